@@ -1,0 +1,18 @@
+"""Notation of the project: one letter, one meaning, in every signature.
+
+| letter | meaning                        | letter | meaning               |
+|--------|--------------------------------|--------|-----------------------|
+| `r`, R | expert-parallel rank           | `e`, E | expert; L = E/R of    |
+|        |                                |        | them live on a rank   |
+| `t`, T | token of one rank              | `k`, K | slot among a token's  |
+|        |                                |        | top-k experts         |
+| `d`, D | model width                    | `f`, F | expert hidden width   |
+| `n`, N | routed row held by a rank      | `b`    | row block: successive |
+|        | after dispatch                 |        | rows of ONE expert    |
+
+Shapes in jaxtyping strings use the capitals; `2F` is written `2*F`.
+"""
+
+from jaxtyping import Array, Bool, Float, Int, Int32, Num
+
+__all__ = ['Array', 'Bool', 'Float', 'Int', 'Int32', 'Num']
