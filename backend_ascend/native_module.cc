@@ -4,4 +4,15 @@
 
 namespace nb = nanobind;
 
-NB_MODULE(_native, m) { m.doc() = "Native part of backend_ascend."; }
+namespace hpmoe {
+void BindKernels(nb::module_& m);
+void BindProofs(nb::module_& m);
+void BindRuntime(nb::module_& m);
+}  // namespace hpmoe
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native part of backend_ascend.";
+  hpmoe::BindKernels(m);
+  hpmoe::BindProofs(m);
+  hpmoe::BindRuntime(m);
+}

@@ -189,8 +189,7 @@ struct ImageHeader {
   uint32_t version;
   uint32_t header_bytes;
   uint64_t total_bytes;
-  uint32_t crc32;  // of all bytes after this header, continued over the header
-                   // with this field zero (zlib polynomial)
+  uint32_t crc32;  // zlib's CRC of all bytes, this field taken as zero
   uint32_t reserved0;
   // Layer.
   int32_t num_ranks;        // R
