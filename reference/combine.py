@@ -1,6 +1,5 @@
 """Return and combine: a token's rows come home and are added in slot order."""
 
-from jax import lax
 import jax.numpy as jnp
 
 from reference import array_typing as at
@@ -50,6 +49,6 @@ def combine(
     term = numerics.widen(policy, returned[:, :, slot])
     if policy.placement == 'combine':
       weight = numerics.widen(policy, topk_weights[:, :, slot, None])
-      term = lax.optimization_barrier(weight * term)
+      term = numerics.rounded(weight * term)
     total = term if total is None else total + term
   return numerics.store(policy, total)

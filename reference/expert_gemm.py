@@ -49,6 +49,8 @@ def expert_gemm(
   last = jnp.cumsum(blocks, dtype=jnp.int32)
   first = last - blocks
 
+  row_bits, weight_bits = _bits(rows), _bits(weights)
+
   def multiply(i: at.Array, out: at.Array) -> at.Array:
     group = jnp.searchsorted(last, i, side='right').astype(jnp.int32)
     rank, expert = jnp.divmod(group, jnp.int32(config.experts_per_rank))
@@ -57,20 +59,29 @@ def expert_gemm(
     start = jnp.minimum(row, num_rows - height)
     held = start + jnp.arange(height, dtype=jnp.int32)
     mine = (held >= row) & (held < end[group])
-    product = numerics.store(
-        policy,
-        _dot(
-            numerics.widen(policy, _rows_of(rows, rank, start, height)),
-            numerics.widen(policy, weights[rank, expert]),
-        ),
-    )
+    a = _values(_rows_of(row_bits, rank, start, height), rows.dtype)
+    b = _values(weight_bits[rank, expert], weights.dtype)
+    sums = _dot(numerics.widen(policy, a), numerics.widen(policy, b))
+    product = _bits(numerics.store(policy, sums))
     old = _rows_of(out, rank, start, height)
     new = jnp.where(mine[:, None], product, old)
     return lax.dynamic_update_slice(out, new[None], (rank, start, jnp.int32(0)))
 
-  shape = (*rows.shape[:2], weights.shape[-1])
-  out = jnp.zeros(shape, numerics.storage_dtype(policy))
-  return lax.fori_loop(jnp.int32(0), last[-1], multiply, out)
+  storage = numerics.storage_dtype(policy)
+  out = _bits(jnp.zeros((*rows.shape[:2], weights.shape[-1]), storage))
+  out = lax.fori_loop(jnp.int32(0), last[-1], multiply, out)
+  return _values(out, storage)
+
+
+def _bits(a: at.Array) -> at.Array:
+  # XLA on CPUs would widen a whole bfloat16 buffer to read or write one block.
+  if a.dtype == jnp.bfloat16:
+    return lax.bitcast_convert_type(a, jnp.uint16)
+  return a
+
+
+def _values(bits: at.Array, dtype: jnp.dtype) -> at.Array:
+  return lax.bitcast_convert_type(bits, dtype)
 
 
 def _rows_of(

@@ -59,3 +59,12 @@ def store(
     # (excess precision); it never drops reduce_precision.
     a = lax.reduce_precision(a, source.nexp, target.nmant)
   return a.astype(storage)
+
+
+def rounded(
+    product: at.Float[at.Array, '*shape'],
+) -> at.Float[at.Array, '*shape']:
+  """Returns a product `[...]` that no later sum can absorb unrounded."""
+  # XLA lets LLVM contract a * b + c to a fused multiply-add, and drops
+  # optimization_barrier before it does; a select in between prevents it.
+  return jnp.where(jnp.isnan(product), jnp.nan, product)
