@@ -12,21 +12,36 @@ constexpr int kRows = 6;
 constexpr int kVectors = 2;
 constexpr int kCols = 8 * kVectors;
 
+// A masked store is slow on some CPUs, so full vectors take the plain one.
+HPMOE_INLINE HPMOE_AVX2 __m256 Load(const float* p, int32_t cols,
+                                    __m256i mask) {
+  return cols >= 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, mask);
+}
+
+HPMOE_INLINE HPMOE_AVX2 void Store(__m256 x, float* p, int32_t cols,
+                                   __m256i mask) {
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kQuietNan));
+  x = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  if (cols >= 8) {
+    _mm256_storeu_ps(p, x);
+  } else {
+    _mm256_maskstore_ps(p, mask, x);
+  }
+}
+
 template <int kM, int kV>
 HPMOE_AVX2 void Micro(const MicroTile& t) {
-  // Lanes of the last vector: -1 where stored.
-  const __m256i tail =
-      _mm256_cmpgt_epi32(_mm256_set1_epi32(t.cols - 8 * (kV - 1)),
-                         _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-  const __m256i all = _mm256_set1_epi32(-1);
+  const int32_t last = t.cols - 8 * (kV - 1);  // columns of the last vector
+  const __m256i mask = _mm256_cmpgt_epi32(
+      _mm256_set1_epi32(last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   __m256 acc[kM][kV];
 #pragma GCC unroll 6
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
-      acc[i][v] = t.resume ? _mm256_maskload_ps(t.c + i * t.ldc + 8 * v,
-                                                v + 1 < kV ? all : tail)
-                           : _mm256_setzero_ps();
+      acc[i][v] =
+          t.resume ? Load(t.c + i * t.ldc + 8 * v, v + 1 < kV ? 8 : last, mask)
+                   : _mm256_setzero_ps();
     }
   }
   const float* b = t.panel;
@@ -44,15 +59,11 @@ HPMOE_AVX2 void Micro(const MicroTile& t) {
       }
     }
   }
-  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kQuietNan));
 #pragma GCC unroll 6
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
-      const __m256 x = acc[i][v];
-      const __m256 bad = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
-      _mm256_maskstore_ps(t.c + i * t.ldc + 8 * v, v + 1 < kV ? all : tail,
-                          _mm256_blendv_ps(x, nan, bad));
+      Store(acc[i][v], t.c + i * t.ldc + 8 * v, v + 1 < kV ? 8 : last, mask);
     }
   }
 }
