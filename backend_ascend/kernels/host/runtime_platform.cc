@@ -67,6 +67,7 @@ void HostPlatform::SignalRows(const TaskDesc& task, const SignalDesc& signal) {
     });
     return rows.Flush();
   }
+  if (task.kind != kDispatch) return;  // only puts count rows
   const int32_t first =
       FirstRow(task, layer) - layer.plan->expert_base[task.expert];
   const int32_t count = RealRows(task, layer).count();

@@ -10,7 +10,7 @@ int64_t SliceOf(const TaskDesc& task, int32_t source, const Layer& layer) {
   return int64_t{source} * layer.image->num_experts + task.expert;
 }
 
-int32_t Extent(const TaskDesc& task, const Layer& layer) {
+int32_t RealEnd(const TaskDesc& task, const Layer& layer) {
   const Plan& plan = *layer.plan;
   if (task.kind == kCombine) return layer.image->num_tokens;
   if (task.kind == kDispatch) {
@@ -62,7 +62,7 @@ void Return(const TaskDesc& task, const Layer& layer) {
 }  // namespace
 
 RowRange RealRows(const TaskDesc& task, const Layer& layer) {
-  const int32_t end = std::min(task.row_end, Extent(task, layer));
+  const int32_t end = std::min(task.row_end, RealEnd(task, layer));
   return {task.row_begin, std::max(task.row_begin, end)};
 }
 

@@ -17,6 +17,7 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
     : state_(state),
       deadline_s_(deadline_s),
       num_tasks_(state->view->header->tasks.count),
+      wanted_(threads),
       workers_(state->view->header->queues.count),
       threads_(threads),
       // Spinning pays only while every thread has a core.
@@ -32,9 +33,8 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
 
 StopReason WorkerPool::Run() {
   std::vector<std::thread> threads;
-  const int32_t wanted = threads_;
   try {
-    for (int32_t i = 1; i < wanted; ++i) {
+    for (int32_t i = 1; i < wanted_; ++i) {
       threads.emplace_back([this, i] { Drive(i); });
     }
   } catch (const std::system_error&) {
@@ -45,12 +45,12 @@ StopReason WorkerPool::Run() {
   }
   Drive(0);
   for (std::thread& thread : threads) thread.join();
-  return stop_.load();
+  return ended_.load() == num_tasks_ ? StopReason::kNone : stop_.load();
 }
 
 void WorkerPool::Drive(int32_t thread) {
   HostPlatform platform(state_);
-  size_t at = workers_.size() * static_cast<size_t>(thread) / 8;
+  size_t at = workers_.size() * thread / wanted_;
   int spins = 0;
   while (!Over()) {
     const uint64_t seen = ended_.load();

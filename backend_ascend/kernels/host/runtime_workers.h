@@ -56,6 +56,7 @@ class WorkerPool {
   LaunchState* const state_;
   const double deadline_s_;
   const uint64_t num_tasks_;
+  const int32_t wanted_;
   std::vector<Worker> workers_;
   std::atomic<uint64_t> ended_{0};
   std::atomic<StopReason> stop_{StopReason::kNone};
