@@ -78,7 +78,7 @@ def test_every_reader_waits_for_every_writer_it_overlaps(
 ):
   # Given a flow, when each (writer, reader) pair that may overlap is looked
   # at, one by one, then the writer signals an event that the reader waits for
-  # and that cannot fire without it.
+  # and that cannot fire without it, and stands before it in queue order.
   flow = lower(shape, grain, placement)
   writers = []
   for index, task in enumerate(flow.tasks):
@@ -92,7 +92,8 @@ def test_every_reader_waits_for_every_writer_it_overlaps(
         for event in range(s['event'], s['event'] + s['span'])
     }
   pairs = 0
-  for task in flow.tasks:
+  order = flow.wave * len(layout.Kind) + flow.tasks['kind']
+  for reader, task in enumerate(flow.tasks):
     begin, count = int(task['wait_begin']), int(task['wait_count'])
     waited = set(flow.waits['event'][begin : begin + count])
     for read in regions(flow, task)[0]:
@@ -100,6 +101,7 @@ def test_every_reader_waits_for_every_writer_it_overlaps(
         if may_overlap(flow, write, read):
           pairs += 1
           assert waited & signalled[index], (task, flow.tasks[index])
+          assert order[index] < order[reader], (task, flow.tasks[index])
   assert pairs > len(flow.tasks) / 2
 
 
@@ -200,7 +202,10 @@ def test_written_regions_tile_their_spaces(shape, grain):
   }
   for task in flow.tasks:
     for w in regions(flow, task)[1]:
-      canvas[int(w['buffer']), int(w['rank'])][
+      space = canvas[int(w['buffer']), int(w['rank'])]
+      assert w['row_end'] <= space.shape[1]
+      assert w['col_end'] <= space.shape[2]
+      space[
           w['group'],
           w['row_begin'] : w['row_end'],
           w['col_begin'] : w['col_end'],
