@@ -221,6 +221,7 @@ std::vector<std::string> FaultNames() {
 }  // namespace
 
 void BindRuntime(nb::module_& m) {
+  m.def("check_image", [](const ConstArray& image) { Load(image); });
   m.def("launch", &LaunchPy);
   m.def("launch_serial", &LaunchSerialPy);
   m.def("make_plan", &MakePlanPy);
