@@ -18,7 +18,6 @@ JOBS ?= 2
 SHELL = /bin/bash
 .SHELLFLAGS = -euo pipefail -c
 
-# Directories too, so that a file taken away is noticed.
 NATIVE := $(shell find backend_ascend -name __pycache__ -prune -o \
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
@@ -97,11 +96,12 @@ $(VENV)/core.stamp: $(VENV)/venv.stamp pyproject.toml $(NATIVE)
 	$(INSTALL) --editable .
 	@touch $@
 
-$(VENV)/full.stamp: $(VENV)/core.stamp
+# A changed source does not change what the extras are.
+$(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	$(INSTALL) --editable '.[mindspore,test,dev]'
 	@touch $@
 
-$(VENV)/newest.stamp: $(VENV)/core.stamp
+$(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	$(INSTALL) --editable '.[test]'
 	$(PIP) --upgrade chex
 	@touch $@
