@@ -34,6 +34,9 @@ RULES = {
 FIRST = ('name', 'srcs', 'hdrs')
 HEADER = '# Written by `python -m parity_tests.build_files --write`.\n'
 
+# Stands in for rules_python's hub where packages come from the interpreter.
+PIP_STUB = 'bazel_stubs/pip'
+
 # Import names that are not their distribution's name.
 DISTRIBUTIONS = {'absl': 'absl-py'}
 # Extras that only tests, benchmarks and developers have.
@@ -80,9 +83,11 @@ def expected(root: pathlib.Path = import_graph.ROOT) -> BuildFiles:
   for path in graph:
     if path != 'conftest.py':
       targets[_label(path)].append(path)
-  tree = _Tree(root, graph, targets, _Requirements(root))
+  requirements = _Requirements(root)
+  tree = _Tree(root, graph, targets, requirements)
   _refuse_circles(tree)
-  packages: BuildFiles = {'': [_exports(root)]}
+  stubs = [Rule('py_library', {'name': n}) for n in requirements.names()]
+  packages: BuildFiles = {'': [_exports(root)], PIP_STUB: [_public(), *stubs]}
   for label, paths in sorted(targets.items(), key=_cc_last):
     packages.setdefault(_folder(label), [_public()]).append(
         _rule(tree, label, paths)
@@ -102,6 +107,9 @@ class _Requirements:
     extras = project.get('optional-dependencies', {})
     groups = {'': project['dependencies'], **extras}
     self._names = {g: {_distribution(r) for r in groups[g]} for g in groups}
+
+  def names(self) -> list[str]:
+    return sorted(set().union(*self._names.values()))
 
   def label(self, path: str, module: str) -> Code:
     name = DISTRIBUTIONS.get(module, module.replace('_', '-'))
@@ -351,12 +359,13 @@ def write(root: pathlib.Path = import_graph.ROOT) -> None:
   for folder in _folders_with_build_file(root) - wanted.keys():
     (root / folder / 'BUILD').unlink()
   for folder, rules in wanted.items():
+    (root / folder).mkdir(parents=True, exist_ok=True)
     (root / folder / 'BUILD').write_text(render(rules))
 
 
 def _folders_with_build_file(root: pathlib.Path) -> set[str]:
   found = [root / 'BUILD'] if (root / 'BUILD').is_file() else []
-  for folder in import_graph.FOLDERS:
+  for folder in (*import_graph.FOLDERS, PIP_STUB):
     found += (root / folder).rglob('BUILD')
   return {
       p.parent.relative_to(root).as_posix().removeprefix('.') for p in found

@@ -1,2 +1,2 @@
 def requirement(name):
-    return "@pip//:interpreter"
+    return "@pip//:" + name
