@@ -10,6 +10,7 @@ import numpy as np
 
 from parity_tests import stable_random
 from parity_tests import tensor_file
+from reference import token_order
 from reference.config import MoEConfig
 
 _FAR = np.uint64(2**63)  # Sorts an expert behind every preferred one.
@@ -45,10 +46,9 @@ def make(name: str, config: MoEConfig, seed: int = 0) -> TokenRouting:
   ids, note = GENERATORS[name](config, seed)
   ids = _shuffle_slots(ids, seed + 1)
   ids = ids.reshape(config.num_ranks, config.num_tokens, config.top_k)
-  check_ids(ids, config)
-  return TokenRouting(
-      ids.astype(np.int32), spread_weights(config, seed + 2), note
-  )
+  ids = ids.astype(np.int32)
+  token_order.check_ids(config, ids)
+  return TokenRouting(ids, spread_weights(config, seed + 2), note)
 
 
 def load(
@@ -62,34 +62,14 @@ def load(
   """
   tensors = tensor_file.read(path, ['topk_ids'], ['topk_weights'])
   ids = tensors['topk_ids']
-  check_ids(ids, config)
+  token_order.check_ids(config, ids)
   weights = tensors.get('topk_weights')
   if weights is None:
     note = 'topk_weights are generated: the file has none'
     weights = spread_weights(config, stable_random.seed_of('weights', seed))
-    return TokenRouting(ids.astype(np.int32), weights, note)
+    return TokenRouting(ids, weights, note)
   check_weights(weights, config)
-  return TokenRouting(ids.astype(np.int32), weights)
-
-
-def check_ids(ids: Int[np.ndarray, 'R T K'], config: MoEConfig) -> None:
-  """Checks shape, dtype, range and that a token's experts are distinct.
-
-  Raises:
-    ValueError: one of them does not hold; the text names the token.
-  """
-  _check_shape('topk_ids', ids, config)
-  if ids.dtype not in (np.int32, np.int64):
-    raise ValueError(f'topk_ids: expected int32 or int64, got {ids.dtype}')
-  _refuse(
-      'topk_ids',
-      (ids < 0) | (ids >= config.num_experts),
-      f'ids in [0, {config.num_experts})',
-      ids,
-  )
-  ordered = np.sort(ids, axis=-1)
-  repeated = (ordered[..., 1:] == ordered[..., :-1]).any(-1, keepdims=True)
-  _refuse('topk_ids', repeated, 'distinct experts', ids)
+  return TokenRouting(ids, weights)
 
 
 def check_weights(
@@ -100,10 +80,20 @@ def check_weights(
   Raises:
     ValueError: one of them does not hold; the text names the token.
   """
-  _check_shape('topk_weights', weights, config)
-  if weights.dtype != np.float32:
-    raise ValueError(f'topk_weights: expected float32, got {weights.dtype}')
-  _refuse('topk_weights', ~np.isfinite(weights), 'finite weights', weights)
+  shape = (config.num_ranks, config.num_tokens, config.top_k)
+  if weights.dtype != np.float32 or weights.shape != shape:
+    raise ValueError(
+        f'topk_weights: expected float32 {list(shape)}, got {weights.dtype} '
+        f'{list(weights.shape)}'
+    )
+  bad = np.argwhere(~np.isfinite(weights))
+  if bad.size:
+    rank, token, slot = bad[0]
+    raise ValueError(
+        'topk_weights: expected finite values, got '
+        f'{weights[rank, token, slot]} at rank {rank}, token {token}, slot '
+        f'{slot}'
+    )
 
 
 def spread_weights(
@@ -264,17 +254,3 @@ def _expect(name, holds, expected, rows):
         f'{rows.tolist()}'
     )
 
-
-def _check_shape(name, array, config):
-  shape = (config.num_ranks, config.num_tokens, config.top_k)
-  if array.shape != shape:
-    raise ValueError(f'{name}: expected shape {shape}, got {array.shape}')
-
-
-def _refuse(name, bad, expected, array):
-  if bad.any():
-    rank, token = (int(i) for i in np.argwhere(bad)[0][:2])
-    raise ValueError(
-        f'{name}: rank {rank}, token {token}: expected {expected}, got '
-        f'{array[rank, token].tolist()}'
-    )

@@ -8,13 +8,7 @@ import ml_dtypes  # noqa: F401, safetensors needs it to return bfloat16.
 import numpy as np
 import safetensors
 
-DTYPES = {
-    'BF16': 'bfloat16',
-    'F32': 'float32',
-    'F64': 'float64',
-    'I32': 'int32',
-    'I64': 'int64',
-}
+DTYPES = {'BF16': 'bfloat16', 'F32': 'float32', 'I32': 'int32'}
 
 
 def read(
@@ -29,11 +23,10 @@ def read(
       a tensor is missing or of a dtype that is not in `DTYPES`.
   """
   suffix = os.path.splitext(path)[1]
-  readers = {'.safetensors': _read_safetensors, '.npz': _read_npz}
-  if suffix not in readers:
-    raise ValueError(f'{path}: expected one of {list(readers)}, got {suffix!r}')
+  if suffix not in READERS:
+    raise ValueError(f'{path}: expected one of {list(READERS)}, got {suffix!r}')
   try:
-    return readers[suffix](path, tuple(required), tuple(optional))
+    return READERS[suffix](path, tuple(required), tuple(optional))
   except (
       OSError,
       EOFError,
@@ -85,3 +78,6 @@ def _check_dtype(path, name, dtype, known):
     raise ValueError(
         f'{path}: tensor {name}: expected one of {list(known)}, got {dtype}'
     )
+
+
+READERS = {'.safetensors': _read_safetensors, '.npz': _read_npz}
