@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 import zlib
 
-from jaxtyping import Float
-from jaxtyping import Int
+from jaxtyping import Float, Int
 import ml_dtypes
 import numpy as np
 

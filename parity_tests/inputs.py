@@ -6,15 +6,15 @@ import os
 
 import numpy as np
 
-from parity_tests import exact_data
-from parity_tests import presets
-from parity_tests import routings
-from parity_tests import stable_random
-from parity_tests import tensor_file
-from parity_tests import text_router
-from reference import layer
-from reference import tensors
-from reference import token_order
+from parity_tests import (
+  exact_data,
+  presets,
+  routings,
+  stable_random,
+  tensor_file,
+  text_router,
+)
+from reference import layer, tensors, token_order
 from reference.config import MoEConfig
 from reference.precision import PrecisionPolicy
 
@@ -56,8 +56,8 @@ def make_inputs(
 ) -> LayerInputs:
   """Returns seeded inputs whose stages are all of order one.
 
-  Tokens of the same preset, seed and text, and experts of the same preset and
-  seed, are the same for any number of ranks.
+  The same tokens (R * T of them) and experts, only dealt differently, for any
+  number of ranks.
 
   Args:
     preset: the shape.
