@@ -99,7 +99,7 @@ class TestRoutings:
   @pytest.mark.parametrize(
       ('name', 'crc'),
       [
-          ('balanced', 3566881533),
+          ('balanced', 2464119507),
           ('zipf', 4121254418),
           ('hot', 1172647323),
           ('one_rank', 2882138074),
@@ -133,6 +133,12 @@ class TestRoutings:
     monkeypatch.setattr(routings, 'count_rows', shifted)
     with pytest.raises(ValueError, match=f'routing {name}: expected'):
       routings.make(name, _config(2, 64, 16, 4))
+
+  def test_balanced_mixes_experts(self):
+    # given: K divides E, where dealing alone yields E / K lists.
+    routed = routings.make('balanced', _config(4, 64, 16, 4))
+    lists = np.sort(routed.topk_ids.reshape(-1, 4), axis=-1)
+    assert len(np.unique(lists, axis=0)) > 200
 
   def test_unknown_name(self):
     with pytest.raises(ValueError, match=r"routing: .*'zipf'.*got 'zip'"):
