@@ -89,7 +89,7 @@ def make_inputs(
   x = text_router.embed(config, text_router.read(text), seed)
   routed = _route(preset.router, config, routing, x, seed)
   config = _with_capacity(config, routed.topk_ids)
-  facts = dict(
+  facts: dict[str, object] = dict(
       seed=seed,
       preset=preset.name,
       text=str(text or text_router.DEFAULT_TEXT.name),
