@@ -56,8 +56,12 @@ def _nearest(x):
   guess = np.float32(float(x))
   inf = np.float32(np.inf)
   near = (guess, np.nextafter(guess, -inf), np.nextafter(guess, inf))
-  distance = lambda f: abs(fractions.Fraction(float(f)) - x)
-  return min(near, key=lambda f: (distance(f), int(f.view('u4')) & 1))
+  return min(
+      near,
+      key=lambda f: (
+          abs(fractions.Fraction(float(f)) - x), int(f.view('u4')) & 1
+      ),
+  )
 
 
 def _bits(x):
@@ -81,9 +85,11 @@ def _stored(x, dtype):
 def _operands(name, m, k, n):
   """Returns float32 `[m, k]`, `[k, n]` over 16 binades: order shows."""
   rng = np.random.default_rng(zlib.crc32(name.encode()))
-  draw = lambda *shape: np.ldexp(
-      rng.standard_normal(shape, 'f4'), rng.integers(-8, 8, shape)
-  ).astype('f4')
+
+  def draw(*shape):
+    scale = rng.integers(-8, 8, shape)
+    return np.ldexp(rng.standard_normal(shape, 'f4'), scale).astype('f4')
+
   return draw(m, k), draw(k, n)
 
 
