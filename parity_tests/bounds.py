@@ -148,16 +148,47 @@ def combine(
 ) -> Bounded:
   """Returns `[t, D]`, the weighted sum of `[t, K, D]` over its K slots.
 
-  As a GEMM of depth K; at placement 'before_down' the weights are 1.
+  Weights are `[t, K]`; as a GEMM of depth K.
   """
-  slots = returned.value.shape[1]
-  weight = topk_weights.astype(np.float64)[..., None]
-  if policy.placement != 'combine':
-    weight = np.ones_like(weight)
-  size = np.abs(weight)
-  value = (returned.value * weight).sum(axis=1)
-  error = (returned.bound() * size).sum(axis=1)
-  magnitude = (np.abs(returned.value) * size).sum(axis=1)
-  scale = gamma(slots) + gamma(slots, _U64)
-  error = error + scale * (magnitude + error) + slots * _TINY
-  return _stored(policy, value, error)
+  sums = CombineSums.zeros(len(returned.value), returned.value.shape[-1])
+  everyone = np.arange(len(returned.value))
+  for slot in range(returned.value.shape[1]):
+    sums.add(everyone, returned[:, slot], topk_weights[:, slot])
+  return sums.total(policy, returned.value.shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class CombineSums:
+  """A combine under way: rows may come in any order, as owners finish them.
+
+  Attributes:
+    value: `[t, D]` float64, sum of weight times value.
+    error: `[t, D]` float64, sum of |weight| times error bound.
+    magnitude: `[t, D]` float64, sum of |weight| times |value|.
+  """
+
+  value: np.ndarray
+  error: np.ndarray
+  magnitude: np.ndarray
+
+  @classmethod
+  def zeros(cls, tokens: int, columns: int) -> 'CombineSums':
+    return cls(*(np.zeros((tokens, columns)) for _ in range(3)))
+
+  def __getitem__(self, index) -> 'CombineSums':
+    return CombineSums(
+        self.value[index], self.error[index], self.magnitude[index]
+    )
+
+  def add(self, token: np.ndarray, row: Bounded, weight: np.ndarray) -> None:
+    """Adds rows `[n, D]` times weights `[n]` to n different tokens `[n]`."""
+    weight = weight.astype(np.float64)[:, None]
+    self.value[token] += row.value * weight
+    self.magnitude[token] += np.abs(row.value * weight)
+    if row.error is not None:
+      self.error[token] += row.error * np.abs(weight)
+
+  def total(self, policy: precision.PrecisionPolicy, slots: int) -> Bounded:
+    scale = gamma(slots) + gamma(slots, _U64)
+    error = self.error + scale * (self.magnitude + self.error) + slots * _TINY
+    return _stored(policy, self.value, error)

@@ -244,14 +244,17 @@ class Judge:
   def __init__(self, standard: Standard, dtype: str):
     self.standard = standard
     self._dtype = dtype
-    self._partials: dict[tuple[Rule, bool], np.ndarray] = {}
+    self._partials: dict[tuple[int, bool], np.ndarray] = {}
+    self._not_finite = 0
 
   def add(self, e: Elements) -> np.ndarray:
     """Takes a chunk in; returns `[...]` bool, its mismatches."""
     tolerance = self.standard.tolerance[self._dtype]
     # A wrong infinity or NaN is a mismatch; in the sums it would only hide
     # what the other elements say.
-    finite = np.where(np.isfinite(e.actual), e.actual, 0.0)
+    is_finite = np.isfinite(e.actual)
+    finite = np.where(is_finite, e.actual, 0.0)
+    self._not_finite += int(finite.size - is_finite.sum())
     e_finite = dataclasses.replace(e, actual=finite)
     with np.errstate(over='ignore', invalid='ignore'):
       for clause in self.standard.rules:
@@ -286,6 +289,8 @@ class Judge:
   def broken(self) -> list[str]:
     """Returns the clauses that do not hold; empty means it accepts."""
     broken = []
+    if self._not_finite:
+      broken.append(f'finite values, got {self._not_finite} that are not')
     for clause in self.standard.rules:
       reasons = [self._broken(rule) for rule in clause]
       if all(reasons):

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 import dataclasses
+import functools
 
 import numpy as np
 from reference import config as config_lib
+from reference import tensors
 
 NO_EXPERT = -1
 
@@ -124,6 +126,95 @@ def cut_tokens(
   block = np.arange(len(starts) - 1)
   experts = np.full(len(block), NO_EXPERT)
   return Cut(starts, experts, block, _edges(columns, col_block))
+
+
+# Stages whose tasks cut columns; every other task writes whole rows.
+_CUT_COLUMNS = ('gate_up', 'expert_out')
+_OWN_TOKENS = ('returned', 'y')
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+  """Where the rows of every stage tensor belong, for one routing.
+
+  Attributes:
+    config: sizes.
+    counts: `[R, E]` int32, the oracle's.
+    row_of_slot: `[R, T, K]` int32, the oracle's.
+    topk_ids: `[R, T, K]` int32.
+    row_block: rows of one expert in a tile.
+    col_block: columns of a GEMM tile.
+    token_block: tokens of a combine tile.
+  """
+
+  config: config_lib.MoEConfig
+  counts: np.ndarray
+  row_of_slot: np.ndarray
+  topk_ids: np.ndarray
+  row_block: int = 64
+  col_block: int = 128
+  token_block: int = 64
+
+  def columns(self, stage: str) -> int:
+    last = tensors.SPECS[stage].shape.split()[-1]
+    dims = self.config.dims()
+    return 2 * dims['F'] if last == '2F' else dims[last]
+
+  def cut(self, stage: str, rank: int) -> Cut:
+    """Returns the tiles of a stage tensor on one rank."""
+    width = self.columns(stage)
+    col_block = self.col_block if stage in _CUT_COLUMNS else width
+    if stage not in _OWN_TOKENS:
+      return cut_rows(
+          self.config, self.counts, rank, self.row_block, width, col_block
+      )
+    slots = self.config.top_k if stage == 'returned' else 1
+    rows = self.config.num_tokens * slots
+    return cut_tokens(rows, self.token_block * slots, width, col_block)
+
+  def rows(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
+    """Returns `[rows, columns]`, the rows of one rank that hold something."""
+    flat = tensor[rank].reshape(-1, tensor.shape[-1])
+    return flat if stage in _OWN_TOKENS else flat[: self.num_valid(rank)]
+
+  def padding(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
+    """Returns `[rows, columns]`, the rows past the last valid one."""
+    if stage in _OWN_TOKENS:
+      return tensor[rank][:0].reshape(0, tensor.shape[-1])
+    return tensor[rank, self.num_valid(rank) :]
+
+  def num_valid(self, rank: int) -> int:
+    return int(expert_rows(self.config, self.counts, rank)[-1])
+
+  @functools.cached_property
+  def slot_of_row(self) -> tuple[np.ndarray, ...]:
+    """Per rank `[valid rows]` int64, (source rank * T + token) * K + slot."""
+    owner = (self.topk_ids // self.config.experts_per_rank).reshape(-1)
+    row = self.row_of_slot.reshape(-1)
+    found = []
+    for rank in range(self.config.num_ranks):
+      slots = np.flatnonzero(owner == rank)
+      of_row = np.empty(len(slots), np.int64)
+      of_row[row[slots]] = slots
+      found.append(of_row)
+    return tuple(found)
+
+  def source(self, stage: str, rank: int, row: int) -> tuple[int, int, int]:
+    """Returns (source rank, token, slot) of a row; slot -1 if it has none."""
+    k, t = self.config.top_k, self.config.num_tokens
+    if stage == 'y':
+      return rank, row, -1
+    if stage == 'returned':
+      return rank, row // k, row % k
+    slot = int(self.slot_of_row[rank][row])
+    return slot // (t * k), slot // k % t, slot % k
+
+  def expert_of(self, stage: str, rank: int, row: int) -> int:
+    """Returns the global expert of a row, or NO_EXPERT."""
+    if stage == 'y':
+      return NO_EXPERT
+    source, token, slot = self.source(stage, rank, row)
+    return int(self.topk_ids[source, token, slot])
 
 
 def ascii_map(
