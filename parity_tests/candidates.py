@@ -38,9 +38,20 @@ from reference import tensors
 Tensors = Mapping[str, np.ndarray]
 OUTPUTS = (*tensors.PLAN, *tensors.STAGES)
 
+# A fault may change nothing where it is put, the data being what they are.
+_TRIES = 8
+
 
 class CandidateError(RuntimeError):
-  """The candidate crashed, hung or could not run."""
+  """The candidate crashed, hung or could not run.
+
+  Attributes:
+    diagnosis: of our own runtime, or None.
+  """
+
+  def __init__(self, text: str, diagnosis: runtime.Diagnosis | None = None):
+    super().__init__(text)
+    self.diagnosis = diagnosis
 
 
 class Candidate(Protocol):
@@ -75,6 +86,7 @@ class Megakernel:
     threads: OS threads; None is one per core.
     deadline_s: seconds without progress that end a launch.
     fault: name of a fault to commit, or None.
+    committed: for each run with a fault, the task (layout.TASK) that did it.
   """
 
   options: flow_lib.Options
@@ -82,6 +94,7 @@ class Megakernel:
   deadline_s: float = 60.0
   fault: str | None = None
   name: str = 'backend_ascend'
+  committed: list[np.void] = dataclasses.field(default_factory=list)
 
   def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
     image = compiler.compile_forward(config, policy, self.options).image
@@ -98,15 +111,17 @@ class Megakernel:
     except ValueError as error:
       known = self.fault in faults.SPECS
       raise (FaultDoesNothing(str(error)) if known else error) from error
-    for task in tasks[:8]:
+    for task in tasks[:_TRIES]:
+      self.committed.append(parsed.tables['tasks'][task])
       try:
         return self._launch(image, inputs, faults.Fault(self.fault, int(task)))
       except ValueError as error:
         if not str(error).startswith('fault: '):
           raise
+        self.committed.pop()
     raise FaultDoesNothing(
         f'fault {self.fault}: expected a task whose output it changes, got '
-        f'none in {len(tasks[:8])} tries'
+        f'none in {len(tasks[:_TRIES])} tries'
     )
 
   def _launch(self, image, inputs, fault) -> dict[str, np.ndarray]:
@@ -119,7 +134,7 @@ class Megakernel:
           fault=fault,
       )
     except runtime.WaitError as error:
-      raise CandidateError(str(error.diagnosis)) from error
+      raise CandidateError(str(error.diagnosis), error.diagnosis) from error
 
   def serial(self, config, policy, inputs) -> dict[str, np.ndarray]:
     """Returns what the same tile kernels give serially, cut in another way."""

@@ -190,6 +190,79 @@ def tiling_of(
   )
 
 
+def count_steps(request: Request) -> int:
+  """Returns how often `run` calls `progress`."""
+  steps = 1
+  if 'exact' in request.lanes:
+    steps += 3
+  if set(request.lanes) - {'exact'}:
+    steps += 2
+  if 'bitwise' in request.lanes and request.candidate is None:
+    steps += 1
+  if {'bounded', 'standard'} & set(request.lanes):
+    steps += len(tensors.STAGES) + 1
+  return steps
+
+
+class Bench:
+  """The inputs of a request, and the oracle's answers to them.
+
+  Whoever checks several candidates on the same inputs keeps the answers; a
+  single check lets go of them, for the sake of memory.
+  """
+
+  def __init__(self, request: Request, keep: bool = False):
+    """Makes the inputs.
+
+    Raises:
+      ValueError: the request was wrong.
+    """
+    self.made = make_inputs(request)
+    self._seed = request.seed
+    self._keep = keep
+    self._answers: dict[str, dict[str, np.ndarray]] = {}
+
+  def exact_inputs(self) -> inputs_lib.LayerInputs:
+    """Returns integer data on the same routing."""
+    policy = dataclasses.replace(self.made.policy, activation='product')
+    ids = self.made.arrays['topk_ids']
+    arrays, _ = exact_data.make(self.made.config, policy, ids, self._seed)
+    return dataclasses.replace(self.made, policy=policy, arrays=arrays)
+
+  def oracle(self, made: inputs_lib.LayerInputs) -> oracle_lib.Oracle:
+    return oracle_lib.Oracle(made.config, made.policy, made.arrays)
+
+  def answer(self, made: inputs_lib.LayerInputs) -> dict[str, np.ndarray]:
+    """Returns the oracle's tensors; the caller may drop some."""
+    name = made.policy.activation
+    if name not in self._answers:
+      answer = self.oracle(made).forward()
+      if not self._keep:
+        return answer
+      self._answers[name] = answer
+    return dict(self._answers[name])
+
+  def judge(
+      self,
+      request: Request,
+      candidate: candidates.Candidate,
+      progress: Progress = lambda step: None,
+  ) -> list[lanes.Result]:
+    """Runs the lanes; see `run`."""
+    results: list[lanes.Result] = []
+    if 'exact' in request.lanes:
+      results += exact_lane(request, self, candidate, progress)
+    if set(request.lanes) - {'exact'}:
+      results += real_lanes(request, self, candidate, progress)
+    if all(r.verdict == lanes.NOT_CAPTURED for r in results):
+      raise NothingToJudge(
+          f'lane: expected one that can judge what {candidate.name} returned, '
+          f'got {list(request.lanes)}'
+      )
+    results.sort(key=lambda r: lanes.LANES.index(r.lane))
+    return list(with_replay(request, results))
+
+
 def run(request: Request, progress: Progress = lambda step: None) -> Report:
   """Runs the lanes of a request.
 
@@ -204,21 +277,11 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
   start = time.perf_counter()
   candidate = make_candidate(request)
   progress('inputs')
-  made = make_inputs(request)
-  results: list[lanes.Result] = []
-  if 'exact' in request.lanes:
-    results += exact_lane(request, made, candidate, progress)
-  if set(request.lanes) - {'exact'}:
-    results += real_lanes(request, made, candidate, progress)
-  if all(r.verdict == lanes.NOT_CAPTURED for r in results):
-    raise NothingToJudge(
-        f'lane: expected a lane that can judge what {candidate.name} returned, '
-        f'got {list(request.lanes)}'
-    )
-  results.sort(key=lambda r: lanes.LANES.index(r.lane))
+  bench = Bench(request)
+  results = bench.judge(request, candidate, progress)
   return Report(
-      config=describe(request, made, candidate),
-      results=tuple(with_replay(request, results)),
+      config=describe(request, bench.made, candidate),
+      results=tuple(results),
       seconds=time.perf_counter() - start,
   )
 
@@ -255,18 +318,15 @@ def describe(
 
 def exact_lane(
     request: Request,
-    made: inputs_lib.LayerInputs,
+    bench: Bench,
     candidate: candidates.Candidate,
     progress: Progress,
 ) -> list[lanes.Result]:
   """Integer data on the same routing: candidate and oracle must be equal."""
   progress('exact: candidate')
-  policy = dataclasses.replace(made.policy, activation='product')
-  arrays, _ = exact_data.make(
-      made.config, policy, made.arrays['topk_ids'], request.seed
-  )
+  made = bench.exact_inputs()
   try:
-    got = candidate.run(made.config, policy, arrays)
+    got = candidate.run(made.config, made.policy, made.arrays)
   except candidates.FaultDoesNothing as error:
     return [
         lanes.Result(
@@ -275,7 +335,7 @@ def exact_lane(
         )
     ]  # fmt: skip
   progress('exact: oracle')
-  expected = oracle_lib.Oracle(made.config, policy, arrays).forward()
+  expected = bench.answer(made)
   tiling = tiling_of(request, made, expected)
   progress('exact: compare')
   return [
@@ -299,11 +359,12 @@ def equality(
 
 def real_lanes(
     request: Request,
-    made: inputs_lib.LayerInputs,
+    bench: Bench,
     candidate: candidates.Candidate,
     progress: Progress,
 ) -> list[lanes.Result]:
   """Lanes bitwise, bounded and standard, on one run of the candidate."""
+  made = bench.made
   progress('real data: candidate')
   got = candidate.run(made.config, made.policy, made.arrays)
   results = []
@@ -311,8 +372,7 @@ def real_lanes(
     progress('bitwise: own kernels, serially')
     results += serial_rows(request, made, candidate, got)
   progress('real data: oracle')
-  oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
-  expected = oracle.forward()
+  oracle, expected = bench.oracle(made), bench.answer(made)
   tiling = tiling_of(request, made, expected)
   # The oracle's own stages stand in only where the candidate kept the inputs
   # of a stage to itself.

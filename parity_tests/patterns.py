@@ -23,8 +23,12 @@ def describe(
     return 'NaN: never written, or made from what was never written'
   if not got[bad].any():
     return 'all zero'
+  if got.dtype == np.float32 and not (ulp.bits(got[bad]) & 0xFFFF).any():
+    return 'float32 values that bfloat16 could hold: rounded too early'
   row = int(np.argmax(bad.any(axis=1)))
   one, right = (a[row].astype(np.float64) for a in (got, expected))
+  if _close(one, right):
+    return 'near what is expected: rounding, or a lost low-order term'
   scale = _constant_ratio(one, right, bad[row])
   if scale is not None:
     return f'got = {scale:.6g} * expected'
@@ -34,8 +38,6 @@ def describe(
     twins = _same_row(one, rows[:_MAX_ROWS].astype(np.float64))
     if twins is not None:
       return "holds another row's values"
-  if got.dtype == np.float32 and not (ulp.bits(got[bad]) & 0xFFFF).any():
-    return 'float32 values that bfloat16 could hold: rounded too early'
   return ''
 
 

@@ -76,6 +76,20 @@ def to_json(report: check.Report) -> dict[str, object]:
   )  # fmt: skip
 
 
+def error_json(request: check.Request, text: str) -> dict[str, object]:
+  """Returns the report of a candidate that gave no answer."""
+  return jsonable(
+      dict(
+          verdict=lanes.FAIL,
+          error=text,
+          config=dataclasses.asdict(request),
+          stages=[],
+          first_failure=None,
+          versions=check.versions(),
+      )
+  )
+
+
 def _number(value: float) -> str:
   return f'{value:.3g}'
 
