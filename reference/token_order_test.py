@@ -61,7 +61,9 @@ class TestPlan:
     _, end = token_order.expert_rows(config, counts)
     np.testing.assert_array_equal(end, [[6, 14], [10, 22]])
 
-  @pytest.mark.parametrize('skew, x64', [(0.0, False), (0.3, True), (9.0, True)])
+  @pytest.mark.parametrize(
+      'skew, x64', [(0.0, False), (0.3, True), (9.0, True)]
+  )
   @pytest.mark.parametrize('name', NAMES)
   def test_equals_appending_in_a_loop(self, name, skew, x64):
     # Given.
