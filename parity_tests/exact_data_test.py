@@ -124,7 +124,7 @@ class TestProve:
   @pytest.mark.parametrize(
       ('tensor', 'factor', 'stage'),
       [
-          ('w_gate_up', 2**15, 'gate_up'),
+          ('w_gate_up', 2**17, 'gate_up'),
           ('w_gate_up', 2**6, 'activation'),
           ('w_down', 2**11, 'expert_out'),
           ('topk_weights', 2**8, 'y'),
