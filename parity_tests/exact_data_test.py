@@ -5,7 +5,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from parity_tests import exact_data, presets, routings, stable_random
+from parity_tests import exact_data
+from parity_tests import presets
+from parity_tests import routings
+from parity_tests import stable_random
 from reference import layer
 from reference.config import MoEConfig
 from reference.precision import PrecisionPolicy
