@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 import zlib
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from jaxtyping import Int
 import ml_dtypes
 import numpy as np
 

@@ -6,15 +6,15 @@ import os
 
 import numpy as np
 
-from parity_tests import (
-  exact_data,
-  presets,
-  routings,
-  stable_random,
-  tensor_file,
-  text_router,
-)
-from reference import layer, tensors, token_order
+from parity_tests import exact_data
+from parity_tests import presets
+from parity_tests import routings
+from parity_tests import stable_random
+from parity_tests import tensor_file
+from parity_tests import text_router
+from reference import layer
+from reference import tensors
+from reference import token_order
 from reference.config import MoEConfig
 from reference.precision import PrecisionPolicy
 

@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from parity_tests import inputs, presets, tensor_file, text_router
-from reference import layer, tensors
+from parity_tests import inputs
+from parity_tests import presets
+from parity_tests import tensor_file
+from parity_tests import text_router
+from reference import layer
+from reference import tensors
 
 _TINY = presets.get('tiny')
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 import dataclasses
 import os
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from jaxtyping import Int
 import numpy as np
 
-from parity_tests import stable_random, tensor_file
+from parity_tests import stable_random
+from parity_tests import tensor_file
 from reference import token_order
 from reference.config import MoEConfig
 

@@ -7,7 +7,8 @@ import zlib
 import numpy as np
 import pytest
 
-from parity_tests import presets, routings
+from parity_tests import presets
+from parity_tests import routings
 from reference.config import MoEConfig
 
 # R, T, E, K: one row, K = E, R = 1, L = 1, odd L, T no multiple of a block.

@@ -12,10 +12,13 @@ import pathlib
 
 from absl import logging
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from jaxtyping import Int
 import numpy as np
 
-from parity_tests import presets, routings, stable_random
+from parity_tests import presets
+from parity_tests import routings
+from parity_tests import stable_random
 from reference import routing
 from reference.config import MoEConfig
 

@@ -5,7 +5,9 @@ import zlib
 import numpy as np
 import pytest
 
-from parity_tests import presets, routings, text_router
+from parity_tests import presets
+from parity_tests import routings
+from parity_tests import text_router
 
 
 class TestEmbed:
