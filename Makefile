@@ -50,8 +50,9 @@ sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 	$(BIN)/hpmoe sweep
 
+BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp
-	for f in benchmarks/*_benchmark.py; do $(BIN)/python "$$f"; done
+	for f in $(BENCHMARKS); do $(BIN)/python $$f; done
 
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .

@@ -229,7 +229,8 @@ def _test(path: str) -> bool:
 
 
 def _test_only(path: str) -> bool:
-  return _test(path) or path.startswith(('benchmarks/', 'conftest.py'))
+  helper = path.endswith(('_testing.py', 'test_util.py'))
+  return _test(path) or helper or path.startswith(('benchmarks/', 'conftest'))
 
 
 def _distribution(requirement: str) -> str:
