@@ -3,8 +3,9 @@ r"""Host tile kernels against the OpenBLAS of numpy, on one thread.
 Every timed call, ours and OpenBLAS's alike, is one call from Python into a
 given output, packing included; the candidates take turns, and medians are
 compared.  OpenBLAS has no bfloat16 product here: that row is against its
-float32 rate.  OPENBLAS_CORETYPE (SkylakeX: its AVX-512 kernels; Haswell: AVX2)
-chooses other kernels than it detects, which matters on CPUs newer than it.
+float32 rate.  The environment may pin its kernels (OPENBLAS_CORETYPE=Haswell:
+AVX2 on a CPU that has AVX-512), so what is set is printed: unset it for the
+rate that OpenBLAS reaches by itself.
 
 Target: 0.9 of OpenBLAS by the best instruction set, float32, both shapes.
 Predicted before the first run: 0.95 to 1.05 of OpenBLAS on the instruction
@@ -13,12 +14,13 @@ SwiGLU: bound by arithmetic (17 operations and a division per element), about
 20 GB/s with AVX2.
 
 Example:
-  OPENBLAS_CORETYPE=SkylakeX python -m benchmarks.gemm_tile --json=/tmp/g.json
+  env -u OPENBLAS_CORETYPE python -m benchmarks.gemm_tile --json=/tmp/gemm.json
 """
 
 import collections
 from collections.abc import Callable
 import json
+import os
 import platform
 import statistics
 import time
@@ -125,7 +127,8 @@ def main(argv: list[str]) -> None:
   print(__doc__[__doc__.index('Target:') : __doc__.index('Example:')])
   with threadpoolctl.threadpool_limits(1):
     blas = openblas()
-    print(f'{platform.machine()}, {blas}')
+    pinned = {k: v for k, v in os.environ.items() if k.startswith('OPENBLAS_')}
+    print(f'{platform.machine()}, {blas}, environment: {pinned}')
     gemm = gemm_rows(_REPEATS.value)
     swiglu = swiglu_rows(_REPEATS.value)
   for row in gemm:
@@ -136,10 +139,8 @@ def main(argv: list[str]) -> None:
           .format(**row))  # fmt: skip
   if _JSON.value:
     with open(_JSON.value, 'w', encoding='utf-8') as f:
-      json.dump(
-          dict(machine=platform.machine(), blas=blas, rows=gemm + swiglu), f,
-          indent=1,
-      )  # fmt: skip
+      report = dict(blas=blas, environment=pinned, rows=gemm + swiglu)
+      json.dump(dict(machine=platform.machine(), **report), f, indent=1)
 
 
 if __name__ == '__main__':
