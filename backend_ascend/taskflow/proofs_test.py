@@ -317,6 +317,16 @@ class TestEvent:
     reader = flow.waits[waits_of(flow, violation.task_b)]
     assert event in reader['event']
 
+  def test_a_signal_for_one_of_two_partitions_written(self):
+    # Given a tile that grows over the next row block, when it signals the
+    # event of its own block only, then the other block's is missed.
+    flow = copy(lower())
+    writer = of_kind(flow, Kind.DOWN)[0]
+    own = int(flow.signals['event'][signals_of(flow, writer)][0])
+    regions_of(flow, writer)[1]['row_end'] += 4
+    violation = named(prove(flow), 'event', task_a=writer)
+    assert violation.event == own + 1
+
   @pytest.mark.parametrize('lowered', ['wait', 'event', 'both'])
   @both_grains
   def test_a_lowered_threshold(self, grain, lowered):
@@ -498,6 +508,20 @@ class TestOnce:
     violation = named(report, 'once', task_b=task)
     assert violation.region.cols == (2, 3)
 
+  def test_every_writer_under_a_tall_box(self):
+    # Given a task that writes all three row blocks, when proved, then it is
+    # named with the writer of each block, and nothing is called missing.
+    flow = copy(lower())
+    tall, *below = [
+        t
+        for t in of_kind(flow, Kind.GATE_UP)
+        if flow.tasks['expert'][t] == 0 and flow.tasks['col_block'][t] == 0
+    ]
+    regions_of(flow, tall)[1]['row_end'] = 12
+    found = [v for v in prove(flow).violations if v.rule == 'once']
+    assert [(v.task_a, v.task_b) for v in found] == [(tall, t) for t in below]
+    assert [v.region.rows for v in found] == [(4, 8), (8, 12)]
+
   def test_a_buffer_without_a_space(self):
     flow = lower()
     spaces = flow.spaces[flow.spaces['buffer'] != Buffer.Y]
@@ -565,7 +589,7 @@ class TestOrder:
       seen = set()
       for task in tasks:
         events = set(flow.waits['event'][waits_of(flow, task)])
-        dropped += drop_waits(flow, task, lambda e: e not in seen)
+        dropped += drop_waits(flow, task, lambda e, seen=seen: e not in seen)
         seen |= events
     assert dropped > 10
     assert prove(flow).proved
@@ -632,7 +656,9 @@ def races(flow) -> set[tuple[int, int]]:
   before = happens_before(flow)
   np.testing.assert_array_equal(np.diag(before), False)
   r = flow.config.num_ranks
-  waits = [set(flow.waits['event'][waits_of(flow, t)]) for t in range(len(before))]
+  waits = [
+      set(flow.waits['event'][waits_of(flow, t)]) for t in range(len(before))
+  ]
   found = set()
   for reader, writer in itertools.permutations(range(len(before)), 2):
     if before[writer, reader]:
