@@ -1,0 +1,54 @@
+"""Return and combine: a token's rows come home and are added in slot order."""
+
+import jax.numpy as jnp
+
+from reference import array_typing as at
+from reference import config as config_lib
+from reference import numerics
+from reference import precision
+from reference import token_order
+
+
+def return_rows(
+    config: config_lib.MoEConfig,
+    plan: token_order.Plan,
+    topk_ids: at.Int32[at.Array, 'R T K'],
+    expert_out: at.Float[at.Array, 'R N D'],
+) -> at.Float[at.Array, 'R T K D']:
+  """Returns `returned` `[R, T, K, D]`, in the dtype of `expert_out`.
+
+  Bits are copied.  A row past the capacity, which `check_capacity` refuses,
+  comes back as NaN.
+  """
+  owner = topk_ids // config.experts_per_rank
+  rows = expert_out.at[owner, plan.row_of_slot]
+  return rows.get(mode='fill', fill_value=jnp.nan)
+
+
+def combine(
+    policy: precision.PrecisionPolicy,
+    returned: at.Float[at.Array, 'R T K D'],
+    topk_weights: at.Float[at.Array, 'R T K'],
+) -> at.Float[at.Array, 'R T D']:
+  """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
+
+  Slots are added one after another, in slot order, in the accumulation dtype.
+  At placement 'combine' each is first multiplied by its weight and that product
+  is rounded to the accumulation dtype; at 'before_down' weights are not read.
+
+  Args:
+    policy: placement and dtypes.
+    returned: `[R, T, K, D]` float.
+    topk_weights: `[R, T, K]` float32.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  total = None
+  for slot in range(returned.shape[2]):
+    term = numerics.widen(policy, returned[:, :, slot])
+    if policy.placement == 'combine':
+      weight = numerics.widen(policy, topk_weights[:, :, slot, None])
+      term = numerics.rounded(weight * term)
+    total = term if total is None else total + term
+  return numerics.store(policy, total)

@@ -1,0 +1,108 @@
+"""Grouped GEMM: each row times the weight of its expert."""
+
+from jax import lax
+import jax.numpy as jnp
+
+from reference import array_typing as at
+from reference import config as config_lib
+from reference import numerics
+from reference import precision
+from reference import token_order
+
+# Rows of one dot.  Enough to hide the reading of the expert's weight, few
+# enough that an expert's last, partly used block costs little.
+BLOCK_ROWS = 128
+
+# Terms of one dot.  XLA on CPUs splits longer sums by cache size and number of
+# threads, and then the machine's load would decide the bits.
+BLOCK_INNER = 256
+
+
+def expert_gemm(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    plan: token_order.Plan,
+    rows: at.Float[at.Array, 'R N X'],
+    weights: at.Float[at.Array, 'R L X Y'],
+) -> at.Float[at.Array, 'R N Y']:
+  """Multiplies row n of rank r by the weight of its expert.
+
+  Work and memory follow the rows that exist: nothing larger than the result
+  and one expert's weight in the accumulation dtype is made.
+
+  Args:
+    config: sizes.
+    policy: sums run in its accumulate dtype and are rounded once.
+    plan: says which expert a row belongs to.
+    rows: `[R, N, X]` any float dtype, in token order.
+    weights: `[R, L, X, Y]` any float dtype.
+
+  Returns:
+    `[R, N, Y]` in the storage dtype, zero past the last valid row.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  num_rows = rows.shape[1]
+  height = min(BLOCK_ROWS, num_rows)
+  begin, end = (
+      jnp.minimum(edge, num_rows).reshape(-1)
+      for edge in token_order.expert_rows(config, plan.counts)
+  )
+  blocks = (end - begin + (height - 1)) // height
+  last = jnp.cumsum(blocks, dtype=jnp.int32)
+  first = last - blocks
+
+  row_bits, weight_bits = _bits(rows), _bits(weights)
+
+  def multiply(i: at.Array, out: at.Array) -> at.Array:
+    group = jnp.searchsorted(last, i, side='right').astype(jnp.int32)
+    rank, expert = jnp.divmod(group, jnp.int32(config.experts_per_rank))
+    row = begin[group] + (i - first[group]) * height
+    # A block never leaves the buffer; rows of others in it are left alone.
+    start = jnp.minimum(row, num_rows - height)
+    held = start + jnp.arange(height, dtype=jnp.int32)
+    mine = (held >= row) & (held < end[group])
+    a = _values(_rows_of(row_bits, rank, start, height), rows.dtype)
+    b = _values(weight_bits[rank, expert], weights.dtype)
+    sums = _dot(numerics.widen(policy, a), numerics.widen(policy, b))
+    product = _bits(numerics.store(policy, sums))
+    old = _rows_of(out, rank, start, height)
+    new = jnp.where(mine[:, None], product, old)
+    return lax.dynamic_update_slice(out, new[None], (rank, start, jnp.int32(0)))
+
+  storage = numerics.storage_dtype(policy)
+  out = _bits(jnp.zeros((*rows.shape[:2], weights.shape[-1]), storage))
+  out = lax.fori_loop(jnp.int32(0), last[-1], multiply, out)
+  return _values(out, storage)
+
+
+def _bits(a: at.Array) -> at.Array:
+  # XLA on CPUs would widen a whole bfloat16 buffer to read or write one block.
+  if a.dtype == jnp.bfloat16:
+    return lax.bitcast_convert_type(a, jnp.uint16)
+  return a
+
+
+def _values(bits: at.Array, dtype: jnp.dtype) -> at.Array:
+  return lax.bitcast_convert_type(bits, dtype)
+
+
+def _rows_of(
+    a: at.Array, rank: at.Array, start: at.Array, height: int
+) -> at.Array:
+  sizes = (1, height, a.shape[-1])
+  return lax.dynamic_slice(a, (rank, start, jnp.int32(0)), sizes)[0]
+
+
+def _dot(a: at.Array, b: at.Array) -> at.Array:
+  total = None
+  for inner in range(0, a.shape[1], BLOCK_INNER):
+    part = jnp.dot(
+        a[:, inner : inner + BLOCK_INNER],
+        b[inner : inner + BLOCK_INNER],
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=a.dtype,
+    )
+    total = part if total is None else total + part
+  return total

@@ -1,0 +1,129 @@
+"""The oracle: one MoE layer on all ranks, every intermediate returned."""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from reference import array_typing as at
+from reference import combine
+from reference import config as config_lib
+from reference import dispatch
+from reference import expert_gemm
+from reference import numerics
+from reference import precision
+from reference import swiglu
+from reference import tensors
+from reference import token_order
+
+
+def forward(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    x: at.Float[at.Array, 'R T D'],
+    topk_ids: at.Int32[at.Array, 'R T K'],
+    topk_weights: at.Float[at.Array, 'R T K'],
+    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+    w_down: at.Float[at.Array, 'R L F D'],
+) -> dict[str, at.Array]:
+  """Runs the layer; shapes and kinds are those of `tensors.FORWARD`.
+
+  Pure and jit-able with `config` and `policy` static.  Values are not checked
+  here, see `check_inputs`.  Stored inputs narrower than the policy's storage,
+  bfloat16 under a golden policy for one, are widened exactly.
+
+  Args:
+    config: sizes.
+    policy: dtypes, placement of the weights, activation.
+    x: `[R, T, D]` storage.
+    topk_ids: `[R, T, K]` int32.
+    topk_weights: `[R, T, K]` float32.
+    w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
+    w_down: `[R, L, F, D]` storage.
+
+  Returns:
+    Every tensor of `tensors.PLAN` and `tensors.STAGES` by its name.
+
+  Raises:
+    ValueError: an input would be narrowed, or the policy is in float64 and
+      jax_enable_x64 is off.
+  """
+  _check_widening(policy, x=x, w_gate_up=w_gate_up, w_down=w_down)
+  plan = token_order.plan(config, topk_ids)
+  x = x.astype(numerics.storage_dtype(policy))
+  expert_in = dispatch.dispatch(config, plan, topk_ids, x)
+  gate_up = expert_gemm.expert_gemm(config, policy, plan, expert_in, w_gate_up)
+  weight = None
+  if policy.placement == 'before_down':
+    weight = dispatch.row_weight(config, plan, topk_ids, topk_weights)
+  activation = swiglu.swiglu(policy, gate_up, weight)
+  expert_out = expert_gemm.expert_gemm(config, policy, plan, activation, w_down)
+  returned = combine.return_rows(config, plan, topk_ids, expert_out)
+  y = combine.combine(policy, returned, topk_weights)
+  return dict(
+      plan._asdict(),
+      expert_in=expert_in,
+      gate_up=gate_up,
+      activation=activation,
+      expert_out=expert_out,
+      returned=returned,
+      y=y,
+  )
+
+
+def check_inputs(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    inputs: Mapping[str, at.Array],
+) -> None:
+  """Refuses inputs that the layer's contract does not cover.
+
+  Args:
+    config: sizes.
+    policy: its storage dtype.
+    inputs: the tensors of `tensors.INPUTS` by name.
+
+  Raises:
+    ValueError: a tensor is missing, has another shape or dtype, is not finite,
+      ids are no routing (`check_ids`), or a rank gets more rows than it can
+      hold (`check_capacity`).
+  """
+  dtypes = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
+  for name in tensors.INPUTS:
+    spec = tensors.SPECS[name]
+    dims = spec.dims(**config.dims())
+    _check_tensor(name, inputs.get(name), dims, dtypes[spec.kind])
+  token_order.check_ids(config, inputs['topk_ids'])
+  plan = token_order.plan(config, jnp.asarray(inputs['topk_ids']))
+  token_order.check_capacity(config, plan)
+
+
+def _check_tensor(
+    name: str, value: at.Array | None, dims: tuple[int, ...], dtype: str
+) -> None:
+  if value is None:
+    raise ValueError(f'{name}: expected {dtype} {list(dims)}, got nothing')
+  if tuple(value.shape) != dims or str(value.dtype) != dtype:
+    raise ValueError(
+        f'{name}: expected {dtype} {list(dims)}, got {value.dtype} '
+        f'{list(value.shape)}'
+    )
+  if dtype == 'int32':
+    return
+  bad = np.argwhere(~np.isfinite(np.asarray(value)))
+  if bad.size:
+    index = tuple(int(i) for i in bad[0])
+    raise ValueError(
+        f'{name}: expected finite values, got {value[index]} at {list(index)}'
+    )
+
+
+def _check_widening(
+    policy: precision.PrecisionPolicy, **values: at.Array
+) -> None:
+  storage = numerics.storage_dtype(policy)
+  for name, value in values.items():
+    if jnp.promote_types(value.dtype, storage) != storage:
+      raise ValueError(
+          f'{name}: expected {storage} or narrower, got {value.dtype}'
+      )

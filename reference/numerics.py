@@ -1,0 +1,70 @@
+"""How every stage reads and writes: widen, compute, round once."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+from reference import array_typing as at
+from reference import precision
+
+_FLOAT64 = jnp.dtype('float64')
+
+
+def _dtype(name: str) -> jnp.dtype:
+  dtype = jnp.dtype(name)
+  if dtype == _FLOAT64 and not jax.config.jax_enable_x64:
+    raise ValueError(
+        'jax_enable_x64: expected True for a policy in float64, got False'
+    )
+  return dtype
+
+
+def storage_dtype(policy: precision.PrecisionPolicy) -> jnp.dtype:
+  """Returns the dtype of stored tensors.
+
+  Raises:
+    ValueError: it is float64 and jax_enable_x64 is off.
+  """
+  return _dtype(policy.storage)
+
+
+def accumulate_dtype(policy: precision.PrecisionPolicy) -> jnp.dtype:
+  """Returns the dtype of arithmetic.
+
+  Raises:
+    ValueError: it is float64 and jax_enable_x64 is off.
+  """
+  return _dtype(policy.accumulate)
+
+
+def widen(
+    policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
+  """Returns stored values `[...]` in the accumulation dtype."""
+  return a.astype(accumulate_dtype(policy))
+
+
+def store(
+    policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
+  """Returns values `[...]` rounded once, to nearest even, to storage.
+
+  A value below the smallest normal number of the storage dtype may be rounded
+  twice when it comes from float64.
+  """
+  storage = storage_dtype(policy)
+  source, target = jnp.finfo(a.dtype), jnp.finfo(storage)
+  if target.nmant < source.nmant:
+    # XLA may drop a convert to bfloat16 and back inside one jitted function
+    # (excess precision); it never drops reduce_precision.
+    a = lax.reduce_precision(a, source.nexp, target.nmant)
+  return a.astype(storage)
+
+
+def rounded(
+    product: at.Float[at.Array, '*shape'],
+) -> at.Float[at.Array, '*shape']:
+  """Returns a product `[...]` that no later sum can absorb unrounded."""
+  # XLA lets LLVM contract a * b + c to a fused multiply-add, and drops
+  # optimization_barrier before it does; a select in between prevents it.
+  return jnp.where(jnp.isnan(product), jnp.nan, product)

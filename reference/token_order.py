@@ -1,0 +1,151 @@
+"""Deterministic token order: one address per routed row, before it is sent.
+
+On the owner of expert e rows are packed: experts ascending, then (source rank,
+token, slot), as a serial run over all ranks' tokens would append them.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from reference import array_typing as at
+from reference import config as config_lib
+
+
+class Plan(NamedTuple):
+  """Where every row goes.
+
+  Attributes:
+    counts: `[R, E]` int32, rows that rank r sends to expert e.
+    row_base: `[R, E]` int32, first row, on the owner of e, of those.
+    row_of_slot: `[R, T, K]` int32, row on the owner of the slot's expert.
+  """
+
+  counts: at.Int32[at.Array, 'R E']
+  row_base: at.Int32[at.Array, 'R E']
+  row_of_slot: at.Int32[at.Array, 'R T K']
+
+
+def plan(
+    config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
+) -> Plan:
+  """Returns the plan of valid (`check_ids`) `topk_ids` `[R, T, K]` int32.
+
+  Rows past the capacity get addresses like any other: see `check_capacity`.
+  """
+  ids = topk_ids.reshape(config.num_ranks, -1)
+  ranks = jnp.arange(config.num_ranks, dtype=jnp.int32)[:, None]
+  counts = jnp.zeros((config.num_ranks, config.num_experts), jnp.int32)
+  counts = counts.at[ranks, ids].add(1)
+  base = row_bases(config, counts)
+  # In a stable sort by expert, a slot's place less the first place of its
+  # expert is the number of earlier slots of that rank and expert.
+  order = jnp.argsort(ids, axis=-1, stable=True)
+  places = jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
+  place = jnp.zeros_like(ids).at[ranks, order].set(places)
+  offset = place - _exclusive_sum(counts, axis=1)[ranks, ids]
+  row_of_slot = base[ranks, ids] + offset
+  return Plan(counts, base, row_of_slot.reshape(topk_ids.shape))
+
+
+def row_bases(
+    config: config_lib.MoEConfig, counts: at.Int32[at.Array, 'R E']
+) -> at.Int32[at.Array, 'R E']:
+  """Returns `row_base` `[R, E]` int32 of `counts` `[R, E]` int32."""
+  begin, _ = expert_rows(config, counts)
+  return begin.reshape(1, -1) + _exclusive_sum(counts, axis=0)
+
+
+def expert_rows(
+    config: config_lib.MoEConfig, counts: at.Int32[at.Array, 'R E']
+) -> tuple[at.Int32[at.Array, 'R L'], at.Int32[at.Array, 'R L']]:
+  """Returns `[R, L]` int32 begin and end of each expert's rows on its owner."""
+  rows = jnp.sum(counts, axis=0, dtype=jnp.int32)
+  rows = rows.reshape(config.num_ranks, config.experts_per_rank)
+  begin = _exclusive_sum(rows, axis=1)
+  return begin, begin + rows
+
+
+def expert_of_row(
+    config: config_lib.MoEConfig, plan_: Plan
+) -> at.Int32[at.Array, 'R N']:
+  """Returns `[R, N]` int32 local expert of each row, -1 past the last one."""
+  _, end = expert_rows(config, plan_.counts)
+  rows = jnp.arange(config.num_rows, dtype=jnp.int32)
+  expert = jnp.sum(
+      rows[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32
+  )
+  return jnp.where(expert < config.experts_per_rank, expert, jnp.int32(-1))
+
+
+def slot_of_row(
+    config: config_lib.MoEConfig,
+    plan_: Plan,
+    topk_ids: at.Int32[at.Array, 'R T K'],
+) -> at.Int32[at.Array, 'R N']:
+  """Returns `[R, N]` int32 slot that fills each row; R*T*K if none does.
+
+  Slots are numbered (source rank, token, slot), so that R*T*K is one past the
+  last; this is the inverse of `row_of_slot`.
+  """
+  slots = jnp.arange(topk_ids.size, dtype=jnp.int32).reshape(topk_ids.shape)
+  nobody = jnp.int32(topk_ids.size)
+  empty = jnp.full((config.num_ranks, config.num_rows), nobody, jnp.int32)
+  owner = topk_ids // config.experts_per_rank
+  return empty.at[owner, plan_.row_of_slot].set(slots, mode='drop')
+
+
+def check_ids(
+    config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
+) -> None:
+  """Refuses `topk_ids` that are not a routing of this layer.
+
+  Raises:
+    ValueError: not int32 `[R, T, K]`, an id outside [0, E), or an expert twice
+      for one token; names the first.
+  """
+  ids = np.asarray(topk_ids)
+  expected = (config.num_ranks, config.num_tokens, config.top_k)
+  if ids.dtype != np.int32 or ids.shape != expected:
+    raise ValueError(
+        f'topk_ids: expected int32 {list(expected)}, got {ids.dtype} '
+        f'{list(ids.shape)}'
+    )
+  outside = np.argwhere((ids < 0) | (ids >= config.num_experts))
+  if outside.size:
+    rank, token, slot = outside[0]
+    raise ValueError(
+        f'topk_ids: expected ids in [0, {config.num_experts}), got '
+        f'{ids[rank, token, slot]} at rank {rank}, token {token}, slot {slot}'
+    )
+  ascending = np.sort(ids, axis=-1)
+  twice = np.argwhere(ascending[..., 1:] == ascending[..., :-1])
+  if twice.size:
+    rank, token, place = twice[0]
+    raise ValueError(
+        'topk_ids: expected every expert at most once for a token, got expert '
+        f'{ascending[rank, token, place]} twice at rank {rank}, token {token}'
+    )
+
+
+def check_capacity(config: config_lib.MoEConfig, plan_: Plan) -> None:
+  """Refuses a plan that some rank cannot hold.
+
+  Raises:
+    ValueError: a rank gets more than N rows; names the first.
+  """
+  rows = np.asarray(plan_.counts).sum(0).reshape(config.num_ranks, -1).sum(1)
+  over = np.flatnonzero(rows > config.num_rows)
+  if over.size:
+    rank = over[0]
+    raise ValueError(
+        f'capacity: expected at least {rows[rank]} rows, which is what rank '
+        f'{rank} gets, got {config.num_rows}'
+    )
+
+
+def _exclusive_sum(
+    a: at.Int32[at.Array, '*shape'], axis: int
+) -> at.Int32[at.Array, '*shape']:
+  return jnp.cumsum(a, axis=axis, dtype=jnp.int32) - a
