@@ -7,9 +7,10 @@ same bits for any number of threads.
 
 import dataclasses
 
+import numpy as np
+
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
-import numpy as np
 
 Kind = layout.Kind
 

@@ -1,13 +1,14 @@
 """Each fault spoils the stage that the table names, and nothing before it."""
 
+import numpy as np
+import pytest
+
 from backend_ascend import _native
 from backend_ascend.kernels.host import faults
 from backend_ascend.kernels.host import runtime
 from backend_ascend.kernels.host import runtime_testing as testing
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
-import numpy as np
-import pytest
 from reference import config as config_lib
 from reference import precision
 from reference import tensors
@@ -45,7 +46,9 @@ def test_table_has_the_names_of_the_runtime():
 @pytest.mark.parametrize('grain', GRAINS)
 class TestEveryFault:
 
-  @pytest.mark.parametrize('name', [k.name for k in faults.TABLE if not k.hangs])
+  @pytest.mark.parametrize(
+      'name', [kind.name for kind in faults.TABLE if not kind.hangs]
+  )
   def test_is_first_seen_in_its_stage_and_the_same_for_any_threads(
       self, name, grain, placement, storage
   ):

@@ -45,8 +45,13 @@ void CheckCount(const char* name, size_t expected, size_t got) {
 struct Sizes {
   int64_t r, t, e, k, d, f, n, bytes;
   explicit Sizes(const ImageHeader& h)
-      : r(h.num_ranks), t(h.num_tokens), e(h.num_experts), k(h.top_k),
-        d(h.d_model), f(h.d_ff), n(h.num_rows),
+      : r(h.num_ranks),
+        t(h.num_tokens),
+        e(h.num_experts),
+        k(h.top_k),
+        d(h.d_model),
+        f(h.d_ff),
+        n(h.num_rows),
         bytes(h.dtype == kBFloat16 ? 2 : 4) {}
 };
 
@@ -114,12 +119,10 @@ Isa IsaByName(const std::string& name) {
 // changed anything.
 nb::tuple Report(const LaunchReport& report) {
   const Diagnosis& d = report.diagnosis;
-  const std::vector<int64_t> suspects(d.suspects,
-                                      d.suspects + d.num_suspects);
-  return nb::make_tuple(
-      nb::make_tuple(static_cast<int>(d.reason), d.task, d.event, d.expected,
-                     d.actual, suspects),
-      report.fault_changed);
+  const std::vector<int64_t> suspects(d.suspects, d.suspects + d.num_suspects);
+  return nb::make_tuple(nb::make_tuple(static_cast<int>(d.reason), d.task,
+                                       d.event, d.expected, d.actual, suspects),
+                        report.fault_changed);
 }
 
 nb::tuple LaunchPy(const ConstArray& image,

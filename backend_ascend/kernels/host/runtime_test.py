@@ -3,13 +3,14 @@
 import itertools
 import time
 
+import ml_dtypes
+import numpy as np
+import pytest
+
 from backend_ascend.kernels.host import runtime
 from backend_ascend.kernels.host import runtime_testing as testing
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
-import ml_dtypes
-import numpy as np
-import pytest
 from reference import config as config_lib
 from reference import precision
 from reference import tensors
