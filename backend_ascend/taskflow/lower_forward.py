@@ -292,11 +292,11 @@ def _partitions(s: _Shape) -> tuple[events.Partition, ...]:
   else:
     rows, slots = s.options.row_block, s.options.token_block * s.k
   return (
-      events.Partition(Buffer.EXPERT_IN, s.l, s.c, rows, fold=s.r),
+      events.Partition(Buffer.EXPERT_IN, s.l, s.c, rows, True, fold=s.r),
       events.Partition(Buffer.GATE_UP, s.l, s.c, rows),
       events.Partition(Buffer.ACTIVATION, s.l, s.c, rows),
       events.Partition(Buffer.EXPERT_OUT, s.l, s.c, rows),
-      events.Partition(Buffer.RETURNED, 1, s.t * s.k, slots, fold=s.e),
+      events.Partition(Buffer.RETURNED, 1, s.t * s.k, slots, True, fold=s.e),
   )
 
 
