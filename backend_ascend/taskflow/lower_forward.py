@@ -8,10 +8,11 @@ who waits for whom: `events.py` derives that from the regions.
 
 import dataclasses
 
+import numpy as np
+
 from backend_ascend.taskflow import events
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
-import numpy as np
 from reference import config as config_lib
 from reference import precision
 
