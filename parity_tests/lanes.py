@@ -385,6 +385,8 @@ def tolerances(
     records: standards to judge by.
     bounded: whether to judge by the rounding bound.
   """
+  if not (records or bounded):
+    return []
   tensor = 'y' if stage == LAYER else stage
   tiling, dtype = golden.tiling, golden.policy.storage
   judges = [standards.Judge(record, dtype) for record in records]

@@ -59,11 +59,16 @@ class Command:
     lines += ['', 'options:']
     for name in sorted(values):
       flag = values[name]
-      default = '' if flag.default is None else f' [{flag.default_as_str}]'
+      unset = flag.default in (None, [])
+      default = '' if unset else f' [{_text(flag.default)}]'
       lines.append(f'  --{name}: {flag.help}{default}')
     lines += ['', 'exit codes: 0 parity holds, 1 it fails, 2 the request was '
               'wrong, 3 the candidate failed']  # fmt: skip
     return '\n'.join(lines)
+
+
+def _text(value: object) -> str:
+  return ','.join(value) if isinstance(value, list) else str(value)
 
 
 def _define_layer(f: flags.FlagValues) -> None:
