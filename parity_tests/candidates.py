@@ -14,7 +14,7 @@ nearer to its cause a fault is found.  It runs in a process of its own, so that
 one which crashes or hangs ends with a report.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import os
@@ -55,9 +55,16 @@ class CandidateError(RuntimeError):
 
 
 class Candidate(Protocol):
-  """Runs one layer."""
+  """Runs one layer.
+
+  Attributes:
+    name: what reports call it.
+    serial: as `run`, the same tile kernels one after another; None if the
+      candidate cannot.
+  """
 
   name: str
+  serial: Callable[..., dict[str, np.ndarray]] | None
 
   def run(
       self,
@@ -161,6 +168,7 @@ class Subprocess:
 
   name: str
   timeout_s: float = 600.0
+  serial: None = None
 
   def __post_init__(self):
     module, _, function = self.name.partition(':')

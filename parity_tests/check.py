@@ -368,7 +368,7 @@ def real_lanes(
   progress('real data: candidate')
   got = candidate.run(made.config, made.policy, made.arrays)
   results = []
-  if 'bitwise' in request.lanes and request.candidate is None:
+  if 'bitwise' in request.lanes and candidate.serial is not None:
     progress('bitwise: own kernels, serially')
     results += serial_rows(request, made, candidate, got)
   progress('real data: oracle')
