@@ -40,6 +40,7 @@ OUTPUTS = (*tensors.PLAN, *tensors.STAGES)
 
 # A fault may change nothing where it is put, the data being what they are.
 _TRIES = 8
+_STDERR = 2
 
 
 class CandidateError(RuntimeError):
@@ -199,7 +200,7 @@ class Subprocess:
     try:
       # What it prints belongs to the reader, not to our table.
       code = subprocess.run(
-          command, stdout=sys.stderr.fileno(), timeout=self.timeout_s
+          command, stdout=_STDERR, timeout=self.timeout_s
       ).returncode
     except subprocess.TimeoutExpired as error:
       raise CandidateError(

@@ -78,9 +78,17 @@ def _fault(request: check.Request, bench: check.Bench) -> Row:
     results = bench.judge(request, candidate)
   except candidates.CandidateError as error:
     return _hung(request, candidate, error.diagnosis)
+  except check.NothingToJudge:
+    return Row(request.fault, (), 'no lane could see it', '-', False)
   expected = _expectations(request, bench, candidate)
   first, failed = _first(results), _failed_lanes(results)
-  caught = first is not None and any(e.holds(first) for e in expected)
+  caught = first is not None and any(
+      e.holds(
+          first.stage, first.rank, first.expert, first.row_block,
+          first.col_block,
+      )
+      for e in expected
+  )  # fmt: skip
   return Row(
       request.fault, failed, _where(first), ' or '.join(map(str, expected)),
       caught,
@@ -97,9 +105,11 @@ def _hung(
   blocked = diagnosis and diagnosis.task
   if not spec.hangs or blocked is None:
     return Row(request.fault, (DIAGNOSIS,), str(diagnosis), '-', False)
+  block = int(task['row_block'])
+  whole_expert = request.options.event_grain == 'expert'
   expected = _Place(
       spec.stage, int(task['rank']), int(task['expert']),
-      range(task['row_block'], task['row_block'] + 1), None,
+      None if whole_expert else range(block, block + 1), None,
   )  # fmt: skip
   located = _place(
       STAGE_OF[blocked.kind], blocked.rank, blocked.expert, blocked.row_block,
@@ -107,13 +117,14 @@ def _hung(
   )  # fmt: skip
   guilty = (STAGE_OF_KIND[task['kind']], int(task['rank']), int(task['expert']))
   named = {(STAGE_OF[s.kind], s.rank, s.expert) for s in diagnosis.suspects}
-  caught = (
-      STAGE_OF[blocked.kind] == expected.stage
-      and (blocked.rank, blocked.expert) == (expected.rank, expected.expert)
-      and blocked.row_block in expected.row_blocks
-      and guilty in named
-  )
-  return Row(request.fault, (DIAGNOSIS,), located, str(expected), caught)
+  found = expected.holds(
+      STAGE_OF[blocked.kind], blocked.rank, blocked.expert, blocked.row_block,
+      blocked.col_block,
+  )  # fmt: skip
+  return Row(
+      request.fault, (DIAGNOSIS,), located, str(expected),
+      found and guilty in named,
+  )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +137,13 @@ class _Place:
   row_blocks: range | None
   col_block: int | None
 
-  def holds(self, found: lanes.Failure) -> bool:
+  def holds(self, stage, rank, expert, row_block, col_block) -> bool:
     return (
-        found.stage == self.stage
-        and self.rank in (None, found.rank)
-        and self.expert in (None, found.expert)
-        and (self.row_blocks is None or found.row_block in self.row_blocks)
-        and self.col_block in (None, found.col_block)
+        stage == self.stage
+        and self.rank in (None, rank)
+        and self.expert in (None, expert)
+        and (self.row_blocks is None or row_block in self.row_blocks)
+        and self.col_block in (None, col_block)
     )
 
   def __str__(self) -> str:

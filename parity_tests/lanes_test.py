@@ -249,7 +249,7 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
   request = dataclasses.replace(REQUEST, placement=placement)
   made = check.make_inputs(request)
   with jax.experimental.enable_x64():
-    arguments = (made.arrays[name] for name in tensors.INPUTS)
+    arguments = (jax.numpy.asarray(made.arrays[n]) for n in tensors.INPUTS)
     expected = layer.forward(made.config, made.policy.golden(), *arguments)
     expected = {name: np.asarray(a) for name, a in expected.items()}
   tiling = check.tiling_of(request, made, expected)

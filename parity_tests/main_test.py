@@ -1,6 +1,7 @@
 """The command line: exit codes, one-line errors, report, replay."""
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -28,7 +29,7 @@ def _refused(capsys, *arguments) -> str:
         (['check', '--bogus'], "Unknown command line flag 'bogus'"),
         (['check', 'extra'], "expected --options only, got 'extra'"),
         (['check', '--ranks=two'], '--ranks=two'),
-        (['check', '--ranks=3'], 'expected a divisor of num_experts=16, got 3'),
+        (['check', '--ranks=3'], 'expected a divisor of num_experts=8, got 3'),
         (['check', '--dtype=f8'], 'value should be one of <f32|bf16'),
         (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
         (['check', '--preset=ep16'], 'which is for hpmoe compile'),
@@ -62,8 +63,6 @@ def test_wrong_requests_end_with_one_line(capsys, arguments, text):
   said = _refused(capsys, command, *tiny, *rest)
 
   assert said.startswith(f'hpmoe {command}: ' if tiny else 'hpmoe')
-  import re
-
   assert re.search(text.replace('|', r'\|'), said), said
 
 
@@ -148,9 +147,11 @@ def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
   # Given a kernel of the user that keeps its intermediates to itself,
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'mine.py').write_text(
-      'from reference import layer\n'
+      'import jax\n'
       'import numpy as np\n'
+      'from reference import layer\n'
       'def forward(inputs, config, policy):\n'
+      '  inputs = jax.tree.map(jax.numpy.asarray, inputs)\n'
       '  return dict(y=layer.forward(config, policy, **inputs)["y"])\n'
       'def zero(inputs, config, policy):\n'
       '  return dict(y=np.zeros_like(inputs["x"]))\n'
