@@ -7,6 +7,7 @@ from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import lower_forward
+from backend_ascend.taskflow import proofs
 import numpy as np
 from reference import config as config_lib
 from reference import precision
@@ -19,10 +20,12 @@ class Compiled:
   Attributes:
     image: the blob that host, simulator and NPU execute.
     flow: the placed flow it was made from.
+    proof: what was proved about the image.
   """
 
   image: bytearray
   flow: flow_lib.Flow
+  proof: proofs.ProofReport
 
   def summary(self) -> dict:
     """Returns counts by kind, events, tables, bytes and cores, as plain data.
@@ -53,6 +56,7 @@ class Compiled:
             for unit, n in by_unit.items()
         },
         image_bytes=len(self.image),
+        proofs=[dataclasses.asdict(rule) for rule in self.proof.rules],
         heap_bytes=_heap_bytes(flow),
     )
 
@@ -73,11 +77,14 @@ def compile_forward(
     options: flow_lib.Options = flow_lib.Options(),
     scheduler: placement.Scheduler = placement.round_robin,
 ) -> Compiled:
-  """Lowers, places and serialises the forward layer.
+  """Lowers, places, serialises and proves the forward layer.
 
   Raises:
     ValueError: sizes, policy or options are out of range.
+    ProofError: the flow would deadlock, race, or not write every element
+      once; names the tasks and the region.
   """
   flow = lower_forward.lower_forward(config, policy, options)
   flow = placement.place(flow, scheduler(flow))
-  return Compiled(image=image_lib.serialize(flow), flow=flow)
+  image = image_lib.serialize(flow)
+  return Compiled(image=image, flow=flow, proof=proofs.require(image))

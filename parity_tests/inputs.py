@@ -56,8 +56,8 @@ def make_inputs(
 ) -> LayerInputs:
   """Returns seeded inputs whose stages are all of order one.
 
-  Tokens of the same preset, seed and text, and experts of the same preset and
-  seed, are the same for any number of ranks.
+  The same tokens (R * T of them) and experts, only dealt differently, for any
+  number of ranks.
 
   Args:
     preset: the shape.
@@ -89,7 +89,7 @@ def make_inputs(
   x = text_router.embed(config, text_router.read(text), seed)
   routed = _route(preset.router, config, routing, x, seed)
   config = _with_capacity(config, routed.topk_ids)
-  facts = dict(
+  facts: dict[str, object] = dict(
       seed=seed,
       preset=preset.name,
       text=str(text or text_router.DEFAULT_TEXT.name),

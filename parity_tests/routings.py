@@ -136,10 +136,26 @@ def _balanced(config, seed):
   order = stable_random.permutation(seed, _tokens(config))[:, None]
   experts = stable_random.permutation(seed + 3, config.num_experts)
   dealt = order * config.top_k + np.arange(config.top_k)
-  ids = experts[dealt % config.num_experts]
+  ids = _mix(experts[dealt % config.num_experts], seed + 4)
   rows = count_rows(config, ids)
   _expect('balanced', rows.max() - rows.min() <= 1, 'equal rows to one', rows)
   return ids, ''
+
+
+def _mix(ids, seed):
+  """Swaps experts between pairs of tokens; the number of rows stays."""
+  half, top_k = len(ids) // 2, ids.shape[1]
+  for turn in range(4 * top_k):
+    order = stable_random.permutation(seed + turn, len(ids))
+    one, two = order[:half], order[half : 2 * half]
+    # Unlike slots, or an expert would never leave its place in the list.
+    here, there = turn % top_k, (turn + turn // top_k) % top_k
+    given, taken = ids[one, here], ids[two, there]
+    distinct = (ids[one] != taken[:, None]).all(-1)
+    distinct &= (ids[two] != given[:, None]).all(-1)
+    ids[one[distinct], here] = taken[distinct]
+    ids[two[distinct], there] = given[distinct]
+  return ids
 
 
 def _zipf(config, seed):

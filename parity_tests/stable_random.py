@@ -16,14 +16,17 @@ def seed_of(*names: object) -> int:
   return zlib.crc32('/'.join(str(name) for name in names).encode())
 
 
-def raw(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-  """Returns `shape` uint64 words."""
-  return np.random.PCG64(seed).random_raw(math.prod(shape)).reshape(shape)
+def raw(seed: int, shape: tuple[int, ...], skip: int = 0) -> np.ndarray:
+  """Returns `shape` uint64 words, the stream's first `skip` left out."""
+  stream = np.random.PCG64(seed).advance(skip)
+  return stream.random_raw(math.prod(shape)).reshape(shape)
 
 
-def integers(seed: int, shape: tuple[int, ...], bound: int) -> np.ndarray:
+def integers(
+    seed: int, shape: tuple[int, ...], bound: int, skip: int = 0
+) -> np.ndarray:
   """Returns `shape` int64 in [0, bound), for bound up to 2^32."""
-  words = raw(seed, shape) >> np.uint64(32)
+  words = raw(seed, shape, skip) >> np.uint64(32)
   return ((words * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
 

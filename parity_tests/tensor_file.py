@@ -8,6 +8,17 @@ import ml_dtypes  # noqa: F401, safetensors needs it to return bfloat16.
 import numpy as np
 import safetensors
 
+# What a damaged file has been seen to raise (RuntimeError: a zip that claims
+# to be encrypted or compressed in an unknown way).
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    zipfile.BadZipFile,
+    safetensors.SafetensorError,
+)
+
 DTYPES = {'BF16': 'bfloat16', 'F32': 'float32', 'I32': 'int32'}
 
 
@@ -26,58 +37,47 @@ def read(
   if suffix not in READERS:
     raise ValueError(f'{path}: expected one of {list(READERS)}, got {suffix!r}')
   try:
-    return READERS[suffix](path, tuple(required), tuple(optional))
-  except (
-      OSError,
-      EOFError,
-      zipfile.BadZipFile,
-      safetensors.SafetensorError,
-  ) as error:
+    tensors, present = READERS[suffix](path, [*required, *optional])
+  except _UNREADABLE as error:
+    reason = ' '.join(str(error).split())
     raise ValueError(
-        f'{path}: expected a readable {suffix} file, got {error}'
+        f'{path}: expected a readable {suffix} file, got {reason}'
     ) from error
-
-
-def _read_safetensors(path, required, optional):
-  with safetensors.safe_open(path, framework='np') as file:
-    names = _select(path, file.keys(), required, optional)
-    for name in names:
-      _check_dtype(path, name, file.get_slice(name).get_dtype(), DTYPES)
-    return {name: file.get_tensor(name) for name in names}
-
-
-def _read_npz(path, required, optional):
-  try:
-    file = np.load(path, allow_pickle=False)
-  except ValueError as error:
-    raise ValueError(
-        f'{path}: expected a readable .npz file, got {error}'
-    ) from error
-  if not isinstance(file, np.lib.npyio.NpzFile):
-    raise ValueError(f'{path}: expected an .npz archive, got a single array')
-  with file:
-    names = _select(path, file.files, required, optional)
-    arrays = {name: file[name] for name in names}
-  for name, array in arrays.items():
-    _check_dtype(path, name, array.dtype.name, DTYPES.values())
-  return arrays
-
-
-def _select(path, present, required, optional) -> list[str]:
   for name in required:
     if name not in present:
       raise ValueError(
-          f'{path}: tensor {name}: expected in the file, got only '
-          f'{sorted(present)}'
+          f'{path}: tensor {name}: expected in the file, got only {present}'
       )
-  return [*required, *(name for name in optional if name in present)]
+  for name, tensor in tensors.items():
+    if isinstance(tensor, str) or str(tensor.dtype) not in DTYPES.values():
+      raise ValueError(
+          f'{path}: tensor {name}: expected one of {list(DTYPES.values())}, '
+          f'got {tensor if isinstance(tensor, str) else tensor.dtype}'
+      )
+  return tensors
 
 
-def _check_dtype(path, name, dtype, known):
-  if dtype not in known:
-    raise ValueError(
-        f'{path}: tensor {name}: expected one of {list(known)}, got {dtype}'
-    )
+def _read_safetensors(path, names):
+  """Returns the named tensors that are there, and the names of all.
+
+  In place of a tensor that numpy may not know, its dtype's name.
+  """
+  with safetensors.safe_open(path, framework='np') as file:
+    present = sorted(file.keys())
+    tensors = {}
+    for name in [name for name in names if name in present]:
+      dtype = file.get_slice(name).get_dtype()
+      tensors[name] = file.get_tensor(name) if dtype in DTYPES else dtype
+    return tensors, present
+
+
+def _read_npz(path, names):
+  """As `_read_safetensors`."""
+  with zipfile.ZipFile(path):  # np.load also takes other kinds of file.
+    pass
+  with np.load(path, allow_pickle=False) as file:
+    present = sorted(file.files)
+    return {name: file[name] for name in names if name in present}, present
 
 
 READERS = {'.safetensors': _read_safetensors, '.npz': _read_npz}

@@ -11,9 +11,9 @@ import os
 import pathlib
 
 from absl import logging
+import jax.numpy as jnp
 from jaxtyping import Float
 from jaxtyping import Int
-import jax.numpy as jnp
 import numpy as np
 
 from parity_tests import presets
@@ -27,7 +27,7 @@ DEFAULT_TEXT = pathlib.Path(__file__).parent / 'testdata' / 'alice.txt'
 _CONTEXT = 3  # Bytes before the token that its n-grams reach.
 _BUCKETS = 1024  # Rows of the table of one n-gram length.
 _BYTE_AMPLITUDE = 127
-_CONTEXT_AMPLITUDE = 63
+_CONTEXT_AMPLITUDE = 31
 _POSITION_AMPLITUDE = 15
 _X_GRID = 2**8  # The gate reads x rounded to 1 / _X_GRID.
 _GATE_AMPLITUDE = 127
@@ -69,14 +69,18 @@ def embed(
   )
   tables = _tables(config.d_model, seed)
   for rank in range(config.num_ranks):
-    position = rank * config.num_tokens + np.arange(config.num_tokens)
-    x[rank] = _normalize(
-        sum(
-            table[_bucket(data, position, length)]
-            for length, table in enumerate(tables)
-        )
-        + _table(seed, f'position/{rank}', x[rank].shape, _POSITION_AMPLITUDE)
+    first = rank * config.num_tokens
+    position = first + np.arange(config.num_tokens)
+    total = _table(
+        seed,
+        'position',
+        x[rank].shape,
+        _POSITION_AMPLITUDE,
+        skip=first * config.d_model,
     )
+    for length, table in enumerate(tables):
+      total += table[_bucket(data, position, length)]
+    x[rank] = _normalize(total)
   return x
 
 
@@ -135,9 +139,9 @@ def _tables(width: int, seed: int) -> list[Int[np.ndarray, 'buckets D']]:
   ]
 
 
-def _table(seed, name, shape, amplitude) -> Int[np.ndarray, '...']:
+def _table(seed, name, shape, amplitude, skip=0) -> Int[np.ndarray, '...']:
   seed = stable_random.seed_of('text', name, seed)
-  drawn = stable_random.integers(seed, shape, 2 * amplitude + 1)
+  drawn = stable_random.integers(seed, shape, 2 * amplitude + 1, skip)
   return (drawn - amplitude).astype(np.int32)
 
 

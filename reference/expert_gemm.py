@@ -13,6 +13,10 @@ from reference import token_order
 # enough that an expert's last, partly used block costs little.
 BLOCK_ROWS = 128
 
+# Terms of one dot.  XLA on CPUs splits longer sums by cache size and number of
+# threads, and then the machine's load would decide the bits.
+BLOCK_INNER = 256
+
 
 def expert_gemm(
     config: config_lib.MoEConfig,
@@ -92,6 +96,13 @@ def _rows_of(
 
 
 def _dot(a: at.Array, b: at.Array) -> at.Array:
-  return jnp.dot(
-      a, b, precision=lax.Precision.HIGHEST, preferred_element_type=a.dtype
-  )
+  total = None
+  for inner in range(0, a.shape[1], BLOCK_INNER):
+    part = jnp.dot(
+        a[:, inner : inner + BLOCK_INNER],
+        b[inner : inner + BLOCK_INNER],
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=a.dtype,
+    )
+    total = part if total is None else total + part
+  return total

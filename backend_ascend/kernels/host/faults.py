@@ -5,7 +5,6 @@ runs or signals, and nothing else; the same fault in the same task gives the
 same bits for any number of threads.
 """
 
-import collections.abc
 import dataclasses
 
 from backend_ascend.taskflow import image as image_lib
@@ -29,8 +28,8 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True)
-class FaultSpec:
-  """One kind of fault.
+class FaultKind:
+  """A row of the table.
 
   Attributes:
     name: as commands spell it.
@@ -48,7 +47,6 @@ class FaultSpec:
     num_tokens: T must be at least this.
     d_model: D must be at least this.
     activation: activation without which it does nothing; None: any.
-    storage: storage dtypes in which it does nothing by design.
   """
 
   name: str
@@ -72,78 +70,78 @@ class FaultSpec:
 
 
 TABLE = (
-    FaultSpec(
+    FaultKind(
         'zero_output',
         'a tile is written as zeros',
         Kind.DOWN, 'expert_out',
     ),
-    FaultSpec(
+    FaultKind(
         'dropped_tile',
         'a tile is not written, but announced',
         Kind.GATE_UP, 'gate_up',
     ),
-    FaultSpec(
+    FaultKind(
         'swapped_experts',
         'a tile is computed with the weights of the next expert',
         Kind.GATE_UP, 'gate_up', num_experts=2,
     ),
-    FaultSpec(
+    FaultKind(
         'stale_row',
         "a put leaves another token's data in one row",
         Kind.DISPATCH, 'expert_in', num_tokens=2,
     ),
-    FaultSpec(
+    FaultKind(
         'lost_k_slot',
         'one slot of one token is left out of the sum',
         Kind.COMBINE, 'y', top_k=2,
     ),
-    FaultSpec(
+    FaultKind(
         'misplaced_weight',
         'one token is weighted with the weights of the next slot (before '
         'w_down: of the next row)',
         Kind.COMBINE, 'y', before_down=(Kind.SWIGLU, 'activation'), top_k=2,
     ),
-    FaultSpec(
+    FaultKind(
         'missing_wait',
         'a task runs before its producers',
         Kind.GATE_UP, 'gate_up',
     ),
-    FaultSpec(
+    FaultKind(
         'missing_signal',
         'a task never says that it is done',
         Kind.GATE_UP, 'activation', hangs=True,
     ),
-    FaultSpec(
+    FaultKind(
         'early_signal',
         'a task says that it is done and only then begins',
         Kind.SWIGLU, 'expert_out',
     ),
-    FaultSpec(
+    FaultKind(
         'wrong_offset',
         'a put reads its rows one element too far',
         Kind.DISPATCH, 'expert_in', d_model=2,
     ),
-    FaultSpec(
+    FaultKind(
         'off_by_one_row',
         'a put sends row n + 1 in place of row n',
         Kind.RETURN, 'returned', rows=2,
     ),
-    FaultSpec(
+    FaultKind(
         'early_rounding',
         'silu(gate) is rounded to bfloat16 before it meets up',
         Kind.SWIGLU, 'activation', activation='swiglu',
     ),
-    FaultSpec(
+    FaultKind(
         'wrong_accumulation',
         'a tile is summed in bfloat16',
         Kind.DOWN, 'expert_out',
     ),
 )  # fmt: skip
 
-SPECS = {spec.name: spec for spec in TABLE}
+KINDS = {spec.name: spec for spec in TABLE}
 
 
-def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
+def _refuse_layer(spec: FaultKind, image: image_lib.Image) -> None:
   for name in ('top_k', 'num_experts', 'num_tokens', 'd_model'):
     needed, got = getattr(spec, name), getattr(image.config, name)
     if got < needed:
@@ -201,9 +199,9 @@ def candidates(
   Raises:
     ValueError: an unknown fault, or a layer in which it does nothing.
   """
-  if name not in SPECS:
-    raise ValueError(f'fault: expected one of {list(SPECS)}, got {name!r}')
-  spec = SPECS[name]
+  if name not in KINDS:
+    raise ValueError(f'fault: expected one of {list(KINDS)}, got {name!r}')
+  spec = KINDS[name]
   _refuse_layer(spec, image)
   kind, _ = spec.located(image.policy.placement)
   needed = spec.rows
@@ -215,19 +213,26 @@ def candidates(
   return found[np.argsort(distance, kind='stable')]
 
 
-def choose_target(
-    image: image_lib.Image, counts: np.ndarray, name: str
-) -> int:
+def choose_target(image, counts: np.ndarray, name: str) -> int:
   """Returns the task in which to put a fault, always the same one.
+
+  Whether the fault shows also depends on the data (equal weights cannot be
+  misplaced); `runtime.launch` refuses a fault that changed nothing.
+
+  Args:
+    image: an image that `runtime.load` accepts.
+    counts: `[R, E]` i32, of the launch plan.
+    name: a name of `TABLE`.
 
   Raises:
     ValueError: no task qualifies, an unknown fault, or a layer in which the
       fault does nothing.
   """
-  found = candidates(image, counts, name)
+  parsed = image_lib.parse(image)
+  found = candidates(parsed, counts, name)
   if not len(found):
     raise ValueError(
         f'fault {name}: expected a task that can commit it, got none among '
-        f'{len(image.tables["tasks"])} tasks'
+        f'{len(parsed.tables["tasks"])} tasks'
     )
   return int(found[0])

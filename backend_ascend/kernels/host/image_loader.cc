@@ -85,9 +85,10 @@ bool CheckPreamble(const void* data, size_t size, Checker* check) {
                          sizeof(ImageHeader), header.header_bytes);
   }
   if (header.total_bytes != size) {
-    return check->Refuse("header.total_bytes: expected %zu (bytes given), got "
-                         "%" PRIu64,
-                         size, header.total_bytes);
+    return check->Refuse(
+        "header.total_bytes: expected %zu (bytes given), got "
+        "%" PRIu64,
+        size, header.total_bytes);
   }
   ImageHeader zeroed = header;
   zeroed.crc32 = 0;
@@ -137,14 +138,16 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
     }
   }
   if (h.num_experts % h.num_ranks != 0) {
-    return check->Refuse("header.num_experts: expected a multiple of "
-                         "num_ranks=%" PRId32 ", got %" PRId32,
-                         h.num_ranks, h.num_experts);
+    return check->Refuse(
+        "header.num_experts: expected a multiple of "
+        "num_ranks=%" PRId32 ", got %" PRId32,
+        h.num_ranks, h.num_experts);
   }
   if (h.expert_capacity % h.row_block != 0) {
-    return check->Refuse("header.expert_capacity: expected a multiple of "
-                         "row_block=%" PRId32 ", got %" PRId32,
-                         h.row_block, h.expert_capacity);
+    return check->Refuse(
+        "header.expert_capacity: expected a multiple of "
+        "row_block=%" PRId32 ", got %" PRId32,
+        h.row_block, h.expert_capacity);
   }
   return true;
 }
@@ -197,6 +200,11 @@ bool FindTables(const void* data, size_t size, ImageView* v, Checker* check) {
               &v->num_queue_tasks);
 }
 
+// A token goes to an expert once, so a slice has at most T rows.
+int64_t SliceRows(const ImageHeader& h) {
+  return h.num_tokens < h.expert_capacity ? h.num_tokens : h.expert_capacity;
+}
+
 // The rows and columns that a kind of task may name, and who runs it.
 bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
                Checker* check) {
@@ -204,11 +212,11 @@ bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
   const bool slice = t.kind == kReturn && h.event_grain == kExpertGrain;
   const bool combine = t.kind == kCombine;
   const int64_t first = t.kind == kDispatch ? 0 : t.rank * local;
-  const int64_t last = t.kind == kDispatch ? h.num_experts - 1
-                                           : first + local - 1;
-  const int64_t rows = t.kind == kDispatch || combine || slice
-                           ? h.num_tokens
-                           : h.expert_capacity;
+  const int64_t last =
+      t.kind == kDispatch ? h.num_experts - 1 : first + local - 1;
+  const int64_t rows = combine                        ? h.num_tokens
+                       : t.kind == kDispatch || slice ? SliceRows(h)
+                                                      : h.expert_capacity;
   constexpr uint16_t kWritten[] = {kExpertIn,  kGateUpBuffer, kActivation,
                                    kExpertOut, kReturned,     kY};
   const int64_t cols = ExtentOf(h, kWritten[t.kind], kRows).cols;
@@ -236,8 +244,8 @@ bool CheckTasks(const ImageView& v, Checker* check) {
         !range("unit", t.unit, 0, kNumUnits - 1) ||
         !range("rank", t.rank, 0, h.num_ranks - 1) ||
         !CheckTile(h, t, i, check) ||
-        !range("row_block", t.row_block, -1, kMaxInt32) ||
-        !range("col_block", t.col_block, -1, kMaxInt32) ||
+        !range("row_block", t.row_block, 0, kMaxInt32) ||
+        !range("col_block", t.col_block, 0, kMaxInt32) ||
         !range("wait_begin", t.wait_begin, 0, v.num_waits) ||
         !range("wait_count", t.wait_count, 0, v.num_waits - t.wait_begin) ||
         !range("signal_begin", t.signal_begin, 0, v.num_signals) ||
@@ -295,7 +303,8 @@ bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
   }
   *extent = ExtentOf(*v.header, buffer, view);
   if (extent->groups == 0) {
-    return check->Refuse("%s[%" PRId64 "].view: expected 0 for buffer %s, "
+    return check->Refuse("%s[%" PRId64
+                         "].view: expected 0 for buffer %s, "
                          "got %d",
                          table, i, BufferName(buffer), view);
   }
@@ -373,7 +382,8 @@ bool CheckQueues(const ImageView& v, Checker* check) {
       return false;
     }
     if (i > 0 && !Ascends(v.queues[i - 1], q)) {
-      return check->Refuse("queues[%" PRId64 "]: expected ascending (rank, "
+      return check->Refuse("queues[%" PRId64
+                           "]: expected ascending (rank, "
                            "unit, core), got (%d, %d, %d) after (%d, %d, %d)",
                            i, q.rank, q.unit, q.core, v.queues[i - 1].rank,
                            v.queues[i - 1].unit, v.queues[i - 1].core);
@@ -386,7 +396,8 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
   for (int64_t i = 0; i < v.num_queue_tasks; ++i) {
     const int64_t task = v.queue_tasks[i];
     if (task >= v.num_tasks) {
-      return check->Refuse("queue_tasks[%" PRId64 "]: expected 0..%d, got "
+      return check->Refuse("queue_tasks[%" PRId64
+                           "]: expected 0..%d, got "
                            "%" PRId64,
                            i, v.num_tasks - 1, task);
     }
@@ -397,7 +408,8 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
     for (int64_t j = q.begin; j < int64_t{q.begin} + q.count; ++j) {
       const int64_t task = v.queue_tasks[j];
       if (seen[task]++ != 0) {
-        return check->Refuse("queue_tasks[%" PRId64 "]: expected every task "
+        return check->Refuse("queue_tasks[%" PRId64
+                             "]: expected every task "
                              "once, got task %" PRId64 " again",
                              j, task);
       }
@@ -411,7 +423,8 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
   }
   for (int64_t task = 0; task < v.num_tasks; ++task) {
     if (seen[task] == 0) {
-      return check->Refuse("tasks[%" PRId64 "]: expected in one queue, got "
+      return check->Refuse("tasks[%" PRId64
+                           "]: expected in one queue, got "
                            "none",
                            task);
     }
@@ -424,24 +437,24 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
 Extent ExtentOf(const ImageHeader& h, uint16_t buffer, uint16_t view) {
   const int64_t local = h.num_experts / h.num_ranks;
   const int64_t d = h.d_model, f = h.d_ff, c = h.expert_capacity;
-  const int64_t t = h.num_tokens;
+  const int64_t t = h.num_tokens, slice = SliceRows(h);
   if (view == kSender) {
-    if (buffer == kExpertIn) return {h.num_experts, t, d + 1};
+    if (buffer == kExpertIn) return {h.num_experts, slice, d + 1};
     if (buffer == kReturned) {
-      return {h.num_experts, h.event_grain == kExpertGrain ? t : c, d};
+      return {h.num_experts, h.event_grain == kExpertGrain ? slice : c, d};
     }
     return {0, 0, 0};
   }
   const Extent rows[kNumBuffers] = {
-      {1, t, d},              // x
-      {local, d, 2 * f},      // w_gate_up
-      {local, f, d},          // w_down
-      {local, c, d + 1},      // expert_in
-      {local, c, 2 * f},      // gate_up
-      {local, c, f},          // activation
-      {local, c, d},          // expert_out
-      {1, t * h.top_k, d},    // returned
-      {1, t, d},              // y
+      {1, t, d},            // x
+      {local, d, 2 * f},    // w_gate_up
+      {local, f, d},        // w_down
+      {local, c, d + 1},    // expert_in
+      {local, c, 2 * f},    // gate_up
+      {local, c, f},        // activation
+      {local, c, d},        // expert_out
+      {1, t * h.top_k, d},  // returned
+      {1, t, d},            // y
   };
   return rows[buffer];
 }

@@ -102,12 +102,12 @@ Diagnosis Diagnose(const LaunchState& state, uint32_t task,
   return diagnosis;
 }
 
-// A task that waits for one that ran and did not signal is the cause; failing
-// that, the first blocked task in dependency order.
+// The cause is a wait for a task that ran and did not signal, or that no task
+// is left to meet; failing both, the first blocked task in dependency order.
 bool MoreTelling(const LaunchState& state, const Diagnosis& a,
                  const Diagnosis& b) {
   const auto innocent = [&](const Diagnosis& d) {
-    return d.num_suspects == 0 ||
+    return d.num_suspects > 0 &&
            state.progress[d.suspects[0]] != Progress::kRan;
   };
   if (innocent(a) != innocent(b)) return innocent(b);

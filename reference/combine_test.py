@@ -1,0 +1,88 @@
+"""Tests of combine."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import combine
+from reference import config as config_lib
+from reference import precision
+from reference import test_util
+from reference import token_order
+
+run = jax.jit(combine.combine, static_argnums=0)
+run_return = jax.jit(combine.return_rows, static_argnums=0)
+
+
+class TestReturnRows:
+  # Rows that name their place: 10 * owner + row.
+  ROWS = jnp.array([[[0], [1], [2], [3]], [[10], [11], [12], [13]]])
+  IDS = jnp.array([[[3, 0], [2, 3]], [[0, 3], [1, 0]]], jnp.int32)
+
+  def test_every_slot_gets_its_row(self):
+    # Given, by hand: owner 0 holds expert 0 three times, then expert 1; owner 1
+    # holds expert 2, then expert 3 three times.
+    config = config_lib.MoEConfig(2, 2, 4, 2, 1, 1, capacity=4)
+    # When.
+    out = run_return(
+        config,
+        token_order.plan(config, self.IDS),
+        self.IDS,
+        self.ROWS.astype(jnp.bfloat16),
+    )
+    # Then.
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(
+        out[..., 0], [[[11, 0], [10, 12]], [[1, 13], [3, 2]]]
+    )
+
+  def test_a_row_past_the_capacity_is_nan(self):
+    # Given: room for three rows of four.
+    config = config_lib.MoEConfig(2, 2, 4, 2, 1, 1, capacity=3)
+    # When.
+    out = run_return(
+        config,
+        token_order.plan(config, self.IDS),
+        self.IDS,
+        self.ROWS[:, :3].astype(jnp.float32),
+    )
+    # Then.
+    np.testing.assert_array_equal(
+        np.isnan(out[..., 0]),
+        [[[False, False], [False, False]], [[False, True], [True, False]]],
+    )
+
+
+class TestCombine:
+
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('placement', ['combine', 'before_down'])
+  @pytest.mark.parametrize('top_k', [1, 2, 5])
+  def test_bits_equal_an_ordered_loop(self, top_k, placement, storage):
+    # Given: real data, on which order and fused multiply-adds show.
+    policy = precision.PrecisionPolicy(storage, placement=placement)
+    rng = test_util.generator(f'{top_k} {placement}')
+    returned = jnp.asarray(rng.normal(size=(2, 7, top_k, 33)), storage)
+    weights = jnp.asarray(rng.random((2, 7, top_k)), jnp.float32)
+    # When.
+    out = run(policy, returned, weights)
+    # Then.
+    rows = np.asarray(returned).astype(np.float32)
+    total = np.zeros((2, 7, 33), np.float32)
+    for slot in range(top_k):
+      term = rows[:, :, slot]
+      if placement == 'combine':
+        term = np.asarray(weights)[:, :, slot, None] * term
+      total = total + term
+    assert out.dtype == storage
+    np.testing.assert_array_equal(out, total.astype(out.dtype))
+
+  def test_slot_order_shows(self):
+    # Given: a sum that only slot order makes 1.
+    returned = jnp.array([1e30, -1e30, 1.0]).reshape(1, 1, 3, 1)
+    # When, then.
+    policy = precision.PrecisionPolicy()
+    out = run(policy, returned, jnp.ones((1, 1, 3)))
+    assert out.item() == 1
+    assert run(policy, returned[:, :, ::-1], jnp.ones((1, 1, 3))).item() == 0

@@ -1,0 +1,53 @@
+"""Tests of dispatch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import config as config_lib
+from reference import dispatch
+from reference import test_util
+from reference import token_order
+
+# Two ranks of two experts; expert 1 gets nothing, rank 1 more than rank 0.
+CONFIG = config_lib.MoEConfig(2, 2, 4, 2, 3, 1, capacity=7)
+IDS = jnp.array([[[3, 0], [2, 3]], [[0, 3], [2, 0]]], jnp.int32)
+# (source rank, token, slot) of each row of each rank, by hand.
+ROWS = (
+    ((0, 0, 1), (1, 0, 0), (1, 1, 1)),
+    ((0, 1, 0), (1, 1, 0), (0, 0, 0), (0, 1, 1), (1, 0, 1)),
+)
+run = jax.jit(dispatch.dispatch, static_argnums=0)
+run_weight = jax.jit(dispatch.row_weight, static_argnums=0)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int32'])
+def test_rows_are_copied_and_the_tail_is_zero(dtype):
+  # Given: -0.0 and infinities, which a sum would not keep.
+  x = test_util.generator('dispatch').normal(size=(2, 2, 3)) * 100
+  x[0, 0] = (-0.0, 1, 2) if dtype == 'int32' else (-0.0, np.inf, -np.inf)
+  x = jnp.asarray(x).astype(dtype)
+  # When.
+  out = np.asarray(run(CONFIG, token_order.plan(CONFIG, IDS), IDS, x))
+  # Then.
+  expected = np.zeros((2, 7, 3), x.dtype)
+  for owner, rows in enumerate(ROWS):
+    for row, (rank, token, _) in enumerate(rows):
+      expected[owner, row] = x[rank, token]
+  assert out.dtype == x.dtype
+  assert out.tobytes() == expected.tobytes()
+
+
+def test_row_weight_is_the_weight_of_the_slot():
+  # Given: weights that name their slot.
+  weights = jnp.arange(1, 9, dtype=jnp.float32).reshape(2, 2, 2)
+  # When.
+  out = run_weight(CONFIG, token_order.plan(CONFIG, IDS), IDS, weights)
+  # Then.
+  expected = np.zeros((2, 7), np.float32)
+  for owner, rows in enumerate(ROWS):
+    for row, index in enumerate(rows):
+      expected[owner, row] = weights[index]
+  assert out.dtype == jnp.float32
+  np.testing.assert_array_equal(out, expected)

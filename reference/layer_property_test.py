@@ -1,0 +1,258 @@
+"""The layer against a dumb serial loop over tokens and experts, in numpy.
+
+The loop shares nothing with the oracle: it appends rows to per-expert lists
+and multiplies one row at a time, in float64.  Each stage is judged alone, from
+the oracle's own stored input to that stage, by a bound counted from the
+operations; small integers are judged end to end, bit for bit.
+"""
+
+from collections.abc import Mapping
+
+import hypothesis
+from hypothesis import strategies as st
+import jax
+import numpy as np
+import pytest
+
+from reference import config as config_lib
+from reference import layer
+from reference import precision
+from reference import tensors
+from reference import test_util
+
+SHAPES = {
+    'plain': config_lib.MoEConfig(2, 5, 4, 2, 6, 3),
+    'empty experts': config_lib.MoEConfig(2, 2, 8, 1, 3, 2),
+    'one row': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
+    'one rank gets all': config_lib.MoEConfig(4, 3, 8, 2, 3, 2),
+    'K = E': config_lib.MoEConfig(2, 3, 4, 4, 5, 2),
+    'R = 1': config_lib.MoEConfig(1, 4, 5, 3, 4, 3),
+    'R = E': config_lib.MoEConfig(3, 3, 3, 2, 2, 4),
+}
+# High skew sends every token to the first K experts.
+SKEW = {'empty experts': 9.0, 'one rank gets all': 9.0}
+POLICIES = tuple(
+    precision.PrecisionPolicy(
+        storage,
+        'float64' if storage == 'float64' else 'float32',
+        placement,
+        activation,
+    )
+    for storage in ('float64', 'float32', 'bfloat16')
+    for placement in precision.PLACEMENTS
+    for activation in precision.ACTIVATIONS
+)
+# For all shapes: every pair of shape and policy costs a compilation.
+SOME_POLICIES = (
+    precision.PrecisionPolicy('float32', activation='product'),
+    precision.PrecisionPolicy('bfloat16', placement='before_down'),
+)
+# A library's exp is taken to be off by at most two units in the last place.
+EXP_ROUNDINGS = 4
+# Unit roundoff of each dtype.
+UNIT = {'float64': 2.0**-53, 'float32': 2.0**-24, 'bfloat16': 2.0**-8}
+
+run = jax.jit(layer.forward, static_argnums=(0, 1))
+
+
+class Loop:
+  """Token order, by appending (source rank, token, slot) to lists."""
+
+  def __init__(self, config: config_lib.MoEConfig, ids: np.ndarray):
+    self.lists = [[] for _ in range(config.num_experts)]
+    for rank in range(config.num_ranks):
+      for token in range(config.num_tokens):
+        for slot in range(config.top_k):
+          expert = ids[rank, token, slot]
+          self.lists[expert].append((rank, token, slot))
+    self.rows = []  # (owner, row, local expert, (rank, token, slot))
+    per_rank = config.num_experts // config.num_ranks
+    used = [0] * config.num_ranks
+    for expert, sources in enumerate(self.lists):
+      owner, local = expert // per_rank, expert % per_rank
+      for source in sources:
+        self.rows.append((owner, used[owner], local, source))
+        used[owner] += 1
+
+
+def plan_of(config: config_lib.MoEConfig, loop: Loop) -> dict[str, np.ndarray]:
+  counts = np.zeros((config.num_ranks, config.num_experts), np.int32)
+  # A rank that sends nothing to an expert stands where its rows would.
+  row_base = np.zeros_like(counts)
+  row_of_slot = np.zeros(
+      (config.num_ranks, config.num_tokens, config.top_k), np.int32
+  )
+  for _, row, _, source in loop.rows:
+    row_of_slot[source] = row
+  per_rank = config.num_experts // config.num_ranks
+  for expert, sources in enumerate(loop.lists):
+    before = loop.lists[expert // per_rank * per_rank : expert]
+    for rank in range(config.num_ranks):
+      counts[rank, expert] = sum(s[0] == rank for s in sources)
+      row_base[rank, expert] = sum(map(len, before)) + sum(
+          s[0] < rank for s in sources
+      )
+  return dict(counts=counts, row_base=row_base, row_of_slot=row_of_slot)
+
+
+def moved(
+    config: config_lib.MoEConfig, loop: Loop, given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Returns the movement stages of `given` x and expert_out, bit for bit."""
+  dims = config.dims()
+  out = {
+      name: np.zeros(tensors.SPECS[name].dims(**dims), given['x'].dtype)
+      for name in ('expert_in', 'returned')
+  }
+  for owner, row, _, source in loop.rows:
+    out['expert_in'][owner, row] = given['x'][source[:2]]
+    out['returned'][source] = given['expert_out'][owner, row]
+  return out
+
+
+def computed(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    loop: Loop,
+    given: Mapping[str, np.ndarray],
+) -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
+  """Returns (value, sum of |terms|, roundings) of each computed stage.
+
+  Float64, from the stage's input in `given`; `roundings` counts those that a
+  term of the sum goes through in the accumulation dtype.
+  """
+  dims, inner = config.dims(), policy.placement == 'before_down'
+  names = ('gate_up', 'activation', 'expert_out', 'y')
+  zeros = {n: np.zeros(tensors.SPECS[n].dims(**dims)) for n in names}
+  value, size = zeros, {name: a.copy() for name, a in zeros.items()}
+  read = {name: np.asarray(a, np.float64) for name, a in given.items()}
+  for owner, row, local, source in loop.rows:
+    weight = read['topk_weights'][source]
+    at, home = (owner, row), source[:2]
+    for stage, a, w in (
+        ('gate_up', 'expert_in', 'w_gate_up'),
+        ('expert_out', 'activation', 'w_down'),
+    ):
+      value[stage][at] = read[a][at] @ read[w][owner, local]
+      size[stage][at] = abs(read[a][at]) @ abs(read[w][owner, local])
+    gate = read['gate_up'][at][: config.d_ff]
+    up = read['gate_up'][at][config.d_ff :]
+    if policy.activation == 'swiglu':
+      gate = gate / (1 + np.exp(-gate))
+    value['activation'][at] = gate * up * (weight if inner else 1)
+    size['activation'][at] = abs(value['activation'][at])
+    value_of_slot = read['returned'][source] * (1 if inner else weight)
+    value['y'][home] += value_of_slot
+    size['y'][home] += abs(value_of_slot)
+  exp = EXP_ROUNDINGS + 2 if policy.activation == 'swiglu' else 0
+  roundings = dict(
+      gate_up=config.d_model,
+      activation=exp + 1 + inner,
+      expert_out=config.d_ff,
+      y=config.top_k,
+  )
+  return {name: (value[name], size[name], roundings[name]) for name in names}
+
+
+def bound_of(
+    policy: precision.PrecisionPolicy, value, size, roundings: int
+) -> np.ndarray:
+  """Returns how far a stored stage may be from the loop's, both rounding."""
+  accumulated = UNIT[policy.accumulate] + UNIT['float64']
+  error = roundings * accumulated / (1 - roundings * accumulated) * size
+  stored = 0 if policy.storage == policy.accumulate else UNIT[policy.storage]
+  return error + stored * (abs(value) + error)
+
+
+def serial_layer(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    loop: Loop,
+    inputs: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+  """Returns the layer end to end: each stage fed the loop's own stages."""
+  given = dict(inputs)
+  dtype = inputs['x'].dtype
+  for spec in tensors.FORWARD:
+    if spec.name in tensors.STAGES:
+      given[spec.name] = np.zeros(spec.dims(**config.dims()), dtype)
+  for name in tensors.STAGES:
+    if tensors.SPECS[name].role == 'movement':
+      given[name] = moved(config, loop, given)[name]
+    else:
+      given[name] = computed(config, policy, loop, given)[name][0].astype(dtype)
+  return {name: given[name] for name in tensors.STAGES}
+
+
+def outcome_of(config, policy, seed, skew, integer):
+  """Returns numpy inputs, the oracle's outputs and the loop's token order."""
+  rng = np.random.default_rng(seed)
+  with test_util.x64(policy.storage == 'float64'):
+    inputs = test_util.random_inputs(config, policy, rng, skew, integer)
+    layer.check_inputs(config, policy, inputs)
+    outputs = run(config, policy, **inputs)
+  inputs = {name: np.asarray(a) for name, a in inputs.items()}
+  outputs = {name: np.asarray(a) for name, a in outputs.items()}
+  return inputs, outputs, Loop(config, inputs['topk_ids'])
+
+
+def assert_same_bits(actual: Mapping, expected: Mapping) -> None:
+  for name, array in expected.items():
+    assert actual[name].dtype == array.dtype, name
+    np.testing.assert_array_equal(actual[name], array, err_msg=name)
+
+
+def check_stages(config, policy, seed, skew) -> None:
+  inputs, outputs, loop = outcome_of(config, policy, seed, skew, False)
+  given = {**inputs, **outputs}
+  assert_same_bits(outputs, plan_of(config, loop))
+  assert_same_bits(outputs, moved(config, loop, given))
+  for name, parts in computed(config, policy, loop, given).items():
+    error = abs(np.asarray(outputs[name], np.float64) - parts[0])
+    assert (error <= bound_of(policy, *parts)).all(), (name, error.max())
+
+
+def check_integers(config, policy, seed, skew) -> None:
+  inputs, outputs, loop = outcome_of(config, policy, seed, skew, True)
+  assert_same_bits(outputs, plan_of(config, loop))
+  expected = serial_layer(config, policy, loop, inputs)
+  assert_same_bits(outputs, expected)
+
+
+def named(policy: precision.PrecisionPolicy) -> str:
+  return f'{policy.storage}-{policy.placement}-{policy.activation}'
+
+
+@pytest.mark.parametrize('policy', POLICIES, ids=named)
+def test_every_policy(policy):
+  check = check_integers if policy.activation == 'product' else check_stages
+  for seed in range(3):
+    check(SHAPES['plain'], policy, seed, 0.2)
+    check_stages(SHAPES['plain'], policy, seed, 0.2)
+
+
+@pytest.mark.parametrize('policy', SOME_POLICIES, ids=named)
+@pytest.mark.parametrize('name', sorted(SHAPES))
+def test_every_shape(name, policy):
+  check_stages(SHAPES[name], policy, 7, SKEW.get(name, 0.0))
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(
+    name=st.sampled_from(sorted(SHAPES)),
+    seed=st.integers(0, 2**32 - 1),
+    skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
+)
+def test_integers_equal_the_loop_bit_for_bit(name, seed, skew):
+  check_integers(SHAPES[name], SOME_POLICIES[0], seed, skew)
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(
+    name=st.sampled_from(sorted(SHAPES)),
+    policy=st.sampled_from(SOME_POLICIES),
+    seed=st.integers(0, 2**32 - 1),
+    skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
+)
+def test_stages_are_within_the_bound_of_the_loop(name, policy, seed, skew):
+  check_stages(SHAPES[name], policy, seed, skew)

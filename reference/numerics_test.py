@@ -1,0 +1,81 @@
+"""Tests of numerics."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import numerics
+from reference import precision
+from reference import test_util
+
+BF16 = precision.PrecisionPolicy(storage='bfloat16')
+
+
+class TestStore:
+
+  def test_rounds_to_nearest_even(self):
+    # Given: halfway cases between bfloat16 neighbours of 1 (spacing 2^-7).
+    halves = jnp.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], jnp.float32)
+    # When, then.
+    stored = numerics.store(BF16, halves)
+    assert stored.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(
+        stored.astype(jnp.float32), [1, 1 + 2**-6, -1]
+    )
+
+  def test_rounds_once_from_float64(self):
+    # Given: just above a halfway case of bfloat16, by less than float32 holds.
+    policy = precision.PrecisionPolicy('bfloat16', 'float64')
+    with test_util.x64():
+      value = jnp.float64(1 + 2**-8 + 2**-40)
+      # When, then: by way of float32 it would be 1.
+      assert float(numerics.store(policy, value)) == 1 + 2**-7
+
+  def test_jitted_chain_reads_the_rounded_value(self):
+    # Given: two stages in one jitted function.
+    @jax.jit
+    def stages(a):
+      first = numerics.store(BF16, a * 1.1)
+      return first, numerics.widen(BF16, first) * 1.3
+
+    a = test_util.generator('chain').normal(size=1000).astype(np.float32)
+    # When, then.
+    first, second = stages(a)
+    np.testing.assert_array_equal(
+        second, np.asarray(first).astype(np.float32) * np.float32(1.3)
+    )
+
+  @pytest.mark.parametrize('value', [np.inf, -np.inf, 3.4e38])
+  def test_overflow_is_infinite(self, value):
+    stored = numerics.store(BF16, jnp.float32(value))
+    assert float(stored) == np.inf * np.sign(value)
+
+
+class TestX64:
+
+  @pytest.mark.parametrize(
+      'read', [numerics.storage_dtype, numerics.accumulate_dtype]
+  )
+  def test_golden_needs_x64(self, read):
+    golden = precision.PrecisionPolicy().golden()
+    with test_util.x64(False), pytest.raises(ValueError, match='enable_x64'):
+      read(golden)
+    with test_util.x64():
+      assert read(golden) == np.float64
+
+
+class TestRounded:
+
+  def test_product_is_rounded_before_it_is_added(self):
+    # Given: data on which a fused multiply-add differs.
+    rng = test_util.generator('rounded')
+    a, b, c = rng.normal(size=(3, 4096)).astype(np.float32)
+    # When.
+    total = jax.jit(lambda a, b, c: numerics.rounded(a * b) + c)(a, b, c)
+    # Then.
+    np.testing.assert_array_equal(total, a * b + c)
+
+  def test_nan_and_signed_zero_stay(self):
+    out = np.asarray(numerics.rounded(jnp.array([np.nan, -0.0, -np.inf])))
+    assert np.isnan(out[0]) and np.signbit(out[1]) and out[2] == -np.inf

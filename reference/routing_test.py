@@ -1,0 +1,206 @@
+"""Tests of routing."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import routing
+from reference import test_util
+
+NEG = -np.inf
+
+
+def scores_of(*rows: list[float]) -> jax.Array:
+  """Returns one rank's scores `[1, T, E]`."""
+  return jnp.array([rows], jnp.float32)
+
+
+def random_scores(name: str, shape: tuple[int, ...]) -> np.ndarray:
+  # A coarse grid, so that ties are common.
+  rng = test_util.generator(name)
+  return (rng.integers(-4, 5, shape) / 2).astype(np.float32)
+
+
+class TestSoftmaxTopk:
+
+  @pytest.mark.parametrize(
+      'row, expected',
+      [
+          ([1, 2, 2, 0], [1, 2, 0]),
+          ([5, 5, 5, 5], [0, 1, 2]),
+          ([0.0, -0.0, 0.0, -1], [0, 1, 2]),
+          ([-0.0, 0.0, NEG, NEG], [0, 1, 2]),
+          ([3, NEG, 4, 3], [2, 0, 3]),
+      ],
+  )
+  def test_ties_go_to_the_lower_expert(self, row, expected):
+    out = routing.softmax_topk(scores_of(row), 3)
+    assert out.topk_ids.dtype == jnp.int32
+    np.testing.assert_array_equal(out.topk_ids[0, 0], expected)
+
+  @pytest.mark.parametrize('normalize', [True, False])
+  @pytest.mark.parametrize('top_k', [1, 2, 8])
+  def test_equals_a_serial_loop(self, normalize, top_k):
+    # Given.
+    scores = random_scores('softmax', (2, 5, 8))
+    # When.
+    out = routing.softmax_topk(jnp.asarray(scores), top_k, normalize)
+    # Then.
+    assert out.topk_weights.dtype == jnp.float32
+    for r, t in np.ndindex(2, 5):
+      row = scores[r, t].astype(np.float64)
+      best = sorted(range(8), key=lambda e: (-row[e], e))[:top_k]
+      shares = np.exp(row) / np.exp(row).sum()
+      weights = shares[best] / (shares[best].sum() if normalize else 1)
+      np.testing.assert_array_equal(out.topk_ids[r, t], best)
+      np.testing.assert_allclose(out.topk_weights[r, t], weights, rtol=2e-6)
+
+  @pytest.mark.parametrize('x64', [False, True])
+  def test_dtypes_under_jit(self, x64):
+    with test_util.x64(x64):
+      route = jax.jit(routing.softmax_topk, static_argnums=(1, 2))
+      out = route(scores_of([1, 2, 3]), 2, True)
+      assert (out.topk_ids.dtype, out.topk_weights.dtype) == (
+          jnp.int32,
+          jnp.float32,
+      )
+
+
+class TestSigmoidGroupTopk:
+
+  def test_bias_selects_but_does_not_weigh(self):
+    # Given: expert 3 has the worst score and by far the greatest bias.
+    scores = scores_of([2, 1, 0, -1])
+    bias = jnp.array([0, 0, 0, 9], jnp.float32)
+    # When.
+    out = routing.sigmoid_group_topk(scores, bias, 2, 1, 1, normalize=False)
+    # Then.
+    np.testing.assert_array_equal(out.topk_ids[0, 0], [3, 0])
+    np.testing.assert_allclose(
+        out.topk_weights[0, 0],
+        1 / (1 + np.exp([1.0, -2.0])),
+        rtol=1e-6,
+    )
+
+  def test_group_scores_its_two_best(self):
+    # Given: group 0 holds the best expert, group 1 the best pair.
+    scores = scores_of([9, -9, -9, 1, 1, -9])
+    # When.
+    out = routing.sigmoid_group_topk(scores, jnp.zeros(6), 2, 2, 1)
+    # Then.
+    np.testing.assert_array_equal(out.topk_ids[0, 0], [3, 4])
+
+  def test_equal_groups_go_to_the_lower(self):
+    out = routing.sigmoid_group_topk(
+        scores_of([1, 0, 1, 0, 1, 0]), jnp.zeros(6), 3, 3, 2
+    )
+    np.testing.assert_array_equal(out.topk_ids[0, 0], [0, 2, 1])
+
+  @pytest.mark.parametrize(
+      'top_k, num_groups, top_groups, normalize',
+      [
+          (4, 4, 2, True),
+          (8, 4, 2, False),
+          (3, 1, 1, True),
+          (16, 4, 4, True),
+          (2, 16, 2, True),
+      ],
+  )
+  def test_equals_a_serial_loop(
+      self, top_k, num_groups, top_groups, normalize
+  ):
+    # Given.
+    scores = random_scores('sigmoid', (2, 5, 16))
+    bias = random_scores('bias', (16,)) / 8
+    # When.
+    out = routing.sigmoid_group_topk(
+        jnp.asarray(scores),
+        jnp.asarray(bias),
+        top_k,
+        num_groups,
+        top_groups,
+        normalize,
+        2.5,
+    )
+    # Then.
+    size = 16 // num_groups
+    for r, t in np.ndindex(2, 5):
+      # The sigmoid is the module's own, so that ties are the same ties.
+      share = np.asarray(jax.nn.sigmoid(scores[r, t]))
+      biased = share + bias
+      group = [
+          np.float32(sum(sorted(biased[g * size : (g + 1) * size])[-2:]))
+          for g in range(num_groups)
+      ]
+      kept = sorted(range(num_groups), key=lambda g: (-group[g], g))
+      experts = [e for e in range(16) if e // size in kept[:top_groups]]
+      best = sorted(experts, key=lambda e: (-biased[e], e))[:top_k]
+      total = share[best].sum() if normalize else 1
+      np.testing.assert_array_equal(out.topk_ids[r, t], best)
+      np.testing.assert_allclose(
+          out.topk_weights[r, t], 2.5 * share[best] / total, rtol=1e-6
+      )
+
+  def test_underflow_of_all_sigmoids_is_zero_weight(self):
+    out = routing.sigmoid_group_topk(
+        scores_of([-200, -200]), jnp.zeros(2), 2, 1, 1
+    )
+    np.testing.assert_array_equal(out.topk_weights[0, 0], [0, 0])
+
+
+class TestBadInput:
+
+  @pytest.mark.parametrize('value', [np.nan, np.inf])
+  def test_check_scores_names_rank_and_token(self, value):
+    scores = np.zeros((2, 3, 4), np.float32)
+    routing.check_scores(scores)
+    scores[1, 2, 0] = value
+    with pytest.raises(ValueError, match='scores: .*rank 1, token 2'):
+      routing.check_scores(scores)
+
+  def test_check_scores_wants_an_expert_left(self):
+    routing.check_scores(scores_of([NEG, 0]))
+    with pytest.raises(ValueError, match='scores: .*-inf at rank 0, token 1'):
+      routing.check_scores(scores_of([NEG, 0], [NEG, NEG]))
+
+  @pytest.mark.parametrize(
+      'name, call',
+      [
+          ('scores', lambda s: routing.softmax_topk(s[0], 1)),
+          ('scores', lambda s: routing.softmax_topk(s.astype(int), 1)),
+          ('top_k', lambda s: routing.softmax_topk(s, 0)),
+          ('top_k', lambda s: routing.softmax_topk(s, 7)),
+      ],
+  )
+  def test_softmax_arguments(self, name, call):
+    with pytest.raises(ValueError, match=f'{name}: expected .* got'):
+      call(jnp.zeros((1, 2, 6)))
+
+  @pytest.mark.parametrize(
+      'name, changed',
+      [
+          ('bias', dict(bias=jnp.zeros(5))),
+          ('bias', dict(bias=jnp.zeros(6, jnp.int32))),
+          ('num_groups', dict(num_groups=4)),
+          ('num_groups', dict(num_groups=0)),
+          ('top_groups', dict(top_groups=3)),
+          ('top_groups', dict(top_groups=0)),
+          ('top_groups', dict(top_k=4, top_groups=1)),
+          ('top_k', dict(top_k=7)),
+      ],
+  )
+  def test_group_arguments(self, name, changed):
+    valid = dict(
+        scores=jnp.zeros((1, 2, 6)),
+        bias=jnp.zeros(6),
+        top_k=2,
+        num_groups=2,
+        top_groups=2,
+    )
+    call = functools.partial(routing.sigmoid_group_topk, **valid)
+    call()
+    with pytest.raises(ValueError, match=f'{name}: expected .* got'):
+      call(**changed)

@@ -1,0 +1,58 @@
+"""What the oracle's tests share: seeds, the x64 switch, a layer's inputs."""
+
+from collections.abc import Iterator
+import contextlib
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from reference import array_typing as at
+from reference import config as config_lib
+from reference import precision
+from reference import tensors
+
+
+def generator(name: str) -> np.random.Generator:
+  """Returns the random generator of the test `name`."""
+  return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+@contextlib.contextmanager
+def x64(enabled: bool = True) -> Iterator[None]:
+  """Switches jax_enable_x64 inside a block."""
+  before = jax.config.jax_enable_x64
+  jax.config.update('jax_enable_x64', enabled)
+  try:
+    yield
+  finally:
+    jax.config.update('jax_enable_x64', before)
+
+
+def random_ids(
+    config: config_lib.MoEConfig, rng: np.random.Generator, skew: float = 0.0
+) -> np.ndarray:
+  """Returns `[R, T, K]` int32 ids; high skew sends all to the first experts."""
+  shape = (config.num_ranks, config.num_tokens, config.num_experts)
+  liking = rng.random(shape) - skew * np.arange(config.num_experts)
+  return np.argsort(-liking, axis=-1)[..., : config.top_k].astype(np.int32)
+
+
+def random_inputs(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    rng: np.random.Generator,
+    skew: float = 0.0,
+    integer: bool = False,
+) -> dict[str, at.Array]:
+  """Returns the tensors of `tensors.INPUTS`, real or small integers."""
+  inputs = {}
+  for name in tensors.INPUTS:
+    spec = tensors.SPECS[name]
+    dims = spec.dims(**config.dims())
+    dtype = policy.storage if spec.kind == 'storage' else 'float32'
+    values = rng.integers(-3, 4, dims) if integer else rng.normal(size=dims)
+    inputs[name] = jnp.asarray(values, dtype)
+  inputs['topk_ids'] = jnp.asarray(random_ids(config, rng, skew))
+  return inputs

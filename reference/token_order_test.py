@@ -1,0 +1,139 @@
+"""Tests of token_order."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import config as config_lib
+from reference import test_util
+from reference import token_order
+
+CONFIGS = {
+    'several ranks': config_lib.MoEConfig(2, 5, 6, 3, 1, 1),
+    'one rank': config_lib.MoEConfig(1, 4, 3, 2, 1, 1),
+    'one expert a rank': config_lib.MoEConfig(4, 3, 4, 2, 1, 1),
+    'K = E': config_lib.MoEConfig(2, 2, 4, 4, 1, 1),
+    'one row': config_lib.MoEConfig(1, 1, 2, 1, 1, 1),
+    'small capacity': config_lib.MoEConfig(2, 5, 6, 3, 1, 1, capacity=26),
+}
+NAMES = sorted(CONFIGS)
+plan = jax.jit(token_order.plan, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def everything(
+    config: config_lib.MoEConfig, ids: jax.Array
+) -> tuple[token_order.Plan, jax.Array, jax.Array]:
+  """Returns plan, slot_of_row and expert_of_row in one compilation."""
+  out = token_order.plan(config, ids)
+  slots = token_order.slot_of_row(config, out, ids)
+  return out, slots, token_order.expert_of_row(config, out)
+
+
+def appended(
+    config: config_lib.MoEConfig, ids: np.ndarray
+) -> list[list[tuple[int, int, int]]]:
+  """Returns the (source rank, token, slot) of every rank's rows, in order."""
+  lists = [[] for _ in range(config.num_experts)]
+  for r, t, k in np.ndindex(*ids.shape):
+    lists[ids[r, t, k]].append((r, t, k))
+  per_rank = config.num_experts // config.num_ranks
+  return [
+      sum(lists[r * per_rank : (r + 1) * per_rank], [])
+      for r in range(config.num_ranks)
+  ]
+
+
+class TestPlan:
+
+  def test_golden_routing_case(self):
+    # Given: the published case of two ranks and four experts.
+    config = config_lib.MoEConfig(2, 26, 4, 1, 1, 1)
+    counts = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8]], jnp.int32)
+    # When.
+    base = token_order.row_bases(config, counts)
+    # Then: rank 1 targets 1, 8, 3, 14.
+    assert base.dtype == jnp.int32
+    np.testing.assert_array_equal(base, [[0, 6, 0, 10], [1, 8, 3, 14]])
+    _, end = token_order.expert_rows(config, counts)
+    np.testing.assert_array_equal(end, [[6, 14], [10, 22]])
+
+  @pytest.mark.parametrize(
+      'skew, x64', [(0.0, False), (0.3, True), (9.0, True)]
+  )
+  @pytest.mark.parametrize('name', NAMES)
+  def test_equals_appending_in_a_loop(self, name, skew, x64):
+    # Given.
+    config = CONFIGS[name]
+    ids = test_util.random_ids(config, test_util.generator(name), skew)
+    # When.
+    with test_util.x64(x64):
+      out, slots, experts = everything(config, ids)
+    out = jax.tree.map(np.asarray, out)
+    # Then.
+    assert {a.dtype for a in (*out, slots, experts)} == {np.dtype('int32')}
+    per_rank = config.experts_per_rank
+    expected_slots = np.full((config.num_ranks, config.num_rows), ids.size)
+    expected_experts = np.full_like(expected_slots, -1)
+    first = np.full((config.num_ranks, config.num_experts), -1)
+    for owner, rows in enumerate(appended(config, ids)):
+      for row, (r, t, k) in enumerate(rows):
+        expert = ids[r, t, k]
+        assert out.row_of_slot[r, t, k] == row
+        if first[r, expert] < 0:
+          first[r, expert] = row
+        if row < config.num_rows:
+          slot = np.ravel_multi_index((r, t, k), ids.shape)
+          expected_slots[owner, row] = slot
+          expected_experts[owner, row] = expert % per_rank
+    np.testing.assert_array_equal(slots, expected_slots)
+    np.testing.assert_array_equal(experts, expected_experts)
+    np.testing.assert_array_equal(
+        np.where(first < 0, first, out.row_base), first
+    )
+    for r, e in np.ndindex(*first.shape):
+      assert out.counts[r, e] == (ids[r] == e).sum()
+
+
+class TestChecks:
+  CONFIG = config_lib.MoEConfig(2, 3, 4, 2, 1, 1, capacity=6)
+  IDS = np.array([[[0, 1], [2, 3], [1, 2]], [[3, 0], [0, 2], [2, 1]]], np.int32)
+
+  def changed(self, value: int) -> np.ndarray:
+    ids = self.IDS.copy()
+    ids[1, 2, 1] = value
+    return ids
+
+  def test_valid_ids_pass(self):
+    token_order.check_ids(self.CONFIG, self.IDS)
+
+  @pytest.mark.parametrize('value', [-1, 4])
+  def test_id_outside(self, value):
+    match = rf'topk_ids: .*\[0, 4\), got {value} at rank 1, token 2, slot 1'
+    with pytest.raises(ValueError, match=match):
+      token_order.check_ids(self.CONFIG, self.changed(value))
+
+  def test_expert_twice(self):
+    match = 'topk_ids: .*got expert 2 twice at rank 1, token 2'
+    with pytest.raises(ValueError, match=match):
+      token_order.check_ids(self.CONFIG, self.changed(2))
+
+  @pytest.mark.parametrize(
+      'ids', [IDS[:1], IDS[..., 0], IDS.astype(np.int64)], ids=lambda a: a.shape
+  )
+  def test_shape_and_dtype(self, ids):
+    with pytest.raises(ValueError, match=r'topk_ids: expected int32 \[2, 3, 2'):
+      token_order.check_ids(self.CONFIG, ids)
+
+  def test_overflow_names_rank_and_rows(self):
+    # Given: six slots go to each rank; then one from 0 to 1.
+    token_order.check_capacity(self.CONFIG, plan(self.CONFIG, self.IDS))
+    ids = self.IDS.copy()
+    ids[0, 0, 0] = 3
+    # When, then.
+    match = 'capacity: expected at least 7 rows, .*rank 1 gets, got 6'
+    with pytest.raises(ValueError, match=match):
+      token_order.check_capacity(self.CONFIG, plan(self.CONFIG, ids))
