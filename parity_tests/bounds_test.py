@@ -4,9 +4,10 @@ import zlib
 
 import ml_dtypes
 import numpy as np
+import pytest
+
 from parity_tests import bounds
 from parity_tests import ulp
-import pytest
 from reference import precision
 
 F32 = precision.PrecisionPolicy()

@@ -24,12 +24,14 @@ import sys
 import tempfile
 from typing import Protocol
 
+import numpy as np
+
 from backend_ascend import compiler
 from backend_ascend.kernels.host import faults
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
-import numpy as np
+from backend_ascend.taskflow import proofs
 from parity_tests import ulp
 from reference import config as config_lib
 from reference import precision
@@ -64,8 +66,13 @@ class Candidate(Protocol):
       candidate cannot.
   """
 
-  name: str
-  serial: Callable[..., dict[str, np.ndarray]] | None
+  @property
+  def name(self) -> str:
+    ...
+
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    ...
 
   def run(
       self,
@@ -105,7 +112,10 @@ class Megakernel:
   committed: list[np.void] = dataclasses.field(default_factory=list)
 
   def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
-    image = compiler.compile_forward(config, policy, self.options).image
+    try:
+      image = compiler.compile_forward(config, policy, self.options).image
+    except proofs.ProofError as error:
+      raise CandidateError(f'{self.name}: {error}') from error
     if self.fault is None:
       return self._launch(image, inputs, None)
     return self._launch_with_fault(image, inputs)
@@ -117,7 +127,7 @@ class Megakernel:
     try:
       tasks = faults.candidates(parsed, counts, self.fault)
     except ValueError as error:
-      known = self.fault in faults.SPECS
+      known = self.fault in faults.KINDS
       raise (FaultDoesNothing(str(error)) if known else error) from error
     for task in tasks[:_TRIES]:
       self.committed.append(parsed.tables['tasks'][task])
@@ -213,9 +223,9 @@ class Subprocess:
     if not told.exists():
       how = f'signal {-code}' if code < 0 else f'exit code {code}'
       raise CandidateError(f'{self.name}: expected an answer, got {how}')
-    error = json.loads(told.read_text())
-    kind = ValueError if error['request'] else CandidateError
-    raise kind(error['text'])
+    word = json.loads(told.read_text())
+    kind = ValueError if word['request'] else CandidateError
+    raise kind(word['text'])
 
 
 def save(folder: pathlib.Path, values: Tensors) -> None:

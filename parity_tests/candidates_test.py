@@ -3,9 +3,10 @@
 import textwrap
 
 import numpy as np
+import pytest
+
 from parity_tests import candidates
 from parity_tests import ulp
-import pytest
 from reference import config as config_lib
 from reference import precision
 from reference import tensors
@@ -93,10 +94,10 @@ def test_a_hang_ends_at_the_timeout(candidate):
     ids=('nothing', 'shape', 'dtype', 'name'),
 )
 def test_a_wrong_answer_shape_is_a_wrong_request(candidate, body, text):
-  source = f"def forward(inputs, config, policy):\n  x = inputs['x']\n  {body}\n"
+  source = 'def forward(inputs, config, policy):\n  x = inputs["x"]\n  '
 
   with pytest.raises(ValueError, match=text):
-    _run(candidate(source))
+    _run(candidate(source + body))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import importlib.metadata
 import platform
 import shlex
 import time
+from typing import Any
 
-from backend_ascend.taskflow import flow as flow_lib
 import jax
 import ml_dtypes
 import numpy as np
+
+from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
 from parity_tests import exact_data
 from parity_tests import golden as golden_lib
@@ -96,7 +98,7 @@ class Report:
     seconds: wall time.
   """
 
-  config: Mapping[str, object]
+  config: Mapping[str, Any]
   results: tuple[lanes.Result, ...]
   seconds: float
 

@@ -4,11 +4,12 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
+
 from parity_tests import check
 from parity_tests import golden as golden_lib
 from parity_tests import lanes
 from parity_tests import ulp
-import pytest
 from reference import layer
 from reference import tensors
 

@@ -309,8 +309,8 @@ def _compile(f: flags.FlagValues) -> int:
   config = presets.config(
       preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
   )
-  f.aic = f.aic or preset.num_aic
-  f.aiv = f.aiv or preset.num_aiv
+  for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
+    f[name].value = default if f[name].value is None else f[name].value
   policy = precision.PrecisionPolicy(
       storage=_DTYPES[f.dtype], placement=f.placement
   )

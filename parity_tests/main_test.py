@@ -5,10 +5,11 @@ import re
 import shlex
 
 import numpy as np
+import pytest
+
 from parity_tests import check
 from parity_tests import lanes
 from parity_tests import main
-import pytest
 
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
 

@@ -3,9 +3,10 @@
 import json
 
 import numpy as np
+import pytest
+
 from parity_tests import patterns
 from parity_tests import report
-import pytest
 
 
 def test_floats_that_json_has_no_word_for_become_strings():

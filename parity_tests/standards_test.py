@@ -1,13 +1,14 @@
-"""Records of standards: metrics by hand, right kernels pass, wrong ones fail."""
+"""Standards: metrics by hand, right kernels pass, wrong ones fail."""
 
 import dataclasses
 import zlib
 
 import numpy as np
+import pytest
+
 from parity_tests import bounds
 from parity_tests import standards
 from parity_tests import ulp
-import pytest
 from reference import precision
 
 DTYPES = ('float32', 'bfloat16')

@@ -11,8 +11,9 @@ import dataclasses
 import itertools
 import time
 
-from backend_ascend.taskflow import flow as flow_lib
 import numpy as np
+
+from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
 from parity_tests import check
 from parity_tests import lanes
@@ -198,7 +199,9 @@ def _same_bits(bench, candidate: _Recording, first: _First) -> bool:
 
 def _outcome(results: Sequence[lanes.Result]):
   failed = [r for r in results if r.verdict == lanes.FAIL]
-  why = '; '.join(f'{r.stage} {r.lane} {r.rule} {r.why}'.strip() for r in failed)
+  why = '; '.join(
+      f'{r.stage} {r.lane} {r.rule} {r.why}'.strip() for r in failed
+  )
   return (
       lanes.FAIL if failed else lanes.PASS,
       'all lanes',
@@ -216,11 +219,11 @@ def summary(cases: Sequence[Case]) -> str:
       key=lambda c: (c.preset, c.dtype),
   )
   for (preset, dtype), group in groups:
-    group = list(group)
-    passed = sum(c.verdict == lanes.PASS for c in group)
-    seconds = sum(c.seconds for c in group)
+    mine = list(group)
+    passed = sum(c.verdict == lanes.PASS for c in mine)
+    seconds = sum(c.seconds for c in mine)
     lines.append(
-        f'{preset:<14}{dtype:<10}{passed:>5} of {len(group):<5} pass '
+        f'{preset:<14}{dtype:<10}{passed:>5} of {len(mine):<5} pass '
         f'{seconds:>8.1f} s'
     )
   for case in cases:

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+
 from parity_tests import candidates
 from parity_tests import sweep
 

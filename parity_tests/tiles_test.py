@@ -3,8 +3,9 @@
 import zlib
 
 import numpy as np
-from parity_tests import tiles
 import pytest
+
+from parity_tests import tiles
 from reference import config as config_lib
 from reference import tensors
 

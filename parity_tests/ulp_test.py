@@ -2,8 +2,9 @@
 
 import ml_dtypes
 import numpy as np
-from parity_tests import ulp
 import pytest
+
+from parity_tests import ulp
 
 DTYPES = (np.float32, ml_dtypes.bfloat16, np.float64)
 
