@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from parity_tests import candidates
 from parity_tests import check
 from parity_tests import golden as golden_lib
 from parity_tests import lanes
@@ -174,6 +175,18 @@ def test_every_lane_fails_every_control_in_its_stage(bench, control, lane):
   assert first.stage == candidate.stage
   assert first.lane == lane
   assert first.got != first.expected or np.isnan(first.got)
+
+
+@pytest.mark.parametrize(
+    'control', (stale_row, swapped_return), ids=lambda c: c.__name__
+)
+def test_bits_that_moved_wrong_are_seen_without_a_serial_run(bench, control):
+  candidate = Spoiled(bench, control, keep=candidates.OUTPUTS)
+
+  results = _judge(bench, candidate, lanes=('bitwise',))
+
+  failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+  assert failed == [candidate.stage]
 
 
 def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
