@@ -280,7 +280,8 @@ def _check(f: flags.FlagValues) -> int:
   _write_json(f.json, report_lib.to_json(report))
   print(report_lib.heading(report))
   print(report_lib.table(report, _colour()))
-  for text in (report_lib.failure(report), report_lib.summary(report)):
+  for part in (report_lib.notes, report_lib.failure, report_lib.summary):
+    text = part(report)
     if text:
       print(f'\n{text}')
   return PARITY if report.verdict == 'pass' else NO_PARITY

@@ -145,6 +145,22 @@ def heading(report: check.Report) -> str:
   )
 
 
+def notes(report: check.Report) -> str:
+  """Returns which records judged, and why something was not judged."""
+  lines = []
+  if any(r.lane == 'standard' for r in report.results):
+    lines += [
+        f'{name}: {standards.get(name).version}'
+        for name in report.config['standards']
+    ]
+  reasons = dict.fromkeys(
+      f'not judged: {r.stage} ({r.lane}): {r.why}'
+      for r in report.results
+      if r.verdict == lanes.NOT_CAPTURED
+  )
+  return '\n'.join([*lines, *reasons])
+
+
 def failure(report: check.Report) -> str:
   """Returns the first failure with its tile map, or ''."""
   first = report.first_failure
