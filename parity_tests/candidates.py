@@ -127,7 +127,7 @@ class Megakernel:
     try:
       tasks = faults.candidates(parsed, counts, self.fault)
     except ValueError as error:
-      known = self.fault in faults.KINDS
+      known = self.fault in faults.SPECS
       raise (FaultDoesNothing(str(error)) if known else error) from error
     for task in tasks[:_TRIES]:
       self.committed.append(parsed.tables['tasks'][task])

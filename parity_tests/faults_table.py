@@ -46,7 +46,7 @@ class Row:
 
 
 def names() -> tuple[str, ...]:
-  return tuple(faults.KINDS)
+  return tuple(faults.SPECS)
 
 
 def run(
@@ -102,7 +102,7 @@ def _hung(
 ) -> Row:
   """A launch that ended early must name the task that waits, and for whom."""
   name = str(request.fault)
-  spec, task = faults.KINDS[name], candidate.committed[-1]
+  spec, task = faults.SPECS[name], candidate.committed[-1]
   if not spec.hangs or diagnosis is None or diagnosis.task is None:
     return Row(name, (DIAGNOSIS,), str(diagnosis), '-', False)
   blocked = diagnosis.task
@@ -170,7 +170,7 @@ def _expectations(
 
 def _expectation(request, counts, task) -> _Place:
   """Where the rows that a task writes are, in the stage it must be found in."""
-  _, stage = faults.KINDS[request.fault].located(request.placement)
+  _, stage = faults.SPECS[request.fault].located(request.placement)
   kind, rank, expert = (int(task[n]) for n in ('kind', 'rank', 'expert'))
   if kind == Kind.RETURN:
     # Its rows go to their tokens' ranks, wherever those are.

@@ -24,7 +24,7 @@ def test_every_fault_is_caught_and_located(grain, placement):
 
   rows = faults_table.run(request)
 
-  assert [row.name for row in rows] == ['none', *faults.KINDS]
+  assert [row.name for row in rows] == ['none', *faults.SPECS]
   for row in rows:
     assert row.caught, row
   assert rows[0].caught_by == ()

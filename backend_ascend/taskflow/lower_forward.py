@@ -201,7 +201,9 @@ def swiglu(s: _Shape) -> Batch:
 
 
 def _row_header(n, s, at, rows) -> np.ndarray:
-  return _region(n, Buffer.EXPERT_IN, View.ROWS, *at, rows, (s.d, s.d + 1))
+  rank, group = at
+  cols = (s.d, s.d + 1)
+  return _region(n, Buffer.EXPERT_IN, View.ROWS, rank, group, rows, cols)
 
 
 def return_blocks(s: _Shape) -> Batch:
