@@ -93,6 +93,7 @@ class Result:
     failed: tiles with a bad element.
     worst_ulp: largest distance to what was expected.
     worst_abs: largest |got - expected|; NaN if an element is not finite.
+    worst_element: coordinates of that element, None if nothing differs.
     verdict: PASS, FAIL or NOT_CAPTURED.
     why: the limit that broke, or what is missing.
     values: the rule's metrics by name.
@@ -107,6 +108,7 @@ class Result:
   failed: int = 0
   worst_ulp: int = 0
   worst_abs: float = 0.0
+  worst_element: tuple[int, ...] | None = None
   verdict: str = PASS
   why: str = ''
   values: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -224,15 +226,15 @@ class Tally:
   ) -> Result:
     """Returns the verdict: of a rule if it says what is `broken`, or tiles'."""
     fails = bool(self._failed if broken is None else broken)
-    failure = self._failure if fails else None
-    if fails and failure is None and self._worst is not None:
-      failure = self._locate_element(*self._worst)
+    worst = self._worst and self._locate_element(*self._worst)
+    failure = (self._failure or worst) if fails else None
     return Result(
         *self._id,
         tiles=self._tiles,
         failed=self._failed,
         worst_ulp=self._worst_ulp,
         worst_abs=self._worst_abs,
+        worst_element=worst.index if worst else None,
         verdict=FAIL if fails else PASS,
         why='; '.join(broken or ()),
         values=values or {},

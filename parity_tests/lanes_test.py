@@ -160,6 +160,7 @@ def test_all_lanes_pass_a_right_kernel(bench):
     assert (result.verdict, result.failed) == (lanes.PASS, 0), result
     assert result.tiles > 0
     assert result.failure is None
+    assert (result.worst_element is None) == (result.worst_abs == 0)
 
 
 @pytest.mark.parametrize('lane', lanes.LANES)

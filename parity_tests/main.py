@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import sys
@@ -251,13 +252,15 @@ def _write_json(path: str | None, content: object) -> None:
   pathlib.Path(path).write_text(text)
 
 
-def _check_json(path: str | None) -> None:
-  """Refuses a report that cannot be written before the work, not after."""
+def _check_writable(name: str, path: str | None) -> None:
+  """Refuses a file that cannot be written before the work, not after."""
   if path is None:
     return
   target = pathlib.Path(path)
   if target.is_dir() or not os.access(target.parent, os.W_OK):
-    raise UsageError(f'json: expected a file that can be written, got {path!r}')
+    raise UsageError(
+        f'{name}: expected a file that can be written, got {path!r}'
+    )
 
 
 def _colour() -> bool:
@@ -269,7 +272,7 @@ def _check(f: flags.FlagValues) -> int:
   from parity_tests import check
   from parity_tests import report as report_lib
 
-  _check_json(f.json)
+  _check_writable('json', f.json)
   request = _request(f)
   try:
     with _progress(check.count_steps(request)) as step:
@@ -287,12 +290,53 @@ def _check(f: flags.FlagValues) -> int:
   return PARITY if report.verdict == 'pass' else NO_PARITY
 
 
+# Lossless, the table of ep16 has 12 million tasks, nearly all of them empty.
+_FULL_SHAPE_FACTOR = 2.0
+
+
+def _sized(f: flags.FlagValues, preset):
+  """Returns (config, options) with the capacities that were asked for."""
+  from parity_tests import presets
+
+  config = presets.config(
+      preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
+  )
+  options = _options(f)
+  factor = f.capacity_factor
+  if factor is None and f.capacity is None and not preset.runs_here:
+    factor = _FULL_SHAPE_FACTOR
+  if factor is None:
+    return config, options
+  if f.capacity is not None:
+    raise UsageError('capacity_factor: expected no --capacity beside it')
+  if not 1 <= factor < math.inf:
+    raise UsageError(
+        f'capacity_factor: expected at least 1, got {factor:g}'
+    )
+  rows = math.ceil(config.num_tokens * config.top_k * factor)
+  lossless = config.num_ranks * config.num_tokens
+  return (
+      dataclasses.replace(config, capacity=min(config.num_rows, rows)),
+      dataclasses.replace(
+          options,
+          expert_capacity=min(
+              lossless, math.ceil(rows / config.experts_per_rank)
+          ),
+      ),
+  )
+
+
 def _define_compile(f: flags.FlagValues) -> None:
   _define_layer(f)
   _define_granularity(f, aic=None, aiv=None)
   flags.DEFINE_integer(
       'ranks', None, "Expert-parallel ranks; none: the preset's.",
       flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_float(
+      'capacity_factor', None, 'Rows that a rank and an expert can hold, as a '
+      'multiple of balanced routing; none: lossless for shapes that run here, '
+      f'{_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
   _define_json(f)
@@ -305,26 +349,32 @@ def _compile(f: flags.FlagValues) -> int:
   from parity_tests import presets
   from reference import precision
 
-  _check_json(f.json)
+  _check_writable('json', f.json)
+  _check_writable('out', f.out)
   preset = presets.get(f.preset)
-  config = presets.config(
-      preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
-  )
   for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
     f[name].value = default if f[name].value is None else f[name].value
+  config, options = _sized(f, preset)
   policy = precision.PrecisionPolicy(
       storage=_DTYPES[f.dtype], placement=f.placement
   )
   start = time.perf_counter()
-  compiled = compiler.compile_forward(config, policy, _options(f))
+  compiled = compiler.compile_forward(config, policy, options)
   seconds = time.perf_counter() - start
   summary = compiled.summary() | dict(compile_seconds=round(seconds, 3))
   if f.out is not None:
     pathlib.Path(f.out).write_bytes(compiled.image)
   _write_json(f.json, summary)
-  for line in _flat(summary):
+  proofs = {
+      rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
+      for rule in summary['proofs']
+  }
+  for line in _flat(summary | dict(proofs=proofs)):
     print(line)
   return PARITY
+
+
+_OUTCOME = {True: 'proved', False: 'refused'}
 
 
 def _flat(content, prefix: str = '') -> list[str]:
@@ -353,7 +403,7 @@ def _faults(f: flags.FlagValues) -> int:
   from parity_tests import check
   from parity_tests import faults_table
 
-  _check_json(f.json)
+  _check_writable('json', f.json)
   request = check.Request(
       preset=f.preset,
       ranks=f.ranks,
@@ -431,7 +481,7 @@ def _sweep(f: flags.FlagValues) -> int:
       seed=f.seed,
       placement=f.placement,
   )
-  _check_json(f.out)
+  _check_writable('out', f.out)
   with _progress(plan.cases) as step, open(f.out, 'w') as out:
     cases = sweep.run(
         plan, lambda line: print(json.dumps(line), file=out, flush=True), step

@@ -51,7 +51,15 @@ def _refused(capsys, *arguments) -> str:
         (['check', '--input=no.safetensors'], 'no.safetensors: expected'),
         (['check', '--text=no.txt'], 'text: expected a readable file'),
         (['check', '--json=/no/such/f'], 'json: expected a file that can be'),
-        (['compile', '--out=/no/such/f'], '/no/such/f: expected a file'),
+        (['compile', '--out=/no/such/f'], 'out: expected a file that can be'),
+        (
+            ['compile', '--capacity_factor=0.5'],
+            'capacity_factor: expected at least 1, got 0.5',
+        ),
+        (
+            ['compile', '--capacity_factor=2', '--capacity=64'],
+            'capacity_factor: expected no --capacity beside it',
+        ),
         (['sweep', '--ranks=x'], 'ranks: expected integers'),
         (['sweep', '--dtype=x'], 'dtype: expected some of'),
     ],
@@ -181,6 +189,19 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
   out = capsys.readouterr().out
   for name in ('tasks.dispatch', 'tasks.combine', 'events', 'image_bytes'):
     assert name in out
+
+
+@pytest.mark.parametrize(('factor', 'rows'), [(1, 32), (2, 64), (99, 128)])
+def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
+  # Given T=16, K=2, R=4 and L=2, when room is asked for as a multiple of
+  # balanced routing, then a rank gets T * K of it, up to lossless.
+  path = tmp_path / 'summary.json'
+  arguments = ['compile', '--preset=tiny', '--row_block=16', f'--json={path}']
+  code = main.main([*arguments, f'--capacity_factor={factor}', '--ranks=4'])
+  assert code == main.PARITY
+  summary = json.loads(path.read_text())
+  assert summary['config']['capacity'] == rows
+  assert summary['options']['expert_capacity'] == min(64, rows // 2)
 
 
 def test_steps_are_counted_right():

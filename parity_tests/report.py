@@ -14,7 +14,7 @@ from parity_tests import tiles
 
 _COLUMNS = (
     'stage', 'lane', 'rule', 'tiles', 'failed', 'worst_ulp', 'worst_abs',
-    'verdict',
+    'worst_element', 'verdict',
 )  # fmt: skip
 _FAILURE = (
     'stage', 'lane', 'rule', 'rank', 'expert', 'row_block', 'col_block',
@@ -98,13 +98,16 @@ def _number(value: float) -> str:
 
 def _cells(result: lanes.Result) -> tuple[str, ...]:
   if result.verdict == lanes.NOT_CAPTURED:
-    blank = ('-',) * 4
+    blank = ('-',) * 5
   else:
     blank = (
         str(result.tiles),
         str(result.failed),
         str(result.worst_ulp),
         _number(result.worst_abs),
+        '-'
+        if result.worst_element is None
+        else ','.join(map(str, result.worst_element)),
     )
   return (result.stage, result.lane, result.rule, *blank, result.verdict)
 
@@ -126,7 +129,7 @@ def table(report: check.Report, colour: bool = False) -> str:
 def _line(cells, widths) -> str:
   # Names to the left, figures to the right.
   aligned = [
-      f'{c:>{w}}' if 3 <= i <= 6 else f'{c:<{w}}'
+      f'{c:>{w}}' if 3 <= i <= 7 else f'{c:<{w}}'
       for i, (c, w) in enumerate(zip(cells, widths))
   ]
   return '  '.join(aligned).rstrip()
