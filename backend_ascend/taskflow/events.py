@@ -8,8 +8,9 @@ that every writer of the partition has written.
 
 import dataclasses
 
-from backend_ascend.taskflow import layout
 import numpy as np
+
+from backend_ascend.taskflow import layout
 
 View = layout.View
 Mode = layout.Mode
@@ -24,6 +25,7 @@ class Partition:
     groups: groups of the row view.
     rows: rows of one group.
     part_rows: rows of one partition; the last one may be cut.
+    sent: whether puts fill it; their rows can be counted.
     fold: how many groups of the sender view land in one group of the row
       view.  A put may land anywhere in that group.
   """
@@ -32,6 +34,7 @@ class Partition:
   groups: int
   rows: int
   part_rows: int
+  sent: bool = False
   fold: int = 1
 
   @property
@@ -51,7 +54,7 @@ def _event_table(
     table = np.zeros(rank.size, layout.EVENT)
     table['rank'], table['group'], table['part'] = rank, group, part
     table['buffer'], table['part_rows'] = p.buffer, p.part_rows
-    if count_rows and p.fold > 1:
+    if count_rows and p.sent:
       table['mode'] = Mode.COUNT_ROWS
       table['threshold'] = np.minimum(
           p.part_rows, p.rows - part * p.part_rows
@@ -111,19 +114,18 @@ def _waits(batch, partitions, first):
     owner, event = _expand(np.arange(len(reads)), event, count)
     owners.append(owner)
     events.append(event)
-  return _by_owner(owners, events)
+  return _by_owner(owners, events, np.int32)
 
 
-def _by_owner(owners, *columns):
+def _by_owner(owners, values, empty):
   """Concatenates and sorts by owner, keeping the order inside one."""
   if not owners:
-    return np.zeros(0, np.int64), *(np.zeros(0, np.int32) for _ in columns[0:])
-  owner = np.concatenate(owners)
-  columns = [np.concatenate(c) for c in columns]
+    return np.zeros(0, np.int64), np.zeros(0, empty)
+  owner, values = np.concatenate(owners), np.concatenate(values)
   if len(owners) > 1:
     order = np.argsort(owner, kind='stable')
-    owner, columns = owner[order], [c[order] for c in columns]
-  return owner, *columns
+    owner, values = owner[order], values[order]
+  return owner, values
 
 
 def _signals(batch, partitions, first, num_ranks, count_rows):
@@ -136,7 +138,7 @@ def _signals(batch, partitions, first, num_ranks, count_rows):
     owner, writes = _spread(writes, num_ranks)
     event, span = _touched(p, first[int(p.buffer)], writes)
     rank = writes['rank']
-    per_row = count_rows and p.fold > 1
+    per_row = count_rows and p.sent
     if not per_row:
       index, event = _expand(np.arange(len(writes)), event, span)
       owner, rank, span = owner[index], rank[index], 1
@@ -145,9 +147,7 @@ def _signals(batch, partitions, first, num_ranks, count_rows):
     table['amount'] = layout.PER_ROW if per_row else 1
     owners.append(owner)
     signals.append(table)
-  if not signals:
-    return np.zeros(0, np.int64), np.zeros(0, layout.SIGNAL)
-  return _by_owner(owners, signals)
+  return _by_owner(owners, signals, layout.SIGNAL)
 
 
 def _slices(owner, n: int):

@@ -2,12 +2,13 @@
 
 import itertools
 
+import numpy as np
+import pytest
+
 from backend_ascend import compiler
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import lower_forward
-import numpy as np
-import pytest
 from reference import config as config_lib
 from reference import precision
 
@@ -122,6 +123,12 @@ def test_thresholds_are_the_sum_of_signals(shape, grain):
   np.testing.assert_array_equal(
       flow.waits['threshold'], flow.events['threshold'][flow.waits['event']]
   )
+
+
+def test_one_rank_counts_rows_too():
+  flow = lower('one_rank', 'row_block')
+  arrived = flow.events['buffer'] == layout.Buffer.EXPERT_IN
+  assert (flow.events['mode'][arrived] == layout.Mode.COUNT_ROWS).all()
 
 
 def test_row_events_count_the_rows_of_their_partition():
