@@ -1,5 +1,6 @@
 """What every test shares: a quiet CPU, float64 and seeds named by the test."""
 
+import gc
 import os
 import sys
 import zlib
@@ -23,6 +24,11 @@ logging.set_verbosity(logging.WARNING)
 def seed(request: pytest.FixtureRequest) -> int:
   """Returns a seed in [0, 2**32) that only the test's own name decides."""
   return zlib.crc32(request.node.name.encode())
+
+
+def pytest_unconfigure() -> None:
+  """Lets an xdist worker be interrupted at its end without JAX's complaint."""
+  gc.callbacks.clear()
 
 
 if __name__ == '__main__':  # `bazel test` runs a test file through this one.

@@ -291,9 +291,12 @@ def partitions(s: Shape, slices, rows, homes) -> tuple[events.Partition, ...]:
   part = s.options.row_block if s.by_row else s.c
   slots = (s.options.token_block if s.by_row else s.t) * s.k
   return (
-      *(events.Partition(b, s.l, s.c, part, fold=s.r) for b in slices),
+      *(events.Partition(b, s.l, s.c, part, True, fold=s.r) for b in slices),
       *(events.Partition(b, s.l, s.c, part) for b in rows),
-      *(events.Partition(b, 1, s.t * s.k, slots, fold=s.e) for b in homes),
+      *(
+          events.Partition(b, 1, s.t * s.k, slots, True, fold=s.e)
+          for b in homes
+      ),
   )
 
 

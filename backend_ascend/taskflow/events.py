@@ -24,6 +24,7 @@ class Partition:
     groups: groups of the row view.
     rows: rows of one group.
     part_rows: rows of one partition; the last one may be cut.
+    sent: whether puts fill it; their rows can be counted.
     fold: how many groups of the sender view land in one group of the row
       view.  A put may land anywhere in that group.
   """
@@ -32,6 +33,7 @@ class Partition:
   groups: int
   rows: int
   part_rows: int
+  sent: bool = False
   fold: int = 1
 
   @property
@@ -51,7 +53,7 @@ def _event_table(
     table = np.zeros(rank.size, layout.EVENT)
     table['rank'], table['group'], table['part'] = rank, group, part
     table['buffer'], table['part_rows'] = p.buffer, p.part_rows
-    if count_rows and p.fold > 1:
+    if count_rows and p.sent:
       table['mode'] = Mode.COUNT_ROWS
       table['threshold'] = np.minimum(
           p.part_rows, p.rows - part * p.part_rows
@@ -136,7 +138,7 @@ def _signals(batch, partitions, first, num_ranks, count_rows):
     owner, writes = _spread(writes, num_ranks)
     event, span = _touched(p, first[int(p.buffer)], writes)
     rank = writes['rank']
-    per_row = count_rows and p.fold > 1
+    per_row = count_rows and p.sent
     if not per_row:
       index, event = _expand(np.arange(len(writes)), event, span)
       owner, rank, span = owner[index], rank[index], 1

@@ -690,7 +690,7 @@ class EventRule {
     const bool rows = e.mode == kCountRows;
     if (!f.whole) return;
     const int64_t expected = rows ? f.RowsOf(e.part) : sum_[event];
-    if (e.threshold == expected && (!rows || f.counters > 0)) return;
+    if (e.threshold == expected) return;
     const RegionDesc region = c_->Partition(event);
     const int64_t waiter = c_->AnyWaiter(event);
     const int64_t signaller = c_->AnySignaller(event);
@@ -880,20 +880,31 @@ class OnceRule {
   void Drop(const SpaceDesc& s, const Box& box) {
     Split(box.col_begin);
     Split(box.col_end);
-    int32_t row_end = box.row_end;
-    auto at = front_.find(box.col_begin);
+    int32_t col = box.col_begin;  // the box's front is laid up to here
+    auto at = front_.find(col);
     while (at != front_.end() && at->first < box.col_end) {
-      const Front& front = at->second;
+      const Front front = at->second;
       if (front.row_end > box.row_begin) {
         Overlap(s, box, at->first, front);
-        row_end = std::max(row_end, front.row_end);
       } else if (front.row_end < box.row_begin) {
         Gap(s, box.group, front.row_end, box.row_begin, at->first,
             front.col_end);
       }
-      at = front_.erase(at);
+      if (front.row_end > box.row_end) {  // a taller box stays on top
+        Lay(col, at->first, box);
+        col = front.col_end;
+        ++at;
+      } else {
+        at = front_.erase(at);
+      }
     }
-    front_[box.col_begin] = {box.col_end, row_end, box.task};
+    Lay(col, box.col_end, box);
+  }
+
+  void Lay(int32_t col_begin, int32_t col_end, const Box& box) {
+    if (col_begin < col_end) {
+      front_[col_begin] = {col_end, box.row_end, box.task};
+    }
   }
 
   void Split(int32_t col) {

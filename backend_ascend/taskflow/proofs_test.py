@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 import zlib
 
+import numpy as np
+import pytest
+
 from backend_ascend import compiler
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import proofs
-import numpy as np
-import pytest
 from reference import config as config_lib
 from reference import precision
 
@@ -287,6 +288,18 @@ class TestProgress:
       )
       named(report, 'event', task_a=task)
 
+  def test_an_unreachable_threshold_is_not_called_a_cycle(self):
+    # Given combine before a return that it waits for, when its threshold is
+    # beyond all signals too, then reordering would not help: it says so.
+    flow = copy(lower('one_rank', num_aic=1, num_aiv=1))
+    lists = queue_lists(flow)
+    combine = of_kind(flow, Kind.COMBINE)[0]
+    flow.waits['threshold'][waits_of(flow, combine)] += 1
+    lists[1].remove(combine)
+    lists[1].insert(0, combine)
+    violation = named(prove(with_queues(flow, lists)), 'progress', combine)
+    assert 'unreachable threshold' in violation.text
+
   def test_a_signal_that_never_comes(self):
     flow = copy(lower())
     writer = of_kind(flow, Kind.SWIGLU)[0]
@@ -316,6 +329,16 @@ class TestEvent:
     assert violation.region.buffer == layout.STAGE_OF_KIND[kind]
     reader = flow.waits[waits_of(flow, violation.task_b)]
     assert event in reader['event']
+
+  def test_a_signal_for_one_of_two_partitions_written(self):
+    # Given a tile that grows over the next row block, when it signals the
+    # event of its own block only, then the other block's is missed.
+    flow = copy(lower())
+    writer = of_kind(flow, Kind.DOWN)[0]
+    own = int(flow.signals['event'][signals_of(flow, writer)][0])
+    regions_of(flow, writer)[1]['row_end'] += 4
+    violation = named(prove(flow), 'event', task_a=writer)
+    assert violation.event == own + 1
 
   @pytest.mark.parametrize('lowered', ['wait', 'event', 'both'])
   @both_grains
@@ -476,16 +499,17 @@ class TestOnce:
         (int(write['col_begin']), int(write['col_end'])),
     )
 
-  def test_a_whole_group_that_nobody_writes(self):
+  @pytest.mark.parametrize('expert', [0, 1])
+  def test_a_whole_group_that_nobody_writes(self, expert):
     flow = lower()
     for task in reversed(of_kind(flow, Kind.SWIGLU)):
-      if flow.tasks['expert'][task] == 1:
+      if flow.tasks['expert'][task] == expert:
         flow = without_task(flow, task)
     violation = next(
         v for v in prove(flow).violations if 'no task writes' in v.text
     )
     assert violation.region == proofs.Region(
-        'activation', 'rows', 0, 1, (0, 12), (0, 5)
+        'activation', 'rows', 0, expert, (0, 12), (0, 5)
     )
 
   def test_an_overlap_of_one_column(self):
@@ -497,6 +521,20 @@ class TestOnce:
     assert refused_rules(report) == {'once'}
     violation = named(report, 'once', task_b=task)
     assert violation.region.cols == (2, 3)
+
+  def test_every_writer_under_a_tall_box(self):
+    # Given a task that writes all three row blocks, when proved, then it is
+    # named with the writer of each block, and nothing is called missing.
+    flow = copy(lower())
+    tall, *below = [
+        t
+        for t in of_kind(flow, Kind.GATE_UP)
+        if flow.tasks['expert'][t] == 0 and flow.tasks['col_block'][t] == 0
+    ]
+    regions_of(flow, tall)[1]['row_end'] = 12
+    found = [v for v in prove(flow).violations if v.rule == 'once']
+    assert [(v.task_a, v.task_b) for v in found] == [(tall, t) for t in below]
+    assert [v.region.rows for v in found] == [(4, 8), (8, 12)]
 
   def test_a_buffer_without_a_space(self):
     flow = lower()
@@ -565,7 +603,7 @@ class TestOrder:
       seen = set()
       for task in tasks:
         events = set(flow.waits['event'][waits_of(flow, task)])
-        dropped += drop_waits(flow, task, lambda e: e not in seen)
+        dropped += drop_waits(flow, task, lambda e, seen=seen: e not in seen)
         seen |= events
     assert dropped > 10
     assert prove(flow).proved
@@ -632,7 +670,9 @@ def races(flow) -> set[tuple[int, int]]:
   before = happens_before(flow)
   np.testing.assert_array_equal(np.diag(before), False)
   r = flow.config.num_ranks
-  waits = [set(flow.waits['event'][waits_of(flow, t)]) for t in range(len(before))]
+  waits = [
+      set(flow.waits['event'][waits_of(flow, t)]) for t in range(len(before))
+  ]
   found = set()
   for reader, writer in itertools.permutations(range(len(before)), 2):
     if before[writer, reader]:

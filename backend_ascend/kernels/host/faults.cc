@@ -7,12 +7,20 @@
 namespace hpmoe {
 namespace {
 
-constexpr const char* kFaultNames[] = {
-    "none",           "zero_output",    "dropped_tile",
-    "swapped_experts", "stale_row",      "lost_k_slot",
-    "misplaced_weight", "missing_wait",   "missing_signal",
-    "early_signal",   "wrong_offset",   "off_by_one_row",
-    "early_rounding", "wrong_accumulation"};
+constexpr const char* kFaultNames[] = {"none",
+                                       "zero_output",
+                                       "dropped_tile",
+                                       "swapped_experts",
+                                       "stale_row",
+                                       "lost_k_slot",
+                                       "misplaced_weight",
+                                       "missing_wait",
+                                       "missing_signal",
+                                       "early_signal",
+                                       "wrong_offset",
+                                       "off_by_one_row",
+                                       "early_rounding",
+                                       "wrong_accumulation"};
 static_assert(sizeof(kFaultNames) / sizeof(kFaultNames[0]) ==
                   static_cast<size_t>(FaultKind::kNumFaultKinds),
               "every fault has a name");
@@ -39,8 +47,7 @@ std::vector<Bytes> WrittenRows(const TaskDesc& task, const Layer& layer) {
   };
   switch (task.kind) {
     case kDispatch: {
-      const int32_t owner =
-          task.expert / (image.num_experts / image.num_ranks);
+      const int32_t owner = task.expert / (image.num_experts / image.num_ranks);
       add_tile(layer.At(layer.out.expert_in, owner, image.num_rows,
                         FirstRow(task, layer), image.d_model, 0),
                image.d_model, image.d_model);
@@ -59,12 +66,10 @@ std::vector<Bytes> WrittenRows(const TaskDesc& task, const Layer& layer) {
     }
     case kReturn: {
       const int64_t slots = int64_t{image.num_tokens} * image.top_k;
-      ForEachReturned(task, layer,
-                      [&](int32_t, int32_t source, int32_t slot) {
-                        add(layer.At(layer.out.returned, source, slots, slot,
-                                     image.d_model, 0),
-                            image.d_model);
-                      });
+      ForEachReturned(task, layer, [&](int32_t, int32_t source, int32_t slot) {
+        add(layer.At(layer.out.returned, source, slots, slot, image.d_model, 0),
+            image.d_model);
+      });
       break;
     }
     case kCombine: {
@@ -229,8 +234,8 @@ FaultKind FaultByName(const char* name) {
 }
 
 bool IsOrderFault(FaultKind kind) {
-  return kind == FaultKind::kMissingWait ||
-         kind == FaultKind::kMissingSignal || kind == FaultKind::kEarlySignal;
+  return kind == FaultKind::kMissingWait || kind == FaultKind::kMissingSignal ||
+         kind == FaultKind::kEarlySignal;
 }
 
 bool RunFaulty(const TaskDesc& task, FaultKind kind, const Layer& layer,

@@ -7,9 +7,10 @@ same bits for any number of threads.
 
 import dataclasses
 
+import numpy as np
+
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
-import numpy as np
 
 Kind = layout.Kind
 
@@ -28,7 +29,7 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True)
-class FaultKind:
+class FaultSpec:
   """A row of the table.
 
   Attributes:
@@ -70,78 +71,78 @@ class FaultKind:
 
 
 TABLE = (
-    FaultKind(
+    FaultSpec(
         'zero_output',
         'a tile is written as zeros',
         Kind.DOWN, 'expert_out',
     ),
-    FaultKind(
+    FaultSpec(
         'dropped_tile',
         'a tile is not written, but announced',
         Kind.GATE_UP, 'gate_up',
     ),
-    FaultKind(
+    FaultSpec(
         'swapped_experts',
         'a tile is computed with the weights of the next expert',
         Kind.GATE_UP, 'gate_up', num_experts=2,
     ),
-    FaultKind(
+    FaultSpec(
         'stale_row',
         "a put leaves another token's data in one row",
         Kind.DISPATCH, 'expert_in', num_tokens=2,
     ),
-    FaultKind(
+    FaultSpec(
         'lost_k_slot',
         'one slot of one token is left out of the sum',
         Kind.COMBINE, 'y', top_k=2,
     ),
-    FaultKind(
+    FaultSpec(
         'misplaced_weight',
         'one token is weighted with the weights of the next slot (before '
         'w_down: of the next row)',
         Kind.COMBINE, 'y', before_down=(Kind.SWIGLU, 'activation'), top_k=2,
     ),
-    FaultKind(
+    FaultSpec(
         'missing_wait',
         'a task runs before its producers',
         Kind.GATE_UP, 'gate_up',
     ),
-    FaultKind(
+    FaultSpec(
         'missing_signal',
         'a task never says that it is done',
         Kind.GATE_UP, 'activation', hangs=True,
     ),
-    FaultKind(
+    FaultSpec(
         'early_signal',
         'a task says that it is done and only then begins',
         Kind.SWIGLU, 'expert_out',
     ),
-    FaultKind(
+    FaultSpec(
         'wrong_offset',
         'a put reads its rows one element too far',
         Kind.DISPATCH, 'expert_in', d_model=2,
     ),
-    FaultKind(
+    FaultSpec(
         'off_by_one_row',
         'a put sends row n + 1 in place of row n',
         Kind.RETURN, 'returned', rows=2,
     ),
-    FaultKind(
+    FaultSpec(
         'early_rounding',
         'silu(gate) is rounded to bfloat16 before it meets up',
         Kind.SWIGLU, 'activation', activation='swiglu',
     ),
-    FaultKind(
+    FaultSpec(
         'wrong_accumulation',
         'a tile is summed in bfloat16',
         Kind.DOWN, 'expert_out',
     ),
 )  # fmt: skip
 
-KINDS = {spec.name: spec for spec in TABLE}
+SPECS = {spec.name: spec for spec in TABLE}
 
 
-def _refuse_layer(spec: FaultKind, image: image_lib.Image) -> None:
+def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
   for name in ('top_k', 'num_experts', 'num_tokens', 'd_model'):
     needed, got = getattr(spec, name), getattr(image.config, name)
     if got < needed:
@@ -199,9 +200,9 @@ def candidates(
   Raises:
     ValueError: an unknown fault, or a layer in which it does nothing.
   """
-  if name not in KINDS:
-    raise ValueError(f'fault: expected one of {list(KINDS)}, got {name!r}')
-  spec = KINDS[name]
+  if name not in SPECS:
+    raise ValueError(f'fault: expected one of {list(SPECS)}, got {name!r}')
+  spec = SPECS[name]
   _refuse_layer(spec, image)
   kind, _ = spec.located(image.policy.placement)
   needed = spec.rows

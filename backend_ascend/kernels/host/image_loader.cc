@@ -277,7 +277,8 @@ bool CheckSignals(const ImageView& v, Checker* check) {
   for (int64_t i = 0; i < v.num_signals; ++i) {
     const SignalDesc& s = v.signals[i];
     const int64_t low = s.amount == kPerRow ? kPerRow : 1;
-    const int64_t last = s.amount == kPerRow ? v.num_events - s.event : 1;
+    const int64_t last =
+        s.amount == kPerRow ? v.num_events - int64_t{s.event} : 1;
     if (!check->Range("signals", i, "event", s.event, 0, v.num_events - 1) ||
         !check->Range("signals", i, "amount", s.amount, low, kMaxInt32) ||
         !check->Range("signals", i, "span", s.span, 1, last) ||

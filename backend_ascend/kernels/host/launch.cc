@@ -42,8 +42,7 @@ void Poison(const Layer& layer) {
 }
 
 Status Prepare(const ImageView& view, const LaunchInputs& inputs, Isa isa,
-               const LaunchOutputs& outputs, Prepared* prepared,
-               Layer* layer) {
+               const LaunchOutputs& outputs, Prepared* prepared, Layer* layer) {
   const ImageHeader& image = *view.header;
   Plan& plan = prepared->plan;
   const Status status = MakePlan(image, inputs.topk_ids, &plan);
@@ -54,8 +53,7 @@ Status Prepare(const ImageView& view, const LaunchInputs& inputs, Isa isa,
             outputs.row_of_slot);
   const int64_t rows = int64_t{image.num_ranks} * image.num_rows;
   prepared->header_slot.assign(rows, -1);
-  prepared->header_weight.assign(rows,
-                                 std::numeric_limits<float>::quiet_NaN());
+  prepared->header_weight.assign(rows, std::numeric_limits<float>::quiet_NaN());
   *layer = {&image,
             &plan,
             inputs,
@@ -138,8 +136,7 @@ int32_t ThreadCount(const ImageView& view, int32_t wanted) {
   if (wanted > 0) return wanted;
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   const auto workers = static_cast<int64_t>(view.header->queues.count);
-  return static_cast<int32_t>(
-      std::max<int64_t>(1, std::min(cores, workers)));
+  return static_cast<int32_t>(std::max<int64_t>(1, std::min(cores, workers)));
 }
 
 }  // namespace
@@ -150,8 +147,8 @@ Status Launch(const ImageView& view, const LaunchInputs& inputs,
   Prepared prepared;
   LaunchState state{};
   *report = {};
-  const Status status = Prepare(view, inputs, options.isa, outputs, &prepared,
-                                &state.layer);
+  const Status status =
+      Prepare(view, inputs, options.isa, outputs, &prepared, &state.layer);
   if (status.code != 0) return status;
   state.view = &view;
   state.fault = options.fault;
@@ -180,8 +177,7 @@ Status LaunchSerial(const ImageView& view, const LaunchInputs& inputs, Isa isa,
                     const LaunchOutputs& outputs) {
   Prepared prepared;
   Layer layer{};
-  const Status status =
-      Prepare(view, inputs, isa, outputs, &prepared, &layer);
+  const Status status = Prepare(view, inputs, isa, outputs, &prepared, &layer);
   if (status.code != 0) return status;
   GemmScratch scratch;
   for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {

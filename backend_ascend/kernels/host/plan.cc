@@ -143,8 +143,7 @@ Status CheckBijection(const ImageHeader& image, const int32_t* topk_ids,
 
 }  // namespace
 
-Status MakePlan(const ImageHeader& image, const int32_t* topk_ids,
-                Plan* plan) {
+Status MakePlan(const ImageHeader& image, const int32_t* topk_ids, Plan* plan) {
   Status status = CheckIds(image, topk_ids);
   if (status.code != 0) return status;
   SortSlots(image, topk_ids, plan);

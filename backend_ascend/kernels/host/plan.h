@@ -15,14 +15,14 @@
 namespace hpmoe {
 
 struct Plan {
-  std::vector<int32_t> counts;        // [R, E] rows of rank r for expert e
-  std::vector<int32_t> row_base;      // [R, E] first of them on e's owner
-  std::vector<int32_t> row_of_slot;   // [R, T, K] row on the owner
-  std::vector<int32_t> expert_rows;   // [E] rows of all ranks
-  std::vector<int32_t> expert_base;   // [E] first of them on the owner
-  std::vector<int32_t> rank_rows;     // [R] valid rows a rank holds
-  std::vector<int64_t> slice_begin;   // [R * E + 1] into slice_slots
-  std::vector<int32_t> slice_slots;   // token * K + slot, by (rank, expert)
+  std::vector<int32_t> counts;       // [R, E] rows of rank r for expert e
+  std::vector<int32_t> row_base;     // [R, E] first of them on e's owner
+  std::vector<int32_t> row_of_slot;  // [R, T, K] row on the owner
+  std::vector<int32_t> expert_rows;  // [E] rows of all ranks
+  std::vector<int32_t> expert_base;  // [E] first of them on the owner
+  std::vector<int32_t> rank_rows;    // [R] valid rows a rank holds
+  std::vector<int64_t> slice_begin;  // [R * E + 1] into slice_slots
+  std::vector<int32_t> slice_slots;  // token * K + slot, by (rank, expert)
 };
 
 // `topk_ids`: [R, T, K].  Refuses an id outside [0, E), an expert named twice

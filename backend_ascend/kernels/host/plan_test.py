@@ -1,9 +1,10 @@
 """The launch plan: every routed row has one address."""
 
-from backend_ascend.kernels.host import runtime
-from backend_ascend.kernels.host import runtime_testing as testing
 import numpy as np
 import pytest
+
+from backend_ascend.kernels.host import runtime
+from backend_ascend.kernels.host import runtime_testing as testing
 from reference import config as config_lib
 
 LAYERS = {

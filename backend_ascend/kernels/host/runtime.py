@@ -3,12 +3,13 @@
 import collections.abc
 import dataclasses
 
+import ml_dtypes
+import numpy as np
+
 from backend_ascend import _native
 from backend_ascend.kernels.host import faults
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
-import ml_dtypes
-import numpy as np
 from reference import tensors
 
 _REASONS = ('none', 'deadlock', 'deadline')
@@ -118,8 +119,12 @@ def _storage(image: image_lib.Image) -> np.dtype:
 
 
 def _dtype(spec: tensors.TensorSpec, storage: np.dtype) -> np.dtype:
-  kinds = {'storage': storage, 'f32': np.float32, 'i32': np.int32}
-  return np.dtype(kinds[spec.kind])
+  kinds = {
+      'storage': storage,
+      'f32': np.dtype(np.float32),
+      'i32': np.dtype(np.int32),
+  }
+  return kinds[spec.kind]
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

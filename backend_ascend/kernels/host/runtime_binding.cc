@@ -45,8 +45,13 @@ void CheckCount(const char* name, size_t expected, size_t got) {
 struct Sizes {
   int64_t r, t, e, k, d, f, n, bytes;
   explicit Sizes(const ImageHeader& h)
-      : r(h.num_ranks), t(h.num_tokens), e(h.num_experts), k(h.top_k),
-        d(h.d_model), f(h.d_ff), n(h.num_rows),
+      : r(h.num_ranks),
+        t(h.num_tokens),
+        e(h.num_experts),
+        k(h.top_k),
+        d(h.d_model),
+        f(h.d_ff),
+        n(h.num_rows),
         bytes(h.dtype == kBFloat16 ? 2 : 4) {}
 };
 
@@ -114,12 +119,10 @@ Isa IsaByName(const std::string& name) {
 // changed anything.
 nb::tuple Report(const LaunchReport& report) {
   const Diagnosis& d = report.diagnosis;
-  const std::vector<int64_t> suspects(d.suspects,
-                                      d.suspects + d.num_suspects);
-  return nb::make_tuple(
-      nb::make_tuple(static_cast<int>(d.reason), d.task, d.event, d.expected,
-                     d.actual, suspects),
-      report.fault_changed);
+  const std::vector<int64_t> suspects(d.suspects, d.suspects + d.num_suspects);
+  return nb::make_tuple(nb::make_tuple(static_cast<int>(d.reason), d.task,
+                                       d.event, d.expected, d.actual, suspects),
+                        report.fault_changed);
 }
 
 nb::tuple LaunchPy(const ConstArray& image,
@@ -180,18 +183,21 @@ void MakePlanPy(const ConstArray& image, const ConstArray& topk_ids,
   }
 }
 
-// Index of the first element that is not finite, or -1: exponent bits of
-// float32 (4 bytes) or bfloat16 (2 bytes).
+// Index of the first element whose exponent bits are all ones, or -1.
 template <typename T>
 int64_t FirstNonFinite(const T* x, int64_t count, T exponent) {
-  constexpr int64_t kChunk = 1024;  // a chunk is tested without branches
+  // Adding the exponent's lowest bit carries into the sign bit just then, so a
+  // chunk is tested without branches.
+  constexpr int64_t kChunk = 1024;
+  const T sign = static_cast<T>(~(static_cast<T>(~T{0}) >> 1));
+  const T lowest = static_cast<T>(exponent & (0 - exponent));
   for (int64_t begin = 0; begin < count; begin += kChunk) {
     const int64_t end = std::min(count, begin + kChunk);
-    bool found = false;
+    T carried = 0;
     for (int64_t i = begin; i < end; ++i) {
-      found |= (x[i] & exponent) == exponent;
+      carried |= static_cast<T>((x[i] & exponent) + lowest);
     }
-    if (!found) continue;
+    if ((carried & sign) == 0) continue;
     for (int64_t i = begin; i < end; ++i) {
       if ((x[i] & exponent) == exponent) return i;
     }

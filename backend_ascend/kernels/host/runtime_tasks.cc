@@ -26,8 +26,7 @@ void Dispatch(const TaskDesc& task, const Layer& layer) {
   const ImageHeader& image = *layer.image;
   const RowRange rows = RealRows(task, layer);
   const int64_t slice = SliceOf(task, task.rank, layer);
-  const int32_t owner =
-      task.expert / (image.num_experts / image.num_ranks);
+  const int32_t owner = task.expert / (image.num_experts / image.num_ranks);
   const int64_t slots = int64_t{image.num_tokens} * image.top_k;
   const int64_t row_bytes = image.d_model * layer.ElementBytes();
   int64_t row = FirstRow(task, layer);
@@ -83,20 +82,19 @@ GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
   const int32_t row = FirstRow(task, layer);
   // Weights [R, L, depth, width] are [E, depth, width]: experts are dealt to
   // ranks in order.
-  return {
-      layer.At(up ? layer.out.expert_in : layer.out.activation, task.rank,
-               image.num_rows, row, depth, 0),
-      layer.At(up ? layer.in.w_gate_up : layer.in.w_down, expert, depth, 0,
-               width, task.col_begin),
-      layer.At(up ? layer.out.gate_up : layer.out.expert_out, task.rank,
-               image.num_rows, row, width, task.col_begin),
-      depth,
-      width,
-      width,
-      RealRows(task, layer).count(),
-      task.col_end - task.col_begin,
-      depth,
-      static_cast<DType>(image.dtype)};
+  return {layer.At(up ? layer.out.expert_in : layer.out.activation, task.rank,
+                   image.num_rows, row, depth, 0),
+          layer.At(up ? layer.in.w_gate_up : layer.in.w_down, expert, depth, 0,
+                   width, task.col_begin),
+          layer.At(up ? layer.out.gate_up : layer.out.expert_out, task.rank,
+                   image.num_rows, row, width, task.col_begin),
+          depth,
+          width,
+          width,
+          RealRows(task, layer).count(),
+          task.col_end - task.col_begin,
+          depth,
+          static_cast<DType>(image.dtype)};
 }
 
 SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer) {
@@ -114,9 +112,9 @@ SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer) {
           image.d_ff,
           RealRows(task, layer).count(),
           task.col_end - task.col_begin,
-          weighted ? layer.header_weight +
-                         int64_t{task.rank} * image.num_rows + row
-                   : nullptr,
+          weighted
+              ? layer.header_weight + int64_t{task.rank} * image.num_rows + row
+              : nullptr,
           static_cast<DType>(image.dtype),
           static_cast<ActivationKind>(image.activation),
           false};
@@ -129,8 +127,7 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   const bool weighted = image.placement == kAtCombine;
   return {layer.At(layer.out.returned, task.rank, slots, slot, image.d_model,
                    task.col_begin),
-          weighted ? layer.in.topk_weights + task.rank * slots + slot
-                   : nullptr,
+          weighted ? layer.in.topk_weights + task.rank * slots + slot : nullptr,
           layer.At(layer.out.y, task.rank, image.num_tokens, task.row_begin,
                    image.d_model, task.col_begin),
           image.d_model,

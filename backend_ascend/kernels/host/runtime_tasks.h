@@ -66,8 +66,7 @@ RowRange RealRows(const TaskDesc& task, const Layer& layer);
 int32_t FirstRow(const TaskDesc& task, const Layer& layer);
 
 // The kernel arguments of a task with real rows; `expert` owns the weights.
-GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
-                      const Layer& layer);
+GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert, const Layer& layer);
 SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer);
 CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer);
 

@@ -3,10 +3,11 @@
 import dataclasses
 import zlib
 
-from backend_ascend import compiler
-from backend_ascend.taskflow import flow as flow_lib
 import ml_dtypes
 import numpy as np
+
+from backend_ascend import compiler
+from backend_ascend.taskflow import flow as flow_lib
 from reference import config as config_lib
 from reference import precision
 

@@ -21,7 +21,8 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
       workers_(state->view->header->queues.count),
       threads_(threads),
       // Spinning pays only while every thread has a core.
-      spins_(threads <= static_cast<int32_t>(std::thread::hardware_concurrency())
+      spins_(threads <=
+                     static_cast<int32_t>(std::thread::hardware_concurrency())
                  ? kSpins
                  : 0) {
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -98,7 +99,9 @@ bool WorkerPool::RunSome(Worker* worker, HostPlatform* platform) {
 void WorkerPool::TaskEnded() {
   ended_.fetch_add(1);
   if (sleepers_.load() == 0) return;
-  { std::lock_guard<std::mutex> lock(mutex_); }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+  }
   progress_.notify_all();
 }
 

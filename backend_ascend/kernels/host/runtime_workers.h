@@ -63,9 +63,9 @@ class WorkerPool {
   std::atomic<int32_t> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable progress_;
-  int32_t threads_;         // guarded by mutex_ once threads run
-  uint64_t idle_at_ = 0;    // guarded by mutex_: value of ended_ at which
-  int32_t idle_ = 0;        // so many threads found nothing to run
+  int32_t threads_;       // guarded by mutex_ once threads run
+  uint64_t idle_at_ = 0;  // guarded by mutex_: value of ended_ at which
+  int32_t idle_ = 0;      // so many threads found nothing to run
   int32_t spins_;
 };
 
