@@ -149,13 +149,12 @@ struct TaskDesc {
   uint32_t wait_begin;    // into waits
   uint32_t signal_begin;  // into signals
   uint32_t region_begin;  // into regions: reads, then writes
-  uint8_t wait_count;
+  uint16_t wait_count;
   uint8_t read_count;
   uint8_t write_count;
-  uint8_t reserved0;
   uint16_t signal_count;
   uint16_t core;  // core of its unit on its rank
-  uint32_t reserved1;
+  uint32_t reserved;
 };
 static_assert(sizeof(TaskDesc) == 64, "TaskDesc is 64 bytes");
 

@@ -145,8 +145,8 @@ TASK = _struct(
     'row_begin:i4', 'row_end:i4', 'col_begin:i4', 'col_end:i4',
     'row_block:i4', 'col_block:i4',
     'wait_begin:u4', 'signal_begin:u4', 'region_begin:u4',
-    'wait_count:u1', 'read_count:u1', 'write_count:u1', 'reserved0:u1',
-    'signal_count:u2', 'core:u2', 'reserved1:u4',
+    'wait_count:u2', 'read_count:u1', 'write_count:u1', 'signal_count:u2',
+    'core:u2', 'reserved:u4',
 )  # fmt: skip
 WAIT = _struct('event:i4', 'threshold:i4')
 SIGNAL = _struct('event:i4', 'span:i4', 'amount:i4', 'rank:i4')
