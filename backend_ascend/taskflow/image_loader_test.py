@@ -272,6 +272,14 @@ def test_what_does_not_fit_the_direction_is_refused(
     _native.validate_image(blob)
 
 
+def test_an_input_is_not_seen_as_sent():
+  regions = image_lib.parse(IMAGES['backward']).tables['regions']
+  index = int(np.flatnonzero(regions['buffer'] == layout.Buffer.EXPERT_IN)[0])
+  blob = set_field(IMAGES['backward'], 'regions', index, 'view', 1)
+  with pytest.raises(ValueError, match='view: expected 0 for buffer expert_in'):
+    _native.validate_image(blob)
+
+
 def test_more_links_than_regions_can_address_are_refused():
   # Given 2**30 experts on one rank, each a chain of four links, when loaded,
   # then the groups of a weight gradient would not fit int32.

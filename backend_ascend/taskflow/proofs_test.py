@@ -647,13 +647,15 @@ class TestOnce:
     assert [(v.task_a, v.task_b) for v in found] == [(tall, t) for t in below]
     assert [v.region.rows for v in found] == [(4, 8), (8, 12)]
 
-  def test_a_buffer_without_a_space(self):
-    flow = lower()
-    spaces = flow.spaces[flow.spaces['buffer'] != Buffer.Y]
+  @pytest.mark.parametrize('kind', list(Kind))
+  def test_a_buffer_without_a_space(self, kind):
+    flow = lower_kind(kind)
+    stage = layout.STAGE_OF_KIND[kind]
+    spaces = flow.spaces[flow.spaces['buffer'] != Buffer[stage.upper()]]
     report = prove(dataclasses.replace(flow, spaces=spaces))
     assert refused_rules(report) == {'once'}
-    texts = [v.text for v in report.violations]
-    assert 'once: spaces of y: expected one' in texts[0]
+    texts = [v.text for v in report.violations if v.rule == 'once']
+    assert f'once: spaces of {stage}: expected one' in texts[0]
     assert any('has no space in that view' in text for text in texts)
 
   def test_a_buffer_written_in_two_views(self):
@@ -673,31 +675,29 @@ class TestOrder:
       'kind',
       [k for k in Kind if k not in (Kind.DISPATCH, Kind.DISPATCH_GRAD)],
   )
+  @pytest.mark.parametrize('at', [0, -1])
   @both_grains
-  def test_a_removed_wait(self, grain, kind):
+  def test_a_removed_wait(self, grain, at, kind):
     # Given many cores, so that no other task of the same core has waited,
-    # when the first task of a kind waits for nothing, then it is the reader
-    # and a writer of what it reads is named.
+    # when a task of a kind waits for nothing, then it is the reader and a
+    # writer of what it reads is named.
     placement = 'before_down' if kind > Kind.COMBINE else 'combine'
     flow = copy(
         lower_kind(
             kind, grain, placement=placement, num_aic=200, num_aiv=200
         )
     )
-    task = of_kind(flow, kind)[0]
+    task = of_kind(flow, kind)[at]
     event = int(flow.waits['event'][waits_of(flow, task).start])
     drop_waits(flow, task, lambda _: False)
     report = prove(flow)
     assert refused_rules(report) == {'order'}
     violation = named(report, 'order', task_b=task)
     assert violation.event == event
-    writers = np.flatnonzero(
-        flow.tasks['kind']
-        == {s: k for k, s in layout.STAGE_OF_KIND.items()}[
-            violation.region.buffer
-        ]
-    )
-    assert violation.task_a in writers
+    reader, writer = flow.tasks[task], flow.tasks[violation.task_a]
+    kind_written = layout.Kind(int(writer['kind']))
+    assert layout.STAGE_OF_KIND[kind_written] == violation.region.buffer
+    assert kind in LAST or writer['expert'] == reader['expert']
     assert layout.Kind(kind).name.lower() + '(rank' in violation.text
 
   @pytest.mark.parametrize('link', [1, 2])
