@@ -8,6 +8,7 @@ from backend_ascend.schedule import placement
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
+from backend_ascend.taskflow import lower_backward
 from backend_ascend.taskflow import lower_forward
 from backend_ascend.taskflow import proofs
 from reference import config as config_lib
@@ -72,6 +73,12 @@ def _heap_bytes(flow: flow_lib.Flow) -> int:
   return item * (sizes['N'] * row + slots) + header + events
 
 
+def _finish(flow: flow_lib.Flow, scheduler: placement.Scheduler) -> Compiled:
+  flow = placement.place(flow, scheduler(flow))
+  image = image_lib.serialize(flow)
+  return Compiled(image=image, flow=flow, proof=proofs.require(image))
+
+
 def compile_forward(
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
@@ -85,7 +92,18 @@ def compile_forward(
     ProofError: the flow would deadlock, race, or not write every element
       once; names the tasks and the region.
   """
-  flow = lower_forward.lower_forward(config, policy, options)
-  flow = placement.place(flow, scheduler(flow))
-  image = image_lib.serialize(flow)
-  return Compiled(image=image, flow=flow, proof=proofs.require(image))
+  return _finish(
+      lower_forward.lower_forward(config, policy, options), scheduler
+  )
+
+
+def compile_backward(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    options: flow_lib.Options = flow_lib.Options(),
+    scheduler: placement.Scheduler = placement.round_robin,
+) -> Compiled:
+  """As `compile_forward`, for the backward layer."""
+  return _finish(
+      lower_backward.lower_backward(config, policy, options), scheduler
+  )

@@ -19,6 +19,23 @@
 //   returned     kSender  global expert    see below           [0, D)
 //   y            kRows    0                token               [0, D)
 //
+// Backward (an image of its own; forward tensors are its inputs):
+//
+//   dy             kRows    0              token               [0, D)
+//   d_expert_out   as expert_in, row header included
+//   d_activation   as activation
+//   d_gate_up      as gate_up; column 2F is the gradient of the row's weight
+//   d_expert_in    as expert_out
+//   d_returned     as returned; column D is the gradient of the slot's weight
+//   d_w_down       kRows    link           [0, F)              [0, D)
+//   d_w_gate_up    kRows    link           [0, D)              [0, 2F)
+//   dx             kRows    0              token               [0, D)
+//   d_topk_weights kRows    0              token               [0, K)
+//
+// link = local expert * links + position in its chain: a weight gradient sums
+// over the rows of its expert in row order, `chain_rows` rows a task.  All
+// links of a chain accumulate in the same float32 place.
+//
 // A put knows which rows it SENDS, not where they land: its write region is a
 // dense box in the sender view.  The launch plan is a bijection between the
 // sender view and the row view (checked at launch), so boxes that tile the
@@ -41,7 +58,7 @@
 namespace hpmoe {
 
 constexpr uint64_t kImageMagic = 0x31474D49454F4D48ull;  // "HMOEIMG1"
-constexpr uint32_t kImageVersion = 1;
+constexpr uint32_t kImageVersion = 2;
 constexpr int32_t kAnyRank = -1;
 constexpr int32_t kNoExpert = -1;
 constexpr int32_t kRowBlockRange = -1;  // TaskDesc::peer: rows of an expert
@@ -55,7 +72,17 @@ enum TaskKind : uint16_t {
   kDown = 3,      // AIC: expert_out[rows, cols] = activation[rows] @ w_down
   kReturn = 4,    // AIV: puts rows of expert_out into `returned` of sources
   kCombine = 5,   // AIV: y[tokens] = ordered sum over slots of `returned`
-  kNumTaskKinds = 6,
+  // Backward.
+  kDispatchGrad = 6,       // AIV: puts weighted rows of dy into d_expert_out
+  kDownGrad = 7,           // AIC: d_activation = d_expert_out @ w_down^T
+  kDownWeightGrad = 8,     // AIC: d_w_down += activation^T @ d_expert_out
+  kSwigluGrad = 9,         // AIV: d_gate_up from d_activation and gate_up
+  kGateUpGrad = 10,        // AIC: d_expert_in = d_gate_up @ w_gate_up^T
+  kGateUpWeightGrad = 11,  // AIC: d_w_gate_up += expert_in^T @ d_gate_up
+  kReturnGrad = 12,        // AIV: puts rows of d_expert_in into d_returned
+  kCombineGrad = 13,       // AIV: dx[tokens] = ordered sum of d_returned
+  kTopkWeightGrad = 14,    // AIV: d_topk_weights[tokens]
+  kNumTaskKinds = 15,
 };
 
 enum Unit : uint16_t { kAic = 0, kAiv = 1, kNumUnits = 2 };
@@ -70,8 +97,20 @@ enum BufferId : uint16_t {
   kExpertOut = 6,
   kReturned = 7,
   kY = 8,
-  kNumBuffers = 9,
+  kDy = 9,
+  kDExpertOut = 10,
+  kDActivation = 11,
+  kDWDown = 12,
+  kDGateUp = 13,
+  kDWGateUp = 14,
+  kDExpertIn = 15,
+  kDReturned = 16,
+  kDx = 17,
+  kDTopkWeights = 18,
+  kNumBuffers = 19,
 };
+
+enum Direction : uint32_t { kForward = 0, kBackward = 1 };
 
 enum View : uint16_t { kRows = 0, kSender = 1, kNumViews = 2 };
 
@@ -110,13 +149,12 @@ struct TaskDesc {
   uint32_t wait_begin;    // into waits
   uint32_t signal_begin;  // into signals
   uint32_t region_begin;  // into regions: reads, then writes
-  uint8_t wait_count;
+  uint16_t wait_count;
   uint8_t read_count;
   uint8_t write_count;
-  uint8_t reserved0;
   uint16_t signal_count;
   uint16_t core;  // core of its unit on its rank
-  uint32_t reserved1;
+  uint32_t reserved;
 };
 static_assert(sizeof(TaskDesc) == 64, "TaskDesc is 64 bytes");
 
@@ -191,8 +229,8 @@ struct ImageHeader {
   uint32_t version;
   uint32_t header_bytes;
   uint64_t total_bytes;
-  uint32_t crc32;  // zlib's CRC of all bytes, this field taken as zero
-  uint32_t reserved0;
+  uint32_t crc32;      // zlib's CRC of all bytes, this field taken as zero
+  uint32_t direction;  // Direction
   // Layer.
   int32_t num_ranks;        // R
   int32_t num_tokens;       // T
@@ -214,7 +252,8 @@ struct ImageHeader {
   int32_t token_block;  // tokens of one combine task
   int32_t num_aic;      // per rank
   int32_t num_aiv;
-  uint32_t reserved1[2];
+  int32_t chain_rows;  // backward: rows of one link of a weight gradient
+  uint32_t reserved0;
   TableRef tasks;        // TaskDesc
   TableRef waits;        // WaitDesc
   TableRef signals;      // SignalDesc

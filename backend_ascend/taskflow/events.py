@@ -156,6 +156,16 @@ def _slices(owner, n: int):
   return np.cumsum(count) - count, count
 
 
+def _check_count(name: str, count, dtype) -> None:
+  """Refuses a list that the task's descriptor cannot count."""
+  limit = np.iinfo(dtype).max
+  if count.size and count.max() > limit:
+    raise ValueError(
+        f'row_block: expected at most {limit} {name}s of a task, got '
+        f'{count.max()}; larger row blocks make fewer'
+    )
+
+
 def derive(batches, partitions, num_ranks: int, count_rows: bool) -> dict:
   """Returns the tables tasks, waits, signals, regions and events.
 
@@ -178,6 +188,7 @@ def derive(batches, partitions, num_ranks: int, count_rows: bool) -> dict:
     )
     for name, owner in (('wait', wait_owner), ('signal', signal_owner)):
       start, count = _slices(owner, n)
+      _check_count(name, count, task.dtype[name + '_count'])
       task[name + '_begin'] = begin[name] + start
       task[name + '_count'] = count
       begin[name] += len(owner)

@@ -9,6 +9,7 @@ from reference import config as config_lib
 from reference import precision
 
 EVENT_GRAINS = ('expert', 'row_block')
+WEIGHT_GRAD_ORDERS = ('interleaved', 'last')
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -31,6 +32,11 @@ class Options:
     num_aiv: AIV workers per rank.
     expert_capacity: C, rows that one expert can receive; None means lossless,
       min(R * T, N).  Rounded up to a multiple of `row_block`.
+    chain_rows: backward: rows that one task of a weight gradient sums; None
+      means all rows of its expert, one task.  Rounded up to a multiple of
+      `row_block`.
+    weight_grad_order: backward: 'interleaved' (next to the input gradient of
+      the same expert, as published) or 'last' (after all input gradients).
 
   Raises:
     ValueError: an unknown grain, or a size that is not positive.
@@ -44,16 +50,21 @@ class Options:
   num_aic: int = 24
   num_aiv: int = 48
   expert_capacity: int | None = None
+  chain_rows: int | None = None
+  weight_grad_order: str = 'interleaved'
 
   def __post_init__(self):
-    if self.event_grain not in EVENT_GRAINS:
-      raise ValueError(
-          f'event_grain: expected one of {EVENT_GRAINS}, '
-          f'got {self.event_grain!r}'
-      )
+    for name, known in (
+        ('event_grain', EVENT_GRAINS),
+        ('weight_grad_order', WEIGHT_GRAD_ORDERS),
+    ):
+      if getattr(self, name) not in known:
+        raise ValueError(
+            f'{name}: expected one of {known}, got {getattr(self, name)!r}'
+        )
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.name == 'event_grain' or value is None:
+      if field.type == 'str' or field.type is str or value is None:
         continue
       if not isinstance(value, int) or value < 1:
         raise ValueError(
@@ -68,12 +79,14 @@ class Options:
   def resolve(self, config: config_lib.MoEConfig) -> 'Options':
     """Returns the options with every None replaced by its default."""
     lossless = min(config.num_ranks * config.num_tokens, config.num_rows)
-    capacity = self.expert_capacity or lossless
+    capacity = _round_up(self.expert_capacity or lossless, self.row_block)
+    chain = _round_up(self.chain_rows or capacity, self.row_block)
     return dataclasses.replace(
         self,
         put_rows=self.put_rows or self.row_block,
         token_block=self.token_block or self.row_block,
-        expert_capacity=_round_up(capacity, self.row_block),
+        expert_capacity=capacity,
+        chain_rows=min(chain, capacity),
     )
 
 
@@ -85,6 +98,7 @@ class Flow:
     config: the layer's sizes.
     policy: the precision policy.
     options: the resolved granularity.
+    direction: which pass it computes.
     tasks: `[tasks]` layout.TASK; `core` is set by placement.
     waits: `[waits]` layout.WAIT, a slice per task.
     signals: `[signals]` layout.SIGNAL, a slice per task.
@@ -101,6 +115,7 @@ class Flow:
   config: config_lib.MoEConfig
   policy: precision.PrecisionPolicy
   options: Options
+  direction: layout.Direction
   tasks: np.ndarray
   waits: np.ndarray
   signals: np.ndarray

@@ -36,11 +36,12 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
     header[name] = getattr(config, name)
   for name in (
       'expert_capacity', 'row_block', 'col_block', 'put_rows', 'token_block',
-      'num_aic', 'num_aiv',
+      'num_aic', 'num_aiv', 'chain_rows',
   ):  # fmt: skip
     header[name] = getattr(options, name)
   header['magic'] = layout.MAGIC
   header['version'] = layout.VERSION
+  header['direction'] = flow.direction
   header['header_bytes'] = layout.HEADER.itemsize
   header['dtype'] = _DTYPES.index(policy.storage)
   header['placement'] = precision.PLACEMENTS.index(policy.placement)
@@ -135,7 +136,7 @@ def parse(blob) -> Image:
               name: int(header[name])
               for name in (
                   'row_block', 'col_block', 'put_rows', 'token_block',
-                  'num_aic', 'num_aiv', 'expert_capacity',
+                  'num_aic', 'num_aiv', 'expert_capacity', 'chain_rows',
               )
           },
       ),

@@ -8,7 +8,7 @@ import enum
 import numpy as np
 
 MAGIC = 0x31474D49454F4D48
-VERSION = 1
+VERSION = 2
 ANY_RANK = -1
 NO_EXPERT = -1
 ROW_BLOCK_RANGE = -1
@@ -25,6 +25,15 @@ class Kind(enum.IntEnum):
   DOWN = 3
   RETURN = 4
   COMBINE = 5
+  DISPATCH_GRAD = 6
+  DOWN_GRAD = 7
+  DOWN_WEIGHT_GRAD = 8
+  SWIGLU_GRAD = 9
+  GATE_UP_GRAD = 10
+  GATE_UP_WEIGHT_GRAD = 11
+  RETURN_GRAD = 12
+  COMBINE_GRAD = 13
+  TOPK_WEIGHT_GRAD = 14
 
 
 class Unit(enum.IntEnum):
@@ -46,6 +55,23 @@ class Buffer(enum.IntEnum):
   EXPERT_OUT = 6
   RETURNED = 7
   Y = 8
+  DY = 9
+  D_EXPERT_OUT = 10
+  D_ACTIVATION = 11
+  D_W_DOWN = 12
+  D_GATE_UP = 13
+  D_W_GATE_UP = 14
+  D_EXPERT_IN = 15
+  D_RETURNED = 16
+  DX = 17
+  D_TOPK_WEIGHTS = 18
+
+
+class Direction(enum.IntEnum):
+  """Which pass an image computes."""
+
+  FORWARD = 0
+  BACKWARD = 1
 
 
 class View(enum.IntEnum):
@@ -76,6 +102,15 @@ UNIT_OF_KIND = {
     Kind.DOWN: Unit.AIC,
     Kind.RETURN: Unit.AIV,
     Kind.COMBINE: Unit.AIV,
+    Kind.DISPATCH_GRAD: Unit.AIV,
+    Kind.DOWN_GRAD: Unit.AIC,
+    Kind.DOWN_WEIGHT_GRAD: Unit.AIC,
+    Kind.SWIGLU_GRAD: Unit.AIV,
+    Kind.GATE_UP_GRAD: Unit.AIC,
+    Kind.GATE_UP_WEIGHT_GRAD: Unit.AIC,
+    Kind.RETURN_GRAD: Unit.AIV,
+    Kind.COMBINE_GRAD: Unit.AIV,
+    Kind.TOPK_WEIGHT_GRAD: Unit.AIV,
 }
 
 # The tensor (name of `reference.tensors`) that a kind of task writes.
@@ -86,6 +121,15 @@ STAGE_OF_KIND = {
     Kind.DOWN: 'expert_out',
     Kind.RETURN: 'returned',
     Kind.COMBINE: 'y',
+    Kind.DISPATCH_GRAD: 'd_expert_out',
+    Kind.DOWN_GRAD: 'd_activation',
+    Kind.DOWN_WEIGHT_GRAD: 'd_w_down',
+    Kind.SWIGLU_GRAD: 'd_gate_up',
+    Kind.GATE_UP_GRAD: 'd_expert_in',
+    Kind.GATE_UP_WEIGHT_GRAD: 'd_w_gate_up',
+    Kind.RETURN_GRAD: 'd_returned',
+    Kind.COMBINE_GRAD: 'dx',
+    Kind.TOPK_WEIGHT_GRAD: 'd_topk_weights',
 }
 
 
@@ -101,8 +145,8 @@ TASK = _struct(
     'row_begin:i4', 'row_end:i4', 'col_begin:i4', 'col_end:i4',
     'row_block:i4', 'col_block:i4',
     'wait_begin:u4', 'signal_begin:u4', 'region_begin:u4',
-    'wait_count:u1', 'read_count:u1', 'write_count:u1', 'reserved0:u1',
-    'signal_count:u2', 'core:u2', 'reserved1:u4',
+    'wait_count:u2', 'read_count:u1', 'write_count:u1', 'signal_count:u2',
+    'core:u2', 'reserved:u4',
 )  # fmt: skip
 WAIT = _struct('event:i4', 'threshold:i4')
 SIGNAL = _struct('event:i4', 'span:i4', 'amount:i4', 'rank:i4')
@@ -139,7 +183,7 @@ HEADER = np.dtype(
         ('header_bytes', '<u4'),
         ('total_bytes', '<u8'),
         ('crc32', '<u4'),
-        ('reserved0', '<u4'),
+        ('direction', '<u4'),
     ]
     + [
         (name, '<i4')
@@ -156,9 +200,9 @@ HEADER = np.dtype(
         (name, '<i4')
         for name in (
             'row_block', 'col_block', 'put_rows', 'token_block', 'num_aic',
-            'num_aiv',
+            'num_aiv', 'chain_rows',
         )
     ]
-    + [('reserved1', '<u4', (2,))]
+    + [('reserved0', '<u4')]
     + [(name, [('offset', '<u8'), ('count', '<u8')]) for name in TABLES]
 )  # fmt: skip

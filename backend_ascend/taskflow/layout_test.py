@@ -67,6 +67,7 @@ def test_numpy_struct_equals_cpp_struct(struct):
         (layout.Unit, 'Unit'),
         (layout.Buffer, 'BufferId'),
         (layout.View, 'View'),
+        (layout.Direction, 'Direction'),
         (layout.Grain, 'EventGrain'),
         (layout.Mode, 'EventMode'),
     ],

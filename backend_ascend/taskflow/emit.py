@@ -1,0 +1,321 @@
+"""Emitters: all tile tasks of one operator, with the regions they touch.
+
+Forward and backward are made of the same five forms: puts of slices to the
+owners of experts, grouped GEMM tiles, row-wise vector tiles, puts home, and
+token-wise tiles.
+"""
+
+import dataclasses
+
+from backend_ascend.taskflow import events
+from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import layout
+import numpy as np
+from reference import config as config_lib
+from reference import precision
+
+Buffer = layout.Buffer
+Kind = layout.Kind
+View = layout.View
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """All tasks of one kind.
+
+  Attributes:
+    tasks: `[n]` layout.TASK without its table references.
+    reads: `[n, i]` layout.REGION.
+    writes: `[n, j]` layout.REGION.
+    wave: `[n]` i4, see `Flow.wave`.
+  """
+
+  tasks: np.ndarray
+  reads: np.ndarray
+  writes: np.ndarray
+  wave: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  """Sizes that every emitter needs, in the notation's letters.
+
+  Attributes:
+    c: rows that one expert can receive.
+    slice_rows: rows of one (source rank, expert): a token goes to an expert
+      once, so at most T.
+    options: resolved granularity.
+    before_down: whether the routing weight multiplies before `w_down`.
+  """
+
+  r: int
+  t: int
+  e: int
+  l: int
+  k: int
+  d: int
+  f: int
+  c: int
+  slice_rows: int
+  options: flow_lib.Options
+  before_down: bool
+
+  @property
+  def row_blocks(self) -> int:
+    return self.c // self.options.row_block
+
+  @property
+  def by_row(self) -> bool:
+    """Whether events are row blocks."""
+    return self.options.event_grain == 'row_block'
+
+
+def shape(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    options: flow_lib.Options,
+) -> Shape:
+  """Returns the sizes.
+
+  Raises:
+    ValueError: the policy is not one that the backend computes.
+  """
+  if policy.storage == 'float64' or policy.accumulate != 'float32':
+    raise ValueError(
+        'policy: expected float32 or bfloat16 storage with float32 '
+        f'accumulation, got {policy.storage}/{policy.accumulate}'
+    )
+  dims = config.dims()
+  options = options.resolve(config)
+  return Shape(
+      **{letter: dims[letter.upper()] for letter in 'rtelkdf'},
+      c=options.expert_capacity,
+      slice_rows=min(dims['T'], options.expert_capacity),
+      options=options,
+      before_down=policy.placement == 'before_down',
+  )
+
+
+def grid(**axes: int) -> dict[str, np.ndarray]:
+  """Returns index arrays of a row-major grid, first axis slowest."""
+  grids = np.indices(tuple(axes.values()), dtype=np.int32)
+  return {name: index.reshape(-1) for name, index in zip(axes, grids)}
+
+
+def blocks(index, size: int, extent: int):
+  """Returns [begin, end) of block `index`, cut at `extent`."""
+  begin = index * size
+  return begin, np.minimum(begin + size, extent)
+
+
+def count(extent: int, size: int) -> int:
+  """Returns how many blocks of `size` cover `extent`."""
+  return -(-extent // size)
+
+
+def tasks(kind: Kind, n: int, rows, cols, **fields) -> np.ndarray:
+  """Returns `[n]` layout.TASK of one kind."""
+  table = np.zeros(n, layout.TASK)
+  table['kind'] = kind
+  table['unit'] = layout.UNIT_OF_KIND[kind]
+  table['peer'] = layout.ROW_BLOCK_RANGE
+  table['expert'] = layout.NO_EXPERT
+  table['row_begin'], table['row_end'] = rows
+  table['col_begin'], table['col_end'] = cols
+  for name, value in fields.items():
+    table[name] = value
+  return table
+
+
+def region(n: int, buffer, view, rank, group, rows, cols) -> np.ndarray:
+  """Returns `[n]` layout.REGION."""
+  table = np.zeros(n, layout.REGION)
+  table['buffer'] = buffer
+  table['view'] = view
+  table['rank'] = rank
+  table['group'] = group
+  table['row_begin'], table['row_end'] = rows
+  table['col_begin'], table['col_end'] = cols
+  return table
+
+
+def stack(*regions: np.ndarray) -> np.ndarray:
+  return np.stack(regions, axis=1)
+
+
+def rotated(g, s: Shape):
+  """Returns the peer, rotated by the own rank.
+
+  So ranks do not all send to rank 0 first (HyperParallel-MoE, RATR).
+  """
+  return (g['i'] + g['r']) % s.r
+
+
+def dispatch(s: Shape, kind: Kind, source, target) -> Batch:
+  """Puts: rank r sends its slice for expert e, a few rows at a time."""
+  put = s.options.put_rows
+  g = grid(r=s.r, l=s.l, p=count(s.slice_rows, put), i=s.r)
+  n = g['r'].size
+  owner = rotated(g, s)
+  rows = blocks(g['p'], put, s.slice_rows)
+  table = tasks(
+      kind, n, rows, (0, s.d), rank=g['r'], expert=owner * s.l + g['l'],
+      peer=owner, row_block=g['p'],
+  )  # fmt: skip
+  read = region(n, source, View.ROWS, g['r'], 0, (0, s.t), (0, s.d))
+  sent = region(
+      n, target, View.SENDER, owner, g['l'] * s.r + g['r'], rows, (0, s.d + 1)
+  )
+  return Batch(table, stack(read), stack(sent), np.full(n, -1, np.int32))
+
+
+def gemm(
+    s: Shape, kind: Kind, source, weight, target, depth: int, width: int,
+    lag: int, transposed: bool = False,
+) -> Batch:  # fmt: skip
+  """Tiles of a grouped GEMM `[rows, depth] @ [depth, width]` per expert."""
+  g = grid(r=s.r, l=s.l, b=s.row_blocks, c=count(width, s.options.col_block))
+  n = g['r'].size
+  rows = blocks(g['b'], s.options.row_block, s.c)
+  cols = blocks(g['c'], s.options.col_block, width)
+  at = (g['r'], g['l'])
+  table = tasks(
+      kind, n, rows, cols, rank=g['r'], expert=g['r'] * s.l + g['l'],
+      row_block=g['b'], col_block=g['c'],
+  )  # fmt: skip
+  box = (cols, (0, depth)) if transposed else ((0, depth), cols)
+  reads = stack(
+      region(n, source, View.ROWS, *at, rows, (0, depth)),
+      region(n, weight, View.ROWS, *at, *box),
+  )
+  writes = stack(region(n, target, View.ROWS, *at, rows, cols))
+  return Batch(table, reads, writes, g['l'] + lag)
+
+
+def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
+  """One vector tile per row block; `reads` lists (buffer, columns)."""
+  g = grid(r=s.r, l=s.l, b=s.row_blocks)
+  n = g['r'].size
+  rows = blocks(g['b'], s.options.row_block, s.c)
+  at = (g['r'], g['l'])
+  table = tasks(
+      kind, n, rows, (0, width), rank=g['r'],
+      expert=g['r'] * s.l + g['l'], row_block=g['b'],
+  )  # fmt: skip
+  read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
+  writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
+  return Batch(table, stack(*read), writes, g['l'])
+
+
+def puts_home(
+    s: Shape, kind: Kind, reads, target, width: int, lag: int
+) -> Batch:
+  """Puts of expert rows to the ranks of their tokens.
+
+  At grain row_block a task sends one row block, to whichever ranks its rows
+  go.  At grain expert it sends the slice (destination rank, expert), dispatch
+  mirrored; where the slice lies in the expert's rows is known at launch only,
+  so it reads the whole expert.
+  """
+  if s.by_row:
+    g = grid(r=s.r, l=s.l, p=s.row_blocks)
+    peer, to = layout.ROW_BLOCK_RANGE, layout.ANY_RANK
+    read_rows = rows = blocks(g['p'], s.options.row_block, s.c)
+  else:
+    put = s.options.put_rows
+    g = grid(r=s.r, l=s.l, p=count(s.slice_rows, put), i=s.r)
+    peer = to = rotated(g, s)
+    rows, read_rows = blocks(g['p'], put, s.slice_rows), (0, s.c)
+  n = g['r'].size
+  at = (g['r'], g['l'])
+  expert = g['r'] * s.l + g['l']
+  table = tasks(
+      kind, n, rows, (0, s.d), rank=g['r'], expert=expert, peer=peer,
+      row_block=g['p'],
+  )  # fmt: skip
+  read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
+  sent = region(n, target, View.SENDER, to, expert, rows, (0, width))
+  return Batch(table, stack(*read), stack(sent), g['l'] + lag)
+
+
+def token_wise(
+    s: Shape, kind: Kind, reads, target, width: int, wave: int
+) -> Batch:
+  """One tile per token block; `reads` lists (buffer, rows a token, columns)."""
+  g = grid(r=s.r, b=count(s.t, s.options.token_block))
+  n = g['r'].size
+  begin, end = blocks(g['b'], s.options.token_block, s.t)
+  table = tasks(
+      kind, n, (begin, end), (0, width), rank=g['r'], row_block=g['b']
+  )
+  read = [
+      region(n, b, View.ROWS, g['r'], 0, (begin * per, end * per), cols)
+      for b, per, cols in reads
+  ]
+  writes = stack(
+      region(n, target, View.ROWS, g['r'], 0, (begin, end), (0, width))
+  )
+  return Batch(table, stack(*read), writes, np.full(n, wave, np.int32))
+
+
+def spaces(s: Shape, slices, rows, homes, tokens) -> np.ndarray:
+  """Returns what the writers of every buffer must tile, in their view.
+
+  Args:
+    s: sizes.
+    slices: buffers that dispatch puts fill.
+    rows: (buffer, groups, rows, columns) of buffers written where they lie.
+    homes: (buffer, columns) of buffers that puts home fill.
+    tokens: (buffer, columns) of token-wise buffers.
+  """
+  ranks = range(s.r)
+  home_ranks = [layout.ANY_RANK] if s.by_row else ranks
+  home_rows = s.c if s.by_row else s.slice_rows
+  spec = [
+      *((b, View.SENDER, ranks, s.l * s.r, s.slice_rows, s.d + 1)
+        for b in slices),
+      *((b, View.ROWS, ranks, *extent) for b, *extent in rows),
+      *((b, View.SENDER, home_ranks, s.e, home_rows, w) for b, w in homes),
+      *((b, View.ROWS, ranks, 1, s.t, w) for b, w in tokens),
+  ]  # fmt: skip
+  table = [
+      (buffer, view, rank, groups, height, width, 0)
+      for buffer, view, of, groups, height, width in spec
+      for rank in of
+  ]
+  return np.array(table, layout.SPACE)
+
+
+def partitions(s: Shape, slices, rows, homes) -> tuple[events.Partition, ...]:
+  """Returns how each buffer that tasks wait for is cut into events."""
+  part = s.options.row_block if s.by_row else s.c
+  slots = (s.options.token_block if s.by_row else s.t) * s.k
+  return (
+      *(events.Partition(b, s.l, s.c, part, True, fold=s.r) for b in slices),
+      *(events.Partition(b, s.l, s.c, part) for b in rows),
+      *(
+          events.Partition(b, 1, s.t * s.k, slots, True, fold=s.e)
+          for b in homes
+      ),
+  )
+
+
+def flow(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    s: Shape,
+    direction: layout.Direction,
+    batches,
+    cuts,
+    extents,
+) -> flow_lib.Flow:
+  """Returns the unplaced flow of batches in dependency order."""
+  return flow_lib.Flow(
+      config=config,
+      policy=policy,
+      options=s.options,
+      direction=direction,
+      wave=np.concatenate([b.wave for b in batches]),
+      spaces=extents,
+      **events.derive(batches, cuts, s.r, s.by_row),
+  )

@@ -1,0 +1,158 @@
+"""Lowers the backward layer to tile tasks.
+
+The operators are those of HyperParallel-MoE (arXiv 2605.23764): dispatch of dy,
+input gradient and weight gradient of both GEMMs, SwiGLU gradient, return.  The
+ordered sum of dx and the gradient of the routing weights, which run outside the
+published kernel, are tasks here.  Forward tensors are inputs of this flow.
+
+A weight gradient sums over the rows of its expert in row order.  With
+`chain_rows` it is a chain of tasks, each waiting for the one before it.
+"""
+
+from backend_ascend.taskflow import emit
+from backend_ascend.taskflow import events
+from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import layout
+import numpy as np
+from reference import config as config_lib
+from reference import precision
+
+Buffer = layout.Buffer
+Kind = layout.Kind
+View = layout.View
+
+
+def _links(s: emit.Shape) -> int:
+  return emit.count(s.c, s.options.chain_rows)
+
+
+def _weight_grad(
+    s: emit.Shape, kind: Kind, left, right, target, height: int, width: int,
+    lag: int,
+) -> emit.Batch:  # fmt: skip
+  """Chains of `left[rows].T @ right[rows]` tiles, one chain per tile."""
+  links, col = _links(s), s.options.col_block
+  g = emit.grid(
+      r=s.r, l=s.l, j=links, b=emit.count(height, col), c=emit.count(width, col)
+  )
+  n = g['r'].size
+  rows = emit.blocks(g['b'], col, height)
+  cols = emit.blocks(g['c'], col, width)
+  summed = emit.blocks(g['j'], s.options.chain_rows, s.c)
+  at = (g['r'], g['l'])
+  link = g['l'] * links + g['j']
+  table = emit.tasks(
+      kind, n, rows, cols, rank=g['r'], expert=g['r'] * s.l + g['l'],
+      peer=g['j'], row_block=g['b'], col_block=g['c'],
+  )  # fmt: skip
+  reads = [
+      emit.region(n, left, View.ROWS, *at, summed, rows),
+      emit.region(n, right, View.ROWS, *at, summed, cols),
+  ]
+  if links > 1:
+    # The first link reads nothing of the chain: an empty box.
+    before = np.where(g['j'] > 0, link - 1, link)
+    box = (rows[0], np.where(g['j'] > 0, rows[1], rows[0]))
+    reads.append(
+        emit.region(n, target, View.ROWS, g['r'], before, box, cols)
+    )
+  write = emit.region(n, target, View.ROWS, g['r'], link, rows, cols)
+  last = s.options.weight_grad_order == 'last'
+  wave = np.where(last, s.l + 2, g['l'] + lag) + np.zeros(n, np.int32)
+  return emit.Batch(table, emit.stack(*reads), emit.stack(write), wave)
+
+
+def _batches(s: emit.Shape) -> list[emit.Batch]:
+  header = (Buffer.D_EXPERT_OUT, (s.d, s.d + 1))
+  swiglu_reads = [
+      (Buffer.D_ACTIVATION, (0, s.f)),
+      (Buffer.GATE_UP, (0, 2 * s.f)),
+  ]
+  home_reads = [(Buffer.D_EXPERT_IN, (0, s.d)), header]
+  weight_reads = [
+      (Buffer.DY, 1, (0, s.d)),
+      (Buffer.RETURNED, s.k, (0, s.d)),
+  ]
+  if s.before_down:
+    swiglu_reads.append(header)
+    home_reads.append((Buffer.D_GATE_UP, (2 * s.f, 2 * s.f + 1)))
+    weight_reads = [(Buffer.D_RETURNED, s.k, (s.d, s.d + 1))]
+  end = s.l + 3
+  return [
+      emit.dispatch(s, Kind.DISPATCH_GRAD, Buffer.DY, Buffer.D_EXPERT_OUT),
+      emit.gemm(
+          s, Kind.DOWN_GRAD, Buffer.D_EXPERT_OUT, Buffer.W_DOWN,
+          Buffer.D_ACTIVATION, s.d, s.f, lag=0, transposed=True,
+      ),
+      # Next to the input gradient of the same expert, whose rows it reads too.
+      _weight_grad(
+          s, Kind.DOWN_WEIGHT_GRAD, Buffer.ACTIVATION, Buffer.D_EXPERT_OUT,
+          Buffer.D_W_DOWN, s.f, s.d, lag=0,
+      ),
+      emit.row_wise(
+          s, Kind.SWIGLU_GRAD, swiglu_reads, Buffer.D_GATE_UP,
+          2 * s.f + s.before_down,
+      ),
+      emit.gemm(
+          s, Kind.GATE_UP_GRAD, Buffer.D_GATE_UP, Buffer.W_GATE_UP,
+          Buffer.D_EXPERT_IN, 2 * s.f, s.d, lag=1, transposed=True,
+      ),
+      _weight_grad(
+          s, Kind.GATE_UP_WEIGHT_GRAD, Buffer.EXPERT_IN, Buffer.D_GATE_UP,
+          Buffer.D_W_GATE_UP, s.d, 2 * s.f, lag=1,
+      ),
+      emit.puts_home(
+          s, Kind.RETURN_GRAD, home_reads, Buffer.D_RETURNED,
+          s.d + s.before_down, lag=1,
+      ),
+      emit.token_wise(
+          s, Kind.COMBINE_GRAD, [(Buffer.D_RETURNED, s.k, (0, s.d))],
+          Buffer.DX, s.d, wave=end,
+      ),
+      emit.token_wise(
+          s, Kind.TOPK_WEIGHT_GRAD, weight_reads, Buffer.D_TOPK_WEIGHTS, s.k,
+          wave=end,
+      ),
+  ]  # fmt: skip
+
+
+def lower_backward(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    options: flow_lib.Options,
+) -> flow_lib.Flow:
+  """Returns the unplaced flow of the backward layer.
+
+  Args:
+    config: sizes of the layer; `config.num_rows` is N of the packed buffers.
+    policy: storage must be float32 or bfloat16, accumulation float32.
+    options: granularity; None fields take their defaults.
+
+  Raises:
+    ValueError: the policy is not one that the backend computes.
+  """
+  s = emit.shape(config, policy, options)
+  links = s.l * _links(s)
+  slices, homes = [Buffer.D_EXPERT_OUT], [Buffer.D_RETURNED]
+  rows = [
+      (Buffer.D_ACTIVATION, s.l, s.c, s.f),
+      (Buffer.D_GATE_UP, s.l, s.c, 2 * s.f + s.before_down),
+      (Buffer.D_EXPERT_IN, s.l, s.c, s.d),
+  ]
+  grads = [
+      (Buffer.D_W_DOWN, links, s.f, s.d),
+      (Buffer.D_W_GATE_UP, links, s.d, 2 * s.f),
+  ]
+  cuts = emit.partitions(s, slices, [b for b, *_ in rows], homes)
+  if _links(s) > 1:
+    cuts += tuple(
+        events.Partition(b, groups, height, s.options.col_block)
+        for b, groups, height, _ in grads
+    )
+  return emit.flow(
+      config, policy, s, layout.Direction.BACKWARD, _batches(s), cuts,
+      emit.spaces(
+          s, slices, rows + grads, [(b, s.d + s.before_down) for b in homes],
+          [(Buffer.DX, s.d), (Buffer.D_TOPK_WEIGHTS, s.k)],
+      ),
+  )  # fmt: skip
