@@ -20,6 +20,8 @@ def rows_grad(
 ) -> at.Float[at.Array, 'R N X']:
   """Multiplies row n of rank r by the transposed weight of its expert.
 
+  As `expert_gemm.expert_gemm`, on one transposed copy of the stored weights.
+
   Args:
     config: sizes.
     policy: sums run in its accumulate dtype and are rounded once.
@@ -47,8 +49,9 @@ def weight_grad(
   """Sums, for every expert, the outer products of its rows, in row order.
 
   Blocks of `expert_gemm.BLOCK_ROWS` rows, counted from the expert's first, are
-  added one after another; only the last sum is rounded.  Nothing larger than
-  the result and one expert's gradient in the accumulation dtype is made.
+  added one after another; inside a block the order is that of a dot.  Only the
+  last sum is rounded.  Nothing larger than the result, the rows once more if
+  they are bfloat16, and one expert's gradient in the accumulation dtype is made.
 
   Args:
     config: sizes.
@@ -70,17 +73,16 @@ def weight_grad(
   left, right = _bits(rows), _bits(d_out)
   storage = numerics.storage_dtype(policy)
   shape = (rows.shape[2], d_out.shape[2])
+  height = min(expert_gemm.BLOCK_ROWS, rows.shape[1])
 
   def accumulate(group: at.Int32[at.Array, '']) -> at.Array:
     def add(i: at.Array, total: at.Array) -> at.Array:
-      at_row = group // config.experts_per_rank, begin[group] + i * height
-      a = lax.bitcast_convert_type(_block(left, at_row, end[group]), rows.dtype)
-      b = lax.bitcast_convert_type(
-          _block(right, at_row, end[group]), d_out.dtype
-      )
+      where = rank, begin[group] + i * height, end[group], height
+      a = lax.bitcast_convert_type(_block(left, *where), rows.dtype)
+      b = lax.bitcast_convert_type(_block(right, *where), d_out.dtype)
       return total + _dot(numerics.widen(policy, a), numerics.widen(policy, b))
 
-    height = _height(left)
+    rank = group // config.experts_per_rank
     blocks = (end[group] - begin[group] + (height - 1)) // height
     total = jnp.zeros(shape, numerics.accumulate_dtype(policy))
     total = lax.fori_loop(jnp.int32(0), blocks, add, total)
@@ -91,20 +93,14 @@ def weight_grad(
   return sums.reshape(config.num_ranks, config.experts_per_rank, *shape)
 
 
-def _height(a: at.Array) -> int:
-  return min(expert_gemm.BLOCK_ROWS, a.shape[1])
-
-
 def _block(
-    bits: at.Array, at_row: tuple[at.Array, at.Array], end: at.Array
+    bits: at.Array, rank: at.Array, row: at.Array, end: at.Array, height: int
 ) -> at.Array:
-  """Returns `[height, X]`, the rows from `at_row` on, zero from `end` on."""
-  rank, row = at_row
-  height, width = _height(bits), bits.shape[2]
+  """Returns `[height, X]`, the rows from `row` on, zero from `end` on."""
   # A slice never leaves the buffer; turning it puts `row` first again, so that
   # an expert's sum does not depend on the capacity.
   start = jnp.minimum(row, bits.shape[1] - height)
-  sizes = (1, height, width)
+  sizes = (1, height, bits.shape[2])
   block = lax.dynamic_slice(bits, (rank, start, jnp.int32(0)), sizes)[0]
   block = jnp.roll(block, start - row, axis=0)
   mine = row + jnp.arange(height, dtype=jnp.int32) < end
