@@ -334,6 +334,7 @@ class TestAgainstCentralDifferences:
       flat, unravel = flatten_util.ravel_pytree(grads)
       rng = test_util.generator('directions')
       random = rng.normal(size=(8, flat.size))
+      random /= np.linalg.norm(random, axis=-1, keepdims=True)
       directions = np.concatenate([np.eye(flat.size), random])
       # When.
       actual = slopes(CONFIG, policy, inputs, dy, directions)
