@@ -13,6 +13,11 @@
 Shapes in jaxtyping strings use the capitals; `2F` is written `2*F`.
 """
 
-from jaxtyping import Array, Bool, Float, Int, Int32, Num
+from jaxtyping import Array
+from jaxtyping import Bool
+from jaxtyping import Float
+from jaxtyping import Int
+from jaxtyping import Int32
+from jaxtyping import Num
 
 __all__ = ['Array', 'Bool', 'Float', 'Int', 'Int32', 'Num']

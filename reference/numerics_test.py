@@ -59,7 +59,7 @@ class TestX64:
   )
   def test_golden_needs_x64(self, read):
     golden = precision.PrecisionPolicy().golden()
-    with test_util.x64(False), pytest.raises(ValueError, match='jax_enable_x64'):
+    with test_util.x64(False), pytest.raises(ValueError, match='enable_x64'):
       read(golden)
     with test_util.x64():
       assert read(golden) == np.float64

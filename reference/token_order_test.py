@@ -1,5 +1,7 @@
 """Tests of token_order."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,8 +21,16 @@ CONFIGS = {
 }
 NAMES = sorted(CONFIGS)
 plan = jax.jit(token_order.plan, static_argnums=0)
-slot_of_row = jax.jit(token_order.slot_of_row, static_argnums=0)
-expert_of_row = jax.jit(token_order.expert_of_row, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def everything(
+    config: config_lib.MoEConfig, ids: jax.Array
+) -> tuple[token_order.Plan, jax.Array, jax.Array]:
+  """Returns plan, slot_of_row and expert_of_row in one compilation."""
+  out = token_order.plan(config, ids)
+  slots = token_order.slot_of_row(config, out, ids)
+  return out, slots, token_order.expert_of_row(config, out)
 
 
 def appended(
@@ -52,7 +62,7 @@ class TestPlan:
     np.testing.assert_array_equal(end, [[6, 14], [10, 22]])
 
   @pytest.mark.parametrize(
-      'skew, x64', [(0.0, False), (0.3, False), (0.3, True), (9.0, False)]
+      'skew, x64', [(0.0, False), (0.3, True), (9.0, True)]
   )
   @pytest.mark.parametrize('name', NAMES)
   def test_equals_appending_in_a_loop(self, name, skew, x64):
@@ -61,9 +71,8 @@ class TestPlan:
     ids = test_util.random_ids(config, test_util.generator(name), skew)
     # When.
     with test_util.x64(x64):
-      out = plan(config, ids)
-      slots = slot_of_row(config, out, ids)
-      experts = expert_of_row(config, out)
+      out, slots, experts = everything(config, ids)
+    out = jax.tree.map(np.asarray, out)
     # Then.
     assert {a.dtype for a in (*out, slots, experts)} == {np.dtype('int32')}
     per_rank = config.experts_per_rank

@@ -149,7 +149,9 @@ struct RegionDesc {
 };
 static_assert(sizeof(RegionDesc) == 32, "RegionDesc is 32 bytes");
 
-// A partition of a buffer's row view: group, rows [part, part + 1) * part_rows.
+// A partition of a buffer's row view: group, rows [part, part + 1) * part_rows,
+// cut at the end of the buffer.  In mode kCountRows the threshold is the number
+// of rows of the partition (less than part_rows where it is cut).
 struct EventDesc {
   int32_t threshold;  // every waiter's threshold, and the sum of all signals
   int32_t rank;       // home of the counter

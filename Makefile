@@ -1,0 +1,108 @@
+# make parity      check every tile of the megakernel against the oracle
+# make test        style, types and the test suite, MindSpore included
+# make test-core   the suite without MindSpore, on the newest JAX and numpy
+# make sweep       slow tests, then every preset, rank count and routing
+# make bench       the measured figures
+# make format      style that a tool can mend, and the BUILD files
+# make clean       removes what the others made
+#
+# Each does its own set-up, from Python 3.11 or newer (PYTHON=...) with its
+# headers, and a C++17 compiler.  Done once, it is not done again: a stamp in the
+# environment is older than what it was made from, or it is not.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check install
+JOBS ?= 2
+SHELL = /bin/bash
+.SHELLFLAGS = -euo pipefail -c
+
+NATIVE := $(shell find backend_ascend -name __pycache__ -prune -o \
+  \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
+CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
+
+.PHONY: parity test test-core sweep bench format clean lint
+.DELETE_ON_ERROR:
+
+parity: $(VENV)/core.stamp
+	@mkdir -p out
+	$(BIN)/hpmoe check --preset=small --ranks=4 --routing=text --lane=all \
+	  --json=out/parity.json
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+lint: $(VENV)/full.stamp
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+# Its own environment: MindSpore holds the other one to numpy 1.
+test-core:
+	@$(MAKE) --no-print-directory VENV=.venv-core test-newest
+
+.PHONY: test-newest
+test-newest: $(VENV)/newest.stamp
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+sweep: $(VENV)/full.stamp
+	$(BIN)/python -m pytest -n $(JOBS) -m slow
+	$(BIN)/hpmoe sweep
+
+BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
+bench: $(VENV)/full.stamp
+	for f in $(BENCHMARKS); do $(BIN)/python $$f; done
+
+format: $(VENV)/full.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CXX_FILES)
+	$(BIN)/python -m parity_tests.build_files --write
+
+clean:
+	rm -rf .venv .venv-core out build .pytest_cache .mypy_cache .ruff_cache \
+	  .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# --- Environments ---------------------------------------------------------
+
+define NO_PYTHON
+$(PYTHON): expected Python 3.11 or newer that can make environments and has \
+its headers. On Debian: apt-get install python3 python3-venv python3-dev. \
+Another interpreter: make PYTHON=/path/to/python3
+endef
+
+define CHECK_PYTHON
+import ensurepip, os, sys, sysconfig, venv; \
+header = os.path.join(sysconfig.get_paths()["include"], "Python.h"); \
+sys.exit(sys.version_info < (3, 11) or not os.path.exists(header))
+endef
+
+# The tools that build the native part come as packages: no system CMake.
+$(VENV)/venv.stamp:
+	@$(PYTHON) -c '$(CHECK_PYTHON)' 2>/dev/null \
+	  || { echo '$(NO_PYTHON)' >&2; exit 1; }
+	@$${CXX:-c++} --version >/dev/null 2>&1 || { echo \
+	  'c++: expected a C++17 compiler. On Debian: apt-get install g++' >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) cmake ninja $$($(BIN)/python -c 'import tomllib; print(*tomllib.load( \
+	  open("pyproject.toml", "rb"))["build-system"]["requires"])')
+	@touch $@
+
+# The build directory stays, so that one changed source is one compilation.
+INSTALL = $(PIP) --no-build-isolation --config-settings=build-dir=$(VENV)/build
+
+$(VENV)/core.stamp: $(VENV)/venv.stamp pyproject.toml $(NATIVE)
+	$(INSTALL) --editable .
+	@touch $@
+
+# A changed source does not change what the extras are.
+$(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
+	$(INSTALL) --editable '.[mindspore,test,dev]'
+	@touch $@
+
+$(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
+	$(INSTALL) --editable '.[test]'
+	$(PIP) --upgrade chex
+	@touch $@

@@ -1,0 +1,36 @@
+// Instruction sets of the host tile kernels, chosen at run time.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_CPU_FEATURES_H_
+#define BACKEND_ASCEND_KERNELS_HOST_CPU_FEATURES_H_
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+#define HPMOE_X86 1
+#elif defined(__aarch64__)
+#define HPMOE_NEON 1
+#endif
+
+// A function with one of these attributes may use that instruction set
+// whatever flags its file is compiled with.
+#define HPMOE_AVX2 __attribute__((target("avx2,fma")))
+#define HPMOE_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma")))
+
+// Bodies that each instruction set compiles for itself, from one source.
+#define HPMOE_INLINE inline __attribute__((always_inline))
+
+namespace hpmoe {
+
+enum class Isa : int32_t { kPortable, kNeon, kAvx2, kAvx512 };
+constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kNeon, Isa::kAvx2,
+                            Isa::kAvx512};
+
+// Whether this build has it and this CPU runs it.
+bool IsaSupported(Isa isa);
+Isa BestIsa();
+const char* IsaName(Isa isa);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_CPU_FEATURES_H_

@@ -1,0 +1,57 @@
+// One GEMM tile on the host: c = a @ b, float32 accumulation.
+//
+// Order.  Every element of c is ONE float32 chain
+//
+//   acc = +0;  acc = fma(a[i, p], b[p, j], acc) for p = 0 .. k - 1;
+//
+// rounded once, to nearest even, to the storage type.  So its bits depend on
+// its row of a, its column of b and k only: not on the tile around it, not on
+// the instruction set.  NaN results are the canonical quiet NaN.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
+#define BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+#include "backend_ascend/kernels/host/cpu_features.h"
+#include "backend_ascend/kernels/image.h"
+
+namespace hpmoe {
+
+// c[m, n] = a[m, k] @ b[k, n], row-major; c overlaps neither a nor b.
+struct GemmTile {
+  const void* a;
+  const void* b;
+  void* c;
+  int64_t lda, ldb, ldc;  // elements
+  int32_t m, n, k;
+  DType dtype;  // storage of a, b and c
+};
+
+// Packing buffers, kept between tiles; one per OS thread.
+class GemmScratch {
+ public:
+  enum Slot { kPanel = 0, kWideA = 1, kPartial = 2, kNumSlots = 3 };
+
+  // At least `count` floats, 64-byte aligned, contents undefined.
+  float* Reserve(Slot slot, int64_t count);
+
+ private:
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::unique_ptr<float, Free> buffers_[kNumSlots];
+  int64_t sizes_[kNumSlots] = {};
+};
+
+// `isa` must be supported.
+void RunGemmTile(const GemmTile& tile, Isa isa, GemmScratch* scratch);
+
+// Fault injection only: every partial sum rounded to bfloat16.
+void RunGemmTileBf16Accumulate(const GemmTile& tile);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_GEMM_H_

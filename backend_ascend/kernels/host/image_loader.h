@@ -1,0 +1,65 @@
+// Loading of a task image: every byte is checked once, so that nothing that
+// runs on an ImageView needs a bounds check, whatever the blob held.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_IMAGE_LOADER_H_
+#define BACKEND_ASCEND_KERNELS_HOST_IMAGE_LOADER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend_ascend/kernels/image.h"
+
+namespace hpmoe {
+
+// Outcome of a native call.  code 0 is success; otherwise `message` is one
+// line that says what, expected and got.
+struct Status {
+  int code;
+  char message[256];
+};
+
+// Pointers into the caller's blob, which must outlive the view.
+struct ImageView {
+  const ImageHeader* header;
+  const TaskDesc* tasks;
+  const WaitDesc* waits;
+  const SignalDesc* signals;
+  const RegionDesc* regions;
+  const EventDesc* events;
+  const SpaceDesc* spaces;
+  const QueueDesc* queues;
+  const uint32_t* queue_tasks;
+  int32_t num_tasks;
+  int32_t num_waits;
+  int32_t num_signals;
+  int32_t num_regions;
+  int32_t num_events;
+  int32_t num_spaces;
+  int32_t num_queues;
+  int32_t num_queue_tasks;
+};
+
+// Logical size of a buffer on one rank, as the table in image.h says.
+struct Extent {
+  int64_t groups;
+  int64_t rows;
+  int64_t cols;
+};
+
+// All zeros when the buffer has no such view.
+Extent ExtentOf(const ImageHeader& header, uint16_t buffer, uint16_t view);
+
+const char* BufferName(uint16_t buffer);  // name of the design's tensor
+const char* KindName(uint16_t kind);
+const char* UnitName(uint16_t unit);
+
+// Fills `out` and returns code 0, or refuses the blob with code 1.  `data` must
+// be 8-byte aligned.  A loaded view satisfies: every table lies in the blob;
+// every index, range and enum is valid; every region lies in its buffer; every
+// task is in exactly one queue, of its rank and core.  Whether a task's unit
+// fits its queue, and whether the flow is sound, is for the proofs.
+Status LoadImage(const void* data, size_t size, ImageView* out);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_IMAGE_LOADER_H_

@@ -1,0 +1,53 @@
+// One launch: a task image, its inputs and the routing in, every tensor out.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
+#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
+
+#include <cstdint>
+
+#include "backend_ascend/kernels/host/faults.h"
+#include "backend_ascend/kernels/host/image_loader.h"
+#include "backend_ascend/kernels/host/runtime_tasks.h"
+#include "backend_ascend/kernels/host/runtime_workers.h"
+
+namespace hpmoe {
+
+struct LaunchOptions {
+  int32_t threads;    // 0: one per core, no more than there are workers
+  double deadline_s;  // without any task ending
+  Isa isa;
+  FaultSpec fault;
+};
+
+// Why a launch stopped: the most telling blocked task and its unmet wait.
+struct Diagnosis {
+  static constexpr int32_t kMaxSuspects = 8;
+  StopReason reason;
+  int64_t task;  // -1: no task is blocked, one that runs took too long
+  int32_t event;
+  int32_t expected;
+  int32_t actual;
+  int32_t num_suspects;
+  int64_t suspects[kMaxSuspects];  // should have signalled: first those that
+                                   // ran and did not, then those yet to run
+};
+
+struct LaunchReport {
+  Diagnosis diagnosis;  // reason kNone: every task ran
+  bool fault_changed;   // the fault made a difference to its own task
+};
+
+// Runs the image.  `outputs` must arrive zeroed: what lies past a rank's last
+// valid row is left as it is, the rest is set to NaN first.  The status speaks
+// of inputs only; a launch that stopped says so in the report.
+Status Launch(const ImageView& view, const LaunchInputs& inputs,
+              const LaunchOptions& options, const LaunchOutputs& outputs,
+              LaunchReport* report);
+
+// The same tasks on one thread, kind by kind, without waits or signals.
+Status LaunchSerial(const ImageView& view, const LaunchInputs& inputs, Isa isa,
+                    const LaunchOutputs& outputs);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_

@@ -1,0 +1,284 @@
+"""Executes a task image on the host, in one launch or stage by stage."""
+
+import collections.abc
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+from backend_ascend import _native
+from backend_ascend.kernels.host import faults
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
+from reference import tensors
+
+_REASONS = ('none', 'deadlock', 'deadline')
+_MAX_DEADLINE_S = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskName:
+  """A task as a report names it.
+
+  Attributes:
+    index: into the image's tasks.
+    kind: 'dispatch', 'gate_up', 'swiglu', 'down', 'return' or 'combine'.
+    rank: rank that executes it.
+    expert: global expert, or -1 for a combine.
+    row_block: row tile.
+    col_block: column tile.
+  """
+
+  index: int
+  kind: str
+  rank: int
+  expert: int
+  row_block: int
+  col_block: int
+
+  def __str__(self) -> str:
+    expert = '' if self.expert < 0 else f'expert {self.expert}, '
+    return (
+        f'{self.kind} task {self.index} (rank {self.rank}, {expert}'
+        f'row block {self.row_block}, column block {self.col_block})'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+  """Why a launch stopped.
+
+  Attributes:
+    reason: 'deadlock', nothing runs and nothing can start; or 'deadline', no
+      task ended in time.
+    task: the blocked task; None if no task is blocked and one that runs took
+      too long.
+    event: index of the event that it waits for.
+    expected: the wait's threshold.
+    actual: the event's counter.
+    suspects: up to 8 tasks that should have signalled the event: first those
+      that ran without, then those that did not run.
+  """
+
+  reason: str
+  task: TaskName | None
+  event: int
+  expected: int
+  actual: int
+  suspects: tuple[TaskName, ...]
+
+  def __str__(self) -> str:
+    if self.task is None:
+      return f'{self.reason}: no task ended in time and none is blocked'
+    suspects = '; '.join(map(str, self.suspects)) or 'no task of the image'
+    return (
+        f'{self.reason}: {self.task} waits for event {self.event}: expected '
+        f'{self.expected}, got {self.actual}; not signalled by: {suspects}'
+    )
+
+
+class WaitError(RuntimeError):
+  """A launch ended before its last task; `diagnosis` says why."""
+
+  def __init__(self, diagnosis: Diagnosis):
+    super().__init__(str(diagnosis))
+    self.diagnosis = diagnosis
+
+
+def task_name(image: image_lib.Image, index: int) -> TaskName:
+  """Returns the readable name of a task of a parsed image."""
+  task = image.tables['tasks'][index]
+  return TaskName(
+      index=index,
+      kind=layout.Kind(task['kind']).name.lower(),
+      **{
+          name: int(task[name])
+          for name in ('rank', 'expert', 'row_block', 'col_block')
+      },
+  )
+
+
+def load(image) -> tuple[np.ndarray, image_lib.Image]:
+  """Returns an image's bytes and its tables, after the native checks.
+
+  Raises:
+    ValueError: the image is truncated, corrupt or inconsistent.
+  """
+  # A copy only where the loader could not read the tables in place.
+  blob = np.frombuffer(image, np.uint8)
+  if blob.ctypes.data % 8:
+    blob = blob.copy()
+  _native.check_image(blob)
+  return blob, image_lib.parse(blob)
+
+
+def _storage(image: image_lib.Image) -> np.dtype:
+  if image.policy.storage == 'bfloat16':
+    return np.dtype(ml_dtypes.bfloat16)
+  return np.dtype(np.float32)
+
+
+def _dtype(spec: tensors.TensorSpec, storage: np.dtype) -> np.dtype:
+  kinds = {
+      'storage': storage,
+      'f32': np.dtype(np.float32),
+      'i32': np.dtype(np.int32),
+  }
+  return kinds[spec.kind]
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+  """Returns bfloat16 as uint16, anything else as it is; never a copy."""
+  return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+
+
+def _checked(name: str, value, shape, dtype: np.dtype) -> np.ndarray:
+  value = np.asarray(value)
+  if value.dtype != dtype:
+    raise ValueError(f'{name}: expected dtype {dtype}, got {value.dtype}')
+  if value.shape != shape:
+    raise ValueError(f'{name}: expected shape {shape}, got {value.shape}')
+  value = _bits(np.ascontiguousarray(value))
+  if dtype != np.int32:
+    at = _native.first_non_finite(value)
+    if at >= 0:
+      index = tuple(int(i) for i in np.unravel_index(at, shape))
+      got = value.reshape(-1)[at : at + 1].view(dtype)[0]
+      raise ValueError(f'{name}: expected finite values, got {got} at {index}')
+  return value
+
+
+def _inputs(image: image_lib.Image, inputs) -> list[np.ndarray]:
+  if set(inputs) != set(tensors.INPUTS):
+    raise ValueError(
+        f'inputs: expected {sorted(tensors.INPUTS)}, got {sorted(inputs)}'
+    )
+  storage, dims = _storage(image), image.config.dims()
+  specs = [tensors.SPECS[name] for name in tensors.INPUTS]
+  return [
+      _checked(s.name, inputs[s.name], s.dims(**dims), _dtype(s, storage))
+      for s in specs
+  ]
+
+
+def _outputs(image: image_lib.Image, names) -> dict[str, np.ndarray]:
+  # Zeroed by the operating system on first touch: rows past the last valid
+  # one cost nothing.
+  storage, dims = _storage(image), image.config.dims()
+  specs = [tensors.SPECS[name] for name in names]
+  return {s.name: np.zeros(s.dims(**dims), _dtype(s, storage)) for s in specs}
+
+
+def _diagnosis(image, reason, task, event, expected, actual, suspects):
+  return Diagnosis(
+      reason=_REASONS[reason],
+      task=None if task < 0 else task_name(image, task),
+      event=event,
+      expected=expected,
+      actual=actual,
+      suspects=tuple(task_name(image, suspect) for suspect in suspects),
+  )
+
+
+def launch(
+    image,
+    inputs: collections.abc.Mapping[str, np.ndarray],
+    *,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+    fault: faults.Fault | None = None,
+    isa: str | None = None,
+) -> dict[str, np.ndarray]:
+  """Executes the image in one launch.
+
+  Args:
+    image: the blob of `compiler.compile_forward`, any contiguous buffer.
+    inputs: x `[R, T, D]`, topk_ids `[R, T, K]` i32, topk_weights `[R, T, K]`
+      f32, w_gate_up `[R, L, D, 2F]`, w_down `[R, L, F, D]`; the rest in the
+      storage dtype of the image's policy.
+    threads: OS threads that drive the image's workers; None means one per
+      core.
+    deadline_s: seconds without any task ending after which to give up.
+    fault: a fault to commit, for checking checkers.
+    isa: instruction set of the tile kernels; None means the best one.
+
+  Returns:
+    Every tensor of `reference.tensors.PLAN` and `STAGES` by name.  Rows past a
+    rank's last valid row are zero; what no task wrote is NaN.
+
+  Raises:
+    ValueError: an input does not fit the image, routing exceeds its capacity,
+      the image is corrupt, or the fault changes nothing where it was put.
+    WaitError: a task waited for an event that did not come.
+  """
+  if threads is not None and not 1 <= threads <= 4096:
+    raise ValueError(f'threads: expected 1 to 4096, got {threads}')
+  if not 0 < deadline_s <= _MAX_DEADLINE_S:
+    raise ValueError(
+        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
+        f'got {deadline_s}'
+    )
+  blob, parsed = load(image)
+  arrays = _inputs(parsed, inputs)
+  outputs = _outputs(parsed, tensors.PLAN + tensors.STAGES)
+  diagnosis, fault_changed = _native.launch(
+      blob,
+      arrays,
+      [_bits(a) for a in outputs.values()],
+      threads or 0,
+      deadline_s,
+      isa or '',
+      fault.name if fault else '',
+      fault.task if fault else -1,
+  )
+  if diagnosis[0]:
+    raise WaitError(_diagnosis(parsed, *diagnosis))
+  if fault and not fault_changed:
+    raise ValueError(
+        f'fault: expected a task that {fault.name} changes, got '
+        f'{task_name(parsed, fault.task)}, whose output stays the same'
+    )
+  return outputs
+
+
+def launch_serial(
+    image,
+    inputs: collections.abc.Mapping[str, np.ndarray],
+    *,
+    isa: str | None = None,
+) -> dict[str, np.ndarray]:
+  """Runs the same tasks on one thread, kind by kind; see `launch`.
+
+  Nothing waits and nothing signals, so this is what any schedule must equal,
+  bit for bit.
+  """
+  blob, parsed = load(image)
+  arrays = _inputs(parsed, inputs)
+  outputs = _outputs(parsed, tensors.PLAN + tensors.STAGES)
+  _native.launch_serial(
+      blob, arrays, [_bits(a) for a in outputs.values()], isa or ''
+  )
+  return outputs
+
+
+def make_plan(image, topk_ids: np.ndarray) -> dict[str, np.ndarray]:
+  """Returns the launch plan of a routing.
+
+  Args:
+    image: the blob of `compiler.compile_forward`.
+    topk_ids: `[R, T, K]` i32.
+
+  Returns:
+    counts `[R, E]`, row_base `[R, E]` and row_of_slot `[R, T, K]`, all i32.
+
+  Raises:
+    ValueError: an id is out of range, a token names an expert twice, or a
+      rank or an expert gets more rows than the image has room for.
+  """
+  blob, parsed = load(image)
+  spec = tensors.SPECS['topk_ids']
+  shape = spec.dims(**parsed.config.dims())
+  ids = _checked('topk_ids', topk_ids, shape, np.dtype(np.int32))
+  outputs = _outputs(parsed, tensors.PLAN)
+  _native.make_plan(blob, ids, list(outputs.values()))
+  return outputs

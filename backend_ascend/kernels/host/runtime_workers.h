@@ -1,0 +1,74 @@
+// Many virtual workers on few OS threads.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_WORKERS_H_
+#define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_WORKERS_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "backend_ascend/kernels/host/runtime_platform.h"
+
+namespace hpmoe {
+
+enum class StopReason : int32_t {
+  kNone = 0,
+  kDeadlock = 1,  // no task runs and none can start
+  kDeadline = 2,  // no task ended in time
+};
+
+// Walks every queue of an image to its end.
+//
+// Any thread may drive any worker; a try-lock per worker says who does.  A
+// thread that finds nothing to run yields a few times, then sleeps until some
+// task ends.  `ended_` orders all of this: it counts the tasks that have
+// signalled.  If every thread has scanned all workers in vain at the same value
+// of `ended_`, no task runs and none will: that is a deadlock, seen at once.
+class WorkerPool {
+ public:
+  WorkerPool(LaunchState* state, int32_t threads, double deadline_s);
+
+  // Returns when all tasks have run, or why they did not.
+  StopReason Run();
+
+  // After Run: where worker `i` stopped.
+  size_t size() const { return workers_.size(); }
+  const Cursor& cursor(size_t i) const { return workers_[i].cursor; }
+
+ private:
+  struct alignas(64) Worker {
+    std::atomic<bool> driven{false};
+    Cursor cursor{};
+  };
+
+  void Drive(int32_t thread);
+  bool Scan(size_t* at, HostPlatform* platform);
+  bool RunSome(Worker* worker, HostPlatform* platform);
+  void TaskEnded();
+  void SleepUntilProgress(uint64_t seen);
+  void Stop(StopReason reason);
+  bool Over() const {
+    return ended_.load() == num_tasks_ || stop_.load() != StopReason::kNone;
+  }
+
+  LaunchState* const state_;
+  const double deadline_s_;
+  const uint64_t num_tasks_;
+  const int32_t wanted_;
+  std::vector<Worker> workers_;
+  std::atomic<uint64_t> ended_{0};
+  std::atomic<StopReason> stop_{StopReason::kNone};
+  std::atomic<int32_t> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable progress_;
+  int32_t threads_;       // guarded by mutex_ once threads run
+  uint64_t idle_at_ = 0;  // guarded by mutex_: value of ended_ at which
+  int32_t idle_ = 0;      // so many threads found nothing to run
+  int32_t spins_;
+};
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_RUNTIME_WORKERS_H_

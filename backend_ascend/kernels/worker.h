@@ -1,0 +1,106 @@
+// The worker loop that host and NPU share: one worker walks one static queue.
+//
+// A device runs `while (Step(&cursor, platform) != StepResult::kDone)` on each
+// core; a host interleaves many workers on few threads.  `Platform` supplies
+//
+//   const TaskDesc& Task(uint32_t index);
+//   const WaitDesc& Wait(uint32_t index);
+//   bool Reached(const WaitDesc& wait);     // acquire; never blocks
+//   void Run(uint32_t task);
+//   void Signal(uint32_t task);             // release
+//   void Add(const SignalDesc& signal, int32_t event, int32_t amount);
+//
+// No host-only construct may enter this file: no standard library, no
+// exceptions, no allocation.
+
+#ifndef BACKEND_ASCEND_KERNELS_WORKER_H_
+#define BACKEND_ASCEND_KERNELS_WORKER_H_
+
+#include "backend_ascend/kernels/image.h"
+
+// A device build defines this as its own function qualifier.
+#ifndef HPMOE_FUNCTION
+#define HPMOE_FUNCTION inline
+#endif
+
+namespace hpmoe {
+
+enum class StepResult : int32_t { kRan = 0, kBlocked = 1, kDone = 2 };
+
+// Where a worker stands in its queue.
+struct Cursor {
+  const uint32_t* tasks;
+  uint32_t count;
+  uint32_t next;
+  uint32_t waits_met;  // of task `next`: events only grow, so none is polled
+                       // again once it is met
+};
+
+// Fetch, wait, run, signal: one task, or none if a wait is not met yet.
+template <class Platform>
+HPMOE_FUNCTION StepResult Step(Cursor* cursor, Platform& platform) {
+  if (cursor->next == cursor->count) return StepResult::kDone;
+  const uint32_t index = cursor->tasks[cursor->next];
+  const TaskDesc& task = platform.Task(index);
+  for (; cursor->waits_met < task.wait_count; ++cursor->waits_met) {
+    if (!platform.Reached(platform.Wait(task.wait_begin + cursor->waits_met))) {
+      return StepResult::kBlocked;
+    }
+  }
+  platform.Run(index);
+  platform.Signal(index);
+  ++cursor->next;
+  cursor->waits_met = 0;
+  return StepResult::kRan;
+}
+
+// Counts rows into the events of their partitions: one add per run of rows
+// that fall into the same one.
+template <class Platform>
+class RowSignal {
+ public:
+  HPMOE_FUNCTION RowSignal(Platform& platform, const SignalDesc& signal,
+                           int32_t part_rows)
+      : platform_(platform), signal_(signal), part_rows_(part_rows) {}
+
+  HPMOE_FUNCTION void Row(int32_t landing_row) {
+    const int32_t part = landing_row / part_rows_;
+    if (part != part_) Flush();
+    part_ = part;
+    ++rows_;
+  }
+
+  HPMOE_FUNCTION void Flush() {
+    if (rows_ > 0 && part_ < signal_.span) {
+      platform_.Add(signal_, signal_.event + part_, rows_);
+    }
+    rows_ = 0;
+  }
+
+ private:
+  Platform& platform_;
+  const SignalDesc& signal_;
+  const int32_t part_rows_;
+  int32_t part_ = 0;
+  int32_t rows_ = 0;
+};
+
+// Lifts every partition of an expert that has `rows` rows to its threshold.
+// `events` are the `signal.span` events from `signal.event`.
+template <class Platform>
+HPMOE_FUNCTION void AddPadding(Platform& platform, const SignalDesc& signal,
+                               const EventDesc* events, int32_t rows) {
+  for (int32_t part = 0; part < signal.span; ++part) {
+    const EventDesc& event = events[part];
+    int32_t real = rows - part * event.part_rows;
+    if (real < 0) real = 0;
+    if (real > event.part_rows) real = event.part_rows;
+    if (event.threshold > real) {
+      platform.Add(signal, signal.event + part, event.threshold - real);
+    }
+  }
+}
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_WORKER_H_

@@ -1,0 +1,89 @@
+// The worker loop on its own, as a device would run it: no library at all.
+// Returns the number of the first check that fails, 0 if none does.
+
+#include "backend_ascend/kernels/worker.h"
+
+namespace {
+
+using hpmoe::Cursor;
+using hpmoe::EventDesc;
+using hpmoe::SignalDesc;
+using hpmoe::Step;
+using hpmoe::StepResult;
+using hpmoe::TaskDesc;
+using hpmoe::WaitDesc;
+
+// Two tasks: 0 waits for events 0 and 1; 1 waits for nothing.
+struct FakePlatform {
+  TaskDesc tasks[2] = {};
+  WaitDesc waits[2] = {{0, 2}, {1, 1}};
+  int32_t counters[4] = {};
+  int polls = 0, adds = 0;
+  int log[8] = {}, logged = 0;
+
+  FakePlatform() { tasks[0].wait_count = 2; }
+  const TaskDesc& Task(uint32_t index) { return tasks[index]; }
+  const WaitDesc& Wait(uint32_t index) { return waits[index]; }
+  bool Reached(const WaitDesc& wait) {
+    ++polls;
+    return counters[wait.event] >= wait.threshold;
+  }
+  void Run(uint32_t task) { log[logged++] = static_cast<int>(task); }
+  void Signal(uint32_t task) { log[logged++] = 10 + static_cast<int>(task); }
+  void Add(const SignalDesc&, int32_t event, int32_t amount) {
+    ++adds;
+    counters[event] += amount;
+  }
+};
+
+int TestStep() {
+  FakePlatform platform;
+  const uint32_t queue[2] = {0, 1};
+  Cursor cursor = {queue, 2, 0, 0};
+  if (Step(&cursor, platform) != StepResult::kBlocked) return 1;
+  if (platform.logged != 0 || platform.polls != 1) return 2;
+  // The first wait is met, the second is not; the first is not polled again.
+  platform.counters[0] = 2;
+  if (Step(&cursor, platform) != StepResult::kBlocked) return 3;
+  if (cursor.waits_met != 1 || platform.polls != 3) return 4;
+  platform.counters[1] = 5;
+  if (Step(&cursor, platform) != StepResult::kRan) return 5;
+  if (platform.polls != 4 || cursor.waits_met != 0) return 6;
+  if (Step(&cursor, platform) != StepResult::kRan) return 7;
+  if (Step(&cursor, platform) != StepResult::kDone) return 8;
+  const int want[4] = {0, 10, 1, 11};
+  for (int i = 0; i < 4; ++i) {
+    if (platform.log[i] != want[i]) return 9;
+  }
+  return platform.logged == 4 ? 0 : 10;
+}
+
+// 11 rows of an expert in 3 partitions of 4 from event 1; rows 2 .. 9 are
+// counted one by one, the padding completes the last partition.
+int TestRows() {
+  FakePlatform platform;
+  const SignalDesc signal = {1, 3, hpmoe::kPerRow, 0};
+  hpmoe::RowSignal<FakePlatform> rows(platform, signal, 4);
+  for (int32_t row = 2; row < 10; ++row) rows.Row(row);
+  rows.Flush();
+  if (platform.adds != 3) return 20;
+  const int32_t counted[4] = {0, 2, 4, 2};
+  for (int i = 0; i < 4; ++i) {
+    if (platform.counters[i] != counted[i]) return 21;
+  }
+  EventDesc events[3] = {};
+  for (EventDesc& event : events) event.threshold = event.part_rows = 4;
+  hpmoe::AddPadding(platform, signal, events, 11);
+  if (platform.adds != 4 || platform.counters[3] != 3) return 22;
+  // A row past the span signals nothing.
+  rows.Row(12);
+  rows.Flush();
+  return platform.adds == 4 ? 0 : 23;
+}
+
+}  // namespace
+
+int main() {
+  const int failed = TestStep();
+  return failed != 0 ? failed : TestRows();
+}

@@ -1,0 +1,142 @@
+"""Task image: serialises a placed flow to one blob, and reads one back."""
+
+import dataclasses
+import zlib
+
+from backend_ascend.taskflow import layout
+from backend_ascend.taskflow import flow as flow_lib
+import numpy as np
+from reference import config as config_lib
+from reference import precision
+
+_DTYPES = ('float32', 'bfloat16')
+_CRC_OFFSET = layout.HEADER.fields['crc32'][1]
+
+
+def _align(offset: int) -> int:
+  return -(-offset // layout.TABLE_ALIGN) * layout.TABLE_ALIGN
+
+
+def checksum(blob) -> int:
+  """Returns the CRC-32 of an image, its own field taken as zero."""
+  view = memoryview(blob)
+  crc = zlib.crc32(view[:_CRC_OFFSET])
+  crc = zlib.crc32(bytes(4), crc)
+  return zlib.crc32(view[_CRC_OFFSET + 4 :], crc)
+
+
+def _header(flow: flow_lib.Flow) -> np.ndarray:
+  config, policy, options = flow.config, flow.policy, flow.options
+  header = np.zeros(1, layout.HEADER)
+  for name in (
+      'num_ranks', 'num_tokens', 'num_experts', 'top_k', 'd_model', 'd_ff',
+      'num_rows',
+  ):  # fmt: skip
+    header[name] = getattr(config, name)
+  for name in (
+      'expert_capacity', 'row_block', 'col_block', 'put_rows', 'token_block',
+      'num_aic', 'num_aiv',
+  ):  # fmt: skip
+    header[name] = getattr(options, name)
+  header['magic'] = layout.MAGIC
+  header['version'] = layout.VERSION
+  header['header_bytes'] = layout.HEADER.itemsize
+  header['dtype'] = _DTYPES.index(policy.storage)
+  header['placement'] = precision.PLACEMENTS.index(policy.placement)
+  header['activation'] = precision.ACTIVATIONS.index(policy.activation)
+  header['event_grain'] = flow_lib.EVENT_GRAINS.index(options.event_grain)
+  return header
+
+
+def serialize(flow: flow_lib.Flow) -> bytearray:
+  """Returns the image of a placed flow.
+
+  Raises:
+    ValueError: the flow has tasks but no queues (it was not placed).
+  """
+  if len(flow.queue_tasks) != len(flow.tasks):
+    raise ValueError(
+        f'flow: expected a placed flow with {len(flow.tasks)} queued tasks, '
+        f'got {len(flow.queue_tasks)}'
+    )
+  header = _header(flow)
+  end = layout.HEADER.itemsize
+  for name in layout.TABLES:
+    table = getattr(flow, name)
+    offset = _align(end)
+    header[name]['offset'], header[name]['count'] = offset, len(table)
+    end = offset + table.nbytes
+  header['total_bytes'] = end
+  blob = bytearray(end)
+  for name, dtype in layout.TABLES.items():
+    table = getattr(flow, name)
+    offset = int(header[name]['offset'][0])
+    np.frombuffer(blob, dtype, len(table), offset)[:] = table
+  blob[: layout.HEADER.itemsize] = header.tobytes()
+  return seal(blob)
+
+
+def seal(blob: bytearray) -> bytearray:
+  """Writes the checksum into the blob and returns it."""
+  crc = checksum(blob)
+  blob[_CRC_OFFSET : _CRC_OFFSET + 4] = crc.to_bytes(4, 'little')
+  return blob
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+  """An image's tables as numpy views, without a copy.
+
+  Attributes:
+    header: scalar of layout.HEADER.
+    config: sizes of the layer.
+    policy: precision policy.
+    options: granularity, resolved.
+    tables: name to table, names of layout.TABLES.
+  """
+
+  header: np.void
+  config: config_lib.MoEConfig
+  policy: precision.PrecisionPolicy
+  options: flow_lib.Options
+  tables: dict[str, np.ndarray]
+
+
+def parse(blob) -> Image:
+  """Reads the tables of an image that the native loader has accepted."""
+  header = np.frombuffer(blob, layout.HEADER, 1)[0]
+  tables = {
+      name: np.frombuffer(
+          blob, dtype, int(header[name]['count']), int(header[name]['offset'])
+      )
+      for name, dtype in layout.TABLES.items()
+  }
+  return Image(
+      header=header,
+      config=config_lib.MoEConfig(
+          **{
+              name: int(header[name])
+              for name in (
+                  'num_ranks', 'num_tokens', 'num_experts', 'top_k',
+                  'd_model', 'd_ff',
+              )
+          },
+          capacity=int(header['num_rows']),
+      ),
+      policy=precision.PrecisionPolicy(
+          storage=_DTYPES[header['dtype']],
+          placement=precision.PLACEMENTS[header['placement']],
+          activation=precision.ACTIVATIONS[header['activation']],
+      ),
+      options=flow_lib.Options(
+          event_grain=flow_lib.EVENT_GRAINS[header['event_grain']],
+          **{
+              name: int(header[name])
+              for name in (
+                  'row_block', 'col_block', 'put_rows', 'token_block',
+                  'num_aic', 'num_aiv', 'expert_capacity',
+              )
+          },
+      ),
+      tables=tables,
+  )  # fmt: skip

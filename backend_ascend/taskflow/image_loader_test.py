@@ -1,0 +1,208 @@
+"""A corrupt image is an error, never undefined behaviour."""
+
+import zlib
+
+import numpy as np
+import pytest
+
+from backend_ascend import _native
+from backend_ascend import compiler
+from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
+from reference import config as config_lib
+from reference import precision
+
+
+def small_image(grain: str) -> bytearray:
+  return compiler.compile_forward(
+      config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
+      precision.PrecisionPolicy(),
+      flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2),
+  ).image
+
+
+IMAGES = {grain: small_image(grain) for grain in flow_lib.EVENT_GRAINS}
+both_grains = pytest.mark.parametrize('grain', IMAGES)
+
+
+def refusal(blob) -> str | None:
+  """Returns the loader's message, or None; proves what it accepts."""
+  try:
+    _native.validate_image(blob)
+  except ValueError as error:
+    assert '\n' not in str(error) and str(error)
+    return str(error)
+  _native.prove(blob)
+  return None
+
+
+def set_field(blob: bytearray, table: str, index: int, field: str, value):
+  """Returns a sealed copy with one field changed; 'header' is a table."""
+  blob = bytearray(blob)
+  header = np.frombuffer(blob, layout.HEADER, 1)
+  rows = header
+  if table != 'header':
+    place = header[table][0]
+    rows = np.frombuffer(
+        blob,
+        layout.TABLES[table],
+        int(place['count']),
+        int(place['offset']),
+    )
+  if table == 'queue_tasks':
+    rows[index] = value
+  else:
+    name, _, part = field.partition('.')
+    target = rows[name][part] if part else rows[name]
+    target[index] = value
+  return image_lib.seal(blob)
+
+
+@both_grains
+def test_what_the_compiler_makes_is_accepted(grain):
+  for kind in (bytes, bytearray, memoryview):
+    assert refusal(kind(IMAGES[grain])) is None
+
+
+@both_grains
+def test_every_single_bit_flip_is_refused(grain):
+  blob = bytearray(IMAGES[grain])
+  for bit in range(8 * len(blob)):
+    blob[bit // 8] ^= 1 << bit % 8
+    assert refusal(blob) is not None, bit
+    blob[bit // 8] ^= 1 << bit % 8
+  assert refusal(blob) is None
+
+
+@both_grains
+def test_every_truncation_is_refused(grain):
+  blob = bytes(IMAGES[grain])
+  for size in range(len(blob)):
+    assert refusal(blob[:size]) is not None, size
+  assert refusal(blob + b'\0') is not None
+
+
+@both_grains
+def test_every_single_bit_flip_with_a_right_checksum_is_survived(grain):
+  # Given flips that the checksum cannot see, when each is loaded and proved,
+  # then most are refused and none crashes.
+  blob = bytearray(IMAGES[grain])
+  accepted = 0
+  for bit in range(8 * len(blob)):
+    blob[bit // 8] ^= 1 << bit % 8
+    accepted += refusal(image_lib.seal(blob)) is None
+    blob[bit // 8] ^= 1 << bit % 8
+  assert 0 < accepted < 4 * len(blob)
+
+
+@both_grains
+def test_extreme_words_with_a_right_checksum_are_survived(grain):
+  blob = bytearray(IMAGES[grain])
+  words = np.frombuffer(blob, '<u4', len(blob) // 4)
+  for index in range(len(words)):
+    before = words[index]
+    for value in (0, 1, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF):
+      words[index] = value
+      refusal(image_lib.seal(blob))
+    words[index] = before
+  assert refusal(image_lib.seal(blob)) is None
+
+
+@both_grains
+def test_random_damage_with_a_right_checksum_is_survived(grain, request):
+  rng = np.random.default_rng(zlib.crc32(request.node.name.encode()))
+  refused = 0
+  for _ in range(4000):
+    blob = bytearray(IMAGES[grain])
+    for _ in range(rng.integers(1, 8)):
+      # Small values stay in range often enough to reach the proofs.
+      blob[rng.integers(len(blob))] = rng.choice([rng.integers(256), 0, 1, 2])
+    refused += refusal(image_lib.seal(blob)) is not None
+  assert refused > 0
+
+
+def test_tables_cut_short_by_their_count_are_survived():
+  for name in layout.TABLES:
+    for count in range(int(image_lib.parse(IMAGES['expert']).header[name][1])):
+      refusal(set_field(IMAGES['expert'], 'header', 0, f'{name}.count', count))
+
+
+@pytest.mark.parametrize(
+    'table, index, field, value, message',
+    [
+        ('header', 0, 'magic', 7, r'header\.magic: expected 31474d49'),
+        ('header', 0, 'version', 2, r'header\.version: expected 1, got 2'),
+        ('header', 0, 'header_bytes', 8, r'header_bytes: expected 240, got 8'),
+        ('header', 0, 'total_bytes', 9, r'total_bytes: expected \d+ .*got 9'),
+        ('header', 0, 'num_ranks', 0, r'num_ranks: expected 1\.\.\d+, got 0'),
+        ('header', 0, 'num_ranks', 3, r'num_experts: .* num_ranks=3, got 2'),
+        ('header', 0, 'top_k', 3, r'header\.top_k: expected 1\.\.2, got 3'),
+        ('header', 0, 'd_ff', -1, r'header\.d_ff: expected 1\.\.\d+, got -1'),
+        ('header', 0, 'row_block', 3, r'expert_capacity: .*row_block=3, got 4'),
+        ('header', 0, 'dtype', 2, r'header\.dtype: expected 0\.\.1, got 2'),
+        ('header', 0, 'tasks.offset', 257, r'tasks\.offset: .*64, got 257'),
+        ('header', 0, 'waits.offset', 2**63, r'waits\.offset: expected'),
+        ('header', 0, 'waits.offset', 256, r'waits\.offset: expected'),
+        ('header', 0, 'queue_tasks.count', 2**62, r'queue_tasks\.count:'),
+        ('tasks', 3, 'kind', 6, r'tasks\[3\]\.kind: expected 0\.\.5, got 6'),
+        ('tasks', 3, 'unit', 2, r'tasks\[3\]\.unit: expected 0\.\.1, got 2'),
+        ('tasks', 3, 'rank', 2, r'tasks\[3\]\.rank: expected 0\.\.1, got 2'),
+        ('tasks', 3, 'expert', 2, r'tasks\[3\]\.expert: expected 0\.\.1'),
+        ('tasks', 0, 'peer', 1, r'tasks\[0\]\.peer: expected 0, got 1'),
+        ('tasks', 0, 'row_end', 99, r'tasks\[0\]\.row_end: expected 0\.\.2'),
+        ('tasks', 5, 'wait_begin', 999, r'wait_begin: expected 0\.\.\d+, got'),
+        ('tasks', 5, 'signal_count', 999, r'signal_count: expected 0\.\.'),
+        ('tasks', 5, 'region_begin', 9999, r'region_begin: expected 0\.\.'),
+        ('tasks', 5, 'core', 1, r'tasks\[5\]\.core: expected 0, got 1'),
+        ('waits', 0, 'event', -1, r'waits\[0\]\.event: expected 0\.\.\d+'),
+        ('waits', 0, 'threshold', 0, r'waits\[0\]\.threshold: expected 1\.\.'),
+        ('signals', 0, 'event', 99, r'signals\[0\]\.event: expected 0\.\.'),
+        ('signals', 0, 'amount', 0, r'amount: expected 1\.\.\d+, got 0'),
+        ('signals', 0, 'span', 2**30, r'signals\[0\]\.span: expected'),
+        ('signals', 1, 'span', 17, r'span: expected 1\.\.1\d, got 17'),
+        ('signals', 0, 'rank', 2, r'signals\[0\]\.rank: expected 0\.\.1'),
+        ('regions', 0, 'buffer', 9, r'regions\[0\]\.buffer: expected 0\.\.8'),
+        ('regions', 0, 'view', 1, r'view: expected 0 for buffer x, got 1'),
+        ('regions', 0, 'rank', -1, r'regions\[0\]\.rank: expected 0\.\.1'),
+        ('regions', 0, 'group', 1, r'regions\[0\]\.group: expected 0, got 1'),
+        ('regions', 0, 'row_end', 3, r'row_end: expected 0\.\.2, got 3'),
+        ('regions', 0, 'col_begin', 3, r'col_begin: expected 0\.\.2, got 3'),
+        ('events', 0, 'mode', 2, r'events\[0\]\.mode: expected 0\.\.1, got 2'),
+        ('events', 0, 'part', 9, r'events\[0\]\.part: expected 0'),
+        ('events', 0, 'part_rows', 0, r'part_rows: expected 1\.\.\d+, got 0'),
+        ('spaces', 0, 'rows', 1, r'spaces\[0\]\.rows: expected 2, got 1'),
+        ('queues', 0, 'core', 1, r'queues\[0\]\.core: expected 0, got 1'),
+        ('queues', 0, 'count', 10**6, r'queues\[0\]\.count: expected 0\.\.'),
+        ('queues', 3, 'rank', 0, r'queues\[3\]: expected ascending'),
+        ('queue_tasks', 0, '', 10**6, r'queue_tasks\[0\]: expected 0\.\.'),
+    ],
+)
+def test_refusals_name_table_index_field_expected_and_got(
+    table, index, field, value, message
+):
+  blob = set_field(IMAGES['row_block'], table, index, field, value)
+  with pytest.raises(ValueError, match=message):
+    _native.validate_image(blob)
+
+
+def test_a_task_in_two_queues_or_in_none_is_refused():
+  tasks = image_lib.parse(IMAGES['expert']).tables['queue_tasks']
+  twice = set_field(IMAGES['expert'], 'queue_tasks', 1, '', tasks[0])
+  with pytest.raises(ValueError, match=rf'got task {tasks[0]} again'):
+    _native.validate_image(twice)
+  last = len(image_lib.parse(IMAGES['expert']).tables['queues']) - 1
+  none = set_field(IMAGES['expert'], 'queues', last, 'count', 0)
+  with pytest.raises(ValueError, match='expected in one queue, got none'):
+    _native.validate_image(none)
+
+
+def test_misaligned_memory_is_refused():
+  shifted = memoryview(b'\0' + bytes(IMAGES['expert']))[1:]
+  with pytest.raises(ValueError, match='aligned to 8 bytes'):
+    _native.validate_image(shifted)
+
+
+def test_what_is_not_bytes_is_a_type_error():
+  with pytest.raises(TypeError):
+    _native.validate_image('image')

@@ -1,0 +1,56 @@
+"""The image holds the flow, byte for byte."""
+
+import zlib
+
+from backend_ascend import compiler
+from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
+from backend_ascend.taskflow import lower_forward
+import numpy as np
+import pytest
+from reference import config as config_lib
+from reference import precision
+
+CONFIG = config_lib.MoEConfig(2, 5, 4, 2, 9, 5, capacity=16)
+POLICY = precision.PrecisionPolicy('bfloat16', placement='before_down')
+OPTIONS = flow_lib.Options('expert', 4, 3, num_aic=2, num_aiv=3)
+
+
+@pytest.fixture(scope='module')
+def compiled():
+  return compiler.compile_forward(CONFIG, POLICY, OPTIONS)
+
+
+def test_parse_returns_what_was_serialised(compiled):
+  image = image_lib.parse(compiled.image)
+  assert image.config == CONFIG
+  assert image.policy == POLICY
+  assert image.options == compiled.flow.options
+  for name in layout.TABLES:
+    np.testing.assert_array_equal(
+        image.tables[name], getattr(compiled.flow, name)
+    )
+
+
+def test_the_header_describes_the_blob(compiled):
+  image = image_lib.parse(compiled.image)
+  assert bytes(compiled.image[:8]) == b'HMOEIMG1'
+  assert image.header['total_bytes'] == len(compiled.image)
+  for name in layout.TABLES:
+    assert image.header[name]['offset'] % layout.TABLE_ALIGN == 0
+  blank = bytearray(compiled.image)
+  offset = layout.HEADER.fields['crc32'][1]
+  blank[offset : offset + 4] = bytes(4)
+  assert image.header['crc32'] == zlib.crc32(blank)
+
+
+def test_same_layer_same_bytes(compiled):
+  again = compiler.compile_forward(CONFIG, POLICY, OPTIONS)
+  assert again.image == compiled.image
+
+
+def test_an_unplaced_flow_is_refused():
+  flow = lower_forward.lower_forward(CONFIG, POLICY, OPTIONS)
+  with pytest.raises(ValueError, match='expected a placed flow'):
+    image_lib.serialize(flow)

@@ -1,0 +1,88 @@
+"""The numpy tables and the C++ header describe the same bytes."""
+
+import pathlib
+import re
+
+from backend_ascend.taskflow import layout
+import numpy as np
+import pytest
+
+HEADER = (
+    pathlib.Path(__file__).resolve().parents[1] / 'kernels' / 'image.h'
+).read_text()
+
+STRUCTS = {
+    'TaskDesc': layout.TASK,
+    'WaitDesc': layout.WAIT,
+    'SignalDesc': layout.SIGNAL,
+    'RegionDesc': layout.REGION,
+    'EventDesc': layout.EVENT,
+    'SpaceDesc': layout.SPACE,
+    'QueueDesc': layout.QUEUE,
+    'ImageHeader': layout.HEADER,
+}
+
+_C_TYPES = {
+    'uint8_t': np.dtype('u1'),
+    'uint16_t': np.dtype('<u2'),
+    'int32_t': np.dtype('<i4'),
+    'uint32_t': np.dtype('<u4'),
+    'uint64_t': np.dtype('<u8'),
+    'TableRef': np.dtype([('offset', '<u8'), ('count', '<u8')]),
+}
+
+
+def c_fields(struct: str) -> list[tuple[str, np.dtype]]:
+  """Returns (name, dtype) of every field of a struct of image.h."""
+  body = re.search(rf'struct {struct} {{(.*?)\n}};', HEADER, re.S).group(1)
+  body = re.sub(r'//[^\n]*', '', body)
+  fields = []
+  for c_type, name, count in re.findall(r'(\w+) (\w+)(?:\[(\d+)\])?;', body):
+    dtype = _C_TYPES[c_type]
+    fields.append((name, np.dtype((dtype, int(count))) if count else dtype))
+  return fields
+
+
+@pytest.mark.parametrize('struct', STRUCTS)
+def test_numpy_struct_equals_cpp_struct(struct):
+  # Given the C++ struct, when its fields are laid out with natural alignment,
+  # then numpy's packed struct has the same names, types and total size.
+  dtype = STRUCTS[struct]
+  fields = c_fields(struct)
+  assert [(n, dtype.fields[n][0]) for n in dtype.names] == fields
+  size = int(
+      re.search(rf'sizeof\({struct}\) == (\d+)', HEADER).group(1)
+  )
+  assert dtype.itemsize == size
+  for name in dtype.names:
+    field, offset = dtype.fields[name][:2]
+    assert offset % min(field.base.alignment, 8) == 0, name
+
+
+@pytest.mark.parametrize(
+    'enum_class, prefix',
+    [
+        (layout.Kind, 'TaskKind'),
+        (layout.Unit, 'Unit'),
+        (layout.Buffer, 'BufferId'),
+        (layout.View, 'View'),
+        (layout.Grain, 'EventGrain'),
+        (layout.Mode, 'EventMode'),
+    ],
+)
+def test_enums_have_the_values_of_the_header(enum_class, prefix):
+  body = re.search(rf'enum {prefix} : \w+ {{(.*?)}};', HEADER, re.S).group(1)
+  body = re.sub(r'//[^\n]*', '', body)
+  values = [
+      int(v)
+      for n, v in re.findall(r'(\w+) = (\d+)', body)
+      if not n.startswith('kNum')
+  ]
+  assert values == [int(member) for member in enum_class]
+
+
+def test_magic_and_version_are_those_of_the_header():
+  magic = re.search(r'kImageMagic = (0x[0-9A-F]+)', HEADER).group(1)
+  assert int(magic, 16) == layout.MAGIC
+  version = re.search(r'kImageVersion = (\d+)', HEADER).group(1)
+  assert int(version) == layout.VERSION

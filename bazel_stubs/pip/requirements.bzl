@@ -1,0 +1,2 @@
+def requirement(name):
+    return "@pip//:" + name

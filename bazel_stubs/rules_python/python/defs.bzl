@@ -1,0 +1,2 @@
+py_library = native.py_library
+py_test = native.py_test

@@ -1,0 +1,35 @@
+"""What every test shares: a quiet CPU, float64 and seeds named by the test."""
+
+import gc
+import os
+import sys
+import zlib
+
+# Before the first import of jax, which reads them once.
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault('GLOG_v', '3')
+
+from absl import logging  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+# Not by environment variable: the commands that tests start must turn it on
+# for themselves.
+jax.config.update('jax_enable_x64', True)
+logging.set_verbosity(logging.WARNING)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+  """Returns a seed in [0, 2**32) that only the test's own name decides."""
+  return zlib.crc32(request.node.name.encode())
+
+
+def pytest_unconfigure() -> None:
+  """Lets an xdist worker be interrupted at its end without JAX's complaint."""
+  gc.callbacks.clear()
+
+
+if __name__ == '__main__':  # `bazel test` runs a test file through this one.
+  sys.exit(pytest.main(sys.argv[1:]))

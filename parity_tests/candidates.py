@@ -1,0 +1,260 @@
+"""Candidates: what a check puts to the test, ours or the user's.
+
+A candidate of the user is `pkg.module:function` with
+
+    def function(
+        inputs: dict[str, np.ndarray],    # tensors.INPUTS
+        config: MoEConfig,
+        policy: PrecisionPolicy,
+    ) -> Mapping[str, np.ndarray]
+
+It must return 'y' and may return any tensor of `tensors.PLAN` and `STAGES`,
+under the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
+nearer to its cause a fault is found.  It runs in a process of its own, so that
+one which crashes or hangs ends with a report.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Protocol
+
+from backend_ascend import compiler
+from backend_ascend.kernels.host import faults
+from backend_ascend.kernels.host import runtime
+from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import image as image_lib
+import numpy as np
+from parity_tests import ulp
+from reference import config as config_lib
+from reference import precision
+from reference import tensors
+
+Tensors = Mapping[str, np.ndarray]
+OUTPUTS = (*tensors.PLAN, *tensors.STAGES)
+
+# A fault may change nothing where it is put, the data being what they are.
+_TRIES = 8
+
+
+class CandidateError(RuntimeError):
+  """The candidate crashed, hung or could not run.
+
+  Attributes:
+    diagnosis: of our own runtime, or None.
+  """
+
+  def __init__(self, text: str, diagnosis: runtime.Diagnosis | None = None):
+    super().__init__(text)
+    self.diagnosis = diagnosis
+
+
+class Candidate(Protocol):
+  """Runs one layer."""
+
+  name: str
+
+  def run(
+      self,
+      config: config_lib.MoEConfig,
+      policy: precision.PrecisionPolicy,
+      inputs: Tensors,
+  ) -> dict[str, np.ndarray]:
+    """Returns 'y' and whatever else of `OUTPUTS` it captured.
+
+    Raises:
+      ValueError: the request does not suit the candidate.
+      CandidateError: it crashed, hung or could not run.
+    """
+
+
+class FaultDoesNothing(ValueError):
+  """No task changes a bit if it commits the fault."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Megakernel:
+  """Our own backend: one launch of a compiled flow on the host.
+
+  Attributes:
+    options: granularity and cores.
+    threads: OS threads; None is one per core.
+    deadline_s: seconds without progress that end a launch.
+    fault: name of a fault to commit, or None.
+    committed: for each run with a fault, the task (layout.TASK) that did it.
+  """
+
+  options: flow_lib.Options
+  threads: int | None = None
+  deadline_s: float = 60.0
+  fault: str | None = None
+  name: str = 'backend_ascend'
+  committed: list[np.void] = dataclasses.field(default_factory=list)
+
+  def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
+    image = compiler.compile_forward(config, policy, self.options).image
+    if self.fault is None:
+      return self._launch(image, inputs, None)
+    return self._launch_with_fault(image, inputs)
+
+  def _launch_with_fault(self, image, inputs) -> dict[str, np.ndarray]:
+    """Commits the fault in the first task that it changes."""
+    parsed = image_lib.parse(image)
+    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+    try:
+      tasks = faults.candidates(parsed, counts, self.fault)
+    except ValueError as error:
+      known = self.fault in faults.SPECS
+      raise (FaultDoesNothing(str(error)) if known else error) from error
+    for task in tasks[:_TRIES]:
+      self.committed.append(parsed.tables['tasks'][task])
+      try:
+        return self._launch(image, inputs, faults.Fault(self.fault, int(task)))
+      except ValueError as error:
+        if not str(error).startswith('fault: '):
+          raise
+        self.committed.pop()
+    raise FaultDoesNothing(
+        f'fault {self.fault}: expected a task whose output it changes, got '
+        f'none in {len(tasks[:_TRIES])} tries'
+    )
+
+  def _launch(self, image, inputs, fault) -> dict[str, np.ndarray]:
+    try:
+      return runtime.launch(
+          image,
+          inputs,
+          threads=self.threads,
+          deadline_s=self.deadline_s,
+          fault=fault,
+      )
+    except runtime.WaitError as error:
+      raise CandidateError(str(error.diagnosis), error.diagnosis) from error
+
+  def serial(self, config, policy, inputs) -> dict[str, np.ndarray]:
+    """Returns what the same tile kernels give serially, cut in another way."""
+    grains = {'expert': 'row_block', 'row_block': 'expert'}
+    options = flow_lib.Options(
+        event_grain=grains[self.options.event_grain],
+        row_block=256 if self.options.row_block != 256 else 128,
+        col_block=2 * max(config.d_model, config.d_ff),
+        num_aic=1,
+        num_aiv=1,
+    )
+    image = compiler.compile_forward(config, policy, options).image
+    return runtime.launch_serial(image, inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subprocess:
+  """The user's function, in a process of its own.
+
+  Attributes:
+    name: `pkg.module:function`.
+    timeout_s: seconds after which it counts as hung.
+  """
+
+  name: str
+  timeout_s: float = 600.0
+
+  def __post_init__(self):
+    module, _, function = self.name.partition(':')
+    parts = (*module.split('.'), *function.split('.'))
+    if not all(part.isidentifier() for part in parts):
+      raise ValueError(
+          f'candidate: expected pkg.module:function, got {self.name!r}'
+      )
+
+  def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
+    with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
+      job = pathlib.Path(folder)
+      save(job / 'inputs', inputs)
+      request = dict(
+          candidate=self.name,
+          config=dataclasses.asdict(config),
+          policy=dataclasses.asdict(policy),
+          path=[os.getcwd(), *sys.path],
+      )
+      (job / 'request.json').write_text(json.dumps(request))
+      self._call(job)
+      outputs = load(job / 'outputs')
+    return check_outputs(self.name, config, policy, outputs)
+
+  def _call(self, job: pathlib.Path) -> None:
+    worker = pathlib.Path(__file__).with_name('candidate_worker.py')
+    command = [sys.executable, str(worker), str(job)]
+    try:
+      # What it prints belongs to the reader, not to our table.
+      code = subprocess.run(
+          command, stdout=sys.stderr.fileno(), timeout=self.timeout_s
+      ).returncode
+    except subprocess.TimeoutExpired as error:
+      raise CandidateError(
+          f'{self.name}: expected an answer within {self.timeout_s:g} s, got '
+          'none'
+      ) from error
+    if not code:
+      return
+    told = job / 'error.json'
+    if not told.exists():
+      how = f'signal {-code}' if code < 0 else f'exit code {code}'
+      raise CandidateError(f'{self.name}: expected an answer, got {how}')
+    error = json.loads(told.read_text())
+    kind = ValueError if error['request'] else CandidateError
+    raise kind(error['text'])
+
+
+def save(folder: pathlib.Path, values: Tensors) -> None:
+  """Writes tensors as .npy, bfloat16 as its bits, dtypes beside them."""
+  folder.mkdir()
+  dtypes = {}
+  for name, value in values.items():
+    dtypes[name] = str(value.dtype)
+    word = value.view(np.uint16) if value.dtype == ulp.BFLOAT16 else value
+    np.save(folder / f'{name}.npy', word, allow_pickle=False)
+  (folder / 'dtypes.json').write_text(json.dumps(dtypes))
+
+
+def load(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads what `save` wrote."""
+  dtypes = json.loads((folder / 'dtypes.json').read_text())
+  values = {}
+  for name, dtype in dtypes.items():
+    word = np.load(folder / f'{name}.npy', allow_pickle=False)
+    values[name] = word.view(ulp.BFLOAT16) if dtype == 'bfloat16' else word
+  return values
+
+
+def check_outputs(
+    name: str,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    outputs: Tensors,
+) -> dict[str, np.ndarray]:
+  """Returns the outputs if they are tensors of this layer.
+
+  Raises:
+    ValueError: 'y' is missing, a name is unknown, or a shape or dtype is not
+      that of `tensors.FORWARD`.
+  """
+  if 'y' not in outputs:
+    raise ValueError(f"{name}: expected 'y', got {sorted(outputs)}")
+  kinds = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
+  for key, value in outputs.items():
+    if key not in OUTPUTS:
+      raise ValueError(
+          f'{name}: expected tensors among {list(OUTPUTS)}, got {key!r}'
+      )
+    spec = tensors.SPECS[key]
+    dims = spec.dims(**config.dims())
+    if value.shape != dims or str(value.dtype) != kinds[spec.kind]:
+      raise ValueError(
+          f'{name}: {key}: expected {kinds[spec.kind]} {list(dims)}, got '
+          f'{value.dtype} {list(value.shape)}'
+      )
+  return dict(outputs)

@@ -1,0 +1,234 @@
+"""`hpmoe faults`: is every known fault caught, and in the right place?"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+from backend_ascend.kernels.host import faults
+from backend_ascend.kernels.host import runtime
+from backend_ascend.taskflow import layout
+from parity_tests import candidates
+from parity_tests import check
+from parity_tests import lanes
+
+Kind = layout.Kind
+
+CONTROL = 'none'
+DIAGNOSIS = 'wait diagnosis'
+STAGE_OF_KIND = {
+    Kind.DISPATCH: 'expert_in',
+    Kind.GATE_UP: 'gate_up',
+    Kind.SWIGLU: 'activation',
+    Kind.DOWN: 'expert_out',
+    Kind.RETURN: 'returned',
+    Kind.COMBINE: 'y',
+}
+STAGE_OF = {kind.name.lower(): stage for kind, stage in STAGE_OF_KIND.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One fault (or the control) and what the check said.
+
+  Attributes:
+    name: the fault.
+    caught_by: lanes that fail, or ('wait diagnosis',).
+    located_at: where the check says that it is.
+    expected_at: where it was put.
+    caught: whether it was caught and located; for the control, whether
+      nothing was.
+  """
+
+  name: str
+  caught_by: tuple[str, ...]
+  located_at: str
+  expected_at: str
+  caught: bool
+
+
+def names() -> tuple[str, ...]:
+  return tuple(faults.SPECS)
+
+
+def run(
+    request: check.Request, progress: Callable[[str], None] = lambda step: None
+) -> list[Row]:
+  """Runs the control, then every fault on the same inputs.
+
+  Raises:
+    ValueError: the request was wrong, or the layer is too small for a fault.
+    candidates.CandidateError: the control did not run.
+  """
+  bench = check.Bench(request, keep=True)
+  progress(CONTROL)
+  rows = [_control(bench.judge(request, check.make_candidate(request)))]
+  for name in names():
+    progress(name)
+    rows.append(_fault(dataclasses.replace(request, fault=name), bench))
+  return rows
+
+
+def _control(results: Sequence[lanes.Result]) -> Row:
+  failed = _failed_lanes(results)
+  return Row(CONTROL, failed, _where(_first(results)), '-', not failed)
+
+
+def _fault(request: check.Request, bench: check.Bench) -> Row:
+  candidate = check.make_candidate(request)
+  try:
+    results = bench.judge(request, candidate)
+  except candidates.CandidateError as error:
+    return _hung(request, candidate, error.diagnosis)
+  expected = _expectations(request, bench, candidate)
+  first, failed = _first(results), _failed_lanes(results)
+  caught = first is not None and any(e.holds(first) for e in expected)
+  return Row(
+      request.fault, failed, _where(first), ' or '.join(map(str, expected)),
+      caught,
+  )  # fmt: skip
+
+
+def _hung(
+    request: check.Request,
+    candidate: candidates.Megakernel,
+    diagnosis: runtime.Diagnosis | None,
+) -> Row:
+  """A launch that ended early must name the task that waits, and for whom."""
+  spec, task = faults.SPECS[request.fault], candidate.committed[-1]
+  blocked = diagnosis and diagnosis.task
+  if not spec.hangs or blocked is None:
+    return Row(request.fault, (DIAGNOSIS,), str(diagnosis), '-', False)
+  expected = _Place(
+      spec.stage, int(task['rank']), int(task['expert']),
+      range(task['row_block'], task['row_block'] + 1), None,
+  )  # fmt: skip
+  located = _place(
+      STAGE_OF[blocked.kind], blocked.rank, blocked.expert, blocked.row_block,
+      blocked.col_block,
+  )  # fmt: skip
+  guilty = (STAGE_OF_KIND[task['kind']], int(task['rank']), int(task['expert']))
+  named = {(STAGE_OF[s.kind], s.rank, s.expert) for s in diagnosis.suspects}
+  caught = (
+      STAGE_OF[blocked.kind] == expected.stage
+      and (blocked.rank, blocked.expert) == (expected.rank, expected.expert)
+      and blocked.row_block in expected.row_blocks
+      and guilty in named
+  )
+  return Row(request.fault, (DIAGNOSIS,), located, str(expected), caught)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where a fault must be found; None is anywhere."""
+
+  stage: str
+  rank: int | None
+  expert: int | None
+  row_blocks: range | None
+  col_block: int | None
+
+  def holds(self, found: lanes.Failure) -> bool:
+    return (
+        found.stage == self.stage
+        and self.rank in (None, found.rank)
+        and self.expert in (None, found.expert)
+        and (self.row_blocks is None or found.row_block in self.row_blocks)
+        and self.col_block in (None, found.col_block)
+    )
+
+  def __str__(self) -> str:
+    blocks = self.row_blocks
+    if blocks is not None:
+      blocks = f'{blocks[0]}' if len(blocks) == 1 else f'{blocks[0]}-{blocks[-1]}'
+    return _place(self.stage, self.rank, self.expert, blocks, self.col_block)
+
+
+def _expectations(
+    request: check.Request,
+    bench: check.Bench,
+    candidate: candidates.Megakernel,
+) -> list[_Place]:
+  """Returns the places of the tasks that committed the fault, without twins."""
+  counts = bench.answer(bench.made)['counts']
+  places = [_expectation(request, bench, counts, t) for t in candidate.committed]
+  return list(dict.fromkeys(places))
+
+
+def _expectation(request, bench, counts, task) -> _Place:
+  """Where the rows that a task writes are, in the stage it must be found in."""
+  _, stage = faults.SPECS[request.fault].located(request.placement)
+  kind, rank, expert = (int(task[n]) for n in ('kind', 'rank', 'expert'))
+  if kind == Kind.RETURN:
+    # Its rows go to their tokens' ranks, wherever those are.
+    return _Place(stage, None, expert, None, None)
+  if kind == Kind.DISPATCH:
+    earlier = int(counts[:rank, expert].sum())
+    sent = min(int(task['row_end']), int(counts[rank, expert]))
+    block = request.options.row_block
+    rows = range(
+        (earlier + int(task['row_begin'])) // block,
+        (earlier + sent - 1) // block + 1,
+    )
+    return _Place(stage, int(task['peer']), expert, rows, None)
+  block = int(task['row_block'])
+  own = STAGE_OF_KIND[kind] == stage
+  return _Place(
+      stage,
+      rank,
+      None if kind == Kind.COMBINE else expert,
+      range(block, block + 1),
+      int(task['col_block']) if own else None,
+  )
+
+
+def _failed_lanes(results: Sequence[lanes.Result]) -> tuple[str, ...]:
+  failed = {r.lane for r in results if r.verdict == lanes.FAIL}
+  return tuple(lane for lane in lanes.LANES if lane in failed)
+
+
+def _first(results: Sequence[lanes.Result]) -> lanes.Failure | None:
+  found = [r.failure for r in results if r.failure is not None]
+  return min(found, key=lanes.Failure.order, default=None)
+
+
+def _where(failure: lanes.Failure | None) -> str:
+  if failure is None:
+    return '-'
+  return _place(
+      failure.stage, failure.rank, failure.expert, failure.row_block,
+      failure.col_block,
+  )  # fmt: skip
+
+
+def _place(stage, rank, expert, row_block, col_block) -> str:
+  parts = zip(
+      ('rank', 'expert', 'row block', 'column block'),
+      (rank, expert, row_block, col_block),
+  )
+  named = [f'{name} {value}' for name, value in parts if value is not None]
+  return ', '.join([stage, *named])
+
+
+def to_json(rows: Sequence[Row]) -> dict[str, object]:
+  """Returns the table as plain data."""
+  return dict(
+      verdict=lanes.PASS if all(row.caught for row in rows) else lanes.FAIL,
+      faults=[dataclasses.asdict(row) for row in rows],
+  )
+
+
+def table(rows: Sequence[Row]) -> str:
+  """Returns one line per fault."""
+  cells = [('fault', 'caught by', 'located at', 'expected at', 'verdict')]
+  for row in rows:
+    good = 'passes' if row.name == CONTROL else 'caught'
+    bad = 'FAILS' if row.name == CONTROL else 'MISSED'
+    cells.append((
+        row.name, ', '.join(row.caught_by) or '-', row.located_at,
+        row.expected_at, good if row.caught else bad,
+    ))  # fmt: skip
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  lines = [
+      '  '.join(f'{c:<{w}}' for c, w in zip(line, widths)).rstrip()
+      for line in cells
+  ]
+  return '\n'.join([lines[0], '  '.join('-' * w for w in widths), *lines[1:]])

@@ -1,0 +1,556 @@
+"""The `hpmoe` command.
+
+Exit codes: 0 parity holds, 1 it fails, 2 the request was wrong, 3 the candidate
+crashed, hung or could not run.
+"""
+
+from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+
+from absl import flags
+
+PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
+
+_DTYPES = {
+    'f32': 'float32',
+    'bf16': 'bfloat16',
+    'float32': 'float32',
+    'bfloat16': 'bfloat16',
+}
+_RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
+
+
+class UsageError(ValueError):
+  """The command line was wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """One subcommand.
+
+  Attributes:
+    name: as typed.
+    help: one line.
+    examples: command lines.
+    define: defines its flags.
+    execute: runs it with parsed flags and the arguments; returns the exit code.
+  """
+
+  name: str
+  help: str
+  examples: tuple[str, ...]
+  define: Callable[[flags.FlagValues], None]
+  execute: Callable[[flags.FlagValues], int]
+
+  def flags(self) -> flags.FlagValues:
+    values = flags.FlagValues()
+    self.define(values)
+    return values
+
+  def usage(self) -> str:
+    values = self.flags()
+    lines = [f'hpmoe {self.name}: {self.help}', '', 'examples:']
+    lines += [f'  {example}' for example in self.examples]
+    lines += ['', 'options:']
+    for name in sorted(values):
+      flag = values[name]
+      default = '' if flag.default is None else f' [{flag.default_as_str}]'
+      lines.append(f'  --{name}: {flag.help}{default}')
+    lines += ['', 'exit codes: 0 parity holds, 1 it fails, 2 the request was '
+              'wrong, 3 the candidate failed']  # fmt: skip
+    return '\n'.join(lines)
+
+
+def _define_layer(f: flags.FlagValues) -> None:
+  flags.DEFINE_string(
+      'preset', 'small', 'Shape of the layer; `tiny`, `small`, `deepseek_v3`, '
+      '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_integer('tokens', None, 'Tokens of ONE rank.', flag_values=f)
+  flags.DEFINE_enum(
+      'dtype', 'f32', list(_DTYPES), 'Storage dtype.', flag_values=f
+  )
+  flags.DEFINE_enum(
+      'placement', 'combine', ['combine', 'before_down'],
+      'Where the routing weight multiplies.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_integer(
+      'capacity', None, 'Rows that one rank can hold; none: lossless.',
+      flag_values=f,
+  )  # fmt: skip
+
+
+def _define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
+  flags.DEFINE_enum(
+      'event_grain', 'row_block', ['expert', 'row_block'],
+      'What an event stands for.', flag_values=f,
+  )  # fmt: skip
+  for name, default, text in (
+      ('row_block', 64, 'Rows of one expert in a tile.'),
+      ('col_block', 128, 'Columns of a GEMM tile.'),
+      ('put_rows', None, 'Rows of one put; none: --row_block.'),
+      ('token_block', None, 'Tokens of a combine tile; none: --row_block.'),
+      ('aic', aic, 'Cube workers of one rank.'),
+      ('aiv', aiv, 'Vector workers of one rank.'),
+  ):
+    flags.DEFINE_integer(name, default, text, flag_values=f)
+
+
+def _define_data(f: flags.FlagValues) -> None:
+  flags.DEFINE_integer('ranks', 4, 'Expert-parallel ranks.', flag_values=f)
+  flags.DEFINE_string(
+      'routing', 'text', '`text`, `balanced`, `zipf`, `hot`, `one_rank`, '
+      '`empty_experts` or a file with `topk_ids`.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string(
+      'input', None, 'A .safetensors file with x, topk_ids, topk_weights, '
+      'w_gate_up, w_down; its shapes replace the preset.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string(
+      'text', None, 'A text to embed and route; none: the one that ships.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
+
+
+def _define_check(f: flags.FlagValues) -> None:
+  _define_layer(f)
+  _define_granularity(f)
+  _define_data(f)
+  flags.DEFINE_list(
+      'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_list(
+      'standard', [], 'Records of lane standard; none: the default set.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_integer(
+      'threads', None, 'OS threads of our backend; none: one per core.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_float(
+      'deadline', 60.0, 'Seconds without progress before our backend gives up.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string(
+      'candidate', None, 'pkg.module:function that takes the place of our '
+      'backend.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_float(
+      'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
+  )
+  flags.DEFINE_string(
+      'fault', None, 'Fault that our backend commits; `hpmoe faults` lists '
+      'them.', flag_values=f,
+  )  # fmt: skip
+  _define_json(f)
+
+
+def _define_json(f: flags.FlagValues) -> None:
+  flags.DEFINE_string('json', None, 'Write the report here.', flag_values=f)
+
+
+def _options(f: flags.FlagValues):
+  from backend_ascend.taskflow import flow as flow_lib
+
+  return flow_lib.Options(
+      event_grain=f.event_grain,
+      row_block=f.row_block,
+      col_block=f.col_block,
+      put_rows=f.put_rows,
+      token_block=f.token_block,
+      num_aic=f.aic,
+      num_aiv=f.aiv,
+  )
+
+
+def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
+  asked = _RUNS_TOGETHER if f.lane == ['all'] else tuple(f.lane)
+  wrong = [lane for lane in asked if lane not in _RUNS_TOGETHER]
+  if wrong or not asked:
+    raise UsageError(
+        f'lane: expected all or some of {list(_RUNS_TOGETHER)}, got '
+        f'{",".join(f.lane)!r}'
+    )
+  return asked
+
+
+def _arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
+  """Returns the flags that were given, as a command line."""
+  given = (f[name] for name in sorted(f) if f[name].present)
+  return tuple(
+      flag.serialize() for flag in given if flag.name not in without
+  )
+
+
+def _request(f: flags.FlagValues):
+  from parity_tests import check
+  from parity_tests import standards
+
+  for name in f.standard:
+    standards.get(name)
+  return check.Request(
+      preset=f.preset,
+      ranks=f.ranks,
+      tokens=f.tokens,
+      dtype=_DTYPES[f.dtype],
+      routing=f.routing,
+      input=f.input,
+      text=f.text,
+      seed=f.seed,
+      placement=f.placement,
+      capacity=f.capacity,
+      lanes=_lanes(f),
+      standards=tuple(f.standard) or standards.DEFAULT,
+      options=_options(f),
+      threads=f.threads,
+      deadline_s=f.deadline,
+      candidate=f.candidate,
+      timeout_s=f.timeout,
+      fault=f.fault,
+      arguments=_arguments(f, without=('lane', 'json')),
+  )
+
+
+@contextlib.contextmanager
+def _progress(total: int | None = None):
+  """Yields a function that names the step which begins.
+
+  The bar shows in a terminal only, and only for what takes over 2 s.
+  """
+  import tqdm
+
+  with tqdm.tqdm(
+      total=total, delay=2, leave=False, disable=not sys.stderr.isatty(),
+      bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}]',
+  ) as bar:  # fmt: skip
+
+    def step(name: str) -> None:
+      bar.set_description_str(name)
+      bar.update()
+
+    yield step
+
+
+def _write_json(path: str | None, content: object) -> None:
+  if path is None:
+    return
+  text = json.dumps(content, indent=2, allow_nan=False) + '\n'
+  pathlib.Path(path).write_text(text)
+
+
+def _check_json(path: str | None) -> None:
+  """Refuses a report that cannot be written before the work, not after."""
+  if path is None:
+    return
+  target = pathlib.Path(path)
+  if target.is_dir() or not os.access(target.parent, os.W_OK):
+    raise UsageError(f'json: expected a file that can be written, got {path!r}')
+
+
+def _colour() -> bool:
+  return sys.stdout.isatty() and not os.environ.get('NO_COLOR')
+
+
+def _check(f: flags.FlagValues) -> int:
+  from parity_tests import candidates
+  from parity_tests import check
+  from parity_tests import report as report_lib
+
+  _check_json(f.json)
+  request = _request(f)
+  try:
+    with _progress(check.count_steps(request)) as step:
+      report = check.run(request, step)
+  except candidates.CandidateError as error:
+    _write_json(f.json, report_lib.error_json(request, str(error)))
+    raise
+  _write_json(f.json, report_lib.to_json(report))
+  print(report_lib.heading(report))
+  print(report_lib.table(report, _colour()))
+  for text in (report_lib.failure(report), report_lib.summary(report)):
+    if text:
+      print(f'\n{text}')
+  return PARITY if report.verdict == 'pass' else NO_PARITY
+
+
+def _define_compile(f: flags.FlagValues) -> None:
+  _define_layer(f)
+  _define_granularity(f, aic=None, aiv=None)
+  flags.DEFINE_integer(
+      'ranks', None, "Expert-parallel ranks; none: the preset's.",
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
+  _define_json(f)
+
+
+def _compile(f: flags.FlagValues) -> int:
+  import time
+
+  from backend_ascend import compiler
+  from parity_tests import presets
+  from reference import precision
+
+  _check_json(f.json)
+  preset = presets.get(f.preset)
+  config = presets.config(
+      preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
+  )
+  f.aic = f.aic or preset.num_aic
+  f.aiv = f.aiv or preset.num_aiv
+  policy = precision.PrecisionPolicy(
+      storage=_DTYPES[f.dtype], placement=f.placement
+  )
+  start = time.perf_counter()
+  compiled = compiler.compile_forward(config, policy, _options(f))
+  seconds = time.perf_counter() - start
+  summary = compiled.summary() | dict(compile_seconds=round(seconds, 3))
+  if f.out is not None:
+    pathlib.Path(f.out).write_bytes(compiled.image)
+  _write_json(f.json, summary)
+  for line in _flat(summary):
+    print(line)
+  return PARITY
+
+
+def _flat(content, prefix: str = '') -> list[str]:
+  """Returns nested plain data as `name  value` lines."""
+  lines = []
+  for name, value in content.items():
+    if isinstance(value, dict):
+      lines += _flat(value, f'{prefix}{name}.')
+    else:
+      lines.append(f'{prefix + name:<36}{value}')
+  return lines
+
+
+def _define_faults(f: flags.FlagValues) -> None:
+  _define_layer(f)
+  f['preset'].value = f['preset'].default = 'tiny'
+  _define_granularity(f)
+  # A small tile, so that a fault has neighbours to be told from.
+  f['row_block'].value = f['row_block'].default = 16
+  _define_data(f)
+  flags.DEFINE_integer('threads', None, 'OS threads.', flag_values=f)
+  _define_json(f)
+
+
+def _faults(f: flags.FlagValues) -> int:
+  from parity_tests import check
+  from parity_tests import faults_table
+
+  _check_json(f.json)
+  request = check.Request(
+      preset=f.preset,
+      ranks=f.ranks,
+      tokens=f.tokens,
+      dtype=_DTYPES[f.dtype],
+      routing=f.routing,
+      input=f.input,
+      text=f.text,
+      seed=f.seed,
+      placement=f.placement,
+      capacity=f.capacity,
+      options=_options(f),
+      threads=f.threads,
+      arguments=_arguments(f, without=('json',)),
+  )
+  with _progress(len(faults_table.names()) + 1) as step:
+    rows = faults_table.run(request, step)
+  _write_json(f.json, faults_table.to_json(rows))
+  print(faults_table.table(rows))
+  return PARITY if all(row.caught for row in rows) else NO_PARITY
+
+
+def _define_sweep(f: flags.FlagValues) -> None:
+  from parity_tests import inputs
+  from parity_tests import presets
+
+  for name, default, text in (
+      ('preset', list(presets.RUNS_HERE), 'Shapes.'),
+      ('ranks', ['1', '2', '4', '8'], 'Expert-parallel ranks.'),
+      ('routing', list(inputs.ROUTINGS), 'Routings.'),
+      ('dtype', ['f32', 'bf16'], 'Storage dtypes.'),
+      ('event_grain', ['expert', 'row_block'], 'Event grains.'),
+      ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
+  ):
+    flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
+  flags.DEFINE_integer('tokens', None, 'Tokens of ONE rank.', flag_values=f)
+  flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
+  flags.DEFINE_enum(
+      'placement', 'combine', ['combine', 'before_down'],
+      'Where the routing weight multiplies.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string(
+      'out', 'sweep.jsonl', 'Write one JSON line for each case here.',
+      flag_values=f,
+  )  # fmt: skip
+
+
+def _integers(name: str, values: Sequence[str]) -> tuple[int, ...]:
+  try:
+    return tuple(int(value) for value in values)
+  except ValueError as error:
+    raise UsageError(f'{name}: expected integers, got {values}') from error
+
+
+def _dtype_list(values: Sequence[str]) -> tuple[str, ...]:
+  for value in values:
+    if value not in _DTYPES:
+      raise UsageError(
+          f'dtype: expected some of {list(_DTYPES)}, got {value!r}'
+      )
+  return tuple(_DTYPES[value] for value in values)
+
+
+def _sweep(f: flags.FlagValues) -> int:
+  from parity_tests import sweep
+
+  plan = sweep.Plan(
+      presets=tuple(f.preset),
+      ranks=_integers('ranks', f.ranks),
+      routings=tuple(f.routing),
+      dtypes=_dtype_list(f.dtype),
+      grains=tuple(f.event_grain),
+      row_blocks=_integers('row_block', f.row_block),
+      tokens=f.tokens,
+      seed=f.seed,
+      placement=f.placement,
+  )
+  _check_json(f.out)
+  with _progress(plan.cases) as step, open(f.out, 'w') as out:
+    cases = sweep.run(
+        plan, lambda line: print(json.dumps(line), file=out, flush=True), step
+    )
+  print(sweep.summary(cases))
+  return PARITY if all(case.verdict == 'pass' for case in cases) else NO_PARITY
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command(
+            'check',
+            'compares a candidate with the oracle, tile by tile.',
+            (
+                'hpmoe check --preset=small --ranks=4 --routing=text '
+                '--lane=all --json=out.json',
+                'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
+                'hpmoe check --candidate=my_pkg.kernels:moe_forward '
+                '--lane=bounded,standard',
+                'hpmoe check --fault=stale_row',
+            ),
+            _define_check,
+            _check,
+        ),
+        Command(
+            'compile',
+            'compiles, proves and serialises a layer.',
+            (
+                'hpmoe compile --preset=ep16 --out=flow.img',
+                'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
+            ),
+            _define_compile,
+            _compile,
+        ),
+        Command(
+            'faults',
+            'commits every fault in turn and says whether it was caught.',
+            ('hpmoe faults', 'hpmoe faults --dtype=bf16 --json=faults.json'),
+            _define_faults,
+            _faults,
+        ),
+        Command(
+            'sweep',
+            'checks every preset, rank count, routing, dtype and granularity.',
+            (
+                'hpmoe sweep --out=sweep.jsonl',
+                'hpmoe sweep --preset=tiny --ranks=1,2 --routing=zipf,hot',
+            ),
+            _define_sweep,
+            _sweep,
+        ),
+    )
+}
+
+
+def usage() -> str:
+  lines = ['hpmoe: verifies fused mixture-of-experts kernels', '']
+  for command in COMMANDS.values():
+    lines.append(f'  hpmoe {command.name:<9}{command.help}')
+    lines.append(f'      {command.examples[0]}')
+  lines += ['', 'hpmoe COMMAND --help lists the options of a command.']
+  return '\n'.join(lines)
+
+
+def _parse(command: Command, arguments: Sequence[str]) -> flags.FlagValues:
+  values = command.flags()
+  try:
+    left = values([f'hpmoe {command.name}', *arguments])[1:]
+  except flags.Error as error:
+    raise UsageError(' '.join(str(error).split())) from error
+  if left:
+    raise UsageError(f'arguments: expected --options only, got {left[0]!r}')
+  return values
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Runs a command line (without the program's name); returns its exit code."""
+  if not arguments or arguments[0] in ('--help', '-h', 'help'):
+    print(usage())
+    return PARITY if arguments else WRONG_REQUEST
+  name, rest = arguments[0], arguments[1:]
+  if name not in COMMANDS:
+    print(
+        f'hpmoe: command: expected one of {list(COMMANDS)}, got {name!r}',
+        file=sys.stderr,
+    )
+    return WRONG_REQUEST
+  command = COMMANDS[name]
+  if {'--help', '-h', '--helpfull'} & set(rest):
+    print(command.usage())
+    return PARITY
+  return _guarded(command, rest)
+
+
+def _guarded(command: Command, arguments: Sequence[str]) -> int:
+  def tell(text: object) -> None:
+    print(f'hpmoe {command.name}: {_one_line(text)}', file=sys.stderr)
+
+  try:
+    parsed = _parse(command, arguments)
+    return command.execute(parsed)
+  except ValueError as error:
+    tell(error)
+    return WRONG_REQUEST
+  except OSError as error:
+    tell(f'{error.filename}: expected a file to use, got {error.strerror}')
+    return WRONG_REQUEST
+  except RuntimeError as error:
+    from parity_tests import candidates
+
+    if not isinstance(error, candidates.CandidateError):
+      raise
+    tell(error)
+    return CANDIDATE_FAILED
+
+
+def _one_line(text: object) -> str:
+  return ' '.join(str(text).split())
+
+
+def run() -> None:
+  """Entry point of `hpmoe`."""
+  sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,66 @@
+"""What a bad tile looks like: a hint, never part of a verdict."""
+
+import numpy as np
+from parity_tests import ulp
+
+_MAX_ROWS = 4096
+
+
+def describe(
+    got: np.ndarray, expected: np.ndarray, bad: np.ndarray, rows: np.ndarray
+) -> str:
+  """Returns a likely cause in a few words, or ''.
+
+  Args:
+    got: `[n, c]` the tile as stored.
+    expected: `[n, c]` what it should hold, same dtype.
+    bad: `[n, c]` bool, at least one is set.
+    rows: `[m, columns]` expected rows near the tile, to look for its rows in.
+  """
+  if got.dtype.kind == 'i':
+    return ''
+  if np.isnan(got[bad]).all():
+    return 'NaN: never written, or made from what was never written'
+  if not got[bad].any():
+    return 'all zero'
+  if got.dtype == np.float32 and not (ulp.bits(got[bad]) & 0xFFFF).any():
+    return 'float32 values that bfloat16 could hold: rounded too early'
+  row = int(np.argmax(bad.any(axis=1)))
+  one, right = (a[row].astype(np.float64) for a in (got, expected))
+  if _close(one, right):
+    return 'near what is expected: rounding, or a lost low-order term'
+  scale = _constant_ratio(one, right, bad[row])
+  if scale is not None:
+    return f'got = {scale:.6g} * expected'
+  if one.size > 2 and _close(one[:-1], right[1:]):
+    return 'shifted by one column'
+  if rows.shape[1] == got.shape[1]:
+    twins = _same_row(one, rows[:_MAX_ROWS].astype(np.float64))
+    if twins is not None:
+      return "holds another row's values"
+  return ''
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+  # Coarser than any storage rounding, finer than two unrelated rows.
+  return bool(np.abs(a - b).max() <= 2.0**-6 * np.abs(b).max() > 0)
+
+
+def _constant_ratio(one, right, bad) -> float | None:
+  usable = bad & (right != 0)
+  if usable.sum() < 3:
+    return None
+  ratio = one[usable] / right[usable]
+  middle = float(np.median(ratio))
+  if not np.abs(ratio - middle).max() <= 2.0**-6 * abs(middle):
+    return None
+  return None if abs(middle - 1) < 2.0**-6 else middle
+
+
+def _same_row(one: np.ndarray, rows: np.ndarray) -> int | None:
+  size = np.abs(one).max()
+  if not size > 0:
+    return None
+  far = np.abs(rows - one).max(axis=1)
+  nearest = int(np.argmin(far))
+  return nearest if far[nearest] <= 2.0**-6 * size else None

@@ -1,0 +1,202 @@
+"""What a reader sees: the table, the failure, the JSON."""
+
+from collections.abc import Mapping
+import dataclasses
+import math
+
+import numpy as np
+from parity_tests import check
+from parity_tests import lanes
+from parity_tests import standards
+from parity_tests import tiles
+
+_COLUMNS = (
+    'stage', 'lane', 'rule', 'tiles', 'failed', 'worst_ulp', 'worst_abs',
+    'verdict',
+)  # fmt: skip
+_FAILURE = (
+    'stage', 'lane', 'rule', 'rank', 'expert', 'row_block', 'col_block',
+    'token', 'source_rank', 'slot', 'index', 'got', 'expected', 'ulp',
+    'bad_rows', 'bad_cols', 'pattern', 'replay',
+)  # fmt: skip
+_GREEN, _RED, _YELLOW, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[33m', '\x1b[0m'
+_COLOURS = {
+    lanes.PASS: _GREEN,
+    lanes.FAIL: _RED,
+    lanes.NOT_CAPTURED: _YELLOW,
+}
+
+
+def jsonable(value):
+  """Returns plain data; a float that JSON has no word for becomes a string."""
+  if isinstance(value, Mapping):
+    return {str(k): jsonable(v) for k, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [jsonable(v) for v in value]
+  if isinstance(value, np.generic):
+    return jsonable(value.item())
+  if isinstance(value, float) and not math.isfinite(value):
+    return str(value)
+  return value
+
+
+def to_json(report: check.Report) -> dict[str, object]:
+  """Returns the whole report as plain data."""
+  first = report.first_failure
+  judges = [standards.get(name) for name in report.config['standards']]
+  return jsonable(
+      dict(
+          verdict=report.verdict,
+          config=report.config,
+          stages=[
+              {name: getattr(r, name) for name in _COLUMNS}
+              | dict(why=r.why, values=r.values)
+              for r in report.results
+          ],
+          first_failure=first
+          and {name: getattr(first, name) for name in _FAILURE},
+          standards={
+              j.name: dict(
+                  version=j.version, source=j.source, scope=j.scope,
+                  reading=j.reading,
+                  tolerance=dataclasses.asdict(
+                      j.tolerance[report.config['policy']['storage']]
+                  ),
+                  rules=[
+                      [r.text(report.config['policy']['storage'])
+                       for r in clause]
+                      for clause in j.rules
+                  ],
+              )
+              for j in judges
+          },
+          versions=check.versions(),
+          seconds=round(report.seconds, 3),
+      )
+  )  # fmt: skip
+
+
+def error_json(request: check.Request, text: str) -> dict[str, object]:
+  """Returns the report of a candidate that gave no answer."""
+  return jsonable(
+      dict(
+          verdict=lanes.FAIL,
+          error=text,
+          config=dataclasses.asdict(request),
+          stages=[],
+          first_failure=None,
+          versions=check.versions(),
+      )
+  )
+
+
+def _number(value: float) -> str:
+  return f'{value:.3g}'
+
+
+def _cells(result: lanes.Result) -> tuple[str, ...]:
+  if result.verdict == lanes.NOT_CAPTURED:
+    blank = ('-',) * 4
+  else:
+    blank = (
+        str(result.tiles),
+        str(result.failed),
+        str(result.worst_ulp),
+        _number(result.worst_abs),
+    )
+  return (result.stage, result.lane, result.rule, *blank, result.verdict)
+
+
+def table(report: check.Report, colour: bool = False) -> str:
+  """Returns one line per comparison, under a heading."""
+  heading = tuple(name.replace('_', ' ') for name in _COLUMNS)
+  rows = [_cells(r) for r in report.results]
+  widths = [max(map(len, column)) for column in zip(heading, *rows)]
+  lines = [_line(heading, widths), _line(['-' * w for w in widths], widths)]
+  for row, result in zip(rows, report.results):
+    text = _line(row, widths)
+    if colour:
+      text = f'{_COLOURS[result.verdict]}{text}{_PLAIN}'
+    lines.append(text)
+  return '\n'.join(lines)
+
+
+def _line(cells, widths) -> str:
+  # Names to the left, figures to the right.
+  aligned = [
+      f'{c:>{w}}' if 3 <= i <= 6 else f'{c:<{w}}'
+      for i, (c, w) in enumerate(zip(cells, widths))
+  ]
+  return '  '.join(aligned).rstrip()
+
+
+def heading(report: check.Report) -> str:
+  """Returns what is being checked, in one line or two."""
+  c = report.config
+  layer = c['layer']
+  return (
+      f'{c["candidate"]} against the oracle: R={layer["num_ranks"]} '
+      f'T={layer["num_tokens"]} E={layer["num_experts"]} K={layer["top_k"]} '
+      f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
+      f'{c["policy"]["storage"]}, weights {c["policy"]["placement"]}, '
+      f'routing {c["routing"]}'
+  )
+
+
+def failure(report: check.Report) -> str:
+  """Returns the first failure with its tile map, or ''."""
+  first = report.first_failure
+  if first is None:
+    return ''
+  result = next(
+      r
+      for r in report.results
+      if r.failure is first
+  )
+  where = [f'rank {first.rank}']
+  if first.expert is not None:
+    where.append(f'expert {first.expert}')
+  if first.row_block is None:
+    where.append('past the last valid row')
+  else:
+    where += [f'row block {first.row_block}', f'column block {first.col_block}']
+  lines = [
+      f'first failure: {first.stage} ({first.lane}: {first.rule})',
+      f'  where     {", ".join(where)}',
+      f'  element   {first.stage}{list(first.index)}{_token(first)}',
+      f'  got       {first.got!r}',
+      f'  expected  {first.expected!r}',
+      f'  ulp       {first.ulp}',
+      f'  bad       {first.bad_rows} rows, {first.bad_cols} columns of the tile',
+  ]
+  if result.why:
+    lines.append(f'  rule      {result.why}')
+  if first.pattern:
+    lines.append(f'  pattern   {first.pattern}')
+  lines.append(f'  replay    {first.replay}')
+  if result.grids and sum(g.size for g in result.grids) > 1:
+    labels = [f'  rank {rank}' for rank in range(len(result.grids))]
+    lines += ['  tiles, by expert and row block (# bad):']
+    lines.append(tiles.ascii_map(result.grids, labels))
+  return '\n'.join(lines)
+
+
+def _token(first: lanes.Failure) -> str:
+  if first.token is None:
+    return ''
+  slot = '' if first.slot is None else f', slot {first.slot}'
+  return f', token {first.token} of rank {first.source_rank}{slot}'
+
+
+def summary(report: check.Report) -> str:
+  """Returns the last line."""
+  judged = [r for r in report.results if r.verdict != lanes.NOT_CAPTURED]
+  failed = sum(r.verdict == lanes.FAIL for r in judged)
+  tiles_seen = sum(r.tiles for r in judged)
+  unjudged = len(report.results) - len(judged)
+  return (
+      f'{report.verdict.upper()}: {len(judged) - failed} of {len(judged)} '
+      f'comparisons pass, {tiles_seen} tiles'
+      + (f', {unjudged} not judged' if unjudged else '')
+      + f', {report.seconds:.1f} s'
+  )

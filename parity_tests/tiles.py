@@ -1,0 +1,236 @@
+"""Tiles: how the tasks cut a stage tensor, on one rank."""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import functools
+
+import numpy as np
+from reference import config as config_lib
+from reference import tensors
+
+NO_EXPERT = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """The tiles of one rank's tensor, seen as `[rows, columns]`.
+
+  Tile rows are consecutive ranges of rows, so a tensor is reduced to tiles by
+  two `reduceat`, never by a loop over elements.
+
+  Attributes:
+    starts: `[B + 1]` first row of every tile row, and the end of the last.
+    expert: `[B]` global expert of a tile row, or NO_EXPERT.
+    block: `[B]` row block within its expert (or token block).
+    col_starts: `[C + 1]` first column of every tile column, and the end.
+  """
+
+  starts: np.ndarray
+  expert: np.ndarray
+  block: np.ndarray
+  col_starts: np.ndarray
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    """Tile rows and tile columns."""
+    return len(self.block), len(self.col_starts) - 1
+
+  @property
+  def num_rows(self) -> int:
+    return int(self.starts[-1])
+
+  def count(self, mask: np.ndarray, first: int = 0) -> np.ndarray:
+    """Returns `[b, C]` int64, marked elements of each tile.
+
+    Args:
+      mask: `[rows, columns]` bool, whole tile rows from tile row `first` on.
+      first: tile row that the mask starts with.
+    """
+    if not mask.size:
+      return np.zeros((0, self.shape[1]), np.int64)
+    begin = self.starts[first]
+    last = np.searchsorted(self.starts, begin + len(mask))
+    rows = self.starts[first:last] - begin
+    by_column = np.add.reduceat(
+        mask, self.col_starts[:-1], axis=1, dtype=np.int64
+    )
+    return np.add.reduceat(by_column, rows, axis=0)
+
+  def chunks(self, elements: int) -> Iterator[tuple[int, int]]:
+    """Yields ranges of whole tile rows with about `elements` elements each."""
+    width = max(1, int(self.col_starts[-1]))
+    first, tile_rows = 0, len(self.block)
+    while first < tile_rows:
+      limit = self.starts[first] + max(1, elements // width)
+      last = int(np.searchsorted(self.starts, limit, side='right')) - 1
+      last = min(max(last, first + 1), tile_rows)
+      yield first, last
+      first = last
+
+  def window(self, tile: tuple[int, int]) -> tuple[slice, slice]:
+    """Returns the rows and columns of one tile."""
+    b, c = tile
+    return (
+        slice(int(self.starts[b]), int(self.starts[b + 1])),
+        slice(int(self.col_starts[c]), int(self.col_starts[c + 1])),
+    )
+
+
+def _edges(extent: int, size: int) -> np.ndarray:
+  return np.append(np.arange(0, extent, size, dtype=np.int64), extent)
+
+
+def expert_rows(
+    config: config_lib.MoEConfig, counts: np.ndarray, rank: int
+) -> np.ndarray:
+  """Returns `[L + 1]` first packed row of each expert of `rank`, and the end.
+
+  `counts` is `[R, E]` int32, rows that each rank sends to each expert.
+  """
+  local = config.experts_per_rank
+  rows = counts.sum(axis=0)[rank * local : (rank + 1) * local]
+  return np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+
+
+def cut_rows(
+    config: config_lib.MoEConfig,
+    counts: np.ndarray,
+    rank: int,
+    row_block: int,
+    columns: int,
+    col_block: int,
+) -> Cut:
+  """Cuts a packed row tensor by (expert, row block, column block).
+
+  Rows past the last valid one belong to no tile.
+  """
+  begin = expert_rows(config, counts, rank)
+  rows = np.diff(begin)
+  blocks = -(-rows // row_block)
+  local = np.repeat(np.arange(len(rows)), blocks)
+  block = np.arange(len(local)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+  starts = np.append(begin[local] + block * row_block, begin[-1])
+  return Cut(
+      starts,
+      local + rank * config.experts_per_rank,
+      block,
+      _edges(columns, col_block),
+  )
+
+
+def cut_tokens(
+    rows: int, row_block: int, columns: int, col_block: int
+) -> Cut:
+  """Cuts a tensor of a rank's own tokens by (token block, column block)."""
+  starts = _edges(rows, row_block)
+  block = np.arange(len(starts) - 1)
+  experts = np.full(len(block), NO_EXPERT)
+  return Cut(starts, experts, block, _edges(columns, col_block))
+
+
+# Stages whose tasks cut columns; every other task writes whole rows.
+_CUT_COLUMNS = ('gate_up', 'expert_out')
+_OWN_TOKENS = ('returned', 'y')
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+  """Where the rows of every stage tensor belong, for one routing.
+
+  Attributes:
+    config: sizes.
+    counts: `[R, E]` int32, the oracle's.
+    row_of_slot: `[R, T, K]` int32, the oracle's.
+    topk_ids: `[R, T, K]` int32.
+    row_block: rows of one expert in a tile.
+    col_block: columns of a GEMM tile.
+    token_block: tokens of a combine tile.
+  """
+
+  config: config_lib.MoEConfig
+  counts: np.ndarray
+  row_of_slot: np.ndarray
+  topk_ids: np.ndarray
+  row_block: int = 64
+  col_block: int = 128
+  token_block: int = 64
+
+  def columns(self, stage: str) -> int:
+    last = tensors.SPECS[stage].shape.split()[-1]
+    dims = self.config.dims()
+    return 2 * dims['F'] if last == '2F' else dims[last]
+
+  def cut(self, stage: str, rank: int) -> Cut:
+    """Returns the tiles of a stage tensor on one rank."""
+    width = self.columns(stage)
+    col_block = self.col_block if stage in _CUT_COLUMNS else width
+    if stage not in _OWN_TOKENS:
+      return cut_rows(
+          self.config, self.counts, rank, self.row_block, width, col_block
+      )
+    slots = self.config.top_k if stage == 'returned' else 1
+    rows = self.config.num_tokens * slots
+    return cut_tokens(rows, self.token_block * slots, width, col_block)
+
+  def rows(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
+    """Returns `[rows, columns]`, the rows of one rank that hold something."""
+    flat = tensor[rank].reshape(-1, tensor.shape[-1])
+    return flat if stage in _OWN_TOKENS else flat[: self.num_valid(rank)]
+
+  def padding(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
+    """Returns `[rows, columns]`, the rows past the last valid one."""
+    if stage in _OWN_TOKENS:
+      return tensor[rank][:0].reshape(0, tensor.shape[-1])
+    return tensor[rank, self.num_valid(rank) :]
+
+  def num_valid(self, rank: int) -> int:
+    return int(expert_rows(self.config, self.counts, rank)[-1])
+
+  @functools.cached_property
+  def slot_of_row(self) -> tuple[np.ndarray, ...]:
+    """Per rank `[valid rows]` int64, (source rank * T + token) * K + slot."""
+    owner = (self.topk_ids // self.config.experts_per_rank).reshape(-1)
+    row = self.row_of_slot.reshape(-1)
+    found = []
+    for rank in range(self.config.num_ranks):
+      slots = np.flatnonzero(owner == rank)
+      of_row = np.empty(len(slots), np.int64)
+      of_row[row[slots]] = slots
+      found.append(of_row)
+    return tuple(found)
+
+  def source(self, stage: str, rank: int, row: int) -> tuple[int, int, int]:
+    """Returns (source rank, token, slot) of a row; slot -1 if it has none."""
+    k, t = self.config.top_k, self.config.num_tokens
+    if stage == 'y':
+      return rank, row, -1
+    if stage == 'returned':
+      return rank, row // k, row % k
+    slot = int(self.slot_of_row[rank][row])
+    return slot // (t * k), slot // k % t, slot % k
+
+  def expert_of(self, stage: str, rank: int, row: int) -> int:
+    """Returns the global expert of a row, or NO_EXPERT."""
+    if stage == 'y':
+      return NO_EXPERT
+    source, token, slot = self.source(stage, rank, row)
+    return int(self.topk_ids[source, token, slot])
+
+
+def ascii_map(
+    failed: Sequence[np.ndarray], labels: Sequence[str], width: int = 64
+) -> str:
+  """Draws tiles, one line per rank and tile column: '.' good, '#' bad.
+
+  Args:
+    failed: per rank, `[B, C]` bool.
+    labels: per rank, what its lines start with.
+    width: most characters of a line; neighbours share one beyond that.
+  """
+  lines = []
+  for label, tiles in zip(labels, failed):
+    for c, column in enumerate(tiles.T):
+      groups = np.array_split(column, min(width, len(column)) or 1)
+      text = ''.join('#' if g.any() else '.' for g in groups)
+      lines.append(f'{label} col {c:<3d} {text}')
+  return '\n'.join(lines)
