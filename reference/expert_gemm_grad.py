@@ -51,7 +51,7 @@ def weight_grad(
   Blocks of `expert_gemm.BLOCK_ROWS` rows, counted from the expert's first, are
   added one after another; inside a block the order is that of a dot.  Only the
   last sum is rounded.  Nothing larger than the result, the rows once more if
-  they are bfloat16, and one expert's gradient in the accumulation dtype is made.
+  they are bfloat16, and one expert's gradient in the accumulate dtype is made.
 
   Args:
     config: sizes.

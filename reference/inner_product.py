@@ -20,7 +20,8 @@ def inner_product(
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  terms = numerics.rounded(numerics.widen(policy, a) * numerics.widen(policy, b))
+  a, b = numerics.widen(policy, a), numerics.widen(policy, b)
+  terms = numerics.rounded(a * b)
   # Not jnp.sum or a dot: the compiler would choose their order.
   while (width := terms.shape[-1]) > 1:
     half = (width + 1) // 2

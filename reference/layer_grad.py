@@ -65,26 +65,35 @@ def backward(
       config, policy, plan, ids, weights, dy
   )
   d_activation, d_w_down = _gemm_grads(
-      config, policy, plan, forward['activation'], forward['w_down'],
+      config,
+      policy,
+      plan,
+      forward['activation'],
+      forward['w_down'],
       d_expert_out,
   )
   row_weight = None
   if policy.placement == 'before_down':
     row_weight = dispatch.row_weight(config, plan, ids, weights)
+  d_topk_weights = _weights_grad(
+      config, policy, plan, forward, dy, d_activation
+  )
   d_gate_up = swiglu_grad.swiglu_grad(
       policy, forward['gate_up'], d_activation, row_weight
   )
   d_expert_in, d_w_gate_up = _gemm_grads(
-      config, policy, plan, forward['expert_in'], forward['w_gate_up'],
+      config,
+      policy,
+      plan,
+      forward['expert_in'],
+      forward['w_gate_up'],
       d_gate_up,
   )
   d_returned = combine.return_rows(config, plan, ids, d_expert_in)
   return dict(
       dy=dy,
       d_expert_out=d_expert_out,
-      d_topk_weights=_weights_grad(
-          config, policy, plan, forward, dy, d_activation
-      ),
+      d_topk_weights=d_topk_weights,
       d_activation=d_activation,
       d_w_down=d_w_down,
       d_gate_up=d_gate_up,
@@ -105,7 +114,7 @@ def layer(
     w_gate_up: at.Float[at.Array, 'R L D 2*F'],
     w_down: at.Float[at.Array, 'R L F D'],
 ) -> at.Float[at.Array, 'R T D']:
-  """Returns `y` `[R, T, D]` storage of `layer.forward`, whose arguments it takes.
+  """Returns `y` `[R, T, D]` of `layer.forward`, whose arguments it takes.
 
   Reverse mode runs `backward`; a gradient comes in the dtype of its argument.
   """
