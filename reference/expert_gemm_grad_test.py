@@ -143,13 +143,17 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
 
 
 def test_a_sum_is_rounded_once():
-  # Given: bfloat16 units that vanish beside 256 one by one, not summed.
+  # Given: 4096 in the first block and 12 in each of the two after it, which are
+  # lost beside it in bfloat16, whose unit there is 32, one by one.
   config = config_lib.MoEConfig(1, 1, 1, 1, 1, 1, capacity=300)
-  rows = jnp.ones((1, 300, 1), jnp.bfloat16).at[0, 0, 0].set(256)
-  # When, then: 256 + 299 = 555, 556 in bfloat16.
+  block = expert_gemm.BLOCK_ROWS
+  rows = jnp.zeros((1, 300, 1), jnp.bfloat16).at[0, ::block].set(12)
+  rows = rows.at[0, 0].set(4096)
+  # When, then.
   policy = precision.PrecisionPolicy('bfloat16')
   ones = jnp.ones_like(rows)
-  assert run_weight(config, policy, plan_of([[300]]), rows, ones).item() == 556
+  out = run_weight(config, policy, plan_of([[300]]), rows, ones)
+  assert out.item() == 4128
 
 
 def test_memory_does_not_grow_with_experts_times_rows():

@@ -78,7 +78,7 @@ def _act(
 def _silu_slope(
     gate: at.Float[at.Array, '*shape'],
 ) -> at.Float[at.Array, '*shape']:
-  # 1 - sigmoid(gate) would lose every digit at a great gate.
+  # Not 1 - sigmoid: it has no digit left where gate multiplies it most.
   sigmoid, complement = 1 / (1 + jnp.exp(-gate)), 1 / (1 + jnp.exp(gate))
   return sigmoid * (1 + numerics.rounded(gate * complement))
 

@@ -1,8 +1,5 @@
 """Tests of swiglu_grad."""
 
-import fractions
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,34 +23,38 @@ def test_product_swaps_gate_and_up():
   np.testing.assert_array_equal(out, [[10, -7, -6, -2]])
 
 
-def slope(gate: float) -> float:
-  """Returns silu'(gate): an exact sum of sigmoids rounded in float64."""
-  if gate > 700:
-    return 1.0
-  small = math.exp(-abs(gate))  # 1 - sigmoid(|gate|) is small / (1 + small).
-  great, rest = 1 / (1 + small), small / (1 + small)
-  sigmoid, complement = (great, rest) if gate > 0 else (rest, great)
-  exact = 1 + fractions.Fraction(gate) * fractions.Fraction(complement)
-  return float(fractions.Fraction(sigmoid) * exact)
+# Both signs, both extremes, and -1.278 where silu' is 0.
+GATES = np.float32([*np.linspace(-30, 30, 4001), -1.2784645, 1e30, -1e30, -0.0])
 
 
-# silu' is 0 at -1.278.
-GATES = [-1e30, -100, -20, -1.2784645, -0.5, -0.0, 0, 0.5, 20, 100, 1e30]
+def slopes(function, policy) -> np.ndarray:
+  """Returns d_gate of `GATES` where up and d_activation are 1: silu'."""
+  gate_up = jnp.stack([GATES, np.ones_like(GATES)], axis=-1)
+  ones = jnp.ones((GATES.size, 1), jnp.float32)
+  return np.asarray(function(policy, gate_up, ones))[:, 0]
 
 
-@pytest.mark.parametrize('gate', GATES)
-def test_slope_of_silu_at_extremes(gate):
-  # Given.
-  gate = float(np.float32(gate))
-  # When: up is 1, so d_gate is silu'(gate).
-  gate_up = jnp.array([gate, 1.0], jnp.float32)
-  out = swiglu_grad.swiglu_grad(policy_of(), gate_up, jnp.ones(1))
-  # Then: two sigmoids of six roundings each and two more operations; the sum
-  # in the middle cancels near -1.278, so its terms are taken absolute.
-  sigmoid = 1 / (1 + math.exp(min(-gate, 700)))
-  terms = sigmoid * (1 + abs(gate) / (1 + math.exp(min(gate, 700))))
-  bound = 15 * 2.0**-24 * terms + np.finfo(np.float32).tiny
-  assert abs(float(out[0]) - slope(gate)) <= bound
+def test_slope_of_silu_has_the_error_of_its_operations():
+  # When.
+  actual = slopes(swiglu_grad.swiglu_grad, policy_of())
+  # Then: units of 2^-24, exp off by four of them, and what each term of the
+  # slope, sigmoid + gate * sigmoid * complement, goes through.
+  gate = GATES.astype(np.float64)
+  with np.errstate(over='ignore'):
+    sigmoid, complement = 1 / (1 + np.exp(-gate)), 1 / (1 + np.exp(gate))
+  both = gate * sigmoid * complement
+  of_sigmoid, of_complement = 2 + 4 * complement, 2 + 4 * sigmoid
+  units = (of_sigmoid + 2) * (sigmoid + abs(both))
+  units += (of_complement + 1) * abs(both)
+  bound = 1.001 * 2.0**-24 * units + np.finfo(np.float32).tiny
+  assert (abs(actual - (sigmoid + both)) <= bound).all()
+
+
+def test_slope_jitted_and_not_has_the_same_bits():
+  jitted = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
+  np.testing.assert_array_equal(
+      slopes(jitted, policy_of()), slopes(swiglu_grad.swiglu_grad, policy_of())
+  )
 
 
 def test_the_weight_multiplies_before_the_one_rounding():
