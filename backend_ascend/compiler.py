@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import numpy as np
+
 from backend_ascend.schedule import placement
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import lower_forward
 from backend_ascend.taskflow import proofs
-import numpy as np
 from reference import config as config_lib
 from reference import precision
 

@@ -19,6 +19,7 @@ import time
 
 from absl import app
 from absl import flags
+
 from backend_ascend.schedule import placement
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib

@@ -22,6 +22,7 @@ u = 2^-53, is added.  No number here is chosen by hand.
 import dataclasses
 
 import numpy as np
+
 from parity_tests import ulp
 from reference import precision
 

@@ -41,6 +41,7 @@ def main(job: pathlib.Path) -> None:
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
   import numpy as np
+
   from parity_tests import candidates
   from reference import config as config_lib
   from reference import precision

@@ -14,7 +14,7 @@ nearer to its cause a fault is found.  It runs in a process of its own, so that
 one which crashes or hangs ends with a report.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import os
@@ -24,12 +24,14 @@ import sys
 import tempfile
 from typing import Protocol
 
+import numpy as np
+
 from backend_ascend import compiler
 from backend_ascend.kernels.host import faults
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
-import numpy as np
+from backend_ascend.taskflow import proofs
 from parity_tests import ulp
 from reference import config as config_lib
 from reference import precision
@@ -40,6 +42,7 @@ OUTPUTS = (*tensors.PLAN, *tensors.STAGES)
 
 # A fault may change nothing where it is put, the data being what they are.
 _TRIES = 8
+_STDERR = 2
 
 
 class CandidateError(RuntimeError):
@@ -55,9 +58,21 @@ class CandidateError(RuntimeError):
 
 
 class Candidate(Protocol):
-  """Runs one layer."""
+  """Runs one layer.
 
-  name: str
+  Attributes:
+    name: what reports call it.
+    serial: as `run`, the same tile kernels one after another; None if the
+      candidate cannot.
+  """
+
+  @property
+  def name(self) -> str:
+    ...
+
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    ...
 
   def run(
       self,
@@ -97,7 +112,10 @@ class Megakernel:
   committed: list[np.void] = dataclasses.field(default_factory=list)
 
   def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
-    image = compiler.compile_forward(config, policy, self.options).image
+    try:
+      image = compiler.compile_forward(config, policy, self.options).image
+    except proofs.ProofError as error:
+      raise CandidateError(f'{self.name}: {error}') from error
     if self.fault is None:
       return self._launch(image, inputs, None)
     return self._launch_with_fault(image, inputs)
@@ -161,6 +179,7 @@ class Subprocess:
 
   name: str
   timeout_s: float = 600.0
+  serial: None = None
 
   def __post_init__(self):
     module, _, function = self.name.partition(':')
@@ -191,7 +210,7 @@ class Subprocess:
     try:
       # What it prints belongs to the reader, not to our table.
       code = subprocess.run(
-          command, stdout=sys.stderr.fileno(), timeout=self.timeout_s
+          command, stdout=_STDERR, timeout=self.timeout_s
       ).returncode
     except subprocess.TimeoutExpired as error:
       raise CandidateError(
@@ -204,9 +223,9 @@ class Subprocess:
     if not told.exists():
       how = f'signal {-code}' if code < 0 else f'exit code {code}'
       raise CandidateError(f'{self.name}: expected an answer, got {how}')
-    error = json.loads(told.read_text())
-    kind = ValueError if error['request'] else CandidateError
-    raise kind(error['text'])
+    word = json.loads(told.read_text())
+    kind = ValueError if word['request'] else CandidateError
+    raise kind(word['text'])
 
 
 def save(folder: pathlib.Path, values: Tensors) -> None:

@@ -6,11 +6,13 @@ import importlib.metadata
 import platform
 import shlex
 import time
+from typing import Any
 
-from backend_ascend.taskflow import flow as flow_lib
 import jax
 import ml_dtypes
 import numpy as np
+
+from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
 from parity_tests import exact_data
 from parity_tests import golden as golden_lib
@@ -96,7 +98,7 @@ class Report:
     seconds: wall time.
   """
 
-  config: Mapping[str, object]
+  config: Mapping[str, Any]
   results: tuple[lanes.Result, ...]
   seconds: float
 
@@ -368,7 +370,7 @@ def real_lanes(
   progress('real data: candidate')
   got = candidate.run(made.config, made.policy, made.arrays)
   results = []
-  if 'bitwise' in request.lanes and request.candidate is None:
+  if 'bitwise' in request.lanes and candidate.serial is not None:
     progress('bitwise: own kernels, serially')
     results += serial_rows(request, made, candidate, got)
   progress('real data: oracle')

@@ -78,9 +78,17 @@ def _fault(request: check.Request, bench: check.Bench) -> Row:
     results = bench.judge(request, candidate)
   except candidates.CandidateError as error:
     return _hung(request, candidate, error.diagnosis)
+  except check.NothingToJudge:
+    return Row(request.fault, (), 'no lane could see it', '-', False)
   expected = _expectations(request, bench, candidate)
   first, failed = _first(results), _failed_lanes(results)
-  caught = first is not None and any(e.holds(first) for e in expected)
+  caught = first is not None and any(
+      e.holds(
+          first.stage, first.rank, first.expert, first.row_block,
+          first.col_block,
+      )
+      for e in expected
+  )  # fmt: skip
   return Row(
       request.fault, failed, _where(first), ' or '.join(map(str, expected)),
       caught,
@@ -93,27 +101,33 @@ def _hung(
     diagnosis: runtime.Diagnosis | None,
 ) -> Row:
   """A launch that ended early must name the task that waits, and for whom."""
-  spec, task = faults.SPECS[request.fault], candidate.committed[-1]
-  blocked = diagnosis and diagnosis.task
-  if not spec.hangs or blocked is None:
-    return Row(request.fault, (DIAGNOSIS,), str(diagnosis), '-', False)
+  name = str(request.fault)
+  spec, task = faults.SPECS[name], candidate.committed[-1]
+  if not spec.hangs or diagnosis is None or diagnosis.task is None:
+    return Row(name, (DIAGNOSIS,), str(diagnosis), '-', False)
+  blocked = diagnosis.task
+  block = int(task['row_block'])
+  whole_expert = request.options.event_grain == 'expert'
   expected = _Place(
       spec.stage, int(task['rank']), int(task['expert']),
-      range(task['row_block'], task['row_block'] + 1), None,
+      None if whole_expert else range(block, block + 1), None,
   )  # fmt: skip
   located = _place(
       STAGE_OF[blocked.kind], blocked.rank, blocked.expert, blocked.row_block,
       blocked.col_block,
   )  # fmt: skip
-  guilty = (STAGE_OF_KIND[task['kind']], int(task['rank']), int(task['expert']))
+  guilty = (
+      STAGE_OF_KIND[Kind(task['kind'])], int(task['rank']), int(task['expert'])
+  )  # fmt: skip
   named = {(STAGE_OF[s.kind], s.rank, s.expert) for s in diagnosis.suspects}
-  caught = (
-      STAGE_OF[blocked.kind] == expected.stage
-      and (blocked.rank, blocked.expert) == (expected.rank, expected.expert)
-      and blocked.row_block in expected.row_blocks
-      and guilty in named
-  )
-  return Row(request.fault, (DIAGNOSIS,), located, str(expected), caught)
+  found = expected.holds(
+      STAGE_OF[blocked.kind], blocked.rank, blocked.expert, blocked.row_block,
+      blocked.col_block,
+  )  # fmt: skip
+  return Row(
+      name, (DIAGNOSIS,), located, str(expected),
+      found and guilty in named,
+  )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,19 +140,20 @@ class _Place:
   row_blocks: range | None
   col_block: int | None
 
-  def holds(self, found: lanes.Failure) -> bool:
+  def holds(self, stage, rank, expert, row_block, col_block) -> bool:
     return (
-        found.stage == self.stage
-        and self.rank in (None, found.rank)
-        and self.expert in (None, found.expert)
-        and (self.row_blocks is None or found.row_block in self.row_blocks)
-        and self.col_block in (None, found.col_block)
+        stage == self.stage
+        and self.rank in (None, rank)
+        and self.expert in (None, expert)
+        and (self.row_blocks is None or row_block in self.row_blocks)
+        and self.col_block in (None, col_block)
     )
 
   def __str__(self) -> str:
-    blocks = self.row_blocks
-    if blocks is not None:
-      blocks = f'{blocks[0]}' if len(blocks) == 1 else f'{blocks[0]}-{blocks[-1]}'
+    blocks = None
+    if self.row_blocks is not None:
+      ends = sorted({self.row_blocks[0], self.row_blocks[-1]})
+      blocks = '-'.join(map(str, ends))
     return _place(self.stage, self.rank, self.expert, blocks, self.col_block)
 
 
@@ -147,13 +162,13 @@ def _expectations(
     bench: check.Bench,
     candidate: candidates.Megakernel,
 ) -> list[_Place]:
-  """Returns the places of the tasks that committed the fault, without twins."""
+  """Returns the places of the tasks that committed the fault, each once."""
   counts = bench.answer(bench.made)['counts']
-  places = [_expectation(request, bench, counts, t) for t in candidate.committed]
+  places = [_expectation(request, counts, t) for t in candidate.committed]
   return list(dict.fromkeys(places))
 
 
-def _expectation(request, bench, counts, task) -> _Place:
+def _expectation(request, counts, task) -> _Place:
   """Where the rows that a task writes are, in the stage it must be found in."""
   _, stage = faults.SPECS[request.fault].located(request.placement)
   kind, rank, expert = (int(task[n]) for n in ('kind', 'rank', 'expert'))
@@ -170,7 +185,7 @@ def _expectation(request, bench, counts, task) -> _Place:
     )
     return _Place(stage, int(task['peer']), expert, rows, None)
   block = int(task['row_block'])
-  own = STAGE_OF_KIND[kind] == stage
+  own = STAGE_OF_KIND[Kind(kind)] == stage
   return _Place(
       stage,
       rank,

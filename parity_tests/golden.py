@@ -11,6 +11,7 @@ import dataclasses
 import functools
 
 import numpy as np
+
 from parity_tests import bounds
 from parity_tests import tiles
 from reference import precision

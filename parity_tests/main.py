@@ -59,11 +59,16 @@ class Command:
     lines += ['', 'options:']
     for name in sorted(values):
       flag = values[name]
-      default = '' if flag.default is None else f' [{flag.default_as_str}]'
+      unset = flag.default in (None, [])
+      default = '' if unset else f' [{_text(flag.default)}]'
       lines.append(f'  --{name}: {flag.help}{default}')
     lines += ['', 'exit codes: 0 parity holds, 1 it fails, 2 the request was '
               'wrong, 3 the candidate failed']  # fmt: skip
     return '\n'.join(lines)
+
+
+def _text(value: object) -> str:
+  return ','.join(value) if isinstance(value, list) else str(value)
 
 
 def _define_layer(f: flags.FlagValues) -> None:
@@ -275,7 +280,8 @@ def _check(f: flags.FlagValues) -> int:
   _write_json(f.json, report_lib.to_json(report))
   print(report_lib.heading(report))
   print(report_lib.table(report, _colour()))
-  for text in (report_lib.failure(report), report_lib.summary(report)):
+  for part in (report_lib.notes, report_lib.failure, report_lib.summary):
+    text = part(report)
     if text:
       print(f'\n{text}')
   return PARITY if report.verdict == 'pass' else NO_PARITY
@@ -304,8 +310,8 @@ def _compile(f: flags.FlagValues) -> int:
   config = presets.config(
       preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
   )
-  f.aic = f.aic or preset.num_aic
-  f.aiv = f.aiv or preset.num_aiv
+  for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
+    f[name].value = default if f[name].value is None else f[name].value
   policy = precision.PrecisionPolicy(
       storage=_DTYPES[f.dtype], placement=f.placement
   )

@@ -5,6 +5,7 @@ import functools
 
 import jax
 import numpy as np
+
 from reference import combine
 from reference import config as config_lib
 from reference import dispatch

@@ -1,6 +1,7 @@
 """What a bad tile looks like: a hint, never part of a verdict."""
 
 import numpy as np
+
 from parity_tests import ulp
 
 _MAX_ROWS = 4096

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
+
 from parity_tests import check
 from parity_tests import lanes
 from parity_tests import standards
@@ -40,7 +42,7 @@ def jsonable(value):
   return value
 
 
-def to_json(report: check.Report) -> dict[str, object]:
+def to_json(report: check.Report) -> dict[str, Any]:
   """Returns the whole report as plain data."""
   first = report.first_failure
   judges = [standards.get(name) for name in report.config['standards']]
@@ -76,7 +78,7 @@ def to_json(report: check.Report) -> dict[str, object]:
   )  # fmt: skip
 
 
-def error_json(request: check.Request, text: str) -> dict[str, object]:
+def error_json(request: check.Request, text: str) -> dict[str, Any]:
   """Returns the report of a candidate that gave no answer."""
   return jsonable(
       dict(
@@ -143,6 +145,22 @@ def heading(report: check.Report) -> str:
   )
 
 
+def notes(report: check.Report) -> str:
+  """Returns which records judged, and why something was not judged."""
+  lines = []
+  if any(r.lane == 'standard' for r in report.results):
+    lines += [
+        f'{name}: {standards.get(name).version}'
+        for name in report.config['standards']
+    ]
+  reasons = dict.fromkeys(
+      f'not judged: {r.stage} ({r.lane}): {r.why}'
+      for r in report.results
+      if r.verdict == lanes.NOT_CAPTURED
+  )
+  return '\n'.join([*lines, *reasons])
+
+
 def failure(report: check.Report) -> str:
   """Returns the first failure with its tile map, or ''."""
   first = report.first_failure
@@ -167,7 +185,7 @@ def failure(report: check.Report) -> str:
       f'  got       {first.got!r}',
       f'  expected  {first.expected!r}',
       f'  ulp       {first.ulp}',
-      f'  bad       {first.bad_rows} rows, {first.bad_cols} columns of the tile',
+      f'  bad       {first.bad_rows} rows, {first.bad_cols} columns of it',
   ]
   if result.why:
     lines.append(f'  rule      {result.why}')

@@ -6,7 +6,7 @@ elements disagree, how errors are summed up, and what is too much:
 
     error           |a - g|
     relative error  |a - g| / (|g| + 1e-7)
-    tolerance       E where |g| < T ("small"), else atol + rtol * max(|g|, floor)
+    tolerance       E where |g| < T, else atol + rtol * max(|g|, floor)
     mismatch        error > tolerance, and error > the type's rounding bound
 
 The last clause is `excuse_rounding`.  Every one of these texts wants to tell a
@@ -14,12 +14,14 @@ bug from what the type can hold (cann-bench says so in these words), but a rule
 with fixed numbers cannot where terms cancel: there a correct kernel has any
 relative error.  `bounds` knows what the type can hold at each element, so
 in the records of the default set an error within that bound never counts as a
-mismatch or a maximum.  Means (mere, rmse, cosine) have no such clause.  The
-records named `*_letter` have none at all: the printed numbers only.
+mismatch or a maximum, nor turns a vector.  The means (mere, rmse) have no such
+clause: they average every error.  The records named `*_letter` have none at
+all: the printed numbers only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -179,8 +181,20 @@ def _excused(standard, e: Elements, actual, values: np.ndarray) -> np.ndarray:
   return np.where(_error(e, actual) <= e.bound, 0.0, values)
 
 
-# A metric is (partial sums of a chunk, what they come to).  Partials of all
-# chunks are added, or the largest is taken, by its third entry.
+class Metric(NamedTuple):
+  """How a number is made from chunks.
+
+  Attributes:
+    partial: of a chunk: (standard, dtype, elements, values, mask) -> array.
+    total: what merged partials come to.
+    merge: np.add or np.maximum, of two partials.
+  """
+
+  partial: Callable[..., np.ndarray]
+  total: Callable[[np.ndarray], float]
+  merge: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
 def _mean(values: np.ndarray) -> np.ndarray:
   return np.array([values.sum(), values.size], np.float64)
 
@@ -212,6 +226,8 @@ def _count(s, d, e, a, mask):
 
 
 def _products(s, d, e, a, mask):
+  if s.excuse_rounding:
+    a = np.where(_error(e, a) <= e.bound, e.golden, a)
   a, g = _pick(a, mask), _pick(e.golden, mask)
   return np.array([a @ g, a @ a, g @ g])
 
@@ -227,14 +243,14 @@ def _calc_diff(p: np.ndarray) -> float:
 
 
 METRICS = {
-    'mere': (_mere, _over, np.add),
-    'mare': (_mare, lambda p: p[0], np.maximum),
-    'rmse': (_rmse, lambda p: np.sqrt(_over(p)), np.add),
-    'max_abs': (_max_abs, lambda p: p[0], np.maximum),
-    'mismatches': (_count, lambda p: p[0], np.add),
-    'mismatch_share': (_count, _over, np.add),
-    'cosine_loss': (_products, _cosine_loss, np.add),
-    'calc_diff': (_products, _calc_diff, np.add),
+    'mere': Metric(_mere, _over, np.add),
+    'mare': Metric(_mare, lambda p: p[0], np.maximum),
+    'rmse': Metric(_rmse, lambda p: np.sqrt(_over(p)), np.add),
+    'max_abs': Metric(_max_abs, lambda p: p[0], np.maximum),
+    'mismatches': Metric(_count, lambda p: p[0], np.add),
+    'mismatch_share': Metric(_count, _over, np.add),
+    'cosine_loss': Metric(_products, _cosine_loss, np.add),
+    'calc_diff': Metric(_products, _calc_diff, np.add),
 }
 
 
@@ -266,16 +282,17 @@ class Judge:
       return mismatches(self.standard, self._dtype, e, e.actual)
 
   def _take(self, rule, of_benchmark, e, raw, finite, mask) -> None:
-    partial, _, merge = METRICS[rule.metric]
-    values = raw if partial is _count else finite
-    new = partial(self.standard, self._dtype, e, values, mask)
+    metric = METRICS[rule.metric]
+    values = raw if metric.partial is _count else finite
+    new = metric.partial(self.standard, self._dtype, e, values, mask)
     key = (id(rule), of_benchmark)
     old = self._partials.get(key)
-    self._partials[key] = new if old is None else merge(old, new)
+    self._partials[key] = new if old is None else metric.merge(old, new)
 
   def _value(self, rule: Rule, of_benchmark: bool = False) -> float:
     partial = self._partials.get((id(rule), of_benchmark))
-    return 0.0 if partial is None else float(METRICS[rule.metric][1](partial))
+    total = METRICS[rule.metric].total
+    return 0.0 if partial is None else float(total(partial))
 
   def _broken(self, rule: Rule) -> str | None:
     """Returns why the rule does not hold, or None if it does."""
@@ -482,7 +499,7 @@ _MSPROBE = Standard(
         'error if cosine <= 0.99; else pass if max |a - g| < 1e-3; else error '
         'if the share of relative errors above 1e-3 (bf16 1e-2) reaches 1e-3 '
         '(1e-2). Its "warning" is no error. Two zero vectors have cosine 1. '
-        'Errors within the rounding bound do not count in maximum and share.'
+        'Errors within the rounding bound do not count.'
     ),
     tolerance={
         FLOAT32: Tolerance(rtol=1e-3, atol=1e-3 * _RELATIVE_EPS),

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 
 import numpy as np
+
 from reference import config as config_lib
 from reference import tensors
 

@@ -61,8 +61,8 @@ def half_spacing(magnitude: np.ndarray, dtype: str) -> np.ndarray:
   among subnormals, half the smallest of them.
   """
   digits, lowest = _FORMATS[dtype]
-  _, exponent = np.frexp(magnitude)
-  exponent = np.maximum(exponent - 1, lowest)
+  fraction, exponent = np.frexp(magnitude)
+  exponent = np.where(fraction == 0, lowest, np.maximum(exponent - 1, lowest))
   return np.ldexp(0.5, exponent - (digits - 1))
 
 

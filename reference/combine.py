@@ -1,5 +1,8 @@
 """Return and combine: a token's rows come home and are added in slot order."""
 
+import functools
+import operator
+
 import jax.numpy as jnp
 
 from reference import array_typing as at
@@ -44,11 +47,12 @@ def combine(
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  total = None
-  for slot in range(returned.shape[2]):
-    term = numerics.widen(policy, returned[:, :, slot])
-    if policy.placement == 'combine':
-      weight = numerics.widen(policy, topk_weights[:, :, slot, None])
-      term = numerics.rounded(weight * term)
-    total = term if total is None else total + term
-  return numerics.store(policy, total)
+  def term(slot: int) -> at.Array:
+    row = numerics.widen(policy, returned[:, :, slot])
+    if policy.placement == 'before_down':
+      return row
+    weight = numerics.widen(policy, topk_weights[:, :, slot, None])
+    return numerics.rounded(weight * row)
+
+  terms = map(term, range(returned.shape[2]))
+  return numerics.store(policy, functools.reduce(operator.add, terms))

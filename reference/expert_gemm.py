@@ -1,5 +1,8 @@
 """Grouped GEMM: each row times the weight of its expert."""
 
+import functools
+import operator
+
 from jax import lax
 import jax.numpy as jnp
 
@@ -96,13 +99,13 @@ def _rows_of(
 
 
 def _dot(a: at.Array, b: at.Array) -> at.Array:
-  total = None
-  for inner in range(0, a.shape[1], BLOCK_INNER):
-    part = jnp.dot(
-        a[:, inner : inner + BLOCK_INNER],
-        b[inner : inner + BLOCK_INNER],
-        precision=lax.Precision.HIGHEST,
-        preferred_element_type=a.dtype,
-    )
-    total = part if total is None else total + part
-  return total
+  parts = [
+      jnp.dot(
+          a[:, inner : inner + BLOCK_INNER],
+          b[inner : inner + BLOCK_INNER],
+          precision=lax.Precision.HIGHEST,
+          preferred_element_type=a.dtype,
+      )
+      for inner in range(0, a.shape[1], BLOCK_INNER)
+  ]
+  return functools.reduce(operator.add, parts)

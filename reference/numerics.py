@@ -12,7 +12,7 @@ _FLOAT64 = jnp.dtype('float64')
 
 def _dtype(name: str) -> jnp.dtype:
   dtype = jnp.dtype(name)
-  if dtype == _FLOAT64 and not jax.config.jax_enable_x64:
+  if dtype == _FLOAT64 and not jax.config.read('jax_enable_x64'):
     raise ValueError(
         'jax_enable_x64: expected True for a policy in float64, got False'
     )

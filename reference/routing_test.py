@@ -47,7 +47,9 @@ class TestSoftmaxTopk:
     # Given.
     scores = random_scores('softmax', (2, 5, 8))
     # When.
-    out = routing.softmax_topk(jnp.asarray(scores), top_k, normalize)
+    out = routing.softmax_topk(
+        jnp.asarray(scores, jnp.float32), top_k, normalize
+    )
     # Then.
     assert out.topk_weights.dtype == jnp.float32
     for r, t in np.ndindex(2, 5):
@@ -89,13 +91,14 @@ class TestSigmoidGroupTopk:
     # Given: group 0 holds the best expert, group 1 the best pair.
     scores = scores_of([9, -9, -9, 1, 1, -9])
     # When.
-    out = routing.sigmoid_group_topk(scores, jnp.zeros(6), 2, 2, 1)
+    bias = jnp.zeros(6, jnp.float32)
+    out = routing.sigmoid_group_topk(scores, bias, 2, 2, 1)
     # Then.
     np.testing.assert_array_equal(out.topk_ids[0, 0], [3, 4])
 
   def test_equal_groups_go_to_the_lower(self):
     out = routing.sigmoid_group_topk(
-        scores_of([1, 0, 1, 0, 1, 0]), jnp.zeros(6), 3, 3, 2
+        scores_of([1, 0, 1, 0, 1, 0]), jnp.zeros(6, jnp.float32), 3, 3, 2
     )
     np.testing.assert_array_equal(out.topk_ids[0, 0], [0, 2, 1])
 
@@ -117,8 +120,8 @@ class TestSigmoidGroupTopk:
     bias = random_scores('bias', (16,)) / 8
     # When.
     out = routing.sigmoid_group_topk(
-        jnp.asarray(scores),
-        jnp.asarray(bias),
+        jnp.asarray(scores, jnp.float32),
+        jnp.asarray(bias, jnp.float32),
         top_k,
         num_groups,
         top_groups,
@@ -146,7 +149,7 @@ class TestSigmoidGroupTopk:
 
   def test_underflow_of_all_sigmoids_is_zero_weight(self):
     out = routing.sigmoid_group_topk(
-        scores_of([-200, -200]), jnp.zeros(2), 2, 1, 1
+        scores_of([-200, -200]), jnp.zeros(2, jnp.float32), 2, 1, 1
     )
     np.testing.assert_array_equal(out.topk_weights[0, 0], [0, 0])
 
@@ -177,12 +180,12 @@ class TestBadInput:
   )
   def test_softmax_arguments(self, name, call):
     with pytest.raises(ValueError, match=f'{name}: expected .* got'):
-      call(jnp.zeros((1, 2, 6)))
+      call(jnp.zeros((1, 2, 6), jnp.float32))
 
   @pytest.mark.parametrize(
       'name, changed',
       [
-          ('bias', dict(bias=jnp.zeros(5))),
+          ('bias', dict(bias=jnp.zeros(5, jnp.float32))),
           ('bias', dict(bias=jnp.zeros(6, jnp.int32))),
           ('num_groups', dict(num_groups=4)),
           ('num_groups', dict(num_groups=0)),
@@ -194,8 +197,8 @@ class TestBadInput:
   )
   def test_group_arguments(self, name, changed):
     valid = dict(
-        scores=jnp.zeros((1, 2, 6)),
-        bias=jnp.zeros(6),
+        scores=jnp.zeros((1, 2, 6), jnp.float32),
+        bias=jnp.zeros(6, jnp.float32),
         top_k=2,
         num_groups=2,
         top_groups=2,

@@ -94,18 +94,18 @@ struct TableRef {
 };
 
 struct TaskDesc {
-  uint16_t kind;       // TaskKind
-  uint16_t unit;       // Unit
-  int32_t rank;        // rank that executes
-  int32_t expert;      // global expert, or kNoExpert
-  int32_t peer;        // kReturn at grain expert: destination rank of the
-                       // slice; kDispatch: owner of `expert`; otherwise
-                       // kRowBlockRange
-  int32_t row_begin;   // slice rows, rows of the expert, or tokens
+  uint16_t kind;      // TaskKind
+  uint16_t unit;      // Unit
+  int32_t rank;       // rank that executes
+  int32_t expert;     // global expert, or kNoExpert
+  int32_t peer;       // kReturn at grain expert: destination rank of the
+                      // slice; kDispatch: owner of `expert`; otherwise
+                      // kRowBlockRange
+  int32_t row_begin;  // slice rows, rows of the expert, or tokens
   int32_t row_end;
-  int32_t col_begin;   // columns written
+  int32_t col_begin;  // columns written
   int32_t col_end;
-  int32_t row_block;   // tile coordinates for reports
+  int32_t row_block;  // tile coordinates for reports
   int32_t col_block;
   uint32_t wait_begin;    // into waits
   uint32_t signal_begin;  // into signals

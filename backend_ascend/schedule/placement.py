@@ -7,9 +7,10 @@ after it (queues, image, proofs) is the same for all schedulers.
 import collections.abc
 import dataclasses
 
+import numpy as np
+
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
-import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)

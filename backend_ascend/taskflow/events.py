@@ -8,8 +8,9 @@ that every writer of the partition has written.
 
 import dataclasses
 
-from backend_ascend.taskflow import layout
 import numpy as np
+
+from backend_ascend.taskflow import layout
 
 View = layout.View
 Mode = layout.Mode
@@ -113,19 +114,18 @@ def _waits(batch, partitions, first):
     owner, event = _expand(np.arange(len(reads)), event, count)
     owners.append(owner)
     events.append(event)
-  return _by_owner(owners, events)
+  return _by_owner(owners, events, np.int32)
 
 
-def _by_owner(owners, *columns):
+def _by_owner(owners, values, empty):
   """Concatenates and sorts by owner, keeping the order inside one."""
   if not owners:
-    return np.zeros(0, np.int64), *(np.zeros(0, np.int32) for _ in columns[0:])
-  owner = np.concatenate(owners)
-  columns = [np.concatenate(c) for c in columns]
+    return np.zeros(0, np.int64), np.zeros(0, empty)
+  owner, values = np.concatenate(owners), np.concatenate(values)
   if len(owners) > 1:
     order = np.argsort(owner, kind='stable')
-    owner, columns = owner[order], [c[order] for c in columns]
-  return owner, *columns
+    owner, values = owner[order], values[order]
+  return owner, values
 
 
 def _signals(batch, partitions, first, num_ranks, count_rows):
@@ -147,9 +147,7 @@ def _signals(batch, partitions, first, num_ranks, count_rows):
     table['amount'] = layout.PER_ROW if per_row else 1
     owners.append(owner)
     signals.append(table)
-  if not signals:
-    return np.zeros(0, np.int64), np.zeros(0, layout.SIGNAL)
-  return _by_owner(owners, signals)
+  return _by_owner(owners, signals, layout.SIGNAL)
 
 
 def _slices(owner, n: int):

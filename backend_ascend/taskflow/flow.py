@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from backend_ascend.taskflow import layout
 import numpy as np
+
+from backend_ascend.taskflow import layout
 from reference import config as config_lib
 from reference import precision
 

@@ -3,9 +3,10 @@
 import dataclasses
 import zlib
 
-from backend_ascend.taskflow import layout
-from backend_ascend.taskflow import flow as flow_lib
 import numpy as np
+
+from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import layout
 from reference import config as config_lib
 from reference import precision
 

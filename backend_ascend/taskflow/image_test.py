@@ -2,13 +2,14 @@
 
 import zlib
 
+import numpy as np
+import pytest
+
 from backend_ascend import compiler
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import lower_forward
-import numpy as np
-import pytest
 from reference import config as config_lib
 from reference import precision
 

@@ -3,9 +3,10 @@
 import pathlib
 import re
 
-from backend_ascend.taskflow import layout
 import numpy as np
 import pytest
+
+from backend_ascend.taskflow import layout
 
 HEADER = (
     pathlib.Path(__file__).resolve().parents[1] / 'kernels' / 'image.h'

@@ -8,10 +8,11 @@ who waits for whom: `events.py` derives that from the regions.
 
 import dataclasses
 
+import numpy as np
+
 from backend_ascend.taskflow import events
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
-import numpy as np
 from reference import config as config_lib
 from reference import precision
 
@@ -200,7 +201,9 @@ def swiglu(s: _Shape) -> Batch:
 
 
 def _row_header(n, s, at, rows) -> np.ndarray:
-  return _region(n, Buffer.EXPERT_IN, View.ROWS, *at, rows, (s.d, s.d + 1))
+  rank, group = at
+  cols = (s.d, s.d + 1)
+  return _region(n, Buffer.EXPERT_IN, View.ROWS, rank, group, rows, cols)
 
 
 def return_blocks(s: _Shape) -> Batch:

@@ -2,12 +2,13 @@
 
 import itertools
 
+import numpy as np
+import pytest
+
 from backend_ascend import compiler
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import lower_forward
-import numpy as np
-import pytest
 from reference import config as config_lib
 from reference import precision
 

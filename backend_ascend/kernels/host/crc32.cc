@@ -13,7 +13,8 @@ Tables MakeTables() {
   Tables tables{};
   for (uint32_t b = 0; b < 256; ++b) {
     uint32_t c = b;
-    for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ (0xEDB88320u & (0 - (c & 1)));
+    for (int bit = 0; bit < 8; ++bit)
+      c = (c >> 1) ^ (0xEDB88320u & (0 - (c & 1)));
     tables[0][b] = c;
   }
   for (size_t s = 1; s < tables.size(); ++s) {

@@ -1,0 +1,118 @@
+"""The user's candidate: what it may return, and how it may end."""
+
+import textwrap
+
+import numpy as np
+import pytest
+
+from parity_tests import candidates
+from parity_tests import ulp
+from reference import config as config_lib
+from reference import precision
+from reference import tensors
+
+CONFIG = config_lib.MoEConfig(1, 3, 2, 1, 4, 2)
+
+
+def _inputs(dtype: str):
+  kinds = {
+      'storage': ulp.storage_dtype(dtype),
+      'f32': np.float32,
+      'i32': np.int32,
+  }
+  specs = [tensors.SPECS[name] for name in tensors.INPUTS]
+  return {
+      s.name: np.ones(s.dims(**CONFIG.dims()), kinds[s.kind]) for s in specs
+  }
+
+
+@pytest.fixture
+def candidate(tmp_path, monkeypatch):
+  """Returns a function from source text to a candidate in this folder."""
+  monkeypatch.chdir(tmp_path)
+
+  def make(body: str, timeout_s: float = 60) -> candidates.Subprocess:
+    head = 'import os, time\nimport numpy as np\n\n'
+    (tmp_path / 'user_kernel.py').write_text(head + textwrap.dedent(body))
+    return candidates.Subprocess('user_kernel:forward', timeout_s)
+
+  return make
+
+
+def _run(candidate, dtype='float32'):
+  policy = precision.PrecisionPolicy(storage=dtype)
+  return candidate.run(CONFIG, policy, _inputs(dtype))
+
+
+@pytest.mark.parametrize('dtype', ('float32', 'bfloat16'))
+def test_inputs_arrive_and_outputs_come_back_bit_for_bit(candidate, dtype):
+  ours = candidate("""
+      def forward(inputs, config, policy):
+        assert config.d_model == 4 and policy.storage in str(inputs['x'].dtype)
+        return dict(y=inputs['x'] * 3, counts=np.full((1, 2), 7, np.int32))
+      """)
+
+  got = _run(ours, dtype)
+
+  assert set(got) == {'y', 'counts'}
+  np.testing.assert_array_equal(got['y'], np.full((1, 3, 4), 3, got['y'].dtype))
+  np.testing.assert_array_equal(got['counts'], [[7, 7]])
+
+
+@pytest.mark.parametrize(
+    ('body', 'text'),
+    [
+        ("def forward(*a): raise KeyError('boom')", "raised KeyError('boom')"),
+        ('def forward(*a): os.abort()', 'got signal 6'),
+        ('def forward(*a): os._exit(9)', 'got exit code 9'),
+        ('raise RuntimeError("no device")', 'raised on import'),
+    ],
+    ids=('raises', 'aborts', 'exits', 'raises_on_import'),
+)
+def test_a_crash_is_an_answer(candidate, body, text):
+  with pytest.raises(candidates.CandidateError, match='user_kernel') as error:
+    _run(candidate(body))
+
+  assert text in str(error.value)
+
+
+def test_a_hang_ends_at_the_timeout(candidate):
+  ours = candidate('def forward(*a): time.sleep(60)', timeout_s=3)
+
+  with pytest.raises(candidates.CandidateError, match='within 3 s, got none'):
+    _run(ours)
+
+
+@pytest.mark.parametrize(
+    ('body', 'text'),
+    [
+        ('return {}', "expected 'y', got \\[\\]"),
+        ('return dict(y=x[:, :2])', 'y: expected float32 \\[1, 3, 4\\], got'),
+        ('return dict(y=x.astype(np.float64))', 'got float64 \\[1, 3, 4\\]'),
+        ('return dict(y=x, z=x)', "expected tensors among .* got 'z'"),
+    ],
+    ids=('nothing', 'shape', 'dtype', 'name'),
+)
+def test_a_wrong_answer_shape_is_a_wrong_request(candidate, body, text):
+  source = 'def forward(inputs, config, policy):\n  x = inputs["x"]\n  '
+
+  with pytest.raises(ValueError, match=text):
+    _run(candidate(source + body))
+
+
+@pytest.mark.parametrize(
+    ('name', 'text'),
+    [
+        ('user_kernel', 'expected pkg.module:function'),
+        (':forward', 'expected pkg.module:function'),
+        ('user kernel:forward', 'expected pkg.module:function'),
+        ('no_such_module:forward', "No module named 'no_such_module'"),
+        ('user_kernel:nothing', "got 'nothing', which it has not"),
+        ('user_kernel:NUMBER', 'expected a function, got 5'),
+    ],
+)
+def test_a_name_that_is_no_function_is_a_wrong_request(candidate, name, text):
+  candidate('NUMBER = 5\ndef forward(*a): pass')
+
+  with pytest.raises(ValueError, match=text):
+    _run(candidates.Subprocess(name))

@@ -1,0 +1,97 @@
+"""Whole checks of our backend: workers, threads, files, awkward shapes."""
+
+import dataclasses
+import zlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+from parity_tests import check
+from parity_tests import lanes
+from reference import tensors
+from reference.config import MoEConfig
+
+SHAPES = {
+    'one_of_each': MoEConfig(1, 1, 1, 1, 3, 2),
+    'k_is_e': MoEConfig(2, 5, 4, 4, 6, 3),
+    'an_expert_per_rank': MoEConfig(4, 3, 4, 1, 8, 5),
+    'one_token_each': MoEConfig(2, 1, 4, 2, 5, 4),
+}
+
+
+def _write(path, name: str, dtype) -> None:
+  """Writes random inputs of a named shape."""
+  rng = np.random.default_rng(zlib.crc32(name.encode()))
+  config = SHAPES[name]
+  arrays = {}
+  for key in tensors.INPUTS:
+    dims = tensors.SPECS[key].dims(**config.dims())
+    arrays[key] = rng.normal(size=dims).astype(dtype)
+  picks = [
+      rng.permutation(config.num_experts)[: config.top_k]
+      for _ in range(config.num_ranks * config.num_tokens)
+  ]
+  shape = arrays['topk_ids'].shape
+  arrays['topk_ids'] = np.array(picks, np.int32).reshape(shape)
+  arrays['topk_weights'] = rng.random(shape).astype(np.float32)
+  safetensors.save_file(arrays, path)
+
+
+def _verdicts(report):
+  return {(r.stage, r.lane, r.rule): r.verdict for r in report.results}
+
+
+@pytest.mark.parametrize('dtype', (np.float32, ml_dtypes.bfloat16))
+@pytest.mark.parametrize('name', SHAPES)
+def test_a_file_of_any_shape_passes_in_all_lanes(tmp_path, name, dtype):
+  path = tmp_path / 'layer.safetensors'
+  _write(path, name, dtype)
+
+  report = check.run(check.Request(input=str(path)))
+
+  assert report.verdict == lanes.PASS, _verdicts(report)
+  assert report.first_failure is None
+  layer = report.config['layer']
+  assert layer['d_model'] == SHAPES[name].d_model
+  assert {r.lane for r in report.results} == set(lanes.LANES)
+
+
+@pytest.fixture(scope='module')
+def bench():
+  request = check.Request(preset='tiny', ranks=2, routing='zipf')
+  return request, check.Bench(request, keep=True)
+
+
+@pytest.mark.parametrize('threads', (1, 2, 7))
+@pytest.mark.parametrize('workers', ((1, 1), (3, 5), (24, 48)), ids=str)
+def test_no_bit_depends_on_workers_or_threads(bench, workers, threads):
+  request, made = bench
+  options = dataclasses.replace(
+      request.options, num_aic=workers[0], num_aiv=workers[1]
+  )
+  one = dataclasses.replace(
+      request, options=options, threads=threads, lanes=('exact', 'bitwise')
+  )
+
+  results = made.judge(one, check.make_candidate(one))
+
+  assert {r.lane for r in results} == {'exact', 'bitwise'}
+  for result in results:
+    assert (result.verdict, result.worst_ulp) == (lanes.PASS, 0), result
+
+
+def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
+  request, made = bench
+  one = dataclasses.replace(
+      request, lanes=('standard',), standards=('catlass', 'commercial_l2')
+  )
+
+  results = made.judge(one, check.make_candidate(one))
+
+  assert {r.lane for r in results} == {'standard'}
+  rules = {r.rule for r in results}
+  assert rules == {
+      'catlass', 'commercial_l2', 'commercial_l2: movement, bitwise',
+  }  # fmt: skip

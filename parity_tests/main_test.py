@@ -1,0 +1,194 @@
+"""The command line: exit codes, one-line errors, report, replay."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+
+from parity_tests import check
+from parity_tests import lanes
+from parity_tests import main
+
+TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
+
+
+def _refused(capsys, *arguments) -> str:
+  """Runs a command that must end with one line and exit code 2."""
+  assert main.main(arguments) == main.WRONG_REQUEST
+  captured = capsys.readouterr()
+  assert captured.err.count('\n') == 1
+  assert not captured.out
+  return captured.err
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'text'),
+    [
+        (['chek'], "command: expected one of .* got 'chek'"),
+        (['check', '--bogus'], "Unknown command line flag 'bogus'"),
+        (['check', 'extra'], "expected --options only, got 'extra'"),
+        (['check', '--ranks=two'], '--ranks=two'),
+        (['check', '--ranks=3'], 'expected a divisor of num_experts=8, got 3'),
+        (['check', '--dtype=f8'], 'value should be one of <f32|bf16'),
+        (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
+        (['check', '--preset=ep16'], 'which is for hpmoe compile'),
+        (['check', '--routing=nope'], "routing: expected .* got 'nope'"),
+        (['check', '--lane=nope'], "lane: expected all or some .* got 'nope'"),
+        (['check', '--standard=nope'], "standard: expected .* got 'nope'"),
+        (['check', '--row_block=0'], 'row_block: expected a positive integer'),
+        (['check', '--aic=70000'], 'num_aic: expected at most 65535'),
+        (['check', '--fault=nope'], "fault: expected one of .* got 'nope'"),
+        (['check', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
+        (['check', '--tokens=0'], 'num_tokens: expected a positive integer'),
+        (['check', '--capacity=2'], 'capacity: expected at least'),
+        (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
+        (
+            ['check', '--candidate=a:b', '--fault=stale_row'],
+            'fault: expected none with --candidate',
+        ),
+        (['check', '--input=no.safetensors'], 'no.safetensors: expected'),
+        (['check', '--text=no.txt'], 'text: expected a readable file'),
+        (['check', '--json=/no/such/f'], 'json: expected a file that can be'),
+        (['compile', '--out=/no/such/f'], '/no/such/f: expected a file'),
+        (['sweep', '--ranks=x'], 'ranks: expected integers'),
+        (['sweep', '--dtype=x'], 'dtype: expected some of'),
+    ],
+    ids=lambda value: ' '.join(value) if isinstance(value, list) else '',
+)
+def test_wrong_requests_end_with_one_line(capsys, arguments, text):
+  command, rest = arguments[0], arguments[1:]
+  tiny = ['--preset=tiny'] if command in ('check', 'compile') else []
+
+  said = _refused(capsys, command, *tiny, *rest)
+
+  assert said.startswith(f'hpmoe {command}: ' if tiny else 'hpmoe')
+  assert re.search(text.replace('|', r'\|'), said), said
+
+
+@pytest.mark.parametrize('command', [None, *main.COMMANDS])
+def test_help_shows_an_example_and_every_option(capsys, command):
+  arguments = ['--help'] if command is None else [command, '--help']
+
+  assert main.main(arguments) == main.PARITY
+
+  said = capsys.readouterr().out
+  assert 'hpmoe check --preset=small --ranks=4 --routing=text' in said or (
+      f'hpmoe {command}' in said
+  )
+  if command is not None:
+    for name in main.COMMANDS[command].flags():
+      assert f'--{name}: ' in said
+
+
+def test_a_check_that_holds_prints_a_table_and_writes_a_report(
+    capsys, tmp_path
+):
+  path = tmp_path / 'out.json'
+
+  code = main.main(['check', *TINY, f'--json={path}'])
+
+  assert code == main.PARITY
+  out = capsys.readouterr().out
+  report = json.loads(path.read_text())
+  assert report['verdict'] == 'pass'
+  assert report['first_failure'] is None
+  assert report['seconds'] > 0
+  assert report['versions']['numpy'] == np.__version__
+  assert report['config']['layer']['num_ranks'] == 2
+  assert {row['lane'] for row in report['stages']} == set(lanes.LANES)
+  for row in report['stages']:
+    assert row['verdict'] == 'pass'
+    assert row['tiles'] > row['failed'] == 0
+    assert {'stage', 'rule', 'worst_ulp', 'worst_abs'} <= set(row)
+    assert row['rule'] in out
+  assert 'PASS' in out.splitlines()[-1]
+
+
+def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
+  # Given a fault, when it is checked,
+  path = tmp_path / 'out.json'
+  code = main.main(['check', *TINY, '--fault=stale_row', f'--json={path}'])
+
+  # then the report names the place,
+  assert code == main.NO_PARITY
+  out = capsys.readouterr().out
+  first = json.loads(path.read_text())['first_failure']
+  assert first['stage'] == 'expert_in'
+  assert first['bad_rows'] == 1
+  assert first['got'] != first['expected']
+  assert str(first['index']) in out and first['replay'] in out
+  assert '#' in out
+  # and the command it gives finds it again.
+  program, *replay = shlex.split(first['replay'])
+  assert program == 'hpmoe'
+  again = tmp_path / 'again.json'
+  assert main.main([*replay, f'--json={again}']) == main.NO_PARITY
+  assert json.loads(again.read_text())['first_failure'] == first
+
+
+def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
+  path = tmp_path / 'out.json'
+
+  code = main.main([
+      'check', *TINY, '--fault=missing_signal', '--lane=bitwise',
+      f'--json={path}',
+  ])  # fmt: skip
+
+  assert code == main.CANDIDATE_FAILED
+  said = capsys.readouterr().err
+  assert said.count('\n') == 1
+  assert 'waits for event' in said and 'not signalled by: gate_up' in said
+  report = json.loads(path.read_text())
+  assert report['verdict'] == 'fail' and 'waits for' in report['error']
+
+
+def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
+  # Given a kernel of the user that keeps its intermediates to itself,
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine.py').write_text(
+      'import jax\n'
+      'import numpy as np\n'
+      'from reference import layer\n'
+      'def forward(inputs, config, policy):\n'
+      '  inputs = jax.tree.map(jax.numpy.asarray, inputs)\n'
+      '  return dict(y=layer.forward(config, policy, **inputs)["y"])\n'
+      'def zero(inputs, config, policy):\n'
+      '  return dict(y=np.zeros_like(inputs["x"]))\n'
+  )
+  for function, code in (('forward', main.PARITY), ('zero', main.NO_PARITY)):
+    # when it is checked, then it passes if it is right,
+    assert code == main.main([
+        'check', '--preset=tiny', '--ranks=2', '--tokens=13',
+        f'--candidate=mine:{function}', '--lane=bounded,standard',
+    ])  # fmt: skip
+    out = capsys.readouterr().out
+    # and what it did not return is told apart.
+    assert 'not captured' in out and 'not judged' in out
+
+
+def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
+  image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
+
+  code = main.main(
+      ['compile', '--preset=tiny', f'--out={image}', f'--json={path}']
+  )
+
+  assert code == main.PARITY
+  summary = json.loads(path.read_text())
+  assert summary['image_bytes'] == image.stat().st_size
+  out = capsys.readouterr().out
+  for name in ('tasks.dispatch', 'tasks.combine', 'events', 'image_bytes'):
+    assert name in out
+
+
+def test_steps_are_counted_right():
+  for asked in ((lane,) for lane in lanes.LANES):
+    request = check.Request(
+        preset='tiny', ranks=1, tokens=4, lanes=asked, routing='balanced'
+    )
+    steps = []
+    check.run(request, steps.append)
+
+    assert len(steps) == check.count_steps(request), asked

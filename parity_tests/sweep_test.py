@@ -1,0 +1,55 @@
+"""The sweep: what it covers, and that equal bits are not assumed."""
+
+import dataclasses
+
+import numpy as np
+
+from parity_tests import candidates
+from parity_tests import sweep
+
+PLAN = sweep.Plan(
+    presets=('tiny',),
+    ranks=(2,),
+    routings=('zipf', 'empty_experts'),
+    dtypes=('float32',),
+    grains=('expert', 'row_block'),
+    row_blocks=(16,),
+    tokens=9,
+)
+
+
+def test_every_case_is_run_and_passes():
+  lines, steps = [], []
+
+  cases = sweep.run(PLAN, lines.append, steps.append)
+
+  assert len(cases) == len(lines) == len(steps) == PLAN.cases == 4
+  assert [c.judged for c in cases] == ['all lanes', 'same bits'] * 2
+  assert all(c.verdict == 'pass' and c.tiles > 0 for c in cases)
+  assert {(c.routing, c.event_grain) for c in cases} == {
+      (r, g) for r in PLAN.routings for g in PLAN.grains
+  }
+  assert '4 of 4 cases pass' in sweep.summary(cases)
+
+
+def test_a_bit_that_differs_is_judged(monkeypatch):
+  # Given a backend that is wrong at one event grain only,
+  right = candidates.Megakernel.run
+
+  def run(self, config, policy, inputs):
+    answer = right(self, config, policy, inputs)
+    if self.options.event_grain == 'row_block':
+      answer['y'][0, 0, 0] += np.float32(1)
+    return answer
+
+  monkeypatch.setattr(candidates.Megakernel, 'run', run)
+
+  # when it is swept, then the lanes see it.
+  cases = sweep.run(
+      dataclasses.replace(PLAN, routings=('zipf',)), lambda line: None
+  )
+  assert [(c.verdict, c.judged) for c in cases] == [
+      ('pass', 'all lanes'), ('fail', 'all lanes'),
+  ]  # fmt: skip
+  assert 'y exact' in cases[1].why
+  assert 'FAIL: tiny R=2' in sweep.summary(cases)
