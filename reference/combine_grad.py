@@ -1,0 +1,28 @@
+"""Backward combine: the gradients of a token's rows are added in slot order."""
+
+from reference import array_typing as at
+from reference import numerics
+from reference import precision
+
+
+def combine_grad(
+    policy: precision.PrecisionPolicy,
+    d_returned: at.Float[at.Array, 'R T K D'],
+) -> at.Float[at.Array, 'R T D']:
+  """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
+
+  Slots are added one after another, in slot order, in the accumulation dtype;
+  routing weights have no part in it at either placement.
+
+  Args:
+    policy: dtypes.
+    d_returned: `[R, T, K, D]` float, `d_expert_in` come home
+      (`combine.return_rows`).
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  total = numerics.widen(policy, d_returned[:, :, 0])
+  for slot in range(1, d_returned.shape[2]):
+    total = total + numerics.widen(policy, d_returned[:, :, slot])
+  return numerics.store(policy, total)

@@ -1,0 +1,70 @@
+"""Backward dispatch: dy goes to the rows of its token, weighted."""
+
+import jax.numpy as jnp
+
+from reference import array_typing as at
+from reference import config as config_lib
+from reference import dispatch
+from reference import inner_product
+from reference import numerics
+from reference import precision
+from reference import token_order
+
+
+def dispatch_grad(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    plan: token_order.Plan,
+    topk_ids: at.Int32[at.Array, 'R T K'],
+    topk_weights: at.Float[at.Array, 'R T K'],
+    dy: at.Float[at.Array, 'R T D'],
+) -> at.Float[at.Array, 'R N D']:
+  """Returns `d_expert_out` `[R, N, D]` of `dy` `[R, T, D]`, in token order.
+
+  At placement 'combine' a row is its weight times dy, in the accumulate dtype,
+  rounded once to storage; at 'before_down' it is dy, bits copied.  Zero past
+  the last valid row.
+
+  Args:
+    config: sizes.
+    policy: placement and dtypes.
+    plan: addresses of the rows.
+    topk_ids: `[R, T, K]` int32.
+    topk_weights: `[R, T, K]` float32; not read at 'before_down'.
+    dy: `[R, T, D]` storage.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  rows = dispatch.dispatch(config, plan, topk_ids, dy)
+  if policy.placement == 'before_down':
+    return rows
+  weight = dispatch.row_weight(config, plan, topk_ids, topk_weights)
+  weight = numerics.widen(policy, weight)[..., None]
+  return numerics.store(policy, weight * numerics.widen(policy, rows))
+
+
+def combine_weight_grad(
+    policy: precision.PrecisionPolicy,
+    dy: at.Float[at.Array, 'R T D'],
+    returned: at.Float[at.Array, 'R T K D'],
+) -> at.Float[at.Array, 'R T K']:
+  """Returns <dy, returned> `[R, T, K]`, accumulate dtype, not rounded again.
+
+  This is `d_topk_weights` at placement 'combine', whose token has both.  For
+  'before_down' see `swiglu_grad.row_weight_grad`.
+
+  Args:
+    policy: dtype of the sum; order as in `inner_product`.
+    dy: `[R, T, D]` float.
+    returned: `[R, T, K, D]` float.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  slots = range(returned.shape[2])
+  sums = [
+      inner_product.inner_product(policy, dy, returned[:, :, slot])
+      for slot in slots
+  ]
+  return jnp.stack(sums, axis=-1)

@@ -1,0 +1,124 @@
+"""Gradients of the grouped GEMM: of its rows, and of every expert's weight."""
+
+from jax import lax
+import jax.numpy as jnp
+
+from reference import array_typing as at
+from reference import config as config_lib
+from reference import expert_gemm
+from reference import numerics
+from reference import precision
+from reference import token_order
+
+
+def rows_grad(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    plan: token_order.Plan,
+    d_out: at.Float[at.Array, 'R N Y'],
+    weights: at.Float[at.Array, 'R L X Y'],
+) -> at.Float[at.Array, 'R N X']:
+  """Multiplies row n of rank r by the transposed weight of its expert.
+
+  As `expert_gemm.expert_gemm`, on one transposed copy of the stored weights.
+
+  Args:
+    config: sizes.
+    policy: sums run in its accumulate dtype and are rounded once.
+    plan: says which expert a row belongs to.
+    d_out: `[R, N, Y]` any float dtype, in token order.
+    weights: `[R, L, X, Y]` any float dtype.
+
+  Returns:
+    `[R, N, X]` in the storage dtype, zero past the last valid row.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  transposed = jnp.swapaxes(weights, -1, -2)
+  return expert_gemm.expert_gemm(config, policy, plan, d_out, transposed)
+
+
+def weight_grad(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    plan: token_order.Plan,
+    rows: at.Float[at.Array, 'R N X'],
+    d_out: at.Float[at.Array, 'R N Y'],
+) -> at.Float[at.Array, 'R L X Y']:
+  """Sums, for every expert, the outer products of its rows, in row order.
+
+  Blocks of `expert_gemm.BLOCK_ROWS` rows, counted from the expert's first, are
+  added one after another; inside a block the order is that of a dot.  Only the
+  last sum is rounded.  Nothing larger than the result, the rows once more if
+  they are bfloat16, and one expert's gradient in the accumulate dtype is made.
+
+  Args:
+    config: sizes.
+    policy: sums run in its accumulate dtype and are rounded once.
+    plan: says which expert a row belongs to.
+    rows: `[R, N, X]` any float dtype, in token order.
+    d_out: `[R, N, Y]` any float dtype, in token order.
+
+  Returns:
+    `[R, L, X, Y]` in the storage dtype, zero for an expert without rows.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  begin, end = (
+      jnp.minimum(edge, rows.shape[1]).reshape(-1)
+      for edge in token_order.expert_rows(config, plan.counts)
+  )
+  left, right = _bits(rows), _bits(d_out)
+  storage = numerics.storage_dtype(policy)
+  shape = (rows.shape[2], d_out.shape[2])
+  height = min(expert_gemm.BLOCK_ROWS, rows.shape[1])
+
+  def accumulate(group: at.Int32[at.Array, '']) -> at.Array:
+    def add(i: at.Array, total: at.Array) -> at.Array:
+      where = rank, begin[group] + i * height, end[group], height
+      a = lax.bitcast_convert_type(_block(left, *where), rows.dtype)
+      b = lax.bitcast_convert_type(_block(right, *where), d_out.dtype)
+      return total + _dot(numerics.widen(policy, a), numerics.widen(policy, b))
+
+    rank = group // config.experts_per_rank
+    blocks = (end[group] - begin[group] + (height - 1)) // height
+    total = jnp.zeros(shape, numerics.accumulate_dtype(policy))
+    total = lax.fori_loop(jnp.int32(0), blocks, add, total)
+    return _bits(numerics.store(policy, total))
+
+  groups = jnp.arange(config.num_experts, dtype=jnp.int32)
+  sums = lax.bitcast_convert_type(lax.map(accumulate, groups), storage)
+  return sums.reshape(config.num_ranks, config.experts_per_rank, *shape)
+
+
+def _block(
+    bits: at.Array, rank: at.Array, row: at.Array, end: at.Array, height: int
+) -> at.Array:
+  """Returns `[height, X]`, the rows from `row` on, zero from `end` on."""
+  # A slice never leaves the buffer; turning it puts `row` first again, so that
+  # an expert's sum does not depend on the capacity.
+  start = jnp.minimum(row, bits.shape[1] - height)
+  sizes = (1, height, bits.shape[2])
+  block = lax.dynamic_slice(bits, (rank, start, jnp.int32(0)), sizes)[0]
+  block = jnp.roll(block, start - row, axis=0)
+  mine = row + jnp.arange(height, dtype=jnp.int32) < end
+  return jnp.where(mine[:, None], block, jnp.zeros((), bits.dtype))
+
+
+def _bits(a: at.Array) -> at.Array:
+  # XLA on CPUs would widen a whole bfloat16 buffer to read or write one block.
+  if a.dtype == jnp.bfloat16:
+    return lax.bitcast_convert_type(a, jnp.uint16)
+  return a
+
+
+def _dot(a: at.Array, b: at.Array) -> at.Array:
+  return lax.dot_general(
+      a,
+      b,
+      (((0,), (0,)), ((), ())),
+      precision=lax.Precision.HIGHEST,
+      preferred_element_type=a.dtype,
+  )

@@ -1,0 +1,211 @@
+"""Tests of expert_gemm_grad."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import config as config_lib
+from reference import expert_gemm
+from reference import expert_gemm_grad
+from reference import precision
+from reference import test_util
+from reference import token_order
+
+run_rows = jax.jit(expert_gemm_grad.rows_grad, static_argnums=(0, 1))
+run_weight = jax.jit(expert_gemm_grad.weight_grad, static_argnums=(0, 1))
+
+
+def plan_of(counts: list) -> token_order.Plan:
+  """Returns a plan with only `counts` `[R, E]` in it: all that is read."""
+  counts = jnp.array(counts, jnp.int32)
+  return token_order.Plan(counts, jnp.zeros_like(counts), counts)
+
+
+def rows_of(counts: list, ranks: int, num_rows: int):
+  """Yields (rank, row, local expert) of every row that exists."""
+  local = len(counts[0]) // ranks
+  for rank in range(ranks):
+    row = 0
+    for expert in range(local):
+      for _ in range(sum(c[rank * local + expert] for c in counts)):
+        if row < num_rows:
+          yield rank, row, expert
+        row += 1
+
+
+# Rows of an expert around the block of 128 and beyond; the tail holds garbage.
+CASES = {
+    'all empty': ([[0, 0], [0, 0]], 4),
+    'one row': ([[1, 0], [0, 0]], 1),
+    'empty expert': ([[0, 3], [2, 0]], 8),
+    'one rank gets all': ([[0, 0], [7, 5]], 16),
+    'block': ([[128, 127], [128, 1]], 300),
+    'many blocks': ([[300, 1], [0, 129]], 470),
+    'full': ([[130, 3], [70, 60]], 200),
+    'over capacity': ([[9, 9], [9, 9]], 20),
+}
+
+
+@pytest.mark.parametrize('ranks', [1, 2])
+@pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('name', sorted(CASES))
+def test_integers_equal_a_serial_loop(name, storage, ranks):
+  # Given: small integers, exact in any order; NaN where no row is.
+  counts, num_rows = CASES[name]
+  counts = counts[:ranks]
+  config = config_lib.MoEConfig(ranks, 1, 2, 1, 3, 1, capacity=num_rows)
+  policy = precision.PrecisionPolicy(storage)
+  rng = test_util.generator(name)
+  rows = rng.integers(-4, 5, (ranks, num_rows, 3)).astype(float)
+  d_out = rng.integers(-4, 5, (ranks, num_rows, 5)).astype(float)
+  weights = rng.integers(-4, 5, (ranks, 2 // ranks, 3, 5)).astype(float)
+  d_rows, d_weights = np.zeros(rows.shape), np.zeros(weights.shape)
+  valid = np.zeros(rows.shape[:2], bool)
+  for rank, row, expert in rows_of(counts, ranks, num_rows):
+    valid[rank, row] = True
+    d_rows[rank, row] = weights[rank, expert] @ d_out[rank, row]
+    d_weights[rank, expert] += np.outer(rows[rank, row], d_out[rank, row])
+  rows[~valid] = d_out[~valid] = np.nan
+  rows, d_out, weights = (
+      jnp.asarray(a, storage) for a in (rows, d_out, weights)
+  )
+  # When.
+  plan = plan_of(counts)
+  actual = (
+      run_rows(config, policy, plan, d_out, weights),
+      run_weight(config, policy, plan, rows, d_out),
+  )
+  # Then.
+  for out, expected in zip(actual, (d_rows, d_weights)):
+    assert out.dtype == storage
+    np.testing.assert_array_equal(out, expected.astype(out.dtype))
+
+
+def test_rows_of_another_expert_never_reach_a_weight():
+  # Given: expert 0 holds NaN and infinity, in the same block as expert 1.
+  config = config_lib.MoEConfig(1, 1, 2, 1, 1, 1, capacity=3)
+  rows = jnp.array([[[np.nan], [2.0], [3.0]]])
+  d_out = jnp.array([[[np.inf], [5.0], [7.0]]])
+  # When.
+  policy = precision.PrecisionPolicy()
+  out = run_weight(config, policy, plan_of([[1, 2]]), rows, d_out)
+  # Then.
+  assert np.isnan(out[0, 0, 0, 0]) and out[0, 1, 0, 0] == 31
+
+
+@pytest.mark.parametrize('before', [0, 5])
+def test_blocks_are_added_in_row_order(before):
+  # Given: 2^24 in the first block and a unit in each of the two after it, which
+  # are lost one by one, and kept where they meet first.
+  config = config_lib.MoEConfig(1, 1, 2, 1, 1, 1, capacity=before + 300)
+  rows = np.zeros((1, before + 300, 1), np.float32)
+  rows[0, before :: expert_gemm.BLOCK_ROWS] = 1
+  rows[0, before] = 2.0**24
+  # When.
+  out = run_weight(
+      config,
+      precision.PrecisionPolicy(),
+      plan_of([[before, 300]]),
+      jnp.asarray(rows),
+      jnp.ones(rows.shape),
+  )
+  # Then.
+  assert out[0, 1, 0, 0] == 2.0**24
+
+
+def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
+  # Given: the same 150 rows, alone and amid others.
+  rng = test_util.generator('capacity')
+  rows, d_out = rng.normal(size=(150, 3)), rng.normal(size=(150, 5))
+  seen = set()
+  for before, after in ((0, 0), (0, 90), (77, 0), (130, 300)):
+    config = config_lib.MoEConfig(
+        1, 1, 2, 1, 1, 1, capacity=before + 150 + after
+    )
+    padding = ((before, after), (0, 0))
+    # When.
+    out = run_weight(
+        config,
+        precision.PrecisionPolicy(),
+        plan_of([[before, 150]]),
+        jnp.asarray(np.pad(rows, padding)[None], jnp.float32),
+        jnp.asarray(np.pad(d_out, padding)[None], jnp.float32),
+    )
+    seen.add(np.asarray(out[0, 1]).tobytes())
+  # Then.
+  assert len(seen) == 1
+
+
+def test_a_sum_is_rounded_once():
+  # Given: 4096 in the first block and 12 in each of the two after it, which are
+  # lost beside it in bfloat16, whose unit there is 32, one by one.
+  config = config_lib.MoEConfig(1, 1, 1, 1, 1, 1, capacity=300)
+  block = expert_gemm.BLOCK_ROWS
+  rows = jnp.zeros((1, 300, 1), jnp.bfloat16).at[0, ::block].set(12)
+  rows = rows.at[0, 0].set(4096)
+  # When, then.
+  policy = precision.PrecisionPolicy('bfloat16')
+  ones = jnp.ones_like(rows)
+  out = run_weight(config, policy, plan_of([[300]]), rows, ones)
+  assert out.item() == 4128
+
+
+def test_memory_does_not_grow_with_experts_times_rows():
+  # Given: 32 experts of 16 x 16 and 10^4 rows.
+  config = config_lib.MoEConfig(1, 1, 32, 1, 16, 1, capacity=10_000)
+  plan = plan_of([[300] * 32])
+  for storage, size in (('float32', 4), ('bfloat16', 2)):
+    policy = precision.PrecisionPolicy(storage)
+    rows = jax.ShapeDtypeStruct((1, 10_000, 16), storage)
+    weights = jax.ShapeDtypeStruct((1, 32, 16, 16), storage)
+    for run, other in ((run_rows, weights), (run_weight, rows)):
+      # When.
+      lowered = run.lower(config, policy, plan, rows, other)
+      memory = lowered.compile().memory_analysis()
+      # Then: at most the inputs once more, and some blocks.
+      assert memory.temp_size_in_bytes <= 2 * 10_000 * 16 * size + 100_000
+
+
+_DIGEST = """
+import os, sys
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:int(sys.argv[1])])
+import jax, numpy as np, zlib
+jax.config.update('jax_enable_x64', True)
+from reference import expert_gemm_grad_test as test
+from reference import config, precision
+shape = config.MoEConfig(1, 1, 1, 1, 1, 1, capacity=1000)
+rng = np.random.default_rng(0)
+for dtype in ('float32', 'float64'):
+  policy = precision.PrecisionPolicy(dtype, dtype)
+  for x, y in ((64, 96), (1, 512), (512, 1)):
+    a, b = (rng.normal(size=(1, 1000, z)).astype(dtype) for z in (x, y))
+    out = test.run_weight(shape, policy, test.plan_of([[1000]]), a, b)
+    print(zlib.crc32(np.asarray(out)))
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, 'sched_getaffinity') or len(os.sched_getaffinity(0)) < 2,
+    reason='needs two CPUs that a process can be bound to',
+)
+def test_bits_do_not_depend_on_the_number_of_threads():
+  # Given many rows; when: on one CPU and on two.
+  digests = [
+      subprocess.run(
+          [sys.executable, '-c', _DIGEST, str(cpus)],
+          check=True,
+          capture_output=True,
+          text=True,
+          cwd=pathlib.Path(__file__).parents[1],
+          env=dict(os.environ, JAX_PLATFORMS='cpu'),
+      ).stdout
+      for cpus in (1, 2)
+  ]
+  # Then.
+  assert digests[0] and digests[0] == digests[1]

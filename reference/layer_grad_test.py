@@ -1,0 +1,354 @@
+"""Tests of layer_grad: interface, jax.grad and central differences.
+
+`layer_grad_property_test` checks every stage against a serial loop.
+"""
+
+import functools
+from unittest import mock
+
+import chex
+import jax
+from jax import flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import expert_gemm
+from reference import layer
+from reference import layer_grad
+from reference import layer_grad_property_test as grad_serial
+from reference import layer_property_test as serial
+from reference import precision
+from reference import tensors
+from reference import test_util
+from reference import token_order
+
+CONFIG = serial.SHAPES['plain']
+BFLOAT16 = precision.PrecisionPolicy('bfloat16')
+GOLDEN = [p for p in serial.POLICIES if p.storage == 'float64']
+# Inputs that have a gradient, with the gradient's name.
+GRADIENTS = dict(
+    x='dx',
+    topk_weights='d_topk_weights',
+    w_gate_up='d_w_gate_up',
+    w_down='d_w_down',
+)
+
+forward_jit = jax.jit(layer.forward, static_argnums=(0, 1))
+run = grad_serial.run
+backward_jit = jax.jit(layer_grad.backward, static_argnums=(0, 1))
+
+
+def inputs_of(name, config=CONFIG, policy=BFLOAT16, integer=False):
+  """Returns random inputs and dy, seeded by `name`."""
+  rng = test_util.generator(name)
+  skew = serial.SKEW.get(name, 0.0)
+  inputs = test_util.random_inputs(config, policy, rng, skew, integer)
+  dims = inputs['x'].shape
+  values = rng.integers(-3, 4, dims) if integer else rng.normal(size=dims)
+  return inputs, jnp.asarray(values, policy.storage)
+
+
+def in_numpy(arrays):
+  """Returns `arrays` out of JAX, which computes in float32 without x64."""
+  return {name: np.asarray(a) for name, a in arrays.items()}
+
+
+def in_float64(inputs):
+  """Returns `inputs` with every float in float64, topk_weights among them."""
+  return {
+      name: a if a.dtype == jnp.int32 else jnp.asarray(a, jnp.float64)
+      for name, a in inputs.items()
+  }
+
+
+class TestBackward:
+
+  @pytest.mark.parametrize('policy', serial.POLICIES, ids=serial.named)
+  def test_every_tensor_has_its_shape_and_dtype(self, policy):
+    with test_util.x64(policy.storage == 'float64'):
+      # Given.
+      inputs, dy = inputs_of('shapes', policy=policy)
+      forward = inputs | jax.eval_shape(
+          lambda a: layer.forward(CONFIG, policy, **a), inputs
+      )
+      # When.
+      out = jax.eval_shape(
+          lambda a, b: layer_grad.backward(CONFIG, policy, a, b), forward, dy
+      )
+    # Then.
+    assert set(out) == {spec.name for spec in tensors.BACKWARD}
+    kinds = {'storage': policy.storage, 'f32': 'float32'}
+    for spec in tensors.BACKWARD:
+      assert out[spec.name].shape == spec.dims(**CONFIG.dims()), spec.name
+      assert out[spec.name].dtype == kinds[spec.kind], spec.name
+
+  def test_one_trace_per_config_and_policy(self):
+    # Given.
+    chex.clear_trace_counter()
+    traced = chex.assert_max_traces(layer_grad.backward, n=1)
+    once = jax.jit(traced, static_argnums=(0, 1))
+    # When, then: other values, the same trace.
+    for name in ('first', 'second'):
+      inputs, dy = inputs_of(name)
+      forward = inputs | forward_jit(CONFIG, BFLOAT16, **inputs)
+      once(CONFIG, precision.PrecisionPolicy('bfloat16'), forward, dy)
+    with pytest.raises(AssertionError):
+      other = precision.PrecisionPolicy('bfloat16', activation='product')
+      once(CONFIG, other, forward, dy)
+
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  def test_jit_and_eager_give_the_same_bits(self, placement):
+    policy = precision.PrecisionPolicy('bfloat16', placement=placement)
+    inputs, dy = inputs_of('same bits')
+    forward = inputs | forward_jit(CONFIG, policy, **inputs)
+    chex.assert_trees_all_equal(
+        backward_jit(CONFIG, policy, forward, dy),
+        layer_grad.backward(CONFIG, policy, forward, dy),
+    )
+
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  def test_it_reads_only_what_it_says(self, placement):
+    policy = precision.PrecisionPolicy('bfloat16', placement=placement)
+    inputs, dy = inputs_of('reads')
+    forward = inputs | forward_jit(CONFIG, policy, **inputs)
+    names = layer_grad.reads(policy)
+    kept = {name: forward[name] for name in names}
+    jax.eval_shape(
+        lambda a: layer_grad.backward(CONFIG, policy, a, dy), kept
+    )
+    for name in names:
+      less = {other: kept[other] for other in names if other != name}
+      match = f'^forward: expected a tensor {name}, got none'
+      with pytest.raises(ValueError, match=match):
+        layer_grad.backward(CONFIG, policy, less, dy)
+
+  @pytest.mark.parametrize('change', ['shape', 'dtype'])
+  def test_dy_of_another_shape_or_wider(self, change):
+    inputs, dy = inputs_of('dy')
+    forward = inputs | forward_jit(CONFIG, BFLOAT16, **inputs)
+    bad = dy[1:] if change == 'shape' else dy.astype(jnp.float32)
+    with pytest.raises(ValueError, match='^dy: expected bfloat16 .*, got '):
+      layer_grad.backward(CONFIG, BFLOAT16, forward, bad)
+
+  def test_an_empty_expert_has_exactly_zero_gradient(self):
+    # Given: every token goes to expert 0 of eight.
+    config = serial.SHAPES['empty experts']
+    inputs, dy = inputs_of('empty experts', config)
+    # When.
+    out = run(config, BFLOAT16, inputs, dy)
+    # Then.
+    for name in ('d_w_gate_up', 'd_w_down'):
+      per_expert = np.asarray(out[name]).astype(np.float32)
+      per_expert = per_expert.reshape(config.num_experts, -1)
+      assert per_expert[0].any() and not per_expert[1:].any(), name
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def vjp(policy, inputs, dy):
+  """Returns `layer`'s y and its gradients in the order of `tensors.INPUTS`."""
+  arguments = [inputs[name] for name in tensors.INPUTS]
+  function = functools.partial(layer_grad.layer, CONFIG, policy)
+  y, pull = jax.vjp(function, *arguments)
+  grads = pull(dy)
+  assert grads[1].dtype == jax.dtypes.float0
+  return y, (grads[0], *grads[2:])
+
+
+class TestLayer:
+
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  def test_value_and_gradient_are_forward_and_backward(self, placement):
+    # Given: narrow inputs under a golden policy.
+    policy = precision.PrecisionPolicy('bfloat16', placement=placement)
+    with test_util.x64():
+      inputs, dy = inputs_of('vjp', policy=policy)
+      golden = policy.golden()
+      expected = run(CONFIG, golden, inputs, dy)
+      # When.
+      y, grads = vjp(golden, inputs, dy.astype(jnp.float64))
+    # Then: gradients in the dtype of their argument, none for ids.
+    np.testing.assert_array_equal(y, expected['y'])
+    for name, grad in zip(GRADIENTS, grads, strict=True):
+      assert grad.dtype == inputs[name].dtype, name
+      expected_grad = expected[GRADIENTS[name]].astype(grad.dtype)
+      np.testing.assert_array_equal(grad, expected_grad, err_msg=name)
+
+  def test_grad_under_jit_traces_once(self):
+    # Given.
+    chex.clear_trace_counter()
+
+    def grad(inputs, dy):
+      def loss(x):
+        y = layer_grad.layer(CONFIG, BFLOAT16, **inputs | {'x': x})
+        return jnp.vdot(dy, y)
+
+      return jax.grad(loss)(inputs['x'])
+
+    step = jax.jit(chex.assert_max_traces(grad, n=1))
+    for name in ('first', 'second'):
+      inputs, dy = inputs_of(name)
+      # When.
+      dx = step(inputs, dy)
+      # Then.
+      np.testing.assert_array_equal(dx, run(CONFIG, BFLOAT16, inputs, dy)['dx'])
+
+
+def plain_gemm(config, policy, plan, rows, weights):
+  """The grouped GEMM as JAX can differentiate it: a weight for every row."""
+  del policy
+  expert = token_order.expert_of_row(config, plan)
+  ranks = jnp.arange(config.num_ranks)[:, None]
+  held = jnp.where((expert >= 0)[..., None, None], weights[ranks, expert], 0)
+  return jnp.einsum('rnx,rnxy->rny', rows, held, precision='highest')
+
+
+def jax_grad(config, policy, inputs, dy):
+  """Returns y and the gradients of `layer.forward` by reverse mode."""
+  # JAX cannot go back through the loop of `expert_gemm` and a bitcast: it would
+  # answer with zeros.  Everything else is the layer as it is.
+  with mock.patch.object(expert_gemm, 'expert_gemm', plain_gemm):
+
+    @jax.jit
+    def vjp(floats, dy):
+      ids = inputs['topk_ids']
+      y, pull = jax.vjp(
+          lambda a: layer.forward(config, policy, topk_ids=ids, **a)['y'],
+          floats,
+      )
+      return y, pull(dy)[0]
+
+    return vjp({name: inputs[name] for name in GRADIENTS}, dy)
+
+
+def abs_bound(config, policy, inputs, dy, unit):
+  """Returns how far gradients in `unit` roundings may be from exact ones.
+
+  With activation 'product' a gradient is a polynomial of the inputs.  The same
+  polynomial of their absolute values bounds every term; each is rounded at most
+  as often as the layer's operations, forward and back, count together.
+  """
+  positive = {
+      name: a if name == 'topk_ids' else abs(a) for name, a in inputs.items()
+  }
+  terms = run(config, policy, positive, abs(dy))
+  dims = config.dims()
+  rows = dims['R'] * dims['T']
+  count = 3 * (dims['D'] + dims['F'] + dims['K'] + rows) + 20
+  gamma = count * unit / (1 - count * unit)
+  return {name: gamma * np.asarray(terms[name]) for name in GRADIENTS.values()}
+
+
+class TestAgainstJaxGrad:
+
+  # Every shape at one placement and one shape at both: compilation is dear.
+  @pytest.mark.parametrize(
+      'name, placement',
+      [('plain', 'before_down')]
+      + [
+          (name, precision.PLACEMENTS[i % 2])
+          for i, name in enumerate(sorted(serial.SHAPES))
+      ],
+  )
+  def test_integers_bit_for_bit(self, name, placement):
+    # Given: small integers and no exp.
+    config = serial.SHAPES[name]
+    policy = precision.PrecisionPolicy(
+        placement=placement, activation='product'
+    )
+    inputs, dy = inputs_of(name, config, policy, integer=True)
+    # When.
+    y, grads = jax_grad(config, policy, inputs, dy)
+    out = run(config, policy, inputs, dy)
+    # Then: all sums of absolute values are exact, and so is any order of them.
+    positive = {k: abs(a) for k, a in inputs.items()}
+    sizes = run(config, policy, positive, abs(dy))
+    assert max(np.max(sizes[spec.name]) for spec in tensors.BACKWARD) < 2**24
+    np.testing.assert_array_equal(out['y'], y)
+    for given, gradient in GRADIENTS.items():
+      np.testing.assert_array_equal(
+          out[gradient], grads[given], err_msg=gradient
+      )
+      assert np.any(out[gradient]) or not np.any(sizes[gradient])
+
+  @pytest.mark.parametrize(
+      'placement, storage', [('combine', 'float32'), ('before_down', 'float64')]
+  )
+  def test_real_data_within_the_bound_of_operations(self, placement, storage):
+    # Given: activation 'product'; exact gradients stand in float64.
+    policy = precision.PrecisionPolicy(storage, storage, placement, 'product')
+    with test_util.x64(storage == 'float64'):
+      inputs, dy = inputs_of('real', policy=policy)
+      # When.
+      out = run(CONFIG, policy, inputs, dy)
+    with test_util.x64():
+      wide, dy = in_float64(inputs), dy.astype(jnp.float64)
+      grads = in_numpy(jax_grad(CONFIG, policy.golden(), wide, dy)[1])
+      unit = serial.UNIT[storage] + serial.UNIT['float64']
+      bounds = abs_bound(CONFIG, policy.golden(), wide, dy, unit)
+    # Then.
+    for given, gradient in GRADIENTS.items():
+      error = abs(np.asarray(out[gradient], np.float64) - grads[given])
+      # The contract stores d_topk_weights in float32.
+      stored = 2.0**-24 * abs(grads[given]) if 'topk' in gradient else 0
+      assert (error <= bounds[gradient] + stored).all(), gradient
+
+
+def central_slope(function, at_, direction, step=2.0**-10):
+  """Returns the slope of `function` at `at_`, by central differences.
+
+  Five points: the error is step^4 / 30 times the fifth derivative, and the
+  function's roundings over the step.
+  """
+  steps = step * jnp.array([-2.0, -1, 1, 2])
+  values = jax.lax.map(lambda h: function(at_ + h * direction), steps)
+  return jnp.dot(values, jnp.array([1.0, -8, 8, -1])) / (12 * step)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def slopes(config, policy, inputs, dy, directions):
+  """Returns the slope of <dy, y> along each of `directions` `[V, P]`."""
+  floats = {name: inputs[name] for name in GRADIENTS}
+  flat, unravel = flatten_util.ravel_pytree(floats)
+
+  def value(point):
+    out = layer.forward(
+        config, policy, topk_ids=inputs['topk_ids'], **unravel(point)
+    )
+    return jnp.vdot(dy, out['y'])
+
+  return jax.lax.map(lambda v: central_slope(value, flat, v), directions)
+
+
+class TestAgainstCentralDifferences:
+
+  @pytest.mark.parametrize('policy', GOLDEN, ids=serial.named)
+  def test_relative_error_is_1e_8(self, policy, record_testsuite_property):
+    with test_util.x64():
+      # Given: float64 throughout, routing weights too; every coordinate of
+      # every input, and random directions through all of them.
+      inputs, dy = inputs_of('differences', policy=policy)
+      inputs = in_float64(inputs)
+      out = run(CONFIG, policy, inputs, dy)
+      grads = {name: out[gradient] for name, gradient in GRADIENTS.items()}
+      flat, unravel = flatten_util.ravel_pytree(grads)
+      rng = test_util.generator('directions')
+      random = rng.normal(size=(8, flat.size))
+      random /= np.linalg.norm(random, axis=-1, keepdims=True)
+      directions = np.concatenate([np.eye(flat.size), random])
+      # When.
+      actual = slopes(CONFIG, policy, inputs, dy, directions)
+      differences = in_numpy(unravel(actual[: flat.size]))
+    # Then: in norm for each input, and for every random direction.
+    grads = in_numpy(grads)
+    errors = {
+        name: np.linalg.norm(grads[name] - differences[name])
+        / np.linalg.norm(grads[name])
+        for name in GRADIENTS
+    }
+    exact, actual = random @ np.asarray(flat), np.asarray(actual)[flat.size :]
+    errors['direction'] = np.max(abs(exact - actual) / abs(exact))
+    # Differences are never exact: no error means they were not taken.
+    assert min(errors.values()) > 0
+    record_testsuite_property(serial.named(policy), str(errors))
+    assert max(errors.values()) <= 1e-8, errors

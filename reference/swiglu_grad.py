@@ -1,0 +1,102 @@
+"""Gradient of the activation between the two expert GEMMs."""
+
+import jax.numpy as jnp
+
+from reference import array_typing as at
+from reference import inner_product
+from reference import numerics
+from reference import precision
+
+
+def swiglu_grad(
+    policy: precision.PrecisionPolicy,
+    gate_up: at.Float[at.Array, '*batch 2*F'],
+    d_activation: at.Float[at.Array, '*batch F'],
+    row_weight: at.Float[at.Array, '*batch'] | None = None,
+) -> at.Float[at.Array, '*batch 2*F']:
+  """Returns `d_gate_up` `[..., 2F]` in the storage dtype, rounded once.
+
+  With g = d_activation, times the weight if it is applied here: gate columns
+  are (g * up) * act'(gate), up columns g * act(gate), in the accumulate dtype;
+  act is silu for 'swiglu', the identity for 'product'.
+
+  Args:
+    policy: activation, placement and dtypes.
+    gate_up: `[..., 2F]` float, gate columns first.
+    d_activation: `[..., F]` float.
+    row_weight: `[...]` float routing weights if placement is 'before_down',
+      otherwise None.
+
+  Raises:
+    ValueError: `row_weight` and the placement disagree, a last axis is not as
+      above, or the policy is in float64 and jax_enable_x64 is off.
+  """
+  _check_arguments(policy, gate_up, d_activation, row_weight)
+  gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
+  g = numerics.widen(policy, d_activation)
+  if row_weight is not None:
+    g = g * numerics.widen(policy, row_weight)[..., None]
+  d_gate = g * up
+  if policy.activation == 'swiglu':
+    d_gate = d_gate * _silu_slope(gate)
+  d_gate_up = jnp.concatenate([d_gate, g * _act(policy, gate)], axis=-1)
+  return numerics.store(policy, d_gate_up)
+
+
+def row_weight_grad(
+    policy: precision.PrecisionPolicy,
+    gate_up: at.Float[at.Array, '*batch 2*F'],
+    d_activation: at.Float[at.Array, '*batch F'],
+) -> at.Float[at.Array, '*batch']:
+  """Returns <d_activation, act(gate) * up> `[...]` in the accumulate dtype.
+
+  The gradient of a row's weight at placement 'before_down'.  The activation
+  before weighting was never stored: it is computed again, and not rounded to
+  storage; nor is the result.
+
+  Args:
+    policy: activation and dtypes; order of the sum as in `inner_product`.
+    gate_up: `[..., 2F]` float, gate columns first.
+    d_activation: `[..., F]` float.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
+  unweighted = _act(policy, gate) * up
+  return inner_product.inner_product(policy, d_activation, unweighted)
+
+
+def _act(
+    policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
+  if policy.activation == 'swiglu':
+    return gate / (1 + jnp.exp(-gate))
+  return gate
+
+
+def _silu_slope(
+    gate: at.Float[at.Array, '*shape'],
+) -> at.Float[at.Array, '*shape']:
+  # Not 1 - sigmoid: it has no digit left where gate multiplies it most.
+  sigmoid, complement = 1 / (1 + jnp.exp(-gate)), 1 / (1 + jnp.exp(gate))
+  return sigmoid * (1 + numerics.rounded(gate * complement))
+
+
+def _check_arguments(
+    policy: precision.PrecisionPolicy,
+    gate_up: at.Array,
+    d_activation: at.Array,
+    row_weight: at.Array | None,
+) -> None:
+  if gate_up.shape[-1] != 2 * d_activation.shape[-1]:
+    raise ValueError(
+        'gate_up: expected twice the columns of d_activation, '
+        f'{2 * d_activation.shape[-1]}, got {gate_up.shape[-1]}'
+    )
+  wanted = policy.placement == 'before_down'
+  if wanted != (row_weight is not None):
+    raise ValueError(
+        f'row_weight: expected {"weights" if wanted else "None"} for placement '
+        f'{policy.placement!r}, got {"None" if wanted else "weights"}'
+    )

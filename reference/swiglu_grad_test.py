@@ -1,0 +1,111 @@
+"""Tests of swiglu_grad."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import precision
+from reference import swiglu_grad
+from reference import test_util
+
+
+def policy_of(**fields: str) -> precision.PrecisionPolicy:
+  return precision.PrecisionPolicy(**fields)
+
+
+def test_product_swaps_gate_and_up():
+  out = swiglu_grad.swiglu_grad(
+      policy_of(activation='product'),
+      jnp.array([[-3.0, 2.0, 5.0, 7.0]]),
+      jnp.array([[2.0, -1.0]]),
+  )
+  np.testing.assert_array_equal(out, [[10, -7, -6, -2]])
+
+
+# Both signs, both extremes, and -1.278 where silu' is 0.
+GATES = np.float32([*np.linspace(-30, 30, 4001), -1.2784645, 1e30, -1e30, -0.0])
+
+
+def slopes(function, policy) -> np.ndarray:
+  """Returns d_gate of `GATES` where up and d_activation are 1: silu'."""
+  gate_up = jnp.stack([GATES, np.ones_like(GATES)], axis=-1)
+  ones = jnp.ones((GATES.size, 1), jnp.float32)
+  return np.asarray(function(policy, gate_up, ones))[:, 0]
+
+
+def test_slope_of_silu_has_the_error_of_its_operations():
+  # When.
+  actual = slopes(swiglu_grad.swiglu_grad, policy_of())
+  # Then: units of 2^-24, exp off by four of them, and what each term of the
+  # slope, sigmoid + gate * sigmoid * complement, goes through.
+  gate = GATES.astype(np.float64)
+  with np.errstate(over='ignore'):
+    sigmoid, complement = 1 / (1 + np.exp(-gate)), 1 / (1 + np.exp(gate))
+  both = gate * sigmoid * complement
+  of_sigmoid, of_complement = 2 + 4 * complement, 2 + 4 * sigmoid
+  units = (of_sigmoid + 2) * (sigmoid + abs(both))
+  units += (of_complement + 1) * abs(both)
+  bound = 1.001 * 2.0**-24 * units + np.finfo(np.float32).tiny
+  assert (abs(actual - (sigmoid + both)) <= bound).all()
+
+
+def test_slope_jitted_and_not_has_the_same_bits():
+  jitted = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
+  np.testing.assert_array_equal(
+      slopes(jitted, policy_of()), slopes(swiglu_grad.swiglu_grad, policy_of())
+  )
+
+
+def test_the_weight_multiplies_before_the_one_rounding():
+  # Given: g * up and its product with the weight both round in bfloat16.
+  policy = policy_of(
+      storage='bfloat16', placement='before_down', activation='product'
+  )
+  rng = test_util.generator('one rounding')
+  gate_up = jnp.asarray(rng.normal(size=(64, 16)), jnp.bfloat16)
+  d_activation = jnp.asarray(rng.normal(size=(64, 8)), jnp.bfloat16)
+  weight = jnp.asarray(rng.random(64), jnp.float32)
+  # When.
+  run = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
+  out = run(policy, gate_up, d_activation, weight)
+  # Then.
+  gate, up = np.split(np.asarray(gate_up).astype(np.float32), 2, axis=-1)
+  g = np.asarray(d_activation).astype(np.float32)
+  g = g * np.asarray(weight)[:, None]
+  once = np.concatenate([g * up, g * gate], axis=-1).astype(jnp.bfloat16)
+  assert out.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(out, once)
+  g = g.astype(jnp.bfloat16).astype(np.float32)
+  twice = np.concatenate([g * up, g * gate], axis=-1).astype(jnp.bfloat16)
+  assert (once != twice).any()
+
+
+def test_row_weight_grad_reads_the_unweighted_unrounded_activation():
+  # Given: gate * up = 1 + 2^-8 + 2^-16, which bfloat16 cannot hold.
+  policy = policy_of(storage='bfloat16', activation='product')
+  above = 1 + 2.0**-7
+  gate_up = jnp.array([[above, above]], jnp.bfloat16)
+  # When.
+  out = swiglu_grad.row_weight_grad(policy, gate_up, jnp.array([[3.0]]))
+  # Then.
+  assert out.dtype == jnp.float32
+  assert out.item() == 3 * above**2
+
+
+@pytest.mark.parametrize(
+    'placement, weight', [('combine', jnp.ones(2)), ('before_down', None)]
+)
+def test_placement_and_weight_must_agree(placement, weight):
+  with pytest.raises(ValueError, match=f'row_weight: expected .*{placement}'):
+    swiglu_grad.swiglu_grad(
+        policy_of(placement=placement),
+        jnp.ones((2, 4)),
+        jnp.ones((2, 2)),
+        weight,
+    )
+
+
+def test_columns():
+  with pytest.raises(ValueError, match='gate_up: expected .*, 4, got 3'):
+    swiglu_grad.swiglu_grad(policy_of(), jnp.ones((2, 3)), jnp.ones((2, 2)))
