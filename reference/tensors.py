@@ -48,6 +48,20 @@ FORWARD = (
     TensorSpec('y', 'R T D', 'storage', 'compute'),
 )
 
+# In dependency order; FORWARD's tensors are its other inputs.
+BACKWARD = (
+    TensorSpec('dy', 'R T D', 'storage', 'input'),
+    TensorSpec('d_expert_out', 'R N D', 'storage', 'compute'),
+    TensorSpec('d_topk_weights', 'R T K', 'f32', 'compute'),
+    TensorSpec('d_activation', 'R N F', 'storage', 'compute'),
+    TensorSpec('d_w_down', 'R L F D', 'storage', 'compute'),
+    TensorSpec('d_gate_up', 'R N 2F', 'storage', 'compute'),
+    TensorSpec('d_expert_in', 'R N D', 'storage', 'compute'),
+    TensorSpec('d_w_gate_up', 'R L D 2F', 'storage', 'compute'),
+    TensorSpec('d_returned', 'R T K D', 'storage', 'movement'),
+    TensorSpec('dx', 'R T D', 'storage', 'compute'),
+)
+
 SPECS = {spec.name: spec for spec in FORWARD}
 INPUTS = tuple(s.name for s in FORWARD if s.role in ('input', 'weight'))
 PLAN = tuple(s.name for s in FORWARD if s.role == 'plan')
