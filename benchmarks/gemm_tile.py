@@ -7,9 +7,11 @@ float32 rate.  The environment may pin its kernels (OPENBLAS_CORETYPE=Haswell:
 AVX2 on a CPU that has AVX-512), so what is set is printed: unset it for the
 rate that OpenBLAS reaches by itself.
 
-Target: 0.9 of OpenBLAS by the best instruction set, float32, both shapes.
+Target: 0.9 of OpenBLAS by the best instruction set, float32, both shapes, as
+stored (nn) and with either operand transposed (nt, tn: the backward pass).
 Predicted before the first run: 0.95 to 1.05 of OpenBLAS on the instruction
 set that it uses, packing taking 3 % (b) of the time, bfloat16 3 % slower.
+nt and tn: OpenBLAS packs those too, so the ratio holds to within 5 %.
 SwiGLU: bound by arithmetic (17 operations and a division per element), about
 20 GB/s with AVX2.
 
@@ -19,6 +21,7 @@ Example:
 
 import collections
 from collections.abc import Callable
+import itertools
 import json
 import os
 import platform
@@ -37,6 +40,7 @@ _REPEATS = flags.DEFINE_integer('repeats', 300, 'Interleaved repetitions.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
 SHAPES = ((128, 512, 256), (128, 256, 512))  # m, k, n
+TRANSPOSED = {'nn': (False, False), 'nt': (False, True), 'tn': (True, False)}
 ACTIVATION = (128, 512)  # rows, cols
 WARM_UP = 10
 
@@ -61,33 +65,36 @@ def _stored(x: np.ndarray, dtype: str) -> np.ndarray:
   return x.astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
-def gemm_calls(m: int, k: int, n: int) -> Calls:
+def gemm_calls(
+    m: int, k: int, n: int, trans_a: bool, trans_b: bool
+) -> Calls:
   """Returns the candidates for `[m, k] @ [k, n]`, OpenBLAS first."""
   rng = np.random.default_rng(0)
-  a = rng.standard_normal((m, k), np.float32)
-  b = rng.standard_normal((k, n), np.float32)
+  a = rng.standard_normal((k, m) if trans_a else (m, k), np.float32)
+  b = rng.standard_normal((n, k) if trans_b else (k, n), np.float32)
   c = np.empty((m, n), np.float32)
-  calls = {('openblas', 'float32'): lambda: np.matmul(a, b, out=c)}
+  left, right = a.T if trans_a else a, b.T if trans_b else b
+  calls = {('openblas', 'float32'): lambda: np.matmul(left, right, out=c)}
   for dtype in ('float32', 'bfloat16'):
     ours = _stored(a, dtype), _stored(b, dtype), _stored(c, dtype).copy()
     for isa in _native.isas():
       if isa != 'portable':  # a software fma where the build has no other
         calls[isa, dtype] = lambda ours=ours, isa=isa: _native.gemm_tile_into(
-            *ours, isa
+            *ours, isa, trans_a, trans_b
         )
   return calls
 
 
 def gemm_rows(repeats: int) -> list[dict[str, object]]:
-  """Returns one record for each shape and candidate."""
+  """Returns one record for each shape, storage and candidate."""
   rows = []
-  for m, k, n in SHAPES:
-    seconds = medians(gemm_calls(m, k, n), repeats)
+  for (m, k, n), stored in itertools.product(SHAPES, TRANSPOSED):
+    seconds = medians(gemm_calls(m, k, n, *TRANSPOSED[stored]), repeats)
     base = seconds['openblas', 'float32']
     for (isa, dtype), s in seconds.items():
       rate = 2e-9 * m * k * n / s
-      rows.append(dict(kernel='gemm', m=m, k=k, n=n, isa=isa, dtype=dtype,
-                       gflops=rate, ratio=base / s))  # fmt: skip
+      rows.append(dict(kernel='gemm', m=m, k=k, n=n, stored=stored, isa=isa,
+                       dtype=dtype, gflops=rate, ratio=base / s))  # fmt: skip
   return rows
 
 
@@ -132,7 +139,7 @@ def main(argv: list[str]) -> None:
     gemm = gemm_rows(_REPEATS.value)
     swiglu = swiglu_rows(_REPEATS.value)
   for row in gemm:
-    print('gemm {m}x{k}x{n} {isa:9} {dtype:9} {gflops:7.1f} GFLOP/s '
+    print('gemm {m}x{k}x{n} {stored} {isa:9} {dtype:9} {gflops:7.1f} GFLOP/s '
           '{ratio:6.3f} of OpenBLAS'.format(**row))  # fmt: skip
   for row in swiglu:
     print('swiglu {rows}x{cols} {isa:9} {dtype:9} {gbytes:6.1f} GB/s'

@@ -1,6 +1,7 @@
 #include "backend_ascend/kernels/host/gemm.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend_ascend/kernels/host/bfloat16.h"
 #include "backend_ascend/kernels/host/gemm_kernels.h"
@@ -32,68 +33,129 @@ void MultiplyPanel(const GemmKernels& kernels, MicroTile micro, int32_t m) {
     kernels.multiply(micro);
     micro.a += micro.rows * micro.lda;
     micro.c += micro.rows * micro.ldc;
+    if (micro.start != nullptr) micro.start += micro.rows * micro.ld_start;
   }
 }
 
+// One name for both storage types.
+void PackRows(const GemmKernels& kernels, const float* b, int64_t ldb,
+              int32_t depth, int32_t cols, float* out) {
+  kernels.pack_float(b, ldb, depth, cols, out);
+}
+
+void PackRows(const GemmKernels& kernels, const uint16_t* b, int64_t ldb,
+              int32_t depth, int32_t cols, float* out) {
+  kernels.pack_bf16(b, ldb, depth, cols, out);
+}
+
+void Transpose(const GemmKernels& kernels, const float* in, int64_t ld_in,
+               int32_t rows, int32_t cols, float* out, int64_t ld_out) {
+  kernels.transpose_float(in, ld_in, rows, cols, out, ld_out);
+}
+
+void Transpose(const GemmKernels& kernels, const uint16_t* in, int64_t ld_in,
+               int32_t rows, int32_t cols, float* out, int64_t ld_out) {
+  kernels.transpose_bf16(in, ld_in, rows, cols, out, ld_out);
+}
+
+// out[depth, panel_cols] = b[p : p + depth, j : j + cols], zero past `cols`.
 template <typename T>
-void Pack(const GemmKernels& kernels, const GemmTile& t, int32_t p, int32_t j,
-          int32_t depth, int32_t cols, float* out);
-
-template <>
-void Pack<float>(const GemmKernels& kernels, const GemmTile& t, int32_t p,
-                 int32_t j, int32_t depth, int32_t cols, float* out) {
-  kernels.pack_float(static_cast<const float*>(t.b) + p * t.ldb + j, t.ldb,
-                     depth, cols, out);
+void PackPanel(const GemmKernels& kernels, const GemmTile& t, int32_t p,
+               int32_t j, int32_t depth, int32_t cols, float* out) {
+  const T* b = static_cast<const T*>(t.b);
+  if (!t.trans_b) {
+    return PackRows(kernels, b + p * t.ldb + j, t.ldb, depth, cols, out);
+  }
+  if (cols < kernels.panel_cols) {
+    std::fill_n(out, int64_t{depth} * kernels.panel_cols, 0.0f);
+  }
+  Transpose(kernels, b + j * t.ldb + p, t.ldb, cols, depth, out,
+            kernels.panel_cols);
 }
 
-template <>
-void Pack<uint16_t>(const GemmKernels& kernels, const GemmTile& t, int32_t p,
-                    int32_t j, int32_t depth, int32_t cols, float* out) {
-  kernels.pack_bf16(static_cast<const uint16_t*>(t.b) + p * t.ldb + j, t.ldb,
-                    depth, cols, out);
+struct Rows {
+  float* data;
+  int64_t ld;
+};
+
+struct ConstRows {
+  const float* data;
+  int64_t ld;
+};
+
+// a[:, p : p + depth] in float32, in place where it is stored so.
+template <typename T>
+ConstRows RowsOfA(const GemmKernels& kernels, const GemmTile& t, int32_t p,
+                  int32_t depth, GemmScratch* scratch) {
+  const T* a = static_cast<const T*>(t.a);
+  if constexpr (std::is_same_v<T, float>) {
+    if (!t.trans_a) return {a + p, t.lda};
+  }
+  float* wide =
+      scratch->Reserve(GemmScratch::kWideA, static_cast<int64_t>(t.m) * depth);
+  if (t.trans_a) {
+    Transpose(kernels, a + p * t.lda, t.lda, depth, t.m, wide, depth);
+  } else if constexpr (std::is_same_v<T, uint16_t>) {
+    for (int32_t i = 0; i < t.m; ++i) {
+      kernels.widen(a + i * t.lda + p, wide + static_cast<int64_t>(i) * depth,
+                    depth);
+    }
+  }
+  return {wide, depth};
 }
 
-// c is carried in float32 between depths, so blocking over k changes no bit.
+// sum = start + a[:, p : p + depth] @ b[p : p + depth]; from +0 where `start`
+// is null.
 template <typename T>
 void MultiplyDepth(const GemmKernels& kernels, const GemmTile& t, int32_t p,
-                   const float* a, int64_t lda, float* c, int64_t ldc,
-                   GemmScratch* scratch) {
+                   ConstRows start, Rows sum, GemmScratch* scratch) {
   const int32_t depth = std::min(kDepth, t.k - p);
+  const ConstRows a = RowsOfA<T>(kernels, t, p, depth, scratch);
   float* panel = scratch->Reserve(
       GemmScratch::kPanel, static_cast<int64_t>(depth) * kernels.panel_cols);
   for (int32_t j = 0; j < t.n; j += kernels.panel_cols) {
     const int32_t cols = std::min(kernels.panel_cols, t.n - j);
-    Pack<T>(kernels, t, p, j, depth, cols, panel);
-    MultiplyPanel(
-        kernels,
-        MicroTile{a, panel, c + j, lda, ldc, /*rows=*/0, cols, depth, p > 0},
-        t.m);
+    PackPanel<T>(kernels, t, p, j, depth, cols, panel);
+    MultiplyPanel(kernels,
+                  MicroTile{a.data, panel, sum.data + j,
+                            start.data == nullptr ? nullptr : start.data + j,
+                            a.ld, sum.ld, start.ld, /*rows=*/0, cols, depth},
+                  t.m);
   }
+}
+
+// The sums are carried in float32 between depths and between calls, so
+// blocking over k changes no bit.
+template <typename T>
+void Multiply(const GemmKernels& kernels, const GemmTile& t, Rows sum,
+              GemmScratch* scratch) {
+  ConstRows start = {nullptr, 0};
+  if (t.carry != nullptr && t.carry_in) start = {t.carry, t.ld_carry};
+  for (int32_t p = 0; p == 0 || p < t.k; p += kDepth) {
+    MultiplyDepth<T>(kernels, t, p, start, sum, scratch);
+    start = {sum.data, sum.ld};
+  }
+}
+
+bool EndsInCarry(const GemmTile& t) {
+  return t.carry != nullptr && t.carry_out;
 }
 
 void MultiplyFloat(const GemmKernels& kernels, const GemmTile& t,
                    GemmScratch* scratch) {
-  for (int32_t p = 0; p == 0 || p < t.k; p += kDepth) {
-    MultiplyDepth<float>(kernels, t, p, static_cast<const float*>(t.a) + p,
-                         t.lda, static_cast<float*>(t.c), t.ldc, scratch);
-  }
+  const Rows c = {static_cast<float*>(t.c), t.ldc};
+  const Rows carry = {t.carry, t.ld_carry};
+  Multiply<float>(kernels, t, EndsInCarry(t) ? carry : c, scratch);
 }
 
 void MultiplyBf16(const GemmKernels& kernels, const GemmTile& t,
                   GemmScratch* scratch) {
+  if (EndsInCarry(t)) {
+    return Multiply<uint16_t>(kernels, t, {t.carry, t.ld_carry}, scratch);
+  }
   float* sum =
       scratch->Reserve(GemmScratch::kPartial, static_cast<int64_t>(t.m) * t.n);
-  const int32_t max_depth = std::min(kDepth, t.k);
-  float* a = scratch->Reserve(GemmScratch::kWideA,
-                              static_cast<int64_t>(t.m) * max_depth);
-  for (int32_t p = 0; p == 0 || p < t.k; p += kDepth) {
-    const int32_t depth = std::min(kDepth, t.k - p);
-    for (int32_t i = 0; i < t.m; ++i) {
-      kernels.widen(static_cast<const uint16_t*>(t.a) + i * t.lda + p,
-                    a + static_cast<int64_t>(i) * max_depth, depth);
-    }
-    MultiplyDepth<uint16_t>(kernels, t, p, a, max_depth, sum, t.n, scratch);
-  }
+  Multiply<uint16_t>(kernels, t, {sum, t.n}, scratch);
   for (int32_t i = 0; i < t.m; ++i) {
     kernels.narrow(sum + static_cast<int64_t>(i) * t.n,
                    static_cast<uint16_t*>(t.c) + i * t.ldc, t.n);
@@ -106,12 +168,19 @@ void MultiplyBf16Accumulate(const GemmTile& t) {
   const T* b = static_cast<const T*>(t.b);
   for (int32_t i = 0; i < t.m; ++i) {
     for (int32_t j = 0; j < t.n; ++j) {
-      float acc = 0.0f;
+      float* carry =
+          t.carry == nullptr ? nullptr : t.carry + i * t.ld_carry + j;
+      float acc = carry != nullptr && t.carry_in ? *carry : 0.0f;
       for (int32_t p = 0; p < t.k; ++p) {
-        acc = RoundToBf16(__builtin_fmaf(LoadFloat(a + i * t.lda + p),
-                                         LoadFloat(b + p * t.ldb + j), acc));
+        const T* x = t.trans_a ? a + p * t.lda + i : a + i * t.lda + p;
+        const T* y = t.trans_b ? b + j * t.ldb + p : b + p * t.ldb + j;
+        acc = RoundToBf16(__builtin_fmaf(LoadFloat(x), LoadFloat(y), acc));
       }
-      StoreFloat(acc, static_cast<T*>(t.c) + i * t.ldc + j);
+      if (EndsInCarry(t)) {
+        StoreFloat(acc, carry);
+      } else {
+        StoreFloat(acc, static_cast<T*>(t.c) + i * t.ldc + j);
+      }
     }
   }
 }

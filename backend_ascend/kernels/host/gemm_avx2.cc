@@ -39,9 +39,9 @@ HPMOE_AVX2 void Micro(const MicroTile& t) {
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
-      acc[i][v] =
-          t.resume ? Load(t.c + i * t.ldc + 8 * v, v + 1 < kV ? 8 : last, mask)
-                   : _mm256_setzero_ps();
+      acc[i][v] = t.start != nullptr ? Load(t.start + i * t.ld_start + 8 * v,
+                                            v + 1 < kV ? 8 : last, mask)
+                                     : _mm256_setzero_ps();
     }
   }
   const float* b = t.panel;
@@ -86,6 +86,16 @@ HPMOE_AVX2 void PackBf16(const uint16_t* b, int64_t ldb, int32_t k,
   PackBody<kCols>(b, ldb, k, cols, out);
 }
 
+HPMOE_AVX2 void TransposeFloat(const float* in, int64_t ld_in, int32_t rows,
+                               int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+HPMOE_AVX2 void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
+                              int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
 HPMOE_AVX2 void Widen(const uint16_t* in, float* out, int64_t n) {
   WidenBody(in, out, n);
 }
@@ -96,8 +106,9 @@ HPMOE_AVX2 void Narrow(const float* in, uint16_t* out, int64_t n) {
 
 }  // namespace
 
-const GemmKernels kGemmAvx2 = {kRows,    kCols, Multiply, PackFloat,
-                               PackBf16, Widen, Narrow};
+const GemmKernels kGemmAvx2 = {kRows,         kCols,    Multiply,
+                               PackFloat,     PackBf16, TransposeFloat,
+                               TransposeBf16, Widen,    Narrow};
 
 }  // namespace hpmoe
 

@@ -22,9 +22,10 @@ HPMOE_AVX512 void Micro(const MicroTile& t) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
       const __mmask16 mask = v + 1 < kV ? 0xFFFF : tail;
-      acc[i][v] = t.resume
-                      ? _mm512_maskz_loadu_ps(mask, t.c + i * t.ldc + 16 * v)
-                      : _mm512_setzero_ps();
+      acc[i][v] =
+          t.start != nullptr
+              ? _mm512_maskz_loadu_ps(mask, t.start + i * t.ld_start + 16 * v)
+              : _mm512_setzero_ps();
     }
   }
   const float* b = t.panel;
@@ -77,6 +78,16 @@ HPMOE_AVX512 void PackBf16(const uint16_t* b, int64_t ldb, int32_t k,
   PackBody<kCols>(b, ldb, k, cols, out);
 }
 
+HPMOE_AVX512 void TransposeFloat(const float* in, int64_t ld_in, int32_t rows,
+                                 int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+HPMOE_AVX512 void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
+                                int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
 HPMOE_AVX512 void Widen(const uint16_t* in, float* out, int64_t n) {
   WidenBody(in, out, n);
 }
@@ -87,8 +98,9 @@ HPMOE_AVX512 void Narrow(const float* in, uint16_t* out, int64_t n) {
 
 }  // namespace
 
-const GemmKernels kGemmAvx512 = {kRows,    kCols, Multiply, PackFloat,
-                                 PackBf16, Widen, Narrow};
+const GemmKernels kGemmAvx512 = {kRows,         kCols,    Multiply,
+                                 PackFloat,     PackBf16, TransposeFloat,
+                                 TransposeBf16, Widen,    Narrow};
 
 }  // namespace hpmoe
 

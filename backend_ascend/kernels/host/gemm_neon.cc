@@ -31,8 +31,10 @@ void Micro(const MicroTile& t) {
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
-      acc[i][v] = t.resume ? LoadFirst(t.c + i * t.ldc + 4 * v, t.cols - 4 * v)
-                           : vdupq_n_f32(0.0f);
+      acc[i][v] =
+          t.start != nullptr
+              ? LoadFirst(t.start + i * t.ld_start + 4 * v, t.cols - 4 * v)
+              : vdupq_n_f32(0.0f);
     }
   }
   const float* b = t.panel;
@@ -75,6 +77,16 @@ void PackBf16(const uint16_t* b, int64_t ldb, int32_t k, int32_t cols,
   PackBody<kCols>(b, ldb, k, cols, out);
 }
 
+void TransposeFloat(const float* in, int64_t ld_in, int32_t rows, int32_t cols,
+                    float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
+                   int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
 void Widen(const uint16_t* in, float* out, int64_t n) { WidenBody(in, out, n); }
 
 void Narrow(const float* in, uint16_t* out, int64_t n) {
@@ -83,8 +95,9 @@ void Narrow(const float* in, uint16_t* out, int64_t n) {
 
 }  // namespace
 
-const GemmKernels kGemmNeon = {kRows,    kCols, Multiply, PackFloat,
-                               PackBf16, Widen, Narrow};
+const GemmKernels kGemmNeon = {kRows,         kCols,    Multiply,
+                               PackFloat,     PackBf16, TransposeFloat,
+                               TransposeBf16, Widen,    Narrow};
 
 }  // namespace hpmoe
 

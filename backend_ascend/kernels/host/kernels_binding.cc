@@ -98,12 +98,15 @@ Result NewArray(size_t rows, size_t cols, DType dtype) {
                 dtype == kFloat32 ? nb::dtype<float>() : nb::dtype<uint16_t>());
 }
 
-GemmTile MakeGemm(const In& a, const In& b) {
+GemmTile MakeGemm(const In& a, const In& b, bool trans_a, bool trans_b) {
   const DType dtype = DTypeOf("a", a);
   CheckArray("a", a, 2, dtype);
   CheckArray("b", b, 2, dtype);
-  if (b.shape(0) != a.shape(1)) {
-    Refuse("b", std::to_string(a.shape(1)) + " rows, as a has columns",
+  const size_t k = a.shape(trans_a ? 0 : 1), n = b.shape(trans_b ? 0 : 1);
+  if (b.shape(trans_b ? 1 : 0) != k) {
+    Refuse("b",
+           std::to_string(k) + (trans_b ? " columns" : " rows") +
+               ", as a has " + (trans_a ? "rows" : "columns"),
            ShapeOf(b));
   }
   return GemmTile{a.data(),
@@ -111,11 +114,32 @@ GemmTile MakeGemm(const In& a, const In& b) {
                   /*c=*/nullptr,
                   a.stride(0),
                   b.stride(0),
-                  static_cast<int64_t>(b.shape(1)),
-                  static_cast<int32_t>(a.shape(0)),
-                  static_cast<int32_t>(b.shape(1)),
-                  static_cast<int32_t>(a.shape(1)),
-                  dtype};
+                  static_cast<int64_t>(n),
+                  static_cast<int32_t>(a.shape(trans_a ? 1 : 0)),
+                  static_cast<int32_t>(n),
+                  static_cast<int32_t>(k),
+                  dtype,
+                  trans_a,
+                  trans_b};
+}
+
+template <typename Array>
+void CheckCarry(const Array& carry, const GemmTile& tile) {
+  if (carry.dtype() != nb::dtype<float>()) {
+    Refuse("carry", "float32", "another dtype");
+  }
+  CheckArray("carry", carry, 2, kFloat32);
+  CheckShape("carry", carry,
+             {static_cast<size_t>(tile.m), static_cast<size_t>(tile.n)});
+}
+
+// The tile only reads a carry that it does not end in.
+void StartFrom(const std::optional<In>& carry, GemmTile* tile) {
+  if (!carry) return;
+  CheckCarry(*carry, *tile);
+  tile->carry = static_cast<float*>(const_cast<void*>(carry->data()));
+  tile->ld_carry = carry->stride(0);
+  tile->carry_in = true;
 }
 
 void RunGemm(const GemmTile& tile, Isa isa) {
@@ -124,8 +148,10 @@ void RunGemm(const GemmTile& tile, Isa isa) {
   RunGemmTile(tile, isa, &scratch);
 }
 
-Result Gemm(const In& a, const In& b, const std::optional<std::string>& isa) {
-  GemmTile tile = MakeGemm(a, b);
+Result Gemm(const In& a, const In& b, const std::optional<std::string>& isa,
+            bool trans_a, bool trans_b, const std::optional<In>& carry) {
+  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
+  StartFrom(carry, &tile);
   const Result c = NewArray(tile.m, tile.n, tile.dtype);
   tile.c = c.data();
   RunGemm(tile, IsaOf(isa));
@@ -133,17 +159,34 @@ Result Gemm(const In& a, const In& b, const std::optional<std::string>& isa) {
 }
 
 void GemmInto(const In& a, const In& b, const Out& c,
-              const std::optional<std::string>& isa) {
-  GemmTile tile = MakeGemm(a, b);
+              const std::optional<std::string>& isa, bool trans_a, bool trans_b,
+              const std::optional<In>& carry) {
+  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
+  StartFrom(carry, &tile);
   CheckArray("c", c, 2, tile.dtype);
-  CheckShape("c", c, {a.shape(0), b.shape(1)});
+  CheckShape("c", c,
+             {static_cast<size_t>(tile.m), static_cast<size_t>(tile.n)});
   tile.c = c.data();
   tile.ldc = c.stride(0);
   RunGemm(tile, IsaOf(isa));
 }
 
-Result GemmBf16Accumulate(const In& a, const In& b) {
-  GemmTile tile = MakeGemm(a, b);
+void GemmCarry(const In& a, const In& b, const Out& carry,
+               const std::optional<std::string>& isa, bool trans_a,
+               bool trans_b, bool carry_in) {
+  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
+  CheckCarry(carry, tile);
+  tile.carry = static_cast<float*>(carry.data());
+  tile.ld_carry = carry.stride(0);
+  tile.carry_in = carry_in;
+  tile.carry_out = true;
+  RunGemm(tile, IsaOf(isa));
+}
+
+Result GemmBf16Accumulate(const In& a, const In& b, bool trans_a, bool trans_b,
+                          const std::optional<In>& carry) {
+  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
+  StartFrom(carry, &tile);
   const Result c = NewArray(tile.m, tile.n, tile.dtype);
   tile.c = c.data();
   const nb::gil_scoped_release release;
@@ -185,6 +228,93 @@ Result Swiglu(const In& gate, const In& up,
   const Isa chosen = IsaOf(isa);
   const nb::gil_scoped_release release;
   RunSwigluTile(tile, chosen);
+  return out;
+}
+
+void CheckSameShape(const char* name, const In& x, const In& first,
+                    DType dtype) {
+  CheckArray(name, x, first.ndim(), dtype);
+  CheckShape(name, x, {first.shape(0), first.shape(1)});
+}
+
+// d_gate, d_up and, where asked for, d_row_weight [rows, 1].
+nb::tuple SwigluGrad(const In& d_out, const In& gate, const In& up,
+                     const std::optional<Weights>& row_weight,
+                     const std::string& activation, bool want_d_row_weight,
+                     const std::optional<std::string>& isa) {
+  const DType dtype = DTypeOf("d_out", d_out);
+  CheckArray("d_out", d_out, 2, dtype);
+  CheckSameShape("gate", gate, d_out, dtype);
+  CheckSameShape("up", up, d_out, dtype);
+  const size_t rows = d_out.shape(0), cols = d_out.shape(1);
+  if (rows > 1 && up.stride(0) != gate.stride(0)) {
+    Refuse("up", "row stride " + std::to_string(gate.stride(0)) + " of gate",
+           std::to_string(up.stride(0)));
+  }
+  if (row_weight) CheckShape("row_weight", *row_weight, {rows});
+  const Result d_gate = NewArray(rows, cols, dtype);
+  const Result d_up = NewArray(rows, cols, dtype);
+  const Result d_row_weight = NewArray(rows, 1, kFloat32);
+  const SwigluGradTile tile = {
+      d_out.data(),
+      gate.data(),
+      up.data(),
+      d_gate.data(),
+      d_up.data(),
+      d_out.stride(0),
+      gate.stride(0),
+      static_cast<int64_t>(cols),
+      static_cast<int32_t>(rows),
+      static_cast<int32_t>(cols),
+      row_weight ? row_weight->data() : nullptr,
+      want_d_row_weight ? static_cast<float*>(d_row_weight.data()) : nullptr,
+      dtype,
+      ActivationOf(activation)};
+  const Isa chosen = IsaOf(isa);
+  {
+    const nb::gil_scoped_release release;
+    RunSwigluGradTile(tile, chosen);
+  }
+  if (!want_d_row_weight) return nb::make_tuple(d_gate, d_up);
+  return nb::make_tuple(d_gate, d_up, d_row_weight);
+}
+
+Result ScaleRows(const In& x, const std::optional<Weights>& weight,
+                 const std::optional<std::string>& isa) {
+  const DType dtype = DTypeOf("x", x);
+  CheckArray("x", x, 2, dtype);
+  if (weight) CheckShape("weight", *weight, {x.shape(0)});
+  const Result out = NewArray(x.shape(0), x.shape(1), dtype);
+  const ScaleRowsTile tile = {x.data(),
+                              out.data(),
+                              weight ? weight->data() : nullptr,
+                              x.stride(0),
+                              static_cast<int64_t>(x.shape(1)),
+                              static_cast<int32_t>(x.shape(0)),
+                              static_cast<int32_t>(x.shape(1)),
+                              dtype};
+  const Isa chosen = IsaOf(isa);
+  const nb::gil_scoped_release release;
+  RunScaleRowsTile(tile, chosen);
+  return out;
+}
+
+Result RowDot(const In& a, const In& b, const std::optional<std::string>& isa) {
+  const DType dtype = DTypeOf("a", a);
+  CheckArray("a", a, 2, dtype);
+  CheckSameShape("b", b, a, dtype);
+  const Result out = NewArray(a.shape(0), 1, kFloat32);
+  const RowDotTile tile = {a.data(),
+                           b.data(),
+                           static_cast<float*>(out.data()),
+                           a.stride(0),
+                           b.stride(0),
+                           static_cast<int32_t>(a.shape(0)),
+                           static_cast<int32_t>(a.shape(1)),
+                           dtype};
+  const Isa chosen = IsaOf(isa);
+  const nb::gil_scoped_release release;
+  RunRowDotTile(tile, chosen);
   return out;
 }
 
@@ -240,17 +370,34 @@ std::vector<std::string> Isas() {
 void BindKernels(nb::module_& m) {
   const auto none = nb::none();
   m.def("isas", &Isas, "Instruction sets of this build that this CPU runs.");
-  m.def("gemm_tile", &Gemm, "a"_a, "b"_a, "isa"_a = none,
+  m.def("gemm_tile", &Gemm, "a"_a, "b"_a, "isa"_a = none, "trans_a"_a = false,
+        "trans_b"_a = false, "carry"_a = none,
         "`[m, k] @ [k, n] -> [m, n]`, float32 or bfloat16 bits (uint16).\n\n"
-        "isa: None for the best.  Raises ValueError.");
+        "isa: None for the best.  trans_a, trans_b: stored [k, m], [n, k].\n"
+        "carry: `[m, n] f32` that the sums start from.  Raises ValueError.");
   m.def("gemm_tile_into", &GemmInto, "a"_a, "b"_a, "c"_a, "isa"_a = none,
-        "gemm_tile into `c`, which overlaps neither a nor b.");
+        "trans_a"_a = false, "trans_b"_a = false, "carry"_a = none,
+        "gemm_tile into `c`, which overlaps none of the others.");
+  m.def("gemm_tile_carry", &GemmCarry, "a"_a, "b"_a, "carry"_a, "isa"_a = none,
+        "trans_a"_a = false, "trans_b"_a = false, "carry_in"_a = true,
+        "gemm_tile whose sums end in `carry`, `[m, n] f32`, unrounded; they\n"
+        "start from it where carry_in, else from zero.");
   m.def("gemm_tile_bf16_accumulate", &GemmBf16Accumulate, "a"_a, "b"_a,
+        "trans_a"_a = false, "trans_b"_a = false, "carry"_a = none,
         "gemm_tile with every partial sum rounded to bfloat16: a fault.");
   m.def("swiglu_tile", &Swiglu, "gate"_a, "up"_a, "row_weight"_a = none,
         "activation"_a = "swiglu", "early_rounding"_a = false, "isa"_a = none,
         "`[rows, cols] x2 (, [rows] f32) -> [rows, cols]`: act(gate) * up "
         "* row_weight.");
+  m.def("swiglu_grad_tile", &SwigluGrad, "d_out"_a, "gate"_a, "up"_a,
+        "row_weight"_a = none, "activation"_a = "swiglu",
+        "d_row_weight"_a = false, "isa"_a = none,
+        "`[rows, cols] x3 (, [rows] f32) -> d_gate, d_up` and, where\n"
+        "d_row_weight, `[rows, 1] f32`.");
+  m.def("scale_rows_tile", &ScaleRows, "x"_a, "weight"_a = none, "isa"_a = none,
+        "`[rows, cols] (, [rows] f32) -> [rows, cols]`: weight * x, or x.");
+  m.def("row_dot_tile", &RowDot, "a"_a, "b"_a, "isa"_a = none,
+        "`[rows, cols] x2 -> [rows, 1] f32`: a dot per row.");
   m.def("combine_tile", &Combine, "returned"_a, "weights"_a = none,
         "isa"_a = none,
         "`[T, K, D] (, [T, K] f32) -> [T, D]`: sum in slot order.");

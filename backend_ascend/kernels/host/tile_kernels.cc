@@ -92,6 +92,142 @@ HPMOE_INLINE void SwigluBody(const SwigluTile& t) {
   }
 }
 
+// Lanes and order of RowDotTile.  `count` is a multiple of kDotLanes but in
+// the last call of a row.
+template <typename T, typename U>
+HPMOE_INLINE void AddDot(const T* __restrict a, const U* __restrict b,
+                         int32_t count, float* __restrict lanes) {
+  int32_t j = 0;
+  for (; j + kDotLanes <= count; j += kDotLanes) {
+    for (int l = 0; l < kDotLanes; ++l) {
+      lanes[l] =
+          __builtin_fmaf(LoadFloat(a + j + l), LoadFloat(b + j + l), lanes[l]);
+    }
+  }
+  for (int l = 0; j + l < count; ++l) {
+    lanes[l] =
+        __builtin_fmaf(LoadFloat(a + j + l), LoadFloat(b + j + l), lanes[l]);
+  }
+}
+
+HPMOE_INLINE float SumLanes(const float* lanes) {
+  float sum = lanes[0];
+  for (int l = 1; l < kDotLanes; ++l) sum = sum + lanes[l];
+  return sum;
+}
+
+template <typename T>
+HPMOE_INLINE void RowDotRows(const RowDotTile& t) {
+  for (int32_t i = 0; i < t.rows; ++i) {
+    float lanes[kDotLanes] = {};
+    AddDot(static_cast<const T*>(t.a) + i * t.ld_a,
+           static_cast<const T*>(t.b) + i * t.ld_b, t.cols, lanes);
+    StoreFloat(SumLanes(lanes), t.out + i);
+  }
+}
+
+HPMOE_INLINE void RowDotBody(const RowDotTile& t) {
+  t.dtype == kBFloat16 ? RowDotRows<uint16_t>(t) : RowDotRows<float>(t);
+}
+
+constexpr int32_t kGradCols = 256;  // activations that stay in the first cache
+static_assert(kGradCols % kDotLanes == 0, "chunks keep lanes aligned");
+
+// `act` receives act(gate) * up where kDot.
+template <bool kSilu, bool kWeighted, bool kDot, typename T>
+HPMOE_INLINE void SwigluGradChunk(const T* __restrict d_out,
+                                  const T* __restrict gate,
+                                  const T* __restrict up, float weight,
+                                  int32_t cols, T* __restrict d_gate,
+                                  T* __restrict d_up, float* __restrict act) {
+  for (int32_t j = 0; j < cols; ++j) {
+    const float g = LoadFloat(gate + j);
+    const float u = LoadFloat(up + j);
+    float d = LoadFloat(d_out + j);
+    if (kWeighted) d = d * weight;
+    float silu = g, slope = 1.0f;
+    if (kSilu) {
+      const float e = Exp(-g);
+      const float s = 1.0f / (1.0f + e);
+      const float product = e * s, difference = 1.0f - s;
+      silu = g / (1.0f + e);
+      slope = __builtin_fmaf(silu, g < 0.0f ? difference : product, s);
+    }
+    const float through = d * u;
+    StoreFloat(kSilu ? through * slope : through, d_gate + j);
+    StoreFloat(d * silu, d_up + j);
+    if (kDot) act[j] = silu * u;
+  }
+}
+
+template <bool kSilu, bool kWeighted, bool kDot, typename T>
+HPMOE_INLINE void SwigluGradRows(const SwigluGradTile& t) {
+  for (int32_t i = 0; i < t.rows; ++i) {
+    float lanes[kDotLanes] = {};
+    float act[kGradCols];
+    const T* d_out = static_cast<const T*>(t.d_out) + i * t.ld_d_out;
+    for (int32_t j = 0; j < t.cols; j += kGradCols) {
+      const int32_t cols = std::min(kGradCols, t.cols - j);
+      SwigluGradChunk<kSilu, kWeighted, kDot>(
+          d_out + j, static_cast<const T*>(t.gate) + i * t.ld_in + j,
+          static_cast<const T*>(t.up) + i * t.ld_in + j,
+          kWeighted ? t.row_weight[i] : 1.0f, cols,
+          static_cast<T*>(t.d_gate) + i * t.ld_grad + j,
+          static_cast<T*>(t.d_up) + i * t.ld_grad + j, act);
+      if (kDot) AddDot(d_out + j, act, cols, lanes);
+    }
+    if (kDot) StoreFloat(SumLanes(lanes), t.d_row_weight + i);
+  }
+}
+
+template <bool kSilu, typename T>
+HPMOE_INLINE void SwigluGradStored(const SwigluGradTile& t) {
+  const bool dot = t.d_row_weight != nullptr;
+  if (t.row_weight != nullptr) {
+    dot ? SwigluGradRows<kSilu, true, true, T>(t)
+        : SwigluGradRows<kSilu, true, false, T>(t);
+  } else {
+    dot ? SwigluGradRows<kSilu, false, true, T>(t)
+        : SwigluGradRows<kSilu, false, false, T>(t);
+  }
+}
+
+HPMOE_INLINE void SwigluGradBody(const SwigluGradTile& t) {
+  if (t.activation == kProduct) {
+    t.dtype == kBFloat16 ? SwigluGradStored<false, uint16_t>(t)
+                         : SwigluGradStored<false, float>(t);
+  } else {
+    t.dtype == kBFloat16 ? SwigluGradStored<true, uint16_t>(t)
+                         : SwigluGradStored<true, float>(t);
+  }
+}
+
+template <typename T>
+HPMOE_INLINE void ScaleRow(const T* __restrict x, float weight, int32_t cols,
+                           T* __restrict out) {
+  for (int32_t j = 0; j < cols; ++j) {
+    StoreFloat(weight * LoadFloat(x + j), out + j);
+  }
+}
+
+template <typename T>
+HPMOE_INLINE void ScaleRowsStored(const ScaleRowsTile& t) {
+  for (int32_t i = 0; i < t.rows; ++i) {
+    const T* x = static_cast<const T*>(t.x) + i * t.ld_x;
+    T* out = static_cast<T*>(t.out) + i * t.ld_out;
+    if (t.weight != nullptr) {
+      ScaleRow(x, t.weight[i], t.cols, out);
+    } else {
+      std::copy_n(x, t.cols, out);
+    }
+  }
+}
+
+HPMOE_INLINE void ScaleRowsBody(const ScaleRowsTile& t) {
+  t.dtype == kBFloat16 ? ScaleRowsStored<uint16_t>(t)
+                       : ScaleRowsStored<float>(t);
+}
+
 constexpr int32_t kCombineCols = 256;  // sums that stay in the first cache
 
 template <bool kWeighted, typename T>
@@ -135,6 +271,9 @@ HPMOE_INLINE void CombineBody(const CombineTile& t) {
 void ExpPortable(const float* x, float* y, int64_t n) { ExpBody(x, y, n); }
 void SwigluPortable(const SwigluTile& t) { SwigluBody(t); }
 void CombinePortable(const CombineTile& t) { CombineBody(t); }
+void SwigluGradPortable(const SwigluGradTile& t) { SwigluGradBody(t); }
+void ScaleRowsPortable(const ScaleRowsTile& t) { ScaleRowsBody(t); }
+void RowDotPortable(const RowDotTile& t) { RowDotBody(t); }
 
 #if HPMOE_X86
 HPMOE_AVX2 void ExpAvx2(const float* x, float* y, int64_t n) {
@@ -142,27 +281,42 @@ HPMOE_AVX2 void ExpAvx2(const float* x, float* y, int64_t n) {
 }
 HPMOE_AVX2 void SwigluAvx2(const SwigluTile& t) { SwigluBody(t); }
 HPMOE_AVX2 void CombineAvx2(const CombineTile& t) { CombineBody(t); }
+HPMOE_AVX2 void SwigluGradAvx2(const SwigluGradTile& t) { SwigluGradBody(t); }
+HPMOE_AVX2 void ScaleRowsAvx2(const ScaleRowsTile& t) { ScaleRowsBody(t); }
+HPMOE_AVX2 void RowDotAvx2(const RowDotTile& t) { RowDotBody(t); }
 
 HPMOE_AVX512 void ExpAvx512(const float* x, float* y, int64_t n) {
   ExpBody(x, y, n);
 }
 HPMOE_AVX512 void SwigluAvx512(const SwigluTile& t) { SwigluBody(t); }
 HPMOE_AVX512 void CombineAvx512(const CombineTile& t) { CombineBody(t); }
+HPMOE_AVX512 void SwigluGradAvx512(const SwigluGradTile& t) {
+  SwigluGradBody(t);
+}
+HPMOE_AVX512 void ScaleRowsAvx512(const ScaleRowsTile& t) { ScaleRowsBody(t); }
+HPMOE_AVX512 void RowDotAvx512(const RowDotTile& t) { RowDotBody(t); }
 #endif
 
 struct Kernels {
   void (*exp)(const float*, float*, int64_t);
   void (*swiglu)(const SwigluTile&);
   void (*combine)(const CombineTile&);
+  void (*swiglu_grad)(const SwigluGradTile&);
+  void (*scale_rows)(const ScaleRowsTile&);
+  void (*row_dot)(const RowDotTile&);
 };
 
 // On aarch64 fma and NEON are the baseline: the portable copy is the NEON one.
 const Kernels& KernelsOf(Isa isa) {
-  static constexpr Kernels kPortable = {ExpPortable, SwigluPortable,
-                                        CombinePortable};
+  static constexpr Kernels kPortable = {ExpPortable,       SwigluPortable,
+                                        CombinePortable,   SwigluGradPortable,
+                                        ScaleRowsPortable, RowDotPortable};
 #if HPMOE_X86
-  static constexpr Kernels kAvx2 = {ExpAvx2, SwigluAvx2, CombineAvx2};
-  static constexpr Kernels kAvx512 = {ExpAvx512, SwigluAvx512, CombineAvx512};
+  static constexpr Kernels kAvx2 = {ExpAvx2,        SwigluAvx2,    CombineAvx2,
+                                    SwigluGradAvx2, ScaleRowsAvx2, RowDotAvx2};
+  static constexpr Kernels kAvx512 = {ExpAvx512,       SwigluAvx512,
+                                      CombineAvx512,   SwigluGradAvx512,
+                                      ScaleRowsAvx512, RowDotAvx512};
   if (isa == Isa::kAvx2) return kAvx2;
   if (isa == Isa::kAvx512) return kAvx512;
 #endif
@@ -193,6 +347,18 @@ void RunSwigluTile(const SwigluTile& tile, Isa isa) {
 
 void RunCombineTile(const CombineTile& tile, Isa isa) {
   KernelsOf(isa).combine(tile);
+}
+
+void RunSwigluGradTile(const SwigluGradTile& tile, Isa isa) {
+  KernelsOf(isa).swiglu_grad(tile);
+}
+
+void RunScaleRowsTile(const ScaleRowsTile& tile, Isa isa) {
+  KernelsOf(isa).scale_rows(tile);
+}
+
+void RunRowDotTile(const RowDotTile& tile, Isa isa) {
+  KernelsOf(isa).row_dot(tile);
 }
 
 void RunExp(const float* x, float* y, int64_t count, Isa isa) {
