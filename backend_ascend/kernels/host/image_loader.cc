@@ -108,7 +108,7 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
     const char* name;
     int64_t got, low, high;
   } fields[] = {
-      {"reserved0", h.reserved0, 0, 0},
+      {"direction", h.direction, 0, kBackward},
       {"num_ranks", h.num_ranks, 1, kMaxRanks},
       {"num_tokens", h.num_tokens, 1, kMaxInt32},
       {"num_experts", h.num_experts, 1, kMaxInt32},
@@ -127,8 +127,8 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"token_block", h.token_block, 1, kMaxInt32},
       {"num_aic", h.num_aic, 1, 0xFFFF},
       {"num_aiv", h.num_aiv, 1, 0xFFFF},
-      {"reserved1[0]", h.reserved1[0], 0, 0},
-      {"reserved1[1]", h.reserved1[1], 0, 0},
+      {"chain_rows", h.chain_rows, 1, h.expert_capacity},
+      {"reserved0", h.reserved0, 0, 0},
       // Rows of `returned` are addressed by int32.
       {"num_tokens * top_k", int64_t{h.num_tokens} * h.top_k, 1, kMaxInt32},
   };
@@ -149,7 +149,15 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
         "row_block=%" PRId32 ", got %" PRId32,
         h.row_block, h.expert_capacity);
   }
-  return true;
+  if (h.chain_rows % h.row_block != 0) {
+    return check->Refuse(
+        "header.chain_rows: expected a multiple of "
+        "row_block=%" PRId32 ", got %" PRId32,
+        h.row_block, h.chain_rows);
+  }
+  // Groups of a weight gradient are addressed by int32.
+  return check->Header("num_experts / num_ranks * links",
+                       h.num_experts / h.num_ranks * LinksOf(h), 1, kMaxInt32);
 }
 
 // Points `out` at a table.  `end` is the end of the table before it: tables
@@ -205,42 +213,44 @@ int64_t SliceRows(const ImageHeader& h) {
   return h.num_tokens < h.expert_capacity ? h.num_tokens : h.expert_capacity;
 }
 
+// The view in which a form of task writes.
+View ViewOf(Form form) { return IsPut(form) ? kSender : kRows; }
+
 // The rows and columns that a kind of task may name, and who runs it.
 bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
                Checker* check) {
   const int64_t local = h.num_experts / h.num_ranks;
-  const bool slice = t.kind == kReturn && h.event_grain == kExpertGrain;
-  const bool combine = t.kind == kCombine;
-  const int64_t first = t.kind == kDispatch ? 0 : t.rank * local;
-  const int64_t last =
-      t.kind == kDispatch ? h.num_experts - 1 : first + local - 1;
-  const int64_t rows = combine                        ? h.num_tokens
-                       : t.kind == kDispatch || slice ? SliceRows(h)
-                                                      : h.expert_capacity;
-  constexpr uint16_t kWritten[] = {kExpertIn,  kGateUpBuffer, kActivation,
-                                   kExpertOut, kReturned,     kY};
-  const int64_t cols = ExtentOf(h, kWritten[t.kind], kRows).cols;
-  const int64_t low = combine ? kNoExpert : first;
-  const int64_t high = combine ? kNoExpert : last;
+  const Form form = FormOf(t);
+  int64_t low = t.rank * local, high = low + local - 1;
+  if (form == Form::kSlicePut) low = 0, high = h.num_experts - 1;
+  if (form == Form::kTokenTile) low = high = kNoExpert;
   if (!check->Range("tasks", i, "expert", t.expert, low, high)) return false;
-  const int64_t owner = t.kind == kDispatch ? t.expert / local : kRowBlockRange;
-  return check->Range("tasks", i, "peer", t.peer, slice ? 0 : owner,
-                      slice ? h.num_ranks - 1 : owner) &&
+  int64_t peer = kRowBlockRange, last_peer = kRowBlockRange;
+  if (form == Form::kSlicePut) peer = last_peer = t.expert / local;
+  if (form == Form::kWeightTile) peer = 0, last_peer = LinksOf(h) - 1;
+  if (form == Form::kHomePut && h.event_grain == kExpertGrain) {
+    peer = 0, last_peer = h.num_ranks - 1;
+  }
+  const Extent tile = ExtentOf(h, kKinds[t.kind].written, ViewOf(form));
+  return check->Range("tasks", i, "peer", t.peer, peer, last_peer) &&
          check->Interval("tasks", i, "row_begin", "row_end", t.row_begin,
-                         t.row_end, rows) &&
+                         t.row_end, tile.rows) &&
          check->Interval("tasks", i, "col_begin", "col_end", t.col_begin,
-                         t.col_end, cols);
+                         t.col_end, tile.cols);
 }
 
 bool CheckTasks(const ImageView& v, Checker* check) {
   const ImageHeader& h = *v.header;
+  const bool forward = h.direction == kForward;
+  const int64_t first_kind = forward ? kDispatch : kDispatchGrad;
+  const int64_t last_kind = forward ? kCombine : kTopkWeightGrad;
   for (int64_t i = 0; i < v.num_tasks; ++i) {
     const TaskDesc& t = v.tasks[i];
     const auto range = [&](const char* field, int64_t got, int64_t low,
                            int64_t high) {
       return check->Range("tasks", i, field, got, low, high);
     };
-    if (!range("kind", t.kind, 0, kNumTaskKinds - 1) ||
+    if (!range("kind", t.kind, first_kind, last_kind) ||
         !range("unit", t.unit, 0, kNumUnits - 1) ||
         !range("rank", t.rank, 0, h.num_ranks - 1) ||
         !CheckTile(h, t, i, check) ||
@@ -254,8 +264,7 @@ bool CheckTasks(const ImageView& v, Checker* check) {
         !range("region_begin", t.region_begin, 0, v.num_regions) ||
         !range("read_count + write_count", t.read_count + t.write_count, 0,
                v.num_regions - t.region_begin) ||
-        !range("reserved0", t.reserved0, 0, 0) ||
-        !range("reserved1", t.reserved1, 0, 0)) {
+        !range("reserved", t.reserved, 0, 0)) {
       return false;
     }
   }
@@ -290,9 +299,10 @@ bool CheckSignals(const ImageView& v, Checker* check) {
   return true;
 }
 
-// Only rows of `returned` may go to any rank.
+// Only rows that go home may go to any rank.
 int64_t LowestRank(uint16_t buffer, uint16_t view) {
-  return buffer == kReturned && view == kSender ? kAnyRank : 0;
+  const bool home = kBuffers[buffer].form == Form::kHomePut;
+  return home && view == kSender ? kAnyRank : 0;
 }
 
 bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
@@ -302,7 +312,14 @@ bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
       !check->Range(table, i, "view", view, 0, kNumViews - 1)) {
     return false;
   }
-  *extent = ExtentOf(*v.header, buffer, view);
+  const ImageHeader& h = *v.header;
+  if (kBuffers[buffer].use[h.direction] == Use::kAbsent) {
+    return check->Refuse(
+        "%s[%" PRId64 "].buffer: expected a buffer of the %s layer, got %s",
+        table, i, h.direction == kForward ? "forward" : "backward",
+        BufferName(buffer));
+  }
+  *extent = ExtentOf(h, buffer, view);
   if (extent->groups == 0) {
     return check->Refuse("%s[%" PRId64
                          "].view: expected 0 for buffer %s, "
@@ -310,7 +327,7 @@ bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
                          table, i, BufferName(buffer), view);
   }
   return check->Range(table, i, "rank", rank, LowestRank(buffer, view),
-                      v.header->num_ranks - 1);
+                      h.num_ranks - 1);
 }
 
 bool CheckRegions(const ImageView& v, Checker* check) {
@@ -330,11 +347,22 @@ bool CheckRegions(const ImageView& v, Checker* check) {
   return true;
 }
 
+// Events and spaces are of what tasks of this image write.
+bool CheckWritten(const ImageView& v, const char* table, int64_t i,
+                  uint16_t buffer, Checker* check) {
+  if (kBuffers[buffer].use[v.header->direction] == Use::kWritten) return true;
+  return check->Refuse("%s[%" PRId64
+                       "].buffer: expected a buffer that tasks write, got the "
+                       "input %s",
+                       table, i, BufferName(buffer));
+}
+
 bool CheckEvents(const ImageView& v, Checker* check) {
   for (int64_t i = 0; i < v.num_events; ++i) {
     const EventDesc& e = v.events[i];
     Extent x;
     if (!CheckBuffer(v, "events", i, e.buffer, kRows, e.rank, &x, check) ||
+        !CheckWritten(v, "events", i, e.buffer, check) ||
         !check->Range("events", i, "group", e.group, 0, x.groups - 1) ||
         !check->Range("events", i, "part_rows", e.part_rows, 1, kMaxInt32) ||
         !check->Range("events", i, "part", e.part, 0,
@@ -353,6 +381,7 @@ bool CheckSpaces(const ImageView& v, Checker* check) {
     const SpaceDesc& s = v.spaces[i];
     Extent e;
     if (!CheckBuffer(v, "spaces", i, s.buffer, s.view, s.rank, &e, check) ||
+        !CheckWritten(v, "spaces", i, s.buffer, check) ||
         !check->Range("spaces", i, "groups", s.groups, e.groups, e.groups) ||
         !check->Range("spaces", i, "rows", s.rows, e.rows, e.rows) ||
         !check->Range("spaces", i, "cols", s.cols, e.cols, e.cols) ||
@@ -435,42 +464,93 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
 
 }  // namespace
 
+const BufferInfo kBuffers[kNumBuffers] = {
+    {"x", {Use::kInput, Use::kAbsent}, Form::kNone},
+    {"w_gate_up", {Use::kInput, Use::kInput}, Form::kNone},
+    {"w_down", {Use::kInput, Use::kInput}, Form::kNone},
+    {"expert_in", {Use::kWritten, Use::kInput}, Form::kSlicePut},
+    {"gate_up", {Use::kWritten, Use::kInput}, Form::kExpertTile},
+    {"activation", {Use::kWritten, Use::kInput}, Form::kExpertTile},
+    {"expert_out", {Use::kWritten, Use::kAbsent}, Form::kExpertTile},
+    {"returned", {Use::kWritten, Use::kInput}, Form::kHomePut},
+    {"y", {Use::kWritten, Use::kAbsent}, Form::kTokenTile},
+    {"dy", {Use::kAbsent, Use::kInput}, Form::kNone},
+    {"d_expert_out", {Use::kAbsent, Use::kWritten}, Form::kSlicePut},
+    {"d_activation", {Use::kAbsent, Use::kWritten}, Form::kExpertTile},
+    {"d_w_down", {Use::kAbsent, Use::kWritten}, Form::kWeightTile},
+    {"d_gate_up", {Use::kAbsent, Use::kWritten}, Form::kExpertTile},
+    {"d_w_gate_up", {Use::kAbsent, Use::kWritten}, Form::kWeightTile},
+    {"d_expert_in", {Use::kAbsent, Use::kWritten}, Form::kExpertTile},
+    {"d_returned", {Use::kAbsent, Use::kWritten}, Form::kHomePut},
+    {"dx", {Use::kAbsent, Use::kWritten}, Form::kTokenTile},
+    {"d_topk_weights", {Use::kAbsent, Use::kWritten}, Form::kTokenTile},
+};
+
+const KindInfo kKinds[kNumTaskKinds] = {
+    {"dispatch", kAiv, kExpertIn},
+    {"gate_up", kAic, kGateUpBuffer},
+    {"swiglu", kAiv, kActivation},
+    {"down", kAic, kExpertOut},
+    {"return", kAiv, kReturned},
+    {"combine", kAiv, kY},
+    {"dispatch_grad", kAiv, kDExpertOut},
+    {"down_grad", kAic, kDActivation},
+    {"down_weight_grad", kAic, kDWDown},
+    {"swiglu_grad", kAiv, kDGateUp},
+    {"gate_up_grad", kAic, kDExpertIn},
+    {"gate_up_weight_grad", kAic, kDWGateUp},
+    {"return_grad", kAiv, kDReturned},
+    {"combine_grad", kAiv, kDx},
+    {"topk_weight_grad", kAiv, kDTopkWeights},
+};
+
+int64_t LinksOf(const ImageHeader& h) {
+  return (int64_t{h.expert_capacity} + h.chain_rows - 1) / h.chain_rows;
+}
+
 Extent ExtentOf(const ImageHeader& h, uint16_t buffer, uint16_t view) {
-  const int64_t local = h.num_experts / h.num_ranks;
-  const int64_t d = h.d_model, f = h.d_ff, c = h.expert_capacity;
-  const int64_t t = h.num_tokens, slice = SliceRows(h);
-  if (view == kSender) {
-    if (buffer == kExpertIn) return {h.num_experts, slice, d + 1};
-    if (buffer == kReturned) {
-      return {h.num_experts, h.event_grain == kExpertGrain ? slice : c, d};
-    }
-    return {0, 0, 0};
-  }
+  const BufferInfo& info = kBuffers[buffer];
+  const Use use = info.use[h.direction];
+  if (use == Use::kAbsent) return {0, 0, 0};
+  const int64_t local = h.num_experts / h.num_ranks, links = LinksOf(h);
+  const int64_t t = h.num_tokens, k = h.top_k, c = h.expert_capacity;
+  const int64_t d = h.d_model, f = h.d_ff;
+  // A weight before down has its gradient beside the row's.
+  const int64_t weight = h.placement == kBeforeDown;
   const Extent rows[kNumBuffers] = {
-      {1, t, d},            // x
-      {local, d, 2 * f},    // w_gate_up
-      {local, f, d},        // w_down
-      {local, c, d + 1},    // expert_in
-      {local, c, 2 * f},    // gate_up
-      {local, c, f},        // activation
-      {local, c, d},        // expert_out
-      {1, t * h.top_k, d},  // returned
-      {1, t, d},            // y
+      {1, t, d},                   // x
+      {local, d, 2 * f},           // w_gate_up
+      {local, f, d},               // w_down
+      {local, c, d + 1},           // expert_in
+      {local, c, 2 * f},           // gate_up
+      {local, c, f},               // activation
+      {local, c, d},               // expert_out
+      {1, t * k, d},               // returned
+      {1, t, d},                   // y
+      {1, t, d},                   // dy
+      {local, c, d + 1},           // d_expert_out
+      {local, c, f},               // d_activation
+      {local * links, f, d},       // d_w_down
+      {local, c, 2 * f + weight},  // d_gate_up
+      {local * links, d, 2 * f},   // d_w_gate_up
+      {local, c, d},               // d_expert_in
+      {1, t * k, d + weight},      // d_returned
+      {1, t, d},                   // dx
+      {1, t, k},                   // d_topk_weights
   };
-  return rows[buffer];
+  if (view == kRows) return rows[buffer];
+  if (use == Use::kInput || !IsPut(info.form)) return {0, 0, 0};
+  const bool blocks =
+      info.form == Form::kHomePut && h.event_grain == kRowBlockGrain;
+  return {h.num_experts, blocks ? c : SliceRows(h), rows[buffer].cols};
 }
 
 const char* BufferName(uint16_t buffer) {
-  constexpr const char* kNames[kNumBuffers] = {
-      "x",          "w_gate_up",  "w_down",   "expert_in", "gate_up",
-      "activation", "expert_out", "returned", "y"};
-  return buffer < kNumBuffers ? kNames[buffer] : "unknown";
+  return buffer < kNumBuffers ? kBuffers[buffer].name : "unknown";
 }
 
 const char* KindName(uint16_t kind) {
-  constexpr const char* kNames[kNumTaskKinds] = {
-      "dispatch", "gate_up", "swiglu", "down", "return", "combine"};
-  return kind < kNumTaskKinds ? kNames[kind] : "unknown";
+  return kind < kNumTaskKinds ? kKinds[kind].name : "unknown";
 }
 
 const char* UnitName(uint16_t unit) {
