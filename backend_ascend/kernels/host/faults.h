@@ -30,7 +30,7 @@ enum class FaultKind : int32_t {
   kEarlyRounding,      // SwiGLU and its gradient: silu rounded to bfloat16
   kWrongAccumulation,  // GEMM: bfloat16 sums
   // Weight gradients only.
-  kEmptyGradNotZeroed,  // not written, for an expert without rows
+  kEmptyGradNotZeroed,  // nothing written, for an expert without rows
   kWeightGradTwice,     // the task's rows are summed twice
   kBlocksOutOfOrder,    // the later half of its rows is summed first
   kNumFaultKinds,

@@ -10,8 +10,8 @@ std::vector<Bytes> Rows(void* data, int64_t count, int64_t stride,
                         int64_t size) {
   std::vector<Bytes> rows;
   for (int64_t i = 0; i < count; ++i) {
-    rows.push_back({static_cast<char*>(data) + i * stride,
-                    static_cast<size_t>(size)});
+    rows.push_back(
+        {static_cast<char*>(data) + i * stride, static_cast<size_t>(size)});
   }
   return rows;
 }
@@ -30,7 +30,8 @@ std::vector<Bytes> TileRows(const TaskDesc& task, const Layer& layer) {
   const Array& out = layer.buffers[kKinds[task.kind].written];
   const bool put = FormOf(task) == Form::kSlicePut;
   const int64_t begin = put ? 0 : task.col_begin;
-  const int64_t end = put ? out.cols : std::min<int64_t>(task.col_end, out.cols);
+  const int64_t end =
+      put ? out.cols : std::min<int64_t>(task.col_end, out.cols);
   const int32_t rank = put ? layer.Owner(task.expert) : task.rank;
   return Rows(out.At(rank, FirstRow(task, layer), begin),
               RealRows(task, layer).count(), out.cols * out.element_bytes,

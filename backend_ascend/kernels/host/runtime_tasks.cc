@@ -236,9 +236,8 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
   const Array& out = Written(task, layer);
   const RowRange rows = SummedRows(task, layer);
   // Rows of an empty sum may lie past the buffer; none is read.
-  const int64_t row = rows.count() == 0
-                          ? 0
-                          : layer.plan->expert_base[task.expert] + rows.begin;
+  const int64_t row =
+      rows.count() == 0 ? 0 : layer.plan->expert_base[task.expert] + rows.begin;
   GemmTile tile{};
   tile.trans_a = true;
   tile.a = left.At(task.rank, row, task.row_begin);

@@ -75,10 +75,10 @@ struct Layer {
   float* header_weight;  // [R, N]
   // Gradients of the weights where they are applied before w_down: with their
   // rows, then with their slots.
-  float* d_row_weight;         // [R, N], or null
-  float* d_slot_weight;        // [R, T * K], or null
-  float* sums[kNumBuffers];    // float32 sums of a weight gradient between the
-                               // links of its chain, or null
+  float* d_row_weight;       // [R, N], or null
+  float* d_slot_weight;      // [R, T * K], or null
+  float* sums[kNumBuffers];  // float32 sums of a weight gradient between the
+                             // links of its chain, or null
   Isa isa;
 
   int64_t Slots() const { return int64_t{image->num_tokens} * image->top_k; }
