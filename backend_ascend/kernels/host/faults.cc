@@ -46,6 +46,16 @@ void UntilOneChanges(const std::vector<Bytes>& rows, Rewrite rewrite) {
   }
 }
 
+const void* Advance(const void* data, int64_t elements, DType dtype) {
+  return static_cast<const char*>(data) +
+         elements * (dtype == kBFloat16 ? 2 : 4);
+}
+
+void* Advance(void* data, int64_t elements, DType dtype) {
+  return const_cast<void*>(
+      Advance(static_cast<const void*>(data), elements, dtype));
+}
+
 float WeightOf(const TaskDesc& task, const Layer& layer, int32_t slot) {
   return layer.topk_weights[task.rank * layer.Slots() + slot];
 }
@@ -83,11 +93,10 @@ void SpoilOffByOneRow(const Writes& writes) {
 // The task's tile narrowed to one token.
 CombineTile OneToken(const CombineTile& tile, int32_t token,
                      const Writes& writes) {
-  const int64_t bytes = tile.dtype == kBFloat16 ? 2 : 4;
   CombineTile one = tile;
   one.tokens = 1;
-  one.returned = static_cast<const char*>(tile.returned) +
-                 int64_t{token} * tile.top_k * tile.ld * bytes;
+  one.returned =
+      Advance(tile.returned, int64_t{token} * tile.top_k * tile.ld, tile.dtype);
   one.y = writes.rows[token].data;
   if (tile.weights != nullptr) one.weights = tile.weights + token * tile.top_k;
   return one;
@@ -129,16 +138,6 @@ void SpoilSentWeight(const TaskDesc& task, const Layer& layer,
     WriteSentRow(task, layer, token, WeightOf(task, layer, next),
                  writes.rows[i].data);
   });
-}
-
-const void* Advance(const void* data, int64_t elements, DType dtype) {
-  return static_cast<const char*>(data) +
-         elements * (dtype == kBFloat16 ? 2 : 4);
-}
-
-void* Advance(void* data, int64_t elements, DType dtype) {
-  return const_cast<void*>(
-      Advance(static_cast<const void*>(data), elements, dtype));
 }
 
 // The first row that changes takes the weight of the next row of the tile.
@@ -191,32 +190,32 @@ void SpoilMisplacedWeight(const TaskDesc& task, const Layer& layer,
   }
 }
 
+// d_up is silu(gate) * d_out [* row_weight]: the forward's tile with d_out for
+// up, a row at a time since it is not stored beside gate.
+void SpoilEarlyRoundingGrad(const TaskDesc& task, const Layer& layer) {
+  const SwigluGradTile grad = MakeSwigluGradTile(task, layer);
+  for (int32_t i = 0; i < grad.rows; ++i) {
+    SwigluTile row{};
+    row.gate = Advance(grad.gate, i * grad.ld_in, grad.dtype);
+    row.up = Advance(grad.d_out, i * grad.ld_d_out, grad.dtype);
+    row.out = Advance(grad.d_up, i * grad.ld_grad, grad.dtype);
+    row.rows = 1;
+    row.cols = grad.cols;
+    row.row_weight = grad.row_weight ? grad.row_weight + i : nullptr;
+    row.dtype = grad.dtype;
+    row.activation = grad.activation;
+    row.early_rounding = true;
+    RunSwigluTile(row, layer.isa);
+  }
+}
+
 void SpoilEarlyRounding(const TaskDesc& task, const Layer& layer) {
-  if (kWorks[task.kind].work == Work::kActivation) {
+  if (kWorks[task.kind].work == Work::kActivationGrad) {
+    SpoilEarlyRoundingGrad(task, layer);
+  } else if (kWorks[task.kind].work == Work::kActivation) {
     SwigluTile tile = MakeSwigluTile(task, layer);
     tile.early_rounding = true;
     RunSwigluTile(tile, layer.isa);
-  } else if (kWorks[task.kind].work == Work::kActivationGrad) {
-    // d_up is silu(gate) * d_out, the forward's tile with d_out for up.
-    const SwigluGradTile grad = MakeSwigluGradTile(task, layer);
-    SwigluTile tile{};
-    tile.gate = grad.gate;
-    tile.up = grad.d_out;
-    tile.out = grad.d_up;
-    tile.ld_in = grad.ld_in;
-    tile.ld_out = grad.ld_grad;
-    tile.rows = 1;
-    tile.cols = grad.cols;
-    tile.dtype = grad.dtype;
-    tile.activation = grad.activation;
-    tile.early_rounding = true;
-    for (int32_t i = 0; i < grad.rows; ++i) {
-      tile.row_weight = grad.row_weight ? grad.row_weight + i : nullptr;
-      RunSwigluTile(tile, layer.isa);
-      tile.gate = Advance(tile.gate, grad.ld_in, grad.dtype);
-      tile.up = Advance(tile.up, grad.ld_d_out, grad.dtype);
-      tile.out = Advance(tile.out, grad.ld_grad, grad.dtype);
-    }
   }
 }
 

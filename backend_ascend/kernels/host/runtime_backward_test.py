@@ -11,6 +11,8 @@ import pytest
 
 from backend_ascend.kernels.host import runtime
 from backend_ascend.kernels.host import runtime_testing as testing
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
 from reference import config as config_lib
 from reference import precision
 from reference import tensors
@@ -199,3 +201,36 @@ class TestInputs:
     del inputs['returned']
     assert not testing.differing(runtime.launch(image, inputs), want)
     assert not testing.differing(runtime.launch_serial(image, inputs), want)
+
+
+class TestDiagnosis:
+
+  @pytest.mark.parametrize('threads', THREADS)
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  def test_every_kind_without_signal_is_found_at_once(self, grain, threads):
+    # Given an image in which one task signals nothing, when launched, then
+    # the launch ends and names an event that the task should have signalled;
+    # a link of a chain is waited for by the next one.
+    pol = policy(placement='before_down')
+    inputs = testing.make_grad_inputs(SMALL, pol)
+    image = testing.compile_grad(
+        SMALL, pol, event_grain=grain, row_block=16, num_aic=3, num_aiv=5,
+        chain_rows=16,
+    )  # fmt: skip
+    tables = image_lib.parse(image).tables
+    kinds = set()
+    for kind in range(layout.Kind.DISPATCH_GRAD, len(layout.Kind)):
+      task = int(np.flatnonzero(tables['tasks']['kind'] == kind)[0])
+      if not testing.signalled(tables, task):
+        continue
+      kinds.add(kind)
+      with pytest.raises(runtime.WaitError) as error:
+        runtime.launch(
+            testing.without_signals(image, task), inputs, threads=threads
+        )
+      found = error.value.diagnosis
+      assert found.reason == 'deadlock'
+      assert found.actual < found.expected
+      assert found.event in testing.signalled(tables, task)
+    ends = {layout.Kind.COMBINE_GRAD, layout.Kind.TOPK_WEIGHT_GRAD}
+    assert len(kinds) == 7 and not kinds & ends

@@ -9,6 +9,8 @@ import numpy as np
 from backend_ascend import compiler
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
 from reference import config as config_lib
 from reference import precision
 
@@ -213,3 +215,26 @@ def differing(got: dict, want: dict) -> list[str]:
 
 def with_capacity(config, rows: int):
   return dataclasses.replace(config, capacity=rows)
+
+
+def without_signals(image, task: int) -> bytearray:
+  """Returns the image with a task's signals taken out."""
+  parsed = image_lib.parse(bytearray(image))
+  blob = bytearray(image)
+  tasks = np.frombuffer(
+      blob, layout.TASK, len(parsed.tables['tasks']),
+      int(parsed.header['tasks']['offset']),
+  )  # fmt: skip
+  tasks[task : task + 1]['signal_count'] = 0
+  return image_lib.seal(blob)
+
+
+def signalled(tables, task: int) -> set[int]:
+  """Returns the events that a task signals."""
+  first = tables['tasks'][task]['signal_begin']
+  count = tables['tasks'][task]['signal_count']
+  return {
+      int(s['event']) + i
+      for s in tables['signals'][first : first + count]
+      for i in range(s['span'])
+  }
