@@ -20,14 +20,19 @@ enum class FaultKind : int32_t {
   kSwappedExperts,     // GEMM: the next expert's weights
   kStaleRow,           // dispatch: one row is another token's
   kLostKSlot,          // combine: one slot of one token is left out
-  kMisplacedWeight,    // combine, SwiGLU: the next slot's or row's weight
+  kMisplacedWeight,    // combine, dispatch of dy, SwiGLU and its gradient: the
+                       // next slot's or row's weight
   kMissingWait,        // runs before everything else
   kMissingSignal,      // never signals
   kEarlySignal,        // signals when ready, runs after everything else
   kWrongOffset,        // put: rows begin one element too far, wrapping
   kOffByOneRow,        // return: row n + 1 in place of row n, wrapping
-  kEarlyRounding,      // SwiGLU: silu rounded to bfloat16
+  kEarlyRounding,      // SwiGLU and its gradient: silu rounded to bfloat16
   kWrongAccumulation,  // GEMM: bfloat16 sums
+  // Weight gradients only.
+  kEmptyGradNotZeroed,  // nothing written, for an expert without rows
+  kWeightGradTwice,     // the task's rows are summed twice
+  kBlocksOutOfOrder,    // the later half of its rows is summed first
   kNumFaultKinds,
 };
 

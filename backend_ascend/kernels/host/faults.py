@@ -6,6 +6,7 @@ same bits for any number of threads.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -13,6 +14,11 @@ from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 
 Kind = layout.Kind
+Direction = layout.Direction
+_PUTS = (Kind.DISPATCH, Kind.DISPATCH_GRAD)
+_PUTS_HOME = (Kind.RETURN, Kind.RETURN_GRAD)
+_TOKEN_TILES = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
+_WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,18 +42,24 @@ class FaultSpec:
     name: as commands spell it.
     description: what goes wrong.
     kind: kind of task that commits it.
-    stage: tensor in which it must be located, the first that is wrong; for
-      faults of order that is what the consumer writes.
+    stage: tensor in which it must be located, the first that is wrong in
+      dependency order (of `layout.Kind`); for faults of order that is what the
+      consumer writes.
     before_down: (kind, stage) where the weights are applied before w_down, if
       they differ.
     hangs: the launch ends with a wait diagnosis; the blocked task writes
       `stage`.
-    rows: real rows that the task must have at least.
+    rows: real rows that the task must have at least; of a weight gradient's
+      task, rows that it sums.
+    empty: the task's expert must have no rows at all.
     top_k: K must be at least this.
     num_experts: E must be at least this.
     num_tokens: T must be at least this.
     d_model: D must be at least this.
     activation: activation without which it does nothing; None: any.
+    storage: storage dtype in which it is sure to show; None: any.
+    direction: pass in which it is committed; the same fault has another row
+      for the other pass.
   """
 
   name: str
@@ -62,6 +74,9 @@ class FaultSpec:
   num_tokens: int = 1
   d_model: int = 1
   activation: str | None = None
+  storage: str | None = None
+  empty: bool = False
+  direction: Direction = Direction.FORWARD
 
   def located(self, placement: str) -> tuple[Kind, str]:
     """Returns (kind of task, stage) for a placement of the weights."""
@@ -69,6 +84,8 @@ class FaultSpec:
       return self.before_down
     return self.kind, self.stage
 
+
+_grad_fault = functools.partial(FaultSpec, direction=Direction.BACKWARD)
 
 TABLE = (
     FaultSpec(
@@ -137,9 +154,104 @@ TABLE = (
         'a tile is summed in bfloat16',
         Kind.DOWN, 'expert_out',
     ),
+    _grad_fault(
+        'zero_output',
+        'a tile is written as zeros',
+        Kind.GATE_UP_GRAD, 'd_expert_in',
+    ),
+    _grad_fault(
+        'dropped_tile',
+        'a tile is not written, but announced',
+        Kind.DOWN_GRAD, 'd_activation',
+    ),
+    _grad_fault(
+        'swapped_experts',
+        'a tile is computed with the weights of the next expert',
+        Kind.DOWN_GRAD, 'd_activation', num_experts=2,
+    ),
+    _grad_fault(
+        'stale_row',
+        "a put leaves another token's data in one row",
+        Kind.DISPATCH_GRAD, 'd_expert_out', num_tokens=2,
+    ),
+    _grad_fault(
+        'lost_k_slot',
+        'one slot of one token is left out of the sum',
+        Kind.COMBINE_GRAD, 'dx', top_k=2,
+    ),
+    _grad_fault(
+        'misplaced_weight',
+        'one row is weighted with the weight of the next slot (before w_down: '
+        'of the next row)',
+        Kind.DISPATCH_GRAD, 'd_expert_out',
+        before_down=(Kind.SWIGLU_GRAD, 'd_gate_up'), top_k=2,
+    ),
+    _grad_fault(
+        'missing_wait',
+        'a task runs before its producers',
+        Kind.DOWN_GRAD, 'd_activation',
+    ),
+    _grad_fault(
+        'missing_signal',
+        'a task never says that it is done',
+        Kind.DOWN_GRAD, 'd_gate_up', hangs=True,
+    ),
+    _grad_fault(
+        'early_signal',
+        'a task says that it is done and only then begins',
+        Kind.SWIGLU_GRAD, 'd_expert_in',
+    ),
+    _grad_fault(
+        'wrong_offset',
+        'a put reads its rows one element too far',
+        Kind.DISPATCH_GRAD, 'd_expert_out', d_model=2,
+    ),
+    _grad_fault(
+        'off_by_one_row',
+        'a put sends row n + 1 in place of row n',
+        Kind.RETURN_GRAD, 'd_returned', rows=2,
+    ),
+    _grad_fault(
+        'early_rounding',
+        'silu(gate) is rounded to bfloat16 before it meets d_activation',
+        Kind.SWIGLU_GRAD, 'd_gate_up', activation='swiglu',
+    ),
+    _grad_fault(
+        'wrong_accumulation',
+        'a tile is summed in bfloat16',
+        Kind.DOWN_WEIGHT_GRAD, 'd_w_down', rows=2,
+    ),
+    _grad_fault(
+        'empty_grad_not_zeroed',
+        'the gradient of an expert without rows keeps what was there',
+        Kind.DOWN_WEIGHT_GRAD, 'd_w_down', rows=0, empty=True,
+    ),
+    _grad_fault(
+        'weight_grad_twice',
+        'the rows of a weight gradient are summed twice',
+        Kind.GATE_UP_WEIGHT_GRAD, 'd_w_gate_up',
+    ),
+    _grad_fault(
+        'blocks_out_of_order',
+        'the later half of the rows of a weight gradient is summed first',
+        Kind.DOWN_WEIGHT_GRAD, 'd_w_down', rows=2, storage='float32',
+    ),
 )  # fmt: skip
 
-SPECS = {spec.name: spec for spec in TABLE}
+
+def specs(direction: Direction) -> dict[str, FaultSpec]:
+  """Returns the rows of one pass by name."""
+  return {spec.name: spec for spec in TABLE if spec.direction == direction}
+
+
+SPECS = specs(Direction.FORWARD)
+
+
+def _spec(image: image_lib.Image, name: str) -> FaultSpec:
+  known = specs(Direction(int(image.header['direction'])))
+  if name not in known:
+    raise ValueError(f'fault: expected one of {list(known)}, got {name!r}')
+  return known[name]
 
 
 def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
@@ -149,11 +261,12 @@ def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
       raise ValueError(
           f'fault {spec.name}: expected {name} of at least {needed}, got {got}'
       )
-  if spec.activation not in (None, image.policy.activation):
-    raise ValueError(
-        f'fault {spec.name}: expected activation {spec.activation}, '
-        f'got {image.policy.activation}'
-    )
+  for name in ('activation', 'storage'):
+    needed, got = getattr(spec, name), getattr(image.policy, name)
+    if needed not in (None, got):
+      raise ValueError(
+          f'fault {spec.name}: expected {name} {needed}, got {got}'
+      )
 
 
 def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
@@ -166,19 +279,23 @@ def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
   Returns:
     `[tasks]` i32.
   """
-  tasks = image.tables['tasks']
+  tasks, counts = image.tables['tasks'], np.asarray(counts)
   kind, peer, expert = tasks['kind'], tasks['peer'], tasks['expert']
-  of_expert = np.asarray(counts).sum(axis=0)[expert]
-  to_slice = (kind == Kind.RETURN) & (peer != layout.ROW_BLOCK_RANGE)
-  source = np.where(kind == Kind.DISPATCH, tasks['rank'], peer)
+  put = np.isin(kind, _PUTS)
+  to_slice = np.isin(kind, _PUTS_HOME) & (peer != layout.ROW_BLOCK_RANGE)
+  source = np.where(put, tasks['rank'], np.where(to_slice, peer, 0))
   extent = np.where(
-      (kind == Kind.DISPATCH) | to_slice,
-      np.asarray(counts)[source, expert],
-      of_expert,
+      put | to_slice, counts[source, expert], counts.sum(axis=0)[expert]
   )
-  extent = np.where(kind == Kind.COMBINE, image.config.num_tokens, extent)
-  end = np.minimum(tasks['row_end'], extent)
-  return np.maximum(end - tasks['row_begin'], 0).astype(np.int32)
+  extent = np.where(
+      np.isin(kind, _TOKEN_TILES), image.config.num_tokens, extent
+  )
+  # A weight gradient's rows are those that it sums, not those of its tile.
+  sums = np.isin(kind, _WEIGHT_GRADS)
+  chain = image.options.chain_rows
+  begin = np.where(sums, peer * chain, tasks['row_begin'])
+  end = np.where(sums, begin + chain, tasks['row_end'])
+  return np.maximum(np.minimum(end, extent) - begin, 0).astype(np.int32)
 
 
 def candidates(
@@ -192,7 +309,7 @@ def candidates(
   Args:
     image: the parsed image.
     counts: `[R, E]` i32, of the launch plan.
-    name: a name of `TABLE`.
+    name: a name of `TABLE`, in the image's direction.
 
   Returns:
     `[candidates]` task indices, possibly none.
@@ -200,16 +317,19 @@ def candidates(
   Raises:
     ValueError: an unknown fault, or a layer in which it does nothing.
   """
-  if name not in SPECS:
-    raise ValueError(f'fault: expected one of {list(SPECS)}, got {name!r}')
-  spec = SPECS[name]
+  spec = _spec(image, name)
   _refuse_layer(spec, image)
   kind, _ = spec.located(image.policy.placement)
   needed = spec.rows
-  if name == 'misplaced_weight' and kind == Kind.SWIGLU:
+  if name == 'misplaced_weight' and kind in (Kind.SWIGLU, Kind.SWIGLU_GRAD):
     needed = 2
-  fits = image.tables['tasks']['kind'] == kind
-  found = np.flatnonzero(fits & (real_rows(image, counts) >= needed))
+  tasks = image.tables['tasks']
+  fits = (tasks['kind'] == kind) & (real_rows(image, counts) >= needed)
+  if spec.empty:
+    # The first link of a chain starts from zero, the others go on.
+    no_rows = np.asarray(counts).sum(axis=0)[tasks['expert']] == 0
+    fits &= no_rows & (tasks['peer'] == 0)
+  found = np.flatnonzero(fits)
   distance = np.abs(np.arange(len(found)) - len(found) // 2)
   return found[np.argsort(distance, kind='stable')]
 

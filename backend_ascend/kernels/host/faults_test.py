@@ -11,23 +11,51 @@ from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 from reference import config as config_lib
 from reference import precision
-from reference import tensors
 
+Kind = layout.Kind
+Direction = layout.Direction
 CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
 STORAGES = ('float32', 'bfloat16')
 GRAINS = ('expert', 'row_block')
+# All faults that do not hang; of weight gradients, in one link and in chains.
+CASES = [
+    pytest.param(spec, chain, id=f'{spec.direction.name}-{spec.name}-{chain}')
+    for spec in faults.TABLE
+    if not spec.hangs
+    for chain in ((None, 16) if 'd_w_' in spec.stage else (None,))
+]
+LAST = {
+    Direction.FORWARD: ('y',),
+    Direction.BACKWARD: ('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
+}
 
 
-def layer(storage, placement, grain, config=CONFIG, activation='swiglu'):
+def layer(
+    storage, placement, grain, config=CONFIG, activation='swiglu',
+    direction=Direction.FORWARD, routing='uniform', chain=None,
+):  # fmt: skip
   """Returns (image, inputs) of a small layer."""
   policy = precision.PrecisionPolicy(
       storage=storage, placement=placement, activation=activation
   )
-  image = testing.compile_layer(
+  forward = direction == Direction.FORWARD
+  compiled = testing.compile_layer if forward else testing.compile_grad
+  drawn = testing.make_inputs if forward else testing.make_grad_inputs
+  image = compiled(
       config, policy, event_grain=grain, row_block=16, col_block=16,
-      num_aic=3, num_aiv=5,
+      num_aic=3, num_aiv=5, chain_rows=chain,
   )  # fmt: skip
-  return image, testing.make_inputs(config, policy, name='faults')
+  return image, drawn(config, policy, routing, name='faults')
+
+
+def layer_of(spec, storage, placement, grain, chain=None):
+  """Returns (image, inputs) of a layer in which the fault can be."""
+  if spec.storage not in (None, storage):
+    pytest.skip(f'{spec.name} is sure to show in {spec.storage} only')
+  return layer(
+      storage, placement, grain, direction=spec.direction, chain=chain,
+      routing='empty_experts' if spec.empty else 'uniform',
+  )  # fmt: skip
 
 
 def target(image, inputs, name) -> faults.Fault:
@@ -35,10 +63,23 @@ def target(image, inputs, name) -> faults.Fault:
   return faults.Fault(name, faults.choose_target(image, counts, name))
 
 
+def in_order(names) -> list[str]:
+  """Returns tensors in the order in which tasks write them."""
+  return [
+      stage for stage in layout.STAGE_OF_KIND.values() if stage in set(names)
+  ]
+
+
 def test_table_has_the_names_of_the_runtime():
-  assert list(faults.SPECS) == _native.fault_names()
-  for kind in faults.TABLE:
-    assert kind.stage in tensors.STAGES
+  backward = faults.specs(Direction.BACKWARD)
+  assert list(backward) == _native.fault_names()
+  assert list(faults.SPECS) == _native.fault_names()[:13]
+  for spec in faults.TABLE:
+    for placement in precision.PLACEMENTS:
+      kind, stage = spec.located(placement)
+      assert (kind >= Kind.DISPATCH_GRAD) == bool(spec.direction)
+      of_order = spec.hangs or spec.name == 'early_signal'
+      assert of_order or stage == layout.STAGE_OF_KIND[kind]
 
 
 @pytest.mark.parametrize('storage', STORAGES)
@@ -46,62 +87,67 @@ def test_table_has_the_names_of_the_runtime():
 @pytest.mark.parametrize('grain', GRAINS)
 class TestEveryFault:
 
-  @pytest.mark.parametrize(
-      'name', [kind.name for kind in faults.TABLE if not kind.hangs]
-  )
+  @pytest.mark.parametrize('spec, chain', CASES)
   def test_is_first_seen_in_its_stage_and_the_same_for_any_threads(
-      self, name, grain, placement, storage
+      self, spec, chain, grain, placement, storage
   ):
-    kind = faults.SPECS[name]
     # Given a right launch, when the fault is put into its task ...
-    image, inputs = layer(storage, placement, grain)
+    image, inputs = layer_of(spec, storage, placement, grain, chain)
     right = runtime.launch(image, inputs, threads=2)
-    fault = target(image, inputs, name)
+    fault = target(image, inputs, spec.name)
     wrong = runtime.launch(image, inputs, threads=1, fault=fault)
     # ... then its stage is the first that differs, and downstream follows;
     # the number of threads changes nothing.
-    _, stage = kind.located(placement)
-    changed = testing.differing(wrong, right)
+    _, stage = spec.located(placement)
+    changed = in_order(testing.differing(wrong, right))
     assert changed[0] == stage
-    assert 'y' in changed
+    assert set(changed) & set(LAST[spec.direction])
     for threads in (2, 7):
       again = runtime.launch(image, inputs, threads=threads, fault=fault)
       assert not testing.differing(again, wrong), threads
 
-  # Faults that are located where they are committed.
-  @pytest.mark.parametrize(
-      'name', sorted(set(faults.SPECS) - {'missing_signal', 'early_signal'})
-  )
+  @pytest.mark.parametrize('spec, chain', CASES)
   def test_changes_only_the_tile_it_was_put_in(
-      self, name, grain, placement, storage
+      self, spec, chain, grain, placement, storage
   ):
-    kind = faults.SPECS[name]
-    image, inputs = layer(storage, placement, grain)
+    task_kind, stage = spec.located(placement)
+    if stage != layout.STAGE_OF_KIND[task_kind]:
+      pytest.skip('located where its consumer writes')
+    image, inputs = layer_of(spec, storage, placement, grain, chain)
     right = runtime.launch(image, inputs)
-    fault = target(image, inputs, name)
+    fault = target(image, inputs, spec.name)
     wrong = runtime.launch(image, inputs, fault=fault)
-    task_kind, stage = kind.located(placement)
     parsed = image_lib.parse(image)
     task = parsed.tables['tasks'][fault.task]
     assert task['kind'] == task_kind
     as_int = np.int16 if storage == 'bfloat16' else np.int32
     bad = np.argwhere(wrong[stage].view(as_int) != right[stage].view(as_int))
-    assert {tuple(i[:2]) for i in bad} <= written_rows(parsed, task, right)
+    plan = runtime.make_plan(image, inputs['topk_ids'])
+    if 'd_w_' in stage:
+      local = int(task['expert']) % parsed.config.experts_per_rank
+      assert (bad[:, :2] == (task['rank'], local)).all()
+      rows = bad[:, 2]
+      assert (task['row_begin'] <= rows).all()
+      assert (rows < task['row_end']).all()
+    else:
+      written = written_rows(parsed, task, plan)
+      assert {tuple(i[:2]) for i in bad} <= written
     width = right[stage].shape[-1]
-    columns = (0, width) if kind.kind in (0, 4) else (
+    puts = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+    columns = (0, width) if task_kind in puts else (
         task['col_begin'], task['col_end']
     )
     assert (columns[0] <= bad[:, -1]).all() and (bad[:, -1] < columns[1]).all()
 
 
-def written_rows(parsed, task, outputs) -> set[tuple[int, int]]:
+def written_rows(parsed, task, plan) -> set[tuple[int, int]]:
   """Returns (rank, row or token) that a task may write, by looking all up."""
-  counts, base = outputs['counts'], outputs['row_base']
+  counts, base = plan['counts'], plan['row_base']
   kind, rank, expert = task['kind'], int(task['rank']), int(task['expert'])
   rows = range(int(task['row_begin']), int(task['row_end']))
-  if kind == layout.Kind.COMBINE:
+  if kind in (Kind.COMBINE, Kind.COMBINE_GRAD):
     return {(rank, t) for t in rows}
-  if kind == layout.Kind.DISPATCH:
+  if kind in (Kind.DISPATCH, Kind.DISPATCH_GRAD):
     owner = expert // parsed.config.experts_per_rank
     return {
         (owner, int(base[rank, expert]) + j)
@@ -110,7 +156,7 @@ def written_rows(parsed, task, outputs) -> set[tuple[int, int]]:
     }
   first = int(base[0, expert])
   total = int(counts[:, expert].sum())
-  if kind == layout.Kind.RETURN:
+  if kind in (Kind.RETURN, Kind.RETURN_GRAD):
     slice_of = int(task['peer'])
     if slice_of >= 0:
       first, total = int(base[slice_of, expert]), int(counts[slice_of, expert])
@@ -118,48 +164,122 @@ def written_rows(parsed, task, outputs) -> set[tuple[int, int]]:
     local = parsed.config.experts_per_rank
     return {
         (r, t)
-        for r, t, k in np.ndindex(outputs['row_of_slot'].shape)
-        if outputs['row_of_slot'][r, t, k] in sent
-        and base[r, expert] <= outputs['row_of_slot'][r, t, k]
+        for r, t, k in np.ndindex(plan['row_of_slot'].shape)
+        if plan['row_of_slot'][r, t, k] in sent
+        and base[r, expert] <= plan['row_of_slot'][r, t, k]
         and rank == expert // local
     }
   return {(rank, first + j) for j in rows if j < total}
 
 
 @pytest.mark.parametrize('storage', STORAGES)
-@pytest.mark.parametrize(
-    'name', ['dropped_tile', 'missing_wait', 'early_signal']
-)
-def test_what_is_read_or_left_unwritten_is_nan(name, storage):
+@pytest.mark.parametrize('direction', Direction)
+@pytest.mark.parametrize('name', [
+    'dropped_tile', 'missing_wait', 'early_signal', 'empty_grad_not_zeroed',
+])  # fmt: skip
+def test_what_is_read_or_left_unwritten_is_nan(name, direction, storage):
   # Given a fault after which nobody has written, when launched, then what is
   # wrong in its stage is NaN, not some earlier launch's number.
-  image, inputs = layer(storage, 'combine', 'row_block')
+  if name not in faults.specs(direction):
+    return
+  spec = faults.specs(direction)[name]
+  image, inputs = layer_of(spec, storage, 'combine', 'row_block')
   right = runtime.launch(image, inputs)
   wrong = runtime.launch(image, inputs, fault=target(image, inputs, name))
-  stage = faults.SPECS[name].stage
-  got = wrong[stage].astype(np.float32)
-  bad = got != right[stage].astype(np.float32)
+  got = wrong[spec.stage].astype(np.float32)
+  bad = got != right[spec.stage].astype(np.float32)
   assert bad.any() and np.isnan(got[bad]).all()
+  if spec.empty:
+    assert (right[spec.stage].astype(np.float32)[bad] == 0).all()
 
 
 class TestHangs:
 
   @pytest.mark.parametrize('threads', (1, 2, 7))
+  @pytest.mark.parametrize('direction', Direction)
   @pytest.mark.parametrize('grain', GRAINS)
-  def test_missing_signal_ends_with_the_cause(self, grain, threads):
+  def test_missing_signal_ends_with_the_cause(self, grain, direction, threads):
     # Given a task that never signals, when launched, then the diagnosis names
     # its consumer as blocked and the task as the first suspect.
-    image, inputs = layer('float32', 'combine', grain)
+    spec = faults.specs(direction)['missing_signal']
+    image, inputs = layer('float32', 'combine', grain, direction=direction)
     fault = target(image, inputs, 'missing_signal')
     with pytest.raises(runtime.WaitError) as error:
       runtime.launch(image, inputs, threads=threads, fault=fault)
     found = error.value.diagnosis
     parsed = image_lib.parse(image)
-    stage = layout.STAGE_OF_KIND[layout.Kind[found.task.kind.upper()]]
-    assert stage == faults.SPECS['missing_signal'].stage
+    stage = layout.STAGE_OF_KIND[Kind[found.task.kind.upper()]]
+    assert stage == spec.stage
     assert found.suspects[0] == runtime.task_name(parsed, fault.task)
     assert found.task.expert == found.suspects[0].expert
     assert found.actual == found.expected - 1
+
+
+class TestWeightGrads:
+
+  def launches(self, name, chain, task=None, exact=False):
+    """Returns (right, wrong, image, task, inputs) in float32."""
+    policy = precision.PrecisionPolicy(activation='product')
+    inputs = testing.make_grad_inputs(CONFIG, policy, exact=exact)
+    image = testing.compile_grad(
+        CONFIG, policy, row_block=4, col_block=16, chain_rows=chain
+    )
+    fault = target(image, inputs, name)
+    if task is not None:
+      fault = faults.Fault(name, task)
+    right = runtime.launch(image, inputs)
+    wrong = runtime.launch(image, inputs, fault=fault)
+    task = image_lib.parse(image).tables['tasks'][fault.task]
+    return right, wrong, task, inputs
+
+  @pytest.mark.parametrize('chain', (None, 8))
+  def test_twice_adds_the_rows_of_the_link_once_more(self, chain):
+    # Given exact data, when a link sums its rows twice, then the gradient is
+    # too great by just what its rows give.
+    right, wrong, task, inputs = self.launches(
+        'weight_grad_twice', chain, exact=True
+    )
+    rank, expert = int(task['rank']), int(task['expert'])
+    local = CONFIG.experts_per_rank
+    ids = inputs['topk_ids']
+    first = int((ids // local == rank)[ids < expert].sum())
+    count = int((ids == expert).sum())
+    step = chain or count
+    begin = int(task['peer']) * step
+    rows = slice(first + begin, first + min(begin + step, count))
+    more = inputs['expert_in'][rank, rows].T @ right['d_gate_up'][rank, rows]
+    tile = (
+        slice(task['row_begin'], task['row_end']),
+        slice(task['col_begin'], task['col_end']),
+    )
+    want = right['d_w_gate_up'].copy()
+    want[rank, expert % local][tile] += more[tile]
+    assert more[tile].any()
+    assert (wrong['d_w_gate_up'] == want).all()
+
+  @pytest.mark.parametrize('chain', (None, 8))
+  def test_out_of_order_is_rounding_and_nothing_else(self, chain):
+    # Given real data, when blocks are summed out of order, then the gradient
+    # differs by rounding; given exact data, the fault changes nothing and is
+    # refused.
+    right, wrong, _, _ = self.launches('blocks_out_of_order', chain)
+    assert testing.differing(wrong, right) == ['d_w_down']
+    np.testing.assert_allclose(
+        wrong['d_w_down'], right['d_w_down'], rtol=0, atol=1e-5
+    )
+    with pytest.raises(ValueError, match='output stays the same'):
+      self.launches('blocks_out_of_order', chain, exact=True)
+
+  def test_gradient_with_rows_is_zeroed_all_the_same(self):
+    # Given an expert with rows, when its gradient is not zeroed, then nothing
+    # changes, for the fault is one of experts without.
+    right = faults.specs(Direction.BACKWARD)['weight_grad_twice']
+    image, inputs = layer_of(right, 'float32', 'combine', 'expert')
+    task = target(image, inputs, right.name).task
+    with pytest.raises(ValueError, match='output stays the same'):
+      runtime.launch(
+          image, inputs, fault=faults.Fault('empty_grad_not_zeroed', task)
+      )
 
 
 class TestTargets:
@@ -201,6 +321,46 @@ class TestTargets:
       fault = target(image, inputs, name)
       counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
       assert faults.real_rows(parsed, counts)[fault.task] > 0, name
+
+  @pytest.mark.parametrize('chain', (None, 16))
+  def test_real_rows_of_gradients(self, chain):
+    # Given a routing that leaves experts without rows, when real rows are
+    # counted, then every chain sums its expert's rows and every put its slice.
+    image, inputs = layer(
+        'float32', 'combine', 'row_block', direction=Direction.BACKWARD,
+        routing='empty_experts', chain=chain,
+    )  # fmt: skip
+    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+    parsed = image_lib.parse(image)
+    tasks, rows = parsed.tables['tasks'], faults.real_rows(parsed, counts)
+    for kind in (Kind.DOWN_WEIGHT_GRAD, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD):
+      per_expert = np.zeros(CONFIG.num_experts, int)
+      tile = (tasks['kind'] == kind) & (tasks['col_block'] == 0)
+      if kind == Kind.DOWN_WEIGHT_GRAD:
+        tile &= tasks['row_block'] == 0
+      np.add.at(per_expert, tasks['expert'][tile], rows[tile])
+      assert (per_expert == counts.sum(axis=0)).all(), kind
+    empty = target(image, inputs, 'empty_grad_not_zeroed').task
+    assert rows[empty] == 0
+
+  def test_no_expert_without_rows(self):
+    image, inputs = layer(
+        'float32', 'combine', 'expert', direction=Direction.BACKWARD
+    )
+    with pytest.raises(ValueError, match='empty_grad.*expected a task that'):
+      target(image, inputs, 'empty_grad_not_zeroed')
+
+  def test_fault_of_the_other_pass(self):
+    image, inputs = layer('float32', 'combine', 'expert')
+    with pytest.raises(ValueError, match="got 'weight_grad_twice'"):
+      target(image, inputs, 'weight_grad_twice')
+
+  def test_order_of_sums_is_hidden_by_bfloat16(self):
+    image, inputs = layer(
+        'bfloat16', 'combine', 'expert', direction=Direction.BACKWARD
+    )
+    with pytest.raises(ValueError, match='expected storage float32'):
+      target(image, inputs, 'blocks_out_of_order')
 
   def test_fault_without_effect_is_refused(self):
     # Given equal weights, when one is misplaced, then nothing can change.

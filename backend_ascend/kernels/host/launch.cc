@@ -8,60 +8,91 @@
 namespace hpmoe {
 namespace {
 
-// Owns what a launch needs beside its outputs.
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Owns what a launch needs beside its tensors.
 struct Prepared {
   Plan plan;
   std::vector<int32_t> header_slot;
   std::vector<float> header_weight;
+  std::vector<float> d_row_weight;
+  std::vector<float> d_slot_weight;
+  std::vector<float> sums[kNumBuffers];
 };
 
-void FillNan(const Layer& layer, void* base, int64_t rows_per_rank,
-             int64_t cols, bool packed_rows) {
-  for (int32_t r = 0; r < layer.image->num_ranks; ++r) {
-    const int64_t rows = packed_rows ? layer.plan->rank_rows[r] : rows_per_rank;
-    char* begin = layer.At(base, r, rows_per_rank, 0, cols, 0);
-    if (layer.image->dtype == kBFloat16) {
-      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * cols, 0x7FC0);
+// Whether the rows of what a form of task writes are packed: those past the
+// rank's last valid one belong to nobody.
+bool IsPacked(Form form) {
+  return form == Form::kSlicePut || form == Form::kExpertTile;
+}
+
+void FillNan(const Plan& plan, Form form, const Array& array) {
+  for (int64_t slab = 0; slab < array.slabs; ++slab) {
+    const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
+    char* const begin = array.At(slab, 0, 0);
+    if (array.element_bytes == 2) {
+      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
+                  0x7FC0);
     } else {
-      std::fill_n(reinterpret_cast<float*>(begin), rows * cols,
-                  std::numeric_limits<float>::quiet_NaN());
+      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols, kNan);
     }
   }
 }
 
-void Poison(const Layer& layer) {
-  const ImageHeader& image = *layer.image;
-  const LaunchOutputs& out = layer.out;
-  FillNan(layer, out.expert_in, image.num_rows, image.d_model, true);
-  FillNan(layer, out.gate_up, image.num_rows, 2 * int64_t{image.d_ff}, true);
-  FillNan(layer, out.activation, image.num_rows, image.d_ff, true);
-  FillNan(layer, out.expert_out, image.num_rows, image.d_model, true);
-  FillNan(layer, out.returned, int64_t{image.num_tokens} * image.top_k,
-          image.d_model, false);
-  FillNan(layer, out.y, image.num_tokens, image.d_model, false);
+// Points the layer at the buffers of the image's direction.
+void PlaceBuffers(const LaunchTensors& tensors, Layer* layer) {
+  const ImageHeader& image = *layer->image;
+  for (int b = 0; b < kNumBuffers; ++b) {
+    if (kBuffers[b].use[image.direction] == Use::kAbsent) continue;
+    layer->buffers[b] = ShapeOf(image, static_cast<BufferId>(b));
+    layer->buffers[b].data = static_cast<char*>(tensors.buffers[b]);
+    if (kBuffers[b].use[image.direction] == Use::kWritten) {
+      FillNan(*layer->plan, kBuffers[b].form, layer->buffers[b]);
+    }
+  }
 }
 
-Status Prepare(const ImageView& view, const LaunchInputs& inputs, Isa isa,
-               const LaunchOutputs& outputs, Prepared* prepared, Layer* layer) {
-  const ImageHeader& image = *view.header;
-  Plan& plan = prepared->plan;
-  const Status status = MakePlan(image, inputs.topk_ids, &plan);
-  if (status.code != 0) return status;
-  std::copy(plan.counts.begin(), plan.counts.end(), outputs.counts);
-  std::copy(plan.row_base.begin(), plan.row_base.end(), outputs.row_base);
-  std::copy(plan.row_of_slot.begin(), plan.row_of_slot.end(),
-            outputs.row_of_slot);
+// What tasks hand on to each other outside of any tensor.
+void PlaceWorkspace(Prepared* prepared, Layer* layer) {
+  const ImageHeader& image = *layer->image;
+  const auto place = [](int64_t count, std::vector<float>* values) {
+    values->assign(count, kNan);
+    return values->data();
+  };
   const int64_t rows = int64_t{image.num_ranks} * image.num_rows;
   prepared->header_slot.assign(rows, -1);
-  prepared->header_weight.assign(rows, std::numeric_limits<float>::quiet_NaN());
-  *layer = {&image,
-            &plan,
-            inputs,
-            outputs,
-            prepared->header_slot.data(),
-            prepared->header_weight.data(),
-            isa};
-  Poison(*layer);
+  layer->header_slot = prepared->header_slot.data();
+  layer->header_weight = place(rows, &prepared->header_weight);
+  if (image.direction != kBackward) return;
+  if (image.placement == kBeforeDown) {
+    layer->d_row_weight = place(rows, &prepared->d_row_weight);
+    layer->d_slot_weight =
+        place(image.num_ranks * layer->Slots(), &prepared->d_slot_weight);
+  }
+  for (int b = 0; LinksOf(image) > 1 && b < kNumBuffers; ++b) {
+    if (kBuffers[b].form != Form::kWeightTile) continue;
+    const Array& grad = layer->buffers[b];
+    layer->sums[b] =
+        place(grad.slabs * grad.rows * grad.cols, &prepared->sums[b]);
+  }
+}
+
+Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
+               Prepared* prepared, Layer* layer) {
+  Plan& plan = prepared->plan;
+  const Status status = MakePlan(*view.header, tensors.topk_ids, &plan);
+  if (status.code != 0) return status;
+  std::copy(plan.counts.begin(), plan.counts.end(), tensors.counts);
+  std::copy(plan.row_base.begin(), plan.row_base.end(), tensors.row_base);
+  std::copy(plan.row_of_slot.begin(), plan.row_of_slot.end(),
+            tensors.row_of_slot);
+  *layer = {};
+  layer->image = view.header;
+  layer->plan = &plan;
+  layer->topk_weights = tensors.topk_weights;
+  layer->isa = isa;
+  PlaceBuffers(tensors, layer);
+  PlaceWorkspace(prepared, layer);
   return status;
 }
 
@@ -141,14 +172,13 @@ int32_t ThreadCount(const ImageView& view, int32_t wanted) {
 
 }  // namespace
 
-Status Launch(const ImageView& view, const LaunchInputs& inputs,
-              const LaunchOptions& options, const LaunchOutputs& outputs,
-              LaunchReport* report) {
+Status Launch(const ImageView& view, const LaunchTensors& tensors,
+              const LaunchOptions& options, LaunchReport* report) {
   Prepared prepared;
   LaunchState state{};
   *report = {};
   const Status status =
-      Prepare(view, inputs, options.isa, outputs, &prepared, &state.layer);
+      Prepare(view, tensors, options.isa, &prepared, &state.layer);
   if (status.code != 0) return status;
   state.view = &view;
   state.fault = options.fault;
@@ -173,11 +203,11 @@ Status Launch(const ImageView& view, const LaunchInputs& inputs,
   return status;
 }
 
-Status LaunchSerial(const ImageView& view, const LaunchInputs& inputs, Isa isa,
-                    const LaunchOutputs& outputs) {
+Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
+                    Isa isa) {
   Prepared prepared;
   Layer layer{};
-  const Status status = Prepare(view, inputs, isa, outputs, &prepared, &layer);
+  const Status status = Prepare(view, tensors, isa, &prepared, &layer);
   if (status.code != 0) return status;
   GemmScratch scratch;
   for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {

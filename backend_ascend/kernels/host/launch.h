@@ -37,16 +37,16 @@ struct LaunchReport {
   bool fault_changed;   // the fault made a difference to its own task
 };
 
-// Runs the image.  `outputs` must arrive zeroed: what lies past a rank's last
-// valid row is left as it is, the rest is set to NaN first.  The status speaks
-// of inputs only; a launch that stopped says so in the report.
-Status Launch(const ImageView& view, const LaunchInputs& inputs,
-              const LaunchOptions& options, const LaunchOutputs& outputs,
-              LaunchReport* report);
+// Runs the image.  Buffers that tasks write must arrive zeroed: what lies past
+// a rank's last valid row is left as it is, the rest is set to NaN first.  The
+// status speaks of inputs only; a launch that stopped says so in the report.
+Status Launch(const ImageView& view, const LaunchTensors& tensors,
+              const LaunchOptions& options, LaunchReport* report);
 
-// The same tasks on one thread, kind by kind, without waits or signals.
-Status LaunchSerial(const ImageView& view, const LaunchInputs& inputs, Isa isa,
-                    const LaunchOutputs& outputs);
+// The same tasks on one thread, kind by kind in the image's order, without
+// waits or signals.
+Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
+                    Isa isa);
 
 }  // namespace hpmoe
 

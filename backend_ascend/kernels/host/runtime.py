@@ -14,6 +14,20 @@ from reference import tensors
 
 _REASONS = ('none', 'deadlock', 'deadline')
 _MAX_DEADLINE_S = 1e9
+_SPECS = {s.name: s for s in tensors.FORWARD + tensors.BACKWARD}
+_INPUTS = {
+    layout.Direction.FORWARD: tensors.INPUTS,
+    layout.Direction.BACKWARD: (
+        'dy', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down', 'expert_in',
+        'gate_up', 'activation', 'returned',
+    ),
+}  # fmt: skip
+_OUTPUTS = {
+    layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
+    layout.Direction.BACKWARD: tuple(
+        s.name for s in tensors.BACKWARD if s.role != 'input'
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +36,9 @@ class TaskName:
 
   Attributes:
     index: into the image's tasks.
-    kind: 'dispatch', 'gate_up', 'swiglu', 'down', 'return' or 'combine'.
+    kind: a name of `layout.Kind`, in small letters.
     rank: rank that executes it.
-    expert: global expert, or -1 for a combine.
+    expert: global expert, or -1 for a task of tokens.
     row_block: row tile.
     col_block: column tile.
   """
@@ -148,25 +162,45 @@ def _checked(name: str, value, shape, dtype: np.dtype) -> np.ndarray:
   return value
 
 
-def _inputs(image: image_lib.Image, inputs) -> list[np.ndarray]:
-  if set(inputs) != set(tensors.INPUTS):
+def direction(image: image_lib.Image) -> layout.Direction:
+  """Returns which pass a parsed image computes."""
+  return layout.Direction(int(image.header['direction']))
+
+
+def _inputs(image: image_lib.Image, inputs) -> dict[str, np.ndarray]:
+  names = _INPUTS[direction(image)]
+  # A weight that is applied before w_down has its gradient there.
+  unread = {'returned'} if image.policy.placement == 'before_down' else set()
+  unread &= set(names)
+  if not set(names) - unread <= set(inputs) <= set(names):
     raise ValueError(
-        f'inputs: expected {sorted(tensors.INPUTS)}, got {sorted(inputs)}'
+        f'inputs: expected {sorted(set(names) - unread)}, got {sorted(inputs)}'
     )
   storage, dims = _storage(image), image.config.dims()
-  specs = [tensors.SPECS[name] for name in tensors.INPUTS]
-  return [
-      _checked(s.name, inputs[s.name], s.dims(**dims), _dtype(s, storage))
+  specs = [_SPECS[name] for name in names if name not in unread]
+  return {
+      s.name: _checked(
+          s.name, inputs[s.name], s.dims(**dims), _dtype(s, storage)
+      )
       for s in specs
-  ]
+  }
 
 
 def _outputs(image: image_lib.Image, names) -> dict[str, np.ndarray]:
   # Zeroed by the operating system on first touch: rows past the last valid
   # one cost nothing.
   storage, dims = _storage(image), image.config.dims()
-  specs = [tensors.SPECS[name] for name in names]
+  specs = [_SPECS[name] for name in names]
   return {s.name: np.zeros(s.dims(**dims), _dtype(s, storage)) for s in specs}
+
+
+def _launch(image: image_lib.Image, inputs, native):
+  """Returns the outputs of the image's direction, and what `native` returns."""
+  arrays = _inputs(image, inputs)
+  names = _OUTPUTS[direction(image)]
+  outputs = _outputs(image, dict.fromkeys(tensors.PLAN + names))
+  result = native(arrays, {n: _bits(a) for n, a in outputs.items()})
+  return {name: outputs[name] for name in names}, result
 
 
 def _diagnosis(image, reason, task, event, expected, actual, suspects):
@@ -192,10 +226,15 @@ def launch(
   """Executes the image in one launch.
 
   Args:
-    image: the blob of `compiler.compile_forward`, any contiguous buffer.
-    inputs: x `[R, T, D]`, topk_ids `[R, T, K]` i32, topk_weights `[R, T, K]`
-      f32, w_gate_up `[R, L, D, 2F]`, w_down `[R, L, F, D]`; the rest in the
-      storage dtype of the image's policy.
+    image: the blob of `compiler.compile_forward` or `compile_backward`, any
+      contiguous buffer; it says which pass is computed.
+    inputs: by name.  Forward: x `[R, T, D]`, topk_ids `[R, T, K]` i32,
+      topk_weights `[R, T, K]` f32, w_gate_up `[R, L, D, 2F]`, w_down
+      `[R, L, F, D]`; the rest in the storage dtype of the image's policy.
+      Backward: dy `[R, T, D]` in place of x, and what the forward launch
+      returned: expert_in `[R, N, D]`, gate_up `[R, N, 2F]`, activation
+      `[R, N, F]` and, but for placement 'before_down', which does not read
+      it, returned `[R, T, K, D]`.
     threads: OS threads that drive the image's workers; None means one per
       core.
     deadline_s: seconds without any task ending after which to give up.
@@ -203,8 +242,9 @@ def launch(
     isa: instruction set of the tile kernels; None means the best one.
 
   Returns:
-    Every tensor of `reference.tensors.PLAN` and `STAGES` by name.  Rows past a
-    rank's last valid row are zero; what no task wrote is NaN.
+    Every tensor of `reference.tensors.PLAN` and `STAGES`, or of `BACKWARD` but
+    dy, by name.  Rows past a rank's last valid row are zero; what no task wrote
+    is NaN.
 
   Raises:
     ValueError: an input does not fit the image, routing exceeds its capacity,
@@ -219,17 +259,19 @@ def launch(
         f'got {deadline_s}'
     )
   blob, parsed = load(image)
-  arrays = _inputs(parsed, inputs)
-  outputs = _outputs(parsed, tensors.PLAN + tensors.STAGES)
-  diagnosis, fault_changed = _native.launch(
-      blob,
-      arrays,
-      [_bits(a) for a in outputs.values()],
-      threads or 0,
-      deadline_s,
-      isa or '',
-      fault.name if fault else '',
-      fault.task if fault else -1,
+  outputs, (diagnosis, fault_changed) = _launch(
+      parsed,
+      inputs,
+      lambda given, written: _native.launch(
+          blob,
+          given,
+          written,
+          threads or 0,
+          deadline_s,
+          isa or '',
+          fault.name if fault else '',
+          fault.task if fault else -1,
+      ),
   )
   if diagnosis[0]:
     raise WaitError(_diagnosis(parsed, *diagnosis))
@@ -253,10 +295,12 @@ def launch_serial(
   bit for bit.
   """
   blob, parsed = load(image)
-  arrays = _inputs(parsed, inputs)
-  outputs = _outputs(parsed, tensors.PLAN + tensors.STAGES)
-  _native.launch_serial(
-      blob, arrays, [_bits(a) for a in outputs.values()], isa or ''
+  outputs, _ = _launch(
+      parsed,
+      inputs,
+      lambda given, written: _native.launch_serial(
+          blob, given, written, isa or ''
+      ),
   )
   return outputs
 
@@ -265,7 +309,7 @@ def make_plan(image, topk_ids: np.ndarray) -> dict[str, np.ndarray]:
   """Returns the launch plan of a routing.
 
   Args:
-    image: the blob of `compiler.compile_forward`.
+    image: a compiled image of either direction.
     topk_ids: `[R, T, K]` i32.
 
   Returns:
@@ -276,9 +320,9 @@ def make_plan(image, topk_ids: np.ndarray) -> dict[str, np.ndarray]:
       rank or an expert gets more rows than the image has room for.
   """
   blob, parsed = load(image)
-  spec = tensors.SPECS['topk_ids']
+  spec = _SPECS['topk_ids']
   shape = spec.dims(**parsed.config.dims())
   ids = _checked('topk_ids', topk_ids, shape, np.dtype(np.int32))
   outputs = _outputs(parsed, tensors.PLAN)
-  _native.make_plan(blob, ids, list(outputs.values()))
+  _native.make_plan(blob, ids, outputs)
   return outputs

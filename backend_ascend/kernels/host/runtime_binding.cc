@@ -1,10 +1,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,8 +17,11 @@ namespace nb = nanobind;
 namespace hpmoe {
 namespace {
 
-using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
+using OutArray = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using ConstArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+// By tensor name.
+using Arrays = std::map<std::string, OutArray>;
+using ConstArrays = std::map<std::string, ConstArray>;
 
 ImageView Load(const ConstArray& image) {
   ImageView view;
@@ -34,60 +39,57 @@ void CheckBytes(const char* name, int64_t expected, int64_t got) {
   throw nb::value_error(message.c_str());
 }
 
-void CheckCount(const char* name, size_t expected, size_t got) {
-  if (expected == got) return;
-  const std::string message = std::string(name) + ": expected " +
-                              std::to_string(expected) + " arrays, got " +
-                              std::to_string(got);
-  throw nb::value_error(message.c_str());
+template <class T>
+const T& Find(const std::map<std::string, T>& arrays, const std::string& name,
+              int64_t bytes) {
+  const auto found = arrays.find(name);
+  if (found == arrays.end()) {
+    throw nb::value_error((name + ": expected an array, got none").c_str());
+  }
+  CheckBytes(name.c_str(), bytes, found->second.nbytes());
+  return found->second;
 }
 
-struct Sizes {
-  int64_t r, t, e, k, d, f, n, bytes;
-  explicit Sizes(const ImageHeader& h)
-      : r(h.num_ranks),
-        t(h.num_tokens),
-        e(h.num_experts),
-        k(h.top_k),
-        d(h.d_model),
-        f(h.d_ff),
-        n(h.num_rows),
-        bytes(h.dtype == kBFloat16 ? 2 : 4) {}
+struct PlanBytes {
+  int64_t by_expert, by_slot;  // of [R, E] and [R, T, K], four bytes each
+  explicit PlanBytes(const ImageHeader& h)
+      : by_expert(int64_t{h.num_ranks} * h.num_experts * 4),
+        by_slot(int64_t{h.num_ranks} * h.num_tokens * h.top_k * 4) {}
 };
 
-LaunchInputs Inputs(const ImageHeader& header,
-                    const std::vector<ConstArray>& arrays) {
-  CheckCount("inputs", 5, arrays.size());
-  const Sizes s(header);
-  CheckBytes("x", s.r * s.t * s.d * s.bytes, arrays[0].nbytes());
-  CheckBytes("topk_ids", s.r * s.t * s.k * 4, arrays[1].nbytes());
-  CheckBytes("topk_weights", s.r * s.t * s.k * 4, arrays[2].nbytes());
-  CheckBytes("w_gate_up", s.e * s.d * 2 * s.f * s.bytes, arrays[3].nbytes());
-  CheckBytes("w_down", s.e * s.f * s.d * s.bytes, arrays[4].nbytes());
-  return {arrays[0].data(), static_cast<const int32_t*>(arrays[1].data()),
-          static_cast<const float*>(arrays[2].data()), arrays[3].data(),
-          arrays[4].data()};
-}
-
-LaunchOutputs Outputs(const ImageHeader& header,
-                      const std::vector<Array>& arrays) {
-  CheckCount("outputs", 9, arrays.size());
-  const Sizes s(header);
-  CheckBytes("counts", s.r * s.e * 4, arrays[0].nbytes());
-  CheckBytes("row_base", s.r * s.e * 4, arrays[1].nbytes());
-  CheckBytes("row_of_slot", s.r * s.t * s.k * 4, arrays[2].nbytes());
-  CheckBytes("expert_in", s.r * s.n * s.d * s.bytes, arrays[3].nbytes());
-  CheckBytes("gate_up", s.r * s.n * 2 * s.f * s.bytes, arrays[4].nbytes());
-  CheckBytes("activation", s.r * s.n * s.f * s.bytes, arrays[5].nbytes());
-  CheckBytes("expert_out", s.r * s.n * s.d * s.bytes, arrays[6].nbytes());
-  CheckBytes("returned", s.r * s.t * s.k * s.d * s.bytes, arrays[7].nbytes());
-  CheckBytes("y", s.r * s.t * s.d * s.bytes, arrays[8].nbytes());
-  const auto ints = [&](int i) {
-    return static_cast<int32_t*>(arrays[i].data());
+LaunchTensors Tensors(const ImageHeader& header, const ConstArrays& inputs,
+                      const Arrays& outputs) {
+  const PlanBytes bytes(header);
+  const auto ints = [&](const char* name, int64_t size) {
+    return static_cast<int32_t*>(Find(outputs, name, size).data());
   };
-  return {ints(0),          ints(1),          ints(2),
-          arrays[3].data(), arrays[4].data(), arrays[5].data(),
-          arrays[6].data(), arrays[7].data(), arrays[8].data()};
+  LaunchTensors tensors{};
+  tensors.topk_ids = static_cast<const int32_t*>(
+      Find(inputs, "topk_ids", bytes.by_slot).data());
+  tensors.topk_weights = static_cast<const float*>(
+      Find(inputs, "topk_weights", bytes.by_slot).data());
+  tensors.counts = ints("counts", bytes.by_expert);
+  tensors.row_base = ints("row_base", bytes.by_expert);
+  tensors.row_of_slot = ints("row_of_slot", bytes.by_slot);
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const BufferInfo& info = kBuffers[b];
+    const Use use = info.use[header.direction];
+    const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
+    // The rows that came home have no part in gradients of weights applied
+    // before w_down.
+    if (b == kReturned && header.placement == kBeforeDown &&
+        use == Use::kInput) {
+      continue;
+    }
+    if (use == Use::kInput) {
+      // Tasks only read it.
+      tensors.buffers[b] =
+          const_cast<void*>(Find(inputs, info.name, size).data());
+    } else if (use == Use::kWritten) {
+      tensors.buffers[b] = Find(outputs, info.name, size).data();
+    }
+  }
+  return tensors;
 }
 
 FaultSpec Fault(const ImageView& view, const std::string& name, int64_t task) {
@@ -125,62 +127,55 @@ nb::tuple Report(const LaunchReport& report) {
                         report.fault_changed);
 }
 
-nb::tuple LaunchPy(const ConstArray& image,
-                   const std::vector<ConstArray>& inputs,
-                   const std::vector<Array>& outputs, int32_t threads,
-                   double deadline_s, const std::string& isa,
-                   const std::string& fault, int64_t fault_task) {
+nb::tuple LaunchPy(const ConstArray& image, const ConstArrays& inputs,
+                   const Arrays& outputs, int32_t threads, double deadline_s,
+                   const std::string& isa, const std::string& fault,
+                   int64_t fault_task) {
   const ImageView view = Load(image);
-  const LaunchInputs in = Inputs(*view.header, inputs);
-  const LaunchOutputs out = Outputs(*view.header, outputs);
+  const LaunchTensors tensors = Tensors(*view.header, inputs, outputs);
   const LaunchOptions options = {threads, deadline_s, IsaByName(isa),
                                  Fault(view, fault, fault_task)};
   LaunchReport report;
   Status status;
   {
     nb::gil_scoped_release release;
-    status = Launch(view, in, options, out, &report);
+    status = Launch(view, tensors, options, &report);
   }
   if (status.code != 0) throw nb::value_error(status.message);
   return Report(report);
 }
 
-void LaunchSerialPy(const ConstArray& image,
-                    const std::vector<ConstArray>& inputs,
-                    const std::vector<Array>& outputs,
-                    const std::string& isa_name) {
+void LaunchSerialPy(const ConstArray& image, const ConstArrays& inputs,
+                    const Arrays& outputs, const std::string& isa_name) {
   const ImageView view = Load(image);
-  const LaunchInputs in = Inputs(*view.header, inputs);
-  const LaunchOutputs out = Outputs(*view.header, outputs);
+  const LaunchTensors tensors = Tensors(*view.header, inputs, outputs);
   const Isa isa = IsaByName(isa_name);
   Status status;
   {
     nb::gil_scoped_release release;
-    status = LaunchSerial(view, in, isa, out);
+    status = LaunchSerial(view, tensors, isa);
   }
   if (status.code != 0) throw nb::value_error(status.message);
 }
 
 // Fills counts, row_base and row_of_slot.
 void MakePlanPy(const ConstArray& image, const ConstArray& topk_ids,
-                const std::vector<Array>& outputs) {
+                const Arrays& outputs) {
   const ImageView view = Load(image);
-  const Sizes s(*view.header);
-  CheckCount("outputs", 3, outputs.size());
-  CheckBytes("topk_ids", s.r * s.t * s.k * 4, topk_ids.nbytes());
-  CheckBytes("counts", s.r * s.e * 4, outputs[0].nbytes());
-  CheckBytes("row_base", s.r * s.e * 4, outputs[1].nbytes());
-  CheckBytes("row_of_slot", s.r * s.t * s.k * 4, outputs[2].nbytes());
+  const PlanBytes bytes(*view.header);
+  CheckBytes("topk_ids", bytes.by_slot, topk_ids.nbytes());
   Plan plan;
   const Status status = MakePlan(
       *view.header, static_cast<const int32_t*>(topk_ids.data()), &plan);
   if (status.code != 0) throw nb::value_error(status.message);
-  const std::vector<int32_t>* tables[] = {&plan.counts, &plan.row_base,
-                                          &plan.row_of_slot};
-  for (int i = 0; i < 3; ++i) {
-    std::copy(tables[i]->begin(), tables[i]->end(),
-              static_cast<int32_t*>(outputs[i].data()));
-  }
+  const auto copy = [&](const char* name, const std::vector<int32_t>& table) {
+    const OutArray& out =
+        Find(outputs, name, static_cast<int64_t>(table.size()) * 4);
+    std::copy(table.begin(), table.end(), static_cast<int32_t*>(out.data()));
+  };
+  copy("counts", plan.counts);
+  copy("row_base", plan.row_base);
+  copy("row_of_slot", plan.row_of_slot);
 }
 
 // Index of the first element whose exponent bits are all ones, or -1.

@@ -61,13 +61,13 @@ void HostPlatform::SignalRows(const TaskDesc& task, const SignalDesc& signal) {
   const Layer& layer = state_.layer;
   const EventDesc* events = state_.view->events + signal.event;
   RowSignal<HostPlatform> rows(*this, signal, events->part_rows);
-  if (task.kind == kReturn) {
+  if (FormOf(task) == Form::kHomePut) {
     ForEachReturned(task, layer, [&](int32_t, int32_t source, int32_t slot) {
       if (source == signal.rank) rows.Row(slot);
     });
     return rows.Flush();
   }
-  if (task.kind != kDispatch) return;  // only puts count rows
+  if (FormOf(task) != Form::kSlicePut) return;  // only puts count rows
   const int32_t first =
       FirstRow(task, layer) - layer.plan->expert_base[task.expert];
   const int32_t count = RealRows(task, layer).count();

@@ -4,61 +4,166 @@
 #include <cstring>
 
 namespace hpmoe {
+
+const KindWork kWorks[kNumTaskKinds] = {
+    // Forward.
+    {Work::kPutRows, kX, kX, kUnweighted},
+    {Work::kGemm, kExpertIn, kWGateUp, kUnweighted},
+    {Work::kActivation, kGateUpBuffer, kGateUpBuffer, kBeforeDown},
+    {Work::kGemm, kActivation, kWDown, kUnweighted},
+    {Work::kPutHome, kExpertOut, kExpertOut, kUnweighted},
+    {Work::kSumSlots, kReturned, kReturned, kAtCombine},
+    // Backward.
+    {Work::kPutRows, kDy, kDy, kAtCombine},
+    {Work::kGemmTransposed, kDExpertOut, kWDown, kUnweighted},
+    {Work::kWeightGrad, kActivation, kDExpertOut, kUnweighted},
+    {Work::kActivationGrad, kDActivation, kGateUpBuffer, kBeforeDown},
+    {Work::kGemmTransposed, kDGateUp, kWGateUp, kUnweighted},
+    {Work::kWeightGrad, kExpertIn, kDGateUp, kUnweighted},
+    {Work::kPutHome, kDExpertIn, kDExpertIn, kUnweighted},
+    {Work::kSumSlots, kDReturned, kDReturned, kUnweighted},
+    {Work::kWeightDots, kDy, kReturned, kUnweighted},
+};
+
 namespace {
+
+const Array& Left(const TaskDesc& task, const Layer& layer) {
+  return layer.buffers[kWorks[task.kind].left];
+}
+
+const Array& Right(const TaskDesc& task, const Layer& layer) {
+  return layer.buffers[kWorks[task.kind].right];
+}
+
+const Array& Written(const TaskDesc& task, const Layer& layer) {
+  return layer.buffers[kKinds[task.kind].written];
+}
+
+DType StoredAs(const Layer& layer) {
+  return static_cast<DType>(layer.image->dtype);
+}
+
+bool IsWeighted(const TaskDesc& task, const Layer& layer) {
+  return kWorks[task.kind].weighted ==
+         static_cast<int32_t>(layer.image->placement);
+}
+
+// The weights of the task's rows, or null where it does not apply them.
+const float* RowWeights(const TaskDesc& task, const Layer& layer, int64_t row) {
+  if (!IsWeighted(task, layer)) return nullptr;
+  return layer.header_weight + int64_t{task.rank} * layer.image->num_rows + row;
+}
 
 int64_t SliceOf(const TaskDesc& task, int32_t source, const Layer& layer) {
   return int64_t{source} * layer.image->num_experts + task.expert;
 }
 
+// The source rank of the slice that a task's rows lie in, or kRowBlockRange
+// where they are an expert's, of all ranks.
+int32_t SourceOf(const TaskDesc& task) {
+  const Form form = FormOf(task);
+  if (form == Form::kSlicePut) return task.rank;
+  return form == Form::kHomePut ? task.peer : kRowBlockRange;
+}
+
 int32_t RealEnd(const TaskDesc& task, const Layer& layer) {
-  const Plan& plan = *layer.plan;
-  if (task.kind == kCombine) return layer.image->num_tokens;
-  if (task.kind == kDispatch) {
-    return plan.counts[SliceOf(task, task.rank, layer)];
+  const Form form = FormOf(task);
+  if (form == Form::kTokenTile || form == Form::kWeightTile) {
+    return task.row_end;
   }
-  if (task.kind == kReturn && task.peer != kRowBlockRange) {
-    return plan.counts[SliceOf(task, task.peer, layer)];
-  }
-  return plan.expert_rows[task.expert];
+  const int32_t source = SourceOf(task);
+  if (source == kRowBlockRange) return layer.plan->expert_rows[task.expert];
+  return layer.plan->counts[SliceOf(task, source, layer)];
 }
 
-void Dispatch(const TaskDesc& task, const Layer& layer) {
-  const ImageHeader& image = *layer.image;
-  const RowRange rows = RealRows(task, layer);
-  const int64_t slice = SliceOf(task, task.rank, layer);
-  const int32_t owner = task.expert / (image.num_experts / image.num_ranks);
-  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
-  const int64_t row_bytes = image.d_model * layer.ElementBytes();
-  int64_t row = FirstRow(task, layer);
-  for (int32_t j = rows.begin; j < rows.end; ++j, ++row) {
-    const int32_t slot =
-        layer.plan->slice_slots[layer.plan->slice_begin[slice] + j];
-    std::memcpy(layer.At(layer.out.expert_in, owner, image.num_rows, row,
-                         image.d_model, 0),
-                layer.At(layer.in.x, task.rank, image.num_tokens,
-                         slot / image.top_k, image.d_model, 0),
-                row_bytes);
-    const int64_t header = int64_t{owner} * image.num_rows + row;
+void PutRows(const TaskDesc& task, const Layer& layer) {
+  const int32_t count = RealRows(task, layer).count();
+  const int32_t owner = layer.Owner(task.expert);
+  const int64_t first = FirstRow(task, layer);
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t slot = SentSlot(task, layer, i);
+    const float weight = layer.topk_weights[task.rank * layer.Slots() + slot];
+    const int64_t row = first + i;
+    WriteSentRow(task, layer, slot / layer.image->top_k, weight,
+                 Written(task, layer).At(owner, row, 0));
+    const int64_t header = int64_t{owner} * layer.image->num_rows + row;
     layer.header_slot[header] = slot;
-    layer.header_weight[header] =
-        layer.in.topk_weights[task.rank * slots + slot];
+    layer.header_weight[header] = weight;
   }
 }
 
-void Return(const TaskDesc& task, const Layer& layer) {
-  const ImageHeader& image = *layer.image;
-  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
-  const int64_t row_bytes = image.d_model * layer.ElementBytes();
+void PutHome(const TaskDesc& task, const Layer& layer) {
+  const Array& rows = Left(task, layer);
+  const Array& home = Written(task, layer);
+  const size_t row_bytes = rows.cols * rows.element_bytes;
   ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
-    std::memcpy(
-        layer.At(layer.out.returned, source, slots, slot, image.d_model, 0),
-        layer.At(layer.out.expert_out, task.rank, image.num_rows, row,
-                 image.d_model, 0),
-        row_bytes);
+    std::memcpy(home.At(source, slot, 0), rows.At(task.rank, row, 0),
+                row_bytes);
+    if (layer.d_slot_weight != nullptr) {
+      layer.d_slot_weight[source * layer.Slots() + slot] =
+          layer.d_row_weight[int64_t{task.rank} * rows.rows + row];
+    }
   });
 }
 
+// A token's weight gradients came home with its rows, or are dots of its row
+// of `left` with its rows of `right`.
+void WeightDots(const TaskDesc& task, const Layer& layer) {
+  const Array& dy = Left(task, layer);
+  const Array& returned = Right(task, layer);
+  const int32_t top_k = layer.image->top_k;
+  for (int32_t token = task.row_begin; token < task.row_end; ++token) {
+    const int64_t slot = int64_t{token} * top_k;
+    auto* out =
+        reinterpret_cast<float*>(Written(task, layer).At(task.rank, token, 0));
+    if (layer.d_slot_weight != nullptr) {
+      std::copy_n(layer.d_slot_weight + task.rank * layer.Slots() + slot, top_k,
+                  out);
+      continue;
+    }
+    RowDotTile tile{};
+    tile.a = dy.At(task.rank, token, 0);
+    tile.b = returned.At(task.rank, slot, 0);
+    tile.out = out;
+    tile.ld_a = 0;
+    tile.ld_b = returned.cols;
+    tile.rows = top_k;
+    tile.cols = static_cast<int32_t>(dy.cols);
+    tile.dtype = StoredAs(layer);
+    RunRowDotTile(tile, layer.isa);
+  }
+}
+
 }  // namespace
+
+Array ShapeOf(const ImageHeader& image, BufferId buffer) {
+  const int64_t r = image.num_ranks, e = image.num_experts, n = image.num_rows;
+  const int64_t t = image.num_tokens, s = t * image.top_k;
+  const int64_t d = image.d_model, f = image.d_ff;
+  const int64_t b = image.dtype == kBFloat16 ? 2 : 4;
+  const Array shapes[kNumBuffers] = {
+      {nullptr, r, t, d, b},            // x
+      {nullptr, e, d, 2 * f, b},        // w_gate_up
+      {nullptr, e, f, d, b},            // w_down
+      {nullptr, r, n, d, b},            // expert_in
+      {nullptr, r, n, 2 * f, b},        // gate_up
+      {nullptr, r, n, f, b},            // activation
+      {nullptr, r, n, d, b},            // expert_out
+      {nullptr, r, s, d, b},            // returned
+      {nullptr, r, t, d, b},            // y
+      {nullptr, r, t, d, b},            // dy
+      {nullptr, r, n, d, b},            // d_expert_out
+      {nullptr, r, n, f, b},            // d_activation
+      {nullptr, e, f, d, b},            // d_w_down
+      {nullptr, r, n, 2 * f, b},        // d_gate_up
+      {nullptr, e, d, 2 * f, b},        // d_w_gate_up
+      {nullptr, r, n, d, b},            // d_expert_in
+      {nullptr, r, s, d, b},            // d_returned
+      {nullptr, r, t, d, b},            // dx
+      {nullptr, r, t, image.top_k, 4},  // d_topk_weights
+  };
+  return shapes[buffer];
+}
 
 RowRange RealRows(const TaskDesc& task, const Layer& layer) {
   const int32_t end = std::min(task.row_end, RealEnd(task, layer));
@@ -66,93 +171,182 @@ RowRange RealRows(const TaskDesc& task, const Layer& layer) {
 }
 
 int32_t FirstRow(const TaskDesc& task, const Layer& layer) {
-  if (task.kind == kCombine) return task.row_begin;
-  int32_t source = 0;
-  if (task.kind == kDispatch) source = task.rank;
-  if (task.kind == kReturn && task.peer != kRowBlockRange) source = task.peer;
+  const Form form = FormOf(task);
+  if (form == Form::kTokenTile || form == Form::kWeightTile) {
+    return task.row_begin;
+  }
+  const int32_t source = std::max(SourceOf(task), 0);
   return layer.plan->row_base[SliceOf(task, source, layer)] + task.row_begin;
+}
+
+RowRange SummedRows(const TaskDesc& task, const Layer& layer) {
+  const int64_t rows = layer.plan->expert_rows[task.expert];
+  const int64_t begin = int64_t{task.peer} * layer.image->chain_rows;
+  const int64_t end = begin + layer.image->chain_rows;
+  return {static_cast<int32_t>(std::min(begin, rows)),
+          static_cast<int32_t>(std::min(end, rows))};
+}
+
+int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i) {
+  const int64_t slice = SliceOf(task, task.rank, layer);
+  const Plan& plan = *layer.plan;
+  return plan.slice_slots[plan.slice_begin[slice] + task.row_begin + i];
+}
+
+void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
+                  float weight, void* to) {
+  const Array& from = Left(task, layer);
+  ScaleRowsTile tile{};
+  tile.x = from.At(task.rank, token, 0);
+  tile.out = to;
+  tile.weight = IsWeighted(task, layer) ? &weight : nullptr;
+  tile.ld_x = from.cols;
+  tile.ld_out = from.cols;
+  tile.rows = 1;
+  tile.cols = static_cast<int32_t>(from.cols);
+  tile.dtype = StoredAs(layer);
+  RunScaleRowsTile(tile, layer.isa);
 }
 
 GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
                       const Layer& layer) {
-  const ImageHeader& image = *layer.image;
-  const bool up = task.kind == kGateUp;
-  const int32_t depth = up ? image.d_model : image.d_ff;
-  const int32_t width = up ? 2 * image.d_ff : image.d_model;
+  const Array& rows = Left(task, layer);
+  const Array& weight = Right(task, layer);
+  const Array& out = Written(task, layer);
   const int32_t row = FirstRow(task, layer);
-  // Weights [R, L, depth, width] are [E, depth, width]: experts are dealt to
-  // ranks in order.
-  return {layer.At(up ? layer.out.expert_in : layer.out.activation, task.rank,
-                   image.num_rows, row, depth, 0),
-          layer.At(up ? layer.in.w_gate_up : layer.in.w_down, expert, depth, 0,
-                   width, task.col_begin),
-          layer.At(up ? layer.out.gate_up : layer.out.expert_out, task.rank,
-                   image.num_rows, row, width, task.col_begin),
-          depth,
-          width,
-          width,
-          RealRows(task, layer).count(),
-          task.col_end - task.col_begin,
-          depth,
-          static_cast<DType>(image.dtype)};
+  GemmTile tile{};
+  tile.trans_b = kWorks[task.kind].work == Work::kGemmTransposed;
+  tile.a = rows.At(task.rank, row, 0);
+  tile.b = tile.trans_b ? weight.At(expert, task.col_begin, 0)
+                        : weight.At(expert, 0, task.col_begin);
+  tile.c = out.At(task.rank, row, task.col_begin);
+  tile.lda = rows.cols;
+  tile.ldb = weight.cols;
+  tile.ldc = out.cols;
+  tile.m = RealRows(task, layer).count();
+  tile.n = task.col_end - task.col_begin;
+  tile.k = static_cast<int32_t>(rows.cols);
+  tile.dtype = StoredAs(layer);
+  return tile;
+}
+
+GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
+  const Array& left = Left(task, layer);
+  const Array& right = Right(task, layer);
+  const Array& out = Written(task, layer);
+  const RowRange rows = SummedRows(task, layer);
+  // Rows of an empty sum may lie past the buffer; none is read.
+  const int64_t row =
+      rows.count() == 0 ? 0 : layer.plan->expert_base[task.expert] + rows.begin;
+  GemmTile tile{};
+  tile.trans_a = true;
+  tile.a = left.At(task.rank, row, task.row_begin);
+  tile.b = right.At(task.rank, row, task.col_begin);
+  tile.c = out.At(task.expert, task.row_begin, task.col_begin);
+  tile.lda = left.cols;
+  tile.ldb = right.cols;
+  tile.ldc = out.cols;
+  tile.m = task.row_end - task.row_begin;
+  tile.n = task.col_end - task.col_begin;
+  tile.k = rows.count();
+  tile.dtype = StoredAs(layer);
+  float* const sums = layer.sums[kKinds[task.kind].written];
+  if (sums != nullptr) {
+    tile.carry = sums + (task.expert * out.rows + task.row_begin) * out.cols +
+                 task.col_begin;
+    tile.ld_carry = out.cols;
+    tile.carry_in = task.peer > 0;
+    tile.carry_out = task.peer + 1 < LinksOf(*layer.image);
+  }
+  return tile;
 }
 
 SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer) {
-  const ImageHeader& image = *layer.image;
+  const Array& gate_up = Left(task, layer);
+  const Array& out = Written(task, layer);
   const int32_t row = FirstRow(task, layer);
-  const int64_t width = 2 * int64_t{image.d_ff};
-  const bool weighted = image.placement == kBeforeDown;
-  return {layer.At(layer.out.gate_up, task.rank, image.num_rows, row, width,
-                   task.col_begin),
-          layer.At(layer.out.gate_up, task.rank, image.num_rows, row, width,
-                   image.d_ff + task.col_begin),
-          layer.At(layer.out.activation, task.rank, image.num_rows, row,
-                   image.d_ff, task.col_begin),
-          width,
-          image.d_ff,
-          RealRows(task, layer).count(),
-          task.col_end - task.col_begin,
-          weighted
-              ? layer.header_weight + int64_t{task.rank} * image.num_rows + row
-              : nullptr,
-          static_cast<DType>(image.dtype),
-          static_cast<ActivationKind>(image.activation),
-          false};
+  SwigluTile tile{};
+  tile.gate = gate_up.At(task.rank, row, task.col_begin);
+  tile.up = gate_up.At(task.rank, row, layer.image->d_ff + task.col_begin);
+  tile.out = out.At(task.rank, row, task.col_begin);
+  tile.ld_in = gate_up.cols;
+  tile.ld_out = out.cols;
+  tile.rows = RealRows(task, layer).count();
+  tile.cols = task.col_end - task.col_begin;
+  tile.row_weight = RowWeights(task, layer, row);
+  tile.dtype = StoredAs(layer);
+  tile.activation = static_cast<ActivationKind>(layer.image->activation);
+  return tile;
+}
+
+// Whole rows, whatever the columns of the task: the gradient of a row's weight
+// is a sum over all of them.
+SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer) {
+  const Array& d_out = Left(task, layer);
+  const Array& gate_up = Right(task, layer);
+  const Array& grad = Written(task, layer);
+  const int32_t row = FirstRow(task, layer);
+  const int32_t width = layer.image->d_ff;
+  SwigluGradTile tile{};
+  tile.d_out = d_out.At(task.rank, row, 0);
+  tile.gate = gate_up.At(task.rank, row, 0);
+  tile.up = gate_up.At(task.rank, row, width);
+  tile.d_gate = grad.At(task.rank, row, 0);
+  tile.d_up = grad.At(task.rank, row, width);
+  tile.ld_d_out = d_out.cols;
+  tile.ld_in = gate_up.cols;
+  tile.ld_grad = grad.cols;
+  tile.rows = RealRows(task, layer).count();
+  tile.cols = width;
+  tile.row_weight = RowWeights(task, layer, row);
+  if (layer.d_row_weight != nullptr) {
+    tile.d_row_weight = layer.d_row_weight + task.rank * grad.rows + row;
+  }
+  tile.dtype = StoredAs(layer);
+  tile.activation = static_cast<ActivationKind>(layer.image->activation);
+  return tile;
 }
 
 CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
-  const ImageHeader& image = *layer.image;
-  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
-  const int64_t slot = int64_t{task.row_begin} * image.top_k;
-  const bool weighted = image.placement == kAtCombine;
-  return {layer.At(layer.out.returned, task.rank, slots, slot, image.d_model,
-                   task.col_begin),
-          weighted ? layer.in.topk_weights + task.rank * slots + slot : nullptr,
-          layer.At(layer.out.y, task.rank, image.num_tokens, task.row_begin,
-                   image.d_model, task.col_begin),
-          image.d_model,
-          image.d_model,
-          RealRows(task, layer).count(),
-          image.top_k,
-          task.col_end - task.col_begin,
-          static_cast<DType>(image.dtype)};
+  const Array& rows = Left(task, layer);
+  const Array& out = Written(task, layer);
+  const int64_t slot = int64_t{task.row_begin} * layer.image->top_k;
+  CombineTile tile{};
+  tile.returned = rows.At(task.rank, slot, task.col_begin);
+  if (IsWeighted(task, layer)) {
+    tile.weights = layer.topk_weights + task.rank * layer.Slots() + slot;
+  }
+  tile.y = out.At(task.rank, task.row_begin, task.col_begin);
+  tile.ld = rows.cols;
+  tile.ld_y = out.cols;
+  tile.tokens = RealRows(task, layer).count();
+  tile.top_k = layer.image->top_k;
+  tile.cols = task.col_end - task.col_begin;
+  tile.dtype = StoredAs(layer);
+  return tile;
 }
 
 void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch) {
   if (RealRows(task, layer).count() == 0) return;
-  switch (task.kind) {
-    case kDispatch:
-      return Dispatch(task, layer);
-    case kGateUp:
-    case kDown:
+  switch (kWorks[task.kind].work) {
+    case Work::kPutRows:
+      return PutRows(task, layer);
+    case Work::kGemm:
+    case Work::kGemmTransposed:
       return RunGemmTile(MakeGemmTile(task, task.expert, layer), layer.isa,
                          scratch);
-    case kSwiglu:
+    case Work::kWeightGrad:
+      return RunGemmTile(MakeWeightGradTile(task, layer), layer.isa, scratch);
+    case Work::kActivation:
       return RunSwigluTile(MakeSwigluTile(task, layer), layer.isa);
-    case kReturn:
-      return Return(task, layer);
-    case kCombine:
+    case Work::kActivationGrad:
+      return RunSwigluGradTile(MakeSwigluGradTile(task, layer), layer.isa);
+    case Work::kPutHome:
+      return PutHome(task, layer);
+    case Work::kSumSlots:
       return RunCombineTile(MakeCombineTile(task, layer), layer.isa);
+    case Work::kWeightDots:
+      return WeightDots(task, layer);
   }
 }
 

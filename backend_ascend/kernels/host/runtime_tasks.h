@@ -6,72 +6,119 @@
 #include <cstdint>
 
 #include "backend_ascend/kernels/host/gemm.h"
+#include "backend_ascend/kernels/host/image_loader.h"
 #include "backend_ascend/kernels/host/plan.h"
 #include "backend_ascend/kernels/host/tile_kernels.h"
 #include "backend_ascend/kernels/image.h"
 
 namespace hpmoe {
 
-// Dense row-major arrays with the leading rank axis, shapes as in
-// reference/tensors.py; storage type as the image says.
-struct LaunchInputs {
-  const void* x;
-  const int32_t* topk_ids;
-  const float* topk_weights;
-  const void* w_gate_up;
-  const void* w_down;
+// The work of a task on the buffers of its kind.  Which rows it has is said by
+// the kind's form.
+enum class Work : uint8_t {
+  kPutRows,         // rows of tokens to the owner of their expert
+  kGemm,            // left[rows] @ right of the expert
+  kGemmTransposed,  // left[rows] @ right^T
+  kWeightGrad,      // left[rows]^T @ right[rows]
+  kActivation,      // of gate_up
+  kActivationGrad,  // of left, through the activation of gate_up
+  kPutHome,         // rows of an expert to the ranks of their tokens
+  kSumSlots,        // of each token
+  kWeightDots,      // gradients of each token's weights
 };
 
-// The symmetric heap: rank r's part is slice r of each array.
-struct LaunchOutputs {
+// Where the routing weight multiplies rows: WeightPlacement, or nowhere.
+constexpr int32_t kUnweighted = -1;
+
+struct KindWork {
+  Work work;
+  BufferId left, right;  // read; `right` repeats `left` where there is one
+  int32_t weighted;      // the placement at which this kind applies it
+};
+extern const KindWork kWorks[kNumTaskKinds];
+
+// A dense row-major array [slabs, rows, cols] of the heap.  A slab is a rank,
+// or the expert of a weight: experts are dealt to ranks in order, so
+// [R, L, ...] is [E, ...].
+struct Array {
+  char* data;
+  int64_t slabs, rows, cols;
+  int64_t element_bytes;
+
+  int64_t bytes() const { return slabs * rows * cols * element_bytes; }
+  char* At(int64_t slab, int64_t row, int64_t col) const {
+    return data + ((slab * rows + row) * cols + col) * element_bytes;
+  }
+};
+
+// Shape of a buffer as reference/tensors.py says, without data.
+Array ShapeOf(const ImageHeader& image, BufferId buffer);
+
+// What the caller holds.  Buffers are those that the image's direction uses;
+// those that no task writes are only read.
+struct LaunchTensors {
+  const int32_t* topk_ids;
+  const float* topk_weights;
   int32_t* counts;
   int32_t* row_base;
   int32_t* row_of_slot;
-  void* expert_in;
-  void* gate_up;
-  void* activation;
-  void* expert_out;
-  void* returned;
-  void* y;
+  void* buffers[kNumBuffers];
 };
 
 // All that a task reads and writes.
 struct Layer {
   const ImageHeader* image;
   const Plan* plan;
-  LaunchInputs in;
-  LaunchOutputs out;
+  const float* topk_weights;
+  Array buffers[kNumBuffers];
   int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
   float* header_weight;  // [R, N]
+  // Gradients of the weights where they are applied before w_down: with their
+  // rows, then with their slots.
+  float* d_row_weight;       // [R, N], or null
+  float* d_slot_weight;      // [R, T * K], or null
+  float* sums[kNumBuffers];  // float32 sums of a weight gradient between the
+                             // links of its chain, or null
   Isa isa;
 
-  int64_t ElementBytes() const { return image->dtype == kBFloat16 ? 2 : 4; }
-  // Element (row, col) of rank `rank` in an array of `rows` x `cols` per rank.
-  char* At(const void* base, int64_t rank, int64_t rows, int64_t row,
-           int64_t cols, int64_t col) const {
-    return static_cast<char*>(const_cast<void*>(base)) +
-           ((rank * rows + row) * cols + col) * ElementBytes();
+  int64_t Slots() const { return int64_t{image->num_tokens} * image->top_k; }
+  int32_t Owner(int32_t expert) const {
+    return expert / (image->num_experts / image->num_ranks);
   }
 };
 
-// Rows of the task that exist in this launch: slice rows, rows of the expert,
-// or tokens.  Empty where begin == end.
+// [begin, end); empty where they are equal.
 struct RowRange {
   int32_t begin, end;
   int32_t count() const { return end - begin; }
 };
+
+// Rows of the task that exist in this launch: slice rows, rows of the expert,
+// rows of the weight, or tokens.
 RowRange RealRows(const TaskDesc& task, const Layer& layer);
 
-// Row on the owner of the task's first real row.
+// Row of the written buffer (of its owner) of the task's first real row.
 int32_t FirstRow(const TaskDesc& task, const Layer& layer);
+
+// Rows of the expert over which a weight gradient's task sums.
+RowRange SummedRows(const TaskDesc& task, const Layer& layer);
+
+// token * K + slot of a put's real row `i`, counted from its first.
+int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i);
+
+// Writes the row that a put sends for a token under a weight.
+void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
+                  float weight, void* to);
 
 // The kernel arguments of a task with real rows; `expert` owns the weights.
 GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert, const Layer& layer);
+GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer);
 SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer);
+SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer);
 CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer);
 
 // Calls visit(row on the owner, source rank, token * K + slot) for every row
-// that a kReturn task sends.  Destinations come from the row headers; a row
+// that a put home sends.  Destinations come from the row headers; a row
 // without one (its dispatch was lost) goes nowhere.
 template <class Visit>
 void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {

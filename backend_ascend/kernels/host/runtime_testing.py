@@ -7,7 +7,10 @@ import ml_dtypes
 import numpy as np
 
 from backend_ascend import compiler
+from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
 from reference import config as config_lib
 from reference import precision
 
@@ -76,6 +79,29 @@ def compile_layer(config, policy=precision.PrecisionPolicy(), **options):
   ).image
 
 
+def compile_grad(config, policy=precision.PrecisionPolicy(), **options):
+  """Returns the image of a layer's backward pass."""
+  return compiler.compile_backward(
+      config, policy, flow_lib.Options(**options)
+  ).image
+
+
+def make_grad_inputs(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    routing: str = 'uniform',
+    exact: bool = False,
+    name: str = '',
+) -> dict[str, np.ndarray]:
+  """Returns dy, drawn as x is, and what a forward launch saves."""
+  inputs = make_inputs(config, policy, routing, exact, name)
+  saved = runtime.launch(compile_layer(config, policy), inputs, threads=1)
+  drawn = make_inputs(config, policy, routing, exact, name + '/dy')
+  names = ('expert_in', 'gate_up', 'activation', 'returned')
+  del inputs['x']
+  return dict(dy=drawn['x']) | inputs | {n: saved[n] for n in names}
+
+
 def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
   """Returns every output of the layer by loops, in float64.
 
@@ -124,6 +150,64 @@ def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
   return out
 
 
+def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
+  """Returns every output of the backward pass by loops, in float64.
+
+  For activation 'product', and good only where every stored value is exact in
+  the storage dtype.
+  """
+  r, t, k, l, d, f, n = (config.dims()[c] for c in 'RTKLDFN')
+  of = {
+      name: np.asarray(array, np.float64) for name, array in inputs.items()
+  }
+  out = dict(
+      d_expert_out=np.zeros((r, n, d)),
+      d_topk_weights=np.zeros((r, t, k)),
+      d_activation=np.zeros((r, n, f)),
+      d_w_down=np.zeros((r, l, f, d)),
+      d_gate_up=np.zeros((r, n, 2 * f)),
+      d_expert_in=np.zeros((r, n, d)),
+      d_w_gate_up=np.zeros((r, l, d, 2 * f)),
+      d_returned=np.zeros((r, t, k, d)),
+      dx=np.zeros((r, t, d)),
+  )
+  at_combine = policy.placement == 'combine'
+  for owner in range(r):
+    row = 0
+    for expert in range(l):
+      for source, token, slot in np.argwhere(
+          inputs['topk_ids'] == owner * l + expert
+      ):
+        dy = of['dy'][source, token]
+        weight = of['topk_weights'][source, token, slot]
+        d_out = dy * weight if at_combine else dy
+        gate, up = np.split(of['gate_up'][owner, row], 2)
+        d_act = of['w_down'][owner, expert] @ d_out
+        if at_combine:
+          d_weight = dy @ of['returned'][source, token, slot]
+          d_product = d_act
+        else:
+          d_weight = d_act @ (gate * up)
+          d_product = d_act * weight
+        d_gate_up = np.concatenate([d_product * up, d_product * gate])
+        d_in = of['w_gate_up'][owner, expert] @ d_gate_up
+        out['d_expert_out'][owner, row] = d_out
+        out['d_topk_weights'][source, token, slot] = d_weight
+        out['d_activation'][owner, row] = d_act
+        out['d_w_down'][owner, expert] += np.outer(
+            of['activation'][owner, row], d_out
+        )
+        out['d_gate_up'][owner, row] = d_gate_up
+        out['d_expert_in'][owner, row] = d_in
+        out['d_w_gate_up'][owner, expert] += np.outer(
+            of['expert_in'][owner, row], d_gate_up
+        )
+        out['d_returned'][source, token, slot] = d_in
+        out['dx'][source, token] += d_in
+        row += 1
+  return out
+
+
 def differing(got: dict, want: dict) -> list[str]:
   """Returns the names of the tensors whose bytes differ, in order."""
   return [n for n in want if got[n].tobytes() != want[n].tobytes()]
@@ -131,3 +215,26 @@ def differing(got: dict, want: dict) -> list[str]:
 
 def with_capacity(config, rows: int):
   return dataclasses.replace(config, capacity=rows)
+
+
+def without_signals(image, task: int) -> bytearray:
+  """Returns the image with a task's signals taken out."""
+  parsed = image_lib.parse(bytearray(image))
+  blob = bytearray(image)
+  tasks = np.frombuffer(
+      blob, layout.TASK, len(parsed.tables['tasks']),
+      int(parsed.header['tasks']['offset']),
+  )  # fmt: skip
+  tasks[task : task + 1]['signal_count'] = 0
+  return image_lib.seal(blob)
+
+
+def signalled(tables, task: int) -> set[int]:
+  """Returns the events that a task signals."""
+  first = tables['tasks'][task]['signal_begin']
+  count = tables['tasks'][task]['signal_count']
+  return {
+      int(s['event']) + i
+      for s in tables['signals'][first : first + count]
+      for i in range(s['span'])
+  }
