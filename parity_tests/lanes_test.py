@@ -13,6 +13,7 @@ from parity_tests import lanes
 from parity_tests import ulp
 from reference import layer
 from reference import tensors
+from reference import test_util
 
 DTYPES = ('float32', 'bfloat16')
 # 13 tokens: no multiple of the block; capacity leaves padding.
@@ -263,7 +264,7 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
   # Given a layer in float32, when each stage is computed from x alone,
   request = dataclasses.replace(REQUEST, placement=placement)
   made = check.make_inputs(request)
-  with jax.experimental.enable_x64():
+  with test_util.x64():
     arguments = (jax.numpy.asarray(made.arrays[n]) for n in tensors.INPUTS)
     expected = layer.forward(made.config, made.policy.golden(), *arguments)
     expected = {name: np.asarray(a) for name, a in expected.items()}

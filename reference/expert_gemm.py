@@ -3,6 +3,7 @@
 import functools
 import operator
 
+import jax
 from jax import lax
 import jax.numpy as jnp
 
@@ -21,6 +22,7 @@ BLOCK_ROWS = 128
 BLOCK_INNER = 256
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def expert_gemm(
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
@@ -45,6 +47,7 @@ def expert_gemm(
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
+    TypeError: it is differentiated; `layer_grad.layer` can be.
   """
   num_rows = rows.shape[1]
   height = min(BLOCK_ROWS, num_rows)
@@ -78,6 +81,16 @@ def expert_gemm(
   out = _bits(jnp.zeros((*rows.shape[:2], weights.shape[-1]), storage))
   out = lax.fori_loop(jnp.int32(0), last[-1], multiply, out)
   return _values(out, storage)
+
+
+@expert_gemm.defjvp
+def _refuse_gradient(config, policy, primals, tangents):
+  del config, policy, primals, tangents
+  # It moves bits, and JAX takes the derivative of bits for zero.
+  raise TypeError(
+      'expert_gemm: expected not to be differentiated; the layer with its '
+      'gradient is reference.layer_grad.layer'
+  )
 
 
 def _bits(a: at.Array) -> at.Array:

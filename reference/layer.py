@@ -28,6 +28,7 @@ def forward(
 ) -> dict[str, at.Array]:
   """Runs the layer; shapes and kinds are those of `tensors.FORWARD`.
 
+  Arrays may be JAX's or numpy's.
   Pure and jit-able with `config` and `policy` static.  Values are not checked
   here, see `check_inputs`.  Stored inputs narrower than the policy's storage,
   bfloat16 under a golden policy for one, are widened exactly.
@@ -48,6 +49,9 @@ def forward(
     ValueError: an input would be narrowed, or the policy is in float64 and
       jax_enable_x64 is off.
   """
+  x, topk_ids, topk_weights, w_gate_up, w_down = map(
+      jnp.asarray, (x, topk_ids, topk_weights, w_gate_up, w_down)
+  )
   _check_widening(policy, x=x, w_gate_up=w_gate_up, w_down=w_down)
   plan = token_order.plan(config, topk_ids)
   x = x.astype(numerics.storage_dtype(policy))

@@ -39,6 +39,19 @@ run = grad_serial.run
 backward_jit = jax.jit(layer_grad.backward, static_argnums=(0, 1))
 
 
+@pytest.mark.parametrize('policy', [BFLOAT16, precision.PrecisionPolicy()])
+def test_the_plain_forward_refuses_to_be_differentiated(policy):
+  # JAX would return zeros: the oracle's GEMM moves bits.
+  inputs, _ = inputs_of('refuses', policy=policy)
+
+  def loss(x):
+    out = layer.forward(CONFIG, policy, **(inputs | dict(x=x)))
+    return out['y'].astype(jnp.float32).sum()
+
+  with pytest.raises(TypeError, match='expected not to be differentiated'):
+    jax.grad(loss)(inputs['x'])
+
+
 def inputs_of(name, config=CONFIG, policy=BFLOAT16, integer=False):
   """Returns random inputs and dy, seeded by `name`."""
   rng = test_util.generator(name)

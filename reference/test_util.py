@@ -22,7 +22,7 @@ def generator(name: str) -> np.random.Generator:
 @contextlib.contextmanager
 def x64(enabled: bool = True) -> Iterator[None]:
   """Switches jax_enable_x64 inside a block."""
-  before = jax.config.jax_enable_x64
+  before = jax.config.read('jax_enable_x64')
   jax.config.update('jax_enable_x64', enabled)
   try:
     yield

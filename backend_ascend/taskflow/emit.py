@@ -7,10 +7,11 @@ token-wise tiles.
 
 import dataclasses
 
+import numpy as np
+
 from backend_ascend.taskflow import events
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
-import numpy as np
 from reference import config as config_lib
 from reference import precision
 

@@ -1,6 +1,7 @@
 """Task image: serialises a placed flow to one blob, and reads one back."""
 
 import dataclasses
+from typing import Any
 import zlib
 
 import numpy as np
@@ -12,6 +13,15 @@ from reference import precision
 
 _DTYPES = ('float32', 'bfloat16')
 _CRC_OFFSET = layout.HEADER.fields['crc32'][1]
+
+
+_CONFIG = (
+    'num_ranks', 'num_tokens', 'num_experts', 'top_k', 'd_model', 'd_ff'
+)  # fmt: skip
+_OPTIONS = (
+    'expert_capacity', 'row_block', 'col_block', 'put_rows', 'token_block',
+    'num_aic', 'num_aiv', 'chain_rows',
+)  # fmt: skip
 
 
 def _align(offset: int) -> int:
@@ -29,15 +39,9 @@ def checksum(blob) -> int:
 def _header(flow: flow_lib.Flow) -> np.ndarray:
   config, policy, options = flow.config, flow.policy, flow.options
   header = np.zeros(1, layout.HEADER)
-  for name in (
-      'num_ranks', 'num_tokens', 'num_experts', 'top_k', 'd_model', 'd_ff',
-      'num_rows',
-  ):  # fmt: skip
+  for name in (*_CONFIG, 'num_rows'):
     header[name] = getattr(config, name)
-  for name in (
-      'expert_capacity', 'row_block', 'col_block', 'put_rows', 'token_block',
-      'num_aic', 'num_aiv', 'chain_rows',
-  ):  # fmt: skip
+  for name in _OPTIONS:
     header[name] = getattr(options, name)
   header['magic'] = layout.MAGIC
   header['version'] = layout.VERSION
@@ -104,6 +108,10 @@ class Image:
   tables: dict[str, np.ndarray]
 
 
+def _sizes(header, names) -> dict[str, Any]:
+  return {name: int(header[name]) for name in names}
+
+
 def parse(blob) -> Image:
   """Reads the tables of an image that the native loader has accepted."""
   header = np.frombuffer(blob, layout.HEADER, 1)[0]
@@ -116,13 +124,7 @@ def parse(blob) -> Image:
   return Image(
       header=header,
       config=config_lib.MoEConfig(
-          **{
-              name: int(header[name])
-              for name in (
-                  'num_ranks', 'num_tokens', 'num_experts', 'top_k',
-                  'd_model', 'd_ff',
-              )
-          },
+          **_sizes(header, _CONFIG),
           capacity=int(header['num_rows']),
       ),
       policy=precision.PrecisionPolicy(
@@ -132,13 +134,7 @@ def parse(blob) -> Image:
       ),
       options=flow_lib.Options(
           event_grain=flow_lib.EVENT_GRAINS[header['event_grain']],
-          **{
-              name: int(header[name])
-              for name in (
-                  'row_block', 'col_block', 'put_rows', 'token_block',
-                  'num_aic', 'num_aiv', 'expert_capacity', 'chain_rows',
-              )
-          },
+          **_sizes(header, _OPTIONS),
       ),
       tables=tables,
-  )  # fmt: skip
+  )

@@ -9,11 +9,12 @@ A weight gradient sums over the rows of its expert in row order.  With
 `chain_rows` it is a chain of tasks, each waiting for the one before it.
 """
 
+import numpy as np
+
 from backend_ascend.taskflow import emit
 from backend_ascend.taskflow import events
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
-import numpy as np
 from reference import config as config_lib
 from reference import precision
 

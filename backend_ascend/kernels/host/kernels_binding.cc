@@ -72,7 +72,8 @@ void CheckArray(const char* name, const Array& x, size_t ndim, DType dtype) {
   for (size_t i = 0; i < ndim; ++i) {
     if (x.shape(i) > INT32_MAX) Refuse(name, "int32 extents", ShapeOf(x));
   }
-  if (x.shape(ndim - 1) > 1 && x.stride(ndim - 1) != 1) {
+  // numpy 2 gives an array without elements stride 0.
+  if (x.size() > 0 && x.shape(ndim - 1) > 1 && x.stride(ndim - 1) != 1) {
     Refuse(name, "contiguous columns",
            "column stride " + std::to_string(x.stride(ndim - 1)));
   }
