@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from backend_ascend import _native
+from backend_ascend.kernels.host import gemm_testing
 
 ISAS = _native.isas()
 SIZES = (1, 2, 7, 15, 16, 17, 31, 33, 128)
@@ -22,32 +23,17 @@ CHAIN_SHAPES = (
     (29, 64, 47),
     (3, 1100, 5),
 )
+# Around the blocks of a transposition (4 x 16) and the widths of panels.
+AWKWARD = (1, 3, 5, 16, 17, 35, 67)
+TRANSPOSED = ((False, True), (True, False), (True, True))  # a, b
 QUIET_NAN = {'float32': 0x7FC00000, 'bfloat16': 0x7FC0}
-
-
-def _fma(a, b, c):
-  """Returns float32 a * b + c rounded once; arrays that broadcast.
-
-  The product of two float32 is exact in float64.  The sum is not, and
-  rounding it twice is wrong, so it is rounded to odd first (Boldo and
-  Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
-  """
-  product, c = np.broadcast_arrays(a.astype('f8') * b.astype('f8'), c)
-  c = c.astype('f8')
-  total = product + c
-  part = total - product
-  error = (product - (total - part)) + (c - part)
-  even = (total.view('i8') & 1) == 0
-  toward = np.where(error > 0, np.inf, -np.inf)
-  odd = np.where(even & (error != 0), np.nextafter(total, toward), total)
-  return np.where(np.isfinite(total), odd, total).astype('f4')
 
 
 def _chain(a, b):
   """Returns a @ b for float32 `[m, k]`, `[k, n]`: ascending fma from +0."""
   acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
   for p in range(a.shape[1]):
-    acc = _fma(a[:, p, None], b[None, p], acc)
+    acc = gemm_testing.fma(a[:, p, None], b[None, p], acc)
   return acc
 
 
@@ -93,6 +79,20 @@ def _operands(name, m, k, n):
   return draw(m, k), draw(k, n)
 
 
+def _inside(x):
+  """Returns `x` as a view into a wider array of NaN: reading past it shows."""
+  wide = np.full((x.shape[0] + 3, x.shape[1] + 21), np.nan, 'f4')
+  if x.dtype != 'f4':
+    wide = _bits(wide)
+  wide[1 : 1 + x.shape[0], 2 : 2 + x.shape[1]] = x
+  return wide[1 : 1 + x.shape[0], 2 : 2 + x.shape[1]]
+
+
+def _transposed(a, b, trans_a, trans_b):
+  """Returns a and b as stored for these flags."""
+  return _inside(a.T if trans_a else a), _inside(b.T if trans_b else b)
+
+
 def _assert_same(got, want, message):
   np.testing.assert_array_equal(
       got.view(f'u{got.itemsize}'), want.view(f'u{want.itemsize}'), message
@@ -110,7 +110,8 @@ class EmulationTest(absltest.TestCase):
                  + fractions.Fraction(float(z)))
         for x, y, z in zip(a, b, c)
     ]
-    _assert_same(_fma(a, b, c), np.array(want, 'f4'), 'emulated fma')
+    got = gemm_testing.fma(a, b, c)
+    _assert_same(got, np.array(want, 'f4'), 'emulated fma')
 
 
 class GemmTileTest(parameterized.TestCase):
@@ -196,12 +197,136 @@ class GemmTileTest(parameterized.TestCase):
     a, b = _operands('test_bf16_accumulation', 5, 40, 6)
     acc = np.zeros((5, 6), 'f4')
     for p in range(40):
-      acc = _loaded(_bits(_fma(a[:, p, None], b[None, p], acc)))
+      acc = _loaded(_bits(gemm_testing.fma(a[:, p, None], b[None, p], acc)))
 
     got = _native.gemm_tile_bf16_accumulate(a, b)
 
     _assert_same(got, acc, 'float32 storage')
     self.assertTrue((got != _native.gemm_tile(a, b)).any())
+
+
+class TransposedTest(parameterized.TestCase):
+
+  @parameterized.product(
+      isa=ISAS, dtype=('float32', 'bfloat16'), transposed=TRANSPOSED
+  )
+  def test_bits_are_those_of_the_plain_tile(self, isa, dtype, transposed):
+    for m, k, n in (*itertools.product(AWKWARD, repeat=3), *CHAIN_SHAPES):
+      a, b = _operands('test_bits_are_those_of_the_plain_tile', m, k, n)
+      if dtype == 'bfloat16':
+        a, b = _bits(a), _bits(b)
+      want = _native.gemm_tile(a, b, 'portable')
+
+      got = _native.gemm_tile(
+          *_transposed(a, b, *transposed), isa, *transposed
+      )
+
+      _assert_same(got, want, f'{isa} {dtype} {transposed} {m} {k} {n}')
+
+  @parameterized.product(isa=ISAS, transposed=TRANSPOSED)
+  def test_splits_in_m_and_n_change_no_bit(self, isa, transposed):
+    trans_a, trans_b = transposed
+    m, k, n = 53, 600, 71
+    a, b = _operands('test_transposed_splits', m, k, n)
+    whole = _native.gemm_tile(a, b, isa)
+    a, b = _transposed(a, b, *transposed)
+    parts = np.full((m + 1, n + 20), 77, 'f4')
+
+    for i, j in itertools.product(
+        itertools.pairwise((0, 1, 18, 50, m)), itertools.pairwise((0, 33, n))
+    ):
+      _native.gemm_tile_into(
+          a[:, slice(*i)] if trans_a else a[slice(*i)],
+          b[slice(*j)] if trans_b else b[:, slice(*j)],
+          parts[slice(*i), slice(*j)],
+          isa,
+          *transposed,
+      )
+
+    _assert_same(parts[:m, :n], whole, f'{isa} {transposed}')
+    self.assertTrue((parts[m:] == 77).all() and (parts[:, n:] == 77).all())
+
+
+class CarryTest(parameterized.TestCase):
+
+  @parameterized.product(
+      isa=ISAS,
+      dtype=('float32', 'bfloat16'),
+      transposed=((False, False), *TRANSPOSED),
+      seed=(0, 1, 2),
+  )
+  def test_splits_in_k_change_no_bit(self, isa, dtype, transposed, seed):
+    trans_a, trans_b = transposed
+    m, k, n = 29, 1300, 47
+    a, b = _operands('test_splits_in_k_change_no_bit', m, k, n)
+    a[3, 700], b[900, 5] = np.inf, np.nan
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+    whole = _native.gemm_tile(a, b, isa)
+    a, b = _transposed(a, b, *transposed)
+    # Ascending, with repeats: calls of k = 0.
+    draw = np.random.default_rng(seed).integers(0, k + 1, 4)
+    cuts = [*np.sort([0, *draw, draw[0], k])]
+    margin = np.full((m + 2, n + 20), np.nan, 'f4')
+    carry = margin[1 : m + 1, 7 : n + 7]
+
+    for i, (p, p_end) in enumerate(itertools.pairwise(cuts)):
+      x = a[p:p_end] if trans_a else a[:, p:p_end]
+      y = b[:, p:p_end] if trans_b else b[p:p_end]
+      if p_end < k:
+        _native.gemm_tile_carry(x, y, carry, isa, *transposed, carry_in=i > 0)
+    before = carry.copy()
+    got = _native.gemm_tile(x, y, isa, *transposed, carry=carry)
+
+    _assert_same(got, whole, f'{isa} {dtype} {transposed} {cuts}')
+    _assert_same(carry, before, 'a carry that only starts is only read')
+    margin[1 : m + 1, 7 : n + 7] = np.nan
+    self.assertTrue(np.isnan(margin).all())
+
+  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  def test_carry_is_the_unrounded_sum(self, isa, dtype):
+    a, b = _operands('test_carry_is_the_unrounded_sum', 15, 40, 33)
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+    start = np.full((15, 33), np.nan, 'f4')
+    want = _chain(_loaded(a), _loaded(b))
+
+    _native.gemm_tile_carry(a, b, start, isa, carry_in=False)
+
+    _assert_same(start, want, f'{isa} {dtype}')
+    self.assertTrue((_loaded(_bits(want)) != want).any())
+
+  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  def test_no_depth_rounds_the_carry(self, isa, dtype):
+    carry, _ = _operands('test_no_depth_rounds_the_carry', 15, 33, 1)
+    carry[0, :4] = -0.0, np.inf, -np.nan, 1 + 2**-8  # the last is a tie
+    a, b = np.zeros((15, 0), 'f4'), np.zeros((0, 33), 'f4')
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+
+    got = _native.gemm_tile(a, b, isa, carry=carry)
+
+    _assert_same(got, _stored(carry, dtype), f'{isa} {dtype}')
+
+  def test_bf16_accumulation_takes_all_options(self):
+    a, b = _operands('test_bf16_accumulation_takes_all_options', 5, 40, 6)
+    whole = _native.gemm_tile_bf16_accumulate(a, b)
+    half = _native.gemm_tile_bf16_accumulate(a[:, :17], b[:17])
+    a, b = _transposed(a, b, True, True)
+
+    got = _native.gemm_tile_bf16_accumulate(
+        a[17:], b[:, 17:], True, True, carry=half
+    )
+
+    _assert_same(got, whole, 'float32 storage')
+
+  @parameterized.parameters(*ISAS)
+  def test_no_rows_or_columns(self, isa):
+    for m, n in ((0, 3), (3, 0)):
+      a, b = np.ones((7, m), 'f4'), np.ones((7, n), 'f4')
+      carry = np.ones((m, n), 'f4')
+      got = _native.gemm_tile(a, b, isa, trans_a=True, carry=carry)
+      self.assertEqual(got.shape, (m, n))
 
 
 class BadInputTest(parameterized.TestCase):
@@ -219,6 +344,18 @@ class BadInputTest(parameterized.TestCase):
     for arguments, message in cases:
       with self.assertRaisesRegex(ValueError, message):
         _native.gemm_tile(*arguments)
+
+  def test_refusals_of_transposed_and_carried(self):
+    a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')
+    cases = (
+        (dict(trans_a=True), 'b: expected 2 rows, as a has rows'),
+        (dict(trans_b=True), 'b: expected 3 columns, as a has columns'),
+        (dict(carry=np.zeros((4, 2), 'f4')), r'carry: expected shape \[2, 4\]'),
+        (dict(carry=np.zeros((2, 4), 'u2')), 'carry: expected float32'),
+    )
+    for options, message in cases:
+      with self.assertRaisesRegex(ValueError, message):
+        _native.gemm_tile(a, b, **options)
 
   def test_refuses_an_output_of_another_shape(self):
     a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')

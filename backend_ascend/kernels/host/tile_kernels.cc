@@ -97,13 +97,20 @@ HPMOE_INLINE void SwigluBody(const SwigluTile& t) {
 template <typename T, typename U>
 HPMOE_INLINE void AddDot(const T* __restrict a, const U* __restrict b,
                          int32_t count, float* __restrict lanes) {
+  // Lanes live in memory between calls: as scalars in registers across them
+  // they would no longer vectorise.
+  asm volatile("" : : "r"(lanes) : "memory");
+  float sum[kDotLanes];
+  for (int l = 0; l < kDotLanes; ++l) sum[l] = lanes[l];
   int32_t j = 0;
   for (; j + kDotLanes <= count; j += kDotLanes) {
+#pragma GCC unroll 16
     for (int l = 0; l < kDotLanes; ++l) {
-      lanes[l] =
-          __builtin_fmaf(LoadFloat(a + j + l), LoadFloat(b + j + l), lanes[l]);
+      sum[l] =
+          __builtin_fmaf(LoadFloat(a + j + l), LoadFloat(b + j + l), sum[l]);
     }
   }
+  for (int l = 0; l < kDotLanes; ++l) lanes[l] = sum[l];
   for (int l = 0; j + l < count; ++l) {
     lanes[l] =
         __builtin_fmaf(LoadFloat(a + j + l), LoadFloat(b + j + l), lanes[l]);
@@ -149,9 +156,11 @@ HPMOE_INLINE void SwigluGradChunk(const T* __restrict d_out,
     if (kSilu) {
       const float e = Exp(-g);
       const float s = 1.0f / (1.0f + e);
-      const float product = e * s, difference = 1.0f - s;
+      // Selects operands: a select of results would not vectorise.
+      const float rest =
+          __builtin_fmaf(g < 0.0f ? -1.0f : e, s, g < 0.0f ? 1.0f : 0.0f);
       silu = g / (1.0f + e);
-      slope = __builtin_fmaf(silu, g < 0.0f ? difference : product, s);
+      slope = __builtin_fmaf(silu, rest, s);
     }
     const float through = d * u;
     StoreFloat(kSilu ? through * slope : through, d_gate + j);

@@ -1,7 +1,7 @@
 // Vector tiles on the host: activation, combine and their gradients, float32
 // arithmetic, one rounding to the storage type.  Same bits on every instruction
-// set, for any split of rows, tokens and columns; NaN results are the canonical
-// quiet NaN.
+// set, for any split of rows, tokens and columns (dots over columns: of rows
+// only); NaN results are the canonical quiet NaN.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_TILE_KERNELS_H_
 #define BACKEND_ASCEND_KERNELS_HOST_TILE_KERNELS_H_
@@ -36,8 +36,7 @@ void RunSwigluTile(const SwigluTile& tile, Isa isa);
 //   kProduct:           d_up = d * gate;  d_gate = d * up
 //
 // rest keeps its digits where s nears 1.  Finite down to the lowest gate, where
-// e is inf and s, silu and slope are zero; NaN at an infinite gate, as in JAX
-// and torch.
+// e is inf and s, silu and slope are zero; d_gate is NaN at an infinite gate.
 //   d_row_weight[row] = the dot (RowDotTile) of d_out and act(gate) * up,
 // that product rounded to float32 first; over the columns of this tile, so a
 // tile that is asked for it holds whole rows.
@@ -73,7 +72,7 @@ void RunScaleRowsTile(const ScaleRowsTile& tile, Isa isa);
 //   lane[l] = +0;  lane[l] = fma(a[j], b[j], lane[l]) for j = l, l + kDotLanes,
 //   ...
 //
-// then lane[0] + lane[1] + ... from the left, lanes past cols too.
+// then lane[0] + lane[1] + ... from the left, lanes past cols (+0) too.
 constexpr int32_t kDotLanes = 16;
 struct RowDotTile {
   const void* a;
