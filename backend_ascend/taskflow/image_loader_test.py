@@ -14,16 +14,22 @@ from reference import config as config_lib
 from reference import precision
 
 
-def small_image(grain: str) -> bytearray:
-  return compiler.compile_forward(
+def small_image(compile_layer, grain: str, placement: str) -> bytearray:
+  return compile_layer(
       config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
-      precision.PrecisionPolicy(),
-      flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2),
+      precision.PrecisionPolicy(placement=placement),
+      flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2),
   ).image
 
 
-IMAGES = {grain: small_image(grain) for grain in flow_lib.EVENT_GRAINS}
-both_grains = pytest.mark.parametrize('grain', IMAGES)
+FORWARD, BACKWARD = compiler.compile_forward, compiler.compile_backward
+IMAGES = {
+    'expert': small_image(FORWARD, 'expert', 'combine'),
+    'row_block': small_image(FORWARD, 'row_block', 'combine'),
+    'backward_expert': small_image(BACKWARD, 'expert', 'combine'),
+    'backward': small_image(BACKWARD, 'row_block', 'before_down'),
+}
+every_image = pytest.mark.parametrize('name', IMAGES)
 
 
 def refusal(blob) -> str | None:
@@ -59,15 +65,15 @@ def set_field(blob: bytearray, table: str, index: int, field: str, value):
   return image_lib.seal(blob)
 
 
-@both_grains
-def test_what_the_compiler_makes_is_accepted(grain):
+@every_image
+def test_what_the_compiler_makes_is_accepted(name):
   for kind in (bytes, bytearray, memoryview):
-    assert refusal(kind(IMAGES[grain])) is None
+    assert refusal(kind(IMAGES[name])) is None
 
 
-@both_grains
-def test_every_single_bit_flip_is_refused(grain):
-  blob = bytearray(IMAGES[grain])
+@every_image
+def test_every_single_bit_flip_is_refused(name):
+  blob = bytearray(IMAGES[name])
   for bit in range(8 * len(blob)):
     blob[bit // 8] ^= 1 << bit % 8
     assert refusal(blob) is not None, bit
@@ -75,19 +81,19 @@ def test_every_single_bit_flip_is_refused(grain):
   assert refusal(blob) is None
 
 
-@both_grains
-def test_every_truncation_is_refused(grain):
-  blob = bytes(IMAGES[grain])
+@every_image
+def test_every_truncation_is_refused(name):
+  blob = bytes(IMAGES[name])
   for size in range(len(blob)):
     assert refusal(blob[:size]) is not None, size
   assert refusal(blob + b'\0') is not None
 
 
-@both_grains
-def test_every_single_bit_flip_with_a_right_checksum_is_survived(grain):
+@every_image
+def test_every_single_bit_flip_with_a_right_checksum_is_survived(name):
   # Given flips that the checksum cannot see, when each is loaded and proved,
   # then most are refused and none crashes.
-  blob = bytearray(IMAGES[grain])
+  blob = bytearray(IMAGES[name])
   accepted = 0
   for bit in range(8 * len(blob)):
     blob[bit // 8] ^= 1 << bit % 8
@@ -96,9 +102,9 @@ def test_every_single_bit_flip_with_a_right_checksum_is_survived(grain):
   assert 0 < accepted < 4 * len(blob)
 
 
-@both_grains
-def test_extreme_words_with_a_right_checksum_are_survived(grain):
-  blob = bytearray(IMAGES[grain])
+@every_image
+def test_extreme_words_with_a_right_checksum_are_survived(name):
+  blob = bytearray(IMAGES[name])
   words = np.frombuffer(blob, '<u4', len(blob) // 4)
   for index in range(len(words)):
     before = words[index]
@@ -109,12 +115,12 @@ def test_extreme_words_with_a_right_checksum_are_survived(grain):
   assert refusal(image_lib.seal(blob)) is None
 
 
-@both_grains
-def test_random_damage_with_a_right_checksum_is_survived(grain, request):
+@every_image
+def test_random_damage_with_a_right_checksum_is_survived(name, request):
   rng = np.random.default_rng(zlib.crc32(request.node.name.encode()))
   refused = 0
   for _ in range(4000):
-    blob = bytearray(IMAGES[grain])
+    blob = bytearray(IMAGES[name])
     for _ in range(rng.integers(1, 8)):
       # Small values stay in range often enough to reach the proofs.
       blob[rng.integers(len(blob))] = rng.choice([rng.integers(256), 0, 1, 2])
@@ -122,17 +128,18 @@ def test_random_damage_with_a_right_checksum_is_survived(grain, request):
   assert refused > 0
 
 
-def test_tables_cut_short_by_their_count_are_survived():
-  for name in layout.TABLES:
-    for count in range(int(image_lib.parse(IMAGES['expert']).header[name][1])):
-      refusal(set_field(IMAGES['expert'], 'header', 0, f'{name}.count', count))
+@every_image
+def test_tables_cut_short_by_their_count_are_survived(name):
+  for table in layout.TABLES:
+    for count in range(int(image_lib.parse(IMAGES[name]).header[table][1])):
+      refusal(set_field(IMAGES[name], 'header', 0, f'{table}.count', count))
 
 
 @pytest.mark.parametrize(
     'table, index, field, value, message',
     [
         ('header', 0, 'magic', 7, r'header\.magic: expected 31474d49'),
-        ('header', 0, 'version', 2, r'header\.version: expected 1, got 2'),
+        ('header', 0, 'version', 1, r'header\.version: expected 2, got 1'),
         ('header', 0, 'header_bytes', 8, r'header_bytes: expected 240, got 8'),
         ('header', 0, 'total_bytes', 9, r'total_bytes: expected \d+ .*got 9'),
         ('header', 0, 'num_ranks', 0, r'num_ranks: expected 1\.\.\d+, got 0'),
@@ -140,6 +147,12 @@ def test_tables_cut_short_by_their_count_are_survived():
         ('header', 0, 'top_k', 3, r'header\.top_k: expected 1\.\.2, got 3'),
         ('header', 0, 'd_ff', -1, r'header\.d_ff: expected 1\.\.\d+, got -1'),
         ('header', 0, 'row_block', 3, r'expert_capacity: .*row_block=3, got 4'),
+        ('header', 0, 'direction', 2, r'direction: expected 0\.\.1, got 2'),
+        ('header', 0, 'direction', 1, r'tasks\[0\]\.kind: expected 6\.\.14'),
+        ('header', 0, 'chain_rows', 0, r'chain_rows: expected 1\.\.4, got 0'),
+        ('header', 0, 'chain_rows', 5, r'chain_rows: expected 1\.\.4, got 5'),
+        ('header', 0, 'chain_rows', 3, r'chain_rows: .*row_block=2, got 3'),
+        ('header', 0, 'reserved0', 1, r'reserved0: expected 0\.\.0, got 1'),
         ('header', 0, 'dtype', 2, r'header\.dtype: expected 0\.\.1, got 2'),
         ('header', 0, 'tasks.offset', 257, r'tasks\.offset: .*64, got 257'),
         ('header', 0, 'waits.offset', 2**63, r'waits\.offset: expected'),
@@ -162,7 +175,12 @@ def test_tables_cut_short_by_their_count_are_survived():
         ('signals', 0, 'span', 2**30, r'signals\[0\]\.span: expected'),
         ('signals', 1, 'span', 17, r'span: expected 1\.\.1\d, got 17'),
         ('signals', 0, 'rank', 2, r'signals\[0\]\.rank: expected 0\.\.1'),
-        ('regions', 0, 'buffer', 9, r'regions\[0\]\.buffer: expected 0\.\.8'),
+        ('tasks', 3, 'reserved', 1, r'tasks\[3\]\.reserved: expected 0'),
+        ('regions', 0, 'buffer', 19, r'\[0\]\.buffer: expected 0\.\.18, got'),
+        ('regions', 0, 'buffer', 9, 'forward layer touches, got dy'),
+        ('spaces', 0, 'buffer', 17, 'forward layer writes, got dx'),
+        ('events', 0, 'buffer', 2, 'forward layer writes, got w_down'),
+        ('spaces', 0, 'buffer', 0, 'forward layer writes, got x'),
         ('regions', 0, 'view', 1, r'view: expected 0 for buffer x, got 1'),
         ('regions', 0, 'rank', -1, r'regions\[0\]\.rank: expected 0\.\.1'),
         ('regions', 0, 'group', 1, r'regions\[0\]\.group: expected 0, got 1'),
@@ -183,6 +201,97 @@ def test_refusals_name_table_index_field_expected_and_got(
 ):
   blob = set_field(IMAGES['row_block'], table, index, field, value)
   with pytest.raises(ValueError, match=message):
+    _native.validate_image(blob)
+
+
+def first_of(kind: layout.Kind) -> int:
+  kinds = image_lib.parse(IMAGES['backward']).tables['tasks']['kind']
+  return int(np.flatnonzero(kinds == kind)[0])
+
+
+@pytest.mark.parametrize(
+    'kind, field, value, message',
+    [
+        # Forward tasks do not run in a backward image, nor what is no task.
+        ('DOWN_GRAD', 'kind', 3, r'\.kind: expected 6\.\.14, got 3'),
+        ('DOWN_GRAD', 'kind', 5, r'\.kind: expected 6\.\.14, got 5'),
+        ('DOWN_GRAD', 'kind', 15, r'\.kind: expected 6\.\.14, got 15'),
+        # R=2, T=2, E=2, K=1, D=2, F=1; C=4 in two links; weights before down.
+        ('DISPATCH_GRAD', 'peer', 1, r'\.peer: expected 0, got 1'),
+        ('DISPATCH_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
+        ('DISPATCH_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
+        ('DOWN_GRAD', 'expert', 1, r'\.expert: expected 0, got 1'),
+        ('DOWN_GRAD', 'peer', 0, r'\.peer: expected -1, got 0'),
+        ('DOWN_GRAD', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
+        ('DOWN_GRAD', 'col_end', 2, r'\.col_end: expected 0\.\.1, got 2'),
+        ('DOWN_WEIGHT_GRAD', 'expert', 1, r'\.expert: expected 0, got 1'),
+        ('DOWN_WEIGHT_GRAD', 'peer', -1, r'\.peer: expected 0\.\.1, got -1'),
+        ('DOWN_WEIGHT_GRAD', 'peer', 2, r'\.peer: expected 0\.\.1, got 2'),
+        ('DOWN_WEIGHT_GRAD', 'row_end', 2, r'\.row_end: expected 0\.\.1'),
+        ('DOWN_WEIGHT_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2'),
+        ('SWIGLU_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
+        ('GATE_UP_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2, got 3'),
+        ('GATE_UP_WEIGHT_GRAD', 'peer', 2, r'\.peer: expected 0\.\.1, got 2'),
+        ('GATE_UP_WEIGHT_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2'),
+        ('GATE_UP_WEIGHT_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2'),
+        ('RETURN_GRAD', 'peer', 0, r'\.peer: expected -1, got 0'),
+        ('RETURN_GRAD', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
+        ('RETURN_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
+        ('COMBINE_GRAD', 'expert', 0, r'\.expert: expected -1, got 0'),
+        ('COMBINE_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
+        ('TOPK_WEIGHT_GRAD', 'col_end', 2, r'\.col_end: expected 0\.\.1'),
+    ],
+)
+def test_backward_tiles_out_of_range_are_refused(kind, field, value, message):
+  task = first_of(layout.Kind[kind])
+  blob = set_field(IMAGES['backward'], 'tasks', task, field, value)
+  with pytest.raises(ValueError, match=rf'tasks\[{task}\]{message}'):
+    _native.validate_image(blob)
+
+
+@pytest.mark.parametrize(
+    'name, table, field, value, message',
+    [
+        ('backward', 'regions', 'buffer', 0, 'backward layer touches, got x$'),
+        ('backward', 'regions', 'buffer', 6, 'layer touches, got expert_out$'),
+        ('backward', 'regions', 'buffer', 8, 'backward layer touches, got y$'),
+        ('backward', 'events', 'buffer', 3, 'layer writes, got expert_in$'),
+        ('backward', 'spaces', 'buffer', 7, 'layer writes, got returned$'),
+        ('backward', 'regions', 'view', 1, 'expected 0 for buffer dy, got 1'),
+        ('backward', 'header', 'placement', 0, 'col_end: expected 0..2, got 3'),
+        ('backward_expert', 'header', 'placement', 1, r'cols: expected 3, got'),
+        ('backward', 'header', 'chain_rows', 4, r'peer: expected 0, got 1'),
+        ('backward', 'header', 'direction', 0, r'kind: expected 0\.\.5, got 6'),
+    ],
+)
+def test_what_does_not_fit_the_direction_is_refused(
+    name, table, field, value, message
+):
+  blob = set_field(IMAGES[name], table, 0, field, value)
+  with pytest.raises(ValueError, match=message):
+    _native.validate_image(blob)
+
+
+def test_an_input_is_not_seen_as_sent():
+  regions = image_lib.parse(IMAGES['backward']).tables['regions']
+  index = int(np.flatnonzero(regions['buffer'] == layout.Buffer.EXPERT_IN)[0])
+  blob = set_field(IMAGES['backward'], 'regions', index, 'view', 1)
+  with pytest.raises(ValueError, match='view: expected 0 for buffer expert_in'):
+    _native.validate_image(blob)
+
+
+def test_more_links_than_regions_can_address_are_refused():
+  # Given 2**30 experts on one rank, each a chain of four links, when loaded,
+  # then the groups of a weight gradient would not fit int32.
+  blob = IMAGES['backward']
+  for field, value in (
+      ('num_ranks', 1),
+      ('num_experts', 2**30),
+      ('row_block', 1),
+      ('chain_rows', 1),
+  ):
+    blob = set_field(blob, 'header', 0, field, value)
+  with pytest.raises(ValueError, match=r'links: expected 1\.\.2147483647, got'):
     _native.validate_image(blob)
 
 

@@ -14,12 +14,13 @@
 //  unit      A queue holds tasks of its unit only, and a kind runs on the unit
 //            that can run it.
 //  regions   What a task declares is what its kind and tile say it touches:
-//            one write, exactly; reads, at least.  So the other rules speak of
-//            the kernels and not of a claim about them.
-//  once      Writes tile the space of every buffer: disjoint and complete.
-//            With the bijection, each element of the row view is written by
-//            exactly one task.  Hence there is no write-write pair, and a
-//            read-write pair is ordered iff the read comes after the write.
+//            one write, exactly; reads, inputs too, at least.  So the other
+//            rules speak of the kernels and not of a claim about them.
+//  once      Writes tile the space of every buffer that the image's direction
+//            writes: disjoint and complete.  With the bijection, each element
+//            of the row view is written by exactly one task.  Hence there is
+//            no write-write pair, and a read-write pair is ordered iff the
+//            read comes after the write.
 //  event     An event is a partition of a row view.  Counting tasks: every
 //            task that may write into the partition signals it, and the
 //            threshold is the sum of all signals, so it is met only after ALL
@@ -38,12 +39,18 @@
 //            after all tasks that count into it) all queues run to their end.
 //            Counters only grow, so the order of the simulation is immaterial,
 //            and earlier events only free tasks earlier.
-//  order     For every read and every partition it overlaps, some wait for the
+//  order     For every read, inputs apart, and every partition it overlaps, some wait for the
 //            partition's event precedes the reader (its own, or of a task that
 //            happens before it): by (*) all writers are done.  Or each
 //            overlapping writer itself happens before the reader.  Happens
 //            before is: queue order, and signaller -> waiter for events that
 //            count tasks.  Row events give no such edge: see `event`.
+//
+// Links of a weight gradient's chain are groups of their own to these rules,
+// but share one place in memory.  That is sound, and sums rows in row order:
+// link j > 0 reads of link j - 1 just the box that it writes (`regions`), and
+// nothing else reads a link, so by `once` and `order` link 0 writes an element
+// first, zero or not, and each link touches it once, after the link before.
 //
 // Queue order plus these edges is acyclic by `progress`, so "happens before"
 // is an order, and (*) holds in every execution that respects it.

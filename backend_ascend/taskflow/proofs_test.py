@@ -7,10 +7,10 @@ import zlib
 import numpy as np
 import pytest
 
-from backend_ascend import compiler
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
+from backend_ascend.taskflow import lowering_testing as testing
 from backend_ascend.taskflow import proofs
 from reference import config as config_lib
 from reference import precision
@@ -18,23 +18,20 @@ from reference import precision
 Kind = layout.Kind
 Buffer = layout.Buffer
 RULES = ('unit', 'regions', 'progress', 'event', 'once', 'order')
-SHAPES = {
-    'one_rank': config_lib.MoEConfig(1, 8, 2, 1, 8, 4),
-    'ragged': config_lib.MoEConfig(2, 5, 4, 2, 9, 5),
-    'k_is_e': config_lib.MoEConfig(2, 4, 4, 4, 8, 4),
-    'rank_per_expert': config_lib.MoEConfig(4, 6, 4, 2, 8, 6),
-}
-GRAINS = flow_lib.EVENT_GRAINS
-both_grains = pytest.mark.parametrize('grain', GRAINS)
+DIRECTIONS = ('forward', 'backward')
+WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
+LAST = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
+lower = testing.lower
+regions_of = testing.regions_of
+both_grains = pytest.mark.parametrize('grain', testing.GRAINS)
+both_directions = pytest.mark.parametrize('direction', DIRECTIONS)
 
 
-def lower(shape='ragged', grain='row_block', placement='combine', **options):
-  options = dict(row_block=4, col_block=3, num_aic=2, num_aiv=3) | options
-  return compiler.compile_forward(
-      SHAPES[shape],
-      precision.PrecisionPolicy(placement=placement),
-      flow_lib.Options(event_grain=grain, **options),
-  ).flow
+def lower_kind(kind, grain='row_block', **options) -> flow_lib.Flow:
+  """Returns a flow that has the kind; weight gradients are chains of three."""
+  options = dict(chain_rows=4) | options
+  direction = DIRECTIONS[kind > Kind.COMBINE]
+  return lower('ragged', grain, direction=direction, **options)
 
 
 def prove(flow) -> proofs.ProofReport:
@@ -60,14 +57,6 @@ def signals_of(flow, task) -> slice:
   t = flow.tasks[task]
   begin = int(t['signal_begin'])
   return slice(begin, begin + int(t['signal_count']))
-
-
-def regions_of(flow, task):
-  """Returns (reads, writes) of a task, as views."""
-  t = flow.tasks[task]
-  begin, reads = int(t['region_begin']), int(t['read_count'])
-  end = begin + reads + int(t['write_count'])
-  return flow.regions[begin : begin + reads], flow.regions[begin + reads : end]
 
 
 def drop_waits(flow, task, keep) -> int:
@@ -135,7 +124,7 @@ class TestSoundFlows:
   @pytest.mark.parametrize('cores', [(1, 1), (3, 5), (24, 48)])
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
   @both_grains
-  @pytest.mark.parametrize('shape', SHAPES)
+  @pytest.mark.parametrize('shape', testing.SHAPES)
   def test_are_proved(self, shape, grain, placement, cores):
     flow = lower(shape, grain, placement, num_aic=cores[0], num_aiv=cores[1])
     report = proofs.require(image_lib.serialize(flow))
@@ -148,16 +137,46 @@ class TestSoundFlows:
     assert report.events == checked['event'] == len(flow.events)
     assert checked['order'] >= np.sum(flow.tasks['kind'] != Kind.DISPATCH)
 
+  @pytest.mark.parametrize('order', flow_lib.WEIGHT_GRAD_ORDERS)
+  @pytest.mark.parametrize('chain_rows', [None, 4, 8])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @both_grains
+  @pytest.mark.parametrize('shape', testing.SHAPES)
+  def test_are_proved_backward(
+      self, shape, grain, placement, chain_rows, order
+  ):
+    for cores in [(1, 1), (3, 5), (24, 48)]:
+      flow = lower(
+          shape,
+          grain,
+          placement,
+          'backward',
+          num_aic=cores[0],
+          num_aiv=cores[1],
+          chain_rows=chain_rows,
+          weight_grad_order=order,
+      )
+      report = proofs.require(image_lib.serialize(flow))
+      checked = {rule.name: rule.checked for rule in report.rules}
+      n = len(flow.tasks)
+      assert checked['unit'] == checked['regions'] == n
+      assert checked['progress'] == checked['once'] == n
+      assert checked['event'] == len(flow.events)
+      assert checked['order'] >= np.sum(flow.tasks['wait_count'] > 0)
+
+  @both_directions
   @pytest.mark.parametrize('row_block', [1, 3, 64])
   @pytest.mark.parametrize('put_rows, token_block', [(1, 2), (3, 1), (9, 9)])
   @both_grains
   def test_are_proved_at_odd_tile_sizes(
-      self, grain, put_rows, token_block, row_block
+      self, grain, put_rows, token_block, row_block, direction
   ):
     assert prove(
         lower(
             'ragged',
             grain,
+            direction=direction,
+            chain_rows=2 * row_block,
             row_block=row_block,
             put_rows=put_rows,
             token_block=token_block,
@@ -165,12 +184,16 @@ class TestSoundFlows:
         )
     ).proved
 
-  def test_are_proved_when_capacity_cuts_the_slices(self):
-    assert prove(lower('rank_per_expert', expert_capacity=4)).proved
+  @both_directions
+  def test_are_proved_when_capacity_cuts_the_slices(self, direction):
+    assert prove(
+        lower('rank_per_expert', direction=direction, expert_capacity=4)
+    ).proved
 
-  def test_are_proved_whatever_the_order_of_a_tasks_signals(self):
-    flow = copy(lower('rank_per_expert'))
-    for task in of_kind(flow, Kind.RETURN):
+  @pytest.mark.parametrize('kind', [Kind.RETURN, Kind.RETURN_GRAD])
+  def test_are_proved_whatever_the_order_of_a_tasks_signals(self, kind):
+    flow = copy(lower_kind(kind))
+    for task in of_kind(flow, kind):
       where = signals_of(flow, task)
       flow.signals[where] = flow.signals[where][::-1].copy()
     assert prove(flow).proved
@@ -194,7 +217,7 @@ class TestUnit:
 
   @pytest.mark.parametrize('kind', list(Kind))
   def test_a_kind_that_says_the_other_unit(self, kind):
-    flow = copy(lower())
+    flow = copy(lower_kind(kind))
     task = of_kind(flow, kind)[0]
     flow.tasks['unit'][task] = 1 - flow.tasks['unit'][task]
     report = prove(flow)
@@ -204,30 +227,53 @@ class TestUnit:
 
 class TestRegions:
 
+  @both_directions
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
   @both_grains
-  def test_every_read_that_is_not_declared(self, grain, placement):
-    # Given each kind's declared reads of written buffers, when one loses its
-    # last row, then the task that still reads it is named.
-    sound = lower('ragged', grain, placement)
+  def test_every_read_that_is_not_declared(self, grain, placement, direction):
+    # Given each kind's declared reads, when one loses a row or a column at
+    # any of its four sides, then the task that still reads it is named.
+    # A link in the middle of its chain sums two row blocks.
+    sound = lower(
+        'ragged', grain, placement, direction, row_block=2, chain_rows=4
+    )
     seen = 0
-    for kind in Kind:
-      task = of_kind(sound, kind)[0]
-      for index, read in enumerate(regions_of(sound, task)[0]):
-        if read['buffer'] < Buffer.EXPERT_IN:
-          continue
-        flow = copy(sound)
-        regions_of(flow, task)[0]['row_end'][index] -= 1
-        report = prove(flow)
-        violation = named(report, 'regions', task_a=task)
-        assert ' reads ' in violation.text
-        assert refused_rules(report) == {'regions'}
-        seen += 1
-    assert seen == 6 + (placement == 'before_down')
+    for kind in np.unique(sound.tasks['kind']):
+      tasks = of_kind(sound, kind)
+      if kind in WEIGHT_GRADS:
+        tasks = tasks[sound.tasks['peer'][tasks] == 1]
+      task = tasks[-1]
+      for index in range(sound.tasks['read_count'][task]):
+        for field in ('row_begin', 'row_end', 'col_begin', 'col_end'):
+          flow = copy(sound)
+          step = 1 if field.endswith('begin') else -1
+          regions_of(flow, task)[0][field][index] += step
+          report = prove(flow)
+          violation = named(report, 'regions', task_a=task)
+          assert ' reads ' in violation.text
+          assert refused_rules(report) == {'regions'}
+          seen += 1
+    reads = {
+        ('forward', 'combine'): 9,
+        ('forward', 'before_down'): 10,
+        ('backward', 'combine'): 18,
+        ('backward', 'before_down'): 19,
+    }
+    assert seen == 4 * reads[direction, placement]
+
+  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
+  def test_a_link_that_says_it_reads_another_link(self, kind):
+    flow = copy(lower_kind(kind))
+    task = of_kind(flow, kind)[-1]
+    assert flow.tasks['peer'][task] == 2
+    regions_of(flow, task)[0]['group'][2] -= 1
+    violation = named(prove(flow), 'regions', task_a=task)
+    assert 'link 2' in violation.text
+    assert violation.region.buffer == layout.STAGE_OF_KIND[kind]
 
   @pytest.mark.parametrize('kind', list(Kind))
   def test_a_write_that_the_tile_does_not_say(self, kind):
-    flow = copy(lower())
+    flow = copy(lower_kind(kind))
     task = of_kind(flow, kind)[0]
     regions_of(flow, task)[1]['col_end'] -= 1
     violation = named(prove(flow), 'regions', task_a=task)
@@ -271,11 +317,15 @@ class TestProgress:
     assert 'progress: cycle' in violation.text
     assert violation.region.buffer == 'returned'
 
+  @both_directions
   @both_grains
-  def test_a_threshold_that_signals_cannot_reach(self, grain):
-    flow = copy(lower('ragged', grain))
-    for kind in (Kind.GATE_UP, Kind.SWIGLU, Kind.DOWN, Kind.COMBINE):
+  def test_a_threshold_that_signals_cannot_reach(self, grain, direction):
+    flow = copy(lower('ragged', grain, 'before_down', direction, chain_rows=4))
+    for kind in np.unique(flow.tasks['kind']):
       task = of_kind(flow, kind)[0]
+      if flow.tasks['wait_count'][task] == 0:
+        assert kind in (Kind.DISPATCH, Kind.DISPATCH_GRAD)
+        continue
       raised = copy(flow)
       wait = raised.waits[waits_of(raised, task)]
       event, had = int(wait['event'][0]), int(wait['threshold'][0])
@@ -312,15 +362,13 @@ class TestProgress:
 
 class TestEvent:
 
-  @pytest.mark.parametrize(
-      'kind', [k for k in Kind if k != Kind.COMBINE]
-  )
+  @pytest.mark.parametrize('kind', [k for k in Kind if k not in LAST])
   @both_grains
   def test_a_removed_signal(self, grain, kind):
     # A row signal missing from one dispatch task breaks the lemma that the
     # counter is full only when all rows of the partition have landed.
-    flow = copy(lower('ragged', grain))
-    writer = of_kind(flow, kind)[-1]
+    flow = copy(lower_kind(kind, grain))
+    writer = of_kind(flow, kind)[0]
     event = int(flow.signals[signals_of(flow, writer)]['event'][0])
     flow.tasks['signal_begin'][writer] += 1
     flow.tasks['signal_count'][writer] -= 1
@@ -358,9 +406,12 @@ class TestEvent:
     assert 'threshold: expected' in violation.text
     assert 'event' in refused_rules(report)
 
-  def test_a_lowered_threshold_of_a_row_event(self):
-    flow = copy(lower())
-    wait = waits_of(flow, of_kind(flow, Kind.GATE_UP)[0]).start
+  @pytest.mark.parametrize(
+      'kind', [Kind.GATE_UP, Kind.COMBINE, Kind.DOWN_GRAD, Kind.COMBINE_GRAD]
+  )
+  def test_a_lowered_threshold_of_a_row_event(self, kind):
+    flow = copy(lower_kind(kind))
+    wait = waits_of(flow, of_kind(flow, kind)[0]).start
     event = int(flow.waits['event'][wait])
     flow.waits['threshold'][flow.waits['event'] == event] -= 1
     flow.events['threshold'][event] -= 1
@@ -368,10 +419,12 @@ class TestEvent:
     assert violation.event == event
     assert 'rows of the partition' in violation.text
 
-  @pytest.mark.parametrize('kind', [Kind.DISPATCH, Kind.GATE_UP])
+  @pytest.mark.parametrize(
+      'kind', [Kind.DISPATCH, Kind.GATE_UP, Kind.DISPATCH_GRAD, *WEIGHT_GRADS]
+  )
   @both_grains
   def test_a_signal_to_the_wrong_event(self, grain, kind):
-    flow = copy(lower('ragged', grain, row_block=2))
+    flow = copy(lower_kind(kind, grain, row_block=2))
     writer, other = of_kind(flow, kind)[[0, -1]]
     at, to = signals_of(flow, writer).start, signals_of(flow, other).start
     event = int(flow.signals['event'][at])
@@ -384,11 +437,12 @@ class TestEvent:
     ]
     assert [v.event for v in missing] == [event]
 
+  @pytest.mark.parametrize('kind', [Kind.DISPATCH, Kind.DISPATCH_GRAD])
   @pytest.mark.parametrize('field', ['rank', 'amount'])
   @both_grains
-  def test_a_signal_of_the_wrong_home_or_amount(self, grain, field):
-    flow = copy(lower('ragged', grain))
-    writer = of_kind(flow, Kind.DISPATCH)[0]
+  def test_a_signal_of_the_wrong_home_or_amount(self, grain, field, kind):
+    flow = copy(lower_kind(kind, grain))
+    writer = of_kind(flow, kind)[0]
     at = signals_of(flow, writer).start
     if field == 'rank':
       flow.signals['rank'][at] = 1 - flow.signals['rank'][at]
@@ -400,9 +454,10 @@ class TestEvent:
     if field == 'rank':
       named(report, 'event', task_a=writer)
 
-  def test_a_row_counted_twice(self):
-    flow = copy(lower('rank_per_expert'))
-    task = of_kind(flow, Kind.RETURN)[0]
+  @pytest.mark.parametrize('kind', [Kind.RETURN, Kind.RETURN_GRAD])
+  def test_a_row_counted_twice(self, kind):
+    flow = copy(lower_kind(kind))
+    task = of_kind(flow, kind)[0]
     where = signals_of(flow, task)
     flow.signals[where.start + 1] = flow.signals[where.start]
     violation = [
@@ -410,19 +465,31 @@ class TestEvent:
     ]
     assert [v.task_a for v in violation] == [task]
 
-  def test_a_row_signal_that_leaves_partitions_out(self):
-    flow = copy(lower())
-    task = of_kind(flow, Kind.DISPATCH)[0]
+  @pytest.mark.parametrize(
+      'kind',
+      [Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD],
+  )
+  def test_a_row_signal_that_leaves_partitions_out(self, kind):
+    flow = copy(lower_kind(kind))
+    task = of_kind(flow, kind)[0]
     flow.signals['span'][signals_of(flow, task).start] -= 1
     violation = named(prove(flow), 'event', task_a=task)
     assert 'over all partitions' in violation.text
 
-  def test_a_row_signal_of_a_task_that_sends_no_row_there(self):
-    # Given a GEMM task that counts rows of expert_in, though it sends none,
+  @pytest.mark.parametrize(
+      'put_kind, kind',
+      [
+          (Kind.DISPATCH, Kind.GATE_UP),
+          (Kind.DISPATCH_GRAD, Kind.DOWN_GRAD),
+          (Kind.RETURN_GRAD, Kind.COMBINE_GRAD),
+      ],
+  )
+  def test_a_row_signal_of_a_task_that_sends_no_row_there(self, put_kind, kind):
+    # Given a task that counts rows which others put, though it sends none,
     # when proved, then it is named: such counts would fill the event early.
-    flow = copy(lower())
-    task = of_kind(flow, Kind.GATE_UP)[0]
-    put = flow.signals[signals_of(flow, of_kind(flow, Kind.DISPATCH)[0])]
+    flow = copy(lower_kind(kind))
+    task = of_kind(flow, kind)[0]
+    put = flow.signals[signals_of(flow, of_kind(flow, put_kind)[0])][:1]
     flow.tasks['signal_begin'][task] = len(flow.signals)
     flow.tasks['signal_count'][task] = 1
     flow = dataclasses.replace(
@@ -447,22 +514,14 @@ class TestEvent:
 class TestOnce:
 
   def test_an_element_written_twice(self):
-    # Given a GEMM task whose tile and region both move onto its neighbour's,
+    # Given a GEMM task whose tile and regions all move onto its neighbour's,
     # when proved, then both writers and the common box are named.
     flow = copy(lower())
     task, other = of_kind(flow, Kind.DOWN)[[1, 0]]
-    for table, rows in (
-        (flow.tasks, (task, other)),
-        (
-            flow.regions,
-            [
-                flow.tasks['region_begin'][t] + flow.tasks['read_count'][t]
-                for t in (task, other)
-            ],
-        ),
-    ):
-      for field in ('col_begin', 'col_end'):
-        table[field][rows[0]] = table[field][rows[1]]
+    for field in ('col_begin', 'col_end'):
+      flow.tasks[field][task] = flow.tasks[field][other]
+    for index in (0, 1):
+      regions_of(flow, task)[index][:] = regions_of(flow, other)[index]
     report = prove(flow)
     assert refused_rules(report) == {'once'}
     violation = named(report, 'once', other, task)
@@ -482,7 +541,7 @@ class TestOnce:
   @pytest.mark.parametrize('kind', list(Kind))
   @both_grains
   def test_a_missing_write(self, grain, kind):
-    flow = lower('ragged', grain)
+    flow = lower_kind(kind, grain)
     task = of_kind(flow, kind)[1]
     write = regions_of(flow, task)[1][0]
     report = prove(without_task(flow, task))
@@ -512,11 +571,69 @@ class TestOnce:
         'activation', 'rows', 0, expert, (0, 12), (0, 5)
     )
 
+  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
+  def test_the_gradient_of_an_expert_that_nobody_zeroes(self, kind):
+    # Given one task a tile, when those of an expert are gone, then its
+    # gradient would keep what stood there: nobody writes it, rows or none.
+    flow = lower_kind(kind, chain_rows=None)
+    for task in reversed(of_kind(flow, kind)):
+      if flow.tasks['expert'][task] == 3:
+        flow = without_task(flow, task)
+    report = prove(flow)
+    assert refused_rules(report) == {'once'}
+    assert named(report, 'once').region == proofs.Region(
+        layout.STAGE_OF_KIND[kind], 'rows', 1, 1,
+        *{
+            Kind.DOWN_WEIGHT_GRAD: ((0, 5), (0, 9)),
+            Kind.GATE_UP_WEIGHT_GRAD: ((0, 9), (0, 10)),
+        }[kind],
+    )  # fmt: skip
+
+  @pytest.mark.parametrize('link', [0, 1, 2])
+  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
+  def test_a_weight_gradient_accumulated_twice(self, kind, link):
+    # Given a chain of three links, when one does the work of another once
+    # more, then both are named, and the rows that nobody sums any more.
+    flow = copy(lower_kind(kind))
+    chain = [
+        t
+        for t in of_kind(flow, kind)
+        if flow.tasks['expert'][t] == 1
+        and flow.tasks['row_block'][t] == flow.tasks['col_block'][t] == 1
+    ]
+    task, other = chain[(link + 1) % 3], chain[link]
+    flow.tasks['peer'][task] = link
+    for index in (0, 1):
+      regions_of(flow, task)[index][:] = regions_of(flow, other)[index]
+    report = prove(flow)
+    both = min(task, other), max(task, other)
+    violation = named(report, 'once', *both)
+    assert violation.region.buffer == layout.STAGE_OF_KIND[kind]
+    assert violation.region.group == 3 + link
+    assert violation.text.count(f'link {link},') == 2
+    assert 'both write' in violation.text
+    missing = [v for v in report.violations if 'no task writes' in v.text]
+    assert [v.region.group for v in missing] == [3 + (link + 1) % 3]
+
+  @pytest.mark.parametrize('link', [0, 1, 2])
+  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
+  def test_a_dropped_link(self, kind, link):
+    flow = lower_kind(kind)
+    (task, *_) = [
+        t for t in of_kind(flow, kind) if flow.tasks['peer'][t] == link
+    ]
+    report = prove(without_task(flow, task))
+    violation = named(report, 'once')
+    assert 'no task writes' in violation.text
+    assert violation.region.group == link
+
   def test_an_overlap_of_one_column(self):
     flow = copy(lower())
     task = of_kind(flow, Kind.GATE_UP)[1]
     flow.tasks['col_begin'][task] -= 1
-    regions_of(flow, task)[1]['col_begin'] -= 1
+    reads, writes = regions_of(flow, task)
+    reads['col_begin'][1] -= 1  # of w_gate_up
+    writes['col_begin'] -= 1
     report = prove(flow)
     assert refused_rules(report) == {'once'}
     violation = named(report, 'once', task_b=task)
@@ -536,13 +653,15 @@ class TestOnce:
     assert [(v.task_a, v.task_b) for v in found] == [(tall, t) for t in below]
     assert [v.region.rows for v in found] == [(4, 8), (8, 12)]
 
-  def test_a_buffer_without_a_space(self):
-    flow = lower()
-    spaces = flow.spaces[flow.spaces['buffer'] != Buffer.Y]
+  @pytest.mark.parametrize('kind', list(Kind))
+  def test_a_buffer_without_a_space(self, kind):
+    flow = lower_kind(kind)
+    stage = layout.STAGE_OF_KIND[kind]
+    spaces = flow.spaces[flow.spaces['buffer'] != Buffer[stage.upper()]]
     report = prove(dataclasses.replace(flow, spaces=spaces))
     assert refused_rules(report) == {'once'}
-    texts = [v.text for v in report.violations]
-    assert 'once: spaces of y: expected one' in texts[0]
+    texts = [v.text for v in report.violations if v.rule == 'once']
+    assert f'once: spaces of {stage}: expected one' in texts[0]
     assert any('has no space in that view' in text for text in texts)
 
   def test_a_buffer_written_in_two_views(self):
@@ -558,28 +677,71 @@ class TestOnce:
 
 class TestOrder:
 
-  @pytest.mark.parametrize('kind', [k for k in Kind if k != Kind.DISPATCH])
+  @pytest.mark.parametrize(
+      'kind',
+      [k for k in Kind if k not in (Kind.DISPATCH, Kind.DISPATCH_GRAD)],
+  )
+  @pytest.mark.parametrize('at', [0, -1])
   @both_grains
-  def test_a_removed_wait(self, grain, kind):
+  def test_a_removed_wait(self, grain, at, kind):
     # Given many cores, so that no other task of the same core has waited,
-    # when the first task of a kind waits for nothing, then it is the reader
-    # and a writer of what it reads is named.
-    flow = copy(lower('ragged', grain, num_aic=200, num_aiv=200))
-    task = of_kind(flow, kind)[0]
+    # when a task of a kind waits for nothing, then it is the reader and a
+    # writer of what it reads is named.
+    placement = 'before_down' if kind > Kind.COMBINE else 'combine'
+    flow = copy(
+        lower_kind(
+            kind, grain, placement=placement, num_aic=200, num_aiv=200
+        )
+    )
+    task = of_kind(flow, kind)[at]
     event = int(flow.waits['event'][waits_of(flow, task).start])
     drop_waits(flow, task, lambda _: False)
     report = prove(flow)
     assert refused_rules(report) == {'order'}
     violation = named(report, 'order', task_b=task)
     assert violation.event == event
-    writers = np.flatnonzero(
-        flow.tasks['kind']
-        == {s: k for k, s in layout.STAGE_OF_KIND.items()}[
-            violation.region.buffer
-        ]
-    )
-    assert violation.task_a in writers
+    reader, writer = flow.tasks[task], flow.tasks[violation.task_a]
+    kind_written = layout.Kind(int(writer['kind']))
+    assert layout.STAGE_OF_KIND[kind_written] == violation.region.buffer
+    assert kind in LAST or writer['expert'] == reader['expert']
     assert layout.Kind(kind).name.lower() + '(rank' in violation.text
+
+  @pytest.mark.parametrize('link', [1, 2])
+  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
+  @both_grains
+  def test_a_weight_gradient_accumulated_out_of_order(self, grain, kind, link):
+    # Given a link that waits for its rows but not for the link before it,
+    # when proved, then both links of the chain are named.
+    flow = copy(lower_kind(kind, grain, num_aic=200, num_aiv=200))
+    target = regions_of(flow, of_kind(flow, kind)[0])[1]['buffer'][0]
+    chained = flow.events['buffer'] == target
+    task = next(
+        t for t in of_kind(flow, kind) if flow.tasks['peer'][t] == link
+    )
+    assert drop_waits(flow, task, lambda e: not chained[e]) == 1
+    report = prove(flow)
+    assert refused_rules(report) == {'order'}
+    (violation,) = report.violations
+    t, before = flow.tasks[task], flow.tasks[violation.task_a]
+    assert violation.task_b == task
+    assert before['kind'] == kind and before['peer'] == link - 1
+    for field in ('rank', 'expert', 'row_begin', 'col_begin'):
+      assert before[field] == t[field]
+    assert f'link {link},' in violation.text
+    assert f'link {link - 1},' in violation.text
+
+  def test_links_in_queue_order_need_no_wait(self):
+    flow = copy(lower_kind(Kind.DOWN_WEIGHT_GRAD, num_aic=1))
+    chained = np.isin(
+        flow.events['buffer'], [Buffer.D_W_DOWN, Buffer.D_W_GATE_UP]
+    )
+    dropped = sum(
+        drop_waits(flow, task, lambda e: not chained[e])
+        for kind in WEIGHT_GRADS
+        for task in of_kind(flow, kind)
+    )
+    assert dropped == 4 * 2 * (6 + 12)
+    assert prove(flow).proved
 
   def test_a_wait_for_the_wrong_event(self):
     flow = copy(lower('ragged', num_aic=200, num_aiv=200))
@@ -608,31 +770,47 @@ class TestOrder:
     assert dropped > 10
     assert prove(flow).proved
 
+  @both_directions
   @both_grains
-  def test_waits_made_needless_by_other_waits_may_go(self, grain):
-    # swiglu and return read the row header, which gate/up waited for.
+  def test_waits_made_needless_by_other_waits_may_go(self, grain, direction):
+    # SwiGLU and the puts home read the row header, which the first GEMM
+    # waited for, forward and backward.
     flow = copy(
-        lower('ragged', grain, 'before_down', num_aic=200, num_aiv=200)
+        lower(
+            'ragged',
+            grain,
+            'before_down',
+            direction,
+            num_aic=200,
+            num_aiv=200,
+        )
     )
-    arrived = flow.events['buffer'] == Buffer.EXPERT_IN
+    arrived = np.isin(flow.events['buffer'], testing.SLICES)
     dropped = 0
-    for kind in (Kind.SWIGLU, Kind.RETURN):
-      for task in of_kind(flow, kind):
-        dropped += drop_waits(flow, task, lambda e: not arrived[e])
-    assert dropped >= len(of_kind(flow, Kind.SWIGLU))
+    row_wise = Kind.SWIGLU, Kind.RETURN, Kind.SWIGLU_GRAD, Kind.RETURN_GRAD
+    for task in np.flatnonzero(np.isin(flow.tasks['kind'], row_wise)):
+      dropped += drop_waits(flow, task, lambda e: not arrived[e])
+    assert dropped >= 4 * (1 if grain == 'expert' else 3)
     assert prove(flow).proved
 
-  def test_a_row_event_orders_nothing_but_its_own_partition(self):
-    # Given gate/up of partition 1 on the core that has waited for partition
-    # 0, when it waits for nothing, then it is refused: the same tasks send
-    # both, but partition 0 may be full before they have sent the rest.
-    flow = copy(lower('ragged', num_aic=1))
-    tasks = of_kind(flow, Kind.GATE_UP)
+  @pytest.mark.parametrize(
+      'kind, puts',
+      [
+          (Kind.GATE_UP, Kind.DISPATCH),
+          (Kind.DOWN_GRAD, Kind.DISPATCH_GRAD),
+      ],
+  )
+  def test_a_row_event_orders_nothing_but_its_own_partition(self, kind, puts):
+    # Given the first GEMM of partition 1 on the core that has waited for
+    # partition 0, when it waits for nothing, then it is refused: the same tasks
+    # send both, but partition 0 may be full before they have sent the rest.
+    flow = copy(lower_kind(kind, num_aic=1))
+    tasks = of_kind(flow, kind)
     second = [t for t in tasks if flow.tasks['row_block'][t] == 1]
     for task in second:
       drop_waits(flow, task, lambda _: False)
     violation = named(prove(flow), 'order', task_b=second[0])
-    assert flow.tasks['kind'][violation.task_a] == Kind.DISPATCH
+    assert flow.tasks['kind'][violation.task_a] == puts
 
   def test_writers_that_happen_before_need_no_wait(self):
     # Given returns that stand before combine on the one core, when combine
@@ -680,7 +858,7 @@ def races(flow) -> set[tuple[int, int]]:
     (w,) = regions_of(flow, writer)[1]
     for read in regions_of(flow, reader)[0]:
       sent = w['view'] == layout.View.SENDER
-      fold = r if w['buffer'] == Buffer.EXPERT_IN else flow.config.num_experts
+      fold = r if w['buffer'] in testing.SLICES else flow.config.num_experts
       if (
           read['buffer'] != w['buffer']
           or w['rank'] not in (read['rank'], layout.ANY_RANK)
@@ -708,18 +886,19 @@ def races(flow) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize('cores', [(1, 1), (2, 2)])
 @pytest.mark.parametrize('seed', range(6))
+@both_directions
 @both_grains
-def test_order_agrees_with_brute_force(grain, seed, cores, request):
+def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
   # Given a flow from which some waits were dropped at random, when its races
   # are found pair by pair, then the proof refuses it iff there is one, and
   # names a true one.
   rng = np.random.default_rng(zlib.crc32(request.node.name.encode()))
   flow = copy(
-      compiler.compile_forward(
+      testing.COMPILE[direction](
           config_lib.MoEConfig(2, 2, 2, 1, 2, 2),
           precision.PrecisionPolicy(placement='before_down'),
           flow_lib.Options(
-              grain, 2, 2, num_aic=cores[0], num_aiv=cores[1]
+              grain, 2, 2, num_aic=cores[0], num_aiv=cores[1], chain_rows=2
           ),
       ).flow
   )

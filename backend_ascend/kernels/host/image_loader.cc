@@ -305,19 +305,22 @@ int64_t LowestRank(uint16_t buffer, uint16_t view) {
   return home && view == kSender ? kAnyRank : 0;
 }
 
+// Regions are of what the image's layer touches; events and spaces of what its
+// tasks write.
 bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
-                 uint16_t buffer, uint16_t view, int32_t rank, Extent* extent,
-                 Checker* check) {
+                 uint16_t buffer, uint16_t view, int32_t rank, bool written,
+                 Extent* extent, Checker* check) {
   if (!check->Range(table, i, "buffer", buffer, 0, kNumBuffers - 1) ||
       !check->Range(table, i, "view", view, 0, kNumViews - 1)) {
     return false;
   }
   const ImageHeader& h = *v.header;
-  if (kBuffers[buffer].use[h.direction] == Use::kAbsent) {
+  const Use use = kBuffers[buffer].use[h.direction];
+  if (use == Use::kAbsent || (written && use == Use::kInput)) {
     return check->Refuse(
-        "%s[%" PRId64 "].buffer: expected a buffer of the %s layer, got %s",
+        "%s[%" PRId64 "].buffer: expected one that the %s layer %s, got %s",
         table, i, h.direction == kForward ? "forward" : "backward",
-        BufferName(buffer));
+        written ? "writes" : "touches", BufferName(buffer));
   }
   *extent = ExtentOf(h, buffer, view);
   if (extent->groups == 0) {
@@ -334,7 +337,8 @@ bool CheckRegions(const ImageView& v, Checker* check) {
   for (int64_t i = 0; i < v.num_regions; ++i) {
     const RegionDesc& r = v.regions[i];
     Extent e;
-    if (!CheckBuffer(v, "regions", i, r.buffer, r.view, r.rank, &e, check) ||
+    if (!CheckBuffer(v, "regions", i, r.buffer, r.view, r.rank, false, &e,
+                     check) ||
         !check->Range("regions", i, "group", r.group, 0, e.groups - 1) ||
         !check->Interval("regions", i, "row_begin", "row_end", r.row_begin,
                          r.row_end, e.rows) ||
@@ -347,22 +351,12 @@ bool CheckRegions(const ImageView& v, Checker* check) {
   return true;
 }
 
-// Events and spaces are of what tasks of this image write.
-bool CheckWritten(const ImageView& v, const char* table, int64_t i,
-                  uint16_t buffer, Checker* check) {
-  if (kBuffers[buffer].use[v.header->direction] == Use::kWritten) return true;
-  return check->Refuse("%s[%" PRId64
-                       "].buffer: expected a buffer that tasks write, got the "
-                       "input %s",
-                       table, i, BufferName(buffer));
-}
-
 bool CheckEvents(const ImageView& v, Checker* check) {
   for (int64_t i = 0; i < v.num_events; ++i) {
     const EventDesc& e = v.events[i];
     Extent x;
-    if (!CheckBuffer(v, "events", i, e.buffer, kRows, e.rank, &x, check) ||
-        !CheckWritten(v, "events", i, e.buffer, check) ||
+    if (!CheckBuffer(v, "events", i, e.buffer, kRows, e.rank, true, &x,
+                     check) ||
         !check->Range("events", i, "group", e.group, 0, x.groups - 1) ||
         !check->Range("events", i, "part_rows", e.part_rows, 1, kMaxInt32) ||
         !check->Range("events", i, "part", e.part, 0,
@@ -380,8 +374,8 @@ bool CheckSpaces(const ImageView& v, Checker* check) {
   for (int64_t i = 0; i < v.num_spaces; ++i) {
     const SpaceDesc& s = v.spaces[i];
     Extent e;
-    if (!CheckBuffer(v, "spaces", i, s.buffer, s.view, s.rank, &e, check) ||
-        !CheckWritten(v, "spaces", i, s.buffer, check) ||
+    if (!CheckBuffer(v, "spaces", i, s.buffer, s.view, s.rank, true, &e,
+                     check) ||
         !check->Range("spaces", i, "groups", s.groups, e.groups, e.groups) ||
         !check->Range("spaces", i, "rows", s.rows, e.rows, e.rows) ||
         !check->Range("spaces", i, "cols", s.cols, e.cols, e.cols) ||
