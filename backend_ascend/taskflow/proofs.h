@@ -39,7 +39,8 @@
 //            after all tasks that count into it) all queues run to their end.
 //            Counters only grow, so the order of the simulation is immaterial,
 //            and earlier events only free tasks earlier.
-//  order     For every read, inputs apart, and every partition it overlaps, some wait for the
+//  order     For every read, inputs apart, and every partition it overlaps,
+//  some wait for the
 //            partition's event precedes the reader (its own, or of a task that
 //            happens before it): by (*) all writers are done.  Or each
 //            overlapping writer itself happens before the reader.  Happens
@@ -58,43 +59,12 @@
 #ifndef BACKEND_ASCEND_TASKFLOW_PROOFS_H_
 #define BACKEND_ASCEND_TASKFLOW_PROOFS_H_
 
-#include <cstdint>
-#include <vector>
-
 #include "backend_ascend/kernels/host/image_loader.h"
+#include "backend_ascend/taskflow/proof_result.h"
 
 namespace hpmoe {
 
-enum Rule : int32_t {
-  kUnitRule = 0,
-  kRegionsRule = 1,
-  kProgressRule = 2,
-  kEventRule = 3,
-  kOnceRule = 4,
-  kOrderRule = 5,
-  kNumRules = 6,
-};
-
 const char* RuleName(int32_t rule);
-
-// One refusal.  Tasks and event are -1 where there is none.
-struct Violation {
-  int32_t rule;
-  bool has_region;
-  int64_t task_a;
-  int64_t task_b;
-  int64_t event;
-  RegionDesc region;
-  char text[384];
-};
-
-struct ProofResult {
-  // What each rule looked at: tasks, regions, tasks run, events, writes,
-  // (read, partition) pairs.
-  int64_t checked[kNumRules];
-  int64_t refused[kNumRules];
-  std::vector<Violation> violations;
-};
 
 // `view` must come from LoadImage.  Reports at most `max_violations` per rule.
 // Cost: O(tasks + waits + signals + regions + events), times a logarithm for

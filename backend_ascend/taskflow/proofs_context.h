@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend_ascend/kernels/host/image_loader.h"
-#include "backend_ascend/taskflow/proofs.h"
+#include "backend_ascend/taskflow/proof_result.h"
 
 namespace hpmoe::proofs {
 
