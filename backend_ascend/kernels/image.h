@@ -137,10 +137,12 @@ struct TaskDesc {
   uint16_t unit;      // Unit
   int32_t rank;       // rank that executes
   int32_t expert;     // global expert, or kNoExpert
-  int32_t peer;       // kReturn at grain expert: destination rank of the
-                      // slice; kDispatch: owner of `expert`; otherwise
-                      // kRowBlockRange
-  int32_t row_begin;  // slice rows, rows of the expert, or tokens
+  int32_t peer;       // kDispatch, kDispatchGrad: owner of `expert`; puts
+                      // home at grain expert: destination rank of the
+                      // slice; weight gradients: position in the chain;
+                      // otherwise kRowBlockRange
+  int32_t row_begin;  // slice rows, rows of the expert, tokens, or (weight
+                      // gradients) rows of the weight
   int32_t row_end;
   int32_t col_begin;  // columns written
   int32_t col_end;
