@@ -1,0 +1,74 @@
+"""The example is right, and its bug is found where docs/find_a_bug.md says."""
+
+import pytest
+
+from parity_tests import check
+from parity_tests import lanes
+from parity_tests import main
+from parity_tests.examples import fused_moe
+
+# Of the page.
+SHAPE = ('--preset=tiny', '--ranks=2', '--tokens=24', '--routing=zipf')
+
+
+def _check(function, lane: str, **kwargs) -> check.Report:
+  return check.run(
+      check.Request(
+          preset='tiny',
+          ranks=2,
+          tokens=24,
+          routing='zipf',
+          lanes=(lane,),
+          options=check.flow_lib.Options(row_block=fused_moe.TILE),
+          candidate=f'{fused_moe.__name__}:{function.__name__}',
+          **kwargs,
+      )
+  )
+
+
+def _failing(report: check.Report) -> set[str]:
+  return {r.stage for r in report.results if r.verdict == lanes.FAIL}
+
+
+@pytest.mark.parametrize('lane', ('exact', 'bounded'))
+@pytest.mark.parametrize(
+    ('dtype', 'placement'),
+    [('float32', 'combine'), ('bfloat16', 'before_down')],
+)
+def test_the_right_version_passes(lane, dtype, placement):
+  report = _check(
+      fused_moe.fused_moe, lane, dtype=dtype, placement=placement
+  )
+
+  assert report.verdict == lanes.PASS
+  judged = {
+      r.stage for r in report.results if r.verdict != lanes.NOT_CAPTURED
+  }
+  assert {'expert_in', 'gate_up', 'activation', 'expert_out'} <= judged
+
+
+@pytest.mark.parametrize('lane', ('exact', 'bounded'))
+def test_the_bug_is_found_at_its_stage_and_tile(lane):
+  # When a kernel with the wrong mask returns its intermediates,
+  report = _check(fused_moe.fused_moe_with_a_bug, lane)
+
+  # then the last row of the tile is named, every column of it,
+  first = report.first_failure
+  assert first is not None
+  assert (first.stage, first.rank, first.expert) == ('gate_up', 0, 0)
+  assert (first.row_block, first.col_block) == (0, 0)
+  assert first.index[:2] == (0, 5)
+  assert (first.source_rank, first.token, first.slot) == (1, 12, 1)
+  assert (first.bad_rows, first.bad_cols) == (1, 32)
+  # and lane bounded blames only the stages that multiply.
+  if lane == 'bounded':
+    assert _failing(report) == {'gate_up', 'expert_out', 'layer'}
+
+
+def test_y_alone_names_a_token():
+  report = _check(fused_moe.y_with_a_bug, 'bounded')
+
+  first = report.first_failure
+  assert first is not None and first.stage == 'y'
+  assert first.expert is None
+  assert _failing(report) == {'y', 'layer'}
