@@ -28,10 +28,9 @@ def _failing(report: check.Report) -> set[str]:
   return {r.stage for r in report.results if r.verdict == lanes.FAIL}
 
 
-@pytest.mark.parametrize('lane', ('exact', 'bounded'))
 @pytest.mark.parametrize(
-    ('dtype', 'placement'),
-    [('float32', 'combine'), ('bfloat16', 'before_down')],
+    ('lane', 'dtype', 'placement'),
+    [('exact', 'float32', 'combine'), ('bounded', 'bfloat16', 'before_down')],
 )
 def test_the_right_version_passes(lane, dtype, placement):
   report = _check(
