@@ -1,0 +1,173 @@
+"""A fused MoE layer as a user might write one, right and with a bug.
+
+docs/find_a_bug.md walks through it.  The whole layer is one jitted function: it
+takes types from `reference/`, and none of its computations.
+"""
+
+from collections.abc import Callable, Mapping
+import functools
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+from reference import config as config_lib
+from reference import precision
+
+# Rows of one GEMM tile.
+TILE = 16
+
+Inputs = Mapping[str, np.ndarray]
+Outputs = dict[str, jax.Array]
+Mask = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def fused_moe(
+    inputs: Inputs,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+) -> Outputs:
+  """Returns y and the intermediates, under the names of `tensors.STAGES`."""
+  return _layer(config, policy, _owned, **inputs)
+
+
+def fused_moe_with_a_bug(
+    inputs: Inputs,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+) -> Outputs:
+  """As `fused_moe`, but with the wrong mask."""
+  return _layer(config, policy, _owned_with_a_bug, **inputs)
+
+
+def y_with_a_bug(
+    inputs: Inputs,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+) -> Outputs:
+  """As `fused_moe_with_a_bug`, but keeps the intermediates to itself."""
+  return {'y': fused_moe_with_a_bug(inputs, config, policy)['y']}
+
+
+def _owned(row: jax.Array, begin: jax.Array, end: jax.Array) -> jax.Array:
+  return (row >= begin) & (row < end)
+
+
+def _owned_with_a_bug(
+    row: jax.Array, begin: jax.Array, end: jax.Array
+) -> jax.Array:
+  # One row too early: takes the last row of the expert before, where that row
+  # lies in the same tile.
+  return (row >= begin - 1) & (row < end)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _layer(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    owned: Mask,
+    *,
+    x: jax.Array,
+    topk_ids: jax.Array,
+    topk_weights: jax.Array,
+    w_gate_up: jax.Array,
+    w_down: jax.Array,
+) -> Outputs:
+  top_k, width = config.top_k, config.d_model
+  slot, begin, end, home = _sort(config, topk_ids)
+  gemm = jax.vmap(functools.partial(_grouped_gemm, owned))
+
+  tokens = x.reshape(-1, width)
+  expert_in = tokens.at[slot // top_k].get(mode='fill', fill_value=0)
+  gate_up = _store(policy, gemm(expert_in, w_gate_up, begin, end))
+
+  gate, up = jnp.split(gate_up.astype(jnp.float32), 2, axis=-1)
+  if policy.activation == 'swiglu':
+    gate = jax.nn.silu(gate)
+  hidden = gate * up
+  if policy.placement == 'before_down':
+    weights = topk_weights.reshape(-1)
+    weights = weights.at[slot].get(mode='fill', fill_value=0)
+    hidden = hidden * weights[..., None]
+  activation = _store(policy, hidden)
+  expert_out = _store(policy, gemm(activation, w_down, begin, end))
+
+  returned = expert_out.reshape(-1, width)[home]
+  terms = returned.astype(jnp.float32)
+  if policy.placement == 'combine':
+    terms = terms * topk_weights[..., None]
+  return dict(
+      expert_in=expert_in,
+      gate_up=gate_up,
+      activation=activation,
+      expert_out=expert_out,
+      returned=returned,
+      y=_store(policy, jnp.sum(terms, axis=2)),
+  )
+
+
+def _sort(
+    config: config_lib.MoEConfig, topk_ids: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+  """Sorts all slots by expert, and so by owner.
+
+  Returns:
+    `[R, N]` slot of each packed row, one past the last slot if it has none;
+    `[R, L]` first row of each expert and the end; `[R, T, K]` row of each slot,
+    counted over all ranks' N rows.
+  """
+  ids = topk_ids.reshape(-1)
+  order = jnp.argsort(ids, stable=True)
+  counts = jnp.bincount(ids, length=config.num_experts)
+  end = jnp.cumsum(counts).reshape(config.num_ranks, -1)
+  begin = end - counts.reshape(end.shape)
+  first = begin[:, :1]
+  row = jnp.arange(config.num_rows)
+  slot = order.at[first + row].get(mode='fill', fill_value=ids.size)
+  slot = jnp.where(row < end[:, -1:] - first, slot, ids.size)
+  owner = ids // config.experts_per_rank
+  place = jnp.argsort(order) - first[owner, 0]
+  home = (owner * config.num_rows + place).reshape(topk_ids.shape)
+  return slot, begin - first, end - first, home
+
+
+def _grouped_gemm(
+    owned: Mask,
+    rows: jax.Array,
+    weights: jax.Array,
+    begin: jax.Array,
+    end: jax.Array,
+) -> jax.Array:
+  """Multiplies `rows` `[N, A]` by their experts' `weights` `[L, A, B]`.
+
+  Each expert visits every tile of the packed rows that it has a row in; it
+  stores the rows that it owns, so a tile on an edge is visited by several.
+
+  Returns:
+    `[N, B]` float32, zero where no expert owns the row.
+  """
+  padded = jnp.pad(rows, ((0, -len(rows) % TILE), (0, 0)))
+  first = begin // TILE
+  visits = jnp.where(end > begin, (end - 1) // TILE - first + 1, 0)
+  visits_end = jnp.cumsum(visits)
+
+  def visit(number: jax.Array, out: jax.Array) -> jax.Array:
+    e = jnp.searchsorted(visits_end, number, side='right')
+    start = (first[e] + number - visits_end[e] + visits[e]) * TILE
+    tile = lax.dynamic_slice_in_dim(padded, start, TILE)
+    new = jnp.dot(tile, weights[e], preferred_element_type=jnp.float32)
+    old = lax.dynamic_slice_in_dim(out, start, TILE)
+    mask = owned(start + jnp.arange(TILE), begin[e], end[e])
+    new = jnp.where(mask[:, None], new, old)
+    return lax.dynamic_update_slice_in_dim(out, new, start, axis=0)
+
+  out = jnp.zeros((len(padded), weights.shape[-1]), jnp.float32)
+  return lax.fori_loop(0, visits_end[-1], visit, out)[: len(rows)]
+
+
+def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
+  # Inside one jitted function XLA may drop a convert to bfloat16 and back, and
+  # the next stage would read what was never stored.
+  info = jnp.finfo(policy.storage)
+  return lax.reduce_precision(a, info.nexp, info.nmant).astype(policy.storage)

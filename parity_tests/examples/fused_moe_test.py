@@ -1,0 +1,71 @@
+"""The example is right, and its bug is found where docs/find_a_bug.md says."""
+
+import pytest
+
+from backend_ascend.taskflow import flow as flow_lib
+from parity_tests import check
+from parity_tests import lanes
+from parity_tests.examples import fused_moe
+
+
+def _check(function, lane: str, **kwargs) -> check.Report:
+  """Runs the command of the page."""
+  return check.run(
+      check.Request(
+          preset='tiny',
+          ranks=2,
+          tokens=24,
+          routing='zipf',
+          lanes=(lane,),
+          options=flow_lib.Options(row_block=fused_moe.TILE),
+          candidate=f'{fused_moe.__name__}:{function.__name__}',
+          **kwargs,
+      )
+  )
+
+
+def _failing(report: check.Report) -> set[str]:
+  return {r.stage for r in report.results if r.verdict == lanes.FAIL}
+
+
+@pytest.mark.parametrize(
+    ('lane', 'dtype', 'placement'),
+    [('exact', 'float32', 'combine'), ('bounded', 'bfloat16', 'before_down')],
+)
+def test_the_right_version_passes(lane, dtype, placement):
+  report = _check(
+      fused_moe.fused_moe, lane, dtype=dtype, placement=placement
+  )
+
+  assert report.verdict == lanes.PASS
+  judged = {
+      r.stage for r in report.results if r.verdict != lanes.NOT_CAPTURED
+  }
+  assert {'expert_in', 'gate_up', 'activation', 'expert_out'} <= judged
+
+
+@pytest.mark.parametrize('lane', ('exact', 'bounded'))
+def test_the_bug_is_found_at_its_stage_and_tile(lane):
+  # When a kernel with the wrong mask returns its intermediates,
+  report = _check(fused_moe.fused_moe_with_a_bug, lane)
+
+  # then the first tile with a wrong last row is named, and its row,
+  first = report.first_failure
+  assert first is not None
+  assert (first.stage, first.rank, first.expert) == ('gate_up', 0, 0)
+  assert (first.row_block, first.col_block) == (0, 0)
+  assert first.index[:2] == (0, 5)
+  assert (first.source_rank, first.token, first.slot) == (1, 12, 1)
+  assert first.bad_rows == 1
+  # and lane bounded blames only the stages that multiply.
+  if lane == 'bounded':
+    assert _failing(report) == {'gate_up', 'expert_out', 'layer'}
+
+
+def test_y_alone_names_a_token():
+  report = _check(fused_moe.y_with_a_bug, 'bounded')
+
+  first = report.first_failure
+  assert first is not None and first.stage == 'y'
+  assert first.expert is None
+  assert _failing(report) == {'y', 'layer'}
