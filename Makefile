@@ -2,6 +2,7 @@
 # make test        style, types and the test suite, MindSpore included
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
 # make sweep       slow tests, then every preset, rank count and routing
+# make sanitize    the native tests under ASan and UBSan, then under TSan
 # make bench       the measured figures
 # make format      style that a tool can mend, and the BUILD files
 # make clean       removes what the others made
@@ -49,6 +50,41 @@ test-newest: $(VENV)/newest.stamp
 sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 	$(BIN)/hpmoe sweep
+
+# A copy of the tree holds the sanitized extension, and the interpreter is the one
+# below the environment, whose editable install would import the plain one.
+SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*_test.py) \
+  $(addprefix backend_ascend/taskflow/,image_loader_test.py proofs_test.py)
+
+define CHECK_SANITIZED
+import os; from backend_ascend import _native; \
+assert _native.__file__.startswith(os.getcwd()), _native.__file__
+endef
+
+.PHONY: sanitize sanitize-address sanitize-thread
+sanitize: sanitize-address sanitize-thread
+sanitize-address: SANITIZE = address,undefined
+sanitize-thread: SANITIZE = thread
+sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
+	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
+	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
+	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS)
+	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree
+	cp -r reference backend_ascend parity_tests conftest.py pyproject.toml \
+	  out/sanitize/$*/tree
+	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree
+	export PYTHONPATH="$$($(BIN)/python -c \
+	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+	python="$$(readlink -f $(BIN)/python)"; cd out/sanitize/$*/tree; \
+	export LD_PRELOAD="$$(ldd backend_ascend/_native*.so \
+	  | awk '/lib.*san|libstdc/ { print $$3 }' | tr '\n' ' ')"; \
+	export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1; \
+	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1; \
+	"$$python" -c '$(CHECK_SANITIZED)'; \
+	"$$python" -m pytest -p xdist -n $(JOBS) --capture=sys \
+	  -p no:cacheprovider -m "not slow" $(SANITIZED_TESTS)
 
 BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp
