@@ -256,10 +256,10 @@ class Bench:
       results += exact_lane(request, self, candidate, progress)
     if set(request.lanes) - {'exact'}:
       results += real_lanes(request, self, candidate, progress)
-    if all(r.verdict == lanes.NOT_CAPTURED for r in results):
+    if all(r.verdict == lanes.NOT_JUDGED for r in results):
       raise NothingToJudge(
           f'lane: expected one that can judge what {candidate.name} returned, '
-          f'got {list(request.lanes)}'
+          f'got {list(request.lanes)}: {results[0].why}'
       )
     results.sort(key=lambda r: lanes.LANES.index(r.lane))
     return list(with_replay(request, results))
@@ -329,10 +329,10 @@ def exact_lane(
   made = bench.exact_inputs()
   try:
     got = candidate.run(made.config, made.policy, made.arrays)
-  except candidates.FaultDoesNothing as error:
+  except candidates.CannotJudge as error:
     return [
         lanes.Result(
-            'y', 'exact', ORACLE_RULE, verdict=lanes.NOT_CAPTURED,
+            'y', 'exact', ORACLE_RULE, verdict=lanes.NOT_JUDGED,
             why=str(error),
         )
     ]  # fmt: skip

@@ -25,7 +25,7 @@ LAYER = 'layer'  # the fused layer, x to y, as one operator
 ORDER = (*tensors.PLAN, *tensors.STAGES, LAYER)
 BOUND_RULE = 'a-priori rounding bound'
 
-PASS, FAIL, NOT_CAPTURED = 'pass', 'fail', 'not captured'
+PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 
 # Elements under judgement at once: some dozen float64 temporaries of them.
 _CHUNK = 1 << 18
@@ -94,8 +94,9 @@ class Result:
     worst_ulp: largest distance to what was expected.
     worst_abs: largest |got - expected|; NaN if an element is not finite.
     worst_element: coordinates of that element, None if nothing differs.
-    verdict: PASS, FAIL or NOT_CAPTURED.
-    why: the limit that broke, or what is missing.
+    verdict: PASS, FAIL or NOT_JUDGED.
+    why: the limit that broke, or why nothing was judged.
+    missing: the tensor that would have to be returned, or ''.
     values: the rule's metrics by name.
     failure: the first bad tile, None if it passes.
     grids: per rank `[B, C]` bool, bad tiles.
@@ -111,6 +112,7 @@ class Result:
   worst_element: tuple[int, ...] | None = None
   verdict: str = PASS
   why: str = ''
+  missing: str = ''
   values: Mapping[str, float] = dataclasses.field(default_factory=dict)
   failure: Failure | None = None
   grids: tuple[np.ndarray, ...] = ()
@@ -118,8 +120,9 @@ class Result:
 
 def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:
   return Result(
-      stage, lane, rule, verdict=NOT_CAPTURED, why=f'{what} not returned'
-  )
+      stage, lane, rule, verdict=NOT_JUDGED, why=f'{what} not returned',
+      missing=what,
+  )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -223,8 +223,8 @@ def test_what_is_not_returned_is_not_judged_and_does_not_pass(bench):
   by_lane = {
       (r.stage, r.lane): r.verdict for r in results if r.lane != 'standard'
   }
-  assert by_lane['gate_up', 'bounded'] == lanes.NOT_CAPTURED
-  assert by_lane['expert_in', 'exact'] == lanes.NOT_CAPTURED
+  assert by_lane['gate_up', 'bounded'] == lanes.NOT_JUDGED
+  assert by_lane['expert_in', 'exact'] == lanes.NOT_JUDGED
   assert by_lane['y', 'bounded'] == lanes.PASS
   assert by_lane[lanes.LAYER, 'bounded'] == lanes.PASS
 
@@ -279,3 +279,21 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
       right = tiling.rows(name, expected[name], rank)
       got = golden.rows(name, rank, 0, len(right))
       np.testing.assert_allclose(got.value, right, rtol=1e-11, atol=1e-12)
+
+
+class OnlySwiglu(Spoiled):
+  """A right kernel that has no other activation."""
+
+  def run(self, config, policy, inputs):
+    if policy.activation != 'swiglu':
+      raise candidates.CannotJudge('it does swiglu only')
+    return super().run(config, policy, inputs)
+
+
+def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
+  results = _judge(bench, OnlySwiglu(bench), lanes=('exact', 'bounded'))
+
+  exact, *others = results
+  assert (exact.lane, exact.verdict) == ('exact', 'not judged')
+  assert exact.why == 'it does swiglu only'
+  assert {r.verdict for r in others} == {lanes.PASS}

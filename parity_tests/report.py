@@ -21,11 +21,10 @@ _FAILURE = (
     'token', 'source_rank', 'slot', 'index', 'got', 'expected', 'ulp',
     'bad_rows', 'bad_cols', 'pattern', 'replay',
 )  # fmt: skip
-_GREEN, _RED, _YELLOW, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[33m', '\x1b[0m'
+_GREEN, _RED, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[0m'
 _COLOURS = {
     lanes.PASS: _GREEN,
     lanes.FAIL: _RED,
-    lanes.NOT_CAPTURED: _YELLOW,
 }
 
 
@@ -96,29 +95,42 @@ def _number(value: float) -> str:
   return f'{value:.3g}'
 
 
+def _judged(report: check.Report) -> list[lanes.Result]:
+  return [r for r in report.results if r.verdict != lanes.NOT_JUDGED]
+
+
+def _missing(report: check.Report) -> list[str]:
+  """Returns the tensors that would have had to be returned."""
+  missing = {r.missing for r in report.results}
+  return [name for name in lanes.ORDER if name in missing]
+
+
 def _cells(result: lanes.Result) -> tuple[str, ...]:
-  if result.verdict == lanes.NOT_CAPTURED:
-    blank = ('-',) * 5
-  else:
-    blank = (
-        str(result.tiles),
-        str(result.failed),
-        str(result.worst_ulp),
-        _number(result.worst_abs),
-        '-'
-        if result.worst_element is None
-        else ','.join(map(str, result.worst_element)),
-    )
-  return (result.stage, result.lane, result.rule, *blank, result.verdict)
+  element = '-'
+  if result.worst_element is not None:
+    element = ','.join(map(str, result.worst_element))
+  return (
+      result.stage,
+      result.lane,
+      result.rule,
+      str(result.tiles),
+      str(result.failed),
+      # No distance leads to a NaN.
+      '-' if math.isnan(result.worst_abs) else str(result.worst_ulp),
+      _number(result.worst_abs),
+      element,
+      result.verdict,
+  )
 
 
 def table(report: check.Report, colour: bool = False) -> str:
-  """Returns one line per comparison, under a heading."""
+  """Returns one line per comparison that was made, under a heading."""
   heading = tuple(name.replace('_', ' ') for name in _COLUMNS)
-  rows = [_cells(r) for r in report.results]
+  judged = _judged(report)
+  rows = [_cells(r) for r in judged]
   widths = [max(map(len, column)) for column in zip(heading, *rows)]
   lines = [_line(heading, widths), _line(['-' * w for w in widths], widths)]
-  for row, result in zip(rows, report.results):
+  for row, result in zip(rows, judged):
     text = _line(row, widths)
     if colour:
       text = f'{_COLOURS[result.verdict]}{text}{_PLAIN}'
@@ -156,12 +168,26 @@ def notes(report: check.Report) -> str:
         f'{name}: {standards.get(name).version}'
         for name in report.config['standards']
     ]
-  reasons = dict.fromkeys(
-      f'not judged: {r.stage} ({r.lane}): {r.why}'
+  missing = _missing(report)
+  if missing:
+    lines.append(f'not judged, because not returned: {", ".join(missing)}')
+  lines += dict.fromkeys(
+      f'not judged: lane {r.lane}: {r.why}'
       for r in report.results
-      if r.verdict == lanes.NOT_CAPTURED
+      if r.verdict == lanes.NOT_JUDGED and not r.missing
   )
-  return '\n'.join([*lines, *reasons])
+  if _only_exact_fails(report):
+    lines.append(
+        "hint: lane exact sets policy.activation='product'; a kernel that does "
+        "only swiglu should say so: function.activations = ('swiglu',)"
+    )
+  return '\n'.join(lines)
+
+
+def _only_exact_fails(report: check.Report) -> bool:
+  failed = {r.lane for r in report.results if r.verdict == lanes.FAIL}
+  # Only a name of the user's has a colon.
+  return ':' in report.config['candidate'] and failed == {'exact'}
 
 
 def failure(report: check.Report) -> str:
@@ -211,13 +237,16 @@ def _token(first: lanes.Failure) -> str:
 
 def summary(report: check.Report) -> str:
   """Returns the last line."""
-  judged = [r for r in report.results if r.verdict != lanes.NOT_CAPTURED]
+  judged = _judged(report)
   failed = sum(r.verdict == lanes.FAIL for r in judged)
   tiles_seen = sum(r.tiles for r in judged)
-  unjudged = len(report.results) - len(judged)
+  seen = ''
+  if _missing(report):
+    stages = {r.stage for r in judged}
+    names = (name for name in lanes.ORDER if name in stages)
+    seen = f' (judged: {", ".join(names)})'
   return (
-      f'{report.verdict.upper()}: {len(judged) - failed} of {len(judged)} '
-      f'comparisons pass, {tiles_seen} tiles'
-      + (f', {unjudged} not judged' if unjudged else '')
-      + f', {report.seconds:.1f} s'
+      f'{report.verdict.upper()}{seen}: {len(judged) - failed} of '
+      f'{len(judged)} comparisons pass, {tiles_seen} tiles, '
+      f'{report.seconds:.1f} s'
   )

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from parity_tests import check
+from parity_tests import lanes
 from parity_tests import patterns
 from parity_tests import report
 from parity_tests import ulp
@@ -61,3 +63,64 @@ def test_small_integers_are_not_called_rounded():
   said = patterns.describe(got, right, got != right, right)
 
   assert 'bfloat16' not in said
+
+
+def _report(*results, candidate='mine:forward'):
+  config = dict(candidate=candidate, standards=[])
+  return check.Report(config, results, 1.5)
+
+
+Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, tiles=4)
+
+
+def test_what_was_not_returned_is_told_once_not_in_the_table():
+  made = _report(
+      *(
+          lanes.not_captured(name, lane, 'rule', name)
+          for name in ('returned', 'gate_up')
+          for lane in ('exact', 'bounded')
+      ),
+      Y,
+  )
+
+  assert 'gate_up' not in report.table(made)
+  assert report.notes(made) == (
+      'not judged, because not returned: gate_up, returned'
+  )
+  assert report.summary(made) == (
+      'PASS (judged: y): 1 of 1 comparisons pass, 4 tiles, 1.5 s'
+  )
+
+
+def test_a_lane_that_cannot_judge_says_why():
+  why = 'mine:forward declares activations'
+  exact = lanes.Result(
+      'y', 'exact', 'rule', verdict=lanes.NOT_JUDGED, why=why
+  )
+
+  made = _report(exact, Y)
+
+  assert report.notes(made) == f'not judged: lane exact: {why}'
+  assert report.summary(made).startswith('PASS: 1 of 1 ')
+
+
+@pytest.mark.parametrize(
+    ('lane', 'candidate', 'hints'),
+    [
+        ('exact', 'mine:forward', True),
+        ('bounded', 'mine:forward', False),
+        ('exact', 'backend_ascend', False),
+    ],
+)
+def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
+  bad = lanes.Result('y', lane, 'rule', verdict=lanes.FAIL)
+
+  said = report.notes(_report(bad, Y, candidate=candidate))
+
+  assert ("lane exact sets policy.activation='product'" in said) == hints
+
+
+def test_no_distance_is_given_to_nan():
+  bad = lanes.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
+
+  assert report.table(_report(bad)).split()[-4:] == ['-', 'nan', '-', 'fail']
