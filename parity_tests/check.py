@@ -262,7 +262,7 @@ class Bench:
           f'got {list(request.lanes)}: {results[0].why}'
       )
     results.sort(key=lambda r: lanes.LANES.index(r.lane))
-    return list(with_replay(request, results))
+    return list(with_replay(request, with_hint(results)))
 
 
 def run(request: Request, progress: Progress = lambda step: None) -> Report:
@@ -286,6 +286,22 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
       results=tuple(results),
       seconds=time.perf_counter() - start,
   )
+
+
+def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
+  """Tells who returned only y how to have a failure located."""
+  missing = {r.missing for r in results}
+  wanted = [name for name in tensors.STAGES if name in missing]
+  if not wanted:
+    return list(results)
+  hint = f'return {", ".join(wanted)} to locate it nearer'
+  hinted = []
+  for result in results:
+    failure = result.failure
+    if failure is not None and result.stage in ('y', lanes.LAYER):
+      failure = dataclasses.replace(failure, hint=failure.hint or hint)
+    hinted.append(dataclasses.replace(result, failure=failure))
+  return hinted
 
 
 def with_replay(

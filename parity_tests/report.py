@@ -16,10 +16,11 @@ _COLUMNS = (
     'stage', 'lane', 'rule', 'tiles', 'failed', 'worst_ulp', 'worst_abs',
     'worst_element', 'verdict',
 )  # fmt: skip
+_HEADING = (*_COLUMNS[:7], 'of_bound', *_COLUMNS[7:])
 _FAILURE = (
     'stage', 'lane', 'rule', 'rank', 'expert', 'row_block', 'col_block',
     'token', 'source_rank', 'slot', 'index', 'got', 'expected', 'ulp',
-    'bad_rows', 'bad_cols', 'pattern', 'replay',
+    'bad_rows', 'bad_cols', 'rows', 'cols', 'hint', 'pattern', 'replay',
 )  # fmt: skip
 _GREEN, _RED, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[0m'
 _COLOURS = {
@@ -106,6 +107,7 @@ def _missing(report: check.Report) -> list[str]:
 
 
 def _cells(result: lanes.Result) -> tuple[str, ...]:
+  share = result.values.get('error_of_bound')
   element = '-'
   if result.worst_element is not None:
     element = ','.join(map(str, result.worst_element))
@@ -118,6 +120,7 @@ def _cells(result: lanes.Result) -> tuple[str, ...]:
       # No distance leads to a NaN.
       '-' if math.isnan(result.worst_abs) else str(result.worst_ulp),
       _number(result.worst_abs),
+      _number(share) if share is not None else '-',
       element,
       result.verdict,
   )
@@ -125,7 +128,7 @@ def _cells(result: lanes.Result) -> tuple[str, ...]:
 
 def table(report: check.Report, colour: bool = False) -> str:
   """Returns one line per comparison that was made, under a heading."""
-  heading = tuple(name.replace('_', ' ') for name in _COLUMNS)
+  heading = tuple(name.replace('_', ' ') for name in _HEADING)
   judged = _judged(report)
   rows = [_cells(r) for r in judged]
   widths = [max(map(len, column)) for column in zip(heading, *rows)]
@@ -141,7 +144,7 @@ def table(report: check.Report, colour: bool = False) -> str:
 def _line(cells, widths) -> str:
   # Names to the left, figures to the right.
   aligned = [
-      f'{c:>{w}}' if 3 <= i <= 7 else f'{c:<{w}}'
+      f'{c:>{w}}' if 3 <= i <= 8 else f'{c:<{w}}'
       for i, (c, w) in enumerate(zip(cells, widths))
   ]
   return '  '.join(aligned).rstrip()
@@ -206,26 +209,41 @@ def failure(report: check.Report) -> str:
   if first.row_block is None:
     where.append('past the last valid row')
   else:
-    where += [f'row block {first.row_block}', f'column block {first.col_block}']
+    where += [
+        f'{lanes.block_name(first.stage)} {first.row_block}',
+        f'column block {first.col_block}',
+    ]
   lines = [
       f'first failure: {first.stage} ({first.lane}: {first.rule})',
       f'  where     {", ".join(where)}',
       f'  element   {first.stage}{list(first.index)}{_token(first)}',
       f'  got       {first.got!r}',
       f'  expected  {first.expected!r}',
-      f'  ulp       {first.ulp}',
-      f'  bad       {first.bad_rows} rows, {first.bad_cols} columns of it',
+      f'  ulp       {"-" if _is_nan(first) else first.ulp}',
   ]
+  if first.bad_rows:
+    lines.append(
+        f'  bad in this tile: {first.bad_rows} of {first.rows} rows, '
+        f'{first.bad_cols} of {first.cols} columns'
+    )
   if result.why:
     lines.append(f'  rule      {result.why}')
   if first.pattern:
     lines.append(f'  pattern   {first.pattern}')
+  if first.hint:
+    lines.append(f'  hint      {first.hint}')
   lines.append(f'  replay    {first.replay}')
   if result.grids and sum(g.size for g in result.grids) > 1:
-    labels = [f'  rank {rank}' for rank in range(len(result.grids))]
-    lines += ['  tiles, by expert and row block (# bad):']
-    lines.append(tiles.ascii_map(result.grids, labels))
+    block = lanes.block_name(first.stage)
+    owner = 'expert and ' if block == 'row block' else ''
+    lines.append(f'  tiles, by {owner}{block} (# bad):')
+    drawn = tiles.ascii_map(result.grids, result.experts)
+    lines += [f'  {line}' for line in drawn.splitlines()]
   return '\n'.join(lines)
+
+
+def _is_nan(first: lanes.Failure) -> bool:
+  return math.isnan(first.got) or math.isnan(first.expected)
 
 
 def _token(first: lanes.Failure) -> str:

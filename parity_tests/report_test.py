@@ -1,5 +1,6 @@
 """Plain data and text of a report."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -123,4 +124,42 @@ def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
 def test_no_distance_is_given_to_nan():
   bad = lanes.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
 
-  assert report.table(_report(bad)).split()[-4:] == ['-', 'nan', '-', 'fail']
+  assert report.table(_report(bad)).split()[-5:-3] == ['-', 'nan']
+
+
+def _failing(stage, got=1.5):
+  first = lanes.Failure(
+      stage, 'bounded', 'rule', rank=1, expert=None, row_block=2, col_block=0,
+      token=9, source_rank=1, slot=None, index=(1, 9, 3), got=got,
+      expected=1.0, ulp=77, bad_rows=1, bad_cols=234, rows=23, cols=256,
+      hint='look there', replay='hpmoe check',
+  )  # fmt: skip
+  return lanes.Result(
+      stage, 'bounded', 'rule', 4, 1, verdict=lanes.FAIL, failure=first,
+      grids=(np.zeros((2, 1), bool), np.array([[False], [True]])),
+      experts=(np.full(2, -1),) * 2,
+  )  # fmt: skip
+
+
+def test_a_failure_speaks_of_the_tile_it_is_in():
+  said = report.failure(_report(_failing('y')))
+
+  assert 'bad in this tile: 1 of 23 rows, 234 of 256 columns' in said
+  assert 'rank 1, token block 2, column block 0' in said
+  assert 'tiles, by token block (# bad):' in said
+  assert '  hint      look there' in said
+  assert said.splitlines()[-1] == '  rank 1 column block 0   .#'
+
+
+def test_a_failure_gives_nan_no_distance():
+  said = report.failure(_report(_failing('y', got=float('nan'))))
+
+  assert '  ulp       -\n' in said
+
+
+def test_the_share_of_the_bound_is_in_the_table():
+  held = dataclasses.replace(Y, values={'error_of_bound': 0.25})
+
+  heading, _, row = report.table(_report(held)).splitlines()
+
+  assert 'of bound' in heading and row.split()[-3:] == ['0.25', '-', 'pass']
