@@ -51,11 +51,21 @@ class CandidateError(RuntimeError):
 
   Attributes:
     diagnosis: of our own runtime, or None.
+    replay: the command that shows it again, or None.
+    seconds: wall time until then, or None.
   """
 
-  def __init__(self, text: str, diagnosis: runtime.Diagnosis | None = None):
+  def __init__(
+      self,
+      text: str,
+      diagnosis: runtime.Diagnosis | None = None,
+      replay: str | None = None,
+      seconds: float | None = None,
+  ):
     super().__init__(text)
     self.diagnosis = diagnosis
+    self.replay = replay
+    self.seconds = seconds
 
 
 class Candidate(Protocol):

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from parity_tests import candidates
 from parity_tests import check
+from parity_tests import faults_table
 from parity_tests import lanes
 from parity_tests import standards
 from parity_tests import tiles
@@ -78,17 +80,37 @@ def to_json(report: check.Report) -> dict[str, Any]:
   )  # fmt: skip
 
 
-def error_json(request: check.Request, text: str) -> dict[str, Any]:
+def error_json(
+    request: check.Request, error: candidates.CandidateError | str
+) -> dict[str, Any]:
   """Returns the report of a candidate that gave no answer."""
+  seconds = getattr(error, 'seconds', None)
   return jsonable(
       dict(
           verdict=lanes.FAIL,
-          error=text,
+          error=str(error),
           config=dataclasses.asdict(request),
           stages=[],
-          first_failure=None,
+          first_failure=_blocked(error),
           versions=check.versions(),
+          seconds=None if seconds is None else round(seconds, 3),
       )
+  )
+
+
+def _blocked(error: candidates.CandidateError | str) -> dict | None:
+  """Returns the task that a launch ended at, as a failure."""
+  diagnosis = getattr(error, 'diagnosis', None)
+  if diagnosis is None or diagnosis.task is None:
+    return None
+  task = diagnosis.task
+  return dict.fromkeys(_FAILURE) | dict(
+      stage=faults_table.STAGE_OF.get(task.kind),
+      rank=task.rank,
+      expert=task.expert if task.expert >= 0 else None,
+      row_block=task.row_block,
+      col_block=task.col_block,
+      replay=error.replay,
   )
 
 
