@@ -11,8 +11,8 @@ A candidate of the user is `pkg.module:function` with
 It must return 'y' and may return any tensor of `tensors.PLAN` and `STAGES`,
 under the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
 nearer to its cause a fault is found.  A function that cannot do every
-`policy.activation` says so: `function.activations = ('swiglu',)`.  It runs in a process of its own, so that
-one which crashes or hangs ends with a report.
+`policy.activation` says so: `function.activations = ('swiglu',)`.  It runs in a
+process of its own, so that one which crashes or hangs ends with a report.
 """
 
 from collections.abc import Callable, Mapping
