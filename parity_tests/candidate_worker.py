@@ -1,68 +1,141 @@
 """Runs the user's candidate in a process of its own; see `candidates`."""
 
+from collections.abc import Callable, Mapping
 import importlib
+import inspect
 import json
 import pathlib
 import sys
 import traceback
+from typing import NoReturn
 
 
-def _refuse(job: pathlib.Path, text: str, request: bool) -> None:
-  """Leaves word and ends; `request` says that the request was wrong."""
-  (job / 'error.json').write_text(json.dumps(dict(text=text, request=request)))
+def _refuse(job: pathlib.Path, text: str, kind: str = 'request') -> NoReturn:
+  """Leaves word and ends; `kind` is one of `candidates._KINDS`."""
+  word = dict(text=' '.join(text.split()), kind=kind)
+  (job / 'error.json').write_text(json.dumps(word))
   sys.exit(1)
 
 
-def _function(job: pathlib.Path, name: str):
-  module_name, _, path = name.partition(':')
+def _print_traceback(error: Exception) -> None:
+  """Prints the user's frames, without those that led to them."""
+  frame = error.__traceback__
+  while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
+    frame = frame.tb_next
+  traceback.print_exception(type(error), error, frame)
+
+
+def _is_ours(filename: str) -> bool:
+  return filename in (__file__, importlib.__file__) or filename.startswith(
+      '<frozen importlib'
+  )
+
+
+def _import(job: pathlib.Path, name: str):
   try:
-    found = importlib.import_module(module_name)
-  except ModuleNotFoundError as error:
-    _refuse(job, f'candidate: expected a module, got {error}', True)
+    return importlib.import_module(name)
   except Exception as error:  # pylint: disable=broad-except
-    traceback.print_exc()
-    _refuse(job, f'{module_name}: raised on import: {error!r}', False)
+    missing = getattr(error, 'name', None) or ''
+    if not isinstance(error, ImportError):
+      text = f'{name}: raised on import: {error!r}'
+    elif f'{name}.'.startswith(f'{missing}.'):
+      _refuse(job, f'candidate: expected a module, got {error}')
+    else:
+      text = f'{name}: its import failed: {error}'
+    _print_traceback(error)
+    _refuse(job, text, 'failed')
+
+
+def _function(job: pathlib.Path, name: str) -> Callable:
+  module_name, _, path = name.partition(':')
+  found = _import(job, module_name)
   for part in path.split('.'):
     if not hasattr(found, part):
       _refuse(
           job,
           f'candidate: expected a function in {module_name}, got {path!r}, '
           'which it has not',
-          True,
       )
     found = getattr(found, part)
   if not callable(found):
-    _refuse(job, f'candidate: expected a function, got {found!r}', True)
+    _refuse(job, f'candidate: expected a function, got {found!r}')
   return found
+
+
+def _check_arguments(job: pathlib.Path, name: str, function: Callable) -> None:
+  try:
+    signature = inspect.signature(function)
+  except ValueError:  # a built-in keeps it to itself
+    return
+  try:
+    signature.bind('inputs', 'config', 'policy')
+  except TypeError as error:
+    path = name.partition(':')[2]
+    _refuse(
+        job,
+        f'{name}: expected function(inputs, config, policy), got '
+        f'{path}{signature}: {error}',
+    )
+
+
+def _check_activation(
+    job: pathlib.Path, name: str, function: Callable, activation: str
+) -> None:
+  known = getattr(function, 'activations', None)
+  if known is not None and activation not in known:
+    _refuse(
+        job,
+        f'{name} declares activations {tuple(known)}, which lack '
+        f'policy.activation={activation!r}',
+        'cannot',
+    )
+
+
+def _arrays(job: pathlib.Path, name: str, outputs):
+  """Returns the outputs as arrays."""
+  import numpy as np
+
+  if not isinstance(outputs, Mapping):
+    got = type(outputs).__name__
+    if hasattr(outputs, 'shape') and hasattr(outputs, 'dtype'):
+      got += f' {outputs.dtype} {list(outputs.shape)}'
+    _refuse(job, f"{name}: expected a mapping with 'y', got {got}")
+  arrays = {}
+  for key, value in outputs.items():
+    try:
+      arrays[key] = np.asarray(value)
+    except (TypeError, ValueError) as error:
+      kind = type(value).__name__
+      _refuse(job, f'{name}: {key}: expected an array, got {kind}: {error}')
+  return arrays
 
 
 def main(job: pathlib.Path) -> None:
   request = json.loads((job / 'request.json').read_text())
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
-  import numpy as np
-
   from parity_tests import candidates
   from reference import config as config_lib
   from reference import precision
 
-  function = _function(job, request['candidate'])
+  name = request['candidate']
+  function = _function(job, name)
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
+  _check_arguments(job, name, function)
+  _check_activation(job, name, function, policy.activation)
   inputs = candidates.load(job / 'inputs')
   try:
-    outputs = dict(function(inputs, config, policy))
-    outputs = {name: np.asarray(value) for name, value in outputs.items()}
+    outputs = function(inputs, config, policy)
   except Exception as error:  # pylint: disable=broad-except
-    traceback.print_exc()
-    _refuse(job, f'{request["candidate"]}: raised {error!r}', False)
+    _print_traceback(error)
+    _refuse(job, f'{name}: raised {error!r}', 'failed')
+  arrays = _arrays(job, name, outputs)
   try:
-    candidates.check_outputs(
-        request['candidate'], config, policy, outputs
-    )
+    candidates.check_outputs(name, config, policy, arrays)
   except ValueError as error:
-    _refuse(job, str(error), True)
-  candidates.save(job / 'outputs', outputs)
+    _refuse(job, str(error))
+  candidates.save(job / 'outputs', arrays)
 
 
 if __name__ == '__main__':

@@ -10,8 +10,9 @@ A candidate of the user is `pkg.module:function` with
 
 It must return 'y' and may return any tensor of `tensors.PLAN` and `STAGES`,
 under the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
-nearer to its cause a fault is found.  It runs in a process of its own, so that
-one which crashes or hangs ends with a report.
+nearer to its cause a fault is found.  A function that cannot do every
+`policy.activation` says so: `function.activations = ('swiglu',)`.  It runs in a
+process of its own, so that one which crashes or hangs ends with a report.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,11 +51,21 @@ class CandidateError(RuntimeError):
 
   Attributes:
     diagnosis: of our own runtime, or None.
+    replay: the command that shows it again, or None.
+    seconds: wall time until then, or None.
   """
 
-  def __init__(self, text: str, diagnosis: runtime.Diagnosis | None = None):
+  def __init__(
+      self,
+      text: str,
+      diagnosis: runtime.Diagnosis | None = None,
+      replay: str | None = None,
+      seconds: float | None = None,
+  ):
     super().__init__(text)
     self.diagnosis = diagnosis
+    self.replay = replay
+    self.seconds = seconds
 
 
 class Candidate(Protocol):
@@ -88,7 +99,11 @@ class Candidate(Protocol):
     """
 
 
-class FaultDoesNothing(ValueError):
+class CannotJudge(ValueError):
+  """The candidate has no answer to this request, and says so."""
+
+
+class FaultDoesNothing(CannotJudge):
   """No task changes a bit if it commits the fault."""
 
 
@@ -168,6 +183,14 @@ class Megakernel:
     return runtime.launch_serial(image, inputs)
 
 
+# What the worker may leave word of.
+_KINDS = {
+    'request': ValueError,
+    'failed': CandidateError,
+    'cannot': CannotJudge,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Subprocess:
   """The user's function, in a process of its own.
@@ -217,15 +240,16 @@ class Subprocess:
           f'{self.name}: expected an answer within {self.timeout_s:g} s, got '
           'none'
       ) from error
-    if not code:
-      return
     told = job / 'error.json'
-    if not told.exists():
-      how = f'signal {-code}' if code < 0 else f'exit code {code}'
-      raise CandidateError(f'{self.name}: expected an answer, got {how}')
-    word = json.loads(told.read_text())
-    kind = ValueError if word['request'] else CandidateError
-    raise kind(word['text'])
+    if told.exists():
+      word = json.loads(told.read_text())
+      raise _KINDS[word['kind']](word['text'])
+    # `save` writes the dtypes last.
+    if not code and (job / 'outputs' / 'dtypes.json').exists():
+      return
+    how = f'signal {-code}' if code < 0 else f'exit code {code}'
+    how = how if code else 'exit status 0 without one'
+    raise CandidateError(f'{self.name}: expected an answer, got {how}')
 
 
 def save(folder: pathlib.Path, values: Tensors) -> None:

@@ -116,3 +116,75 @@ def test_a_name_that_is_no_function_is_a_wrong_request(candidate, name, text):
 
   with pytest.raises(ValueError, match=text):
     _run(candidates.Subprocess(name))
+
+
+@pytest.mark.parametrize(
+    'body',
+    ('os._exit(0)', 'raise SystemExit(0)', 'raise SystemExit'),
+)
+def test_a_quiet_exit_is_no_answer(candidate, body):
+  with pytest.raises(candidates.CandidateError) as error:
+    _run(candidate(f'def forward(*a): {body}'))
+
+  assert str(error.value) == (
+      'user_kernel:forward: expected an answer, got exit status 0 without one'
+  )
+
+
+@pytest.mark.parametrize(
+    ('body', 'text'),
+    [
+        ('def forward(*a): return None', "a mapping with 'y', got NoneType"),
+        (
+            'def forward(i, *a): return i["x"]',
+            "a mapping with 'y', got ndarray float32 \\[1, 3, 4\\]",
+        ),
+        (
+            'def forward(*a): return dict(y=[[1], [1, 2]])',
+            'y: expected an array, got list: ',
+        ),
+        (
+            'def forward(x): pass',
+            'expected function\\(inputs, config, policy\\), got forward\\(x\\)',
+        ),
+    ],
+    ids=('none', 'array', 'ragged', 'arity'),
+)
+def test_a_wrong_answer_is_told_in_one_line(candidate, capfd, body, text):
+  with pytest.raises(ValueError, match=text) as error:
+    _run(candidate(body))
+
+  assert '\n' not in str(error.value)
+  assert not capfd.readouterr().err
+
+
+def test_a_traceback_holds_the_users_frames_only(candidate, capfd):
+  source = 'def inner(): raise KeyError("boom")\ndef forward(*a): inner()'
+  with pytest.raises(candidates.CandidateError):
+    _run(candidate(source))
+
+  said = capfd.readouterr().err
+  assert 'in inner' in said and 'in forward' in said and 'boom' in said
+  assert 'candidate_worker' not in said
+
+
+def test_an_import_that_fails_in_the_users_module_is_named(candidate, capfd):
+  with pytest.raises(candidates.CandidateError) as error:
+    _run(candidate('import no_such_toolkit\ndef forward(*a): pass'))
+
+  assert 'user_kernel: its import failed' in str(error.value)
+  assert "'no_such_toolkit'" in str(error.value)
+  assert 'candidate_worker' not in capfd.readouterr().err
+
+
+def test_a_kernel_may_say_which_activations_it_does(candidate):
+  ours = candidate("""
+      def forward(inputs, config, policy):
+        return dict(y=inputs['x'])
+      forward.activations = ('swiglu',)
+      """)
+
+  assert set(_run(ours)) == {'y'}
+  policy = precision.PrecisionPolicy(activation='product')
+  with pytest.raises(candidates.CannotJudge, match="declares .*'swiglu'.*prod"):
+    ours.run(CONFIG, policy, _inputs('float32'))

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import shlex
+import shutil
+import sys
 import time
 from typing import Any
 
@@ -83,9 +86,10 @@ class Request:
   fault: str | None = None
   arguments: tuple[str, ...] = ()
 
-  def replay(self, lane: str) -> str:
-    """Returns the command that repeats one lane of this check."""
-    return shlex.join(['hpmoe', 'check', *self.arguments, f'--lane={lane}'])
+  def replay(self, *lanes_: str) -> str:
+    """Returns the command that repeats some lanes of this check."""
+    lane = f'--lane={",".join(lanes_)}'
+    return shlex.join([program(), 'check', *self.arguments, lane])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +116,16 @@ class Report:
     """The failing tile that comes first in dependency order."""
     found = [r.failure for r in self.results if r.failure is not None]
     return min(found, key=lanes.Failure.order, default=None)
+
+
+def program() -> str:
+  """Returns what runs `hpmoe` if it is typed here."""
+  invoked = sys.argv[0]
+  if os.path.basename(invoked) != 'hpmoe':
+    return 'hpmoe'
+  found = shutil.which('hpmoe')
+  same = found and os.path.realpath(found) == os.path.realpath(invoked)
+  return 'hpmoe' if same else invoked
 
 
 def versions() -> dict[str, str]:
@@ -256,13 +270,13 @@ class Bench:
       results += exact_lane(request, self, candidate, progress)
     if set(request.lanes) - {'exact'}:
       results += real_lanes(request, self, candidate, progress)
-    if all(r.verdict == lanes.NOT_CAPTURED for r in results):
+    if all(r.verdict == lanes.NOT_JUDGED for r in results):
       raise NothingToJudge(
           f'lane: expected one that can judge what {candidate.name} returned, '
-          f'got {list(request.lanes)}'
+          f'got {list(request.lanes)}: {results[0].why}'
       )
     results.sort(key=lambda r: lanes.LANES.index(r.lane))
-    return list(with_replay(request, results))
+    return list(with_replay(request, with_hint(results)))
 
 
 def run(request: Request, progress: Progress = lambda step: None) -> Report:
@@ -280,12 +294,38 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
   candidate = make_candidate(request)
   progress('inputs')
   bench = Bench(request)
-  results = bench.judge(request, candidate, progress)
+  try:
+    results = bench.judge(request, candidate, progress)
+  except candidates.CandidateError as error:
+    replay = request.replay(*request.lanes)
+    told = f'; replay: {replay}' if error.diagnosis else ''
+    raise candidates.CandidateError(
+        f'{error}{told}',
+        error.diagnosis,
+        replay,
+        time.perf_counter() - start,
+    ) from error
   return Report(
       config=describe(request, bench.made, candidate),
       results=tuple(results),
       seconds=time.perf_counter() - start,
   )
+
+
+def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
+  """Tells who returned only y how to have a failure located."""
+  missing = {r.missing for r in results}
+  wanted = [name for name in tensors.STAGES if name in missing]
+  if not wanted:
+    return list(results)
+  hint = f'return {", ".join(wanted)} to locate it nearer'
+  hinted = []
+  for result in results:
+    failure = result.failure
+    if failure is not None and result.stage in ('y', lanes.LAYER):
+      failure = dataclasses.replace(failure, hint=failure.hint or hint)
+    hinted.append(dataclasses.replace(result, failure=failure))
+  return hinted
 
 
 def with_replay(
@@ -314,7 +354,7 @@ def describe(
       fault=request.fault,
       lanes=list(request.lanes),
       standards=list(request.standards),
-      command=shlex.join(['hpmoe', 'check', *request.arguments]),
+      command=shlex.join([program(), 'check', *request.arguments]),
   )
 
 
@@ -329,10 +369,10 @@ def exact_lane(
   made = bench.exact_inputs()
   try:
     got = candidate.run(made.config, made.policy, made.arrays)
-  except candidates.FaultDoesNothing as error:
+  except candidates.CannotJudge as error:
     return [
         lanes.Result(
-            'y', 'exact', ORACLE_RULE, verdict=lanes.NOT_CAPTURED,
+            'y', 'exact', ORACLE_RULE, verdict=lanes.NOT_JUDGED,
             why=str(error),
         )
     ]  # fmt: skip

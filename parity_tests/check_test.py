@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
+from parity_tests import candidates
 from parity_tests import check
 from parity_tests import lanes
+from parity_tests import report
 from reference import tensors
 from reference.config import MoEConfig
 
@@ -39,8 +41,8 @@ def _write(path, name: str, dtype) -> None:
   safetensors.save_file(arrays, path)
 
 
-def _verdicts(report):
-  return {(r.stage, r.lane, r.rule): r.verdict for r in report.results}
+def _verdicts(made):
+  return {(r.stage, r.lane, r.rule): r.verdict for r in made.results}
 
 
 @pytest.mark.parametrize('dtype', (np.float32, ml_dtypes.bfloat16))
@@ -49,13 +51,13 @@ def test_a_file_of_any_shape_passes_in_all_lanes(tmp_path, name, dtype):
   path = tmp_path / 'layer.safetensors'
   _write(path, name, dtype)
 
-  report = check.run(check.Request(input=str(path)))
+  made = check.run(check.Request(input=str(path)))
 
-  assert report.verdict == lanes.PASS, _verdicts(report)
-  assert report.first_failure is None
-  layer = report.config['layer']
+  assert made.verdict == lanes.PASS, _verdicts(made)
+  assert made.first_failure is None
+  layer = made.config['layer']
   assert layer['d_model'] == SHAPES[name].d_model
-  assert {r.lane for r in report.results} == set(lanes.LANES)
+  assert {r.lane for r in made.results} == set(lanes.LANES)
 
 
 @pytest.fixture(scope='module')
@@ -95,3 +97,44 @@ def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
   assert rules == {
       'catlass', 'commercial_l2', 'commercial_l2: movement, bitwise',
   }  # fmt: skip
+
+
+def test_a_launch_that_cannot_end_is_a_failure_with_a_replay():
+  request = check.Request(
+      preset='tiny', ranks=2, fault='missing_signal', lanes=('bitwise',),
+      arguments=('--preset=tiny', '--ranks=2', '--fault=missing_signal'),
+  )  # fmt: skip
+
+  with pytest.raises(candidates.CandidateError) as error:
+    check.run(request)
+
+  said = report.error_json(request, error.value)
+  first, task = said['first_failure'], error.value.diagnosis.task
+  assert str(error.value).endswith(f'; replay: {first["replay"]}')
+  assert first['replay'] == (
+      'hpmoe check --preset=tiny --ranks=2 --fault=missing_signal '
+      '--lane=bitwise'
+  )
+  assert first['stage'] == 'activation' and task.kind == 'swiglu'
+  for name in ('rank', 'expert', 'row_block', 'col_block'):
+    assert first[name] == getattr(task, name)
+  assert first['got'] is None and 'token' in first
+  assert said['seconds'] > 0
+
+
+@pytest.mark.parametrize(
+    ('invoked', 'on_path', 'printed'),
+    [
+        ('/venv/bin/hpmoe', None, '/venv/bin/hpmoe'),
+        ('/venv/bin/hpmoe', '/other/hpmoe', '/venv/bin/hpmoe'),
+        ('/venv/bin/hpmoe', '/venv/bin/hpmoe', 'hpmoe'),
+        ('/venv/bin/pytest', None, 'hpmoe'),
+    ],
+)
+def test_a_replay_starts_with_what_runs_here(
+    monkeypatch, invoked, on_path, printed
+):
+  monkeypatch.setattr('sys.argv', [invoked])
+  monkeypatch.setattr('shutil.which', lambda name: on_path)
+
+  assert check.Request().replay('exact') == f'{printed} check --lane=exact'

@@ -216,7 +216,7 @@ def _where(failure: lanes.Failure | None) -> str:
 
 def _place(stage, rank, expert, row_block, col_block) -> str:
   parts = zip(
-      ('rank', 'expert', 'row block', 'column block'),
+      ('rank', 'expert', lanes.block_name(stage), 'column block'),
       (rank, expert, row_block, col_block),
   )
   named = [f'{name} {value}' for name, value in parts if value is not None]

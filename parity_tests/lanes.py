@@ -25,7 +25,10 @@ LAYER = 'layer'  # the fused layer, x to y, as one operator
 ORDER = (*tensors.PLAN, *tensors.STAGES, LAYER)
 BOUND_RULE = 'a-priori rounding bound'
 
-PASS, FAIL, NOT_CAPTURED = 'pass', 'fail', 'not captured'
+PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
+
+# Their tiles are cut by tokens of a rank, not by rows of an expert.
+_OWN_TOKENS = ('returned', 'y', LAYER)
 
 # Elements under judgement at once: some dozen float64 temporaries of them.
 _CHUNK = 1 << 18
@@ -46,6 +49,8 @@ class Failure:
     got, expected: the element.
     ulp: units in the last place between them.
     bad_rows, bad_cols: rows and columns of the tile with a bad element.
+    rows, cols: of the tile.
+    hint: what may bring the reader nearer to the cause, or ''.
     pattern: what the tile looks like, or ''.
     replay: the command that shows it again.
   """
@@ -66,6 +71,9 @@ class Failure:
   ulp: int
   bad_rows: int
   bad_cols: int
+  rows: int = 0
+  cols: int = 0
+  hint: str = ''
   pattern: str = ''
   replay: str = ''
 
@@ -94,11 +102,13 @@ class Result:
     worst_ulp: largest distance to what was expected.
     worst_abs: largest |got - expected|; NaN if an element is not finite.
     worst_element: coordinates of that element, None if nothing differs.
-    verdict: PASS, FAIL or NOT_CAPTURED.
-    why: the limit that broke, or what is missing.
+    verdict: PASS, FAIL or NOT_JUDGED.
+    why: the limit that broke, or why nothing was judged.
+    missing: the tensor that would have to be returned, or ''.
     values: the rule's metrics by name.
     failure: the first bad tile, None if it passes.
     grids: per rank `[B, C]` bool, bad tiles.
+    experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
   """
 
   stage: str
@@ -111,15 +121,23 @@ class Result:
   worst_element: tuple[int, ...] | None = None
   verdict: str = PASS
   why: str = ''
+  missing: str = ''
   values: Mapping[str, float] = dataclasses.field(default_factory=dict)
   failure: Failure | None = None
   grids: tuple[np.ndarray, ...] = ()
+  experts: tuple[np.ndarray, ...] = ()
+
+
+def block_name(stage: str) -> str:
+  """Returns what a tile row of a stage is called."""
+  return 'token block' if stage in _OWN_TOKENS else 'row block'
 
 
 def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:
   return Result(
-      stage, lane, rule, verdict=NOT_CAPTURED, why=f'{what} not returned'
-  )
+      stage, lane, rule, verdict=NOT_JUDGED, why=f'{what} not returned',
+      missing=what,
+  )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +177,8 @@ class Tally:
     self.padding_failed = False
     self._worst_abs = 0.0
     self._grids: dict[int, list[np.ndarray]] = {}
+    self._experts: dict[int, np.ndarray] = {}
+    self._bad_tokens: dict[int, list[np.ndarray]] = {}
     self._failure: Failure | None = None
     self._worst: tuple | None = None
 
@@ -167,6 +187,10 @@ class Tally:
     self._tiles += bad.size
     self._failed += int(bad.sum())
     self._grids.setdefault(chunk.rank, []).append(bad)
+    self._experts[chunk.rank] = chunk.cut.expert
+    if self._id[0] in ('y', LAYER):
+      rows = chunk.bad.any(axis=1)
+      self._bad_tokens.setdefault(chunk.rank, []).append(rows)
     if not chunk.error.size:
       return
     self._worst_ulp = max(self._worst_ulp, int(chunk.apart.max()))
@@ -216,6 +240,8 @@ class Tally:
         ulp=int(apart[row, column]),
         bad_rows=int(bad.any(axis=1).sum()),
         bad_cols=int(bad.any(axis=0).sum()),
+        rows=bad.shape[0],
+        cols=bad.shape[1],
         pattern='written past the last valid row',
     )
 
@@ -228,6 +254,8 @@ class Tally:
     fails = bool(self._failed if broken is None else broken)
     worst = self._worst and self._locate_element(*self._worst)
     failure = (self._failure or worst) if fails else None
+    if failure is not None:
+      failure = dataclasses.replace(failure, hint=self._guilty_expert())
     return Result(
         *self._id,
         tiles=self._tiles,
@@ -240,7 +268,25 @@ class Tally:
         values=values or {},
         failure=failure,
         grids=tuple(np.concatenate(g) for g in self._grids.values()),
+        experts=tuple(self._experts.values()),
     )
+
+  def _guilty_expert(self) -> str:
+    """Names the expert whose tokens are the bad ones, if there is one."""
+    if self._tiling is None or not self._bad_tokens:
+      return ''
+    bad = np.stack([np.concatenate(b) for b in self._bad_tokens.values()])
+    if not bad.any():
+      return ''
+    guilty = [
+        str(expert)
+        for expert in range(self._tiling.config.num_experts)
+        if ((self._tiling.topk_ids == expert).any(axis=-1) == bad).all()
+    ]
+    if not guilty:
+      return ''
+    named = ' or '.join(guilty)
+    return f'all bad tokens, and no others, went to expert {named}'
 
   def _locate(self, chunk: Chunk, tile: tuple[int, int]) -> Failure:
     rows, columns = chunk.cut.window(tile)
@@ -263,6 +309,8 @@ class Tally:
         ),
         bad_rows=int(bad.any(axis=1).sum()),
         bad_cols=int(bad.any(axis=0).sum()),
+        rows=bad.shape[0],
+        cols=bad.shape[1],
         pattern=patterns.describe(
             chunk.got[local], chunk.expected[local], bad, chunk.expected
         ),
@@ -395,6 +443,7 @@ def tolerances(
   judges = [standards.Judge(record, dtype) for record in records]
   tallies = [Tally(stage, 'standard', r.name, tiling) for r in records]
   bound_tally = Tally(stage, 'bounded', BOUND_RULE, tiling)
+  worst_of_bound = 0.0
   for rank in range(len(got)):
     for cut, first, rows in _ranges(tiling, tensor, rank):
       held = tiling.rows(tensor, got, rank)[rows]
@@ -405,18 +454,28 @@ def tolerances(
       e = _elements(value, held, beside)
       chunk = _against_golden(rank, cut, first, held, e)
       bound_tally.add(chunk)
+      if chunk.error.size:
+        ratio = float(_of_bound(chunk.error, e.bound).max())
+        worst_of_bound = float(np.maximum(worst_of_bound, ratio))  # NaN stays
       for judge, tally in zip(judges, tallies):
         tally.add(dataclasses.replace(chunk, bad=judge.add(e)))
     padding = tiling.padding(tensor, got, rank)
     for tally in (bound_tally, *tallies):
       tally.add_padding(rank, padding)
-  results = [bound_tally.result()] if bounded else []
+  values = {'error_of_bound': worst_of_bound}
+  results = [bound_tally.result(values=values)] if bounded else []
   for judge, tally in zip(judges, tallies):
     broken = judge.broken()
     if tally.padding_failed:
       broken.append('rows past the last valid one are zero')
     results.append(tally.result(broken, judge.values()))
   return results
+
+
+def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
+  # Where the bound is zero, no error at all is no share of it.
+  with np.errstate(divide='ignore', invalid='ignore'):
+    return np.where(error == 0, 0.0, error / bound)
 
 
 def _ranges(

@@ -223,8 +223,8 @@ def test_what_is_not_returned_is_not_judged_and_does_not_pass(bench):
   by_lane = {
       (r.stage, r.lane): r.verdict for r in results if r.lane != 'standard'
   }
-  assert by_lane['gate_up', 'bounded'] == lanes.NOT_CAPTURED
-  assert by_lane['expert_in', 'exact'] == lanes.NOT_CAPTURED
+  assert by_lane['gate_up', 'bounded'] == lanes.NOT_JUDGED
+  assert by_lane['expert_in', 'exact'] == lanes.NOT_JUDGED
   assert by_lane['y', 'bounded'] == lanes.PASS
   assert by_lane[lanes.LAYER, 'bounded'] == lanes.PASS
 
@@ -279,3 +279,59 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
       right = tiling.rows(name, expected[name], rank)
       got = golden.rows(name, rank, 0, len(right))
       np.testing.assert_allclose(got.value, right, rtol=1e-11, atol=1e-12)
+
+
+class OnlySwiglu(Spoiled):
+  """A right kernel that has no other activation."""
+
+  def run(self, config, policy, inputs):
+    if policy.activation != 'swiglu':
+      raise candidates.CannotJudge('it does swiglu only')
+    return super().run(config, policy, inputs)
+
+
+def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
+  results = _judge(bench, OnlySwiglu(bench), lanes=('exact', 'bounded'))
+
+  exact, *others = results
+  assert (exact.lane, exact.verdict) == ('exact', 'not judged')
+  assert exact.why == 'it does swiglu only'
+  assert {r.verdict for r in others} == {lanes.PASS}
+
+
+def lost_expert(made, tiling, answer):
+  sent = tiling.topk_ids == 3
+  for rank, token in np.argwhere(sent.any(axis=-1)):
+    weights = made.arrays['topk_weights'][rank, token] * ~sent[rank, token]
+    _copy(answer, 'y')[rank, token] = _combined(
+        made, answer, rank, token, weights
+    )
+  return 'y'
+
+
+@pytest.mark.parametrize(
+    ('control', 'hint'),
+    [
+        (lost_expert, 'all bad tokens, and no others, went to expert 3'),
+        (
+            lost_k_slot,
+            'return expert_in, gate_up, activation, expert_out, returned to '
+            'locate it nearer',
+        ),
+    ],
+    ids=lambda v: getattr(v, '__name__', ''),
+)
+def test_a_wrong_y_alone_gets_a_hint(bench, control, hint):
+  spoiled = Spoiled(bench, control, keep=('y',))
+
+  results = _judge(bench, spoiled, lanes=('exact', 'bounded'))
+
+  failures = [r.failure for r in results if r.failure]
+  assert {f.hint for f in failures} == {hint}
+
+
+def test_a_right_kernel_uses_a_share_of_the_bound(bench):
+  results = _judge(bench, Spoiled(bench), lanes=('bounded',))
+
+  shares = [r.values['error_of_bound'] for r in results]
+  assert all(0 <= share <= 1 for share in shares) and max(shares) > 0

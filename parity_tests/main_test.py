@@ -173,7 +173,8 @@ def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
     ])  # fmt: skip
     out = capsys.readouterr().out
     # and what it did not return is told apart.
-    assert 'not captured' in out and 'not judged' in out
+    assert 'not judged, because not returned: ' in out
+    assert '(judged: y, layer): ' in out.splitlines()[-1]
 
 
 def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from parity_tests import candidates
 from parity_tests import check
+from parity_tests import faults_table
 from parity_tests import lanes
 from parity_tests import standards
 from parity_tests import tiles
@@ -16,16 +18,16 @@ _COLUMNS = (
     'stage', 'lane', 'rule', 'tiles', 'failed', 'worst_ulp', 'worst_abs',
     'worst_element', 'verdict',
 )  # fmt: skip
+_HEADING = (*_COLUMNS[:7], 'of_bound', *_COLUMNS[7:])
 _FAILURE = (
     'stage', 'lane', 'rule', 'rank', 'expert', 'row_block', 'col_block',
     'token', 'source_rank', 'slot', 'index', 'got', 'expected', 'ulp',
-    'bad_rows', 'bad_cols', 'pattern', 'replay',
+    'bad_rows', 'bad_cols', 'rows', 'cols', 'hint', 'pattern', 'replay',
 )  # fmt: skip
-_GREEN, _RED, _YELLOW, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[33m', '\x1b[0m'
+_GREEN, _RED, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[0m'
 _COLOURS = {
     lanes.PASS: _GREEN,
     lanes.FAIL: _RED,
-    lanes.NOT_CAPTURED: _YELLOW,
 }
 
 
@@ -78,17 +80,37 @@ def to_json(report: check.Report) -> dict[str, Any]:
   )  # fmt: skip
 
 
-def error_json(request: check.Request, text: str) -> dict[str, Any]:
+def error_json(
+    request: check.Request, error: candidates.CandidateError | str
+) -> dict[str, Any]:
   """Returns the report of a candidate that gave no answer."""
+  seconds = getattr(error, 'seconds', None)
   return jsonable(
       dict(
           verdict=lanes.FAIL,
-          error=text,
+          error=str(error),
           config=dataclasses.asdict(request),
           stages=[],
-          first_failure=None,
+          first_failure=_blocked(error),
           versions=check.versions(),
+          seconds=None if seconds is None else round(seconds, 3),
       )
+  )
+
+
+def _blocked(error: candidates.CandidateError | str) -> dict | None:
+  """Returns the task that a launch ended at, as a failure."""
+  diagnosis = getattr(error, 'diagnosis', None)
+  if diagnosis is None or diagnosis.task is None:
+    return None
+  task = diagnosis.task
+  return dict.fromkeys(_FAILURE) | dict(
+      stage=faults_table.STAGE_OF.get(task.kind),
+      rank=task.rank,
+      expert=task.expert if task.expert >= 0 else None,
+      row_block=task.row_block,
+      col_block=task.col_block,
+      replay=error.replay,
   )
 
 
@@ -96,29 +118,44 @@ def _number(value: float) -> str:
   return f'{value:.3g}'
 
 
+def _judged(report: check.Report) -> list[lanes.Result]:
+  return [r for r in report.results if r.verdict != lanes.NOT_JUDGED]
+
+
+def _missing(report: check.Report) -> list[str]:
+  """Returns the tensors that would have had to be returned."""
+  missing = {r.missing for r in report.results}
+  return [name for name in lanes.ORDER if name in missing]
+
+
 def _cells(result: lanes.Result) -> tuple[str, ...]:
-  if result.verdict == lanes.NOT_CAPTURED:
-    blank = ('-',) * 5
-  else:
-    blank = (
-        str(result.tiles),
-        str(result.failed),
-        str(result.worst_ulp),
-        _number(result.worst_abs),
-        '-'
-        if result.worst_element is None
-        else ','.join(map(str, result.worst_element)),
-    )
-  return (result.stage, result.lane, result.rule, *blank, result.verdict)
+  share = result.values.get('error_of_bound')
+  element = '-'
+  if result.worst_element is not None:
+    element = ','.join(map(str, result.worst_element))
+  return (
+      result.stage,
+      result.lane,
+      result.rule,
+      str(result.tiles),
+      str(result.failed),
+      # No distance leads to a NaN.
+      '-' if math.isnan(result.worst_abs) else str(result.worst_ulp),
+      _number(result.worst_abs),
+      _number(share) if share is not None else '-',
+      element,
+      result.verdict,
+  )
 
 
 def table(report: check.Report, colour: bool = False) -> str:
-  """Returns one line per comparison, under a heading."""
-  heading = tuple(name.replace('_', ' ') for name in _COLUMNS)
-  rows = [_cells(r) for r in report.results]
+  """Returns one line per comparison that was made, under a heading."""
+  heading = tuple(name.replace('_', ' ') for name in _HEADING)
+  judged = _judged(report)
+  rows = [_cells(r) for r in judged]
   widths = [max(map(len, column)) for column in zip(heading, *rows)]
   lines = [_line(heading, widths), _line(['-' * w for w in widths], widths)]
-  for row, result in zip(rows, report.results):
+  for row, result in zip(rows, judged):
     text = _line(row, widths)
     if colour:
       text = f'{_COLOURS[result.verdict]}{text}{_PLAIN}'
@@ -129,7 +166,7 @@ def table(report: check.Report, colour: bool = False) -> str:
 def _line(cells, widths) -> str:
   # Names to the left, figures to the right.
   aligned = [
-      f'{c:>{w}}' if 3 <= i <= 7 else f'{c:<{w}}'
+      f'{c:>{w}}' if 3 <= i <= 8 else f'{c:<{w}}'
       for i, (c, w) in enumerate(zip(cells, widths))
   ]
   return '  '.join(aligned).rstrip()
@@ -156,12 +193,26 @@ def notes(report: check.Report) -> str:
         f'{name}: {standards.get(name).version}'
         for name in report.config['standards']
     ]
-  reasons = dict.fromkeys(
-      f'not judged: {r.stage} ({r.lane}): {r.why}'
+  missing = _missing(report)
+  if missing:
+    lines.append(f'not judged, because not returned: {", ".join(missing)}')
+  lines += dict.fromkeys(
+      f'not judged: lane {r.lane}: {r.why}'
       for r in report.results
-      if r.verdict == lanes.NOT_CAPTURED
+      if r.verdict == lanes.NOT_JUDGED and not r.missing
   )
-  return '\n'.join([*lines, *reasons])
+  if _only_exact_fails(report):
+    lines.append(
+        "hint: lane exact sets policy.activation='product'; a kernel that does "
+        "only swiglu should say so: function.activations = ('swiglu',)"
+    )
+  return '\n'.join(lines)
+
+
+def _only_exact_fails(report: check.Report) -> bool:
+  failed = {r.lane for r in report.results if r.verdict == lanes.FAIL}
+  # Only a name of the user's has a colon.
+  return ':' in report.config['candidate'] and failed == {'exact'}
 
 
 def failure(report: check.Report) -> str:
@@ -180,26 +231,41 @@ def failure(report: check.Report) -> str:
   if first.row_block is None:
     where.append('past the last valid row')
   else:
-    where += [f'row block {first.row_block}', f'column block {first.col_block}']
+    where += [
+        f'{lanes.block_name(first.stage)} {first.row_block}',
+        f'column block {first.col_block}',
+    ]
   lines = [
       f'first failure: {first.stage} ({first.lane}: {first.rule})',
       f'  where     {", ".join(where)}',
       f'  element   {first.stage}{list(first.index)}{_token(first)}',
       f'  got       {first.got!r}',
       f'  expected  {first.expected!r}',
-      f'  ulp       {first.ulp}',
-      f'  bad       {first.bad_rows} rows, {first.bad_cols} columns of it',
+      f'  ulp       {"-" if _is_nan(first) else first.ulp}',
   ]
+  if first.bad_rows:
+    lines.append(
+        f'  bad in this tile: {first.bad_rows} of {first.rows} rows, '
+        f'{first.bad_cols} of {first.cols} columns'
+    )
   if result.why:
     lines.append(f'  rule      {result.why}')
   if first.pattern:
     lines.append(f'  pattern   {first.pattern}')
+  if first.hint:
+    lines.append(f'  hint      {first.hint}')
   lines.append(f'  replay    {first.replay}')
   if result.grids and sum(g.size for g in result.grids) > 1:
-    labels = [f'  rank {rank}' for rank in range(len(result.grids))]
-    lines += ['  tiles, by expert and row block (# bad):']
-    lines.append(tiles.ascii_map(result.grids, labels))
+    block = lanes.block_name(first.stage)
+    owner = 'expert and ' if block == 'row block' else ''
+    lines.append(f'  tiles, by {owner}{block} (# bad):')
+    drawn = tiles.ascii_map(result.grids, result.experts)
+    lines += [f'  {line}' for line in drawn.splitlines()]
   return '\n'.join(lines)
+
+
+def _is_nan(first: lanes.Failure) -> bool:
+  return math.isnan(first.got) or math.isnan(first.expected)
 
 
 def _token(first: lanes.Failure) -> str:
@@ -211,13 +277,16 @@ def _token(first: lanes.Failure) -> str:
 
 def summary(report: check.Report) -> str:
   """Returns the last line."""
-  judged = [r for r in report.results if r.verdict != lanes.NOT_CAPTURED]
+  judged = _judged(report)
   failed = sum(r.verdict == lanes.FAIL for r in judged)
   tiles_seen = sum(r.tiles for r in judged)
-  unjudged = len(report.results) - len(judged)
+  seen = ''
+  if _missing(report):
+    stages = {r.stage for r in judged}
+    names = (name for name in lanes.ORDER if name in stages)
+    seen = f' (judged: {", ".join(names)})'
   return (
-      f'{report.verdict.upper()}: {len(judged) - failed} of {len(judged)} '
-      f'comparisons pass, {tiles_seen} tiles'
-      + (f', {unjudged} not judged' if unjudged else '')
-      + f', {report.seconds:.1f} s'
+      f'{report.verdict.upper()}{seen}: {len(judged) - failed} of '
+      f'{len(judged)} comparisons pass, {tiles_seen} tiles, '
+      f'{report.seconds:.1f} s'
   )

@@ -219,19 +219,36 @@ class Tiling:
 
 
 def ascii_map(
-    failed: Sequence[np.ndarray], labels: Sequence[str], width: int = 64
+    failed: Sequence[np.ndarray],
+    experts: Sequence[np.ndarray],
+    width: int = 100,
 ) -> str:
   """Draws tiles, one line per rank and tile column: '.' good, '#' bad.
 
   Args:
     failed: per rank, `[B, C]` bool.
-    labels: per rank, what its lines start with.
-    width: most characters of a line; neighbours share one beyond that.
+    experts: per rank, `[B]` expert of a tile row, or NO_EXPERT.
+    width: most characters of a line; experts without a bad tile are left out
+      of one that would be longer, and neighbours share a character.
   """
   lines = []
-  for label, tiles in zip(labels, failed):
+  for rank, (tiles, expert) in enumerate(zip(failed, experts)):
     for c, column in enumerate(tiles.T):
-      groups = np.array_split(column, min(width, len(column)) or 1)
-      text = ''.join('#' if g.any() else '.' for g in groups)
-      lines.append(f'{label} col {c:<3d} {text}')
+      text = _map_line(column, expert, width)
+      lines.append(f'rank {rank} column block {c:<3d} {text}')
   return '\n'.join(lines)
+
+
+def _map_line(column: np.ndarray, expert: np.ndarray, width: int) -> str:
+  groups = {int(e): column[expert == e] for e in dict.fromkeys(expert)}
+  text = '  '.join(_marks(e, g, width) for e, g in groups.items())
+  if len(text) <= width:
+    return text
+  bad = [_marks(e, g, 16) for e, g in groups.items() if g.any()]
+  return '  '.join([*bad, 'others: .'] if len(bad) < len(groups) else bad)
+
+
+def _marks(expert: int, column: np.ndarray, width: int) -> str:
+  groups = np.array_split(column, min(width, len(column)) or 1)
+  text = ''.join('#' if g.any() else '.' for g in groups)
+  return text if expert == NO_EXPERT else f'expert {expert}: {text}'

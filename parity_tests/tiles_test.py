@@ -114,13 +114,25 @@ def test_padding_starts_after_the_last_valid_row(tiling):
 
 
 def test_map_shows_where_the_bad_tiles_are():
-  grids = [np.array([[False, True], [False, False]]), np.zeros((1, 2), bool)]
+  grids = [
+      np.array([[False, True], [False, False], [False, True]]),
+      np.zeros((1, 2), bool),
+  ]
+  experts = [np.array([4, 4, 5]), np.array([tiles.NO_EXPERT])]
 
-  text = tiles.ascii_map(grids, ['rank 0', 'rank 1'])
+  text = tiles.ascii_map(grids, experts)
 
   assert text.splitlines() == [
-      'rank 0 col 0   ..',
-      'rank 0 col 1   #.',
-      'rank 1 col 0   .',
-      'rank 1 col 1   .',
+      'rank 0 column block 0   expert 4: ..  expert 5: .',
+      'rank 0 column block 1   expert 4: #.  expert 5: #',
+      'rank 1 column block 0   .',
+      'rank 1 column block 1   .',
   ]
+
+
+def test_a_map_too_wide_names_the_experts_with_a_bad_tile():
+  bad = np.arange(40)[:, None] == 7
+
+  text = tiles.ascii_map([bad], [np.arange(40) // 2], width=50)
+
+  assert text == 'rank 0 column block 0   expert 3: .#  others: .'
