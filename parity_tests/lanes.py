@@ -252,7 +252,9 @@ class Tally:
   ) -> Result:
     """Returns the verdict: of a rule if it says what is `broken`, or tiles'."""
     fails = bool(self._failed if broken is None else broken)
-    worst = self._worst and self._locate_element(*self._worst)
+    worst: Failure | None = None
+    if self._worst is not None:
+      worst = self._locate_element(*self._worst)
     failure = (self._failure or worst) if fails else None
     if failure is not None:
       failure = dataclasses.replace(failure, hint=self._guilty_expert())

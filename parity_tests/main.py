@@ -278,7 +278,7 @@ def _check(f: flags.FlagValues) -> int:
     with _progress(check.count_steps(request)) as step:
       report = check.run(request, step)
   except candidates.CandidateError as error:
-    _write_json(f.json, report_lib.error_json(request, str(error)))
+    _write_json(f.json, report_lib.error_json(request, error))
     raise
   _write_json(f.json, report_lib.to_json(report))
   print(report_lib.heading(report))

@@ -81,10 +81,10 @@ def to_json(report: check.Report) -> dict[str, Any]:
 
 
 def error_json(
-    request: check.Request, error: candidates.CandidateError | str
+    request: check.Request, error: candidates.CandidateError
 ) -> dict[str, Any]:
   """Returns the report of a candidate that gave no answer."""
-  seconds = getattr(error, 'seconds', None)
+  seconds = error.seconds
   return jsonable(
       dict(
           verdict=lanes.FAIL,
@@ -98,9 +98,9 @@ def error_json(
   )
 
 
-def _blocked(error: candidates.CandidateError | str) -> dict | None:
+def _blocked(error: candidates.CandidateError) -> dict | None:
   """Returns the task that a launch ended at, as a failure."""
-  diagnosis = getattr(error, 'diagnosis', None)
+  diagnosis = error.diagnosis
   if diagnosis is None or diagnosis.task is None:
     return None
   task = diagnosis.task
