@@ -196,10 +196,50 @@ def _arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
   )
 
 
+# What a flag that was given says of a file's layer: (flag, how to read it).
+_SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
+    ('ranks', lambda made: made.config.num_ranks),
+    ('tokens', lambda made: made.config.num_tokens),
+    ('dtype', lambda made: made.policy.storage),
+)
+_REPLACED_BY_INPUT = ('preset', 'routing', 'text')
+
+
+def _refuse_contradictions(f: flags.FlagValues) -> None:
+  """Refuses options that were given and would have no effect.
+
+  Raises:
+    UsageError: one contradicts the file of --input, or --text the routing.
+    ValueError: the file cannot be read.
+  """
+  if f.input is None:
+    if f['text'].present and f.routing != 'text':
+      raise UsageError(f'text: expected --routing=text, got {f.routing!r}')
+    return
+  for name in _REPLACED_BY_INPUT:
+    if f[name].present and f[name].value is not None:
+      raise UsageError(
+          f'{name}: expected none beside --input={f.input}, got {f[name].value}'
+      )
+  asked = [(n, said) for n, said in _SAID_BY_INPUT if f[n].present]
+  if not asked:
+    return
+  from parity_tests import inputs
+
+  made = inputs.load_safetensors(f.input, f.placement, f.capacity)
+  for name, said in asked:
+    value = _DTYPES.get(f[name].value, f[name].value)
+    if value is not None and value != said(made):
+      raise UsageError(
+          f'{name}: expected {said(made)}, as in {f.input}, got {f[name].value}'
+      )
+
+
 def _request(f: flags.FlagValues):
   from parity_tests import check
   from parity_tests import standards
 
+  _refuse_contradictions(f)
   for name in f.standard:
     standards.get(name)
   return check.Request(
@@ -404,6 +444,7 @@ def _faults(f: flags.FlagValues) -> int:
   from parity_tests import faults_table
 
   _check_writable('json', f.json)
+  _refuse_contradictions(f)
   request = check.Request(
       preset=f.preset,
       ranks=f.ranks,

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from parity_tests import check
+from parity_tests import inputs
 from parity_tests import lanes
 from parity_tests import main
+from parity_tests import presets
 
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
 
@@ -73,6 +75,53 @@ def test_wrong_requests_end_with_one_line(capsys, arguments, text):
 
   assert said.startswith(f'hpmoe {command}: ' if tiny else 'hpmoe')
   assert re.search(text.replace('|', r'\|'), said), said
+
+
+@pytest.fixture(scope='module')
+def layer_file(tmp_path_factory) -> str:
+  """Returns a .npz of a layer of 2 ranks with 13 tokens each, float32."""
+  made = inputs.make_inputs(presets.get('tiny'), 2, 13)
+  path = tmp_path_factory.mktemp('layer') / 'layer.npz'
+  np.savez(path, **made.arrays)
+  return str(path)
+
+
+@pytest.mark.parametrize('command', ['check', 'faults'])
+@pytest.mark.parametrize(
+    ('option', 'text'),
+    [
+        ('--ranks=8', 'ranks: expected 2, as in FILE, got 8'),
+        ('--tokens=12', 'tokens: expected 13, as in FILE, got 12'),
+        ('--dtype=bf16', 'dtype: expected float32, as in FILE, got bf16'),
+        ('--preset=tiny', 'preset: expected none beside --input=FILE, got t'),
+        ('--routing=hot', 'routing: expected none beside --input=FILE, got h'),
+        ('--text=some.txt', 'text: expected none beside --input=FILE, got so'),
+    ],
+)
+def test_options_that_contradict_a_file_are_refused(
+    capsys, layer_file, command, option, text
+):
+  said = _refused(capsys, command, f'--input={layer_file}', option)
+
+  assert said.startswith(
+      f'hpmoe {command}: {text.replace("FILE", layer_file)}'
+  )
+
+
+@pytest.mark.parametrize('command', ['check', 'faults'])
+def test_a_text_that_no_routing_reads_is_refused(capsys, command):
+  said = _refused(capsys, command, '--routing=hot', '--text=some.txt')
+
+  assert "text: expected --routing=text, got 'hot'" in said
+
+
+def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
+  arguments = ('--ranks=2', '--tokens=13', '--dtype=f32', '--lane=bitwise')
+
+  code = main.main(['check', f'--input={layer_file}', *arguments])
+
+  assert code == main.PARITY
+  assert 'R=2 T=13' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('command', [None, *main.COMMANDS])
