@@ -1,7 +1,7 @@
 """The `hpmoe` command.
 
 Exit codes: 0 parity holds, 1 it fails, 2 the request was wrong, 3 the candidate
-crashed, hung or could not run.
+crashed, hung or could not run, 130 interrupted.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,13 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 
 from absl import flags
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
+INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
 
 _DTYPES = {
     'f32': 'float32',
@@ -273,13 +275,17 @@ def _progress(total: int | None = None):
   """
   import tqdm
 
+  # tqdm takes a terminal that does not say its size for one without lines.
+  columns, lines = shutil.get_terminal_size()
   with tqdm.tqdm(
       total=total, delay=2, leave=False, disable=not sys.stderr.isatty(),
+      ncols=columns - 1, nrows=lines, miniters=1, mininterval=0,
       bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}]',
   ) as bar:  # fmt: skip
 
     def step(name: str) -> None:
-      bar.set_description_str(name)
+      # A refresh here would not wait for the delay.
+      bar.set_description_str(name, refresh=False)
       bar.update()
 
     yield step
@@ -638,6 +644,9 @@ def _guarded(command: Command, arguments: Sequence[str]) -> int:
       raise
     tell(error)
     return CANDIDATE_FAILED
+  except KeyboardInterrupt:
+    tell('interrupted')
+    return INTERRUPTED
 
 
 def _one_line(text: object) -> str:
@@ -646,7 +655,13 @@ def _one_line(text: object) -> str:
 
 def run() -> None:
   """Entry point of `hpmoe`."""
-  sys.exit(main(sys.argv[1:]))
+  code = main(sys.argv[1:])
+  if code == INTERRUPTED:
+    # JAX may crash at exit if it was interrupted in its own threads.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 if __name__ == '__main__':

@@ -1,8 +1,13 @@
 """The command line: exit codes, one-line errors, report, replay."""
 
 import json
+import os
+import pathlib
 import re
 import shlex
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -223,6 +228,50 @@ def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
     out = capsys.readouterr().out
     # and what it did not return is told apart.
     assert 'not captured' in out and 'not judged' in out
+
+
+def test_an_interrupt_ends_in_one_line(tmp_path):
+  # Given a kernel that presses Ctrl-C in the process that checks it,
+  (tmp_path / 'impatient.py').write_text(
+      'import os, signal, time\n'
+      'def forward(inputs, config, policy):\n'
+      '  os.kill(os.getppid(), signal.SIGINT)\n'
+      '  time.sleep(60)\n'
+  )
+  root = pathlib.Path(main.__file__).parents[1]
+
+  # when it is checked,
+  ended = subprocess.run(
+      [sys.executable, '-m', 'parity_tests.main', 'check', *TINY,
+       '--candidate=impatient:forward', '--lane=bounded'],
+      cwd=tmp_path, capture_output=True, text=True,
+      env=os.environ | {'PYTHONPATH': str(root)},
+  )  # fmt: skip
+
+  # then one line says so.
+  assert ended.returncode == main.INTERRUPTED
+  assert ended.stderr == 'hpmoe check: interrupted\n'
+
+
+def test_a_bar_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
+  # Given a terminal of 0 lines and 0 columns, as `script` opens one,
+  leader, follower = os.openpty()
+  os.set_blocking(leader, False)
+  with os.fdopen(follower, 'w') as terminal:
+    monkeypatch.setattr(sys, 'stderr', terminal)
+
+    # when one step comes at once and one after the delay,
+    with main._progress(2) as step:
+      step('first')
+      time.sleep(2.1)
+      step('second')
+    terminal.flush()
+    shown = os.read(leader, 10_000).decode()
+  os.close(leader)
+
+  # then the second shows, as all of 2.
+  assert 'first' not in shown
+  assert re.search(r'second [█#]+ 2/2', shown), shown
 
 
 def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
