@@ -28,6 +28,18 @@ _DTYPES = {
 _RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
 
 
+# What libraries call an option, and what the user types.
+_FLAG_OF = {
+    'num_ranks': 'ranks',
+    'num_tokens': 'tokens',
+    'num_aic': 'aic',
+    'num_aiv': 'aiv',
+    'deadline_s': 'deadline',
+    'timeout_s': 'timeout',
+}
+_MAX_THREADS = 4096
+
+
 class UsageError(ValueError):
   """The command line was wrong."""
 
@@ -237,10 +249,24 @@ def _refuse_contradictions(f: flags.FlagValues) -> None:
       )
 
 
+def _refuse_out_of_range(f: flags.FlagValues) -> None:
+  """Refuses what our runtime would refuse only after the inputs are made."""
+  if f.threads is not None and not 1 <= f.threads <= _MAX_THREADS:
+    raise UsageError(
+        f'threads: expected 1 to {_MAX_THREADS}, got {f.threads}'
+    )
+  for name in {'deadline', 'timeout'} & set(f):
+    if not 0 < f[name].value < math.inf:
+      raise UsageError(
+          f'{name}: expected seconds, more than 0, got {f[name].value:g}'
+      )
+
+
 def _request(f: flags.FlagValues):
   from parity_tests import check
   from parity_tests import standards
 
+  _refuse_out_of_range(f)
   _refuse_contradictions(f)
   for name in f.standard:
     standards.get(name)
@@ -385,10 +411,67 @@ def _define_compile(f: flags.FlagValues) -> None:
       f'{_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
+  flags.DEFINE_string(
+      'check', None, 'Prove this image, which --out wrote, and compile '
+      'nothing.', flag_values=f,
+  )  # fmt: skip
   _define_json(f)
 
 
+def _load_image(path: str):
+  """Returns the image in a file as if it had just been compiled.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: it is not an image, is truncated or has another bit flipped.
+  """
+  from backend_ascend import compiler
+  from backend_ascend.taskflow import flow as flow_lib
+  from backend_ascend.taskflow import image as image_lib
+  from backend_ascend.taskflow import layout
+  from backend_ascend.taskflow import proofs
+
+  blob = bytearray(pathlib.Path(path).read_bytes())
+  try:
+    proof = proofs.prove(blob)
+    parsed = image_lib.parse(blob)
+  except ValueError as error:
+    raise UsageError(f'check: {path}: {error}') from error
+  flow = flow_lib.Flow(
+      config=parsed.config,
+      policy=parsed.policy,
+      options=parsed.options,
+      direction=layout.Direction(int(parsed.header['direction'])),
+      wave=parsed.tables['tasks'][:0],  # Only placement reads it.
+      **parsed.tables,
+  )
+  return compiler.Compiled(blob, flow, proof)
+
+
+def _check_image(f: flags.FlagValues) -> int:
+  for name in sorted(f):
+    if f[name].present and name not in ('check', 'json'):
+      raise UsageError(
+          f'{name}: expected none beside --check={f.check}, got '
+          f'{_text(f[name].value)}'
+      )
+  loaded = _load_image(f.check)
+  summary = loaded.summary()
+  _write_json(f.json, summary)
+  _print_summary(summary)
+  for violation in loaded.proof.violations:
+    print(violation.text)
+  return PARITY if loaded.proof.proved else NO_PARITY
+
+
 def _compile(f: flags.FlagValues) -> int:
+  if f.check is None:
+    return _compile_layer(f)
+  _check_writable('json', f.json)
+  return _check_image(f)
+
+
+def _compile_layer(f: flags.FlagValues) -> int:
   import time
 
   from backend_ascend import compiler
@@ -411,13 +494,17 @@ def _compile(f: flags.FlagValues) -> int:
   if f.out is not None:
     pathlib.Path(f.out).write_bytes(compiled.image)
   _write_json(f.json, summary)
+  _print_summary(summary)
+  return PARITY
+
+
+def _print_summary(summary: dict) -> None:
   proofs = {
       rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
       for rule in summary['proofs']
   }
   for line in _flat(summary | dict(proofs=proofs)):
     print(line)
-  return PARITY
 
 
 _OUTCOME = {True: 'proved', False: 'refused'}
@@ -450,6 +537,7 @@ def _faults(f: flags.FlagValues) -> int:
   from parity_tests import faults_table
 
   _check_writable('json', f.json)
+  _refuse_out_of_range(f)
   _refuse_contradictions(f)
   request = check.Request(
       preset=f.preset,
@@ -560,6 +648,7 @@ COMMANDS = {
             (
                 'hpmoe compile --preset=ep16 --out=flow.img',
                 'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
+                'hpmoe compile --check=flow.img',
             ),
             _define_compile,
             _compile,
@@ -632,7 +721,7 @@ def _guarded(command: Command, arguments: Sequence[str]) -> int:
     parsed = _parse(command, arguments)
     return command.execute(parsed)
   except ValueError as error:
-    tell(error)
+    tell(_as_typed(str(error)))
     return WRONG_REQUEST
   except OSError as error:
     tell(f'{error.filename}: expected a file to use, got {error.strerror}')
@@ -647,6 +736,12 @@ def _guarded(command: Command, arguments: Sequence[str]) -> int:
   except KeyboardInterrupt:
     tell('interrupted')
     return INTERRUPTED
+
+
+def _as_typed(text: str) -> str:
+  """Returns an error with the name of its argument as the user typed it."""
+  name, colon, rest = text.partition(':')
+  return _FLAG_OF.get(name, name) + colon + rest
 
 
 def _one_line(text: object) -> str:

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from backend_ascend.taskflow import image as image_lib
 from parity_tests import check
 from parity_tests import inputs
 from parity_tests import lanes
@@ -45,17 +46,22 @@ def _refused(capsys, *arguments) -> str:
         (['check', '--lane=nope'], "lane: expected all or some .* got 'nope'"),
         (['check', '--standard=nope'], "standard: expected .* got 'nope'"),
         (['check', '--row_block=0'], 'row_block: expected a positive integer'),
-        (['check', '--aic=70000'], 'num_aic: expected at most 65535'),
+        (['check', '--ranks=3'], 'hpmoe check: ranks: expected a divisor'),
+        (['check', '--aic=70000'], 'check: aic: expected at most 65535'),
+        (['compile', '--aiv=0'], 'compile: aiv: expected a positive integer'),
+        (['check', '--deadline=0'], 'deadline: expected seconds, .* got 0'),
+        (['check', '--deadline=nan'], 'deadline: expected seconds, .* got nan'),
+        (['check', '--timeout=-1'], 'timeout: expected seconds, .* got -1'),
+        (['faults', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
         (['check', '--fault=nope'], "fault: expected one of .* got 'nope'"),
         (['check', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
-        (['check', '--tokens=0'], 'num_tokens: expected a positive integer'),
+        (['check', '--tokens=0'], 'check: tokens: expected a positive integer'),
         (['check', '--capacity=2'], 'capacity: expected at least'),
         (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
         (
             ['check', '--candidate=a:b', '--fault=stale_row'],
             'fault: expected none with --candidate',
         ),
-        (['check', '--input=no.safetensors'], 'no.safetensors: expected'),
         (['check', '--text=no.txt'], 'text: expected a readable file'),
         (['check', '--json=/no/such/f'], 'json: expected a file that can be'),
         (['compile', '--out=/no/such/f'], 'out: expected a file that can be'),
@@ -111,6 +117,12 @@ def test_options_that_contradict_a_file_are_refused(
   assert said.startswith(
       f'hpmoe {command}: {text.replace("FILE", layer_file)}'
   )
+
+
+def test_an_input_that_is_not_there_is_named(capsys):
+  said = _refused(capsys, 'check', '--input=no.safetensors')
+
+  assert 'no.safetensors: expected a readable' in said
 
 
 @pytest.mark.parametrize('command', ['check', 'faults'])
@@ -287,6 +299,81 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
   out = capsys.readouterr().out
   for name in ('tasks.dispatch', 'tasks.combine', 'events', 'image_bytes'):
     assert name in out
+
+
+@pytest.fixture(name='image', scope='module')
+def image_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp('image') / 'flow.img'
+  code = main.main(['compile', '--preset=tiny', '--ranks=2', f'--out={path}'])
+  assert code == main.PARITY
+  return path
+
+
+class TestImageOfAFile:
+
+  def test_an_image_is_proved_with_the_lines_of_its_compilation(
+      self, capsys, image, tmp_path
+  ):
+    arguments = ['compile', '--preset=tiny', '--ranks=2']
+    main.main([*arguments, f'--json={tmp_path / "made.json"}'])
+    made = capsys.readouterr().out.splitlines()
+
+    code = main.main(
+        ['compile', f'--check={image}', f'--json={tmp_path / "read.json"}']
+    )
+
+    read = capsys.readouterr().out.splitlines()
+    assert code == main.PARITY
+    different = {line.split()[0] for line in set(made) ^ set(read)}
+    # A lossless capacity is resolved in an image; no time is spent compiling.
+    assert different <= {'config.capacity', 'compile_seconds'}, different
+    proofs = json.loads((tmp_path / 'read.json').read_text())['proofs']
+    assert proofs and all(rule['proved'] for rule in proofs)
+
+  @pytest.mark.parametrize('keep', [0, 3, 100, 5000, -1])
+  def test_a_truncated_image_is_refused(self, capsys, image, tmp_path, keep):
+    path = tmp_path / 'short.img'
+    path.write_bytes(image.read_bytes()[:keep])
+
+    said = _refused(capsys, 'compile', f'--check={path}')
+
+    assert said.startswith(f'hpmoe compile: check: {path}: ')
+
+  @pytest.mark.parametrize('share', [0.0, 0.001, 0.3, 0.6, 0.999])
+  def test_a_flipped_bit_is_refused(self, capsys, image, tmp_path, share):
+    data = bytearray(image.read_bytes())
+    data[int(share * len(data))] ^= 4
+    path = tmp_path / 'flipped.img'
+    path.write_bytes(data)
+
+    said = _refused(capsys, 'compile', f'--check={path}')
+
+    assert said.startswith(f'hpmoe compile: check: {path}: ')
+
+  def test_a_flow_that_is_not_proved_fails(self, capsys, image, tmp_path):
+    # Given an image that is sealed, but whose first wait is for one more,
+    blob = bytearray(image.read_bytes())
+    waits = image_lib.parse(blob).tables['waits']
+    waits['threshold'][0] += 1
+    path = tmp_path / 'deadlock.img'
+    path.write_bytes(image_lib.seal(blob))
+
+    # when it is proved, then a rule is refused, by name.
+    assert main.main(['compile', f'--check={path}']) == main.NO_PARITY
+    assert 'refused' in capsys.readouterr().out
+
+  @pytest.mark.parametrize('name', ['absent.img', '.'])
+  def test_an_unreadable_file_is_named(self, capsys, tmp_path, name):
+    said = _refused(capsys, 'compile', f'--check={tmp_path / name}')
+
+    assert f'{tmp_path / name}: expected a file to use' in said
+
+  def test_an_image_excludes_what_describes_another(self, capsys, image):
+    for option in ('--out=x.img', '--preset=tiny', '--row_block=16'):
+      said = _refused(capsys, 'compile', f'--check={image}', option)
+      name, value = option.removeprefix('--').split('=')
+      assert f'{name}: expected none beside --check={image}' in said
+      assert said.endswith(f'got {value}\n')
 
 
 @pytest.mark.parametrize(('factor', 'rows'), [(1, 32), (2, 64), (99, 128)])
