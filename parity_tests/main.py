@@ -7,12 +7,14 @@ crashed, hung or could not run, 130 interrupted.
 from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
+import importlib.metadata
 import json
 import math
 import os
 import pathlib
 import shutil
 import sys
+import textwrap
 
 from absl import flags
 
@@ -54,6 +56,7 @@ class Command:
     examples: command lines.
     define: defines its flags.
     execute: runs it with parsed flags and the arguments; returns the exit code.
+    codes: what its exit codes mean.
   """
 
   name: str
@@ -61,6 +64,7 @@ class Command:
   examples: tuple[str, ...]
   define: Callable[[flags.FlagValues], None]
   execute: Callable[[flags.FlagValues], int]
+  codes: str
 
   def flags(self) -> flags.FlagValues:
     values = flags.FlagValues()
@@ -75,15 +79,27 @@ class Command:
     for name in sorted(values):
       flag = values[name]
       unset = flag.default in (None, [])
-      default = '' if unset else f' [{_text(flag.default)}]'
-      lines.append(f'  --{name}: {flag.help}{default}')
-    lines += ['', 'exit codes: 0 parity holds, 1 it fails, 2 the request was '
-              'wrong, 3 the candidate failed']  # fmt: skip
+      default = '' if unset else f' Default: {_text(flag.default)}.'
+      lines.append(_wrapped(f'  --{name}: {flag.help}{default}'))
+    lines += ['', _wrapped(f'exit codes: {self.codes}, 130 interrupted')]
     return '\n'.join(lines)
+
+
+def _wrapped(text: str) -> str:
+  return textwrap.fill(
+      text, 88, subsequent_indent=6 * ' ', break_on_hyphens=False,
+      break_long_words=False,
+  )  # fmt: skip
 
 
 def _text(value: object) -> str:
   return ','.join(value) if isinstance(value, list) else str(value)
+
+
+_PLACEMENT = (
+    'Where the routing weight multiplies: `combine`, the returned rows as they '
+    'are summed, or `before_down`, the activation before the down GEMM.'
+)
 
 
 def _define_layer(f: flags.FlagValues) -> None:
@@ -92,21 +108,25 @@ def _define_layer(f: flags.FlagValues) -> None:
       '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
       flag_values=f,
   )  # fmt: skip
-  flags.DEFINE_integer('tokens', None, 'Tokens of ONE rank.', flag_values=f)
+  flags.DEFINE_integer(
+      'tokens', None, "Tokens of ONE rank. Default: the preset's.",
+      flag_values=f,
+  )  # fmt: skip
   flags.DEFINE_enum(
       'dtype', 'f32', list(_DTYPES), 'Storage dtype.', flag_values=f
   )
   flags.DEFINE_enum(
       'placement', 'combine', ['combine', 'before_down'],
-      'Where the routing weight multiplies.', flag_values=f,
+      _PLACEMENT, flag_values=f,
   )  # fmt: skip
   flags.DEFINE_integer(
-      'capacity', None, 'Rows that one rank can hold; none: lossless.',
-      flag_values=f,
+      'capacity', None, 'Rows that one rank can hold. Default: as many as the '
+      'routing needs; compile: lossless.', flag_values=f,
   )  # fmt: skip
 
 
 def _define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
+  of_preset = '' if aic else " Default: the preset's, 24 aic and 48 aiv."
   flags.DEFINE_enum(
       'event_grain', 'row_block', ['expert', 'row_block'],
       'What an event stands for.', flag_values=f,
@@ -114,10 +134,10 @@ def _define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
   for name, default, text in (
       ('row_block', 64, 'Rows of one expert in a tile.'),
       ('col_block', 128, 'Columns of a GEMM tile.'),
-      ('put_rows', None, 'Rows of one put; none: --row_block.'),
-      ('token_block', None, 'Tokens of a combine tile; none: --row_block.'),
-      ('aic', aic, 'Cube workers of one rank.'),
-      ('aiv', aiv, 'Vector workers of one rank.'),
+      ('put_rows', None, 'Rows of one put. Default: --row_block.'),
+      ('token_block', None, 'Tokens of a combine tile. Default: --row_block.'),
+      ('aic', aic, f'Cube workers of one rank.{of_preset}'),
+      ('aiv', aiv, f'Vector workers of one rank.{of_preset}'),
   ):
     flags.DEFINE_integer(name, default, text, flag_values=f)
 
@@ -126,33 +146,39 @@ def _define_data(f: flags.FlagValues) -> None:
   flags.DEFINE_integer('ranks', 4, 'Expert-parallel ranks.', flag_values=f)
   flags.DEFINE_string(
       'routing', 'text', '`text`, `balanced`, `zipf`, `hot`, `one_rank`, '
-      '`empty_experts` or a file with `topk_ids`.', flag_values=f,
+      '`empty_experts`, or a .safetensors or .npz file with topk_ids int32 '
+      '[R,T,K] and optionally topk_weights float32 [R,T,K].', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
-      'input', None, 'A .safetensors file with x, topk_ids, topk_weights, '
-      'w_gate_up, w_down; its shapes replace the preset.', flag_values=f,
+      'input', None, 'A .safetensors or .npz file with x, topk_ids, '
+      'topk_weights, w_gate_up, w_down; its shapes replace the preset.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
-      'text', None, 'A text to embed and route; none: the one that ships.',
+      'text', None, 'A text to embed and route. Default: the one that ships.',
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
 
 
 def _define_check(f: flags.FlagValues) -> None:
+  from backend_ascend.kernels.host import faults
+  from parity_tests import standards
+
   _define_layer(f)
   _define_granularity(f)
   _define_data(f)
   flags.DEFINE_list(
-      'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard.',
+      'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard; '
+      "lane exact asks the candidate for policy.activation 'product'.",
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_list(
-      'standard', [], 'Records of lane standard; none: the default set.',
-      flag_values=f,
+      'standard', [], f'Records of lane standard, some of '
+      f'{", ".join(standards.STANDARDS)}. Default: '
+      f'{",".join(standards.DEFAULT)}.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_integer(
-      'threads', None, 'OS threads of our backend; none: one per core.',
+      'threads', None, 'OS threads of our backend. Default: one per core.',
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_float(
@@ -161,14 +187,15 @@ def _define_check(f: flags.FlagValues) -> None:
   )  # fmt: skip
   flags.DEFINE_string(
       'candidate', None, 'pkg.module:function that takes the place of our '
-      'backend.', flag_values=f,
+      'backend: function(inputs, config, policy) -> dict of names, with y; '
+      'see docs/find_a_bug.md.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_float(
       'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
   )
   flags.DEFINE_string(
-      'fault', None, 'Fault that our backend commits; `hpmoe faults` lists '
-      'them.', flag_values=f,
+      'fault', None, 'Fault that our backend commits, one of '
+      f'{", ".join(faults.SPECS)}.', flag_values=f,
   )  # fmt: skip
   _define_json(f)
 
@@ -402,13 +429,13 @@ def _define_compile(f: flags.FlagValues) -> None:
   _define_layer(f)
   _define_granularity(f, aic=None, aiv=None)
   flags.DEFINE_integer(
-      'ranks', None, "Expert-parallel ranks; none: the preset's.",
+      'ranks', None, "Expert-parallel ranks. Default: the preset's.",
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_float(
       'capacity_factor', None, 'Rows that a rank and an expert can hold, as a '
-      'multiple of balanced routing; none: lossless for shapes that run here, '
-      f'{_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
+      'multiple of balanced routing. Default: lossless for shapes that run '
+      f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
   flags.DEFINE_string(
@@ -528,7 +555,9 @@ def _define_faults(f: flags.FlagValues) -> None:
   # A small tile, so that a fault has neighbours to be told from.
   f['row_block'].value = f['row_block'].default = 16
   _define_data(f)
-  flags.DEFINE_integer('threads', None, 'OS threads.', flag_values=f)
+  flags.DEFINE_integer(
+      'threads', None, 'OS threads. Default: one per core.', flag_values=f
+  )
   _define_json(f)
 
 
@@ -574,11 +603,14 @@ def _define_sweep(f: flags.FlagValues) -> None:
       ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
   ):
     flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
-  flags.DEFINE_integer('tokens', None, 'Tokens of ONE rank.', flag_values=f)
+  flags.DEFINE_integer(
+      'tokens', None, "Tokens of ONE rank. Default: the preset's.",
+      flag_values=f,
+  )  # fmt: skip
   flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
   flags.DEFINE_enum(
       'placement', 'combine', ['combine', 'before_down'],
-      'Where the routing weight multiplies.', flag_values=f,
+      _PLACEMENT, flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
       'out', 'sweep.jsonl', 'Write one JSON line for each case here.',
@@ -641,6 +673,11 @@ COMMANDS = {
             ),
             _define_check,
             _check,
+            '0 parity holds, '
+            '1 it fails, '
+            '2 the request was wrong, '
+            '3 the candidate crashed, '
+            'hung or could not run',
         ),
         Command(
             'compile',
@@ -652,6 +689,9 @@ COMMANDS = {
             ),
             _define_compile,
             _compile,
+            '0 the image is proved, '
+            '1 a proof of --check is refused, '
+            '2 the request was wrong or the image is damaged',
         ),
         Command(
             'faults',
@@ -659,6 +699,10 @@ COMMANDS = {
             ('hpmoe faults', 'hpmoe faults --dtype=bf16 --json=faults.json'),
             _define_faults,
             _faults,
+            '0 every fault is caught, '
+            '1 one is missed, '
+            '2 the request was wrong, '
+            '3 the run without a fault failed',
         ),
         Command(
             'sweep',
@@ -669,6 +713,9 @@ COMMANDS = {
             ),
             _define_sweep,
             _sweep,
+            '0 every case holds, '
+            '1 one does not, '
+            '2 the request was wrong',
         ),
     )
 }
@@ -679,8 +726,16 @@ def usage() -> str:
   for command in COMMANDS.values():
     lines.append(f'  hpmoe {command.name:<9}{command.help}')
     lines.append(f'      {command.examples[0]}')
-  lines += ['', 'hpmoe COMMAND --help lists the options of a command.']
+  lines += ['', 'hpmoe COMMAND --help lists the options of a command, '
+            'hpmoe --version says which this is.']  # fmt: skip
   return '\n'.join(lines)
+
+
+def _version() -> str:
+  try:
+    return importlib.metadata.version('hyperparallel-moe')
+  except importlib.metadata.PackageNotFoundError:
+    return 'not installed'
 
 
 def _parse(command: Command, arguments: Sequence[str]) -> flags.FlagValues:
@@ -696,6 +751,9 @@ def _parse(command: Command, arguments: Sequence[str]) -> flags.FlagValues:
 
 def main(arguments: Sequence[str]) -> int:
   """Runs a command line (without the program's name); returns its exit code."""
+  if arguments and arguments[0] == '--version':
+    print(f'hpmoe {_version()}')
+    return PARITY
   if not arguments or arguments[0] in ('--help', '-h', 'help'):
     print(usage())
     return PARITY if arguments else WRONG_REQUEST

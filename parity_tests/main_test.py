@@ -12,12 +12,14 @@ import time
 import numpy as np
 import pytest
 
+from backend_ascend.kernels.host import faults
 from backend_ascend.taskflow import image as image_lib
 from parity_tests import check
 from parity_tests import inputs
 from parity_tests import lanes
 from parity_tests import main
 from parity_tests import presets
+from parity_tests import standards
 
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
 
@@ -154,6 +156,43 @@ def test_help_shows_an_example_and_every_option(capsys, command):
   if command is not None:
     for name in main.COMMANDS[command].flags():
       assert f'--{name}: ' in said
+
+
+@pytest.mark.parametrize(
+    ('command', 'texts'),
+    [
+        (
+            'check',
+            [
+                *faults.SPECS, *standards.STANDARDS, *standards.DEFAULT,
+                "policy.activation 'product'", 'docs/find_a_bug.md',
+                'function(inputs, config, policy) -> dict of names',
+                'topk_ids int32 [R,T,K]', 'topk_weights float32', '.npz',
+                'the activation before the down GEMM', '0 parity holds',
+            ],
+        ),
+        ('compile', ["the preset's, 24 aic and 48 aiv", '0 the image is prov']),
+        ('faults', ['0 every fault is caught']),
+        ('sweep', ['0 every case holds']),
+    ],
+)  # fmt: skip
+def test_help_says_what_a_newcomer_asks(capsys, command, texts):
+  main.main([command, '--help'])
+
+  said = capsys.readouterr().out
+  options = said.partition('options:')[2]
+  flat = ' '.join(options.split())
+  for text in (*texts, '130 interrupted'):
+    assert text in flat
+  assert 'none:' not in flat
+  assert max(map(len, options.splitlines())) <= 100
+
+
+def test_version_is_said(capsys):
+  assert main.main(['--version']) == main.PARITY
+
+  said = capsys.readouterr().out.strip()
+  assert said == f'hpmoe {check.versions()["hyperparallel-moe"]}'
 
 
 def test_a_check_that_holds_prints_a_table_and_writes_a_report(
