@@ -151,7 +151,8 @@ def _define_data(f: flags.FlagValues) -> None:
   )  # fmt: skip
   flags.DEFINE_string(
       'input', None, 'A .safetensors or .npz file with x, topk_ids, '
-      'topk_weights, w_gate_up, w_down; its shapes replace the preset.', flag_values=f,
+      'topk_weights, w_gate_up, w_down; its shapes replace the preset.',
+      flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
       'text', None, 'A text to embed and route. Default: the one that ships.',
@@ -283,9 +284,10 @@ def _refuse_out_of_range(f: flags.FlagValues) -> None:
         f'threads: expected 1 to {_MAX_THREADS}, got {f.threads}'
     )
   for name in {'deadline', 'timeout'} & set(f):
-    if not 0 < f[name].value < math.inf:
+    seconds = float(f[name].value or 0)
+    if not 0 < seconds < math.inf:
       raise UsageError(
-          f'{name}: expected seconds, more than 0, got {f[name].value:g}'
+          f'{name}: expected seconds, more than 0, got {seconds:g}'
       )
 
 
