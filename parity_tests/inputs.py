@@ -197,12 +197,28 @@ def _config_of_shapes(arrays, capacity) -> MoEConfig:
           f'{list(arrays[name].shape)}'
       )
   ranks, num_tokens, width = arrays['x'].shape
+  _, local, _, both = arrays['w_gate_up'].shape
+  _check_w_down(arrays['w_down'].shape, local, both)
   return MoEConfig(
       num_ranks=ranks,
       num_tokens=num_tokens,
-      num_experts=ranks * arrays['w_down'].shape[1],
+      num_experts=ranks * local,
       top_k=arrays['topk_ids'].shape[2],
       d_model=width,
-      d_ff=arrays['w_down'].shape[2],
+      d_ff=both // 2,
       capacity=capacity,
   )
+
+
+def _check_w_down(shape, local, both) -> None:
+  """Refuses experts of w_down that are not those of w_gate_up."""
+  if shape[1] != local:
+    raise ValueError(
+        f'w_down: expected L={local} experts of a rank, as in w_gate_up, got '
+        f'L={shape[1]}'
+    )
+  if 2 * shape[2] != both:
+    raise ValueError(
+        f'w_down: expected F to be half of 2F={both} in w_gate_up, got '
+        f'F={shape[2]}'
+    )

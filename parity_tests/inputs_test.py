@@ -97,6 +97,28 @@ class TestMakeInputs:
     np.testing.assert_array_equal(made.arrays['topk_ids'], ids)
 
   @pytest.mark.parametrize(
+      ('change', 'message'),
+      [
+          ({'topk_ids': lambda a: a + 7}, 'topk_ids: expected ids in'),
+          ({'topk_ids': lambda a: a[:, 1:]}, 'topk_ids: expected int32'),
+          ({'topk_ids': lambda a: a.astype(int)}, 'expected int32, got int64'),
+          ({'topk_weights': lambda a: a[:1]}, 'topk_weights: expected float32'),
+          ({'topk_weights': lambda a: a / 0}, 'topk_weights: expected finite'),
+      ],
+  )
+  @pytest.mark.filterwarnings('ignore:.*encountered in divide')
+  def test_bad_routing_of_a_file_names_it(self, tmp_path, change, message):
+    path = tmp_path / 'routing.npz'
+    arrays = {
+        name: change.get(name, np.copy)(_tiny().arrays[name])
+        for name in ('topk_ids', 'topk_weights')
+    }
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=message) as caught:
+      _tiny(routing=str(path))
+    assert str(caught.value).startswith(f'{path}: ')
+
+  @pytest.mark.parametrize(
       ('options', 'message'),
       [
           ({'dtype': 'float16'}, "dtype: .*got 'float16'"),
@@ -158,9 +180,27 @@ class TestLoadSafetensors:
           ({'topk_ids': lambda a: a + 1}, r'topk_ids: .*\[0, 8\), got 8'),
           ({'topk_ids': lambda a: a * 0}, 'topk_ids: .*expert 0 twice'),
           ({'topk_ids': lambda a: a[:, 1:]}, r'topk_ids: .*got .*\[2, 15, 2\]'),
-          ({'topk_ids': lambda a: a.astype(int)}, 'topk_ids: .*got I64'),
+          (
+              {'topk_ids': lambda a: a.astype(int)},
+              'topk_ids: expected int32, got I64',
+          ),
+          (
+              {'topk_weights': lambda a: a.astype(ml_dtypes.bfloat16)},
+              'topk_weights: expected float32, got bfloat16',
+          ),
+          (
+              {'w_down': lambda a: a[:, 1:]},
+              'w_down: expected L=4 .*as in w_gate_up, got L=3',
+          ),
+          (
+              {'w_down': lambda a: a[:, :, 1:]},
+              'w_down: expected F to be half of 2F=32 in w_gate_up, got F=15',
+          ),
           ({'topk_weights': lambda a: a[..., :1]}, 'topk_weights: expected'),
-          ({'w_gate_up': lambda a: a[..., 1:]}, r'w_gate_up: .*, 31\]'),
+          (
+              {'w_gate_up': lambda a: a[..., 1:]},
+              'half of 2F=31 in w_gate_up, got F=16',
+          ),
           ({'w_gate_up': lambda a: a[:1]}, r'w_gate_up: .*got .*\[1, 4'),
           (
               {'w_down': lambda a: a.astype(ml_dtypes.bfloat16)},

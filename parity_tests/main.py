@@ -1,21 +1,25 @@
 """The `hpmoe` command.
 
 Exit codes: 0 parity holds, 1 it fails, 2 the request was wrong, 3 the candidate
-crashed, hung or could not run.
+crashed, hung or could not run, 130 interrupted.
 """
 
 from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
+import importlib.metadata
 import json
 import math
 import os
 import pathlib
+import shutil
 import sys
+import textwrap
 
 from absl import flags
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
+INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
 
 _DTYPES = {
     'f32': 'float32',
@@ -24,6 +28,18 @@ _DTYPES = {
     'bfloat16': 'bfloat16',
 }
 _RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
+
+
+# What libraries call an option, and what the user types.
+_FLAG_OF = {
+    'num_ranks': 'ranks',
+    'num_tokens': 'tokens',
+    'num_aic': 'aic',
+    'num_aiv': 'aiv',
+    'deadline_s': 'deadline',
+    'timeout_s': 'timeout',
+}
+_MAX_THREADS = 4096
 
 
 class UsageError(ValueError):
@@ -40,6 +56,7 @@ class Command:
     examples: command lines.
     define: defines its flags.
     execute: runs it with parsed flags and the arguments; returns the exit code.
+    codes: what its exit codes mean.
   """
 
   name: str
@@ -47,6 +64,7 @@ class Command:
   examples: tuple[str, ...]
   define: Callable[[flags.FlagValues], None]
   execute: Callable[[flags.FlagValues], int]
+  codes: str
 
   def flags(self) -> flags.FlagValues:
     values = flags.FlagValues()
@@ -61,15 +79,27 @@ class Command:
     for name in sorted(values):
       flag = values[name]
       unset = flag.default in (None, [])
-      default = '' if unset else f' [{_text(flag.default)}]'
-      lines.append(f'  --{name}: {flag.help}{default}')
-    lines += ['', 'exit codes: 0 parity holds, 1 it fails, 2 the request was '
-              'wrong, 3 the candidate failed']  # fmt: skip
+      default = '' if unset else f' Default: {_text(flag.default)}.'
+      lines.append(_wrapped(f'  --{name}: {flag.help}{default}'))
+    lines += ['', _wrapped(f'exit codes: {self.codes}, 130 interrupted')]
     return '\n'.join(lines)
+
+
+def _wrapped(text: str) -> str:
+  return textwrap.fill(
+      text, 88, subsequent_indent=6 * ' ', break_on_hyphens=False,
+      break_long_words=False,
+  )  # fmt: skip
 
 
 def _text(value: object) -> str:
   return ','.join(value) if isinstance(value, list) else str(value)
+
+
+_PLACEMENT = (
+    'Where the routing weight multiplies: `combine`, the returned rows as they '
+    'are summed, or `before_down`, the activation before the down GEMM.'
+)
 
 
 def _define_layer(f: flags.FlagValues) -> None:
@@ -78,21 +108,25 @@ def _define_layer(f: flags.FlagValues) -> None:
       '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
       flag_values=f,
   )  # fmt: skip
-  flags.DEFINE_integer('tokens', None, 'Tokens of ONE rank.', flag_values=f)
+  flags.DEFINE_integer(
+      'tokens', None, "Tokens of ONE rank. Default: the preset's.",
+      flag_values=f,
+  )  # fmt: skip
   flags.DEFINE_enum(
       'dtype', 'f32', list(_DTYPES), 'Storage dtype.', flag_values=f
   )
   flags.DEFINE_enum(
       'placement', 'combine', ['combine', 'before_down'],
-      'Where the routing weight multiplies.', flag_values=f,
+      _PLACEMENT, flag_values=f,
   )  # fmt: skip
   flags.DEFINE_integer(
-      'capacity', None, 'Rows that one rank can hold; none: lossless.',
-      flag_values=f,
+      'capacity', None, 'Rows that one rank can hold. Default: as many as the '
+      'routing needs; compile: lossless.', flag_values=f,
   )  # fmt: skip
 
 
 def _define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
+  of_preset = '' if aic else " Default: the preset's, 24 aic and 48 aiv."
   flags.DEFINE_enum(
       'event_grain', 'row_block', ['expert', 'row_block'],
       'What an event stands for.', flag_values=f,
@@ -100,10 +134,10 @@ def _define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
   for name, default, text in (
       ('row_block', 64, 'Rows of one expert in a tile.'),
       ('col_block', 128, 'Columns of a GEMM tile.'),
-      ('put_rows', None, 'Rows of one put; none: --row_block.'),
-      ('token_block', None, 'Tokens of a combine tile; none: --row_block.'),
-      ('aic', aic, 'Cube workers of one rank.'),
-      ('aiv', aiv, 'Vector workers of one rank.'),
+      ('put_rows', None, 'Rows of one put. Default: --row_block.'),
+      ('token_block', None, 'Tokens of a combine tile. Default: --row_block.'),
+      ('aic', aic, f'Cube workers of one rank.{of_preset}'),
+      ('aiv', aiv, f'Vector workers of one rank.{of_preset}'),
   ):
     flags.DEFINE_integer(name, default, text, flag_values=f)
 
@@ -112,33 +146,40 @@ def _define_data(f: flags.FlagValues) -> None:
   flags.DEFINE_integer('ranks', 4, 'Expert-parallel ranks.', flag_values=f)
   flags.DEFINE_string(
       'routing', 'text', '`text`, `balanced`, `zipf`, `hot`, `one_rank`, '
-      '`empty_experts` or a file with `topk_ids`.', flag_values=f,
+      '`empty_experts`, or a .safetensors or .npz file with topk_ids int32 '
+      '[R,T,K] and optionally topk_weights float32 [R,T,K].', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
-      'input', None, 'A .safetensors file with x, topk_ids, topk_weights, '
-      'w_gate_up, w_down; its shapes replace the preset.', flag_values=f,
+      'input', None, 'A .safetensors or .npz file with x, topk_ids, '
+      'topk_weights, w_gate_up, w_down; its shapes replace the preset.',
+      flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
-      'text', None, 'A text to embed and route; none: the one that ships.',
+      'text', None, 'A text to embed and route. Default: the one that ships.',
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
 
 
 def _define_check(f: flags.FlagValues) -> None:
+  from backend_ascend.kernels.host import faults
+  from parity_tests import standards
+
   _define_layer(f)
   _define_granularity(f)
   _define_data(f)
   flags.DEFINE_list(
-      'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard.',
+      'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard; '
+      "lane exact asks the candidate for policy.activation 'product'.",
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_list(
-      'standard', [], 'Records of lane standard; none: the default set.',
-      flag_values=f,
+      'standard', [], f'Records of lane standard, some of '
+      f'{", ".join(standards.STANDARDS)}. Default: '
+      f'{",".join(standards.DEFAULT)}.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_integer(
-      'threads', None, 'OS threads of our backend; none: one per core.',
+      'threads', None, 'OS threads of our backend. Default: one per core.',
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_float(
@@ -147,14 +188,15 @@ def _define_check(f: flags.FlagValues) -> None:
   )  # fmt: skip
   flags.DEFINE_string(
       'candidate', None, 'pkg.module:function that takes the place of our '
-      'backend.', flag_values=f,
+      'backend: function(inputs, config, policy) -> dict of names, with y; '
+      'see docs/find_a_bug.md.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_float(
       'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
   )
   flags.DEFINE_string(
-      'fault', None, 'Fault that our backend commits; `hpmoe faults` lists '
-      'them.', flag_values=f,
+      'fault', None, 'Fault that our backend commits, one of '
+      f'{", ".join(faults.SPECS)}.', flag_values=f,
   )  # fmt: skip
   _define_json(f)
 
@@ -196,10 +238,65 @@ def _arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
   )
 
 
+# What a flag that was given says of a file's layer: (flag, how to read it).
+_SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
+    ('ranks', lambda made: made.config.num_ranks),
+    ('tokens', lambda made: made.config.num_tokens),
+    ('dtype', lambda made: made.policy.storage),
+)
+_REPLACED_BY_INPUT = ('preset', 'routing', 'text')
+
+
+def _refuse_contradictions(f: flags.FlagValues) -> None:
+  """Refuses options that were given and would have no effect.
+
+  Raises:
+    UsageError: one contradicts the file of --input, or --text the routing.
+    ValueError: the file cannot be read.
+  """
+  if f.input is None:
+    if f['text'].present and f.routing != 'text':
+      raise UsageError(f'text: expected --routing=text, got {f.routing!r}')
+    return
+  for name in _REPLACED_BY_INPUT:
+    if f[name].present and f[name].value is not None:
+      raise UsageError(
+          f'{name}: expected none beside --input={f.input}, got {f[name].value}'
+      )
+  asked = [(n, said) for n, said in _SAID_BY_INPUT if f[n].present]
+  if not asked:
+    return
+  from parity_tests import inputs
+
+  made = inputs.load_safetensors(f.input, f.placement, f.capacity)
+  for name, said in asked:
+    value = _DTYPES.get(f[name].value, f[name].value)
+    if value is not None and value != said(made):
+      raise UsageError(
+          f'{name}: expected {said(made)}, as in {f.input}, got {f[name].value}'
+      )
+
+
+def _refuse_out_of_range(f: flags.FlagValues) -> None:
+  """Refuses what our runtime would refuse only after the inputs are made."""
+  if f.threads is not None and not 1 <= f.threads <= _MAX_THREADS:
+    raise UsageError(
+        f'threads: expected 1 to {_MAX_THREADS}, got {f.threads}'
+    )
+  for name in {'deadline', 'timeout'} & set(f):
+    seconds = float(f[name].value or 0)
+    if not 0 < seconds < math.inf:
+      raise UsageError(
+          f'{name}: expected seconds, more than 0, got {seconds:g}'
+      )
+
+
 def _request(f: flags.FlagValues):
   from parity_tests import check
   from parity_tests import standards
 
+  _refuse_out_of_range(f)
+  _refuse_contradictions(f)
   for name in f.standard:
     standards.get(name)
   return check.Request(
@@ -233,13 +330,17 @@ def _progress(total: int | None = None):
   """
   import tqdm
 
+  # tqdm takes a terminal that does not say its size for one without lines.
+  columns, lines = shutil.get_terminal_size()
   with tqdm.tqdm(
       total=total, delay=2, leave=False, disable=not sys.stderr.isatty(),
+      ncols=columns - 1, nrows=lines, miniters=1, mininterval=0,
       bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}]',
   ) as bar:  # fmt: skip
 
     def step(name: str) -> None:
-      bar.set_description_str(name)
+      # A refresh here would not wait for the delay.
+      bar.set_description_str(name, refresh=False)
       bar.update()
 
     yield step
@@ -330,19 +431,76 @@ def _define_compile(f: flags.FlagValues) -> None:
   _define_layer(f)
   _define_granularity(f, aic=None, aiv=None)
   flags.DEFINE_integer(
-      'ranks', None, "Expert-parallel ranks; none: the preset's.",
+      'ranks', None, "Expert-parallel ranks. Default: the preset's.",
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_float(
       'capacity_factor', None, 'Rows that a rank and an expert can hold, as a '
-      'multiple of balanced routing; none: lossless for shapes that run here, '
-      f'{_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
+      'multiple of balanced routing. Default: lossless for shapes that run '
+      f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
+  flags.DEFINE_string(
+      'check', None, 'Prove this image, which --out wrote, and compile '
+      'nothing.', flag_values=f,
+  )  # fmt: skip
   _define_json(f)
 
 
+def _load_image(path: str):
+  """Returns the image in a file as if it had just been compiled.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: it is not an image, is truncated or has another bit flipped.
+  """
+  from backend_ascend import compiler
+  from backend_ascend.taskflow import flow as flow_lib
+  from backend_ascend.taskflow import image as image_lib
+  from backend_ascend.taskflow import layout
+  from backend_ascend.taskflow import proofs
+
+  blob = bytearray(pathlib.Path(path).read_bytes())
+  try:
+    proof = proofs.prove(blob)
+    parsed = image_lib.parse(blob)
+  except ValueError as error:
+    raise UsageError(f'check: {path}: {error}') from error
+  flow = flow_lib.Flow(
+      config=parsed.config,
+      policy=parsed.policy,
+      options=parsed.options,
+      direction=layout.Direction(int(parsed.header['direction'])),
+      wave=parsed.tables['tasks'][:0],  # Only placement reads it.
+      **parsed.tables,
+  )
+  return compiler.Compiled(blob, flow, proof)
+
+
+def _check_image(f: flags.FlagValues) -> int:
+  for name in sorted(f):
+    if f[name].present and name not in ('check', 'json'):
+      raise UsageError(
+          f'{name}: expected none beside --check={f.check}, got '
+          f'{_text(f[name].value)}'
+      )
+  loaded = _load_image(f.check)
+  summary = loaded.summary()
+  _write_json(f.json, summary)
+  _print_summary(summary)
+  for violation in loaded.proof.violations:
+    print(violation.text)
+  return PARITY if loaded.proof.proved else NO_PARITY
+
+
 def _compile(f: flags.FlagValues) -> int:
+  if f.check is None:
+    return _compile_layer(f)
+  _check_writable('json', f.json)
+  return _check_image(f)
+
+
+def _compile_layer(f: flags.FlagValues) -> int:
   import time
 
   from backend_ascend import compiler
@@ -365,13 +523,17 @@ def _compile(f: flags.FlagValues) -> int:
   if f.out is not None:
     pathlib.Path(f.out).write_bytes(compiled.image)
   _write_json(f.json, summary)
+  _print_summary(summary)
+  return PARITY
+
+
+def _print_summary(summary: dict) -> None:
   proofs = {
       rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
       for rule in summary['proofs']
   }
   for line in _flat(summary | dict(proofs=proofs)):
     print(line)
-  return PARITY
 
 
 _OUTCOME = {True: 'proved', False: 'refused'}
@@ -395,7 +557,9 @@ def _define_faults(f: flags.FlagValues) -> None:
   # A small tile, so that a fault has neighbours to be told from.
   f['row_block'].value = f['row_block'].default = 16
   _define_data(f)
-  flags.DEFINE_integer('threads', None, 'OS threads.', flag_values=f)
+  flags.DEFINE_integer(
+      'threads', None, 'OS threads. Default: one per core.', flag_values=f
+  )
   _define_json(f)
 
 
@@ -404,6 +568,8 @@ def _faults(f: flags.FlagValues) -> int:
   from parity_tests import faults_table
 
   _check_writable('json', f.json)
+  _refuse_out_of_range(f)
+  _refuse_contradictions(f)
   request = check.Request(
       preset=f.preset,
       ranks=f.ranks,
@@ -439,11 +605,14 @@ def _define_sweep(f: flags.FlagValues) -> None:
       ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
   ):
     flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
-  flags.DEFINE_integer('tokens', None, 'Tokens of ONE rank.', flag_values=f)
+  flags.DEFINE_integer(
+      'tokens', None, "Tokens of ONE rank. Default: the preset's.",
+      flag_values=f,
+  )  # fmt: skip
   flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
   flags.DEFINE_enum(
       'placement', 'combine', ['combine', 'before_down'],
-      'Where the routing weight multiplies.', flag_values=f,
+      _PLACEMENT, flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
       'out', 'sweep.jsonl', 'Write one JSON line for each case here.',
@@ -506,6 +675,11 @@ COMMANDS = {
             ),
             _define_check,
             _check,
+            '0 parity holds, '
+            '1 it fails, '
+            '2 the request was wrong, '
+            '3 the candidate crashed, '
+            'hung or could not run',
         ),
         Command(
             'compile',
@@ -513,9 +687,13 @@ COMMANDS = {
             (
                 'hpmoe compile --preset=ep16 --out=flow.img',
                 'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
+                'hpmoe compile --check=flow.img',
             ),
             _define_compile,
             _compile,
+            '0 the image is proved, '
+            '1 a proof of --check is refused, '
+            '2 the request was wrong or the image is damaged',
         ),
         Command(
             'faults',
@@ -523,6 +701,10 @@ COMMANDS = {
             ('hpmoe faults', 'hpmoe faults --dtype=bf16 --json=faults.json'),
             _define_faults,
             _faults,
+            '0 every fault is caught, '
+            '1 one is missed, '
+            '2 the request was wrong, '
+            '3 the run without a fault failed',
         ),
         Command(
             'sweep',
@@ -533,6 +715,9 @@ COMMANDS = {
             ),
             _define_sweep,
             _sweep,
+            '0 every case holds, '
+            '1 one does not, '
+            '2 the request was wrong',
         ),
     )
 }
@@ -543,8 +728,16 @@ def usage() -> str:
   for command in COMMANDS.values():
     lines.append(f'  hpmoe {command.name:<9}{command.help}')
     lines.append(f'      {command.examples[0]}')
-  lines += ['', 'hpmoe COMMAND --help lists the options of a command.']
+  lines += ['', 'hpmoe COMMAND --help lists the options of a command, '
+            'hpmoe --version says which this is.']  # fmt: skip
   return '\n'.join(lines)
+
+
+def _version() -> str:
+  try:
+    return importlib.metadata.version('hyperparallel-moe')
+  except importlib.metadata.PackageNotFoundError:
+    return 'not installed'
 
 
 def _parse(command: Command, arguments: Sequence[str]) -> flags.FlagValues:
@@ -560,6 +753,9 @@ def _parse(command: Command, arguments: Sequence[str]) -> flags.FlagValues:
 
 def main(arguments: Sequence[str]) -> int:
   """Runs a command line (without the program's name); returns its exit code."""
+  if arguments and arguments[0] == '--version':
+    print(f'hpmoe {_version()}')
+    return PARITY
   if not arguments or arguments[0] in ('--help', '-h', 'help'):
     print(usage())
     return PARITY if arguments else WRONG_REQUEST
@@ -585,7 +781,7 @@ def _guarded(command: Command, arguments: Sequence[str]) -> int:
     parsed = _parse(command, arguments)
     return command.execute(parsed)
   except ValueError as error:
-    tell(error)
+    tell(_as_typed(str(error)))
     return WRONG_REQUEST
   except OSError as error:
     tell(f'{error.filename}: expected a file to use, got {error.strerror}')
@@ -597,6 +793,15 @@ def _guarded(command: Command, arguments: Sequence[str]) -> int:
       raise
     tell(error)
     return CANDIDATE_FAILED
+  except KeyboardInterrupt:
+    tell('interrupted')
+    return INTERRUPTED
+
+
+def _as_typed(text: str) -> str:
+  """Returns an error with the name of its argument as the user typed it."""
+  name, colon, rest = text.partition(':')
+  return _FLAG_OF.get(name, name) + colon + rest
 
 
 def _one_line(text: object) -> str:
@@ -605,7 +810,13 @@ def _one_line(text: object) -> str:
 
 def run() -> None:
   """Entry point of `hpmoe`."""
-  sys.exit(main(sys.argv[1:]))
+  code = main(sys.argv[1:])
+  if code == INTERRUPTED:
+    # JAX may crash at exit if it was interrupted in its own threads.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 if __name__ == '__main__':

@@ -1,15 +1,25 @@
 """The command line: exit codes, one-line errors, report, replay."""
 
 import json
+import os
+import pathlib
 import re
 import shlex
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 
+from backend_ascend.kernels.host import faults
+from backend_ascend.taskflow import image as image_lib
 from parity_tests import check
+from parity_tests import inputs
 from parity_tests import lanes
 from parity_tests import main
+from parity_tests import presets
+from parity_tests import standards
 
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
 
@@ -38,17 +48,22 @@ def _refused(capsys, *arguments) -> str:
         (['check', '--lane=nope'], "lane: expected all or some .* got 'nope'"),
         (['check', '--standard=nope'], "standard: expected .* got 'nope'"),
         (['check', '--row_block=0'], 'row_block: expected a positive integer'),
-        (['check', '--aic=70000'], 'num_aic: expected at most 65535'),
+        (['check', '--ranks=3'], 'hpmoe check: ranks: expected a divisor'),
+        (['check', '--aic=70000'], 'check: aic: expected at most 65535'),
+        (['compile', '--aiv=0'], 'compile: aiv: expected a positive integer'),
+        (['check', '--deadline=0'], 'deadline: expected seconds, .* got 0'),
+        (['check', '--deadline=nan'], 'deadline: expected seconds, .* got nan'),
+        (['check', '--timeout=-1'], 'timeout: expected seconds, .* got -1'),
+        (['faults', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
         (['check', '--fault=nope'], "fault: expected one of .* got 'nope'"),
         (['check', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
-        (['check', '--tokens=0'], 'num_tokens: expected a positive integer'),
+        (['check', '--tokens=0'], 'check: tokens: expected a positive integer'),
         (['check', '--capacity=2'], 'capacity: expected at least'),
         (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
         (
             ['check', '--candidate=a:b', '--fault=stale_row'],
             'fault: expected none with --candidate',
         ),
-        (['check', '--input=no.safetensors'], 'no.safetensors: expected'),
         (['check', '--text=no.txt'], 'text: expected a readable file'),
         (['check', '--json=/no/such/f'], 'json: expected a file that can be'),
         (['compile', '--out=/no/such/f'], 'out: expected a file that can be'),
@@ -75,6 +90,59 @@ def test_wrong_requests_end_with_one_line(capsys, arguments, text):
   assert re.search(text.replace('|', r'\|'), said), said
 
 
+@pytest.fixture(scope='module')
+def layer_file(tmp_path_factory) -> str:
+  """Returns a .npz of a layer of 2 ranks with 13 tokens each, float32."""
+  made = inputs.make_inputs(presets.get('tiny'), 2, 13)
+  path = tmp_path_factory.mktemp('layer') / 'layer.npz'
+  np.savez(path, **made.arrays)
+  return str(path)
+
+
+@pytest.mark.parametrize('command', ['check', 'faults'])
+@pytest.mark.parametrize(
+    ('option', 'text'),
+    [
+        ('--ranks=8', 'ranks: expected 2, as in FILE, got 8'),
+        ('--tokens=12', 'tokens: expected 13, as in FILE, got 12'),
+        ('--dtype=bf16', 'dtype: expected float32, as in FILE, got bf16'),
+        ('--preset=tiny', 'preset: expected none beside --input=FILE, got t'),
+        ('--routing=hot', 'routing: expected none beside --input=FILE, got h'),
+        ('--text=some.txt', 'text: expected none beside --input=FILE, got so'),
+    ],
+)
+def test_options_that_contradict_a_file_are_refused(
+    capsys, layer_file, command, option, text
+):
+  said = _refused(capsys, command, f'--input={layer_file}', option)
+
+  assert said.startswith(
+      f'hpmoe {command}: {text.replace("FILE", layer_file)}'
+  )
+
+
+def test_an_input_that_is_not_there_is_named(capsys):
+  said = _refused(capsys, 'check', '--input=no.safetensors')
+
+  assert 'no.safetensors: expected a readable' in said
+
+
+@pytest.mark.parametrize('command', ['check', 'faults'])
+def test_a_text_that_no_routing_reads_is_refused(capsys, command):
+  said = _refused(capsys, command, '--routing=hot', '--text=some.txt')
+
+  assert "text: expected --routing=text, got 'hot'" in said
+
+
+def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
+  arguments = ('--ranks=2', '--tokens=13', '--dtype=f32', '--lane=bitwise')
+
+  code = main.main(['check', f'--input={layer_file}', *arguments])
+
+  assert code == main.PARITY
+  assert 'R=2 T=13' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize('command', [None, *main.COMMANDS])
 def test_help_shows_an_example_and_every_option(capsys, command):
   arguments = ['--help'] if command is None else [command, '--help']
@@ -88,6 +156,43 @@ def test_help_shows_an_example_and_every_option(capsys, command):
   if command is not None:
     for name in main.COMMANDS[command].flags():
       assert f'--{name}: ' in said
+
+
+@pytest.mark.parametrize(
+    ('command', 'texts'),
+    [
+        (
+            'check',
+            [
+                *faults.SPECS, *standards.STANDARDS, *standards.DEFAULT,
+                "policy.activation 'product'", 'docs/find_a_bug.md',
+                'function(inputs, config, policy) -> dict of names',
+                'topk_ids int32 [R,T,K]', 'topk_weights float32', '.npz',
+                'the activation before the down GEMM', '0 parity holds',
+            ],
+        ),
+        ('compile', ["the preset's, 24 aic and 48 aiv", '0 the image is prov']),
+        ('faults', ['0 every fault is caught']),
+        ('sweep', ['0 every case holds']),
+    ],
+)  # fmt: skip
+def test_help_says_what_a_newcomer_asks(capsys, command, texts):
+  main.main([command, '--help'])
+
+  said = capsys.readouterr().out
+  options = said.partition('options:')[2]
+  flat = ' '.join(options.split())
+  for text in (*texts, '130 interrupted'):
+    assert text in flat
+  assert 'none:' not in flat
+  assert max(map(len, options.splitlines())) <= 100
+
+
+def test_version_is_said(capsys):
+  assert main.main(['--version']) == main.PARITY
+
+  said = capsys.readouterr().out.strip()
+  assert said == f'hpmoe {check.versions()["hyperparallel-moe"]}'
 
 
 def test_a_check_that_holds_prints_a_table_and_writes_a_report(
@@ -177,6 +282,50 @@ def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
     assert '(judged: y, layer): ' in out.splitlines()[-1]
 
 
+def test_an_interrupt_ends_in_one_line(tmp_path):
+  # Given a kernel that presses Ctrl-C in the process that checks it,
+  (tmp_path / 'impatient.py').write_text(
+      'import os, signal, time\n'
+      'def forward(inputs, config, policy):\n'
+      '  os.kill(os.getppid(), signal.SIGINT)\n'
+      '  time.sleep(60)\n'
+  )
+  root = pathlib.Path(main.__file__).parents[1]
+
+  # when it is checked,
+  ended = subprocess.run(
+      [sys.executable, '-m', 'parity_tests.main', 'check', *TINY,
+       '--candidate=impatient:forward', '--lane=bounded'],
+      cwd=tmp_path, capture_output=True, text=True,
+      env=os.environ | {'PYTHONPATH': str(root)},
+  )  # fmt: skip
+
+  # then one line says so.
+  assert ended.returncode == main.INTERRUPTED
+  assert ended.stderr == 'hpmoe check: interrupted\n'
+
+
+def test_a_bar_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
+  # Given a terminal of 0 lines and 0 columns, as `script` opens one,
+  leader, follower = os.openpty()
+  os.set_blocking(leader, False)
+  with os.fdopen(follower, 'w') as terminal:
+    monkeypatch.setattr(sys, 'stderr', terminal)
+
+    # when one step comes at once and one after the delay,
+    with main._progress(2) as step:
+      step('first')
+      time.sleep(2.1)
+      step('second')
+    terminal.flush()
+    shown = os.read(leader, 10_000).decode()
+  os.close(leader)
+
+  # then the second shows, as all of 2.
+  assert 'first' not in shown
+  assert re.search(r'second [█#]+ 2/2', shown), shown
+
+
 def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
   image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
 
@@ -190,6 +339,81 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
   out = capsys.readouterr().out
   for name in ('tasks.dispatch', 'tasks.combine', 'events', 'image_bytes'):
     assert name in out
+
+
+@pytest.fixture(name='image', scope='module')
+def image_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp('image') / 'flow.img'
+  code = main.main(['compile', '--preset=tiny', '--ranks=2', f'--out={path}'])
+  assert code == main.PARITY
+  return path
+
+
+class TestImageOfAFile:
+
+  def test_an_image_is_proved_with_the_lines_of_its_compilation(
+      self, capsys, image, tmp_path
+  ):
+    arguments = ['compile', '--preset=tiny', '--ranks=2']
+    main.main([*arguments, f'--json={tmp_path / "made.json"}'])
+    made = capsys.readouterr().out.splitlines()
+
+    code = main.main(
+        ['compile', f'--check={image}', f'--json={tmp_path / "read.json"}']
+    )
+
+    read = capsys.readouterr().out.splitlines()
+    assert code == main.PARITY
+    different = {line.split()[0] for line in set(made) ^ set(read)}
+    # A lossless capacity is resolved in an image; no time is spent compiling.
+    assert different <= {'config.capacity', 'compile_seconds'}, different
+    proofs = json.loads((tmp_path / 'read.json').read_text())['proofs']
+    assert proofs and all(rule['proved'] for rule in proofs)
+
+  @pytest.mark.parametrize('keep', [0, 3, 100, 5000, -1])
+  def test_a_truncated_image_is_refused(self, capsys, image, tmp_path, keep):
+    path = tmp_path / 'short.img'
+    path.write_bytes(image.read_bytes()[:keep])
+
+    said = _refused(capsys, 'compile', f'--check={path}')
+
+    assert said.startswith(f'hpmoe compile: check: {path}: ')
+
+  @pytest.mark.parametrize('share', [0.0, 0.001, 0.3, 0.6, 0.999])
+  def test_a_flipped_bit_is_refused(self, capsys, image, tmp_path, share):
+    data = bytearray(image.read_bytes())
+    data[int(share * len(data))] ^= 4
+    path = tmp_path / 'flipped.img'
+    path.write_bytes(data)
+
+    said = _refused(capsys, 'compile', f'--check={path}')
+
+    assert said.startswith(f'hpmoe compile: check: {path}: ')
+
+  def test_a_flow_that_is_not_proved_fails(self, capsys, image, tmp_path):
+    # Given an image that is sealed, but whose first wait is for one more,
+    blob = bytearray(image.read_bytes())
+    waits = image_lib.parse(blob).tables['waits']
+    waits['threshold'][0] += 1
+    path = tmp_path / 'deadlock.img'
+    path.write_bytes(image_lib.seal(blob))
+
+    # when it is proved, then a rule is refused, by name.
+    assert main.main(['compile', f'--check={path}']) == main.NO_PARITY
+    assert 'refused' in capsys.readouterr().out
+
+  @pytest.mark.parametrize('name', ['absent.img', '.'])
+  def test_an_unreadable_file_is_named(self, capsys, tmp_path, name):
+    said = _refused(capsys, 'compile', f'--check={tmp_path / name}')
+
+    assert f'{tmp_path / name}: expected a file to use' in said
+
+  def test_an_image_excludes_what_describes_another(self, capsys, image):
+    for option in ('--out=x.img', '--preset=tiny', '--row_block=16'):
+      said = _refused(capsys, 'compile', f'--check={image}', option)
+      name, value = option.removeprefix('--').split('=')
+      assert f'{name}: expected none beside --check={image}' in said
+      assert said.endswith(f'got {value}\n')
 
 
 @pytest.mark.parametrize(('factor', 'rows'), [(1, 32), (2, 64), (99, 128)])

@@ -58,17 +58,20 @@ def load(
 
   Raises:
     ValueError: the file is unreadable, or a tensor has a wrong shape, dtype
-      or value.
+      or value; the text names the file.
   """
   tensors = tensor_file.read(path, ['topk_ids'], ['topk_weights'])
-  ids = tensors['topk_ids']
-  token_order.check_ids(config, ids)
-  weights = tensors.get('topk_weights')
+  ids, weights = tensors['topk_ids'], tensors.get('topk_weights')
+  try:
+    token_order.check_ids(config, ids)
+    if weights is not None:
+      check_weights(weights, config)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
   if weights is None:
     note = 'topk_weights are generated: the file has none'
     weights = spread_weights(config, stable_random.seed_of('weights', seed))
     return TokenRouting(ids, weights, note)
-  check_weights(weights, config)
   return TokenRouting(ids, weights)
 
 

@@ -8,6 +8,8 @@ import ml_dtypes  # noqa: F401, safetensors needs it to return bfloat16.
 import numpy as np
 import safetensors
 
+from reference import tensors as specs
+
 # What a damaged file has been seen to raise (RuntimeError: a zip that claims
 # to be encrypted or compressed in an unknown way).
 _UNREADABLE = (
@@ -20,6 +22,11 @@ _UNREADABLE = (
 )
 
 DTYPES = {'BF16': 'bfloat16', 'F32': 'float32', 'I32': 'int32'}
+_OF_KIND = {
+    'storage': ['float32', 'bfloat16'],
+    'f32': ['float32'],
+    'i32': ['int32'],
+}
 
 
 def read(
@@ -31,7 +38,7 @@ def read(
 
   Raises:
     ValueError: the suffix is unknown, the file is unreadable or truncated, or
-      a tensor is missing or of a dtype that is not in `DTYPES`.
+      a tensor is missing or of a dtype that its name may not have.
   """
   suffix = os.path.splitext(path)[1]
   if suffix not in READERS:
@@ -49,10 +56,11 @@ def read(
           f'{path}: tensor {name}: expected in the file, got only {present}'
       )
   for name, tensor in tensors.items():
-    if isinstance(tensor, str) or str(tensor.dtype) not in DTYPES.values():
+    allowed = _OF_KIND[specs.SPECS[name].kind]
+    got = tensor if isinstance(tensor, str) else str(tensor.dtype)
+    if got not in allowed:
       raise ValueError(
-          f'{path}: tensor {name}: expected one of {list(DTYPES.values())}, '
-          f'got {tensor if isinstance(tensor, str) else tensor.dtype}'
+          f'{path}: tensor {name}: expected {" or ".join(allowed)}, got {got}'
       )
   return tensors
 
