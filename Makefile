@@ -51,8 +51,9 @@ sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 	$(BIN)/hpmoe sweep
 
-# A copy of the tree holds the sanitized extension, and the interpreter is the one
+# A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.
+# Capturing stderr would lose the report of a process that ends with it.
 SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*_test.py) \
   $(addprefix backend_ascend/taskflow/,image_loader_test.py proofs_test.py)
 
@@ -78,9 +79,10 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
 	python="$$(readlink -f $(BIN)/python)"; cd out/sanitize/$*/tree; \
 	export LD_PRELOAD="$$(ldd backend_ascend/_native*.so \
-	  | awk '/lib.*san|libstdc/ { print $$3 }' | tr '\n' ' ')"; \
-	export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1; \
-	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  | awk '$$1 ~ /san|libstdc/ { print $$3 }' | tr '\n' ' ')"; \
+	export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+	  ASAN_OPTIONS=detect_leaks=0 \
+	  UBSAN_OPTIONS=print_stacktrace=1 \
 	  TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1; \
 	"$$python" -c '$(CHECK_SANITIZED)'; \
 	"$$python" -m pytest -p xdist -n $(JOBS) --capture=sys \
