@@ -14,15 +14,9 @@ Kind = layout.Kind
 
 CONTROL = 'none'
 DIAGNOSIS = 'wait diagnosis'
-STAGE_OF_KIND = {
-    Kind.DISPATCH: 'expert_in',
-    Kind.GATE_UP: 'gate_up',
-    Kind.SWIGLU: 'activation',
-    Kind.DOWN: 'expert_out',
-    Kind.RETURN: 'returned',
-    Kind.COMBINE: 'y',
+STAGE_OF = {
+    kind.name.lower(): stage for kind, stage in layout.STAGE_OF_KIND.items()
 }
-STAGE_OF = {kind.name.lower(): stage for kind, stage in STAGE_OF_KIND.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +111,8 @@ def _hung(
       blocked.col_block,
   )  # fmt: skip
   guilty = (
-      STAGE_OF_KIND[Kind(task['kind'])], int(task['rank']), int(task['expert'])
+      layout.STAGE_OF_KIND[Kind(task['kind'])], int(task['rank']),
+      int(task['expert']),
   )  # fmt: skip
   named = {(STAGE_OF[s.kind], s.rank, s.expert) for s in diagnosis.suspects}
   found = expected.holds(
@@ -185,7 +180,7 @@ def _expectation(request, counts, task) -> _Place:
     )
     return _Place(stage, int(task['peer']), expert, rows, None)
   block = int(task['row_block'])
-  own = STAGE_OF_KIND[Kind(kind)] == stage
+  own = layout.STAGE_OF_KIND[Kind(kind)] == stage
   return _Place(
       stage,
       rank,

@@ -59,7 +59,7 @@ def expert_gemm(
   last = jnp.cumsum(blocks, dtype=jnp.int32)
   first = last - blocks
 
-  row_bits, weight_bits = _bits(rows), _bits(weights)
+  row_bits, weight_bits = numerics.bits(rows), numerics.bits(weights)
 
   def multiply(i: at.Array, out: at.Array) -> at.Array:
     group = jnp.searchsorted(last, i, side='right').astype(jnp.int32)
@@ -69,18 +69,18 @@ def expert_gemm(
     start = jnp.minimum(row, num_rows - height)
     held = start + jnp.arange(height, dtype=jnp.int32)
     mine = (held >= row) & (held < end[group])
-    a = _values(_rows_of(row_bits, rank, start, height), rows.dtype)
-    b = _values(weight_bits[rank, expert], weights.dtype)
+    a = numerics.values(_rows_of(row_bits, rank, start, height), rows.dtype)
+    b = numerics.values(weight_bits[rank, expert], weights.dtype)
     sums = _dot(numerics.widen(policy, a), numerics.widen(policy, b))
-    product = _bits(numerics.store(policy, sums))
+    product = numerics.bits(numerics.store(policy, sums))
     old = _rows_of(out, rank, start, height)
     new = jnp.where(mine[:, None], product, old)
     return lax.dynamic_update_slice(out, new[None], (rank, start, jnp.int32(0)))
 
   storage = numerics.storage_dtype(policy)
-  out = _bits(jnp.zeros((*rows.shape[:2], weights.shape[-1]), storage))
+  out = numerics.bits(jnp.zeros((*rows.shape[:2], weights.shape[-1]), storage))
   out = lax.fori_loop(jnp.int32(0), last[-1], multiply, out)
-  return _values(out, storage)
+  return numerics.values(out, storage)
 
 
 @expert_gemm.defjvp
@@ -91,17 +91,6 @@ def _refuse_gradient(config, policy, primals, tangents):
       'expert_gemm: expected not to be differentiated; the layer with its '
       'gradient is reference.layer_grad.layer'
   )
-
-
-def _bits(a: at.Array) -> at.Array:
-  # XLA on CPUs would widen a whole bfloat16 buffer to read or write one block.
-  if a.dtype == jnp.bfloat16:
-    return lax.bitcast_convert_type(a, jnp.uint16)
-  return a
-
-
-def _values(bits: at.Array, dtype: jnp.dtype) -> at.Array:
-  return lax.bitcast_convert_type(bits, dtype)
 
 
 def _rows_of(

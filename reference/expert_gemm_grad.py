@@ -70,7 +70,7 @@ def weight_grad(
       jnp.minimum(edge, rows.shape[1]).reshape(-1)
       for edge in token_order.expert_rows(config, plan.counts)
   )
-  left, right = _bits(rows), _bits(d_out)
+  left, right = numerics.bits(rows), numerics.bits(d_out)
   storage = numerics.storage_dtype(policy)
   shape = (rows.shape[2], d_out.shape[2])
   height = min(expert_gemm.BLOCK_ROWS, rows.shape[1])
@@ -78,18 +78,18 @@ def weight_grad(
   def accumulate(group: at.Int32[at.Array, '']) -> at.Array:
     def add(i: at.Array, total: at.Array) -> at.Array:
       where = rank, begin[group] + i * height, end[group], height
-      a = lax.bitcast_convert_type(_block(left, *where), rows.dtype)
-      b = lax.bitcast_convert_type(_block(right, *where), d_out.dtype)
+      a = numerics.values(_block(left, *where), rows.dtype)
+      b = numerics.values(_block(right, *where), d_out.dtype)
       return total + _dot(numerics.widen(policy, a), numerics.widen(policy, b))
 
     rank = group // config.experts_per_rank
     blocks = (end[group] - begin[group] + (height - 1)) // height
     total = jnp.zeros(shape, numerics.accumulate_dtype(policy))
     total = lax.fori_loop(jnp.int32(0), blocks, add, total)
-    return _bits(numerics.store(policy, total))
+    return numerics.bits(numerics.store(policy, total))
 
   groups = jnp.arange(config.num_experts, dtype=jnp.int32)
-  sums = lax.bitcast_convert_type(lax.map(accumulate, groups), storage)
+  sums = numerics.values(lax.map(accumulate, groups), storage)
   return sums.reshape(config.num_ranks, config.experts_per_rank, *shape)
 
 
@@ -105,13 +105,6 @@ def _block(
   block = jnp.roll(block, start - row, axis=0)
   mine = row + jnp.arange(height, dtype=jnp.int32) < end
   return jnp.where(mine[:, None], block, jnp.zeros((), bits.dtype))
-
-
-def _bits(a: at.Array) -> at.Array:
-  # XLA on CPUs would widen a whole bfloat16 buffer to read or write one block.
-  if a.dtype == jnp.bfloat16:
-    return lax.bitcast_convert_type(a, jnp.uint16)
-  return a
 
 
 def _dot(a: at.Array, b: at.Array) -> at.Array:

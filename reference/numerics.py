@@ -68,3 +68,16 @@ def rounded(
   # XLA lets LLVM contract a * b + c to a fused multiply-add, and drops
   # optimization_barrier before it does; a select in between prevents it.
   return jnp.where(jnp.isnan(product), jnp.nan, product)
+
+
+def bits(a: at.Array) -> at.Array:
+  """Returns bfloat16 `[...]` as uint16, and any other dtype as it is."""
+  # XLA on CPUs would widen a whole bfloat16 buffer to read or write one block.
+  if a.dtype == jnp.bfloat16:
+    return lax.bitcast_convert_type(a, jnp.uint16)
+  return a
+
+
+def values(held: at.Array, dtype: jnp.dtype) -> at.Array:
+  """Returns what `bits` made of an array of `dtype`, as values again."""
+  return lax.bitcast_convert_type(held, dtype)
