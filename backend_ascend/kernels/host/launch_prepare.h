@@ -1,0 +1,32 @@
+// What every launch does before its first task: plan, buffers, workspace.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
+#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "backend_ascend/kernels/host/image_loader.h"
+#include "backend_ascend/kernels/host/plan.h"
+#include "backend_ascend/kernels/host/runtime_tasks.h"
+
+namespace hpmoe {
+
+// Owns what a launch needs beside its tensors.
+struct Prepared {
+  Plan plan;
+  std::vector<int32_t> header_slot;
+  std::vector<float> header_weight;
+  std::vector<float> d_row_weight;
+  std::vector<float> d_slot_weight;
+  std::vector<float> sums[kNumBuffers];
+};
+
+// Makes the plan, sets what tasks write to NaN and points the layer at it all.
+// `prepared` must outlive the layer.
+Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
+               Prepared* prepared, Layer* layer);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
