@@ -62,7 +62,10 @@ BACKWARD = (
     TensorSpec('dx', 'R T D', 'storage', 'compute'),
 )
 
-SPECS = {spec.name: spec for spec in FORWARD}
+SPECS = {spec.name: spec for spec in FORWARD + BACKWARD}
 INPUTS = tuple(s.name for s in FORWARD if s.role in ('input', 'weight'))
 PLAN = tuple(s.name for s in FORWARD if s.role == 'plan')
 STAGES = tuple(s.name for s in FORWARD if s.role in ('movement', 'compute'))
+
+# What the backward pass computes, in dependency order.
+GRADS = tuple(s.name for s in BACKWARD if s.role != 'input')

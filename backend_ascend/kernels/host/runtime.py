@@ -14,7 +14,6 @@ from reference import tensors
 
 _REASONS = ('none', 'deadlock', 'deadline')
 _MAX_DEADLINE_S = 1e9
-_SPECS = {s.name: s for s in tensors.FORWARD + tensors.BACKWARD}
 _INPUTS = {
     layout.Direction.FORWARD: tensors.INPUTS,
     layout.Direction.BACKWARD: (
@@ -24,9 +23,7 @@ _INPUTS = {
 }  # fmt: skip
 _OUTPUTS = {
     layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
-    layout.Direction.BACKWARD: tuple(
-        s.name for s in tensors.BACKWARD if s.role != 'input'
-    ),
+    layout.Direction.BACKWARD: tensors.GRADS,
 }
 
 
@@ -177,7 +174,7 @@ def _inputs(image: image_lib.Image, inputs) -> dict[str, np.ndarray]:
         f'inputs: expected {sorted(set(names) - unread)}, got {sorted(inputs)}'
     )
   storage, dims = _storage(image), image.config.dims()
-  specs = [_SPECS[name] for name in names if name not in unread]
+  specs = [tensors.SPECS[name] for name in names if name not in unread]
   return {
       s.name: _checked(
           s.name, inputs[s.name], s.dims(**dims), _dtype(s, storage)
@@ -190,7 +187,7 @@ def _outputs(image: image_lib.Image, names) -> dict[str, np.ndarray]:
   # Zeroed by the operating system on first touch: rows past the last valid
   # one cost nothing.
   storage, dims = _storage(image), image.config.dims()
-  specs = [_SPECS[name] for name in names]
+  specs = [tensors.SPECS[name] for name in names]
   return {s.name: np.zeros(s.dims(**dims), _dtype(s, storage)) for s in specs}
 
 
@@ -320,7 +317,7 @@ def make_plan(image, topk_ids: np.ndarray) -> dict[str, np.ndarray]:
       rank or an expert gets more rows than the image has room for.
   """
   blob, parsed = load(image)
-  spec = _SPECS['topk_ids']
+  spec = tensors.SPECS['topk_ids']
   shape = spec.dims(**parsed.config.dims())
   ids = _checked('topk_ids', topk_ids, shape, np.dtype(np.int32))
   outputs = _outputs(parsed, tensors.PLAN)
