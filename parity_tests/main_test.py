@@ -20,13 +20,14 @@ from parity_tests import lanes
 from parity_tests import main
 from parity_tests import presets
 from parity_tests import standards
+from parity_tests.commands import cli
 
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
 
 
 def _refused(capsys, *arguments) -> str:
   """Runs a command that must end with one line and exit code 2."""
-  assert main.main(arguments) == main.WRONG_REQUEST
+  assert main.main(arguments) == cli.WRONG_REQUEST
   captured = capsys.readouterr()
   assert captured.err.count('\n') == 1
   assert not captured.out
@@ -139,7 +140,7 @@ def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
 
   code = main.main(['check', f'--input={layer_file}', *arguments])
 
-  assert code == main.PARITY
+  assert code == cli.PARITY
   assert 'R=2 T=13' in capsys.readouterr().out
 
 
@@ -147,7 +148,7 @@ def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
 def test_help_shows_an_example_and_every_option(capsys, command):
   arguments = ['--help'] if command is None else [command, '--help']
 
-  assert main.main(arguments) == main.PARITY
+  assert main.main(arguments) == cli.PARITY
 
   said = capsys.readouterr().out
   assert 'hpmoe check --preset=small --ranks=4 --routing=text' in said or (
@@ -189,7 +190,7 @@ def test_help_says_what_a_newcomer_asks(capsys, command, texts):
 
 
 def test_version_is_said(capsys):
-  assert main.main(['--version']) == main.PARITY
+  assert main.main(['--version']) == cli.PARITY
 
   said = capsys.readouterr().out.strip()
   assert said == f'hpmoe {check.versions()["hyperparallel-moe"]}'
@@ -202,7 +203,7 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
 
   code = main.main(['check', *TINY, f'--json={path}'])
 
-  assert code == main.PARITY
+  assert code == cli.PARITY
   out = capsys.readouterr().out
   report = json.loads(path.read_text())
   assert report['verdict'] == 'pass'
@@ -225,7 +226,7 @@ def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
   code = main.main(['check', *TINY, '--fault=stale_row', f'--json={path}'])
 
   # then the report names the place,
-  assert code == main.NO_PARITY
+  assert code == cli.NO_PARITY
   out = capsys.readouterr().out
   first = json.loads(path.read_text())['first_failure']
   assert first['stage'] == 'expert_in'
@@ -237,7 +238,7 @@ def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
   program, *replay = shlex.split(first['replay'])
   assert program == 'hpmoe'
   again = tmp_path / 'again.json'
-  assert main.main([*replay, f'--json={again}']) == main.NO_PARITY
+  assert main.main([*replay, f'--json={again}']) == cli.NO_PARITY
   assert json.loads(again.read_text())['first_failure'] == first
 
 
@@ -249,7 +250,7 @@ def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
       f'--json={path}',
   ])  # fmt: skip
 
-  assert code == main.CANDIDATE_FAILED
+  assert code == cli.CANDIDATE_FAILED
   said = capsys.readouterr().err
   assert said.count('\n') == 1
   assert 'waits for event' in said and 'not signalled by: gate_up' in said
@@ -270,7 +271,7 @@ def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
       'def zero(inputs, config, policy):\n'
       '  return dict(y=np.zeros_like(inputs["x"]))\n'
   )
-  for function, code in (('forward', main.PARITY), ('zero', main.NO_PARITY)):
+  for function, code in (('forward', cli.PARITY), ('zero', cli.NO_PARITY)):
     # when it is checked, then it passes if it is right,
     assert code == main.main([
         'check', '--preset=tiny', '--ranks=2', '--tokens=13',
@@ -301,7 +302,7 @@ def test_an_interrupt_ends_in_one_line(tmp_path):
   )  # fmt: skip
 
   # then one line says so.
-  assert ended.returncode == main.INTERRUPTED
+  assert ended.returncode == cli.INTERRUPTED
   assert ended.stderr == 'hpmoe check: interrupted\n'
 
 
@@ -313,7 +314,7 @@ def test_a_bar_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
     monkeypatch.setattr(sys, 'stderr', terminal)
 
     # when one step comes at once and one after the delay,
-    with main._progress(2) as step:
+    with cli.progress(2) as step:
       step('first')
       time.sleep(2.1)
       step('second')
@@ -333,7 +334,7 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
       ['compile', '--preset=tiny', f'--out={image}', f'--json={path}']
   )
 
-  assert code == main.PARITY
+  assert code == cli.PARITY
   summary = json.loads(path.read_text())
   assert summary['image_bytes'] == image.stat().st_size
   out = capsys.readouterr().out
@@ -345,7 +346,7 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
 def image_file(tmp_path_factory):
   path = tmp_path_factory.mktemp('image') / 'flow.img'
   code = main.main(['compile', '--preset=tiny', '--ranks=2', f'--out={path}'])
-  assert code == main.PARITY
+  assert code == cli.PARITY
   return path
 
 
@@ -363,7 +364,7 @@ class TestImageOfAFile:
     )
 
     read = capsys.readouterr().out.splitlines()
-    assert code == main.PARITY
+    assert code == cli.PARITY
     different = {line.split()[0] for line in set(made) ^ set(read)}
     # A lossless capacity is resolved in an image; no time is spent compiling.
     assert different <= {'config.capacity', 'compile_seconds'}, different
@@ -399,7 +400,7 @@ class TestImageOfAFile:
     path.write_bytes(image_lib.seal(blob))
 
     # when it is proved, then a rule is refused, by name.
-    assert main.main(['compile', f'--check={path}']) == main.NO_PARITY
+    assert main.main(['compile', f'--check={path}']) == cli.NO_PARITY
     assert 'refused' in capsys.readouterr().out
 
   @pytest.mark.parametrize('name', ['absent.img', '.'])
@@ -423,7 +424,7 @@ def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
   path = tmp_path / 'summary.json'
   arguments = ['compile', '--preset=tiny', '--row_block=16', f'--json={path}']
   code = main.main([*arguments, f'--capacity_factor={factor}', '--ranks=4'])
-  assert code == main.PARITY
+  assert code == cli.PARITY
   summary = json.loads(path.read_text())
   assert summary['config']['capacity'] == rows
   assert summary['options']['expert_capacity'] == min(64, rows // 2)

@@ -1,0 +1,134 @@
+"""`hpmoe check`."""
+
+from absl import flags
+
+from parity_tests.commands import cli
+from parity_tests.commands import layer_flags
+
+_RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
+
+
+def _define_check(f: flags.FlagValues) -> None:
+  from backend_ascend.kernels.host import faults
+  from parity_tests import standards
+
+  layer_flags.define_layer(f)
+  layer_flags.define_granularity(f)
+  layer_flags.define_data(f)
+  flags.DEFINE_list(
+      'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard; '
+      "lane exact asks the candidate for policy.activation 'product'.",
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_list(
+      'standard', [], f'Records of lane standard, some of '
+      f'{", ".join(standards.STANDARDS)}. Default: '
+      f'{",".join(standards.DEFAULT)}.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_integer(
+      'threads', None, 'OS threads of our backend. Default: one per core.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_float(
+      'deadline', 60.0, 'Seconds without progress before our backend gives up.',
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string(
+      'candidate', None, 'pkg.module:function that takes the place of our '
+      'backend: function(inputs, config, policy) -> dict of names, with y; '
+      'see docs/find_a_bug.md.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_float(
+      'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
+  )
+  flags.DEFINE_string(
+      'fault', None, 'Fault that our backend commits, one of '
+      f'{", ".join(faults.SPECS)}.', flag_values=f,
+  )  # fmt: skip
+  cli.define_json(f)
+
+
+def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
+  asked = _RUNS_TOGETHER if f.lane == ['all'] else tuple(f.lane)
+  wrong = [lane for lane in asked if lane not in _RUNS_TOGETHER]
+  if wrong or not asked:
+    raise cli.UsageError(
+        f'lane: expected all or some of {list(_RUNS_TOGETHER)}, got '
+        f'{",".join(f.lane)!r}'
+    )
+  return asked
+
+
+def _request(f: flags.FlagValues):
+  from parity_tests import check
+  from parity_tests import standards
+
+  layer_flags.refuse_out_of_range(f)
+  layer_flags.refuse_contradictions(f)
+  for name in f.standard:
+    standards.get(name)
+  return check.Request(
+      preset=f.preset,
+      ranks=f.ranks,
+      tokens=f.tokens,
+      dtype=layer_flags.DTYPES[f.dtype],
+      routing=f.routing,
+      input=f.input,
+      text=f.text,
+      seed=f.seed,
+      placement=f.placement,
+      capacity=f.capacity,
+      lanes=_lanes(f),
+      standards=tuple(f.standard) or standards.DEFAULT,
+      options=layer_flags.options(f),
+      threads=f.threads,
+      deadline_s=f.deadline,
+      candidate=f.candidate,
+      timeout_s=f.timeout,
+      fault=f.fault,
+      arguments=cli.arguments(f, without=('lane', 'json')),
+  )
+
+
+def _check(f: flags.FlagValues) -> int:
+  from parity_tests import candidates
+  from parity_tests import check
+  from parity_tests import report as report_lib
+
+  cli.check_writable('json', f.json)
+  request = _request(f)
+  try:
+    with cli.progress(check.count_steps(request)) as step:
+      report = check.run(request, step)
+  except candidates.CandidateError as error:
+    cli.write_json(f.json, report_lib.error_json(request, error))
+    raise
+  cli.write_json(f.json, report_lib.to_json(report))
+  print(report_lib.heading(report))
+  print(report_lib.table(report, cli.colour()))
+  for part in (report_lib.notes, report_lib.failure, report_lib.summary):
+    text = part(report)
+    if text:
+      print(f'\n{text}')
+  return cli.PARITY if report.verdict == 'pass' else cli.NO_PARITY
+
+
+COMMAND = cli.Command(
+    'check',
+    'compares a candidate with the oracle, tile by tile.',
+    (
+        'hpmoe check --preset=small --ranks=4 --routing=text '
+        '--lane=all --json=out.json',
+        'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
+        'hpmoe check --candidate=my_pkg.kernels:moe_forward '
+        '--lane=bounded,standard',
+        'hpmoe check --fault=stale_row',
+    ),
+    _define_check,
+    _check,
+    '0 parity holds, '
+    '1 it fails, '
+    '2 the request was wrong, '
+    '3 the candidate crashed, '
+    'hung or could not run',
+)

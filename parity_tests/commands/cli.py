@@ -1,0 +1,128 @@
+"""What every subcommand of `hpmoe` is made of."""
+
+from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import sys
+import textwrap
+
+from absl import flags
+
+PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
+INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
+
+
+class UsageError(ValueError):
+  """The command line was wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """One subcommand.
+
+  Attributes:
+    name: as typed.
+    help: one line.
+    examples: command lines.
+    define: defines its flags.
+    execute: runs it with parsed flags and the arguments; returns the exit code.
+    codes: what its exit codes mean.
+  """
+
+  name: str
+  help: str
+  examples: tuple[str, ...]
+  define: Callable[[flags.FlagValues], None]
+  execute: Callable[[flags.FlagValues], int]
+  codes: str
+
+  def flags(self) -> flags.FlagValues:
+    values = flags.FlagValues()
+    self.define(values)
+    return values
+
+  def usage(self) -> str:
+    values = self.flags()
+    lines = [f'hpmoe {self.name}: {self.help}', '', 'examples:']
+    lines += [f'  {example}' for example in self.examples]
+    lines += ['', 'options:']
+    for name in sorted(values):
+      flag = values[name]
+      unset = flag.default in (None, [])
+      default = '' if unset else f' Default: {text(flag.default)}.'
+      lines.append(_wrapped(f'  --{name}: {flag.help}{default}'))
+    lines += ['', _wrapped(f'exit codes: {self.codes}, 130 interrupted')]
+    return '\n'.join(lines)
+
+
+def _wrapped(text: str) -> str:
+  return textwrap.fill(
+      text, 88, subsequent_indent=6 * ' ', break_on_hyphens=False,
+      break_long_words=False,
+  )  # fmt: skip
+
+
+def text(value: object) -> str:
+  return ','.join(value) if isinstance(value, list) else str(value)
+
+
+def define_json(f: flags.FlagValues) -> None:
+  flags.DEFINE_string('json', None, 'Write the report here.', flag_values=f)
+
+
+def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
+  """Returns the flags that were given, as a command line."""
+  given = (f[name] for name in sorted(f) if f[name].present)
+  return tuple(
+      flag.serialize() for flag in given if flag.name not in without
+  )
+
+
+@contextlib.contextmanager
+def progress(total: int | None = None):
+  """Yields a function that names the step which begins.
+
+  The bar shows in a terminal only, and only for what takes over 2 s.
+  """
+  import tqdm
+
+  # tqdm takes a terminal that does not say its size for one without lines.
+  columns, lines = shutil.get_terminal_size()
+  with tqdm.tqdm(
+      total=total, delay=2, leave=False, disable=not sys.stderr.isatty(),
+      ncols=columns - 1, nrows=lines, miniters=1, mininterval=0,
+      bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}]',
+  ) as bar:  # fmt: skip
+
+    def step(name: str) -> None:
+      # A refresh here would not wait for the delay.
+      bar.set_description_str(name, refresh=False)
+      bar.update()
+
+    yield step
+
+
+def write_json(path: str | None, content: object) -> None:
+  if path is None:
+    return
+  text = json.dumps(content, indent=2, allow_nan=False) + '\n'
+  pathlib.Path(path).write_text(text)
+
+
+def check_writable(name: str, path: str | None) -> None:
+  """Refuses a file that cannot be written before the work, not after."""
+  if path is None:
+    return
+  target = pathlib.Path(path)
+  if target.is_dir() or not os.access(target.parent, os.W_OK):
+    raise UsageError(
+        f'{name}: expected a file that can be written, got {path!r}'
+    )
+
+
+def colour() -> bool:
+  return sys.stdout.isatty() and not os.environ.get('NO_COLOR')

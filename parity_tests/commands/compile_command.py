@@ -1,0 +1,184 @@
+"""`hpmoe compile`."""
+
+import dataclasses
+import math
+import pathlib
+
+from absl import flags
+
+from parity_tests.commands import cli
+from parity_tests.commands import layer_flags
+
+# Lossless, the table of ep16 has 12 million tasks, nearly all of them empty.
+_FULL_SHAPE_FACTOR = 2.0
+
+
+def _sized(f: flags.FlagValues, preset):
+  """Returns (config, options) with the capacities that were asked for."""
+  from parity_tests import presets
+
+  config = presets.config(
+      preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
+  )
+  options = layer_flags.options(f)
+  factor = f.capacity_factor
+  if factor is None and f.capacity is None and not preset.runs_here:
+    factor = _FULL_SHAPE_FACTOR
+  if factor is None:
+    return config, options
+  if f.capacity is not None:
+    raise cli.UsageError('capacity_factor: expected no --capacity beside it')
+  if not 1 <= factor < math.inf:
+    raise cli.UsageError(
+        f'capacity_factor: expected at least 1, got {factor:g}'
+    )
+  rows = math.ceil(config.num_tokens * config.top_k * factor)
+  lossless = config.num_ranks * config.num_tokens
+  return (
+      dataclasses.replace(config, capacity=min(config.num_rows, rows)),
+      dataclasses.replace(
+          options,
+          expert_capacity=min(
+              lossless, math.ceil(rows / config.experts_per_rank)
+          ),
+      ),
+  )
+
+
+def _define_compile(f: flags.FlagValues) -> None:
+  layer_flags.define_layer(f)
+  layer_flags.define_granularity(f, aic=None, aiv=None)
+  flags.DEFINE_integer(
+      'ranks', None, "Expert-parallel ranks. Default: the preset's.",
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_float(
+      'capacity_factor', None, 'Rows that a rank and an expert can hold, as a '
+      'multiple of balanced routing. Default: lossless for shapes that run '
+      f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
+  flags.DEFINE_string(
+      'check', None, 'Prove this image, which --out wrote, and compile '
+      'nothing.', flag_values=f,
+  )  # fmt: skip
+  cli.define_json(f)
+
+
+def _load_image(path: str):
+  """Returns the image in a file as if it had just been compiled.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: it is not an image, is truncated or has another bit flipped.
+  """
+  from backend_ascend import compiler
+  from backend_ascend.taskflow import flow as flow_lib
+  from backend_ascend.taskflow import image as image_lib
+  from backend_ascend.taskflow import layout
+  from backend_ascend.taskflow import proofs
+
+  blob = bytearray(pathlib.Path(path).read_bytes())
+  try:
+    proof = proofs.prove(blob)
+    parsed = image_lib.parse(blob)
+  except ValueError as error:
+    raise cli.UsageError(f'check: {path}: {error}') from error
+  flow = flow_lib.Flow(
+      config=parsed.config,
+      policy=parsed.policy,
+      options=parsed.options,
+      direction=layout.Direction(int(parsed.header['direction'])),
+      wave=parsed.tables['tasks'][:0],  # Only placement reads it.
+      **parsed.tables,
+  )
+  return compiler.Compiled(blob, flow, proof)
+
+
+def _check_image(f: flags.FlagValues) -> int:
+  for name in sorted(f):
+    if f[name].present and name not in ('check', 'json'):
+      raise cli.UsageError(
+          f'{name}: expected none beside --check={f.check}, got '
+          f'{cli.text(f[name].value)}'
+      )
+  loaded = _load_image(f.check)
+  summary = loaded.summary()
+  cli.write_json(f.json, summary)
+  _print_summary(summary)
+  for violation in loaded.proof.violations:
+    print(violation.text)
+  return cli.PARITY if loaded.proof.proved else cli.NO_PARITY
+
+
+def _compile(f: flags.FlagValues) -> int:
+  if f.check is None:
+    return _compile_layer(f)
+  cli.check_writable('json', f.json)
+  return _check_image(f)
+
+
+def _compile_layer(f: flags.FlagValues) -> int:
+  import time
+
+  from backend_ascend import compiler
+  from parity_tests import presets
+  from reference import precision
+
+  cli.check_writable('json', f.json)
+  cli.check_writable('out', f.out)
+  preset = presets.get(f.preset)
+  for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
+    f[name].value = default if f[name].value is None else f[name].value
+  config, options = _sized(f, preset)
+  policy = precision.PrecisionPolicy(
+      storage=layer_flags.DTYPES[f.dtype], placement=f.placement
+  )
+  start = time.perf_counter()
+  compiled = compiler.compile_forward(config, policy, options)
+  seconds = time.perf_counter() - start
+  summary = compiled.summary() | dict(compile_seconds=round(seconds, 3))
+  if f.out is not None:
+    pathlib.Path(f.out).write_bytes(compiled.image)
+  cli.write_json(f.json, summary)
+  _print_summary(summary)
+  return cli.PARITY
+
+
+def _print_summary(summary: dict) -> None:
+  proofs = {
+      rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
+      for rule in summary['proofs']
+  }
+  for line in _flat(summary | dict(proofs=proofs)):
+    print(line)
+
+
+_OUTCOME = {True: 'proved', False: 'refused'}
+
+
+def _flat(content, prefix: str = '') -> list[str]:
+  """Returns nested plain data as `name  value` lines."""
+  lines = []
+  for name, value in content.items():
+    if isinstance(value, dict):
+      lines += _flat(value, f'{prefix}{name}.')
+    else:
+      lines.append(f'{prefix + name:<36}{value}')
+  return lines
+
+
+COMMAND = cli.Command(
+    'compile',
+    'compiles, proves and serialises a layer.',
+    (
+        'hpmoe compile --preset=ep16 --out=flow.img',
+        'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
+        'hpmoe compile --check=flow.img',
+    ),
+    _define_compile,
+    _compile,
+    '0 the image is proved, '
+    '1 a proof of --check is refused, '
+    '2 the request was wrong or the image is damaged',
+)

@@ -1,0 +1,61 @@
+"""`hpmoe faults`."""
+
+from absl import flags
+
+from parity_tests.commands import cli
+from parity_tests.commands import layer_flags
+
+
+def _define_faults(f: flags.FlagValues) -> None:
+  layer_flags.define_layer(f)
+  f['preset'].value = f['preset'].default = 'tiny'
+  layer_flags.define_granularity(f)
+  # A small tile, so that a fault has neighbours to be told from.
+  f['row_block'].value = f['row_block'].default = 16
+  layer_flags.define_data(f)
+  flags.DEFINE_integer(
+      'threads', None, 'OS threads. Default: one per core.', flag_values=f
+  )
+  cli.define_json(f)
+
+
+def _faults(f: flags.FlagValues) -> int:
+  from parity_tests import check
+  from parity_tests import faults_table
+
+  cli.check_writable('json', f.json)
+  layer_flags.refuse_out_of_range(f)
+  layer_flags.refuse_contradictions(f)
+  request = check.Request(
+      preset=f.preset,
+      ranks=f.ranks,
+      tokens=f.tokens,
+      dtype=layer_flags.DTYPES[f.dtype],
+      routing=f.routing,
+      input=f.input,
+      text=f.text,
+      seed=f.seed,
+      placement=f.placement,
+      capacity=f.capacity,
+      options=layer_flags.options(f),
+      threads=f.threads,
+      arguments=cli.arguments(f, without=('json',)),
+  )
+  with cli.progress(len(faults_table.names()) + 1) as step:
+    rows = faults_table.run(request, step)
+  cli.write_json(f.json, faults_table.to_json(rows))
+  print(faults_table.table(rows))
+  return cli.PARITY if all(row.caught for row in rows) else cli.NO_PARITY
+
+
+COMMAND = cli.Command(
+    'faults',
+    'commits every fault in turn and says whether it was caught.',
+    ('hpmoe faults', 'hpmoe faults --dtype=bf16 --json=faults.json'),
+    _define_faults,
+    _faults,
+    '0 every fault is caught, '
+    '1 one is missed, '
+    '2 the request was wrong, '
+    '3 the run without a fault failed',
+)

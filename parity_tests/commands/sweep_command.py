@@ -1,0 +1,92 @@
+"""`hpmoe sweep`."""
+
+from collections.abc import Sequence
+import json
+
+from absl import flags
+
+from parity_tests.commands import cli
+from parity_tests.commands import layer_flags
+
+
+def _define_sweep(f: flags.FlagValues) -> None:
+  from parity_tests import inputs
+  from parity_tests import presets
+
+  for name, default, text in (
+      ('preset', list(presets.RUNS_HERE), 'Shapes.'),
+      ('ranks', ['1', '2', '4', '8'], 'Expert-parallel ranks.'),
+      ('routing', list(inputs.ROUTINGS), 'Routings.'),
+      ('dtype', ['f32', 'bf16'], 'Storage dtypes.'),
+      ('event_grain', ['expert', 'row_block'], 'Event grains.'),
+      ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
+  ):
+    flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
+  flags.DEFINE_integer(
+      'tokens', None, "Tokens of ONE rank. Default: the preset's.",
+      flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
+  flags.DEFINE_enum(
+      'placement', 'combine', ['combine', 'before_down'],
+      layer_flags.PLACEMENT_HELP, flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_string(
+      'out', 'sweep.jsonl', 'Write one JSON line for each case here.',
+      flag_values=f,
+  )  # fmt: skip
+
+
+def _integers(name: str, values: Sequence[str]) -> tuple[int, ...]:
+  try:
+    return tuple(int(value) for value in values)
+  except ValueError as error:
+    raise cli.UsageError(f'{name}: expected integers, got {values}') from error
+
+
+def _dtype_list(values: Sequence[str]) -> tuple[str, ...]:
+  for value in values:
+    if value not in layer_flags.DTYPES:
+      raise cli.UsageError(
+          f'dtype: expected some of {list(layer_flags.DTYPES)}, got {value!r}'
+      )
+  return tuple(layer_flags.DTYPES[value] for value in values)
+
+
+def _sweep(f: flags.FlagValues) -> int:
+  from parity_tests import sweep
+
+  plan = sweep.Plan(
+      presets=tuple(f.preset),
+      ranks=_integers('ranks', f.ranks),
+      routings=tuple(f.routing),
+      dtypes=_dtype_list(f.dtype),
+      grains=tuple(f.event_grain),
+      row_blocks=_integers('row_block', f.row_block),
+      tokens=f.tokens,
+      seed=f.seed,
+      placement=f.placement,
+  )
+  cli.check_writable('out', f.out)
+  with cli.progress(plan.cases) as step, open(f.out, 'w') as out:
+    cases = sweep.run(
+        plan, lambda line: print(json.dumps(line), file=out, flush=True), step
+    )
+  print(sweep.summary(cases))
+  held = all(case.verdict == 'pass' for case in cases)
+  return cli.PARITY if held else cli.NO_PARITY
+
+
+COMMAND = cli.Command(
+    'sweep',
+    'checks every preset, rank count, routing, dtype and granularity.',
+    (
+        'hpmoe sweep --out=sweep.jsonl',
+        'hpmoe sweep --preset=tiny --ranks=1,2 --routing=zipf,hot',
+    ),
+    _define_sweep,
+    _sweep,
+    '0 every case holds, '
+    '1 one does not, '
+    '2 the request was wrong',
+)
