@@ -15,12 +15,14 @@ from parity_tests.commands import check_command
 from parity_tests.commands import cli
 from parity_tests.commands import compile_command
 from parity_tests.commands import faults_command
+from parity_tests.commands import law_command
 from parity_tests.commands import sweep_command
 
 COMMANDS = {
     module.COMMAND.name: module.COMMAND
     for module in (
-        check_command, compile_command, faults_command, sweep_command,
+        check_command, compile_command, faults_command, law_command,
+        sweep_command,
     )
 }  # fmt: skip
 

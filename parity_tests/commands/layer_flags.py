@@ -1,6 +1,6 @@
 """Options that say which layer, which data and which granularity."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
 
 from absl import flags
@@ -145,3 +145,19 @@ def refuse_out_of_range(f: flags.FlagValues) -> None:
       raise cli.UsageError(
           f'{name}: expected seconds, more than 0, got {seconds:g}'
       )
+
+
+def integers(name: str, values: Sequence[str]) -> tuple[int, ...]:
+  try:
+    return tuple(int(value) for value in values)
+  except ValueError as error:
+    raise cli.UsageError(f'{name}: expected integers, got {values}') from error
+
+
+def dtype_list(values: Sequence[str]) -> tuple[str, ...]:
+  for value in values:
+    if value not in DTYPES:
+      raise cli.UsageError(
+          f'dtype: expected some of {list(DTYPES)}, got {value!r}'
+      )
+  return tuple(DTYPES[value] for value in values)

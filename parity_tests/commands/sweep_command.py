@@ -1,6 +1,5 @@
 """`hpmoe sweep`."""
 
-from collections.abc import Sequence
 import json
 
 from absl import flags
@@ -37,32 +36,16 @@ def _define_sweep(f: flags.FlagValues) -> None:
   )  # fmt: skip
 
 
-def _integers(name: str, values: Sequence[str]) -> tuple[int, ...]:
-  try:
-    return tuple(int(value) for value in values)
-  except ValueError as error:
-    raise cli.UsageError(f'{name}: expected integers, got {values}') from error
-
-
-def _dtype_list(values: Sequence[str]) -> tuple[str, ...]:
-  for value in values:
-    if value not in layer_flags.DTYPES:
-      raise cli.UsageError(
-          f'dtype: expected some of {list(layer_flags.DTYPES)}, got {value!r}'
-      )
-  return tuple(layer_flags.DTYPES[value] for value in values)
-
-
 def _sweep(f: flags.FlagValues) -> int:
   from parity_tests import sweep
 
   plan = sweep.Plan(
       presets=tuple(f.preset),
-      ranks=_integers('ranks', f.ranks),
+      ranks=layer_flags.integers('ranks', f.ranks),
       routings=tuple(f.routing),
-      dtypes=_dtype_list(f.dtype),
+      dtypes=layer_flags.dtype_list(f.dtype),
       grains=tuple(f.event_grain),
-      row_blocks=_integers('row_block', f.row_block),
+      row_blocks=layer_flags.integers('row_block', f.row_block),
       tokens=f.tokens,
       seed=f.seed,
       placement=f.placement,

@@ -1,0 +1,112 @@
+"""`hpmoe law`."""
+
+from absl import flags
+
+from parity_tests.commands import cli
+from parity_tests.commands import layer_flags
+
+
+def _define_law(f: flags.FlagValues) -> None:
+  from backend_ascend.kernels.host import faults
+  from parity_tests import law
+
+  plan = law.Plan()
+  for name, default, text in (
+      ('preset', plan.preset, 'Shape of the layer.'),
+      ('routing', plan.routing, 'As of hpmoe check.'),
+  ):
+    flags.DEFINE_string(name, default, text, flag_values=f)
+  for name, value, text in (
+      ('ranks', plan.ranks, 'Expert-parallel ranks.'),
+      ('tokens', None, "Tokens of ONE rank. Default: the preset's."),
+      ('seed', plan.seed, 'Seed of all values.'),
+      ('interleavings', plan.interleavings, 'Seeded orders of each image and '
+       'number of threads; every second one has its puts late.'),
+  ):  # fmt: skip
+    flags.DEFINE_integer(name, value, text, flag_values=f)
+  flags.DEFINE_enum(
+      'placement', plan.placement, ['combine', 'before_down'],
+      layer_flags.PLACEMENT_HELP, flag_values=f,
+  )  # fmt: skip
+  for name, values, text in (
+      ('direction', plan.directions, 'Passes. A list.'),
+      ('dtype', ('f32', 'bf16'), 'Storage dtypes. A list.'),
+      ('threads', plan.threads, 'OS threads. A list.'),
+      ('layout', [f'{aic}x{aiv}' for aic, aiv in plan.layouts],
+       'Cube x vector workers of one rank. A list.'),
+  ):  # fmt: skip
+    flags.DEFINE_list(name, list(map(str, values)), text, flag_values=f)
+  flags.DEFINE_string(
+      'fault', None, 'Fault that every launch commits: is it seen? One of '
+      f'{", ".join(faults.SPECS)}.', flag_values=f,
+  )  # fmt: skip
+  cli.define_json(f)
+
+
+def _layouts(values: list[str]) -> tuple[tuple[int, int], ...]:
+  layouts = []
+  for value in values:
+    aic, x, aiv = value.partition('x')
+    if not (x and aic.isdecimal() and aiv.isdecimal()):
+      raise cli.UsageError(
+          f'layout: expected cube x vector workers, such as 3x5, got {value!r}'
+      )
+    layouts.append((int(aic), int(aiv)))
+  return tuple(layouts)
+
+
+def _plan(f: flags.FlagValues):
+  from parity_tests import law
+
+  wrong = [d for d in f.direction if d not in law.DIRECTIONS]
+  if wrong:
+    raise cli.UsageError(
+        f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
+    )
+  if f.interleavings < 1:
+    raise cli.UsageError(
+        f'interleavings: expected at least 1, got {f.interleavings}'
+    )
+  return law.Plan(
+      preset=f.preset,
+      ranks=f.ranks,
+      tokens=f.tokens,
+      routing=f.routing,
+      seed=f.seed,
+      placement=f.placement,
+      directions=tuple(f.direction),
+      dtypes=layer_flags.dtype_list(f.dtype),
+      interleavings=f.interleavings,
+      threads=layer_flags.integers('threads', f.threads),
+      layouts=_layouts(f.layout),
+      fault=f.fault,
+  )
+
+
+def _law(f: flags.FlagValues) -> int:
+  from parity_tests import law
+
+  cli.check_writable('json', f.json)
+  plan = _plan(f)
+  with cli.progress(plan.steps) as step:
+    table = law.run(plan, step)
+  cli.write_json(f.json, law.to_json(plan, table))
+  print(law.text(table))
+  return cli.PARITY if table.holds else cli.NO_PARITY
+
+
+COMMAND = cli.Command(
+    'law',
+    'same inputs, same bits: tries it on thousands of interleavings.',
+    (
+        'hpmoe law --json=law.json',
+        'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
+        'hpmoe law --interleavings=20 --fault=skipped_wait',
+    ),
+    _define_law,
+    _law,
+    '0 every launch gives the same bits, '
+    '1 one does not, '
+    '2 the request was wrong, '
+    '3 a launch ended early',
+)

@@ -1,0 +1,105 @@
+"""The bitwise law: it holds, and a launch that breaks it is named."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from backend_ascend.kernels.host import runtime
+from parity_tests import law
+from parity_tests import main
+from parity_tests.commands import cli
+
+PLAN = law.Plan(
+    tokens=13, interleavings=6, threads=(1, 2), layouts=((1, 1), (3, 5))
+)
+ONE = dataclasses.replace(
+    PLAN, dtypes=('float32',), threads=(1,), layouts=((3, 5),)
+)
+
+
+@pytest.mark.parametrize('placement', ['combine', 'before_down'])
+@pytest.mark.parametrize('routing', ['zipf', 'one_rank', 'empty_experts'])
+def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
+  # Given both passes, both dtypes, three granularities, two layouts,
+  plan = dataclasses.replace(PLAN, placement=placement, routing=routing)
+  steps = []
+
+  # when the law is tried,
+  table = law.run(plan, steps.append)
+
+  # then there is one digest of each tensor, and many schedules.
+  launches = 6 * 2 * 2 * 3
+  assert table.holds and len(steps) == plan.steps
+  got = [(r.dtype, r.tensor, len(r.sha256), r.launches) for r in table.rows]
+  assert got == [
+      (dtype, tensor, 1, launches)
+      for dtype in plan.dtypes
+      for direction in law.DIRECTIONS
+      for tensor in law.RESULTS[direction]
+  ]
+  for seen in table.schedules:
+    assert 1 < seen.orders <= launches
+    assert 0 < seen.pairs_both <= seen.pairs
+    assert 0 < seen.edges_last <= seen.edges
+  assert 'the law holds: 288 launches, 0 differing bits' in law.text(table)
+
+
+def test_one_bit_of_one_launch_is_named(monkeypatch):
+  # Given a runtime that flips one bit of y in the third interleaving,
+  right = runtime.run
+
+  def run(image, inputs, **kwargs):
+    launched = right(image, inputs, **kwargs)
+    if kwargs['modes'].permute == 3 and 'y' in launched.outputs:
+      launched.outputs['y'].view(np.uint32)[1, 2, 5] ^= 1
+    return launched
+
+  monkeypatch.setattr(runtime, 'run', run)
+
+  # when the law is tried,
+  table = law.run(ONE)
+
+  # then each of the three images shows it, and the first is named.
+  row = table.rows[0]
+  assert not table.holds
+  assert (row.tensor, row.differing_bits, len(row.sha256)) == ('y', 3, 2)
+  found = row.first_break
+  assert (found.interleaving, found.late_puts) == (3, True)
+  assert found.index == (1, 2, 5) and found.got != found.expected
+  told = law.text(table)
+  assert '--permute=3 --late_puts' in told and 'the law is BROKEN' in told
+
+
+def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
+  # Given a backend in which one task does not wait for what it reads,
+  arguments = [
+      'law', '--fault=skipped_wait', '--tokens=13', '--interleavings=4',
+      '--dtype=f32', '--threads=1', '--direction=forward',
+      f'--json={tmp_path / "law.json"}',
+  ]  # fmt: skip
+
+  # when the law is tried,
+  code = main.main(arguments)
+
+  # then late puts show it as bits that differ.
+  report = json.loads((tmp_path / 'law.json').read_text())
+  assert code == cli.NO_PARITY and report['verdict'] == 'fail'
+  assert report['rows'][0]['differing_bits'] > 0
+  assert 'the law is BROKEN' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'argument, told',
+    [
+        ('--layout=3', "layout: expected cube x vector workers, such as 3x5"),
+        ('--direction=sideways', 'direction: expected some of'),
+        ('--interleavings=0', 'interleavings: expected at least 1, got 0'),
+        ('--threads=two', 'threads: expected integers'),
+        ('--preset=huge', 'preset: expected one of'),
+    ],
+)
+def test_a_wrong_request_is_refused(capsys, argument, told):
+  assert main.main(['law', argument]) == cli.WRONG_REQUEST
+  assert told in capsys.readouterr().err
