@@ -40,7 +40,8 @@ class Row:
 
 
 def names() -> tuple[str, ...]:
-  return tuple(faults.SPECS)
+  # What only a checking mode sees is no matter of lanes.
+  return tuple(name for name, spec in faults.SPECS.items() if not spec.needs)
 
 
 def run(

@@ -25,7 +25,8 @@ constexpr const char* kFaultNames[] = {"none",
                                        "wrong_accumulation",
                                        "empty_grad_not_zeroed",
                                        "weight_grad_twice",
-                                       "blocks_out_of_order"};
+                                       "blocks_out_of_order",
+                                       "skipped_wait"};
 static_assert(sizeof(kFaultNames) / sizeof(kFaultNames[0]) ==
                   static_cast<size_t>(FaultKind::kNumFaultKinds),
               "every fault has a name");
@@ -313,8 +314,12 @@ FaultKind FaultByName(const char* name) {
 }
 
 bool IsOrderFault(FaultKind kind) {
-  return kind == FaultKind::kMissingWait || kind == FaultKind::kMissingSignal ||
-         kind == FaultKind::kEarlySignal;
+  return IsMoved(kind) || kind == FaultKind::kMissingSignal ||
+         kind == FaultKind::kSkippedWait;
+}
+
+bool IsMoved(FaultKind kind) {
+  return kind == FaultKind::kMissingWait || kind == FaultKind::kEarlySignal;
 }
 
 bool RunFaulty(const TaskDesc& task, FaultKind kind, const Layer& layer,

@@ -33,6 +33,8 @@ enum class FaultKind : int32_t {
   kEmptyGradNotZeroed,  // nothing written, for an expert without rows
   kWeightGradTwice,     // the task's rows are summed twice
   kBlocksOutOfOrder,    // the later half of its rows is summed first
+  // Both passes.
+  kSkippedWait,  // takes its turn in its queue, but waits for nothing
   kNumFaultKinds,
 };
 
@@ -50,6 +52,9 @@ FaultKind FaultByName(const char* name);
 // Whether the fault is one of order: the task's work stays right, when it is
 // done or announced does not.
 bool IsOrderFault(FaultKind kind);
+
+// Whether the task's work is done out of its turn.
+bool IsMoved(FaultKind kind);
 
 // Does the task's work wrongly.  Returns whether any byte that the task
 // writes differs from what it should have written.

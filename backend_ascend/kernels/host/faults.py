@@ -10,6 +10,7 @@ import functools
 
 import numpy as np
 
+from backend_ascend.taskflow import happens_before
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 
@@ -60,6 +61,8 @@ class FaultSpec:
     storage: storage dtype in which it is sure to show; None: any.
     direction: pass in which it is committed; the same fault has another row
       for the other pass.
+    needs: field of `modes.Modes` without which a launch is usually right by
+      luck; None: none.
   """
 
   name: str
@@ -77,6 +80,7 @@ class FaultSpec:
   storage: str | None = None
   empty: bool = False
   direction: Direction = Direction.FORWARD
+  needs: str | None = None
 
   def located(self, placement: str) -> tuple[Kind, str]:
     """Returns (kind of task, stage) for a placement of the weights."""
@@ -153,6 +157,11 @@ TABLE = (
         'wrong_accumulation',
         'a tile is summed in bfloat16',
         Kind.DOWN, 'expert_out',
+    ),
+    FaultSpec(
+        'skipped_wait',
+        'a task does not wait for puts that have usually arrived at its turn',
+        Kind.GATE_UP, 'gate_up', needs='races',
     ),
     _grad_fault(
         'zero_output',
@@ -236,6 +245,11 @@ TABLE = (
         'the later half of the rows of a weight gradient is summed first',
         Kind.DOWN_WEIGHT_GRAD, 'd_w_down', rows=2, storage='float32',
     ),
+    _grad_fault(
+        'skipped_wait',
+        'a task does not wait for puts that have usually arrived at its turn',
+        Kind.DOWN_GRAD, 'd_activation', needs='races',
+    ),
 )  # fmt: skip
 
 
@@ -298,6 +312,33 @@ def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
   return np.maximum(np.minimum(end, extent) - begin, 0).astype(np.int32)
 
 
+def _lucky(image: image_lib.Image, counts, tasks) -> np.ndarray:
+  """Returns which of the tasks race with a put if they do not wait.
+
+  Those that come after a task that waits, so that puts have usually arrived at
+  their turn, though nothing that they know by then says so.
+
+  Returns:
+    `[all tasks]` bool.
+  """
+  table, known = image.tables['tasks'], happens_before.clocks(image)
+  # Rows of the expert that each task puts or reads.
+  slice_begin = np.cumsum(counts, axis=0) - counts
+  put = np.isin(table['kind'], _PUTS)
+  first = np.where(put, slice_begin[table['rank'], table['expert']], 0)
+  begin = first + table['row_begin']
+  end = begin + real_rows(image, counts)
+  lucky = np.zeros(len(table), bool)
+  for task in tasks:
+    before = known.predecessor[task]
+    if before < 0 or not table[before]['wait_count']:
+      continue
+    puts = np.flatnonzero(put & (table['expert'] == table[task]['expert']))
+    read = puts[(begin[puts] < end[task]) & (begin[task] < end[puts])]
+    lucky[task] = not known.before(read, before).all()
+  return lucky
+
+
 def candidates(
     image: image_lib.Image, counts: np.ndarray, name: str
 ) -> np.ndarray:
@@ -329,6 +370,8 @@ def candidates(
     # The first link of a chain starts from zero, the others go on.
     no_rows = np.asarray(counts).sum(axis=0)[tasks['expert']] == 0
     fits &= no_rows & (tasks['peer'] == 0)
+  if spec.needs == 'races':
+    fits &= _lucky(image, np.asarray(counts), np.flatnonzero(fits))
   found = np.flatnonzero(fits)
   distance = np.abs(np.arange(len(found)) - len(found) // 2)
   return found[np.argsort(distance, kind='stable')]

@@ -1,6 +1,7 @@
 #include "backend_ascend/kernels/host/launch.h"
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -64,7 +65,7 @@ Diagnosis Diagnose(const LaunchState& state, const WorkerPool& pool,
     const Cursor& cursor = pool.cursor(i);
     if (cursor.next == cursor.count) continue;
     const uint32_t index = cursor.tasks[cursor.next];
-    const TaskDesc& task = state.view->tasks[index];
+    const TaskDesc& task = state.Task(index);
     for (uint32_t w = 0; w < task.wait_count; ++w) {
       const WaitDesc& wait = state.view->waits[task.wait_begin + w];
       if (state.counters[wait.event].value.load() >= wait.threshold) continue;
@@ -90,17 +91,28 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   Prepared prepared;
   LaunchState state{};
   *report = {};
-  const Status status =
-      Prepare(view, tensors, options.isa, &prepared, &state.layer);
+  const Status status = Prepare(view, tensors, options.isa, &prepared,
+                                &state.layer, options.modes.poison);
   if (status.code != 0) return status;
   state.view = &view;
+  state.modes = options.modes;
   state.fault = options.fault;
   if (state.fault.kind == FaultKind::kNone) state.fault.task = -1;
   state.counters = std::vector<EventCounter>(view.header->events.count);
   state.progress.assign(view.header->tasks.count, Progress::kWaiting);
+  if (state.modes.races) {
+    state.turn.resize(view.header->tasks.count);
+    state.signalled.resize(view.header->tasks.count);
+  }
+  if (state.modes.actions != nullptr) {
+    state.replay = std::make_unique<Replay>(state.layer, state.modes);
+  }
 
   const auto faulty = static_cast<uint32_t>(state.fault.task);
-  if (state.fault.kind == FaultKind::kMissingWait) {
+  if (state.fault.kind == FaultKind::kSkippedWait) {
+    state.unwaiting = view.tasks[faulty];
+    state.unwaiting.wait_count = 0;
+  } else if (state.fault.kind == FaultKind::kMissingWait) {
     HostPlatform(&state).RunOutOfOrder(faulty);
   }
   WorkerPool pool(&state, ThreadCount(view, options.threads),
@@ -111,6 +123,8 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   }
   if (reason != StopReason::kNone) {
     report->diagnosis = Diagnose(state, pool, reason);
+  } else if (state.modes.races) {
+    report->races = FindRaces(state);
   }
   report->fault_changed = state.fault_changed;
   return status;

@@ -7,6 +7,8 @@
 
 #include "backend_ascend/kernels/host/faults.h"
 #include "backend_ascend/kernels/host/image_loader.h"
+#include "backend_ascend/kernels/host/modes.h"
+#include "backend_ascend/kernels/host/races.h"
 #include "backend_ascend/kernels/host/runtime_tasks.h"
 #include "backend_ascend/kernels/host/runtime_workers.h"
 
@@ -17,6 +19,7 @@ struct LaunchOptions {
   double deadline_s;  // without any task ending
   Isa isa;
   FaultSpec fault;
+  Modes modes;
 };
 
 // Why a launch stopped: the most telling blocked task and its unmet wait.
@@ -35,10 +38,11 @@ struct Diagnosis {
 struct LaunchReport {
   Diagnosis diagnosis;  // reason kNone: every task ran
   bool fault_changed;   // the fault made a difference to its own task
+  Races races;          // where asked for, of a launch that was not stopped
 };
 
 // Runs the image.  Buffers that tasks write must arrive zeroed: what lies past
-// a rank's last valid row is left as it is, the rest is set to NaN first.  The
+// a rank's last valid row is left as it is, the rest is poisoned first.  The
 // status speaks of inputs only; a launch that stopped says so in the report.
 Status Launch(const ImageView& view, const LaunchTensors& tensors,
               const LaunchOptions& options, LaunchReport* report);

@@ -1,12 +1,11 @@
 #include "backend_ascend/kernels/host/launch_prepare.h"
 
 #include <algorithm>
-#include <limits>
+
+#include "backend_ascend/kernels/host/bfloat16.h"
 
 namespace hpmoe {
 namespace {
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Whether the rows of what a form of task writes are packed: those past the
 // rank's last valid one belong to nobody.
@@ -14,37 +13,39 @@ bool IsPacked(Form form) {
   return form == Form::kSlicePut || form == Form::kExpertTile;
 }
 
-void FillNan(const Plan& plan, Form form, const Array& array) {
+void Poison(const Plan& plan, Form form, const Array& array) {
   for (int64_t slab = 0; slab < array.slabs; ++slab) {
     const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
     char* const begin = array.At(slab, 0, 0);
     if (array.element_bytes == 2) {
       std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
-                  0x7FC0);
+                  kPoisonBf16);
     } else {
-      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols, kNan);
+      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols,
+                  BitsFloat(kPoison));
     }
   }
 }
 
 // Points the layer at the buffers of the image's direction.
-void PlaceBuffers(const LaunchTensors& tensors, Layer* layer) {
+void PlaceBuffers(const LaunchTensors& tensors, bool poison, Layer* layer) {
   const ImageHeader& image = *layer->image;
   for (int b = 0; b < kNumBuffers; ++b) {
     if (kBuffers[b].use[image.direction] == Use::kAbsent) continue;
     layer->buffers[b] = ShapeOf(image, static_cast<BufferId>(b));
     layer->buffers[b].data = static_cast<char*>(tensors.buffers[b]);
-    if (kBuffers[b].use[image.direction] == Use::kWritten) {
-      FillNan(*layer->plan, kBuffers[b].form, layer->buffers[b]);
+    if (poison && kBuffers[b].use[image.direction] == Use::kWritten) {
+      Poison(*layer->plan, kBuffers[b].form, layer->buffers[b]);
     }
   }
 }
 
 // What tasks hand on to each other outside of any tensor.
-void PlaceWorkspace(Prepared* prepared, Layer* layer) {
+void PlaceWorkspace(bool poison, Prepared* prepared, Layer* layer) {
   const ImageHeader& image = *layer->image;
-  const auto place = [](int64_t count, std::vector<float>* values) {
-    values->assign(count, kNan);
+  const float start = poison ? BitsFloat(kPoison) : 0.0f;
+  const auto place = [=](int64_t count, std::vector<float>* values) {
+    values->assign(count, start);
     return values->data();
   };
   const int64_t rows = int64_t{image.num_ranks} * image.num_rows;
@@ -68,7 +69,7 @@ void PlaceWorkspace(Prepared* prepared, Layer* layer) {
 }  // namespace
 
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
-               Prepared* prepared, Layer* layer) {
+               Prepared* prepared, Layer* layer, bool poison) {
   Plan& plan = prepared->plan;
   const Status status = MakePlan(*view.header, tensors.topk_ids, &plan);
   if (status.code != 0) return status;
@@ -81,8 +82,8 @@ Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
   layer->plan = &plan;
   layer->topk_weights = tensors.topk_weights;
   layer->isa = isa;
-  PlaceBuffers(tensors, layer);
-  PlaceWorkspace(prepared, layer);
+  PlaceBuffers(tensors, poison, layer);
+  PlaceWorkspace(poison, prepared, layer);
   return status;
 }
 

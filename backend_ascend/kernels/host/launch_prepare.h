@@ -22,10 +22,14 @@ struct Prepared {
   std::vector<float> sums[kNumBuffers];
 };
 
-// Makes the plan, sets what tasks write to NaN and points the layer at it all.
+// A NaN that no kernel computes: it says that an element was never written.
+constexpr uint32_t kPoison = 0x7FDEDEADu;
+constexpr uint16_t kPoisonBf16 = kPoison >> 16;
+
+// Makes the plan, poisons what tasks write and points the layer at it all.
 // `prepared` must outlive the layer.
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
-               Prepared* prepared, Layer* layer);
+               Prepared* prepared, Layer* layer, bool poison = true);
 
 }  // namespace hpmoe
 

@@ -8,9 +8,17 @@ import numpy as np
 
 from backend_ascend import _native
 from backend_ascend.kernels.host import faults
+from backend_ascend.kernels.host import modes as modes_lib
+from backend_ascend.kernels.host import race_report
+from backend_ascend.kernels.host import task_names
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 from reference import tensors
+
+TaskName = task_names.TaskName
+task_name = task_names.task_name
+POISON = modes_lib.POISON
+is_poison = modes_lib.is_poison
 
 _REASONS = ('none', 'deadlock', 'deadline')
 _MAX_DEADLINE_S = 1e9
@@ -25,34 +33,6 @@ _OUTPUTS = {
     layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
     layout.Direction.BACKWARD: tensors.GRADS,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskName:
-  """A task as a report names it.
-
-  Attributes:
-    index: into the image's tasks.
-    kind: a name of `layout.Kind`, in small letters.
-    rank: rank that executes it.
-    expert: global expert, or -1 for a task of tokens.
-    row_block: row tile.
-    col_block: column tile.
-  """
-
-  index: int
-  kind: str
-  rank: int
-  expert: int
-  row_block: int
-  col_block: int
-
-  def __str__(self) -> str:
-    expert = '' if self.expert < 0 else f'expert {self.expert}, '
-    return (
-        f'{self.kind} task {self.index} (rank {self.rank}, {expert}'
-        f'row block {self.row_block}, column block {self.col_block})'
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,19 +76,6 @@ class WaitError(RuntimeError):
     self.diagnosis = diagnosis
 
 
-def task_name(image: image_lib.Image, index: int) -> TaskName:
-  """Returns the readable name of a task of a parsed image."""
-  task = image.tables['tasks'][index]
-  return TaskName(
-      index=index,
-      kind=layout.Kind(task['kind']).name.lower(),
-      **{
-          name: int(task[name])
-          for name in ('rank', 'expert', 'row_block', 'col_block')
-      },
-  )
-
-
 def load(image) -> tuple[np.ndarray, image_lib.Image]:
   """Returns an image's bytes and its tables, after the native checks.
 
@@ -143,13 +110,17 @@ def _bits(array: np.ndarray) -> np.ndarray:
   return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
 
 
-def _checked(name: str, value, shape, dtype: np.dtype) -> np.ndarray:
+def _fitting(name: str, value, shape, dtype: np.dtype) -> np.ndarray:
   value = np.asarray(value)
   if value.dtype != dtype:
     raise ValueError(f'{name}: expected dtype {dtype}, got {value.dtype}')
   if value.shape != shape:
     raise ValueError(f'{name}: expected shape {shape}, got {value.shape}')
-  value = _bits(np.ascontiguousarray(value))
+  return np.ascontiguousarray(value)
+
+
+def _checked(name: str, value, shape, dtype: np.dtype) -> np.ndarray:
+  value = _bits(_fitting(name, value, shape, dtype))
   if dtype != np.int32:
     at = _native.first_non_finite(value)
     if at >= 0:
@@ -211,6 +182,146 @@ def _diagnosis(image, reason, task, event, expected, actual, suspects):
   )
 
 
+def _actions(image: image_lib.Image, modes: modes_lib.Modes):
+  """Returns the checked actions or None, and the tensors that heal."""
+  if modes.actions is None:
+    if modes.given is not None:
+      raise ValueError('modes.given: expected None without actions')
+    return None, {}
+  actions = np.asarray(modes.actions)
+  shape = (len(image.tables['tasks']),)
+  if actions.dtype != np.uint8 or actions.shape != shape:
+    raise ValueError(
+        f'modes.actions: expected uint8 {shape}, got {actions.dtype} '
+        f'{actions.shape}'
+    )
+  if (actions > modes_lib.ISOLATED).any():
+    raise ValueError(
+        f'modes.actions: expected at most {int(modes_lib.ISOLATED)}, '
+        f'got {actions.max()}'
+    )
+  if not (actions & modes_lib.Action.HEAL).any():
+    return np.ascontiguousarray(actions), {}
+  return np.ascontiguousarray(actions), _healed(image, modes.given or {})
+
+
+def written(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns the tensors that an image's tasks write: Modes.given's names."""
+  names = _OUTPUTS[direction(image)]
+  return tuple(name for name in names if name not in tensors.PLAN)
+
+
+def _healed(image: image_lib.Image, given) -> dict[str, np.ndarray]:
+  names = written(image)
+  if not set(names) <= set(given):
+    raise ValueError(
+        f'modes.given: expected {sorted(names)}, got {sorted(given)}'
+    )
+  storage, dims = _storage(image), image.config.dims()
+  specs = [tensors.SPECS[name] for name in names]
+  return {
+      s.name: _bits(
+          _fitting(
+              f'modes.given[{s.name!r}]',
+              given[s.name],
+              s.dims(**dims),
+              _dtype(s, storage),
+          )
+      )
+      for s in specs
+  }
+
+
+def _captured(image: image_lib.Image, actions):
+  """Returns poisoned tensors for what is captured, or None."""
+  if actions is None or not (actions & modes_lib.Action.CAPTURE).any():
+    return None
+  captured = _outputs(image, written(image))
+  if (
+      direction(image) == layout.Direction.BACKWARD
+      and image.policy.placement == 'before_down'
+  ):
+    r, n, t, k = (image.config.dims()[c] for c in 'RNTK')
+    captured['d_row_weight'] = np.zeros((r, n), np.float32)
+    captured['d_slot_weight'] = np.zeros((r, t, k), np.float32)
+  for array in captured.values():
+    array[...] = modes_lib.poison(array.dtype)
+  return captured
+
+
+def run(
+    image,
+    inputs: collections.abc.Mapping[str, np.ndarray],
+    *,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+    fault: faults.Fault | None = None,
+    isa: str | None = None,
+    modes: modes_lib.Modes = modes_lib.Modes(),
+) -> modes_lib.Launched:
+  """Executes the image in one launch that checks; otherwise as `launch`.
+
+  Raises:
+    ValueError: as `launch`, or `modes` does not fit the image.
+    WaitError: a task waited for an event that did not come.
+  """
+  if threads is not None and not 1 <= threads <= 4096:
+    raise ValueError(f'threads: expected 1 to 4096, got {threads}')
+  if not 0 < deadline_s <= _MAX_DEADLINE_S:
+    raise ValueError(
+        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
+        f'got {deadline_s}'
+    )
+  blob, parsed = load(image)
+  actions, healed = _actions(parsed, modes)
+  captured = _captured(parsed, actions)
+  num_tasks = len(parsed.tables['tasks'])
+  order = np.zeros(num_tasks, np.uint32) if modes.trace else None
+  outputs, (diagnosis, fault_changed, found) = _launch(
+      parsed,
+      inputs,
+      lambda given, written: _native.launch(
+          blob,
+          given,
+          written,
+          threads or 0,
+          deadline_s,
+          isa or '',
+          fault.name if fault else '',
+          fault.task if fault else -1,
+          dict(
+              poison=modes.poison,
+              permute=modes.permute is not None,
+              late_puts=modes.late_puts,
+              races=modes.races,
+          ),
+          modes.permute or 0,
+          {
+              name: table
+              for name, table in (('order', order), ('actions', actions))
+              if table is not None
+          },
+          {n: _bits(a) for n, a in (captured or {}).items()},
+          healed,
+      ),
+  )
+  if diagnosis[0]:
+    raise WaitError(_diagnosis(parsed, *diagnosis))
+  if fault and not fault_changed:
+    raise ValueError(
+        f'fault: expected a task that {fault.name} changes, got '
+        f'{task_name(parsed, fault.task)}, whose output stays the same'
+    )
+  num_races, races = found
+  return modes_lib.Launched(
+      outputs=outputs,
+      captured=captured,
+      order=order,
+      races=tuple(race_report.race(parsed, *race) for race in races),
+      num_races=num_races,
+  )
+
+
 def launch(
     image,
     inputs: collections.abc.Mapping[str, np.ndarray],
@@ -241,43 +352,21 @@ def launch(
   Returns:
     Every tensor of `reference.tensors.PLAN` and `STAGES`, or of `BACKWARD` but
     dy, by name.  Rows past a rank's last valid row are zero; what no task wrote
-    is NaN.
+    is `POISON`.
 
   Raises:
     ValueError: an input does not fit the image, routing exceeds its capacity,
       the image is corrupt, or the fault changes nothing where it was put.
     WaitError: a task waited for an event that did not come.
   """
-  if threads is not None and not 1 <= threads <= 4096:
-    raise ValueError(f'threads: expected 1 to 4096, got {threads}')
-  if not 0 < deadline_s <= _MAX_DEADLINE_S:
-    raise ValueError(
-        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
-        f'got {deadline_s}'
-    )
-  blob, parsed = load(image)
-  outputs, (diagnosis, fault_changed) = _launch(
-      parsed,
+  return run(
+      image,
       inputs,
-      lambda given, written: _native.launch(
-          blob,
-          given,
-          written,
-          threads or 0,
-          deadline_s,
-          isa or '',
-          fault.name if fault else '',
-          fault.task if fault else -1,
-      ),
-  )
-  if diagnosis[0]:
-    raise WaitError(_diagnosis(parsed, *diagnosis))
-  if fault and not fault_changed:
-    raise ValueError(
-        f'fault: expected a task that {fault.name} changes, got '
-        f'{task_name(parsed, fault.task)}, whose output stays the same'
-    )
-  return outputs
+      threads=threads,
+      deadline_s=deadline_s,
+      fault=fault,
+      isa=isa,
+  ).outputs
 
 
 def launch_serial(
@@ -300,6 +389,41 @@ def launch_serial(
       ),
   )
   return outputs
+
+
+ACCESS = np.dtype([
+    (name, '<i4')
+    for name in (
+        'task', 'buffer', 'write', 'slab', 'row_begin', 'row_end', 'col_begin',
+        'col_end',
+    )
+])  # fmt: skip
+
+
+def inspect(image, topk_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns what the tasks of a launch would access and signal.
+
+  Args:
+    image: a compiled image of either direction.
+    topk_ids: `[R, T, K]` i32.
+
+  Returns:
+    `[a]` ACCESS by task: the rectangles that the kernels are given, in physical
+    rows of a slab (a rank, or the expert of a weight).  Columns past the
+    tensor's are what travels beside it, see `modes.Race.cols`.
+    `[s, 2]` i32 of (task, event) by task, once for every time that it signals.
+
+  Raises:
+    ValueError: as `make_plan`.
+  """
+  blob, parsed = load(image)
+  shape = tensors.SPECS['topk_ids'].dims(**parsed.config.dims())
+  ids = _checked('topk_ids', topk_ids, shape, np.dtype(np.int32))
+  accesses, signals = _native.inspect(blob, ids)
+  return (
+      np.frombuffer(accesses, ACCESS),
+      np.frombuffer(signals, np.int32).reshape(-1, 2),
+  )
 
 
 def make_plan(image, topk_ids: np.ndarray) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend_ascend/kernels/host/launch.h"
+#include "backend_ascend/kernels/host/launch_inspect.h"
 
 namespace nb = nanobind;
 
@@ -117,24 +118,89 @@ Isa IsaByName(const std::string& name) {
       ("isa: expected one that this CPU runs, got '" + name + "'").c_str());
 }
 
-// (reason, task, event, expected, actual, suspects), and whether the fault
-// changed anything.
+// The tensors of the image's tasks in `arrays`, by BufferId.
+template <class Array, class Pointer>
+void FindWritten(const ImageHeader& header,
+                 const std::map<std::string, Array>& arrays, Pointer* buffers) {
+  for (int b = 0; b < kNumBuffers; ++b) {
+    if (kBuffers[b].use[header.direction] != Use::kWritten) continue;
+    const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
+    buffers[b] = Find(arrays, kBuffers[b].name, size).data();
+  }
+}
+
+// Gradients of weights that travel with their rows.
+void FindWeights(const ImageHeader& header, const Arrays& captured,
+                 Modes* modes) {
+  if (header.direction != kBackward || header.placement != kBeforeDown) return;
+  const int64_t rows = int64_t{header.num_ranks} * header.num_rows * 4;
+  modes->captured_row_weight =
+      static_cast<float*>(Find(captured, "d_row_weight", rows).data());
+  modes->captured_slot_weight = static_cast<float*>(
+      Find(captured, "d_slot_weight", PlanBytes(header).by_slot).data());
+}
+
+// `tables`: order [tasks] u32 and actions [tasks] u8, if any.
+Modes ModesOf(const ImageView& view, const std::map<std::string, bool>& flags,
+              uint64_t seed, const Arrays& tables, const Arrays& captured,
+              const ConstArrays& given) {
+  Modes modes;
+  modes.poison = flags.at("poison");
+  modes.permute = flags.at("permute");
+  modes.late_puts = flags.at("late_puts");
+  modes.races = flags.at("races");
+  modes.seed = seed;
+  const int64_t tasks = view.num_tasks;
+  if (tables.count("order") != 0) {
+    modes.order =
+        static_cast<uint32_t*>(Find(tables, "order", tasks * 4).data());
+  }
+  if (tables.count("actions") == 0) return modes;
+  modes.actions =
+      static_cast<const uint8_t*>(Find(tables, "actions", tasks).data());
+  uint8_t any = 0;
+  for (int64_t t = 0; t < tasks; ++t) any |= modes.actions[t];
+  if ((any & kActCapture) != 0) {
+    FindWritten(*view.header, captured, modes.captured);
+    FindWeights(*view.header, captured, &modes);
+  }
+  if ((any & kActHeal) != 0) FindWritten(*view.header, given, modes.given);
+  return modes;
+}
+
+nb::tuple RaceTuple(const Race& race) {
+  return nb::make_tuple(race.first, race.second, static_cast<int>(race.kind),
+                        race.buffer,
+                        nb::make_tuple(race.rank, race.row_begin, race.row_end,
+                                       race.col_begin, race.col_end),
+                        nb::make_tuple(static_cast<int>(race.missing),
+                                       race.event, race.threshold, race.total));
+}
+
+// (reason, task, event, expected, actual, suspects), whether the fault changed
+// anything, and the races.
 nb::tuple Report(const LaunchReport& report) {
   const Diagnosis& d = report.diagnosis;
   const std::vector<int64_t> suspects(d.suspects, d.suspects + d.num_suspects);
+  std::vector<nb::tuple> races;
+  for (const Race& race : report.races.first) races.push_back(RaceTuple(race));
   return nb::make_tuple(nb::make_tuple(static_cast<int>(d.reason), d.task,
                                        d.event, d.expected, d.actual, suspects),
-                        report.fault_changed);
+                        report.fault_changed,
+                        nb::make_tuple(report.races.count, races));
 }
 
 nb::tuple LaunchPy(const ConstArray& image, const ConstArrays& inputs,
                    const Arrays& outputs, int32_t threads, double deadline_s,
                    const std::string& isa, const std::string& fault,
-                   int64_t fault_task) {
+                   int64_t fault_task, const std::map<std::string, bool>& flags,
+                   uint64_t seed, const Arrays& tables, const Arrays& captured,
+                   const ConstArrays& given) {
   const ImageView view = Load(image);
   const LaunchTensors tensors = Tensors(*view.header, inputs, outputs);
-  const LaunchOptions options = {threads, deadline_s, IsaByName(isa),
-                                 Fault(view, fault, fault_task)};
+  const LaunchOptions options = {
+      threads, deadline_s, IsaByName(isa), Fault(view, fault, fault_task),
+      ModesOf(view, flags, seed, tables, captured, given)};
   LaunchReport report;
   Status status;
   {
@@ -176,6 +242,33 @@ void MakePlanPy(const ConstArray& image, const ConstArray& topk_ids,
   copy("counts", plan.counts);
   copy("row_base", plan.row_base);
   copy("row_of_slot", plan.row_of_slot);
+}
+
+nb::bytes BytesOf(const std::vector<int32_t>& words) {
+  return nb::bytes(reinterpret_cast<const char*>(words.data()),
+                   words.size() * sizeof(int32_t));
+}
+
+// (rows of task, buffer, write, slab, row begin, row end, column begin, column
+// end; rows of task, event), all i32.
+nb::tuple InspectPy(const ConstArray& image, const ConstArray& topk_ids) {
+  const ImageView view = Load(image);
+  CheckBytes("topk_ids", PlanBytes(*view.header).by_slot, topk_ids.nbytes());
+  Inspection found;
+  const Status status =
+      Inspect(view, static_cast<const int32_t*>(topk_ids.data()), &found);
+  if (status.code != 0) throw nb::value_error(status.message);
+  std::vector<int32_t> accesses, signals;
+  for (const TaskAccess& each : found.accesses) {
+    const Access& a = each.access;
+    accesses.insert(accesses.end(),
+                    {each.task, a.buffer, a.write, a.slab, a.row_begin,
+                     a.row_end, a.col_begin, a.col_end});
+  }
+  for (const TaskSignal& each : found.signals) {
+    signals.insert(signals.end(), {each.task, each.event});
+  }
+  return nb::make_tuple(BytesOf(accesses), BytesOf(signals));
 }
 
 // Index of the first element whose exponent bits are all ones, or -1.
@@ -226,6 +319,7 @@ void BindRuntime(nb::module_& m) {
   m.def("launch", &LaunchPy);
   m.def("launch_serial", &LaunchSerialPy);
   m.def("make_plan", &MakePlanPy);
+  m.def("inspect", &InspectPy);
   m.def("first_non_finite", &FirstNonFinitePy);
   m.def("fault_names", &FaultNames);
 }

@@ -1,5 +1,7 @@
 #include "backend_ascend/kernels/host/runtime_platform.h"
 
+#include <utility>
+
 namespace hpmoe {
 namespace {
 
@@ -20,15 +22,35 @@ bool SendsLastRow(const TaskDesc& task, const Layer& layer) {
 
 }  // namespace
 
-void HostPlatform::Run(uint32_t index) {
-  const TaskDesc& task = Task(index);
-  const bool faulty = static_cast<int64_t>(index) == state_.fault.task;
-  if (!faulty || state_.fault.kind == FaultKind::kMissingSignal) {
-    RunTask(task, state_.layer, &scratch_);
-  } else if (!IsOrderFault(state_.fault.kind)) {
-    state_.fault_changed =
-        RunFaulty(task, state_.fault.kind, state_.layer, &scratch_);
+int64_t LatePuts::Take(SplitMix* draw) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (tasks_.empty()) return -1;
+  if (draw != nullptr) {
+    std::swap(tasks_[draw->Below(tasks_.size())], tasks_.back());
   }
+  const uint32_t task = tasks_.back();
+  tasks_.pop_back();
+  return task;
+}
+
+void HostPlatform::Run(uint32_t index) {
+  if (state_.modes.races) state_.turn[index] = state_.num_turns.fetch_add(1);
+  if (IsLate(index)) return state_.late_puts.Add(index);
+  DoTurn(index);
+}
+
+void HostPlatform::Signal(uint32_t index) {
+  if (!IsLate(index)) Announce(index);
+}
+
+void HostPlatform::Deliver(uint32_t put) {
+  DoTurn(put);
+  Announce(put);
+}
+
+void HostPlatform::DoTurn(uint32_t index) {
+  const bool faulty = static_cast<int64_t>(index) == state_.fault.task;
+  if (!faulty || !IsMoved(state_.fault.kind)) Work(index);
   state_.progress[index] = Progress::kRan;
 }
 
@@ -36,13 +58,44 @@ void HostPlatform::RunOutOfOrder(uint32_t index) {
   const TaskDesc& task = Task(index);
   state_.fault_changed =
       task.wait_count > 0 && RealRows(task, state_.layer).count() > 0;
-  RunTask(task, state_.layer, &scratch_);
+  Work(index);
 }
 
-void HostPlatform::Signal(uint32_t index) {
+// A task's place in the order is taken before it signals, so that the order
+// agrees with what waits for what.
+void HostPlatform::Work(uint32_t index) {
+  if (state_.replay == nullptr) {
+    Compute(index);
+  } else {
+    const TaskDesc& task = state_.view->tasks[index];
+    const uint8_t actions = state_.modes.actions[index];
+    if (state_.replay->Runs(task, actions)) Compute(index);
+    state_.replay->After(task, actions);
+  }
+  if (state_.modes.order != nullptr) {
+    state_.modes.order[index] = state_.num_ended.fetch_add(1);
+  }
+}
+
+void HostPlatform::Compute(uint32_t index) {
+  const TaskDesc& task = state_.view->tasks[index];
+  const bool faulty = static_cast<int64_t>(index) == state_.fault.task;
+  if (faulty && !IsOrderFault(state_.fault.kind)) {
+    state_.fault_changed =
+        RunFaulty(task, state_.fault.kind, state_.layer, &scratch_);
+  } else {
+    RunTask(task, state_.layer, &scratch_);
+  }
+  if (state_.HasFault(index, FaultKind::kSkippedWait)) {
+    state_.fault_changed =
+        task.wait_count > 0 && RealRows(task, state_.layer).count() > 0;
+  }
+}
+
+void HostPlatform::Announce(uint32_t index) {
   const TaskDesc& task = Task(index);
-  if (static_cast<int64_t>(index) == state_.fault.task &&
-      state_.fault.kind == FaultKind::kMissingSignal) {
+  announced_ = index;
+  if (state_.HasFault(index, FaultKind::kMissingSignal)) {
     state_.fault_changed = task.signal_count > 0;
     return;
   }

@@ -1,8 +1,10 @@
 #include "backend_ascend/kernels/host/runtime_workers.h"
 
 #include <chrono>
+#include <numeric>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace hpmoe {
 namespace {
@@ -11,15 +13,28 @@ namespace {
 constexpr int kMaxRun = 16;
 constexpr int kSpins = 64;
 
+// A late put moves twice: its worker goes on, then it is delivered.
+uint64_t NumMoves(const LaunchState& state) {
+  const uint64_t tasks = state.view->header->tasks.count;
+  uint64_t moves = tasks;
+  for (uint64_t t = 0; state.modes.late_puts && t < tasks; ++t) {
+    moves += IsPut(FormOf(state.view->tasks[t]));
+  }
+  return moves;
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
     : state_(state),
+      modes_(state->modes),
       deadline_s_(deadline_s),
-      num_tasks_(state->view->header->tasks.count),
+      num_moves_(NumMoves(*state)),
       wanted_(threads),
       workers_(state->view->header->queues.count),
       threads_(threads),
+      // No thread has this number.
+      late_draw_(state->modes.seed, ~uint64_t{0}),
       // Spinning pays only while every thread has a core.
       spins_(threads <=
                      static_cast<int32_t>(std::thread::hardware_concurrency())
@@ -46,58 +61,80 @@ StopReason WorkerPool::Run() {
   }
   Drive(0);
   for (std::thread& thread : threads) thread.join();
-  return ended_.load() == num_tasks_ ? StopReason::kNone : stop_.load();
+  return moves_.load() == num_moves_ ? StopReason::kNone : stop_.load();
+}
+
+WorkerPool::Path WorkerPool::PathOf(int32_t thread) const {
+  Path path{workers_.size() * thread / wanted_,
+            {},
+            SplitMix(modes_.seed, static_cast<uint64_t>(thread))};
+  if (modes_.permute) {
+    path.drawn.resize(workers_.size());
+    std::iota(path.drawn.begin(), path.drawn.end(), size_t{0});
+  }
+  return path;
 }
 
 void WorkerPool::Drive(int32_t thread) {
   HostPlatform platform(state_);
-  size_t at = workers_.size() * thread / wanted_;
+  Path path = PathOf(thread);
   int spins = 0;
   while (!Over()) {
-    const uint64_t seen = ended_.load();
-    if (Scan(&at, &platform)) {
+    const uint64_t seen = moves_.load();
+    if (Scan(&path, &platform)) {
       spins = 0;
     } else if (++spins <= spins_) {
       std::this_thread::yield();
     } else {
-      SleepUntilProgress(seen);
+      SleepUntilProgress(seen, &platform);
     }
   }
 }
 
-// Runs tasks of the first worker from `*at` on that has one ready.
-bool WorkerPool::Scan(size_t* at, HostPlatform* platform) {
+// The worker to try after `tried` others.  A draw is without replacement, so
+// the first that is ready is any of those that are, with equal chances.
+WorkerPool::Worker* WorkerPool::NextOf(Path* path, size_t tried) {
+  if (!modes_.permute) {
+    const size_t at = path->next;
+    path->next = (at + 1) % workers_.size();
+    return &workers_[at];
+  }
+  const size_t left = workers_.size() - tried;
+  std::swap(path->drawn[path->draw.Below(left)], path->drawn[left - 1]);
+  return &workers_[path->drawn[left - 1]];
+}
+
+// Runs tasks of the first worker of the path that has one ready.
+bool WorkerPool::Scan(Path* path, HostPlatform* platform) {
   for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker* worker = &workers_[(*at + i) % workers_.size()];
+    Worker* worker = NextOf(path, i);
     if (worker->driven.load(std::memory_order_relaxed) ||
         worker->driven.exchange(true, std::memory_order_acquire)) {
       continue;
     }
     const bool ran = RunSome(worker, platform);
     worker->driven.store(false, std::memory_order_release);
-    if (ran) {
-      *at = (*at + i + 1) % workers_.size();
-      return true;
-    }
+    if (ran) return true;
   }
   return false;
 }
 
 bool WorkerPool::RunSome(Worker* worker, HostPlatform* platform) {
-  for (int i = 0; i < kMaxRun; ++i) {
+  const int most = modes_.permute ? 1 : kMaxRun;
+  for (int i = 0; i < most; ++i) {
     if (stop_.load() != StopReason::kNone ||
         Step(&worker->cursor, *platform) != StepResult::kRan) {
       return i > 0;
     }
-    TaskEnded();
+    Moved();
   }
   return true;
 }
 
-// `ended_` before `sleepers_` here, the other way round in a sleeper: one of
+// `moves_` before `sleepers_` here, the other way round in a sleeper: one of
 // the two sees the other.
-void WorkerPool::TaskEnded() {
-  ended_.fetch_add(1);
+void WorkerPool::Moved() {
+  moves_.fetch_add(1);
   if (sleepers_.load() == 0) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -105,21 +142,32 @@ void WorkerPool::TaskEnded() {
   progress_.notify_all();
 }
 
-void WorkerPool::SleepUntilProgress(uint64_t seen) {
+void WorkerPool::SleepUntilProgress(uint64_t seen, HostPlatform* platform) {
   std::unique_lock<std::mutex> lock(mutex_);
   sleepers_.fetch_add(1);
-  const auto over = [&] { return ended_.load() != seen || Over(); };
+  const auto over = [&] { return moves_.load() != seen || Over(); };
   if (!over()) {
     idle_ = idle_at_ == seen ? idle_ + 1 : 1;
     idle_at_ = seen;
     if (idle_ == threads_) {
-      Stop(StopReason::kDeadlock);
+      if (!DeliverOne(platform)) Stop(StopReason::kDeadlock);
     } else if (!progress_.wait_for(
                    lock, std::chrono::duration<double>(deadline_s_), over)) {
       Stop(StopReason::kDeadline);
     }
   }
   sleepers_.fetch_sub(1);
+}
+
+// Needs mutex_, and every other thread idle.
+bool WorkerPool::DeliverOne(HostPlatform* platform) {
+  const int64_t put =
+      state_->late_puts.Take(modes_.permute ? &late_draw_ : nullptr);
+  if (put < 0) return false;
+  platform->Deliver(static_cast<uint32_t>(put));
+  moves_.fetch_add(1);
+  progress_.notify_all();
+  return true;
 }
 
 void WorkerPool::Stop(StopReason reason) {

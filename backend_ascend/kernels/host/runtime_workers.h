@@ -23,9 +23,13 @@ enum class StopReason : int32_t {
 //
 // Any thread may drive any worker; a try-lock per worker says who does.  A
 // thread that finds nothing to run yields a few times, then sleeps until some
-// task ends.  `ended_` orders all of this: it counts the tasks that have
-// signalled.  If every thread has scanned all workers in vain at the same value
-// of `ended_`, no task runs and none will: that is a deadlock, seen at once.
+// task ends.  `moves_` orders all of this: it counts the tasks that have
+// signalled, and a late put twice, once when its worker goes on without it.  If
+// every thread has scanned all workers in vain at the same value of `moves_`,
+// no task runs and none can: the last thread to find out delivers a late put,
+// and where there is none that is a deadlock, seen at once.
+//
+// Which ready worker goes next is a matter of turns, or drawn from a seed.
 class WorkerPool {
  public:
   WorkerPool(LaunchState* state, int32_t threads, double deadline_s);
@@ -44,28 +48,40 @@ class WorkerPool {
   };
 
   void Drive(int32_t thread);
-  bool Scan(size_t* at, HostPlatform* platform);
+  // How one thread goes through the workers.
+  struct Path {
+    size_t next;                // in turn
+    std::vector<size_t> drawn;  // a permutation of all, or empty
+    SplitMix draw;
+  };
+
+  Path PathOf(int32_t thread) const;
+  Worker* NextOf(Path* path, size_t tried);
+  bool Scan(Path* path, HostPlatform* platform);
   bool RunSome(Worker* worker, HostPlatform* platform);
-  void TaskEnded();
-  void SleepUntilProgress(uint64_t seen);
+  void Moved();
+  void SleepUntilProgress(uint64_t seen, HostPlatform* platform);
+  bool DeliverOne(HostPlatform* platform);
   void Stop(StopReason reason);
   bool Over() const {
-    return ended_.load() == num_tasks_ || stop_.load() != StopReason::kNone;
+    return moves_.load() == num_moves_ || stop_.load() != StopReason::kNone;
   }
 
   LaunchState* const state_;
+  const Modes& modes_;
   const double deadline_s_;
-  const uint64_t num_tasks_;
+  const uint64_t num_moves_;
   const int32_t wanted_;
   std::vector<Worker> workers_;
-  std::atomic<uint64_t> ended_{0};
+  std::atomic<uint64_t> moves_{0};
   std::atomic<StopReason> stop_{StopReason::kNone};
   std::atomic<int32_t> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable progress_;
   int32_t threads_;       // guarded by mutex_ once threads run
-  uint64_t idle_at_ = 0;  // guarded by mutex_: value of ended_ at which
+  uint64_t idle_at_ = 0;  // guarded by mutex_: value of moves_ at which
   int32_t idle_ = 0;      // so many threads found nothing to run
+  SplitMix late_draw_;    // guarded by mutex_
   int32_t spins_;
 };
 

@@ -1,0 +1,34 @@
+// How a launch that checks differs from one that only computes.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_MODES_H_
+#define BACKEND_ASCEND_KERNELS_HOST_MODES_H_
+
+#include <cstdint>
+
+#include "backend_ascend/kernels/image.h"
+
+namespace hpmoe {
+
+// What becomes of one task at its turn, bits of Modes::actions; see modes.py.
+enum Action : uint8_t { kActRun = 1, kActCapture = 2, kActHeal = 4 };
+
+struct Modes {
+  bool poison = true;  // what tasks write starts as NaN, otherwise as zeros
+  bool permute = false;
+  uint64_t seed = 0;
+  bool late_puts = false;
+  bool races = false;
+  uint32_t* order = nullptr;         // [tasks], or null
+  const uint8_t* actions = nullptr;  // [tasks], or null: all run
+  // By BufferId, those that tasks of the image write; null where no action
+  // asks for them.
+  void* captured[kNumBuffers] = {};
+  const void* given[kNumBuffers] = {};
+  // Gradients of weights that travel with their rows, before w_down.
+  float* captured_row_weight = nullptr;   // [R, N]
+  float* captured_slot_weight = nullptr;  // [R, T * K]
+};
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_MODES_H_

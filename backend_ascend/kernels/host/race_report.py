@@ -1,0 +1,59 @@
+"""Races as the native part reports them, with names and words."""
+
+from backend_ascend.kernels.host import modes
+from backend_ascend.kernels.host import task_names
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
+
+_KINDS = ('write-read', 'read-write', 'write-write')
+# By the native part's number; {first}, {second}, {event}, {threshold}, {total}.
+_MISSING = (
+    'no event orders them',
+    '{second} does not wait for event {event}, which {first} signals',
+    '{first} signals event {event} before it has done its work',
+    '{second} runs before it waits for event {event}, which {first} signals',
+    '{second} waits for event {event} only until {threshold} of {total}: it '
+    'may start before {first} has signalled',
+    '{first} does not signal event {event}, for which {second} waits',
+)
+
+
+def race(
+    image: image_lib.Image,
+    first: int,
+    second: int,
+    kind: int,
+    buffer: int,
+    box: tuple[int, int, int, int, int],
+    why: tuple[int, int, int, int],
+) -> modes.Race:
+  """Returns a race in words.
+
+  Args:
+    image: the parsed image.
+    first: task index.
+    second: task index.
+    kind: index into `_KINDS`.
+    buffer: of `layout.Buffer`.
+    box: (rank, row begin, row end, column begin, column end).
+    why: (index into `_MISSING`, event, threshold, total).
+  """
+  names = [task_names.task_name(image, task) for task in (first, second)]
+  number, event, threshold, total = why
+  rank, *rows_cols = box
+  return modes.Race(
+      first=names[0],
+      second=names[1],
+      tensor=layout.Buffer(buffer).name.lower(),
+      rank=rank,
+      rows=(rows_cols[0], rows_cols[1]),
+      cols=(rows_cols[2], rows_cols[3]),
+      kind=_KINDS[kind],
+      missing=_MISSING[number].format(
+          first=names[0],
+          second=names[1],
+          event=event,
+          threshold=threshold,
+          total=total,
+      ),
+  )

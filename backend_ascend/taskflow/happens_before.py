@@ -1,0 +1,128 @@
+"""What is known to be done when a task starts: vector clocks of an image.
+
+From the tables alone: a wait is taken to stand for every task that may signal
+its event, whatever the routing.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from backend_ascend.taskflow import image as image_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Clocks:
+  """Clocks of all tasks.
+
+  Attributes:
+    queue: `[tasks]` i32, the queue of each.
+    position: `[tasks]` i32, where in it.
+    predecessor: `[tasks]` i32, the task before it in its queue, or -1.
+    known: `[tasks, queues]` i32, how many tasks of each queue are done when the
+      task starts.
+  """
+
+  queue: np.ndarray
+  position: np.ndarray
+  predecessor: np.ndarray
+  known: np.ndarray
+
+  def before(self, first, second) -> np.ndarray:
+    """Returns whether tasks `first` are done when tasks `second` start."""
+    return self.known[second, self.queue[first]] > self.position[first]
+
+
+def ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
+  """Returns begin[0] .. begin[0] + count[0], begin[1] ..., end to end."""
+  begin, count = np.asarray(begin, np.int64), np.asarray(count, np.int64)
+  ends = np.cumsum(count)
+  return np.arange(count.sum()) + np.repeat(begin - (ends - count), count)
+
+
+def signals(image: image_lib.Image) -> np.ndarray:
+  """Returns `[s, 2]` i64 of (task, event): every signal that may be made."""
+  tasks, table = image.tables['tasks'], image.tables['signals']
+  owner = np.repeat(np.arange(len(tasks)), tasks['signal_count'])
+  used = table[ranges(tasks['signal_begin'], tasks['signal_count'])]
+  events = ranges(used['event'], used['span'])
+  return np.stack([np.repeat(owner, used['span']), events], axis=1)
+
+
+def waits(image: image_lib.Image) -> np.ndarray:
+  """Returns `[w, 2]` i64 of (task, event)."""
+  tasks, table = image.tables['tasks'], image.tables['waits']
+  owner = np.repeat(np.arange(len(tasks)), tasks['wait_count'])
+  used = table[ranges(tasks['wait_begin'], tasks['wait_count'])]
+  return np.stack([owner, used['event'].astype(np.int64)], axis=1)
+
+
+def grouped(pairs: np.ndarray, groups: int) -> list[np.ndarray]:
+  """Returns the second of all pairs whose first is i, for i in [0, groups)."""
+  pairs = pairs[np.argsort(pairs[:, 0], kind='stable')]
+  return np.split(
+      pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(1, groups))
+  )
+
+
+def _places(image: image_lib.Image):
+  queues, tasks = image.tables['queues'], image.tables['queue_tasks']
+  queue = np.empty(len(tasks), np.int32)
+  position, before = np.empty_like(queue), np.empty_like(queue)
+  entries = tasks[ranges(queues['begin'], queues['count'])].astype(np.int64)
+  index = ranges(np.zeros(len(queues)), queues['count'])
+  queue[entries] = np.repeat(np.arange(len(queues)), queues['count'])
+  position[entries] = index
+  before[entries] = np.where(index > 0, np.roll(entries, 1), -1)
+  return queue, position, before
+
+
+def clocks(image: image_lib.Image) -> Clocks:
+  """Returns the clocks of a parsed image.
+
+  Raises:
+    ValueError: some task can never start.
+  """
+  num_tasks = len(image.tables['tasks'])
+  num_events = len(image.tables['events'])
+  queue, position, before = _places(image)
+  signalled = signals(image)
+  pending = np.bincount(signalled[:, 1], minlength=num_events)
+  signals_of = grouped(signalled, num_tasks)
+  waits_of = grouped(waits(image), num_tasks)
+  # The tasks to look at again once an event is complete, by event.
+  blocked: list[list[int]] = [[] for _ in range(num_events)]
+  after = np.full(num_tasks, -1)
+  after[before[before >= 0]] = np.flatnonzero(before >= 0)
+  width = len(image.tables['queues'])
+  known = np.zeros((num_tasks, width), np.int32)
+  events = np.zeros((num_events, width), np.int32)
+  ready, done = list(np.flatnonzero(before < 0)), 0
+  while ready:
+    task = ready.pop()
+    unmet = [event for event in waits_of[task] if pending[event]]
+    if unmet:
+      blocked[unmet[0]].append(task)
+      continue
+    clock, previous = known[task], before[task]
+    if previous >= 0:
+      clock[:] = known[previous]
+      clock[queue[task]] = position[task]
+    for event in waits_of[task]:
+      np.maximum(clock, events[event], out=clock)
+    for event in signals_of[task]:
+      np.maximum(events[event], clock, out=events[event])
+      mine = events[event, queue[task]]
+      events[event, queue[task]] = max(mine, position[task] + 1)
+      pending[event] -= 1
+      if not pending[event]:
+        ready.extend(blocked[event])
+    if after[task] >= 0:
+      ready.append(after[task])
+    done += 1
+  if done < num_tasks:
+    raise ValueError(
+        f'image: expected a flow that ends, got one whose {num_tasks - done} '
+        f'last of {num_tasks} tasks never start'
+    )
+  return Clocks(queue, position, before, known)
