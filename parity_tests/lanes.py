@@ -143,6 +143,12 @@ def tensor_of(stage: str) -> str:
   return _TENSOR_OF.get(stage, stage)
 
 
+def pass_of(stage: str) -> passes.Pass:
+  """Returns the pass that a row belongs to."""
+  forward = tensor_of(stage) in passes.FORWARD.outputs
+  return passes.FORWARD if forward else passes.BACKWARD
+
+
 def block_name(stage: str) -> str:
   """Returns what a tile row of a stage is called."""
   axis = tensors.SPECS[tensor_of(stage)].shape.split()[1]

@@ -20,8 +20,13 @@ def _define_sweep(f: flags.FlagValues) -> None:
       ('dtype', ['f32', 'bf16'], 'Storage dtypes.'),
       ('event_grain', ['expert', 'row_block'], 'Event grains.'),
       ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
+      ('chain_rows', ['all'], 'Backward: `all`, or rows that one task of a '
+       'weight gradient sums.'),
+      ('weight_grad_order', ['interleaved'],
+       layer_flags.WEIGHT_GRAD_ORDER_HELP),
   ):
     flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
+  layer_flags.define_direction(f, 'both', 'Passes to check.')
   flags.DEFINE_integer(
       'tokens', None, "Tokens of ONE rank. Default: the preset's.",
       flag_values=f,
@@ -44,6 +49,13 @@ def _integers(name: str, values: Sequence[str]) -> tuple[int, ...]:
     raise cli.UsageError(f'{name}: expected integers, got {values}') from error
 
 
+def _chains(values: Sequence[str]) -> tuple[int | None, ...]:
+  return tuple(
+      None if value == 'all' else _integers('chain_rows', [value])[0]
+      for value in values
+  )
+
+
 def _dtype_list(values: Sequence[str]) -> tuple[str, ...]:
   for value in values:
     if value not in layer_flags.DTYPES:
@@ -56,13 +68,17 @@ def _dtype_list(values: Sequence[str]) -> tuple[str, ...]:
 def _sweep(f: flags.FlagValues) -> int:
   from parity_tests import sweep
 
+  layer_flags.refuse_without_effect(f, f.direction)
   plan = sweep.Plan(
+      direction=f.direction,
       presets=tuple(f.preset),
       ranks=_integers('ranks', f.ranks),
       routings=tuple(f.routing),
       dtypes=_dtype_list(f.dtype),
       grains=tuple(f.event_grain),
       row_blocks=_integers('row_block', f.row_block),
+      chain_rows=_chains(f.chain_rows),
+      weight_grad_orders=tuple(f.weight_grad_order),
       tokens=f.tokens,
       seed=f.seed,
       placement=f.placement,
