@@ -33,7 +33,7 @@ class Compiled:
     """Returns counts by kind, events, tables, bytes and cores, as plain data.
 
     `heap_bytes` is the symmetric heap of one rank: everything between the
-    layer's inputs and y, counters included.
+    inputs of its pass and the results, counters included.
     """
     flow = self.flow
     kinds = np.bincount(flow.tasks['kind'], minlength=len(layout.Kind))
@@ -43,6 +43,7 @@ class Compiled:
         for unit in layout.Unit
     }
     return dict(
+        direction=flow.direction.name.lower(),
         config=dataclasses.asdict(flow.config),
         policy=dataclasses.asdict(flow.policy),
         options=dataclasses.asdict(flow.options),
@@ -66,11 +67,26 @@ class Compiled:
 def _heap_bytes(flow: flow_lib.Flow) -> int:
   sizes = flow.config.dims()
   item = 2 if flow.policy.storage == 'bfloat16' else 4
+  # Both passes hold two tensors of D columns and one each of F and 2F.
   row = 2 * sizes['D'] + 3 * sizes['F']
-  slots = sizes['T'] * sizes['K'] * sizes['D']
+  slots = sizes['T'] * sizes['K']
   header = 8 * sizes['N']
   events = 4 * len(flow.events) // sizes['R']
-  return item * (sizes['N'] * row + slots) + header + events
+  held = item * (sizes['N'] * row + slots * sizes['D']) + header + events
+  if flow.direction == layout.Direction.FORWARD:
+    return held
+  return held + _grad_sums_bytes(flow)
+
+
+def _grad_sums_bytes(flow: flow_lib.Flow) -> int:
+  """Returns bytes of what backward tasks hand on in float32."""
+  sizes, options = flow.config.dims(), flow.options
+  values = 0
+  if flow.policy.placement == 'before_down':
+    values += sizes['N'] + sizes['T'] * sizes['K']
+  if options.chain_rows < options.expert_capacity:
+    values += 3 * sizes['L'] * sizes['D'] * sizes['F']
+  return 4 * values
 
 
 def _finish(flow: flow_lib.Flow, scheduler: placement.Scheduler) -> Compiled:

@@ -32,6 +32,10 @@ _TINY = ulp.smallest_normal('float32')
 
 # exp within 2 units in the last place.  A unit is at most 2u of the value.
 _EXP_ROUNDINGS = 4
+# 1 / (1 + exp(-z)), or z / (1 + exp(-z)): sum, and quotient (or reciprocal and
+# product).  The error of exp counts in full in the sum, which is at least as
+# large.
+_SIGMOID_ROUNDINGS = _EXP_ROUNDINGS + 3
 # |d silu(z) / dz| <= 1.0999 (its maximum, at z = 2.3994).
 _SILU_SLOPE = 1.1
 
@@ -90,15 +94,16 @@ def gemm(
 ) -> Bounded:
   """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]` (stored, exact).
 
-  |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + x tiny, in any order: each
-  of the x products passes one rounding of its own and at most x - 1 of sums.
+  |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + 2 x tiny, in any order: each
+  of the x products passes one rounding of its own and at most x - 1 of sums,
+  and x products and x - 1 sums may be flushed.
   """
   depth = weights.shape[0]
   w = weights.astype(np.float64)
   value = rows.value @ w
   np.abs(w, out=w)
   scale = gamma(depth) + gamma(depth, _U64)
-  error = scale * (np.abs(rows.value) @ w) + depth * _TINY
+  error = scale * (np.abs(rows.value) @ w) + 2 * depth * _TINY
   if rows.error is not None:
     error += (1 + scale) * (rows.error @ w)
   return _stored(policy, value, error)
@@ -112,17 +117,19 @@ def activation(
   """Returns `[n, F]` of gate and up `[n, 2F]`, weighted `[n]` if asked.
 
   'product': gate * up, 1 rounding.  'swiglu': gate / (1 + exp(-gate)) * up:
-  exp (2 ulp), sum, quotient (or reciprocal and product), product with up.
-  The error of exp counts in full in the sum, which is at least as large.
-  exp(-gate) may overflow and 1 / (1 + exp(-gate)) may be flushed: both lose
-  at most tiny * |gate|.
+  silu and product with up.  exp(-gate) may overflow and 1 / (1 + exp(-gate))
+  may be flushed: both lose at most tiny * |gate|.
   """
+  return _stored(policy, *_activation(policy, gate_up, row_weight))
+
+
+def _activation(policy, gate_up, row_weight) -> tuple[np.ndarray, np.ndarray]:
+  """Returns value and error `[n, F]` before they are rounded to storage."""
   half = gate_up.value.shape[-1] // 2
   gate, up = gate_up[..., :half], gate_up[..., half:]
   if policy.activation == 'swiglu':
-    with np.errstate(over='ignore'):
-      left = gate.value / (1 + np.exp(-gate.value))
-    slope, roundings = _SILU_SLOPE, _EXP_ROUNDINGS + 4
+    left = gate.value * _sigmoid(gate.value)
+    slope, roundings = _SILU_SLOPE, _SIGMOID_ROUNDINGS + 1
     left_tiny = _TINY * (np.abs(gate.value) + gate.bound() + 1)
   else:
     left, slope, roundings, left_tiny = gate.value, 1.0, 1, 0.0
@@ -139,7 +146,138 @@ def activation(
     )
   scale = gamma(roundings) + gamma(roundings, _U64)
   error = error + scale * (np.abs(value) + error) + 2 * _TINY
+  return value, error
+
+
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+  with np.errstate(over='ignore'):
+    return 1 / (1 + np.exp(-z))
+
+
+def weighted(
+    policy: precision.PrecisionPolicy, rows: np.ndarray, weight: np.ndarray
+) -> Bounded:
+  """Returns `[n, D]`, stored rows `[n, D]` times weights `[n]`: 1 rounding."""
+  value = rows.astype(np.float64) * weight.astype(np.float64)[:, None]
+  scale = gamma(1) + gamma(1, _U64)
+  return _stored(policy, value, scale * np.abs(value) + _TINY)
+
+
+def weight_grad(
+    policy: precision.PrecisionPolicy, rows: np.ndarray, d_out: Bounded
+) -> Bounded:
+  """Returns `[x, y]`, stored rows `[n, x]`, transposed, times `[n, y]`.
+
+  A GEMM of depth n.  A chain of float32 sums is one of its orders, and the
+  zeros that fill a last block up add nothing.
+  """
+  error = None if d_out.error is None else d_out.error.T
+  turned = gemm(policy, Bounded(d_out.value.T, error), rows)
+  return Bounded(turned.value.T, turned.bound().T)
+
+
+def inner_product(a: Bounded, b: Bounded) -> Bounded:
+  """Returns `[...]`, sum of a `[..., x]` times b, in float32, as a GEMM."""
+  depth = a.value.shape[-1]
+  scale = gamma(depth) + gamma(depth, _U64)
+  size_a, size_b = np.abs(a.value), np.abs(b.value)
+  # |a' b' - a b| <= |a| eb + ea (|b| + eb)
+  carried = size_a * b.bound() + a.bound() * (size_b + b.bound())
+  error = (carried + scale * (size_a * size_b + carried)).sum(-1)
+  return Bounded((a.value * b.value).sum(-1), error + 2 * depth * _TINY)
+
+
+def row_weight_grad(
+    policy: precision.PrecisionPolicy,
+    gate_up: np.ndarray,
+    d_activation: Bounded,
+) -> Bounded:
+  """Returns `[n]`, d_activation `[n, F]` times the unweighted activation.
+
+  gate and up are stored `[n, 2F]`; the activation is never rounded to storage.
+  """
+  unweighted = Bounded(*_activation(policy, exact(gate_up), None))
+  return inner_product(d_activation, unweighted)
+
+
+def activation_grad(
+    policy: precision.PrecisionPolicy,
+    gate_up: np.ndarray,
+    d_activation: Bounded,
+    row_weight: np.ndarray | None,
+) -> Bounded:
+  """Returns `[n, 2F]` of d_activation `[n, F]`, weighted `[n]` if asked.
+
+  gate and up are stored `[n, 2F]`.  With g the weighted d_activation, d_gate is
+  g * up * act'(gate) and d_up is g * act(gate): two products, in any order.
+  """
+  half = gate_up.shape[-1] // 2
+  gate, up = np.split(gate_up.astype(np.float64), [half], axis=-1)
+  weight = np.ones((len(gate), 1))
+  if row_weight is not None:
+    weight = row_weight.astype(np.float64)[:, None]
+  factors = (weight, d_activation.value)
+  error = d_activation.bound() * np.abs(weight)
+  slope, act = _slope(policy, gate), _act(policy, gate)
+  d_gate = _times(factors, error, slope, up)
+  d_up = _times(factors, error, act, np.ones((1, 1)))
+  value, error = (np.concatenate(p, axis=-1) for p in zip(d_gate, d_up))
   return _stored(policy, value, error)
+
+
+def _times(factors, error, act: Bounded, up):
+  """Returns value and error `[n, F]` of weight * d_activation * act * up.
+
+  3 roundings in any order.  Each result may be flushed, and is multiplied by
+  the factors that are left: 3 tiny times the product of 1 + |factor|.
+  """
+  weight, grad = factors
+  before = weight * grad
+  right, right_error = act.value * up, act.bound() * np.abs(up)
+  value = before * right
+  carried = np.abs(before) * right_error + error * (
+      np.abs(right) + right_error
+  )
+  scale = gamma(3) + gamma(3, _U64)
+  flushed = 3 * _TINY
+  for factor in (weight, grad, act.value, up):
+    flushed = flushed * (1 + np.abs(factor))
+  return value, carried + scale * (np.abs(value) + carried) + flushed
+
+
+def _act(policy, gate: np.ndarray) -> Bounded:
+  """Returns act(gate) as computed in float32."""
+  if policy.activation == 'product':
+    return Bounded(gate)
+  value = gate * _sigmoid(gate)
+  scale = gamma(_SIGMOID_ROUNDINGS) + gamma(_SIGMOID_ROUNDINGS, _U64)
+  error = scale * np.abs(value) + _TINY * (np.abs(gate) + 1)
+  return Bounded(value, error)
+
+
+def _slope(policy, gate: np.ndarray) -> Bounded:
+  """Returns act'(gate) as computed in float32.
+
+  silu'(z) = s (1 + z c) with s = sigmoid(z), c = 1 - s, so it has a zero and a
+  relative bound cannot hold.  Formulas in use, and their terms before the last
+  sum cancels them:
+
+  * s (1 + z c): s (1 + |z|), even where c was computed as 1 - s and errs by
+    roundings of 1;
+  * s + silu(z) c: the same;
+  * silu(z) + s (1 - silu(z)): s (1 + 2 |z|).
+
+  No term passes more roundings than silu(z) c with c = exp(-z) s: two sigmoids,
+  an exp, two products and the sum.  s, silu and c may each be flushed, and are
+  multiplied by no more than 1 + 2 |z|; so may the result.
+  """
+  if policy.activation == 'product':
+    return Bounded(np.ones((1, 1)))
+  s, c = _sigmoid(gate), _sigmoid(-gate)
+  roundings = 2 * _SIGMOID_ROUNDINGS + _EXP_ROUNDINGS + 3
+  scale = gamma(roundings) + gamma(roundings, _U64)
+  terms = 1 + 2 * np.abs(gate)
+  return Bounded(s * (1 + gate * c), (scale * s + 4 * _TINY) * terms)
 
 
 def combine(

@@ -78,6 +78,17 @@ def _check_arguments(job: pathlib.Path, name: str, function: Callable) -> None:
     )
 
 
+def _backward(job: pathlib.Path, name: str, function: Callable) -> Callable:
+  backward = getattr(function, 'backward', None)
+  if not callable(backward):
+    _refuse(
+        job,
+        f'{name}: expected its backward pass as an attribute, {name}.backward'
+        '(inputs, config, policy), got none; without it --direction=forward',
+    )
+  return backward
+
+
 def _check_activation(
     job: pathlib.Path, name: str, function: Callable, activation: str
 ) -> None:
@@ -91,15 +102,15 @@ def _check_activation(
     )
 
 
-def _arrays(job: pathlib.Path, name: str, outputs):
-  """Returns the outputs as arrays."""
+def _arrays(job: pathlib.Path, name: str, outputs, result: str):
+  """Returns the outputs as arrays; `result` is one that must be there."""
   import numpy as np
 
   if not isinstance(outputs, Mapping):
     got = type(outputs).__name__
     if hasattr(outputs, 'shape') and hasattr(outputs, 'dtype'):
       got += f' {outputs.dtype} {list(outputs.shape)}'
-    _refuse(job, f"{name}: expected a mapping with 'y', got {got}")
+    _refuse(job, f'{name}: expected a mapping with {result!r}, got {got}')
   arrays = {}
   for key, value in outputs.items():
     try:
@@ -115,6 +126,7 @@ def main(job: pathlib.Path) -> None:
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
   from parity_tests import candidates
+  from parity_tests import passes
   from reference import config as config_lib
   from reference import precision
 
@@ -122,17 +134,21 @@ def main(job: pathlib.Path) -> None:
   function = _function(job, name)
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
-  _check_arguments(job, name, function)
+  (which,) = passes.of(request['direction'])
   _check_activation(job, name, function, policy.activation)
+  backward = request['has_backward'] and _backward(job, name, function)
+  if which is passes.BACKWARD:
+    name, function = f'{name}.backward', backward
+  _check_arguments(job, name, function)
   inputs = candidates.load(job / 'inputs')
   try:
     outputs = function(inputs, config, policy)
   except Exception as error:  # pylint: disable=broad-except
     _print_traceback(error)
     _refuse(job, f'{name}: raised {error!r}', 'failed')
-  arrays = _arrays(job, name, outputs)
+  arrays = _arrays(job, name, outputs, which.results[0])
   try:
-    candidates.check_outputs(name, config, policy, arrays)
+    candidates.check_outputs(name, config, policy, arrays, which)
   except ValueError as error:
     _refuse(job, str(error))
   candidates.save(job / 'outputs', arrays)

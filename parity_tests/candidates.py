@@ -13,6 +13,11 @@ under the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
 nearer to its cause a fault is found.  A function that cannot do every
 `policy.activation` says so: `function.activations = ('swiglu',)`.  It runs in a
 process of its own, so that one which crashes or hangs ends with a report.
+
+Its backward pass is an attribute, `function.backward`, that takes the same
+arguments.  Its inputs are `passes.BACKWARD.reads(policy)`: `tensors.INPUTS`,
+dy, and what the forward pass saved.  It must return 'dx' and may return any
+tensor of `tensors.GRADS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,14 +37,15 @@ from backend_ascend.kernels.host import faults
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import proofs
+from parity_tests import passes
 from parity_tests import ulp
 from reference import config as config_lib
 from reference import precision
 from reference import tensors
 
 Tensors = Mapping[str, np.ndarray]
-OUTPUTS = (*tensors.PLAN, *tensors.STAGES)
 
 # A fault may change nothing where it is put, the data being what they are.
 _TRIES = 8
@@ -69,7 +75,7 @@ class CandidateError(RuntimeError):
 
 
 class Candidate(Protocol):
-  """Runs one layer.
+  """Runs a pass of one layer.
 
   Attributes:
     name: what reports call it.
@@ -90,8 +96,15 @@ class Candidate(Protocol):
       config: config_lib.MoEConfig,
       policy: precision.PrecisionPolicy,
       inputs: Tensors,
+      which: passes.Pass = passes.FORWARD,
   ) -> dict[str, np.ndarray]:
-    """Returns 'y' and whatever else of `OUTPUTS` it captured.
+    """Returns the pass's first result and what else of its outputs it captured.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
 
     Raises:
       ValueError: the request does not suit the candidate.
@@ -115,7 +128,7 @@ class Megakernel:
     options: granularity and cores.
     threads: OS threads; None is one per core.
     deadline_s: seconds without progress that end a launch.
-    fault: name of a fault to commit, or None.
+    fault: name of a fault to commit in each pass that knows it, or None.
     committed: for each run with a fault, the task (layout.TASK) that did it.
   """
 
@@ -126,12 +139,22 @@ class Megakernel:
   name: str = 'backend_ascend'
   committed: list[np.void] = dataclasses.field(default_factory=list)
 
-  def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
+  def __post_init__(self):
+    known = dict.fromkeys(spec.name for spec in faults.TABLE)
+    if self.fault is not None and self.fault not in known:
+      raise ValueError(
+          f'fault: expected one of {list(known)}, got {self.fault!r}'
+      )
+
+  def run(
+      self, config, policy, inputs, which=passes.FORWARD
+  ) -> dict[str, np.ndarray]:
     try:
-      image = compiler.compile_forward(config, policy, self.options).image
+      image = _compile(which)(config, policy, self.options).image
     except proofs.ProofError as error:
       raise CandidateError(f'{self.name}: {error}') from error
-    if self.fault is None:
+    inputs = _read_by_runtime(which, policy, inputs)
+    if self.fault not in faults.specs(which.direction):
       return self._launch(image, inputs, None)
     return self._launch_with_fault(image, inputs)
 
@@ -142,8 +165,7 @@ class Megakernel:
     try:
       tasks = faults.candidates(parsed, counts, self.fault)
     except ValueError as error:
-      known = self.fault in faults.SPECS
-      raise (FaultDoesNothing(str(error)) if known else error) from error
+      raise FaultDoesNothing(str(error)) from error
     for task in tasks[:_TRIES]:
       self.committed.append(parsed.tables['tasks'][task])
       try:
@@ -169,18 +191,47 @@ class Megakernel:
     except runtime.WaitError as error:
       raise CandidateError(str(error.diagnosis), error.diagnosis) from error
 
-  def serial(self, config, policy, inputs) -> dict[str, np.ndarray]:
+  def serial(
+      self, config, policy, inputs, which=passes.FORWARD
+  ) -> dict[str, np.ndarray]:
     """Returns what the same tile kernels give serially, cut in another way."""
-    grains = {'expert': 'row_block', 'row_block': 'expert'}
-    options = flow_lib.Options(
-        event_grain=grains[self.options.event_grain],
-        row_block=256 if self.options.row_block != 256 else 128,
-        col_block=2 * max(config.d_model, config.d_ff),
-        num_aic=1,
-        num_aiv=1,
-    )
-    image = compiler.compile_forward(config, policy, options).image
+    options = _cut_otherwise(self.options, config, which)
+    image = _compile(which)(config, policy, options).image
+    inputs = _read_by_runtime(which, policy, inputs)
     return runtime.launch_serial(image, inputs)
+
+
+def _compile(which: passes.Pass) -> Callable[..., compiler.Compiled]:
+  backward = which.direction == layout.Direction.BACKWARD
+  return compiler.compile_backward if backward else compiler.compile_forward
+
+
+def _read_by_runtime(
+    which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
+) -> dict[str, np.ndarray]:
+  """Returns a pass's inputs but those that our runtime makes or never reads."""
+  unread = {'x', *tensors.PLAN} if which is passes.BACKWARD else ()
+  return {n: inputs[n] for n in which.reads(policy) if n not in unread}
+
+
+def _cut_otherwise(
+    options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
+) -> flow_lib.Options:
+  """Returns options under which no tile is cut as it was."""
+  grains = {'expert': 'row_block', 'row_block': 'expert'}
+  cut = flow_lib.Options(
+      event_grain=grains[options.event_grain],
+      row_block=256 if options.row_block != 256 else 128,
+      col_block=2 * max(config.d_model, config.d_ff),
+      num_aic=1,
+      num_aiv=1,
+  )
+  if which is passes.FORWARD:
+    return cut
+  # Where all rows of an expert were one sum, make it a chain of small ones.
+  rows = 64 if options.row_block != 64 else 32
+  chain = rows if options.chain_rows is None else None
+  return dataclasses.replace(cut, row_block=rows, chain_rows=chain)
 
 
 # What the worker may leave word of.
@@ -198,10 +249,13 @@ class Subprocess:
   Attributes:
     name: `pkg.module:function`.
     timeout_s: seconds after which it counts as hung.
+    has_backward: whether it will have to run its backward pass too: one that
+      lacks it is refused before its first run.
   """
 
   name: str
   timeout_s: float = 600.0
+  has_backward: bool = False
   serial: None = None
 
   def __post_init__(self):
@@ -212,12 +266,16 @@ class Subprocess:
           f'candidate: expected pkg.module:function, got {self.name!r}'
       )
 
-  def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
+  def run(
+      self, config, policy, inputs, which=passes.FORWARD
+  ) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
       save(job / 'inputs', inputs)
       request = dict(
           candidate=self.name,
+          direction=which.name,
+          has_backward=self.has_backward,
           config=dataclasses.asdict(config),
           policy=dataclasses.asdict(policy),
           path=[os.getcwd(), *sys.path],
@@ -225,7 +283,7 @@ class Subprocess:
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job)
       outputs = load(job / 'outputs')
-    return check_outputs(self.name, config, policy, outputs)
+    return check_outputs(self.name, config, policy, outputs, which)
 
   def _call(self, job: pathlib.Path) -> None:
     worker = pathlib.Path(__file__).with_name('candidate_worker.py')
@@ -278,20 +336,23 @@ def check_outputs(
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
     outputs: Tensors,
+    which: passes.Pass = passes.FORWARD,
 ) -> dict[str, np.ndarray]:
-  """Returns the outputs if they are tensors of this layer.
+  """Returns the outputs if they are tensors of this pass.
 
   Raises:
-    ValueError: 'y' is missing, a name is unknown, or a shape or dtype is not
-      that of `tensors.FORWARD`.
+    ValueError: its first result is missing, a name is unknown, or a shape or
+      dtype is not that of `tensors.SPECS`.
   """
-  if 'y' not in outputs:
-    raise ValueError(f"{name}: expected 'y', got {sorted(outputs)}")
+  if which.results[0] not in outputs:
+    raise ValueError(
+        f'{name}: expected {which.results[0]!r}, got {sorted(outputs)}'
+    )
   kinds = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
   for key, value in outputs.items():
-    if key not in OUTPUTS:
+    if key not in which.outputs:
       raise ValueError(
-          f'{name}: expected tensors among {list(OUTPUTS)}, got {key!r}'
+          f'{name}: expected tensors among {list(which.outputs)}, got {key!r}'
       )
     spec = tensors.SPECS[key]
     dims = spec.dims(**config.dims())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import importlib.metadata
 import os
 import platform
@@ -18,22 +19,21 @@ import numpy as np
 from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
 from parity_tests import exact_data
-from parity_tests import golden as golden_lib
 from parity_tests import inputs as inputs_lib
+from parity_tests import judging
 from parity_tests import lanes
 from parity_tests import oracle as oracle_lib
+from parity_tests import passes
 from parity_tests import presets
 from parity_tests import standards
 from parity_tests import tiles
-from reference import tensors
+from reference import token_order
 
-MOVEMENT = tuple(
-    name for name in tensors.STAGES if tensors.SPECS[name].role == 'movement'
-)
-_BEFORE = dict(zip(tensors.STAGES[1:], tensors.STAGES))
-ORACLE_RULE = 'equals the oracle'
+# Compiled once for a config, whatever the routing.
+_plan = jax.jit(token_order.plan, static_argnums=0)
 
-Progress = Callable[[str], None]
+Tensors = passes.Tensors
+Progress = judging.Progress
 
 
 class NothingToJudge(ValueError):
@@ -45,6 +45,8 @@ class Request:
   """What `hpmoe check` was asked for.
 
   Attributes:
+    direction: one of `passes.DIRECTIONS`; 'backward' runs the candidate on the
+      oracle's forward tensors, 'both' on its own.
     preset: name of the shape.
     ranks: R.
     tokens: T instead of the preset's.
@@ -66,6 +68,7 @@ class Request:
     arguments: the command line without --lane and --json, for replays.
   """
 
+  direction: str = 'forward'
   preset: str = 'small'
   ranks: int = 4
   tokens: int | None = None
@@ -152,7 +155,7 @@ def make_inputs(request: Request) -> inputs_lib.LayerInputs:
   """
   if request.input is not None:
     return inputs_lib.load_safetensors(
-        request.input, request.placement, request.capacity
+        request.input, request.placement, request.capacity, request.seed
     )
   preset = presets.get(request.preset)
   if not preset.runs_here:
@@ -188,11 +191,15 @@ def make_candidate(request: Request) -> candidates.Candidate:
         f'fault: expected none with --candidate, got {request.fault!r}: faults '
         'are built into our own backend'
     )
-  return candidates.Subprocess(request.candidate, request.timeout_s)
+  return candidates.Subprocess(
+      request.candidate,
+      request.timeout_s,
+      has_backward=passes.BACKWARD in passes.of(request.direction),
+  )
 
 
 def tiling_of(
-    request: Request, made: inputs_lib.LayerInputs, plan: candidates.Tensors
+    request: Request, made: inputs_lib.LayerInputs, plan: Tensors
 ) -> tiles.Tiling:
   options = request.options.resolve(made.config)
   return tiles.Tiling(
@@ -208,16 +215,11 @@ def tiling_of(
 
 def count_steps(request: Request) -> int:
   """Returns how often `run` calls `progress`."""
-  steps = 1
-  if 'exact' in request.lanes:
-    steps += 3
-  if set(request.lanes) - {'exact'}:
-    steps += 2
-  if 'bitwise' in request.lanes and request.candidate is None:
-    steps += 1
-  if {'bounded', 'standard'} & set(request.lanes):
-    steps += len(tensors.STAGES) + 1
-  return steps
+  has_serial = request.candidate is None
+  return 1 + sum(
+      judging.count_steps(request.lanes, which, has_serial)
+      for which in passes.of(request.direction)
+  )
 
 
 class Bench:
@@ -233,30 +235,87 @@ class Bench:
     Raises:
       ValueError: the request was wrong.
     """
+    self._passes = passes.of(request.direction)
     self.made = make_inputs(request)
     self._seed = request.seed
     self._keep = keep
-    self._answers: dict[str, dict[str, np.ndarray]] = {}
+    self._answers: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    self._exact: inputs_lib.LayerInputs | None = None
 
   def exact_inputs(self) -> inputs_lib.LayerInputs:
     """Returns integer data on the same routing."""
+    if self._exact is not None:
+      return self._exact
+    backward = passes.BACKWARD in self._passes
+    make = exact_data.make_grad if backward else exact_data.make
     policy = dataclasses.replace(self.made.policy, activation='product')
     ids = self.made.arrays['topk_ids']
-    arrays, _ = exact_data.make(self.made.config, policy, ids, self._seed)
-    return dataclasses.replace(self.made, policy=policy, arrays=arrays)
+    arrays, _ = make(self.made.config, policy, ids, self._seed)
+    made = dataclasses.replace(self.made, policy=policy, arrays=arrays)
+    self._exact = made if self._keep else None
+    return made
 
-  def oracle(self, made: inputs_lib.LayerInputs) -> oracle_lib.Oracle:
-    return oracle_lib.Oracle(made.config, made.policy, made.arrays)
+  @functools.cached_property
+  def plan(self) -> dict[str, np.ndarray]:
+    """The oracle's plan of the routing."""
+    plan = _plan(self.made.config, self.made.arrays['topk_ids'])
+    return {name: np.asarray(a) for name, a in plan._asdict().items()}
 
-  def answer(self, made: inputs_lib.LayerInputs) -> dict[str, np.ndarray]:
-    """Returns the oracle's tensors; the caller may drop some."""
-    name = made.policy.activation
+  def answer(
+      self,
+      made: inputs_lib.LayerInputs,
+      which: passes.Pass = passes.FORWARD,
+  ) -> dict[str, np.ndarray]:
+    """Returns the oracle's tensors of a pass; the caller may drop some.
+
+    Args:
+      made: this bench's real or exact inputs; for the backward pass with what
+        the oracle's forward pass saved.
+      which: the pass.
+    """
+    name = (made.policy.activation, which.name)
     if name not in self._answers:
-      answer = self.oracle(made).forward()
+      answer = _ask(made, which)
       if not self._keep:
         return answer
       self._answers[name] = answer
     return dict(self._answers[name])
+
+  def case(
+      self,
+      request: Request,
+      which: passes.Pass,
+      made: inputs_lib.LayerInputs,
+      own: Tensors | None = None,
+  ) -> judging.Case:
+    """Returns a pass on this bench's inputs, ready to be judged.
+
+    Args:
+      request: its granularity.
+      which: the pass.
+      made: real or exact inputs.
+      own: what the candidate's forward pass returned, if it ran.  The backward
+        pass reads it; what it did not return, or what is not finite and would
+        say nothing of a backward pass, is the oracle's.
+    """
+    tiling = tiling_of(request, made, self.plan)
+    arrays = dict(made.arrays)
+    kept = {}
+    if which is passes.BACKWARD:
+      kept = _usable(own or {}, passes.saved(made.policy))
+      arrays |= self._saved(made, kept)
+    read = which.reads(made.policy)
+    given = dataclasses.replace(made, arrays={n: arrays[n] for n in read})
+    answer = functools.partial(_ask if kept else self.answer, given, which)
+    return judging.Case(which, given, tiling, answer)
+
+  def _saved(self, made: inputs_lib.LayerInputs, kept: Tensors) -> Tensors:
+    """Returns what a forward pass saved, `kept` where that is there."""
+    names = passes.saved(made.policy)
+    if set(names) <= set(kept):
+      return self.plan | dict(kept)
+    forward = self.answer(made)
+    return self.plan | {name: forward[name] for name in names} | dict(kept)
 
   def judge(
       self,
@@ -264,19 +323,66 @@ class Bench:
       candidate: candidates.Candidate,
       progress: Progress = lambda step: None,
   ) -> list[lanes.Result]:
-    """Runs the lanes; see `run`."""
+    """Runs the lanes; see `run`.
+
+    Raises:
+      ValueError: the request asks for a pass that this bench was not made for.
+    """
+    wanted = passes.of(request.direction)
+    if not set(wanted) <= set(self._passes):
+      raise ValueError(
+          f'direction: expected a pass of {[p.name for p in self._passes]}, '
+          f'got {request.direction!r}'
+      )
+    asked = judging.Asked(
+        request.lanes,
+        tuple(standards.get(name) for name in request.standards),
+        progress,
+    )
     results: list[lanes.Result] = []
-    if 'exact' in request.lanes:
-      results += exact_lane(request, self, candidate, progress)
-    if set(request.lanes) - {'exact'}:
-      results += real_lanes(request, self, candidate, progress)
+    for judge, made, is_asked in (
+        (judging.exact_lane, self.exact_inputs, 'exact' in request.lanes),
+        (judging.real_lanes, lambda: self.made, {*request.lanes} - {'exact'}),
+    ):
+      if is_asked:
+        results += self._in_turn(request, made(), judge, asked, candidate)
     if all(r.verdict == lanes.NOT_JUDGED for r in results):
       raise NothingToJudge(
           f'lane: expected one that can judge what {candidate.name} returned, '
           f'got {list(request.lanes)}: {results[0].why}'
       )
-    results.sort(key=lambda r: lanes.LANES.index(r.lane))
+    results.sort(key=_pass_then_lane)
     return list(with_replay(request, with_hint(results)))
+
+  def _in_turn(
+      self, request, made, judge, asked, candidate
+  ) -> list[lanes.Result]:
+    """Judges the passes in order, the second on what the first one saved."""
+    results: list[lanes.Result] = []
+    saved: Tensors = {}
+    for which in passes.of(request.direction):
+      case = self.case(request, which, made, saved)
+      found, got = judge(asked, case, candidate)
+      results += found
+      saved = {n: got[n] for n in passes.saved(made.policy) if n in got}
+      del got  # The rest is not held while the next pass runs.
+    return results
+
+
+def _ask(
+    made: inputs_lib.LayerInputs, which: passes.Pass
+) -> dict[str, np.ndarray]:
+  oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
+  return which.answer(oracle, made.arrays)
+
+
+def _usable(own: Tensors, names: Sequence[str]) -> dict[str, np.ndarray]:
+  return {n: own[n] for n in names if n in own and np.isfinite(own[n]).all()}
+
+
+def _pass_then_lane(result: lanes.Result) -> tuple[int, int]:
+  backward = lanes.pass_of(result.stage) is passes.BACKWARD
+  return int(backward), lanes.LANES.index(result.lane)
 
 
 def run(request: Request, progress: Progress = lambda step: None) -> Report:
@@ -313,16 +419,18 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
 
 
 def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
-  """Tells who returned only y how to have a failure located."""
+  """Tells who returned only a pass's results how to have a failure located."""
   missing = {r.missing for r in results}
-  wanted = [name for name in tensors.STAGES if name in missing]
-  if not wanted:
-    return list(results)
-  hint = f'return {", ".join(wanted)} to locate it nearer'
+  hints = {}
+  for which in (passes.FORWARD, passes.BACKWARD):
+    wanted = [name for name in which.stages if name in missing]
+    if wanted:
+      hint = f'return {", ".join(wanted)} to locate it nearer'
+      hints |= dict.fromkeys(which.results, hint)
   hinted = []
   for result in results:
-    failure = result.failure
-    if failure is not None and result.stage in ('y', lanes.LAYER):
+    failure, hint = result.failure, hints.get(lanes.tensor_of(result.stage))
+    if failure is not None and hint:
       failure = dataclasses.replace(failure, hint=failure.hint or hint)
     hinted.append(dataclasses.replace(result, failure=failure))
   return hinted
@@ -344,6 +452,7 @@ def describe(
 ) -> dict[str, object]:
   """Returns all that decides the outcome, as plain data."""
   return dict(
+      direction=request.direction,
       layer=dataclasses.asdict(made.config),
       policy=dataclasses.asdict(made.policy),
       routing=made.routing,
@@ -356,181 +465,3 @@ def describe(
       standards=list(request.standards),
       command=shlex.join([program(), 'check', *request.arguments]),
   )
-
-
-def exact_lane(
-    request: Request,
-    bench: Bench,
-    candidate: candidates.Candidate,
-    progress: Progress,
-) -> list[lanes.Result]:
-  """Integer data on the same routing: candidate and oracle must be equal."""
-  progress('exact: candidate')
-  made = bench.exact_inputs()
-  try:
-    got = candidate.run(made.config, made.policy, made.arrays)
-  except candidates.CannotJudge as error:
-    return [
-        lanes.Result(
-            'y', 'exact', ORACLE_RULE, verdict=lanes.NOT_JUDGED,
-            why=str(error),
-        )
-    ]  # fmt: skip
-  progress('exact: oracle')
-  expected = bench.answer(made)
-  tiling = tiling_of(request, made, expected)
-  progress('exact: compare')
-  return [
-      equality(name, 'exact', ORACLE_RULE, got, expected, tiling)
-      for name in (*tensors.PLAN, *tensors.STAGES)
-  ]
-
-
-def equality(
-    name: str,
-    lane: str,
-    rule: str,
-    got: dict[str, np.ndarray],
-    expected: candidates.Tensors,
-    tiling: tiles.Tiling,
-) -> lanes.Result:
-  if name not in got:
-    return lanes.not_captured(name, lane, rule, name)
-  return lanes.compare(name, lane, rule, got[name], expected[name], tiling)
-
-
-def real_lanes(
-    request: Request,
-    bench: Bench,
-    candidate: candidates.Candidate,
-    progress: Progress,
-) -> list[lanes.Result]:
-  """Lanes bitwise, bounded and standard, on one run of the candidate."""
-  made = bench.made
-  progress('real data: candidate')
-  got = candidate.run(made.config, made.policy, made.arrays)
-  results = []
-  if 'bitwise' in request.lanes and candidate.serial is not None:
-    progress('bitwise: own kernels, serially')
-    results += serial_rows(request, made, candidate, got)
-  progress('real data: oracle')
-  oracle, expected = bench.oracle(made), bench.answer(made)
-  tiling = tiling_of(request, made, expected)
-  # The oracle's own stages stand in only where the candidate kept the inputs
-  # of a stage to itself.
-  needed = {'y', 'expert_in', *tensors.PLAN} | {
-      name for name in tensors.STAGES if _BEFORE.get(name) not in got
-  }
-  expected = {name: expected[name] for name in needed}
-  if 'bitwise' in request.lanes:
-    results += moved(request, got, expected, oracle, tiling)
-  if {'bounded', 'standard'} & set(request.lanes):
-    results += judged(request, made, got, expected, oracle, tiling, progress)
-  return results
-
-
-def serial_rows(
-    request: Request,
-    made: inputs_lib.LayerInputs,
-    candidate: candidates.Megakernel,
-    got: dict[str, np.ndarray],
-) -> list[lanes.Result]:
-  """The megakernel against its own tile kernels, run serially."""
-  serial = candidate.serial(made.config, made.policy, made.arrays)
-  tiling = tiling_of(request, made, serial)
-  return [
-      lanes.compare(
-          name, 'bitwise', 'equals its kernels run serially', got[name],
-          serial.pop(name), tiling,
-      )
-      for name in tensors.STAGES
-  ]  # fmt: skip
-
-
-def moved(
-    request: Request,
-    got: dict[str, np.ndarray],
-    expected: candidates.Tensors,
-    oracle: oracle_lib.Oracle,
-    tiling: tiles.Tiling,
-) -> list[lanes.Result]:
-  """What only moves or counts, bit for bit: plan, dispatch and return."""
-  results = [
-      equality(name, 'bitwise', ORACLE_RULE, got, expected, tiling)
-      for name in (*tensors.PLAN, 'expert_in')
-  ]
-  rule = 'equals its own expert_out, returned'
-  if 'returned' in got and 'expert_out' in got:
-    home = {'returned': oracle.stage('returned', got)}
-    results.append(equality('returned', 'bitwise', rule, got, home, tiling))
-  else:
-    missing = 'expert_out' if 'returned' in got else 'returned'
-    results.append(lanes.not_captured('returned', 'bitwise', rule, missing))
-  return results
-
-
-def judged(
-    request: Request,
-    made: inputs_lib.LayerInputs,
-    got: dict[str, np.ndarray],
-    expected: candidates.Tensors,
-    oracle: oracle_lib.Oracle,
-    tiling: tiles.Tiling,
-    progress: Progress,
-) -> list[lanes.Result]:
-  """Lanes bounded and standard: every stage, then the fused layer."""
-  records = [standards.get(name) for name in request.standards]
-  if 'standard' not in request.lanes:
-    records = []
-  bounded = 'bounded' in request.lanes
-  stages = golden_lib.Golden(tiling, made.policy, made.arrays, got)
-  layer = dataclasses.replace(stages, captured={})
-  results = []
-  for name in tensors.STAGES:
-    progress(f'bounded, standard: {name}')
-    mine = [r for r in records if name not in MOVEMENT or r.movement]
-    missing = name if name not in got else _missing_source(name, got)
-    if missing:
-      results += [
-          *([lanes.not_captured(name, 'bounded', lanes.BOUND_RULE, missing)]
-            if bounded else []),
-          *(lanes.not_captured(name, 'standard', r.name, missing)
-            for r in mine),
-      ]  # fmt: skip
-      continue
-    benchmark = None
-    if mine:
-      benchmark = _benchmark(name, got, expected, oracle)
-    if name in MOVEMENT:
-      results += [
-          lanes.compare(
-              name, 'standard', f'{r.name}: movement, bitwise', got[name],
-              benchmark, tiling,
-          )
-          for r in mine
-      ]  # fmt: skip
-      mine = []
-    results += lanes.tolerances(
-        name, got[name], stages, benchmark, mine, bounded
-    )
-  progress('bounded, standard: layer')
-  results += lanes.tolerances(
-      lanes.LAYER,
-      got['y'],
-      layer,
-      expected['y'],
-      [r for r in records if r.layer],
-      bounded,
-  )
-  return results
-
-
-def _missing_source(name: str, got: candidates.Tensors) -> str | None:
-  """A put can only be judged on the rows that it was given."""
-  needs_source = name == 'returned' and 'expert_out' not in got
-  return 'expert_out' if needs_source else None
-
-
-def _benchmark(name, got, expected, oracle) -> np.ndarray:
-  before = _BEFORE.get(name)
-  return oracle.stage(name, got) if before in got else expected[name]

@@ -9,8 +9,12 @@ from backend_ascend.taskflow import layout
 from parity_tests import candidates
 from parity_tests import check
 from parity_tests import lanes
+from parity_tests import passes
 
 Kind = layout.Kind
+_PUTS = (Kind.DISPATCH, Kind.DISPATCH_GRAD)
+_PUTS_HOME = (Kind.RETURN, Kind.RETURN_GRAD)
+_TOKEN_TILES = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
 
 CONTROL = 'none'
 DIAGNOSIS = 'wait diagnosis'
@@ -24,6 +28,7 @@ class Row:
   """One fault (or the control) and what the check said.
 
   Attributes:
+    direction: pass in which it is committed.
     name: the fault.
     caught_by: lanes that fail, or ('wait diagnosis',).
     located_at: where the check says that it is.
@@ -32,6 +37,7 @@ class Row:
       nothing was.
   """
 
+  direction: str
   name: str
   caught_by: tuple[str, ...]
   located_at: str
@@ -39,43 +45,83 @@ class Row:
   caught: bool
 
 
-def names() -> tuple[str, ...]:
-  # What only a checking mode sees is no matter of lanes.
-  return tuple(name for name, spec in faults.SPECS.items() if not spec.needs)
+def names(direction: str) -> tuple[str, ...]:
+  """Returns the faults that lanes can see: others need a checking mode."""
+  specs = faults.specs(direction)
+  return tuple(name for name, spec in specs.items() if not spec.needs)
+
+
+def count(direction: str) -> int:
+  """Returns the most rows that a table can have."""
+  return sum(1 + len(names(p.direction)) for p in passes.of(direction))
 
 
 def run(
     request: check.Request, progress: Callable[[str], None] = lambda step: None
 ) -> list[Row]:
-  """Runs the control, then every fault on the same inputs.
+  """Runs the control of each pass, then every fault on the same inputs.
+
+  A fault of another storage dtype than the inputs' is left out; `left_out`
+  names it.  One that needs an expert without rows gets a routing that has one.
 
   Raises:
     ValueError: the request was wrong, or the layer is too small for a fault.
     candidates.CandidateError: the control did not run.
   """
-  bench = check.Bench(request, keep=True)
-  progress(CONTROL)
-  rows = [_control(bench.judge(request, check.make_candidate(request)))]
-  for name in names():
-    progress(name)
-    rows.append(_fault(dataclasses.replace(request, fault=name), bench))
+  rows = []
+  for which in passes.of(request.direction):
+    one = dataclasses.replace(request, direction=which.name)
+    bench = check.Bench(one, keep=True)
+    progress(f'{which.name}: {CONTROL}')
+    rows.append(_control(one, bench))
+    for spec in faults.specs(which.direction).values():
+      if spec.storage not in (None, bench.made.policy.storage):
+        continue
+      progress(f'{which.name}: {spec.name}')
+      rows.append(_fault(one, bench, spec))
   return rows
 
 
-def _control(results: Sequence[lanes.Result]) -> Row:
+def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
+  """Returns why a fault has no row, one line each."""
+  run_ = {(row.direction, row.name) for row in rows}
+  return [
+      f'{which.name} {spec.name}: left out, shows in {spec.storage} only'
+      for which in passes.of(request.direction)
+      for spec in faults.specs(which.direction).values()
+      if (which.name, spec.name) not in run_
+  ]
+
+
+def _control(request: check.Request, bench: check.Bench) -> Row:
+  results = bench.judge(request, check.make_candidate(request))
   failed = _failed_lanes(results)
-  return Row(CONTROL, failed, _where(_first(results)), '-', not failed)
+  where = _where(_first(results))
+  return Row(request.direction, CONTROL, failed, where, '-', not failed)
 
 
-def _fault(request: check.Request, bench: check.Bench) -> Row:
+def _fault(
+    request: check.Request, bench: check.Bench, spec: faults.FaultSpec
+) -> Row:
+  request = dataclasses.replace(request, fault=spec.name)
+  if spec.empty and request.input is None and _all_have_rows(bench):
+    request = dataclasses.replace(request, routing='empty_experts')
+    bench = check.Bench(request)
   candidate = check.make_candidate(request)
+
+  def row(caught_by, located_at, expected_at, caught) -> Row:
+    return Row(
+        request.direction, spec.name, caught_by, located_at, expected_at,
+        caught,
+    )  # fmt: skip
+
   try:
     results = bench.judge(request, candidate)
   except candidates.CandidateError as error:
-    return _hung(request, candidate, error.diagnosis)
+    return row(*_hung(request, spec, candidate, error.diagnosis))
   except check.NothingToJudge:
-    return Row(request.fault, (), 'no lane could see it', '-', False)
-  expected = _expectations(request, bench, candidate)
+    return row((), 'no lane could see it', '-', False)
+  expected = _expectations(request, spec, bench, candidate)
   first, failed = _first(results), _failed_lanes(results)
   caught = first is not None and any(
       e.holds(
@@ -84,22 +130,25 @@ def _fault(request: check.Request, bench: check.Bench) -> Row:
       )
       for e in expected
   )  # fmt: skip
-  return Row(
-      request.fault, failed, _where(first), ' or '.join(map(str, expected)),
-      caught,
-  )  # fmt: skip
+  return row(
+      failed, _where(first), ' or '.join(map(str, expected)), caught
+  )
+
+
+def _all_have_rows(bench: check.Bench) -> bool:
+  return bool(bench.plan['counts'].sum(axis=0).all())
 
 
 def _hung(
     request: check.Request,
+    spec: faults.FaultSpec,
     candidate: candidates.Megakernel,
     diagnosis: runtime.Diagnosis | None,
-) -> Row:
+) -> tuple[tuple[str, ...], str, str, bool]:
   """A launch that ended early must name the task that waits, and for whom."""
-  name = str(request.fault)
-  spec, task = faults.SPECS[name], candidate.committed[-1]
+  task = candidate.committed[-1]
   if not spec.hangs or diagnosis is None or diagnosis.task is None:
-    return Row(name, (DIAGNOSIS,), str(diagnosis), '-', False)
+    return (DIAGNOSIS,), str(diagnosis), '-', False
   blocked = diagnosis.task
   block = int(task['row_block'])
   whole_expert = request.options.event_grain == 'expert'
@@ -120,10 +169,7 @@ def _hung(
       STAGE_OF[blocked.kind], blocked.rank, blocked.expert, blocked.row_block,
       blocked.col_block,
   )  # fmt: skip
-  return Row(
-      name, (DIAGNOSIS,), located, str(expected),
-      found and guilty in named,
-  )  # fmt: skip
+  return (DIAGNOSIS,), located, str(expected), found and guilty in named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,23 +201,26 @@ class _Place:
 
 def _expectations(
     request: check.Request,
+    spec: faults.FaultSpec,
     bench: check.Bench,
     candidate: candidates.Megakernel,
 ) -> list[_Place]:
   """Returns the places of the tasks that committed the fault, each once."""
-  counts = bench.answer(bench.made)['counts']
-  places = [_expectation(request, counts, t) for t in candidate.committed]
+  _, stage = spec.located(request.placement)
+  places = [
+      _expectation(request, bench.plan['counts'], stage, task)
+      for task in candidate.committed
+  ]
   return list(dict.fromkeys(places))
 
 
-def _expectation(request, counts, task) -> _Place:
+def _expectation(request, counts, stage, task) -> _Place:
   """Where the rows that a task writes are, in the stage it must be found in."""
-  _, stage = faults.SPECS[request.fault].located(request.placement)
   kind, rank, expert = (int(task[n]) for n in ('kind', 'rank', 'expert'))
-  if kind == Kind.RETURN:
+  if kind in _PUTS_HOME:
     # Its rows go to their tokens' ranks, wherever those are.
     return _Place(stage, None, expert, None, None)
-  if kind == Kind.DISPATCH:
+  if kind in _PUTS:
     earlier = int(counts[:rank, expert].sum())
     sent = min(int(task['row_end']), int(counts[rank, expert]))
     block = request.options.row_block
@@ -185,7 +234,7 @@ def _expectation(request, counts, task) -> _Place:
   return _Place(
       stage,
       rank,
-      None if kind == Kind.COMBINE else expert,
+      None if kind in _TOKEN_TILES else expert,
       range(block, block + 1),
       int(task['col_block']) if own else None,
   )
@@ -229,12 +278,14 @@ def to_json(rows: Sequence[Row]) -> dict[str, object]:
 
 def table(rows: Sequence[Row]) -> str:
   """Returns one line per fault."""
-  cells = [('fault', 'caught by', 'located at', 'expected at', 'verdict')]
+  cells = [
+      ('pass', 'fault', 'caught by', 'located at', 'expected at', 'verdict')
+  ]
   for row in rows:
     good = 'passes' if row.name == CONTROL else 'caught'
     bad = 'FAILS' if row.name == CONTROL else 'MISSED'
     cells.append((
-        row.name, ', '.join(row.caught_by) or '-', row.located_at,
+        row.direction, row.name, ', '.join(row.caught_by) or '-', row.located_at,
         row.expected_at, good if row.caught else bad,
     ))  # fmt: skip
   widths = [max(map(len, column)) for column in zip(*cells)]

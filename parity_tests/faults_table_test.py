@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 
 from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import layout
 from parity_tests import check
 from parity_tests import faults_table
 
 REQUEST = check.Request(
-    preset='tiny', ranks=2, options=flow_lib.Options(row_block=8)
+    direction='both', preset='tiny', ranks=2, options=flow_lib.Options(row_block=8)
 )
 
 
@@ -23,10 +24,14 @@ def test_every_fault_is_caught_and_located(grain, placement):
 
   rows = faults_table.run(request)
 
-  assert [row.name for row in rows] == ['none', *faults_table.names()]
+  assert [(row.direction, row.name) for row in rows] == [
+      (direction.name.lower(), name)
+      for direction in layout.Direction
+      for name in ('none', *faults_table.names(direction))
+  ]
   for row in rows:
     assert row.caught, row
-  assert rows[0].caught_by == ()
+    assert (row.caught_by == ()) == (row.name == 'none')
   text = faults_table.table(rows)
   assert 'passes' in text and 'MISSED' not in text
 
@@ -36,6 +41,19 @@ def test_a_fault_that_no_lane_sees_is_missed():
   rows = faults_table.run(dataclasses.replace(REQUEST, lanes=('exact',)))
 
   missed = [row.name for row in rows if not row.caught]
-  assert missed == ['early_rounding']
+  assert missed == ['early_rounding', 'early_rounding', 'blocks_out_of_order']
   assert faults_table.to_json(rows)['verdict'] == 'fail'
   assert 'MISSED' in faults_table.table(rows)
+
+
+def test_a_fault_that_bfloat16_hides_is_left_out_by_name():
+  request = dataclasses.replace(
+      REQUEST, direction='backward', dtype='bfloat16'
+  )
+
+  rows = faults_table.run(request)
+
+  assert all(row.caught for row in rows)
+  assert faults_table.left_out(request, rows) == [
+      'backward blocks_out_of_order: left out, shows in float32 only'
+  ]

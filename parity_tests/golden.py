@@ -15,24 +15,24 @@ import numpy as np
 from parity_tests import bounds
 from parity_tests import tiles
 from reference import precision
+from reference import tensors
 
-_BEFORE = {
-    'gate_up': 'expert_in',
-    'activation': 'gate_up',
-    'expert_out': 'activation',
+# What a GEMM reads, and its weights.
+_GEMMS = {
+    'gate_up': ('expert_in', 'w_gate_up'),
+    'expert_out': ('activation', 'w_down'),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Golden:
+class Rows:
   """Golden rows with their rounding bound, a few at a time.
 
   Attributes:
     tiling: where rows belong.
     policy: the candidate's precision policy.
-    inputs: tensors of `tensors.INPUTS` by name.
-    captured: the candidate's stage tensors by name; empty for the fused layer,
-      from x to y.
+    inputs: stored tensors that are not under judgement, by name.
+    captured: the candidate's tensors by name; empty for the fused layer.
     chunk: elements computed at once.
   """
 
@@ -43,56 +43,49 @@ class Golden:
   chunk: int = 1 << 19
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor.
+    """Returns `[hi - lo, columns]`, rows of one rank of a tensor."""
+    raise NotImplementedError
 
-    Raises:
-      KeyError: 'returned' is asked for and `expert_out` was not captured.
-    """
-    if stage == 'expert_in':
-      return bounds.exact(self._tokens('x', rank, lo, hi))
-    if stage == 'gate_up':
-      return self._gemm(stage, 'w_gate_up', rank, lo, hi)
-    if stage == 'activation':
-      weight = None
-      if self.policy.placement == 'before_down':
-        weight = self._slot_weight(rank, lo, hi)
-      return bounds.activation(
-          self.policy, self._source(stage, rank, lo, hi), weight
-      )
-    if stage == 'expert_out':
-      return self._gemm(stage, 'w_down', rank, lo, hi)
-    if stage == 'returned':
-      return bounds.exact(self._sent_back(rank, lo, hi))
-    return self._y(rank, lo, hi)
+  def dtype(self, stage: str) -> str:
+    """Returns the dtype that a tensor is stored in."""
+    kind = tensors.SPECS[stage].kind
+    return 'float32' if kind == 'f32' else self.policy.storage
 
-  def _source(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    return self._held(_BEFORE[stage], rank, lo, hi)
-
-  def _held(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    """Returns what the candidate holds in a stage, or should."""
+  def held(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns what the candidate holds in a tensor, or should."""
     if stage not in self.captured:
       return self.rows(stage, rank, lo, hi)
     own = self.tiling.rows(stage, self.captured[stage], rank)
     return bounds.exact(own[lo:hi])
 
-  def _tokens(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
+  def tokens(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
+    """Returns `[hi - lo, D]`, an input `[R, T, D]` at packed rows."""
     values = self.inputs[name]
     token = self.tiling.slot_of_row[rank][lo:hi] // self.tiling.config.top_k
     return values.reshape(-1, values.shape[-1])[token]
 
-  def _slot_weight(self, rank: int, lo: int, hi: int) -> np.ndarray:
+  def slot_weight(self, rank: int, lo: int, hi: int) -> np.ndarray:
+    """Returns `[hi - lo]`, the routing weights of packed rows."""
     slots = self.tiling.slot_of_row[rank][lo:hi]
     return self.inputs['topk_weights'].reshape(-1)[slots]
 
-  def _gemm(
-      self, stage: str, weights: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
-    source = self._source(stage, rank, lo, hi)
+  def early_weight(self, rank: int, lo: int, hi: int) -> np.ndarray | None:
+    """Returns `slot_weight` if it multiplies `activation`, otherwise None."""
+    if self.policy.placement == 'combine':
+      return None
+    return self.slot_weight(rank, lo, hi)
+
+  def gemm(
+      self, stage: str, source: bounds.Bounded, weights: np.ndarray,
+      rank: int, lo: int,
+  ) -> bounds.Bounded:  # fmt: skip
+    """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`."""
+    hi = lo + len(source.value)
     shape = (hi - lo, self.tiling.columns(stage))
     value, error = np.empty(shape), np.empty(shape)
     for expert, begin, end in self._experts(rank, lo, hi):
       part = bounds.gemm(
-          self.policy, source[begin:end], self.inputs[weights][rank, expert]
+          self.policy, source[begin:end], weights[rank, expert]
       )
       value[begin:end], error[begin:end] = part.value, part.error
     return bounds.Bounded(value, error)
@@ -106,21 +99,79 @@ class Golden:
     for expert in np.flatnonzero(np.diff(edges)):
       yield int(expert), int(edges[expert]), int(edges[expert + 1])
 
-  def _sent_back(self, rank: int, lo: int, hi: int) -> np.ndarray:
+  def sent_back(self, source: str, rank: int, lo: int, hi: int) -> np.ndarray:
+    """Returns `[hi - lo, D]`, captured packed rows at a rank's own slots."""
     ids = self.tiling.topk_ids[rank].reshape(-1)[lo:hi]
     row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi]
     owner = ids // self.tiling.config.experts_per_rank
-    return self.captured['expert_out'][owner, row]
+    return self.captured[source][owner, row]
 
-  def _y(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    k = self.tiling.config.top_k
-    if 'returned' in self.captured:
-      rows = self.captured['returned'][rank, lo:hi]
-      weights = self._combine_weights()[rank, lo:hi]
-      return bounds.combine(self.policy, bounds.exact(rows), weights)
+  def packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
+    """Yields (rank, rows lo to hi, their slots) of all packed rows."""
+    for rank in range(self.tiling.config.num_ranks):
+      cut = self.tiling.cut('gate_up', rank)
+      for first, last in cut.chunks(self.chunk):
+        lo, hi = int(cut.starts[first]), int(cut.starts[last])
+        yield rank, lo, hi, self.tiling.slot_of_row[rank][lo:hi]
+
+  def slot_sums(self, source: str, weights: np.ndarray) -> bounds.CombineSums:
+    """Returns all tokens' sums of weighted rows, filled owner by owner.
+
+    The rows are never held together.
+
+    Args:
+      source: a packed tensor `[R, N, D]`.
+      weights: `[R, T, K]` of the slots.
+    """
+    config = self.tiling.config
+    weights = weights.reshape(-1)
+    tokens = config.num_ranks * config.num_tokens
+    sums = bounds.CombineSums.zeros(tokens, config.d_model)
+    for rank, lo, hi, slots in self.packed():
+      out = self.held(source, rank, lo, hi)
+      for slot in range(config.top_k):
+        mine = slots % config.top_k == slot
+        sums.add(
+            slots[mine] // config.top_k, out[mine], weights[slots[mine]]
+        )
+    return sums
+
+  def total(
+      self, sums: bounds.CombineSums, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored."""
     first = rank * self.tiling.config.num_tokens
-    total = self._sums[first + lo : first + hi]
-    return total.total(self.policy, k)
+    part = sums[first + lo : first + hi]
+    return part.total(self.policy, self.tiling.config.top_k)
+
+
+@dataclasses.dataclass(frozen=True)
+class Golden(Rows):
+  """The forward layer: inputs are `tensors.INPUTS`, captured its stages."""
+
+  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor.
+
+    Raises:
+      KeyError: 'returned' is asked for and `expert_out` was not captured.
+    """
+    if stage == 'expert_in':
+      return bounds.exact(self.tokens('x', rank, lo, hi))
+    if stage in _GEMMS:
+      before, weights = _GEMMS[stage]
+      source = self.held(before, rank, lo, hi)
+      return self.gemm(stage, source, self.inputs[weights], rank, lo)
+    if stage == 'activation':
+      source = self.held('gate_up', rank, lo, hi)
+      weight = self.early_weight(rank, lo, hi)
+      return bounds.activation(self.policy, source, weight)
+    if stage == 'returned':
+      return bounds.exact(self.sent_back('expert_out', rank, lo, hi))
+    if 'returned' not in self.captured:
+      return self.total(self._sums, rank, lo, hi)
+    rows = self.captured['returned'][rank, lo:hi]
+    weights = self._combine_weights()[rank, lo:hi]
+    return bounds.combine(self.policy, bounds.exact(rows), weights)
 
   def _combine_weights(self) -> np.ndarray:
     weights = self.inputs['topk_weights']
@@ -129,20 +180,4 @@ class Golden:
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    """All tokens' sums, filled owner by owner: no `returned` is ever held."""
-    config = self.tiling.config
-    weights = self._combine_weights().reshape(-1)
-    tokens = config.num_ranks * config.num_tokens
-    sums = bounds.CombineSums.zeros(tokens, config.d_model)
-    for rank in range(config.num_ranks):
-      cut = self.tiling.cut('gate_up', rank)
-      for first, last in cut.chunks(self.chunk):
-        lo, hi = int(cut.starts[first]), int(cut.starts[last])
-        out = self._held('expert_out', rank, lo, hi)
-        slots = self.tiling.slot_of_row[rank][lo:hi]
-        for slot in range(config.top_k):
-          mine = slots % config.top_k == slot
-          sums.add(
-              slots[mine] // config.top_k, out[mine], weights[slots[mine]]
-          )
-    return sums
+    return self.slot_sums('expert_out', self._combine_weights())

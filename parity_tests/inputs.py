@@ -29,7 +29,8 @@ class LayerInputs:
   Attributes:
     config: sizes.
     policy: precision.
-    arrays: the tensors of `tensors.INPUTS` by name, in their stored dtypes.
+    arrays: the tensors of `tensors.INPUTS` and, but for exact data, dy by
+      name, in their stored dtypes.
     routing: name of the routing, or the path of its file.
     facts: what a report should say: seed, origin, skew, and for exact data
       the proven bounds.
@@ -106,6 +107,7 @@ def make_inputs(
         topk_ids=routed.topk_ids,
         topk_weights=routed.topk_weights,
         **_weights(config, storage, seed),
+        dy=draw_dy(config, storage, seed),
     )
   layer.check_inputs(config, policy, arrays)
   return LayerInputs(config, policy, arrays, routing, facts)
@@ -115,21 +117,23 @@ def load_safetensors(
     path: str | os.PathLike[str],
     placement: str = 'combine',
     capacity: int | None = None,
+    seed: int = 0,
 ) -> LayerInputs:
   """Returns the inputs in a file; their shapes are the config.
 
   Args:
     path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`:
       x and weights float32 or bfloat16, one of the two throughout; ids int32;
-      routing weights float32.
+      routing weights float32.  It may hold dy.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
+    seed: of dy, if the file holds none.
 
   Raises:
     ValueError: the file is unreadable or truncated, or a tensor is missing or
       has a wrong shape, dtype or value; the text names it.
   """
-  arrays = tensor_file.read(path, tensors.INPUTS)
+  arrays = tensor_file.read(path, tensors.INPUTS, ('dy',))
   try:
     config = _config_of_shapes(arrays, capacity)
     if arrays['x'].dtype not in exact_data.STORAGE.values():
@@ -143,10 +147,38 @@ def load_safetensors(
     token_order.check_ids(config, arrays['topk_ids'])
     config = _with_capacity(config, arrays['topk_ids'])
     layer.check_inputs(config, policy, arrays)
+    if 'dy' in arrays:
+      _check_dy(config, policy, arrays['dy'])
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
   facts = routings.skew(config, arrays['topk_ids'])
+  if 'dy' not in arrays:
+    arrays['dy'] = draw_dy(config, arrays['x'].dtype, seed)
   return LayerInputs(config, policy, arrays, str(path), facts)
+
+
+def draw_dy(config: MoEConfig, storage: np.dtype, seed: int) -> np.ndarray:
+  """Returns `[R, T, D]` storage, normal; the same for any number of ranks."""
+  shape = tensors.SPECS['dy'].dims(**config.dims())
+  drawn = stable_random.normal(stable_random.seed_of('dy', seed), shape)
+  return drawn.astype(storage)
+
+
+def _check_dy(
+    config: MoEConfig, policy: PrecisionPolicy, dy: np.ndarray
+) -> None:
+  dims = tensors.SPECS['dy'].dims(**config.dims())
+  if dy.shape != dims or str(dy.dtype) != policy.storage:
+    raise ValueError(
+        f'dy: expected {policy.storage} {list(dims)}, got {dy.dtype} '
+        f'{list(dy.shape)}'
+    )
+  bad = np.argwhere(~np.isfinite(dy.astype(np.float32)))
+  if bad.size:
+    index = tuple(int(i) for i in bad[0])
+    raise ValueError(
+        f'dy: expected finite values, got {dy[index]} at {list(index)}'
+    )
 
 
 def _route(router, config, routing, x, seed) -> routings.TokenRouting:

@@ -27,7 +27,8 @@ class TestMakeInputs:
   def test_every_routing_gives_valid_inputs(self, routing, dtype, exact):
     made = _tiny(routing=routing, dtype=dtype, exact=exact)
     layer.check_inputs(made.config, made.policy, made.arrays)
-    assert set(made.arrays) == set(tensors.INPUTS)
+    drawn = [] if exact else ['dy']
+    assert set(made.arrays) == {*tensors.INPUTS, *drawn}
     assert made.policy.storage == dtype
     assert made.policy.activation == ('product' if exact else 'swiglu')
     assert ('exact_bounds' in made.facts) == exact
@@ -51,7 +52,7 @@ class TestMakeInputs:
   def test_layer_does_not_depend_on_the_number_of_ranks(self):
     one = inputs.make_inputs(_TINY, 1, tokens=32)
     four = inputs.make_inputs(_TINY, 4, tokens=8)
-    for name in tensors.INPUTS:
+    for name in (*tensors.INPUTS, 'dy'):
       flat = [
           made.arrays[name].reshape(-1, *made.arrays[name].shape[2:])
           for made in (one, four)

@@ -14,6 +14,7 @@ import dataclasses
 import numpy as np
 
 from parity_tests import golden as golden_lib
+from parity_tests import passes
 from parity_tests import patterns
 from parity_tests import standards
 from parity_tests import tiles
@@ -22,13 +23,22 @@ from reference import tensors
 
 LANES = ('exact', 'bitwise', 'bounded', 'standard')
 LAYER = 'layer'  # the fused layer, x to y, as one operator
-ORDER = (*tensors.PLAN, *tensors.STAGES, LAYER)
+# A pass as one operator has a row of its own for each result.
+LAYERS = {'y': LAYER} | {
+    name: f'{LAYER} {name}' for name in passes.BACKWARD.results
+}
+_TENSOR_OF = {row: tensor for tensor, row in LAYERS.items()}
+ORDER = tuple(
+    name
+    for one in (passes.FORWARD, passes.BACKWARD)
+    for name in (*one.outputs, *(LAYERS[result] for result in one.results))
+)
 BOUND_RULE = 'a-priori rounding bound'
 
 PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 
-# Their tiles are cut by tokens of a rank, not by rows of an expert.
-_OWN_TOKENS = ('returned', 'y', LAYER)
+# How a tensor's tiles are cut, by its axes after the rank.
+_BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
 
 # Elements under judgement at once: some dozen float64 temporaries of them.
 _CHUNK = 1 << 18
@@ -128,9 +138,27 @@ class Result:
   experts: tuple[np.ndarray, ...] = ()
 
 
+def tensor_of(stage: str) -> str:
+  """Returns the tensor that is compared in a stage's row."""
+  return _TENSOR_OF.get(stage, stage)
+
+
+def pass_of(stage: str) -> passes.Pass:
+  """Returns the pass that a row belongs to."""
+  forward = tensor_of(stage) in passes.FORWARD.outputs
+  return passes.FORWARD if forward else passes.BACKWARD
+
+
 def block_name(stage: str) -> str:
   """Returns what a tile row of a stage is called."""
-  return 'token block' if stage in _OWN_TOKENS else 'row block'
+  axis = tensors.SPECS[tensor_of(stage)].shape.split()[1]
+  return _BLOCK_NAMES.get(axis, 'row block')
+
+
+def _is_of_tokens(stage: str) -> bool:
+  """Says whether a row is a token's sum over experts."""
+  axes = tensors.SPECS[tensor_of(stage)].shape.split()
+  return axes[:2] == ['R', 'T'] and len(axes) == 3
 
 
 def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:
@@ -188,7 +216,7 @@ class Tally:
     self._failed += int(bad.sum())
     self._grids.setdefault(chunk.rank, []).append(bad)
     self._experts[chunk.rank] = chunk.cut.expert
-    if self._id[0] in ('y', LAYER):
+    if self._tiling is not None and _is_of_tokens(self._id[0]):
       rows = chunk.bad.any(axis=1)
       self._bad_tokens.setdefault(chunk.rank, []).append(rows)
     if not chunk.error.size:
@@ -330,14 +358,15 @@ class Tally:
     )  # fmt: skip
 
   def _failure_at(self, cut, rank, tile, row, column, element, **kwargs):
-    stage = 'y' if self._id[0] == LAYER else self._id[0]
+    stage = tensor_of(self._id[0])
     got, expected, apart = element
     expert = source = token = slot = None
     if self._tiling is not None:
       source, token, slot = self._tiling.source(stage, rank, row)
       expert = self._tiling.expert_of(stage, rank, row)
       expert = None if expert == tiles.NO_EXPERT else expert
-      slot = None if slot < 0 else slot
+      if slot == -1:
+        slot = column if stage == 'd_topk_weights' else None
     elif stage != 'row_of_slot':
       expert = column
     return Failure(
@@ -359,10 +388,9 @@ class Tally:
   def _index(self, stage, rank, row, column) -> tuple[int, ...]:
     if stage in ('counts', 'row_base'):
       return rank, column
-    if stage == 'returned' and self._tiling is not None:
-      k = self._tiling.config.top_k
-      return rank, row // k, row % k, column
-    return rank, row, column
+    if self._tiling is None:
+      return rank, row, column
+    return *self._tiling.index(stage, rank, row), column
 
 
 def _plain(value) -> float | int:
@@ -422,7 +450,7 @@ def _equality(rank, cut, first, got, expected, same) -> Chunk:
 def tolerances(
     stage: str,
     got: np.ndarray,
-    golden: golden_lib.Golden,
+    golden: golden_lib.Rows,
     benchmark: np.ndarray | None,
     records: Sequence[standards.Standard],
     bounded: bool = True,
@@ -430,9 +458,9 @@ def tolerances(
   """Judges a stage tensor `[R, ...]` in the lanes bounded and standard.
 
   Args:
-    stage: its name, or LAYER for y from x.
+    stage: its name, or its row of `LAYERS` for a result of the fused layer.
     got: the candidate's tensor.
-    golden: golden rows and bounds; for LAYER without captured tensors.
+    golden: golden rows and bounds; for a fused layer without captured tensors.
     benchmark: the oracle's tensor, from the same inputs as the golden; None
       if no record asks.
     records: standards to judge by.
@@ -440,8 +468,8 @@ def tolerances(
   """
   if not (records or bounded):
     return []
-  tensor = 'y' if stage == LAYER else stage
-  tiling, dtype = golden.tiling, golden.policy.storage
+  tensor = tensor_of(stage)
+  tiling, dtype = golden.tiling, golden.dtype(tensor)
   judges = [standards.Judge(record, dtype) for record in records]
   tallies = [Tally(stage, 'standard', r.name, tiling) for r in records]
   bound_tally = Tally(stage, 'bounded', BOUND_RULE, tiling)

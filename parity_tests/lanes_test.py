@@ -10,6 +10,7 @@ from parity_tests import candidates
 from parity_tests import check
 from parity_tests import golden as golden_lib
 from parity_tests import lanes
+from parity_tests import passes
 from parity_tests import ulp
 from reference import layer
 from reference import tensors
@@ -29,6 +30,20 @@ REQUEST = check.Request(
 @pytest.fixture(scope='module', params=DTYPES)
 def bench(request):
   wanted = dataclasses.replace(REQUEST, dtype=request.param)
+  return check.Bench(wanted, keep=True)
+
+
+@pytest.fixture(
+    scope='module',
+    params=[(d, p) for d in DTYPES for p in ('combine', 'before_down')],
+    ids='-'.join,
+)
+def grad_bench(request):
+  dtype, placement = request.param
+  wanted = dataclasses.replace(
+      REQUEST, direction='backward', routing='empty_experts', dtype=dtype,
+      placement=placement,
+  )  # fmt: skip
   return check.Bench(wanted, keep=True)
 
 
@@ -122,6 +137,107 @@ CONTROLS = (
 )  # fmt: skip
 
 
+def all_zero_grads(made, tiling, answer):
+  for name in tensors.GRADS:
+    answer[name] = np.zeros_like(answer[name])
+  return 'd_expert_out'
+
+
+def dropped_weight_tile(made, tiling, answer):
+  rank, local, _ = _busy_expert(tiling)
+  _copy(answer, 'd_w_gate_up')[rank, local, :8, :8] = 0
+  return 'd_w_gate_up'
+
+
+def unwritten_grad_tile(made, tiling, answer):
+  rank, _, rows = _busy_expert(tiling)
+  _copy(answer, 'd_activation')[rank, rows.start : rows.start + 4] = np.nan
+  return 'd_activation'
+
+
+def swapped_experts_back(made, tiling, answer):
+  rank, local, rows = _busy_expert(tiling)
+  other = _wide(made.arrays['w_down'][rank, local ^ 1])
+  d_out = _wide(answer['d_expert_out'][rank, rows])
+  _copy(answer, 'd_activation')[rank, rows] = d_out @ other.T
+  return 'd_activation'
+
+
+def swapped_weight_grads(made, tiling, answer):
+  rank, local, _ = _busy_expert(tiling)
+  held = _copy(answer, 'd_w_down')[rank]
+  held[[local, local ^ 1]] = held[[local ^ 1, local]]
+  return 'd_w_down'
+
+
+def stale_grad_row(made, tiling, answer):
+  rank, _, rows = _busy_expert(tiling)
+  held = _copy(answer, 'd_expert_out')
+  held[rank, rows.start + 1] = held[rank, rows.start + 2]
+  return 'd_expert_out'
+
+
+def misplaced_row_weight(made, tiling, answer):
+  early = made.policy.placement == 'before_down'
+  name = 'd_gate_up' if early else 'd_expert_out'
+  rank, _, rows = _busy_expert(tiling)
+  slots = tiling.slot_of_row[rank][rows.start : rows.start + 2]
+  right, wrong = made.arrays['topk_weights'].reshape(-1)[slots]
+  row = _copy(answer, name)[rank, rows.start]
+  row[:] = (_wide(row) * wrong / right).astype(row.dtype)
+  return name
+
+
+def row_missing_from_a_sum(made, tiling, answer):
+  rank, local, rows = _busy_expert(tiling)
+  left = _wide(made.arrays['activation'][rank, rows.start])
+  lost = np.outer(left, _wide(answer['d_expert_out'][rank, rows.start]))
+  held = _copy(answer, 'd_w_down')[rank, local]
+  held[:] = (_wide(held) - lost).astype(held.dtype)
+  return 'd_w_down'
+
+
+def empty_expert_not_zeroed(made, tiling, answer):
+  expert = int(np.argmin(tiling.counts.sum(axis=0)))
+  assert not tiling.counts[:, expert].any()
+  place = divmod(expert, tiling.config.experts_per_rank)
+  _copy(answer, 'd_w_gate_up')[place][3, 5] = 0.25
+  return 'd_w_gate_up'
+
+
+def swapped_grad_return(made, tiling, answer):
+  home = _copy(answer, 'd_returned')
+  home[0, 3, 0], home[0, 4, 0] = home[0, 4, 0].copy(), home[0, 3, 0].copy()
+  return 'd_returned'
+
+
+def lost_slot_of_dx(made, tiling, answer):
+  rows = _wide(answer['d_returned'][1, 5, 1:])
+  held = _copy(answer, 'dx')
+  held[1, 5] = rows.sum(axis=0).astype(held.dtype)
+  return 'dx'
+
+
+def weight_grads_of_swapped_slots(made, tiling, answer):
+  held = _copy(answer, 'd_topk_weights')
+  held[0, 7] = held[0, 7, ::-1].copy()
+  return 'd_topk_weights'
+
+
+def written_grad_padding(made, tiling, answer):
+  _copy(answer, 'd_gate_up')[0, -1, 2] = 1e-30
+  return 'd_gate_up'
+
+
+GRAD_CONTROLS = (
+    all_zero_grads, dropped_weight_tile, unwritten_grad_tile,
+    swapped_experts_back, swapped_weight_grads, stale_grad_row,
+    misplaced_row_weight, row_missing_from_a_sum, empty_expert_not_zeroed,
+    swapped_grad_return, lost_slot_of_dx, weight_grads_of_swapped_slots,
+    written_grad_padding,
+)  # fmt: skip
+
+
 class Spoiled:
   """A right kernel, the oracle itself, and one way to be wrong."""
 
@@ -131,12 +247,15 @@ class Spoiled:
     self._bench, self._control, self._keep = bench, control, keep
     self.stage = None
 
-  def run(self, config, policy, inputs):
+  def _right(self, config, policy, inputs, which):
     made = dataclasses.replace(
         self._bench.made, policy=policy, arrays=inputs
     )
-    answer = self._bench.answer(made)
-    tiling = check.tiling_of(REQUEST, made, answer)
+    return made, self._bench.answer(made, which)
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    made, answer = self._right(config, policy, inputs, which)
+    tiling = check.tiling_of(REQUEST, made, self._bench.plan)
     if self._control is not None:
       self.stage = self._control(made, tiling, answer)
     kept = self._keep or answer
@@ -146,11 +265,15 @@ class Spoiled:
   def serial(self):
     if self._keep is not None:
       return None
-    return lambda config, policy, inputs: self._bench.answer(self._bench.made)
+    return lambda *arguments: self._right(*arguments)[1]
 
 
 def _judge(bench, candidate, **changes):
   return bench.judge(dataclasses.replace(REQUEST, **changes), candidate)
+
+
+def _judge_grad(bench, candidate, **changes):
+  return _judge(bench, candidate, direction='backward', **changes)
 
 
 def test_all_lanes_pass_a_right_kernel(bench):
@@ -164,13 +287,35 @@ def test_all_lanes_pass_a_right_kernel(bench):
     assert (result.worst_element is None) == (result.worst_abs == 0)
 
 
+def test_all_lanes_pass_a_right_backward_kernel(grad_bench):
+  results = _judge_grad(grad_bench, Spoiled(grad_bench))
+
+  assert {r.lane for r in results} == set(lanes.LANES)
+  assert {lanes.tensor_of(r.stage) for r in results} == set(tensors.GRADS)
+  for result in results:
+    assert (result.verdict, result.failed) == (lanes.PASS, 0), result
+    assert result.tiles > 0
+
+
 @pytest.mark.parametrize('lane', lanes.LANES)
 @pytest.mark.parametrize('control', CONTROLS, ids=lambda c: c.__name__)
 def test_every_lane_fails_every_control_in_its_stage(bench, control, lane):
   candidate = Spoiled(bench, control)
 
-  results = _judge(bench, candidate, lanes=(lane,))
+  _check_control(candidate, lane, _judge(bench, candidate, lanes=(lane,)))
 
+
+@pytest.mark.parametrize('lane', lanes.LANES)
+@pytest.mark.parametrize('control', GRAD_CONTROLS, ids=lambda c: c.__name__)
+def test_every_lane_fails_every_backward_control(grad_bench, control, lane):
+  candidate = Spoiled(grad_bench, control)
+
+  results = _judge_grad(grad_bench, candidate, lanes=(lane,))
+
+  _check_control(candidate, lane, results)
+
+
+def _check_control(candidate, lane, results):
   failures = [r.failure for r in results if r.verdict == lanes.FAIL]
   assert failures, 'nothing failed'
   first = min(failures, key=lanes.Failure.order)
@@ -183,12 +328,98 @@ def test_every_lane_fails_every_control_in_its_stage(bench, control, lane):
     'control', (stale_row, swapped_return), ids=lambda c: c.__name__
 )
 def test_bits_that_moved_wrong_are_seen_without_a_serial_run(bench, control):
-  candidate = Spoiled(bench, control, keep=candidates.OUTPUTS)
+  candidate = Spoiled(bench, control, keep=passes.FORWARD.outputs)
 
   results = _judge(bench, candidate, lanes=('bitwise',))
 
   failed = [r.stage for r in results if r.verdict == lanes.FAIL]
   assert failed == [candidate.stage]
+
+
+def test_grads_that_moved_wrong_are_seen_without_a_serial_run(grad_bench):
+  early = grad_bench.made.policy.placement == 'before_down'
+  controls = [swapped_grad_return, stale_grad_row][: 1 + early]
+
+  for control in controls:
+    spoiled = Spoiled(grad_bench, control, keep=passes.BACKWARD.outputs)
+    results = _judge_grad(grad_bench, spoiled, lanes=('bitwise',))
+
+    failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+    assert failed == [spoiled.stage]
+
+
+def test_a_row_missing_from_a_weight_gradient_is_named(grad_bench):
+  spoiled = Spoiled(grad_bench, row_missing_from_a_sum)
+
+  results = _judge_grad(grad_bench, spoiled, lanes=('exact',))
+
+  failure = next(r.failure for r in results if r.failure)
+  tiling = check.tiling_of(REQUEST, grad_bench.made, grad_bench.plan)
+  rank, local, _ = _busy_expert(tiling)
+  assert (failure.stage, failure.rank) == ('d_w_down', rank)
+  assert failure.expert == rank * tiling.config.experts_per_rank + local
+  assert failure.index[:2] == (rank, local) and len(failure.index) == 4
+  assert (failure.token, failure.source_rank, failure.slot) == (None,) * 3
+  if grad_bench.made.policy.storage == 'float32':
+    assert failure.pattern.startswith('off by one outer product')
+
+
+def test_only_dx_is_judged_where_only_dx_came_back(grad_bench):
+  spoiled = Spoiled(grad_bench, lost_slot_of_dx, keep=('dx',))
+
+  results = _judge_grad(grad_bench, spoiled, lanes=('bounded',))
+
+  verdicts = {r.stage: r.verdict for r in results}
+  assert verdicts['dx'] == verdicts['layer dx'] == lanes.FAIL
+  del verdicts['dx'], verdicts['layer dx']
+  assert set(verdicts.values()) == {lanes.NOT_JUDGED}
+  assert all(
+      'return d_expert_out, d_activation' in r.failure.hint
+      for r in results
+      if r.failure
+  )
+
+
+class Blurred:
+  """Our backend, with some elements of one forward tensor replaced."""
+
+  name = 'blurred'
+  serial = None
+
+  def __init__(self, request, value):
+    self._right = check.make_candidate(request)
+    self._value = value
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    answer = self._right.run(config, policy, inputs, which)
+    if which is passes.FORWARD:
+      answer['gate_up'][0, 0, :4] = self._value
+    return answer
+
+
+@pytest.mark.parametrize('value', (3.0, np.nan))
+def test_a_forward_fault_does_not_spread_to_the_backward_pass(value):
+  request = dataclasses.replace(
+      REQUEST, direction='both', lanes=('bitwise', 'bounded', 'standard')
+  )
+  bench = check.Bench(request)
+
+  results = bench.judge(request, Blurred(request, value))
+
+  failed = {r.stage for r in results if r.verdict == lanes.FAIL}
+  assert 'gate_up' in failed
+  assert failed.isdisjoint(tensors.GRADS)
+  assert not [stage for stage in failed if stage.startswith('layer ')]
+  judged = [r.stage for r in results if r.verdict == lanes.PASS]
+  assert set(tensors.GRADS) <= set(judged)
+  # Forward rows come first, whatever their lane.
+  is_backward = [lanes.pass_of(r.stage) is passes.BACKWARD for r in results]
+  assert is_backward == sorted(is_backward)
+
+
+def test_a_pass_that_a_bench_was_not_made_for_is_refused(bench):
+  with pytest.raises(ValueError, match='direction: expected a pass of'):
+    _judge(bench, Spoiled(bench), direction='both')
 
 
 def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
@@ -284,10 +515,10 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
 class OnlySwiglu(Spoiled):
   """A right kernel that has no other activation."""
 
-  def run(self, config, policy, inputs):
+  def run(self, config, policy, inputs, which=passes.FORWARD):
     if policy.activation != 'swiglu':
       raise candidates.CannotJudge('it does swiglu only')
-    return super().run(config, policy, inputs)
+    return super().run(config, policy, inputs, which)
 
 
 def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):

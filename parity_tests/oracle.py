@@ -7,12 +7,17 @@ import jax
 import numpy as np
 
 from reference import combine
+from reference import combine_grad
 from reference import config as config_lib
 from reference import dispatch
+from reference import dispatch_grad
 from reference import expert_gemm
+from reference import expert_gemm_grad
 from reference import layer
+from reference import layer_grad
 from reference import precision
 from reference import swiglu
+from reference import swiglu_grad
 from reference import tensors
 from reference import token_order
 
@@ -24,6 +29,26 @@ _swiglu = jax.jit(swiglu.swiglu, static_argnums=0)
 _row_weight = jax.jit(dispatch.row_weight, static_argnums=0)
 _return_rows = jax.jit(combine.return_rows, static_argnums=0)
 _combine = jax.jit(combine.combine, static_argnums=0)
+_backward = jax.jit(layer_grad.backward, static_argnums=(0, 1))
+_dispatch_grad = jax.jit(dispatch_grad.dispatch_grad, static_argnums=(0, 1))
+_combine_weight_grad = jax.jit(
+    dispatch_grad.combine_weight_grad, static_argnums=0
+)
+_rows_grad = jax.jit(expert_gemm_grad.rows_grad, static_argnums=(0, 1))
+_weight_grad = jax.jit(expert_gemm_grad.weight_grad, static_argnums=(0, 1))
+_swiglu_grad = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
+_row_weight_grad = jax.jit(swiglu_grad.row_weight_grad, static_argnums=0)
+_combine_grad = jax.jit(combine_grad.combine_grad, static_argnums=0)
+
+# (rows or weights of the forward, gradient) of both GEMMs' gradients.
+_ROWS_GRAD = {
+    'd_activation': ('w_down', 'd_expert_out'),
+    'd_expert_in': ('w_gate_up', 'd_gate_up'),
+}
+_WEIGHT_GRAD = {
+    'd_w_down': ('activation', 'd_expert_out'),
+    'd_w_gate_up': ('expert_in', 'd_gate_up'),
+}
 
 
 class Oracle:
@@ -73,6 +98,85 @@ class Oracle:
     else:
       raise ValueError(f'name: expected a stage after expert_in, got {name!r}')
     return np.asarray(out)
+
+  def backward(
+      self, forward: Mapping[str, np.ndarray], dy: np.ndarray
+  ) -> dict[str, np.ndarray]:
+    """Returns every tensor of `tensors.GRADS` by name.
+
+    Args:
+      forward: tensors of `INPUTS`, `PLAN` and `STAGES` by name; those that
+        `layer_grad.reads` names are read.
+      dy: `[R, T, D]` storage.
+
+    Raises:
+      KeyError: one of those is missing.
+    """
+    read = {name: forward[name] for name in layer_grad.reads(self.policy)}
+    grads = _backward(self.config, self.policy, read, dy)
+    return {name: np.asarray(grads[name]) for name in tensors.GRADS}
+
+  def stage_grad(
+      self,
+      name: str,
+      saved: Mapping[str, np.ndarray],
+      captured: Mapping[str, np.ndarray],
+  ) -> np.ndarray:
+    """Returns a gradient computed from captured gradients and saved tensors.
+
+    Args:
+      name: one of `tensors.GRADS`.
+      saved: dy and the forward tensors that `layer_grad.reads` names.
+      captured: gradients by name.
+
+    Raises:
+      KeyError: a tensor that it is computed from is in neither.
+    """
+    config, policy, inputs = self.config, self.policy, self._inputs
+    if name == 'd_expert_out':
+      ids, weights = inputs['topk_ids'], inputs['topk_weights']
+      out = _dispatch_grad(
+          config, policy, self._plan, ids, weights, saved['dy']
+      )
+    elif name == 'd_topk_weights':
+      out = self._topk_weights_grad(saved, captured)
+    elif name in _ROWS_GRAD:
+      weights, grad = _ROWS_GRAD[name]
+      out = _rows_grad(
+          config, policy, self._plan, captured[grad], inputs[weights]
+      )
+    elif name in _WEIGHT_GRAD:
+      rows, grad = _WEIGHT_GRAD[name]
+      out = _weight_grad(
+          config, policy, self._plan, saved[rows], captured[grad]
+      )
+    elif name == 'd_gate_up':
+      out = _swiglu_grad(
+          policy, saved['gate_up'], captured['d_activation'], self._row_weight
+      )
+    elif name == 'd_returned':
+      ids, rows = inputs['topk_ids'], captured['d_expert_in']
+      out = _return_rows(config, self._plan, ids, rows)
+    elif name == 'dx':
+      out = _combine_grad(policy, captured['d_returned'])
+    else:
+      raise ValueError(
+          f'name: expected one of {tensors.GRADS}, got {name!r}'
+      )
+    return np.asarray(out)
+
+  def _topk_weights_grad(self, saved, captured) -> jax.Array:
+    policy = self.policy
+    if policy.placement == 'combine':
+      grad = _combine_weight_grad(policy, saved['dy'], saved['returned'])
+    else:
+      of_row = _row_weight_grad(
+          policy, saved['gate_up'], captured['d_activation']
+      )
+      ids = self._inputs['topk_ids']
+      grad = _return_rows(self.config, self._plan, ids, of_row[..., None])
+      grad = grad[..., 0]
+    return grad.astype('float32')
 
   @functools.cached_property
   def _plan(self) -> token_order.Plan:

@@ -35,11 +35,32 @@ def describe(
     return f'got = {scale:.6g} * expected'
   if one.size > 2 and _close(one[:-1], right[1:]):
     return 'shifted by one column'
+  if _one_outer_product(got, expected, bad):
+    return 'off by one outer product: one term of every sum is lost or wrong'
   if rows.shape[1] == got.shape[1]:
     twins = _same_row(one, rows[:_MAX_ROWS].astype(np.float64))
     if twins is not None:
       return "holds another row's values"
   return ''
+
+
+def _one_outer_product(
+    got: np.ndarray, expected: np.ndarray, bad: np.ndarray
+) -> bool:
+  """Says whether got - expected has rank one, over several rows and columns.
+
+  So differs a weight gradient that lost a row, or any GEMM tile that lost one
+  of its depth.
+  """
+  if min(bad.any(axis=1).sum(), bad.any(axis=0).sum()) < 3:
+    return False
+  apart = got.astype(np.float64) - expected.astype(np.float64)
+  size = np.abs(apart)
+  row, column = np.unravel_index(int(np.argmax(size)), apart.shape)
+  if not 0 < size[row, column] < np.inf:
+    return False
+  product = np.outer(apart[:, column], apart[row]) / apart[row, column]
+  return bool(np.abs(product - apart).max() <= 2.0**-6 * size.max())
 
 
 def _rounded_early(got: np.ndarray, expected: np.ndarray) -> bool:

@@ -176,12 +176,14 @@ def heading(report: check.Report) -> str:
   """Returns what is being checked, in one line or two."""
   c = report.config
   layer = c['layer']
+  direction = c.get('direction', 'forward')
+  passes = '' if direction == 'forward' else f', direction {direction}'
   return (
       f'{c["candidate"]} against the oracle: R={layer["num_ranks"]} '
       f'T={layer["num_tokens"]} E={layer["num_experts"]} K={layer["top_k"]} '
       f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
       f'{c["policy"]["storage"]}, weights {c["policy"]["placement"]}, '
-      f'routing {c["routing"]}'
+      f'routing {c["routing"]}{passes}'
   )
 
 
@@ -257,7 +259,7 @@ def failure(report: check.Report) -> str:
   lines.append(f'  replay    {first.replay}')
   if result.grids and sum(g.size for g in result.grids) > 1:
     block = lanes.block_name(first.stage)
-    owner = 'expert and ' if block == 'row block' else ''
+    owner = '' if block == 'token block' else 'expert and '
     lines.append(f'  tiles, by {owner}{block} (# bad):')
     drawn = tiles.ascii_map(result.grids, result.experts)
     lines += [f'  {line}' for line in drawn.splitlines()]

@@ -17,9 +17,9 @@ from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
 from parity_tests import check
 from parity_tests import lanes
+from parity_tests import passes
 from parity_tests import presets
 from parity_tests import ulp
-from reference import tensors
 
 ERROR = 'error'
 
@@ -31,6 +31,8 @@ class Plan:
   Attributes:
     presets, ranks, routings, dtypes: inputs.
     grains, row_blocks: granularities of the backend.
+    chain_rows, weight_grad_orders: of its backward pass.
+    direction: one of `passes.DIRECTIONS`.
     tokens: T instead of the presets'.
     seed: of all values.
     placement: where the routing weight multiplies.
@@ -42,6 +44,9 @@ class Plan:
   dtypes: tuple[str, ...]
   grains: tuple[str, ...]
   row_blocks: tuple[int, ...]
+  chain_rows: tuple[int | None, ...] = (None,)
+  weight_grad_orders: tuple[str, ...] = ('interleaved',)
+  direction: str = 'both'
   tokens: int | None = None
   seed: int = 0
   placement: str = 'combine'
@@ -50,7 +55,7 @@ class Plan:
   def cases(self) -> int:
     lists = (
         self.presets, self.ranks, self.routings, self.dtypes, self.grains,
-        self.row_blocks,
+        self.row_blocks, self.chain_rows, self.weight_grad_orders,
     )  # fmt: skip
     return int(np.prod([len(one) for one in lists]))
 
@@ -65,6 +70,7 @@ class Plan:
     ):
       shape = presets.config(presets.get(preset), ranks, self.tokens)
       yield check.Request(
+          direction=self.direction,
           capacity=shape.num_rows,
           preset=preset,
           ranks=ranks,
@@ -76,8 +82,15 @@ class Plan:
       )
 
   def options(self) -> Iterator[flow_lib.Options]:
-    for grain, row_block in itertools.product(self.grains, self.row_blocks):
-      yield flow_lib.Options(event_grain=grain, row_block=row_block)
+    for grain, row_block, chain, order in itertools.product(
+        self.grains, self.row_blocks, self.chain_rows, self.weight_grad_orders
+    ):
+      yield flow_lib.Options(
+          event_grain=grain,
+          row_block=row_block,
+          chain_rows=chain,
+          weight_grad_order=order,
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +98,8 @@ class Case:
   """One line of the sweep.
 
   Attributes:
-    preset, ranks, dtype, routing, event_grain, row_block: which case.
+    preset, ranks, dtype, routing, event_grain, row_block, chain_rows,
+      weight_grad_order: which case.
     verdict: 'pass', 'fail' or 'error'.
     judged: 'all lanes', or 'same bits' as the case that was.
     tiles: tiles compared.
@@ -100,6 +114,8 @@ class Case:
   routing: str
   event_grain: str
   row_block: int
+  chain_rows: int | None
+  weight_grad_order: str
   verdict: str
   judged: str
   tiles: int
@@ -140,7 +156,7 @@ def run(
 
 
 class _Recording:
-  """A candidate whose answers are kept, exact data first."""
+  """A candidate whose answers are kept: exact data first, passes in order."""
 
   def __init__(self, candidate: candidates.Megakernel):
     self.name = candidate.name
@@ -148,8 +164,8 @@ class _Recording:
     self._candidate = candidate
     self.answers: list[dict[str, np.ndarray]] = []
 
-  def run(self, config, policy, inputs):
-    answer = self._candidate.run(config, policy, inputs)
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    answer = self._candidate.run(config, policy, inputs, which)
     self.answers.append(answer)
     return answer
 
@@ -169,7 +185,7 @@ def _case(
   start = time.perf_counter()
   candidate = _Recording(check.make_candidate(request))
   try:
-    if first is not None and _same_bits(bench, candidate, first):
+    if first is not None and _same_bits(request, bench, candidate, first):
       end = ('pass', 'same bits', first.tiles, first.worst_ulp, '')
     else:
       candidate.answers.clear()
@@ -181,19 +197,29 @@ def _case(
     end = (ERROR, 'all lanes', 0, {}, str(error))
   case = Case(
       request.preset, request.ranks, request.dtype, request.routing,
-      request.options.event_grain, request.options.row_block, *end,
+      request.options.event_grain, request.options.row_block,
+      request.options.chain_rows, request.options.weight_grad_order, *end,
       round(time.perf_counter() - start, 3),
   )  # fmt: skip
   return case, first
 
 
-def _same_bits(bench, candidate: _Recording, first: _First) -> bool:
-  made = (bench.exact_inputs(), bench.made)
-  for one, expected in zip(made, first.answers):
-    got = candidate.run(one.config, one.policy, one.arrays)
-    for name in (*tensors.PLAN, *tensors.STAGES):
-      if not np.array_equal(ulp.bits(got[name]), ulp.bits(expected[name])):
-        return False
+def _same_bits(
+    request: check.Request,
+    bench: check.Bench,
+    candidate: _Recording,
+    first: _First,
+) -> bool:
+  expected = iter(first.answers)
+  for made in (bench.exact_inputs(), bench.made):
+    saved: check.Tensors = {}
+    for which in passes.of(request.direction):
+      case = bench.case(request, which, made, saved)
+      saved = case.run(candidate.run)
+      right = next(expected)
+      for name in which.outputs:
+        if not np.array_equal(ulp.bits(saved[name]), ulp.bits(right[name])):
+          return False
   return True
 
 

@@ -106,17 +106,36 @@ def cut_rows(
   Rows past the last valid one belong to no tile.
   """
   begin = expert_rows(config, counts, rank)
+  first = rank * config.experts_per_rank
+  return _cut_experts(begin, first, row_block, _edges(columns, col_block))
+
+
+def cut_weights(
+    config: config_lib.MoEConfig,
+    rank: int,
+    height: int,
+    columns: int,
+    col_block: int,
+) -> Cut:
+  """Cuts weights `[L, height, columns]` by (expert, row block, column block).
+
+  Rows are those of one expert's weight after another; both axes are cut by the
+  column block.
+  """
+  begin = height * np.arange(config.experts_per_rank + 1, dtype=np.int64)
+  first = rank * config.experts_per_rank
+  return _cut_experts(begin, first, col_block, _edges(columns, col_block))
+
+
+def _cut_experts(
+    begin: np.ndarray, first_expert: int, row_block: int, col_starts: np.ndarray
+) -> Cut:
   rows = np.diff(begin)
   blocks = -(-rows // row_block)
   local = np.repeat(np.arange(len(rows)), blocks)
   block = np.arange(len(local)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
   starts = np.append(begin[local] + block * row_block, begin[-1])
-  return Cut(
-      starts,
-      local + rank * config.experts_per_rank,
-      block,
-      _edges(columns, col_block),
-  )
+  return Cut(starts, local + first_expert, block, col_starts)
 
 
 def cut_tokens(
@@ -129,9 +148,16 @@ def cut_tokens(
   return Cut(starts, experts, block, _edges(columns, col_block))
 
 
-# Stages whose tasks cut columns; every other task writes whole rows.
-_CUT_COLUMNS = ('gate_up', 'expert_out')
-_OWN_TOKENS = ('returned', 'y')
+# Tensors whose tasks cut columns; every other task writes whole rows.
+_CUT_COLUMNS = (
+    'gate_up', 'expert_out', 'd_activation', 'd_expert_in', 'd_w_down',
+    'd_w_gate_up',
+)  # fmt: skip
+
+
+def _row_axes(stage: str) -> str:
+  """Returns the axes whose product are a rank's rows: N, T, TK, LD or LF."""
+  return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,27 +188,53 @@ class Tiling:
     return 2 * dims['F'] if last == '2F' else dims[last]
 
   def cut(self, stage: str, rank: int) -> Cut:
-    """Returns the tiles of a stage tensor on one rank."""
-    width = self.columns(stage)
+    """Returns the tiles of a tensor of `STAGES` or `GRADS` on one rank.
+
+    Rows are those that `rows` returns.  A weight gradient is cut by
+    `col_block` along both axes.
+    """
+    config, width = self.config, self.columns(stage)
     col_block = self.col_block if stage in _CUT_COLUMNS else width
-    if stage not in _OWN_TOKENS:
+    axes = _row_axes(stage)
+    if axes == 'N':
       return cut_rows(
-          self.config, self.counts, rank, self.row_block, width, col_block
+          config, self.counts, rank, self.row_block, width, col_block
       )
-    slots = self.config.top_k if stage == 'returned' else 1
-    rows = self.config.num_tokens * slots
+    if axes[0] == 'L':
+      return cut_weights(config, rank, self._height(stage), width, col_block)
+    slots = config.top_k if axes == 'TK' else 1
+    rows = config.num_tokens * slots
     return cut_tokens(rows, self.token_block * slots, width, col_block)
 
   def rows(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
-    """Returns `[rows, columns]`, the rows of one rank that hold something."""
+    """Returns `[rows, columns]`, the rows of one rank that hold something.
+
+    Those of a weight gradient `[R, L, X, Y]` are `[L * X, Y]`.
+    """
     flat = tensor[rank].reshape(-1, tensor.shape[-1])
-    return flat if stage in _OWN_TOKENS else flat[: self.num_valid(rank)]
+    return flat[: self.num_valid(rank)] if _row_axes(stage) == 'N' else flat
 
   def padding(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
-    """Returns `[rows, columns]`, the rows past the last valid one."""
-    if stage in _OWN_TOKENS:
+    """Returns `[rows, columns]`, the rows past the last valid one.
+
+    Only packed rows `[R, N, ...]` have any.
+    """
+    if _row_axes(stage) != 'N':
       return tensor[rank][:0].reshape(0, tensor.shape[-1])
     return tensor[rank, self.num_valid(rank) :]
+
+  def index(self, stage: str, rank: int, row: int) -> tuple[int, ...]:
+    """Returns where a row of `rows` lies in the tensor: rank first."""
+    axes = _row_axes(stage)
+    if axes == 'TK':
+      return rank, *divmod(row, self.config.top_k)
+    if axes[0] == 'L':
+      return rank, *divmod(row, self._height(stage))
+    return rank, row
+
+  def _height(self, stage: str) -> int:
+    """Returns X, the rows of one expert, of a weight gradient."""
+    return self.config.dims()[_row_axes(stage)[1]]
 
   def num_valid(self, rank: int) -> int:
     return int(expert_rows(self.config, self.counts, rank)[-1])
@@ -200,22 +252,34 @@ class Tiling:
       found.append(of_row)
     return tuple(found)
 
-  def source(self, stage: str, rank: int, row: int) -> tuple[int, int, int]:
-    """Returns (source rank, token, slot) of a row; slot -1 if it has none."""
+  def source(
+      self, stage: str, rank: int, row: int
+  ) -> tuple[int | None, int | None, int | None]:
+    """Returns (source rank, token, slot) of a row.
+
+    The slot is -1 if a row is a token's.  A row of a weight gradient comes from
+    no token: all three are None.
+    """
     k, t = self.config.top_k, self.config.num_tokens
-    if stage == 'y':
+    axes = _row_axes(stage)
+    if axes[0] == 'L':
+      return None, None, None
+    if axes == 'T':
       return rank, row, -1
-    if stage == 'returned':
+    if axes == 'TK':
       return rank, row // k, row % k
     slot = int(self.slot_of_row[rank][row])
     return slot // (t * k), slot // k % t, slot % k
 
   def expert_of(self, stage: str, rank: int, row: int) -> int:
     """Returns the global expert of a row, or NO_EXPERT."""
-    if stage == 'y':
+    axes = _row_axes(stage)
+    if axes == 'T':
       return NO_EXPERT
-    source, token, slot = self.source(stage, rank, row)
-    return int(self.topk_ids[source, token, slot])
+    if axes[0] == 'L':
+      local = row // self._height(stage)
+      return rank * self.config.experts_per_rank + local
+    return int(self.topk_ids[self.source(stage, rank, row)])
 
 
 def ascii_map(

@@ -15,6 +15,11 @@ def _define_check(f: flags.FlagValues) -> None:
   layer_flags.define_layer(f)
   layer_flags.define_granularity(f)
   layer_flags.define_data(f)
+  layer_flags.define_direction(
+      f, None, '`backward` runs the candidate on what the forward pass of the '
+      'oracle saved, `both` on what its own did. Default: both, but forward '
+      'with --candidate.',
+  )  # fmt: skip
   flags.DEFINE_list(
       'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard; '
       "lane exact asks the candidate for policy.activation 'product'.",
@@ -43,7 +48,8 @@ def _define_check(f: flags.FlagValues) -> None:
   )
   flags.DEFINE_string(
       'fault', None, 'Fault that our backend commits, one of '
-      f'{", ".join(faults.SPECS)}.', flag_values=f,
+      f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
+      flag_values=f,
   )  # fmt: skip
   cli.define_json(f)
 
@@ -59,15 +65,21 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
   return asked
 
 
+def _direction(f: flags.FlagValues) -> str:
+  return f.direction or ('forward' if f.candidate else 'both')
+
+
 def _request(f: flags.FlagValues):
   from parity_tests import check
   from parity_tests import standards
 
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
+  layer_flags.refuse_without_effect(f, _direction(f))
   for name in f.standard:
     standards.get(name)
   return check.Request(
+      direction=_direction(f),
       preset=f.preset,
       ranks=f.ranks,
       tokens=f.tokens,
@@ -122,7 +134,7 @@ COMMAND = cli.Command(
         'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
         'hpmoe check --candidate=my_pkg.kernels:moe_forward '
         '--lane=bounded,standard',
-        'hpmoe check --fault=stale_row',
+        'hpmoe check --fault=weight_grad_twice --direction=backward',
     ),
     _define_check,
     _check,

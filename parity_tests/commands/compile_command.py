@@ -48,6 +48,10 @@ def _sized(f: flags.FlagValues, preset):
 def _define_compile(f: flags.FlagValues) -> None:
   layer_flags.define_layer(f)
   layer_flags.define_granularity(f, aic=None, aiv=None)
+  flags.DEFINE_enum(
+      'direction', 'forward', ['forward', 'backward'], 'Pass to compile.',
+      flag_values=f,
+  )  # fmt: skip
   flags.DEFINE_integer(
       'ranks', None, "Expert-parallel ranks. Default: the preset's.",
       flag_values=f,
@@ -127,6 +131,7 @@ def _compile_layer(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   cli.check_writable('out', f.out)
+  layer_flags.refuse_without_effect(f, f.direction)
   preset = presets.get(f.preset)
   for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
     f[name].value = default if f[name].value is None else f[name].value
@@ -134,8 +139,12 @@ def _compile_layer(f: flags.FlagValues) -> int:
   policy = precision.PrecisionPolicy(
       storage=layer_flags.DTYPES[f.dtype], placement=f.placement
   )
+  compile_pass = {
+      'forward': compiler.compile_forward,
+      'backward': compiler.compile_backward,
+  }[f.direction]
   start = time.perf_counter()
-  compiled = compiler.compile_forward(config, policy, options)
+  compiled = compile_pass(config, policy, options)
   seconds = time.perf_counter() - start
   summary = compiled.summary() | dict(compile_seconds=round(seconds, 3))
   if f.out is not None:
@@ -174,6 +183,7 @@ COMMAND = cli.Command(
     (
         'hpmoe compile --preset=ep16 --out=flow.img',
         'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
+        'hpmoe compile --direction=backward --chain_rows=1024',
         'hpmoe compile --check=flow.img',
     ),
     _define_compile,

@@ -13,6 +13,7 @@ def _define_faults(f: flags.FlagValues) -> None:
   # A small tile, so that a fault has neighbours to be told from.
   f['row_block'].value = f['row_block'].default = 16
   layer_flags.define_data(f)
+  layer_flags.define_direction(f, 'both', 'Passes whose faults are committed.')
   flags.DEFINE_integer(
       'threads', None, 'OS threads. Default: one per core.', flag_values=f
   )
@@ -26,7 +27,9 @@ def _faults(f: flags.FlagValues) -> int:
   cli.check_writable('json', f.json)
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
+  layer_flags.refuse_without_effect(f, f.direction)
   request = check.Request(
+      direction=f.direction,
       preset=f.preset,
       ranks=f.ranks,
       tokens=f.tokens,
@@ -41,10 +44,12 @@ def _faults(f: flags.FlagValues) -> int:
       threads=f.threads,
       arguments=cli.arguments(f, without=('json',)),
   )
-  with cli.progress(len(faults_table.names()) + 1) as step:
+  with cli.progress(faults_table.count(f.direction)) as step:
     rows = faults_table.run(request, step)
   cli.write_json(f.json, faults_table.to_json(rows))
   print(faults_table.table(rows))
+  for line in faults_table.left_out(request, rows):
+    print(line)
   return cli.PARITY if all(row.caught for row in rows) else cli.NO_PARITY
 
 

@@ -14,12 +14,43 @@ DTYPES = {
     'bfloat16': 'bfloat16',
 }
 
+WEIGHT_GRAD_ORDERS = ('interleaved', 'last')
+
 _MAX_THREADS = 4096
+
+WEIGHT_GRAD_ORDER_HELP = (
+    'Backward: weight gradients run next to the input gradient of the same '
+    'expert (`interleaved`) or after all input gradients (`last`).'
+)
 
 PLACEMENT_HELP = (
     'Where the routing weight multiplies: `combine`, the returned rows as they '
     'are summed, or `before_down`, the activation before the down GEMM.'
 )
+
+
+DIRECTIONS = ('forward', 'backward', 'both')
+_BACKWARD_ONLY = ('chain_rows', 'weight_grad_order')
+
+
+def define_direction(f: flags.FlagValues, default: str | None, text: str):
+  flags.DEFINE_enum(
+      'direction', default, list(DIRECTIONS), text, flag_values=f
+  )
+
+
+def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
+  """Refuses options of a pass that does not run.
+
+  Raises:
+    cli.UsageError: one was given.
+  """
+  for name in _BACKWARD_ONLY:
+    if direction == 'forward' and f[name].present:
+      raise cli.UsageError(
+          f'{name}: expected none beside direction forward, got '
+          f'{cli.text(f[name].value)}: it cuts weight gradients'
+      )
 
 
 def define_layer(f: flags.FlagValues) -> None:
@@ -56,10 +87,16 @@ def define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
       ('col_block', 128, 'Columns of a GEMM tile.'),
       ('put_rows', None, 'Rows of one put. Default: --row_block.'),
       ('token_block', None, 'Tokens of a combine tile. Default: --row_block.'),
+      ('chain_rows', None, 'Backward: rows that one task of a weight gradient '
+       'sums; a chain of tasks sums the rest. Default: all rows of an expert.'),
       ('aic', aic, f'Cube workers of one rank.{of_preset}'),
       ('aiv', aiv, f'Vector workers of one rank.{of_preset}'),
   ):
     flags.DEFINE_integer(name, default, text, flag_values=f)
+  flags.DEFINE_enum(
+      'weight_grad_order', 'interleaved', list(WEIGHT_GRAD_ORDERS),
+      WEIGHT_GRAD_ORDER_HELP, flag_values=f,
+  )  # fmt: skip
 
 
 def define_data(f: flags.FlagValues) -> None:
@@ -71,7 +108,7 @@ def define_data(f: flags.FlagValues) -> None:
   )  # fmt: skip
   flags.DEFINE_string(
       'input', None, 'A .safetensors or .npz file with x, topk_ids, '
-      'topk_weights, w_gate_up, w_down; its shapes replace the preset.',
+      'topk_weights, w_gate_up, w_down and perhaps dy; its shapes replace the preset.',
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
@@ -92,6 +129,8 @@ def options(f: flags.FlagValues):
       token_block=f.token_block,
       num_aic=f.aic,
       num_aiv=f.aiv,
+      chain_rows=f.chain_rows,
+      weight_grad_order=f.weight_grad_order,
   )
 
 # What a flag that was given says of a file's layer: (flag, how to read it).

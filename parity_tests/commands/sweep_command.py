@@ -19,8 +19,13 @@ def _define_sweep(f: flags.FlagValues) -> None:
       ('dtype', ['f32', 'bf16'], 'Storage dtypes.'),
       ('event_grain', ['expert', 'row_block'], 'Event grains.'),
       ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
+      ('chain_rows', ['all'], 'Backward: `all`, or rows that one task of a '
+       'weight gradient sums.'),
+      ('weight_grad_order', ['interleaved'],
+       layer_flags.WEIGHT_GRAD_ORDER_HELP),
   ):
     flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
+  layer_flags.define_direction(f, 'both', 'Passes to check.')
   flags.DEFINE_integer(
       'tokens', None, "Tokens of ONE rank. Default: the preset's.",
       flag_values=f,
@@ -36,16 +41,27 @@ def _define_sweep(f: flags.FlagValues) -> None:
   )  # fmt: skip
 
 
+def _chains(values: Sequence[str]) -> tuple[int | None, ...]:
+  return tuple(
+      None if value == 'all' else layer_flags.integers('chain_rows', [value])[0]
+      for value in values
+  )
+
+
 def _sweep(f: flags.FlagValues) -> int:
   from parity_tests import sweep
 
+  layer_flags.refuse_without_effect(f, f.direction)
   plan = sweep.Plan(
+      direction=f.direction,
       presets=tuple(f.preset),
       ranks=layer_flags.integers('ranks', f.ranks),
       routings=tuple(f.routing),
       dtypes=layer_flags.dtype_list(f.dtype),
       grains=tuple(f.event_grain),
       row_blocks=layer_flags.integers('row_block', f.row_block),
+      chain_rows=_chains(f.chain_rows),
+      weight_grad_orders=tuple(f.weight_grad_order),
       tokens=f.tokens,
       seed=f.seed,
       placement=f.placement,
