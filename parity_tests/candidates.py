@@ -34,11 +34,13 @@ import numpy as np
 
 from backend_ascend import compiler
 from backend_ascend.kernels.host import faults
+from backend_ascend.kernels.host import modes as modes_lib
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import proofs
+from parity_tests import checking as checking_lib
 from parity_tests import passes
 from parity_tests import ulp
 from reference import config as config_lib
@@ -121,6 +123,27 @@ class FaultDoesNothing(CannotJudge):
 
 
 @dataclasses.dataclass(frozen=True)
+class Launch:
+  """One launch of our backend, but for its tensors.
+
+  Attributes:
+    which: the pass.
+    image: what was launched.
+    races: what the checking modes found, the first ones.
+    num_races: all of them.
+    tasks_run: tasks that were not left out.
+    num_tasks: all of them.
+  """
+
+  which: passes.Pass
+  image: bytearray
+  races: tuple[modes_lib.Race, ...]
+  num_races: int
+  tasks_run: int
+  num_tasks: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Megakernel:
   """Our own backend: one launch of a compiled flow on the host.
 
@@ -129,15 +152,19 @@ class Megakernel:
     threads: OS threads; None is one per core.
     deadline_s: seconds without progress that end a launch.
     fault: name of a fault to commit in each pass that knows it, or None.
+    checking: the modes of each launch.
     committed: for each run with a fault, the task (layout.TASK) that did it.
+    launches: of each run.
   """
 
   options: flow_lib.Options
   threads: int | None = None
   deadline_s: float = 60.0
   fault: str | None = None
+  checking: checking_lib.Checking = checking_lib.Checking()
   name: str = 'backend_ascend'
   committed: list[np.void] = dataclasses.field(default_factory=list)
+  launches: list[Launch] = dataclasses.field(default_factory=list)
 
   def __post_init__(self):
     known = dict.fromkeys(spec.name for spec in faults.TABLE)
@@ -147,18 +174,30 @@ class Megakernel:
       )
 
   def run(
-      self, config, policy, inputs, which=passes.FORWARD
+      self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
+    """See `Candidate`.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
+      given: the oracle's tensors, if `checking` replays.
+    """
     try:
       image = _compile(which)(config, policy, self.options).image
     except proofs.ProofError as error:
       raise CandidateError(f'{self.name}: {error}') from error
     inputs = _read_by_runtime(which, policy, inputs)
+    modes = self.checking.modes(image_lib.parse(image), given)
     if self.fault not in faults.specs(which.direction):
-      return self._launch(image, inputs, None)
-    return self._launch_with_fault(image, inputs)
+      return self._launch(which, image, inputs, None, modes)
+    return self._launch_with_fault(which, image, inputs, modes)
 
-  def _launch_with_fault(self, image, inputs) -> dict[str, np.ndarray]:
+  def _launch_with_fault(
+      self, which, image, inputs, modes
+  ) -> dict[str, np.ndarray]:
     """Commits the fault in the first task that it changes."""
     parsed = image_lib.parse(image)
     counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
@@ -169,7 +208,8 @@ class Megakernel:
     for task in tasks[:_TRIES]:
       self.committed.append(parsed.tables['tasks'][task])
       try:
-        return self._launch(image, inputs, faults.Fault(self.fault, int(task)))
+        fault = faults.Fault(self.fault, int(task))
+        return self._launch(which, image, inputs, fault, modes)
       except ValueError as error:
         if not str(error).startswith('fault: '):
           raise
@@ -179,26 +219,74 @@ class Megakernel:
         f'none in {len(tasks[:_TRIES])} tries'
     )
 
-  def _launch(self, image, inputs, fault) -> dict[str, np.ndarray]:
+  def _launch(
+      self, which, image, inputs, fault, modes
+  ) -> dict[str, np.ndarray]:
     try:
-      return runtime.launch(
+      launched = runtime.run(
           image,
           inputs,
           threads=self.threads,
           deadline_s=self.deadline_s,
           fault=fault,
+          modes=modes,
       )
     except runtime.WaitError as error:
       raise CandidateError(str(error.diagnosis), error.diagnosis) from error
+    self.launches.append(_launch_of(which, image, launched, modes))
+    return _own_outputs(image, inputs, launched)
 
-  def serial(
-      self, config, policy, inputs, which=passes.FORWARD
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    """What the same tile kernels give serially, cut in another way.
+
+    Under `isolate` those too read the oracle's tensors; where only a part of
+    the tasks run, nothing cut in another way is that part.
+    """
+    return None if self.checking.is_part else self._run_serially
+
+  def _run_serially(
+      self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    """Returns what the same tile kernels give serially, cut in another way."""
     options = _cut_otherwise(self.options, config, which)
     image = _compile(which)(config, policy, options).image
     inputs = _read_by_runtime(which, policy, inputs)
-    return runtime.launch_serial(image, inputs)
+    if not self.checking.isolate:
+      return runtime.launch_serial(image, inputs)
+    modes = checking_lib.Checking(isolate=True)
+    launched = runtime.run(
+        image, inputs, threads=1,
+        modes=modes.modes(image_lib.parse(image), given),
+    )  # fmt: skip
+    return _own_outputs(image, inputs, launched)
+
+
+def _launch_of(which, image, launched, modes) -> Launch:
+  actions = modes.actions
+  num_tasks = len(image_lib.parse(image).tables['tasks'])
+  runs = num_tasks
+  if actions is not None:
+    runs = int((actions & modes_lib.Action.RUN).astype(bool).sum())
+  return Launch(
+      which, image, launched.races, launched.num_races, runs, num_tasks
+  )
+
+
+def _own_outputs(image, inputs, launched) -> dict[str, np.ndarray]:
+  """Returns what the tasks wrote, before anything took its place."""
+  if launched.captured is None:
+    return launched.outputs
+  counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+  rows = counts.sum(axis=0).reshape(len(counts), -1).sum(axis=1)
+  outputs = dict(launched.outputs)
+  for name in outputs.keys() & launched.captured.keys():
+    own = launched.captured[name]
+    if 'N' in tensors.SPECS[name].shape.split():
+      # No task has the rows past the last valid one.
+      for rank, valid in enumerate(rows):
+        own[rank, valid:] = outputs[name][rank, valid:]
+    outputs[name] = own
+  return outputs
 
 
 def _compile(which: passes.Pass) -> Callable[..., compiler.Compiled]:

@@ -1,6 +1,6 @@
 """One check: inputs, candidate, lanes, verdict."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import importlib.metadata
@@ -16,10 +16,13 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from backend_ascend.kernels.host import modes as modes_lib
 from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
+from parity_tests import checking as checking_lib
 from parity_tests import exact_data
 from parity_tests import inputs as inputs_lib
+from parity_tests import isolation
 from parity_tests import judging
 from parity_tests import lanes
 from parity_tests import oracle as oracle_lib
@@ -65,6 +68,7 @@ class Request:
     candidate: `pkg.module:function`, or None for our backend.
     timeout_s: seconds that a user's candidate may take.
     fault: a fault for our backend to commit.
+    checking: modes of our backend's launches.
     arguments: the command line without --lane and --json, for replays.
   """
 
@@ -87,6 +91,7 @@ class Request:
   candidate: str | None = None
   timeout_s: float = 600.0
   fault: str | None = None
+  checking: checking_lib.Checking = checking_lib.Checking()
   arguments: tuple[str, ...] = ()
 
   def replay(self, *lanes_: str) -> str:
@@ -103,16 +108,29 @@ class Report:
     config: sizes, policy, routing facts and options, as plain data.
     results: every comparison, by lane, in dependency order.
     seconds: wall time.
+    wrong: in isolated replay, the tasks that are wrong.
+    launches: of our backend.
   """
 
   config: Mapping[str, Any]
   results: tuple[lanes.Result, ...]
   seconds: float
+  wrong: tuple[isolation.WrongTask, ...] = ()
+  launches: tuple[candidates.Launch, ...] = ()
 
   @property
   def verdict(self) -> str:
     fails = any(r.verdict == lanes.FAIL for r in self.results)
-    return lanes.FAIL if fails else lanes.PASS
+    return lanes.FAIL if fails or self.num_races else lanes.PASS
+
+  @property
+  def num_races(self) -> int:
+    return sum(launch.num_races for launch in self.launches)
+
+  @property
+  def races(self) -> tuple[modes_lib.Race, ...]:
+    """The first races, each once: launches on other data repeat them."""
+    return tuple(dict.fromkeys(r for one in self.launches for r in one.races))
 
   @property
   def first_failure(self) -> lanes.Failure | None:
@@ -184,12 +202,20 @@ def make_candidate(request: Request) -> candidates.Candidate:
   """
   if request.candidate is None:
     return candidates.Megakernel(
-        request.options, request.threads, request.deadline_s, request.fault
-    )
+        request.options, request.threads, request.deadline_s, request.fault,
+        request.checking,
+    )  # fmt: skip
   if request.fault is not None:
     raise ValueError(
         f'fault: expected none with --candidate, got {request.fault!r}: faults '
         'are built into our own backend'
+    )
+  if request.checking != checking_lib.Checking():
+    raise ValueError(
+        'candidate: expected no mode of our runtime (poison, permute, '
+        'late_puts, races, isolate, start_at, stop_after) beside it, got '
+        f'{request.checking}: a function of yours is judged stage by stage, '
+        'each from the tensors that it returned before it'
     )
   return candidates.Subprocess(
       request.candidate,
@@ -220,6 +246,19 @@ def count_steps(request: Request) -> int:
       judging.count_steps(request.lanes, which, has_serial)
       for which in passes.of(request.direction)
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Examined:
+  """What the lanes said of a candidate.
+
+  Attributes:
+    results: every comparison.
+    wrong: in isolated replay, the guilty tasks, each once.
+  """
+
+  results: list[lanes.Result]
+  wrong: list[isolation.WrongTask]
 
 
 class Bench:
@@ -323,6 +362,15 @@ class Bench:
       candidate: candidates.Candidate,
       progress: Progress = lambda step: None,
   ) -> list[lanes.Result]:
+    """As `examine`, the comparisons only."""
+    return self.examine(request, candidate, progress).results
+
+  def examine(
+      self,
+      request: Request,
+      candidate: candidates.Candidate,
+      progress: Progress = lambda step: None,
+  ) -> Examined:
     """Runs the lanes; see `run`.
 
     Raises:
@@ -340,33 +388,64 @@ class Bench:
         progress,
     )
     results: list[lanes.Result] = []
+    wrong: list[isolation.WrongTask] = []
     for judge, made, is_asked in (
         (judging.exact_lane, self.exact_inputs, 'exact' in request.lanes),
         (judging.real_lanes, lambda: self.made, {*request.lanes} - {'exact'}),
     ):
       if is_asked:
-        results += self._in_turn(request, made(), judge, asked, candidate)
+        for found in self._in_turn(request, made(), judge, asked, candidate):
+          results += found.results
+          wrong += found.wrong
     if all(r.verdict == lanes.NOT_JUDGED for r in results):
       raise NothingToJudge(
           f'lane: expected one that can judge what {candidate.name} returned, '
           f'got {list(request.lanes)}: {results[0].why}'
       )
     results.sort(key=_pass_then_lane)
-    return list(with_replay(request, with_hint(results)))
+    return Examined(
+        list(with_replay(request, with_hint(results))),
+        _guilty(request, candidate, wrong),
+    )
 
   def _in_turn(
       self, request, made, judge, asked, candidate
-  ) -> list[lanes.Result]:
-    """Judges the passes in order, the second on what the first one saved."""
-    results: list[lanes.Result] = []
+  ) -> Iterator[judging.Judged]:
+    """Judges the passes in order, the second on what the first one saved.
+
+    In a replay on what the oracle saved: nothing spreads.
+    """
     saved: Tensors = {}
     for which in passes.of(request.direction):
       case = self.case(request, which, made, saved)
-      found, got = judge(asked, case, candidate)
-      results += found
-      saved = {n: got[n] for n in passes.saved(made.policy) if n in got}
-      del got  # The rest is not held while the next pass runs.
-    return results
+      found = judge(asked, case, candidate)
+      # The rest is not held while the next pass runs.
+      if not request.checking.replays:
+        got, names = found.got, passes.saved(made.policy)
+        saved = {n: got[n] for n in names if n in got}
+        del got
+      yield dataclasses.replace(found, got={})
+      del found
+
+
+def _guilty(
+    request: Request,
+    candidate: candidates.Candidate,
+    wrong: Sequence[isolation.WrongTask],
+) -> list[isolation.WrongTask]:
+  if not request.checking.isolate:
+    return []
+  found = []
+  for which in passes.of(request.direction):
+    races = [
+        race
+        for launch in candidate.launches
+        if launch.which is which
+        for race in launch.races
+    ]
+    mine = [one for one in wrong if one.direction == which.name]
+    found += isolation.judged(mine, races, which.name)
+  return found
 
 
 def _ask(
@@ -401,7 +480,7 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
   progress('inputs')
   bench = Bench(request)
   try:
-    results = bench.judge(request, candidate, progress)
+    examined = bench.examine(request, candidate, progress)
   except candidates.CandidateError as error:
     replay = request.replay(*request.lanes)
     told = f'; replay: {replay}' if error.diagnosis else ''
@@ -413,8 +492,10 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
     ) from error
   return Report(
       config=describe(request, bench.made, candidate),
-      results=tuple(results),
+      results=tuple(examined.results),
       seconds=time.perf_counter() - start,
+      wrong=tuple(examined.wrong),
+      launches=tuple(getattr(candidate, 'launches', ())),
   )
 
 
@@ -461,6 +542,7 @@ def describe(
       options=dataclasses.asdict(request.options.resolve(made.config)),
       threads=request.threads,
       fault=request.fault,
+      modes=dataclasses.asdict(request.checking),
       lanes=list(request.lanes),
       standards=list(request.standards),
       command=shlex.join([program(), 'check', *request.arguments]),

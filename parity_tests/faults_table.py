@@ -8,6 +8,8 @@ from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import layout
 from parity_tests import candidates
 from parity_tests import check
+from parity_tests import checking
+from parity_tests import isolation
 from parity_tests import lanes
 from parity_tests import passes
 
@@ -30,11 +32,13 @@ class Row:
   Attributes:
     direction: pass in which it is committed.
     name: the fault.
-    caught_by: lanes that fail, or ('wait diagnosis',).
+    caught_by: lanes that fail, or ('wait diagnosis',).  A fault that shows by
+      bad luck only is run with late puts, and 'races' must name it too.
     located_at: where the check says that it is.
     expected_at: where it was put.
-    caught: whether it was caught and located; for the control, whether
-      nothing was.
+    isolated: the task that isolated replay names, or several.
+    caught: whether it was caught, located and named alone; for the control,
+      whether nothing was.
   """
 
   direction: str
@@ -42,18 +46,14 @@ class Row:
   caught_by: tuple[str, ...]
   located_at: str
   expected_at: str
+  isolated: str
   caught: bool
-
-
-def names(direction: str) -> tuple[str, ...]:
-  """Returns the faults that lanes can see: others need a checking mode."""
-  specs = faults.specs(direction)
-  return tuple(name for name, spec in specs.items() if not spec.needs)
 
 
 def count(direction: str) -> int:
   """Returns the most rows that a table can have."""
-  return sum(1 + len(names(p.direction)) for p in passes.of(direction))
+  each = [faults.specs(which.direction) for which in passes.of(direction)]
+  return sum(1 + len(specs) for specs in each)
 
 
 def run(
@@ -96,8 +96,11 @@ def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
 def _control(request: check.Request, bench: check.Bench) -> Row:
   results = bench.judge(request, check.make_candidate(request))
   failed = _failed_lanes(results)
-  where = _where(_first(results))
-  return Row(request.direction, CONTROL, failed, where, '-', not failed)
+  named, _ = _isolated(request, bench)
+  return Row(
+      request.direction, CONTROL, failed, _where(_first(results)), '-',
+      _told(named), not failed and not named,
+  )  # fmt: skip
 
 
 def _fault(
@@ -107,32 +110,96 @@ def _fault(
   if spec.empty and request.input is None and _all_have_rows(bench):
     request = dataclasses.replace(request, routing='empty_experts')
     bench = check.Bench(request)
+  found = _in_lanes(request, bench, spec)
+  named, committed = _isolated(request, bench)
+  alone = {_identity(task) for task in named} == committed
+  return Row(
+      request.direction, spec.name, found.by, found.located_at,
+      found.expected_at, _told(named), found.right and alone,
+  )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+  """What the lanes say, and whether they are right."""
+
+  by: tuple[str, ...]
+  located_at: str
+  expected_at: str
+  right: bool
+
+
+def _in_lanes(
+    request: check.Request, bench: check.Bench, spec: faults.FaultSpec
+) -> _Found:
+  if spec.needs:
+    adverse = checking.Checking(late_puts=True, races=True)
+    request = dataclasses.replace(request, checking=adverse)
   candidate = check.make_candidate(request)
-
-  def row(caught_by, located_at, expected_at, caught) -> Row:
-    return Row(
-        request.direction, spec.name, caught_by, located_at, expected_at,
-        caught,
-    )  # fmt: skip
-
   try:
     results = bench.judge(request, candidate)
   except candidates.CandidateError as error:
-    return row(*_hung(request, spec, candidate, error.diagnosis))
+    return _hung(request, spec, candidate, error.diagnosis)
   except check.NothingToJudge:
-    return row((), 'no lane could see it', '-', False)
+    return _Found((), 'no lane could see it', '-', False)
   expected = _expectations(request, spec, bench, candidate)
   first, failed = _first(results), _failed_lanes(results)
-  caught = first is not None and any(
+  right = first is not None and any(
       e.holds(
           first.stage, first.rank, first.expert, first.row_block,
           first.col_block,
       )
       for e in expected
   )  # fmt: skip
-  return row(
-      failed, _where(first), ' or '.join(map(str, expected)), caught
+  if spec.needs:
+    failed = (*failed, isolation.RACES) if _raced(candidate) else failed
+    right = right and _raced(candidate)
+  return _Found(failed, _where(first), ' or '.join(map(str, expected)), right)
+
+
+def _raced(candidate: candidates.Megakernel) -> bool:
+  """Says whether races blame the tasks that committed the fault, and only."""
+  blamed = {
+      _identity(race.blame)
+      for launch in candidate.launches
+      for race in launch.races
+  }
+  return blamed == {_identity_of_row(task) for task in candidate.committed}
+
+
+def _isolated(
+    request: check.Request, bench: check.Bench
+) -> tuple[list[runtime.TaskName], set[tuple]]:
+  """Returns the tasks that isolated replay names, and those that did it."""
+  tolerant = ('exact', 'bitwise', 'bounded')
+  asked = tuple(lane for lane in request.lanes if lane in tolerant)
+  request = dataclasses.replace(
+      request,
+      checking=checking.Checking(isolate=True),
+      lanes=asked or tolerant,
   )
+  candidate = check.make_candidate(request)
+  try:
+    named = [one.task for one in bench.examine(request, candidate).wrong]
+  except candidates.CandidateError as error:
+    diagnosis = error.diagnosis
+    named = list(diagnosis.suspects[:1]) if diagnosis else []
+  except check.NothingToJudge:
+    named = []
+  return named, {_identity_of_row(task) for task in candidate.committed}
+
+
+def _identity(task: runtime.TaskName) -> tuple:
+  return (task.kind, task.rank, task.expert, task.row_block, task.col_block)
+
+
+def _identity_of_row(task) -> tuple:
+  place = (int(task[n]) for n in ('rank', 'expert', 'row_block', 'col_block'))
+  return (Kind(task['kind']).name.lower(), *place)
+
+
+def _told(named: Sequence[runtime.TaskName]) -> str:
+  return '; '.join(str(task) for task in named) or '-'
 
 
 def _all_have_rows(bench: check.Bench) -> bool:
@@ -144,11 +211,11 @@ def _hung(
     spec: faults.FaultSpec,
     candidate: candidates.Megakernel,
     diagnosis: runtime.Diagnosis | None,
-) -> tuple[tuple[str, ...], str, str, bool]:
+) -> _Found:
   """A launch that ended early must name the task that waits, and for whom."""
   task = candidate.committed[-1]
   if not spec.hangs or diagnosis is None or diagnosis.task is None:
-    return (DIAGNOSIS,), str(diagnosis), '-', False
+    return _Found((DIAGNOSIS,), str(diagnosis), '-', False)
   blocked = diagnosis.task
   block = int(task['row_block'])
   whole_expert = request.options.event_grain == 'expert'
@@ -169,7 +236,8 @@ def _hung(
       STAGE_OF[blocked.kind], blocked.rank, blocked.expert, blocked.row_block,
       blocked.col_block,
   )  # fmt: skip
-  return (DIAGNOSIS,), located, str(expected), found and guilty in named
+  right = found and guilty in named
+  return _Found((DIAGNOSIS,), located, str(expected), right)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,15 +346,16 @@ def to_json(rows: Sequence[Row]) -> dict[str, object]:
 
 def table(rows: Sequence[Row]) -> str:
   """Returns one line per fault."""
-  cells = [
-      ('pass', 'fault', 'caught by', 'located at', 'expected at', 'verdict')
-  ]
+  cells = [(
+      'pass', 'fault', 'caught by', 'first bad tile', 'isolated replay names',
+      'verdict',
+  )]  # fmt: skip
   for row in rows:
     good = 'passes' if row.name == CONTROL else 'caught'
-    bad = 'FAILS' if row.name == CONTROL else 'MISSED'
+    bad = 'FAILS' if row.name == CONTROL else f'MISSED at {row.expected_at}'
     cells.append((
-        row.direction, row.name, ', '.join(row.caught_by) or '-', row.located_at,
-        row.expected_at, good if row.caught else bad,
+        row.direction, row.name, ', '.join(row.caught_by) or '-',
+        row.located_at, row.isolated, good if row.caught else bad,
     ))  # fmt: skip
   widths = [max(map(len, column)) for column in zip(*cells)]
   lines = [

@@ -4,13 +4,17 @@ import dataclasses
 
 import pytest
 
+from backend_ascend.kernels.host import faults
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import layout
 from parity_tests import check
 from parity_tests import faults_table
 
 REQUEST = check.Request(
-    direction='both', preset='tiny', ranks=2, options=flow_lib.Options(row_block=8)
+    direction='both',
+    preset='tiny',
+    ranks=2,
+    options=flow_lib.Options(row_block=8),
 )
 
 
@@ -27,7 +31,7 @@ def test_every_fault_is_caught_and_located(grain, placement):
   assert [(row.direction, row.name) for row in rows] == [
       (direction.name.lower(), name)
       for direction in layout.Direction
-      for name in ('none', *faults_table.names(direction))
+      for name in ('none', *faults.specs(direction))
   ]
   for row in rows:
     assert row.caught, row

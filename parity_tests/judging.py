@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 
 import numpy as np
 
 from parity_tests import candidates
+from parity_tests import golden as golden_lib
 from parity_tests import inputs as inputs_lib
+from parity_tests import isolation
 from parity_tests import lanes
 from parity_tests import oracle as oracle_lib
 from parity_tests import passes
@@ -52,6 +55,19 @@ class Case:
   tiling: tiles.Tiling
   answer: Callable[[], Got]
 
+  def ask(self, candidate: candidates.Candidate) -> 'Answered':
+    """Runs a candidate, in a replay on what the oracle answers."""
+    checking = getattr(candidate, 'checking', None)
+    if checking is None or not checking.replays:
+      got = self.run(candidate.run)
+      return Answered(got, got, candidate.serial)
+    given = self.answer()
+    got = self.run(functools.partial(candidate.run, given=given))
+    serial = candidate.serial and functools.partial(
+        candidate.serial, given=given
+    )
+    return Answered(got, given if checking.isolate else got, serial)
+
   @property
   def oracle(self) -> oracle_lib.Oracle:
     made = self.made
@@ -70,6 +86,10 @@ class Case:
     made = self.made
     return function(made.config, made.policy, made.arrays, self.which)
 
+  def golden(self, captured: passes.Tensors) -> golden_lib.Rows:
+    made = self.made
+    return self.which.golden(self.tiling, made.policy, made.arrays, captured)
+
   def recompute(
       self, oracle: oracle_lib.Oracle, name: str, got: passes.Tensors
   ) -> np.ndarray:
@@ -80,6 +100,37 @@ class Case:
     """Says whether all that a stage is computed from was captured."""
     before = self.sources.get(name, ())
     return bool(before) and set(before) <= set(got)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+  """What a candidate returned.
+
+  Attributes:
+    got: its tensors by name.
+    sources: those from which its stages were computed: its own, or in isolated
+      replay the oracle's.
+    serial: as `Candidate.serial`, on the same sources; or None.
+  """
+
+  got: Got
+  sources: passes.Tensors
+  serial: Callable[..., Got] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+  """A pass in some lanes.
+
+  Attributes:
+    results: the comparisons.
+    got: what the candidate returned.
+    wrong: in isolated replay, the tasks that wrote what is wrong.
+  """
+
+  results: Results
+  got: Got
+  wrong: list[isolation.WrongTask] = dataclasses.field(default_factory=list)
 
 
 def count_steps(
@@ -98,31 +149,54 @@ def count_steps(
 
 def exact_lane(
     asked: Asked, case: Case, candidate: candidates.Candidate
-) -> tuple[Results, Got]:
-  """Integer data on the same routing: candidate and oracle must be equal.
-
-  Returns:
-    The comparisons, and what the candidate returned.
-  """
+) -> Judged:
+  """Integer data on the same routing: candidate and oracle must be equal."""
   which = case.which
   asked.progress(f'{which.name}, exact: candidate')
   try:
-    got = case.run(candidate.run)
+    answered = case.ask(candidate)
   except candidates.CannotJudge as error:
-    return [
-        lanes.Result(
-            which.results[0], 'exact', ORACLE_RULE, verdict=lanes.NOT_JUDGED,
-            why=str(error),
-        )
-    ], {}  # fmt: skip
+    result = lanes.Result(
+        which.results[0], 'exact', ORACLE_RULE, verdict=lanes.NOT_JUDGED,
+        why=str(error),
+    )  # fmt: skip
+    return Judged([result], {})
   asked.progress(f'{which.name}, exact: oracle')
   expected = case.answer()
   asked.progress(f'{which.name}, exact: compare')
+  got = answered.got
   results = [
       equality(name, 'exact', ORACLE_RULE, got, expected, case.tiling)
       for name in which.outputs
   ]
-  return results, got
+  wrong = []
+  if answered.sources is not got:
+    wrong = guilty(
+        case, candidate, 'exact', results,
+        lambda name: lanes.differs('exact', got[name], expected[name]),
+    )  # fmt: skip
+  return Judged(results, got, wrong)
+
+
+def guilty(
+    case: Case,
+    candidate: candidates.Candidate,
+    lane: str,
+    results: Results,
+    bad: Callable[[str], np.ndarray],
+) -> list[isolation.WrongTask]:
+  """Returns the tasks of an isolated launch that wrote what a lane refuses."""
+  failed = {r.stage for r in results if r.verdict == lanes.FAIL}
+  stages = [name for name in case.which.stages if name in failed]
+  launch = next(
+      one for one in reversed(candidate.launches) if one.which is case.which
+  )
+  return isolation.wrong_tasks(
+      launch.image,
+      case.made.arrays['topk_ids'],
+      lane,
+      {name: bad(name) for name in stages},
+  )
 
 
 def equality(
@@ -140,56 +214,69 @@ def equality(
 
 def real_lanes(
     asked: Asked, case: Case, candidate: candidates.Candidate
-) -> tuple[Results, Got]:
-  """Lanes bitwise, bounded and standard, on one run of the candidate.
-
-  Returns:
-    The comparisons, and what the candidate returned.
-  """
+) -> Judged:
+  """Lanes bitwise, bounded and standard, on one run of the candidate."""
   which = case.which
   asked.progress(f'{which.name}, real data: candidate')
-  got = case.run(candidate.run)
-  results = []
-  if 'bitwise' in asked.lanes and candidate.serial is not None:
+  answered = case.ask(candidate)
+  got, sources = answered.got, answered.sources
+  isolated = sources is not got
+  results, wrong = [], []
+  if 'bitwise' in asked.lanes and answered.serial is not None:
     asked.progress(f'{which.name}, bitwise: own kernels, serially')
-    results += serial_rows(case, candidate, got)
+    serial = case.run(answered.serial)
+    results += serial_rows(case, serial, got, keep=isolated)
+    if isolated:
+      wrong += guilty(
+          case, candidate, 'bitwise', results,
+          lambda name: lanes.differs('bitwise', got[name], serial[name]),
+      )  # fmt: skip
+    del serial
   asked.progress(f'{which.name}, real data: oracle')
   expected = case.answer()
   # The oracle's own stages stand in only where the candidate kept the inputs
   # of a stage to itself.
   needed = {*which.plan, *which.results} | {
-      name for name in which.stages if not case.follows(name, got)
+      name for name in which.stages if not case.follows(name, sources)
   }
   expected = {name: expected[name] for name in needed}
   oracle = case.oracle
   if 'bitwise' in asked.lanes:
-    results += moved(case, got, expected, oracle)
+    results += moved(case, answered, expected, oracle)
   if {'bounded', 'standard'} & set(asked.lanes):
-    results += judged(asked, case, got, expected, oracle)
-  return results, got
+    found = judged(asked, case, answered, expected, oracle)
+    results += found
+    if isolated:
+      golden = case.golden(sources)
+      wrong += guilty(
+          case, candidate, 'bounded',
+          [r for r in found if r.lane == 'bounded'],
+          lambda name: lanes.out_of_bound(name, got[name], golden),
+      )  # fmt: skip
+  return Judged(results, got, wrong)
 
 
 def serial_rows(
-    case: Case, candidate: candidates.Candidate, got: passes.Tensors
+    case: Case, serial: Got, got: passes.Tensors, keep: bool
 ) -> Results:
   """The megakernel against its own tile kernels, run serially."""
-  serial = case.run(candidate.serial)
+  take = serial.__getitem__ if keep else serial.pop
   return [
       lanes.compare(
-          name, 'bitwise', SERIAL_RULE, got[name], serial.pop(name),
-          case.tiling,
+          name, 'bitwise', SERIAL_RULE, got[name], take(name), case.tiling
       )
       for name in case.which.stages
-  ]  # fmt: skip
+  ]
 
 
 def moved(
     case: Case,
-    got: passes.Tensors,
+    answered: Answered,
     expected: passes.Tensors,
     oracle: oracle_lib.Oracle,
 ) -> Results:
   """What only moves or counts, bit for bit."""
+  got, sources = answered.got, answered.sources
   results = [
       equality(name, 'bitwise', ORACLE_RULE, got, expected, case.tiling)
       for name in case.which.plan
@@ -202,8 +289,8 @@ def moved(
       )
       continue
     rule = f'equals its own {before[0]}, returned'
-    if name in got and case.follows(name, got):
-      home = {name: case.recompute(oracle, name, got)}
+    if name in got and case.follows(name, sources):
+      home = {name: case.recompute(oracle, name, sources)}
       results.append(equality(name, 'bitwise', rule, got, home, case.tiling))
     else:
       missing = before[0] if name in got else name
@@ -214,27 +301,29 @@ def moved(
 def judged(
     asked: Asked,
     case: Case,
-    got: passes.Tensors,
+    answered: Answered,
     expected: passes.Tensors,
     oracle: oracle_lib.Oracle,
 ) -> Results:
   """Lanes bounded and standard: every stage, then the fused layer."""
-  which, made = case.which, case.made
+  which, got, sources = case.which, answered.got, answered.sources
   records = asked.records if 'standard' in asked.lanes else ()
   bounded = 'bounded' in asked.lanes
-  stages = which.golden(case.tiling, made.policy, made.arrays, got)
+  stages = case.golden(sources)
   results = []
   for name in which.stages:
     asked.progress(f'{which.name}, bounded, standard: {name}')
     moves = name in case.movement
     mine = [r for r in records if r.movement or not moves]
-    missing = name if name not in got else _missing_source(case, name, got)
+    missing = name
+    if name in got:
+      missing = _missing_source(case, name, sources)
     if missing:
       results += _not_captured(name, missing, mine, bounded)
       continue
     benchmark = None
-    if mine and case.follows(name, got):
-      benchmark = case.recompute(oracle, name, got)
+    if mine and case.follows(name, sources):
+      benchmark = case.recompute(oracle, name, sources)
     elif mine:
       benchmark = expected[name]
     if moves:
@@ -250,6 +339,8 @@ def judged(
         name, got[name], stages, benchmark, mine, bounded
     )
   asked.progress(f'{which.name}, bounded, standard: layer')
+  if sources is not got:  # Nothing passed through the whole layer.
+    return results
   layer = dataclasses.replace(stages, captured={})
   mine = [r for r in records if r.layer]
   for name in which.results:

@@ -407,6 +407,30 @@ def _same_values(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
   return got == expected
 
 
+def differs(
+    lane: str, got: np.ndarray, expected: np.ndarray
+) -> np.ndarray:
+  """Returns `[...]` bool: which elements a lane of equality refuses."""
+  return ~(_same_values if lane == 'exact' else _same_bits)(got, expected)
+
+
+def out_of_bound(
+    stage: str, got: np.ndarray, golden: golden_lib.Rows
+) -> np.ndarray:
+  """Returns `[R, ...]` bool: which elements lane bounded refuses."""
+  bad = np.zeros(got.shape, bool)
+  tiling = golden.tiling
+  for rank in range(len(got)):
+    for cut, first, rows in _ranges(tiling, stage, rank):
+      held = tiling.rows(stage, got, rank)[rows]
+      value = golden.rows(stage, rank, rows.start, rows.stop)
+      chunk = _against_golden(
+          rank, cut, first, held, _elements(value, held, held)
+      )
+      tiling.rows(stage, bad, rank)[rows] = chunk.bad
+  return bad
+
+
 def compare(
     stage: str,
     lane: str,

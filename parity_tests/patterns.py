@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from backend_ascend.kernels.host import modes
 from parity_tests import ulp
 
 _MAX_ROWS = 4096
@@ -21,7 +22,9 @@ def describe(
   if got.dtype.kind == 'i':
     return ''
   if np.isnan(got[bad]).all():
-    return 'NaN: never written, or made from what was never written'
+    if modes.is_poison(got[bad]).all():
+      return 'never written, or copied from what was never written'
+    return 'NaN: made from what was never written, or from a NaN'
   if not got[bad].any():
     return 'all zero'
   if got.dtype == np.float32 and _rounded_early(got[bad], expected[bad]):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 import math
+import shlex
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,9 @@ def to_json(report: check.Report) -> dict[str, Any]:
           ],
           first_failure=first
           and {name: getattr(first, name) for name in _FAILURE},
+          wrong_tasks=[dataclasses.asdict(wrong) for wrong in report.wrong],
+          races=[dataclasses.asdict(race) for race in report.races],
+          num_races=report.num_races,
           standards={
               j.name: dict(
                   version=j.version, source=j.source, scope=j.scope,
@@ -264,6 +268,50 @@ def failure(report: check.Report) -> str:
     drawn = tiles.ascii_map(result.grids, result.experts)
     lines += [f'  {line}' for line in drawn.splitlines()]
   return '\n'.join(lines)
+
+
+# Races and wrong tasks that are told; the JSON has them all.
+_MOST_TOLD = 8
+
+
+def modes(report: check.Report) -> str:
+  """Returns what the checking modes found, or ''."""
+  asked = report.config['modes']
+  parts = [
+      f'{one.which.name}: ran {one.tasks_run} of {one.num_tasks} tasks, the '
+      "oracle's tensors stand in for the others"
+      for one in report.launches
+      if one.tasks_run < one.num_tasks
+  ]
+  parts = list(dict.fromkeys(parts))
+  if asked['isolate']:
+    count = len(report.wrong) or 'no'
+    parts.append(f"isolated replay, each task on the oracle's inputs: {count} "
+                 f'wrong task{"s" * (len(report.wrong) != 1)}')  # fmt: skip
+    parts += _told([_wrong_task(report, wrong) for wrong in report.wrong])
+  if asked['races'] or report.races:
+    count = report.num_races or 'no'
+    parts.append(f'{count} race{"s" * (report.num_races != 1)}')
+    parts += _told([f'  {race}' for race in report.races])
+  return '\n'.join(parts)
+
+
+def _told(lines: list[str]) -> list[str]:
+  more = len(lines) - _MOST_TOLD
+  return lines[:_MOST_TOLD] + [f'  and {more} more'] * (more > 0)
+
+
+def _wrong_task(report: check.Report, wrong) -> str:
+  alone = f'--start_at={wrong.task.index} --stop_after={wrong.task.index}'
+  command = [
+      word
+      for word in shlex.split(report.config['command'])
+      if not word.startswith(('--isolate', '--direction', '--races'))
+  ]
+  return (
+      f'  {wrong}\n    alone     {shlex.join(command)} '
+      f'--direction={wrong.direction} {alone}'
+  )
 
 
 def _is_nan(first: lanes.Failure) -> bool:

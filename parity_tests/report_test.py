@@ -37,7 +37,7 @@ def _early(got):
     ('spoil', 'text'),
     [
         (np.zeros_like, 'all zero'),
-        (lambda a: np.full_like(a, np.nan), 'NaN: never written'),
+        (lambda a: np.full_like(a, np.nan), 'NaN: made from'),
         (_halved, 'got = 0.5 * expected'),
         (lambda a: np.roll(a, -1, axis=1), 'shifted by one column'),
         (lambda a: np.roll(a, 1, axis=0), "holds another row's values"),

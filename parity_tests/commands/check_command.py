@@ -51,7 +51,60 @@ def _define_check(f: flags.FlagValues) -> None:
       f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
       flag_values=f,
   )  # fmt: skip
+  _define_modes(f)
   cli.define_json(f)
+
+
+def _define_modes(f: flags.FlagValues) -> None:
+  """Modes of our runtime: each is one question that a launch is asked."""
+  flags.DEFINE_boolean(
+      'poison', True, 'Buffers start as NaN that no kernel writes; --nopoison: '
+      'as zeros.', flag_values=f,
+  )  # fmt: skip
+  flags.DEFINE_integer(
+      'permute', None, 'Seed of an order among ready tasks. Default: in turn.',
+      flag_values=f,
+  )  # fmt: skip
+  for name, text in (
+      ('late_puts', 'Puts are delivered only when nothing else can run.'),
+      ('races', 'Find accesses that nothing orders, by vector clocks.'),
+      ('isolate', "Every task reads the oracle's tensors, so that a fault does "
+       'not spread; names the tasks that are wrong. Finds races too.'),
+  ):  # fmt: skip
+    flags.DEFINE_boolean(name, False, text, flag_values=f)
+  for name, text in (
+      ('start_at', "The oracle's tensors stand in for all that is done before "
+       'this task starts.'),
+      ('stop_after', 'Runs this task and what it needs, and nothing else.'),
+  ):  # fmt: skip
+    flags.DEFINE_string(
+        name, None, f"{text} Its number, or such as 'gate_up rank=1 expert=3 "
+        "row_block=0 col_block=2'.", flag_values=f,
+    )  # fmt: skip
+
+
+def _checking(f: flags.FlagValues):
+  from parity_tests import checking
+
+  for name in ('start_at', 'stop_after'):
+    if f[name].value is not None and _direction(f) == 'both':
+      raise cli.UsageError(
+          f'{name}: expected --direction=forward or backward beside it, got '
+          'both: each has tasks of its own'
+      )
+  if f.permute is not None and f.permute < 0:
+    raise cli.UsageError(
+        f'permute: expected a seed, 0 or more, got {f.permute}'
+    )
+  return checking.Checking(
+      poison=f.poison,
+      permute=f.permute,
+      late_puts=f.late_puts,
+      races=f.races,
+      isolate=f.isolate,
+      start_at=f.start_at,
+      stop_after=f.stop_after,
+  )
 
 
 def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
@@ -98,6 +151,7 @@ def _request(f: flags.FlagValues):
       candidate=f.candidate,
       timeout_s=f.timeout,
       fault=f.fault,
+      checking=_checking(f),
       arguments=cli.arguments(f, without=('lane', 'json')),
   )
 
@@ -118,7 +172,12 @@ def _check(f: flags.FlagValues) -> int:
   cli.write_json(f.json, report_lib.to_json(report))
   print(report_lib.heading(report))
   print(report_lib.table(report, cli.colour()))
-  for part in (report_lib.notes, report_lib.failure, report_lib.summary):
+  for part in (
+      report_lib.notes,
+      report_lib.failure,
+      report_lib.modes,
+      report_lib.summary,
+  ):
     text = part(report)
     if text:
       print(f'\n{text}')

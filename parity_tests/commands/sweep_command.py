@@ -1,5 +1,6 @@
 """`hpmoe sweep`."""
 
+from collections.abc import Sequence
 import json
 
 from absl import flags

@@ -90,6 +90,7 @@ class Race:
       a weight gradient.
     kind: 'write-read', 'read-write' or 'write-write', `first` before `second`.
     missing: the missing edge in words.
+    blame: the one of the two that is out of order.
   """
 
   first: task_names.TaskName
@@ -100,12 +101,13 @@ class Race:
   cols: tuple[int, int]
   kind: str
   missing: str
+  blame: task_names.TaskName
 
   def __str__(self) -> str:
     return (
         f'{self.kind} race on {self.tensor} of rank {self.rank}, rows '
         f'[{self.rows[0]}, {self.rows[1]}), columns [{self.cols[0]}, '
-        f'{self.cols[1]}): {self.first} and {self.second}: {self.missing}'
+        f'{self.cols[1]}): {self.missing}'
     )
 
 

@@ -8,7 +8,7 @@ from backend_ascend.taskflow import layout
 _KINDS = ('write-read', 'read-write', 'write-write')
 # By the native part's number; {first}, {second}, {event}, {threshold}, {total}.
 _MISSING = (
-    'no event orders them',
+    'no event orders {first} and {second}',
     '{second} does not wait for event {event}, which {first} signals',
     '{first} signals event {event} before it has done its work',
     '{second} runs before it waits for event {event}, which {first} signals',
@@ -16,6 +16,7 @@ _MISSING = (
     'may start before {first} has signalled',
     '{first} does not signal event {event}, for which {second} waits',
 )
+_BLAMES_FIRST = (2, 5)
 
 
 def race(
@@ -56,4 +57,5 @@ def race(
           threshold=threshold,
           total=total,
       ),
+      blame=names[0] if number in _BLAMES_FIRST else names[1],
   )

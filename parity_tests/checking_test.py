@@ -1,0 +1,192 @@
+"""The checking modes of a check: what runs, what stands in, what is refused."""
+
+import dataclasses
+import json
+
+import pytest
+
+from backend_ascend import compiler
+from backend_ascend.kernels.host import modes
+from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import image as image_lib
+from parity_tests import check
+from parity_tests import checking
+from parity_tests import main
+from parity_tests.commands import cli
+from reference import config as config_lib
+from reference import precision
+
+CONFIG = config_lib.MoEConfig(
+    num_ranks=2, num_tokens=9, num_experts=4, top_k=2, d_model=16, d_ff=8
+)
+OPTIONS = flow_lib.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2)
+TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=8')
+
+
+def _image() -> image_lib.Image:
+  blob = compiler.compile_forward(
+      CONFIG, precision.PrecisionPolicy(), OPTIONS
+  ).image
+  return image_lib.parse(blob)
+
+
+class TestFindTask:
+
+  def test_a_task_is_named_by_number_or_by_place(self):
+    image = _image()
+    for index, task in enumerate(image.tables['tasks']):
+      found = checking.find_task(image, 'start_at', str(index))
+      assert found == index
+    text = 'gate_up rank=1 expert=3, row_block=1 col_block=0'
+    index = checking.find_task(image, 'start_at', text)
+    task = image.tables['tasks'][index]
+    assert [int(task[n]) for n in checking._FIELDS] == [1, 3, 1, 0]
+
+  @pytest.mark.parametrize(
+      'text, told',
+      [
+          ('100000', 'expected one task of'),
+          ('gate_up rank=1', "got 8 for 'gate_up rank=1': gate_up task"),
+          ('gate_up rank=9', "got 0 for 'gate_up rank=9'"),
+          ('gateup rank=1', 'kinds are dispatch, gate_up'),
+          ('gate_up rang=1', "got 'rang=1'"),
+          ('gate_up rank=one', "got 'rank=one'"),
+          ('', 'expected a task, its number'),
+      ],
+  )
+  def test_what_names_no_task_or_many_is_refused(self, text, told):
+    with pytest.raises(ValueError, match='^stop_after: ') as error:
+      checking.find_task(_image(), 'stop_after', text)
+    assert told in str(error.value)
+
+
+class TestActions:
+
+  def test_what_is_done_before_is_healed_and_the_rest_runs(self):
+    image = _image()
+    last = len(image.tables['tasks']) - 1
+    both = dict(start_at=str(last), stop_after=str(last))
+    given = dict.fromkeys(modes_names(image))
+
+    start = checking.Checking(start_at='0').modes(image, given).actions
+    end = checking.Checking(stop_after='0').modes(image, given).actions
+    alone = checking.Checking(**both).modes(image, given).actions
+    every = checking.Checking(isolate=True).modes(image, given).actions
+
+    assert (start == modes.Action.RUN).all()
+    assert (end == modes.Action.RUN).nonzero()[0].tolist() == [0]
+    assert (alone == modes.Action.RUN).nonzero()[0].tolist() == [last]
+    assert (every == modes.ISOLATED).all()
+
+  def test_isolation_of_a_part_is_refused(self):
+    with pytest.raises(ValueError, match='^isolate: expected no start_at'):
+      checking.Checking(isolate=True, start_at='3')
+
+
+def modes_names(image):
+  from backend_ascend.kernels.host import runtime
+
+  return runtime.written(image)
+
+
+def _report(tmp_path, *arguments) -> tuple[int, dict]:
+  path = tmp_path / 'report.json'
+  code = main.main(['check', *TINY, *arguments, f'--json={path}'])
+  return code, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize('direction', ['forward', 'backward'])
+@pytest.mark.parametrize('placement', ['combine', 'before_down'])
+def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
+  # Given a right backend, when each mode asks its question,
+  request = check.Request(
+      preset='tiny', ranks=2, tokens=13, direction=direction,
+      placement=placement, options=OPTIONS, lanes=('exact', 'bitwise'),
+  )  # fmt: skip
+  for mode in (
+      dict(poison=False),
+      dict(permute=3),
+      dict(permute=4, late_puts=True),
+      dict(races=True),
+      dict(isolate=True),
+      dict(start_at='20'),
+      dict(stop_after='20'),
+      dict(start_at='20', stop_after='20'),
+  ):
+    one = dataclasses.replace(request, checking=checking.Checking(**mode))
+    report = check.run(one)
+
+    # then nothing is wrong.
+    assert report.verdict == 'pass', mode
+    assert not report.wrong and not report.num_races
+
+
+def test_a_fault_does_not_spread_and_its_task_is_named(tmp_path, capsys):
+  # Given a backend with one wrong tile,
+  fault = ('--fault=swapped_experts', '--direction=forward')
+  _, spread = _report(tmp_path, *fault)
+  capsys.readouterr()
+
+  # when each task runs on the oracle's tensors,
+  code, report = _report(tmp_path, *fault, '--isolate')
+
+  # then that task alone is wrong,
+  (wrong,) = report['wrong_tasks']
+  assert code == cli.NO_PARITY and wrong['task']['kind'] == 'gate_up'
+  assert wrong['lanes'] == ['exact', 'bitwise', 'bounded']
+  failed = {s['stage'] for s in report['stages'] if s['verdict'] == 'fail'}
+  assert failed == {'gate_up'}
+  exact = {
+      s['stage'] for s in spread['stages']
+      if s['lane'] == 'exact' and s['verdict'] == 'fail'
+  }  # fmt: skip
+  assert {'gate_up', 'activation', 'expert_out', 'y'} <= exact
+
+  # and the command that the report gives runs that task alone, wrong.
+  out = capsys.readouterr().out
+  index = wrong['task']['index']
+  assert f'--start_at={index} --stop_after={index}' in out
+  code, alone = _report(
+      tmp_path, *fault, f'--start_at={index}', f'--stop_after={index}'
+  )
+  assert code == cli.NO_PARITY
+  assert alone['first_failure']['stage'] == 'gate_up'
+  assert 'ran 1 of' in capsys.readouterr().out
+
+
+def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
+  # Given a fault in a gate_up task,
+  fault = ('--fault=zero_output', '--direction=forward')
+  _, report = _report(tmp_path, *fault, '--isolate')
+  index = report['wrong_tasks'][0]['task']['index']
+
+  # when the launch begins after it, then nothing is wrong.
+  text = 'combine rank=1 row_block=0'
+  code, _ = _report(
+      tmp_path, '--direction=forward', f'--start_at={text}',
+      f'--stop_after={text}',
+  )  # fmt: skip
+  assert code == cli.PARITY
+  code, _ = _report(tmp_path, *fault, f'--stop_after={index}')
+  assert code == cli.NO_PARITY
+
+
+@pytest.mark.parametrize(
+    'arguments, told',
+    [
+        (('--start_at=3',), 'start_at: expected --direction=forward'),
+        (('--permute=-1',), 'permute: expected a seed, 0 or more, got -1'),
+        (('--candidate=a:b', '--races'), 'candidate: expected no mode'),
+        (
+            ('--isolate', '--start_at=3', '--direction=forward'),
+            'isolate: expected no start_at',
+        ),
+        (
+            ('--stop_after=gate_up', '--direction=forward'),
+            'stop_after: expected one task',
+        ),
+    ],
+)
+def test_a_mode_that_makes_no_sense_is_refused(capsys, arguments, told):
+  assert main.main(['check', *TINY, *arguments]) == cli.WRONG_REQUEST
+  assert told in capsys.readouterr().err
