@@ -141,15 +141,11 @@ class Oracle:
     elif name == 'd_topk_weights':
       out = self._topk_weights_grad(saved, captured)
     elif name in _ROWS_GRAD:
-      weights, grad = _ROWS_GRAD[name]
-      out = _rows_grad(
-          config, policy, self._plan, captured[grad], inputs[weights]
-      )
+      of, grad = _ROWS_GRAD[name]
+      out = _rows_grad(config, policy, self._plan, captured[grad], inputs[of])
     elif name in _WEIGHT_GRAD:
-      rows, grad = _WEIGHT_GRAD[name]
-      out = _weight_grad(
-          config, policy, self._plan, saved[rows], captured[grad]
-      )
+      of, grad = _WEIGHT_GRAD[name]
+      out = _weight_grad(config, policy, self._plan, saved[of], captured[grad])
     elif name == 'd_gate_up':
       out = _swiglu_grad(
           policy, saved['gate_up'], captured['d_activation'], self._row_weight
