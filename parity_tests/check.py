@@ -27,10 +27,6 @@ from parity_tests import passes
 from parity_tests import presets
 from parity_tests import standards
 from parity_tests import tiles
-from reference import token_order
-
-# Compiled once for a config, whatever the routing.
-_plan = jax.jit(token_order.plan, static_argnums=0)
 
 Tensors = passes.Tensors
 Progress = judging.Progress
@@ -258,8 +254,8 @@ class Bench:
   @functools.cached_property
   def plan(self) -> dict[str, np.ndarray]:
     """The oracle's plan of the routing."""
-    plan = _plan(self.made.config, self.made.arrays['topk_ids'])
-    return {name: np.asarray(a) for name, a in plan._asdict().items()}
+    made = self.made
+    return oracle_lib.Oracle(made.config, made.policy, made.arrays).plan()
 
   def answer(
       self,
