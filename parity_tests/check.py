@@ -1,6 +1,6 @@
 """One check: inputs, candidate, lanes, verdict."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import importlib.metadata
@@ -417,7 +417,7 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
 def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
   """Tells who returned only a pass's results how to have a failure located."""
   missing = {r.missing for r in results}
-  hints = {}
+  hints: dict[str, str] = {}
   for which in (passes.FORWARD, passes.BACKWARD):
     wanted = [name for name in which.stages if name in missing]
     if wanted:
@@ -425,9 +425,10 @@ def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
       hints |= dict.fromkeys(which.results, hint)
   hinted = []
   for result in results:
-    failure, hint = result.failure, hints.get(lanes.tensor_of(result.stage))
-    if failure is not None and hint:
-      failure = dataclasses.replace(failure, hint=failure.hint or hint)
+    failure = result.failure
+    told = hints.get(lanes.tensor_of(result.stage))
+    if failure is not None and told:
+      failure = dataclasses.replace(failure, hint=failure.hint or told)
     hinted.append(dataclasses.replace(result, failure=failure))
   return hinted
 

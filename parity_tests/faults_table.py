@@ -280,8 +280,8 @@ def table(rows: Sequence[Row]) -> str:
     good = 'passes' if row.name == CONTROL else 'caught'
     bad = 'FAILS' if row.name == CONTROL else 'MISSED'
     cells.append((
-        row.direction, row.name, ', '.join(row.caught_by) or '-', row.located_at,
-        row.expected_at, good if row.caught else bad,
+        row.direction, row.name, ', '.join(row.caught_by) or '-',
+        row.located_at, row.expected_at, good if row.caught else bad,
     ))  # fmt: skip
   widths = [max(map(len, column)) for column in zip(*cells)]
   lines = [

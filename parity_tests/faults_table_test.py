@@ -11,7 +11,10 @@ from parity_tests import check
 from parity_tests import faults_table
 
 REQUEST = check.Request(
-    direction='both', preset='tiny', ranks=2, options=flow_lib.Options(row_block=8)
+    direction='both',
+    preset='tiny',
+    ranks=2,
+    options=flow_lib.Options(row_block=8),
 )
 
 

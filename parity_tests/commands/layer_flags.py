@@ -108,7 +108,8 @@ def define_data(f: flags.FlagValues) -> None:
   )  # fmt: skip
   flags.DEFINE_string(
       'input', None, 'A .safetensors or .npz file with x, topk_ids, '
-      'topk_weights, w_gate_up, w_down and perhaps dy; its shapes replace the preset.',
+      'topk_weights, w_gate_up, w_down and perhaps dy; its shapes replace the '
+      'preset.',
       flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
