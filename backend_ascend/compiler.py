@@ -80,11 +80,11 @@ def _heap_bytes(flow: flow_lib.Flow) -> int:
 
 def _grad_sums_bytes(flow: flow_lib.Flow) -> int:
   """Returns bytes of what backward tasks hand on in float32."""
-  sizes, options = flow.config.dims(), flow.options
+  sizes, options = flow.config.dims(), flow.options.resolve(flow.config)
   values = 0
   if flow.policy.placement == 'before_down':
     values += sizes['N'] + sizes['T'] * sizes['K']
-  if options.chain_rows < options.expert_capacity:
+  if (options.chain_rows or 0) < (options.expert_capacity or 0):
     values += 3 * sizes['L'] * sizes['D'] * sizes['F']
   return 4 * values
 

@@ -171,3 +171,213 @@ def test_results_flushed_to_zero_are_within_the_bound():
 def test_a_sum_too_long_for_any_digit_is_refused():
   with pytest.raises(ValueError, match='roundings: expected fewer'):
     bounds.gamma(2**24)
+
+
+def _sigmoid(z):
+  with np.errstate(over='ignore'):
+    return np.float32(1) / (1 + np.exp(-z))
+
+
+# Ways to compute d silu(z) / dz in float32.
+_SLOPES = {
+    'own_complement': lambda z: _sigmoid(z) * (1 + z * _sigmoid(-z)),
+    'one_minus_sigmoid': lambda z: _sigmoid(z) * (1 + z * (1 - _sigmoid(z))),
+    'silu_times_rest': lambda z: _sigmoid(z) + z * _sigmoid(z) * _sigmoid(-z),
+    'silu_plus_rest': lambda z: (
+        z * _sigmoid(z) + _sigmoid(z) * (1 - z * _sigmoid(z))
+    ),
+}
+
+
+def _gates(rng, columns=96):
+  """Usual gates, saturated ones, and those next to the slope's zero."""
+  return np.concatenate([
+      rng.normal(size=(30, columns)),
+      rng.uniform(-120, 120, size=(30, columns)),
+      -1.2784645 + rng.uniform(-1e-3, 1e-3, size=(30, columns)),
+  ])
+
+
+def _activation_grad(gate, up, grad, weight, slope):
+  """One order of the products in float32; the bound is for all of them."""
+  grad = grad if weight is None else grad * weight[:, None]
+  d_up = grad * (gate * _sigmoid(gate))
+  return np.concatenate([grad * up * slope(gate), d_up], axis=1)
+
+
+@pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
+@pytest.mark.parametrize('weighted', (False, True))
+@pytest.mark.parametrize('slope', _SLOPES.values(), ids=_SLOPES)
+def test_activation_grad_stays_within_the_bound(policy, weighted, slope):
+  rng = _rng(f'activation grad {policy.storage} {weighted}')
+  gate_up = _store(policy, np.concatenate(
+      [_gates(rng), rng.normal(size=(90, 96))], axis=1
+  ))  # fmt: skip
+  grad = _store(policy, rng.normal(size=(90, 96)))
+  weight = rng.random(90).astype(np.float32) if weighted else None
+  gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
+
+  got = _activation_grad(gate, up, grad.astype(np.float32), weight, slope)
+
+  bounded = bounds.activation_grad(
+      policy, gate_up, bounds.exact(grad), weight
+  )
+  assert 0.05 < _excess(_store(policy, got), bounded) <= 1
+
+
+def test_slope_of_an_early_rounded_sigmoid_breaks_the_bound():
+  rng = _rng('early rounded sigmoid')
+  gate_up = rng.normal(size=(20, 64)).astype(np.float32)
+  grad = rng.normal(size=(20, 32)).astype(np.float32)
+  gate, up = np.split(gate_up, 2, axis=1)
+
+  def early(z):
+    s = _sigmoid(z).astype(ml_dtypes.bfloat16).astype(np.float32)
+    return s * (1 + z * (1 - s))
+
+  got = _activation_grad(gate, up, grad, None, early)
+
+  bounded = bounds.activation_grad(F32, gate_up, bounds.exact(grad), None)
+  assert _excess(got, bounded) > 10
+
+
+def test_activation_grad_of_products_has_three_roundings_at_most():
+  # Given the activation without exp, when its gradient is bounded,
+  policy = precision.PrecisionPolicy(activation='product')
+  gate_up = np.array([[3, 5]], np.float32)
+  grad = bounds.exact(np.array([[7.0]], np.float32))
+
+  bounded = bounds.activation_grad(policy, gate_up, grad, np.float32([2]))
+
+  # then values are products, and their roundings the bound.
+  np.testing.assert_array_equal(bounded.value, [[70, 42]])
+  assert (bounded.error < 4 * 2.0**-24 * bounded.value).all()
+
+
+@pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
+@pytest.mark.parametrize('link', (1, 16, 100))
+def test_weight_grad_in_a_chain_stays_within_the_bound(policy, link):
+  # Given 65 rows, when their outer products are added in links of some rows,
+  rng = _rng(f'weight grad {policy.storage} {link}')
+  rows = _store(policy, rng.normal(size=(65, 9)))
+  d_out = _store(policy, rng.normal(size=(65, 7)))
+  got = np.zeros((9, 7), np.float32)
+  for begin in range(0, 65, link):
+    part = slice(begin, begin + link)
+    got = got + _gemm_in_order(
+        rows[part].T, d_out[part], range(len(rows[part]))
+    )
+
+  bounded = bounds.weight_grad(policy, rows, bounds.exact(d_out))
+
+  # then the sum is within the bound; and with a row left out it is not.
+  assert 0 < _excess(_store(policy, got), bounded) <= 1
+  short = _gemm_in_order(rows[1:].T, d_out[1:], range(64))
+  assert _excess(_store(policy, short), bounded) > 10
+
+
+def test_chain_of_stored_sums_breaks_the_weight_grad_bound():
+  rng = _rng('stored chain')
+  rows = _store(BF16, rng.normal(size=(64, 9)))
+  d_out = _store(BF16, rng.normal(size=(64, 7)))
+  got = np.zeros((9, 7), ml_dtypes.bfloat16)
+  for row in range(64):
+    part = _gemm_in_order(rows[row : row + 1].T, d_out[row : row + 1], [0])
+    got = _store(BF16, got.astype(np.float32) + part)
+
+  assert _excess(got, bounds.weight_grad(BF16, rows, bounds.exact(d_out))) > 2
+
+
+def test_weight_grad_of_an_expert_without_rows_is_zero():
+  nobody = np.zeros((0, 3), np.float32)
+
+  bounded = bounds.weight_grad(F32, nobody, bounds.exact(nobody))
+
+  np.testing.assert_array_equal(bounded.value, np.zeros((3, 3)))
+  np.testing.assert_array_equal(bounded.error, np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
+def test_weighted_rows_stay_within_the_bound(policy):
+  rng = _rng(f'weighted {policy.storage}')
+  rows = _store(policy, rng.normal(size=(50, 33)))
+  weight = rng.random(50).astype(np.float32)
+
+  got = _store(policy, weight[:, None] * rows.astype(np.float32))
+
+  bounded = bounds.weighted(policy, rows, weight)
+  assert 0.9 < _excess(got, bounded) <= 1
+  turned = _store(policy, weight[::-1, None] * rows.astype(np.float32))
+  assert _excess(turned, bounded) > 10
+
+
+@pytest.mark.parametrize('columns', (1, 65, 256))
+def test_inner_product_in_any_order_stays_within_the_bound(columns):
+  rng = _rng(f'inner product {columns}')
+  a, b = rng.normal(size=(2, 40, columns)).astype(np.float32)
+  got = np.zeros(40, np.float32)
+  for column in rng.permutation(columns):
+    got = got + a[:, column] * b[:, column]
+
+  bounded = bounds.inner_product(bounds.exact(a), bounds.exact(b))
+
+  assert 0 < _excess(got, bounded) <= 1
+  assert _excess(got - a[:, 0] * b[:, 0], bounded) > 10
+
+
+@pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
+def test_row_weight_grad_stays_within_the_bound(policy):
+  # Given gates of every size, when the activation is computed again,
+  rng = _rng(f'row weight grad {policy.storage}')
+  gate_up = _store(policy, np.concatenate(
+      [_gates(rng), rng.normal(size=(90, 96))], axis=1
+  ))  # fmt: skip
+  grad = _store(policy, rng.normal(size=(90, 96)))
+  gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
+  activation = gate * _sigmoid(gate) * up
+  wide = grad.astype(np.float32)
+
+  bounded = bounds.row_weight_grad(policy, gate_up, bounds.exact(grad))
+
+  # then in float32 it is within the bound, and stored in between it is not.
+  assert 0 < _excess((wide * activation).sum(axis=1), bounded) <= 1
+  stored = activation.astype(ml_dtypes.bfloat16).astype(np.float32)
+  assert _excess((wide * stored).sum(axis=1), bounded) > 10
+
+
+@pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
+def test_errors_carried_through_the_backward_stages_are_bounded(policy):
+  rng = _rng(f'backward chain {policy.storage}')
+  d_out = _store(policy, rng.normal(size=(50, 32)))
+  down = _store(policy, rng.normal(size=(32, 24)) / 32**0.5)
+  gate_up = _store(policy, rng.normal(size=(50, 48)))
+  rows = _store(policy, rng.normal(size=(50, 16)))
+  weight = rng.random(50).astype(np.float32)
+  gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
+  stored = _store(policy, _gemm_in_order(d_out, down, range(32)))
+  stored = _store(policy, _activation_grad(
+      gate, up, stored.astype(np.float32), weight, _SLOPES['own_complement']
+  ))  # fmt: skip
+  got = _store(policy, _gemm_in_order(rows.T, stored, range(50)))
+
+  end = bounds.gemm(policy, bounds.exact(d_out), down)
+  end = bounds.activation_grad(policy, gate_up, end, weight)
+  end = bounds.weight_grad(policy, rows, end)
+
+  assert _excess(got, end) <= 1
+  assert (np.abs(end.value) > end.error).mean() > 0.5
+
+
+def test_gradients_flushed_to_zero_are_within_the_bound():
+  small = np.full((1, 2), 2.0**-70, np.float32)
+  grad = bounds.exact(small[:, :1])
+  product = precision.PrecisionPolicy(activation='product')
+
+  for bounded in (
+      bounds.weighted(F32, small, np.float32([2.0**-70])),
+      bounds.weight_grad(F32, small, bounds.exact(small)),
+      bounds.inner_product(bounds.exact(small), bounds.exact(small)),
+      bounds.activation_grad(product, small, grad, None),
+      bounds.activation_grad(F32, small, grad, np.float32([2.0**-70])),
+  ):
+    assert _excess(np.zeros_like(bounded.value), bounded) <= 1

@@ -30,10 +30,6 @@ from parity_tests import passes
 from parity_tests import presets
 from parity_tests import standards
 from parity_tests import tiles
-from reference import token_order
-
-# Compiled once for a config, whatever the routing.
-_plan = jax.jit(token_order.plan, static_argnums=0)
 
 Tensors = passes.Tensors
 Progress = judging.Progress
@@ -297,8 +293,8 @@ class Bench:
   @functools.cached_property
   def plan(self) -> dict[str, np.ndarray]:
     """The oracle's plan of the routing."""
-    plan = _plan(self.made.config, self.made.arrays['topk_ids'])
-    return {name: np.asarray(a) for name, a in plan._asdict().items()}
+    made = self.made
+    return oracle_lib.Oracle(made.config, made.policy, made.arrays).plan()
 
   def answer(
       self,
@@ -502,7 +498,7 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
 def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
   """Tells who returned only a pass's results how to have a failure located."""
   missing = {r.missing for r in results}
-  hints = {}
+  hints: dict[str, str] = {}
   for which in (passes.FORWARD, passes.BACKWARD):
     wanted = [name for name in which.stages if name in missing]
     if wanted:
@@ -510,9 +506,10 @@ def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
       hints |= dict.fromkeys(which.results, hint)
   hinted = []
   for result in results:
-    failure, hint = result.failure, hints.get(lanes.tensor_of(result.stage))
-    if failure is not None and hint:
-      failure = dataclasses.replace(failure, hint=failure.hint or hint)
+    failure = result.failure
+    told = hints.get(lanes.tensor_of(result.stage))
+    if failure is not None and told:
+      failure = dataclasses.replace(failure, hint=failure.hint or told)
     hinted.append(dataclasses.replace(result, failure=failure))
   return hinted
 

@@ -212,7 +212,7 @@ def prove(
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
     for tokens, slots in chunks:
-      rows = _Rows.of(config, arrays, expert, tokens, slots)
+      rows = _Rows.of(arrays, expert, tokens, slots)
       held = _prove_rows(policy, weights, rows, bounds)
       combined[tokens] += _combined(policy, rows, held)
   return _proof(bounds, y=combined)
@@ -244,12 +244,14 @@ def prove_grad(
   combined, dx = _per_token(config), _per_token(config)
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
-    d_w_down, d_w_gate_up = 0.0, 0.0
+    d_w_down = np.zeros_like(weights.w_down)
+    d_w_gate_up = np.zeros_like(weights.w_gate_up)
     for tokens, slots in chunks:
-      rows = _Rows.of(config, arrays, expert, tokens, slots)
+      rows = _Rows.of(arrays, expert, tokens, slots)
       held = _prove_rows(policy, weights, rows, bounds)
       combined[tokens] += _combined(policy, rows, held)
-      grads = _prove_rows_grad(policy, weights, rows, held, bounds)
+      dy = _of_tokens(arrays, 'dy', tokens)
+      grads = _prove_rows_grad(policy, weights, rows, held, dy, bounds)
       dx[tokens] += np.abs(grads.d_expert_in)
       d_w_down += _magnitude(held.activation.T, grads.d_expert_out)
       d_w_gate_up += _magnitude(rows.x.T, grads.d_gate_up)
@@ -289,22 +291,23 @@ class _Weights:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-  """Some rows of one expert in float64; `dy` is None in the forward pass."""
+  """Some rows of one expert in float64, and where they are."""
 
   where: str
   x: Float[np.ndarray, 'n D']
   weight: Float[np.ndarray, 'n 1']
-  dy: Float[np.ndarray, 'n D'] | None
 
   @classmethod
-  def of(cls, config, arrays, expert, tokens, slots) -> '_Rows':
-    def of_tokens(name):
-      values = arrays[name]
-      return values.reshape(-1, values.shape[-1])[tokens].astype(np.float64)
+  def of(cls, arrays, expert, tokens, slots) -> '_Rows':
+    weight = _of_tokens(arrays, 'topk_weights', tokens)
+    weight = weight[np.arange(len(tokens)), slots, None]
+    return cls(f'expert {expert}, row', _of_tokens(arrays, 'x', tokens), weight)
 
-    weight = of_tokens('topk_weights')[np.arange(len(tokens)), slots, None]
-    dy = of_tokens('dy') if 'dy' in arrays else None
-    return cls(f'expert {expert}, row', of_tokens('x'), weight, dy)
+
+def _of_tokens(arrays, name, tokens) -> Float[np.ndarray, 'n columns']:
+  """Returns a few tokens of an input `[R, T, columns]` in float64."""
+  values = arrays[name]
+  return values.reshape(-1, values.shape[-1])[tokens].astype(np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,7 +355,7 @@ class _Grads:
 
 
 def _prove_rows_grad(
-    policy, weights: _Weights, rows: _Rows, held: _Held, bounds
+    policy, weights: _Weights, rows: _Rows, held: _Held, dy, bounds
 ) -> _Grads:
   """Bounds the gradients of some rows of one expert; returns what they store.
 
@@ -360,7 +363,7 @@ def _prove_rows_grad(
   where the third is not zero, and do not matter where it is.
   """
   late = rows.weight if policy.placement == 'combine' else 1
-  d_expert_out = rows.dy * late
+  d_expert_out = dy * late
   _bound(bounds, 'd_expert_out', np.abs(d_expert_out), rows.where)
   d_expert_out = _store(policy, d_expert_out)
 
@@ -369,7 +372,7 @@ def _prove_rows_grad(
   d_activation = _store(policy, d_expert_out @ weights.w_down.T)
 
   gate, up = np.split(held.gate_up, 2, axis=-1)
-  one, other = rows.dy, held.expert_out
+  one, other = dy, held.expert_out
   if policy.placement == 'before_down':
     one, other = d_activation, gate * up
   sums = np.abs(one * other).sum(-1, keepdims=True)

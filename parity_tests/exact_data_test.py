@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from parity_tests import exact_data
+from parity_tests import golden_grad
+from parity_tests import oracle as oracle_lib
 from parity_tests import presets
 from parity_tests import routings
 from parity_tests import stable_random
+from parity_tests import tiles
 from reference import layer
+from reference import tensors
 from reference.config import MoEConfig
 from reference.precision import PrecisionPolicy
 
@@ -287,3 +291,220 @@ class TestAwkward:
   def test_proof_holds_for_uneven_routings(self, routing):
     _, proof = _make(routing=routing)
     assert max(proof.bounds.values()) < 2**24
+
+
+# tiny with a capacity that holds every routing, so that it is compiled once.
+_ROOMY = presets.config(presets.get('tiny'), 2, 13, 56)
+_PAIRS = pytest.mark.parametrize(
+    ('storage', 'placement'),
+    [('float32', 'before_down'), ('bfloat16', 'combine')],
+)
+
+
+def _make_grad(config=_ROOMY, policy=None, routing='hot'):
+  routed = routings.make(routing, config)
+  return exact_data.make_grad(config, policy or _policy(), routed.topk_ids)
+
+
+def _enlarged(arrays, name, factor):
+  wide = arrays[name].astype(np.float32) * factor
+  return {**arrays, name: wide.astype(arrays[name].dtype)}
+
+
+def _backward(policy, routing):
+  """Returns (arrays, forward, gradients, tiling)."""
+  arrays, _ = _make_grad(policy=policy, routing=routing)
+  oracle = oracle_lib.Oracle(_ROOMY, policy, arrays)
+  forward = {**arrays, **oracle.forward()}
+  names = ('counts', 'row_of_slot', 'topk_ids')
+  tiling = tiles.Tiling(_ROOMY, *(forward[name] for name in names))
+  return forward, oracle.backward(forward, arrays['dy']), tiling
+
+
+# Layers of one column, all ones but for what is said: which sum is 2^24 first.
+_REACHES_LIMIT = {
+    'd_expert_out': dict(dy=2**24),
+    'd_activation': dict(dy=2**12, down=2**12),
+    'd_topk_weights': dict(dy=2**12, x=2**6),
+    'd_gate_up': dict(dy=2**12, gate=0, up=2**12),
+    # Gate and up columns meet.
+    'd_expert_in': dict(dy=2**23),
+    'd_w_down': dict(dy=2**23, down=0, tokens=2),
+    'd_w_gate_up': dict(dy=2**23, gate=0, tokens=2),
+    'dx': dict(dy=2**22, top_k=2),
+}
+
+
+def _scalars(storage, x=1, gate=1, up=1, down=1, dy=1, tokens=1, top_k=1):
+  """Returns a layer of D = F = 1 whose experts are alike."""
+  dtype = exact_data.STORAGE[storage]
+  ids = np.tile(np.arange(top_k, dtype=np.int32), (1, tokens, 1))
+  return {
+      'x': np.full((1, tokens, 1), x, dtype),
+      'topk_ids': ids,
+      'topk_weights': np.ones(ids.shape, np.float32),
+      'w_gate_up': np.tile(np.array([gate, up], dtype), (1, top_k, 1, 1)),
+      'w_down': np.full((1, top_k, 1, 1), down, dtype),
+      'dy': np.full((1, tokens, 1), dy, dtype),
+  }
+
+
+class TestGrad:
+
+  @_PAIRS
+  @pytest.mark.parametrize('routing', ['hot', 'empty_experts', 'one_rank'])
+  def test_oracle_equals_float64_in_every_gradient(
+      self, storage, placement, routing
+  ):
+    # given: both passes by the oracle, in float32.
+    policy = _policy(storage, placement)
+    forward, grads, tiling = _backward(policy, routing)
+    # when: each stage is computed in float64 from what was stored before it;
+    # then: rounded once to storage it is the same value.
+    golden = golden_grad.GoldenGrad(tiling, policy, forward, grads)
+    for name, rank in np.ndindex(len(tensors.GRADS), _ROOMY.num_ranks):
+      name = tensors.GRADS[name]
+      got = tiling.rows(name, grads[name], rank)
+      value = golden.rows(name, rank, 0, len(got)).value
+      assert np.abs(value).max(initial=0) < exact_data.LIMIT
+      assert (value == np.rint(value)).all()
+      value = value.astype(np.float32).astype(got.dtype)
+      np.testing.assert_array_equal(got, value, err_msg=name)
+
+  def test_float32_chain_is_the_float64_one(self):
+    # given: no rounding in between, the whole pass is exact.
+    forward, grads, tiling = _backward(_policy(placement='before_down'), 'hot')
+    golden = golden_grad.GoldenGrad(
+        tiling, _policy(placement='before_down'), forward, {}
+    )
+    for name in ('dx', 'd_w_gate_up', 'd_w_down', 'd_topk_weights'):
+      got = tiling.rows(name, grads[name], 1)
+      value = golden.rows(name, 1, 0, len(got)).value
+      np.testing.assert_array_equal(got, value)
+
+  @_PAIRS
+  def test_few_gradients_are_zero(self, storage, placement):
+    forward, grads, tiling = _backward(_policy(storage, placement), 'hot')
+    used = forward['counts'].sum(axis=0) > 0
+    for name, value in grads.items():
+      if name.startswith('d_w_'):
+        held = value.reshape(-1, *value.shape[2:])[used]
+      else:
+        held = np.concatenate([tiling.rows(name, value, r) for r in (0, 1)])
+      assert (held != 0).mean() > 0.99, name
+
+  @_BOTH
+  @_PLACES
+  def test_bounds_are_not_below_what_is_stored(self, storage, placement):
+    policy = _policy(storage, placement)
+    arrays, proof = _make_grad(policy=policy)
+    assert all(0 < bound < 2**24 for bound in proof.bounds.values())
+    forward = exact_data.prove(_ROOMY, policy, arrays)
+    assert forward.bounds.items() <= proof.bounds.items()
+
+  def test_bounds_are_the_largest_sums(self):
+    # given: the sums of |a| |b|, by loops over tokens and slots.
+    arrays, proof = _make_grad(policy=_policy())
+    v = {name: a.astype(np.float64) for name, a in arrays.items()}
+    largest = dict.fromkeys(proof.bounds, 0)
+    shape = v['w_gate_up'].shape[:2]
+    sums = {n: np.zeros_like(v[n[2:]]) for n in ('d_w_gate_up', 'd_w_down')}
+    for rank, token in np.ndindex(arrays['topk_ids'].shape[:2]):
+      dx = 0
+      for slot, expert in enumerate(arrays['topk_ids'][rank, token]):
+        place = tuple(np.unravel_index(expert, shape))
+        x, dy = v['x'][rank, token], v['dy'][rank, token]
+        gate, up = np.split(x @ v['w_gate_up'][place], 2)
+        d_out = dy * v['topk_weights'][rank, token, slot]
+        grad = v['w_down'][place] @ d_out
+        d_gate_up = np.concatenate([grad * up, grad * gate])
+        d_in = v['w_gate_up'][place] @ d_gate_up
+        sums['d_w_down'][place] += np.abs(np.outer(gate * up, d_out))
+        sums['d_w_gate_up'][place] += np.abs(np.outer(x, d_gate_up))
+        dx += np.abs(d_in)
+        for stage, value in (
+            ('d_expert_out', np.abs(d_out)),
+            ('d_topk_weights',
+             np.abs(dy) @ np.abs(gate * up @ v['w_down'][place])),
+            ('d_activation', np.abs(v['w_down'][place]) @ np.abs(d_out)),
+            ('d_gate_up', np.abs(d_gate_up)),
+            ('d_expert_in', np.abs(v['w_gate_up'][place]) @ np.abs(d_gate_up)),
+            ('dx', dx),
+        ):  # fmt: skip
+          largest[stage] = max(largest[stage], np.max(value))
+    for stage, value in sums.items():
+      largest[stage] = value.max()
+    # then: the proof found the same.
+    for stage in ('dx', *sums, *(n for n in largest if n.startswith('d_'))):
+      assert proof.bounds[stage] == largest[stage], stage
+
+  @pytest.mark.parametrize('stage', _REACHES_LIMIT)
+  @_BOTH
+  def test_limit_is_refused_at_its_stage(self, storage, stage):
+    arrays = _scalars(storage, **_REACHES_LIMIT[stage])
+    ranks, tokens, top_k = arrays['topk_ids'].shape
+    config = MoEConfig(ranks, tokens, top_k, top_k, 1, 1)
+    # given: a quarter of dy passes; when: one sum is 2^24; then: it is named.
+    exact_data.prove_grad(
+        config, _policy(storage), _enlarged(arrays, 'dy', 1 / 4)
+    )
+    where = 'token 0' if stage == 'dx' else r'expert 0, row \d+'
+    with pytest.raises(
+        exact_data.ExactnessError, match=rf'^{stage}: .*16777216 at {where}'
+    ):
+      exact_data.prove_grad(config, _policy(storage), arrays)
+
+  def test_too_large_dy_is_refused(self):
+    arrays, _ = _make_grad()
+    with pytest.raises(
+        exact_data.ExactnessError, match=r'^d_w_down: .*at expert \d+, row'
+    ):
+      exact_data.prove_grad(_ROOMY, _policy(), _enlarged(arrays, 'dy', 2**8))
+
+  def test_fraction_in_dy_is_refused(self):
+    arrays, _ = _make_grad()
+    arrays['dy'][1, 0, 0] += np.float32(0.5)
+    with pytest.raises(
+        exact_data.ExactnessError, match=r'^dy: .*at \[1, 0, 0'
+    ):
+      exact_data.prove_grad(_ROOMY, _policy(), arrays)
+
+  def test_tokens_that_cannot_be_told_apart_are_refused(self):
+    config = MoEConfig(1, 17, 2, 1, 1, 4)
+    with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
+      _make_grad(config, routing='balanced')
+
+  @pytest.mark.parametrize('name', ['x', 'dy'])
+  def test_rows_are_odd_and_of_full_rank(self, name):
+    config = presets.config(presets.get('small'), 4)
+    arrays, _ = _make_grad(config, routing='zipf')
+    rows = arrays[name].reshape(-1, config.d_model)
+    assert (rows % 2 == 1).all()
+    assert np.linalg.matrix_rank(rows) == config.d_model
+
+  @pytest.mark.parametrize('name', presets.RUNS_HERE)
+  @_PAIRS
+  def test_every_preset_passes_with_a_hot_expert(
+      self, name, storage, placement
+  ):
+    config = presets.config(presets.get(name), 8)
+    arrays, _ = _make_grad(config, _policy(storage, placement))
+    assert arrays['dy'].dtype == exact_data.STORAGE[storage]
+    assert np.abs(arrays['x'].astype(np.float32)).max() >= 3
+
+  @pytest.mark.parametrize(
+      'sizes',
+      [
+          pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
+          pytest.param((2, 5, 8, 8, 32, 16), id='k_equals_e'),
+          pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
+          pytest.param((1, 2, 2, 1, 8192, 16), id='wide_model'),
+          pytest.param((1, 2, 2, 2, 16, 4096), id='wide_expert'),
+          pytest.param((1, 300, 2, 2, 10, 4), id='more_rows_than_a_chunk'),
+      ],
+  )
+  @_PAIRS
+  def test_awkward_sizes(self, sizes, storage, placement):
+    config, policy = MoEConfig(*sizes), _policy(storage, placement)
+    _, proof = _make_grad(config, policy, 'balanced')
+    assert all(0 < bound < 2**24 for bound in proof.bounds.values())

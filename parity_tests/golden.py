@@ -158,9 +158,9 @@ class Golden(Rows):
     if stage == 'expert_in':
       return bounds.exact(self.tokens('x', rank, lo, hi))
     if stage in _GEMMS:
-      before, weights = _GEMMS[stage]
+      before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      return self.gemm(stage, source, self.inputs[weights], rank, lo)
+      return self.gemm(stage, source, self.inputs[name], rank, lo)
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
       weight = self.early_weight(rank, lo, hi)

@@ -1,6 +1,7 @@
 """The oracle as a check uses it: whole layer, or one stage on given inputs."""
 
 from collections.abc import Mapping
+import dataclasses
 import functools
 
 import jax
@@ -24,6 +25,7 @@ from reference import token_order
 # Compiled once for a (config, policy), whatever the values.
 _forward = jax.jit(layer.forward, static_argnums=(0, 1))
 _plan = jax.jit(token_order.plan, static_argnums=0)
+_dispatch = jax.jit(dispatch.dispatch, static_argnums=0)
 _gemm = jax.jit(expert_gemm.expert_gemm, static_argnums=(0, 1))
 _swiglu = jax.jit(swiglu.swiglu, static_argnums=0)
 _row_weight = jax.jit(dispatch.row_weight, static_argnums=0)
@@ -68,6 +70,8 @@ class Oracle:
     self.config = config
     self.policy = policy
     self._inputs = inputs
+    # Of stages without an activation: compiled once for all activations.
+    self._linear = dataclasses.replace(policy, activation='product')
 
   def forward(self) -> dict[str, np.ndarray]:
     """Returns every tensor of `tensors.PLAN` and `STAGES` by name."""
@@ -81,12 +85,14 @@ class Oracle:
     Raises:
       KeyError: the stage before it was not captured.
     """
-    config, policy, inputs = self.config, self.policy, self._inputs
-    if name == 'gate_up':
+    config, policy, inputs = self.config, self._linear, self._inputs
+    if name == 'expert_in':
+      out = _dispatch(config, self._plan, inputs['topk_ids'], inputs['x'])
+    elif name == 'gate_up':
       weights = inputs['w_gate_up']
       out = _gemm(config, policy, self._plan, captured['expert_in'], weights)
     elif name == 'activation':
-      out = _swiglu(policy, captured['gate_up'], self._row_weight)
+      out = _swiglu(self.policy, captured['gate_up'], self._row_weight)
     elif name == 'expert_out':
       weights = inputs['w_down']
       out = _gemm(config, policy, self._plan, captured['activation'], weights)
@@ -96,7 +102,9 @@ class Oracle:
     elif name == 'y':
       out = _combine(policy, captured['returned'], inputs['topk_weights'])
     else:
-      raise ValueError(f'name: expected a stage after expert_in, got {name!r}')
+      raise ValueError(
+          f'name: expected one of {tensors.STAGES}, got {name!r}'
+      )
     return np.asarray(out)
 
   def backward(
@@ -132,7 +140,7 @@ class Oracle:
     Raises:
       KeyError: a tensor that it is computed from is in neither.
     """
-    config, policy, inputs = self.config, self.policy, self._inputs
+    config, policy, inputs = self.config, self._linear, self._inputs
     if name == 'd_expert_out':
       ids, weights = inputs['topk_ids'], inputs['topk_weights']
       out = _dispatch_grad(
@@ -141,18 +149,17 @@ class Oracle:
     elif name == 'd_topk_weights':
       out = self._topk_weights_grad(saved, captured)
     elif name in _ROWS_GRAD:
-      weights, grad = _ROWS_GRAD[name]
-      out = _rows_grad(
-          config, policy, self._plan, captured[grad], inputs[weights]
-      )
+      of, grad = _ROWS_GRAD[name]
+      out = _rows_grad(config, policy, self._plan, captured[grad], inputs[of])
     elif name in _WEIGHT_GRAD:
-      rows, grad = _WEIGHT_GRAD[name]
-      out = _weight_grad(
-          config, policy, self._plan, saved[rows], captured[grad]
-      )
+      of, grad = _WEIGHT_GRAD[name]
+      out = _weight_grad(config, policy, self._plan, saved[of], captured[grad])
     elif name == 'd_gate_up':
       out = _swiglu_grad(
-          policy, saved['gate_up'], captured['d_activation'], self._row_weight
+          self.policy,
+          saved['gate_up'],
+          captured['d_activation'],
+          self._row_weight,
       )
     elif name == 'd_returned':
       ids, rows = inputs['topk_ids'], captured['d_expert_in']
@@ -166,17 +173,20 @@ class Oracle:
     return np.asarray(out)
 
   def _topk_weights_grad(self, saved, captured) -> jax.Array:
-    policy = self.policy
-    if policy.placement == 'combine':
-      grad = _combine_weight_grad(policy, saved['dy'], saved['returned'])
+    if self.policy.placement == 'combine':
+      grad = _combine_weight_grad(self._linear, saved['dy'], saved['returned'])
     else:
       of_row = _row_weight_grad(
-          policy, saved['gate_up'], captured['d_activation']
+          self.policy, saved['gate_up'], captured['d_activation']
       )
       ids = self._inputs['topk_ids']
       grad = _return_rows(self.config, self._plan, ids, of_row[..., None])
       grad = grad[..., 0]
     return grad.astype('float32')
+
+  def plan(self) -> dict[str, np.ndarray]:
+    """Returns every tensor of `tensors.PLAN` by name."""
+    return {n: np.asarray(a) for n, a in self._plan._asdict().items()}
 
   @functools.cached_property
   def _plan(self) -> token_order.Plan:

@@ -1,0 +1,66 @@
+"""The example's gradient is right, and its bug is found where it is."""
+
+import pytest
+
+from backend_ascend.taskflow import flow as flow_lib
+from parity_tests import check
+from parity_tests import lanes
+from parity_tests.examples import fused_moe
+from parity_tests.examples import fused_moe_grad
+
+
+def _check(function, **kwargs) -> check.Report:
+  return check.run(
+      check.Request(
+          preset='tiny',
+          ranks=2,
+          tokens=24,
+          routing='zipf',
+          options=flow_lib.Options(row_block=fused_moe.TILE),
+          candidate=f'{fused_moe_grad.__name__}:{function.__name__}',
+          **kwargs,
+      )
+  )
+
+
+@pytest.mark.parametrize(
+    ('lane', 'dtype', 'placement'),
+    [('exact', 'float32', 'before_down'), ('bounded', 'bfloat16', 'combine')],
+)
+def test_the_right_version_passes_in_both_directions(lane, dtype, placement):
+  report = _check(
+      fused_moe_grad.moe, direction='both', lanes=(lane,), dtype=dtype,
+      placement=placement,
+  )  # fmt: skip
+
+  assert report.verdict == lanes.PASS
+  judged = {r.stage for r in report.results if r.verdict != lanes.NOT_JUDGED}
+  assert {'y', 'dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'} <= judged
+
+
+def test_the_bug_is_found_at_its_stage_and_expert():
+  # When a kernel loses the last rows of an expert in its weight gradients,
+  report = _check(
+      fused_moe_grad.moe_with_a_bug, direction='backward', lanes=('bounded',)
+  )
+
+  # then the first expert with more than whole tiles is named,
+  first = report.first_failure
+  assert first is not None
+  assert (first.stage, first.rank, first.expert) == ('d_w_down', 0, 2)
+  assert first.index[:2] == (0, 2) and first.token is None
+  # and only the weight gradients are blamed.
+  failing = {r.stage for r in report.results if r.verdict == lanes.FAIL}
+  assert {lanes.tensor_of(stage) for stage in failing} == {
+      'd_w_down', 'd_w_gate_up',
+  }  # fmt: skip
+
+
+def test_a_kernel_without_a_gradient_is_asked_for_one():
+  request = check.Request(
+      preset='tiny', ranks=2, lanes=('bounded',), direction='both',
+      candidate=f'{fused_moe.__name__}:fused_moe',
+  )  # fmt: skip
+
+  with pytest.raises(ValueError, match='expected its backward pass as an attr'):
+    check.run(request)
