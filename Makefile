@@ -58,7 +58,8 @@ sweep: $(VENV)/full.stamp
 # below the environment, whose editable install would import the plain one.
 # Capturing stderr would lose the report of a process that ends with it.
 SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*_test.py) \
-  $(addprefix backend_ascend/taskflow/,image_loader_test.py proofs_test.py)
+  $(addprefix backend_ascend/taskflow/,image_fuzz_test.py \
+  image_loader_test.py proofs_test.py)
 
 define CHECK_SANITIZED
 import os; from backend_ascend import _native; \
@@ -91,8 +92,7 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	"$$python" -m pytest -p xdist -n $(JOBS) --capture=sys \
 	  -p no:cacheprovider -m "not slow" $(SANITIZED_TESTS)
 
-# What was found new stays in out/fuzz/image, and what broke in out/fuzz.  To
-# renew the kept corpus: image_fuzz -merge=1 -use_counters=0 FOLDER FROM...
+# What was found new stays in out/fuzz/image, and what broke in out/fuzz.
 FUZZ_SECONDS ?= 60
 CLANGXX ?= clang++
 IMAGE_CORPUS = backend_ascend/testdata/image_corpus
@@ -105,6 +105,7 @@ IMAGE_FUZZ = out/fuzz/build/image_fuzz out/fuzz/image $(IMAGE_CORPUS) \
 fuzz:
 	@$(MAKE) --no-print-directory -j2 --output-sync=target \
 	  fuzz-image fuzz-tensor-file
+	@paste -sd';' out/fuzz/image.summary out/fuzz/tensor_file.summary
 
 fuzz-image: $(VENV)/core.stamp
 	@$(CLANGXX) --version >/dev/null 2>&1 || { echo '$(CLANGXX): expected \
@@ -120,11 +121,13 @@ fuzz-image: $(VENV)/core.stamp
 	@awk '/DONE/ { for (i = 1; i < NF; i++) if ($$i == "cov:") edges = $$(i + 1) } \
 	  /number_of_executed/ { runs = $$2 } /^Done/ { seconds = $$5 } \
 	  END { printf "image_fuzz: %d executions in %d s, %d edges, no finding\n", \
-	  runs, seconds, edges }' out/fuzz/image.log
+	  runs, seconds, edges }' out/fuzz/image.log >out/fuzz/image.summary
 
 fuzz-tensor-file: $(VENV)/core.stamp
+	mkdir -p out/fuzz
 	JAX_PLATFORMS=cpu $(BIN)/python -m parity_tests.tensor_file_fuzz \
-	  --seconds=$(FUZZ_SECONDS) --out=out/fuzz
+	  --seconds=$(FUZZ_SECONDS) --out=out/fuzz >out/fuzz/tensor_file.summary \
+	  || { cat out/fuzz/tensor_file.summary; exit 1; }
 
 BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp
