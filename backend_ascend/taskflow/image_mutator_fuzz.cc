@@ -51,23 +51,30 @@ Rows Find(uint8_t* data, size_t size, size_t table) {
           info.ref};
 }
 
+// `header` is where bounds are: sizes and counts.
 template <class T>
-T NewValue(T old, Random* random) {
+T NewValue(T old, const uint8_t* header, Random* random) {
   constexpr T kExtremes[] = {0, 1, 2, T(-1), T(T(-1) >> 1), T(~(T(-1) >> 1))};
-  switch ((*random)() % 4) {
+  uint32_t bound;
+  switch ((*random)() % 6) {
     case 0:
       return static_cast<T>(old + 1);
     case 1:
       return static_cast<T>(old - 1);
     case 2:
       return static_cast<T>((*random)() % 16);
+    case 3:
+    case 4:
+      std::memcpy(&bound, header + (*random)() % (sizeof(ImageHeader) / 4) * 4,
+                  sizeof(bound));
+      return static_cast<T>(bound + (*random)() % 3 - 1);
     default:
       return kExtremes[(*random)() % 6];
   }
 }
 
 template <class T>
-void ChangeWord(const Rows& rows, Random* random) {
+void ChangeWord(const uint8_t* header, const Rows& rows, Random* random) {
   const size_t at = (*random)() % (rows.row_bytes / sizeof(T)) * sizeof(T);
   uint8_t* const row = rows.At((*random)() % rows.count);
   T value;
@@ -76,7 +83,7 @@ void ChangeWord(const Rows& rows, Random* random) {
   if ((*random)() % 2 == 0) {
     std::memcpy(&value, rows.At((*random)() % rows.count) + at, sizeof(T));
   } else {
-    value = NewValue(value, random);
+    value = NewValue(value, header, random);
   }
   std::memcpy(row + at, &value, sizeof(T));
 }
@@ -90,7 +97,7 @@ void SwapRows(const Rows& rows, Random* random) {
 // A table's count, not the bytes of its rows.
 void ChangeCount(uint8_t* data, const Rows& rows, Random* random) {
   const size_t at = rows.ref + offsetof(TableRef, count);
-  const uint64_t count = NewValue<uint64_t>(rows.count, random);
+  const uint64_t count = NewValue<uint64_t>(rows.count, data, random);
   std::memcpy(data + at, &count, sizeof(count));
 }
 
@@ -105,13 +112,13 @@ void MutateTable(uint8_t* data, size_t size, Random* random) {
       return SwapRows(rows, random);
     case 2:
     case 3:
-      return ChangeWord<uint8_t>(rows, random);
+      return ChangeWord<uint8_t>(data, rows, random);
     case 4:
     case 5:
     case 6:
-      return ChangeWord<uint16_t>(rows, random);
+      return ChangeWord<uint16_t>(data, rows, random);
     default:
-      return ChangeWord<uint32_t>(rows, random);
+      return ChangeWord<uint32_t>(data, rows, random);
   }
 }
 
