@@ -1,8 +1,10 @@
 # make parity      check every tile of the megakernel against the oracle
 # make test        style, types and the test suite, MindSpore included
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
-# make sweep       slow tests, then every preset, rank count and routing
+# make sweep       slow tests, every preset, rank count and routing, 10 minutes
+#                  of fuzzing
 # make sanitize    the native tests under ASan and UBSan, then under TSan
+# make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
 # make bench       the measured figures
 # make format      style that a tool can mend, and the BUILD files
 # make clean       removes what the others made
@@ -50,12 +52,14 @@ test-newest: $(VENV)/newest.stamp
 sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 	$(BIN)/hpmoe sweep
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.
 # Capturing stderr would lose the report of a process that ends with it.
 SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*_test.py) \
-  $(addprefix backend_ascend/taskflow/,image_loader_test.py proofs_test.py)
+  $(addprefix backend_ascend/taskflow/,image_fuzz_test.py \
+  image_loader_test.py proofs_test.py)
 
 define CHECK_SANITIZED
 import os; from backend_ascend import _native; \
@@ -87,6 +91,43 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	"$$python" -c '$(CHECK_SANITIZED)'; \
 	"$$python" -m pytest -p xdist -n $(JOBS) --capture=sys \
 	  -p no:cacheprovider -m "not slow" $(SANITIZED_TESTS)
+
+# What was found new stays in out/fuzz/image, and what broke in out/fuzz.
+FUZZ_SECONDS ?= 60
+CLANGXX ?= clang++
+IMAGE_CORPUS = backend_ascend/testdata/image_corpus
+IMAGE_FUZZ = out/fuzz/build/image_fuzz out/fuzz/image $(IMAGE_CORPUS) \
+  out/fuzz/seeds -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -timeout=10 \
+  -rss_limit_mb=2048 -artifact_prefix=out/fuzz/ -print_final_stats=1
+
+# A core for each.
+.PHONY: fuzz fuzz-image fuzz-tensor-file
+fuzz:
+	@$(MAKE) --no-print-directory -j2 --output-sync=target \
+	  fuzz-image fuzz-tensor-file
+	@paste -sd';' out/fuzz/image.summary out/fuzz/tensor_file.summary
+
+fuzz-image: $(VENV)/core.stamp
+	@$(CLANGXX) --version >/dev/null 2>&1 || { echo '$(CLANGXX): expected \
+	Clang with libFuzzer. On Debian: apt-get install clang libclang-rt-dev' \
+	  >&2; exit 1; }
+	mkdir -p out/fuzz/image out/fuzz/seeds
+	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/fuzz/build -G Ninja \
+	  -DHPMOE_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANGXX) >out/fuzz/image.log
+	$(BIN)/cmake --build out/fuzz/build --parallel $(JOBS) >>out/fuzz/image.log
+	$(BIN)/python -m backend_ascend.taskflow.image_seeds_testing out/fuzz/seeds
+	$(IMAGE_FUZZ) >out/fuzz/image.log 2>&1 \
+	  || { tail -n 40 out/fuzz/image.log; exit 1; }
+	@awk '/DONE/ { for (i = 1; i < NF; i++) if ($$i == "cov:") edges = $$(i + 1) } \
+	  /number_of_executed/ { runs = $$2 } /^Done/ { seconds = $$5 } \
+	  END { printf "image_fuzz: %d executions in %d s, %d edges, no finding\n", \
+	  runs, seconds, edges }' out/fuzz/image.log >out/fuzz/image.summary
+
+fuzz-tensor-file: $(VENV)/core.stamp
+	mkdir -p out/fuzz
+	JAX_PLATFORMS=cpu $(BIN)/python -m parity_tests.tensor_file_fuzz \
+	  --seconds=$(FUZZ_SECONDS) --out=out/fuzz >out/fuzz/tensor_file.summary \
+	  || { cat out/fuzz/tensor_file.summary; exit 1; }
 
 BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp

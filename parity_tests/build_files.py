@@ -3,8 +3,9 @@
 `python -m parity_tests.build_files` says what is stale, `--write` rewrites it.
 
 Python file `a.py` -> py_library `a`; `a_test.py` -> py_test.  C++ `a.h` and
-`a.cc` -> one cc_library `a_cc`; `a_binding.cc` -> nanobind_library.  What
-pyproject.toml names is reached as `requirement("name")`.
+`a.cc` -> one cc_library `a_cc`; `a_binding.cc` -> nanobind_library; `a_fuzz.cc`
+without a header -> cc_binary, by hand.  What pyproject.toml names is reached as
+`requirement("name")`.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import tomllib
 from parity_tests import import_graph
 
 RULES = {
+    'cc_binary': '@rules_cc//cc:defs.bzl',
     'cc_library': '@rules_cc//cc:defs.bzl',
     'cc_test': '@rules_cc//cc:defs.bzl',
     'nanobind_extension': '@nanobind_bazel//:build_defs.bzl',
@@ -41,6 +43,8 @@ PIP_STUB = 'bazel_stubs/pip'
 DISTRIBUTIONS = {'absl': 'absl-py'}
 # Extras that only tests, benchmarks and developers have.
 TEST_EXTRAS = ('test', 'dev')
+# What a fuzzer is compiled and linked with.
+FUZZ = ['-fsanitize=fuzzer,address,undefined']
 # Tests of the tree itself, which a Bazel sandbox does not hold.
 TREE_TESTS = (
     'parity_tests/build_files_test.py',
@@ -134,7 +138,11 @@ class _Tree:
     imported = {q for p in self.targets[label] for q in self.graph[p].project}
     if label == _label(import_graph.EXTENSION_SOURCE):
       # Kernels register by linking, not by an #include.
-      imported |= {p for p in self.graph if p.endswith('.cc') and not _test(p)}
+      imported |= {
+          p
+          for p in self.graph
+          if p.endswith('.cc') and not p.endswith(('_test.cc', '_fuzz.cc'))
+      }
     return {_label(path) for path in imported} - {label}
 
   def requirement_labels(self, paths: list[str]) -> set[str]:
@@ -183,6 +191,9 @@ def _cc_rule(tree: _Tree, label: str, paths: list[str]) -> Rule:
     return _made('nanobind_library', label, attributes)
   if _test(paths[0]):
     return _made('cc_test', label, attributes)
+  if paths[0].endswith('_fuzz.cc') and not headers:
+    attributes |= {'copts': FUZZ, 'linkopts': FUZZ, 'tags': ['manual']}
+    return _made('cc_binary', label, attributes)
   if not headers:
     attributes['alwayslink'] = True  # declared in a header of another target
   return _made('cc_library', label, attributes)

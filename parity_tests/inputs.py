@@ -20,6 +20,8 @@ from reference.precision import PrecisionPolicy
 
 ROUTINGS = ('text', *routings.GENERATORS)
 _CAPACITY_STEP = 16
+# The plan has R * E counts, which a small file of many ranks squares.
+_MAX_COUNTS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +233,11 @@ def _config_of_shapes(arrays, capacity) -> MoEConfig:
   ranks, num_tokens, width = arrays['x'].shape
   _, local, _, both = arrays['w_gate_up'].shape
   _check_w_down(arrays['w_down'].shape, local, both)
+  if ranks * ranks * local > _MAX_COUNTS:
+    raise ValueError(
+        f'w_gate_up: expected R * E of at most {_MAX_COUNTS}, got R={ranks} '
+        f'and E={ranks * local}'
+    )
   return MoEConfig(
       num_ranks=ranks,
       num_tokens=num_tokens,

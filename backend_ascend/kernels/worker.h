@@ -92,8 +92,9 @@ HPMOE_FUNCTION void AddPadding(Platform& platform, const SignalDesc& signal,
                                const EventDesc* events, int32_t rows) {
   for (int32_t part = 0; part < signal.span; ++part) {
     const EventDesc& event = events[part];
-    int32_t real = rows - part * event.part_rows;
-    if (real < 0) real = 0;
+    // A corrupt image may have partitions beyond what int32 can count.
+    const int64_t begin = int64_t{part} * event.part_rows;
+    int32_t real = begin < rows ? rows - static_cast<int32_t>(begin) : 0;
     if (real > event.part_rows) real = event.part_rows;
     if (event.threshold > real) {
       platform.Add(signal, signal.event + part, event.threshold - real);
