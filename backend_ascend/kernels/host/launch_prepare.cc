@@ -14,19 +14,6 @@ bool IsPacked(Form form) {
   return form == Form::kSlicePut || form == Form::kExpertTile;
 }
 
-void FillNan(const Plan& plan, Form form, const Array& array) {
-  for (int64_t slab = 0; slab < array.slabs; ++slab) {
-    const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
-    char* const begin = array.At(slab, 0, 0);
-    if (array.element_bytes == 2) {
-      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
-                  0x7FC0);
-    } else {
-      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols, kNan);
-    }
-  }
-}
-
 // Points the layer at the buffers of the image's direction.
 void PlaceBuffers(const LaunchTensors& tensors, Layer* layer) {
   const ImageHeader& image = *layer->image;
@@ -67,6 +54,20 @@ void PlaceWorkspace(Prepared* prepared, Layer* layer) {
 
 }  // namespace
 
+void FillNan(const Plan& plan, Form form, const Array& array) {
+  for (int64_t i = 0; i < array.slabs; ++i) {
+    const int64_t slab = array.first + i;
+    const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
+    char* const begin = array.At(slab, 0, 0);
+    if (array.element_bytes == 2) {
+      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
+                  0x7FC0);
+    } else {
+      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols, kNan);
+    }
+  }
+}
+
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer) {
   Plan& plan = prepared->plan;
@@ -78,6 +79,7 @@ Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
             tensors.row_of_slot);
   *layer = {};
   layer->image = view.header;
+  layer->ranks_held = view.header->num_ranks;
   layer->plan = &plan;
   layer->topk_weights = tensors.topk_weights;
   layer->isa = isa;

@@ -27,6 +27,9 @@ struct Prepared {
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer);
 
+// Sets what tasks of a form will write in an array to NaN.
+void FillNan(const Plan& plan, Form form, const Array& array);
+
 }  // namespace hpmoe
 
 #endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
