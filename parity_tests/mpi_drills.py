@@ -31,15 +31,16 @@ def before_mpi(request: dict[str, Any], rank: int) -> None:
 
 
 class Drilled:
-  """A transport that ends or stops its process at a put."""
+  """A transport that ends or stops its process, or its keeper, within a put."""
 
   def __init__(self, transport, request: dict[str, Any]):
     self._transport = transport
     self._left = {
-        sent: find(request, transport.rank, name)
-        for name, sent in (
-            ('killed_at_put', signal.SIGKILL),
-            ('stopped_at_put', signal.SIGSTOP),
+        (pid, sent): find(request, transport.rank, name)
+        for name, pid, sent in (
+            ('killed_at_put', os.getpid(), signal.SIGKILL),
+            ('stopped_at_put', os.getpid(), signal.SIGSTOP),
+            ('keeper_killed_at_put', os.getppid(), signal.SIGKILL),
         )
     }
 
@@ -47,11 +48,11 @@ class Drilled:
     return getattr(self._transport, name)
 
   def put(self, rank: int, offset: int, data: memoryview) -> None:
-    for sent, left in self._left.items():
-      if left == 0:
-        os.kill(os.getpid(), sent)
-      self._left[sent] = None if left is None else left - 1
     self._transport.put(rank, offset, data)
+    for (pid, sent), left in self._left.items():
+      if left == 0:
+        os.kill(pid, sent)
+      self._left[pid, sent] = None if left is None else left - 1
 
 
 def drill(transport, request: dict[str, Any]):

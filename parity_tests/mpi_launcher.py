@@ -31,6 +31,9 @@ from parity_tests import mpi_worker
 
 Tensors = Mapping[str, np.ndarray]
 
+# In the environment of every process of a job.
+JOB_VARIABLE = 'HPMOE_JOB'
+
 _POLL_S = 0.05
 _STDERR_CHARS = 2000
 
@@ -121,30 +124,32 @@ def _command(job: pathlib.Path, num_ranks: int) -> list[str]:
   ]  # fmt: skip
 
 
-def _environment() -> dict[str, str]:
+def _environment(job: pathlib.Path) -> dict[str, str]:
   return dict(
       os.environ,
       PYTHONPATH=os.pathsep.join(path or os.getcwd() for path in sys.path),
+      **{JOB_VARIABLE: str(job)},
   )
 
 
-def _belongs(pid: int, job: pathlib.Path) -> bool:
-  """Returns whether a process is alive and works on the job."""
-  try:
-    words = pathlib.Path(f'/proc/{pid}/cmdline').read_bytes().split(b'\0')
-  except OSError:
-    return False
-  return os.fsencode(job) in words
+def processes_of(job: pathlib.Path) -> list[int]:
+  """Returns the ids of this machine's live processes that work on the job."""
+  mark = os.fsencode(f'{JOB_VARIABLE}={job}')
+  found = []
+  for entry in pathlib.Path('/proc').iterdir():
+    # Another user's processes, and those that just ended, cannot be read.
+    with contextlib.suppress(OSError):
+      if entry.name.isdigit():
+        words = (entry / 'environ').read_bytes().split(b'\0')
+        found += [int(entry.name)] if mark in words else []
+  return found
 
 
-def _end_processes(job: pathlib.Path, num_ranks: int) -> None:
+def _end_processes(job: pathlib.Path) -> None:
   """Ends what is left of a job on this machine."""
-  for rank in range(num_ranks):
-    mark = mpi_job.read_mark(job, rank, 'started') or {}
-    for pid in (mark.get('process'), mark.get('keeper')):
-      if pid and mark['host'] == os.uname().nodename and _belongs(pid, job):
-        with contextlib.suppress(ProcessLookupError):
-          os.kill(pid, signal.SIGKILL)
+  for pid in processes_of(job):
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(pid, signal.SIGKILL)
 
 
 def _sweep_segments(job: pathlib.Path, num_ranks: int) -> None:
@@ -161,10 +166,11 @@ def _signs(job: pathlib.Path, num_ranks: int) -> list[int]:
 
 
 def _stop(process: subprocess.Popen) -> None:
-  """Ends mpiexec and all that it has started that did not leave its group."""
-  with contextlib.suppress(ProcessLookupError):
-    os.killpg(process.pid, signal.SIGKILL)
-  process.wait()
+  """Ends mpiexec and what it has started; on its own it ends that first."""
+  for sent in (signal.SIGTERM, signal.SIGKILL):
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+      os.killpg(process.pid, sent)
+      process.wait(mpi_worker.GRACE_S)
 
 
 def _at_work(job: pathlib.Path, num_ranks: int) -> bool:
@@ -208,7 +214,7 @@ def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
   with open(job / 'output.txt', 'w+', encoding='utf-8') as output:
     process = subprocess.Popen(
         _command(job, num_ranks),
-        env=_environment(),
+        env=_environment(job),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
@@ -218,7 +224,7 @@ def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
       _wait(process, job, num_ranks, request['deadline_s'])
     finally:
       _stop(process)
-      _end_processes(job, num_ranks)
+      _end_processes(job)
       _sweep_segments(job, num_ranks)
   return _collect(job, num_ranks)
 
@@ -235,23 +241,21 @@ def _collect(job: pathlib.Path, num_ranks: int) -> dict[str, np.ndarray]:
 
 
 def _error(job: pathlib.Path, num_ranks: int, ended) -> RanksError:
-  """Says which rank is at fault first, then what each one saw."""
+  """Says which rank is at fault; how the others ended is in `endings`."""
   silent = sorted(set(range(num_ranks)) - {ending.rank for ending in ended})
-  bad = mpi_job.culprits(ended)
-  lines = [
-      f'rank {rank} '
-      + (
-          'ended without a word'
-          if mpi_job.read_mark(job, rank, 'started')
-          else 'did not start'
-      )
-      for rank in silent
-  ]
-  lines += dict.fromkeys(ending.text for ending in bad)
-  if not bad:
-    lines.append((job / 'output.txt').read_text()[-_STDERR_CHARS:])
-  ranks = silent or (bad[0].ranks if bad else ())
-  return RanksError('mpi: ' + '; '.join(lines), ended, ranks)
+  if silent:
+    started = [mpi_job.read_mark(job, rank, 'started') for rank in silent]
+    how = 'ended without a word' if all(started) else 'did not start'
+    text = f'{rank_runtime.name_ranks(silent)} {how}'
+    ranks: tuple[int, ...] = tuple(silent)
+  else:
+    bad = mpi_job.culprits(ended)
+    worst = [ending for ending in bad if ending.how == bad[0].how]
+    text = '; '.join(dict.fromkeys(ending.text for ending in worst))
+    ranks = tuple(sorted({rank for ending in worst for rank in ending.ranks}))
+  if len(silent) == num_ranks:
+    text += ': ' + (job / 'output.txt').read_text()[-_STDERR_CHARS:]
+  return RanksError(f'mpi: {text}', ended, ranks)
 
 
 def launch(
@@ -269,8 +273,10 @@ def launch(
     What `runtime.launch` returns, bit for bit.
 
   Raises:
+    ValueError: routing exceeds the image's capacity, or is none.
     RanksError: a rank was lost or could not take part.
   """
+  runtime.make_plan(image, inputs['topk_ids'])
   with tempfile.TemporaryDirectory(prefix='hpmoe-ranks-') as folder:
     job = pathlib.Path(folder)
     write_job(job, image, inputs, deadline_s, **options)

@@ -113,6 +113,7 @@ class MpiTransport:
     self.sync()
 
   def put(self, rank: int, offset: int, data: memoryview) -> None:
+    self._beat('putting', rank)
     byte = self._mpi.BYTE
     size = len(data)
     self._heap.Put([data, size, byte], rank, [offset, size, byte])

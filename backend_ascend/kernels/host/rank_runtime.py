@@ -176,7 +176,7 @@ def agree(offers: Sequence[Offer]) -> np.ndarray:
     raise RankError(
         '; '.join(f'rank {rank}: {offers[rank].error}' for rank in bad), bad
     )
-  return np.stack([offer.counts for offer in offers])
+  return np.stack([o.counts for o in offers if o.counts is not None])
 
 
 def _dtype(image: image_lib.Image, spec: tensors.TensorSpec) -> np.dtype:
