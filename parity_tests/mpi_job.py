@@ -1,6 +1,7 @@
 """A job of ranks in processes of their own, as a folder that all of them see.
 
     request.json          what to do
+    supervisor            touched as long as somebody waits for the job
     rank3/image.bin       the rank's copy of the task image
     rank3/inputs          its slabs, and outputs beside them (candidates.save)
     rank3/started.json    host and process ids
@@ -72,6 +73,19 @@ def read_mark(
 
 def request(job: pathlib.Path) -> dict[str, Any]:
   return json.loads((job / 'request.json').read_text())
+
+
+def touch_supervisor(job: pathlib.Path) -> None:
+  """Tells the keepers that somebody waits."""
+  (job / 'supervisor').touch()
+
+
+def supervisor_sign(job: pathlib.Path) -> int | None:
+  """Returns what changes while somebody waits; None if nobody ever did."""
+  try:
+    return (job / 'supervisor').stat().st_mtime_ns
+  except FileNotFoundError:
+    return None
 
 
 def endings(job: pathlib.Path, num_ranks: int) -> list[Ending]:

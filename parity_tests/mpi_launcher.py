@@ -192,6 +192,7 @@ def _wait(process, job: pathlib.Path, num_ranks: int, deadline_s) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(_POLL_S)
       return
+    mpi_job.touch_supervisor(job)
     signs = _signs(job, num_ranks)
     if silence.over(signs):
       return
@@ -211,6 +212,7 @@ def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
   """
   request = mpi_job.request(job)
   num_ranks = request['num_ranks']
+  mpi_job.touch_supervisor(job)
   with open(job / 'output.txt', 'w+', encoding='utf-8') as output:
     process = subprocess.Popen(
         _command(job, num_ranks),

@@ -3,8 +3,10 @@
 from concurrent import futures
 import hashlib
 import importlib.util
+import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import time
 
@@ -159,19 +161,20 @@ class Failing:
       run = pool.submit(mpi_launcher.run_job, self.job)
       with pytest.raises(mpi_launcher.RanksError) as error:
         run.result(timeout=HUNG_S)
-    self._check_nothing_left(before)
+    self.check_nothing_left(before)
     return error.value
 
-  def _check_nothing_left(self, before: set[str]) -> None:
+  def check_nothing_left(self, before: set[str]) -> None:
+    # A killed supervisor's keepers take their time, and others' segments may be
+    # without a process for a moment.
+    for _ in range(150):
+      left = mpi_launcher.processes_of(self.job), _orphans() - before
+      if left == ([], set()):
+        break
+      time.sleep(0.1)
     marks = [mpi_job.read_mark(self.job, r, 'segments') for r in range(4)]
     own = {name for mark in marks if mark for name in mark['names']}
     assert not own & {path.name for path in mpi_job.SHM.iterdir()}
-    # Others' segments may be without a process for a moment.
-    for _ in range(50):
-      left = mpi_launcher.processes_of(self.job), _orphans() - before
-      if left == ([], set()):
-        return
-      time.sleep(0.1)
     assert left == ([], set())
 
 
@@ -271,6 +274,33 @@ class TestFailures:
 
     assert 1 in error.ranks
     assert 'without a word' in str(error) or 'rank 1' in str(error)
+
+  def test_the_supervisor_is_killed(self, tmp_path):
+    # Given a rank that stops and a supervisor that is killed, when nobody
+    # waits any more, then the keepers end everything on their own.
+    job = tmp_path
+    image = testing.compile_layer(LAYERS[4], **SIZES)
+    inputs = testing.make_inputs(LAYERS[4], precision.PrecisionPolicy())
+    mpi_launcher.write_job(
+        job, image, inputs, 1.0, drills={0: ('stopped_at_put', 2)}
+    )
+    before = _orphans()
+    text = (
+        'import pathlib, sys; from parity_tests import mpi_launcher as m; '
+        'm.run_job(pathlib.Path(sys.argv[1]))'
+    )
+    path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    process = subprocess.Popen(
+        [sys.executable, '-c', text, str(job)],
+        env=dict(os.environ, PYTHONPATH=path),
+    )
+    while not (job / 'rank0' / 'segments.json').exists():
+      assert process.poll() is None
+      time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+    Failing(job).check_nothing_left(before)
 
   def test_bad_input_of_one_rank(self, failing):
     def edit(job):

@@ -79,6 +79,7 @@ class Keeper:
     self._deadline_s = request['deadline_s']
     self._patience = mpi_job.Patience(self._deadline_s + GRACE_S)
     self._lost_patience = mpi_job.Patience(GRACE_S)
+    self._alone_patience = mpi_job.Patience(self._deadline_s + GRACE_S)
     self._segments: set[str] = set()
 
   def _lost(self) -> list[mpi_job.Ending]:
@@ -101,6 +102,11 @@ class Keeper:
           'stopped',
           f'{lost[0].text} (rank {self._rank} was {phase} and did not answer)',
           lost[0].ranks,
+      )
+    sign = mpi_job.supervisor_sign(self._job)
+    if self._alone_patience.over(sign) and sign is not None:
+      return self._ending(
+          'stopped', f'rank {self._rank}: nobody waits for it any more', ()
       )
     if self._patience.over(beats):
       return self._ending(
