@@ -97,7 +97,7 @@ class Keeper:
     """Returns how the rank must be ended now, if it must."""
     beats, phase = self._pulse.read()
     lost = self._lost()
-    if lost and self._lost_patience.over(lost[0]):
+    if lost and self._lost_patience.over(True):
       return self._ending(
           'stopped',
           f'{lost[0].text} (rank {self._rank} was {phase} and did not answer)',
@@ -184,8 +184,8 @@ def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
           for rank in missing
       ]
       raise rank_runtime.RankError(
-          f'{rank_runtime.name_ranks(missing)} '
-          f'{"were not ready" if all(started) else "did not start"} within '
+          f'{rank_runtime.name_ranks(missing)} did not '
+          f'{"get ready" if all(started) else "start"} within '
           f'{request["deadline_s"]:g} s',
           missing,
       )

@@ -132,13 +132,14 @@ class MpiTransport:
     self._counts.Flush(rank)
 
   def sync(self) -> None:
+    self._beat('running', -1)
     for window in self._windows:
       window.Sync()
 
   def progress(self) -> None:
-    self._beat('running', -1)
+    # A probe lets MPI serve the others, where their puts need this process.
     self._comm.Iprobe()
-    self._counts.Sync()
+    self.sync()
     self._check()
 
   def close(self) -> None:
