@@ -178,10 +178,10 @@ $(VENV)/core.stamp: $(VENV)/venv.stamp pyproject.toml $(NATIVE)
 
 # A changed source does not change what the extras are.
 $(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[mindspore,test,dev]'
+	$(INSTALL) --editable '.[mindspore,mpi,test,dev]'
 	@touch $@
 
 $(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[test]'
+	$(INSTALL) --editable '.[mpi,test]'
 	$(PIP) --upgrade chex
 	@touch $@

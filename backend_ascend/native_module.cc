@@ -7,6 +7,7 @@ namespace nb = nanobind;
 namespace hpmoe {
 void BindKernels(nb::module_& m);
 void BindProofs(nb::module_& m);
+void BindRanks(nb::module_& m);
 void BindRuntime(nb::module_& m);
 }  // namespace hpmoe
 
@@ -14,5 +15,6 @@ NB_MODULE(_native, m) {
   m.doc() = "Native part of backend_ascend.";
   hpmoe::BindKernels(m);
   hpmoe::BindProofs(m);
+  hpmoe::BindRanks(m);
   hpmoe::BindRuntime(m);
 }

@@ -13,20 +13,6 @@ bool IsPacked(Form form) {
   return form == Form::kSlicePut || form == Form::kExpertTile;
 }
 
-void Poison(const Plan& plan, Form form, const Array& array) {
-  for (int64_t slab = 0; slab < array.slabs; ++slab) {
-    const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
-    char* const begin = array.At(slab, 0, 0);
-    if (array.element_bytes == 2) {
-      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
-                  kPoisonBf16);
-    } else {
-      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols,
-                  BitsFloat(kPoison));
-    }
-  }
-}
-
 // Points the layer at the buffers of the image's direction.
 void PlaceBuffers(const LaunchTensors& tensors, bool poison, Layer* layer) {
   const ImageHeader& image = *layer->image;
@@ -68,6 +54,21 @@ void PlaceWorkspace(bool poison, Prepared* prepared, Layer* layer) {
 
 }  // namespace
 
+void Poison(const Plan& plan, Form form, const Array& array) {
+  for (int64_t i = 0; i < array.slabs; ++i) {
+    const int64_t slab = array.first + i;
+    const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
+    char* const begin = array.At(slab, 0, 0);
+    if (array.element_bytes == 2) {
+      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
+                  kPoisonBf16);
+    } else {
+      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols,
+                  BitsFloat(kPoison));
+    }
+  }
+}
+
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer, bool poison) {
   Plan& plan = prepared->plan;
@@ -79,6 +80,7 @@ Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
             tensors.row_of_slot);
   *layer = {};
   layer->image = view.header;
+  layer->ranks_held = view.header->num_ranks;
   layer->plan = &plan;
   layer->topk_weights = tensors.topk_weights;
   layer->isa = isa;

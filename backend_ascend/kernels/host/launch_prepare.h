@@ -31,6 +31,9 @@ constexpr uint16_t kPoisonBf16 = kPoison >> 16;
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer, bool poison = true);
 
+// Poisons what tasks of a form will write in an array.
+void Poison(const Plan& plan, Form form, const Array& array);
+
 }  // namespace hpmoe
 
 #endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_

@@ -1,5 +1,6 @@
 #include "backend_ascend/kernels/host/plan.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
@@ -15,14 +16,21 @@ Status Refuse(const char* format, ...) {
   return status;
 }
 
-Status CheckIds(const ImageHeader& image, const int32_t* topk_ids) {
+// The ranks whose ids are at hand.
+struct Ranks {
+  int32_t first, count;
+};
+
+Status CheckIds(const ImageHeader& image, const Ranks& ranks,
+                const int32_t* topk_ids) {
   const int64_t slots = int64_t{image.num_tokens} * image.top_k;
-  for (int64_t i = 0; i < image.num_ranks * slots; ++i) {
+  for (int64_t i = 0; i < ranks.count * slots; ++i) {
     if (topk_ids[i] >= 0 && topk_ids[i] < image.num_experts) continue;
     return Refuse(
         "topk_ids: expected ids in [0, %d), got %d at rank %d, token %d, "
         "slot %d",
-        image.num_experts, topk_ids[i], static_cast<int>(i / slots),
+        image.num_experts, topk_ids[i],
+        static_cast<int>(ranks.first + i / slots),
         static_cast<int>(i % slots / image.top_k),
         static_cast<int>(i % image.top_k));
   }
@@ -30,23 +38,24 @@ Status CheckIds(const ImageHeader& image, const int32_t* topk_ids) {
 }
 
 // A stable counting sort of each rank's slots by expert.
-void SortSlots(const ImageHeader& image, const int32_t* topk_ids, Plan* plan) {
+void SortSlots(const ImageHeader& image, const Ranks& ranks,
+               const int32_t* topk_ids, Plan* plan) {
   const int64_t slots = int64_t{image.num_tokens} * image.top_k;
   const int64_t experts = image.num_experts;
+  const auto slice = [&](int64_t i) {
+    return (ranks.first + i / slots) * experts + topk_ids[i];
+  };
   plan->counts.assign(image.num_ranks * experts, 0);
-  for (int64_t i = 0; i < image.num_ranks * slots; ++i) {
-    ++plan->counts[i / slots * experts + topk_ids[i]];
-  }
+  for (int64_t i = 0; i < ranks.count * slots; ++i) ++plan->counts[slice(i)];
   plan->slice_begin.assign(plan->counts.size() + 1, 0);
   for (size_t s = 0; s < plan->counts.size(); ++s) {
     plan->slice_begin[s + 1] = plan->slice_begin[s] + plan->counts[s];
   }
   std::vector<int64_t> next(plan->slice_begin.begin(),
                             plan->slice_begin.end() - 1);
-  plan->slice_slots.resize(image.num_ranks * slots);
-  for (int64_t i = 0; i < image.num_ranks * slots; ++i) {
-    const int64_t at = next[i / slots * experts + topk_ids[i]]++;
-    plan->slice_slots[at] = static_cast<int32_t>(i % slots);
+  plan->slice_slots.resize(ranks.count * slots);
+  for (int64_t i = 0; i < ranks.count * slots; ++i) {
+    plan->slice_slots[next[slice(i)]++] = static_cast<int32_t>(i % slots);
   }
 }
 
@@ -102,14 +111,15 @@ Status PlaceSlices(const ImageHeader& image, Plan* plan) {
   return Status{};
 }
 
-void PlaceSlots(const ImageHeader& image, Plan* plan) {
+void PlaceSlots(const ImageHeader& image, const Ranks& ranks, Plan* plan) {
   const int64_t slots = int64_t{image.num_tokens} * image.top_k;
-  plan->row_of_slot.resize(image.num_ranks * slots);
-  for (size_t s = 0; s < plan->counts.size(); ++s) {
-    const int64_t rank = static_cast<int64_t>(s) / image.num_experts;
+  const int64_t experts = image.num_experts;
+  plan->row_of_slot.resize(ranks.count * slots);
+  for (int64_t i = 0; i < ranks.count * experts; ++i) {
+    const int64_t s = ranks.first * experts + i;
     for (int32_t j = 0; j < plan->counts[s]; ++j) {
       const int32_t slot = plan->slice_slots[plan->slice_begin[s] + j];
-      plan->row_of_slot[rank * slots + slot] = plan->row_base[s] + j;
+      plan->row_of_slot[i / experts * slots + slot] = plan->row_base[s] + j;
     }
   }
 }
@@ -141,18 +151,72 @@ Status CheckBijection(const ImageHeader& image, const int32_t* topk_ids,
   return Status{};
 }
 
+// Checks the ids of the ranks, counts and sorts them.
+Status Sort(const ImageHeader& image, const Ranks& ranks,
+            const int32_t* topk_ids, Plan* plan) {
+  const Status status = CheckIds(image, ranks, topk_ids);
+  if (status.code != 0) return status;
+  SortSlots(image, ranks, topk_ids, plan);
+  return CheckDistinct(image, *plan);
+}
+
+// Every slot of every rank counts once, the rank's own as it counted them.
+Status CheckCounts(const ImageHeader& image, int32_t rank,
+                   const int32_t* counts, const Plan& own) {
+  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
+  for (int32_t r = 0; r < image.num_ranks; ++r) {
+    const int32_t* const row = counts + int64_t{r} * image.num_experts;
+    int64_t sum = 0;
+    bool valid = true;
+    for (int32_t e = 0; e < image.num_experts; ++e) {
+      sum += row[e];
+      valid = valid && row[e] >= 0 &&
+              (r != rank ||
+               row[e] == own.counts[int64_t{r} * image.num_experts + e]);
+    }
+    if (valid && sum == slots) continue;
+    return Refuse("counts: expected the %lld slots of rank %d, got %lld others",
+                  static_cast<long long>(slots), r,
+                  static_cast<long long>(sum));
+  }
+  return Status{};
+}
+
 }  // namespace
 
 Status MakePlan(const ImageHeader& image, const int32_t* topk_ids, Plan* plan) {
-  Status status = CheckIds(image, topk_ids);
-  if (status.code != 0) return status;
-  SortSlots(image, topk_ids, plan);
-  status = CheckDistinct(image, *plan);
+  const Ranks all = {0, image.num_ranks};
+  Status status = Sort(image, all, topk_ids, plan);
   if (status.code != 0) return status;
   status = PlaceSlices(image, plan);
   if (status.code != 0) return status;
-  PlaceSlots(image, plan);
+  PlaceSlots(image, all, plan);
   return CheckBijection(image, topk_ids, *plan);
+}
+
+Status CountSlots(const ImageHeader& image, int32_t rank,
+                  const int32_t* topk_ids, int32_t* counts) {
+  Plan plan;
+  const Status status = Sort(image, {rank, 1}, topk_ids, &plan);
+  if (status.code != 0) return status;
+  std::copy_n(plan.counts.begin() + int64_t{rank} * image.num_experts,
+              image.num_experts, counts);
+  return status;
+}
+
+Status MakeRankPlan(const ImageHeader& image, int32_t rank,
+                    const int32_t* topk_ids, const int32_t* counts,
+                    Plan* plan) {
+  const Ranks own = {rank, 1};
+  Status status = Sort(image, own, topk_ids, plan);
+  if (status.code != 0) return status;
+  status = CheckCounts(image, rank, counts, *plan);
+  if (status.code != 0) return status;
+  plan->counts.assign(counts, counts + plan->counts.size());
+  status = PlaceSlices(image, plan);
+  if (status.code != 0) return status;
+  PlaceSlots(image, own, plan);
+  return status;
 }
 
 }  // namespace hpmoe

@@ -30,6 +30,14 @@ struct Plan {
 // expert.  Verifies that every valid row is hit exactly once.
 Status MakePlan(const ImageHeader& image, const int32_t* topk_ids, Plan* plan);
 
+// The same in two steps, for a rank that knows only its own `topk_ids`, [T, K].
+// First its row of counts, [E].  Then, from all ranks' `counts`, [R, E], a plan
+// whose row_of_slot, [T, K], and slice_slots are those of the rank.
+Status CountSlots(const ImageHeader& image, int32_t rank,
+                  const int32_t* topk_ids, int32_t* counts);
+Status MakeRankPlan(const ImageHeader& image, int32_t rank,
+                    const int32_t* topk_ids, const int32_t* counts, Plan* plan);
+
 }  // namespace hpmoe
 
 #endif  // BACKEND_ASCEND_KERNELS_HOST_PLAN_H_

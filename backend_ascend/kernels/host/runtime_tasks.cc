@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace hpmoe {
 
@@ -51,7 +52,7 @@ bool IsWeighted(const TaskDesc& task, const Layer& layer) {
 // The weights of the task's rows, or null where it does not apply them.
 const float* RowWeights(const TaskDesc& task, const Layer& layer, int64_t row) {
   if (!IsWeighted(task, layer)) return nullptr;
-  return layer.header_weight + int64_t{task.rank} * layer.image->num_rows + row;
+  return layer.header_weight + layer.RowAt(task.rank, row);
 }
 
 int64_t SliceOf(const TaskDesc& task, int32_t source, const Layer& layer) {
@@ -76,19 +77,103 @@ int32_t RealEnd(const TaskDesc& task, const Layer& layer) {
   return layer.plan->counts[SliceOf(task, source, layer)];
 }
 
+// Where a dispatch writes consecutive rows and their headers.
+struct RowsOut {
+  char* rows;
+  int32_t* slots;
+  float* weights;
+};
+
+void WriteSentRows(const TaskDesc& task, const Layer& layer, int32_t count,
+                   const RowsOut& out) {
+  const Array& to = Written(task, layer);
+  const int64_t row_bytes = to.cols * to.element_bytes;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t slot = SentSlot(task, layer, i);
+    const float weight = layer.topk_weights[layer.SlotAt(task.rank, slot)];
+    WriteSentRow(task, layer, slot / layer.image->top_k, weight,
+                 out.rows + i * row_bytes);
+    out.slots[i] = slot;
+    out.weights[i] = weight;
+  }
+}
+
+// To another address space: the rows of a task land side by side, so they go
+// as one put, and their headers as two.
+void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
+              int32_t owner) {
+  const Array& to = Written(task, layer);
+  const int64_t row_bytes = to.cols * to.element_bytes;
+  const int64_t row = FirstRow(task, layer);
+  std::vector<char> rows(count * row_bytes);
+  std::vector<int32_t> slots(count);
+  std::vector<float> weights(count);
+  WriteSentRows(task, layer, count,
+                {rows.data(), slots.data(), weights.data()});
+  const HeapLayout& heap = *layer.heap;
+  const int64_t at = heap.buffers[kKinds[task.kind].written];
+  layer.transport->Put(owner, at + row * row_bytes, rows.data(),
+                       count * row_bytes);
+  layer.transport->Put(owner, heap.header_slot + row * 4, slots.data(),
+                       int64_t{count} * 4);
+  layer.transport->Put(owner, heap.header_weight + row * 4, weights.data(),
+                       int64_t{count} * 4);
+  layer.transport->Flush(owner);
+}
+
 void PutRows(const TaskDesc& task, const Layer& layer) {
   const int32_t count = RealRows(task, layer).count();
   const int32_t owner = layer.Owner(task.expert);
-  const int64_t first = FirstRow(task, layer);
-  for (int32_t i = 0; i < count; ++i) {
-    const int32_t slot = SentSlot(task, layer, i);
-    const float weight = layer.topk_weights[task.rank * layer.Slots() + slot];
-    const int64_t row = first + i;
-    WriteSentRow(task, layer, slot / layer.image->top_k, weight,
-                 Written(task, layer).At(owner, row, 0));
-    const int64_t header = int64_t{owner} * layer.image->num_rows + row;
-    layer.header_slot[header] = slot;
-    layer.header_weight[header] = weight;
+  if (!layer.Holds(owner)) return SendRows(task, layer, count, owner);
+  const int64_t row = FirstRow(task, layer);
+  const int64_t header = layer.RowAt(owner, row);
+  WriteSentRows(task, layer, count,
+                {Written(task, layer).At(owner, row, 0),
+                 layer.header_slot + header, layer.header_weight + header});
+}
+
+// Consecutive rows of an expert that land on consecutive slots of a source.
+struct HomeRun {
+  int32_t row, source, slot, count;
+
+  bool Continues(int32_t next_row, int32_t next_source,
+                 int32_t next_slot) const {
+    return next_row == row + count && next_source == source &&
+           next_slot == slot + count;
+  }
+};
+
+// To another address space, from where the rows stay.
+void SendHome(const TaskDesc& task, const Layer& layer, const HomeRun& run) {
+  if (run.count == 0) return;
+  const Array& rows = Left(task, layer);
+  const int64_t row_bytes = rows.cols * rows.element_bytes;
+  const HeapLayout& heap = *layer.heap;
+  const int64_t at = heap.buffers[kKinds[task.kind].written];
+  layer.transport->Put(run.source, at + run.slot * row_bytes,
+                       rows.At(task.rank, run.row, 0), run.count * row_bytes);
+  if (layer.d_slot_weight == nullptr) return;
+  layer.transport->Put(run.source, heap.d_slot_weight + int64_t{run.slot} * 4,
+                       layer.d_row_weight + layer.RowAt(task.rank, run.row),
+                       run.count * 4);
+}
+
+void SendRowsHome(const TaskDesc& task, const Layer& layer) {
+  HomeRun run = {0, task.rank, 0, 0};
+  std::vector<bool> reached(layer.image->num_ranks, false);
+  ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
+    if (layer.Holds(source)) return;
+    if (run.Continues(row, source, slot)) {
+      ++run.count;
+      return;
+    }
+    SendHome(task, layer, run);
+    run = {row, source, slot, 1};
+    reached[source] = true;
+  });
+  SendHome(task, layer, run);
+  for (int32_t rank = 0; rank < layer.image->num_ranks; ++rank) {
+    if (reached[rank]) layer.transport->Flush(rank);
   }
 }
 
@@ -97,13 +182,15 @@ void PutHome(const TaskDesc& task, const Layer& layer) {
   const Array& home = Written(task, layer);
   const size_t row_bytes = rows.cols * rows.element_bytes;
   ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
+    if (!layer.Holds(source)) return;
     std::memcpy(home.At(source, slot, 0), rows.At(task.rank, row, 0),
                 row_bytes);
     if (layer.d_slot_weight != nullptr) {
-      layer.d_slot_weight[source * layer.Slots() + slot] =
-          layer.d_row_weight[int64_t{task.rank} * rows.rows + row];
+      layer.d_slot_weight[layer.SlotAt(source, slot)] =
+          layer.d_row_weight[layer.RowAt(task.rank, row)];
     }
   });
+  if (layer.transport != nullptr) SendRowsHome(task, layer);
 }
 
 // A token's weight gradients came home with its rows, or are dots of its row
@@ -117,7 +204,7 @@ void WeightDots(const TaskDesc& task, const Layer& layer) {
     auto* out =
         reinterpret_cast<float*>(Written(task, layer).At(task.rank, token, 0));
     if (layer.d_slot_weight != nullptr) {
-      std::copy_n(layer.d_slot_weight + task.rank * layer.Slots() + slot, top_k,
+      std::copy_n(layer.d_slot_weight + layer.SlotAt(task.rank, slot), top_k,
                   out);
       continue;
     }
@@ -252,8 +339,10 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
   tile.dtype = StoredAs(layer);
   float* const sums = layer.sums[kKinds[task.kind].written];
   if (sums != nullptr) {
-    tile.carry = sums + (task.expert * out.rows + task.row_begin) * out.cols +
-                 task.col_begin;
+    tile.carry =
+        sums +
+        ((task.expert - out.first) * out.rows + task.row_begin) * out.cols +
+        task.col_begin;
     tile.ld_carry = out.cols;
     tile.carry_in = task.peer > 0;
     tile.carry_out = task.peer + 1 < LinksOf(*layer.image);
@@ -300,7 +389,7 @@ SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer) {
   tile.cols = width;
   tile.row_weight = RowWeights(task, layer, row);
   if (layer.d_row_weight != nullptr) {
-    tile.d_row_weight = layer.d_row_weight + task.rank * grad.rows + row;
+    tile.d_row_weight = layer.d_row_weight + layer.RowAt(task.rank, row);
   }
   tile.dtype = StoredAs(layer);
   tile.activation = static_cast<ActivationKind>(layer.image->activation);
@@ -314,7 +403,7 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   CombineTile tile{};
   tile.returned = rows.At(task.rank, slot, task.col_begin);
   if (IsWeighted(task, layer)) {
-    tile.weights = layer.topk_weights + task.rank * layer.Slots() + slot;
+    tile.weights = layer.topk_weights + layer.SlotAt(task.rank, slot);
   }
   tile.y = out.At(task.rank, task.row_begin, task.col_begin);
   tile.ld = rows.cols;

@@ -3,12 +3,14 @@
 #ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_
 #define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_
 
+#include <cassert>
 #include <cstdint>
 
 #include "backend_ascend/kernels/host/gemm.h"
 #include "backend_ascend/kernels/host/image_loader.h"
 #include "backend_ascend/kernels/host/plan.h"
 #include "backend_ascend/kernels/host/tile_kernels.h"
+#include "backend_ascend/kernels/host/transport.h"
 #include "backend_ascend/kernels/image.h"
 
 namespace hpmoe {
@@ -39,15 +41,18 @@ extern const KindWork kWorks[kNumTaskKinds];
 
 // A dense row-major array [slabs, rows, cols] of the heap.  A slab is a rank,
 // or the expert of a weight: experts are dealt to ranks in order, so
-// [R, L, ...] is [E, ...].
+// [R, L, ...] is [E, ...].  A rank in a process of its own holds only its own
+// slabs, of which `first` is the first.
 struct Array {
   char* data;
   int64_t slabs, rows, cols;
   int64_t element_bytes;
+  int64_t first = 0;
 
   int64_t bytes() const { return slabs * rows * cols * element_bytes; }
   char* At(int64_t slab, int64_t row, int64_t col) const {
-    return data + ((slab * rows + row) * cols + col) * element_bytes;
+    assert(slab >= first && slab < first + slabs);
+    return data + (((slab - first) * rows + row) * cols + col) * element_bytes;
   }
 };
 
@@ -65,11 +70,11 @@ struct LaunchTensors {
   void* buffers[kNumBuffers];
 };
 
-// All that a task reads and writes.
+// All that a task reads and writes.  R below is the ranks held.
 struct Layer {
   const ImageHeader* image;
   const Plan* plan;
-  const float* topk_weights;
+  const float* topk_weights;  // [R, T * K]
   Array buffers[kNumBuffers];
   int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
   float* header_weight;  // [R, N]
@@ -80,7 +85,24 @@ struct Layer {
   float* sums[kNumBuffers];  // float32 sums of a weight gradient between the
                              // links of its chain, or null
   Isa isa;
+  // Ranks of this address space: all of them, or one and the way to the others.
+  int32_t first_rank;
+  int32_t ranks_held;
+  Transport* transport;    // null where all ranks are held
+  const HeapLayout* heap;  // of the other ranks
 
+  bool Holds(int32_t rank) const {
+    return rank >= first_rank && rank < first_rank + ranks_held;
+  }
+  // Into [R, N] and [R, T * K].
+  int64_t RowAt(int32_t rank, int64_t row) const {
+    assert(Holds(rank));
+    return int64_t{rank - first_rank} * image->num_rows + row;
+  }
+  int64_t SlotAt(int32_t rank, int64_t slot) const {
+    assert(Holds(rank));
+    return (rank - first_rank) * Slots() + slot;
+  }
   int64_t Slots() const { return int64_t{image->num_tokens} * image->top_k; }
   int32_t Owner(int32_t expert) const {
     return expert / (image->num_experts / image->num_ranks);
@@ -134,8 +156,7 @@ void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {
       return plan.row_base[at] + plan.counts[at];
     };
     while (whole_expert && row >= slice_end()) ++source;
-    const int32_t slot =
-        layer.header_slot[int64_t{task.rank} * image.num_rows + row];
+    const int32_t slot = layer.header_slot[layer.RowAt(task.rank, row)];
     if (slot < 0) continue;
     visit(row, source, slot);
   }
