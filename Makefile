@@ -183,5 +183,5 @@ $(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 
 $(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	$(INSTALL) --editable '.[mpi,test]'
-	$(PIP) --upgrade chex
+	$(PIP) --upgrade chex jax numpy
 	@touch $@

@@ -136,13 +136,9 @@ class _Tree:
   def deps(self, label: str) -> set[str]:
     """Returns the labels that the files of `label` import."""
     imported = {q for p in self.targets[label] for q in self.graph[p].project}
-    if label == _label(import_graph.EXTENSION_SOURCE):
+    if label in EXTENSIONS:
       # Kernels register by linking, not by an #include.
-      imported |= {
-          p
-          for p in self.graph
-          if p.endswith('.cc') and not p.endswith(('_test.cc', '_fuzz.cc'))
-      }
+      imported |= {p for p in self.graph if _linked(p, EXTENSIONS[label])}
     return {_label(path) for path in imported} - {label}
 
   def requirement_labels(self, paths: list[str]) -> set[str]:
@@ -158,9 +154,8 @@ def _rule(tree: _Tree, label: str, paths: list[str]) -> Rule:
     return _cc_rule(tree, label, paths)
   (path,) = paths
   test = _test(path)
-  extension = _label(import_graph.EXTENSION_SOURCE)
   deps = tree.deps(label)
-  data = {extension} & deps
+  data = EXTENSIONS.keys() & deps
   if 'testdata' in (tree.root / path).read_text():
     data |= _testdata(tree.root)
   imported = [path, 'conftest.py'] if test else [path]
@@ -185,7 +180,7 @@ def _cc_rule(tree: _Tree, label: str, paths: list[str]) -> Rule:
       'hdrs': headers,
       'deps': tree.deps(label),
   }
-  if paths == [import_graph.EXTENSION_SOURCE]:
+  if label in EXTENSIONS:
     return _made('nanobind_extension', label, attributes)
   if paths[0].endswith('_binding.cc'):
     return _made('nanobind_library', label, attributes)
@@ -253,9 +248,26 @@ def _distribution(requirement: str) -> str:
 def _label(path: str) -> str:
   folder, _, name = path.rpartition('/')
   stem, _, suffix = name.rpartition('.')
-  if path == import_graph.EXTENSION_SOURCE:
-    return f'//{folder}:{import_graph.EXTENSION.rpartition(".")[2]}'
+  for module, source in import_graph.EXTENSIONS.items():
+    if path == source:
+      return f'//{folder}:{module.rpartition(".")[2]}'
   return f'//{folder}:{stem}{"" if suffix == "py" else "_cc"}'
+
+
+def _linked(path: str, source: str) -> bool:
+  """Returns whether the extension of `source` links the C++ file `path`.
+
+  It links what lies beside or below it, and the libraries of the extension
+  whose folder it lies in; bindings are those of one extension only.
+  """
+  if not path.endswith('.cc') or path.endswith(('_test.cc', '_fuzz.cc')):
+    return False
+  folders = {s.rpartition('/')[0] + '/': s for s in EXTENSIONS.values()}
+  owner = max((f for f in folders if path.startswith(f)), key=len)
+  if folders[owner] == source:
+    return True
+  library = not path.endswith(('_binding.cc', '_module.cc'))
+  return library and source.startswith(owner)
 
 
 def _folder(label: str) -> str:
@@ -273,6 +285,9 @@ def _label_order(label: str) -> tuple:
 
 def _cc_last(item: tuple[str, list[str]]) -> tuple[bool, str]:
   return not item[1][0].endswith('.py'), item[0]
+
+
+EXTENSIONS = {_label(s): s for s in import_graph.EXTENSIONS.values()}
 
 
 # --- From and to text -------------------------------------------------------

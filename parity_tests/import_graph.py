@@ -22,9 +22,13 @@ FOLDERS = (
 )
 SUFFIXES = ('.py', '.cc', '.h')
 
-# The extension module has no Python file: the C++ file that defines it.
-EXTENSION = 'backend_ascend._native'
-EXTENSION_SOURCE = 'backend_ascend/native_module.cc'
+# Extension modules have no Python file: the C++ files that define them.
+EXTENSIONS = {
+    'backend_ascend._native': 'backend_ascend/native_module.cc',
+    'backend_ascend.frontends._jax_ffi': (
+        'backend_ascend/frontends/jax_ffi_module.cc'
+    ),
+}
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -112,8 +116,8 @@ def _resolve(
   """Returns the file that `from module import name` reads."""
   candidates = [f'{module}.{name}'] if name else []
   for dotted in [*candidates, module]:
-    if dotted == EXTENSION:
-      return EXTENSION_SOURCE
+    if dotted in EXTENSIONS:
+      return EXTENSIONS[dotted]
     stem = dotted.replace('.', '/')
     for path in (f'{stem}.py', f'{stem}/__init__.py'):
       if (root / path).is_file():

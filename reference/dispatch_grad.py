@@ -3,19 +3,15 @@
 import jax.numpy as jnp
 
 from reference import array_typing as at
-from reference import config as config_lib
-from reference import dispatch
 from reference import inner_product
+from reference import movement
 from reference import numerics
 from reference import precision
-from reference import token_order
 
 
 def dispatch_grad(
-    config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
-    topk_ids: at.Int32[at.Array, 'R T K'],
+    moves: movement.Movement,
     topk_weights: at.Float[at.Array, 'R T K'],
     dy: at.Float[at.Array, 'R T D'],
 ) -> at.Float[at.Array, 'R N D']:
@@ -26,21 +22,18 @@ def dispatch_grad(
   the last valid row.
 
   Args:
-    config: sizes.
     policy: placement and dtypes.
-    plan: addresses of the rows.
-    topk_ids: `[R, T, K]` int32.
+    moves: how rows travel.
     topk_weights: `[R, T, K]` float32; not read at 'before_down'.
     dy: `[R, T, D]` storage.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  rows = dispatch.dispatch(config, plan, topk_ids, dy)
+  rows = moves.dispatch(dy)
   if policy.placement == 'before_down':
     return rows
-  weight = dispatch.row_weight(config, plan, topk_ids, topk_weights)
-  weight = numerics.widen(policy, weight)[..., None]
+  weight = numerics.widen(policy, moves.row_weight(topk_weights))[..., None]
   return numerics.store(policy, weight * numerics.widen(policy, rows))
 
 

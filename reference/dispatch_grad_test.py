@@ -1,5 +1,7 @@
 """Tests of dispatch_grad."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,11 +9,18 @@ import pytest
 
 from reference import config as config_lib
 from reference import dispatch_grad
+from reference import movement
 from reference import precision
 from reference import test_util
 from reference import token_order
 
-run = jax.jit(dispatch_grad.dispatch_grad, static_argnums=(0, 1))
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(policy, dy):
+  plan = token_order.plan(CONFIG, IDS)
+  moves = movement.by_address(CONFIG, plan, IDS)
+  return dispatch_grad.dispatch_grad(policy, moves, WEIGHTS, dy)
+
 
 # Owner 0 holds expert 0 of slots (0,0,1), (0,1,0); owner 1 expert 2 of (0,0,0).
 CONFIG = config_lib.MoEConfig(2, 1, 4, 2, 3, 1, capacity=3)
@@ -29,8 +38,7 @@ def test_rows_are_weighted_where_combine_was(placement, storage):
   rng = test_util.generator(placement)
   dy = jnp.asarray(rng.normal(size=(2, 1, 3)), storage)
   # When.
-  plan = token_order.plan(CONFIG, IDS)
-  out = run(CONFIG, policy, plan, IDS, WEIGHTS, dy)
+  out = run(policy, dy)
   # Then: one product in float32, one rounding; zero past the last row.
   expected = np.zeros((2, 3, 3), np.float32)
   for owner, rows in enumerate(SOURCES):

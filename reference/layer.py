@@ -8,8 +8,8 @@ import numpy as np
 from reference import array_typing as at
 from reference import combine
 from reference import config as config_lib
-from reference import dispatch
 from reference import expert_gemm
+from reference import movement
 from reference import numerics
 from reference import precision
 from reference import swiglu
@@ -54,24 +54,52 @@ def forward(
   )
   _check_widening(policy, x=x, w_gate_up=w_gate_up, w_down=w_down)
   plan = token_order.plan(config, topk_ids)
+  moves = movement.by_address(config, plan, topk_ids)
   x = x.astype(numerics.storage_dtype(policy))
-  expert_in = dispatch.dispatch(config, plan, topk_ids, x)
+  weights = topk_weights, w_gate_up, w_down
+  return plan._asdict() | stages(config, policy, plan, moves, x, *weights)
+
+
+def stages(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    plan: token_order.Plan,
+    moves: movement.Movement,
+    x: at.Float[at.Array, 'R T D'],
+    topk_weights: at.Float[at.Array, 'R T K'],
+    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+    w_down: at.Float[at.Array, 'R L F D'],
+) -> dict[str, at.Array]:
+  """Returns the tensors of `tensors.STAGES` by name, however rows travel.
+
+  Args:
+    config: sizes, as the expert GEMMs see them.
+    policy: dtypes, placement of the weights, activation.
+    plan: says the GEMMs which expert a row belongs to.
+    moves: how rows travel.
+    x: `[R, T, D]` storage.
+    topk_weights: `[R, T, K]` float32.
+    w_gate_up: `[R, L, D, 2F]` storage.
+    w_down: `[R, L, F, D]` storage.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  expert_in = moves.dispatch(x)
   gate_up = expert_gemm.expert_gemm(config, policy, plan, expert_in, w_gate_up)
   weight = None
   if policy.placement == 'before_down':
-    weight = dispatch.row_weight(config, plan, topk_ids, topk_weights)
+    weight = moves.row_weight(topk_weights)
   activation = swiglu.swiglu(policy, gate_up, weight)
   expert_out = expert_gemm.expert_gemm(config, policy, plan, activation, w_down)
-  returned = combine.return_rows(config, plan, topk_ids, expert_out)
-  y = combine.combine(policy, returned, topk_weights)
+  returned = moves.return_rows(expert_out)
   return dict(
-      plan._asdict(),
       expert_in=expert_in,
       gate_up=gate_up,
       activation=activation,
       expert_out=expert_out,
       returned=returned,
-      y=y,
+      y=combine.combine(policy, returned, topk_weights),
   )
 
 

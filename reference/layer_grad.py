@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from reference import array_typing as at
-from reference import combine
 from reference import combine_grad
 from reference import config as config_lib
-from reference import dispatch
 from reference import dispatch_grad
 from reference import expert_gemm_grad
 from reference import layer as layer_lib
+from reference import movement
 from reference import numerics
 from reference import precision
 from reference import swiglu_grad
@@ -60,10 +59,33 @@ def backward(
   _check_arguments(config, policy, forward, dy)
   dy = dy.astype(numerics.storage_dtype(policy))
   plan = token_order.Plan(*(forward[name] for name in tensors.PLAN))
-  ids, weights = forward['topk_ids'], forward['topk_weights']
-  d_expert_out = dispatch_grad.dispatch_grad(
-      config, policy, plan, ids, weights, dy
-  )
+  moves = movement.by_address(config, plan, forward['topk_ids'])
+  return gradients(config, policy, plan, moves, forward, dy)
+
+
+def gradients(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    plan: token_order.Plan,
+    moves: movement.Movement,
+    forward: Mapping[str, at.Array],
+    dy: at.Float[at.Array, 'R T D'],
+) -> dict[str, at.Array]:
+  """Returns the tensors of `tensors.BACKWARD` by name, however rows travel.
+
+  Args:
+    config: sizes, as the expert GEMMs see them.
+    policy: dtypes, placement of the weights, activation.
+    plan: says the GEMMs which expert a row belongs to.
+    moves: how rows travel.
+    forward: the tensors of `reads`, of which routing and plan are not read.
+    dy: `[R, T, D]` storage.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  weights = forward['topk_weights']
+  d_expert_out = dispatch_grad.dispatch_grad(policy, moves, weights, dy)
   d_activation, d_w_down = _gemm_grads(
       config,
       policy,
@@ -74,10 +96,8 @@ def backward(
   )
   row_weight = None
   if policy.placement == 'before_down':
-    row_weight = dispatch.row_weight(config, plan, ids, weights)
-  d_topk_weights = _weights_grad(
-      config, policy, plan, forward, dy, d_activation
-  )
+    row_weight = moves.row_weight(weights)
+  d_topk_weights = _weights_grad(policy, moves, forward, dy, d_activation)
   d_gate_up = swiglu_grad.swiglu_grad(
       policy, forward['gate_up'], d_activation, row_weight
   )
@@ -89,7 +109,7 @@ def backward(
       forward['w_gate_up'],
       d_gate_up,
   )
-  d_returned = combine.return_rows(config, plan, ids, d_expert_in)
+  d_returned = moves.return_rows(d_expert_in)
   return dict(
       dy=dy,
       d_expert_out=d_expert_out,
@@ -162,9 +182,8 @@ def _gemm_grads(
 
 
 def _weights_grad(
-    config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
+    moves: movement.Movement,
     forward: Mapping[str, at.Array],
     dy: at.Float[at.Array, 'R T D'],
     d_activation: at.Float[at.Array, 'R N F'],
@@ -175,8 +194,7 @@ def _weights_grad(
     grad = dispatch_grad.combine_weight_grad(policy, dy, forward['returned'])
     return grad.astype(dtype)
   of_row = swiglu_grad.row_weight_grad(policy, forward['gate_up'], d_activation)
-  of_row = of_row.astype(dtype)[..., None]
-  return combine.return_rows(config, plan, forward['topk_ids'], of_row)[..., 0]
+  return moves.return_rows(of_row.astype(dtype)[..., None])[..., 0]
 
 
 def _check_arguments(

@@ -34,19 +34,34 @@ def plan(
 
   Rows past the capacity get addresses like any other: see `check_capacity`.
   """
-  ids = topk_ids.reshape(config.num_ranks, -1)
-  ranks = jnp.arange(config.num_ranks, dtype=jnp.int32)[:, None]
-  counts = jnp.zeros((config.num_ranks, config.num_experts), jnp.int32)
-  counts = counts.at[ranks, ids].add(1)
+  counts = slot_counts(config, topk_ids)
   base = row_bases(config, counts)
+  return Plan(counts, base, slot_rows(topk_ids, counts, base))
+
+
+def slot_counts(
+    config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'ranks T K']
+) -> at.Int32[at.Array, 'ranks E']:
+  """Returns `[ranks, E]` int32 rows of each rank, of all or one, by expert."""
+  ids, ranks = _by_rank(topk_ids)
+  counts = jnp.zeros((len(ids), config.num_experts), jnp.int32)
+  return counts.at[ranks, ids].add(1)
+
+
+def slot_rows(
+    topk_ids: at.Int32[at.Array, 'ranks T K'],
+    counts: at.Int32[at.Array, 'ranks E'],
+    row_base: at.Int32[at.Array, 'ranks E'],
+) -> at.Int32[at.Array, 'ranks T K']:
+  """Returns `row_of_slot` `[ranks, T, K]` int32 of the same ranks' arrays."""
+  ids, ranks = _by_rank(topk_ids)
   # In a stable sort by expert, a slot's place less the first place of its
   # expert is the number of earlier slots of that rank and expert.
   order = jnp.argsort(ids, axis=-1, stable=True)
   places = jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
   place = jnp.zeros_like(ids).at[ranks, order].set(places)
-  offset = place - _exclusive_sum(counts, axis=1)[ranks, ids]
-  row_of_slot = base[ranks, ids] + offset
-  return Plan(counts, base, row_of_slot.reshape(topk_ids.shape))
+  offset = place - exclusive_sum(counts, axis=1)[ranks, ids]
+  return (row_base[ranks, ids] + offset).reshape(topk_ids.shape)
 
 
 def row_bases(
@@ -54,7 +69,7 @@ def row_bases(
 ) -> at.Int32[at.Array, 'R E']:
   """Returns `row_base` `[R, E]` int32 of `counts` `[R, E]` int32."""
   begin, _ = expert_rows(config, counts)
-  return begin.reshape(1, -1) + _exclusive_sum(counts, axis=0)
+  return begin.reshape(1, -1) + exclusive_sum(counts, axis=0)
 
 
 def expert_rows(
@@ -63,7 +78,7 @@ def expert_rows(
   """Returns `[R, L]` int32 begin and end of each expert's rows on its owner."""
   rows = jnp.sum(counts, axis=0, dtype=jnp.int32)
   rows = rows.reshape(config.num_ranks, config.experts_per_rank)
-  begin = _exclusive_sum(rows, axis=1)
+  begin = exclusive_sum(rows, axis=1)
   return begin, begin + rows
 
 
@@ -145,7 +160,15 @@ def check_capacity(config: config_lib.MoEConfig, plan_: Plan) -> None:
     )
 
 
-def _exclusive_sum(
+def exclusive_sum(
     a: at.Int32[at.Array, '*shape'], axis: int
 ) -> at.Int32[at.Array, '*shape']:
+  """Returns `[...]` int32 sums of what comes earlier along an axis."""
   return jnp.cumsum(a, axis=axis, dtype=jnp.int32) - a
+
+
+def _by_rank(
+    topk_ids: at.Int32[at.Array, 'ranks T K'],
+) -> tuple[at.Int32[at.Array, 'ranks T*K'], at.Int32[at.Array, 'ranks 1']]:
+  ids = topk_ids.reshape(topk_ids.shape[0], -1)
+  return ids, jnp.arange(len(ids), dtype=jnp.int32)[:, None]

@@ -12,7 +12,6 @@
 namespace hpmoe {
 namespace {
 
-
 // Tasks of one queue before the rank looks at its others.
 constexpr int64_t kMaxRun = 16;
 

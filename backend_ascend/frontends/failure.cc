@@ -1,0 +1,95 @@
+#include "backend_ascend/frontends/failure.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace hpmoe {
+namespace {
+
+std::string TaskText(const ImageView& view, int64_t index) {
+  const TaskDesc& task = view.tasks[index];
+  std::string text = KindName(task.kind);
+  text += " task " + std::to_string(index);
+  text += " (rank " + std::to_string(task.rank) + ", ";
+  if (task.expert >= 0) text += "expert " + std::to_string(task.expert) + ", ";
+  text += "row block " + std::to_string(task.row_block);
+  return text + ", column block " + std::to_string(task.col_block) + ")";
+}
+
+uint32_t Float32Bits(const char* data, int64_t float_bytes) {
+  uint16_t half = 0;
+  uint32_t bits = 0;
+  if (float_bytes == 4) {
+    std::memcpy(&bits, data, sizeof(bits));
+    return bits;
+  }
+  std::memcpy(&half, data, sizeof(half));
+  return uint32_t{half} << 16;
+}
+
+// Index of the first element whose exponent bits are all ones, or -1.
+int64_t FirstNonFinite(const char* data, int64_t float_bytes, int64_t count) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  constexpr int64_t kChunk = 1024;
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t end = std::min(count, begin + kChunk);
+    const auto bad = [&](int64_t i) {
+      const uint32_t bits = Float32Bits(data + i * float_bytes, float_bytes);
+      return (bits & kExponent) == kExponent;
+    };
+    // Without a branch inside, so that it becomes vector code.
+    bool any = false;
+    for (int64_t i = begin; i < end; ++i) any |= bad(i);
+    for (int64_t i = begin; any && i < end; ++i) {
+      if (bad(i)) return i;
+    }
+  }
+  return -1;
+}
+
+std::string IndexText(int64_t flat, const std::vector<int64_t>& shape) {
+  std::string text = ")";
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    text = std::to_string(flat % shape[axis]) + text;
+    flat /= shape[axis];
+    if (axis > 0) text = ", " + text;
+  }
+  return "(" + text;
+}
+
+}  // namespace
+
+std::string FailureText(const ImageView& view, const Diagnosis& diagnosis) {
+  const bool deadline = diagnosis.reason == StopReason::kDeadline;
+  const std::string reason = deadline ? "deadline: " : "deadlock: ";
+  if (diagnosis.task < 0) {
+    return reason + "no task ended in time and none is blocked";
+  }
+  std::string suspects;
+  for (int32_t i = 0; i < diagnosis.num_suspects; ++i) {
+    suspects += (i == 0 ? "" : "; ") + TaskText(view, diagnosis.suspects[i]);
+  }
+  return reason + TaskText(view, diagnosis.task) + " waits for event " +
+         std::to_string(diagnosis.event) + ": expected " +
+         std::to_string(diagnosis.expected) + ", got " +
+         std::to_string(diagnosis.actual) + "; not signalled by: " +
+         (suspects.empty() ? "no task of the image" : suspects);
+}
+
+std::string NonFiniteText(const char* name, const void* data,
+                          int64_t float_bytes,
+                          const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  const char* const bytes = static_cast<const char*>(data);
+  const int64_t at = FirstNonFinite(bytes, float_bytes, count);
+  if (at < 0) return "";
+  const uint32_t bits = Float32Bits(bytes + at * float_bytes, float_bytes);
+  const bool nan = (bits & 0x007FFFFF) != 0;
+  const char* const value = nan ? "nan" : (bits >> 31) != 0 ? "-inf" : "inf";
+  return std::string(name) + ": expected finite values, got " + value + " at " +
+         IndexText(at, shape);
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,26 @@
+// What a failed launch says, word for word what runtime.py says.
+
+#ifndef BACKEND_ASCEND_FRONTENDS_FAILURE_H_
+#define BACKEND_ASCEND_FRONTENDS_FAILURE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend_ascend/kernels/host/image_loader.h"
+#include "backend_ascend/kernels/host/launch.h"
+
+namespace hpmoe {
+
+// As str(runtime.WaitError).
+std::string FailureText(const ImageView& view, const Diagnosis& diagnosis);
+
+// As runtime.launch refuses the first value that is not finite; empty if there
+// is none.  `float_bytes`: 2 for bfloat16, 4 for float32.
+std::string NonFiniteText(const char* name, const void* data,
+                          int64_t float_bytes,
+                          const std::vector<int64_t>& shape);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_FRONTENDS_FAILURE_H_

@@ -1,0 +1,63 @@
+#include "backend_ascend/frontends/operands.h"
+
+namespace hpmoe {
+namespace {
+
+// The rows that came home have no part in gradients of weights applied before
+// w_down.
+bool Unread(const ImageHeader& image, int buffer) {
+  return image.direction == kBackward && image.placement == kBeforeDown &&
+         buffer == kReturned;
+}
+
+void AddBuffers(const ImageHeader& image, Use use,
+                std::vector<Operand>* operands) {
+  for (int b = 0; b < kNumBuffers; ++b) {
+    if (kBuffers[b].use[image.direction] != use || Unread(image, b)) continue;
+    const Array shape = ShapeOf(image, static_cast<BufferId>(b));
+    operands->push_back({kBuffers[b].name, shape.bytes(), shape.element_bytes,
+                         [b](void* data, LaunchTensors* tensors) {
+                           tensors->buffers[b] = data;
+                         }});
+  }
+}
+
+int64_t BytesBySlot(const ImageHeader& image) {
+  return int64_t{image.num_ranks} * image.num_tokens * image.top_k * 4;
+}
+
+}  // namespace
+
+std::vector<Operand> InputsOf(const ImageHeader& image) {
+  const int64_t by_slot = BytesBySlot(image);
+  std::vector<Operand> operands = {
+      {"topk_ids", by_slot, 0,
+       [](void* data, LaunchTensors* tensors) {
+         tensors->topk_ids = static_cast<const int32_t*>(data);
+       }},
+      {"topk_weights", by_slot, 4,
+       [](void* data, LaunchTensors* tensors) {
+         tensors->topk_weights = static_cast<const float*>(data);
+       }},
+  };
+  AddBuffers(image, Use::kInput, &operands);
+  return operands;
+}
+
+std::vector<Operand> OutputsOf(const ImageHeader& image) {
+  const int64_t by_expert = int64_t{image.num_ranks} * image.num_experts * 4;
+  const auto ints = [](int32_t* LaunchTensors::* member) {
+    return [member](void* data, LaunchTensors* tensors) {
+      tensors->*member = static_cast<int32_t*>(data);
+    };
+  };
+  std::vector<Operand> operands = {
+      {"counts", by_expert, 0, ints(&LaunchTensors::counts)},
+      {"row_base", by_expert, 0, ints(&LaunchTensors::row_base)},
+      {"row_of_slot", BytesBySlot(image), 0, ints(&LaunchTensors::row_of_slot)},
+  };
+  AddBuffers(image, Use::kWritten, &operands);
+  return operands;
+}
+
+}  // namespace hpmoe

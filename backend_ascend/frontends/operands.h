@@ -1,0 +1,32 @@
+// The operands and results of a launch as front ends pass them: in one order,
+// which the image alone decides.
+
+#ifndef BACKEND_ASCEND_FRONTENDS_OPERANDS_H_
+#define BACKEND_ASCEND_FRONTENDS_OPERANDS_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "backend_ascend/kernels/host/image_loader.h"
+#include "backend_ascend/kernels/host/runtime_tasks.h"
+
+namespace hpmoe {
+
+struct Operand {
+  const char* name;  // of reference/tensors.py
+  int64_t bytes;
+  int64_t float_bytes;  // of one element, 0 for integers
+  std::function<void(void*, LaunchTensors*)> place;
+};
+
+// topk_ids, topk_weights, then the buffers that the image's direction only
+// reads, in the order of kBuffers; without those that its policy never reads.
+std::vector<Operand> InputsOf(const ImageHeader& image);
+
+// counts, row_base, row_of_slot, then the buffers that tasks write.
+std::vector<Operand> OutputsOf(const ImageHeader& image);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_FRONTENDS_OPERANDS_H_

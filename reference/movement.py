@@ -1,0 +1,39 @@
+"""How rows travel between the ranks of tokens and those of experts."""
+
+from collections.abc import Callable
+import functools
+from typing import NamedTuple
+
+from reference import array_typing as at
+from reference import combine
+from reference import config as config_lib
+from reference import dispatch
+from reference import token_order
+
+
+class Movement(NamedTuple):
+  """The three ways that rows go; bits are copied.
+
+  Attributes:
+    dispatch: `[R, T, D]` of tokens -> `[R, N, D]` rows in token order.
+    row_weight: `[R, T, K]` of slots -> `[R, N]` in token order.
+    return_rows: `[R, N, D]` rows -> `[R, T, K, D]` of slots.
+  """
+
+  dispatch: Callable[[at.Array], at.Array]
+  row_weight: Callable[[at.Array], at.Array]
+  return_rows: Callable[[at.Array], at.Array]
+
+
+def by_address(
+    config: config_lib.MoEConfig,
+    plan: token_order.Plan,
+    topk_ids: at.Int32[at.Array, 'R T K'],
+) -> Movement:
+  """Returns the movement of the rank-axis form, where all ranks are at hand."""
+  where = config, plan, topk_ids
+  return Movement(
+      functools.partial(dispatch.dispatch, *where),
+      functools.partial(dispatch.row_weight, *where),
+      functools.partial(combine.return_rows, *where),
+  )

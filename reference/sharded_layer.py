@@ -1,0 +1,280 @@
+"""The oracle on a device mesh: one rank per device, rows sent by collectives.
+
+Counts are all-gathered, so every rank knows the address of every row; rows go to
+the owner of their expert and home again by all-to-all, one message from each
+rank to each.  What is computed is `layer.stages` and `layer_grad.gradients`, on
+the shard of one rank.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+from reference import array_typing as at
+from reference import config as config_lib
+from reference import layer
+from reference import layer_grad
+from reference import movement
+from reference import numerics
+from reference import precision
+from reference import tensors
+from reference import token_order
+
+
+def forward(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    mesh: jax.sharding.Mesh,
+    axis: str,
+    x: at.Float[at.Array, 'R T D'],
+    topk_ids: at.Int32[at.Array, 'R T K'],
+    topk_weights: at.Float[at.Array, 'R T K'],
+    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+    w_down: at.Float[at.Array, 'R L F D'],
+) -> dict[str, at.Array]:
+  """Runs the layer as `layer.forward` does, whose results it returns.
+
+  Pure and jit-able with `config`, `policy`, `mesh` and `axis` static.  Every
+  array, given or returned, is divided by its rank axis; weights too.
+
+  Args:
+    config: sizes.
+    policy: dtypes, placement of the weights, activation.
+    mesh: has R devices along `axis`; the layer is repeated along other axes.
+    axis: name of the mesh axis that is the rank.
+    x: `[R, T, D]` storage.
+    topk_ids: `[R, T, K]` int32, valid (`token_order.check_ids`).
+    topk_weights: `[R, T, K]` float32.
+    w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
+    w_down: `[R, L, F, D]` storage.
+
+  Returns:
+    Every tensor of `tensors.PLAN` and `tensors.STAGES` by its name.
+
+  Raises:
+    ValueError: the mesh or an array has another number of ranks, or the mesh no
+      such axis; the policy is in float64 and jax_enable_x64 is off.
+  """
+  arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
+  inputs = dict(zip(tensors.INPUTS, map(jnp.asarray, arrays)))
+  run = functools.partial(_forward_shard, config, policy, axis)
+  return _on_mesh(config, mesh, axis, run, inputs)
+
+
+def backward(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    mesh: jax.sharding.Mesh,
+    axis: str,
+    forward: Mapping[str, at.Array],
+    dy: at.Float[at.Array, 'R T D'],
+) -> dict[str, at.Array]:
+  """Runs `layer_grad.backward`, whose results it returns; see `forward` here.
+
+  Args:
+    config: sizes.
+    policy: dtypes, placement of the weights, activation.
+    mesh: has R devices along `axis`.
+    axis: name of the mesh axis that is the rank.
+    forward: inputs and outputs of `forward` by name; `layer_grad.reads` lists
+      those that are needed.
+    dy: `[R, T, D]` storage.
+
+  Raises:
+    ValueError: as in `forward`, or a tensor of `forward` is missing.
+  """
+  names = layer_grad.reads(policy)
+  if missing := [name for name in names if name not in forward]:
+    raise ValueError(f'forward: expected a tensor {missing[0]}, got none')
+  inputs = {name: jnp.asarray(forward[name]) for name in names}
+  inputs['dy'] = jnp.asarray(dy)
+  run = functools.partial(_backward_shard, config, policy, axis)
+  return _on_mesh(config, mesh, axis, run, inputs)
+
+
+def _on_mesh(
+    config: config_lib.MoEConfig,
+    mesh: jax.sharding.Mesh,
+    axis: str,
+    run: Callable[[dict[str, at.Array]], dict[str, at.Array]],
+    inputs: dict[str, at.Array],
+) -> dict[str, at.Array]:
+  if axis not in mesh.axis_names:
+    raise ValueError(
+        f'axis: expected an axis of the mesh, {mesh.axis_names}, got {axis!r}'
+    )
+  if mesh.shape[axis] != config.num_ranks:
+    raise ValueError(
+        f'mesh: expected num_ranks={config.num_ranks} devices along {axis!r}, '
+        f'got {mesh.shape[axis]}'
+    )
+  for name, array in inputs.items():
+    dims = tensors.SPECS[name].dims(**config.dims())
+    if array.shape != dims:
+      raise ValueError(
+          f'{name}: expected shape {list(dims)}, got {list(array.shape)}'
+      )
+  ranks = jax.sharding.PartitionSpec(axis)
+  # Loops over blocks start from values that do not yet differ between ranks,
+  # which the check of varying axes would refuse.
+  sharded = jax.shard_map(
+      run, mesh=mesh, in_specs=ranks, out_specs=ranks, check_vma=False
+  )
+  return sharded(inputs)
+
+
+# From here on an array is the shard of one rank: its rank axis has one entry.
+
+
+def _forward_shard(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    axis: str,
+    inputs: dict[str, at.Array],
+) -> dict[str, at.Array]:
+  ids = inputs['topk_ids']
+  counts = token_order.slot_counts(config, ids)
+  all_counts = lax.all_gather(counts, axis, tiled=True)
+  base = _mine(token_order.row_bases(config, all_counts), axis)
+  rows = token_order.slot_rows(ids, counts, base)
+  plan = token_order.Plan(counts, base, rows)
+  outputs = layer.stages(
+      _one_rank(config),
+      policy,
+      _held(config, all_counts, rows, axis),
+      _by_message(_routes(config, axis, plan, all_counts, ids), axis),
+      inputs['x'].astype(numerics.storage_dtype(policy)),
+      inputs['topk_weights'],
+      inputs['w_gate_up'],
+      inputs['w_down'],
+  )
+  return plan._asdict() | outputs
+
+
+def _backward_shard(
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    axis: str,
+    inputs: dict[str, at.Array],
+) -> dict[str, at.Array]:
+  plan = token_order.Plan(*(inputs[name] for name in tensors.PLAN))
+  ids = inputs['topk_ids']
+  all_counts = lax.all_gather(plan.counts, axis, tiled=True)
+  return layer_grad.gradients(
+      _one_rank(config),
+      policy,
+      _held(config, all_counts, plan.row_of_slot, axis),
+      _by_message(_routes(config, axis, plan, all_counts, ids), axis),
+      inputs,
+      inputs['dy'].astype(numerics.storage_dtype(policy)),
+  )
+
+
+def _mine(
+    of_ranks: at.Num[at.Array, 'R *shape'], axis: str
+) -> at.Num[at.Array, '1 *shape']:
+  return lax.dynamic_slice_in_dim(of_ranks, lax.axis_index(axis), 1)
+
+
+def _one_rank(config: config_lib.MoEConfig) -> config_lib.MoEConfig:
+  """Returns the layer of one owner: its experts, and rows from anywhere."""
+  return dataclasses.replace(
+      config,
+      num_ranks=1,
+      num_tokens=config.num_ranks * config.num_tokens,
+      num_experts=config.experts_per_rank,
+      top_k=min(config.top_k, config.experts_per_rank),
+      capacity=config.num_rows,
+  )
+
+
+def _held(
+    config: config_lib.MoEConfig,
+    all_counts: at.Int32[at.Array, 'R E'],
+    row_of_slot: at.Int32[at.Array, '1 T K'],
+    axis: str,
+) -> token_order.Plan:
+  """Returns the plan of `_one_rank`, as far as GEMMs read it: its counts."""
+  rows = jnp.sum(all_counts, axis=0, dtype=jnp.int32)
+  rows = rows.reshape(config.num_ranks, config.experts_per_rank)
+  counts = _mine(rows, axis)
+  base = token_order.row_bases(_one_rank(config), counts)
+  return token_order.Plan(counts, base, row_of_slot)
+
+
+class _Routes(NamedTuple):
+  """Where rows are in messages; C is the most that one rank sends to another.
+
+  Attributes:
+    num_rows: N.
+    owner: `[T, K]` int32 rank that a slot's row goes to.
+    place: `[T, K]` int32 its place in the message to that rank.
+    row: `[R, C]` int32 row here of each place of the message from each rank;
+      N past the message's end.
+  """
+
+  num_rows: int
+  owner: at.Int32[at.Array, 'T K']
+  place: at.Int32[at.Array, 'T K']
+  row: at.Int32[at.Array, 'R C']
+
+
+def _routes(
+    config: config_lib.MoEConfig,
+    axis: str,
+    plan: token_order.Plan,
+    all_counts: at.Int32[at.Array, 'R E'],
+    topk_ids: at.Int32[at.Array, '1 T K'],
+) -> _Routes:
+  """Returns the routes; a message is in (expert, token, slot) order."""
+  local = config.experts_per_rank
+  pairs = all_counts.reshape(config.num_ranks, config.num_ranks, local)
+  begin = token_order.exclusive_sum(pairs, axis=2)
+  first = _mine(begin, axis).reshape(-1)
+  ids = topk_ids[0]
+  place = first[ids] + plan.row_of_slot[0] - plan.row_base[0][ids]
+  me = lax.axis_index(axis)
+  end = (begin + pairs)[:, me]
+  base = token_order.row_bases(config, all_counts)
+  base = base.reshape(pairs.shape)[:, me]
+  size = config.num_tokens * min(config.top_k, local)
+  places = jnp.arange(size, dtype=jnp.int32)
+  expert = jnp.sum(
+      places[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32
+  )
+  held = jnp.minimum(expert, local - 1)
+  offset = places - jnp.take_along_axis(begin[:, me], held, axis=1)
+  row = jnp.take_along_axis(base, held, axis=1) + offset
+  row = jnp.where(expert < local, row, jnp.int32(config.num_rows))
+  return _Routes(config.num_rows, ids // local, place, row)
+
+
+def _by_message(routes: _Routes, axis: str) -> movement.Movement:
+  """Returns the movement in which every rank writes to every rank once."""
+
+  def exchange(messages: at.Array) -> at.Array:
+    return lax.all_to_all(messages, axis, 0, 0, tiled=True)
+
+  def to_owner(of_slot: at.Num[at.Array, '1 T K *X']) -> at.Array:
+    shape = routes.row.shape + of_slot.shape[3:]
+    messages = jnp.zeros(shape, of_slot.dtype)
+    messages = messages.at[routes.owner, routes.place].set(of_slot[0])
+    rows = jnp.zeros((routes.num_rows, *shape[2:]), of_slot.dtype)
+    rows = rows.at[routes.row].set(exchange(messages), mode='drop')
+    return rows[None]
+
+  def dispatch(tokens: at.Num[at.Array, '1 T D']) -> at.Array:
+    top_k = routes.owner.shape[1]
+    return to_owner(jnp.repeat(tokens[:, :, None], top_k, axis=2))
+
+  def return_rows(rows: at.Float[at.Array, '1 N D']) -> at.Array:
+    # As in `combine.return_rows`, a row past the capacity is NaN.
+    messages = rows[0].at[routes.row].get(mode='fill', fill_value=jnp.nan)
+    return exchange(messages)[routes.owner, routes.place][None]
+
+  return movement.Movement(dispatch, to_owner, return_rows)
