@@ -123,3 +123,10 @@ def compile_backward(
   return _finish(
       lower_backward.lower_backward(config, policy, options), scheduler
   )
+
+
+# By the pass that is compiled.
+COMPILE = {
+    layout.Direction.FORWARD: compile_forward,
+    layout.Direction.BACKWARD: compile_backward,
+}

@@ -114,6 +114,16 @@ class Candidate(Protocol):
     """
 
 
+def checking_of(candidate: Candidate) -> checking_lib.Checking:
+  """Returns the modes in which a candidate runs: ours may have some."""
+  return getattr(candidate, 'checking', checking_lib.Checking())
+
+
+def launches_of(candidate: Candidate) -> 'list[Launch]':
+  """Returns the launches of a candidate: ours counts them."""
+  return getattr(candidate, 'launches', [])
+
+
 class CannotJudge(ValueError):
   """The candidate has no answer to this request, and says so."""
 
@@ -186,7 +196,7 @@ class Megakernel:
       given: the oracle's tensors, if `checking` replays.
     """
     try:
-      image = _compile(which)(config, policy, self.options).image
+      image = compiler.COMPILE[which.direction](config, policy, self.options).image
     except proofs.ProofError as error:
       raise CandidateError(f'{self.name}: {error}') from error
     inputs = _read_by_runtime(which, policy, inputs)
@@ -249,7 +259,7 @@ class Megakernel:
       self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
     options = _cut_otherwise(self.options, config, which)
-    image = _compile(which)(config, policy, options).image
+    image = compiler.COMPILE[which.direction](config, policy, options).image
     inputs = _read_by_runtime(which, policy, inputs)
     if not self.checking.isolate:
       return runtime.launch_serial(image, inputs)
@@ -287,11 +297,6 @@ def _own_outputs(image, inputs, launched) -> dict[str, np.ndarray]:
         own[rank, valid:] = outputs[name][rank, valid:]
     outputs[name] = own
   return outputs
-
-
-def _compile(which: passes.Pass) -> Callable[..., compiler.Compiled]:
-  backward = which.direction == layout.Direction.BACKWARD
-  return compiler.compile_backward if backward else compiler.compile_forward
 
 
 def _read_by_runtime(

@@ -435,7 +435,7 @@ def _guilty(
   for which in passes.of(request.direction):
     races = [
         race
-        for launch in candidate.launches
+        for launch in candidates.launches_of(candidate)
         if launch.which is which
         for race in launch.races
     ]
@@ -491,7 +491,7 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
       results=tuple(examined.results),
       seconds=time.perf_counter() - start,
       wrong=tuple(examined.wrong),
-      launches=tuple(getattr(candidate, 'launches', ())),
+      launches=tuple(candidates.launches_of(candidate)),
   )
 
 

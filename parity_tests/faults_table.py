@@ -135,7 +135,7 @@ def _in_lanes(
   if spec.needs:
     adverse = checking.Checking(late_puts=True, races=True)
     request = dataclasses.replace(request, checking=adverse)
-  candidate = check.make_candidate(request)
+  candidate = _ours(request)
   try:
     results = bench.judge(request, candidate)
   except candidates.CandidateError as error:
@@ -155,6 +155,12 @@ def _in_lanes(
     failed = (*failed, isolation.RACES) if _raced(candidate) else failed
     right = right and _raced(candidate)
   return _Found(failed, _where(first), ' or '.join(map(str, expected)), right)
+
+
+def _ours(request: check.Request) -> candidates.Megakernel:
+  candidate = check.make_candidate(request)
+  assert isinstance(candidate, candidates.Megakernel)
+  return candidate
 
 
 def _raced(candidate: candidates.Megakernel) -> bool:
@@ -178,7 +184,7 @@ def _isolated(
       checking=checking.Checking(isolate=True),
       lanes=asked or tolerant,
   )
-  candidate = check.make_candidate(request)
+  candidate = _ours(request)
   try:
     named = [one.task for one in bench.examine(request, candidate).wrong]
   except candidates.CandidateError as error:

@@ -117,8 +117,8 @@ _CHAINED = (layout.Kind.DOWN_WEIGHT_GRAD, layout.Kind.GATE_UP_WEIGHT_GRAD)
 
 def _is_last_link(image: image_lib.Image, task: int) -> bool:
   """Says whether a task's output is final: only the last link of a chain's."""
-  row, o = image.tables['tasks'][task], image.options
-  links = -(-o.expert_capacity // o.chain_rows)
+  row, header = image.tables['tasks'][task], image.header
+  links = -(-int(header['expert_capacity']) // int(header['chain_rows']))
   return row['kind'] not in _CHAINED or int(row['peer']) == links - 1
 
 

@@ -57,12 +57,13 @@ class Case:
 
   def ask(self, candidate: candidates.Candidate) -> 'Answered':
     """Runs a candidate, in a replay on what the oracle answers."""
-    checking = getattr(candidate, 'checking', None)
-    if checking is None or not checking.replays:
+    checking = candidates.checking_of(candidate)
+    if not checking.replays:
       got = self.run(candidate.run)
       return Answered(got, got, candidate.serial)
     given = self.answer()
-    got = self.run(functools.partial(candidate.run, given=given))
+    run: Callable[..., Got] = candidate.run
+    got = self.run(functools.partial(run, given=given))
     serial = candidate.serial and functools.partial(
         candidate.serial, given=given
     )
@@ -188,9 +189,8 @@ def guilty(
   """Returns the tasks of an isolated launch that wrote what a lane refuses."""
   failed = {r.stage for r in results if r.verdict == lanes.FAIL}
   stages = [name for name in case.which.stages if name in failed]
-  launch = next(
-      one for one in reversed(candidate.launches) if one.which is case.which
-  )
+  launches = candidates.launches_of(candidate)
+  launch = next(one for one in reversed(launches) if one.which is case.which)
   return isolation.wrong_tasks(
       launch.image,
       case.made.arrays['topk_ids'],
@@ -315,7 +315,7 @@ def judged(
     asked.progress(f'{which.name}, bounded, standard: {name}')
     moves = name in case.movement
     mine = [r for r in records if r.movement or not moves]
-    missing = name
+    missing: str | None = name
     if name in got:
       missing = _missing_source(case, name, sources)
     if missing:

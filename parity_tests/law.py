@@ -20,6 +20,7 @@ from backend_ascend.kernels.host import modes as modes_lib
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import layout
 from parity_tests import candidates
 from parity_tests import inputs as inputs_lib
 from parity_tests import presets
@@ -32,10 +33,6 @@ DIRECTIONS = (FORWARD, BACKWARD)
 RESULTS: Mapping[str, tuple[str, ...]] = {
     FORWARD: ('y',),
     BACKWARD: ('dx', 'd_w_gate_up', 'd_w_down', 'd_topk_weights'),
-}
-_COMPILE = {
-    FORWARD: compiler.compile_forward,
-    BACKWARD: compiler.compile_backward,
 }
 _SAVED = ('expert_in', 'gate_up', 'activation', 'returned')
 
@@ -285,7 +282,7 @@ def _try(
   tallies: list[_Tally] = []
   coverages = []
   for options in plan.options():
-    image = _COMPILE[direction](made.config, made.policy, options).image
+    image = compiler.COMPILE[layout.Direction[direction.upper()]](made.config, made.policy, options).image
     if not tallies:
       serial = runtime.launch_serial(image, made.arrays)
       tallies = [_Tally(name, serial[name]) for name in RESULTS[direction]]
@@ -310,7 +307,7 @@ def _try(
   return rows, _schedules(direction, dtype, tallies[0].launches, coverages)
 
 
-def _add(tallies, seen, launched: runtime.Launched, how: dict) -> None:
+def _add(tallies, seen, launched: modes_lib.Launched, how: dict) -> None:
   seen.add(launched.order)
   for tally in tallies:
     tally.add(launched.outputs[tally.name], **how)

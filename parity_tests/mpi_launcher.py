@@ -27,6 +27,7 @@ from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import proofs
 from parity_tests import candidates
 from parity_tests import mpi_job
+from parity_tests import passes
 from parity_tests import mpi_worker
 
 Tensors = Mapping[str, np.ndarray]
@@ -301,30 +302,21 @@ class MpiMegakernel:
   deadline_s: float = 60.0
   name: str = 'backend_ascend/mpi'
 
-  def run(self, config, policy, inputs) -> dict[str, np.ndarray]:
+  def run(
+      self, config, policy, inputs, which=passes.FORWARD
+  ) -> dict[str, np.ndarray]:
     """See `candidates.Candidate.run`."""
-    return self._run(compiler.compile_forward, config, policy, inputs)
-
-  def run_backward(self, config, policy, inputs) -> dict[str, np.ndarray]:
-    """Returns `tensors.GRADS`.
-
-    Args:
-      config: of the layer.
-      policy: of the layer.
-      inputs: `tensors.INPUTS`, dy and what the forward pass saved; those that
-        the backward pass does not read are left out.
-    """
-    return self._run(compiler.compile_backward, config, policy, inputs)
-
-  def _run(self, compile_flow: Callable, config, policy, inputs):
     try:
-      image = compile_flow(config, policy, self.options).image
+      image = compiler.COMPILE[which.direction](
+          config, policy, self.options
+      ).image
     except proofs.ProofError as error:
       raise candidates.CandidateError(f'{self.name}: {error}') from error
     names = rank_runtime.INPUTS[runtime.direction(image_lib.parse(image))]
     given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
     return launch(image, given, deadline_s=self.deadline_s)
 
-  def serial(self, config, policy, inputs) -> dict[str, np.ndarray]:
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
     """As `candidates.Megakernel.serial`."""
-    return candidates.Megakernel(self.options).serial(config, policy, inputs)
+    return candidates.Megakernel(self.options).serial

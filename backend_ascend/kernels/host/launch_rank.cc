@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "backend_ascend/kernels/host/bfloat16.h"
 #include "backend_ascend/kernels/host/launch_prepare.h"
 #include "backend_ascend/kernels/host/symmetric_heap.h"
 #include "backend_ascend/kernels/host/task_signals.h"
