@@ -1,7 +1,7 @@
 """What is known to be done when a task starts: vector clocks of an image.
 
-From the tables alone: a wait is taken to stand for every task that may signal
-its event, whatever the routing.
+A wait stands for every task that signals its event.  Which of them a routing
+makes do so is not in the tables: where nobody says, all that may.
 """
 
 import dataclasses
@@ -77,8 +77,15 @@ def _places(image: image_lib.Image):
   return queue, position, before
 
 
-def clocks(image: image_lib.Image) -> Clocks:
+def clocks(
+    image: image_lib.Image, signalled: np.ndarray | None = None
+) -> Clocks:
   """Returns the clocks of a parsed image.
+
+  Args:
+    image: the parsed image.
+    signalled: `[s, 2]` (task, event), every signal that is made; None: all that
+      may be.
 
   Raises:
     ValueError: some task can never start.
@@ -86,7 +93,7 @@ def clocks(image: image_lib.Image) -> Clocks:
   num_tasks = len(image.tables['tasks'])
   num_events = len(image.tables['events'])
   queue, position, before = _places(image)
-  signalled = signals(image)
+  signalled = signals(image) if signalled is None else signalled
   pending = np.bincount(signalled[:, 1], minlength=num_events)
   signals_of = grouped(signalled, num_tasks)
   waits_of = grouped(waits(image), num_tasks)

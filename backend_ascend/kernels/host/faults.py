@@ -312,31 +312,71 @@ def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
   return np.maximum(np.minimum(end, extent) - begin, 0).astype(np.int32)
 
 
-def _lucky(image: image_lib.Image, counts, tasks) -> np.ndarray:
-  """Returns which of the tasks race with a put if they do not wait.
+def _expert_rows(image: image_lib.Image, counts: np.ndarray):
+  """Returns [begin, end) of the rows of its expert that each task has."""
+  tasks = image.tables['tasks']
+  put = np.isin(tasks['kind'], _PUTS)
+  slice_begin = np.cumsum(counts, axis=0) - counts
+  begin = tasks['row_begin'] + np.where(
+      put, slice_begin[tasks['rank'], tasks['expert']], 0
+  )
+  return begin, begin + real_rows(image, counts)
 
-  Those that come after a task that waits, so that puts have usually arrived at
-  their turn, though nothing that they know by then says so.
+
+def _signals(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
+  """Returns `[s, 2]` (task, event): of puts, what they signal in this routing.
+
+  A put signals the partitions of its rows; that of the expert's last row also
+  those which stay short of their threshold.
+  """
+  may = happens_before.signals(image)
+  task = image.tables['tasks'][may[:, 0]]
+  event = image.tables['events'][may[:, 1]]
+  begin, end = (rows[may[:, 0]] for rows in _expert_rows(image, counts))
+  first = event['part'] * event['part_rows']
+  total = counts.sum(axis=0)[task['expert']]
+  last = np.where(
+      total > 0,
+      (end == total) & (begin < end),
+      (task['rank'] == 0) & (task['row_begin'] == 0),
+  )
+  short = np.clip(total - first, 0, event['part_rows']) < event['threshold']
+  lands = (begin < end) & (begin < first + event['part_rows']) & (first < end)
+  put = np.isin(task['kind'], _PUTS)
+  return may[~put | lands | (last & short)]
+
+
+def _luck(image: image_lib.Image, counts, tasks) -> np.ndarray:
+  """Returns how well each of the tasks shows what comes of a skipped wait.
+
+  0: not at all, something else orders all puts that it reads.  1: it races.
+  More where the task before it in its queue waits, so that the puts are likely
+  to be there at its turn: 1 more, and again on rank 0, whose workers come first
+  and again only after all others; 2 more on the first core of a rank, for
+  which late puts are delivered before any other core of it.
 
   Returns:
-    `[all tasks]` bool.
+    `[all tasks]` i32.
   """
-  table, known = image.tables['tasks'], happens_before.clocks(image)
-  # Rows of the expert that each task puts or reads.
-  slice_begin = np.cumsum(counts, axis=0) - counts
-  put = np.isin(table['kind'], _PUTS)
-  first = np.where(put, slice_begin[table['rank'], table['expert']], 0)
-  begin = first + table['row_begin']
-  end = begin + real_rows(image, counts)
-  lucky = np.zeros(len(table), bool)
+  table = image.tables['tasks']
+  known = happens_before.clocks(image, _signals(image, counts))
+  begin, end = _expert_rows(image, counts)
+  puts = np.flatnonzero(np.isin(table['kind'], _PUTS))
+  luck = np.zeros(len(table), np.int32)
   for task in tasks:
     before = known.predecessor[task]
-    if before < 0 or not table[before]['wait_count']:
-      continue
-    puts = np.flatnonzero(put & (table['expert'] == table[task]['expert']))
-    read = puts[(begin[puts] < end[task]) & (begin[task] < end[puts])]
-    lucky[task] = not known.before(read, before).all()
-  return lucky
+    read = puts[
+        (table[puts]['expert'] == table[task]['expert'])
+        & (begin[puts] < np.minimum(end[task], end[puts]))
+        & (begin[task] < end[puts])
+    ]
+    if before >= 0:
+      read = read[~known.before(read, before)]
+    luck[task] = len(read) > 0
+    if luck[task] and before >= 0 and table[before]['wait_count']:
+      luck[task] += 1 + (table[task]['rank'] == 0)
+      luck[task] += 2 * (table[task]['core'] == 0)
+  return luck
 
 
 def candidates(
@@ -370,11 +410,13 @@ def candidates(
     # The first link of a chain starts from zero, the others go on.
     no_rows = np.asarray(counts).sum(axis=0)[tasks['expert']] == 0
     fits &= no_rows & (tasks['peer'] == 0)
+  luck = fits.astype(np.int32)
   if spec.needs == 'races':
-    fits &= _lucky(image, np.asarray(counts), np.flatnonzero(fits))
+    luck = _luck(image, np.asarray(counts), np.flatnonzero(fits))
+    fits = luck > 0
   found = np.flatnonzero(fits)
   distance = np.abs(np.arange(len(found)) - len(found) // 2)
-  return found[np.argsort(distance, kind='stable')]
+  return found[np.lexsort((distance, -luck[found]))]
 
 
 def choose_target(image, counts: np.ndarray, name: str) -> int:

@@ -5,6 +5,7 @@ import pytest
 
 from backend_ascend import _native
 from backend_ascend.kernels.host import faults
+from backend_ascend.kernels.host import modes
 from backend_ascend.kernels.host import runtime
 from backend_ascend.kernels.host import runtime_testing as testing
 from backend_ascend.taskflow import image as image_lib
@@ -327,6 +328,32 @@ class TestTargets:
       fault = target(image, inputs, name)
       counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
       assert faults.real_rows(parsed, counts)[fault.task] > 0, name
+
+  @pytest.mark.parametrize('direction', Direction)
+  @pytest.mark.parametrize('grain', GRAINS)
+  @pytest.mark.parametrize('routing', testing.ROUTINGS)
+  def test_skipped_wait_races_in_every_candidate(
+      self, routing, grain, direction
+  ):
+    # Given any routing, when any candidate skips its waits, then it races with
+    # a put; and a task of its kind that is none does not.
+    image, inputs = layer(
+        'float32', 'combine', grain, direction=direction, routing=routing
+    )
+    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+    parsed = image_lib.parse(image)
+    found = faults.candidates(parsed, counts, 'skipped_wait')
+    kind = faults.specs(direction)['skipped_wait'].kind
+    real = faults.real_rows(parsed, counts) > 0
+    same = np.flatnonzero((parsed.tables['tasks']['kind'] == kind) & real)
+    others = np.setdiff1d(same, found)
+    for task in (*found[::4], *others[::4]):
+      races = runtime.run(
+          image, inputs, fault=faults.Fault('skipped_wait', int(task)),
+          modes=modes.Modes(races=True),
+      ).races  # fmt: skip
+      assert bool(races) == (task in found), task
+      assert {race.second.index for race in races} <= {task}
 
   @pytest.mark.parametrize('chain', (None, 16))
   def test_real_rows_of_gradients(self, chain):

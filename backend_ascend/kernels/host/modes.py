@@ -51,7 +51,8 @@ class Modes:
       one task at a time; None: in turn.  With one thread the seed decides the
       whole order.
     late_puts: a put and its signals are delivered only when nothing else can
-      run: the newest one, or with `permute` a drawn one.
+      run: one for which the first blocked worker waits, or with `permute` a
+      drawn one.  In the same order for any number of threads.
     races: look for accesses that nothing orders.
     trace: report the order in which tasks ended.
     actions: `[tasks]` u8 of `Action`; None: every task runs.

@@ -249,6 +249,25 @@ def _captured(image: image_lib.Image, actions):
   return captured
 
 
+def _refuse(threads: int | None, deadline_s: float) -> None:
+  if threads is not None and not 1 <= threads <= 4096:
+    raise ValueError(f'threads: expected 1 to 4096, got {threads}')
+  if not 0 < deadline_s <= _MAX_DEADLINE_S:
+    raise ValueError(
+        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
+        f'got {deadline_s}'
+    )
+
+
+def _flags(modes: modes_lib.Modes) -> dict[str, bool]:
+  return dict(
+      poison=modes.poison,
+      permute=modes.permute is not None,
+      late_puts=modes.late_puts,
+      races=modes.races,
+  )
+
+
 def run(
     image,
     inputs: collections.abc.Mapping[str, np.ndarray],
@@ -265,43 +284,29 @@ def run(
     ValueError: as `launch`, or `modes` does not fit the image.
     WaitError: a task waited for an event that did not come.
   """
-  if threads is not None and not 1 <= threads <= 4096:
-    raise ValueError(f'threads: expected 1 to 4096, got {threads}')
-  if not 0 < deadline_s <= _MAX_DEADLINE_S:
-    raise ValueError(
-        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
-        f'got {deadline_s}'
-    )
+  _refuse(threads, deadline_s)
   blob, parsed = load(image)
   actions, healed = _actions(parsed, modes)
   captured = _captured(parsed, actions)
   num_tasks = len(parsed.tables['tasks'])
   order = np.zeros(num_tasks, np.uint32) if modes.trace else None
-  outputs, (diagnosis, fault_changed, found) = _launch(
+  tables = dict(order=order, actions=actions)
+  outputs, (diagnosis, fault_changed, (num_races, races)) = _launch(
       parsed,
       inputs,
-      lambda given, written: _native.launch(
+      lambda read, out: _native.launch(
           blob,
-          given,
-          written,
+          read,
+          out,
           threads or 0,
           deadline_s,
           isa or '',
           fault.name if fault else '',
           fault.task if fault else -1,
-          dict(
-              poison=modes.poison,
-              permute=modes.permute is not None,
-              late_puts=modes.late_puts,
-              races=modes.races,
-          ),
+          _flags(modes),
           modes.permute or 0,
-          {
-              name: table
-              for name, table in (('order', order), ('actions', actions))
-              if table is not None
-          },
-          {n: _bits(a) for n, a in (captured or {}).items()},
+          {name: table for name, table in tables.items() if table is not None},
+          {name: _bits(array) for name, array in (captured or {}).items()},
           healed,
       ),
   )
@@ -312,7 +317,6 @@ def run(
         f'fault: expected a task that {fault.name} changes, got '
         f'{task_name(parsed, fault.task)}, whose output stays the same'
     )
-  num_races, races = found
   return modes_lib.Launched(
       outputs=outputs,
       captured=captured,

@@ -1,6 +1,6 @@
 #include "backend_ascend/kernels/host/runtime_platform.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace hpmoe {
 namespace {
@@ -22,15 +22,35 @@ bool SendsLastRow(const TaskDesc& task, const Layer& layer) {
 
 }  // namespace
 
-int64_t LatePuts::Take(SplitMix* draw) {
+void LatePuts::Add(uint32_t task) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (tasks_.empty()) return -1;
-  if (draw != nullptr) {
-    std::swap(tasks_[draw->Below(tasks_.size())], tasks_.back());
-  }
-  const uint32_t task = tasks_.back();
-  tasks_.pop_back();
+  tasks_.insert(std::lower_bound(tasks_.begin(), tasks_.end(), task), task);
+}
+
+int64_t LatePuts::Take(size_t at) {
+  if (at >= tasks_.size()) return -1;
+  const uint32_t task = tasks_[at];
+  tasks_.erase(tasks_.begin() + at);
   return task;
+}
+
+int64_t LatePuts::TakeDrawn(SplitMix* draw) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return tasks_.empty() ? -1 : Take(draw->Below(tasks_.size()));
+}
+
+int64_t LatePuts::TakeFirst() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Take(0);
+}
+
+int64_t LatePuts::TakeFirstOf(const std::vector<uint32_t>& wanted) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const uint32_t task : wanted) {
+    const auto at = std::lower_bound(tasks_.begin(), tasks_.end(), task);
+    if (at != tasks_.end() && *at == task) return Take(at - tasks_.begin());
+  }
+  return -1;
 }
 
 void HostPlatform::Run(uint32_t index) {

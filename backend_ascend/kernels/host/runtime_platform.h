@@ -29,16 +29,19 @@ enum class Progress : uint8_t { kWaiting = 0, kRan = 1, kSignalled = 2 };
 // Puts whose workers went on before they were delivered.
 class LatePuts {
  public:
-  void Add(uint32_t task) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back(task);
-  }
-  // Takes one of them, the newest or a drawn one; -1 where there is none.
-  int64_t Take(SplitMix* draw);
+  void Add(uint32_t task);
+  // Each takes one of them; -1 where there is none.
+  int64_t TakeDrawn(SplitMix* draw);
+  int64_t TakeFirst();
+  int64_t TakeFirstOf(const std::vector<uint32_t>& wanted);
 
  private:
+  int64_t Take(size_t at);
+
   std::mutex mutex_;
-  std::vector<uint32_t> tasks_;  // guarded by mutex_
+  // Guarded by mutex_, and sorted, so that what is taken does not depend on who
+  // added what first.
+  std::vector<uint32_t> tasks_;
 };
 
 // What all workers of one launch share.

@@ -208,6 +208,42 @@ def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
   return out
 
 
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """An image of either pass, with its inputs and its right outputs."""
+
+  image: bytearray
+  inputs: dict[str, np.ndarray]
+  right: dict[str, np.ndarray]
+  parsed: image_lib.Image
+
+  @property
+  def num_tasks(self) -> int:
+    return len(self.parsed.tables['tasks'])
+
+
+def make_case(
+    direction: layout.Direction,
+    config: config_lib.MoEConfig,
+    policy=precision.PrecisionPolicy(),
+    routing: str = 'uniform',
+    **options,
+) -> Case:
+  """Returns a case of one pass."""
+  forward = direction == layout.Direction.FORWARD
+  image = (compile_layer if forward else compile_grad)(
+      config, policy, **options
+  )
+  drawn = make_inputs if forward else make_grad_inputs
+  inputs = drawn(config, policy, routing, name='case')
+  return Case(
+      image=image,
+      inputs=inputs,
+      right=runtime.launch_serial(image, inputs),
+      parsed=image_lib.parse(image),
+  )
+
+
 def differing(got: dict, want: dict) -> list[str]:
   """Returns the names of the tensors whose bytes differ, in order."""
   return [n for n in want if got[n].tobytes() != want[n].tobytes()]

@@ -23,6 +23,23 @@ uint64_t NumMoves(const LaunchState& state) {
   return moves;
 }
 
+// Puts that may signal each event.
+std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
+  const ImageView& view = *state.view;
+  std::vector<std::vector<uint32_t>> puts(
+      state.modes.late_puts ? view.num_events : 0);
+  for (int32_t t = 0; state.modes.late_puts && t < view.num_tasks; ++t) {
+    const TaskDesc& task = view.tasks[t];
+    if (!IsPut(FormOf(task))) continue;
+    for (uint32_t s = 0; s < task.signal_count; ++s) {
+      const SignalDesc& signal = view.signals[task.signal_begin + s];
+      const int32_t span = signal.amount == kPerRow ? signal.span : 1;
+      for (int32_t i = 0; i < span; ++i) puts[signal.event + i].push_back(t);
+    }
+  }
+  return puts;
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
@@ -33,6 +50,7 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
       wanted_(threads),
       workers_(state->view->header->queues.count),
       threads_(threads),
+      puts_to_(PutsTo(*state)),
       // No thread has this number.
       late_draw_(state->modes.seed, ~uint64_t{0}),
       // Spinning pays only while every thread has a core.
@@ -159,10 +177,28 @@ void WorkerPool::SleepUntilProgress(uint64_t seen, HostPlatform* platform) {
   sleepers_.fetch_sub(1);
 }
 
+// As late as can be: what the first blocked worker waits for, and nothing that
+// only others need.  What comes after it in its queue then runs before its own
+// puts are there, unless it waits for them.
+int64_t WorkerPool::NextLate() {
+  if (!modes_.late_puts) return -1;
+  if (modes_.permute) return state_->late_puts.TakeDrawn(&late_draw_);
+  for (const Worker& worker : workers_) {
+    const Cursor& cursor = worker.cursor;
+    if (cursor.next == cursor.count) continue;
+    // It is blocked by the first wait that is not met yet.
+    const TaskDesc& task = state_->Task(cursor.tasks[cursor.next]);
+    const uint32_t wait = task.wait_begin + cursor.waits_met;
+    const int64_t put = state_->late_puts.TakeFirstOf(
+        puts_to_[state_->view->waits[wait].event]);
+    if (put >= 0) return put;
+  }
+  return state_->late_puts.TakeFirst();
+}
+
 // Needs mutex_, and every other thread idle.
 bool WorkerPool::DeliverOne(HostPlatform* platform) {
-  const int64_t put =
-      state_->late_puts.Take(modes_.permute ? &late_draw_ : nullptr);
+  const int64_t put = NextLate();
   if (put < 0) return false;
   platform->Deliver(static_cast<uint32_t>(put));
   moves_.fetch_add(1);

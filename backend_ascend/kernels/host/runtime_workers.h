@@ -61,6 +61,7 @@ class WorkerPool {
   bool RunSome(Worker* worker, HostPlatform* platform);
   void Moved();
   void SleepUntilProgress(uint64_t seen, HostPlatform* platform);
+  int64_t NextLate();
   bool DeliverOne(HostPlatform* platform);
   void Stop(StopReason reason);
   bool Over() const {
@@ -81,7 +82,8 @@ class WorkerPool {
   int32_t threads_;       // guarded by mutex_ once threads run
   uint64_t idle_at_ = 0;  // guarded by mutex_: value of moves_ at which
   int32_t idle_ = 0;      // so many threads found nothing to run
-  SplitMix late_draw_;    // guarded by mutex_
+  const std::vector<std::vector<uint32_t>> puts_to_;  // by event, if late
+  SplitMix late_draw_;                                // guarded by mutex_
   int32_t spins_;
 };
 

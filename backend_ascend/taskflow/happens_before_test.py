@@ -1,0 +1,94 @@
+"""Clocks say what a search through the flow's edges says."""
+
+import numpy as np
+import pytest
+
+from backend_ascend.taskflow import happens_before
+from backend_ascend.taskflow import image as image_lib
+from backend_ascend.taskflow import lowering_testing as testing
+
+
+def parsed(**kwargs) -> image_lib.Image:
+  return image_lib.parse(image_lib.serialize(testing.lower(**kwargs)))
+
+
+def ancestors(image: image_lib.Image) -> list[set[int]]:
+  """Returns what must be done before each task, edge by edge."""
+  tables = image.tables
+  edges = [set() for _ in tables['tasks']]
+  for queue in tables['queues']:
+    begin, end = queue['begin'], queue['begin'] + queue['count']
+    tasks = [int(t) for t in tables['queue_tasks'][begin:end]]
+    for before, after in zip(tasks, tasks[1:]):
+      edges[after].add(before)
+  givers = {}
+  for task, desc in enumerate(tables['tasks']):
+    first = desc['signal_begin']
+    for signal in tables['signals'][first : first + desc['signal_count']]:
+      for event in range(signal['event'], signal['event'] + signal['span']):
+        givers.setdefault(event, set()).add(task)
+  for task, desc in enumerate(tables['tasks']):
+    first = desc['wait_begin']
+    for wait in tables['waits'][first : first + desc['wait_count']]:
+      edges[task] |= givers[int(wait['event'])]
+  found = []
+  for task in range(len(edges)):
+    seen, todo = set(), [task]
+    while todo:
+      new = edges[todo.pop()] - seen
+      seen |= new
+      todo.extend(new)
+    found.append(seen)
+  return found
+
+
+@pytest.mark.parametrize('direction', testing.COMPILE)
+@pytest.mark.parametrize('grain', testing.GRAINS)
+@pytest.mark.parametrize('shape', testing.SHAPES)
+def test_before_is_what_edges_say(shape, grain, direction):
+  image = parsed(shape=shape, grain=grain, direction=direction)
+  clocks = happens_before.clocks(image)
+  tasks = np.arange(len(image.tables['tasks']))
+  before = clocks.before(tasks[:, None], tasks[None, :])
+  for task, want in enumerate(ancestors(image)):
+    assert set(np.flatnonzero(before[:, task])) == want, task
+
+
+def test_fewer_signals_order_less():
+  # Given an event that nobody signals, then nothing comes before its waiters
+  # but what is before them in their queue.
+  image = parsed(shape='one_rank')
+  signals = happens_before.signals(image)
+  waits = happens_before.waits(image)
+  task, event = (int(x) for x in waits[0])
+  clocks = happens_before.clocks(image, signals[signals[:, 1] != event])
+  lonely = (waits[:, 0] == task).sum() == 1 and clocks.position[task] == 0
+  assert lonely and not clocks.known[task].any()
+
+
+def test_places():
+  image = parsed()
+  clocks = happens_before.clocks(image)
+  for number, queue in enumerate(image.tables['queues']):
+    begin, end = queue['begin'], queue['begin'] + queue['count']
+    tasks = image.tables['queue_tasks'][begin:end]
+    assert (clocks.queue[tasks] == number).all()
+    assert (clocks.position[tasks] == np.arange(len(tasks))).all()
+    assert list(clocks.predecessor[tasks]) == [-1, *tasks[:-1]][: len(tasks)]
+
+
+def test_a_flow_that_cannot_end_is_refused():
+  # Given the queues of a rank in reverse, then their tasks wait for each other.
+  image = parsed(num_aic=1, num_aiv=1)
+  tables = dict(image.tables)
+  tables['queue_tasks'] = tables['queue_tasks'].copy()
+  for queue in tables['queues']:
+    begin, end = queue['begin'], queue['begin'] + queue['count']
+    tables['queue_tasks'][begin:end] = tables['queue_tasks'][begin:end][::-1]
+  fields = {
+      name: getattr(image, name)
+      for name in image.__dataclass_fields__
+      if name != 'tables'
+  }
+  with pytest.raises(ValueError, match='image: expected a flow that ends'):
+    happens_before.clocks(image_lib.Image(**fields, tables=tables))
