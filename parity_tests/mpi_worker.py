@@ -8,6 +8,9 @@ held; the keeper never calls MPI.  It notices a rank that died or does not go
 on, tells the others through the job's folder and ends its own rank when another
 one is lost.  And mpiexec never sees a rank die: MPICH's (5.0.2) kills all other
 processes then, -disable-auto-cleanup or not.
+
+What only the rank needs is imported after the fork: the keeper stays small, and
+is there before anything can go wrong.
 """
 
 import ctypes

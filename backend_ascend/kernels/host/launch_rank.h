@@ -23,7 +23,7 @@ struct RankTensors {
   const int32_t* counts;       // [R, E], all ranks'
   void* buffers[kNumBuffers];  // of the image's direction; those that puts
                                // write lie in the heap
-  char* heap;                  // HeapLayout::bytes, aligned to 64
+  char* heap;                  // HeapLayout::bytes, aligned for floats
   int32_t* counters;           // [events], zero; only other ranks add
   Transport* transport;
 };

@@ -56,7 +56,7 @@ class Transport(Protocol):
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rank's heap `[heap_bytes]` u8 and counters `[events]` i32.
 
-    Both are zero; the heap is aligned to 64 bytes.
+    Both are zero; the heap is aligned for floats.
     """
 
   def barrier(self) -> None:

@@ -63,10 +63,7 @@ class Loopback:
   num_ranks: int
 
   def allocate(self, heap_bytes, num_events):
-    # The allocator aligns large arrays to 16 bytes only.
-    room = np.zeros(heap_bytes + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    self.wire.heaps[self.rank] = room[start : start + heap_bytes]
+    self.wire.heaps[self.rank] = np.zeros(heap_bytes, np.uint8)
     self.wire.counters[self.rank] = np.zeros(num_events, np.int32)
     return self.wire.heaps[self.rank], self.wire.counters[self.rank]
 
