@@ -38,7 +38,6 @@ from backend_ascend.kernels.host import modes as modes_lib
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
-from backend_ascend.taskflow import layout
 from backend_ascend.taskflow import proofs
 from parity_tests import checking as checking_lib
 from parity_tests import passes
@@ -196,10 +195,11 @@ class Megakernel:
       given: the oracle's tensors, if `checking` replays.
     """
     try:
-      image = compiler.COMPILE[which.direction](config, policy, self.options).image
+      lower = compiler.COMPILE[which.direction]
+      image = lower(config, policy, self.options).image
     except proofs.ProofError as error:
       raise CandidateError(f'{self.name}: {error}') from error
-    inputs = _read_by_runtime(which, policy, inputs)
+    inputs = read_by_runtime(which, policy, inputs)
     modes = self.checking.modes(image_lib.parse(image), given)
     if self.fault not in faults.specs(which.direction):
       return self._launch(which, image, inputs, None, modes)
@@ -260,7 +260,7 @@ class Megakernel:
   ) -> dict[str, np.ndarray]:
     options = _cut_otherwise(self.options, config, which)
     image = compiler.COMPILE[which.direction](config, policy, options).image
-    inputs = _read_by_runtime(which, policy, inputs)
+    inputs = read_by_runtime(which, policy, inputs)
     if not self.checking.isolate:
       return runtime.launch_serial(image, inputs)
     modes = checking_lib.Checking(isolate=True)
@@ -299,7 +299,7 @@ def _own_outputs(image, inputs, launched) -> dict[str, np.ndarray]:
   return outputs
 
 
-def _read_by_runtime(
+def read_by_runtime(
     which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
 ) -> dict[str, np.ndarray]:
   """Returns a pass's inputs but those that our runtime makes or never reads."""

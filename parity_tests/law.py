@@ -20,21 +20,13 @@ from backend_ascend.kernels.host import modes as modes_lib
 from backend_ascend.kernels.host import runtime
 from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
-from backend_ascend.taskflow import layout
 from parity_tests import candidates
 from parity_tests import inputs as inputs_lib
+from parity_tests import passes
 from parity_tests import presets
-from parity_tests import stable_random
 from parity_tests import ulp
 
-FORWARD, BACKWARD = 'forward', 'backward'
-DIRECTIONS = (FORWARD, BACKWARD)
-# What leaves the layer.
-RESULTS: Mapping[str, tuple[str, ...]] = {
-    FORWARD: ('y',),
-    BACKWARD: ('dx', 'd_w_gate_up', 'd_w_down', 'd_topk_weights'),
-}
-_SAVED = ('expert_in', 'gate_up', 'activation', 'returned')
+DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
 
 Progress = Callable[[str], None]
 Tensors = Mapping[str, np.ndarray]
@@ -201,11 +193,11 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> Table:
   rows: list[Row] = []
   schedules: list[Schedules] = []
   for dtype in plan.dtypes:
-    forward = _inputs(plan, dtype)
+    made = _inputs(plan, dtype)
     for direction in plan.directions:
-      made = forward if direction == FORWARD else _with_saved(plan, forward)
+      (which,) = passes.of(direction)
       start = time.perf_counter()
-      mine, seen = _try(plan, direction, made, progress)
+      mine, seen = _try(plan, which, _read(plan, which, made), progress)
       rows += mine
       seconds = round(time.perf_counter() - start, 3)
       schedules.append(dataclasses.replace(seen, seconds=seconds))
@@ -219,23 +211,24 @@ def _inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
   )  # fmt: skip
 
 
-def _with_saved(
-    plan: Plan, made: inputs_lib.LayerInputs
+def _read(
+    plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
 ) -> inputs_lib.LayerInputs:
-  """Returns the backward pass's inputs: dy, and what a serial forward saved."""
-  image = compiler.compile_forward(
-      made.config, made.policy, next(plan.options())
-  ).image
-  forward = runtime.launch_serial(image, made.arrays)
-  x = made.arrays['x']
-  drawn = stable_random.normal(
-      stable_random.seed_of('law/dy', plan.seed), x.shape
-  )
-  arrays = {n: a for n, a in made.arrays.items() if n != 'x'}
-  arrays |= {name: forward[name] for name in _SAVED}
-  return dataclasses.replace(
-      made, arrays=arrays | dict(dy=drawn.astype(x.dtype))
-  )
+  """Returns a pass's inputs, the backward one's from a serial forward."""
+  arrays = dict(made.arrays)
+  if which is passes.BACKWARD:
+    image = _compile(passes.FORWARD, made, next(plan.options()))
+    read = candidates.read_by_runtime(passes.FORWARD, made.policy, arrays)
+    arrays |= runtime.launch_serial(image, read)
+  read = candidates.read_by_runtime(which, made.policy, arrays)
+  return dataclasses.replace(made, arrays=read)
+
+
+def _compile(
+    which: passes.Pass, made: inputs_lib.LayerInputs, options: flow_lib.Options
+) -> bytearray:
+  lower = compiler.COMPILE[which.direction]
+  return lower(made.config, made.policy, options).image
 
 
 class _Tally:
@@ -275,22 +268,23 @@ def _digest(array: np.ndarray) -> str:
 
 def _try(
     plan: Plan,
-    direction: str,
+    which: passes.Pass,
     made: inputs_lib.LayerInputs,
     progress: Progress,
 ) -> tuple[list[Row], Schedules]:
   tallies: list[_Tally] = []
   coverages = []
   for options in plan.options():
-    image = compiler.COMPILE[layout.Direction[direction.upper()]](made.config, made.policy, options).image
+    image = _compile(which, made, options)
     if not tallies:
       serial = runtime.launch_serial(image, made.arrays)
-      tallies = [_Tally(name, serial[name]) for name in RESULTS[direction]]
-    seen = coverage_lib.Coverage(image_lib.parse(image))
+      tallies = [_Tally(name, serial[name]) for name in which.results]
+    _, signals = runtime.inspect(image, made.arrays['topk_ids'])
+    seen = coverage_lib.Coverage(image_lib.parse(image), signals)
     coverages.append(seen)
     for threads in plan.threads:
       progress(
-          f'{direction} {made.policy.storage} {options.event_grain} '
+          f'{which.name} {made.policy.storage} {options.event_grain} '
           f'{options.row_block} {options.num_aic}x{options.num_aiv} '
           f'{threads} threads'
       )
@@ -299,12 +293,12 @@ def _try(
   dtype = made.policy.storage
   rows = [
       Row(
-          direction, dtype, t.name, t.launches, tuple(t.digests),
+          which.name, dtype, t.name, t.launches, tuple(t.digests),
           t.differing_bits, t.first_break,
       )
       for t in tallies
   ]  # fmt: skip
-  return rows, _schedules(direction, dtype, tallies[0].launches, coverages)
+  return rows, _schedules(which.name, dtype, tallies[0].launches, coverages)
 
 
 def _add(tallies, seen, launched: modes_lib.Launched, how: dict) -> None:
@@ -347,8 +341,9 @@ def _schedules(direction, dtype, launches, coverages) -> Schedules:
     return sum(getattr(c, name) for c in coverages)
 
   return Schedules(
-      direction, dtype, launches, total('orders'), total('pairs'),
-      total('pairs_both'), total('edges'), total('edges_last'), seconds=0.0,
+      direction, dtype, launches, total('num_orders'), total('num_pairs'),
+      total('num_pairs_seen'), total('num_edges'), total('num_edges_seen'),
+      seconds=0.0,
   )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 from backend_ascend.kernels.host import runtime
 from parity_tests import law
 from parity_tests import main
+from parity_tests import passes
 from parity_tests.commands import cli
 
 PLAN = law.Plan(
@@ -37,7 +38,8 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
       (dtype, tensor, 1, launches)
       for dtype in plan.dtypes
       for direction in law.DIRECTIONS
-      for tensor in law.RESULTS[direction]
+      for which in passes.of(direction)
+      for tensor in which.results
   ]
   for seen in table.schedules:
     assert 1 < seen.orders <= launches

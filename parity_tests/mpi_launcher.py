@@ -27,8 +27,8 @@ from backend_ascend.taskflow import image as image_lib
 from backend_ascend.taskflow import proofs
 from parity_tests import candidates
 from parity_tests import mpi_job
-from parity_tests import passes
 from parity_tests import mpi_worker
+from parity_tests import passes
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -307,9 +307,8 @@ class MpiMegakernel:
   ) -> dict[str, np.ndarray]:
     """See `candidates.Candidate.run`."""
     try:
-      image = compiler.COMPILE[which.direction](
-          config, policy, self.options
-      ).image
+      lower = compiler.COMPILE[which.direction]
+      image = lower(config, policy, self.options).image
     except proofs.ProofError as error:
       raise candidates.CandidateError(f'{self.name}: {error}') from error
     names = rank_runtime.INPUTS[runtime.direction(image_lib.parse(image))]

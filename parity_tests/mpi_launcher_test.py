@@ -24,6 +24,7 @@ from parity_tests import candidates
 from parity_tests import mpi_job
 from parity_tests import mpi_launcher
 from parity_tests import mpi_worker
+from parity_tests import passes
 from reference import config as config_lib
 from reference import precision
 from reference import tensors
@@ -89,7 +90,7 @@ def _compare(direction, num_ranks, storage, grain, data, placement='combine'):
     image = testing.compile_grad(config, policy, event_grain=grain, **SIZES)
     names = rank_runtime.INPUTS[layout.Direction.BACKWARD]
     want = runtime.launch(image, {n: inputs[n] for n in names}, threads=1)
-    got = ours.run_backward(config, policy, inputs)
+    got = ours.run(config, policy, inputs, passes.BACKWARD)
   assert list(got) == list(want)
   assert {n: v.dtype for n, v in got.items()} == {
       n: v.dtype for n, v in want.items()
