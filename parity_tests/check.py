@@ -31,6 +31,9 @@ from parity_tests import presets
 from parity_tests import standards
 from parity_tests import tiles
 
+# Ranks as threads' work in one process, or each in a process of its own.
+LAUNCHERS = ('threads', 'mpi')
+
 Tensors = passes.Tensors
 Progress = judging.Progress
 
@@ -65,6 +68,7 @@ class Request:
     timeout_s: seconds that a user's candidate may take.
     fault: a fault for our backend to commit.
     checking: modes of our backend's launches.
+    launcher: one of LAUNCHERS: whether our backend's ranks share a process.
     arguments: the command line without --lane and --json, for replays.
   """
 
@@ -88,6 +92,7 @@ class Request:
   timeout_s: float = 600.0
   fault: str | None = None
   checking: checking_lib.Checking = checking_lib.Checking()
+  launcher: str = LAUNCHERS[0]
   arguments: tuple[str, ...] = ()
 
   def replay(self, *lanes_: str) -> str:
@@ -196,6 +201,8 @@ def make_candidate(request: Request) -> candidates.Candidate:
   Raises:
     ValueError: the request is contradictory.
   """
+  if request.launcher == 'mpi':
+    return _over_mpi(request)
   if request.candidate is None:
     return candidates.Megakernel(
         request.options, request.threads, request.deadline_s, request.fault,
@@ -218,6 +225,24 @@ def make_candidate(request: Request) -> candidates.Candidate:
       request.timeout_s,
       has_backward=passes.BACKWARD in passes.of(request.direction),
   )
+
+
+def _over_mpi(request: Request) -> candidates.Candidate:
+  from parity_tests import mpi_launcher
+
+  for name, default in (
+      ('candidate', None),
+      ('fault', None),
+      ('threads', None),
+      ('checking', checking_lib.Checking()),
+  ):
+    if getattr(request, name) != default:
+      raise ValueError(
+          f'{name}: expected none with --launcher=mpi, got '
+          f'{getattr(request, name)}: each rank is a process with one thread, '
+          'which launches as it does in production'
+      )
+  return mpi_launcher.MpiMegakernel(request.options, request.deadline_s)
 
 
 def tiling_of(
@@ -539,6 +564,7 @@ def describe(
       options=dataclasses.asdict(request.options.resolve(made.config)),
       threads=request.threads,
       fault=request.fault,
+      launcher=request.launcher,
       modes=dataclasses.asdict(request.checking),
       lanes=list(request.lanes),
       standards=list(request.standards),

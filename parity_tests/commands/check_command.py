@@ -34,6 +34,11 @@ def _define_check(f: flags.FlagValues) -> None:
       'threads', None, 'OS threads of our backend. Default: one per core.',
       flag_values=f,
   )  # fmt: skip
+  flags.DEFINE_enum(
+      'launcher', 'threads', ['threads', 'mpi'], '`mpi`: each rank of our '
+      'backend in a process of its own, over MPI-3 one-sided communication; '
+      'see docs/ranks.md.', flag_values=f,
+  )  # fmt: skip
   flags.DEFINE_float(
       'deadline', 60.0, 'Seconds without progress before our backend gives up.',
       flag_values=f,
@@ -152,6 +157,7 @@ def _request(f: flags.FlagValues):
       timeout_s=f.timeout,
       fault=f.fault,
       checking=_checking(f),
+      launcher=f.launcher,
       arguments=cli.arguments(f, without=('lane', 'json')),
   )
 
@@ -193,7 +199,11 @@ COMMAND = cli.Command(
         'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
         'hpmoe check --candidate=my_pkg.kernels:moe_forward '
         '--lane=bounded,standard',
-        'hpmoe check --fault=weight_grad_twice --direction=backward',
+        'hpmoe check --fault=weight_grad_twice --direction=backward --isolate',
+        'hpmoe check --fault=skipped_wait --races --late_puts',
+        "hpmoe check --direction=forward --start_at='gate_up rank=1 expert=5 "
+        "row_block=0 col_block=0'",
+        'hpmoe check --launcher=mpi --ranks=8',
     ),
     _define_check,
     _check,
