@@ -195,7 +195,7 @@ class Megakernel:
       self, config, policy, inputs, which=passes.FORWARD
   ) -> dict[str, np.ndarray]:
     """Returns what the same tile kernels give serially, cut in another way."""
-    options = _cut_otherwise(self.options, config, which)
+    options = cut_otherwise(self.options, config, which)
     image = _compile(which)(config, policy, options).image
     inputs = _read_by_runtime(which, policy, inputs)
     return runtime.launch_serial(image, inputs)
@@ -214,7 +214,7 @@ def _read_by_runtime(
   return {n: inputs[n] for n in which.reads(policy) if n not in unread}
 
 
-def _cut_otherwise(
+def cut_otherwise(
     options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
 ) -> flow_lib.Options:
   """Returns options under which no tile is cut as it was."""
