@@ -216,32 +216,29 @@ def activation_grad(
   weight = np.ones((len(gate), 1))
   if row_weight is not None:
     weight = row_weight.astype(np.float64)[:, None]
-  factors = (weight, d_activation.value)
-  error = d_activation.bound() * np.abs(weight)
   slope, act = _slope(policy, gate), _act(policy, gate)
-  d_gate = _times(factors, error, slope, up)
-  d_up = _times(factors, error, act, np.ones((1, 1)))
+  d_gate = _times(weight, d_activation, slope, up)
+  d_up = _times(weight, d_activation, act, np.ones((1, 1)))
   value, error = (np.concatenate(p, axis=-1) for p in zip(d_gate, d_up))
   return _stored(policy, value, error)
 
 
-def _times(factors, error, act: Bounded, up):
-  """Returns value and error `[n, F]` of weight * d_activation * act * up.
+def _times(weight, grad: Bounded, act: Bounded, up):
+  """Returns value and error `[n, F]` of weight * grad * act * up.
 
   3 roundings in any order.  Each result may be flushed, and is multiplied by
   the factors that are left: 3 tiny times the product of 1 + |factor|.
   """
-  weight, grad = factors
-  before = weight * grad
+  before, before_error = weight * grad.value, np.abs(weight) * grad.bound()
   right, right_error = act.value * up, act.bound() * np.abs(up)
   value = before * right
-  carried = np.abs(before) * right_error + error * (
+  carried = np.abs(before) * right_error + before_error * (
       np.abs(right) + right_error
   )
   scale = gamma(3) + gamma(3, _U64)
-  flushed = 3 * _TINY
-  for factor in (weight, grad, act.value, up):
-    flushed = flushed * (1 + np.abs(factor))
+  flushed = 3 * _TINY * (1 + np.abs(weight)) * (1 + np.abs(up))
+  for factor in (grad, act):
+    flushed = flushed * (1 + np.abs(factor.value) + factor.bound())
   return value, carried + scale * (np.abs(value) + carried) + flushed
 
 

@@ -225,6 +225,33 @@ def test_activation_grad_stays_within_the_bound(policy, weighted, slope):
   assert 0.05 < _excess(_store(policy, got), bounded) <= 1
 
 
+@pytest.mark.parametrize('unit', (-3, 3))
+def test_activation_grad_may_use_an_exp_two_units_off(unit):
+  # Given gates near zero, where nothing hides the error of exp, when it is two
+  # units in the last place off (three halves, and its rounding),
+  rng = _rng(f'exp two units off {unit}')
+  gate = rng.uniform(-0.01, 0.01, size=(30, 64)).astype(np.float32)
+  up, grad = rng.normal(size=(2, 30, 64)).astype(np.float32)
+
+  def sigmoid(z):
+    e = np.exp(-z.astype(np.float64)) * (1 + unit * 2.0**-24)
+    return np.float32(1) / (1 + e.astype(np.float32))
+
+  got = grad * up * (sigmoid(gate) * (1 + gate * sigmoid(-gate)))
+
+  # then the gate's columns use more than one rounding of the slope allows.
+  bounded = bounds.activation_grad(
+      F32, np.concatenate([gate, up], axis=1), bounds.exact(grad), None
+  )
+  assert _worst_relative(got, bounded[:, :64]) > 4 * 2.0**-24
+  assert _excess(got, bounded[:, :64]) <= 1
+
+
+def _worst_relative(got, bounded) -> float:
+  error = np.abs(got.astype(np.float64) - bounded.value)
+  return float((error / np.abs(bounded.value)).max())
+
+
 def test_slope_of_an_early_rounded_sigmoid_breaks_the_bound():
   rng = _rng('early rounded sigmoid')
   gate_up = rng.normal(size=(20, 64)).astype(np.float32)
@@ -252,6 +279,23 @@ def test_activation_grad_of_products_has_three_roundings_at_most():
   # then values are products, and their roundings the bound.
   np.testing.assert_array_equal(bounded.value, [[70, 42]])
   assert (bounded.error < 4 * 2.0**-24 * bounded.value).all()
+
+
+def test_activation_grad_of_products_stays_within_the_bound():
+  rng = _rng('activation grad of products')
+  policy = precision.PrecisionPolicy(activation='product')
+  gate, up, grad = rng.normal(size=(3, 30, 64)).astype(np.float32)
+  weight = rng.random((30, 1)).astype(np.float32)
+
+  one = np.concatenate([grad * weight * up, grad * weight * gate], axis=1)
+  other = np.concatenate([up * weight * grad, gate * grad * weight], axis=1)
+
+  bounded = bounds.activation_grad(
+      policy, np.concatenate([gate, up], axis=1), bounds.exact(grad),
+      weight[:, 0],
+  )  # fmt: skip
+  assert 0.4 < _excess(one, bounded) <= 1
+  assert 0.4 < _excess(other, bounded) <= 1
 
 
 @pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
@@ -323,6 +367,22 @@ def test_inner_product_in_any_order_stays_within_the_bound(columns):
 
   assert 0 < _excess(got, bounded) <= 1
   assert _excess(got - a[:, 0] * b[:, 0], bounded) > 10
+
+
+def test_inner_product_carries_the_errors_of_both_sides():
+  # Given factors that are all off by their bound, each in the worst direction,
+  rng = _rng('carried inner product')
+  a, b = rng.normal(size=(2, 20, 33))
+  error_a, error_b = 0.01 * rng.random((2, 20, 33))
+  a, b = bounds.Bounded(a, error_a), bounds.Bounded(b, error_b)
+
+  bounded = bounds.inner_product(a, b)
+
+  # then the sum is within the bound, and uses nearly all of it.
+  worst = (np.abs(a.value) + error_a) * (np.abs(b.value) + error_b)
+  error = (worst - np.abs(a.value * b.value)).sum(axis=1)
+  assert (error <= bounded.error).all()
+  assert (error > 0.999 * bounded.error).all()
 
 
 @pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))

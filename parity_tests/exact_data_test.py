@@ -402,8 +402,10 @@ class TestGrad:
     forward = exact_data.prove(_ROOMY, policy, arrays)
     assert forward.bounds.items() <= proof.bounds.items()
 
-  def test_bounds_are_the_largest_sums(self):
-    # given: the sums of |a| |b|, by loops over tokens and slots.
+  def test_bounds_are_the_largest_sums_of_all_chunks(self, monkeypatch):
+    # given: experts of several chunks; and the sums of |a| |b|, by loops over
+    # tokens and slots.
+    monkeypatch.setattr(exact_data, '_ROWS', 4)
     arrays, proof = _make_grad(policy=_policy())
     v = {name: a.astype(np.float64) for name, a in arrays.items()}
     largest = dict.fromkeys(proof.bounds, 0)

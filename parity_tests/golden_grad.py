@@ -80,9 +80,7 @@ class GoldenGrad(golden.Rows):
   def _weight_grad(
       self, stage: str, rank: int, lo: int, hi: int
   ) -> bounds.Bounded:
-    height = self.tiling.config.dims()[
-        'D' if stage == 'd_w_gate_up' else 'F'
-    ]
+    height = self.inputs[stage.removeprefix('d_')].shape[2]
     shape = (hi - lo, self.tiling.columns(stage))
     value, error = np.empty(shape), np.empty(shape)
     for expert in range(lo // height, -(-hi // height)):
@@ -149,11 +147,10 @@ class GoldenGrad(golden.Rows):
     return bounds.exact(self.sent_back('d_expert_in', rank, lo, hi))
 
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    ones = self._ones
     if 'd_returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
-    rows = self.captured['d_returned'][rank, lo:hi]
-    return bounds.combine(self.policy, bounds.exact(rows), ones[rank, lo:hi])
+    rows = bounds.exact(self.captured['d_returned'][rank, lo:hi])
+    return bounds.combine(self.policy, rows, self._ones[rank, lo:hi])
 
   @property
   def _ones(self) -> np.ndarray:
