@@ -16,6 +16,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from backend_ascend.kernels.host import faults
 from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
 from parity_tests import exact_data
@@ -178,7 +179,14 @@ def make_candidate(request: Request) -> candidates.Candidate:
   Raises:
     ValueError: the request is contradictory.
   """
+  wanted = passes.of(request.direction)
   if request.candidate is None:
+    known = {n: None for w in wanted for n in faults.specs(w.direction)}
+    if request.fault is not None and request.fault not in known:
+      raise ValueError(
+          f'fault: expected one of {list(known)} in direction '
+          f'{request.direction}, got {request.fault!r}'
+      )
     return candidates.Megakernel(
         request.options, request.threads, request.deadline_s, request.fault
     )
@@ -190,7 +198,7 @@ def make_candidate(request: Request) -> candidates.Candidate:
   return candidates.Subprocess(
       request.candidate,
       request.timeout_s,
-      has_backward=passes.BACKWARD in passes.of(request.direction),
+      has_backward=passes.BACKWARD in wanted,
   )
 
 

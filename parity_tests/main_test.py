@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 
 from backend_ascend.kernels.host import faults
+from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from parity_tests import check
 from parity_tests import inputs
 from parity_tests import lanes
 from parity_tests import main
+from parity_tests import passes
 from parity_tests import presets
 from parity_tests import standards
 from parity_tests.commands import cli
+from parity_tests.commands import layer_flags
 from reference import config as config_lib
 from reference import tensors
 
@@ -77,6 +80,10 @@ def _refused(capsys, *arguments) -> str:
         (
             ['compile', '--capacity_factor=2', '--capacity=64'],
             'capacity_factor: expected no --capacity beside it',
+        ),
+        (
+            ['check', '--fault=weight_grad_twice', '--direction=forward'],
+            "in direction forward, got 'weight_grad_twice'",
         ),
         (['check', '--direction=up'], 'should be one of <forward|backward|b'),
         (['check', '--chain_rows=0'], 'chain_rows: expected a positive'),
@@ -516,6 +523,22 @@ def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
   summary = json.loads(path.read_text())
   assert summary['config']['capacity'] == rows
   assert summary['options']['expert_capacity'] == min(64, rows // 2)
+
+
+def test_flags_offer_what_the_libraries_take():
+  assert layer_flags.DIRECTIONS == passes.DIRECTIONS
+  assert layer_flags.WEIGHT_GRAD_ORDERS == flow_lib.WEIGHT_GRAD_ORDERS
+
+
+def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
+  arguments = [f'--input={layer_file}', '--direction=backward']
+
+  code = main.main(['faults', *arguments, '--row_block=8'])
+
+  assert code == cli.PARITY
+  assert capsys.readouterr().out.splitlines()[-1] == (
+      'backward empty_grad_not_zeroed: left out, needs an expert without rows'
+  )
 
 
 def test_steps_are_counted_right():
