@@ -136,7 +136,8 @@ def main(job: pathlib.Path) -> None:
   policy = precision.PrecisionPolicy(**request['policy'])
   (which,) = passes.of(request['direction'])
   _check_activation(job, name, function, policy.activation)
-  backward = request['has_backward'] and _backward(job, name, function)
+  if request['has_backward'] or which is passes.BACKWARD:
+    backward = _backward(job, name, function)
   if which is passes.BACKWARD:
     name, function = f'{name}.backward', backward
   _check_arguments(job, name, function)

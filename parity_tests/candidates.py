@@ -175,13 +175,6 @@ class Megakernel:
   committed: list[np.void] = dataclasses.field(default_factory=list)
   launches: list[Launch] = dataclasses.field(default_factory=list)
 
-  def __post_init__(self):
-    known = dict.fromkeys(spec.name for spec in faults.TABLE)
-    if self.fault is not None and self.fault not in known:
-      raise ValueError(
-          f'fault: expected one of {list(known)}, got {self.fault!r}'
-      )
-
   def run(
       self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
@@ -258,7 +251,7 @@ class Megakernel:
   def _run_serially(
       self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    options = _cut_otherwise(self.options, config, which)
+    options = cut_otherwise(self.options, config, which)
     image = compiler.COMPILE[which.direction](config, policy, options).image
     inputs = read_by_runtime(which, policy, inputs)
     if not self.checking.isolate:
@@ -307,7 +300,7 @@ def read_by_runtime(
   return {n: inputs[n] for n in which.reads(policy) if n not in unread}
 
 
-def _cut_otherwise(
+def cut_otherwise(
     options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
 ) -> flow_lib.Options:
   """Returns options under which no tile is cut as it was."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parity_tests import candidates
+from parity_tests import passes
 from parity_tests import ulp
 from reference import config as config_lib
 from reference import precision
@@ -188,3 +189,57 @@ def test_a_kernel_may_say_which_activations_it_does(candidate):
   policy = precision.PrecisionPolicy(activation='product')
   with pytest.raises(candidates.CannotJudge, match="declares .*'swiglu'.*prod"):
     ours.run(CONFIG, policy, _inputs('float32'))
+
+
+_GRAD_SOURCE = """
+    def forward(inputs, config, policy):
+      return dict(y=inputs['x'])
+    def backward(inputs, config, policy):
+      names = sorted(inputs)
+      assert 'gate_up' in names and 'counts' in names and 'y' not in names
+      {body}
+    forward.backward = backward
+    """
+
+
+def _run_backward(ours):
+  policy = precision.PrecisionPolicy()
+  dims = CONFIG.dims()
+  kinds = {'storage': np.float32, 'f32': np.float32, 'i32': np.int32}
+  inputs = {}
+  for name in passes.BACKWARD.reads(policy):
+    spec = tensors.SPECS[name]
+    inputs[name] = np.ones(spec.dims(**dims), kinds[spec.kind])
+  return ours.run(CONFIG, policy, inputs, passes.BACKWARD)
+
+
+def test_a_backward_pass_gets_what_was_saved_and_returns_gradients(candidate):
+  body = 'return dict(dx=inputs["dy"] * 2, d_w_down=inputs["w_down"])'
+  ours = candidate(_GRAD_SOURCE.format(body=body))
+
+  got = _run_backward(ours)
+
+  assert set(got) == {'dx', 'd_w_down'}
+  assert (got['dx'] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ('body', 'text'),
+    [
+        ('return {}', "expected 'dx', got"),
+        ('return dict(dx=inputs["dy"], y=1)', "expected tensors among .*'y'"),
+        ('return 5', "expected a mapping with 'dx', got int"),
+    ],
+)
+def test_a_wrong_backward_answer_is_a_wrong_request(candidate, body, text):
+  with pytest.raises(ValueError, match=text):
+    _run_backward(candidate(_GRAD_SOURCE.format(body=body)))
+
+
+def test_a_missing_backward_pass_is_told_before_the_forward_runs(candidate):
+  source = 'def forward(inputs, config, policy): os.abort()'
+  ours = candidate(source)
+  ours = candidates.Subprocess(ours.name, 60, has_backward=True)
+
+  with pytest.raises(ValueError, match='user_kernel:forward.backward'):
+    _run(ours)

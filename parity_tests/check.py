@@ -16,6 +16,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from backend_ascend.kernels.host import faults
 from backend_ascend.kernels.host import modes as modes_lib
 from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import candidates
@@ -201,9 +202,16 @@ def make_candidate(request: Request) -> candidates.Candidate:
   Raises:
     ValueError: the request is contradictory.
   """
+  wanted = passes.of(request.direction)
   if request.launcher == 'mpi':
     return _over_mpi(request)
   if request.candidate is None:
+    known = {n: None for w in wanted for n in faults.specs(w.direction)}
+    if request.fault is not None and request.fault not in known:
+      raise ValueError(
+          f'fault: expected one of {list(known)} in direction '
+          f'{request.direction}, got {request.fault!r}'
+      )
     return candidates.Megakernel(
         request.options, request.threads, request.deadline_s, request.fault,
         request.checking,
@@ -223,7 +231,7 @@ def make_candidate(request: Request) -> candidates.Candidate:
   return candidates.Subprocess(
       request.candidate,
       request.timeout_s,
-      has_backward=passes.BACKWARD in passes.of(request.direction),
+      has_backward=passes.BACKWARD in wanted,
   )
 
 
@@ -238,9 +246,9 @@ def _over_mpi(request: Request) -> candidates.Candidate:
   ):
     if getattr(request, name) != default:
       raise ValueError(
-          f'{name}: expected none with --launcher=mpi, got '
-          f'{getattr(request, name)}: each rank is a process with one thread, '
-          'which launches as it does in production'
+          f'launcher: expected threads beside {name}, got mpi with '
+          f'{getattr(request, name)}: there each rank is a process with one '
+          'thread, which launches as it would on a cluster'
       )
   return mpi_launcher.MpiMegakernel(request.options, request.deadline_s)
 

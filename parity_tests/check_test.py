@@ -11,6 +11,7 @@ from safetensors import numpy as safetensors
 from parity_tests import candidates
 from parity_tests import check
 from parity_tests import lanes
+from parity_tests import passes
 from parity_tests import report
 from reference import tensors
 from reference.config import MoEConfig
@@ -38,6 +39,8 @@ def _write(path, name: str, dtype) -> None:
   shape = arrays['topk_ids'].shape
   arrays['topk_ids'] = np.array(picks, np.int32).reshape(shape)
   arrays['topk_weights'] = rng.random(shape).astype(np.float32)
+  if dtype != np.float32:  # Otherwise it is drawn.
+    arrays['dy'] = rng.normal(size=arrays['x'].shape).astype(dtype)
   safetensors.save_file(arrays, path)
 
 
@@ -45,24 +48,35 @@ def _verdicts(made):
   return {(r.stage, r.lane, r.rule): r.verdict for r in made.results}
 
 
-@pytest.mark.parametrize('dtype', (np.float32, ml_dtypes.bfloat16))
+@pytest.mark.parametrize(
+    ('dtype', 'placement'),
+    [(np.float32, 'combine'), (ml_dtypes.bfloat16, 'before_down')],
+)
 @pytest.mark.parametrize('name', SHAPES)
-def test_a_file_of_any_shape_passes_in_all_lanes(tmp_path, name, dtype):
+def test_a_file_of_any_shape_passes_in_all_lanes(
+    tmp_path, name, dtype, placement
+):
   path = tmp_path / 'layer.safetensors'
   _write(path, name, dtype)
 
-  made = check.run(check.Request(input=str(path)))
+  made = check.run(
+      check.Request(direction='both', input=str(path), placement=placement)
+  )
 
   assert made.verdict == lanes.PASS, _verdicts(made)
   assert made.first_failure is None
   layer = made.config['layer']
   assert layer['d_model'] == SHAPES[name].d_model
   assert {r.lane for r in made.results} == set(lanes.LANES)
+  judged = {lanes.tensor_of(r.stage) for r in made.results}
+  assert judged == {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
 
 
 @pytest.fixture(scope='module')
 def bench():
-  request = check.Request(preset='tiny', ranks=2, routing='zipf')
+  request = check.Request(
+      direction='both', preset='tiny', ranks=2, routing='zipf'
+  )
   return request, check.Bench(request, keep=True)
 
 
@@ -82,6 +96,41 @@ def test_no_bit_depends_on_workers_or_threads(bench, workers, threads):
   assert {r.lane for r in results} == {'exact', 'bitwise'}
   for result in results:
     assert (result.verdict, result.worst_ulp) == (lanes.PASS, 0), result
+
+
+@pytest.mark.parametrize('order', ('interleaved', 'last'))
+@pytest.mark.parametrize('chain_rows', (None, 8, 16))
+@pytest.mark.parametrize('grain', ('expert', 'row_block'))
+def test_no_bit_depends_on_how_weight_gradients_are_cut(
+    bench, grain, chain_rows, order
+):
+  request, made = bench
+  options = dataclasses.replace(
+      request.options, event_grain=grain, row_block=8, col_block=24,
+      chain_rows=chain_rows, weight_grad_order=order,
+  )  # fmt: skip
+  one = dataclasses.replace(
+      request, direction='backward', options=options,
+      lanes=('exact', 'bitwise'),
+  )  # fmt: skip
+
+  results = made.judge(one, check.make_candidate(one))
+
+  for result in results:
+    assert (result.verdict, result.worst_ulp) == (lanes.PASS, 0), result
+
+
+def test_the_serial_run_sums_weight_gradients_in_other_tasks():
+  request = check.Request()
+  config = SHAPES['k_is_e']
+  for chain_rows in (None, 128):
+    options = dataclasses.replace(request.options, chain_rows=chain_rows)
+
+    cut = candidates.cut_otherwise(options, config, passes.BACKWARD)
+
+    assert (cut.chain_rows is None) != (chain_rows is None)
+    assert cut.row_block != options.row_block
+    assert cut.event_grain != options.event_grain
 
 
 def test_lanes_and_standards_asked_for_are_those_that_judge(bench):

@@ -61,8 +61,9 @@ def run(
 ) -> list[Row]:
   """Runs the control of each pass, then every fault on the same inputs.
 
-  A fault of another storage dtype than the inputs' is left out; `left_out`
-  names it.  One that needs an expert without rows gets a routing that has one.
+  A fault of another storage dtype than the inputs' is left out.  One that needs
+  an expert without rows gets a routing that has one, but is left out where a
+  file says the routing.  `left_out` names them.
 
   Raises:
     ValueError: the request was wrong, or the layer is too small for a fault.
@@ -77,6 +78,8 @@ def run(
     for spec in faults.specs(which.direction).values():
       if spec.storage not in (None, bench.made.policy.storage):
         continue
+      if spec.empty and request.input is not None and _all_have_rows(bench):
+        continue
       progress(f'{which.name}: {spec.name}')
       rows.append(_fault(one, bench, spec))
   return rows
@@ -84,13 +87,19 @@ def run(
 
 def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
   """Returns why a fault has no row, one line each."""
-  run_ = {(row.direction, row.name) for row in rows}
+  in_table = {(row.direction, row.name) for row in rows}
   return [
-      f'{which.name} {spec.name}: left out, shows in {spec.storage} only'
+      f'{which.name} {spec.name}: left out, {_needs(spec)}'
       for which in passes.of(request.direction)
       for spec in faults.specs(which.direction).values()
-      if (which.name, spec.name) not in run_
+      if (which.name, spec.name) not in in_table
   ]
+
+
+def _needs(spec: faults.FaultSpec) -> str:
+  if spec.empty:
+    return 'needs an expert without rows'
+  return f'shows in {spec.storage} only'
 
 
 def _control(request: check.Request, bench: check.Bench) -> Row:
@@ -107,7 +116,7 @@ def _fault(
     request: check.Request, bench: check.Bench, spec: faults.FaultSpec
 ) -> Row:
   request = dataclasses.replace(request, fault=spec.name)
-  if spec.empty and request.input is None and _all_have_rows(bench):
+  if spec.empty and _all_have_rows(bench):
     request = dataclasses.replace(request, routing='empty_experts')
     bench = check.Bench(request)
   found = _in_lanes(request, bench, spec)

@@ -13,14 +13,19 @@ import numpy as np
 import pytest
 
 from backend_ascend.kernels.host import faults
+from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from parity_tests import check
 from parity_tests import inputs
 from parity_tests import lanes
 from parity_tests import main
+from parity_tests import passes
 from parity_tests import presets
 from parity_tests import standards
 from parity_tests.commands import cli
+from parity_tests.commands import layer_flags
+from reference import config as config_lib
+from reference import tensors
 
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
 
@@ -76,6 +81,25 @@ def _refused(capsys, *arguments) -> str:
             ['compile', '--capacity_factor=2', '--capacity=64'],
             'capacity_factor: expected no --capacity beside it',
         ),
+        (
+            ['check', '--fault=weight_grad_twice', '--direction=forward'],
+            "in direction forward, got 'weight_grad_twice'",
+        ),
+        (['check', '--direction=up'], 'should be one of <forward|backward|b'),
+        (['check', '--chain_rows=0'], 'chain_rows: expected a positive'),
+        (
+            ['check', '--direction=forward', '--chain_rows=16'],
+            'chain_rows: expected none beside direction forward, got 16',
+        ),
+        (
+            ['check', '--candidate=a:b', '--weight_grad_order=last'],
+            'weight_grad_order: expected none beside direction forward',
+        ),
+        (
+            ['compile', '--chain_rows=16'],
+            'chain_rows: expected none beside direction forward, got 16',
+        ),
+        (['sweep', '--chain_rows=x'], 'chain_rows: expected integers'),
         (['sweep', '--ranks=x'], 'ranks: expected integers'),
         (['sweep', '--dtype=x'], 'dtype: expected some of'),
     ],
@@ -165,7 +189,8 @@ def test_help_shows_an_example_and_every_option(capsys, command):
         (
             'check',
             [
-                *faults.SPECS, *standards.STANDARDS, *standards.DEFAULT,
+                *(s.name for s in faults.TABLE), *standards.STANDARDS,
+                *standards.DEFAULT, 'Default: both, but forward with',
                 "policy.activation 'product'", 'docs/find_a_bug.md',
                 'function(inputs, config, policy) -> dict of names',
                 'topk_ids int32 [R,T,K]', 'topk_weights float32', '.npz',
@@ -237,6 +262,36 @@ def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
   # and the command it gives finds it again.
   program, *replay = shlex.split(first['replay'])
   assert program == 'hpmoe'
+  again = tmp_path / 'again.json'
+  assert main.main([*replay, f'--json={again}']) == cli.NO_PARITY
+  assert json.loads(again.read_text())['first_failure'] == first
+
+
+def test_a_backward_fault_is_located_and_replays(capsys, tmp_path):
+  # Given a fault of the backward pass and options of its own,
+  path = tmp_path / 'out.json'
+  code = main.main([
+      'check', *TINY, '--fault=weight_grad_twice', '--direction=backward',
+      '--chain_rows=16', '--weight_grad_order=last', '--lane=exact',
+      f'--json={path}',
+  ])  # fmt: skip
+
+  # when it is checked, then it is named with its expert and drawn,
+  assert code == cli.NO_PARITY
+  out = capsys.readouterr().out
+  report = json.loads(path.read_text())
+  first = report['first_failure']
+  assert first['stage'] == 'd_w_gate_up' and first['expert'] is not None
+  assert len(first['index']) == 4 and first['token'] is None
+  assert 'tiles, by expert and weight row block (# bad):' in out
+  assert report['config']['direction'] == 'backward'
+  assert 'direction backward' in out.splitlines()[0]
+  # and the replay has all that decides it.
+  _, *replay = shlex.split(first['replay'])
+  for option in (
+      '--chain_rows=16', '--weight_grad_order=last', '--direction=backward',
+  ):  # fmt: skip
+    assert option in replay
   again = tmp_path / 'again.json'
   assert main.main([*replay, f'--json={again}']) == cli.NO_PARITY
   assert json.loads(again.read_text())['first_failure'] == first
@@ -417,6 +472,46 @@ class TestImageOfAFile:
       assert said.endswith(f'got {value}\n')
 
 
+@pytest.mark.parametrize('placement', ('combine', 'before_down'))
+@pytest.mark.parametrize('chain', ([], ['--chain_rows=16']))
+def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
+  # Given an image of the backward pass, when it is proved from its file,
+  image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
+  arguments = [
+      'compile', '--preset=tiny', '--direction=backward', '--row_block=16',
+      f'--placement={placement}', f'--out={image}', *chain,
+  ]  # fmt: skip
+  assert main.main(arguments) == cli.PARITY
+  assert main.main(
+      ['compile', f'--check={image}', f'--json={path}']
+  ) == cli.PARITY
+
+  # then its heap is the gradients between dy and the results, row headers,
+  # counters, and what is handed on in float32.
+  summary = json.loads(path.read_text())
+  assert summary['direction'] == 'backward'
+  layer = config_lib.MoEConfig(**summary['config'])
+  dims = layer.dims()
+  held = [
+      tensors.SPECS[name].dims(**dims)
+      for name in (
+          'd_expert_out', 'd_activation', 'd_gate_up', 'd_expert_in',
+          'd_returned',
+      )
+  ]  # fmt: skip
+  if placement == 'before_down':
+    held += [(layer.num_ranks, layer.num_rows),
+             tensors.SPECS['d_topk_weights'].dims(**dims)]
+  if chain:
+    held += [
+        tensors.SPECS[name].dims(**dims) for name in ('d_w_down', 'd_w_gate_up')
+    ]
+  values = sum(int(np.prod(shape)) for shape in held)
+  headers = 2 * layer.num_ranks * layer.num_rows
+  expected = 4 * (values + headers + summary['events'])
+  assert summary['heap_bytes'] * layer.num_ranks == expected
+
+
 @pytest.mark.parametrize(('factor', 'rows'), [(1, 32), (2, 64), (99, 128)])
 def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
   # Given T=16, K=2, R=4 and L=2, when room is asked for as a multiple of
@@ -430,11 +525,28 @@ def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
   assert summary['options']['expert_capacity'] == min(64, rows // 2)
 
 
+def test_flags_offer_what_the_libraries_take():
+  assert layer_flags.DIRECTIONS == passes.DIRECTIONS
+  assert layer_flags.WEIGHT_GRAD_ORDERS == flow_lib.WEIGHT_GRAD_ORDERS
+
+
+def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
+  arguments = [f'--input={layer_file}', '--direction=backward']
+
+  code = main.main(['faults', *arguments, '--row_block=8'])
+
+  assert code == cli.PARITY
+  assert capsys.readouterr().out.splitlines()[-1] == (
+      'backward empty_grad_not_zeroed: left out, needs an expert without rows'
+  )
+
+
 def test_steps_are_counted_right():
   for asked in ((lane,) for lane in lanes.LANES):
     request = check.Request(
-        preset='tiny', ranks=1, tokens=4, lanes=asked, routing='balanced'
-    )
+        direction='both', preset='tiny', ranks=1, tokens=4, lanes=asked,
+        routing='balanced',
+    )  # fmt: skip
     steps = []
     check.run(request, steps.append)
 

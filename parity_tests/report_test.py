@@ -43,6 +43,10 @@ def _early(got):
         (lambda a: np.roll(a, 1, axis=0), "holds another row's values"),
         (_early, 'bfloat16 could hold'),
         (lambda a: a * np.float32(1.001), 'near what is expected'),
+        (
+            lambda a: a - np.outer(a[:, 3], a[2]),
+            'off by one outer product: one term of every sum',
+        ),
         (lambda a: _tile(), ''),
     ],
 )
@@ -149,6 +153,14 @@ def test_a_failure_speaks_of_the_tile_it_is_in():
   assert 'tiles, by token block (# bad):' in said
   assert '  hint      look there' in said
   assert said.splitlines()[-1] == '  rank 1 column block 0   .#'
+
+
+def test_a_weight_gradient_is_cut_by_expert_and_weight_rows():
+  said = report.failure(_report(_failing('layer d_w_down')))
+
+  assert 'first failure: layer d_w_down (bounded: rule)' in said
+  assert 'rank 1, weight row block 2, column block 0' in said
+  assert 'tiles, by expert and weight row block (# bad):' in said
 
 
 def test_a_failure_gives_nan_no_distance():

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from parity_tests import candidates
 from parity_tests import passes
@@ -33,14 +34,33 @@ def test_every_case_is_run_and_passes():
   assert '4 of 4 cases pass' in sweep.summary(cases)
 
 
-def test_a_bit_that_differs_is_judged(monkeypatch):
+def test_cuts_of_the_weight_gradients_are_covered():
+  plan = dataclasses.replace(
+      PLAN, direction='backward', routings=('zipf',), grains=('row_block',),
+      chain_rows=(None, 16), weight_grad_orders=('interleaved', 'last'),
+  )  # fmt: skip
+
+  cases = sweep.run(plan, lambda line: None)
+
+  assert len(cases) == plan.cases == 4
+  assert {(c.chain_rows, c.weight_grad_order) for c in cases} == {
+      (rows, order)
+      for rows in plan.chain_rows
+      for order in plan.weight_grad_orders
+  }
+  assert {c.verdict for c in cases} == {'pass'}
+  assert 'd_w_down' in cases[0].worst_ulp and 'y' not in cases[0].worst_ulp
+
+
+@pytest.mark.parametrize('guilty', (passes.FORWARD, passes.BACKWARD))
+def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
   # Given a backend that is wrong at one event grain only,
   right = candidates.Megakernel.run
 
   def run(self, config, policy, inputs, which):
     answer = right(self, config, policy, inputs, which)
-    if which is passes.FORWARD and self.options.event_grain == 'row_block':
-      answer['y'][0, 0, 0] += np.float32(1)
+    if which is guilty and self.options.event_grain == 'row_block':
+      answer[guilty.results[0]][0, 0, 0] += np.float32(1)
     return answer
 
   monkeypatch.setattr(candidates.Megakernel, 'run', run)
@@ -52,5 +72,5 @@ def test_a_bit_that_differs_is_judged(monkeypatch):
   assert [(c.verdict, c.judged) for c in cases] == [
       ('pass', 'all lanes'), ('fail', 'all lanes'),
   ]  # fmt: skip
-  assert 'y exact' in cases[1].why
+  assert f'{guilty.results[0]} exact' in cases[1].why
   assert 'FAIL: tiny R=2' in sweep.summary(cases)
