@@ -111,7 +111,9 @@ def segments_of(pid: int) -> set[str]:
     return set()
   paths = {line.split(maxsplit=5)[-1] for line in lines}
   return {
-      path[len(f'{SHM}/') :] for path in paths if path.startswith(f'{SHM}/')
+      path.removeprefix(f'{SHM}/').removesuffix(' (deleted)')
+      for path in paths
+      if path.startswith(f'{SHM}/')
   }
 
 
