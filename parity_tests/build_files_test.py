@@ -8,6 +8,7 @@ import pytest
 from parity_tests import build_files
 
 HOST = 'backend_ascend/kernels/host'
+FRONT = 'backend_ascend/frontends'
 INCLUDE_GEMM = f'#include "{HOST}/gemm.h"'
 TREE = {
     'pyproject.toml': """
@@ -31,6 +32,9 @@ TREE = {
     f'{HOST}/gemm.cc': INCLUDE_GEMM,
     f'{HOST}/gemm_avx2.cc': INCLUDE_GEMM,
     f'{HOST}/gemm_binding.cc': INCLUDE_GEMM,
+    f'{FRONT}/jax_ffi_module.cc': '#include <nanobind/nanobind.h>',
+    f'{FRONT}/jax_ffi_binding.cc': '#include <xla/ffi/api/ffi.h>',
+    f'{FRONT}/layer.py': 'from backend_ascend.frontends import _jax_ffi',
 }
 
 
@@ -120,6 +124,17 @@ class TestDerivation:
         f'//{HOST}:gemm_cc',
     ]
     assert backend['run'][1]['data'] == [':_native']
+
+  def test_extension_in_a_folder_links_the_libraries_above_it(self, tree):
+    front = targets(tree, FRONT)
+    kind, jax_ffi = front['_jax_ffi']
+    assert kind == 'nanobind_extension'
+    assert jax_ffi['deps'] == [
+        ':jax_ffi_binding_cc',
+        f'//{HOST}:gemm_avx2_cc',
+        f'//{HOST}:gemm_cc',
+    ]
+    assert front['layer'][1]['data'] == [':_jax_ffi']
 
   def test_testdata_follows_who_names_it(self, tree):
     parity = targets(tree, 'parity_tests')

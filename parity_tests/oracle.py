@@ -16,6 +16,7 @@ from reference import expert_gemm
 from reference import expert_gemm_grad
 from reference import layer
 from reference import layer_grad
+from reference import movement
 from reference import precision
 from reference import swiglu
 from reference import swiglu_grad
@@ -32,7 +33,14 @@ _row_weight = jax.jit(dispatch.row_weight, static_argnums=0)
 _return_rows = jax.jit(combine.return_rows, static_argnums=0)
 _combine = jax.jit(combine.combine, static_argnums=0)
 _backward = jax.jit(layer_grad.backward, static_argnums=(0, 1))
-_dispatch_grad = jax.jit(dispatch_grad.dispatch_grad, static_argnums=(0, 1))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _dispatch_grad(config, policy, plan, topk_ids, topk_weights, dy):
+  moves = movement.by_address(config, plan, topk_ids)
+  return dispatch_grad.dispatch_grad(policy, moves, topk_weights, dy)
+
+
 _combine_weight_grad = jax.jit(
     dispatch_grad.combine_weight_grad, static_argnums=0
 )

@@ -1,9 +1,9 @@
 """The oracle on a device mesh: one rank per device, rows sent by collectives.
 
-Counts are all-gathered, so every rank knows the address of every row; rows go to
-the owner of their expert and home again by all-to-all, one message from each
-rank to each.  What is computed is `layer.stages` and `layer_grad.gradients`, on
-the shard of one rank.
+Counts are all-gathered, so every rank knows the address of every row; rows go
+to the owner of their expert and home again by all-to-all, one message from each
+rank to each.  What is computed is `layer.stages` and `layer_grad.gradients`,
+on the shard of one rank.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def forward(
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
   inputs = dict(zip(tensors.INPUTS, map(jnp.asarray, arrays)))
   run = functools.partial(_forward_shard, config, policy, axis)
-  return _on_mesh(config, mesh, axis, run, inputs)
+  return _on_mesh(config, policy, mesh, axis, run, inputs)
 
 
 def backward(
@@ -94,16 +94,18 @@ def backward(
   inputs = {name: jnp.asarray(forward[name]) for name in names}
   inputs['dy'] = jnp.asarray(dy)
   run = functools.partial(_backward_shard, config, policy, axis)
-  return _on_mesh(config, mesh, axis, run, inputs)
+  return _on_mesh(config, policy, mesh, axis, run, inputs)
 
 
 def _on_mesh(
     config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
     mesh: jax.sharding.Mesh,
     axis: str,
     run: Callable[[dict[str, at.Array]], dict[str, at.Array]],
     inputs: dict[str, at.Array],
 ) -> dict[str, at.Array]:
+  numerics.storage_dtype(policy)
   if axis not in mesh.axis_names:
     raise ValueError(
         f'axis: expected an axis of the mesh, {mesh.axis_names}, got {axis!r}'

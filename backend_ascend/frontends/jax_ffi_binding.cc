@@ -1,5 +1,3 @@
-#include "backend_ascend/frontends/jax_ffi.h"
-
 #include <xla/ffi/api/ffi.h>
 
 #include <cfenv>
@@ -11,6 +9,7 @@
 
 #include "backend_ascend/frontends/failure.h"
 #include "backend_ascend/frontends/image_registry.h"
+#include "backend_ascend/frontends/jax_ffi.h"
 #include "backend_ascend/frontends/operands.h"
 #include "backend_ascend/kernels/host/launch.h"
 

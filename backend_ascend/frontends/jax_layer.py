@@ -34,10 +34,10 @@ except ImportError as e:
   ) from e
 
 _TARGET = 'hpmoe_launch'
+_FORWARD = layout.Direction.FORWARD
+_BACKWARD = layout.Direction.BACKWARD
 _MAX_THREADS = 4096
 _MAX_DEADLINE_S = 1e9
-_SAVED = ('topk_ids', 'topk_weights', 'w_gate_up', 'w_down', 'expert_in',
-          'gate_up', 'activation', 'returned')  # fmt: skip
 
 
 def check_api(built: tuple[int, int], header: str) -> None:
@@ -92,6 +92,9 @@ class _Layer:
           f'got {self.deadline_s}'
       )
 
+  def image(self, direction: layout.Direction) -> '_Registered':
+    return _compiled(direction, self.config, self.policy, self.options)
+
   def aval(self, name: str) -> jax.ShapeDtypeStruct:
     spec = tensors.SPECS[name]
     kinds = {'storage': self.policy.storage, 'f32': 'float32', 'i32': 'int32'}
@@ -127,7 +130,7 @@ def _compiled(
     policy: precision.PrecisionPolicy,
     options: flow_lib.Options,
 ) -> _Registered:
-  forward = direction == layout.Direction.FORWARD
+  forward = direction == _FORWARD
   compile_ = compiler.compile_forward if forward else compiler.compile_backward
   return register(compile_(config, policy, options).image)
 
@@ -192,25 +195,25 @@ def _check(layer_: _Layer, arrays: dict[str, at.Array]) -> None:
       )
 
 
+def _forward(layer_: _Layer, arguments) -> dict[str, at.Array]:
+  """Returns the five inputs and what a forward launch computes, by name."""
+  arrays = dict(zip(tensors.INPUTS, arguments, strict=True))
+  return arrays | _launch(layer_, layer_.image(_FORWARD), arrays)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _call(layer_: _Layer, *arguments):
-  return _call_forward(layer_, *arguments)[0]
+  return _forward(layer_, arguments)['y']
 
 
 def _call_forward(layer_: _Layer, *arguments):
-  arrays = dict(zip(tensors.INPUTS, arguments, strict=True))
-  image = _compiled(
-      layout.Direction.FORWARD, layer_.config, layer_.policy, layer_.options
-  )
-  arrays |= _launch(layer_, image, arrays)
-  return arrays['y'], {name: arrays[name] for name in _SAVED}
+  arrays = _forward(layer_, arguments)
+  read = layer_.image(_BACKWARD).inputs
+  return arrays['y'], {name: arrays[name] for name in read if name != 'dy'}
 
 
 def _call_backward(layer_: _Layer, saved, dy):
-  image = _compiled(
-      layout.Direction.BACKWARD, layer_.config, layer_.policy, layer_.options
-  )
-  grads = _launch(layer_, image, saved | dict(dy=dy))
+  grads = _launch(layer_, layer_.image(_BACKWARD), saved | dict(dy=dy))
   # Ids have no gradient.
   return tuple(grads.get(_GRAD_OF.get(name, '')) for name in tensors.INPUTS)
 

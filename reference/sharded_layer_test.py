@@ -1,0 +1,194 @@
+"""Tests of sharded_layer: the bits of the rank-axis form, on devices.
+
+The mesh needs eight devices before JAX starts, so this file is also the program
+that compares: it prints the tensors that differ, by case.
+"""
+
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reference import config as config_lib
+from reference import layer
+from reference import layer_grad
+from reference import precision
+from reference import sharded_layer
+from reference import test_util
+
+CONFIGS = {
+    1: config_lib.MoEConfig(1, 5, 3, 3, 8, 6),  # K = E
+    2: config_lib.MoEConfig(2, 7, 4, 2, 8, 6),
+    4: config_lib.MoEConfig(4, 3, 8, 2, 8, 6, capacity=10),  # at times too few
+    8: config_lib.MoEConfig(8, 2, 8, 8, 8, 6),  # K = E, one expert a rank
+}
+# Liking for the first experts: any; most get one; all rows go to rank 0 where K
+# experts live on one rank, and most experts are empty.
+SKEWS = (0.0, 0.3, 100.0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def by_rank_axis(config, policy, inputs, dy):
+  out = layer.forward(config, policy, **inputs)
+  return out | layer_grad.backward(config, policy, inputs | out, dy)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def by_devices(config, policy, inputs, dy):
+  devices = np.array(jax.devices()[: config.num_ranks])
+  where = jax.sharding.Mesh(devices, ('rank',)), 'rank'
+  out = sharded_layer.forward(config, policy, *where, **inputs)
+  grads = sharded_layer.backward(config, policy, *where, inputs | out, dy)
+  return out | grads
+
+
+def differing(config, policy, skew, integer):
+  """Returns the names of the tensors whose bits differ."""
+  rng = test_util.generator(f'{config}{policy}{skew}')
+  inputs = test_util.random_inputs(config, policy, rng, skew, integer)
+  dy = jnp.asarray(rng.integers(-3, 4, inputs['x'].shape), policy.storage)
+  want = by_rank_axis(config, policy, inputs, dy)
+  got = by_devices(config, policy, inputs, dy)
+  assert got.keys() == want.keys()
+  for name, array in got.items():
+    shards = array.addressable_shards
+    assert len({s.device for s in shards}) == config.num_ranks, name
+    assert shards[0].data.shape == (1, *want[name].shape[1:]), name
+  # NaN and the sign of zero count.
+  return [
+      name
+      for name, array in want.items()
+      if np.asarray(array).tobytes() != np.asarray(got[name]).tobytes()
+  ]
+
+
+RIGHT_ROUTES = sharded_layer._routes
+
+
+def wrong_routes(*args):
+  """Returns routes that take each message for that of another rank."""
+  right = RIGHT_ROUTES(*args)
+  return right._replace(row=jnp.roll(right.row, 1, axis=0))
+
+
+def cases(which):
+  """Yields (config, policy, skew, integer); a policy is seconds of compiler."""
+  every = itertools.product(
+      CONFIGS.values(),
+      ('float32', 'bfloat16'),
+      precision.PLACEMENTS,
+      precision.ACTIVATIONS,
+  )
+  if which == 'quick':
+    every = [
+        (CONFIGS[2], 'bfloat16', 'before_down', 'product'),
+        (CONFIGS[8], 'float32', 'combine', 'product'),
+    ]
+  for config, storage, placement, activation in every:
+    policy = precision.PrecisionPolicy(
+        storage, placement=placement, activation=activation
+    )
+    # Without exp, small integers stay exact.
+    data = (True, False) if activation == 'product' else (False,)
+    for skew, integer in itertools.product(SKEWS, data):
+      yield config, policy, skew, integer
+
+
+def main(which):
+  """Prints lists of [R, case, names that differ]: right, and with a fault."""
+  right = [(c[0].num_ranks, str(c), differing(*c)) for c in cases(which)]
+  faulty = next(cases('quick'))
+  by_devices.clear_cache()
+  sharded_layer._routes = wrong_routes
+  print(json.dumps([right, differing(*faulty)]))
+
+
+def run(which):
+  """Returns what `main` prints in a process with eight devices."""
+  flags = '--xla_force_host_platform_device_count=8'
+  done = subprocess.run(
+      [sys.executable, '-m', 'reference.sharded_layer_test', which],
+      env=os.environ | dict(XLA_FLAGS=flags, JAX_PLATFORMS='cpu'),
+      capture_output=True, text=True, check=False,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout)
+
+
+class TestBits:
+
+  def test_equal_those_of_the_rank_axis_form(self):
+    found, control = run('quick')
+    assert {ranks for ranks, _, _ in found} == {2, 8}
+    assert [(case, names) for _, case, names in found if names] == []
+    # A message that is taken for another rank's is seen, and where.
+    assert {'expert_in', 'y', 'dx', 'd_w_down'} <= set(control)
+    assert not {'counts', 'row_base', 'row_of_slot'} & set(control)
+
+  @pytest.mark.slow
+  def test_equal_for_every_policy(self):
+    found, _ = run('all')
+    assert len(found) == 4 * 2 * 2 * 3 * len(SKEWS)
+    assert {ranks for ranks, _, _ in found} == {1, 2, 4, 8}
+    assert [(case, names) for _, case, names in found if names] == []
+
+
+class TestRefused:
+  CONFIG = CONFIGS[1]
+  POLICY = precision.PrecisionPolicy()
+
+  def mesh(self):
+    return jax.sharding.Mesh(np.array(jax.devices()[:1]), ('rank',))
+
+  def inputs(self):
+    rng = test_util.generator('refused')
+    return test_util.random_inputs(self.CONFIG, self.POLICY, rng)
+
+  def test_mesh_with_another_number_of_devices(self):
+    message = "mesh: expected num_ranks=2 devices along 'rank', got 1"
+    with pytest.raises(ValueError, match=message):
+      sharded_layer.forward(
+          CONFIGS[2], self.POLICY, self.mesh(), 'rank', **self.inputs()
+      )
+
+  def test_axis_that_the_mesh_has_not(self):
+    with pytest.raises(ValueError, match=r"axis: expected .*'rank'.*'expert'"):
+      sharded_layer.forward(
+          self.CONFIG, self.POLICY, self.mesh(), 'expert', **self.inputs()
+      )
+
+  def test_shape(self):
+    inputs = self.inputs()
+    inputs['x'] = inputs['x'][:, 1:]
+    message = r'x: expected shape \[1, 5, 8\], got \[1, 4, 8\]'
+    with pytest.raises(ValueError, match=message):
+      sharded_layer.forward(
+          self.CONFIG, self.POLICY, self.mesh(), 'rank', **inputs
+      )
+
+  def test_missing_tensor(self):
+    with pytest.raises(ValueError, match='expected a tensor topk_ids, got no'):
+      sharded_layer.backward(
+          self.CONFIG, self.POLICY, self.mesh(), 'rank', {}, self.inputs()['x']
+      )
+
+  def test_golden_policy_without_x64(self):
+    with test_util.x64(False), pytest.raises(ValueError, match='enable_x64'):
+      sharded_layer.forward(
+          self.CONFIG,
+          self.POLICY.golden(),
+          self.mesh(),
+          'rank',
+          **self.inputs(),
+      )
+
+
+if __name__ == '__main__':
+  main(sys.argv[1])
