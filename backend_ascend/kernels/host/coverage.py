@@ -17,15 +17,14 @@ def _pairs(signalled: np.ndarray, clocks: happens_before.Clocks) -> np.ndarray:
   groups = np.split(
       signalled[order, 0], np.flatnonzero(np.diff(signalled[order, 1])) + 1
   )
-  found = np.zeros((0, 2), np.int64)
-  for group in groups:
+  found = [np.zeros((0, 2), np.int64)]
+  for group in {group.tobytes(): group for group in groups}.values():
     first, second = np.triu_indices(len(group), 1)
     first, second = group[first], group[second]
     free = clocks.queue[first] != clocks.queue[second]
     free &= ~clocks.before(first, second) & ~clocks.before(second, first)
-    pairs = np.stack([first[free], second[free]], axis=1)
-    found = np.unique(np.concatenate([found, pairs]), axis=0)
-  return found
+    found.append(np.stack([first[free], second[free]], axis=1))
+  return np.unique(np.concatenate(found), axis=0)
 
 
 def _edges(
@@ -40,12 +39,15 @@ def _edges(
   events = int(max(signalled[:, 1].max(initial=0), waits[:, 1].max(initial=0)))
   signallers = happens_before.grouped(signalled[:, ::-1], events + 1)
   edges = [np.zeros((0, 2), np.int64)]
+  lasts: dict[bytes, np.ndarray] = {}  # by the events that are awaited
   for task, awaited in enumerate(happens_before.grouped(waits, num_tasks)):
     if not len(awaited):
       continue
-    givers = np.unique(np.concatenate([signallers[e] for e in awaited]))
-    followed = clocks.before(givers[:, None], givers[None, :]).any(axis=1)
-    givers = givers[~followed]
+    givers = lasts.get(awaited.tobytes())
+    if givers is None:
+      givers = np.unique(np.concatenate([signallers[e] for e in awaited]))
+      followed = clocks.before(givers[:, None], givers[None, :]).any(axis=1)
+      givers = lasts[awaited.tobytes()] = givers[~followed]
     edges.append(np.stack([np.full(len(givers), task), givers], axis=1))
   return np.concatenate(edges)
 

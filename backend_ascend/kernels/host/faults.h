@@ -1,7 +1,8 @@
 // Faults that the host runtime can commit on request, one in one task.
 //
 // A fault spoils only what its own task writes, from inputs that the task may
-// read, so a faulty launch gives the same bits for any number of threads.
+// read, so a faulty launch gives the same bits for any number of threads; but
+// for kSkippedWait, which is a race, unless puts are late.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_FAULTS_H_
 #define BACKEND_ASCEND_KERNELS_HOST_FAULTS_H_

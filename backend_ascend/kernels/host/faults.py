@@ -2,7 +2,9 @@
 
 A fault happens in ONE task.  It spoils what that task writes, or when the task
 runs or signals, and nothing else; the same fault in the same task gives the
-same bits for any number of threads.
+same bits for any number of threads.  Only a skipped wait is a race: its bits
+may be right by luck, and with more than one thread they are anybody's guess
+unless puts are late.
 """
 
 import dataclasses

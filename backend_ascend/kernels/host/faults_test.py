@@ -349,7 +349,8 @@ class TestTargets:
     others = np.setdiff1d(same, found)
     for task in (*found[::4], *others[::4]):
       races = runtime.run(
-          image, inputs, fault=faults.Fault('skipped_wait', int(task)),
+          image, inputs, threads=1,
+          fault=faults.Fault('skipped_wait', int(task)),
           modes=modes.Modes(races=True),
       ).races  # fmt: skip
       assert bool(races) == (task in found), task

@@ -43,8 +43,11 @@ def pass_of(kind: Kind) -> Direction:
   return Direction(int(kind >= Kind.DISPATCH_GRAD))
 
 
-def run(layer: testing.Case, **kwargs) -> modes_lib.Launched:
-  return runtime.run(layer.image, layer.inputs, modes=RACES, **kwargs)
+def run(layer: testing.Case, threads: int = 1, **kwargs) -> modes_lib.Launched:
+  # Planted races are real ones: on more threads, a sanitizer finds them too.
+  return runtime.run(
+      layer.image, layer.inputs, threads=threads, modes=RACES, **kwargs
+  )
 
 
 def true_signals(layer: testing.Case) -> np.ndarray:
@@ -169,14 +172,14 @@ class TestSkippedWait:
     want = run(layer, threads=1, fault=fault)
     assert not testing.differing(want.outputs, layer.right)
     assert {race.second.index for race in want.races} == {task}
-    for seed in range(5):
-      for threads in (1, 2, 4):
-        modes = modes_lib.Modes(races=True, permute=seed, late_puts=seed > 2)
+    for seed in (None, *range(5)):
+      for threads, late in ((1, False), (1, True), (2, True), (4, True)):
+        modes = modes_lib.Modes(races=True, permute=seed, late_puts=late)
         got = runtime.run(
             layer.image, layer.inputs, threads=threads, fault=fault,
             modes=modes,
         )  # fmt: skip
-        assert got.races == want.races, (seed, threads)
+        assert got.races == want.races, (seed, threads, late)
 
 
 def waiting(layer: testing.Case, kind: Kind) -> list[int]:
