@@ -85,12 +85,13 @@ def _plan(f: flags.FlagValues):
 
 def _law(f: flags.FlagValues) -> int:
   from parity_tests import law
+  from parity_tests import report
 
   cli.check_writable('json', f.json)
   plan = _plan(f)
   with cli.progress(plan.steps) as step:
     table = law.run(plan, step)
-  cli.write_json(f.json, law.to_json(plan, table))
+  cli.write_json(f.json, report.jsonable(law.to_json(plan, table)))
   print(law.text(table))
   return cli.PARITY if table.holds else cli.NO_PARITY
 
