@@ -193,42 +193,51 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> Table:
   rows: list[Row] = []
   schedules: list[Schedules] = []
   for dtype in plan.dtypes:
-    made = _inputs(plan, dtype)
+    made = make_inputs(plan, dtype)
     for direction in plan.directions:
       (which,) = passes.of(direction)
       start = time.perf_counter()
-      mine, seen = _try(plan, which, _read(plan, which, made), progress)
+      mine, seen = _try(plan, which, read(plan, which, made), progress)
       rows += mine
       seconds = round(time.perf_counter() - start, 3)
       schedules.append(dataclasses.replace(seen, seconds=seconds))
   return Table(tuple(rows), tuple(schedules))
 
 
-def _inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
+def make_inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
+  """Returns a plan's data in a storage dtype."""
   return inputs_lib.make_inputs(
       presets.get(plan.preset), plan.ranks, plan.tokens, dtype, plan.routing,
       plan.seed, placement=plan.placement,
   )  # fmt: skip
 
 
-def _read(
+def read(
     plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
 ) -> inputs_lib.LayerInputs:
   """Returns a pass's inputs, the backward one's from a serial forward."""
   arrays = dict(made.arrays)
   if which is passes.BACKWARD:
-    image = _compile(passes.FORWARD, made, next(plan.options()))
+    image = compile_image(passes.FORWARD, made, next(plan.options()))
     read = candidates.read_by_runtime(passes.FORWARD, made.policy, arrays)
     arrays |= runtime.launch_serial(image, read)
   read = candidates.read_by_runtime(which, made.policy, arrays)
   return dataclasses.replace(made, arrays=read)
 
 
-def _compile(
+def compile_image(
     which: passes.Pass, made: inputs_lib.LayerInputs, options: flow_lib.Options
 ) -> bytearray:
+  """Returns the image of a pass."""
   lower = compiler.COMPILE[which.direction]
   return lower(made.config, made.policy, options).image
+
+
+def serial(
+    image: bytearray, made: inputs_lib.LayerInputs
+) -> dict[str, np.ndarray]:
+  """Returns what every launch must give."""
+  return runtime.launch_serial(image, made.arrays)
 
 
 class _Tally:
@@ -275,10 +284,10 @@ def _try(
   tallies: list[_Tally] = []
   coverages = []
   for options in plan.options():
-    image = _compile(which, made, options)
+    image = compile_image(which, made, options)
     if not tallies:
-      serial = runtime.launch_serial(image, made.arrays)
-      tallies = [_Tally(name, serial[name]) for name in which.results]
+      expected = serial(image, made)
+      tallies = [_Tally(name, expected[name]) for name in which.results]
     _, signals = runtime.inspect(image, made.arrays['topk_ids'])
     seen = coverage_lib.Coverage(image_lib.parse(image), signals)
     coverages.append(seen)
@@ -384,7 +393,7 @@ def _bits_table(rows: Sequence[Row]) -> str:
       )
       for row in rows
   ]  # fmt: skip
-  return _aligned(cells)
+  return aligned(cells)
 
 
 def _schedule_table(schedules: Sequence[Schedules]) -> str:
@@ -400,14 +409,15 @@ def _schedule_table(schedules: Sequence[Schedules]) -> str:
       )
       for s in schedules
   ]  # fmt: skip
-  return _aligned(cells)
+  return aligned(cells)
 
 
 def _share(part: int, whole: int) -> str:
   return f'{part} of {whole} ({part / whole:.1%})' if whole else 'none'
 
 
-def _aligned(cells: Sequence[Sequence[str]]) -> str:
+def aligned(cells: Sequence[Sequence[str]]) -> str:
+  """Returns lines of cells in columns."""
   widths = [max(map(len, column)) for column in zip(*cells)]
   return '\n'.join(
       '  '.join(f'{c:<{w}}' for c, w in zip(line, widths)).rstrip()

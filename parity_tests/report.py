@@ -325,6 +325,11 @@ def _token(first: lanes.Failure) -> str:
   return f', token {first.token} of rank {first.source_rank}{slot}'
 
 
+def _races(report: check.Report) -> str:
+  count = report.num_races
+  return f'{count} race{"s" * (count > 1)}, ' if count else ''
+
+
 def summary(report: check.Report) -> str:
   """Returns the last line."""
   judged = _judged(report)
@@ -337,6 +342,6 @@ def summary(report: check.Report) -> str:
     seen = f' (judged: {", ".join(names)})'
   return (
       f'{report.verdict.upper()}{seen}: {len(judged) - failed} of '
-      f'{len(judged)} comparisons pass, {tiles_seen} tiles, '
+      f'{len(judged)} comparisons pass, {tiles_seen} tiles, {_races(report)}'
       f'{report.seconds:.1f} s'
   )

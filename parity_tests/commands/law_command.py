@@ -1,5 +1,7 @@
 """`hpmoe law`."""
 
+import dataclasses
+
 from absl import flags
 
 from parity_tests.commands import cli
@@ -36,6 +38,10 @@ def _define_law(f: flags.FlagValues) -> None:
        'Cube x vector workers of one rank. A list.'),
   ):  # fmt: skip
     flags.DEFINE_list(name, list(map(str, values)), text, flag_values=f)
+  flags.DEFINE_list(
+      'processes', [], 'Also launches with this many ranks, each a process of '
+      'its own over MPI; such as 2,4,8. A list.', flag_values=f,
+  )  # fmt: skip
   flags.DEFINE_string(
       'fault', None, 'Fault that every launch commits: is it seen? One of '
       f'{", ".join(faults.SPECS)}.', flag_values=f,
@@ -85,15 +91,25 @@ def _plan(f: flags.FlagValues):
 
 def _law(f: flags.FlagValues) -> int:
   from parity_tests import law
+  from parity_tests import law_ranks
   from parity_tests import report
 
   cli.check_writable('json', f.json)
   plan = _plan(f)
-  with cli.progress(plan.steps) as step:
+  processes = layer_flags.integers('processes', f.processes)
+  steps = len(processes) * len(plan.dtypes) * len(plan.directions)
+  with cli.progress(plan.steps + steps) as step:
     table = law.run(plan, step)
-  cli.write_json(f.json, report.jsonable(law.to_json(plan, table)))
+    ranks = law_ranks.run(plan, processes, step)
+  content = law.to_json(plan, table) | dict(
+      processes=[dataclasses.asdict(row) for row in ranks]
+  )
+  cli.write_json(f.json, report.jsonable(content))
+  if ranks:
+    print(law_ranks.text(ranks), end='\n\n')
   print(law.text(table))
-  return cli.PARITY if table.holds else cli.NO_PARITY
+  held = table.holds and not any(row.differing_bits for row in ranks)
+  return cli.PARITY if held else cli.NO_PARITY
 
 
 COMMAND = cli.Command(
@@ -102,6 +118,7 @@ COMMAND = cli.Command(
     (
         'hpmoe law --json=law.json',
         'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
+        'hpmoe law --interleavings=20 --processes=2,4,8',
         'hpmoe law --interleavings=20 --fault=skipped_wait',
     ),
     _define_law,
