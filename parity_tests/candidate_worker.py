@@ -62,7 +62,9 @@ def _function(job: pathlib.Path, name: str) -> Callable:
   return found
 
 
-def _check_arguments(job: pathlib.Path, name: str, function: Callable) -> None:
+def _check_arguments(
+    job: pathlib.Path, name: str, function: Callable, form='function(inputs'
+) -> None:
   try:
     signature = inspect.signature(function)
   except ValueError:  # a built-in keeps it to itself
@@ -73,7 +75,7 @@ def _check_arguments(job: pathlib.Path, name: str, function: Callable) -> None:
     path = name.partition(':')[2]
     _refuse(
         job,
-        f'{name}: expected function(inputs, config, policy), got '
+        f'{name}: expected {form}, config, policy), got '
         f'{path}{signature}: {error}',
     )
 
@@ -87,6 +89,52 @@ def _backward(job: pathlib.Path, name: str, function: Callable) -> Callable:
         '(inputs, config, policy), got none; without it --direction=forward',
     )
   return backward
+
+
+def _stages(
+    job: pathlib.Path, name: str, function: Callable, known: tuple[str, ...]
+) -> Mapping[str, Callable]:
+  """Returns what isolated replay calls, by the tensor that it returns."""
+  stages = getattr(function, 'stages', None)
+  if not isinstance(stages, Mapping) or not stages:
+    _refuse(
+        job,
+        f'isolate: expected an attribute {name}.stages, a mapping from some of '
+        f'{", ".join(known)} to stage(tensors, config, policy), got '
+        f'{"none" if stages is None else repr(stages)}',
+    )
+  for key, stage in stages.items():
+    if key not in known or not callable(stage):
+      _refuse(
+          job,
+          f'{name}.stages: expected functions for some of {", ".join(known)}, '
+          f'got {key!r}: {stage!r}',
+      )
+    _check_arguments(job, f'{name}.stages[{key!r}]', stage, 'stage(tensors')
+  return stages
+
+
+def _run_stages(
+    job: pathlib.Path, name: str, stages, known, given, config, policy
+) -> dict[str, object]:
+  """Returns each stage's tensor, of what was there before that stage."""
+  outputs = {}
+  for key, stage in stages.items():
+    later = known[known.index(key) :]
+    # A copy: a stage that works in place would spoil the next one's.
+    tensors = {n: a.copy() for n, a in given.items() if n not in later}
+    outputs[key] = _call(
+        job, f'{name}.stages[{key!r}]', stage, tensors, config, policy
+    )
+  return outputs
+
+
+def _call(job: pathlib.Path, name: str, function: Callable, *arguments):
+  try:
+    return function(*arguments)
+  except Exception as error:  # pylint: disable=broad-except
+    _print_traceback(error)
+    _refuse(job, f'{name}: raised {error!r}', 'failed')
 
 
 def _check_activation(
@@ -103,7 +151,7 @@ def _check_activation(
 
 
 def _arrays(job: pathlib.Path, name: str, outputs, result: str):
-  """Returns the outputs as arrays; `result` is one that must be there."""
+  """Returns the outputs as arrays; `result` is what a message asks for."""
   import numpy as np
 
   if not isinstance(outputs, Mapping):
@@ -140,16 +188,23 @@ def main(job: pathlib.Path) -> None:
     backward = _backward(job, name, function)
   if which is passes.BACKWARD:
     name, function = f'{name}.backward', backward
-  _check_arguments(job, name, function)
+  elif request['isolate'] and request['has_backward']:
+    # Before anything runs.
+    _stages(job, f'{name}.backward', backward, passes.BACKWARD.stages)
   inputs = candidates.load(job / 'inputs')
-  try:
-    outputs = function(inputs, config, policy)
-  except Exception as error:  # pylint: disable=broad-except
-    _print_traceback(error)
-    _refuse(job, f'{name}: raised {error!r}', 'failed')
+  if request['isolate']:
+    stages = _stages(job, name, function, which.stages)
+    outputs = _run_stages(
+        job, name, stages, which.stages, inputs, config, policy
+    )
+    needed: tuple[str, ...] = ()
+  else:
+    _check_arguments(job, name, function)
+    outputs = _call(job, name, function, inputs, config, policy)
+    needed = which.results[:1]
   arrays = _arrays(job, name, outputs, which.results[0])
   try:
-    candidates.check_outputs(name, config, policy, arrays, which)
+    candidates.check_outputs(name, config, policy, arrays, which, needed)
   except ValueError as error:
     _refuse(job, str(error))
   candidates.save(job / 'outputs', arrays)

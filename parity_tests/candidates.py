@@ -18,9 +18,23 @@ Its backward pass is an attribute, `function.backward`, that takes the same
 arguments.  Its inputs are `passes.BACKWARD.reads(policy)`: `tensors.INPUTS`,
 dy, and what the forward pass saved.  It must return 'dx' and may return any
 tensor of `tensors.GRADS`.
+
+Isolated replay calls neither, but the stages that they are made of: attributes
+`function.stages` and `function.backward.stages`, a mapping from some names of
+`tensors.STAGES`, or of `GRADS`, to
+
+    def stage(
+        tensors: dict[str, np.ndarray],   # see below
+        config: MoEConfig,
+        policy: PrecisionPolicy,
+    ) -> np.ndarray
+
+`tensors` holds the inputs of the pass, `tensors.PLAN`, and what the oracle's
+stages before this one wrote, so that what one stage does wrong reaches no other
+one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -320,6 +334,11 @@ def cut_otherwise(
   return dataclasses.replace(cut, row_block=rows, chain_rows=chain)
 
 
+# glibc fills memory that `malloc` returns with the complement of this byte: a
+# float32 or bfloat16 of it is 3.4e38, an int32 2.1e9.  No byte but 0xff is NaN,
+# and its complement, 0, is how the variable is switched off.
+_POISON = {'MALLOC_PERTURB_': str(0x80)}
+
 # What the worker may leave word of.
 _KINDS = {
     'request': ValueError,
@@ -337,11 +356,15 @@ class Subprocess:
     timeout_s: seconds after which it counts as hung.
     has_backward: whether it will have to run its backward pass too: one that
       lacks it is refused before its first run.
+    checking: modes of `checking.OF_CANDIDATES`.  `poison`: memory that it
+      allocates and never writes is not zero by luck, under glibc; `isolate`:
+      its stages run, each on the oracle's tensors.
   """
 
   name: str
   timeout_s: float = 600.0
   has_backward: bool = False
+  checking: checking_lib.Checking = checking_lib.Checking()
   serial: None = None
 
   def __post_init__(self):
@@ -353,15 +376,25 @@ class Subprocess:
       )
 
   def run(
-      self, config, policy, inputs, which=passes.FORWARD
+      self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
+    """See `Candidate`.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
+      given: the oracle's plan and stages, if `checking` isolates.
+    """
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
-      save(job / 'inputs', inputs)
+      save(job / 'inputs', {**inputs, **(given or {})})
       request = dict(
           candidate=self.name,
           direction=which.name,
           has_backward=self.has_backward,
+          isolate=self.checking.isolate,
           config=dataclasses.asdict(config),
           policy=dataclasses.asdict(policy),
           path=[os.getcwd(), *sys.path],
@@ -369,15 +402,17 @@ class Subprocess:
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job)
       outputs = load(job / 'outputs')
-    return check_outputs(self.name, config, policy, outputs, which)
+    needed = () if self.checking.isolate else which.results[:1]
+    return check_outputs(self.name, config, policy, outputs, which, needed)
 
   def _call(self, job: pathlib.Path) -> None:
     worker = pathlib.Path(__file__).with_name('candidate_worker.py')
     command = [sys.executable, str(worker), str(job)]
+    env = os.environ | (_POISON if self.checking.poison else {})
     try:
       # What it prints belongs to the reader, not to our table.
       code = subprocess.run(
-          command, stdout=_STDERR, timeout=self.timeout_s
+          command, stdout=_STDERR, timeout=self.timeout_s, env=env
       ).returncode
     except subprocess.TimeoutExpired as error:
       raise CandidateError(
@@ -422,18 +457,18 @@ def check_outputs(
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
     outputs: Tensors,
-    which: passes.Pass = passes.FORWARD,
+    which: passes.Pass,
+    needed: Sequence[str],
 ) -> dict[str, np.ndarray]:
   """Returns the outputs if they are tensors of this pass.
 
   Raises:
-    ValueError: its first result is missing, a name is unknown, or a shape or
+    ValueError: one that is needed is missing, a name is unknown, or a shape or
       dtype is not that of `tensors.SPECS`.
   """
-  if which.results[0] not in outputs:
-    raise ValueError(
-        f'{name}: expected {which.results[0]!r}, got {sorted(outputs)}'
-    )
+  for key in needed:
+    if key not in outputs:
+      raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')
   kinds = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
   for key, value in outputs.items():
     if key not in which.outputs:

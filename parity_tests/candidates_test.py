@@ -1,11 +1,13 @@
 """The user's candidate: what it may return, and how it may end."""
 
+import dataclasses
 import textwrap
 
 import numpy as np
 import pytest
 
 from parity_tests import candidates
+from parity_tests import checking
 from parity_tests import passes
 from parity_tests import ulp
 from reference import config as config_lib
@@ -243,3 +245,128 @@ def test_a_missing_backward_pass_is_told_before_the_forward_runs(candidate):
 
   with pytest.raises(ValueError, match='user_kernel:forward.backward'):
     _run(ours)
+
+
+# 36 MB: over the largest threshold of glibc, so `malloc` asks the kernel for
+# these pages, which come as zeros.
+_FRESH_PAGES = """
+    def forward(inputs, config, policy):
+      total = np.empty(9 << 20, np.float32)[:inputs['x'].size]
+      total += inputs['x'].ravel()
+      return dict(y=total.reshape(inputs['x'].shape))
+    """
+
+
+@pytest.mark.parametrize('poison', (True, False))
+def test_memory_that_is_never_written_is_not_zero_by_luck(candidate, poison):
+  # Given a kernel that sums into memory that it never set to zero,
+  ours = dataclasses.replace(
+      candidate(_FRESH_PAGES), checking=checking.Checking(poison=poison)
+  )
+
+  # when it runs, then the sum is wrong, and right by luck without poison.
+  off = np.abs(_run(ours)['y'] - _inputs('float32')['x'])
+  assert (off > 1e38).all() if poison else (off == 0).all()
+
+
+_STAGES_SOURCE = """
+    def forward(inputs, config, policy):
+      raise KeyError('an isolated replay calls its stages only')
+    def gate_up(tensors, config, policy):
+      assert {'x', 'counts', 'expert_in'} <= set(tensors)
+      assert not {'gate_up', 'activation', 'y'} & set(tensors)
+      tensors['expert_in'] += 1
+      return np.zeros((1, config.num_rows, 4), np.float32)
+    def activation(tensors, config, policy):
+      assert (tensors['expert_in'] == 7).all() and 'activation' not in tensors
+      return tensors['gate_up'][..., :2] * 3
+    forward.stages = dict(gate_up=gate_up, activation=activation)
+    """
+
+
+def _run_stages(ours, which=passes.FORWARD):
+  ours = dataclasses.replace(ours, checking=checking.Checking(isolate=True))
+  policy = precision.PrecisionPolicy()
+  kinds = {'storage': np.float32, 'f32': np.float32, 'i32': np.int32}
+  given = {}
+  for name in {*which.reads(policy), *tensors.PLAN, *which.stages}:
+    spec = tensors.SPECS[name]
+    given[name] = np.full(spec.dims(**CONFIG.dims()), 7, kinds[spec.kind])
+  inputs = {name: given.pop(name) for name in which.reads(policy)}
+  return ours.run(CONFIG, policy, inputs, which, given=given)
+
+
+def test_a_stage_alone_reads_what_the_oracle_wrote_before_it(candidate):
+  got = _run_stages(candidate(_STAGES_SOURCE))
+
+  # Not what the user's stage returned, nor what it did to its arguments.
+  assert set(got) == {'gate_up', 'activation'}
+  assert (got['gate_up'] == 0).all() and (got['activation'] == 21).all()
+
+
+def test_a_stage_of_the_backward_pass_alone(candidate):
+  got = _run_stages(
+      candidate("""
+      def forward(inputs, config, policy): pass
+      def backward(inputs, config, policy): pass
+      def dx(tensors, config, policy):
+        assert 'dy' in tensors and 'gate_up' in tensors and 'dx' not in tensors
+        return tensors['d_returned'].sum(axis=2)
+      forward.backward = backward
+      backward.stages = dict(dx=dx)
+      """),
+      passes.BACKWARD,
+  )
+
+  assert set(got) == {'dx'} and (got['dx'] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ('source', 'text'),
+    [
+        ('', 'isolate: expected an attribute user_kernel:forward.stages, a '),
+        ('forward.stages = {}', 'y to stage\\(tensors, .*, got {}'),
+        ('forward.stages = 5', 'stages, a mapping .* got 5'),
+        ('forward.stages = dict(z=print)', "some of expert_in, .*got 'z'"),
+        ('forward.stages = dict(dx=print)', "some of expert_in, .*got 'dx'"),
+        ('forward.stages = dict(y=7)', "functions .*got 'y': 7"),
+        (
+            'forward.stages = dict(y=lambda x: x)',
+            "stages\\['y'\\]: expected stage\\(tensors, config, policy\\), got",
+        ),
+        (
+            'forward.stages = dict(y=lambda *a: a[0]["x"][:, 1:])',
+            'y: expected float32 \\[1, 3, 4\\], got float32 \\[1, 2, 4\\]',
+        ),
+    ],
+)
+def test_stages_that_cannot_be_asked_are_a_wrong_request(
+    candidate, source, text
+):
+  ours = candidate('def forward(inputs, config, policy): pass\n' + source)
+
+  with pytest.raises(ValueError, match=text) as error:
+    _run_stages(ours)
+
+  assert '\n' not in str(error.value)
+
+
+def test_a_stage_that_raises_is_named(candidate, capfd):
+  source = 'def forward(*a): pass\ndef y(*a): 1 / 0\nforward.stages = {"y": y}'
+
+  with pytest.raises(candidates.CandidateError) as error:
+    _run_stages(candidate(source))
+
+  told = "user_kernel:forward.stages['y']: raised ZeroDivisionError"
+  assert str(error.value).startswith(told)
+  said = capfd.readouterr().err
+  assert 'in y' in said and 'candidate_worker' not in said
+
+
+def test_missing_stages_of_the_backward_pass_are_told_first(candidate):
+  source = textwrap.dedent(_STAGES_SOURCE).replace('return np', 'os.abort()#')
+  ours = candidate(source + 'forward.backward = gate_up\n')
+  ours = dataclasses.replace(ours, has_backward=True)
+
+  with pytest.raises(ValueError, match='user_kernel:forward.backward.stages'):
+    _run_stages(ours)

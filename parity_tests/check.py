@@ -68,7 +68,7 @@ class Request:
     candidate: `pkg.module:function`, or None for our backend.
     timeout_s: seconds that a user's candidate may take.
     fault: a fault for our backend to commit.
-    checking: modes of our backend's launches.
+    checking: modes of our backend's launches; some are a candidate's too.
     launcher: one of LAUNCHERS: whether our backend's ranks share a process.
     arguments: the command line without --lane and --json, for replays.
   """
@@ -221,30 +221,44 @@ def make_candidate(request: Request) -> candidates.Candidate:
         f'fault: expected none with --candidate, got {request.fault!r}: faults '
         'are built into our own backend'
     )
-  if request.checking != checking_lib.Checking():
-    raise ValueError(
-        'candidate: expected no mode of our runtime (poison, permute, '
-        'late_puts, races, isolate, start_at, stop_after) beside it, got '
-        f'{request.checking}: a function of yours is judged stage by stage, '
-        'each from the tensors that it returned before it'
-    )
+  _refuse_modes(request, '--candidate', checking_lib.OF_CANDIDATES)
   return candidates.Subprocess(
       request.candidate,
       request.timeout_s,
       has_backward=passes.BACKWARD in wanted,
+      checking=request.checking,
   )
+
+
+def _refuse_modes(
+    request: Request, beside: str, allowed: tuple[str, ...] = ()
+) -> None:
+  """Refuses modes that would not do what they say.
+
+  Raises:
+    ValueError: one was asked for.
+  """
+  asked = request.checking.asked()
+  wrong = {name: asked[name] for name in asked if name not in allowed}
+  if wrong:
+    raise ValueError(
+        f'{", ".join(wrong)}: expected none with {beside}, got '
+        f'{", ".join(map(str, wrong.values()))}: it steers the tasks of our '
+        'own runtime in one process'
+    )
 
 
 def _over_mpi(request: Request) -> candidates.Candidate:
   from parity_tests import mpi_launcher
 
-  for name, default in (
-      ('candidate', None),
-      ('fault', None),
-      ('threads', None),
-      ('checking', checking_lib.Checking()),
-  ):
-    if getattr(request, name) != default:
+  if request.candidate is not None:
+    raise ValueError(
+        f'launcher: expected none with --candidate={request.candidate}, got '
+        'mpi: it launches our own runtime'
+    )
+  _refuse_modes(request, '--launcher=mpi')
+  for name in ('fault', 'threads'):
+    if getattr(request, name) is not None:
       raise ValueError(
           f'launcher: expected threads beside {name}, got mpi with '
           f'{getattr(request, name)}: there each rank is a process with one '
@@ -432,8 +446,11 @@ class Bench:
           f'got {list(request.lanes)}: {results[0].why}'
       )
     results.sort(key=_pass_then_lane)
+    # A stage in isolation gains nothing from what others would have returned.
+    isolated = request.checking.isolate
+    hinted = results if isolated else with_hint(results)
     return Examined(
-        list(with_replay(request, with_hint(results))),
+        list(with_replay(request, hinted)),
         _guilty(request, candidate, wrong),
     )
 

@@ -13,12 +13,17 @@ from backend_ascend.taskflow import layout
 
 Action = modes_lib.Action
 _FIELDS = ('rank', 'expert', 'row_block', 'col_block')
+# What `candidates.Subprocess` does with them is told there; the others steer
+# tasks, which only our runtime has.
+OF_CANDIDATES = ('poison', 'isolate')
 _FORM = "its number, or such as 'gate_up rank=1 expert=3 row_block=0'"
 
 
 @dataclasses.dataclass(frozen=True)
 class Checking:
   """How a launch that is checked differs from a plain one.
+
+  A candidate of the user has `OF_CANDIDATES` of these modes.
 
   Attributes:
     poison: buffers start as a NaN that no kernel writes; otherwise as zeros.
@@ -44,6 +49,12 @@ class Checking:
           'isolate: expected no start_at and no stop_after beside it: with '
           "both at one task, that task alone runs, on the oracle's tensors"
       )
+
+  def asked(self) -> dict[str, object]:
+    """Returns the modes that are not as in a plain check, by name."""
+    plain = dataclasses.asdict(Checking())
+    mine = dataclasses.asdict(self)
+    return {name: mine[name] for name in mine if mine[name] != plain[name]}
 
   @property
   def replays(self) -> bool:

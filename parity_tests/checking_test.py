@@ -176,7 +176,27 @@ def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
     [
         (('--start_at=3',), 'start_at: expected --direction=forward'),
         (('--permute=-1',), 'permute: expected a seed, 0 or more, got -1'),
-        (('--candidate=a:b', '--races'), 'candidate: expected no mode'),
+        (
+            ('--candidate=a:b', '--races', '--permute=0', '--isolate'),
+            'check: permute, races: expected none with --candidate, got 0, '
+            'True: it steers the tasks of our own runtime',
+        ),
+        (
+            ('--candidate=a:b', '--nopoison', '--stop_after=3'),
+            'check: stop_after: expected none with --candidate, got 3: ',
+        ),
+        (
+            ('--candidate=a:b', '--late_puts'),
+            'check: late_puts: expected none with --candidate, got True: ',
+        ),
+        (
+            ('--candidate=a:b', '--launcher=mpi'),
+            'launcher: expected none with --candidate=a:b, got mpi: it ',
+        ),
+        (
+            ('--launcher=mpi', '--races', '--nopoison'),
+            'check: poison, races: expected none with --launcher=mpi, got ',
+        ),
         (
             ('--isolate', '--start_at=3', '--direction=forward'),
             'isolate: expected no start_at',
@@ -190,3 +210,25 @@ def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
 def test_a_mode_that_makes_no_sense_is_refused(capsys, arguments, told):
   assert main.main(['check', *TINY, *arguments]) == cli.WRONG_REQUEST
   assert told in capsys.readouterr().err
+
+
+def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
+  # Given a kernel of the user whose sum begins in memory fresh from the kernel,
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'lucky.py').write_text(
+      'import numpy as np\n'
+      'from parity_tests.examples import fused_moe\n'
+      'def forward(inputs, config, policy):\n'
+      '  y = fused_moe.fused_moe(inputs, config, policy)["y"]\n'
+      '  total = np.empty(9 << 20, np.float32)[:y.size].reshape(y.shape)\n'
+      '  total += y\n'
+      '  return dict(y=total)\n'
+  )
+  asked = ('--candidate=lucky:forward', '--lane=bounded')
+
+  # when it is checked, then it is right by luck only.
+  code, report = _report(tmp_path, *asked, '--nopoison')
+  assert code == cli.PARITY
+  code, report = _report(tmp_path, *asked)
+  assert code == cli.NO_PARITY and report['config']['modes']['poison']
+  assert float(report['first_failure']['got']) > 1e38

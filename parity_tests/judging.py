@@ -186,11 +186,17 @@ def guilty(
     results: Results,
     bad: Callable[[str], np.ndarray],
 ) -> list[isolation.WrongTask]:
-  """Returns the tasks of an isolated launch that wrote what a lane refuses."""
+  """Returns the tasks of an isolated launch that wrote what a lane refuses.
+
+  A candidate that launched nothing has no tasks: its stages say all there is.
+  """
   failed = {r.stage for r in results if r.verdict == lanes.FAIL}
   stages = [name for name in case.which.stages if name in failed]
   launches = candidates.launches_of(candidate)
-  launch = next(one for one in reversed(launches) if one.which is case.which)
+  mine = [one for one in launches if one.which is case.which]
+  if not mine:
+    return []
+  launch = mine[-1]
   return isolation.wrong_tasks(
       launch.image,
       case.made.arrays['topk_ids'],

@@ -284,7 +284,9 @@ def modes(report: check.Report) -> str:
       if one.tasks_run < one.num_tasks
   ]
   parts = list(dict.fromkeys(parts))
-  if asked['isolate']:
+  if asked['isolate'] and not report.launches:
+    parts.append(_wrong_stages(report))
+  elif asked['isolate']:
     count = len(report.wrong) or 'no'
     parts.append(f"isolated replay, each task on the oracle's inputs: {count} "
                  f'wrong task{"s" * (len(report.wrong) != 1)}')  # fmt: skip
@@ -294,6 +296,17 @@ def modes(report: check.Report) -> str:
     parts.append(f'{count} race{"s" * (report.num_races != 1)}')
     parts += _told([f'  {race}' for race in report.races])
   return '\n'.join(parts)
+
+
+def _wrong_stages(report: check.Report) -> str:
+  """Returns what isolation says of a candidate, which has no tasks."""
+  failed = {r.stage for r in report.results if r.verdict == lanes.FAIL}
+  wrong = [name for name in lanes.ORDER if name in failed]
+  named = f' ({", ".join(wrong)})' if wrong else ''
+  return (
+      "isolated replay, each stage on the oracle's inputs: "
+      f'{len(wrong) or "no"} wrong stage{"s" * (len(wrong) != 1)}{named}'
+  )
 
 
 def _told(lines: list[str]) -> list[str]:

@@ -61,10 +61,11 @@ def _define_check(f: flags.FlagValues) -> None:
 
 
 def _define_modes(f: flags.FlagValues) -> None:
-  """Modes of our runtime: each is one question that a launch is asked."""
+  """Each mode is one question that a launch, or a candidate, is asked."""
   flags.DEFINE_boolean(
       'poison', True, 'Buffers start as NaN that no kernel writes; --nopoison: '
-      'as zeros.', flag_values=f,
+      'as zeros. With --candidate, memory that it allocates starts as garbage '
+      '(MALLOC_PERTURB_ of glibc; elsewhere without effect).', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_integer(
       'permute', None, 'Seed of an order among ready tasks. Default: in turn.',
@@ -74,7 +75,8 @@ def _define_modes(f: flags.FlagValues) -> None:
       ('late_puts', 'Puts are delivered only when nothing else can run.'),
       ('races', 'Find accesses that nothing orders, by vector clocks.'),
       ('isolate', "Every task reads the oracle's tensors, so that a fault does "
-       'not spread; names the tasks that are wrong. Finds races too.'),
+       'not spread; names the tasks that are wrong. Finds races too. With '
+       '--candidate, each of its function.stages does.'),
   ):  # fmt: skip
     flags.DEFINE_boolean(name, False, text, flag_values=f)
   for name, text in (

@@ -1,7 +1,8 @@
 """A fused MoE layer as a user might write one, right and with a bug.
 
-docs/find_a_bug.md walks through it.  The whole layer is one jitted function: it
-takes types from `reference/`, and none of its computations.
+docs/find_a_bug.md walks through it.  The layer is one jitted function, and each
+of its stages can be called alone.  It takes types from `reference/`, and none
+of its computations.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ TILE = 16
 Inputs = Mapping[str, np.ndarray]
 Outputs = dict[str, jax.Array]
 Mask = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+Tensors = Mapping[str, jax.Array]
+Stage = Callable[..., jax.Array]
 
 
 def fused_moe(
@@ -62,49 +65,76 @@ def _owned_with_a_bug(
   return (row >= begin - 1) & (row < end)
 
 
+def _stages(owned: Mask) -> dict[str, Stage]:
+  """Returns the stages of the layer by what they return, in order."""
+
+  def gemm(
+      weights: str, rows: str, tensors: Tensors, config, policy
+  ) -> jax.Array:
+    _, begin, end, _ = _sort(config, tensors['topk_ids'])
+    each = jax.vmap(functools.partial(_grouped_gemm, owned))
+    return _store(policy, each(tensors[rows], tensors[weights], begin, end))
+
+  stages = dict(
+      expert_in=_expert_in,
+      gate_up=functools.partial(gemm, 'w_gate_up', 'expert_in'),
+      activation=_activation,
+      expert_out=functools.partial(gemm, 'w_down', 'activation'),
+      returned=_returned,
+      y=_y,
+  )
+  return {
+      name: jax.jit(stage, static_argnums=(1, 2))
+      for name, stage in stages.items()
+  }
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _layer(
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
     owned: Mask,
-    *,
-    x: jax.Array,
-    topk_ids: jax.Array,
-    topk_weights: jax.Array,
-    w_gate_up: jax.Array,
-    w_down: jax.Array,
+    **inputs: jax.Array,
 ) -> Outputs:
-  top_k, width = config.top_k, config.d_model
-  slot, begin, end, home = _sort(config, topk_ids)
-  gemm = jax.vmap(functools.partial(_grouped_gemm, owned))
+  outputs: Outputs = {}
+  for name, stage in _stages(owned).items():
+    outputs[name] = stage(inputs | outputs, config, policy)
+  return outputs
 
-  tokens = x.reshape(-1, width)
-  expert_in = tokens.at[slot // top_k].get(mode='fill', fill_value=0)
-  gate_up = _store(policy, gemm(expert_in, w_gate_up, begin, end))
 
-  gate, up = jnp.split(gate_up.astype(jnp.float32), 2, axis=-1)
+def _expert_in(tensors: Tensors, config, policy) -> jax.Array:
+  del policy  # rows move as they are
+  slot, _, _, _ = _sort(config, tensors['topk_ids'])
+  tokens = tensors['x'].reshape(-1, config.d_model)
+  return tokens.at[slot // config.top_k].get(mode='fill', fill_value=0)
+
+
+def _activation(tensors: Tensors, config, policy) -> jax.Array:
+  gate_up = tensors['gate_up'].astype(jnp.float32)
+  gate, up = jnp.split(gate_up, 2, axis=-1)
   if policy.activation == 'swiglu':
     gate = jax.nn.silu(gate)
   hidden = gate * up
   if policy.placement == 'before_down':
-    weights = topk_weights.reshape(-1)
+    slot, _, _, _ = _sort(config, tensors['topk_ids'])
+    weights = tensors['topk_weights'].reshape(-1)
     weights = weights.at[slot].get(mode='fill', fill_value=0)
     hidden = hidden * weights[..., None]
-  activation = _store(policy, hidden)
-  expert_out = _store(policy, gemm(activation, w_down, begin, end))
+  return _store(policy, hidden)
 
-  returned = expert_out.reshape(-1, width)[home]
-  terms = returned.astype(jnp.float32)
+
+def _returned(tensors: Tensors, config, policy) -> jax.Array:
+  del policy  # rows move as they are
+  _, _, _, home = _sort(config, tensors['topk_ids'])
+  return tensors['expert_out'].reshape(-1, config.d_model)[home]
+
+
+def _y(tensors: Tensors, config, policy) -> jax.Array:
+  del config  # the shapes say it all
+  terms = tensors['returned'].astype(jnp.float32)
   if policy.placement == 'combine':
-    terms = terms * topk_weights[..., None]
-  return dict(
-      expert_in=expert_in,
-      gate_up=gate_up,
-      activation=activation,
-      expert_out=expert_out,
-      returned=returned,
-      y=_store(policy, jnp.sum(terms, axis=2)),
-  )
+    terms = terms * tensors['topk_weights'][..., None]
+  return _store(policy, jnp.sum(terms, axis=2))
 
 
 def _sort(
@@ -171,3 +201,10 @@ def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
   # the next stage would read what was never stored.
   info = jnp.finfo(policy.storage)
   return lax.reduce_precision(a, info.nexp, info.nmant).astype(policy.storage)
+
+
+# What isolated replay calls, one by one.
+fused_moe.stages = _stages(_owned)  # type: ignore[attr-defined]
+fused_moe_with_a_bug.stages = (  # type: ignore[attr-defined]
+    _stages(_owned_with_a_bug)
+)

@@ -4,7 +4,9 @@ import pytest
 
 from backend_ascend.taskflow import flow as flow_lib
 from parity_tests import check
+from parity_tests import checking
 from parity_tests import lanes
+from parity_tests import report as report_lib
 from parity_tests.examples import fused_moe
 
 
@@ -69,3 +71,24 @@ def test_y_alone_names_a_token():
   assert first is not None and first.stage == 'y'
   assert first.expert is None
   assert _failing(report) == {'y', 'layer'}
+
+
+def test_isolated_replay_blames_the_stages_that_multiply_alone():
+  # Given that the wrong rows run on through the layer in lane exact,
+  alone = checking.Checking(isolate=True)
+
+  # when each stage reads the oracle's tensors,
+  report = _check(fused_moe.fused_moe_with_a_bug, 'exact', checking=alone)
+
+  # then only the GEMMs are wrong, and the report says so,
+  assert _failing(report) == {'gate_up', 'expert_out'}
+  assert report.first_failure is not None
+  assert report.first_failure.index[:2] == (0, 5) and not report.wrong
+  assert report_lib.modes(report) == (
+      "isolated replay, each stage on the oracle's inputs: 2 wrong stages "
+      '(gate_up, expert_out)'
+  )
+  # and nothing is, with the right mask.
+  report = _check(fused_moe.fused_moe, 'exact', checking=alone)
+  assert report.verdict == lanes.PASS
+  assert report_lib.modes(report).endswith('inputs: no wrong stages')
