@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "backend_ascend/kernels/host/task_signals.h"
+
 namespace hpmoe {
 namespace {
 
@@ -33,8 +35,9 @@ std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
     if (!IsPut(FormOf(task))) continue;
     for (uint32_t s = 0; s < task.signal_count; ++s) {
       const SignalDesc& signal = view.signals[task.signal_begin + s];
-      const int32_t span = signal.amount == kPerRow ? signal.span : 1;
-      for (int32_t i = 0; i < span; ++i) puts[signal.event + i].push_back(t);
+      for (int32_t i = 0; i < SpanOf(signal); ++i) {
+        puts[signal.event + i].push_back(t);
+      }
     }
   }
   return puts;
