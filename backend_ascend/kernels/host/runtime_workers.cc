@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <numeric>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -70,11 +69,12 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
 
 StopReason WorkerPool::Run() {
   std::vector<std::thread> threads;
+  threads.reserve(wanted_);
   try {
     for (int32_t i = 1; i < wanted_; ++i) {
       threads.emplace_back([this, i] { Drive(i); });
     }
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // Fewer threads give the same bits.  This one has yet to go idle, so the
     // count is right before it can matter.
     std::lock_guard<std::mutex> lock(mutex_);
@@ -82,6 +82,7 @@ StopReason WorkerPool::Run() {
   }
   Drive(0);
   for (std::thread& thread : threads) thread.join();
+  if (thrown_ != nullptr) std::rethrow_exception(thrown_);
   return moves_.load() == num_moves_ ? StopReason::kNone : stop_.load();
 }
 
@@ -97,6 +98,16 @@ WorkerPool::Path WorkerPool::PathOf(int32_t thread) const {
 }
 
 void WorkerPool::Drive(int32_t thread) {
+  try {
+    DriveUntilOver(thread);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    thrown_ = std::current_exception();
+    Stop(StopReason::kThrew);
+  }
+}
+
+void WorkerPool::DriveUntilOver(int32_t thread) {
   HostPlatform platform(state_);
   Path path = PathOf(thread);
   int spins = 0;
