@@ -1,8 +1,9 @@
 #include "backend_ascend/frontends/failure.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
+
+#include "backend_ascend/kernels/host/finite.h"
 
 namespace hpmoe {
 namespace {
@@ -26,26 +27,6 @@ uint32_t Float32Bits(const char* data, int64_t float_bytes) {
   }
   std::memcpy(&half, data, sizeof(half));
   return uint32_t{half} << 16;
-}
-
-// Index of the first element whose exponent bits are all ones, or -1.
-int64_t FirstNonFinite(const char* data, int64_t float_bytes, int64_t count) {
-  constexpr uint32_t kExponent = 0x7F800000;
-  constexpr int64_t kChunk = 1024;
-  for (int64_t begin = 0; begin < count; begin += kChunk) {
-    const int64_t end = std::min(count, begin + kChunk);
-    const auto bad = [&](int64_t i) {
-      const uint32_t bits = Float32Bits(data + i * float_bytes, float_bytes);
-      return (bits & kExponent) == kExponent;
-    };
-    // Without a branch inside, so that it becomes vector code.
-    bool any = false;
-    for (int64_t i = begin; i < end; ++i) any |= bad(i);
-    for (int64_t i = begin; any && i < end; ++i) {
-      if (bad(i)) return i;
-    }
-  }
-  return -1;
 }
 
 std::string IndexText(int64_t flat, const std::vector<int64_t>& shape) {

@@ -1,6 +1,5 @@
 #include <xla/ffi/api/ffi.h>
 
-#include <cfenv>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -18,21 +17,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// XLA's threads flush subnormal numbers to zero; the runtime's bits do not
-// depend on who calls it.  Threads that a launch starts inherit this.
-class DefaultFloatEnvironment {
- public:
-  DefaultFloatEnvironment() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
+constexpr double kMaxDeadlineS = 1e9;
 
 ffi::Error Expected(const std::string& name, const std::string& expected,
                     const std::string& got) {
@@ -118,7 +103,11 @@ ffi::Error LaunchCall(std::string_view image, int32_t threads,
         "(jax_layer.prepare), got " +
         std::string(image));
   }
-  const DefaultFloatEnvironment environment;
+  // What no clock counts would end the launch at once, or never.
+  if (!(deadline_s > 0 && deadline_s <= kMaxDeadlineS)) {
+    return Expected("deadline_s", "seconds in (0, 1e9]",
+                    std::to_string(deadline_s));
+  }
   LaunchTensors tensors{};
   ffi::Error inputs = PlaceInputs(*view->header, args, &tensors);
   if (inputs.failure()) return inputs;

@@ -120,6 +120,27 @@ class TestBits:
     got = named(jax.jit(layer_and_grads(layer_of()))(dy, *small.values()))
     assert not testing.differing(got, want)
 
+  def test_of_a_launch_that_xla_calls_back(self):
+    # Given: a callback runs on a thread of XLA's.
+    inputs, dy = case()
+    small = inputs | dict(w_down=inputs['w_down'] * np.float32(1e-38))
+    image = testing.compile_layer(CONFIG, F32, row_block=8)
+    want = runtime.launch(image, small)['y']
+    assert testing.differing(dict(y=want), dict(y=want * 0))
+    # When.
+    back = jax.jit(
+        lambda *arrays: jax.pure_callback(
+            lambda *arrays: runtime.launch(
+                image, dict(zip(small, map(np.asarray, arrays)))
+            )['y'],
+            jax.ShapeDtypeStruct(dy.shape, dy.dtype),
+            *arrays,
+        )
+    )
+    got = np.asarray(back(*small.values()))
+    # Then.
+    assert not testing.differing(dict(y=got), dict(y=want))
+
   def test_of_rows_that_no_token_fills(self):
     # Given: memory that held NaN; what a forward launch saves is checked for
     # it by the backward one, all rows of it.
@@ -357,12 +378,14 @@ class TestRefusedWhenItRuns:
       jax.block_until_ready(layer(*inputs.values()))
 
   @staticmethod
-  def refusal(digest, *operands):
+  def refusal(digest, *operands, deadline_s=1.0):
     """Returns the words that a call with one result is refused with."""
     call = jax.ffi.ffi_call(
         'hpmoe_launch', jax.ShapeDtypeStruct((1,), np.float32)
     )
-    attributes = dict(threads=np.int32(0), deadline_s=np.float64(1))
+    attributes = dict(
+        threads=np.int32(0), deadline_s=np.float64(deadline_s)
+    )
     with pytest.raises(RAISED) as error:
       jax.block_until_ready(call(*operands, image=digest, **attributes))
     return str(error.value)
@@ -383,6 +406,15 @@ class TestRefusedWhenItRuns:
         (short, 'topk_ids: expected 336 bytes, got 168'),
     ):
       assert message in self.refusal(image.digest, *operands)
+
+
+  @pytest.mark.parametrize('deadline', [0, -1, 1e300, np.inf, np.nan])
+  def test_deadline_that_no_clock_counts(self, deadline):
+    inputs, _ = case()
+    image = jax_layer.register(testing.compile_layer(CONFIG, F32))
+    arrays = [inputs[name] for name in image.inputs]
+    message = self.refusal(image.digest, *arrays, deadline_s=deadline)
+    assert 'deadline_s: expected seconds in (0, 1e9], got ' in message
 
 
 def test_corrupt_image_is_refused():

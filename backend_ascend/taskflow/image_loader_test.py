@@ -295,6 +295,30 @@ def test_more_links_than_regions_can_address_are_refused():
     _native.validate_image(blob)
 
 
+def huge(name: str, **sizes) -> bytearray:
+  """Returns an image without spaces, which would repeat its sizes."""
+  blob = bytearray(IMAGES[name])
+  header = np.frombuffer(blob, layout.HEADER, 1)
+  header['spaces']['count'] = 0
+  for field, value in sizes.items():
+    header[field] = value
+  return image_lib.seal(blob)
+
+
+@pytest.mark.parametrize('name, tensor, sizes', [
+    ('expert', 'w_gate_up', dict(d_model=2**30, d_ff=2**30 - 1)),
+    ('expert', 'expert_in', dict(d_model=2**31 - 2, num_rows=2**31 - 1)),
+    ('backward', 'returned', dict(d_model=2**31 - 2, num_tokens=2**31 - 1)),
+    ('backward', 'gate_up', dict(d_ff=2**30 - 1, num_rows=2**31 - 1)),
+])  # fmt: skip
+def test_tensors_whose_bytes_no_integer_counts_are_refused(name, tensor, sizes):
+  # A product of sizes that wraps would let arrays of fewer bytes pass.
+  message = refusal(huge(name, **sizes))
+  assert message == (
+      f'header: expected at most {2**60} bytes of {tensor}, got more'
+  )
+
+
 def test_a_task_in_two_queues_or_in_none_is_refused():
   tasks = image_lib.parse(IMAGES['expert']).tables['queue_tasks']
   twice = set_field(IMAGES['expert'], 'queue_tasks', 1, '', tasks[0])

@@ -1,6 +1,8 @@
 #include "backend_ascend/kernels/host/gemm.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <type_traits>
 
 #include "backend_ascend/kernels/host/bfloat16.h"
@@ -191,8 +193,9 @@ float* GemmScratch::Reserve(Slot slot, int64_t count) {
   if (count > sizes_[slot]) {
     constexpr int64_t kLine = 64;
     const int64_t bytes = (count * 4 + kLine - 1) / kLine * kLine;
+    sizes_[slot] = 0;
     buffers_[slot].reset(static_cast<float*>(std::aligned_alloc(kLine, bytes)));
-    if (buffers_[slot] == nullptr) std::abort();  // out of memory
+    if (buffers_[slot] == nullptr) throw std::bad_alloc();
     sizes_[slot] = count;
   }
   return buffers_[slot].get();

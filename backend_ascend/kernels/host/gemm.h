@@ -49,7 +49,8 @@ class GemmScratch {
  public:
   enum Slot { kPanel = 0, kWideA = 1, kPartial = 2, kNumSlots = 3 };
 
-  // At least `count` floats, 64-byte aligned, contents undefined.
+  // At least `count` floats, 64-byte aligned, contents undefined.  Throws
+  // bad_alloc.
   float* Reserve(Slot slot, int64_t count);
 
  private:

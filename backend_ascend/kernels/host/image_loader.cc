@@ -160,6 +160,31 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
                        h.num_experts / h.num_ranks * LinksOf(h), 1, kMaxInt32);
 }
 
+// Everywhere below, a size in bytes and an index are int64.
+bool CheckBytes(const ImageHeader& h, Checker* check) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 60;
+  const int64_t item = h.dtype == kBFloat16 ? 2 : 4;
+  for (uint16_t b = 0; b < kNumBuffers; ++b) {
+    Extent e = ExtentOf(h, b, kRows);
+    // Rows of all experts of a rank are packed.  Links, which share a place,
+    // are counted as if they did not.
+    const Form form = kBuffers[b].form;
+    if (form == Form::kSlicePut || form == Form::kExpertTile) {
+      e = {1, h.num_rows, e.cols};
+    }
+    int64_t bytes = item * h.num_ranks;
+    bool fits = true;
+    for (const int64_t size : {e.groups, e.rows, e.cols}) {
+      fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
+    }
+    if (fits && bytes <= kMaxBytes) continue;
+    return check->Refuse("header: expected at most %" PRId64
+                         " bytes of %s, got more",
+                         kMaxBytes, kBuffers[b].name);
+  }
+  return true;
+}
+
 // Points `out` at a table.  `end` is the end of the table before it: tables
 // follow each other in the order of the header.
 template <typename T>
@@ -556,7 +581,7 @@ Status LoadImage(const void* data, size_t size, ImageView* out) {
   ImageView view = {};
   if (!CheckPreamble(data, size, &check)) return check.status;
   view.header = static_cast<const ImageHeader*>(data);
-  if (CheckLayer(*view.header, &check) &&
+  if (CheckLayer(*view.header, &check) && CheckBytes(*view.header, &check) &&
       FindTables(data, size, &view, &check) && CheckTasks(view, &check) &&
       CheckWaits(view, &check) && CheckSignals(view, &check) &&
       CheckRegions(view, &check) && CheckEvents(view, &check) &&

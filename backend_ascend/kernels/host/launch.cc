@@ -5,21 +5,12 @@
 #include <thread>
 #include <vector>
 
+#include "backend_ascend/kernels/host/float_environment.h"
 #include "backend_ascend/kernels/host/launch_prepare.h"
+#include "backend_ascend/kernels/host/task_signals.h"
 
 namespace hpmoe {
 namespace {
-
-bool Covers(const SignalDesc& signal, int32_t event) {
-  const int32_t span = signal.amount == kPerRow ? signal.span : 1;
-  return event >= signal.event && event < signal.event + span;
-}
-
-bool Signals(const ImageView& view, uint64_t task, int32_t event) {
-  const SignalDesc* begin = view.signals + view.tasks[task].signal_begin;
-  return std::any_of(begin, begin + view.tasks[task].signal_count,
-                     [&](const SignalDesc& s) { return Covers(s, event); });
-}
 
 // Tasks of the given progress that should have signalled the event.
 void AddSuspects(const LaunchState& state, Progress progress,
@@ -27,7 +18,7 @@ void AddSuspects(const LaunchState& state, Progress progress,
   for (uint64_t t = 0; t < state.progress.size(); ++t) {
     if (diagnosis->num_suspects == Diagnosis::kMaxSuspects) return;
     if (state.progress[t] == progress &&
-        Signals(*state.view, t, diagnosis->event)) {
+        MaySignal(*state.view, state.view->tasks[t], diagnosis->event)) {
       diagnosis->suspects[diagnosis->num_suspects++] = static_cast<int64_t>(t);
     }
   }
@@ -88,6 +79,7 @@ int32_t ThreadCount(const ImageView& view, int32_t wanted) {
 
 Status Launch(const ImageView& view, const LaunchTensors& tensors,
               const LaunchOptions& options, LaunchReport* report) {
+  const DefaultFloatEnvironment environment;
   Prepared prepared;
   LaunchState state{};
   *report = {};
@@ -132,6 +124,7 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
 
 Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
                     Isa isa) {
+  const DefaultFloatEnvironment environment;
   Prepared prepared;
   Layer layer{};
   const Status status = Prepare(view, tensors, isa, &prepared, &layer);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <thread>
 
 #include "backend_ascend/kernels/host/bfloat16.h"
+#include "backend_ascend/kernels/host/float_environment.h"
 #include "backend_ascend/kernels/host/launch_prepare.h"
 #include "backend_ascend/kernels/host/symmetric_heap.h"
 #include "backend_ascend/kernels/host/task_signals.h"
@@ -44,11 +46,6 @@ Status CheckWaits(const ImageView& view, int32_t rank) {
   return Status{};
 }
 
-bool Covers(const SignalDesc& signal, int32_t event) {
-  const int32_t span = signal.amount == kPerRow ? signal.span : 1;
-  return event >= signal.event && event < signal.event + span;
-}
-
 }  // namespace
 
 // The worker loop's view of the rank.
@@ -75,7 +72,7 @@ class RankLaunch::Platform {
   }
   void Add(const SignalDesc& signal, int32_t event, int32_t amount) {
     if (signal.rank == launch_.tensors_.rank) {
-      launch_.own_counters_[event] += amount;
+      launch_.own_counters_[event] += static_cast<uint32_t>(amount);
     } else {
       launch_.tensors_.transport->Add(signal.rank, event, amount);
     }
@@ -155,14 +152,18 @@ Status RankLaunch::Prepare(const ImageView& view, const RankTensors& tensors,
   return status;
 }
 
-// Own signals, and other ranks'.
+// Own signals, and other ranks'.  Sums wrap as those of atomics do: an image
+// that no proof has seen may signal more than a counter holds.
 int32_t RankLaunch::Count(int32_t event) const {
   const auto* const remote =
       reinterpret_cast<const std::atomic<int32_t>*>(tensors_.counters + event);
-  return own_counters_[event] + remote->load(std::memory_order_acquire);
+  const auto others =
+      static_cast<uint32_t>(remote->load(std::memory_order_acquire));
+  return static_cast<int32_t>(own_counters_[event] + others);
 }
 
 StepResult RankLaunch::RunSome(int64_t max_tasks) {
+  const DefaultFloatEnvironment environment;
   Platform platform(this);
   int64_t ran = 0;
   size_t done = 0;
@@ -198,10 +199,7 @@ bool RankLaunch::Run(double deadline_s) {
 }
 
 bool RankLaunch::MayOwe(uint64_t task, int32_t event) const {
-  const SignalDesc* begin = view_->signals + view_->tasks[task].signal_begin;
-  return !signalled_[task] &&
-         std::any_of(begin, begin + view_->tasks[task].signal_count,
-                     [&](const SignalDesc& s) { return Covers(s, event); });
+  return !signalled_[task] && MaySignal(*view_, view_->tasks[task], event);
 }
 
 BlockedWait RankLaunch::Describe(uint32_t task, const WaitDesc& wait) const {

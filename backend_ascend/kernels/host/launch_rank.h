@@ -81,7 +81,7 @@ class RankLaunch {
   std::vector<float> sums_[kNumBuffers];
   std::vector<Cursor> cursors_;  // of the rank's queues
   // Own signals never mix with remote atomics, whose hardware may differ.
-  std::vector<int32_t> own_counters_;
+  std::vector<uint32_t> own_counters_;
   std::vector<bool> signalled_;  // by task; only the rank's own
   GemmScratch scratch_;
   size_t at_ = 0;  // cursor to look at first

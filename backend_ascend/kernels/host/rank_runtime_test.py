@@ -207,3 +207,26 @@ class TestAgree:
           counts,
           rank_testing.Loopback(_wire(seed), 1, 4),
       )
+
+
+def test_counters_that_overflow_wrap():
+  # Given signals whose sum no counter holds, of an image that no proof has
+  # seen, when launched, then a rank counts as one address space does.
+  image, inputs = _case(LAYERS['one_rank'], 'forward')
+  parsed = image_lib.parse(image)
+  blob = bytearray(image)
+  signals = np.frombuffer(
+      blob, layout.SIGNAL, len(parsed.tables['signals']),
+      int(parsed.header['signals']['offset']),
+  )  # fmt: skip
+  signals['amount'][signals['amount'] > 0] = 2**31 - 1
+  blob = image_lib.seal(blob)
+  with pytest.raises(runtime.WaitError) as want:
+    runtime.launch(blob, inputs, threads=1)
+  wire = _wire(0)
+  (launch,) = rank_testing.prepare(blob, inputs, wire)
+
+  assert not rank_testing.run([launch], wire, max_turns=1000)
+
+  got = launch.blocked()
+  assert got.actual == want.value.diagnosis.actual < 0

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend_ascend/kernels/host/finite.h"
 #include "backend_ascend/kernels/host/launch.h"
 #include "backend_ascend/kernels/host/launch_inspect.h"
 
@@ -271,37 +272,9 @@ nb::tuple InspectPy(const ConstArray& image, const ConstArray& topk_ids) {
   return nb::make_tuple(BytesOf(accesses), BytesOf(signals));
 }
 
-// Index of the first element whose exponent bits are all ones, or -1.
-template <typename T>
-int64_t FirstNonFinite(const T* x, int64_t count, T exponent) {
-  // Adding the exponent's lowest bit carries into the sign bit just then, so a
-  // chunk is tested without branches.
-  constexpr int64_t kChunk = 1024;
-  const T sign = static_cast<T>(~(static_cast<T>(~T{0}) >> 1));
-  const T lowest = static_cast<T>(exponent & (0 - exponent));
-  for (int64_t begin = 0; begin < count; begin += kChunk) {
-    const int64_t end = std::min(count, begin + kChunk);
-    T carried = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      carried |= static_cast<T>((x[i] & exponent) + lowest);
-    }
-    if ((carried & sign) == 0) continue;
-    for (int64_t i = begin; i < end; ++i) {
-      if ((x[i] & exponent) == exponent) return i;
-    }
-  }
-  return -1;
-}
-
 int64_t FirstNonFinitePy(const ConstArray& array) {
   nb::gil_scoped_release release;
-  const auto count = static_cast<int64_t>(array.size());
-  if (array.itemsize() == 2) {
-    return FirstNonFinite(static_cast<const uint16_t*>(array.data()), count,
-                          uint16_t{0x7F80});
-  }
-  return FirstNonFinite(static_cast<const uint32_t*>(array.data()), count,
-                        uint32_t{0x7F800000});
+  return FirstNonFinite(array.data(), array.itemsize(), array.size());
 }
 
 std::vector<std::string> FaultNames() {

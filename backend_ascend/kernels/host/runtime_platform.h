@@ -106,7 +106,6 @@ class HostPlatform {
   void Work(uint32_t index);
   void Compute(uint32_t index);
   void Announce(uint32_t index);
-  void SignalRows(const TaskDesc& task, const SignalDesc& signal);
 
   LaunchState& state_;
   uint32_t announced_ = 0;  // the task that signals

@@ -1,6 +1,9 @@
 """One launch gives the bits of the serial run, whatever the schedule."""
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 
 import ml_dtypes
@@ -263,3 +266,54 @@ class TestDiagnosis:
         '2) waits for event 9: expected 4, got 3; not signalled by: combine '
         'task 5 (rank 0, row block 4, column block 0)'
     )
+
+
+STARVED = """
+import resource
+import ml_dtypes
+import numpy as np
+from backend_ascend.kernels.host import runtime
+from backend_ascend.kernels.host import runtime_testing as testing
+from reference import config as config_lib
+from reference import precision
+
+tokens = 1 << 17
+image = testing.compile_layer(
+    config_lib.MoEConfig(1, tokens, 1, 1, 64, 64),
+    precision.PrecisionPolicy('bfloat16'),
+    row_block=tokens, put_rows=tokens, token_block=tokens,
+    num_aic=1, num_aiv=1,
+)
+ones = lambda *shape: np.ones(shape, np.dtype('bfloat16'))
+inputs = dict(
+    x=ones(1, tokens, 64), topk_ids=np.zeros((1, tokens, 1), np.int32),
+    topk_weights=np.ones((1, tokens, 1), np.float32),
+    w_gate_up=ones(1, 1, 64, 128), w_down=ones(1, 1, 64, 64),
+)
+with open('/proc/self/statm') as file:
+  held = int(file.read().split()[0]) * resource.getpagesize()
+for more in range(0, 512, 8):
+  limit = held + (more << 20)
+  resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+  try:
+    runtime.launch(image, inputs, threads=2)
+    print('done')
+    break
+  except MemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(
+    'san' in os.environ.get('LD_PRELOAD', ''),
+    reason='a sanitizer needs the whole address space',
+)
+def test_too_little_memory_is_told():
+  # Given too little memory for the tensors, then for the scratch of a thread,
+  # then enough, when launched, then each is told and the process lives.
+  starved = subprocess.run(
+      [sys.executable, '-c', STARVED], capture_output=True, text=True
+  )
+  assert not starved.returncode, starved.stderr
+  assert 'std::bad_alloc' in starved.stdout
+  assert starved.stdout.endswith('done\n')

@@ -2,9 +2,10 @@
 
 #include <chrono>
 #include <numeric>
-#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "backend_ascend/kernels/host/task_signals.h"
 
 namespace hpmoe {
 namespace {
@@ -33,8 +34,9 @@ std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
     if (!IsPut(FormOf(task))) continue;
     for (uint32_t s = 0; s < task.signal_count; ++s) {
       const SignalDesc& signal = view.signals[task.signal_begin + s];
-      const int32_t span = signal.amount == kPerRow ? signal.span : 1;
-      for (int32_t i = 0; i < span; ++i) puts[signal.event + i].push_back(t);
+      for (int32_t i = 0; i < SpanOf(signal); ++i) {
+        puts[signal.event + i].push_back(t);
+      }
     }
   }
   return puts;
@@ -67,11 +69,12 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
 
 StopReason WorkerPool::Run() {
   std::vector<std::thread> threads;
+  threads.reserve(wanted_);
   try {
     for (int32_t i = 1; i < wanted_; ++i) {
       threads.emplace_back([this, i] { Drive(i); });
     }
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // Fewer threads give the same bits.  This one has yet to go idle, so the
     // count is right before it can matter.
     std::lock_guard<std::mutex> lock(mutex_);
@@ -79,6 +82,7 @@ StopReason WorkerPool::Run() {
   }
   Drive(0);
   for (std::thread& thread : threads) thread.join();
+  if (thrown_ != nullptr) std::rethrow_exception(thrown_);
   return moves_.load() == num_moves_ ? StopReason::kNone : stop_.load();
 }
 
@@ -94,6 +98,16 @@ WorkerPool::Path WorkerPool::PathOf(int32_t thread) const {
 }
 
 void WorkerPool::Drive(int32_t thread) {
+  try {
+    DriveUntilOver(thread);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    thrown_ = std::current_exception();
+    Stop(StopReason::kThrew);
+  }
+}
+
+void WorkerPool::DriveUntilOver(int32_t thread) {
   HostPlatform platform(state_);
   Path path = PathOf(thread);
   int spins = 0;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <vector>
 
@@ -17,6 +18,7 @@ enum class StopReason : int32_t {
   kNone = 0,
   kDeadlock = 1,  // no task runs and none can start
   kDeadline = 2,  // no task ended in time
+  kThrew = 3,     // never told: the exception is
 };
 
 // Walks every queue of an image to its end.
@@ -34,7 +36,8 @@ class WorkerPool {
  public:
   WorkerPool(LaunchState* state, int32_t threads, double deadline_s);
 
-  // Returns when all tasks have run, or why they did not.
+  // Returns when all tasks have run, or why they did not.  Throws what a task
+  // threw on any thread, when all threads have ended.
   StopReason Run();
 
   // After Run: where worker `i` stopped.
@@ -48,6 +51,7 @@ class WorkerPool {
   };
 
   void Drive(int32_t thread);
+  void DriveUntilOver(int32_t thread);
   // How one thread goes through the workers.
   struct Path {
     size_t next;                // in turn
@@ -84,6 +88,7 @@ class WorkerPool {
   int32_t idle_ = 0;      // so many threads found nothing to run
   const std::vector<std::vector<uint32_t>> puts_to_;  // by event, if late
   SplitMix late_draw_;                                // guarded by mutex_
+  std::exception_ptr thrown_;                         // guarded by mutex_
   int32_t spins_;
 };
 

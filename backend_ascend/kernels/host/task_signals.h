@@ -3,6 +3,7 @@
 #ifndef BACKEND_ASCEND_KERNELS_HOST_TASK_SIGNALS_H_
 #define BACKEND_ASCEND_KERNELS_HOST_TASK_SIGNALS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend_ascend/kernels/host/image_loader.h"
@@ -10,6 +11,20 @@
 #include "backend_ascend/kernels/worker.h"
 
 namespace hpmoe {
+
+inline int32_t SpanOf(const SignalDesc& signal) {
+  return signal.amount == kPerRow ? signal.span : 1;
+}
+
+// Whether the task may signal the event.
+inline bool MaySignal(const ImageView& view, const TaskDesc& task,
+                      int32_t event) {
+  const SignalDesc* const begin = view.signals + task.signal_begin;
+  return std::any_of(
+      begin, begin + task.signal_count, [&](const SignalDesc& signal) {
+        return event >= signal.event && event < signal.event + SpanOf(signal);
+      });
+}
 
 // The task that sends an expert's last row; source rank 0's first where the
 // expert has none.
