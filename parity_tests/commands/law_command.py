@@ -37,8 +37,10 @@ def _define_law(f: flags.FlagValues) -> None:
   ):  # fmt: skip
     flags.DEFINE_list(name, list(map(str, values)), text, flag_values=f)
   flags.DEFINE_string(
-      'fault', None, 'Fault that every launch commits: is it seen? One of '
-      f'{", ".join(faults.SPECS)}.', flag_values=f,
+      'fault', None, 'Fault that every launch of a pass that knows it commits: '
+      'is it seen? One of '
+      f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
+      flag_values=f,
   )  # fmt: skip
   cli.define_json(f)
 
@@ -63,10 +65,6 @@ def _plan(f: flags.FlagValues):
     raise cli.UsageError(
         f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
     )
-  if f.interleavings < 1:
-    raise cli.UsageError(
-        f'interleavings: expected at least 1, got {f.interleavings}'
-    )
   return law.Plan(
       preset=f.preset,
       ranks=f.ranks,
@@ -85,14 +83,15 @@ def _plan(f: flags.FlagValues):
 
 def _law(f: flags.FlagValues) -> int:
   from parity_tests import law
+  from parity_tests import law_table
   from parity_tests import report
 
   cli.check_writable('json', f.json)
   plan = _plan(f)
   with cli.progress(plan.steps) as step:
     table = law.run(plan, step)
-  cli.write_json(f.json, report.jsonable(law.to_json(plan, table)))
-  print(law.text(table))
+  cli.write_json(f.json, report.jsonable(law_table.to_json(plan, table)))
+  print(law_table.text(table))
   return cli.PARITY if table.holds else cli.NO_PARITY
 
 
