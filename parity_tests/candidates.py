@@ -156,6 +156,8 @@ class Launch:
     num_races: all of them.
     tasks_run: tasks that were not left out.
     num_tasks: all of them.
+    left_out: `[num_tasks]` bool, tasks for which the oracle's tensors stand in;
+      None: no task.
   """
 
   which: passes.Pass
@@ -164,6 +166,7 @@ class Launch:
   num_races: int
   tasks_run: int
   num_tasks: int
+  left_out: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,12 +284,12 @@ class Megakernel:
 def _launch_of(which, image, launched, modes) -> Launch:
   actions = modes.actions
   num_tasks = len(image_lib.parse(image).tables['tasks'])
-  runs = num_tasks
-  if actions is not None:
-    runs = int((actions & modes_lib.Action.RUN).astype(bool).sum())
+  left_out = None if actions is None else (actions & modes_lib.Action.RUN) == 0
+  runs = num_tasks - (0 if left_out is None else int(left_out.sum()))
   return Launch(
-      which, image, launched.races, launched.num_races, runs, num_tasks
-  )
+      which, image, launched.races, launched.num_races, runs, num_tasks,
+      left_out,
+  )  # fmt: skip
 
 
 def _own_outputs(image, inputs, launched) -> dict[str, np.ndarray]:

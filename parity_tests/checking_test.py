@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from backend_ascend import compiler
@@ -12,6 +13,8 @@ from backend_ascend.taskflow import image as image_lib
 from parity_tests import check
 from parity_tests import checking
 from parity_tests import main
+from parity_tests import oracle as oracle_lib
+from parity_tests import report as report_lib
 from parity_tests.commands import cli
 from reference import config as config_lib
 from reference import precision
@@ -152,6 +155,97 @@ def test_a_fault_does_not_spread_and_its_task_is_named(tmp_path, capsys):
   assert code == cli.NO_PARITY
   assert alone['first_failure']['stage'] == 'gate_up'
   assert 'ran 1 of' in capsys.readouterr().out
+
+
+def test_what_stands_in_is_not_judged_on_what_ran():
+  # Given a right backend, when some tasks in the middle of a pass run, then
+  # what the oracle gave for those after them is held to no bound of theirs.
+  for first, last in ((74, 77), (185, 188), (222, 225)):
+    report = check.run(
+        check.Request(
+            preset='tiny', ranks=2, tokens=13, direction='backward',
+            options=flow_lib.Options(row_block=8, chain_rows=8),
+            lanes=('bitwise', 'bounded'),
+            checking=checking.Checking(
+                start_at=str(first), stop_after=str(last)
+            ),
+        )
+    )  # fmt: skip
+    assert report.verdict == 'pass'
+    (launch,) = report.launches
+    assert 0 < launch.tasks_run < launch.num_tasks
+
+
+def test_a_race_that_a_chain_sums_is_that_of_its_writer():
+  # Given a task that says too early that it is done, to the middle of a chain,
+  report = check.run(
+      check.Request(
+          preset='tiny', ranks=2, tokens=13, direction='backward',
+          fault='early_signal', lanes=('exact', 'bitwise'),
+          options=flow_lib.Options(row_block=8, chain_rows=8),
+          checking=checking.Checking(isolate=True),
+      )
+  )  # fmt: skip
+
+  # then the last link, which shows it, is not guilty, and both are named.
+  (wrong,) = report.wrong
+  assert wrong.task.kind == 'swiglu_grad' and wrong.lanes == ('races',)
+  (race, *_) = report.races
+  assert str(race.first) in race.missing and str(race.second) in race.missing
+  told = report_lib.modes(report)
+  assert '--start_at' not in told and '--races' in told
+  lines = told.splitlines()
+  assert len(set(lines)) == len(lines)
+
+
+def test_a_chain_is_named_at_its_last_link_and_says_so():
+  report = check.run(
+      check.Request(
+          preset='tiny', ranks=2, tokens=13, direction='backward',
+          fault='weight_grad_twice', lanes=('exact',),
+          options=flow_lib.Options(row_block=8, chain_rows=8),
+          checking=checking.Checking(isolate=True),
+      )
+  )  # fmt: skip
+
+  (wrong,) = report.wrong
+  assert wrong.why.startswith('the last of 4 links')
+
+
+def test_a_lane_that_names_no_task_says_so():
+  report = check.run(
+      check.Request(
+          preset='tiny', ranks=2, tokens=13, fault='zero_output',
+          lanes=('standard',), checking=checking.Checking(isolate=True),
+      )
+  )  # fmt: skip
+
+  assert report.verdict == 'fail' and not report.wrong
+  assert 'lane standard judges tensors' in report_lib.modes(report)
+
+
+def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
+  # Given an oracle that differs from both our launches in one moved element,
+  right = oracle_lib.Oracle.stage
+
+  def stage(self, name, captured):
+    out = right(self, name, captured)
+    if name == 'expert_in':
+      out = out.copy()
+      out[1, 0, 3] += np.float32(1)
+    return out
+
+  monkeypatch.setattr(oracle_lib.Oracle, 'stage', stage)
+
+  # when lane bitwise judges, then the task that moved it is named.
+  report = check.run(
+      check.Request(
+          preset='tiny', ranks=2, tokens=13, lanes=('bitwise',),
+          checking=checking.Checking(isolate=True),
+      )
+  )  # fmt: skip
+  (wrong,) = report.wrong
+  assert wrong.task.kind == 'dispatch' and wrong.tensor == 'expert_in'
 
 
 def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):

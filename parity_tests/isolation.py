@@ -33,7 +33,7 @@ class WrongTask:
     tensor: what it writes.
     bad: wrong elements of what it writes, the most that a lane counts.
     elements: all that it writes.
-    why: what nothing orders, or ''.
+    why: what nothing orders or what else is known, or ''.
   """
 
   direction: str
@@ -83,6 +83,7 @@ def wrong_tasks(
               tensor=name,
               bad=wrong,
               elements=elements,
+              why=_chain(parsed, task),
           )
       )
   return sorted(found, key=lambda wrong: wrong.task.index)
@@ -104,9 +105,7 @@ def _counts(
     task = int(a['task'])
     if not _is_last_link(image, task):
       continue
-    box = bad[
-        a['slab'], a['row_begin'] : a['row_end'], a['col_begin'] : a['col_end']
-    ]
+    box = _box(bad, a)
     wrong, elements = counts.get(task, (0, 0))
     counts[task] = wrong + int(box.sum()), elements + box.size
   return {task: count for task, count in counts.items() if count[0]}
@@ -115,11 +114,56 @@ def _counts(
 _CHAINED = (layout.Kind.DOWN_WEIGHT_GRAD, layout.Kind.GATE_UP_WEIGHT_GRAD)
 
 
+def _links(image: image_lib.Image, task: int) -> int:
+  """Returns how many tasks sum one tile together, in a chain."""
+  if image.tables['tasks'][task]['kind'] not in _CHAINED:
+    return 1
+  header = image.header
+  return -(-int(header['expert_capacity']) // int(header['chain_rows']))
+
+
 def _is_last_link(image: image_lib.Image, task: int) -> bool:
   """Says whether a task's output is final: only the last link of a chain's."""
-  row, header = image.tables['tasks'][task], image.header
-  links = -(-int(header['expert_capacity']) // int(header['chain_rows']))
-  return row['kind'] not in _CHAINED or int(row['peer']) == links - 1
+  links = _links(image, task)
+  return links == 1 or int(image.tables['tasks'][task]['peer']) == links - 1
+
+
+def _chain(image: image_lib.Image, task: int) -> str:
+  links = _links(image, task)
+  if links == 1:
+    return ''
+  return f'the last of {links} links that sum this tile, of which any is wrong'
+
+
+def written_by(
+    image: bytes | bytearray, topk_ids: np.ndarray, tasks: np.ndarray,
+    like: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+  """Returns which elements some tasks write last.
+
+  Args:
+    image: what was launched.
+    topk_ids: `[R, T, K]` i32.
+    tasks: `[tasks]` bool.
+    like: tensors by name.
+
+  Returns:
+    By the names of `like`, bool in the tensor's shape.
+  """
+  parsed = image_lib.parse(image)
+  accesses, _ = runtime.inspect(image, topk_ids)
+  written = {name: np.zeros(a.shape, bool) for name, a in like.items()}
+  for a in accesses[(accesses['write'] == 1) & tasks[accesses['task']]]:
+    name = layout.Buffer(a['buffer']).name.lower()
+    if name in written and _is_last_link(parsed, int(a['task'])):
+      _box(_by_slab(name, written[name]), a)[...] = True
+  return written
+
+
+def _box(slabs: np.ndarray, access: np.void) -> np.ndarray:
+  a = access
+  rows = slice(a['row_begin'], a['row_end'])
+  return slabs[a['slab'], rows, a['col_begin'] : a['col_end']]
 
 
 def judged(
@@ -128,26 +172,41 @@ def judged(
   """Returns each guilty task once, in the image's order.
 
   A task that read what another had not written yet, though that one had said
-  so, is not guilty: the other one is.
+  so, is not guilty: the other one is.  The links of a chain are one task here:
+  a race of any of them shows in what the last one writes.
   """
   found = list(wrong)
   for race in races:
     if race.blame == race.first:
-      found = [w for w in found if w.task != race.second]
+      reader = _place(race.second)
+      found = [w for w in found if _place(w.task) != reader]
     found.append(
         WrongTask(direction, race.blame, (RACES,), race.tensor, why=str(race))
     )
-  merged: dict[int, WrongTask] = {}
-  for one in sorted(found, key=lambda w: w.task.index):
-    before = merged.get(one.task.index)
-    merged[one.task.index] = _merged(before, one) if before else one
-  return list(merged.values())
+  merged: dict[tuple, WrongTask] = {}
+  for one in found:
+    before = merged.get(_place(one.task))
+    merged[_place(one.task)] = _merged(before, one) if before else one
+  return sorted(merged.values(), key=lambda w: w.task.index)
+
+
+_CHAINED_NAMES = tuple(kind.name.lower() for kind in _CHAINED)
+
+
+def _place(task: task_names.TaskName) -> tuple:
+  """Returns what tells a task from others, a chain from other chains."""
+  if task.kind not in _CHAINED_NAMES:
+    return (task.index,)
+  return dataclasses.astuple(dataclasses.replace(task, index=-1))
 
 
 def _merged(a: WrongTask, b: WrongTask) -> WrongTask:
+  """Returns one task of two; a race says which link of a chain it is."""
   more = a if a.bad >= b.bad else b
+  raced = next((one for one in (a, b) if RACES in one.lanes), more)
   return dataclasses.replace(
       more,
+      task=raced.task,
       lanes=tuple(dict.fromkeys((*a.lanes, *b.lanes))),
-      why=a.why or b.why,
+      why=raced.why,
   )

@@ -6,9 +6,9 @@ Images differ in granularity and worker layout, launches also in threads.  All
 must give the bits of a serial run, which neither waits nor signals.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-import hashlib
+import shlex
 import time
 
 import numpy as np
@@ -22,9 +22,10 @@ from backend_ascend.taskflow import flow as flow_lib
 from backend_ascend.taskflow import image as image_lib
 from parity_tests import candidates
 from parity_tests import inputs as inputs_lib
+from parity_tests import law_table
+from parity_tests import law_tally
 from parity_tests import passes
 from parity_tests import presets
-from parity_tests import ulp
 
 DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
 
@@ -54,7 +55,7 @@ class Plan:
     threads: OS threads.
     layouts: (AIC, AIV) workers of one rank.
     granularities: how the layer is cut.
-    fault: a fault that every launch commits, or None.
+    fault: a fault that every launch of a pass that knows it commits, or None.
   """
 
   preset: str = 'tiny'
@@ -75,6 +76,24 @@ class Plan:
   )
   fault: str | None = None
 
+  def __post_init__(self):
+    for name in (
+        'directions', 'dtypes', 'threads', 'layouts', 'granularities',
+    ):  # fmt: skip
+      if not getattr(self, name):
+        raise ValueError(f'{name}: expected at least one, got none')
+    if self.interleavings < 1:
+      raise ValueError(
+          f'interleavings: expected at least 1, got {self.interleavings}'
+      )
+    passes_ = [which for name in self.directions for which in passes.of(name)]
+    known = {n: None for w in passes_ for n in faults.specs(w.direction)}
+    if self.fault is not None and self.fault not in known:
+      raise ValueError(
+          f'fault: expected one of {list(known)} in directions '
+          f'{list(self.directions)}, got {self.fault!r}'
+      )
+
   @property
   def steps(self) -> int:
     """How often `run` calls `progress`."""
@@ -89,109 +108,15 @@ class Plan:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Break:
-  """The first launch whose bits differ, and where.
-
-  Attributes:
-    options: granularity and layout.
-    threads: OS threads.
-    interleaving: the seed of the order.
-    late_puts: whether puts came late.
-    index: coordinates of the first element that differs.
-    got, expected: the element.
-  """
-
-  options: flow_lib.Options
-  threads: int
-  interleaving: int
-  late_puts: bool
-  index: tuple[int, ...]
-  got: float
-  expected: float
-
-  def __str__(self) -> str:
-    o = self.options
-    return (
-        f'{list(self.index)}: expected {self.expected!r}, got {self.got!r} '
-        f'with --event_grain={o.event_grain} --row_block={o.row_block} '
-        f'--col_block={o.col_block} --chain_rows={o.chain_rows} '
-        f'--aic={o.num_aic} --aiv={o.num_aiv} --threads={self.threads} '
-        f'--permute={self.interleaving}'
-        + (' --late_puts' if self.late_puts else '')
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """One tensor over all launches.
-
-  Attributes:
-    direction, dtype, tensor: which.
-    launches: how many.
-    sha256: distinct digests, the serial run's first.
-    differing_bits: summed over all launches.
-    first_break: the first launch that differs, or None.
-  """
-
-  direction: str
-  dtype: str
-  tensor: str
-  launches: int
-  sha256: tuple[str, ...]
-  differing_bits: int
-  first_break: Break | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedules:
-  """What the launches of one direction and dtype saw.
-
-  Attributes:
-    direction, dtype: which.
-    launches: how many.
-    orders: distinct orders in which tasks ended, summed over images.
-    pairs, pairs_both: unordered pairs of tasks that signal the same event, and
-      those of them that were seen in both orders.
-    edges, edges_last: dependent pairs (a task and one that waits for it), and
-      those of them where, in some launch, the first was the last to arrive.
-    seconds: wall time.
-  """
-
-  direction: str
-  dtype: str
-  launches: int
-  orders: int
-  pairs: int
-  pairs_both: int
-  edges: int
-  edges_last: int
-  seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """The law, tried."""
-
-  rows: tuple[Row, ...]
-  schedules: tuple[Schedules, ...]
-
-  @property
-  def holds(self) -> bool:
-    return all(
-        len(row.sha256) == 1 and not row.differing_bits for row in self.rows
-    )
-
-
-def run(plan: Plan, progress: Progress = lambda step: None) -> Table:
+def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
   """Tries the law on every launch of a plan.
 
   Raises:
     ValueError: the plan names something that does not exist.
     candidates.CandidateError: a launch ended early.
   """
-  rows: list[Row] = []
-  schedules: list[Schedules] = []
+  rows: list[law_table.Row] = []
+  schedules: list[law_table.Schedules] = []
   for dtype in plan.dtypes:
     made = make_inputs(plan, dtype)
     for direction in plan.directions:
@@ -201,7 +126,7 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> Table:
       rows += mine
       seconds = round(time.perf_counter() - start, 3)
       schedules.append(dataclasses.replace(seen, seconds=seconds))
-  return Table(tuple(rows), tuple(schedules))
+  return law_table.Table(tuple(rows), tuple(schedules))
 
 
 def make_inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
@@ -240,54 +165,19 @@ def serial(
   return runtime.launch_serial(image, made.arrays)
 
 
-class _Tally:
-  """All launches' bits of one tensor."""
-
-  def __init__(self, name: str, expected: np.ndarray):
-    self.name = name
-    self.launches = self.differing_bits = 0
-    self.first_break: Break | None = None
-    self._expected = expected
-    self.digests = {_digest(expected): None}  # a set that keeps its order
-
-  def add(self, got: np.ndarray, **how) -> None:
-    self.launches += 1
-    digest = _digest(got)
-    if digest in self.digests and digest == next(iter(self.digests)):
-      return
-    self.digests[digest] = None
-    bits = ulp.bits(got) ^ ulp.bits(self._expected)
-    self.differing_bits += int(
-        np.unpackbits(np.ascontiguousarray(bits).view(np.uint8)).sum()
-    )
-    if self.first_break is None:
-      index = np.unravel_index(np.argmax(bits != 0), bits.shape)
-      self.first_break = Break(
-          index=tuple(int(i) for i in index),
-          got=float(got[index]),
-          expected=float(self._expected[index]),
-          **how,
-      )
-
-
-def _digest(array: np.ndarray) -> str:
-  data = np.ascontiguousarray(array).view(np.uint8)
-  return hashlib.sha256(data.data).hexdigest()
-
-
 def _try(
     plan: Plan,
     which: passes.Pass,
     made: inputs_lib.LayerInputs,
     progress: Progress,
-) -> tuple[list[Row], Schedules]:
-  tallies: list[_Tally] = []
+) -> tuple[list[law_table.Row], law_table.Schedules]:
+  tallies: list[law_tally.Tally] = []
   coverages = []
   for options in plan.options():
     image = compile_image(which, made, options)
     if not tallies:
       expected = serial(image, made)
-      tallies = [_Tally(name, expected[name]) for name in which.results]
+      tallies = [law_tally.Tally(n, expected[n]) for n in which.results]
     _, signals = runtime.inspect(image, made.arrays['topk_ids'])
     seen = coverage_lib.Coverage(image_lib.parse(image), signals)
     coverages.append(seen)
@@ -297,11 +187,11 @@ def _try(
           f'{options.row_block} {options.num_aic}x{options.num_aiv} '
           f'{threads} threads'
       )
-      for launch in _launches(plan, image, made, options, threads):
+      for launch in _launches(plan, which, image, made, options, threads):
         _add(tallies, seen, *launch)
   dtype = made.policy.storage
   rows = [
-      Row(
+      law_table.Row(
           which.name, dtype, t.name, t.launches, tuple(t.digests),
           t.differing_bits, t.first_break,
       )
@@ -316,10 +206,22 @@ def _add(tallies, seen, launched: modes_lib.Launched, how: dict) -> None:
     tally.add(launched.outputs[tally.name], **how)
 
 
-def _launches(plan, image, made, options, threads) -> Iterator[tuple]:
-  fault = _fault(plan, image, made)
+def _launches(
+    plan: Plan,
+    which: passes.Pass,
+    image: bytearray,
+    made: inputs_lib.LayerInputs,
+    options: flow_lib.Options,
+    threads: int,
+) -> Iterator[tuple[modes_lib.Launched, dict]]:
+  fault = _fault(plan, which, image, made)
   for interleaving in range(plan.interleavings):
     late = interleaving % 2 == 1
+    how = dict(
+        options=options, threads=threads, interleaving=interleaving,
+        late_puts=late,
+    )  # fmt: skip
+    how['replay'] = _replay(plan, which, made.policy.storage, **how)
     modes = modes_lib.Modes(permute=interleaving, late_puts=late, trace=True)
     try:
       launched = runtime.run(
@@ -327,99 +229,55 @@ def _launches(plan, image, made, options, threads) -> Iterator[tuple]:
       )
     except runtime.WaitError as error:
       raise candidates.CandidateError(
-          f'--threads={threads} --permute={interleaving}: {error.diagnosis}',
-          error.diagnosis,
-      ) from error
-    yield launched, dict(
-        options=options, threads=threads, interleaving=interleaving,
-        late_puts=late,
-    )  # fmt: skip
+          f'{error.diagnosis}; replay: {how["replay"]}', error.diagnosis,
+          how['replay'],
+      ) from error  # fmt: skip
+    yield launched, how
 
 
-def _fault(plan: Plan, image, made) -> faults.Fault | None:
-  if plan.fault is None:
+def _replay(
+    plan: Plan,
+    which: passes.Pass,
+    dtype: str,
+    options: flow_lib.Options,
+    threads: int,
+    interleaving: int,
+    late_puts: bool,
+) -> str:
+  """Returns the command that checks one launch."""
+  o = options
+  values = dict(
+      preset=plan.preset, ranks=plan.ranks, tokens=plan.tokens,
+      routing=plan.routing, seed=plan.seed, placement=plan.placement,
+      dtype=dtype, direction=which.name, event_grain=o.event_grain,
+      row_block=o.row_block, col_block=o.col_block, aic=o.num_aic,
+      aiv=o.num_aiv, threads=threads, permute=interleaving,
+  )  # fmt: skip
+  if which is passes.BACKWARD:
+    values['chain_rows'] = o.chain_rows
+  if plan.fault in faults.specs(which.direction):
+    values['fault'] = plan.fault
+  given = [f'--{n}={v}' for n, v in values.items() if v is not None]
+  given += ['--late_puts'] * late_puts
+  return shlex.join(['hpmoe', 'check', *given])
+
+
+def _fault(
+    plan: Plan, which: passes.Pass, image, made
+) -> faults.Fault | None:
+  if plan.fault not in faults.specs(which.direction):
     return None
-  parsed = image_lib.parse(image)
   counts = runtime.make_plan(image, made.arrays['topk_ids'])['counts']
-  task = faults.candidates(parsed, counts, plan.fault)[0]
-  return faults.Fault(plan.fault, int(task))
+  task = faults.choose_target(image, counts, plan.fault)
+  return faults.Fault(plan.fault, task)
 
 
-def _schedules(direction, dtype, launches, coverages) -> Schedules:
+def _schedules(direction, dtype, launches, coverages) -> law_table.Schedules:
   def total(name: str) -> int:
     return sum(getattr(c, name) for c in coverages)
 
-  return Schedules(
+  return law_table.Schedules(
       direction, dtype, launches, total('num_orders'), total('num_pairs'),
       total('num_pairs_seen'), total('num_edges'), total('num_edges_seen'),
       seconds=0.0,
   )  # fmt: skip
-
-
-def to_json(plan: Plan, table: Table) -> dict[str, object]:
-  """Returns the table as plain data."""
-  return dict(
-      verdict='pass' if table.holds else 'fail',
-      plan=dataclasses.asdict(plan),
-      rows=[dataclasses.asdict(row) for row in table.rows],
-      schedules=[dataclasses.asdict(s) for s in table.schedules],
-  )
-
-
-def text(table: Table) -> str:
-  """Returns the table of tensors, the table of schedules, the verdict."""
-  parts = [_bits_table(table.rows), _schedule_table(table.schedules)]
-  parts += [
-      f'{row.direction} {row.dtype} {row.tensor} {row.first_break}'
-      for row in table.rows
-      if row.first_break is not None
-  ]
-  launches = sum(s.launches for s in table.schedules)
-  bits = sum(row.differing_bits for row in table.rows)
-  verdict = 'the law holds' if table.holds else 'the law is BROKEN'
-  parts.append(f'{verdict}: {launches} launches, {bits} differing bits')
-  return '\n\n'.join(parts)
-
-
-def _bits_table(rows: Sequence[Row]) -> str:
-  cells = [(
-      'direction', 'dtype', 'tensor', 'launches', 'digests', 'differing bits',
-      'SHA-256',
-  )]  # fmt: skip
-  cells += [
-      (
-          row.direction, row.dtype, row.tensor, str(row.launches),
-          str(len(row.sha256)), str(row.differing_bits), row.sha256[0][:16],
-      )
-      for row in rows
-  ]  # fmt: skip
-  return aligned(cells)
-
-
-def _schedule_table(schedules: Sequence[Schedules]) -> str:
-  cells = [(
-      'direction', 'dtype', 'launches', 'distinct orders',
-      'pairs seen both ways', 'edges seen last', 'seconds',
-  )]  # fmt: skip
-  cells += [
-      (
-          s.direction, s.dtype, str(s.launches), str(s.orders),
-          _share(s.pairs_both, s.pairs), _share(s.edges_last, s.edges),
-          f'{s.seconds:.1f}',
-      )
-      for s in schedules
-  ]  # fmt: skip
-  return aligned(cells)
-
-
-def _share(part: int, whole: int) -> str:
-  return f'{part} of {whole} ({part / whole:.1%})' if whole else 'none'
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> str:
-  """Returns lines of cells in columns."""
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  return '\n'.join(
-      '  '.join(f'{c:<{w}}' for c, w in zip(line, widths)).rstrip()
-      for line in cells
-  )

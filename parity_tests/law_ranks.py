@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from parity_tests import law
+from parity_tests import law_table
 from parity_tests import mpi_launcher
 from parity_tests import passes
 from parity_tests import ulp
@@ -94,4 +95,4 @@ def text(rows: Sequence[Row]) -> str:
       )
       for row in rows
   ]  # fmt: skip
-  return law.aligned(cells)
+  return law_table.aligned(cells)

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import shlex
 
 import numpy as np
 import pytest
 
 from backend_ascend.kernels.host import runtime
 from parity_tests import law
+from parity_tests import law_table
 from parity_tests import main
 from parity_tests import passes
 from parity_tests.commands import cli
@@ -20,8 +22,13 @@ ONE = dataclasses.replace(
 )
 
 
-@pytest.mark.parametrize('placement', ['combine', 'before_down'])
-@pytest.mark.parametrize('routing', ['zipf', 'one_rank', 'empty_experts'])
+@pytest.mark.parametrize(
+    'placement, routing',
+    [
+        ('combine', 'zipf'), ('before_down', 'one_rank'),
+        ('combine', 'empty_experts'),
+    ],
+)  # fmt: skip
 def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
   # Given both passes, both dtypes, three granularities, two layouts,
   plan = dataclasses.replace(PLAN, placement=placement, routing=routing)
@@ -45,7 +52,8 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
     assert 1 < seen.orders <= launches
     assert 0 < seen.pairs_both <= seen.pairs
     assert 0 < seen.edges_last <= seen.edges
-  assert 'the law holds: 288 launches, 0 differing bits' in law.text(table)
+  told = law_table.text(table)
+  assert 'the law holds: 288 launches, 0 differing bits' in told
 
 
 def test_one_bit_of_one_launch_is_named(monkeypatch):
@@ -70,7 +78,7 @@ def test_one_bit_of_one_launch_is_named(monkeypatch):
   found = row.first_break
   assert (found.interleaving, found.late_puts) == (3, True)
   assert found.index == (1, 2, 5) and found.got != found.expected
-  told = law.text(table)
+  told = law_table.text(table)
   assert '--permute=3 --late_puts' in told and 'the law is BROKEN' in told
 
 
@@ -85,11 +93,37 @@ def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   # when the law is tried,
   code = main.main(arguments)
 
-  # then late puts show it as bits that differ.
+  # then late puts show it as bits that differ,
   report = json.loads((tmp_path / 'law.json').read_text())
   assert code == cli.NO_PARITY and report['verdict'] == 'fail'
   assert report['rows'][0]['differing_bits'] > 0
   assert 'the law is BROKEN' in capsys.readouterr().out
+
+  # and the command that it gives shows that launch wrong.
+  replay = report['rows'][0]['first_break']['replay']
+  program, *arguments = shlex.split(replay)
+  assert program == 'hpmoe' and '--fault=skipped_wait' in arguments
+  assert main.main([*arguments, '--lane=bitwise']) == cli.NO_PARITY
+
+
+def test_a_fault_is_committed_in_the_passes_that_know_it():
+  # Given a fault of the backward pass, when the law is tried on both,
+  table = law.run(dataclasses.replace(ONE, fault='weight_grad_twice'))
+
+  # then its tensor alone breaks it, in a command that hpmoe check takes.
+  broken = {row.tensor: row for row in table.rows if row.differing_bits}
+  assert set(broken) == {'d_w_gate_up'}
+  first = broken['d_w_gate_up'].first_break
+  assert first is not None and 'None' not in first.replay
+  assert '--direction=backward' in first.replay
+
+
+def test_a_launch_that_ends_early_is_told_with_its_command(capsys):
+  code = main.main(['law', '--fault=missing_signal', '--tokens=13'])
+
+  told = capsys.readouterr().err
+  assert code == cli.CANDIDATE_FAILED
+  assert 'deadlock: ' in told and 'replay: hpmoe check --preset=tiny' in told
 
 
 @pytest.mark.parametrize(
@@ -100,8 +134,23 @@ def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
         ('--interleavings=0', 'interleavings: expected at least 1, got 0'),
         ('--threads=two', 'threads: expected integers'),
         ('--preset=huge', 'preset: expected one of'),
+        # What tries nothing finds nothing: that is no proof.
+        ('--direction=', 'direction: expected at least one, got none'),
+        ('--dtype=', 'dtype: expected at least one, got none'),
+        ('--threads=', 'threads: expected at least one, got none'),
+        ('--layout=', 'layout: expected at least one, got none'),
+        ('--fault=nothing', "got 'nothing'"),
     ],
 )
 def test_a_wrong_request_is_refused(capsys, argument, told):
   assert main.main(['law', argument]) == cli.WRONG_REQUEST
   assert told in capsys.readouterr().err
+
+
+def test_a_fault_that_no_task_can_commit_is_refused(capsys):
+  arguments = (
+      '--fault=empty_grad_not_zeroed', '--routing=balanced',
+      '--direction=backward',
+  )  # fmt: skip
+  assert main.main(['law', *arguments]) == cli.WRONG_REQUEST
+  assert 'expected a task that can commit it' in capsys.readouterr().err

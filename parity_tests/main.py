@@ -29,6 +29,14 @@ COMMANDS = {
 # What libraries call an option, and what the user types.
 _FLAG_OF = {
     'num_ranks': 'ranks',
+    'presets': 'preset',
+    'routings': 'routing',
+    'dtypes': 'dtype',
+    'directions': 'direction',
+    'layouts': 'layout',
+    'grains': 'event_grain',
+    'row_blocks': 'row_block',
+    'weight_grad_orders': 'weight_grad_order',
     'num_tokens': 'tokens',
     'num_aic': 'aic',
     'num_aiv': 'aiv',
@@ -97,6 +105,8 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   except ValueError as error:
     tell(_as_typed(str(error)))
     return cli.WRONG_REQUEST
+  except BrokenPipeError:
+    raise
   except OSError as error:
     tell(f'{error.filename}: expected a file to use, got {error.strerror}')
     return cli.WRONG_REQUEST
@@ -124,7 +134,12 @@ def _one_line(text: object) -> str:
 
 def run() -> None:
   """Entry point of `hpmoe`."""
-  code = main(sys.argv[1:])
+  try:
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+  except BrokenPipeError:  # `hpmoe check | head` has read enough
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    code = cli.NOT_READ
   if code == cli.INTERRUPTED:
     # JAX may crash at exit if it was interrupted in its own threads.
     sys.stdout.flush()

@@ -290,6 +290,9 @@ def modes(report: check.Report) -> str:
     count = len(report.wrong) or 'no'
     parts.append(f"isolated replay, each task on the oracle's inputs: {count} "
                  f'wrong task{"s" * (len(report.wrong) != 1)}')  # fmt: skip
+    if not report.wrong and report.first_failure:
+      parts.append('  what fails is no tile of a task: lane standard judges '
+                   'tensors, the other lanes name tasks')  # fmt: skip
     parts += _told([_wrong_task(report, wrong) for wrong in report.wrong])
   if asked['races'] or report.races:
     count = report.num_races or 'no'
@@ -315,15 +318,21 @@ def _told(lines: list[str]) -> list[str]:
 
 
 def _wrong_task(report: check.Report, wrong) -> str:
-  alone = f'--start_at={wrong.task.index} --stop_after={wrong.task.index}'
+  # A task that only raced does so in the company of others.
+  how = ('again    ', '--races')
+  if wrong.bad:
+    how = (
+        'alone    ',
+        f'--start_at={wrong.task.index} --stop_after={wrong.task.index}',
+    )
   command = [
       word
       for word in shlex.split(report.config['command'])
       if not word.startswith(('--isolate', '--direction', '--races'))
   ]
   return (
-      f'  {wrong}\n    alone     {shlex.join(command)} '
-      f'--direction={wrong.direction} {alone}'
+      f'  {wrong}\n    {how[0]} {shlex.join(command)} '
+      f'--direction={wrong.direction} {how[1]}'
   )
 
 

@@ -74,3 +74,21 @@ def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
   ]  # fmt: skip
   assert f'{guilty.results[0]} exact' in cases[1].why
   assert 'FAIL: tiny R=2' in sweep.summary(cases)
+
+
+def test_bits_that_differ_fail_even_if_every_lane_passes(monkeypatch):
+  # Given a backend whose second launch has other bits, within all rules,
+  monkeypatch.setattr(sweep, '_same_bits', lambda *args: False)
+
+  # when it is swept, then the first law is broken.
+  first, second = sweep.run(
+      dataclasses.replace(PLAN, direction='forward', routings=('zipf',)),
+      lambda line: None,
+  )
+  assert (first.verdict, second.verdict) == ('pass', 'fail')
+  assert 'not with the bits of the first case' in second.why
+
+
+def test_a_sweep_over_nothing_is_refused():
+  with pytest.raises(ValueError, match='^routings: expected at least one'):
+    dataclasses.replace(PLAN, routings=())

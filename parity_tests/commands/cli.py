@@ -14,6 +14,7 @@ from absl import flags
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
+NOT_READ = 141  # And of one whose reader went away.
 
 
 class UsageError(ValueError):

@@ -43,8 +43,10 @@ def _define_law(f: flags.FlagValues) -> None:
       'its own over MPI; such as 2,4,8. A list.', flag_values=f,
   )  # fmt: skip
   flags.DEFINE_string(
-      'fault', None, 'Fault that every launch commits: is it seen? One of '
-      f'{", ".join(faults.SPECS)}.', flag_values=f,
+      'fault', None, 'Fault that every launch of a pass that knows it commits: '
+      'is it seen? One of '
+      f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
+      flag_values=f,
   )  # fmt: skip
   cli.define_json(f)
 
@@ -69,10 +71,6 @@ def _plan(f: flags.FlagValues):
     raise cli.UsageError(
         f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
     )
-  if f.interleavings < 1:
-    raise cli.UsageError(
-        f'interleavings: expected at least 1, got {f.interleavings}'
-    )
   return law.Plan(
       preset=f.preset,
       ranks=f.ranks,
@@ -92,6 +90,7 @@ def _plan(f: flags.FlagValues):
 def _law(f: flags.FlagValues) -> int:
   from parity_tests import law
   from parity_tests import law_ranks
+  from parity_tests import law_table
   from parity_tests import report
 
   cli.check_writable('json', f.json)
@@ -101,13 +100,13 @@ def _law(f: flags.FlagValues) -> int:
   with cli.progress(plan.steps + steps) as step:
     table = law.run(plan, step)
     ranks = law_ranks.run(plan, processes, step)
-  content = law.to_json(plan, table) | dict(
+  content = law_table.to_json(plan, table) | dict(
       processes=[dataclasses.asdict(row) for row in ranks]
   )
   cli.write_json(f.json, report.jsonable(content))
   if ranks:
     print(law_ranks.text(ranks), end='\n\n')
-  print(law.text(table))
+  print(law_table.text(table))
   held = table.holds and not any(row.differing_bits for row in ranks)
   return cli.PARITY if held else cli.NO_PARITY
 

@@ -10,7 +10,8 @@ _KINDS = ('write-read', 'read-write', 'write-write')
 _MISSING = (
     'no event orders {first} and {second}',
     '{second} does not wait for event {event}, which {first} signals',
-    '{first} signals event {event} before it has done its work',
+    '{first} signals event {event}, for which {second} waits, before it has '
+    'done its work',
     '{second} runs before it waits for event {event}, which {first} signals',
     '{second} waits for event {event} only until {threshold} of {total}: it '
     'may start before {first} has signalled',
