@@ -192,11 +192,9 @@ def guilty(
   """
   failed = {r.stage for r in results if r.verdict == lanes.FAIL}
   stages = [name for name in case.which.stages if name in failed]
-  launches = candidates.launches_of(candidate)
-  mine = [one for one in launches if one.which is case.which]
-  if not mine:
+  launch = _last_launch(case, candidate)
+  if launch is None:
     return []
-  launch = mine[-1]
   return isolation.wrong_tasks(
       launch.image,
       case.made.arrays['topk_ids'],
@@ -279,6 +277,7 @@ def _continued(
   oracle's own tensors: no bound of rounding ties it to the tasks that ran.
   """
   launch = _last_launch(case, candidate)
+  assert launch is not None  # Only our own launches leave tasks out.
   ids = case.made.arrays['topk_ids']
   left_out = isolation.written_by(
       launch.image, ids, launch.left_out, answered.got
@@ -293,9 +292,9 @@ def _continued(
 
 def _last_launch(
     case: Case, candidate: candidates.Candidate
-) -> candidates.Launch:
-  launches = candidates.launches_of(candidate)
-  return next(one for one in reversed(launches) if one.which is case.which)
+) -> candidates.Launch | None:
+  launches = reversed(candidates.launches_of(candidate))
+  return next((one for one in launches if one.which is case.which), None)
 
 
 def serial_rows(

@@ -158,6 +158,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> str:
+  """Returns lines of cells in columns."""
   widths = [max(map(len, column)) for column in zip(*cells)]
   return '\n'.join(
       '  '.join(f'{c:<{w}}' for c, w in zip(line, widths)).rstrip()
