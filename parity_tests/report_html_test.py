@@ -152,7 +152,8 @@ def _made(*results, candidate='mine:forward', **changes):
   config = dict(
       candidate=candidate, layer=layer, routing='text', standards=[],
       policy=dict(storage='float32', placement='combine'),
-      command='hpmoe check', lanes=list(lanes.LANES), modes=dict(isolate=False, races=False),
+      command='hpmoe check', lanes=list(lanes.LANES),
+      modes=dict(isolate=False, races=False),
   ) | changes  # fmt: skip
   return check.Report(config, results, 1.5)
 
