@@ -70,7 +70,7 @@ class Request:
     fault: a fault for our backend to commit.
     checking: modes of our backend's launches; some are a candidate's too.
     launcher: one of LAUNCHERS: whether our backend's ranks share a process.
-    arguments: the command line without --lane and --json, for replays.
+    arguments: the command line without --lane, --json and --html, for replays.
   """
 
   direction: str = 'forward'

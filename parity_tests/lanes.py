@@ -226,7 +226,8 @@ class Tally:
     if self._failure is None and bad.any():
       tile = np.unravel_index(np.argmax(bad), bad.shape)
       self._failure = self._locate(chunk, (chunk.first + tile[0], tile[1]))
-    if not worst <= self._worst_abs:  # NaN is the worst of all, and stays so
+    # NaN is the worst of all, and stays so.
+    if not (worst <= self._worst_abs or np.isnan(self._worst_abs)):
       at = int(np.argmax(chunk.error))
       row, column = np.unravel_index(at, chunk.error.shape)
       self._worst = (chunk.cut, chunk.rank, chunk.first, row, column, (
@@ -237,7 +238,13 @@ class Tally:
 
   def add_padding(self, rank: int, padding: np.ndarray) -> None:
     """Takes the rows past the last valid one, which must be zero: a tile."""
-    if not padding.size or self._tiling is None:
+    if self._tiling is None:
+      return
+    if rank not in self._grids:  # a rank without rows has no chunk
+      cut = self._tiling.cut(tensor_of(self._id[0]), rank)
+      self._grids[rank] = [np.zeros(cut.shape, bool)]
+      self._experts[rank] = cut.expert
+    if not padding.size:
       return
     bad = ~(padding == 0)
     self._tiles += 1

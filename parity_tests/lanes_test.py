@@ -566,3 +566,44 @@ def test_a_right_kernel_uses_a_share_of_the_bound(bench):
 
   shares = [r.values['error_of_bound'] for r in results]
   assert all(0 <= share <= 1 for share in shares) and max(shares) > 0
+
+
+def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
+  # Given a NaN on the first rank and a plain error on the last,
+  answer = bench.answer(bench.made)
+  got = _copy(answer, 'y')
+  expected = got.copy()
+  got[0, 2, 1], got[-1, 0, 0] = np.nan, 99.0
+
+  # when they are compared, then the NaN is told.
+  result = lanes.compare('y', 'exact', 'rule', got, expected, _tiling(bench))
+  assert np.isnan(result.worst_abs)
+  assert result.worst_element == (0, 2, 1)
+
+
+def test_a_rank_without_rows_has_a_grid_without_tiles():
+  # Given a routing that sends every row to the last rank,
+  empty_first = next(
+      made
+      for made in (
+          check.Bench(
+              dataclasses.replace(REQUEST, routing='one_rank', seed=seed)
+          )
+          for seed in range(9)
+      )
+      if _tiling(made).num_valid(0) == 0
+  )
+  tiling = _tiling(empty_first)
+  expected = empty_first.answer(empty_first.made)['expert_in']
+  got = expected.copy()
+  got[1, 0, 0] += 1
+
+  # when something is wrong there, then it is in that rank's grid.
+  result = lanes.compare('expert_in', 'exact', 'rule', got, expected, tiling)
+  assert [g.sum() for g in result.grids] == [0, 1]
+  assert [len(e) for e in result.experts] == [len(g) for g in result.grids]
+  assert result.grids[0].shape == (0, 1)
+
+
+def _tiling(bench):
+  return check.tiling_of(REQUEST, bench.made, bench.plan)

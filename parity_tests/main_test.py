@@ -72,6 +72,7 @@ def _refused(capsys, *arguments) -> str:
         ),
         (['check', '--text=no.txt'], 'text: expected a readable file'),
         (['check', '--json=/no/such/f'], 'json: expected a file that can be'),
+        (['check', '--html=/no/such/f'], 'html: expected a file that can be'),
         (['compile', '--out=/no/such/f'], 'out: expected a file that can be'),
         (
             ['compile', '--capacity_factor=0.5'],
@@ -247,8 +248,10 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
 
 def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
   # Given a fault, when it is checked,
-  path = tmp_path / 'out.json'
-  code = main.main(['check', *TINY, '--fault=stale_row', f'--json={path}'])
+  path, page = tmp_path / 'out.json', tmp_path / 'out.html'
+  code = main.main([
+      'check', *TINY, '--fault=stale_row', f'--json={path}', f'--html={page}',
+  ])  # fmt: skip
 
   # then the report names the place,
   assert code == cli.NO_PARITY
@@ -259,6 +262,8 @@ def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
   assert first['got'] != first['expected']
   assert str(first['index']) in out and first['replay'] in out
   assert '#' in out
+  assert f'expected  {first["expected"]}' in page.read_text('utf-8')
+  assert '--html' not in first['replay']
   # and the command it gives finds it again.
   program, *replay = shlex.split(first['replay'])
   assert program == 'hpmoe'

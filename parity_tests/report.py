@@ -19,7 +19,7 @@ _COLUMNS = (
     'stage', 'lane', 'rule', 'tiles', 'failed', 'worst_ulp', 'worst_abs',
     'worst_element', 'verdict',
 )  # fmt: skip
-_HEADING = (*_COLUMNS[:7], 'of_bound', *_COLUMNS[7:])
+HEADING = (*_COLUMNS[:7], 'of_bound', *_COLUMNS[7:])
 _FAILURE = (
     'stage', 'lane', 'rule', 'rank', 'expert', 'row_block', 'col_block',
     'token', 'source_rank', 'slot', 'index', 'got', 'expected', 'ulp',
@@ -132,7 +132,8 @@ def _missing(report: check.Report) -> list[str]:
   return [name for name in lanes.ORDER if name in missing]
 
 
-def _cells(result: lanes.Result) -> tuple[str, ...]:
+def cells(result: lanes.Result) -> tuple[str, ...]:
+  """Returns a comparison as words, one for each name of `HEADING`."""
   share = result.values.get('error_of_bound')
   element = '-'
   if result.worst_element is not None:
@@ -154,9 +155,9 @@ def _cells(result: lanes.Result) -> tuple[str, ...]:
 
 def table(report: check.Report, colour: bool = False) -> str:
   """Returns one line per comparison that was made, under a heading."""
-  heading = tuple(name.replace('_', ' ') for name in _HEADING)
+  heading = tuple(name.replace('_', ' ') for name in HEADING)
   judged = _judged(report)
-  rows = [_cells(r) for r in judged]
+  rows = [cells(r) for r in judged]
   widths = [max(map(len, column)) for column in zip(heading, *rows)]
   lines = [_line(heading, widths), _line(['-' * w for w in widths], widths)]
   for row, result in zip(rows, judged):
@@ -223,14 +224,33 @@ def _only_exact_fails(report: check.Report) -> bool:
 
 def failure(report: check.Report) -> str:
   """Returns the first failure with its tile map, or ''."""
+  result = first_failing(report)
+  if result is None:
+    return ''
+  lines = [failure_words(report)]
+  if result.grids and sum(g.size for g in result.grids) > 1:
+    block = lanes.block_name(result.stage)
+    owner = '' if block == 'token block' else 'expert and '
+    lines.append(f'  tiles, by {owner}{block} (# bad):')
+    drawn = tiles.ascii_map(result.grids, result.experts)
+    lines += [f'  {line}' for line in drawn.splitlines()]
+  return '\n'.join(lines)
+
+
+def first_failing(report: check.Report) -> lanes.Result | None:
+  """Returns the comparison that holds the first failure."""
   first = report.first_failure
   if first is None:
+    return None
+  return next(r for r in report.results if r.failure is first)
+
+
+def failure_words(report: check.Report) -> str:
+  """Returns the first failure without its tile map, or ''."""
+  result = first_failing(report)
+  if result is None or result.failure is None:
     return ''
-  result = next(
-      r
-      for r in report.results
-      if r.failure is first
-  )
+  first = result.failure
   where = [f'rank {first.rank}']
   if first.expert is not None:
     where.append(f'expert {first.expert}')
@@ -261,12 +281,6 @@ def failure(report: check.Report) -> str:
   if first.hint:
     lines.append(f'  hint      {first.hint}')
   lines.append(f'  replay    {first.replay}')
-  if result.grids and sum(g.size for g in result.grids) > 1:
-    block = lanes.block_name(first.stage)
-    owner = '' if block == 'token block' else 'expert and '
-    lines.append(f'  tiles, by {owner}{block} (# bad):')
-    drawn = tiles.ascii_map(result.grids, result.experts)
-    lines += [f'  {line}' for line in drawn.splitlines()]
   return '\n'.join(lines)
 
 

@@ -1,5 +1,7 @@
 """`hpmoe check`."""
 
+import pathlib
+
 from absl import flags
 
 from parity_tests.commands import cli
@@ -58,6 +60,10 @@ def _define_check(f: flags.FlagValues) -> None:
   )  # fmt: skip
   _define_modes(f)
   cli.define_json(f)
+  flags.DEFINE_string(
+      'html', None, 'Write a page to look at here: one file, without scripts. '
+      'A candidate that gave no answer leaves none.', flag_values=f,
+  )  # fmt: skip
 
 
 def _define_modes(f: flags.FlagValues) -> None:
@@ -160,7 +166,7 @@ def _request(f: flags.FlagValues):
       fault=f.fault,
       checking=_checking(f),
       launcher=f.launcher,
-      arguments=cli.arguments(f, without=('lane', 'json')),
+      arguments=cli.arguments(f, without=('lane', 'json', 'html')),
   )
 
 
@@ -168,8 +174,10 @@ def _check(f: flags.FlagValues) -> int:
   from parity_tests import candidates
   from parity_tests import check
   from parity_tests import report as report_lib
+  from parity_tests import report_html
 
   cli.check_writable('json', f.json)
+  cli.check_writable('html', f.html)
   request = _request(f)
   try:
     with cli.progress(check.count_steps(request)) as step:
@@ -178,6 +186,9 @@ def _check(f: flags.FlagValues) -> int:
     cli.write_json(f.json, report_lib.error_json(request, error))
     raise
   cli.write_json(f.json, report_lib.to_json(report))
+  if f.html is not None:
+    page = report_html.to_html(report)
+    pathlib.Path(f.html).write_text(page, encoding='utf-8')
   print(report_lib.heading(report))
   print(report_lib.table(report, cli.colour()))
   for part in (
