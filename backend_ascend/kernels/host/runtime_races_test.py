@@ -322,6 +322,28 @@ class TestImages:
       assert race.first.index == task
       assert f'{race.first} does not signal event' in race.missing
 
+  def test_two_that_write_the_same(self):
+    # Given tiles of one row block, on different cores, the second of which is
+    # moved onto the first, then the two race by their writes alone.
+    layer = case(Direction.FORWARD)
+    first = self.first(layer, Kind.GATE_UP)
+    tasks = layer.parsed.tables['tasks']
+    same = tasks['kind'] == Kind.GATE_UP
+    for field in ('expert', 'row_begin'):
+      same &= tasks[field] == tasks[field][first]
+    same &= tasks['core'] != tasks['core'][first]
+    second = int(np.flatnonzero(same)[0])
+
+    def change(tables):
+      for field in ('col_begin', 'col_end'):
+        tables['tasks'][field][second] = tables['tasks'][field][first]
+
+    got = run(self.changed(layer, change))
+    (race,) = got.races
+    assert (race.first.index, race.second.index) == (first, second)
+    assert (race.kind, race.tensor) == ('write-write', 'gate_up')
+    assert race.cols == (0, 16)
+
   def test_no_event_at_all(self):
     layer = case(Direction.FORWARD)
 
