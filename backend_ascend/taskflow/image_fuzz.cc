@@ -1,8 +1,9 @@
 // libFuzzer target: whatever an image file can reach, from its bytes alone.
 //
 // Any bytes are refused with a reason or load; what loads is safe to prove, to
-// plan and to launch; what is proved runs to its end, writes every element and
-// gives the bits of the serial launch.  `make fuzz` builds and runs it.
+// plan, to inspect and to launch in every checking mode; what is proved runs to
+// its end in any order and without a race, writes every element and gives the
+// bits of the serial launch.  `make fuzz` builds and runs it.
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +19,7 @@
 #include "backend_ascend/kernels/host/bfloat16.h"
 #include "backend_ascend/kernels/host/image_loader.h"
 #include "backend_ascend/kernels/host/launch.h"
+#include "backend_ascend/kernels/host/launch_inspect.h"
 #include "backend_ascend/kernels/host/plan.h"
 #include "backend_ascend/kernels/host/runtime_tasks.h"
 #include "backend_ascend/taskflow/image_mutator_fuzz.h"
@@ -187,16 +189,41 @@ void RequireEqual(const ImageHeader& h, const Tensors& a, const Tensors& b) {
   }
 }
 
+// Checking modes all at once, on an image that a plain launch took.
+void LaunchChecked(const ImageView& view, bool proved, const Tensors& plain) {
+  const ImageHeader& h = *view.header;
+  Tensors tensors = MakeTensors(h);
+  std::vector<uint32_t> order(view.num_tasks);
+  LaunchOptions options = {1, 5.0, BestIsa(), {FaultKind::kNone, -1}, {}};
+  options.modes.permute = h.crc32 % 2 == 0;
+  options.modes.seed = h.crc32;
+  options.modes.late_puts = true;
+  options.modes.races = true;
+  options.modes.order = order.data();
+  LaunchReport report;
+  const Status status = Launch(view, tensors.view(), options, &report);
+  Require(status.code == 0, "a launch that checks takes what another takes");
+  Inspection inspection;
+  Require(Inspect(view, tensors.ids.data(), &inspection).code == 0,
+          "what is launched can be inspected");
+  if (!proved) return;
+  Require(report.diagnosis.reason == StopReason::kNone,
+          "what is proved runs to its end in any order");
+  Require(report.races.count == 0, "what is proved has no race");
+  RequireEqual(h, tensors, plain);
+}
+
 void LaunchSmall(const ImageView& view, bool proved) {
   const ImageHeader& h = *view.header;
   Tensors tensors = MakeTensors(h);
   Plan plan;
   const Status planned = MakePlan(h, tensors.ids.data(), &plan);
-  const LaunchOptions options = {1, 5.0, BestIsa(), {FaultKind::kNone, -1}};
+  const LaunchOptions options = {1, 5.0, BestIsa(), {FaultKind::kNone, -1}, {}};
   LaunchReport report;
   const Status status = Launch(view, tensors.view(), options, &report);
   Require(status.code == planned.code, "a launch plans as MakePlan does");
   if (status.code != 0) return RequireRefusal(status);
+  LaunchChecked(view, proved, tensors);
   if (!proved) return;
   Require(report.diagnosis.reason == StopReason::kNone,
           "what is proved runs to its end");

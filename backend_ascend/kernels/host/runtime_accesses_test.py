@@ -163,7 +163,8 @@ class Declared:
 
   def sent(self, desc) -> set[int] | None:
     """Returns the rows that a put reads, of any buffer; None for no put."""
-    expert, rows = int(desc['expert']), slice(desc['row_begin'], desc['row_end'])
+    rows = slice(desc['row_begin'], desc['row_end'])
+    expert = int(desc['expert'])
     if desc['kind'] in (Kind.DISPATCH, Kind.DISPATCH_GRAD):
       tokens, _ = np.nonzero(self.ids[desc['rank']] == expert)
       return set(tokens[rows].tolist())

@@ -164,6 +164,19 @@ class TestSkippedWait:
     assert found
 
   @both_passes
+  def test_region_is_that_of_all_overlaps(self, direction):
+    layer = case(direction, chain_rows=16 if direction else None, num_aic=64)
+    tensors = set()
+    for kind in WAITING:
+      tasks = waiting(layer, kind) if pass_of(kind) == direction else []
+      for task in {*tasks[:1], *tasks[-1:]}:
+        for race in run(layer, fault=faults.Fault('skipped_wait', task)).races:
+          tensors.add(race.tensor)
+          assert (race.rank, race.rows, race.cols) == region(layer, race), race
+    assert len(tensors) > 3
+    assert ('d_w_down' in tensors) == bool(direction)
+
+  @both_passes
   def test_is_the_same_in_every_run(self, direction):
     layer = case(direction)
     counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
@@ -180,6 +193,27 @@ class TestSkippedWait:
             modes=modes,
         )  # fmt: skip
         assert got.races == want.races, (seed, threads, late)
+
+
+def region(layer: testing.Case, race: modes_lib.Race):
+  """Returns rank, rows and columns of what two tasks access both."""
+  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  boxes = boxes[boxes['buffer'] == layout.Buffer[race.tensor.upper()]]
+  bounds = [
+      (a['slab'], *(
+          bound(a[f'{side}_{end}'], b[f'{side}_{end}'])
+          for side in ('row', 'col')
+          for end, bound in (('begin', max), ('end', min))
+      ))
+      for a in boxes[boxes['task'] == race.first.index]
+      for b in boxes[boxes['task'] == race.second.index]
+      if a['slab'] == b['slab'] and (a['write'] or b['write'])
+  ]  # fmt: skip
+  found = np.array([b for b in bounds if b[1] < b[2] and b[3] < b[4]])
+  (slab,) = set(found[:, 0])
+  local = CONFIG.experts_per_rank if race.tensor.startswith('d_w_') else 1
+  low, high = found.min(axis=0), found.max(axis=0)
+  return slab // local, (low[1], high[2]), (low[3], high[4])
 
 
 def waiting(layer: testing.Case, kind: Kind) -> list[int]:
@@ -280,6 +314,11 @@ class TestImages:
     kinds = layer.parsed.tables['tasks']['kind']
     return int(np.flatnonzero((kinds == kind) & real)[0])
 
+  @staticmethod
+  def is_empty(layer, task) -> bool:
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    return faults.real_rows(layer.parsed, counts)[task] == 0
+
   def test_wait_taken_out(self):
     layer = case(Direction.FORWARD)
     task = self.first(layer, Kind.SWIGLU)
@@ -308,8 +347,14 @@ class TestImages:
       assert 'only until 2 of 3' in race.missing
 
   def test_signal_taken_out(self):
+    # Given the last task of the kind: rows of its expert are not the rank's
+    # first ones.
     layer = case(Direction.FORWARD)
-    task = self.first(layer, Kind.GATE_UP)
+    kinds = layer.parsed.tables['tasks']['kind']
+    task = int(np.flatnonzero(kinds == Kind.GATE_UP)[-1])
+    while self.is_empty(layer, task):
+      task -= 1
+    (signalled,) = testing.signalled(layer.parsed.tables, task)
 
     def change(tables):
       (event,) = testing.signalled(tables, task)
@@ -320,7 +365,30 @@ class TestImages:
     assert got.num_races
     for race in got.races:
       assert race.first.index == task
-      assert f'{race.first} does not signal event' in race.missing
+      words = f'{race.first} does not signal event {signalled}'
+      assert words in race.missing
+
+  def test_two_that_write_the_same(self):
+    # Given tiles of one row block, on different cores, the second of which is
+    # moved onto the first, then the two race by their writes alone.
+    layer = case(Direction.FORWARD)
+    first = self.first(layer, Kind.GATE_UP)
+    tasks = layer.parsed.tables['tasks']
+    same = tasks['kind'] == Kind.GATE_UP
+    for field in ('expert', 'row_begin'):
+      same &= tasks[field] == tasks[field][first]
+    same &= tasks['core'] != tasks['core'][first]
+    second = int(np.flatnonzero(same)[0])
+
+    def change(tables):
+      for field in ('col_begin', 'col_end'):
+        tables['tasks'][field][second] = tables['tasks'][field][first]
+
+    got = run(self.changed(layer, change))
+    (race,) = got.races
+    assert (race.first.index, race.second.index) == (first, second)
+    assert (race.kind, race.tensor) == ('write-write', 'gate_up')
+    assert race.cols == (0, 16)
 
   def test_no_event_at_all(self):
     layer = case(Direction.FORWARD)
