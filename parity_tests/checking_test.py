@@ -9,6 +9,7 @@ import pytest
 from backend_ascend import compiler
 from backend_ascend.kernels.host import modes
 from backend_ascend.taskflow import flow as flow_lib
+from backend_ascend.taskflow import happens_before
 from backend_ascend.taskflow import image as image_lib
 from parity_tests import check
 from parity_tests import checking
@@ -80,6 +81,30 @@ class TestActions:
     assert (end == modes.Action.RUN).nonzero()[0].tolist() == [0]
     assert (alone == modes.Action.RUN).nonzero()[0].tolist() == [last]
     assert (every == modes.ISOLATED).all()
+
+  def test_what_nothing_orders_before_the_start_runs(self):
+    image = _image()
+    given = dict.fromkeys(modes_names(image))
+    text = 'combine rank=1 row_block=0'
+    start = checking.find_task(image, 'start_at', text)
+    actions = checking.Checking(start_at=text).modes(image, given).actions
+    before = happens_before.clocks(image).before(
+        np.arange(len(actions)), start
+    )
+    # Puts that it waits for stand in; a sum of rank 0 has a smaller number and
+    # no part in it.
+    other = checking.find_task(image, 'other', 'combine rank=0 row_block=0')
+    assert other < start and actions[other] == modes.Action.RUN
+    assert ((actions == modes.Action.HEAL) == before).all() and before.any()
+
+  def test_each_mode_is_that_of_the_launch(self):
+    # Two values of each: neither is always there.
+    for asked in (
+        dict(poison=False, permute=3, late_puts=True, races=True),
+        dict(poison=True, permute=None, late_puts=False, races=False),
+    ):
+      made = checking.Checking(**asked).modes(_image())
+      assert {name: getattr(made, name) for name in asked} == asked
 
   def test_isolation_of_a_part_is_refused(self):
     with pytest.raises(ValueError, match='^isolate: expected no start_at'):

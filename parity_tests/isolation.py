@@ -73,7 +73,7 @@ def wrong_tasks(
     if name not in bad or not bad[name].any():
       continue
     mine = accesses[(accesses['write'] == 1) & (accesses['buffer'] == buffer)]
-    counts = _counts(parsed, mine, _by_slab(name, bad[name]))
+    counts = _counts(mine, _by_slab(name, bad[name]))
     for task, (wrong, elements) in counts.items():
       found.append(
           WrongTask(
@@ -97,14 +97,16 @@ def _by_slab(name: str, bad: np.ndarray) -> np.ndarray:
 
 
 def _counts(
-    image: image_lib.Image, accesses: np.ndarray, bad: np.ndarray
+    accesses: np.ndarray, bad: np.ndarray
 ) -> dict[int, tuple[int, int]]:
-  """Returns wrong and all elements of the tasks that have a wrong one."""
+  """Returns wrong and all elements of the tasks that have a wrong one.
+
+  What links of a chain hand on lies past the tensor's columns: of a chain only
+  the last one has elements here.
+  """
   counts: dict[int, tuple[int, int]] = {}
   for a in accesses:
     task = int(a['task'])
-    if not _is_last_link(image, task):
-      continue
     box = _box(bad, a)
     wrong, elements = counts.get(task, (0, 0))
     counts[task] = wrong + int(box.sum()), elements + box.size
@@ -120,12 +122,6 @@ def _links(image: image_lib.Image, task: int) -> int:
     return 1
   header = image.header
   return -(-int(header['expert_capacity']) // int(header['chain_rows']))
-
-
-def _is_last_link(image: image_lib.Image, task: int) -> bool:
-  """Says whether a task's output is final: only the last link of a chain's."""
-  links = _links(image, task)
-  return links == 1 or int(image.tables['tasks'][task]['peer']) == links - 1
 
 
 def _chain(image: image_lib.Image, task: int) -> str:
@@ -150,12 +146,11 @@ def written_by(
   Returns:
     By the names of `like`, bool in the tensor's shape.
   """
-  parsed = image_lib.parse(image)
   accesses, _ = runtime.inspect(image, topk_ids)
   written = {name: np.zeros(a.shape, bool) for name, a in like.items()}
   for a in accesses[(accesses['write'] == 1) & tasks[accesses['task']]]:
     name = layout.Buffer(a['buffer']).name.lower()
-    if name in written and _is_last_link(parsed, int(a['task'])):
+    if name in written:
       _box(_by_slab(name, written[name]), a)[...] = True
   return written
 

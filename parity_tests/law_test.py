@@ -82,6 +82,26 @@ def test_one_bit_of_one_launch_is_named(monkeypatch):
   assert '--permute=3 --late_puts' in told and 'the law is BROKEN' in told
 
 
+def test_launches_are_those_of_the_plan(monkeypatch):
+  right, seen = runtime.run, []
+
+  def run(image, inputs, **kwargs):
+    modes = kwargs['modes']
+    seen.append((kwargs['threads'], modes.permute, modes.late_puts))
+    return right(image, inputs, **kwargs)
+
+  monkeypatch.setattr(runtime, 'run', run)
+  law.run(
+      dataclasses.replace(
+          ONE, threads=(1, 3), interleavings=3, directions=('forward',),
+          granularities=ONE.granularities[:1],
+      )
+  )  # fmt: skip
+  assert seen == [
+      (threads, seed, seed == 1) for threads in (1, 3) for seed in range(3)
+  ]
+
+
 def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   # Given a backend in which one task does not wait for what it reads,
   arguments = [
