@@ -163,6 +163,7 @@ class Declared:
 
   def sent(self, desc) -> set[int] | None:
     """Returns the rows that a put reads, of any buffer; None for no put."""
+    expert = int(desc['expert'])
     rows = slice(desc['row_begin'], desc['row_end'])
     expert = int(desc['expert'])
     if desc['kind'] in (Kind.DISPATCH, Kind.DISPATCH_GRAD):
