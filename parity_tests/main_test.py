@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -359,6 +360,8 @@ def test_an_interrupt_ends_in_one_line(tmp_path):
        '--candidate=impatient:forward', '--lane=bounded'],
       cwd=tmp_path, capture_output=True, text=True,
       env=os.environ | {'PYTHONPATH': str(root)},
+      # A shell's background jobs, and what they start, ignore it.
+      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )  # fmt: skip
 
   # then one line says so.
