@@ -70,6 +70,9 @@ endef
 sanitize: sanitize-address sanitize-thread
 sanitize-address: SANITIZE = address,undefined
 sanitize-thread: SANITIZE = thread
+# What launches, with threads; the rest has none.
+sanitize-thread: SANITIZED_TESTS = backend_ascend/kernels/host/faults_test.py \
+  $(wildcard backend_ascend/kernels/host/runtime*_test.py)
 sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
 	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
