@@ -197,7 +197,7 @@ void LaunchChecked(const ImageView& view, bool proved, const Tensors& plain) {
   LaunchOptions options = {1, 5.0, BestIsa(), {FaultKind::kNone, -1}, {}};
   options.modes.permute = h.crc32 % 2 == 0;
   options.modes.seed = h.crc32;
-  options.modes.late_puts = true;
+  options.modes.late_puts = h.crc32 % 4 < 2;
   options.modes.races = true;
   options.modes.order = order.data();
   LaunchReport report;
@@ -210,7 +210,9 @@ void LaunchChecked(const ImageView& view, bool proved, const Tensors& plain) {
   Require(report.diagnosis.reason == StopReason::kNone,
           "what is proved runs to its end in any order");
   Require(report.races.count == 0, "what is proved has no race");
-  RequireEqual(h, tensors, plain);
+  // The proofs let a queue's order stand between a put and its reader: every
+  // runtime completes a put within its task.  Late puts do not.
+  if (!options.modes.late_puts) RequireEqual(h, tensors, plain);
 }
 
 void LaunchSmall(const ImageView& view, bool proved) {
