@@ -98,8 +98,9 @@ def _law(f: flags.FlagValues) -> int:
   processes = layer_flags.integers('processes', f.processes)
   steps = len(processes) * len(plan.dtypes) * len(plan.directions)
   with cli.progress(plan.steps + steps) as step:
-    table = law.run(plan, step)
+    # First: what cannot be is told before the long part.
     ranks = law_ranks.run(plan, processes, step)
+    table = law.run(plan, step)
   content = law_table.to_json(plan, table) | dict(
       processes=[dataclasses.asdict(row) for row in ranks]
   )
