@@ -264,6 +264,7 @@ def _over_mpi(request: Request) -> candidates.Candidate:
           f'{getattr(request, name)}: there each rank is a process with one '
           'thread, which launches as it would on a cluster'
       )
+  mpi_launcher.find_mpiexec()
   return mpi_launcher.MpiMegakernel(request.options, request.deadline_s)
 
 

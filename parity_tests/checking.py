@@ -95,6 +95,11 @@ class Checking:
     if self.stop_after is not None:
       last = find_task(image, 'stop_after', self.stop_after)
       runs &= clocks.before(everyone, last) | (everyone == last)
+      if not runs[last]:
+        raise ValueError(
+            f'stop_after: expected a task that is not done before start_at '
+            f'starts, got {runtime.task_name(image, last)}'
+        )
     mine = modes_lib.ISOLATED if self.isolate else Action.RUN
     return np.where(runs, mine, Action.HEAL).astype(np.uint8)
 

@@ -351,3 +351,14 @@ def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
   code, report = _report(tmp_path, *asked)
   assert code == cli.NO_PARITY and report['config']['modes']['poison']
   assert float(report['first_failure']['got']) > 1e38
+
+
+def test_a_part_that_ends_before_it_starts_is_refused():
+  image = _image()
+  last = len(image.tables['tasks']) - 1
+  given = dict.fromkeys(modes_names(image))
+
+  backwards = checking.Checking(start_at=str(last), stop_after='0')
+
+  with pytest.raises(ValueError, match='^stop_after: expected a task that is'):
+    backwards.modes(image, given)

@@ -277,7 +277,7 @@ class Tally:
         bad_cols=int(bad.any(axis=0).sum()),
         rows=bad.shape[0],
         cols=bad.shape[1],
-        pattern='written past the last valid row',
+        pattern='not zero past the last valid row',
     )
 
   def result(

@@ -10,6 +10,7 @@ from parity_tests import law
 from parity_tests import law_table
 from parity_tests import mpi_launcher
 from parity_tests import passes
+from parity_tests import presets
 from parity_tests import ulp
 
 
@@ -47,6 +48,14 @@ def run(
     candidates.CandidateError: a rank was lost.
   """
   rows = []
+  experts = presets.get(plan.preset).num_experts
+  for count in processes:
+    if count < 1 or experts % count:
+      raise ValueError(
+          f'processes: expected divisors of num_experts={experts}, got {count}'
+      )
+  if processes:
+    mpi_launcher.find_mpiexec()  # Told before the long part.
   for count in processes:
     one = dataclasses.replace(plan, ranks=count)
     for dtype in plan.dtypes:

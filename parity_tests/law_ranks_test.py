@@ -1,6 +1,7 @@
 """The table of processes: right bits are equal, a wrong one is counted."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ def _flipped(image, inputs):
 
 def test_ranks_that_give_the_same_bits_are_equal(monkeypatch):
   monkeypatch.setattr(mpi_launcher, 'launch', runtime.launch)
+  monkeypatch.setattr(mpi_launcher, 'find_mpiexec', str)
   steps = []
 
   rows = law_ranks.run(PLAN, (2, 4), steps.append)
@@ -41,6 +43,7 @@ def test_ranks_that_give_the_same_bits_are_equal(monkeypatch):
 
 def test_a_wrong_bit_breaks_the_law(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(mpi_launcher, 'launch', _flipped)
+  monkeypatch.setattr(mpi_launcher, 'find_mpiexec', str)
   path = tmp_path / 'law.json'
 
   code = main.main([
@@ -68,4 +71,25 @@ def test_processes_that_cannot_be_are_refused(capsys, value):
       f'--processes={value}',
   ])  # fmt: skip
   assert code == cli.WRONG_REQUEST
-  assert 'expected' in capsys.readouterr().err
+  assert 'processes: expected' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ('check', '--preset=tiny', '--launcher=mpi', '--ranks=2'),
+        ('law', '--processes=2'),
+    ],
+)
+def test_without_the_extra_one_line_says_so(
+    arguments, monkeypatch, tmp_path, capsys
+):
+  # Given an environment without an MPI library,
+  monkeypatch.setattr(sys, 'executable', str(tmp_path / 'python'))
+  monkeypatch.setenv('PATH', str(tmp_path))
+
+  code = main.main(arguments)
+
+  assert code == cli.CANDIDATE_FAILED
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "'hyperparallel-moe[mpi]'" in line

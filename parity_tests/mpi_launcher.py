@@ -60,14 +60,14 @@ def find_mpiexec() -> str:
   library that mpi4py loads.  Open MPI's wheel brings another `mpiexec`.
 
   Raises:
-    RuntimeError: there is none.
+    candidates.CandidateError: there is none.
   """
   beside = str(pathlib.Path(sys.executable).parent)
   for path in (beside, os.environ.get('PATH', '')):
     found = shutil.which('mpiexec.hydra', path=path)
     if found:
       return found
-  raise RuntimeError(
+  raise candidates.CandidateError(
       'mpi: expected mpiexec.hydra, as the extra '
       "'hyperparallel-moe[mpi]' installs it, got none"
   )
@@ -209,7 +209,7 @@ def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
 
   Raises:
     RanksError: a rank was lost or could not take part; it names the rank.
-    RuntimeError: there is no mpiexec.
+    candidates.CandidateError: there is no mpiexec.
   """
   request = mpi_job.request(job)
   num_ranks = request['num_ranks']

@@ -6,6 +6,8 @@ from backend_ascend.kernels.host import modes
 from parity_tests import ulp
 
 _MAX_ROWS = 4096
+# A byte of what a candidate's memory starts with under --poison.
+_FILL = 0x7F
 
 
 def describe(
@@ -27,6 +29,8 @@ def describe(
     return 'NaN: made from what was never written, or from a NaN'
   if not got[bad].any():
     return 'all zero'
+  if (ulp.bits(got[bad]).view(np.uint8) == _FILL).mean() > 0.5:
+    return 'never written, or summed into what was not: the fill of --poison'
   if got.dtype == np.float32 and _rounded_early(got[bad], expected[bad]):
     return 'float32 values that bfloat16 could hold: rounded too early'
   row = int(np.argmax(bad.any(axis=1)))

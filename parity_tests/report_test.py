@@ -38,6 +38,10 @@ def _early(got):
     [
         (np.zeros_like, 'all zero'),
         (lambda a: np.full_like(a, np.nan), 'NaN: made from'),
+        (
+            lambda a: np.full_like(a, np.uint32(0x7F7F7F7F).view(np.float32)),
+            'the fill of --poison',
+        ),
         (_halved, 'got = 0.5 * expected'),
         (lambda a: np.roll(a, -1, axis=1), 'shifted by one column'),
         (lambda a: np.roll(a, 1, axis=0), "holds another row's values"),

@@ -82,6 +82,15 @@ class _Layer:
   deadline_s: float
 
   def check(self) -> None:
+    for name, kind in (
+        ('config', config_lib.MoEConfig),
+        ('policy', precision.PrecisionPolicy),
+        ('options', flow_lib.Options),
+    ):
+      if not isinstance(getattr(self, name), kind):
+        raise ValueError(
+            f'{name}: expected a {kind.__name__}, got {getattr(self, name)!r}'
+        )
     if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
       raise ValueError(
           f'threads: expected 1 to {_MAX_THREADS}, got {self.threads}'

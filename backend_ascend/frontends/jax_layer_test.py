@@ -295,6 +295,12 @@ class TestArgumentsRefused:
       with pytest.raises(ValueError, match='deadline_s: expected'):
         layer_of(deadline_s=deadline)(*arrays)
 
+  @pytest.mark.parametrize('name', ['config', 'policy', 'options'])
+  def test_what_is_no_config_policy_or_options_is_named(self, name):
+    arrays = case()[0].values()
+    with pytest.raises(ValueError, match=f'^{name}: expected a .*, got {{'):
+      layer_of(**{name: {'num_tokens': 3}})(*arrays)
+
   def test_float64_policy(self):
     golden = F32.golden()
     with pytest.raises(ValueError, match='storage|float64'):
