@@ -38,6 +38,7 @@ test: lint
 
 lint: $(VENV)/full.stamp
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
@@ -57,12 +58,12 @@ sweep: $(VENV)/full.stamp
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.
 # Capturing stderr would lose the report of a process that ends with it.
-SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*_test.py) \
-  $(addprefix backend_ascend/taskflow/,image_fuzz_test.py \
-  image_loader_test.py proofs_test.py)
+SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*/*_test.py) \
+  $(addprefix backend_ascend/taskflow/,fuzz/image_fuzz_test.py \
+  image_loader_test.py proofs/proofs_test.py)
 
 define CHECK_SANITIZED
-import os; from backend_ascend import _native; \
+import os; from hpmoe.backend_ascend import _native; \
 assert _native.__file__.startswith(os.getcwd()), _native.__file__
 endef
 
@@ -71,15 +72,15 @@ sanitize: sanitize-address sanitize-thread
 sanitize-address: SANITIZE = address,undefined
 sanitize-thread: SANITIZE = thread
 # What launches, with threads; the rest has none.
-sanitize-thread: SANITIZED_TESTS = backend_ascend/kernels/host/faults_test.py \
-  $(wildcard backend_ascend/kernels/host/runtime*_test.py)
+sanitize-thread: SANITIZED_TESTS = backend_ascend/kernels/host/checks/faults_test.py \
+  $(wildcard backend_ascend/kernels/host/*/runtime*_test.py)
 sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
 	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
 	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS)
 	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree
-	cp -r reference backend_ascend parity_tests conftest.py pyproject.toml \
+	cp -r hpmoe reference backend_ascend parity_tests conftest.py pyproject.toml \
 	  out/sanitize/$*/tree
 	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree
 	export PYTHONPATH="$$($(BIN)/python -c \
@@ -118,7 +119,7 @@ fuzz-image: $(VENV)/core.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/fuzz/build -G Ninja \
 	  -DHPMOE_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANGXX) >out/fuzz/image.log
 	$(BIN)/cmake --build out/fuzz/build --parallel $(JOBS) >>out/fuzz/image.log
-	$(BIN)/python -m backend_ascend.taskflow.image_seeds_testing out/fuzz/seeds
+	$(BIN)/python -m hpmoe.backend_ascend.taskflow.fuzz.image_seeds_testing out/fuzz/seeds
 	$(IMAGE_FUZZ) >out/fuzz/image.log 2>&1 \
 	  || { tail -n 40 out/fuzz/image.log; exit 1; }
 	@awk '/DONE/ { for (i = 1; i < NF; i++) if ($$i == "cov:") edges = $$(i + 1) } \
@@ -128,7 +129,7 @@ fuzz-image: $(VENV)/core.stamp
 
 fuzz-tensor-file: $(VENV)/core.stamp
 	mkdir -p out/fuzz
-	JAX_PLATFORMS=cpu $(BIN)/python -m parity_tests.tensor_file_fuzz \
+	JAX_PLATFORMS=cpu $(BIN)/python -m hpmoe.tools.tensor_file_fuzz \
 	  --seconds=$(FUZZ_SECONDS) --out=out/fuzz >out/fuzz/tensor_file.summary \
 	  || { cat out/fuzz/tensor_file.summary; exit 1; }
 
@@ -138,8 +139,8 @@ bench: $(VENV)/full.stamp
 
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
-	$(BIN)/python -m parity_tests.build_files --write
 
 clean:
 	rm -rf .venv .venv-core out build .pytest_cache .mypy_cache .ruff_cache \

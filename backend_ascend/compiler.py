@@ -4,15 +4,15 @@ import dataclasses
 
 import numpy as np
 
-from backend_ascend.schedule import placement
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import image as image_lib
-from backend_ascend.taskflow import layout
-from backend_ascend.taskflow import lower_backward
-from backend_ascend.taskflow import lower_forward
-from backend_ascend.taskflow import proofs
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.schedule import placement
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import lower_backward
+from hpmoe.backend_ascend.taskflow import lower_forward
+from hpmoe.backend_ascend.taskflow.proofs import proofs
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,28 +39,28 @@ class Compiled:
     kinds = np.bincount(flow.tasks['kind'], minlength=len(layout.Kind))
     loads = flow.queues['count']
     by_unit = {
-        unit.name.lower(): loads[flow.queues['unit'] == unit]
-        for unit in layout.Unit
+      unit.name.lower(): loads[flow.queues['unit'] == unit]
+      for unit in layout.Unit
     }
     return dict(
-        direction=flow.direction.name.lower(),
-        config=dataclasses.asdict(flow.config),
-        policy=dataclasses.asdict(flow.policy),
-        options=dataclasses.asdict(flow.options),
-        tasks={k.name.lower(): int(kinds[k]) for k in layout.Kind},
-        tasks_total=len(flow.tasks),
-        events=len(flow.events),
-        waits=len(flow.waits),
-        signals=len(flow.signals),
-        regions=len(flow.regions),
-        queues=len(flow.queues),
-        tasks_per_core={
-            unit: dict(min=int(n.min()), max=int(n.max()))
-            for unit, n in by_unit.items()
-        },
-        image_bytes=len(self.image),
-        proofs=[dataclasses.asdict(rule) for rule in self.proof.rules],
-        heap_bytes=_heap_bytes(flow),
+      direction=flow.direction.name.lower(),
+      config=dataclasses.asdict(flow.config),
+      policy=dataclasses.asdict(flow.policy),
+      options=dataclasses.asdict(flow.options),
+      tasks={k.name.lower(): int(kinds[k]) for k in layout.Kind},
+      tasks_total=len(flow.tasks),
+      events=len(flow.events),
+      waits=len(flow.waits),
+      signals=len(flow.signals),
+      regions=len(flow.regions),
+      queues=len(flow.queues),
+      tasks_per_core={
+        unit: dict(min=int(n.min()), max=int(n.max()))
+        for unit, n in by_unit.items()
+      },
+      image_bytes=len(self.image),
+      proofs=[dataclasses.asdict(rule) for rule in self.proof.rules],
+      heap_bytes=_heap_bytes(flow),
     )
 
 
@@ -96,10 +96,10 @@ def _finish(flow: flow_lib.Flow, scheduler: placement.Scheduler) -> Compiled:
 
 
 def compile_forward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    options: flow_lib.Options = flow_lib.Options(),
-    scheduler: placement.Scheduler = placement.round_robin,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options = flow_lib.Options(),
+  scheduler: placement.Scheduler = placement.round_robin,
 ) -> Compiled:
   """Lowers, places, serialises and proves the forward layer.
 
@@ -109,24 +109,24 @@ def compile_forward(
       once; names the tasks and the region.
   """
   return _finish(
-      lower_forward.lower_forward(config, policy, options), scheduler
+    lower_forward.lower_forward(config, policy, options), scheduler
   )
 
 
 def compile_backward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    options: flow_lib.Options = flow_lib.Options(),
-    scheduler: placement.Scheduler = placement.round_robin,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options = flow_lib.Options(),
+  scheduler: placement.Scheduler = placement.round_robin,
 ) -> Compiled:
   """As `compile_forward`, for the backward layer."""
   return _finish(
-      lower_backward.lower_backward(config, policy, options), scheduler
+    lower_backward.lower_backward(config, policy, options), scheduler
   )
 
 
 # By the pass that is compiled.
 COMPILE = {
-    layout.Direction.FORWARD: compile_forward,
-    layout.Direction.BACKWARD: compile_backward,
+  layout.Direction.FORWARD: compile_forward,
+  layout.Direction.BACKWARD: compile_backward,
 }

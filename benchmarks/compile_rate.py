@@ -20,36 +20,41 @@ import time
 from absl import app
 from absl import flags
 
-from backend_ascend.schedule import placement
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import image as image_lib
-from backend_ascend.taskflow import lower_forward
-from backend_ascend.taskflow import proofs
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.schedule import placement
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import lower_forward
+from hpmoe.backend_ascend.taskflow.proofs import proofs
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 _REPEATS = flags.DEFINE_integer('repeats', 5, 'Interleaved repetitions.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
 EP16 = dict(
-    num_ranks=16, num_tokens=4096, num_experts=128, top_k=8, d_model=7168,
-    d_ff=2048, capacity=2 * 4096 * 8,
-)  # fmt: skip
+  num_ranks=16,
+  num_tokens=4096,
+  num_experts=128,
+  top_k=8,
+  d_model=7168,
+  d_ff=2048,
+  capacity=2 * 4096 * 8,
+)
 MEAN_ROWS_PER_EXPERT = 16 * 4096 * 8 // 128
 
 
 def stages(grain: str, capacity_factor: int) -> dict[str, float]:
   """Compiles once; returns seconds per stage and the number of tasks."""
   options = flow_lib.Options(
-      grain,
-      row_block=128,
-      col_block=256,
-      expert_capacity=capacity_factor * MEAN_ROWS_PER_EXPERT,
+    grain,
+    row_block=128,
+    col_block=256,
+    expert_capacity=capacity_factor * MEAN_ROWS_PER_EXPERT,
   )
   policy = precision.PrecisionPolicy('bfloat16')
   times = [time.perf_counter()]
   flow = lower_forward.lower_forward(
-      config_lib.MoEConfig(**EP16), policy, options
+    config_lib.MoEConfig(**EP16), policy, options
   )
   times.append(time.perf_counter())
   flow = placement.place(flow, placement.round_robin(flow))
@@ -60,10 +65,10 @@ def stages(grain: str, capacity_factor: int) -> dict[str, float]:
   times.append(time.perf_counter())
   seconds = [b - a for a, b in zip(times, times[1:])]
   return dict(
-      zip(('lower', 'place', 'serialise', 'prove'), seconds),
-      total=sum(seconds),
-      tasks=len(flow.tasks),
-      image_bytes=len(image),
+    zip(('lower', 'place', 'serialise', 'prove'), seconds),
+    total=sum(seconds),
+    tasks=len(flow.tasks),
+    image_bytes=len(image),
   )
 
 
@@ -78,20 +83,18 @@ def main(argv):
       runs[case].append(stages(*case))
   rows = []
   print(
-      f'{"grain":10} {"cap":>3} {"tasks":>9} {"lower":>7} {"place":>7} '
-      f'{"serial":>7} {"prove":>7} {"total s":>8} {"tasks/s":>9}'
+    f'{"grain":10} {"cap":>3} {"tasks":>9} {"lower":>7} {"place":>7} '
+    f'{"serial":>7} {"prove":>7} {"total s":>8} {"tasks/s":>9}'
   )
   for (grain, factor), results in runs.items():
-    median = {
-        k: statistics.median(r[k] for r in results) for k in results[0]
-    }
+    median = {k: statistics.median(r[k] for r in results) for k in results[0]}
     rate = median['tasks'] / median['total']
     rows.append(dict(median, grain=grain, capacity_factor=factor, rate=rate))
     print(
-        f'{grain:10} {factor:3d} {median["tasks"]:9.0f} '
-        f'{median["lower"]:7.3f} {median["place"]:7.3f} '
-        f'{median["serialise"]:7.3f} {median["prove"]:7.3f} '
-        f'{median["total"]:8.3f} {rate:9.0f}'
+      f'{grain:10} {factor:3d} {median["tasks"]:9.0f} '
+      f'{median["lower"]:7.3f} {median["place"]:7.3f} '
+      f'{median["serialise"]:7.3f} {median["prove"]:7.3f} '
+      f'{median["total"]:8.3f} {rate:9.0f}'
     )
   if _JSON.value:
     with open(_JSON.value, 'w') as f:

@@ -34,7 +34,7 @@ import ml_dtypes
 import numpy as np
 import threadpoolctl
 
-from backend_ascend import _native
+from hpmoe.backend_ascend import _native
 
 _REPEATS = flags.DEFINE_integer('repeats', 300, 'Interleaved repetitions.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
@@ -65,9 +65,7 @@ def _stored(x: np.ndarray, dtype: str) -> np.ndarray:
   return x.astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
-def gemm_calls(
-    m: int, k: int, n: int, trans_a: bool, trans_b: bool
-) -> Calls:
+def gemm_calls(m: int, k: int, n: int, trans_a: bool, trans_b: bool) -> Calls:
   """Returns the candidates for `[m, k] @ [k, n]`, OpenBLAS first."""
   rng = np.random.default_rng(0)
   a = rng.standard_normal((k, m) if trans_a else (m, k), np.float32)
@@ -80,7 +78,7 @@ def gemm_calls(
     for isa in _native.isas():
       if isa != 'portable':  # a software fma where the build has no other
         calls[isa, dtype] = lambda ours=ours, isa=isa: _native.gemm_tile_into(
-            *ours, isa, trans_a, trans_b
+          *ours, isa, trans_a, trans_b
         )
   return calls
 
@@ -93,38 +91,55 @@ def gemm_rows(repeats: int) -> list[dict[str, object]]:
     base = seconds['openblas', 'float32']
     for (isa, dtype), s in seconds.items():
       rate = 2e-9 * m * k * n / s
-      rows.append(dict(kernel='gemm', m=m, k=k, n=n, stored=stored, isa=isa,
-                       dtype=dtype, gflops=rate, ratio=base / s))  # fmt: skip
+      rows.append(
+        dict(
+          kernel='gemm',
+          m=m,
+          k=k,
+          n=n,
+          stored=stored,
+          isa=isa,
+          dtype=dtype,
+          gflops=rate,
+          ratio=base / s,
+        )
+      )
   return rows
 
 
 def swiglu_rows(repeats: int) -> list[dict[str, object]]:
   """Returns one record for each candidate: bytes read and written."""
   gate, up = np.random.default_rng(0).standard_normal(
-      (2, *ACTIVATION), np.float32
+    (2, *ACTIVATION), np.float32
   )
   calls = {}
   for dtype in ('float32', 'bfloat16'):
     tile = _stored(gate, dtype), _stored(up, dtype)
     for isa in _native.isas():
       calls[isa, dtype] = lambda tile=tile, isa=isa: _native.swiglu_tile(
-          *tile, isa=isa
+        *tile, isa=isa
       )
   size = {'float32': 4, 'bfloat16': 2}
   return [
-      dict(kernel='swiglu', rows=ACTIVATION[0], cols=ACTIVATION[1], isa=isa,
-           dtype=dtype, gbytes=3e-9 * gate.size * size[dtype] / s)
-      for (isa, dtype), s in medians(calls, repeats).items()
-  ]  # fmt: skip
+    dict(
+      kernel='swiglu',
+      rows=ACTIVATION[0],
+      cols=ACTIVATION[1],
+      isa=isa,
+      dtype=dtype,
+      gbytes=3e-9 * gate.size * size[dtype] / s,
+    )
+    for (isa, dtype), s in medians(calls, repeats).items()
+  ]
 
 
 def openblas() -> list[dict[str, object]]:
   """Returns name, version and kernels of the BLAS that numpy calls."""
   keys = ('internal_api', 'version', 'architecture', 'num_threads')
   return [
-      {key: pool.get(key) for key in keys}
-      for pool in threadpoolctl.threadpool_info()
-      if pool['user_api'] == 'blas'
+    {key: pool.get(key) for key in keys}
+    for pool in threadpoolctl.threadpool_info()
+    if pool['user_api'] == 'blas'
   ]
 
 
@@ -139,11 +154,14 @@ def main(argv: list[str]) -> None:
     gemm = gemm_rows(_REPEATS.value)
     swiglu = swiglu_rows(_REPEATS.value)
   for row in gemm:
-    print('gemm {m}x{k}x{n} {stored} {isa:9} {dtype:9} {gflops:7.1f} GFLOP/s '
-          '{ratio:6.3f} of OpenBLAS'.format(**row))  # fmt: skip
+    print(
+      'gemm {m}x{k}x{n} {stored} {isa:9} {dtype:9} {gflops:7.1f} GFLOP/s '
+      '{ratio:6.3f} of OpenBLAS'.format(**row)
+    )
   for row in swiglu:
-    print('swiglu {rows}x{cols} {isa:9} {dtype:9} {gbytes:6.1f} GB/s'
-          .format(**row))  # fmt: skip
+    print(
+      'swiglu {rows}x{cols} {isa:9} {dtype:9} {gbytes:6.1f} GB/s'.format(**row)
+    )
   if _JSON.value:
     with open(_JSON.value, 'w', encoding='utf-8') as f:
       report = dict(blas=blas, environment=pinned, rows=gemm + swiglu)

@@ -5,18 +5,18 @@ import operator
 
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import config as config_lib
-from reference import numerics
-from reference import precision
-from reference import token_order
+from hpmoe.reference import numerics
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 
 def return_rows(
-    config: config_lib.MoEConfig,
-    plan: token_order.Plan,
-    topk_ids: at.Int32[at.Array, 'R T K'],
-    expert_out: at.Float[at.Array, 'R N D'],
+  config: config_lib.MoEConfig,
+  plan: token_order.Plan,
+  topk_ids: at.Int32[at.Array, 'R T K'],
+  expert_out: at.Float[at.Array, 'R N D'],
 ) -> at.Float[at.Array, 'R T K D']:
   """Returns `returned` `[R, T, K, D]`, in the dtype of `expert_out`.
 
@@ -29,9 +29,9 @@ def return_rows(
 
 
 def combine(
-    policy: precision.PrecisionPolicy,
-    returned: at.Float[at.Array, 'R T K D'],
-    topk_weights: at.Float[at.Array, 'R T K'],
+  policy: precision.PrecisionPolicy,
+  returned: at.Float[at.Array, 'R T K D'],
+  topk_weights: at.Float[at.Array, 'R T K'],
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
 
@@ -47,6 +47,7 @@ def combine(
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
+
   def term(slot: int) -> at.Array:
     row = numerics.widen(policy, returned[:, :, slot])
     if policy.placement == 'before_down':

@@ -1,13 +1,13 @@
 """Backward combine: the gradients of a token's rows are added in slot order."""
 
-from reference import array_typing as at
-from reference import numerics
-from reference import precision
+from hpmoe.reference import numerics
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
 
 
 def combine_grad(
-    policy: precision.PrecisionPolicy,
-    d_returned: at.Float[at.Array, 'R T K D'],
+  policy: precision.PrecisionPolicy,
+  d_returned: at.Float[at.Array, 'R T K D'],
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import combine_grad
-from reference import precision
-from reference import test_util
+from hpmoe.reference import combine_grad
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import precision
 
 run = jax.jit(combine_grad.combine_grad, static_argnums=0)
 

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import combine
-from reference import config as config_lib
-from reference import precision
-from reference import test_util
-from reference import token_order
+from hpmoe.reference import combine
+from hpmoe.reference import test_util
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 run = jax.jit(combine.combine, static_argnums=0)
 run_return = jax.jit(combine.return_rows, static_argnums=0)
@@ -26,15 +26,15 @@ class TestReturnRows:
     config = config_lib.MoEConfig(2, 2, 4, 2, 1, 1, capacity=4)
     # When.
     out = run_return(
-        config,
-        token_order.plan(config, self.IDS),
-        self.IDS,
-        self.ROWS.astype(jnp.bfloat16),
+      config,
+      token_order.plan(config, self.IDS),
+      self.IDS,
+      self.ROWS.astype(jnp.bfloat16),
     )
     # Then.
     assert out.dtype == jnp.bfloat16
     np.testing.assert_array_equal(
-        out[..., 0], [[[11, 0], [10, 12]], [[1, 13], [3, 2]]]
+      out[..., 0], [[[11, 0], [10, 12]], [[1, 13], [3, 2]]]
     )
 
   def test_a_row_past_the_capacity_is_nan(self):
@@ -42,20 +42,19 @@ class TestReturnRows:
     config = config_lib.MoEConfig(2, 2, 4, 2, 1, 1, capacity=3)
     # When.
     out = run_return(
-        config,
-        token_order.plan(config, self.IDS),
-        self.IDS,
-        self.ROWS[:, :3].astype(jnp.float32),
+      config,
+      token_order.plan(config, self.IDS),
+      self.IDS,
+      self.ROWS[:, :3].astype(jnp.float32),
     )
     # Then.
     np.testing.assert_array_equal(
-        np.isnan(out[..., 0]),
-        [[[False, False], [False, False]], [[False, True], [True, False]]],
+      np.isnan(out[..., 0]),
+      [[[False, False], [False, False]], [[False, True], [True, False]]],
     )
 
 
 class TestCombine:
-
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('placement', ['combine', 'before_down'])
   @pytest.mark.parametrize('top_k', [1, 2, 5])

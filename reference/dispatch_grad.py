@@ -2,18 +2,18 @@
 
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import inner_product
-from reference import movement
-from reference import numerics
-from reference import precision
+from hpmoe.reference import inner_product
+from hpmoe.reference import movement
+from hpmoe.reference import numerics
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
 
 
 def dispatch_grad(
-    policy: precision.PrecisionPolicy,
-    moves: movement.Movement,
-    topk_weights: at.Float[at.Array, 'R T K'],
-    dy: at.Float[at.Array, 'R T D'],
+  policy: precision.PrecisionPolicy,
+  moves: movement.Movement,
+  topk_weights: at.Float[at.Array, 'R T K'],
+  dy: at.Float[at.Array, 'R T D'],
 ) -> at.Float[at.Array, 'R N D']:
   """Returns `d_expert_out` `[R, N, D]` of `dy` `[R, T, D]`, in token order.
 
@@ -38,9 +38,9 @@ def dispatch_grad(
 
 
 def combine_weight_grad(
-    policy: precision.PrecisionPolicy,
-    dy: at.Float[at.Array, 'R T D'],
-    returned: at.Float[at.Array, 'R T K D'],
+  policy: precision.PrecisionPolicy,
+  dy: at.Float[at.Array, 'R T D'],
+  returned: at.Float[at.Array, 'R T K D'],
 ) -> at.Float[at.Array, 'R T K']:
   """Returns <dy, returned> `[R, T, K]`, accumulate dtype, not rounded again.
 
@@ -57,7 +57,7 @@ def combine_weight_grad(
   """
   slots = range(returned.shape[2])
   sums = [
-      inner_product.inner_product(policy, dy, returned[:, :, slot])
-      for slot in slots
+    inner_product.inner_product(policy, dy, returned[:, :, slot])
+    for slot in slots
   ]
   return jnp.stack(sums, axis=-1)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import dispatch_grad
-from reference import movement
-from reference import precision
-from reference import test_util
-from reference import token_order
+from hpmoe.reference import dispatch_grad
+from hpmoe.reference import movement
+from hpmoe.reference import test_util
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -5,18 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import dispatch
-from reference import test_util
-from reference import token_order
+from hpmoe.reference import dispatch
+from hpmoe.reference import test_util
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import config as config_lib
 
 # Two ranks of two experts; expert 1 gets nothing, rank 1 more than rank 0.
 CONFIG = config_lib.MoEConfig(2, 2, 4, 2, 3, 1, capacity=7)
 IDS = jnp.array([[[3, 0], [2, 3]], [[0, 3], [2, 0]]], jnp.int32)
 # (source rank, token, slot) of each row of each rank, by hand.
 ROWS = (
-    ((0, 0, 1), (1, 0, 0), (1, 1, 1)),
-    ((0, 1, 0), (1, 1, 0), (0, 0, 0), (0, 1, 1), (1, 0, 1)),
+  ((0, 0, 1), (1, 0, 0), (1, 1, 1)),
+  ((0, 1, 0), (1, 1, 0), (0, 0, 0), (0, 1, 1), (1, 0, 1)),
 )
 run = jax.jit(dispatch.dispatch, static_argnums=0)
 run_weight = jax.jit(dispatch.row_weight, static_argnums=0)

@@ -7,11 +7,11 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import config as config_lib
-from reference import numerics
-from reference import precision
-from reference import token_order
+from hpmoe.reference import numerics
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 # Rows of one dot.  Enough to hide the reading of the expert's weight, few
 # enough that an expert's last, partly used block costs little.
@@ -24,11 +24,11 @@ BLOCK_INNER = 256
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def expert_gemm(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
-    rows: at.Float[at.Array, 'R N X'],
-    weights: at.Float[at.Array, 'R L X Y'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  plan: token_order.Plan,
+  rows: at.Float[at.Array, 'R N X'],
+  weights: at.Float[at.Array, 'R L X Y'],
 ) -> at.Float[at.Array, 'R N Y']:
   """Multiplies row n of rank r by the weight of its expert.
 
@@ -52,8 +52,8 @@ def expert_gemm(
   num_rows = rows.shape[1]
   height = min(BLOCK_ROWS, num_rows)
   begin, end = (
-      jnp.minimum(edge, num_rows).reshape(-1)
-      for edge in token_order.expert_rows(config, plan.counts)
+    jnp.minimum(edge, num_rows).reshape(-1)
+    for edge in token_order.expert_rows(config, plan.counts)
   )
   blocks = (end - begin + (height - 1)) // height
   last = jnp.cumsum(blocks, dtype=jnp.int32)
@@ -88,13 +88,13 @@ def _refuse_gradient(config, policy, primals, tangents):
   del config, policy, primals, tangents
   # It moves bits, and JAX takes the derivative of bits for zero.
   raise TypeError(
-      'expert_gemm: expected not to be differentiated; the layer with its '
-      'gradient is reference.layer_grad.layer'
+    'expert_gemm: expected not to be differentiated; the layer with its '
+    'gradient is hpmoe.reference.layer_grad.layer'
   )
 
 
 def _rows_of(
-    a: at.Array, rank: at.Array, start: at.Array, height: int
+  a: at.Array, rank: at.Array, start: at.Array, height: int
 ) -> at.Array:
   sizes = (1, height, a.shape[-1])
   return lax.dynamic_slice(a, (rank, start, jnp.int32(0)), sizes)[0]
@@ -102,12 +102,12 @@ def _rows_of(
 
 def _dot(a: at.Array, b: at.Array) -> at.Array:
   parts = [
-      jnp.dot(
-          a[:, inner : inner + BLOCK_INNER],
-          b[inner : inner + BLOCK_INNER],
-          precision=lax.Precision.HIGHEST,
-          preferred_element_type=a.dtype,
-      )
-      for inner in range(0, a.shape[1], BLOCK_INNER)
+    jnp.dot(
+      a[:, inner : inner + BLOCK_INNER],
+      b[inner : inner + BLOCK_INNER],
+      precision=lax.Precision.HIGHEST,
+      preferred_element_type=a.dtype,
+    )
+    for inner in range(0, a.shape[1], BLOCK_INNER)
   ]
   return functools.reduce(operator.add, parts)

@@ -3,20 +3,20 @@
 from jax import lax
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import config as config_lib
-from reference import expert_gemm
-from reference import numerics
-from reference import precision
-from reference import token_order
+from hpmoe.reference import expert_gemm
+from hpmoe.reference import numerics
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 
 def rows_grad(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
-    d_out: at.Float[at.Array, 'R N Y'],
-    weights: at.Float[at.Array, 'R L X Y'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  plan: token_order.Plan,
+  d_out: at.Float[at.Array, 'R N Y'],
+  weights: at.Float[at.Array, 'R L X Y'],
 ) -> at.Float[at.Array, 'R N X']:
   """Multiplies row n of rank r by the transposed weight of its expert.
 
@@ -40,11 +40,11 @@ def rows_grad(
 
 
 def weight_grad(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
-    rows: at.Float[at.Array, 'R N X'],
-    d_out: at.Float[at.Array, 'R N Y'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  plan: token_order.Plan,
+  rows: at.Float[at.Array, 'R N X'],
+  d_out: at.Float[at.Array, 'R N Y'],
 ) -> at.Float[at.Array, 'R L X Y']:
   """Sums, for every expert, the outer products of its rows, in row order.
 
@@ -67,8 +67,8 @@ def weight_grad(
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   begin, end = (
-      jnp.minimum(edge, rows.shape[1]).reshape(-1)
-      for edge in token_order.expert_rows(config, plan.counts)
+    jnp.minimum(edge, rows.shape[1]).reshape(-1)
+    for edge in token_order.expert_rows(config, plan.counts)
   )
   left, right = numerics.bits(rows), numerics.bits(d_out)
   storage = numerics.storage_dtype(policy)
@@ -94,7 +94,7 @@ def weight_grad(
 
 
 def _block(
-    bits: at.Array, rank: at.Array, row: at.Array, end: at.Array, height: int
+  bits: at.Array, rank: at.Array, row: at.Array, end: at.Array, height: int
 ) -> at.Array:
   """Returns `[height, X]`, the rows from `row` on, zero from `end` on."""
   # A slice never leaves the buffer; turning it puts `row` first again, so that
@@ -109,9 +109,9 @@ def _block(
 
 def _dot(a: at.Array, b: at.Array) -> at.Array:
   return lax.dot_general(
-      a,
-      b,
-      (((0,), (0,)), ((), ())),
-      precision=lax.Precision.HIGHEST,
-      preferred_element_type=a.dtype,
+    a,
+    b,
+    (((0,), (0,)), ((), ())),
+    precision=lax.Precision.HIGHEST,
+    preferred_element_type=a.dtype,
   )

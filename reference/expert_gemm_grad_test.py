@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import expert_gemm
-from reference import expert_gemm_grad
-from reference import precision
-from reference import test_util
-from reference import token_order
+from hpmoe.reference import expert_gemm
+from hpmoe.reference import expert_gemm_grad
+from hpmoe.reference import test_util
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 run_rows = jax.jit(expert_gemm_grad.rows_grad, static_argnums=(0, 1))
 run_weight = jax.jit(expert_gemm_grad.weight_grad, static_argnums=(0, 1))
@@ -41,14 +41,14 @@ def rows_of(counts: list, ranks: int, num_rows: int):
 
 # Rows of an expert around the block of 128 and beyond; the tail holds garbage.
 CASES = {
-    'all empty': ([[0, 0], [0, 0]], 4),
-    'one row': ([[1, 0], [0, 0]], 1),
-    'empty expert': ([[0, 3], [2, 0]], 8),
-    'one rank gets all': ([[0, 0], [7, 5]], 16),
-    'block': ([[128, 127], [128, 1]], 300),
-    'many blocks': ([[300, 1], [0, 129]], 470),
-    'full': ([[130, 3], [70, 60]], 200),
-    'over capacity': ([[9, 9], [9, 9]], 20),
+  'all empty': ([[0, 0], [0, 0]], 4),
+  'one row': ([[1, 0], [0, 0]], 1),
+  'empty expert': ([[0, 3], [2, 0]], 8),
+  'one rank gets all': ([[0, 0], [7, 5]], 16),
+  'block': ([[128, 127], [128, 1]], 300),
+  'many blocks': ([[300, 1], [0, 129]], 470),
+  'full': ([[130, 3], [70, 60]], 200),
+  'over capacity': ([[9, 9], [9, 9]], 20),
 }
 
 
@@ -73,13 +73,13 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
     d_weights[rank, expert] += np.outer(rows[rank, row], d_out[rank, row])
   rows[~valid] = d_out[~valid] = np.nan
   rows, d_out, weights = (
-      jnp.asarray(a, storage) for a in (rows, d_out, weights)
+    jnp.asarray(a, storage) for a in (rows, d_out, weights)
   )
   # When.
   plan = plan_of(counts)
   actual = (
-      run_rows(config, policy, plan, d_out, weights),
-      run_weight(config, policy, plan, rows, d_out),
+    run_rows(config, policy, plan, d_out, weights),
+    run_weight(config, policy, plan, rows, d_out),
   )
   # Then.
   for out, expected in zip(actual, (d_rows, d_weights)):
@@ -109,11 +109,11 @@ def test_blocks_are_added_in_row_order(before):
   rows[0, before] = 2.0**24
   # When.
   out = run_weight(
-      config,
-      precision.PrecisionPolicy(),
-      plan_of([[before, 300]]),
-      jnp.asarray(rows),
-      jnp.ones(rows.shape),
+    config,
+    precision.PrecisionPolicy(),
+    plan_of([[before, 300]]),
+    jnp.asarray(rows),
+    jnp.ones(rows.shape),
   )
   # Then.
   assert out[0, 1, 0, 0] == 2.0**24
@@ -126,16 +126,16 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
   seen = set()
   for before, after in ((0, 0), (0, 90), (77, 0), (130, 300)):
     config = config_lib.MoEConfig(
-        1, 1, 2, 1, 1, 1, capacity=before + 150 + after
+      1, 1, 2, 1, 1, 1, capacity=before + 150 + after
     )
     padding = ((before, after), (0, 0))
     # When.
     out = run_weight(
-        config,
-        precision.PrecisionPolicy(),
-        plan_of([[before, 150]]),
-        jnp.asarray(np.pad(rows, padding)[None], jnp.float32),
-        jnp.asarray(np.pad(d_out, padding)[None], jnp.float32),
+      config,
+      precision.PrecisionPolicy(),
+      plan_of([[before, 150]]),
+      jnp.asarray(np.pad(rows, padding)[None], jnp.float32),
+      jnp.asarray(np.pad(d_out, padding)[None], jnp.float32),
     )
     seen.add(np.asarray(out[0, 1]).tobytes())
   # Then.
@@ -177,8 +177,8 @@ import os, sys
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:int(sys.argv[1])])
 import jax, numpy as np, zlib
 jax.config.update('jax_enable_x64', True)
-from reference import expert_gemm_grad_test as test
-from reference import config, precision
+from hpmoe.reference import expert_gemm_grad_test as test
+from hpmoe.reference.contract import config, precision
 shape = config.MoEConfig(1, 1, 1, 1, 1, 1, capacity=1000)
 rng = np.random.default_rng(0)
 for dtype in ('float32', 'float64'):
@@ -191,21 +191,21 @@ for dtype in ('float32', 'float64'):
 
 
 @pytest.mark.skipif(
-    not hasattr(os, 'sched_getaffinity') or len(os.sched_getaffinity(0)) < 2,
-    reason='needs two CPUs that a process can be bound to',
+  not hasattr(os, 'sched_getaffinity') or len(os.sched_getaffinity(0)) < 2,
+  reason='needs two CPUs that a process can be bound to',
 )
 def test_bits_do_not_depend_on_the_number_of_threads():
   # Given many rows; when: on one CPU and on two.
   digests = [
-      subprocess.run(
-          [sys.executable, '-c', _DIGEST, str(cpus)],
-          check=True,
-          capture_output=True,
-          text=True,
-          cwd=pathlib.Path(__file__).parents[1],
-          env=dict(os.environ, JAX_PLATFORMS='cpu'),
-      ).stdout
-      for cpus in (1, 2)
+    subprocess.run(
+      [sys.executable, '-c', _DIGEST, str(cpus)],
+      check=True,
+      capture_output=True,
+      text=True,
+      cwd=pathlib.Path(__file__).parents[1],
+      env=dict(os.environ, JAX_PLATFORMS='cpu'),
+    ).stdout
+    for cpus in (1, 2)
   ]
   # Then.
   assert digests[0] and digests[0] == digests[1]

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import expert_gemm
-from reference import precision
-from reference import test_util
-from reference import token_order
+from hpmoe.reference import expert_gemm
+from hpmoe.reference import test_util
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 run = jax.jit(expert_gemm.expert_gemm, static_argnums=(0, 1))
 
@@ -41,19 +41,18 @@ def serial(counts, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 # Rows of an expert around the block of 128 and beyond; the tail holds garbage.
 CASES = {
-    'all empty': ([[0, 0], [0, 0]], 4),
-    'one row': ([[1, 0], [0, 0]], 1),
-    'empty expert': ([[0, 3], [2, 0]], 8),
-    'one rank gets all': ([[0, 0], [7, 5]], 16),
-    'block': ([[128, 127], [128, 1]], 300),
-    'many blocks': ([[300, 1], [0, 129]], 470),
-    'full': ([[130, 3], [70, 60]], 200),
-    'over capacity': ([[9, 9], [9, 9]], 20),
+  'all empty': ([[0, 0], [0, 0]], 4),
+  'one row': ([[1, 0], [0, 0]], 1),
+  'empty expert': ([[0, 3], [2, 0]], 8),
+  'one rank gets all': ([[0, 0], [7, 5]], 16),
+  'block': ([[128, 127], [128, 1]], 300),
+  'many blocks': ([[300, 1], [0, 129]], 470),
+  'full': ([[130, 3], [70, 60]], 200),
+  'over capacity': ([[9, 9], [9, 9]], 20),
 }
 
 
 class TestExpertGemm:
-
   @pytest.mark.parametrize('ranks', [1, 2])
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('name', sorted(CASES))
@@ -68,16 +67,16 @@ class TestExpertGemm:
     weights = rng.integers(-4, 5, (ranks, 2 // ranks, 3, 5))
     # When.
     out = run(
-        config,
-        policy,
-        plan_of(config, counts),
-        jnp.asarray(rows, storage),
-        jnp.asarray(weights, storage),
+      config,
+      policy,
+      plan_of(config, counts),
+      jnp.asarray(rows, storage),
+      jnp.asarray(weights, storage),
     )
     # Then.
     assert out.dtype == storage
     np.testing.assert_array_equal(
-        out.astype(jnp.float32), serial(counts, rows, weights)
+      out.astype(jnp.float32), serial(counts, rows, weights)
     )
 
   @pytest.mark.parametrize('inner', [1, 256, 600])
@@ -106,11 +105,11 @@ class TestExpertGemm:
     config = config_lib.MoEConfig(1, 1, 32, 1, 16, 1, capacity=10_000)
     for storage, size in (('float32', 4), ('bfloat16', 2)):
       lowered = run.lower(
-          config,
-          precision.PrecisionPolicy(storage),
-          plan_of(config, [[300] * 32]),
-          jax.ShapeDtypeStruct((1, 10_000, 16), storage),
-          jax.ShapeDtypeStruct((1, 32, 16, 16), storage),
+        config,
+        precision.PrecisionPolicy(storage),
+        plan_of(config, [[300] * 32]),
+        jax.ShapeDtypeStruct((1, 10_000, 16), storage),
+        jax.ShapeDtypeStruct((1, 32, 16, 16), storage),
       )
       # When.
       memory = lowered.compile().memory_analysis()
@@ -123,8 +122,8 @@ import os, sys
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:int(sys.argv[1])])
 import jax, numpy as np, zlib
 jax.config.update('jax_enable_x64', True)
-from reference import expert_gemm, expert_gemm_test as test
-from reference import config, precision
+from hpmoe.reference import expert_gemm, expert_gemm_test as test
+from hpmoe.reference.contract import config, precision
 shape = config.MoEConfig(1, 1, 1, 1, 1, 1, capacity=128)
 plan = test.plan_of(shape, [[128]])
 rng = np.random.default_rng(0)
@@ -137,21 +136,21 @@ for dtype in ('float32', 'float64'):
 
 
 @pytest.mark.skipif(
-    not hasattr(os, 'sched_getaffinity') or len(os.sched_getaffinity(0)) < 2,
-    reason='needs two CPUs that a process can be bound to',
+  not hasattr(os, 'sched_getaffinity') or len(os.sched_getaffinity(0)) < 2,
+  reason='needs two CPUs that a process can be bound to',
 )
 def test_bits_do_not_depend_on_the_number_of_threads():
   # Given a sum long enough for XLA to split; when: on one CPU and on two.
   digests = [
-      subprocess.run(
-          [sys.executable, '-c', _DIGEST, str(cpus)],
-          check=True,
-          capture_output=True,
-          text=True,
-          cwd=pathlib.Path(__file__).parents[1],
-          env=dict(os.environ, JAX_PLATFORMS='cpu'),
-      ).stdout
-      for cpus in (1, 2)
+    subprocess.run(
+      [sys.executable, '-c', _DIGEST, str(cpus)],
+      check=True,
+      capture_output=True,
+      text=True,
+      cwd=pathlib.Path(__file__).parents[1],
+      env=dict(os.environ, JAX_PLATFORMS='cpu'),
+    ).stdout
+    for cpus in (1, 2)
   ]
   # Then.
   assert digests[0] and digests[0] == digests[1]

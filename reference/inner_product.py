@@ -2,15 +2,15 @@
 
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import numerics
-from reference import precision
+from hpmoe.reference import numerics
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
 
 
 def inner_product(
-    policy: precision.PrecisionPolicy,
-    a: at.Float[at.Array, '*batch X'],
-    b: at.Float[at.Array, '*batch X'],
+  policy: precision.PrecisionPolicy,
+  a: at.Float[at.Array, '*batch X'],
+  b: at.Float[at.Array, '*batch X'],
 ) -> at.Float[at.Array, '*batch']:
   """Returns sum(a * b) over the last axis, `[...]`, in the accumulate dtype.
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import inner_product
-from reference import precision
-from reference import test_util
+from hpmoe.reference import inner_product
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import precision
 
 run = jax.jit(inner_product.inner_product, static_argnums=0)
 

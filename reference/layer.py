@@ -5,26 +5,26 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 import numpy as np
 
-from reference import array_typing as at
-from reference import combine
-from reference import config as config_lib
-from reference import expert_gemm
-from reference import movement
-from reference import numerics
-from reference import precision
-from reference import swiglu
-from reference import tensors
-from reference import token_order
+from hpmoe.reference import combine
+from hpmoe.reference import expert_gemm
+from hpmoe.reference import movement
+from hpmoe.reference import numerics
+from hpmoe.reference import swiglu
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def forward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    x: at.Float[at.Array, 'R T D'],
-    topk_ids: at.Int32[at.Array, 'R T K'],
-    topk_weights: at.Float[at.Array, 'R T K'],
-    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
-    w_down: at.Float[at.Array, 'R L F D'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  x: at.Float[at.Array, 'R T D'],
+  topk_ids: at.Int32[at.Array, 'R T K'],
+  topk_weights: at.Float[at.Array, 'R T K'],
+  w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+  w_down: at.Float[at.Array, 'R L F D'],
 ) -> dict[str, at.Array]:
   """Runs the layer; shapes and kinds are those of `tensors.FORWARD`.
 
@@ -50,7 +50,7 @@ def forward(
       jax_enable_x64 is off.
   """
   x, topk_ids, topk_weights, w_gate_up, w_down = map(
-      jnp.asarray, (x, topk_ids, topk_weights, w_gate_up, w_down)
+    jnp.asarray, (x, topk_ids, topk_weights, w_gate_up, w_down)
   )
   _check_widening(policy, x=x, w_gate_up=w_gate_up, w_down=w_down)
   plan = token_order.plan(config, topk_ids)
@@ -61,14 +61,14 @@ def forward(
 
 
 def stages(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
-    moves: movement.Movement,
-    x: at.Float[at.Array, 'R T D'],
-    topk_weights: at.Float[at.Array, 'R T K'],
-    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
-    w_down: at.Float[at.Array, 'R L F D'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  plan: token_order.Plan,
+  moves: movement.Movement,
+  x: at.Float[at.Array, 'R T D'],
+  topk_weights: at.Float[at.Array, 'R T K'],
+  w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+  w_down: at.Float[at.Array, 'R L F D'],
 ) -> dict[str, at.Array]:
   """Returns the tensors of `tensors.STAGES` by name, however rows travel.
 
@@ -94,19 +94,19 @@ def stages(
   expert_out = expert_gemm.expert_gemm(config, policy, plan, activation, w_down)
   returned = moves.return_rows(expert_out)
   return dict(
-      expert_in=expert_in,
-      gate_up=gate_up,
-      activation=activation,
-      expert_out=expert_out,
-      returned=returned,
-      y=combine.combine(policy, returned, topk_weights),
+    expert_in=expert_in,
+    gate_up=gate_up,
+    activation=activation,
+    expert_out=expert_out,
+    returned=returned,
+    y=combine.combine(policy, returned, topk_weights),
   )
 
 
 def check_inputs(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    inputs: Mapping[str, at.Array],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  inputs: Mapping[str, at.Array],
 ) -> None:
   """Refuses inputs that the layer's contract does not cover.
 
@@ -131,14 +131,14 @@ def check_inputs(
 
 
 def _check_tensor(
-    name: str, value: at.Array | None, dims: tuple[int, ...], dtype: str
+  name: str, value: at.Array | None, dims: tuple[int, ...], dtype: str
 ) -> None:
   if value is None:
     raise ValueError(f'{name}: expected {dtype} {list(dims)}, got nothing')
   if tuple(value.shape) != dims or str(value.dtype) != dtype:
     raise ValueError(
-        f'{name}: expected {dtype} {list(dims)}, got {value.dtype} '
-        f'{list(value.shape)}'
+      f'{name}: expected {dtype} {list(dims)}, got {value.dtype} '
+      f'{list(value.shape)}'
     )
   if dtype == 'int32':
     return
@@ -146,16 +146,16 @@ def _check_tensor(
   if bad.size:
     index = tuple(int(i) for i in bad[0])
     raise ValueError(
-        f'{name}: expected finite values, got {value[index]} at {list(index)}'
+      f'{name}: expected finite values, got {value[index]} at {list(index)}'
     )
 
 
 def _check_widening(
-    policy: precision.PrecisionPolicy, **values: at.Array
+  policy: precision.PrecisionPolicy, **values: at.Array
 ) -> None:
   storage = numerics.storage_dtype(policy)
   for name, value in values.items():
     if jnp.promote_types(value.dtype, storage) != storage:
       raise ValueError(
-          f'{name}: expected {storage} or narrower, got {value.dtype}'
+        f'{name}: expected {storage} or narrower, got {value.dtype}'
       )

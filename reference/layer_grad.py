@@ -6,18 +6,18 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import combine_grad
-from reference import config as config_lib
-from reference import dispatch_grad
-from reference import expert_gemm_grad
-from reference import layer as layer_lib
-from reference import movement
-from reference import numerics
-from reference import precision
-from reference import swiglu_grad
-from reference import tensors
-from reference import token_order
+from hpmoe.reference import combine_grad
+from hpmoe.reference import dispatch_grad
+from hpmoe.reference import expert_gemm_grad
+from hpmoe.reference import layer as layer_lib
+from hpmoe.reference import movement
+from hpmoe.reference import numerics
+from hpmoe.reference import swiglu_grad
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def reads(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
@@ -29,10 +29,10 @@ def reads(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
 
 
 def backward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    forward: Mapping[str, at.Array],
-    dy: at.Float[at.Array, 'R T D'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  forward: Mapping[str, at.Array],
+  dy: at.Float[at.Array, 'R T D'],
 ) -> dict[str, at.Array]:
   """Runs the seven backward operators; shapes are those of `tensors.BACKWARD`.
 
@@ -64,12 +64,12 @@ def backward(
 
 
 def gradients(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
-    moves: movement.Movement,
-    forward: Mapping[str, at.Array],
-    dy: at.Float[at.Array, 'R T D'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  plan: token_order.Plan,
+  moves: movement.Movement,
+  forward: Mapping[str, at.Array],
+  dy: at.Float[at.Array, 'R T D'],
 ) -> dict[str, at.Array]:
   """Returns the tensors of `tensors.BACKWARD` by name, however rows travel.
 
@@ -87,59 +87,59 @@ def gradients(
   weights = forward['topk_weights']
   d_expert_out = dispatch_grad.dispatch_grad(policy, moves, weights, dy)
   d_activation, d_w_down = _gemm_grads(
-      config,
-      policy,
-      plan,
-      forward['activation'],
-      forward['w_down'],
-      d_expert_out,
+    config,
+    policy,
+    plan,
+    forward['activation'],
+    forward['w_down'],
+    d_expert_out,
   )
   row_weight = None
   if policy.placement == 'before_down':
     row_weight = moves.row_weight(weights)
   d_topk_weights = _weights_grad(policy, moves, forward, dy, d_activation)
   d_gate_up = swiglu_grad.swiglu_grad(
-      policy, forward['gate_up'], d_activation, row_weight
+    policy, forward['gate_up'], d_activation, row_weight
   )
   d_expert_in, d_w_gate_up = _gemm_grads(
-      config,
-      policy,
-      plan,
-      forward['expert_in'],
-      forward['w_gate_up'],
-      d_gate_up,
+    config,
+    policy,
+    plan,
+    forward['expert_in'],
+    forward['w_gate_up'],
+    d_gate_up,
   )
   d_returned = moves.return_rows(d_expert_in)
   return dict(
-      dy=dy,
-      d_expert_out=d_expert_out,
-      d_topk_weights=d_topk_weights,
-      d_activation=d_activation,
-      d_w_down=d_w_down,
-      d_gate_up=d_gate_up,
-      d_expert_in=d_expert_in,
-      d_w_gate_up=d_w_gate_up,
-      d_returned=d_returned,
-      dx=combine_grad.combine_grad(policy, d_returned),
+    dy=dy,
+    d_expert_out=d_expert_out,
+    d_topk_weights=d_topk_weights,
+    d_activation=d_activation,
+    d_w_down=d_w_down,
+    d_gate_up=d_gate_up,
+    d_expert_in=d_expert_in,
+    d_w_gate_up=d_w_gate_up,
+    d_returned=d_returned,
+    dx=combine_grad.combine_grad(policy, d_returned),
   )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def layer(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    x: at.Float[at.Array, 'R T D'],
-    topk_ids: at.Int32[at.Array, 'R T K'],
-    topk_weights: at.Float[at.Array, 'R T K'],
-    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
-    w_down: at.Float[at.Array, 'R L F D'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  x: at.Float[at.Array, 'R T D'],
+  topk_ids: at.Int32[at.Array, 'R T K'],
+  topk_weights: at.Float[at.Array, 'R T K'],
+  w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+  w_down: at.Float[at.Array, 'R L F D'],
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` of `layer.forward`, whose arguments it takes.
 
   Reverse mode runs `backward`; a gradient comes in the dtype of its argument.
   """
   outputs = layer_lib.forward(
-      config, policy, x, topk_ids, topk_weights, w_gate_up, w_down
+    config, policy, x, topk_ids, topk_weights, w_gate_up, w_down
   )
   return outputs['y']
 
@@ -156,11 +156,11 @@ def _layer_backward(config, policy, saved, dy):
   kept, empty_x = saved
   out = backward(config, policy, kept, dy)
   return (
-      out['dx'].astype(empty_x.dtype),
-      None,
-      out['d_topk_weights'],
-      out['d_w_gate_up'].astype(kept['w_gate_up'].dtype),
-      out['d_w_down'].astype(kept['w_down'].dtype),
+    out['dx'].astype(empty_x.dtype),
+    None,
+    out['d_topk_weights'],
+    out['d_w_gate_up'].astype(kept['w_gate_up'].dtype),
+    out['d_w_down'].astype(kept['w_down'].dtype),
   )
 
 
@@ -168,25 +168,25 @@ layer.defvjp(_layer_forward, _layer_backward)
 
 
 def _gemm_grads(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    plan: token_order.Plan,
-    rows: at.Float[at.Array, 'R N X'],
-    weights: at.Float[at.Array, 'R L X Y'],
-    d_out: at.Float[at.Array, 'R N Y'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  plan: token_order.Plan,
+  rows: at.Float[at.Array, 'R N X'],
+  weights: at.Float[at.Array, 'R L X Y'],
+  d_out: at.Float[at.Array, 'R N Y'],
 ) -> tuple[at.Float[at.Array, 'R N X'], at.Float[at.Array, 'R L X Y']]:
   return (
-      expert_gemm_grad.rows_grad(config, policy, plan, d_out, weights),
-      expert_gemm_grad.weight_grad(config, policy, plan, rows, d_out),
+    expert_gemm_grad.rows_grad(config, policy, plan, d_out, weights),
+    expert_gemm_grad.weight_grad(config, policy, plan, rows, d_out),
   )
 
 
 def _weights_grad(
-    policy: precision.PrecisionPolicy,
-    moves: movement.Movement,
-    forward: Mapping[str, at.Array],
-    dy: at.Float[at.Array, 'R T D'],
-    d_activation: at.Float[at.Array, 'R N F'],
+  policy: precision.PrecisionPolicy,
+  moves: movement.Movement,
+  forward: Mapping[str, at.Array],
+  dy: at.Float[at.Array, 'R T D'],
+  d_activation: at.Float[at.Array, 'R N F'],
 ) -> at.Float[at.Array, 'R T K']:
   """Returns `d_topk_weights` `[R, T, K]` in the dtype of `topk_weights`."""
   dtype = forward['topk_weights'].dtype
@@ -198,10 +198,10 @@ def _weights_grad(
 
 
 def _check_arguments(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    forward: Mapping[str, at.Array],
-    dy: at.Array,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  forward: Mapping[str, at.Array],
+  dy: at.Array,
 ) -> None:
   for name in reads(policy):
     if name not in forward:
@@ -211,6 +211,6 @@ def _check_arguments(
   narrowed = jnp.promote_types(dy.dtype, storage) != storage
   if dy.shape != dims or narrowed:
     raise ValueError(
-        f'dy: expected {storage} {list(dims)} or narrower, got {dy.dtype} '
-        f'{list(dy.shape)}'
+      f'dy: expected {storage} {list(dims)} or narrower, got {dy.dtype} '
+      f'{list(dy.shape)}'
     )

@@ -16,18 +16,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import layer
-from reference import layer_grad
-from reference import layer_property_test as serial
-from reference import tensors
-from reference import test_util
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import layer_property_test as serial
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import tensors
 
 SPECS = {spec.name: spec for spec in tensors.BACKWARD}
 # At 'before_down' d_topk_weights needs d_activation: it is judged last.
 STAGES = sorted(list(SPECS)[1:], key=lambda name: name == 'd_topk_weights')
 DTYPES = dict(
-    float64=np.float64, float32=np.float32, bfloat16=ml_dtypes.bfloat16
+  float64=np.float64, float32=np.float32, bfloat16=ml_dtypes.bfloat16
 )
 
 
@@ -65,8 +65,8 @@ def row_stages(policy, read, terms, row) -> None:
   weight, width = read['topk_weights'][source], read['activation'].shape[-1]
   terms.add('d_expert_out', here, read['dy'][home] * (1 if inner else weight))
   for rows, d_out, w, d_rows, d_w in (
-      ('activation', 'd_expert_out', 'w_down', 'd_activation', 'd_w_down'),
-      ('expert_in', 'd_gate_up', 'w_gate_up', 'd_expert_in', 'd_w_gate_up'),
+    ('activation', 'd_expert_out', 'w_down', 'd_activation', 'd_w_down'),
+    ('expert_in', 'd_gate_up', 'w_gate_up', 'd_expert_in', 'd_w_gate_up'),
   ):
     d, a, m = read[d_out][here], read[rows][here], read[w][expert]
     terms.add(d_rows, here, m @ d, abs(m) @ abs(d))
@@ -79,10 +79,10 @@ def row_stages(policy, read, terms, row) -> None:
     slope_size = sigmoid(gate) + abs(act) * sigmoid(-gate)
   d = read['d_activation'][here] * (weight if inner else 1)
   terms.add(
-      'd_gate_up',
-      here,
-      np.concatenate([d * up * slope, d * act]),
-      np.concatenate([abs(d * up) * slope_size, abs(d * act)]),
+    'd_gate_up',
+    here,
+    np.concatenate([d * up * slope, d * act]),
+    np.concatenate([abs(d * up) * slope_size, abs(d * act)]),
   )
   a, b = read['dy'][home], read['returned'][source]
   if inner:
@@ -100,15 +100,15 @@ def roundings_of(config, policy) -> dict[str, int]:
   # An expert's rows, and a sum with each of their blocks.
   rows = config.num_ranks * config.num_tokens
   return dict(
-      d_expert_out=0 if inner else 1,
-      d_topk_weights=1 + math.ceil(math.log2(length)) + inner * (exp + 1),
-      d_activation=config.d_model,
-      d_w_down=rows + 1,
-      d_gate_up=inner + 2 + (2 * exp + 3 if exp else 0),
-      d_expert_in=2 * config.d_ff,
-      d_w_gate_up=rows + 1,
-      d_returned=0,
-      dx=config.top_k - 1,
+    d_expert_out=0 if inner else 1,
+    d_topk_weights=1 + math.ceil(math.log2(length)) + inner * (exp + 1),
+    d_activation=config.d_model,
+    d_w_down=rows + 1,
+    d_gate_up=inner + 2 + (2 * exp + 3 if exp else 0),
+    d_expert_in=2 * config.d_ff,
+    d_w_gate_up=rows + 1,
+    d_returned=0,
+    dx=config.top_k - 1,
   )
 
 
@@ -191,9 +191,9 @@ def test_every_shape(name, policy):
 
 @hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
 @hypothesis.given(
-    name=st.sampled_from(sorted(serial.SHAPES)),
-    policy=st.sampled_from(serial.SOME_POLICIES),
-    seed=st.integers(0, 2**32 - 1),
+  name=st.sampled_from(sorted(serial.SHAPES)),
+  policy=st.sampled_from(serial.SOME_POLICIES),
+  seed=st.integers(0, 2**32 - 1),
 )
 def test_any_seed(name, policy, seed):
   check_stages(name, policy, seed)

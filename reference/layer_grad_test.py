@@ -13,25 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import expert_gemm
-from reference import layer
-from reference import layer_grad
-from reference import layer_grad_property_test as grad_serial
-from reference import layer_property_test as serial
-from reference import precision
-from reference import tensors
-from reference import test_util
-from reference import token_order
+from hpmoe.reference import expert_gemm
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import layer_grad_property_test as grad_serial
+from hpmoe.reference import layer_property_test as serial
+from hpmoe.reference import test_util
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 CONFIG = serial.SHAPES['plain']
 BFLOAT16 = precision.PrecisionPolicy('bfloat16')
 GOLDEN = [p for p in serial.POLICIES if p.storage == 'float64']
 # Inputs that have a gradient, with the gradient's name.
 GRADIENTS = dict(
-    x='dx',
-    topk_weights='d_topk_weights',
-    w_gate_up='d_w_gate_up',
-    w_down='d_w_down',
+  x='dx',
+  topk_weights='d_topk_weights',
+  w_gate_up='d_w_gate_up',
+  w_down='d_w_down',
 )
 
 forward_jit = jax.jit(layer.forward, static_argnums=(0, 1))
@@ -70,24 +70,23 @@ def in_numpy(arrays):
 def in_float64(inputs):
   """Returns `inputs` with every float in float64, topk_weights among them."""
   return {
-      name: a if a.dtype == jnp.int32 else jnp.asarray(a, jnp.float64)
-      for name, a in inputs.items()
+    name: a if a.dtype == jnp.int32 else jnp.asarray(a, jnp.float64)
+    for name, a in inputs.items()
   }
 
 
 class TestBackward:
-
   @pytest.mark.parametrize('policy', serial.POLICIES, ids=serial.named)
   def test_every_tensor_has_its_shape_and_dtype(self, policy):
     with test_util.x64(policy.storage == 'float64'):
       # Given.
       inputs, dy = inputs_of('shapes', policy=policy)
       forward = inputs | jax.eval_shape(
-          lambda a: layer.forward(CONFIG, policy, **a), inputs
+        lambda a: layer.forward(CONFIG, policy, **a), inputs
       )
       # When.
       out = jax.eval_shape(
-          lambda a, b: layer_grad.backward(CONFIG, policy, a, b), forward, dy
+        lambda a, b: layer_grad.backward(CONFIG, policy, a, b), forward, dy
       )
     # Then.
     assert set(out) == {spec.name for spec in tensors.BACKWARD}
@@ -116,8 +115,8 @@ class TestBackward:
     inputs, dy = inputs_of('same bits')
     forward = inputs | forward_jit(CONFIG, policy, **inputs)
     chex.assert_trees_all_equal(
-        backward_jit(CONFIG, policy, forward, dy),
-        layer_grad.backward(CONFIG, policy, forward, dy),
+      backward_jit(CONFIG, policy, forward, dy),
+      layer_grad.backward(CONFIG, policy, forward, dy),
     )
 
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
@@ -127,9 +126,7 @@ class TestBackward:
     forward = inputs | forward_jit(CONFIG, policy, **inputs)
     names = layer_grad.reads(policy)
     kept = {name: forward[name] for name in names}
-    jax.eval_shape(
-        lambda a: layer_grad.backward(CONFIG, policy, a, dy), kept
-    )
+    jax.eval_shape(lambda a: layer_grad.backward(CONFIG, policy, a, dy), kept)
     for name in names:
       less = {other: kept[other] for other in names if other != name}
       match = f'^forward: expected a tensor {name}, got none'
@@ -169,7 +166,6 @@ def vjp(policy, inputs, dy):
 
 
 class TestLayer:
-
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
   def test_value_and_gradient_are_forward_and_backward(self, placement):
     # Given: narrow inputs under a golden policy.
@@ -226,8 +222,8 @@ def jax_grad(config, policy, inputs, dy):
     def vjp(floats, dy):
       ids = inputs['topk_ids']
       y, pull = jax.vjp(
-          lambda a: layer.forward(config, policy, topk_ids=ids, **a)['y'],
-          floats,
+        lambda a: layer.forward(config, policy, topk_ids=ids, **a)['y'],
+        floats,
       )
       return y, pull(dy)[0]
 
@@ -242,7 +238,7 @@ def abs_bound(config, policy, inputs, dy, unit):
   as often as the layer's operations, forward and back, count together.
   """
   positive = {
-      name: a if name == 'topk_ids' else abs(a) for name, a in inputs.items()
+    name: a if name == 'topk_ids' else abs(a) for name, a in inputs.items()
   }
   terms = run(config, policy, positive, abs(dy))
   dims = config.dims()
@@ -253,21 +249,20 @@ def abs_bound(config, policy, inputs, dy, unit):
 
 
 class TestAgainstJaxGrad:
-
   # Every shape at one placement and one shape at both: compilation is dear.
   @pytest.mark.parametrize(
-      'name, placement',
-      [('plain', 'before_down')]
-      + [
-          (name, precision.PLACEMENTS[i % 2])
-          for i, name in enumerate(sorted(serial.SHAPES))
-      ],
+    'name, placement',
+    [('plain', 'before_down')]
+    + [
+      (name, precision.PLACEMENTS[i % 2])
+      for i, name in enumerate(sorted(serial.SHAPES))
+    ],
   )
   def test_integers_bit_for_bit(self, name, placement):
     # Given: small integers and no exp.
     config = serial.SHAPES[name]
     policy = precision.PrecisionPolicy(
-        placement=placement, activation='product'
+      placement=placement, activation='product'
     )
     inputs, dy = inputs_of(name, config, policy, integer=True)
     # When.
@@ -280,12 +275,12 @@ class TestAgainstJaxGrad:
     np.testing.assert_array_equal(out['y'], y)
     for given, gradient in GRADIENTS.items():
       np.testing.assert_array_equal(
-          out[gradient], grads[given], err_msg=gradient
+        out[gradient], grads[given], err_msg=gradient
       )
       assert np.any(out[gradient]) or not np.any(sizes[gradient])
 
   @pytest.mark.parametrize(
-      'placement, storage', [('combine', 'float32'), ('before_down', 'float64')]
+    'placement, storage', [('combine', 'float32'), ('before_down', 'float64')]
   )
   def test_real_data_within_the_bound_of_operations(self, placement, storage):
     # Given: activation 'product'; exact gradients stand in float64.
@@ -326,7 +321,7 @@ def slopes(config, policy, inputs, dy, directions):
 
   def value(point):
     out = layer.forward(
-        config, policy, topk_ids=inputs['topk_ids'], **unravel(point)
+      config, policy, topk_ids=inputs['topk_ids'], **unravel(point)
     )
     return jnp.vdot(dy, out['y'])
 
@@ -334,7 +329,6 @@ def slopes(config, policy, inputs, dy, directions):
 
 
 class TestAgainstCentralDifferences:
-
   @pytest.mark.parametrize('policy', GOLDEN, ids=serial.named)
   def test_relative_error_is_1e_8(self, policy, record_testsuite_property):
     with test_util.x64():
@@ -355,9 +349,9 @@ class TestAgainstCentralDifferences:
     # Then: in norm for each input, and for every random direction.
     grads = in_numpy(grads)
     errors = {
-        name: np.linalg.norm(grads[name] - differences[name])
-        / np.linalg.norm(grads[name])
-        for name in GRADIENTS
+      name: np.linalg.norm(grads[name] - differences[name])
+      / np.linalg.norm(grads[name])
+      for name in GRADIENTS
     }
     exact, actual = random @ np.asarray(flat), np.asarray(actual)[flat.size :]
     errors['direction'] = np.max(abs(exact - actual) / abs(exact))

@@ -14,38 +14,38 @@ import jax
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import layer
-from reference import precision
-from reference import tensors
-from reference import test_util
+from hpmoe.reference import layer
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 SHAPES = {
-    'plain': config_lib.MoEConfig(2, 5, 4, 2, 6, 3),
-    'empty experts': config_lib.MoEConfig(2, 2, 8, 1, 3, 2),
-    'one row': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
-    'one rank gets all': config_lib.MoEConfig(4, 3, 8, 2, 3, 2),
-    'K = E': config_lib.MoEConfig(2, 3, 4, 4, 5, 2),
-    'R = 1': config_lib.MoEConfig(1, 4, 5, 3, 4, 3),
-    'R = E': config_lib.MoEConfig(3, 3, 3, 2, 2, 4),
+  'plain': config_lib.MoEConfig(2, 5, 4, 2, 6, 3),
+  'empty experts': config_lib.MoEConfig(2, 2, 8, 1, 3, 2),
+  'one row': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
+  'one rank gets all': config_lib.MoEConfig(4, 3, 8, 2, 3, 2),
+  'K = E': config_lib.MoEConfig(2, 3, 4, 4, 5, 2),
+  'R = 1': config_lib.MoEConfig(1, 4, 5, 3, 4, 3),
+  'R = E': config_lib.MoEConfig(3, 3, 3, 2, 2, 4),
 }
 # High skew sends every token to the first K experts.
 SKEW = {'empty experts': 9.0, 'one rank gets all': 9.0}
 POLICIES = tuple(
-    precision.PrecisionPolicy(
-        storage,
-        'float64' if storage == 'float64' else 'float32',
-        placement,
-        activation,
-    )
-    for storage in ('float64', 'float32', 'bfloat16')
-    for placement in precision.PLACEMENTS
-    for activation in precision.ACTIVATIONS
+  precision.PrecisionPolicy(
+    storage,
+    'float64' if storage == 'float64' else 'float32',
+    placement,
+    activation,
+  )
+  for storage in ('float64', 'float32', 'bfloat16')
+  for placement in precision.PLACEMENTS
+  for activation in precision.ACTIVATIONS
 )
 # For all shapes: every pair of shape and policy costs a compilation.
 SOME_POLICIES = (
-    precision.PrecisionPolicy('float32', activation='product'),
-    precision.PrecisionPolicy('bfloat16', placement='before_down'),
+  precision.PrecisionPolicy('float32', activation='product'),
+  precision.PrecisionPolicy('bfloat16', placement='before_down'),
 )
 # A library's exp is taken to be off by at most two units in the last place.
 EXP_ROUNDINGS = 4
@@ -80,7 +80,7 @@ def plan_of(config: config_lib.MoEConfig, loop: Loop) -> dict[str, np.ndarray]:
   # A rank that sends nothing to an expert stands where its rows would.
   row_base = np.zeros_like(counts)
   row_of_slot = np.zeros(
-      (config.num_ranks, config.num_tokens, config.top_k), np.int32
+    (config.num_ranks, config.num_tokens, config.top_k), np.int32
   )
   for _, row, _, source in loop.rows:
     row_of_slot[source] = row
@@ -90,19 +90,19 @@ def plan_of(config: config_lib.MoEConfig, loop: Loop) -> dict[str, np.ndarray]:
     for rank in range(config.num_ranks):
       counts[rank, expert] = sum(s[0] == rank for s in sources)
       row_base[rank, expert] = sum(map(len, before)) + sum(
-          s[0] < rank for s in sources
+        s[0] < rank for s in sources
       )
   return dict(counts=counts, row_base=row_base, row_of_slot=row_of_slot)
 
 
 def moved(
-    config: config_lib.MoEConfig, loop: Loop, given: Mapping[str, np.ndarray]
+  config: config_lib.MoEConfig, loop: Loop, given: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
   """Returns the movement stages of `given` x and expert_out, bit for bit."""
   dims = config.dims()
   out = {
-      name: np.zeros(tensors.SPECS[name].dims(**dims), given['x'].dtype)
-      for name in ('expert_in', 'returned')
+    name: np.zeros(tensors.SPECS[name].dims(**dims), given['x'].dtype)
+    for name in ('expert_in', 'returned')
   }
   for owner, row, _, source in loop.rows:
     out['expert_in'][owner, row] = given['x'][source[:2]]
@@ -111,10 +111,10 @@ def moved(
 
 
 def computed(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    loop: Loop,
-    given: Mapping[str, np.ndarray],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  loop: Loop,
+  given: Mapping[str, np.ndarray],
 ) -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
   """Returns (value, sum of |terms|, roundings) of each computed stage.
 
@@ -130,8 +130,8 @@ def computed(
     weight = read['topk_weights'][source]
     at, home = (owner, row), source[:2]
     for stage, a, w in (
-        ('gate_up', 'expert_in', 'w_gate_up'),
-        ('expert_out', 'activation', 'w_down'),
+      ('gate_up', 'expert_in', 'w_gate_up'),
+      ('expert_out', 'activation', 'w_down'),
     ):
       value[stage][at] = read[a][at] @ read[w][owner, local]
       size[stage][at] = abs(read[a][at]) @ abs(read[w][owner, local])
@@ -146,16 +146,16 @@ def computed(
     size['y'][home] += abs(value_of_slot)
   exp = EXP_ROUNDINGS + 2 if policy.activation == 'swiglu' else 0
   roundings = dict(
-      gate_up=config.d_model,
-      activation=exp + 1 + inner,
-      expert_out=config.d_ff,
-      y=config.top_k,
+    gate_up=config.d_model,
+    activation=exp + 1 + inner,
+    expert_out=config.d_ff,
+    y=config.top_k,
   )
   return {name: (value[name], size[name], roundings[name]) for name in names}
 
 
 def bound_of(
-    policy: precision.PrecisionPolicy, value, size, roundings: int
+  policy: precision.PrecisionPolicy, value, size, roundings: int
 ) -> np.ndarray:
   """Returns how far a stored stage may be from the loop's, both rounding."""
   accumulated = UNIT[policy.accumulate] + UNIT['float64']
@@ -165,10 +165,10 @@ def bound_of(
 
 
 def serial_layer(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    loop: Loop,
-    inputs: Mapping[str, np.ndarray],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  loop: Loop,
+  inputs: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
   """Returns the layer end to end: each stage fed the loop's own stages."""
   given = dict(inputs)
@@ -239,9 +239,9 @@ def test_every_shape(name, policy):
 
 @hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
 @hypothesis.given(
-    name=st.sampled_from(sorted(SHAPES)),
-    seed=st.integers(0, 2**32 - 1),
-    skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
+  name=st.sampled_from(sorted(SHAPES)),
+  seed=st.integers(0, 2**32 - 1),
+  skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
 )
 def test_integers_equal_the_loop_bit_for_bit(name, seed, skew):
   check_integers(SHAPES[name], SOME_POLICIES[0], seed, skew)
@@ -249,10 +249,10 @@ def test_integers_equal_the_loop_bit_for_bit(name, seed, skew):
 
 @hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
 @hypothesis.given(
-    name=st.sampled_from(sorted(SHAPES)),
-    policy=st.sampled_from(SOME_POLICIES),
-    seed=st.integers(0, 2**32 - 1),
-    skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
+  name=st.sampled_from(sorted(SHAPES)),
+  policy=st.sampled_from(SOME_POLICIES),
+  seed=st.integers(0, 2**32 - 1),
+  skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
 )
 def test_stages_are_within_the_bound_of_the_loop(name, policy, seed, skew):
   check_stages(SHAPES[name], policy, seed, skew)

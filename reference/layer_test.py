@@ -6,35 +6,34 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import layer
-from reference import precision
-from reference import tensors
-from reference import test_util
+from hpmoe.reference import layer
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 CONFIG = config_lib.MoEConfig(2, 3, 4, 2, 8, 6)
 POLICY = precision.PrecisionPolicy('bfloat16')
 
 
 def inputs_of(
-    name: str, policy: precision.PrecisionPolicy = POLICY
+  name: str, policy: precision.PrecisionPolicy = POLICY
 ) -> dict[str, jax.Array]:
   return test_util.random_inputs(CONFIG, policy, test_util.generator(name))
 
 
 class TestForward:
-
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16', 'float64'])
   def test_every_tensor_has_its_shape_and_dtype(self, storage):
     with test_util.x64(storage == 'float64'):
       # Given.
       policy = precision.PrecisionPolicy(
-          storage, 'float64' if storage == 'float64' else 'float32'
+        storage, 'float64' if storage == 'float64' else 'float32'
       )
       # When.
       out = jax.eval_shape(
-          lambda **inputs: layer.forward(CONFIG, policy, **inputs),
-          **inputs_of('shapes', policy),
+        lambda **inputs: layer.forward(CONFIG, policy, **inputs),
+        **inputs_of('shapes', policy),
       )
     # Then.
     assert set(out) == {*tensors.PLAN, *tensors.STAGES}
@@ -61,15 +60,15 @@ class TestForward:
     inputs = inputs_of('same bits')
     jitted = jax.jit(layer.forward, static_argnums=(0, 1))
     chex.assert_trees_all_equal(
-        jitted(CONFIG, POLICY, **inputs),
-        layer.forward(CONFIG, POLICY, **inputs),
+      jitted(CONFIG, POLICY, **inputs),
+      layer.forward(CONFIG, POLICY, **inputs),
     )
 
   def test_golden_reads_narrow_inputs(self):
     with test_util.x64():
       golden = jax.eval_shape(
-          lambda **inputs: layer.forward(CONFIG, POLICY.golden(), **inputs),
-          **inputs_of('narrow'),
+        lambda **inputs: layer.forward(CONFIG, POLICY.golden(), **inputs),
+        **inputs_of('narrow'),
       )
     assert golden['expert_in'].dtype == golden['y'].dtype == np.float64
 
@@ -87,12 +86,11 @@ class TestForward:
 
 
 class TestCheckInputs:
-
   def test_valid_inputs_pass(self):
     inputs = inputs_of('valid')
     layer.check_inputs(CONFIG, POLICY, inputs)
     layer.check_inputs(
-        CONFIG, POLICY, {name: np.asarray(a) for name, a in inputs.items()}
+      CONFIG, POLICY, {name: np.asarray(a) for name, a in inputs.items()}
     )
 
   @pytest.mark.parametrize('name', tensors.INPUTS)
@@ -112,9 +110,7 @@ class TestCheckInputs:
       layer.check_inputs(CONFIG, POLICY, inputs)
 
   @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
-  @pytest.mark.parametrize(
-      'name', ['x', 'topk_weights', 'w_gate_up', 'w_down']
-  )
+  @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
   def test_not_finite(self, name, value):
     inputs = inputs_of('not finite')
     changed = np.array(inputs[name])

@@ -4,11 +4,11 @@ from collections.abc import Callable
 import functools
 from typing import NamedTuple
 
-from reference import array_typing as at
-from reference import combine
-from reference import config as config_lib
-from reference import dispatch
-from reference import token_order
+from hpmoe.reference import combine
+from hpmoe.reference import dispatch
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
 
 
 class Movement(NamedTuple):
@@ -26,14 +26,14 @@ class Movement(NamedTuple):
 
 
 def by_address(
-    config: config_lib.MoEConfig,
-    plan: token_order.Plan,
-    topk_ids: at.Int32[at.Array, 'R T K'],
+  config: config_lib.MoEConfig,
+  plan: token_order.Plan,
+  topk_ids: at.Int32[at.Array, 'R T K'],
 ) -> Movement:
   """Returns the movement of the rank-axis form, where all ranks are at hand."""
   where = config, plan, topk_ids
   return Movement(
-      functools.partial(dispatch.dispatch, *where),
-      functools.partial(dispatch.row_weight, *where),
-      functools.partial(combine.return_rows, *where),
+    functools.partial(dispatch.dispatch, *where),
+    functools.partial(dispatch.row_weight, *where),
+    functools.partial(combine.return_rows, *where),
   )

@@ -4,8 +4,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import precision
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
 
 _FLOAT64 = jnp.dtype('float64')
 
@@ -14,7 +14,7 @@ def _dtype(name: str) -> jnp.dtype:
   dtype = jnp.dtype(name)
   if dtype == _FLOAT64 and not jax.config.read('jax_enable_x64'):
     raise ValueError(
-        'jax_enable_x64: expected True for a policy in float64, got False'
+      'jax_enable_x64: expected True for a policy in float64, got False'
     )
   return dtype
 
@@ -38,14 +38,14 @@ def accumulate_dtype(policy: precision.PrecisionPolicy) -> jnp.dtype:
 
 
 def widen(
-    policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
+  policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
   """Returns stored values `[...]` in the accumulation dtype."""
   return a.astype(accumulate_dtype(policy))
 
 
 def store(
-    policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
+  policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
   """Returns values `[...]` rounded once, to nearest even, to storage.
 
@@ -62,7 +62,7 @@ def store(
 
 
 def rounded(
-    product: at.Float[at.Array, '*shape'],
+  product: at.Float[at.Array, '*shape'],
 ) -> at.Float[at.Array, '*shape']:
   """Returns a product `[...]` that no later sum can absorb unrounded."""
   # XLA lets LLVM contract a * b + c to a fused multiply-add, and drops

@@ -5,15 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import numerics
-from reference import precision
-from reference import test_util
+from hpmoe.reference import numerics
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import precision
 
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
 
 
 class TestStore:
-
   def test_rounds_to_nearest_even(self):
     # Given: halfway cases between bfloat16 neighbours of 1 (spacing 2^-7).
     halves = jnp.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], jnp.float32)
@@ -21,7 +20,7 @@ class TestStore:
     stored = numerics.store(BF16, halves)
     assert stored.dtype == jnp.bfloat16
     np.testing.assert_array_equal(
-        stored.astype(jnp.float32), [1, 1 + 2**-6, -1]
+      stored.astype(jnp.float32), [1, 1 + 2**-6, -1]
     )
 
   def test_rounds_once_from_float64(self):
@@ -43,7 +42,7 @@ class TestStore:
     # When, then.
     first, second = stages(a)
     np.testing.assert_array_equal(
-        second, np.asarray(first).astype(np.float32) * np.float32(1.3)
+      second, np.asarray(first).astype(np.float32) * np.float32(1.3)
     )
 
   @pytest.mark.parametrize('value', [np.inf, -np.inf, 3.4e38])
@@ -53,9 +52,8 @@ class TestStore:
 
 
 class TestX64:
-
   @pytest.mark.parametrize(
-      'read', [numerics.storage_dtype, numerics.accumulate_dtype]
+    'read', [numerics.storage_dtype, numerics.accumulate_dtype]
   )
   def test_golden_needs_x64(self, read):
     golden = precision.PrecisionPolicy().golden()
@@ -66,7 +64,6 @@ class TestX64:
 
 
 class TestRounded:
-
   def test_product_is_rounded_before_it_is_added(self):
     # Given: data on which a fused multiply-add differs.
     rng = test_util.generator('rounded')

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from reference import array_typing as at
+from hpmoe.reference.contract import array_typing as at
 
 
 class Routing(NamedTuple):
@@ -34,13 +34,13 @@ def check_scores(scores: at.Float[at.Array, 'R T E']) -> None:
   if bad.size:
     rank, token = bad[0]
     raise ValueError(
-        'scores: expected a finite best score for every token, got '
-        f'{best[rank, token]} at rank {rank}, token {token}'
+      'scores: expected a finite best score for every token, got '
+      f'{best[rank, token]} at rank {rank}, token {token}'
     )
 
 
 def softmax_topk(
-    scores: at.Float[at.Array, 'R T E'], top_k: int, normalize: bool = True
+  scores: at.Float[at.Array, 'R T E'], top_k: int, normalize: bool = True
 ) -> Routing:
   """Routes to the `top_k` best scores, weighted by their softmax.
 
@@ -63,13 +63,13 @@ def softmax_topk(
 
 
 def sigmoid_group_topk(
-    scores: at.Float[at.Array, 'R T E'],
-    bias: at.Float[at.Array, 'E'],
-    top_k: int,
-    num_groups: int,
-    top_groups: int,
-    normalize: bool = True,
-    scale: float = 1.0,
+  scores: at.Float[at.Array, 'R T E'],
+  bias: at.Float[at.Array, 'E'],
+  top_k: int,
+  num_groups: int,
+  top_groups: int,
+  normalize: bool = True,
+  scale: float = 1.0,
 ) -> Routing:
   """Routes as DeepSeek-V3 does: sigmoid, bias correction, group-limited top-k.
 
@@ -107,7 +107,7 @@ def sigmoid_group_topk(
 
 
 def _best(
-    scores: at.Float[at.Array, '*batch E'], count: int
+  scores: at.Float[at.Array, '*batch E'], count: int
 ) -> at.Int32[at.Array, '*batch K']:
   # Not lax.top_k: it does not promise that -0.0 and 0.0 tie.
   order = jnp.argsort(-scores, axis=-1, stable=True)
@@ -115,13 +115,13 @@ def _best(
 
 
 def _gather(
-    values: at.Float[at.Array, 'R T E'], ids: at.Int32[at.Array, 'R T K']
+  values: at.Float[at.Array, 'R T E'], ids: at.Int32[at.Array, 'R T K']
 ) -> at.Float[at.Array, 'R T K']:
   return jnp.take_along_axis(values, ids, axis=-1)
 
 
 def _normalized(
-    weights: at.Float[at.Array, 'R T K'],
+  weights: at.Float[at.Array, 'R T K'],
 ) -> at.Float[at.Array, 'R T K']:
   total = jnp.sum(weights, axis=-1, keepdims=True)
   # All sigmoids of a token may underflow: its weights are then 0, not NaN.
@@ -129,7 +129,7 @@ def _normalized(
 
 
 def _allowed(
-    biased: at.Float[at.Array, 'R T E'], num_groups: int, top_groups: int
+  biased: at.Float[at.Array, 'R T E'], num_groups: int, top_groups: int
 ) -> at.Bool[at.Array, 'R T E']:
   """Returns `[R, T, E]`, true where the expert's group is a token's choice."""
   size = biased.shape[-1] // num_groups
@@ -143,37 +143,35 @@ def _allowed(
 def _check_arguments(scores: at.Array, top_k: int) -> None:
   if scores.ndim != 3 or scores.dtype != jnp.float32:
     raise ValueError(
-        f'scores: expected float32 [R, T, E], got {scores.dtype} '
-        f'{list(scores.shape)}'
+      f'scores: expected float32 [R, T, E], got {scores.dtype} '
+      f'{list(scores.shape)}'
     )
   if not 1 <= top_k <= scores.shape[-1]:
-    raise ValueError(
-        f'top_k: expected 1 to E={scores.shape[-1]}, got {top_k}'
-    )
+    raise ValueError(f'top_k: expected 1 to E={scores.shape[-1]}, got {top_k}')
 
 
 def _check_groups(
-    num_experts: int,
-    bias: at.Array,
-    top_k: int,
-    num_groups: int,
-    top_groups: int,
+  num_experts: int,
+  bias: at.Array,
+  top_k: int,
+  num_groups: int,
+  top_groups: int,
 ) -> None:
   if bias.shape != (num_experts,) or bias.dtype != jnp.float32:
     raise ValueError(
-        f'bias: expected float32 [{num_experts}], got {bias.dtype} '
-        f'{list(bias.shape)}'
+      f'bias: expected float32 [{num_experts}], got {bias.dtype} '
+      f'{list(bias.shape)}'
     )
   if num_groups < 1 or num_experts % num_groups:
     raise ValueError(
-        f'num_groups: expected a divisor of E={num_experts}, got {num_groups}'
+      f'num_groups: expected a divisor of E={num_experts}, got {num_groups}'
     )
   if not 1 <= top_groups <= num_groups:
     raise ValueError(
-        f'top_groups: expected 1 to num_groups={num_groups}, got {top_groups}'
+      f'top_groups: expected 1 to num_groups={num_groups}, got {top_groups}'
     )
   if top_groups * (num_experts // num_groups) < top_k:
     raise ValueError(
-        f'top_groups: expected groups that hold top_k={top_k} experts, got '
-        f'{top_groups} of {num_experts // num_groups} each'
+      f'top_groups: expected groups that hold top_k={top_k} experts, got '
+      f'{top_groups} of {num_experts // num_groups} each'
     )

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import routing
-from reference import test_util
+from hpmoe.reference import routing
+from hpmoe.reference import test_util
 
 NEG = -np.inf
 
@@ -25,16 +25,15 @@ def random_scores(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class TestSoftmaxTopk:
-
   @pytest.mark.parametrize(
-      'row, expected',
-      [
-          ([1, 2, 2, 0], [1, 2, 0]),
-          ([5, 5, 5, 5], [0, 1, 2]),
-          ([0.0, -0.0, 0.0, -1], [0, 1, 2]),
-          ([-0.0, 0.0, NEG, NEG], [0, 1, 2]),
-          ([3, NEG, 4, 3], [2, 0, 3]),
-      ],
+    'row, expected',
+    [
+      ([1, 2, 2, 0], [1, 2, 0]),
+      ([5, 5, 5, 5], [0, 1, 2]),
+      ([0.0, -0.0, 0.0, -1], [0, 1, 2]),
+      ([-0.0, 0.0, NEG, NEG], [0, 1, 2]),
+      ([3, NEG, 4, 3], [2, 0, 3]),
+    ],
   )
   def test_ties_go_to_the_lower_expert(self, row, expected):
     out = routing.softmax_topk(scores_of(row), 3)
@@ -48,7 +47,7 @@ class TestSoftmaxTopk:
     scores = random_scores('softmax', (2, 5, 8))
     # When.
     out = routing.softmax_topk(
-        jnp.asarray(scores, jnp.float32), top_k, normalize
+      jnp.asarray(scores, jnp.float32), top_k, normalize
     )
     # Then.
     assert out.topk_weights.dtype == jnp.float32
@@ -66,13 +65,12 @@ class TestSoftmaxTopk:
       route = jax.jit(routing.softmax_topk, static_argnums=(1, 2))
       out = route(scores_of([1, 2, 3]), 2, True)
       assert (out.topk_ids.dtype, out.topk_weights.dtype) == (
-          jnp.int32,
-          jnp.float32,
+        jnp.int32,
+        jnp.float32,
       )
 
 
 class TestSigmoidGroupTopk:
-
   def test_bias_selects_but_does_not_weigh(self):
     # Given: expert 3 has the worst score and by far the greatest bias.
     scores = scores_of([2, 1, 0, -1])
@@ -82,9 +80,9 @@ class TestSigmoidGroupTopk:
     # Then.
     np.testing.assert_array_equal(out.topk_ids[0, 0], [3, 0])
     np.testing.assert_allclose(
-        out.topk_weights[0, 0],
-        1 / (1 + np.exp([1.0, -2.0])),
-        rtol=1e-6,
+      out.topk_weights[0, 0],
+      1 / (1 + np.exp([1.0, -2.0])),
+      rtol=1e-6,
     )
 
   def test_group_scores_its_two_best(self):
@@ -98,35 +96,33 @@ class TestSigmoidGroupTopk:
 
   def test_equal_groups_go_to_the_lower(self):
     out = routing.sigmoid_group_topk(
-        scores_of([1, 0, 1, 0, 1, 0]), jnp.zeros(6, jnp.float32), 3, 3, 2
+      scores_of([1, 0, 1, 0, 1, 0]), jnp.zeros(6, jnp.float32), 3, 3, 2
     )
     np.testing.assert_array_equal(out.topk_ids[0, 0], [0, 2, 1])
 
   @pytest.mark.parametrize(
-      'top_k, num_groups, top_groups, normalize',
-      [
-          (4, 4, 2, True),
-          (8, 4, 2, False),
-          (3, 1, 1, True),
-          (16, 4, 4, True),
-          (2, 16, 2, True),
-      ],
+    'top_k, num_groups, top_groups, normalize',
+    [
+      (4, 4, 2, True),
+      (8, 4, 2, False),
+      (3, 1, 1, True),
+      (16, 4, 4, True),
+      (2, 16, 2, True),
+    ],
   )
-  def test_equals_a_serial_loop(
-      self, top_k, num_groups, top_groups, normalize
-  ):
+  def test_equals_a_serial_loop(self, top_k, num_groups, top_groups, normalize):
     # Given.
     scores = random_scores('sigmoid', (2, 5, 16))
     bias = random_scores('bias', (16,)) / 8
     # When.
     out = routing.sigmoid_group_topk(
-        jnp.asarray(scores, jnp.float32),
-        jnp.asarray(bias, jnp.float32),
-        top_k,
-        num_groups,
-        top_groups,
-        normalize,
-        2.5,
+      jnp.asarray(scores, jnp.float32),
+      jnp.asarray(bias, jnp.float32),
+      top_k,
+      num_groups,
+      top_groups,
+      normalize,
+      2.5,
     )
     # Then.
     size = 16 // num_groups
@@ -135,8 +131,8 @@ class TestSigmoidGroupTopk:
       share = np.asarray(jax.nn.sigmoid(scores[r, t]))
       biased = share + bias
       group = [
-          np.float32(sum(sorted(biased[g * size : (g + 1) * size])[-2:]))
-          for g in range(num_groups)
+        np.float32(sum(sorted(biased[g * size : (g + 1) * size])[-2:]))
+        for g in range(num_groups)
       ]
       kept = sorted(range(num_groups), key=lambda g: (-group[g], g))
       experts = [e for e in range(16) if e // size in kept[:top_groups]]
@@ -144,18 +140,17 @@ class TestSigmoidGroupTopk:
       total = share[best].sum() if normalize else 1
       np.testing.assert_array_equal(out.topk_ids[r, t], best)
       np.testing.assert_allclose(
-          out.topk_weights[r, t], 2.5 * share[best] / total, rtol=1e-6
+        out.topk_weights[r, t], 2.5 * share[best] / total, rtol=1e-6
       )
 
   def test_underflow_of_all_sigmoids_is_zero_weight(self):
     out = routing.sigmoid_group_topk(
-        scores_of([-200, -200]), jnp.zeros(2, jnp.float32), 2, 1, 1
+      scores_of([-200, -200]), jnp.zeros(2, jnp.float32), 2, 1, 1
     )
     np.testing.assert_array_equal(out.topk_weights[0, 0], [0, 0])
 
 
 class TestBadInput:
-
   @pytest.mark.parametrize('value', [np.nan, np.inf])
   def test_check_scores_names_rank_and_token(self, value):
     scores = np.zeros((2, 3, 4), np.float32)
@@ -170,38 +165,38 @@ class TestBadInput:
       routing.check_scores(scores_of([NEG, 0], [NEG, NEG]))
 
   @pytest.mark.parametrize(
-      'name, call',
-      [
-          ('scores', lambda s: routing.softmax_topk(s[0], 1)),
-          ('scores', lambda s: routing.softmax_topk(s.astype(int), 1)),
-          ('top_k', lambda s: routing.softmax_topk(s, 0)),
-          ('top_k', lambda s: routing.softmax_topk(s, 7)),
-      ],
+    'name, call',
+    [
+      ('scores', lambda s: routing.softmax_topk(s[0], 1)),
+      ('scores', lambda s: routing.softmax_topk(s.astype(int), 1)),
+      ('top_k', lambda s: routing.softmax_topk(s, 0)),
+      ('top_k', lambda s: routing.softmax_topk(s, 7)),
+    ],
   )
   def test_softmax_arguments(self, name, call):
     with pytest.raises(ValueError, match=f'{name}: expected .* got'):
       call(jnp.zeros((1, 2, 6), jnp.float32))
 
   @pytest.mark.parametrize(
-      'name, changed',
-      [
-          ('bias', dict(bias=jnp.zeros(5, jnp.float32))),
-          ('bias', dict(bias=jnp.zeros(6, jnp.int32))),
-          ('num_groups', dict(num_groups=4)),
-          ('num_groups', dict(num_groups=0)),
-          ('top_groups', dict(top_groups=3)),
-          ('top_groups', dict(top_groups=0)),
-          ('top_groups', dict(top_k=4, top_groups=1)),
-          ('top_k', dict(top_k=7)),
-      ],
+    'name, changed',
+    [
+      ('bias', dict(bias=jnp.zeros(5, jnp.float32))),
+      ('bias', dict(bias=jnp.zeros(6, jnp.int32))),
+      ('num_groups', dict(num_groups=4)),
+      ('num_groups', dict(num_groups=0)),
+      ('top_groups', dict(top_groups=3)),
+      ('top_groups', dict(top_groups=0)),
+      ('top_groups', dict(top_k=4, top_groups=1)),
+      ('top_k', dict(top_k=7)),
+    ],
   )
   def test_group_arguments(self, name, changed):
     valid = dict(
-        scores=jnp.zeros((1, 2, 6), jnp.float32),
-        bias=jnp.zeros(6, jnp.float32),
-        top_k=2,
-        num_groups=2,
-        top_groups=2,
+      scores=jnp.zeros((1, 2, 6), jnp.float32),
+      bias=jnp.zeros(6, jnp.float32),
+      top_k=2,
+      num_groups=2,
+      top_groups=2,
     )
     call = functools.partial(routing.sigmoid_group_topk, **valid)
     call()

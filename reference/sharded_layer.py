@@ -15,27 +15,27 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import config as config_lib
-from reference import layer
-from reference import layer_grad
-from reference import movement
-from reference import numerics
-from reference import precision
-from reference import tensors
-from reference import token_order
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import movement
+from hpmoe.reference import numerics
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def forward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    mesh: jax.sharding.Mesh,
-    axis: str,
-    x: at.Float[at.Array, 'R T D'],
-    topk_ids: at.Int32[at.Array, 'R T K'],
-    topk_weights: at.Float[at.Array, 'R T K'],
-    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
-    w_down: at.Float[at.Array, 'R L F D'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  mesh: jax.sharding.Mesh,
+  axis: str,
+  x: at.Float[at.Array, 'R T D'],
+  topk_ids: at.Int32[at.Array, 'R T K'],
+  topk_weights: at.Float[at.Array, 'R T K'],
+  w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+  w_down: at.Float[at.Array, 'R L F D'],
 ) -> dict[str, at.Array]:
   """Runs the layer as `layer.forward` does, whose results it returns.
 
@@ -67,12 +67,12 @@ def forward(
 
 
 def backward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    mesh: jax.sharding.Mesh,
-    axis: str,
-    forward: Mapping[str, at.Array],
-    dy: at.Float[at.Array, 'R T D'],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  mesh: jax.sharding.Mesh,
+  axis: str,
+  forward: Mapping[str, at.Array],
+  dy: at.Float[at.Array, 'R T D'],
 ) -> dict[str, at.Array]:
   """Runs `layer_grad.backward`, whose results it returns; see `forward` here.
 
@@ -98,34 +98,34 @@ def backward(
 
 
 def _on_mesh(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    mesh: jax.sharding.Mesh,
-    axis: str,
-    run: Callable[[dict[str, at.Array]], dict[str, at.Array]],
-    inputs: dict[str, at.Array],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  mesh: jax.sharding.Mesh,
+  axis: str,
+  run: Callable[[dict[str, at.Array]], dict[str, at.Array]],
+  inputs: dict[str, at.Array],
 ) -> dict[str, at.Array]:
   numerics.storage_dtype(policy)
   if axis not in mesh.axis_names:
     raise ValueError(
-        f'axis: expected an axis of the mesh, {mesh.axis_names}, got {axis!r}'
+      f'axis: expected an axis of the mesh, {mesh.axis_names}, got {axis!r}'
     )
   if mesh.shape[axis] != config.num_ranks:
     raise ValueError(
-        f'mesh: expected num_ranks={config.num_ranks} devices along {axis!r}, '
-        f'got {mesh.shape[axis]}'
+      f'mesh: expected num_ranks={config.num_ranks} devices along {axis!r}, '
+      f'got {mesh.shape[axis]}'
     )
   for name, array in inputs.items():
     dims = tensors.SPECS[name].dims(**config.dims())
     if array.shape != dims:
       raise ValueError(
-          f'{name}: expected shape {list(dims)}, got {list(array.shape)}'
+        f'{name}: expected shape {list(dims)}, got {list(array.shape)}'
       )
   ranks = jax.sharding.PartitionSpec(axis)
   # Loops over blocks start from values that do not yet differ between ranks,
   # which the check of varying axes would refuse.
   sharded = jax.shard_map(
-      run, mesh=mesh, in_specs=ranks, out_specs=ranks, check_vma=False
+    run, mesh=mesh, in_specs=ranks, out_specs=ranks, check_vma=False
   )
   return sharded(inputs)
 
@@ -134,10 +134,10 @@ def _on_mesh(
 
 
 def _forward_shard(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    axis: str,
-    inputs: dict[str, at.Array],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  axis: str,
+  inputs: dict[str, at.Array],
 ) -> dict[str, at.Array]:
   ids = inputs['topk_ids']
   counts = token_order.slot_counts(config, ids)
@@ -146,39 +146,39 @@ def _forward_shard(
   rows = token_order.slot_rows(ids, counts, base)
   plan = token_order.Plan(counts, base, rows)
   outputs = layer.stages(
-      _one_rank(config),
-      policy,
-      _held(config, all_counts, rows, axis),
-      _by_message(_routes(config, axis, plan, all_counts, ids), axis),
-      inputs['x'].astype(numerics.storage_dtype(policy)),
-      inputs['topk_weights'],
-      inputs['w_gate_up'],
-      inputs['w_down'],
+    _one_rank(config),
+    policy,
+    _held(config, all_counts, rows, axis),
+    _by_message(_routes(config, axis, plan, all_counts, ids), axis),
+    inputs['x'].astype(numerics.storage_dtype(policy)),
+    inputs['topk_weights'],
+    inputs['w_gate_up'],
+    inputs['w_down'],
   )
   return plan._asdict() | outputs
 
 
 def _backward_shard(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    axis: str,
-    inputs: dict[str, at.Array],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  axis: str,
+  inputs: dict[str, at.Array],
 ) -> dict[str, at.Array]:
   plan = token_order.Plan(*(inputs[name] for name in tensors.PLAN))
   ids = inputs['topk_ids']
   all_counts = lax.all_gather(plan.counts, axis, tiled=True)
   return layer_grad.gradients(
-      _one_rank(config),
-      policy,
-      _held(config, all_counts, plan.row_of_slot, axis),
-      _by_message(_routes(config, axis, plan, all_counts, ids), axis),
-      inputs,
-      inputs['dy'].astype(numerics.storage_dtype(policy)),
+    _one_rank(config),
+    policy,
+    _held(config, all_counts, plan.row_of_slot, axis),
+    _by_message(_routes(config, axis, plan, all_counts, ids), axis),
+    inputs,
+    inputs['dy'].astype(numerics.storage_dtype(policy)),
   )
 
 
 def _mine(
-    of_ranks: at.Num[at.Array, 'R *shape'], axis: str
+  of_ranks: at.Num[at.Array, 'R *shape'], axis: str
 ) -> at.Num[at.Array, '1 *shape']:
   return lax.dynamic_slice_in_dim(of_ranks, lax.axis_index(axis), 1)
 
@@ -186,20 +186,20 @@ def _mine(
 def _one_rank(config: config_lib.MoEConfig) -> config_lib.MoEConfig:
   """Returns the layer of one owner: its experts, and rows from anywhere."""
   return dataclasses.replace(
-      config,
-      num_ranks=1,
-      num_tokens=config.num_ranks * config.num_tokens,
-      num_experts=config.experts_per_rank,
-      top_k=min(config.top_k, config.experts_per_rank),
-      capacity=config.num_rows,
+    config,
+    num_ranks=1,
+    num_tokens=config.num_ranks * config.num_tokens,
+    num_experts=config.experts_per_rank,
+    top_k=min(config.top_k, config.experts_per_rank),
+    capacity=config.num_rows,
   )
 
 
 def _held(
-    config: config_lib.MoEConfig,
-    all_counts: at.Int32[at.Array, 'R E'],
-    row_of_slot: at.Int32[at.Array, '1 T K'],
-    axis: str,
+  config: config_lib.MoEConfig,
+  all_counts: at.Int32[at.Array, 'R E'],
+  row_of_slot: at.Int32[at.Array, '1 T K'],
+  axis: str,
 ) -> token_order.Plan:
   """Returns the plan of `_one_rank`, as far as GEMMs read it: its counts."""
   rows = jnp.sum(all_counts, axis=0, dtype=jnp.int32)
@@ -227,11 +227,11 @@ class _Routes(NamedTuple):
 
 
 def _routes(
-    config: config_lib.MoEConfig,
-    axis: str,
-    plan: token_order.Plan,
-    all_counts: at.Int32[at.Array, 'R E'],
-    topk_ids: at.Int32[at.Array, '1 T K'],
+  config: config_lib.MoEConfig,
+  axis: str,
+  plan: token_order.Plan,
+  all_counts: at.Int32[at.Array, 'R E'],
+  topk_ids: at.Int32[at.Array, '1 T K'],
 ) -> _Routes:
   """Returns the routes; a message is in (expert, token, slot) order."""
   local = config.experts_per_rank
@@ -246,9 +246,7 @@ def _routes(
   base = base.reshape(pairs.shape)[:, me]
   size = config.num_tokens * min(config.top_k, local)
   places = jnp.arange(size, dtype=jnp.int32)
-  expert = jnp.sum(
-      places[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32
-  )
+  expert = jnp.sum(places[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32)
   held = jnp.minimum(expert, local - 1)
   offset = places - jnp.take_along_axis(begin[:, me], held, axis=1)
   row = jnp.take_along_axis(base, held, axis=1) + offset

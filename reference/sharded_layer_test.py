@@ -16,18 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import layer
-from reference import layer_grad
-from reference import precision
-from reference import sharded_layer
-from reference import test_util
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import sharded_layer
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 CONFIGS = {
-    1: config_lib.MoEConfig(1, 5, 3, 3, 8, 6),  # K = E
-    2: config_lib.MoEConfig(2, 7, 4, 2, 8, 6),
-    4: config_lib.MoEConfig(4, 3, 8, 2, 8, 6, capacity=10),  # at times too few
-    8: config_lib.MoEConfig(8, 2, 8, 8, 8, 6),  # K = E, one expert a rank
+  1: config_lib.MoEConfig(1, 5, 3, 3, 8, 6),  # K = E
+  2: config_lib.MoEConfig(2, 7, 4, 2, 8, 6),
+  4: config_lib.MoEConfig(4, 3, 8, 2, 8, 6, capacity=10),  # at times too few
+  8: config_lib.MoEConfig(8, 2, 8, 8, 8, 6),  # K = E, one expert a rank
 }
 # Liking for the first experts: any; most get one; all rows go to rank 0 where K
 # experts live on one rank, and most experts are empty.
@@ -63,9 +63,9 @@ def differing(config, policy, skew, integer):
     assert shards[0].data.shape == (1, *want[name].shape[1:]), name
   # NaN and the sign of zero count.
   return [
-      name
-      for name, array in want.items()
-      if np.asarray(array).tobytes() != np.asarray(got[name]).tobytes()
+    name
+    for name, array in want.items()
+    if np.asarray(array).tobytes() != np.asarray(got[name]).tobytes()
   ]
 
 
@@ -81,19 +81,19 @@ def wrong_routes(*args):
 def cases(which):
   """Yields (config, policy, skew, integer); a policy is seconds of compiler."""
   every = itertools.product(
-      CONFIGS.values(),
-      ('float32', 'bfloat16'),
-      precision.PLACEMENTS,
-      precision.ACTIVATIONS,
+    CONFIGS.values(),
+    ('float32', 'bfloat16'),
+    precision.PLACEMENTS,
+    precision.ACTIVATIONS,
   )
   if which == 'quick':
     every = [
-        (CONFIGS[2], 'bfloat16', 'before_down', 'product'),
-        (CONFIGS[8], 'float32', 'combine', 'product'),
+      (CONFIGS[2], 'bfloat16', 'before_down', 'product'),
+      (CONFIGS[8], 'float32', 'combine', 'product'),
     ]
   for config, storage, placement, activation in every:
     policy = precision.PrecisionPolicy(
-        storage, placement=placement, activation=activation
+      storage, placement=placement, activation=activation
     )
     # Without exp, small integers stay exact.
     data = (True, False) if activation == 'product' else (False,)
@@ -114,16 +114,17 @@ def run(which):
   """Returns what `main` prints in a process with eight devices."""
   flags = '--xla_force_host_platform_device_count=8'
   done = subprocess.run(
-      [sys.executable, '-m', 'reference.sharded_layer_test', which],
-      env=os.environ | dict(XLA_FLAGS=flags, JAX_PLATFORMS='cpu'),
-      capture_output=True, text=True, check=False,
-  )  # fmt: skip
+    [sys.executable, '-m', 'hpmoe.reference.sharded_layer_test', which],
+    env=os.environ | dict(XLA_FLAGS=flags, JAX_PLATFORMS='cpu'),
+    capture_output=True,
+    text=True,
+    check=False,
+  )
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout)
 
 
 class TestBits:
-
   def test_equal_those_of_the_rank_axis_form(self):
     found, control = run('quick')
     assert {ranks for ranks, _, _ in found} == {2, 8}
@@ -155,13 +156,13 @@ class TestRefused:
     message = "mesh: expected num_ranks=2 devices along 'rank', got 1"
     with pytest.raises(ValueError, match=message):
       sharded_layer.forward(
-          CONFIGS[2], self.POLICY, self.mesh(), 'rank', **self.inputs()
+        CONFIGS[2], self.POLICY, self.mesh(), 'rank', **self.inputs()
       )
 
   def test_axis_that_the_mesh_has_not(self):
     with pytest.raises(ValueError, match=r"axis: expected .*'rank'.*'expert'"):
       sharded_layer.forward(
-          self.CONFIG, self.POLICY, self.mesh(), 'expert', **self.inputs()
+        self.CONFIG, self.POLICY, self.mesh(), 'expert', **self.inputs()
       )
 
   def test_shape(self):
@@ -170,23 +171,23 @@ class TestRefused:
     message = r'x: expected shape \[1, 5, 8\], got \[1, 4, 8\]'
     with pytest.raises(ValueError, match=message):
       sharded_layer.forward(
-          self.CONFIG, self.POLICY, self.mesh(), 'rank', **inputs
+        self.CONFIG, self.POLICY, self.mesh(), 'rank', **inputs
       )
 
   def test_missing_tensor(self):
     with pytest.raises(ValueError, match='expected a tensor topk_ids, got no'):
       sharded_layer.backward(
-          self.CONFIG, self.POLICY, self.mesh(), 'rank', {}, self.inputs()['x']
+        self.CONFIG, self.POLICY, self.mesh(), 'rank', {}, self.inputs()['x']
       )
 
   def test_golden_policy_without_x64(self):
     with test_util.x64(False), pytest.raises(ValueError, match='enable_x64'):
       sharded_layer.forward(
-          self.CONFIG,
-          self.POLICY.golden(),
-          self.mesh(),
-          'rank',
-          **self.inputs(),
+        self.CONFIG,
+        self.POLICY.golden(),
+        self.mesh(),
+        'rank',
+        **self.inputs(),
       )
 
 

@@ -2,15 +2,15 @@
 
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import numerics
-from reference import precision
+from hpmoe.reference import numerics
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
 
 
 def swiglu(
-    policy: precision.PrecisionPolicy,
-    gate_up: at.Float[at.Array, '*batch 2*F'],
-    row_weight: at.Float[at.Array, '*batch'] | None = None,
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Float[at.Array, '*batch 2*F'],
+  row_weight: at.Float[at.Array, '*batch'] | None = None,
 ) -> at.Float[at.Array, '*batch F']:
   """Returns `activation` `[..., F]` in the storage dtype, rounded once.
 
@@ -38,18 +38,18 @@ def swiglu(
 
 
 def _check_arguments(
-    policy: precision.PrecisionPolicy,
-    gate_up: at.Array,
-    row_weight: at.Array | None,
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Array,
+  row_weight: at.Array | None,
 ) -> None:
   if gate_up.shape[-1] % 2:
     raise ValueError(
-        'gate_up: expected gate and up columns, an even number, got '
-        f'{gate_up.shape[-1]}'
+      'gate_up: expected gate and up columns, an even number, got '
+      f'{gate_up.shape[-1]}'
     )
   wanted = policy.placement == 'before_down'
   if wanted != (row_weight is not None):
     raise ValueError(
-        f'row_weight: expected {"weights" if wanted else "None"} for placement '
-        f'{policy.placement!r}, got {"None" if wanted else "weights"}'
+      f'row_weight: expected {"weights" if wanted else "None"} for placement '
+      f'{policy.placement!r}, got {"None" if wanted else "weights"}'
     )

@@ -2,17 +2,17 @@
 
 import jax.numpy as jnp
 
-from reference import array_typing as at
-from reference import inner_product
-from reference import numerics
-from reference import precision
+from hpmoe.reference import inner_product
+from hpmoe.reference import numerics
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
 
 
 def swiglu_grad(
-    policy: precision.PrecisionPolicy,
-    gate_up: at.Float[at.Array, '*batch 2*F'],
-    d_activation: at.Float[at.Array, '*batch F'],
-    row_weight: at.Float[at.Array, '*batch'] | None = None,
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Float[at.Array, '*batch 2*F'],
+  d_activation: at.Float[at.Array, '*batch F'],
+  row_weight: at.Float[at.Array, '*batch'] | None = None,
 ) -> at.Float[at.Array, '*batch 2*F']:
   """Returns `d_gate_up` `[..., 2F]` in the storage dtype, rounded once.
 
@@ -44,9 +44,9 @@ def swiglu_grad(
 
 
 def row_weight_grad(
-    policy: precision.PrecisionPolicy,
-    gate_up: at.Float[at.Array, '*batch 2*F'],
-    d_activation: at.Float[at.Array, '*batch F'],
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Float[at.Array, '*batch 2*F'],
+  d_activation: at.Float[at.Array, '*batch F'],
 ) -> at.Float[at.Array, '*batch']:
   """Returns <d_activation, act(gate) * up> `[...]` in the accumulate dtype.
 
@@ -68,7 +68,7 @@ def row_weight_grad(
 
 
 def _act(
-    policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
+  policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
   if policy.activation == 'swiglu':
     return gate / (1 + jnp.exp(-gate))
@@ -76,7 +76,7 @@ def _act(
 
 
 def _silu_slope(
-    gate: at.Float[at.Array, '*shape'],
+  gate: at.Float[at.Array, '*shape'],
 ) -> at.Float[at.Array, '*shape']:
   # Not 1 - sigmoid: it has no digit left where gate multiplies it most.
   sigmoid, complement = 1 / (1 + jnp.exp(-gate)), 1 / (1 + jnp.exp(gate))
@@ -84,19 +84,19 @@ def _silu_slope(
 
 
 def _check_arguments(
-    policy: precision.PrecisionPolicy,
-    gate_up: at.Array,
-    d_activation: at.Array,
-    row_weight: at.Array | None,
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Array,
+  d_activation: at.Array,
+  row_weight: at.Array | None,
 ) -> None:
   if gate_up.shape[-1] != 2 * d_activation.shape[-1]:
     raise ValueError(
-        'gate_up: expected twice the columns of d_activation, '
-        f'{2 * d_activation.shape[-1]}, got {gate_up.shape[-1]}'
+      'gate_up: expected twice the columns of d_activation, '
+      f'{2 * d_activation.shape[-1]}, got {gate_up.shape[-1]}'
     )
   wanted = policy.placement == 'before_down'
   if wanted != (row_weight is not None):
     raise ValueError(
-        f'row_weight: expected {"weights" if wanted else "None"} for placement '
-        f'{policy.placement!r}, got {"None" if wanted else "weights"}'
+      f'row_weight: expected {"weights" if wanted else "None"} for placement '
+      f'{policy.placement!r}, got {"None" if wanted else "weights"}'
     )

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import precision
-from reference import swiglu_grad
-from reference import test_util
+from hpmoe.reference import swiglu_grad
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import precision
 
 
 def policy_of(**fields: str) -> precision.PrecisionPolicy:
@@ -16,9 +16,9 @@ def policy_of(**fields: str) -> precision.PrecisionPolicy:
 
 def test_product_swaps_gate_and_up():
   out = swiglu_grad.swiglu_grad(
-      policy_of(activation='product'),
-      jnp.array([[-3.0, 2.0, 5.0, 7.0]]),
-      jnp.array([[2.0, -1.0]]),
+    policy_of(activation='product'),
+    jnp.array([[-3.0, 2.0, 5.0, 7.0]]),
+    jnp.array([[2.0, -1.0]]),
   )
   np.testing.assert_array_equal(out, [[10, -7, -6, -2]])
 
@@ -53,14 +53,14 @@ def test_slope_of_silu_has_the_error_of_its_operations():
 def test_slope_jitted_and_not_has_the_same_bits():
   jitted = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
   np.testing.assert_array_equal(
-      slopes(jitted, policy_of()), slopes(swiglu_grad.swiglu_grad, policy_of())
+    slopes(jitted, policy_of()), slopes(swiglu_grad.swiglu_grad, policy_of())
   )
 
 
 def test_the_weight_multiplies_before_the_one_rounding():
   # Given: g * up and its product with the weight both round in bfloat16.
   policy = policy_of(
-      storage='bfloat16', placement='before_down', activation='product'
+    storage='bfloat16', placement='before_down', activation='product'
   )
   rng = test_util.generator('one rounding')
   gate_up = jnp.asarray(rng.normal(size=(64, 16)), jnp.bfloat16)
@@ -94,15 +94,15 @@ def test_row_weight_grad_reads_the_unweighted_unrounded_activation():
 
 
 @pytest.mark.parametrize(
-    'placement, weight', [('combine', jnp.ones(2)), ('before_down', None)]
+  'placement, weight', [('combine', jnp.ones(2)), ('before_down', None)]
 )
 def test_placement_and_weight_must_agree(placement, weight):
   with pytest.raises(ValueError, match=f'row_weight: expected .*{placement}'):
     swiglu_grad.swiglu_grad(
-        policy_of(placement=placement),
-        jnp.ones((2, 4)),
-        jnp.ones((2, 2)),
-        weight,
+      policy_of(placement=placement),
+      jnp.ones((2, 4)),
+      jnp.ones((2, 2)),
+      weight,
     )
 
 

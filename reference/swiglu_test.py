@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import precision
-from reference import swiglu
-from reference import test_util
+from hpmoe.reference import swiglu
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import precision
 
 
 def policy_of(**fields: str) -> precision.PrecisionPolicy:
@@ -18,7 +18,7 @@ def test_gate_columns_come_first():
   gate_up = jnp.array([[100.0, 200, 1, 2]])
   # When, then.
   np.testing.assert_array_equal(
-      swiglu.swiglu(policy_of(), gate_up), [[100, 400]]
+    swiglu.swiglu(policy_of(), gate_up), [[100, 400]]
   )
 
 
@@ -35,7 +35,7 @@ def test_silu_of_extremes_is_finite(gate):
 
 def test_product_has_no_exp():
   out = swiglu.swiglu(
-      policy_of(activation='product'), jnp.array([[-3.0, 2.0, 5.0, 7.0]])
+    policy_of(activation='product'), jnp.array([[-3.0, 2.0, 5.0, 7.0]])
   )
   np.testing.assert_array_equal(out, [[-15, 14]])
 
@@ -43,7 +43,7 @@ def test_product_has_no_exp():
 def test_weight_is_applied_before_the_one_rounding():
   # Given: gate * up and its product with the weight both round in bfloat16.
   policy = policy_of(
-      storage='bfloat16', placement='before_down', activation='product'
+    storage='bfloat16', placement='before_down', activation='product'
   )
   rng = test_util.generator('one rounding')
   gate_up = jnp.asarray(rng.normal(size=(64, 16)), jnp.bfloat16)
@@ -61,7 +61,7 @@ def test_weight_is_applied_before_the_one_rounding():
 
 
 @pytest.mark.parametrize(
-    'placement, weight', [('combine', jnp.ones(2)), ('before_down', None)]
+  'placement, weight', [('combine', jnp.ones(2)), ('before_down', None)]
 )
 def test_placement_and_weight_must_agree(placement, weight):
   with pytest.raises(ValueError, match=f'row_weight: expected .*{placement}'):

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from reference import array_typing as at
-from reference import config as config_lib
-from reference import precision
-from reference import tensors
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def generator(name: str) -> np.random.Generator:
@@ -31,7 +31,7 @@ def x64(enabled: bool = True) -> Iterator[None]:
 
 
 def random_ids(
-    config: config_lib.MoEConfig, rng: np.random.Generator, skew: float = 0.0
+  config: config_lib.MoEConfig, rng: np.random.Generator, skew: float = 0.0
 ) -> np.ndarray:
   """Returns `[R, T, K]` int32 ids; high skew sends all to the first experts."""
   shape = (config.num_ranks, config.num_tokens, config.num_experts)
@@ -40,11 +40,11 @@ def random_ids(
 
 
 def random_inputs(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    rng: np.random.Generator,
-    skew: float = 0.0,
-    integer: bool = False,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  rng: np.random.Generator,
+  skew: float = 0.0,
+  integer: bool = False,
 ) -> dict[str, at.Array]:
   """Returns the tensors of `tensors.INPUTS`, real or small integers."""
   inputs = {}

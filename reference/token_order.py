@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from reference import array_typing as at
-from reference import config as config_lib
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
 
 
 class Plan(NamedTuple):
@@ -28,7 +28,7 @@ class Plan(NamedTuple):
 
 
 def plan(
-    config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
+  config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
 ) -> Plan:
   """Returns the plan of valid (`check_ids`) `topk_ids` `[R, T, K]` int32.
 
@@ -40,7 +40,7 @@ def plan(
 
 
 def slot_counts(
-    config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'ranks T K']
+  config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'ranks T K']
 ) -> at.Int32[at.Array, 'ranks E']:
   """Returns `[ranks, E]` int32 rows of each rank, of all or one, by expert."""
   ids, ranks = _by_rank(topk_ids)
@@ -49,9 +49,9 @@ def slot_counts(
 
 
 def slot_rows(
-    topk_ids: at.Int32[at.Array, 'ranks T K'],
-    counts: at.Int32[at.Array, 'ranks E'],
-    row_base: at.Int32[at.Array, 'ranks E'],
+  topk_ids: at.Int32[at.Array, 'ranks T K'],
+  counts: at.Int32[at.Array, 'ranks E'],
+  row_base: at.Int32[at.Array, 'ranks E'],
 ) -> at.Int32[at.Array, 'ranks T K']:
   """Returns `row_of_slot` `[ranks, T, K]` int32 of the same ranks' arrays."""
   ids, ranks = _by_rank(topk_ids)
@@ -65,7 +65,7 @@ def slot_rows(
 
 
 def row_bases(
-    config: config_lib.MoEConfig, counts: at.Int32[at.Array, 'R E']
+  config: config_lib.MoEConfig, counts: at.Int32[at.Array, 'R E']
 ) -> at.Int32[at.Array, 'R E']:
   """Returns `row_base` `[R, E]` int32 of `counts` `[R, E]` int32."""
   begin, _ = expert_rows(config, counts)
@@ -73,7 +73,7 @@ def row_bases(
 
 
 def expert_rows(
-    config: config_lib.MoEConfig, counts: at.Int32[at.Array, 'R E']
+  config: config_lib.MoEConfig, counts: at.Int32[at.Array, 'R E']
 ) -> tuple[at.Int32[at.Array, 'R L'], at.Int32[at.Array, 'R L']]:
   """Returns `[R, L]` int32 begin and end of each expert's rows on its owner."""
   rows = jnp.sum(counts, axis=0, dtype=jnp.int32)
@@ -83,21 +83,19 @@ def expert_rows(
 
 
 def expert_of_row(
-    config: config_lib.MoEConfig, plan_: Plan
+  config: config_lib.MoEConfig, plan_: Plan
 ) -> at.Int32[at.Array, 'R N']:
   """Returns `[R, N]` int32 local expert of each row, -1 past the last one."""
   _, end = expert_rows(config, plan_.counts)
   rows = jnp.arange(config.num_rows, dtype=jnp.int32)
-  expert = jnp.sum(
-      rows[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32
-  )
+  expert = jnp.sum(rows[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32)
   return jnp.where(expert < config.experts_per_rank, expert, jnp.int32(-1))
 
 
 def slot_of_row(
-    config: config_lib.MoEConfig,
-    plan_: Plan,
-    topk_ids: at.Int32[at.Array, 'R T K'],
+  config: config_lib.MoEConfig,
+  plan_: Plan,
+  topk_ids: at.Int32[at.Array, 'R T K'],
 ) -> at.Int32[at.Array, 'R N']:
   """Returns `[R, N]` int32 slot that fills each row; R*T*K if none does.
 
@@ -112,7 +110,7 @@ def slot_of_row(
 
 
 def check_ids(
-    config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
+  config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
 ) -> None:
   """Refuses `topk_ids` that are not a routing of this layer.
 
@@ -124,23 +122,23 @@ def check_ids(
   expected = (config.num_ranks, config.num_tokens, config.top_k)
   if ids.dtype != np.int32 or ids.shape != expected:
     raise ValueError(
-        f'topk_ids: expected int32 {list(expected)}, got {ids.dtype} '
-        f'{list(ids.shape)}'
+      f'topk_ids: expected int32 {list(expected)}, got {ids.dtype} '
+      f'{list(ids.shape)}'
     )
   outside = np.argwhere((ids < 0) | (ids >= config.num_experts))
   if outside.size:
     rank, token, slot = outside[0]
     raise ValueError(
-        f'topk_ids: expected ids in [0, {config.num_experts}), got '
-        f'{ids[rank, token, slot]} at rank {rank}, token {token}, slot {slot}'
+      f'topk_ids: expected ids in [0, {config.num_experts}), got '
+      f'{ids[rank, token, slot]} at rank {rank}, token {token}, slot {slot}'
     )
   ascending = np.sort(ids, axis=-1)
   twice = np.argwhere(ascending[..., 1:] == ascending[..., :-1])
   if twice.size:
     rank, token, place = twice[0]
     raise ValueError(
-        'topk_ids: expected every expert at most once for a token, got expert '
-        f'{ascending[rank, token, place]} twice at rank {rank}, token {token}'
+      'topk_ids: expected every expert at most once for a token, got expert '
+      f'{ascending[rank, token, place]} twice at rank {rank}, token {token}'
     )
 
 
@@ -155,20 +153,20 @@ def check_capacity(config: config_lib.MoEConfig, plan_: Plan) -> None:
   if over.size:
     rank = over[0]
     raise ValueError(
-        f'capacity: expected at least {rows[rank]} rows, which is what rank '
-        f'{rank} gets, got {config.num_rows}'
+      f'capacity: expected at least {rows[rank]} rows, which is what rank '
+      f'{rank} gets, got {config.num_rows}'
     )
 
 
 def exclusive_sum(
-    a: at.Int32[at.Array, '*shape'], axis: int
+  a: at.Int32[at.Array, '*shape'], axis: int
 ) -> at.Int32[at.Array, '*shape']:
   """Returns `[...]` int32 sums of what comes earlier along an axis."""
   return jnp.cumsum(a, axis=axis, dtype=jnp.int32) - a
 
 
 def _by_rank(
-    topk_ids: at.Int32[at.Array, 'ranks T K'],
+  topk_ids: at.Int32[at.Array, 'ranks T K'],
 ) -> tuple[at.Int32[at.Array, 'ranks T*K'], at.Int32[at.Array, 'ranks 1']]:
   ids = topk_ids.reshape(topk_ids.shape[0], -1)
   return ids, jnp.arange(len(ids), dtype=jnp.int32)[:, None]

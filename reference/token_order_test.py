@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference import config as config_lib
-from reference import test_util
-from reference import token_order
+from hpmoe.reference import test_util
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import config as config_lib
 
 CONFIGS = {
-    'several ranks': config_lib.MoEConfig(2, 5, 6, 3, 1, 1),
-    'one rank': config_lib.MoEConfig(1, 4, 3, 2, 1, 1),
-    'one expert a rank': config_lib.MoEConfig(4, 3, 4, 2, 1, 1),
-    'K = E': config_lib.MoEConfig(2, 2, 4, 4, 1, 1),
-    'one row': config_lib.MoEConfig(1, 1, 2, 1, 1, 1),
-    'small capacity': config_lib.MoEConfig(2, 5, 6, 3, 1, 1, capacity=26),
+  'several ranks': config_lib.MoEConfig(2, 5, 6, 3, 1, 1),
+  'one rank': config_lib.MoEConfig(1, 4, 3, 2, 1, 1),
+  'one expert a rank': config_lib.MoEConfig(4, 3, 4, 2, 1, 1),
+  'K = E': config_lib.MoEConfig(2, 2, 4, 4, 1, 1),
+  'one row': config_lib.MoEConfig(1, 1, 2, 1, 1, 1),
+  'small capacity': config_lib.MoEConfig(2, 5, 6, 3, 1, 1, capacity=26),
 }
 NAMES = sorted(CONFIGS)
 plan = jax.jit(token_order.plan, static_argnums=0)
@@ -25,7 +25,7 @@ plan = jax.jit(token_order.plan, static_argnums=0)
 
 @functools.partial(jax.jit, static_argnums=0)
 def everything(
-    config: config_lib.MoEConfig, ids: jax.Array
+  config: config_lib.MoEConfig, ids: jax.Array
 ) -> tuple[token_order.Plan, jax.Array, jax.Array]:
   """Returns plan, slot_of_row and expert_of_row in one compilation."""
   out = token_order.plan(config, ids)
@@ -34,7 +34,7 @@ def everything(
 
 
 def appended(
-    config: config_lib.MoEConfig, ids: np.ndarray
+  config: config_lib.MoEConfig, ids: np.ndarray
 ) -> list[list[tuple[int, int, int]]]:
   """Returns the (source rank, token, slot) of every rank's rows, in order."""
   lists = [[] for _ in range(config.num_experts)]
@@ -42,13 +42,12 @@ def appended(
     lists[ids[r, t, k]].append((r, t, k))
   per_rank = config.num_experts // config.num_ranks
   return [
-      sum(lists[r * per_rank : (r + 1) * per_rank], [])
-      for r in range(config.num_ranks)
+    sum(lists[r * per_rank : (r + 1) * per_rank], [])
+    for r in range(config.num_ranks)
   ]
 
 
 class TestPlan:
-
   def test_golden_routing_case(self):
     # Given: the published case of two ranks and four experts.
     config = config_lib.MoEConfig(2, 26, 4, 1, 1, 1)
@@ -62,7 +61,7 @@ class TestPlan:
     np.testing.assert_array_equal(end, [[6, 14], [10, 22]])
 
   @pytest.mark.parametrize(
-      'skew, x64', [(0.0, False), (0.3, True), (9.0, True)]
+    'skew, x64', [(0.0, False), (0.3, True), (9.0, True)]
   )
   @pytest.mark.parametrize('name', NAMES)
   def test_equals_appending_in_a_loop(self, name, skew, x64):
@@ -92,7 +91,7 @@ class TestPlan:
     np.testing.assert_array_equal(slots, expected_slots)
     np.testing.assert_array_equal(experts, expected_experts)
     np.testing.assert_array_equal(
-        np.where(first < 0, first, out.row_base), first
+      np.where(first < 0, first, out.row_base), first
     )
     for r, e in np.ndindex(*first.shape):
       assert out.counts[r, e] == (ids[r] == e).sum()
@@ -122,7 +121,7 @@ class TestChecks:
       token_order.check_ids(self.CONFIG, self.changed(2))
 
   @pytest.mark.parametrize(
-      'ids', [IDS[:1], IDS[..., 0], IDS.astype(np.int64)], ids=lambda a: a.shape
+    'ids', [IDS[:1], IDS[..., 0], IDS.astype(np.int64)], ids=lambda a: a.shape
   )
   def test_shape_and_dtype(self, ids):
     with pytest.raises(ValueError, match=r'topk_ids: expected int32 \[2, 3, 2'):

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "backend_ascend/kernels/host/finite.h"
+#include "backend_ascend/kernels/host/tiles/finite.h"
 
 namespace hpmoe {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "backend_ascend/kernels/host/image_loader.h"
-#include "backend_ascend/kernels/host/launch.h"
+#include "backend_ascend/kernels/host/launch/launch.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
 
 namespace hpmoe {
 

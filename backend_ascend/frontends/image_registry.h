@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "backend_ascend/kernels/host/image_loader.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
 
 namespace hpmoe {
 

@@ -10,7 +10,7 @@
 #include "backend_ascend/frontends/image_registry.h"
 #include "backend_ascend/frontends/jax_ffi.h"
 #include "backend_ascend/frontends/operands.h"
-#include "backend_ascend/kernels/host/launch.h"
+#include "backend_ascend/kernels/host/launch/launch.h"
 
 namespace hpmoe {
 namespace {

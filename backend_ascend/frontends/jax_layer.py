@@ -17,20 +17,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend_ascend import compiler
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from reference import array_typing as at
-from reference import config as config_lib
-from reference import precision
-from reference import tensors
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 try:
-  from backend_ascend.frontends import _jax_ffi
+  from hpmoe.backend_ascend.frontends import _jax_ffi
 except ImportError as e:
   raise ImportError(
-      'jax_layer: expected the extension _jax_ffi, got none; build the project '
-      'with jax installed and without -DHPMOE_JAX=OFF'
+    'jax_layer: expected the extension _jax_ffi, got none; build the project '
+    'with jax installed and without -DHPMOE_JAX=OFF'
   ) from e
 
 _TARGET = 'hpmoe_launch'
@@ -54,9 +54,9 @@ def check_api(built: tuple[int, int], header: str) -> None:
   major, minor = map(int, found)
   if built[0] != major or built[1] > minor:
     raise ImportError(
-        f'jax_layer: expected an extension built for XLA FFI {major}.{minor} '
-        f'or older, got {built[0]}.{built[1]}; build the project again with '
-        'the jax that it runs beside'
+      f'jax_layer: expected an extension built for XLA FFI {major}.{minor} '
+      f'or older, got {built[0]}.{built[1]}; build the project again with '
+      'the jax that it runs beside'
     )
 
 
@@ -83,22 +83,22 @@ class _Layer:
 
   def check(self) -> None:
     for name, kind in (
-        ('config', config_lib.MoEConfig),
-        ('policy', precision.PrecisionPolicy),
-        ('options', flow_lib.Options),
+      ('config', config_lib.MoEConfig),
+      ('policy', precision.PrecisionPolicy),
+      ('options', flow_lib.Options),
     ):
       if not isinstance(getattr(self, name), kind):
         raise ValueError(
-            f'{name}: expected a {kind.__name__}, got {getattr(self, name)!r}'
+          f'{name}: expected a {kind.__name__}, got {getattr(self, name)!r}'
         )
     if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
       raise ValueError(
-          f'threads: expected 1 to {_MAX_THREADS}, got {self.threads}'
+        f'threads: expected 1 to {_MAX_THREADS}, got {self.threads}'
       )
     if not 0 < self.deadline_s <= _MAX_DEADLINE_S:
       raise ValueError(
-          f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
-          f'got {self.deadline_s}'
+        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
+        f'got {self.deadline_s}'
       )
 
   def image(self, direction: layout.Direction) -> '_Registered':
@@ -134,10 +134,10 @@ def register(image) -> _Registered:
 # Compiled once; kept as long as the process, as compiled graphs may be.
 @functools.cache
 def _compiled(
-    direction: layout.Direction,
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    options: flow_lib.Options,
+  direction: layout.Direction,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options,
 ) -> _Registered:
   forward = direction == _FORWARD
   compile_ = compiler.compile_forward if forward else compiler.compile_backward
@@ -145,9 +145,9 @@ def _compiled(
 
 
 def prepare(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    options: flow_lib.Options = flow_lib.Options(),
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options = flow_lib.Options(),
 ) -> None:
   """Compiles both passes of a layer, so that exported graphs of it run here.
 
@@ -159,18 +159,18 @@ def prepare(
 
 
 def _launch(
-    layer_: _Layer, image: _Registered, arrays: dict[str, at.Array]
+  layer_: _Layer, image: _Registered, arrays: dict[str, at.Array]
 ) -> dict[str, at.Array]:
   """Returns every output of the image, by name, from one FFI call."""
   call = jax.custom_batching.custom_vmap(
-      lambda *operands: tuple(
-          jax.ffi.ffi_call(_TARGET, list(map(layer_.aval, image.outputs)))(
-              *operands,
-              image=image.digest,
-              threads=np.int32(layer_.threads or 0),
-              deadline_s=np.float64(layer_.deadline_s),
-          )
+    lambda *operands: tuple(
+      jax.ffi.ffi_call(_TARGET, list(map(layer_.aval, image.outputs)))(
+        *operands,
+        image=image.digest,
+        threads=np.int32(layer_.threads or 0),
+        deadline_s=np.float64(layer_.deadline_s),
       )
+    )
   )
   call.def_vmap(_refuse_vmap)
   outputs = call(*(arrays[name] for name in image.inputs))
@@ -180,10 +180,10 @@ def _launch(
 def _refuse_vmap(axis_size, in_batched, *operands):
   del in_batched, operands
   raise NotImplementedError(
-      'jax_layer.layer: expected not to be mapped by vmap, got an axis of '
-      f'{axis_size}; the layer has a rank and a token axis of its own: put the '
-      'mapped axis into the token axis of x, topk_ids and topk_weights, with '
-      'num_tokens so many times larger, or use jax.lax.map'
+    'jax_layer.layer: expected not to be mapped by vmap, got an axis of '
+    f'{axis_size}; the layer has a rank and a token axis of its own: put the '
+    'mapped axis into the token axis of x, topk_ids and topk_weights, with '
+    'num_tokens so many times larger, or use jax.lax.map'
   )
 
 
@@ -191,16 +191,14 @@ def _check(layer_: _Layer, arrays: dict[str, at.Array]) -> None:
   for name, array in arrays.items():
     want = layer_.aval(name)
     if not hasattr(array, 'dtype') or not hasattr(array, 'shape'):
-      raise ValueError(
-          f'{name}: expected an array, got {type(array).__name__}'
-      )
+      raise ValueError(f'{name}: expected an array, got {type(array).__name__}')
     if array.dtype != want.dtype:
       raise ValueError(
-          f'{name}: expected dtype {want.dtype}, got {array.dtype}'
+        f'{name}: expected dtype {want.dtype}, got {array.dtype}'
       )
     if array.shape != want.shape:
       raise ValueError(
-          f'{name}: expected shape {want.shape}, got {array.shape}'
+        f'{name}: expected shape {want.shape}, got {array.shape}'
       )
 
 
@@ -228,26 +226,26 @@ def _call_backward(layer_: _Layer, saved, dy):
 
 
 _GRAD_OF = dict(
-    x='dx',
-    topk_weights='d_topk_weights',
-    w_gate_up='d_w_gate_up',
-    w_down='d_w_down',
+  x='dx',
+  topk_weights='d_topk_weights',
+  w_gate_up='d_w_gate_up',
+  w_down='d_w_down',
 )
 _call.defvjp(_call_forward, _call_backward)
 
 
 def layer(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    x: at.Float[at.Array, 'R T D'],
-    topk_ids: at.Int32[at.Array, 'R T K'],
-    topk_weights: at.Float[at.Array, 'R T K'],
-    w_gate_up: at.Float[at.Array, 'R L D 2*F'],
-    w_down: at.Float[at.Array, 'R L F D'],
-    options: flow_lib.Options = flow_lib.Options(),
-    *,
-    threads: int | None = None,
-    deadline_s: float = 60.0,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  x: at.Float[at.Array, 'R T D'],
+  topk_ids: at.Int32[at.Array, 'R T K'],
+  topk_weights: at.Float[at.Array, 'R T K'],
+  w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+  w_down: at.Float[at.Array, 'R L F D'],
+  options: flow_lib.Options = flow_lib.Options(),
+  *,
+  threads: int | None = None,
+  deadline_s: float = 60.0,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]`, storage dtype, of one launch of the megakernel.
 

@@ -13,24 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from backend_ascend import compiler
-from backend_ascend.frontends import jax_layer
-from backend_ascend.kernels.host import runtime
-from backend_ascend.kernels.host import runtime_testing as testing
-from backend_ascend.taskflow import flow as flow_lib
-from reference import config as config_lib
-from reference import precision
-from reference import tensors
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.frontends import jax_layer
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 # Two ranks, rows that are no multiple of a block, a column left over.
 CONFIG = config_lib.MoEConfig(2, 21, 4, 2, 17, 13)
 OPTIONS = flow_lib.Options(row_block=8, col_block=16, num_aic=2, num_aiv=3)
 POLICIES = {
-    f'{storage}-{placement}': precision.PrecisionPolicy(
-        storage, placement=placement
-    )
-    for storage in ('float32', 'bfloat16')
-    for placement in precision.PLACEMENTS
+  f'{storage}-{placement}': precision.PrecisionPolicy(
+    storage, placement=placement
+  )
+  for storage in ('float32', 'bfloat16')
+  for placement in precision.PLACEMENTS
 }
 F32 = POLICIES['float32-combine']
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
@@ -55,15 +55,13 @@ def layer_and_grads(layer):
 def launched(inputs, dy, policy=F32, config=CONFIG):
   """Returns y and the gradients that the runtime computes, by name."""
   options = dict(row_block=8, col_block=16, num_aic=2, num_aiv=3)
-  out = runtime.launch(
-      testing.compile_layer(config, policy, **options), inputs
-  )
+  out = runtime.launch(testing.compile_layer(config, policy, **options), inputs)
   unread = ['x'] + ['returned'] * (policy.placement == 'before_down')
   saved = ('expert_in', 'gate_up', 'activation', 'returned')
   given = inputs | {n: out[n] for n in saved} | dict(dy=dy)
   grads = runtime.launch(
-      testing.compile_grad(config, policy, **options),
-      {n: a for n, a in given.items() if n not in unread},
+    testing.compile_grad(config, policy, **options),
+    {n: a for n, a in given.items() if n not in unread},
   )
   return {name: (out | grads)[name] for name in ('y', *GRADS)}
 
@@ -80,7 +78,6 @@ def named(outputs):
 
 
 class TestBits:
-
   @pytest.mark.parametrize('policy', POLICIES.values(), ids=POLICIES)
   def test_of_the_runtime_eagerly_and_under_jit(self, policy):
     # Given.
@@ -104,8 +101,8 @@ class TestBits:
   def test_do_not_depend_on_threads(self):
     inputs, dy = case()
     one, four = (
-        named(layer_and_grads(layer_of(threads=n))(dy, *inputs.values()))
-        for n in (1, 4)
+      named(layer_and_grads(layer_of(threads=n))(dy, *inputs.values()))
+      for n in (1, 4)
     )
     assert not testing.differing(one, four)
 
@@ -129,13 +126,13 @@ class TestBits:
     assert testing.differing(dict(y=want), dict(y=want * 0))
     # When.
     back = jax.jit(
-        lambda *arrays: jax.pure_callback(
-            lambda *arrays: runtime.launch(
-                image, dict(zip(small, map(np.asarray, arrays)))
-            )['y'],
-            jax.ShapeDtypeStruct(dy.shape, dy.dtype),
-            *arrays,
-        )
+      lambda *arrays: jax.pure_callback(
+        lambda *arrays: runtime.launch(
+          image, dict(zip(small, map(np.asarray, arrays)))
+        )['y'],
+        jax.ShapeDtypeStruct(dy.shape, dy.dtype),
+        *arrays,
+      )
     )
     got = np.asarray(back(*small.values()))
     # Then.
@@ -179,7 +176,7 @@ class TestBits:
 
     def scanned(x):
       return jax.lax.scan(
-          lambda x, _: (layer_of()(x, *rest), None), x, length=3
+        lambda x, _: (layer_of()(x, *rest), None), x, length=3
       )[0]
 
     want = [dict(inputs)]
@@ -223,7 +220,7 @@ def test_images_are_compiled_once():
   config = config_lib.MoEConfig(1, 3, 2, 1, 4, 4)
   inputs, dy = case(config=config)
   with mock.patch.object(
-      compiler, 'compile_forward', side_effect=compiler.compile_forward
+    compiler, 'compile_forward', side_effect=compiler.compile_forward
   ) as compiled:
     for call in (layer_of(config), jax.jit(layer_of(config))):
       call(*inputs.values())
@@ -232,7 +229,6 @@ def test_images_are_compiled_once():
 
 
 class TestTransformationsRefused:
-
   @pytest.mark.parametrize('wrap', [lambda f: f, jax.jit, jax.grad])
   def test_vmap(self, wrap):
     inputs, _ = case()
@@ -263,7 +259,6 @@ class TestTransformationsRefused:
 
 
 class TestArgumentsRefused:
-
   @pytest.mark.parametrize('name', tensors.INPUTS)
   @pytest.mark.parametrize('wrap', [lambda f: f, jax.jit])
   def test_shape_is_named(self, name, wrap):
@@ -277,7 +272,7 @@ class TestArgumentsRefused:
     inputs, _ = case()
     inputs[name] = inputs[name].astype(np.float16)
     with pytest.raises(
-        ValueError, match=f'^{name}: expected dtype .*, got float16'
+      ValueError, match=f'^{name}: expected dtype .*, got float16'
     ):
       layer_of()(*inputs.values())
 
@@ -305,10 +300,12 @@ class TestArgumentsRefused:
     golden = F32.golden()
     with pytest.raises(ValueError, match='storage|float64'):
       inputs, _ = case()
-      layer_of(policy=golden)(*(
+      layer_of(policy=golden)(
+        *(
           a.astype(np.float64) if n in ('x', 'w_gate_up', 'w_down') else a
           for n, a in inputs.items()
-      ))
+        )
+      )
 
 
 # One or the other, with the same text, by the path that a call takes in jaxlib.
@@ -316,7 +313,6 @@ RAISED = (jax.errors.JaxRuntimeError, ValueError)
 
 
 class TestRefusedWhenItRuns:
-
   @pytest.mark.parametrize('wrap', [lambda f: f, jax.jit])
   @pytest.mark.parametrize('bad', ['twice', 'range', 'capacity', 'nan', '-inf'])
   def test_with_the_words_of_the_runtime(self, bad, wrap):
@@ -351,9 +347,7 @@ class TestRefusedWhenItRuns:
     inputs, dy = case()
     dy[0, 1, 2] = np.nan
     with pytest.raises(RAISED, match=r'dy: .* got nan at \(0, 1, 2\)'):
-      jax.block_until_ready(
-          layer_and_grads(layer_of())(dy, *inputs.values())
-      )
+      jax.block_until_ready(layer_and_grads(layer_of())(dy, *inputs.values()))
 
   def test_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
@@ -376,7 +370,7 @@ class TestRefusedWhenItRuns:
     # Given: idle threads, and a deadline far below the length of a task.
     config = config_lib.MoEConfig(1, 512, 1, 1, 512, 512)
     options = flow_lib.Options(
-        row_block=512, col_block=1024, num_aic=1, num_aiv=2
+      row_block=512, col_block=1024, num_aic=1, num_aiv=2
     )
     inputs, _ = case(config=config)
     layer = layer_of(config, options=options, threads=3, deadline_s=1e-6)
@@ -387,11 +381,9 @@ class TestRefusedWhenItRuns:
   def refusal(digest, *operands, deadline_s=1.0):
     """Returns the words that a call with one result is refused with."""
     call = jax.ffi.ffi_call(
-        'hpmoe_launch', jax.ShapeDtypeStruct((1,), np.float32)
+      'hpmoe_launch', jax.ShapeDtypeStruct((1,), np.float32)
     )
-    attributes = dict(
-        threads=np.int32(0), deadline_s=np.float64(deadline_s)
-    )
+    attributes = dict(threads=np.int32(0), deadline_s=np.float64(deadline_s))
     with pytest.raises(RAISED) as error:
       jax.block_until_ready(call(*operands, image=digest, **attributes))
     return str(error.value)
@@ -407,12 +399,11 @@ class TestRefusedWhenItRuns:
     arrays = [inputs[name] for name in image.inputs]
     short = [arrays[0][:1], *arrays[1:]]
     for operands, message in (
-        (arrays[:1], 'operands: expected 5, got 1'),
-        (arrays, 'results: expected 9, got 1'),
-        (short, 'topk_ids: expected 336 bytes, got 168'),
+      (arrays[:1], 'operands: expected 5, got 1'),
+      (arrays, 'results: expected 9, got 1'),
+      (short, 'topk_ids: expected 336 bytes, got 168'),
     ):
       assert message in self.refusal(image.digest, *operands)
-
 
   @pytest.mark.parametrize('deadline', [0, -1, 1e300, np.inf, np.nan])
   def test_deadline_that_no_clock_counts(self, deadline):
@@ -446,7 +437,7 @@ class TestApiVersion:
 CACHED = """
 import hashlib
 import jax, numpy as np
-from backend_ascend.frontends import jax_layer_test as test
+from hpmoe.backend_ascend.frontends import jax_layer_test as test
 
 hits = []
 jax.monitoring.register_event_listener(
@@ -460,16 +451,19 @@ print(sum(hits) > 0, hashlib.sha256(np.asarray(y)).hexdigest())
 def test_graph_of_the_compilation_cache_finds_its_image(tmp_path):
   # Given: a cached executable outlives the process whose image it names.
   caching = dict(
-      JAX_COMPILATION_CACHE_DIR=str(tmp_path),
-      JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
-      JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES='-1',
+    JAX_COMPILATION_CACHE_DIR=str(tmp_path),
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
+    JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES='-1',
   )
 
   def run():
     return subprocess.run(
-        [sys.executable, '-c', CACHED],
-        check=True, capture_output=True, text=True, env=os.environ | caching,
-    ).stdout.split()  # fmt: skip
+      [sys.executable, '-c', CACHED],
+      check=True,
+      capture_output=True,
+      text=True,
+      env=os.environ | caching,
+    ).stdout.split()
 
   # When.
   first, second = run(), run()

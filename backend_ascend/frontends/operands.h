@@ -8,13 +8,13 @@
 #include <functional>
 #include <vector>
 
-#include "backend_ascend/kernels/host/image_loader.h"
-#include "backend_ascend/kernels/host/runtime_tasks.h"
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
 
 namespace hpmoe {
 
 struct Operand {
-  const char* name;  // of reference/tensors.py
+  const char* name;  // of reference/contract/tensors.py
   int64_t bytes;
   int64_t float_bytes;  // of one element, 0 for integers
   std::function<void(void*, LaunchTensors*)> place;

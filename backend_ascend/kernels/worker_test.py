@@ -17,12 +17,21 @@ def test_loop_compiles_freestanding_and_keeps_its_promises(tmp_path):
   # type information, when the loop is compiled, then it runs as a device's.
   binary = tmp_path / 'worker_test'
   subprocess.run(
-      [
-          COMPILER, '-std=c++17', '-ffreestanding', '-nostdinc++',
-          '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Werror',
-          f'-I{ROOT}', str(ROOT / 'backend_ascend/kernels/worker_test.cc'),
-          '-o', str(binary),
-      ],
-      check=True,
-  )  # fmt: skip
+    [
+      COMPILER,
+      '-std=c++17',
+      '-ffreestanding',
+      '-nostdinc++',
+      '-fno-exceptions',
+      '-fno-rtti',
+      '-Wall',
+      '-Wextra',
+      '-Werror',
+      f'-I{ROOT}',
+      str(ROOT / 'backend_ascend/kernels/worker_test.cc'),
+      '-o',
+      str(binary),
+    ],
+    check=True,
+  )
   assert subprocess.run([str(binary)]).returncode == 0

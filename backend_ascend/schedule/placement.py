@@ -9,8 +9,8 @@ import dataclasses
 
 import numpy as np
 
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +47,9 @@ def round_robin(flow: flow_lib.Flow) -> Placement:
   starts = np.searchsorted(in_order, np.arange(in_order[-1] + 1))
   position = np.arange(len(tasks)) - starts[in_order]
   cores = np.where(
-      in_order % len(layout.Unit) == layout.Unit.AIC,
-      flow.options.num_aic,
-      flow.options.num_aiv,
+    in_order % len(layout.Unit) == layout.Unit.AIC,
+    flow.options.num_aic,
+    flow.options.num_aiv,
   )
   core = np.empty(len(tasks), np.int64)
   core[order] = position % cores
@@ -68,17 +68,17 @@ def place(flow: flow_lib.Flow, placement: Placement) -> flow_lib.Flow:
   tasks['core'] = placement.core
   per_rank = int(num_cores.sum())
   queue = (
-      tasks['rank'].astype(np.int64) * per_rank
-      + np.where(tasks['unit'] == layout.Unit.AIV, num_cores[0], 0)
-      + placement.core
+    tasks['rank'].astype(np.int64) * per_rank
+    + np.where(tasks['unit'] == layout.Unit.AIV, num_cores[0], 0)
+    + placement.core
   )
   order = placement.order[np.argsort(queue[placement.order], kind='stable')]
   counts = np.bincount(queue, minlength=flow.config.num_ranks * per_rank)
   return dataclasses.replace(
-      flow,
-      tasks=tasks,
-      queues=_queues(counts, flow.config.num_ranks, num_cores),
-      queue_tasks=order.astype(layout.QUEUE_TASK),
+    flow,
+    tasks=tasks,
+    queues=_queues(counts, flow.config.num_ranks, num_cores),
+    queue_tasks=order.astype(layout.QUEUE_TASK),
   )
 
 
@@ -104,8 +104,8 @@ def _check(placement: Placement, tasks, num_cores) -> None:
   if bad.size:
     task = bad[0]
     raise ValueError(
-        f'core: expected [0, {limit[task]}) for task {task}, '
-        f'got {placement.core[task]}'
+      f'core: expected [0, {limit[task]}) for task {task}, '
+      f'got {placement.core[task]}'
     )
   seen = np.bincount(placement.order, minlength=len(tasks))
   if len(seen) != len(tasks) or (seen != 1).any():

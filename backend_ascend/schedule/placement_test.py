@@ -5,20 +5,20 @@ import dataclasses
 import numpy as np
 import pytest
 
-from backend_ascend.schedule import placement
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from backend_ascend.taskflow import lower_forward
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.schedule import placement
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import lower_forward
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 
 @pytest.fixture(scope='module')
 def flow():
   return lower_forward.lower_forward(
-      config_lib.MoEConfig(2, 8, 4, 2, 8, 4),
-      precision.PrecisionPolicy(),
-      flow_lib.Options('row_block', 4, 4, num_aic=3, num_aiv=2),
+    config_lib.MoEConfig(2, 8, 4, 2, 8, 4),
+    precision.PrecisionPolicy(),
+    flow_lib.Options('row_block', 4, 4, num_aic=3, num_aiv=2),
   )
 
 
@@ -29,7 +29,7 @@ def test_round_robin_deals_evenly(flow):
   for rank in range(2):
     for unit in layout.Unit:
       loads = placed.queues['count'][
-          (placed.queues['rank'] == rank) & (placed.queues['unit'] == unit)
+        (placed.queues['rank'] == rank) & (placed.queues['unit'] == unit)
       ]
       assert loads.max() - loads.min() <= 1
       assert loads.sum() > 0
@@ -45,12 +45,12 @@ def test_more_cores_than_tasks_leaves_empty_queues(flow):
 
 
 @pytest.mark.parametrize(
-    'change, message',
-    [
-        (lambda p: (p.core + 3, p.order), 'core: expected'),
-        (lambda p: (p.core[1:], p.order), 'core: expected shape'),
-        (lambda p: (p.core, p.order * 0), 'order: expected a permutation'),
-    ],
+  'change, message',
+  [
+    (lambda p: (p.core + 3, p.order), 'core: expected'),
+    (lambda p: (p.core[1:], p.order), 'core: expected shape'),
+    (lambda p: (p.core, p.order * 0), 'order: expected a permutation'),
+  ],
 )
 def test_a_wrong_placement_is_refused(flow, change, message):
   core, order = change(placement.round_robin(flow))

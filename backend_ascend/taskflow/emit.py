@@ -9,11 +9,11 @@ import dataclasses
 
 import numpy as np
 
-from backend_ascend.taskflow import events
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.taskflow import events
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
 Kind = layout.Kind
@@ -72,9 +72,9 @@ class Shape:
 
 
 def shape(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    options: flow_lib.Options,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options,
 ) -> Shape:
   """Returns the sizes.
 
@@ -83,17 +83,17 @@ def shape(
   """
   if policy.storage == 'float64' or policy.accumulate != 'float32':
     raise ValueError(
-        'policy: expected float32 or bfloat16 storage with float32 '
-        f'accumulation, got {policy.storage}/{policy.accumulate}'
+      'policy: expected float32 or bfloat16 storage with float32 '
+      f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
   dims = config.dims()
   options = options.resolve(config)
   return Shape(
-      **{letter: dims[letter.upper()] for letter in 'rtelkdf'},
-      c=options.expert_capacity,
-      slice_rows=min(dims['T'], options.expert_capacity),
-      options=options,
-      before_down=policy.placement == 'before_down',
+    **{letter: dims[letter.upper()] for letter in 'rtelkdf'},
+    c=options.expert_capacity,
+    slice_rows=min(dims['T'], options.expert_capacity),
+    options=options,
+    before_down=policy.placement == 'before_down',
   )
 
 
@@ -160,20 +160,33 @@ def dispatch(s: Shape, kind: Kind, source, target) -> Batch:
   owner = rotated(g, s)
   rows = blocks(g['p'], put, s.slice_rows)
   table = tasks(
-      kind, n, rows, (0, s.d), rank=g['r'], expert=owner * s.l + g['l'],
-      peer=owner, row_block=g['p'],
-  )  # fmt: skip
+    kind,
+    n,
+    rows,
+    (0, s.d),
+    rank=g['r'],
+    expert=owner * s.l + g['l'],
+    peer=owner,
+    row_block=g['p'],
+  )
   read = region(n, source, View.ROWS, g['r'], 0, (0, s.t), (0, s.d))
   sent = region(
-      n, target, View.SENDER, owner, g['l'] * s.r + g['r'], rows, (0, s.d + 1)
+    n, target, View.SENDER, owner, g['l'] * s.r + g['r'], rows, (0, s.d + 1)
   )
   return Batch(table, stack(read), stack(sent), np.full(n, -1, np.int32))
 
 
 def gemm(
-    s: Shape, kind: Kind, source, weight, target, depth: int, width: int,
-    lag: int, transposed: bool = False,
-) -> Batch:  # fmt: skip
+  s: Shape,
+  kind: Kind,
+  source,
+  weight,
+  target,
+  depth: int,
+  width: int,
+  lag: int,
+  transposed: bool = False,
+) -> Batch:
   """Tiles of a grouped GEMM `[rows, depth] @ [depth, width]` per expert."""
   g = grid(r=s.r, l=s.l, b=s.row_blocks, c=count(width, s.options.col_block))
   n = g['r'].size
@@ -181,13 +194,19 @@ def gemm(
   cols = blocks(g['c'], s.options.col_block, width)
   at = (g['r'], g['l'])
   table = tasks(
-      kind, n, rows, cols, rank=g['r'], expert=g['r'] * s.l + g['l'],
-      row_block=g['b'], col_block=g['c'],
-  )  # fmt: skip
+    kind,
+    n,
+    rows,
+    cols,
+    rank=g['r'],
+    expert=g['r'] * s.l + g['l'],
+    row_block=g['b'],
+    col_block=g['c'],
+  )
   box = (cols, (0, depth)) if transposed else ((0, depth), cols)
   reads = stack(
-      region(n, source, View.ROWS, *at, rows, (0, depth)),
-      region(n, weight, View.ROWS, *at, *box),
+    region(n, source, View.ROWS, *at, rows, (0, depth)),
+    region(n, weight, View.ROWS, *at, *box),
   )
   writes = stack(region(n, target, View.ROWS, *at, rows, cols))
   return Batch(table, reads, writes, g['l'] + lag)
@@ -200,16 +219,21 @@ def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
   rows = blocks(g['b'], s.options.row_block, s.c)
   at = (g['r'], g['l'])
   table = tasks(
-      kind, n, rows, (0, width), rank=g['r'],
-      expert=g['r'] * s.l + g['l'], row_block=g['b'],
-  )  # fmt: skip
+    kind,
+    n,
+    rows,
+    (0, width),
+    rank=g['r'],
+    expert=g['r'] * s.l + g['l'],
+    row_block=g['b'],
+  )
   read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
   writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
   return Batch(table, stack(*read), writes, g['l'])
 
 
 def puts_home(
-    s: Shape, kind: Kind, reads, target, width: int, lag: int
+  s: Shape, kind: Kind, reads, target, width: int, lag: int
 ) -> Batch:
   """Puts of expert rows to the ranks of their tokens.
 
@@ -231,30 +255,36 @@ def puts_home(
   at = (g['r'], g['l'])
   expert = g['r'] * s.l + g['l']
   table = tasks(
-      kind, n, rows, (0, s.d), rank=g['r'], expert=expert, peer=peer,
-      row_block=g['p'],
-  )  # fmt: skip
+    kind,
+    n,
+    rows,
+    (0, s.d),
+    rank=g['r'],
+    expert=expert,
+    peer=peer,
+    row_block=g['p'],
+  )
   read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
   sent = region(n, target, View.SENDER, to, expert, rows, (0, width))
   return Batch(table, stack(*read), stack(sent), g['l'] + lag)
 
 
 def token_wise(
-    s: Shape, kind: Kind, reads, target, width: int, wave: int
+  s: Shape, kind: Kind, reads, target, width: int, wave: int
 ) -> Batch:
   """One tile per token block; `reads` lists (buffer, rows a token, columns)."""
   g = grid(r=s.r, b=count(s.t, s.options.token_block))
   n = g['r'].size
   begin, end = blocks(g['b'], s.options.token_block, s.t)
   table = tasks(
-      kind, n, (begin, end), (0, width), rank=g['r'], row_block=g['b']
+    kind, n, (begin, end), (0, width), rank=g['r'], row_block=g['b']
   )
   read = [
-      region(n, b, View.ROWS, g['r'], 0, (begin * per, end * per), cols)
-      for b, per, cols in reads
+    region(n, b, View.ROWS, g['r'], 0, (begin * per, end * per), cols)
+    for b, per, cols in reads
   ]
   writes = stack(
-      region(n, target, View.ROWS, g['r'], 0, (begin, end), (0, width))
+    region(n, target, View.ROWS, g['r'], 0, (begin, end), (0, width))
   )
   return Batch(table, stack(*read), writes, np.full(n, wave, np.int32))
 
@@ -273,16 +303,17 @@ def spaces(s: Shape, slices, rows, homes, tokens) -> np.ndarray:
   home_ranks = [layout.ANY_RANK] if s.by_row else ranks
   home_rows = s.c if s.by_row else s.slice_rows
   spec = [
-      *((b, View.SENDER, ranks, s.l * s.r, s.slice_rows, s.d + 1)
-        for b in slices),
-      *((b, View.ROWS, ranks, *extent) for b, *extent in rows),
-      *((b, View.SENDER, home_ranks, s.e, home_rows, w) for b, w in homes),
-      *((b, View.ROWS, ranks, 1, s.t, w) for b, w in tokens),
-  ]  # fmt: skip
+    *(
+      (b, View.SENDER, ranks, s.l * s.r, s.slice_rows, s.d + 1) for b in slices
+    ),
+    *((b, View.ROWS, ranks, *extent) for b, *extent in rows),
+    *((b, View.SENDER, home_ranks, s.e, home_rows, w) for b, w in homes),
+    *((b, View.ROWS, ranks, 1, s.t, w) for b, w in tokens),
+  ]
   table = [
-      (buffer, view, rank, groups, height, width, 0)
-      for buffer, view, of, groups, height, width in spec
-      for rank in of
+    (buffer, view, rank, groups, height, width, 0)
+    for buffer, view, of, groups, height, width in spec
+    for rank in of
   ]
   return np.array(table, layout.SPACE)
 
@@ -292,31 +323,28 @@ def partitions(s: Shape, slices, rows, homes) -> tuple[events.Partition, ...]:
   part = s.options.row_block if s.by_row else s.c
   slots = (s.options.token_block if s.by_row else s.t) * s.k
   return (
-      *(events.Partition(b, s.l, s.c, part, True, fold=s.r) for b in slices),
-      *(events.Partition(b, s.l, s.c, part) for b in rows),
-      *(
-          events.Partition(b, 1, s.t * s.k, slots, True, fold=s.e)
-          for b in homes
-      ),
+    *(events.Partition(b, s.l, s.c, part, True, fold=s.r) for b in slices),
+    *(events.Partition(b, s.l, s.c, part) for b in rows),
+    *(events.Partition(b, 1, s.t * s.k, slots, True, fold=s.e) for b in homes),
   )
 
 
 def flow(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    s: Shape,
-    direction: layout.Direction,
-    batches,
-    cuts,
-    extents,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  s: Shape,
+  direction: layout.Direction,
+  batches,
+  cuts,
+  extents,
 ) -> flow_lib.Flow:
   """Returns the unplaced flow of batches in dependency order."""
   return flow_lib.Flow(
-      config=config,
-      policy=policy,
-      options=s.options,
-      direction=direction,
-      wave=np.concatenate([b.wave for b in batches]),
-      spaces=extents,
-      **events.derive(batches, cuts, s.r, s.by_row),
+    config=config,
+    policy=policy,
+    options=s.options,
+    direction=direction,
+    wave=np.concatenate([b.wave for b in batches]),
+    spaces=extents,
+    **events.derive(batches, cuts, s.r, s.by_row),
   )

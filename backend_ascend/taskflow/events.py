@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import layout
 
 View = layout.View
 Mode = layout.Mode
@@ -43,22 +43,20 @@ class Partition:
 
 
 def _event_table(
-    partitions, num_ranks: int, count_rows: bool
+  partitions, num_ranks: int, count_rows: bool
 ) -> tuple[np.ndarray, dict[int, int]]:
   """Returns the events without task thresholds, and each buffer's first."""
   tables, first, begin = [], {}, 0
   for p in partitions:
     rank, group, part = np.indices(
-        (num_ranks, p.groups, p.parts), dtype=np.int32
+      (num_ranks, p.groups, p.parts), dtype=np.int32
     ).reshape(3, -1)
     table = np.zeros(rank.size, layout.EVENT)
     table['rank'], table['group'], table['part'] = rank, group, part
     table['buffer'], table['part_rows'] = p.buffer, p.part_rows
     if count_rows and p.sent:
       table['mode'] = Mode.COUNT_ROWS
-      table['threshold'] = np.minimum(
-          p.part_rows, p.rows - part * p.part_rows
-      )
+      table['threshold'] = np.minimum(p.part_rows, p.rows - part * p.part_rows)
     tables.append(table)
     first[int(p.buffer)] = begin
     begin += rank.size
@@ -88,7 +86,7 @@ def _spread(regions: np.ndarray, num_ranks: int):
   spread = regions[index]
   starts = np.r_[0, np.flatnonzero(np.diff(index)) + 1]
   lane = np.arange(len(index)) - np.repeat(
-      starts, np.diff(np.r_[starts, len(index)])
+    starts, np.diff(np.r_[starts, len(index)])
   )
   spread['rank'] = np.where(any_rank[index], lane, spread['rank'])
   return index, spread
@@ -161,8 +159,8 @@ def _check_count(name: str, count, dtype) -> None:
   limit = np.iinfo(dtype).max
   if count.size and count.max() > limit:
     raise ValueError(
-        f'row_block: expected at most {limit} {name}s of a task, got '
-        f'{count.max()}; larger row blocks make fewer'
+      f'row_block: expected at most {limit} {name}s of a task, got '
+      f'{count.max()}; larger row blocks make fewer'
     )
 
 
@@ -184,7 +182,7 @@ def derive(batches, partitions, num_ranks: int, count_rows: bool) -> dict:
     task = batch.tasks
     wait_owner, event = _waits(batch, partitions, first)
     signal_owner, signal = _signals(
-        batch, partitions, first, num_ranks, count_rows
+      batch, partitions, first, num_ranks, count_rows
     )
     for name, owner in (('wait', wait_owner), ('signal', signal_owner)):
       start, count = _slices(owner, n)
@@ -204,9 +202,9 @@ def derive(batches, partitions, num_ranks: int, count_rows: bool) -> dict:
   signal = np.concatenate(signals)
   counted = signal['amount'] != layout.PER_ROW
   total = np.bincount(
-      signal['event'][counted],
-      weights=signal['amount'][counted],
-      minlength=len(table),
+    signal['event'][counted],
+    weights=signal['amount'][counted],
+    minlength=len(table),
   ).astype(np.int32)
   by_task = table['mode'] == Mode.COUNT_TASKS
   table['threshold'] = np.where(by_task, total, table['threshold'])
@@ -214,9 +212,9 @@ def derive(batches, partitions, num_ranks: int, count_rows: bool) -> dict:
   wait = np.zeros(len(event), layout.WAIT)
   wait['event'], wait['threshold'] = event, table['threshold'][event]
   return dict(
-      tasks=np.concatenate(tasks),
-      waits=wait,
-      signals=signal,
-      regions=np.concatenate(regions),
-      events=table,
+    tasks=np.concatenate(tasks),
+    waits=wait,
+    signals=signal,
+    regions=np.concatenate(regions),
+    events=table,
   )

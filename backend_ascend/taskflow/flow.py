@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from backend_ascend.taskflow import layout
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 EVENT_GRAINS = ('expert', 'row_block')
 WEIGHT_GRAD_ORDERS = ('interleaved', 'last')
@@ -55,12 +55,12 @@ class Options:
 
   def __post_init__(self):
     for name, known in (
-        ('event_grain', EVENT_GRAINS),
-        ('weight_grad_order', WEIGHT_GRAD_ORDERS),
+      ('event_grain', EVENT_GRAINS),
+      ('weight_grad_order', WEIGHT_GRAD_ORDERS),
     ):
       if getattr(self, name) not in known:
         raise ValueError(
-            f'{name}: expected one of {known}, got {getattr(self, name)!r}'
+          f'{name}: expected one of {known}, got {getattr(self, name)!r}'
         )
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
@@ -68,12 +68,12 @@ class Options:
         continue
       if not isinstance(value, int) or value < 1:
         raise ValueError(
-            f'{field.name}: expected a positive integer, got {value!r}'
+          f'{field.name}: expected a positive integer, got {value!r}'
         )
     for name in ('num_aic', 'num_aiv'):
       if getattr(self, name) > 0xFFFF:
         raise ValueError(
-            f'{name}: expected at most 65535 cores, got {getattr(self, name)}'
+          f'{name}: expected at most 65535 cores, got {getattr(self, name)}'
         )
 
   def resolve(self, config: config_lib.MoEConfig) -> 'Options':
@@ -82,11 +82,11 @@ class Options:
     capacity = _round_up(self.expert_capacity or lossless, self.row_block)
     chain = _round_up(self.chain_rows or capacity, self.row_block)
     return dataclasses.replace(
-        self,
-        put_rows=self.put_rows or self.row_block,
-        token_block=self.token_block or self.row_block,
-        expert_capacity=capacity,
-        chain_rows=min(chain, capacity),
+      self,
+      put_rows=self.put_rows or self.row_block,
+      token_block=self.token_block or self.row_block,
+      expert_capacity=capacity,
+      chain_rows=min(chain, capacity),
     )
 
 
@@ -124,8 +124,8 @@ class Flow:
   spaces: np.ndarray
   wave: np.ndarray
   queues: np.ndarray = dataclasses.field(
-      default_factory=lambda: np.zeros(0, layout.QUEUE)
+    default_factory=lambda: np.zeros(0, layout.QUEUE)
   )
   queue_tasks: np.ndarray = dataclasses.field(
-      default_factory=lambda: np.zeros(0, layout.QUEUE_TASK)
+    default_factory=lambda: np.zeros(0, layout.QUEUE_TASK)
   )

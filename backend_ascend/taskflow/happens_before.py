@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ def grouped(pairs: np.ndarray, groups: int) -> list[np.ndarray]:
   """Returns the second of all pairs whose first is i, for i in [0, groups)."""
   pairs = pairs[np.argsort(pairs[:, 0], kind='stable')]
   return np.split(
-      pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(1, groups))
+    pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(1, groups))
   )
 
 
@@ -78,7 +78,7 @@ def _places(image: image_lib.Image):
 
 
 def clocks(
-    image: image_lib.Image, signalled: np.ndarray | None = None
+  image: image_lib.Image, signalled: np.ndarray | None = None
 ) -> Clocks:
   """Returns the clocks of a parsed image.
 
@@ -129,7 +129,7 @@ def clocks(
     done += 1
   if done < num_tasks:
     raise ValueError(
-        f'image: expected a flow that ends, got one whose {num_tasks - done} '
-        f'last of {num_tasks} tasks never start'
+      f'image: expected a flow that ends, got one whose {num_tasks - done} '
+      f'last of {num_tasks} tasks never start'
     )
   return Clocks(queue, position, before, known)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from backend_ascend.taskflow import happens_before
-from backend_ascend.taskflow import image as image_lib
-from backend_ascend.taskflow import lowering_testing as testing
+from hpmoe.backend_ascend.taskflow import happens_before
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import lowering_testing as testing
 
 
 def parsed(**kwargs) -> image_lib.Image:
@@ -86,9 +86,9 @@ def test_a_flow_that_cannot_end_is_refused():
     begin, end = queue['begin'], queue['begin'] + queue['count']
     tables['queue_tasks'][begin:end] = tables['queue_tasks'][begin:end][::-1]
   fields = {
-      name: getattr(image, name)
-      for name in image.__dataclass_fields__
-      if name != 'tables'
+    name: getattr(image, name)
+    for name in image.__dataclass_fields__
+    if name != 'tables'
   }
   with pytest.raises(ValueError, match='image: expected a flow that ends'):
     happens_before.clocks(image_lib.Image(**fields, tables=tables))

@@ -6,22 +6,26 @@ import zlib
 
 import numpy as np
 
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 _DTYPES = ('float32', 'bfloat16')
 _CRC_OFFSET = layout.HEADER.fields['crc32'][1]
 
 
-_CONFIG = (
-    'num_ranks', 'num_tokens', 'num_experts', 'top_k', 'd_model', 'd_ff'
-)  # fmt: skip
+_CONFIG = ('num_ranks', 'num_tokens', 'num_experts', 'top_k', 'd_model', 'd_ff')
 _OPTIONS = (
-    'expert_capacity', 'row_block', 'col_block', 'put_rows', 'token_block',
-    'num_aic', 'num_aiv', 'chain_rows',
-)  # fmt: skip
+  'expert_capacity',
+  'row_block',
+  'col_block',
+  'put_rows',
+  'token_block',
+  'num_aic',
+  'num_aiv',
+  'chain_rows',
+)
 
 
 def _align(offset: int) -> int:
@@ -62,8 +66,8 @@ def serialize(flow: flow_lib.Flow) -> bytearray:
   """
   if len(flow.queue_tasks) != len(flow.tasks):
     raise ValueError(
-        f'flow: expected a placed flow with {len(flow.tasks)} queued tasks, '
-        f'got {len(flow.queue_tasks)}'
+      f'flow: expected a placed flow with {len(flow.tasks)} queued tasks, '
+      f'got {len(flow.queue_tasks)}'
     )
   header = _header(flow)
   end = layout.HEADER.itemsize
@@ -116,25 +120,25 @@ def parse(blob) -> Image:
   """Reads the tables of an image that the native loader has accepted."""
   header = np.frombuffer(blob, layout.HEADER, 1)[0]
   tables = {
-      name: np.frombuffer(
-          blob, dtype, int(header[name]['count']), int(header[name]['offset'])
-      )
-      for name, dtype in layout.TABLES.items()
+    name: np.frombuffer(
+      blob, dtype, int(header[name]['count']), int(header[name]['offset'])
+    )
+    for name, dtype in layout.TABLES.items()
   }
   return Image(
-      header=header,
-      config=config_lib.MoEConfig(
-          **_sizes(header, _CONFIG),
-          capacity=int(header['num_rows']),
-      ),
-      policy=precision.PrecisionPolicy(
-          storage=_DTYPES[header['dtype']],
-          placement=precision.PLACEMENTS[header['placement']],
-          activation=precision.ACTIVATIONS[header['activation']],
-      ),
-      options=flow_lib.Options(
-          event_grain=flow_lib.EVENT_GRAINS[header['event_grain']],
-          **_sizes(header, _OPTIONS),
-      ),
-      tables=tables,
+    header=header,
+    config=config_lib.MoEConfig(
+      **_sizes(header, _CONFIG),
+      capacity=int(header['num_rows']),
+    ),
+    policy=precision.PrecisionPolicy(
+      storage=_DTYPES[header['dtype']],
+      placement=precision.PLACEMENTS[header['placement']],
+      activation=precision.ACTIVATIONS[header['activation']],
+    ),
+    options=flow_lib.Options(
+      event_grain=flow_lib.EVENT_GRAINS[header['event_grain']],
+      **_sizes(header, _OPTIONS),
+    ),
+    tables=tables,
   )

@@ -5,29 +5,29 @@ import zlib
 import numpy as np
 import pytest
 
-from backend_ascend import _native
-from backend_ascend import compiler
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import image as image_lib
-from backend_ascend.taskflow import layout
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 
 def small_image(compile_layer, grain: str, placement: str) -> bytearray:
   return compile_layer(
-      config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
-      precision.PrecisionPolicy(placement=placement),
-      flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2),
+    config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
+    precision.PrecisionPolicy(placement=placement),
+    flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2),
   ).image
 
 
 FORWARD, BACKWARD = compiler.compile_forward, compiler.compile_backward
 IMAGES = {
-    'expert': small_image(FORWARD, 'expert', 'combine'),
-    'row_block': small_image(FORWARD, 'row_block', 'combine'),
-    'backward_expert': small_image(BACKWARD, 'expert', 'combine'),
-    'backward': small_image(BACKWARD, 'row_block', 'before_down'),
+  'expert': small_image(FORWARD, 'expert', 'combine'),
+  'row_block': small_image(FORWARD, 'row_block', 'combine'),
+  'backward_expert': small_image(BACKWARD, 'expert', 'combine'),
+  'backward': small_image(BACKWARD, 'row_block', 'before_down'),
 }
 every_image = pytest.mark.parametrize('name', IMAGES)
 
@@ -51,10 +51,10 @@ def set_field(blob: bytearray, table: str, index: int, field: str, value):
   if table != 'header':
     place = header[table][0]
     rows = np.frombuffer(
-        blob,
-        layout.TABLES[table],
-        int(place['count']),
-        int(place['offset']),
+      blob,
+      layout.TABLES[table],
+      int(place['count']),
+      int(place['offset']),
     )
   if table == 'queue_tasks':
     rows[index] = value
@@ -136,68 +136,68 @@ def test_tables_cut_short_by_their_count_are_survived(name):
 
 
 @pytest.mark.parametrize(
-    'table, index, field, value, message',
-    [
-        ('header', 0, 'magic', 7, r'header\.magic: expected 31474d49'),
-        ('header', 0, 'version', 1, r'header\.version: expected 2, got 1'),
-        ('header', 0, 'header_bytes', 8, r'header_bytes: expected 240, got 8'),
-        ('header', 0, 'total_bytes', 9, r'total_bytes: expected \d+ .*got 9'),
-        ('header', 0, 'num_ranks', 0, r'num_ranks: expected 1\.\.\d+, got 0'),
-        ('header', 0, 'num_ranks', 3, r'num_experts: .* num_ranks=3, got 2'),
-        ('header', 0, 'top_k', 3, r'header\.top_k: expected 1\.\.2, got 3'),
-        ('header', 0, 'd_ff', -1, r'header\.d_ff: expected 1\.\.\d+, got -1'),
-        ('header', 0, 'row_block', 3, r'expert_capacity: .*row_block=3, got 4'),
-        ('header', 0, 'direction', 2, r'direction: expected 0\.\.1, got 2'),
-        ('header', 0, 'direction', 1, r'tasks\[0\]\.kind: expected 6\.\.14'),
-        ('header', 0, 'chain_rows', 0, r'chain_rows: expected 1\.\.4, got 0'),
-        ('header', 0, 'chain_rows', 5, r'chain_rows: expected 1\.\.4, got 5'),
-        ('header', 0, 'chain_rows', 3, r'chain_rows: .*row_block=2, got 3'),
-        ('header', 0, 'reserved0', 1, r'reserved0: expected 0\.\.0, got 1'),
-        ('header', 0, 'dtype', 2, r'header\.dtype: expected 0\.\.1, got 2'),
-        ('header', 0, 'tasks.offset', 257, r'tasks\.offset: .*64, got 257'),
-        ('header', 0, 'waits.offset', 2**63, r'waits\.offset: expected'),
-        ('header', 0, 'waits.offset', 256, r'waits\.offset: expected'),
-        ('header', 0, 'queue_tasks.count', 2**62, r'queue_tasks\.count:'),
-        ('tasks', 3, 'kind', 6, r'tasks\[3\]\.kind: expected 0\.\.5, got 6'),
-        ('tasks', 3, 'unit', 2, r'tasks\[3\]\.unit: expected 0\.\.1, got 2'),
-        ('tasks', 3, 'rank', 2, r'tasks\[3\]\.rank: expected 0\.\.1, got 2'),
-        ('tasks', 3, 'expert', 2, r'tasks\[3\]\.expert: expected 0\.\.1'),
-        ('tasks', 0, 'peer', 1, r'tasks\[0\]\.peer: expected 0, got 1'),
-        ('tasks', 0, 'row_end', 99, r'tasks\[0\]\.row_end: expected 0\.\.2'),
-        ('tasks', 5, 'wait_begin', 999, r'wait_begin: expected 0\.\.\d+, got'),
-        ('tasks', 5, 'signal_count', 999, r'signal_count: expected 0\.\.'),
-        ('tasks', 5, 'region_begin', 9999, r'region_begin: expected 0\.\.'),
-        ('tasks', 5, 'core', 1, r'tasks\[5\]\.core: expected 0, got 1'),
-        ('waits', 0, 'event', -1, r'waits\[0\]\.event: expected 0\.\.\d+'),
-        ('waits', 0, 'threshold', 0, r'waits\[0\]\.threshold: expected 1\.\.'),
-        ('signals', 0, 'event', 99, r'signals\[0\]\.event: expected 0\.\.'),
-        ('signals', 0, 'amount', 0, r'amount: expected 1\.\.\d+, got 0'),
-        ('signals', 0, 'span', 2**30, r'signals\[0\]\.span: expected'),
-        ('signals', 1, 'span', 17, r'span: expected 1\.\.1\d, got 17'),
-        ('signals', 0, 'rank', 2, r'signals\[0\]\.rank: expected 0\.\.1'),
-        ('tasks', 3, 'reserved', 1, r'tasks\[3\]\.reserved: expected 0'),
-        ('regions', 0, 'buffer', 19, r'\[0\]\.buffer: expected 0\.\.18, got'),
-        ('regions', 0, 'buffer', 9, 'forward layer touches, got dy'),
-        ('spaces', 0, 'buffer', 17, 'forward layer writes, got dx'),
-        ('events', 0, 'buffer', 2, 'forward layer writes, got w_down'),
-        ('spaces', 0, 'buffer', 0, 'forward layer writes, got x'),
-        ('regions', 0, 'view', 1, r'view: expected 0 for buffer x, got 1'),
-        ('regions', 0, 'rank', -1, r'regions\[0\]\.rank: expected 0\.\.1'),
-        ('regions', 0, 'group', 1, r'regions\[0\]\.group: expected 0, got 1'),
-        ('regions', 0, 'row_end', 3, r'row_end: expected 0\.\.2, got 3'),
-        ('regions', 0, 'col_begin', 3, r'col_begin: expected 0\.\.2, got 3'),
-        ('events', 0, 'mode', 2, r'events\[0\]\.mode: expected 0\.\.1, got 2'),
-        ('events', 0, 'part', 9, r'events\[0\]\.part: expected 0'),
-        ('events', 0, 'part_rows', 0, r'part_rows: expected 1\.\.\d+, got 0'),
-        ('spaces', 0, 'rows', 1, r'spaces\[0\]\.rows: expected 2, got 1'),
-        ('queues', 0, 'core', 1, r'queues\[0\]\.core: expected 0, got 1'),
-        ('queues', 0, 'count', 10**6, r'queues\[0\]\.count: expected 0\.\.'),
-        ('queues', 3, 'rank', 0, r'queues\[3\]: expected ascending'),
-        ('queue_tasks', 0, '', 10**6, r'queue_tasks\[0\]: expected 0\.\.'),
-    ],
+  'table, index, field, value, message',
+  [
+    ('header', 0, 'magic', 7, r'header\.magic: expected 31474d49'),
+    ('header', 0, 'version', 1, r'header\.version: expected 2, got 1'),
+    ('header', 0, 'header_bytes', 8, r'header_bytes: expected 240, got 8'),
+    ('header', 0, 'total_bytes', 9, r'total_bytes: expected \d+ .*got 9'),
+    ('header', 0, 'num_ranks', 0, r'num_ranks: expected 1\.\.\d+, got 0'),
+    ('header', 0, 'num_ranks', 3, r'num_experts: .* num_ranks=3, got 2'),
+    ('header', 0, 'top_k', 3, r'header\.top_k: expected 1\.\.2, got 3'),
+    ('header', 0, 'd_ff', -1, r'header\.d_ff: expected 1\.\.\d+, got -1'),
+    ('header', 0, 'row_block', 3, r'expert_capacity: .*row_block=3, got 4'),
+    ('header', 0, 'direction', 2, r'direction: expected 0\.\.1, got 2'),
+    ('header', 0, 'direction', 1, r'tasks\[0\]\.kind: expected 6\.\.14'),
+    ('header', 0, 'chain_rows', 0, r'chain_rows: expected 1\.\.4, got 0'),
+    ('header', 0, 'chain_rows', 5, r'chain_rows: expected 1\.\.4, got 5'),
+    ('header', 0, 'chain_rows', 3, r'chain_rows: .*row_block=2, got 3'),
+    ('header', 0, 'reserved0', 1, r'reserved0: expected 0\.\.0, got 1'),
+    ('header', 0, 'dtype', 2, r'header\.dtype: expected 0\.\.1, got 2'),
+    ('header', 0, 'tasks.offset', 257, r'tasks\.offset: .*64, got 257'),
+    ('header', 0, 'waits.offset', 2**63, r'waits\.offset: expected'),
+    ('header', 0, 'waits.offset', 256, r'waits\.offset: expected'),
+    ('header', 0, 'queue_tasks.count', 2**62, r'queue_tasks\.count:'),
+    ('tasks', 3, 'kind', 6, r'tasks\[3\]\.kind: expected 0\.\.5, got 6'),
+    ('tasks', 3, 'unit', 2, r'tasks\[3\]\.unit: expected 0\.\.1, got 2'),
+    ('tasks', 3, 'rank', 2, r'tasks\[3\]\.rank: expected 0\.\.1, got 2'),
+    ('tasks', 3, 'expert', 2, r'tasks\[3\]\.expert: expected 0\.\.1'),
+    ('tasks', 0, 'peer', 1, r'tasks\[0\]\.peer: expected 0, got 1'),
+    ('tasks', 0, 'row_end', 99, r'tasks\[0\]\.row_end: expected 0\.\.2'),
+    ('tasks', 5, 'wait_begin', 999, r'wait_begin: expected 0\.\.\d+, got'),
+    ('tasks', 5, 'signal_count', 999, r'signal_count: expected 0\.\.'),
+    ('tasks', 5, 'region_begin', 9999, r'region_begin: expected 0\.\.'),
+    ('tasks', 5, 'core', 1, r'tasks\[5\]\.core: expected 0, got 1'),
+    ('waits', 0, 'event', -1, r'waits\[0\]\.event: expected 0\.\.\d+'),
+    ('waits', 0, 'threshold', 0, r'waits\[0\]\.threshold: expected 1\.\.'),
+    ('signals', 0, 'event', 99, r'signals\[0\]\.event: expected 0\.\.'),
+    ('signals', 0, 'amount', 0, r'amount: expected 1\.\.\d+, got 0'),
+    ('signals', 0, 'span', 2**30, r'signals\[0\]\.span: expected'),
+    ('signals', 1, 'span', 17, r'span: expected 1\.\.1\d, got 17'),
+    ('signals', 0, 'rank', 2, r'signals\[0\]\.rank: expected 0\.\.1'),
+    ('tasks', 3, 'reserved', 1, r'tasks\[3\]\.reserved: expected 0'),
+    ('regions', 0, 'buffer', 19, r'\[0\]\.buffer: expected 0\.\.18, got'),
+    ('regions', 0, 'buffer', 9, 'forward layer touches, got dy'),
+    ('spaces', 0, 'buffer', 17, 'forward layer writes, got dx'),
+    ('events', 0, 'buffer', 2, 'forward layer writes, got w_down'),
+    ('spaces', 0, 'buffer', 0, 'forward layer writes, got x'),
+    ('regions', 0, 'view', 1, r'view: expected 0 for buffer x, got 1'),
+    ('regions', 0, 'rank', -1, r'regions\[0\]\.rank: expected 0\.\.1'),
+    ('regions', 0, 'group', 1, r'regions\[0\]\.group: expected 0, got 1'),
+    ('regions', 0, 'row_end', 3, r'row_end: expected 0\.\.2, got 3'),
+    ('regions', 0, 'col_begin', 3, r'col_begin: expected 0\.\.2, got 3'),
+    ('events', 0, 'mode', 2, r'events\[0\]\.mode: expected 0\.\.1, got 2'),
+    ('events', 0, 'part', 9, r'events\[0\]\.part: expected 0'),
+    ('events', 0, 'part_rows', 0, r'part_rows: expected 1\.\.\d+, got 0'),
+    ('spaces', 0, 'rows', 1, r'spaces\[0\]\.rows: expected 2, got 1'),
+    ('queues', 0, 'core', 1, r'queues\[0\]\.core: expected 0, got 1'),
+    ('queues', 0, 'count', 10**6, r'queues\[0\]\.count: expected 0\.\.'),
+    ('queues', 3, 'rank', 0, r'queues\[3\]: expected ascending'),
+    ('queue_tasks', 0, '', 10**6, r'queue_tasks\[0\]: expected 0\.\.'),
+  ],
 )
 def test_refusals_name_table_index_field_expected_and_got(
-    table, index, field, value, message
+  table, index, field, value, message
 ):
   blob = set_field(IMAGES['row_block'], table, index, field, value)
   with pytest.raises(ValueError, match=message):
@@ -210,37 +210,37 @@ def first_of(kind: layout.Kind) -> int:
 
 
 @pytest.mark.parametrize(
-    'kind, field, value, message',
-    [
-        # Forward tasks do not run in a backward image, nor what is no task.
-        ('DOWN_GRAD', 'kind', 3, r'\.kind: expected 6\.\.14, got 3'),
-        ('DOWN_GRAD', 'kind', 5, r'\.kind: expected 6\.\.14, got 5'),
-        ('DOWN_GRAD', 'kind', 15, r'\.kind: expected 6\.\.14, got 15'),
-        # R=2, T=2, E=2, K=1, D=2, F=1; C=4 in two links; weights before down.
-        ('DISPATCH_GRAD', 'peer', 1, r'\.peer: expected 0, got 1'),
-        ('DISPATCH_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
-        ('DISPATCH_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
-        ('DOWN_GRAD', 'expert', 1, r'\.expert: expected 0, got 1'),
-        ('DOWN_GRAD', 'peer', 0, r'\.peer: expected -1, got 0'),
-        ('DOWN_GRAD', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
-        ('DOWN_GRAD', 'col_end', 2, r'\.col_end: expected 0\.\.1, got 2'),
-        ('DOWN_WEIGHT_GRAD', 'expert', 1, r'\.expert: expected 0, got 1'),
-        ('DOWN_WEIGHT_GRAD', 'peer', -1, r'\.peer: expected 0\.\.1, got -1'),
-        ('DOWN_WEIGHT_GRAD', 'peer', 2, r'\.peer: expected 0\.\.1, got 2'),
-        ('DOWN_WEIGHT_GRAD', 'row_end', 2, r'\.row_end: expected 0\.\.1'),
-        ('DOWN_WEIGHT_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2'),
-        ('SWIGLU_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
-        ('GATE_UP_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2, got 3'),
-        ('GATE_UP_WEIGHT_GRAD', 'peer', 2, r'\.peer: expected 0\.\.1, got 2'),
-        ('GATE_UP_WEIGHT_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2'),
-        ('GATE_UP_WEIGHT_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2'),
-        ('RETURN_GRAD', 'peer', 0, r'\.peer: expected -1, got 0'),
-        ('RETURN_GRAD', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
-        ('RETURN_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
-        ('COMBINE_GRAD', 'expert', 0, r'\.expert: expected -1, got 0'),
-        ('COMBINE_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
-        ('TOPK_WEIGHT_GRAD', 'col_end', 2, r'\.col_end: expected 0\.\.1'),
-    ],
+  'kind, field, value, message',
+  [
+    # Forward tasks do not run in a backward image, nor what is no task.
+    ('DOWN_GRAD', 'kind', 3, r'\.kind: expected 6\.\.14, got 3'),
+    ('DOWN_GRAD', 'kind', 5, r'\.kind: expected 6\.\.14, got 5'),
+    ('DOWN_GRAD', 'kind', 15, r'\.kind: expected 6\.\.14, got 15'),
+    # R=2, T=2, E=2, K=1, D=2, F=1; C=4 in two links; weights before down.
+    ('DISPATCH_GRAD', 'peer', 1, r'\.peer: expected 0, got 1'),
+    ('DISPATCH_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
+    ('DISPATCH_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
+    ('DOWN_GRAD', 'expert', 1, r'\.expert: expected 0, got 1'),
+    ('DOWN_GRAD', 'peer', 0, r'\.peer: expected -1, got 0'),
+    ('DOWN_GRAD', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
+    ('DOWN_GRAD', 'col_end', 2, r'\.col_end: expected 0\.\.1, got 2'),
+    ('DOWN_WEIGHT_GRAD', 'expert', 1, r'\.expert: expected 0, got 1'),
+    ('DOWN_WEIGHT_GRAD', 'peer', -1, r'\.peer: expected 0\.\.1, got -1'),
+    ('DOWN_WEIGHT_GRAD', 'peer', 2, r'\.peer: expected 0\.\.1, got 2'),
+    ('DOWN_WEIGHT_GRAD', 'row_end', 2, r'\.row_end: expected 0\.\.1'),
+    ('DOWN_WEIGHT_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2'),
+    ('SWIGLU_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
+    ('GATE_UP_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2, got 3'),
+    ('GATE_UP_WEIGHT_GRAD', 'peer', 2, r'\.peer: expected 0\.\.1, got 2'),
+    ('GATE_UP_WEIGHT_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2'),
+    ('GATE_UP_WEIGHT_GRAD', 'col_end', 3, r'\.col_end: expected 0\.\.2'),
+    ('RETURN_GRAD', 'peer', 0, r'\.peer: expected -1, got 0'),
+    ('RETURN_GRAD', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
+    ('RETURN_GRAD', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
+    ('COMBINE_GRAD', 'expert', 0, r'\.expert: expected -1, got 0'),
+    ('COMBINE_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
+    ('TOPK_WEIGHT_GRAD', 'col_end', 2, r'\.col_end: expected 0\.\.1'),
+  ],
 )
 def test_backward_tiles_out_of_range_are_refused(kind, field, value, message):
   task = first_of(layout.Kind[kind])
@@ -250,22 +250,22 @@ def test_backward_tiles_out_of_range_are_refused(kind, field, value, message):
 
 
 @pytest.mark.parametrize(
-    'name, table, field, value, message',
-    [
-        ('backward', 'regions', 'buffer', 0, 'backward layer touches, got x$'),
-        ('backward', 'regions', 'buffer', 6, 'layer touches, got expert_out$'),
-        ('backward', 'regions', 'buffer', 8, 'backward layer touches, got y$'),
-        ('backward', 'events', 'buffer', 3, 'layer writes, got expert_in$'),
-        ('backward', 'spaces', 'buffer', 7, 'layer writes, got returned$'),
-        ('backward', 'regions', 'view', 1, 'expected 0 for buffer dy, got 1'),
-        ('backward', 'header', 'placement', 0, 'col_end: expected 0..2, got 3'),
-        ('backward_expert', 'header', 'placement', 1, r'cols: expected 3, got'),
-        ('backward', 'header', 'chain_rows', 4, r'peer: expected 0, got 1'),
-        ('backward', 'header', 'direction', 0, r'kind: expected 0\.\.5, got 6'),
-    ],
+  'name, table, field, value, message',
+  [
+    ('backward', 'regions', 'buffer', 0, 'backward layer touches, got x$'),
+    ('backward', 'regions', 'buffer', 6, 'layer touches, got expert_out$'),
+    ('backward', 'regions', 'buffer', 8, 'backward layer touches, got y$'),
+    ('backward', 'events', 'buffer', 3, 'layer writes, got expert_in$'),
+    ('backward', 'spaces', 'buffer', 7, 'layer writes, got returned$'),
+    ('backward', 'regions', 'view', 1, 'expected 0 for buffer dy, got 1'),
+    ('backward', 'header', 'placement', 0, 'col_end: expected 0..2, got 3'),
+    ('backward_expert', 'header', 'placement', 1, r'cols: expected 3, got'),
+    ('backward', 'header', 'chain_rows', 4, r'peer: expected 0, got 1'),
+    ('backward', 'header', 'direction', 0, r'kind: expected 0\.\.5, got 6'),
+  ],
 )
 def test_what_does_not_fit_the_direction_is_refused(
-    name, table, field, value, message
+  name, table, field, value, message
 ):
   blob = set_field(IMAGES[name], table, 0, field, value)
   with pytest.raises(ValueError, match=message):
@@ -285,10 +285,10 @@ def test_more_links_than_regions_can_address_are_refused():
   # then the groups of a weight gradient would not fit int32.
   blob = IMAGES['backward']
   for field, value in (
-      ('num_ranks', 1),
-      ('num_experts', 2**30),
-      ('row_block', 1),
-      ('chain_rows', 1),
+    ('num_ranks', 1),
+    ('num_experts', 2**30),
+    ('row_block', 1),
+    ('chain_rows', 1),
   ):
     blob = set_field(blob, 'header', 0, field, value)
   with pytest.raises(ValueError, match=r'links: expected 1\.\.2147483647, got'):
@@ -305,17 +305,20 @@ def huge(name: str, **sizes) -> bytearray:
   return image_lib.seal(blob)
 
 
-@pytest.mark.parametrize('name, tensor, sizes', [
+@pytest.mark.parametrize(
+  'name, tensor, sizes',
+  [
     ('expert', 'w_gate_up', dict(d_model=2**30, d_ff=2**30 - 1)),
     ('expert', 'expert_in', dict(d_model=2**31 - 2, num_rows=2**31 - 1)),
     ('backward', 'returned', dict(d_model=2**31 - 2, num_tokens=2**31 - 1)),
     ('backward', 'gate_up', dict(d_ff=2**30 - 1, num_rows=2**31 - 1)),
-])  # fmt: skip
+  ],
+)
 def test_tensors_whose_bytes_no_integer_counts_are_refused(name, tensor, sizes):
   # A product of sizes that wraps would let arrays of fewer bytes pass.
   message = refusal(huge(name, **sizes))
   assert message == (
-      f'header: expected at most {2**60} bytes of {tensor}, got more'
+    f'header: expected at most {2**60} bytes of {tensor}, got more'
   )
 
 

@@ -5,13 +5,13 @@ import zlib
 import numpy as np
 import pytest
 
-from backend_ascend import compiler
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import image as image_lib
-from backend_ascend.taskflow import layout
-from backend_ascend.taskflow import lower_forward
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import lower_forward
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 CONFIG = config_lib.MoEConfig(2, 5, 4, 2, 9, 5, capacity=16)
 POLICY = precision.PrecisionPolicy('bfloat16', placement='before_down')
@@ -30,7 +30,7 @@ def test_parse_returns_what_was_serialised(compiled):
   assert image.options == compiled.flow.options
   for name in layout.TABLES:
     np.testing.assert_array_equal(
-        image.tables[name], getattr(compiled.flow, name)
+      image.tables[name], getattr(compiled.flow, name)
     )
 
 

@@ -6,30 +6,30 @@ import re
 import numpy as np
 import pytest
 
-from backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import layout
 
 HEADER = (
-    pathlib.Path(__file__).resolve().parents[1] / 'kernels' / 'image.h'
+  pathlib.Path(__file__).resolve().parents[1] / 'kernels' / 'image.h'
 ).read_text()
 
 STRUCTS = {
-    'TaskDesc': layout.TASK,
-    'WaitDesc': layout.WAIT,
-    'SignalDesc': layout.SIGNAL,
-    'RegionDesc': layout.REGION,
-    'EventDesc': layout.EVENT,
-    'SpaceDesc': layout.SPACE,
-    'QueueDesc': layout.QUEUE,
-    'ImageHeader': layout.HEADER,
+  'TaskDesc': layout.TASK,
+  'WaitDesc': layout.WAIT,
+  'SignalDesc': layout.SIGNAL,
+  'RegionDesc': layout.REGION,
+  'EventDesc': layout.EVENT,
+  'SpaceDesc': layout.SPACE,
+  'QueueDesc': layout.QUEUE,
+  'ImageHeader': layout.HEADER,
 }
 
 _C_TYPES = {
-    'uint8_t': np.dtype('u1'),
-    'uint16_t': np.dtype('<u2'),
-    'int32_t': np.dtype('<i4'),
-    'uint32_t': np.dtype('<u4'),
-    'uint64_t': np.dtype('<u8'),
-    'TableRef': np.dtype([('offset', '<u8'), ('count', '<u8')]),
+  'uint8_t': np.dtype('u1'),
+  'uint16_t': np.dtype('<u2'),
+  'int32_t': np.dtype('<i4'),
+  'uint32_t': np.dtype('<u4'),
+  'uint64_t': np.dtype('<u8'),
+  'TableRef': np.dtype([('offset', '<u8'), ('count', '<u8')]),
 }
 
 
@@ -51,9 +51,7 @@ def test_numpy_struct_equals_cpp_struct(struct):
   dtype = STRUCTS[struct]
   fields = c_fields(struct)
   assert [(n, dtype.fields[n][0]) for n in dtype.names] == fields
-  size = int(
-      re.search(rf'sizeof\({struct}\) == (\d+)', HEADER).group(1)
-  )
+  size = int(re.search(rf'sizeof\({struct}\) == (\d+)', HEADER).group(1))
   assert dtype.itemsize == size
   for name in dtype.names:
     field, offset = dtype.fields[name][:2]
@@ -61,24 +59,24 @@ def test_numpy_struct_equals_cpp_struct(struct):
 
 
 @pytest.mark.parametrize(
-    'enum_class, prefix',
-    [
-        (layout.Kind, 'TaskKind'),
-        (layout.Unit, 'Unit'),
-        (layout.Buffer, 'BufferId'),
-        (layout.View, 'View'),
-        (layout.Direction, 'Direction'),
-        (layout.Grain, 'EventGrain'),
-        (layout.Mode, 'EventMode'),
-    ],
+  'enum_class, prefix',
+  [
+    (layout.Kind, 'TaskKind'),
+    (layout.Unit, 'Unit'),
+    (layout.Buffer, 'BufferId'),
+    (layout.View, 'View'),
+    (layout.Direction, 'Direction'),
+    (layout.Grain, 'EventGrain'),
+    (layout.Mode, 'EventMode'),
+  ],
 )
 def test_enums_have_the_values_of_the_header(enum_class, prefix):
   body = re.search(rf'enum {prefix} : \w+ {{(.*?)}};', HEADER, re.S).group(1)
   body = re.sub(r'//[^\n]*', '', body)
   values = [
-      int(v)
-      for n, v in re.findall(r'(\w+) = (\d+)', body)
-      if not n.startswith('kNum')
+    int(v)
+    for n, v in re.findall(r'(\w+) = (\d+)', body)
+    if not n.startswith('kNum')
   ]
   assert values == [int(member) for member in enum_class]
 

@@ -11,12 +11,12 @@ A weight gradient sums over the rows of its expert in row order.  With
 
 import numpy as np
 
-from backend_ascend.taskflow import emit
-from backend_ascend.taskflow import events
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.taskflow import emit
+from hpmoe.backend_ascend.taskflow import events
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
 Kind = layout.Kind
@@ -28,13 +28,19 @@ def _links(s: emit.Shape) -> int:
 
 
 def _weight_grad(
-    s: emit.Shape, kind: Kind, left, right, target, height: int, width: int,
-    lag: int,
-) -> emit.Batch:  # fmt: skip
+  s: emit.Shape,
+  kind: Kind,
+  left,
+  right,
+  target,
+  height: int,
+  width: int,
+  lag: int,
+) -> emit.Batch:
   """Chains of `left[rows].T @ right[rows]` tiles, one chain per tile."""
   links, col = _links(s), s.options.col_block
   g = emit.grid(
-      r=s.r, l=s.l, j=links, b=emit.count(height, col), c=emit.count(width, col)
+    r=s.r, l=s.l, j=links, b=emit.count(height, col), c=emit.count(width, col)
   )
   n = g['r'].size
   rows = emit.blocks(g['b'], col, height)
@@ -43,20 +49,25 @@ def _weight_grad(
   at = (g['r'], g['l'])
   link = g['l'] * links + g['j']
   table = emit.tasks(
-      kind, n, rows, cols, rank=g['r'], expert=g['r'] * s.l + g['l'],
-      peer=g['j'], row_block=g['b'], col_block=g['c'],
-  )  # fmt: skip
+    kind,
+    n,
+    rows,
+    cols,
+    rank=g['r'],
+    expert=g['r'] * s.l + g['l'],
+    peer=g['j'],
+    row_block=g['b'],
+    col_block=g['c'],
+  )
   reads = [
-      emit.region(n, left, View.ROWS, *at, summed, rows),
-      emit.region(n, right, View.ROWS, *at, summed, cols),
+    emit.region(n, left, View.ROWS, *at, summed, rows),
+    emit.region(n, right, View.ROWS, *at, summed, cols),
   ]
   if links > 1:
     # The first link reads nothing of the chain: an empty box.
     before = np.where(g['j'] > 0, link - 1, link)
     box = (rows[0], np.where(g['j'] > 0, rows[1], rows[0]))
-    reads.append(
-        emit.region(n, target, View.ROWS, g['r'], before, box, cols)
-    )
+    reads.append(emit.region(n, target, View.ROWS, g['r'], before, box, cols))
   write = emit.region(n, target, View.ROWS, g['r'], link, rows, cols)
   last = s.options.weight_grad_order == 'last'
   wave = np.where(last, s.l + 2, g['l'] + lag) + np.zeros(n, np.int32)
@@ -66,13 +77,13 @@ def _weight_grad(
 def _batches(s: emit.Shape) -> list[emit.Batch]:
   header = (Buffer.D_EXPERT_OUT, (s.d, s.d + 1))
   swiglu_reads = [
-      (Buffer.D_ACTIVATION, (0, s.f)),
-      (Buffer.GATE_UP, (0, 2 * s.f)),
+    (Buffer.D_ACTIVATION, (0, s.f)),
+    (Buffer.GATE_UP, (0, 2 * s.f)),
   ]
   home_reads = [(Buffer.D_EXPERT_IN, (0, s.d)), header]
   weight_reads = [
-      (Buffer.DY, 1, (0, s.d)),
-      (Buffer.RETURNED, s.k, (0, s.d)),
+    (Buffer.DY, 1, (0, s.d)),
+    (Buffer.RETURNED, s.k, (0, s.d)),
   ]
   if s.before_down:
     swiglu_reads.append(header)
@@ -80,47 +91,88 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     weight_reads = [(Buffer.D_RETURNED, s.k, (s.d, s.d + 1))]
   end = s.l + 3
   return [
-      emit.dispatch(s, Kind.DISPATCH_GRAD, Buffer.DY, Buffer.D_EXPERT_OUT),
-      emit.gemm(
-          s, Kind.DOWN_GRAD, Buffer.D_EXPERT_OUT, Buffer.W_DOWN,
-          Buffer.D_ACTIVATION, s.d, s.f, lag=0, transposed=True,
-      ),
-      # Next to the input gradient of the same expert, whose rows it reads too.
-      _weight_grad(
-          s, Kind.DOWN_WEIGHT_GRAD, Buffer.ACTIVATION, Buffer.D_EXPERT_OUT,
-          Buffer.D_W_DOWN, s.f, s.d, lag=0,
-      ),
-      emit.row_wise(
-          s, Kind.SWIGLU_GRAD, swiglu_reads, Buffer.D_GATE_UP,
-          2 * s.f + s.before_down,
-      ),
-      emit.gemm(
-          s, Kind.GATE_UP_GRAD, Buffer.D_GATE_UP, Buffer.W_GATE_UP,
-          Buffer.D_EXPERT_IN, 2 * s.f, s.d, lag=1, transposed=True,
-      ),
-      _weight_grad(
-          s, Kind.GATE_UP_WEIGHT_GRAD, Buffer.EXPERT_IN, Buffer.D_GATE_UP,
-          Buffer.D_W_GATE_UP, s.d, 2 * s.f, lag=1,
-      ),
-      emit.puts_home(
-          s, Kind.RETURN_GRAD, home_reads, Buffer.D_RETURNED,
-          s.d + s.before_down, lag=1,
-      ),
-      emit.token_wise(
-          s, Kind.COMBINE_GRAD, [(Buffer.D_RETURNED, s.k, (0, s.d))],
-          Buffer.DX, s.d, wave=end,
-      ),
-      emit.token_wise(
-          s, Kind.TOPK_WEIGHT_GRAD, weight_reads, Buffer.D_TOPK_WEIGHTS, s.k,
-          wave=end,
-      ),
-  ]  # fmt: skip
+    emit.dispatch(s, Kind.DISPATCH_GRAD, Buffer.DY, Buffer.D_EXPERT_OUT),
+    emit.gemm(
+      s,
+      Kind.DOWN_GRAD,
+      Buffer.D_EXPERT_OUT,
+      Buffer.W_DOWN,
+      Buffer.D_ACTIVATION,
+      s.d,
+      s.f,
+      lag=0,
+      transposed=True,
+    ),
+    # Next to the input gradient of the same expert, whose rows it reads too.
+    _weight_grad(
+      s,
+      Kind.DOWN_WEIGHT_GRAD,
+      Buffer.ACTIVATION,
+      Buffer.D_EXPERT_OUT,
+      Buffer.D_W_DOWN,
+      s.f,
+      s.d,
+      lag=0,
+    ),
+    emit.row_wise(
+      s,
+      Kind.SWIGLU_GRAD,
+      swiglu_reads,
+      Buffer.D_GATE_UP,
+      2 * s.f + s.before_down,
+    ),
+    emit.gemm(
+      s,
+      Kind.GATE_UP_GRAD,
+      Buffer.D_GATE_UP,
+      Buffer.W_GATE_UP,
+      Buffer.D_EXPERT_IN,
+      2 * s.f,
+      s.d,
+      lag=1,
+      transposed=True,
+    ),
+    _weight_grad(
+      s,
+      Kind.GATE_UP_WEIGHT_GRAD,
+      Buffer.EXPERT_IN,
+      Buffer.D_GATE_UP,
+      Buffer.D_W_GATE_UP,
+      s.d,
+      2 * s.f,
+      lag=1,
+    ),
+    emit.puts_home(
+      s,
+      Kind.RETURN_GRAD,
+      home_reads,
+      Buffer.D_RETURNED,
+      s.d + s.before_down,
+      lag=1,
+    ),
+    emit.token_wise(
+      s,
+      Kind.COMBINE_GRAD,
+      [(Buffer.D_RETURNED, s.k, (0, s.d))],
+      Buffer.DX,
+      s.d,
+      wave=end,
+    ),
+    emit.token_wise(
+      s,
+      Kind.TOPK_WEIGHT_GRAD,
+      weight_reads,
+      Buffer.D_TOPK_WEIGHTS,
+      s.k,
+      wave=end,
+    ),
+  ]
 
 
 def lower_backward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    options: flow_lib.Options,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options,
 ) -> flow_lib.Flow:
   """Returns the unplaced flow of the backward layer.
 
@@ -136,24 +188,32 @@ def lower_backward(
   links = s.l * _links(s)
   slices, homes = [Buffer.D_EXPERT_OUT], [Buffer.D_RETURNED]
   rows = [
-      (Buffer.D_ACTIVATION, s.l, s.c, s.f),
-      (Buffer.D_GATE_UP, s.l, s.c, 2 * s.f + s.before_down),
-      (Buffer.D_EXPERT_IN, s.l, s.c, s.d),
+    (Buffer.D_ACTIVATION, s.l, s.c, s.f),
+    (Buffer.D_GATE_UP, s.l, s.c, 2 * s.f + s.before_down),
+    (Buffer.D_EXPERT_IN, s.l, s.c, s.d),
   ]
   grads = [
-      (Buffer.D_W_DOWN, links, s.f, s.d),
-      (Buffer.D_W_GATE_UP, links, s.d, 2 * s.f),
+    (Buffer.D_W_DOWN, links, s.f, s.d),
+    (Buffer.D_W_GATE_UP, links, s.d, 2 * s.f),
   ]
   cuts = emit.partitions(s, slices, [b for b, *_ in rows], homes)
   if _links(s) > 1:
     cuts += tuple(
-        events.Partition(b, groups, height, s.options.col_block)
-        for b, groups, height, _ in grads
+      events.Partition(b, groups, height, s.options.col_block)
+      for b, groups, height, _ in grads
     )
   return emit.flow(
-      config, policy, s, layout.Direction.BACKWARD, _batches(s), cuts,
-      emit.spaces(
-          s, slices, rows + grads, [(b, s.d + s.before_down) for b in homes],
-          [(Buffer.DX, s.d), (Buffer.D_TOPK_WEIGHTS, s.k)],
-      ),
-  )  # fmt: skip
+    config,
+    policy,
+    s,
+    layout.Direction.BACKWARD,
+    _batches(s),
+    cuts,
+    emit.spaces(
+      s,
+      slices,
+      rows + grads,
+      [(b, s.d + s.before_down) for b in homes],
+      [(Buffer.DX, s.d), (Buffer.D_TOPK_WEIGHTS, s.k)],
+    ),
+  )

@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import pytest
 
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from backend_ascend.taskflow import lower_backward
-from backend_ascend.taskflow import lowering_testing as testing
-from reference import precision
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import lower_backward
+from hpmoe.backend_ascend.taskflow import lowering_testing as testing
+from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
 ORDERS = flow_lib.WEIGHT_GRAD_ORDERS
@@ -27,7 +27,7 @@ every_chain = pytest.mark.parametrize('chain_rows', [None, 8])
 @every_grain
 @every_shape
 def test_every_reader_waits_for_every_writer_it_overlaps(
-    shape, grain, placement, chain_rows
+  shape, grain, placement, chain_rows
 ):
   flow = lower(shape, grain, placement, chain_rows=chain_rows)
   pairs = testing.check_every_reader_waits_for_every_writer_it_overlaps(flow)
@@ -40,7 +40,7 @@ def test_every_reader_waits_for_every_writer_it_overlaps(
 @every_shape
 def test_thresholds_are_the_sum_of_signals(shape, grain, placement, chain_rows):
   testing.check_thresholds_are_the_sum_of_signals(
-      lower(shape, grain, placement, chain_rows=chain_rows)
+    lower(shape, grain, placement, chain_rows=chain_rows)
   )
 
 
@@ -50,7 +50,7 @@ def test_thresholds_are_the_sum_of_signals(shape, grain, placement, chain_rows):
 @every_shape
 def test_written_regions_tile_their_spaces(shape, grain, placement, chain_rows):
   testing.check_written_regions_tile_their_spaces(
-      lower(shape, grain, placement, chain_rows=chain_rows)
+    lower(shape, grain, placement, chain_rows=chain_rows)
   )
 
 
@@ -58,15 +58,15 @@ def test_written_regions_tile_their_spaces(shape, grain, placement, chain_rows):
 @every_chain
 @every_grain
 def test_queues_hold_every_task_once_in_producer_first_order(
-    grain, chain_rows, order
+  grain, chain_rows, order
 ):
   testing.check_queues_hold_every_task_once_in_producer_first_order(
-      lower(
-          'rank_per_expert',
-          grain,
-          chain_rows=chain_rows,
-          weight_grad_order=order,
-      )
+    lower(
+      'rank_per_expert',
+      grain,
+      chain_rows=chain_rows,
+      weight_grad_order=order,
+    )
   )
 
 
@@ -79,15 +79,22 @@ def test_task_counts_follow_from_the_shape(grain, chain_rows, links):
   counts = np.bincount(flow.tasks['kind'])[Kind.DISPATCH_GRAD :]
   returns = 2 * 2 * (3 if grain == 'row_block' else 2 * 3)
   assert list(counts) == [
-      2 * 4 * 3, 12 * 2, 4 * links * 6, 12, 12 * 3, 4 * links * 12, returns,
-      2 * 2, 2 * 2,
-  ]  # fmt: skip
+    2 * 4 * 3,
+    12 * 2,
+    4 * links * 6,
+    12,
+    12 * 3,
+    4 * links * 12,
+    returns,
+    2 * 2,
+    2 * 2,
+  ]
 
 
 @pytest.mark.parametrize('chain_rows', [4, 8])
 @pytest.mark.parametrize('kind', WEIGHT_GRADS)
 def test_a_chain_sums_every_row_of_its_expert_once_and_in_order(
-    kind, chain_rows
+  kind, chain_rows
 ):
   # Given the tiles of one kind, when the rows that each chain reads are put
   # end to end, link by link, then they are 0, 1, ..., C - 1, and each link but
@@ -107,8 +114,8 @@ def test_a_chain_sums_every_row_of_its_expert_once_and_in_order(
       for read in (left, right):
         assert read['row_end'] - read['row_begin'] <= chain_rows
       assert (left['row_begin'], left['row_end']) == (
-          right['row_begin'],
-          right['row_end'],
+        right['row_begin'],
+        right['row_end'],
       )
       rows += range(left['row_begin'], left['row_end'])
       if written is None:
@@ -135,7 +142,7 @@ def test_weight_gradients_stand_next_to_the_input_gradient_or_last(grain):
 
 
 @pytest.mark.parametrize(
-    'field, value', [('weight_grad_order', 'first'), ('chain_rows', 0)]
+  'field, value', [('weight_grad_order', 'first'), ('chain_rows', 0)]
 )
 def test_options_out_of_range_are_named(field, value):
   with pytest.raises(ValueError, match=f'{field}: expected'):
@@ -145,7 +152,7 @@ def test_options_out_of_range_are_named(field, value):
 def test_a_policy_that_the_backend_does_not_compute_is_refused():
   with pytest.raises(ValueError, match='policy: expected float32 or bfloat16'):
     lower_backward.lower_backward(
-        testing.SHAPES['ragged'],
-        precision.PrecisionPolicy().golden(),
-        flow_lib.Options(),
+      testing.SHAPES['ragged'],
+      precision.PrecisionPolicy().golden(),
+      flow_lib.Options(),
     )

@@ -6,11 +6,11 @@ runs outside the published kernel, is a task here.  Nothing in this file says
 who waits for whom: `events.py` derives that from the regions.
 """
 
-from backend_ascend.taskflow import emit
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend.taskflow import emit
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
 Kind = layout.Kind
@@ -22,33 +22,53 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
   if s.before_down:
     swiglu_reads.append(header)
   return [
-      emit.dispatch(s, Kind.DISPATCH, Buffer.X, Buffer.EXPERT_IN),
-      emit.gemm(
-          s, Kind.GATE_UP, Buffer.EXPERT_IN, Buffer.W_GATE_UP, Buffer.GATE_UP,
-          s.d, 2 * s.f, lag=0,
-      ),
-      emit.row_wise(s, Kind.SWIGLU, swiglu_reads, Buffer.ACTIVATION, s.f),
-      # One wave later than its expert's gate/up GEMM: while the vector cores
-      # run SwiGLU of expert l, the cube cores have expert l + 1 to do.
-      emit.gemm(
-          s, Kind.DOWN, Buffer.ACTIVATION, Buffer.W_DOWN, Buffer.EXPERT_OUT,
-          s.f, s.d, lag=1,
-      ),
-      emit.puts_home(
-          s, Kind.RETURN, [(Buffer.EXPERT_OUT, (0, s.d)), header],
-          Buffer.RETURNED, s.d, lag=1,
-      ),
-      emit.token_wise(
-          s, Kind.COMBINE, [(Buffer.RETURNED, s.k, (0, s.d))], Buffer.Y, s.d,
-          wave=s.l + 1,
-      ),
-  ]  # fmt: skip
+    emit.dispatch(s, Kind.DISPATCH, Buffer.X, Buffer.EXPERT_IN),
+    emit.gemm(
+      s,
+      Kind.GATE_UP,
+      Buffer.EXPERT_IN,
+      Buffer.W_GATE_UP,
+      Buffer.GATE_UP,
+      s.d,
+      2 * s.f,
+      lag=0,
+    ),
+    emit.row_wise(s, Kind.SWIGLU, swiglu_reads, Buffer.ACTIVATION, s.f),
+    # One wave later than its expert's gate/up GEMM: while the vector cores
+    # run SwiGLU of expert l, the cube cores have expert l + 1 to do.
+    emit.gemm(
+      s,
+      Kind.DOWN,
+      Buffer.ACTIVATION,
+      Buffer.W_DOWN,
+      Buffer.EXPERT_OUT,
+      s.f,
+      s.d,
+      lag=1,
+    ),
+    emit.puts_home(
+      s,
+      Kind.RETURN,
+      [(Buffer.EXPERT_OUT, (0, s.d)), header],
+      Buffer.RETURNED,
+      s.d,
+      lag=1,
+    ),
+    emit.token_wise(
+      s,
+      Kind.COMBINE,
+      [(Buffer.RETURNED, s.k, (0, s.d))],
+      Buffer.Y,
+      s.d,
+      wave=s.l + 1,
+    ),
+  ]
 
 
 def lower_forward(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    options: flow_lib.Options,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options,
 ) -> flow_lib.Flow:
   """Returns the unplaced flow of the forward layer.
 
@@ -63,14 +83,16 @@ def lower_forward(
   s = emit.shape(config, policy, options)
   slices, homes = [Buffer.EXPERT_IN], [Buffer.RETURNED]
   rows = [
-      (Buffer.GATE_UP, s.l, s.c, 2 * s.f),
-      (Buffer.ACTIVATION, s.l, s.c, s.f),
-      (Buffer.EXPERT_OUT, s.l, s.c, s.d),
+    (Buffer.GATE_UP, s.l, s.c, 2 * s.f),
+    (Buffer.ACTIVATION, s.l, s.c, s.f),
+    (Buffer.EXPERT_OUT, s.l, s.c, s.d),
   ]
   return emit.flow(
-      config, policy, s, layout.Direction.FORWARD, _batches(s),
-      emit.partitions(s, slices, [b for b, *_ in rows], homes),
-      emit.spaces(
-          s, slices, rows, [(b, s.d) for b in homes], [(Buffer.Y, s.d)]
-      ),
-  )  # fmt: skip
+    config,
+    policy,
+    s,
+    layout.Direction.FORWARD,
+    _batches(s),
+    emit.partitions(s, slices, [b for b, *_ in rows], homes),
+    emit.spaces(s, slices, rows, [(b, s.d) for b in homes], [(Buffer.Y, s.d)]),
+  )

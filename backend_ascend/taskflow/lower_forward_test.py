@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from backend_ascend.taskflow import lower_forward
-from backend_ascend.taskflow import lowering_testing as testing
-from reference import precision
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import lower_forward
+from hpmoe.backend_ascend.taskflow import lowering_testing as testing
+from hpmoe.reference.contract import precision
 
 lower = testing.lower
 every_grain = pytest.mark.parametrize('grain', testing.GRAINS)
@@ -18,7 +18,7 @@ every_shape = pytest.mark.parametrize('shape', testing.SHAPES)
 @every_grain
 @every_shape
 def test_every_reader_waits_for_every_writer_it_overlaps(
-    shape, grain, placement
+  shape, grain, placement
 ):
   flow = lower(shape, grain, placement)
   pairs = testing.check_every_reader_waits_for_every_writer_it_overlaps(flow)
@@ -58,27 +58,26 @@ def test_task_counts_follow_from_the_shape(grain):
 @every_grain
 def test_queues_hold_every_task_once_in_producer_first_order(grain):
   testing.check_queues_hold_every_task_once_in_producer_first_order(
-      lower('rank_per_expert', grain)
+    lower('rank_per_expert', grain)
   )
 
 
 def test_dispatch_destinations_rotate_with_the_rank():
   flow = lower('rank_per_expert', 'row_block')
   first = [
-      int(flow.tasks['peer'][flow.tasks['rank'] == rank][0])
-      for rank in range(4)
+    int(flow.tasks['peer'][flow.tasks['rank'] == rank][0]) for rank in range(4)
   ]
   assert first == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
-    'field, value',
-    [
-        ('event_grain', 'tile'),
-        ('row_block', 0),
-        ('col_block', -1),
-        ('num_aic', 70000),
-    ],
+  'field, value',
+  [
+    ('event_grain', 'tile'),
+    ('row_block', 0),
+    ('col_block', -1),
+    ('num_aic', 70000),
+  ],
 )
 def test_options_out_of_range_are_named(field, value):
   with pytest.raises(ValueError, match=f'{field}: expected'):
@@ -88,9 +87,9 @@ def test_options_out_of_range_are_named(field, value):
 def test_a_policy_that_the_backend_does_not_compute_is_refused():
   with pytest.raises(ValueError, match='policy: expected float32 or bfloat16'):
     lower_forward.lower_forward(
-        testing.SHAPES['ragged'],
-        precision.PrecisionPolicy().golden(),
-        flow_lib.Options(),
+      testing.SHAPES['ragged'],
+      precision.PrecisionPolicy().golden(),
+      flow_lib.Options(),
     )
 
 

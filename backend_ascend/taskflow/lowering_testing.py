@@ -2,40 +2,40 @@
 
 import numpy as np
 
-from backend_ascend import compiler
-from backend_ascend.taskflow import flow as flow_lib
-from backend_ascend.taskflow import layout
-from reference import config as config_lib
-from reference import precision
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 SHAPES = {
-    'one_rank': config_lib.MoEConfig(1, 8, 2, 1, 8, 4),
-    'ragged': config_lib.MoEConfig(2, 5, 4, 2, 9, 5),
-    'k_is_e': config_lib.MoEConfig(2, 4, 4, 4, 8, 4),
-    'rank_per_expert': config_lib.MoEConfig(4, 6, 4, 2, 8, 6),
+  'one_rank': config_lib.MoEConfig(1, 8, 2, 1, 8, 4),
+  'ragged': config_lib.MoEConfig(2, 5, 4, 2, 9, 5),
+  'k_is_e': config_lib.MoEConfig(2, 4, 4, 4, 8, 4),
+  'rank_per_expert': config_lib.MoEConfig(4, 6, 4, 2, 8, 6),
 }
 GRAINS = flow_lib.EVENT_GRAINS
 PLACEMENTS = precision.PLACEMENTS
 SLICES = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
 COMPILE = {
-    'forward': compiler.compile_forward,
-    'backward': compiler.compile_backward,
+  'forward': compiler.compile_forward,
+  'backward': compiler.compile_backward,
 }
 
 
 def lower(
-    shape: str = 'ragged',
-    grain: str = 'row_block',
-    placement: str = 'combine',
-    direction: str = 'forward',
-    **options,
+  shape: str = 'ragged',
+  grain: str = 'row_block',
+  placement: str = 'combine',
+  direction: str = 'forward',
+  **options,
 ) -> flow_lib.Flow:
   """Returns a placed flow of small, awkward tiles."""
   options = dict(row_block=4, col_block=3, num_aic=2, num_aiv=3) | options
   return COMPILE[direction](
-      SHAPES[shape],
-      precision.PrecisionPolicy(placement=placement),
-      flow_lib.Options(event_grain=grain, **options),
+    SHAPES[shape],
+    precision.PrecisionPolicy(placement=placement),
+    flow_lib.Options(event_grain=grain, **options),
   ).flow
 
 
@@ -55,9 +55,9 @@ def landing_groups(flow, region):
   if region['buffer'] in SLICES:
     return {(int(region['rank']), int(region['group']) // dims['R'])}
   ranks = (
-      range(dims['R'])
-      if region['rank'] == layout.ANY_RANK
-      else [int(region['rank'])]
+    range(dims['R'])
+    if region['rank'] == layout.ANY_RANK
+    else [int(region['rank'])]
   )
   return {(rank, 0) for rank in ranks}
 
@@ -69,15 +69,15 @@ def may_overlap(flow, write, read) -> bool:
   if (int(read['rank']), int(read['group'])) not in landing_groups(flow, write):
     return False
   columns = (
-      write['col_begin'] < read['col_end']
-      and read['col_begin'] < write['col_end']
+    write['col_begin'] < read['col_end']
+    and read['col_begin'] < write['col_end']
   )
   if write['view'] == layout.View.SENDER:
     return columns and read['row_begin'] < read['row_end']
   return (
-      columns
-      and write['row_begin'] < read['row_end']
-      and read['row_begin'] < write['row_end']
+    columns
+    and write['row_begin'] < read['row_end']
+    and read['row_begin'] < write['row_end']
   )
 
 
@@ -86,13 +86,13 @@ def _events(flow, task, table: str) -> set[int]:
   name = table[:-1]
   begin = int(flow.tasks[task][name + '_begin'])
   entries = getattr(flow, table)[
-      begin : begin + int(flow.tasks[task][name + '_count'])
+    begin : begin + int(flow.tasks[task][name + '_count'])
   ]
   spans = entries['span'] if table == 'signals' else np.ones(len(entries), int)
   return {
-      event
-      for entry, span in zip(entries, spans)
-      for event in range(entry['event'], entry['event'] + span)
+    event
+    for entry, span in zip(entries, spans)
+    for event in range(entry['event'], entry['event'] + span)
   }
 
 
@@ -133,12 +133,12 @@ def check_thresholds_are_the_sum_of_signals(flow) -> None:
     total[signal['event']] += signal['amount']
   by_task = flow.events['mode'] == layout.Mode.COUNT_TASKS
   np.testing.assert_array_equal(
-      flow.events['threshold'][by_task], total[by_task]
+    flow.events['threshold'][by_task], total[by_task]
   )
   assert (total[~by_task] == 0).all()
   assert by_task.all() == (flow.options.event_grain == 'expert')
   np.testing.assert_array_equal(
-      flow.waits['threshold'], flow.events['threshold'][flow.waits['event']]
+    flow.waits['threshold'], flow.events['threshold'][flow.waits['event']]
   )
 
 
@@ -156,10 +156,10 @@ def check_queues_hold_every_task_once_in_producer_first_order(flow) -> None:
 def check_written_regions_tile_their_spaces(flow) -> None:
   """Paints every write into an array: each element once."""
   canvas = {
-      (int(s['buffer']), int(s['rank'])): np.zeros(
-          (s['groups'], s['rows'], s['cols']), int
-      )
-      for s in flow.spaces
+    (int(s['buffer']), int(s['rank'])): np.zeros(
+      (s['groups'], s['rows'], s['cols']), int
+    )
+    for s in flow.spaces
   }
   for task in range(len(flow.tasks)):
     for w in regions_of(flow, task)[1]:
@@ -167,9 +167,9 @@ def check_written_regions_tile_their_spaces(flow) -> None:
       assert w['row_end'] <= space.shape[1]
       assert w['col_end'] <= space.shape[2]
       space[
-          w['group'],
-          w['row_begin'] : w['row_end'],
-          w['col_begin'] : w['col_end'],
+        w['group'],
+        w['row_begin'] : w['row_end'],
+        w['col_begin'] : w['col_end'],
       ] += 1
   for painted in canvas.values():
     assert (painted == 1).all()

@@ -4,119 +4,156 @@ import pathlib
 
 from absl import flags
 
-from parity_tests.commands import cli
-from parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
 
 _RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
 
 
 def _define_check(f: flags.FlagValues) -> None:
-  from backend_ascend.kernels.host import faults
-  from parity_tests import standards
+  from hpmoe.backend_ascend.kernels.host.checks import faults
+  from hpmoe.parity_tests.lanes import standards
 
   layer_flags.define_layer(f)
   layer_flags.define_granularity(f)
   layer_flags.define_data(f)
   layer_flags.define_direction(
-      f, None, '`backward` runs the candidate on what the forward pass of the '
-      'oracle saved, `both` on what its own did. Default: both, but forward '
-      'with --candidate.',
-  )  # fmt: skip
+    f,
+    None,
+    '`backward` runs the candidate on what the forward pass of the '
+    'oracle saved, `both` on what its own did. Default: both, but forward '
+    'with --candidate.',
+  )
   flags.DEFINE_list(
-      'lane', ['all'], '`all`, or some of exact, bitwise, bounded, standard; '
-      "lane exact asks the candidate for policy.activation 'product'.",
-      flag_values=f,
-  )  # fmt: skip
+    'lane',
+    ['all'],
+    '`all`, or some of exact, bitwise, bounded, standard; '
+    "lane exact asks the candidate for policy.activation 'product'.",
+    flag_values=f,
+  )
   flags.DEFINE_list(
-      'standard', [], f'Records of lane standard, some of '
-      f'{", ".join(standards.STANDARDS)}. Default: '
-      f'{",".join(standards.DEFAULT)}.', flag_values=f,
-  )  # fmt: skip
+    'standard',
+    [],
+    f'Records of lane standard, some of '
+    f'{", ".join(standards.STANDARDS)}. Default: '
+    f'{",".join(standards.DEFAULT)}.',
+    flag_values=f,
+  )
   flags.DEFINE_integer(
-      'threads', None, 'OS threads of our backend. Default: one per core.',
-      flag_values=f,
-  )  # fmt: skip
+    'threads',
+    None,
+    'OS threads of our backend. Default: one per core.',
+    flag_values=f,
+  )
   flags.DEFINE_enum(
-      'launcher', 'threads', ['threads', 'mpi'], '`mpi`: each rank of our '
-      'backend in a process of its own, over MPI-3 one-sided communication; '
-      'see docs/ranks.md.', flag_values=f,
-  )  # fmt: skip
+    'launcher',
+    'threads',
+    ['threads', 'mpi'],
+    '`mpi`: each rank of our '
+    'backend in a process of its own, over MPI-3 one-sided communication; '
+    'see docs/ranks.md.',
+    flag_values=f,
+  )
   flags.DEFINE_float(
-      'deadline', 60.0, 'Seconds without progress before our backend gives up.',
-      flag_values=f,
-  )  # fmt: skip
-  flags.DEFINE_string(
-      'candidate', None, 'pkg.module:function that takes the place of our '
-      'backend: function(inputs, config, policy) -> dict of names, with y; '
-      'see docs/find_a_bug.md.', flag_values=f,
-  )  # fmt: skip
-  flags.DEFINE_float(
-      'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
+    'deadline',
+    60.0,
+    'Seconds without progress before our backend gives up.',
+    flag_values=f,
   )
   flags.DEFINE_string(
-      'fault', None, 'Fault that our backend commits, one of '
-      f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
-      flag_values=f,
-  )  # fmt: skip
+    'candidate',
+    None,
+    'pkg.module:function that takes the place of our '
+    'backend: function(inputs, config, policy) -> dict of names, with y; '
+    'see docs/find_a_bug.md.',
+    flag_values=f,
+  )
+  flags.DEFINE_float(
+    'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
+  )
+  flags.DEFINE_string(
+    'fault',
+    None,
+    'Fault that our backend commits, one of '
+    f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
+    flag_values=f,
+  )
   _define_modes(f)
   cli.define_json(f)
   flags.DEFINE_string(
-      'html', None, 'Write a page to look at here: one file, without scripts. '
-      'A candidate that gave no answer leaves none.', flag_values=f,
-  )  # fmt: skip
+    'html',
+    None,
+    'Write a page to look at here: one file, without scripts. '
+    'A candidate that gave no answer leaves none.',
+    flag_values=f,
+  )
 
 
 def _define_modes(f: flags.FlagValues) -> None:
   """Each mode is one question that a launch, or a candidate, is asked."""
   flags.DEFINE_boolean(
-      'poison', True, 'Buffers start as NaN that no kernel writes; --nopoison: '
-      'as zeros. With --candidate, memory that it allocates starts as garbage '
-      '(MALLOC_PERTURB_ of glibc; elsewhere without effect).', flag_values=f,
-  )  # fmt: skip
+    'poison',
+    True,
+    'Buffers start as NaN that no kernel writes; --nopoison: '
+    'as zeros. With --candidate, memory that it allocates starts as garbage '
+    '(MALLOC_PERTURB_ of glibc; elsewhere without effect).',
+    flag_values=f,
+  )
   flags.DEFINE_integer(
-      'permute', None, 'Seed of an order among ready tasks. Default: in turn.',
-      flag_values=f,
-  )  # fmt: skip
+    'permute',
+    None,
+    'Seed of an order among ready tasks. Default: in turn.',
+    flag_values=f,
+  )
   for name, text in (
-      ('late_puts', 'Puts are delivered only when nothing else can run.'),
-      ('races', 'Find accesses that nothing orders, by vector clocks.'),
-      ('isolate', "Every task reads the oracle's tensors, so that a fault does "
-       'not spread; names the tasks that are wrong. Finds races too. With '
-       '--candidate, each of its function.stages does.'),
-  ):  # fmt: skip
+    ('late_puts', 'Puts are delivered only when nothing else can run.'),
+    ('races', 'Find accesses that nothing orders, by vector clocks.'),
+    (
+      'isolate',
+      "Every task reads the oracle's tensors, so that a fault does "
+      'not spread; names the tasks that are wrong. Finds races too. With '
+      '--candidate, each of its function.stages does.',
+    ),
+  ):
     flags.DEFINE_boolean(name, False, text, flag_values=f)
   for name, text in (
-      ('start_at', "The oracle's tensors stand in for all that is done before "
-       'this task starts.'),
-      ('stop_after', 'Runs this task and what it needs, and nothing else.'),
-  ):  # fmt: skip
+    (
+      'start_at',
+      "The oracle's tensors stand in for all that is done before "
+      'this task starts.',
+    ),
+    ('stop_after', 'Runs this task and what it needs, and nothing else.'),
+  ):
     flags.DEFINE_string(
-        name, None, f"{text} Its number, or such as 'gate_up rank=1 expert=3 "
-        "row_block=0 col_block=2'.", flag_values=f,
-    )  # fmt: skip
+      name,
+      None,
+      f"{text} Its number, or such as 'gate_up rank=1 expert=3 "
+      "row_block=0 col_block=2'.",
+      flag_values=f,
+    )
 
 
 def _checking(f: flags.FlagValues):
-  from parity_tests import checking
+  from hpmoe.parity_tests.check import checking
 
   for name in ('start_at', 'stop_after'):
     if f[name].value is not None and _direction(f) == 'both':
       raise cli.UsageError(
-          f'{name}: expected --direction=forward or backward beside it, got '
-          'both: each has tasks of its own'
+        f'{name}: expected --direction=forward or backward beside it, got '
+        'both: each has tasks of its own'
       )
   if f.permute is not None and f.permute < 0:
     raise cli.UsageError(
-        f'permute: expected a seed, 0 or more, got {f.permute}'
+      f'permute: expected a seed, 0 or more, got {f.permute}'
     )
   return checking.Checking(
-      poison=f.poison,
-      permute=f.permute,
-      late_puts=f.late_puts,
-      races=f.races,
-      isolate=f.isolate,
-      start_at=f.start_at,
-      stop_after=f.stop_after,
+    poison=f.poison,
+    permute=f.permute,
+    late_puts=f.late_puts,
+    races=f.races,
+    isolate=f.isolate,
+    start_at=f.start_at,
+    stop_after=f.stop_after,
   )
 
 
@@ -125,8 +162,8 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
   wrong = [lane for lane in asked if lane not in _RUNS_TOGETHER]
   if wrong or not asked:
     raise cli.UsageError(
-        f'lane: expected all or some of {list(_RUNS_TOGETHER)}, got '
-        f'{",".join(f.lane)!r}'
+      f'lane: expected all or some of {list(_RUNS_TOGETHER)}, got '
+      f'{",".join(f.lane)!r}'
     )
   return asked
 
@@ -136,8 +173,8 @@ def _direction(f: flags.FlagValues) -> str:
 
 
 def _request(f: flags.FlagValues):
-  from parity_tests import check
-  from parity_tests import standards
+  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.lanes import standards
 
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
@@ -145,36 +182,36 @@ def _request(f: flags.FlagValues):
   for name in f.standard:
     standards.get(name)
   return check.Request(
-      direction=_direction(f),
-      preset=f.preset,
-      ranks=f.ranks,
-      tokens=f.tokens,
-      dtype=layer_flags.DTYPES[f.dtype],
-      routing=f.routing,
-      input=f.input,
-      text=f.text,
-      seed=f.seed,
-      placement=f.placement,
-      capacity=f.capacity,
-      lanes=_lanes(f),
-      standards=tuple(f.standard) or standards.DEFAULT,
-      options=layer_flags.options(f),
-      threads=f.threads,
-      deadline_s=f.deadline,
-      candidate=f.candidate,
-      timeout_s=f.timeout,
-      fault=f.fault,
-      checking=_checking(f),
-      launcher=f.launcher,
-      arguments=cli.arguments(f, without=('lane', 'json', 'html')),
+    direction=_direction(f),
+    preset=f.preset,
+    ranks=f.ranks,
+    tokens=f.tokens,
+    dtype=layer_flags.DTYPES[f.dtype],
+    routing=f.routing,
+    input=f.input,
+    text=f.text,
+    seed=f.seed,
+    placement=f.placement,
+    capacity=f.capacity,
+    lanes=_lanes(f),
+    standards=tuple(f.standard) or standards.DEFAULT,
+    options=layer_flags.options(f),
+    threads=f.threads,
+    deadline_s=f.deadline,
+    candidate=f.candidate,
+    timeout_s=f.timeout,
+    fault=f.fault,
+    checking=_checking(f),
+    launcher=f.launcher,
+    arguments=cli.arguments(f, without=('lane', 'json', 'html')),
   )
 
 
 def _check(f: flags.FlagValues) -> int:
-  from parity_tests import candidates
-  from parity_tests import check
-  from parity_tests import report as report_lib
-  from parity_tests import report_html
+  from hpmoe.parity_tests.check import candidates
+  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.report import report as report_lib
+  from hpmoe.parity_tests.report import report_html
 
   cli.check_writable('json', f.json)
   cli.check_writable('html', f.html)
@@ -192,10 +229,10 @@ def _check(f: flags.FlagValues) -> int:
   print(report_lib.heading(report))
   print(report_lib.table(report, cli.colour()))
   for part in (
-      report_lib.notes,
-      report_lib.failure,
-      report_lib.modes,
-      report_lib.summary,
+    report_lib.notes,
+    report_lib.failure,
+    report_lib.modes,
+    report_lib.summary,
   ):
     text = part(report)
     if text:
@@ -204,25 +241,25 @@ def _check(f: flags.FlagValues) -> int:
 
 
 COMMAND = cli.Command(
-    'check',
-    'compares a candidate with the oracle, tile by tile.',
-    (
-        'hpmoe check --preset=small --ranks=4 --routing=text '
-        '--lane=all --json=out.json',
-        'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
-        'hpmoe check --candidate=my_pkg.kernels:moe_forward '
-        '--lane=bounded,standard',
-        'hpmoe check --fault=weight_grad_twice --direction=backward --isolate',
-        'hpmoe check --fault=skipped_wait --races --late_puts',
-        "hpmoe check --direction=forward --start_at='gate_up rank=1 expert=5 "
-        "row_block=0 col_block=0'",
-        'hpmoe check --launcher=mpi --ranks=8',
-    ),
-    _define_check,
-    _check,
-    '0 parity holds, '
-    '1 it fails, '
-    '2 the request was wrong, '
-    '3 the candidate crashed, '
-    'hung or could not run',
+  'check',
+  'compares a candidate with the oracle, tile by tile.',
+  (
+    'hpmoe check --preset=small --ranks=4 --routing=text '
+    '--lane=all --json=out.json',
+    'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
+    'hpmoe check --candidate=my_pkg.kernels:moe_forward '
+    '--lane=bounded,standard',
+    'hpmoe check --fault=weight_grad_twice --direction=backward --isolate',
+    'hpmoe check --fault=skipped_wait --races --late_puts',
+    "hpmoe check --direction=forward --start_at='gate_up rank=1 expert=5 "
+    "row_block=0 col_block=0'",
+    'hpmoe check --launcher=mpi --ranks=8',
+  ),
+  _define_check,
+  _check,
+  '0 parity holds, '
+  '1 it fails, '
+  '2 the request was wrong, '
+  '3 the candidate crashed, '
+  'hung or could not run',
 )

@@ -62,9 +62,12 @@ class Command:
 
 def _wrapped(text: str) -> str:
   return textwrap.fill(
-      text, 88, subsequent_indent=6 * ' ', break_on_hyphens=False,
-      break_long_words=False,
-  )  # fmt: skip
+    text,
+    88,
+    subsequent_indent=6 * ' ',
+    break_on_hyphens=False,
+    break_long_words=False,
+  )
 
 
 def text(value: object) -> str:
@@ -78,9 +81,7 @@ def define_json(f: flags.FlagValues) -> None:
 def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
   """Returns the flags that were given, as a command line."""
   given = (f[name] for name in sorted(f) if f[name].present)
-  return tuple(
-      flag.serialize() for flag in given if flag.name not in without
-  )
+  return tuple(flag.serialize() for flag in given if flag.name not in without)
 
 
 @contextlib.contextmanager
@@ -94,10 +95,16 @@ def progress(total: int | None = None):
   # tqdm takes a terminal that does not say its size for one without lines.
   columns, lines = shutil.get_terminal_size()
   with tqdm.tqdm(
-      total=total, delay=2, leave=False, disable=not sys.stderr.isatty(),
-      ncols=columns - 1, nrows=lines, miniters=1, mininterval=0,
-      bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}]',
-  ) as bar:  # fmt: skip
+    total=total,
+    delay=2,
+    leave=False,
+    disable=not sys.stderr.isatty(),
+    ncols=columns - 1,
+    nrows=lines,
+    miniters=1,
+    mininterval=0,
+    bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}]',
+  ) as bar:
 
     def step(name: str) -> None:
       # A refresh here would not wait for the delay.
@@ -121,7 +128,7 @@ def check_writable(name: str, path: str | None) -> None:
   target = pathlib.Path(path)
   if target.is_dir() or not os.access(target.parent, os.W_OK):
     raise UsageError(
-        f'{name}: expected a file that can be written, got {path!r}'
+      f'{name}: expected a file that can be written, got {path!r}'
     )
 
 

@@ -6,8 +6,8 @@ import pathlib
 
 from absl import flags
 
-from parity_tests.commands import cli
-from parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
 
 # Lossless, the table of ep16 has 12 million tasks, nearly all of them empty.
 _FULL_SHAPE_FACTOR = 2.0
@@ -15,10 +15,10 @@ _FULL_SHAPE_FACTOR = 2.0
 
 def _sized(f: flags.FlagValues, preset):
   """Returns (config, options) with the capacities that were asked for."""
-  from parity_tests import presets
+  from hpmoe.reference.contract import presets
 
   config = presets.config(
-      preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
+    preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
   )
   options = layer_flags.options(f)
   factor = f.capacity_factor
@@ -30,18 +30,16 @@ def _sized(f: flags.FlagValues, preset):
     raise cli.UsageError('capacity_factor: expected no --capacity beside it')
   if not 1 <= factor < math.inf:
     raise cli.UsageError(
-        f'capacity_factor: expected at least 1, got {factor:g}'
+      f'capacity_factor: expected at least 1, got {factor:g}'
     )
   rows = math.ceil(config.num_tokens * config.top_k * factor)
   lossless = config.num_ranks * config.num_tokens
   return (
-      dataclasses.replace(config, capacity=min(config.num_rows, rows)),
-      dataclasses.replace(
-          options,
-          expert_capacity=min(
-              lossless, math.ceil(rows / config.experts_per_rank)
-          ),
-      ),
+    dataclasses.replace(config, capacity=min(config.num_rows, rows)),
+    dataclasses.replace(
+      options,
+      expert_capacity=min(lossless, math.ceil(rows / config.experts_per_rank)),
+    ),
   )
 
 
@@ -49,23 +47,33 @@ def _define_compile(f: flags.FlagValues) -> None:
   layer_flags.define_layer(f)
   layer_flags.define_granularity(f, aic=None, aiv=None)
   flags.DEFINE_enum(
-      'direction', 'forward', ['forward', 'backward'], 'Pass to compile.',
-      flag_values=f,
-  )  # fmt: skip
+    'direction',
+    'forward',
+    ['forward', 'backward'],
+    'Pass to compile.',
+    flag_values=f,
+  )
   flags.DEFINE_integer(
-      'ranks', None, "Expert-parallel ranks. Default: the preset's.",
-      flag_values=f,
-  )  # fmt: skip
+    'ranks',
+    None,
+    "Expert-parallel ranks. Default: the preset's.",
+    flag_values=f,
+  )
   flags.DEFINE_float(
-      'capacity_factor', None, 'Rows that a rank and an expert can hold, as a '
-      'multiple of balanced routing. Default: lossless for shapes that run '
-      f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.', flag_values=f,
-  )  # fmt: skip
+    'capacity_factor',
+    None,
+    'Rows that a rank and an expert can hold, as a '
+    'multiple of balanced routing. Default: lossless for shapes that run '
+    f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.',
+    flag_values=f,
+  )
   flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
   flags.DEFINE_string(
-      'check', None, 'Prove this image, which --out wrote, and compile '
-      'nothing.', flag_values=f,
-  )  # fmt: skip
+    'check',
+    None,
+    'Prove this image, which --out wrote, and compile nothing.',
+    flag_values=f,
+  )
   cli.define_json(f)
 
 
@@ -76,11 +84,11 @@ def _load_image(path: str):
     OSError: the file cannot be read.
     ValueError: it is not an image, is truncated or has another bit flipped.
   """
-  from backend_ascend import compiler
-  from backend_ascend.taskflow import flow as flow_lib
-  from backend_ascend.taskflow import image as image_lib
-  from backend_ascend.taskflow import layout
-  from backend_ascend.taskflow import proofs
+  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.taskflow import flow as flow_lib
+  from hpmoe.backend_ascend.taskflow import image as image_lib
+  from hpmoe.backend_ascend.taskflow import layout
+  from hpmoe.backend_ascend.taskflow.proofs import proofs
 
   blob = bytearray(pathlib.Path(path).read_bytes())
   try:
@@ -89,12 +97,12 @@ def _load_image(path: str):
   except ValueError as error:
     raise cli.UsageError(f'check: {path}: {error}') from error
   flow = flow_lib.Flow(
-      config=parsed.config,
-      policy=parsed.policy,
-      options=parsed.options,
-      direction=layout.Direction(int(parsed.header['direction'])),
-      wave=parsed.tables['tasks'][:0],  # Only placement reads it.
-      **parsed.tables,
+    config=parsed.config,
+    policy=parsed.policy,
+    options=parsed.options,
+    direction=layout.Direction(int(parsed.header['direction'])),
+    wave=parsed.tables['tasks'][:0],  # Only placement reads it.
+    **parsed.tables,
   )
   return compiler.Compiled(blob, flow, proof)
 
@@ -103,8 +111,8 @@ def _check_image(f: flags.FlagValues) -> int:
   for name in sorted(f):
     if f[name].present and name not in ('check', 'json'):
       raise cli.UsageError(
-          f'{name}: expected none beside --check={f.check}, got '
-          f'{cli.text(f[name].value)}'
+        f'{name}: expected none beside --check={f.check}, got '
+        f'{cli.text(f[name].value)}'
       )
   loaded = _load_image(f.check)
   summary = loaded.summary()
@@ -125,9 +133,9 @@ def _compile(f: flags.FlagValues) -> int:
 def _compile_layer(f: flags.FlagValues) -> int:
   import time
 
-  from backend_ascend import compiler
-  from parity_tests import presets
-  from reference import precision
+  from hpmoe.backend_ascend import compiler
+  from hpmoe.reference.contract import precision
+  from hpmoe.reference.contract import presets
 
   cli.check_writable('json', f.json)
   cli.check_writable('out', f.out)
@@ -137,11 +145,11 @@ def _compile_layer(f: flags.FlagValues) -> int:
     f[name].value = default if f[name].value is None else f[name].value
   config, options = _sized(f, preset)
   policy = precision.PrecisionPolicy(
-      storage=layer_flags.DTYPES[f.dtype], placement=f.placement
+    storage=layer_flags.DTYPES[f.dtype], placement=f.placement
   )
   compile_pass = {
-      'forward': compiler.compile_forward,
-      'backward': compiler.compile_backward,
+    'forward': compiler.compile_forward,
+    'backward': compiler.compile_backward,
   }[f.direction]
   start = time.perf_counter()
   compiled = compile_pass(config, policy, options)
@@ -156,8 +164,8 @@ def _compile_layer(f: flags.FlagValues) -> int:
 
 def _print_summary(summary: dict) -> None:
   proofs = {
-      rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
-      for rule in summary['proofs']
+    rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
+    for rule in summary['proofs']
   }
   for line in _flat(summary | dict(proofs=proofs)):
     print(line)
@@ -178,17 +186,17 @@ def _flat(content, prefix: str = '') -> list[str]:
 
 
 COMMAND = cli.Command(
-    'compile',
-    'compiles, proves and serialises a layer.',
-    (
-        'hpmoe compile --preset=ep16 --out=flow.img',
-        'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
-        'hpmoe compile --direction=backward --chain_rows=1024',
-        'hpmoe compile --check=flow.img',
-    ),
-    _define_compile,
-    _compile,
-    '0 the image is proved, '
-    '1 a proof of --check is refused, '
-    '2 the request was wrong or the image is damaged',
+  'compile',
+  'compiles, proves and serialises a layer.',
+  (
+    'hpmoe compile --preset=ep16 --out=flow.img',
+    'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
+    'hpmoe compile --direction=backward --chain_rows=1024',
+    'hpmoe compile --check=flow.img',
+  ),
+  _define_compile,
+  _compile,
+  '0 the image is proved, '
+  '1 a proof of --check is refused, '
+  '2 the request was wrong or the image is damaged',
 )

@@ -2,8 +2,8 @@
 
 from absl import flags
 
-from parity_tests.commands import cli
-from parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_faults(f: flags.FlagValues) -> None:
@@ -15,34 +15,34 @@ def _define_faults(f: flags.FlagValues) -> None:
   layer_flags.define_data(f)
   layer_flags.define_direction(f, 'both', 'Passes whose faults are committed.')
   flags.DEFINE_integer(
-      'threads', None, 'OS threads. Default: one per core.', flag_values=f
+    'threads', None, 'OS threads. Default: one per core.', flag_values=f
   )
   cli.define_json(f)
 
 
 def _faults(f: flags.FlagValues) -> int:
-  from parity_tests import check
-  from parity_tests import faults_table
+  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.check import faults_table
 
   cli.check_writable('json', f.json)
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
   request = check.Request(
-      direction=f.direction,
-      preset=f.preset,
-      ranks=f.ranks,
-      tokens=f.tokens,
-      dtype=layer_flags.DTYPES[f.dtype],
-      routing=f.routing,
-      input=f.input,
-      text=f.text,
-      seed=f.seed,
-      placement=f.placement,
-      capacity=f.capacity,
-      options=layer_flags.options(f),
-      threads=f.threads,
-      arguments=cli.arguments(f, without=('json',)),
+    direction=f.direction,
+    preset=f.preset,
+    ranks=f.ranks,
+    tokens=f.tokens,
+    dtype=layer_flags.DTYPES[f.dtype],
+    routing=f.routing,
+    input=f.input,
+    text=f.text,
+    seed=f.seed,
+    placement=f.placement,
+    capacity=f.capacity,
+    options=layer_flags.options(f),
+    threads=f.threads,
+    arguments=cli.arguments(f, without=('json',)),
   )
   with cli.progress(faults_table.count(f.direction)) as step:
     rows = faults_table.run(request, step)
@@ -54,13 +54,13 @@ def _faults(f: flags.FlagValues) -> int:
 
 
 COMMAND = cli.Command(
-    'faults',
-    'commits every fault in turn and says whether it was caught.',
-    ('hpmoe faults', 'hpmoe faults --dtype=bf16 --json=faults.json'),
-    _define_faults,
-    _faults,
-    '0 every fault is caught, '
-    '1 one is missed, '
-    '2 the request was wrong, '
-    '3 the run without a fault failed',
+  'faults',
+  'commits every fault in turn and says whether it was caught.',
+  ('hpmoe faults', 'hpmoe faults --dtype=bf16 --json=faults.json'),
+  _define_faults,
+  _faults,
+  '0 every fault is caught, '
+  '1 one is missed, '
+  '2 the request was wrong, '
+  '3 the run without a fault failed',
 )

@@ -4,50 +4,65 @@ import dataclasses
 
 from absl import flags
 
-from parity_tests.commands import cli
-from parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_law(f: flags.FlagValues) -> None:
-  from backend_ascend.kernels.host import faults
-  from parity_tests import law
+  from hpmoe.backend_ascend.kernels.host.checks import faults
+  from hpmoe.parity_tests.law import law
 
   plan = law.Plan()
   for name, default, text in (
-      ('preset', plan.preset, 'Shape of the layer.'),
-      ('routing', plan.routing, 'As of hpmoe check.'),
+    ('preset', plan.preset, 'Shape of the layer.'),
+    ('routing', plan.routing, 'As of hpmoe check.'),
   ):
     flags.DEFINE_string(name, default, text, flag_values=f)
   for name, value, text in (
-      ('ranks', plan.ranks, 'Expert-parallel ranks.'),
-      ('tokens', None, "Tokens of ONE rank. Default: the preset's."),
-      ('seed', plan.seed, 'Seed of all values.'),
-      ('interleavings', plan.interleavings, 'Seeded orders of each image and '
-       'number of threads; every second one has its puts late.'),
-  ):  # fmt: skip
+    ('ranks', plan.ranks, 'Expert-parallel ranks.'),
+    ('tokens', None, "Tokens of ONE rank. Default: the preset's."),
+    ('seed', plan.seed, 'Seed of all values.'),
+    (
+      'interleavings',
+      plan.interleavings,
+      'Seeded orders of each image and '
+      'number of threads; every second one has its puts late.',
+    ),
+  ):
     flags.DEFINE_integer(name, value, text, flag_values=f)
   flags.DEFINE_enum(
-      'placement', plan.placement, ['combine', 'before_down'],
-      layer_flags.PLACEMENT_HELP, flag_values=f,
-  )  # fmt: skip
+    'placement',
+    plan.placement,
+    ['combine', 'before_down'],
+    layer_flags.PLACEMENT_HELP,
+    flag_values=f,
+  )
   for name, values, text in (
-      ('direction', plan.directions, 'Passes. A list.'),
-      ('dtype', ('f32', 'bf16'), 'Storage dtypes. A list.'),
-      ('threads', plan.threads, 'OS threads. A list.'),
-      ('layout', [f'{aic}x{aiv}' for aic, aiv in plan.layouts],
-       'Cube x vector workers of one rank. A list.'),
-  ):  # fmt: skip
+    ('direction', plan.directions, 'Passes. A list.'),
+    ('dtype', ('f32', 'bf16'), 'Storage dtypes. A list.'),
+    ('threads', plan.threads, 'OS threads. A list.'),
+    (
+      'layout',
+      [f'{aic}x{aiv}' for aic, aiv in plan.layouts],
+      'Cube x vector workers of one rank. A list.',
+    ),
+  ):
     flags.DEFINE_list(name, list(map(str, values)), text, flag_values=f)
   flags.DEFINE_list(
-      'processes', [], 'Also launches with this many ranks, each a process of '
-      'its own over MPI; such as 2,4,8. A list.', flag_values=f,
-  )  # fmt: skip
+    'processes',
+    [],
+    'Also launches with this many ranks, each a process of '
+    'its own over MPI; such as 2,4,8. A list.',
+    flag_values=f,
+  )
   flags.DEFINE_string(
-      'fault', None, 'Fault that every launch of a pass that knows it commits: '
-      'is it seen? One of '
-      f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
-      flag_values=f,
-  )  # fmt: skip
+    'fault',
+    None,
+    'Fault that every launch of a pass that knows it commits: '
+    'is it seen? One of '
+    f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
+    flag_values=f,
+  )
   cli.define_json(f)
 
 
@@ -57,41 +72,41 @@ def _layouts(values: list[str]) -> tuple[tuple[int, int], ...]:
     aic, x, aiv = value.partition('x')
     if not (x and aic.isdecimal() and aiv.isdecimal()):
       raise cli.UsageError(
-          f'layout: expected cube x vector workers, such as 3x5, got {value!r}'
+        f'layout: expected cube x vector workers, such as 3x5, got {value!r}'
       )
     layouts.append((int(aic), int(aiv)))
   return tuple(layouts)
 
 
 def _plan(f: flags.FlagValues):
-  from parity_tests import law
+  from hpmoe.parity_tests.law import law
 
   wrong = [d for d in f.direction if d not in law.DIRECTIONS]
   if wrong:
     raise cli.UsageError(
-        f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
+      f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
     )
   return law.Plan(
-      preset=f.preset,
-      ranks=f.ranks,
-      tokens=f.tokens,
-      routing=f.routing,
-      seed=f.seed,
-      placement=f.placement,
-      directions=tuple(f.direction),
-      dtypes=layer_flags.dtype_list(f.dtype),
-      interleavings=f.interleavings,
-      threads=layer_flags.integers('threads', f.threads),
-      layouts=_layouts(f.layout),
-      fault=f.fault,
+    preset=f.preset,
+    ranks=f.ranks,
+    tokens=f.tokens,
+    routing=f.routing,
+    seed=f.seed,
+    placement=f.placement,
+    directions=tuple(f.direction),
+    dtypes=layer_flags.dtype_list(f.dtype),
+    interleavings=f.interleavings,
+    threads=layer_flags.integers('threads', f.threads),
+    layouts=_layouts(f.layout),
+    fault=f.fault,
   )
 
 
 def _law(f: flags.FlagValues) -> int:
-  from parity_tests import law
-  from parity_tests import law_ranks
-  from parity_tests import law_table
-  from parity_tests import report
+  from hpmoe.parity_tests.law import law
+  from hpmoe.parity_tests.law import law_ranks
+  from hpmoe.parity_tests.law import law_table
+  from hpmoe.parity_tests.report import report
 
   cli.check_writable('json', f.json)
   plan = _plan(f)
@@ -102,7 +117,7 @@ def _law(f: flags.FlagValues) -> int:
     ranks = law_ranks.run(plan, processes, step)
     table = law.run(plan, step)
   content = law_table.to_json(plan, table) | dict(
-      processes=[dataclasses.asdict(row) for row in ranks]
+    processes=[dataclasses.asdict(row) for row in ranks]
   )
   cli.write_json(f.json, report.jsonable(content))
   if ranks:
@@ -113,18 +128,18 @@ def _law(f: flags.FlagValues) -> int:
 
 
 COMMAND = cli.Command(
-    'law',
-    'same inputs, same bits: tries it on thousands of interleavings.',
-    (
-        'hpmoe law --json=law.json',
-        'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
-        'hpmoe law --interleavings=20 --processes=2,4,8',
-        'hpmoe law --interleavings=20 --fault=skipped_wait',
-    ),
-    _define_law,
-    _law,
-    '0 every launch gives the same bits, '
-    '1 one does not, '
-    '2 the request was wrong, '
-    '3 a launch ended early',
+  'law',
+  'same inputs, same bits: tries it on thousands of interleavings.',
+  (
+    'hpmoe law --json=law.json',
+    'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
+    'hpmoe law --interleavings=20 --processes=2,4,8',
+    'hpmoe law --interleavings=20 --fault=skipped_wait',
+  ),
+  _define_law,
+  _law,
+  '0 every launch gives the same bits, '
+  '1 one does not, '
+  '2 the request was wrong, '
+  '3 a launch ended early',
 )

@@ -5,13 +5,13 @@ import math
 
 from absl import flags
 
-from parity_tests.commands import cli
+from hpmoe.parity_tests.commands import cli
 
 DTYPES = {
-    'f32': 'float32',
-    'bf16': 'bfloat16',
-    'float32': 'float32',
-    'bfloat16': 'bfloat16',
+  'f32': 'float32',
+  'bf16': 'bfloat16',
+  'float32': 'float32',
+  'bfloat16': 'bfloat16',
 }
 
 WEIGHT_GRAD_ORDERS = ('interleaved', 'last')
@@ -19,13 +19,13 @@ WEIGHT_GRAD_ORDERS = ('interleaved', 'last')
 _MAX_THREADS = 4096
 
 WEIGHT_GRAD_ORDER_HELP = (
-    'Backward: weight gradients run next to the input gradient of the same '
-    'expert (`interleaved`) or after all input gradients (`last`).'
+  'Backward: weight gradients run next to the input gradient of the same '
+  'expert (`interleaved`) or after all input gradients (`last`).'
 )
 
 PLACEMENT_HELP = (
-    'Where the routing weight multiplies: `combine`, the returned rows as they '
-    'are summed, or `before_down`, the activation before the down GEMM.'
+  'Where the routing weight multiplies: `combine`, the returned rows as they '
+  'are summed, or `before_down`, the activation before the down GEMM.'
 )
 
 
@@ -34,9 +34,7 @@ _BACKWARD_ONLY = ('chain_rows', 'weight_grad_order')
 
 
 def define_direction(f: flags.FlagValues, default: str | None, text: str):
-  flags.DEFINE_enum(
-      'direction', default, list(DIRECTIONS), text, flag_values=f
-  )
+  flags.DEFINE_enum('direction', default, list(DIRECTIONS), text, flag_values=f)
 
 
 def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
@@ -48,97 +46,125 @@ def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
   for name in _BACKWARD_ONLY:
     if direction == 'forward' and f[name].present:
       raise cli.UsageError(
-          f'{name}: expected none beside direction forward, got '
-          f'{cli.text(f[name].value)}: it cuts weight gradients'
+        f'{name}: expected none beside direction forward, got '
+        f'{cli.text(f[name].value)}: it cuts weight gradients'
       )
 
 
 def define_layer(f: flags.FlagValues) -> None:
   flags.DEFINE_string(
-      'preset', 'small', 'Shape of the layer; `tiny`, `small`, `deepseek_v3`, '
-      '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
-      flag_values=f,
-  )  # fmt: skip
+    'preset',
+    'small',
+    'Shape of the layer; `tiny`, `small`, `deepseek_v3`, '
+    '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
+    flag_values=f,
+  )
   flags.DEFINE_integer(
-      'tokens', None, "Tokens of ONE rank. Default: the preset's.",
-      flag_values=f,
-  )  # fmt: skip
-  flags.DEFINE_enum(
-      'dtype', 'f32', list(DTYPES), 'Storage dtype.', flag_values=f
+    'tokens',
+    None,
+    "Tokens of ONE rank. Default: the preset's.",
+    flag_values=f,
   )
   flags.DEFINE_enum(
-      'placement', 'combine', ['combine', 'before_down'],
-      PLACEMENT_HELP, flag_values=f,
-  )  # fmt: skip
+    'dtype', 'f32', list(DTYPES), 'Storage dtype.', flag_values=f
+  )
+  flags.DEFINE_enum(
+    'placement',
+    'combine',
+    ['combine', 'before_down'],
+    PLACEMENT_HELP,
+    flag_values=f,
+  )
   flags.DEFINE_integer(
-      'capacity', None, 'Rows that one rank can hold. Default: as many as the '
-      'routing needs; compile: lossless.', flag_values=f,
-  )  # fmt: skip
+    'capacity',
+    None,
+    'Rows that one rank can hold. Default: as many as the '
+    'routing needs; compile: lossless.',
+    flag_values=f,
+  )
 
 
 def define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
   of_preset = '' if aic else " Default: the preset's, 24 aic and 48 aiv."
   flags.DEFINE_enum(
-      'event_grain', 'row_block', ['expert', 'row_block'],
-      'What an event stands for.', flag_values=f,
-  )  # fmt: skip
+    'event_grain',
+    'row_block',
+    ['expert', 'row_block'],
+    'What an event stands for.',
+    flag_values=f,
+  )
   for name, default, text in (
-      ('row_block', 64, 'Rows of one expert in a tile.'),
-      ('col_block', 128, 'Columns of a GEMM tile.'),
-      ('put_rows', None, 'Rows of one put. Default: --row_block.'),
-      ('token_block', None, 'Tokens of a combine tile. Default: --row_block.'),
-      ('chain_rows', None, 'Backward: rows that one task of a weight gradient '
-       'sums; a chain of tasks sums the rest. Default: all rows of an expert.'),
-      ('aic', aic, f'Cube workers of one rank.{of_preset}'),
-      ('aiv', aiv, f'Vector workers of one rank.{of_preset}'),
+    ('row_block', 64, 'Rows of one expert in a tile.'),
+    ('col_block', 128, 'Columns of a GEMM tile.'),
+    ('put_rows', None, 'Rows of one put. Default: --row_block.'),
+    ('token_block', None, 'Tokens of a combine tile. Default: --row_block.'),
+    (
+      'chain_rows',
+      None,
+      'Backward: rows that one task of a weight gradient '
+      'sums; a chain of tasks sums the rest. Default: all rows of an expert.',
+    ),
+    ('aic', aic, f'Cube workers of one rank.{of_preset}'),
+    ('aiv', aiv, f'Vector workers of one rank.{of_preset}'),
   ):
     flags.DEFINE_integer(name, default, text, flag_values=f)
   flags.DEFINE_enum(
-      'weight_grad_order', 'interleaved', list(WEIGHT_GRAD_ORDERS),
-      WEIGHT_GRAD_ORDER_HELP, flag_values=f,
-  )  # fmt: skip
+    'weight_grad_order',
+    'interleaved',
+    list(WEIGHT_GRAD_ORDERS),
+    WEIGHT_GRAD_ORDER_HELP,
+    flag_values=f,
+  )
 
 
 def define_data(f: flags.FlagValues) -> None:
   flags.DEFINE_integer('ranks', 4, 'Expert-parallel ranks.', flag_values=f)
   flags.DEFINE_string(
-      'routing', 'text', '`text`, `balanced`, `zipf`, `hot`, `one_rank`, '
-      '`empty_experts`, or a .safetensors or .npz file with topk_ids int32 '
-      '[R,T,K] and optionally topk_weights float32 [R,T,K].', flag_values=f,
-  )  # fmt: skip
+    'routing',
+    'text',
+    '`text`, `balanced`, `zipf`, `hot`, `one_rank`, '
+    '`empty_experts`, or a .safetensors or .npz file with topk_ids int32 '
+    '[R,T,K] and optionally topk_weights float32 [R,T,K].',
+    flag_values=f,
+  )
   flags.DEFINE_string(
-      'input', None, 'A .safetensors or .npz file with x, topk_ids, '
-      'topk_weights, w_gate_up, w_down and perhaps dy; its shapes replace the '
-      'preset.',
-      flag_values=f,
-  )  # fmt: skip
+    'input',
+    None,
+    'A .safetensors or .npz file with x, topk_ids, '
+    'topk_weights, w_gate_up, w_down and perhaps dy; its shapes replace the '
+    'preset.',
+    flag_values=f,
+  )
   flags.DEFINE_string(
-      'text', None, 'A text to embed and route. Default: the one that ships.',
-      flag_values=f,
-  )  # fmt: skip
+    'text',
+    None,
+    'A text to embed and route. Default: the one that ships.',
+    flag_values=f,
+  )
   flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
 
 
 def options(f: flags.FlagValues):
-  from backend_ascend.taskflow import flow as flow_lib
+  from hpmoe.backend_ascend.taskflow import flow as flow_lib
 
   return flow_lib.Options(
-      event_grain=f.event_grain,
-      row_block=f.row_block,
-      col_block=f.col_block,
-      put_rows=f.put_rows,
-      token_block=f.token_block,
-      num_aic=f.aic,
-      num_aiv=f.aiv,
-      chain_rows=f.chain_rows,
-      weight_grad_order=f.weight_grad_order,
+    event_grain=f.event_grain,
+    row_block=f.row_block,
+    col_block=f.col_block,
+    put_rows=f.put_rows,
+    token_block=f.token_block,
+    num_aic=f.aic,
+    num_aiv=f.aiv,
+    chain_rows=f.chain_rows,
+    weight_grad_order=f.weight_grad_order,
   )
+
 
 # What a flag that was given says of a file's layer: (flag, how to read it).
 _SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
-    ('ranks', lambda made: made.config.num_ranks),
-    ('tokens', lambda made: made.config.num_tokens),
-    ('dtype', lambda made: made.policy.storage),
+  ('ranks', lambda made: made.config.num_ranks),
+  ('tokens', lambda made: made.config.num_tokens),
+  ('dtype', lambda made: made.policy.storage),
 )
 _REPLACED_BY_INPUT = ('preset', 'routing', 'text')
 
@@ -157,19 +183,19 @@ def refuse_contradictions(f: flags.FlagValues) -> None:
   for name in _REPLACED_BY_INPUT:
     if f[name].present and f[name].value is not None:
       raise cli.UsageError(
-          f'{name}: expected none beside --input={f.input}, got {f[name].value}'
+        f'{name}: expected none beside --input={f.input}, got {f[name].value}'
       )
   asked = [(n, said) for n, said in _SAID_BY_INPUT if f[n].present]
   if not asked:
     return
-  from parity_tests import inputs
+  from hpmoe.parity_tests.data import inputs
 
   made = inputs.load_safetensors(f.input, f.placement, f.capacity)
   for name, said in asked:
     value = DTYPES.get(f[name].value, f[name].value)
     if value is not None and value != said(made):
       raise cli.UsageError(
-          f'{name}: expected {said(made)}, as in {f.input}, got {f[name].value}'
+        f'{name}: expected {said(made)}, as in {f.input}, got {f[name].value}'
       )
 
 
@@ -177,13 +203,13 @@ def refuse_out_of_range(f: flags.FlagValues) -> None:
   """Refuses what our runtime would refuse only after the inputs are made."""
   if f.threads is not None and not 1 <= f.threads <= _MAX_THREADS:
     raise cli.UsageError(
-        f'threads: expected 1 to {_MAX_THREADS}, got {f.threads}'
+      f'threads: expected 1 to {_MAX_THREADS}, got {f.threads}'
     )
   for name in {'deadline', 'timeout'} & set(f):
     seconds = float(f[name].value or 0)
     if not 0 < seconds < math.inf:
       raise cli.UsageError(
-          f'{name}: expected seconds, more than 0, got {seconds:g}'
+        f'{name}: expected seconds, more than 0, got {seconds:g}'
       )
 
 
@@ -198,6 +224,6 @@ def dtype_list(values: Sequence[str]) -> tuple[str, ...]:
   for value in values:
     if value not in DTYPES:
       raise cli.UsageError(
-          f'dtype: expected some of {list(DTYPES)}, got {value!r}'
+        f'dtype: expected some of {list(DTYPES)}, got {value!r}'
       )
   return tuple(DTYPES[value] for value in values)

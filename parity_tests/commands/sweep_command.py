@@ -5,72 +5,81 @@ import json
 
 from absl import flags
 
-from parity_tests.commands import cli
-from parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_sweep(f: flags.FlagValues) -> None:
-  from parity_tests import inputs
-  from parity_tests import presets
+  from hpmoe.parity_tests.data import inputs
+  from hpmoe.reference.contract import presets
 
   for name, default, text in (
-      ('preset', list(presets.RUNS_HERE), 'Shapes.'),
-      ('ranks', ['1', '2', '4', '8'], 'Expert-parallel ranks.'),
-      ('routing', list(inputs.ROUTINGS), 'Routings.'),
-      ('dtype', ['f32', 'bf16'], 'Storage dtypes.'),
-      ('event_grain', ['expert', 'row_block'], 'Event grains.'),
-      ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
-      ('chain_rows', ['all'], 'Backward: `all`, or rows that one task of a '
-       'weight gradient sums.'),
-      ('weight_grad_order', ['interleaved'],
-       layer_flags.WEIGHT_GRAD_ORDER_HELP),
+    ('preset', list(presets.RUNS_HERE), 'Shapes.'),
+    ('ranks', ['1', '2', '4', '8'], 'Expert-parallel ranks.'),
+    ('routing', list(inputs.ROUTINGS), 'Routings.'),
+    ('dtype', ['f32', 'bf16'], 'Storage dtypes.'),
+    ('event_grain', ['expert', 'row_block'], 'Event grains.'),
+    ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
+    (
+      'chain_rows',
+      ['all'],
+      'Backward: `all`, or rows that one task of a weight gradient sums.',
+    ),
+    ('weight_grad_order', ['interleaved'], layer_flags.WEIGHT_GRAD_ORDER_HELP),
   ):
     flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
   layer_flags.define_direction(f, 'both', 'Passes to check.')
   flags.DEFINE_integer(
-      'tokens', None, "Tokens of ONE rank. Default: the preset's.",
-      flag_values=f,
-  )  # fmt: skip
+    'tokens',
+    None,
+    "Tokens of ONE rank. Default: the preset's.",
+    flag_values=f,
+  )
   flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
   flags.DEFINE_enum(
-      'placement', 'combine', ['combine', 'before_down'],
-      layer_flags.PLACEMENT_HELP, flag_values=f,
-  )  # fmt: skip
+    'placement',
+    'combine',
+    ['combine', 'before_down'],
+    layer_flags.PLACEMENT_HELP,
+    flag_values=f,
+  )
   flags.DEFINE_string(
-      'out', 'sweep.jsonl', 'Write one JSON line for each case here.',
-      flag_values=f,
-  )  # fmt: skip
+    'out',
+    'sweep.jsonl',
+    'Write one JSON line for each case here.',
+    flag_values=f,
+  )
 
 
 def _chains(values: Sequence[str]) -> tuple[int | None, ...]:
   return tuple(
-      None if value == 'all' else layer_flags.integers('chain_rows', [value])[0]
-      for value in values
+    None if value == 'all' else layer_flags.integers('chain_rows', [value])[0]
+    for value in values
   )
 
 
 def _sweep(f: flags.FlagValues) -> int:
-  from parity_tests import sweep
+  from hpmoe.parity_tests.check import sweep
 
   layer_flags.refuse_without_effect(f, f.direction)
   plan = sweep.Plan(
-      direction=f.direction,
-      presets=tuple(f.preset),
-      ranks=layer_flags.integers('ranks', f.ranks),
-      routings=tuple(f.routing),
-      dtypes=layer_flags.dtype_list(f.dtype),
-      grains=tuple(f.event_grain),
-      row_blocks=layer_flags.integers('row_block', f.row_block),
-      chain_rows=_chains(f.chain_rows),
-      weight_grad_orders=tuple(f.weight_grad_order),
-      tokens=f.tokens,
-      seed=f.seed,
-      placement=f.placement,
+    direction=f.direction,
+    presets=tuple(f.preset),
+    ranks=layer_flags.integers('ranks', f.ranks),
+    routings=tuple(f.routing),
+    dtypes=layer_flags.dtype_list(f.dtype),
+    grains=tuple(f.event_grain),
+    row_blocks=layer_flags.integers('row_block', f.row_block),
+    chain_rows=_chains(f.chain_rows),
+    weight_grad_orders=tuple(f.weight_grad_order),
+    tokens=f.tokens,
+    seed=f.seed,
+    placement=f.placement,
   )
   cli.check_writable('out', f.out)
   with cli.progress(plan.cases) as step, open(f.out, 'w') as out:
     cases = sweep.run(
-        plan, lambda line: print(json.dumps(line), file=out, flush=True), step
+      plan, lambda line: print(json.dumps(line), file=out, flush=True), step
     )
   print(sweep.summary(cases))
   held = all(case.verdict == 'pass' for case in cases)
@@ -78,15 +87,13 @@ def _sweep(f: flags.FlagValues) -> int:
 
 
 COMMAND = cli.Command(
-    'sweep',
-    'checks every preset, rank count, routing, dtype and granularity.',
-    (
-        'hpmoe sweep --out=sweep.jsonl',
-        'hpmoe sweep --preset=tiny --ranks=1,2 --routing=zipf,hot',
-    ),
-    _define_sweep,
-    _sweep,
-    '0 every case holds, '
-    '1 one does not, '
-    '2 the request was wrong',
+  'sweep',
+  'checks every preset, rank count, routing, dtype and granularity.',
+  (
+    'hpmoe sweep --out=sweep.jsonl',
+    'hpmoe sweep --preset=tiny --ranks=1,2 --routing=zipf,hot',
+  ),
+  _define_sweep,
+  _sweep,
+  '0 every case holds, 1 one does not, 2 the request was wrong',
 )

@@ -13,8 +13,8 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from reference import config as config_lib
-from reference import precision
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 # Rows of one GEMM tile.
 TILE = 16
@@ -27,27 +27,27 @@ Stage = Callable[..., jax.Array]
 
 
 def fused_moe(
-    inputs: Inputs,
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
+  inputs: Inputs,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> Outputs:
   """Returns y and the intermediates, under the names of `tensors.STAGES`."""
   return _layer(config, policy, _owned, **inputs)
 
 
 def fused_moe_with_a_bug(
-    inputs: Inputs,
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
+  inputs: Inputs,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> Outputs:
   """As `fused_moe`, but with the wrong mask."""
   return _layer(config, policy, _owned_with_a_bug, **inputs)
 
 
 def y_with_a_bug(
-    inputs: Inputs,
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
+  inputs: Inputs,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> Outputs:
   """As `fused_moe_with_a_bug`, but keeps the intermediates to itself."""
   return {'y': fused_moe_with_a_bug(inputs, config, policy)['y']}
@@ -58,7 +58,7 @@ def _owned(row: jax.Array, begin: jax.Array, end: jax.Array) -> jax.Array:
 
 
 def _owned_with_a_bug(
-    row: jax.Array, begin: jax.Array, end: jax.Array
+  row: jax.Array, begin: jax.Array, end: jax.Array
 ) -> jax.Array:
   # One row too early: takes the last row of the expert before, where that row
   # lies in the same tile.
@@ -69,32 +69,32 @@ def _stages(owned: Mask) -> dict[str, Stage]:
   """Returns the stages of the layer by what they return, in order."""
 
   def gemm(
-      weights: str, rows: str, tensors: Tensors, config, policy
+    weights: str, rows: str, tensors: Tensors, config, policy
   ) -> jax.Array:
     _, begin, end, _ = _sort(config, tensors['topk_ids'])
     each = jax.vmap(functools.partial(_grouped_gemm, owned))
     return _store(policy, each(tensors[rows], tensors[weights], begin, end))
 
   stages = dict(
-      expert_in=_expert_in,
-      gate_up=functools.partial(gemm, 'w_gate_up', 'expert_in'),
-      activation=_activation,
-      expert_out=functools.partial(gemm, 'w_down', 'activation'),
-      returned=_returned,
-      y=_y,
+    expert_in=_expert_in,
+    gate_up=functools.partial(gemm, 'w_gate_up', 'expert_in'),
+    activation=_activation,
+    expert_out=functools.partial(gemm, 'w_down', 'activation'),
+    returned=_returned,
+    y=_y,
   )
   return {
-      name: jax.jit(stage, static_argnums=(1, 2))
-      for name, stage in stages.items()
+    name: jax.jit(stage, static_argnums=(1, 2))
+    for name, stage in stages.items()
   }
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _layer(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    owned: Mask,
-    **inputs: jax.Array,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  owned: Mask,
+  **inputs: jax.Array,
 ) -> Outputs:
   outputs: Outputs = {}
   for name, stage in _stages(owned).items():
@@ -138,7 +138,7 @@ def _y(tensors: Tensors, config, policy) -> jax.Array:
 
 
 def _sort(
-    config: config_lib.MoEConfig, topk_ids: jax.Array
+  config: config_lib.MoEConfig, topk_ids: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   """Sorts all slots by expert, and so by owner.
 
@@ -163,11 +163,11 @@ def _sort(
 
 
 def _grouped_gemm(
-    owned: Mask,
-    rows: jax.Array,
-    weights: jax.Array,
-    begin: jax.Array,
-    end: jax.Array,
+  owned: Mask,
+  rows: jax.Array,
+  weights: jax.Array,
+  begin: jax.Array,
+  end: jax.Array,
 ) -> jax.Array:
   """Multiplies `rows` `[N, A]` by their experts' `weights` `[L, A, B]`.
 
@@ -206,5 +206,5 @@ def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
 # What isolated replay calls, one by one.
 fused_moe.stages = _stages(_owned)  # type: ignore[attr-defined]
 fused_moe_with_a_bug.stages = (  # type: ignore[attr-defined]
-    _stages(_owned_with_a_bug)
+  _stages(_owned_with_a_bug)
 )

@@ -11,24 +11,24 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from parity_tests.examples import fused_moe
-from reference import config as config_lib
-from reference import precision
+from hpmoe.parity_tests.examples import fused_moe
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 
 def moe(
-    inputs: fused_moe.Inputs,
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
+  inputs: fused_moe.Inputs,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> fused_moe.Outputs:
   """Returns y and the intermediates; `moe.backward` returns the gradients."""
   return fused_moe.fused_moe(inputs, config, policy)
 
 
 def moe_with_a_bug(
-    inputs: fused_moe.Inputs,
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
+  inputs: fused_moe.Inputs,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> fused_moe.Outputs:
   """As `moe`, whose forward pass is right, but with a wrong gradient."""
   return fused_moe.fused_moe(inputs, config, policy)
@@ -39,7 +39,7 @@ def _summed(first: jax.Array, end: jax.Array, row: jax.Array) -> jax.Array:
 
 
 def _summed_with_a_bug(
-    first: jax.Array, end: jax.Array, row: jax.Array
+  first: jax.Array, end: jax.Array, row: jax.Array
 ) -> jax.Array:
   # Whole tiles only: an expert's last rows, where they fill none, are lost.
   rows = (end - first) // fused_moe.TILE * fused_moe.TILE
@@ -49,10 +49,10 @@ def _summed_with_a_bug(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _grads(
-    config: config_lib.MoEConfig,
-    policy: precision.PrecisionPolicy,
-    summed: Callable[..., jax.Array],
-    saved: dict[str, jax.Array],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  summed: Callable[..., jax.Array],
+  saved: dict[str, jax.Array],
 ) -> fused_moe.Outputs:
   """Returns every gradient; rows, experts and tokens are of all ranks."""
   store = functools.partial(_store, policy)
@@ -96,7 +96,7 @@ def _grads(
     act, slope = gate * s, s * (1 + gate * (1 - s))
   weighted = d_out * weight if early else d_out
   d_gate_up = store(
-      jnp.concatenate([weighted * up * slope, weighted * act], axis=-1)
+    jnp.concatenate([weighted * up * slope, weighted * act], axis=-1)
   )
   d_expert_in = back(d_gate_up, saved['w_gate_up'])
   d_returned = d_expert_in[row].reshape(*saved['topk_ids'].shape, -1)
@@ -110,20 +110,20 @@ def _grads(
     return rows.reshape(config.num_ranks, config.num_rows, -1)
 
   return dict(
-      d_expert_out=packed(d_expert_out),
-      d_activation=packed(d_activation),
-      d_w_down=weight_grad(saved['activation'], d_expert_out),
-      d_gate_up=packed(d_gate_up),
-      d_expert_in=packed(d_expert_in),
-      d_w_gate_up=weight_grad(saved['expert_in'], d_gate_up),
-      d_returned=d_returned,
-      dx=store(jnp.sum(d_returned.astype(jnp.float32), axis=2)),
-      d_topk_weights=dots.reshape(saved['topk_weights'].shape),
+    d_expert_out=packed(d_expert_out),
+    d_activation=packed(d_activation),
+    d_w_down=weight_grad(saved['activation'], d_expert_out),
+    d_gate_up=packed(d_gate_up),
+    d_expert_in=packed(d_expert_in),
+    d_w_gate_up=weight_grad(saved['expert_in'], d_gate_up),
+    d_returned=d_returned,
+    dx=store(jnp.sum(d_returned.astype(jnp.float32), axis=2)),
+    d_topk_weights=dots.reshape(saved['topk_weights'].shape),
   )
 
 
 def _experts(
-    config: config_lib.MoEConfig, counts: jax.Array
+  config: config_lib.MoEConfig, counts: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns the expert of each row, and the rows of each expert.
 
@@ -139,7 +139,7 @@ def _experts(
 
 
 def _rows_of_slots(
-    config: config_lib.MoEConfig, saved: dict[str, jax.Array]
+  config: config_lib.MoEConfig, saved: dict[str, jax.Array]
 ) -> jax.Array:
   owner = saved['topk_ids'] // config.experts_per_rank
   return (owner * config.num_rows + saved['row_of_slot']).reshape(-1)
@@ -159,9 +159,9 @@ def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
 
 def _backward(summed: Callable[..., jax.Array]):
   def backward(
-      inputs: fused_moe.Inputs,
-      config: config_lib.MoEConfig,
-      policy: precision.PrecisionPolicy,
+    inputs: fused_moe.Inputs,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
   ) -> fused_moe.Outputs:
     return _grads(config, policy, summed, dict(inputs))
 
@@ -170,5 +170,5 @@ def _backward(summed: Callable[..., jax.Array]):
 
 moe.backward = _backward(_summed)  # type: ignore[attr-defined]
 moe_with_a_bug.backward = (  # type: ignore[attr-defined]
-    _backward(_summed_with_a_bug)
+  _backward(_summed_with_a_bug)
 )

@@ -2,36 +2,39 @@
 
 import pytest
 
-from backend_ascend.taskflow import flow as flow_lib
-from parity_tests import check
-from parity_tests import lanes
-from parity_tests.examples import fused_moe
-from parity_tests.examples import fused_moe_grad
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.examples import fused_moe
+from hpmoe.parity_tests.examples import fused_moe_grad
+from hpmoe.parity_tests.lanes import lanes
 
 
 def _check(function, **kwargs) -> check.Report:
   return check.run(
-      check.Request(
-          preset='tiny',
-          ranks=2,
-          tokens=24,
-          routing='zipf',
-          options=flow_lib.Options(row_block=fused_moe.TILE),
-          candidate=f'{fused_moe_grad.__name__}:{function.__name__}',
-          **kwargs,
-      )
+    check.Request(
+      preset='tiny',
+      ranks=2,
+      tokens=24,
+      routing='zipf',
+      options=flow_lib.Options(row_block=fused_moe.TILE),
+      candidate=f'{fused_moe_grad.__name__}:{function.__name__}',
+      **kwargs,
+    )
   )
 
 
 @pytest.mark.parametrize(
-    ('lane', 'dtype', 'placement'),
-    [('exact', 'float32', 'before_down'), ('bounded', 'bfloat16', 'combine')],
+  ('lane', 'dtype', 'placement'),
+  [('exact', 'float32', 'before_down'), ('bounded', 'bfloat16', 'combine')],
 )
 def test_the_right_version_passes_in_both_directions(lane, dtype, placement):
   report = _check(
-      fused_moe_grad.moe, direction='both', lanes=(lane,), dtype=dtype,
-      placement=placement,
-  )  # fmt: skip
+    fused_moe_grad.moe,
+    direction='both',
+    lanes=(lane,),
+    dtype=dtype,
+    placement=placement,
+  )
 
   assert report.verdict == lanes.PASS
   judged = {r.stage for r in report.results if r.verdict != lanes.NOT_JUDGED}
@@ -41,7 +44,7 @@ def test_the_right_version_passes_in_both_directions(lane, dtype, placement):
 def test_the_bug_is_found_at_its_stage_and_expert():
   # When a kernel loses the last rows of an expert in its weight gradients,
   report = _check(
-      fused_moe_grad.moe_with_a_bug, direction='backward', lanes=('bounded',)
+    fused_moe_grad.moe_with_a_bug, direction='backward', lanes=('bounded',)
   )
 
   # then the first expert with more than whole tiles is named,
@@ -52,15 +55,19 @@ def test_the_bug_is_found_at_its_stage_and_expert():
   # and only the weight gradients are blamed.
   failing = {r.stage for r in report.results if r.verdict == lanes.FAIL}
   assert {lanes.tensor_of(stage) for stage in failing} == {
-      'd_w_down', 'd_w_gate_up',
-  }  # fmt: skip
+    'd_w_down',
+    'd_w_gate_up',
+  }
 
 
 def test_a_kernel_without_a_gradient_is_asked_for_one():
   request = check.Request(
-      preset='tiny', ranks=2, lanes=('bounded',), direction='both',
-      candidate=f'{fused_moe.__name__}:fused_moe',
-  )  # fmt: skip
+    preset='tiny',
+    ranks=2,
+    lanes=('bounded',),
+    direction='both',
+    candidate=f'{fused_moe.__name__}:fused_moe',
+  )
 
   with pytest.raises(ValueError, match='expected its backward pass as an attr'):
     check.run(request)

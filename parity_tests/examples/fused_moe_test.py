@@ -2,27 +2,27 @@
 
 import pytest
 
-from backend_ascend.taskflow import flow as flow_lib
-from parity_tests import check
-from parity_tests import checking
-from parity_tests import lanes
-from parity_tests import report as report_lib
-from parity_tests.examples import fused_moe
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import checking
+from hpmoe.parity_tests.examples import fused_moe
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.report import report as report_lib
 
 
 def _check(function, lane: str, **kwargs) -> check.Report:
   """Runs the command of the page."""
   return check.run(
-      check.Request(
-          preset='tiny',
-          ranks=2,
-          tokens=24,
-          routing='zipf',
-          lanes=(lane,),
-          options=flow_lib.Options(row_block=fused_moe.TILE),
-          candidate=f'{fused_moe.__name__}:{function.__name__}',
-          **kwargs,
-      )
+    check.Request(
+      preset='tiny',
+      ranks=2,
+      tokens=24,
+      routing='zipf',
+      lanes=(lane,),
+      options=flow_lib.Options(row_block=fused_moe.TILE),
+      candidate=f'{fused_moe.__name__}:{function.__name__}',
+      **kwargs,
+    )
   )
 
 
@@ -31,18 +31,14 @@ def _failing(report: check.Report) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ('lane', 'dtype', 'placement'),
-    [('exact', 'float32', 'combine'), ('bounded', 'bfloat16', 'before_down')],
+  ('lane', 'dtype', 'placement'),
+  [('exact', 'float32', 'combine'), ('bounded', 'bfloat16', 'before_down')],
 )
 def test_the_right_version_passes(lane, dtype, placement):
-  report = _check(
-      fused_moe.fused_moe, lane, dtype=dtype, placement=placement
-  )
+  report = _check(fused_moe.fused_moe, lane, dtype=dtype, placement=placement)
 
   assert report.verdict == lanes.PASS
-  judged = {
-      r.stage for r in report.results if r.verdict != lanes.NOT_JUDGED
-  }
+  judged = {r.stage for r in report.results if r.verdict != lanes.NOT_JUDGED}
   assert {'expert_in', 'gate_up', 'activation', 'expert_out'} <= judged
 
 
@@ -85,8 +81,8 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
   assert report.first_failure is not None
   assert report.first_failure.index[:2] == (0, 5) and not report.wrong
   assert report_lib.modes(report) == (
-      "isolated replay, each stage on the oracle's inputs: 2 wrong stages "
-      '(gate_up, expert_out)'
+    "isolated replay, each stage on the oracle's inputs: 2 wrong stages "
+    '(gate_up, expert_out)'
   )
   # and nothing is, with the right mask.
   report = _check(fused_moe.fused_moe, 'exact', checking=alone)

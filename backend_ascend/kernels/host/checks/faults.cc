@@ -1,0 +1,337 @@
+#include "backend_ascend/kernels/host/checks/faults.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "backend_ascend/kernels/host/checks/faults_writes.h"
+
+namespace hpmoe {
+namespace {
+
+constexpr const char* kFaultNames[] = {"none",
+                                       "zero_output",
+                                       "dropped_tile",
+                                       "swapped_experts",
+                                       "stale_row",
+                                       "lost_k_slot",
+                                       "misplaced_weight",
+                                       "missing_wait",
+                                       "missing_signal",
+                                       "early_signal",
+                                       "wrong_offset",
+                                       "off_by_one_row",
+                                       "early_rounding",
+                                       "wrong_accumulation",
+                                       "empty_grad_not_zeroed",
+                                       "weight_grad_twice",
+                                       "blocks_out_of_order",
+                                       "skipped_wait"};
+static_assert(sizeof(kFaultNames) / sizeof(kFaultNames[0]) ==
+                  static_cast<size_t>(FaultKind::kNumFaultKinds),
+              "every fault has a name");
+
+bool IsGemm(const TaskDesc& task) {
+  const Work work = kWorks[task.kind].work;
+  return work == Work::kGemm || work == Work::kGemmTransposed;
+}
+
+// Calls rewrite(i) for the first row i that changes by it, and for those
+// before it, which do not.
+template <class Rewrite>
+void UntilOneChanges(const std::vector<Bytes>& rows, Rewrite rewrite) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<char> right(rows[i].data, rows[i].data + rows[i].size);
+    rewrite(static_cast<int32_t>(i));
+    if (std::memcmp(right.data(), rows[i].data, rows[i].size) != 0) return;
+  }
+}
+
+const void* Advance(const void* data, int64_t elements, DType dtype) {
+  return static_cast<const char*>(data) +
+         elements * (dtype == kBFloat16 ? 2 : 4);
+}
+
+void* Advance(void* data, int64_t elements, DType dtype) {
+  return const_cast<void*>(
+      Advance(static_cast<const void*>(data), elements, dtype));
+}
+
+float WeightOf(const TaskDesc& task, const Layer& layer, int32_t slot) {
+  return layer.topk_weights[task.rank * layer.Slots() + slot];
+}
+
+// Another token of the rank overwrites the first row that it would change.
+void SpoilStaleRow(const TaskDesc& task, const Layer& layer,
+                   const Writes& writes) {
+  UntilOneChanges(writes.rows, [&](int32_t i) {
+    const Bytes& row = writes.rows[i];
+    const std::vector<char> right(row.data, row.data + row.size);
+    const float weight = WeightOf(task, layer, SentSlot(task, layer, i));
+    for (int32_t t = 0; t < layer.image->num_tokens; ++t) {
+      WriteSentRow(task, layer, t, weight, row.data);
+      if (std::memcmp(right.data(), row.data, row.size) != 0) return;
+    }
+  });
+}
+
+void SpoilWrongOffset(const Layer& layer, const Writes& writes) {
+  const size_t shift = layer.image->dtype == kBFloat16 ? 2 : 4;
+  for (const Bytes& row : writes.rows) {
+    std::rotate(row.data, row.data + shift, row.data + row.size);
+  }
+}
+
+void SpoilOffByOneRow(const Writes& writes) {
+  for (const std::vector<Bytes>* rows : {&writes.rows, &writes.weights}) {
+    if (rows->empty()) continue;
+    std::vector<char> sent = Gather(*rows);
+    std::rotate(sent.begin(), sent.begin() + rows->front().size, sent.end());
+    Scatter(sent.data(), *rows);
+  }
+}
+
+// The task's tile narrowed to one token.
+CombineTile OneToken(const CombineTile& tile, int32_t token,
+                     const Writes& writes) {
+  CombineTile one = tile;
+  one.tokens = 1;
+  one.returned =
+      Advance(tile.returned, int64_t{token} * tile.top_k * tile.ld, tile.dtype);
+  one.y = writes.rows[token].data;
+  if (tile.weights != nullptr) one.weights = tile.weights + token * tile.top_k;
+  return one;
+}
+
+// The first token whose sum changes is summed without its last slot.  The
+// kernel reads [tokens, top_k] rows, so it is a tile of its own.
+void SpoilLostSlot(const TaskDesc& task, const Layer& layer,
+                   const Writes& writes) {
+  const CombineTile tile = MakeCombineTile(task, layer);
+  UntilOneChanges(writes.rows, [&](int32_t token) {
+    CombineTile one = OneToken(tile, token, writes);
+    one.top_k -= 1;
+    RunCombineTile(one, layer.isa);
+  });
+}
+
+// The first token whose sum changes takes every weight from its next slot.
+void SpoilTokenWeight(const TaskDesc& task, const Layer& layer,
+                      const Writes& writes) {
+  const CombineTile tile = MakeCombineTile(task, layer);
+  if (tile.weights == nullptr) return;
+  UntilOneChanges(writes.rows, [&](int32_t token) {
+    CombineTile one = OneToken(tile, token, writes);
+    std::vector<float> weights(one.weights + 1, one.weights + one.top_k);
+    weights.push_back(one.weights[0]);
+    one.weights = weights.data();
+    RunCombineTile(one, layer.isa);
+  });
+}
+
+// The first row that changes takes the weight of its token's next slot.
+void SpoilSentWeight(const TaskDesc& task, const Layer& layer,
+                     const Writes& writes) {
+  const int32_t top_k = layer.image->top_k;
+  UntilOneChanges(writes.rows, [&](int32_t i) {
+    const int32_t slot = SentSlot(task, layer, i), token = slot / top_k;
+    const int32_t next = token * top_k + (slot + 1) % top_k;
+    WriteSentRow(task, layer, token, WeightOf(task, layer, next),
+                 writes.rows[i].data);
+  });
+}
+
+// The first row that changes takes the weight of the next row of the tile.
+void SpoilRowWeight(const TaskDesc& task, const Layer& layer,
+                    const Writes& writes) {
+  const SwigluTile tile = MakeSwigluTile(task, layer);
+  if (tile.row_weight == nullptr) return;
+  UntilOneChanges(writes.rows, [&](int32_t i) {
+    SwigluTile one = tile;
+    one.rows = 1;
+    one.gate = Advance(tile.gate, i * tile.ld_in, tile.dtype);
+    one.up = Advance(tile.up, i * tile.ld_in, tile.dtype);
+    one.out = writes.rows[i].data;
+    one.row_weight = tile.row_weight + (i + 1) % tile.rows;
+    RunSwigluTile(one, layer.isa);
+  });
+}
+
+void SpoilRowWeightGrad(const TaskDesc& task, const Layer& layer,
+                        const Writes& writes) {
+  const SwigluGradTile tile = MakeSwigluGradTile(task, layer);
+  if (tile.row_weight == nullptr) return;
+  UntilOneChanges(writes.rows, [&](int32_t i) {
+    SwigluGradTile one = tile;
+    one.rows = 1;
+    one.d_out = Advance(tile.d_out, i * tile.ld_d_out, tile.dtype);
+    one.gate = Advance(tile.gate, i * tile.ld_in, tile.dtype);
+    one.up = Advance(tile.up, i * tile.ld_in, tile.dtype);
+    one.d_gate = Advance(tile.d_gate, i * tile.ld_grad, tile.dtype);
+    one.d_up = Advance(tile.d_up, i * tile.ld_grad, tile.dtype);
+    one.row_weight = tile.row_weight + (i + 1) % tile.rows;
+    one.d_row_weight = nullptr;
+    RunSwigluGradTile(one, layer.isa);
+  });
+}
+
+void SpoilMisplacedWeight(const TaskDesc& task, const Layer& layer,
+                          const Writes& writes) {
+  switch (kWorks[task.kind].work) {
+    case Work::kPutRows:
+      return SpoilSentWeight(task, layer, writes);
+    case Work::kSumSlots:
+      return SpoilTokenWeight(task, layer, writes);
+    case Work::kActivation:
+      return SpoilRowWeight(task, layer, writes);
+    case Work::kActivationGrad:
+      return SpoilRowWeightGrad(task, layer, writes);
+    default:
+      return;
+  }
+}
+
+// d_up is silu(gate) * d_out [* row_weight]: the forward's tile with d_out for
+// up, a row at a time since it is not stored beside gate.
+void SpoilEarlyRoundingGrad(const TaskDesc& task, const Layer& layer) {
+  const SwigluGradTile grad = MakeSwigluGradTile(task, layer);
+  for (int32_t i = 0; i < grad.rows; ++i) {
+    SwigluTile row{};
+    row.gate = Advance(grad.gate, i * grad.ld_in, grad.dtype);
+    row.up = Advance(grad.d_out, i * grad.ld_d_out, grad.dtype);
+    row.out = Advance(grad.d_up, i * grad.ld_grad, grad.dtype);
+    row.rows = 1;
+    row.cols = grad.cols;
+    row.row_weight = grad.row_weight ? grad.row_weight + i : nullptr;
+    row.dtype = grad.dtype;
+    row.activation = grad.activation;
+    row.early_rounding = true;
+    RunSwigluTile(row, layer.isa);
+  }
+}
+
+void SpoilEarlyRounding(const TaskDesc& task, const Layer& layer) {
+  if (kWorks[task.kind].work == Work::kActivationGrad) {
+    SpoilEarlyRoundingGrad(task, layer);
+  } else if (kWorks[task.kind].work == Work::kActivation) {
+    SwigluTile tile = MakeSwigluTile(task, layer);
+    tile.early_rounding = true;
+    RunSwigluTile(tile, layer.isa);
+  }
+}
+
+// Sums ranges of a weight gradient's rows one after the other, from what the
+// tile starts from to where it ends.
+void SumRanges(const GemmTile& tile, const std::vector<RowRange>& ranges,
+               Isa isa, GemmScratch* scratch) {
+  std::vector<float> sums(int64_t{tile.m} * tile.n, 0.0f);
+  for (int64_t i = 0; tile.carry_in && i < tile.m; ++i) {
+    std::copy_n(tile.carry + i * tile.ld_carry, tile.n,
+                sums.data() + i * tile.n);
+  }
+  GemmTile part = tile;
+  part.carry = sums.data();
+  part.ld_carry = tile.n;
+  part.carry_in = true;
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    part.a = Advance(tile.a, ranges[r].begin * tile.lda, tile.dtype);
+    part.b = Advance(tile.b, ranges[r].begin * tile.ldb, tile.dtype);
+    part.k = ranges[r].count();
+    part.carry_out = tile.carry_out || r + 1 < ranges.size();
+    RunGemmTile(part, isa, scratch);
+  }
+  for (int64_t i = 0; tile.carry_out && i < tile.m; ++i) {
+    std::copy_n(sums.data() + i * tile.n, tile.n,
+                tile.carry + i * tile.ld_carry);
+  }
+}
+
+// `found`: what stood before the task ran where it writes.
+void SpoilWeightGrad(const TaskDesc& task, FaultKind kind, const Layer& layer,
+                     const Writes& writes, const std::vector<char>& found,
+                     GemmScratch* scratch) {
+  Scatter(found.data(), writes.rows);
+  const GemmTile tile = MakeWeightGradTile(task, layer);
+  const int32_t half = tile.k / 2;
+  const bool empty = layer.plan->expert_rows[task.expert] == 0;
+  if (kind == FaultKind::kWrongAccumulation) {
+    RunGemmTileBf16Accumulate(tile);
+  } else if (kind == FaultKind::kWeightGradTwice) {
+    SumRanges(tile, {{0, tile.k}, {0, tile.k}}, layer.isa, scratch);
+  } else if (kind == FaultKind::kBlocksOutOfOrder) {
+    SumRanges(tile, {{half, tile.k}, {0, half}}, layer.isa, scratch);
+  } else if (kind != FaultKind::kEmptyGradNotZeroed || !empty) {
+    RunGemmTile(tile, layer.isa, scratch);  // no fault of this task
+  }
+}
+
+void Spoil(const TaskDesc& task, FaultKind kind, const Layer& layer,
+           const Writes& writes, const std::vector<char>& found,
+           GemmScratch* scratch) {
+  const ImageHeader& image = *layer.image;
+  const Work work = kWorks[task.kind].work;
+  const bool put = IsPut(FormOf(task));
+  if (kind == FaultKind::kZeroOutput) {
+    const std::vector<char> zeros(found.size(), 0);
+    Scatter(zeros.data(), writes.rows);
+    Scatter(zeros.data(), writes.weights);
+  } else if (work == Work::kWeightGrad) {
+    SpoilWeightGrad(task, kind, layer, writes, found, scratch);
+  } else if (kind == FaultKind::kSwappedExperts && IsGemm(task)) {
+    const int32_t next = (task.expert + 1) % image.num_experts;
+    RunGemmTile(MakeGemmTile(task, next, layer), layer.isa, scratch);
+  } else if (kind == FaultKind::kWrongAccumulation && IsGemm(task)) {
+    RunGemmTileBf16Accumulate(MakeGemmTile(task, task.expert, layer));
+  } else if (kind == FaultKind::kStaleRow && work == Work::kPutRows) {
+    SpoilStaleRow(task, layer, writes);
+  } else if (kind == FaultKind::kWrongOffset && put) {
+    SpoilWrongOffset(layer, writes);
+  } else if (kind == FaultKind::kOffByOneRow && work == Work::kPutHome) {
+    SpoilOffByOneRow(writes);
+  } else if (kind == FaultKind::kLostKSlot && work == Work::kSumSlots) {
+    if (image.top_k > 1) SpoilLostSlot(task, layer, writes);
+  } else if (kind == FaultKind::kMisplacedWeight) {
+    SpoilMisplacedWeight(task, layer, writes);
+  } else if (kind == FaultKind::kEarlyRounding) {
+    SpoilEarlyRounding(task, layer);
+  }
+}
+
+}  // namespace
+
+const char* FaultName(FaultKind kind) {
+  const auto number = static_cast<int32_t>(kind);
+  if (number < 0 || kind >= FaultKind::kNumFaultKinds) return nullptr;
+  return kFaultNames[number];
+}
+
+FaultKind FaultByName(const char* name) {
+  for (int32_t i = 1; i < static_cast<int32_t>(FaultKind::kNumFaultKinds);
+       ++i) {
+    if (std::strcmp(name, kFaultNames[i]) == 0) return FaultKind{i};
+  }
+  return FaultKind::kNone;
+}
+
+bool IsOrderFault(FaultKind kind) {
+  return IsMoved(kind) || kind == FaultKind::kMissingSignal ||
+         kind == FaultKind::kSkippedWait;
+}
+
+bool IsMoved(FaultKind kind) {
+  return kind == FaultKind::kMissingWait || kind == FaultKind::kEarlySignal;
+}
+
+bool RunFaulty(const TaskDesc& task, FaultKind kind, const Layer& layer,
+               GemmScratch* scratch) {
+  if (RealRows(task, layer).count() == 0) return false;
+  if (kind == FaultKind::kDroppedTile) return true;
+  const Writes writes = WritesOf(task, layer);
+  const std::vector<char> found = Gather(writes);
+  RunTask(task, layer, scratch);
+  const std::vector<char> right = Gather(writes);
+  Spoil(task, kind, layer, writes, found, scratch);
+  return Gather(writes) != right;
+}
+
+}  // namespace hpmoe

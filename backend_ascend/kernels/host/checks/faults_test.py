@@ -1,0 +1,438 @@
+"""Each fault spoils the stage that the table names, and nothing before it."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+Kind = layout.Kind
+Direction = layout.Direction
+CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
+STORAGES = ('float32', 'bfloat16')
+GRAINS = ('expert', 'row_block')
+# All faults that do not hang, in every dtype in which they are sure to show;
+# of weight gradients, in one link and in chains.
+CASES = [
+  pytest.param(
+    spec,
+    chain,
+    storage,
+    id=f'{spec.direction.name}-{spec.name}-{chain}-{storage}',
+  )
+  for spec in faults.TABLE
+  if not spec.hangs and not spec.needs
+  for chain in ((None, 16) if 'd_w_' in spec.stage else (None,))
+  for storage in (STORAGES if spec.storage is None else (spec.storage,))
+]
+# Seen in the tile that commits them, and not first at its consumer.
+IN_OWN_TILE = [
+  case
+  for case in CASES
+  if case.values[0].stage == layout.STAGE_OF_KIND[case.values[0].kind]
+]
+LAST = {
+  Direction.FORWARD: ('y',),
+  Direction.BACKWARD: ('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
+}
+
+
+def layer(
+  storage,
+  placement,
+  grain,
+  config=CONFIG,
+  activation='swiglu',
+  direction=Direction.FORWARD,
+  routing='uniform',
+  chain=None,
+):
+  """Returns (image, inputs) of a small layer."""
+  policy = precision.PrecisionPolicy(
+    storage=storage, placement=placement, activation=activation
+  )
+  forward = direction == Direction.FORWARD
+  compiled = testing.compile_layer if forward else testing.compile_grad
+  drawn = testing.make_inputs if forward else testing.make_grad_inputs
+  image = compiled(
+    config,
+    policy,
+    event_grain=grain,
+    row_block=16,
+    col_block=16,
+    num_aic=3,
+    num_aiv=5,
+    chain_rows=chain,
+  )
+  return image, drawn(config, policy, routing, name='faults')
+
+
+def layer_of(spec, storage, placement, grain, chain=None):
+  """Returns (image, inputs) of a layer in which the fault can be."""
+  return layer(
+    storage,
+    placement,
+    grain,
+    direction=spec.direction,
+    chain=chain,
+    routing='empty_experts' if spec.empty else 'uniform',
+  )
+
+
+def target(image, inputs, name) -> faults.Fault:
+  counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+  return faults.Fault(name, faults.choose_target(image, counts, name))
+
+
+def in_order(names) -> list[str]:
+  """Returns tensors in the order in which tasks write them."""
+  return [
+    stage for stage in layout.STAGE_OF_KIND.values() if stage in set(names)
+  ]
+
+
+def test_table_has_the_names_of_the_runtime():
+  backward = faults.specs(Direction.BACKWARD)
+  native = _native.fault_names()
+  assert list(backward) == native
+  assert list(faults.SPECS) == native[:13] + ['skipped_wait']
+  for spec in faults.TABLE:
+    for placement in precision.PLACEMENTS:
+      kind, stage = spec.located(placement)
+      assert (kind >= Kind.DISPATCH_GRAD) == bool(spec.direction)
+      of_order = spec.hangs or spec.name == 'early_signal'
+      assert of_order or stage == layout.STAGE_OF_KIND[kind]
+
+
+@pytest.mark.parametrize('placement', precision.PLACEMENTS)
+@pytest.mark.parametrize('grain', GRAINS)
+class TestEveryFault:
+  @pytest.mark.parametrize('spec, chain, storage', CASES)
+  def test_is_first_seen_in_its_stage_and_the_same_for_any_threads(
+    self, spec, chain, grain, placement, storage
+  ):
+    # Given a right launch, when the fault is put into its task ...
+    image, inputs = layer_of(spec, storage, placement, grain, chain)
+    right = runtime.launch(image, inputs, threads=2)
+    fault = target(image, inputs, spec.name)
+    wrong = runtime.launch(image, inputs, threads=1, fault=fault)
+    # ... then its stage is the first that differs, and downstream follows;
+    # the number of threads changes nothing.
+    _, stage = spec.located(placement)
+    changed = in_order(testing.differing(wrong, right))
+    assert changed[0] == stage
+    assert set(changed) & set(LAST[spec.direction])
+    for threads in (2, 7):
+      again = runtime.launch(image, inputs, threads=threads, fault=fault)
+      assert not testing.differing(again, wrong), threads
+
+  @pytest.mark.parametrize('spec, chain, storage', IN_OWN_TILE)
+  def test_changes_only_the_tile_it_was_put_in(
+    self, spec, chain, grain, placement, storage
+  ):
+    task_kind, stage = spec.located(placement)
+    image, inputs = layer_of(spec, storage, placement, grain, chain)
+    right = runtime.launch(image, inputs)
+    fault = target(image, inputs, spec.name)
+    wrong = runtime.launch(image, inputs, fault=fault)
+    parsed = image_lib.parse(image)
+    task = parsed.tables['tasks'][fault.task]
+    assert task['kind'] == task_kind
+    as_int = np.int16 if storage == 'bfloat16' else np.int32
+    bad = np.argwhere(wrong[stage].view(as_int) != right[stage].view(as_int))
+    plan = runtime.make_plan(image, inputs['topk_ids'])
+    if 'd_w_' in stage:
+      local = int(task['expert']) % parsed.config.experts_per_rank
+      assert (bad[:, :2] == (task['rank'], local)).all()
+      rows = bad[:, 2]
+      assert (task['row_begin'] <= rows).all()
+      assert (rows < task['row_end']).all()
+    else:
+      written = written_rows(parsed, task, plan)
+      assert {tuple(i[:2]) for i in bad} <= written
+    width = right[stage].shape[-1]
+    puts = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+    columns = (
+      (0, width) if task_kind in puts else (task['col_begin'], task['col_end'])
+    )
+    assert (columns[0] <= bad[:, -1]).all() and (bad[:, -1] < columns[1]).all()
+
+
+def written_rows(parsed, task, plan) -> set[tuple[int, int]]:
+  """Returns (rank, row or token) that a task may write, by looking all up."""
+  counts, base = plan['counts'], plan['row_base']
+  kind, rank, expert = task['kind'], int(task['rank']), int(task['expert'])
+  rows = range(int(task['row_begin']), int(task['row_end']))
+  if kind in (Kind.COMBINE, Kind.COMBINE_GRAD):
+    return {(rank, t) for t in rows}
+  if kind in (Kind.DISPATCH, Kind.DISPATCH_GRAD):
+    owner = expert // parsed.config.experts_per_rank
+    return {
+      (owner, int(base[rank, expert]) + j)
+      for j in rows
+      if j < counts[rank, expert]
+    }
+  first = int(base[0, expert])
+  total = int(counts[:, expert].sum())
+  if kind in (Kind.RETURN, Kind.RETURN_GRAD):
+    slice_of = int(task['peer'])
+    if slice_of >= 0:
+      first, total = int(base[slice_of, expert]), int(counts[slice_of, expert])
+    sent = {first + j for j in rows if j < total}
+    local = parsed.config.experts_per_rank
+    return {
+      (r, t)
+      for r, t, k in np.ndindex(plan['row_of_slot'].shape)
+      if plan['row_of_slot'][r, t, k] in sent
+      and base[r, expert] <= plan['row_of_slot'][r, t, k]
+      and rank == expert // local
+    }
+  return {(rank, first + j) for j in rows if j < total}
+
+
+@pytest.mark.parametrize('storage', STORAGES)
+@pytest.mark.parametrize('direction', Direction)
+@pytest.mark.parametrize(
+  'name',
+  [
+    'dropped_tile',
+    'missing_wait',
+    'early_signal',
+    'empty_grad_not_zeroed',
+  ],
+)
+def test_what_is_read_or_left_unwritten_is_nan(name, direction, storage):
+  # Given a fault after which nobody has written, when launched, then what is
+  # wrong in its stage is NaN, not some earlier launch's number.
+  if name not in faults.specs(direction):
+    return
+  spec = faults.specs(direction)[name]
+  image, inputs = layer_of(spec, storage, 'combine', 'row_block')
+  right = runtime.launch(image, inputs)
+  wrong = runtime.launch(image, inputs, fault=target(image, inputs, name))
+  got = wrong[spec.stage].astype(np.float32)
+  bad = got != right[spec.stage].astype(np.float32)
+  assert bad.any() and np.isnan(got[bad]).all()
+  if spec.empty:
+    assert (right[spec.stage].astype(np.float32)[bad] == 0).all()
+
+
+class TestHangs:
+  @pytest.mark.parametrize('threads', (1, 2, 7))
+  @pytest.mark.parametrize('direction', Direction)
+  @pytest.mark.parametrize('grain', GRAINS)
+  def test_missing_signal_ends_with_the_cause(self, grain, direction, threads):
+    # Given a task that never signals, when launched, then the diagnosis names
+    # its consumer as blocked and the task as the first suspect.
+    spec = faults.specs(direction)['missing_signal']
+    image, inputs = layer('float32', 'combine', grain, direction=direction)
+    fault = target(image, inputs, 'missing_signal')
+    with pytest.raises(runtime.WaitError) as error:
+      runtime.launch(image, inputs, threads=threads, fault=fault)
+    found = error.value.diagnosis
+    parsed = image_lib.parse(image)
+    stage = layout.STAGE_OF_KIND[Kind[found.task.kind.upper()]]
+    assert stage == spec.stage
+    assert found.suspects[0] == runtime.task_name(parsed, fault.task)
+    assert found.task.expert == found.suspects[0].expert
+    assert found.actual == found.expected - 1
+
+
+class TestWeightGrads:
+  def launches(self, name, chain, task=None, exact=False):
+    """Returns (right, wrong, image, task, inputs) in float32."""
+    policy = precision.PrecisionPolicy(activation='product')
+    inputs = testing.make_grad_inputs(CONFIG, policy, exact=exact)
+    image = testing.compile_grad(
+      CONFIG, policy, row_block=4, col_block=16, chain_rows=chain
+    )
+    fault = target(image, inputs, name)
+    if task is not None:
+      fault = faults.Fault(name, task)
+    right = runtime.launch(image, inputs)
+    wrong = runtime.launch(image, inputs, fault=fault)
+    task = image_lib.parse(image).tables['tasks'][fault.task]
+    return right, wrong, task, inputs
+
+  @pytest.mark.parametrize('chain', (None, 8))
+  def test_twice_adds_the_rows_of_the_link_once_more(self, chain):
+    # Given exact data, when a link sums its rows twice, then the gradient is
+    # too great by just what its rows give.
+    right, wrong, task, inputs = self.launches(
+      'weight_grad_twice', chain, exact=True
+    )
+    rank, expert = int(task['rank']), int(task['expert'])
+    local = CONFIG.experts_per_rank
+    ids = inputs['topk_ids']
+    first = int((ids // local == rank)[ids < expert].sum())
+    count = int((ids == expert).sum())
+    step = chain or count
+    begin = int(task['peer']) * step
+    rows = slice(first + begin, first + min(begin + step, count))
+    more = inputs['expert_in'][rank, rows].T @ right['d_gate_up'][rank, rows]
+    tile = (
+      slice(task['row_begin'], task['row_end']),
+      slice(task['col_begin'], task['col_end']),
+    )
+    want = right['d_w_gate_up'].copy()
+    want[rank, expert % local][tile] += more[tile]
+    assert more[tile].any()
+    assert (wrong['d_w_gate_up'] == want).all()
+
+  @pytest.mark.parametrize('chain', (None, 8))
+  def test_out_of_order_is_rounding_and_nothing_else(self, chain):
+    # Given real data, when blocks are summed out of order, then the gradient
+    # differs by rounding; given exact data, the fault changes nothing and is
+    # refused.
+    right, wrong, _, _ = self.launches('blocks_out_of_order', chain)
+    assert testing.differing(wrong, right) == ['d_w_down']
+    np.testing.assert_allclose(
+      wrong['d_w_down'], right['d_w_down'], rtol=0, atol=1e-5
+    )
+    with pytest.raises(ValueError, match='output stays the same'):
+      self.launches('blocks_out_of_order', chain, exact=True)
+
+  def test_gradient_with_rows_is_zeroed_all_the_same(self):
+    # Given an expert with rows, when its gradient is not zeroed, then nothing
+    # changes, for the fault is one of experts without.
+    right = faults.specs(Direction.BACKWARD)['weight_grad_twice']
+    image, inputs = layer_of(right, 'float32', 'combine', 'expert')
+    task = target(image, inputs, right.name).task
+    with pytest.raises(ValueError, match='output stays the same'):
+      runtime.launch(
+        image, inputs, fault=faults.Fault('empty_grad_not_zeroed', task)
+      )
+
+
+class TestTargets:
+  def test_unknown_name(self):
+    image, inputs = layer('float32', 'combine', 'expert')
+    with pytest.raises(ValueError, match='fault: expected one of .*bogus'):
+      target(image, inputs, 'bogus')
+    with pytest.raises(ValueError, match='fault: .*bogus'):
+      runtime.launch(image, inputs, fault=faults.Fault('bogus', 0))
+    with pytest.raises(ValueError, match='fault.task: .*got 99999'):
+      runtime.launch(image, inputs, fault=faults.Fault('zero_output', 99999))
+
+  @pytest.mark.parametrize(
+    'name, what',
+    [
+      ('swapped_experts', 'num_experts'),
+      ('lost_k_slot', 'top_k'),
+      ('misplaced_weight', 'top_k'),
+      ('stale_row', 'num_tokens'),
+      ('wrong_offset', 'd_model'),
+      ('off_by_one_row', 'task'),
+    ],
+  )
+  def test_layer_too_small(self, name, what):
+    config = config_lib.MoEConfig(1, 1, 1, 1, 1, 1)
+    image, inputs = layer('float32', 'combine', 'expert', config)
+    with pytest.raises(ValueError, match=f'fault {name}: expected.*{what}'):
+      target(image, inputs, name)
+
+  def test_early_rounding_needs_silu(self):
+    image, inputs = layer('float32', 'combine', 'expert', activation='product')
+    with pytest.raises(ValueError, match='expected activation swiglu'):
+      target(image, inputs, 'early_rounding')
+
+  def test_target_has_real_rows(self):
+    # Given a routing that leaves most experts empty, when a target is chosen,
+    # then it is a task with rows.
+    image, inputs = layer('float32', 'combine', 'row_block')
+    inputs['topk_ids'] = testing.make_ids(
+      CONFIG, 'empty_experts', testing.rng('targets')
+    )
+    for name in faults.SPECS:
+      parsed = image_lib.parse(image)
+      fault = target(image, inputs, name)
+      counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+      assert faults.real_rows(parsed, counts)[fault.task] > 0, name
+
+  @pytest.mark.parametrize('direction', Direction)
+  @pytest.mark.parametrize('grain', GRAINS)
+  @pytest.mark.parametrize('routing', testing.ROUTINGS)
+  def test_skipped_wait_races_in_every_candidate(
+    self, routing, grain, direction
+  ):
+    # Given any routing, when any candidate skips its waits, then it races with
+    # a put; and a task of its kind that is none does not.
+    image, inputs = layer(
+      'float32', 'combine', grain, direction=direction, routing=routing
+    )
+    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+    parsed = image_lib.parse(image)
+    found = faults.candidates(parsed, counts, 'skipped_wait')
+    kind = faults.specs(direction)['skipped_wait'].kind
+    real = faults.real_rows(parsed, counts) > 0
+    same = np.flatnonzero((parsed.tables['tasks']['kind'] == kind) & real)
+    others = np.setdiff1d(same, found)
+    for task in (*found[::4], *others[::4]):
+      races = runtime.run(
+        image,
+        inputs,
+        threads=1,
+        fault=faults.Fault('skipped_wait', int(task)),
+        modes=modes.Modes(races=True),
+      ).races
+      assert bool(races) == (task in found), task
+      assert {race.second.index for race in races} <= {task}
+
+  @pytest.mark.parametrize('chain', (None, 16))
+  def test_real_rows_of_gradients(self, chain):
+    # Given a routing that leaves experts without rows, when real rows are
+    # counted, then every chain sums its expert's rows and every put its slice.
+    image, inputs = layer(
+      'float32',
+      'combine',
+      'row_block',
+      direction=Direction.BACKWARD,
+      routing='empty_experts',
+      chain=chain,
+    )
+    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+    parsed = image_lib.parse(image)
+    tasks, rows = parsed.tables['tasks'], faults.real_rows(parsed, counts)
+    for kind in (Kind.DOWN_WEIGHT_GRAD, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD):
+      per_expert = np.zeros(CONFIG.num_experts, int)
+      tile = (tasks['kind'] == kind) & (tasks['col_block'] == 0)
+      if kind == Kind.DOWN_WEIGHT_GRAD:
+        tile &= tasks['row_block'] == 0
+      np.add.at(per_expert, tasks['expert'][tile], rows[tile])
+      assert (per_expert == counts.sum(axis=0)).all(), kind
+    empty = target(image, inputs, 'empty_grad_not_zeroed').task
+    assert rows[empty] == 0
+
+  def test_no_expert_without_rows(self):
+    image, inputs = layer(
+      'float32', 'combine', 'expert', direction=Direction.BACKWARD
+    )
+    with pytest.raises(ValueError, match='empty_grad.*expected a task that'):
+      target(image, inputs, 'empty_grad_not_zeroed')
+
+  def test_fault_of_the_other_pass(self):
+    image, inputs = layer('float32', 'combine', 'expert')
+    with pytest.raises(ValueError, match="got 'weight_grad_twice'"):
+      target(image, inputs, 'weight_grad_twice')
+
+  def test_order_of_sums_is_hidden_by_bfloat16(self):
+    image, inputs = layer(
+      'bfloat16', 'combine', 'expert', direction=Direction.BACKWARD
+    )
+    with pytest.raises(ValueError, match='expected storage float32'):
+      target(image, inputs, 'blocks_out_of_order')
+
+  def test_fault_without_effect_is_refused(self):
+    # Given equal weights, when one is misplaced, then nothing can change.
+    image, inputs = layer('float32', 'combine', 'expert')
+    inputs['topk_weights'] = np.full_like(inputs['topk_weights'], 0.5)
+    fault = target(image, inputs, 'misplaced_weight')
+    with pytest.raises(ValueError, match='output stays the same'):
+      runtime.launch(image, inputs, fault=fault)

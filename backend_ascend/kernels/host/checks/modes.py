@@ -1,0 +1,161 @@
+"""How a launch that checks differs from one that only computes."""
+
+import collections.abc
+import dataclasses
+import enum
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.host.launch import task_names
+
+POISON = np.uint32(0x7FDEDEAD).view(np.float32)
+POISON_BF16 = np.uint16(0x7FDE).view(ml_dtypes.bfloat16)
+_SEEDS = 2**64
+
+
+class Action(enum.IntFlag):
+  """What becomes of one task at its turn; it always waits and signals.
+
+  In this order:
+
+  * RUN: it does its work.
+  * CAPTURE: what stands in its region now is copied out.
+  * HEAL: its region is overwritten with the given tensors, so that its
+    consumers read those.
+
+  A region is what the task would write in a right launch of this routing.  What
+  tasks hand on beside tensors follows: a row header that is not sent, or is
+  healed, is written as the plan says; the gradient of a weight that travels
+  with its row is healed from d_topk_weights.  The float32 sums between the
+  links of a weight gradient's chain are no tensor: a link but the last one
+  runs where it is asked to run or to heal, and captures nothing.  So a chain
+  is judged at its last link (chains of one link, the default, at every task).
+  """
+
+  RUN = 1
+  CAPTURE = 2
+  HEAL = 4
+
+
+ISOLATED = Action.RUN | Action.CAPTURE | Action.HEAL
+
+
+@dataclasses.dataclass(frozen=True)
+class Modes:
+  """Modes of one launch; they combine with each other and with a fault.
+
+  Attributes:
+    poison: what tasks write starts as `POISON`; otherwise as zeros.
+    permute: seed from which each thread draws which ready worker goes next,
+      one task at a time; None: in turn.  With one thread the seed decides the
+      whole order.
+    late_puts: a put and its signals are delivered only when nothing else can
+      run: one for which the first blocked worker waits, or with `permute` a
+      drawn one.  In the same order for any number of threads.
+    races: look for accesses that nothing orders.
+    trace: report the order in which tasks ended.
+    actions: `[tasks]` u8 of `Action`; None: every task runs.
+    given: tensors that HEAL copies in, by name: all that the image's tasks
+      write, in the dtype and shape of a launch's outputs.
+  """
+
+  poison: bool = True
+  permute: int | None = None
+  late_puts: bool = False
+  races: bool = False
+  trace: bool = False
+  actions: np.ndarray | None = None
+  given: collections.abc.Mapping[str, np.ndarray] | None = None
+
+  def __post_init__(self):
+    if self.permute is not None and not 0 <= self.permute < _SEEDS:
+      raise ValueError(
+        f'modes.permute: expected a seed in [0, 2**64), got {self.permute}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+  """Two accesses of the same elements, one a write, that nothing orders.
+
+  Attributes:
+    first: the task that comes first in the order of the image.
+    second: the other one.
+    tensor: name of the tensor.
+    rank: rank that holds it.
+    rows: [begin, end) of the rank's rows (tokens; slots token * K + k; rows of
+      the tasks' expert for a weight gradient).
+    cols: [begin, end).  Columns past the tensor's are what travels beside it:
+      the row header, the gradient of the row's weight, or the float32 sums of
+      a weight gradient.
+    kind: 'write-read', 'read-write' or 'write-write', `first` before `second`.
+    missing: the missing edge in words.
+    blame: the one of the two that is out of order.
+  """
+
+  first: task_names.TaskName
+  second: task_names.TaskName
+  tensor: str
+  rank: int
+  rows: tuple[int, int]
+  cols: tuple[int, int]
+  kind: str
+  missing: str
+  blame: task_names.TaskName
+
+  def __str__(self) -> str:
+    return (
+      f'{self.kind} race on {self.tensor} of rank {self.rank}, rows '
+      f'[{self.rows[0]}, {self.rows[1]}), columns [{self.cols[0]}, '
+      f'{self.cols[1]}): {self.missing}'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+  """What a launch gave.
+
+  Attributes:
+    outputs: as of `runtime.launch`: the buffers as the tasks left them.
+    captured: by name of the tensors that tasks write, in the shape of
+      `outputs`; `POISON` where nothing was captured.  Backward with weights
+      before w_down also has what travels beside rows: d_row_weight `[R, N]`
+      f32 and d_slot_weight `[R, T, K]` f32, both gradients of topk_weights.
+      None unless an action asks for it.
+    order: `[tasks]` u32, each task's position among those that ended, a legal
+      order of what depends on what; None unless traced.
+    races: the first ones in the order of the image.
+    num_races: of all pairs of tasks and tensors, more than `races` has where
+      there are many.
+  """
+
+  outputs: dict[str, np.ndarray]
+  captured: dict[str, np.ndarray] | None = None
+  order: np.ndarray | None = None
+  races: tuple[Race, ...] = ()
+  num_races: int = 0
+
+
+def poison(dtype: np.dtype):
+  """Returns the poison of a dtype, float32 or bfloat16."""
+  return POISON_BF16 if dtype == ml_dtypes.bfloat16 else POISON
+
+
+def is_poison(array: np.ndarray) -> np.ndarray:
+  """Returns where an array still is what a launch put there at its start.
+
+  Kernels write another NaN, so this is what no task wrote (or what a put sent
+  on that no task had written).
+
+  Args:
+    array: `[...]` f32 or bf16.
+
+  Returns:
+    `[...]` bool.
+  """
+  if array.dtype == ml_dtypes.bfloat16:
+    return array.view(np.uint16) == POISON_BF16.view(np.uint16)
+  if array.dtype != np.float32:
+    raise ValueError(f'array: expected float32 or bfloat16, got {array.dtype}')
+  return array.view(np.uint32) == POISON.view(np.uint32)

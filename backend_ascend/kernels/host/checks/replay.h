@@ -1,0 +1,40 @@
+// Tasks whose outputs are copied out, or overwritten with given ones: modes.py.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_REPLAY_H_
+#define BACKEND_ASCEND_KERNELS_HOST_REPLAY_H_
+
+#include <cstdint>
+
+#include "backend_ascend/kernels/host/checks/modes.h"
+#include "backend_ascend/kernels/host/checks/runtime_accesses.h"
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+#include "backend_ascend/kernels/image.h"
+
+namespace hpmoe {
+
+class Replay {
+ public:
+  // The layer must outlive this.
+  Replay(const Layer& layer, const Modes& modes)
+      : layer_(layer), modes_(modes), sent_(layer) {}
+
+  // Whether the task does its work.  A link of a chain but the last one writes
+  // nothing that could be healed, so it does.
+  bool Runs(const TaskDesc& task, uint8_t actions) const;
+
+  // What follows the task's work, or comes in its place.
+  void After(const TaskDesc& task, uint8_t actions) const;
+
+ private:
+  void WriteHeader(int32_t rank, int32_t row) const;
+  void Capture(const Access& access) const;
+  void Heal(const Access& access) const;
+
+  const Layer& layer_;
+  const Modes& modes_;
+  const SentRows sent_;
+};
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_REPLAY_H_

@@ -1,0 +1,548 @@
+"""Modes change when and whether tasks run, and nothing else."""
+
+import functools
+import hashlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+Action = modes_lib.Action
+Direction = layout.Direction
+Kind = layout.Kind
+Modes = modes_lib.Modes
+CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
+BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
+PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+both_passes = pytest.mark.parametrize('direction', Direction)
+LAST = {
+  Direction.FORWARD: ('y',),
+  Direction.BACKWARD: ('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
+}
+
+
+@functools.cache
+def case(
+  direction,
+  storage='float32',
+  placement='combine',
+  routing='uniform',
+  grain='row_block',
+  chain=None,
+):
+  policy = precision.PrecisionPolicy(storage=storage, placement=placement)
+  return testing.make_case(
+    direction,
+    CONFIG,
+    policy,
+    routing,
+    event_grain=grain,
+    chain_rows=chain,
+    **BLOCKS,
+  )
+
+
+def all_tasks(layer: testing.Case, action: Action) -> np.ndarray:
+  return np.full(layer.num_tasks, action, np.uint8)
+
+
+def isolated(layer: testing.Case, **modes) -> Modes:
+  """Returns modes in which every task reads the right tensors."""
+  actions = all_tasks(layer, modes_lib.ISOLATED)
+  given = {name: layer.right[name] for name in runtime.written(layer.parsed)}
+  return Modes(actions=actions, given=given, **modes)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+  return array.view({2: np.uint16, 4: np.uint32}[array.itemsize])
+
+
+def unlike(got: dict, want: dict) -> dict[str, np.ndarray]:
+  """Returns, for each tensor whose bits differ, where."""
+  found = {name: bits(got[name]) != bits(want[name]) for name in want}
+  return {name: where for name, where in found.items() if where.any()}
+
+
+def sha(outputs, names) -> str:
+  digest = hashlib.sha256()
+  for name in names:
+    digest.update(outputs[name].tobytes())
+  return digest.hexdigest()
+
+
+def is_put(layer: testing.Case) -> np.ndarray:
+  return np.isin(layer.parsed.tables['tasks']['kind'], PUTS)
+
+
+def written_by(layer: testing.Case, tasks) -> dict[str, np.ndarray]:
+  """Returns, by tensor, the elements that a task or tasks write."""
+  accesses, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  masks = {}
+  for box in accesses[
+    np.isin(accesses['task'], tasks) & (accesses['write'] == 1)
+  ]:
+    name = layout.Buffer(box['buffer']).name.lower()
+    shape = layer.right[name].shape
+    if name in ('d_w_down', 'd_w_gate_up'):
+      flat = (shape[0] * shape[1], *shape[2:])
+    else:
+      flat = (shape[0], -1, shape[-1])
+    mask = masks.setdefault(name, np.zeros(shape, bool))
+    mask.reshape(flat)[
+      box['slab'],
+      box['row_begin'] : box['row_end'],
+      box['col_begin'] : box['col_end'],
+    ] = True
+  return {name: mask for name, mask in masks.items() if mask.any()}
+
+
+class Follower:
+  """Which tasks an image lets run, by a dumb reading of its tables."""
+
+  def __init__(self, layer: testing.Case):
+    tables = layer.parsed.tables
+    _, signals = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+    self.queues = [
+      list(tables['queue_tasks'][q['begin'] : q['begin'] + q['count']])
+      for q in tables['queues']
+    ]
+    self.signallers = {}
+    for task, event in signals:
+      self.signallers.setdefault(event, set()).add(task)
+    self.waits = [
+      [
+        int(w['event'])
+        for w in tables['waits'][
+          t['wait_begin'] : t['wait_begin'] + t['wait_count']
+        ]
+      ]
+      for t in tables['tasks']
+    ]
+    self.done = set()
+
+  def ready(self, task) -> bool:
+    return all(
+      self.signallers.get(event, set()) <= self.done
+      for event in self.waits[task]
+    )
+
+
+class TestPoison:
+  def test_values_are_nans_that_no_kernel_computes(self):
+    for poison in (modes_lib.POISON, modes_lib.POISON_BF16):
+      array = np.full(3, poison)
+      assert runtime.is_poison(array).all()
+      assert np.isnan(array.astype(np.float32)).all()
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+      others = np.array([0, 1, np.inf, np.nan, -np.nan], dtype)
+      assert not runtime.is_poison(others).any()
+
+  def test_other_dtypes_are_refused(self):
+    with pytest.raises(ValueError, match='array: expected float32 or bfloat16'):
+      runtime.is_poison(np.zeros(2))
+
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @both_passes
+  def test_marks_what_no_task_wrote(self, direction, storage):
+    # Given a tile that is not written, when launched, then it is poison, and
+    # what is computed from it is another NaN.
+    layer = case(direction, storage)
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    task = faults.choose_target(layer.image, counts, 'dropped_tile')
+    fault = faults.Fault('dropped_tile', task)
+    got = runtime.launch(layer.image, layer.inputs, fault=fault)
+    ((tensor, where),) = written_by(layer, task).items()
+    for name in runtime.written(layer.parsed):
+      poisoned = runtime.is_poison(got[name])
+      assert (poisoned == (where if name == tensor else False)).all(), name
+    assert np.isnan(got[LAST[direction][0]].astype(np.float32)).any()
+
+  @both_passes
+  def test_without_it_what_no_task_wrote_is_zero(self, direction):
+    layer = case(direction)
+    nothing = Modes(poison=False, actions=all_tasks(layer, Action(0)))
+    got = runtime.run(layer.image, layer.inputs, modes=nothing).outputs
+    for name in runtime.written(layer.parsed):
+      assert not bits(got[name]).any(), name
+
+
+class TestOrder:
+  @both_passes
+  def test_is_legal(self, direction):
+    # When traced, then no task ends before those that it waits for.
+    layer = case(direction)
+    for modes in (
+      Modes(trace=True),
+      Modes(trace=True, permute=1),
+      Modes(trace=True, late_puts=True),
+      Modes(trace=True, late_puts=True, permute=2),
+    ):
+      for threads in (1, 3):
+        order = runtime.run(
+          layer.image, layer.inputs, threads=threads, modes=modes
+        ).order
+        assert (np.sort(order) == np.arange(layer.num_tasks)).all()
+        follower = Follower(layer)
+        for task in np.argsort(order):
+          assert follower.ready(task), (modes, threads, task)
+          follower.done.add(task)
+
+  @both_passes
+  def test_a_task_out_of_its_turn_is_first_or_last(self, direction):
+    layer = case(direction)
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    for name, place in (('missing_wait', 0), ('early_signal', -1)):
+      task = faults.choose_target(layer.image, counts, name)
+      got = runtime.run(
+        layer.image,
+        layer.inputs,
+        fault=faults.Fault(name, task),
+        modes=Modes(trace=True),
+      )
+      assert np.argsort(got.order)[place] == task
+
+  def test_is_none_unless_traced(self):
+    layer = case(Direction.FORWARD)
+    assert runtime.run(layer.image, layer.inputs).order is None
+
+
+class TestPermute:
+  @both_passes
+  def test_one_thread_does_what_the_seed_says(self, direction):
+    layer = case(direction)
+
+    def order(seed):
+      modes = Modes(permute=seed, trace=True)
+      launched = runtime.run(layer.image, layer.inputs, threads=1, modes=modes)
+      return launched.order.tobytes()
+
+    orders = [order(seed) for seed in range(20)]
+    assert orders == [order(seed) for seed in range(20)]
+    assert len(set(orders)) == 20
+
+  def test_draws_every_ready_worker(self):
+    # Given a layer whose first tasks are one put a worker, when drawn, then
+    # each of them comes first in some run, none much more often than others.
+    layer = case(Direction.FORWARD)
+    first = np.zeros(layer.num_tasks, int)
+    for seed in range(400):
+      launched = runtime.run(
+        layer.image,
+        layer.inputs,
+        threads=1,
+        modes=Modes(permute=seed, trace=True),
+      )
+      first[np.argmin(launched.order)] += 1
+    workers = CONFIG.num_ranks * BLOCKS['num_aiv']
+    assert (first > 0).sum() == workers
+    assert first.max() < 4 * 400 / workers
+
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @both_passes
+  def test_every_seed_gives_the_same_bits(self, direction, storage):
+    layer = case(direction, storage)
+    names = layer.right
+    want = sha(layer.right, names)
+    for seed in range(21):
+      for threads in (1, 2, 4):
+        got = runtime.run(
+          layer.image,
+          layer.inputs,
+          threads=threads,
+          modes=Modes(permute=seed, late_puts=seed % 2 == 1),
+        )
+        assert sha(got.outputs, names) == want, (seed, threads)
+
+  @pytest.mark.parametrize('seed', [-1, 2**64])
+  def test_other_seeds_are_refused(self, seed):
+    with pytest.raises(ValueError, match='modes.permute: expected a seed'):
+      Modes(permute=seed)
+
+
+class TestLatePuts:
+  @both_passes
+  def test_nothing_else_could_run_when_a_put_is_delivered(self, direction):
+    # Given the order of a launch, when it is followed task by task, then at
+    # every put each worker has nothing but a task that waits.
+    layer = case(direction)
+    order = runtime.run(
+      layer.image,
+      layer.inputs,
+      threads=1,
+      modes=Modes(late_puts=True, trace=True),
+    ).order
+    follower, puts = Follower(layer), is_put(layer)
+    delivered = 0
+    for task in np.argsort(order):
+      if puts[task]:
+        for queue in follower.queues:
+          left = [t for t in queue if t not in follower.done and not puts[t]]
+          assert not left or not follower.ready(left[0]), (task, left[0])
+        delivered += 1
+      follower.done.add(task)
+    assert delivered == puts.sum()
+
+  @both_passes
+  @pytest.mark.parametrize('permute', [None, 7])
+  def test_puts_come_in_the_same_order_for_any_threads(
+    self, direction, permute
+  ):
+    layer = case(direction)
+    puts = np.flatnonzero(is_put(layer))
+    modes = Modes(late_puts=True, trace=True, permute=permute)
+    seen = set()
+    for threads in (1, 2, 4):
+      got = runtime.run(layer.image, layer.inputs, threads=threads, modes=modes)
+      assert not testing.differing(got.outputs, layer.right)
+      seen.add(puts[np.argsort(got.order[puts])].tobytes())
+    assert len(seen) == 1
+
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @both_passes
+  def test_skipped_wait_reads_poison(self, direction, placement, grain):
+    # Given a task that does not wait for puts, when launched as usual, then
+    # its bits are right; with late puts they are not, whatever the threads.
+    layer = case(direction, placement=placement, grain=grain)
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    task = faults.choose_target(layer.image, counts, 'skipped_wait')
+    fault = faults.Fault('skipped_wait', task)
+    usual = runtime.launch(layer.image, layer.inputs, threads=1, fault=fault)
+    assert not testing.differing(usual, layer.right)
+    ((tensor, where),) = written_by(layer, task).items()
+    for threads in (1, 2):
+      late = runtime.run(
+        layer.image,
+        layer.inputs,
+        threads=threads,
+        fault=fault,
+        modes=Modes(late_puts=True),
+      ).outputs
+      wrong = unlike(late, layer.right)
+      assert set(wrong) & set(LAST[direction])
+      assert wrong[tensor].any() and not wrong[tensor][~where].any()
+      assert np.isnan(late[tensor][wrong[tensor]]).all()
+
+  @both_passes
+  def test_a_deadlock_is_one_once_no_put_is_left(self, direction):
+    layer = case(direction)
+    _, signals = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+    giving = np.intersect1d(signals[:, 0], np.flatnonzero(is_put(layer)))
+    for task in (giving[0], giving[-1]):
+      for threads in (1, 3):
+        with pytest.raises(runtime.WaitError) as raised:
+          runtime.run(
+            layer.image,
+            layer.inputs,
+            threads=threads,
+            fault=faults.Fault('missing_signal', int(task)),
+            modes=Modes(late_puts=True),
+          )
+        found = raised.value.diagnosis
+        assert found.reason == 'deadlock'
+        assert found.suspects[0].index == task
+
+
+class TestActions:
+  @pytest.mark.parametrize('chain', [None, 16])
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @both_passes
+  def test_capture_of_a_right_launch_is_its_output(
+    self, direction, placement, storage, chain
+  ):
+    layer = case(direction, storage, placement, 'empty_experts', chain=chain)
+    actions = all_tasks(layer, Action.RUN | Action.CAPTURE)
+    got = runtime.run(layer.image, layer.inputs, modes=Modes(actions=actions))
+    assert not testing.differing(got.outputs, layer.right)
+    rows = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    rows = rows.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
+    for name in runtime.written(layer.parsed):
+      captured, right = got.captured[name], layer.right[name]
+      held = np.ones(right.shape, bool)
+      if right.shape[1] == CONFIG.dims()['N']:
+        held = np.arange(right.shape[1])[None, :] < rows[:, None]
+        held = np.broadcast_to(held[..., None], right.shape)
+      assert (bits(captured)[held] == bits(right)[held]).all(), name
+      assert runtime.is_poison(captured[~held]).all(), name
+
+  @pytest.mark.parametrize('chain', [None, 16])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('action', [Action.HEAL, modes_lib.ISOLATED])
+  @both_passes
+  def test_healed_outputs_are_the_given_ones(
+    self, direction, action, placement, chain
+  ):
+    # Given tensors that no run would give, when tasks are healed with them,
+    # run or not, then they are what the launch leaves.
+    layer = case(direction, placement=placement, chain=chain)
+    generator = testing.rng('healed', direction, placement)
+    given = {}
+    for name in runtime.written(layer.parsed):
+      drawn = generator.standard_normal(layer.right[name].shape)
+      # Rows that do not exist stay zero.
+      given[name] = np.where(layer.right[name] == 0, 0, drawn).astype(
+        np.float32
+      )
+    got = runtime.run(
+      layer.image,
+      layer.inputs,
+      threads=2,
+      modes=Modes(actions=all_tasks(layer, action), given=given),
+    )
+    assert not testing.differing(got.outputs, given)
+
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @both_passes
+  def test_what_travels_beside_rows_is_healed_too(self, direction, placement):
+    # Given one kind of task that is healed and not run, when the others run,
+    # then they have all they need: outputs are right.
+    layer = case(direction, placement=placement)
+    kinds = layer.parsed.tables['tasks']['kind']
+    for kind in np.unique(kinds):
+      actions = np.where(kinds == kind, Action.HEAL, Action.RUN)
+      got = runtime.run(
+        layer.image,
+        layer.inputs,
+        modes=Modes(actions=actions.astype(np.uint8), given=layer.right),
+      )
+      assert not testing.differing(got.outputs, layer.right), Kind(kind)
+
+  @pytest.mark.parametrize('chain', [None, 16])
+  def test_weights_that_travel_are_captured_before_they_are_healed(self, chain):
+    # Given wrong d_topk_weights to heal with, when captured, then what the
+    # tasks computed is seen, and what they read is what was given.
+    layer = case(Direction.BACKWARD, placement='before_down', chain=chain)
+    given = dict(layer.right)
+    given['d_topk_weights'] = given['d_topk_weights'] + 1
+    got = runtime.run(
+      layer.image,
+      layer.inputs,
+      modes=Modes(actions=all_tasks(layer, modes_lib.ISOLATED), given=given),
+    )
+    captured, right = got.captured, layer.right['d_topk_weights']
+    assert (captured['d_slot_weight'] == given['d_topk_weights']).all()
+    assert (captured['d_topk_weights'] == given['d_topk_weights']).all()
+    plan = runtime.make_plan(layer.image, layer.inputs['topk_ids'])
+    owner = layer.inputs['topk_ids'] // CONFIG.experts_per_rank
+    at = captured['d_row_weight'][owner, plan['row_of_slot']]
+    assert (at == right).all()
+
+  @both_passes
+  def test_a_skipped_task_leaves_poison_and_still_signals(self, direction):
+    layer = case(direction)
+    tasks = layer.parsed.tables['tasks']
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    real = faults.real_rows(layer.parsed, counts) > 0
+    for kind in np.unique(tasks['kind']):
+      task = int(np.flatnonzero((tasks['kind'] == kind) & real)[0])
+      actions = all_tasks(layer, Action.RUN)
+      actions[task] = 0
+      got = runtime.run(
+        layer.image, layer.inputs, modes=Modes(actions=actions)
+      ).outputs
+      ((tensor, where),) = written_by(layer, task).items()
+      assert (runtime.is_poison(got[tensor]) == where).all(), Kind(kind)
+
+  @pytest.mark.parametrize(
+    'modes, message',
+    [
+      (dict(actions=np.ones(3, np.uint8)), r'modes.actions: .*got uint8'),
+      (dict(actions=np.ones(684)), r'modes.actions: .*got float64'),
+      (dict(actions=np.full(684, 8, np.uint8)), 'at most 7, got 8'),
+      (dict(given={}), 'modes.given: expected None without actions'),
+      (dict(actions=np.full(684, 4, np.uint8)), r'modes.given: .*got \[\]'),
+    ],
+  )
+  def test_what_does_not_fit_is_refused(self, modes, message):
+    layer = case(Direction.FORWARD)
+    with pytest.raises(ValueError, match=message):
+      runtime.run(layer.image, layer.inputs, modes=Modes(**modes))
+
+  def test_given_is_checked(self):
+    layer = case(Direction.FORWARD)
+    for wrong, message in (
+      (layer.right['y'].astype(np.float64), 'expected dtype float32'),
+      (layer.right['y'][:1], 'expected shape'),
+    ):
+      modes = Modes(
+        actions=all_tasks(layer, Action.HEAL),
+        given=layer.right | {'y': wrong},
+      )
+      with pytest.raises(ValueError, match=rf"given\['y'\]: {message}"):
+        runtime.run(layer.image, layer.inputs, modes=modes)
+
+
+FAULTS = [
+  pytest.param(spec, chain, id=f'{spec.direction.name}-{spec.name}-{chain}')
+  for spec in faults.TABLE
+  if not spec.hangs
+  for chain in ((None, 16) if 'd_w_' in spec.stage else (None,))
+]
+
+
+class TestIsolated:
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('spec, chain', FAULTS)
+  def test_a_fault_stays_in_its_task(self, spec, placement, chain):
+    # Given a fault in one task, when each task reads right tensors, then only
+    # what it wrote differs: of a task that is early, what its consumers wrote;
+    # of a link of a chain, what the last link wrote.
+    layer = case(
+      spec.direction,
+      placement=placement,
+      chain=chain,
+      routing='empty_experts' if spec.empty else 'uniform',
+    )
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    task = faults.choose_target(layer.image, counts, spec.name)
+    _, stage = spec.located(placement)
+    for threads in (1, 3):
+      modes = isolated(layer, late_puts=spec.needs is not None)
+      right = runtime.run(layer.image, layer.inputs, modes=modes)
+      got = runtime.run(
+        layer.image,
+        layer.inputs,
+        threads=threads,
+        modes=modes,
+        fault=faults.Fault(spec.name, task),
+      )
+      wrong = unlike(got.captured, right.captured)
+      for beside in ('d_row_weight', 'd_slot_weight'):
+        wrong.pop(beside, None)
+      at_fault = [last_link(layer, task)]
+      if spec.name == 'early_signal':
+        at_fault = consumers(layer, task)
+      assert stage in wrong
+      for name, where in wrong.items():
+        assert not (where & ~written_by(layer, at_fault).get(name, False)).any()
+      if spec.name != 'early_signal':
+        assert not testing.differing(got.outputs, layer.right)
+
+
+def consumers(layer: testing.Case, task: int) -> list[int]:
+  """Returns the tasks that wait for what a task signals."""
+  follower = Follower(layer)
+  signalled = testing.signalled(layer.parsed.tables, task)
+  return [t for t, w in enumerate(follower.waits) if signalled & set(w)]
+
+
+def last_link(layer: testing.Case, task: int) -> int:
+  """Returns the last task of a weight gradient's chain, or the task itself."""
+  tasks = layer.parsed.tables['tasks']
+  same = ['kind', 'rank', 'expert', 'row_begin', 'col_begin']
+  if tasks[task]['kind'] not in (
+    Kind.DOWN_WEIGHT_GRAD,
+    Kind.GATE_UP_WEIGHT_GRAD,
+  ):
+    return task
+  chain = np.flatnonzero(tasks[same] == tasks[task][same])
+  return int(chain[np.argmax(tasks[chain]['peer'])])

@@ -1,0 +1,419 @@
+"""Races are found in one run, whatever the run, with the edge that is missing.
+
+What a race is is said here by what tasks access and what happens before what,
+each from a module that the runtime's detector does not use.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import happens_before
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+Direction = layout.Direction
+Kind = layout.Kind
+CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
+SMALL = config_lib.MoEConfig(2, 20, 4, 2, 17, 9)
+BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
+RACES = modes_lib.Modes(races=True)
+WAITING = [
+  kind for kind in Kind if kind not in (Kind.DISPATCH, Kind.DISPATCH_GRAD)
+]
+both_passes = pytest.mark.parametrize('direction', Direction)
+
+
+@functools.cache
+def case(
+  direction, config=CONFIG, placement='combine', routing='uniform', **options
+):
+  policy = precision.PrecisionPolicy(placement=placement)
+  return testing.make_case(
+    direction, config, policy, routing, **(BLOCKS | options)
+  )
+
+
+def pass_of(kind: Kind) -> Direction:
+  return Direction(int(kind >= Kind.DISPATCH_GRAD))
+
+
+def run(layer: testing.Case, threads: int = 1, **kwargs) -> modes_lib.Launched:
+  # Planted races are real ones: on more threads, a sanitizer finds them too.
+  return runtime.run(
+    layer.image, layer.inputs, threads=threads, modes=RACES, **kwargs
+  )
+
+
+def true_signals(layer: testing.Case) -> np.ndarray:
+  _, signals = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  return np.unique(signals, axis=0)
+
+
+def without_waits(layer: testing.Case, task: int) -> image_lib.Image:
+  """Returns the image with a task's waits taken out."""
+  parsed = image_lib.parse(bytearray(layer.image))
+  tasks = parsed.tables['tasks'].copy()
+  tasks['wait_count'][task] = 0
+  return image_lib.Image(
+    **{
+      field: getattr(parsed, field)
+      for field in parsed.__dataclass_fields__
+      if field != 'tables'
+    },
+    tables=parsed.tables | {'tasks': tasks},
+  )
+
+
+def overlapping(layer: testing.Case, task: int) -> set[tuple[int, int, int]]:
+  """Returns (task, task, buffer) of all overlaps of a task with a write."""
+  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  found = set()
+  for mine in boxes[boxes['task'] == task]:
+    hit = (boxes['buffer'] == mine['buffer']) & (boxes['slab'] == mine['slab'])
+    hit &= (boxes['task'] != task) & (boxes['write'] | mine['write'] == 1)
+    for side in ('row', 'col'):
+      hit &= boxes[f'{side}_begin'] < mine[f'{side}_end']
+      hit &= mine[f'{side}_begin'] < boxes[f'{side}_end']
+    for other in np.unique(boxes['task'][hit]):
+      found.add((min(task, other), max(task, other), int(mine['buffer'])))
+  return found
+
+
+def unordered(layer: testing.Case, pairs, image) -> set:
+  known = happens_before.clocks(image, true_signals(layer))
+  return {
+    (a, b, buffer)
+    for a, b, buffer in pairs
+    if not known.before(a, b) and not known.before(b, a)
+  }
+
+
+def told(launched: modes_lib.Launched) -> set[tuple[int, int, int]]:
+  return {
+    (r.first.index, r.second.index, layout.Buffer[r.tensor.upper()])
+    for r in launched.races
+  }
+
+
+class TestClean:
+  @pytest.mark.parametrize('chain', [None, 16])
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('routing', testing.ROUTINGS)
+  @both_passes
+  def test_no_race_in_any_layout(
+    self, direction, routing, placement, grain, chain
+  ):
+    for cores in ((1, 1), (3, 5), (24, 48)):
+      layer = case(
+        direction,
+        SMALL,
+        placement,
+        routing,
+        event_grain=grain,
+        row_block=8,
+        chain_rows=chain,
+        num_aic=cores[0],
+        num_aiv=cores[1],
+      )
+      for threads in (1, 3):
+        got = run(layer, threads=threads)
+        assert not got.races and not got.num_races, (cores, threads)
+
+  @both_passes
+  def test_none_in_any_other_mode(self, direction):
+    layer = case(direction)
+    for seed in (None, 3):
+      modes = modes_lib.Modes(races=True, late_puts=True, permute=seed)
+      for threads in (1, 3):
+        got = runtime.run(
+          layer.image, layer.inputs, threads=threads, modes=modes
+        )
+        assert not got.num_races
+
+
+class TestSkippedWait:
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('kind', WAITING)
+  def test_every_kind_that_waits(self, kind, placement, grain):
+    # Given a task of each kind that does not wait, when launched, then the
+    # races are just the overlaps that nothing orders without its waits, and
+    # each names the event that would.
+    # On few cores, other tasks of the core have waited for a weight gradient.
+    layer = case(
+      pass_of(kind), placement=placement, event_grain=grain, num_aic=64
+    )
+    tasks = waiting(layer, kind)
+    if kind == Kind.TOPK_WEIGHT_GRAD and placement == 'combine':
+      assert not tasks  # all that it reads are inputs
+      return
+    found = 0
+    for task in tasks[:: max(1, len(tasks) // 4)]:
+      image = without_waits(layer, task)
+      want = unordered(layer, overlapping(layer, task), image)
+      got = run(layer, fault=faults.Fault('skipped_wait', task))
+      assert got.num_races == len(want)
+      assert told(got) == want or len(want) > 64
+      for race in got.races:
+        assert task in (race.first.index, race.second.index)
+        if race.second.index == task:
+          assert_names_the_wait(layer, race)
+      found += len(want)
+    assert found
+
+  @both_passes
+  def test_region_is_that_of_all_overlaps(self, direction):
+    layer = case(direction, chain_rows=16 if direction else None, num_aic=64)
+    tensors = set()
+    for kind in WAITING:
+      tasks = waiting(layer, kind) if pass_of(kind) == direction else []
+      for task in {*tasks[:1], *tasks[-1:]}:
+        for race in run(layer, fault=faults.Fault('skipped_wait', task)).races:
+          tensors.add(race.tensor)
+          assert (race.rank, race.rows, race.cols) == region(layer, race), race
+    assert len(tensors) > 3
+    assert ('d_w_down' in tensors) == bool(direction)
+
+  @both_passes
+  def test_is_the_same_in_every_run(self, direction):
+    layer = case(direction)
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    task = faults.choose_target(layer.image, counts, 'skipped_wait')
+    fault = faults.Fault('skipped_wait', task)
+    want = run(layer, threads=1, fault=fault)
+    assert not testing.differing(want.outputs, layer.right)
+    assert {race.second.index for race in want.races} == {task}
+    for seed in (None, *range(5)):
+      for threads, late in ((1, False), (1, True), (2, True), (4, True)):
+        modes = modes_lib.Modes(races=True, permute=seed, late_puts=late)
+        got = runtime.run(
+          layer.image,
+          layer.inputs,
+          threads=threads,
+          fault=fault,
+          modes=modes,
+        )
+        assert got.races == want.races, (seed, threads, late)
+
+
+def region(layer: testing.Case, race: modes_lib.Race):
+  """Returns rank, rows and columns of what two tasks access both."""
+  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  boxes = boxes[boxes['buffer'] == layout.Buffer[race.tensor.upper()]]
+  bounds = [
+    (
+      a['slab'],
+      *(
+        bound(a[f'{side}_{end}'], b[f'{side}_{end}'])
+        for side in ('row', 'col')
+        for end, bound in (('begin', max), ('end', min))
+      ),
+    )
+    for a in boxes[boxes['task'] == race.first.index]
+    for b in boxes[boxes['task'] == race.second.index]
+    if a['slab'] == b['slab'] and (a['write'] or b['write'])
+  ]
+  found = np.array([b for b in bounds if b[1] < b[2] and b[3] < b[4]])
+  (slab,) = set(found[:, 0])
+  local = CONFIG.experts_per_rank if race.tensor.startswith('d_w_') else 1
+  low, high = found.min(axis=0), found.max(axis=0)
+  return slab // local, (low[1], high[2]), (low[3], high[4])
+
+
+def waiting(layer: testing.Case, kind: Kind) -> list[int]:
+  """Returns tasks of a kind that wait for more than the one before them."""
+  counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+  real = faults.real_rows(layer.parsed, counts) > 0
+  tasks = layer.parsed.tables['tasks']
+  waits = [
+    set(events)
+    for events in happens_before.grouped(
+      happens_before.waits(layer.parsed), len(tasks)
+    )
+  ]
+  before = happens_before.clocks(layer.parsed).predecessor
+  return [
+    int(task)
+    for task in np.flatnonzero((tasks['kind'] == kind) & real)
+    if waits[task] - (waits[before[task]] if before[task] >= 0 else set())
+  ]
+
+
+def assert_names_the_wait(layer: testing.Case, race: modes_lib.Race):
+  """The words name an event that one signals and the other waits for."""
+  assert race.kind in ('write-read', 'write-write')
+  tables = layer.parsed.tables
+  second = tables['tasks'][race.second.index]
+  begin = second['wait_begin']
+  waits = tables['waits']['event'][begin : begin + second['wait_count']]
+  mine = true_signals(layer)
+  mine = mine[mine[:, 0] == race.first.index, 1]
+  words = (
+    f'{race.second} does not wait for event {{}}, which {race.first} signals'
+  )
+  both = set(map(int, waits)) & set(map(int, mine))
+  assert race.missing in {words.format(event) for event in both}
+
+
+class TestOrderFaults:
+  @both_passes
+  def test_missing_wait(self, direction):
+    layer = case(direction)
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    task = faults.choose_target(layer.image, counts, 'missing_wait')
+    got = run(layer, fault=faults.Fault('missing_wait', task))
+    writers = {a for a, b, _ in overlapping(layer, task) if b == task}
+    assert writers == {race.first.index for race in got.races}
+    for race in got.races:
+      assert race.second.index == task
+      assert race.kind == 'write-read'
+      assert 'runs before it waits for event' in race.missing
+
+  @both_passes
+  def test_early_signal(self, direction):
+    layer = case(direction)
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    task = faults.choose_target(layer.image, counts, 'early_signal')
+    got = run(layer, fault=faults.Fault('early_signal', task))
+    readers = {b for a, b, _ in overlapping(layer, task) if a == task}
+    assert readers == {race.second.index for race in got.races}
+    for race in got.races:
+      assert race.first.index == task
+      assert 'signals event' in race.missing
+      assert race.missing.endswith('before it has done its work')
+
+  @both_passes
+  def test_faults_of_values_are_no_races(self, direction):
+    layer = case(direction)
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    task = faults.choose_target(layer.image, counts, 'zero_output')
+    assert not run(layer, fault=faults.Fault('zero_output', task)).num_races
+
+
+class TestImages:
+  """An image that is wrong itself; proofs would refuse it."""
+
+  @staticmethod
+  def changed(layer, change) -> testing.Case:
+    """Returns the case with tables that `change` edited in place."""
+    blob = bytearray(layer.image)
+    header = layer.parsed.header
+    tables = {
+      name: np.frombuffer(
+        blob,
+        dtype,
+        len(layer.parsed.tables[name]),
+        int(header[name]['offset']),
+      )
+      for name, dtype in layout.TABLES.items()
+    }
+    change(tables)
+    image = image_lib.seal(blob)
+    return testing.Case(
+      image, layer.inputs, layer.right, image_lib.parse(image)
+    )
+
+  def first(self, layer, kind) -> int:
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    real = faults.real_rows(layer.parsed, counts) > 0
+    kinds = layer.parsed.tables['tasks']['kind']
+    return int(np.flatnonzero((kinds == kind) & real)[0])
+
+  @staticmethod
+  def is_empty(layer, task) -> bool:
+    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    return faults.real_rows(layer.parsed, counts)[task] == 0
+
+  def test_wait_taken_out(self):
+    layer = case(Direction.FORWARD)
+    task = self.first(layer, Kind.SWIGLU)
+
+    def change(tables):
+      tables['tasks'][task : task + 1]['wait_count'] = 0
+
+    got = run(self.changed(layer, change))
+    assert got.num_races
+    for race in got.races:
+      assert race.second.index == task
+      assert f'{race.second} does not wait for event' in race.missing
+
+  def test_wait_for_less_than_all(self):
+    layer = case(Direction.FORWARD)
+    task = self.first(layer, Kind.SWIGLU)
+
+    def change(tables):
+      wait = tables['tasks'][task]['wait_begin']
+      tables['waits'][wait : wait + 1]['threshold'] -= 1
+
+    got = run(self.changed(layer, change))
+    assert got.num_races
+    for race in got.races:
+      assert race.second.index == task
+      assert 'only until 2 of 3' in race.missing
+
+  def test_signal_taken_out(self):
+    # Given the last task of the kind: rows of its expert are not the rank's
+    # first ones.
+    layer = case(Direction.FORWARD)
+    kinds = layer.parsed.tables['tasks']['kind']
+    task = int(np.flatnonzero(kinds == Kind.GATE_UP)[-1])
+    while self.is_empty(layer, task):
+      task -= 1
+    (signalled,) = testing.signalled(layer.parsed.tables, task)
+
+    def change(tables):
+      (event,) = testing.signalled(tables, task)
+      tables['tasks'][task : task + 1]['signal_count'] = 0
+      tables['waits']['threshold'][tables['waits']['event'] == event] -= 1
+
+    got = run(self.changed(layer, change))
+    assert got.num_races
+    for race in got.races:
+      assert race.first.index == task
+      words = f'{race.first} does not signal event {signalled}'
+      assert words in race.missing
+
+  def test_two_that_write_the_same(self):
+    # Given tiles of one row block, on different cores, the second of which is
+    # moved onto the first, then the two race by their writes alone.
+    layer = case(Direction.FORWARD)
+    first = self.first(layer, Kind.GATE_UP)
+    tasks = layer.parsed.tables['tasks']
+    same = tasks['kind'] == Kind.GATE_UP
+    for field in ('expert', 'row_begin'):
+      same &= tasks[field] == tasks[field][first]
+    same &= tasks['core'] != tasks['core'][first]
+    second = int(np.flatnonzero(same)[0])
+
+    def change(tables):
+      for field in ('col_begin', 'col_end'):
+        tables['tasks'][field][second] = tables['tasks'][field][first]
+
+    got = run(self.changed(layer, change))
+    (race,) = got.races
+    assert (race.first.index, race.second.index) == (first, second)
+    assert (race.kind, race.tensor) == ('write-write', 'gate_up')
+    assert race.cols == (0, 16)
+
+  def test_no_event_at_all(self):
+    layer = case(Direction.FORWARD)
+
+    def change(tables):
+      tables['tasks']['signal_count'] = 0
+      tables['tasks']['wait_count'] = 0
+
+    got = run(self.changed(layer, change), threads=1)
+    assert got.num_races > len(got.races) == 64
+    assert list(got.races) == sorted(
+      got.races, key=lambda r: (r.first.index, r.second.index)
+    )
+    assert all(r.missing.startswith('no event orders') for r in got.races)

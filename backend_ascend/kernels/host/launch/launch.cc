@@ -1,0 +1,141 @@
+#include "backend_ascend/kernels/host/launch/launch.h"
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "backend_ascend/kernels/host/launch/launch_prepare.h"
+#include "backend_ascend/kernels/host/launch/task_signals.h"
+#include "backend_ascend/kernels/host/tiles/float_environment.h"
+
+namespace hpmoe {
+namespace {
+
+// Tasks of the given progress that should have signalled the event.
+void AddSuspects(const LaunchState& state, Progress progress,
+                 Diagnosis* diagnosis) {
+  for (uint64_t t = 0; t < state.progress.size(); ++t) {
+    if (diagnosis->num_suspects == Diagnosis::kMaxSuspects) return;
+    if (state.progress[t] == progress &&
+        MaySignal(*state.view, state.view->tasks[t], diagnosis->event)) {
+      diagnosis->suspects[diagnosis->num_suspects++] = static_cast<int64_t>(t);
+    }
+  }
+}
+
+Diagnosis Diagnose(const LaunchState& state, uint32_t task,
+                   const WaitDesc& wait) {
+  Diagnosis diagnosis{};
+  diagnosis.task = task;
+  diagnosis.event = wait.event;
+  diagnosis.expected = wait.threshold;
+  diagnosis.actual = state.counters[wait.event].value.load();
+  AddSuspects(state, Progress::kRan, &diagnosis);
+  AddSuspects(state, Progress::kWaiting, &diagnosis);
+  return diagnosis;
+}
+
+// The cause is a wait for a task that ran and did not signal, or that no task
+// is left to meet; failing both, the first blocked task in dependency order.
+bool MoreTelling(const LaunchState& state, const Diagnosis& a,
+                 const Diagnosis& b) {
+  const auto innocent = [&](const Diagnosis& d) {
+    return d.num_suspects > 0 &&
+           state.progress[d.suspects[0]] != Progress::kRan;
+  };
+  if (innocent(a) != innocent(b)) return innocent(b);
+  return a.task < b.task;
+}
+
+Diagnosis Diagnose(const LaunchState& state, const WorkerPool& pool,
+                   StopReason reason) {
+  Diagnosis best{};
+  best.task = -1;
+  for (size_t i = 0; i < pool.size(); ++i) {
+    const Cursor& cursor = pool.cursor(i);
+    if (cursor.next == cursor.count) continue;
+    const uint32_t index = cursor.tasks[cursor.next];
+    const TaskDesc& task = state.Task(index);
+    for (uint32_t w = 0; w < task.wait_count; ++w) {
+      const WaitDesc& wait = state.view->waits[task.wait_begin + w];
+      if (state.counters[wait.event].value.load() >= wait.threshold) continue;
+      const Diagnosis found = Diagnose(state, index, wait);
+      if (best.task < 0 || MoreTelling(state, found, best)) best = found;
+    }
+  }
+  best.reason = reason;
+  return best;
+}
+
+int32_t ThreadCount(const ImageView& view, int32_t wanted) {
+  if (wanted > 0) return wanted;
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  const auto workers = static_cast<int64_t>(view.header->queues.count);
+  return static_cast<int32_t>(std::max<int64_t>(1, std::min(cores, workers)));
+}
+
+}  // namespace
+
+Status Launch(const ImageView& view, const LaunchTensors& tensors,
+              const LaunchOptions& options, LaunchReport* report) {
+  const DefaultFloatEnvironment environment;
+  Prepared prepared;
+  LaunchState state{};
+  *report = {};
+  const Status status = Prepare(view, tensors, options.isa, &prepared,
+                                &state.layer, options.modes.poison);
+  if (status.code != 0) return status;
+  state.view = &view;
+  state.modes = options.modes;
+  state.fault = options.fault;
+  if (state.fault.kind == FaultKind::kNone) state.fault.task = -1;
+  state.counters = std::vector<EventCounter>(view.header->events.count);
+  state.progress.assign(view.header->tasks.count, Progress::kWaiting);
+  if (state.modes.races) {
+    state.turn.resize(view.header->tasks.count);
+    state.signalled.resize(view.header->tasks.count);
+  }
+  if (state.modes.actions != nullptr) {
+    state.replay = std::make_unique<Replay>(state.layer, state.modes);
+  }
+
+  const auto faulty = static_cast<uint32_t>(state.fault.task);
+  if (state.fault.kind == FaultKind::kSkippedWait) {
+    state.unwaiting = view.tasks[faulty];
+    state.unwaiting.wait_count = 0;
+  } else if (state.fault.kind == FaultKind::kMissingWait) {
+    HostPlatform(&state).RunOutOfOrder(faulty);
+  }
+  WorkerPool pool(&state, ThreadCount(view, options.threads),
+                  options.deadline_s);
+  const StopReason reason = pool.Run();
+  if (state.fault.kind == FaultKind::kEarlySignal) {
+    HostPlatform(&state).RunOutOfOrder(faulty);
+  }
+  if (reason != StopReason::kNone) {
+    report->diagnosis = Diagnose(state, pool, reason);
+  } else if (state.modes.races) {
+    report->races = FindRaces(state);
+  }
+  report->fault_changed = state.fault_changed;
+  return status;
+}
+
+Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
+                    Isa isa) {
+  const DefaultFloatEnvironment environment;
+  Prepared prepared;
+  Layer layer{};
+  const Status status = Prepare(view, tensors, isa, &prepared, &layer);
+  if (status.code != 0) return status;
+  GemmScratch scratch;
+  for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
+    for (uint64_t t = 0; t < view.header->tasks.count; ++t) {
+      if (view.tasks[t].kind == kind) RunTask(view.tasks[t], layer, &scratch);
+    }
+  }
+  return status;
+}
+
+}  // namespace hpmoe

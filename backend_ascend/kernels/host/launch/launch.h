@@ -1,0 +1,57 @@
+// One launch: a task image, its inputs and the routing in, every tensor out.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
+#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
+
+#include <cstdint>
+
+#include "backend_ascend/kernels/host/checks/faults.h"
+#include "backend_ascend/kernels/host/checks/modes.h"
+#include "backend_ascend/kernels/host/checks/races.h"
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+#include "backend_ascend/kernels/host/launch/runtime_workers.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
+
+namespace hpmoe {
+
+struct LaunchOptions {
+  int32_t threads;    // 0: one per core, no more than there are workers
+  double deadline_s;  // without any task ending
+  Isa isa;
+  FaultSpec fault;
+  Modes modes;
+};
+
+// Why a launch stopped: the most telling blocked task and its unmet wait.
+struct Diagnosis {
+  static constexpr int32_t kMaxSuspects = 8;
+  StopReason reason;
+  int64_t task;  // -1: no task is blocked, one that runs took too long
+  int32_t event;
+  int32_t expected;
+  int32_t actual;
+  int32_t num_suspects;
+  int64_t suspects[kMaxSuspects];  // should have signalled: first those that
+                                   // ran and did not, then those yet to run
+};
+
+struct LaunchReport {
+  Diagnosis diagnosis;  // reason kNone: every task ran
+  bool fault_changed;   // the fault made a difference to its own task
+  Races races;          // where asked for, of a launch that was not stopped
+};
+
+// Runs the image.  Buffers that tasks write must arrive zeroed: what lies past
+// a rank's last valid row is left as it is, the rest is poisoned first.  The
+// status speaks of inputs only; a launch that stopped says so in the report.
+Status Launch(const ImageView& view, const LaunchTensors& tensors,
+              const LaunchOptions& options, LaunchReport* report);
+
+// The same tasks on one thread, kind by kind in the image's order, without
+// waits or signals.
+Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
+                    Isa isa);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_

@@ -1,0 +1,92 @@
+#include "backend_ascend/kernels/host/launch/launch_prepare.h"
+
+#include <algorithm>
+
+#include "backend_ascend/kernels/host/tiles/bfloat16.h"
+
+namespace hpmoe {
+namespace {
+
+// Whether the rows of what a form of task writes are packed: those past the
+// rank's last valid one belong to nobody.
+bool IsPacked(Form form) {
+  return form == Form::kSlicePut || form == Form::kExpertTile;
+}
+
+// Points the layer at the buffers of the image's direction.
+void PlaceBuffers(const LaunchTensors& tensors, bool poison, Layer* layer) {
+  const ImageHeader& image = *layer->image;
+  for (int b = 0; b < kNumBuffers; ++b) {
+    if (kBuffers[b].use[image.direction] == Use::kAbsent) continue;
+    layer->buffers[b] = ShapeOf(image, static_cast<BufferId>(b));
+    layer->buffers[b].data = static_cast<char*>(tensors.buffers[b]);
+    if (poison && kBuffers[b].use[image.direction] == Use::kWritten) {
+      Poison(*layer->plan, kBuffers[b].form, layer->buffers[b]);
+    }
+  }
+}
+
+// What tasks hand on to each other outside of any tensor.
+void PlaceWorkspace(bool poison, Prepared* prepared, Layer* layer) {
+  const ImageHeader& image = *layer->image;
+  const float start = poison ? BitsFloat(kPoison) : 0.0f;
+  const auto place = [=](int64_t count, std::vector<float>* values) {
+    values->assign(count, start);
+    return values->data();
+  };
+  const int64_t rows = int64_t{image.num_ranks} * image.num_rows;
+  prepared->header_slot.assign(rows, -1);
+  layer->header_slot = prepared->header_slot.data();
+  layer->header_weight = place(rows, &prepared->header_weight);
+  if (image.direction != kBackward) return;
+  if (image.placement == kBeforeDown) {
+    layer->d_row_weight = place(rows, &prepared->d_row_weight);
+    layer->d_slot_weight =
+        place(image.num_ranks * layer->Slots(), &prepared->d_slot_weight);
+  }
+  for (int b = 0; LinksOf(image) > 1 && b < kNumBuffers; ++b) {
+    if (kBuffers[b].form != Form::kWeightTile) continue;
+    const Array& grad = layer->buffers[b];
+    layer->sums[b] =
+        place(grad.slabs * grad.rows * grad.cols, &prepared->sums[b]);
+  }
+}
+
+}  // namespace
+
+void Poison(const Plan& plan, Form form, const Array& array) {
+  for (int64_t i = 0; i < array.slabs; ++i) {
+    const int64_t slab = array.first + i;
+    const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
+    char* const begin = array.At(slab, 0, 0);
+    if (array.element_bytes == 2) {
+      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
+                  kPoisonBf16);
+    } else {
+      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols,
+                  BitsFloat(kPoison));
+    }
+  }
+}
+
+Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
+               Prepared* prepared, Layer* layer, bool poison) {
+  Plan& plan = prepared->plan;
+  const Status status = MakePlan(*view.header, tensors.topk_ids, &plan);
+  if (status.code != 0) return status;
+  std::copy(plan.counts.begin(), plan.counts.end(), tensors.counts);
+  std::copy(plan.row_base.begin(), plan.row_base.end(), tensors.row_base);
+  std::copy(plan.row_of_slot.begin(), plan.row_of_slot.end(),
+            tensors.row_of_slot);
+  *layer = {};
+  layer->image = view.header;
+  layer->ranks_held = view.header->num_ranks;
+  layer->plan = &plan;
+  layer->topk_weights = tensors.topk_weights;
+  layer->isa = isa;
+  PlaceBuffers(tensors, poison, layer);
+  PlaceWorkspace(poison, prepared, layer);
+  return status;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,39 @@
+// What every launch does before its first task: plan, buffers, workspace.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
+#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/load/plan.h"
+
+namespace hpmoe {
+
+// Owns what a launch needs beside its tensors.
+struct Prepared {
+  Plan plan;
+  std::vector<int32_t> header_slot;
+  std::vector<float> header_weight;
+  std::vector<float> d_row_weight;
+  std::vector<float> d_slot_weight;
+  std::vector<float> sums[kNumBuffers];
+};
+
+// A NaN that no kernel computes: it says that an element was never written.
+constexpr uint32_t kPoison = 0x7FDEDEADu;
+constexpr uint16_t kPoisonBf16 = kPoison >> 16;
+
+// Makes the plan, poisons what tasks write and points the layer at it all.
+// `prepared` must outlive the layer.
+Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
+               Prepared* prepared, Layer* layer, bool poison = true);
+
+// Poisons what tasks of a form will write in an array.
+void Poison(const Plan& plan, Form form, const Array& array);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_

@@ -1,0 +1,117 @@
+// The host's side of the worker loop: counters, tasks, faults.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_PLATFORM_H_
+#define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_PLATFORM_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend_ascend/kernels/host/checks/faults.h"
+#include "backend_ascend/kernels/host/checks/modes.h"
+#include "backend_ascend/kernels/host/checks/replay.h"
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+#include "backend_ascend/kernels/host/launch/splitmix.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/worker.h"
+
+namespace hpmoe {
+
+// A cache line each: neighbours belong to different consumers.
+struct alignas(64) EventCounter {
+  std::atomic<int32_t> value{0};
+};
+
+enum class Progress : uint8_t { kWaiting = 0, kRan = 1, kSignalled = 2 };
+
+// Puts whose workers went on before they were delivered.
+class LatePuts {
+ public:
+  void Add(uint32_t task);
+  // Each takes one of them; -1 where there is none.
+  int64_t TakeDrawn(SplitMix* draw);
+  int64_t TakeFirst();
+  int64_t TakeFirstOf(const std::vector<uint32_t>& wanted);
+
+ private:
+  int64_t Take(size_t at);
+
+  std::mutex mutex_;
+  // Guarded by mutex_, and sorted, so that what is taken does not depend on who
+  // added what first.
+  std::vector<uint32_t> tasks_;
+};
+
+// What all workers of one launch share.
+struct LaunchState {
+  const ImageView* view;
+  Layer layer;
+  FaultSpec fault;
+  Modes modes;
+  std::vector<EventCounter> counters;  // by event; home rank's in each
+  std::vector<Progress> progress;      // by task; its worker writes, read when
+                                       // all threads have ended
+  bool fault_changed = false;          // the faulty task's worker writes
+  TaskDesc unwaiting{};                // the faulty task without its waits
+  LatePuts late_puts;
+  std::atomic<uint32_t> num_ended{0};  // counted where the order is traced
+  std::unique_ptr<Replay> replay;      // where there are actions
+  // By task, where races are looked for; its worker writes.
+  std::atomic<uint32_t> num_turns{0};
+  std::vector<uint32_t>
+      turn;  // when it was its queue's turn, and not delivered
+  std::vector<std::vector<int32_t>> signalled;  // events
+
+  const TaskDesc& Task(uint32_t index) const {
+    return HasFault(index, FaultKind::kSkippedWait) ? unwaiting
+                                                    : view->tasks[index];
+  }
+  bool HasFault(uint32_t task, FaultKind kind) const {
+    return static_cast<int64_t>(task) == fault.task && fault.kind == kind;
+  }
+};
+
+// One per OS thread.
+class HostPlatform {
+ public:
+  explicit HostPlatform(LaunchState* state) : state_(*state) {}
+
+  const TaskDesc& Task(uint32_t index) const { return state_.Task(index); }
+  const WaitDesc& Wait(uint32_t index) const {
+    return state_.view->waits[index];
+  }
+  bool Reached(const WaitDesc& wait) const {
+    return state_.counters[wait.event].value.load(std::memory_order_acquire) >=
+           wait.threshold;
+  }
+  void Add(const SignalDesc&, int32_t event, int32_t amount) {
+    if (state_.modes.races) state_.signalled[announced_].push_back(event);
+    state_.counters[event].value.fetch_add(amount, std::memory_order_release);
+  }
+  // Both leave a put that is to be late for Deliver.
+  void Run(uint32_t index);
+  void Signal(uint32_t index);
+  void Deliver(uint32_t put);
+
+  // Does the work of a task whose fault moves it in time.
+  void RunOutOfOrder(uint32_t index);
+
+ private:
+  bool IsLate(uint32_t index) const {
+    return state_.modes.late_puts && IsPut(FormOf(Task(index)));
+  }
+  void DoTurn(uint32_t index);
+  void Work(uint32_t index);
+  void Compute(uint32_t index);
+  void Announce(uint32_t index);
+
+  LaunchState& state_;
+  uint32_t announced_ = 0;  // the task that signals
+  GemmScratch scratch_;
+};
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_RUNTIME_PLATFORM_H_

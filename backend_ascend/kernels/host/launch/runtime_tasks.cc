@@ -1,0 +1,442 @@
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace hpmoe {
+
+const KindWork kWorks[kNumTaskKinds] = {
+    // Forward.
+    {Work::kPutRows, kX, kX, kUnweighted},
+    {Work::kGemm, kExpertIn, kWGateUp, kUnweighted},
+    {Work::kActivation, kGateUpBuffer, kGateUpBuffer, kBeforeDown},
+    {Work::kGemm, kActivation, kWDown, kUnweighted},
+    {Work::kPutHome, kExpertOut, kExpertOut, kUnweighted},
+    {Work::kSumSlots, kReturned, kReturned, kAtCombine},
+    // Backward.
+    {Work::kPutRows, kDy, kDy, kAtCombine},
+    {Work::kGemmTransposed, kDExpertOut, kWDown, kUnweighted},
+    {Work::kWeightGrad, kActivation, kDExpertOut, kUnweighted},
+    {Work::kActivationGrad, kDActivation, kGateUpBuffer, kBeforeDown},
+    {Work::kGemmTransposed, kDGateUp, kWGateUp, kUnweighted},
+    {Work::kWeightGrad, kExpertIn, kDGateUp, kUnweighted},
+    {Work::kPutHome, kDExpertIn, kDExpertIn, kUnweighted},
+    {Work::kSumSlots, kDReturned, kDReturned, kUnweighted},
+    {Work::kWeightDots, kDy, kReturned, kUnweighted},
+};
+
+namespace {
+
+const Array& Left(const TaskDesc& task, const Layer& layer) {
+  return layer.buffers[kWorks[task.kind].left];
+}
+
+const Array& Right(const TaskDesc& task, const Layer& layer) {
+  return layer.buffers[kWorks[task.kind].right];
+}
+
+const Array& Written(const TaskDesc& task, const Layer& layer) {
+  return layer.buffers[kKinds[task.kind].written];
+}
+
+DType StoredAs(const Layer& layer) {
+  return static_cast<DType>(layer.image->dtype);
+}
+
+bool IsWeighted(const TaskDesc& task, const Layer& layer) {
+  return kWorks[task.kind].weighted ==
+         static_cast<int32_t>(layer.image->placement);
+}
+
+// The weights of the task's rows, or null where it does not apply them.
+const float* RowWeights(const TaskDesc& task, const Layer& layer, int64_t row) {
+  if (!IsWeighted(task, layer)) return nullptr;
+  return layer.header_weight + layer.RowAt(task.rank, row);
+}
+
+int64_t SliceOf(const TaskDesc& task, int32_t source, const Layer& layer) {
+  return int64_t{source} * layer.image->num_experts + task.expert;
+}
+
+// The source rank of the slice that a task's rows lie in, or kRowBlockRange
+// where they are an expert's, of all ranks.
+int32_t SourceOf(const TaskDesc& task) {
+  const Form form = FormOf(task);
+  if (form == Form::kSlicePut) return task.rank;
+  return form == Form::kHomePut ? task.peer : kRowBlockRange;
+}
+
+int32_t RealEnd(const TaskDesc& task, const Layer& layer) {
+  const Form form = FormOf(task);
+  if (form == Form::kTokenTile || form == Form::kWeightTile) {
+    return task.row_end;
+  }
+  const int32_t source = SourceOf(task);
+  if (source == kRowBlockRange) return layer.plan->expert_rows[task.expert];
+  return layer.plan->counts[SliceOf(task, source, layer)];
+}
+
+// Where a dispatch writes consecutive rows and their headers.
+struct RowsOut {
+  char* rows;
+  int32_t* slots;
+  float* weights;
+};
+
+void WriteSentRows(const TaskDesc& task, const Layer& layer, int32_t count,
+                   const RowsOut& out) {
+  const Array& to = Written(task, layer);
+  const int64_t row_bytes = to.cols * to.element_bytes;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t slot = SentSlot(task, layer, i);
+    const float weight = layer.topk_weights[layer.SlotAt(task.rank, slot)];
+    WriteSentRow(task, layer, slot / layer.image->top_k, weight,
+                 out.rows + i * row_bytes);
+    out.slots[i] = slot;
+    out.weights[i] = weight;
+  }
+}
+
+// To another address space: the rows of a task land side by side, so they go
+// as one put, and their headers as two.
+void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
+              int32_t owner) {
+  const Array& to = Written(task, layer);
+  const int64_t row_bytes = to.cols * to.element_bytes;
+  const int64_t row = FirstRow(task, layer);
+  std::vector<char> rows(count * row_bytes);
+  std::vector<int32_t> slots(count);
+  std::vector<float> weights(count);
+  WriteSentRows(task, layer, count,
+                {rows.data(), slots.data(), weights.data()});
+  const HeapLayout& heap = *layer.heap;
+  const int64_t at = heap.buffers[kKinds[task.kind].written];
+  layer.transport->Put(owner, at + row * row_bytes, rows.data(),
+                       count * row_bytes);
+  layer.transport->Put(owner, heap.header_slot + row * 4, slots.data(),
+                       int64_t{count} * 4);
+  layer.transport->Put(owner, heap.header_weight + row * 4, weights.data(),
+                       int64_t{count} * 4);
+  layer.transport->Flush(owner);
+}
+
+void PutRows(const TaskDesc& task, const Layer& layer) {
+  const int32_t count = RealRows(task, layer).count();
+  const int32_t owner = layer.Owner(task.expert);
+  if (!layer.Holds(owner)) return SendRows(task, layer, count, owner);
+  const int64_t row = FirstRow(task, layer);
+  const int64_t header = layer.RowAt(owner, row);
+  WriteSentRows(task, layer, count,
+                {Written(task, layer).At(owner, row, 0),
+                 layer.header_slot + header, layer.header_weight + header});
+}
+
+// Consecutive rows of an expert that land on consecutive slots of a source.
+struct HomeRun {
+  int32_t row, source, slot, count;
+
+  bool Continues(int32_t next_row, int32_t next_source,
+                 int32_t next_slot) const {
+    return next_row == row + count && next_source == source &&
+           next_slot == slot + count;
+  }
+};
+
+// To another address space, from where the rows stay.
+void SendHome(const TaskDesc& task, const Layer& layer, const HomeRun& run) {
+  if (run.count == 0) return;
+  const Array& rows = Left(task, layer);
+  const int64_t row_bytes = rows.cols * rows.element_bytes;
+  const HeapLayout& heap = *layer.heap;
+  const int64_t at = heap.buffers[kKinds[task.kind].written];
+  layer.transport->Put(run.source, at + run.slot * row_bytes,
+                       rows.At(task.rank, run.row, 0), run.count * row_bytes);
+  if (layer.d_slot_weight == nullptr) return;
+  layer.transport->Put(run.source, heap.d_slot_weight + int64_t{run.slot} * 4,
+                       layer.d_row_weight + layer.RowAt(task.rank, run.row),
+                       run.count * 4);
+}
+
+void SendRowsHome(const TaskDesc& task, const Layer& layer) {
+  HomeRun run = {0, task.rank, 0, 0};
+  std::vector<bool> reached(layer.image->num_ranks, false);
+  ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
+    if (layer.Holds(source)) return;
+    if (run.Continues(row, source, slot)) {
+      ++run.count;
+      return;
+    }
+    SendHome(task, layer, run);
+    run = {row, source, slot, 1};
+    reached[source] = true;
+  });
+  SendHome(task, layer, run);
+  for (int32_t rank = 0; rank < layer.image->num_ranks; ++rank) {
+    if (reached[rank]) layer.transport->Flush(rank);
+  }
+}
+
+void PutHome(const TaskDesc& task, const Layer& layer) {
+  const Array& rows = Left(task, layer);
+  const Array& home = Written(task, layer);
+  const size_t row_bytes = rows.cols * rows.element_bytes;
+  ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
+    if (!layer.Holds(source)) return;
+    std::memcpy(home.At(source, slot, 0), rows.At(task.rank, row, 0),
+                row_bytes);
+    if (layer.d_slot_weight != nullptr) {
+      layer.d_slot_weight[layer.SlotAt(source, slot)] =
+          layer.d_row_weight[layer.RowAt(task.rank, row)];
+    }
+  });
+  if (layer.transport != nullptr) SendRowsHome(task, layer);
+}
+
+// A token's weight gradients came home with its rows, or are dots of its row
+// of `left` with its rows of `right`.
+void WeightDots(const TaskDesc& task, const Layer& layer) {
+  const Array& dy = Left(task, layer);
+  const Array& returned = Right(task, layer);
+  const int32_t top_k = layer.image->top_k;
+  for (int32_t token = task.row_begin; token < task.row_end; ++token) {
+    const int64_t slot = int64_t{token} * top_k;
+    auto* out =
+        reinterpret_cast<float*>(Written(task, layer).At(task.rank, token, 0));
+    if (layer.d_slot_weight != nullptr) {
+      std::copy_n(layer.d_slot_weight + layer.SlotAt(task.rank, slot), top_k,
+                  out);
+      continue;
+    }
+    RowDotTile tile{};
+    tile.a = dy.At(task.rank, token, 0);
+    tile.b = returned.At(task.rank, slot, 0);
+    tile.out = out;
+    tile.ld_a = 0;
+    tile.ld_b = returned.cols;
+    tile.rows = top_k;
+    tile.cols = static_cast<int32_t>(dy.cols);
+    tile.dtype = StoredAs(layer);
+    RunRowDotTile(tile, layer.isa);
+  }
+}
+
+}  // namespace
+
+Array ShapeOf(const ImageHeader& image, BufferId buffer) {
+  const int64_t r = image.num_ranks, e = image.num_experts, n = image.num_rows;
+  const int64_t t = image.num_tokens, s = t * image.top_k;
+  const int64_t d = image.d_model, f = image.d_ff;
+  const int64_t b = image.dtype == kBFloat16 ? 2 : 4;
+  const Array shapes[kNumBuffers] = {
+      {nullptr, r, t, d, b},            // x
+      {nullptr, e, d, 2 * f, b},        // w_gate_up
+      {nullptr, e, f, d, b},            // w_down
+      {nullptr, r, n, d, b},            // expert_in
+      {nullptr, r, n, 2 * f, b},        // gate_up
+      {nullptr, r, n, f, b},            // activation
+      {nullptr, r, n, d, b},            // expert_out
+      {nullptr, r, s, d, b},            // returned
+      {nullptr, r, t, d, b},            // y
+      {nullptr, r, t, d, b},            // dy
+      {nullptr, r, n, d, b},            // d_expert_out
+      {nullptr, r, n, f, b},            // d_activation
+      {nullptr, e, f, d, b},            // d_w_down
+      {nullptr, r, n, 2 * f, b},        // d_gate_up
+      {nullptr, e, d, 2 * f, b},        // d_w_gate_up
+      {nullptr, r, n, d, b},            // d_expert_in
+      {nullptr, r, s, d, b},            // d_returned
+      {nullptr, r, t, d, b},            // dx
+      {nullptr, r, t, image.top_k, 4},  // d_topk_weights
+  };
+  return shapes[buffer];
+}
+
+RowRange RealRows(const TaskDesc& task, const Layer& layer) {
+  const int32_t end = std::min(task.row_end, RealEnd(task, layer));
+  return {task.row_begin, std::max(task.row_begin, end)};
+}
+
+int32_t FirstRow(const TaskDesc& task, const Layer& layer) {
+  const Form form = FormOf(task);
+  if (form == Form::kTokenTile || form == Form::kWeightTile) {
+    return task.row_begin;
+  }
+  const int32_t source = std::max(SourceOf(task), 0);
+  return layer.plan->row_base[SliceOf(task, source, layer)] + task.row_begin;
+}
+
+RowRange SummedRows(const TaskDesc& task, const Layer& layer) {
+  const int64_t rows = layer.plan->expert_rows[task.expert];
+  const int64_t begin = int64_t{task.peer} * layer.image->chain_rows;
+  const int64_t end = begin + layer.image->chain_rows;
+  return {static_cast<int32_t>(std::min(begin, rows)),
+          static_cast<int32_t>(std::min(end, rows))};
+}
+
+int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i) {
+  const int64_t slice = SliceOf(task, task.rank, layer);
+  const Plan& plan = *layer.plan;
+  return plan.slice_slots[plan.slice_begin[slice] + task.row_begin + i];
+}
+
+void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
+                  float weight, void* to) {
+  const Array& from = Left(task, layer);
+  ScaleRowsTile tile{};
+  tile.x = from.At(task.rank, token, 0);
+  tile.out = to;
+  tile.weight = IsWeighted(task, layer) ? &weight : nullptr;
+  tile.ld_x = from.cols;
+  tile.ld_out = from.cols;
+  tile.rows = 1;
+  tile.cols = static_cast<int32_t>(from.cols);
+  tile.dtype = StoredAs(layer);
+  RunScaleRowsTile(tile, layer.isa);
+}
+
+GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
+                      const Layer& layer) {
+  const Array& rows = Left(task, layer);
+  const Array& weight = Right(task, layer);
+  const Array& out = Written(task, layer);
+  const int32_t row = FirstRow(task, layer);
+  GemmTile tile{};
+  tile.trans_b = kWorks[task.kind].work == Work::kGemmTransposed;
+  tile.a = rows.At(task.rank, row, 0);
+  tile.b = tile.trans_b ? weight.At(expert, task.col_begin, 0)
+                        : weight.At(expert, 0, task.col_begin);
+  tile.c = out.At(task.rank, row, task.col_begin);
+  tile.lda = rows.cols;
+  tile.ldb = weight.cols;
+  tile.ldc = out.cols;
+  tile.m = RealRows(task, layer).count();
+  tile.n = task.col_end - task.col_begin;
+  tile.k = static_cast<int32_t>(rows.cols);
+  tile.dtype = StoredAs(layer);
+  return tile;
+}
+
+GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
+  const Array& left = Left(task, layer);
+  const Array& right = Right(task, layer);
+  const Array& out = Written(task, layer);
+  const RowRange rows = SummedRows(task, layer);
+  // Rows of an empty sum may lie past the buffer; none is read.
+  const int64_t row =
+      rows.count() == 0 ? 0 : layer.plan->expert_base[task.expert] + rows.begin;
+  GemmTile tile{};
+  tile.trans_a = true;
+  tile.a = left.At(task.rank, row, task.row_begin);
+  tile.b = right.At(task.rank, row, task.col_begin);
+  tile.c = out.At(task.expert, task.row_begin, task.col_begin);
+  tile.lda = left.cols;
+  tile.ldb = right.cols;
+  tile.ldc = out.cols;
+  tile.m = task.row_end - task.row_begin;
+  tile.n = task.col_end - task.col_begin;
+  tile.k = rows.count();
+  tile.dtype = StoredAs(layer);
+  float* const sums = layer.sums[kKinds[task.kind].written];
+  if (sums != nullptr) {
+    tile.carry =
+        sums +
+        ((task.expert - out.first) * out.rows + task.row_begin) * out.cols +
+        task.col_begin;
+    tile.ld_carry = out.cols;
+    tile.carry_in = task.peer > 0;
+    tile.carry_out = task.peer + 1 < LinksOf(*layer.image);
+  }
+  return tile;
+}
+
+SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer) {
+  const Array& gate_up = Left(task, layer);
+  const Array& out = Written(task, layer);
+  const int32_t row = FirstRow(task, layer);
+  SwigluTile tile{};
+  tile.gate = gate_up.At(task.rank, row, task.col_begin);
+  tile.up = gate_up.At(task.rank, row, layer.image->d_ff + task.col_begin);
+  tile.out = out.At(task.rank, row, task.col_begin);
+  tile.ld_in = gate_up.cols;
+  tile.ld_out = out.cols;
+  tile.rows = RealRows(task, layer).count();
+  tile.cols = task.col_end - task.col_begin;
+  tile.row_weight = RowWeights(task, layer, row);
+  tile.dtype = StoredAs(layer);
+  tile.activation = static_cast<ActivationKind>(layer.image->activation);
+  return tile;
+}
+
+// Whole rows, whatever the columns of the task: the gradient of a row's weight
+// is a sum over all of them.
+SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer) {
+  const Array& d_out = Left(task, layer);
+  const Array& gate_up = Right(task, layer);
+  const Array& grad = Written(task, layer);
+  const int32_t row = FirstRow(task, layer);
+  const int32_t width = layer.image->d_ff;
+  SwigluGradTile tile{};
+  tile.d_out = d_out.At(task.rank, row, 0);
+  tile.gate = gate_up.At(task.rank, row, 0);
+  tile.up = gate_up.At(task.rank, row, width);
+  tile.d_gate = grad.At(task.rank, row, 0);
+  tile.d_up = grad.At(task.rank, row, width);
+  tile.ld_d_out = d_out.cols;
+  tile.ld_in = gate_up.cols;
+  tile.ld_grad = grad.cols;
+  tile.rows = RealRows(task, layer).count();
+  tile.cols = width;
+  tile.row_weight = RowWeights(task, layer, row);
+  if (layer.d_row_weight != nullptr) {
+    tile.d_row_weight = layer.d_row_weight + layer.RowAt(task.rank, row);
+  }
+  tile.dtype = StoredAs(layer);
+  tile.activation = static_cast<ActivationKind>(layer.image->activation);
+  return tile;
+}
+
+CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
+  const Array& rows = Left(task, layer);
+  const Array& out = Written(task, layer);
+  const int64_t slot = int64_t{task.row_begin} * layer.image->top_k;
+  CombineTile tile{};
+  tile.returned = rows.At(task.rank, slot, task.col_begin);
+  if (IsWeighted(task, layer)) {
+    tile.weights = layer.topk_weights + layer.SlotAt(task.rank, slot);
+  }
+  tile.y = out.At(task.rank, task.row_begin, task.col_begin);
+  tile.ld = rows.cols;
+  tile.ld_y = out.cols;
+  tile.tokens = RealRows(task, layer).count();
+  tile.top_k = layer.image->top_k;
+  tile.cols = task.col_end - task.col_begin;
+  tile.dtype = StoredAs(layer);
+  return tile;
+}
+
+void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch) {
+  if (RealRows(task, layer).count() == 0) return;
+  switch (kWorks[task.kind].work) {
+    case Work::kPutRows:
+      return PutRows(task, layer);
+    case Work::kGemm:
+    case Work::kGemmTransposed:
+      return RunGemmTile(MakeGemmTile(task, task.expert, layer), layer.isa,
+                         scratch);
+    case Work::kWeightGrad:
+      return RunGemmTile(MakeWeightGradTile(task, layer), layer.isa, scratch);
+    case Work::kActivation:
+      return RunSwigluTile(MakeSwigluTile(task, layer), layer.isa);
+    case Work::kActivationGrad:
+      return RunSwigluGradTile(MakeSwigluGradTile(task, layer), layer.isa);
+    case Work::kPutHome:
+      return PutHome(task, layer);
+    case Work::kSumSlots:
+      return RunCombineTile(MakeCombineTile(task, layer), layer.isa);
+    case Work::kWeightDots:
+      return WeightDots(task, layer);
+  }
+}
+
+}  // namespace hpmoe

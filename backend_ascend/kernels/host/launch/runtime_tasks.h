@@ -1,0 +1,170 @@
+// What one task does on the host: logical tiles to addresses, then a kernel.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_
+#define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_
+
+#include <cassert>
+#include <cstdint>
+
+#include "backend_ascend/kernels/host/launch/transport.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/load/plan.h"
+#include "backend_ascend/kernels/host/tiles/gemm.h"
+#include "backend_ascend/kernels/host/tiles/tile_kernels.h"
+#include "backend_ascend/kernels/image.h"
+
+namespace hpmoe {
+
+// The work of a task on the buffers of its kind.  Which rows it has is said by
+// the kind's form.
+enum class Work : uint8_t {
+  kPutRows,         // rows of tokens to the owner of their expert
+  kGemm,            // left[rows] @ right of the expert
+  kGemmTransposed,  // left[rows] @ right^T
+  kWeightGrad,      // left[rows]^T @ right[rows]
+  kActivation,      // of gate_up
+  kActivationGrad,  // of left, through the activation of gate_up
+  kPutHome,         // rows of an expert to the ranks of their tokens
+  kSumSlots,        // of each token
+  kWeightDots,      // gradients of each token's weights
+};
+
+// Where the routing weight multiplies rows: WeightPlacement, or nowhere.
+constexpr int32_t kUnweighted = -1;
+
+struct KindWork {
+  Work work;
+  BufferId left, right;  // read; `right` repeats `left` where there is one
+  int32_t weighted;      // the placement at which this kind applies it
+};
+extern const KindWork kWorks[kNumTaskKinds];
+
+// A dense row-major array [slabs, rows, cols] of the heap.  A slab is a rank,
+// or the expert of a weight: experts are dealt to ranks in order, so
+// [R, L, ...] is [E, ...].  A rank in a process of its own holds only its own
+// slabs, of which `first` is the first.
+struct Array {
+  char* data;
+  int64_t slabs, rows, cols;
+  int64_t element_bytes;
+  int64_t first = 0;
+
+  int64_t bytes() const { return slabs * rows * cols * element_bytes; }
+  char* At(int64_t slab, int64_t row, int64_t col) const {
+    assert(slab >= first && slab < first + slabs);
+    return data + (((slab - first) * rows + row) * cols + col) * element_bytes;
+  }
+};
+
+// Shape of a buffer as reference/contract/tensors.py says, without data.
+Array ShapeOf(const ImageHeader& image, BufferId buffer);
+
+// What the caller holds.  Buffers are those that the image's direction uses;
+// those that no task writes are only read.
+struct LaunchTensors {
+  const int32_t* topk_ids;
+  const float* topk_weights;
+  int32_t* counts;
+  int32_t* row_base;
+  int32_t* row_of_slot;
+  void* buffers[kNumBuffers];
+};
+
+// All that a task reads and writes.  R below is the ranks held.
+struct Layer {
+  const ImageHeader* image;
+  const Plan* plan;
+  const float* topk_weights;  // [R, T * K]
+  Array buffers[kNumBuffers];
+  int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
+  float* header_weight;  // [R, N]
+  // Gradients of the weights where they are applied before w_down: with their
+  // rows, then with their slots.
+  float* d_row_weight;       // [R, N], or null
+  float* d_slot_weight;      // [R, T * K], or null
+  float* sums[kNumBuffers];  // float32 sums of a weight gradient between the
+                             // links of its chain, or null
+  Isa isa;
+  // Ranks of this address space: all of them, or one and the way to the others.
+  int32_t first_rank;
+  int32_t ranks_held;
+  Transport* transport;    // null where all ranks are held
+  const HeapLayout* heap;  // of the other ranks
+
+  bool Holds(int32_t rank) const {
+    return rank >= first_rank && rank < first_rank + ranks_held;
+  }
+  // Into [R, N] and [R, T * K].
+  int64_t RowAt(int32_t rank, int64_t row) const {
+    assert(Holds(rank));
+    return int64_t{rank - first_rank} * image->num_rows + row;
+  }
+  int64_t SlotAt(int32_t rank, int64_t slot) const {
+    assert(Holds(rank));
+    return (rank - first_rank) * Slots() + slot;
+  }
+  int64_t Slots() const { return int64_t{image->num_tokens} * image->top_k; }
+  int32_t Owner(int32_t expert) const {
+    return expert / (image->num_experts / image->num_ranks);
+  }
+};
+
+// [begin, end); empty where they are equal.
+struct RowRange {
+  int32_t begin, end;
+  int32_t count() const { return end - begin; }
+};
+
+// Rows of the task that exist in this launch: slice rows, rows of the expert,
+// rows of the weight, or tokens.
+RowRange RealRows(const TaskDesc& task, const Layer& layer);
+
+// Row of the written buffer (of its owner) of the task's first real row.
+int32_t FirstRow(const TaskDesc& task, const Layer& layer);
+
+// Rows of the expert over which a weight gradient's task sums.
+RowRange SummedRows(const TaskDesc& task, const Layer& layer);
+
+// token * K + slot of a put's real row `i`, counted from its first.
+int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i);
+
+// Writes the row that a put sends for a token under a weight.
+void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
+                  float weight, void* to);
+
+// The kernel arguments of a task with real rows; `expert` owns the weights.
+GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert, const Layer& layer);
+GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer);
+SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer);
+SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer);
+CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer);
+
+// Calls visit(row on the owner, source rank, token * K + slot) for every row
+// that a put home sends.  Destinations come from the row headers; a row
+// without one (its dispatch was lost) goes nowhere.
+template <class Visit>
+void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {
+  const ImageHeader& image = *layer.image;
+  const Plan& plan = *layer.plan;
+  const RowRange rows = RealRows(task, layer);
+  const int32_t first = FirstRow(task, layer);
+  const bool whole_expert = task.peer == kRowBlockRange;
+  int32_t source = whole_expert ? 0 : task.peer;
+  for (int32_t row = first; row < first + rows.count(); ++row) {
+    const auto slice_end = [&] {
+      const int64_t at = int64_t{source} * image.num_experts + task.expert;
+      return plan.row_base[at] + plan.counts[at];
+    };
+    while (whole_expert && row >= slice_end()) ++source;
+    const int32_t slot = layer.header_slot[layer.RowAt(task.rank, row)];
+    if (slot < 0) continue;
+    visit(row, source, slot);
+  }
+}
+
+// Does the task's work, once.  Tasks without real rows do nothing.
+void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_

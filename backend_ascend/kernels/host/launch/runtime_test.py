@@ -1,0 +1,330 @@
+"""One launch gives the bits of the serial run, whatever the schedule."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+WORKERS = ((1, 1), (3, 5), (24, 48))
+THREADS = (1, 2, 7)
+LAYERS = {
+  'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
+  'one_rank': config_lib.MoEConfig(1, 33, 5, 2, 24, 20),
+  'two_ranks': config_lib.MoEConfig(2, 70, 6, 3, 17, 9),
+  'all_experts': config_lib.MoEConfig(2, 5, 4, 4, 8, 8),
+  'four_ranks': config_lib.MoEConfig(4, 37, 8, 3, 40, 24),
+}
+SMALL = LAYERS['two_ranks']
+
+
+def policy(storage='float32', placement='combine', activation='swiglu'):
+  return precision.PrecisionPolicy(
+    storage=storage, placement=placement, activation=activation
+  )
+
+
+class TestSameBits:
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  @pytest.mark.parametrize('layer', LAYERS)
+  def test_any_workers_threads_and_blocks(
+    self, layer, grain, placement, storage
+  ):
+    # Given a layer, when it is launched on any number of workers and threads
+    # and in blocks of any size, then every tensor has the serial run's bits.
+    config, pol = LAYERS[layer], policy(storage, placement)
+    inputs = testing.make_inputs(config, pol, name=grain)
+    want = None
+    for (aic, aiv), block in itertools.product(WORKERS, (16, 64)):
+      image = testing.compile_layer(
+        config,
+        pol,
+        event_grain=grain,
+        row_block=block,
+        col_block=block,
+        num_aic=aic,
+        num_aiv=aiv,
+      )
+      if want is None:
+        want = runtime.launch_serial(image, inputs)
+        assert np.isfinite(want['y'].astype(np.float32)).all()
+      assert not testing.differing(runtime.launch_serial(image, inputs), want)
+      for threads in THREADS:
+        got = runtime.launch(image, inputs, threads=threads)
+        assert not testing.differing(got, want), (aic, aiv, block, threads)
+
+  @pytest.mark.parametrize('routing', testing.ROUTINGS)
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  def test_odd_blocks_and_awkward_routings(self, grain, routing):
+    # Given blocks that divide nothing and experts without rows, when launched,
+    # then the bits are the serial run's.
+    config, pol = LAYERS['four_ranks'], policy('bfloat16', 'before_down')
+    inputs = testing.make_inputs(config, pol, routing)
+    image = testing.compile_layer(
+      config,
+      pol,
+      event_grain=grain,
+      row_block=7,
+      col_block=11,
+      put_rows=5,
+      token_block=3,
+      num_aic=2,
+      num_aiv=3,
+    )
+    want = runtime.launch_serial(image, inputs)
+    for threads in THREADS:
+      got = runtime.launch(image, inputs, threads=threads)
+      assert not testing.differing(got, want), threads
+
+  def test_many_launches_in_a_row(self):
+    # Races are rare: many short launches, more threads than cores.
+    pol = policy()
+    inputs = testing.make_inputs(SMALL, pol)
+    image = testing.compile_layer(
+      SMALL, pol, row_block=4, col_block=8, num_aic=3, num_aiv=5
+    )
+    want = runtime.launch_serial(image, inputs)
+    for launch in range(100):
+      got = runtime.launch(image, inputs, threads=1 + launch % 5)
+      assert not testing.differing(got, want), launch
+
+
+class TestAgainstLoops:
+  @pytest.mark.parametrize('routing', testing.ROUTINGS)
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('layer', LAYERS)
+  def test_exact_data_gives_the_loops_bits(
+    self, layer, storage, placement, routing
+  ):
+    # Given integers so small that every stored value is exact, when launched,
+    # then every tensor equals the loop's, bit for bit.
+    config = LAYERS[layer]
+    pol = policy(storage, placement, 'product')
+    inputs = testing.make_inputs(config, pol, routing, exact=True)
+    want = testing.dumb_layer(config, pol, inputs)
+    stored = inputs['x'].dtype
+    for name in tensors.STAGES:
+      exact = want[name].astype(stored)
+      assert (exact.astype(np.float64) == want[name]).all(), name
+    for grain in ('expert', 'row_block'):
+      image = testing.compile_layer(
+        config,
+        pol,
+        event_grain=grain,
+        row_block=16,
+        col_block=16,
+        num_aic=2,
+        num_aiv=3,
+      )
+      got = runtime.launch(image, inputs, threads=2)
+      for name in want:
+        assert (got[name].astype(np.float64) == want[name]).all(), name
+
+  def test_outputs_have_the_contract_of_the_tensors(self):
+    pol = policy('bfloat16')
+    inputs = testing.make_inputs(SMALL, pol)
+    got = runtime.launch(testing.compile_layer(SMALL, pol), inputs)
+    assert tuple(got) == tensors.PLAN + tensors.STAGES
+    for name, array in got.items():
+      spec = tensors.SPECS[name]
+      kind = {'storage': ml_dtypes.bfloat16, 'i32': np.int32}[spec.kind]
+      assert array.shape == spec.dims(**SMALL.dims()), name
+      assert array.dtype == kind, name
+
+
+class TestInputs:
+  def refusal(self, error=ValueError, image=None, **changes) -> str:
+    inputs = testing.make_inputs(SMALL, policy())
+    options = {
+      k: changes.pop(k)
+      for k in ('threads', 'deadline_s', 'isa')
+      if k in changes
+    }
+    inputs |= {k: v(inputs[k].copy()) for k, v in changes.items()}
+    image = image or testing.compile_layer(SMALL, policy())
+    with pytest.raises(error) as raised:
+      runtime.launch(image, inputs, **options)
+    return str(raised.value)
+
+  @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
+  @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+  def test_value_that_is_not_finite_is_named(self, name, bad):
+    def spoil(array):
+      array[1, 2, 1] = bad
+      return array
+
+    at = (1, 2, 1) if name in ('x', 'topk_weights') else (1, 2, 1, 0)
+    assert self.refusal(**{name: spoil}) == (
+      f'{name}: expected finite values, got {np.float32(bad)} at {at}'
+    )
+
+  def test_bfloat16_that_is_not_finite_is_named(self):
+    pol = policy('bfloat16')
+    inputs = testing.make_inputs(SMALL, pol)
+    inputs['x'][1, 69, 16] = np.inf
+    with pytest.raises(ValueError, match=r'x: .* got inf at \(1, 69, 16\)'):
+      runtime.launch(testing.compile_layer(SMALL, pol), inputs)
+
+  def test_dtype_shape_and_names(self):
+    assert self.refusal(x=lambda a: a.astype(np.float64)) == (
+      'x: expected dtype float32, got float64'
+    )
+    assert self.refusal(x=lambda a: a.astype(ml_dtypes.bfloat16)) == (
+      'x: expected dtype float32, got bfloat16'
+    )
+    assert self.refusal(w_down=lambda a: a[:, :, :-1]) == (
+      'w_down: expected shape (2, 3, 9, 17), got (2, 3, 8, 17)'
+    )
+    inputs = testing.make_inputs(SMALL, policy())
+    del inputs['x']
+    with pytest.raises(ValueError, match="expected .*'x'.*got"):
+      runtime.launch(testing.compile_layer(SMALL, policy()), inputs)
+
+  def test_options(self):
+    assert 'threads: expected 1 to 4096, got 0' in self.refusal(threads=0)
+    assert 'deadline_s: expected' in self.refusal(deadline_s=0.0)
+    assert 'deadline_s: expected' in self.refusal(deadline_s=float('nan'))
+    assert "got 'vax'" in self.refusal(isa='vax')
+
+  def test_strided_inputs_are_read_as_they_mean(self):
+    inputs = testing.make_inputs(SMALL, policy())
+    image = testing.compile_layer(SMALL, policy())
+    want = runtime.launch(image, inputs)
+    strided = {k: np.asfortranarray(v) for k, v in inputs.items()}
+    assert not testing.differing(runtime.launch(image, strided), want)
+
+  def test_corrupt_image(self):
+    image = testing.compile_layer(SMALL, policy())
+    flipped = bytearray(image)
+    flipped[len(image) // 2] ^= 1
+    assert 'crc32' in self.refusal(image=flipped)
+    assert 'expected' in self.refusal(image=image[:100])
+    assert 'expected' in self.refusal(image=b'no')
+
+  def test_image_of_any_alignment(self):
+    image = testing.compile_layer(SMALL, policy())
+    inputs = testing.make_inputs(SMALL, policy())
+    padded = memoryview(b'.' + bytes(image))
+    got = runtime.launch(padded[1:], inputs)
+    assert not testing.differing(got, runtime.launch(image, inputs))
+
+
+class TestDiagnosis:
+  @pytest.mark.parametrize('threads', THREADS)
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  def test_every_kind_without_signal_is_found_at_once(self, grain, threads):
+    # Given an image in which one task signals nothing, when launched, then
+    # the launch ends at once and names the first task that waits for it.
+    pol = policy()
+    inputs = testing.make_inputs(SMALL, pol)
+    image = testing.compile_layer(
+      SMALL, pol, event_grain=grain, row_block=16, num_aic=3, num_aiv=5
+    )
+    tables = image_lib.parse(image).tables
+    for kind in range(layout.Kind.DISPATCH, layout.Kind.COMBINE):
+      task = int(np.flatnonzero(tables['tasks']['kind'] == kind)[0])
+      begin = time.monotonic()
+      with pytest.raises(runtime.WaitError) as error:
+        runtime.launch(
+          testing.without_signals(image, task), inputs, threads=threads
+        )
+      assert time.monotonic() - begin < 10
+      found = error.value.diagnosis
+      assert found.reason == 'deadlock'
+      assert found.task.kind == layout.Kind(kind + 1).name.lower()
+      assert found.actual < found.expected
+      # The named event is one that the task should have signalled.
+      assert found.event in testing.signalled(tables, task)
+
+  def test_deadline_stops_a_launch_that_is_too_slow(self):
+    # Given idle threads and a deadline far below the length of a task (the
+    # portable kernel takes its time), when launched, then it ends, and with
+    # the same image a minute is enough.
+    config = config_lib.MoEConfig(1, 256, 1, 1, 512, 512)
+    pol = policy()
+    inputs = testing.make_inputs(config, pol)
+    image = testing.compile_layer(
+      config, pol, row_block=256, col_block=1024, num_aic=1, num_aiv=2
+    )
+    with pytest.raises(runtime.WaitError) as error:
+      runtime.launch(image, inputs, threads=3, deadline_s=1e-6, isa='portable')
+    found = error.value.diagnosis
+    assert found.reason == 'deadline'
+    assert 'deadline' in str(error.value)
+    runtime.launch(image, inputs, threads=3)
+
+  def test_message_reads_as_a_sentence(self):
+    task = runtime.TaskName(7, 'swiglu', 1, 3, 0, 2)
+    giver = runtime.TaskName(5, 'combine', 0, -1, 4, 0)
+    found = runtime.Diagnosis('deadlock', task, 9, 4, 3, (giver,))
+    assert str(runtime.WaitError(found)) == (
+      'deadlock: swiglu task 7 (rank 1, expert 3, row block 0, column block '
+      '2) waits for event 9: expected 4, got 3; not signalled by: combine '
+      'task 5 (rank 0, row block 4, column block 0)'
+    )
+
+
+STARVED = """
+import resource
+import ml_dtypes
+import numpy as np
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+tokens = 1 << 17
+image = testing.compile_layer(
+    config_lib.MoEConfig(1, tokens, 1, 1, 64, 64),
+    precision.PrecisionPolicy('bfloat16'),
+    row_block=tokens, put_rows=tokens, token_block=tokens,
+    num_aic=1, num_aiv=1,
+)
+ones = lambda *shape: np.ones(shape, np.dtype('bfloat16'))
+inputs = dict(
+    x=ones(1, tokens, 64), topk_ids=np.zeros((1, tokens, 1), np.int32),
+    topk_weights=np.ones((1, tokens, 1), np.float32),
+    w_gate_up=ones(1, 1, 64, 128), w_down=ones(1, 1, 64, 64),
+)
+with open('/proc/self/statm') as file:
+  held = int(file.read().split()[0]) * resource.getpagesize()
+for more in range(0, 512, 8):
+  limit = held + (more << 20)
+  resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+  try:
+    runtime.launch(image, inputs, threads=2)
+    print('done')
+    break
+  except MemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(
+  'san' in os.environ.get('LD_PRELOAD', ''),
+  reason='a sanitizer needs the whole address space',
+)
+def test_too_little_memory_is_told():
+  # Given too little memory for the tensors, then for the scratch of a thread,
+  # then enough, when launched, then each is told and the process lives.
+  starved = subprocess.run(
+    [sys.executable, '-c', STARVED], capture_output=True, text=True
+  )
+  assert not starved.returncode, starved.stderr
+  assert 'std::bad_alloc' in starved.stdout
+  assert starved.stdout.endswith('done\n')

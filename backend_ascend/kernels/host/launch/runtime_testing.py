@@ -1,0 +1,276 @@
+"""Layers, inputs and a dumb loop for the tests of the host runtime."""
+
+import dataclasses
+import zlib
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+ROUTINGS = ('uniform', 'one_rank', 'empty_experts', 'one_expert_first')
+
+
+def rng(*name) -> np.random.Generator:
+  """Returns a generator that only the name decides."""
+  return np.random.default_rng(zlib.crc32('/'.join(map(str, name)).encode()))
+
+
+def make_ids(config: config_lib.MoEConfig, routing: str, generator):
+  """Returns topk_ids `[R, T, K]` i32, distinct per token.
+
+  'uniform': any experts; 'one_rank': all on the last rank, as far as K fits;
+  'empty_experts': only the last K experts; 'one_expert_first': expert 0 in
+  slot 0 of every token.
+  """
+  r, t, k, e = (config.dims()[c] for c in 'RTKE')
+  local = config.experts_per_rank
+  score = generator.random((r, t, e))
+  if routing == 'one_rank':
+    score[..., -min(local, e) :] += 1
+  elif routing == 'empty_experts':
+    score[..., -k:] += 1
+  elif routing == 'one_expert_first':
+    score[..., 0] += 1
+  return np.argsort(-score, axis=-1)[..., :k].astype(np.int32)
+
+
+def make_inputs(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  routing: str = 'uniform',
+  exact: bool = False,
+  name: str = '',
+) -> dict[str, np.ndarray]:
+  """Returns the five inputs; small integers where `exact`."""
+  generator = rng(config, policy, routing, exact, name)
+  r, t, k, l, d, f = (config.dims()[c] for c in 'RTKLDF')
+  dtype = np.float32 if policy.storage == 'float32' else ml_dtypes.bfloat16
+
+  def draw(shape, scale):
+    if exact:
+      # Mostly zeros, so that bfloat16 holds every sum.
+      values = generator.integers(-1, 2, shape)
+      return (values * (generator.random(shape) < scale)).astype(dtype)
+    return (generator.standard_normal(shape) * scale).astype(dtype)
+
+  weights = generator.random((r, t, k)).astype(np.float32)
+  if exact:
+    weights = generator.integers(1, 4, (r, t, k)).astype(np.float32)
+  return dict(
+    x=draw((r, t, d), 1.0),
+    topk_ids=make_ids(config, routing, generator),
+    topk_weights=weights,
+    w_gate_up=draw((r, l, d, 2 * f), d**-0.5),
+    w_down=draw((r, l, f, d), f**-0.5),
+  )
+
+
+def compile_layer(config, policy=precision.PrecisionPolicy(), **options):
+  """Returns the image of a layer."""
+  return compiler.compile_forward(
+    config, policy, flow_lib.Options(**options)
+  ).image
+
+
+def compile_grad(config, policy=precision.PrecisionPolicy(), **options):
+  """Returns the image of a layer's backward pass."""
+  return compiler.compile_backward(
+    config, policy, flow_lib.Options(**options)
+  ).image
+
+
+def make_grad_inputs(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  routing: str = 'uniform',
+  exact: bool = False,
+  name: str = '',
+) -> dict[str, np.ndarray]:
+  """Returns dy, drawn as x is, and what a forward launch saves."""
+  inputs = make_inputs(config, policy, routing, exact, name)
+  saved = runtime.launch(compile_layer(config, policy), inputs, threads=1)
+  drawn = make_inputs(config, policy, routing, exact, name + '/dy')
+  names = ('expert_in', 'gate_up', 'activation', 'returned')
+  del inputs['x']
+  return dict(dy=drawn['x']) | inputs | {n: saved[n] for n in names}
+
+
+def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
+  """Returns every output of the layer by loops, in float64.
+
+  Good only where every stored value is exact in the storage dtype.
+  """
+  r, t, k, e, l, d, f, n = (config.dims()[c] for c in 'RTKELDFN')
+  x, w1, w2 = (
+    np.asarray(inputs[name], np.float64)
+    for name in ('x', 'w_gate_up', 'w_down')
+  )
+  out = dict(
+    counts=np.zeros((r, e), np.int32),
+    row_base=np.zeros((r, e), np.int32),
+    row_of_slot=np.zeros((r, t, k), np.int32),
+    expert_in=np.zeros((r, n, d)),
+    gate_up=np.zeros((r, n, 2 * f)),
+    activation=np.zeros((r, n, f)),
+    expert_out=np.zeros((r, n, d)),
+    returned=np.zeros((r, t, k, d)),
+    y=np.zeros((r, t, d)),
+  )
+  for owner in range(r):
+    row = 0
+    for expert in range(owner * l, owner * l + l):
+      for source in range(r):
+        out['row_base'][source, expert] = row
+        for token in range(t):
+          for slot in range(k):
+            if inputs['topk_ids'][source, token, slot] != expert:
+              continue
+            weight = float(inputs['topk_weights'][source, token, slot])
+            gate_up = x[source, token] @ w1[owner, expert % l]
+            act = gate_up[:f] * gate_up[f:]
+            if policy.placement == 'before_down':
+              act, weight = act * weight, 1.0
+            result = act @ w2[owner, expert % l]
+            out['counts'][source, expert] += 1
+            out['row_of_slot'][source, token, slot] = row
+            out['expert_in'][owner, row] = x[source, token]
+            out['gate_up'][owner, row] = gate_up
+            out['activation'][owner, row] = act
+            out['expert_out'][owner, row] = result
+            out['returned'][source, token, slot] = result
+            out['y'][source, token] += weight * result
+            row += 1
+  return out
+
+
+def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
+  """Returns every output of the backward pass by loops, in float64.
+
+  For activation 'product', and good only where every stored value is exact in
+  the storage dtype.
+  """
+  r, t, k, l, d, f, n = (config.dims()[c] for c in 'RTKLDFN')
+  of = {name: np.asarray(array, np.float64) for name, array in inputs.items()}
+  out = dict(
+    d_expert_out=np.zeros((r, n, d)),
+    d_topk_weights=np.zeros((r, t, k)),
+    d_activation=np.zeros((r, n, f)),
+    d_w_down=np.zeros((r, l, f, d)),
+    d_gate_up=np.zeros((r, n, 2 * f)),
+    d_expert_in=np.zeros((r, n, d)),
+    d_w_gate_up=np.zeros((r, l, d, 2 * f)),
+    d_returned=np.zeros((r, t, k, d)),
+    dx=np.zeros((r, t, d)),
+  )
+  at_combine = policy.placement == 'combine'
+  for owner in range(r):
+    row = 0
+    for expert in range(l):
+      for source, token, slot in np.argwhere(
+        inputs['topk_ids'] == owner * l + expert
+      ):
+        dy = of['dy'][source, token]
+        weight = of['topk_weights'][source, token, slot]
+        d_out = dy * weight if at_combine else dy
+        gate, up = np.split(of['gate_up'][owner, row], 2)
+        d_act = of['w_down'][owner, expert] @ d_out
+        if at_combine:
+          d_weight = dy @ of['returned'][source, token, slot]
+          d_product = d_act
+        else:
+          d_weight = d_act @ (gate * up)
+          d_product = d_act * weight
+        d_gate_up = np.concatenate([d_product * up, d_product * gate])
+        d_in = of['w_gate_up'][owner, expert] @ d_gate_up
+        out['d_expert_out'][owner, row] = d_out
+        out['d_topk_weights'][source, token, slot] = d_weight
+        out['d_activation'][owner, row] = d_act
+        out['d_w_down'][owner, expert] += np.outer(
+          of['activation'][owner, row], d_out
+        )
+        out['d_gate_up'][owner, row] = d_gate_up
+        out['d_expert_in'][owner, row] = d_in
+        out['d_w_gate_up'][owner, expert] += np.outer(
+          of['expert_in'][owner, row], d_gate_up
+        )
+        out['d_returned'][source, token, slot] = d_in
+        out['dx'][source, token] += d_in
+        row += 1
+  return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """An image of either pass, with its inputs and its right outputs."""
+
+  image: bytearray
+  inputs: dict[str, np.ndarray]
+  right: dict[str, np.ndarray]
+  parsed: image_lib.Image
+
+  @property
+  def num_tasks(self) -> int:
+    return len(self.parsed.tables['tasks'])
+
+
+def make_case(
+  direction: layout.Direction,
+  config: config_lib.MoEConfig,
+  policy=precision.PrecisionPolicy(),
+  routing: str = 'uniform',
+  **options,
+) -> Case:
+  """Returns a case of one pass."""
+  forward = direction == layout.Direction.FORWARD
+  image = (compile_layer if forward else compile_grad)(
+    config, policy, **options
+  )
+  drawn = make_inputs if forward else make_grad_inputs
+  inputs = drawn(config, policy, routing, name='case')
+  return Case(
+    image=image,
+    inputs=inputs,
+    right=runtime.launch_serial(image, inputs),
+    parsed=image_lib.parse(image),
+  )
+
+
+def differing(got: dict, want: dict) -> list[str]:
+  """Returns the names of the tensors whose bytes differ, in order."""
+  return [n for n in want if got[n].tobytes() != want[n].tobytes()]
+
+
+def with_capacity(config, rows: int):
+  return dataclasses.replace(config, capacity=rows)
+
+
+def without_signals(image, task: int) -> bytearray:
+  """Returns the image with a task's signals taken out."""
+  parsed = image_lib.parse(bytearray(image))
+  blob = bytearray(image)
+  tasks = np.frombuffer(
+    blob,
+    layout.TASK,
+    len(parsed.tables['tasks']),
+    int(parsed.header['tasks']['offset']),
+  )
+  tasks[task : task + 1]['signal_count'] = 0
+  return image_lib.seal(blob)
+
+
+def signalled(tables, task: int) -> set[int]:
+  """Returns the events that a task signals."""
+  first = tables['tasks'][task]['signal_begin']
+  count = tables['tasks'][task]['signal_count']
+  return {
+    int(s['event']) + i
+    for s in tables['signals'][first : first + count]
+    for i in range(s['span'])
+  }

@@ -1,0 +1,228 @@
+#include "backend_ascend/kernels/host/launch/runtime_workers.h"
+
+#include <chrono>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "backend_ascend/kernels/host/launch/task_signals.h"
+
+namespace hpmoe {
+namespace {
+
+// Tasks of one worker before the thread looks at the others.
+constexpr int kMaxRun = 16;
+constexpr int kSpins = 64;
+
+// A late put moves twice: its worker goes on, then it is delivered.
+uint64_t NumMoves(const LaunchState& state) {
+  const uint64_t tasks = state.view->header->tasks.count;
+  uint64_t moves = tasks;
+  for (uint64_t t = 0; state.modes.late_puts && t < tasks; ++t) {
+    moves += IsPut(FormOf(state.view->tasks[t]));
+  }
+  return moves;
+}
+
+// Puts that may signal each event.
+std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
+  const ImageView& view = *state.view;
+  std::vector<std::vector<uint32_t>> puts(
+      state.modes.late_puts ? view.num_events : 0);
+  for (int32_t t = 0; state.modes.late_puts && t < view.num_tasks; ++t) {
+    const TaskDesc& task = view.tasks[t];
+    if (!IsPut(FormOf(task))) continue;
+    for (uint32_t s = 0; s < task.signal_count; ++s) {
+      const SignalDesc& signal = view.signals[task.signal_begin + s];
+      for (int32_t i = 0; i < SpanOf(signal); ++i) {
+        puts[signal.event + i].push_back(t);
+      }
+    }
+  }
+  return puts;
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
+    : state_(state),
+      modes_(state->modes),
+      deadline_s_(deadline_s),
+      num_moves_(NumMoves(*state)),
+      wanted_(threads),
+      workers_(state->view->header->queues.count),
+      threads_(threads),
+      puts_to_(PutsTo(*state)),
+      // No thread has this number.
+      late_draw_(state->modes.seed, ~uint64_t{0}),
+      // Spinning pays only while every thread has a core.
+      spins_(threads <=
+                     static_cast<int32_t>(std::thread::hardware_concurrency())
+                 ? kSpins
+                 : 0) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const QueueDesc& queue = state->view->queues[i];
+    workers_[i].cursor = {state->view->queue_tasks + queue.begin, queue.count,
+                          0, 0};
+  }
+}
+
+StopReason WorkerPool::Run() {
+  std::vector<std::thread> threads;
+  threads.reserve(wanted_);
+  try {
+    for (int32_t i = 1; i < wanted_; ++i) {
+      threads.emplace_back([this, i] { Drive(i); });
+    }
+  } catch (const std::exception&) {
+    // Fewer threads give the same bits.  This one has yet to go idle, so the
+    // count is right before it can matter.
+    std::lock_guard<std::mutex> lock(mutex_);
+    threads_ = static_cast<int32_t>(threads.size()) + 1;
+  }
+  Drive(0);
+  for (std::thread& thread : threads) thread.join();
+  if (thrown_ != nullptr) std::rethrow_exception(thrown_);
+  return moves_.load() == num_moves_ ? StopReason::kNone : stop_.load();
+}
+
+WorkerPool::Path WorkerPool::PathOf(int32_t thread) const {
+  Path path{workers_.size() * thread / wanted_,
+            {},
+            SplitMix(modes_.seed, static_cast<uint64_t>(thread))};
+  if (modes_.permute) {
+    path.drawn.resize(workers_.size());
+    std::iota(path.drawn.begin(), path.drawn.end(), size_t{0});
+  }
+  return path;
+}
+
+void WorkerPool::Drive(int32_t thread) {
+  try {
+    DriveUntilOver(thread);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    thrown_ = std::current_exception();
+    Stop(StopReason::kThrew);
+  }
+}
+
+void WorkerPool::DriveUntilOver(int32_t thread) {
+  HostPlatform platform(state_);
+  Path path = PathOf(thread);
+  int spins = 0;
+  while (!Over()) {
+    const uint64_t seen = moves_.load();
+    if (Scan(&path, &platform)) {
+      spins = 0;
+    } else if (++spins <= spins_) {
+      std::this_thread::yield();
+    } else {
+      SleepUntilProgress(seen, &platform);
+    }
+  }
+}
+
+// The worker to try after `tried` others.  A draw is without replacement, so
+// the first that is ready is any of those that are, with equal chances.
+WorkerPool::Worker* WorkerPool::NextOf(Path* path, size_t tried) {
+  if (!modes_.permute) {
+    const size_t at = path->next;
+    path->next = (at + 1) % workers_.size();
+    return &workers_[at];
+  }
+  const size_t left = workers_.size() - tried;
+  std::swap(path->drawn[path->draw.Below(left)], path->drawn[left - 1]);
+  return &workers_[path->drawn[left - 1]];
+}
+
+// Runs tasks of the first worker of the path that has one ready.
+bool WorkerPool::Scan(Path* path, HostPlatform* platform) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker* worker = NextOf(path, i);
+    if (worker->driven.load(std::memory_order_relaxed) ||
+        worker->driven.exchange(true, std::memory_order_acquire)) {
+      continue;
+    }
+    const bool ran = RunSome(worker, platform);
+    worker->driven.store(false, std::memory_order_release);
+    if (ran) return true;
+  }
+  return false;
+}
+
+bool WorkerPool::RunSome(Worker* worker, HostPlatform* platform) {
+  const int most = modes_.permute ? 1 : kMaxRun;
+  for (int i = 0; i < most; ++i) {
+    if (stop_.load() != StopReason::kNone ||
+        Step(&worker->cursor, *platform) != StepResult::kRan) {
+      return i > 0;
+    }
+    Moved();
+  }
+  return true;
+}
+
+// `moves_` before `sleepers_` here, the other way round in a sleeper: one of
+// the two sees the other.
+void WorkerPool::Moved() {
+  moves_.fetch_add(1);
+  if (sleepers_.load() == 0) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+  }
+  progress_.notify_all();
+}
+
+void WorkerPool::SleepUntilProgress(uint64_t seen, HostPlatform* platform) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  sleepers_.fetch_add(1);
+  const auto over = [&] { return moves_.load() != seen || Over(); };
+  if (!over()) {
+    idle_ = idle_at_ == seen ? idle_ + 1 : 1;
+    idle_at_ = seen;
+    if (idle_ == threads_) {
+      if (!DeliverOne(platform)) Stop(StopReason::kDeadlock);
+    } else if (!progress_.wait_for(
+                   lock, std::chrono::duration<double>(deadline_s_), over)) {
+      Stop(StopReason::kDeadline);
+    }
+  }
+  sleepers_.fetch_sub(1);
+}
+
+// As late as can be: what the first blocked worker waits for, and nothing that
+// only others need.  What comes after it in its queue then runs before its own
+// puts are there, unless it waits for them.
+int64_t WorkerPool::NextLate() {
+  if (!modes_.late_puts) return -1;
+  if (modes_.permute) return state_->late_puts.TakeDrawn(&late_draw_);
+  for (const Worker& worker : workers_) {
+    const Cursor& cursor = worker.cursor;
+    if (cursor.next == cursor.count) continue;
+    // It is blocked by the first wait that is not met yet.
+    const TaskDesc& task = state_->Task(cursor.tasks[cursor.next]);
+    const uint32_t wait = task.wait_begin + cursor.waits_met;
+    const int64_t put = state_->late_puts.TakeFirstOf(
+        puts_to_[state_->view->waits[wait].event]);
+    if (put >= 0) return put;
+  }
+  return state_->late_puts.TakeFirst();
+}
+
+// Needs mutex_, and every other thread idle.
+bool WorkerPool::DeliverOne(HostPlatform* platform) {
+  const int64_t put = NextLate();
+  if (put < 0) return false;
+  platform->Deliver(static_cast<uint32_t>(put));
+  moves_.fetch_add(1);
+  progress_.notify_all();
+  return true;
+}
+
+void WorkerPool::Stop(StopReason reason) {
+  stop_.store(reason);
+  progress_.notify_all();
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,222 @@
+#include "backend_ascend/kernels/host/load/plan.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+
+namespace hpmoe {
+namespace {
+
+Status Refuse(const char* format, ...) {
+  Status status{1, {}};
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(status.message, sizeof(status.message), format, args);
+  va_end(args);
+  return status;
+}
+
+// The ranks whose ids are at hand.
+struct Ranks {
+  int32_t first, count;
+};
+
+Status CheckIds(const ImageHeader& image, const Ranks& ranks,
+                const int32_t* topk_ids) {
+  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
+  for (int64_t i = 0; i < ranks.count * slots; ++i) {
+    if (topk_ids[i] >= 0 && topk_ids[i] < image.num_experts) continue;
+    return Refuse(
+        "topk_ids: expected ids in [0, %d), got %d at rank %d, token %d, "
+        "slot %d",
+        image.num_experts, topk_ids[i],
+        static_cast<int>(ranks.first + i / slots),
+        static_cast<int>(i % slots / image.top_k),
+        static_cast<int>(i % image.top_k));
+  }
+  return Status{};
+}
+
+// A stable counting sort of each rank's slots by expert.
+void SortSlots(const ImageHeader& image, const Ranks& ranks,
+               const int32_t* topk_ids, Plan* plan) {
+  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
+  const int64_t experts = image.num_experts;
+  const auto slice = [&](int64_t i) {
+    return (ranks.first + i / slots) * experts + topk_ids[i];
+  };
+  plan->counts.assign(image.num_ranks * experts, 0);
+  for (int64_t i = 0; i < ranks.count * slots; ++i) ++plan->counts[slice(i)];
+  plan->slice_begin.assign(plan->counts.size() + 1, 0);
+  for (size_t s = 0; s < plan->counts.size(); ++s) {
+    plan->slice_begin[s + 1] = plan->slice_begin[s] + plan->counts[s];
+  }
+  std::vector<int64_t> next(plan->slice_begin.begin(),
+                            plan->slice_begin.end() - 1);
+  plan->slice_slots.resize(ranks.count * slots);
+  for (int64_t i = 0; i < ranks.count * slots; ++i) {
+    plan->slice_slots[next[slice(i)]++] = static_cast<int32_t>(i % slots);
+  }
+}
+
+Status CheckDistinct(const ImageHeader& image, const Plan& plan) {
+  for (size_t s = 0; s < plan.counts.size(); ++s) {
+    for (int64_t i = plan.slice_begin[s] + 1; i < plan.slice_begin[s + 1];
+         ++i) {
+      const int32_t token = plan.slice_slots[i] / image.top_k;
+      if (token != plan.slice_slots[i - 1] / image.top_k) continue;
+      return Refuse(
+          "topk_ids: expected distinct experts for a token, got expert %d "
+          "twice at rank %d, token %d",
+          static_cast<int>(s % image.num_experts),
+          static_cast<int>(s / image.num_experts), token);
+    }
+  }
+  return Status{};
+}
+
+// Packs the owners' rows: experts ascending, source ranks ascending within.
+Status PlaceSlices(const ImageHeader& image, Plan* plan) {
+  const int32_t experts = image.num_experts;
+  const int32_t local = experts / image.num_ranks;
+  plan->row_base.resize(plan->counts.size());
+  plan->expert_rows.assign(experts, 0);
+  plan->expert_base.assign(experts, 0);
+  plan->rank_rows.assign(image.num_ranks, 0);
+  // 64-bit sums: a refused routing may exceed what the outputs can hold.
+  std::vector<int64_t> rank_rows(image.num_ranks, 0);
+  for (int32_t e = 0; e < experts; ++e) {
+    int64_t& held = rank_rows[e / local];
+    const int64_t base = held;
+    plan->expert_base[e] = static_cast<int32_t>(base);
+    for (int32_t r = 0; r < image.num_ranks; ++r) {
+      plan->row_base[int64_t{r} * experts + e] = static_cast<int32_t>(held);
+      held += plan->counts[int64_t{r} * experts + e];
+    }
+    plan->expert_rows[e] = static_cast<int32_t>(held - base);
+    if (held - base > image.expert_capacity) {
+      return Refuse(
+          "topk_ids: expected at most expert_capacity=%d rows for expert %d, "
+          "got %lld",
+          image.expert_capacity, e, static_cast<long long>(held - base));
+    }
+    plan->rank_rows[e / local] = static_cast<int32_t>(held);
+  }
+  for (int32_t r = 0; r < image.num_ranks; ++r) {
+    if (rank_rows[r] <= image.num_rows) continue;
+    return Refuse(
+        "topk_ids: expected at most num_rows=%d rows on rank %d, got %lld",
+        image.num_rows, r, static_cast<long long>(rank_rows[r]));
+  }
+  return Status{};
+}
+
+void PlaceSlots(const ImageHeader& image, const Ranks& ranks, Plan* plan) {
+  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
+  const int64_t experts = image.num_experts;
+  plan->row_of_slot.resize(ranks.count * slots);
+  for (int64_t i = 0; i < ranks.count * experts; ++i) {
+    const int64_t s = ranks.first * experts + i;
+    for (int32_t j = 0; j < plan->counts[s]; ++j) {
+      const int32_t slot = plan->slice_slots[plan->slice_begin[s] + j];
+      plan->row_of_slot[i / experts * slots + slot] = plan->row_base[s] + j;
+    }
+  }
+}
+
+// Sender view and row view must be in bijection: every valid row of every
+// owner is hit by exactly one slot.
+Status CheckBijection(const ImageHeader& image, const int32_t* topk_ids,
+                      const Plan& plan) {
+  const int32_t local = image.num_experts / image.num_ranks;
+  std::vector<bool> hit(int64_t{image.num_ranks} * image.num_rows, false);
+  std::vector<int64_t> hits(image.num_ranks, 0);
+  for (size_t i = 0; i < plan.row_of_slot.size(); ++i) {
+    const int32_t owner = topk_ids[i] / local;
+    const int32_t row = plan.row_of_slot[i];
+    const int64_t at = int64_t{owner} * image.num_rows + row;
+    if (row < 0 || row >= plan.rank_rows[owner] || hit[at]) {
+      return Refuse("plan: row %d of rank %d is hit twice or is not valid", row,
+                    owner);
+    }
+    hit[at] = true;
+    ++hits[owner];
+  }
+  for (int32_t r = 0; r < image.num_ranks; ++r) {
+    if (hits[r] != plan.rank_rows[r]) {
+      return Refuse("plan: %d rows of rank %d, %d of them hit",
+                    plan.rank_rows[r], r, static_cast<int>(hits[r]));
+    }
+  }
+  return Status{};
+}
+
+// Checks the ids of the ranks, counts and sorts them.
+Status Sort(const ImageHeader& image, const Ranks& ranks,
+            const int32_t* topk_ids, Plan* plan) {
+  const Status status = CheckIds(image, ranks, topk_ids);
+  if (status.code != 0) return status;
+  SortSlots(image, ranks, topk_ids, plan);
+  return CheckDistinct(image, *plan);
+}
+
+// Every slot of every rank counts once, the rank's own as it counted them.
+Status CheckCounts(const ImageHeader& image, int32_t rank,
+                   const int32_t* counts, const Plan& own) {
+  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
+  for (int32_t r = 0; r < image.num_ranks; ++r) {
+    const int32_t* const row = counts + int64_t{r} * image.num_experts;
+    int64_t sum = 0;
+    bool valid = true;
+    for (int32_t e = 0; e < image.num_experts; ++e) {
+      sum += row[e];
+      valid = valid && row[e] >= 0 &&
+              (r != rank ||
+               row[e] == own.counts[int64_t{r} * image.num_experts + e]);
+    }
+    if (valid && sum == slots) continue;
+    return Refuse("counts: expected the %lld slots of rank %d, got %lld others",
+                  static_cast<long long>(slots), r,
+                  static_cast<long long>(sum));
+  }
+  return Status{};
+}
+
+}  // namespace
+
+Status MakePlan(const ImageHeader& image, const int32_t* topk_ids, Plan* plan) {
+  const Ranks all = {0, image.num_ranks};
+  Status status = Sort(image, all, topk_ids, plan);
+  if (status.code != 0) return status;
+  status = PlaceSlices(image, plan);
+  if (status.code != 0) return status;
+  PlaceSlots(image, all, plan);
+  return CheckBijection(image, topk_ids, *plan);
+}
+
+Status CountSlots(const ImageHeader& image, int32_t rank,
+                  const int32_t* topk_ids, int32_t* counts) {
+  Plan plan;
+  const Status status = Sort(image, {rank, 1}, topk_ids, &plan);
+  if (status.code != 0) return status;
+  std::copy_n(plan.counts.begin() + int64_t{rank} * image.num_experts,
+              image.num_experts, counts);
+  return status;
+}
+
+Status MakeRankPlan(const ImageHeader& image, int32_t rank,
+                    const int32_t* topk_ids, const int32_t* counts,
+                    Plan* plan) {
+  const Ranks own = {rank, 1};
+  Status status = Sort(image, own, topk_ids, plan);
+  if (status.code != 0) return status;
+  status = CheckCounts(image, rank, counts, *plan);
+  if (status.code != 0) return status;
+  plan->counts.assign(counts, counts + plan->counts.size());
+  status = PlaceSlices(image, plan);
+  if (status.code != 0) return status;
+  PlaceSlots(image, own, plan);
+  return status;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,106 @@
+"""The launch plan: every routed row has one address."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.reference.contract import config as config_lib
+
+LAYERS = {
+  'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
+  'one_rank': config_lib.MoEConfig(1, 9, 5, 2, 4, 4),
+  'two_ranks': config_lib.MoEConfig(2, 7, 6, 3, 4, 4),
+  'all_experts': config_lib.MoEConfig(2, 5, 4, 4, 4, 4),
+  'four_ranks': config_lib.MoEConfig(4, 13, 16, 4, 4, 4),
+}
+
+
+def dumb_plan(config, ids):
+  """Returns (counts, row_base, row_of_slot) by walking rows in order."""
+  counts = np.zeros((config.num_ranks, config.num_experts), np.int32)
+  row_base = np.zeros_like(counts)
+  row_of_slot = np.zeros_like(ids)
+  row = np.zeros(config.num_ranks, np.int32)
+  for expert in range(config.num_experts):
+    owner = expert // config.experts_per_rank
+    for rank in range(config.num_ranks):
+      row_base[rank, expert] = row[owner]
+      for token, slot in np.argwhere(ids[rank] == expert):
+        row_of_slot[rank, token, slot] = row[owner]
+        counts[rank, expert] += 1
+        row[owner] += 1
+  return dict(counts=counts, row_base=row_base, row_of_slot=row_of_slot)
+
+
+class TestPlan:
+  @pytest.mark.parametrize('routing', testing.ROUTINGS)
+  @pytest.mark.parametrize('layer', LAYERS)
+  def test_rows_are_in_rank_token_slot_order(self, layer, routing):
+    # Given a routing, when it is planned, then every table equals the walk.
+    config = LAYERS[layer]
+    ids = testing.make_ids(config, routing, testing.rng(layer, routing))
+    plan = runtime.make_plan(testing.compile_layer(config), ids)
+    want = dumb_plan(config, ids)
+    assert not testing.differing(plan, want)
+
+
+class TestRefusals:
+  CONFIG = config_lib.MoEConfig(2, 6, 4, 2, 4, 4)
+
+  def refusal(self, config, ids, **options) -> str:
+    with pytest.raises(ValueError) as error:
+      runtime.make_plan(testing.compile_layer(config, **options), ids)
+    return str(error.value)
+
+  def ids(self):
+    return testing.make_ids(self.CONFIG, 'uniform', testing.rng('refusals'))
+
+  @pytest.mark.parametrize('bad', [-1, 4, 2**31 - 1, -(2**31)])
+  def test_id_out_of_range_is_named_by_rank_token_and_slot(self, bad):
+    ids = self.ids()
+    ids[1, 3, 1] = bad
+    assert self.refusal(self.CONFIG, ids) == (
+      f'topk_ids: expected ids in [0, 4), got {bad} at rank 1, token 3, slot 1'
+    )
+
+  def test_expert_named_twice_by_a_token(self):
+    ids = self.ids()
+    ids[1, 5] = 2
+    assert self.refusal(self.CONFIG, ids) == (
+      'topk_ids: expected distinct experts for a token, got expert 2 twice '
+      'at rank 1, token 5'
+    )
+
+  def test_more_rows_than_a_rank_holds(self):
+    # Given all tokens on rank 1, 24 rows, when N is 23, then it is refused,
+    # and with N = 24 it is not.
+    ids = np.broadcast_to(np.int32([3, 2]), (2, 6, 2)).copy()
+    config = testing.with_capacity(self.CONFIG, 23)
+    assert self.refusal(config, ids) == (
+      'topk_ids: expected at most num_rows=23 rows on rank 1, got 24'
+    )
+    config = testing.with_capacity(self.CONFIG, 24)
+    plan = runtime.make_plan(testing.compile_layer(config), ids)
+    assert plan['counts'].sum() == 24
+
+  def test_more_rows_than_an_expert_holds(self):
+    # Given 12 rows for expert 3, when C is 8, then it is refused; the block
+    # of 12 takes them.
+    ids = np.broadcast_to(np.int32([3, 2]), (2, 6, 2)).copy()
+    assert self.refusal(self.CONFIG, ids, row_block=4, expert_capacity=8) == (
+      'topk_ids: expected at most expert_capacity=8 rows for expert 2, got 12'
+    )
+    runtime.make_plan(
+      testing.compile_layer(self.CONFIG, row_block=4, expert_capacity=12),
+      ids,
+    )
+
+  def test_shape_and_dtype_are_named(self):
+    ids = self.ids()
+    assert self.refusal(self.CONFIG, ids[:, :5]) == (
+      'topk_ids: expected shape (2, 6, 2), got (2, 5, 2)'
+    )
+    assert self.refusal(self.CONFIG, ids.astype(np.int64)) == (
+      'topk_ids: expected dtype int32, got int64'
+    )

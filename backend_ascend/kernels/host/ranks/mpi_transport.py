@@ -1,0 +1,154 @@
+"""Ranks joined by MPI-3 one-sided communication, through mpi4py.
+
+Only puts, flushes, accumulates and the polling of one's own memory: what a
+cluster's network does as well as one machine does.  `mpi4py` is the optional
+extra `mpi`.
+"""
+
+from collections.abc import Callable
+import time
+from typing import Any
+
+import numpy as np
+
+# How long an idle rank sleeps in the barrier after its last task, while it
+# lets MPI work for the others.
+_NAP_S = 2e-4
+
+
+def load_mpi():
+  """Returns `mpi4py.MPI`; the first call starts MPI, which may block.
+
+  Raises:
+    RuntimeError: it is not installed, or finds no MPI library.
+  """
+  try:
+    from mpi4py import MPI  # pylint: disable=g-import-not-at-top
+  except (ImportError, RuntimeError) as error:
+    raise RuntimeError(
+      'mpi: expected mpi4py and an MPI library, as the extra '
+      f"'hyperparallel-moe[mpi]' installs them, got: {error}"
+    ) from error
+  return MPI
+
+
+def no_beat(phase: str, peer: int) -> None:
+  """Does nothing."""
+
+
+def no_check() -> None:
+  """Does nothing."""
+
+
+class MpiTransport:
+  """A `rank_runtime.Transport` over two windows of a communicator.
+
+  The heap and the counters are windows of their own, so that a flush of data
+  does not wait for signals.  Every operation is within one access epoch to all
+  ranks; the windows must have MPI's unified memory model.
+
+  Args:
+    comm: mpi4py communicator; None means all processes.
+    beat: called with a phase and a rank (or -1) before whatever may block.
+    check: called while idle; raises when a rank is known to be lost.
+  """
+
+  def __init__(
+    self,
+    comm=None,
+    beat: Callable[[str, int], None] = no_beat,
+    check: Callable[[], None] = no_check,
+  ):
+    self._mpi = load_mpi()
+    self._comm = comm or self._mpi.COMM_WORLD
+    self.rank: int = self._comm.Get_rank()
+    self.num_ranks: int = self._comm.Get_size()
+    self._beat = beat
+    self._check = check
+    self._windows: list = []
+
+  def allgather(self, value: Any) -> list[Any]:
+    self._beat('gathering offers', -1)
+    return self._comm.allgather(value)
+
+  def _window(self, count: int, dtype, info: dict[str, str]):
+    """Returns a window and its zeroed memory."""
+    item = np.dtype(dtype).itemsize
+    hints = self._mpi.Info.Create(info)
+    # No window of zero bytes: its memory would have no address.
+    window = self._mpi.Win.Allocate(
+      max(count, 1) * item, item, info=hints, comm=self._comm
+    )
+    hints.Free()
+    if window.model != self._mpi.WIN_UNIFIED:
+      raise RuntimeError(
+        'mpi: expected windows of the unified memory model, got others'
+      )
+    memory = np.frombuffer(window.tomemory(), dtype, count)
+    memory[:] = 0
+    window.Lock_all(self._mpi.MODE_NOCHECK)
+    self._windows.append(window)
+    return window, memory
+
+  def allocate(
+    self, heap_bytes: int, num_events: int
+  ) -> tuple[np.ndarray, np.ndarray]:
+    self._beat('allocating windows', -1)
+    self._heap, heap = self._window(heap_bytes, np.uint8, {})
+    # Lets a network add in hardware: nothing but sums is asked for.
+    self._counts, counters = self._window(
+      num_events, np.int32, dict(accumulate_ops='same_op')
+    )
+    return heap, counters
+
+  def barrier(self) -> None:
+    # Blocking would stop the puts of others on networks that need the target's
+    # help, and would not see a lost rank.
+    self.sync()
+    request = self._comm.Ibarrier()
+    while not request.Test():
+      self._beat('waiting for every rank', -1)
+      self._check()
+      time.sleep(_NAP_S)
+    self.sync()
+
+  def put(self, rank: int, offset: int, data: memoryview) -> None:
+    self._beat('putting', rank)
+    byte = self._mpi.BYTE
+    size = len(data)
+    self._heap.Put([data, size, byte], rank, [offset, size, byte])
+
+  def flush(self, rank: int) -> None:
+    self._beat('flushing puts', rank)
+    self._heap.Flush(rank)
+
+  def add(self, rank: int, event: int, amount: int) -> None:
+    self._beat('signalling', rank)
+    word = self._mpi.INT32_T
+    amounts = np.array([amount], np.int32)
+    self._counts.Accumulate(
+      [amounts, 1, word], rank, [event, 1, word], self._mpi.SUM
+    )
+    self._counts.Flush(rank)
+
+  def sync(self) -> None:
+    self._beat('running', -1)
+    for window in self._windows:
+      window.Sync()
+
+  def progress(self) -> None:
+    # A probe lets MPI serve the others, where their puts need this process.
+    self._comm.Iprobe()
+    self.sync()
+    self._check()
+
+  def close(self) -> None:
+    """Frees the windows; every rank must call it, and only after a success.
+
+    Where a rank is lost, this would wait for it: end the process instead.
+    """
+    self._beat('leaving', -1)
+    for window in self._windows:
+      window.Unlock_all()
+      window.Free()
+    self._windows = []

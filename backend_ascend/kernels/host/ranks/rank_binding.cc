@@ -1,0 +1,222 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "backend_ascend/kernels/host/launch/symmetric_heap.h"
+#include "backend_ascend/kernels/host/ranks/launch_rank.h"
+
+namespace nb = nanobind;
+
+namespace hpmoe {
+namespace {
+
+using OutArray = nb::ndarray<nb::c_contig, nb::device::cpu>;
+using ConstArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Arrays = std::map<std::string, OutArray>;
+using ConstArrays = std::map<std::string, ConstArray>;
+
+void Check(const Status& status) {
+  if (status.code != 0) throw nb::value_error(status.message);
+}
+
+void CheckBytes(const std::string& name, int64_t expected, int64_t got) {
+  if (expected == got) return;
+  throw nb::value_error((name + ": expected " + std::to_string(expected) +
+                         " bytes, got " + std::to_string(got))
+                            .c_str());
+}
+
+template <class T>
+auto* Find(const std::map<std::string, T>& arrays, const std::string& name,
+           int64_t bytes) {
+  const auto found = arrays.find(name);
+  if (found == arrays.end()) {
+    throw nb::value_error((name + ": expected an array, got none").c_str());
+  }
+  CheckBytes(name, bytes, found->second.nbytes());
+  return found->second.data();
+}
+
+ImageView Load(const ConstArray& image) {
+  ImageView view;
+  Check(LoadImage(image.data(), image.nbytes(), &view));
+  return view;
+}
+
+void CheckRank(const ImageHeader& header, int32_t rank) {
+  if (rank >= 0 && rank < header.num_ranks) return;
+  throw nb::value_error(("rank: expected one in [0, " +
+                         std::to_string(header.num_ranks) + "), got " +
+                         std::to_string(rank))
+                            .c_str());
+}
+
+// A transport written in Python.
+class PyTransport final : public Transport {
+ public:
+  explicit PyTransport(const nb::object& transport)
+      : put_(transport.attr("put")),
+        flush_(transport.attr("flush")),
+        add_(transport.attr("add")),
+        sync_(transport.attr("sync")),
+        progress_(transport.attr("progress")) {}
+
+  void Put(int32_t rank, int64_t offset, const void* data,
+           int64_t bytes) override {
+    PyObject* const view = PyMemoryView_FromMemory(
+        const_cast<char*>(static_cast<const char*>(data)), bytes, PyBUF_READ);
+    if (view == nullptr) throw nb::python_error();
+    put_(rank, offset, nb::steal(view));
+  }
+  void Flush(int32_t rank) override { flush_(rank); }
+  void Add(int32_t rank, int32_t event, int32_t amount) override {
+    add_(rank, event, amount);
+  }
+  void Sync() override { sync_(); }
+  void Progress() override { progress_(); }
+
+ private:
+  const nb::object put_, flush_, add_, sync_, progress_;
+};
+
+// Keeps alive what a launch points to.
+class PyRankLaunch {
+ public:
+  PyRankLaunch(const ConstArray& image, int32_t rank, const ConstArrays& inputs,
+               const Arrays& outputs, const OutArray& heap,
+               const OutArray& counters, const nb::object& transport,
+               const std::string& isa)
+      : image_(image),
+        inputs_(inputs),
+        outputs_(outputs),
+        heap_(heap),
+        counters_(counters),
+        transport_(transport),
+        view_(Load(image)) {
+    CheckRank(*view_.header, rank);
+    Check(launch_.Prepare(view_, Tensors(rank), IsaByName(isa)));
+    const Plan& plan = launch_.plan();
+    const int64_t experts = view_.header->num_experts;
+    std::copy_n(plan.row_base.begin() + rank * experts, experts,
+                Ints("row_base", experts));
+    std::copy(plan.row_of_slot.begin(), plan.row_of_slot.end(),
+              Ints("row_of_slot", Slots()));
+  }
+
+  bool Run(double deadline_s) { return launch_.Run(deadline_s); }
+  int RunSome(int64_t max_tasks) {
+    return static_cast<int>(launch_.RunSome(max_tasks));
+  }
+  nb::tuple Blocked() const {
+    const BlockedWait blocked = launch_.FindBlocked();
+    return nb::make_tuple(blocked.task, blocked.event, blocked.expected,
+                          blocked.actual, blocked.suspects);
+  }
+
+ private:
+  static Isa IsaByName(const std::string& name) {
+    if (name.empty()) return BestIsa();
+    for (const Isa isa : kAllIsas) {
+      if (IsaSupported(isa) && name == IsaName(isa)) return isa;
+    }
+    throw nb::value_error(
+        ("isa: expected one that this CPU runs, got '" + name + "'").c_str());
+  }
+
+  int64_t Slots() const {
+    return int64_t{view_.header->num_tokens} * view_.header->top_k;
+  }
+  int32_t* Ints(const char* name, int64_t count) const {
+    return static_cast<int32_t*>(Find(outputs_, name, count * 4));
+  }
+
+  RankTensors Tensors(int32_t rank) {
+    const ImageHeader& header = *view_.header;
+    RankTensors tensors{};
+    tensors.rank = rank;
+    tensors.topk_ids =
+        static_cast<const int32_t*>(Find(inputs_, "topk_ids", Slots() * 4));
+    tensors.topk_weights =
+        static_cast<const float*>(Find(inputs_, "topk_weights", Slots() * 4));
+    tensors.counts = static_cast<const int32_t*>(Find(
+        inputs_, "counts", int64_t{header.num_ranks} * header.num_experts * 4));
+    const HeapLayout heap = MakeHeapLayout(header);
+    CheckBytes("heap", heap.bytes, heap_.nbytes());
+    tensors.heap = static_cast<char*>(heap_.data());
+    CheckBytes("counters", int64_t{view_.num_events} * 4, counters_.nbytes());
+    tensors.counters = static_cast<int32_t*>(counters_.data());
+    tensors.transport = &transport_;
+    for (int b = 0; b < kNumBuffers; ++b) {
+      if (heap.buffers[b] < 0) tensors.buffers[b] = Buffer(b);
+    }
+    return tensors;
+  }
+
+  void* Buffer(int b) const {
+    const ImageHeader& header = *view_.header;
+    const BufferInfo& info = kBuffers[b];
+    const Use use = info.use[header.direction];
+    const int64_t bytes =
+        ShapeOf(header, static_cast<BufferId>(b)).bytes() / header.num_ranks;
+    if (use == Use::kWritten) return Find(outputs_, info.name, bytes);
+    // Gradients of weights applied before w_down do without these rows.
+    const bool unread = b == kReturned && header.placement == kBeforeDown;
+    if (use != Use::kInput || unread) return nullptr;
+    return const_cast<void*>(
+        static_cast<const void*>(Find(inputs_, info.name, bytes)));
+  }
+
+  const ConstArray image_;
+  const ConstArrays inputs_;
+  const Arrays outputs_;
+  const OutArray heap_, counters_;
+  PyTransport transport_;
+  const ImageView view_;
+  RankLaunch launch_;
+};
+
+// Bytes of a rank's heap, and where in it each buffer lies.
+nb::tuple RankHeapPy(const ConstArray& image) {
+  const ImageView view = Load(image);
+  const HeapLayout heap = MakeHeapLayout(*view.header);
+  std::map<std::string, int64_t> offsets;
+  for (int b = 0; b < kNumBuffers; ++b) {
+    if (heap.buffers[b] >= 0) offsets[kBuffers[b].name] = heap.buffers[b];
+  }
+  return nb::make_tuple(heap.bytes, offsets);
+}
+
+// Fills the rank's row of counts, [E].
+void CountSlotsPy(const ConstArray& image, int32_t rank,
+                  const ConstArray& topk_ids, const OutArray& counts) {
+  const ImageView view = Load(image);
+  const ImageHeader& header = *view.header;
+  CheckRank(header, rank);
+  CheckBytes("topk_ids", int64_t{header.num_tokens} * header.top_k * 4,
+             topk_ids.nbytes());
+  CheckBytes("counts", int64_t{header.num_experts} * 4, counts.nbytes());
+  Check(CountSlots(header, rank, static_cast<const int32_t*>(topk_ids.data()),
+                   static_cast<int32_t*>(counts.data())));
+}
+
+}  // namespace
+
+void BindRanks(nb::module_& m) {
+  nb::class_<PyRankLaunch>(m, "RankLaunch")
+      .def(nb::init<const ConstArray&, int32_t, const ConstArrays&,
+                    const Arrays&, const OutArray&, const OutArray&,
+                    const nb::object&, const std::string&>())
+      .def("run", &PyRankLaunch::Run)
+      .def("run_some", &PyRankLaunch::RunSome)
+      .def("blocked", &PyRankLaunch::Blocked);
+  m.def("rank_heap", &RankHeapPy);
+  m.def("count_slots", &CountSlotsPy);
+}
+
+}  // namespace hpmoe

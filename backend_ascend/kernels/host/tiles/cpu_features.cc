@@ -1,0 +1,49 @@
+#include "backend_ascend/kernels/host/tiles/cpu_features.h"
+
+namespace hpmoe {
+namespace {
+
+bool Detect(Isa isa) {
+#if HPMOE_X86
+  __builtin_cpu_init();
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (isa == Isa::kAvx2) return avx2;
+  if (isa == Isa::kAvx512) {
+    return avx2 && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl");
+  }
+#elif HPMOE_NEON
+  if (isa == Isa::kNeon) return true;  // part of every aarch64
+#endif
+  return isa == Isa::kPortable;
+}
+
+Isa DetectBest() {
+  Isa best = Isa::kPortable;
+  for (const Isa isa : kAllIsas) {
+    if (Detect(isa)) best = isa;
+  }
+  return best;
+}
+
+}  // namespace
+
+bool IsaSupported(Isa isa) {
+  static const bool supported[] = {Detect(Isa::kPortable), Detect(Isa::kNeon),
+                                   Detect(Isa::kAvx2), Detect(Isa::kAvx512)};
+  return supported[static_cast<int32_t>(isa)];
+}
+
+Isa BestIsa() {
+  static const Isa best = DetectBest();
+  return best;
+}
+
+const char* IsaName(Isa isa) {
+  constexpr const char* kNames[] = {"portable", "neon", "avx2", "avx512"};
+  return kNames[static_cast<int32_t>(isa)];
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,72 @@
+// One GEMM tile on the host: c = a @ b, float32 accumulation; a and b as
+// stored or transposed.
+//
+// Order.  Every element of c is ONE float32 chain
+//
+//   acc = +0;  acc = fma(a[i, p], b[p, j], acc) for p = 0 .. k - 1;
+//
+// rounded once, to nearest even, to the storage type.  So its bits depend on
+// its row of a, its column of b and k only: not on the tile around it, not on
+// the instruction set, not on how a and b are stored.  NaN results are the
+// canonical quiet NaN.
+//
+// A chain may be split over k into calls that hand on `carry`, the
+// accumulators themselves: first {carry_out}, then {carry_in, carry_out}, last
+// {carry_in}.  The bits are those of one call.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
+#define BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+#include "backend_ascend/kernels/host/tiles/cpu_features.h"
+#include "backend_ascend/kernels/image.h"
+
+namespace hpmoe {
+
+// c[m, n] = a[m, k] @ b[k, n], row-major; c and carry overlap nothing else.
+struct GemmTile {
+  const void* a;
+  const void* b;
+  void* c;
+  int64_t lda, ldb, ldc;  // elements
+  int32_t m, n, k;
+  DType dtype;             // storage of a, b and c
+  bool trans_a = false;    // a is stored [k, m], rows lda apart
+  bool trans_b = false;    // b is stored [n, k], rows ldb apart
+  float* carry = nullptr;  // [m, n], rows ld_carry apart; null: the flags below
+                           // have no effect
+  int64_t ld_carry = 0;
+  bool carry_in = false;   // acc starts from carry, which is only read
+                           // unless carry_out
+  bool carry_out = false;  // acc ends in carry; c is not touched, may be null
+};
+
+// Packing buffers, kept between tiles; one per OS thread.
+class GemmScratch {
+ public:
+  enum Slot { kPanel = 0, kWideA = 1, kPartial = 2, kNumSlots = 3 };
+
+  // At least `count` floats, 64-byte aligned, contents undefined.  Throws
+  // bad_alloc.
+  float* Reserve(Slot slot, int64_t count);
+
+ private:
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::unique_ptr<float, Free> buffers_[kNumSlots];
+  int64_t sizes_[kNumSlots] = {};
+};
+
+// `isa` must be supported.
+void RunGemmTile(const GemmTile& tile, Isa isa, GemmScratch* scratch);
+
+// Fault injection only: every partial sum rounded to bfloat16.
+void RunGemmTileBf16Accumulate(const GemmTile& tile);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_GEMM_H_

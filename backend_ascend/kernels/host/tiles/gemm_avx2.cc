@@ -1,0 +1,115 @@
+#include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
+
+#if HPMOE_X86
+
+#include <immintrin.h>
+
+namespace hpmoe {
+namespace {
+
+// 6 x 2 accumulators, 2 vectors of b and a broadcast of a: 15 of 16 registers.
+constexpr int kRows = 6;
+constexpr int kVectors = 2;
+constexpr int kCols = 8 * kVectors;
+
+// A masked store is slow on some CPUs, so full vectors take the plain one.
+HPMOE_INLINE HPMOE_AVX2 __m256 Load(const float* p, int32_t cols,
+                                    __m256i mask) {
+  return cols >= 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, mask);
+}
+
+HPMOE_INLINE HPMOE_AVX2 void Store(__m256 x, float* p, int32_t cols,
+                                   __m256i mask) {
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kQuietNan));
+  x = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  if (cols >= 8) {
+    _mm256_storeu_ps(p, x);
+  } else {
+    _mm256_maskstore_ps(p, mask, x);
+  }
+}
+
+template <int kM, int kV>
+HPMOE_AVX2 void Micro(const MicroTile& t) {
+  const int32_t last = t.cols - 8 * (kV - 1);  // columns of the last vector
+  const __m256i mask = _mm256_cmpgt_epi32(
+      _mm256_set1_epi32(last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  __m256 acc[kM][kV];
+#pragma GCC unroll 6
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) {
+      acc[i][v] = t.start != nullptr ? Load(t.start + i * t.ld_start + 8 * v,
+                                            v + 1 < kV ? 8 : last, mask)
+                                     : _mm256_setzero_ps();
+    }
+  }
+  const float* b = t.panel;
+  const float* a = t.a;
+  for (int32_t p = 0; p < t.k; ++p, b += kCols, ++a) {
+    __m256 row[kV];
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) row[v] = _mm256_load_ps(b + 8 * v);
+#pragma GCC unroll 6
+    for (int i = 0; i < kM; ++i) {
+      const __m256 x = _mm256_broadcast_ss(a + i * t.lda);
+#pragma GCC unroll 2
+      for (int v = 0; v < kV; ++v) {
+        acc[i][v] = _mm256_fmadd_ps(x, row[v], acc[i][v]);
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) {
+      Store(acc[i][v], t.c + i * t.ldc + 8 * v, v + 1 < kV ? 8 : last, mask);
+    }
+  }
+}
+
+using MicroFn = void (*)(const MicroTile&);
+constexpr MicroFn kMicro[kRows][kVectors] = {
+    {Micro<1, 1>, Micro<1, 2>}, {Micro<2, 1>, Micro<2, 2>},
+    {Micro<3, 1>, Micro<3, 2>}, {Micro<4, 1>, Micro<4, 2>},
+    {Micro<5, 1>, Micro<5, 2>}, {Micro<6, 1>, Micro<6, 2>}};
+
+void Multiply(const MicroTile& t) { kMicro[t.rows - 1][(t.cols - 1) / 8](t); }
+
+HPMOE_AVX2 void PackFloat(const float* b, int64_t ldb, int32_t k, int32_t cols,
+                          float* out) {
+  PackBody<kCols>(b, ldb, k, cols, out);
+}
+
+HPMOE_AVX2 void PackBf16(const uint16_t* b, int64_t ldb, int32_t k,
+                         int32_t cols, float* out) {
+  PackBody<kCols>(b, ldb, k, cols, out);
+}
+
+HPMOE_AVX2 void TransposeFloat(const float* in, int64_t ld_in, int32_t rows,
+                               int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+HPMOE_AVX2 void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
+                              int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+HPMOE_AVX2 void Widen(const uint16_t* in, float* out, int64_t n) {
+  WidenBody(in, out, n);
+}
+
+HPMOE_AVX2 void Narrow(const float* in, uint16_t* out, int64_t n) {
+  NarrowBody(in, out, n);
+}
+
+}  // namespace
+
+const GemmKernels kGemmAvx2 = {kRows,         kCols,    Multiply,
+                               PackFloat,     PackBf16, TransposeFloat,
+                               TransposeBf16, Widen,    Narrow};
+
+}  // namespace hpmoe
+
+#endif  // HPMOE_X86

@@ -1,0 +1,104 @@
+#include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
+
+#if HPMOE_NEON
+
+#include <arm_neon.h>
+
+namespace hpmoe {
+namespace {
+
+// 8 x 3 accumulators, 3 vectors of b and a broadcast of a: 28 of 32 registers.
+constexpr int kRows = 8;
+constexpr int kVectors = 3;
+constexpr int kCols = 4 * kVectors;
+
+float32x4_t LoadFirst(const float* p, int32_t count) {
+  float lanes[4] = {};
+  for (int32_t j = 0; j < count && j < 4; ++j) lanes[j] = p[j];
+  return vld1q_f32(lanes);
+}
+
+void StoreFirst(float32x4_t x, float* p, int32_t count) {
+  float lanes[4];
+  vst1q_f32(lanes, x);
+  for (int32_t j = 0; j < count && j < 4; ++j) p[j] = CanonicalNan(lanes[j]);
+}
+
+template <int kM>
+void Micro(const MicroTile& t) {
+  float32x4_t acc[kM][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      acc[i][v] =
+          t.start != nullptr
+              ? LoadFirst(t.start + i * t.ld_start + 4 * v, t.cols - 4 * v)
+              : vdupq_n_f32(0.0f);
+    }
+  }
+  const float* b = t.panel;
+  const float* a = t.a;
+  for (int32_t p = 0; p < t.k; ++p, b += kCols, ++a) {
+    float32x4_t row[kVectors];
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) row[v] = vld1q_f32(b + 4 * v);
+#pragma GCC unroll 8
+    for (int i = 0; i < kM; ++i) {
+      const float32x4_t x = vld1q_dup_f32(a + i * t.lda);
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) {
+        acc[i][v] = vfmaq_f32(acc[i][v], x, row[v]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      StoreFirst(acc[i][v], t.c + i * t.ldc + 4 * v, t.cols - 4 * v);
+    }
+  }
+}
+
+using MicroFn = void (*)(const MicroTile&);
+constexpr MicroFn kMicro[kRows] = {Micro<1>, Micro<2>, Micro<3>, Micro<4>,
+                                   Micro<5>, Micro<6>, Micro<7>, Micro<8>};
+
+void Multiply(const MicroTile& t) { kMicro[t.rows - 1](t); }
+
+void PackFloat(const float* b, int64_t ldb, int32_t k, int32_t cols,
+               float* out) {
+  PackBody<kCols>(b, ldb, k, cols, out);
+}
+
+void PackBf16(const uint16_t* b, int64_t ldb, int32_t k, int32_t cols,
+              float* out) {
+  PackBody<kCols>(b, ldb, k, cols, out);
+}
+
+void TransposeFloat(const float* in, int64_t ld_in, int32_t rows, int32_t cols,
+                    float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
+                   int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+void Widen(const uint16_t* in, float* out, int64_t n) { WidenBody(in, out, n); }
+
+void Narrow(const float* in, uint16_t* out, int64_t n) {
+  NarrowBody(in, out, n);
+}
+
+}  // namespace
+
+const GemmKernels kGemmNeon = {kRows,         kCols,    Multiply,
+                               PackFloat,     PackBf16, TransposeFloat,
+                               TransposeBf16, Widen,    Narrow};
+
+}  // namespace hpmoe
+
+#endif  // HPMOE_NEON

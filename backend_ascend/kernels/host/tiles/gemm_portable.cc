@@ -1,0 +1,64 @@
+#include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
+
+namespace hpmoe {
+namespace {
+
+constexpr int kRows = 4;
+constexpr int kCols = 8;
+
+void Multiply(const MicroTile& t) {
+  float acc[kRows][kCols] = {};
+  if (t.start != nullptr) {
+    for (int i = 0; i < t.rows; ++i) {
+      for (int j = 0; j < t.cols; ++j) acc[i][j] = t.start[i * t.ld_start + j];
+    }
+  }
+  for (int32_t p = 0; p < t.k; ++p) {
+    const float* b = t.panel + p * kCols;
+    for (int i = 0; i < t.rows; ++i) {
+      const float a = t.a[i * t.lda + p];
+      for (int j = 0; j < kCols; ++j) {
+        acc[i][j] = __builtin_fmaf(a, b[j], acc[i][j]);
+      }
+    }
+  }
+  for (int i = 0; i < t.rows; ++i) {
+    for (int j = 0; j < t.cols; ++j) {
+      t.c[i * t.ldc + j] = CanonicalNan(acc[i][j]);
+    }
+  }
+}
+
+void PackFloat(const float* b, int64_t ldb, int32_t k, int32_t cols,
+               float* out) {
+  PackBody<kCols>(b, ldb, k, cols, out);
+}
+
+void PackBf16(const uint16_t* b, int64_t ldb, int32_t k, int32_t cols,
+              float* out) {
+  PackBody<kCols>(b, ldb, k, cols, out);
+}
+
+void TransposeFloat(const float* in, int64_t ld_in, int32_t rows, int32_t cols,
+                    float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
+                   int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody(in, ld_in, rows, cols, out, ld_out);
+}
+
+void Widen(const uint16_t* in, float* out, int64_t n) { WidenBody(in, out, n); }
+
+void Narrow(const float* in, uint16_t* out, int64_t n) {
+  NarrowBody(in, out, n);
+}
+
+}  // namespace
+
+const GemmKernels kGemmPortable = {kRows,         kCols,    Multiply,
+                                   PackFloat,     PackBf16, TransposeFloat,
+                                   TransposeBf16, Widen,    Narrow};
+
+}  // namespace hpmoe

@@ -1,0 +1,368 @@
+"""Bits of the host GEMM tile, against an exact emulation of its fma chain."""
+
+import fractions
+import itertools
+import zlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import ml_dtypes
+import numpy as np
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
+
+ISAS = _native.isas()
+SIZES = (1, 2, 7, 15, 16, 17, 31, 33, 128)
+# (m, k, n): remainders of every kernel, no k, and k past two packing depths.
+CHAIN_SHAPES = (
+  (1, 1, 1),
+  (2, 0, 3),
+  (7, 31, 15),
+  (15, 17, 33),
+  (29, 64, 47),
+  (3, 1100, 5),
+)
+# Around the blocks of a transposition (4 x 16) and the widths of panels.
+AWKWARD = (1, 3, 5, 16, 17, 35, 67)
+TRANSPOSED = ((False, True), (True, False), (True, True))  # a, b
+QUIET_NAN = {'float32': 0x7FC00000, 'bfloat16': 0x7FC0}
+
+
+def _chain(a, b):
+  """Returns a @ b for float32 `[m, k]`, `[k, n]`: ascending fma from +0."""
+  acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
+  for p in range(a.shape[1]):
+    acc = gemm_testing.fma(a[:, p, None], b[None, p], acc)
+  return acc
+
+
+def _nearest(x):
+  """Returns the float32 nearest to a Fraction, ties to even."""
+  guess = np.float32(float(x))
+  inf = np.float32(np.inf)
+  near = (guess, np.nextafter(guess, -inf), np.nextafter(guess, inf))
+  return min(
+    near,
+    key=lambda f: (
+      abs(fractions.Fraction(float(f)) - x),
+      int(f.view('u4')) & 1,
+    ),
+  )
+
+
+def _bits(x):
+  """Returns the bits as the binding takes and gives them for bfloat16."""
+  return x.astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def _loaded(x):
+  """Returns stored values as float32."""
+  return x if x.dtype == 'f4' else x.view(ml_dtypes.bfloat16).astype('f4')
+
+
+def _stored(x, dtype):
+  """Returns float32 `x` in storage, NaN as the one quiet NaN."""
+  stored = x.copy() if dtype == 'float32' else _bits(x)
+  bits = stored.view('u4') if dtype == 'float32' else stored
+  bits[np.isnan(x)] = QUIET_NAN[dtype]
+  return stored
+
+
+def _operands(name, m, k, n):
+  """Returns float32 `[m, k]`, `[k, n]` over 16 binades: order shows."""
+  rng = np.random.default_rng(zlib.crc32(name.encode()))
+
+  def draw(*shape):
+    scale = rng.integers(-8, 8, shape)
+    return np.ldexp(rng.standard_normal(shape, 'f4'), scale).astype('f4')
+
+  return draw(m, k), draw(k, n)
+
+
+def _inside(x):
+  """Returns `x` as a view into a wider array of NaN: reading past it shows."""
+  wide = np.full((x.shape[0] + 3, x.shape[1] + 21), np.nan, 'f4')
+  if x.dtype != 'f4':
+    wide = _bits(wide)
+  wide[1 : 1 + x.shape[0], 2 : 2 + x.shape[1]] = x
+  return wide[1 : 1 + x.shape[0], 2 : 2 + x.shape[1]]
+
+
+def _transposed(a, b, trans_a, trans_b):
+  """Returns a and b as stored for these flags."""
+  return _inside(a.T if trans_a else a), _inside(b.T if trans_b else b)
+
+
+def _assert_same(got, want, message):
+  np.testing.assert_array_equal(
+    got.view(f'u{got.itemsize}'), want.view(f'u{want.itemsize}'), message
+  )
+
+
+class EmulationTest(absltest.TestCase):
+  def test_fma_rounds_once(self):
+    a, b = _operands('test_fma_rounds_once', 300, 1, 300)
+    a, b = a[:, 0], b[0]
+    c = (-a * b * np.float32(1 + 2**-20)).astype('f4')  # cancels
+    want = [
+      _nearest(
+        fractions.Fraction(float(x)) * fractions.Fraction(float(y))
+        + fractions.Fraction(float(z))
+      )
+      for x, y, z in zip(a, b, c)
+    ]
+    got = gemm_testing.fma(a, b, c)
+    _assert_same(got, np.array(want, 'f4'), 'emulated fma')
+
+
+class GemmTileTest(parameterized.TestCase):
+  @parameterized.product(
+    isa=ISAS, dtype=('float32', 'bfloat16'), shape=CHAIN_SHAPES
+  )
+  def test_bits_are_those_of_the_chain(self, isa, dtype, shape):
+    a, b = _operands('test_bits_are_those_of_the_chain', *shape)
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+    want = _stored(_chain(_loaded(a), _loaded(b)), dtype)
+
+    got = _native.gemm_tile(a, b, isa)
+
+    _assert_same(got, want, f'{isa} {dtype} {shape}')
+
+  @parameterized.parameters(*ISAS)
+  def test_sum_is_fused(self, isa):
+    # 1 + 2^-23, then 2^-24 (1 - 2^-46): a float64 sum lands on a tie.
+    a = np.array([[1, 1 + 2**-23]], 'f4')
+    b = np.array([[1 + 2**-23], [2**-24 * (1 - 2**-23)]], 'f4')
+
+    got = _native.gemm_tile(a, b, isa)
+
+    self.assertEqual(got[0, 0], np.float32(1 + 2**-23), isa)
+
+  @parameterized.product(
+    isa=[i for i in ISAS if i != 'portable'], dtype=('float32', 'bfloat16')
+  )
+  def test_every_isa_gives_the_portable_bits(self, isa, dtype):
+    for m, k, n in itertools.product(SIZES, repeat=3):
+      a, b = _operands('test_every_isa_gives_the_portable_bits', m, k, n)
+      if dtype == 'bfloat16':
+        a, b = _bits(a), _bits(b)
+      want = _native.gemm_tile(a, b, 'portable')
+      got = _native.gemm_tile(a, b, isa)
+      _assert_same(got, want, f'{isa} {dtype} m={m} k={k} n={n}')
+
+  @parameterized.product(
+    isa=ISAS, dtype=('float32', 'bfloat16'), split=(0, 1, 2, 3)
+  )
+  def test_splits_in_m_and_n_change_no_bit(self, isa, dtype, split):
+    m, k, n = 53, 600, 71
+    a, b = _operands('test_splits_in_m_and_n_change_no_bit', m, k, n)
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+    whole = _native.gemm_tile(a, b, isa)
+    rng = np.random.default_rng(split)
+    rows = [0, *np.sort(rng.choice(np.arange(1, m), 3, False)), m]
+    cols = [0, *np.sort(rng.choice(np.arange(1, n), 3, False)), n]
+    # A margin that no tile may touch.
+    parts = np.full((m + 1, n + 20), 77, whole.dtype)
+
+    for (i, i_end), (j, j_end) in itertools.product(
+      itertools.pairwise(rows), itertools.pairwise(cols)
+    ):
+      _native.gemm_tile_into(
+        a[i:i_end], b[:, j:j_end], parts[i:i_end, j:j_end], isa
+      )
+
+    _assert_same(parts[:m, :n], whole, f'{isa} {dtype} {rows} {cols}')
+    self.assertTrue((parts[m:] == 77).all() and (parts[:, n:] == 77).all())
+
+  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  def test_nan_inf_and_subnormals(self, isa, dtype):
+    a, b = _operands('test_nan_inf_and_subnormals', 20, 600, 40)
+    a[1, 3], a[2, 5], a[3, 599], b[7, 2], b[9, 33] = (
+      np.nan,
+      np.inf,
+      -np.inf,
+      np.inf,
+      -np.nan,
+    )
+    a[4, :8], a[4, 8:], b[:, 39] = 1e-40, 0, 0.75  # subnormals
+    a[5, :] = 0  # 0 * inf
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+    with np.errstate(invalid='ignore'):
+      chain = _chain(_loaded(a), _loaded(b))
+      want = _stored(chain, dtype)
+    self.assertTrue(np.isnan(chain).any() and np.isinf(chain).any())
+    self.assertTrue(0 < abs(chain[4, 39]) < 2.0**-126)
+
+    _assert_same(_native.gemm_tile(a, b, isa), want, f'{isa} {dtype}')
+
+  def test_bf16_accumulation_rounds_every_partial_sum(self):
+    a, b = _operands('test_bf16_accumulation', 5, 40, 6)
+    acc = np.zeros((5, 6), 'f4')
+    for p in range(40):
+      acc = _loaded(_bits(gemm_testing.fma(a[:, p, None], b[None, p], acc)))
+
+    got = _native.gemm_tile_bf16_accumulate(a, b)
+
+    _assert_same(got, acc, 'float32 storage')
+    self.assertTrue((got != _native.gemm_tile(a, b)).any())
+
+
+class TransposedTest(parameterized.TestCase):
+  @parameterized.product(
+    isa=ISAS, dtype=('float32', 'bfloat16'), transposed=TRANSPOSED
+  )
+  def test_bits_are_those_of_the_plain_tile(self, isa, dtype, transposed):
+    for m, k, n in (*itertools.product(AWKWARD, repeat=3), *CHAIN_SHAPES):
+      a, b = _operands('test_bits_are_those_of_the_plain_tile', m, k, n)
+      if dtype == 'bfloat16':
+        a, b = _bits(a), _bits(b)
+      want = _native.gemm_tile(a, b, 'portable')
+
+      got = _native.gemm_tile(*_transposed(a, b, *transposed), isa, *transposed)
+
+      _assert_same(got, want, f'{isa} {dtype} {transposed} {m} {k} {n}')
+
+  @parameterized.product(isa=ISAS, transposed=TRANSPOSED)
+  def test_splits_in_m_and_n_change_no_bit(self, isa, transposed):
+    trans_a, trans_b = transposed
+    m, k, n = 53, 600, 71
+    a, b = _operands('test_transposed_splits', m, k, n)
+    whole = _native.gemm_tile(a, b, isa)
+    a, b = _transposed(a, b, *transposed)
+    parts = np.full((m + 1, n + 20), 77, 'f4')
+
+    for i, j in itertools.product(
+      itertools.pairwise((0, 1, 18, 50, m)), itertools.pairwise((0, 33, n))
+    ):
+      _native.gemm_tile_into(
+        a[:, slice(*i)] if trans_a else a[slice(*i)],
+        b[slice(*j)] if trans_b else b[:, slice(*j)],
+        parts[slice(*i), slice(*j)],
+        isa,
+        *transposed,
+      )
+
+    _assert_same(parts[:m, :n], whole, f'{isa} {transposed}')
+    self.assertTrue((parts[m:] == 77).all() and (parts[:, n:] == 77).all())
+
+
+class CarryTest(parameterized.TestCase):
+  @parameterized.product(
+    isa=ISAS,
+    dtype=('float32', 'bfloat16'),
+    transposed=((False, False), *TRANSPOSED),
+    seed=(0, 1, 2),
+  )
+  def test_splits_in_k_change_no_bit(self, isa, dtype, transposed, seed):
+    trans_a, trans_b = transposed
+    m, k, n = 29, 1300, 47
+    a, b = _operands('test_splits_in_k_change_no_bit', m, k, n)
+    a[3, 700], b[900, 5] = np.inf, np.nan
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+    whole = _native.gemm_tile(a, b, isa)
+    a, b = _transposed(a, b, *transposed)
+    # Ascending, with repeats: calls of k = 0.
+    draw = np.random.default_rng(seed).integers(0, k + 1, 4)
+    cuts = [*np.sort([0, *draw, draw[0], k])]
+    margin = np.full((m + 2, n + 20), np.nan, 'f4')
+    carry = margin[1 : m + 1, 7 : n + 7]
+
+    for i, (p, p_end) in enumerate(itertools.pairwise(cuts)):
+      x = a[p:p_end] if trans_a else a[:, p:p_end]
+      y = b[:, p:p_end] if trans_b else b[p:p_end]
+      if p_end < k:
+        _native.gemm_tile_carry(x, y, carry, isa, *transposed, carry_in=i > 0)
+    before = carry.copy()
+    got = _native.gemm_tile(x, y, isa, *transposed, carry=carry)
+
+    _assert_same(got, whole, f'{isa} {dtype} {transposed} {cuts}')
+    _assert_same(carry, before, 'a carry that only starts is only read')
+    margin[1 : m + 1, 7 : n + 7] = np.nan
+    self.assertTrue(np.isnan(margin).all())
+
+  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  def test_carry_is_the_unrounded_sum(self, isa, dtype):
+    a, b = _operands('test_carry_is_the_unrounded_sum', 15, 40, 33)
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+    start = np.full((15, 33), np.nan, 'f4')
+    want = _chain(_loaded(a), _loaded(b))
+
+    _native.gemm_tile_carry(a, b, start, isa, carry_in=False)
+
+    _assert_same(start, want, f'{isa} {dtype}')
+    self.assertTrue((_loaded(_bits(want)) != want).any())
+
+  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  def test_no_depth_rounds_the_carry(self, isa, dtype):
+    carry, _ = _operands('test_no_depth_rounds_the_carry', 15, 33, 1)
+    carry[0, :4] = -0.0, np.inf, -np.nan, 1 + 2**-8  # the last is a tie
+    a, b = np.zeros((15, 0), 'f4'), np.zeros((0, 33), 'f4')
+    if dtype == 'bfloat16':
+      a, b = _bits(a), _bits(b)
+
+    got = _native.gemm_tile(a, b, isa, carry=carry)
+
+    _assert_same(got, _stored(carry, dtype), f'{isa} {dtype}')
+
+  def test_bf16_accumulation_takes_all_options(self):
+    a, b = _operands('test_bf16_accumulation_takes_all_options', 5, 40, 6)
+    whole = _native.gemm_tile_bf16_accumulate(a, b)
+    half = _native.gemm_tile_bf16_accumulate(a[:, :17], b[:17])
+    a, b = _transposed(a, b, True, True)
+
+    got = _native.gemm_tile_bf16_accumulate(
+      a[17:], b[:, 17:], True, True, carry=half
+    )
+
+    _assert_same(got, whole, 'float32 storage')
+
+  @parameterized.parameters(*ISAS)
+  def test_no_rows_or_columns(self, isa):
+    for m, n in ((0, 3), (3, 0)):
+      a, b = np.ones((7, m), 'f4'), np.ones((7, n), 'f4')
+      carry = np.ones((m, n), 'f4')
+      got = _native.gemm_tile(a, b, isa, trans_a=True, carry=carry)
+      self.assertEqual(got.shape, (m, n))
+
+
+class BadInputTest(parameterized.TestCase):
+  def test_refusals_name_the_argument(self):
+    a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')
+    cases = (
+      ((a, np.zeros((4, 4), 'f4')), r'b: expected 3 rows.*got \[4, 4\]'),
+      ((a, b.astype('u2')), 'b: expected the dtype'),
+      ((a.astype('f8'), b), 'a: expected float32 or uint16'),
+      ((a[0], b), r'a: expected 2 dimensions, got \[3\]'),
+      ((a, np.asfortranarray(b)), 'b: expected contiguous columns'),
+      ((a, b, 'mmx'), 'isa: expected one of portable.*got mmx'),
+    )
+    for arguments, message in cases:
+      with self.assertRaisesRegex(ValueError, message):
+        _native.gemm_tile(*arguments)
+
+  def test_refusals_of_transposed_and_carried(self):
+    a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')
+    cases = (
+      (dict(trans_a=True), 'b: expected 2 rows, as a has rows'),
+      (dict(trans_b=True), 'b: expected 3 columns, as a has columns'),
+      (dict(carry=np.zeros((4, 2), 'f4')), r'carry: expected shape \[2, 4\]'),
+      (dict(carry=np.zeros((2, 4), 'u2')), 'carry: expected float32'),
+    )
+    for options, message in cases:
+      with self.assertRaisesRegex(ValueError, message):
+        _native.gemm_tile(a, b, **options)
+
+  def test_refuses_an_output_of_another_shape(self):
+    a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')
+    with self.assertRaisesRegex(ValueError, r'c: expected shape \[2, 4\]'):
+      _native.gemm_tile_into(a, b, np.zeros((2, 5), 'f4'))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,448 @@
+"""Bits and error bounds of the host activation and combine tiles."""
+
+import zlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
+
+ISAS = _native.isas()
+SHAPES = ((1, 1), (3, 7), (5, 33), (2, 300))
+GRAD_SHAPES = ((0, 5), (1, 1), (3, 16), (5, 33), (2, 611))
+DOT_LANES = 16  # what tile_kernels.h promises
+EXP_MAX_ULP = 1.0  # what tile_kernels.h promises
+ALL_INPUTS = 2**32
+
+
+def _rng(name):
+  return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def _bits(x):
+  """Returns the bits as the binding takes and gives them for bfloat16."""
+  return x.astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def _floats(bits):
+  return bits.view(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def _stored(x, dtype):
+  return x if dtype == 'float32' else _bits(x)
+
+
+def _loaded(x):
+  return x if x.dtype == np.float32 else _floats(x)
+
+
+def _assert_same(got, want, message):
+  np.testing.assert_array_equal(
+    got.view(f'u{got.itemsize}'), want.view(f'u{want.itemsize}'), message
+  )
+
+
+def _silu(g, isa):
+  """Returns the kernel's silu of float32 `g`: times one is exact."""
+  g = g.reshape(1, -1)
+  return _native.swiglu_tile(g, np.ones_like(g), isa=isa)
+
+
+def _dot(a, b):
+  """Returns float32 `[rows, 1]`: lanes of ascending fma, added in order."""
+  lanes = np.zeros((a.shape[0], DOT_LANES), 'f4')
+  for j in range(a.shape[1]):
+    lane = lanes[:, j % DOT_LANES]
+    lanes[:, j % DOT_LANES] = gemm_testing.fma(a[:, j], b[:, j], lane)
+  total = lanes[:, :1]
+  for lane in range(1, DOT_LANES):
+    total = total + lanes[:, lane : lane + 1]
+  return total
+
+
+def _scaled(rng, *shape):
+  """Returns float32 normals over 12 binades: order shows in sums."""
+  return np.ldexp(rng.standard_normal(shape, 'f4'), rng.integers(-6, 6, shape))
+
+
+class ExpTest(parameterized.TestCase):
+  @parameterized.parameters(*ISAS)
+  def test_bound_on_a_sample(self, isa):
+    step = 2**24 + 12345
+    for begin in range(0, ALL_INPUTS, step):
+      end = min(begin + 2**10, ALL_INPUTS)
+      error = _native.exp_max_ulp(begin, end, isa)
+      self.assertLessEqual(error, EXP_MAX_ULP, f'{isa} from {begin:#x}')
+
+  @parameterized.parameters(
+    ('overflow', 88.72284),
+    ('first subnormal', -87.33655),
+    ('underflow', -103.97208),
+    ('inf', np.inf),
+    ('-inf', -np.inf),
+    ('nan', np.nan),
+    ('half ln 2', 0.34657359),
+    ('zero', 0.0),
+  )
+  def test_bound_around_edges(self, name, value):
+    bits = int(np.float32(value).view('u4'))
+    begin, end = max(bits - 4096, 0), min(bits + 4096, ALL_INPUTS)
+    for isa in ISAS:
+      error = _native.exp_max_ulp(begin, end, isa)
+      self.assertLessEqual(error, EXP_MAX_ULP, f'{isa} {name}')
+
+  @parameterized.parameters(*ISAS)
+  @pytest.mark.slow
+  def test_bound_for_every_float32(self, isa):
+    error = _native.exp_max_ulp(0, ALL_INPUTS, isa)
+    self.assertLessEqual(error, EXP_MAX_ULP)
+
+
+class SwigluTileTest(parameterized.TestCase):
+  @parameterized.parameters(*ISAS)
+  def test_silu_within_its_bound(self, isa):
+    # Relative: an ulp of exp (2^-23), the sum and the quotient (2^-24 each).
+    # At -87 and above exp(-g) does not overflow.
+    g = _rng('test_silu_within_its_bound').uniform(-87, 100, 20000)
+    g = g.astype('f4')
+    exact = g.astype('f8') / (1 + np.exp(-g.astype('f8')))
+
+    got = _silu(g, isa)[0]
+
+    error = np.abs(got - exact) / np.abs(exact)
+    self.assertLessEqual(error.max(), 2**-23 + 2**-23)
+
+  @parameterized.parameters(*ISAS)
+  def test_silu_of_extremes(self, isa):
+    g = np.array([0, -0.0, 200, -200, np.inf, 3e38, -3e38, 1e-45], 'f4')
+    want = np.array([0, -0.0, 200, -0.0, np.inf, 3e38, -0.0, 0], 'f4')
+    _assert_same(_silu(g, isa)[0], want, isa)
+    nan = _silu(np.array([np.nan, -np.nan, -np.inf], 'f4'), isa)
+    _assert_same(nan, np.full((1, 3), 0x7FC00000, 'u4').view('f4'), isa)
+
+  @parameterized.product(
+    isa=ISAS,
+    dtype=('float32', 'bfloat16'),
+    activation=('swiglu', 'product'),
+    weighted=(False, True),
+    shape=SHAPES,
+  )
+  def test_products_left_to_right_then_one_rounding(
+    self, isa, dtype, activation, weighted, shape
+  ):
+    rng = _rng('test_products_left_to_right_then_one_rounding')
+    rows, cols = shape
+    gate_up = _stored(rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype)
+    gate, up = gate_up[:, :cols], gate_up[:, cols:]
+    weight = rng.random(rows, 'f4') if weighted else None
+    want = np.ascontiguousarray(_loaded(gate))
+    if activation == 'swiglu':
+      want = _silu(want, 'portable').reshape(shape)
+    want = want * _loaded(up)
+    if weighted:
+      want = want * weight[:, None]
+
+    got = _native.swiglu_tile(gate, up, weight, activation, isa=isa)
+
+    _assert_same(got, _stored(want, dtype), f'{isa}')
+
+  @parameterized.parameters(*ISAS)
+  def test_early_rounding_rounds_silu(self, isa):
+    rng = _rng('test_early_rounding_rounds_silu')
+    gate, up = rng.standard_normal((2, 3, 50), 'f4')
+    silu = _silu(gate, isa).reshape(gate.shape)
+
+    got = _native.swiglu_tile(gate, up, early_rounding=True, isa=isa)
+
+    _assert_same(got, _floats(_bits(silu)) * up, isa)
+    self.assertTrue((got != silu * up).any())
+
+  @parameterized.parameters(*ISAS)
+  def test_silu_has_the_portable_bits_over_all_exponents(self, isa):
+    g = np.arange(0, ALL_INPUTS, 49999, dtype='u4').view('f4')
+    _assert_same(_silu(g, isa), _silu(g, 'portable'), isa)
+
+  def test_refusals_name_the_argument(self):
+    x = np.zeros((2, 3), 'f4')
+    cases = (
+      ((x, x[:1]), r'up: expected shape \[2, 3\], got \[1, 3\]'),
+      ((x, x, np.zeros(3, 'f4')), r'row_weight: expected shape \[2\]'),
+      ((x, x, None, 'relu'), "activation: expected .* got 'relu'"),
+    )
+    for arguments, message in cases:
+      with self.assertRaisesRegex(ValueError, message):
+        _native.swiglu_tile(*arguments)
+
+
+def _slope(g, isa):
+  """Returns the kernel's derivative of silu: d_out and up of one are exact."""
+  g = g.reshape(1, -1)
+  return _native.swiglu_grad_tile(np.ones_like(g), g, np.ones_like(g), isa=isa)[
+    0
+  ]
+
+
+class SwigluGradTileTest(parameterized.TestCase):
+  @parameterized.product(
+    isa=ISAS,
+    dtype=('float32', 'bfloat16'),
+    activation=('swiglu', 'product'),
+    weighted=(False, True),
+    dot=(False, True),
+    shape=GRAD_SHAPES,
+  )
+  def test_bits_are_those_of_the_stated_order(
+    self, isa, dtype, activation, weighted, dot, shape
+  ):
+    rng = _rng('test_bits_are_those_of_the_stated_order')
+    rows, cols = shape
+    gate_up = _stored(rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype)
+    gate, up = gate_up[:, :cols], gate_up[:, cols:]
+    d_out = _stored(_scaled(rng, rows, cols), dtype)
+    weight = rng.random(rows, 'f4') if weighted else None
+    act = np.ascontiguousarray(_loaded(gate))
+    slope = np.float32(1)
+    if activation == 'swiglu':
+      slope = _slope(act, 'portable').reshape(shape)
+      act = _silu(act, 'portable').reshape(shape)
+    d = _loaded(d_out) * weight[:, None] if weighted else _loaded(d_out)
+    want = [_stored(d * _loaded(up) * slope, dtype), _stored(d * act, dtype)]
+    if dot:
+      want.append(_dot(_loaded(d_out), act * _loaded(up)))
+
+    got = _native.swiglu_grad_tile(
+      d_out, gate, up, weight, activation, dot, isa
+    )
+
+    self.assertLen(got, len(want))
+    for name, x, y in zip(('d_gate', 'd_up', 'd_row_weight'), got, want):
+      _assert_same(x, y, f'{isa} {name}')
+
+  @parameterized.parameters(*ISAS)
+  def test_slope_within_its_bound_of_central_differences(self, isa):
+    # In units u = 2^-24, to first order: e 2 (an ulp), s and silu 4 (e, the
+    # sum, the quotient), rest 7 (e, s, the product; 1 - s has less, as
+    # s <= 1/2 there), and one more for the fma: 5 |s| + 12 |silu * rest|.
+    # Central differences: h^2 / 6 of the third derivative, which is below 1,
+    # and float64 rounding of silu over h.
+    g = _rng('test_slope_within_its_bound').uniform(-87, 100, 20000)
+    g = np.concatenate([g, np.linspace(-2, 2, 5000)]).astype('f4')
+    h = 2.0**-16
+    x = g.astype('f8')
+    s, rest = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(x))
+    right, left = ((x + d) / (1 + np.exp(-x - d)) for d in (h, -h))
+    central = (right - left) / (2 * h)
+    bound = 1.01 * 2**-24 * (5 * s + 12 * np.abs(x * s * rest))
+    bound += h**2 / 6 + 2**-50 * np.abs(x) / h
+
+    error = np.abs(_slope(g, isa)[0] - central)
+
+    self.assertLessEqual((error / bound).max(), 1)
+
+  @parameterized.parameters(*ISAS)
+  def test_slope_within_its_bound_of_the_formula(self, isa):
+    # As above without the differences' error: relative where nothing cancels.
+    g = _rng('test_slope_within_its_bound').uniform(-87, 100, 20000)
+    g = g.astype('f4')
+    x = g.astype('f8')
+    s, rest = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(x))
+    bound = 1.01 * 2**-24 * (5 * s + 12 * np.abs(x * s * rest))
+
+    error = np.abs(_slope(g, isa)[0] - (s + x * s * rest))
+
+    self.assertLessEqual((error / bound).max(), 1)
+
+  @parameterized.parameters(*ISAS)
+  def test_extremes(self, isa):
+    g = np.array([[0, -0.0, 200, -200, 3e38, -3e38, 1e-45]], 'f4')
+    one = np.ones_like(g)
+    d_gate, d_up, d_weight = _native.swiglu_grad_tile(
+      one, g, one, d_row_weight=True, isa=isa
+    )
+    _assert_same(d_gate, np.array([[0.5, 0.5, 1, 0, 1, 0, 0.5]], 'f4'), isa)
+    _assert_same(
+      d_up, np.array([[0, -0.0, 200, -0.0, 3e38, -0.0, 0]], 'f4'), isa
+    )
+    self.assertEqual(d_weight, np.float32(3e38))
+
+    g = np.array([[np.nan, -np.nan, np.inf, -np.inf]], 'f4')
+    d_gate, _, d_weight = _native.swiglu_grad_tile(
+      np.ones_like(g), g, np.ones_like(g), d_row_weight=True, isa=isa
+    )
+    _assert_same(d_gate, np.full((1, 4), 0x7FC00000, 'u4').view('f4'), isa)
+    _assert_same(d_weight, np.array([[0x7FC00000]], 'u4').view('f4'), isa)
+
+  @parameterized.parameters(*ISAS)
+  def test_slope_has_the_portable_bits_over_all_exponents(self, isa):
+    g = np.arange(0, ALL_INPUTS, 49999, dtype='u4').view('f4')
+    _assert_same(_slope(g, isa), _slope(g, 'portable'), isa)
+
+  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  def test_splits_of_rows_change_no_bit(self, isa, dtype):
+    rng = _rng('test_splits_of_rows_change_no_bit')
+    tile = [_stored(_scaled(rng, 11, 75), dtype) for _ in range(3)]
+    weight = rng.random(11, 'f4')
+
+    def run(rows):
+      return _native.swiglu_grad_tile(
+        *(x[rows] for x in tile), weight[rows], d_row_weight=True, isa=isa
+      )
+
+    parts = [run(slice(*rows)) for rows in ((0, 1), (1, 8), (8, 8), (8, 11))]
+
+    for got, want in zip(map(np.concatenate, zip(*parts)), run(slice(None))):
+      _assert_same(got, want, f'{isa} {dtype}')
+
+  def test_refusals_name_the_argument(self):
+    x = np.zeros((2, 3), 'f4')
+    cases = (
+      ((x, x[:1], x), r'gate: expected shape \[2, 3\], got \[1, 3\]'),
+      ((x, x, x[:, :2]), r'up: expected shape \[2, 3\], got \[2, 2\]'),
+      ((x, x, x, np.zeros(3, 'f4')), r'row_weight: expected shape \[2\]'),
+      ((x, x, x, None, 'relu'), "activation: expected .* got 'relu'"),
+    )
+    for arguments, message in cases:
+      with self.assertRaisesRegex(ValueError, message):
+        _native.swiglu_grad_tile(*arguments)
+
+
+class ScaleRowsTileTest(parameterized.TestCase):
+  @parameterized.product(
+    isa=ISAS, dtype=('float32', 'bfloat16'), shape=GRAD_SHAPES
+  )
+  def test_products_rounded_once(self, isa, dtype, shape):
+    rng = _rng('test_products_rounded_once')
+    x = _stored(rng.standard_normal((shape[0], shape[1] + 3), 'f4'), dtype)
+    x = x[:, 2:-1]
+    weight = rng.random(shape[0], 'f4')
+
+    got = _native.scale_rows_tile(x, weight, isa)
+
+    want = _stored(_loaded(np.ascontiguousarray(x)) * weight[:, None], dtype)
+    _assert_same(got, want, isa)
+
+  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  def test_without_weights_copies_bits(self, isa, dtype):
+    rng = _rng('test_without_weights_copies_bits')
+    x = rng.integers(0, 2**16, (5, 2 * 39), 'u2')  # NaNs of every kind too
+    x = x.view('f4') if dtype == 'float32' else x
+    _assert_same(_native.scale_rows_tile(x, None, isa), x, isa)
+
+  @parameterized.parameters(*ISAS)
+  def test_nan_is_canonical_and_weight_zero_signed(self, isa):
+    x = np.array([[-np.nan, np.inf, -1.0]], 'f4')
+    got = _native.scale_rows_tile(x, np.zeros(1, 'f4'), isa).view('u4')
+    np.testing.assert_array_equal(got, [[0x7FC00000, 0x7FC00000, 0x80000000]])
+
+  def test_refusals_name_the_argument(self):
+    with self.assertRaisesRegex(ValueError, r'weight: expected shape \[2\]'):
+      _native.scale_rows_tile(np.zeros((2, 3), 'f4'), np.zeros(3, 'f4'))
+
+
+class RowDotTileTest(parameterized.TestCase):
+  @parameterized.product(
+    isa=ISAS,
+    dtype=('float32', 'bfloat16'),
+    shape=(*GRAD_SHAPES, (2, 0), (3, 15), (3, 17)),
+  )
+  def test_bits_are_those_of_the_lanes(self, isa, dtype, shape):
+    rng = _rng('test_bits_are_those_of_the_lanes')
+    both = _stored(_scaled(rng, shape[0], 2 * shape[1]), dtype)
+    a, b = both[:, : shape[1]], both[:, shape[1] :]
+
+    got = _native.row_dot_tile(a, b, isa)
+
+    _assert_same(got, _dot(_loaded(a), _loaded(b)), f'{isa} {shape}')
+
+  @parameterized.parameters(*ISAS)
+  def test_one_row_against_many(self, isa):
+    rng = _rng('test_one_row_against_many')
+    dy, returned = _scaled(rng, 1, 70), _scaled(rng, 4, 70)
+    dy = np.broadcast_to(dy, (4, 70))
+    got = _native.row_dot_tile(dy, returned, isa)
+    _assert_same(got, _dot(dy, returned), isa)
+
+  @parameterized.parameters(*ISAS)
+  def test_nan_is_canonical(self, isa):
+    a = np.array([[-np.nan, 1], [np.inf, -np.inf]], 'f4')
+    got = _native.row_dot_tile(a, np.ones_like(a), isa).view('u4')
+    np.testing.assert_array_equal(got, [[0x7FC00000]] * 2)
+
+  def test_refusals_name_the_argument(self):
+    x = np.zeros((2, 3), 'f4')
+    with self.assertRaisesRegex(ValueError, r'b: expected shape \[2, 3\]'):
+      _native.row_dot_tile(x, x[:, :2])
+
+
+class CombineTileTest(parameterized.TestCase):
+  @parameterized.product(
+    isa=ISAS,
+    dtype=('float32', 'bfloat16'),
+    weighted=(False, True),
+    shape=((1, 1, 1), (3, 2, 7), (2, 8, 256), (4, 5, 300)),
+  )
+  def test_sum_in_slot_order(self, isa, dtype, weighted, shape):
+    rng = _rng('test_sum_in_slot_order')
+    returned = _stored(rng.standard_normal(shape, 'f4'), dtype)
+    weights = rng.random(shape[:2], 'f4') if weighted else None
+    rows = _loaded(returned)
+    if weighted:
+      rows = rows * weights[:, :, None]
+    want = rows[:, 0]
+    for k in range(1, shape[1]):
+      want = want + rows[:, k]
+
+    got = _native.combine_tile(returned, weights, isa)
+
+    _assert_same(got, _stored(want, dtype), f'{isa}')
+
+  @parameterized.parameters(*ISAS)
+  def test_bfloat16_rounds_to_nearest_even(self, isa):
+    # Upper halves of every exponent and sign; lower halves around the tie.
+    upper = np.arange(0, 2**16, 5, dtype='u4')[:, None] << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], 'u4')
+    x = (upper | lower).view('f4').reshape(-1, 1)
+    ones = np.full((x.size, 1, 19), 0x3F80, 'u2')
+    with np.errstate(invalid='ignore'):
+      want = np.where(np.isnan(x), np.uint16(0x7FC0), _bits(x))
+
+    got = _native.combine_tile(ones, x, isa)
+
+    _assert_same(got, np.broadcast_to(want, got.shape), isa)
+
+  @parameterized.parameters(*ISAS)
+  def test_order_of_slots_shows(self, isa):
+    returned = np.array([[[2.0**24], [1.0], [-(2.0**24)], [1.0]]], 'f4')
+    self.assertEqual(_native.combine_tile(returned, None, isa), 1.0)
+    reverse = np.ascontiguousarray(returned[:, ::-1])
+    self.assertEqual(_native.combine_tile(reverse, None, isa), 2.0)
+
+  @parameterized.parameters(*ISAS)
+  def test_products_are_not_fused(self, isa):
+    w = np.float32(1 + 2**-23)
+    returned = np.array([[[-(1 + 2**-22)], [w]]], 'f4')
+    weights = np.array([[1, w]], 'f4')
+    self.assertEqual(_native.combine_tile(returned, weights, isa), 0.0)
+
+  @parameterized.parameters(*ISAS)
+  def test_negative_zero_and_nan(self, isa):
+    returned = np.array([[[-0.0, np.nan, np.inf], [-0.0, 1, -np.inf]]], 'f4')
+    got = _native.combine_tile(returned, None, isa).view('u4')
+    np.testing.assert_array_equal(got, [[0x80000000] + [0x7FC00000] * 2], isa)
+
+  def test_refusals_name_the_argument(self):
+    x = np.zeros((2, 3, 4), 'f4')
+    with self.assertRaisesRegex(ValueError, r'weights: expected shape \[2, 3'):
+      _native.combine_tile(x, np.zeros((3, 2), 'f4'))
+    with self.assertRaisesRegex(ValueError, 'returned: expected at least one'):
+      _native.combine_tile(x[:, :0])
+    with self.assertRaisesRegex(ValueError, 'returned: expected 3 dimensions'):
+      _native.combine_tile(x[0])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,261 @@
+// libFuzzer target: whatever an image file can reach, from its bytes alone.
+//
+// Any bytes are refused with a reason or load; what loads is safe to prove, to
+// plan, to inspect and to launch in every checking mode; what is proved runs to
+// its end in any order and without a race, writes every element and gives the
+// bits of the serial launch.  `make fuzz` builds and runs it.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "backend_ascend/kernels/host/checks/launch_inspect.h"
+#include "backend_ascend/kernels/host/launch/launch.h"
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/load/plan.h"
+#include "backend_ascend/kernels/host/tiles/bfloat16.h"
+#include "backend_ascend/taskflow/fuzz/image_mutator_fuzz.h"
+#include "backend_ascend/taskflow/proofs/proofs.h"
+
+namespace hpmoe {
+namespace {
+
+// Larger layers are loaded and proved but not launched: the loader bounds
+// indices, not sizes, and memory is the caller's to give.
+constexpr int64_t kMaxBytes = 8 << 20;
+constexpr int64_t kMaxWork = 1 << 24;
+constexpr int kMaxViolations = 4;
+
+void Require(bool held, const char* what) {
+  if (held) return;
+  std::fprintf(stderr, "image_fuzz: %s\n", what);
+  std::abort();
+}
+
+void RequireRefusal(const Status& status) {
+  Require(std::memchr(status.message, 0, sizeof(status.message)) != nullptr &&
+              status.message[0] != 0 && !std::strchr(status.message, '\n'),
+          "a refusal is one line");
+}
+
+// Saturates, so that sizes of any image can be multiplied.
+int64_t Product(std::initializer_list<int64_t> factors) {
+  double product = 1;
+  for (const int64_t factor : factors) product *= static_cast<double>(factor);
+  return product < 1e18 ? static_cast<int64_t>(product) : int64_t{1} << 60;
+}
+
+bool IsSmall(const ImageView& view) {
+  const ImageHeader& h = *view.header;
+  const int64_t width =
+      std::max<int64_t>({h.d_model, 2 * int64_t{h.d_ff}, h.num_rows, h.top_k});
+  if (Product({h.num_ranks, h.num_experts, 16}) > kMaxBytes ||
+      Product({h.num_ranks, h.num_tokens, h.top_k, 32}) > kMaxBytes ||
+      Product({h.num_ranks, h.num_rows, 16}) > kMaxBytes) {
+    return false;
+  }
+  int64_t bytes = 0;
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const Array shape = ShapeOf(h, static_cast<BufferId>(b));
+    bytes += Product({shape.slabs, shape.rows, shape.cols, 4});
+    if (bytes > kMaxBytes) return false;
+  }
+  const int32_t longest =
+      std::max({h.num_rows, h.num_tokens, h.d_model, h.d_ff});
+  int64_t work = 0;
+  for (int32_t i = 0; i < view.num_tasks; ++i) {
+    const TaskDesc& t = view.tasks[i];
+    work += Product({std::min(t.row_end - t.row_begin, longest),
+                     t.col_end - t.col_begin + 1, width});
+    if (work > kMaxWork) return false;
+  }
+  return true;
+}
+
+// Tensors of one launch, each of its exact size: a byte too far is seen.
+struct Tensors {
+  std::vector<int32_t> ids, counts, row_base, row_of_slot;
+  std::vector<float> weights;
+  std::unique_ptr<char[]> buffers[kNumBuffers];
+
+  LaunchTensors view() {
+    LaunchTensors tensors = {ids.data(),      weights.data(),     counts.data(),
+                             row_base.data(), row_of_slot.data(), {}};
+    for (int b = 0; b < kNumBuffers; ++b) tensors.buffers[b] = buffers[b].get();
+    return tensors;
+  }
+};
+
+using Random = std::mt19937;  // its stream is the standard's
+
+// One routing in 16 is not valid.
+std::vector<int32_t> MakeIds(const ImageHeader& h, Random* random) {
+  const int64_t slots = int64_t{h.num_tokens} * h.top_k;
+  std::vector<int32_t> ids(h.num_ranks * slots);
+  const uint32_t spread = (*random)() % h.num_experts + 1;
+  for (size_t i = 0; i < ids.size(); i += h.top_k) {
+    const int64_t first = (*random)() % spread;
+    for (int32_t k = 0; k < h.top_k; ++k) {
+      ids[i + k] = static_cast<int32_t>((first + k) % h.num_experts);
+    }
+  }
+  if ((*random)() % 16 == 0) {
+    ids[(*random)() % ids.size()] = static_cast<int32_t>((*random)());
+  }
+  return ids;
+}
+
+// Small finite values of the storage dtype.
+void FillInput(const Array& shape, Random* random, char* data) {
+  for (int64_t i = 0; i < shape.bytes() / shape.element_bytes; ++i) {
+    const float value = static_cast<float>((*random)() % 17) / 8 - 1;
+    const uint16_t half = FloatToBf16(value);
+    if (shape.element_bytes == 2) {
+      std::memcpy(data + 2 * i, &half, 2);
+    } else {
+      std::memcpy(data + 4 * i, &value, 4);
+    }
+  }
+}
+
+// The same for the same image: the seed is in its checksum.
+Tensors MakeTensors(const ImageHeader& h) {
+  Random random(h.crc32);
+  Tensors tensors;
+  tensors.ids = MakeIds(h, &random);
+  const size_t experts = size_t(h.num_ranks) * h.num_experts;
+  tensors.counts.resize(experts);
+  tensors.row_base.resize(experts);
+  tensors.row_of_slot.resize(tensors.ids.size());
+  tensors.weights.resize(tensors.ids.size());
+  for (float& weight : tensors.weights) {
+    weight = static_cast<float>(random() % 9) / 8;
+  }
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const Use use = kBuffers[b].use[h.direction];
+    const bool unread = b == kReturned && h.direction == kBackward &&
+                        h.placement == kBeforeDown;
+    if (use == Use::kAbsent || unread) continue;
+    const Array shape = ShapeOf(h, static_cast<BufferId>(b));
+    tensors.buffers[b].reset(new char[shape.bytes()]());
+    if (use == Use::kInput) FillInput(shape, &random, tensors.buffers[b].get());
+  }
+  return tensors;
+}
+
+bool IsNan(const Array& shape, int64_t i) {
+  if (shape.element_bytes == 2) {
+    uint16_t half;
+    std::memcpy(&half, shape.data + 2 * i, 2);
+    return (half & 0x7FFF) > 0x7F80;
+  }
+  float value;
+  std::memcpy(&value, shape.data + 4 * i, 4);
+  return std::isnan(value);
+}
+
+// Each element arrives as NaN, and inputs are small and finite.
+void RequireWritten(const ImageHeader& h, const Plan& plan, Tensors* tensors) {
+  for (int b = 0; b < kNumBuffers; ++b) {
+    if (kBuffers[b].use[h.direction] != Use::kWritten) continue;
+    Array shape = ShapeOf(h, static_cast<BufferId>(b));
+    shape.data = tensors->buffers[b].get();
+    const Form form = kBuffers[b].form;
+    const bool packed = form == Form::kSlicePut || form == Form::kExpertTile;
+    for (int64_t slab = 0; slab < shape.slabs; ++slab) {
+      const int64_t rows = packed ? plan.rank_rows[slab] : shape.rows;
+      const int64_t begin = slab * shape.rows * shape.cols;
+      for (int64_t i = 0; i < rows * shape.cols; ++i) {
+        Require(!IsNan(shape, begin + i), "what is proved writes everything");
+      }
+    }
+  }
+}
+
+void RequireEqual(const ImageHeader& h, const Tensors& a, const Tensors& b) {
+  for (int i = 0; i < kNumBuffers; ++i) {
+    if (kBuffers[i].use[h.direction] != Use::kWritten) continue;
+    const int64_t bytes = ShapeOf(h, static_cast<BufferId>(i)).bytes();
+    Require(!std::memcmp(a.buffers[i].get(), b.buffers[i].get(), bytes),
+            "what is proved has the bits of the serial launch");
+  }
+}
+
+// Checking modes all at once, on an image that a plain launch took.
+void LaunchChecked(const ImageView& view, bool proved, const Tensors& plain) {
+  const ImageHeader& h = *view.header;
+  Tensors tensors = MakeTensors(h);
+  std::vector<uint32_t> order(view.num_tasks);
+  LaunchOptions options = {1, 5.0, BestIsa(), {FaultKind::kNone, -1}, {}};
+  options.modes.permute = h.crc32 % 2 == 0;
+  options.modes.seed = h.crc32;
+  options.modes.late_puts = h.crc32 % 4 < 2;
+  options.modes.races = true;
+  options.modes.order = order.data();
+  LaunchReport report;
+  const Status status = Launch(view, tensors.view(), options, &report);
+  Require(status.code == 0, "a launch that checks takes what another takes");
+  Inspection inspection;
+  Require(Inspect(view, tensors.ids.data(), &inspection).code == 0,
+          "what is launched can be inspected");
+  if (!proved) return;
+  Require(report.diagnosis.reason == StopReason::kNone,
+          "what is proved runs to its end in any order");
+  Require(report.races.count == 0, "what is proved has no race");
+  // The proofs let a queue's order stand between a put and its reader: every
+  // runtime completes a put within its task.  Late puts do not.
+  if (!options.modes.late_puts) RequireEqual(h, tensors, plain);
+}
+
+void LaunchSmall(const ImageView& view, bool proved) {
+  const ImageHeader& h = *view.header;
+  Tensors tensors = MakeTensors(h);
+  Plan plan;
+  const Status planned = MakePlan(h, tensors.ids.data(), &plan);
+  const LaunchOptions options = {1, 5.0, BestIsa(), {FaultKind::kNone, -1}, {}};
+  LaunchReport report;
+  const Status status = Launch(view, tensors.view(), options, &report);
+  Require(status.code == planned.code, "a launch plans as MakePlan does");
+  if (status.code != 0) return RequireRefusal(status);
+  LaunchChecked(view, proved, tensors);
+  if (!proved) return;
+  Require(report.diagnosis.reason == StopReason::kNone,
+          "what is proved runs to its end");
+  RequireWritten(h, plan, &tensors);
+  // The serial launch takes the links of a chain in the order of the table.
+  if (h.direction == kBackward && LinksOf(h) > 1) return;
+  Tensors serial = MakeTensors(h);
+  Require(LaunchSerial(view, serial.view(), options.isa).code == 0,
+          "the serial launch takes what the launch takes");
+  RequireEqual(h, tensors, serial);
+}
+
+}  // namespace
+}  // namespace hpmoe
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  hpmoe::ImageView view;
+  const hpmoe::Status status = hpmoe::LoadImage(data, size, &view);
+  if (status.code != 0) {
+    hpmoe::RequireRefusal(status);
+    return 0;
+  }
+  const hpmoe::ProofResult result = hpmoe::Prove(view, hpmoe::kMaxViolations);
+  if (hpmoe::IsSmall(view)) {
+    hpmoe::LaunchSmall(view, result.violations.empty());
+  }
+  return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
+                                          size_t max_size, unsigned int seed) {
+  return hpmoe::MutateImage(data, size, max_size, seed);
+}

@@ -1,0 +1,94 @@
+"""What the fuzzer found of images stays found, in the build that users have."""
+
+import collections
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow.fuzz import image_seeds_testing
+from hpmoe.reference.contract import tensors
+
+CORPUS = pathlib.Path(__file__).parents[2] / 'testdata' / 'image_corpus'
+FILES = sorted(CORPUS.iterdir())
+_MAX_ELEMENTS = 1 << 20  # of all tensors; larger layers are not launched
+_BACKWARD_INPUTS = (
+  'dy',
+  'topk_ids',
+  'topk_weights',
+  'w_gate_up',
+  'w_down',
+  'expert_in',
+  'gate_up',
+  'activation',
+  'returned',
+)
+
+
+def _inputs(parsed: image_lib.Image) -> dict[str, np.ndarray]:
+  """Returns ones, and for every token the first K experts."""
+  dims = parsed.config.dims()
+  names = tensors.INPUTS
+  if runtime.direction(parsed) == layout.Direction.BACKWARD:
+    names = _BACKWARD_INPUTS
+    if parsed.policy.placement == 'before_down':
+      names = names[:-1]
+  dtypes = {
+    'storage': np.dtype(parsed.policy.storage),
+    'f32': np.float32,
+    'i32': np.int32,
+  }
+  made = {}
+  for name in names:
+    spec = tensors.SPECS[name]
+    made[name] = np.ones(spec.dims(**dims), dtypes[spec.kind])
+  made['topk_ids'][...] = np.arange(parsed.config.top_k)
+  return made
+
+
+def _elements(parsed: image_lib.Image) -> int:
+  dims = parsed.config.dims()
+  return sum(math.prod(s.dims(**dims)) for s in tensors.SPECS.values())
+
+
+def fate(blob: bytes) -> str:
+  """Returns how far an image comes; crashes and other exceptions escape."""
+  try:
+    _native.validate_image(blob)
+  except ValueError as error:
+    assert len(str(error).splitlines()) == 1
+    return 'refused'
+  proved = not _native.prove(blob)['violations']
+  parsed = image_lib.parse(blob)
+  if _elements(parsed) > _MAX_ELEMENTS:
+    return 'large'
+  try:
+    runtime.launch(blob, _inputs(parsed), threads=1)
+  except ValueError as error:
+    assert 'topk_ids' in str(error)
+    return 'not planned'
+  except runtime.WaitError:
+    assert not proved
+    return 'stopped'
+  return 'ran' if proved else 'ran unproved'
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.name)
+def test_a_kept_image_is_refused_or_safe(path):
+  fate(path.read_bytes())
+
+
+def test_kept_images_come_as_far_as_the_launch():
+  # A new layout of the image would leave a corpus of which all is refused.
+  fates = collections.Counter(fate(path.read_bytes()) for path in FILES)
+  assert {'refused', 'stopped', 'ran unproved'} <= set(fates)
+
+
+def test_seeds_are_proved_and_run():
+  for name, image in image_seeds_testing.images().items():
+    assert fate(image) == 'ran', name

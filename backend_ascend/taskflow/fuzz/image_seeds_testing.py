@@ -1,0 +1,54 @@
+"""Small images of every form, for the fuzzer to begin with.
+
+`python -m hpmoe.backend_ascend.taskflow.fuzz.image_seeds_testing FOLDER` writes
+them.
+"""
+
+import itertools
+import pathlib
+import sys
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+_COMPILE = {
+  'forward': compiler.compile_forward,
+  'backward': compiler.compile_backward,
+}
+# Every expert alone with its rank; K = E; T no multiple of any block.
+_SHAPES = {
+  'two_ranks': config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
+  'one_rank': config_lib.MoEConfig(1, 3, 2, 2, 3, 2),
+  'four_experts': config_lib.MoEConfig(2, 3, 4, 2, 4, 2),
+}
+
+
+def images() -> dict[str, bytes]:
+  """Returns sealed images by name."""
+  made = {}
+  for direction, shape, grain, (storage, placement) in itertools.product(
+    _COMPILE,
+    _SHAPES,
+    flow_lib.EVENT_GRAINS,
+    [('float32', 'combine'), ('bfloat16', 'before_down')],
+  ):
+    image = _COMPILE[direction](
+      _SHAPES[shape],
+      precision.PrecisionPolicy(storage=storage, placement=placement),
+      flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2),
+    ).image
+    made[f'{direction}-{shape}-{grain}-{storage}-{placement}'] = bytes(image)
+  return made
+
+
+def main() -> None:
+  folder = pathlib.Path(sys.argv[1])
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, image in images().items():
+    (folder / name).write_bytes(image)
+
+
+if __name__ == '__main__':
+  main()

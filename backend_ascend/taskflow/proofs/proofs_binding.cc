@@ -1,0 +1,94 @@
+#include <nanobind/nanobind.h>
+
+#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/taskflow/proofs/proofs.h"
+
+namespace nb = nanobind;
+
+namespace hpmoe {
+namespace {
+
+// Borrows any contiguous buffer (bytes, bytearray, memoryview, mmap, array).
+class Bytes {
+ public:
+  explicit Bytes(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) != 0) {
+      throw nb::python_error();
+    }
+  }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  ~Bytes() { PyBuffer_Release(&buffer_); }
+
+  const void* data() const { return buffer_.buf; }
+  size_t size() const { return static_cast<size_t>(buffer_.len); }
+
+ private:
+  Py_buffer buffer_;
+};
+
+ImageView Load(const Bytes& image) {
+  ImageView view;
+  const Status status = LoadImage(image.data(), image.size(), &view);
+  if (status.code != 0) throw nb::value_error(status.message);
+  return view;
+}
+
+nb::object RegionDict(const Violation& violation) {
+  if (!violation.has_region) return nb::none();
+  const RegionDesc& r = violation.region;
+  nb::dict region;
+  region["buffer"] = BufferName(r.buffer);
+  region["view"] = r.view == kSender ? "sender" : "rows";
+  region["rank"] = r.rank;
+  region["group"] = r.group;
+  region["rows"] = nb::make_tuple(r.row_begin, r.row_end);
+  region["cols"] = nb::make_tuple(r.col_begin, r.col_end);
+  return region;
+}
+
+nb::dict ProveImage(nb::handle image, int max_violations) {
+  const Bytes bytes(image);
+  const ImageView view = Load(bytes);
+  ProofResult result;
+  {
+    nb::gil_scoped_release release;
+    result = Prove(view, max_violations);
+  }
+  nb::list rules, violations;
+  for (int32_t rule = 0; rule < kNumRules; ++rule) {
+    rules.append(nb::make_tuple(RuleName(rule), result.checked[rule],
+                                result.refused[rule] ? "refused" : "proved"));
+  }
+  for (const Violation& violation : result.violations) {
+    nb::dict d;
+    d["rule"] = RuleName(violation.rule);
+    d["task_a"] = violation.task_a;
+    d["task_b"] = violation.task_b;
+    d["event"] = violation.event;
+    d["region"] = RegionDict(violation);
+    d["text"] = violation.text;
+    violations.append(d);
+  }
+  nb::dict out;
+  out["tasks"] = view.num_tasks;
+  out["events"] = view.num_events;
+  out["regions"] = view.num_regions;
+  out["waits"] = view.num_waits;
+  out["rules"] = rules;
+  out["violations"] = violations;
+  return out;
+}
+
+}  // namespace
+
+void BindProofs(nb::module_& m) {
+  m.def(
+      "validate_image", [](nb::handle image) { Load(Bytes(image)); },
+      nb::arg("image"),
+      "Returns None, or raises ValueError that names what is wrong.");
+  m.def("prove", &ProveImage, nb::arg("image"), nb::arg("max_violations") = 8,
+        "Proves an image; a dict of counts, rules and violations.");
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,492 @@
+"""Candidates: what a check puts to the test, ours or the user's.
+
+A candidate of the user is `pkg.module:function` with
+
+    def function(
+        inputs: dict[str, np.ndarray],    # tensors.INPUTS
+        config: MoEConfig,
+        policy: PrecisionPolicy,
+    ) -> Mapping[str, np.ndarray]
+
+It must return 'y' and may return any tensor of `tensors.PLAN` and `STAGES`,
+under the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
+nearer to its cause a fault is found.  A function that cannot do every
+`policy.activation` says so: `function.activations = ('swiglu',)`.  It runs in a
+process of its own, so that one which crashes or hangs ends with a report.
+
+Its backward pass is an attribute, `function.backward`, that takes the same
+arguments.  Its inputs are `passes.BACKWARD.reads(policy)`: `tensors.INPUTS`,
+dy, and what the forward pass saved.  It must return 'dx' and may return any
+tensor of `tensors.GRADS`.
+
+Isolated replay calls neither, but the stages that they are made of: attributes
+`function.stages` and `function.backward.stages`, a mapping from some names of
+`tensors.STAGES`, or of `GRADS`, to
+
+    def stage(
+        tensors: dict[str, np.ndarray],   # see below
+        config: MoEConfig,
+        policy: PrecisionPolicy,
+    ) -> np.ndarray
+
+`tensors` holds the inputs of the pass, `tensors.PLAN`, and what the oracle's
+stages before this one wrote, so that what one stage does wrong reaches no other
+one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Protocol
+
+import numpy as np
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow.proofs import proofs
+from hpmoe.parity_tests.check import checking as checking_lib
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.lanes import ulp
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+Tensors = Mapping[str, np.ndarray]
+
+# A fault may change nothing where it is put, the data being what they are.
+_TRIES = 8
+_STDERR = 2
+
+
+class CandidateError(RuntimeError):
+  """The candidate crashed, hung or could not run.
+
+  Attributes:
+    diagnosis: of our own runtime, or None.
+    replay: the command that shows it again, or None.
+    seconds: wall time until then, or None.
+  """
+
+  def __init__(
+    self,
+    text: str,
+    diagnosis: runtime.Diagnosis | None = None,
+    replay: str | None = None,
+    seconds: float | None = None,
+  ):
+    super().__init__(text)
+    self.diagnosis = diagnosis
+    self.replay = replay
+    self.seconds = seconds
+
+
+class Candidate(Protocol):
+  """Runs a pass of one layer.
+
+  Attributes:
+    name: what reports call it.
+    serial: as `run`, the same tile kernels one after another; None if the
+      candidate cannot.
+  """
+
+  @property
+  def name(self) -> str: ...
+
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None: ...
+
+  def run(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    inputs: Tensors,
+    which: passes.Pass = passes.FORWARD,
+  ) -> dict[str, np.ndarray]:
+    """Returns the pass's first result and what else of its outputs it captured.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
+
+    Raises:
+      ValueError: the request does not suit the candidate.
+      CandidateError: it crashed, hung or could not run.
+    """
+
+
+def checking_of(candidate: Candidate) -> checking_lib.Checking:
+  """Returns the modes in which a candidate runs: ours may have some."""
+  return getattr(candidate, 'checking', checking_lib.Checking())
+
+
+def launches_of(candidate: Candidate) -> 'list[Launch]':
+  """Returns the launches of a candidate: ours counts them."""
+  return getattr(candidate, 'launches', [])
+
+
+class CannotJudge(ValueError):
+  """The candidate has no answer to this request, and says so."""
+
+
+class FaultDoesNothing(CannotJudge):
+  """No task changes a bit if it commits the fault."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+  """One launch of our backend, but for its tensors.
+
+  Attributes:
+    which: the pass.
+    image: what was launched.
+    races: what the checking modes found, the first ones.
+    num_races: all of them.
+    tasks_run: tasks that were not left out.
+    num_tasks: all of them.
+    left_out: `[num_tasks]` bool, tasks for which the oracle's tensors stand in;
+      None: no task.
+  """
+
+  which: passes.Pass
+  image: bytearray
+  races: tuple[modes_lib.Race, ...]
+  num_races: int
+  tasks_run: int
+  num_tasks: int
+  left_out: np.ndarray | None = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Megakernel:
+  """Our own backend: one launch of a compiled flow on the host.
+
+  Attributes:
+    options: granularity and cores.
+    threads: OS threads; None is one per core.
+    deadline_s: seconds without progress that end a launch.
+    fault: name of a fault to commit in each pass that knows it, or None.
+    checking: the modes of each launch.
+    committed: for each run with a fault, the task (layout.TASK) that did it.
+    launches: of each run.
+  """
+
+  options: flow_lib.Options
+  threads: int | None = None
+  deadline_s: float = 60.0
+  fault: str | None = None
+  checking: checking_lib.Checking = checking_lib.Checking()
+  name: str = 'backend_ascend'
+  committed: list[np.void] = dataclasses.field(default_factory=list)
+  launches: list[Launch] = dataclasses.field(default_factory=list)
+
+  def run(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    """See `Candidate`.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
+      given: the oracle's tensors, if `checking` replays.
+    """
+    try:
+      lower = compiler.COMPILE[which.direction]
+      image = lower(config, policy, self.options).image
+    except proofs.ProofError as error:
+      raise CandidateError(f'{self.name}: {error}') from error
+    inputs = read_by_runtime(which, policy, inputs)
+    modes = self.checking.modes(image_lib.parse(image), given)
+    if self.fault not in faults.specs(which.direction):
+      return self._launch(which, image, inputs, None, modes)
+    return self._launch_with_fault(which, image, inputs, modes)
+
+  def _launch_with_fault(
+    self, which, image, inputs, modes
+  ) -> dict[str, np.ndarray]:
+    """Commits the fault in the first task that it changes."""
+    parsed = image_lib.parse(image)
+    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+    try:
+      tasks = faults.candidates(parsed, counts, self.fault)
+    except ValueError as error:
+      raise FaultDoesNothing(str(error)) from error
+    for task in tasks[:_TRIES]:
+      self.committed.append(parsed.tables['tasks'][task])
+      try:
+        fault = faults.Fault(self.fault, int(task))
+        return self._launch(which, image, inputs, fault, modes)
+      except ValueError as error:
+        if not str(error).startswith('fault: '):
+          raise
+        self.committed.pop()
+    raise FaultDoesNothing(
+      f'fault {self.fault}: expected a task whose output it changes, got '
+      f'none in {len(tasks[:_TRIES])} tries'
+    )
+
+  def _launch(
+    self, which, image, inputs, fault, modes
+  ) -> dict[str, np.ndarray]:
+    try:
+      launched = runtime.run(
+        image,
+        inputs,
+        threads=self.threads,
+        deadline_s=self.deadline_s,
+        fault=fault,
+        modes=modes,
+      )
+    except runtime.WaitError as error:
+      raise CandidateError(str(error.diagnosis), error.diagnosis) from error
+    self.launches.append(_launch_of(which, image, launched, modes))
+    return _own_outputs(image, inputs, launched)
+
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    """What the same tile kernels give serially, cut in another way.
+
+    Under `isolate` those too read the oracle's tensors; where only a part of
+    the tasks run, nothing cut in another way is that part.
+    """
+    return None if self.checking.is_part else self._run_serially
+
+  def _run_serially(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    options = cut_otherwise(self.options, config, which)
+    image = compiler.COMPILE[which.direction](config, policy, options).image
+    inputs = read_by_runtime(which, policy, inputs)
+    if not self.checking.isolate:
+      return runtime.launch_serial(image, inputs)
+    modes = checking_lib.Checking(isolate=True)
+    launched = runtime.run(
+      image,
+      inputs,
+      threads=1,
+      modes=modes.modes(image_lib.parse(image), given),
+    )
+    return _own_outputs(image, inputs, launched)
+
+
+def _launch_of(which, image, launched, modes) -> Launch:
+  actions = modes.actions
+  num_tasks = len(image_lib.parse(image).tables['tasks'])
+  left_out = None if actions is None else (actions & modes_lib.Action.RUN) == 0
+  runs = num_tasks - (0 if left_out is None else int(left_out.sum()))
+  return Launch(
+    which,
+    image,
+    launched.races,
+    launched.num_races,
+    runs,
+    num_tasks,
+    left_out,
+  )
+
+
+def _own_outputs(image, inputs, launched) -> dict[str, np.ndarray]:
+  """Returns what the tasks wrote, before anything took its place."""
+  if launched.captured is None:
+    return launched.outputs
+  counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+  rows = counts.sum(axis=0).reshape(len(counts), -1).sum(axis=1)
+  outputs = dict(launched.outputs)
+  for name in outputs.keys() & launched.captured.keys():
+    own = launched.captured[name]
+    if 'N' in tensors.SPECS[name].shape.split():
+      # No task has the rows past the last valid one.
+      for rank, valid in enumerate(rows):
+        own[rank, valid:] = outputs[name][rank, valid:]
+    outputs[name] = own
+  return outputs
+
+
+def read_by_runtime(
+  which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
+) -> dict[str, np.ndarray]:
+  """Returns a pass's inputs but those that our runtime makes or never reads."""
+  unread = {'x', *tensors.PLAN} if which is passes.BACKWARD else ()
+  return {n: inputs[n] for n in which.reads(policy) if n not in unread}
+
+
+def cut_otherwise(
+  options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
+) -> flow_lib.Options:
+  """Returns options under which no tile is cut as it was."""
+  grains = {'expert': 'row_block', 'row_block': 'expert'}
+  cut = flow_lib.Options(
+    event_grain=grains[options.event_grain],
+    row_block=256 if options.row_block != 256 else 128,
+    col_block=2 * max(config.d_model, config.d_ff),
+    num_aic=1,
+    num_aiv=1,
+  )
+  if which is passes.FORWARD:
+    return cut
+  # Where all rows of an expert were one sum, make it a chain of small ones.
+  rows = 64 if options.row_block != 64 else 32
+  chain = rows if options.chain_rows is None else None
+  return dataclasses.replace(cut, row_block=rows, chain_rows=chain)
+
+
+# glibc fills memory that `malloc` returns with the complement of this byte: a
+# float32 or bfloat16 of it is 3.4e38, an int32 2.1e9.  No byte but 0xff is NaN,
+# and its complement, 0, is how the variable is switched off.
+_POISON = {'MALLOC_PERTURB_': str(0x80)}
+
+# What the worker may leave word of.
+_KINDS = {
+  'request': ValueError,
+  'failed': CandidateError,
+  'cannot': CannotJudge,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Subprocess:
+  """The user's function, in a process of its own.
+
+  Attributes:
+    name: `pkg.module:function`.
+    timeout_s: seconds after which it counts as hung.
+    has_backward: whether it will have to run its backward pass too: one that
+      lacks it is refused before its first run.
+    checking: modes of `checking.OF_CANDIDATES`.  `poison`: memory that it
+      allocates and never writes is not zero by luck, under glibc; `isolate`:
+      its stages run, each on the oracle's tensors.
+  """
+
+  name: str
+  timeout_s: float = 600.0
+  has_backward: bool = False
+  checking: checking_lib.Checking = checking_lib.Checking()
+  serial: None = None
+
+  def __post_init__(self):
+    module, _, function = self.name.partition(':')
+    parts = (*module.split('.'), *function.split('.'))
+    if not all(part.isidentifier() for part in parts):
+      raise ValueError(
+        f'candidate: expected pkg.module:function, got {self.name!r}'
+      )
+
+  def run(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    """See `Candidate`.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
+      given: the oracle's plan and stages, if `checking` isolates.
+    """
+    with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
+      job = pathlib.Path(folder)
+      save(job / 'inputs', {**inputs, **(given or {})})
+      request = dict(
+        candidate=self.name,
+        direction=which.name,
+        has_backward=self.has_backward,
+        isolate=self.checking.isolate,
+        config=dataclasses.asdict(config),
+        policy=dataclasses.asdict(policy),
+        path=[os.getcwd(), *sys.path],
+      )
+      (job / 'request.json').write_text(json.dumps(request))
+      self._call(job)
+      outputs = load(job / 'outputs')
+    needed = () if self.checking.isolate else which.results[:1]
+    return check_outputs(self.name, config, policy, outputs, which, needed)
+
+  def _call(self, job: pathlib.Path) -> None:
+    worker = pathlib.Path(__file__).with_name('candidate_worker.py')
+    command = [sys.executable, str(worker), str(job)]
+    env = os.environ | (_POISON if self.checking.poison else {})
+    try:
+      # What it prints belongs to the reader, not to our table.
+      code = subprocess.run(
+        command, stdout=_STDERR, timeout=self.timeout_s, env=env
+      ).returncode
+    except subprocess.TimeoutExpired as error:
+      raise CandidateError(
+        f'{self.name}: expected an answer within {self.timeout_s:g} s, got none'
+      ) from error
+    told = job / 'error.json'
+    if told.exists():
+      word = json.loads(told.read_text())
+      raise _KINDS[word['kind']](word['text'])
+    # `save` writes the dtypes last.
+    if not code and (job / 'outputs' / 'dtypes.json').exists():
+      return
+    how = f'signal {-code}' if code < 0 else f'exit code {code}'
+    how = how if code else 'exit status 0 without one'
+    raise CandidateError(f'{self.name}: expected an answer, got {how}')
+
+
+def save(folder: pathlib.Path, values: Tensors) -> None:
+  """Writes tensors as .npy, bfloat16 as its bits, dtypes beside them."""
+  folder.mkdir()
+  dtypes = {}
+  for name, value in values.items():
+    dtypes[name] = str(value.dtype)
+    word = value.view(np.uint16) if value.dtype == ulp.BFLOAT16 else value
+    np.save(folder / f'{name}.npy', word, allow_pickle=False)
+  (folder / 'dtypes.json').write_text(json.dumps(dtypes))
+
+
+def load(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads what `save` wrote."""
+  dtypes = json.loads((folder / 'dtypes.json').read_text())
+  values = {}
+  for name, dtype in dtypes.items():
+    word = np.load(folder / f'{name}.npy', allow_pickle=False)
+    values[name] = word.view(ulp.BFLOAT16) if dtype == 'bfloat16' else word
+  return values
+
+
+def check_outputs(
+  name: str,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  outputs: Tensors,
+  which: passes.Pass,
+  needed: Sequence[str],
+) -> dict[str, np.ndarray]:
+  """Returns the outputs if they are tensors of this pass.
+
+  Raises:
+    ValueError: one that is needed is missing, a name is unknown, or a shape or
+      dtype is not that of `tensors.SPECS`.
+  """
+  for key in needed:
+    if key not in outputs:
+      raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')
+  kinds = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
+  for key, value in outputs.items():
+    if key not in which.outputs:
+      raise ValueError(
+        f'{name}: expected tensors among {list(which.outputs)}, got {key!r}'
+      )
+    spec = tensors.SPECS[key]
+    dims = spec.dims(**config.dims())
+    if value.shape != dims or str(value.dtype) != kinds[spec.kind]:
+      raise ValueError(
+        f'{name}: {key}: expected {kinds[spec.kind]} {list(dims)}, got '
+        f'{value.dtype} {list(value.shape)}'
+      )
+  return dict(outputs)

@@ -1,0 +1,434 @@
+"""One pass of a candidate in the four lanes, on given inputs."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import isolation
+from hpmoe.parity_tests.check import oracle as oracle_lib
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.data import inputs as inputs_lib
+from hpmoe.parity_tests.lanes import golden as golden_lib
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.lanes import standards
+from hpmoe.parity_tests.lanes import tiles
+
+ORACLE_RULE = 'equals the oracle'
+SERIAL_RULE = 'equals its kernels run serially'
+
+Progress = Callable[[str], None]
+Results = list[lanes.Result]
+Got = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """What was asked for.
+
+  Attributes:
+    lanes: some of `lanes.LANES`.
+    records: of lane standard.
+    progress: called with the name of each step as it begins.
+  """
+
+  lanes: tuple[str, ...]
+  records: tuple[standards.Standard, ...]
+  progress: Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One pass on one set of inputs.
+
+  Attributes:
+    which: the pass.
+    made: sizes and precision; its arrays are those that the pass reads.
+    tiling: how tasks cut its tensors, for this routing.
+    answer: returns the oracle's tensors; the caller may drop some.
+  """
+
+  which: passes.Pass
+  made: inputs_lib.LayerInputs
+  tiling: tiles.Tiling
+  answer: Callable[[], Got]
+
+  def ask(self, candidate: candidates.Candidate) -> 'Answered':
+    """Runs a candidate, in a replay on what the oracle answers."""
+    checking = candidates.checking_of(candidate)
+    if not checking.replays:
+      got = self.run(candidate.run)
+      return Answered(got, got, candidate.serial)
+    given = self.answer()
+    run: Callable[..., Got] = candidate.run
+    got = self.run(functools.partial(run, given=given))
+    serial = candidate.serial and functools.partial(
+      candidate.serial, given=given
+    )
+    return Answered(got, given if checking.isolate else got, serial)
+
+  @property
+  def oracle(self) -> oracle_lib.Oracle:
+    made = self.made
+    return oracle_lib.Oracle(made.config, made.policy, made.arrays)
+
+  @property
+  def sources(self) -> passes.Sources:
+    return self.which.sources(self.made.policy)
+
+  @property
+  def movement(self) -> tuple[str, ...]:
+    return self.which.movement(self.made.policy)
+
+  def run(self, function: Callable[..., Got]) -> Got:
+    """Returns what a candidate's `run` or `serial` answers."""
+    made = self.made
+    return function(made.config, made.policy, made.arrays, self.which)
+
+  def golden(self, captured: passes.Tensors) -> golden_lib.Rows:
+    made = self.made
+    return self.which.golden(self.tiling, made.policy, made.arrays, captured)
+
+  def recompute(
+    self, oracle: oracle_lib.Oracle, name: str, got: passes.Tensors
+  ) -> np.ndarray:
+    """Returns the oracle's stage on the captured tensors before it."""
+    return self.which.stage(oracle, name, self.made.arrays, got)
+
+  def follows(self, name: str, got: passes.Tensors) -> bool:
+    """Says whether all that a stage is computed from was captured."""
+    before = self.sources.get(name, ())
+    return bool(before) and set(before) <= set(got)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+  """What a candidate returned.
+
+  Attributes:
+    got: its tensors by name.
+    sources: those from which its stages were computed: its own, or in isolated
+      replay the oracle's.
+    serial: as `Candidate.serial`, on the same sources; or None.
+  """
+
+  got: Got
+  sources: passes.Tensors
+  serial: Callable[..., Got] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+  """A pass in some lanes.
+
+  Attributes:
+    results: the comparisons.
+    got: what the candidate returned.
+    wrong: in isolated replay, the tasks that wrote what is wrong.
+  """
+
+  results: Results
+  got: Got
+  wrong: list[isolation.WrongTask] = dataclasses.field(default_factory=list)
+
+
+def count_steps(
+  asked: Sequence[str], which: passes.Pass, has_serial: bool
+) -> int:
+  """Returns how often the lanes of a pass call `progress`."""
+  steps = 3 * ('exact' in asked)
+  if set(asked) - {'exact'}:
+    steps += 2
+  if 'bitwise' in asked and has_serial:
+    steps += 1
+  if {'bounded', 'standard'} & set(asked):
+    steps += len(which.stages) + 1
+  return steps
+
+
+def exact_lane(
+  asked: Asked, case: Case, candidate: candidates.Candidate
+) -> Judged:
+  """Integer data on the same routing: candidate and oracle must be equal."""
+  which = case.which
+  asked.progress(f'{which.name}, exact: candidate')
+  try:
+    answered = case.ask(candidate)
+  except candidates.CannotJudge as error:
+    result = lanes.Result(
+      which.results[0],
+      'exact',
+      ORACLE_RULE,
+      verdict=lanes.NOT_JUDGED,
+      why=str(error),
+    )
+    return Judged([result], {})
+  asked.progress(f'{which.name}, exact: oracle')
+  expected = case.answer()
+  asked.progress(f'{which.name}, exact: compare')
+  got = answered.got
+  results = [
+    equality(name, 'exact', ORACLE_RULE, got, expected, case.tiling)
+    for name in which.outputs
+  ]
+  wrong = []
+  if answered.sources is not got:
+    wrong = guilty(
+      case,
+      candidate,
+      'exact',
+      results,
+      lambda name: lanes.differs('exact', got[name], expected[name]),
+    )
+  return Judged(results, got, wrong)
+
+
+def guilty(
+  case: Case,
+  candidate: candidates.Candidate,
+  lane: str,
+  results: Results,
+  bad: Callable[[str], np.ndarray],
+) -> list[isolation.WrongTask]:
+  """Returns the tasks of an isolated launch that wrote what a lane refuses.
+
+  A candidate that launched nothing has no tasks: its stages say all there is.
+  """
+  failed = {r.stage for r in results if r.verdict == lanes.FAIL}
+  stages = [name for name in case.which.stages if name in failed]
+  launch = _last_launch(case, candidate)
+  if launch is None:
+    return []
+  return isolation.wrong_tasks(
+    launch.image,
+    case.made.arrays['topk_ids'],
+    lane,
+    {name: bad(name) for name in stages},
+  )
+
+
+def equality(
+  name: str,
+  lane: str,
+  rule: str,
+  got: passes.Tensors,
+  expected: passes.Tensors,
+  tiling: tiles.Tiling,
+) -> lanes.Result:
+  if name not in got:
+    return lanes.not_captured(name, lane, rule, name)
+  return lanes.compare(name, lane, rule, got[name], expected[name], tiling)
+
+
+def real_lanes(
+  asked: Asked, case: Case, candidate: candidates.Candidate
+) -> Judged:
+  """Lanes bitwise, bounded and standard, on one run of the candidate."""
+  which = case.which
+  asked.progress(f'{which.name}, real data: candidate')
+  answered = case.ask(candidate)
+  if candidates.checking_of(candidate).is_part:
+    answered = _continued(case, candidate, answered)
+  got, sources = answered.got, answered.sources
+  isolated = sources is not got
+  results, wrong = [], []
+  if 'bitwise' in asked.lanes and answered.serial is not None:
+    asked.progress(f'{which.name}, bitwise: own kernels, serially')
+    serial = case.run(answered.serial)
+    results += serial_rows(case, serial, got, keep=isolated)
+    if isolated:
+      wrong += guilty(
+        case,
+        candidate,
+        'bitwise',
+        results,
+        lambda name: lanes.differs('bitwise', got[name], serial[name]),
+      )
+    del serial
+  asked.progress(f'{which.name}, real data: oracle')
+  expected = case.answer()
+  # The oracle's own stages stand in only where the candidate kept the inputs
+  # of a stage to itself.
+  needed = {*which.plan, *which.results} | {
+    name for name in which.stages if not case.follows(name, sources)
+  }
+  expected = {name: expected[name] for name in needed}
+  oracle = case.oracle
+  if 'bitwise' in asked.lanes:
+    found, homes = moved(case, answered, expected, oracle)
+    results += found
+    if isolated:
+      wrong += guilty(
+        case,
+        candidate,
+        'bitwise',
+        found,
+        lambda name: lanes.differs('bitwise', got[name], homes[name]),
+      )
+  if {'bounded', 'standard'} & set(asked.lanes):
+    found = judged(asked, case, answered, expected, oracle)
+    results += found
+    if isolated:
+      golden = case.golden(sources)
+      wrong += guilty(
+        case,
+        candidate,
+        'bounded',
+        [r for r in found if r.lane == 'bounded'],
+        lambda name: lanes.out_of_bound(name, got[name], golden),
+      )
+  return Judged(results, got, wrong)
+
+
+def _continued(
+  case: Case, candidate: candidates.Candidate, answered: Answered
+) -> Answered:
+  """Returns what a part of the tasks gave, continued by the oracle.
+
+  What stood in for a task that did not run was the oracle's answer to the
+  oracle's own tensors: no bound of rounding ties it to the tasks that ran.
+  """
+  launch = _last_launch(case, candidate)
+  assert launch is not None  # Only our own launches leave tasks out.
+  ids = case.made.arrays['topk_ids']
+  left_out = isolation.written_by(
+    launch.image, ids, launch.left_out, answered.got
+  )
+  got = dict(answered.got)
+  for name in case.which.stages:
+    if case.follows(name, got) and left_out[name].any():
+      stage = case.recompute(case.oracle, name, got)
+      got[name] = np.where(left_out[name], stage, got[name])
+  return Answered(got, got, answered.serial)
+
+
+def _last_launch(
+  case: Case, candidate: candidates.Candidate
+) -> candidates.Launch | None:
+  launches = reversed(candidates.launches_of(candidate))
+  return next((one for one in launches if one.which is case.which), None)
+
+
+def serial_rows(
+  case: Case, serial: Got, got: passes.Tensors, keep: bool
+) -> Results:
+  """The megakernel against its own tile kernels, run serially."""
+  take = serial.__getitem__ if keep else serial.pop
+  return [
+    lanes.compare(
+      name, 'bitwise', SERIAL_RULE, got[name], take(name), case.tiling
+    )
+    for name in case.which.stages
+  ]
+
+
+def moved(
+  case: Case,
+  answered: Answered,
+  expected: passes.Tensors,
+  oracle: oracle_lib.Oracle,
+) -> tuple[Results, Got]:
+  """What only moves or counts, bit for bit, and what it must equal."""
+  got, sources = answered.got, answered.sources
+  results = [
+    equality(name, 'bitwise', ORACLE_RULE, got, expected, case.tiling)
+    for name in case.which.plan
+  ]
+  homes: Got = {}
+  for name in case.movement:
+    before = case.sources.get(name, ())
+    if not before:
+      homes[name] = expected[name]
+      results.append(
+        equality(name, 'bitwise', ORACLE_RULE, got, expected, case.tiling)
+      )
+      continue
+    rule = f'equals its own {before[0]}, returned'
+    if name in got and case.follows(name, sources):
+      homes[name] = case.recompute(oracle, name, sources)
+      results.append(equality(name, 'bitwise', rule, got, homes, case.tiling))
+    else:
+      missing = before[0] if name in got else name
+      results.append(lanes.not_captured(name, 'bitwise', rule, missing))
+  return results, homes
+
+
+def judged(
+  asked: Asked,
+  case: Case,
+  answered: Answered,
+  expected: passes.Tensors,
+  oracle: oracle_lib.Oracle,
+) -> Results:
+  """Lanes bounded and standard: every stage, then the fused layer."""
+  which, got, sources = case.which, answered.got, answered.sources
+  records = asked.records if 'standard' in asked.lanes else ()
+  bounded = 'bounded' in asked.lanes
+  stages = case.golden(sources)
+  results = []
+  for name in which.stages:
+    asked.progress(f'{which.name}, bounded, standard: {name}')
+    moves = name in case.movement
+    mine = [r for r in records if r.movement or not moves]
+    missing: str | None = name
+    if name in got:
+      missing = _missing_source(case, name, sources)
+    if missing:
+      results += _not_captured(name, missing, mine, bounded)
+      continue
+    benchmark = None
+    if mine and case.follows(name, sources):
+      benchmark = case.recompute(oracle, name, sources)
+    elif mine:
+      benchmark = expected[name]
+    if moves:
+      results += [
+        lanes.compare(
+          name,
+          'standard',
+          f'{r.name}: movement, bitwise',
+          got[name],
+          benchmark,
+          case.tiling,
+        )
+        for r in mine
+      ]
+      mine = []
+    results += lanes.tolerances(
+      name, got[name], stages, benchmark, mine, bounded
+    )
+  asked.progress(f'{which.name}, bounded, standard: layer')
+  if sources is not got:  # Nothing passed through the whole layer.
+    return results
+  layer = dataclasses.replace(stages, captured={})
+  mine = [r for r in records if r.layer]
+  for name in which.results:
+    row = lanes.LAYERS[name]
+    if name not in got:
+      results += _not_captured(row, name, mine, bounded)
+      continue
+    results += lanes.tolerances(
+      row, got[name], layer, expected[name], mine, bounded
+    )
+  return results
+
+
+def _not_captured(
+  name: str,
+  missing: str,
+  records: Sequence[standards.Standard],
+  bounded: bool,
+) -> Results:
+  rules = [('bounded', lanes.BOUND_RULE)] if bounded else []
+  rules += [('standard', record.name) for record in records]
+  return [lanes.not_captured(name, *rule, missing) for rule in rules]
+
+
+def _missing_source(case: Case, name: str, got: passes.Tensors) -> str | None:
+  """A put can only be judged on the rows that it was given."""
+  if name not in case.movement:
+    return None
+  missing = [n for n in case.sources.get(name, ()) if n not in got]
+  return missing[0] if missing else None

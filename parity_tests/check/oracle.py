@@ -1,0 +1,208 @@
+"""The oracle as a check uses it: whole layer, or one stage on given inputs."""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+
+from hpmoe.reference import combine
+from hpmoe.reference import combine_grad
+from hpmoe.reference import dispatch
+from hpmoe.reference import dispatch_grad
+from hpmoe.reference import expert_gemm
+from hpmoe.reference import expert_gemm_grad
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import movement
+from hpmoe.reference import swiglu
+from hpmoe.reference import swiglu_grad
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+# Compiled once for a (config, policy), whatever the values.
+_forward = jax.jit(layer.forward, static_argnums=(0, 1))
+_plan = jax.jit(token_order.plan, static_argnums=0)
+_dispatch = jax.jit(dispatch.dispatch, static_argnums=0)
+_gemm = jax.jit(expert_gemm.expert_gemm, static_argnums=(0, 1))
+_swiglu = jax.jit(swiglu.swiglu, static_argnums=0)
+_row_weight = jax.jit(dispatch.row_weight, static_argnums=0)
+_return_rows = jax.jit(combine.return_rows, static_argnums=0)
+_combine = jax.jit(combine.combine, static_argnums=0)
+_backward = jax.jit(layer_grad.backward, static_argnums=(0, 1))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _dispatch_grad(config, policy, plan, topk_ids, topk_weights, dy):
+  moves = movement.by_address(config, plan, topk_ids)
+  return dispatch_grad.dispatch_grad(policy, moves, topk_weights, dy)
+
+
+_combine_weight_grad = jax.jit(
+  dispatch_grad.combine_weight_grad, static_argnums=0
+)
+_rows_grad = jax.jit(expert_gemm_grad.rows_grad, static_argnums=(0, 1))
+_weight_grad = jax.jit(expert_gemm_grad.weight_grad, static_argnums=(0, 1))
+_swiglu_grad = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
+_row_weight_grad = jax.jit(swiglu_grad.row_weight_grad, static_argnums=0)
+_combine_grad = jax.jit(combine_grad.combine_grad, static_argnums=0)
+
+# (rows or weights of the forward, gradient) of both GEMMs' gradients.
+_ROWS_GRAD = {
+  'd_activation': ('w_down', 'd_expert_out'),
+  'd_expert_in': ('w_gate_up', 'd_gate_up'),
+}
+_WEIGHT_GRAD = {
+  'd_w_down': ('activation', 'd_expert_out'),
+  'd_w_gate_up': ('expert_in', 'd_gate_up'),
+}
+
+
+class Oracle:
+  """One layer on one set of inputs.
+
+  Attributes:
+    config: sizes.
+    policy: precision.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    inputs: Mapping[str, np.ndarray],
+  ):
+    self.config = config
+    self.policy = policy
+    self._inputs = inputs
+    # Of stages without an activation: compiled once for all activations.
+    self._linear = dataclasses.replace(policy, activation='product')
+
+  def forward(self) -> dict[str, np.ndarray]:
+    """Returns every tensor of `tensors.PLAN` and `STAGES` by name."""
+    inputs = (self._inputs[name] for name in tensors.INPUTS)
+    outputs = _forward(self.config, self.policy, *inputs)
+    return {name: np.asarray(value) for name, value in outputs.items()}
+
+  def stage(self, name: str, captured: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns a stage tensor computed from captured stage tensors.
+
+    Raises:
+      KeyError: the stage before it was not captured.
+    """
+    config, policy, inputs = self.config, self._linear, self._inputs
+    if name == 'expert_in':
+      out = _dispatch(config, self._plan, inputs['topk_ids'], inputs['x'])
+    elif name == 'gate_up':
+      weights = inputs['w_gate_up']
+      out = _gemm(config, policy, self._plan, captured['expert_in'], weights)
+    elif name == 'activation':
+      out = _swiglu(self.policy, captured['gate_up'], self._row_weight)
+    elif name == 'expert_out':
+      weights = inputs['w_down']
+      out = _gemm(config, policy, self._plan, captured['activation'], weights)
+    elif name == 'returned':
+      ids, rows = inputs['topk_ids'], captured['expert_out']
+      out = _return_rows(config, self._plan, ids, rows)
+    elif name == 'y':
+      out = _combine(policy, captured['returned'], inputs['topk_weights'])
+    else:
+      raise ValueError(f'name: expected one of {tensors.STAGES}, got {name!r}')
+    return np.asarray(out)
+
+  def backward(
+    self, forward: Mapping[str, np.ndarray], dy: np.ndarray
+  ) -> dict[str, np.ndarray]:
+    """Returns every tensor of `tensors.GRADS` by name.
+
+    Args:
+      forward: tensors of `INPUTS`, `PLAN` and `STAGES` by name; those that
+        `layer_grad.reads` names are read.
+      dy: `[R, T, D]` storage.
+
+    Raises:
+      KeyError: one of those is missing.
+    """
+    read = {name: forward[name] for name in layer_grad.reads(self.policy)}
+    grads = _backward(self.config, self.policy, read, dy)
+    return {name: np.asarray(grads[name]) for name in tensors.GRADS}
+
+  def stage_grad(
+    self,
+    name: str,
+    saved: Mapping[str, np.ndarray],
+    captured: Mapping[str, np.ndarray],
+  ) -> np.ndarray:
+    """Returns a gradient computed from captured gradients and saved tensors.
+
+    Args:
+      name: one of `tensors.GRADS`.
+      saved: dy and the forward tensors that `layer_grad.reads` names.
+      captured: gradients by name.
+
+    Raises:
+      KeyError: a tensor that it is computed from is in neither.
+    """
+    config, policy, inputs = self.config, self._linear, self._inputs
+    if name == 'd_expert_out':
+      ids, weights = inputs['topk_ids'], inputs['topk_weights']
+      out = _dispatch_grad(
+        config, policy, self._plan, ids, weights, saved['dy']
+      )
+    elif name == 'd_topk_weights':
+      out = self._topk_weights_grad(saved, captured)
+    elif name in _ROWS_GRAD:
+      of, grad = _ROWS_GRAD[name]
+      out = _rows_grad(config, policy, self._plan, captured[grad], inputs[of])
+    elif name in _WEIGHT_GRAD:
+      of, grad = _WEIGHT_GRAD[name]
+      out = _weight_grad(config, policy, self._plan, saved[of], captured[grad])
+    elif name == 'd_gate_up':
+      out = _swiglu_grad(
+        self.policy,
+        saved['gate_up'],
+        captured['d_activation'],
+        self._row_weight,
+      )
+    elif name == 'd_returned':
+      ids, rows = inputs['topk_ids'], captured['d_expert_in']
+      out = _return_rows(config, self._plan, ids, rows)
+    elif name == 'dx':
+      out = _combine_grad(policy, captured['d_returned'])
+    else:
+      raise ValueError(f'name: expected one of {tensors.GRADS}, got {name!r}')
+    return np.asarray(out)
+
+  def _topk_weights_grad(self, saved, captured) -> jax.Array:
+    if self.policy.placement == 'combine':
+      grad = _combine_weight_grad(self._linear, saved['dy'], saved['returned'])
+    else:
+      of_row = _row_weight_grad(
+        self.policy, saved['gate_up'], captured['d_activation']
+      )
+      ids = self._inputs['topk_ids']
+      grad = _return_rows(self.config, self._plan, ids, of_row[..., None])
+      grad = grad[..., 0]
+    return grad.astype('float32')
+
+  def plan(self) -> dict[str, np.ndarray]:
+    """Returns every tensor of `tensors.PLAN` by name."""
+    return {n: np.asarray(a) for n, a in self._plan._asdict().items()}
+
+  @functools.cached_property
+  def _plan(self) -> token_order.Plan:
+    return _plan(self.config, self._inputs['topk_ids'])
+
+  @functools.cached_property
+  def _row_weight(self) -> jax.Array | None:
+    if self.policy.placement != 'before_down':
+      return None
+    return _row_weight(
+      self.config,
+      self._plan,
+      self._inputs['topk_ids'],
+      self._inputs['topk_weights'],
+    )

@@ -1,0 +1,155 @@
+"""The two passes of a layer, as data: what a check drives is one mechanism."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.check import oracle as oracle_lib
+from hpmoe.parity_tests.lanes import golden
+from hpmoe.parity_tests.lanes import golden_grad
+from hpmoe.reference import layer_grad
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+Tensors = Mapping[str, np.ndarray]
+Sources = Mapping[str, tuple[str, ...]]
+
+# What `--direction` takes, and the passes that it means.
+DIRECTIONS = ('forward', 'backward', 'both')
+
+# What a tensor is computed from, among those of its own pass.
+_FORWARD_SOURCES = {
+  'gate_up': ('expert_in',),
+  'activation': ('gate_up',),
+  'expert_out': ('activation',),
+  'returned': ('expert_out',),
+  'y': ('returned',),
+}
+_BACKWARD_SOURCES = {
+  'd_activation': ('d_expert_out',),
+  'd_w_down': ('d_expert_out',),
+  'd_gate_up': ('d_activation',),
+  'd_expert_in': ('d_gate_up',),
+  'd_w_gate_up': ('d_gate_up',),
+  'd_returned': ('d_expert_in',),
+  'dx': ('d_returned',),
+}
+# What else holds where the weights are applied before w_down.
+_EARLY_SOURCES = {'d_topk_weights': ('d_activation',)}
+_EARLY_MOVEMENT = ('d_expert_out',)
+
+
+def _in_task_order(names: tuple[str, ...]) -> tuple[str, ...]:
+  return tuple(s for s in layout.STAGE_OF_KIND.values() if s in names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+  """One direction of a layer.
+
+  Attributes:
+    name: 'forward' or 'backward'.
+    direction: as the image spells it.
+    plan: plan tensors that a candidate of this pass returns.
+    stages: tensors that it computes, in the order in which tasks do.
+    results: of the fused layer; the first one must be returned.
+    golden: makes golden rows.
+    stage: of an oracle, a name, a pass's inputs and captured tensors: a tensor
+      that is computed from them.
+  """
+
+  name: str
+  direction: layout.Direction
+  plan: tuple[str, ...]
+  stages: tuple[str, ...]
+  results: tuple[str, ...]
+  golden: Callable[..., golden.Rows]
+  stage: Callable[[oracle_lib.Oracle, str, Tensors, Tensors], np.ndarray]
+
+  @property
+  def outputs(self) -> tuple[str, ...]:
+    """Names that a candidate may return."""
+    return self.plan + self.stages
+
+  def answer(
+    self, oracle: oracle_lib.Oracle, inputs: Tensors
+  ) -> dict[str, np.ndarray]:
+    """Returns the oracle's `plan` and `stages`, made stage by stage.
+
+    Single stages are judged anyway, so they are compiled anyway; the pass as
+    one function, whose bits are the same, takes longer to compile than all.
+    """
+    plan = oracle.plan() if self.plan else {}
+    made: dict[str, np.ndarray] = {}
+    for name in self.stages:
+      made[name] = self.stage(oracle, name, inputs, made)
+    return plan | made
+
+  def sources(self, policy: precision.PrecisionPolicy) -> Sources:
+    """Returns what each stage is computed from; a stage without has none."""
+    if self.name == 'forward':
+      return _FORWARD_SOURCES
+    early = policy.placement == 'before_down'
+    return _BACKWARD_SOURCES | (_EARLY_SOURCES if early else {})
+
+  def movement(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+    """Returns the stages that only copy."""
+    early = policy.placement == 'before_down'
+    return tuple(
+      name
+      for name in self.stages
+      if tensors.SPECS[name].role == 'movement'
+      or (early and name in _EARLY_MOVEMENT)
+    )
+
+  def reads(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+    """Returns the names of this pass's inputs."""
+    if self.name == 'forward':
+      return tensors.INPUTS
+    return (*tensors.INPUTS, 'dy', *tensors.PLAN, *saved(policy))
+
+
+def saved(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  """Returns the forward stages that the backward pass reads."""
+  read = layer_grad.reads(policy)
+  return tuple(name for name in tensors.STAGES if name in read)
+
+
+FORWARD = Pass(
+  name='forward',
+  direction=layout.Direction.FORWARD,
+  plan=tensors.PLAN,
+  stages=_in_task_order(tensors.STAGES),
+  results=('y',),
+  golden=golden.Golden,
+  stage=lambda oracle, name, inputs, captured: oracle.stage(name, captured),
+)
+
+BACKWARD = Pass(
+  name='backward',
+  direction=layout.Direction.BACKWARD,
+  plan=(),
+  stages=_in_task_order(tensors.GRADS),
+  results=('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
+  golden=golden_grad.GoldenGrad,
+  stage=lambda oracle, name, inputs, captured: oracle.stage_grad(
+    name, inputs, captured
+  ),
+)
+
+
+def of(direction: str) -> tuple[Pass, ...]:
+  """Returns the passes that a direction means, in order.
+
+  Raises:
+    ValueError: it is not one of `DIRECTIONS`.
+  """
+  if direction not in DIRECTIONS:
+    raise ValueError(
+      f'direction: expected one of {list(DIRECTIONS)}, got {direction!r}'
+    )
+  return tuple(
+    one for one in (FORWARD, BACKWARD) if direction in (one.name, 'both')
+  )

@@ -1,0 +1,158 @@
+"""The `hpmoe` command.
+
+Exit codes: 0 parity holds, 1 it fails, 2 the request was wrong, 3 the candidate
+crashed, hung or could not run, 130 interrupted.
+"""
+
+from collections.abc import Sequence
+import importlib.metadata
+import os
+import sys
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import check_command
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import compile_command
+from hpmoe.parity_tests.commands import faults_command
+from hpmoe.parity_tests.commands import law_command
+from hpmoe.parity_tests.commands import sweep_command
+
+COMMANDS = {
+  module.COMMAND.name: module.COMMAND
+  for module in (
+    check_command,
+    compile_command,
+    faults_command,
+    law_command,
+    sweep_command,
+  )
+}
+
+# What libraries call an option, and what the user types.
+_FLAG_OF = {
+  'num_ranks': 'ranks',
+  'presets': 'preset',
+  'routings': 'routing',
+  'dtypes': 'dtype',
+  'directions': 'direction',
+  'layouts': 'layout',
+  'grains': 'event_grain',
+  'row_blocks': 'row_block',
+  'weight_grad_orders': 'weight_grad_order',
+  'num_tokens': 'tokens',
+  'num_aic': 'aic',
+  'num_aiv': 'aiv',
+  'deadline_s': 'deadline',
+  'timeout_s': 'timeout',
+}
+
+
+def usage() -> str:
+  lines = ['hpmoe: verifies fused mixture-of-experts kernels', '']
+  for command in COMMANDS.values():
+    lines.append(f'  hpmoe {command.name:<9}{command.help}')
+    lines.append(f'      {command.examples[0]}')
+  lines += [
+    '',
+    'hpmoe COMMAND --help lists the options of a command, '
+    'hpmoe --version says which this is.',
+  ]
+  return '\n'.join(lines)
+
+
+def _version() -> str:
+  try:
+    return importlib.metadata.version('hyperparallel-moe')
+  except importlib.metadata.PackageNotFoundError:
+    return 'not installed'
+
+
+def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
+  values = command.flags()
+  try:
+    left = values([f'hpmoe {command.name}', *arguments])[1:]
+  except flags.Error as error:
+    raise cli.UsageError(' '.join(str(error).split())) from error
+  if left:
+    raise cli.UsageError(f'arguments: expected --options only, got {left[0]!r}')
+  return values
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Runs a command line (without the program's name); returns its exit code."""
+  if arguments and arguments[0] == '--version':
+    print(f'hpmoe {_version()}')
+    return cli.PARITY
+  if not arguments or arguments[0] in ('--help', '-h', 'help'):
+    print(usage())
+    return cli.PARITY if arguments else cli.WRONG_REQUEST
+  name, rest = arguments[0], arguments[1:]
+  if name not in COMMANDS:
+    print(
+      f'hpmoe: command: expected one of {list(COMMANDS)}, got {name!r}',
+      file=sys.stderr,
+    )
+    return cli.WRONG_REQUEST
+  command = COMMANDS[name]
+  if {'--help', '-h', '--helpfull'} & set(rest):
+    print(command.usage())
+    return cli.PARITY
+  return _guarded(command, rest)
+
+
+def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
+  def tell(text: object) -> None:
+    print(f'hpmoe {command.name}: {_one_line(text)}', file=sys.stderr)
+
+  try:
+    parsed = _parse(command, arguments)
+    return command.execute(parsed)
+  except ValueError as error:
+    tell(_as_typed(str(error)))
+    return cli.WRONG_REQUEST
+  except BrokenPipeError:
+    raise
+  except OSError as error:
+    tell(f'{error.filename}: expected a file to use, got {error.strerror}')
+    return cli.WRONG_REQUEST
+  except RuntimeError as error:
+    from hpmoe.parity_tests.check import candidates
+
+    if not isinstance(error, candidates.CandidateError):
+      raise
+    tell(error)
+    return cli.CANDIDATE_FAILED
+  except KeyboardInterrupt:
+    tell('interrupted')
+    return cli.INTERRUPTED
+
+
+def _as_typed(text: str) -> str:
+  """Returns an error with the name of its argument as the user typed it."""
+  name, colon, rest = text.partition(':')
+  return _FLAG_OF.get(name, name) + colon + rest
+
+
+def _one_line(text: object) -> str:
+  return ' '.join(str(text).split())
+
+
+def run() -> None:
+  """Entry point of `hpmoe`."""
+  try:
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+  except BrokenPipeError:  # `hpmoe check | head` has read enough
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    code = cli.NOT_READ
+  if code == cli.INTERRUPTED:
+    # JAX may crash at exit if it was interrupted in its own threads.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+  sys.exit(code)
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,613 @@
+"""The command line: exit codes, one-line errors, report, replay."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.data import inputs
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.lanes import standards
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import tensors
+
+TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
+
+
+def _refused(capsys, *arguments) -> str:
+  """Runs a command that must end with one line and exit code 2."""
+  assert main.main(arguments) == cli.WRONG_REQUEST
+  captured = capsys.readouterr()
+  assert captured.err.count('\n') == 1
+  assert not captured.out
+  return captured.err
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'text'),
+  [
+    (['chek'], "command: expected one of .* got 'chek'"),
+    (['check', '--bogus'], "Unknown command line flag 'bogus'"),
+    (['check', 'extra'], "expected --options only, got 'extra'"),
+    (['check', '--ranks=two'], '--ranks=two'),
+    (['check', '--ranks=3'], 'expected a divisor of num_experts=8, got 3'),
+    (['check', '--dtype=f8'], 'value should be one of <f32|bf16'),
+    (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
+    (['check', '--preset=ep16'], 'which is for hpmoe compile'),
+    (['check', '--routing=nope'], "routing: expected .* got 'nope'"),
+    (['check', '--lane=nope'], "lane: expected all or some .* got 'nope'"),
+    (['check', '--standard=nope'], "standard: expected .* got 'nope'"),
+    (['check', '--row_block=0'], 'row_block: expected a positive integer'),
+    (['check', '--ranks=3'], 'hpmoe check: ranks: expected a divisor'),
+    (['check', '--aic=70000'], 'check: aic: expected at most 65535'),
+    (['compile', '--aiv=0'], 'compile: aiv: expected a positive integer'),
+    (['check', '--deadline=0'], 'deadline: expected seconds, .* got 0'),
+    (['check', '--deadline=nan'], 'deadline: expected seconds, .* got nan'),
+    (['check', '--timeout=-1'], 'timeout: expected seconds, .* got -1'),
+    (['faults', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
+    (['check', '--fault=nope'], "fault: expected one of .* got 'nope'"),
+    (['check', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
+    (['check', '--tokens=0'], 'check: tokens: expected a positive integer'),
+    (['check', '--capacity=2'], 'capacity: expected at least'),
+    (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
+    (
+      ['check', '--candidate=a:b', '--fault=stale_row'],
+      'fault: expected none with --candidate',
+    ),
+    (['check', '--text=no.txt'], 'text: expected a readable file'),
+    (['check', '--json=/no/such/f'], 'json: expected a file that can be'),
+    (['check', '--html=/no/such/f'], 'html: expected a file that can be'),
+    (['compile', '--out=/no/such/f'], 'out: expected a file that can be'),
+    (
+      ['compile', '--capacity_factor=0.5'],
+      'capacity_factor: expected at least 1, got 0.5',
+    ),
+    (
+      ['compile', '--capacity_factor=2', '--capacity=64'],
+      'capacity_factor: expected no --capacity beside it',
+    ),
+    (
+      ['check', '--fault=weight_grad_twice', '--direction=forward'],
+      "in direction forward, got 'weight_grad_twice'",
+    ),
+    (['check', '--direction=up'], 'should be one of <forward|backward|b'),
+    (['check', '--chain_rows=0'], 'chain_rows: expected a positive'),
+    (
+      ['check', '--direction=forward', '--chain_rows=16'],
+      'chain_rows: expected none beside direction forward, got 16',
+    ),
+    (
+      ['check', '--candidate=a:b', '--weight_grad_order=last'],
+      'weight_grad_order: expected none beside direction forward',
+    ),
+    (
+      ['compile', '--chain_rows=16'],
+      'chain_rows: expected none beside direction forward, got 16',
+    ),
+    (['sweep', '--chain_rows=x'], 'chain_rows: expected integers'),
+    (['sweep', '--ranks=x'], 'ranks: expected integers'),
+    (['sweep', '--dtype=x'], 'dtype: expected some of'),
+  ],
+  ids=lambda value: ' '.join(value) if isinstance(value, list) else '',
+)
+def test_wrong_requests_end_with_one_line(capsys, arguments, text):
+  command, rest = arguments[0], arguments[1:]
+  tiny = ['--preset=tiny'] if command in ('check', 'compile') else []
+
+  said = _refused(capsys, command, *tiny, *rest)
+
+  assert said.startswith(f'hpmoe {command}: ' if tiny else 'hpmoe')
+  assert re.search(text.replace('|', r'\|'), said), said
+
+
+@pytest.fixture(scope='module')
+def layer_file(tmp_path_factory) -> str:
+  """Returns a .npz of a layer of 2 ranks with 13 tokens each, float32."""
+  made = inputs.make_inputs(presets.get('tiny'), 2, 13)
+  path = tmp_path_factory.mktemp('layer') / 'layer.npz'
+  np.savez(path, **made.arrays)
+  return str(path)
+
+
+@pytest.mark.parametrize('command', ['check', 'faults'])
+@pytest.mark.parametrize(
+  ('option', 'text'),
+  [
+    ('--ranks=8', 'ranks: expected 2, as in FILE, got 8'),
+    ('--tokens=12', 'tokens: expected 13, as in FILE, got 12'),
+    ('--dtype=bf16', 'dtype: expected float32, as in FILE, got bf16'),
+    ('--preset=tiny', 'preset: expected none beside --input=FILE, got t'),
+    ('--routing=hot', 'routing: expected none beside --input=FILE, got h'),
+    ('--text=some.txt', 'text: expected none beside --input=FILE, got so'),
+  ],
+)
+def test_options_that_contradict_a_file_are_refused(
+  capsys, layer_file, command, option, text
+):
+  said = _refused(capsys, command, f'--input={layer_file}', option)
+
+  assert said.startswith(f'hpmoe {command}: {text.replace("FILE", layer_file)}')
+
+
+def test_an_input_that_is_not_there_is_named(capsys):
+  said = _refused(capsys, 'check', '--input=no.safetensors')
+
+  assert 'no.safetensors: expected a readable' in said
+
+
+@pytest.mark.parametrize('command', ['check', 'faults'])
+def test_a_text_that_no_routing_reads_is_refused(capsys, command):
+  said = _refused(capsys, command, '--routing=hot', '--text=some.txt')
+
+  assert "text: expected --routing=text, got 'hot'" in said
+
+
+def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
+  arguments = ('--ranks=2', '--tokens=13', '--dtype=f32', '--lane=bitwise')
+
+  code = main.main(['check', f'--input={layer_file}', *arguments])
+
+  assert code == cli.PARITY
+  assert 'R=2 T=13' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('command', [None, *main.COMMANDS])
+def test_help_shows_an_example_and_every_option(capsys, command):
+  arguments = ['--help'] if command is None else [command, '--help']
+
+  assert main.main(arguments) == cli.PARITY
+
+  said = capsys.readouterr().out
+  assert 'hpmoe check --preset=small --ranks=4 --routing=text' in said or (
+    f'hpmoe {command}' in said
+  )
+  if command is not None:
+    for name in main.COMMANDS[command].flags():
+      assert f'--{name}: ' in said
+
+
+@pytest.mark.parametrize(
+  ('command', 'texts'),
+  [
+    (
+      'check',
+      [
+        *(s.name for s in faults.TABLE),
+        *standards.STANDARDS,
+        *standards.DEFAULT,
+        'Default: both, but forward with',
+        "policy.activation 'product'",
+        'docs/find_a_bug.md',
+        'function(inputs, config, policy) -> dict of names',
+        'topk_ids int32 [R,T,K]',
+        'topk_weights float32',
+        '.npz',
+        'the activation before the down GEMM',
+        '0 parity holds',
+      ],
+    ),
+    ('compile', ["the preset's, 24 aic and 48 aiv", '0 the image is prov']),
+    ('faults', ['0 every fault is caught']),
+    ('sweep', ['0 every case holds']),
+  ],
+)
+def test_help_says_what_a_newcomer_asks(capsys, command, texts):
+  main.main([command, '--help'])
+
+  said = capsys.readouterr().out
+  options = said.partition('options:')[2]
+  flat = ' '.join(options.split())
+  for text in (*texts, '130 interrupted'):
+    assert text in flat
+  assert 'none:' not in flat
+  assert max(map(len, options.splitlines())) <= 100
+
+
+def test_version_is_said(capsys):
+  assert main.main(['--version']) == cli.PARITY
+
+  said = capsys.readouterr().out.strip()
+  assert said == f'hpmoe {check.versions()["hyperparallel-moe"]}'
+
+
+def test_a_check_that_holds_prints_a_table_and_writes_a_report(
+  capsys, tmp_path
+):
+  path = tmp_path / 'out.json'
+
+  code = main.main(['check', *TINY, f'--json={path}'])
+
+  assert code == cli.PARITY
+  out = capsys.readouterr().out
+  report = json.loads(path.read_text())
+  assert report['verdict'] == 'pass'
+  assert report['first_failure'] is None
+  assert report['seconds'] > 0
+  assert report['versions']['numpy'] == np.__version__
+  assert report['config']['layer']['num_ranks'] == 2
+  assert {row['lane'] for row in report['stages']} == set(lanes.LANES)
+  for row in report['stages']:
+    assert row['verdict'] == 'pass'
+    assert row['tiles'] > row['failed'] == 0
+    assert {'stage', 'rule', 'worst_ulp', 'worst_abs'} <= set(row)
+    assert row['rule'] in out
+  assert 'PASS' in out.splitlines()[-1]
+
+
+def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
+  # Given a fault, when it is checked,
+  path, page = tmp_path / 'out.json', tmp_path / 'out.html'
+  code = main.main(
+    [
+      'check',
+      *TINY,
+      '--fault=stale_row',
+      f'--json={path}',
+      f'--html={page}',
+    ]
+  )
+
+  # then the report names the place,
+  assert code == cli.NO_PARITY
+  out = capsys.readouterr().out
+  first = json.loads(path.read_text())['first_failure']
+  assert first['stage'] == 'expert_in'
+  assert first['bad_rows'] == 1
+  assert first['got'] != first['expected']
+  assert str(first['index']) in out and first['replay'] in out
+  assert '#' in out
+  assert f'expected  {first["expected"]}' in page.read_text('utf-8')
+  assert '--html' not in first['replay']
+  # and the command it gives finds it again.
+  program, *replay = shlex.split(first['replay'])
+  assert program == 'hpmoe'
+  again = tmp_path / 'again.json'
+  assert main.main([*replay, f'--json={again}']) == cli.NO_PARITY
+  assert json.loads(again.read_text())['first_failure'] == first
+
+
+def test_a_backward_fault_is_located_and_replays(capsys, tmp_path):
+  # Given a fault of the backward pass and options of its own,
+  path = tmp_path / 'out.json'
+  code = main.main(
+    [
+      'check',
+      *TINY,
+      '--fault=weight_grad_twice',
+      '--direction=backward',
+      '--chain_rows=16',
+      '--weight_grad_order=last',
+      '--lane=exact',
+      f'--json={path}',
+    ]
+  )
+
+  # when it is checked, then it is named with its expert and drawn,
+  assert code == cli.NO_PARITY
+  out = capsys.readouterr().out
+  report = json.loads(path.read_text())
+  first = report['first_failure']
+  assert first['stage'] == 'd_w_gate_up' and first['expert'] is not None
+  assert len(first['index']) == 4 and first['token'] is None
+  assert 'tiles, by expert and weight row block (# bad):' in out
+  assert report['config']['direction'] == 'backward'
+  assert 'direction backward' in out.splitlines()[0]
+  # and the replay has all that decides it.
+  _, *replay = shlex.split(first['replay'])
+  for option in (
+    '--chain_rows=16',
+    '--weight_grad_order=last',
+    '--direction=backward',
+  ):
+    assert option in replay
+  again = tmp_path / 'again.json'
+  assert main.main([*replay, f'--json={again}']) == cli.NO_PARITY
+  assert json.loads(again.read_text())['first_failure'] == first
+
+
+def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
+  path = tmp_path / 'out.json'
+
+  code = main.main(
+    [
+      'check',
+      *TINY,
+      '--fault=missing_signal',
+      '--lane=bitwise',
+      f'--json={path}',
+    ]
+  )
+
+  assert code == cli.CANDIDATE_FAILED
+  said = capsys.readouterr().err
+  assert said.count('\n') == 1
+  assert 'waits for event' in said and 'not signalled by: gate_up' in said
+  report = json.loads(path.read_text())
+  assert report['verdict'] == 'fail' and 'waits for' in report['error']
+
+
+def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
+  # Given a kernel of the user that keeps its intermediates to itself,
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine.py').write_text(
+    'import jax\n'
+    'import numpy as np\n'
+    'from hpmoe.reference import layer\n'
+    'def forward(inputs, config, policy):\n'
+    '  inputs = jax.tree.map(jax.numpy.asarray, inputs)\n'
+    '  return dict(y=layer.forward(config, policy, **inputs)["y"])\n'
+    'def zero(inputs, config, policy):\n'
+    '  return dict(y=np.zeros_like(inputs["x"]))\n'
+  )
+  for function, code in (('forward', cli.PARITY), ('zero', cli.NO_PARITY)):
+    # when it is checked, then it passes if it is right,
+    assert code == main.main(
+      [
+        'check',
+        '--preset=tiny',
+        '--ranks=2',
+        '--tokens=13',
+        f'--candidate=mine:{function}',
+        '--lane=bounded,standard',
+      ]
+    )
+    out = capsys.readouterr().out
+    # and what it did not return is told apart.
+    assert 'not judged, because not returned: ' in out
+    assert '(judged: y, layer): ' in out.splitlines()[-1]
+
+
+def test_an_interrupt_ends_in_one_line(tmp_path):
+  # Given a kernel that presses Ctrl-C in the process that checks it,
+  (tmp_path / 'impatient.py').write_text(
+    'import os, signal, time\n'
+    'def forward(inputs, config, policy):\n'
+    '  os.kill(os.getppid(), signal.SIGINT)\n'
+    '  time.sleep(60)\n'
+  )
+  root = pathlib.Path(main.__file__).resolve().parents[2]
+
+  # when it is checked,
+  ended = subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      'hpmoe.parity_tests.commands.main',
+      'check',
+      *TINY,
+      '--candidate=impatient:forward',
+      '--lane=bounded',
+    ],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    env=os.environ | {'PYTHONPATH': str(root)},
+    # A shell's background jobs, and what they start, ignore it.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+
+  # then one line says so.
+  assert ended.returncode == cli.INTERRUPTED
+  assert ended.stderr == 'hpmoe check: interrupted\n'
+
+
+def test_a_bar_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
+  # Given a terminal of 0 lines and 0 columns, as `script` opens one,
+  leader, follower = os.openpty()
+  os.set_blocking(leader, False)
+  with os.fdopen(follower, 'w') as terminal:
+    monkeypatch.setattr(sys, 'stderr', terminal)
+
+    # when one step comes at once and one after the delay,
+    with cli.progress(2) as step:
+      step('first')
+      time.sleep(2.1)
+      step('second')
+    terminal.flush()
+    shown = os.read(leader, 10_000).decode()
+  os.close(leader)
+
+  # then the second shows, as all of 2.
+  assert 'first' not in shown
+  assert re.search(r'second [█#]+ 2/2', shown), shown
+
+
+def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
+  image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
+
+  code = main.main(
+    ['compile', '--preset=tiny', f'--out={image}', f'--json={path}']
+  )
+
+  assert code == cli.PARITY
+  summary = json.loads(path.read_text())
+  assert summary['image_bytes'] == image.stat().st_size
+  out = capsys.readouterr().out
+  for name in ('tasks.dispatch', 'tasks.combine', 'events', 'image_bytes'):
+    assert name in out
+
+
+@pytest.fixture(name='image', scope='module')
+def image_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp('image') / 'flow.img'
+  code = main.main(['compile', '--preset=tiny', '--ranks=2', f'--out={path}'])
+  assert code == cli.PARITY
+  return path
+
+
+class TestImageOfAFile:
+  def test_an_image_is_proved_with_the_lines_of_its_compilation(
+    self, capsys, image, tmp_path
+  ):
+    arguments = ['compile', '--preset=tiny', '--ranks=2']
+    main.main([*arguments, f'--json={tmp_path / "made.json"}'])
+    made = capsys.readouterr().out.splitlines()
+
+    code = main.main(
+      ['compile', f'--check={image}', f'--json={tmp_path / "read.json"}']
+    )
+
+    read = capsys.readouterr().out.splitlines()
+    assert code == cli.PARITY
+    different = {line.split()[0] for line in set(made) ^ set(read)}
+    # A lossless capacity is resolved in an image; no time is spent compiling.
+    assert different <= {'config.capacity', 'compile_seconds'}, different
+    proofs = json.loads((tmp_path / 'read.json').read_text())['proofs']
+    assert proofs and all(rule['proved'] for rule in proofs)
+
+  @pytest.mark.parametrize('keep', [0, 3, 100, 5000, -1])
+  def test_a_truncated_image_is_refused(self, capsys, image, tmp_path, keep):
+    path = tmp_path / 'short.img'
+    path.write_bytes(image.read_bytes()[:keep])
+
+    said = _refused(capsys, 'compile', f'--check={path}')
+
+    assert said.startswith(f'hpmoe compile: check: {path}: ')
+
+  @pytest.mark.parametrize('share', [0.0, 0.001, 0.3, 0.6, 0.999])
+  def test_a_flipped_bit_is_refused(self, capsys, image, tmp_path, share):
+    data = bytearray(image.read_bytes())
+    data[int(share * len(data))] ^= 4
+    path = tmp_path / 'flipped.img'
+    path.write_bytes(data)
+
+    said = _refused(capsys, 'compile', f'--check={path}')
+
+    assert said.startswith(f'hpmoe compile: check: {path}: ')
+
+  def test_a_flow_that_is_not_proved_fails(self, capsys, image, tmp_path):
+    # Given an image that is sealed, but whose first wait is for one more,
+    blob = bytearray(image.read_bytes())
+    waits = image_lib.parse(blob).tables['waits']
+    waits['threshold'][0] += 1
+    path = tmp_path / 'deadlock.img'
+    path.write_bytes(image_lib.seal(blob))
+
+    # when it is proved, then a rule is refused, by name.
+    assert main.main(['compile', f'--check={path}']) == cli.NO_PARITY
+    assert 'refused' in capsys.readouterr().out
+
+  @pytest.mark.parametrize('name', ['absent.img', '.'])
+  def test_an_unreadable_file_is_named(self, capsys, tmp_path, name):
+    said = _refused(capsys, 'compile', f'--check={tmp_path / name}')
+
+    assert f'{tmp_path / name}: expected a file to use' in said
+
+  def test_an_image_excludes_what_describes_another(self, capsys, image):
+    for option in ('--out=x.img', '--preset=tiny', '--row_block=16'):
+      said = _refused(capsys, 'compile', f'--check={image}', option)
+      name, value = option.removeprefix('--').split('=')
+      assert f'{name}: expected none beside --check={image}' in said
+      assert said.endswith(f'got {value}\n')
+
+
+@pytest.mark.parametrize('placement', ('combine', 'before_down'))
+@pytest.mark.parametrize('chain', ([], ['--chain_rows=16']))
+def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
+  # Given an image of the backward pass, when it is proved from its file,
+  image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
+  arguments = [
+    'compile',
+    '--preset=tiny',
+    '--direction=backward',
+    '--row_block=16',
+    f'--placement={placement}',
+    f'--out={image}',
+    *chain,
+  ]
+  assert main.main(arguments) == cli.PARITY
+  assert (
+    main.main(['compile', f'--check={image}', f'--json={path}']) == cli.PARITY
+  )
+
+  # then its heap is the gradients between dy and the results, row headers,
+  # counters, and what is handed on in float32.
+  summary = json.loads(path.read_text())
+  assert summary['direction'] == 'backward'
+  layer = config_lib.MoEConfig(**summary['config'])
+  dims = layer.dims()
+  held = [
+    tensors.SPECS[name].dims(**dims)
+    for name in (
+      'd_expert_out',
+      'd_activation',
+      'd_gate_up',
+      'd_expert_in',
+      'd_returned',
+    )
+  ]
+  if placement == 'before_down':
+    held += [
+      (layer.num_ranks, layer.num_rows),
+      tensors.SPECS['d_topk_weights'].dims(**dims),
+    ]
+  if chain:
+    held += [
+      tensors.SPECS[name].dims(**dims) for name in ('d_w_down', 'd_w_gate_up')
+    ]
+  values = sum(int(np.prod(shape)) for shape in held)
+  headers = 2 * layer.num_ranks * layer.num_rows
+  expected = 4 * (values + headers + summary['events'])
+  assert summary['heap_bytes'] * layer.num_ranks == expected
+
+
+@pytest.mark.parametrize(('factor', 'rows'), [(1, 32), (2, 64), (99, 128)])
+def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
+  # Given T=16, K=2, R=4 and L=2, when room is asked for as a multiple of
+  # balanced routing, then a rank gets T * K of it, up to lossless.
+  path = tmp_path / 'summary.json'
+  arguments = ['compile', '--preset=tiny', '--row_block=16', f'--json={path}']
+  code = main.main([*arguments, f'--capacity_factor={factor}', '--ranks=4'])
+  assert code == cli.PARITY
+  summary = json.loads(path.read_text())
+  assert summary['config']['capacity'] == rows
+  assert summary['options']['expert_capacity'] == min(64, rows // 2)
+
+
+def test_flags_offer_what_the_libraries_take():
+  assert layer_flags.DIRECTIONS == passes.DIRECTIONS
+  assert layer_flags.WEIGHT_GRAD_ORDERS == flow_lib.WEIGHT_GRAD_ORDERS
+
+
+def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
+  arguments = [f'--input={layer_file}', '--direction=backward']
+
+  code = main.main(['faults', *arguments, '--row_block=8'])
+
+  assert code == cli.PARITY
+  assert capsys.readouterr().out.splitlines()[-1] == (
+    'backward empty_grad_not_zeroed: left out, needs an expert without rows'
+  )
+
+
+def test_steps_are_counted_right():
+  for asked in ((lane,) for lane in lanes.LANES):
+    request = check.Request(
+      direction='both',
+      preset='tiny',
+      ranks=1,
+      tokens=4,
+      lanes=asked,
+      routing='balanced',
+    )
+    steps = []
+    check.run(request, steps.append)
+
+    assert len(steps) == check.count_steps(request), asked

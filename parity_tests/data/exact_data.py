@@ -1,0 +1,577 @@
+"""Exact lane: integer data on which every order of every sum is exact.
+
+With the activation 'product' all stages are polynomials.  If the data are
+integers and sum |a| |b| stays below 2^24 at every output, then each partial
+sum, in any order and with any fused multiply-add, is an integer that float32
+holds.  A stage's rounding to bfloat16 starts from that one exact value, and
+yields an integer again.  So every correct implementation gives the same bits,
+and a bit that differs is a fault of schedule, address or synchronisation.
+
+`prove` shows this for given data with the values that are really stored,
+`prove_grad` for the backward pass as well.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import itertools
+import zlib
+
+from jaxtyping import Float
+from jaxtyping import Int
+import ml_dtypes
+import numpy as np
+
+from hpmoe.parity_tests.data import stable_random
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.precision import PrecisionPolicy
+
+LIMIT = 2**24  # Integers up to here are exact in float32.
+
+# Odd values, of which an odd number is summed, so that few results are zero:
+# a fault that meets a zero leaves no trace.
+X_MAX = 15
+_GATE_MAX = 15
+_MAX_TERMS = 5
+_MAX_ROUTING_WEIGHT = 8
+_ROWS = 256  # Rows that `prove` holds at once.
+
+STORAGE = {
+  'float32': np.dtype(np.float32),
+  'bfloat16': np.dtype(ml_dtypes.bfloat16),
+}
+
+
+class ExactnessError(ValueError):
+  """The data are not exact: names the stage, the place and the bound."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+  """Largest sum |a| |b| of any output element, all below `LIMIT`.
+
+  Attributes:
+    bounds: stage name to that sum.
+  """
+
+  bounds: Mapping[str, int]
+
+
+def make(
+  config: MoEConfig,
+  policy: PrecisionPolicy,
+  topk_ids: Int[np.ndarray, 'R T K'],
+  seed: int = 0,
+  x_max: int = X_MAX,
+) -> tuple[dict[str, np.ndarray], Proof]:
+  """Returns the inputs of `tensors.INPUTS` and the proof that they are exact.
+
+  Rows of x are distinct (they begin with the token's number), experts are
+  distinct, and the weights of a token's first eight slots are.  A column of
+  w_gate_up reads 3 to 5 columns of x, which together read all of them if
+  D <= 10 F; likewise w_down reads all of `activation` if F <= 5 D.
+
+  Args:
+    config: sizes.
+    policy: storage float32 or bfloat16, activation 'product'.
+    topk_ids: `[R, T, K]` int32, a valid routing.
+    seed: of the values.
+    x_max: odd, largest |x|.
+
+  Raises:
+    ExactnessError: the data would not be exact, or rows or experts coincide.
+    ValueError: the policy is not one that can be exact.
+  """
+  _check_policy(policy)
+  arrays = dict(
+    x=_labelled_rows(config, seed, x_max).astype(STORAGE[policy.storage]),
+    topk_ids=topk_ids,
+    topk_weights=_routing_weights(config, seed),
+    **_weights(config, STORAGE[policy.storage], seed),
+  )
+  _check_distinct(config, arrays)
+  return arrays, prove(config, policy, arrays)
+
+
+def make_grad(
+  config: MoEConfig,
+  policy: PrecisionPolicy,
+  topk_ids: Int[np.ndarray, 'R T K'],
+  seed: int = 0,
+) -> tuple[dict[str, np.ndarray], Proof]:
+  """Returns the tensors of `tensors.INPUTS`, dy, and the proof for both passes.
+
+  As `make`, but of magnitudes that leave room for the longer sums of the
+  backward pass, and with an odd number of terms in most rows of the weights
+  too, so that few gradients are zero.  Rows of dy are distinct and odd.
+
+  Args:
+    config: sizes.
+    policy: storage float32 or bfloat16, activation 'product'.
+    topk_ids: `[R, T, K]` int32, a valid routing.
+    seed: of the values.
+
+  Raises:
+    ExactnessError: the data would not be exact, or rows or experts coincide.
+    ValueError: the policy is not one that can be exact.
+  """
+  _check_policy(policy)
+  storage = STORAGE[policy.storage]
+  most = _magnitudes(config, topk_ids)
+  arrays = dict(
+    x=_labelled_rows(config, seed, most.x).astype(storage),
+    topk_ids=topk_ids,
+    topk_weights=_routing_weights(config, seed),
+    **_weights(config, storage, seed, most.gate, _odd_turn),
+    dy=_labelled_rows(config, seed, most.dy, 'exact/dy').astype(storage),
+  )
+  _check_distinct(config, arrays)
+  _check_distinct_rows(config, 'dy', arrays['dy'])
+  return arrays, prove_grad(config, policy, arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Magnitudes:
+  """Largest |x|, |gate weight| and |dy|, all odd."""
+
+  x: int
+  gate: int
+  dy: int
+
+
+# Best first: larger values tell more faults apart.
+_MAGNITUDES = tuple(
+  _Magnitudes(*most)
+  for most in (
+    (15, 15, 15),
+    (15, 7, 15),
+    (7, 7, 7),
+    (7, 3, 7),
+    (3, 3, 3),
+    (3, 1, 3),
+    (1, 1, 3),
+    (1, 1, 1),
+  )
+)
+
+
+def _magnitudes(config, topk_ids) -> _Magnitudes:
+  """Returns the largest that fit whatever the signs, or else the smallest."""
+  rows = int(np.bincount(topk_ids.reshape(-1)).max())
+  # A sixteenth is for what rounding to bfloat16 may add.
+  fits = (
+    most
+    for most in _MAGNITUDES
+    if _largest_sum(config, rows, most) < LIMIT - LIMIT // 16
+  )
+  return next(fits, _MAGNITUDES[-1])
+
+
+def _largest_sum(config, rows: int, most: _Magnitudes) -> int:
+  """Bounds every sum of |a| |b| if the fullest expert has so many rows."""
+  width, hidden = config.d_model, config.d_ff
+  up_terms, down_terms = _terms(width, 2 * hidden), _terms(hidden, width)
+  # Terms of a weight's row, at most: `_odd_turn` adds 2 to their mean.
+  up_row = -(-up_terms * 2 * hidden // width) + 2
+  down_row = -(-down_terms * width // hidden) + 2
+  gate = up_terms * most.x * most.gate
+  activation = gate * up_terms * most.x
+  expert_out = down_terms * activation
+  # The routing weight counts once on the way down and once on the way back.
+  d_row = _MAX_ROUTING_WEIGHT * most.dy
+  d_gate_up = down_row * d_row * gate
+  return max(
+    config.top_k * _MAX_ROUTING_WEIGHT * expert_out,
+    width * most.dy * expert_out,
+    hidden * down_row * most.dy * activation,
+    rows * activation * d_row,
+    rows * most.x * d_gate_up,
+    config.top_k * up_row * d_gate_up,
+  )
+
+
+_FORWARD = ('gate_up', 'activation', 'expert_out', 'y')
+_BACKWARD = (
+  'd_expert_out',
+  'd_topk_weights',
+  'd_activation',
+  'd_w_down',
+  'd_gate_up',
+  'd_expert_in',
+  'd_w_gate_up',
+  'dx',
+)
+
+
+def prove(
+  config: MoEConfig,
+  policy: PrecisionPolicy,
+  arrays: Mapping[str, np.ndarray],
+) -> Proof:
+  """Proves that every sum is exact in float32 in any order.
+
+  Works on a few hundred rows of one expert at a time; holds one `[R T, D]`
+  float64 tensor besides.
+
+  Raises:
+    ExactnessError: an input is not integer, or a sum |a| |b| reaches `LIMIT`.
+    ValueError: the policy is not one that can be exact.
+  """
+  _check_policy(policy)
+  for name in ('x', 'topk_weights', 'w_gate_up', 'w_down'):
+    _check_integers(name, arrays[name])
+  bounds = dict.fromkeys(_FORWARD, 0)
+  combined = _per_token(config)
+  for expert, chunks in _experts(config, arrays['topk_ids']):
+    weights = _Weights.of(config, arrays, expert)
+    for tokens, slots in chunks:
+      rows = _Rows.of(arrays, expert, tokens, slots)
+      held = _prove_rows(policy, weights, rows, bounds)
+      combined[tokens] += _combined(policy, rows, held)
+  return _proof(bounds, y=combined)
+
+
+def prove_grad(
+  config: MoEConfig,
+  policy: PrecisionPolicy,
+  arrays: Mapping[str, np.ndarray],
+) -> Proof:
+  """Proves that every sum of both passes is exact in float32 in any order.
+
+  Works as `prove` does; holds two `[R T, D]` and the weight gradients of one
+  expert in float64 besides.
+
+  Args:
+    config: sizes.
+    policy: storage float32 or bfloat16, activation 'product'.
+    arrays: tensors of `tensors.INPUTS` and dy `[R, T, D]`.
+
+  Raises:
+    ExactnessError: an input is not integer, or a sum |a| |b| reaches `LIMIT`.
+    ValueError: the policy is not one that can be exact.
+  """
+  _check_policy(policy)
+  for name in ('x', 'topk_weights', 'w_gate_up', 'w_down', 'dy'):
+    _check_integers(name, arrays[name])
+  bounds = dict.fromkeys(_FORWARD + _BACKWARD, 0)
+  combined, dx = _per_token(config), _per_token(config)
+  for expert, chunks in _experts(config, arrays['topk_ids']):
+    weights = _Weights.of(config, arrays, expert)
+    d_w_down = np.zeros_like(weights.w_down)
+    d_w_gate_up = np.zeros_like(weights.w_gate_up)
+    for tokens, slots in chunks:
+      rows = _Rows.of(arrays, expert, tokens, slots)
+      held = _prove_rows(policy, weights, rows, bounds)
+      combined[tokens] += _combined(policy, rows, held)
+      dy = _of_tokens(arrays, 'dy', tokens)
+      grads = _prove_rows_grad(policy, weights, rows, held, dy, bounds)
+      dx[tokens] += np.abs(grads.d_expert_in)
+      d_w_down += _magnitude(held.activation.T, grads.d_expert_out)
+      d_w_gate_up += _magnitude(rows.x.T, grads.d_gate_up)
+    _bound(bounds, 'd_w_down', d_w_down, f'expert {expert}, row')
+    _bound(bounds, 'd_w_gate_up', d_w_gate_up, f'expert {expert}, row')
+  return _proof(bounds, y=combined, dx=dx)
+
+
+def _per_token(config) -> np.ndarray:
+  return np.zeros((config.num_ranks * config.num_tokens, config.d_model))
+
+
+def _proof(bounds, **per_token) -> Proof:
+  for stage, sums in per_token.items():
+    _bound(bounds, stage, sums, 'token')
+  return Proof({stage: int(value) for stage, value in bounds.items()})
+
+
+def _magnitude(a, b) -> np.ndarray:
+  """Returns sum |a| |b|."""
+  return np.abs(a) @ np.abs(b)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weights:
+  """One expert's weights in float64."""
+
+  w_gate_up: Float[np.ndarray, 'D 2*F']
+  w_down: Float[np.ndarray, 'F D']
+
+  @classmethod
+  def of(cls, config, arrays, expert) -> '_Weights':
+    place = divmod(expert, config.experts_per_rank)
+    names = ('w_gate_up', 'w_down')
+    return cls(*(arrays[name][place].astype(np.float64) for name in names))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+  """Some rows of one expert in float64, and where they are."""
+
+  where: str
+  x: Float[np.ndarray, 'n D']
+  weight: Float[np.ndarray, 'n 1']
+
+  @classmethod
+  def of(cls, arrays, expert, tokens, slots) -> '_Rows':
+    weight = _of_tokens(arrays, 'topk_weights', tokens)
+    weight = weight[np.arange(len(tokens)), slots, None]
+    return cls(f'expert {expert}, row', _of_tokens(arrays, 'x', tokens), weight)
+
+
+def _of_tokens(arrays, name, tokens) -> Float[np.ndarray, 'n columns']:
+  """Returns a few tokens of an input `[R, T, columns]` in float64."""
+  values = arrays[name]
+  return values.reshape(-1, values.shape[-1])[tokens].astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Held:
+  """What some rows store in the forward pass."""
+
+  gate_up: Float[np.ndarray, 'n 2*F']
+  activation: Float[np.ndarray, 'n F']
+  expert_out: Float[np.ndarray, 'n D']
+
+
+def _prove_rows(policy, weights: _Weights, rows: _Rows, bounds) -> _Held:
+  """Bounds the stages of some rows of one expert; returns what they store."""
+  sums = _magnitude(rows.x, weights.w_gate_up)
+  _bound(bounds, 'gate_up', sums, rows.where)
+  gate_up = _store(policy, rows.x @ weights.w_gate_up)
+
+  gate, up = np.split(gate_up, 2, axis=-1)
+  activation = gate * up * _early_weight(policy, rows)
+  _bound(bounds, 'activation', np.abs(activation), rows.where)
+  activation = _store(policy, activation)
+
+  sums = _magnitude(activation, weights.w_down)
+  _bound(bounds, 'expert_out', sums, rows.where)
+  return _Held(gate_up, activation, _store(policy, activation @ weights.w_down))
+
+
+def _early_weight(policy, rows):
+  return 1 if policy.placement == 'combine' else rows.weight
+
+
+def _combined(policy, rows: _Rows, held: _Held) -> np.ndarray:
+  """Returns |w| |expert_out|, as a token adds it."""
+  late = np.abs(rows.weight) if policy.placement == 'combine' else 1
+  return np.abs(held.expert_out) * late
+
+
+@dataclasses.dataclass(frozen=True)
+class _Grads:
+  """What some rows store in the backward pass."""
+
+  d_expert_out: Float[np.ndarray, 'n D']
+  d_gate_up: Float[np.ndarray, 'n 2*F']
+  d_expert_in: Float[np.ndarray, 'n D']
+
+
+def _prove_rows_grad(
+  policy, weights: _Weights, rows: _Rows, held: _Held, dy, bounds
+) -> _Grads:
+  """Bounds the gradients of some rows of one expert; returns what they store.
+
+  Products of three factors are exact in any order: those of two are no larger
+  where the third is not zero, and do not matter where it is.
+  """
+  late = rows.weight if policy.placement == 'combine' else 1
+  d_expert_out = dy * late
+  _bound(bounds, 'd_expert_out', np.abs(d_expert_out), rows.where)
+  d_expert_out = _store(policy, d_expert_out)
+
+  sums = _magnitude(d_expert_out, weights.w_down.T)
+  _bound(bounds, 'd_activation', sums, rows.where)
+  d_activation = _store(policy, d_expert_out @ weights.w_down.T)
+
+  gate, up = np.split(held.gate_up, 2, axis=-1)
+  one, other = dy, held.expert_out
+  if policy.placement == 'before_down':
+    one, other = d_activation, gate * up
+  sums = np.abs(one * other).sum(-1, keepdims=True)
+  _bound(bounds, 'd_topk_weights', sums, rows.where)
+
+  g = d_activation * _early_weight(policy, rows)
+  d_gate_up = np.concatenate([g * up, g * gate], axis=-1)
+  _bound(bounds, 'd_gate_up', np.abs(d_gate_up), rows.where)
+  d_gate_up = _store(policy, d_gate_up)
+
+  sums = _magnitude(d_gate_up, weights.w_gate_up.T)
+  _bound(bounds, 'd_expert_in', sums, rows.where)
+  d_expert_in = _store(policy, d_gate_up @ weights.w_gate_up.T)
+  return _Grads(d_expert_out, d_gate_up, d_expert_in)
+
+
+def _bound(bounds, stage, sums, where):
+  largest = np.max(sums, initial=0)
+  if not largest < LIMIT:
+    row, column = np.unravel_index(sums.argmax(), sums.shape)
+    raise ExactnessError(
+      f'{stage}: expected sum |a| |b| < 2^24 = {LIMIT}, got {largest:.0f} '
+      f'at {where} {row}, column {column}'
+    )
+  bounds[stage] = max(bounds[stage], largest)
+
+
+def _experts(
+  config: MoEConfig, topk_ids: Int[np.ndarray, 'R T K']
+) -> Iterator[tuple[int, Iterator[tuple[np.ndarray, np.ndarray]]]]:
+  """Yields experts that have rows, with those as `_row_chunks` cuts them."""
+  chunks = _row_chunks(config, topk_ids)
+  for expert, group in itertools.groupby(chunks, lambda chunk: chunk[0]):
+    yield expert, ((tokens, slots) for _, tokens, slots in group)
+
+
+def _row_chunks(
+  config: MoEConfig, topk_ids: Int[np.ndarray, 'R T K']
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+  """Yields (expert, tokens of all ranks, slots), a few hundred rows each."""
+  ids = topk_ids.reshape(-1)
+  order = np.argsort(ids, kind='stable')
+  ends = np.cumsum(np.bincount(ids, minlength=config.num_experts))
+  for expert, end in enumerate(ends):
+    begin = ends[expert - 1] if expert else 0
+    for first in range(begin, end, _ROWS):
+      rows = order[first : min(first + _ROWS, end)]
+      yield expert, rows // config.top_k, rows % config.top_k
+
+
+def _store(policy, value) -> Float[np.ndarray, '...']:
+  stored = value.astype(np.float32).astype(STORAGE[policy.storage])
+  return stored.astype(np.float64)
+
+
+def _check_policy(policy):
+  for name, known in (
+    ('storage', tuple(STORAGE)),
+    ('accumulate', ('float32',)),
+    ('activation', ('product',)),
+  ):
+    if getattr(policy, name) not in known:
+      raise ValueError(
+        f'{name}: expected one of {known} in the exact lane, got '
+        f'{getattr(policy, name)!r}'
+      )
+
+
+def _check_integers(name, array):
+  for rank, part in enumerate(array):
+    bad = part != np.rint(part.astype(np.float32)).astype(part.dtype)
+    if bad.any():
+      index = tuple(int(i) for i in np.argwhere(bad)[0])
+      raise ExactnessError(
+        f'{name}: expected integers, got {part[index]} at {[rank, *index]}'
+      )
+
+
+def _check_distinct_rows(config, name, values):
+  rows = values.reshape(-1, config.d_model).astype(np.int8)
+  distinct = len(np.unique(rows, axis=0))
+  if distinct != len(rows):
+    raise ExactnessError(
+      f'{name}: expected {len(rows)} distinct rows, got {distinct}: d_model='
+      f'{config.d_model} is too small to tell tokens apart'
+    )
+
+
+def _check_distinct(config, arrays):
+  _check_distinct_rows(config, 'x', arrays['x'])
+  for name in ('w_gate_up', 'w_down'):
+    marks = {zlib.crc32(e) for rank in arrays[name] for e in rank}
+    if len(marks) != config.num_experts:
+      raise ExactnessError(
+        f'{name}: expected {config.num_experts} distinct experts, got '
+        f'{len(marks)}'
+      )
+
+
+def _labelled_rows(
+  config, seed, x_max, name='exact/x'
+) -> Int[np.ndarray, 'R T D']:
+  """Returns odd integers in [-x_max, x_max]; rows begin with their number."""
+  shape = (config.num_ranks, config.num_tokens, config.d_model)
+  levels = x_max + 1
+  drawn = stable_random.integers(
+    stable_random.seed_of(name, seed), shape, levels
+  )
+  number = np.arange(shape[0] * shape[1]).reshape(shape[:2])
+  for column in range(config.d_model):
+    if levels**column >= number.size:
+      break
+    drawn[..., column] = number // levels**column % levels
+  return 2 * drawn - x_max
+
+
+def _routing_weights(config, seed) -> Float[np.ndarray, 'R T K']:
+  """Returns 1 to 8, distinct over a token's first eight slots."""
+  shape = (config.num_ranks, config.num_tokens, 1)
+  first = stable_random.integers(
+    stable_random.seed_of('exact/topk_weights', seed),
+    shape,
+    _MAX_ROUTING_WEIGHT,
+  )
+  level = (first + np.arange(config.top_k)) % _MAX_ROUTING_WEIGHT
+  return (1 + level).astype(np.float32)
+
+
+# Which rows the columns of a sparse weight read, one after another.
+_Turn = Callable[[int, int], np.ndarray]
+
+
+def _even_turn(count: int, rows: int) -> Int[np.ndarray, 'count']:
+  return np.arange(count) % rows
+
+
+def _odd_turn(count: int, rows: int) -> Int[np.ndarray, 'count']:
+  """Names every row an odd number of times, if the count is enough."""
+  each = count // rows
+  if not each:
+    return np.arange(count)
+  whole = rows * (each - 1 + each % 2)
+  pairs, single = divmod(count - whole, 2)
+  parts = (np.arange(n) for n in (pairs, pairs, single))
+  return np.concatenate([np.arange(whole) % rows, *parts])
+
+
+def _weights(
+  config, dtype, seed, gate_max=_GATE_MAX, turn: _Turn = _even_turn
+) -> dict[str, np.ndarray]:
+  """Returns sparse w_gate_up and w_down: odd gate, and +-1 elsewhere."""
+  ranks, local = config.num_ranks, config.experts_per_rank
+  width, hidden = config.d_model, config.d_ff
+  w_gate_up = np.zeros((ranks, local, width, 2 * hidden), dtype)
+  w_down = np.zeros((ranks, local, hidden, width), dtype)
+  for expert in range(config.num_experts):
+    place = divmod(expert, local)
+    name = f'exact/{expert}'
+    gate_up = _sparse(f'{name}/w_gate_up', seed, width, 2 * hidden, turn)
+    gate = stable_random.integers(
+      stable_random.seed_of(name, 'gate', seed), (hidden,), gate_max + 1
+    )
+    gate_up[:, :hidden] *= 2 * gate - gate_max
+    w_gate_up[place] = gate_up
+    w_down[place] = _sparse(f'{name}/w_down', seed, hidden, width, turn)
+  return dict(w_gate_up=w_gate_up, w_down=w_down)
+
+
+def _terms(rows: int, columns: int) -> int:
+  """Returns how many rows a column of a sparse weight reads: an odd number."""
+  terms = max(3, -(-rows // columns)) | 1
+  return min(terms, _MAX_TERMS, rows - 1 + rows % 2 or 1)
+
+
+def _sparse(
+  name, seed, rows, columns, turn: _Turn
+) -> Int[np.ndarray, 'rows columns']:
+  """Returns +-1 in an odd number of places of every column, zero elsewhere.
+
+  Columns take their places in turn from one seeded order of the rows, so that
+  rows up to `_MAX_TERMS` times the columns are all read.
+  """
+  seed = stable_random.seed_of(name, seed)
+  terms = _terms(rows, columns)
+  taken = turn(terms * columns, rows).reshape(columns, terms)
+  places = stable_random.permutation(seed, rows)[taken]
+  matrix = np.zeros((rows, columns), np.int64)
+  signs = 2 * stable_random.integers(seed + 1, places.shape, 2) - 1
+  matrix[places, np.arange(columns)[:, None]] = signs
+  return matrix

@@ -1,0 +1,263 @@
+"""Inputs of one check: real or exact data on a named routing, or a file."""
+
+from collections.abc import Mapping
+import dataclasses
+import os
+
+import numpy as np
+
+from hpmoe.parity_tests.data import exact_data
+from hpmoe.parity_tests.data import routings
+from hpmoe.parity_tests.data import stable_random
+from hpmoe.parity_tests.data import text_router
+from hpmoe.reference import layer
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import tensor_file
+from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.precision import PrecisionPolicy
+
+ROUTINGS = ('text', *routings.GENERATORS)
+_CAPACITY_STEP = 16
+# The plan has R * E counts, which a small file of many ranks squares.
+_MAX_COUNTS = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerInputs:
+  """Everything that one layer reads, and where it came from.
+
+  Attributes:
+    config: sizes.
+    policy: precision.
+    arrays: the tensors of `tensors.INPUTS` and, but for exact data, dy by
+      name, in their stored dtypes.
+    routing: name of the routing, or the path of its file.
+    facts: what a report should say: seed, origin, skew, and for exact data
+      the proven bounds.
+  """
+
+  config: MoEConfig
+  policy: PrecisionPolicy
+  arrays: Mapping[str, np.ndarray]
+  routing: str
+  facts: Mapping[str, object]
+
+
+def make_inputs(
+  preset: presets.Preset,
+  ranks: int,
+  tokens: int | None = None,
+  dtype: str = 'float32',
+  routing: str = 'text',
+  seed: int = 0,
+  text: str | os.PathLike[str] | None = None,
+  exact: bool = False,
+  placement: str = 'combine',
+  capacity: int | None = None,
+) -> LayerInputs:
+  """Returns seeded inputs whose stages are all of order one.
+
+  The same tokens (R * T of them) and experts, only dealt differently, for any
+  number of ranks.
+
+  Args:
+    preset: the shape.
+    ranks: R.
+    tokens: T instead of the preset's.
+    dtype: storage, 'float32' or 'bfloat16'.
+    routing: one of `ROUTINGS`, or the path of a file with `topk_ids`.
+    seed: of all values.
+    text: path of the text that x embeds; None means the one shipped.
+    exact: whether x and weights are the exact lane's, with its activation.
+    placement: where the routing weight multiplies.
+    capacity: N; None means what the fullest rank receives, and up to 16 more,
+      so that there is always empty space.
+
+  Raises:
+    ValueError: an argument, a file or the data do not suit (one line, which
+      names it); `exact_data.ExactnessError` is one.
+  """
+  if dtype not in exact_data.STORAGE:
+    raise ValueError(
+      f'dtype: expected one of {list(exact_data.STORAGE)}, got {dtype!r}'
+    )
+  policy = PrecisionPolicy(
+    storage=dtype,
+    placement=placement,
+    activation='product' if exact else 'swiglu',
+  )
+  config = presets.config(preset, ranks, tokens, capacity)
+  x = text_router.embed(config, text_router.read(text), seed)
+  routed = _route(preset.router, config, routing, x, seed)
+  config = _with_capacity(config, routed.topk_ids)
+  facts: dict[str, object] = dict(
+    seed=seed,
+    preset=preset.name,
+    text=str(text or text_router.DEFAULT_TEXT.name),
+    note=routed.note,
+    **routings.skew(config, routed.topk_ids),
+  )
+  if exact:
+    arrays, proof = exact_data.make(config, policy, routed.topk_ids, seed)
+    facts['exact_bounds'] = dict(proof.bounds)
+  else:
+    storage = exact_data.STORAGE[dtype]
+    arrays = dict(
+      x=x.astype(storage),
+      topk_ids=routed.topk_ids,
+      topk_weights=routed.topk_weights,
+      **_weights(config, storage, seed),
+      dy=draw_dy(config, storage, seed),
+    )
+  layer.check_inputs(config, policy, arrays)
+  return LayerInputs(config, policy, arrays, routing, facts)
+
+
+def load_safetensors(
+  path: str | os.PathLike[str],
+  placement: str = 'combine',
+  capacity: int | None = None,
+  seed: int = 0,
+) -> LayerInputs:
+  """Returns the inputs in a file; their shapes are the config.
+
+  Args:
+    path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`:
+      x and weights float32 or bfloat16, one of the two throughout; ids int32;
+      routing weights float32.  It may hold dy.
+    placement: where the routing weight multiplies.
+    capacity: N, as for `make_inputs`.
+    seed: of dy, if the file holds none.
+
+  Raises:
+    ValueError: the file is unreadable or truncated, or a tensor is missing or
+      has a wrong shape, dtype or value; the text names it.
+  """
+  arrays = tensor_file.read(path, tensors.INPUTS, ('dy',))
+  try:
+    config = _config_of_shapes(arrays, capacity)
+    if arrays['x'].dtype not in exact_data.STORAGE.values():
+      raise ValueError(
+        f'x: expected one of {list(exact_data.STORAGE)}, got '
+        f'{arrays["x"].dtype}'
+      )
+    policy = PrecisionPolicy(
+      storage=str(arrays['x'].dtype), placement=placement
+    )
+    token_order.check_ids(config, arrays['topk_ids'])
+    config = _with_capacity(config, arrays['topk_ids'])
+    layer.check_inputs(config, policy, arrays)
+    if 'dy' in arrays:
+      _check_dy(config, policy, arrays['dy'])
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+  facts = routings.skew(config, arrays['topk_ids'])
+  if 'dy' not in arrays:
+    arrays['dy'] = draw_dy(config, arrays['x'].dtype, seed)
+  return LayerInputs(config, policy, arrays, str(path), facts)
+
+
+def draw_dy(config: MoEConfig, storage: np.dtype, seed: int) -> np.ndarray:
+  """Returns `[R, T, D]` storage, normal; the same for any number of ranks."""
+  shape = tensors.SPECS['dy'].dims(**config.dims())
+  drawn = stable_random.normal(stable_random.seed_of('dy', seed), shape)
+  return drawn.astype(storage)
+
+
+def _check_dy(
+  config: MoEConfig, policy: PrecisionPolicy, dy: np.ndarray
+) -> None:
+  dims = tensors.SPECS['dy'].dims(**config.dims())
+  if dy.shape != dims or str(dy.dtype) != policy.storage:
+    raise ValueError(
+      f'dy: expected {policy.storage} {list(dims)}, got {dy.dtype} '
+      f'{list(dy.shape)}'
+    )
+  bad = np.argwhere(~np.isfinite(dy.astype(np.float32)))
+  if bad.size:
+    index = tuple(int(i) for i in bad[0])
+    raise ValueError(
+      f'dy: expected finite values, got {dy[index]} at {list(index)}'
+    )
+
+
+def _route(router, config, routing, x, seed) -> routings.TokenRouting:
+  if routing == 'text':
+    scores = text_router.gate_scores(config, x, seed)
+    return text_router.route(config, router, scores, seed)
+  if routing in routings.GENERATORS:
+    return routings.make(routing, config, seed)
+  if os.path.splitext(routing)[1] in tensor_file.READERS:
+    return routings.load(routing, config, seed)
+  raise ValueError(
+    f'routing: expected one of {list(ROUTINGS)} or a file that ends in one '
+    f'of {list(tensor_file.READERS)}, got {routing!r}'
+  )
+
+
+def _with_capacity(config, topk_ids) -> MoEConfig:
+  if config.capacity is not None:
+    return config
+  most = int(routings.skew(config, topk_ids)['max_rows_of_rank'])
+  return dataclasses.replace(
+    config, capacity=(most // _CAPACITY_STEP + 1) * _CAPACITY_STEP
+  )
+
+
+def _weights(config, storage, seed) -> dict[str, np.ndarray]:
+  """Returns normal weights over the root of their fan-in, expert by expert."""
+  ranks, local = config.num_ranks, config.experts_per_rank
+  width, hidden = config.d_model, config.d_ff
+  shapes = dict(w_gate_up=(width, 2 * hidden), w_down=(hidden, width))
+  weights = {}
+  for name, shape in shapes.items():
+    weights[name] = np.empty((ranks, local, *shape), storage)
+    for expert in range(config.num_experts):
+      drawn = stable_random.normal(
+        stable_random.seed_of(name, expert, seed), shape
+      )
+      weights[name][divmod(expert, local)] = drawn / np.sqrt(shape[0])
+  return weights
+
+
+def _config_of_shapes(arrays, capacity) -> MoEConfig:
+  for name in tensors.INPUTS:
+    axes = tensors.SPECS[name].shape.split()
+    if arrays[name].ndim != len(axes) or 0 in arrays[name].shape:
+      raise ValueError(
+        f'{name}: expected shape [{", ".join(axes)}], none of them 0, got '
+        f'{list(arrays[name].shape)}'
+      )
+  ranks, num_tokens, width = arrays['x'].shape
+  _, local, _, both = arrays['w_gate_up'].shape
+  _check_w_down(arrays['w_down'].shape, local, both)
+  if ranks * ranks * local > _MAX_COUNTS:
+    raise ValueError(
+      f'w_gate_up: expected R * E of at most {_MAX_COUNTS}, got R={ranks} '
+      f'and E={ranks * local}'
+    )
+  return MoEConfig(
+    num_ranks=ranks,
+    num_tokens=num_tokens,
+    num_experts=ranks * local,
+    top_k=arrays['topk_ids'].shape[2],
+    d_model=width,
+    d_ff=both // 2,
+    capacity=capacity,
+  )
+
+
+def _check_w_down(shape, local, both) -> None:
+  """Refuses experts of w_down that are not those of w_gate_up."""
+  if shape[1] != local:
+    raise ValueError(
+      f'w_down: expected L={local} experts of a rank, as in w_gate_up, got '
+      f'L={shape[1]}'
+    )
+  if 2 * shape[2] != both:
+    raise ValueError(
+      f'w_down: expected F to be half of 2F={both} in w_gate_up, got '
+      f'F={shape[2]}'
+    )

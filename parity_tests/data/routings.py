@@ -1,0 +1,272 @@
+"""Seeded routings, each of which checks that it is what its name says."""
+
+from collections.abc import Callable
+import dataclasses
+import os
+
+from jaxtyping import Float
+from jaxtyping import Int
+import numpy as np
+
+from hpmoe.parity_tests.data import stable_random
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import tensor_file
+from hpmoe.reference.contract.config import MoEConfig
+
+_FAR = np.uint64(2**63)  # Sorts an expert behind every preferred one.
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenRouting:
+  """Experts and weights of every token.
+
+  Attributes:
+    topk_ids: `[R, T, K]` int32, distinct within a token.
+    topk_weights: `[R, T, K]` float32.
+    note: what a reader should know, or ''.
+  """
+
+  topk_ids: Int[np.ndarray, 'R T K']
+  topk_weights: Float[np.ndarray, 'R T K']
+  note: str = ''
+
+
+def make(name: str, config: MoEConfig, seed: int = 0) -> TokenRouting:
+  """Returns the routing of that name.
+
+  Raises:
+    ValueError: the name is unknown, the config cannot be routed so, or the
+      generated ids are not what the name says.
+  """
+  if name not in GENERATORS:
+    raise ValueError(
+      f'routing: expected one of {list(GENERATORS)}, got {name!r}'
+    )
+  seed = stable_random.seed_of('routing', name, seed)
+  ids, note = GENERATORS[name](config, seed)
+  ids = _shuffle_slots(ids, seed + 1)
+  ids = ids.reshape(config.num_ranks, config.num_tokens, config.top_k)
+  ids = ids.astype(np.int32)
+  token_order.check_ids(config, ids)
+  return TokenRouting(ids, spread_weights(config, seed + 2), note)
+
+
+def load(
+  path: str | os.PathLike[str], config: MoEConfig, seed: int = 0
+) -> TokenRouting:
+  """Returns the routing in a file with `topk_ids` and maybe `topk_weights`.
+
+  Raises:
+    ValueError: the file is unreadable, or a tensor has a wrong shape, dtype
+      or value; the text names the file.
+  """
+  tensors = tensor_file.read(path, ['topk_ids'], ['topk_weights'])
+  ids, weights = tensors['topk_ids'], tensors.get('topk_weights')
+  try:
+    token_order.check_ids(config, ids)
+    if weights is not None:
+      check_weights(weights, config)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+  if weights is None:
+    note = 'topk_weights are generated: the file has none'
+    weights = spread_weights(config, stable_random.seed_of('weights', seed))
+    return TokenRouting(ids, weights, note)
+  return TokenRouting(ids, weights)
+
+
+def check_weights(
+  weights: Float[np.ndarray, 'R T K'], config: MoEConfig
+) -> None:
+  """Checks shape, dtype and that weights are finite.
+
+  Raises:
+    ValueError: one of them does not hold; the text names the token.
+  """
+  shape = (config.num_ranks, config.num_tokens, config.top_k)
+  if weights.dtype != np.float32 or weights.shape != shape:
+    raise ValueError(
+      f'topk_weights: expected float32 {list(shape)}, got {weights.dtype} '
+      f'{list(weights.shape)}'
+    )
+  bad = np.argwhere(~np.isfinite(weights))
+  if bad.size:
+    rank, token, slot = bad[0]
+    raise ValueError(
+      'topk_weights: expected finite values, got '
+      f'{weights[rank, token, slot]} at rank {rank}, token {token}, slot '
+      f'{slot}'
+    )
+
+
+def spread_weights(config: MoEConfig, seed: int) -> Float[np.ndarray, 'R T K']:
+  """Returns `[R, T, K]` float32, positive, sum 1, no two of a token close.
+
+  A token's weights are 1..K in a seeded order, each with up to a half added,
+  over their sum: slots differ by at least 1/2 of that sum's unit.
+  """
+  shape = (config.num_ranks, config.num_tokens, config.top_k)
+  level = np.argsort(stable_random.raw(seed, shape), axis=-1) + 1
+  units = level * 2**16 + stable_random.integers(seed + 1, shape, 2**15)
+  return (units / units.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def skew(
+  config: MoEConfig, ids: Int[np.ndarray, 'R T K']
+) -> dict[str, float | int]:
+  """Returns how uneven a routing is: rows of experts and of ranks."""
+  rows = count_rows(config, ids)
+  ranks = rows.reshape(config.num_ranks, -1).sum(-1)
+  return {
+    'max_over_mean_expert': round(float(rows.max() / rows.mean()), 3),
+    'max_over_mean_rank': round(float(ranks.max() / ranks.mean()), 3),
+    'empty_experts': int((rows == 0).sum()),
+    'max_rows_of_rank': int(ranks.max()),
+  }
+
+
+def count_rows(
+  config: MoEConfig, ids: Int[np.ndarray, '...']
+) -> Int[np.ndarray, 'E']:
+  """Returns `[E]` int64, rows that every expert receives from all ranks."""
+  return np.bincount(ids.ravel(), minlength=config.num_experts)
+
+
+def _balanced(config, seed):
+  """Deals experts round, so that counts differ by at most one."""
+  order = stable_random.permutation(seed, _tokens(config))[:, None]
+  experts = stable_random.permutation(seed + 3, config.num_experts)
+  dealt = order * config.top_k + np.arange(config.top_k)
+  ids = _mix(experts[dealt % config.num_experts], seed + 4)
+  rows = count_rows(config, ids)
+  _expect('balanced', rows.max() - rows.min() <= 1, 'equal rows to one', rows)
+  return ids, ''
+
+
+def _mix(ids, seed):
+  """Swaps experts between pairs of tokens; the number of rows stays."""
+  half, top_k = len(ids) // 2, ids.shape[1]
+  for turn in range(4 * top_k):
+    order = stable_random.permutation(seed + turn, len(ids))
+    one, two = order[:half], order[half : 2 * half]
+    # Unlike slots, or an expert would never leave its place in the list.
+    here, there = turn % top_k, (turn + turn // top_k) % top_k
+    given, taken = ids[one, here], ids[two, there]
+    distinct = (ids[one] != taken[:, None]).all(-1)
+    distinct &= (ids[two] != given[:, None]).all(-1)
+    ids[one[distinct], here] = taken[distinct]
+    ids[two[distinct], there] = given[distinct]
+  return ids
+
+
+def _zipf(config, seed):
+  """Draws without replacement; the n-th expert has popularity 1/n."""
+  by_popularity = stable_random.permutation(seed, config.num_experts)
+  popularity = 2**20 // np.arange(1, config.num_experts + 1)
+  left = np.tile(popularity, (_tokens(config), 1))
+  drawn = []
+  words = stable_random.raw(seed + 3, (config.top_k, _tokens(config)))
+  for word in words:
+    total = np.cumsum(left, axis=-1)
+    point = (word % total[:, -1].astype(np.uint64)).astype(np.int64)
+    chosen = (total > point[:, None]).argmax(-1)
+    np.put_along_axis(left, chosen[:, None], 0, axis=-1)
+    drawn.append(chosen)
+  ids = by_popularity[np.stack(drawn, axis=-1)]
+
+  # A lower bound on the chance that a token has the first expert in its list,
+  # less five standard deviations.
+  chance = 1 - (1 - popularity[0] / popularity.sum()) ** config.top_k
+  least = _tokens(config) * chance - 5 * np.sqrt(
+    _tokens(config) * chance * (1 - chance)
+  )
+  rows = count_rows(config, ids)
+  first = rows[by_popularity[0]]
+  _expect('zipf', first >= least, f'first expert {least:.0f} rows', rows)
+  return ids, ''
+
+
+def _hot(config, seed):
+  """One expert is in every token's list."""
+  hot = stable_random.integers(seed, (1,), config.num_experts)[0]
+  keys = _keys(config, seed + 3) | _FAR
+  keys[:, hot] = 0
+  ids = _nearest(config, keys)
+  rows = count_rows(config, ids)
+  _expect('hot', rows[hot] == _tokens(config), f'all in expert {hot}', rows)
+  return ids, f'expert {hot} is in every list'
+
+
+def _one_rank(config, seed):
+  """All rows, or as many as its experts allow, go to one rank."""
+  local = config.experts_per_rank
+  rank = stable_random.integers(seed, (1,), config.num_ranks)[0]
+  keys = _keys(config, seed + 3) | _FAR
+  keys[:, rank * local : (rank + 1) * local] ^= _FAR
+  ids = _nearest(config, keys)
+  rows = count_rows(config, ids)
+  fit = min(config.top_k, local)
+  there = rows[rank * local : (rank + 1) * local].sum()
+  _expect(
+    'one_rank', there == _tokens(config) * fit, f'all on rank {rank}', rows
+  )
+  note = f'rank {rank} gets every row'
+  if fit < config.top_k:
+    note = (
+      f'rank {rank} gets {fit} of {config.top_k} rows of a token: '
+      f'it has only {local} experts'
+    )
+  return ids, note
+
+
+def _empty_experts(config, seed):
+  """Every second expert gets nothing: half of every rank's, if L > 1."""
+  live = (config.num_experts + 1) // 2
+  if config.num_experts < 2 or config.top_k > live:
+    raise ValueError(
+      f'empty_experts: expected top_k <= {live} of num_experts='
+      f'{config.num_experts} >= 2, so that half can be empty, got top_k='
+      f'{config.top_k}'
+    )
+  keys = _keys(config, seed) & ~_FAR
+  keys[:, 1::2] |= _FAR
+  ids = _nearest(config, keys)
+  rows = count_rows(config, ids)
+  _expect('empty_experts', not rows[1::2].any(), 'odd experts empty', rows)
+  if config.experts_per_rank == 1:
+    return ids, 'one expert per rank: every second RANK gets nothing'
+  return ids, ''
+
+
+GENERATORS: dict[str, Callable] = {
+  'balanced': _balanced,
+  'zipf': _zipf,
+  'hot': _hot,
+  'one_rank': _one_rank,
+  'empty_experts': _empty_experts,
+}
+
+
+def _tokens(config: MoEConfig) -> int:
+  return config.num_ranks * config.num_tokens
+
+
+def _keys(config: MoEConfig, seed: int) -> np.ndarray:
+  return stable_random.raw(seed, (_tokens(config), config.num_experts))
+
+
+def _nearest(config: MoEConfig, keys: np.ndarray) -> np.ndarray:
+  return np.argsort(keys, axis=-1, kind='stable')[:, : config.top_k]
+
+
+def _shuffle_slots(ids: np.ndarray, seed: int) -> np.ndarray:
+  order = np.argsort(stable_random.raw(seed, ids.shape), axis=-1)
+  return np.take_along_axis(ids, order, axis=-1)
+
+
+def _expect(name, holds, expected, rows):
+  if not holds:
+    raise ValueError(
+      f'routing {name}: expected {expected}, got rows per expert '
+      f'{rows.tolist()}'
+    )

@@ -1,0 +1,598 @@
+"""The four lanes: what is compared with what, tile by tile.
+
+exact     small-integer data: every correct order of summation gives the same
+          values, so candidate and oracle must be equal.
+bitwise   any data: stages that move, against the oracle; and the megakernel
+          against its own tile kernels run serially, cut in another way.
+bounded   any data: within the a-priori rounding bound of the golden.
+standard  any data: published rules, see `standards`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.lanes import golden as golden_lib
+from hpmoe.parity_tests.lanes import patterns
+from hpmoe.parity_tests.lanes import standards
+from hpmoe.parity_tests.lanes import tiles
+from hpmoe.parity_tests.lanes import ulp
+from hpmoe.reference.contract import tensors
+
+LANES = ('exact', 'bitwise', 'bounded', 'standard')
+LAYER = 'layer'  # the fused layer, x to y, as one operator
+# A pass as one operator has a row of its own for each result.
+LAYERS = {'y': LAYER} | {
+  name: f'{LAYER} {name}' for name in passes.BACKWARD.results
+}
+_TENSOR_OF = {row: tensor for tensor, row in LAYERS.items()}
+ORDER = tuple(
+  name
+  for one in (passes.FORWARD, passes.BACKWARD)
+  for name in (*one.outputs, *(LAYERS[result] for result in one.results))
+)
+BOUND_RULE = 'a-priori rounding bound'
+
+PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
+
+# How a tensor's tiles are cut, by its axes after the rank.
+_BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
+
+# Elements under judgement at once: some dozen float64 temporaries of them.
+_CHUNK = 1 << 18
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+  """The first bad tile of one comparison, and the worst element in it.
+
+  Attributes:
+    stage, lane, rule: which comparison.
+    rank: rank that holds the tile.
+    expert: global expert, or None where a tile has none.
+    row_block, col_block: tile; row_block is None past the last valid row.
+    token: token of the element's row on `source_rank`, or None.
+    source_rank, slot: where the row comes from, or None.
+    index: coordinates in the tensor.
+    got, expected: the element.
+    ulp: units in the last place between them.
+    bad_rows, bad_cols: rows and columns of the tile with a bad element.
+    rows, cols: of the tile.
+    hint: what may bring the reader nearer to the cause, or ''.
+    pattern: what the tile looks like, or ''.
+    replay: the command that shows it again.
+  """
+
+  stage: str
+  lane: str
+  rule: str
+  rank: int
+  expert: int | None
+  row_block: int | None
+  col_block: int | None
+  token: int | None
+  source_rank: int | None
+  slot: int | None
+  index: tuple[int, ...]
+  got: float
+  expected: float
+  ulp: int
+  bad_rows: int
+  bad_cols: int
+  rows: int = 0
+  cols: int = 0
+  hint: str = ''
+  pattern: str = ''
+  replay: str = ''
+
+  def order(self) -> tuple:
+    """Sort key: dependency order of tasks, then lane."""
+    padding = self.row_block is None
+    return (
+      ORDER.index(self.stage),
+      self.rank,
+      padding,
+      self.expert or 0,
+      self.row_block or 0,
+      self.col_block or 0,
+      LANES.index(self.lane),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """One comparison of one stage tensor.
+
+  Attributes:
+    stage, lane, rule: which.
+    tiles: tiles compared.
+    failed: tiles with a bad element.
+    worst_ulp: largest distance to what was expected.
+    worst_abs: largest |got - expected|; NaN if an element is not finite.
+    worst_element: coordinates of that element, None if nothing differs.
+    verdict: PASS, FAIL or NOT_JUDGED.
+    why: the limit that broke, or why nothing was judged.
+    missing: the tensor that would have to be returned, or ''.
+    values: the rule's metrics by name.
+    failure: the first bad tile, None if it passes.
+    grids: per rank `[B, C]` bool, bad tiles.
+    experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
+  """
+
+  stage: str
+  lane: str
+  rule: str
+  tiles: int = 0
+  failed: int = 0
+  worst_ulp: int = 0
+  worst_abs: float = 0.0
+  worst_element: tuple[int, ...] | None = None
+  verdict: str = PASS
+  why: str = ''
+  missing: str = ''
+  values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  failure: Failure | None = None
+  grids: tuple[np.ndarray, ...] = ()
+  experts: tuple[np.ndarray, ...] = ()
+
+
+def tensor_of(stage: str) -> str:
+  """Returns the tensor that is compared in a stage's row."""
+  return _TENSOR_OF.get(stage, stage)
+
+
+def pass_of(stage: str) -> passes.Pass:
+  """Returns the pass that a row belongs to."""
+  forward = tensor_of(stage) in passes.FORWARD.outputs
+  return passes.FORWARD if forward else passes.BACKWARD
+
+
+def block_name(stage: str) -> str:
+  """Returns what a tile row of a stage is called."""
+  axis = tensors.SPECS[tensor_of(stage)].shape.split()[1]
+  return _BLOCK_NAMES.get(axis, 'row block')
+
+
+def _is_of_tokens(stage: str) -> bool:
+  """Says whether a row is a token's sum over experts."""
+  axes = tensors.SPECS[tensor_of(stage)].shape.split()
+  return axes[:2] == ['R', 'T'] and len(axes) == 3
+
+
+def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:
+  return Result(
+    stage,
+    lane,
+    rule,
+    verdict=NOT_JUDGED,
+    why=f'{what} not returned',
+    missing=what,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+  """Whole tile rows of one rank's tensor, compared.
+
+  Attributes:
+    rank: which rank.
+    cut: the rank's tiles.
+    first: first tile row of the chunk.
+    got: `[rows, columns]` as stored.
+    expected: `[rows, columns]` in the same dtype.
+    bad: `[rows, columns]` bool.
+    error: `[rows, columns]` float64, |got - expected| before rounding.
+    apart: `[rows, columns]` int64 units in the last place.
+  """
+
+  rank: int
+  cut: tiles.Cut
+  first: int
+  got: np.ndarray
+  expected: np.ndarray
+  bad: np.ndarray
+  error: np.ndarray
+  apart: np.ndarray
+
+
+class Tally:
+  """Adds chunks up to one `Result`.  Chunks come in tile order."""
+
+  def __init__(
+    self, stage: str, lane: str, rule: str, tiling: tiles.Tiling | None
+  ):
+    self._id = (stage, lane, rule)
+    self._tiling = tiling
+    self._tiles = self._failed = self._worst_ulp = 0
+    self.padding_failed = False
+    self._worst_abs = 0.0
+    self._grids: dict[int, list[np.ndarray]] = {}
+    self._experts: dict[int, np.ndarray] = {}
+    self._bad_tokens: dict[int, list[np.ndarray]] = {}
+    self._failure: Failure | None = None
+    self._worst: tuple | None = None
+
+  def add(self, chunk: Chunk) -> None:
+    bad = chunk.cut.count(chunk.bad, chunk.first) > 0
+    self._tiles += bad.size
+    self._failed += int(bad.sum())
+    self._grids.setdefault(chunk.rank, []).append(bad)
+    self._experts[chunk.rank] = chunk.cut.expert
+    if self._tiling is not None and _is_of_tokens(self._id[0]):
+      rows = chunk.bad.any(axis=1)
+      self._bad_tokens.setdefault(chunk.rank, []).append(rows)
+    if not chunk.error.size:
+      return
+    self._worst_ulp = max(self._worst_ulp, int(chunk.apart.max()))
+    worst = float(chunk.error.max())
+    if self._failure is None and bad.any():
+      tile = np.unravel_index(np.argmax(bad), bad.shape)
+      self._failure = self._locate(chunk, (chunk.first + tile[0], tile[1]))
+    # NaN is the worst of all, and stays so.
+    if not (worst <= self._worst_abs or np.isnan(self._worst_abs)):
+      at = int(np.argmax(chunk.error))
+      row, column = np.unravel_index(at, chunk.error.shape)
+      self._worst = (
+        chunk.cut,
+        chunk.rank,
+        chunk.first,
+        row,
+        column,
+        (
+          chunk.got[row, column],
+          chunk.expected[row, column],
+          int(chunk.apart[row, column]),
+        ),
+      )
+      self._worst_abs = worst
+
+  def add_padding(self, rank: int, padding: np.ndarray) -> None:
+    """Takes the rows past the last valid one, which must be zero: a tile."""
+    if self._tiling is None:
+      return
+    if rank not in self._grids:  # a rank without rows has no chunk
+      cut = self._tiling.cut(tensor_of(self._id[0]), rank)
+      self._grids[rank] = [np.zeros(cut.shape, bool)]
+      self._experts[rank] = cut.expert
+    if not padding.size:
+      return
+    bad = ~(padding == 0)
+    self._tiles += 1
+    if not bad.any():
+      return
+    self._failed += 1
+    self.padding_failed = True
+    row, column = np.unravel_index(np.argmax(bad), bad.shape)
+    got = padding[row, column]
+    first = self._tiling.num_valid(rank)
+    apart = ulp.distance(padding, np.zeros_like(padding))
+    self._worst_ulp = max(self._worst_ulp, int(apart.max()))
+    self._worst_abs = float(
+      np.maximum(self._worst_abs, np.abs(padding.astype(np.float64)).max())
+    )
+    self._failure = self._failure or Failure(
+      *self._id,
+      rank=rank,
+      expert=None,
+      row_block=None,
+      col_block=None,
+      token=None,
+      source_rank=None,
+      slot=None,
+      index=(rank, first + int(row), int(column)),
+      got=_plain(got),
+      expected=0.0,
+      ulp=int(apart[row, column]),
+      bad_rows=int(bad.any(axis=1).sum()),
+      bad_cols=int(bad.any(axis=0).sum()),
+      rows=bad.shape[0],
+      cols=bad.shape[1],
+      pattern='not zero past the last valid row',
+    )
+
+  def result(
+    self,
+    broken: Sequence[str] | None = None,
+    values: Mapping[str, float] | None = None,
+  ) -> Result:
+    """Returns the verdict: of a rule if it says what is `broken`, or tiles'."""
+    fails = bool(self._failed if broken is None else broken)
+    worst: Failure | None = None
+    if self._worst is not None:
+      worst = self._locate_element(*self._worst)
+    failure = (self._failure or worst) if fails else None
+    if failure is not None:
+      failure = dataclasses.replace(failure, hint=self._guilty_expert())
+    return Result(
+      *self._id,
+      tiles=self._tiles,
+      failed=self._failed,
+      worst_ulp=self._worst_ulp,
+      worst_abs=self._worst_abs,
+      worst_element=worst.index if worst else None,
+      verdict=FAIL if fails else PASS,
+      why='; '.join(broken or ()),
+      values=values or {},
+      failure=failure,
+      grids=tuple(np.concatenate(g) for g in self._grids.values()),
+      experts=tuple(self._experts.values()),
+    )
+
+  def _guilty_expert(self) -> str:
+    """Names the expert whose tokens are the bad ones, if there is one."""
+    if self._tiling is None or not self._bad_tokens:
+      return ''
+    bad = np.stack([np.concatenate(b) for b in self._bad_tokens.values()])
+    if not bad.any():
+      return ''
+    guilty = [
+      str(expert)
+      for expert in range(self._tiling.config.num_experts)
+      if ((self._tiling.topk_ids == expert).any(axis=-1) == bad).all()
+    ]
+    if not guilty:
+      return ''
+    named = ' or '.join(guilty)
+    return f'all bad tokens, and no others, went to expert {named}'
+
+  def _locate(self, chunk: Chunk, tile: tuple[int, int]) -> Failure:
+    rows, columns = chunk.cut.window(tile)
+    begin = int(chunk.cut.starts[chunk.first])
+    local = (slice(rows.start - begin, rows.stop - begin), columns)
+    bad = chunk.bad[local]
+    # NaN errors first: argmax takes the first NaN for the largest.
+    error = np.where(bad, chunk.error[local], -1.0)
+    row, column = np.unravel_index(int(np.argmax(error)), bad.shape)
+    return self._failure_at(
+      chunk.cut,
+      chunk.rank,
+      tile,
+      rows.start + int(row),
+      columns.start + int(column),
+      (
+        chunk.got[local][row, column],
+        chunk.expected[local][row, column],
+        int(chunk.apart[local][row, column]),
+      ),
+      bad_rows=int(bad.any(axis=1).sum()),
+      bad_cols=int(bad.any(axis=0).sum()),
+      rows=bad.shape[0],
+      cols=bad.shape[1],
+      pattern=patterns.describe(
+        chunk.got[local], chunk.expected[local], bad, chunk.expected
+      ),
+    )
+
+  def _locate_element(self, cut, rank, first, row, column, element) -> Failure:
+    row = int(row) + int(cut.starts[first])
+    tile = (
+      int(np.searchsorted(cut.starts, row, side='right')) - 1,
+      int(np.searchsorted(cut.col_starts, column, side='right')) - 1,
+    )
+    return self._failure_at(
+      cut,
+      rank,
+      tile,
+      row,
+      int(column),
+      element,
+      bad_rows=0,
+      bad_cols=0,
+      pattern='no single element breaks the rule; this is the worst',
+    )
+
+  def _failure_at(self, cut, rank, tile, row, column, element, **kwargs):
+    stage = tensor_of(self._id[0])
+    got, expected, apart = element
+    expert = source = token = slot = None
+    if self._tiling is not None:
+      source, token, slot = self._tiling.source(stage, rank, row)
+      expert = self._tiling.expert_of(stage, rank, row)
+      expert = None if expert == tiles.NO_EXPERT else expert
+      if slot == -1:
+        slot = column if stage == 'd_topk_weights' else None
+    elif stage != 'row_of_slot':
+      expert = column
+    return Failure(
+      *self._id,
+      rank=rank,
+      expert=expert,
+      row_block=int(cut.block[tile[0]]),
+      col_block=int(tile[1]),
+      token=token,
+      source_rank=source,
+      slot=slot,
+      index=self._index(stage, rank, row, column),
+      got=_plain(got),
+      expected=_plain(expected),
+      ulp=apart,
+      **kwargs,
+    )
+
+  def _index(self, stage, rank, row, column) -> tuple[int, ...]:
+    if stage in ('counts', 'row_base'):
+      return rank, column
+    if self._tiling is None:
+      return rank, row, column
+    return *self._tiling.index(stage, rank, row), column
+
+
+def _plain(value) -> float | int:
+  return int(value) if value.dtype.kind == 'i' else float(value)
+
+
+def _same_bits(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+  return ulp.bits(got) == ulp.bits(expected)
+
+
+def _same_values(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+  # The sign of a zero sum depends on the order of its terms, even where the
+  # sum is exact.
+  return got == expected
+
+
+def differs(lane: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+  """Returns `[...]` bool: which elements a lane of equality refuses."""
+  return ~(_same_values if lane == 'exact' else _same_bits)(got, expected)
+
+
+def out_of_bound(
+  stage: str, got: np.ndarray, golden: golden_lib.Rows
+) -> np.ndarray:
+  """Returns `[R, ...]` bool: which elements lane bounded refuses."""
+  bad = np.zeros(got.shape, bool)
+  tiling = golden.tiling
+  for rank in range(len(got)):
+    for cut, first, rows in _ranges(tiling, stage, rank):
+      held = tiling.rows(stage, got, rank)[rows]
+      value = golden.rows(stage, rank, rows.start, rows.stop)
+      chunk = _against_golden(
+        rank, cut, first, held, _elements(value, held, held)
+      )
+      tiling.rows(stage, bad, rank)[rows] = chunk.bad
+  return bad
+
+
+def compare(
+  stage: str,
+  lane: str,
+  rule: str,
+  got: np.ndarray,
+  expected: np.ndarray,
+  tiling: tiles.Tiling,
+) -> Result:
+  """Compares a plan or stage tensor `[R, ...]` with what it must equal.
+
+  In lane 'exact' values must be equal, elsewhere bits.
+  """
+  same = _same_values if lane == 'exact' else _same_bits
+  plan = stage in tensors.PLAN
+  tally = Tally(stage, lane, rule, None if plan else tiling)
+  for rank in range(len(got)):
+    if plan:
+      one, other = (np.atleast_2d(a[rank]) for a in (got, expected))
+      cut = tiles.cut_tokens(*(n for n in one.shape for _ in range(2)))
+    else:
+      one, other = (tiling.rows(stage, a, rank) for a in (got, expected))
+      cut = tiling.cut(stage, rank)
+    for first, last in cut.chunks(_CHUNK):
+      rows = slice(cut.starts[first], cut.starts[last])
+      tally.add(_equality(rank, cut, first, one[rows], other[rows], same))
+    if not plan:
+      tally.add_padding(rank, tiling.padding(stage, got, rank))
+  return tally.result()
+
+
+def _equality(rank, cut, first, got, expected, same) -> Chunk:
+  bad = ~same(got, expected)
+  if bad.any():
+    apart = ulp.distance(got, expected)
+    error = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+  else:
+    apart, error = np.zeros(bad.shape, np.int64), np.zeros(bad.shape)
+  return Chunk(rank, cut, first, got, expected, bad, error, apart)
+
+
+def tolerances(
+  stage: str,
+  got: np.ndarray,
+  golden: golden_lib.Rows,
+  benchmark: np.ndarray | None,
+  records: Sequence[standards.Standard],
+  bounded: bool = True,
+) -> list[Result]:
+  """Judges a stage tensor `[R, ...]` in the lanes bounded and standard.
+
+  Args:
+    stage: its name, or its row of `LAYERS` for a result of the fused layer.
+    got: the candidate's tensor.
+    golden: golden rows and bounds; for a fused layer without captured tensors.
+    benchmark: the oracle's tensor, from the same inputs as the golden; None
+      if no record asks.
+    records: standards to judge by.
+    bounded: whether to judge by the rounding bound.
+  """
+  if not (records or bounded):
+    return []
+  tensor = tensor_of(stage)
+  tiling, dtype = golden.tiling, golden.dtype(tensor)
+  judges = [standards.Judge(record, dtype) for record in records]
+  tallies = [Tally(stage, 'standard', r.name, tiling) for r in records]
+  bound_tally = Tally(stage, 'bounded', BOUND_RULE, tiling)
+  worst_of_bound = 0.0
+  for rank in range(len(got)):
+    for cut, first, rows in _ranges(tiling, tensor, rank):
+      held = tiling.rows(tensor, got, rank)[rows]
+      beside = held  # nobody looks at it without records
+      if records:
+        beside = tiling.rows(tensor, benchmark, rank)[rows]
+      value = golden.rows(tensor, rank, rows.start, rows.stop)
+      e = _elements(value, held, beside)
+      chunk = _against_golden(rank, cut, first, held, e)
+      bound_tally.add(chunk)
+      if chunk.error.size:
+        ratio = float(_of_bound(chunk.error, e.bound).max())
+        worst_of_bound = float(np.maximum(worst_of_bound, ratio))  # NaN stays
+      for judge, tally in zip(judges, tallies):
+        tally.add(dataclasses.replace(chunk, bad=judge.add(e)))
+    padding = tiling.padding(tensor, got, rank)
+    for tally in (bound_tally, *tallies):
+      tally.add_padding(rank, padding)
+  values = {'error_of_bound': worst_of_bound}
+  results = [bound_tally.result(values=values)] if bounded else []
+  for judge, tally in zip(judges, tallies):
+    broken = judge.broken()
+    if tally.padding_failed:
+      broken.append('rows past the last valid one are zero')
+    results.append(tally.result(broken, judge.values()))
+  return results
+
+
+def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
+  # Where the bound is zero, no error at all is no share of it.
+  with np.errstate(divide='ignore', invalid='ignore'):
+    return np.where(error == 0, 0.0, error / bound)
+
+
+def _ranges(
+  tiling: tiles.Tiling, stage: str, rank: int
+) -> Iterator[tuple[tiles.Cut, int, slice]]:
+  cut = tiling.cut(stage, rank)
+  for first, last in cut.chunks(_CHUNK):
+    yield cut, first, slice(int(cut.starts[first]), int(cut.starts[last]))
+
+
+def _elements(golden, held, benchmark) -> standards.Elements:
+  """Brings a chunk to float64.
+
+  Where the golden is not finite, because an input that the candidate captured
+  was not, the candidate must hold the same: the fault is upstream.
+  """
+  actual = held.astype(np.float64)
+  value, bound = golden.value, golden.bound()
+  benchmark = benchmark.astype(np.float64)
+  undefined = ~(np.isfinite(value) & np.isfinite(bound))
+  if undefined.any():
+    agrees = ~np.isfinite(actual) | (actual == value)
+    actual = np.where(undefined, np.where(agrees, 0.0, np.nan), actual)
+    value, bound, benchmark = (
+      np.where(undefined, 0.0, a) for a in (value, bound, benchmark)
+    )
+  return standards.Elements(actual, value, bound, benchmark)
+
+
+def _against_golden(rank, cut, first, held, e: standards.Elements) -> Chunk:
+  error = np.abs(e.actual - e.golden)
+  expected = e.golden.astype(held.dtype)
+  return Chunk(
+    rank=rank,
+    cut=cut,
+    first=first,
+    got=held,
+    expected=expected,
+    bad=~(error <= e.bound),
+    error=error,
+    apart=ulp.distance(e.actual.astype(held.dtype), expected),
+  )

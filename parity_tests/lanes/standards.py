@@ -1,0 +1,597 @@
+"""Published acceptance rules, as versioned data.
+
+Three values meet at every element: a (candidate), g (golden, float64) and
+b (benchmark, the oracle in the candidate's own dtype).  A record says which
+elements disagree, how errors are summed up, and what is too much:
+
+    error           |a - g|
+    relative error  |a - g| / (|g| + 1e-7)
+    tolerance       E where |g| < T, else atol + rtol * max(|g|, floor)
+    mismatch        error > tolerance, and error > the type's rounding bound
+
+The last clause is `excuse_rounding`.  Every one of these texts wants to tell a
+bug from what the type can hold (cann-bench says so in these words), but a rule
+with fixed numbers cannot where terms cancel: there a correct kernel has any
+relative error.  `bounds` knows what the type can hold at each element, so
+in the records of the default set an error within that bound never counts as a
+mismatch or a maximum, nor turns a vector.  The means (mere, rmse) have no such
+clause: they average every error.  The records named `*_letter` have none at
+all: the printed numbers only.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+FLOAT32, BFLOAT16 = 'float32', 'bfloat16'
+_RELATIVE_EPS = 1e-7
+
+# Where a rule looks.
+ALL, NORMAL, SMALL, CANCEL = 'all', 'normal', 'small', 'cancel'
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+  """What one element may be off, for one dtype.
+
+  Attributes:
+    rtol: share of the golden's magnitude.
+    atol: absolute part.
+    floor: least magnitude that `rtol` is taken of.
+    small: T, magnitudes below it are "small"; 0 if the rule has no such idea.
+    small_error: E, absolute tolerance there.
+    cancel: where |a| and |g| lie below it and the element is not small, it is
+      a cancellation position; 0 if the rule has no such idea.
+  """
+
+  rtol: float = 0.0
+  atol: float = 0.0
+  floor: float = 0.0
+  small: float = 0.0
+  small_error: float = 0.0
+  cancel: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One number and its limit: the rule holds if metric <= limit.
+
+  Attributes:
+    metric: one of `METRICS`.
+    limit: by dtype.
+    region: the elements it looks at.
+    ratio: the metric is divided by the benchmark's own, which is floored.
+    floor: by dtype, least denominator of a ratio.
+  """
+
+  metric: str
+  limit: Mapping[str, float]
+  region: str = ALL
+  ratio: bool = False
+  floor: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  def text(self, dtype: str) -> str:
+    over = f' / max(benchmark, {self.floor[dtype]:g})' if self.ratio else ''
+    return f'{self.metric}[{self.region}]{over} <= {self.limit[dtype]:g}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Standard:
+  """One published acceptance rule.
+
+  Attributes:
+    name: what reports and `--standard` call it.
+    version: of the source text.
+    source: where it is published.
+    scope: what its authors judge with it.
+    reading: how unclear words were read, and where we part from the letter.
+    tolerance: by dtype.
+    rules: all clauses must hold; a clause holds if any of its rules does.
+    layer: whether it also judges the fused layer, x to y.
+    movement: whether it asks for equal bits where data only moves.
+    excuse_rounding: see the module.
+    default: whether a check uses it unasked.
+  """
+
+  name: str
+  version: str
+  source: str
+  scope: str
+  reading: str
+  tolerance: Mapping[str, Tolerance]
+  rules: tuple[tuple[Rule, ...], ...]
+  layer: bool = False
+  movement: bool = False
+  excuse_rounding: bool = True
+  default: bool = False
+
+  def letter(self, reading: str, **changes) -> 'Standard':
+    """Returns the record as printed, out of the default set."""
+    return dataclasses.replace(
+      self,
+      name=f'{self.name}_letter',
+      reading=reading,
+      excuse_rounding=False,
+      default=False,
+      **changes,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Elements:
+  """One chunk of a tensor under judgement, each `[...]` float64.
+
+  Attributes:
+    actual: a.
+    golden: g.
+    bound: the type's rounding bound around g.
+    benchmark: b.
+  """
+
+  actual: np.ndarray
+  golden: np.ndarray
+  bound: np.ndarray
+  benchmark: np.ndarray
+
+
+def mismatches(
+  standard: Standard, dtype: str, e: Elements, actual: np.ndarray
+) -> np.ndarray:
+  """Returns `[...]` bool, elements of `actual` that break the tolerance.
+
+  A value that is not finite where the golden is always does.
+  """
+  t = standard.tolerance[dtype]
+  size = np.abs(e.golden)
+  limit = t.atol + t.rtol * np.maximum(size, t.floor)
+  if t.small:
+    limit = np.where(size < t.small, t.small_error, limit)
+  if standard.excuse_rounding:
+    limit = np.maximum(limit, e.bound)
+  return ~(np.abs(actual - e.golden) <= limit)
+
+
+def _region(t: Tolerance, e: Elements, region: str) -> np.ndarray | None:
+  """Returns `[...]` bool, or None for all elements."""
+  if region == ALL or not (t.small or t.cancel):
+    return None
+  size = np.abs(e.golden)
+  small = size < t.small
+  cancel = (size < t.cancel) & (np.abs(e.actual) < t.cancel) & ~small
+  return {SMALL: small, CANCEL: cancel, NORMAL: ~(small | cancel)}[region]
+
+
+def _pick(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+  return values.reshape(-1) if mask is None else values[mask]
+
+
+def _error(e: Elements, actual: np.ndarray) -> np.ndarray:
+  return np.abs(actual - e.golden)
+
+
+def _relative(e: Elements, actual: np.ndarray) -> np.ndarray:
+  return _error(e, actual) / (np.abs(e.golden) + _RELATIVE_EPS)
+
+
+def _excused(standard, e: Elements, actual, values: np.ndarray) -> np.ndarray:
+  if not standard.excuse_rounding:
+    return values
+  return np.where(_error(e, actual) <= e.bound, 0.0, values)
+
+
+class Metric(NamedTuple):
+  """How a number is made from chunks.
+
+  Attributes:
+    partial: of a chunk: (standard, dtype, elements, values, mask) -> array.
+    total: what merged partials come to.
+    merge: np.add or np.maximum, of two partials.
+  """
+
+  partial: Callable[..., np.ndarray]
+  total: Callable[[np.ndarray], float]
+  merge: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+  return np.array([values.sum(), values.size], np.float64)
+
+
+def _over(p: np.ndarray) -> float:
+  return p[0] / p[1] if p[1] else 0.0
+
+
+def _mere(s, d, e, a, mask):
+  return _mean(_pick(_relative(e, a), mask))
+
+
+def _mare(s, d, e, a, mask):
+  worst = _pick(_excused(s, e, a, _relative(e, a)), mask)
+  return np.array([worst.max(initial=0.0)])
+
+
+def _rmse(s, d, e, a, mask):
+  return _mean(_pick(np.square(a - e.golden), mask))
+
+
+def _max_abs(s, d, e, a, mask):
+  worst = _pick(_excused(s, e, a, _error(e, a)), mask)
+  return np.array([worst.max(initial=0.0)])
+
+
+def _count(s, d, e, a, mask):
+  return _mean(_pick(mismatches(s, d, e, a), mask))
+
+
+def _products(s, d, e, a, mask):
+  if s.excuse_rounding:
+    a = np.where(_error(e, a) <= e.bound, e.golden, a)
+  a, g = _pick(a, mask), _pick(e.golden, mask)
+  return np.array([a @ g, a @ a, g @ g])
+
+
+def _cosine_loss(p: np.ndarray) -> float:
+  """1 - cosine; 0 if both vectors are zero, 1 if one is."""
+  norms = np.sqrt(p[1] * p[2])
+  return 1 - p[0] / norms if norms else float(p[1] != p[2])
+
+
+def _calc_diff(p: np.ndarray) -> float:
+  return 1 - 2 * p[0] / (p[1] + p[2]) if p[1] + p[2] else 0.0
+
+
+METRICS = {
+  'mere': Metric(_mere, _over, np.add),
+  'mare': Metric(_mare, lambda p: p[0], np.maximum),
+  'rmse': Metric(_rmse, lambda p: np.sqrt(_over(p)), np.add),
+  'max_abs': Metric(_max_abs, lambda p: p[0], np.maximum),
+  'mismatches': Metric(_count, lambda p: p[0], np.add),
+  'mismatch_share': Metric(_count, _over, np.add),
+  'cosine_loss': Metric(_products, _cosine_loss, np.add),
+  'calc_diff': Metric(_products, _calc_diff, np.add),
+}
+
+
+class Judge:
+  """One standard on one tensor, fed chunk by chunk."""
+
+  def __init__(self, standard: Standard, dtype: str):
+    self.standard = standard
+    self._dtype = dtype
+    self._partials: dict[tuple[int, bool], np.ndarray] = {}
+    self._not_finite = 0
+
+  def add(self, e: Elements) -> np.ndarray:
+    """Takes a chunk in; returns `[...]` bool, its mismatches."""
+    tolerance = self.standard.tolerance[self._dtype]
+    # A wrong infinity or NaN is a mismatch; in the sums it would only hide
+    # what the other elements say.
+    is_finite = np.isfinite(e.actual)
+    finite = np.where(is_finite, e.actual, 0.0)
+    self._not_finite += int(finite.size - is_finite.sum())
+    e_finite = dataclasses.replace(e, actual=finite)
+    with np.errstate(over='ignore', invalid='ignore'):
+      for clause in self.standard.rules:
+        for rule in clause:
+          mask = _region(tolerance, e_finite, rule.region)
+          self._take(rule, False, e_finite, e.actual, finite, mask)
+          if rule.ratio:
+            self._take(rule, True, e_finite, e.benchmark, e.benchmark, mask)
+      return mismatches(self.standard, self._dtype, e, e.actual)
+
+  def _take(self, rule, of_benchmark, e, raw, finite, mask) -> None:
+    metric = METRICS[rule.metric]
+    values = raw if metric.partial is _count else finite
+    new = metric.partial(self.standard, self._dtype, e, values, mask)
+    key = (id(rule), of_benchmark)
+    old = self._partials.get(key)
+    self._partials[key] = new if old is None else metric.merge(old, new)
+
+  def _value(self, rule: Rule, of_benchmark: bool = False) -> float:
+    partial = self._partials.get((id(rule), of_benchmark))
+    total = METRICS[rule.metric].total
+    return 0.0 if partial is None else float(total(partial))
+
+  def _broken(self, rule: Rule) -> str | None:
+    """Returns why the rule does not hold, or None if it does."""
+    value, limit = self._value(rule), rule.limit[self._dtype]
+    if rule.ratio:
+      value /= max(self._value(rule, True), rule.floor[self._dtype])
+    if value <= limit:
+      return None
+    return f'{rule.text(self._dtype)}, got {value:.3g}'
+
+  def broken(self) -> list[str]:
+    """Returns the clauses that do not hold; empty means it accepts."""
+    broken = []
+    if self._not_finite:
+      broken.append(f'finite values, got {self._not_finite} that are not')
+    for clause in self.standard.rules:
+      reasons = [self._broken(rule) for rule in clause]
+      if all(reasons):
+        broken.append(' and '.join(reasons))
+    return broken
+
+  def values(self) -> dict[str, float]:
+    """Returns every metric, and the benchmark's for the ratios, by name."""
+    values = {}
+    for clause in self.standard.rules:
+      for rule in clause:
+        name = f'{rule.metric}[{rule.region}]'
+        values[name] = self._value(rule)
+        if rule.ratio:
+          values[f'{name} benchmark'] = self._value(rule, True)
+    return values
+
+
+def _both(value: float) -> dict[str, float]:
+  return {FLOAT32: value, BFLOAT16: value}
+
+
+_CANN_BENCH_CANCEL = {FLOAT32: 2.0**-8, BFLOAT16: 2.0**-3}
+_SMALL = {FLOAT32: 2.0**-14, BFLOAT16: 2.0**-8}
+_SMALL_ERROR = {FLOAT32: 2.0**-30, BFLOAT16: 2.0**-16}
+_V1_T = {FLOAT32: 2.0**-13, BFLOAT16: 2.0**-7}
+_ONE = _both(1.0)
+
+_ECOSYSTEM_V1 = Standard(
+  name='ecosystem_v1',
+  version='2026-04',
+  source=(
+    'hicann/opbase docs/zh/ops_precision_standard/experimental_standard.md'
+    ' (v1); hicann/cann-bench docs/design/precision_comparison_design.md'
+  ),
+  scope='float operators, one golden; cann-bench adds a CPU benchmark',
+  reading=(
+    'mere < T and mare < 10 T, as cann-bench reads it: normal values by '
+    'that rule; small values (|g| < T_small) and cancellation positions '
+    '(|a| and |g| below the boundary) by count of mismatches, at most '
+    'twice the same-precision CPU benchmark, whose count is floored at 1. '
+    'Relative errors have |g| + 1e-7 below. The boundary is absolute, as '
+    'in its code. An error within the rounding bound is "a limit of the '
+    'type, not a bug of the operator" and does not count.'
+  ),
+  tolerance={
+    d: Tolerance(
+      rtol=10 * _V1_T[d],
+      atol=10 * _V1_T[d] * _RELATIVE_EPS,
+      small=_SMALL[d],
+      small_error=_SMALL_ERROR[d],
+      cancel=_CANN_BENCH_CANCEL[d],
+    )
+    for d in _SMALL
+  },
+  rules=(
+    (Rule('mere', _V1_T, NORMAL),),
+    (Rule('mismatches', _both(0), NORMAL),),
+    (Rule('mismatches', _both(2), SMALL, ratio=True, floor=_ONE),),
+    (Rule('mismatches', _both(2), CANCEL, ratio=True, floor=_ONE),),
+  ),
+  default=True,
+)
+
+_ECOSYSTEM_V1_LETTER = _ECOSYSTEM_V1.letter(
+  'mere < T and mare < 10 T over all elements. Fails correct kernels '
+  'wherever terms cancel.',
+  rules=(
+    (Rule('mere', _V1_T),),
+    (Rule('mare', {d: 10 * t for d, t in _V1_T.items()}),),
+  ),
+)
+
+
+def _mixed(name: str, version: str, source: str, rtol, atol, limit) -> Standard:
+  return Standard(
+    name=name,
+    version=version,
+    source=source,
+    scope='float operators, one golden; integer and movement are outside',
+    reading=(
+      '|a - g| <= atol + rtol |g| on at least 99 % of elements, and max '
+      '|a - g| <= the constant. The text says "constant or 32 ULP" and '
+      'defines neither: the constant alone is used, the stricter reading '
+      'for values near 1. Errors within the rounding bound do not count.'
+    ),
+    tolerance={d: Tolerance(rtol=rtol[d], atol=atol[d]) for d in rtol},
+    rules=(
+      (Rule('mismatch_share', _both(0.01)),),
+      (Rule('max_abs', limit),),
+    ),
+  )
+
+
+_ECOSYSTEM_V2 = _mixed(
+  'ecosystem_v2',
+  '2026-07-15, adbe441',
+  'hicann/opbase docs/zh/ops_precision_standard/experimental_standard.md',
+  rtol={FLOAT32: 2.0**-10, BFLOAT16: 2.0**-6},
+  atol={FLOAT32: 2.0**-16, BFLOAT16: 2.0**-6},
+  limit={FLOAT32: 1e-2, BFLOAT16: 1.0},
+)
+_ECOSYSTEM_V3 = _mixed(
+  'ecosystem_v3',
+  '233ee24',
+  'hicann/opbase docs/zh/ops_precision_standard/mixed_tolerance_standard.md',
+  rtol=_V1_T,
+  atol=_V1_T,
+  limit={FLOAT32: 1e-2, BFLOAT16: 1e-1},
+)
+
+# Denominators of the ratios, as the dual-benchmark tests that ship with
+# Ascend operators floor them (`err_threshold`).
+_DUAL_FLOOR = {FLOAT32: 2.0**-14, BFLOAT16: 2.0**-8}
+
+
+def _commercial(level: int, mare: float, mean: float, **kwargs) -> Standard:
+  def ratio(metric, limit):
+    return (Rule(metric, _both(limit), NORMAL, ratio=True, floor=_DUAL_FLOOR),)
+
+  return Standard(
+    name=f'commercial_l{level}',
+    version='2026-04-09, 6049643',
+    source=(
+      'hicann/opbase docs/zh/ops_precision_standard/commercial_standard.md'
+      ' (deleted by 8b296c7); copy in hicann/cannbot-skills '
+      'ops/ops-precision-standard/reference/golden/'
+      'COMMERCIAL_OPS_PRECISION_DOCS.md'
+    ),
+    scope=(
+      f'dual benchmark, level L{level}; kernels and fused operators; '
+      'movement is bitwise. L1 is for LLM MoE.'
+    ),
+    reading=(
+      'mare, mere and rmse of the candidate over those of the '
+      'same-precision benchmark, over elements with |g| >= T; small values '
+      'by count, at most twice the benchmark, whose count is floored at 1. '
+      'The text has no floor under the other ratios, so a benchmark that '
+      'happens to be exact fails everybody; the floor is that of the dual '
+      'tests shipped with Ascend operators (2^-14, bf16 2^-8). The text '
+      'answers a failing case with 200 to 1000 runs on new seeds and fails '
+      'only a systematic loss; one run cannot, so errors within the '
+      'rounding bound do not count in mare and counts instead. Tiles are '
+      'located by relative error above limit times floor.'
+    ),
+    tolerance={
+      d: Tolerance(
+        rtol=mare * _DUAL_FLOOR[d],
+        atol=mare * _DUAL_FLOOR[d] * _RELATIVE_EPS,
+        small=_SMALL[d],
+        small_error=_SMALL_ERROR[d],
+      )
+      for d in _SMALL
+    },
+    rules=(
+      ratio('mare', mare),
+      ratio('mere', mean),
+      ratio('rmse', mean),
+      (Rule('mismatches', _both(2), SMALL, ratio=True, floor=_ONE),),
+    ),
+    layer=True,
+    movement=True,
+    **kwargs,
+  )
+
+
+_COMMERCIAL_L1 = _commercial(1, 5, 1.5, default=True)
+
+# Below any error of a benchmark that is not exact: stands for "no floor".
+_NO_FLOOR = _both(np.finfo(np.float64).tiny)
+_COMMERCIAL_L1_LETTER = _COMMERCIAL_L1.letter(
+  'The ratios without floor, the first run final (no re-check). Fails a '
+  'correct kernel that sums in another order than the benchmark, by chance.',
+  rules=tuple(
+    tuple(
+      dataclasses.replace(r, floor=r.floor if r.region == SMALL else _NO_FLOOR)
+      for r in clause
+    )
+    for clause in _COMMERCIAL_L1.rules
+  ),
+)
+
+_MSPROBE = Standard(
+  name='msprobe',
+  version='acc_check, mindstudio-probe 1.x',
+  source='mindstudio-probe, accuracy pre-check',
+  scope='one API against a CPU golden of higher precision',
+  reading=(
+    'error if cosine <= 0.99; else pass if max |a - g| < 1e-3; else error '
+    'if the share of relative errors above 1e-3 (bf16 1e-2) reaches 1e-3 '
+    '(1e-2). Its "warning" is no error. Two zero vectors have cosine 1. '
+    'Errors within the rounding bound do not count.'
+  ),
+  tolerance={
+    FLOAT32: Tolerance(rtol=1e-3, atol=1e-3 * _RELATIVE_EPS),
+    BFLOAT16: Tolerance(rtol=1e-2, atol=1e-2 * _RELATIVE_EPS),
+  },
+  rules=(
+    (Rule('cosine_loss', _both(0.01)),),
+    (
+      Rule('max_abs', _both(1e-3)),
+      Rule('mismatch_share', {FLOAT32: 1e-3, BFLOAT16: 1e-2}),
+    ),
+  ),
+  default=True,
+)
+
+_TORCH = Standard(
+  name='torch',
+  version='torch.testing.assert_close defaults, 2.x',
+  source='pytorch torch/testing/_comparison.py',
+  scope='two tensors of one dtype',
+  reading=(
+    '|a - g| <= atol + rtol |g| at every element, g the golden. The '
+    'default numbers know no reduction: 1e-5 of float32 is less than a '
+    'long sum loses. Errors within the rounding bound do not count.'
+  ),
+  tolerance={
+    FLOAT32: Tolerance(rtol=1.3e-6, atol=1e-5),
+    BFLOAT16: Tolerance(rtol=1.6e-2, atol=1e-5),
+  },
+  rules=((Rule('mismatches', _both(0)),),),
+  default=True,
+)
+
+_CATLASS = Standard(
+  name='catlass',
+  version='compare_data.hpp, generic (float32) and bf16',
+  source='catlass examples, compare_data.hpp',
+  scope='matmul examples',
+  reading=(
+    'float32: |a - g| <= rtol max(1, |g|), bf16: rtol max(1/256, |g|), '
+    'everywhere. The text doubles rtol from depth 2048 on; the smaller '
+    'number is used at any depth. Errors within the rounding bound do not '
+    'count.'
+  ),
+  tolerance={
+    FLOAT32: Tolerance(rtol=1 / 256, floor=1.0),
+    BFLOAT16: Tolerance(rtol=1 / 128, floor=1 / 256),
+  },
+  rules=((Rule('mismatches', _both(0)),),),
+)
+
+_DEEPGEMM = Standard(
+  name='deepgemm',
+  version='calc_diff, bf16 limit',
+  source='deepseek-ai/DeepGEMM tests',
+  scope='one GEMM against a float32 or float64 reference',
+  reading=(
+    '1 - 2 sum(a g) / sum(a a + g g) < 1e-5, for both dtypes. One figure '
+    'for the tensor: a lost row of many goes unseen, tiles are located by '
+    'relative error above 1e-2.'
+  ),
+  tolerance=dict.fromkeys((FLOAT32, BFLOAT16), Tolerance(rtol=1e-2)),
+  rules=((Rule('calc_diff', _both(1e-5)),),),
+)
+
+_ALL = (
+  _ECOSYSTEM_V1,
+  _ECOSYSTEM_V1_LETTER,
+  _ECOSYSTEM_V2,
+  _ECOSYSTEM_V3,
+  _commercial(0, 10, 2),
+  _COMMERCIAL_L1,
+  _COMMERCIAL_L1_LETTER,
+  _commercial(2, 2, 1.2),
+  _MSPROBE,
+  _TORCH,
+  _TORCH.letter('As printed, against the golden.'),
+  _CATLASS,
+  _DEEPGEMM,
+)
+STANDARDS = {standard.name: standard for standard in _ALL}
+DEFAULT = tuple(s.name for s in _ALL if s.default)
+
+
+def get(name: str) -> Standard:
+  """Returns the record of that name.
+
+  Raises:
+    ValueError: there is none; the text lists the known names.
+  """
+  if name not in STANDARDS:
+    raise ValueError(
+      f'standard: expected one of {list(STANDARDS)}, got {name!r}'
+    )
+  return STANDARDS[name]

@@ -1,0 +1,320 @@
+"""Tiles: how the tasks cut a stage tensor, on one rank."""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import tensors
+
+NO_EXPERT = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """The tiles of one rank's tensor, seen as `[rows, columns]`.
+
+  Tile rows are consecutive ranges of rows, so a tensor is reduced to tiles by
+  two `reduceat`, never by a loop over elements.
+
+  Attributes:
+    starts: `[B + 1]` first row of every tile row, and the end of the last.
+    expert: `[B]` global expert of a tile row, or NO_EXPERT.
+    block: `[B]` row block within its expert (or token block).
+    col_starts: `[C + 1]` first column of every tile column, and the end.
+  """
+
+  starts: np.ndarray
+  expert: np.ndarray
+  block: np.ndarray
+  col_starts: np.ndarray
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    """Tile rows and tile columns."""
+    return len(self.block), len(self.col_starts) - 1
+
+  @property
+  def num_rows(self) -> int:
+    return int(self.starts[-1])
+
+  def count(self, mask: np.ndarray, first: int = 0) -> np.ndarray:
+    """Returns `[b, C]` int64, marked elements of each tile.
+
+    Args:
+      mask: `[rows, columns]` bool, whole tile rows from tile row `first` on.
+      first: tile row that the mask starts with.
+    """
+    if not mask.size:
+      return np.zeros((0, self.shape[1]), np.int64)
+    begin = self.starts[first]
+    last = np.searchsorted(self.starts, begin + len(mask))
+    rows = self.starts[first:last] - begin
+    by_column = np.add.reduceat(
+      mask, self.col_starts[:-1], axis=1, dtype=np.int64
+    )
+    return np.add.reduceat(by_column, rows, axis=0)
+
+  def chunks(self, elements: int) -> Iterator[tuple[int, int]]:
+    """Yields ranges of whole tile rows with about `elements` elements each."""
+    width = max(1, int(self.col_starts[-1]))
+    first, tile_rows = 0, len(self.block)
+    while first < tile_rows:
+      limit = self.starts[first] + max(1, elements // width)
+      last = int(np.searchsorted(self.starts, limit, side='right')) - 1
+      last = min(max(last, first + 1), tile_rows)
+      yield first, last
+      first = last
+
+  def window(self, tile: tuple[int, int]) -> tuple[slice, slice]:
+    """Returns the rows and columns of one tile."""
+    b, c = tile
+    return (
+      slice(int(self.starts[b]), int(self.starts[b + 1])),
+      slice(int(self.col_starts[c]), int(self.col_starts[c + 1])),
+    )
+
+
+def _edges(extent: int, size: int) -> np.ndarray:
+  return np.append(np.arange(0, extent, size, dtype=np.int64), extent)
+
+
+def expert_rows(
+  config: config_lib.MoEConfig, counts: np.ndarray, rank: int
+) -> np.ndarray:
+  """Returns `[L + 1]` first packed row of each expert of `rank`, and the end.
+
+  `counts` is `[R, E]` int32, rows that each rank sends to each expert.
+  """
+  local = config.experts_per_rank
+  rows = counts.sum(axis=0)[rank * local : (rank + 1) * local]
+  return np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+
+
+def cut_rows(
+  config: config_lib.MoEConfig,
+  counts: np.ndarray,
+  rank: int,
+  row_block: int,
+  columns: int,
+  col_block: int,
+) -> Cut:
+  """Cuts a packed row tensor by (expert, row block, column block).
+
+  Rows past the last valid one belong to no tile.
+  """
+  begin = expert_rows(config, counts, rank)
+  first = rank * config.experts_per_rank
+  return _cut_experts(begin, first, row_block, _edges(columns, col_block))
+
+
+def cut_weights(
+  config: config_lib.MoEConfig,
+  rank: int,
+  height: int,
+  columns: int,
+  col_block: int,
+) -> Cut:
+  """Cuts weights `[L, height, columns]` by (expert, row block, column block).
+
+  Rows are those of one expert's weight after another; both axes are cut by the
+  column block.
+  """
+  begin = height * np.arange(config.experts_per_rank + 1, dtype=np.int64)
+  first = rank * config.experts_per_rank
+  return _cut_experts(begin, first, col_block, _edges(columns, col_block))
+
+
+def _cut_experts(
+  begin: np.ndarray, first_expert: int, row_block: int, col_starts: np.ndarray
+) -> Cut:
+  rows = np.diff(begin)
+  blocks = -(-rows // row_block)
+  local = np.repeat(np.arange(len(rows)), blocks)
+  block = np.arange(len(local)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+  starts = np.append(begin[local] + block * row_block, begin[-1])
+  return Cut(starts, local + first_expert, block, col_starts)
+
+
+def cut_tokens(rows: int, row_block: int, columns: int, col_block: int) -> Cut:
+  """Cuts a tensor of a rank's own tokens by (token block, column block)."""
+  starts = _edges(rows, row_block)
+  block = np.arange(len(starts) - 1)
+  experts = np.full(len(block), NO_EXPERT)
+  return Cut(starts, experts, block, _edges(columns, col_block))
+
+
+# Tensors whose tasks cut columns; every other task writes whole rows.
+_CUT_COLUMNS = (
+  'gate_up',
+  'expert_out',
+  'd_activation',
+  'd_expert_in',
+  'd_w_down',
+  'd_w_gate_up',
+)
+
+
+def _row_axes(stage: str) -> str:
+  """Returns the axes whose product are a rank's rows: N, T, TK, LD or LF."""
+  return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+  """Where the rows of every stage tensor belong, for one routing.
+
+  Attributes:
+    config: sizes.
+    counts: `[R, E]` int32, the oracle's.
+    row_of_slot: `[R, T, K]` int32, the oracle's.
+    topk_ids: `[R, T, K]` int32.
+    row_block: rows of one expert in a tile.
+    col_block: columns of a GEMM tile.
+    token_block: tokens of a combine tile.
+  """
+
+  config: config_lib.MoEConfig
+  counts: np.ndarray
+  row_of_slot: np.ndarray
+  topk_ids: np.ndarray
+  row_block: int = 64
+  col_block: int = 128
+  token_block: int = 64
+
+  def columns(self, stage: str) -> int:
+    last = tensors.SPECS[stage].shape.split()[-1]
+    dims = self.config.dims()
+    return 2 * dims['F'] if last == '2F' else dims[last]
+
+  def cut(self, stage: str, rank: int) -> Cut:
+    """Returns the tiles of a tensor of `STAGES` or `GRADS` on one rank.
+
+    Rows are those that `rows` returns.  A weight gradient is cut by
+    `col_block` along both axes.
+    """
+    config, width = self.config, self.columns(stage)
+    col_block = self.col_block if stage in _CUT_COLUMNS else width
+    axes = _row_axes(stage)
+    if axes == 'N':
+      return cut_rows(
+        config, self.counts, rank, self.row_block, width, col_block
+      )
+    if axes[0] == 'L':
+      return cut_weights(config, rank, self._height(stage), width, col_block)
+    slots = config.top_k if axes == 'TK' else 1
+    rows = config.num_tokens * slots
+    return cut_tokens(rows, self.token_block * slots, width, col_block)
+
+  def rows(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
+    """Returns `[rows, columns]`, the rows of one rank that hold something.
+
+    Those of a weight gradient `[R, L, X, Y]` are `[L * X, Y]`.
+    """
+    flat = tensor[rank].reshape(-1, tensor.shape[-1])
+    return flat[: self.num_valid(rank)] if _row_axes(stage) == 'N' else flat
+
+  def padding(self, stage: str, tensor: np.ndarray, rank: int) -> np.ndarray:
+    """Returns `[rows, columns]`, the rows past the last valid one.
+
+    Only packed rows `[R, N, ...]` have any.
+    """
+    if _row_axes(stage) != 'N':
+      return tensor[rank][:0].reshape(0, tensor.shape[-1])
+    return tensor[rank, self.num_valid(rank) :]
+
+  def index(self, stage: str, rank: int, row: int) -> tuple[int, ...]:
+    """Returns where a row of `rows` lies in the tensor: rank first."""
+    axes = _row_axes(stage)
+    if axes == 'TK':
+      return rank, *divmod(row, self.config.top_k)
+    if axes[0] == 'L':
+      return rank, *divmod(row, self._height(stage))
+    return rank, row
+
+  def _height(self, stage: str) -> int:
+    """Returns X, the rows of one expert, of a weight gradient."""
+    return self.config.dims()[_row_axes(stage)[1]]
+
+  def num_valid(self, rank: int) -> int:
+    return int(expert_rows(self.config, self.counts, rank)[-1])
+
+  @functools.cached_property
+  def slot_of_row(self) -> tuple[np.ndarray, ...]:
+    """Per rank `[valid rows]` int64, (source rank * T + token) * K + slot."""
+    owner = (self.topk_ids // self.config.experts_per_rank).reshape(-1)
+    row = self.row_of_slot.reshape(-1)
+    found = []
+    for rank in range(self.config.num_ranks):
+      slots = np.flatnonzero(owner == rank)
+      of_row = np.empty(len(slots), np.int64)
+      of_row[row[slots]] = slots
+      found.append(of_row)
+    return tuple(found)
+
+  def source(
+    self, stage: str, rank: int, row: int
+  ) -> tuple[int | None, int | None, int | None]:
+    """Returns (source rank, token, slot) of a row.
+
+    The slot is -1 if a row is a token's.  A row of a weight gradient comes from
+    no token: all three are None.
+    """
+    k, t = self.config.top_k, self.config.num_tokens
+    axes = _row_axes(stage)
+    if axes[0] == 'L':
+      return None, None, None
+    if axes == 'T':
+      return rank, row, -1
+    if axes == 'TK':
+      return rank, row // k, row % k
+    slot = int(self.slot_of_row[rank][row])
+    return slot // (t * k), slot // k % t, slot % k
+
+  def expert_of(self, stage: str, rank: int, row: int) -> int:
+    """Returns the global expert of a row, or NO_EXPERT."""
+    axes = _row_axes(stage)
+    if axes == 'T':
+      return NO_EXPERT
+    if axes[0] == 'L':
+      local = row // self._height(stage)
+      return rank * self.config.experts_per_rank + local
+    return int(self.topk_ids[self.source(stage, rank, row)])
+
+
+def ascii_map(
+  failed: Sequence[np.ndarray],
+  experts: Sequence[np.ndarray],
+  width: int = 100,
+) -> str:
+  """Draws tiles, one line per rank and tile column: '.' good, '#' bad.
+
+  Args:
+    failed: per rank, `[B, C]` bool.
+    experts: per rank, `[B]` expert of a tile row, or NO_EXPERT.
+    width: most characters of a line; experts without a bad tile are left out
+      of one that would be longer, and neighbours share a character.
+  """
+  lines = []
+  for rank, (tiles, expert) in enumerate(zip(failed, experts)):
+    for c, column in enumerate(tiles.T):
+      text = _map_line(column, expert, width)
+      lines.append(f'rank {rank} column block {c:<3d} {text}')
+  return '\n'.join(lines)
+
+
+def _map_line(column: np.ndarray, expert: np.ndarray, width: int) -> str:
+  groups = {int(e): column[expert == e] for e in dict.fromkeys(expert)}
+  text = '  '.join(_marks(e, g, width) for e, g in groups.items())
+  if len(text) <= width:
+    return text
+  bad = [_marks(e, g, 16) for e, g in groups.items() if g.any()]
+  return '  '.join([*bad, 'others: .'] if len(bad) < len(groups) else bad)
+
+
+def _marks(expert: int, column: np.ndarray, width: int) -> str:
+  groups = np.array_split(column, min(width, len(column)) or 1)
+  text = ''.join('#' if g.any() else '.' for g in groups)
+  return text if expert == NO_EXPERT else f'expert {expert}: {text}'

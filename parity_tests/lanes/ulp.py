@@ -1,0 +1,76 @@
+"""Units in the last place: how far apart two stored values are."""
+
+import ml_dtypes
+import numpy as np
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+# Significand bits, the hidden one included, and the smallest normal exponent.
+_FORMATS = {
+  'float64': (53, -1022),
+  'float32': (24, -126),
+  'bfloat16': (8, -126),
+}
+_WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+def storage_dtype(name: str) -> np.dtype:
+  """Returns the numpy dtype of 'float32', 'bfloat16' or 'float64'."""
+  return BFLOAT16 if name == 'bfloat16' else np.dtype(name)
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+  """Returns `[...]` integers that hold the bits of `values` `[...]`."""
+  values = np.ascontiguousarray(values)
+  return values.view(_WORDS[values.dtype.itemsize])
+
+
+def _ordered(values: np.ndarray) -> np.ndarray:
+  """Returns `[...]` int64 that count representable values up from zero."""
+  word = bits(values)
+  magnitude = word.astype(np.int64) & np.int64(np.iinfo(word.dtype).max)
+  return np.where(word < 0, -magnitude, magnitude)
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Returns `[...]` int64, representable values between `a` and `b` `[...]`.
+
+  The two zeros are one value.  A NaN is `2**bits - 1` from any number (the
+  largest distance there is) and 0 from another NaN.  Integers are counted one
+  by one.
+
+  Raises:
+    ValueError: the dtypes differ.
+  """
+  if a.dtype != b.dtype:
+    raise ValueError(f'b: expected dtype {a.dtype}, got {b.dtype}')
+  if a.dtype.kind == 'i':
+    return np.abs(a.astype(np.int64) - b)
+  apart = np.abs(_ordered(a) - _ordered(b))
+  nan_a, nan_b = np.isnan(a), np.isnan(b)
+  if nan_a.any() or nan_b.any():
+    far = np.int64(2 ** min(8 * a.dtype.itemsize, 63) - 1)
+    apart = np.where(nan_a ^ nan_b, far, np.where(nan_a, 0, apart))
+  return apart
+
+
+def half_spacing(magnitude: np.ndarray, dtype: str) -> np.ndarray:
+  """Returns `[...]` float64, the most that rounding to `dtype` can move.
+
+  Half the spacing of `dtype` in the binade of `magnitude` `[...]` float64;
+  among subnormals, half the smallest of them.
+  """
+  digits, lowest = _FORMATS[dtype]
+  fraction, exponent = np.frexp(magnitude)
+  exponent = np.where(fraction == 0, lowest, np.maximum(exponent - 1, lowest))
+  return np.ldexp(0.5, exponent - (digits - 1))
+
+
+def unit_roundoff(dtype: str) -> float:
+  """Returns u, the largest relative error of one rounding to nearest."""
+  return 2.0 ** -_FORMATS[dtype][0]
+
+
+def smallest_normal(dtype: str) -> float:
+  """Returns what a unit that flushes subnormals to zero can lose at most."""
+  return 2.0 ** _FORMATS[dtype][1]

@@ -1,0 +1,314 @@
+"""`hpmoe law`: same inputs, same policy, same bits, whatever the schedule.
+
+Every launch of a table is one seeded interleaving: the seed draws which ready
+worker goes next, on every second launch with puts delivered as late as legal.
+Images differ in granularity and worker layout, launches also in threads.  All
+must give the bits of a serial run, which neither waits nor signals.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import shlex
+import time
+
+import numpy as np
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.checks import coverage as coverage_lib
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.data import inputs as inputs_lib
+from hpmoe.parity_tests.law import law_table
+from hpmoe.parity_tests.law import law_tally
+from hpmoe.reference.contract import presets
+
+DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
+
+Progress = Callable[[str], None]
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Granularity:
+  """How a layer is cut; `chain_rows` is the backward pass's."""
+
+  event_grain: str
+  row_block: int
+  col_block: int
+  chain_rows: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Which launches the law is tried on.
+
+  Attributes:
+    preset, ranks, tokens, routing, seed, placement: the layer and its data.
+    directions: some of DIRECTIONS.
+    dtypes: storage dtypes.
+    interleavings: seeds for each (threads, layout, granularity).
+    threads: OS threads.
+    layouts: (AIC, AIV) workers of one rank.
+    granularities: how the layer is cut.
+    fault: a fault that every launch of a pass that knows it commits, or None.
+  """
+
+  preset: str = 'tiny'
+  ranks: int = 4
+  tokens: int | None = None
+  routing: str = 'zipf'
+  seed: int = 0
+  placement: str = 'combine'
+  directions: tuple[str, ...] = DIRECTIONS
+  dtypes: tuple[str, ...] = ('float32', 'bfloat16')
+  interleavings: int = 1000
+  threads: tuple[int, ...] = (1, 2, 4)
+  layouts: tuple[tuple[int, int], ...] = ((1, 1), (3, 5), (24, 48))
+  granularities: tuple[Granularity, ...] = (
+    Granularity('expert', 16, 32),
+    Granularity('row_block', 8, 16, chain_rows=8),
+    Granularity('row_block', 4, 16, chain_rows=16),
+  )
+  fault: str | None = None
+
+  def __post_init__(self):
+    for name in (
+      'directions',
+      'dtypes',
+      'threads',
+      'layouts',
+      'granularities',
+    ):
+      if not getattr(self, name):
+        raise ValueError(f'{name}: expected at least one, got none')
+    if self.interleavings < 1:
+      raise ValueError(
+        f'interleavings: expected at least 1, got {self.interleavings}'
+      )
+    passes_ = [which for name in self.directions for which in passes.of(name)]
+    known = {n: None for w in passes_ for n in faults.specs(w.direction)}
+    if self.fault is not None and self.fault not in known:
+      raise ValueError(
+        f'fault: expected one of {list(known)} in directions '
+        f'{list(self.directions)}, got {self.fault!r}'
+      )
+
+  @property
+  def steps(self) -> int:
+    """How often `run` calls `progress`."""
+    groups = len(self.directions) * len(self.dtypes) * len(self.threads)
+    return groups * len(self.layouts) * len(self.granularities)
+
+  def options(self) -> Iterator[flow_lib.Options]:
+    for cut in self.granularities:
+      for aic, aiv in self.layouts:
+        yield flow_lib.Options(
+          num_aic=aic, num_aiv=aiv, **dataclasses.asdict(cut)
+        )
+
+
+def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
+  """Tries the law on every launch of a plan.
+
+  Raises:
+    ValueError: the plan names something that does not exist.
+    candidates.CandidateError: a launch ended early.
+  """
+  rows: list[law_table.Row] = []
+  schedules: list[law_table.Schedules] = []
+  for dtype in plan.dtypes:
+    made = make_inputs(plan, dtype)
+    for direction in plan.directions:
+      (which,) = passes.of(direction)
+      start = time.perf_counter()
+      mine, seen = _try(plan, which, read(plan, which, made), progress)
+      rows += mine
+      seconds = round(time.perf_counter() - start, 3)
+      schedules.append(dataclasses.replace(seen, seconds=seconds))
+  return law_table.Table(tuple(rows), tuple(schedules))
+
+
+def make_inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
+  """Returns a plan's data in a storage dtype."""
+  return inputs_lib.make_inputs(
+    presets.get(plan.preset),
+    plan.ranks,
+    plan.tokens,
+    dtype,
+    plan.routing,
+    plan.seed,
+    placement=plan.placement,
+  )
+
+
+def read(
+  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
+) -> inputs_lib.LayerInputs:
+  """Returns a pass's inputs, the backward one's from a serial forward."""
+  arrays = dict(made.arrays)
+  if which is passes.BACKWARD:
+    image = compile_image(passes.FORWARD, made, next(plan.options()))
+    read = candidates.read_by_runtime(passes.FORWARD, made.policy, arrays)
+    arrays |= runtime.launch_serial(image, read)
+  read = candidates.read_by_runtime(which, made.policy, arrays)
+  return dataclasses.replace(made, arrays=read)
+
+
+def compile_image(
+  which: passes.Pass, made: inputs_lib.LayerInputs, options: flow_lib.Options
+) -> bytearray:
+  """Returns the image of a pass."""
+  lower = compiler.COMPILE[which.direction]
+  return lower(made.config, made.policy, options).image
+
+
+def serial(
+  image: bytearray, made: inputs_lib.LayerInputs
+) -> dict[str, np.ndarray]:
+  """Returns what every launch must give."""
+  return runtime.launch_serial(image, made.arrays)
+
+
+def _try(
+  plan: Plan,
+  which: passes.Pass,
+  made: inputs_lib.LayerInputs,
+  progress: Progress,
+) -> tuple[list[law_table.Row], law_table.Schedules]:
+  tallies: list[law_tally.Tally] = []
+  coverages = []
+  for options in plan.options():
+    image = compile_image(which, made, options)
+    if not tallies:
+      expected = serial(image, made)
+      tallies = [law_tally.Tally(n, expected[n]) for n in which.results]
+    _, signals = runtime.inspect(image, made.arrays['topk_ids'])
+    seen = coverage_lib.Coverage(image_lib.parse(image), signals)
+    coverages.append(seen)
+    for threads in plan.threads:
+      progress(
+        f'{which.name} {made.policy.storage} {options.event_grain} '
+        f'{options.row_block} {options.num_aic}x{options.num_aiv} '
+        f'{threads} threads'
+      )
+      for launch in _launches(plan, which, image, made, options, threads):
+        _add(tallies, seen, *launch)
+  dtype = made.policy.storage
+  rows = [
+    law_table.Row(
+      which.name,
+      dtype,
+      t.name,
+      t.launches,
+      tuple(t.digests),
+      t.differing_bits,
+      t.first_break,
+    )
+    for t in tallies
+  ]
+  return rows, _schedules(which.name, dtype, tallies[0].launches, coverages)
+
+
+def _add(tallies, seen, launched: modes_lib.Launched, how: dict) -> None:
+  seen.add(launched.order)
+  for tally in tallies:
+    tally.add(launched.outputs[tally.name], **how)
+
+
+def _launches(
+  plan: Plan,
+  which: passes.Pass,
+  image: bytearray,
+  made: inputs_lib.LayerInputs,
+  options: flow_lib.Options,
+  threads: int,
+) -> Iterator[tuple[modes_lib.Launched, dict]]:
+  fault = _fault(plan, which, image, made)
+  for interleaving in range(plan.interleavings):
+    late = interleaving % 2 == 1
+    how = dict(
+      options=options,
+      threads=threads,
+      interleaving=interleaving,
+      late_puts=late,
+    )
+    how['replay'] = _replay(plan, which, made.policy.storage, **how)
+    modes = modes_lib.Modes(permute=interleaving, late_puts=late, trace=True)
+    try:
+      launched = runtime.run(
+        image, made.arrays, threads=threads, fault=fault, modes=modes
+      )
+    except runtime.WaitError as error:
+      raise candidates.CandidateError(
+        f'{error.diagnosis}; replay: {how["replay"]}',
+        error.diagnosis,
+        how['replay'],
+      ) from error
+    yield launched, how
+
+
+def _replay(
+  plan: Plan,
+  which: passes.Pass,
+  dtype: str,
+  options: flow_lib.Options,
+  threads: int,
+  interleaving: int,
+  late_puts: bool,
+) -> str:
+  """Returns the command that checks one launch."""
+  o = options
+  values = dict(
+    preset=plan.preset,
+    ranks=plan.ranks,
+    tokens=plan.tokens,
+    routing=plan.routing,
+    seed=plan.seed,
+    placement=plan.placement,
+    dtype=dtype,
+    direction=which.name,
+    event_grain=o.event_grain,
+    row_block=o.row_block,
+    col_block=o.col_block,
+    aic=o.num_aic,
+    aiv=o.num_aiv,
+    threads=threads,
+    permute=interleaving,
+  )
+  if which is passes.BACKWARD:
+    values['chain_rows'] = o.chain_rows
+  if plan.fault in faults.specs(which.direction):
+    values['fault'] = plan.fault
+  given = [f'--{n}={v}' for n, v in values.items() if v is not None]
+  given += ['--late_puts'] * late_puts
+  return shlex.join(['hpmoe', 'check', *given])
+
+
+def _fault(plan: Plan, which: passes.Pass, image, made) -> faults.Fault | None:
+  if plan.fault not in faults.specs(which.direction):
+    return None
+  counts = runtime.make_plan(image, made.arrays['topk_ids'])['counts']
+  task = faults.choose_target(image, counts, plan.fault)
+  return faults.Fault(plan.fault, task)
+
+
+def _schedules(direction, dtype, launches, coverages) -> law_table.Schedules:
+  def total(name: str) -> int:
+    return sum(getattr(c, name) for c in coverages)
+
+  return law_table.Schedules(
+    direction,
+    dtype,
+    launches,
+    total('num_orders'),
+    total('num_pairs'),
+    total('num_pairs_seen'),
+    total('num_edges'),
+    total('num_edges_seen'),
+    seconds=0.0,
+  )

@@ -1,0 +1,189 @@
+"""What the launches of `hpmoe law` gave, as records, plain data and text."""
+
+from collections.abc import Sequence
+import dataclasses
+
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Break:
+  """The first launch whose bits differ, and where.
+
+  Attributes:
+    options: granularity and layout.
+    threads: OS threads.
+    interleaving: the seed of the order.
+    late_puts: whether puts came late.
+    replay: the command that checks this launch.
+    index: coordinates of the first element that differs.
+    got, expected: the element.
+  """
+
+  options: flow_lib.Options
+  threads: int
+  interleaving: int
+  late_puts: bool
+  replay: str
+  index: tuple[int, ...]
+  got: float
+  expected: float
+
+  def __str__(self) -> str:
+    return (
+      f'{list(self.index)}: expected {self.expected!r}, got {self.got!r} '
+      f'with {self.replay}'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One tensor over all launches.
+
+  Attributes:
+    direction, dtype, tensor: which.
+    launches: how many.
+    sha256: distinct digests, the serial run's first.
+    differing_bits: summed over all launches.
+    first_break: the first launch that differs, or None.
+  """
+
+  direction: str
+  dtype: str
+  tensor: str
+  launches: int
+  sha256: tuple[str, ...]
+  differing_bits: int
+  first_break: Break | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedules:
+  """What the launches of one direction and dtype saw.
+
+  Attributes:
+    direction, dtype: which.
+    launches: how many.
+    orders: distinct orders in which tasks ended, summed over images.
+    pairs, pairs_both: unordered pairs of tasks that signal the same event, and
+      those of them that were seen in both orders.
+    edges, edges_last: dependent pairs (a task and one that waits for it), and
+      those of them where, in some launch, the first was the last to arrive.
+    seconds: wall time.
+  """
+
+  direction: str
+  dtype: str
+  launches: int
+  orders: int
+  pairs: int
+  pairs_both: int
+  edges: int
+  edges_last: int
+  seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """The law, tried."""
+
+  rows: tuple[Row, ...]
+  schedules: tuple[Schedules, ...]
+
+  @property
+  def holds(self) -> bool:
+    return all(
+      len(row.sha256) == 1 and not row.differing_bits for row in self.rows
+    )
+
+
+def to_json(plan, table: Table) -> dict[str, object]:
+  """Returns a `law.Plan` and its table as plain data."""
+  return dict(
+    verdict='pass' if table.holds else 'fail',
+    plan=dataclasses.asdict(plan),
+    rows=[dataclasses.asdict(row) for row in table.rows],
+    schedules=[dataclasses.asdict(s) for s in table.schedules],
+  )
+
+
+def text(table: Table) -> str:
+  """Returns the table of tensors, the table of schedules, the verdict."""
+  parts = [_bits_table(table.rows), _schedule_table(table.schedules)]
+  parts += [
+    f'{row.direction} {row.dtype} {row.tensor} {row.first_break}'
+    for row in table.rows
+    if row.first_break is not None
+  ]
+  launches = sum(s.launches for s in table.schedules)
+  bits = sum(row.differing_bits for row in table.rows)
+  verdict = 'the law holds' if table.holds else 'the law is BROKEN'
+  parts.append(f'{verdict}: {launches} launches, {bits} differing bits')
+  return '\n\n'.join(parts)
+
+
+def _bits_table(rows: Sequence[Row]) -> str:
+  cells = [
+    (
+      'direction',
+      'dtype',
+      'tensor',
+      'launches',
+      'digests',
+      'differing bits',
+      'SHA-256',
+    )
+  ]
+  cells += [
+    (
+      row.direction,
+      row.dtype,
+      row.tensor,
+      str(row.launches),
+      str(len(row.sha256)),
+      str(row.differing_bits),
+      row.sha256[0][:16],
+    )
+    for row in rows
+  ]
+  return aligned(cells)
+
+
+def _schedule_table(schedules: Sequence[Schedules]) -> str:
+  cells = [
+    (
+      'direction',
+      'dtype',
+      'launches',
+      'distinct orders',
+      'pairs seen both ways',
+      'edges seen last',
+      'seconds',
+    )
+  ]
+  cells += [
+    (
+      s.direction,
+      s.dtype,
+      str(s.launches),
+      str(s.orders),
+      _share(s.pairs_both, s.pairs),
+      _share(s.edges_last, s.edges),
+      f'{s.seconds:.1f}',
+    )
+    for s in schedules
+  ]
+  return aligned(cells)
+
+
+def _share(part: int, whole: int) -> str:
+  return f'{part} of {whole} ({part / whole:.1%})' if whole else 'none'
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> str:
+  """Returns lines of cells in columns."""
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  return '\n'.join(
+    '  '.join(f'{c:<{w}}' for c, w in zip(line, widths)).rstrip()
+    for line in cells
+  )

@@ -1,0 +1,186 @@
+"""The bitwise law: it holds, and a launch that breaks it is named."""
+
+import dataclasses
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.law import law
+from hpmoe.parity_tests.law import law_table
+
+PLAN = law.Plan(
+  tokens=13, interleavings=6, threads=(1, 2), layouts=((1, 1), (3, 5))
+)
+ONE = dataclasses.replace(
+  PLAN, dtypes=('float32',), threads=(1,), layouts=((3, 5),)
+)
+
+
+@pytest.mark.parametrize(
+  'placement, routing',
+  [
+    ('combine', 'zipf'),
+    ('before_down', 'one_rank'),
+    ('combine', 'empty_experts'),
+  ],
+)
+def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
+  # Given both passes, both dtypes, three granularities, two layouts,
+  plan = dataclasses.replace(PLAN, placement=placement, routing=routing)
+  steps = []
+
+  # when the law is tried,
+  table = law.run(plan, steps.append)
+
+  # then there is one digest of each tensor, and many schedules.
+  launches = 6 * 2 * 2 * 3
+  assert table.holds and len(steps) == plan.steps
+  got = [(r.dtype, r.tensor, len(r.sha256), r.launches) for r in table.rows]
+  assert got == [
+    (dtype, tensor, 1, launches)
+    for dtype in plan.dtypes
+    for direction in law.DIRECTIONS
+    for which in passes.of(direction)
+    for tensor in which.results
+  ]
+  for seen in table.schedules:
+    assert 1 < seen.orders <= launches
+    assert 0 < seen.pairs_both <= seen.pairs
+    assert 0 < seen.edges_last <= seen.edges
+  told = law_table.text(table)
+  assert 'the law holds: 288 launches, 0 differing bits' in told
+
+
+def test_one_bit_of_one_launch_is_named(monkeypatch):
+  # Given a runtime that flips one bit of y in the third interleaving,
+  right = runtime.run
+
+  def run(image, inputs, **kwargs):
+    launched = right(image, inputs, **kwargs)
+    if kwargs['modes'].permute == 3 and 'y' in launched.outputs:
+      launched.outputs['y'].view(np.uint32)[1, 2, 5] ^= 1
+    return launched
+
+  monkeypatch.setattr(runtime, 'run', run)
+
+  # when the law is tried,
+  table = law.run(ONE)
+
+  # then each of the three images shows it, and the first is named.
+  row = table.rows[0]
+  assert not table.holds
+  assert (row.tensor, row.differing_bits, len(row.sha256)) == ('y', 3, 2)
+  found = row.first_break
+  assert (found.interleaving, found.late_puts) == (3, True)
+  assert found.index == (1, 2, 5) and found.got != found.expected
+  told = law_table.text(table)
+  assert '--permute=3 --late_puts' in told and 'the law is BROKEN' in told
+
+
+def test_launches_are_those_of_the_plan(monkeypatch):
+  right, seen = runtime.run, []
+
+  def run(image, inputs, **kwargs):
+    modes = kwargs['modes']
+    seen.append((kwargs['threads'], modes.permute, modes.late_puts))
+    return right(image, inputs, **kwargs)
+
+  monkeypatch.setattr(runtime, 'run', run)
+  law.run(
+    dataclasses.replace(
+      ONE,
+      threads=(1, 3),
+      interleavings=3,
+      directions=('forward',),
+      granularities=ONE.granularities[:1],
+    )
+  )
+  assert seen == [
+    (threads, seed, seed == 1) for threads in (1, 3) for seed in range(3)
+  ]
+
+
+def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
+  # Given a backend in which one task does not wait for what it reads,
+  arguments = [
+    'law',
+    '--fault=skipped_wait',
+    '--tokens=13',
+    '--interleavings=4',
+    '--dtype=f32',
+    '--threads=1',
+    '--direction=forward',
+    f'--json={tmp_path / "law.json"}',
+  ]
+
+  # when the law is tried,
+  code = main.main(arguments)
+
+  # then late puts show it as bits that differ,
+  report = json.loads((tmp_path / 'law.json').read_text())
+  assert code == cli.NO_PARITY and report['verdict'] == 'fail'
+  assert report['rows'][0]['differing_bits'] > 0
+  assert 'the law is BROKEN' in capsys.readouterr().out
+
+  # and the command that it gives shows that launch wrong.
+  replay = report['rows'][0]['first_break']['replay']
+  program, *arguments = shlex.split(replay)
+  assert program == 'hpmoe' and '--fault=skipped_wait' in arguments
+  assert main.main([*arguments, '--lane=bitwise']) == cli.NO_PARITY
+
+
+def test_a_fault_is_committed_in_the_passes_that_know_it():
+  # Given a fault of the backward pass, when the law is tried on both,
+  table = law.run(dataclasses.replace(ONE, fault='weight_grad_twice'))
+
+  # then its tensor alone breaks it, in a command that hpmoe check takes.
+  broken = {row.tensor: row for row in table.rows if row.differing_bits}
+  assert set(broken) == {'d_w_gate_up'}
+  first = broken['d_w_gate_up'].first_break
+  assert first is not None and 'None' not in first.replay
+  assert '--direction=backward' in first.replay
+
+
+def test_a_launch_that_ends_early_is_told_with_its_command(capsys):
+  code = main.main(['law', '--fault=missing_signal', '--tokens=13'])
+
+  told = capsys.readouterr().err
+  assert code == cli.CANDIDATE_FAILED
+  assert 'deadlock: ' in told and 'replay: hpmoe check --preset=tiny' in told
+
+
+@pytest.mark.parametrize(
+  'argument, told',
+  [
+    ('--layout=3', 'layout: expected cube x vector workers, such as 3x5'),
+    ('--direction=sideways', 'direction: expected some of'),
+    ('--interleavings=0', 'interleavings: expected at least 1, got 0'),
+    ('--threads=two', 'threads: expected integers'),
+    ('--preset=huge', 'preset: expected one of'),
+    # What tries nothing finds nothing: that is no proof.
+    ('--direction=', 'direction: expected at least one, got none'),
+    ('--dtype=', 'dtype: expected at least one, got none'),
+    ('--threads=', 'threads: expected at least one, got none'),
+    ('--layout=', 'layout: expected at least one, got none'),
+    ('--fault=nothing', "got 'nothing'"),
+  ],
+)
+def test_a_wrong_request_is_refused(capsys, argument, told):
+  assert main.main(['law', argument]) == cli.WRONG_REQUEST
+  assert told in capsys.readouterr().err
+
+
+def test_a_fault_that_no_task_can_commit_is_refused(capsys):
+  arguments = (
+    '--fault=empty_grad_not_zeroed',
+    '--routing=balanced',
+    '--direction=backward',
+  )
+  assert main.main(['law', *arguments]) == cli.WRONG_REQUEST
+  assert 'expected a task that can commit it' in capsys.readouterr().err

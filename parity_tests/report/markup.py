@@ -1,0 +1,64 @@
+"""Markup that is HTML and XML at once, from trees and never from strings.
+
+Text goes in as data, so nothing that a user named can become markup.
+"""
+
+import xml.etree.ElementTree as ET
+
+# Elements that HTML lets be without an end; all others get one.
+_VOID = ('meta', 'path', 'rect', 'use', 'br')
+_CLIP = 10_000
+
+
+def shown(text: str, most: int = _CLIP) -> str:
+  """Returns text that a reader sees as it is.
+
+  What has no glyph, or would turn the direction of what follows, is spelt out;
+  so is a byte of a command line that was no UTF-8.
+
+  Args:
+    text: anything.
+    most: characters that are kept; how many are not is said.
+  """
+  more = len(text) - most
+  if more > 0:
+    text = f'{text[:most]} ... and {more} more characters'
+  return ''.join(
+    c if c == '\n' or c.isprintable() else ascii(c)[1:-1] for c in text
+  )
+
+
+def tag(
+  name: str, /, *children: ET.Element | str, **attributes: object
+) -> ET.Element:
+  """Returns an element.
+
+  Args:
+    name: of the element.
+    *children: elements and text, in order.
+    **attributes: None leaves one out; a last '_' is dropped and others become
+      '-', so that Python's own words can be said.
+  """
+  made = ET.Element(name)
+  for key, value in attributes.items():
+    if value is not None:
+      made.set(key.rstrip('_').replace('_', '-'), shown(str(value)))
+  for child in children:
+    _append(made, child)
+  if not len(made) and not made.text and name not in _VOID:
+    made.text = '\n'  # An empty element would be cut to <td />.
+  return made
+
+
+def _append(parent: ET.Element, child: ET.Element | str) -> None:
+  if not isinstance(child, str):
+    parent.append(child)
+  elif len(parent):
+    parent[-1].tail = (parent[-1].tail or '') + shown(child)
+  else:
+    parent.text = (parent.text or '') + shown(child)
+
+
+def page(root: ET.Element) -> str:
+  """Returns the file."""
+  return f'<!DOCTYPE html>\n{ET.tostring(root, encoding="unicode")}\n'

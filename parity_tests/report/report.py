@@ -1,0 +1,412 @@
+"""What a reader sees: the table, the failure, the JSON."""
+
+from collections.abc import Mapping
+import dataclasses
+import math
+import shlex
+from typing import Any
+
+import numpy as np
+
+from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import faults_table
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.lanes import standards
+from hpmoe.parity_tests.lanes import tiles
+
+_COLUMNS = (
+  'stage',
+  'lane',
+  'rule',
+  'tiles',
+  'failed',
+  'worst_ulp',
+  'worst_abs',
+  'worst_element',
+  'verdict',
+)
+HEADING = (*_COLUMNS[:7], 'of_bound', *_COLUMNS[7:])
+_FAILURE = (
+  'stage',
+  'lane',
+  'rule',
+  'rank',
+  'expert',
+  'row_block',
+  'col_block',
+  'token',
+  'source_rank',
+  'slot',
+  'index',
+  'got',
+  'expected',
+  'ulp',
+  'bad_rows',
+  'bad_cols',
+  'rows',
+  'cols',
+  'hint',
+  'pattern',
+  'replay',
+)
+_GREEN, _RED, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[0m'
+_COLOURS = {
+  lanes.PASS: _GREEN,
+  lanes.FAIL: _RED,
+}
+
+
+def jsonable(value):
+  """Returns plain data; a float that JSON has no word for becomes a string."""
+  if isinstance(value, Mapping):
+    return {str(k): jsonable(v) for k, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [jsonable(v) for v in value]
+  if isinstance(value, np.generic):
+    return jsonable(value.item())
+  if isinstance(value, float) and not math.isfinite(value):
+    return str(value)
+  return value
+
+
+def to_json(report: check.Report) -> dict[str, Any]:
+  """Returns the whole report as plain data."""
+  first = report.first_failure
+  judges = [standards.get(name) for name in report.config['standards']]
+  return jsonable(
+    dict(
+      verdict=report.verdict,
+      config=report.config,
+      stages=[
+        {name: getattr(r, name) for name in _COLUMNS}
+        | dict(why=r.why, values=r.values)
+        for r in report.results
+      ],
+      first_failure=first and {name: getattr(first, name) for name in _FAILURE},
+      wrong_tasks=[dataclasses.asdict(wrong) for wrong in report.wrong],
+      races=[dataclasses.asdict(race) for race in report.races],
+      num_races=report.num_races,
+      standards={
+        j.name: dict(
+          version=j.version,
+          source=j.source,
+          scope=j.scope,
+          reading=j.reading,
+          tolerance=dataclasses.asdict(
+            j.tolerance[report.config['policy']['storage']]
+          ),
+          rules=[
+            [r.text(report.config['policy']['storage']) for r in clause]
+            for clause in j.rules
+          ],
+        )
+        for j in judges
+      },
+      versions=check.versions(),
+      seconds=round(report.seconds, 3),
+    )
+  )
+
+
+def error_json(
+  request: check.Request, error: candidates.CandidateError
+) -> dict[str, Any]:
+  """Returns the report of a candidate that gave no answer."""
+  seconds = error.seconds
+  return jsonable(
+    dict(
+      verdict=lanes.FAIL,
+      error=str(error),
+      config=dataclasses.asdict(request),
+      stages=[],
+      first_failure=_blocked(error),
+      versions=check.versions(),
+      seconds=None if seconds is None else round(seconds, 3),
+    )
+  )
+
+
+def _blocked(error: candidates.CandidateError) -> dict | None:
+  """Returns the task that a launch ended at, as a failure."""
+  diagnosis = error.diagnosis
+  if diagnosis is None or diagnosis.task is None:
+    return None
+  task = diagnosis.task
+  return dict.fromkeys(_FAILURE) | dict(
+    stage=faults_table.STAGE_OF.get(task.kind),
+    rank=task.rank,
+    expert=task.expert if task.expert >= 0 else None,
+    row_block=task.row_block,
+    col_block=task.col_block,
+    replay=error.replay,
+  )
+
+
+def _number(value: float) -> str:
+  return f'{value:.3g}'
+
+
+def _judged(report: check.Report) -> list[lanes.Result]:
+  return [r for r in report.results if r.verdict != lanes.NOT_JUDGED]
+
+
+def _missing(report: check.Report) -> list[str]:
+  """Returns the tensors that would have had to be returned."""
+  missing = {r.missing for r in report.results}
+  return [name for name in lanes.ORDER if name in missing]
+
+
+def cells(result: lanes.Result) -> tuple[str, ...]:
+  """Returns a comparison as words, one for each name of `HEADING`."""
+  share = result.values.get('error_of_bound')
+  element = '-'
+  if result.worst_element is not None:
+    element = ','.join(map(str, result.worst_element))
+  return (
+    result.stage,
+    result.lane,
+    result.rule,
+    str(result.tiles),
+    str(result.failed),
+    # No distance leads to a NaN.
+    '-' if math.isnan(result.worst_abs) else str(result.worst_ulp),
+    _number(result.worst_abs),
+    _number(share) if share is not None else '-',
+    element,
+    result.verdict,
+  )
+
+
+def table(report: check.Report, colour: bool = False) -> str:
+  """Returns one line per comparison that was made, under a heading."""
+  heading = tuple(name.replace('_', ' ') for name in HEADING)
+  judged = _judged(report)
+  rows = [cells(r) for r in judged]
+  widths = [max(map(len, column)) for column in zip(heading, *rows)]
+  lines = [_line(heading, widths), _line(['-' * w for w in widths], widths)]
+  for row, result in zip(rows, judged):
+    text = _line(row, widths)
+    if colour:
+      text = f'{_COLOURS[result.verdict]}{text}{_PLAIN}'
+    lines.append(text)
+  return '\n'.join(lines)
+
+
+def _line(cells, widths) -> str:
+  # Names to the left, figures to the right.
+  aligned = [
+    f'{c:>{w}}' if 3 <= i <= 8 else f'{c:<{w}}'
+    for i, (c, w) in enumerate(zip(cells, widths))
+  ]
+  return '  '.join(aligned).rstrip()
+
+
+def heading(report: check.Report) -> str:
+  """Returns what is being checked, in one line or two."""
+  c = report.config
+  layer = c['layer']
+  direction = c.get('direction', 'forward')
+  passes = '' if direction == 'forward' else f', direction {direction}'
+  return (
+    f'{c["candidate"]} against the oracle: R={layer["num_ranks"]} '
+    f'T={layer["num_tokens"]} E={layer["num_experts"]} K={layer["top_k"]} '
+    f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
+    f'{c["policy"]["storage"]}, weights {c["policy"]["placement"]}, '
+    f'routing {c["routing"]}{passes}'
+  )
+
+
+def notes(report: check.Report) -> str:
+  """Returns which records judged, and why something was not judged."""
+  lines = []
+  if any(r.lane == 'standard' for r in report.results):
+    lines += [
+      f'{name}: {standards.get(name).version}'
+      for name in report.config['standards']
+    ]
+  missing = _missing(report)
+  if missing:
+    lines.append(f'not judged, because not returned: {", ".join(missing)}')
+  lines += dict.fromkeys(
+    f'not judged: lane {r.lane}: {r.why}'
+    for r in report.results
+    if r.verdict == lanes.NOT_JUDGED and not r.missing
+  )
+  if _only_exact_fails(report):
+    lines.append(
+      "hint: lane exact sets policy.activation='product'; a kernel that does "
+      "only swiglu should say so: function.activations = ('swiglu',)"
+    )
+  return '\n'.join(lines)
+
+
+def _only_exact_fails(report: check.Report) -> bool:
+  failed = {r.lane for r in report.results if r.verdict == lanes.FAIL}
+  # Only a name of the user's has a colon.
+  return ':' in report.config['candidate'] and failed == {'exact'}
+
+
+def failure(report: check.Report) -> str:
+  """Returns the first failure with its tile map, or ''."""
+  result = first_failing(report)
+  if result is None:
+    return ''
+  lines = [failure_words(report)]
+  if result.grids and sum(g.size for g in result.grids) > 1:
+    block = lanes.block_name(result.stage)
+    owner = '' if block == 'token block' else 'expert and '
+    lines.append(f'  tiles, by {owner}{block} (# bad):')
+    drawn = tiles.ascii_map(result.grids, result.experts)
+    lines += [f'  {line}' for line in drawn.splitlines()]
+  return '\n'.join(lines)
+
+
+def first_failing(report: check.Report) -> lanes.Result | None:
+  """Returns the comparison that holds the first failure."""
+  first = report.first_failure
+  if first is None:
+    return None
+  return next(r for r in report.results if r.failure is first)
+
+
+def failure_words(report: check.Report) -> str:
+  """Returns the first failure without its tile map, or ''."""
+  result = first_failing(report)
+  if result is None or result.failure is None:
+    return ''
+  first = result.failure
+  where = [f'rank {first.rank}']
+  if first.expert is not None:
+    where.append(f'expert {first.expert}')
+  if first.row_block is None:
+    where.append('past the last valid row')
+  else:
+    where += [
+      f'{lanes.block_name(first.stage)} {first.row_block}',
+      f'column block {first.col_block}',
+    ]
+  lines = [
+    f'first failure: {first.stage} ({first.lane}: {first.rule})',
+    f'  where     {", ".join(where)}',
+    f'  element   {first.stage}{list(first.index)}{_token(first)}',
+    f'  got       {first.got!r}',
+    f'  expected  {first.expected!r}',
+    f'  ulp       {"-" if _is_nan(first) else first.ulp}',
+  ]
+  if first.bad_rows:
+    lines.append(
+      f'  bad in this tile: {first.bad_rows} of {first.rows} rows, '
+      f'{first.bad_cols} of {first.cols} columns'
+    )
+  if result.why:
+    lines.append(f'  rule      {result.why}')
+  if first.pattern:
+    lines.append(f'  pattern   {first.pattern}')
+  if first.hint:
+    lines.append(f'  hint      {first.hint}')
+  lines.append(f'  replay    {first.replay}')
+  return '\n'.join(lines)
+
+
+# Races and wrong tasks that are told; the JSON has them all.
+_MOST_TOLD = 8
+
+
+def modes(report: check.Report) -> str:
+  """Returns what the checking modes found, or ''."""
+  asked = report.config['modes']
+  parts = [
+    f'{one.which.name}: ran {one.tasks_run} of {one.num_tasks} tasks, the '
+    "oracle's tensors stand in for the others"
+    for one in report.launches
+    if one.tasks_run < one.num_tasks
+  ]
+  parts = list(dict.fromkeys(parts))
+  if asked['isolate'] and not report.launches:
+    parts.append(_wrong_stages(report))
+  elif asked['isolate']:
+    count = len(report.wrong) or 'no'
+    parts.append(
+      f"isolated replay, each task on the oracle's inputs: {count} "
+      f'wrong task{"s" * (len(report.wrong) != 1)}'
+    )
+    if not report.wrong and report.first_failure:
+      parts.append(
+        '  what fails is no tile of a task: lane standard judges '
+        'tensors, the other lanes name tasks'
+      )
+    parts += _told([_wrong_task(report, wrong) for wrong in report.wrong])
+  if asked['races'] or report.races:
+    count = report.num_races or 'no'
+    parts.append(f'{count} race{"s" * (report.num_races != 1)}')
+    parts += _told([f'  {race}' for race in report.races])
+  return '\n'.join(parts)
+
+
+def _wrong_stages(report: check.Report) -> str:
+  """Returns what isolation says of a candidate, which has no tasks."""
+  failed = {r.stage for r in report.results if r.verdict == lanes.FAIL}
+  wrong = [name for name in lanes.ORDER if name in failed]
+  named = f' ({", ".join(wrong)})' if wrong else ''
+  return (
+    "isolated replay, each stage on the oracle's inputs: "
+    f'{len(wrong) or "no"} wrong stage{"s" * (len(wrong) != 1)}{named}'
+  )
+
+
+def _told(lines: list[str]) -> list[str]:
+  more = len(lines) - _MOST_TOLD
+  return lines[:_MOST_TOLD] + [f'  and {more} more'] * (more > 0)
+
+
+def _wrong_task(report: check.Report, wrong) -> str:
+  # A task that only raced does so in the company of others.
+  how = ('again    ', '--races')
+  if wrong.bad:
+    how = (
+      'alone    ',
+      f'--start_at={wrong.task.index} --stop_after={wrong.task.index}',
+    )
+  command = [
+    word
+    for word in shlex.split(report.config['command'])
+    if not word.startswith(('--isolate', '--direction', '--races'))
+  ]
+  return (
+    f'  {wrong}\n    {how[0]} {shlex.join(command)} '
+    f'--direction={wrong.direction} {how[1]}'
+  )
+
+
+def _is_nan(first: lanes.Failure) -> bool:
+  return math.isnan(first.got) or math.isnan(first.expected)
+
+
+def _token(first: lanes.Failure) -> str:
+  if first.token is None:
+    return ''
+  slot = '' if first.slot is None else f', slot {first.slot}'
+  return f', token {first.token} of rank {first.source_rank}{slot}'
+
+
+def _races(report: check.Report) -> str:
+  count = report.num_races
+  return f'{count} race{"s" * (count > 1)}, ' if count else ''
+
+
+def summary(report: check.Report) -> str:
+  """Returns the last line."""
+  judged = _judged(report)
+  failed = sum(r.verdict == lanes.FAIL for r in judged)
+  tiles_seen = sum(r.tiles for r in judged)
+  seen = ''
+  if _missing(report):
+    stages = {r.stage for r in judged}
+    names = (name for name in lanes.ORDER if name in stages)
+    seen = f' (judged: {", ".join(names)})'
+  return (
+    f'{report.verdict.upper()}{seen}: {len(judged) - failed} of '
+    f'{len(judged)} comparisons pass, {tiles_seen} tiles, {_races(report)}'
+    f'{report.seconds:.1f} s'
+  )

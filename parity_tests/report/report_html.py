@@ -1,0 +1,300 @@
+"""A report for people who would rather look: one file without scripts."""
+
+from collections.abc import Iterator, Sequence
+import math
+import xml.etree.ElementTree as ET
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.report import markup
+from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import report_style
+from hpmoe.parity_tests.report import svg_map
+
+# Characters for all maps with a failing tile and for all others, and those that
+# a square takes at most, its share of an expert's label included.
+_BUDGET, _SQUARE = {True: 600_000, False: 500_000}, 160
+_ASIDE = 400  # Characters that a hover or a cell tells at most.
+
+_MARKS = {lanes.PASS: '✓', lanes.FAIL: '✕', lanes.NOT_JUDGED: '–'}
+_CLASSES = {lanes.PASS: 'pass', lanes.FAIL: 'fail', lanes.NOT_JUDGED: 'unseen'}
+
+_tag = markup.tag
+
+
+def to_html(report: check.Report) -> str:
+  """Returns a page that needs nothing beside it.
+
+  It is HTML and well-formed XML, shows in light and dark, and depends on
+  nothing but the report: the same report gives the same bytes.  It stays under
+  2 MB: where there are too many tiles, some share a square, or are left out,
+  and the page says so.
+  """
+  mark = _MARKS[report.verdict]
+  return markup.page(
+    _tag(
+      'html',
+      _head(f'{mark} {report.verdict} {report.config["candidate"]}'),
+      _tag(
+        'body',
+        svg_map.definitions(),
+        *_heading(report),
+        *_first_failure(report),
+        *_modes(report),
+        *_comparisons(report),
+        *_tiles(report),
+      ),
+      lang='en',
+    )
+  )
+
+
+def _head(title: str) -> ET.Element:
+  # Whatever got in nevertheless, a browser neither runs nor fetches.
+  policy = "default-src 'none'; style-src 'unsafe-inline'"
+  return _tag(
+    'head',
+    _tag('meta', charset='utf-8'),
+    _tag('meta', http_equiv='Content-Security-Policy', content=policy),
+    _tag('meta', name='viewport', content='width=device-width'),
+    _tag('meta', name='color-scheme', content='light dark'),
+    _tag('title', markup.shown(title, _ASIDE)),
+    _tag('style', report_style.CSS),
+  )
+
+
+def _heading(report: check.Report) -> Iterator[ET.Element]:
+  config = report.config
+  mark, verdict = _MARKS[report.verdict], report.verdict
+  yield _tag(
+    'h1',
+    _tag('span', f'{mark} {verdict.upper()}', class_=f'badge {verdict}'),
+    ' hpmoe check',
+  )
+  yield _tag('p', report_lib.heading(report), class_='facts')
+  yield _tag('p', report_lib.summary(report))
+  yield _tag('p', 'Again:', class_='small')
+  yield _tag('pre', f'{config["command"]} --lane={",".join(config["lanes"])}')
+  versions = ', '.join(f'{n} {v}' for n, v in check.versions().items())
+  yield _tag('p', f'{report.seconds:.1f} s with {versions}', class_='small')
+
+
+def _first_failure(report: check.Report) -> Iterator[ET.Element]:
+  words, first = report_lib.failure_words(report), report.first_failure
+  if first is not None:
+    title, _, rest = words.partition('\n')
+    yield _tag('h2', title[0].upper() + title[1:])
+    yield _tag('pre', rest, class_='fail')
+    yield _tag(
+      'p',
+      _tag('a', 'Its tile map', href=f'#{_anchor(first.stage)}'),
+      class_='small',
+    )
+
+
+def _modes(report: check.Report) -> Iterator[ET.Element]:
+  words = report_lib.modes(report)
+  if words:
+    yield _tag('h2', 'Checking modes')
+    yield _tag('pre', words)
+
+
+def _by_stage(report: check.Report) -> dict[str, list[lanes.Result]]:
+  found = {r.stage for r in report.results}
+  return {
+    stage: [r for r in report.results if r.stage == stage]
+    for stage in lanes.ORDER
+    if stage in found
+  }
+
+
+def _comparisons(report: check.Report) -> Iterator[ET.Element]:
+  asked = [lane for lane in lanes.LANES if lane in report.config['lanes']]
+  rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *asked]))]
+  before = None
+  for stage, results in _by_stage(report).items():
+    direction = lanes.pass_of(stage)
+    if direction is not before:
+      title = _tag('th', f'{direction.name} pass', colspan=len(asked) + 1)
+      rows.append(_tag('tr', title, class_='pass-name'))
+      before = direction
+    link = _tag('a', stage, href=f'#{_anchor(stage)}')
+    cells = [_cell([r for r in results if r.lane == lane]) for lane in asked]
+    rows.append(_tag('tr', _tag('th', link), *cells))
+  yield _tag('h2', 'Comparisons')
+  yield _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
+  notes = report_lib.notes(report)
+  if notes:
+    yield _tag('pre', notes, class_='small')
+
+
+def _cell(results: Sequence[lanes.Result]) -> ET.Element:
+  """Returns what a lane says of a stage, by all of its rules."""
+  if not results:
+    return _tag('td', '', class_='none', title='this lane has no rule for it')
+  verdict = _worst_verdict(results)
+  told, *aside = _told(results, verdict)
+  about = '\n\n'.join(markup.shown(_about(r), _ASIDE) for r in results)
+  return _tag(
+    'td',
+    f'{_MARKS[verdict]} {told}',
+    *(_tag('small', markup.shown(text, 80)) for text in aside if text),
+    class_=_CLASSES[verdict],
+    title=about,
+  )
+
+
+def _worst_verdict(results: Sequence[lanes.Result]) -> str:
+  order = (lanes.FAIL, lanes.PASS, lanes.NOT_JUDGED)
+  return min((r.verdict for r in results), key=order.index)
+
+
+def _told(results: Sequence[lanes.Result], verdict: str) -> tuple[str, ...]:
+  """Returns the text of a cell, and what stands smaller beneath it."""
+  if verdict == lanes.NOT_JUDGED:
+    return verdict, results[0].why
+  judged = [r for r in results if r.verdict == verdict]
+  worst = max(judged, key=lambda r: r.failed)
+  lane, share = worst.lane, worst.values.get('error_of_bound')
+  if lane == 'standard':
+    amount = f'{len(judged)} of {len(results)} rule{"s" * (len(results) > 1)}'
+  elif any(math.isnan(r.worst_abs) for r in judged):
+    amount = 'NaN'  # No distance leads to it.
+  elif lane == 'bounded' and share is not None:
+    amount = f'{share:.3g} of bound'
+  else:
+    amount = f'{_ulp(judged)} ulp'
+  if verdict == lanes.PASS:
+    return (amount,)
+  if lane == 'standard':
+    amount = f'fails {amount}'
+  return amount, f'{worst.failed} of {worst.tiles} tiles'
+
+
+def _ulp(results: Sequence[lanes.Result]) -> str:
+  worst = max(r.worst_ulp for r in results)
+  return str(worst) if worst < 10**6 else f'{worst:.1e}'
+
+
+def _about(result: lanes.Result) -> str:
+  """Returns all figures of a comparison."""
+  if result.verdict == lanes.NOT_JUDGED:
+    return f'{result.rule}: {result.verdict}: {result.why}'
+  named = dict(zip(report_lib.HEADING, report_lib.cells(result)))
+  for name in ('stage', 'lane', 'rule', 'verdict'):
+    del named[name]
+  lines = [f'{result.rule}: {result.verdict}']
+  lines += [f'{n.replace("_", " ")}: {v}' for n, v in named.items() if v != '-']
+  lines += [result.why] if result.why else []
+  lines += [f'{name}: {v:.3g}' for name, v in result.values.items()]
+  return '\n'.join(lines)
+
+
+def _anchor(stage: str) -> str:
+  return f'stage-{stage.replace(" ", "-")}'
+
+
+def _tiles(report: check.Report) -> Iterator[ET.Element]:
+  stages = _by_stage(report)
+  groups = {stage: _groups(results) for stage, results in stages.items()}
+  failing = [_has_failing_tile(g[0]) for of in groups.values() for g in of]
+  most = {
+    bad: _BUDGET[bad] // _SQUARE // max(1, failing.count(bad))
+    for bad in (True, False)
+  }
+  yield _tag('h2', 'Tiles')
+  yield _tag(
+    'p',
+    'A failing tile is crossed; the first failure has a ring. Hover for '
+    'its name. e3: expert 3.',
+    class_='small',
+  )
+  for stage, results in stages.items():
+    yield _stage(report, stage, results, groups[stage], most)
+
+
+def _groups(results: Sequence[lanes.Result]) -> list[list[lanes.Result]]:
+  """Returns comparisons whose maps are the same: those that fail, or all."""
+  judged = [r for r in results if r.verdict != lanes.NOT_JUDGED]
+  failing = [r for r in judged if r.verdict == lanes.FAIL]
+  groups: dict[tuple, list[lanes.Result]] = {}
+  for result in failing or judged:
+    groups.setdefault(tuple(g.tobytes() for g in result.grids), []).append(
+      result
+    )
+  return list(groups.values())
+
+
+def _stage(report, stage, results, groups, most) -> ET.Element:
+  verdict = _worst_verdict(results)
+  failing = {r.lane for r in results if r.verdict == lanes.FAIL}
+  where = f' in {", ".join(l for l in lanes.LANES if l in failing)}'
+  tensor = lanes.tensor_of(stage)
+  return _tag(
+    'details',
+    _tag(
+      'summary',
+      _tag('span', _MARKS[verdict], class_=f'mark {_CLASSES[verdict]}'),
+      f' {stage}' + (f' ({tensor})' if stage == lanes.LAYER else ''),
+      _tag('small', f' {verdict}{where if failing else ""}'),
+    ),
+    *(part for group in groups for part in _group(report, group, most)),
+    _figures(results),
+    id=_anchor(stage),
+    class_=_CLASSES[verdict],
+    open='open' if failing else None,
+  )
+
+
+def _group(report, group, most) -> Iterator[ET.Element]:
+  """Returns one map with what is said about it."""
+  shown = group[0]
+  if shown.verdict == lanes.FAIL:
+    many = f'{shown.failed} of {shown.tiles} tiles fail'
+    yield _tag('h3', f'{many}: {_named(group)}')
+    yield from (_tag('p', text) for text in _beside(shown))
+  first = report_lib.first_failing(report)
+  holder = next((r for r in group if r is first), shown)
+  squares = most[_has_failing_tile(shown)]
+  drawing = svg_map.make(holder, squares, report.first_failure)
+  yield svg_map.draw(drawing)
+  yield _tag('p', drawing.words(), class_='small')
+
+
+def _named(group: Sequence[lanes.Result]) -> str:
+  by_lane = {
+    lane: ', '.join(r.rule for r in group if r.lane == lane)
+    for lane in lanes.LANES
+  }
+  return ' · '.join(f'{n} ({rules})' for n, rules in by_lane.items() if rules)
+
+
+def _has_failing_tile(result: lanes.Result) -> bool:
+  return any(bool(grid.any()) for grid in result.grids)
+
+
+def _beside(result: lanes.Result) -> Iterator[str]:
+  """Yields what a map does not show."""
+  drawn = sum(int(g.sum()) for g in result.grids)
+  if not result.failed:
+    yield 'No single tile breaks the rule.'
+  if result.failed > drawn:
+    yield (
+      f'✕ Written past the last valid row, where there are no tiles, on '
+      f'{result.failed - drawn} ranks.'
+    )
+
+
+def _figures(results: Sequence[lanes.Result]) -> ET.Element:
+  names = [n.replace('_', ' ') for n in report_lib.HEADING[1:]] + ['why']
+  rows = [_tag('tr', *(_tag('th', name) for name in names))]
+  for result in results:
+    cells = (*report_lib.cells(result)[1:], result.why)
+    rows.append(
+      _tag(
+        'tr',
+        *(_tag('td', markup.shown(text, _ASIDE)) for text in cells),
+        class_=_CLASSES[result.verdict],
+      )
+    )
+  return _tag('div', _tag('table', *rows, class_='figures'), class_='wide')

@@ -1,0 +1,286 @@
+"""The page: whole, safe, small, the same each time."""
+
+import dataclasses
+import html.parser
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.lanes import tiles
+from hpmoe.parity_tests.report import markup
+from hpmoe.parity_tests.report import report_html
+
+VOID = ('meta',)
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=a&b;>\x1b\u202e\udcff'
+
+
+@pytest.fixture(scope='module')
+def faulty():
+  """A real check of a planted fault in both passes."""
+  return check.run(
+    check.Request(
+      preset='tiny',
+      ranks=2,
+      tokens=13,
+      fault='weight_grad_twice',
+      direction='both',
+      arguments=('--fault=weight_grad_twice',),
+    )
+  )
+
+
+class _Balanced(html.parser.HTMLParser):
+  """Fails where an element ends that is not open."""
+
+  def __init__(self):
+    super().__init__()
+    self.open, self.seen = [], []
+
+  def handle_starttag(self, tag, attrs):
+    self.seen.append((tag, dict(attrs)))
+    if tag not in VOID:
+      self.open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    # HTML takes it for a start, but for void elements and inside of an SVG.
+    assert tag in VOID or 'svg' in self.open, tag
+    self.seen.append((tag, dict(attrs)))
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+
+def _parsed(page):
+  """Returns the tree, after a look at it as HTML and as XML."""
+  reader = _Balanced()
+  reader.feed(page)
+  assert not reader.open
+  tree = ET.fromstring(page)
+  assert [name for name, _ in reader.seen] == [e.tag for e in tree.iter()]
+  return tree
+
+
+def _text(element):
+  return ''.join(element.itertext())
+
+
+def _stage(tree, name):
+  (found,) = (d for d in tree.iter('details') if d.get('id') == f'stage-{name}')
+  return found
+
+
+def test_the_page_has_all_parts_and_needs_nothing_beside_it(faulty):
+  page = report_html.to_html(faulty)
+  tree = _parsed(page)
+
+  said = _text(tree.find('body'))
+  for text in (
+    'FAIL',
+    'backend_ascend against the oracle: R=2 T=13',
+    'hpmoe check --fault=weight_grad_twice --lane=exact,bitwise,bounded',
+    f'numpy {np.__version__}',
+    'First failure: d_w_gate_up (exact',
+    faulty.first_failure.replay,
+  ):
+    assert text in said
+  assert not {'script', 'link', 'img', 'iframe'} & {e.tag for e in tree.iter()}
+  links = [v for e in tree.iter() for k, v in e.items() if k in ('href', 'src')]
+  ids = {e.get('id') for e in tree.iter()}
+  assert links and all(link[0] == '#' and link[1:] in ids for link in links)
+  assert 'url(' not in page and '@import' not in page
+
+
+def test_the_tile_of_a_planted_fault_is_the_one_marked(faulty):
+  tree = _parsed(report_html.to_html(faulty))
+
+  first = faulty.first_failure
+  stage = _stage(tree, first.stage)
+  (mark,) = (u for u in tree.iter('use') if u.get('href') == '#first')
+  assert mark in list(stage.iter('use'))
+  assert _text(mark) == (
+    f'rank {first.rank}, expert {first.expert}, weight row block '
+    f'{first.row_block}, column block {first.col_block}, the first failure'
+  )
+  assert stage.get('open') == 'open'
+  opened = {d.get('id') for d in tree.iter('details') if d.get('open')}
+  failing = {r.stage for r in faulty.results if r.verdict == lanes.FAIL}
+  assert opened == {f'stage-{s.replace(" ", "-")}' for s in failing}
+
+
+def test_every_tile_of_every_stage_is_in_its_maps(faulty):
+  tree = _parsed(report_html.to_html(faulty))
+
+  for stage in {r.stage for r in faulty.results}:
+    found = _stage(tree, stage.replace(' ', '-'))
+    results = [r for r in faulty.results if r.stage == stage]
+    chosen = [r for r in results if r.verdict == lanes.FAIL] or results
+    grids = {tuple(g.tobytes() for g in r.grids): r.grids for r in chosen}
+    places = ''.join(p.get('d') for p in found.iter('path'))
+    bad = sum(int(g.sum()) for gs in grids.values() for g in gs)
+    tiles_ = sum(g.size for gs in grids.values() for g in gs)
+    assert len(list(found.iter('use'))) == bad
+    assert places.count('M') == tiles_ - bad
+
+
+def test_the_same_report_gives_the_same_bytes(faulty):
+  again = dataclasses.replace(faulty, config=dict(faulty.config))
+
+  assert report_html.to_html(again) == report_html.to_html(faulty)
+
+
+def test_every_comparison_has_a_coloured_cell_with_a_mark(faulty):
+  tree = _parsed(report_html.to_html(faulty))
+
+  marks = dict(zip(('pass', 'fail'), '✓✕'))
+  table = next(t for t in tree.iter('table') if t.get('class') == 'cells')
+  cells = [c for c in table.iter('td') if c.get('class') != 'none']
+  assert len(cells) == len({(r.stage, r.lane) for r in faulty.results})
+  for cell in cells:
+    assert cell.text.startswith(marks[cell.get('class')])
+    assert 'worst ulp: ' in cell.get('title')
+  failing = {
+    (r.stage, r.lane) for r in faulty.results if r.verdict == lanes.FAIL
+  }
+  assert sum(c.get('class') == 'fail' for c in cells) == len(failing)
+
+
+def _made(*results, candidate='mine:forward', **changes):
+  layer = dict.fromkeys(
+    (
+      'num_ranks',
+      'num_tokens',
+      'num_experts',
+      'top_k',
+      'd_model',
+      'd_ff',
+      'capacity',
+    ),
+    1,
+  )
+  config = (
+    dict(
+      candidate=candidate,
+      layer=layer,
+      routing='text',
+      standards=[],
+      policy=dict(storage='float32', placement='combine'),
+      command='hpmoe check',
+      lanes=list(lanes.LANES),
+      modes=dict(isolate=False, races=False),
+    )
+    | changes
+  )
+  return check.Report(config, results, 1.5)
+
+
+def _grid(tile_rows=2, columns=1, bad=False):
+  return dict(
+    tiles=tile_rows * columns,
+    failed=tile_rows * columns * bad,
+    verdict=lanes.FAIL if bad else lanes.PASS,
+    grids=(np.full((tile_rows, columns), bad),),
+    experts=(np.full(tile_rows, tiles.NO_EXPERT),),
+  )
+
+
+Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, **_grid())
+
+
+def test_names_that_look_like_markup_stay_text():
+  bad = lanes.Result('y', 'exact', HOSTILE, why=HOSTILE, **_grid(bad=True))
+  unseen = lanes.not_captured('gate_up', 'exact', HOSTILE, HOSTILE)
+
+  page = report_html.to_html(
+    _made(
+      bad, unseen, Y, candidate=HOSTILE, command=f'x {"y<b>"}', routing=HOSTILE
+    )
+  )
+  tree = _parsed(page)
+
+  page.encode('utf-8')
+  assert not {'script', 'img', 'b'} & {e.tag for e in tree.iter()}
+  names = {name for e in tree.iter() for name in e.attrib}
+  assert not any(name.startswith('on') for name in names)
+  assert markup.shown(HOSTILE) in _text(tree.find('body/p'))
+  assert not re.search('[\x1b\u202e\udcff]', page)
+
+
+def test_what_is_not_judged_is_hatched_and_says_why():
+  unseen = lanes.not_captured('gate_up', 'bounded', 'rule', 'gate_up')
+
+  tree = _parsed(report_html.to_html(_made(unseen, Y)))
+
+  cell = next(c for c in tree.iter('td') if c.get('class') == 'unseen')
+  assert cell.text == '– not judged'
+  assert _text(cell[0]) == 'gate_up not returned'
+  assert cell.get('title') == 'rule: not judged: gate_up not returned'
+  assert not list(_stage(tree, 'gate_up').iter('svg'))
+
+
+def test_lanes_that_fail_elsewhere_have_a_map_each():
+  one, other = (_grid(bad=True) for _ in range(2))
+  other |= dict(grids=(np.array([[True], [False]]),), failed=1)
+  results = [
+    lanes.Result('y', 'exact', 'equal', **one),
+    lanes.Result('y', 'bounded', 'bound', **other),
+    lanes.Result('y', 'standard', 'torch', **one),
+  ]
+
+  stage = _stage(_parsed(report_html.to_html(_made(*results))), 'y')
+
+  assert [_text(h) for h in stage.iter('h3')] == [
+    '2 of 2 tiles fail: exact (equal) · standard (torch)',
+    '1 of 2 tiles fail: bounded (bound)',
+  ]
+  assert [len(list(d.iter('use'))) for d in stage.iter('div')][:2] == [2, 1]
+
+
+def test_what_fails_outside_of_the_tiles_is_told():
+  padding = dataclasses.replace(Y, verdict=lanes.FAIL, failed=1)
+  rule = dataclasses.replace(Y, lane='standard', verdict=lanes.FAIL)
+
+  said = [
+    _text(_stage(_parsed(report_html.to_html(_made(r))), 'y'))
+    for r in (padding, rule)
+  ]
+
+  assert 'past the last valid row' in said[0]
+  assert 'No single tile breaks the rule.' in said[1]
+
+
+@pytest.mark.parametrize('bad', [False, True])
+@pytest.mark.parametrize('tile_rows', [40, 1000])
+def test_a_page_stays_small_and_says_what_is_missing(bad, tile_rows):
+  # Given far more tiles than a page can hold, each map another one,
+  rng = np.random.default_rng(tile_rows)
+  results = []
+  for stage in lanes.ORDER:
+    for lane in lanes.LANES:
+      grids = [rng.random((tile_rows, 8)) < bad * 0.5 for _ in range(8)]
+      experts = [np.arange(tile_rows) // 10] * 8
+      results.append(
+        lanes.Result(
+          stage,
+          lane,
+          'rule',
+          grids=tuple(grids),
+          experts=tuple(experts),
+          verdict=lanes.FAIL if bad else lanes.PASS,
+          why=9_000 * '&',
+        )
+      )
+
+  # when it is written, with a long command on top of it,
+  page = report_html.to_html(
+    _made(*results, command=10**6 * 'x', candidate=10**6 * '<')
+  )
+
+  # then it is small, and says that it does not show all.
+  assert len(page.encode('utf-8')) < 2_000_000
+  assert 'one square is up to' in page
+  left_out = 'not drawn, to keep the file small' in page
+  assert left_out == (tile_rows == 1000)

@@ -1,0 +1,201 @@
+"""Plain data and text of a report."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.lanes import patterns
+from hpmoe.parity_tests.lanes import ulp
+from hpmoe.parity_tests.report import report
+
+
+def test_floats_that_json_has_no_word_for_become_strings():
+  value = dict(a=float('nan'), b=[np.float64('inf')], c=np.int64(3), d=(1.5,))
+
+  text = json.dumps(report.jsonable(value), allow_nan=False)
+
+  assert json.loads(text) == dict(a='nan', b=['inf'], c=3, d=[1.5])
+
+
+def _tile(rng=np.random.default_rng(5)):
+  return rng.normal(size=(6, 8)).astype(np.float32)
+
+
+def _halved(got):
+  return got * np.float32(0.5)
+
+
+def _early(got):
+  return got.astype(ulp.BFLOAT16).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+  ('spoil', 'text'),
+  [
+    (np.zeros_like, 'all zero'),
+    (lambda a: np.full_like(a, np.nan), 'NaN: made from'),
+    (
+      lambda a: np.full_like(a, np.uint32(0x7F7F7F7F).view(np.float32)),
+      'the fill of --poison',
+    ),
+    (_halved, 'got = 0.5 * expected'),
+    (lambda a: np.roll(a, -1, axis=1), 'shifted by one column'),
+    (lambda a: np.roll(a, 1, axis=0), "holds another row's values"),
+    (_early, 'bfloat16 could hold'),
+    (lambda a: a * np.float32(1.001), 'near what is expected'),
+    (
+      lambda a: a - np.outer(a[:, 3], a[2]),
+      'off by one outer product: one term of every sum',
+    ),
+    (lambda a: _tile(), ''),
+  ],
+)
+def test_patterns(spoil, text):
+  right = _tile()
+  got = spoil(right.copy())
+
+  said = patterns.describe(got, right, got != right, right)
+
+  assert said.startswith(text) if text.startswith('got') else text in said
+  assert text or not said
+
+
+def test_small_integers_are_not_called_rounded():
+  # Given a fault that is not rounding, on values that bfloat16 holds anyway,
+  right = np.random.default_rng(7).integers(-9, 9, (6, 8)).astype(np.float32)
+  got = right + np.arange(1, 9, dtype=np.float32)
+
+  said = patterns.describe(got, right, got != right, right)
+
+  assert 'bfloat16' not in said
+
+
+def _report(*results, candidate='mine:forward'):
+  config = dict(candidate=candidate, standards=[])
+  return check.Report(config, results, 1.5)
+
+
+Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, tiles=4)
+
+
+def test_what_was_not_returned_is_told_once_not_in_the_table():
+  made = _report(
+    *(
+      lanes.not_captured(name, lane, 'rule', name)
+      for name in ('returned', 'gate_up')
+      for lane in ('exact', 'bounded')
+    ),
+    Y,
+  )
+
+  assert 'gate_up' not in report.table(made)
+  assert report.notes(made) == (
+    'not judged, because not returned: gate_up, returned'
+  )
+  assert report.summary(made) == (
+    'PASS (judged: y): 1 of 1 comparisons pass, 4 tiles, 1.5 s'
+  )
+
+
+def test_a_lane_that_cannot_judge_says_why():
+  why = 'mine:forward declares activations'
+  exact = lanes.Result('y', 'exact', 'rule', verdict=lanes.NOT_JUDGED, why=why)
+
+  made = _report(exact, Y)
+
+  assert report.notes(made) == f'not judged: lane exact: {why}'
+  assert report.summary(made).startswith('PASS: 1 of 1 ')
+
+
+@pytest.mark.parametrize(
+  ('lane', 'candidate', 'hints'),
+  [
+    ('exact', 'mine:forward', True),
+    ('bounded', 'mine:forward', False),
+    ('exact', 'backend_ascend', False),
+  ],
+)
+def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
+  bad = lanes.Result('y', lane, 'rule', verdict=lanes.FAIL)
+
+  said = report.notes(_report(bad, Y, candidate=candidate))
+
+  assert ("lane exact sets policy.activation='product'" in said) == hints
+
+
+def test_no_distance_is_given_to_nan():
+  bad = lanes.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
+
+  assert report.table(_report(bad)).split()[-5:-3] == ['-', 'nan']
+
+
+def _failing(stage, got=1.5):
+  first = lanes.Failure(
+    stage,
+    'bounded',
+    'rule',
+    rank=1,
+    expert=None,
+    row_block=2,
+    col_block=0,
+    token=9,
+    source_rank=1,
+    slot=None,
+    index=(1, 9, 3),
+    got=got,
+    expected=1.0,
+    ulp=77,
+    bad_rows=1,
+    bad_cols=234,
+    rows=23,
+    cols=256,
+    hint='look there',
+    replay='hpmoe check',
+  )
+  return lanes.Result(
+    stage,
+    'bounded',
+    'rule',
+    4,
+    1,
+    verdict=lanes.FAIL,
+    failure=first,
+    grids=(np.zeros((2, 1), bool), np.array([[False], [True]])),
+    experts=(np.full(2, -1),) * 2,
+  )
+
+
+def test_a_failure_speaks_of_the_tile_it_is_in():
+  said = report.failure(_report(_failing('y')))
+
+  assert 'bad in this tile: 1 of 23 rows, 234 of 256 columns' in said
+  assert 'rank 1, token block 2, column block 0' in said
+  assert 'tiles, by token block (# bad):' in said
+  assert '  hint      look there' in said
+  assert said.splitlines()[-1] == '  rank 1 column block 0   .#'
+
+
+def test_a_weight_gradient_is_cut_by_expert_and_weight_rows():
+  said = report.failure(_report(_failing('layer d_w_down')))
+
+  assert 'first failure: layer d_w_down (bounded: rule)' in said
+  assert 'rank 1, weight row block 2, column block 0' in said
+  assert 'tiles, by expert and weight row block (# bad):' in said
+
+
+def test_a_failure_gives_nan_no_distance():
+  said = report.failure(_report(_failing('y', got=float('nan'))))
+
+  assert '  ulp       -\n' in said
+
+
+def test_the_share_of_the_bound_is_in_the_table():
+  held = dataclasses.replace(Y, values={'error_of_bound': 0.25})
+
+  heading, _, row = report.table(_report(held)).splitlines()
+
+  assert 'of bound' in heading and row.split()[-3:] == ['0.25', '-', 'pass']

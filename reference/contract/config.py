@@ -1,0 +1,77 @@
+"""Shape of one expert-parallel MoE layer, as data."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class MoEConfig:
+  """Sizes of one MoE layer under expert parallelism.
+
+  Attributes:
+    num_ranks: R, expert-parallel ranks.
+    num_tokens: T, tokens of ONE rank.
+    num_experts: E, experts of the whole layer; a multiple of R.
+    top_k: K, experts per token.
+    d_model: D, model width.
+    d_ff: F, expert hidden width.
+    capacity: N, routed rows one rank can hold; None means lossless, that is
+      R * T * min(K, L) rows.
+
+  Raises:
+    ValueError: a size is not positive, R does not divide E, or K > E.
+  """
+
+  num_ranks: int
+  num_tokens: int
+  num_experts: int
+  top_k: int
+  d_model: int
+  d_ff: int
+  capacity: int | None = None
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.name == 'capacity' and value is None:
+        continue
+      if not isinstance(value, int) or value < 1:
+        raise ValueError(
+          f'{field.name}: expected a positive integer, got {value!r}'
+        )
+    if self.num_experts % self.num_ranks:
+      raise ValueError(
+        'num_ranks: expected a divisor of num_experts='
+        f'{self.num_experts}, got {self.num_ranks}'
+      )
+    if self.top_k > self.num_experts:
+      raise ValueError(
+        f'top_k: expected at most num_experts={self.num_experts}, '
+        f'got {self.top_k}'
+      )
+
+  @property
+  def experts_per_rank(self) -> int:
+    """L = E / R."""
+    return self.num_experts // self.num_ranks
+
+  @property
+  def num_rows(self) -> int:
+    """N, routed rows one rank can hold."""
+    if self.capacity is not None:
+      return self.capacity
+    return (
+      self.num_ranks * self.num_tokens * min(self.top_k, self.experts_per_rank)
+    )
+
+  def dims(self) -> dict[str, int]:
+    """Returns the letters of the notation table with their sizes."""
+    return dict(
+      R=self.num_ranks,
+      T=self.num_tokens,
+      E=self.num_experts,
+      L=self.experts_per_rank,
+      K=self.top_k,
+      D=self.d_model,
+      F=self.d_ff,
+      N=self.num_rows,
+    )

@@ -1,0 +1,52 @@
+"""Precision policy as data: what is stored, accumulated and rounded where."""
+
+import dataclasses
+
+STORAGE_DTYPES = ('float32', 'bfloat16', 'float64')
+PLACEMENTS = ('combine', 'before_down')
+ACTIVATIONS = ('swiglu', 'product')
+
+# Tensors that the layer writes and therefore rounds to the storage dtype.
+ROUNDING_POINTS = ('gate_up', 'activation', 'expert_out', 'y')
+
+
+@dataclasses.dataclass(frozen=True)
+class PrecisionPolicy:
+  """Every choice that decides the bits of a layer.
+
+  A stage reads stored values, computes in `accumulate` and rounds once, to
+  `storage`, when it writes (the tensors of `ROUNDING_POINTS`).
+
+  Attributes:
+    storage: dtype of x, weights and every intermediate.
+    accumulate: dtype of sums and of the activation's arithmetic.
+    placement: where the routing weight multiplies: 'combine' (the owner of
+      the token, after return) or 'before_down' (into `activation`, before it
+      is rounded).  The two are not equal in bfloat16.
+    activation: 'swiglu', silu(gate) * up; or 'product', gate * up, which has
+      no exp and keeps small integers exact.
+
+  Raises:
+    ValueError: a field is not one of the names above.
+  """
+
+  storage: str = 'float32'
+  accumulate: str = 'float32'
+  placement: str = 'combine'
+  activation: str = 'swiglu'
+
+  def __post_init__(self):
+    for name, known in (
+      ('storage', STORAGE_DTYPES),
+      ('accumulate', ('float32', 'float64')),
+      ('placement', PLACEMENTS),
+      ('activation', ACTIVATIONS),
+    ):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f'{name}: expected one of {known}, got {getattr(self, name)!r}'
+        )
+
+  def golden(self) -> 'PrecisionPolicy':
+    """Returns the same layer in float64 throughout."""
+    return dataclasses.replace(self, storage='float64', accumulate='float64')

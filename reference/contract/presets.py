@@ -1,0 +1,185 @@
+"""Named layer shapes, as data."""
+
+import dataclasses
+
+from hpmoe.reference.contract import config as config_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Router:
+  """How scores become a token's experts.
+
+  Attributes:
+    kind: 'softmax', or 'sigmoid_group' (DeepSeek-V3: sigmoid, bias for the
+      choice only, top-k limited to the best groups).
+    num_groups: groups of experts ('sigmoid_group').
+    top_groups: groups a token may choose from ('sigmoid_group').
+    scale: factor on the normalised weights ('sigmoid_group').
+  """
+
+  kind: str = 'softmax'
+  num_groups: int = 1
+  top_groups: int = 1
+  scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+  """One layer shape.
+
+  Attributes:
+    name: what `--preset` takes.
+    source: where the sizes come from.
+    num_tokens: T, tokens of ONE rank.
+    num_experts: E.  A preset that runs here has a multiple of 8.
+    top_k: K.
+    d_model: D.
+    d_ff: F.
+    router: how text is routed.
+    runs_here: whether a check takes about a second on a CPU; the others are
+      for compiling.
+    num_ranks: R that `compile` takes by default.
+    num_aic: cube cores of one rank that `compile` takes by default.
+    num_aiv: vector cores of one rank that `compile` takes by default.
+  """
+
+  name: str
+  source: str
+  num_tokens: int
+  num_experts: int
+  top_k: int
+  d_model: int
+  d_ff: int
+  router: Router = Router()
+  runs_here: bool = True
+  num_ranks: int = 4
+  num_aic: int = 24
+  num_aiv: int = 48
+
+
+_DEEPSEEK_V3 = Router(
+  kind='sigmoid_group', num_groups=8, top_groups=4, scale=2.5
+)
+
+# Scaled presets keep K, the router and D : F; experts are a quarter of the
+# published number (Mixtral keeps its 8), widths 1/32 or 1/8.
+_ALL = (
+  Preset('tiny', 'this project, for tests', 16, 8, 2, 32, 16),
+  Preset('small', 'this project, the default check', 128, 16, 4, 256, 128),
+  Preset(
+    'deepseek_v3',
+    'DeepSeek-V3 (arXiv 2412.19437): E / 4, widths / 32',
+    64,
+    64,
+    8,
+    224,
+    64,
+    _DEEPSEEK_V3,
+  ),
+  Preset(
+    'qwen3_moe',
+    'Qwen3-30B-A3B (arXiv 2505.09388): E / 4, widths / 8',
+    96,
+    32,
+    8,
+    256,
+    96,
+  ),
+  Preset(
+    'mixtral',
+    'Mixtral 8x7B (arXiv 2401.04088): widths / 32',
+    128,
+    8,
+    2,
+    128,
+    448,
+  ),
+  Preset(
+    'deepseek_v3_full',
+    'DeepSeek-V3 (arXiv 2412.19437)',
+    4096,
+    256,
+    8,
+    7168,
+    2048,
+    _DEEPSEEK_V3,
+    runs_here=False,
+    num_ranks=32,
+  ),
+  Preset(
+    'qwen3_moe_full',
+    'Qwen3-30B-A3B (arXiv 2505.09388)',
+    4096,
+    128,
+    8,
+    2048,
+    768,
+    runs_here=False,
+    num_ranks=8,
+  ),
+  Preset(
+    'mixtral_full',
+    'Mixtral 8x7B (arXiv 2401.04088)',
+    4096,
+    8,
+    2,
+    4096,
+    14336,
+    runs_here=False,
+    num_ranks=8,
+  ),
+  Preset(
+    'ep16',
+    'HyperParallel-MoE (arXiv 2605.23764), EP16 row of its tables',
+    4096,
+    128,
+    8,
+    7168,
+    2048,
+    _DEEPSEEK_V3,
+    runs_here=False,
+    num_ranks=16,
+  ),
+)
+
+PRESETS = {preset.name: preset for preset in _ALL}
+RUNS_HERE = tuple(preset.name for preset in _ALL if preset.runs_here)
+
+
+def get(name: str) -> Preset:
+  """Returns the preset of that name.
+
+  Raises:
+    ValueError: there is none; the text lists the known names.
+  """
+  if name not in PRESETS:
+    raise ValueError(f'preset: expected one of {list(PRESETS)}, got {name!r}')
+  return PRESETS[name]
+
+
+def config(
+  preset: Preset,
+  ranks: int,
+  tokens: int | None = None,
+  capacity: int | None = None,
+) -> config_lib.MoEConfig:
+  """Returns the preset's layer on `ranks` ranks.
+
+  Args:
+    preset: the shape.
+    ranks: R.
+    tokens: T instead of the preset's.
+    capacity: N, rows one rank can hold; None means lossless.
+
+  Raises:
+    ValueError: `MoEConfig` refuses the sizes.
+  """
+  return config_lib.MoEConfig(
+    num_ranks=ranks,
+    num_tokens=preset.num_tokens if tokens is None else tokens,
+    num_experts=preset.num_experts,
+    top_k=preset.top_k,
+    d_model=preset.d_model,
+    d_ff=preset.d_ff,
+    capacity=capacity,
+  )

@@ -1,0 +1,49 @@
+"""Presets are valid layers and are found by name."""
+
+import pytest
+
+from hpmoe.reference.contract import presets
+
+
+class TestPresets:
+  @pytest.mark.parametrize('ranks', [1, 2, 4, 8])
+  @pytest.mark.parametrize('name', presets.RUNS_HERE)
+  def test_running_preset_suits_every_rank_count(self, name, ranks):
+    config = presets.config(presets.get(name), ranks)
+    assert config.num_experts % 8 == 0
+    assert config.top_k <= config.num_experts // 2
+
+  @pytest.mark.parametrize('name', presets.PRESETS)
+  def test_defaults_of_compile_and_router_are_valid(self, name):
+    preset = presets.get(name)
+    config = presets.config(preset, preset.num_ranks)
+    assert preset.name == name
+    groups, rest = divmod(config.num_experts, preset.router.num_groups)
+    assert not rest
+    assert preset.router.top_groups * groups >= config.top_k
+
+  def test_ep16_is_the_published_shape(self):
+    preset = presets.get('ep16')
+    dims = presets.config(preset, preset.num_ranks).dims()
+    published = {'R': 16, 'E': 128, 'T': 4096, 'K': 8, 'D': 7168, 'F': 2048}
+    assert published.items() <= dims.items()
+    assert (preset.num_aic, preset.num_aiv) == (24, 48)
+    assert not preset.runs_here
+
+  @pytest.mark.parametrize('scaled', ['deepseek_v3', 'qwen3_moe', 'mixtral'])
+  def test_scaled_preset_keeps_top_k_router_and_width_ratio(self, scaled):
+    small, full = presets.get(scaled), presets.get(f'{scaled}_full')
+    assert (small.top_k, small.router) == (full.top_k, full.router)
+    assert small.d_model * full.d_ff == full.d_model * small.d_ff
+
+  def test_config_takes_tokens_and_capacity(self):
+    config = presets.config(presets.get('tiny'), 2, tokens=5, capacity=7)
+    assert (config.num_tokens, config.num_rows) == (5, 7)
+
+  def test_unknown_name_lists_the_known(self):
+    with pytest.raises(ValueError, match=r"preset: .*'small'.*got 'smal'"):
+      presets.get('smal')
+
+  def test_zero_tokens_are_refused(self):
+    with pytest.raises(ValueError, match='num_tokens.*got 0'):
+      presets.config(presets.get('tiny'), 2, tokens=0)
