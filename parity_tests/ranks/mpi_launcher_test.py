@@ -285,7 +285,8 @@ class TestFailures:
     )
     before = _orphans()
     text = (
-      'import pathlib, sys; from hpmoe.parity_tests.ranks import mpi_launcher as m; '
+      'import pathlib, sys; '
+      'from hpmoe.parity_tests.ranks import mpi_launcher as m; '
       'm.run_job(pathlib.Path(sys.argv[1]))'
     )
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
