@@ -24,27 +24,34 @@ from typing import Any
 # Names of segments in /dev/shm that MPI libraries use.
 SHM = pathlib.Path('/dev/shm')
 
-# Of `Ending.how`, those that leave the other ranks alone.
+# Of `Ending.how`: the one that leaves the other ranks alone.
 DONE = 'done'
+# Of `Ending.needs`: a call that takes every rank.
+EVERY_RANK = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-  """How a rank's process ended.
+  """How a rank's process ended: what one rank, or its keeper, can know.
 
   Attributes:
     rank: which.
-    how: 'done'; 'error', it gave up and said why; 'died', by itself; 'hung',
-      its keeper ended it because it did not go on; 'stopped', its keeper ended
-      it because another rank was lost.
+    how: 'done'; 'died', by itself; 'error', it gave up and knows why; 'waits',
+      it gave up and says what it waits for; 'hung', its keeper ended it because
+      it did not go on; 'stopped', another rank was lost: it ended itself, or
+      its keeper did because it did not answer.
     text: what happened, starting with the rank's name.
     ranks: those that it holds responsible.
+    needs: of a rank that its keeper ended, whose help its last call needs: a
+      rank, itself if it was in no such call, or EVERY_RANK.  None: it ended by
+      itself.
   """
 
   rank: int
   how: str
   text: str
   ranks: tuple[int, ...]
+  needs: int | None = None
 
 
 def folder(job: pathlib.Path, rank: int) -> pathlib.Path:
@@ -95,10 +102,42 @@ def endings(job: pathlib.Path, num_ranks: int) -> list[Ending]:
 
 
 def culprits(ended: list[Ending]) -> list[Ending]:
-  """Returns the endings that the others follow from, the likeliest first."""
-  order = ('died', 'hung', 'error', 'stopped')
+  """Returns the endings that the others follow from, whoever was first.
+
+  A rank that waits and says so is a witness.  So is one that its keeper found
+  in a call to another that did not answer, or in a call that takes every rank.
+  """
   bad = [ending for ending in ended if ending.how != DONE]
-  return sorted(bad, key=lambda ending: order.index(ending.how))
+  for how in ('died', 'error'):
+    known = [ending for ending in bad if ending.how == how]
+    if known:
+      return known
+  silent = [ending for ending in bad if ending.needs is not None]
+  own = [ending for ending in silent if ending.needs != EVERY_RANK] or silent
+  others = {ending.rank for ending in own}
+  first = [e for e in own if e.needs == e.rank or e.needs not in others]
+  return first or own or [e for e in bad if e.how == 'waits'] or bad
+
+
+def verdict(ended: list[Ending]) -> tuple[str, tuple[int, ...], list[Ending]]:
+  """Returns what happened, the ranks at fault, and every ending in that light.
+
+  Who waits for one that waits itself has not found the cause.
+  """
+  causes = culprits(ended)
+  text = '; '.join(dict.fromkeys(cause.text for cause in causes))
+  held = {rank for cause in causes for rank in cause.ranks}
+  witnesses = {cause.rank for cause in causes if cause.how == 'waits'}
+  ranks = tuple(sorted(held - witnesses or held))
+
+  def seen(ending: Ending) -> Ending:
+    witness = ending.how == 'waits' or ending.needs is not None
+    if ending in causes or not witness:
+      return ending
+    words = f'{text} ({ending.text})'
+    return dataclasses.replace(ending, text=words, ranks=ranks)
+
+  return text, ranks, list(map(seen, ended))
 
 
 def segments_of(pid: int) -> set[str]:
@@ -115,6 +154,15 @@ def segments_of(pid: int) -> set[str]:
   }
 
 
+def cpu_of(pid: int) -> list[str]:
+  """Returns what grows while a process computes; empty once it has ended."""
+  try:
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return []
+  return stat.rpartition(')')[2].split()[11:13]
+
+
 def sweep(names: set[str]) -> None:
   """Removes segments that a process left behind."""
   for name in names:
@@ -128,16 +176,24 @@ def free_shared_memory() -> int:
 
 
 class Patience:
-  """Runs out when nothing has changed for some seconds."""
+  """Runs out when nothing has changed for some seconds.
+
+  The caller looks again and again.  Where it could not for a while, the others
+  of its machine could not go on either: that time does not count.
+  """
+
+  _LONGEST_LOOK_S = 0.1
 
   def __init__(self, seconds: float):
-    self._seconds = seconds
+    self._left = self._seconds = seconds
     self._seen: Any = None
-    self._since = time.monotonic()
+    self._looked = time.monotonic()
 
   def over(self, state: Any) -> bool:
     """Returns whether `state` has been the same for too long."""
     now = time.monotonic()
+    self._left -= min(now - self._looked, self._LONGEST_LOOK_S)
+    self._looked = now
     if state != self._seen:
-      self._seen, self._since = state, now
-    return now - self._since > self._seconds
+      self._seen, self._left = state, self._seconds
+    return self._left < 0

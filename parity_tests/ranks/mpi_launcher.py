@@ -261,10 +261,7 @@ def _error(job: pathlib.Path, num_ranks: int, ended) -> RanksError:
     text = f'{rank_runtime.name_ranks(silent)} {how}'
     ranks: tuple[int, ...] = tuple(silent)
   else:
-    bad = mpi_job.culprits(ended)
-    worst = [ending for ending in bad if ending.how == bad[0].how]
-    text = '; '.join(dict.fromkeys(ending.text for ending in worst))
-    ranks = tuple(sorted({rank for ending in worst for rank in ending.ranks}))
+    text, ranks, ended = mpi_job.verdict(ended)
   if len(silent) == num_ranks:
     text += ': ' + (job / 'output.txt').read_text()[-_STDERR_CHARS:]
   return RanksError(f'mpi: {text}', ended, ranks)

@@ -37,6 +37,8 @@ _PAGE = 4096
 _TICK_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _GAVE_UP = 3
+_NOBODY = -2
+_STARTS = ('starting', 'importing', 'reading its inputs')
 
 
 def rank_of_process() -> int:
@@ -56,17 +58,21 @@ class Pulse:
     self._memory = mmap.mmap(-1, self._LAYOUT.size)
     self._count = 0
 
-  def beat(self, phase: str, peer: int = -1) -> None:
+  def beat(self, phase: str, needs: int | None = None) -> None:
+    """Says what comes now, and whose help it needs: see `Ending.needs`."""
     self._count += 1
+    peer = _NOBODY if needs is None else needs
     self._LAYOUT.pack_into(
       self._memory, 0, self._count, peer, phase.encode()[:64]
     )
 
-  def read(self) -> tuple[int, str]:
-    """Returns the count of beats, and the phase in words."""
+  def read(self) -> tuple[int, str, int | None]:
+    """Returns the count of beats, the phase in words, and whom it needs."""
     count, peer, phase = self._LAYOUT.unpack_from(self._memory, 0)
     words = phase.rstrip(b'\0').decode() or 'starting'
-    return count, words if peer < 0 else f'{words} to rank {peer}'
+    if peer >= 0:
+      words += f' to rank {peer}'
+    return count, words, None if peer == _NOBODY else peer
 
 
 class Keeper:
@@ -85,8 +91,13 @@ class Keeper:
     self._alone_patience = mpi_job.Patience(self._deadline_s + GRACE_S)
     self._segments: set[str] = set()
 
-  def _lost(self) -> list[mpi_job.Ending]:
-    return mpi_job.culprits(mpi_job.endings(self._job, self._num_ranks))
+  def _lost(self) -> str:
+    """Returns the ranks that ended without being done, in words."""
+    return ', '.join(
+      f'rank {ending.rank}'
+      for ending in mpi_job.endings(self._job, self._num_ranks)
+      if ending.how != mpi_job.DONE
+    )
 
   def _note_segments(self) -> None:
     names = mpi_job.segments_of(self._pid)
@@ -98,45 +109,45 @@ class Keeper:
 
   def _verdict(self) -> mpi_job.Ending | None:
     """Returns how the rank must be ended now, if it must."""
-    beats, phase = self._pulse.read()
+    beats, phase, needs = self._pulse.read()
+    needs = self._rank if needs is None else needs
     lost = self._lost()
     if lost and self._lost_patience.over(True):
       return self._ending(
         'stopped',
-        f'{lost[0].text} (rank {self._rank} was {phase} and did not answer)',
-        lost[0].ranks,
+        f'did not go on after {lost} ended: it was {phase}',
+        needs=needs,
       )
     sign = mpi_job.supervisor_sign(self._job)
     if self._alone_patience.over(sign) and sign is not None:
-      return self._ending(
-        'stopped', f'rank {self._rank}: nobody waits for it any more', ()
-      )
-    if self._patience.over(beats):
+      return self._ending('stopped', 'was not waited for any more', ranks=())
+    # An import has no beats, and takes long where many ranks start at once.
+    starts = phase in _STARTS and mpi_job.cpu_of(self._pid)
+    if self._patience.over((beats, starts)):
       return self._ending(
         'hung',
-        f'rank {self._rank} did not go on for '
-        f'{self._deadline_s + GRACE_S:g} s: it was {phase}',
-        (self._rank,),
+        f'did not go on for {self._deadline_s + GRACE_S:g} s: it was {phase}',
+        needs=needs,
       )
     return None
 
-  def _ending(self, how: str, text: str, ranks) -> mpi_job.Ending:
-    return mpi_job.Ending(self._rank, how, text, tuple(ranks))
+  def _ending(self, how: str, text: str, ranks=None, needs=None):
+    ranks = (self._rank,) if ranks is None else tuple(ranks)
+    text = f'rank {self._rank} {text}'
+    return mpi_job.Ending(self._rank, how, text, ranks, needs)
 
   def _read_status(self, status: int) -> mpi_job.Ending:
     told = mpi_job.read_mark(self._job, self._rank, 'error')
     if told:
-      return self._ending('error', told['text'], told['ranks'])
+      return mpi_job.Ending(self._rank, **told)
     if not status:
-      return self._ending(mpi_job.DONE, '', ())
+      return self._ending(mpi_job.DONE, 'is done', ranks=())
     how = (
       f'was killed by signal {os.WTERMSIG(status)}'
       if os.WIFSIGNALED(status)
       else f'ended with exit status {os.waitstatus_to_exitcode(status)}'
     )
-    phase = self._pulse.read()[1]
-    text = f'rank {self._rank} {how} while {phase}'
-    return self._ending('died', text, (self._rank,))
+    return self._ending('died', f'{how} while {self._pulse.read()[1]}')
 
   def watch(self) -> mpi_job.Ending:
     """Returns how the rank ended, when it has."""
@@ -175,19 +186,20 @@ def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
   patience = mpi_job.Patience(request['deadline_s'])
   check = make_check(job, num_ranks)
   while True:
-    pulse.beat('waiting for every rank to start')
+    pulse.beat('waiting for every rank to start', mpi_job.EVERY_RANK)
     check()
     marks = [mpi_job.read_mark(job, rank, 'ready') for rank in range(num_ranks)]
-    missing = [rank for rank, mark in enumerate(marks) if mark is None]
-    if not missing:
+    if None not in marks:
       return [mark for mark in marks if mark]
-    if patience.over(missing):
-      started = [
-        mpi_job.read_mark(job, rank, 'started') is not None for rank in missing
-      ]
+    # Those that started have keepers, which tell if they do not go on.
+    missing = [
+      rank
+      for rank in range(num_ranks)
+      if mpi_job.read_mark(job, rank, 'started') is None
+    ]
+    if missing and patience.over(missing):
       raise rank_runtime.RankError(
-        f'{rank_runtime.name_ranks(missing)} did not '
-        f'{"get ready" if all(started) else "start"} within '
+        f'{rank_runtime.name_ranks(missing)} did not start within '
         f'{request["deadline_s"]:g} s',
         missing,
       )
@@ -195,7 +207,7 @@ def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
 
 
 def make_check(job: pathlib.Path, num_ranks: int, every_s: float = 0.05):
-  """Returns what raises RankError when another rank is lost."""
+  """Returns what raises RankLost or Asked when another rank has ended badly."""
   from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 
   last = [time.monotonic()]
@@ -204,9 +216,11 @@ def make_check(job: pathlib.Path, num_ranks: int, every_s: float = 0.05):
     if time.monotonic() - last[0] < every_s:
       return
     last[0] = time.monotonic()
-    lost = mpi_job.culprits(mpi_job.endings(job, num_ranks))
-    if lost:
-      raise rank_runtime.RankError(lost[0].text, lost[0].ranks)
+    bad = mpi_job.culprits(mpi_job.endings(job, num_ranks))
+    if bad and bad[0].how in ('died', 'error'):
+      raise rank_runtime.RankLost(bad[0].text, bad[0].ranks)
+    if bad:
+      raise rank_runtime.Asked
 
   return check
 
@@ -275,7 +289,7 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
   mpi_job.write_mark(job, rank, 'ready', mark)
   check_shared_memory(_wait_for_ranks(job, request, pulse))
   mpi_drills.before_mpi(request, rank)
-  pulse.beat('starting MPI')
+  pulse.beat('starting MPI', mpi_job.EVERY_RANK)
   transport = mpi_transport.MpiTransport(
     None, pulse.beat, make_check(job, request['num_ranks'])
   )
@@ -296,16 +310,23 @@ def _run_rank(job: pathlib.Path, rank: int, pulse: Pulse) -> int:
   from hpmoe.backend_ascend.kernels.host.launch import runtime
   from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 
+  told: dict[str, Any]
   try:
     _launch(job, rank, pulse)
     return 0
+  except rank_runtime.RankLost as error:
+    text = f'{error} (rank {rank} saw it)'
+    told = dict(how='stopped', text=text, ranks=error.ranks)
   except rank_runtime.RankError as error:
-    told = dict(text=str(error), ranks=error.ranks)
+    told = dict(how='error', text=str(error), ranks=error.ranks)
   except runtime.WaitError as error:
     owing = sorted({task.rank for task in error.diagnosis.suspects})
-    told = dict(text=f'rank {rank}: {error}', ranks=owing)
+    told = dict(how='waits', text=f'rank {rank}: {error}', ranks=owing)
+  except rank_runtime.Asked:
+    phase = pulse.read()[1]
+    told = dict(how='waits', text=f'rank {rank} was {phase}', ranks=())
   except Exception as error:  # pylint: disable=broad-except
-    told = dict(text=f'rank {rank}: {error!r}', ranks=[rank])
+    told = dict(how='error', text=f'rank {rank}: {error!r}', ranks=[rank])
   mpi_job.write_mark(job, rank, 'error', told)
   return _GAVE_UP
 

@@ -23,6 +23,10 @@ constexpr int64_t kMaxRun = 16;
 constexpr std::chrono::microseconds kFirstNap{20};
 constexpr std::chrono::microseconds kLongestNap{1000};
 
+// What one look counts at most towards the deadline: where this process could
+// not look for longer, its machine's other ranks could not go on either.
+constexpr std::chrono::milliseconds kLongestLook{100};
+
 // The launch reads counters that other processes add to.
 static_assert(sizeof(std::atomic<int32_t>) == sizeof(int32_t) &&
                   std::atomic<int32_t>::is_always_lock_free,
@@ -181,18 +185,23 @@ StepResult RankLaunch::RunSome(int64_t max_tasks) {
 bool RankLaunch::Run(double deadline_s) {
   using Clock = std::chrono::steady_clock;
   const std::chrono::duration<double> deadline(deadline_s);
-  Clock::time_point last_end = Clock::now();
+  Clock::time_point looked = Clock::now();
+  Clock::duration idle{0};
   std::chrono::microseconds nap = kFirstNap;
   for (;;) {
     const StepResult result = RunSome(std::numeric_limits<int64_t>::max());
     if (result == StepResult::kDone) return true;
     tensors_.transport->Progress();
+    const Clock::time_point now = Clock::now();
     if (result == StepResult::kRan) {
-      last_end = Clock::now();
+      looked = now;
+      idle = {};
       nap = kFirstNap;
       continue;
     }
-    if (Clock::now() - last_end > deadline) return false;
+    idle += std::min<Clock::duration>(now - looked, kLongestLook);
+    looked = now;
+    if (idle > deadline) return false;
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, kLongestNap);
   }

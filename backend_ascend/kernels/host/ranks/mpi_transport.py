@@ -32,7 +32,11 @@ def load_mpi():
   return MPI
 
 
-def no_beat(phase: str, peer: int) -> None:
+# Of a call that takes every rank, as the second argument of a beat.
+_EVERY_RANK = -1
+
+
+def no_beat(phase: str, needs: int | None = None) -> None:
   """Does nothing."""
 
 
@@ -49,14 +53,15 @@ class MpiTransport:
 
   Args:
     comm: mpi4py communicator; None means all processes.
-    beat: called with a phase and a rank (or -1) before whatever may block.
+    beat: called before whatever may block with a phase and the rank whose help
+      it needs: -1 for every rank, None for nobody's.
     check: called while idle; raises when a rank is known to be lost.
   """
 
   def __init__(
     self,
     comm=None,
-    beat: Callable[[str, int], None] = no_beat,
+    beat: Callable[..., None] = no_beat,
     check: Callable[[], None] = no_check,
   ):
     self._mpi = load_mpi()
@@ -68,7 +73,7 @@ class MpiTransport:
     self._windows: list = []
 
   def allgather(self, value: Any) -> list[Any]:
-    self._beat('gathering offers', -1)
+    self._beat('gathering offers', _EVERY_RANK)
     return self._comm.allgather(value)
 
   def _window(self, count: int, dtype, info: dict[str, str]):
@@ -93,7 +98,7 @@ class MpiTransport:
   def allocate(
     self, heap_bytes: int, num_events: int
   ) -> tuple[np.ndarray, np.ndarray]:
-    self._beat('allocating windows', -1)
+    self._beat('allocating windows', _EVERY_RANK)
     self._heap, heap = self._window(heap_bytes, np.uint8, {})
     # Lets a network add in hardware: nothing but sums is asked for.
     self._counts, counters = self._window(
@@ -107,7 +112,7 @@ class MpiTransport:
     self.sync()
     request = self._comm.Ibarrier()
     while not request.Test():
-      self._beat('waiting for every rank', -1)
+      self._beat('waiting for every rank', _EVERY_RANK)
       self._check()
       time.sleep(_NAP_S)
     self.sync()
@@ -132,7 +137,7 @@ class MpiTransport:
     self._counts.Flush(rank)
 
   def sync(self) -> None:
-    self._beat('running', -1)
+    self._beat('running')
     for window in self._windows:
       window.Sync()
 
@@ -147,7 +152,7 @@ class MpiTransport:
 
     Where a rank is lost, this would wait for it: end the process instead.
     """
-    self._beat('leaving', -1)
+    self._beat('leaving', _EVERY_RANK)
     for window in self._windows:
       window.Unlock_all()
       window.Free()

@@ -39,6 +39,10 @@ OUTPUTS = {
 }
 
 
+# Tasks of a turn.
+_SOME = 64
+
+
 class Transport(Protocol):
   """What joins the ranks; `kernels/host/transport.h` says what calls mean.
 
@@ -75,7 +79,7 @@ class Transport(Protocol):
   def sync(self) -> None: ...
 
   def progress(self) -> None:
-    """Called while idle; raises RankError when a rank is known to be lost."""
+    """Called while idle; raises RankLost or Asked when a rank has ended."""
 
 
 class RankError(RuntimeError):
@@ -88,6 +92,14 @@ class RankError(RuntimeError):
   def __init__(self, text: str, ranks: Sequence[int]):
     super().__init__(text)
     self.ranks = tuple(ranks)
+
+
+class RankLost(RankError):
+  """Another rank ended, and why is known."""
+
+
+class Asked(Exception):
+  """Another rank gave up waiting: this one is to say what it waits for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +299,14 @@ class RankLaunch:
       runtime.WaitError: none ended in time.  The suspects are of other ranks.
       RankError: the transport knows that a rank is lost.
     """
-    if not self._native.run(deadline_s):
+    try:
+      done = self._native.run(deadline_s)
+    except Asked:
+      # What can run does, so that the answer does not depend on the moment.
+      while (state := self.run_some(_SOME)) == 'ran':
+        pass
+      done = state == 'done'
+    if not done:
       raise runtime.WaitError(self.blocked())
 
   def blocked(self) -> runtime.Diagnosis:
