@@ -2,6 +2,10 @@
 
 A wait stands for every task that signals its event.  Which of them a routing
 makes do so is not in the tables: where nobody says, all that may.
+
+A put is complete only at the event its signal adds to: its queue goes on
+before, so it is done for those who waited for the event, and for what those
+go before.
 """
 
 import dataclasses
@@ -9,6 +13,10 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+
+Kind = layout.Kind
+_PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,17 +27,31 @@ class Clocks:
     queue: `[tasks]` i32, the queue of each.
     position: `[tasks]` i32, where in it.
     predecessor: `[tasks]` i32, the task before it in its queue, or -1.
-    known: `[tasks, queues]` i32, how many tasks of each queue are done when the
-      task starts.
+    known: `[tasks, queues]` i32, how many tasks of each queue are done, or if
+      they are puts sent, when the task starts.
+    waiters: by put, the first task of each queue that waits for its signals.
   """
 
   queue: np.ndarray
   position: np.ndarray
   predecessor: np.ndarray
   known: np.ndarray
+  waiters: dict[int, np.ndarray]
 
   def before(self, first, second) -> np.ndarray:
     """Returns whether tasks `first` are done when tasks `second` start."""
+    first, second = np.broadcast_arrays(first, second)
+    done = np.array(self._started(first, second))
+    order = np.argsort(first, axis=None, kind='stable')
+    tasks, begins = np.unique(first.flat[order], return_index=True)
+    for task, at in zip(tasks, np.split(order, begins[1:])):
+      if (waiters := self.waiters.get(int(task))) is not None:
+        after = second.flat[at][:, None]
+        told = self._started(waiters, after) | (waiters == after)
+        done.flat[at] = told.any(axis=1)
+    return done
+
+  def _started(self, first, second) -> np.ndarray:
     return self.known[second, self.queue[first]] > self.position[first]
 
 
@@ -132,4 +154,19 @@ def clocks(
       f'image: expected a flow that ends, got one whose {num_tasks - done} '
       f'last of {num_tasks} tasks never start'
     )
-  return Clocks(queue, position, before, known)
+  waiters = _waiters(image, signals_of, (queue, position))
+  return Clocks(queue, position, before, known, waiters)
+
+
+def _waiters(image, signals_of, places) -> dict[int, np.ndarray]:
+  """Returns `Clocks.waiters`, the first of each queue: others come later."""
+  queue, position = places
+  waiters_of = grouped(waits(image)[:, ::-1], len(image.tables['events']))
+  none = np.zeros(0, np.int64)
+  waiters = {}
+  for put in np.flatnonzero(np.isin(image.tables['tasks']['kind'], _PUTS)):
+    found = np.concatenate([none, *(waiters_of[e] for e in signals_of[put])])
+    found = found[np.argsort(position[found], kind='stable')]
+    _, first = np.unique(queue[found], return_index=True)
+    waiters[int(put)] = found[first]
+  return waiters

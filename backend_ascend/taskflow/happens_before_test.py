@@ -5,7 +5,11 @@ import pytest
 
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lowering_testing as testing
+
+Kind = layout.Kind
+PUTS = {Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD}
 
 
 def parsed(**kwargs) -> image_lib.Image:
@@ -13,7 +17,10 @@ def parsed(**kwargs) -> image_lib.Image:
 
 
 def ancestors(image: image_lib.Image) -> list[set[int]]:
-  """Returns what must be done before each task, edge by edge."""
+  """Returns what must be done before each task, edge by edge.
+
+  A put is done only for those that wait for what it signals, and after them.
+  """
   tables = image.tables
   edges = [set() for _ in tables['tasks']]
   for queue in tables['queues']:
@@ -27,10 +34,14 @@ def ancestors(image: image_lib.Image) -> list[set[int]]:
     for signal in tables['signals'][first : first + desc['signal_count']]:
       for event in range(signal['event'], signal['event'] + signal['span']):
         givers.setdefault(event, set()).add(task)
+  arrived = [set() for _ in tables['tasks']]
   for task, desc in enumerate(tables['tasks']):
     first = desc['wait_begin']
     for wait in tables['waits'][first : first + desc['wait_count']]:
-      edges[task] |= givers[int(wait['event'])]
+      arrived[task] |= givers[int(wait['event'])]
+    edges[task] |= arrived[task]
+  kinds = tables['tasks']['kind']
+  puts = {t for t, kind in enumerate(kinds) if layout.Kind(kind) in PUTS}
   found = []
   for task in range(len(edges)):
     seen, todo = set(), [task]
@@ -38,7 +49,8 @@ def ancestors(image: image_lib.Image) -> list[set[int]]:
       new = edges[todo.pop()] - seen
       seen |= new
       todo.extend(new)
-    found.append(seen)
+    told = set().union(*(arrived[other] for other in (task, *seen)))
+    found.append({t for t in seen if t not in puts or t in told})
   return found
 
 
@@ -52,6 +64,29 @@ def test_before_is_what_edges_say(shape, grain, direction):
   before = clocks.before(tasks[:, None], tasks[None, :])
   for task, want in enumerate(ancestors(image)):
     assert set(np.flatnonzero(before[:, task])) == want, task
+
+
+@pytest.mark.parametrize('direction', testing.COMPILE)
+def test_the_order_of_a_queue_completes_no_put(direction):
+  # Given one core of each unit, when a task follows puts in its queue, then
+  # those that it has not waited for are not done, and all other tasks are.
+  image = parsed(shape='one_rank', direction=direction, num_aic=1, num_aiv=1)
+  without = np.zeros((0, 2), np.int64)
+  clocks = happens_before.clocks(image)
+  alone = image.tables['tasks'].copy()
+  alone['wait_count'] = 0
+  fields = {f: getattr(image, f) for f in image.__dataclass_fields__}
+  fields['tables'] = image.tables | {'tasks': alone}
+  unwaited = happens_before.clocks(image_lib.Image(**fields), without)
+  tasks = np.arange(len(alone))
+  puts = np.isin(alone['kind'], list(PUTS))
+  for task in tasks:
+    earlier = (clocks.queue == clocks.queue[task]) & (
+      clocks.position < clocks.position[task]
+    )
+    done = unwaited.before(tasks, task)
+    assert (done == earlier & ~puts).all()
+    assert (clocks.before(tasks, task) >= done).all()
 
 
 def test_fewer_signals_order_less():

@@ -210,9 +210,7 @@ void LaunchChecked(const ImageView& view, bool proved, const Tensors& plain) {
   Require(report.diagnosis.reason == StopReason::kNone,
           "what is proved runs to its end in any order");
   Require(report.races.count == 0, "what is proved has no race");
-  // The proofs let a queue's order stand between a put and its reader: every
-  // runtime completes a put within its task.  Late puts do not.
-  if (!options.modes.late_puts) RequireEqual(h, tensors, plain);
+  RequireEqual(h, tensors, plain);
 }
 
 void LaunchSmall(const ImageView& view, bool proved) {

@@ -89,6 +89,13 @@ def test_kept_images_come_as_far_as_the_launch():
   assert {'refused', 'stopped', 'ran unproved'} <= set(fates)
 
 
+def test_a_put_that_only_its_queue_orders_is_refused_by_a_proof():
+  blob = (CORPUS / 'found-put-ordered-by-its-queue').read_bytes()
+  violations = _native.prove(blob)['violations']
+  assert {violation['rule'] for violation in violations} == {'order'}
+  assert fate(blob) == 'ran unproved'
+
+
 def test_seeds_are_proved_and_run():
   for name, image in image_seeds_testing.images().items():
     assert fate(image) == 'ran', name

@@ -2,9 +2,11 @@
 //
 // Assumed of the runtime: a core runs its queue strictly in order, a task at a
 // time; a task signals after everything it wrote is visible where it was
-// written (a put before its event add), and a met wait makes visible what
-// every signal counted by it, and all that precedes those, made visible; a
-// task touches what its descriptor says (RunTask's contract); the launch plan
+// written, and a met wait makes visible what every signal counted by it, and
+// all that precedes those, made visible.  A put is complete only at the event
+// its signal adds to: its core goes on before, so that the core's order says
+// that it was sent and not that it has arrived.  A task touches what its
+// descriptor says (RunTask's contract); the launch plan
 // is a bijection between sender view and row view, within one (buffer, rank,
 // group) (checked at launch).
 //
@@ -43,7 +45,9 @@
 //  some wait for the
 //            partition's event precedes the reader (its own, or of a task that
 //            happens before it): by (*) all writers are done.  Or each
-//            overlapping writer itself happens before the reader.  Happens
+//            overlapping writer itself is done before the reader: it happens
+//            before it or, if it is a put, the reader or a task that happens
+//            before it waits for an event that the put adds to.  Happens
 //            before is: queue order, and signaller -> waiter for events that
 //            count tasks.  Row events give no such edge: see `event`.
 //

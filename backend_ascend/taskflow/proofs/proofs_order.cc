@@ -33,8 +33,18 @@ class Ancestors {
   // Whether the task, or one that happens before it, waits for the event.
   bool Waited(int32_t event) const { return waited_[event] != 0; }
 
-  bool Contains(int32_t task) const {
-    return c_.position_of[task] < clock_[c_.queue_of[task]];
+  // Whether all that the task writes is there: of a put, only an event that it
+  // adds to says so.  One that counts rows may be met without its other rows.
+  bool Done(int32_t task) const {
+    const TaskDesc& t = c_.v.tasks[task];
+    if (!IsPut(FormOf(t))) {
+      return c_.position_of[task] < clock_[c_.queue_of[task]];
+    }
+    const auto signals = c_.Signals(t);
+    return std::any_of(
+        signals.begin(), signals.end(), [&](const SignalDesc& s) {
+          return c_.v.events[s.event].mode != kCountRows && Waited(s.event);
+        });
   }
 
  private:
@@ -67,7 +77,7 @@ class Ancestors {
 
   const Context& c_;
   int32_t queue_ = -1;
-  std::vector<int32_t> clock_;     // queue -> tasks known to be done
+  std::vector<int32_t> clock_;     // queue -> tasks known to be done, or sent
   std::vector<int32_t> expanded_;  // queue -> of those, waits followed
   std::vector<uint8_t> waited_;
   std::vector<int32_t> touched_;
@@ -121,7 +131,7 @@ class OrderRule {
     }
   }
 
-  // The slow path: somebody earlier waited, or was the writer.
+  // The slow path: somebody earlier waited, or the writer was done before.
   void CheckWriters(int32_t task, const RegionDesc& read, int32_t event) {
     if (!c_->Open(kOrderRule)) return;
     ancestors_.MoveTo(task);
@@ -139,7 +149,7 @@ class OrderRule {
           (box.row_begin >= read.row_end || read.row_begin >= box.row_end)) {
         continue;
       }
-      if (ancestors_.Contains(box.task)) continue;
+      if (ancestors_.Done(box.task)) continue;
       return Race(box.task, task, event, Common(read, box, rows));
     }
   }

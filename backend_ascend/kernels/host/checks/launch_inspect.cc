@@ -73,7 +73,7 @@ Status Inspect(const ImageView& view, const int32_t* topk_ids,
   state.modes.races = true;
   state.counters = std::vector<EventCounter>(view.header->events.count);
   state.progress.assign(view.header->tasks.count, Progress::kWaiting);
-  state.signalled.resize(view.header->tasks.count);
+  state.RecordOrder();
   HostPlatform platform(&state);
   for (int32_t t = 0; t < view.num_tasks; ++t) {
     for (const Access& access : AccessesOf(view.tasks[t], state.layer, sent)) {

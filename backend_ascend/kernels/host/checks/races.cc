@@ -1,7 +1,6 @@
 #include "backend_ascend/kernels/host/checks/races.h"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -11,70 +10,136 @@
 namespace hpmoe {
 namespace {
 
-constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+bool IsFull(const LaunchState& state, const WaitDesc& wait) {
+  return wait.threshold >= state.counters[wait.event].value.load();
+}
 
-// Vector clocks, one row of counts by queue each.
-class Clocks {
+// What orders two tasks directly: their queue, or an event of theirs.
+class Edges {
  public:
-  explicit Clocks(const LaunchState& state);
+  explicit Edges(const LaunchState& state);
 
-  // Whether all of `a` happened before all of `b`.
+  // Whether `a` was done when `b` started.  A put is done only where its
+  // signals say so.
   bool Before(uint32_t a, uint32_t b) const {
-    return at_[b * width_ + queue_[a]] >= done_[a];
+    if (IsLost(a) || IsBlind(b)) return false;
+    if (!IsPut(a) && queue_[a] == queue_[b] && count_[a] < count_[b]) {
+      return true;
+    }
+    const TaskDesc& task = state_.Task(b);
+    const WaitDesc* const waits = state_.view->waits + task.wait_begin;
+    return std::any_of(waits, waits + task.wait_count, [&](const WaitDesc& w) {
+      return IsFull(state_, w) &&
+             std::binary_search(signalled_[a].begin(), signalled_[a].end(),
+                                w.event);
+    });
+  }
+
+  // Nobody knows when it has done its work; it knows of nothing.
+  bool IsLost(uint32_t task) const {
+    return state_.moments[task] == Moment::kAfterSignals;
+  }
+  bool IsBlind(uint32_t task) const {
+    return state_.moments[task] == Moment::kBeforeTurn;
+  }
+  bool IsPut(uint32_t task) const {
+    return hpmoe::IsPut(FormOf(state_.view->tasks[task]));
+  }
+  uint32_t queue(uint32_t task) const { return queue_[task]; }
+  // Tasks of its queue up to it.
+  uint32_t count(uint32_t task) const { return count_[task]; }
+  const std::vector<int32_t>& signalled(uint32_t task) const {
+    return signalled_[task];
   }
 
  private:
-  static void Join(const uint32_t* from, size_t width, uint32_t* to) {
-    for (size_t i = 0; i < width; ++i) to[i] = std::max(to[i], from[i]);
-  }
-  void Place(const LaunchState& state);
-
-  const size_t width_;
-  std::vector<uint32_t> queue_;  // by task
-  std::vector<uint32_t> done_;   // by task: count of its queue that includes
-                                 // its work, or kNever
-  std::vector<uint32_t> at_;     // [tasks, queues] what it knew as it worked
+  const LaunchState& state_;
+  std::vector<uint32_t> queue_, count_;          // by task
+  std::vector<std::vector<int32_t>> signalled_;  // by task: events, sorted
 };
 
-void Clocks::Place(const LaunchState& state) {
+Edges::Edges(const LaunchState& state)
+    : state_(state),
+      queue_(state.view->num_tasks),
+      count_(state.view->num_tasks),
+      signalled_(state.signalled) {
   const ImageView& view = *state.view;
   for (int32_t q = 0; q < view.num_queues; ++q) {
     const QueueDesc& queue = view.queues[q];
     for (uint32_t i = 0; i < queue.count; ++i) {
       const uint32_t task = view.queue_tasks[queue.begin + i];
       queue_[task] = q;
-      done_[task] = i + 1;
+      count_[task] = i + 1;
     }
+  }
+  for (std::vector<int32_t>& events : signalled_) {
+    std::sort(events.begin(), events.end());
+    events.erase(std::unique(events.begin(), events.end()), events.end());
   }
 }
 
-Clocks::Clocks(const LaunchState& state)
-    : width_(state.view->num_queues),
-      queue_(state.view->num_tasks),
-      done_(state.view->num_tasks),
-      at_(width_ * state.view->num_tasks) {
+// Vector clocks, one row of counts by queue each; kept of some tasks.
+class Clocks {
+ public:
+  Clocks(const LaunchState& state, const Edges& edges,
+         const std::vector<uint32_t>& kept);
+
+  // As of Edges, by any number of them.  `b` is one that is kept.
+  bool Before(uint32_t a, uint32_t b) const {
+    if (edges_.IsLost(a) || edges_.IsBlind(b)) return false;
+    if (!edges_.IsPut(a)) return Knows(b, a);
+    const std::vector<int32_t>& events = edges_.signalled(a);
+    return std::any_of(events.begin(), events.end(), [&](int32_t event) {
+      const std::vector<uint32_t>& waiters = waiters_[event];
+      return std::any_of(waiters.begin(), waiters.end(), [&](uint32_t waiter) {
+        return waiter == b || Knows(b, waiter);
+      });
+    });
+  }
+
+ private:
+  static void Join(const uint32_t* from, size_t width, uint32_t* to) {
+    for (size_t i = 0; i < width; ++i) to[i] = std::max(to[i], from[i]);
+  }
+  // Whether `b` knows that its queue has gone past `a`.
+  bool Knows(uint32_t b, uint32_t a) const {
+    return at_[width_ * row_[b] + edges_.queue(a)] >= edges_.count(a);
+  }
+
+  const Edges& edges_;
+  const size_t width_;
+  std::vector<int32_t> row_;                    // by task: of at_, or -1
+  std::vector<uint32_t> at_;                    // what it knew as it started
+  std::vector<std::vector<uint32_t>> waiters_;  // by event
+};
+
+Clocks::Clocks(const LaunchState& state, const Edges& edges,
+               const std::vector<uint32_t>& kept)
+    : edges_(edges),
+      width_(state.view->num_queues),
+      row_(state.view->num_tasks, -1),
+      at_(width_ * kept.size()),
+      waiters_(state.view->num_events) {
   const ImageView& view = *state.view;
-  Place(state);
+  for (size_t i = 0; i < kept.size(); ++i) row_[kept[i]] = i;
   std::vector<uint32_t> in_turn(view.num_tasks);
   for (int32_t t = 0; t < view.num_tasks; ++t) in_turn[state.turn[t]] = t;
   std::vector<uint32_t> workers(width_ * width_),
       events(width_ * view.num_events);
   for (const uint32_t t : in_turn) {
     const TaskDesc& task = state.Task(t);
-    uint32_t* const clock = workers.data() + width_ * queue_[t];
+    uint32_t* const clock = workers.data() + width_ * edges.queue(t);
     for (uint32_t w = 0; w < task.wait_count; ++w) {
       const WaitDesc& wait = view.waits[task.wait_begin + w];
-      if (wait.threshold < state.counters[wait.event].value.load()) continue;
+      if (!IsFull(state, wait)) continue;
       Join(events.data() + width_ * wait.event, width_, clock);
+      waiters_[wait.event].push_back(t);
     }
-    if (!state.HasFault(t, FaultKind::kMissingWait)) {
-      std::copy_n(clock, width_, at_.data() + width_ * t);
-    }
-    clock[queue_[t]] = done_[t];
-    for (const int32_t event : state.signalled[t]) {
+    if (row_[t] >= 0) std::copy_n(clock, width_, at_.data() + width_ * row_[t]);
+    clock[edges.queue(t)] = edges.count(t);
+    for (const int32_t event : edges.signalled(t)) {
       Join(clock, width_, events.data() + width_ * event);
     }
-    if (state.HasFault(t, FaultKind::kEarlySignal)) done_[t] = kNever;
   }
 }
 
@@ -132,7 +197,7 @@ Race RaceOf(const Box& a, const Box& b) {
 }
 
 // Calls visit(write, other) for every overlapping pair of boxes of different
-// tasks, one of them a write; once for two writes.
+// tasks, one of them a write, until it says no; once for two writes.
 template <class Visit>
 void ForEachPair(const std::vector<Box>& boxes, Visit visit) {
   std::vector<Box> writes;
@@ -152,7 +217,8 @@ void ForEachPair(const std::vector<Box>& boxes, Visit visit) {
     auto write = std::upper_bound(writes.begin(), writes.end(), from, by_row);
     for (; write != writes.end() && write->row_begin < box.row_end; ++write) {
       if (write->task == box.task || !Overlap(*write, box)) continue;
-      if (!box.write || write->task < box.task) visit(*write, box);
+      if (box.write && write->task > box.task) continue;
+      if (!visit(*write, box)) return;
     }
   }
 }
@@ -240,8 +306,7 @@ class Explainer {
   }
 
   bool IsEarly() const {
-    return state_.HasFault(static_cast<uint32_t>(race_->first),
-                           FaultKind::kEarlySignal);
+    return state_.moments[race_->first] == Moment::kAfterSignals;
   }
 
   void Waited(const WaitDesc& wait) {
@@ -249,7 +314,7 @@ class Explainer {
     MissingEdge missing = MissingEdge::kLowWait;
     if (IsEarly()) {
       missing = MissingEdge::kEarlySignal;
-    } else if (state_.HasFault(second, FaultKind::kMissingWait)) {
+    } else if (state_.moments[second] == Moment::kBeforeTurn) {
       missing = MissingEdge::kEarlyRun;
     } else if (state_.HasFault(second, FaultKind::kSkippedWait)) {
       missing = MissingEdge::kWait;
@@ -267,28 +332,72 @@ class Explainer {
   Race* const race_;
 };
 
+// Finds the races among overlaps, some at a time: memory is bounded.
+class Finder {
+ public:
+  explicit Finder(const LaunchState& state) : state_(state), edges_(state) {}
+
+  void Add(const Box& one, const Box& other, uint16_t buffer, int64_t slab) {
+    if (edges_.Before(one.task, other.task)) return;
+    if (edges_.Before(other.task, one.task)) return;
+    const ImageHeader& image = *state_.view->header;
+    const bool of_experts = kBuffers[buffer].form == Form::kWeightTile;
+    const int64_t local = image.num_experts / image.num_ranks;
+    Race race = RaceOf(one, other);
+    race.buffer = buffer;
+    race.rank = static_cast<int32_t>(of_experts ? slab / local : slab);
+    open_.push_back(race);
+    if (open_.size() == Races::kMaxCounted) Settle();
+  }
+
+  bool IsFull() const { return found_.size() >= Races::kMaxCounted; }
+
+  std::vector<Race> Take() {
+    Settle();
+    return std::move(found_);
+  }
+
+ private:
+  // Drops what is ordered by more than one edge.
+  void Settle() {
+    if (open_.empty()) return;
+    std::vector<uint32_t> tasks;
+    for (const Race& race : open_) {
+      tasks.push_back(static_cast<uint32_t>(race.first));
+      tasks.push_back(static_cast<uint32_t>(race.second));
+    }
+    std::sort(tasks.begin(), tasks.end());
+    tasks.erase(std::unique(tasks.begin(), tasks.end()), tasks.end());
+    const Clocks clocks(state_, edges_, tasks);
+    for (const Race& race : open_) {
+      if (clocks.Before(race.first, race.second)) continue;
+      if (clocks.Before(race.second, race.first)) continue;
+      found_.push_back(race);
+    }
+    open_.clear();
+    Merge(&found_);
+  }
+
+  const LaunchState& state_;
+  const Edges edges_;
+  std::vector<Race> open_;   // no edge orders them
+  std::vector<Race> found_;  // nothing does
+};
+
 }  // namespace
 
 Races FindRaces(const LaunchState& state) {
-  const Clocks clocks(state);
   const std::vector<Slabs> boxes = BoxesOf(state);
-  const ImageHeader& image = *state.view->header;
-  const int64_t local = image.num_experts / image.num_ranks;
-  std::vector<Race> found;
+  Finder finder(state);
   for (uint16_t b = 0; b < kNumBuffers; ++b) {
-    const bool of_experts = kBuffers[b].form == Form::kWeightTile;
     for (size_t slab = 0; slab < boxes[b].size(); ++slab) {
       ForEachPair(boxes[b][slab], [&](const Box& one, const Box& other) {
-        if (clocks.Before(one.task, other.task)) return;
-        if (clocks.Before(other.task, one.task)) return;
-        Race race = RaceOf(one, other);
-        race.buffer = b;
-        race.rank = static_cast<int32_t>(of_experts ? slab / local : slab);
-        found.push_back(race);
+        finder.Add(one, other, b, slab);
+        return !finder.IsFull();
       });
     }
   }
-  Merge(&found);
+  std::vector<Race> found = finder.Take();
   Races races;
   races.count = found.size();
   found.resize(std::min(found.size(), Races::kMaxKept));

@@ -9,8 +9,13 @@
 //   * A wait below the sum of the event's signals is met by luck: it orders
 //     nothing.
 //   * A task that runs before its turn knows of nothing; of one that runs after
-//     it has signalled nobody knows.
-//   * A worker's order counts for its puts too, late or not.
+//     it has signalled nobody knows.  When each did its work and when it
+//     signalled is recorded as it happens.
+//   * A put is complete only at an event that it adds to, late or not: that its
+//     worker has gone on says nothing.
+//
+// Most pairs are ordered by one edge; clocks are kept of the tasks of the
+// others only, and memory does not grow with the number of races.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_RACES_H_
 #define BACKEND_ASCEND_KERNELS_HOST_RACES_H_
@@ -48,7 +53,8 @@ struct Race {
 
 struct Races {
   static constexpr size_t kMaxKept = 64;
-  uint64_t count = 0;
+  static constexpr size_t kMaxCounted = 1 << 16;
+  uint64_t count = 0;       // from kMaxCounted on, there may be more
   std::vector<Race> first;  // in the image's order
 };
 

@@ -23,6 +23,7 @@ Direction = layout.Direction
 Kind = layout.Kind
 CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
 SMALL = config_lib.MoEConfig(2, 20, 4, 2, 17, 9)
+ONE_RANK = config_lib.MoEConfig(1, 20, 4, 2, 17, 9)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 RACES = modes_lib.Modes(races=True)
 WAITING = [
@@ -403,6 +404,41 @@ class TestImages:
     assert (race.first.index, race.second.index) == (first, second)
     assert (race.kind, race.tensor) == ('write-write', 'gate_up')
     assert race.cols == (0, 16)
+
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  @both_passes
+  def test_a_queues_order_alone_between_a_put_and_its_reader(
+    self, direction, grain
+  ):
+    # Given one core, whose sums stand behind the puts home that they read and
+    # wait for none, then each pair is a race in any run, and what is read of
+    # puts that are late was never written.
+    one_core = dict(num_aic=1, num_aiv=1, event_grain=grain)
+    layer = case(direction, ONE_RANK, **one_core)
+    kind = Kind.COMBINE_GRAD if direction else Kind.COMBINE
+    tensor = 'd_returned' if direction else 'returned'
+    reader = self.first(layer, kind)
+
+    def change(tables):
+      tables['tasks'][reader : reader + 1]['wait_count'] = 0
+
+    broken = self.changed(layer, change)
+    late = modes_lib.Modes(races=True, late_puts=True)
+    for modes in (RACES, late):
+      got = runtime.run(broken.image, layer.inputs, threads=1, modes=modes)
+      assert got.num_races == len(got.races)
+      assert told(got) == overlapping(layer, reader) - {
+        pair for pair in overlapping(layer, reader) if pair[0] == reader
+      }
+      for race in got.races:
+        assert (race.tensor, race.second.index) == (tensor, reader)
+        assert f'{race.second} does not wait for event' in race.missing
+    y = 'dx' if direction else 'y'
+    begin, end = (
+      int(layer.parsed.tables['tasks'][reader][f'row_{side}'])
+      for side in ('begin', 'end')
+    )
+    assert np.isnan(got.outputs[y].astype(np.float32)[0, begin:end]).all()
 
   def test_no_event_at_all(self):
     layer = case(Direction.FORWARD)

@@ -92,10 +92,7 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   if (state.fault.kind == FaultKind::kNone) state.fault.task = -1;
   state.counters = std::vector<EventCounter>(view.header->events.count);
   state.progress.assign(view.header->tasks.count, Progress::kWaiting);
-  if (state.modes.races) {
-    state.turn.resize(view.header->tasks.count);
-    state.signalled.resize(view.header->tasks.count);
-  }
+  if (state.modes.races) state.RecordOrder();
   if (state.modes.actions != nullptr) {
     state.replay = std::make_unique<Replay>(state.layer, state.modes);
   }

@@ -36,8 +36,19 @@ int64_t LatePuts::TakeFirstOf(const std::vector<uint32_t>& wanted) {
   return -1;
 }
 
+// Its queue has come to a task: it runs, or signals before it does.
+void HostPlatform::TakeTurn(uint32_t index) {
+  uint32_t& turn = state_.turn[index];
+  if (turn == LaunchState::kNoTurn) turn = state_.num_turns.fetch_add(1);
+}
+
+void HostPlatform::RecordSignal(int32_t event) {
+  TakeTurn(announced_);
+  state_.signalled[announced_].push_back(event);
+}
+
 void HostPlatform::Run(uint32_t index) {
-  if (state_.modes.races) state_.turn[index] = state_.num_turns.fetch_add(1);
+  if (state_.modes.races) TakeTurn(index);
   if (IsLate(index)) return state_.late_puts.Add(index);
   DoTurn(index);
 }
@@ -67,6 +78,13 @@ void HostPlatform::RunOutOfOrder(uint32_t index) {
 // A task's place in the order is taken before it signals, so that the order
 // agrees with what waits for what.
 void HostPlatform::Work(uint32_t index) {
+  if (state_.modes.races) {
+    const bool signalled = state_.progress[index] == Progress::kSignalled;
+    const bool early = state_.turn[index] == LaunchState::kNoTurn;
+    state_.moments[index] = early       ? Moment::kBeforeTurn
+                            : signalled ? Moment::kAfterSignals
+                                        : Moment::kInTurn;
+  }
   if (state_.replay == nullptr) {
     Compute(index);
   } else {

@@ -24,6 +24,9 @@ struct alignas(64) EventCounter {
   std::atomic<int32_t> value{0};
 };
 
+// When a task did its work.
+enum class Moment : uint8_t { kBeforeTurn, kInTurn, kAfterSignals };
+
 enum class Progress : uint8_t { kWaiting = 0, kRan = 1, kSignalled = 2 };
 
 // Puts whose workers went on before they were delivered.
@@ -60,9 +63,16 @@ struct LaunchState {
   std::unique_ptr<Replay> replay;      // where there are actions
   // By task, where races are looked for; its worker writes.
   std::atomic<uint32_t> num_turns{0};
-  std::vector<uint32_t>
-      turn;  // when it was its queue's turn, and not delivered
+  static constexpr uint32_t kNoTurn = ~uint32_t{0};
+  std::vector<uint32_t> turn;  // when its queue came to it, not delivered
+  std::vector<Moment> moments;
   std::vector<std::vector<int32_t>> signalled;  // events
+
+  void RecordOrder() {
+    turn.assign(view->num_tasks, kNoTurn);
+    moments.resize(view->num_tasks);
+    signalled.resize(view->num_tasks);
+  }
 
   const TaskDesc& Task(uint32_t index) const {
     return HasFault(index, FaultKind::kSkippedWait) ? unwaiting
@@ -87,7 +97,7 @@ class HostPlatform {
            wait.threshold;
   }
   void Add(const SignalDesc&, int32_t event, int32_t amount) {
-    if (state_.modes.races) state_.signalled[announced_].push_back(event);
+    if (state_.modes.races) RecordSignal(event);
     state_.counters[event].value.fetch_add(amount, std::memory_order_release);
   }
   // Both leave a put that is to be late for Deliver.
@@ -102,6 +112,8 @@ class HostPlatform {
   bool IsLate(uint32_t index) const {
     return state_.modes.late_puts && IsPut(FormOf(Task(index)));
   }
+  void TakeTurn(uint32_t index);
+  void RecordSignal(int32_t event);
   void DoTurn(uint32_t index);
   void Work(uint32_t index);
   void Compute(uint32_t index);
