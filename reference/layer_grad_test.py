@@ -106,7 +106,7 @@ class TestBackward:
       forward = inputs | forward_jit(CONFIG, BFLOAT16, **inputs)
       once(CONFIG, precision.PrecisionPolicy('bfloat16'), forward, dy)
     with pytest.raises(AssertionError):
-      other = precision.PrecisionPolicy('bfloat16', activation='product')
+      other = precision.PrecisionPolicy('bfloat16', activation='absolute')
       once(CONFIG, other, forward, dy)
 
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
@@ -233,9 +233,10 @@ def jax_grad(config, policy, inputs, dy):
 def abs_bound(config, policy, inputs, dy, unit):
   """Returns how far gradients in `unit` roundings may be from exact ones.
 
-  With activation 'product' a gradient is a polynomial of the inputs.  The same
-  polynomial of their absolute values bounds every term; each is rounded at most
-  as often as the layer's operations, forward and back, count together.
+  With activation 'absolute' a gradient is a polynomial of the inputs, but for
+  signs.  The same polynomial of their absolute values bounds every term; each
+  is rounded at most as often as the layer's operations, forward and back,
+  count together.
   """
   positive = {
     name: a if name == 'topk_ids' else abs(a) for name, a in inputs.items()
@@ -262,7 +263,7 @@ class TestAgainstJaxGrad:
     # Given: small integers and no exp.
     config = serial.SHAPES[name]
     policy = precision.PrecisionPolicy(
-      placement=placement, activation='product'
+      placement=placement, activation='absolute'
     )
     inputs, dy = inputs_of(name, config, policy, integer=True)
     # When.
@@ -283,8 +284,8 @@ class TestAgainstJaxGrad:
     'placement, storage', [('combine', 'float32'), ('before_down', 'float64')]
   )
   def test_real_data_within_the_bound_of_operations(self, placement, storage):
-    # Given: activation 'product'; exact gradients stand in float64.
-    policy = precision.PrecisionPolicy(storage, storage, placement, 'product')
+    # Given: activation 'absolute'; exact gradients stand in float64.
+    policy = precision.PrecisionPolicy(storage, storage, placement, 'absolute')
     with test_util.x64(storage == 'float64'):
       inputs, dy = inputs_of('real', policy=policy)
       # When.

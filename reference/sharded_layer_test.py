@@ -88,15 +88,15 @@ def cases(which):
   )
   if which == 'quick':
     every = [
-      (CONFIGS[2], 'bfloat16', 'before_down', 'product'),
-      (CONFIGS[8], 'float32', 'combine', 'product'),
+      (CONFIGS[2], 'bfloat16', 'before_down', 'absolute'),
+      (CONFIGS[8], 'float32', 'combine', 'absolute'),
     ]
   for config, storage, placement, activation in every:
     policy = precision.PrecisionPolicy(
       storage, placement=placement, activation=activation
     )
     # Without exp, small integers stay exact.
-    data = (True, False) if activation == 'product' else (False,)
+    data = (True, False) if activation == 'absolute' else (False,)
     for skew, integer in itertools.product(SKEWS, data):
       yield config, policy, skew, integer
 

@@ -15,7 +15,7 @@ def swiglu(
   """Returns `activation` `[..., F]` in the storage dtype, rounded once.
 
   In the accumulation dtype: 'swiglu' is gate / (1 + exp(-gate)) * up,
-  'product' is gate * up; then times the weight, if it is applied here.
+  'absolute' is |gate| * up; then times the weight, if it is applied here.
 
   Args:
     policy: activation, placement and dtypes.
@@ -31,6 +31,8 @@ def swiglu(
   gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
   if policy.activation == 'swiglu':
     gate = gate / (1 + jnp.exp(-gate))
+  else:
+    gate = jnp.abs(gate)
   activation = gate * up
   if row_weight is not None:
     activation = activation * numerics.widen(policy, row_weight)[..., None]

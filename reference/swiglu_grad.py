@@ -18,7 +18,8 @@ def swiglu_grad(
 
   With g = d_activation, times the weight if it is applied here: gate columns
   are (g * up) * act'(gate), up columns g * act(gate), in the accumulate dtype;
-  act is silu for 'swiglu', the identity for 'product'.
+  act is silu for 'swiglu', the absolute value for 'absolute', whose slope is
+  the sign, 0 at 0.
 
   Args:
     policy: activation, placement and dtypes.
@@ -39,6 +40,8 @@ def swiglu_grad(
   d_gate = g * up
   if policy.activation == 'swiglu':
     d_gate = d_gate * _silu_slope(gate)
+  else:
+    d_gate = d_gate * jnp.sign(gate)
   d_gate_up = jnp.concatenate([d_gate, g * _act(policy, gate)], axis=-1)
   return numerics.store(policy, d_gate_up)
 
@@ -72,7 +75,7 @@ def _act(
 ) -> at.Float[at.Array, '*shape']:
   if policy.activation == 'swiglu':
     return gate / (1 + jnp.exp(-gate))
-  return gate
+  return jnp.abs(gate)
 
 
 def _silu_slope(

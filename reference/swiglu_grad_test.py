@@ -14,13 +14,13 @@ def policy_of(**fields: str) -> precision.PrecisionPolicy:
   return precision.PrecisionPolicy(**fields)
 
 
-def test_product_swaps_gate_and_up():
+def test_absolute_turns_the_sign_of_the_gate():
   out = swiglu_grad.swiglu_grad(
-    policy_of(activation='product'),
+    policy_of(activation='absolute'),
     jnp.array([[-3.0, 2.0, 5.0, 7.0]]),
     jnp.array([[2.0, -1.0]]),
   )
-  np.testing.assert_array_equal(out, [[10, -7, -6, -2]])
+  np.testing.assert_array_equal(out, [[-10, -7, 6, -2]])
 
 
 # Both signs, both extremes, and -1.278 where silu' is 0.
@@ -60,7 +60,7 @@ def test_slope_jitted_and_not_has_the_same_bits():
 def test_the_weight_multiplies_before_the_one_rounding():
   # Given: g * up and its product with the weight both round in bfloat16.
   policy = policy_of(
-    storage='bfloat16', placement='before_down', activation='product'
+    storage='bfloat16', placement='before_down', activation='absolute'
   )
   rng = test_util.generator('one rounding')
   gate_up = jnp.asarray(rng.normal(size=(64, 16)), jnp.bfloat16)
@@ -73,17 +73,21 @@ def test_the_weight_multiplies_before_the_one_rounding():
   gate, up = np.split(np.asarray(gate_up).astype(np.float32), 2, axis=-1)
   g = np.asarray(d_activation).astype(np.float32)
   g = g * np.asarray(weight)[:, None]
-  once = np.concatenate([g * up, g * gate], axis=-1).astype(jnp.bfloat16)
+  once = np.concatenate(
+    [g * up * np.sign(gate), g * abs(gate)], axis=-1
+  ).astype(jnp.bfloat16)
   assert out.dtype == jnp.bfloat16
   np.testing.assert_array_equal(out, once)
   g = g.astype(jnp.bfloat16).astype(np.float32)
-  twice = np.concatenate([g * up, g * gate], axis=-1).astype(jnp.bfloat16)
+  twice = np.concatenate(
+    [g * up * np.sign(gate), g * abs(gate)], axis=-1
+  ).astype(jnp.bfloat16)
   assert (once != twice).any()
 
 
 def test_row_weight_grad_reads_the_unweighted_unrounded_activation():
   # Given: gate * up = 1 + 2^-8 + 2^-16, which bfloat16 cannot hold.
-  policy = policy_of(storage='bfloat16', activation='product')
+  policy = policy_of(storage='bfloat16', activation='absolute')
   above = 1 + 2.0**-7
   gate_up = jnp.array([[above, above]], jnp.bfloat16)
   # When.

@@ -33,17 +33,17 @@ def test_silu_of_extremes_is_finite(gate):
   assert abs(float(out[0]) - exact) <= max(bound, np.finfo(np.float32).tiny)
 
 
-def test_product_has_no_exp():
+def test_absolute_has_no_exp():
   out = swiglu.swiglu(
-    policy_of(activation='product'), jnp.array([[-3.0, 2.0, 5.0, 7.0]])
+    policy_of(activation='absolute'), jnp.array([[-3.0, 2.0, 5.0, 7.0]])
   )
-  np.testing.assert_array_equal(out, [[-15, 14]])
+  np.testing.assert_array_equal(out, [[15, 14]])
 
 
 def test_weight_is_applied_before_the_one_rounding():
-  # Given: gate * up and its product with the weight both round in bfloat16.
+  # Given: |gate| * up and its product with the weight both round in bfloat16.
   policy = policy_of(
-    storage='bfloat16', placement='before_down', activation='product'
+    storage='bfloat16', placement='before_down', activation='absolute'
   )
   rng = test_util.generator('one rounding')
   gate_up = jnp.asarray(rng.normal(size=(64, 16)), jnp.bfloat16)
@@ -53,8 +53,8 @@ def test_weight_is_applied_before_the_one_rounding():
   # Then.
   gate, up = np.split(np.asarray(gate_up).astype(np.float32), 2, axis=-1)
   weight = np.asarray(weight)[:, None]
-  once = (gate * up * weight).astype(jnp.bfloat16)
-  twice = (gate * up).astype(jnp.bfloat16).astype(np.float32) * weight
+  once = (abs(gate) * up * weight).astype(jnp.bfloat16)
+  twice = (abs(gate) * up).astype(jnp.bfloat16).astype(np.float32) * weight
   assert out.dtype == jnp.bfloat16
   np.testing.assert_array_equal(out, once)
   assert (once != twice.astype(jnp.bfloat16)).any()

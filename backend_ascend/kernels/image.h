@@ -117,7 +117,7 @@ enum View : uint16_t { kRows = 0, kSender = 1, kNumViews = 2 };
 enum DType : uint32_t { kFloat32 = 0, kBFloat16 = 1 };
 enum EventGrain : uint32_t { kExpertGrain = 0, kRowBlockGrain = 1 };
 enum WeightPlacement : uint32_t { kAtCombine = 0, kBeforeDown = 1 };
-enum ActivationKind : uint32_t { kSwigluActivation = 0, kProduct = 1 };
+enum ActivationKind : uint32_t { kSwigluActivation = 0, kAbsolute = 1 };
 
 // What one unit of an event means.
 enum EventMode : uint16_t {

@@ -334,7 +334,7 @@ class Bench:
       return self._exact
     backward = passes.BACKWARD in self._passes
     make = exact_data.make_grad if backward else exact_data.make
-    policy = dataclasses.replace(self.made.policy, activation='product')
+    policy = dataclasses.replace(self.made.policy, activation='absolute')
     ids = self.made.arrays['topk_ids']
     arrays, _ = make(self.made.config, policy, ids, self._seed)
     made = dataclasses.replace(self.made, policy=policy, arrays=arrays)

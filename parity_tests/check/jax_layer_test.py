@@ -15,7 +15,7 @@ from hpmoe.reference.contract import tensors
 
 CONFIG = config_lib.MoEConfig(2, 10, 4, 2, 12, 8)
 POLICIES = [
-  precision.PrecisionPolicy(storage, placement=placement, activation='product')
+  precision.PrecisionPolicy(storage, placement=placement, activation='absolute')
   for storage, placement in [
     ('float32', 'combine'),
     ('bfloat16', 'before_down'),

@@ -79,7 +79,7 @@ class Oracle:
     self.policy = policy
     self._inputs = inputs
     # Of stages without an activation: compiled once for all activations.
-    self._linear = dataclasses.replace(policy, activation='product')
+    self._linear = dataclasses.replace(policy, activation='swiglu')
 
   def forward(self) -> dict[str, np.ndarray]:
     """Returns every tensor of `tensors.PLAN` and `STAGES` by name."""

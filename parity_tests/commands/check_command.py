@@ -28,7 +28,7 @@ def _define_check(f: flags.FlagValues) -> None:
     'lane',
     ['all'],
     '`all`, or some of exact, bitwise, bounded, standard; '
-    "lane exact asks the candidate for policy.activation 'product'.",
+    "lane exact asks the candidate for policy.activation 'absolute'.",
     flag_values=f,
   )
   flags.DEFINE_list(

@@ -193,7 +193,7 @@ def test_help_shows_an_example_and_every_option(capsys, command):
         *standards.STANDARDS,
         *standards.DEFAULT,
         'Default: both, but forward with',
-        "policy.activation 'product'",
+        "policy.activation 'absolute'",
         'docs/find_a_bug.md',
         'function(inputs, config, policy) -> dict of names',
         'topk_ids int32 [R,T,K]',

@@ -1,6 +1,6 @@
 """Exact lane: integer data on which every order of every sum is exact.
 
-With the activation 'product' all stages are polynomials.  If the data are
+With the activation 'absolute' no stage divides or calls exp.  If the data are
 integers and sum |a| |b| stays below 2^24 at every output, then each partial
 sum, in any order and with any fused multiply-add, is an integer that float32
 holds.  A stage's rounding to bfloat16 starts from that one exact value, and
@@ -72,7 +72,7 @@ def make(
 
   Args:
     config: sizes.
-    policy: storage float32 or bfloat16, activation 'product'.
+    policy: storage float32 or bfloat16, activation 'absolute'.
     topk_ids: `[R, T, K]` int32, a valid routing.
     seed: of the values.
     x_max: odd, largest |x|.
@@ -106,7 +106,7 @@ def make_grad(
 
   Args:
     config: sizes.
-    policy: storage float32 or bfloat16, activation 'product'.
+    policy: storage float32 or bfloat16, activation 'absolute'.
     topk_ids: `[R, T, K]` int32, a valid routing.
     seed: of the values.
 
@@ -242,7 +242,7 @@ def prove_grad(
 
   Args:
     config: sizes.
-    policy: storage float32 or bfloat16, activation 'product'.
+    policy: storage float32 or bfloat16, activation 'absolute'.
     arrays: tensors of `tensors.INPUTS` and dy `[R, T, D]`.
 
   Raises:
@@ -338,7 +338,7 @@ def _prove_rows(policy, weights: _Weights, rows: _Rows, bounds) -> _Held:
   gate_up = _store(policy, rows.x @ weights.w_gate_up)
 
   gate, up = np.split(gate_up, 2, axis=-1)
-  activation = gate * up * _early_weight(policy, rows)
+  activation = np.abs(gate) * up * _early_weight(policy, rows)
   _bound(bounds, 'activation', np.abs(activation), rows.where)
   activation = _store(policy, activation)
 
@@ -386,12 +386,14 @@ def _prove_rows_grad(
   gate, up = np.split(held.gate_up, 2, axis=-1)
   one, other = dy, held.expert_out
   if policy.placement == 'before_down':
-    one, other = d_activation, gate * up
+    one, other = d_activation, np.abs(gate) * up
   sums = np.abs(one * other).sum(-1, keepdims=True)
   _bound(bounds, 'd_topk_weights', sums, rows.where)
 
   g = d_activation * _early_weight(policy, rows)
-  d_gate_up = np.concatenate([g * up, g * gate], axis=-1)
+  d_gate_up = np.concatenate(
+    [g * np.sign(gate) * up, g * np.abs(gate)], axis=-1
+  )
   _bound(bounds, 'd_gate_up', np.abs(d_gate_up), rows.where)
   d_gate_up = _store(policy, d_gate_up)
 
@@ -444,7 +446,7 @@ def _check_policy(policy):
   for name, known in (
     ('storage', tuple(STORAGE)),
     ('accumulate', ('float32',)),
-    ('activation', ('product',)),
+    ('activation', ('absolute',)),
   ):
     if getattr(policy, name) not in known:
       raise ValueError(

@@ -24,7 +24,7 @@ _PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
 
 def _policy(storage='float32', placement='combine'):
   return PrecisionPolicy(
-    storage=storage, placement=placement, activation='product'
+    storage=storage, placement=placement, activation='absolute'
   )
 
 
@@ -63,7 +63,7 @@ def _run(config, policy, arrays, seed=0):
     gate_up = _round(policy, _dot(x[token], w_gate_up[expert], seed))
     gate, up = np.split(gate_up, 2)
     before = policy.placement == 'before_down'
-    activation = _round(policy, gate * up * (weight if before else 1))
+    activation = _round(policy, abs(gate) * up * (weight if before else 1))
     out = _round(policy, _dot(activation, w_down[expert], seed + 1))
     y[token] += out * (1 if before else weight)
   return _round(policy, y)
@@ -113,7 +113,9 @@ class TestProve:
         gate_up, half = x @ w, _TINY.d_ff
         activation = np.abs(gate_up[:half] * gate_up[half:])
         out = activation @ np.abs(values['w_down'][place])
-        signed = (gate_up[:half] * gate_up[half:]) @ values['w_down'][place]
+        signed = (abs(gate_up[:half]) * gate_up[half:]) @ values['w_down'][
+          place
+        ]
         y += np.abs(signed) * values['topk_weights'][rank, token, slot]
         for stage, sums in (
           ('gate_up', np.abs(x) @ np.abs(w)),
@@ -185,8 +187,8 @@ class TestProve:
     'policy',
     [
       PrecisionPolicy(),
-      PrecisionPolicy(storage='float64', activation='product'),
-      PrecisionPolicy(accumulate='float64', activation='product'),
+      PrecisionPolicy(storage='float64', activation='absolute'),
+      PrecisionPolicy(accumulate='float64', activation='absolute'),
     ],
   )
   def test_policy_that_is_not_exact(self, policy):
@@ -218,6 +220,10 @@ def _swap_weights(arrays):
   arrays['topk_weights'][0, 0] = arrays['topk_weights'][0, 0, ::-1].copy()
 
 
+def _swap_gate_and_up(arrays):
+  arrays['w_gate_up'] = np.roll(arrays['w_gate_up'], _TINY.d_ff, axis=-1)
+
+
 class TestDiscriminating:
   @pytest.mark.parametrize(
     ('fault', 'tokens'),
@@ -228,6 +234,7 @@ class TestDiscriminating:
       (_shift_rows, 32),
       (_lose_slot, 1),
       (_swap_weights, 1),
+      (_swap_gate_and_up, 32),
     ],
   )
   @_BOTH
@@ -322,11 +329,11 @@ _REACHES_LIMIT = {
   'd_expert_out': dict(dy=2**24),
   'd_activation': dict(dy=2**12, down=2**12),
   'd_topk_weights': dict(dy=2**12, x=2**6),
-  'd_gate_up': dict(dy=2**12, gate=0, up=2**12),
+  'd_gate_up': dict(dy=2**12, gate=2**12, up=0),
   # Gate and up columns meet.
   'd_expert_in': dict(dy=2**23),
   'd_w_down': dict(dy=2**23, down=0, tokens=2),
-  'd_w_gate_up': dict(dy=2**23, gate=0, tokens=2),
+  'd_w_gate_up': dict(dy=2**23, up=0, tokens=2),
   'dx': dict(dy=2**22, top_k=2),
 }
 
@@ -414,7 +421,9 @@ class TestGrad:
         gate, up = np.split(x @ v['w_gate_up'][place], 2)
         d_out = dy * v['topk_weights'][rank, token, slot]
         grad = v['w_down'][place] @ d_out
-        d_gate_up = np.concatenate([grad * up, grad * gate])
+        d_gate_up = np.concatenate(
+          [grad * np.sign(gate) * up, grad * abs(gate)]
+        )
         d_in = v['w_gate_up'][place] @ d_gate_up
         sums['d_w_down'][place] += np.abs(np.outer(gate * up, d_out))
         sums['d_w_gate_up'][place] += np.abs(np.outer(x, d_gate_up))
@@ -423,7 +432,7 @@ class TestGrad:
           ('d_expert_out', np.abs(d_out)),
           (
             'd_topk_weights',
-            np.abs(dy) @ np.abs(gate * up @ v['w_down'][place]),
+            np.abs(dy) @ np.abs(abs(gate) * up @ v['w_down'][place]),
           ),
           ('d_activation', np.abs(v['w_down'][place]) @ np.abs(d_out)),
           ('d_gate_up', np.abs(d_gate_up)),

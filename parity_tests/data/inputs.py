@@ -86,7 +86,7 @@ def make_inputs(
   policy = PrecisionPolicy(
     storage=dtype,
     placement=placement,
-    activation='product' if exact else 'swiglu',
+    activation='absolute' if exact else 'swiglu',
   )
   config = presets.config(preset, ranks, tokens, capacity)
   x = text_router.embed(config, text_router.read(text), seed)

@@ -29,7 +29,7 @@ class TestMakeInputs:
     drawn = [] if exact else ['dy']
     assert set(made.arrays) == {*tensors.INPUTS, *drawn}
     assert made.policy.storage == dtype
-    assert made.policy.activation == ('product' if exact else 'swiglu')
+    assert made.policy.activation == ('absolute' if exact else 'swiglu')
     assert ('exact_bounds' in made.facts) == exact
     assert made.routing == routing
 

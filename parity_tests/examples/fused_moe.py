@@ -114,6 +114,8 @@ def _activation(tensors: Tensors, config, policy) -> jax.Array:
   gate, up = jnp.split(gate_up, 2, axis=-1)
   if policy.activation == 'swiglu':
     gate = jax.nn.silu(gate)
+  else:
+    gate = jnp.abs(gate)
   hidden = gate * up
   if policy.placement == 'before_down':
     slot, _, _, _ = _sort(config, tensors['topk_ids'])

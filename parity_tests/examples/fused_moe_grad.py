@@ -90,7 +90,7 @@ def _grads(
   gate_up = saved['gate_up'].astype(jnp.float32).reshape(len(slot), -1)
   gate, up = jnp.split(gate_up, 2, axis=-1)
   d_out = d_activation.astype(jnp.float32)
-  act, slope = gate, jnp.ones_like(gate)
+  act, slope = jnp.abs(gate), jnp.sign(gate)
   if policy.activation == 'swiglu':
     s = jax.nn.sigmoid(gate)
     act, slope = gate * s, s * (1 + gate * (1 - s))

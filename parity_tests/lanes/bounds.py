@@ -116,7 +116,7 @@ def activation(
 ) -> Bounded:
   """Returns `[n, F]` of gate and up `[n, 2F]`, weighted `[n]` if asked.
 
-  'product': gate * up, 1 rounding.  'swiglu': gate / (1 + exp(-gate)) * up:
+  'absolute': |gate| * up, 1 rounding.  'swiglu': gate / (1 + exp(-gate)) * up:
   silu and product with up.  exp(-gate) may overflow and 1 / (1 + exp(-gate))
   may be flushed: both lose at most tiny * |gate|.
   """
@@ -132,7 +132,7 @@ def _activation(policy, gate_up, row_weight) -> tuple[np.ndarray, np.ndarray]:
     slope, roundings = _SILU_SLOPE, _SIGMOID_ROUNDINGS + 1
     left_tiny = _TINY * (np.abs(gate.value) + gate.bound() + 1)
   else:
-    left, slope, roundings, left_tiny = gate.value, 1.0, 1, 0.0
+    left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1, 0.0
   value = left * up.value
   left_error = slope * gate.bound() + left_tiny
   error = np.abs(left) * up.bound() + left_error * (
@@ -245,8 +245,8 @@ def _times(weight, grad: Bounded, act: Bounded, up):
 
 def _act(policy, gate: np.ndarray) -> Bounded:
   """Returns act(gate) as computed in float32."""
-  if policy.activation == 'product':
-    return Bounded(gate)
+  if policy.activation == 'absolute':
+    return Bounded(np.abs(gate))
   value = gate * _sigmoid(gate)
   scale = gamma(_SIGMOID_ROUNDINGS) + gamma(_SIGMOID_ROUNDINGS, _U64)
   error = scale * np.abs(value) + _TINY * (np.abs(gate) + 1)
@@ -269,8 +269,8 @@ def _slope(policy, gate: np.ndarray) -> Bounded:
   an exp, two products and the sum.  s, silu and c may each be flushed, and are
   multiplied by no more than 1 + 2 |z|; so may the result.
   """
-  if policy.activation == 'product':
-    return Bounded(np.ones((1, 1)))
+  if policy.activation == 'absolute':
+    return Bounded(np.sign(gate))
   s, c = _sigmoid(gate), _sigmoid(-gate)
   roundings = 2 * _SIGMOID_ROUNDINGS + _EXP_ROUNDINGS + 3
   scale = gamma(roundings) + gamma(roundings, _U64)

@@ -278,7 +278,7 @@ def test_slope_of_an_early_rounded_sigmoid_breaks_the_bound():
 
 def test_activation_grad_of_products_has_three_roundings_at_most():
   # Given the activation without exp, when its gradient is bounded,
-  policy = precision.PrecisionPolicy(activation='product')
+  policy = precision.PrecisionPolicy(activation='absolute')
   gate_up = np.array([[3, 5]], np.float32)
   grad = bounds.exact(np.array([[7.0]], np.float32))
 
@@ -291,7 +291,7 @@ def test_activation_grad_of_products_has_three_roundings_at_most():
 
 def test_activation_grad_of_products_stays_within_the_bound():
   rng = _rng('activation grad of products')
-  policy = precision.PrecisionPolicy(activation='product')
+  policy = precision.PrecisionPolicy(activation='absolute')
   gate, up, grad = rng.normal(size=(3, 30, 64)).astype(np.float32)
   weight = rng.random((30, 1)).astype(np.float32)
 
@@ -444,7 +444,7 @@ def test_errors_carried_through_the_backward_stages_are_bounded(policy):
 def test_gradients_flushed_to_zero_are_within_the_bound():
   small = np.full((1, 2), 2.0**-70, np.float32)
   grad = bounds.exact(small[:, :1])
-  product = precision.PrecisionPolicy(activation='product')
+  product = precision.PrecisionPolicy(activation='absolute')
 
   for bounded in (
     bounds.weighted(F32, small, np.float32([2.0**-70])),

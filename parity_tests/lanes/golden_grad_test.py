@@ -23,8 +23,8 @@ _POLICIES = {
   '-'.join(p): precision.PrecisionPolicy(p[0], 'float32', *p[1:])
   for p in (
     ('float32', 'combine', 'swiglu'),
-    ('float32', 'before_down', 'product'),
-    ('bfloat16', 'combine', 'product'),
+    ('float32', 'before_down', 'absolute'),
+    ('bfloat16', 'combine', 'absolute'),
     ('bfloat16', 'before_down', 'swiglu'),
   )
 }

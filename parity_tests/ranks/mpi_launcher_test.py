@@ -70,7 +70,7 @@ def _layer(num_ranks, storage, data, placement='combine'):
   policy = precision.PrecisionPolicy(
     storage=storage,
     placement=placement,
-    activation='product' if data == 'exact' else 'swiglu',
+    activation='absolute' if data == 'exact' else 'swiglu',
   )
   exact = data == 'exact'
   forward = testing.make_inputs(config, policy, exact=exact)

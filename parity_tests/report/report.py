@@ -235,7 +235,7 @@ def notes(report: check.Report) -> str:
   )
   if _only_exact_fails(report):
     lines.append(
-      "hint: lane exact sets policy.activation='product'; a kernel that does "
+      "hint: lane exact sets policy.activation='absolute'; a kernel that does "
       "only swiglu should say so: function.activations = ('swiglu',)"
     )
   return '\n'.join(lines)

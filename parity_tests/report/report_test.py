@@ -124,7 +124,7 @@ def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
 
   said = report.notes(_report(bad, Y, candidate=candidate))
 
-  assert ("lane exact sets policy.activation='product'" in said) == hints
+  assert ("lane exact sets policy.activation='absolute'" in said) == hints
 
 
 def test_no_distance_is_given_to_nan():

@@ -4,7 +4,7 @@ import dataclasses
 
 STORAGE_DTYPES = ('float32', 'bfloat16', 'float64')
 PLACEMENTS = ('combine', 'before_down')
-ACTIVATIONS = ('swiglu', 'product')
+ACTIVATIONS = ('swiglu', 'absolute')
 
 # Tensors that the layer writes and therefore rounds to the storage dtype.
 ROUNDING_POINTS = ('gate_up', 'activation', 'expert_out', 'y')
@@ -23,8 +23,8 @@ class PrecisionPolicy:
     placement: where the routing weight multiplies: 'combine' (the owner of
       the token, after return) or 'before_down' (into `activation`, before it
       is rounded).  The two are not equal in bfloat16.
-    activation: 'swiglu', silu(gate) * up; or 'product', gate * up, which has
-      no exp and keeps small integers exact.
+    activation: 'swiglu', silu(gate) * up; or 'absolute', |gate| * up, which has
+      no exp and keeps integers exact, and tells gate from up.
 
   Raises:
     ValueError: a field is not one of the names above.

@@ -248,7 +248,7 @@ class TestHangs:
 class TestWeightGrads:
   def launches(self, name, chain, task=None, exact=False):
     """Returns (right, wrong, image, task, inputs) in float32."""
-    policy = precision.PrecisionPolicy(activation='product')
+    policy = precision.PrecisionPolicy(activation='absolute')
     inputs = testing.make_grad_inputs(CONFIG, policy, exact=exact)
     image = testing.compile_grad(
       CONFIG, policy, row_block=4, col_block=16, chain_rows=chain
@@ -339,7 +339,7 @@ class TestTargets:
       target(image, inputs, name)
 
   def test_early_rounding_needs_silu(self):
-    image, inputs = layer('float32', 'combine', 'expert', activation='product')
+    image, inputs = layer('float32', 'combine', 'expert', activation='absolute')
     with pytest.raises(ValueError, match='expected activation swiglu'):
       target(image, inputs, 'early_rounding')
 

@@ -131,7 +131,7 @@ class TestAgainstLoops:
     # then every tensor equals the loop's: gradients of experts without rows
     # and rows past the last valid one are zero, not what was there.
     config = LAYERS[layer]
-    pol = policy(storage, placement, 'product')
+    pol = policy(storage, placement, 'absolute')
     inputs = testing.make_grad_inputs(config, pol, routing, exact=True)
     want = testing.dumb_grad(config, pol, inputs)
     for name, array in want.items():

@@ -114,7 +114,7 @@ class TestAgainstLoops:
     # Given integers so small that every stored value is exact, when launched,
     # then every tensor equals the loop's, bit for bit.
     config = LAYERS[layer]
-    pol = policy(storage, placement, 'product')
+    pol = policy(storage, placement, 'absolute')
     inputs = testing.make_inputs(config, pol, routing, exact=True)
     want = testing.dumb_layer(config, pol, inputs)
     stored = inputs['x'].dtype

@@ -134,7 +134,7 @@ def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
               continue
             weight = float(inputs['topk_weights'][source, token, slot])
             gate_up = x[source, token] @ w1[owner, expert % l]
-            act = gate_up[:f] * gate_up[f:]
+            act = np.abs(gate_up[:f]) * gate_up[f:]
             if policy.placement == 'before_down':
               act, weight = act * weight, 1.0
             result = act @ w2[owner, expert % l]
@@ -153,8 +153,8 @@ def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
 def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
   """Returns every output of the backward pass by loops, in float64.
 
-  For activation 'product', and good only where every stored value is exact in
-  the storage dtype.
+  For activation 'absolute', and good only where every stored value is exact
+  in the storage dtype.
   """
   r, t, k, l, d, f, n = (config.dims()[c] for c in 'RTKLDFN')
   of = {name: np.asarray(array, np.float64) for name, array in inputs.items()}
@@ -185,9 +185,10 @@ def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
           d_weight = dy @ of['returned'][source, token, slot]
           d_product = d_act
         else:
-          d_weight = d_act @ (gate * up)
+          d_weight = d_act @ (np.abs(gate) * up)
           d_product = d_act * weight
-        d_gate_up = np.concatenate([d_product * up, d_product * gate])
+        d_gate = d_product * np.sign(gate) * up
+        d_gate_up = np.concatenate([d_gate, d_product * np.abs(gate)])
         d_in = of['w_gate_up'][owner, expert] @ d_gate_up
         out['d_expert_out'][owner, row] = d_out
         out['d_topk_weights'][source, token, slot] = d_weight

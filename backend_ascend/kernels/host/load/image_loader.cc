@@ -119,7 +119,7 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"expert_capacity", h.expert_capacity, 1, kMaxInt32},
       {"dtype", h.dtype, 0, kBFloat16},
       {"placement", h.placement, 0, kBeforeDown},
-      {"activation", h.activation, 0, kProduct},
+      {"activation", h.activation, 0, kAbsolute},
       {"event_grain", h.event_grain, 0, kRowBlockGrain},
       {"row_block", h.row_block, 1, kMaxInt32},
       {"col_block", h.col_block, 1, kMaxInt32},

@@ -197,8 +197,8 @@ Result GemmBf16Accumulate(const In& a, const In& b, bool trans_a, bool trans_b,
 
 ActivationKind ActivationOf(const std::string& name) {
   if (name == "swiglu") return kSwigluActivation;
-  if (name == "product") return kProduct;
-  Refuse("activation", "'swiglu' or 'product'", "'" + name + "'");
+  if (name == "absolute") return kAbsolute;
+  Refuse("activation", "'swiglu' or 'absolute'", "'" + name + "'");
 }
 
 Result Swiglu(const In& gate, const In& up,

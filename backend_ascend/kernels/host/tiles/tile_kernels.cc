@@ -51,7 +51,7 @@ HPMOE_INLINE void SwigluRow(const T* __restrict gate, const T* __restrict up,
                             T* __restrict out, float weight, int32_t cols) {
   for (int32_t j = 0; j < cols; ++j) {
     float v = LoadFloat(gate + j);
-    if (kSilu) v = v / (1.0f + Exp(-v));
+    v = kSilu ? v / (1.0f + Exp(-v)) : std::fabs(v);
     if (kEarly) v = RoundToBf16(v);
     v = v * LoadFloat(up + j);
     if (kWeighted) v = v * weight;
@@ -83,7 +83,7 @@ HPMOE_INLINE void SwigluStored(const SwigluTile& t) {
 }
 
 HPMOE_INLINE void SwigluBody(const SwigluTile& t) {
-  if (t.activation == kProduct) {
+  if (t.activation == kAbsolute) {
     SwigluStored<false, false>(t);
   } else if (t.early_rounding) {
     SwigluStored<true, true>(t);
@@ -140,6 +140,11 @@ HPMOE_INLINE void RowDotBody(const RowDotTile& t) {
 constexpr int32_t kGradCols = 256;  // activations that stay in the first cache
 static_assert(kGradCols % kDotLanes == 0, "chunks keep lanes aligned");
 
+HPMOE_INLINE float Sign(float x) {
+  const float positive = x > 0.0f ? 1.0f : x;  // 0 and NaN stay
+  return x < 0.0f ? -1.0f : positive;
+}
+
 // `act` receives act(gate) * up where kDot.
 template <bool kSilu, bool kWeighted, bool kDot, typename T>
 HPMOE_INLINE void SwigluGradChunk(const T* __restrict d_out,
@@ -152,20 +157,20 @@ HPMOE_INLINE void SwigluGradChunk(const T* __restrict d_out,
     const float u = LoadFloat(up + j);
     float d = LoadFloat(d_out + j);
     if (kWeighted) d = d * weight;
-    float silu = g, slope = 1.0f;
+    float act_gate = std::fabs(g), slope = Sign(g);
     if (kSilu) {
       const float e = Exp(-g);
       const float s = 1.0f / (1.0f + e);
       // Selects operands: a select of results would not vectorise.
       const float rest =
           __builtin_fmaf(g < 0.0f ? -1.0f : e, s, g < 0.0f ? 1.0f : 0.0f);
-      silu = g / (1.0f + e);
-      slope = __builtin_fmaf(silu, rest, s);
+      act_gate = g / (1.0f + e);
+      slope = __builtin_fmaf(act_gate, rest, s);
     }
     const float through = d * u;
-    StoreFloat(kSilu ? through * slope : through, d_gate + j);
-    StoreFloat(d * silu, d_up + j);
-    if (kDot) act[j] = silu * u;
+    StoreFloat(through * slope, d_gate + j);
+    StoreFloat(d * act_gate, d_up + j);
+    if (kDot) act[j] = act_gate * u;
   }
 }
 
@@ -202,7 +207,7 @@ HPMOE_INLINE void SwigluGradStored(const SwigluGradTile& t) {
 }
 
 HPMOE_INLINE void SwigluGradBody(const SwigluGradTile& t) {
-  if (t.activation == kProduct) {
+  if (t.activation == kAbsolute) {
     t.dtype == kBFloat16 ? SwigluGradStored<false, uint16_t>(t)
                          : SwigluGradStored<false, float>(t);
   } else {

@@ -33,7 +33,7 @@ void RunSwigluTile(const SwigluTile& tile, Isa isa);
 //
 //   kSwigluActivation:  d_up = d * silu;  d_gate = (d * up) * slope,
 //     slope = fma(silu, rest, s), rest = 1 - s = gate < 0 ? 1 - s : e * s
-//   kProduct:           d_up = d * gate;  d_gate = d * up
+//   kAbsolute:          d_up = d * |gate|;  d_gate = (d * up) * sign(gate)
 //
 // rest keeps its digits where s nears 1.  Finite down to the lowest gate, where
 // e is inf and s, silu and slope are zero; d_gate is NaN at an infinite gate.

@@ -127,7 +127,7 @@ class SwigluTileTest(parameterized.TestCase):
   @parameterized.product(
     isa=ISAS,
     dtype=('float32', 'bfloat16'),
-    activation=('swiglu', 'product'),
+    activation=('swiglu', 'absolute'),
     weighted=(False, True),
     shape=SHAPES,
   )
@@ -142,6 +142,8 @@ class SwigluTileTest(parameterized.TestCase):
     want = np.ascontiguousarray(_loaded(gate))
     if activation == 'swiglu':
       want = _silu(want, 'portable').reshape(shape)
+    else:
+      want = np.abs(want)
     want = want * _loaded(up)
     if weighted:
       want = want * weight[:, None]
@@ -190,7 +192,7 @@ class SwigluGradTileTest(parameterized.TestCase):
   @parameterized.product(
     isa=ISAS,
     dtype=('float32', 'bfloat16'),
-    activation=('swiglu', 'product'),
+    activation=('swiglu', 'absolute'),
     weighted=(False, True),
     dot=(False, True),
     shape=GRAD_SHAPES,
@@ -205,10 +207,11 @@ class SwigluGradTileTest(parameterized.TestCase):
     d_out = _stored(_scaled(rng, rows, cols), dtype)
     weight = rng.random(rows, 'f4') if weighted else None
     act = np.ascontiguousarray(_loaded(gate))
-    slope = np.float32(1)
     if activation == 'swiglu':
       slope = _slope(act, 'portable').reshape(shape)
       act = _silu(act, 'portable').reshape(shape)
+    else:
+      slope, act = np.sign(act), np.abs(act)
     d = _loaded(d_out) * weight[:, None] if weighted else _loaded(d_out)
     want = [_stored(d * _loaded(up) * slope, dtype), _stored(d * act, dtype)]
     if dot:
