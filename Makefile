@@ -4,6 +4,7 @@
 # make sweep       slow tests, every preset, rank count and routing, 10 minutes
 #                  of fuzzing
 # make sanitize    the native tests under ASan and UBSan, then under TSan
+# make mutants     plant bugs one by one; says which check finds each
 # make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
 # make bench       the measured figures
 # make format      style that a tool can mend, and the BUILD files
@@ -25,7 +26,7 @@ NATIVE := $(shell find backend_ascend -name __pycache__ -prune -o \
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
 
-.PHONY: parity test test-core sweep bench format clean lint
+.PHONY: parity test test-core sweep mutants bench format clean lint
 .DELETE_ON_ERROR:
 
 parity: $(VENV)/core.stamp
@@ -53,7 +54,12 @@ test-newest: $(VENV)/newest.stamp
 sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 	$(BIN)/hpmoe sweep
+	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
+
+# Stopped, it goes on where it was: outcomes stay in out/mutants.
+mutants: $(VENV)/full.stamp
+	$(BIN)/python -m hpmoe.tools.mutants.main --jobs=$(JOBS)
 
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.

@@ -1,0 +1,293 @@
+"""A copy of the tree in which one bug at a time is planted, built, checked."""
+
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from typing import Any
+
+from hpmoe.tools import import_graph
+from hpmoe.tools.mutants import catalogue
+
+ROOT = import_graph.ROOT
+# What a check runs, and what builds it.
+_PARTS = (
+  'hpmoe',
+  'reference',
+  'backend_ascend',
+  'parity_tests',
+  'tools',
+  'conftest.py',
+  'pyproject.toml',
+  'CMakeLists.txt',
+)
+# What decides an outcome: bugs are planted in these, found by these.
+_DECIDES = ('reference/', 'backend_ascend/', 'parity_tests/', 'CMakeLists')
+_NOT_SOURCES = ('__pycache__', '*.so', '.*')
+# Half the time to build, and the same bits: no arithmetic is contracted.
+_CMAKE = (
+  '-GNinja',
+  '-DHPMOE_JAX=OFF',
+  '-DCMAKE_BUILD_TYPE=Release',
+  '-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG',
+)
+
+
+class BuildError(RuntimeError):
+  """A tree that does not build."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What became of one mutant.
+
+  Attributes:
+    mutant: its name.
+    key: of the mutant and of the tree that it was planted in.
+    by: which lanes found it, none if it survived.
+    rung: the check that did.
+    stage: the first wrong tensor.
+    tile: its first wrong tile.
+    located: whether stage and tile are those where the bug is.
+    text: what was said of it.
+    seconds: wall time, building included.
+  """
+
+  mutant: str
+  key: str
+  by: tuple[str, ...]
+  rung: str
+  stage: str
+  tile: dict[str, int | None]
+  located: bool
+  text: str
+  seconds: float
+
+
+def sources(root: pathlib.Path = ROOT) -> dict[str, bytes | str]:
+  """Returns the bytes of every file by its path, of a link where it leads."""
+  found: dict[str, bytes | str] = {}
+  ignore = shutil.ignore_patterns(*_NOT_SOURCES)
+  for part in _PARTS:
+    for path in _walk(root / part, ignore):
+      name = path.relative_to(root).as_posix()
+      is_link = path.is_symlink()
+      found[name] = os.readlink(path) if is_link else path.read_bytes()
+  return found
+
+
+def _walk(path: pathlib.Path, ignore) -> Iterator[pathlib.Path]:
+  if path.is_symlink() or path.is_file():
+    yield path
+  elif path.is_dir():
+    names = sorted(os.listdir(path))
+    skipped = ignore(path, names)
+    for name in names:
+      if name not in skipped:
+        yield from _walk(path / name, ignore)
+
+
+def digest(files: dict[str, bytes | str]) -> str:
+  """Returns the key of a tree: tests and tools have no part in it."""
+  total = hashlib.sha256()
+  for name, content in sorted(files.items()):
+    decides = name.startswith(_DECIDES) and not name.endswith('_test.py')
+    if decides and isinstance(content, bytes):
+      total.update(f'{name} {len(content)}\n'.encode() + content)
+  return total.hexdigest()[:16]
+
+
+def key(mutant: catalogue.Mutant, tree: str) -> str:
+  """Returns what an outcome holds for: this bug, in this tree."""
+  text = json.dumps(dataclasses.asdict(mutant), sort_keys=True)
+  return hashlib.sha256(f'{tree} {text}'.encode()).hexdigest()[:16]
+
+
+class Nursery:
+  """A copy of the tree, its build and its environment."""
+
+  def __init__(self, folder: pathlib.Path, limit_s: float):
+    self.tree = folder / 'tree'
+    self._build = folder / 'build'
+    self._limit_s = limit_s
+    self._cache = folder.parent / 'jax'
+    self._log = folder / 'build.log'
+
+  def copy(self, files: dict[str, bytes | str]) -> None:
+    """Makes the copy equal to `files`; what is so already is not touched."""
+    for path in _walk(self.tree, shutil.ignore_patterns(*_NOT_SOURCES)):
+      if path.relative_to(self.tree).as_posix() not in files:
+        path.unlink()
+    for name, content in files.items():
+      path = self.tree / name
+      path.parent.mkdir(parents=True, exist_ok=True)
+      if isinstance(content, str):
+        if not path.is_symlink():
+          path.symlink_to(content)
+      elif not path.is_file() or path.read_bytes() != content:
+        path.write_bytes(content)
+
+  def build(self) -> None:
+    """Builds what has changed.
+
+    Raises:
+      BuildError: it cannot be built; holds the first error.
+    """
+    if not (self._build / 'build.ninja').exists():
+      ccache = shutil.which('ccache')
+      launch = [f'-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}'] if ccache else []
+      self._call(
+        'cmake',
+        *('-S', self.tree, '-B', self._build),
+        *_CMAKE,
+        *launch,
+        f'-DPython_EXECUTABLE={sys.executable}',
+      )
+    self._call('cmake', '--build', self._build, '--parallel', '1')
+    self._call('cmake', '--install', self._build, '--prefix', self.tree)
+
+  def _call(self, *command: str | os.PathLike[str]) -> None:
+    ended = subprocess.run(
+      command, capture_output=True, text=True, env=_with_tools()
+    )
+    if ended.returncode:
+      lines = (ended.stdout + ended.stderr).splitlines()
+      errors = [line for line in lines if 'error' in line.lower()]
+      raise BuildError(' '.join((errors or lines or ['no output'])[0].split()))
+
+  @contextlib.contextmanager
+  def planted(self, mutant: catalogue.Mutant) -> Iterator[None]:
+    """Plants a bug for as long as the block runs."""
+    path = self.tree / mutant.file
+    clean = path.read_text()
+    path.write_text(mutant.planted(clean))
+    try:
+      yield
+    finally:
+      path.write_text(clean)
+
+  def examine(self) -> tuple[str, dict[str, Any] | None]:
+    """Runs the checks; returns the last rung and what was found, or None.
+
+    Raises:
+      RuntimeError: the checks did not begin.
+    """
+    process = subprocess.Popen(
+      [_python(), '-m', 'hpmoe.tools.mutants.probe'],
+      cwd=self.tree,
+      env=self._environment(),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    try:
+      out, err = process.communicate(timeout=self._limit_s)
+      why = f'exit code {process.returncode}'
+    except subprocess.TimeoutExpired:
+      process.kill()
+      out, err = process.communicate()
+      why = f'no end within {self._limit_s:g} s'
+    last = ' '.join((err.strip().splitlines() or [''])[-1].split())
+    lines = [json.loads(line) for line in out.splitlines() if line[:1] == '{']
+    if not lines:
+      # A tree that cannot even be imported.
+      return 'import', _crash(f'{why}: {last}')
+    end = lines[-1]
+    if end['rung'] is None:
+      return '', None
+    return end['rung'], end.get('found') or _crash(f'{why}: {last}')
+
+  def guarded(self, test: str) -> tuple[str, dict[str, Any] | None]:
+    """As `examine`, by a test of the suite."""
+    ended = subprocess.run(
+      [_python(), '-m', 'pytest', '-q', '-x', '-p', 'no:cacheprovider', test],
+      cwd=self.tree,
+      env=self._environment(),
+      capture_output=True,
+      text=True,
+      timeout=4 * self._limit_s,
+    )
+    if ended.returncode == 0:
+      return '', None
+    failed = [line for line in ended.stdout.splitlines() if 'FAILED' in line]
+    text = (failed or [f'exit code {ended.returncode}'])[-1]
+    return test, dict(by=['unit test'], stage='', tile={}, text=text)
+
+  def _environment(self) -> dict[str, str]:
+    # The interpreter below the environment: an editable install of the tree
+    # itself would be imported in place of the copy.
+    paths = [str(self.tree), sysconfig.get_path('purelib')]
+    return _with_tools() | dict(
+      PYTHONPATH=os.pathsep.join(paths),
+      PYTHONDONTWRITEBYTECODE='1',
+      JAX_PLATFORMS='cpu',
+      TF_CPP_MIN_LOG_LEVEL='3',
+      JAX_COMPILATION_CACHE_DIR=str(self._cache),
+      JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
+      JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES='-1',
+    )
+
+
+def _crash(text: str) -> dict[str, Any]:
+  return dict(by=['launch'], stage='', tile={}, text=text)
+
+
+def _python() -> str:
+  return getattr(sys, '_base_executable', sys.executable)
+
+
+def _with_tools() -> dict[str, str]:
+  """CMake and Ninja may come from the environment of the interpreter."""
+  beside = str(pathlib.Path(sys.executable).parent)
+  return dict(
+    os.environ, PATH=os.pathsep.join([beside, os.environ.get('PATH', '')])
+  )
+
+
+def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
+  """Plants, builds and checks one mutant.
+
+  Raises:
+    BuildError: the mutant does not build, so it is none.
+  """
+  start = time.monotonic()
+  with nursery.planted(mutant):
+    nursery.build()  # also what the mutant before this one has left
+    if mutant.guard:
+      rung, found = nursery.guarded(mutant.guard)
+    else:
+      rung, found = nursery.examine()
+  found = found or dict(by=[], stage='', tile={}, text='')
+  return Outcome(
+    mutant.name,
+    key(mutant, tree),
+    tuple(found['by']),
+    rung,
+    found['stage'],
+    found['tile'],
+    located(mutant, found),
+    found['text'],
+    round(time.monotonic() - start, 1),
+  )
+
+
+def located(mutant: catalogue.Mutant, found: dict[str, Any]) -> bool:
+  """Says whether what was found names the place of the bug.
+
+  A refused or stopped launch has no wrong tensor: its message must name the
+  task, the buffer or the rule instead.
+  """
+  if not found['by'] or not mutant.stage:
+    return False
+  if not found['stage']:
+    return mutant.stage in found['text']
+  here = all(found['tile'].get(n) == v for n, v in mutant.tile.items())
+  return here and found['stage'] == mutant.stage

@@ -1,0 +1,162 @@
+"""A bug is planted in a copy only, found, and gone afterwards."""
+
+import json
+import os
+
+import pytest
+
+from hpmoe.tools.mutants import catalogue
+from hpmoe.tools.mutants import planting
+
+MUTANT = catalogue.Mutant(
+  'm',
+  'reference/a.py',
+  'x + 1',
+  'x + 2',
+  'a slip',
+  stage='y',
+  tile=dict(rank=1),
+)
+FILES = {
+  'reference/a.py': b'y = x + 1\n',
+  'reference/a_test.py': b'assert True\n',
+  'hpmoe/reference': '../reference',
+}
+FOUND = dict(by=['exact'], stage='y', tile=dict(rank=1, expert=3), text='y')
+
+
+class Fake(planting.Nursery):
+  """A tree whose probe is given, and that needs no compiler."""
+
+  builds = 0
+
+  def build(self):
+    self.builds += 1
+
+  def prints(self, *lines, then=''):
+    """Makes a probe that prints some objects, then does something."""
+    texts = [json.dumps(line) for line in lines]
+    code = f'for line in {texts!r}: print(line, flush=True)\n{then}\n'
+    path = self.tree / 'hpmoe/tools/mutants/probe.py'
+    path.parent.mkdir(parents=True)
+    path.write_text(code)
+
+
+@pytest.fixture
+def nursery(tmp_path):
+  return Fake(tmp_path / '0', limit_s=20)
+
+
+class TestCopy:
+  def test_tree_becomes_equal_and_keeps_what_is_so(self, nursery):
+    # Given a copy with one file too many, and one that differs.
+    nursery.copy(FILES | {'reference/old.py': b''})
+    same = nursery.tree / 'reference/a_test.py'
+    os.utime(same, (1, 1))
+    (nursery.tree / 'reference/a.py').write_text('planted')
+    # When.
+    nursery.copy(FILES)
+    # Then.
+    assert planting.sources(nursery.tree) == FILES
+    assert same.stat().st_mtime == 1
+
+  def test_what_was_built_stays(self, nursery):
+    nursery.copy(FILES)
+    built = nursery.tree / 'reference/_native.so'
+    built.touch()
+    nursery.copy(FILES)
+    assert built.exists()
+
+
+class TestKeys:
+  @pytest.mark.parametrize(
+    'name, same',
+    [
+      ('reference/a.py', False),
+      ('reference/b.py', False),
+      ('reference/a_test.py', True),
+      ('tools/b.py', True),
+    ],
+  )
+  def test_what_decides_an_outcome_changes_the_key(self, name, same):
+    other = FILES | {name: b'other'}
+    assert (planting.digest(FILES) == planting.digest(other)) is same
+
+  def test_a_changed_mutant_is_another(self):
+    fields = dict(vars(MUTANT), change='x')
+    other = catalogue.Mutant(**fields)
+    assert planting.key(MUTANT, 'tree') != planting.key(other, 'tree')
+    assert planting.key(MUTANT, 'tree') != planting.key(MUTANT, 'other')
+
+
+class TestTryOut:
+  def test_what_is_found_is_told_and_the_tree_is_clean_again(self, nursery):
+    # Given.
+    nursery.copy(FILES)
+    nursery.prints(dict(rung='tiny'), dict(rung='tiny', found=FOUND))
+    path = nursery.tree / MUTANT.file
+    # When.
+    outcome = planting.try_out(nursery, MUTANT, 'tree')
+    # Then.
+    assert (outcome.by, outcome.rung, outcome.stage) == (
+      ('exact',),
+      'tiny',
+      'y',
+    )
+    assert outcome.located and nursery.builds == 1
+    assert path.read_bytes() == FILES[MUTANT.file]
+
+  def test_a_bug_does_not_outlive_an_interrupt(self, nursery):
+    nursery.copy(FILES)
+    path = nursery.tree / MUTANT.file
+    with pytest.raises(KeyboardInterrupt), nursery.planted(MUTANT):
+      assert path.read_text() == 'y = x + 2\n'
+      raise KeyboardInterrupt
+    assert path.read_bytes() == FILES[MUTANT.file]
+
+
+class TestExamine:
+  def test_nothing_found(self, nursery):
+    nursery.prints(dict(rung='tiny'), dict(rung=None))
+    assert nursery.examine() == ('', None)
+
+  @pytest.mark.parametrize(
+    'then, text',
+    [
+      ('raise MemoryError("no room")', 'MemoryError: no room'),
+      ('import os; os.abort()', 'exit code -6'),
+    ],
+  )
+  def test_a_crash_is_found_at_its_rung(self, nursery, then, text):
+    nursery.prints(dict(rung='tiny'), then=then)
+    rung, found = nursery.examine()
+    assert (rung, found['by']) == ('tiny', ['launch'])
+    assert text in found['text']
+
+  def test_a_hang_is_found_at_its_rung(self, tmp_path):
+    nursery = Fake(tmp_path / '0', limit_s=2)
+    nursery.prints(dict(rung='tiny'), then='import time; time.sleep(60)')
+    rung, found = nursery.examine()
+    assert (rung, found['by']) == ('tiny', ['launch'])
+    assert 'no end within 2 s' in found['text']
+
+  def test_a_tree_that_cannot_be_imported(self, nursery):
+    nursery.copy({'hpmoe/tools/mutants/probe.py': b'import nothing_such'})
+    rung, found = nursery.examine()
+    assert rung == 'import' and 'nothing_such' in found['text']
+
+
+class TestLocated:
+  @pytest.mark.parametrize(
+    'change, expected',
+    [
+      ({}, True),
+      (dict(stage='dx'), False),
+      (dict(tile=dict(rank=0)), False),
+      (dict(by=[]), False),
+      (dict(by=['proof'], stage='', text='race on y of rank 1'), True),
+      (dict(by=['proof'], stage='', text='race on dx of rank 1'), False),
+    ],
+  )
+  def test_stage_and_tile_decide(self, change, expected):
+    assert planting.located(MUTANT, FOUND | change) is expected

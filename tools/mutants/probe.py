@@ -1,0 +1,128 @@
+"""Checks the tree it runs in, cheapest first, until something is found.
+
+Runs in a process of its own, in a tree with a planted bug.  Each line that it
+prints is one JSON object: a rung that begins, or what was found there.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+from hpmoe.backend_ascend.taskflow import flow
+from hpmoe.backend_ascend.taskflow.proofs import proofs
+from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import checking
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.reference.contract import presets
+
+_DEADLINE_S = 20.0  # a wait that no task meets ends a launch long before
+_WHERE = ('rank', 'expert', 'row_block', 'col_block')
+# Tiles, events and chains so small that even the smallest shape has many.
+_FINE = flow.Options(
+  row_block=4, col_block=8, put_rows=3, token_block=3, chain_rows=8
+)
+_COARSE = flow.Options(event_grain='expert', row_block=8, put_rows=5)
+
+
+def rungs() -> dict[str, check.Request]:
+  """Returns the requests by name, the cheapest first."""
+  tiny = check.Request(
+    direction='both', preset='tiny', ranks=2, deadline_s=_DEADLINE_S
+  )
+  request = functools.partial(dataclasses.replace, tiny)
+  narrow = dict(dtype='bfloat16')
+  down = dict(placement='before_down')
+  wide: dict[str, Any] = dict(ranks=4, tokens=64, preset='small')
+  found = {
+    'tiny': tiny,
+    'tiny bf16 before_down': request(**narrow, **down),
+    'tiny fine': request(options=_FINE),
+    'tiny bf16 before_down fine': request(**narrow, **down, options=_FINE),
+    'tiny races': request(options=_FINE, checking=_modes(races=True)),
+    'tiny late_puts': request(options=_FINE, checking=_modes(late_puts=True)),
+    'tiny permute': request(options=_FINE, checking=_modes(permute=1)),
+    'tiny coarse': request(options=_COARSE),
+    'tiny coarse late_puts': request(
+      **narrow, **down, options=_COARSE, checking=_modes(late_puts=True)
+    ),
+    'tiny before_down': request(**down),
+    'tiny bf16': request(**narrow),
+  }
+  if 'odd' in presets.PRESETS:
+    found |= {
+      'odd': request(preset='odd'),
+      'odd bf16 before_down': request(preset='odd', **narrow, **down),
+    }
+  found |= {
+    'small': request(**wide),
+    'small bf16 before_down': request(**wide, **narrow, **down),
+    'tiny one_rank': request(routing='one_rank'),
+  }
+  if importlib.util.find_spec('mpi4py'):
+    for fields in ({}, narrow | down):
+      name = ' '.join(['tiny mpi', *fields.values()])
+      found[name] = request(**fields, launcher='mpi')
+  return found
+
+
+def _modes(**modes) -> checking.Checking:
+  return checking.Checking(**modes)
+
+
+def examine(request: check.Request) -> dict[str, Any] | None:
+  """Returns what a check found, as plain data, or None."""
+  try:
+    report = check.run(request)
+  except Exception as error:  # whatever a bug makes of our own code
+    return _stopped(error)
+  failed = [r for r in report.results if r.verdict == lanes.FAIL]
+  if not failed and not report.num_races:
+    return None
+  by = [lane for lane in lanes.LANES if any(r.lane == lane for r in failed)]
+  by += ['races'] * bool(report.num_races)
+  failure = report.first_failure
+  if failure is None:
+    text = str(report.races[0]) if report.races else failed[0].why
+    stage = failed[0].stage if failed else ''
+    return dict(by=by, stage=stage, tile={}, text=text)
+  tile = {name: getattr(failure, name) for name in _WHERE}
+  text = f'{failure.stage} {failure.lane}: {failure.rule}'
+  return dict(by=by, stage=failure.stage, tile=tile, text=text)
+
+
+def _stopped(error: BaseException) -> dict[str, Any]:
+  """A launch that was refused or did not end."""
+  causes = list(_chain(error))
+  refused = any(isinstance(one, proofs.ProofError) for one in causes)
+  ended = any(isinstance(one, candidates.CandidateError) for one in causes)
+  by = 'proof' if refused else 'launch' if ended else 'error'
+  text = ' '.join(f'{type(error).__name__}: {error}'.split())
+  return dict(by=[by], stage='', tile={}, text=text)
+
+
+def _chain(error: BaseException | None):
+  while error is not None:
+    yield error
+    error = error.__cause__
+
+
+def main() -> None:
+  root = os.getcwd()
+  if not proofs.__file__.startswith(root):
+    sys.exit(f'hpmoe: expected the one in {root}, got {proofs.__file__}')
+  for name, request in rungs().items():
+    print(json.dumps(dict(rung=name)), flush=True)
+    found = examine(request)
+    if found is not None:
+      print(json.dumps(dict(rung=name, found=found)), flush=True)
+      return
+  print(json.dumps(dict(rung=None)), flush=True)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,128 @@
+"""A survivor without a reason is told, and counts."""
+
+import dataclasses
+import json
+
+import pytest
+
+from hpmoe.tools.mutants import catalogue
+from hpmoe.tools.mutants import main
+from hpmoe.tools.mutants import planting
+from hpmoe.tools.mutants import score
+
+
+def mutant(name, **fields):
+  plain = dict(file='a.py', find='x', change='y', imitates='a slip')
+  return catalogue.Mutant(name, **plain | (fields or dict(stage='y')))
+
+
+def outcome(of, *by, located=True, stage='y'):
+  key = planting.key(of, 'tree')
+  return planting.Outcome(
+    of.name, key, by, 'tiny', stage, {}, located, 'a text', 1.0
+  )
+
+
+FOUND = mutant('found')
+ELSEWHERE = mutant('elsewhere')
+SURVIVOR = mutant('survivor')
+SAME = mutant('same', equivalent='it is never read')
+GUARDED = mutant('guarded', guard='a_test.py')
+ALL = [FOUND, ELSEWHERE, SURVIVOR, SAME, GUARDED]
+OUTCOMES = {
+  one.mutant: one
+  for one in (
+    outcome(FOUND, 'exact', 'bounded'),
+    outcome(ELSEWHERE, 'bounded', located=False, stage='dx'),
+    outcome(SURVIVOR),
+    outcome(SAME),
+    outcome(GUARDED, 'unit test', located=False, stage=''),
+  )
+}
+
+
+class TestScore:
+  def test_only_an_unexplained_survivor_is_wrong(self):
+    (line,) = score.wrong(ALL, OUTCOMES)
+    assert line.startswith('survivor: survived')
+
+  def test_an_equivalent_mutant_that_is_found_is_wrong(self):
+    (line,) = score.wrong([SAME], {'same': outcome(SAME, 'exact')})
+    assert 'it is never read' in line
+
+  def test_a_mutant_without_outcome_is_wrong(self):
+    assert score.wrong([FOUND], {}) == ['found: expected an outcome, got none']
+
+  def test_a_find_elsewhere_is_told(self):
+    assert score.misplaced(ALL, OUTCOMES) == ['elsewhere: expected y, got dx']
+
+  def test_sums(self):
+    lines = score.summary(ALL, OUTCOMES).splitlines()
+    columns = [line.split() for line in lines]
+    assert ['exact', '1', '1'] in columns
+    assert ['bounded', '1', '2'] in columns
+    assert lines[-1] == (
+      '5 planted, 3 found, 1 of 2 located, 1 survived, 1 equivalent'
+    )
+
+  def test_every_mutant_has_its_line_in_the_table(self):
+    table = score.markdown(ALL, OUTCOMES)
+    rows = [line for line in table.splitlines()[2:]]
+    assert [row.split(' | ')[0] for row in rows] == [f'| {m.name}' for m in ALL]
+    assert 'it is never read' in rows[3] and '(elsewhere)' in rows[1]
+
+
+class TestResume:
+  def write(self, path, outcomes, tail=''):
+    lines = [json.dumps(dataclasses.asdict(one)) for one in outcomes]
+    path.write_text('\n'.join(lines) + '\n' + tail)
+
+  @pytest.mark.parametrize('stale, count', [(False, 0), (True, 2)])
+  def test_outcomes_of_another_tree_hold_only_if_asked(
+    self, tmp_path, stale, count
+  ):
+    path = tmp_path / 'log'
+    self.write(path, [OUTCOMES['found'], OUTCOMES['same']])
+    assert len(main.kept(path, ALL, 'tree', False)) == 2
+    assert len(main.kept(path, ALL, 'other', stale)) == count
+
+  def test_a_line_cut_short_is_tried_again(self, tmp_path):
+    path = tmp_path / 'log'
+    self.write(path, [OUTCOMES['found']], tail='{"mutant": "same", "ke')
+    assert main.kept(path, ALL, 'tree', False) == {'found': OUTCOMES['found']}
+
+  def test_the_last_outcome_holds(self, tmp_path):
+    path = tmp_path / 'log'
+    later = outcome(SURVIVOR, 'exact')
+    self.write(path, [OUTCOMES['survivor'], later])
+    assert main.kept(path, ALL, 'tree', False) == {'survivor': later}
+
+  def test_what_is_done_is_not_tried_again(self, tmp_path, capsys):
+    # Given a runner that finds everything, and one outcome known before.
+    tried = []
+
+    class Runner:
+      def try_out(self, one):
+        tried.append(one.name)
+        if one.name == 'same':
+          raise planting.BuildError('a.cc: error')
+        return outcome(one, 'exact')
+
+    known = {'found': OUTCOMES['found']}
+    path = tmp_path / 'log'
+    # When.
+    broken = main.run([FOUND, SURVIVOR, SAME], known, Runner(), 1, path)
+    # Then.
+    assert tried == ['survivor', 'same'] and broken == ['same: a.cc: error']
+    assert len(path.read_text().splitlines()) == 1
+    assert '[3/3]' in capsys.readouterr().out
+
+
+class TestChosen:
+  def test_patterns(self):
+    assert main.chosen(ALL, ['s*', 'found']) == [FOUND, SURVIVOR, SAME]
+    assert main.chosen(ALL, []) == ALL
+
+  def test_a_pattern_that_names_nothing_is_refused(self):
+    with pytest.raises(ValueError, match=r"only:.*'nobody'"):
+      main.chosen(ALL, ['nobody'])
