@@ -325,21 +325,37 @@ def read_by_runtime(
 def cut_otherwise(
   options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
 ) -> flow_lib.Options:
-  """Returns options under which no tile is cut as it was."""
-  grains = {'expert': 'row_block', 'row_block': 'expert'}
-  cut = flow_lib.Options(
-    event_grain=grains[options.event_grain],
-    row_block=256 if options.row_block != 256 else 128,
-    col_block=2 * max(config.d_model, config.d_ff),
+  """Returns options under which no tile is cut as it was.
+
+  Where there is something to cut: columns and tokens of which there are more
+  than one, rows of experts that have as many as the average expert.
+  """
+  was = options.resolve(config)
+  widths = [config.d_model, config.d_ff, 2 * config.d_ff]
+  average = config.num_ranks * config.num_tokens * config.top_k
+  average //= config.num_experts
+  rows = _half(min(was.row_block, average))
+  chained = which is passes.BACKWARD and was.chain_rows >= average
+  return flow_lib.Options(
+    event_grain='expert' if was.event_grain == 'row_block' else 'row_block',
+    row_block=2 if was.row_block == 1 else rows,
+    col_block=_cut_otherwise(was.col_block, widths),
+    token_block=_cut_otherwise(was.token_block, [config.num_tokens]),
+    # What was one sum becomes a chain of small ones.
+    chain_rows=rows if chained else None,
     num_aic=1,
     num_aiv=1,
   )
-  if which is passes.FORWARD:
-    return cut
-  # Where all rows of an expert were one sum, make it a chain of small ones.
-  rows = 64 if options.row_block != 64 else 32
-  chain = rows if options.chain_rows is None else None
-  return dataclasses.replace(cut, row_block=rows, chain_rows=chain)
+
+
+def _half(size: int) -> int:
+  return max(1, -(-size // 2))
+
+
+def _cut_otherwise(block: int, extents: list[int]) -> int:
+  """Returns a block that cuts each extent above one where `block` does not."""
+  shortest = min((e for e in extents if e > 1), default=1)
+  return _half(shortest) if block >= shortest else max(extents)
 
 
 # glibc fills memory that `malloc` returns with the complement of this byte: a

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.report import report
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 
@@ -22,6 +28,19 @@ SHAPES = {
   'an_expert_per_rank': MoEConfig(4, 3, 4, 1, 8, 5),
   'one_token_each': MoEConfig(2, 1, 4, 2, 5, 4),
 }
+LAYERS = SHAPES | {
+  name: presets.config(presets.get(name), 4) for name in presets.RUNS_HERE
+}
+CUTS = (
+  dict(),
+  dict(row_block=1, col_block=1),
+  dict(row_block=8, col_block=24, chain_rows=8, event_grain='expert'),
+  dict(row_block=512, col_block=1024, token_block=7, chain_rows=512),
+)
+Kind = layout.Kind
+PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
+TOKEN_TILES = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
 
 
 def _write(path, name: str, dtype) -> None:
@@ -126,17 +145,61 @@ def test_no_bit_depends_on_how_weight_gradients_are_cut(
     assert (result.verdict, result.worst_ulp) == (lanes.PASS, 0), result
 
 
-def test_the_serial_run_sums_weight_gradients_in_other_tasks():
-  request = check.Request()
-  config = SHAPES['k_is_e']
-  for chain_rows in (None, 128):
-    options = dataclasses.replace(request.options, chain_rows=chain_rows)
+def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
+  """Returns, by kind and expert, the [begin, end) that tiles have of rows.
 
-    cut = candidates.cut_otherwise(options, config, passes.BACKWARD)
+  Of columns too; a chain's links are cuts of the rows that they sum.  Rows are
+  those of the average expert.
+  """
+  image = compiler.COMPILE[which.direction](
+    config, precision.PrecisionPolicy(), options
+  ).image
+  parsed = image_lib.parse(image)
+  average = config.num_ranks * config.num_tokens * config.top_k
+  average //= config.num_experts
+  found = {}
+  tasks = parsed.tables['tasks']
+  for task in tasks[tasks['rank'] == 0]:
+    kind = Kind(task['kind'])
+    if kind in PUTS:
+      continue
+    rows = int(task['row_begin']), int(task['row_end'])
+    if kind in WEIGHT_GRADS:
+      links = found.setdefault((kind, 'summed', average), set())
+      chain = parsed.options.chain_rows
+      links.add(min(int(task['peer'] + 1) * chain, average))
+      height = config.d_ff if kind == Kind.DOWN_WEIGHT_GRAD else config.d_model
+      found.setdefault((kind, 'height', height), set()).add(rows)
+    elif kind in TOKEN_TILES:
+      extent = config.num_tokens
+      found.setdefault((kind, 'tokens', extent), set()).add(rows)
+    else:
+      cut = min(rows[0], average), min(rows[1], average)
+      found.setdefault((kind, 'rows', average), set()).add(cut)
+    if kind in WEIGHT_GRADS or layout.UNIT_OF_KIND[kind] == layout.Unit.AIC:
+      cols = int(task['col_begin']), int(task['col_end'])
+      found.setdefault((kind, 'columns', 2), set()).add(cols)
+  return found
 
-    assert (cut.chain_rows is None) != (chain_rows is None)
-    assert cut.row_block != options.row_block
-    assert cut.event_grain != options.event_grain
+
+@pytest.mark.parametrize('which', passes.of('both'), ids=lambda p: p.name)
+@pytest.mark.parametrize('blocks', CUTS, ids=str)
+@pytest.mark.parametrize('name', LAYERS)
+def test_the_serial_run_is_cut_otherwise(name, blocks, which):
+  # Given tiles of any size, whole tensors and single elements among them, then
+  # every dimension that has more than one element is cut elsewhere.
+  options = flow_lib.Options(**blocks)
+  if options.row_block < 16 and name not in ('tiny', *SHAPES):
+    return  # too many tasks
+  config = LAYERS[name]
+  other = candidates.cut_otherwise(options, config, which)
+  first = _cuts(config, options, which)
+  second = _cuts(config, other, which)
+  assert first.keys() == second.keys() and first
+  assert other.event_grain != options.event_grain
+  for (kind, dimension, extent), cut in first.items():
+    same = cut == second[kind, dimension, extent]
+    assert not same or extent <= 1, (kind, dimension, cut)
 
 
 def test_lanes_and_standards_asked_for_are_those_that_judge(bench):

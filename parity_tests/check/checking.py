@@ -29,7 +29,8 @@ class Checking:
     poison: buffers start as a NaN that no kernel writes; otherwise as zeros.
     permute: seed of an order among ready tasks, or None.
     late_puts: puts are delivered when nothing else can run.
-    races: look for accesses that nothing orders.
+    races: look for accesses that nothing orders; None: where tasks are ours,
+      which costs a launch nothing that can be measured.
     isolate: every task reads the oracle's tensors.
     start_at: a task; the oracle stands in for what is done before it starts.
     stop_after: a task; what it does not need is not run.
@@ -38,7 +39,7 @@ class Checking:
   poison: bool = True
   permute: int | None = None
   late_puts: bool = False
-  races: bool = False
+  races: bool | None = None
   isolate: bool = False
   start_at: str | None = None
   stop_after: str | None = None
@@ -78,7 +79,7 @@ class Checking:
       permute=self.permute,
       late_puts=self.late_puts,
       # An order that is wrong would be taken for a value that is.
-      races=self.races or self.isolate,
+      races=self.races is not False or self.isolate,
       actions=self._actions(image) if self.replays else None,
       given={n: given[n] for n in names} if self.replays else None,
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import happens_before
@@ -101,6 +102,11 @@ class TestActions:
     ):
       made = checking.Checking(**asked).modes(_image())
       assert {name: getattr(made, name) for name in asked} == asked
+
+  def test_races_are_looked_for_unless_told_not_to(self):
+    for races in (None, True, False):
+      made = checking.Checking(races=races).modes(_image())
+      assert made.races == (races is not False)
 
   def test_isolation_of_a_part_is_refused(self):
     with pytest.raises(ValueError, match='^isolate: expected no start_at'):
@@ -202,6 +208,37 @@ def test_what_stands_in_is_not_judged_on_what_ran():
     assert report.verdict == 'pass'
     (launch,) = report.launches
     assert 0 < launch.tasks_run < launch.num_tasks
+
+
+@pytest.mark.parametrize(
+  'fault, direction',
+  [
+    ('skipped_wait', 'forward'),
+    ('missing_wait', 'forward'),
+    ('early_signal', 'backward'),
+  ],
+)
+def test_a_plain_check_fails_by_a_race(fault, direction):
+  # Given a task out of order, whether or not its values show it, when nobody
+  # asks for races, then the check fails by them and blames that task.
+  request = check.Request(
+    preset='tiny',
+    ranks=2,
+    tokens=13,
+    direction=direction,
+    fault=fault,
+    lanes=('exact',),
+    options=OPTIONS,
+  )
+  report = check.run(request)
+  assert report.verdict == 'fail' and report.num_races
+  (blamed,) = {race.blame.kind for race in report.races}
+  (spec,) = (
+    s
+    for s in faults.TABLE
+    if s.name == fault and s.direction.name.lower() == direction
+  )
+  assert blamed == spec.kind.name.lower()
 
 
 def test_a_race_that_a_chain_sums_is_that_of_its_writer():

@@ -32,8 +32,9 @@ class Row:
   Attributes:
     direction: pass in which it is committed.
     name: the fault.
-    caught_by: lanes that fail, or ('wait diagnosis',).  A fault that shows by
-      bad luck only is run with late puts, and 'races' must name it too.
+    caught_by: lanes that fail and 'races', which must blame the fault's tasks
+      alone, or ('wait diagnosis',).  A fault that shows by bad luck only is run
+      with late puts, and 'races' must be among them.
     located_at: where the check says that it is.
     expected_at: where it was put.
     isolated: the task that isolated replay names, or several.
@@ -152,7 +153,7 @@ def _in_lanes(
   request: check.Request, bench: check.Bench, spec: faults.FaultSpec
 ) -> _Found:
   if spec.needs:
-    adverse = checking.Checking(late_puts=True, races=True)
+    adverse = checking.Checking(late_puts=True)
     request = dataclasses.replace(request, checking=adverse)
   candidate = _ours(request)
   try:
@@ -173,8 +174,9 @@ def _in_lanes(
     )
     for e in expected
   )
-  if spec.needs:
-    failed = (*failed, isolation.RACES) if _raced(candidate) else failed
+  raced = any(launch.num_races for launch in candidate.launches)
+  failed = (*failed, isolation.RACES) if raced else failed
+  if raced or spec.needs:
     right = right and _raced(candidate)
   return _Found(failed, _where(first), ' or '.join(map(str, expected)), right)
 

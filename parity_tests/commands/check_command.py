@@ -105,9 +105,16 @@ def _define_modes(f: flags.FlagValues) -> None:
     'Seed of an order among ready tasks. Default: in turn.',
     flag_values=f,
   )
+  flags.DEFINE_boolean(
+    'races',
+    None,
+    'Find accesses that nothing orders, by vector clocks, and fail by them. '
+    'Default: in every launch of our backend that --launcher=threads makes; '
+    '--races also counts those of none.',
+    flag_values=f,
+  )
   for name, text in (
     ('late_puts', 'Puts are delivered only when nothing else can run.'),
-    ('races', 'Find accesses that nothing orders, by vector clocks.'),
     (
       'isolate',
       "Every task reads the oracle's tensors, so that a fault does "
