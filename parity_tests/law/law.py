@@ -1,7 +1,8 @@
 """`hpmoe law`: same inputs, same policy, same bits, whatever the schedule.
 
 Every launch of a table is one seeded interleaving: the seed draws which ready
-worker goes next, on every second launch with puts delivered as late as legal.
+worker goes next; on every second launch each put is held back until nothing
+else can run, which is late, though not as late for each reader as could be.
 Images differ in granularity and worker layout, launches also in threads.  All
 must give the bits of a serial run, which neither waits nor signals.
 """

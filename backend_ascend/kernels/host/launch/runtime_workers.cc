@@ -191,8 +191,8 @@ void WorkerPool::SleepUntilProgress(uint64_t seen, HostPlatform* platform) {
   sleepers_.fetch_sub(1);
 }
 
-// As late as can be: what the first blocked worker waits for, and nothing that
-// only others need.  What comes after it in its queue then runs before its own
+// Only what the first blocked worker waits for, and nothing that only others
+// need.  What comes after it in its queue then runs before its own
 // puts are there, unless it waits for them.
 int64_t WorkerPool::NextLate() {
   if (!modes_.late_puts) return -1;
