@@ -330,17 +330,19 @@ def cut_otherwise(
   Where there is something to cut: columns and tokens of which there are more
   than one, rows of experts that have as many as the average expert.
   """
-  was = options.resolve(config)
   widths = [config.d_model, config.d_ff, 2 * config.d_ff]
   average = config.num_ranks * config.num_tokens * config.top_k
   average //= config.num_experts
-  rows = _half(min(was.row_block, average))
-  chained = which is passes.BACKWARD and was.chain_rows >= average
+  rows = _half(min(options.row_block, average))
+  whole = options.chain_rows is None or options.chain_rows >= average
+  chained = which is passes.BACKWARD and whole
   return flow_lib.Options(
-    event_grain='expert' if was.event_grain == 'row_block' else 'row_block',
-    row_block=2 if was.row_block == 1 else rows,
-    col_block=_cut_otherwise(was.col_block, widths),
-    token_block=_cut_otherwise(was.token_block, [config.num_tokens]),
+    event_grain='expert' if options.event_grain == 'row_block' else 'row_block',
+    row_block=2 if options.row_block == 1 else rows,
+    col_block=_cut_otherwise(options.col_block, widths),
+    token_block=_cut_otherwise(
+      options.token_block or options.row_block, [config.num_tokens]
+    ),
     # What was one sum becomes a chain of small ones.
     chain_rows=rows if chained else None,
     num_aic=1,
