@@ -227,6 +227,7 @@ class Nursery:
     paths = [str(self.tree), sysconfig.get_path('purelib')]
     return _with_tools() | dict(
       PYTHONPATH=os.pathsep.join(paths),
+      LD_LIBRARY_PATH=f'{sys.prefix}/lib',  # where the wheel of MPI puts it
       PYTHONDONTWRITEBYTECODE='1',
       JAX_PLATFORMS='cpu',
       TF_CPP_MIN_LOG_LEVEL='3',

@@ -31,13 +31,19 @@ _COARSE = flow.Options(event_grain='expert', row_block=8, put_rows=5)
 
 def rungs() -> dict[str, check.Request]:
   """Returns the requests by name, the cheapest first."""
+  # Room for every routing, so that the oracle is compiled once for all.
+  shape = presets.config(presets.get('tiny'), ranks=2)
   tiny = check.Request(
-    direction='both', preset='tiny', ranks=2, deadline_s=_DEADLINE_S
+    direction='both',
+    preset='tiny',
+    ranks=2,
+    capacity=shape.num_rows,
+    deadline_s=_DEADLINE_S,
   )
   request = functools.partial(dataclasses.replace, tiny)
   narrow = dict(dtype='bfloat16')
   down = dict(placement='before_down')
-  wide: dict[str, Any] = dict(ranks=4, tokens=64, preset='small')
+  wide: dict[str, Any] = dict(ranks=4, tokens=64, preset='small', capacity=None)
   found = {
     'tiny': tiny,
     'tiny bf16 before_down': request(**narrow, **down),
@@ -53,15 +59,19 @@ def rungs() -> dict[str, check.Request]:
     'tiny before_down': request(**down),
     'tiny bf16': request(**narrow),
   }
+  found |= {
+    f'tiny {name}': request(routing=name, options=_FINE)
+    for name in ('empty_experts', 'one_rank')
+  }
   if 'odd' in presets.PRESETS:
+    odd: dict[str, Any] = dict(preset='odd', capacity=None)
     found |= {
-      'odd': request(preset='odd'),
-      'odd bf16 before_down': request(preset='odd', **narrow, **down),
+      'odd': request(**odd),
+      'odd bf16 before_down': request(**odd, **narrow, **down),
     }
   found |= {
     'small': request(**wide),
     'small bf16 before_down': request(**wide, **narrow, **down),
-    'tiny one_rank': request(routing='one_rank'),
   }
   if importlib.util.find_spec('mpi4py'):
     for fields in ({}, narrow | down):
