@@ -6,6 +6,7 @@ namespace nb = nanobind;
 
 namespace hpmoe {
 void BindKernels(nb::module_& m);
+void BindKinds(nb::module_& m);
 void BindProofs(nb::module_& m);
 void BindRanks(nb::module_& m);
 void BindRuntime(nb::module_& m);
@@ -14,6 +15,7 @@ void BindRuntime(nb::module_& m);
 NB_MODULE(_native, m) {
   m.doc() = "Native part of backend_ascend.";
   hpmoe::BindKernels(m);
+  hpmoe::BindKinds(m);
   hpmoe::BindProofs(m);
   hpmoe::BindRanks(m);
   hpmoe::BindRuntime(m);

@@ -3,17 +3,10 @@
 namespace hpmoe {
 namespace {
 
-// The rows that came home have no part in gradients of weights applied before
-// w_down.
-bool Unread(const ImageHeader& image, int buffer) {
-  return image.direction == kBackward && image.placement == kBeforeDown &&
-         buffer == kReturned;
-}
-
 void AddBuffers(const ImageHeader& image, Use use,
                 std::vector<Operand>* operands) {
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (kBuffers[b].use[image.direction] != use || Unread(image, b)) continue;
+    if (UseOf(image, b) != use) continue;
     const Array shape = ShapeOf(image, static_cast<BufferId>(b));
     operands->push_back({kBuffers[b].name, shape.bytes(), shape.element_bytes,
                          [b](void* data, LaunchTensors* tensors) {

@@ -1,59 +1,12 @@
 // The task image: one flat little-endian blob that host, simulator and NPU
 // read.  Plain structs, no pointers, no host-only constructs.
-//
-// Coordinates.  Buffers are addressed in LOGICAL coordinates (group, row,
-// column), so that regions are static while routing is dynamic:
-//
-//   buffer       view     group            row                 column
-//   x            kRows    0                token               [0, D)
-//   w_gate_up    kRows    local expert     [0, D)              [0, 2F)
-//   w_down       kRows    local expert     [0, F)              [0, D)
-//   expert_in    kRows    local expert     row of that expert  [0, D], D is
-//                                                              the row header
-//   expert_in    kSender  local expert * R row of the slice    the same
-//                         + source rank    (source, expert)
-//   gate_up      kRows    local expert     row of that expert  [0, 2F)
-//   activation   kRows    local expert     row of that expert  [0, F)
-//   expert_out   kRows    local expert     row of that expert  [0, D)
-//   returned     kRows    0                token * K + slot    [0, D)
-//   returned     kSender  global expert    see below           [0, D)
-//   y            kRows    0                token               [0, D)
-//
-// Backward (an image of its own; forward tensors are its inputs):
-//
-//   dy             kRows    0              token               [0, D)
-//   d_expert_out   as expert_in, row header included
-//   d_activation   as activation
-//   d_gate_up      as gate_up; column 2F is the gradient of the row's weight
-//   d_expert_in    as expert_out
-//   d_returned     as returned; column D is the gradient of the slot's weight
-//   d_w_down       kRows    link           [0, F)              [0, D)
-//   d_w_gate_up    kRows    link           [0, D)              [0, 2F)
-//   dx             kRows    0              token               [0, D)
-//   d_topk_weights kRows    0              token               [0, K)
-//
-// link = local expert * links + position in its chain: a weight gradient sums
-// over the rows of its expert in row order, `chain_rows` rows a task.  All
-// links of a chain accumulate in the same float32 place.
-//
-// A put knows which rows it SENDS, not where they land: its write region is a
-// dense box in the sender view.  The launch plan is a bijection between the
-// sender view and the row view (checked at launch), so boxes that tile the
-// sender view write every element of the row view exactly once.  At event
-// grain `expert`, a return task sends the slice (destination rank, expert) and
-// names its destination rank; at grain `row_block` it sends a row block of an
-// expert, whose rows go to any rank: rank kAnyRank.
-//
-// The row header is (slot, weight): `token * K + slot` on the source rank and
-// the routing weight.  It travels with its row, so owners need no global table.
-//
-// Physical row of (expert, row) on its owner: expert_base[expert] + row, packed
-// as design "deterministic token order" says; known at launch from `counts`.
 
 #ifndef BACKEND_ASCEND_KERNELS_IMAGE_H_
 #define BACKEND_ASCEND_KERNELS_IMAGE_H_
 
 #include <stdint.h>
+
+#include "backend_ascend/kernels/kinds.h"
 
 namespace hpmoe {
 
@@ -64,59 +17,8 @@ constexpr int32_t kNoExpert = -1;
 constexpr int32_t kRowBlockRange = -1;  // TaskDesc::peer: rows of an expert
 constexpr int32_t kPerRow = -1;         // SignalDesc::amount: one per row
 
-enum TaskKind : uint16_t {
-  kDispatch = 0,  // AIV: puts rows [row_begin, row_end) of the slice
-                  //   (rank, expert) into expert_in of the owner of `expert`
-  kGateUp = 1,    // AIC: gate_up[rows, cols] = expert_in[rows] @ w_gate_up
-  kSwiglu = 2,    // AIV: activation[rows, cols] = act(gate, up) [* weight]
-  kDown = 3,      // AIC: expert_out[rows, cols] = activation[rows] @ w_down
-  kReturn = 4,    // AIV: puts rows of expert_out into `returned` of sources
-  kCombine = 5,   // AIV: y[tokens] = ordered sum over slots of `returned`
-  // Backward.
-  kDispatchGrad = 6,       // AIV: puts weighted rows of dy into d_expert_out
-  kDownGrad = 7,           // AIC: d_activation = d_expert_out @ w_down^T
-  kDownWeightGrad = 8,     // AIC: d_w_down += activation^T @ d_expert_out
-  kSwigluGrad = 9,         // AIV: d_gate_up from d_activation and gate_up
-  kGateUpGrad = 10,        // AIC: d_expert_in = d_gate_up @ w_gate_up^T
-  kGateUpWeightGrad = 11,  // AIC: d_w_gate_up += expert_in^T @ d_gate_up
-  kReturnGrad = 12,        // AIV: puts rows of d_expert_in into d_returned
-  kCombineGrad = 13,       // AIV: dx[tokens] = ordered sum of d_returned
-  kTopkWeightGrad = 14,    // AIV: d_topk_weights[tokens]
-  kNumTaskKinds = 15,
-};
-
-enum Unit : uint16_t { kAic = 0, kAiv = 1, kNumUnits = 2 };
-
-enum BufferId : uint16_t {
-  kX = 0,
-  kWGateUp = 1,
-  kWDown = 2,
-  kExpertIn = 3,
-  kGateUpBuffer = 4,
-  kActivation = 5,
-  kExpertOut = 6,
-  kReturned = 7,
-  kY = 8,
-  kDy = 9,
-  kDExpertOut = 10,
-  kDActivation = 11,
-  kDWDown = 12,
-  kDGateUp = 13,
-  kDWGateUp = 14,
-  kDExpertIn = 15,
-  kDReturned = 16,
-  kDx = 17,
-  kDTopkWeights = 18,
-  kNumBuffers = 19,
-};
-
-enum Direction : uint32_t { kForward = 0, kBackward = 1 };
-
-enum View : uint16_t { kRows = 0, kSender = 1, kNumViews = 2 };
-
 enum DType : uint32_t { kFloat32 = 0, kBFloat16 = 1 };
 enum EventGrain : uint32_t { kExpertGrain = 0, kRowBlockGrain = 1 };
-enum WeightPlacement : uint32_t { kAtCombine = 0, kBeforeDown = 1 };
 enum ActivationKind : uint32_t { kSwigluActivation = 0, kAbsolute = 1 };
 
 // What one unit of an event means.

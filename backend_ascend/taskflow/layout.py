@@ -1,11 +1,15 @@
 """The tables of the task image as numpy dtypes, field for field `image.h`.
 
-`layout_test.py` compares every offset and size with the C++ header.
+`layout_test.py` compares every offset and size with the C++ header.  Kinds and
+buffers are the rows of `kinds.h`.
 """
 
 import enum
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from hpmoe.backend_ascend import _native
 
 MAGIC = 0x31474D49454F4D48
 VERSION = 2
@@ -16,24 +20,31 @@ PER_ROW = -1
 TABLE_ALIGN = 64
 
 
-class Kind(enum.IntEnum):
-  """Kinds of task, in dependency order."""
+_KINDS, _BUFFERS = _native.kinds(), _native.buffers()
 
-  DISPATCH = 0
-  GATE_UP = 1
-  SWIGLU = 2
-  DOWN = 3
-  RETURN = 4
-  COMBINE = 5
-  DISPATCH_GRAD = 6
-  DOWN_GRAD = 7
-  DOWN_WEIGHT_GRAD = 8
-  SWIGLU_GRAD = 9
-  GATE_UP_GRAD = 10
-  GATE_UP_WEIGHT_GRAD = 11
-  RETURN_GRAD = 12
-  COMBINE_GRAD = 13
-  TOPK_WEIGHT_GRAD = 14
+
+class _Table(enum.EnumType):
+  """Of enums whose members are rows of a table of `kinds.h`."""
+
+  if TYPE_CHECKING:
+
+    def __getattr__(cls, name: str) -> Any: ...
+
+
+def _numbered(table) -> dict[str, int]:
+  return {row['name'].upper(): number for number, row in enumerate(table)}
+
+
+class Kind(enum.IntEnum, metaclass=_Table):
+  """Kinds of task, those of a pass in dependency order."""
+
+  vars().update(_numbered(_KINDS))
+
+
+class Buffer(enum.IntEnum, metaclass=_Table):
+  """Buffers that regions and events name."""
+
+  vars().update(_numbered(_BUFFERS))
 
 
 class Unit(enum.IntEnum):
@@ -41,30 +52,6 @@ class Unit(enum.IntEnum):
 
   AIC = 0
   AIV = 1
-
-
-class Buffer(enum.IntEnum):
-  """Buffers that regions and events name."""
-
-  X = 0
-  W_GATE_UP = 1
-  W_DOWN = 2
-  EXPERT_IN = 3
-  GATE_UP = 4
-  ACTIVATION = 5
-  EXPERT_OUT = 6
-  RETURNED = 7
-  Y = 8
-  DY = 9
-  D_EXPERT_OUT = 10
-  D_ACTIVATION = 11
-  D_W_DOWN = 12
-  D_GATE_UP = 13
-  D_W_GATE_UP = 14
-  D_EXPERT_IN = 15
-  D_RETURNED = 16
-  DX = 17
-  D_TOPK_WEIGHTS = 18
 
 
 class Direction(enum.IntEnum):
@@ -95,42 +82,37 @@ class Mode(enum.IntEnum):
   COUNT_ROWS = 1
 
 
-UNIT_OF_KIND = {
-  Kind.DISPATCH: Unit.AIV,
-  Kind.GATE_UP: Unit.AIC,
-  Kind.SWIGLU: Unit.AIV,
-  Kind.DOWN: Unit.AIC,
-  Kind.RETURN: Unit.AIV,
-  Kind.COMBINE: Unit.AIV,
-  Kind.DISPATCH_GRAD: Unit.AIV,
-  Kind.DOWN_GRAD: Unit.AIC,
-  Kind.DOWN_WEIGHT_GRAD: Unit.AIC,
-  Kind.SWIGLU_GRAD: Unit.AIV,
-  Kind.GATE_UP_GRAD: Unit.AIC,
-  Kind.GATE_UP_WEIGHT_GRAD: Unit.AIC,
-  Kind.RETURN_GRAD: Unit.AIV,
-  Kind.COMBINE_GRAD: Unit.AIV,
-  Kind.TOPK_WEIGHT_GRAD: Unit.AIV,
+class Form(enum.IntEnum):
+  """What the rows of a task's tile are; see `kinds.h`."""
+
+  NONE = 0
+  SLICE_PUT = 1
+  EXPERT_TILE = 2
+  WEIGHT_TILE = 3
+  HOME_PUT = 4
+  TOKEN_TILE = 5
+
+
+UNIT_OF_KIND = {kind: Unit(_KINDS[kind]['unit']) for kind in Kind}
+DIRECTION_OF_KIND = {
+  kind: Direction(_KINDS[kind]['direction']) for kind in Kind
 }
+FORM_OF_KIND = {kind: Form(_KINDS[kind]['form']) for kind in Kind}
 
 # The tensor, as `contract.tensors` names it, that a kind of task writes.
 STAGE_OF_KIND = {
-  Kind.DISPATCH: 'expert_in',
-  Kind.GATE_UP: 'gate_up',
-  Kind.SWIGLU: 'activation',
-  Kind.DOWN: 'expert_out',
-  Kind.RETURN: 'returned',
-  Kind.COMBINE: 'y',
-  Kind.DISPATCH_GRAD: 'd_expert_out',
-  Kind.DOWN_GRAD: 'd_activation',
-  Kind.DOWN_WEIGHT_GRAD: 'd_w_down',
-  Kind.SWIGLU_GRAD: 'd_gate_up',
-  Kind.GATE_UP_GRAD: 'd_expert_in',
-  Kind.GATE_UP_WEIGHT_GRAD: 'd_w_gate_up',
-  Kind.RETURN_GRAD: 'd_returned',
-  Kind.COMBINE_GRAD: 'dx',
-  Kind.TOPK_WEIGHT_GRAD: 'd_topk_weights',
+  kind: _BUFFERS[_KINDS[kind]['written']]['name'] for kind in Kind
 }
+
+
+def kinds(*forms: Form, direction: Direction | None = None) -> tuple[Kind, ...]:
+  """Returns the kinds of these forms, of all if none, in dependency order."""
+  return tuple(
+    kind
+    for kind in Kind
+    if (not forms or FORM_OF_KIND[kind] in forms)
+    and direction in (None, DIRECTION_OF_KIND[kind])
+  )
 
 
 def _struct(*fields: str) -> np.dtype:

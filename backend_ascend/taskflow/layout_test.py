@@ -8,9 +8,9 @@ import pytest
 
 from hpmoe.backend_ascend.taskflow import layout
 
-HEADER = (
-  pathlib.Path(__file__).resolve().parents[1] / 'kernels' / 'image.h'
-).read_text()
+KERNELS = pathlib.Path(__file__).resolve().parents[1] / 'kernels'
+HEADER = (KERNELS / 'image.h').read_text()
+KINDS = (KERNELS / 'kinds.h').read_text()
 
 STRUCTS = {
   'TaskDesc': layout.TASK,
@@ -61,24 +61,23 @@ def test_numpy_struct_equals_cpp_struct(struct):
 @pytest.mark.parametrize(
   'enum_class, prefix',
   [
-    (layout.Kind, 'TaskKind'),
     (layout.Unit, 'Unit'),
-    (layout.Buffer, 'BufferId'),
     (layout.View, 'View'),
     (layout.Direction, 'Direction'),
+    (layout.Form, 'Form'),
     (layout.Grain, 'EventGrain'),
     (layout.Mode, 'EventMode'),
   ],
 )
 def test_enums_have_the_values_of_the_header(enum_class, prefix):
-  body = re.search(rf'enum {prefix} : \w+ {{(.*?)}};', HEADER, re.S).group(1)
-  body = re.sub(r'//[^\n]*', '', body)
-  values = [
-    int(v)
-    for n, v in re.findall(r'(\w+) = (\d+)', body)
-    if not n.startswith('kNum')
+  text = re.sub(r'//[^\n]*', '', HEADER + KINDS)
+  body = re.search(rf'enum (class )?{prefix} : \w+ {{(.*?)}};', text, re.S)
+  names = re.findall(r'k(\w+)', body.group(2))
+  names = [name for name in names if not name.startswith('Num')]
+  assert [name.replace('_', '').lower() for name in names] == [
+    member.name.replace('_', '').lower()
+    for member in sorted(enum_class, key=int)
   ]
-  assert values == [int(member) for member in enum_class]
 
 
 def test_magic_and_version_are_those_of_the_header():

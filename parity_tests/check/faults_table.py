@@ -14,9 +14,9 @@ from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import lanes
 
 Kind = layout.Kind
-_PUTS = (Kind.DISPATCH, Kind.DISPATCH_GRAD)
-_PUTS_HOME = (Kind.RETURN, Kind.RETURN_GRAD)
-_TOKEN_TILES = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
+_PUTS = layout.kinds(layout.Form.SLICE_PUT)
+_PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
+_TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
 
 CONTROL = 'none'
 DIAGNOSIS = 'wait diagnosis'

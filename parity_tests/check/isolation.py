@@ -113,7 +113,7 @@ def _counts(
   return {task: count for task, count in counts.items() if count[0]}
 
 
-_CHAINED = (layout.Kind.DOWN_WEIGHT_GRAD, layout.Kind.GATE_UP_WEIGHT_GRAD)
+_CHAINED = layout.kinds(layout.Form.WEIGHT_TILE)
 
 
 def _links(image: image_lib.Image, task: int) -> int:

@@ -140,10 +140,8 @@ Tensors MakeTensors(const ImageHeader& h) {
     weight = static_cast<float>(random() % 9) / 8;
   }
   for (int b = 0; b < kNumBuffers; ++b) {
-    const Use use = kBuffers[b].use[h.direction];
-    const bool unread = b == kReturned && h.direction == kBackward &&
-                        h.placement == kBeforeDown;
-    if (use == Use::kAbsent || unread) continue;
+    const Use use = UseOf(h, b);
+    if (use == Use::kAbsent) continue;
     const Array shape = ShapeOf(h, static_cast<BufferId>(b));
     tensors.buffers[b].reset(new char[shape.bytes()]());
     if (use == Use::kInput) FillInput(shape, &random, tensors.buffers[b].get());
@@ -168,7 +166,7 @@ void RequireWritten(const ImageHeader& h, const Plan& plan, Tensors* tensors) {
     if (kBuffers[b].use[h.direction] != Use::kWritten) continue;
     Array shape = ShapeOf(h, static_cast<BufferId>(b));
     shape.data = tensors->buffers[b].get();
-    const Form form = kBuffers[b].form;
+    const Form form = BufferForm(b);
     const bool packed = form == Form::kSlicePut || form == Form::kExpertTile;
     for (int64_t slab = 0; slab < shape.slabs; ++slab) {
       const int64_t rows = packed ? plan.rank_rows[slab] : shape.rows;

@@ -16,7 +16,8 @@
 //  unit      A queue holds tasks of its unit only, and a kind runs on the unit
 //            that can run it.
 //  regions   What a task declares is what its kind and tile say it touches:
-//            one write, exactly; reads, inputs too, at least.  So the other
+//            one write, exactly; reads, inputs too, at least.  A kind whose
+//            kernel writes whole rows has tasks of whole rows.  So the other
 //            rules speak of the kernels and not of a claim about them.
 //  once      Writes tile the space of every buffer that the image's direction
 //            writes: disjoint and complete.  With the bijection, each element
@@ -35,7 +36,8 @@
 //            just the rows that do not exist.  The counter is full only when
 //            every row of the partition has landed.  It says NOTHING of
 //            signallers whose rows landed elsewhere.
-//            Every wait asks for the event's own threshold.
+//            Every wait asks for the event's own threshold, and for a counter
+//            of the task's own rank: another's memory cannot be polled.
 //            Hence: wait for e met => all of e's partition is written (*).
 //  progress  With each event met as late as its signals allow (a row event:
 //            after all tasks that count into it) all queues run to their end.

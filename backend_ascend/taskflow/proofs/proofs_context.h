@@ -126,7 +126,7 @@ class Context {
       if (family == nullptr) return;
       f(*family, family->first + r.row_begin / family->part_rows,
         family->first + (r.row_end - 1) / family->part_rows);
-    } else if (kBuffers[r.buffer].form == Form::kSlicePut) {
+    } else if (BufferForm(r.buffer) == Form::kSlicePut) {
       all(Find(r.buffer, r.rank, r.group / v.header->num_ranks));
     } else if (r.rank == kAnyRank) {
       for (const int32_t family : homes) all(&families[family]);
@@ -237,7 +237,7 @@ class Context {
       f.whole = f.whole && int64_t{f.count} * f.part_rows >= f.rows;
       if (!f.whole) continue;
       f.whole = family_at_.emplace(Key(f.buffer, f.rank, f.group), i).second;
-      const bool home = kBuffers[f.buffer].form == Form::kHomePut;
+      const bool home = BufferForm(f.buffer) == Form::kHomePut;
       if (f.whole && home) homes.push_back(static_cast<int32_t>(i));
     }
   }

@@ -34,6 +34,7 @@ class EventRule {
     const TaskDesc& t = v_.tasks[i];
     for (const WaitDesc& w : c_->Waits(t)) {
       if (w.threshold != v_.events[w.event].threshold) WrongWait(i, w);
+      if (t.rank != v_.events[w.event].rank) ForeignWait(i, w);
     }
     signals_.assign(c_->Signals(t).begin(), c_->Signals(t).end());
     const auto by_event = [](const SignalDesc& a, const SignalDesc& b) {
@@ -137,6 +138,15 @@ class EventRule {
                TaskText(*c_, task).s, w.event, RegionText(region).s,
                v_.events[w.event].threshold, w.threshold,
                TaskText(*c_, signaller).s);
+  }
+
+  void ForeignWait(int64_t task, const WaitDesc& w) {
+    const RegionDesc region = c_->Partition(w.event);
+    c_->Refuse(kEventRule, task, -1, w.event, &region,
+               "event: %s waits for event %d, %s: expected a counter of its "
+               "own rank, got one of rank %d",
+               TaskText(*c_, task).s, w.event, RegionText(region).s,
+               v_.events[w.event].rank);
   }
 
   void WrongSignal(int64_t task, const SignalDesc& s, const char* what) {

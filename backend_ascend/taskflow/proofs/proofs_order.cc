@@ -159,7 +159,7 @@ class OrderRule {
     if (v_.spaces[space].view == kRows) {
       return spaces_.Groups(space, group, group + 1);
     }
-    if (kBuffers[read.buffer].form == Form::kSlicePut) {
+    if (BufferForm(read.buffer) == Form::kSlicePut) {
       return spaces_.Groups(space, group * ranks, (group + 1) * ranks);
     }
     return spaces_.Groups(space, 0, v_.spaces[space].groups);

@@ -21,6 +21,7 @@ RULES = ('unit', 'regions', 'progress', 'event', 'once', 'order')
 DIRECTIONS = ('forward', 'backward')
 WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
 PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+WHOLE_ROWS = (Kind.SWIGLU_GRAD, Kind.TOPK_WEIGHT_GRAD)
 LAST = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
 lower = testing.lower
 regions_of = testing.regions_of
@@ -96,6 +97,42 @@ def without_task(flow, task) -> flow_lib.Flow:
   ]
   tasks = np.delete(flow.tasks, task)
   return with_queues(dataclasses.replace(flow, tasks=tasks), lists)
+
+
+def with_wait(flow, task, event) -> flow_lib.Flow:
+  """Returns the flow with one more wait of a task."""
+  added = np.array([(event, flow.events['threshold'][event])], layout.WAIT)
+  waits = np.concatenate([flow.waits, flow.waits[waits_of(flow, task)], added])
+  flow = copy(dataclasses.replace(flow, waits=waits))
+  flow.tasks['wait_count'][task] += 1
+  flow.tasks['wait_begin'][task] = len(waits) - flow.tasks['wait_count'][task]
+  return flow
+
+
+def with_twin(flow, task) -> flow_lib.Flow:
+  """Returns the flow with a last task like `task`, next to it in its queue."""
+  twin = flow.tasks[task : task + 1].copy()
+  twin['region_begin'] = len(flow.regions)
+  reads, writes = regions_of(flow, task)
+  for signal in flow.signals[signals_of(flow, task)]:
+    assert signal['amount'] == 1
+    flow = copy(flow)
+    flow.events['threshold'][signal['event']] += 1
+    flow.waits['threshold'][flow.waits['event'] == signal['event']] += 1
+  lists = [
+    [
+      each
+      for t in tasks
+      for each in ([t, len(flow.tasks)] if t == task else [t])
+    ]
+    for tasks in queue_lists(flow)
+  ]
+  flow = dataclasses.replace(
+    flow,
+    tasks=np.concatenate([flow.tasks, twin]),
+    regions=np.concatenate([flow.regions, reads, writes]),
+  )
+  return with_queues(flow, lists)
 
 
 def named(report, rule, task_a=None, task_b=None) -> proofs.Violation:
@@ -277,6 +314,33 @@ class TestRegions:
     violation = named(prove(flow), 'regions', task_a=task)
     assert ' writes ' in violation.text
 
+  @pytest.mark.parametrize('kind', WHOLE_ROWS)
+  def test_half_columns_of_a_kind_that_writes_whole_rows(self, kind):
+    # Given a task cut into two of half the columns each, which between them
+    # say that they write every element once, when proved, then both are named:
+    # the kernel of either writes the whole rows.
+    flow = lower_kind(kind)
+    task, twin = int(of_kind(flow, kind)[0]), len(flow.tasks)
+    half = int(flow.tasks['col_end'][task]) // 2
+    flow = with_twin(flow, task)
+    for each, name in ((task, 'col_end'), (twin, 'col_begin')):
+      flow.tasks[name][each] = regions_of(flow, each)[1][name] = half
+    report = prove(flow)
+    assert refused_rules(report) == {'regions'}
+    for each in (task, twin):
+      violation = named(report, 'regions', task_a=each)
+      assert violation.region.buffer == layout.STAGE_OF_KIND[kind]
+    assert any('writes whole rows' in v.text for v in report.violations)
+
+  @pytest.mark.parametrize('kind', WHOLE_ROWS)
+  def test_columns_of_a_task_that_writes_whole_rows(self, kind):
+    # Given a task whose write region is whole but whose columns are not.
+    flow = copy(lower_kind(kind))
+    task = of_kind(flow, kind)[0]
+    flow.tasks['col_begin'][task] = 1
+    violation = named(prove(flow), 'regions', task_a=task)
+    assert 'writes whole rows: expected columns 0:' in violation.text
+
   def test_a_task_that_declares_no_write(self):
     flow = copy(lower())
     task = of_kind(flow, Kind.DOWN)[0]
@@ -358,6 +422,25 @@ class TestProgress:
 
 
 class TestEvent:
+  @both_directions
+  @both_grains
+  def test_a_wait_for_a_counter_of_another_rank(self, grain, direction):
+    # Given the last task of a rank, when it also waits for an event of another
+    # rank, which is met anyway, then it is refused and named.
+    flow = copy(lower(grain=grain, direction=direction))
+    task = int(flow.queue_tasks[-1])
+    rank = flow.tasks['rank'][task]
+    event = int(np.flatnonzero(flow.events['rank'] != rank)[0])
+    flow = with_wait(flow, task, event)
+    report = prove(flow)
+    assert refused_rules(report) == {'event'}
+    violation = named(report, 'event', task_a=task)
+    assert violation.event == event
+    assert (
+      f'expected a counter of its own rank, got one of rank {1 - rank}'
+      in (violation.text)
+    )
+
   @pytest.mark.parametrize('kind', [k for k in Kind if k not in LAST])
   @both_grains
   def test_a_removed_signal(self, grain, kind):

@@ -32,7 +32,7 @@ static_assert(sizeof(kFaultNames) / sizeof(kFaultNames[0]) ==
               "every fault has a name");
 
 bool IsGemm(const TaskDesc& task) {
-  const Work work = kWorks[task.kind].work;
+  const Work work = KindOf(task).work;
   return work == Work::kGemm || work == Work::kGemmTransposed;
 }
 
@@ -177,7 +177,7 @@ void SpoilRowWeightGrad(const TaskDesc& task, const Layer& layer,
 
 void SpoilMisplacedWeight(const TaskDesc& task, const Layer& layer,
                           const Writes& writes) {
-  switch (kWorks[task.kind].work) {
+  switch (KindOf(task).work) {
     case Work::kPutRows:
       return SpoilSentWeight(task, layer, writes);
     case Work::kSumSlots:
@@ -211,9 +211,9 @@ void SpoilEarlyRoundingGrad(const TaskDesc& task, const Layer& layer) {
 }
 
 void SpoilEarlyRounding(const TaskDesc& task, const Layer& layer) {
-  if (kWorks[task.kind].work == Work::kActivationGrad) {
+  if (KindOf(task).work == Work::kActivationGrad) {
     SpoilEarlyRoundingGrad(task, layer);
-  } else if (kWorks[task.kind].work == Work::kActivation) {
+  } else if (KindOf(task).work == Work::kActivation) {
     SwigluTile tile = MakeSwigluTile(task, layer);
     tile.early_rounding = true;
     RunSwigluTile(tile, layer.isa);
@@ -269,7 +269,7 @@ void Spoil(const TaskDesc& task, FaultKind kind, const Layer& layer,
            const Writes& writes, const std::vector<char>& found,
            GemmScratch* scratch) {
   const ImageHeader& image = *layer.image;
-  const Work work = kWorks[task.kind].work;
+  const Work work = KindOf(task).work;
   const bool put = IsPut(FormOf(task));
   if (kind == FaultKind::kZeroOutput) {
     const std::vector<char> zeros(found.size(), 0);

@@ -18,10 +18,10 @@ from hpmoe.backend_ascend.taskflow import layout
 
 Kind = layout.Kind
 Direction = layout.Direction
-_PUTS = (Kind.DISPATCH, Kind.DISPATCH_GRAD)
-_PUTS_HOME = (Kind.RETURN, Kind.RETURN_GRAD)
-_TOKEN_TILES = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
-_WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
+_PUTS = layout.kinds(layout.Form.SLICE_PUT)
+_PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
+_TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
+_WEIGHT_GRADS = layout.kinds(layout.Form.WEIGHT_TILE)
 
 
 @dataclasses.dataclass(frozen=True)

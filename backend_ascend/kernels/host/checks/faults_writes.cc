@@ -27,7 +27,7 @@ std::vector<Bytes> GradRows(const GemmTile& tile) {
 // Of a task that writes consecutive rows of its buffer; columns that are no
 // tensor's (row headers, gradients of weights) are cut off.
 std::vector<Bytes> TileRows(const TaskDesc& task, const Layer& layer) {
-  const Array& out = layer.buffers[kKinds[task.kind].written];
+  const Array& out = layer.buffers[KindOf(task).written];
   const bool put = FormOf(task) == Form::kSlicePut;
   const int64_t begin = put ? 0 : task.col_begin;
   const int64_t end =
@@ -45,11 +45,11 @@ Writes WritesOf(const TaskDesc& task, const Layer& layer) {
   const auto add_weight = [&](float* weight) {
     writes.weights.push_back({reinterpret_cast<char*>(weight), sizeof(float)});
   };
-  const Work work = kWorks[task.kind].work;
+  const Work work = KindOf(task).work;
   if (work == Work::kWeightGrad) {
     writes.rows = GradRows(MakeWeightGradTile(task, layer));
   } else if (work == Work::kPutHome) {
-    const Array& home = layer.buffers[kKinds[task.kind].written];
+    const Array& home = layer.buffers[KindOf(task).written];
     const size_t bytes = home.cols * home.element_bytes;
     ForEachReturned(task, layer, [&](int32_t, int32_t source, int32_t slot) {
       writes.rows.push_back({home.At(source, slot, 0), bytes});

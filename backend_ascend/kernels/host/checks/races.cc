@@ -251,7 +251,7 @@ void Merge(std::vector<Race>* races) {
 bool StandsFor(const EventDesc& event, const Race& race,
                const LaunchState& state) {
   if (event.buffer != race.buffer || event.rank != race.rank) return false;
-  const Form form = kBuffers[race.buffer].form;
+  const Form form = BufferForm(race.buffer);
   if (form == Form::kWeightTile) return true;  // of a link: rows are the same
   int64_t begin = int64_t{event.part} * event.part_rows;
   if (form == Form::kSlicePut || form == Form::kExpertTile) {

@@ -11,7 +11,7 @@ constexpr bool kReads = false, kWrites = true;
 class Recorder {
  public:
   Recorder(const TaskDesc& task, const Layer& layer)
-      : task_(task), layer_(layer), works_(kWorks[task.kind]) {}
+      : task_(task), layer_(layer), works_(KindOf(task)) {}
 
   std::vector<Access> Take() { return std::move(accesses_); }
 
@@ -22,16 +22,16 @@ class Recorder {
     const auto cols = static_cast<int32_t>(Of(written()).cols);
     for (int32_t i = 0; i < rows; ++i) {
       const int32_t token = SentSlot(task_, layer_, i) / layer_.image->top_k;
-      Add(kReads, works_.left, task_.rank, token, 1, 0, cols);
+      Add(kReads, works_.left(), task_.rank, token, 1, 0, cols);
     }
     Add(kWrites, written(), owner, first, rows, 0, cols);
     Beside(kWrites, written(), owner, first, rows);
   }
 
   void Gemm(const GemmTile& tile) {
-    Box(kReads, works_.left, tile.a, tile.trans_a ? tile.k : tile.m,
+    Box(kReads, works_.left(), tile.a, tile.trans_a ? tile.k : tile.m,
         tile.trans_a ? tile.m : tile.k);
-    Box(kReads, works_.right, tile.b, tile.trans_b ? tile.n : tile.k,
+    Box(kReads, works_.right(), tile.b, tile.trans_b ? tile.n : tile.k,
         tile.trans_b ? tile.k : tile.n);
     if (!tile.carry_out) Box(kWrites, written(), tile.c, tile.m, tile.n);
     if (tile.carry_in) Sums(kReads, tile);
@@ -39,16 +39,16 @@ class Recorder {
   }
 
   void Swiglu(const SwigluTile& tile) {
-    Box(kReads, works_.left, tile.gate, tile.rows, tile.cols);
-    Box(kReads, works_.left, tile.up, tile.rows, tile.cols);
+    Box(kReads, works_.left(), tile.gate, tile.rows, tile.cols);
+    Box(kReads, works_.left(), tile.up, tile.rows, tile.cols);
     RowWeights(tile.row_weight, tile.rows);
     Box(kWrites, written(), tile.out, tile.rows, tile.cols);
   }
 
   void SwigluGrad(const SwigluGradTile& tile) {
-    Box(kReads, works_.left, tile.d_out, tile.rows, tile.cols);
-    Box(kReads, works_.right, tile.gate, tile.rows, tile.cols);
-    Box(kReads, works_.right, tile.up, tile.rows, tile.cols);
+    Box(kReads, works_.left(), tile.d_out, tile.rows, tile.cols);
+    Box(kReads, works_.right(), tile.gate, tile.rows, tile.cols);
+    Box(kReads, works_.right(), tile.up, tile.rows, tile.cols);
     RowWeights(tile.row_weight, tile.rows);
     Box(kWrites, written(), tile.d_gate, tile.rows, tile.cols);
     Box(kWrites, written(), tile.d_up, tile.rows, tile.cols);
@@ -61,7 +61,7 @@ class Recorder {
     const int32_t rows = RealRows(task_, layer_).count();
     const int32_t first = FirstRow(task_, layer_), rank = task_.rank;
     const auto cols = static_cast<int32_t>(Of(written()).cols);
-    Add(kReads, works_.left, rank, first, rows, 0, cols);
+    Add(kReads, works_.left(), rank, first, rows, 0, cols);
     Beside(kReads, HeaderBuffer(*layer_.image), rank, first, rows);
     const bool weights = layer_.d_slot_weight != nullptr;
     if (weights) Beside(kReads, kDGateUp, rank, first, rows);
@@ -72,7 +72,7 @@ class Recorder {
   }
 
   void Combine(const CombineTile& tile) {
-    Box(kReads, works_.left, tile.returned, tile.tokens * tile.top_k,
+    Box(kReads, works_.left(), tile.returned, tile.tokens * tile.top_k,
         tile.cols);
     Box(kWrites, written(), tile.y, tile.tokens, tile.cols);
   }
@@ -84,15 +84,15 @@ class Recorder {
     if (layer_.d_slot_weight != nullptr) {
       Beside(kReads, kDReturned, rank, slot, slots);
     } else {
-      const auto cols = static_cast<int32_t>(Of(works_.left).cols);
-      Add(kReads, works_.left, rank, begin, tokens, 0, cols);
-      Add(kReads, works_.right, rank, slot, slots, 0, cols);
+      const auto cols = static_cast<int32_t>(Of(works_.left()).cols);
+      Add(kReads, works_.left(), rank, begin, tokens, 0, cols);
+      Add(kReads, works_.right(), rank, slot, slots, 0, cols);
     }
     Add(kWrites, written(), rank, begin, tokens, 0, top_k);
   }
 
  private:
-  BufferId written() const { return kKinds[task_.kind].written; }
+  BufferId written() const { return works_.written; }
   const Array& Of(BufferId buffer) const { return layer_.buffers[buffer]; }
 
   void Add(bool write, BufferId buffer, int64_t slab, int64_t row, int64_t rows,
@@ -138,7 +138,7 @@ class Recorder {
 
   const TaskDesc& task_;
   const Layer& layer_;
-  const KindWork& works_;
+  const KindInfo& works_;
   std::vector<Access> accesses_;
 };
 
@@ -169,7 +169,7 @@ std::vector<Access> AccessesOf(const TaskDesc& task, const Layer& live,
   // Only read below.
   layer.header_slot = const_cast<int32_t*>(sent.slot.data());
   Recorder recorder(task, layer);
-  switch (kWorks[task.kind].work) {
+  switch (KindOf(task).work) {
     case Work::kPutRows:
       recorder.PutRows();
       break;

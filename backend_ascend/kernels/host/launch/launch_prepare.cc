@@ -21,7 +21,7 @@ void PlaceBuffers(const LaunchTensors& tensors, bool poison, Layer* layer) {
     layer->buffers[b] = ShapeOf(image, static_cast<BufferId>(b));
     layer->buffers[b].data = static_cast<char*>(tensors.buffers[b]);
     if (poison && kBuffers[b].use[image.direction] == Use::kWritten) {
-      Poison(*layer->plan, kBuffers[b].form, layer->buffers[b]);
+      Poison(*layer->plan, BufferForm(b), layer->buffers[b]);
     }
   }
 }
@@ -45,7 +45,7 @@ void PlaceWorkspace(bool poison, Prepared* prepared, Layer* layer) {
         place(image.num_ranks * layer->Slots(), &prepared->d_slot_weight);
   }
   for (int b = 0; LinksOf(image) > 1 && b < kNumBuffers; ++b) {
-    if (kBuffers[b].form != Form::kWeightTile) continue;
+    if (BufferForm(b) != Form::kWeightTile) continue;
     const Array& grad = layer->buffers[b];
     layer->sums[b] =
         place(grad.slabs * grad.rows * grad.cols, &prepared->sums[b]);

@@ -75,14 +75,8 @@ LaunchTensors Tensors(const ImageHeader& header, const ConstArrays& inputs,
   tensors.row_of_slot = ints("row_of_slot", bytes.by_slot);
   for (int b = 0; b < kNumBuffers; ++b) {
     const BufferInfo& info = kBuffers[b];
-    const Use use = info.use[header.direction];
+    const Use use = UseOf(header, b);
     const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
-    // The rows that came home have no part in gradients of weights applied
-    // before w_down.
-    if (b == kReturned && header.placement == kBeforeDown &&
-        use == Use::kInput) {
-      continue;
-    }
     if (use == Use::kInput) {
       // Tasks only read it.
       tensors.buffers[b] =

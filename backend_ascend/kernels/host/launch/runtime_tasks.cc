@@ -6,38 +6,18 @@
 
 namespace hpmoe {
 
-const KindWork kWorks[kNumTaskKinds] = {
-    // Forward.
-    {Work::kPutRows, kX, kX, kUnweighted},
-    {Work::kGemm, kExpertIn, kWGateUp, kUnweighted},
-    {Work::kActivation, kGateUpBuffer, kGateUpBuffer, kBeforeDown},
-    {Work::kGemm, kActivation, kWDown, kUnweighted},
-    {Work::kPutHome, kExpertOut, kExpertOut, kUnweighted},
-    {Work::kSumSlots, kReturned, kReturned, kAtCombine},
-    // Backward.
-    {Work::kPutRows, kDy, kDy, kAtCombine},
-    {Work::kGemmTransposed, kDExpertOut, kWDown, kUnweighted},
-    {Work::kWeightGrad, kActivation, kDExpertOut, kUnweighted},
-    {Work::kActivationGrad, kDActivation, kGateUpBuffer, kBeforeDown},
-    {Work::kGemmTransposed, kDGateUp, kWGateUp, kUnweighted},
-    {Work::kWeightGrad, kExpertIn, kDGateUp, kUnweighted},
-    {Work::kPutHome, kDExpertIn, kDExpertIn, kUnweighted},
-    {Work::kSumSlots, kDReturned, kDReturned, kUnweighted},
-    {Work::kWeightDots, kDy, kReturned, kUnweighted},
-};
-
 namespace {
 
 const Array& Left(const TaskDesc& task, const Layer& layer) {
-  return layer.buffers[kWorks[task.kind].left];
+  return layer.buffers[KindOf(task).left()];
 }
 
 const Array& Right(const TaskDesc& task, const Layer& layer) {
-  return layer.buffers[kWorks[task.kind].right];
+  return layer.buffers[KindOf(task).right()];
 }
 
 const Array& Written(const TaskDesc& task, const Layer& layer) {
-  return layer.buffers[kKinds[task.kind].written];
+  return layer.buffers[KindOf(task).written];
 }
 
 DType StoredAs(const Layer& layer) {
@@ -45,8 +25,7 @@ DType StoredAs(const Layer& layer) {
 }
 
 bool IsWeighted(const TaskDesc& task, const Layer& layer) {
-  return kWorks[task.kind].weighted ==
-         static_cast<int32_t>(layer.image->placement);
+  return KindOf(task).weighted == static_cast<int32_t>(layer.image->placement);
 }
 
 // The weights of the task's rows, or null where it does not apply them.
@@ -111,7 +90,7 @@ void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
   WriteSentRows(task, layer, count,
                 {rows.data(), slots.data(), weights.data()});
   const HeapLayout& heap = *layer.heap;
-  const int64_t at = heap.buffers[kKinds[task.kind].written];
+  const int64_t at = heap.buffers[KindOf(task).written];
   layer.transport->Put(owner, at + row * row_bytes, rows.data(),
                        count * row_bytes);
   layer.transport->Put(owner, heap.header_slot + row * 4, slots.data(),
@@ -149,7 +128,7 @@ void SendHome(const TaskDesc& task, const Layer& layer, const HomeRun& run) {
   const Array& rows = Left(task, layer);
   const int64_t row_bytes = rows.cols * rows.element_bytes;
   const HeapLayout& heap = *layer.heap;
-  const int64_t at = heap.buffers[kKinds[task.kind].written];
+  const int64_t at = heap.buffers[KindOf(task).written];
   layer.transport->Put(run.source, at + run.slot * row_bytes,
                        rows.At(task.rank, run.row, 0), run.count * row_bytes);
   if (layer.d_slot_weight == nullptr) return;
@@ -224,32 +203,13 @@ void WeightDots(const TaskDesc& task, const Layer& layer) {
 }  // namespace
 
 Array ShapeOf(const ImageHeader& image, BufferId buffer) {
-  const int64_t r = image.num_ranks, e = image.num_experts, n = image.num_rows;
-  const int64_t t = image.num_tokens, s = t * image.top_k;
-  const int64_t d = image.d_model, f = image.d_ff;
-  const int64_t b = image.dtype == kBFloat16 ? 2 : 4;
-  const Array shapes[kNumBuffers] = {
-      {nullptr, r, t, d, b},            // x
-      {nullptr, e, d, 2 * f, b},        // w_gate_up
-      {nullptr, e, f, d, b},            // w_down
-      {nullptr, r, n, d, b},            // expert_in
-      {nullptr, r, n, 2 * f, b},        // gate_up
-      {nullptr, r, n, f, b},            // activation
-      {nullptr, r, n, d, b},            // expert_out
-      {nullptr, r, s, d, b},            // returned
-      {nullptr, r, t, d, b},            // y
-      {nullptr, r, t, d, b},            // dy
-      {nullptr, r, n, d, b},            // d_expert_out
-      {nullptr, r, n, f, b},            // d_activation
-      {nullptr, e, f, d, b},            // d_w_down
-      {nullptr, r, n, 2 * f, b},        // d_gate_up
-      {nullptr, e, d, 2 * f, b},        // d_w_gate_up
-      {nullptr, r, n, d, b},            // d_expert_in
-      {nullptr, r, s, d, b},            // d_returned
-      {nullptr, r, t, d, b},            // dx
-      {nullptr, r, t, image.top_k, 4},  // d_topk_weights
-  };
-  return shapes[buffer];
+  const BufferInfo& info = kBuffers[buffer];
+  const int64_t rows =
+      info.rows == Axis::kC ? image.num_rows : SizeOf(image, info.rows);
+  const int64_t stored = image.dtype == kBFloat16 ? 2 : 4;
+  return {nullptr, IsWeight(info.rows) ? image.num_experts : image.num_ranks,
+          rows, SizeOf(image, info.cols),
+          info.element == Element::kFloat ? 4 : stored};
 }
 
 RowRange RealRows(const TaskDesc& task, const Layer& layer) {
@@ -302,7 +262,7 @@ GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
   const Array& out = Written(task, layer);
   const int32_t row = FirstRow(task, layer);
   GemmTile tile{};
-  tile.trans_b = kWorks[task.kind].work == Work::kGemmTransposed;
+  tile.trans_b = KindOf(task).work == Work::kGemmTransposed;
   tile.a = rows.At(task.rank, row, 0);
   tile.b = tile.trans_b ? weight.At(expert, task.col_begin, 0)
                         : weight.At(expert, 0, task.col_begin);
@@ -337,7 +297,7 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
   tile.n = task.col_end - task.col_begin;
   tile.k = rows.count();
   tile.dtype = StoredAs(layer);
-  float* const sums = layer.sums[kKinds[task.kind].written];
+  float* const sums = layer.sums[KindOf(task).written];
   if (sums != nullptr) {
     tile.carry =
         sums +
@@ -417,7 +377,7 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
 
 void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch) {
   if (RealRows(task, layer).count() == 0) return;
-  switch (kWorks[task.kind].work) {
+  switch (KindOf(task).work) {
     case Work::kPutRows:
       return PutRows(task, layer);
     case Work::kGemm:

@@ -15,30 +15,6 @@
 
 namespace hpmoe {
 
-// The work of a task on the buffers of its kind.  Which rows it has is said by
-// the kind's form.
-enum class Work : uint8_t {
-  kPutRows,         // rows of tokens to the owner of their expert
-  kGemm,            // left[rows] @ right of the expert
-  kGemmTransposed,  // left[rows] @ right^T
-  kWeightGrad,      // left[rows]^T @ right[rows]
-  kActivation,      // of gate_up
-  kActivationGrad,  // of left, through the activation of gate_up
-  kPutHome,         // rows of an expert to the ranks of their tokens
-  kSumSlots,        // of each token
-  kWeightDots,      // gradients of each token's weights
-};
-
-// Where the routing weight multiplies rows: WeightPlacement, or nowhere.
-constexpr int32_t kUnweighted = -1;
-
-struct KindWork {
-  Work work;
-  BufferId left, right;  // read; `right` repeats `left` where there is one
-  int32_t weighted;      // the placement at which this kind applies it
-};
-extern const KindWork kWorks[kNumTaskKinds];
-
 // A dense row-major array [slabs, rows, cols] of the heap.  A slab is a rank,
 // or the expert of a weight: experts are dealt to ranks in order, so
 // [R, L, ...] is [E, ...].  A rank in a process of its own holds only its own

@@ -22,7 +22,7 @@ HeapLayout MakeHeapLayout(const ImageHeader& image) {
   for (int b = 0; b < kNumBuffers; ++b) {
     const BufferInfo& info = kBuffers[b];
     const bool put =
-        info.use[image.direction] == Use::kWritten && IsPut(info.form);
+        info.use[image.direction] == Use::kWritten && IsPut(BufferForm(b));
     const Array shape = ShapeOf(image, static_cast<BufferId>(b));
     heap.buffers[b] =
         put ? Place(shape.bytes() / image.num_ranks, &heap.bytes) : -1;

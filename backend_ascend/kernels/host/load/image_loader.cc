@@ -168,7 +168,7 @@ bool CheckBytes(const ImageHeader& h, Checker* check) {
     Extent e = ExtentOf(h, b, kRows);
     // Rows of all experts of a rank are packed.  Links, which share a place,
     // are counted as if they did not.
-    const Form form = kBuffers[b].form;
+    const Form form = BufferForm(b);
     if (form == Form::kSlicePut || form == Form::kExpertTile) {
       e = {1, h.num_rows, e.cols};
     }
@@ -233,9 +233,8 @@ bool FindTables(const void* data, size_t size, ImageView* v, Checker* check) {
               &v->num_queue_tasks);
 }
 
-// A token goes to an expert once, so a slice has at most T rows.
-int64_t SliceRows(const ImageHeader& h) {
-  return h.num_tokens < h.expert_capacity ? h.num_tokens : h.expert_capacity;
+const char* DirectionName(const ImageHeader& h) {
+  return h.direction == kForward ? "forward" : "backward";
 }
 
 // The view in which a form of task writes.
@@ -256,7 +255,7 @@ bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
   if (form == Form::kHomePut && h.event_grain == kExpertGrain) {
     peer = 0, last_peer = h.num_ranks - 1;
   }
-  const Extent tile = ExtentOf(h, kKinds[t.kind].written, ViewOf(form));
+  const Extent tile = ExtentOf(h, KindOf(t).written, ViewOf(form));
   return check->Range("tasks", i, "peer", t.peer, peer, last_peer) &&
          check->Interval("tasks", i, "row_begin", "row_end", t.row_begin,
                          t.row_end, tile.rows) &&
@@ -264,18 +263,24 @@ bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
                          t.col_end, tile.cols);
 }
 
+bool CheckKind(const ImageHeader& h, uint16_t kind, int64_t i, Checker* check) {
+  if (kind < kNumTaskKinds && DirectionOf(kind) == Direction{h.direction}) {
+    return true;
+  }
+  return check->Refuse("tasks[%" PRId64
+                       "].kind: expected one of the %s layer, got %d (%s)",
+                       i, DirectionName(h), kind, KindName(kind));
+}
+
 bool CheckTasks(const ImageView& v, Checker* check) {
   const ImageHeader& h = *v.header;
-  const bool forward = h.direction == kForward;
-  const int64_t first_kind = forward ? kDispatch : kDispatchGrad;
-  const int64_t last_kind = forward ? kCombine : kTopkWeightGrad;
   for (int64_t i = 0; i < v.num_tasks; ++i) {
     const TaskDesc& t = v.tasks[i];
     const auto range = [&](const char* field, int64_t got, int64_t low,
                            int64_t high) {
       return check->Range("tasks", i, field, got, low, high);
     };
-    if (!range("kind", t.kind, first_kind, last_kind) ||
+    if (!CheckKind(h, t.kind, i, check) ||
         !range("unit", t.unit, 0, kNumUnits - 1) ||
         !range("rank", t.rank, 0, h.num_ranks - 1) ||
         !CheckTile(h, t, i, check) ||
@@ -326,7 +331,7 @@ bool CheckSignals(const ImageView& v, Checker* check) {
 
 // Only rows that go home may go to any rank.
 int64_t LowestRank(uint16_t buffer, uint16_t view) {
-  const bool home = kBuffers[buffer].form == Form::kHomePut;
+  const bool home = BufferForm(buffer) == Form::kHomePut;
   return home && view == kSender ? kAnyRank : 0;
 }
 
@@ -342,10 +347,10 @@ bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
   const ImageHeader& h = *v.header;
   const Use use = kBuffers[buffer].use[h.direction];
   if (use == Use::kAbsent || (written && use == Use::kInput)) {
-    return check->Refuse(
-        "%s[%" PRId64 "].buffer: expected one that the %s layer %s, got %s",
-        table, i, h.direction == kForward ? "forward" : "backward",
-        written ? "writes" : "touches", BufferName(buffer));
+    return check->Refuse("%s[%" PRId64
+                         "].buffer: expected one that the %s layer %s, got %s",
+                         table, i, DirectionName(h),
+                         written ? "writes" : "touches", BufferName(buffer));
   }
   *extent = ExtentOf(h, buffer, view);
   if (extent->groups == 0) {
@@ -482,99 +487,6 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
 }
 
 }  // namespace
-
-const BufferInfo kBuffers[kNumBuffers] = {
-    {"x", {Use::kInput, Use::kAbsent}, Form::kNone},
-    {"w_gate_up", {Use::kInput, Use::kInput}, Form::kNone},
-    {"w_down", {Use::kInput, Use::kInput}, Form::kNone},
-    {"expert_in", {Use::kWritten, Use::kInput}, Form::kSlicePut},
-    {"gate_up", {Use::kWritten, Use::kInput}, Form::kExpertTile},
-    {"activation", {Use::kWritten, Use::kInput}, Form::kExpertTile},
-    {"expert_out", {Use::kWritten, Use::kAbsent}, Form::kExpertTile},
-    {"returned", {Use::kWritten, Use::kInput}, Form::kHomePut},
-    {"y", {Use::kWritten, Use::kAbsent}, Form::kTokenTile},
-    {"dy", {Use::kAbsent, Use::kInput}, Form::kNone},
-    {"d_expert_out", {Use::kAbsent, Use::kWritten}, Form::kSlicePut},
-    {"d_activation", {Use::kAbsent, Use::kWritten}, Form::kExpertTile},
-    {"d_w_down", {Use::kAbsent, Use::kWritten}, Form::kWeightTile},
-    {"d_gate_up", {Use::kAbsent, Use::kWritten}, Form::kExpertTile},
-    {"d_w_gate_up", {Use::kAbsent, Use::kWritten}, Form::kWeightTile},
-    {"d_expert_in", {Use::kAbsent, Use::kWritten}, Form::kExpertTile},
-    {"d_returned", {Use::kAbsent, Use::kWritten}, Form::kHomePut},
-    {"dx", {Use::kAbsent, Use::kWritten}, Form::kTokenTile},
-    {"d_topk_weights", {Use::kAbsent, Use::kWritten}, Form::kTokenTile},
-};
-
-const KindInfo kKinds[kNumTaskKinds] = {
-    {"dispatch", kAiv, kExpertIn},
-    {"gate_up", kAic, kGateUpBuffer},
-    {"swiglu", kAiv, kActivation},
-    {"down", kAic, kExpertOut},
-    {"return", kAiv, kReturned},
-    {"combine", kAiv, kY},
-    {"dispatch_grad", kAiv, kDExpertOut},
-    {"down_grad", kAic, kDActivation},
-    {"down_weight_grad", kAic, kDWDown},
-    {"swiglu_grad", kAiv, kDGateUp},
-    {"gate_up_grad", kAic, kDExpertIn},
-    {"gate_up_weight_grad", kAic, kDWGateUp},
-    {"return_grad", kAiv, kDReturned},
-    {"combine_grad", kAiv, kDx},
-    {"topk_weight_grad", kAiv, kDTopkWeights},
-};
-
-int64_t LinksOf(const ImageHeader& h) {
-  return (int64_t{h.expert_capacity} + h.chain_rows - 1) / h.chain_rows;
-}
-
-Extent ExtentOf(const ImageHeader& h, uint16_t buffer, uint16_t view) {
-  const BufferInfo& info = kBuffers[buffer];
-  const Use use = info.use[h.direction];
-  if (use == Use::kAbsent) return {0, 0, 0};
-  const int64_t local = h.num_experts / h.num_ranks, links = LinksOf(h);
-  const int64_t t = h.num_tokens, k = h.top_k, c = h.expert_capacity;
-  const int64_t d = h.d_model, f = h.d_ff;
-  // A weight before down has its gradient beside the row's.
-  const int64_t weight = h.placement == kBeforeDown;
-  const Extent rows[kNumBuffers] = {
-      {1, t, d},                   // x
-      {local, d, 2 * f},           // w_gate_up
-      {local, f, d},               // w_down
-      {local, c, d + 1},           // expert_in
-      {local, c, 2 * f},           // gate_up
-      {local, c, f},               // activation
-      {local, c, d},               // expert_out
-      {1, t * k, d},               // returned
-      {1, t, d},                   // y
-      {1, t, d},                   // dy
-      {local, c, d + 1},           // d_expert_out
-      {local, c, f},               // d_activation
-      {local * links, f, d},       // d_w_down
-      {local, c, 2 * f + weight},  // d_gate_up
-      {local * links, d, 2 * f},   // d_w_gate_up
-      {local, c, d},               // d_expert_in
-      {1, t * k, d + weight},      // d_returned
-      {1, t, d},                   // dx
-      {1, t, k},                   // d_topk_weights
-  };
-  if (view == kRows) return rows[buffer];
-  if (use == Use::kInput || !IsPut(info.form)) return {0, 0, 0};
-  const bool blocks =
-      info.form == Form::kHomePut && h.event_grain == kRowBlockGrain;
-  return {h.num_experts, blocks ? c : SliceRows(h), rows[buffer].cols};
-}
-
-const char* BufferName(uint16_t buffer) {
-  return buffer < kNumBuffers ? kBuffers[buffer].name : "unknown";
-}
-
-const char* KindName(uint16_t kind) {
-  return kind < kNumTaskKinds ? kKinds[kind].name : "unknown";
-}
-
-const char* UnitName(uint16_t unit) {
-  return unit == kAic ? "AIC" : unit == kAiv ? "AIV" : "unknown";
-}
 
 Status LoadImage(const void* data, size_t size, ImageView* out) {
   Checker check;

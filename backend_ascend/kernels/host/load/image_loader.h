@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "backend_ascend/kernels/image.h"
+#include "backend_ascend/kernels/regions.h"
 
 namespace hpmoe {
 
@@ -38,59 +39,6 @@ struct ImageView {
   int32_t num_queues;
   int32_t num_queue_tasks;
 };
-
-// The five forms of task, the same as the emitters of the lowering.  A form
-// says what the rows of a tile are, who runs it and what `peer` names.
-enum class Form : uint8_t {
-  kNone,        // of a buffer that no task writes
-  kSlicePut,    // rows of a slice, sent by `rank` to `peer`, owner of `expert`
-  kExpertTile,  // rows of an expert of the rank
-  kWeightTile,  // rows of a weight of an expert of the rank; link `peer`
-  kHomePut,     // rows of an expert of the rank; at grain expert, rows of the
-                // slice of destination rank `peer`
-  kTokenTile,   // tokens of the rank, no expert
-};
-
-enum class Use : uint8_t { kAbsent, kInput, kWritten };
-
-struct BufferInfo {
-  const char* name;  // of the design's tensor
-  Use use[2];        // by Direction
-  Form form;         // of the one kind that writes it
-};
-
-struct KindInfo {
-  const char* name;
-  Unit unit;         // that can run it
-  BufferId written;  // by this kind only; its form is the kind's
-};
-
-extern const BufferInfo kBuffers[kNumBuffers];
-extern const KindInfo kKinds[kNumTaskKinds];
-
-// Logical size of a buffer on one rank, as the table in image.h says.
-struct Extent {
-  int64_t groups;
-  int64_t rows;
-  int64_t cols;
-};
-
-// All zeros when the image's direction has no such buffer, or not in that view.
-Extent ExtentOf(const ImageHeader& header, uint16_t buffer, uint16_t view);
-
-int64_t LinksOf(const ImageHeader& header);  // of one weight gradient's chain
-
-inline bool IsPut(Form form) {
-  return form == Form::kSlicePut || form == Form::kHomePut;
-}
-
-inline Form FormOf(const TaskDesc& task) {
-  return kBuffers[kKinds[task.kind].written].form;
-}
-
-const char* BufferName(uint16_t buffer);  // "unknown" out of range, as below
-const char* KindName(uint16_t kind);
-const char* UnitName(uint16_t unit);
 
 // Fills `out` and returns code 0, or refuses the blob with code 1.  `data` must
 // be 8-byte aligned.  A loaded view satisfies: every table lies in the blob;

@@ -98,7 +98,7 @@ void RankLaunch::PlaceBuffers(const RankTensors& tensors) {
     array.data = heap_.buffers[b] >= 0 ? tensors.heap + heap_.buffers[b]
                                        : static_cast<char*>(tensors.buffers[b]);
     if (info.use[image.direction] == Use::kWritten) {
-      Poison(plan_, info.form, array);
+      Poison(plan_, BufferForm(b), array);
     }
   }
 }
@@ -118,7 +118,7 @@ void RankLaunch::PlaceWorkspace() {
   }
   for (int b = 0; LinksOf(image) > 1 && b < kNumBuffers; ++b) {
     const Array& grad = layer_.buffers[b];
-    if (kBuffers[b].form != Form::kWeightTile || grad.data == nullptr) continue;
+    if (BufferForm(b) != Form::kWeightTile || grad.data == nullptr) continue;
     sums_[b].assign(grad.slabs * grad.rows * grad.cols, BitsFloat(kPoison));
     layer_.sums[b] = sums_[b].data();
   }

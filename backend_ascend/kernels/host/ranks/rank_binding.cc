@@ -161,13 +161,11 @@ class PyRankLaunch {
   void* Buffer(int b) const {
     const ImageHeader& header = *view_.header;
     const BufferInfo& info = kBuffers[b];
-    const Use use = info.use[header.direction];
+    const Use use = UseOf(header, b);
     const int64_t bytes =
         ShapeOf(header, static_cast<BufferId>(b)).bytes() / header.num_ranks;
     if (use == Use::kWritten) return Find(outputs_, info.name, bytes);
-    // Gradients of weights applied before w_down do without these rows.
-    const bool unread = b == kReturned && header.placement == kBeforeDown;
-    if (use != Use::kInput || unread) return nullptr;
+    if (use != Use::kInput) return nullptr;
     return const_cast<void*>(
         static_cast<const void*>(Find(inputs_, info.name, bytes)));
   }

@@ -1,0 +1,215 @@
+// What tasks touch and how large buffers are, as the tables of kinds.h say:
+// one reading of them for loader, proofs, runtimes and lowering.  Freestanding.
+
+#ifndef BACKEND_ASCEND_KERNELS_REGIONS_H_
+#define BACKEND_ASCEND_KERNELS_REGIONS_H_
+
+#include "backend_ascend/kernels/image.h"
+#include "backend_ascend/kernels/kinds.h"
+
+namespace hpmoe {
+
+inline const KindInfo& KindOf(const TaskDesc& task) {
+  return kKinds[task.kind];
+}
+
+inline Form FormOf(const TaskDesc& task) { return KindOf(task).form(); }
+
+inline int32_t LocalExperts(const ImageHeader& h) {
+  return h.num_experts / h.num_ranks;
+}
+
+// Links of one weight gradient's chain.
+inline int64_t LinksOf(const ImageHeader& h) {
+  return (int64_t{h.expert_capacity} + h.chain_rows - 1) / h.chain_rows;
+}
+
+inline int64_t SizeOf(const ImageHeader& h, Axis axis) {
+  switch (axis) {
+    case Axis::kT:
+      return h.num_tokens;
+    case Axis::kTK:
+      return int64_t{h.num_tokens} * h.top_k;
+    case Axis::kC:
+      return h.expert_capacity;
+    case Axis::kD:
+      return h.d_model;
+    case Axis::kF:
+      return h.d_ff;
+    case Axis::k2F:
+      return 2 * int64_t{h.d_ff};
+    default:
+      return h.top_k;
+  }
+}
+
+// Columns beside those of a buffer's tensor.
+inline int32_t BesideOf(const ImageHeader& h, int buffer) {
+  const Beside beside = kBuffers[buffer].beside;
+  return beside == Beside::kHeader ||
+         (beside == Beside::kGrad && h.placement == kBeforeDown);
+}
+
+// Logical size of a buffer on one rank.
+struct Extent {
+  int64_t groups;
+  int64_t rows;
+  int64_t cols;
+};
+
+// A token goes to an expert once, so a slice has at most T rows.
+inline int64_t SliceRows(const ImageHeader& h) {
+  return h.num_tokens < h.expert_capacity ? h.num_tokens : h.expert_capacity;
+}
+
+// All zeros when the image's direction has no such buffer, or not in that view.
+inline Extent ExtentOf(const ImageHeader& h, int buffer, int view) {
+  const BufferInfo& info = kBuffers[buffer];
+  const Use use = info.use[h.direction];
+  if (use == Use::kAbsent) return {0, 0, 0};
+  const int64_t cols = SizeOf(h, info.cols) + BesideOf(h, buffer);
+  const Form form = BufferForm(buffer);
+  if (view == kSender) {
+    if (use == Use::kInput || !IsPut(form)) return {0, 0, 0};
+    const bool blocks =
+        form == Form::kHomePut && h.event_grain == kRowBlockGrain;
+    return {h.num_experts, blocks ? h.expert_capacity : SliceRows(h), cols};
+  }
+  int64_t groups = 1;
+  if (info.rows == Axis::kC || IsWeight(info.rows)) groups = LocalExperts(h);
+  if (form == Form::kWeightTile) groups *= LinksOf(h);
+  return {groups, SizeOf(h, info.rows), cols};
+}
+
+inline bool Applies(const ImageHeader& h, When when) {
+  switch (when) {
+    case When::kAtCombine:
+      return h.placement == kAtCombine;
+    case When::kBeforeDown:
+      return h.placement == kBeforeDown;
+    case When::kNotFirstLink:
+      return LinksOf(h) > 1;
+    default:
+      return true;
+  }
+}
+
+// How an image uses a buffer: an input that its policy never reads is absent.
+inline Use UseOf(const ImageHeader& h, int buffer) {
+  const Use use = kBuffers[buffer].use[h.direction];
+  if (use != Use::kInput) return use;
+  for (int k = 0; k < kNumTaskKinds; ++k) {
+    if (DirectionOf(k) != static_cast<Direction>(h.direction)) continue;
+    for (const ReadSpec& read : kKinds[k].reads) {
+      if (read.buffer == buffer && Applies(h, read.when)) return use;
+    }
+  }
+  return Use::kAbsent;
+}
+
+struct Interval {
+  int32_t begin, end;
+};
+
+// The regions that a task of an image touches, as its kind and tile say.
+class Touched {
+ public:
+  explicit Touched(const ImageHeader& header)
+      : h_(header),
+        local_(LocalExperts(header)),
+        links_(static_cast<int32_t>(LinksOf(header))) {
+    for (int b = 0; b < kNumBuffers; ++b) extents_[b] = ExtentOf(h_, b, kRows);
+  }
+
+  RegionDesc Write(const TaskDesc& t) const {
+    const KindInfo& kind = KindOf(t);
+    const Form form = kind.form();
+    RegionDesc w = {kind.written, kRows,       t.rank,    Group(t), t.row_begin,
+                    t.row_end,    t.col_begin, t.col_end, 0};
+    if (kind.info().whole_rows) {
+      w.col_begin = 0;
+      w.col_end = static_cast<int32_t>(extents_[w.buffer].cols);
+    }
+    if (!IsPut(form)) return w;
+    const bool home = form == Form::kHomePut;
+    w.view = kSender;
+    w.rank = home && t.peer == kRowBlockRange ? kAnyRank : t.peer;
+    w.group = home ? t.expert : t.expert % local_ * h_.num_ranks + t.rank;
+    return w;
+  }
+
+  // The read that a spec says; empty where it does not apply.
+  RegionDesc Read(const TaskDesc& t, const ReadSpec& spec) const {
+    RegionDesc r = {spec.buffer, kRows, t.rank, 0, 0, 0, 0, 0, 0};
+    if (!Applies(h_, spec.when)) return r;
+    const Form form = FormOf(t);
+    const bool linked = spec.when == When::kNotFirstLink;
+    const bool global = form == Form::kSlicePut || form == Form::kTokenTile;
+    r.group = global ? 0 : linked ? Group(t) : t.expert % local_;
+    const Interval rows = RowsOf(t, spec), cols = ColsOf(t, spec);
+    r.row_begin = rows.begin;
+    r.row_end = rows.end;
+    r.col_begin = cols.begin;
+    r.col_end = cols.end;
+    if (linked && t.peer == 0) r.row_end = r.row_begin;
+    if (linked && t.peer > 0) --r.group;
+    return r;
+  }
+
+ private:
+  // Group of the row view in which the task writes or would.
+  int32_t Group(const TaskDesc& t) const {
+    const Form form = FormOf(t);
+    if (form == Form::kTokenTile) return 0;
+    const int32_t expert = t.expert % local_;
+    return form == Form::kWeightTile ? expert * links_ + t.peer : expert;
+  }
+
+  Interval RowsOf(const TaskDesc& t, const ReadSpec& spec) const {
+    const Interval all = {0, static_cast<int32_t>(extents_[spec.buffer].rows)};
+    switch (spec.rows) {
+      case Rows::kTileCols:
+        return {t.col_begin, t.col_end};
+      case Rows::kAll:
+        return all;
+      case Rows::kSlots:
+        return {t.row_begin * h_.top_k, t.row_end * h_.top_k};
+      case Rows::kSummed: {
+        const int64_t begin = int64_t{t.peer} * h_.chain_rows;
+        const int64_t end = begin + h_.chain_rows;
+        return {static_cast<int32_t>(begin),
+                end < all.end ? static_cast<int32_t>(end) : all.end};
+      }
+      case Rows::kHome:
+        if (FormOf(t) == Form::kHomePut && t.peer != kRowBlockRange) return all;
+        [[fallthrough]];
+      default:
+        return {t.row_begin, t.row_end};
+    }
+  }
+
+  Interval ColsOf(const TaskDesc& t, const ReadSpec& spec) const {
+    const auto end = static_cast<int32_t>(extents_[spec.buffer].cols);
+    const int32_t width = end - BesideOf(h_, spec.buffer);
+    switch (spec.cols) {
+      case Cols::kTileRows:
+        return {t.row_begin, t.row_end};
+      case Cols::kGateAndUp:
+        return {t.col_begin, width / 2 + t.col_end};
+      case Cols::kAll:
+        return {0, width};
+      case Cols::kBeside:
+        return {width, end};
+      default:
+        return {t.col_begin, t.col_end};
+    }
+  }
+
+  const ImageHeader& h_;
+  const int32_t local_, links_;
+  Extent extents_[kNumBuffers];
+};
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_REGIONS_H_
