@@ -341,7 +341,7 @@ class Finder {
     if (edges_.Before(one.task, other.task)) return;
     if (edges_.Before(other.task, one.task)) return;
     const ImageHeader& image = *state_.view->header;
-    const bool of_experts = kBuffers[buffer].form == Form::kWeightTile;
+    const bool of_experts = BufferForm(buffer) == Form::kWeightTile;
     const int64_t local = image.num_experts / image.num_ranks;
     Race race = RaceOf(one, other);
     race.buffer = buffer;
