@@ -140,6 +140,8 @@ def _one_line(text: object) -> str:
 
 def run() -> None:
   """Entry point of `hpmoe`."""
+  # A terminal that lacks a mark of the table gets a question mark.
+  sys.stdout.reconfigure(errors='replace')
   try:
     code = main(sys.argv[1:])
     sys.stdout.flush()
