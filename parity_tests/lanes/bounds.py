@@ -17,10 +17,15 @@ Algorithms, 2nd ed., sections 2.2 and 3.1), with u = 2^-24:
 
 The golden itself is computed in float64: its own error, gamma_n with
 u = 2^-53, is added.  No number here is chosen by hand.
+
+Where a value is certain to overflow, it is an infinity with a finite bound: so
+is everybody's.  Where it may, or a partial sum of it may in some order, the
+bound is infinite: nothing is known of it.
 """
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 
 from hpmoe.parity_tests.lanes import ulp
@@ -29,6 +34,7 @@ from hpmoe.reference.contract import precision
 _U = ulp.unit_roundoff('float32')
 _U64 = ulp.unit_roundoff('float64')
 _TINY = ulp.smallest_normal('float32')
+_LARGEST = float(np.finfo(np.float32).max)
 
 # exp within 2 units in the last place.  A unit is at most 2u of the value.
 _EXP_ROUNDINGS = 4
@@ -82,11 +88,38 @@ def _stored(
   policy: precision.PrecisionPolicy,
   value: np.ndarray,
   error: np.ndarray,
+  reach: np.ndarray | None = None,
 ) -> Bounded:
+  """Returns what is stored of a value; `reach` is the sum of magnitudes."""
   # Sums are float32 already: only a narrower storage rounds once more.
   if policy.storage != policy.accumulate:
     error = error + ulp.half_spacing(np.abs(value) + error, policy.storage)
-  return Bounded(value, error)
+  stored, error = _overflowed(policy.storage, value, error)
+  if reach is not None and not reach.max(initial=0.0) < _LARGEST:
+    # Terms of the other sign may overflow too, and then the sum is NaN.
+    against = (reach - np.abs(value)) / 2
+    sure = (reach < _LARGEST) | (np.isinf(stored) & (against < _LARGEST))
+    error = np.where(sure, error, np.inf)
+  return Bounded(stored, error)
+
+
+def _overflowed(
+  dtype: str, value: np.ndarray, error: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns a value and its bound, infinite where `dtype` cannot hold them."""
+  largest = float(ml_dtypes.finfo(ulp.storage_dtype(dtype)).max)
+  size = np.abs(value)
+  if (size + error).max(initial=0.0) < largest:
+    return value, error
+  certain = size - error > largest * (1 + ulp.unit_roundoff(dtype))
+  unsure = ~(size + error < largest) & ~certain & np.isfinite(value)
+  value = np.where(certain, np.copysign(np.inf, value), value)
+  return value, np.where(certain, 0.0, np.where(unsure, np.inf, error))
+
+
+def _finite(value: np.ndarray) -> np.ndarray:
+  """Returns magnitudes `[...]`, 0 of what is not finite and errs by nothing."""
+  return np.where(np.isfinite(value), np.abs(value), 0.0)
 
 
 def gemm(
@@ -101,12 +134,13 @@ def gemm(
   depth = weights.shape[0]
   w = weights.astype(np.float64)
   value = rows.value @ w
-  np.abs(w, out=w)
+  w = _finite(w)
   scale = gamma(depth) + gamma(depth, _U64)
-  error = scale * (np.abs(rows.value) @ w) + 2 * depth * _TINY
+  reach = _finite(rows.value) @ w
+  error = scale * reach + 2 * depth * _TINY
   if rows.error is not None:
     error += (1 + scale) * (rows.error @ w)
-  return _stored(policy, value, error)
+  return _stored(policy, value, error, reach)
 
 
 def activation(
@@ -185,7 +219,8 @@ def inner_product(a: Bounded, b: Bounded) -> Bounded:
   # |a' b' - a b| <= |a| eb + ea (|b| + eb)
   carried = size_a * b.bound() + a.bound() * (size_b + b.bound())
   error = (carried + scale * (size_a * size_b + carried)).sum(-1)
-  return Bounded((a.value * b.value).sum(-1), error + 2 * depth * _TINY)
+  error += 2 * depth * _TINY
+  return Bounded(*_overflowed('float32', (a.value * b.value).sum(-1), error))
 
 
 def row_weight_grad(
@@ -321,11 +356,11 @@ class CombineSums:
     """Adds rows `[n, D]` times weights `[n]` to n different tokens `[n]`."""
     weight = weight.astype(np.float64)[:, None]
     self.value[token] += row.value * weight
-    self.magnitude[token] += np.abs(row.value * weight)
+    self.magnitude[token] += _finite(row.value * weight)
     if row.error is not None:
       self.error[token] += row.error * np.abs(weight)
 
   def total(self, policy: precision.PrecisionPolicy, slots: int) -> Bounded:
     scale = gamma(slots) + gamma(slots, _U64)
     error = self.error + scale * (self.magnitude + self.error) + slots * _TINY
-    return _stored(policy, self.value, error)
+    return _stored(policy, self.value, error, self.magnitude)

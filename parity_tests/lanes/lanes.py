@@ -40,6 +40,9 @@ PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 # How a tensor's tiles are cut, by its axes after the rank.
 _BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
 
+# Inputs may be such that results overflow.
+_overflows = np.errstate(over='ignore', invalid='ignore')
+
 # Elements under judgement at once: some dozen float64 temporaries of them.
 _CHUNK = 1 << 18
 
@@ -438,6 +441,7 @@ def differs(lane: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
   return ~(_same_values if lane == 'exact' else _same_bits)(got, expected)
 
 
+@_overflows
 def out_of_bound(
   stage: str, got: np.ndarray, golden: golden_lib.Rows
 ) -> np.ndarray:
@@ -448,9 +452,8 @@ def out_of_bound(
     for cut, first, rows in _ranges(tiling, stage, rank):
       held = tiling.rows(stage, got, rank)[rows]
       value = golden.rows(stage, rank, rows.start, rows.stop)
-      chunk = _against_golden(
-        rank, cut, first, held, _elements(value, held, held)
-      )
+      e = _elements(value, held, held)
+      chunk = _against_golden(rank, cut, first, held, value, e)
       tiling.rows(stage, bad, rank)[rows] = chunk.bad
   return bad
 
@@ -495,6 +498,7 @@ def _equality(rank, cut, first, got, expected, same) -> Chunk:
   return Chunk(rank, cut, first, got, expected, bad, error, apart)
 
 
+@_overflows
 def tolerances(
   stage: str,
   got: np.ndarray,
@@ -518,6 +522,8 @@ def tolerances(
     return []
   tensor = tensor_of(stage)
   tiling, dtype = golden.tiling, golden.dtype(tensor)
+  if not golden.captured:  # Fused: roundings on the way count as well.
+    dtype = golden.policy.storage
   judges = [standards.Judge(record, dtype) for record in records]
   tallies = [Tally(stage, 'standard', r.name, tiling) for r in records]
   bound_tally = Tally(stage, 'bounded', BOUND_RULE, tiling)
@@ -530,7 +536,7 @@ def tolerances(
         beside = tiling.rows(tensor, benchmark, rank)[rows]
       value = golden.rows(tensor, rank, rows.start, rows.stop)
       e = _elements(value, held, beside)
-      chunk = _against_golden(rank, cut, first, held, e)
+      chunk = _against_golden(rank, cut, first, held, value, e)
       bound_tally.add(chunk)
       if chunk.error.size:
         ratio = float(_of_bound(chunk.error, e.bound).max())
@@ -567,15 +573,17 @@ def _ranges(
 def _elements(golden, held, benchmark) -> standards.Elements:
   """Brings a chunk to float64.
 
-  Where the golden is not finite, because an input that the candidate captured
-  was not, the candidate must hold the same: the fault is upstream.
+  Where the golden is an infinity or NaN, the candidate must hold the same;
+  where the bound is infinite, nothing is known but that.
   """
   actual = held.astype(np.float64)
   value, bound = golden.value, golden.bound()
   benchmark = benchmark.astype(np.float64)
-  undefined = ~(np.isfinite(value) & np.isfinite(bound))
-  if undefined.any():
-    agrees = ~np.isfinite(actual) | (actual == value)
+  known, finite = np.isfinite(bound), np.isfinite(value)
+  if not (known & finite).all():
+    same = (actual == value) | (np.isnan(actual) & np.isnan(value))
+    agrees = np.where(known, same, finite | ~np.isfinite(actual))
+    undefined = ~(known & finite)
     actual = np.where(undefined, np.where(agrees, 0.0, np.nan), actual)
     value, bound, benchmark = (
       np.where(undefined, 0.0, a) for a in (value, bound, benchmark)
@@ -583,16 +591,18 @@ def _elements(golden, held, benchmark) -> standards.Elements:
   return standards.Elements(actual, value, bound, benchmark)
 
 
-def _against_golden(rank, cut, first, held, e: standards.Elements) -> Chunk:
+def _against_golden(
+  rank, cut, first, held, golden, e: standards.Elements
+) -> Chunk:
   error = np.abs(e.actual - e.golden)
-  expected = e.golden.astype(held.dtype)
+  near = e.golden.astype(held.dtype)
   return Chunk(
     rank=rank,
     cut=cut,
     first=first,
     got=held,
-    expected=expected,
+    expected=golden.value.astype(held.dtype),
     bad=~(error <= e.bound),
     error=error,
-    apart=ulp.distance(e.actual.astype(held.dtype), expected),
+    apart=ulp.distance(e.actual.astype(held.dtype), near),
   )

@@ -11,6 +11,7 @@ import numpy as np
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import faults_table
+from hpmoe.parity_tests.check import judging
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
@@ -217,10 +218,7 @@ def notes(report: check.Report) -> str:
     if r.verdict == lanes.NOT_JUDGED and not r.missing
   )
   if _only_exact_fails(report):
-    lines.append(
-      "hint: lane exact sets policy.activation='absolute'; a kernel that does "
-      "only swiglu should say so: function.activations = ('swiglu',)"
-    )
+    lines.append(judging.EXACT_HINT)
   return '\n'.join(lines)
 
 
