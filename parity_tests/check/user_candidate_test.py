@@ -282,7 +282,9 @@ def test_a_kernel_may_say_which_activations_it_does(candidate):
 
   assert set(_run(ours)) == {'y'}
   policy = precision.PrecisionPolicy(activation='absolute')
-  with pytest.raises(candidates.CannotJudge, match="declares .*'swiglu'.*absol"):
+  with pytest.raises(
+    candidates.CannotJudge, match="declares .*'swiglu'.*absol"
+  ):
     ours.run(CONFIG, policy, _inputs('float32'))
 
 

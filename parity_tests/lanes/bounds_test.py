@@ -295,8 +295,9 @@ def test_activation_grad_of_products_stays_within_the_bound():
   gate, up, grad = rng.normal(size=(3, 30, 64)).astype(np.float32)
   weight = rng.random((30, 1)).astype(np.float32)
 
-  one = np.concatenate([grad * weight * up, grad * weight * gate], axis=1)
-  other = np.concatenate([up * weight * grad, gate * grad * weight], axis=1)
+  sign, size = np.sign(gate), np.abs(gate)
+  one = np.concatenate([grad * weight * up * sign, grad * weight * size], 1)
+  other = np.concatenate([up * weight * grad * sign, size * grad * weight], 1)
 
   bounded = bounds.activation_grad(
     policy,
