@@ -400,7 +400,7 @@ def judged(
   asked.progress(f'{which.name}, bounded, standard: layer')
   if not whole:
     return results
-  mine = [r for r in records if r.layer]
+  mine = tuple(r for r in records if r.layer)
   for name in which.results:
     row = lanes.LAYERS[name]
     if name in got:

@@ -41,7 +41,7 @@ PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 _BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
 
 # Inputs may be such that results overflow.
-_overflows = np.errstate(over='ignore', invalid='ignore')
+_overflows: np.errstate = np.errstate(over='ignore', invalid='ignore')
 
 # Elements under judgement at once: some dozen float64 temporaries of them.
 _CHUNK = 1 << 18
