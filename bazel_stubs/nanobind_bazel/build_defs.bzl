@@ -1,4 +1,7 @@
 """The extension module is CMake's; here its sources are only named."""
 
-def nanobind_extension(name, srcs, deps, copts = []):
+def nanobind_extension(name, srcs, deps):
+    native.filegroup(name = name, srcs = srcs + deps)
+
+def nanobind_library(name, srcs, deps = []):
     native.filegroup(name = name, srcs = srcs + deps)

@@ -1,10 +1,6 @@
-"""Runs the user's candidate in a process of its own; see `user_candidate`.
+"""Runs the user's candidate in a process of its own; see `candidates`."""
 
-All that it needs to know of a pass comes with the request: the user's modules
-may have any name but `hpmoe`, and few of ours are imported beside them.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import importlib
 import inspect
 import json
@@ -15,7 +11,7 @@ from typing import NoReturn
 
 
 def _refuse(job: pathlib.Path, text: str, kind: str = 'request') -> NoReturn:
-  """Leaves word and ends; `kind` is one of `user_candidate._KINDS`."""
+  """Leaves word and ends; `kind` is one of `candidates._KINDS`."""
   word = dict(text=' '.join(text.split()), kind=kind)
   (job / 'error.json').write_text(json.dumps(word))
   sys.exit(1)
@@ -96,7 +92,7 @@ def _backward(job: pathlib.Path, name: str, function: Callable) -> Callable:
 
 
 def _stages(
-  job: pathlib.Path, name: str, function: Callable, known: Sequence[str]
+  job: pathlib.Path, name: str, function: Callable, known: tuple[str, ...]
 ) -> Mapping[str, Callable]:
   """Returns what isolated replay calls, by the tensor that it returns."""
   stages = getattr(function, 'stages', None)
@@ -156,7 +152,7 @@ def _check_activation(
 
 def _arrays(job: pathlib.Path, name: str, outputs, result: str):
   """Returns the outputs as arrays; `result` is what a message asks for."""
-  from hpmoe.parity_tests.check import exchange
+  import numpy as np
 
   if not isinstance(outputs, Mapping):
     got = type(outputs).__name__
@@ -166,8 +162,8 @@ def _arrays(job: pathlib.Path, name: str, outputs, result: str):
   arrays = {}
   for key, value in outputs.items():
     try:
-      arrays[key] = exchange.as_array(value)
-    except Exception as error:  # pylint: disable=broad-except
+      arrays[key] = np.asarray(value)
+    except (TypeError, ValueError) as error:
       kind = type(value).__name__
       _refuse(job, f'{name}: {key}: expected an array, got {kind}: {error}')
   return arrays
@@ -177,30 +173,41 @@ def main(job: pathlib.Path) -> None:
   request = json.loads((job / 'request.json').read_text())
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
-  from hpmoe.parity_tests.check import exchange
+  from hpmoe.parity_tests.check import candidates
+  from hpmoe.parity_tests.check import passes
   from hpmoe.reference.contract import config as config_lib
   from hpmoe.reference.contract import precision
 
-  name, known = request['candidate'], request['stages']
+  name = request['candidate']
   function = _function(job, name)
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
+  (which,) = passes.of(request['direction'])
   _check_activation(job, name, function, policy.activation)
-  if request['has_backward'] or request['is_backward']:
+  if request['has_backward'] or which is passes.BACKWARD:
     backward = _backward(job, name, function)
-  if request['is_backward']:
+  if which is passes.BACKWARD:
     name, function = f'{name}.backward', backward
   elif request['isolate'] and request['has_backward']:
     # Before anything runs.
-    _stages(job, f'{name}.backward', backward, request['backward_stages'])
-  inputs = exchange.load(job / 'inputs')
+    _stages(job, f'{name}.backward', backward, passes.BACKWARD.stages)
+  inputs = candidates.load(job / 'inputs')
   if request['isolate']:
-    stages = _stages(job, name, function, known)
-    outputs = _run_stages(job, name, stages, known, inputs, config, policy)
+    stages = _stages(job, name, function, which.stages)
+    outputs = _run_stages(
+      job, name, stages, which.stages, inputs, config, policy
+    )
+    needed: tuple[str, ...] = ()
   else:
     _check_arguments(job, name, function)
     outputs = _call(job, name, function, inputs, config, policy)
-  exchange.save(job / 'outputs', _arrays(job, name, outputs, request['result']))
+    needed = which.results[:1]
+  arrays = _arrays(job, name, outputs, which.results[0])
+  try:
+    candidates.check_outputs(name, config, policy, arrays, which, needed)
+  except ValueError as error:
+    _refuse(job, str(error))
+  candidates.save(job / 'outputs', arrays)
 
 
 if __name__ == '__main__':

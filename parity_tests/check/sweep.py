@@ -21,7 +21,6 @@ from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import ulp
-from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import presets
 
 ERROR = 'error'
@@ -262,20 +261,19 @@ def _outcome(results: Sequence[lanes.Result]):
 
 def summary(cases: Sequence[Case]) -> str:
   """Returns counts by preset and dtype, and every case that does not pass."""
-  rows = []
+  lines = []
   groups = itertools.groupby(
     sorted(cases, key=lambda c: (c.preset, c.dtype)),
     key=lambda c: (c.preset, c.dtype),
   )
-  for key, group in groups:
+  for (preset, dtype), group in groups:
     mine = list(group)
     passed = sum(c.verdict == lanes.PASS for c in mine)
-    tiles = sum(c.tiles for c in mine)
     seconds = sum(c.seconds for c in mine)
-    figures = (len(mine), passed, tiles, f'{seconds:.1f}')
-    rows.append((*key, *map(str, figures)))
-  heading = ('preset', 'dtype', 'cases', 'pass', 'tiles', 'seconds')
-  lines = [text_table.text(heading, rows)]
+    lines.append(
+      f'{preset:<14}{dtype:<10}{passed:>5} of {len(mine):<5} pass '
+      f'{seconds:>8.1f} s'
+    )
   for case in cases:
     if case.verdict != lanes.PASS:
       lines.append(

@@ -44,8 +44,7 @@ def _faults(f: flags.FlagValues) -> int:
     threads=f.threads,
     arguments=cli.arguments(f, without=('json',)),
   )
-  count = faults_table.count(f.direction)
-  with cli.failure_reported(f.json), cli.progress(count) as step:
+  with cli.progress(faults_table.count(f.direction)) as step:
     rows = faults_table.run(request, step)
   cli.write_json(f.json, faults_table.to_json(rows))
   print(faults_table.table(rows))

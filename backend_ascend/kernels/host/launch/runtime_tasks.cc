@@ -56,37 +56,6 @@ int32_t RealEnd(const TaskDesc& task, const Layer& layer) {
   return layer.plan->counts[SliceOf(task, source, layer)];
 }
 
-class HostKernels final : public Kernels {
- public:
-  HostKernels(Isa isa, GemmScratch* scratch) : isa_(isa), scratch_(scratch) {}
-
-  void Gemm(const GemmTile& tile) override {
-    RunGemmTile(tile, isa_, scratch_);
-  }
-  void Swiglu(const SwigluTile& tile) override { RunSwigluTile(tile, isa_); }
-  void SwigluGrad(const SwigluGradTile& tile) override {
-    RunSwigluGradTile(tile, isa_);
-  }
-  void Combine(const CombineTile& tile) override { RunCombineTile(tile, isa_); }
-  void RowDots(const RowDotTile& tile) override { RunRowDotTile(tile, isa_); }
-  void ScaleRows(const ScaleRowsTile& tile) override {
-    RunScaleRowsTile(tile, isa_);
-  }
-  void Copy(const void* from, size_t bytes, void* to) override {
-    std::memcpy(to, from, bytes);
-  }
-  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
-                   float* weight_to) override {
-    *slot_to = slot;
-    *weight_to = weight;
-  }
-  void ReadHeader(const int32_t*) override {}
-
- private:
-  const Isa isa_;
-  GemmScratch* const scratch_;
-};
-
 // Where a dispatch writes consecutive rows and their headers.
 struct RowsOut {
   char* rows;
@@ -94,47 +63,32 @@ struct RowsOut {
   float* weights;
 };
 
-// The row that a put sends for a token under a weight.
-ScaleRowsTile MakeSentRow(const TaskDesc& task, const Layer& layer,
-                          int32_t token, const float* weight, void* to) {
-  const Array& from = Left(task, layer);
-  ScaleRowsTile tile{};
-  tile.x = from.At(task.rank, token, 0);
-  tile.out = to;
-  tile.weight = IsWeighted(task, layer) ? weight : nullptr;
-  tile.ld_x = from.cols;
-  tile.ld_out = from.cols;
-  tile.rows = 1;
-  tile.cols = static_cast<int32_t>(from.cols);
-  tile.dtype = StoredAs(layer);
-  return tile;
-}
-
 void WriteSentRows(const TaskDesc& task, const Layer& layer, int32_t count,
-                   const RowsOut& out, Kernels* kernels) {
+                   const RowsOut& out) {
   const Array& to = Written(task, layer);
   const int64_t row_bytes = to.cols * to.element_bytes;
   for (int32_t i = 0; i < count; ++i) {
     const int32_t slot = SentSlot(task, layer, i);
     const float weight = layer.topk_weights[layer.SlotAt(task.rank, slot)];
-    kernels->ScaleRows(MakeSentRow(task, layer, slot / layer.image->top_k,
-                                   &weight, out.rows + i * row_bytes));
-    kernels->WriteHeader(slot, weight, out.slots + i, out.weights + i);
+    WriteSentRow(task, layer, slot / layer.image->top_k, weight,
+                 out.rows + i * row_bytes);
+    out.slots[i] = slot;
+    out.weights[i] = weight;
   }
 }
 
 // To another address space: the rows of a task land side by side, so they go
 // as one put, and their headers as two.
 void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
-              int32_t owner, Kernels* kernels) {
+              int32_t owner) {
   const Array& to = Written(task, layer);
   const int64_t row_bytes = to.cols * to.element_bytes;
   const int64_t row = FirstRow(task, layer);
   std::vector<char> rows(count * row_bytes);
   std::vector<int32_t> slots(count);
   std::vector<float> weights(count);
-  WriteSentRows(task, layer, count, {rows.data(), slots.data(), weights.data()},
-                kernels);
+  WriteSentRows(task, layer, count,
+                {rows.data(), slots.data(), weights.data()});
   const HeapLayout& heap = *layer.heap;
   const int64_t at = heap.buffers[KindOf(task).written];
   layer.transport->Put(owner, at + row * row_bytes, rows.data(),
@@ -146,16 +100,15 @@ void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
   layer.transport->Flush(owner);
 }
 
-void PutRows(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+void PutRows(const TaskDesc& task, const Layer& layer) {
   const int32_t count = RealRows(task, layer).count();
   const int32_t owner = layer.Owner(task.expert);
-  if (!layer.Holds(owner)) return SendRows(task, layer, count, owner, kernels);
+  if (!layer.Holds(owner)) return SendRows(task, layer, count, owner);
   const int64_t row = FirstRow(task, layer);
   const int64_t header = layer.RowAt(owner, row);
   WriteSentRows(task, layer, count,
                 {Written(task, layer).At(owner, row, 0),
-                 layer.header_slot + header, layer.header_weight + header},
-                kernels);
+                 layer.header_slot + header, layer.header_weight + header});
 }
 
 // Consecutive rows of an expert that land on consecutive slots of a source.
@@ -203,26 +156,25 @@ void SendRowsHome(const TaskDesc& task, const Layer& layer) {
   }
 }
 
-void PutHome(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+void PutHome(const TaskDesc& task, const Layer& layer) {
   const Array& rows = Left(task, layer);
   const Array& home = Written(task, layer);
   const size_t row_bytes = rows.cols * rows.element_bytes;
   ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
     if (!layer.Holds(source)) return;
-    const int64_t at = layer.RowAt(task.rank, row);
-    kernels->ReadHeader(layer.header_slot + at);
-    kernels->Copy(rows.At(task.rank, row, 0), row_bytes,
-                  home.At(source, slot, 0));
-    if (layer.d_slot_weight == nullptr) return;
-    kernels->Copy(layer.d_row_weight + at, sizeof(float),
-                  layer.d_slot_weight + layer.SlotAt(source, slot));
+    std::memcpy(home.At(source, slot, 0), rows.At(task.rank, row, 0),
+                row_bytes);
+    if (layer.d_slot_weight != nullptr) {
+      layer.d_slot_weight[layer.SlotAt(source, slot)] =
+          layer.d_row_weight[layer.RowAt(task.rank, row)];
+    }
   });
   if (layer.transport != nullptr) SendRowsHome(task, layer);
 }
 
 // A token's weight gradients came home with its rows, or are dots of its row
 // of `left` with its rows of `right`.
-void WeightDots(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+void WeightDots(const TaskDesc& task, const Layer& layer) {
   const Array& dy = Left(task, layer);
   const Array& returned = Right(task, layer);
   const int32_t top_k = layer.image->top_k;
@@ -231,8 +183,8 @@ void WeightDots(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
     auto* out =
         reinterpret_cast<float*>(Written(task, layer).At(task.rank, token, 0));
     if (layer.d_slot_weight != nullptr) {
-      kernels->Copy(layer.d_slot_weight + layer.SlotAt(task.rank, slot),
-                    top_k * sizeof(float), out);
+      std::copy_n(layer.d_slot_weight + layer.SlotAt(task.rank, slot), top_k,
+                  out);
       continue;
     }
     RowDotTile tile{};
@@ -244,7 +196,7 @@ void WeightDots(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
     tile.rows = top_k;
     tile.cols = static_cast<int32_t>(dy.cols);
     tile.dtype = StoredAs(layer);
-    kernels->RowDots(tile);
+    RunRowDotTile(tile, layer.isa);
   }
 }
 
@@ -290,7 +242,17 @@ int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i) {
 
 void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
                   float weight, void* to) {
-  RunScaleRowsTile(MakeSentRow(task, layer, token, &weight, to), layer.isa);
+  const Array& from = Left(task, layer);
+  ScaleRowsTile tile{};
+  tile.x = from.At(task.rank, token, 0);
+  tile.out = to;
+  tile.weight = IsWeighted(task, layer) ? &weight : nullptr;
+  tile.ld_x = from.cols;
+  tile.ld_out = from.cols;
+  tile.rows = 1;
+  tile.cols = static_cast<int32_t>(from.cols);
+  tile.dtype = StoredAs(layer);
+  RunScaleRowsTile(tile, layer.isa);
 }
 
 GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
@@ -413,32 +375,28 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   return tile;
 }
 
-void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch) {
   if (RealRows(task, layer).count() == 0) return;
   switch (KindOf(task).work) {
     case Work::kPutRows:
-      return PutRows(task, layer, kernels);
+      return PutRows(task, layer);
     case Work::kGemm:
     case Work::kGemmTransposed:
-      return kernels->Gemm(MakeGemmTile(task, task.expert, layer));
+      return RunGemmTile(MakeGemmTile(task, task.expert, layer), layer.isa,
+                         scratch);
     case Work::kWeightGrad:
-      return kernels->Gemm(MakeWeightGradTile(task, layer));
+      return RunGemmTile(MakeWeightGradTile(task, layer), layer.isa, scratch);
     case Work::kActivation:
-      return kernels->Swiglu(MakeSwigluTile(task, layer));
+      return RunSwigluTile(MakeSwigluTile(task, layer), layer.isa);
     case Work::kActivationGrad:
-      return kernels->SwigluGrad(MakeSwigluGradTile(task, layer));
+      return RunSwigluGradTile(MakeSwigluGradTile(task, layer), layer.isa);
     case Work::kPutHome:
-      return PutHome(task, layer, kernels);
+      return PutHome(task, layer);
     case Work::kSumSlots:
-      return kernels->Combine(MakeCombineTile(task, layer));
+      return RunCombineTile(MakeCombineTile(task, layer), layer.isa);
     case Work::kWeightDots:
-      return WeightDots(task, layer, kernels);
+      return WeightDots(task, layer);
   }
-}
-
-void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch) {
-  HostKernels kernels(layer.isa, scratch);
-  RunTask(task, layer, &kernels);
 }
 
 }  // namespace hpmoe
