@@ -1,0 +1,71 @@
+"""Rows of a tile so far apart that 32 bits do not count the elements between.
+
+Only the pages of the rows themselves are touched.
+"""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import _native
+
+_ROWS, _APART = 3, 1 << 30  # the last row begins at element 2**31
+every_isa = pytest.mark.parametrize('isa', _native.isas())
+
+
+def draw(*shape) -> np.ndarray:
+  """Returns bits of bfloat16 in [0.5, 2)."""
+  rng = np.random.default_rng(7)
+  return rng.integers(0x3F00, 0x4000, shape).astype(np.uint16)
+
+
+def far(array: np.ndarray) -> np.ndarray:
+  """Returns the same rows, far apart."""
+  view = np.zeros((_ROWS, _APART), np.uint16)[:, : array.shape[1]]
+  view[...] = array
+  assert view.strides == (2 * _APART, 2)
+  return view
+
+
+@every_isa
+@pytest.mark.parametrize('trans_a', [False, True])
+@pytest.mark.parametrize('trans_b', [False, True])
+def test_gemm(isa, trans_a, trans_b):
+  # Given operands and a result whose rows are few, each as it is stored.
+  how = dict(isa=isa, trans_a=trans_a, trans_b=trans_b)
+  a, b = draw(_ROWS, _ROWS), draw(_ROWS, 5)
+  b = draw(5, _ROWS) if trans_b else b
+  want = _native.gemm_tile(a, b, **how)
+  near_b = b if trans_b else far(b)
+  out = far(np.zeros_like(want))
+  _native.gemm_tile_into(far(a), near_b, out, **how)
+  assert (out == want).all()
+
+
+@every_isa
+def test_gemm_of_a_transposed_weight(isa):
+  a, b = draw(4, 19), draw(_ROWS, 19)
+  want = _native.gemm_tile(a, b, isa=isa, trans_b=True)
+  got = _native.gemm_tile(a, far(b), isa=isa, trans_b=True)
+  assert (got == want).all()
+
+
+@every_isa
+def test_row_wise(isa):
+  gate, up, other = draw(_ROWS, 19), draw(_ROWS, 19)[::-1], draw(_ROWS, 19)
+  for kernel, operands in (
+    (_native.swiglu_tile, (gate, up)),
+    (_native.swiglu_grad_tile, (other, gate, up)),
+    (_native.scale_rows_tile, (gate,)),
+    (_native.row_dot_tile, (gate, up)),
+  ):
+    want = kernel(*map(np.ascontiguousarray, operands), isa=isa)
+    got = kernel(*map(far, operands), isa=isa)
+    assert np.array_equal(got, want), kernel
+
+
+@every_isa
+def test_combine(isa):
+  returned = draw(_ROWS, 19)
+  want = _native.combine_tile(returned[None], isa=isa)
+  got = _native.combine_tile(far(returned)[None], isa=isa)
+  assert (got == want).all()
