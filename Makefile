@@ -6,8 +6,9 @@
 # make sanitize    the native tests under ASan and UBSan, then under TSan
 # make mutants     plant bugs one by one; says which check finds each
 # make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
+# make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make bench       the measured figures
-# make format      style that a tool can mend, and the BUILD files
+# make format      style that a tool can mend
 # make clean       removes what the others made
 #
 # Each does its own set-up, from Python 3.11 or newer (PYTHON=...) with its
@@ -138,6 +139,21 @@ fuzz-tensor-file: $(VENV)/core.stamp
 	JAX_PLATFORMS=cpu $(BIN)/python -m hpmoe.tools.tensor_file_fuzz \
 	  --seconds=$(FUZZ_SECONDS) --out=out/fuzz >out/fuzz/tensor_file.summary \
 	  || { cat out/fuzz/tensor_file.summary; exit 1; }
+
+# The C++ part and some tests, on the packages of the environment but not its
+# editable install, which would answer for what Bazel laid out.
+BAZEL ?= bazel
+BAZEL_TESTS ?= //hpmoe/reference:routing_test //hpmoe/reference:dispatch_test
+.PHONY: bazel
+bazel: $(VENV)/full.stamp
+	@$(BAZEL) --version >/dev/null 2>&1 || { echo '$(BAZEL): expected Bazel. \
+	On Debian: apt-get install bazel-bootstrap' >&2; exit 1; }
+	$(BAZEL) build --jobs=$(JOBS) //hpmoe/...
+	export PYTHONPATH="$$($(BIN)/python -c \
+	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+	PATH="$$(dirname "$$(readlink -f $(BIN)/python)"):$$PATH" \
+	  $(BAZEL) test --jobs=$(JOBS) --test_env=PYTHONPATH --test_env=PATH \
+	  --test_output=errors $(BAZEL_TESTS)
 
 BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp

@@ -1,7 +1,4 @@
 """The extension module is CMake's; here its sources are only named."""
 
-def nanobind_extension(name, srcs, deps):
-    native.filegroup(name = name, srcs = srcs + deps)
-
-def nanobind_library(name, srcs, deps = []):
+def nanobind_extension(name, srcs, deps, copts = []):
     native.filegroup(name = name, srcs = srcs + deps)

@@ -1,6 +1,10 @@
-"""Runs the user's candidate in a process of its own; see `candidates`."""
+"""Runs the user's candidate in a process of its own; see `user_candidate`.
 
-from collections.abc import Callable, Mapping
+All that it needs to know of a pass comes with the request: the user's modules
+may have any name but `hpmoe`, and few of ours are imported beside them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 import importlib
 import inspect
 import json
@@ -11,7 +15,7 @@ from typing import NoReturn
 
 
 def _refuse(job: pathlib.Path, text: str, kind: str = 'request') -> NoReturn:
-  """Leaves word and ends; `kind` is one of `candidates._KINDS`."""
+  """Leaves word and ends; `kind` is one of `user_candidate._KINDS`."""
   word = dict(text=' '.join(text.split()), kind=kind)
   (job / 'error.json').write_text(json.dumps(word))
   sys.exit(1)
@@ -92,7 +96,7 @@ def _backward(job: pathlib.Path, name: str, function: Callable) -> Callable:
 
 
 def _stages(
-  job: pathlib.Path, name: str, function: Callable, known: tuple[str, ...]
+  job: pathlib.Path, name: str, function: Callable, known: Sequence[str]
 ) -> Mapping[str, Callable]:
   """Returns what isolated replay calls, by the tensor that it returns."""
   stages = getattr(function, 'stages', None)
@@ -152,7 +156,7 @@ def _check_activation(
 
 def _arrays(job: pathlib.Path, name: str, outputs, result: str):
   """Returns the outputs as arrays; `result` is what a message asks for."""
-  import numpy as np
+  from hpmoe.parity_tests.check import exchange
 
   if not isinstance(outputs, Mapping):
     got = type(outputs).__name__
@@ -162,8 +166,8 @@ def _arrays(job: pathlib.Path, name: str, outputs, result: str):
   arrays = {}
   for key, value in outputs.items():
     try:
-      arrays[key] = np.asarray(value)
-    except (TypeError, ValueError) as error:
+      arrays[key] = exchange.as_array(value)
+    except Exception as error:  # pylint: disable=broad-except
       kind = type(value).__name__
       _refuse(job, f'{name}: {key}: expected an array, got {kind}: {error}')
   return arrays
@@ -173,41 +177,30 @@ def main(job: pathlib.Path) -> None:
   request = json.loads((job / 'request.json').read_text())
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
-  from hpmoe.parity_tests.check import candidates
-  from hpmoe.parity_tests.check import passes
+  from hpmoe.parity_tests.check import exchange
   from hpmoe.reference.contract import config as config_lib
   from hpmoe.reference.contract import precision
 
-  name = request['candidate']
+  name, known = request['candidate'], request['stages']
   function = _function(job, name)
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
-  (which,) = passes.of(request['direction'])
   _check_activation(job, name, function, policy.activation)
-  if request['has_backward'] or which is passes.BACKWARD:
+  if request['has_backward'] or request['is_backward']:
     backward = _backward(job, name, function)
-  if which is passes.BACKWARD:
+  if request['is_backward']:
     name, function = f'{name}.backward', backward
   elif request['isolate'] and request['has_backward']:
     # Before anything runs.
-    _stages(job, f'{name}.backward', backward, passes.BACKWARD.stages)
-  inputs = candidates.load(job / 'inputs')
+    _stages(job, f'{name}.backward', backward, request['backward_stages'])
+  inputs = exchange.load(job / 'inputs')
   if request['isolate']:
-    stages = _stages(job, name, function, which.stages)
-    outputs = _run_stages(
-      job, name, stages, which.stages, inputs, config, policy
-    )
-    needed: tuple[str, ...] = ()
+    stages = _stages(job, name, function, known)
+    outputs = _run_stages(job, name, stages, known, inputs, config, policy)
   else:
     _check_arguments(job, name, function)
     outputs = _call(job, name, function, inputs, config, policy)
-    needed = which.results[:1]
-  arrays = _arrays(job, name, outputs, which.results[0])
-  try:
-    candidates.check_outputs(name, config, policy, arrays, which, needed)
-  except ValueError as error:
-    _refuse(job, str(error))
-  candidates.save(job / 'outputs', arrays)
+  exchange.save(job / 'outputs', _arrays(job, name, outputs, request['result']))
 
 
 if __name__ == '__main__':

@@ -25,6 +25,7 @@ from hpmoe.parity_tests.check import isolation
 from hpmoe.parity_tests.check import judging
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.check import user_candidate
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import inputs as inputs_lib
 from hpmoe.parity_tests.lanes import lanes
@@ -225,7 +226,7 @@ def make_candidate(request: Request) -> candidates.Candidate:
       'are built into our own backend'
     )
   _refuse_modes(request, '--candidate', checking_lib.OF_CANDIDATES)
-  return candidates.Subprocess(
+  return user_candidate.Subprocess(
     request.candidate,
     request.timeout_s,
     has_backward=passes.BACKWARD in wanted,

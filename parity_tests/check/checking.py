@@ -13,8 +13,8 @@ from hpmoe.backend_ascend.taskflow import layout
 
 Action = modes_lib.Action
 _FIELDS = ('rank', 'expert', 'row_block', 'col_block')
-# What `candidates.Subprocess` does with them is told there; the others steer
-# tasks, which only our runtime has.
+# What a user's candidate does with them is told in `user_candidate`; the others
+# steer tasks, which only our runtime has.
 OF_CANDIDATES = ('poison', 'isolate')
 _FORM = "its number, or such as 'gate_up rank=1 expert=3 row_block=0'"
 

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.check import checking
 from hpmoe.parity_tests.check import isolation
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.report import text_table
 
 Kind = layout.Kind
 _PUTS = layout.kinds(layout.Form.SLICE_PUT)
@@ -389,16 +390,15 @@ def to_json(rows: Sequence[Row]) -> dict[str, object]:
 
 def table(rows: Sequence[Row]) -> str:
   """Returns one line per fault."""
-  cells = [
-    (
-      'pass',
-      'fault',
-      'caught by',
-      'first bad tile',
-      'isolated replay names',
-      'verdict',
-    )
-  ]
+  heading = (
+    'pass',
+    'fault',
+    'caught by',
+    'first bad tile',
+    'isolated replay names',
+    'verdict',
+  )
+  cells = []
   for row in rows:
     good = 'passes' if row.name == CONTROL else 'caught'
     bad = 'FAILS' if row.name == CONTROL else f'MISSED at {row.expected_at}'
@@ -412,9 +412,4 @@ def table(rows: Sequence[Row]) -> str:
         good if row.caught else bad,
       )
     )
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  lines = [
-    '  '.join(f'{c:<{w}}' for c, w in zip(line, widths)).rstrip()
-    for line in cells
-  ]
-  return '\n'.join([lines[0], '  '.join('-' * w for w in widths), *lines[1:]])
+  return text_table.text(heading, cells)

@@ -11,13 +11,16 @@ from hpmoe.parity_tests.check import isolation
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.data import inputs as inputs_lib
-from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import golden as golden_lib
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
 
 ORACLE_RULE = 'equals the oracle'
+EXACT_HINT = (
+  "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
+  "swiglu should say so: function.activations = ('swiglu',)"
+)
 SERIAL_RULE = 'equals its kernels run serially'
 
 Progress = Callable[[str], None]
@@ -70,7 +73,7 @@ class Case:
     )
     return Answered(got, given if checking.isolate else got, serial)
 
-  @property
+  @functools.cached_property
   def oracle(self) -> oracle_lib.Oracle:
     made = self.made
     return oracle_lib.Oracle(made.config, made.policy, made.arrays)
@@ -92,16 +95,27 @@ class Case:
     made = self.made
     return self.which.golden(self.tiling, made.policy, made.arrays, captured)
 
-  def recompute(
-    self, oracle: oracle_lib.Oracle, name: str, got: passes.Tensors
-  ) -> np.ndarray:
-    """Returns the oracle's stage on the captured tensors before it."""
-    return self.which.stage(oracle, name, self.made.arrays, got)
+  def recompute(self, name: str, got: passes.Tensors) -> np.ndarray:
+    """Returns the oracle's stage, from the nearest tensors that were captured.
+
+    What the stage reads and `got` lacks is recomputed in the same way.
+    """
+    read = {
+      source: got[source] if source in got else self.recompute(source, got)
+      for source in self.sources.get(name, ())
+    }
+    return self.which.stage(self.oracle, name, self.made.arrays, read)
 
   def follows(self, name: str, got: passes.Tensors) -> bool:
-    """Says whether all that a stage is computed from was captured."""
-    before = self.sources.get(name, ())
-    return bool(before) and set(before) <= set(got)
+    """Says whether all that a stage of this pass reads was captured."""
+    return set(self.sources.get(name, ())) <= set(got)
+
+  def descends(self, name: str, got: passes.Tensors) -> bool:
+    """Says whether anything that a stage is computed from was captured."""
+    return any(
+      source in got or self.descends(source, got)
+      for source in self.sources.get(name, ())
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,11 +155,9 @@ def count_steps(
   """Returns how often the lanes of a pass call `progress`."""
   steps = 3 * ('exact' in asked)
   if set(asked) - {'exact'}:
-    steps += 2
+    steps += 2 + len(which.stages) + 1
   if 'bitwise' in asked and has_serial:
     steps += 1
-  if {'bounded', 'standard'} & set(asked):
-    steps += len(which.stages) + 1
   return steps
 
 
@@ -157,6 +169,11 @@ def exact_lane(
   asked.progress(f'{which.name}, exact: candidate')
   try:
     answered = case.ask(candidate)
+  except candidates.CandidateError as error:
+    # Only a name of the user's has a colon.
+    if ':' not in candidate.name:
+      raise
+    raise candidates.CandidateError(f'{error}; {EXACT_HINT}') from error
   except candidates.CannotJudge as error:
     result = lanes.Result(
       which.results[0],
@@ -250,36 +267,33 @@ def real_lanes(
     del serial
   asked.progress(f'{which.name}, real data: oracle')
   expected = case.answer()
-  # The oracle's own stages stand in only where the candidate kept the inputs
-  # of a stage to itself.
+  # The oracle's own stages stand in only where the candidate kept to itself
+  # all that a stage descends from.
   needed = {*which.plan, *which.results} | {
-    name for name in which.stages if not case.follows(name, sources)
+    name for name in which.stages if not case.descends(name, sources)
   }
   expected = {name: expected[name] for name in needed}
-  oracle = case.oracle
-  if 'bitwise' in asked.lanes:
-    found, homes = moved(case, answered, expected, oracle)
-    results += found
-    if isolated:
-      wrong += guilty(
-        case,
-        candidate,
-        'bitwise',
-        found,
-        lambda name: lanes.differs('bitwise', got[name], homes[name]),
-      )
-  if {'bounded', 'standard'} & set(asked.lanes):
-    found = judged(asked, case, answered, expected, oracle)
-    results += found
-    if isolated:
-      golden = case.golden(sources)
-      wrong += guilty(
-        case,
-        candidate,
-        'bounded',
-        [r for r in found if r.lane == 'bounded'],
-        lambda name: lanes.out_of_bound(name, got[name], golden),
-      )
+  found, homes = moved(case, answered, expected)
+  results += found
+  if isolated:
+    wrong += guilty(
+      case,
+      candidate,
+      'bitwise',
+      found,
+      lambda name: lanes.differs('bitwise', got[name], homes[name]),
+    )
+  found = judged(asked, case, answered, expected)
+  results += found
+  if isolated:
+    golden = case.golden(sources)
+    wrong += guilty(
+      case,
+      candidate,
+      'bounded',
+      [r for r in found if r.lane == 'bounded'],
+      lambda name: lanes.out_of_bound(name, got[name], golden),
+    )
   return Judged(results, got, wrong)
 
 
@@ -299,8 +313,8 @@ def _continued(
   )
   got = dict(answered.got)
   for name in case.which.stages:
-    if case.follows(name, got) and left_out[name].any():
-      stage = case.recompute(case.oracle, name, got)
+    if case.sources.get(name) and left_out[name].any():
+      stage = case.recompute(name, got)
       got[name] = np.where(left_out[name], stage, got[name])
   return Answered(got, got, answered.serial)
 
@@ -326,135 +340,82 @@ def serial_rows(
 
 
 def moved(
-  case: Case,
-  answered: Answered,
-  expected: passes.Tensors,
-  oracle: oracle_lib.Oracle,
+  case: Case, answered: Answered, expected: passes.Tensors
 ) -> tuple[Results, Got]:
-  """What only moves or counts, bit for bit, and what it must equal."""
+  """What only moves or counts, bit for bit, and what it must equal.
+
+  A candidate that returned what moved, but not from where, is judged on that by
+  `judged`.
+  """
   got, sources = answered.got, answered.sources
-  results = [
-    equality(name, 'bitwise', ORACLE_RULE, got, expected, case.tiling)
-    for name in case.which.plan
-  ]
+  results: Results = []
   homes: Got = {}
-  for name in case.movement:
-    before = case.sources.get(name, ())
-    if not before:
-      homes[name] = expected[name]
-      results.append(
-        equality(name, 'bitwise', ORACLE_RULE, got, expected, case.tiling)
-      )
+  for name in (*case.which.plan, *case.movement):
+    rule = ORACLE_RULE
+    before = case.sources.get(name)
+    if before:
+      rule = f'equals its own {before[0]}, returned'
+    if name in got and not case.follows(name, sources):
       continue
-    rule = f'equals its own {before[0]}, returned'
-    if name in got and case.follows(name, sources):
-      homes[name] = case.recompute(oracle, name, sources)
-      results.append(equality(name, 'bitwise', rule, got, homes, case.tiling))
-    else:
-      missing = before[0] if name in got else name
-      results.append(lanes.not_captured(name, 'bitwise', rule, missing))
+    if name in got:
+      homes[name] = case.recompute(name, sources) if before else expected[name]
+    results.append(equality(name, 'bitwise', rule, got, homes, case.tiling))
   return results, homes
 
 
 def judged(
-  asked: Asked,
-  case: Case,
-  answered: Answered,
-  expected: passes.Tensors,
-  oracle: oracle_lib.Oracle,
+  asked: Asked, case: Case, answered: Answered, expected: passes.Tensors
 ) -> Results:
-  """Lanes bounded and standard: every stage, then the fused layer."""
+  """Lanes bounded and standard: every stage, then the fused layer.
+
+  Whatever was asked for, the layer must lie within its bound: few records have
+  a rule for it, and stages may agree among themselves and be wrong.  Where each
+  stage ran alone, nothing passed through the layer; then every stage must.
+  """
   which, got, sources = case.which, answered.got, answered.sources
   records = asked.records if 'standard' in asked.lanes else ()
+  whole = sources is got
   bounded = 'bounded' in asked.lanes
+  layer = case.golden({})
   stages = case.golden(sources)
   results = []
   for name in which.stages:
     asked.progress(f'{which.name}, bounded, standard: {name}')
-    moves = name in case.movement
-    mine = [r for r in records if r.movement or not moves]
-    missing: str | None = name
-    if name in got:
-      missing = _missing_source(case, name, sources)
-    if missing:
-      results += _not_captured(name, missing, mine, bounded)
+    mine = () if name in case.movement else records
+    # Bits cannot say where the rows came from.
+    lost = name in case.movement and not case.follows(name, sources)
+    bound = bounded or lost or not (whole or answered.serial)
+    if name not in got:
+      results += _not_captured(name, mine, bound)
       continue
+    known = case.descends(name, sources)
     benchmark = None
-    if mine and case.follows(name, sources):
-      benchmark = case.recompute(oracle, name, sources)
-    elif mine:
-      benchmark = expected[name]
-    if moves:
-      results += [
-        lanes.compare(
-          name,
-          'standard',
-          f'{r.name}: movement, bitwise',
-          got[name],
-          benchmark,
-          case.tiling,
-        )
-        for r in mine
-      ]
-      mine = []
-    same = None  # Only narrow storage rounds what was not returned.
-    narrow = bounds.is_narrow(case.made.policy)
-    if bounded and narrow and not case.follows(name, sources):
-      same = _same_policy(case, oracle, name, sources)
+    if mine:
+      benchmark = case.recompute(name, sources) if known else expected[name]
+    # A stage that reads inputs only is no fused operator.
+    alone = known or not case.sources.get(name)
     results += lanes.tolerances(
-      name, got[name], stages, benchmark, mine, bounded, same
+      name, got[name], stages if alone else layer, benchmark, mine, bound
     )
   asked.progress(f'{which.name}, bounded, standard: layer')
-  if sources is not got:  # Nothing passed through the whole layer.
+  if not whole:
     return results
-  layer = dataclasses.replace(stages, captured={})
-  mine = [r for r in records if r.layer]
+  mine = tuple(r for r in records if r.layer)
   for name in which.results:
     row = lanes.LAYERS[name]
-    if name not in got:
-      results += _not_captured(row, name, mine, bounded)
-      continue
-    results += lanes.tolerances(
-      row,
-      got[name],
-      layer,
-      expected[name],
-      mine,
-      bounded,
-      same=expected[name],
-    )
+    if name in got:
+      results += lanes.tolerances(row, got[name], layer, expected[name], mine)
+    else:
+      results += _not_captured(row, mine, True, name)
   return results
-
-
-def _same_policy(
-  case: Case,
-  oracle: oracle_lib.Oracle,
-  name: str,
-  sources: passes.Tensors,
-) -> np.ndarray:
-  """Returns the oracle's stage on the last tensors before it that are there."""
-  missing = {
-    before: _same_policy(case, oracle, before, sources)
-    for before in case.sources.get(name, ())
-    if before not in sources
-  }
-  return case.recompute(oracle, name, {**sources, **missing})
 
 
 def _not_captured(
   name: str,
-  missing: str,
   records: Sequence[standards.Standard],
   bounded: bool,
+  missing: str = '',
 ) -> Results:
   rules = [('bounded', lanes.BOUND_RULE)] if bounded else []
   rules += [('standard', record.name) for record in records]
-  return [lanes.not_captured(name, *rule, missing) for rule in rules]
-
-
-def _missing_source(case: Case, name: str, got: passes.Tensors) -> str | None:
-  """A put can only be judged on the rows that it was given."""
-  if name not in case.movement:
-    return None
-  missing = [n for n in case.sources.get(name, ()) if n not in got]
-  return missing[0] if missing else None
+  return [lanes.not_captured(name, *rule, missing or name) for rule in rules]

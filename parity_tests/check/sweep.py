@@ -21,6 +21,7 @@ from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import ulp
+from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import presets
 
 ERROR = 'error'
@@ -261,19 +262,20 @@ def _outcome(results: Sequence[lanes.Result]):
 
 def summary(cases: Sequence[Case]) -> str:
   """Returns counts by preset and dtype, and every case that does not pass."""
-  lines = []
+  rows = []
   groups = itertools.groupby(
     sorted(cases, key=lambda c: (c.preset, c.dtype)),
     key=lambda c: (c.preset, c.dtype),
   )
-  for (preset, dtype), group in groups:
+  for key, group in groups:
     mine = list(group)
     passed = sum(c.verdict == lanes.PASS for c in mine)
+    tiles = sum(c.tiles for c in mine)
     seconds = sum(c.seconds for c in mine)
-    lines.append(
-      f'{preset:<14}{dtype:<10}{passed:>5} of {len(mine):<5} pass '
-      f'{seconds:>8.1f} s'
-    )
+    figures = (len(mine), passed, tiles, f'{seconds:.1f}')
+    rows.append((*key, *map(str, figures)))
+  heading = ('preset', 'dtype', 'cases', 'pass', 'tiles', 'seconds')
+  lines = [text_table.text(heading, rows)]
   for case in cases:
     if case.verdict != lanes.PASS:
       lines.append(

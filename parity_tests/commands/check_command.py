@@ -79,6 +79,12 @@ def _define_check(f: flags.FlagValues) -> None:
     flag_values=f,
   )
   _define_modes(f)
+  flags.DEFINE_boolean(
+    'verbose',
+    False,
+    'Print every comparison. Default: the worst figure of each stage and lane.',
+    flag_values=f,
+  )
   cli.define_json(f)
   flags.DEFINE_string(
     'html',
@@ -210,13 +216,14 @@ def _request(f: flags.FlagValues):
     fault=f.fault,
     checking=_checking(f),
     launcher=f.launcher,
-    arguments=cli.arguments(f, without=('lane', 'json', 'html')),
+    arguments=cli.arguments(f, without=('lane', 'json', 'html', 'verbose')),
   )
 
 
 def _check(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.check import candidates
   from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.report import matrix
   from hpmoe.parity_tests.report import report as report_lib
   from hpmoe.parity_tests.report import report_html
 
@@ -234,7 +241,8 @@ def _check(f: flags.FlagValues) -> int:
     page = report_html.to_html(report)
     pathlib.Path(f.html).write_text(page, encoding='utf-8')
   print(report_lib.heading(report))
-  print(report_lib.table(report, cli.colour()))
+  table = report_lib.table if f.verbose else matrix.table
+  print(table(report, cli.colour()))
   for part in (
     report_lib.notes,
     report_lib.failure,

@@ -121,6 +121,18 @@ def write_json(path: str | None, content: object) -> None:
   pathlib.Path(path).write_text(text)
 
 
+@contextlib.contextmanager
+def failure_reported(path: str | None):
+  """Writes a report of a launch that ended early, and lets the error pass."""
+  from hpmoe.parity_tests.check import candidates
+
+  try:
+    yield
+  except candidates.CandidateError as error:
+    write_json(path, dict(verdict='fail', error=str(error)))
+    raise
+
+
 def check_writable(name: str, path: str | None) -> None:
   """Refuses a file that cannot be written before the work, not after."""
   if path is None:

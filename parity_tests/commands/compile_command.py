@@ -8,6 +8,7 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.report import text_table
 
 # Lossless, the table of ep16 has 12 million tasks, nearly all of them empty.
 _FULL_SHAPE_FACTOR = 2.0
@@ -167,21 +168,21 @@ def _print_summary(summary: dict) -> None:
     rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
     for rule in summary['proofs']
   }
-  for line in _flat(summary | dict(proofs=proofs)):
-    print(line)
+  lines = _flat(summary | dict(proofs=proofs))
+  print(text_table.text(('name', 'value'), lines))
 
 
 _OUTCOME = {True: 'proved', False: 'refused'}
 
 
-def _flat(content, prefix: str = '') -> list[str]:
-  """Returns nested plain data as `name  value` lines."""
-  lines = []
+def _flat(content, prefix: str = '') -> list[tuple[str, str]]:
+  """Returns the names and values of nested plain data."""
+  lines: list[tuple[str, str]] = []
   for name, value in content.items():
     if isinstance(value, dict):
       lines += _flat(value, f'{prefix}{name}.')
     else:
-      lines.append(f'{prefix + name:<36}{value}')
+      lines.append((prefix + name, str(value)))
   return lines
 
 

@@ -44,7 +44,8 @@ def _faults(f: flags.FlagValues) -> int:
     threads=f.threads,
     arguments=cli.arguments(f, without=('json',)),
   )
-  with cli.progress(faults_table.count(f.direction)) as step:
+  count = faults_table.count(f.direction)
+  with cli.failure_reported(f.json), cli.progress(count) as step:
     rows = faults_table.run(request, step)
   cli.write_json(f.json, faults_table.to_json(rows))
   print(faults_table.table(rows))

@@ -112,7 +112,7 @@ def _law(f: flags.FlagValues) -> int:
   plan = _plan(f)
   processes = layer_flags.integers('processes', f.processes)
   steps = len(processes) * len(plan.dtypes) * len(plan.directions)
-  with cli.progress(plan.steps + steps) as step:
+  with cli.failure_reported(f.json), cli.progress(plan.steps + steps) as step:
     # First: what cannot be is told before the long part.
     ranks = law_ranks.run(plan, processes, step)
     table = law.run(plan, step)

@@ -6,6 +6,7 @@ crashed, hung or could not run, 130 interrupted.
 
 from collections.abc import Sequence
 import importlib.metadata
+import io
 import os
 import sys
 
@@ -140,6 +141,9 @@ def _one_line(text: object) -> str:
 
 def run() -> None:
   """Entry point of `hpmoe`."""
+  # A terminal that lacks a mark of the table gets a question mark.
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors='replace')
   try:
     code = main(sys.argv[1:])
     sys.stdout.flush()

@@ -16,6 +16,7 @@ import pytest
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.commands import cli
@@ -232,7 +233,7 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
 ):
   path = tmp_path / 'out.json'
 
-  code = main.main(['check', *TINY, f'--json={path}'])
+  code = main.main(['check', *TINY, '--verbose', f'--json={path}'])
 
   assert code == cli.PARITY
   out = capsys.readouterr().out
@@ -611,3 +612,25 @@ def test_steps_are_counted_right():
     check.run(request, steps.append)
 
     assert len(steps) == check.count_steps(request), asked
+
+
+@pytest.mark.parametrize(
+  ('command', 'ends'),
+  [
+    ('law', 'hpmoe.parity_tests.law.law.run'),
+    ('faults', 'hpmoe.parity_tests.check.faults_table.run'),
+  ],
+)
+def test_a_launch_that_ends_early_is_in_the_report(
+  monkeypatch, tmp_path, command, ends
+):
+  def run(*_):
+    raise candidates.CandidateError('gate_up waits for 3, got 2')
+
+  monkeypatch.setattr(ends, run)
+  path = tmp_path / 'out.json'
+
+  assert main.main([command, f'--json={path}']) == cli.CANDIDATE_FAILED
+  assert json.loads(path.read_text()) == dict(
+    verdict='fail', error='gate_up waits for 3, got 2'
+  )

@@ -41,6 +41,9 @@ class Rows:
   inputs: Mapping[str, np.ndarray]
   captured: Mapping[str, np.ndarray]
   chunk: int = 1 << 19
+  _whole: dict = dataclasses.field(
+    default_factory=dict, init=False, repr=False, compare=False
+  )
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a tensor."""
@@ -77,6 +80,7 @@ class Rows:
 
   def gemm(
     self,
+    stage: str,
     source: bounds.Bounded,
     weights: np.ndarray,
     rank: int,
@@ -84,14 +88,12 @@ class Rows:
   ) -> bounds.Bounded:
     """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`."""
     hi = lo + len(source.value)
-    parts = [
-      bounds.gemm(self.policy, source[begin:end], weights[rank, expert])
-      for expert, begin, end in self._experts(rank, lo, hi)
-    ]
-    # An expert without rows.
-    return bounds.join(
-      parts or [bounds.gemm(self.policy, source, weights[rank, 0])]
-    )
+    shape = (hi - lo, self.tiling.columns(stage))
+    value, error = np.empty(shape), np.empty(shape)
+    for expert, begin, end in self._experts(rank, lo, hi):
+      part = bounds.gemm(self.policy, source[begin:end], weights[rank, expert])
+      value[begin:end], error[begin:end] = part.value, part.error
+    return bounds.Bounded(value, error)
 
   def _experts(
     self, rank: int, lo: int, hi: int
@@ -102,12 +104,30 @@ class Rows:
     for expert in np.flatnonzero(np.diff(edges)):
       yield int(expert), int(edges[expert]), int(edges[expert + 1])
 
-  def sent_back(self, source: str, rank: int, lo: int, hi: int) -> np.ndarray:
-    """Returns `[hi - lo, D]`, captured packed rows at a rank's own slots."""
+  def sent_back(
+    self, source: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns `[hi - lo, D]`, packed rows `source` at a rank's own slots."""
     ids = self.tiling.topk_ids[rank].reshape(-1)[lo:hi]
     row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi]
     owner = ids // self.tiling.config.experts_per_rank
-    return self.captured[source][owner, row]
+    if source in self.captured:
+      return bounds.exact(self.captured[source][owner, row])
+    value, error = np.empty((2, hi - lo, self.tiling.columns(source)))
+    for at, rows in enumerate(self._packed_rows(source)):
+      mine = owner == at
+      value[mine] = rows.value[row[mine]]
+      error[mine] = rows.bound()[row[mine]]
+    return bounds.Bounded(value, error)
+
+  def _packed_rows(self, source: str) -> list[bounds.Bounded]:
+    """Returns every rank's rows of a tensor that was not captured."""
+    if source not in self._whole:
+      self._whole[source] = [
+        self.rows(source, rank, 0, self.tiling.num_valid(rank))
+        for rank in range(self.tiling.config.num_ranks)
+      ]
+    return self._whole[source]
 
   def packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
     """Yields (rank, rows lo to hi, their slots) of all packed rows."""
@@ -129,9 +149,7 @@ class Rows:
     config = self.tiling.config
     weights = weights.reshape(-1)
     tokens = config.num_ranks * config.num_tokens
-    sums = bounds.CombineSums.zeros(
-      self.policy, config.top_k, tokens, config.d_model
-    )
+    sums = bounds.CombineSums.zeros(tokens, config.d_model)
     for rank, lo, hi, slots in self.packed():
       out = self.held(source, rank, lo, hi)
       for slot in range(config.top_k):
@@ -144,7 +162,8 @@ class Rows:
   ) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored."""
     first = rank * self.tiling.config.num_tokens
-    return sums[first + lo : first + hi].total()
+    part = sums[first + lo : first + hi]
+    return part.total(self.policy, self.tiling.config.top_k)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,23 +171,19 @@ class Golden(Rows):
   """The forward layer: inputs are `tensors.INPUTS`, captured its stages."""
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor.
-
-    Raises:
-      KeyError: 'returned' is asked for and `expert_out` was not captured.
-    """
+    """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor."""
     if stage == 'expert_in':
       return bounds.exact(self.tokens('x', rank, lo, hi))
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      return self.gemm(source, self.inputs[name], rank, lo)
+      return self.gemm(stage, source, self.inputs[name], rank, lo)
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
       weight = self.early_weight(rank, lo, hi)
       return bounds.activation(self.policy, source, weight)
     if stage == 'returned':
-      return bounds.exact(self.sent_back('expert_out', rank, lo, hi))
+      return self.sent_back('expert_out', rank, lo, hi)
     if 'returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
     rows = self.captured['returned'][rank, lo:hi]

@@ -89,8 +89,8 @@ class Standard:
     reading: how unclear words were read, and where we part from the letter.
     tolerance: by dtype.
     rules: all clauses must hold; a clause holds if any of its rules does.
-    layer: whether it also judges the fused layer, x to y.
-    movement: whether it asks for equal bits where data only moves.
+    layer: whether it also judges the fused layer, x to y.  Under the others the
+      layer must lie within its rounding bound.
     excuse_rounding: see the module.
     default: whether a check uses it unasked.
   """
@@ -103,7 +103,6 @@ class Standard:
   tolerance: Mapping[str, Tolerance]
   rules: tuple[tuple[Rule, ...], ...]
   layer: bool = False
-  movement: bool = False
   excuse_rounding: bool = True
   default: bool = False
 
@@ -128,14 +127,12 @@ class Elements:
     golden: g.
     bound: the type's rounding bound around g.
     benchmark: b.
-    defined: `[...]` bool, where the golden is finite; elsewhere g is 0.
   """
 
   actual: np.ndarray
   golden: np.ndarray
   bound: np.ndarray
   benchmark: np.ndarray
-  defined: np.ndarray | bool = True
 
 
 def mismatches(
@@ -441,7 +438,7 @@ def _commercial(level: int, mare: float, mean: float, **kwargs) -> Standard:
     ),
     scope=(
       f'dual benchmark, level L{level}; kernels and fused operators; '
-      'movement is bitwise. L1 is for LLM MoE.'
+      'movement is bitwise, as lane bitwise judges it. L1 is for LLM MoE.'
     ),
     reading=(
       'mare, mere and rmse of the candidate over those of the '
@@ -471,7 +468,6 @@ def _commercial(level: int, mare: float, mean: float, **kwargs) -> Standard:
       (Rule('mismatches', _both(2), SMALL, ratio=True, floor=_ONE),),
     ),
     layer=True,
-    movement=True,
     **kwargs,
   )
 

@@ -9,8 +9,8 @@ import numpy as np
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.parity_tests.law import law
-from hpmoe.parity_tests.law import law_table
 from hpmoe.parity_tests.ranks import mpi_launcher
+from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import presets
 
 
@@ -92,17 +92,15 @@ def _differing(got: np.ndarray, expected: np.ndarray) -> int:
 
 def text(rows: Sequence[Row]) -> str:
   """Returns one line per launch."""
+  heading = (
+    'processes',
+    'direction',
+    'dtype',
+    'tensors equal',
+    'differing bits',
+    'seconds',
+  )
   cells = [
-    (
-      'processes',
-      'direction',
-      'dtype',
-      'tensors equal',
-      'differing bits',
-      'seconds',
-    )
-  ]
-  cells += [
     (
       str(row.processes),
       row.direction,
@@ -113,4 +111,4 @@ def text(rows: Sequence[Row]) -> str:
     )
     for row in rows
   ]
-  return law_table.aligned(cells)
+  return text_table.text(heading, cells)

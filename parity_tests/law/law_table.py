@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import dataclasses
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.report import text_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,18 +124,16 @@ def text(table: Table) -> str:
 
 
 def _bits_table(rows: Sequence[Row]) -> str:
+  heading = (
+    'direction',
+    'dtype',
+    'tensor',
+    'launches',
+    'digests',
+    'differing bits',
+    'SHA-256',
+  )
   cells = [
-    (
-      'direction',
-      'dtype',
-      'tensor',
-      'launches',
-      'digests',
-      'differing bits',
-      'SHA-256',
-    )
-  ]
-  cells += [
     (
       row.direction,
       row.dtype,
@@ -146,22 +145,20 @@ def _bits_table(rows: Sequence[Row]) -> str:
     )
     for row in rows
   ]
-  return aligned(cells)
+  return text_table.text(heading, cells)
 
 
 def _schedule_table(schedules: Sequence[Schedules]) -> str:
+  heading = (
+    'direction',
+    'dtype',
+    'launches',
+    'distinct orders',
+    'pairs seen both ways',
+    'edges seen last',
+    'seconds',
+  )
   cells = [
-    (
-      'direction',
-      'dtype',
-      'launches',
-      'distinct orders',
-      'pairs seen both ways',
-      'edges seen last',
-      'seconds',
-    )
-  ]
-  cells += [
     (
       s.direction,
       s.dtype,
@@ -173,17 +170,8 @@ def _schedule_table(schedules: Sequence[Schedules]) -> str:
     )
     for s in schedules
   ]
-  return aligned(cells)
+  return text_table.text(heading, cells)
 
 
 def _share(part: int, whole: int) -> str:
   return f'{part} of {whole} ({part / whole:.1%})' if whole else 'none'
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> str:
-  """Returns lines of cells in columns."""
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  return '\n'.join(
-    '  '.join(f'{c:<{w}}' for c, w in zip(line, widths)).rstrip()
-    for line in cells
-  )

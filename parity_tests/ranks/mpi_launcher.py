@@ -26,6 +26,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import exchange
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.ranks import mpi_job
 from hpmoe.parity_tests.ranks import mpi_worker
@@ -110,7 +111,7 @@ def write_job(
     here = mpi_job.folder(job, rank)
     here.mkdir()
     (here / 'image.bin').write_bytes(bytes(image))
-    candidates.save(
+    exchange.save(
       here / 'inputs',
       {n: np.ascontiguousarray(a[rank]) for n, a in inputs.items()},
     )
@@ -246,7 +247,7 @@ def read_job(job: pathlib.Path) -> dict[str, np.ndarray]:
   if len(ended) < num_ranks or mpi_job.culprits(ended):
     raise _error(job, num_ranks, ended)
   slabs = [
-    candidates.load(mpi_job.folder(job, rank) / 'outputs')
+    exchange.load(mpi_job.folder(job, rank) / 'outputs')
     for rank in range(num_ranks)
   ]
   return {name: np.stack([slab[name] for slab in slabs]) for name in slabs[0]}

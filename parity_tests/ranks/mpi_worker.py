@@ -272,13 +272,13 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
   pulse.beat('importing')
   from hpmoe.backend_ascend.kernels.host.ranks import mpi_transport
   from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
-  from hpmoe.parity_tests.check import candidates
+  from hpmoe.parity_tests.check import exchange
 
   request = mpi_job.request(job)
   here = mpi_job.folder(job, rank)
   pulse.beat('reading its inputs')
   image = (here / 'image.bin').read_bytes()
-  inputs = candidates.load(here / 'inputs')
+  inputs = exchange.load(here / 'inputs')
   limit = request['shared_memory']
   free = mpi_job.free_shared_memory()
   mark = dict(
@@ -300,7 +300,7 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
     deadline_s=request['deadline_s'],
   )
   pulse.beat('writing its outputs')
-  candidates.save(here / 'outputs', outputs)
+  exchange.save(here / 'outputs', outputs)
   transport.close()
   mpi_transport.load_mpi().Finalize()
 

@@ -11,9 +11,11 @@ import numpy as np
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import faults_table
+from hpmoe.parity_tests.check import judging
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
+from hpmoe.parity_tests.report import text_table
 
 _COLUMNS = (
   'stage',
@@ -50,11 +52,7 @@ _FAILURE = (
   'pattern',
   'replay',
 )
-_GREEN, _RED, _PLAIN = '\x1b[32m', '\x1b[31m', '\x1b[0m'
-_COLOURS = {
-  lanes.PASS: _GREEN,
-  lanes.FAIL: _RED,
-}
+_COLOURS = {lanes.PASS: '\x1b[32m', lanes.FAIL: '\x1b[31m'}
 
 
 def jsonable(value):
@@ -180,26 +178,12 @@ def cells(result: lanes.Result) -> tuple[str, ...]:
 
 def table(report: check.Report, colour: bool = False) -> str:
   """Returns one line per comparison that was made, under a heading."""
-  heading = tuple(name.replace('_', ' ') for name in HEADING)
   judged = _judged(report)
-  rows = [cells(r) for r in judged]
-  widths = [max(map(len, column)) for column in zip(heading, *rows)]
-  lines = [_line(heading, widths), _line(['-' * w for w in widths], widths)]
-  for row, result in zip(rows, judged):
-    text = _line(row, widths)
-    if colour:
-      text = f'{_COLOURS[result.verdict]}{text}{_PLAIN}'
-    lines.append(text)
-  return '\n'.join(lines)
-
-
-def _line(cells, widths) -> str:
-  # Names to the left, figures to the right.
-  aligned = [
-    f'{c:>{w}}' if 3 <= i <= 8 else f'{c:<{w}}'
-    for i, (c, w) in enumerate(zip(cells, widths))
-  ]
-  return '  '.join(aligned).rstrip()
+  return text_table.text(
+    tuple(name.replace('_', ' ') for name in HEADING),
+    [cells(r) for r in judged],
+    [_COLOURS[r.verdict] for r in judged] if colour else None,
+  )
 
 
 def heading(report: check.Report) -> str:
@@ -234,10 +218,7 @@ def notes(report: check.Report) -> str:
     if r.verdict == lanes.NOT_JUDGED and not r.missing
   )
   if _only_exact_fails(report):
-    lines.append(
-      "hint: lane exact sets policy.activation='absolute'; a kernel that does "
-      "only swiglu should say so: function.activations = ('swiglu',)"
-    )
+    lines.append(judging.EXACT_HINT)
   return '\n'.join(lines)
 
 

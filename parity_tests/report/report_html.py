@@ -1,12 +1,12 @@
 """A report for people who would rather look: one file without scripts."""
 
 from collections.abc import Iterator, Sequence
-import math
 import xml.etree.ElementTree as ET
 
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.report import markup
+from hpmoe.parity_tests.report import matrix
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.parity_tests.report import report_style
 from hpmoe.parity_tests.report import svg_map
@@ -16,7 +16,7 @@ from hpmoe.parity_tests.report import svg_map
 _BUDGET, _SQUARE = {True: 600_000, False: 500_000}, 160
 _ASIDE = 400  # Characters that a hover or a cell tells at most.
 
-_MARKS = {lanes.PASS: '✓', lanes.FAIL: '✕', lanes.NOT_JUDGED: '–'}
+_MARKS = matrix.MARKS
 _CLASSES = {lanes.PASS: 'pass', lanes.FAIL: 'fail', lanes.NOT_JUDGED: 'unseen'}
 
 _tag = markup.tag
@@ -99,28 +99,18 @@ def _modes(report: check.Report) -> Iterator[ET.Element]:
     yield _tag('pre', words)
 
 
-def _by_stage(report: check.Report) -> dict[str, list[lanes.Result]]:
-  found = {r.stage for r in report.results}
-  return {
-    stage: [r for r in report.results if r.stage == stage]
-    for stage in lanes.ORDER
-    if stage in found
-  }
-
-
 def _comparisons(report: check.Report) -> Iterator[ET.Element]:
-  asked = [lane for lane in lanes.LANES if lane in report.config['lanes']]
+  asked = matrix.asked(report)
   rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *asked]))]
   before = None
-  for stage, results in _by_stage(report).items():
+  for stage, cells in matrix.rows(report):
     direction = lanes.pass_of(stage)
     if direction is not before:
       title = _tag('th', f'{direction.name} pass', colspan=len(asked) + 1)
       rows.append(_tag('tr', title, class_='pass-name'))
       before = direction
     link = _tag('a', stage, href=f'#{_anchor(stage)}')
-    cells = [_cell([r for r in results if r.lane == lane]) for lane in asked]
-    rows.append(_tag('tr', _tag('th', link), *cells))
+    rows.append(_tag('tr', _tag('th', link), *map(_cell, cells)))
   yield _tag('h2', 'Comparisons')
   yield _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
   notes = report_lib.notes(report)
@@ -128,52 +118,19 @@ def _comparisons(report: check.Report) -> Iterator[ET.Element]:
     yield _tag('pre', notes, class_='small')
 
 
-def _cell(results: Sequence[lanes.Result]) -> ET.Element:
-  """Returns what a lane says of a stage, by all of its rules."""
-  if not results:
+def _cell(cell: matrix.Cell) -> ET.Element:
+  """Returns what a lane says of a stage, with all figures in its title."""
+  if not cell.verdict:
     return _tag('td', '', class_='none', title='this lane has no rule for it')
-  verdict = _worst_verdict(results)
-  told, *aside = _told(results, verdict)
-  about = '\n\n'.join(markup.shown(_about(r), _ASIDE) for r in results)
+  about = '\n\n'.join(markup.shown(_about(r), _ASIDE) for r in cell.results)
+  aside = [_tag('small', markup.shown(cell.aside, 80))] if cell.aside else []
   return _tag(
     'td',
-    f'{_MARKS[verdict]} {told}',
-    *(_tag('small', markup.shown(text, 80)) for text in aside if text),
-    class_=_CLASSES[verdict],
+    f'{_MARKS[cell.verdict]} {cell.figure}',
+    *aside,
+    class_=_CLASSES[cell.verdict],
     title=about,
   )
-
-
-def _worst_verdict(results: Sequence[lanes.Result]) -> str:
-  order = (lanes.FAIL, lanes.PASS, lanes.NOT_JUDGED)
-  return min((r.verdict for r in results), key=order.index)
-
-
-def _told(results: Sequence[lanes.Result], verdict: str) -> tuple[str, ...]:
-  """Returns the text of a cell, and what stands smaller beneath it."""
-  if verdict == lanes.NOT_JUDGED:
-    return verdict, results[0].why
-  judged = [r for r in results if r.verdict == verdict]
-  worst = max(judged, key=lambda r: r.failed)
-  lane, share = worst.lane, worst.values.get('error_of_bound')
-  if lane == 'standard':
-    amount = f'{len(judged)} of {len(results)} rule{"s" * (len(results) > 1)}'
-  elif any(math.isnan(r.worst_abs) for r in judged):
-    amount = 'NaN'  # No distance leads to it.
-  elif lane == 'bounded' and share is not None:
-    amount = f'{share:.3g} of bound'
-  else:
-    amount = f'{_ulp(judged)} ulp'
-  if verdict == lanes.PASS:
-    return (amount,)
-  if lane == 'standard':
-    amount = f'fails {amount}'
-  return amount, f'{worst.failed} of {worst.tiles} tiles'
-
-
-def _ulp(results: Sequence[lanes.Result]) -> str:
-  worst = max(r.worst_ulp for r in results)
-  return str(worst) if worst < 10**6 else f'{worst:.1e}'
 
 
 def _about(result: lanes.Result) -> str:
@@ -195,7 +152,7 @@ def _anchor(stage: str) -> str:
 
 
 def _tiles(report: check.Report) -> Iterator[ET.Element]:
-  stages = _by_stage(report)
+  stages = matrix.stages(report)
   groups = {stage: _groups(results) for stage, results in stages.items()}
   failing = [_has_failing_tile(g[0]) for of in groups.values() for g in of]
   most = {
@@ -226,7 +183,7 @@ def _groups(results: Sequence[lanes.Result]) -> list[list[lanes.Result]]:
 
 
 def _stage(report, stage, results, groups, most) -> ET.Element:
-  verdict = _worst_verdict(results)
+  verdict = matrix.worst_verdict(results)
   failing = {r.lane for r in results if r.verdict == lanes.FAIL}
   where = f' in {", ".join(l for l in lanes.LANES if l in failing)}'
   tensor = lanes.tensor_of(stage)

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "backend_ascend/kernels/host/checks/faults_writes.h"
+#include "backend_ascend/kernels/host/tiles/bfloat16.h"
 
 namespace hpmoe {
 namespace {
@@ -23,6 +25,12 @@ constexpr const char* kFaultNames[] = {"none",
                                        "off_by_one_row",
                                        "early_rounding",
                                        "wrong_accumulation",
+                                       "narrow_operands_tf32",
+                                       "narrow_operands_bf16",
+                                       "narrow_accumulator",
+                                       "dropped_k_term",
+                                       "swapped_gate_up",
+                                       "silu_off",
                                        "empty_grad_not_zeroed",
                                        "weight_grad_twice",
                                        "blocks_out_of_order",
@@ -55,6 +63,19 @@ const void* Advance(const void* data, int64_t elements, DType dtype) {
 void* Advance(void* data, int64_t elements, DType dtype) {
   return const_cast<void*>(
       Advance(static_cast<const void*>(data), elements, dtype));
+}
+
+float LoadAs(const void* data, int64_t at, DType dtype) {
+  return dtype == kBFloat16 ? LoadFloat(static_cast<const uint16_t*>(data) + at)
+                            : LoadFloat(static_cast<const float*>(data) + at);
+}
+
+void StoreAs(float value, void* data, int64_t at, DType dtype) {
+  if (dtype == kBFloat16) {
+    StoreFloat(value, static_cast<uint16_t*>(data) + at);
+  } else {
+    StoreFloat(value, static_cast<float*>(data) + at);
+  }
 }
 
 float WeightOf(const TaskDesc& task, const Layer& layer, int32_t slot) {
@@ -191,9 +212,34 @@ void SpoilMisplacedWeight(const TaskDesc& task, const Layer& layer,
   }
 }
 
+// silu(gate) * up as a wrong kernel computes it.
+void RunSpoiltSwiglu(const SwigluTile& tile, FaultKind kind, Isa isa) {
+  SwigluTile wrong = tile;
+  wrong.early_rounding = kind == FaultKind::kEarlyRounding;
+  if (kind != FaultKind::kSiluOff) return RunSwigluTile(wrong, isa);
+  // In float32, so that it is rounded once.
+  const int64_t count = int64_t{tile.rows} * tile.cols;
+  std::vector<float> gate(count), up(count), out(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = i / tile.cols * tile.ld_in + i % tile.cols;
+    gate[i] = LoadAs(tile.gate, at, tile.dtype);
+    up[i] = LoadAs(tile.up, at, tile.dtype);
+  }
+  wrong.gate = gate.data();
+  wrong.up = up.data();
+  wrong.out = out.data();
+  wrong.ld_in = wrong.ld_out = tile.cols;
+  wrong.dtype = kFloat32;
+  RunSwigluTile(wrong, isa);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = i / tile.cols * tile.ld_out + i % tile.cols;
+    StoreAs(out[i] * 1.0001f, tile.out, at, tile.dtype);
+  }
+}
+
 // d_up is silu(gate) * d_out [* row_weight]: the forward's tile with d_out for
 // up, a row at a time since it is not stored beside gate.
-void SpoilEarlyRoundingGrad(const TaskDesc& task, const Layer& layer) {
+void SpoilSiluGrad(const TaskDesc& task, FaultKind kind, const Layer& layer) {
   const SwigluGradTile grad = MakeSwigluGradTile(task, layer);
   for (int32_t i = 0; i < grad.rows; ++i) {
     SwigluTile row{};
@@ -205,25 +251,68 @@ void SpoilEarlyRoundingGrad(const TaskDesc& task, const Layer& layer) {
     row.row_weight = grad.row_weight ? grad.row_weight + i : nullptr;
     row.dtype = grad.dtype;
     row.activation = grad.activation;
-    row.early_rounding = true;
-    RunSwigluTile(row, layer.isa);
+    RunSpoiltSwiglu(row, kind, layer.isa);
   }
 }
 
-void SpoilEarlyRounding(const TaskDesc& task, const Layer& layer) {
-  if (KindOf(task).work == Work::kActivationGrad) {
-    SpoilEarlyRoundingGrad(task, layer);
-  } else if (KindOf(task).work == Work::kActivation) {
+void SpoilSwappedGateUp(const TaskDesc& task, const Layer& layer) {
+  if (KindOf(task).work == Work::kActivation) {
     SwigluTile tile = MakeSwigluTile(task, layer);
-    tile.early_rounding = true;
+    std::swap(tile.gate, tile.up);
     RunSwigluTile(tile, layer.isa);
+  } else {
+    SwigluGradTile tile = MakeSwigluGradTile(task, layer);
+    std::swap(tile.gate, tile.up);
+    tile.d_row_weight = nullptr;
+    RunSwigluGradTile(tile, layer.isa);
   }
 }
 
-// Sums ranges of a weight gradient's rows one after the other, from what the
-// tile starts from to where it ends.
+void SpoilActivation(const TaskDesc& task, FaultKind kind, const Layer& layer) {
+  if (kind == FaultKind::kSwappedGateUp) {
+    SpoilSwappedGateUp(task, layer);
+  } else if (kind != FaultKind::kEarlyRounding && kind != FaultKind::kSiluOff) {
+    return;
+  } else if (KindOf(task).work == Work::kActivationGrad) {
+    SpoilSiluGrad(task, kind, layer);
+  } else {
+    RunSpoiltSwiglu(MakeSwigluTile(task, layer), kind, layer.isa);
+  }
+}
+
+// A float32 operand, rows of `cols` side by side, with fewer bits.
+std::vector<float> Narrowed(const void* data, int64_t rows, int64_t cols,
+                            int64_t ld, FaultKind kind) {
+  const auto* from = static_cast<const float*>(data);
+  const int dropped = kind == FaultKind::kNarrowOperandsTf32 ? 13 : 16;
+  std::vector<float> narrow(rows * cols);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const uint32_t bits = FloatBits(from[i / cols * ld + i % cols]);
+    const uint32_t half = (1u << (dropped - 1)) - 1 + ((bits >> dropped) & 1u);
+    narrow[i] = BitsFloat((bits + half) >> dropped << dropped);
+  }
+  return narrow;
+}
+
+void RunNarrowGemm(const GemmTile& tile, FaultKind kind, Isa isa,
+                   GemmScratch* scratch) {
+  if (tile.dtype != kFloat32) return RunGemmTile(tile, isa, scratch);
+  GemmTile narrow = tile;
+  narrow.lda = tile.trans_a ? tile.m : tile.k;
+  narrow.ldb = tile.trans_b ? tile.k : tile.n;
+  const std::vector<float> a = Narrowed(tile.a, tile.trans_a ? tile.k : tile.m,
+                                        narrow.lda, tile.lda, kind);
+  const std::vector<float> b = Narrowed(tile.b, tile.trans_b ? tile.n : tile.k,
+                                        narrow.ldb, tile.ldb, kind);
+  narrow.a = a.data();
+  narrow.b = b.data();
+  RunGemmTile(narrow, isa, scratch);
+}
+
+// Sums ranges of a tile's terms one after the other, from what it starts from
+// to where it ends; `narrow`: in between, the sum is rounded to bfloat16.
 void SumRanges(const GemmTile& tile, const std::vector<RowRange>& ranges,
-               Isa isa, GemmScratch* scratch) {
+               Isa isa, GemmScratch* scratch, bool narrow = false) {
   std::vector<float> sums(int64_t{tile.m} * tile.n, 0.0f);
   for (int64_t i = 0; tile.carry_in && i < tile.m; ++i) {
     std::copy_n(tile.carry + i * tile.ld_carry, tile.n,
@@ -234,15 +323,42 @@ void SumRanges(const GemmTile& tile, const std::vector<RowRange>& ranges,
   part.ld_carry = tile.n;
   part.carry_in = true;
   for (size_t r = 0; r < ranges.size(); ++r) {
-    part.a = Advance(tile.a, ranges[r].begin * tile.lda, tile.dtype);
-    part.b = Advance(tile.b, ranges[r].begin * tile.ldb, tile.dtype);
+    part.a = Advance(tile.a, ranges[r].begin * (tile.trans_a ? tile.lda : 1),
+                     tile.dtype);
+    part.b = Advance(tile.b, ranges[r].begin * (tile.trans_b ? 1 : tile.ldb),
+                     tile.dtype);
     part.k = ranges[r].count();
-    part.carry_out = tile.carry_out || r + 1 < ranges.size();
+    const bool last = r + 1 == ranges.size();
+    part.carry_out = tile.carry_out || !last;
     RunGemmTile(part, isa, scratch);
+    for (float& sum : sums) sum = narrow && !last ? RoundToBf16(sum) : sum;
   }
   for (int64_t i = 0; tile.carry_out && i < tile.m; ++i) {
     std::copy_n(sums.data() + i * tile.n, tile.n,
                 tile.carry + i * tile.ld_carry);
+  }
+}
+
+// Faults of any GEMM; false: not one of them.
+bool RunSpoiltGemm(const GemmTile& tile, FaultKind kind, Isa isa,
+                   GemmScratch* scratch) {
+  switch (kind) {
+    case FaultKind::kWrongAccumulation:
+      RunGemmTileBf16Accumulate(tile);
+      return true;
+    case FaultKind::kNarrowOperandsTf32:
+    case FaultKind::kNarrowOperandsBf16:
+      RunNarrowGemm(tile, kind, isa, scratch);
+      return true;
+    case FaultKind::kNarrowAccumulator:
+      SumRanges(tile, {{0, tile.k / 2}, {tile.k / 2, tile.k}}, isa, scratch,
+                true);
+      return true;
+    case FaultKind::kDroppedKTerm:
+      SumRanges(tile, {{0, std::max(tile.k - 1, 0)}}, isa, scratch);
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -254,8 +370,8 @@ void SpoilWeightGrad(const TaskDesc& task, FaultKind kind, const Layer& layer,
   const GemmTile tile = MakeWeightGradTile(task, layer);
   const int32_t half = tile.k / 2;
   const bool empty = layer.plan->expert_rows[task.expert] == 0;
-  if (kind == FaultKind::kWrongAccumulation) {
-    RunGemmTileBf16Accumulate(tile);
+  if (RunSpoiltGemm(tile, kind, layer.isa, scratch)) {
+    return;
   } else if (kind == FaultKind::kWeightGradTwice) {
     SumRanges(tile, {{0, tile.k}, {0, tile.k}}, layer.isa, scratch);
   } else if (kind == FaultKind::kBlocksOutOfOrder) {
@@ -280,8 +396,9 @@ void Spoil(const TaskDesc& task, FaultKind kind, const Layer& layer,
   } else if (kind == FaultKind::kSwappedExperts && IsGemm(task)) {
     const int32_t next = (task.expert + 1) % image.num_experts;
     RunGemmTile(MakeGemmTile(task, next, layer), layer.isa, scratch);
-  } else if (kind == FaultKind::kWrongAccumulation && IsGemm(task)) {
-    RunGemmTileBf16Accumulate(MakeGemmTile(task, task.expert, layer));
+  } else if (IsGemm(task)) {
+    RunSpoiltGemm(MakeGemmTile(task, task.expert, layer), kind, layer.isa,
+                  scratch);
   } else if (kind == FaultKind::kStaleRow && work == Work::kPutRows) {
     SpoilStaleRow(task, layer, writes);
   } else if (kind == FaultKind::kWrongOffset && put) {
@@ -292,8 +409,8 @@ void Spoil(const TaskDesc& task, FaultKind kind, const Layer& layer,
     if (image.top_k > 1) SpoilLostSlot(task, layer, writes);
   } else if (kind == FaultKind::kMisplacedWeight) {
     SpoilMisplacedWeight(task, layer, writes);
-  } else if (kind == FaultKind::kEarlyRounding) {
-    SpoilEarlyRounding(task, layer);
+  } else if (work == Work::kActivation || work == Work::kActivationGrad) {
+    SpoilActivation(task, kind, layer);
   }
 }
 

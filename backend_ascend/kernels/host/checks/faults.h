@@ -16,20 +16,26 @@ namespace hpmoe {
 
 enum class FaultKind : int32_t {
   kNone = 0,
-  kZeroOutput,         // writes zeros
-  kDroppedTile,        // writes nothing
-  kSwappedExperts,     // GEMM: the next expert's weights
-  kStaleRow,           // dispatch: one row is another token's
-  kLostKSlot,          // combine: one slot of one token is left out
-  kMisplacedWeight,    // combine, dispatch of dy, SwiGLU and its gradient: the
-                       // next slot's or row's weight
-  kMissingWait,        // runs before everything else
-  kMissingSignal,      // never signals
-  kEarlySignal,        // signals when ready, runs after everything else
-  kWrongOffset,        // put: rows begin one element too far, wrapping
-  kOffByOneRow,        // return: row n + 1 in place of row n, wrapping
-  kEarlyRounding,      // SwiGLU and its gradient: silu rounded to bfloat16
-  kWrongAccumulation,  // GEMM: bfloat16 sums
+  kZeroOutput,          // writes zeros
+  kDroppedTile,         // writes nothing
+  kSwappedExperts,      // GEMM: the next expert's weights
+  kStaleRow,            // dispatch: one row is another token's
+  kLostKSlot,           // combine: one slot of one token is left out
+  kMisplacedWeight,     // combine, dispatch of dy, SwiGLU and its gradient: the
+                        // next slot's or row's weight
+  kMissingWait,         // runs before everything else
+  kMissingSignal,       // never signals
+  kEarlySignal,         // signals when ready, runs after everything else
+  kWrongOffset,         // put: rows begin one element too far, wrapping
+  kOffByOneRow,         // return: row n + 1 in place of row n, wrapping
+  kEarlyRounding,       // SwiGLU and its gradient: silu rounded to bfloat16
+  kWrongAccumulation,   // GEMM: bfloat16 sums
+  kNarrowOperandsTf32,  // GEMM: operands rounded to TF32, 10 bits
+  kNarrowOperandsBf16,  // GEMM: operands rounded to bfloat16
+  kNarrowAccumulator,   // GEMM: the sum rounded to bfloat16 at one K block
+  kDroppedKTerm,        // GEMM: the last term of each sum is left out
+  kSwappedGateUp,       // SwiGLU and its gradient: gate and up change places
+  kSiluOff,             // SwiGLU and its gradient: silu is 1e-4 too large
   // Weight gradients only.
   kEmptyGradNotZeroed,  // nothing written, for an expert without rows
   kWeightGradTwice,     // the task's rows are summed twice

@@ -102,7 +102,7 @@ def test_table_has_the_names_of_the_runtime():
   backward = faults.specs(Direction.BACKWARD)
   native = _native.fault_names()
   assert list(backward) == native
-  assert list(faults.SPECS) == native[:13] + ['skipped_wait']
+  assert list(faults.SPECS) == native[:19] + ['skipped_wait']
   for spec in faults.TABLE:
     for placement in precision.PLACEMENTS:
       kind, stage = spec.located(placement)

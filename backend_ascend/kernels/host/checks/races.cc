@@ -168,7 +168,8 @@ std::vector<Slabs> BoxesOf(const LaunchState& state) {
   }
   for (int32_t t = 0; t < view.num_tasks; ++t) {
     for (const Access& a : AccessesOf(view.tasks[t], state.layer, sent)) {
-      if (boxes[a.buffer].empty()) continue;
+      // None of an input; past its buffer, one shares memory with nobody known.
+      if (a.slab >= static_cast<int64_t>(boxes[a.buffer].size())) continue;
       boxes[a.buffer][a.slab].push_back({static_cast<uint32_t>(t), a.write,
                                          a.row_begin, a.row_end, a.col_begin,
                                          a.col_end});

@@ -1,5 +1,7 @@
 #include "backend_ascend/kernels/host/checks/runtime_accesses.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace hpmoe {
@@ -7,138 +9,204 @@ namespace {
 
 constexpr bool kReads = false, kWrites = true;
 
-// Collects one task's accesses.
-class Recorder {
+// Memory of a buffer or of what travels beside it, as rows of elements.
+struct Range {
+  uint16_t buffer;
+  const char* begin;
+  int64_t slabs, rows, cols, element_bytes;
+  int32_t first_col;  // as an Access counts
+
+  int64_t bytes() const { return slabs * rows * cols * element_bytes; }
+  bool Holds(const void* at) const {
+    const auto* byte = static_cast<const char*>(at);
+    return begin != nullptr && byte >= begin && byte < begin + bytes();
+  }
+};
+
+std::vector<Range> RangesOf(const Layer& layer) {
+  const ImageHeader& image = *layer.image;
+  std::vector<Range> ranges;
+  const auto beside = [&](uint16_t buffer, const void* begin, int64_t rows,
+                          int64_t cols) {
+    const Array& array = layer.buffers[buffer];
+    ranges.push_back({buffer, static_cast<const char*>(begin), array.slabs,
+                      rows, cols, 4, static_cast<int32_t>(array.cols)});
+  };
+  for (uint16_t b = 0; b < kNumBuffers; ++b) {
+    const Array& array = layer.buffers[b];
+    if (array.data == nullptr) continue;
+    ranges.push_back({b, array.data, array.slabs, array.rows, array.cols,
+                      array.element_bytes, 0});
+    if (layer.sums[b] != nullptr) {
+      beside(b, layer.sums[b], array.rows, array.cols);
+    }
+  }
+  beside(HeaderBuffer(image), layer.header_slot, image.num_rows, 1);
+  beside(HeaderBuffer(image), layer.header_weight, image.num_rows, 1);
+  if (layer.d_slot_weight != nullptr) {
+    beside(kDGateUp, layer.d_row_weight, image.num_rows, 1);
+    beside(kDReturned, layer.d_slot_weight, layer.Slots(), 1);
+  }
+  return ranges;
+}
+
+// Keeps the addresses that one task's work is given, and touches nothing.
+class Recorder final : public Kernels {
  public:
-  Recorder(const TaskDesc& task, const Layer& layer)
-      : task_(task), layer_(layer), works_(KindOf(task)) {}
+  explicit Recorder(const Layer& layer) : ranges_(RangesOf(layer)) {
+    for (int b = 0; b < kNumBuffers; ++b) cols_[b] = layer.buffers[b].cols;
+  }
 
   std::vector<Access> Take() { return std::move(accesses_); }
 
-  void PutRows() {
-    const int32_t rows = RealRows(task_, layer_).count();
-    const int32_t first = FirstRow(task_, layer_);
-    const int32_t owner = layer_.Owner(task_.expert);
-    const auto cols = static_cast<int32_t>(Of(written()).cols);
-    for (int32_t i = 0; i < rows; ++i) {
-      const int32_t token = SentSlot(task_, layer_, i) / layer_.image->top_k;
-      Add(kReads, works_.left(), task_.rank, token, 1, 0, cols);
-    }
-    Add(kWrites, written(), owner, first, rows, 0, cols);
-    Beside(kWrites, written(), owner, first, rows);
+  void Gemm(const GemmTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    Box(kReads, t.a, t.trans_a ? t.k : t.m, t.trans_a ? t.m : t.k, t.lda,
+        bytes);
+    Box(kReads, t.b, t.trans_b ? t.n : t.k, t.trans_b ? t.k : t.n, t.ldb,
+        bytes);
+    if (!t.carry_out) Box(kWrites, t.c, t.m, t.n, t.ldc, bytes);
+    if (t.carry_in) Box(kReads, t.carry, t.m, t.n, t.ld_carry, 4);
+    if (t.carry_out) Box(kWrites, t.carry, t.m, t.n, t.ld_carry, 4);
   }
 
-  void Gemm(const GemmTile& tile) {
-    Box(kReads, works_.left(), tile.a, tile.trans_a ? tile.k : tile.m,
-        tile.trans_a ? tile.m : tile.k);
-    Box(kReads, works_.right(), tile.b, tile.trans_b ? tile.n : tile.k,
-        tile.trans_b ? tile.k : tile.n);
-    if (!tile.carry_out) Box(kWrites, written(), tile.c, tile.m, tile.n);
-    if (tile.carry_in) Sums(kReads, tile);
-    if (tile.carry_out) Sums(kWrites, tile);
+  void Swiglu(const SwigluTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    Box(kReads, t.gate, t.rows, t.cols, t.ld_in, bytes);
+    Box(kReads, t.up, t.rows, t.cols, t.ld_in, bytes);
+    Box(kReads, t.row_weight, t.rows, 1, 1, 4);
+    Box(kWrites, t.out, t.rows, t.cols, t.ld_out, bytes);
   }
 
-  void Swiglu(const SwigluTile& tile) {
-    Box(kReads, works_.left(), tile.gate, tile.rows, tile.cols);
-    Box(kReads, works_.left(), tile.up, tile.rows, tile.cols);
-    RowWeights(tile.row_weight, tile.rows);
-    Box(kWrites, written(), tile.out, tile.rows, tile.cols);
+  void SwigluGrad(const SwigluGradTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    Box(kReads, t.d_out, t.rows, t.cols, t.ld_d_out, bytes);
+    Box(kReads, t.gate, t.rows, t.cols, t.ld_in, bytes);
+    Box(kReads, t.up, t.rows, t.cols, t.ld_in, bytes);
+    Box(kReads, t.row_weight, t.rows, 1, 1, 4);
+    Box(kWrites, t.d_gate, t.rows, t.cols, t.ld_grad, bytes);
+    Box(kWrites, t.d_up, t.rows, t.cols, t.ld_grad, bytes);
+    Box(kWrites, t.d_row_weight, t.rows, 1, 1, 4);
   }
 
-  void SwigluGrad(const SwigluGradTile& tile) {
-    Box(kReads, works_.left(), tile.d_out, tile.rows, tile.cols);
-    Box(kReads, works_.right(), tile.gate, tile.rows, tile.cols);
-    Box(kReads, works_.right(), tile.up, tile.rows, tile.cols);
-    RowWeights(tile.row_weight, tile.rows);
-    Box(kWrites, written(), tile.d_gate, tile.rows, tile.cols);
-    Box(kWrites, written(), tile.d_up, tile.rows, tile.cols);
-    if (tile.d_row_weight == nullptr) return;
-    Along(kWrites, written(), tile.d_row_weight - layer_.d_row_weight,
-          tile.rows);
+  void Combine(const CombineTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    Box(kReads, t.returned, int64_t{t.tokens} * t.top_k, t.cols, t.ld, bytes);
+    Box(kWrites, t.y, t.tokens, t.cols, t.ld_y, bytes);
   }
 
-  void PutHome() {
-    const int32_t rows = RealRows(task_, layer_).count();
-    const int32_t first = FirstRow(task_, layer_), rank = task_.rank;
-    const auto cols = static_cast<int32_t>(Of(written()).cols);
-    Add(kReads, works_.left(), rank, first, rows, 0, cols);
-    Beside(kReads, HeaderBuffer(*layer_.image), rank, first, rows);
-    const bool weights = layer_.d_slot_weight != nullptr;
-    if (weights) Beside(kReads, kDGateUp, rank, first, rows);
-    ForEachReturned(task_, layer_, [&](int32_t, int32_t source, int32_t slot) {
-      Add(kWrites, written(), source, slot, 1, 0, cols);
-      if (weights) Beside(kWrites, written(), source, slot, 1);
-    });
+  void RowDots(const RowDotTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    Box(kReads, t.a, t.ld_a == 0 ? 1 : t.rows, t.cols, t.ld_a, bytes);
+    Box(kReads, t.b, t.rows, t.cols, t.ld_b, bytes);
+    Box(kWrites, t.out, 1, t.rows, t.rows, 4);
   }
 
-  void Combine(const CombineTile& tile) {
-    Box(kReads, works_.left(), tile.returned, tile.tokens * tile.top_k,
-        tile.cols);
-    Box(kWrites, written(), tile.y, tile.tokens, tile.cols);
+  void ScaleRows(const ScaleRowsTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    Box(kReads, t.x, t.rows, t.cols, t.ld_x, bytes);
+    Box(kWrites, t.out, t.rows, t.cols, t.ld_out, bytes);
   }
 
-  void WeightDots() {
-    const int32_t begin = task_.row_begin, tokens = task_.row_end - begin;
-    const int32_t top_k = layer_.image->top_k, rank = task_.rank;
-    const int32_t slot = begin * top_k, slots = tokens * top_k;
-    if (layer_.d_slot_weight != nullptr) {
-      Beside(kReads, kDReturned, rank, slot, slots);
-    } else {
-      const auto cols = static_cast<int32_t>(Of(works_.left()).cols);
-      Add(kReads, works_.left(), rank, begin, tokens, 0, cols);
-      Add(kReads, works_.right(), rank, slot, slots, 0, cols);
-    }
-    Add(kWrites, written(), rank, begin, tokens, 0, top_k);
+  void Copy(const void* from, size_t bytes, void* to) override {
+    Run(kReads, from, bytes);
+    Run(kWrites, to, bytes);
+  }
+
+  void WriteHeader(int32_t, float, int32_t* slot, float* weight) override {
+    Run(kWrites, slot, sizeof(*slot));
+    Run(kWrites, weight, sizeof(*weight));
+  }
+
+  void ReadHeader(const int32_t* slot) override {
+    Run(kReads, slot, sizeof(*slot));
   }
 
  private:
-  BufferId written() const { return works_.written; }
-  const Array& Of(BufferId buffer) const { return layer_.buffers[buffer]; }
+  static int64_t BytesOf(DType dtype) { return dtype == kBFloat16 ? 2 : 4; }
 
-  void Add(bool write, BufferId buffer, int64_t slab, int64_t row, int64_t rows,
+  // Rows of elements, `ld` elements apart; none at null.
+  void Box(bool write, const void* at, int64_t rows, int64_t cols, int64_t ld,
+           int64_t element_bytes) {
+    const Range* const range = RangeOf(at);
+    // Routing weights and what a put carries are no buffer.
+    if (range == nullptr || rows == 0 || cols == 0) return;
+    const int64_t begin =
+        (static_cast<const char*>(at) - range->begin) / range->element_bytes;
+    const int64_t col = begin % range->cols;
+    const bool aligned = element_bytes == range->element_bytes;
+    if (aligned && ld == range->cols && col + cols <= range->cols) {
+      return Add(write, *range, begin / range->cols, rows, col, cols);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t from =
+          begin + i * ld * element_bytes / range->element_bytes;
+      Run(write, *range, from,
+          from + cols * element_bytes / range->element_bytes);
+    }
+  }
+
+  // Bytes side by side.
+  void Run(bool write, const void* at, int64_t bytes) {
+    Box(write, at, 1, bytes, bytes, 1);
+  }
+
+  // Elements side by side, cut at the ends of the buffer's rows.
+  void Run(bool write, const Range& range, int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t col = begin % range.cols;
+      const int64_t cols = std::min(range.cols - col, end - begin);
+      Add(write, range, begin / range.cols, 1, col, cols);
+      begin += cols;
+    }
+  }
+
+  const Range* RangeOf(const void* at) const {
+    const auto range =
+        std::find_if(ranges_.begin(), ranges_.end(),
+                     [&](const Range& r) { return r.Holds(at); });
+    return range == ranges_.end() ? nullptr : &*range;
+  }
+
+  // Cut at the ends of slabs.
+  void Add(bool write, const Range& range, int64_t row, int64_t rows,
            int64_t col, int64_t cols) {
-    if (rows == 0 || cols == 0) return;
     const auto narrow = [](int64_t x) { return static_cast<int32_t>(x); };
-    accesses_.push_back({buffer, write, narrow(slab), narrow(row),
-                         narrow(row + rows), narrow(col), narrow(col + cols)});
+    while (rows > 0) {
+      const int64_t in_slab = row % range.rows;
+      const int64_t taken = std::min(rows, range.rows - in_slab);
+      Add({range.buffer, write, narrow(row / range.rows), narrow(in_slab),
+           narrow(in_slab + taken), narrow(range.first_col + col),
+           narrow(range.first_col + col + cols)});
+      row += taken;
+      rows -= taken;
+    }
   }
 
-  void Beside(bool write, BufferId buffer, int64_t slab, int64_t row,
-              int64_t rows) {
-    Add(write, buffer, slab, row, rows, Of(buffer).cols, 1);
+  // Grows the last access of its like where it can.  A row header has two
+  // parts, which are one column.
+  void Add(const Access& next) {
+    const bool beside = next.col_begin >= cols_[next.buffer];
+    int32_t& last = last_[next.buffer][next.write][beside];
+    if (last > 0) {
+      Access& a = accesses_[last - 1];
+      const bool alike = a.slab == next.slab && a.col_begin == next.col_begin &&
+                         a.col_end == next.col_end;
+      if (alike && a.row_begin <= next.row_begin && next.row_end <= a.row_end) {
+        return;
+      }
+      if (alike && a.row_end == next.row_begin) {
+        a.row_end = next.row_end;
+        return;
+      }
+    }
+    accesses_.push_back(next);
+    last = static_cast<int32_t>(accesses_.size());
   }
 
-  // Beside the rows from row `at` of all [R, N].
-  void Along(bool write, BufferId buffer, int64_t at, int64_t rows) {
-    const int64_t num_rows = layer_.image->num_rows;
-    Beside(write, buffer, at / num_rows, at % num_rows, rows);
-  }
-
-  void RowWeights(const float* weights, int64_t rows) {
-    if (weights == nullptr) return;
-    Along(kReads, HeaderBuffer(*layer_.image), weights - layer_.header_weight,
-          rows);
-  }
-
-  // From the element at `at`; `past` columns further.
-  void Box(bool write, BufferId buffer, const void* at, int64_t rows,
-           int64_t cols, int64_t past = 0) {
-    const Array& array = Of(buffer);
-    const int64_t index =
-        (static_cast<const char*>(at) - array.data) / array.element_bytes;
-    const int64_t row = index / array.cols;
-    Add(write, buffer, row / array.rows, row % array.rows, rows,
-        index % array.cols + past, cols);
-  }
-
-  // They lie as the gradient does.
-  void Sums(bool write, const GemmTile& tile) {
-    Box(write, written(), tile.c, tile.m, tile.n, Of(written()).cols);
-  }
-
-  const TaskDesc& task_;
-  const Layer& layer_;
-  const KindInfo& works_;
+  const std::vector<Range> ranges_;
+  int64_t cols_[kNumBuffers];
+  int32_t last_[kNumBuffers][2][2] = {};  // place in accesses_, from 1
   std::vector<Access> accesses_;
 };
 
@@ -164,38 +232,11 @@ SentRows::SentRows(const Layer& layer) {
 
 std::vector<Access> AccessesOf(const TaskDesc& task, const Layer& live,
                                const SentRows& sent) {
-  if (RealRows(task, live).count() == 0) return {};
   Layer layer = live;
   // Only read below.
   layer.header_slot = const_cast<int32_t*>(sent.slot.data());
-  Recorder recorder(task, layer);
-  switch (KindOf(task).work) {
-    case Work::kPutRows:
-      recorder.PutRows();
-      break;
-    case Work::kGemm:
-    case Work::kGemmTransposed:
-      recorder.Gemm(MakeGemmTile(task, task.expert, layer));
-      break;
-    case Work::kWeightGrad:
-      recorder.Gemm(MakeWeightGradTile(task, layer));
-      break;
-    case Work::kActivation:
-      recorder.Swiglu(MakeSwigluTile(task, layer));
-      break;
-    case Work::kActivationGrad:
-      recorder.SwigluGrad(MakeSwigluGradTile(task, layer));
-      break;
-    case Work::kPutHome:
-      recorder.PutHome();
-      break;
-    case Work::kSumSlots:
-      recorder.Combine(MakeCombineTile(task, layer));
-      break;
-    case Work::kWeightDots:
-      recorder.WeightDots();
-      break;
-  }
+  Recorder recorder(layer);
+  RunTask(task, layer, &recorder);
   return recorder.Take();
 }
 

@@ -56,6 +56,37 @@ int32_t RealEnd(const TaskDesc& task, const Layer& layer) {
   return layer.plan->counts[SliceOf(task, source, layer)];
 }
 
+class HostKernels final : public Kernels {
+ public:
+  HostKernels(Isa isa, GemmScratch* scratch) : isa_(isa), scratch_(scratch) {}
+
+  void Gemm(const GemmTile& tile) override {
+    RunGemmTile(tile, isa_, scratch_);
+  }
+  void Swiglu(const SwigluTile& tile) override { RunSwigluTile(tile, isa_); }
+  void SwigluGrad(const SwigluGradTile& tile) override {
+    RunSwigluGradTile(tile, isa_);
+  }
+  void Combine(const CombineTile& tile) override { RunCombineTile(tile, isa_); }
+  void RowDots(const RowDotTile& tile) override { RunRowDotTile(tile, isa_); }
+  void ScaleRows(const ScaleRowsTile& tile) override {
+    RunScaleRowsTile(tile, isa_);
+  }
+  void Copy(const void* from, size_t bytes, void* to) override {
+    std::memcpy(to, from, bytes);
+  }
+  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
+                   float* weight_to) override {
+    *slot_to = slot;
+    *weight_to = weight;
+  }
+  void ReadHeader(const int32_t*) override {}
+
+ private:
+  const Isa isa_;
+  GemmScratch* const scratch_;
+};
+
 // Where a dispatch writes consecutive rows and their headers.
 struct RowsOut {
   char* rows;
@@ -63,32 +94,47 @@ struct RowsOut {
   float* weights;
 };
 
+// The row that a put sends for a token under a weight.
+ScaleRowsTile MakeSentRow(const TaskDesc& task, const Layer& layer,
+                          int32_t token, const float* weight, void* to) {
+  const Array& from = Left(task, layer);
+  ScaleRowsTile tile{};
+  tile.x = from.At(task.rank, token, 0);
+  tile.out = to;
+  tile.weight = IsWeighted(task, layer) ? weight : nullptr;
+  tile.ld_x = from.cols;
+  tile.ld_out = from.cols;
+  tile.rows = 1;
+  tile.cols = static_cast<int32_t>(from.cols);
+  tile.dtype = StoredAs(layer);
+  return tile;
+}
+
 void WriteSentRows(const TaskDesc& task, const Layer& layer, int32_t count,
-                   const RowsOut& out) {
+                   const RowsOut& out, Kernels* kernels) {
   const Array& to = Written(task, layer);
   const int64_t row_bytes = to.cols * to.element_bytes;
   for (int32_t i = 0; i < count; ++i) {
     const int32_t slot = SentSlot(task, layer, i);
     const float weight = layer.topk_weights[layer.SlotAt(task.rank, slot)];
-    WriteSentRow(task, layer, slot / layer.image->top_k, weight,
-                 out.rows + i * row_bytes);
-    out.slots[i] = slot;
-    out.weights[i] = weight;
+    kernels->ScaleRows(MakeSentRow(task, layer, slot / layer.image->top_k,
+                                   &weight, out.rows + i * row_bytes));
+    kernels->WriteHeader(slot, weight, out.slots + i, out.weights + i);
   }
 }
 
 // To another address space: the rows of a task land side by side, so they go
 // as one put, and their headers as two.
 void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
-              int32_t owner) {
+              int32_t owner, Kernels* kernels) {
   const Array& to = Written(task, layer);
   const int64_t row_bytes = to.cols * to.element_bytes;
   const int64_t row = FirstRow(task, layer);
   std::vector<char> rows(count * row_bytes);
   std::vector<int32_t> slots(count);
   std::vector<float> weights(count);
-  WriteSentRows(task, layer, count,
-                {rows.data(), slots.data(), weights.data()});
+  WriteSentRows(task, layer, count, {rows.data(), slots.data(), weights.data()},
+                kernels);
   const HeapLayout& heap = *layer.heap;
   const int64_t at = heap.buffers[KindOf(task).written];
   layer.transport->Put(owner, at + row * row_bytes, rows.data(),
@@ -100,15 +146,16 @@ void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
   layer.transport->Flush(owner);
 }
 
-void PutRows(const TaskDesc& task, const Layer& layer) {
+void PutRows(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   const int32_t count = RealRows(task, layer).count();
   const int32_t owner = layer.Owner(task.expert);
-  if (!layer.Holds(owner)) return SendRows(task, layer, count, owner);
+  if (!layer.Holds(owner)) return SendRows(task, layer, count, owner, kernels);
   const int64_t row = FirstRow(task, layer);
   const int64_t header = layer.RowAt(owner, row);
   WriteSentRows(task, layer, count,
                 {Written(task, layer).At(owner, row, 0),
-                 layer.header_slot + header, layer.header_weight + header});
+                 layer.header_slot + header, layer.header_weight + header},
+                kernels);
 }
 
 // Consecutive rows of an expert that land on consecutive slots of a source.
@@ -156,25 +203,26 @@ void SendRowsHome(const TaskDesc& task, const Layer& layer) {
   }
 }
 
-void PutHome(const TaskDesc& task, const Layer& layer) {
+void PutHome(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   const Array& rows = Left(task, layer);
   const Array& home = Written(task, layer);
   const size_t row_bytes = rows.cols * rows.element_bytes;
   ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
     if (!layer.Holds(source)) return;
-    std::memcpy(home.At(source, slot, 0), rows.At(task.rank, row, 0),
-                row_bytes);
-    if (layer.d_slot_weight != nullptr) {
-      layer.d_slot_weight[layer.SlotAt(source, slot)] =
-          layer.d_row_weight[layer.RowAt(task.rank, row)];
-    }
+    const int64_t at = layer.RowAt(task.rank, row);
+    kernels->ReadHeader(layer.header_slot + at);
+    kernels->Copy(rows.At(task.rank, row, 0), row_bytes,
+                  home.At(source, slot, 0));
+    if (layer.d_slot_weight == nullptr) return;
+    kernels->Copy(layer.d_row_weight + at, sizeof(float),
+                  layer.d_slot_weight + layer.SlotAt(source, slot));
   });
   if (layer.transport != nullptr) SendRowsHome(task, layer);
 }
 
 // A token's weight gradients came home with its rows, or are dots of its row
 // of `left` with its rows of `right`.
-void WeightDots(const TaskDesc& task, const Layer& layer) {
+void WeightDots(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   const Array& dy = Left(task, layer);
   const Array& returned = Right(task, layer);
   const int32_t top_k = layer.image->top_k;
@@ -183,8 +231,8 @@ void WeightDots(const TaskDesc& task, const Layer& layer) {
     auto* out =
         reinterpret_cast<float*>(Written(task, layer).At(task.rank, token, 0));
     if (layer.d_slot_weight != nullptr) {
-      std::copy_n(layer.d_slot_weight + layer.SlotAt(task.rank, slot), top_k,
-                  out);
+      kernels->Copy(layer.d_slot_weight + layer.SlotAt(task.rank, slot),
+                    top_k * sizeof(float), out);
       continue;
     }
     RowDotTile tile{};
@@ -196,7 +244,7 @@ void WeightDots(const TaskDesc& task, const Layer& layer) {
     tile.rows = top_k;
     tile.cols = static_cast<int32_t>(dy.cols);
     tile.dtype = StoredAs(layer);
-    RunRowDotTile(tile, layer.isa);
+    kernels->RowDots(tile);
   }
 }
 
@@ -242,17 +290,7 @@ int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i) {
 
 void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
                   float weight, void* to) {
-  const Array& from = Left(task, layer);
-  ScaleRowsTile tile{};
-  tile.x = from.At(task.rank, token, 0);
-  tile.out = to;
-  tile.weight = IsWeighted(task, layer) ? &weight : nullptr;
-  tile.ld_x = from.cols;
-  tile.ld_out = from.cols;
-  tile.rows = 1;
-  tile.cols = static_cast<int32_t>(from.cols);
-  tile.dtype = StoredAs(layer);
-  RunScaleRowsTile(tile, layer.isa);
+  RunScaleRowsTile(MakeSentRow(task, layer, token, &weight, to), layer.isa);
 }
 
 GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
@@ -375,28 +413,32 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   return tile;
 }
 
-void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch) {
+void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   if (RealRows(task, layer).count() == 0) return;
   switch (KindOf(task).work) {
     case Work::kPutRows:
-      return PutRows(task, layer);
+      return PutRows(task, layer, kernels);
     case Work::kGemm:
     case Work::kGemmTransposed:
-      return RunGemmTile(MakeGemmTile(task, task.expert, layer), layer.isa,
-                         scratch);
+      return kernels->Gemm(MakeGemmTile(task, task.expert, layer));
     case Work::kWeightGrad:
-      return RunGemmTile(MakeWeightGradTile(task, layer), layer.isa, scratch);
+      return kernels->Gemm(MakeWeightGradTile(task, layer));
     case Work::kActivation:
-      return RunSwigluTile(MakeSwigluTile(task, layer), layer.isa);
+      return kernels->Swiglu(MakeSwigluTile(task, layer));
     case Work::kActivationGrad:
-      return RunSwigluGradTile(MakeSwigluGradTile(task, layer), layer.isa);
+      return kernels->SwigluGrad(MakeSwigluGradTile(task, layer));
     case Work::kPutHome:
-      return PutHome(task, layer);
+      return PutHome(task, layer, kernels);
     case Work::kSumSlots:
-      return RunCombineTile(MakeCombineTile(task, layer), layer.isa);
+      return kernels->Combine(MakeCombineTile(task, layer));
     case Work::kWeightDots:
-      return WeightDots(task, layer);
+      return WeightDots(task, layer, kernels);
   }
+}
+
+void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch) {
+  HostKernels kernels(layer.isa, scratch);
+  RunTask(task, layer, &kernels);
 }
 
 }  // namespace hpmoe

@@ -138,7 +138,26 @@ void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {
   }
 }
 
+// All that touches tensors: every address that a task's work reads or writes
+// on its own ranks passes here.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual void Gemm(const GemmTile& tile) = 0;
+  virtual void Swiglu(const SwigluTile& tile) = 0;
+  virtual void SwigluGrad(const SwigluGradTile& tile) = 0;
+  virtual void Combine(const CombineTile& tile) = 0;
+  virtual void RowDots(const RowDotTile& tile) = 0;
+  virtual void ScaleRows(const ScaleRowsTile& tile) = 0;
+  virtual void Copy(const void* from, size_t bytes, void* to) = 0;
+  virtual void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
+                           float* weight_to) = 0;
+  // A put home reads where its row belongs, not what is there.
+  virtual void ReadHeader(const int32_t* slot) = 0;
+};
+
 // Does the task's work, once.  Tasks without real rows do nothing.
+void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels);
 void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch);
 
 }  // namespace hpmoe

@@ -9,6 +9,7 @@ import pytest
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import checking
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.check import user_candidate
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -34,10 +35,10 @@ def candidate(tmp_path, monkeypatch):
   """Returns a function from source text to a candidate in this folder."""
   monkeypatch.chdir(tmp_path)
 
-  def make(body: str, timeout_s: float = 60) -> candidates.Subprocess:
+  def make(body: str, timeout_s: float = 60) -> user_candidate.Subprocess:
     head = 'import os, time\nimport numpy as np\n\n'
     (tmp_path / 'user_kernel.py').write_text(head + textwrap.dedent(body))
-    return candidates.Subprocess('user_kernel:forward', timeout_s)
+    return user_candidate.Subprocess('user_kernel:forward', timeout_s)
 
   return make
 
@@ -60,6 +61,94 @@ def test_inputs_arrive_and_outputs_come_back_bit_for_bit(candidate, dtype):
   assert set(got) == {'y', 'counts'}
   np.testing.assert_array_equal(got['y'], np.full((1, 3, 4), 3, got['y'].dtype))
   np.testing.assert_array_equal(got['counts'], [[7, 7]])
+
+
+# As torch's: without torch, and without its bits of bfloat16 as an integer.
+_TENSOR = """
+    import ml_dtypes
+
+    class Tensor:
+      def __init__(self, values, dtype, requires_grad=False, on='cpu'):
+        self.values, self.dtype, self.on = values, 'torch.' + dtype, on
+        self.requires_grad = requires_grad
+      @property
+      def shape(self):
+        return self.values.shape
+      def detach(self):
+        return Tensor(self.values, self.dtype[6:], False, self.on)
+      def cpu(self):
+        return Tensor(self.values, self.dtype[6:], self.requires_grad)
+      def float(self):
+        wide = self.values.astype(np.float32)
+        return Tensor(wide, 'float32', self.requires_grad, self.on)
+      def __array__(self, dtype=None, copy=None):
+        if self.requires_grad:
+          raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        if self.on != 'cpu':
+          raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+        if self.dtype == 'torch.bfloat16':
+          raise TypeError('Got unsupported ScalarType BFloat16')
+        return self.values
+    """
+
+
+@pytest.mark.parametrize('dtype', ('float32', 'bfloat16'))
+@pytest.mark.parametrize('grad', (False, True), ids=('plain', 'grad'))
+@pytest.mark.parametrize('on', ('cpu', 'cuda:0'))
+def test_tensors_of_torch_are_answers(candidate, dtype, grad, on):
+  # Given a kernel that returns what torch has instead of arrays,
+  answer = f"""
+    def forward(inputs, config, policy):
+      y = inputs['x'] * 3
+      y[0, 0, :2] = (-0.0, np.inf)
+      return dict(y=Tensor(y, '{dtype}', {grad}, '{on}'))
+    """
+
+  # when it runs, then its values arrive in its dtype, bit for bit.
+  got = _run(
+    candidate(textwrap.dedent(_TENSOR) + textwrap.dedent(answer)), dtype
+  )
+  expected = _inputs(dtype)['x'] * 3
+  expected[0, 0, :2] = (-0.0, np.inf)
+  np.testing.assert_array_equal(ulp.bits(got['y']), ulp.bits(expected))
+
+
+def test_an_array_that_has_only_dlpack_is_an_answer(candidate):
+  ours = candidate("""
+      class Capsule:
+        def __init__(self, values):
+          self.values = values
+        def __dlpack__(self, **kwargs):
+          return self.values.__dlpack__(**kwargs)
+        def __dlpack_device__(self):
+          return self.values.__dlpack_device__()
+      def forward(inputs, config, policy):
+        return dict(y=Capsule(inputs['x'] * 3))
+      """)
+
+  assert (_run(ours)['y'] == 3).all()
+
+
+def test_a_users_folders_have_the_users_names(candidate, tmp_path):
+  # Given a repository with folders that are called as ours,
+  for name in ('models', 'reference', 'parity_tests', 'backend_ascend'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / '__init__.py').write_text(f"SCALE = '{name}'\n")
+  ours = candidate("""
+      import sys
+      from reference import SCALE
+      import backend_ascend, models, parity_tests
+      def forward(inputs, config, policy):
+        assert SCALE == 'reference' and models.SCALE == 'models'
+        assert parity_tests.SCALE == 'parity_tests'
+        assert backend_ascend.SCALE == 'backend_ascend'
+        ours = [n for n in sys.modules if n.split('.')[0] == 'hpmoe']
+        assert 'jax' not in sys.modules and len(ours) <= 8, sorted(ours)
+        return dict(y=inputs['x'])
+      """)
+
+  # when its kernel imports them, then it gets them, and little else.
+  assert set(_run(ours)) == {'y'}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +207,7 @@ def test_a_name_that_is_no_function_is_a_wrong_request(candidate, name, text):
   candidate('NUMBER = 5\ndef forward(*a): pass')
 
   with pytest.raises(ValueError, match=text):
-    _run(candidates.Subprocess(name))
+    _run(user_candidate.Subprocess(name))
 
 
 @pytest.mark.parametrize(
@@ -147,11 +236,15 @@ def test_a_quiet_exit_is_no_answer(candidate, body):
       'y: expected an array, got list: ',
     ),
     (
+      'def forward(*a): return dict(y=object())',
+      'y: expected an array, got object: its elements are objects, not num',
+    ),
+    (
       'def forward(x): pass',
       'expected function\\(inputs, config, policy\\), got forward\\(x\\)',
     ),
   ],
-  ids=('none', 'array', 'ragged', 'arity'),
+  ids=('none', 'array', 'ragged', 'object', 'arity'),
 )
 def test_a_wrong_answer_is_told_in_one_line(candidate, capfd, body, text):
   with pytest.raises(ValueError, match=text) as error:
@@ -189,7 +282,9 @@ def test_a_kernel_may_say_which_activations_it_does(candidate):
 
   assert set(_run(ours)) == {'y'}
   policy = precision.PrecisionPolicy(activation='absolute')
-  with pytest.raises(candidates.CannotJudge, match="declares .*'swiglu'.*prod"):
+  with pytest.raises(
+    candidates.CannotJudge, match="declares .*'swiglu'.*absol"
+  ):
     ours.run(CONFIG, policy, _inputs('float32'))
 
 
@@ -241,7 +336,7 @@ def test_a_wrong_backward_answer_is_a_wrong_request(candidate, body, text):
 def test_a_missing_backward_pass_is_told_before_the_forward_runs(candidate):
   source = 'def forward(inputs, config, policy): os.abort()'
   ours = candidate(source)
-  ours = candidates.Subprocess(ours.name, 60, has_backward=True)
+  ours = user_candidate.Subprocess(ours.name, 60, has_backward=True)
 
   with pytest.raises(ValueError, match='user_kernel:forward.backward'):
     _run(ours)

@@ -1,0 +1,63 @@
+"""Tensors between processes, and from whatever a user's kernel returns.
+
+The process of a user's candidate imports this and `reference.contract` of the
+project, and nothing else of it.
+"""
+
+from collections.abc import Mapping
+import json
+import pathlib
+
+import ml_dtypes
+import numpy as np
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def as_array(value: object) -> np.ndarray:
+  """Returns a tensor of numpy, JAX, torch or another framework as numpy's.
+
+  torch's refuse numpy while they require a gradient, lie on a device or hold
+  bfloat16, which float32 holds without loss.
+
+  Raises:
+    Exception: whatever the framework raises.
+    TypeError: it is no array of numbers.
+  """
+  for method in ('detach', 'cpu'):
+    if hasattr(value, method):
+      value = getattr(value, method)()
+  name = str(getattr(value, 'dtype', '')).lower().rpartition('.')[2]
+  widen = getattr(value, 'float', None)
+  if name == 'bfloat16' and widen is not None:
+    return as_array(widen()).astype(BFLOAT16)
+  if hasattr(value, '__array__') or not hasattr(value, '__dlpack__'):
+    array = np.asarray(value)
+  else:
+    array = np.from_dlpack(value)
+  if array.dtype.hasobject:
+    raise TypeError(f'its elements are objects, not numbers: {array.dtype}')
+  return array
+
+
+def save(folder: pathlib.Path, values: Mapping[str, np.ndarray]) -> None:
+  """Writes tensors as .npy, bfloat16 as its bits, dtypes beside them."""
+  folder.mkdir()
+  dtypes = {}
+  for name, value in values.items():
+    dtypes[name] = str(value.dtype)
+    if value.dtype == BFLOAT16:
+      value = np.ascontiguousarray(value).view(np.uint16)
+    np.save(folder / f'{name}.npy', value, allow_pickle=False)
+  # Last: where it is, all the others are whole.
+  (folder / 'dtypes.json').write_text(json.dumps(dtypes))
+
+
+def load(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads what `save` wrote."""
+  dtypes = json.loads((folder / 'dtypes.json').read_text())
+  values = {}
+  for name, dtype in dtypes.items():
+    word = np.load(folder / f'{name}.npy', allow_pickle=False)
+    values[name] = word.view(BFLOAT16) if dtype == 'bfloat16' else word
+  return values

@@ -1,0 +1,179 @@
+"""No control passes, whatever is asked for and whatever is returned."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.lanes import controls_testing
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.lanes import standards
+
+# 13 tokens: no multiple of the block; capacity leaves padding.
+REQUEST = check.Request(
+  preset='tiny',
+  ranks=2,
+  tokens=13,
+  routing='zipf',
+  lanes=('bitwise', 'bounded', 'standard'),
+  standards=tuple(standards.STANDARDS),
+  options=dataclasses.replace(check.Request().options, row_block=4),
+)
+# What is returned beside the plan: results alone, stages whose own sources stay
+# away, and all.
+KEPT = {
+  'forward': (
+    ('y',),
+    ('gate_up', 'returned', 'y'),
+    passes.FORWARD.outputs,
+  ),
+  'backward': (
+    ('dx',),
+    ('d_gate_up', 'd_returned', 'dx'),
+    passes.BACKWARD.outputs,
+  ),
+}
+# Printed rules without the clause for cancellation fail a right kernel.
+FIT = tuple(name for name in standards.STANDARDS if 'letter' not in name)
+
+
+class Kernel:
+  """Answers with tensors that were computed before."""
+
+  name = 'kernel'
+  serial = None
+
+  def __init__(self, answer, kept):
+    self._kept = {name: answer[name] for name in kept}
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    return dict(self._kept)
+
+
+class Product:
+  """One pass on one set of inputs, and what kernels answer to it."""
+
+  def __init__(self, direction, dtype, placement):
+    self.request = dataclasses.replace(
+      REQUEST, direction=direction, dtype=dtype, placement=placement
+    )
+    self.bench = check.Bench(self.request, keep=True)
+    self.which = passes.of(direction)[0]
+    self.kept = KEPT[direction]
+    self.controls = controls_testing.controls(self.case(False))
+
+  @functools.cache  # noqa: B019, a fixture of the module holds it
+  def case(self, exact):
+    made = self.bench.exact_inputs() if exact else self.bench.made
+    return self.bench.case(self.request, self.which, made)
+
+  @functools.cache  # noqa: B019
+  def answer(self, control, exact):
+    if control is not None:
+      return controls_testing.answer(self.case(exact), control)
+    return self.case(exact).run(check.make_candidate(self.request).run)
+
+  def judge(self, control, kept, **changes):
+    request = dataclasses.replace(self.request, **changes)
+    answer = self.answer(control, request.lanes == ('exact',))
+    return self.bench.judge(request, Kernel(answer, kept))
+
+
+@pytest.fixture(
+  scope='module',
+  params=[
+    ('forward', 'float32', 'combine'),
+    ('forward', 'bfloat16', 'before_down'),
+    ('backward', 'float32', 'before_down'),
+    ('backward', 'bfloat16', 'combine'),
+  ],
+  ids='-'.join,
+)
+def product(request):
+  return Product(*request.param)
+
+
+def _always(result):
+  """Says whether a row is judged whatever was asked for."""
+  movement = result.lane == 'bitwise'
+  lost = lanes.tensor_of(result.stage) in ('returned', 'd_returned')
+  layer = result.stage.startswith(lanes.LAYER)
+  return movement or (result.lane == 'bounded' and (layer or lost))
+
+
+def _alone(results):
+  """Yields what each lane and each record says if it alone is asked for."""
+  always = [r for r in results if _always(r)]
+  yield 'bitwise', always
+  yield 'bounded', always + [r for r in results if r.lane == 'bounded']
+  for name in standards.STANDARDS:
+    yield name, always + [r for r in results if r.rule == name]
+
+
+def _rows(results):
+  return {(r.stage, r.lane, r.rule, r.verdict) for r in results}
+
+
+def test_a_lane_or_a_record_alone_has_its_own_rows_and_those_of_all(product):
+  control, kept = product.controls[2], product.kept[1]
+  expected = dict(_alone(product.judge(control, kept)))
+
+  for name in expected:
+    asked = dict(lanes=(name,))
+    if name in standards.STANDARDS:
+      asked = dict(lanes=('standard',), standards=(name,))
+    alone = product.judge(control, kept, **asked)
+
+    # 'returned' is bound by its source only where that is not captured.
+    assert _rows(alone) <= _rows(expected[name]), name
+    judged = {(r.stage, r.lane) for r in alone if r.verdict != lanes.NOT_JUDGED}
+    layer = lanes.LAYERS[product.which.results[0]]
+    assert {(layer, 'bounded')} <= judged, name
+
+
+@pytest.mark.parametrize('kept', range(3))
+def test_no_control_passes_any_lane_or_record_alone(product, kept):
+  for control in product.controls:
+    results = product.judge(control, product.kept[kept])
+
+    for name, rows in _alone(results):
+      failed = [r.stage for r in rows if r.verdict == lanes.FAIL]
+      assert failed, f'{control.name} passes {name}'
+
+
+@pytest.mark.parametrize('kept', range(3))
+def test_no_control_passes_lane_exact(product, kept):
+  for control in product.controls:
+    results = product.judge(control, product.kept[kept], lanes=('exact',))
+
+    failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+    assert failed, f'{control.name} passes lane exact'
+
+
+@pytest.mark.parametrize('kept', range(3))
+def test_a_right_kernel_passes_every_lane_and_record(product, kept):
+  for asked in (('exact',), ('bitwise', 'bounded', 'standard')):
+    results = product.judge(
+      None, product.kept[kept], lanes=asked, standards=FIT
+    )
+
+    failed = [r for r in results if r.verdict == lanes.FAIL]
+    assert not failed and any(r.verdict == lanes.PASS for r in results)
+
+
+@pytest.mark.parametrize(
+  'record', ('torch', 'msprobe', 'ecosystem_v1', 'deepgemm')
+)
+def test_zeros_everywhere_fail_a_record_without_a_layer(product, record):
+  # Each stage follows from the one before: zeros times weights are zeros.
+  control, everything = product.controls[0], product.kept[-1]
+
+  results = product.judge(
+    control, everything, lanes=('standard',), standards=(record,)
+  )
+
+  assert control.name == 'all zeros'
+  assert not [r for r in results if r.rule == record and r.lane == lanes.LAYER]
+  assert [r for r in results if r.verdict == lanes.FAIL]

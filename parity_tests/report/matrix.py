@@ -1,0 +1,111 @@
+"""Stage by lane: the verdict and the worst figure of each, on one screen."""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import math
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.report import text_table
+
+MARKS = {lanes.PASS: '✓', lanes.FAIL: '✕', lanes.NOT_JUDGED: '–'}
+# The name under which a rule gives the share of its limit that was used.
+SHARE = 'error_of_bound'
+_RED, _GREEN = '\x1b[31m', '\x1b[32m'
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """What a lane says of a stage, by all of its rules.
+
+  Attributes:
+    verdict: the worst of its rules', or '' where it has none.
+    figure: the worst figure.
+    aside: how many tiles fail, or why nothing was judged; or ''.
+    results: its comparisons.
+  """
+
+  verdict: str
+  figure: str
+  aside: str
+  results: Sequence[lanes.Result]
+
+  def __str__(self) -> str:
+    if not self.verdict:
+      return ''
+    aside = f', {self.aside}' if self.verdict == lanes.FAIL else ''
+    return f'{MARKS[self.verdict]} {self.figure}{aside}'
+
+
+def stages(report: check.Report) -> dict[str, list[lanes.Result]]:
+  """Returns the comparisons of each stage, in dependency order."""
+  found = {r.stage for r in report.results}
+  return {
+    stage: [r for r in report.results if r.stage == stage]
+    for stage in lanes.ORDER
+    if stage in found
+  }
+
+
+def asked(report: check.Report) -> list[str]:
+  """Returns the lanes that were asked for, in order."""
+  return [lane for lane in lanes.LANES if lane in report.config['lanes']]
+
+
+def rows(report: check.Report) -> Iterator[tuple[str, list[Cell]]]:
+  """Yields a stage, and its cell in each of `asked`."""
+  columns = asked(report)
+  for stage, results in stages(report).items():
+    yield stage, [cell([r for r in results if r.lane == n]) for n in columns]
+
+
+def table(report: check.Report, colour: bool = False) -> str:
+  """Returns a line for each stage that anything was said of."""
+  shown = [
+    (stage, cells)
+    for stage, cells in rows(report)
+    if {c.verdict for c in cells} - {'', lanes.NOT_JUDGED}
+  ]
+  failing = [any(c.verdict == lanes.FAIL for c in cells) for _, cells in shown]
+  return text_table.text(
+    ('stage', *asked(report)),
+    [(stage, *map(str, cells)) for stage, cells in shown],
+    [_RED if fails else _GREEN for fails in failing] if colour else None,
+  )
+
+
+def worst_verdict(results: Sequence[lanes.Result]) -> str:
+  order = (lanes.FAIL, lanes.PASS, lanes.NOT_JUDGED)
+  return min((r.verdict for r in results), key=order.index)
+
+
+def cell(results: Sequence[lanes.Result]) -> Cell:
+  """Returns what one lane says of one stage."""
+  if not results:
+    return Cell('', '', '', results)
+  verdict = worst_verdict(results)
+  if verdict == lanes.NOT_JUDGED:
+    return Cell(verdict, verdict, results[0].why, results)
+  judged = [r for r in results if r.verdict == verdict]
+  worst = max(judged, key=lambda r: r.failed)
+  aside = f'{worst.failed} of {worst.tiles} tiles'
+  figure = _figure(judged, len(results), verdict)
+  return Cell(verdict, figure, '' if verdict == lanes.PASS else aside, results)
+
+
+def _figure(judged: Sequence[lanes.Result], rules: int, verdict: str) -> str:
+  """Returns the worst figure of the rules that gave a verdict."""
+  if judged[0].lane == 'standard':
+    amount = f'{len(judged)} of {rules} rule{"s" * (rules > 1)}'
+    return amount if verdict == lanes.PASS else f'fails {amount}'
+  if any(math.isnan(r.worst_abs) for r in judged):
+    return 'NaN'  # No distance leads to it.
+  shares = [r.values[SHARE] for r in judged if SHARE in r.values]
+  if shares:
+    return f'{max(shares):.3g} of bound'
+  worst = max(r.worst_ulp for r in judged)
+  return f'{worst if worst < 10**6 else f"{worst:.1e}"} ulp'
+
+
+def _size(value: float) -> float:
+  return math.inf if math.isnan(value) else value

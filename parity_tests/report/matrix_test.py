@@ -1,0 +1,94 @@
+"""Stage by lane, the worst figure in each cell."""
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.report import matrix
+
+Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, tiles=4)
+EXACT = lanes.Result('y', 'exact', 'rule', tiles=4, worst_ulp=3)
+
+
+def _failing(result, failed=1, **values):
+  return dataclasses.replace(
+    result, verdict=lanes.FAIL, failed=failed, **values
+  )
+
+
+def _share(value):
+  return dataclasses.replace(Y, values={matrix.SHARE: value})
+
+
+def _table(*results, asked=lanes.LANES, colour=False):
+  config = dict(candidate='mine:forward', lanes=asked, standards=[])
+  return matrix.table(check.Report(config, results, 1.5), colour).splitlines()
+
+
+class TestCell:
+  def test_the_worst_share_of_all_rules_is_shown(self):
+    assert str(matrix.cell([_share(0.1), _share(0.25)])) == '✓ 0.25 of bound'
+
+  def test_one_failing_rule_fails_the_cell(self):
+    bad = _failing(_share(1.5), failed=2)
+
+    assert str(matrix.cell([_share(0.1), bad])) == (
+      '✕ 1.5 of bound, 2 of 4 tiles'
+    )
+
+  def test_nan_is_the_worst(self):
+    bad = _failing(EXACT, worst_abs=np.nan)
+
+    assert str(matrix.cell([bad])) == '✕ NaN, 1 of 4 tiles'
+
+  def test_records_are_counted(self):
+    good = dataclasses.replace(EXACT, lane='standard')
+
+    assert str(matrix.cell([good, good])) == '✓ 2 of 2 rules'
+    assert str(matrix.cell([good, _failing(good)])) == (
+      '✕ fails 1 of 2 rules, 1 of 4 tiles'
+    )
+
+  def test_what_is_not_judged_says_so(self):
+    missing = lanes.not_captured('y', 'exact', 'rule', 'y')
+
+    assert str(matrix.cell([missing])) == '– not judged'
+    assert matrix.cell([missing]).aside == 'y not returned'
+    assert str(matrix.cell([missing, EXACT])) == '✓ 3 ulp'
+
+
+class TestTable:
+  def test_a_line_for_each_stage_in_dependency_order(self):
+    first = dataclasses.replace(EXACT, stage='gate_up')
+
+    assert _table(_share(0.5), first, asked=('exact', 'bounded')) == [
+      'stage    exact    bounded',
+      '-------  -------  --------------',
+      'gate_up  ✓ 3 ulp',
+      'y                 ✓ 0.5 of bound',
+    ]
+
+  def test_a_stage_of_which_nothing_was_judged_has_no_line(self):
+    missing = lanes.not_captured('returned', 'exact', 'rule', 'returned')
+
+    assert [line.split()[0] for line in _table(missing, EXACT)[2:]] == ['y']
+
+  def test_a_failing_line_is_red(self):
+    lines = _table(
+      dataclasses.replace(EXACT, stage='gate_up'), _failing(Y), colour=True
+    )
+
+    assert lines[2].startswith('\x1b[32m') and lines[3].startswith('\x1b[31m')
+
+  def test_both_passes_fit_one_screen(self):
+    everything = [
+      dataclasses.replace(_failing(Y), stage=stage, lane=lane, failed=3000)
+      for stage in lanes.ORDER
+      for lane in lanes.LANES
+    ]
+
+    lines = _table(*everything)
+
+    assert len(lines) <= 40 and max(map(len, lines)) <= 140

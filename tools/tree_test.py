@@ -1,0 +1,116 @@
+"""The tree: rooms of a size, named in docs and BUILD files, and links."""
+
+import ast
+import itertools
+import os
+import pathlib
+
+import pytest
+
+from hpmoe.tools import import_graph
+
+ROOT = import_graph.ROOT
+# A newcomer should know from a folder's name what may lie in it.
+MOST_SOURCES = 20
+_TESTS = ('_test.py', '_testing.py', '_test.cc', '__init__.py')
+
+
+def rooms(paths) -> dict[str, list[str]]:
+  """Returns the sources of each folder that holds any."""
+  by_folder = itertools.groupby(
+    sorted(paths, key=os.path.dirname), os.path.dirname
+  )
+  return {folder: list(held) for folder, held in by_folder if folder}
+
+
+def crowded(paths) -> list[str]:
+  """Returns a line for each folder with too many sources that are no tests."""
+  return [
+    f'{folder}: expected at most {MOST_SOURCES} sources, got {len(held)}'
+    for folder, held in rooms(
+      p for p in paths if not p.endswith(_TESTS)
+    ).items()
+    if len(held) > MOST_SOURCES
+  ]
+
+
+def calls(path: pathlib.Path) -> dict[str, dict[str, ast.expr]]:
+  """Returns the arguments of each call in a BUILD file, by function."""
+  # BUILD files are Python as far as its grammar goes.
+  tree = ast.parse(path.read_text())
+  return {
+    node.func.id: {k.arg: k.value for k in node.keywords}
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+  }
+
+
+def strings(path: pathlib.Path) -> set[str]:
+  """Returns every string of a BUILD file."""
+  tree = ast.parse(path.read_text())
+  return {
+    node.value
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str)
+  }
+
+
+FLOORS = [f for f in import_graph.FOLDERS if (ROOT / 'hpmoe' / f).exists()]
+INSIDE = [f for f in rooms(import_graph.files()) if f.split('/')[0] in FLOORS]
+
+
+class TestFolders:
+  def test_no_folder_is_crowded(self):
+    assert not crowded(import_graph.files())
+
+  def test_a_crowded_folder_is_named(self):
+    paths = [f'a/b/{n}.py' for n in range(MOST_SOURCES + 1)]
+    assert crowded(paths) == ['a/b: expected at most 20 sources, got 21']
+    assert not crowded(paths[1:] + ['a/b/x_test.py', 'a/c/y.py'])
+
+  def test_architecture_names_every_room(self):
+    text = (ROOT / 'docs/architecture.md').read_text()
+    named = {
+      line.split('`')[1].rstrip('/')
+      for line in text.splitlines()
+      if line.startswith('| `') and line.split('`')[1].endswith('/')
+    }
+    assert named == set(rooms(import_graph.files())) - {'hpmoe'}
+
+  def test_hpmoe_links_to_every_floor(self):
+    links = [p for p in (ROOT / 'hpmoe').iterdir() if p.is_symlink()]
+    assert sorted(p.name for p in links) == sorted(FLOORS)
+    assert all(os.readlink(p) == f'../{p.name}' for p in links)
+    held = {f.split('/')[0] for f in rooms(import_graph.files())}
+    assert held - {'hpmoe', 'benchmarks'} == set(FLOORS)
+
+
+class TestBuildFiles:
+  @pytest.mark.parametrize('folder', INSIDE)
+  def test_every_folder_makes_its_targets(self, folder):
+    made = calls(ROOT / folder / 'BUILD')
+    assert ('floor' if folder in FLOORS else 'room') in made
+
+  @pytest.mark.parametrize('floor', FLOORS)
+  def test_a_floor_lists_its_rooms(self, floor):
+    inside = {f[len(floor) + 1 :] for f in INSIDE if f.startswith(f'{floor}/')}
+    listed = strings(ROOT / floor / 'BUILD')
+    assert {
+      s for s in listed if (ROOT / floor / s / 'BUILD').exists()
+    } == inside
+
+  def test_bazel_reads_a_floor_under_one_name(self):
+    ignored = (ROOT / '.bazelignore').read_text().split()
+    assert set(FLOORS) <= set(ignored)
+
+  def test_every_package_that_is_imported_is_a_dependency(self):
+    graph = import_graph.graph()
+    imported = set().union(
+      *(i.third_party for p, i in graph.items() if p.split('/')[0] in FLOORS)
+    )
+    named = {s.replace('-', '_') for s in strings(ROOT / 'tools/room.bzl')}
+    # Distributions whose module has another name, and those that a test does
+    # without.
+    known = {'absl': 'absl_py'}
+    optional = {'mindspore', 'torch', 'scikit_build_core', 'mpi4py'}
+    assert {known.get(m, m) for m in imported} - optional <= named
