@@ -25,6 +25,7 @@ from hpmoe.parity_tests.check import isolation
 from hpmoe.parity_tests.check import judging
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.check import sampling
 from hpmoe.parity_tests.check import user_candidate
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import inputs as inputs_lib
@@ -71,6 +72,7 @@ class Request:
     fault: a fault for our backend to commit.
     checking: modes of our backend's launches; some are a candidate's too.
     launcher: one of LAUNCHERS: whether our backend's ranks share a process.
+    tiles: tiles of each stage to judge, the others not; None: all.
     arguments: the command line without --lane, --json and --html, for replays.
   """
 
@@ -95,6 +97,7 @@ class Request:
   fault: str | None = None
   checking: checking_lib.Checking = checking_lib.Checking()
   launcher: str = LAUNCHERS[0]
+  tiles: int | None = None
   arguments: tuple[str, ...] = ()
 
   def replay(self, *lanes_: str) -> str:
@@ -437,9 +440,13 @@ class Bench:
     )
     results: list[lanes.Result] = []
     wrong: list[isolation.WrongTask] = []
+    real = judging.real_lanes
+    if request.tiles is not None:
+      sample = tiles.Sample(request.tiles, request.seed)
+      real = functools.partial(sampling.lanes_of_sample, sample=sample)
     for judge, made, is_asked in (
       (judging.exact_lane, self.exact_inputs, 'exact' in request.lanes),
-      (judging.real_lanes, lambda: self.made, {*request.lanes} - {'exact'}),
+      (real, lambda: self.made, {*request.lanes} - {'exact'}),
     ):
       if is_asked:
         for found in self._in_turn(request, made(), judge, asked, candidate):
@@ -527,6 +534,7 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
     candidates.CandidateError: the candidate crashed, hung or could not run.
   """
   start = time.perf_counter()
+  _refuse_sample(request)
   candidate = make_candidate(request)
   progress('inputs')
   bench = Bench(request)
@@ -548,6 +556,32 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
     wrong=tuple(examined.wrong),
     launches=tuple(candidates.launches_of(candidate)),
   )
+
+
+# A sample is judged by golden values alone: the oracle computes whole tensors.
+OF_SAMPLE = ('bitwise', 'bounded')
+
+
+def _refuse_sample(request: Request) -> None:
+  """Refuses what a sample cannot judge.
+
+  Raises:
+    ValueError: such was asked for beside `tiles`.
+  """
+  if request.tiles is None:
+    return
+  if request.tiles < 1:
+    raise ValueError(f'tiles: expected at least 1, got {request.tiles}')
+  if request.direction != 'forward' or request.checking.replays:
+    raise ValueError(
+      'tiles: expected --direction=forward without --isolate, --start_at and '
+      f'--stop_after, got {request.direction} {request.checking.asked()}'
+    )
+  if set(request.lanes) != set(OF_SAMPLE):
+    raise ValueError(
+      f'tiles: expected --lane={",".join(OF_SAMPLE)}, got '
+      f'{",".join(request.lanes)}'
+    )
 
 
 def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
@@ -596,6 +630,7 @@ def describe(
     fault=request.fault,
     launcher=request.launcher,
     modes=dataclasses.asdict(request.checking),
+    tiles=request.tiles,
     lanes=list(request.lanes),
     standards=list(request.standards),
     command=shlex.join([program(), 'check', *request.arguments]),

@@ -79,6 +79,15 @@ def _define_check(f: flags.FlagValues) -> None:
     flag_values=f,
   )
   _define_modes(f)
+  flags.DEFINE_integer(
+    'tiles',
+    None,
+    'Judge a sample, for shapes whose oracle would take too long: movement '
+    'and order whole, this many row blocks of each stage and those at the '
+    'edges, and so many tokens of each rank end to end; chosen by --seed. '
+    'Forward, lanes bitwise and bounded. Default: every tile.',
+    flag_values=f,
+  )
   flags.DEFINE_boolean(
     'verbose',
     False,
@@ -171,7 +180,10 @@ def _checking(f: flags.FlagValues):
 
 
 def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
-  asked = _RUNS_TOGETHER if f.lane == ['all'] else tuple(f.lane)
+  from hpmoe.parity_tests.check import check
+
+  every = _RUNS_TOGETHER if f.tiles is None else check.OF_SAMPLE
+  asked = every if f.lane == ['all'] else tuple(f.lane)
   wrong = [lane for lane in asked if lane not in _RUNS_TOGETHER]
   if wrong or not asked:
     raise cli.UsageError(
@@ -182,7 +194,8 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
 
 
 def _direction(f: flags.FlagValues) -> str:
-  return f.direction or ('forward' if f.candidate else 'both')
+  partly = f.candidate or f.tiles is not None
+  return f.direction or ('forward' if partly else 'both')
 
 
 def _request(f: flags.FlagValues):
@@ -216,6 +229,7 @@ def _request(f: flags.FlagValues):
     fault=f.fault,
     checking=_checking(f),
     launcher=f.launcher,
+    tiles=f.tiles,
     arguments=cli.arguments(f, without=('lane', 'json', 'html', 'verbose')),
   )
 

@@ -212,7 +212,7 @@ class Tally:
     self.padding_failed = False
     self._worst_abs = 0.0
     self._grids: dict[int, list[np.ndarray]] = {}
-    self._experts: dict[int, np.ndarray] = {}
+    self._experts: dict[int, list[np.ndarray]] = {}
     self._bad_tokens: dict[int, list[np.ndarray]] = {}
     self._failure: Failure | None = None
     self._worst: tuple | None = None
@@ -222,7 +222,8 @@ class Tally:
     self._tiles += bad.size
     self._failed += int(bad.sum())
     self._grids.setdefault(chunk.rank, []).append(bad)
-    self._experts[chunk.rank] = chunk.cut.expert
+    experts = chunk.cut.expert[chunk.first : chunk.first + len(bad)]
+    self._experts.setdefault(chunk.rank, []).append(experts)
     if self._tiling is not None and _is_of_tokens(self._id[0]):
       rows = chunk.bad.any(axis=1)
       self._bad_tokens.setdefault(chunk.rank, []).append(rows)
@@ -258,7 +259,7 @@ class Tally:
     if rank not in self._grids:  # a rank without rows has no chunk
       cut = self._tiling.cut(tensor_of(self._id[0]), rank)
       self._grids[rank] = [np.zeros(cut.shape, bool)]
-      self._experts[rank] = cut.expert
+      self._experts[rank] = [cut.expert]
     if not padding.size:
       return
     bad = ~(padding == 0)
@@ -320,12 +321,12 @@ class Tally:
       values=values or {},
       failure=failure,
       grids=tuple(np.concatenate(g) for g in self._grids.values()),
-      experts=tuple(self._experts.values()),
+      experts=tuple(np.concatenate(e) for e in self._experts.values()),
     )
 
   def _guilty_expert(self) -> str:
     """Names the expert whose tokens are the bad ones, if there is one."""
-    if self._tiling is None or not self._bad_tokens:
+    if self._tiling is None or not self._bad_tokens or self._tiling.sample:
       return ''
     bad = np.stack([np.concatenate(b) for b in self._bad_tokens.values()])
     if not bad.any():
@@ -565,8 +566,7 @@ def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
 def _ranges(
   tiling: tiles.Tiling, stage: str, rank: int
 ) -> Iterator[tuple[tiles.Cut, int, slice]]:
-  cut = tiling.cut(stage, rank)
-  for first, last in cut.chunks(_CHUNK):
+  for cut, first, last in tiling.judged(stage, rank, _CHUNK):
     yield cut, first, slice(int(cut.starts[first]), int(cut.starts[last]))
 
 

@@ -163,6 +163,32 @@ def _row_axes(stage: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sample:
+  """Which tile rows of a tensor are judged, where not all are.
+
+  Attributes:
+    tiles: tile rows of each tensor on each rank, those at an edge beside them.
+    seed: of the choice.
+  """
+
+  tiles: int
+  seed: int = 0
+
+  def choose(self, cut: Cut, *of: int) -> np.ndarray:
+    """Returns tile rows, ascending: the last of each expert is at an edge.
+
+    `of` are numbers that name the tensor.
+    """
+    every = np.arange(len(cut.block))
+    if len(every) <= self.tiles:
+      return every
+    last = np.flatnonzero(np.diff(cut.expert, append=NO_EXPERT - 1))
+    rng = np.random.default_rng((self.seed, *of))
+    some = rng.choice(every, self.tiles, replace=False)
+    return np.unique(np.concatenate([some, last, every[:1]]))
+
+
+@dataclasses.dataclass(frozen=True)
 class Tiling:
   """Where the rows of every stage tensor belong, for one routing.
 
@@ -174,6 +200,7 @@ class Tiling:
     row_block: rows of one expert in a tile.
     col_block: columns of a GEMM tile.
     token_block: tokens of a combine tile.
+    sample: the tiles to be judged by golden values; None: all.
   """
 
   config: config_lib.MoEConfig
@@ -183,6 +210,19 @@ class Tiling:
   row_block: int = 64
   col_block: int = 128
   token_block: int = 64
+  sample: Sample | None = None
+
+  def judged(
+    self, stage: str, rank: int, elements: int
+  ) -> Iterator[tuple[Cut, int, int]]:
+    """Yields (cut, first, last): ranges of tile rows to be judged."""
+    cut = self.cut(stage, rank)
+    if self.sample is None:
+      yield from ((cut, *chunk) for chunk in cut.chunks(elements))
+      return
+    name = list(tensors.SPECS).index(stage)
+    for row in self.sample.choose(cut, name, rank):
+      yield cut, int(row), int(row) + 1
 
   def columns(self, stage: str) -> int:
     last = tensors.SPECS[stage].shape.split()[-1]

@@ -386,6 +386,8 @@ def summary(report: check.Report) -> str:
     stages = {r.stage for r in judged}
     names = (name for name in lanes.ORDER if name in stages)
     seen = f' (judged: {", ".join(names)})'
+  if report.config.get('tiles') is not None:
+    seen += f' (a sample: {tiles_seen} tiles)'
   return (
     f'{report.verdict.upper()}{seen}: {len(judged) - failed} of '
     f'{len(judged)} comparisons pass, {tiles_seen} tiles, {_races(report)}'
