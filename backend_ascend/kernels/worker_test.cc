@@ -1,12 +1,17 @@
-// The worker loop on its own, as a device would run it: no library at all.
-// Returns the number of the first check that fails, 0 if none does.
+// The worker loop and the arithmetic of rows on their own, as a device would
+// run them: no library at all.  Returns the number of the first check that
+// fails, 0 if none does.
 
 #include "backend_ascend/kernels/worker.h"
+
+#include "backend_ascend/kernels/rows.h"
 
 namespace {
 
 using hpmoe::Cursor;
 using hpmoe::EventDesc;
+using hpmoe::ImageHeader;
+using hpmoe::PlanView;
 using hpmoe::SignalDesc;
 using hpmoe::Step;
 using hpmoe::StepResult;
@@ -81,9 +86,100 @@ int TestRows() {
   return platform.adds == 4 ? 0 : 23;
 }
 
+// R = 2, E = 2, T = 4, K = 1: rank 0 sends 3 rows to expert 1 and 1 to expert
+// 0, rank 1 sends 2 to each.
+struct SmallPlan {
+  ImageHeader image = {};
+  const int32_t counts[4] = {1, 3, 2, 2}, row_base[4] = {0, 0, 1, 3};
+  const int32_t expert_rows[2] = {3, 5}, expert_base[2] = {0, 0};
+  const int64_t slice_begin[5] = {0, 1, 4, 6, 8};
+  const int32_t slice_slots[8] = {2, 0, 1, 3, 1, 2, 0, 3};
+  const int32_t slots[5] = {0, 1, 3, -1, 3};  // of rank 1; one row was lost
+  PlanView view;
+
+  SmallPlan() {
+    image.num_ranks = image.num_experts = 2;
+    image.num_tokens = image.chain_rows = 4;
+    image.top_k = 1;
+    view = {&image,      counts,      row_base,   expert_rows,
+            expert_base, slice_begin, slice_slots};
+  }
+};
+
+TaskDesc TaskOf(hpmoe::TaskKind kind, int32_t rank, int32_t peer, int32_t begin,
+                int32_t end) {
+  TaskDesc task = {};
+  task.kind = kind;
+  task.rank = rank;
+  task.expert = 1;
+  task.peer = peer;
+  task.row_begin = begin;
+  task.row_end = end;
+  return task;
+}
+
+int TestTasksRows() {
+  const SmallPlan plan;
+  const TaskDesc put = TaskOf(hpmoe::kDispatch, 0, 1, 2, 4);
+  if (RealRows(put, plan.view).count() != 1) return 30;
+  if (FirstRow(put, plan.view) != 2) return 31;
+  if (SentSlot(put, plan.view, 0) != 3) return 32;
+  const TaskDesc past = TaskOf(hpmoe::kDown, 1, hpmoe::kRowBlockRange, 8, 12);
+  if (RealRows(past, plan.view).count() != 0) return 33;
+  const TaskDesc link = TaskOf(hpmoe::kDownWeightGrad, 1, 1, 0, 7);
+  if (SummedRows(link, plan.view).begin != 4) return 34;
+  if (SummedRows(link, plan.view).count() != 1) return 35;
+  if (RealRows(link, plan.view).count() != 7) return 36;
+  const TaskDesc tokens = TaskOf(hpmoe::kCombine, 0, -1, 2, 4);
+  if (FirstRow(tokens, plan.view) != 2) return 37;
+  if (RealRows(tokens, plan.view).count() != 2) return 38;
+  // Of a slice only its own; its first row lies behind those of rank 0.
+  const TaskDesc slice = TaskOf(hpmoe::kReturn, 1, 1, 0, 4);
+  return FirstRow(slice, plan.view) == 3 ? 0 : 39;
+}
+
+int TestReturned() {
+  const SmallPlan plan;
+  const TaskDesc home = TaskOf(hpmoe::kReturn, 1, hpmoe::kRowBlockRange, 1, 5);
+  int seen[3] = {};
+  ForEachReturned(home, plan.view, plan.slots,
+                  [&](int32_t row, int32_t source, int32_t slot) {
+                    if (plan.slots[row] == slot) ++seen[source];
+                    if (source != (row >= 3)) ++seen[2];
+                  });
+  return seen[0] == 2 && seen[1] == 1 && seen[2] == 0 ? 0 : 40;
+}
+
+// All puts to expert 1 together fill its one partition of 8, padding included.
+int TestSignals() {
+  const SmallPlan plan;
+  FakePlatform platform;
+  const SignalDesc signals[1] = {{1, 1, hpmoe::kPerRow, 1}};
+  EventDesc events[2] = {};
+  events[1].threshold = events[1].part_rows = 8;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    for (int32_t begin = 0; begin < 4; begin += 2) {
+      TaskDesc put = TaskOf(hpmoe::kDispatch, rank, 1, begin, begin + 2);
+      put.signal_count = 1;
+      SignalTask(platform, put, signals, events, plan.view, plan.slots);
+    }
+  }
+  if (platform.counters[1] != 8) return 50;
+  TaskDesc home = TaskOf(hpmoe::kReturn, 1, hpmoe::kRowBlockRange, 0, 5);
+  home.signal_count = 1;
+  platform.counters[1] = 0;
+  SignalTask(platform, home, signals, events, plan.view, plan.slots);
+  return platform.counters[1] == 1 ? 0 : 51;
+}
+
 }  // namespace
 
 int main() {
-  const int failed = TestStep();
-  return failed != 0 ? failed : TestRows();
+  int (*const tests[])() = {TestStep, TestRows, TestTasksRows, TestReturned,
+                            TestSignals};
+  for (const auto test : tests) {
+    const int failed = test();
+    if (failed != 0) return failed;
+  }
+  return 0;
 }

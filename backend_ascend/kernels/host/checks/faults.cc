@@ -369,7 +369,7 @@ void SpoilWeightGrad(const TaskDesc& task, FaultKind kind, const Layer& layer,
   Scatter(found.data(), writes.rows);
   const GemmTile tile = MakeWeightGradTile(task, layer);
   const int32_t half = tile.k / 2;
-  const bool empty = layer.plan->expert_rows[task.expert] == 0;
+  const bool empty = layer.plan.expert_rows[task.expert] == 0;
   if (RunSpoiltGemm(tile, kind, layer.isa, scratch)) {
     return;
   } else if (kind == FaultKind::kWeightGradTwice) {

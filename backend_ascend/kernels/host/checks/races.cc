@@ -258,7 +258,7 @@ bool StandsFor(const EventDesc& event, const Race& race,
   if (form == Form::kSlicePut || form == Form::kExpertTile) {
     const ImageHeader& image = *state.layer.image;
     const int32_t local = image.num_experts / image.num_ranks;
-    begin += state.layer.plan->expert_base[event.rank * local + event.group];
+    begin += state.layer.plan.expert_base[event.rank * local + event.group];
   }
   return begin < race.row_end && race.row_begin < begin + event.part_rows;
 }

@@ -214,7 +214,7 @@ class Recorder final : public Kernels {
 
 SentRows::SentRows(const Layer& layer) {
   const ImageHeader& image = *layer.image;
-  const Plan& plan = *layer.plan;
+  const PlanView& plan = layer.plan;
   source.assign(int64_t{image.num_ranks} * image.num_rows, -1);
   slot = source;
   for (int32_t rank = 0; rank < image.num_ranks; ++rank) {

@@ -14,14 +14,15 @@ bool IsPacked(Form form) {
 }
 
 // Points the layer at the buffers of the image's direction.
-void PlaceBuffers(const LaunchTensors& tensors, bool poison, Layer* layer) {
+void PlaceBuffers(const LaunchTensors& tensors, const Plan& plan, bool poison,
+                  Layer* layer) {
   const ImageHeader& image = *layer->image;
   for (int b = 0; b < kNumBuffers; ++b) {
     if (kBuffers[b].use[image.direction] == Use::kAbsent) continue;
     layer->buffers[b] = ShapeOf(image, static_cast<BufferId>(b));
     layer->buffers[b].data = static_cast<char*>(tensors.buffers[b]);
     if (poison && kBuffers[b].use[image.direction] == Use::kWritten) {
-      Poison(*layer->plan, BufferForm(b), layer->buffers[b]);
+      Poison(plan, BufferForm(b), layer->buffers[b]);
     }
   }
 }
@@ -81,10 +82,10 @@ Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
   *layer = {};
   layer->image = view.header;
   layer->ranks_held = view.header->num_ranks;
-  layer->plan = &plan;
+  layer->plan = ViewOf(*view.header, plan);
   layer->topk_weights = tensors.topk_weights;
   layer->isa = isa;
-  PlaceBuffers(tensors, poison, layer);
+  PlaceBuffers(tensors, plan, poison, layer);
   PlaceWorkspace(poison, prepared, layer);
   return status;
 }

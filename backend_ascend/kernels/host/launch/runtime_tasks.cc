@@ -34,28 +34,6 @@ const float* RowWeights(const TaskDesc& task, const Layer& layer, int64_t row) {
   return layer.header_weight + layer.RowAt(task.rank, row);
 }
 
-int64_t SliceOf(const TaskDesc& task, int32_t source, const Layer& layer) {
-  return int64_t{source} * layer.image->num_experts + task.expert;
-}
-
-// The source rank of the slice that a task's rows lie in, or kRowBlockRange
-// where they are an expert's, of all ranks.
-int32_t SourceOf(const TaskDesc& task) {
-  const Form form = FormOf(task);
-  if (form == Form::kSlicePut) return task.rank;
-  return form == Form::kHomePut ? task.peer : kRowBlockRange;
-}
-
-int32_t RealEnd(const TaskDesc& task, const Layer& layer) {
-  const Form form = FormOf(task);
-  if (form == Form::kTokenTile || form == Form::kWeightTile) {
-    return task.row_end;
-  }
-  const int32_t source = SourceOf(task);
-  if (source == kRowBlockRange) return layer.plan->expert_rows[task.expert];
-  return layer.plan->counts[SliceOf(task, source, layer)];
-}
-
 class HostKernels final : public Kernels {
  public:
   HostKernels(Isa isa, GemmScratch* scratch) : isa_(isa), scratch_(scratch) {}
@@ -260,34 +238,6 @@ Array ShapeOf(const ImageHeader& image, BufferId buffer) {
           info.element == Element::kFloat ? 4 : stored};
 }
 
-RowRange RealRows(const TaskDesc& task, const Layer& layer) {
-  const int32_t end = std::min(task.row_end, RealEnd(task, layer));
-  return {task.row_begin, std::max(task.row_begin, end)};
-}
-
-int32_t FirstRow(const TaskDesc& task, const Layer& layer) {
-  const Form form = FormOf(task);
-  if (form == Form::kTokenTile || form == Form::kWeightTile) {
-    return task.row_begin;
-  }
-  const int32_t source = std::max(SourceOf(task), 0);
-  return layer.plan->row_base[SliceOf(task, source, layer)] + task.row_begin;
-}
-
-RowRange SummedRows(const TaskDesc& task, const Layer& layer) {
-  const int64_t rows = layer.plan->expert_rows[task.expert];
-  const int64_t begin = int64_t{task.peer} * layer.image->chain_rows;
-  const int64_t end = begin + layer.image->chain_rows;
-  return {static_cast<int32_t>(std::min(begin, rows)),
-          static_cast<int32_t>(std::min(end, rows))};
-}
-
-int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i) {
-  const int64_t slice = SliceOf(task, task.rank, layer);
-  const Plan& plan = *layer.plan;
-  return plan.slice_slots[plan.slice_begin[slice] + task.row_begin + i];
-}
-
 void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
                   float weight, void* to) {
   RunScaleRowsTile(MakeSentRow(task, layer, token, &weight, to), layer.isa);
@@ -322,7 +272,7 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
   const RowRange rows = SummedRows(task, layer);
   // Rows of an empty sum may lie past the buffer; none is read.
   const int64_t row =
-      rows.count() == 0 ? 0 : layer.plan->expert_base[task.expert] + rows.begin;
+      rows.count() == 0 ? 0 : layer.plan.expert_base[task.expert] + rows.begin;
   GemmTile tile{};
   tile.trans_a = true;
   tile.a = left.At(task.rank, row, task.row_begin);

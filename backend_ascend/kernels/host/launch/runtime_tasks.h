@@ -12,6 +12,7 @@
 #include "backend_ascend/kernels/host/tiles/gemm.h"
 #include "backend_ascend/kernels/host/tiles/tile_kernels.h"
 #include "backend_ascend/kernels/image.h"
+#include "backend_ascend/kernels/rows.h"
 
 namespace hpmoe {
 
@@ -49,7 +50,7 @@ struct LaunchTensors {
 // All that a task reads and writes.  R below is the ranks held.
 struct Layer {
   const ImageHeader* image;
-  const Plan* plan;
+  PlanView plan;
   const float* topk_weights;  // [R, T * K]
   Array buffers[kNumBuffers];
   int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
@@ -75,6 +76,10 @@ struct Layer {
     assert(Holds(rank));
     return int64_t{rank - first_rank} * image->num_rows + row;
   }
+  // Slots of a rank's row headers, [N].
+  const int32_t* HeaderSlots(int32_t rank) const {
+    return header_slot + RowAt(rank, 0);
+  }
   int64_t SlotAt(int32_t rank, int64_t slot) const {
     assert(Holds(rank));
     return (rank - first_rank) * Slots() + slot;
@@ -85,24 +90,23 @@ struct Layer {
   }
 };
 
-// [begin, end); empty where they are equal.
-struct RowRange {
-  int32_t begin, end;
-  int32_t count() const { return end - begin; }
-};
-
-// Rows of the task that exist in this launch: slice rows, rows of the expert,
-// rows of the weight, or tokens.
-RowRange RealRows(const TaskDesc& task, const Layer& layer);
-
-// Row of the written buffer (of its owner) of the task's first real row.
-int32_t FirstRow(const TaskDesc& task, const Layer& layer);
-
-// Rows of the expert over which a weight gradient's task sums.
-RowRange SummedRows(const TaskDesc& task, const Layer& layer);
-
-// token * K + slot of a put's real row `i`, counted from its first.
-int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i);
+// Rows of a task in this launch; see rows.h.
+inline RowRange RealRows(const TaskDesc& task, const Layer& layer) {
+  return RealRows(task, layer.plan);
+}
+inline int32_t FirstRow(const TaskDesc& task, const Layer& layer) {
+  return FirstRow(task, layer.plan);
+}
+inline RowRange SummedRows(const TaskDesc& task, const Layer& layer) {
+  return SummedRows(task, layer.plan);
+}
+inline int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i) {
+  return SentSlot(task, layer.plan, i);
+}
+template <class Visit>
+void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {
+  ForEachReturned(task, layer.plan, layer.HeaderSlots(task.rank), visit);
+}
 
 // Writes the row that a put sends for a token under a weight.
 void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
@@ -114,29 +118,6 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer);
 SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer);
 SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer);
 CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer);
-
-// Calls visit(row on the owner, source rank, token * K + slot) for every row
-// that a put home sends.  Destinations come from the row headers; a row
-// without one (its dispatch was lost) goes nowhere.
-template <class Visit>
-void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {
-  const ImageHeader& image = *layer.image;
-  const Plan& plan = *layer.plan;
-  const RowRange rows = RealRows(task, layer);
-  const int32_t first = FirstRow(task, layer);
-  const bool whole_expert = task.peer == kRowBlockRange;
-  int32_t source = whole_expert ? 0 : task.peer;
-  for (int32_t row = first; row < first + rows.count(); ++row) {
-    const auto slice_end = [&] {
-      const int64_t at = int64_t{source} * image.num_experts + task.expert;
-      return plan.row_base[at] + plan.counts[at];
-    };
-    while (whole_expert && row >= slice_end()) ++source;
-    const int32_t slot = layer.header_slot[layer.RowAt(task.rank, row)];
-    if (slot < 0) continue;
-    visit(row, source, slot);
-  }
-}
 
 // All that touches tensors: every address that a task's work reads or writes
 // on its own ranks passes here.

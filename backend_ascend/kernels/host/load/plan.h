@@ -11,6 +11,7 @@
 
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/image.h"
+#include "backend_ascend/kernels/rows.h"
 
 namespace hpmoe {
 
@@ -24,6 +25,17 @@ struct Plan {
   std::vector<int64_t> slice_begin;  // [R * E + 1] into slice_slots
   std::vector<int32_t> slice_slots;  // token * K + slot, by (rank, expert)
 };
+
+// Valid while both live and the plan is not changed.
+inline PlanView ViewOf(const ImageHeader& image, const Plan& plan) {
+  return {&image,
+          plan.counts.data(),
+          plan.row_base.data(),
+          plan.expert_rows.data(),
+          plan.expert_base.data(),
+          plan.slice_begin.data(),
+          plan.slice_slots.data()};
+}
 
 // `topk_ids`: [R, T, K].  Refuses an id outside [0, E), an expert named twice
 // by a token, more rows than num_rows on a rank or than expert_capacity for an

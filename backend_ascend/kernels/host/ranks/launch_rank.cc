@@ -137,7 +137,7 @@ Status RankLaunch::Prepare(const ImageView& view, const RankTensors& tensors,
   heap_ = MakeHeapLayout(image);
   layer_ = {};
   layer_.image = &image;
-  layer_.plan = &plan_;
+  layer_.plan = ViewOf(image, plan_);
   layer_.topk_weights = tensors.topk_weights;
   layer_.isa = isa;
   layer_.first_rank = tensors.rank;

@@ -1,0 +1,99 @@
+"""A kind or a buffer is one row of `kinds.h`: nothing else is edited."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMPILER = os.environ.get('CXX') or shutil.which('c++')
+HEADERS = ('kinds.h', 'image.h', 'regions.h', 'worker.h', 'rows.h')
+
+# Below the last row of each table.
+BUFFER = '  B(kNorm, "norm", Written, Absent, T, D, None, Stored)'
+KIND = (
+  '  KIND(kNormalise, "normalise", SumSlots, kNorm, kUnweighted, '
+  '{kY, Rows::kTile, Cols::kTile})'
+)
+
+PROGRAM = """
+#include "backend_ascend/kernels/rows.h"
+
+using namespace hpmoe;
+
+constexpr bool Same(const char* a, const char* b) {
+  return *a == *b && (*a == 0 || Same(a + 1, b + 1));
+}
+static_assert(kNormalise + 1 == kNumTaskKinds && kNorm + 1 == kNumBuffers);
+static_assert(Same(KindName(kNormalise), "normalise"));
+static_assert(Same(BufferName(kNorm), "norm"));
+static_assert(DirectionOf(kNormalise) == kForward);
+static_assert(kKinds[kNormalise].info().unit == kAiv);
+static_assert(BufferForm(kNorm) == Form::kTokenTile);
+
+int main() {
+  ImageHeader image = {};
+  image.num_ranks = image.num_experts = image.top_k = image.chain_rows = 1;
+  image.num_tokens = 6;
+  image.d_model = 5;
+  const Extent extent = ExtentOf(image, kNorm, kRows);
+  if (extent.groups != 1 || extent.rows != 6 || extent.cols != 5) return 1;
+  if (UseOf(image, kNorm) != Use::kWritten) return 2;
+  TaskDesc task = {};
+  task.kind = kNormalise;
+  task.row_begin = 2;
+  task.row_end = 4;
+  task.col_end = 5;
+  const Touched touched(image);
+  const RegionDesc write = touched.Write(task);
+  const RegionDesc read = touched.Read(task, kKinds[kNormalise].reads[0]);
+  if (write.buffer != kNorm || read.buffer != kY) return 3;
+  if (write.row_begin != 2 || write.row_end != 4 || read.row_end != 4) return 4;
+  const PlanView plan = {&image};
+  return RealRows(task, plan).count() == 2 ? 0 : 5;
+}
+"""
+
+
+def _with_row(text: str, table: str, row: str) -> str:
+  """Returns the header with one more row at the end of a table."""
+  begin = text.index(f'#define {table}(')
+  end = text.index('\n\n', begin)
+  return f'{text[:end]} \\\n{row}{text[end:]}'
+
+
+def _compile(tree: pathlib.Path, kinds: str) -> subprocess.CompletedProcess:
+  kernels = tree / 'backend_ascend' / 'kernels'
+  kernels.mkdir(parents=True)
+  for name in HEADERS:
+    shutil.copy(ROOT / 'backend_ascend' / 'kernels' / name, kernels)
+  (kernels / 'kinds.h').write_text(kinds)
+  (tree / 'test.cc').write_text(PROGRAM)
+  flags = '-std=c++17 -ffreestanding -nostdinc++ -fno-exceptions -fno-rtti'
+  return subprocess.run(
+    [COMPILER, *flags.split(), f'-I{tree}', tree / 'test.cc', '-o', tree / 't'],
+    capture_output=True,
+    text=True,
+  )
+
+
+@pytest.mark.skipif(COMPILER is None, reason='no C++ compiler')
+class TestOneMoreRow:
+  TABLE = (ROOT / 'backend_ascend' / 'kernels' / 'kinds.h').read_text()
+
+  def test_of_each_table_is_all_that_a_kind_needs(self, tmp_path):
+    # Given one more row of each table, when what loader, proofs and runtime
+    # read of them is compiled, then the new kind has its name, unit, pass,
+    # form, extents, regions and rows.
+    kinds = _with_row(self.TABLE, 'HPMOE_BUFFERS', BUFFER)
+    built = _compile(tmp_path, _with_row(kinds, 'HPMOE_KINDS', KIND))
+    assert built.returncode == 0, built.stderr
+    assert subprocess.run([tmp_path / 't']).returncode == 0
+
+  def test_that_nothing_writes_does_not_compile(self, tmp_path):
+    kinds = _with_row(self.TABLE, 'HPMOE_BUFFERS', BUFFER)
+    built = _compile(tmp_path, kinds)
+    assert built.returncode != 0
+    assert 'kinds and buffers agree' in built.stderr
