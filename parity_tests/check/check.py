@@ -542,7 +542,8 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
     examined = bench.examine(request, candidate, progress)
   except candidates.CandidateError as error:
     replay = request.replay(*request.lanes)
-    told = f'; replay: {replay}' if error.diagnosis else ''
+    told = _plan_of_launch(request, bench, error)
+    told += f'; replay: {replay}' if error.diagnosis else ''
     raise candidates.CandidateError(
       f'{error}{told}',
       error.diagnosis,
@@ -582,6 +583,24 @@ def _refuse_sample(request: Request) -> None:
       f'tiles: expected --lane={",".join(OF_SAMPLE)}, got '
       f'{",".join(request.lanes)}'
     )
+
+
+def _plan_of_launch(
+  request: Request, bench: Bench, error: candidates.CandidateError
+) -> str:
+  """Returns what is wrong with the plan of a launch that ended early, or ''."""
+  plan = getattr(error, 'plan', None) or {}
+  tiling = tiling_of(request, bench.made, bench.plan)
+  wrong = [
+    name
+    for name in plan
+    if lanes.compare(
+      name, 'bitwise', judging.ORACLE_RULE, plan[name], bench.plan[name], tiling
+    ).failed
+  ]
+  if not wrong:
+    return ''
+  return f'; not as the oracle plans this routing: {", ".join(wrong)}'
 
 
 def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:

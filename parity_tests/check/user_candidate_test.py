@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import checking
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.check import user_candidate
@@ -465,3 +466,14 @@ def test_missing_stages_of_the_backward_pass_are_told_first(candidate):
 
   with pytest.raises(ValueError, match='user_kernel:forward.backward.stages'):
     _run_stages(ours)
+
+
+def test_a_kernel_that_raises_in_lane_exact_gets_the_hint(candidate):
+  ours = candidate("""
+      def forward(inputs, config, policy):
+        raise KeyError(policy.activation)
+      """)
+  request = check.Request(preset='tiny', ranks=2, tokens=13, lanes=('exact',))
+
+  with pytest.raises(candidates.CandidateError, match="say so: .*'swiglu'"):
+    check.Bench(request).judge(request, ours)

@@ -455,3 +455,32 @@ def test_gradients_flushed_to_zero_are_within_the_bound():
     bounds.activation_grad(F32, small, grad, np.float32([2.0**-70])),
   ):
     assert _excess(np.zeros_like(bounded.value), bounded) <= 1
+
+
+@pytest.mark.parametrize(
+  ('row', 'value', 'error'),
+  [
+    # Certain; within one rounding of the largest; in some order; of both signs.
+    ((3e38, 3e38), np.inf, 0.0),
+    ((-3e38, -3e38), -np.inf, 0.0),
+    ((3.4028235e38, 0), 3.4028234663852886e38, np.inf),
+    ((3e38, -2e38, 3e38), np.inf, 0.0),
+    ((3e38, 2e38, -3e38), 2e38, np.inf),
+    ((3e38, 3e38, 3e38, -3e38, -3e38), 3e38, np.inf),
+    ((3e38, 3e38, 3e38, 3e38, -3e38, -3e38), 6e38, np.inf),
+    ((np.inf, 3), np.inf, None),
+    ((np.inf, -np.inf), np.nan, None),
+  ],
+)
+def test_what_overflows_is_certain_or_not_known(row, value, error):
+  rows = np.float32([row])
+  policy = precision.PrecisionPolicy()
+
+  with np.errstate(invalid='ignore', over='ignore'):
+    got = bounds.gemm(policy, bounds.exact(rows), np.ones((len(row), 1)))
+
+  if error == 0 or error is None:
+    np.testing.assert_array_equal(got.value[0, 0], value)
+    assert np.isfinite(got.error[0, 0])
+  else:
+    assert got.error[0, 0] == error

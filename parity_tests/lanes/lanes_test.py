@@ -533,6 +533,51 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
       np.testing.assert_allclose(got.value, right, rtol=1e-11, atol=1e-12)
 
 
+@pytest.fixture(scope='module')
+def overflowing():
+  """Inputs on which much of `gate_up` is an infinity in float32."""
+  made = check.Bench(dataclasses.replace(REQUEST, dtype='float32'), keep=True)
+  arrays = dict(made.made.arrays)
+  arrays['x'] = np.abs(arrays['x']) * np.float32(1e20)
+  # Columns of one sign each: no order of their terms gives another infinity.
+  sign = np.float32([1e19, -1e19, 1.0, -1.0] * 8)
+  arrays['w_gate_up'] = np.abs(arrays['w_gate_up']) * sign
+  made.made = dataclasses.replace(made.made, arrays=arrays)
+  return made
+
+
+@pytest.mark.parametrize('keep', (('y',), passes.FORWARD.outputs))
+def test_a_right_kernel_may_overflow(overflowing, keep):
+  gate_up = overflowing.answer(overflowing.made)['gate_up']
+  assert 0.05 < np.isinf(gate_up).mean() < 0.95
+
+  results = _judge(
+    overflowing,
+    Spoiled(overflowing, keep=keep),
+    lanes=('bitwise', 'bounded', 'standard'),
+  )
+
+  assert {r.verdict for r in results} - {lanes.NOT_JUDGED} == {lanes.PASS}
+
+
+@pytest.mark.parametrize('wrong', (np.nan, 'other sign', 3e38))
+def test_only_the_same_infinity_will_do(overflowing, wrong):
+  # Given a kernel with something else in the place of one infinity,
+  def spoil(made, tiling, answer):
+    held = _copy(answer, 'gate_up')
+    at = tuple(np.argwhere(np.isinf(held))[0])
+    held[at] = -held[at] if wrong == 'other sign' else wrong
+    return 'gate_up'
+
+  spoiled = Spoiled(overflowing, spoil, keep=passes.FORWARD.outputs)
+
+  # when it is judged, then that is wrong, and is what the report shows.
+  for lane in ('bounded', 'standard'):
+    results = _judge(overflowing, spoiled, lanes=(lane,))
+    failed = [r for r in results if r.lane == lane and r.failure]
+    assert failed[0].stage == 'gate_up' and np.isinf(failed[0].failure.expected)
+
+
 class OnlySwiglu(Spoiled):
   """A right kernel that has no other activation."""
 

@@ -376,20 +376,33 @@ def _races(report: check.Report) -> str:
   return f'{count} race{"s" * (count > 1)}, ' if count else ''
 
 
+def _part(report: check.Report) -> str:
+  """Returns what a verdict rests on if that is not all, or ''."""
+  judged = _judged(report)
+  parts = []
+  if _missing(report):
+    stages = {r.stage for r in judged}
+    names = (name for name in lanes.ORDER if name in stages)
+    parts.append(f'judged: {", ".join(names)}')
+  silent = {*report.config['lanes']} - {r.lane for r in judged}
+  if silent:
+    parts.append(f'not in lane {", ".join(sorted(silent))}')
+  if any(one.tasks_run < one.num_tasks for one in report.launches):
+    parts.append('not all tasks ran')
+  if report.config['modes']['isolate']:
+    parts.append('each stage alone')
+  if report.config.get('tiles') is not None:
+    parts.append(f'a sample: {sum(r.tiles for r in judged)} tiles')
+  return f' of a part ({"; ".join(parts)})' if parts else ''
+
+
 def summary(report: check.Report) -> str:
   """Returns the last line."""
   judged = _judged(report)
   failed = sum(r.verdict == lanes.FAIL for r in judged)
   tiles_seen = sum(r.tiles for r in judged)
-  seen = ''
-  if _missing(report):
-    stages = {r.stage for r in judged}
-    names = (name for name in lanes.ORDER if name in stages)
-    seen = f' (judged: {", ".join(names)})'
-  if report.config.get('tiles') is not None:
-    seen += f' (a sample: {tiles_seen} tiles)'
   return (
-    f'{report.verdict.upper()}{seen}: {len(judged) - failed} of '
+    f'{report.verdict.upper()}{_part(report)}: {len(judged) - failed} of '
     f'{len(judged)} comparisons pass, {tiles_seen} tiles, {_races(report)}'
     f'{report.seconds:.1f} s'
   )

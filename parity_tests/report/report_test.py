@@ -6,7 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import patterns
 from hpmoe.parity_tests.lanes import ulp
@@ -75,7 +77,12 @@ def test_small_integers_are_not_called_rounded():
 
 
 def _report(*results, candidate='mine:forward'):
-  config = dict(candidate=candidate, standards=[])
+  config = dict(
+    candidate=candidate,
+    standards=[],
+    lanes=sorted({r.lane for r in results}),
+    modes=dict(isolate=False),
+  )
   return check.Report(config, results, 1.5)
 
 
@@ -97,7 +104,8 @@ def test_what_was_not_returned_is_told_once_not_in_the_table():
     'not judged, because not returned: gate_up, returned'
   )
   assert report.summary(made) == (
-    'PASS (judged: y): 1 of 1 comparisons pass, 4 tiles, 1.5 s'
+    'PASS of a part (judged: y; not in lane exact): '
+    '1 of 1 comparisons pass, 4 tiles, 1.5 s'
   )
 
 
@@ -108,7 +116,23 @@ def test_a_lane_that_cannot_judge_says_why():
   made = _report(exact, Y)
 
   assert report.notes(made) == f'not judged: lane exact: {why}'
-  assert report.summary(made).startswith('PASS: 1 of 1 ')
+  told = 'PASS of a part (not in lane exact): 1 of 1 '
+  assert report.summary(made).startswith(told)
+
+
+def test_a_verdict_on_some_tasks_or_single_stages_says_so():
+  launch = candidates.Launch(passes.FORWARD, bytearray(), (), 0, 3, 7)
+
+  whole, some = _report(Y), _report(Y)
+  some = dataclasses.replace(some, launches=(launch,))
+  isolated = _report(Y)
+  isolated.config['modes']['isolate'] = True
+
+  assert report.summary(whole).startswith('PASS: ')
+  told = 'PASS of a part (not all tasks ran): '
+  assert report.summary(some).startswith(told)
+  told = 'PASS of a part (each stage alone): '
+  assert report.summary(isolated).startswith(told)
 
 
 @pytest.mark.parametrize(
