@@ -589,15 +589,17 @@ def _plan_of_launch(
   request: Request, bench: Bench, error: candidates.CandidateError
 ) -> str:
   """Returns what is wrong with the plan of a launch that ended early, or ''."""
-  plan = getattr(error, 'plan', None) or {}
+  plan = getattr(error, 'plan', None)
+  if plan is None:
+    return ''
   tiling = tiling_of(request, bench.made, bench.plan)
-  wrong = [
-    name
-    for name in plan
-    if lanes.compare(
-      name, 'bitwise', judging.ORACLE_RULE, plan[name], bench.plan[name], tiling
-    ).failed
+  rows = [
+    judging.equality(
+      name, 'bitwise', judging.ORACLE_RULE, plan, bench.plan, tiling
+    )
+    for name in bench.plan
   ]
+  wrong = [row.stage for row in rows if row.verdict == lanes.FAIL]
   if not wrong:
     return ''
   return f'; not as the oracle plans this routing: {", ".join(wrong)}'

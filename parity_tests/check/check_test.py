@@ -267,3 +267,27 @@ def test_a_replay_starts_with_what_runs_here(
   monkeypatch.setattr('shutil.which', lambda name: on_path)
 
   assert check.Request().replay('exact') == f'{printed} check --lane=exact'
+
+
+def test_the_plan_of_a_launch_that_ended_early_is_judged(monkeypatch):
+  # Given a launch that ends early, with a plan that is wrong in one place,
+  class Stuck:
+    name = 'stuck'
+
+    def run(self, config, policy, inputs, which=passes.FORWARD):
+      plan = dict(check.Bench(request).plan)
+      plan['counts'] = plan['counts'] + np.eye(
+        *plan['counts'].shape, dtype='i4'
+      )
+      error = candidates.CandidateError('stuck: waits for ever')
+      error.plan = plan
+      raise error
+
+  request = check.Request(preset='tiny', ranks=2, tokens=13, lanes=('bitwise',))
+  monkeypatch.setattr(check, 'make_candidate', lambda request: Stuck())
+
+  # when it is checked, then the report says what of the plan is wrong.
+  with pytest.raises(candidates.CandidateError) as error:
+    check.run(request)
+  told = 'stuck: waits for ever; not as the oracle plans this routing: counts'
+  assert str(error.value) == told
