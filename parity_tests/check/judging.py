@@ -392,10 +392,14 @@ def judged(
     benchmark = None
     if mine:
       benchmark = case.recompute(name, sources) if known else expected[name]
+    same = None
+    if bound and not case.follows(name, sources):
+      same = case.recompute(name, sources) if known else expected[name]
     # A stage that reads inputs only is no fused operator.
     alone = known or not case.sources.get(name)
+    golden = stages if alone else layer
     results += lanes.tolerances(
-      name, got[name], stages if alone else layer, benchmark, mine, bound
+      name, got[name], golden, benchmark, mine, bound, same
     )
   asked.progress(f'{which.name}, bounded, standard: layer')
   if not whole:
@@ -404,7 +408,9 @@ def judged(
   for name in which.results:
     row = lanes.LAYERS[name]
     if name in got:
-      results += lanes.tolerances(row, got[name], layer, expected[name], mine)
+      results += lanes.tolerances(
+        row, got[name], layer, expected[name], mine, same=expected[name]
+      )
     else:
       results += _not_captured(row, mine, True, name)
   return results

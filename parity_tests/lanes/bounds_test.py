@@ -374,7 +374,7 @@ def test_inner_product_in_any_order_stays_within_the_bound(columns):
   for column in rng.permutation(columns):
     got = got + a[:, column] * b[:, column]
 
-  bounded = bounds.inner_product(bounds.exact(a), bounds.exact(b))
+  bounded = bounds.inner_product(F32, bounds.exact(a), bounds.exact(b))
 
   assert 0 < _excess(got, bounded) <= 1
   assert _excess(got - a[:, 0] * b[:, 0], bounded) > 10
@@ -387,7 +387,7 @@ def test_inner_product_carries_the_errors_of_both_sides():
   error_a, error_b = 0.01 * rng.random((2, 20, 33))
   a, b = bounds.Bounded(a, error_a), bounds.Bounded(b, error_b)
 
-  bounded = bounds.inner_product(a, b)
+  bounded = bounds.inner_product(F32, a, b)
 
   # then the sum is within the bound, and uses nearly all of it.
   worst = (np.abs(a.value) + error_a) * (np.abs(b.value) + error_b)
@@ -450,7 +450,7 @@ def test_gradients_flushed_to_zero_are_within_the_bound():
   for bounded in (
     bounds.weighted(F32, small, np.float32([2.0**-70])),
     bounds.weight_grad(F32, small, bounds.exact(small)),
-    bounds.inner_product(bounds.exact(small), bounds.exact(small)),
+    bounds.inner_product(F32, bounds.exact(small), bounds.exact(small)),
     bounds.activation_grad(product, small, grad, None),
     bounds.activation_grad(F32, small, grad, np.float32([2.0**-70])),
   ):

@@ -80,7 +80,6 @@ class Rows:
 
   def gemm(
     self,
-    stage: str,
     source: bounds.Bounded,
     weights: np.ndarray,
     rank: int,
@@ -88,12 +87,14 @@ class Rows:
   ) -> bounds.Bounded:
     """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`."""
     hi = lo + len(source.value)
-    shape = (hi - lo, self.tiling.columns(stage))
-    value, error = np.empty(shape), np.empty(shape)
-    for expert, begin, end in self._experts(rank, lo, hi):
-      part = bounds.gemm(self.policy, source[begin:end], weights[rank, expert])
-      value[begin:end], error[begin:end] = part.value, part.error
-    return bounds.Bounded(value, error)
+    parts = [
+      bounds.gemm(self.policy, source[begin:end], weights[rank, expert])
+      for expert, begin, end in self._experts(rank, lo, hi)
+    ]
+    # An expert without rows.
+    return bounds.join(
+      parts or [bounds.gemm(self.policy, source, weights[rank, 0])]
+    )
 
   def _experts(
     self, rank: int, lo: int, hi: int
@@ -149,7 +150,9 @@ class Rows:
     config = self.tiling.config
     weights = weights.reshape(-1)
     tokens = config.num_ranks * config.num_tokens
-    sums = bounds.CombineSums.zeros(tokens, config.d_model)
+    sums = bounds.CombineSums.zeros(
+      self.policy, config.top_k, tokens, config.d_model
+    )
     for rank, lo, hi, slots in self.packed():
       out = self.held(source, rank, lo, hi)
       for slot in range(config.top_k):
@@ -162,8 +165,7 @@ class Rows:
   ) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored."""
     first = rank * self.tiling.config.num_tokens
-    part = sums[first + lo : first + hi]
-    return part.total(self.policy, self.tiling.config.top_k)
+    return sums[first + lo : first + hi].total()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +179,7 @@ class Golden(Rows):
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      return self.gemm(stage, source, self.inputs[name], rank, lo)
+      return self.gemm(source, self.inputs[name], rank, lo)
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
       weight = self.early_weight(rank, lo, hi)

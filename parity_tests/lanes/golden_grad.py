@@ -45,7 +45,7 @@ class GoldenGrad(golden.Rows):
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
       weights = np.swapaxes(self.inputs[name], -1, -2)
-      return self.gemm(stage, source, weights, rank, lo)
+      return self.gemm(source, weights, rank, lo)
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
     compute = {
@@ -80,17 +80,12 @@ class GoldenGrad(golden.Rows):
     self, stage: str, rank: int, lo: int, hi: int
   ) -> bounds.Bounded:
     height = self.inputs[stage.removeprefix('d_')].shape[2]
-    shape = (hi - lo, self.tiling.columns(stage))
-    value, error = np.empty(shape), np.empty(shape)
+    parts = []
     for expert in range(lo // height, -(-hi // height)):
-      begin = max(lo, expert * height)
-      end = min(hi, (expert + 1) * height)
-      part = self._expert_grad(
-        stage, rank, expert, slice(begin % height, (end - 1) % height + 1)
-      )
-      value[begin - lo : end - lo] = part.value
-      error[begin - lo : end - lo] = part.error
-    return bounds.Bounded(value, error)
+      begin = max(lo, expert * height) - expert * height
+      end = min(hi, (expert + 1) * height) - expert * height
+      parts.append(self._expert_grad(stage, rank, expert, slice(begin, end)))
+    return bounds.join(parts)
 
   def _expert_grad(
     self, stage: str, rank: int, expert: int, part: slice
@@ -113,34 +108,34 @@ class GoldenGrad(golden.Rows):
       return self._dots[first + lo : first + hi]
     config = self.tiling.config
     step = max(1, self.chunk // (config.top_k * config.d_model))
-    parts = [
-      self._token_dots(rank, begin, min(begin + step, hi))
-      for begin in range(lo, hi, step)
-    ]
-    value = np.concatenate([part.value for part in parts])
-    return bounds.Bounded(value, np.concatenate([p.bound() for p in parts]))
+    return bounds.join(
+      [
+        self._token_dots(rank, begin, min(begin + step, hi))
+        for begin in range(lo, hi, step)
+      ]
+    )
 
   def _token_dots(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, K]`: dy times what every slot returned."""
     dy = bounds.exact(self._saved('dy', rank, lo, hi)[:, None])
     returned = bounds.exact(self._saved('returned', rank, lo, hi))
-    return bounds.inner_product(dy, returned)
+    return bounds.inner_product(self.policy, dy, returned)
 
   @functools.cached_property
   def _dots(self) -> bounds.Bounded:
     """`[R T, K]`: rows' weight gradients at placement 'before_down'."""
-    config = self.tiling.config
-    size = config.num_ranks * config.num_tokens * config.top_k
-    value, error = np.empty(size), np.empty(size)
+    parts, order = [], []
     for rank, lo, hi, slots in self.packed():
-      dots = bounds.row_weight_grad(
-        self.policy,
-        self._saved('gate_up', rank, lo, hi),
-        self.held('d_activation', rank, lo, hi),
+      order.append(slots)
+      parts.append(
+        bounds.row_weight_grad(
+          self.policy,
+          self._saved('gate_up', rank, lo, hi),
+          self.held('d_activation', rank, lo, hi),
+        )
       )
-      value[slots], error[slots] = dots.value, dots.error
-    shape = (-1, config.top_k)
-    return bounds.Bounded(value.reshape(shape), error.reshape(shape))
+    of_slot = bounds.join(parts)[np.argsort(np.concatenate(order))]
+    return of_slot.reshape(-1, self.tiling.config.top_k)
 
   def _d_returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return self.sent_back('d_expert_in', rank, lo, hi)

@@ -4,7 +4,8 @@ exact     small-integer data: every correct order of summation gives the same
           values, so candidate and oracle must be equal.
 bitwise   any data: stages that move, against the oracle; and the megakernel
           against its own tile kernels run serially, cut in another way.
-bounded   any data: within the a-priori rounding bound of the golden.
+bounded   any data: within the a-priori rounding bound of the golden, and as
+          spread around it as rounding spreads, see `spread`.
 standard  any data: published rules, see `standards`.
 """
 
@@ -14,8 +15,10 @@ import dataclasses
 import numpy as np
 
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import golden as golden_lib
 from hpmoe.parity_tests.lanes import patterns
+from hpmoe.parity_tests.lanes import spread
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import ulp
@@ -34,6 +37,7 @@ ORDER = tuple(
   for name in (*one.outputs, *(LAYERS[result] for result in one.results))
 )
 BOUND_RULE = 'a-priori rounding bound'
+SPREAD_RULE = 'spread of rounding errors'
 
 PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 
@@ -446,16 +450,21 @@ def differs(lane: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def out_of_bound(
   stage: str, got: np.ndarray, golden: golden_lib.Rows
 ) -> np.ndarray:
-  """Returns `[R, ...]` bool: which elements lane bounded refuses."""
+  """Returns `[R, ...]` bool: which elements lane bounded refuses.
+
+  Of a tile that is not spread as it should be, what stands out.
+  """
   bad = np.zeros(got.shape, bool)
   tiling = golden.tiling
+  judge = _SpreadTally(stage, golden, None)
   for rank in range(len(got)):
     for cut, first, rows in _ranges(tiling, stage, rank):
       held = tiling.rows(stage, got, rank)[rows]
       value = golden.rows(stage, rank, rows.start, rows.stop)
       e = _elements(value, held, held)
       chunk = _against_golden(rank, cut, first, held, value, e)
-      tiling.rows(stage, bad, rank)[rows] = chunk.bad
+      refused = judge.add(chunk, e, value, rows)
+      tiling.rows(stage, bad, rank)[rows] = chunk.bad | refused
   return bad
 
 
@@ -507,6 +516,7 @@ def tolerances(
   benchmark: np.ndarray | None,
   records: Sequence[standards.Standard],
   bounded: bool = True,
+  same: np.ndarray | None = None,
 ) -> list[Result]:
   """Judges a stage tensor `[R, ...]` in the lanes bounded and standard.
 
@@ -517,7 +527,9 @@ def tolerances(
     benchmark: the oracle's tensor, from the same inputs as the golden; None
       if no record asks.
     records: standards to judge by.
-    bounded: whether to judge by the rounding bound.
+    bounded: whether to judge by the rounding bound, and by the spread.
+    same: the oracle's tensor, where the golden is computed from what was never
+      stored; None if it is but one stage away from stored tensors.
   """
   if not (records or bounded):
     return []
@@ -528,6 +540,7 @@ def tolerances(
   judges = [standards.Judge(record, dtype) for record in records]
   tallies = [Tally(stage, 'standard', r.name, tiling) for r in records]
   bound_tally = Tally(stage, 'bounded', BOUND_RULE, tiling)
+  spread_tally = _SpreadTally(stage, golden, same)
   worst_of_bound = 0.0
   for rank in range(len(got)):
     for cut, first, rows in _ranges(tiling, tensor, rank):
@@ -539,6 +552,8 @@ def tolerances(
       e = _elements(value, held, beside)
       chunk = _against_golden(rank, cut, first, held, value, e)
       bound_tally.add(chunk)
+      if bounded:
+        spread_tally.add(chunk, e, value, rows)
       if chunk.error.size:
         ratio = float(_of_bound(chunk.error, e.bound).max())
         worst_of_bound = float(np.maximum(worst_of_bound, ratio))  # NaN stays
@@ -548,13 +563,116 @@ def tolerances(
     for tally in (bound_tally, *tallies):
       tally.add_padding(rank, padding)
   values = {'error_of_bound': worst_of_bound}
-  results = [bound_tally.result(values=values)] if bounded else []
+  results = []
+  if bounded:
+    results = [bound_tally.result(values=values), *spread_tally.results()]
   for judge, tally in zip(judges, tallies):
     broken = judge.broken()
     if tally.padding_failed:
       broken.append('rows past the last valid one are zero')
     results.append(tally.result(broken, judge.values()))
   return results
+
+
+class _SpreadTally:
+  """Judges chunks of one tensor by their spread; there may be nothing to say.
+
+  A tensor without rounding has no spread.
+  """
+
+  def __init__(
+    self, stage: str, golden: golden_lib.Rows, same: np.ndarray | None
+  ):
+    self._tensor = tensor_of(stage)
+    self._tiling, self._same = golden.tiling, same
+    dtype = golden.dtype(self._tensor)
+    cuts = [
+      self._tiling.cut(self._tensor, rank)
+      for rank in range(self._tiling.config.num_ranks)
+    ]
+    self._judge = spread.Judge(
+      golden.policy,
+      dtype,
+      _independent(stage),
+      sum(int(np.prod(cut.shape)) for cut in cuts),
+    )
+    self._tally = Tally(stage, 'bounded', SPREAD_RULE, self._tiling)
+    self._keys: list[np.ndarray] = []
+    self._sums: spread.Sums | None = None
+    self._worst: dict[str, float] = {}
+
+  def add(
+    self, chunk: Chunk, e: standards.Elements, value: bounds.Bounded, rows
+  ) -> np.ndarray:
+    """Returns `[rows, columns]` bool, what stands out in refused tiles."""
+    if value.variance is None or not chunk.bad.size:
+      return np.zeros_like(chunk.bad)
+    expected = chunk.expected
+    if self._same is not None and self._judge.counts:
+      same = self._tiling.rows(self._tensor, self._same, chunk.rank)[rows]
+      expected = same
+    expected = np.where(e.defined, expected, np.zeros_like(expected))
+    held = e.actual.astype(expected.dtype)
+    model = dataclasses.replace(
+      value,
+      value=e.golden,
+      variance=np.where(e.defined, value.variance, 1.0),
+    )
+    seen = e.actual, expected.astype(np.float64), model
+    sums = self._judge.sums(chunk.cut, chunk.first, *seen)
+    total = sums.total(0)
+    self._sums = total if self._sums is None else self._sums + total
+    self._keys.append(e.golden.sum(axis=1))
+    shares = self._judge.shares(sums)
+    self._note(shares)
+    bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
+    refused = chunk.cut.fill(bad, chunk.first)
+    if bad.any():
+      # All of a tile where no element stands out.
+      marked = refused & self._judge.marked(*seen)
+      none = chunk.cut.count(marked, chunk.first) == 0
+      refused &= marked | chunk.cut.fill(none, chunk.first)
+    apart = chunk.apart
+    if self._judge.counts:
+      apart = ulp.distance(held, expected)
+    self._tally.add(
+      dataclasses.replace(chunk, expected=expected, bad=refused, apart=apart)
+    )
+    return refused
+
+  def _note(self, shares: Mapping[str, np.ndarray], prefix: str = '') -> None:
+    for name, share in shares.items():
+      worst = np.maximum(self._worst.get(prefix + name, 0.0), np.max(share))
+      self._worst[prefix + name] = float(worst)  # NaN stays
+
+  def _judge_tensor(self) -> None:
+    if self._sums is None or not self._judge.independent.rows:
+      return
+    equal = tiles.most_equal(np.concatenate(self._keys))
+    alike = np.asarray(equal * self._tiling.columns(self._tensor))
+    sums = dataclasses.replace(self._sums, alike=alike)
+    self._note(self._judge.shares(sums), 'tensor_')
+
+  def results(self) -> list[Result]:
+    self._judge_tensor()
+    if not self._worst:
+      return []
+    broken = [
+      f'{spread.words(name)}: {share:.3g} times the limit'
+      for name, share in self._worst.items()
+      if not share <= 1
+    ]
+    worst = float(np.max(list(self._worst.values())))
+    values = self._worst | {'error_of_bound': worst}
+    return [self._tally.result(broken, values)]
+
+
+def _independent(stage: str) -> spread.Independent:
+  """Says what errs independently: all but what a layer computed before."""
+  if stage not in _TENSOR_OF:
+    return spread.Independent()
+  of_weights = tensors.SPECS[tensor_of(stage)].shape.split()[1] == 'L'
+  return spread.Independent(rows=not of_weights, columns=of_weights)
 
 
 def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -580,15 +698,15 @@ def _elements(golden, held, benchmark) -> standards.Elements:
   value, bound = golden.value, golden.bound()
   benchmark = benchmark.astype(np.float64)
   known, finite = np.isfinite(bound), np.isfinite(value)
-  if not (known & finite).all():
+  undefined = ~(known & finite)
+  if undefined.any():
     same = (actual == value) | (np.isnan(actual) & np.isnan(value))
     agrees = np.where(known, same, finite | ~np.isfinite(actual))
-    undefined = ~(known & finite)
     actual = np.where(undefined, np.where(agrees, 0.0, np.nan), actual)
     value, bound, benchmark = (
       np.where(undefined, 0.0, a) for a in (value, bound, benchmark)
     )
-  return standards.Elements(actual, value, bound, benchmark)
+  return standards.Elements(actual, value, bound, benchmark, ~undefined)
 
 
 def _against_golden(

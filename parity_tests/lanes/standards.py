@@ -127,12 +127,14 @@ class Elements:
     golden: g.
     bound: the type's rounding bound around g.
     benchmark: b.
+    defined: `[...]` bool, where the golden is finite; elsewhere g is 0.
   """
 
   actual: np.ndarray
   golden: np.ndarray
   bound: np.ndarray
   benchmark: np.ndarray
+  defined: np.ndarray | bool = True
 
 
 def mismatches(

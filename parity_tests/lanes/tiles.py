@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,21 +42,58 @@ class Cut:
     return int(self.starts[-1])
 
   def count(self, mask: np.ndarray, first: int = 0) -> np.ndarray:
-    """Returns `[b, C]` int64, marked elements of each tile.
+    """Returns `[b, C]` int64, marked elements of each tile; as `sum`."""
+    return self.sum(mask, first, np.int64)
+
+  def sum(
+    self, values: np.ndarray, first: int = 0, dtype: type = np.float64
+  ) -> np.ndarray:
+    """Returns `[b, C]`, sums over each tile.
 
     Args:
-      mask: `[rows, columns]` bool, whole tile rows from tile row `first` on.
-      first: tile row that the mask starts with.
+      values: `[rows, columns]`, whole tile rows from tile row `first` on.
+      first: tile row that they start with.
+      dtype: of the sums.
     """
-    if not mask.size:
-      return np.zeros((0, self.shape[1]), np.int64)
-    begin = self.starts[first]
-    last = np.searchsorted(self.starts, begin + len(mask))
-    rows = self.starts[first:last] - begin
+    if not values.size:
+      return np.zeros((0, self.shape[1]), dtype)
     by_column = np.add.reduceat(
-      mask, self.col_starts[:-1], axis=1, dtype=np.int64
+      values, self.col_starts[:-1], axis=1, dtype=dtype
     )
-    return np.add.reduceat(by_column, rows, axis=0)
+    return np.add.reduceat(by_column, self._first_rows(values, first), axis=0)
+
+  def fill(self, tiles: np.ndarray, first: int = 0) -> np.ndarray:
+    """Returns `[rows, columns]`: all have what their tile `[b, C]` has."""
+    heights = np.diff(self.starts)[first : first + len(tiles)]
+    widths = np.diff(self.col_starts)
+    return np.repeat(np.repeat(tiles, heights, axis=0), widths, axis=1)
+
+  def row_of(self, first: int, rows: int) -> int:
+    """Returns the tile row that begins `rows` rows after that of `first`."""
+    return int(np.searchsorted(self.starts, self.starts[first] + rows))
+
+  def _first_rows(self, values: np.ndarray, first: int) -> np.ndarray:
+    """Returns where tile rows begin in values that start with one."""
+    last = self.row_of(first, len(values))
+    return self.starts[first:last] - self.starts[first]
+
+  def most_alike(
+    self, values: np.ndarray, first: int = 0
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `[b, C]` twice: the most equal rows, and columns, of each tile.
+
+    Rows of the same golden values err alike, and so do columns.  Their sums
+    tell them apart; rows and columns of zeros do not err.
+    """
+    rows = self._first_rows(values, first)
+    by_row = np.add.reduceat(values, self.col_starts[:-1], axis=1)
+    by_column = np.add.reduceat(values, rows, axis=0)
+    alike = np.ones((2, len(rows), self.shape[1]), np.int64)
+    for b, (begin, end) in enumerate(zip(rows, [*rows[1:], len(values)])):
+      for c, (left, right) in enumerate(pairwise(self.col_starts)):
+        alike[0, b, c] = most_equal(by_row[begin:end, c])
+        alike[1, b, c] = most_equal(by_column[b, left:right])
+    return alike[0], alike[1]
 
   def chunks(self, elements: int) -> Iterator[tuple[int, int]]:
     """Yields ranges of whole tile rows with about `elements` elements each."""
@@ -75,6 +113,15 @@ class Cut:
       slice(int(self.starts[b]), int(self.starts[b + 1])),
       slice(int(self.col_starts[c]), int(self.col_starts[c + 1])),
     )
+
+
+def most_equal(keys: np.ndarray) -> int:
+  """Returns how often the commonest key `[n]` occurs; zeros do not count."""
+  keys = np.sort(keys[keys != 0].astype(np.float32))
+  if len(keys) < 2:
+    return 1
+  edges = np.flatnonzero(np.diff(keys, prepend=np.nan, append=np.nan) != 0)
+  return int(np.diff(edges).max())
 
 
 def _edges(extent: int, size: int) -> np.ndarray:
