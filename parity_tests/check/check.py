@@ -29,6 +29,7 @@ from hpmoe.parity_tests.check import sampling
 from hpmoe.parity_tests.check import user_candidate
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import inputs as inputs_lib
+from hpmoe.parity_tests.data import wide_data
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
@@ -330,19 +331,26 @@ class Bench:
     self._seed = request.seed
     self._keep = keep
     self._answers: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-    self._exact: inputs_lib.LayerInputs | None = None
+    self._exact: dict[str, inputs_lib.LayerInputs] = {}
 
-  def exact_inputs(self) -> inputs_lib.LayerInputs:
-    """Returns integer data on the same routing."""
-    if self._exact is not None:
-      return self._exact
+  def inputs(self, data: str) -> inputs_lib.LayerInputs:
+    """Returns data of that name (`inputs.DATA`) on the same routing."""
+    if data == 'real':
+      return self.made
+    if data in self._exact:
+      return self._exact[data]
     backward = passes.BACKWARD in self._passes
     make = exact_data.make_grad if backward else exact_data.make
+    if data == 'wide':
+      make = wide_data.make
     policy = dataclasses.replace(self.made.policy, activation='absolute')
     ids = self.made.arrays['topk_ids']
     arrays, _ = make(self.made.config, policy, ids, self._seed)
-    made = dataclasses.replace(self.made, policy=policy, arrays=arrays)
-    self._exact = made if self._keep else None
+    made = dataclasses.replace(
+      self.made, policy=policy, arrays=arrays, data=data
+    )
+    if self._keep:
+      self._exact[data] = made
     return made
 
   @functools.cached_property
@@ -363,7 +371,7 @@ class Bench:
         the oracle's forward pass saved.
       which: the pass.
     """
-    name = (made.policy.activation, which.name)
+    name = (made.data, which.name)
     if name not in self._answers:
       answer = _ask(made, which)
       if not self._keep:
@@ -444,12 +452,16 @@ class Bench:
     if request.tiles is not None:
       sample = tiles.Sample(request.tiles, request.seed)
       real = functools.partial(sampling.lanes_of_sample, sample=sample)
-    for judge, made, is_asked in (
-      (judging.exact_lane, self.exact_inputs, 'exact' in request.lanes),
-      (real, lambda: self.made, {*request.lanes} - {'exact'}),
+    for judge, data, is_asked in (
+      (judging.exact_lane, 'exact', 'exact' in request.lanes),
+      (judging.exact_lane, 'wide', 'exact' in request.lanes),
+      (real, 'real', {*request.lanes} - {'exact'}),
     ):
       if is_asked:
-        for found in self._in_turn(request, made(), judge, asked, candidate):
+        made = self.inputs(data)
+        turns = self._in_turn(request, made, judge, asked, candidate)
+        del made
+        for found in turns:
           results += found.results
           wrong += found.wrong
     if all(r.verdict == lanes.NOT_JUDGED for r in results):

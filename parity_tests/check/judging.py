@@ -21,6 +21,7 @@ EXACT_HINT = (
   "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
   "swiglu should say so: function.activations = ('swiglu',)"
 )
+WIDE_RULE = 'equals the oracle on wide data'
 SERIAL_RULE = 'equals its kernels run serially'
 
 Progress = Callable[[str], None]
@@ -153,7 +154,7 @@ def count_steps(
   asked: Sequence[str], which: passes.Pass, has_serial: bool
 ) -> int:
   """Returns how often the lanes of a pass call `progress`."""
-  steps = 3 * ('exact' in asked)
+  steps = 6 * ('exact' in asked)
   if set(asked) - {'exact'}:
     steps += 2 + len(which.stages) + 1
   if 'bitwise' in asked and has_serial:
@@ -165,8 +166,9 @@ def exact_lane(
   asked: Asked, case: Case, candidate: candidates.Candidate
 ) -> Judged:
   """Integer data on the same routing: candidate and oracle must be equal."""
-  which = case.which
-  asked.progress(f'{which.name}, exact: candidate')
+  which, data = case.which, case.made.data
+  rule = WIDE_RULE if data == 'wide' else ORACLE_RULE
+  asked.progress(f'{which.name}, {data}: candidate')
   try:
     answered = case.ask(candidate)
   except candidates.CandidateError as error:
@@ -178,17 +180,17 @@ def exact_lane(
     result = lanes.Result(
       which.results[0],
       'exact',
-      ORACLE_RULE,
+      rule,
       verdict=lanes.NOT_JUDGED,
       why=str(error),
     )
     return Judged([result], {})
-  asked.progress(f'{which.name}, exact: oracle')
+  asked.progress(f'{which.name}, {data}: oracle')
   expected = case.answer()
-  asked.progress(f'{which.name}, exact: compare')
+  asked.progress(f'{which.name}, {data}: compare')
   got = answered.got
   results = [
-    equality(name, 'exact', ORACLE_RULE, got, expected, case.tiling)
+    equality(name, 'exact', rule, got, expected, case.tiling)
     for name in which.outputs
   ]
   wrong = []

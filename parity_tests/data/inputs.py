@@ -18,6 +18,9 @@ from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
+# Of a check, in this order.  The first two are lane exact's.
+DATA = ('exact', 'wide', 'real')
+
 ROUTINGS = ('text', *routings.GENERATORS)
 _CAPACITY_STEP = 16
 # The plan has R * E counts, which a small file of many ranks squares.
@@ -36,6 +39,7 @@ class LayerInputs:
     routing: name of the routing, or the path of its file.
     facts: what a report should say: seed, origin, skew, and for exact data
       the proven bounds.
+    data: one of `DATA`.
   """
 
   config: MoEConfig
@@ -43,6 +47,7 @@ class LayerInputs:
   arrays: Mapping[str, np.ndarray]
   routing: str
   facts: Mapping[str, object]
+  data: str = 'real'
 
 
 def make_inputs(
@@ -112,7 +117,8 @@ def make_inputs(
       dy=draw_dy(config, storage, seed),
     )
   layer.check_inputs(config, policy, arrays)
-  return LayerInputs(config, policy, arrays, routing, facts)
+  data = 'exact' if exact else 'real'
+  return LayerInputs(config, policy, arrays, routing, facts, data)
 
 
 def load_safetensors(

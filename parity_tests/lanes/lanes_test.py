@@ -499,7 +499,7 @@ def test_a_result_alone_is_judged_in_lane_bitwise_too(bench):
 
 
 def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
-  answer = bench.answer(bench.exact_inputs())
+  answer = bench.answer(bench.inputs('exact'))
   tiling = check.tiling_of(REQUEST, bench.made, answer)
   zero = np.zeros_like(answer['y'])
 
