@@ -57,7 +57,8 @@ def backward(
       narrowed, or the policy is in float64 and jax_enable_x64 is off.
   """
   _check_arguments(config, policy, forward, dy)
-  dy = dy.astype(numerics.storage_dtype(policy))
+  forward = {name: jnp.asarray(value) for name, value in forward.items()}
+  dy = jnp.asarray(dy, numerics.storage_dtype(policy))
   plan = token_order.Plan(*(forward[name] for name in tensors.PLAN))
   moves = movement.by_address(config, plan, forward['topk_ids'])
   return gradients(config, policy, plan, moves, forward, dy)

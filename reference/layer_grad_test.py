@@ -249,6 +249,16 @@ def abs_bound(config, policy, inputs, dy, unit):
   return {name: gamma * np.asarray(terms[name]) for name in GRADIENTS.values()}
 
 
+def test_backward_takes_numpy_arrays_as_forward_does():
+  config = serial.SHAPES['plain']
+  inputs, dy = inputs_of('plain', config)
+  forward = inputs | forward_jit(config, BFLOAT16, **inputs)
+  out = layer_grad.backward(config, BFLOAT16, in_numpy(forward), np.asarray(dy))
+  right = run(config, BFLOAT16, inputs, dy)
+  for name in GRADIENTS.values():
+    np.testing.assert_array_equal(out[name], right[name], err_msg=name)
+
+
 class TestAgainstJaxGrad:
   # Every shape at one placement and one shape at both: compilation is dear.
   @pytest.mark.parametrize(

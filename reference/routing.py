@@ -124,8 +124,9 @@ def _normalized(
   weights: at.Float[at.Array, 'R T K'],
 ) -> at.Float[at.Array, 'R T K']:
   total = jnp.sum(weights, axis=-1, keepdims=True)
-  # All sigmoids of a token may underflow: its weights are then 0, not NaN.
-  return weights / jnp.maximum(total, jnp.finfo(weights.dtype).tiny)
+  # As DeepSeek-V3's published code: where all sigmoids of a token underflow,
+  # its weights are 0, not NaN.
+  return weights / (total + 1e-20)
 
 
 def _allowed(

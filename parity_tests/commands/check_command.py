@@ -209,7 +209,7 @@ def _request(f: flags.FlagValues):
     standards.get(name)
   return check.Request(
     direction=_direction(f),
-    preset=f.preset,
+    preset=layer_flags.preset(f),
     ranks=f.ranks,
     tokens=f.tokens,
     dtype=layer_flags.DTYPES[f.dtype],

@@ -141,7 +141,7 @@ def _compile_layer(f: flags.FlagValues) -> int:
   cli.check_writable('json', f.json)
   cli.check_writable('out', f.out)
   layer_flags.refuse_without_effect(f, f.direction)
-  preset = presets.get(f.preset)
+  preset = presets.get(layer_flags.preset(f))
   for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
     f[name].value = default if f[name].value is None else f[name].value
   config, options = _sized(f, preset)

@@ -30,7 +30,7 @@ def _faults(f: flags.FlagValues) -> int:
   layer_flags.refuse_without_effect(f, f.direction)
   request = check.Request(
     direction=f.direction,
-    preset=f.preset,
+    preset=layer_flags.preset(f),
     ranks=f.ranks,
     tokens=f.tokens,
     dtype=layer_flags.DTYPES[f.dtype],

@@ -13,6 +13,7 @@ def _define_law(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.law import law
 
   plan = law.Plan()
+  layer_flags.define_sizes(f)
   for name, default, text in (
     ('preset', plan.preset, 'Shape of the layer.'),
     ('routing', plan.routing, 'As of hpmoe check.'),
@@ -87,7 +88,7 @@ def _plan(f: flags.FlagValues):
       f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
     )
   return law.Plan(
-    preset=f.preset,
+    preset=layer_flags.preset(f),
     ranks=f.ranks,
     tokens=f.tokens,
     routing=f.routing,

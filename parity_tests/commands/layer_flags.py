@@ -55,10 +55,11 @@ def define_layer(f: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'preset',
     'small',
-    'Shape of the layer; `tiny`, `small`, `deepseek_v3`, '
+    'Shape of the layer; `tiny`, `small`, `odd`, `deepseek_v3`, '
     '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
     flag_values=f,
   )
+  define_sizes(f)
   flags.DEFINE_integer(
     'tokens',
     None,
@@ -82,6 +83,27 @@ def define_layer(f: flags.FlagValues) -> None:
     'routing needs; compile: lossless.',
     flag_values=f,
   )
+
+
+_SIZES = (
+  ('experts', 'Experts of the layer, E.'),
+  ('top_k', 'Experts of a token, K.'),
+  ('d_model', 'Model width, D.'),
+  ('d_ff', 'Expert width, F.'),
+)
+
+
+def define_sizes(f: flags.FlagValues) -> None:
+  for name, text in _SIZES:
+    flags.DEFINE_integer(
+      name, None, f"{text} Default: the preset's.", 1, flag_values=f
+    )
+
+
+def preset(f: flags.FlagValues, name: str | None = None) -> str:
+  """Returns the preset with the sizes that were given (`presets.get`)."""
+  sizes = [f'{n}={f[n].value}' for n, _ in _SIZES if f[n].value is not None]
+  return ':'.join([name or f.preset, *sizes])
 
 
 def define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
@@ -165,6 +187,10 @@ _SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
   ('ranks', lambda made: made.config.num_ranks),
   ('tokens', lambda made: made.config.num_tokens),
   ('dtype', lambda made: made.policy.storage),
+  ('experts', lambda made: made.config.num_experts),
+  ('top_k', lambda made: made.config.top_k),
+  ('d_model', lambda made: made.config.d_model),
+  ('d_ff', lambda made: made.config.d_ff),
 )
 _REPLACED_BY_INPUT = ('preset', 'routing', 'text')
 

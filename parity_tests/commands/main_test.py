@@ -67,6 +67,12 @@ def _refused(capsys, *arguments) -> str:
     (['check', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
     (['check', '--tokens=0'], 'check: tokens: expected a positive integer'),
     (['check', '--capacity=2'], 'capacity: expected at least'),
+    (
+      ['check', '--experts=6'],
+      'ranks: expected a divisor of num_experts=6, got 4',
+    ),
+    (['faults', '--top_k=9'], 'top_k: expected at most num_experts=8, got 9'),
+    (['check', '--d_ff=0'], 'flag --d_ff=0: .*positive integer'),
     (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
     (
       ['check', '--candidate=a:b', '--fault=stale_row'],

@@ -28,6 +28,7 @@ def _define_sweep(f: flags.FlagValues) -> None:
     ('weight_grad_order', ['interleaved'], layer_flags.WEIGHT_GRAD_ORDER_HELP),
   ):
     flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
+  layer_flags.define_sizes(f)
   layer_flags.define_direction(f, 'both', 'Passes to check.')
   flags.DEFINE_integer(
     'tokens',
@@ -64,7 +65,7 @@ def _sweep(f: flags.FlagValues) -> int:
   layer_flags.refuse_without_effect(f, f.direction)
   plan = sweep.Plan(
     direction=f.direction,
-    presets=tuple(f.preset),
+    presets=tuple(layer_flags.preset(f, name) for name in f.preset),
     ranks=layer_flags.integers('ranks', f.ranks),
     routings=tuple(f.routing),
     dtypes=layer_flags.dtype_list(f.dtype),

@@ -23,6 +23,10 @@ DATA = ('exact', 'wide', 'real')
 
 ROUTINGS = ('text', *routings.GENERATORS)
 _CAPACITY_STEP = 16
+# Of the gate columns, in turn.  Gates are of order one without: exp(-gate) then
+# neither overflows nor vanishes, and a kernel that clamps it looks right.
+_GATE_SCALES = np.ones(16)
+_GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
 # The plan has R * E counts, which a small file of many ranks squares.
 _MAX_COUNTS = 1 << 24
 
@@ -96,7 +100,10 @@ def make_inputs(
   config = presets.config(preset, ranks, tokens, capacity)
   x = text_router.embed(config, text_router.read(text), seed)
   routed = _route(preset.router, config, routing, x, seed)
-  config = _with_capacity(config, routed.topk_ids)
+  has_others = config.num_experts >= config.top_k + 2
+  if preset.starved and has_others and routing in ROUTINGS:
+    routed = routings.starved(routed, config)
+  config = _with_capacity(config, routed.topk_ids, preset.capacity_step)
   facts: dict[str, object] = dict(
     seed=seed,
     preset=preset.name,
@@ -203,28 +210,35 @@ def _route(router, config, routing, x, seed) -> routings.TokenRouting:
   )
 
 
-def _with_capacity(config, topk_ids) -> MoEConfig:
+def _with_capacity(config, topk_ids, step=_CAPACITY_STEP) -> MoEConfig:
   if config.capacity is not None:
     return config
   most = int(routings.skew(config, topk_ids)['max_rows_of_rank'])
-  return dataclasses.replace(
-    config, capacity=(most // _CAPACITY_STEP + 1) * _CAPACITY_STEP
-  )
+  return dataclasses.replace(config, capacity=(most // step + 1) * step)
 
 
 def _weights(config, storage, seed) -> dict[str, np.ndarray]:
-  """Returns normal weights over the root of their fan-in, expert by expert."""
+  """Returns normal weights over the root of their fan-in, expert by expert.
+
+  Gates of a few features are spread by `_GATE_SCALES`, tiny to saturating;
+  where that enlarges them, up is smaller by as much, so that no feature
+  outweighs the others.
+  """
   ranks, local = config.num_ranks, config.experts_per_rank
   width, hidden = config.d_model, config.d_ff
   shapes = dict(w_gate_up=(width, 2 * hidden), w_down=(hidden, width))
   weights = {}
+  gate = np.resize(_GATE_SCALES, hidden)
+  spread = np.concatenate([gate, 1 / np.maximum(gate, 1)])
+  scales = dict(w_gate_up=spread, w_down=1.0)
   for name, shape in shapes.items():
     weights[name] = np.empty((ranks, local, *shape), storage)
     for expert in range(config.num_experts):
       drawn = stable_random.normal(
         stable_random.seed_of(name, expert, seed), shape
       )
-      weights[name][divmod(expert, local)] = drawn / np.sqrt(shape[0])
+      drawn = drawn / np.sqrt(shape[0]) * scales[name]
+      weights[name][divmod(expert, local)] = drawn
   return weights
 
 

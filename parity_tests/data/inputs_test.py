@@ -45,8 +45,38 @@ class TestMakeInputs:
     gate, up = np.split(x @ made.arrays['w_gate_up'][0, 0], 2, axis=-1)
     activation = gate / (1 + np.exp(-gate)) * up
     out = activation @ made.arrays['w_down'][0, 0]
-    for stage in (x, gate, up, activation, out):
+    plain = np.arange(gate.shape[1]) % 4 == 0
+    for stage in (x, gate[:, plain], up[:, plain], activation, out):
       assert 0.25 < np.sqrt((stage**2).mean()) < 2
+
+  @pytest.mark.parametrize('name', presets.RUNS_HERE)
+  def test_gates_are_tiny_and_saturating(self, name):
+    # exp(-gate) overflows, vanishes and is 1 within rounding, all in one layer.
+    made = inputs.make_inputs(presets.get(name), 2, routing='balanced')
+    tokens = made.arrays['x'].reshape(-1, made.config.d_model)
+    width = made.config.d_ff
+    gate = tokens @ made.arrays['w_gate_up'][0, 0][:, :width]
+    assert gate.min() < -100 and gate.max() > 100
+    assert np.abs(gate[:, np.abs(gate).max(axis=0) < 1e-4]).size
+
+  @pytest.mark.parametrize('ranks', [1, 4])
+  @pytest.mark.parametrize('routing', inputs.ROUTINGS)
+  def test_odd_starves_two_experts_and_nothing_divides_it(self, ranks, routing):
+    made = inputs.make_inputs(presets.get('odd'), ranks, routing=routing)
+    rows = np.bincount(made.arrays['topk_ids'].ravel(), minlength=24)
+    assert (rows[1], rows[-1]) == (0, 1)
+    config = made.config
+    sizes = (config.num_tokens, config.d_model, config.d_ff, config.num_rows)
+    assert all(size % 4 for size in sizes)
+    assert min(sizes[1:]) > 256 or ranks > 1
+
+  def test_a_file_of_routing_is_not_starved(self, tmp_path):
+    made = inputs.make_inputs(presets.get('odd'), 1, routing='hot')
+    ids = np.tile(np.arange(3, dtype=np.int32), (1, 67, 1))
+    path = tmp_path / 'ids.safetensors'
+    safetensors_numpy.save_file({'topk_ids': ids}, path)
+    made = inputs.make_inputs(presets.get('odd'), 1, routing=str(path))
+    np.testing.assert_array_equal(made.arrays['topk_ids'], ids)
 
   def test_layer_does_not_depend_on_the_number_of_ranks(self):
     one = inputs.make_inputs(_TINY, 1, tokens=32)

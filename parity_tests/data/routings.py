@@ -51,6 +51,22 @@ def make(name: str, config: MoEConfig, seed: int = 0) -> TokenRouting:
   return TokenRouting(ids, spread_weights(config, seed + 2), note)
 
 
+def starved(routed: TokenRouting, config: MoEConfig) -> TokenRouting:
+  """Returns a routing in which expert 1 has no row and the last one has one.
+
+  Their slots go to the lowest expert that the token does not have.
+  """
+  empty, single = 1, config.num_experts - 1
+  ids = routed.topk_ids.reshape(-1, config.top_k).copy()
+  ids[0, 0] = single
+  for token, slot in np.argwhere(np.isin(ids, (empty, single)))[1:]:
+    taken = {empty, single, *ids[token]}
+    ids[token, slot] = min(set(range(config.num_experts)) - taken)
+  ids = ids.reshape(routed.topk_ids.shape)
+  token_order.check_ids(config, ids)
+  return dataclasses.replace(routed, topk_ids=ids)
+
+
 def load(
   path: str | os.PathLike[str], config: MoEConfig, seed: int = 0
 ) -> TokenRouting:

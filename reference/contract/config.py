@@ -1,6 +1,7 @@
 """Shape of one expert-parallel MoE layer, as data."""
 
 import dataclasses
+import operator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +35,12 @@ class MoEConfig:
       value = getattr(self, field.name)
       if field.name == 'capacity' and value is None:
         continue
-      if not isinstance(value, int) or value < 1:
+      if not hasattr(value, '__index__') or value < 1:
         raise ValueError(
           f'{field.name}: expected a positive integer, got {value!r}'
         )
+      # A numpy integer would wrap where sizes are multiplied.
+      object.__setattr__(self, field.name, operator.index(value))
     if self.num_experts % self.num_ranks:
       raise ValueError(
         'num_ranks: expected a divisor of num_experts='

@@ -41,6 +41,8 @@ class Preset:
     num_ranks: R that `compile` takes by default.
     num_aic: cube cores of one rank that `compile` takes by default.
     num_aiv: vector cores of one rank that `compile` takes by default.
+    capacity_step: N is a multiple of it where the routing decides.
+    starved: whether one expert receives no row, and another one only.
   """
 
   name: str
@@ -55,6 +57,8 @@ class Preset:
   num_ranks: int = 4
   num_aic: int = 24
   num_aiv: int = 48
+  capacity_step: int = 16
+  starved: bool = False
 
 
 _DEEPSEEK_V3 = Router(
@@ -66,6 +70,19 @@ _DEEPSEEK_V3 = Router(
 _ALL = (
   Preset('tiny', 'this project, for tests', 16, 8, 2, 32, 16),
   Preset('small', 'this project, the default check', 128, 16, 4, 256, 128),
+  # No vector length and no block divides a width, T or N; widths are greater
+  # than every block inside a kernel.
+  Preset(
+    'odd',
+    'this project: sizes that nothing divides',
+    67,
+    24,
+    3,
+    267,
+    263,
+    capacity_step=17,
+    starved=True,
+  ),
   Preset(
     'deepseek_v3',
     'DeepSeek-V3 (arXiv 2412.19437): E / 4, widths / 32',
@@ -146,15 +163,34 @@ PRESETS = {preset.name: preset for preset in _ALL}
 RUNS_HERE = tuple(preset.name for preset in _ALL if preset.runs_here)
 
 
+# Sizes that may follow a preset's name and replace its own.
+SIZES = {
+  'experts': 'num_experts',
+  'top_k': 'top_k',
+  'd_model': 'd_model',
+  'd_ff': 'd_ff',
+}
+
+
 def get(name: str) -> Preset:
-  """Returns the preset of that name.
+  """Returns the preset of that name; `small:experts=12:d_ff=99` is one, too.
 
   Raises:
     ValueError: there is none; the text lists the known names.
   """
-  if name not in PRESETS:
+  base, *sizes = name.split(':')
+  if base not in PRESETS:
     raise ValueError(f'preset: expected one of {list(PRESETS)}, got {name!r}')
-  return PRESETS[name]
+  fields = {}
+  for size in sizes:
+    key, _, value = size.partition('=')
+    if key not in SIZES or not value.isdecimal():
+      raise ValueError(
+        f'preset: expected {list(SIZES)}, each =NUMBER, after {base}:, got '
+        f'{size!r}'
+      )
+    fields[SIZES[key]] = int(value)
+  return dataclasses.replace(PRESETS[base], name=name, **fields)
 
 
 def config(

@@ -1,5 +1,6 @@
 """Presets are valid layers and are found by name."""
 
+import numpy as np
 import pytest
 
 from hpmoe.reference.contract import presets
@@ -43,6 +44,25 @@ class TestPresets:
   def test_unknown_name_lists_the_known(self):
     with pytest.raises(ValueError, match=r"preset: .*'small'.*got 'smal'"):
       presets.get('smal')
+
+  def test_sizes_after_the_name_replace_the_preset(self):
+    preset = presets.get('tiny:experts=12:top_k=3:d_model=33:d_ff=17')
+    dims = presets.config(preset, 4).dims()
+    assert dict(E=12, K=3, D=33, F=17, T=16).items() <= dims.items()
+
+  @pytest.mark.parametrize('size', ['experts', 'ranks=2', 'd_ff=-1', 'd_ff=x'])
+  def test_wrong_sizes_are_named(self, size):
+    with pytest.raises(ValueError, match=f'after tiny:, got .{size}'):
+      presets.get(f'tiny:{size}')
+
+  def test_sizes_may_be_numpy_integers(self):
+    config = presets.config(presets.get('tiny'), np.int64(2), np.int16(300))
+    assert config == presets.config(presets.get('tiny'), 2, 300)
+    assert all(type(size) is int for size in config.dims().values())
+
+  def test_a_fraction_is_refused(self):
+    with pytest.raises(ValueError, match='num_tokens.*got 2.5'):
+      presets.config(presets.get('tiny'), 2, tokens=2.5)
 
   def test_zero_tokens_are_refused(self):
     with pytest.raises(ValueError, match='num_tokens.*got 0'):
