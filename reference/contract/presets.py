@@ -1,6 +1,7 @@
 """Named layer shapes, as data."""
 
 import dataclasses
+from typing import Any
 
 from hpmoe.reference.contract import config as config_lib
 
@@ -181,7 +182,7 @@ def get(name: str) -> Preset:
   base, *sizes = name.split(':')
   if base not in PRESETS:
     raise ValueError(f'preset: expected one of {list(PRESETS)}, got {name!r}')
-  fields = {}
+  fields: dict[str, Any] = {}
   for size in sizes:
     key, _, value = size.partition('=')
     if key not in SIZES or not value.isdecimal():
