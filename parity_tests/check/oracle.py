@@ -50,16 +50,6 @@ _swiglu_grad = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
 _row_weight_grad = jax.jit(swiglu_grad.row_weight_grad, static_argnums=0)
 _combine_grad = jax.jit(combine_grad.combine_grad, static_argnums=0)
 
-# (rows or weights of the forward, gradient) of both GEMMs' gradients.
-_ROWS_GRAD = {
-  'd_activation': ('w_down', 'd_expert_out'),
-  'd_expert_in': ('w_gate_up', 'd_gate_up'),
-}
-_WEIGHT_GRAD = {
-  'd_w_down': ('activation', 'd_expert_out'),
-  'd_w_gate_up': ('expert_in', 'd_gate_up'),
-}
-
 
 class Oracle:
   """One layer on one set of inputs.
@@ -154,11 +144,11 @@ class Oracle:
       )
     elif name == 'd_topk_weights':
       out = self._topk_weights_grad(saved, captured)
-    elif name in _ROWS_GRAD:
-      of, grad = _ROWS_GRAD[name]
+    elif name in tensors.TRANSPOSED_GEMMS:
+      grad, of = tensors.TRANSPOSED_GEMMS[name]
       out = _rows_grad(config, policy, self._plan, captured[grad], inputs[of])
-    elif name in _WEIGHT_GRAD:
-      of, grad = _WEIGHT_GRAD[name]
+    elif name in tensors.WEIGHT_GRADS:
+      of, grad = tensors.WEIGHT_GRADS[name]
       out = _weight_grad(config, policy, self._plan, saved[of], captured[grad])
     elif name == 'd_gate_up':
       out = _swiglu_grad(

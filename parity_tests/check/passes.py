@@ -9,7 +9,6 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.lanes import golden
 from hpmoe.parity_tests.lanes import golden_grad
-from hpmoe.reference import layer_grad
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -18,27 +17,6 @@ Sources = Mapping[str, tuple[str, ...]]
 
 # What `--direction` takes, and the passes that it means.
 DIRECTIONS = ('forward', 'backward', 'both')
-
-# What a tensor is computed from, among those of its own pass.
-_FORWARD_SOURCES = {
-  'gate_up': ('expert_in',),
-  'activation': ('gate_up',),
-  'expert_out': ('activation',),
-  'returned': ('expert_out',),
-  'y': ('returned',),
-}
-_BACKWARD_SOURCES = {
-  'd_activation': ('d_expert_out',),
-  'd_w_down': ('d_expert_out',),
-  'd_gate_up': ('d_activation',),
-  'd_expert_in': ('d_gate_up',),
-  'd_w_gate_up': ('d_gate_up',),
-  'd_returned': ('d_expert_in',),
-  'dx': ('d_returned',),
-}
-# What else holds where the weights are applied before w_down.
-_EARLY_SOURCES = {'d_topk_weights': ('d_activation',)}
-_EARLY_MOVEMENT = ('d_expert_out',)
 
 
 def _in_task_order(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -89,19 +67,19 @@ class Pass:
 
   def sources(self, policy: precision.PrecisionPolicy) -> Sources:
     """Returns what each stage is computed from; a stage without has none."""
-    if self.name == 'forward':
-      return _FORWARD_SOURCES
-    early = policy.placement == 'before_down'
-    return _BACKWARD_SOURCES | (_EARLY_SOURCES if early else {})
+    reads = tensors.reads(policy.placement)
+    own = {
+      name: tuple(read for read in reads[name] if read in self.stages)
+      for name in self.stages
+    }
+    return {name: before for name, before in own.items() if before}
 
   def movement(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
     """Returns the stages that only copy."""
-    early = policy.placement == 'before_down'
     return tuple(
       name
       for name in self.stages
-      if tensors.SPECS[name].role == 'movement'
-      or (early and name in _EARLY_MOVEMENT)
+      if tensors.role(name, policy.placement) == 'movement'
     )
 
   def reads(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
@@ -113,8 +91,7 @@ class Pass:
 
 def saved(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   """Returns the forward stages that the backward pass reads."""
-  read = layer_grad.reads(policy)
-  return tuple(name for name in tensors.STAGES if name in read)
+  return tensors.saved(policy.placement)
 
 
 FORWARD = Pass(

@@ -18,10 +18,7 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 # What a GEMM reads, and its weights.
-_GEMMS = {
-  'gate_up': ('expert_in', 'w_gate_up'),
-  'expert_out': ('activation', 'w_down'),
-}
+_GEMMS = tensors.GEMMS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,17 +8,12 @@ import numpy as np
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import golden
 from hpmoe.parity_tests.lanes import tiles
+from hpmoe.reference.contract import tensors
 
 # What a transposed GEMM reads, and its weights.
-_GEMMS = {
-  'd_activation': ('d_expert_out', 'w_down'),
-  'd_expert_in': ('d_gate_up', 'w_gate_up'),
-}
+_GEMMS = tensors.TRANSPOSED_GEMMS
 # (saved rows, gradient) whose outer products a weight gradient sums.
-_WEIGHT_GRADS = {
-  'd_w_down': ('activation', 'd_expert_out'),
-  'd_w_gate_up': ('expert_in', 'd_gate_up'),
-}
+_WEIGHT_GRADS = tensors.WEIGHT_GRADS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,3 +69,54 @@ STAGES = tuple(s.name for s in FORWARD if s.role in ('movement', 'compute'))
 
 # What the backward pass computes, in dependency order.
 GRADS = tuple(s.name for s in BACKWARD if s.role != 'input')
+
+# What a stage is computed from, routing and its weights apart; a GEMM's left
+# and right.
+READS = {
+  'expert_in': ('x',),
+  'gate_up': ('expert_in', 'w_gate_up'),
+  'activation': ('gate_up',),
+  'expert_out': ('activation', 'w_down'),
+  'returned': ('expert_out',),
+  'y': ('returned',),
+  'd_expert_out': ('dy',),
+  'd_topk_weights': ('dy', 'returned'),
+  'd_activation': ('d_expert_out', 'w_down'),
+  'd_w_down': ('activation', 'd_expert_out'),
+  'd_gate_up': ('d_activation', 'gate_up'),
+  'd_expert_in': ('d_gate_up', 'w_gate_up'),
+  'd_w_gate_up': ('expert_in', 'd_gate_up'),
+  'd_returned': ('d_expert_in',),
+  'dx': ('d_returned',),
+}
+# What differs where the routing weights are applied before w_down.
+_EARLY_READS = {'d_topk_weights': ('d_activation', 'gate_up')}
+_EARLY_ROLES = {'d_expert_out': 'movement'}
+
+
+def _gemms(*names: str) -> dict[str, tuple[str, str]]:
+  return {name: (READS[name][0], READS[name][1]) for name in names}
+
+
+# (left, right) of each GEMM: left @ right, left @ right^T, left^T @ right.
+GEMMS = _gemms('gate_up', 'expert_out')
+TRANSPOSED_GEMMS = _gemms('d_activation', 'd_expert_in')
+WEIGHT_GRADS = _gemms('d_w_down', 'd_w_gate_up')
+
+
+def reads(placement: str) -> dict[str, tuple[str, ...]]:
+  """Returns `READS` for a placement of the routing weights."""
+  return READS | (_EARLY_READS if placement == 'before_down' else {})
+
+
+def role(name: str, placement: str) -> str:
+  """Returns a tensor's role for a placement of the routing weights."""
+  early = _EARLY_ROLES if placement == 'before_down' else {}
+  return early.get(name, SPECS[name].role)
+
+
+def saved(placement: str) -> tuple[str, ...]:
+  """Returns the forward stages that the backward pass reads."""
+  made = reads(placement)
+  read = {before for name in GRADS for before in made[name]}
+  return tuple(name for name in STAGES if name in read)

@@ -26,14 +26,8 @@ _INPUTS = {
   layout.Direction.FORWARD: tensors.INPUTS,
   layout.Direction.BACKWARD: (
     'dy',
-    'topk_ids',
-    'topk_weights',
-    'w_gate_up',
-    'w_down',
-    'expert_in',
-    'gate_up',
-    'activation',
-    'returned',
+    *(name for name in tensors.INPUTS if name != 'x'),
+    *tensors.saved('combine'),
   ),
 }
 _OUTPUTS = {
