@@ -48,8 +48,9 @@ def stages(report: check.Report) -> dict[str, list[lanes.Result]]:
 
 
 def asked(report: check.Report) -> list[str]:
-  """Returns the lanes that were asked for, in order."""
-  return [lane for lane in lanes.LANES if lane in report.config['lanes']]
+  """Returns the lanes that were asked for, or judged anyway, in order."""
+  found = {*report.config['lanes'], *(r.lane for r in report.results)}
+  return [lane for lane in lanes.LANES if lane in found]
 
 
 def rows(report: check.Report) -> Iterator[tuple[str, list[Cell]]]:

@@ -75,6 +75,12 @@ class TestTable:
 
     assert [line.split()[0] for line in _table(missing, EXACT)[2:]] == ['y']
 
+  def test_a_lane_that_judged_unasked_has_its_column(self):
+    heading, _, row = _table(_share(0.5), asked=('standard',))
+
+    assert heading.split() == ['stage', 'bounded', 'standard']
+    assert row.split() == ['y', '✓', '0.5', 'of', 'bound']
+
   def test_a_failing_line_is_red(self):
     lines = _table(
       dataclasses.replace(EXACT, stage='gate_up'), _failing(Y), colour=True
