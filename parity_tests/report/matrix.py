@@ -49,7 +49,8 @@ def stages(report: check.Report) -> dict[str, list[lanes.Result]]:
 
 def asked(report: check.Report) -> list[str]:
   """Returns the lanes that were asked for, or judged anyway, in order."""
-  found = {*report.config['lanes'], *(r.lane for r in report.results)}
+  judged = (r.lane for r in report.results if r.verdict != lanes.NOT_JUDGED)
+  found = {*report.config['lanes'], *judged}
   return [lane for lane in lanes.LANES if lane in found]
 
 
