@@ -150,6 +150,27 @@ int TestReturned() {
   return seen[0] == 2 && seen[1] == 1 && seen[2] == 0 ? 0 : 40;
 }
 
+// Ranks 0 and 2 send rows to the one expert, rank 1 none.
+int TestReturnedPastEmptySlice() {
+  ImageHeader image = {};
+  image.num_ranks = 3;
+  image.num_experts = 1;
+  const int32_t counts[3] = {1, 0, 2}, row_base[3] = {0, 1, 1};
+  const int32_t expert_rows[1] = {3}, slots[3] = {5, 6, 7};
+  PlanView plan = {};
+  plan.image = &image;
+  plan.counts = counts;
+  plan.row_base = row_base;
+  plan.expert_rows = expert_rows;
+  TaskDesc home = TaskOf(hpmoe::kReturn, 0, hpmoe::kRowBlockRange, 0, 4);
+  home.expert = 0;
+  int sources = 0;
+  ForEachReturned(home, plan, slots, [&](int32_t, int32_t source, int32_t) {
+    sources = 10 * sources + source;
+  });
+  return sources == 22 ? 0 : 45;
+}
+
 // All puts to expert 1 together fill its one partition of 8, padding included.
 int TestSignals() {
   const SmallPlan plan;
@@ -158,8 +179,8 @@ int TestSignals() {
   EventDesc events[2] = {};
   events[1].threshold = events[1].part_rows = 8;
   for (int32_t rank = 0; rank < 2; ++rank) {
-    for (int32_t begin = 0; begin < 4; begin += 2) {
-      TaskDesc put = TaskOf(hpmoe::kDispatch, rank, 1, begin, begin + 2);
+    for (int32_t begin = 0; begin < 4; ++begin) {
+      TaskDesc put = TaskOf(hpmoe::kDispatch, rank, 1, begin, begin + 1);
       put.signal_count = 1;
       SignalTask(platform, put, signals, events, plan.view, plan.slots);
     }
@@ -175,7 +196,11 @@ int TestSignals() {
 }  // namespace
 
 int main() {
-  int (*const tests[])() = {TestStep, TestRows, TestTasksRows, TestReturned,
+  int (*const tests[])() = {TestStep,
+                            TestRows,
+                            TestTasksRows,
+                            TestReturned,
+                            TestReturnedPastEmptySlice,
                             TestSignals};
   for (const auto test : tests) {
     const int failed = test();
