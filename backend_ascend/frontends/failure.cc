@@ -8,16 +8,6 @@
 namespace hpmoe {
 namespace {
 
-std::string TaskText(const ImageView& view, int64_t index) {
-  const TaskDesc& task = view.tasks[index];
-  std::string text = KindName(task.kind);
-  text += " task " + std::to_string(index);
-  text += " (rank " + std::to_string(task.rank) + ", ";
-  if (task.expert >= 0) text += "expert " + std::to_string(task.expert) + ", ";
-  text += "row block " + std::to_string(task.row_block);
-  return text + ", column block " + std::to_string(task.col_block) + ")";
-}
-
 uint32_t Float32Bits(const char* data, int64_t float_bytes) {
   uint16_t half = 0;
   uint32_t bits = 0;
@@ -40,23 +30,6 @@ std::string IndexText(int64_t flat, const std::vector<int64_t>& shape) {
 }
 
 }  // namespace
-
-std::string FailureText(const ImageView& view, const Diagnosis& diagnosis) {
-  const bool deadline = diagnosis.reason == StopReason::kDeadline;
-  const std::string reason = deadline ? "deadline: " : "deadlock: ";
-  if (diagnosis.task < 0) {
-    return reason + "no task ended in time and none is blocked";
-  }
-  std::string suspects;
-  for (int32_t i = 0; i < diagnosis.num_suspects; ++i) {
-    suspects += (i == 0 ? "" : "; ") + TaskText(view, diagnosis.suspects[i]);
-  }
-  return reason + TaskText(view, diagnosis.task) + " waits for event " +
-         std::to_string(diagnosis.event) + ": expected " +
-         std::to_string(diagnosis.expected) + ", got " +
-         std::to_string(diagnosis.actual) + "; not signalled by: " +
-         (suspects.empty() ? "no task of the image" : suspects);
-}
 
 std::string NonFiniteText(const char* name, const void* data,
                           int64_t float_bytes,

@@ -1,4 +1,4 @@
-// What a failed launch says, word for word what runtime.py says.
+// What a refused input is told, word for word what runtime.py says.
 
 #ifndef BACKEND_ASCEND_FRONTENDS_FAILURE_H_
 #define BACKEND_ASCEND_FRONTENDS_FAILURE_H_
@@ -7,13 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backend_ascend/kernels/host/launch/launch.h"
-#include "backend_ascend/kernels/host/load/image_loader.h"
-
 namespace hpmoe {
-
-// As str(runtime.WaitError).
-std::string FailureText(const ImageView& view, const Diagnosis& diagnosis);
 
 // As runtime.launch refuses the first value that is not finite; empty if there
 // is none.  `float_bytes`: 2 for bfloat16, 4 for float32.

@@ -90,7 +90,7 @@ ffi::Error Run(const ImageView& view, const LaunchTensors& tensors,
   const bool deadline = diagnosis.reason == StopReason::kDeadline;
   return ffi::Error(
       deadline ? ffi::ErrorCode::kDeadlineExceeded : ffi::ErrorCode::kInternal,
-      FailureText(view, diagnosis));
+      diagnosis.text);
 }
 
 ffi::Error LaunchCall(std::string_view image, int32_t threads,

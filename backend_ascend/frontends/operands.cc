@@ -3,12 +3,19 @@
 namespace hpmoe {
 namespace {
 
+// What a forward pass saved may have overflowed, and it is its user's.
+bool IsSaved(const BufferInfo& info, Use use) {
+  return use == Use::kInput && info.use[kForward] == Use::kWritten;
+}
+
 void AddBuffers(const ImageHeader& image, Use use,
                 std::vector<Operand>* operands) {
   for (int b = 0; b < kNumBuffers; ++b) {
     if (UseOf(image, b) != use) continue;
     const Array shape = ShapeOf(image, static_cast<BufferId>(b));
-    operands->push_back({kBuffers[b].name, shape.bytes(), shape.element_bytes,
+    const bool scanned = !IsSaved(kBuffers[b], use);
+    operands->push_back({kBuffers[b].name, shape.bytes(),
+                         scanned ? shape.element_bytes : 0,
                          [b](void* data, LaunchTensors* tensors) {
                            tensors->buffers[b] = data;
                          }});

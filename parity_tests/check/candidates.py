@@ -1,6 +1,7 @@
 """Candidates: what a check puts to the test, ours or the user's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
 import dataclasses
 from typing import Protocol
 
@@ -32,6 +33,7 @@ class CandidateError(RuntimeError):
     diagnosis: of our own runtime, or None.
     replay: the command that shows it again, or None.
     seconds: wall time until then, or None.
+    plan: `tensors.PLAN`, where our own launch had made it, or None.
   """
 
   def __init__(
@@ -40,11 +42,34 @@ class CandidateError(RuntimeError):
     diagnosis: runtime.Diagnosis | None = None,
     replay: str | None = None,
     seconds: float | None = None,
+    plan: Tensors | None = None,
   ):
     super().__init__(text)
+    self.plan = plan
     self.diagnosis = diagnosis
     self.replay = replay
     self.seconds = seconds
+
+
+@contextlib.contextmanager
+def own_failures(name: str) -> Iterator[None]:
+  """Tells what our own backend made wrong from a request that was wrong.
+
+  Raises:
+    CandidateError: a proof refused a flow of our compiler, the loader an image,
+      the check of the plan its tables, or a launch ended early.
+  """
+  try:
+    yield
+  except (
+    proofs.ProofError,
+    runtime.ImageError,
+    runtime.BrokenError,
+  ) as error:
+    raise CandidateError(f'{name}: {error}') from error
+  except runtime.WaitError as error:
+    found = error.diagnosis
+    raise CandidateError(str(found), found, plan=error.plan) from error
 
 
 class Candidate(Protocol):
@@ -160,16 +185,15 @@ class Megakernel:
       which: the pass.
       given: the oracle's tensors, if `checking` replays.
     """
-    try:
-      lower = compiler.COMPILE[which.direction]
-      image = lower(config, policy, self.options).image
-    except proofs.ProofError as error:
-      raise CandidateError(f'{self.name}: {error}') from error
-    inputs = read_by_runtime(which, policy, inputs)
-    modes = self.checking.modes(image_lib.parse(image), given)
-    if self.fault not in faults.specs(which.direction):
-      return self._launch(which, image, inputs, None, modes)
-    return self._launch_with_fault(which, image, inputs, modes)
+    with own_failures(self.name):
+      image = compiler.COMPILE[which.direction](
+        config, policy, self.options
+      ).image
+      inputs = read_by_runtime(which, policy, inputs)
+      modes = self.checking.modes(image_lib.parse(image), given)
+      if self.fault not in faults.specs(which.direction):
+        return self._launch(which, image, inputs, None, modes)
+      return self._launch_with_fault(which, image, inputs, modes)
 
   def _launch_with_fault(
     self, which, image, inputs, modes
@@ -179,16 +203,14 @@ class Megakernel:
     counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
     try:
       tasks = faults.candidates(parsed, counts, self.fault)
-    except ValueError as error:
+    except faults.NoEffect as error:
       raise FaultDoesNothing(str(error)) from error
     for task in tasks[:_TRIES]:
       self.committed.append(parsed.tables['tasks'][task])
       try:
         fault = faults.Fault(self.fault, int(task))
         return self._launch(which, image, inputs, fault, modes)
-      except ValueError as error:
-        if not str(error).startswith('fault: '):
-          raise
+      except faults.NoEffect:
         self.committed.pop()
     raise FaultDoesNothing(
       f'fault {self.fault}: expected a task whose output it changes, got '
@@ -198,17 +220,14 @@ class Megakernel:
   def _launch(
     self, which, image, inputs, fault, modes
   ) -> dict[str, np.ndarray]:
-    try:
-      launched = runtime.run(
-        image,
-        inputs,
-        threads=self.threads,
-        deadline_s=self.deadline_s,
-        fault=fault,
-        modes=modes,
-      )
-    except runtime.WaitError as error:
-      raise CandidateError(str(error.diagnosis), error.diagnosis) from error
+    launched = runtime.run(
+      image,
+      inputs,
+      threads=self.threads,
+      deadline_s=self.deadline_s,
+      fault=fault,
+      modes=modes,
+    )
     self.launches.append(_launch_of(which, image, launched, modes))
     return _own_outputs(image, inputs, launched)
 
@@ -224,19 +243,20 @@ class Megakernel:
   def _run_serially(
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    options = cut_otherwise(self.options, config, which)
-    image = compiler.COMPILE[which.direction](config, policy, options).image
-    inputs = read_by_runtime(which, policy, inputs)
-    if not self.checking.isolate:
-      return runtime.launch_serial(image, inputs)
-    modes = checking_lib.Checking(isolate=True)
-    launched = runtime.run(
-      image,
-      inputs,
-      threads=1,
-      modes=modes.modes(image_lib.parse(image), given),
-    )
-    return _own_outputs(image, inputs, launched)
+    with own_failures(self.name):
+      options = cut_otherwise(self.options, config, which)
+      image = compiler.COMPILE[which.direction](config, policy, options).image
+      inputs = read_by_runtime(which, policy, inputs)
+      if not self.checking.isolate:
+        return runtime.launch_serial(image, inputs)
+      modes = checking_lib.Checking(isolate=True)
+      launched = runtime.run(
+        image,
+        inputs,
+        threads=1,
+        modes=modes.modes(image_lib.parse(image), given),
+      )
+      return _own_outputs(image, inputs, launched)
 
 
 def _launch_of(which, image, launched, modes) -> Launch:

@@ -561,6 +561,7 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
       error.diagnosis,
       replay,
       time.perf_counter() - start,
+      error.plan,
     ) from error
   return Report(
     config=describe(request, bench.made, candidate),

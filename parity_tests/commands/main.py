@@ -118,9 +118,19 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
     tell(f'{error.filename}: expected a file to use, got {error.strerror}')
     return cli.WRONG_REQUEST
   except RuntimeError as error:
+    from hpmoe.backend_ascend.kernels.host.launch import runtime
+    from hpmoe.backend_ascend.taskflow.proofs import proofs
     from hpmoe.parity_tests.check import candidates
 
-    if not isinstance(error, candidates.CandidateError):
+    if not isinstance(
+      error,
+      (
+        candidates.CandidateError,
+        proofs.ProofError,
+        runtime.BrokenError,
+        runtime.WaitError,
+      ),
+    ):
       raise
     tell(error)
     return cli.CANDIDATE_FAILED

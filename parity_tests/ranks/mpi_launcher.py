@@ -24,7 +24,6 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import exchange
 from hpmoe.parity_tests.check import passes
@@ -311,14 +310,13 @@ class MpiMegakernel:
     self, config, policy, inputs, which=passes.FORWARD
   ) -> dict[str, np.ndarray]:
     """See `candidates.Candidate.run`."""
-    try:
-      lower = compiler.COMPILE[which.direction]
-      image = lower(config, policy, self.options).image
-    except proofs.ProofError as error:
-      raise candidates.CandidateError(f'{self.name}: {error}') from error
-    names = rank_runtime.INPUTS[runtime.direction(image_lib.parse(image))]
-    given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
-    return launch(image, given, deadline_s=self.deadline_s)
+    with candidates.own_failures(self.name):
+      image = compiler.COMPILE[which.direction](
+        config, policy, self.options
+      ).image
+      names = rank_runtime.INPUTS[runtime.direction(image_lib.parse(image))]
+      given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
+      return launch(image, given, deadline_s=self.deadline_s)
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:

@@ -90,8 +90,10 @@ class ProofReport:
     return all(rule.proved for rule in self.rules)
 
 
-class ProofError(ValueError):
+class ProofError(RuntimeError):
   """A flow that could deadlock, race or miss an element.
+
+  No ValueError: who asked for the flow did not lower it.
 
   Attributes:
     report: the proofs' report.

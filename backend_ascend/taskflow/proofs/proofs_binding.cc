@@ -1,9 +1,5 @@
-#include <nanobind/nanobind.h>
-
-#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/launch/binding.h"
 #include "backend_ascend/taskflow/proofs/proofs.h"
-
-namespace nb = nanobind;
 
 namespace hpmoe {
 namespace {
@@ -27,13 +23,6 @@ class Bytes {
   Py_buffer buffer_;
 };
 
-ImageView Load(const Bytes& image) {
-  ImageView view;
-  const Status status = LoadImage(image.data(), image.size(), &view);
-  if (status.code != 0) throw nb::value_error(status.message);
-  return view;
-}
-
 nb::object RegionDict(const Violation& violation) {
   if (!violation.has_region) return nb::none();
   const RegionDesc& r = violation.region;
@@ -49,7 +38,7 @@ nb::object RegionDict(const Violation& violation) {
 
 nb::dict ProveImage(nb::handle image, int max_violations) {
   const Bytes bytes(image);
-  const ImageView view = Load(bytes);
+  const ImageView view = Load(bytes.data(), bytes.size());
   ProofResult result;
   {
     nb::gil_scoped_release release;
@@ -84,7 +73,11 @@ nb::dict ProveImage(nb::handle image, int max_violations) {
 
 void BindProofs(nb::module_& m) {
   m.def(
-      "validate_image", [](nb::handle image) { Load(Bytes(image)); },
+      "validate_image",
+      [](nb::handle image) {
+        const Bytes bytes(image);
+        Load(bytes.data(), bytes.size());
+      },
       nb::arg("image"),
       "Returns None, or raises ValueError that names what is wrong.");
   m.def("prove", &ProveImage, nb::arg("image"), nb::arg("max_violations") = 8,

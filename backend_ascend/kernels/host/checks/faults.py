@@ -390,6 +390,10 @@ TABLE = (
 )
 
 
+class NoEffect(ValueError):
+  """A fault that changes nothing where it was put, or in no task of a layer."""
+
+
 def specs(direction: Direction) -> dict[str, FaultSpec]:
   """Returns the rows of one pass by name."""
   return {spec.name: spec for spec in TABLE if spec.direction == direction}
@@ -409,15 +413,13 @@ def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
   for name in ('top_k', 'num_experts', 'num_tokens', 'd_model'):
     needed, got = getattr(spec, name), getattr(image.config, name)
     if got < needed:
-      raise ValueError(
+      raise NoEffect(
         f'fault {spec.name}: expected {name} of at least {needed}, got {got}'
       )
   for name in ('activation', 'storage'):
     needed, got = getattr(spec, name), getattr(image.policy, name)
     if needed not in (None, got):
-      raise ValueError(
-        f'fault {spec.name}: expected {name} {needed}, got {got}'
-      )
+      raise NoEffect(f'fault {spec.name}: expected {name} {needed}, got {got}')
 
 
 def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
@@ -533,7 +535,8 @@ def candidates(
     `[candidates]` task indices, possibly none.
 
   Raises:
-    ValueError: an unknown fault, or a layer in which it does nothing.
+    NoEffect: a layer in which it does nothing.
+    ValueError: an unknown fault.
   """
   spec = _spec(image, name)
   _refuse_layer(spec, image)
@@ -568,13 +571,13 @@ def choose_target(image, counts: np.ndarray, name: str) -> int:
     name: a name of `TABLE`.
 
   Raises:
-    ValueError: no task qualifies, an unknown fault, or a layer in which the
-      fault does nothing.
+    NoEffect: no task qualifies, or a layer in which the fault does nothing.
+    ValueError: an unknown fault.
   """
   parsed = image_lib.parse(image)
   found = candidates(parsed, counts, name)
   if not len(found):
-    raise ValueError(
+    raise NoEffect(
       f'fault {name}: expected a task that can commit it, got none among '
       f'{len(parsed.tables["tasks"])} tasks'
     )

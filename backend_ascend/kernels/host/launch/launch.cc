@@ -6,67 +6,10 @@
 #include <vector>
 
 #include "backend_ascend/kernels/host/launch/launch_prepare.h"
-#include "backend_ascend/kernels/host/launch/task_signals.h"
 #include "backend_ascend/kernels/host/tiles/float_environment.h"
 
 namespace hpmoe {
 namespace {
-
-// Tasks of the given progress that should have signalled the event.
-void AddSuspects(const LaunchState& state, Progress progress,
-                 Diagnosis* diagnosis) {
-  for (uint64_t t = 0; t < state.progress.size(); ++t) {
-    if (diagnosis->num_suspects == Diagnosis::kMaxSuspects) return;
-    if (state.progress[t] == progress &&
-        MaySignal(*state.view, state.view->tasks[t], diagnosis->event)) {
-      diagnosis->suspects[diagnosis->num_suspects++] = static_cast<int64_t>(t);
-    }
-  }
-}
-
-Diagnosis Diagnose(const LaunchState& state, uint32_t task,
-                   const WaitDesc& wait) {
-  Diagnosis diagnosis{};
-  diagnosis.task = task;
-  diagnosis.event = wait.event;
-  diagnosis.expected = wait.threshold;
-  diagnosis.actual = state.counters[wait.event].value.load();
-  AddSuspects(state, Progress::kRan, &diagnosis);
-  AddSuspects(state, Progress::kWaiting, &diagnosis);
-  return diagnosis;
-}
-
-// The cause is a wait for a task that ran and did not signal, or that no task
-// is left to meet; failing both, the first blocked task in dependency order.
-bool MoreTelling(const LaunchState& state, const Diagnosis& a,
-                 const Diagnosis& b) {
-  const auto innocent = [&](const Diagnosis& d) {
-    return d.num_suspects > 0 &&
-           state.progress[d.suspects[0]] != Progress::kRan;
-  };
-  if (innocent(a) != innocent(b)) return innocent(b);
-  return a.task < b.task;
-}
-
-Diagnosis Diagnose(const LaunchState& state, const WorkerPool& pool,
-                   StopReason reason) {
-  Diagnosis best{};
-  best.task = -1;
-  for (size_t i = 0; i < pool.size(); ++i) {
-    const Cursor& cursor = pool.cursor(i);
-    if (cursor.next == cursor.count) continue;
-    const uint32_t index = cursor.tasks[cursor.next];
-    const TaskDesc& task = state.Task(index);
-    for (uint32_t w = 0; w < task.wait_count; ++w) {
-      const WaitDesc& wait = state.view->waits[task.wait_begin + w];
-      if (state.counters[wait.event].value.load() >= wait.threshold) continue;
-      const Diagnosis found = Diagnose(state, index, wait);
-      if (best.task < 0 || MoreTelling(state, found, best)) best = found;
-    }
-  }
-  best.reason = reason;
-  return best;
-}
 
 int32_t ThreadCount(const ImageView& view, int32_t wanted) {
   if (wanted > 0) return wanted;

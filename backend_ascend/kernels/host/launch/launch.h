@@ -8,8 +8,8 @@
 #include "backend_ascend/kernels/host/checks/faults.h"
 #include "backend_ascend/kernels/host/checks/modes.h"
 #include "backend_ascend/kernels/host/checks/races.h"
+#include "backend_ascend/kernels/host/launch/diagnosis.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
-#include "backend_ascend/kernels/host/launch/runtime_workers.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 
 namespace hpmoe {
@@ -20,19 +20,6 @@ struct LaunchOptions {
   Isa isa;
   FaultSpec fault;
   Modes modes;
-};
-
-// Why a launch stopped: the most telling blocked task and its unmet wait.
-struct Diagnosis {
-  static constexpr int32_t kMaxSuspects = 8;
-  StopReason reason;
-  int64_t task;  // -1: no task is blocked, one that runs took too long
-  int32_t event;
-  int32_t expected;
-  int32_t actual;
-  int32_t num_suspects;
-  int64_t suspects[kMaxSuspects];  // should have signalled: first those that
-                                   // ran and did not, then those yet to run
 };
 
 struct LaunchReport {

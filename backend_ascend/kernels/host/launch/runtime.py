@@ -48,8 +48,12 @@ class Diagnosis:
     event: index of the event that it waits for.
     expected: the wait's threshold.
     actual: the event's counter.
+    missing: what all tasks of the image together fall short of the threshold:
+      it can never be reached.
     suspects: up to 8 tasks that should have signalled the event: first those
       that ran without, then those that did not run.
+    adders: where some is missing, up to 8 tasks that add to the event.
+    text: all of it in one sentence.
   """
 
   reason: str
@@ -57,24 +61,36 @@ class Diagnosis:
   event: int
   expected: int
   actual: int
+  missing: int
   suspects: tuple[TaskName, ...]
+  adders: tuple[TaskName, ...]
+  text: str
 
   def __str__(self) -> str:
-    if self.task is None:
-      return f'{self.reason}: no task ended in time and none is blocked'
-    suspects = '; '.join(map(str, self.suspects)) or 'no task of the image'
-    return (
-      f'{self.reason}: {self.task} waits for event {self.event}: expected '
-      f'{self.expected}, got {self.actual}; not signalled by: {suspects}'
-    )
+    return self.text
 
 
 class WaitError(RuntimeError):
-  """A launch ended before its last task; `diagnosis` says why."""
+  """A launch ended before its last task.
 
-  def __init__(self, diagnosis: Diagnosis):
+  Attributes:
+    diagnosis: why.
+    plan: `tensors.PLAN` by name, which it had made by then.
+  """
+
+  def __init__(
+    self,
+    diagnosis: Diagnosis,
+    plan: collections.abc.Mapping[str, np.ndarray],
+  ):
     super().__init__(str(diagnosis))
     self.diagnosis = diagnosis
+    self.plan = dict(plan)
+
+
+# What this library made is wrong, whatever the caller gave.
+ImageError = _native.ImageError
+BrokenError = _native.BrokenError
 
 
 def load(image) -> tuple[np.ndarray, image_lib.Image]:
@@ -122,7 +138,8 @@ def _fitting(name: str, value, shape, dtype: np.dtype) -> np.ndarray:
 
 def _checked(name: str, value, shape, dtype: np.dtype) -> np.ndarray:
   value = _bits(_fitting(name, value, shape, dtype))
-  if dtype != np.int32:
+  # What a forward pass saved may have overflowed, and it is its user's.
+  if dtype != np.int32 and name not in tensors.STAGES:
     at = _native.first_non_finite(value)
     if at >= 0:
       index = tuple(int(i) for i in np.unravel_index(at, shape))
@@ -162,22 +179,28 @@ def _outputs(image: image_lib.Image, names) -> dict[str, np.ndarray]:
 
 
 def _launch(image: image_lib.Image, inputs, native):
-  """Returns the outputs of the image's direction, and what `native` returns."""
+  """Returns what the image computes, its plan, and what `native` returns."""
   arrays = _inputs(image, inputs)
   names = _OUTPUTS[direction(image)]
   outputs = _outputs(image, dict.fromkeys(tensors.PLAN + names))
   result = native(arrays, {n: _bits(a) for n, a in outputs.items()})
-  return {name: outputs[name] for name in names}, result
+  made = [{n: outputs[n] for n in some} for some in (names, tensors.PLAN)]
+  return *made, result
 
 
-def _diagnosis(image, reason, task, event, expected, actual, suspects):
+def diagnosis(image: image_lib.Image, found) -> Diagnosis:
+  """Returns a native diagnosis with the names of its tasks."""
+  names = lambda tasks: tuple(task_name(image, task) for task in tasks)
   return Diagnosis(
-    reason=_REASONS[reason],
-    task=None if task < 0 else task_name(image, task),
-    event=event,
-    expected=expected,
-    actual=actual,
-    suspects=tuple(task_name(image, suspect) for suspect in suspects),
+    reason=_REASONS[found.reason],
+    task=None if found.task < 0 else task_name(image, found.task),
+    event=found.event,
+    expected=found.expected,
+    actual=found.actual,
+    missing=found.missing,
+    suspects=names(found.suspects),
+    adders=names(found.adders),
+    text=found.text,
   )
 
 
@@ -290,7 +313,7 @@ def run(
   num_tasks = len(parsed.tables['tasks'])
   order = np.zeros(num_tasks, np.uint32) if modes.trace else None
   tables = dict(order=order, actions=actions)
-  outputs, (diagnosis, fault_changed, (num_races, races)) = _launch(
+  outputs, plan, (stopped, fault_changed, (num_races, races)) = _launch(
     parsed,
     inputs,
     lambda read, out: _native.launch(
@@ -309,10 +332,10 @@ def run(
       healed,
     ),
   )
-  if diagnosis[0]:
-    raise WaitError(_diagnosis(parsed, *diagnosis))
+  if stopped.reason:
+    raise WaitError(diagnosis(parsed, stopped), plan)
   if fault and not fault_changed:
-    raise ValueError(
+    raise faults.NoEffect(
       f'fault: expected a task that {fault.name} changes, got '
       f'{task_name(parsed, fault.task)}, whose output stays the same'
     )
@@ -384,7 +407,7 @@ def launch_serial(
   bit for bit.
   """
   blob, parsed = load(image)
-  outputs, _ = _launch(
+  outputs, *_ = _launch(
     parsed,
     inputs,
     lambda given, written: _native.launch_serial(

@@ -1,5 +1,3 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -11,46 +9,12 @@
 #include <vector>
 
 #include "backend_ascend/kernels/host/checks/launch_inspect.h"
+#include "backend_ascend/kernels/host/launch/binding.h"
 #include "backend_ascend/kernels/host/launch/launch.h"
 #include "backend_ascend/kernels/host/tiles/finite.h"
 
-namespace nb = nanobind;
-
 namespace hpmoe {
 namespace {
-
-using OutArray = nb::ndarray<nb::c_contig, nb::device::cpu>;
-using ConstArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-// By tensor name.
-using Arrays = std::map<std::string, OutArray>;
-using ConstArrays = std::map<std::string, ConstArray>;
-
-ImageView Load(const ConstArray& image) {
-  ImageView view;
-  const Status status = LoadImage(image.data(), image.nbytes(), &view);
-  if (status.code != 0) throw nb::value_error(status.message);
-  return view;
-}
-
-// The last line of defence: Python checks shapes, this checks sizes.
-void CheckBytes(const char* name, int64_t expected, int64_t got) {
-  if (expected == got) return;
-  const std::string message = std::string(name) + ": expected " +
-                              std::to_string(expected) + " bytes, got " +
-                              std::to_string(got);
-  throw nb::value_error(message.c_str());
-}
-
-template <class T>
-const T& Find(const std::map<std::string, T>& arrays, const std::string& name,
-              int64_t bytes) {
-  const auto found = arrays.find(name);
-  if (found == arrays.end()) {
-    throw nb::value_error((name + ": expected an array, got none").c_str());
-  }
-  CheckBytes(name.c_str(), bytes, found->second.nbytes());
-  return found->second;
-}
 
 struct PlanBytes {
   int64_t by_expert, by_slot;  // of [R, E] and [R, T, K], four bytes each
@@ -63,13 +27,13 @@ LaunchTensors Tensors(const ImageHeader& header, const ConstArrays& inputs,
                       const Arrays& outputs) {
   const PlanBytes bytes(header);
   const auto ints = [&](const char* name, int64_t size) {
-    return static_cast<int32_t*>(Find(outputs, name, size).data());
+    return static_cast<int32_t*>(Find(outputs, name, size));
   };
   LaunchTensors tensors{};
-  tensors.topk_ids = static_cast<const int32_t*>(
-      Find(inputs, "topk_ids", bytes.by_slot).data());
-  tensors.topk_weights = static_cast<const float*>(
-      Find(inputs, "topk_weights", bytes.by_slot).data());
+  tensors.topk_ids =
+      static_cast<const int32_t*>(Find(inputs, "topk_ids", bytes.by_slot));
+  tensors.topk_weights =
+      static_cast<const float*>(Find(inputs, "topk_weights", bytes.by_slot));
   tensors.counts = ints("counts", bytes.by_expert);
   tensors.row_base = ints("row_base", bytes.by_expert);
   tensors.row_of_slot = ints("row_of_slot", bytes.by_slot);
@@ -79,10 +43,9 @@ LaunchTensors Tensors(const ImageHeader& header, const ConstArrays& inputs,
     const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
     if (use == Use::kInput) {
       // Tasks only read it.
-      tensors.buffers[b] =
-          const_cast<void*>(Find(inputs, info.name, size).data());
+      tensors.buffers[b] = const_cast<void*>(Find(inputs, info.name, size));
     } else if (use == Use::kWritten) {
-      tensors.buffers[b] = Find(outputs, info.name, size).data();
+      tensors.buffers[b] = Find(outputs, info.name, size);
     }
   }
   return tensors;
@@ -92,25 +55,13 @@ FaultSpec Fault(const ImageView& view, const std::string& name, int64_t task) {
   if (name.empty()) return {FaultKind::kNone, -1};
   const FaultKind kind = FaultByName(name.c_str());
   if (kind == FaultKind::kNone) {
-    throw nb::value_error(
-        ("fault: expected a known fault, got '" + name + "'").c_str());
+    Refuse("fault: expected a known fault, got '" + name + "'");
   }
   if (task < 0 || task >= view.num_tasks) {
-    throw nb::value_error(("fault.task: expected a task in [0, " +
-                           std::to_string(view.num_tasks) + "), got " +
-                           std::to_string(task))
-                              .c_str());
+    Refuse("fault.task: expected a task in [0, " +
+           std::to_string(view.num_tasks) + "), got " + std::to_string(task));
   }
   return {kind, task};
-}
-
-Isa IsaByName(const std::string& name) {
-  if (name.empty()) return BestIsa();
-  for (const Isa isa : kAllIsas) {
-    if (IsaSupported(isa) && name == IsaName(isa)) return isa;
-  }
-  throw nb::value_error(
-      ("isa: expected one that this CPU runs, got '" + name + "'").c_str());
 }
 
 // The tensors of the image's tasks in `arrays`, by BufferId.
@@ -120,7 +71,7 @@ void FindWritten(const ImageHeader& header,
   for (int b = 0; b < kNumBuffers; ++b) {
     if (kBuffers[b].use[header.direction] != Use::kWritten) continue;
     const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
-    buffers[b] = Find(arrays, kBuffers[b].name, size).data();
+    buffers[b] = Find(arrays, kBuffers[b].name, size);
   }
 }
 
@@ -130,9 +81,9 @@ void FindWeights(const ImageHeader& header, const Arrays& captured,
   if (header.direction != kBackward || header.placement != kBeforeDown) return;
   const int64_t rows = int64_t{header.num_ranks} * header.num_rows * 4;
   modes->captured_row_weight =
-      static_cast<float*>(Find(captured, "d_row_weight", rows).data());
+      static_cast<float*>(Find(captured, "d_row_weight", rows));
   modes->captured_slot_weight = static_cast<float*>(
-      Find(captured, "d_slot_weight", PlanBytes(header).by_slot).data());
+      Find(captured, "d_slot_weight", PlanBytes(header).by_slot));
 }
 
 // `tables`: order [tasks] u32 and actions [tasks] u8, if any.
@@ -147,12 +98,10 @@ Modes ModesOf(const ImageView& view, const std::map<std::string, bool>& flags,
   modes.seed = seed;
   const int64_t tasks = view.num_tasks;
   if (tables.count("order") != 0) {
-    modes.order =
-        static_cast<uint32_t*>(Find(tables, "order", tasks * 4).data());
+    modes.order = static_cast<uint32_t*>(Find(tables, "order", tasks * 4));
   }
   if (tables.count("actions") == 0) return modes;
-  modes.actions =
-      static_cast<const uint8_t*>(Find(tables, "actions", tasks).data());
+  modes.actions = static_cast<const uint8_t*>(Find(tables, "actions", tasks));
   uint8_t any = 0;
   for (int64_t t = 0; t < tasks; ++t) any |= modes.actions[t];
   if ((any & kActCapture) != 0) {
@@ -172,16 +121,11 @@ nb::tuple RaceTuple(const Race& race) {
                                        race.event, race.threshold, race.total));
 }
 
-// (reason, task, event, expected, actual, suspects), whether the fault changed
-// anything, and the races.
+// What stopped the launch, whether the fault changed anything, and the races.
 nb::tuple Report(const LaunchReport& report) {
-  const Diagnosis& d = report.diagnosis;
-  const std::vector<int64_t> suspects(d.suspects, d.suspects + d.num_suspects);
   std::vector<nb::tuple> races;
   for (const Race& race : report.races.first) races.push_back(RaceTuple(race));
-  return nb::make_tuple(nb::make_tuple(static_cast<int>(d.reason), d.task,
-                                       d.event, d.expected, d.actual, suspects),
-                        report.fault_changed,
+  return nb::make_tuple(report.diagnosis, report.fault_changed,
                         nb::make_tuple(report.races.count, races));
 }
 
@@ -202,7 +146,7 @@ nb::tuple LaunchPy(const ConstArray& image, const ConstArrays& inputs,
     nb::gil_scoped_release release;
     status = Launch(view, tensors, options, &report);
   }
-  if (status.code != 0) throw nb::value_error(status.message);
+  Check(status);
   return Report(report);
 }
 
@@ -216,7 +160,7 @@ void LaunchSerialPy(const ConstArray& image, const ConstArrays& inputs,
     nb::gil_scoped_release release;
     status = LaunchSerial(view, tensors, isa);
   }
-  if (status.code != 0) throw nb::value_error(status.message);
+  Check(status);
 }
 
 // Fills counts, row_base and row_of_slot.
@@ -228,11 +172,11 @@ void MakePlanPy(const ConstArray& image, const ConstArray& topk_ids,
   Plan plan;
   const Status status = MakePlan(
       *view.header, static_cast<const int32_t*>(topk_ids.data()), &plan);
-  if (status.code != 0) throw nb::value_error(status.message);
+  Check(status);
   const auto copy = [&](const char* name, const std::vector<int32_t>& table) {
-    const OutArray& out =
-        Find(outputs, name, static_cast<int64_t>(table.size()) * 4);
-    std::copy(table.begin(), table.end(), static_cast<int32_t*>(out.data()));
+    std::copy(table.begin(), table.end(),
+              static_cast<int32_t*>(
+                  Find(outputs, name, static_cast<int64_t>(table.size()) * 4)));
   };
   copy("counts", plan.counts);
   copy("row_base", plan.row_base);
@@ -252,7 +196,7 @@ nb::tuple InspectPy(const ConstArray& image, const ConstArray& topk_ids) {
   Inspection found;
   const Status status =
       Inspect(view, static_cast<const int32_t*>(topk_ids.data()), &found);
-  if (status.code != 0) throw nb::value_error(status.message);
+  Check(status);
   std::vector<int32_t> accesses, signals;
   for (const TaskAccess& each : found.accesses) {
     const Access& a = each.access;
@@ -282,6 +226,20 @@ std::vector<std::string> FaultNames() {
 }  // namespace
 
 void BindRuntime(nb::module_& m) {
+  nb::exception<BrokenError>(m, "BrokenError", PyExc_RuntimeError);
+  nb::exception<ImageError>(m, "ImageError", PyExc_ValueError);
+  nb::class_<Diagnosis>(m, "Diagnosis")
+      .def_prop_ro(
+          "reason",
+          [](const Diagnosis& d) { return static_cast<int>(d.reason); })
+      .def_ro("task", &Diagnosis::task)
+      .def_ro("event", &Diagnosis::event)
+      .def_ro("expected", &Diagnosis::expected)
+      .def_ro("actual", &Diagnosis::actual)
+      .def_ro("missing", &Diagnosis::missing)
+      .def_ro("suspects", &Diagnosis::suspects)
+      .def_ro("adders", &Diagnosis::adders)
+      .def_ro("text", &Diagnosis::text);
   m.def("check_image", [](const ConstArray& image) { Load(image); });
   m.def("launch", &LaunchPy);
   m.def("launch_serial", &LaunchSerialPy);

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -248,8 +249,18 @@ class TestDiagnosis:
       assert found.reason == 'deadlock'
       assert found.task.kind == layout.Kind(kind + 1).name.lower()
       assert found.actual < found.expected
-      # The named event is one that the task should have signalled.
+      # The named event is one that the task should have signalled.  No task of
+      # the image does in its place, and those that do are told.
       assert found.event in testing.signalled(tables, task)
+      assert 0 < found.missing <= found.expected - found.actual
+      assert task not in [adder.index for adder in found.adders]
+      for adder in found.adders:
+        assert found.event in testing.signalled(tables, adder.index)
+        assert str(adder) in str(found)
+      told = f'never reached: {found.missing} too few are added in all, by: '
+      assert told in str(found)
+      assert error.value.plan.keys() == set(tensors.PLAN)
+      assert error.value.plan['counts'].sum() == inputs['topk_ids'].size
 
   def test_deadline_stops_a_launch_that_is_too_slow(self):
     # Given idle threads and a deadline far below the length of a task (the
@@ -269,20 +280,32 @@ class TestDiagnosis:
     runtime.launch(image, inputs, threads=3)
 
   def test_message_reads_as_a_sentence(self):
-    task = runtime.TaskName(7, 'swiglu', 1, 3, 0, 2)
-    giver = runtime.TaskName(5, 'combine', 0, -1, 4, 0)
-    found = runtime.Diagnosis('deadlock', task, 9, 4, 3, (giver,))
-    assert str(runtime.WaitError(found)) == (
-      'deadlock: swiglu task 7 (rank 1, expert 3, row block 0, column block '
-      '2) waits for event 9: expected 4, got 3; not signalled by: combine '
-      'task 5 (rank 0, row block 4, column block 0)'
+    # Given a signal that is left out, when launched, then the sentence names
+    # who waits, for what, and who owes it.
+    pol = policy()
+    image = testing.compile_layer(SMALL, pol)
+    inputs = testing.make_inputs(SMALL, pol)
+    tasks = image_lib.parse(image).tables['tasks']
+    task = int(np.flatnonzero(tasks['kind'] == layout.Kind.SWIGLU)[0])
+    with pytest.raises(runtime.WaitError) as error:
+      runtime.launch(image, inputs, fault=faults.Fault('missing_signal', task))
+
+    found = error.value.diagnosis
+
+    assert found.missing == 0 and not found.adders
+    assert str(error.value) == (
+      f'deadlock: {found.task} waits for event {found.event}: expected '
+      f'{found.expected}, got {found.actual}; not signalled by: '
+      f'{"; ".join(map(str, found.suspects))}'
     )
+    assert found.suspects[0] == runtime.task_name(image_lib.parse(image), task)
 
 
 STARVED = """
 import resource
 import ml_dtypes
 import numpy as np
+from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config as config_lib

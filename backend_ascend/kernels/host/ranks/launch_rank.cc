@@ -211,27 +211,34 @@ bool RankLaunch::MayOwe(uint64_t task, int32_t event) const {
   return !signalled_[task] && MaySignal(*view_, view_->tasks[task], event);
 }
 
-BlockedWait RankLaunch::Describe(uint32_t task, const WaitDesc& wait) const {
-  BlockedWait blocked{task, wait.event, wait.threshold, Count(wait.event), {}};
+Diagnosis RankLaunch::Describe(uint32_t task, const WaitDesc& wait) const {
+  Diagnosis found{};
+  found.reason = StopReason::kDeadline;
+  found.task = task;
+  found.event = wait.event;
+  found.expected = wait.threshold;
+  found.actual = Count(wait.event);
   // Own tasks first: a wait for one of them is a consequence.
   for (const bool own : {true, false}) {
     for (int32_t t = 0; t < view_->num_tasks; ++t) {
-      if (blocked.suspects.size() == BlockedWait::kMaxSuspects) break;
+      if (found.suspects.size() == Diagnosis::kMaxTasks) break;
       if ((view_->tasks[t].rank == tensors_.rank) == own &&
           MayOwe(t, wait.event)) {
-        blocked.suspects.push_back(t);
+        found.suspects.push_back(t);
       }
     }
   }
-  return blocked;
+  return found;
 }
 
-BlockedWait RankLaunch::FindBlocked() const {
-  const auto consequence = [&](const BlockedWait& blocked) {
+Diagnosis RankLaunch::FindBlocked() const {
+  const auto consequence = [&](const Diagnosis& blocked) {
     return !blocked.suspects.empty() &&
            view_->tasks[blocked.suspects[0]].rank == tensors_.rank;
   };
-  BlockedWait best{-1, 0, 0, 0, {}};
+  Diagnosis best{};
+  best.reason = StopReason::kDeadline;
+  best.task = -1;
   for (const Cursor& cursor : cursors_) {
     if (cursor.next == cursor.count) continue;
     const uint32_t index = cursor.tasks[cursor.next];
@@ -239,7 +246,7 @@ BlockedWait RankLaunch::FindBlocked() const {
     for (uint32_t w = 0; w < task.wait_count; ++w) {
       const WaitDesc& wait = view_->waits[task.wait_begin + w];
       if (Count(wait.event) >= wait.threshold) continue;
-      const BlockedWait found = Describe(index, wait);
+      const Diagnosis found = Describe(index, wait);
       const bool better =
           best.task < 0 ||
           (consequence(found) != consequence(best) ? consequence(best)
@@ -247,6 +254,7 @@ BlockedWait RankLaunch::FindBlocked() const {
       if (better) best = found;
     }
   }
+  best.text = TextOf(*view_, best);
   return best;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend_ascend/kernels/host/launch/diagnosis.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/launch/transport.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
@@ -28,17 +29,6 @@ struct RankTensors {
   Transport* transport;
 };
 
-// A wait that was not met.
-struct BlockedWait {
-  static constexpr int32_t kMaxSuspects = 8;
-  int64_t task;  // -1: none
-  int32_t event;
-  int32_t expected;
-  int32_t actual;
-  std::vector<int64_t> suspects;  // tasks of any rank that may not have
-                                  // signalled; other ranks' cannot be asked
-};
-
 // Walks the rank's queues on the caller's thread: a rank has a process, and
 // there are rarely more cores than ranks.  Nothing here blocks but the
 // transport's Flush.
@@ -58,8 +48,9 @@ class RankLaunch {
   bool Run(double deadline_s);
 
   // The wait that tells most about why nothing runs: one that only other ranks
-  // can meet, the first in dependency order.
-  BlockedWait FindBlocked() const;
+  // can meet, the first in dependency order.  Its suspects are tasks of any
+  // rank that may not have signalled; other ranks' cannot be asked.
+  Diagnosis FindBlocked() const;
 
   const Plan& plan() const { return plan_; }
 
@@ -70,7 +61,7 @@ class RankLaunch {
   void PlaceWorkspace();
   int32_t Count(int32_t event) const;
   bool MayOwe(uint64_t task, int32_t event) const;
-  BlockedWait Describe(uint32_t task, const WaitDesc& wait) const;
+  Diagnosis Describe(uint32_t task, const WaitDesc& wait) const;
 
   const ImageView* view_ = nullptr;
   RankTensors tensors_{};

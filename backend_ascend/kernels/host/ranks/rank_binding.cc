@@ -1,5 +1,3 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,53 +6,17 @@
 #include <map>
 #include <string>
 
+#include "backend_ascend/kernels/host/launch/binding.h"
 #include "backend_ascend/kernels/host/launch/symmetric_heap.h"
 #include "backend_ascend/kernels/host/ranks/launch_rank.h"
-
-namespace nb = nanobind;
 
 namespace hpmoe {
 namespace {
 
-using OutArray = nb::ndarray<nb::c_contig, nb::device::cpu>;
-using ConstArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-using Arrays = std::map<std::string, OutArray>;
-using ConstArrays = std::map<std::string, ConstArray>;
-
-void Check(const Status& status) {
-  if (status.code != 0) throw nb::value_error(status.message);
-}
-
-void CheckBytes(const std::string& name, int64_t expected, int64_t got) {
-  if (expected == got) return;
-  throw nb::value_error((name + ": expected " + std::to_string(expected) +
-                         " bytes, got " + std::to_string(got))
-                            .c_str());
-}
-
-template <class T>
-auto* Find(const std::map<std::string, T>& arrays, const std::string& name,
-           int64_t bytes) {
-  const auto found = arrays.find(name);
-  if (found == arrays.end()) {
-    throw nb::value_error((name + ": expected an array, got none").c_str());
-  }
-  CheckBytes(name, bytes, found->second.nbytes());
-  return found->second.data();
-}
-
-ImageView Load(const ConstArray& image) {
-  ImageView view;
-  Check(LoadImage(image.data(), image.nbytes(), &view));
-  return view;
-}
-
 void CheckRank(const ImageHeader& header, int32_t rank) {
   if (rank >= 0 && rank < header.num_ranks) return;
-  throw nb::value_error(("rank: expected one in [0, " +
-                         std::to_string(header.num_ranks) + "), got " +
-                         std::to_string(rank))
-                            .c_str());
+  Refuse("rank: expected one in [0, " + std::to_string(header.num_ranks) +
+         "), got " + std::to_string(rank));
 }
 
 // A transport written in Python.
@@ -113,22 +75,9 @@ class PyRankLaunch {
   int RunSome(int64_t max_tasks) {
     return static_cast<int>(launch_.RunSome(max_tasks));
   }
-  nb::tuple Blocked() const {
-    const BlockedWait blocked = launch_.FindBlocked();
-    return nb::make_tuple(blocked.task, blocked.event, blocked.expected,
-                          blocked.actual, blocked.suspects);
-  }
+  Diagnosis Blocked() const { return launch_.FindBlocked(); }
 
  private:
-  static Isa IsaByName(const std::string& name) {
-    if (name.empty()) return BestIsa();
-    for (const Isa isa : kAllIsas) {
-      if (IsaSupported(isa) && name == IsaName(isa)) return isa;
-    }
-    throw nb::value_error(
-        ("isa: expected one that this CPU runs, got '" + name + "'").c_str());
-  }
-
   int64_t Slots() const {
     return int64_t{view_.header->num_tokens} * view_.header->top_k;
   }

@@ -229,7 +229,8 @@ def _checked(image, spec: tensors.TensorSpec, value) -> np.ndarray:
   if value.shape != shape:
     raise ValueError(f'{spec.name}: expected shape {shape}, got {value.shape}')
   value = _bits(np.ascontiguousarray(value))
-  if spec.kind != 'i32':
+  # As in one process: what a forward pass saved may have overflowed.
+  if spec.kind != 'i32' and spec.name not in tensors.STAGES:
     at = _native.first_non_finite(value)
     if at >= 0:
       index = tuple(int(i) for i in np.unravel_index(at, shape))
@@ -301,24 +302,20 @@ class RankLaunch:
         pass
       done = state == 'done'
     if not done:
-      raise runtime.WaitError(self.blocked())
+      raise runtime.WaitError(self.blocked(), self.plan())
 
   def blocked(self) -> runtime.Diagnosis:
     """Returns the wait that says most about why nothing runs."""
-    task, event, expected, actual, suspects = self._native.blocked()
-    name = lambda index: runtime.task_name(self._image, index)
-    return runtime.Diagnosis(
-      reason='deadline',
-      task=None if task < 0 else name(task),
-      event=event,
-      expected=expected,
-      actual=actual,
-      suspects=tuple(map(name, suspects)),
-    )
+    return runtime.diagnosis(self._image, self._native.blocked())
+
+  def plan(self) -> dict[str, np.ndarray]:
+    """Returns the rank's slabs of the launch plan."""
+    made = dict(self._outputs, counts=self._counts[self._rank].copy())
+    return {name: made[name] for name in tensors.PLAN}
 
   def outputs(self) -> dict[str, np.ndarray]:
     """Returns the rank's slabs; good once no rank puts any more."""
-    values = dict(self._outputs, counts=self._counts[self._rank].copy())
+    values = self._outputs | self.plan()
     for name, offset in self._offsets.items():
       spec = tensors.SPECS[name]
       dtype, shape = _dtype(self._image, spec), _slab(self._image, spec)
