@@ -13,8 +13,8 @@
 namespace hpmoe {
 
 // Outcome of a native call.  code 0 is success; otherwise `message` is one
-// line that says what, expected and got: 1 of the caller's data, kBroken of what
-// this library made of them.
+// line that says what, expected and got: 1 of the caller's data, kBroken of
+// what this library made of them.
 constexpr int kBroken = 2;
 struct Status {
   int code;
