@@ -87,8 +87,13 @@ struct Tensors {
   std::unique_ptr<char[]> buffers[kNumBuffers];
 
   LaunchTensors view() {
-    LaunchTensors tensors = {ids.data(),      weights.data(),     counts.data(),
-                             row_base.data(), row_of_slot.data(), {}};
+    LaunchTensors tensors = {nullptr,
+                             ids.data(),
+                             weights.data(),
+                             counts.data(),
+                             row_base.data(),
+                             row_of_slot.data(),
+                             {}};
     for (int b = 0; b < kNumBuffers; ++b) tensors.buffers[b] = buffers[b].get();
     return tensors;
   }

@@ -72,8 +72,14 @@ void Poison(const Plan& plan, Form form, const Array& array) {
 
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer, bool poison) {
-  Plan& plan = prepared->plan;
-  const Status status = MakePlan(*view.header, tensors.topk_ids, &plan);
+  const ImageHeader& image = *view.header;
+  Status status{};
+  if (tensors.plan == nullptr) {
+    status = MakePlan(image, tensors.topk_ids, &prepared->plan);
+    if (status.code != 0) return status;
+  }
+  const Plan& plan = tensors.plan == nullptr ? prepared->plan : *tensors.plan;
+  status = CheckPlan(image, 0, image.num_ranks, tensors.topk_ids, plan);
   if (status.code != 0) return status;
   std::copy(plan.counts.begin(), plan.counts.end(), tensors.counts);
   std::copy(plan.row_base.begin(), plan.row_base.end(), tensors.row_base);

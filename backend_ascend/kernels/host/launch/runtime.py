@@ -178,12 +178,13 @@ def _outputs(image: image_lib.Image, names) -> dict[str, np.ndarray]:
   return {s.name: np.zeros(s.dims(**dims), _dtype(s, storage)) for s in specs}
 
 
-def _launch(image: image_lib.Image, inputs, native):
+def _launch(blob, image: image_lib.Image, inputs, plan, native):
   """Returns what the image computes, its plan, and what `native` returns."""
   arrays = _inputs(image, inputs)
+  plan = plan or _native.make_plan(blob, arrays['topk_ids'])
   names = _OUTPUTS[direction(image)]
   outputs = _outputs(image, dict.fromkeys(tensors.PLAN + names))
-  result = native(arrays, {n: _bits(a) for n, a in outputs.items()})
+  result = native(plan, arrays, {n: _bits(a) for n, a in outputs.items()})
   made = [{n: outputs[n] for n in some} for some in (names, tensors.PLAN)]
   return *made, result
 
@@ -299,8 +300,11 @@ def run(
   fault: faults.Fault | None = None,
   isa: str | None = None,
   modes: modes_lib.Modes = modes_lib.Modes(),
+  plan=None,
 ) -> modes_lib.Launched:
   """Executes the image in one launch that checks; otherwise as `launch`.
+
+  `plan`: what `route` returned for the inputs' topk_ids, if it was called.
 
   Raises:
     ValueError: as `launch`, or `modes` does not fit the image.
@@ -313,11 +317,14 @@ def run(
   num_tasks = len(parsed.tables['tasks'])
   order = np.zeros(num_tasks, np.uint32) if modes.trace else None
   tables = dict(order=order, actions=actions)
-  outputs, plan, (stopped, fault_changed, (num_races, races)) = _launch(
+  outputs, planned, (stopped, fault_changed, (num_races, races)) = _launch(
+    blob,
     parsed,
     inputs,
-    lambda read, out: _native.launch(
+    plan,
+    lambda plan, read, out: _native.launch(
       blob,
+      plan,
       read,
       out,
       threads or 0,
@@ -333,7 +340,7 @@ def run(
     ),
   )
   if stopped.reason:
-    raise WaitError(diagnosis(parsed, stopped), plan)
+    raise WaitError(diagnosis(parsed, stopped), planned)
   if fault and not fault_changed:
     raise faults.NoEffect(
       f'fault: expected a task that {fault.name} changes, got '
@@ -408,10 +415,12 @@ def launch_serial(
   """
   blob, parsed = load(image)
   outputs, *_ = _launch(
+    blob,
     parsed,
     inputs,
-    lambda given, written: _native.launch_serial(
-      blob, given, written, isa or ''
+    None,
+    lambda plan, given, written: _native.launch_serial(
+      blob, plan, given, written, isa or ''
     ),
   )
   return outputs
@@ -460,6 +469,14 @@ def inspect(image, topk_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   )
 
 
+def route(image, topk_ids: np.ndarray):
+  """Returns the native plan of a routing, for `run`; see `make_plan`."""
+  blob, parsed = load(image)
+  shape = tensors.SPECS['topk_ids'].dims(**parsed.config.dims())
+  ids = _checked('topk_ids', topk_ids, shape, np.dtype(np.int32))
+  return _native.make_plan(blob, ids)
+
+
 def make_plan(image, topk_ids: np.ndarray) -> dict[str, np.ndarray]:
   """Returns the launch plan of a routing.
 
@@ -475,9 +492,9 @@ def make_plan(image, topk_ids: np.ndarray) -> dict[str, np.ndarray]:
       rank or an expert gets more rows than the image has room for.
   """
   blob, parsed = load(image)
-  spec = tensors.SPECS['topk_ids']
-  shape = spec.dims(**parsed.config.dims())
-  ids = _checked('topk_ids', topk_ids, shape, np.dtype(np.int32))
-  outputs = _outputs(parsed, tensors.PLAN)
-  _native.make_plan(blob, ids, outputs)
-  return outputs
+  plan = route(blob, topk_ids)
+  dims = parsed.config.dims()
+  return {
+    name: getattr(plan, name).reshape(tensors.SPECS[name].dims(**dims)).copy()
+    for name in tensors.PLAN
+  }

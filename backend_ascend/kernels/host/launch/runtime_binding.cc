@@ -23,13 +23,14 @@ struct PlanBytes {
         by_slot(int64_t{h.num_ranks} * h.num_tokens * h.top_k * 4) {}
 };
 
-LaunchTensors Tensors(const ImageHeader& header, const ConstArrays& inputs,
-                      const Arrays& outputs) {
+LaunchTensors Tensors(const ImageHeader& header, const Plan* plan,
+                      const ConstArrays& inputs, const Arrays& outputs) {
   const PlanBytes bytes(header);
   const auto ints = [&](const char* name, int64_t size) {
     return static_cast<int32_t*>(Find(outputs, name, size));
   };
   LaunchTensors tensors{};
+  tensors.plan = plan;
   tensors.topk_ids =
       static_cast<const int32_t*>(Find(inputs, "topk_ids", bytes.by_slot));
   tensors.topk_weights =
@@ -129,14 +130,15 @@ nb::tuple Report(const LaunchReport& report) {
                         nb::make_tuple(report.races.count, races));
 }
 
-nb::tuple LaunchPy(const ConstArray& image, const ConstArrays& inputs,
-                   const Arrays& outputs, int32_t threads, double deadline_s,
-                   const std::string& isa, const std::string& fault,
-                   int64_t fault_task, const std::map<std::string, bool>& flags,
-                   uint64_t seed, const Arrays& tables, const Arrays& captured,
+nb::tuple LaunchPy(const ConstArray& image, const Plan& plan,
+                   const ConstArrays& inputs, const Arrays& outputs,
+                   int32_t threads, double deadline_s, const std::string& isa,
+                   const std::string& fault, int64_t fault_task,
+                   const std::map<std::string, bool>& flags, uint64_t seed,
+                   const Arrays& tables, const Arrays& captured,
                    const ConstArrays& given) {
   const ImageView view = Load(image);
-  const LaunchTensors tensors = Tensors(*view.header, inputs, outputs);
+  const LaunchTensors tensors = Tensors(*view.header, &plan, inputs, outputs);
   const LaunchOptions options = {
       threads, deadline_s, IsaByName(isa), Fault(view, fault, fault_task),
       ModesOf(view, flags, seed, tables, captured, given)};
@@ -150,10 +152,11 @@ nb::tuple LaunchPy(const ConstArray& image, const ConstArrays& inputs,
   return Report(report);
 }
 
-void LaunchSerialPy(const ConstArray& image, const ConstArrays& inputs,
-                    const Arrays& outputs, const std::string& isa_name) {
+void LaunchSerialPy(const ConstArray& image, const Plan& plan,
+                    const ConstArrays& inputs, const Arrays& outputs,
+                    const std::string& isa_name) {
   const ImageView view = Load(image);
-  const LaunchTensors tensors = Tensors(*view.header, inputs, outputs);
+  const LaunchTensors tensors = Tensors(*view.header, &plan, inputs, outputs);
   const Isa isa = IsaByName(isa_name);
   Status status;
   {
@@ -163,24 +166,20 @@ void LaunchSerialPy(const ConstArray& image, const ConstArrays& inputs,
   Check(status);
 }
 
-// Fills counts, row_base and row_of_slot.
-void MakePlanPy(const ConstArray& image, const ConstArray& topk_ids,
-                const Arrays& outputs) {
+Plan MakePlanPy(const ConstArray& image, const ConstArray& topk_ids) {
   const ImageView view = Load(image);
-  const PlanBytes bytes(*view.header);
-  CheckBytes("topk_ids", bytes.by_slot, topk_ids.nbytes());
+  CheckBytes("topk_ids", PlanBytes(*view.header).by_slot, topk_ids.nbytes());
   Plan plan;
-  const Status status = MakePlan(
-      *view.header, static_cast<const int32_t*>(topk_ids.data()), &plan);
-  Check(status);
-  const auto copy = [&](const char* name, const std::vector<int32_t>& table) {
-    std::copy(table.begin(), table.end(),
-              static_cast<int32_t*>(
-                  Find(outputs, name, static_cast<int64_t>(table.size()) * 4)));
-  };
-  copy("counts", plan.counts);
-  copy("row_base", plan.row_base);
-  copy("row_of_slot", plan.row_of_slot);
+  Check(MakePlan(*view.header, static_cast<const int32_t*>(topk_ids.data()),
+                 &plan));
+  return plan;
+}
+
+// One of the plan's tables, flat, in place.
+template <std::vector<int32_t> Plan::* table>
+auto TableOf(Plan& plan) {
+  return nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(
+      (plan.*table).data(), {(plan.*table).size()}, nb::handle());
 }
 
 nb::bytes BytesOf(const std::vector<int32_t>& words) {
@@ -243,6 +242,12 @@ void BindRuntime(nb::module_& m) {
   m.def("check_image", [](const ConstArray& image) { Load(image); });
   m.def("launch", &LaunchPy);
   m.def("launch_serial", &LaunchSerialPy);
+  nb::class_<Plan> plan(m, "Plan");
+  const auto in_place = nb::rv_policy::reference_internal;
+  plan.def_prop_ro("counts", &TableOf<&Plan::counts>, in_place);
+  plan.def_prop_ro("row_base", &TableOf<&Plan::row_base>, in_place);
+  plan.def_prop_ro("row_of_slot", &TableOf<&Plan::row_of_slot>, in_place);
+  plan.def_prop_ro("slice_slots", &TableOf<&Plan::slice_slots>, in_place);
   m.def("make_plan", &MakePlanPy);
   m.def("inspect", &InspectPy);
   m.def("first_non_finite", &FirstNonFinitePy);

@@ -39,6 +39,7 @@ Array ShapeOf(const ImageHeader& image, BufferId buffer);
 // What the caller holds.  Buffers are those that the image's direction uses;
 // those that no task writes are only read.
 struct LaunchTensors {
+  const Plan* plan;  // of topk_ids, or null
   const int32_t* topk_ids;
   const float* topk_weights;
   int32_t* counts;

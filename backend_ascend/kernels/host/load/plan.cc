@@ -124,33 +124,6 @@ void PlaceSlots(const ImageHeader& image, const Ranks& ranks, Plan* plan) {
   }
 }
 
-// Sender view and row view must be in bijection: every valid row of every
-// owner is hit by exactly one slot.
-Status CheckBijection(const ImageHeader& image, const int32_t* topk_ids,
-                      const Plan& plan) {
-  const int32_t local = image.num_experts / image.num_ranks;
-  std::vector<bool> hit(int64_t{image.num_ranks} * image.num_rows, false);
-  std::vector<int64_t> hits(image.num_ranks, 0);
-  for (size_t i = 0; i < plan.row_of_slot.size(); ++i) {
-    const int32_t owner = topk_ids[i] / local;
-    const int32_t row = plan.row_of_slot[i];
-    const int64_t at = int64_t{owner} * image.num_rows + row;
-    if (row < 0 || row >= plan.rank_rows[owner] || hit[at]) {
-      return Refuse("plan: row %d of rank %d is hit twice or is not valid", row,
-                    owner);
-    }
-    hit[at] = true;
-    ++hits[owner];
-  }
-  for (int32_t r = 0; r < image.num_ranks; ++r) {
-    if (hits[r] != plan.rank_rows[r]) {
-      return Refuse("plan: %d rows of rank %d, %d of them hit",
-                    plan.rank_rows[r], r, static_cast<int>(hits[r]));
-    }
-  }
-  return Status{};
-}
-
 // Checks the ids of the ranks, counts and sorts them.
 Status Sort(const ImageHeader& image, const Ranks& ranks,
             const int32_t* topk_ids, Plan* plan) {
@@ -158,6 +131,78 @@ Status Sort(const ImageHeader& image, const Ranks& ranks,
   if (status.code != 0) return status;
   SortSlots(image, ranks, topk_ids, plan);
   return CheckDistinct(image, *plan);
+}
+
+Status Broken(const char* what, int32_t rank, int32_t expert) {
+  Status status = Refuse(
+      "plan: expected every %s to be hit once, got another table for rank %d, "
+      "expert %d",
+      what, rank, expert);
+  status.code = kBroken;
+  return status;
+}
+
+bool HasSizes(const ImageHeader& image, size_t ranks_held, const Plan& plan) {
+  const size_t slices = size_t(image.num_ranks) * image.num_experts;
+  const size_t slots = ranks_held * image.num_tokens * image.top_k;
+  return plan.counts.size() == slices && plan.row_base.size() == slices &&
+         plan.slice_begin.size() == slices + 1 &&
+         plan.slice_slots.size() == slots && plan.row_of_slot.size() == slots &&
+         plan.rank_rows.size() == size_t(image.num_ranks) &&
+         plan.expert_rows.size() == size_t(image.num_experts) &&
+         plan.expert_base.size() == size_t(image.num_experts);
+}
+
+// Every valid row of every owner lies in one slice.
+Status CheckRows(const ImageHeader& image, const Plan& plan) {
+  const int32_t local = image.num_experts / image.num_ranks;
+  std::vector<bool> hit(int64_t{image.num_ranks} * image.num_rows, false);
+  std::vector<int64_t> left(plan.rank_rows.begin(), plan.rank_rows.end());
+  for (size_t s = 0; s < plan.counts.size(); ++s) {
+    const auto expert = static_cast<int32_t>(s % image.num_experts);
+    const int32_t owner = expert / local;
+    for (int64_t i = 0; i < plan.counts[s]; ++i) {
+      const int64_t row = plan.row_base[s] + i;
+      const int64_t at = int64_t{owner} * image.num_rows + row;
+      if (row < 0 || row >= plan.rank_rows[owner] ||
+          plan.rank_rows[owner] > image.num_rows || hit[at]) {
+        return Broken("row", owner, expert);
+      }
+      hit[at] = true;
+      --left[owner];
+    }
+  }
+  for (int32_t rank = 0; rank < image.num_ranks; ++rank) {
+    if (left[rank] != 0) return Broken("row", rank, -1);
+  }
+  return Status{};
+}
+
+// Every slot of the ranks lies in one slice, that of its expert.
+Status CheckSlots(const ImageHeader& image, const Ranks& ranks,
+                  const int32_t* topk_ids, const Plan& plan) {
+  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
+  std::vector<bool> sent(ranks.count * slots, false);
+  for (int64_t i = 0; i < int64_t{ranks.count} * image.num_experts; ++i) {
+    const int64_t rank = i / image.num_experts;
+    const auto expert = static_cast<int32_t>(i % image.num_experts);
+    const int64_t slice = ranks.first * int64_t{image.num_experts} + i;
+    for (int64_t j = 0; j < plan.counts[slice]; ++j) {
+      const int64_t at = plan.slice_begin[slice] + j;
+      const bool inside =
+          at >= 0 && at < static_cast<int64_t>(plan.slice_slots.size());
+      const int64_t slot = inside ? plan.slice_slots[at] : -1;
+      if (slot < 0 || slot >= slots || sent[rank * slots + slot] ||
+          topk_ids[rank * slots + slot] != expert) {
+        return Broken("slot", static_cast<int32_t>(ranks.first + rank), expert);
+      }
+      sent[rank * slots + slot] = true;
+    }
+  }
+  const auto unsent = std::find(sent.begin(), sent.end(), false);
+  if (unsent == sent.end()) return Status{};
+  return Broken("slot", static_cast<int32_t>((unsent - sent.begin()) / slots),
+                -1);
 }
 
 // Every slot of every rank counts once, the rank's own as it counted them.
@@ -191,7 +236,18 @@ Status MakePlan(const ImageHeader& image, const int32_t* topk_ids, Plan* plan) {
   status = PlaceSlices(image, plan);
   if (status.code != 0) return status;
   PlaceSlots(image, all, plan);
-  return CheckBijection(image, topk_ids, *plan);
+  return status;
+}
+
+Status CheckPlan(const ImageHeader& image, int32_t first_rank,
+                 int32_t ranks_held, const int32_t* topk_ids,
+                 const Plan& plan) {
+  if (!HasSizes(image, ranks_held, plan)) {
+    return Refuse("plan: expected one of this image's sizes, got another");
+  }
+  const Status status = CheckRows(image, plan);
+  if (status.code != 0) return status;
+  return CheckSlots(image, {first_rank, ranks_held}, topk_ids, plan);
 }
 
 Status CountSlots(const ImageHeader& image, int32_t rank,

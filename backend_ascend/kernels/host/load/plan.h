@@ -39,7 +39,7 @@ inline PlanView ViewOf(const ImageHeader& image, const Plan& plan) {
 
 // `topk_ids`: [R, T, K].  Refuses an id outside [0, E), an expert named twice
 // by a token, more rows than num_rows on a rank or than expert_capacity for an
-// expert.  Verifies that every valid row is hit exactly once.
+// expert.
 Status MakePlan(const ImageHeader& image, const int32_t* topk_ids, Plan* plan);
 
 // The same in two steps, for a rank that knows only its own `topk_ids`, [T, K].
@@ -49,6 +49,12 @@ Status CountSlots(const ImageHeader& image, int32_t rank,
                   const int32_t* topk_ids, int32_t* counts);
 Status MakeRankPlan(const ImageHeader& image, int32_t rank,
                     const int32_t* topk_ids, const int32_t* counts, Plan* plan);
+
+// Sender view and row view are in bijection: every valid row of every owner is
+// hit once, by the slots of the ranks held from `first_rank` whose ids these
+// are.  Reads the tables that puts read; every launch checks its own.
+Status CheckPlan(const ImageHeader& image, int32_t first_rank,
+                 int32_t ranks_held, const int32_t* topk_ids, const Plan& plan);
 
 }  // namespace hpmoe
 

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+from hpmoe.backend_ascend.kernels.host.ranks import rank_testing
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
 
 LAYERS = {
   'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
@@ -104,3 +108,71 @@ class TestRefusals:
     assert self.refusal(self.CONFIG, ids.astype(np.int64)) == (
       'topk_ids: expected dtype int32, got int64'
     )
+
+
+def _swap(table):
+  table[[0, -1]] = table[[-1, 0]]
+
+
+def _early(table):
+  table[-1] -= 1
+
+
+def _far(table):
+  table[0] = 2**31 - 1
+
+
+class TestBijection:
+  """A launch checks the tables that its own puts read."""
+
+  CONFIG = config_lib.MoEConfig(2, 6, 4, 2, 4, 4)
+  # A slot of another expert, or that is no slot; a row that another has.
+  BROKEN = (
+    ('slice_slots', _swap, 'slot'),
+    ('slice_slots', _far, 'slot'),
+    ('row_base', _early, 'row'),
+    ('row_base', _far, 'row'),
+    ('counts', _early, 'row'),
+  )
+
+  def case(self):
+    image = testing.compile_layer(self.CONFIG)
+    inputs = testing.make_inputs(self.CONFIG, precision.PrecisionPolicy())
+    # Neighbouring slots go to different experts, and no slice is empty.
+    experts = np.arange(24, dtype=np.int32).reshape(2, 6, 2) % 4
+    inputs['topk_ids'] = experts
+    return image, inputs
+
+  @pytest.mark.parametrize(('table', 'spoil', 'what'), BROKEN)
+  def test_threads_refuse_a_broken_table(self, table, spoil, what):
+    image, inputs = self.case()
+    plan = runtime.route(image, inputs['topk_ids'])
+    runtime.run(image, inputs, plan=plan)
+    spoil(getattr(plan, table))
+
+    with pytest.raises(runtime.BrokenError, match=f'plan: .* every {what} '):
+      runtime.run(image, inputs, plan=plan)
+
+  @pytest.mark.parametrize(('table', 'spoil', 'what'), BROKEN)
+  def test_ranks_refuse_a_broken_table(self, table, spoil, what):
+    image, inputs = self.case()
+    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+    wire = rank_testing.Wire(np.random.default_rng(0))
+    mine = rank_testing.split(inputs, 1)
+    blob = np.frombuffer(image, np.uint8)
+    plan = _native.rank_plan(blob, 1, mine['topk_ids'], counts)
+    end = rank_testing.Loopback(wire, 1, 2)
+    rank_runtime.RankLaunch(image, mine, counts, end, plan=plan)
+    spoil(getattr(plan, table))
+
+    with pytest.raises(runtime.BrokenError, match=f'plan: .* every {what} '):
+      rank_runtime.RankLaunch(image, mine, counts, end, plan=plan)
+
+  def test_a_plan_of_another_image_is_a_wrong_request(self):
+    image, inputs = self.case()
+    other = config_lib.MoEConfig(2, 5, 4, 2, 4, 4)
+    ids = testing.make_ids(other, 'uniform', testing.rng('other'))
+    plan = runtime.route(testing.compile_layer(other), ids)
+
+    with pytest.raises(ValueError, match="plan: expected one of this image's"):
+      runtime.run(image, inputs, plan=plan)

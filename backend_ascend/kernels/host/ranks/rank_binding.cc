@@ -53,7 +53,7 @@ class PyRankLaunch {
   PyRankLaunch(const ConstArray& image, int32_t rank, const ConstArrays& inputs,
                const Arrays& outputs, const OutArray& heap,
                const OutArray& counters, const nb::object& transport,
-               const std::string& isa)
+               const std::string& isa, const Plan* plan)
       : image_(image),
         inputs_(inputs),
         outputs_(outputs),
@@ -62,12 +62,14 @@ class PyRankLaunch {
         transport_(transport),
         view_(Load(image)) {
     CheckRank(*view_.header, rank);
-    Check(launch_.Prepare(view_, Tensors(rank), IsaByName(isa)));
-    const Plan& plan = launch_.plan();
+    RankTensors tensors = Tensors(rank);
+    tensors.plan = plan;
+    Check(launch_.Prepare(view_, tensors, IsaByName(isa)));
+    plan = &launch_.plan();
     const int64_t experts = view_.header->num_experts;
-    std::copy_n(plan.row_base.begin() + rank * experts, experts,
+    std::copy_n(plan->row_base.begin() + rank * experts, experts,
                 Ints("row_base", experts));
-    std::copy(plan.row_of_slot.begin(), plan.row_of_slot.end(),
+    std::copy(plan->row_of_slot.begin(), plan->row_of_slot.end(),
               Ints("row_of_slot", Slots()));
   }
 
@@ -152,18 +154,38 @@ void CountSlotsPy(const ConstArray& image, int32_t rank,
                    static_cast<int32_t*>(counts.data())));
 }
 
+// The rank's plan: row_of_slot and slice_slots are its own.
+Plan RankPlanPy(const ConstArray& image, int32_t rank,
+                const ConstArray& topk_ids, const ConstArray& counts) {
+  const ImageView view = Load(image);
+  const ImageHeader& header = *view.header;
+  CheckRank(header, rank);
+  CheckBytes("topk_ids", int64_t{header.num_tokens} * header.top_k * 4,
+             topk_ids.nbytes());
+  CheckBytes("counts", int64_t{header.num_ranks} * header.num_experts * 4,
+             counts.nbytes());
+  Plan plan;
+  Check(MakeRankPlan(header, rank, static_cast<const int32_t*>(topk_ids.data()),
+                     static_cast<const int32_t*>(counts.data()), &plan));
+  return plan;
+}
+
 }  // namespace
 
 void BindRanks(nb::module_& m) {
   nb::class_<PyRankLaunch>(m, "RankLaunch")
       .def(nb::init<const ConstArray&, int32_t, const ConstArrays&,
                     const Arrays&, const OutArray&, const OutArray&,
-                    const nb::object&, const std::string&>())
+                    const nb::object&, const std::string&, const Plan*>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg("plan").none(),
+           nb::keep_alive<1, 10>())
       .def("run", &PyRankLaunch::Run)
       .def("run_some", &PyRankLaunch::RunSome)
       .def("blocked", &PyRankLaunch::Blocked);
   m.def("rank_heap", &RankHeapPy);
   m.def("count_slots", &CountSlotsPy);
+  m.def("rank_plan", &RankPlanPy);
 }
 
 }  // namespace hpmoe

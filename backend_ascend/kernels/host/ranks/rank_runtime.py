@@ -254,6 +254,7 @@ class RankLaunch:
     counts: np.ndarray,
     transport: Transport,
     isa: str | None = None,
+    plan=None,
   ):
     blob, self._image = runtime.load(image)
     self._rank = transport.rank
@@ -272,6 +273,7 @@ class RankLaunch:
       counters,
       transport,
       isa or '',
+      plan,
     )
 
   def _make_outputs(self) -> dict[str, np.ndarray]:
