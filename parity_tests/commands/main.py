@@ -18,6 +18,7 @@ from hpmoe.parity_tests.commands import compile_command
 from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import sweep_command
+from hpmoe.parity_tests.commands import tightness_command
 
 COMMANDS = {
   module.COMMAND.name: module.COMMAND
@@ -27,6 +28,7 @@ COMMANDS = {
     faults_command,
     law_command,
     sweep_command,
+    tightness_command,
   )
 }
 

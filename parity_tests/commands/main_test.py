@@ -213,6 +213,7 @@ def test_help_shows_an_example_and_every_option(capsys, command):
     ('compile', ["the preset's, 24 aic and 48 aiv", '0 the image is prov']),
     ('faults', ['0 every fault is caught']),
     ('sweep', ['0 every case holds']),
+    ('tightness', ['0 the limits are tight']),
   ],
 )
 def test_help_says_what_a_newcomer_asks(capsys, command, texts):

@@ -623,7 +623,10 @@ def test_a_wrong_y_alone_gets_a_hint(bench, control, hint):
 
   results = _judge(bench, spoiled, lanes=('exact', 'bounded'))
 
-  failures = [r.failure for r in results if r.failure]
+  # A tile with few bad tokens may be spread as it should be.
+  failures = [
+    r.failure for r in results if r.failure and r.rule != lanes.SPREAD_RULE
+  ]
   assert {f.hint for f in failures} == {hint}
 
 

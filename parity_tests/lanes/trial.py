@@ -207,3 +207,21 @@ def draw(
     dy=normal(ranks, tokens, width),
   )
   return inputs_lib.LayerInputs(config, policy, arrays, 'uniform', {})
+
+
+def share_of_seed(
+  config: config_lib.MoEConfig, policy: precision.PrecisionPolicy, seed: int
+) -> float:
+  """Returns the most that a right kernel's y uses of a limit of lane bounded.
+
+  Seeds take the orders of summation in turn; it is held to another's y.
+  """
+  made = draw(config, policy, seed)
+  orders = list(ORDERS.values())
+  mine, other = (orders[(seed + i) % len(orders)] for i in range(2))
+  y, same = (
+    Kernel(order).forward(config, policy, made.arrays)
+    for order in (mine, other)
+  )
+  found = judge(made, y, same).values()
+  return max(result.values['error_of_bound'] for result in found)
