@@ -291,3 +291,36 @@ def test_the_plan_of_a_launch_that_ended_early_is_judged(monkeypatch):
     check.run(request)
   told = 'stuck: waits for ever; not as the oracle plans this routing: counts'
   assert str(error.value) == told
+
+
+class Backwards:
+  """Our backend, but that it adds a token's slots from the last to the first.
+
+  Its own kernels do so too: nothing that compares them with each other sees it.
+  """
+
+  name = 'backwards'
+
+  def __init__(self):
+    self._ours = candidates.Megakernel(flow_lib.Options())
+    self.serial = self.run
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    answer = self._ours.run(config, policy, inputs, which)
+    terms = inputs['topk_weights'][..., None] * answer['returned']
+    total = terms[:, :, -1]
+    for slot in reversed(range(config.top_k - 1)):
+      total = total + terms[:, :, slot]
+    return answer | {'y': total}
+
+
+def test_sums_of_our_own_kernels_are_in_the_order_of_the_contract(tmp_path):
+  # Given four slots: two would have the same sum in both orders.
+  path = tmp_path / 'layer.safetensors'
+  _write(path, 'k_is_e', np.float32)
+  request = check.Request(input=str(path))
+  # When.
+  results = check.Bench(request).judge(request, Backwards())
+  # Then: no bound and no record minds.
+  failed = [(r.stage, r.lane) for r in results if r.verdict == lanes.FAIL]
+  assert failed == [('y', 'bitwise')]

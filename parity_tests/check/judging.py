@@ -23,6 +23,9 @@ EXACT_HINT = (
 )
 WIDE_RULE = 'equals the oracle on wide data'
 SERIAL_RULE = 'equals its kernels run serially'
+ORDERED_RULE = 'equals the oracle in its order'
+# One product, or a sum in slot order: the contract leaves one order only.
+_ORDERED = ('y', 'd_expert_out', 'dx')
 
 Progress = Callable[[str], None]
 Results = list[lanes.Result]
@@ -267,6 +270,7 @@ def real_lanes(
         lambda name: lanes.differs('bitwise', got[name], serial[name]),
       )
     del serial
+    results += ordered_rows(case, answered)
   asked.progress(f'{which.name}, real data: oracle')
   expected = case.answer()
   # The oracle's own stages stand in only where the candidate kept to itself
@@ -338,6 +342,25 @@ def serial_rows(
       name, 'bitwise', SERIAL_RULE, got[name], take(name), case.tiling
     )
     for name in case.which.stages
+  ]
+
+
+def ordered_rows(case: Case, answered: Answered) -> Results:
+  """What has one legal order of additions, against the oracle in that order.
+
+  Only our own kernels are held to it: those of others may add as they like.
+  """
+  return [
+    lanes.compare(
+      name,
+      'bitwise',
+      ORDERED_RULE,
+      answered.got[name],
+      case.recompute(name, answered.sources),
+      case.tiling,
+    )
+    for name in case.which.stages
+    if name in _ORDERED and name not in case.movement
   ]
 
 
