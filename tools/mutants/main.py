@@ -22,7 +22,9 @@ from hpmoe.tools.mutants import catalogue
 from hpmoe.tools.mutants import planting
 from hpmoe.tools.mutants import score
 
-_OUT = flags.DEFINE_string('out', 'out/mutants', 'where trees and outcomes are')
+_OUT = flags.DEFINE_string(
+  'mutants_out', 'out/mutants', 'where trees and outcomes are'
+)
 _ONLY = flags.DEFINE_list('only', [], 'names, or patterns such as gemm_*')
 _JOBS = flags.DEFINE_integer('jobs', 1, 'trees side by side', lower_bound=1)
 _LIMIT_S = flags.DEFINE_float('limit_s', 300, 'of the checks of one mutant')

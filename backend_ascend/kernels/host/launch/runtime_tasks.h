@@ -6,9 +6,9 @@
 #include <cassert>
 #include <cstdint>
 
-#include "backend_ascend/kernels/host/launch/transport.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
+#include "backend_ascend/kernels/host/ranks/transport.h"
 #include "backend_ascend/kernels/host/tiles/gemm.h"
 #include "backend_ascend/kernels/host/tiles/tile_kernels.h"
 #include "backend_ascend/kernels/image.h"

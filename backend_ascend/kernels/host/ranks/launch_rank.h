@@ -9,9 +9,9 @@
 
 #include "backend_ascend/kernels/host/launch/diagnosis.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
-#include "backend_ascend/kernels/host/launch/transport.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
+#include "backend_ascend/kernels/host/ranks/transport.h"
 #include "backend_ascend/kernels/worker.h"
 
 namespace hpmoe {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "backend_ascend/kernels/host/launch/binding.h"
-#include "backend_ascend/kernels/host/launch/symmetric_heap.h"
 #include "backend_ascend/kernels/host/ranks/launch_rank.h"
+#include "backend_ascend/kernels/host/ranks/symmetric_heap.h"
 
 namespace hpmoe {
 namespace {

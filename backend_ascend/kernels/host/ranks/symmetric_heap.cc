@@ -1,4 +1,4 @@
-#include "backend_ascend/kernels/host/launch/symmetric_heap.h"
+#include "backend_ascend/kernels/host/ranks/symmetric_heap.h"
 
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"

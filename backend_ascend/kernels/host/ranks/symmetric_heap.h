@@ -3,7 +3,7 @@
 #ifndef BACKEND_ASCEND_KERNELS_HOST_SYMMETRIC_HEAP_H_
 #define BACKEND_ASCEND_KERNELS_HOST_SYMMETRIC_HEAP_H_
 
-#include "backend_ascend/kernels/host/launch/transport.h"
+#include "backend_ascend/kernels/host/ranks/transport.h"
 #include "backend_ascend/kernels/image.h"
 
 namespace hpmoe {
