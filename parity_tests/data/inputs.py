@@ -81,8 +81,8 @@ def make_inputs(
     text: path of the text that x embeds; None means the one shipped.
     exact: whether x and weights are the exact lane's, with its activation.
     placement: where the routing weight multiplies.
-    capacity: N; None means what the fullest rank receives, and up to 16 more,
-      so that there is always empty space.
+    capacity: N; None means what the fullest rank receives, rounded up as the
+      preset's `capacity_step` says, so that there is always empty space.
 
   Raises:
     ValueError: an argument, a file or the data do not suit (one line, which
@@ -214,7 +214,10 @@ def _with_capacity(config, topk_ids, step=_CAPACITY_STEP) -> MoEConfig:
   if config.capacity is not None:
     return config
   most = int(routings.skew(config, topk_ids)['max_rows_of_rank'])
-  return dataclasses.replace(config, capacity=(most // step + 1) * step)
+  steps = most // step + 1
+  # An even number of odd steps may be what a block divides, after all.
+  steps += step % 2 and steps % 2 == 0
+  return dataclasses.replace(config, capacity=steps * step)
 
 
 def _weights(config, storage, seed) -> dict[str, np.ndarray]:

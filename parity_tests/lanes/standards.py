@@ -127,7 +127,8 @@ class Elements:
     golden: g.
     bound: the type's rounding bound around g.
     benchmark: b.
-    defined: `[...]` bool, where the golden is finite; elsewhere g is 0.
+    defined: `[...]` bool, where the golden is finite; elsewhere g is 0.  True
+      stands for everywhere.
   """
 
   actual: np.ndarray
@@ -135,6 +136,10 @@ class Elements:
   bound: np.ndarray
   benchmark: np.ndarray
   defined: np.ndarray | bool = True
+
+  def __post_init__(self):
+    everywhere = np.broadcast_to(self.defined, np.shape(self.golden))
+    object.__setattr__(self, 'defined', everywhere)
 
 
 def mismatches(

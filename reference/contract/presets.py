@@ -42,7 +42,8 @@ class Preset:
     num_ranks: R that `compile` takes by default.
     num_aic: cube cores of one rank that `compile` takes by default.
     num_aiv: vector cores of one rank that `compile` takes by default.
-    capacity_step: N is a multiple of it where the routing decides.
+    capacity_step: N is a multiple of it where the routing decides, and an odd
+      multiple of an odd one.
     starved: whether one expert receives no row, and another one only.
   """
 
@@ -71,12 +72,12 @@ _DEEPSEEK_V3 = Router(
 _ALL = (
   Preset('tiny', 'this project, for tests', 16, 8, 2, 32, 16),
   Preset('small', 'this project, the default check', 128, 16, 4, 256, 128),
-  # No vector length and no block divides a width, T or N; widths are greater
-  # than every block inside a kernel.
+  # No vector length and no block divides a width, T or N; widths and, on one
+  # rank, N are greater than every block inside a kernel.
   Preset(
     'odd',
     'this project: sizes that nothing divides',
-    67,
+    89,
     24,
     3,
     267,
