@@ -414,17 +414,15 @@ def judged(
       results += _not_captured(name, mine, bound)
       continue
     known = case.descends(name, sources)
-    benchmark = None
-    if mine:
-      benchmark = case.recompute(name, sources) if known else expected[name]
-    same = None
-    if bound and not case.follows(name, sources):
-      same = case.recompute(name, sources) if known else expected[name]
+    apart = bound and not case.follows(name, sources)
+    beside = None
+    if mine or apart:
+      beside = case.recompute(name, sources) if known else expected[name]
     # A stage that reads inputs only is no fused operator.
     alone = known or not case.sources.get(name)
     golden = stages if alone else layer
     results += lanes.tolerances(
-      name, got[name], golden, benchmark, mine, bound, same
+      name, got[name], golden, beside, mine, bound, beside if apart else None
     )
   asked.progress(f'{which.name}, bounded, standard: layer')
   if not whole:
