@@ -43,7 +43,6 @@ _LEFT_OUT = ('_test.py', '_testing.py', 'test_util.py')
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory) -> pathlib.Path:
   """Returns a folder that holds the wheel's files, and the extension."""
-  pytest.importorskip('scikit_build_core')
   folder = tmp_path_factory.mktemp('wheel')
   subprocess.run(
     [sys.executable, '-c', _BUILD, folder],
