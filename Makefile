@@ -88,7 +88,7 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
 	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS)
 	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree
-	cp -r hpmoe reference backend_ascend parity_tests conftest.py pyproject.toml \
+	cp -r hpmoe reference backend_ascend models parity_tests conftest.py pyproject.toml \
 	  out/sanitize/$*/tree
 	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree
 	export PYTHONPATH="$$($(BIN)/python -c \
@@ -206,10 +206,10 @@ $(VENV)/core.stamp: $(VENV)/venv.stamp pyproject.toml $(NATIVE)
 
 # A changed source does not change what the extras are.
 $(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[mindspore,mpi,test,dev]'
+	$(INSTALL) --editable '.[mindspore,models,mpi,test,dev]'
 	@touch $@
 
 $(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[mpi,test]'
+	$(INSTALL) --editable '.[models,mpi,test]'
 	$(PIP) --upgrade chex jax numpy
 	@touch $@

@@ -12,8 +12,8 @@ FLOORS = {
   'reference': (),
   'backend_ascend': (),
   'models': ('reference', 'backend_ascend'),
-  'benchmarks': ('reference', 'backend_ascend', 'parity_tests'),
-  'tools': ('reference', 'backend_ascend', 'parity_tests'),
+  'benchmarks': ('reference', 'backend_ascend', 'models', 'parity_tests'),
+  'tools': ('reference', 'backend_ascend', 'models', 'parity_tests'),
   'parity_tests': ('reference', 'backend_ascend', 'models'),
 }
 

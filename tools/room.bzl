@@ -4,7 +4,7 @@ load("@pip//:requirements.bzl", "requirement")
 load("@rules_python//python:defs.bzl", "py_library", "py_test")
 
 # Lower floors come first: a test sees its own floor and those below.
-_FLOORS = ["reference", "backend_ascend", "parity_tests", "tools"]
+_FLOORS = ["reference", "backend_ascend", "models", "parity_tests", "tools"]
 _PACKAGES = [
     "absl-py",
     "chex",
@@ -17,6 +17,7 @@ _PACKAGES = [
     "pytest",
     "safetensors",
     "threadpoolctl",
+    "tokenizers",
     "tqdm",
 ]
 

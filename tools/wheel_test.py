@@ -81,7 +81,8 @@ class TestWheel:
     assert found == want
 
   def test_holds_the_text_that_it_reads(self, installed):
-    assert (installed / 'hpmoe/parity_tests/testdata/alice.txt').is_file()
+    for text in ('parity_tests/testdata/alice', 'models/train/data/persuasion'):
+      assert (installed / f'hpmoe/{text}.txt').is_file()
 
   def test_the_users_names_are_the_users(self, installed, tmp_path):
     # given a repository with folders of our names

@@ -23,6 +23,7 @@ _PARTS = (
   'hpmoe',
   'reference',
   'backend_ascend',
+  'models',
   'parity_tests',
   'tools',
   'conftest.py',
