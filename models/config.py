@@ -1,0 +1,532 @@
+"""One configuration for every decoder, in Hugging Face's words."""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+_CONFIGS = pathlib.Path(__file__).resolve().parent / 'configs'
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """What the models of one family have in common.
+
+  Attributes:
+    architecture: the class in `architectures` of config.json.
+    attention: 'mla' (compressed keys and values) or 'gqa'.
+    router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
+    qk_norm: whether queries and keys are normalised, head by head.
+    sandwich_norm: whether a layer also normalises what it adds.
+    block: name of the feed-forward block with experts.
+    experts: Hugging Face's names of gate, up and down of one expert.
+    fields: fields of `ModelConfig` that config.json of this family has, beside
+      `COMMON`.
+    renamed: our name of a field -> the family's.
+  """
+
+  architecture: str
+  attention: str
+  router: str
+  fields: tuple[str, ...]
+  qk_norm: bool = False
+  sandwich_norm: bool = False
+  block: str = 'mlp'
+  experts: tuple[str, str, str] = ('gate_proj', 'up_proj', 'down_proj')
+  renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+COMMON = (
+  'vocab_size',
+  'hidden_size',
+  'intermediate_size',
+  'num_hidden_layers',
+  'num_attention_heads',
+  'num_key_value_heads',
+  'num_experts',
+  'num_experts_per_tok',
+  'max_position_embeddings',
+  'rms_norm_eps',
+  'rope_theta',
+  'rope_scaling',
+  'initializer_range',
+  'tie_word_embeddings',
+  'bos_token_id',
+  'eos_token_id',
+)
+_MLA = (
+  'q_lora_rank',
+  'kv_lora_rank',
+  'qk_nope_head_dim',
+  'qk_rope_head_dim',
+  'v_head_dim',
+)
+_SHARED = (
+  'attention_bias',
+  'moe_intermediate_size',
+  'norm_topk_prob',
+  'routed_scaling_factor',
+  'num_shared_experts',
+  'first_k_dense_replace',
+  'num_nextn_predict_layers',
+)
+FAMILIES = {
+  'deepseek_v3': Family(
+    architecture='DeepseekV3ForCausalLM',
+    attention='mla',
+    router='sigmoid_group',
+    fields=(
+      *_MLA,
+      *_SHARED,
+      'moe_layer_freq',
+      'n_group',
+      'topk_group',
+      'rope_interleave',
+    ),
+    renamed={
+      'num_experts': 'n_routed_experts',
+      'num_shared_experts': 'n_shared_experts',
+    },
+  ),
+  'qwen3_moe': Family(
+    architecture='Qwen3MoeForCausalLM',
+    attention='gqa',
+    router='softmax',
+    qk_norm=True,
+    fields=(
+      'head_dim',
+      'attention_bias',
+      'sliding_window',
+      'moe_intermediate_size',
+      'norm_topk_prob',
+      'decoder_sparse_step',
+      'mlp_only_layers',
+      'router_aux_loss_coef',
+    ),
+  ),
+  'mixtral': Family(
+    architecture='MixtralForCausalLM',
+    attention='gqa',
+    router='softmax',
+    block='block_sparse_moe',
+    experts=('w1', 'w3', 'w2'),
+    fields=('head_dim', 'sliding_window', 'router_aux_loss_coef'),
+    renamed={'num_experts': 'num_local_experts'},
+  ),
+  # DeepSeek-V3's layer with sandwich norms, arXiv 2505.04519; names of the
+  # published openPangu-Ultra-MoE-718B.
+  'pangu_ultra_moe': Family(
+    architecture='PanguUltraMoEForCausalLM',
+    attention='mla',
+    router='sigmoid_group',
+    sandwich_norm=True,
+    fields=(*_MLA, *_SHARED),
+    renamed={
+      'num_experts': 'num_routed_experts',
+      'first_k_dense_replace': 'num_dense_layers',
+      'num_nextn_predict_layers': 'num_mtp_layers',
+      'q_lora_rank': 'attention_q_lora_dim',
+      'kv_lora_rank': 'attention_kv_lora_dim',
+      'qk_nope_head_dim': 'attention_qk_dim',
+      'qk_rope_head_dim': 'attention_qk_rope_dim',
+      'v_head_dim': 'attention_v_dim',
+    },
+  ),
+}
+
+# What these models compute and nothing else; a file that says otherwise is
+# another model.
+_EXPECTED = {
+  'hidden_act': 'silu',
+  'scoring_func': 'sigmoid',
+  'topk_method': 'noaux_tc',
+}
+DTYPES = ('float32', 'bfloat16')
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """YaRN, arXiv 2309.00071, in the names of `rope_scaling` in config.json.
+
+  Attributes:
+    factor: new context over the one of training.
+    original_max_position_embeddings: context of training, positions.
+    beta_fast: rotations over that context above which a frequency is kept.
+    beta_slow: rotations below which it is divided by `factor`.
+    mscale: see `models/jax/rope.py`.
+    mscale_all_dim: likewise; None for a family that has no such field.
+  """
+
+  factor: float
+  original_max_position_embeddings: int
+  beta_fast: float = 32.0
+  beta_slow: float = 1.0
+  mscale: float | None = None
+  mscale_all_dim: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """Sizes and options of one decoder, in Hugging Face's names.
+
+  Where the families name one thing differently, the name here is the first of
+  `FAMILIES[...].renamed`.  A field that a family does not have keeps its
+  default.  Sizes are in elements.
+
+  Attributes:
+    model_type: a key of `FAMILIES`.
+    intermediate_size: hidden width of a dense feed-forward block.
+    moe_intermediate_size: F, hidden width of one expert; for Mixtral, whose
+      files do not have it, `intermediate_size`.
+    num_experts: E, routed experts of a layer.
+    num_experts_per_tok: K.
+    num_shared_experts: experts that see every token, as one wide block.
+    head_dim: width of a head, which need not be hidden_size over heads; 0 for
+      attention 'mla', which has widths of its own.
+    sliding_window: a token sees itself and so many less one before it; None for
+      all.
+    q_lora_rank: width of compressed queries; None for none.
+    kv_lora_rank: width of compressed keys and values.
+    rope_interleave: whether pairs that rotate together are neighbours, as in
+      the published weights of DeepSeek-V3, or half a head apart.
+    norm_topk_prob: whether a token's K weights are divided by their sum.
+    routed_scaling_factor: factor on them after that.
+    n_group: groups of experts.
+    topk_group: groups that a token may go to.
+    first_k_dense_replace: so many first layers are dense.
+    moe_layer_freq: of the others, each so-manieth has experts.
+    decoder_sparse_step: layer i has experts if it divides i + 1.
+    mlp_only_layers: layers that are dense nevertheless.
+    num_nextn_predict_layers: heads that predict one token further, 0 or 1.
+    router_aux_loss_coef: factor of the loss that balances experts.
+    eos_token_id: tokens that end a text.
+    dtype: of the weights in a file, 'float32' or 'bfloat16'.
+
+  Raises:
+    ValueError: a field is out of its range; names it.
+  """
+
+  model_type: str
+  vocab_size: int
+  hidden_size: int
+  intermediate_size: int
+  num_hidden_layers: int
+  num_attention_heads: int
+  num_key_value_heads: int
+  num_experts: int
+  num_experts_per_tok: int
+  moe_intermediate_size: int = 0
+  num_shared_experts: int = 0
+  max_position_embeddings: int = 4096
+  rms_norm_eps: float = 1e-6
+  rope_theta: float = 10000.0
+  rope_scaling: RopeScaling | None = None
+  rope_interleave: bool = False
+  initializer_range: float = 0.02
+  tie_word_embeddings: bool = False
+  attention_bias: bool = False
+  head_dim: int = 0
+  sliding_window: int | None = None
+  q_lora_rank: int | None = None
+  kv_lora_rank: int = 0
+  qk_nope_head_dim: int = 0
+  qk_rope_head_dim: int = 0
+  v_head_dim: int = 0
+  norm_topk_prob: bool = True
+  routed_scaling_factor: float = 1.0
+  n_group: int = 1
+  topk_group: int = 1
+  first_k_dense_replace: int = 0
+  moe_layer_freq: int = 1
+  decoder_sparse_step: int = 1
+  mlp_only_layers: tuple[int, ...] = ()
+  num_nextn_predict_layers: int = 0
+  router_aux_loss_coef: float = 0.001
+  bos_token_id: int | None = None
+  eos_token_id: tuple[int, ...] = ()
+  dtype: str = 'bfloat16'
+
+  def __post_init__(self):
+    if self.model_type not in FAMILIES:
+      raise ValueError(
+        f'model_type: expected one of {list(FAMILIES)}, got {self.model_type!r}'
+      )
+    if not self.moe_intermediate_size:
+      # Mixtral's experts have the width of its blocks.
+      self._set('moe_intermediate_size', self.intermediate_size)
+    if self.family.attention == 'gqa' and not self.head_dim:
+      self._set('head_dim', self.hidden_size // self.num_attention_heads)
+    _check(self)
+
+  def _set(self, name: str, value: Any) -> None:
+    object.__setattr__(self, name, value)
+
+  @property
+  def family(self) -> Family:
+    """What the models of this family have in common."""
+    return FAMILIES[self.model_type]
+
+  @property
+  def qk_head_dim(self) -> int:
+    """Width of a query or key."""
+    return self.head_dim or self.qk_nope_head_dim + self.qk_rope_head_dim
+
+  @property
+  def rope_dim(self) -> int:
+    """Width of the part of a query or key that rotates."""
+    return self.head_dim or self.qk_rope_head_dim
+
+  def has_experts(self, layer: int) -> bool:
+    """Returns whether a layer, counted from 0, has routed experts."""
+    return (
+      layer >= self.first_k_dense_replace
+      and layer % self.moe_layer_freq == 0
+      and (layer + 1) % self.decoder_sparse_step == 0
+      and layer not in self.mlp_only_layers
+    )
+
+  def moe_layers(self) -> tuple[int, ...]:
+    """Returns the layers that have routed experts, without MTP heads."""
+    return tuple(filter(self.has_experts, range(self.num_hidden_layers)))
+
+  def to_hf(self) -> dict[str, Any]:
+    """Returns the contents of config.json, which `from_hf` reads."""
+    names = _hf_names(self.family)
+    out: dict[str, Any] = {
+      'architectures': [self.family.architecture],
+      'model_type': self.model_type,
+      'hidden_act': 'silu',
+      'torch_dtype': self.dtype,
+    }
+    for ours, theirs in names.items():
+      value = getattr(self, ours)
+      out[theirs] = list(value) if isinstance(value, tuple) else value
+    if self.rope_scaling is not None:
+      out['rope_scaling'] = _scaling_to_hf(self.rope_scaling)
+    if 'sliding_window' in names and self.model_type == 'qwen3_moe':
+      out['use_sliding_window'] = self.sliding_window is not None
+    if not self.eos_token_id:
+      out['eos_token_id'] = None
+    elif len(self.eos_token_id) == 1:
+      out['eos_token_id'] = self.eos_token_id[0]
+    return out
+
+
+def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
+  """Returns the configuration that the contents of config.json mean.
+
+  Reads `rope_parameters`, as transformers 5 writes it, as well as `rope_theta`
+  with `rope_scaling`.  Fields that do not change the arithmetic are not read.
+
+  Raises:
+    ValueError: a field is missing, out of range, or asks for what no model here
+      computes; names the field as the file does.
+  """
+  model_type = fields.get('model_type')
+  if model_type not in FAMILIES:
+    raise ValueError(
+      f'model_type: expected one of {list(FAMILIES)}, got {model_type!r}'
+    )
+  for name, expected in _EXPECTED.items():
+    if fields.get(name, expected) != expected:
+      raise ValueError(f'{name}: expected {expected!r}, got {fields[name]!r}')
+  values: dict[str, Any] = {'model_type': model_type}
+  fields = {**fields, **_rope(fields)}
+  if not fields.get('use_sliding_window', True):
+    fields['sliding_window'] = None
+  for ours, theirs in _hf_names(FAMILIES[model_type]).items():
+    if fields.get(theirs) is not None:
+      values[ours] = _typed(ours, theirs, fields[theirs])
+    elif _DEFAULTS[ours] is dataclasses.MISSING:
+      raise ValueError(f'{theirs}: expected a value, got none')
+  if model_type == 'deepseek_v3':
+    # Published weights are interleaved; the field is transformers' own.
+    values.setdefault('rope_interleave', True)
+  dtype = fields.get('dtype') or fields.get('torch_dtype') or 'float32'
+  return ModelConfig(**values, dtype=dtype)
+
+
+def load(name: str) -> ModelConfig:
+  """Returns the configuration `name` of `models/configs`, or of a file.
+
+  Args:
+    name: one of `names()`, or the path of a config.json.
+
+  Raises:
+    ValueError: there is no such configuration, or it is not valid.
+  """
+  path = _CONFIGS / f'{name}.json'
+  if name not in names():
+    path = pathlib.Path(name)
+    if not path.is_file():
+      raise ValueError(
+        f'model: expected a config.json or one of {list(names())}, got {name!r}'
+      )
+  try:
+    fields = json.loads(path.read_text())
+  except (UnicodeDecodeError, json.JSONDecodeError) as e:
+    raise ValueError(f'{path}: expected JSON, got {e}') from e
+  if not isinstance(fields, dict):
+    raise ValueError(f'{path}: expected an object, got {type(fields).__name__}')
+  return from_hf(fields)
+
+
+def names() -> tuple[str, ...]:
+  """Returns the names of the configurations that come with the project."""
+  return tuple(sorted(path.stem for path in _CONFIGS.glob('*.json')))
+
+
+_DEFAULTS = {
+  field.name: field.default for field in dataclasses.fields(ModelConfig)
+}
+_OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
+# Fields that may be 0, each with what it then means in `ModelConfig`.
+_MAY_BE_ZERO = (
+  'num_shared_experts',
+  'first_k_dense_replace',
+  'num_nextn_predict_layers',
+)
+_MLA_SIZES = tuple(name for name in _MLA if name != 'q_lora_rank')
+
+
+def _hf_names(family: Family) -> dict[str, str]:
+  fields = COMMON + family.fields
+  return {name: family.renamed.get(name, name) for name in fields}
+
+
+def _typed(ours: str, theirs: str, value: Any) -> Any:
+  """Returns a value of config.json as the dataclass holds it."""
+  if ours == 'rope_scaling':
+    return value
+  default = _DEFAULTS[ours]
+  if isinstance(default, tuple):
+    value = value if isinstance(value, (list, tuple)) else [value]
+    if not all(_is_int(v) for v in value):
+      raise ValueError(f'{theirs}: expected integers, got {value!r}')
+    return tuple(value)
+  if isinstance(default, bool):
+    if not isinstance(value, bool):
+      raise ValueError(f'{theirs}: expected true or false, got {value!r}')
+    return value
+  if isinstance(default, float):
+    if not (_is_int(value) or isinstance(value, float)):
+      raise ValueError(f'{theirs}: expected a number, got {value!r}')
+    return float(value)
+  if not _is_int(value):
+    raise ValueError(f'{theirs}: expected an integer, got {value!r}')
+  return value
+
+
+def _is_int(value: Any) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _rope(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns `rope_theta` and `rope_scaling` of either form of config.json."""
+  given = dict(
+    fields.get('rope_parameters') or fields.get('rope_scaling') or {}
+  )
+  theta = given.pop('rope_theta', fields.get('rope_theta'))
+  kind = given.pop('rope_type', given.pop('type', 'default'))
+  given.pop('type', None)
+  if kind not in ('default', 'yarn'):
+    raise ValueError(
+      f"rope_scaling: expected the type 'default' or 'yarn', got {kind!r}"
+    )
+  if kind == 'default':
+    return {'rope_theta': theta, 'rope_scaling': None}
+  known = {field.name for field in dataclasses.fields(RopeScaling)}
+  if unknown := sorted(set(given) - known):
+    raise ValueError(
+      f'rope_scaling: expected of yarn {sorted(known)}, got {unknown[0]!r}'
+    )
+  given.setdefault(
+    'original_max_position_embeddings', fields.get('max_position_embeddings')
+  )
+  for name, value in given.items():
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+      raise ValueError(f'rope_scaling.{name}: expected a number, got {value!r}')
+  if 'factor' not in given:
+    raise ValueError('rope_scaling.factor: expected a number, got none')
+  return {'rope_theta': theta, 'rope_scaling': RopeScaling(**given)}
+
+
+def _scaling_to_hf(scaling: RopeScaling) -> dict[str, Any]:
+  given = {
+    name: value
+    for name, value in dataclasses.asdict(scaling).items()
+    if value is not None
+  }
+  return {'type': 'yarn', **given}
+
+
+def _check(config: ModelConfig) -> None:
+  family = config.family
+  for name, theirs in _hf_names(family).items():
+    value = getattr(config, name)
+    if _is_int(_DEFAULTS[name]) or _DEFAULTS[name] is dataclasses.MISSING:
+      least = 0 if name in _MAY_BE_ZERO else 1
+      _require(_is_int(value) and value >= least, theirs, f'>= {least}', value)
+    elif name in _OPTIONAL_SIZES and value is not None:
+      _require(_is_int(value) and value >= 1, theirs, '>= 1', value)
+    elif isinstance(_DEFAULTS[name], float):
+      fine = math.isfinite(value) and value >= 0
+      _require(fine, theirs, 'a finite number >= 0', value)
+  _check_heads(config)
+  _check_router(config)
+  _require(config.dtype in DTYPES, 'dtype', f'one of {DTYPES}', config.dtype)
+  heads = config.num_nextn_predict_layers
+  _require(heads <= 1, _hf(config, 'num_nextn_predict_layers'), '0 or 1', heads)
+  for layer in config.mlp_only_layers:
+    _require(
+      0 <= layer < config.num_hidden_layers,
+      'mlp_only_layers',
+      f'layers below num_hidden_layers={config.num_hidden_layers}',
+      layer,
+    )
+
+
+def _check_heads(config: ModelConfig) -> None:
+  heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+  _require(
+    heads % kv_heads == 0,
+    'num_key_value_heads',
+    f'a divisor of num_attention_heads={heads}',
+    kv_heads,
+  )
+  if config.family.attention == 'mla':
+    _require(kv_heads == heads, 'num_key_value_heads', f'{heads}', kv_heads)
+  width = config.rope_dim
+  name = 'head_dim' if config.head_dim else _hf(config, 'qk_rope_head_dim')
+  _require(width % 2 == 0, name, 'an even width', width)
+
+
+def _check_router(config: ModelConfig) -> None:
+  experts, top_k = config.num_experts, config.num_experts_per_tok
+  _require(
+    top_k <= experts,
+    'num_experts_per_tok',
+    f'at most {_hf(config, "num_experts")}={experts}',
+    top_k,
+  )
+  groups, chosen = config.n_group, config.topk_group
+  _require(experts % groups == 0, 'n_group', f'a divisor of {experts}', groups)
+  size = experts // groups
+  _require(groups == 1 or size >= 2, 'n_group', 'groups of 2 or more', groups)
+  _require(
+    chosen <= groups and chosen * size >= top_k,
+    'topk_group',
+    f'at most n_group={groups}, and groups of {size} that hold {top_k} experts',
+    chosen,
+  )
+
+
+def _hf(config: ModelConfig, name: str) -> str:
+  return config.family.renamed.get(name, name)
+
+
+def _require(fine: bool, name: str, expected: str, got: Any) -> None:
+  if not fine:
+    raise ValueError(f'{name}: expected {expected}, got {got!r}')

@@ -1,0 +1,185 @@
+"""Every parameter of a decoder by name: the contract of models and files.
+
+Names are Hugging Face's, and so are the shapes: a dense weight is
+`[out, in]`.  Only the routed experts of a layer are stacked, in the layout of
+the layer that is checked here (`reference/contract/tensors.py`).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from hpmoe.models import config as config_lib
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def parameter_shapes(
+  config: config_lib.ModelConfig, dtype: str | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns shape and dtype of every parameter, in the order of the layers.
+
+  Args:
+    config: sizes and options.
+    dtype: of the weights; None for `config.dtype`.  The router's bias, which
+      corrects the load and has no gradient, is float32 or `dtype` if that is
+      float64.
+  """
+  weights = jnp.dtype(dtype or config.dtype)
+  out = {}
+  for name, shape in _shapes(config).items():
+    bias = is_router_bias(name)
+    of = jnp.promote_types(weights, jnp.float32) if bias else weights
+    out[name] = jax.ShapeDtypeStruct(shape, of)
+  return out
+
+
+def shared_parameters(config: config_lib.ModelConfig) -> dict[str, str]:
+  """Returns names that a file may hold -> the parameter that they repeat.
+
+  A tied `lm_head` is not written to a file.  What an MTP head shares with the
+  model is, in published files.
+  """
+  shared = {}
+  if config.tie_word_embeddings:
+    shared['lm_head.weight'] = 'model.embed_tokens.weight'
+  for layer in mtp_layers(config):
+    prefix = f'model.layers.{layer}.'
+    shared[f'{prefix}embed_tokens.weight'] = 'model.embed_tokens.weight'
+    shared[f'{prefix}shared_head.head.weight'] = head_name(config)
+  return shared
+
+
+def head_name(config: config_lib.ModelConfig) -> str:
+  """Returns the name of the weight that makes logits, `[vocabulary, D]`."""
+  if config.tie_word_embeddings:
+    return 'model.embed_tokens.weight'
+  return 'lm_head.weight'
+
+
+def mtp_layers(config: config_lib.ModelConfig) -> range:
+  """Returns the numbers under which MTP heads stand: after the last layer."""
+  first = config.num_hidden_layers
+  return range(first, first + config.num_nextn_predict_layers)
+
+
+def experts_prefix(config: config_lib.ModelConfig, layer: int) -> str:
+  """Returns what the names of a layer's routed experts begin with."""
+  return f'model.layers.{layer}.{config.family.block}.experts.'
+
+
+def is_router_bias(name: str) -> bool:
+  """Returns whether a parameter corrects the load of a router's experts."""
+  return name.endswith('.gate.e_score_correction_bias')
+
+
+def _shapes(config: config_lib.ModelConfig) -> Shapes:
+  vocabulary, width = config.vocab_size, config.hidden_size
+  shapes = _linear('model.embed_tokens', width, vocabulary)
+  for layer in range(config.num_hidden_layers):
+    shapes |= _layer(config, layer)
+  shapes |= _norm('model.norm', width)
+  if not config.tie_word_embeddings:
+    shapes |= _linear('lm_head', width, vocabulary)
+  for layer in mtp_layers(config):
+    shapes |= _layer(config, layer) | _mtp(config, layer)
+  return shapes
+
+
+def _layer(config: config_lib.ModelConfig, layer: int) -> Shapes:
+  width = config.hidden_size
+  norms = ['input_layernorm', 'post_attention_layernorm']
+  if config.family.sandwich_norm:
+    norms += ['pre_mlp_layernorm', 'post_mlp_layernorm']
+  attention = _mla if config.family.attention == 'mla' else _gqa
+  parts: Shapes = {}
+  for name in norms:
+    parts |= _norm(name, width)
+  parts |= _under('self_attn', attention(config))
+  if config.has_experts(layer):
+    parts |= _under(config.family.block, _moe(config))
+  else:
+    parts |= _under('mlp', _mlp(width, config.intermediate_size))
+  return _under(f'model.layers.{layer}', parts)
+
+
+def _under(prefix: str, shapes: Shapes) -> Shapes:
+  return {f'{prefix}.{name}': shape for name, shape in shapes.items()}
+
+
+def _linear(name: str, inputs: int, outputs: int, bias: bool = False) -> Shapes:
+  shapes: Shapes = {f'{name}.weight': (outputs, inputs)}
+  return shapes | ({f'{name}.bias': (outputs,)} if bias else {})
+
+
+def _norm(name: str, width: int) -> Shapes:
+  return {f'{name}.weight': (width,)}
+
+
+def _gqa(config: config_lib.ModelConfig) -> Shapes:
+  width, bias = config.hidden_size, config.attention_bias
+  queries = config.num_attention_heads * config.head_dim
+  keys = config.num_key_value_heads * config.head_dim
+  shapes = (
+    _linear('q_proj', width, queries, bias)
+    | _linear('k_proj', width, keys, bias)
+    | _linear('v_proj', width, keys, bias)
+    | _linear('o_proj', queries, width, bias)
+  )
+  if config.family.qk_norm:
+    shapes |= _norm('q_norm', config.head_dim)
+    shapes |= _norm('k_norm', config.head_dim)
+  return shapes
+
+
+def _mla(config: config_lib.ModelConfig) -> Shapes:
+  width, bias = config.hidden_size, config.attention_bias
+  heads, rank = config.num_attention_heads, config.kv_lora_rank
+  queries = heads * config.qk_head_dim
+  keys_values = heads * (config.qk_nope_head_dim + config.v_head_dim)
+  return (
+    _queries(config, queries)
+    | _linear('kv_a_proj_with_mqa', width, rank + config.qk_rope_head_dim, bias)
+    | _norm('kv_a_layernorm', rank)
+    | _linear('kv_b_proj', rank, keys_values)
+    | _linear('o_proj', heads * config.v_head_dim, width, bias)
+  )
+
+
+def _queries(config: config_lib.ModelConfig, outputs: int) -> Shapes:
+  width, rank = config.hidden_size, config.q_lora_rank
+  if rank is None:
+    return _linear('q_proj', width, outputs)
+  return (
+    _linear('q_a_proj', width, rank, config.attention_bias)
+    | _norm('q_a_layernorm', rank)
+    | _linear('q_b_proj', rank, outputs)
+  )
+
+
+def _mlp(width: int, hidden: int) -> Shapes:
+  return (
+    _linear('gate_proj', width, hidden)
+    | _linear('up_proj', width, hidden)
+    | _linear('down_proj', hidden, width)
+  )
+
+
+def _moe(config: config_lib.ModelConfig) -> Shapes:
+  experts, width = config.num_experts, config.hidden_size
+  hidden = config.moe_intermediate_size
+  shapes = _linear('gate', width, experts)
+  if config.family.router == 'sigmoid_group':
+    shapes['gate.e_score_correction_bias'] = (experts,)
+  shapes['experts.w_gate_up'] = (experts, width, 2 * hidden)
+  shapes['experts.w_down'] = (experts, hidden, width)
+  if shared := config.num_shared_experts * hidden:
+    shapes |= _under('shared_experts', _mlp(width, shared))
+  return shapes
+
+
+def _mtp(config: config_lib.ModelConfig, layer: int) -> Shapes:
+  width = config.hidden_size
+  shapes = _linear('eh_proj', 2 * width, width)
+  for name in ('enorm', 'hnorm', 'shared_head.norm'):
+    shapes |= _norm(name, width)
+  return _under(f'model.layers.{layer}', shapes)

@@ -1,0 +1,97 @@
+"""Parameters have the names and sizes that the published models have."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import pytest
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters
+
+
+def count(config: config_lib.ModelConfig) -> int:
+  shapes = parameters.parameter_shapes(config).values()
+  return sum(math.prod(shape.shape) for shape in shapes)
+
+
+class TestPublishedSizes:
+  @pytest.mark.parametrize(
+    'name, published',
+    [
+      # The papers' tables and model cards; Pangu's is 0.14 % below ours.
+      ('deepseek_v3', 671e9),
+      ('qwen3_30b_a3b', 30.5e9),
+      ('qwen3_235b_a22b', 235e9),
+      ('mixtral_8x7b', 46.7e9),
+      ('pangu_ultra_moe', 718e9),
+    ],
+  )
+  def test_the_number_of_parameters(self, name, published):
+    config = config_lib.load(name)
+    model = dataclasses.replace(config, num_nextn_predict_layers=0)
+    assert abs(count(model) - published) < 2e-3 * published
+
+  def test_the_mtp_head_of_deepseek_v3(self):
+    # 14 B with the embeddings and the head that it shares: the model's card.
+    config = config_lib.load('deepseek_v3')
+    model = dataclasses.replace(config, num_nextn_predict_layers=0)
+    shared = 2 * config.vocab_size * config.hidden_size
+    size = count(config) - count(model) + shared
+    assert round(size / 1e9) in (13, 14)
+
+
+class TestNames:
+  def test_layers_of_deepseek(self):
+    shapes = parameters.parameter_shapes(config_lib.load('deepseek_tiny'))
+    assert shapes['model.layers.0.mlp.gate_proj.weight'].shape == (256, 128)
+    assert shapes['model.layers.3.self_attn.kv_a_proj_with_mqa.weight'].shape
+    experts = parameters.experts_prefix(config_lib.load('deepseek_tiny'), 3)
+    assert shapes[f'{experts}w_gate_up'].shape == (16, 128, 128)
+    assert shapes[f'{experts}w_down'].shape == (16, 64, 128)
+    assert 'model.layers.0.mlp.gate.weight' not in shapes
+
+  def test_mixtral_keeps_its_prefix(self):
+    config = config_lib.load('mixtral_tiny')
+    shapes = parameters.parameter_shapes(config)
+    assert shapes['model.layers.0.block_sparse_moe.gate.weight'].shape == (
+      8,
+      128,
+    )
+    assert f'{parameters.experts_prefix(config, 0)}w_down' in shapes
+
+  @pytest.mark.parametrize('rank', [None, 48])
+  def test_queries_of_mla(self, rank):
+    config = config_lib.load('deepseek_tiny')
+    config = dataclasses.replace(config, q_lora_rank=rank, attention_bias=True)
+    shapes = parameters.parameter_shapes(config)
+    names = {n.split('.')[-2] for n in shapes if 'layers.0.self_attn' in n}
+    assert ('q_proj' in names) == (rank is None)
+    assert ('q_b_proj' in names) == (rank is not None)
+    biases = {n.split('.')[-2] for n in shapes if n.endswith('proj.bias')}
+    assert 'q_proj' not in biases and 'o_proj' in biases
+
+  def test_what_is_shared_is_not_a_parameter(self):
+    config = config_lib.load('deepseek_tiny')
+    config = dataclasses.replace(
+      config, tie_word_embeddings=True, num_nextn_predict_layers=1
+    )
+    shapes = parameters.parameter_shapes(config)
+    shared = parameters.shared_parameters(config)
+    assert set(shared) == {
+      'lm_head.weight',
+      'model.layers.4.embed_tokens.weight',
+      'model.layers.4.shared_head.head.weight',
+    }
+    assert not set(shared) & set(shapes)
+    assert set(shared.values()) <= set(shapes)
+
+  @pytest.mark.parametrize('dtype', ['bfloat16', 'float32', 'float64'])
+  def test_the_router_bias_is_not_narrowed(self, dtype):
+    shapes = parameters.parameter_shapes(
+      config_lib.load('deepseek_tiny'), dtype
+    )
+    for name, shape in shapes.items():
+      bias = parameters.is_router_bias(name)
+      wide = jnp.promote_types(dtype, 'float32')
+      assert shape.dtype == (wide if bias else jnp.dtype(dtype)), name
