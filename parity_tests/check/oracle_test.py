@@ -5,9 +5,9 @@ import pytest
 
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.data import inputs
-from hpmoe.parity_tests.data import stable_random
 from hpmoe.reference import layer_grad
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
 
 _NEEDS = {

@@ -21,7 +21,7 @@ from jaxtyping import Int
 import ml_dtypes
 import numpy as np
 
-from hpmoe.parity_tests.data import stable_random
+from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 

@@ -8,11 +8,11 @@ import pytest
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import routings
-from hpmoe.parity_tests.data import stable_random
 from hpmoe.parity_tests.lanes import golden_grad
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.reference import layer
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy

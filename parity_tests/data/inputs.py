@@ -8,11 +8,11 @@ import numpy as np
 
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import routings
-from hpmoe.parity_tests.data import stable_random
 from hpmoe.parity_tests.data import text_router
 from hpmoe.reference import layer
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig

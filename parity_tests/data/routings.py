@@ -8,8 +8,8 @@ from jaxtyping import Float
 from jaxtyping import Int
 import numpy as np
 
-from hpmoe.parity_tests.data import stable_random
 from hpmoe.reference import token_order
+from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract.config import MoEConfig
 

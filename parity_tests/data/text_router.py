@@ -17,9 +17,9 @@ from jaxtyping import Int
 import numpy as np
 
 from hpmoe.parity_tests.data import routings
-from hpmoe.parity_tests.data import stable_random
 from hpmoe.reference import routing
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract.config import MoEConfig
 
 DEFAULT_TEXT = pathlib.Path(__file__).parents[1] / 'testdata' / 'alice.txt'

@@ -9,13 +9,13 @@ import pytest
 
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.data import inputs
-from hpmoe.parity_tests.data import stable_random
 from hpmoe.parity_tests.lanes import golden_grad
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.reference import layer_grad
 from hpmoe.reference import test_util
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
 
 # Every pair of choices once: each policy is two compilations.

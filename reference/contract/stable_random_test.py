@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 
-from hpmoe.parity_tests.data import stable_random
+from hpmoe.reference.contract import stable_random
 
 
 class TestStableRandom:
