@@ -469,6 +469,7 @@ class Bench:
         f'lane: expected one that can judge what {candidate.name} returned, '
         f'got {list(request.lanes)}: {results[0].why}'
       )
+    lanes.check_each_once(results)
     results.sort(key=_pass_then_lane)
     # A stage in isolation gains nothing from what others would have returned.
     isolated = request.checking.isolate

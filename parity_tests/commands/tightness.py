@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.parity_tests.lanes import bounds
+from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import spread
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import trial
@@ -89,7 +90,13 @@ def _orders():
 def _used(got: np.ndarray, golden: bounds.Bounded) -> tuple[float, float]:
   """Returns what a tile uses of the worst case, and of the spread."""
   cut = tiles.cut_tokens(*(n for n in got.shape for _ in range(2)))
-  judge = spread.Judge(_POLICY, _POLICY.storage, spread.Independent(), 1)
+  judge = spread.Judge(
+    _POLICY,
+    _POLICY.storage,
+    spread.Independent(),
+    num_tiles=1,
+    comparisons=len(lanes.ORDER),
+  )
   wide = got.astype(np.float64)
   shares = judge.shares(judge.sums(cut, 0, wide, golden.value, golden))
   of_bound = np.abs(wide - golden.value) / golden.bound()

@@ -84,12 +84,16 @@ class Bounded:
       of two right kernels; None is zero everywhere.
     apart: `[...]` float64, mean of that distance, where it is less than the
       root of the variance; None is the root.
+    crossed: `[...]` float64, of float32 made of narrower numbers: how many of
+      those two right kernels store differently, in the mean.  The variance is
+      then that of the others.  None is zero everywhere.
   """
 
   value: np.ndarray
   error: np.ndarray | None = None
   variance: np.ndarray | None = None
   apart: np.ndarray | None = None
+  crossed: np.ndarray | None = None
 
   def __getitem__(self, index) -> 'Bounded':
     return self._map(lambda array: array[index])
@@ -105,7 +109,7 @@ class Bounded:
     return Bounded(*(a if a is None else change(a) for a in self.arrays()))
 
   def arrays(self) -> tuple[np.ndarray | None, ...]:
-    return self.value, self.error, self.variance, self.apart
+    return self.value, self.error, self.variance, self.apart, self.crossed
 
   def bound(self) -> np.ndarray:
     return np.zeros_like(self.value) if self.error is None else self.error
@@ -387,17 +391,34 @@ def inner_product(
   value = (a.value * b.value).sum(-1)
   of_total, of_terms = _sum_variance(policy, depth)
   variance = of_terms * np.square(a.value * b.value)
+  crossed = None
+  if is_narrow(policy) and a.variance is not None:
+    # What crossed an edge in storage is too rare for a variance in float32.
+    crossed = _crossed(policy, a).sum(-1)
+    a = exact(a.value)
   for one, other in ((a, b), (b, a)):
     if one.variance is not None:
       variance = variance + one.variance * np.square(other.value)
   variance = variance.sum(-1) + of_total * np.square(value)
   flushed = 2 * depth * _TINY
-  if is_narrow(policy) and a.variance is not None:
-    # What crossed an edge in storage is too rare for a variance in float32.
-    return Bounded(*_overflowed('float32', value, error + flushed))
-  return Bounded(
-    *_overflowed('float32', value, error + flushed), variance + flushed**2
-  )
+  value, error = _overflowed('float32', value, error + flushed)
+  return Bounded(value, error, variance + flushed**2, crossed=crossed)
+
+
+def _crossed(policy: precision.PrecisionPolicy, stored: Bounded) -> np.ndarray:
+  """Returns the chance `[...]` that two right kernels store two numbers."""
+  spacing = 2 * ulp.half_spacing(np.abs(stored.value), policy.storage)
+  return np.minimum(stored.distance() / spacing, 1)
+
+
+def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
+  """Returns the most that one rounding of operands adds to a sum's variance.
+
+  As a share of it: roundings of the sum of so many terms are the rest.
+  """
+  block = min(depth, max(_PREFIX_TERMS, -(-depth // _PREFIXES)))
+  _, of_terms = _sum_variance(policy, depth, block)
+  return 1 / (1 + of_terms / (_kernels(policy) * _VARIANCE))
 
 
 def row_weight_grad(
@@ -410,7 +431,12 @@ def row_weight_grad(
   gate and up are stored `[n, 2F]`; the activation is never rounded to storage.
   """
   unweighted = _activation(policy, exact(gate_up), None)
-  return inner_product(policy, d_activation, unweighted)
+  dots = inner_product(policy, d_activation, unweighted)
+  if dots.crossed is None or policy.activation != 'swiglu':
+    return dots
+  # Each element is judged alone, so a scale that exp is off by counts in it.
+  of_exp = _kernels(policy) * _EXP_VARIANCE * np.square(dots.value)
+  return dataclasses.replace(dots, variance=dots.variance + of_exp)
 
 
 def activation_grad(

@@ -446,6 +446,23 @@ def differs(lane: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
   return ~(_same_values if lane == 'exact' else _same_bits)(got, expected)
 
 
+def check_each_once(results: Sequence[Result]) -> None:
+  """Checks that no tensor is judged twice by its spread.
+
+  The limits share the chance of a false alarm among all rows that there are.
+
+  Raises:
+    AssertionError: one is.
+  """
+  rows = [one.stage for one in results if one.rule == SPREAD_RULE]
+  twice = sorted({row for row in rows if rows.count(row) > 1})
+  if twice:
+    raise AssertionError(
+      f'results: expected each tensor once under {SPREAD_RULE!r}, got twice: '
+      f'{", ".join(twice)}'
+    )
+
+
 @_overflows
 def out_of_bound(
   stage: str, got: np.ndarray, golden: golden_lib.Rows
@@ -593,8 +610,9 @@ class _SpreadTally:
     self._judge = spread.Judge(
       golden.policy,
       dtype,
-      _independent(stage),
+      _independent(stage, golden, fused=same is not None),
       sum(int(np.prod(cut.shape)) for cut in cuts),
+      comparisons=len(ORDER),
     )
     self._tally = Tally(stage, 'bounded', SPREAD_RULE, self._tiling)
     self._keys: list[np.ndarray] = []
@@ -605,12 +623,13 @@ class _SpreadTally:
     self, chunk: Chunk, e: standards.Elements, value: bounds.Bounded, rows
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, what stands out in refused tiles."""
-    if value.variance is None or not chunk.bad.size:
+    counts, same = self._judge.counts(value), self._same
+    lost = value.crossed is not None and same is None
+    if value.variance is None or lost or not chunk.bad.size:
       return np.zeros_like(chunk.bad)
     expected = chunk.expected
-    if self._same is not None and self._judge.counts:
-      same = self._tiling.rows(self._tensor, self._same, chunk.rank)[rows]
-      expected = same
+    if same is not None and counts:
+      expected = self._tiling.rows(self._tensor, same, chunk.rank)[rows]
     expected = np.where(e.defined, expected, np.zeros_like(expected))
     held = e.actual.astype(expected.dtype)
     model = dataclasses.replace(
@@ -633,7 +652,7 @@ class _SpreadTally:
       none = chunk.cut.count(marked, chunk.first) == 0
       refused &= marked | chunk.cut.fill(none, chunk.first)
     apart = chunk.apart
-    if self._judge.counts:
+    if counts:
       apart = ulp.distance(held, expected)
     self._tally.add(
       dataclasses.replace(chunk, expected=expected, bad=refused, apart=apart)
@@ -667,12 +686,29 @@ class _SpreadTally:
     return [self._tally.result(broken, values)]
 
 
-def _independent(stage: str) -> spread.Independent:
-  """Says what errs independently: all but what a layer computed before."""
-  if stage not in _TENSOR_OF:
+def _independent(
+  stage: str, golden: golden_lib.Rows, fused: bool
+) -> spread.Independent:
+  """Says what errs independently: all but what was computed before.
+
+  Args:
+    stage: which.
+    golden: of it.
+    fused: whether it was computed from what was not captured.
+  """
+  if not fused and stage not in _TENSOR_OF:
     return spread.Independent()
-  of_weights = tensors.SPECS[tensor_of(stage)].shape.split()[1] == 'L'
-  return spread.Independent(rows=not of_weights, columns=of_weights)
+  tensor, policy = tensor_of(stage), golden.policy
+  # Both halves of d_gate_up come from one d_activation.
+  pairs = tensor in ('d_gate_up', 'd_w_gate_up')
+  if tensors.SPECS[tensor].shape.split()[1] != 'L':
+    return spread.Independent(columns=False, pairs=pairs)
+  common = 0.0
+  if tensor == 'd_w_gate_up' and policy.placement == 'combine':
+    # All columns of d_activation read the same weighted rows of dy.
+    depth = golden.tiling.config.d_model
+    common = bounds.share_of_operands(policy, depth)
+  return spread.Independent(rows=False, pairs=pairs, common=common)
 
 
 def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:

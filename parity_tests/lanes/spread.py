@@ -10,7 +10,9 @@ probabilistic model that it names, and a tile is judged by two numbers:
 
 In storage narrower than float32 a right kernel differs from the oracle of the
 same policy only where a sum in another order crosses a rounding edge.  There
-the tile is judged by how many elements differ.
+the tile is judged by how many elements differ.  So is float32 that is made of
+such numbers: elements differ there that are further apart than its own
+roundings bring them.
 
 How the limits follow.  Elements fall into groups, independent of one another;
 within one, errors may hang together in any way (rows of y share all that was
@@ -26,6 +28,11 @@ with m elements in a group.  A count of differing elements with the mean M is a
 sum of independent parts of at most m each:
 
   P(count >= x)  <=  exp(-(x ln(x / M) - x + M) / m)
+
+Where a share c of the variance may hang together all over a tile, an error is
+the sum of two, and so is its root mean square at most; likewise the slope:
+
+  limit = sqrt(1 - c) limit(N, G) + sqrt(c) limit(1, G / all elements)
 
 Each limit is where this falls to the test's share of FALSE_ALARM, so a tile of
 few elements has a wide one.
@@ -48,8 +55,8 @@ _WORDS = dict(
 )
 # That any comparison of a whole run fails by bad luck.
 FALSE_ALARM = 1e-9
-# Most comparisons that a run has, and numbers that a tile is judged by.
-_COMPARISONS, _NUMBERS = 64, 2
+# Most that a tile is judged by: a root mean square and a slope, of two parts.
+_NUMBERS, _PARTS = 2, 2
 # exp of a libm may be off in one direction: in silu, and in its slope.
 _SLOPE_OF_EXP = 8 * ulp.unit_roundoff('float32')
 _STEPS = 60  # of Newton, from above on a convex function: monotone
@@ -62,9 +69,15 @@ def words(number: str) -> str:
   return _WORDS[number.removeprefix('tensor_')] + of
 
 
-def log_share(num_tiles: int) -> float:
-  """Returns ln(1 / p) of one test's probability to fail by bad luck."""
-  tests = _COMPARISONS * _NUMBERS * (num_tiles + 1)  # and the whole tensor
+def log_share(num_tiles: int, comparisons: int) -> float:
+  """Returns ln(1 / p) of one test's probability to fail by bad luck.
+
+  Args:
+    num_tiles: of the tensor.
+    comparisons: tensors that a run judges so, at most.
+  """
+  numbers = _NUMBERS * _PARTS
+  tests = comparisons * numbers * (num_tiles + 1)  # and the whole tensor
   return float(np.log(tests / FALSE_ALARM))
 
 
@@ -104,10 +117,14 @@ class Independent:
   Attributes:
     rows: those of different rows do.
     columns: those of different columns do.
+    pairs: a column may err as one other does: gate's, and up's.
+    common: share of the variance that is no element's own.
   """
 
   rows: bool = True
   columns: bool = True
+  pairs: bool = False
+  common: float = 0.0
 
   def alike(self, cut: tiles.Cut, first: int, golden: np.ndarray) -> np.ndarray:
     """Returns `[b, C]`, elements of a tile that may err as one."""
@@ -115,6 +132,8 @@ class Independent:
     rows, columns = cut.most_alike(golden, first)
     height = height[: len(rows)]
     width = np.diff(cut.col_starts)[None]
+    if self.pairs:
+      columns = np.minimum(2 * columns, width)
     by_row, by_column = rows * width, columns * height
     if self.rows and self.columns:
       return np.minimum(by_row, by_column)
@@ -133,6 +152,7 @@ class Sums:
     information: square of the golden, in deviations.
     differing: elements that are not what is expected.
     chance: the mean of `differing`.
+    counted: whether elements were counted, and errors not looked at.
   """
 
   elements: np.ndarray
@@ -142,22 +162,30 @@ class Sums:
   information: np.ndarray | float = 0.0
   differing: np.ndarray | float = 0.0
   chance: np.ndarray | float = 0.0
+  counted: bool = False
 
   def total(self, alike: int) -> 'Sums':
     """Returns the sums over all tiles."""
-    sums = {f.name: np.sum(getattr(self, f.name)) for f in _fields()}
-    return Sums(**sums | {'alike': np.asarray(alike)})
+    sums = {name: np.sum(getattr(self, name)) for name in _SUMMED}
+    return dataclasses.replace(self, **sums, alike=np.asarray(alike))
 
   def __add__(self, other: 'Sums') -> 'Sums':
     """Returns the sums of both; what errs as one does so in either."""
     sums = {
-      f.name: getattr(self, f.name) + getattr(other, f.name) for f in _fields()
+      name: getattr(self, name) + getattr(other, name) for name in _SUMMED
     }
-    return Sums(**sums | {'alike': np.maximum(self.alike, other.alike)})
+    alike = np.maximum(self.alike, other.alike)
+    return dataclasses.replace(self, **sums, alike=alike)
 
 
-def _fields() -> tuple[dataclasses.Field, ...]:
-  return dataclasses.fields(Sums)
+_SUMMED = (
+  'elements',
+  'square',
+  'product',
+  'information',
+  'differing',
+  'chance',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,17 +197,22 @@ class Judge:
     dtype: what the tensor is stored in.
     independent: see there.
     num_tiles: of the tensor, on all ranks.
+    comparisons: tensors that a run judges so, at most.
   """
 
   policy: precision.PrecisionPolicy
   dtype: str
   independent: Independent
   num_tiles: int
+  comparisons: int
+
+  def counts(self, golden: bounds.Bounded) -> bool:
+    """Says whether differing elements are counted."""
+    return self.dtype != self.policy.accumulate or golden.crossed is not None
 
   @property
-  def counts(self) -> bool:
-    """Whether differing elements are counted."""
-    return self.dtype != self.policy.accumulate
+  def _log_p(self) -> float:
+    return log_share(self.num_tiles, self.comparisons)
 
   def sums(
     self,
@@ -201,16 +234,25 @@ class Judge:
     height = np.diff(cut.starts)[first : cut.row_of(first, len(got))]
     elements = height[:, None] * np.diff(cut.col_starts)
     alike = self.independent.alike(cut, first, golden.value)
-    if self.counts:
-      spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
-      chance = np.minimum(golden.distance() / spacing, 1)
+    if self.counts(golden):
+      differs, chance = self._differ(got, expected, golden)
       return Sums(
         elements,
         alike,
-        differing=cut.count(got != expected, first),
+        differing=cut.count(differs, first),
         chance=cut.sum(chance, first),
+        counted=True,
       )
     return self._of_errors(cut, first, got, golden, elements, alike)
+
+  def _differ(self, got, expected, golden) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which elements differ, and how likely each was to."""
+    if golden.crossed is not None:
+      alone = mean_square_limit(np.array(1.0), self._log_p)
+      near = np.square(got - expected) <= alone * golden.variance
+      return ~near, np.minimum(golden.crossed, 1)
+    spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
+    return got != expected, np.minimum(golden.distance() / spacing, 1)
 
   def _of_errors(self, cut, first, got, golden, elements, alike) -> Sums:
     # Sums of nothing do not err.
@@ -234,26 +276,37 @@ class Judge:
     golden: bounds.Bounded,
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, elements that stand out."""
-    if self.counts:  # A right kernel crosses one edge, or none.
+    if golden.crossed is not None:
+      return self._differ(got, expected, golden)[0]
+    if self.counts(golden):  # A right kernel crosses one edge, or none.
       spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
       return ~(np.abs(got - expected) <= spacing)
     assert golden.variance is not None
-    alone = mean_square_limit(np.array(1.0), log_share(self.num_tiles))
+    alone = mean_square_limit(np.array(1.0), self._log_p)
     return np.square(got - golden.value) > alone * golden.variance
 
   def shares(self, sums: Sums) -> dict[str, np.ndarray]:
     """Returns for each number what its limit is used of."""
-    log_p = log_share(self.num_tiles)
-    if self.counts:
-      limit = count_limit(sums.chance, sums.alike, log_p)
+    if sums.counted:
+      limit = count_limit(sums.chance, sums.alike, self._log_p)
       return dict(differing=sums.differing / limit)
-    mean = mean_square_limit(sums.elements / sums.alike, log_p)
-    slope_of = slope_limit(sums.information, sums.alike, log_p)
+    rms, slope_of = self._limits(sums, sums.alike)
+    if self.independent.common:
+      # The part in common is one group.
+      all_rms, all_slope = self._limits(sums, sums.elements)
+      common = self.independent.common
+      own, of_all = np.sqrt(1 - common), np.sqrt(common)
+      rms = own * rms + of_all * all_rms
+      slope_of = own * slope_of + of_all * all_slope
     if self.policy.activation == 'swiglu':
       # exp may be off in one direction: within its variance, but not random.
-      mean, slope_of = mean + 1, slope_of + _SLOPE_OF_EXP
-    square = sums.square / sums.elements
+      rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + _SLOPE_OF_EXP
     with np.errstate(divide='ignore', invalid='ignore'):
       slope = np.abs(sums.product) / sums.information / slope_of
     slope = np.where(sums.information == 0, 0, slope)
-    return dict(rms=np.sqrt(square / mean), slope=slope)
+    return dict(rms=np.sqrt(sums.square / sums.elements) / rms, slope=slope)
+
+  def _limits(self, sums: Sums, alike) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the limits of root mean square and slope."""
+    mean = mean_square_limit(sums.elements / alike, self._log_p)
+    return np.sqrt(mean), slope_limit(sums.information, alike, self._log_p)

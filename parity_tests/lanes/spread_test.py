@@ -1,10 +1,12 @@
 """Right kernels stay inside, whatever their order; wrong ones do not."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import spread
@@ -13,6 +15,7 @@ from hpmoe.parity_tests.lanes import trial
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import tensors
 
 F32 = precision.PrecisionPolicy()
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
@@ -49,9 +52,69 @@ class TestLimits:
     assert 0.01 / 20 < (np.abs(drawn) >= limit).mean() < 0.01
 
   def test_a_whole_run_has_the_false_alarm_that_is_stated(self):
-    tests = 64 * 2 * (1000 + 1)
+    # 23 comparisons, two numbers of two parts each, tiles and the tensor.
+    tests = 23 * 2 * 2 * (1000 + 1)
 
-    assert tests * np.exp(-spread.log_share(1000)) == pytest.approx(1e-9)
+    assert tests * np.exp(-spread.log_share(1000, 23)) == pytest.approx(1e-9)
+
+  def test_more_comparisons_widen_the_limits(self):
+    judges = [_judge(F32, comparisons=number) for number in (1, 64)]
+    sums = spread.Sums(np.array(100), np.array(1), square=np.array(100.0))
+
+    few, many = (float(judge.shares(sums)['rms']) for judge in judges)
+
+    assert many < few
+
+  def test_a_part_in_common_widens_the_limits(self):
+    sums = spread.Sums(
+      np.array(1000), np.array(1), np.array(1000.0), 10.0, 1000.0
+    )
+    apart, common, all_ = (
+      _judge(F32, independent=spread.Independent(common=c)).shares(sums)
+      for c in (0.0, 0.1, 1.0)
+    )
+
+    for number in ('rms', 'slope'):
+      assert apart[number] > common[number] > all_[number]
+    # All in common: one group, as if there were one element.
+    one = dataclasses.replace(sums, alike=np.array(1000))
+    assert all_['rms'] == pytest.approx(_judge(F32).shares(one)['rms'])
+
+  def test_gate_and_up_of_a_feature_count_as_one(self):
+    cut = tiles.cut_tokens(8, 8, 4, 4)
+    value = np.random.default_rng(0).standard_normal((8, 4))
+
+    single, double = (
+      spread.Independent(rows=False, pairs=pairs).alike(cut, 0, value)
+      for pairs in (False, True)
+    )
+
+    np.testing.assert_array_equal([single, double], [[[8]], [[16]]])
+
+
+def _judge(policy, comparisons=len(lanes.ORDER), independent=None):
+  independent = independent or spread.Independent()
+  return spread.Judge(
+    policy, policy.storage, independent, num_tiles=1, comparisons=comparisons
+  )
+
+
+class TestAFalseAlarmIsShared:
+  def test_among_all_tensors_that_a_run_judges(self):
+    # Each tensor of both passes, and each result of a fused layer.
+    rows = {row for row in lanes.ORDER if row not in tensors.PLAN}
+
+    assert len(rows) == 6 + 1 + 9 + 4 <= len(lanes.ORDER)
+
+  def test_a_tensor_that_is_judged_twice_is_refused(self):
+    row = lanes.Result('gate_up', 'bounded', lanes.SPREAD_RULE)
+    other = dataclasses.replace(row, stage='y')
+    bound = dataclasses.replace(row, rule=lanes.BOUND_RULE)
+
+    lanes.check_each_once([row, other, bound, bound])
+
+    with pytest.raises(AssertionError, match='got twice: gate_up'):
+      lanes.check_each_once([row, other, row])
 
   def test_groups_that_err_as_one_widen_the_limit(self):
     wide = spread.mean_square_limit(np.array([1, 128.0]), 35.0)
@@ -62,7 +125,7 @@ class TestLimits:
 def _shares(policy, rows, weights, got, golden=None):
   """Returns what one tile `[n, y]` uses of each limit."""
   golden = golden or bounds.gemm(policy, bounds.exact(rows), weights)
-  judge = spread.Judge(policy, policy.storage, spread.Independent(), 1)
+  judge = _judge(policy)
   cut = tiles.cut_tokens(*(n for n in got.shape for _ in range(2)))
   expected = golden.value.astype(ulp.storage_dtype(policy.storage))
   wide = (a.astype(np.float64) for a in (got, expected))
@@ -150,36 +213,115 @@ _WRONG = {
 def test_wrong_layers_that_return_only_y_fail_in_every_tile(wrong):
   policy, how = _WRONG[wrong]
   made = trial.draw(SMALL, policy, 0)
-  same = trial.Kernel(trial.pairwise).forward(SMALL, policy, made.arrays)
+  same = trial.Kernel(trial.pairwise).results(made)
 
-  y = trial.Kernel(**how).forward(SMALL, policy, made.arrays)
-  result = trial.judge(made, y, same)[lanes.SPREAD_RULE]
+  y = trial.Kernel(**how).results(made)
+  result = trial.judge(made, y, same)['y', lanes.SPREAD_RULE]
 
   assert result.verdict == lanes.FAIL
   assert result.failed == result.tiles == 4
   assert 'times the limit' in result.why
 
 
-@pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
-@pytest.mark.parametrize('placement', precision.PLACEMENTS)
-@pytest.mark.parametrize('order', ('blas', 'ascending', 'even_odd'))
-def test_right_layers_that_return_only_y_pass(policy, placement, order):
-  policy = dataclasses.replace(policy, placement=placement)
-  made = trial.draw(SMALL, policy, 1)
-  same = trial.Kernel(trial.pairwise).forward(SMALL, policy, made.arrays)
+_POLICIES = {
+  f'{policy.storage}-{placement}': dataclasses.replace(
+    policy, placement=placement
+  )
+  for policy in (F32, BF16)
+  for placement in precision.PLACEMENTS
+}
 
-  kernel = trial.Kernel(trial.ORDERS[order])
-  found = trial.judge(made, kernel.forward(SMALL, policy, made.arrays), same)
+
+@pytest.mark.parametrize('policy', _POLICIES)
+@pytest.mark.parametrize('backward', (False, True), ids=passes.DIRECTIONS[:2])
+@pytest.mark.parametrize('order', ('blas', 'even_odd'))
+def test_right_layers_that_return_only_results_pass(policy, backward, order):
+  made, same = _bench(policy, backward)
+
+  got = trial.Kernel(trial.ORDERS[order]).results(made, backward)
+  found = trial.judge(made, got, same)
 
   assert {r.verdict for r in found.values()} == {lanes.PASS}
-  # Neither limit is so wide that all would pass.
-  assert found[lanes.SPREAD_RULE].values['error_of_bound'] < 0.6
+  # Each has a row, and no limit is so wide that all would pass.
+  for name in got:
+    assert found[name, lanes.SPREAD_RULE].values['error_of_bound'] < 0.6
+
+
+@functools.cache
+def _bench(policy, backward):
+  """Returns inputs of a layer, and what a right kernel returns."""
+  made = trial.draw(SMALL, _POLICIES[policy], 1)
+  if backward:
+    made = trial.with_saved(made)
+  return made, trial.Kernel(trial.pairwise).results(made, backward)
+
+
+_SLOPE = ('dx', 'd_w_gate_up')
+_NOT_DOWN = ('dx', 'd_w_gate_up', 'd_topk_weights')
+_GRADS = passes.BACKWARD.results
+_ROWS = ('dx', 'd_w_gate_up', 'd_w_down')
+
+# Backward kernels: how each is wrong, and all gradients that this reaches; by
+# placement where they differ.  A weight gradient that no slope of silu enters
+# cannot show that it is off.
+_WRONG_GRADS = {
+  "f32 silu' 1e-5 off": (F32, dict(slope=1 + 1e-5), _SLOPE, _SLOPE),
+  'f32 silu 1e-5 off': (F32, dict(silu=1 + 1e-5), _SLOPE, _NOT_DOWN),
+  'TF32 operands': (F32, dict(operand_bits=10), _GRADS, _GRADS),
+  'f32 routing weights in bf16': (F32, dict(round_weights=True), _ROWS, _SLOPE),
+  "bf16 silu' 1e-3 off": (BF16, dict(slope=1 + 1e-3), _SLOPE, _SLOPE),
+  'bf16 silu 1e-3 off': (BF16, dict(silu=1 + 1e-3), _SLOPE, _NOT_DOWN),
+  'bf16 routing weights': (BF16, dict(round_weights=True), _ROWS, _SLOPE),
+  'bf16 truncation': (BF16, dict(truncate=True), _ROWS, _GRADS),
+}
+
+
+@pytest.mark.parametrize('placement', precision.PLACEMENTS)
+@pytest.mark.parametrize('wrong', _WRONG_GRADS)
+def test_wrong_gradients_fail_each_alone(wrong, placement):
+  policy, how, *reached = _WRONG_GRADS[wrong]
+  names = reached[precision.PLACEMENTS.index(placement)]
+  made, same = _bench(f'{policy.storage}-{placement}', True)
+
+  got = trial.Kernel(**how).results(made, backward=True)
+  found = trial.judge(made, got, same)
+
+  for name in _GRADS:
+    result = found[name, lanes.SPREAD_RULE]
+    assert result.verdict == (lanes.FAIL if name in names else lanes.PASS), name
+    if name in names:
+      # silu alone enters but the columns of up, its slope those of gate.
+      half = name == 'd_w_gate_up' and {'silu', 'slope'} & how.keys()
+      assert result.failed >= result.tiles // (2 if half else 1), name
+
+
+def test_float32_made_of_narrow_numbers_counts_what_crossed_an_edge():
+  # Given d_topk_weights, sums of bfloat16 numbers that nobody returned,
+  policy = _POLICIES['bfloat16-before_down']
+  rng = np.random.default_rng(0)
+  gate_up, rows = (
+    rng.standard_normal((64, n)).astype(np.float32).astype(ulp.BFLOAT16)
+    for n in (512, 256)
+  )
+  weights = (rng.standard_normal((256, 256)) / 16).astype(np.float32)
+  grad = bounds.gemm(policy, bounds.exact(rows), weights)
+  dots = bounds.row_weight_grad(policy, gate_up, grad)
+
+  # then few rows are expected to show it,
+  assert 0 < np.median(dots.crossed) < 0.5
+  # and a captured gradient shows none.
+  alone = bounds.row_weight_grad(policy, gate_up, bounds.exact(grad.value))
+  assert alone.crossed is None and alone.variance is not None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
-def test_right_layers_pass_under_1000_seeds(policy):
-  shares = [trial.share_of_seed(SMALL, policy, seed) for seed in range(1000)]
+@pytest.mark.parametrize('policy', _POLICIES)
+@pytest.mark.parametrize('backward', (False, True), ids=passes.DIRECTIONS[:2])
+def test_right_layers_pass_under_1000_seeds(policy, backward):
+  shares = [
+    trial.share_of_seed(SMALL, _POLICIES[policy], seed, backward)
+    for seed in range(1000)
+  ]
 
   print(f'worst share of a limit: {max(shares):.3g}')
   assert max(shares) < 1

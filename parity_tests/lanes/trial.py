@@ -4,18 +4,19 @@ Not the oracle's arithmetic: GEMMs sum in an order of their own, as a kernel
 would.  Forward and backward, whole passes: a kernel that returns only results.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 
 import numpy as np
 
+from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.data import inputs as inputs_lib
-from hpmoe.parity_tests.lanes import golden
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 Gemm = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Arrays = Mapping[str, np.ndarray]
@@ -83,6 +84,7 @@ class Kernel:
     gemm: sums of products, float32.
     operand_bits: of the mantissa that GEMMs read: TF32 has 10, bfloat16 7.
     silu: factor that silu is off by.
+    slope: factor that its derivative is off by.
     round_weights: routing weights are rounded to bfloat16.
     truncate: stores cut a mantissa off instead of rounding.
   """
@@ -90,6 +92,7 @@ class Kernel:
   gemm: Gemm = blas
   operand_bits: int = 23
   silu: float = 1.0
+  slope: float = 1.0
   round_weights: bool = False
   truncate: bool = False
 
@@ -115,34 +118,152 @@ class Kernel:
       return np.abs(gate)
     return gate / (1 + np.exp(-gate)) * np.float32(self.silu)
 
+  def _slope(self, policy, gate: np.ndarray) -> np.ndarray:
+    if policy.activation == 'absolute':
+      return np.sign(gate)
+    s = 1 / (1 + np.exp(-gate))
+    return s * (1 + gate * (1 - s)) * np.float32(self.slope)
+
   def forward(
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
     arrays: Arrays,
-  ) -> np.ndarray:
-    """Returns y `[R, T, D]`."""
-    rows = arrays['x'].reshape(-1, config.d_model)
-    ids = arrays['topk_ids'].reshape(len(rows), -1)
-    weights = self._weights(arrays['topk_weights']).reshape(ids.shape)
+  ) -> dict[str, np.ndarray]:
+    """Returns the tensors of `tensors.STAGES` by name."""
+    lay = _Layout.of(config, arrays)
+    weights = self._weights(arrays['topk_weights']).reshape(lay.row.shape)
     early = policy.placement == 'before_down'
-    out = np.empty((*ids.shape, config.d_model), rows.dtype)
-    for expert in range(config.num_experts):
-      at = divmod(expert, config.experts_per_rank)
-      token, slot = np.nonzero(ids == expert)
-      w = arrays['w_gate_up'][at]
-      gate_up = self._multiply(policy, rows[token], w).astype(np.float32)
-      gate, up = np.split(gate_up, 2, axis=1)
+    made = lay.empty(policy, tensors.STAGES)
+    x = arrays['x'].reshape(-1, config.d_model)
+    returned = made['returned'].reshape(*lay.row.shape, -1)
+    for at, rows, token, slot in lay.experts():
+      gate_up = self._multiply(policy, x[token], arrays['w_gate_up'][at])
+      gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
       hidden = self._act(policy, gate) * up
       if early:
         hidden = hidden * weights[token, slot, None]
       hidden = self._store(policy, hidden)
-      out[token, slot] = self._multiply(policy, hidden, arrays['w_down'][at])
-    total = np.zeros((len(rows), config.d_model), np.float32)
-    for k in range(config.top_k):
-      term = out[:, k].astype(np.float32)
-      total += term if early else term * weights[:, k, None]
-    return self._store(policy, total).reshape(arrays['x'].shape)
+      out = self._multiply(policy, hidden, arrays['w_down'][at])
+      made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
+      made['activation'][rows], made['expert_out'][rows] = hidden, out
+      returned[token, slot] = out
+    made['y'][:] = self._combine(
+      policy, returned, None if early else weights
+    ).reshape(made['y'].shape)
+    return made
+
+  def results(
+    self, made: inputs_lib.LayerInputs, backward: bool = False
+  ) -> dict[str, np.ndarray]:
+    """Returns y, or the gradients, by name."""
+    of = made.config, made.policy, made.arrays
+    return self.backward(*of) if backward else {'y': self.forward(*of)['y']}
+
+  def _combine(
+    self, policy, returned: np.ndarray, weights: np.ndarray | None
+  ) -> np.ndarray:
+    total = np.zeros(returned[:, 0].shape, np.float32)
+    for k in range(returned.shape[1]):
+      term = returned[:, k].astype(np.float32)
+      total += term if weights is None else term * weights[:, k, None]
+    return self._store(policy, total)
+
+  def backward(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    arrays: Arrays,
+  ) -> dict[str, np.ndarray]:
+    """Returns the layer's gradients by name.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      arrays: what a backward pass reads.
+    """
+    lay = _Layout.of(config, arrays)
+    weights = self._weights(arrays['topk_weights']).reshape(lay.row.shape)
+    early = policy.placement == 'before_down'
+    made = lay.empty(policy, passes.BACKWARD.results)
+    dy = arrays['dy'].reshape(-1, config.d_model)
+    d_weights = made['d_topk_weights'].reshape(lay.row.shape)
+    sent = np.empty((*lay.row.shape, config.d_model), dy.dtype)
+    if not early:
+      returned = arrays['returned'].reshape(sent.shape).astype(np.float32)
+      wide = dy.astype(np.float32)
+      for k in range(config.top_k):
+        d_weights[:, k] = self._dots(wide, returned[:, k])
+    for at, rows, token, slot in lay.experts():
+      w = weights[token, slot, None]
+      d_out = dy[token]
+      if not early:
+        d_out = self._store(policy, d_out.astype(np.float32) * w)
+      d_act = self._multiply(policy, d_out, arrays['w_down'][at].T)
+      made['d_w_down'][at] = self._multiply(
+        policy, arrays['activation'][rows].T, d_out
+      )
+      gate, up = np.split(arrays['gate_up'][rows].astype(np.float32), 2, axis=1)
+      act, grad = self._act(policy, gate), d_act.astype(np.float32)
+      if early:
+        d_weights[token, slot] = self._dots(grad, act * up)
+        grad = grad * w
+      d_gate = grad * up * self._slope(policy, gate)
+      d_gate_up = self._store(policy, np.hstack([d_gate, grad * act]))
+      made['d_w_gate_up'][at] = self._multiply(
+        policy, arrays['expert_in'][rows].T, d_gate_up
+      )
+      sent[token, slot] = self._multiply(
+        policy, d_gate_up, arrays['w_gate_up'][at].T
+      )
+    made['dx'][:] = self._combine(policy, sent, None).reshape(made['dx'].shape)
+    return made
+
+  def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns `[n]`, the inner products of rows `[n, x]`, both float32."""
+    if self.operand_bits < 23:
+      a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
+    return self.gemm(a * b, np.ones((a.shape[1], 1), np.float32))[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+  """Where rows lie.
+
+  Attributes:
+    config: sizes.
+    ids: `[R T, K]` experts.
+    row: `[R T, K]` packed row on the expert's rank.
+  """
+
+  config: config_lib.MoEConfig
+  ids: np.ndarray
+  row: np.ndarray
+
+  @classmethod
+  def of(cls, config: config_lib.MoEConfig, arrays: Arrays) -> '_Layout':
+    ids = arrays['topk_ids'].reshape(-1, config.top_k)
+    row = tiling(config, arrays).row_of_slot.reshape(ids.shape)
+    return cls(config, ids, row)
+
+  def experts(self):
+    """Yields (rank and local expert, its packed rows, tokens, slots)."""
+    for expert in range(self.config.num_experts):
+      at = divmod(expert, self.config.experts_per_rank)
+      token, slot = np.nonzero(self.ids == expert)
+      yield at, (at[0], self.row[token, slot]), token, slot
+
+  def empty(self, policy, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns tensors of zeros."""
+    dims = self.config.dims()
+    storage = ulp.storage_dtype(policy.storage)
+    specs = {name: tensors.SPECS[name] for name in names}
+    return {
+      name: np.zeros(
+        spec.dims(**dims), np.float32 if spec.kind == 'f32' else storage
+      )
+      for name, spec in specs.items()
+    }
 
 
 def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
@@ -160,19 +281,30 @@ def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
 
 
 def judge(
-  made: inputs_lib.LayerInputs, y: np.ndarray, same: np.ndarray | None
-) -> dict[str, lanes.Result]:
-  """Returns the verdicts of lane bounded on a layer's y, by rule.
+  made: inputs_lib.LayerInputs, got: Arrays, same: Arrays | None = None
+) -> dict[tuple[str, str], lanes.Result]:
+  """Returns lane bounded's verdicts on a layer's results, by name and rule.
 
   Args:
-    made: what the kernel was given.
-    y: `[R, T, D]`, what it returned.
-    same: `[R, T, D]`, what a right one does; only narrow storage asks.
+    made: what the kernel was given; `saved` as well if it went backward.
+    got: what it returned, some results of one pass.
+    same: what a right one does; only narrow storage asks.
   """
-  of = tiling(made.config, made.arrays)
-  layer = golden.Golden(of, made.policy, made.arrays, {})
-  found = lanes.tolerances('layer', y, layer, None, (), same=same)
-  return {result.rule: result for result in found}
+  found = []
+  for name, tensor in got.items():
+    row = lanes.LAYERS[name]
+    which = lanes.pass_of(row)
+    of = tiling(made.config, made.arrays)
+    layer = which.golden(of, made.policy, made.arrays, {})
+    beside = None if same is None else same[name]
+    found += lanes.tolerances(row, tensor, layer, None, (), same=beside)
+  return {(lanes.tensor_of(one.stage), one.rule): one for one in found}
+
+
+def with_saved(made: inputs_lib.LayerInputs) -> inputs_lib.LayerInputs:
+  """Returns inputs with what a right forward pass saves for the backward."""
+  saved = Kernel(pairwise).forward(made.config, made.policy, made.arrays)
+  return dataclasses.replace(made, arrays={**made.arrays, **saved})
 
 
 def draw(
@@ -210,18 +342,22 @@ def draw(
 
 
 def share_of_seed(
-  config: config_lib.MoEConfig, policy: precision.PrecisionPolicy, seed: int
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  seed: int,
+  backward: bool = False,
 ) -> float:
-  """Returns the most that a right kernel's y uses of a limit of lane bounded.
+  """Returns the most that a right kernel uses of a limit of lane bounded.
 
-  Seeds take the orders of summation in turn; it is held to another's y.
+  Seeds take the orders of summation in turn; its results are held to another's.
   """
   made = draw(config, policy, seed)
+  if backward:
+    made = with_saved(made)
   orders = list(ORDERS.values())
-  mine, other = (orders[(seed + i) % len(orders)] for i in range(2))
-  y, same = (
-    Kernel(order).forward(config, policy, made.arrays)
-    for order in (mine, other)
+  got, same = (
+    Kernel(orders[(seed + i) % len(orders)]).results(made, backward)
+    for i in range(2)
   )
-  found = judge(made, y, same).values()
+  found = judge(made, got, same).values()
   return max(result.values['error_of_bound'] for result in found)
