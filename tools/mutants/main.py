@@ -6,6 +6,7 @@ Exit code 0: every bug is found, or marked as changing nothing.  1: one is not.
 2: the request, the data or the tree itself is wrong.
 """
 
+import collections
 from collections.abc import Sequence
 from concurrent import futures
 import dataclasses
@@ -55,6 +56,21 @@ def chosen(
   ]
 
 
+def in_turn(
+  mutants: Sequence[catalogue.Mutant],
+) -> list[catalogue.Mutant]:
+  """Returns the mutants, one of each file first, then the second of each.
+
+  A run that is stopped has then tried something everywhere.
+  """
+  seen: collections.Counter[str] = collections.Counter()
+  turns = []
+  for mutant in mutants:
+    turns.append(seen[mutant.file])
+    seen[mutant.file] += 1
+  return [m for _, m in sorted(zip(turns, mutants), key=lambda one: one[0])]
+
+
 def kept(
   path: pathlib.Path,
   mutants: Sequence[catalogue.Mutant],
@@ -80,9 +96,8 @@ def told(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
   """Returns the line of progress."""
   if not outcome.by:
     return f'{mutant.name}: {score.verdict(mutant, outcome)}'
-  where = 'located' if outcome.located else f'expected {mutant.stage}, not'
-  if mutant.guard:
-    where = 'located'
+  here = mutant.guard or planting.located(mutant, outcome)
+  where = 'located' if here else f'expected {mutant.stage}, not'
   place = outcome.stage or outcome.text[:120]
   return (
     f'{mutant.name}: {", ".join(outcome.by)} at {outcome.rung}, {where} at '
@@ -125,7 +140,7 @@ class Runner:
         f'the tree without any bug: expected to pass, got {found["by"]} at '
         f'{rung}: {found["text"]}'
       )
-    return planting.Outcome(_CLEAN, self.tree, (), '', '', {}, True, '', 0)
+    return planting.Outcome(_CLEAN, self.tree, (), '', '', {}, '', 0)
 
   def try_out(self, mutant: catalogue.Mutant) -> planting.Outcome:
     nursery = self._free.get()
@@ -143,7 +158,7 @@ def run(
   log: pathlib.Path,
 ) -> list[str]:
   """Tries out what has no outcome yet; returns the mutants that are none."""
-  todo = [m for m in mutants if m.name not in outcomes]
+  todo = [m for m in in_turn(mutants) if m.name not in outcomes]
   broken: list[str] = []
   with futures.ThreadPoolExecutor(jobs) as pool:
     tried = {pool.submit(runner.try_out, m): m for m in todo}

@@ -57,7 +57,6 @@ class Outcome:
     rung: the check that did.
     stage: the first wrong tensor.
     tile: its first wrong tile.
-    located: whether stage and tile are those where the bug is.
     text: what was said of it.
     seconds: wall time, building included.
   """
@@ -68,7 +67,6 @@ class Outcome:
   rung: str
   stage: str
   tile: dict[str, int | None]
-  located: bool
   text: str
   seconds: float
 
@@ -107,8 +105,12 @@ def digest(files: dict[str, bytes | str]) -> str:
 
 
 def key(mutant: catalogue.Mutant, tree: str) -> str:
-  """Returns what an outcome holds for: this bug, in this tree."""
-  text = json.dumps(dataclasses.asdict(mutant), sort_keys=True)
+  """Returns what an outcome holds for: this bug, in this tree.
+
+  What the catalogue says of the bug is not part of it: an outcome holds however
+  it is judged.
+  """
+  text = json.dumps([mutant.file, mutant.find, mutant.change, mutant.guard])
   return hashlib.sha256(f'{tree} {text}'.encode()).hexdigest()[:16]
 
 
@@ -275,21 +277,20 @@ def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
     rung,
     found['stage'],
     found['tile'],
-    located(mutant, found),
     found['text'],
     round(time.monotonic() - start, 1),
   )
 
 
-def located(mutant: catalogue.Mutant, found: dict[str, Any]) -> bool:
+def located(mutant: catalogue.Mutant, outcome: Outcome) -> bool:
   """Says whether what was found names the place of the bug.
 
   A refused or stopped launch has no wrong tensor: its message must name the
   task, the buffer or the rule instead.
   """
-  if not found['by'] or not mutant.stage:
+  if not outcome.by or not mutant.stage:
     return False
-  if not found['stage']:
-    return mutant.stage in found['text']
-  here = all(found['tile'].get(n) == v for n, v in mutant.tile.items())
-  return here and found['stage'] == mutant.stage
+  if not outcome.stage:
+    return mutant.stage in outcome.text
+  here = all(outcome.tile.get(n) == v for n, v in mutant.tile.items())
+  return here and outcome.stage == mutant.stage

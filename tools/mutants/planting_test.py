@@ -86,6 +86,9 @@ class TestKeys:
     fields = dict(vars(MUTANT), change='x')
     other = catalogue.Mutant(**fields)
     assert planting.key(MUTANT, 'tree') != planting.key(other, 'tree')
+    # What is said of it decides nothing that was measured.
+    same = catalogue.Mutant(**dict(vars(MUTANT), stage='dx', tile={}))
+    assert planting.key(MUTANT, 'tree') == planting.key(same, 'tree')
     assert planting.key(MUTANT, 'tree') != planting.key(MUTANT, 'other')
 
 
@@ -103,7 +106,7 @@ class TestTryOut:
       'tiny',
       'y',
     )
-    assert outcome.located and nursery.builds == 1
+    assert planting.located(MUTANT, outcome) and nursery.builds == 1
     assert path.read_bytes() == FILES[MUTANT.file]
 
   def test_a_bug_does_not_outlive_an_interrupt(self, nursery):
@@ -159,4 +162,6 @@ class TestLocated:
     ],
   )
   def test_stage_and_tile_decide(self, change, expected):
-    assert planting.located(MUTANT, FOUND | change) is expected
+    fields = dict(mutant='m', key='', rung='tiny', seconds=1.0)
+    outcome = planting.Outcome(**fields | FOUND | change)
+    assert planting.located(MUTANT, outcome) is expected

@@ -17,6 +17,8 @@ FINDERS = (
   'races',
   'unit test',
 )
+# The check that a user types first: no flag but those of our own choosing.
+DEFAULT = 'check'
 SURVIVED = 'survived'
 EQUIVALENT = 'equivalent'
 
@@ -55,7 +57,9 @@ def misplaced(
   lines = []
   for mutant in mutants:
     outcome = outcomes.get(mutant.name)
-    if outcome is None or not outcome.by or outcome.located or mutant.guard:
+    if outcome is None or not outcome.by or mutant.guard:
+      continue
+    if planting.located(mutant, outcome):
       continue
     lines.append(
       f'{mutant.name}: expected {mutant.stage}'
@@ -76,11 +80,15 @@ def summary(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
       lines.append(f'{finder:<12}{first.count(finder):>6}{also:>8}')
   found = [m for m in done if outcomes[m.name].by]
   judged = [m for m in found if not m.guard]
-  located = sum(outcomes[m.name].located for m in judged)
+  located = sum(planting.located(m, outcomes[m.name]) for m in judged)
+  by_default = sum(outcomes[m.name].rung == DEFAULT for m in found)
   lines.append(
     f'{len(done)} planted, {len(found)} found, {located} of {len(judged)} '
     f'located, {first.count(SURVIVED)} survived, {first.count(EQUIVALENT)} '
     'equivalent'
+  )
+  lines.append(
+    f'{by_default} of {len(judged)} found by `hpmoe check` without a flag'
   )
   return '\n'.join(lines)
 
@@ -100,7 +108,8 @@ def markdown(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
     else:
       by = ', '.join(outcome.by)
       where = outcome.stage or mutant.stage
-      where += '' if outcome.located or mutant.guard else ' (elsewhere)'
+      here = mutant.guard or planting.located(mutant, outcome)
+      where += '' if here else ' (elsewhere)'
     cells = (mutant.name, mutant.imitates, by, outcome.rung, where)
     lines.append('| ' + ' | '.join(c.replace('|', '\\|') for c in cells) + ' |')
   return '\n'.join(lines)

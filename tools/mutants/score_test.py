@@ -16,11 +16,9 @@ def mutant(name, **fields):
   return catalogue.Mutant(name, **plain | (fields or dict(stage='y')))
 
 
-def outcome(of, *by, located=True, stage='y'):
+def outcome(of, *by, rung='tiny', stage='y'):
   key = planting.key(of, 'tree')
-  return planting.Outcome(
-    of.name, key, by, 'tiny', stage, {}, located, 'a text', 1.0
-  )
+  return planting.Outcome(of.name, key, by, rung, stage, {}, 'a text', 1.0)
 
 
 FOUND = mutant('found')
@@ -32,11 +30,11 @@ ALL = [FOUND, ELSEWHERE, SURVIVOR, SAME, GUARDED]
 OUTCOMES = {
   one.mutant: one
   for one in (
-    outcome(FOUND, 'exact', 'bounded'),
-    outcome(ELSEWHERE, 'bounded', located=False, stage='dx'),
+    outcome(FOUND, 'exact', 'bounded', rung=score.DEFAULT),
+    outcome(ELSEWHERE, 'bounded', stage='dx'),
     outcome(SURVIVOR),
     outcome(SAME),
-    outcome(GUARDED, 'unit test', located=False, stage=''),
+    outcome(GUARDED, 'unit test', stage=''),
   )
 }
 
@@ -61,9 +59,10 @@ class TestScore:
     columns = [line.split() for line in lines]
     assert ['exact', '1', '1'] in columns
     assert ['bounded', '1', '2'] in columns
-    assert lines[-1] == (
-      '5 planted, 3 found, 1 of 2 located, 1 survived, 1 equivalent'
-    )
+    assert lines[-2:] == [
+      '5 planted, 3 found, 1 of 2 located, 1 survived, 1 equivalent',
+      '1 of 2 found by `hpmoe check` without a flag',
+    ]
 
   def test_every_mutant_has_its_line_in_the_table(self):
     table = score.markdown(ALL, OUTCOMES)
@@ -116,6 +115,15 @@ class TestResume:
     assert tried == ['survivor', 'same'] and broken == ['same: a.cc: error']
     assert len(path.read_text().splitlines()) == 1
     assert '[3/3]' in capsys.readouterr().out
+
+
+class TestInTurn:
+  def test_every_file_has_its_turn_before_any_has_a_second(self):
+    ones = [
+      mutant(name, file=file, stage='y')
+      for name, file in (('a', 'f'), ('b', 'f'), ('c', 'g'), ('d', 'f'))
+    ]
+    assert [one.name for one in main.in_turn(ones)] == ['a', 'c', 'b', 'd']
 
 
 class TestChosen:
