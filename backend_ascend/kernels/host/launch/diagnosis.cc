@@ -45,6 +45,30 @@ void AddTasks(const ImageView& view, int32_t event, const Wanted& wanted,
   }
 }
 
+// Whether a put that ended left the header of every row as planned.  A row
+// without its header is not sent home, so its loss is felt only there.
+bool LeftHeaders(const Layer& layer, const TaskDesc& task) {
+  const int32_t* const slots =
+      layer.HeaderSlots(layer.Owner(task.expert)) + FirstRow(task, layer);
+  const int32_t count = RealRows(task, layer).count();
+  for (int32_t i = 0; i < count; ++i) {
+    if (slots[i] != SentSlot(task, layer, i)) return false;
+  }
+  return true;
+}
+
+std::vector<int64_t> LosersOfRows(const LaunchState& state) {
+  std::vector<int64_t> losers;
+  for (int32_t t = 0; t < state.view->num_tasks; ++t) {
+    if (losers.size() == Diagnosis::kMaxTasks) break;
+    const TaskDesc& task = state.view->tasks[t];
+    if (FormOf(task) != Form::kSlicePut) continue;
+    if (state.progress[t] == Progress::kWaiting) continue;
+    if (!LeftHeaders(state.layer, task)) losers.push_back(t);
+  }
+  return losers;
+}
+
 Diagnosis Diagnose(const LaunchState& state, const Sums& sums, uint32_t task,
                    const WaitDesc& wait) {
   const ImageView& view = *state.view;
@@ -63,6 +87,8 @@ Diagnosis Diagnose(const LaunchState& state, const Sums& sums, uint32_t task,
   }
   if (diagnosis.missing > 0) {
     AddTasks(view, wait.event, [](int32_t) { return true; }, &diagnosis.adders);
+  } else if (diagnosis.suspects.empty()) {
+    diagnosis.losers = LosersOfRows(state);
   }
   return diagnosis;
 }
@@ -92,6 +118,14 @@ std::string TaskText(const ImageView& view, int64_t index) {
   if (task.expert >= 0) text += "expert " + std::to_string(task.expert) + ", ";
   text += "row block " + std::to_string(task.row_block);
   return text + ", column block " + std::to_string(task.col_block) + ")";
+}
+
+std::string EventText(const ImageView& view, int32_t index) {
+  const EventDesc& event = view.events[index];
+  return "event " + std::to_string(index) + ", " + BufferName(event.buffer) +
+         "(rank " + std::to_string(event.rank) + ", group " +
+         std::to_string(event.group) + ", part " + std::to_string(event.part) +
+         ")";
 }
 
 std::string TasksText(const ImageView& view,
@@ -134,10 +168,13 @@ std::string TextOf(const ImageView& view, const Diagnosis& diagnosis) {
     return reason + "no task ended in time and none is blocked";
   }
   const std::string text = reason + TaskText(view, diagnosis.task) +
-                           " waits for event " +
-                           std::to_string(diagnosis.event) + ": expected " +
-                           std::to_string(diagnosis.expected) + ", got " +
-                           std::to_string(diagnosis.actual);
+                           " waits for " + EventText(view, diagnosis.event) +
+                           ": expected " + std::to_string(diagnosis.expected) +
+                           ", got " + std::to_string(diagnosis.actual);
+  if (!diagnosis.losers.empty()) {
+    return text + "; rows of " + BufferName(HeaderBuffer(*view.header)) +
+           " did not arrive from: " + TasksText(view, diagnosis.losers);
+  }
   if (diagnosis.missing == 0) {
     return text + "; not signalled by: " + TasksText(view, diagnosis.suspects);
   }

@@ -24,6 +24,8 @@ struct Diagnosis {
   std::vector<int64_t> suspects;  // should have signalled: first those that
                                   // ran and did not, then those yet to run
   std::vector<int64_t> adders;    // where some is missing: who adds to it
+  std::vector<int64_t> losers;    // where all signalled, and yet too little:
+                                  // puts whose rows did not arrive
   std::string text;
 };
 

@@ -53,6 +53,8 @@ class Diagnosis:
     suspects: up to 8 tasks that should have signalled the event: first those
       that ran without, then those that did not run.
     adders: where some is missing, up to 8 tasks that add to the event.
+    losers: where all signalled, and yet too little: up to 8 puts whose rows
+      did not arrive, so that they were not sent home.
     text: all of it in one sentence.
   """
 
@@ -64,6 +66,7 @@ class Diagnosis:
   missing: int
   suspects: tuple[TaskName, ...]
   adders: tuple[TaskName, ...]
+  losers: tuple[TaskName, ...]
   text: str
 
   def __str__(self) -> str:
@@ -201,6 +204,7 @@ def diagnosis(image: image_lib.Image, found) -> Diagnosis:
     missing=found.missing,
     suspects=names(found.suspects),
     adders=names(found.adders),
+    losers=names(found.losers),
     text=found.text,
   )
 

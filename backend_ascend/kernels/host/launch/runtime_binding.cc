@@ -238,6 +238,7 @@ void BindRuntime(nb::module_& m) {
       .def_ro("missing", &Diagnosis::missing)
       .def_ro("suspects", &Diagnosis::suspects)
       .def_ro("adders", &Diagnosis::adders)
+      .def_ro("losers", &Diagnosis::losers)
       .def_ro("text", &Diagnosis::text);
   m.def("check_image", [](const ConstArray& image) { Load(image); });
   m.def("launch", &LaunchPy);

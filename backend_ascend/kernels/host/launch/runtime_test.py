@@ -294,11 +294,32 @@ class TestDiagnosis:
 
     assert found.missing == 0 and not found.adders
     assert str(error.value) == (
-      f'deadlock: {found.task} waits for event {found.event}: expected '
-      f'{found.expected}, got {found.actual}; not signalled by: '
+      f'deadlock: {found.task} waits for event {found.event}, activation('
+      f'rank 0, group 0, part 0): expected {found.expected}, got '
+      f'{found.actual}; not signalled by: '
       f'{"; ".join(map(str, found.suspects))}'
     )
     assert found.suspects[0] == runtime.task_name(image_lib.parse(image), task)
+
+  def test_rows_that_do_not_arrive_are_told_with_their_put(self):
+    # Given a put that leaves its rows out but counts them, when launched, then
+    # it is blamed, not combine, which waits for what never comes home.
+    pol = policy()
+    image = testing.compile_layer(SMALL, pol)
+    inputs = testing.make_inputs(SMALL, pol)
+    tasks = image_lib.parse(image).tables['tasks']
+    put = int(np.flatnonzero(tasks['kind'] == layout.Kind.DISPATCH)[0])
+    with pytest.raises(runtime.WaitError) as error:
+      runtime.launch(image, inputs, fault=faults.Fault('dropped_tile', put))
+
+    found = error.value.diagnosis
+
+    name = runtime.task_name(image_lib.parse(image), put)
+    assert found.task.kind == 'combine'
+    assert found.losers == (name,) and not found.missing and not found.suspects
+    assert str(found).endswith(
+      f'; rows of expert_in did not arrive from: {name}'
+    )
 
 
 STARVED = """
