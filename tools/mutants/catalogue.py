@@ -24,6 +24,7 @@ class Mutant:
     imitates: the mistake that people make, or the published bug.
     stage: the tensor at which a check must find it; for a flow that is
       refused or does not end, a word that the message must hold.
+    elsewhere: why it is found at another place than that, where it must be.
     tile: fields of the first failure, with the values that they must have.
     guard: a test file, for what both sides of a check share; no lane can see
       that.
@@ -36,6 +37,7 @@ class Mutant:
   change: str
   imitates: str
   stage: str = ''
+  elsewhere: str = ''
   tile: dict[str, int] = dataclasses.field(default_factory=dict)
   guard: str = ''
   equivalent: str = ''

@@ -2,7 +2,8 @@
 
 Outcomes are kept, one JSON object a line, in OUT/outcomes.jsonl: what ended
 before is not run again while neither the tree nor the mutant has changed.
-Exit code 0: every bug is found, or marked as changing nothing.  1: one is not.
+Exit code 0: every bug is found where it is, or the catalogue says why not.
+1: one is not.
 2: the request, the data or the tree itself is wrong.
 """
 
@@ -33,7 +34,7 @@ _STALE = flags.DEFINE_bool(
   'stale', False, 'keep outcomes of other states of the tree'
 )
 _JSON = flags.DEFINE_string('json', None, 'write all outcomes to this file')
-_MARKDOWN = flags.DEFINE_string('markdown', None, 'write the table there')
+_MARKDOWN = flags.DEFINE_string('markdown', None, 'write the tables there')
 
 _CLEAN = 'no bug'
 
@@ -160,8 +161,9 @@ def run(
   """Tries out what has no outcome yet; returns the mutants that are none."""
   todo = [m for m in in_turn(mutants) if m.name not in outcomes]
   broken: list[str] = []
-  with futures.ThreadPoolExecutor(jobs) as pool:
-    tried = {pool.submit(runner.try_out, m): m for m in todo}
+  pool = futures.ThreadPoolExecutor(jobs)
+  tried = {pool.submit(runner.try_out, m): m for m in todo}
+  try:
     for done in futures.as_completed(tried):
       mutant = tried[done]
       count = f'[{len(outcomes) + len(broken) + 1}/{len(mutants)}]'
@@ -175,6 +177,8 @@ def run(
       append(log, outcome)
       line = told(mutant, outcome)
       print(f'{count} {line} ({outcome.seconds:.0f} s)', flush=True)
+  finally:  # an interrupt ends it after those that are being tried
+    pool.shutdown(cancel_futures=True)
   return broken
 
 
@@ -205,15 +209,16 @@ def main(argv: Sequence[str]) -> None:
   if _JSON.value:
     pathlib.Path(_JSON.value).write_text(json.dumps(plain, indent=1) + '\n')
   if _MARKDOWN.value:
-    table = score.markdown(mutants, outcomes)
-    pathlib.Path(_MARKDOWN.value).write_text(table + '\n')
+    tables = score.markdown(mutants, outcomes)
+    pathlib.Path(_MARKDOWN.value).write_text(tables + '\n')
   wrong = [
     line
     for line in score.wrong(mutants, outcomes)
     if not any(b.startswith(line.split(':')[0] + ':') for b in broken)
   ]
+  misplaced = score.misplaced(mutants, outcomes)
   for title, lines in (
-    ('not where it is:', score.misplaced(mutants, outcomes)),
+    ('not where it is:', misplaced),
     ('not a mutant:', broken),
     ('not found:', wrong),
   ):
@@ -221,7 +226,7 @@ def main(argv: Sequence[str]) -> None:
       '\n'.join(f'{title} {line}' for line in lines), end='\n' * bool(lines)
     )
   print(score.summary(mutants, outcomes))
-  sys.exit(2 if broken else 1 if wrong else 0)
+  sys.exit(2 if broken else 1 if wrong or misplaced else 0)
 
 
 def _refused(error: Exception) -> int:

@@ -53,13 +53,13 @@ def wrong(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> list[str]:
 def misplaced(
   mutants: Sequence[catalogue.Mutant], outcomes: Outcomes
 ) -> list[str]:
-  """Returns a line for every mutant that was found elsewhere than it is."""
+  """Returns a line for every mutant found elsewhere, without a reason."""
   lines = []
   for mutant in mutants:
     outcome = outcomes.get(mutant.name)
     if outcome is None or not outcome.by or mutant.guard:
       continue
-    if planting.located(mutant, outcome):
+    if mutant.elsewhere or planting.located(mutant, outcome):
       continue
     lines.append(
       f'{mutant.name}: expected {mutant.stage}'
@@ -94,22 +94,64 @@ def summary(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
 
 
 def markdown(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
-  """Returns one line for each mutant, for docs/mutants.md."""
-  lines = [
-    '| mutant | imitates | found by | at | where |',
-    '|---|---|---|---|---|',
-  ]
-  for mutant in mutants:
-    outcome = outcomes.get(mutant.name)
-    if outcome is None:
-      continue
-    if not outcome.by:
-      by, where = verdict(mutant, outcome), mutant.equivalent
-    else:
-      by = ', '.join(outcome.by)
-      where = outcome.stage or mutant.stage
-      here = mutant.guard or planting.located(mutant, outcome)
-      where += '' if here else ' (elsewhere)'
-    cells = (mutant.name, mutant.imitates, by, outcome.rung, where)
-    lines.append('| ' + ' | '.join(c.replace('|', '\\|') for c in cells) + ' |')
-  return '\n'.join(lines)
+  """Returns a heading and a table for each end, for docs/mutants.md."""
+  done = [m for m in mutants if m.name in outcomes]
+  found = [m for m in done if outcomes[m.name].by and not m.guard]
+  default = [m for m in found if outcomes[m.name].rung == DEFAULT]
+  further = [m for m in found if outcomes[m.name].rung != DEFAULT]
+  rest = [m for m in done if m not in found]
+  tables = (
+    (
+      'Found by `hpmoe check` without a flag',
+      ('mutant', 'imitates', 'found by', 'where'),
+      [_row(m, outcomes[m.name]) for m in default],
+    ),
+    (
+      'Found by further checks only',
+      ('mutant', 'imitates', 'found by', 'where', 'by the check'),
+      [(*_row(m, outcomes[m.name]), outcomes[m.name].rung) for m in further],
+    ),
+    (
+      'Found elsewhere than they are',
+      ('mutant', 'it is at', 'why it is found elsewhere'),
+      [
+        (m.name, m.stage, m.elsewhere or 'not known')
+        for m in found
+        if not planting.located(m, outcomes[m.name])
+      ],
+    ),
+    (
+      'Survived',
+      ('mutant', 'imitates'),
+      [
+        (m.name, m.imitates)
+        for m in rest
+        if verdict(m, outcomes[m.name]) == SURVIVED
+      ],
+    ),
+    (
+      'Without effect',
+      ('mutant', 'imitates', 'why no output can change'),
+      [(m.name, m.imitates, m.equivalent) for m in rest if m.equivalent],
+    ),
+    (
+      'Held by tests',
+      ('mutant', 'imitates', 'test'),
+      [(m.name, m.imitates, f'`{m.guard}`') for m in done if m.guard],
+    ),
+  )
+  return '\n\n'.join(_table(*one) for one in tables if one[-1])
+
+
+def _row(mutant: catalogue.Mutant, outcome: planting.Outcome) -> tuple:
+  where = outcome.stage or mutant.stage
+  if not planting.located(mutant, outcome):
+    where = f'{outcome.stage or "a message"} (elsewhere)'
+  return mutant.name, mutant.imitates, ', '.join(outcome.by), where
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]):
+  line = lambda cells: f'| {" | ".join(cells)} |'
+  escaped = [[c.replace('|', '\\|') for c in cells] for cells in rows]
+  lines = [line(head), line(['---'] * len(head)), *map(line, escaped)]
+  return f'## {title}: {len(rows)}\n\n' + '\n'.join(lines)

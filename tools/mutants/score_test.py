@@ -64,11 +64,28 @@ class TestScore:
       '1 of 2 found by `hpmoe check` without a flag',
     ]
 
-  def test_every_mutant_has_its_line_in_the_table(self):
-    table = score.markdown(ALL, OUTCOMES)
-    rows = [line for line in table.splitlines()[2:]]
-    assert [row.split(' | ')[0] for row in rows] == [f'| {m.name}' for m in ALL]
-    assert 'it is never read' in rows[3] and '(elsewhere)' in rows[1]
+  def test_a_find_elsewhere_with_a_reason_is_not(self):
+    reason = 'gradients of y are wrong first'
+    known = dataclasses.replace(ELSEWHERE, elsewhere=reason)
+    assert score.misplaced([known], OUTCOMES) == []
+    assert f'| elsewhere | y | {reason} |' in score.markdown([known], OUTCOMES)
+
+  def test_every_mutant_is_in_the_table_of_its_end(self):
+    tables = score.markdown(ALL, OUTCOMES).split('## ')[1:]
+    rows = {
+      table.splitlines()[0]: [
+        line.split(' | ')[0] for line in table.splitlines()[4:] if line
+      ]
+      for table in tables
+    }
+    assert rows == {
+      'Found by `hpmoe check` without a flag: 1': ['| found'],
+      'Found by further checks only: 1': ['| elsewhere'],
+      'Found elsewhere than they are: 1': ['| elsewhere'],
+      'Survived: 1': ['| survivor'],
+      'Without effect: 1': ['| same'],
+      'Held by tests: 1': ['| guarded'],
+    }
 
 
 class TestResume:
