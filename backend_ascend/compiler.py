@@ -20,12 +20,12 @@ class Compiled:
   """A compiled layer.
 
   Attributes:
-    image: the blob that host, simulator and NPU execute.
+    image: what host, simulator and NPU execute.
     flow: the placed flow it was made from.
     proof: what was proved about the image.
   """
 
-  image: bytearray
+  image: image_lib.Image
   flow: flow_lib.Flow
   proof: proofs.ProofReport
 
@@ -91,7 +91,7 @@ def _grad_sums_bytes(flow: flow_lib.Flow) -> int:
 
 def _finish(flow: flow_lib.Flow, scheduler: placement.Scheduler) -> Compiled:
   flow = placement.place(flow, scheduler(flow))
-  image = image_lib.serialize(flow)
+  image = image_lib.load(image_lib.serialize(flow))
   return Compiled(image=image, flow=flow, proof=proofs.require(image))
 
 

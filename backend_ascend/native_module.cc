@@ -5,8 +5,8 @@
 namespace nb = nanobind;
 
 namespace hpmoe {
+void BindImage(nb::module_& m);
 void BindKernels(nb::module_& m);
-void BindKinds(nb::module_& m);
 void BindProofs(nb::module_& m);
 void BindRanks(nb::module_& m);
 void BindRuntime(nb::module_& m);
@@ -14,8 +14,10 @@ void BindRuntime(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Native part of backend_ascend.";
+  // Caches hold images until the process ends.
+  nb::set_leak_warnings(false);
+  hpmoe::BindImage(m);
   hpmoe::BindKernels(m);
-  hpmoe::BindKinds(m);
   hpmoe::BindProofs(m);
   hpmoe::BindRanks(m);
   hpmoe::BindRuntime(m);

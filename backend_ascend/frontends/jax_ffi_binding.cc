@@ -17,8 +17,6 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr double kMaxDeadlineS = 1e9;
-
 ffi::Error Expected(const std::string& name, const std::string& expected,
                     const std::string& got) {
   return ffi::Error::InvalidArgument(name + ": expected " + expected +
@@ -78,10 +76,9 @@ ffi::Error PlaceOutputs(const ImageHeader& image, ffi::RemainingRets rets,
 
 ffi::Error Run(const ImageView& view, const LaunchTensors& tensors,
                int32_t threads, double deadline_s) {
-  LaunchOptions options{};
+  LaunchOptions options;
   options.threads = threads;
   options.deadline_s = deadline_s;
-  options.isa = BestIsa();
   LaunchReport report;
   const Status status = Launch(view, tensors, options, &report);
   if (status.code != 0) return ffi::Error::InvalidArgument(status.message);

@@ -1,11 +1,12 @@
 """Task image: serialises a placed flow to one blob, and reads one back."""
 
-import dataclasses
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 import zlib
 
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
@@ -93,52 +94,86 @@ def seal(blob: bytearray) -> bytearray:
   return blob
 
 
-@dataclasses.dataclass(frozen=True)
-class Image:
-  """An image's tables as numpy views, without a copy.
+def header(blob) -> np.void:
+  """Returns the header of an image's bytes, as a view of them."""
+  return np.frombuffer(blob, layout.HEADER, 1)[0]
+
+
+def tables(blob) -> dict[str, np.ndarray]:
+  """Returns the tables of an image's bytes, by name, as views of them."""
+  places = header(blob)
+  return {
+    name: np.frombuffer(
+      blob, dtype, int(places[name]['count']), int(places[name]['offset'])
+    )
+    for name, dtype in layout.TABLES.items()
+  }
+
+
+class Image(_native.Image):
+  """A loaded image: its bytes, checked once, and what they say.
+
+  A buffer of its bytes, which nothing changes; processes exchange it as such.
 
   Attributes:
     header: scalar of layout.HEADER.
+    direction: which pass it computes.
     config: sizes of the layer.
     policy: precision policy.
     options: granularity, resolved.
     tables: name to table, names of layout.TABLES.
   """
 
-  header: np.void
-  config: config_lib.MoEConfig
-  policy: precision.PrecisionPolicy
-  options: flow_lib.Options
-  tables: dict[str, np.ndarray]
+  if TYPE_CHECKING:
 
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
-def _sizes(header, names) -> dict[str, Any]:
-  return {name: int(header[name]) for name in names}
+  def __reduce__(self):
+    return type(self), (bytes(self),)
 
+  # Views of this object that it held would keep it forever: an array is unknown
+  # to the garbage collector.
+  @property
+  def tables(self) -> dict[str, np.ndarray]:
+    return tables(self)
 
-def parse(blob) -> Image:
-  """Reads the tables of an image that the native loader has accepted."""
-  header = np.frombuffer(blob, layout.HEADER, 1)[0]
-  tables = {
-    name: np.frombuffer(
-      blob, dtype, int(header[name]['count']), int(header[name]['offset'])
+  @functools.cached_property
+  def header(self) -> np.void:
+    return header(self).copy()
+
+  @functools.cached_property
+  def direction(self) -> layout.Direction:
+    return layout.Direction(int(self.header['direction']))
+
+  @functools.cached_property
+  def config(self) -> config_lib.MoEConfig:
+    return config_lib.MoEConfig(
+      **self._sizes(_CONFIG), capacity=int(self.header['num_rows'])
     )
-    for name, dtype in layout.TABLES.items()
-  }
-  return Image(
-    header=header,
-    config=config_lib.MoEConfig(
-      **_sizes(header, _CONFIG),
-      capacity=int(header['num_rows']),
-    ),
-    policy=precision.PrecisionPolicy(
-      storage=_DTYPES[header['dtype']],
-      placement=precision.PLACEMENTS[header['placement']],
-      activation=precision.ACTIVATIONS[header['activation']],
-    ),
-    options=flow_lib.Options(
-      event_grain=flow_lib.EVENT_GRAINS[header['event_grain']],
-      **_sizes(header, _OPTIONS),
-    ),
-    tables=tables,
-  )
+
+  @functools.cached_property
+  def policy(self) -> precision.PrecisionPolicy:
+    return precision.PrecisionPolicy(
+      storage=_DTYPES[self.header['dtype']],
+      placement=precision.PLACEMENTS[self.header['placement']],
+      activation=precision.ACTIVATIONS[self.header['activation']],
+    )
+
+  @functools.cached_property
+  def options(self) -> flow_lib.Options:
+    return flow_lib.Options(
+      event_grain=flow_lib.EVENT_GRAINS[self.header['event_grain']],
+      **self._sizes(_OPTIONS),
+    )
+
+  def _sizes(self, names) -> dict[str, Any]:
+    return {name: int(self.header[name]) for name in names}
+
+
+def load(image) -> Image:
+  """Returns an image, or what a contiguous buffer of its bytes holds.
+
+  Raises:
+    ValueError: the image is truncated, corrupt or inconsistent.
+  """
+  return image if isinstance(image, Image) else Image(image)

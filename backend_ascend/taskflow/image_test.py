@@ -1,5 +1,6 @@
 """The image holds the flow, byte for byte."""
 
+import pickle
 import zlib
 
 import numpy as np
@@ -23,8 +24,8 @@ def compiled():
   return compiler.compile_forward(CONFIG, POLICY, OPTIONS)
 
 
-def test_parse_returns_what_was_serialised(compiled):
-  image = image_lib.parse(compiled.image)
+def test_an_image_says_what_was_serialised(compiled):
+  image = compiled.image
   assert image.config == CONFIG
   assert image.policy == POLICY
   assert image.options == compiled.flow.options
@@ -35,8 +36,8 @@ def test_parse_returns_what_was_serialised(compiled):
 
 
 def test_the_header_describes_the_blob(compiled):
-  image = image_lib.parse(compiled.image)
-  assert bytes(compiled.image[:8]) == b'HMOEIMG1'
+  image = compiled.image
+  assert bytes(image)[:8] == b'HMOEIMG1'
   assert image.header['total_bytes'] == len(compiled.image)
   for name in layout.TABLES:
     assert image.header[name]['offset'] % layout.TABLE_ALIGN == 0
@@ -48,7 +49,13 @@ def test_the_header_describes_the_blob(compiled):
 
 def test_same_layer_same_bytes(compiled):
   again = compiler.compile_forward(CONFIG, POLICY, OPTIONS)
-  assert again.image == compiled.image
+  assert bytes(again.image) == bytes(compiled.image)
+
+
+def test_an_image_travels_between_processes(compiled):
+  image = pickle.loads(pickle.dumps(compiled.image))
+  assert isinstance(image, image_lib.Image) and image.config == CONFIG
+  assert bytes(image) == bytes(compiled.image)
 
 
 def test_an_unplaced_flow_is_refused():

@@ -32,13 +32,13 @@ class _Table(enum.EnumType):
 
 
 def _numbered(table) -> dict[str, int]:
-  return {row['name'].upper(): number for number, row in enumerate(table)}
+  return {name.upper(): number for number, name in enumerate(table)}
 
 
 class Kind(enum.IntEnum, metaclass=_Table):
   """Kinds of task, those of a pass in dependency order."""
 
-  vars().update(_numbered(_KINDS))
+  vars().update(_numbered(kind['name'] for kind in _KINDS))
 
 
 class Buffer(enum.IntEnum, metaclass=_Table):
@@ -100,9 +100,7 @@ DIRECTION_OF_KIND = {
 FORM_OF_KIND = {kind: Form(_KINDS[kind]['form']) for kind in Kind}
 
 # The tensor, as `contract.tensors` names it, that a kind of task writes.
-STAGE_OF_KIND = {
-  kind: _BUFFERS[_KINDS[kind]['written']]['name'] for kind in Kind
-}
+STAGE_OF_KIND = {kind: _BUFFERS[_KINDS[kind]['written']] for kind in Kind}
 
 
 def kinds(*forms: Form, direction: Direction | None = None) -> tuple[Kind, ...]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
@@ -133,6 +134,7 @@ class Launch:
   Attributes:
     which: the pass.
     image: what was launched.
+    plan: of its routing.
     races: what the checking modes found, the first ones.
     num_races: all of them.
     tasks_run: tasks that were not left out.
@@ -142,7 +144,8 @@ class Launch:
   """
 
   which: passes.Pass
-  image: bytearray
+  image: image_lib.Image
+  plan: _native.Routing
   races: tuple[modes_lib.Race, ...]
   num_races: int
   tasks_run: int
@@ -162,6 +165,7 @@ class Megakernel:
     checking: the modes of each launch.
     committed: for each run with a fault, the task (layout.TASK) that did it.
     launches: of each run.
+    images: compiled so far, by pass, config, policy and options.
   """
 
   options: flow_lib.Options
@@ -172,6 +176,7 @@ class Megakernel:
   name: str = 'backend_ascend'
   committed: list[np.void] = dataclasses.field(default_factory=list)
   launches: list[Launch] = dataclasses.field(default_factory=list)
+  images: dict[tuple, image_lib.Image] = dataclasses.field(default_factory=dict)
 
   def run(
     self, config, policy, inputs, which=passes.FORWARD, given=None
@@ -186,30 +191,27 @@ class Megakernel:
       given: the oracle's tensors, if `checking` replays.
     """
     with own_failures(self.name):
-      image = compiler.COMPILE[which.direction](
-        config, policy, self.options
-      ).image
+      image = self._compiled(which, config, policy, self.options)
       inputs = read_by_runtime(which, policy, inputs)
-      modes = self.checking.modes(image_lib.parse(image), given)
+      plan = runtime.route(image, inputs['topk_ids'])
+      modes = self.checking.modes(image, given)
       if self.fault not in faults.specs(which.direction):
-        return self._launch(which, image, inputs, None, modes)
-      return self._launch_with_fault(which, image, inputs, modes)
+        return self._launch(which, image, plan, inputs, None, modes)
+      return self._launch_with_fault(which, image, plan, inputs, modes)
 
   def _launch_with_fault(
-    self, which, image, inputs, modes
+    self, which, image, plan, inputs, modes
   ) -> dict[str, np.ndarray]:
     """Commits the fault in the first task that it changes."""
-    parsed = image_lib.parse(image)
-    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
     try:
-      tasks = faults.candidates(parsed, counts, self.fault)
+      tasks = faults.candidates(image, plan.counts, self.fault)
     except faults.NoEffect as error:
       raise FaultDoesNothing(str(error)) from error
     for task in tasks[:_TRIES]:
-      self.committed.append(parsed.tables['tasks'][task])
+      self.committed.append(image.tables['tasks'][task])
       try:
         fault = faults.Fault(self.fault, int(task))
-        return self._launch(which, image, inputs, fault, modes)
+        return self._launch(which, image, plan, inputs, fault, modes)
       except faults.NoEffect:
         self.committed.pop()
     raise FaultDoesNothing(
@@ -218,7 +220,7 @@ class Megakernel:
     )
 
   def _launch(
-    self, which, image, inputs, fault, modes
+    self, which, image, plan, inputs, fault, modes
   ) -> dict[str, np.ndarray]:
     launched = runtime.run(
       image,
@@ -227,9 +229,17 @@ class Megakernel:
       deadline_s=self.deadline_s,
       fault=fault,
       modes=modes,
+      plan=plan,
     )
-    self.launches.append(_launch_of(which, image, launched, modes))
-    return _own_outputs(image, inputs, launched)
+    self.launches.append(_launch_of(which, image, plan, launched, modes))
+    return _own_outputs(plan, launched)
+
+  def _compiled(self, which, *layer) -> image_lib.Image:
+    """Returns an image: a check launches it on data of several kinds."""
+    if (which, *layer) not in self.images:
+      compile_ = compiler.COMPILE[which.direction]
+      self.images[which, *layer] = compile_(*layer).image
+    return self.images[which, *layer]
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
@@ -245,28 +255,25 @@ class Megakernel:
   ) -> dict[str, np.ndarray]:
     with own_failures(self.name):
       options = cut_otherwise(self.options, config, which)
-      image = compiler.COMPILE[which.direction](config, policy, options).image
+      image = self._compiled(which, config, policy, options)
       inputs = read_by_runtime(which, policy, inputs)
+      plan = runtime.route(image, inputs['topk_ids'])
       if not self.checking.isolate:
-        return runtime.launch_serial(image, inputs)
-      modes = checking_lib.Checking(isolate=True)
-      launched = runtime.run(
-        image,
-        inputs,
-        threads=1,
-        modes=modes.modes(image_lib.parse(image), given),
-      )
-      return _own_outputs(image, inputs, launched)
+        return runtime.launch_serial(image, inputs, plan=plan)
+      modes = checking_lib.Checking(isolate=True).modes(image, given)
+      launched = runtime.run(image, inputs, threads=1, modes=modes, plan=plan)
+      return _own_outputs(plan, launched)
 
 
-def _launch_of(which, image, launched, modes) -> Launch:
+def _launch_of(which, image, plan, launched, modes) -> Launch:
   actions = modes.actions
-  num_tasks = len(image_lib.parse(image).tables['tasks'])
+  num_tasks = len(image.tables['tasks'])
   left_out = None if actions is None else (actions & modes_lib.Action.RUN) == 0
   runs = num_tasks - (0 if left_out is None else int(left_out.sum()))
   return Launch(
     which,
     image,
+    plan,
     launched.races,
     launched.num_races,
     runs,
@@ -275,11 +282,11 @@ def _launch_of(which, image, launched, modes) -> Launch:
   )
 
 
-def _own_outputs(image, inputs, launched) -> dict[str, np.ndarray]:
+def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
   """Returns what the tasks wrote, before anything took its place."""
   if launched.captured is None:
     return launched.outputs
-  counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+  counts = plan.counts
   rows = counts.sum(axis=0).reshape(len(counts), -1).sum(axis=1)
   outputs = dict(launched.outputs)
   for name in outputs.keys() & launched.captured.keys():

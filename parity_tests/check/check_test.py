@@ -10,7 +10,6 @@ from safetensors import numpy as safetensors
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
@@ -159,11 +158,10 @@ def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
   image = compiler.COMPILE[which.direction](
     config, precision.PrecisionPolicy(), options
   ).image
-  parsed = image_lib.parse(image)
   average = config.num_ranks * config.num_tokens * config.top_k
   average //= config.num_experts
   found = {}
-  tasks = parsed.tables['tasks']
+  tasks = image.tables['tasks']
   for task in tasks[tasks['rank'] == 0]:
     kind = Kind(task['kind'])
     if kind in PUTS:
@@ -171,7 +169,7 @@ def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
     rows = int(task['row_begin']), int(task['row_end'])
     if kind in WEIGHT_GRADS:
       links = found.setdefault((kind, 'summed', average), set())
-      chain = parsed.options.chain_rows
+      chain = image.options.chain_rows
       links.add(min(int(task['peer'] + 1) * chain, average))
       height = config.d_ff if kind == Kind.DOWN_WEIGHT_GRAD else config.d_model
       found.setdefault((kind, 'height', height), set()).add(rows)

@@ -29,10 +29,9 @@ TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=8')
 
 
 def _image() -> image_lib.Image:
-  blob = compiler.compile_forward(
+  return compiler.compile_forward(
     CONFIG, precision.PrecisionPolicy(), OPTIONS
   ).image
-  return image_lib.parse(blob)
 
 
 class TestFindTask:

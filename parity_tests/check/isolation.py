@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import task_names
@@ -52,8 +53,8 @@ class WrongTask:
 
 
 def wrong_tasks(
-  image: bytes | bytearray,
-  topk_ids: np.ndarray,
+  image: image_lib.Image,
+  plan: _native.Routing,
   lane: str,
   bad: Masks,
 ) -> list[WrongTask]:
@@ -61,12 +62,11 @@ def wrong_tasks(
 
   Args:
     image: what was launched.
-    topk_ids: `[R, T, K]` i32.
+    plan: of its routing.
     lane: that judged.
     bad: by tensor name, bool in the tensor's shape.
   """
-  parsed = image_lib.parse(image)
-  accesses, _ = runtime.inspect(image, topk_ids)
+  accesses, _ = runtime.inspect(image, plan)
   found = []
   for buffer in layout.Buffer:
     name = buffer.name.lower()
@@ -77,13 +77,13 @@ def wrong_tasks(
     for task, (wrong, elements) in counts.items():
       found.append(
         WrongTask(
-          direction=runtime.direction(parsed).name.lower(),
-          task=runtime.task_name(parsed, task),
+          direction=image.direction.name.lower(),
+          task=runtime.task_name(image, task),
           lanes=(lane,),
           tensor=name,
           bad=wrong,
           elements=elements,
-          why=_chain(parsed, task),
+          why=_chain(image, task),
         )
       )
   return sorted(found, key=lambda wrong: wrong.task.index)
@@ -132,8 +132,8 @@ def _chain(image: image_lib.Image, task: int) -> str:
 
 
 def written_by(
-  image: bytes | bytearray,
-  topk_ids: np.ndarray,
+  image: image_lib.Image,
+  plan: _native.Routing,
   tasks: np.ndarray,
   like: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
@@ -141,14 +141,14 @@ def written_by(
 
   Args:
     image: what was launched.
-    topk_ids: `[R, T, K]` i32.
+    plan: of its routing.
     tasks: `[tasks]` bool.
     like: tensors by name.
 
   Returns:
     By the names of `like`, bool in the tensor's shape.
   """
-  accesses, _ = runtime.inspect(image, topk_ids)
+  accesses, _ = runtime.inspect(image, plan)
   written = {name: np.zeros(a.shape, bool) for name, a in like.items()}
   for a in accesses[(accesses['write'] == 1) & tasks[accesses['task']]]:
     name = layout.Buffer(a['buffer']).name.lower()

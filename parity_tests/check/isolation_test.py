@@ -6,6 +6,7 @@ import numpy as np
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.checks import modes
+from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import task_names
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.check import isolation
@@ -87,7 +88,8 @@ def test_every_element_of_a_row_that_exists_has_one_writer():
   }
   bad['gate_up'][1, 8, 7:9] = bad['y'][0, 8, 15] = True
 
-  found = isolation.wrong_tasks(image, IDS, 'exact', bad)
+  plan = runtime.route(image, IDS)
+  found = isolation.wrong_tasks(image, plan, 'exact', bad)
 
   # Rank 1 has the 18 rows of expert 3: blocks of 8, two columns of tiles.
   assert [
@@ -103,7 +105,7 @@ def test_every_element_of_a_row_that_exists_has_one_writer():
   # And what each of them writes, and nothing else, is what it has written.
   tasks = np.zeros(400, bool)
   tasks[found[0].task.index] = True
-  written = isolation.written_by(image, IDS, tasks, bad)
+  written = isolation.written_by(image, plan, tasks, bad)
   assert written['gate_up'][1, 8:16, :8].all()
   assert written['gate_up'].sum() == 64 and not written['y'].any()
   assert dataclasses.asdict(found[0])['direction'] == 'forward'

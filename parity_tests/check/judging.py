@@ -226,7 +226,7 @@ def guilty(
     return []
   return isolation.wrong_tasks(
     launch.image,
-    case.made.arrays['topk_ids'],
+    launch.plan,
     lane,
     {name: bad(name) for name in stages},
   )
@@ -313,9 +313,8 @@ def _continued(
   """
   launch = _last_launch(case, candidate)
   assert launch is not None  # Only our own launches leave tasks out.
-  ids = case.made.arrays['topk_ids']
   left_out = isolation.written_by(
-    launch.image, ids, launch.left_out, answered.got
+    launch.image, launch.plan, launch.left_out, answered.got
   )
   got = dict(answered.got)
   for name in case.which.stages:

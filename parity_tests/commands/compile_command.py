@@ -88,24 +88,21 @@ def _load_image(path: str):
   from hpmoe.backend_ascend import compiler
   from hpmoe.backend_ascend.taskflow import flow as flow_lib
   from hpmoe.backend_ascend.taskflow import image as image_lib
-  from hpmoe.backend_ascend.taskflow import layout
   from hpmoe.backend_ascend.taskflow.proofs import proofs
 
-  blob = bytearray(pathlib.Path(path).read_bytes())
   try:
-    proof = proofs.prove(blob)
-    parsed = image_lib.parse(blob)
+    image = image_lib.Image(pathlib.Path(path).read_bytes())
   except ValueError as error:
     raise cli.UsageError(f'check: {path}: {error}') from error
   flow = flow_lib.Flow(
-    config=parsed.config,
-    policy=parsed.policy,
-    options=parsed.options,
-    direction=layout.Direction(int(parsed.header['direction'])),
-    wave=parsed.tables['tasks'][:0],  # Only placement reads it.
-    **parsed.tables,
+    config=image.config,
+    policy=image.policy,
+    options=image.options,
+    direction=image.direction,
+    wave=image.tables['tasks'][:0],  # Only placement reads it.
+    **image.tables,
   )
-  return compiler.Compiled(blob, flow, proof)
+  return compiler.Compiled(image, flow, proofs.prove(image))
 
 
 def _check_image(f: flags.FlagValues) -> int:

@@ -503,7 +503,7 @@ class TestImageOfAFile:
   def test_a_flow_that_is_not_proved_fails(self, capsys, image, tmp_path):
     # Given an image that is sealed, but whose first wait is for one more,
     blob = bytearray(image.read_bytes())
-    waits = image_lib.parse(blob).tables['waits']
+    waits = image_lib.tables(blob)['waits']
     waits['threshold'][0] += 1
     path = tmp_path / 'deadlock.img'
     path.write_bytes(image_lib.seal(blob))

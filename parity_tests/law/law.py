@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.checks import coverage as coverage_lib
 from hpmoe.backend_ascend.kernels.host.checks import faults
@@ -162,14 +163,14 @@ def read(
 
 def compile_image(
   which: passes.Pass, made: inputs_lib.LayerInputs, options: flow_lib.Options
-) -> bytearray:
+) -> image_lib.Image:
   """Returns the image of a pass."""
   lower = compiler.COMPILE[which.direction]
   return lower(made.config, made.policy, options).image
 
 
 def serial(
-  image: bytearray, made: inputs_lib.LayerInputs
+  image: image_lib.Image, made: inputs_lib.LayerInputs
 ) -> dict[str, np.ndarray]:
   """Returns what every launch must give."""
   return runtime.launch_serial(image, made.arrays)
@@ -188,8 +189,9 @@ def _try(
     if not tallies:
       expected = serial(image, made)
       tallies = [law_tally.Tally(n, expected[n]) for n in which.results]
-    _, signals = runtime.inspect(image, made.arrays['topk_ids'])
-    seen = coverage_lib.Coverage(image_lib.parse(image), signals)
+    routing = runtime.route(image, made.arrays['topk_ids'])
+    _, signals = runtime.inspect(image, routing)
+    seen = coverage_lib.Coverage(image, signals)
     coverages.append(seen)
     for threads in plan.threads:
       progress(
@@ -197,7 +199,9 @@ def _try(
         f'{options.row_block} {options.num_aic}x{options.num_aiv} '
         f'{threads} threads'
       )
-      for launch in _launches(plan, which, image, made, options, threads):
+      for launch in _launches(
+        plan, which, image, routing, made, options, threads
+      ):
         _add(tallies, seen, *launch)
   dtype = made.policy.storage
   rows = [
@@ -224,12 +228,13 @@ def _add(tallies, seen, launched: modes_lib.Launched, how: dict) -> None:
 def _launches(
   plan: Plan,
   which: passes.Pass,
-  image: bytearray,
+  image: image_lib.Image,
+  routing: _native.Routing,
   made: inputs_lib.LayerInputs,
   options: flow_lib.Options,
   threads: int,
 ) -> Iterator[tuple[modes_lib.Launched, dict]]:
-  fault = _fault(plan, which, image, made)
+  fault = _fault(plan, which, image, routing)
   for interleaving in range(plan.interleavings):
     late = interleaving % 2 == 1
     how = dict(
@@ -242,7 +247,12 @@ def _launches(
     modes = modes_lib.Modes(permute=interleaving, late_puts=late, trace=True)
     try:
       launched = runtime.run(
-        image, made.arrays, threads=threads, fault=fault, modes=modes
+        image,
+        made.arrays,
+        threads=threads,
+        fault=fault,
+        modes=modes,
+        plan=routing,
       )
     except runtime.WaitError as error:
       raise candidates.CandidateError(
@@ -290,11 +300,12 @@ def _replay(
   return shlex.join(['hpmoe', 'check', *given])
 
 
-def _fault(plan: Plan, which: passes.Pass, image, made) -> faults.Fault | None:
+def _fault(
+  plan: Plan, which: passes.Pass, image, routing
+) -> faults.Fault | None:
   if plan.fault not in faults.specs(which.direction):
     return None
-  counts = runtime.make_plan(image, made.arrays['topk_ids'])['counts']
-  task = faults.choose_target(image, counts, plan.fault)
+  task = faults.choose_target(image, routing.counts, plan.fault)
   return faults.Fault(plan.fault, task)
 
 

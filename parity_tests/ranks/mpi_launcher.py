@@ -20,6 +20,7 @@ import tempfile
 import numpy as np
 
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
@@ -92,7 +93,7 @@ def write_job(
       are; None means what is free.
     drills: how ranks are to fail; see `mpi_drills`.
   """
-  num_ranks = image_lib.parse(image).config.num_ranks
+  num_ranks = image_lib.load(image).config.num_ranks
   for name, value in inputs.items():
     if np.ndim(value) < 1 or len(value) != num_ranks:
       raise ValueError(
@@ -285,7 +286,8 @@ def launch(
     ValueError: routing exceeds the image's capacity, or is none.
     RanksError: a rank was lost or could not take part.
   """
-  runtime.make_plan(image, inputs['topk_ids'])
+  image = image_lib.load(image)
+  runtime.route(image, inputs['topk_ids'])
   with tempfile.TemporaryDirectory(prefix='hpmoe-ranks-') as folder:
     job = pathlib.Path(folder)
     write_job(job, image, inputs, deadline_s, **options)
@@ -314,7 +316,7 @@ class MpiMegakernel:
       image = compiler.COMPILE[which.direction](
         config, policy, self.options
       ).image
-      names = rank_runtime.INPUTS[runtime.direction(image_lib.parse(image))]
+      names = arrays.INPUTS[image.direction]
       given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
       return launch(image, given, deadline_s=self.deadline_s)
 

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.kernels.host.ranks import mpi_transport
@@ -88,7 +89,7 @@ def _compare(direction, num_ranks, storage, grain, data, placement='combine'):
     got = ours.run(config, policy, given)
   else:
     image = testing.compile_grad(config, policy, event_grain=grain, **SIZES)
-    names = rank_runtime.INPUTS[layout.Direction.BACKWARD]
+    names = arrays.INPUTS[layout.Direction.BACKWARD]
     want = runtime.launch(image, {n: inputs[n] for n in names}, threads=1)
     got = ours.run(config, policy, inputs, passes.BACKWARD)
   assert list(got) == list(want)
@@ -311,7 +312,7 @@ class TestFailures:
 
     error = failing.run(edit)
 
-    _says(error, 3, 'rank 3: x: expected finite values, got another at (5, 1)')
+    _says(error, 3, 'rank 3: x: expected finite values, got nan at (5, 1)')
 
 
 class TestWithoutMpi:

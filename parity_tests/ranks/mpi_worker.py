@@ -254,16 +254,13 @@ def check_shared_memory(marks: list[dict]) -> None:
     free[mark['host']] = left - mark['need']
 
 
-def _needed(image: bytes) -> int:
+def _needed(image) -> int:
   """Returns the shared memory that a rank takes; 0 for a bad image."""
-  from hpmoe.backend_ascend.kernels.host.launch import runtime
-  from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+  from hpmoe.backend_ascend.taskflow import image as image_lib
 
-  try:
-    _, parsed = runtime.load(image)
-  except ValueError:
+  if not isinstance(image, image_lib.Image):
     return 0  # `agree` says what is wrong with it
-  windows = rank_runtime.heap_bytes(image), 4 * len(parsed.tables['events'])
+  windows = image.heap_bytes, 4 * len(image.tables['events'])
   return MPI_BYTES + sum(-(-size // _PAGE) * _PAGE for size in windows)
 
 
@@ -277,7 +274,7 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
   request = mpi_job.request(job)
   here = mpi_job.folder(job, rank)
   pulse.beat('reading its inputs')
-  image = (here / 'image.bin').read_bytes()
+  image = rank_runtime.load_if_good((here / 'image.bin').read_bytes())
   inputs = exchange.load(here / 'inputs')
   limit = request['shared_memory']
   free = mpi_job.free_shared_memory()

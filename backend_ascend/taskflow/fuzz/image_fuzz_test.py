@@ -7,11 +7,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow.fuzz import image_seeds_testing
+from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import tensors
 
 CORPUS = pathlib.Path(__file__).parents[2] / 'testdata' / 'image_corpus'
@@ -34,7 +34,7 @@ def _inputs(parsed: image_lib.Image) -> dict[str, np.ndarray]:
   """Returns ones, and for every token the first K experts."""
   dims = parsed.config.dims()
   names = tensors.INPUTS
-  if runtime.direction(parsed) == layout.Direction.BACKWARD:
+  if parsed.direction == layout.Direction.BACKWARD:
     names = _BACKWARD_INPUTS
     if parsed.policy.placement == 'before_down':
       names = names[:-1]
@@ -59,16 +59,15 @@ def _elements(parsed: image_lib.Image) -> int:
 def fate(blob: bytes) -> str:
   """Returns how far an image comes; crashes and other exceptions escape."""
   try:
-    _native.validate_image(blob)
+    image = image_lib.Image(blob)
   except ValueError as error:
     assert len(str(error).splitlines()) == 1
     return 'refused'
-  proved = not _native.prove(blob)['violations']
-  parsed = image_lib.parse(blob)
-  if _elements(parsed) > _MAX_ELEMENTS:
+  proved = proofs.prove(image).proved
+  if _elements(image) > _MAX_ELEMENTS:
     return 'large'
   try:
-    runtime.launch(blob, _inputs(parsed), threads=1)
+    runtime.launch(image, _inputs(image), threads=1)
   except ValueError as error:
     assert 'topk_ids' in str(error)
     return 'not planned'
@@ -91,8 +90,8 @@ def test_kept_images_come_as_far_as_the_launch():
 
 def test_a_put_that_only_its_queue_orders_is_refused_by_a_proof():
   blob = (CORPUS / 'found-put-ordered-by-its-queue').read_bytes()
-  violations = _native.prove(blob)['violations']
-  assert {violation['rule'] for violation in violations} == {'order'}
+  violations = proofs.prove(blob).violations
+  assert {violation.rule for violation in violations} == {'order'}
   assert fate(blob) == 'ran unproved'
 
 

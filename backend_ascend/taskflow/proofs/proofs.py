@@ -6,6 +6,7 @@ What each rule says, and why together they suffice, stands in `proofs.h`.
 import dataclasses
 
 from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.taskflow import image as image_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ def prove(image, max_violations: int = 8) -> ProofReport:
   """Proves an image.
 
   Args:
-    image: bytes-like, as `image.serialize` returns it.
+    image: a loaded one, or its bytes.
     max_violations: how many violations to report per rule, at least 1.
 
   Returns:
@@ -130,7 +131,7 @@ def prove(image, max_violations: int = 8) -> ProofReport:
     raise ValueError(
       f'max_violations: expected at least 1, got {max_violations}'
     )
-  raw = _native.prove(image, max_violations)
+  raw = _native.prove(image_lib.load(image), max_violations)
   return ProofReport(
     tasks=raw['tasks'],
     events=raw['events'],

@@ -1,27 +1,8 @@
-#include "backend_ascend/kernels/host/launch/binding.h"
+#include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/taskflow/proofs/proofs.h"
 
 namespace hpmoe {
 namespace {
-
-// Borrows any contiguous buffer (bytes, bytearray, memoryview, mmap, array).
-class Bytes {
- public:
-  explicit Bytes(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) != 0) {
-      throw nb::python_error();
-    }
-  }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
-  ~Bytes() { PyBuffer_Release(&buffer_); }
-
-  const void* data() const { return buffer_.buf; }
-  size_t size() const { return static_cast<size_t>(buffer_.len); }
-
- private:
-  Py_buffer buffer_;
-};
 
 nb::object RegionDict(const Violation& violation) {
   if (!violation.has_region) return nb::none();
@@ -36,9 +17,8 @@ nb::object RegionDict(const Violation& violation) {
   return region;
 }
 
-nb::dict ProveImage(nb::handle image, int max_violations) {
-  const Bytes bytes(image);
-  const ImageView view = Load(bytes.data(), bytes.size());
+nb::dict ProveImage(const LoadedImage& image, int max_violations) {
+  const ImageView& view = image.view();
   ProofResult result;
   {
     nb::gil_scoped_release release;
@@ -72,14 +52,6 @@ nb::dict ProveImage(nb::handle image, int max_violations) {
 }  // namespace
 
 void BindProofs(nb::module_& m) {
-  m.def(
-      "validate_image",
-      [](nb::handle image) {
-        const Bytes bytes(image);
-        Load(bytes.data(), bytes.size());
-      },
-      nb::arg("image"),
-      "Returns None, or raises ValueError that names what is wrong.");
   m.def("prove", &ProveImage, nb::arg("image"), nb::arg("max_violations") = 8,
         "Proves an image; a dict of counts, rules and violations.");
 }

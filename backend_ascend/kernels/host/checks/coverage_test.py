@@ -24,7 +24,7 @@ def tiny(direction=layout.Direction.FORWARD) -> testing.Case:
 
 
 def signals_of(layer: testing.Case) -> np.ndarray:
-  return runtime.inspect(layer.image, layer.inputs['topk_ids'])[1]
+  return runtime.inspect(layer.image, layer.routing)[1]
 
 
 def reachable(image: image_lib.Image, signals):
@@ -69,9 +69,9 @@ class TestAgainstAllOrders:
     # can be seen is just what coverage counts.
     layer = tiny(direction)
     signals = signals_of(layer)
-    got = coverage.Coverage(layer.parsed, signals)
-    before, last = reachable(layer.parsed, signals)
-    queue = happens_before.clocks(layer.parsed).queue
+    got = coverage.Coverage(layer.image, signals)
+    before, last = reachable(layer.image, signals)
+    queue = happens_before.clocks(layer.image).queue
     givers = {}
     for task, event in signals:
       givers.setdefault(int(event), set()).add(int(task))
@@ -89,7 +89,7 @@ class TestAgainstAllOrders:
     # of the orders themselves and reach everything that can be.
     layer = tiny()
     signals = signals_of(layer)
-    got = coverage.Coverage(layer.parsed, signals)
+    got = coverage.Coverage(layer.image, signals)
     orders = set()
     for seed in range(200):
       order = runtime.run(
@@ -115,7 +115,7 @@ class TestAgainstAllOrders:
 
   def test_one_order_again_and_again(self):
     layer = tiny()
-    got = coverage.Coverage(layer.parsed, signals_of(layer))
+    got = coverage.Coverage(layer.image, signals_of(layer))
     for _ in range(3):
       got.add(np.arange(layer.num_tasks))
     assert (got.num_runs, got.num_orders, got.num_pairs_seen) == (3, 1, 0)
@@ -124,12 +124,12 @@ class TestAgainstAllOrders:
 def test_without_a_routing_all_signals_count():
   # Given no signals, then puts of rows that this routing lacks count too.
   layer = tiny()
-  some = coverage.Coverage(layer.parsed, signals_of(layer))
-  all_that_may = coverage.Coverage(layer.parsed)
+  some = coverage.Coverage(layer.image, signals_of(layer))
+  all_that_may = coverage.Coverage(layer.image)
   assert all_that_may.num_pairs > some.num_pairs
 
 
 def test_other_orders_are_refused():
   layer = tiny()
   with pytest.raises(ValueError, match=r'order: expected shape \(\d+,\)'):
-    coverage.Coverage(layer.parsed).add(np.zeros(3, np.uint32))
+    coverage.Coverage(layer.image).add(np.zeros(3, np.uint32))

@@ -566,7 +566,7 @@ def choose_target(image, counts: np.ndarray, name: str) -> int:
   misplaced); `runtime.launch` refuses a fault that changed nothing.
 
   Args:
-    image: an image that `runtime.load` accepts.
+    image: a loaded one, or its bytes.
     counts: `[R, E]` i32, of the launch plan.
     name: a name of `TABLE`.
 
@@ -574,11 +574,11 @@ def choose_target(image, counts: np.ndarray, name: str) -> int:
     NoEffect: no task qualifies, or a layer in which the fault does nothing.
     ValueError: an unknown fault.
   """
-  parsed = image_lib.parse(image)
-  found = candidates(parsed, counts, name)
+  image = image_lib.load(image)
+  found = candidates(image, counts, name)
   if not len(found):
     raise NoEffect(
       f'fault {name}: expected a task that can commit it, got none among '
-      f'{len(parsed.tables["tasks"])} tasks'
+      f'{len(image.tables["tasks"])} tasks'
     )
   return int(found[0])

@@ -87,7 +87,7 @@ def layer_of(spec, storage, placement, grain, chain=None):
 
 
 def target(image, inputs, name) -> faults.Fault:
-  counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+  counts = runtime.route(image, inputs['topk_ids']).counts
   return faults.Fault(name, faults.choose_target(image, counts, name))
 
 
@@ -142,12 +142,12 @@ class TestEveryFault:
     right = runtime.launch(image, inputs)
     fault = target(image, inputs, spec.name)
     wrong = runtime.launch(image, inputs, fault=fault)
-    parsed = image_lib.parse(image)
+    parsed = image_lib.load(image)
     task = parsed.tables['tasks'][fault.task]
     assert task['kind'] == task_kind
     as_int = np.int16 if storage == 'bfloat16' else np.int32
     bad = np.argwhere(wrong[stage].view(as_int) != right[stage].view(as_int))
-    plan = runtime.make_plan(image, inputs['topk_ids'])
+    plan = runtime.route(image, inputs['topk_ids'])
     if 'd_w_' in stage:
       local = int(task['expert']) % parsed.config.experts_per_rank
       assert (bad[:, :2] == (task['rank'], local)).all()
@@ -167,7 +167,7 @@ class TestEveryFault:
 
 def written_rows(parsed, task, plan) -> set[tuple[int, int]]:
   """Returns (rank, row or token) that a task may write, by looking all up."""
-  counts, base = plan['counts'], plan['row_base']
+  counts, base = plan.counts, plan.row_base
   kind, rank, expert = task['kind'], int(task['rank']), int(task['expert'])
   rows = range(int(task['row_begin']), int(task['row_end']))
   if kind in (Kind.COMBINE, Kind.COMBINE_GRAD):
@@ -189,9 +189,9 @@ def written_rows(parsed, task, plan) -> set[tuple[int, int]]:
     local = parsed.config.experts_per_rank
     return {
       (r, t)
-      for r, t, k in np.ndindex(plan['row_of_slot'].shape)
-      if plan['row_of_slot'][r, t, k] in sent
-      and base[r, expert] <= plan['row_of_slot'][r, t, k]
+      for r, t, k in np.ndindex(plan.row_of_slot.shape)
+      if plan.row_of_slot[r, t, k] in sent
+      and base[r, expert] <= plan.row_of_slot[r, t, k]
       and rank == expert // local
     }
   return {(rank, first + j) for j in rows if j < total}
@@ -237,7 +237,7 @@ class TestHangs:
     with pytest.raises(runtime.WaitError) as error:
       runtime.launch(image, inputs, threads=threads, fault=fault)
     found = error.value.diagnosis
-    parsed = image_lib.parse(image)
+    parsed = image_lib.load(image)
     stage = layout.STAGE_OF_KIND[Kind[found.task.kind.upper()]]
     assert stage == spec.stage
     assert found.suspects[0] == runtime.task_name(parsed, fault.task)
@@ -258,7 +258,7 @@ class TestWeightGrads:
       fault = faults.Fault(name, task)
     right = runtime.launch(image, inputs)
     wrong = runtime.launch(image, inputs, fault=fault)
-    task = image_lib.parse(image).tables['tasks'][fault.task]
+    task = image_lib.load(image).tables['tasks'][fault.task]
     return right, wrong, task, inputs
 
   @pytest.mark.parametrize('chain', (None, 8))
@@ -351,9 +351,9 @@ class TestTargets:
       CONFIG, 'empty_experts', testing.rng('targets')
     )
     for name in faults.SPECS:
-      parsed = image_lib.parse(image)
+      parsed = image_lib.load(image)
       fault = target(image, inputs, name)
-      counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
+      counts = runtime.route(image, inputs['topk_ids']).counts
       assert faults.real_rows(parsed, counts)[fault.task] > 0, name
 
   @pytest.mark.parametrize('direction', Direction)
@@ -367,8 +367,8 @@ class TestTargets:
     image, inputs = layer(
       'float32', 'combine', grain, direction=direction, routing=routing
     )
-    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
-    parsed = image_lib.parse(image)
+    counts = runtime.route(image, inputs['topk_ids']).counts
+    parsed = image_lib.load(image)
     found = faults.candidates(parsed, counts, 'skipped_wait')
     kind = faults.specs(direction)['skipped_wait'].kind
     real = faults.real_rows(parsed, counts) > 0
@@ -397,8 +397,8 @@ class TestTargets:
       routing='empty_experts',
       chain=chain,
     )
-    counts = runtime.make_plan(image, inputs['topk_ids'])['counts']
-    parsed = image_lib.parse(image)
+    counts = runtime.route(image, inputs['topk_ids']).counts
+    parsed = image_lib.load(image)
     tasks, rows = parsed.tables['tasks'], faults.real_rows(parsed, counts)
     for kind in (Kind.DOWN_WEIGHT_GRAD, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD):
       per_expert = np.zeros(CONFIG.num_experts, int)

@@ -31,12 +31,13 @@ class Untouched {
   std::vector<std::unique_ptr<void, Free>> taken_;
 };
 
-LaunchTensors TensorsIn(const ImageHeader& image, const int32_t* topk_ids,
-                        Untouched* memory) {
+LaunchTensors TensorsIn(const ImageHeader& image, const Plan& plan,
+                        const int32_t* topk_ids, Untouched* memory) {
   const int64_t by_expert = int64_t{image.num_ranks} * image.num_experts;
   const int64_t by_slot =
       int64_t{image.num_ranks} * image.num_tokens * image.top_k;
   LaunchTensors tensors{};
+  tensors.plan = &plan;
   tensors.topk_ids = topk_ids;
   tensors.topk_weights = static_cast<float*>(memory->Take(by_slot * 4));
   tensors.counts = static_cast<int32_t*>(memory->Take(by_expert * 4));
@@ -52,10 +53,11 @@ LaunchTensors TensorsIn(const ImageHeader& image, const int32_t* topk_ids,
 
 }  // namespace
 
-Status Inspect(const ImageView& view, const int32_t* topk_ids,
+Status Inspect(const ImageView& view, const Plan& plan, const int32_t* topk_ids,
                Inspection* inspection) {
   Untouched memory;
-  const LaunchTensors tensors = TensorsIn(*view.header, topk_ids, &memory);
+  const LaunchTensors tensors =
+      TensorsIn(*view.header, plan, topk_ids, &memory);
   if (!memory.AllTaken()) {
     return {1, "topk_ids: expected a layer that fits into memory, got none"};
   }

@@ -25,8 +25,8 @@ struct Inspection {
   std::vector<TaskSignal> signals;   // by task
 };
 
-// `topk_ids`: [R, T, K], refused as a launch would.
-Status Inspect(const ImageView& view, const int32_t* topk_ids,
+// `topk_ids`: [R, T, K], as planned; refused as a launch would.
+Status Inspect(const ImageView& view, const Plan& plan, const int32_t* topk_ids,
                Inspection* inspection);
 
 }  // namespace hpmoe

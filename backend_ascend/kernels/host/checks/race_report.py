@@ -1,5 +1,6 @@
 """Races as the native part reports them, with names and words."""
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.checks import modes
 from hpmoe.backend_ascend.kernels.host.launch import task_names
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -20,43 +21,25 @@ _MISSING = (
 _BLAMES_FIRST = (2, 5)
 
 
-def race(
-  image: image_lib.Image,
-  first: int,
-  second: int,
-  kind: int,
-  buffer: int,
-  box: tuple[int, int, int, int, int],
-  why: tuple[int, int, int, int],
-) -> modes.Race:
-  """Returns a race in words.
-
-  Args:
-    image: the parsed image.
-    first: task index.
-    second: task index.
-    kind: index into `_KINDS`.
-    buffer: of `layout.Buffer`.
-    box: (rank, row begin, row end, column begin, column end).
-    why: (index into `_MISSING`, event, threshold, total).
-  """
-  names = [task_names.task_name(image, task) for task in (first, second)]
-  number, event, threshold, total = why
-  rank, *rows_cols = box
+def race(image: image_lib.Image, found: _native.Race) -> modes.Race:
+  """Returns a race in words."""
+  first, second = (
+    task_names.task_name(image, task) for task in (found.first, found.second)
+  )
   return modes.Race(
-    first=names[0],
-    second=names[1],
-    tensor=layout.Buffer(buffer).name.lower(),
-    rank=rank,
-    rows=(rows_cols[0], rows_cols[1]),
-    cols=(rows_cols[2], rows_cols[3]),
-    kind=_KINDS[kind],
-    missing=_MISSING[number].format(
-      first=names[0],
-      second=names[1],
-      event=event,
-      threshold=threshold,
-      total=total,
+    first=first,
+    second=second,
+    tensor=layout.Buffer(found.buffer).name.lower(),
+    rank=found.rank,
+    rows=(found.row_begin, found.row_end),
+    cols=(found.col_begin, found.col_end),
+    kind=_KINDS[found.kind],
+    missing=_MISSING[found.missing].format(
+      first=first,
+      second=second,
+      event=found.event,
+      threshold=found.threshold,
+      total=found.total,
     ),
-    blame=names[0] if number in _BLAMES_FIRST else names[1],
+    blame=first if found.missing in _BLAMES_FIRST else second,
   )

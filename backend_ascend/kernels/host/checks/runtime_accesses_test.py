@@ -64,8 +64,8 @@ def flat(layer: testing.Case, name: str) -> np.ndarray:
 
 
 def count_writes(layer: testing.Case) -> dict[str, np.ndarray]:
-  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
-  counts = {name: flat(layer, name) for name in runtime.written(layer.parsed)}
+  boxes, _ = runtime.inspect(layer.image, layer.routing)
+  counts = {name: flat(layer, name) for name in runtime.written(layer.image)}
   for box in boxes[boxes['write'] == 1]:
     counts[Buffer(box['buffer']).name.lower()][
       box['slab'],
@@ -82,8 +82,8 @@ def test_every_element_is_written_once(
   # Given any routing, when writes are counted, then each element of a row that
   # exists has one, all others none; so has what travels beside rows.
   layer = make(direction, routing, grain, placement, chain)
-  plan = runtime.make_plan(layer.image, layer.inputs['topk_ids'])
-  held = plan['counts'].sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
+  plan = runtime.route(layer.image, layer.inputs['topk_ids'])
+  held = plan.counts.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
   beside = {HEADED[direction]}
   if placement == 'before_down' and direction:
     beside |= {'d_gate_up', 'd_returned'}
@@ -102,8 +102,8 @@ def test_every_element_is_written_once(
 @pytest.mark.parametrize('routing', testing.ROUTINGS)
 def test_sums_are_written_by_every_link_but_the_last(routing):
   layer = make(Direction.BACKWARD, routing, 'row_block', 'combine', 8)
-  tasks = layer.parsed.tables['tasks']
-  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  tasks = layer.image.tables['tasks']
+  boxes, _ = runtime.inspect(layer.image, layer.routing)
   links = tasks['peer'][tasks['kind'] == Kind.DOWN_WEIGHT_GRAD].max() + 1
   assert links > 2
   grads = np.isin(boxes['buffer'], GRADS)
@@ -129,16 +129,14 @@ class Declared:
 
   def __init__(self, layer: testing.Case):
     self.layer = layer
-    self.tables = layer.parsed.tables
+    self.tables = layer.image.tables
     self.ids = layer.inputs['topk_ids']
-    plan = runtime.make_plan(layer.image, self.ids)
-    self.counts, self.row_base = plan['counts'], plan['row_base']
+    plan = runtime.route(layer.image, self.ids)
+    self.counts, self.row_base = plan.counts, plan.row_base
     self.local = CONFIG.experts_per_rank
     self.links = max(
       1,
-      -(
-        -layer.parsed.options.expert_capacity // layer.parsed.options.chain_rows
-      ),
+      -(-layer.image.options.expert_capacity // layer.image.options.chain_rows),
     )
 
   def rows_of(self, region) -> set[tuple[int, int]]:
@@ -211,8 +209,8 @@ def test_accesses_are_what_the_image_declares(
   # put declares all rows that it may have to send, and the image counts the
   # float32 sums of a chain as the gradient itself.
   layer = make(direction, routing, grain, placement, chain)
-  declared, tables = Declared(layer), layer.parsed.tables
-  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  declared, tables = Declared(layer), layer.image.tables
+  boxes, _ = runtime.inspect(layer.image, layer.routing)
   starts = np.searchsorted(boxes['task'], np.arange(layer.num_tasks + 1))
   for task in range(0, layer.num_tasks, 7):
     mine = boxes[starts[task] : starts[task + 1]]
@@ -221,7 +219,7 @@ def test_accesses_are_what_the_image_declares(
     desc = tables['tasks'][task]
     begin, reads = desc['region_begin'], desc['read_count']
     regions = tables['regions'][begin : begin + reads + desc['write_count']]
-    name = runtime.task_name(layer.parsed, task)
+    name = runtime.task_name(layer.image, task)
     real = elements_of_boxes(layer, mine[mine['write'] == 1])
     assert real == elements_of_regions(declared, regions[reads:]), name
     real = elements_of_boxes(layer, mine[mine['write'] == 0])
@@ -263,6 +261,6 @@ def elements_of_boxes(layer, boxes) -> set:
 def test_topk_ids_are_checked():
   layer = make(Direction.FORWARD, 'uniform', 'expert', 'combine', None)
   with pytest.raises(ValueError, match='topk_ids: expected dtype int32'):
-    runtime.inspect(layer.image, layer.inputs['topk_ids'].astype(np.int64))
+    runtime.route(layer.image, layer.inputs['topk_ids'].astype(np.int64))
   with pytest.raises(ValueError, match='topk_ids'):
-    runtime.inspect(layer.image, layer.inputs['topk_ids'] + 100)
+    runtime.route(layer.image, layer.inputs['topk_ids'] + 100)

@@ -57,7 +57,7 @@ def all_tasks(layer: testing.Case, action: Action) -> np.ndarray:
 def isolated(layer: testing.Case, **modes) -> Modes:
   """Returns modes in which every task reads the right tensors."""
   actions = all_tasks(layer, modes_lib.ISOLATED)
-  given = {name: layer.right[name] for name in runtime.written(layer.parsed)}
+  given = {name: layer.right[name] for name in runtime.written(layer.image)}
   return Modes(actions=actions, given=given, **modes)
 
 
@@ -79,12 +79,12 @@ def sha(outputs, names) -> str:
 
 
 def is_put(layer: testing.Case) -> np.ndarray:
-  return np.isin(layer.parsed.tables['tasks']['kind'], PUTS)
+  return np.isin(layer.image.tables['tasks']['kind'], PUTS)
 
 
 def written_by(layer: testing.Case, tasks) -> dict[str, np.ndarray]:
   """Returns, by tensor, the elements that a task or tasks write."""
-  accesses, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  accesses, _ = runtime.inspect(layer.image, layer.routing)
   masks = {}
   for box in accesses[
     np.isin(accesses['task'], tasks) & (accesses['write'] == 1)
@@ -108,8 +108,8 @@ class Follower:
   """Which tasks an image lets run, by a dumb reading of its tables."""
 
   def __init__(self, layer: testing.Case):
-    tables = layer.parsed.tables
-    _, signals = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+    tables = layer.image.tables
+    _, signals = runtime.inspect(layer.image, layer.routing)
     self.queues = [
       list(tables['queue_tasks'][q['begin'] : q['begin'] + q['count']])
       for q in tables['queues']
@@ -155,12 +155,12 @@ class TestPoison:
     # Given a tile that is not written, when launched, then it is poison, and
     # what is computed from it is another NaN.
     layer = case(direction, storage)
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     task = faults.choose_target(layer.image, counts, 'dropped_tile')
     fault = faults.Fault('dropped_tile', task)
     got = runtime.launch(layer.image, layer.inputs, fault=fault)
     ((tensor, where),) = written_by(layer, task).items()
-    for name in runtime.written(layer.parsed):
+    for name in runtime.written(layer.image):
       poisoned = runtime.is_poison(got[name])
       assert (poisoned == (where if name == tensor else False)).all(), name
     assert np.isnan(got[LAST[direction][0]].astype(np.float32)).any()
@@ -170,7 +170,7 @@ class TestPoison:
     layer = case(direction)
     nothing = Modes(poison=False, actions=all_tasks(layer, Action(0)))
     got = runtime.run(layer.image, layer.inputs, modes=nothing).outputs
-    for name in runtime.written(layer.parsed):
+    for name in runtime.written(layer.image):
       assert not bits(got[name]).any(), name
 
 
@@ -198,7 +198,7 @@ class TestOrder:
   @both_passes
   def test_a_task_out_of_its_turn_is_first_or_last(self, direction):
     layer = case(direction)
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     for name, place in (('missing_wait', 0), ('early_signal', -1)):
       task = faults.choose_target(layer.image, counts, name)
       got = runtime.run(
@@ -312,7 +312,7 @@ class TestLatePuts:
     # Given a task that does not wait for puts, when launched as usual, then
     # its bits are right; with late puts they are not, whatever the threads.
     layer = case(direction, placement=placement, grain=grain)
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     task = faults.choose_target(layer.image, counts, 'skipped_wait')
     fault = faults.Fault('skipped_wait', task)
     usual = runtime.launch(layer.image, layer.inputs, threads=1, fault=fault)
@@ -334,7 +334,7 @@ class TestLatePuts:
   @both_passes
   def test_a_deadlock_is_one_once_no_put_is_left(self, direction):
     layer = case(direction)
-    _, signals = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+    _, signals = runtime.inspect(layer.image, layer.routing)
     giving = np.intersect1d(signals[:, 0], np.flatnonzero(is_put(layer)))
     for task in (giving[0], giving[-1]):
       for threads in (1, 3):
@@ -363,9 +363,9 @@ class TestActions:
     actions = all_tasks(layer, Action.RUN | Action.CAPTURE)
     got = runtime.run(layer.image, layer.inputs, modes=Modes(actions=actions))
     assert not testing.differing(got.outputs, layer.right)
-    rows = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    rows = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     rows = rows.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
-    for name in runtime.written(layer.parsed):
+    for name in runtime.written(layer.image):
       captured, right = got.captured[name], layer.right[name]
       held = np.ones(right.shape, bool)
       if right.shape[1] == CONFIG.dims()['N']:
@@ -386,7 +386,7 @@ class TestActions:
     layer = case(direction, placement=placement, chain=chain)
     generator = testing.rng('healed', direction, placement)
     given = {}
-    for name in runtime.written(layer.parsed):
+    for name in runtime.written(layer.image):
       drawn = generator.standard_normal(layer.right[name].shape)
       # Rows that do not exist stay zero.
       given[name] = np.where(layer.right[name] == 0, 0, drawn).astype(
@@ -406,7 +406,7 @@ class TestActions:
     # Given one kind of task that is healed and not run, when the others run,
     # then they have all they need: outputs are right.
     layer = case(direction, placement=placement)
-    kinds = layer.parsed.tables['tasks']['kind']
+    kinds = layer.image.tables['tasks']['kind']
     for kind in np.unique(kinds):
       actions = np.where(kinds == kind, Action.HEAL, Action.RUN)
       got = runtime.run(
@@ -431,17 +431,17 @@ class TestActions:
     captured, right = got.captured, layer.right['d_topk_weights']
     assert (captured['d_slot_weight'] == given['d_topk_weights']).all()
     assert (captured['d_topk_weights'] == given['d_topk_weights']).all()
-    plan = runtime.make_plan(layer.image, layer.inputs['topk_ids'])
+    plan = runtime.route(layer.image, layer.inputs['topk_ids'])
     owner = layer.inputs['topk_ids'] // CONFIG.experts_per_rank
-    at = captured['d_row_weight'][owner, plan['row_of_slot']]
+    at = captured['d_row_weight'][owner, plan.row_of_slot]
     assert (at == right).all()
 
   @both_passes
   def test_a_skipped_task_leaves_poison_and_still_signals(self, direction):
     layer = case(direction)
-    tasks = layer.parsed.tables['tasks']
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
-    real = faults.real_rows(layer.parsed, counts) > 0
+    tasks = layer.image.tables['tasks']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
+    real = faults.real_rows(layer.image, counts) > 0
     for kind in np.unique(tasks['kind']):
       task = int(np.flatnonzero((tasks['kind'] == kind) & real)[0])
       actions = all_tasks(layer, Action.RUN)
@@ -502,7 +502,7 @@ class TestIsolated:
       chain=chain,
       routing='empty_experts' if spec.empty else 'uniform',
     )
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     task = faults.choose_target(layer.image, counts, spec.name)
     _, stage = spec.located(placement)
     for threads in (1, 3):
@@ -531,13 +531,13 @@ class TestIsolated:
 def consumers(layer: testing.Case, task: int) -> list[int]:
   """Returns the tasks that wait for what a task signals."""
   follower = Follower(layer)
-  signalled = testing.signalled(layer.parsed.tables, task)
+  signalled = testing.signalled(layer.image.tables, task)
   return [t for t, w in enumerate(follower.waits) if signalled & set(w)]
 
 
 def last_link(layer: testing.Case, task: int) -> int:
   """Returns the last task of a weight gradient's chain, or the task itself."""
-  tasks = layer.parsed.tables['tasks']
+  tasks = layer.image.tables['tasks']
   same = ['kind', 'rank', 'expert', 'row_begin', 'col_begin']
   if tasks[task]['kind'] not in (
     Kind.DOWN_WEIGHT_GRAD,

@@ -54,28 +54,20 @@ def run(layer: testing.Case, threads: int = 1, **kwargs) -> modes_lib.Launched:
 
 
 def true_signals(layer: testing.Case) -> np.ndarray:
-  _, signals = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  _, signals = runtime.inspect(layer.image, layer.routing)
   return np.unique(signals, axis=0)
 
 
 def without_waits(layer: testing.Case, task: int) -> image_lib.Image:
   """Returns the image with a task's waits taken out."""
-  parsed = image_lib.parse(bytearray(layer.image))
-  tasks = parsed.tables['tasks'].copy()
-  tasks['wait_count'][task] = 0
-  return image_lib.Image(
-    **{
-      field: getattr(parsed, field)
-      for field in parsed.__dataclass_fields__
-      if field != 'tables'
-    },
-    tables=parsed.tables | {'tasks': tasks},
-  )
+  blob = bytearray(layer.image)
+  image_lib.tables(blob)['tasks']['wait_count'][task] = 0
+  return image_lib.Image(image_lib.seal(blob))
 
 
 def overlapping(layer: testing.Case, task: int) -> set[tuple[int, int, int]]:
   """Returns (task, task, buffer) of all overlaps of a task with a write."""
-  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  boxes, _ = runtime.inspect(layer.image, layer.routing)
   found = set()
   for mine in boxes[boxes['task'] == task]:
     hit = (boxes['buffer'] == mine['buffer']) & (boxes['slab'] == mine['slab'])
@@ -187,7 +179,7 @@ class TestSkippedWait:
   @both_passes
   def test_is_the_same_in_every_run(self, direction):
     layer = case(direction)
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     task = faults.choose_target(layer.image, counts, 'skipped_wait')
     fault = faults.Fault('skipped_wait', task)
     want = run(layer, threads=1, fault=fault)
@@ -208,7 +200,7 @@ class TestSkippedWait:
 
 def region(layer: testing.Case, race: modes_lib.Race):
   """Returns rank, rows and columns of what two tasks access both."""
-  boxes, _ = runtime.inspect(layer.image, layer.inputs['topk_ids'])
+  boxes, _ = runtime.inspect(layer.image, layer.routing)
   boxes = boxes[boxes['buffer'] == layout.Buffer[race.tensor.upper()]]
   bounds = [
     (
@@ -232,16 +224,16 @@ def region(layer: testing.Case, race: modes_lib.Race):
 
 def waiting(layer: testing.Case, kind: Kind) -> list[int]:
   """Returns tasks of a kind that wait for more than the one before them."""
-  counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
-  real = faults.real_rows(layer.parsed, counts) > 0
-  tasks = layer.parsed.tables['tasks']
+  counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
+  real = faults.real_rows(layer.image, counts) > 0
+  tasks = layer.image.tables['tasks']
   waits = [
     set(events)
     for events in happens_before.grouped(
-      happens_before.waits(layer.parsed), len(tasks)
+      happens_before.waits(layer.image), len(tasks)
     )
   ]
-  before = happens_before.clocks(layer.parsed).predecessor
+  before = happens_before.clocks(layer.image).predecessor
   return [
     int(task)
     for task in np.flatnonzero((tasks['kind'] == kind) & real)
@@ -252,7 +244,7 @@ def waiting(layer: testing.Case, kind: Kind) -> list[int]:
 def assert_names_the_wait(layer: testing.Case, race: modes_lib.Race):
   """The words name an event that one signals and the other waits for."""
   assert race.kind in ('write-read', 'write-write')
-  tables = layer.parsed.tables
+  tables = layer.image.tables
   second = tables['tasks'][race.second.index]
   begin = second['wait_begin']
   waits = tables['waits']['event'][begin : begin + second['wait_count']]
@@ -269,7 +261,7 @@ class TestOrderFaults:
   @both_passes
   def test_missing_wait(self, direction):
     layer = case(direction)
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     task = faults.choose_target(layer.image, counts, 'missing_wait')
     got = run(layer, fault=faults.Fault('missing_wait', task))
     writers = {a for a, b, _ in overlapping(layer, task) if b == task}
@@ -282,7 +274,7 @@ class TestOrderFaults:
   @both_passes
   def test_early_signal(self, direction):
     layer = case(direction)
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     task = faults.choose_target(layer.image, counts, 'early_signal')
     got = run(layer, fault=faults.Fault('early_signal', task))
     readers = {b for a, b, _ in overlapping(layer, task) if a == task}
@@ -295,7 +287,7 @@ class TestOrderFaults:
   @both_passes
   def test_faults_of_values_are_no_races(self, direction):
     layer = case(direction)
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     task = faults.choose_target(layer.image, counts, 'zero_output')
     assert not run(layer, fault=faults.Fault('zero_output', task)).num_races
 
@@ -307,32 +299,20 @@ class TestImages:
   def changed(layer, change) -> testing.Case:
     """Returns the case with tables that `change` edited in place."""
     blob = bytearray(layer.image)
-    header = layer.parsed.header
-    tables = {
-      name: np.frombuffer(
-        blob,
-        dtype,
-        len(layer.parsed.tables[name]),
-        int(header[name]['offset']),
-      )
-      for name, dtype in layout.TABLES.items()
-    }
-    change(tables)
-    image = image_lib.seal(blob)
-    return testing.Case(
-      image, layer.inputs, layer.right, image_lib.parse(image)
-    )
+    change(image_lib.tables(blob))
+    image = image_lib.Image(image_lib.seal(blob))
+    return testing.Case(image, layer.inputs, layer.right, layer.routing)
 
   def first(self, layer, kind) -> int:
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
-    real = faults.real_rows(layer.parsed, counts) > 0
-    kinds = layer.parsed.tables['tasks']['kind']
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
+    real = faults.real_rows(layer.image, counts) > 0
+    kinds = layer.image.tables['tasks']['kind']
     return int(np.flatnonzero((kinds == kind) & real)[0])
 
   @staticmethod
   def is_empty(layer, task) -> bool:
-    counts = runtime.make_plan(layer.image, layer.inputs['topk_ids'])['counts']
-    return faults.real_rows(layer.parsed, counts)[task] == 0
+    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
+    return faults.real_rows(layer.image, counts)[task] == 0
 
   def test_wait_taken_out(self):
     layer = case(Direction.FORWARD)
@@ -365,11 +345,11 @@ class TestImages:
     # Given the last task of the kind: rows of its expert are not the rank's
     # first ones.
     layer = case(Direction.FORWARD)
-    kinds = layer.parsed.tables['tasks']['kind']
+    kinds = layer.image.tables['tasks']['kind']
     task = int(np.flatnonzero(kinds == Kind.GATE_UP)[-1])
     while self.is_empty(layer, task):
       task -= 1
-    (signalled,) = testing.signalled(layer.parsed.tables, task)
+    (signalled,) = testing.signalled(layer.image.tables, task)
 
     def change(tables):
       (event,) = testing.signalled(tables, task)
@@ -388,7 +368,7 @@ class TestImages:
     # moved onto the first, then the two race by their writes alone.
     layer = case(Direction.FORWARD)
     first = self.first(layer, Kind.GATE_UP)
-    tasks = layer.parsed.tables['tasks']
+    tasks = layer.image.tables['tasks']
     same = tasks['kind'] == Kind.GATE_UP
     for field in ('expert', 'row_begin'):
       same &= tasks[field] == tasks[field][first]
@@ -435,7 +415,7 @@ class TestImages:
         assert f'{race.second} does not wait for event' in race.missing
     y = 'dx' if direction else 'y'
     begin, end = (
-      int(layer.parsed.tables['tasks'][reader][f'row_{side}'])
+      int(layer.image.tables['tasks'][reader][f'row_{side}'])
       for side in ('begin', 'end')
     )
     assert np.isnan(got.outputs[y].astype(np.float32)[0, begin:end]).all()

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend_ascend/kernels/host/launch/launch_prepare.h"
@@ -35,6 +36,7 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   if (state.fault.kind == FaultKind::kNone) state.fault.task = -1;
   state.counters = std::vector<EventCounter>(view.header->events.count);
   state.progress.assign(view.header->tasks.count, Progress::kWaiting);
+  if (state.modes.trace) state.order.resize(view.num_tasks);
   if (state.modes.races) state.RecordOrder();
   if (state.modes.actions != nullptr) {
     state.replay = std::make_unique<Replay>(state.layer, state.modes);
@@ -59,6 +61,7 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
     report->races = FindRaces(state);
   }
   report->fault_changed = state.fault_changed;
+  report->order = std::move(state.order);
   return status;
 }
 

@@ -4,6 +4,7 @@
 #define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "backend_ascend/kernels/host/checks/faults.h"
 #include "backend_ascend/kernels/host/checks/modes.h"
@@ -14,11 +15,14 @@
 
 namespace hpmoe {
 
+constexpr int32_t kMaxThreads = 4096;
+constexpr double kMaxDeadlineS = 1e9;  // what clocks count
+
 struct LaunchOptions {
-  int32_t threads;    // 0: one per core, no more than there are workers
-  double deadline_s;  // without any task ending
-  Isa isa;
-  FaultSpec fault;
+  int32_t threads = 0;     // 0: one per core, no more than there are workers
+  double deadline_s = 60;  // without any task ending
+  Isa isa = BestIsa();
+  FaultSpec fault = {FaultKind::kNone, -1};
   Modes modes;
 };
 
@@ -26,6 +30,7 @@ struct LaunchReport {
   Diagnosis diagnosis;  // reason kNone: every task ran
   bool fault_changed;   // the fault made a difference to its own task
   Races races;          // where asked for, of a launch that was not stopped
+  std::vector<uint32_t> order;  // of a traced one: when each task ended
 };
 
 // Runs the image.  Buffers that tasks write must arrive zeroed: what lies past

@@ -259,7 +259,7 @@ class TestDiagnosis:
       num_aiv=5,
       chain_rows=16,
     )
-    tables = image_lib.parse(image).tables
+    tables = image_lib.load(image).tables
     kinds = set()
     for kind in range(layout.Kind.DISPATCH_GRAD, len(layout.Kind)):
       task = int(np.flatnonzero(tables['tasks']['kind'] == kind)[0])

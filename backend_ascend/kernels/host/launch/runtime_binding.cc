@@ -1,20 +1,22 @@
-#include <nanobind/stl/map.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
-#include <cstring>
-#include <map>
-#include <string>
-#include <vector>
 
+#include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/checks/launch_inspect.h"
-#include "backend_ascend/kernels/host/launch/binding.h"
 #include "backend_ascend/kernels/host/launch/launch.h"
 #include "backend_ascend/kernels/host/tiles/finite.h"
 
 namespace hpmoe {
 namespace {
+
+using Actions = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
+
+// LaunchOptions, and the arrays that its modes point into.
+struct Options {
+  LaunchOptions launch;
+  std::optional<Actions> actions;  // [tasks] of Action
+  Arrays captured;
+  ConstArrays given;
+};
 
 struct PlanBytes {
   int64_t by_expert, by_slot;  // of [R, E] and [R, T, K], four bytes each
@@ -52,19 +54,6 @@ LaunchTensors Tensors(const ImageHeader& header, const Plan* plan,
   return tensors;
 }
 
-FaultSpec Fault(const ImageView& view, const std::string& name, int64_t task) {
-  if (name.empty()) return {FaultKind::kNone, -1};
-  const FaultKind kind = FaultByName(name.c_str());
-  if (kind == FaultKind::kNone) {
-    Refuse("fault: expected a known fault, got '" + name + "'");
-  }
-  if (task < 0 || task >= view.num_tasks) {
-    Refuse("fault.task: expected a task in [0, " +
-           std::to_string(view.num_tasks) + "), got " + std::to_string(task));
-  }
-  return {kind, task};
-}
-
 // The tensors of the image's tasks in `arrays`, by BufferId.
 template <class Array, class Pointer>
 void FindWritten(const ImageHeader& header,
@@ -87,99 +76,90 @@ void FindWeights(const ImageHeader& header, const Arrays& captured,
       Find(captured, "d_slot_weight", PlanBytes(header).by_slot));
 }
 
-// `tables`: order [tasks] u32 and actions [tasks] u8, if any.
-Modes ModesOf(const ImageView& view, const std::map<std::string, bool>& flags,
-              uint64_t seed, const Arrays& tables, const Arrays& captured,
-              const ConstArrays& given) {
-  Modes modes;
-  modes.poison = flags.at("poison");
-  modes.permute = flags.at("permute");
-  modes.late_puts = flags.at("late_puts");
-  modes.races = flags.at("races");
-  modes.seed = seed;
-  const int64_t tasks = view.num_tasks;
-  if (tables.count("order") != 0) {
-    modes.order = static_cast<uint32_t*>(Find(tables, "order", tasks * 4));
+// What a launch of `view` is asked for.
+LaunchOptions OptionsFor(const ImageView& view, const Options& options) {
+  LaunchOptions launch = options.launch;
+  const int64_t tasks = view.num_tasks, faulty = launch.fault.task;
+  if (launch.fault.kind != FaultKind::kNone &&
+      (faulty < 0 || faulty >= tasks)) {
+    Refuse("fault.task", "a task in [0, " + std::to_string(tasks) + ")",
+           std::to_string(faulty));
   }
-  if (tables.count("actions") == 0) return modes;
-  modes.actions = static_cast<const uint8_t*>(Find(tables, "actions", tasks));
+  if (!options.actions) return launch;
+  Modes& modes = launch.modes;
+  CheckBytes("actions", tasks, options.actions->nbytes());
+  modes.actions = options.actions->data();
   uint8_t any = 0;
   for (int64_t t = 0; t < tasks; ++t) any |= modes.actions[t];
   if ((any & kActCapture) != 0) {
-    FindWritten(*view.header, captured, modes.captured);
-    FindWeights(*view.header, captured, &modes);
+    FindWritten(*view.header, options.captured, modes.captured);
+    FindWeights(*view.header, options.captured, &modes);
   }
-  if ((any & kActHeal) != 0) FindWritten(*view.header, given, modes.given);
-  return modes;
+  if ((any & kActHeal) != 0) {
+    FindWritten(*view.header, options.given, modes.given);
+  }
+  return launch;
 }
 
-nb::tuple RaceTuple(const Race& race) {
-  return nb::make_tuple(race.first, race.second, static_cast<int>(race.kind),
-                        race.buffer,
-                        nb::make_tuple(race.rank, race.row_begin, race.row_end,
-                                       race.col_begin, race.col_end),
-                        nb::make_tuple(static_cast<int>(race.missing),
-                                       race.event, race.threshold, race.total));
+void InitOptions(Options* self, std::optional<int32_t> threads,
+                 double deadline_s, const std::optional<std::string>& isa,
+                 const std::optional<std::string>& fault, int64_t fault_task,
+                 bool poison, std::optional<uint64_t> permute, bool late_puts,
+                 bool races, bool trace, const std::optional<Actions>& actions,
+                 const Arrays& captured, const ConstArrays& given) {
+  if (threads && (*threads < 1 || *threads > kMaxThreads)) {
+    Refuse("threads", "1 to " + std::to_string(kMaxThreads),
+           std::to_string(*threads));
+  }
+  if (!(deadline_s > 0 && deadline_s <= kMaxDeadlineS)) {
+    Refuse("deadline_s", "seconds in (0, 1e9]", std::to_string(deadline_s));
+  }
+  FaultSpec spec = {FaultKind::kNone, -1};
+  if (fault) spec = {FaultByName(fault->c_str()), fault_task};
+  if (fault && spec.kind == FaultKind::kNone) {
+    Refuse("fault", "a known fault", "'" + *fault + "'");
+  }
+  Modes modes;
+  modes.poison = poison;
+  modes.permute = permute.has_value();
+  modes.seed = permute.value_or(0);
+  modes.late_puts = late_puts;
+  modes.races = races;
+  modes.trace = trace;
+  new (self) Options{{threads.value_or(0), deadline_s, IsaOf(isa), spec, modes},
+                     actions,
+                     captured,
+                     given};
 }
 
-// What stopped the launch, whether the fault changed anything, and the races.
-nb::tuple Report(const LaunchReport& report) {
-  std::vector<nb::tuple> races;
-  for (const Race& race : report.races.first) races.push_back(RaceTuple(race));
-  return nb::make_tuple(report.diagnosis, report.fault_changed,
-                        nb::make_tuple(report.races.count, races));
-}
-
-nb::tuple LaunchPy(const ConstArray& image, const Plan& plan,
-                   const ConstArrays& inputs, const Arrays& outputs,
-                   int32_t threads, double deadline_s, const std::string& isa,
-                   const std::string& fault, int64_t fault_task,
-                   const std::map<std::string, bool>& flags, uint64_t seed,
-                   const Arrays& tables, const Arrays& captured,
-                   const ConstArrays& given) {
-  const ImageView view = Load(image);
-  const LaunchTensors tensors = Tensors(*view.header, &plan, inputs, outputs);
-  const LaunchOptions options = {
-      threads, deadline_s, IsaByName(isa), Fault(view, fault, fault_task),
-      ModesOf(view, flags, seed, tables, captured, given)};
+LaunchReport LaunchPy(const LoadedImage& image, const Routing& routing,
+                      const ConstArrays& inputs, const Arrays& outputs,
+                      const Options& options) {
+  const LaunchTensors tensors =
+      Tensors(image.header(), &routing.plan, inputs, outputs);
+  const LaunchOptions launch = OptionsFor(image.view(), options);
   LaunchReport report;
   Status status;
   {
-    nb::gil_scoped_release release;
-    status = Launch(view, tensors, options, &report);
+    const nb::gil_scoped_release release;
+    status = Launch(image.view(), tensors, launch, &report);
   }
   Check(status);
-  return Report(report);
+  return report;
 }
 
-void LaunchSerialPy(const ConstArray& image, const Plan& plan,
+void LaunchSerialPy(const LoadedImage& image, const Routing& routing,
                     const ConstArrays& inputs, const Arrays& outputs,
-                    const std::string& isa_name) {
-  const ImageView view = Load(image);
-  const LaunchTensors tensors = Tensors(*view.header, &plan, inputs, outputs);
-  const Isa isa = IsaByName(isa_name);
+                    const std::optional<std::string>& isa_name) {
+  const LaunchTensors tensors =
+      Tensors(image.header(), &routing.plan, inputs, outputs);
+  const Isa isa = IsaOf(isa_name);
   Status status;
   {
-    nb::gil_scoped_release release;
-    status = LaunchSerial(view, tensors, isa);
+    const nb::gil_scoped_release release;
+    status = LaunchSerial(image.view(), tensors, isa);
   }
   Check(status);
-}
-
-Plan MakePlanPy(const ConstArray& image, const ConstArray& topk_ids) {
-  const ImageView view = Load(image);
-  CheckBytes("topk_ids", PlanBytes(*view.header).by_slot, topk_ids.nbytes());
-  Plan plan;
-  Check(MakePlan(*view.header, static_cast<const int32_t*>(topk_ids.data()),
-                 &plan));
-  return plan;
-}
-
-// One of the plan's tables, flat, in place.
-template <std::vector<int32_t> Plan::* table>
-auto TableOf(Plan& plan) {
-  return nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(
-      (plan.*table).data(), {(plan.*table).size()}, nb::handle());
 }
 
 nb::bytes BytesOf(const std::vector<int32_t>& words) {
@@ -189,13 +169,9 @@ nb::bytes BytesOf(const std::vector<int32_t>& words) {
 
 // (rows of task, buffer, write, slab, row begin, row end, column begin, column
 // end; rows of task, event), all i32.
-nb::tuple InspectPy(const ConstArray& image, const ConstArray& topk_ids) {
-  const ImageView view = Load(image);
-  CheckBytes("topk_ids", PlanBytes(*view.header).by_slot, topk_ids.nbytes());
+nb::tuple InspectPy(const LoadedImage& image, const Routing& routing) {
   Inspection found;
-  const Status status =
-      Inspect(view, static_cast<const int32_t*>(topk_ids.data()), &found);
-  Check(status);
+  Check(Inspect(image.view(), routing.plan, routing.topk_ids.data(), &found));
   std::vector<int32_t> accesses, signals;
   for (const TaskAccess& each : found.accesses) {
     const Access& a = each.access;
@@ -225,9 +201,7 @@ std::vector<std::string> FaultNames() {
 }  // namespace
 
 void BindRuntime(nb::module_& m) {
-  nb::exception<BrokenError>(m, "BrokenError", PyExc_RuntimeError);
-  nb::exception<ImageError>(m, "ImageError", PyExc_ValueError);
-  nb::class_<Diagnosis>(m, "Diagnosis")
+  nb::class_<Diagnosis>(m, "Diagnosis", "Why a launch stopped.")
       .def_prop_ro(
           "reason",
           [](const Diagnosis& d) { return static_cast<int>(d.reason); })
@@ -240,19 +214,51 @@ void BindRuntime(nb::module_& m) {
       .def_ro("adders", &Diagnosis::adders)
       .def_ro("losers", &Diagnosis::losers)
       .def_ro("text", &Diagnosis::text);
-  m.def("check_image", [](const ConstArray& image) { Load(image); });
-  m.def("launch", &LaunchPy);
-  m.def("launch_serial", &LaunchSerialPy);
-  nb::class_<Plan> plan(m, "Plan");
-  const auto in_place = nb::rv_policy::reference_internal;
-  plan.def_prop_ro("counts", &TableOf<&Plan::counts>, in_place);
-  plan.def_prop_ro("row_base", &TableOf<&Plan::row_base>, in_place);
-  plan.def_prop_ro("row_of_slot", &TableOf<&Plan::row_of_slot>, in_place);
-  plan.def_prop_ro("slice_slots", &TableOf<&Plan::slice_slots>, in_place);
-  m.def("make_plan", &MakePlanPy);
-  m.def("inspect", &InspectPy);
-  m.def("first_non_finite", &FirstNonFinitePy);
-  m.def("fault_names", &FaultNames);
+  nb::class_<Race>(m, "Race", "Two accesses that nothing orders.")
+      .def_ro("first", &Race::first)
+      .def_ro("second", &Race::second)
+      .def_prop_ro("kind",
+                   [](const Race& r) { return static_cast<int>(r.kind); })
+      .def_ro("buffer", &Race::buffer)
+      .def_ro("rank", &Race::rank)
+      .def_ro("row_begin", &Race::row_begin)
+      .def_ro("row_end", &Race::row_end)
+      .def_ro("col_begin", &Race::col_begin)
+      .def_ro("col_end", &Race::col_end)
+      .def_prop_ro("missing",
+                   [](const Race& r) { return static_cast<int>(r.missing); })
+      .def_ro("event", &Race::event)
+      .def_ro("threshold", &Race::threshold)
+      .def_ro("total", &Race::total);
+  nb::class_<LaunchReport>(m, "LaunchReport", "How a launch went.")
+      .def_ro("diagnosis", &LaunchReport::diagnosis)
+      .def_ro("fault_changed", &LaunchReport::fault_changed)
+      .def_prop_ro("num_races",
+                   [](const LaunchReport& r) { return r.races.count; })
+      .def_prop_ro("races", [](const LaunchReport& r) { return r.races.first; })
+      .def_prop_ro("order", [](const LaunchReport& r) {
+        return ViewOfVector(r.order, {r.order.size()});
+      });
+  nb::class_<Options>(m, "LaunchOptions", "How a launch is to go.")
+      .def("__init__", &InitOptions, nb::kw_only(), "threads"_a = nb::none(),
+           "deadline_s"_a = LaunchOptions().deadline_s, "isa"_a = nb::none(),
+           "fault"_a = nb::none(), "fault_task"_a = -1,
+           "poison"_a = Modes().poison, "permute"_a = nb::none(),
+           "late_puts"_a = false, "races"_a = false, "trace"_a = false,
+           "actions"_a = nb::none(), "captured"_a = Arrays(),
+           "given"_a = ConstArrays(),
+           "threads: None for one per core.  isa: None for the best.\n"
+           "The rest as modes.Modes; actions: `[tasks] u8`.");
+  m.def("launch", &LaunchPy, "image"_a, "routing"_a, "inputs"_a, "outputs"_a,
+        "options"_a, "Runs an image; outputs must be zeros.");
+  m.def("launch_serial", &LaunchSerialPy, "image"_a, "routing"_a, "inputs"_a,
+        "outputs"_a, "isa"_a = nb::none(),
+        "The same tasks on one thread, kind by kind.");
+  m.def("inspect", &InspectPy, "image"_a, "routing"_a,
+        "What tasks would access and signal; see runtime.inspect.");
+  m.def("first_non_finite", &FirstNonFinitePy, "array"_a,
+        "Index of the first value that is not finite, or -1.");
+  m.def("fault_names", &FaultNames, "All faults, in order.");
 }
 
 }  // namespace hpmoe

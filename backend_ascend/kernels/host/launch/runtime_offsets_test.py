@@ -76,10 +76,10 @@ def test_puts_and_sums_of_wide_rows(direction):
     WIDE, BF16, row_block=512, col_block=WIDE.d_model, num_aic=2, num_aiv=2
   )
   ids = testing.make_ids(WIDE, 'uniform', testing.rng('wide'))
-  boxes, _ = runtime.inspect(image, ids)
-  parsed = image_lib.parse(image)
-  held = runtime.make_plan(image, ids)['counts'].sum(axis=0)
-  kinds = parsed.tables['tasks']['kind'][boxes['task']]
+  plan = runtime.route(image, ids)
+  boxes, _ = runtime.inspect(image, plan)
+  held = plan.counts.sum(axis=0)
+  kinds = image.tables['tasks']['kind'][boxes['task']]
   sent, home, combine = (
     (layout.Kind.DISPATCH, layout.Kind.RETURN, layout.Kind.COMBINE),
     (
@@ -93,7 +93,7 @@ def test_puts_and_sums_of_wide_rows(direction):
     (Buffer.D_EXPERT_OUT, Buffer.D_RETURNED),
   )[direction]
   exists = np.arange(WIDE.capacity) < held[:, None]
-  got = covered(parsed, boxes[kinds == sent], rows)
+  got = covered(image, boxes[kinds == sent], rows)
   assert (got == exists * WIDE.d_model).all()
   for kind in (home, combine):
-    assert (covered(parsed, boxes[kinds == kind], slots) == WIDE.d_model).all()
+    assert (covered(image, boxes[kinds == kind], slots) == WIDE.d_model).all()

@@ -93,9 +93,7 @@ void HostPlatform::Work(uint32_t index) {
     if (state_.replay->Runs(task, actions)) Compute(index);
     state_.replay->After(task, actions);
   }
-  if (state_.modes.order != nullptr) {
-    state_.modes.order[index] = state_.num_ended.fetch_add(1);
-  }
+  if (state_.modes.trace) state_.order[index] = state_.num_ended.fetch_add(1);
 }
 
 void HostPlatform::Compute(uint32_t index) {

@@ -59,8 +59,9 @@ struct LaunchState {
   bool fault_changed = false;          // the faulty task's worker writes
   TaskDesc unwaiting{};                // the faulty task without its waits
   LatePuts late_puts;
-  std::atomic<uint32_t> num_ended{0};  // counted where the order is traced
-  std::unique_ptr<Replay> replay;      // where there are actions
+  std::atomic<uint32_t> num_ended{0};
+  std::vector<uint32_t> order;     // by task, where it is traced
+  std::unique_ptr<Replay> replay;  // where there are actions
   // By task, where races are looked for; its worker writes.
   std::atomic<uint32_t> num_turns{0};
   static constexpr uint32_t kNoTurn = ~uint32_t{0};

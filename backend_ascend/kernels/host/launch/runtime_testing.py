@@ -6,6 +6,7 @@ import zlib
 import ml_dtypes
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
@@ -211,14 +212,14 @@ def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
 class Case:
   """An image of either pass, with its inputs and its right outputs."""
 
-  image: bytearray
+  image: image_lib.Image
   inputs: dict[str, np.ndarray]
   right: dict[str, np.ndarray]
-  parsed: image_lib.Image
+  routing: _native.Routing
 
   @property
   def num_tasks(self) -> int:
-    return len(self.parsed.tables['tasks'])
+    return len(self.image.tables['tasks'])
 
 
 def make_case(
@@ -239,7 +240,7 @@ def make_case(
     image=image,
     inputs=inputs,
     right=runtime.launch_serial(image, inputs),
-    parsed=image_lib.parse(image),
+    routing=runtime.route(image, inputs['topk_ids']),
   )
 
 
@@ -254,15 +255,8 @@ def with_capacity(config, rows: int):
 
 def without_signals(image, task: int) -> bytearray:
   """Returns the image with a task's signals taken out."""
-  parsed = image_lib.parse(bytearray(image))
   blob = bytearray(image)
-  tasks = np.frombuffer(
-    blob,
-    layout.TASK,
-    len(parsed.tables['tasks']),
-    int(parsed.header['tasks']['offset']),
-  )
-  tasks[task : task + 1]['signal_count'] = 0
+  image_lib.tables(blob)['tasks']['signal_count'][task] = 0
   return image_lib.seal(blob)
 
 

@@ -504,4 +504,10 @@ Status LoadImage(const void* data, size_t size, ImageView* out) {
   return check.status;
 }
 
+Status LoadedImage::Load(const void* data, size_t size) {
+  words_.resize((size + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+  if (size > 0) std::memcpy(words_.data(), data, size);
+  return LoadImage(words_.data(), size, &view_);
+}
+
 }  // namespace hpmoe

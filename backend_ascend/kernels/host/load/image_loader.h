@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "backend_ascend/kernels/image.h"
 #include "backend_ascend/kernels/regions.h"
@@ -49,6 +50,27 @@ struct ImageView {
 // one queue, of its rank and core.  Whether a task's unit fits its queue, and
 // whether the flow is sound, is for the proofs.
 Status LoadImage(const void* data, size_t size, ImageView* out);
+
+// An image with bytes of its own, checked once.  Nothing changes it, so threads
+// may share it.
+class LoadedImage {
+ public:
+  LoadedImage() = default;
+  LoadedImage(LoadedImage&&) = default;
+  LoadedImage& operator=(LoadedImage&&) = default;
+
+  // Copies the blob, wherever it lies, and checks it as LoadImage does.
+  Status Load(const void* data, size_t size);
+
+  const ImageView& view() const { return view_; }
+  const ImageHeader& header() const { return *view_.header; }
+  const void* data() const { return words_.data(); }
+  size_t size() const { return header().total_bytes; }
+
+ private:
+  std::vector<uint64_t> words_;
+  ImageView view_ = {};  // into words_
+};
 
 }  // namespace hpmoe
 

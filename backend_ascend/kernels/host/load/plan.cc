@@ -127,6 +127,10 @@ void PlaceSlots(const ImageHeader& image, const Ranks& ranks, Plan* plan) {
 // Checks the ids of the ranks, counts and sorts them.
 Status Sort(const ImageHeader& image, const Ranks& ranks,
             const int32_t* topk_ids, Plan* plan) {
+  if (ranks.first < 0 || ranks.first >= image.num_ranks) {
+    return Refuse("rank: expected one in [0, %d), got %d", image.num_ranks,
+                  ranks.first);
+  }
   const Status status = CheckIds(image, ranks, topk_ids);
   if (status.code != 0) return status;
   SortSlots(image, ranks, topk_ids, plan);
@@ -244,6 +248,12 @@ Status CheckPlan(const ImageHeader& image, int32_t first_rank,
                  const Plan& plan) {
   if (!HasSizes(image, ranks_held, plan)) {
     return Refuse("plan: expected one of this image's sizes, got another");
+  }
+  const int32_t rows =
+      *std::max_element(plan.expert_rows.begin(), plan.expert_rows.end());
+  if (rows > image.expert_capacity) {
+    return Refuse("plan: expected at most %d rows for an expert, got %d",
+                  image.expert_capacity, rows);
   }
   const Status status = CheckRows(image, plan);
   if (status.code != 0) return status;

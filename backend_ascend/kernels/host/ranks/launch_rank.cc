@@ -98,7 +98,7 @@ void RankLaunch::PlaceBuffers(const RankTensors& tensors) {
     array.data = heap_.buffers[b] >= 0 ? tensors.heap + heap_.buffers[b]
                                        : static_cast<char*>(tensors.buffers[b]);
     if (info.use[image.direction] == Use::kWritten) {
-      Poison(*used_plan_, BufferForm(b), array);
+      Poison(*tensors.plan, BufferForm(b), array);
     }
   }
 }
@@ -129,21 +129,14 @@ Status RankLaunch::Prepare(const ImageView& view, const RankTensors& tensors,
   const ImageHeader& image = *view.header;
   Status status = CheckWaits(view, tensors.rank);
   if (status.code != 0) return status;
-  if (tensors.plan == nullptr) {
-    status = MakeRankPlan(image, tensors.rank, tensors.topk_ids, tensors.counts,
-                          &plan_);
-    if (status.code != 0) return status;
-  }
-  const Plan& plan = tensors.plan == nullptr ? plan_ : *tensors.plan;
-  status = CheckPlan(image, tensors.rank, 1, tensors.topk_ids, plan);
+  status = CheckPlan(image, tensors.rank, 1, tensors.topk_ids, *tensors.plan);
   if (status.code != 0) return status;
   view_ = &view;
   tensors_ = tensors;
   heap_ = MakeHeapLayout(image);
   layer_ = {};
   layer_.image = &image;
-  used_plan_ = &plan;
-  layer_.plan = ViewOf(image, plan);
+  layer_.plan = ViewOf(image, *tensors.plan);
   layer_.topk_weights = tensors.topk_weights;
   layer_.isa = isa;
   layer_.first_rank = tensors.rank;

@@ -19,10 +19,9 @@ namespace hpmoe {
 // What one rank holds: its own slab of every tensor.
 struct RankTensors {
   int32_t rank;
-  const Plan* plan;            // of topk_ids and counts, or null
+  const Plan* plan;            // of topk_ids and all ranks' counts
   const int32_t* topk_ids;     // [T, K]
   const float* topk_weights;   // [T, K]
-  const int32_t* counts;       // [R, E], all ranks'
   void* buffers[kNumBuffers];  // of the image's direction; those that puts
                                // write lie in the heap
   char* heap;                  // HeapLayout::bytes, aligned for floats
@@ -53,8 +52,6 @@ class RankLaunch {
   // rank that may not have signalled; other ranks' cannot be asked.
   Diagnosis FindBlocked() const;
 
-  const Plan& plan() const { return *used_plan_; }
-
  private:
   class Platform;
 
@@ -67,8 +64,6 @@ class RankLaunch {
   const ImageView* view_ = nullptr;
   RankTensors tensors_{};
   HeapLayout heap_{};
-  Plan plan_;
-  const Plan* used_plan_ = nullptr;  // the caller's, or plan_
   Layer layer_{};
   std::vector<float> d_row_weight_;
   std::vector<float> sums_[kNumBuffers];

@@ -10,28 +10,14 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 
 from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import tensors
-
-INPUTS = {
-  layout.Direction.FORWARD: tensors.INPUTS,
-  layout.Direction.BACKWARD: (
-    'dy',
-    *(name for name in tensors.INPUTS if name != 'x'),
-    *tensors.saved('combine'),
-  ),
-}
-OUTPUTS = {
-  layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
-  layout.Direction.BACKWARD: tensors.GRADS,
-}
-
 
 # Tasks of a turn.
 _SOME = 64
@@ -120,6 +106,14 @@ def name_ranks(ranks: Sequence[int]) -> str:
   return f'rank{"s" * (len(ranks) > 1)} {", ".join(map(str, ranks))}'
 
 
+def load_if_good(image):
+  """Returns a loaded image, or bytes that are none: an offer says why."""
+  try:
+    return image_lib.load(image)
+  except ValueError:
+    return image
+
+
 def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
   """Returns the rank's offer; bad input is told, not raised.
 
@@ -134,23 +128,18 @@ def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
   header.view(np.uint8)[: raw.size] = raw
   told = dict(version=int(header['version'][0]), crc32=int(header['crc32'][0]))
   try:
-    blob, parsed = runtime.load(image)
-    if parsed.config.num_ranks != num_ranks:
+    image = image_lib.load(image)
+    if image.config.num_ranks != num_ranks:
       raise ValueError(
-        f'ranks: expected {parsed.config.num_ranks}, those of the image, '
+        f'ranks: expected {image.config.num_ranks}, those of the image, '
         f'got {num_ranks}'
       )
-    arrays = check_inputs(parsed, inputs)
-    counts = np.zeros(parsed.config.num_experts, np.int32)
-    _native.count_slots(blob, rank, arrays['topk_ids'], counts)
+    read = arrays.inputs(image, inputs, of_rank=True)
+    counts = _native.count_slots(image, rank, read['topk_ids'])
   except ValueError as error:
     return Offer(**told, heap_bytes=0, counts=None, error=str(error))
-  return Offer(**told, heap_bytes=heap_bytes(blob), counts=counts, error='')
-
-
-def heap_bytes(image) -> int:
-  """Returns the bytes that other ranks write on each rank."""
-  return _native.rank_heap(np.frombuffer(image, np.uint8))[0]
+  counts = np.array(counts, np.int32)
+  return Offer(**told, heap_bytes=image.heap_bytes, counts=counts, error='')
 
 
 def agree(offers: Sequence[Offer]) -> np.ndarray:
@@ -185,61 +174,6 @@ def agree(offers: Sequence[Offer]) -> np.ndarray:
   return np.stack([o.counts for o in offers if o.counts is not None])
 
 
-def _dtype(image: image_lib.Image, spec: tensors.TensorSpec) -> np.dtype:
-  if spec.kind == 'storage' and image.policy.storage == 'bfloat16':
-    return np.dtype(ml_dtypes.bfloat16)
-  return np.dtype(np.int32 if spec.kind == 'i32' else np.float32)
-
-
-def _slab(image: image_lib.Image, spec: tensors.TensorSpec) -> tuple[int, ...]:
-  return spec.dims(**image.config.dims())[1:]
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-  return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
-
-
-def check_inputs(
-  image: image_lib.Image, inputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-  """Returns the rank's slabs as the native part takes them.
-
-  Raises:
-    ValueError: a name, shape or dtype is not the image's, or a value is not
-      finite.
-  """
-  names = set(INPUTS[runtime.direction(image)])
-  # A weight that is applied before w_down has its gradient there.
-  unread = {'returned'} if image.policy.placement == 'before_down' else set()
-  if not names - unread <= set(inputs) <= names:
-    raise ValueError(
-      f'inputs: expected {sorted(names - unread)}, got {sorted(inputs)}'
-    )
-  return {
-    name: _checked(image, tensors.SPECS[name], inputs[name])
-    for name in names - unread
-  }
-
-
-def _checked(image, spec: tensors.TensorSpec, value) -> np.ndarray:
-  value = np.asarray(value)
-  dtype, shape = _dtype(image, spec), _slab(image, spec)
-  if value.dtype != dtype:
-    raise ValueError(f'{spec.name}: expected dtype {dtype}, got {value.dtype}')
-  if value.shape != shape:
-    raise ValueError(f'{spec.name}: expected shape {shape}, got {value.shape}')
-  value = _bits(np.ascontiguousarray(value))
-  # As in one process: what a forward pass saved may have overflowed.
-  if spec.kind != 'i32' and spec.name not in tensors.STAGES:
-    at = _native.first_non_finite(value)
-    if at >= 0:
-      index = tuple(int(i) for i in np.unravel_index(at, shape))
-      raise ValueError(
-        f'{spec.name}: expected finite values, got another at {index}'
-      )
-  return value
-
-
 class RankLaunch:
   """One rank's prepared launch.
 
@@ -254,36 +188,33 @@ class RankLaunch:
     counts: np.ndarray,
     transport: Transport,
     isa: str | None = None,
-    plan=None,
+    plan: _native.Routing | None = None,
   ):
-    blob, self._image = runtime.load(image)
+    self._image = image = image_lib.load(image)
+    read = arrays.inputs(image, inputs, of_rank=True)
     self._rank = transport.rank
-    _, self._offsets = _native.rank_heap(blob)
-    self._heap, counters = transport.allocate(
-      heap_bytes(blob), len(self._image.tables['events'])
+    self._plan = plan or _native.Routing(
+      image, read['topk_ids'], rank=self._rank, counts=counts
     )
-    self._counts = counts
+    self._heap, counters = transport.allocate(
+      image.heap_bytes, len(image.tables['events'])
+    )
     self._outputs = self._make_outputs()
     self._native = _native.RankLaunch(
-      blob,
-      transport.rank,
-      check_inputs(self._image, inputs) | dict(counts=counts),
-      {name: _bits(array) for name, array in self._outputs.items()},
+      image,
+      self._plan,
+      read,
+      {name: arrays.bits(array) for name, array in self._outputs.items()},
       self._heap,
       counters,
       transport,
-      isa or '',
-      plan,
+      isa,
     )
 
   def _make_outputs(self) -> dict[str, np.ndarray]:
-    wanted = OUTPUTS[runtime.direction(self._image)]
-    specs = [tensors.SPECS[n] for n in dict.fromkeys(tensors.PLAN + wanted)]
-    return {
-      s.name: np.zeros(_slab(self._image, s), _dtype(self._image, s))
-      for s in specs
-      if s.name not in self._offsets
-    }
+    names = set(arrays.OUTPUTS[self._image.direction])
+    names -= {*tensors.PLAN, *self._image.heap_offsets}
+    return arrays.zeros(self._image, names, of_rank=True)
 
   def run_some(self, max_tasks: int) -> str:
     """Runs up to so many ready tasks; returns 'ran', 'blocked' or 'done'."""
@@ -312,19 +243,22 @@ class RankLaunch:
 
   def plan(self) -> dict[str, np.ndarray]:
     """Returns the rank's slabs of the launch plan."""
-    made = dict(self._outputs, counts=self._counts[self._rank].copy())
-    return {name: made[name] for name in tensors.PLAN}
+    return dict(
+      counts=self._plan.counts[self._rank].copy(),
+      row_base=self._plan.row_base[self._rank].copy(),
+      row_of_slot=self._plan.row_of_slot.copy(),
+    )
 
   def outputs(self) -> dict[str, np.ndarray]:
     """Returns the rank's slabs; good once no rank puts any more."""
     values = self._outputs | self.plan()
-    for name, offset in self._offsets.items():
-      spec = tensors.SPECS[name]
-      dtype, shape = _dtype(self._image, spec), _slab(self._image, spec)
+    for name, offset in self._image.heap_offsets.items():
+      dtype = arrays.dtype(self._image, name)
+      shape = arrays.shape(self._image, name, of_rank=True)
       size = int(np.prod(shape)) * dtype.itemsize
       slab = self._heap[offset : offset + size]
       values[name] = slab.view(dtype).reshape(shape).copy()
-    wanted = OUTPUTS[runtime.direction(self._image)]
+    wanted = arrays.OUTPUTS[self._image.direction]
     return {name: values[name] for name in wanted}
 
 
@@ -354,7 +288,7 @@ def launch_rank(
     RankError: a rank's image or input does not suit, or a rank was lost.
     runtime.WaitError: a task waited for a signal that did not come.
   """
-  rank = transport.rank
+  rank, image = transport.rank, load_if_good(image)
   offer = make_offer(image, rank, transport.num_ranks, inputs)
   counts = agree(transport.allgather(offer))
   launch = RankLaunch(image, inputs, counts, transport, isa)

@@ -106,7 +106,7 @@ def split(inputs: dict, rank: int) -> dict:
 
 def prepare(image, inputs, wire: Wire) -> list[rank_runtime.RankLaunch]:
   """Returns the ranks' launches, past their barrier."""
-  num_ranks = image_lib.parse(image).config.num_ranks
+  num_ranks = image_lib.load(image).config.num_ranks
   offers = [
     rank_runtime.make_offer(image, rank, num_ranks, split(inputs, rank))
     for rank in range(num_ranks)

@@ -1,22 +1,11 @@
 // Python's view of the tile kernels: numpy arrays of float32, or of uint16
 // that hold bfloat16 bits.  Rows may be strided, columns are contiguous.
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <cstdlib>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/tiles/gemm.h"
 #include "backend_ascend/kernels/host/tiles/tile_kernels.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace hpmoe {
 namespace {
@@ -25,12 +14,6 @@ using In = nb::ndarray<nb::ro, nb::device::cpu>;
 using Out = nb::ndarray<nb::device::cpu>;
 using Weights = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<nb::numpy>;
-
-[[noreturn]] void Refuse(const std::string& name, const std::string& expected,
-                         const std::string& got) {
-  throw nb::value_error(
-      (name + ": expected " + expected + ", got " + got).c_str());
-}
 
 template <typename Array>
 std::string ShapeOf(const Array& x) {
@@ -77,17 +60,6 @@ void CheckArray(const char* name, const Array& x, size_t ndim, DType dtype) {
     Refuse(name, "contiguous columns",
            "column stride " + std::to_string(x.stride(ndim - 1)));
   }
-}
-
-Isa IsaOf(const std::optional<std::string>& name) {
-  if (!name) return BestIsa();
-  std::string supported;
-  for (const Isa isa : kAllIsas) {
-    if (!IsaSupported(isa)) continue;
-    if (*name == IsaName(isa)) return isa;
-    supported += (supported.empty() ? "" : ", ") + std::string(IsaName(isa));
-  }
-  Refuse("isa", "one of " + supported, *name);
 }
 
 Result NewArray(size_t rows, size_t cols, DType dtype) {

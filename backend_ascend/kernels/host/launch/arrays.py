@@ -1,0 +1,118 @@
+"""The arrays of a launch by name: what goes in, what comes out, checked.
+
+A launch of all ranks has `[R, ...]`; a rank in a process of its own has its
+slab of each, without the rank axis.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import tensors
+
+INPUTS = {
+  layout.Direction.FORWARD: tensors.INPUTS,
+  layout.Direction.BACKWARD: (
+    'dy',
+    *(name for name in tensors.INPUTS if name != 'x'),
+    *tensors.saved('combine'),
+  ),
+}
+OUTPUTS = {
+  layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
+  layout.Direction.BACKWARD: tensors.GRADS,
+}
+
+
+def dtype(image: image_lib.Image, name: str) -> np.dtype:
+  """Returns the dtype of a tensor."""
+  kind = tensors.SPECS[name].kind
+  if kind == 'storage' and image.policy.storage == 'bfloat16':
+    return np.dtype(ml_dtypes.bfloat16)
+  return np.dtype(np.int32 if kind == 'i32' else np.float32)
+
+
+def shape(
+  image: image_lib.Image, name: str, of_rank: bool = False
+) -> tuple[int, ...]:
+  """Returns the shape of a tensor, or of a rank's slab of it."""
+  return tensors.SPECS[name].dims(**image.config.dims())[of_rank:]
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+  """Returns bfloat16 as uint16, anything else as it is; never a copy."""
+  return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+
+
+def fitting(
+  image: image_lib.Image,
+  name: str,
+  value,
+  of_rank: bool = False,
+  called: str | None = None,
+) -> np.ndarray:
+  """Returns a tensor's bits, contiguous.
+
+  Raises:
+    ValueError: not the tensor's dtype or shape; names it, or what it is called.
+  """
+  value, called = np.asarray(value), called or name
+  expected = dtype(image, name)
+  if value.dtype != expected:
+    raise ValueError(f'{called}: expected dtype {expected}, got {value.dtype}')
+  extents = shape(image, name, of_rank)
+  if value.shape != extents:
+    raise ValueError(f'{called}: expected shape {extents}, got {value.shape}')
+  return bits(np.ascontiguousarray(value))
+
+
+def _finite(image: image_lib.Image, name: str, value: np.ndarray) -> np.ndarray:
+  # What a forward pass saved may have overflowed, and it is its user's.
+  if value.dtype != np.int32 and name not in tensors.STAGES:
+    at = _native.first_non_finite(value)
+    if at >= 0:
+      index = tuple(int(i) for i in np.unravel_index(at, value.shape))
+      got = value.reshape(-1)[at : at + 1].view(dtype(image, name))[0]
+      raise ValueError(f'{name}: expected finite values, got {got} at {index}')
+  return value
+
+
+def inputs(
+  image: image_lib.Image,
+  given: Mapping[str, np.ndarray],
+  of_rank: bool = False,
+) -> dict[str, np.ndarray]:
+  """Returns a launch's inputs as the native part takes them.
+
+  Raises:
+    ValueError: a name, shape or dtype is not the image's, or a value is not
+      finite.
+  """
+  names = INPUTS[image.direction]
+  # A weight that is applied before w_down has its gradient there.
+  unread = {'returned'} if image.policy.placement == 'before_down' else set()
+  read = [name for name in names if name not in unread]
+  if not set(read) <= set(given) <= set(names):
+    raise ValueError(f'inputs: expected {sorted(read)}, got {sorted(given)}')
+  return {
+    name: _finite(image, name, fitting(image, name, given[name], of_rank))
+    for name in read
+  }
+
+
+def zeros(
+  image: image_lib.Image, names: Iterable[str], of_rank: bool = False
+) -> dict[str, np.ndarray]:
+  """Returns tensors of zeros, or ranks' slabs.
+
+  The operating system zeroes them on first touch: rows past the last valid one
+  cost nothing.
+  """
+  return {
+    name: np.zeros(shape(image, name, of_rank), dtype(image, name))
+    for name in dict.fromkeys(names)
+  }
