@@ -1,6 +1,7 @@
 """What every test shares: a quiet CPU, float64 and seeds named by the test."""
 
 import gc
+import importlib.util
 import os
 import sys
 import zlib
@@ -18,6 +19,11 @@ import pytest  # noqa: E402
 # for themselves.
 jax.config.update('jax_enable_x64', True)
 logging.set_verbosity(logging.WARNING)
+
+# Collected where MindSpore is installed, and never skipped there.
+_NEED_MINDSPORE = ['*_mindspore_test.py']
+_MINDSPORE = importlib.util.find_spec('mindspore') is not None
+collect_ignore_glob = [] if _MINDSPORE else _NEED_MINDSPORE
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ class Family:
     fields: fields of `ModelConfig` that config.json of this family has, beside
       `COMMON`.
     renamed: our name of a field -> the family's.
+    also_named: our name of a field -> another under which files have it.
   """
 
   architecture: str
@@ -36,6 +37,7 @@ class Family:
   block: str = 'mlp'
   experts: tuple[str, str, str] = ('gate_proj', 'up_proj', 'down_proj')
   renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  also_named: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 COMMON = (
@@ -105,6 +107,7 @@ FAMILIES = {
       'mlp_only_layers',
       'router_aux_loss_coef',
     ),
+    also_named={'num_experts': 'num_local_experts'},  # by transformers 5
   ),
   'mixtral': Family(
     architecture='MixtralForCausalLM',
@@ -336,9 +339,13 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   fields = {**fields, **_rope(fields)}
   if not fields.get('use_sliding_window', True):
     fields['sliding_window'] = None
-  for ours, theirs in _hf_names(FAMILIES[model_type]).items():
-    if fields.get(theirs) is not None:
-      values[ours] = _typed(ours, theirs, fields[theirs])
+  family = FAMILIES[model_type]
+  for ours, theirs in _hf_names(family).items():
+    value = fields.get(theirs)
+    if value is None:
+      value = fields.get(family.also_named.get(ours, theirs))
+    if value is not None:
+      values[ours] = _typed(ours, theirs, value)
     elif _DEFAULTS[ours] is dataclasses.MISSING:
       raise ValueError(f'{theirs}: expected a value, got none')
   if model_type == 'deepseek_v3':

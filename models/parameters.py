@@ -24,7 +24,8 @@ def parameter_shapes(
       corrects the load and has no gradient, is float32 or `dtype` if that is
       float64.
   """
-  weights = jnp.dtype(dtype or config.dtype)
+  # By attribute: MindSpore has numpy know another type as 'bfloat16'.
+  weights = jnp.dtype(getattr(jnp, dtype or config.dtype))
   out = {}
   for name, shape in _shapes(config).items():
     bias = is_router_bias(name)

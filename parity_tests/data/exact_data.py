@@ -213,7 +213,8 @@ def prove(
   float64 tensor besides.
 
   Raises:
-    ExactnessError: an input is not integer, or a sum |a| |b| reaches `LIMIT`.
+    ExactnessError: an input is not integer, a sum |a| |b| reaches `LIMIT`, or
+      a gate is 0.
     ValueError: the policy is not one that can be exact.
   """
   _check_policy(policy)
@@ -246,7 +247,8 @@ def prove_grad(
     arrays: tensors of `tensors.INPUTS` and dy `[R, T, D]`.
 
   Raises:
-    ExactnessError: an input is not integer, or a sum |a| |b| reaches `LIMIT`.
+    ExactnessError: an input is not integer, a sum |a| |b| reaches `LIMIT`, or
+      a gate is 0.
     ValueError: the policy is not one that can be exact.
   """
   _check_policy(policy)
@@ -338,6 +340,7 @@ def _prove_rows(policy, weights: _Weights, rows: _Rows, bounds) -> _Held:
   gate_up = _store(policy, rows.x @ weights.w_gate_up)
 
   gate, up = np.split(gate_up, 2, axis=-1)
+  _check_gates(gate, rows.where)
   activation = np.abs(gate) * up * _early_weight(policy, rows)
   _bound(bounds, 'activation', np.abs(activation), rows.where)
   activation = _store(policy, activation)
@@ -345,6 +348,16 @@ def _prove_rows(policy, weights: _Weights, rows: _Rows, bounds) -> _Held:
   sums = _magnitude(activation, weights.w_down)
   _bound(bounds, 'expert_out', sums, rows.where)
   return _Held(gate_up, activation, _store(policy, activation @ weights.w_down))
+
+
+def _check_gates(gate: np.ndarray, where: str) -> None:
+  """Refuses gates of 0, where frameworks differ on the slope of |gate|."""
+  if (gate == 0).any():
+    row, column = np.argwhere(gate == 0)[0]
+    raise ExactnessError(
+      f'gate: expected none to be 0, where |gate| has no slope, got 0 at '
+      f'{where} {row}, column {column}'
+    )
 
 
 def _early_weight(policy, rows):

@@ -9,8 +9,8 @@ Each column of a weight has one entry.  A token uses one of its slots: the
 other routing weights are 0.  Its dy has one entry, in a column that no other
 token of that expert uses, so that a weight's gradient has one term as well.
 What is wide goes by turns, over features and over tokens, for two wide numbers
-must not meet.  A layer of fewer than 5 columns has room for wide routing
-weights only.
+must not meet: where they would, up is 0.  No gate is.  A layer of fewer than 4
+columns has room for wide routing weights only.
 """
 
 from collections.abc import Iterator
@@ -27,18 +27,32 @@ from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 # What a column of x is for; columns take turns.  'x': x is wide there for some
-# tokens.  'w': the weights that read it are wide.  'down': it feeds features
-# whose entry in w_down is wide.
-_COLUMNS = ('x', 'w', 'down', 'one', 'one')
+# tokens.  'up': features with a wide weight read it, and it may be 0.
+_COLUMNS = ('x', 'up', 'one', 'one')
 
-# The columns that gate and up of a feature read; features take turns.
+
+@dataclasses.dataclass(frozen=True)
+class _Feature:
+  """What a feature reads.
+
+  Attributes:
+    gate, up: the kind of column of x that each reads.
+    wide: 'gate', 'up' or 'down', the weight that is wide; or None.
+  """
+
+  gate: str
+  up: str
+  wide: str | None = None
+
+
+# Features take turns.
 _FEATURES = (
-  ('one', 'one'),
-  ('x', 'one'),
-  ('w', 'one'),
-  ('down', 'one'),
-  ('one', 'x'),
-  ('one', 'w'),
+  _Feature('one', 'one'),
+  _Feature('x', 'one'),
+  _Feature('one', 'up', 'gate'),
+  _Feature('one', 'up', 'down'),
+  _Feature('one', 'x'),
+  _Feature('one', 'up', 'up'),
 )
 
 
@@ -48,21 +62,21 @@ class _Role:
 
   Attributes:
     wide: 'x', 'dy' or 'topk_weights'; or None, where its experts' weights are.
-    unread: kinds of columns in which x is 0: what they feed would be wide too.
+    reads_up: whether x is not 0 in columns 'up': what they feed is wide too.
     features: one of them is what dy meets.
   """
 
   wide: str | None
-  unread: tuple[str, ...]
-  features: tuple[tuple[str, str], ...]
+  reads_up: bool
+  features: tuple[_Feature, ...]
 
 
-_OF_X = (('x', 'one'), ('one', 'x'))
+_OF_X = tuple(f for f in _FEATURES if 'x' in (f.gate, f.up))
 _ROLES = (
-  _Role('x', (), (('one', 'one'),)),
-  _Role(None, (), (('w', 'one'), ('down', 'one'), ('one', 'w'))),
-  _Role('dy', ('w', 'down'), _OF_X),
-  _Role('topk_weights', ('w', 'down'), _OF_X),
+  _Role('x', True, _FEATURES[:1]),
+  _Role(None, True, tuple(f for f in _FEATURES if f.wide)),
+  _Role('dy', False, _OF_X),
+  _Role('topk_weights', False, _OF_X),
 )
 
 
@@ -118,13 +132,13 @@ class _Pattern:
 
   Attributes:
     columns: `[D]` kind of each column of x.
-    features: `[F]` kinds that gate and up of each feature read.
+    features: `[F]`.
     reads: `[F, 2]` columns of x that gate and up of each feature read.
     down: `[D]` feature that each column of w_down reads.
   """
 
   columns: np.ndarray
-  features: list[tuple[str, str]]
+  features: list[_Feature]
   reads: Int[np.ndarray, 'F 2']
   down: Int[np.ndarray, 'D']
 
@@ -140,12 +154,12 @@ class _Pattern:
     turns = {
       kind: itertools.cycle(places[columns[places] == kind]) for kind in kinds
     }
-    known = [pair for pair in _FEATURES if set(pair) <= set(kinds)]
+    known = [f for f in _FEATURES if {f.gate, f.up} <= set(kinds)]
     order = stable_random.permutation(
       stable_random.seed_of('wide/features', seed), hidden
     )
     features = [known[i % len(known)] for i in order]
-    reads = [[next(turns[kind]) for kind in pair] for pair in features]
+    reads = [[next(turns[kind]) for kind in (f.gate, f.up)] for f in features]
     down = stable_random.permutation(
       stable_random.seed_of('wide/down', seed), width
     )
@@ -157,11 +171,12 @@ def _weights(config, bits, pattern, seed) -> dict[str, np.ndarray]:
   width, hidden = config.d_model, config.d_ff
   gate_up = np.zeros((ranks, local, width, 2 * hidden), np.float32)
   down = np.zeros((ranks, local, hidden, width), np.float32)
-  wide = np.array([[kind == 'w' for kind in f] for f in pattern.features])
-  wide_down = np.array(['down' in f for f in pattern.features])[pattern.down]
+  wide = np.array([f.wide for f in pattern.features])
+  wide_gate_up = np.stack([wide == 'gate', wide == 'up'], axis=1)
+  wide_down = (wide == 'down')[pattern.down]
   for expert in range(config.num_experts):
     place, name = divmod(expert, local), f'wide/{expert}'
-    drawn = _drawn((name, 'w_gate_up', seed), wide, bits.stored)
+    drawn = _drawn((name, 'w_gate_up', seed), wide_gate_up, bits.stored)
     gate_up[place][pattern.reads, np.arange(2 * hidden).reshape(2, -1).T] = (
       drawn
     )
@@ -192,7 +207,7 @@ def _tokens(config, bits, pattern, topk_ids, seed) -> dict[str, np.ndarray]:
   free = _FreeColumns(config, pattern)
   for token, (role, slot) in enumerate(_turns(len(ids), config.top_k)):
     x_wide[token] = (role.wide == 'x') & (pattern.columns == 'x')
-    x_read[token] = ~np.isin(pattern.columns.astype(str), role.unread)
+    x_read[token] = role.reads_up | (pattern.columns != 'up')
     weighty = role.wide == 'topk_weights'
     weights[token, slot] = abs(wide_weight[token]) if weighty else 1
     column = free.take(ids[token, slot], role)
@@ -221,8 +236,10 @@ class _FreeColumns:
     column_of = dict(zip(pattern.down.tolist(), range(config.d_model)))
     self._free = [
       {
-        kinds: [c for f, c in column_of.items() if pattern.features[f] == kinds]
-        for kinds in _FEATURES
+        feature: [
+          c for f, c in column_of.items() if pattern.features[f] == feature
+        ]
+        for feature in _FEATURES
       }
       for _ in range(config.num_experts)
     ]
@@ -230,5 +247,5 @@ class _FreeColumns:
   def take(self, expert: int, role: _Role) -> int | None:
     """Returns a column whose feature suits the role, or None."""
     free = self._free[expert]
-    most = max(role.features, key=lambda kinds: len(free[kinds]))
+    most = max(role.features, key=lambda feature: len(free[feature]))
     return free[most].pop() if free[most] else None

@@ -1,5 +1,9 @@
 """Wide exact data: exact in any order, and a narrowed operand changes it."""
 
+import functools
+
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -111,6 +115,48 @@ def test_every_sum_has_one_term(policy):
     slots = right['returned' if name == 'y' else 'd_returned'] != 0
     used = slots & (arrays['topk_weights'] != 0)[..., None]
     assert used.sum(axis=2).max() == 1
+
+
+def _plain_layer(topk_ids, x, topk_weights, w_gate_up, w_down):
+  """Returns y `[R, T, D]` of all experts, then those of a token."""
+  first, second = (w.reshape(-1, *w.shape[2:]) for w in (w_gate_up, w_down))
+  gate, up = jnp.split(jnp.einsum('rtd,edf->rtef', x, first), 2, axis=-1)
+  out = jnp.einsum('rtef,efd->rted', jnp.abs(gate) * up, second)
+  mine = jnp.take_along_axis(out, topk_ids[..., None], axis=2)
+  return jnp.einsum('rtkd,rtk->rtd', mine, topk_weights)
+
+
+@pytest.mark.parametrize('make', (exact_data.make_grad, wide_data.make))
+def test_gradients_of_jax_are_the_oracle_s(make):
+  # Given data on which no gate is 0, where jax takes 1 for the slope of abs and
+  # the oracle 0,
+  policy = PrecisionPolicy(activation='absolute')
+  ids = routings.make('zipf', _ROOMY).topk_ids
+  arrays, _ = make(_ROOMY, policy, ids)
+  right = _layer(policy, arrays)
+  names = ('x', 'topk_weights', 'w_gate_up', 'w_down')
+
+  # when a user differentiates a layer of his own,
+  y, pull = jax.vjp(
+    functools.partial(_plain_layer, ids), *(arrays[n] for n in names)
+  )
+  grads = pull(arrays['dy'])
+
+  # then he gets the oracle's values.
+  np.testing.assert_array_equal(y, right['y'])
+  for name, grad in zip(names, grads):
+    of = 'dx' if name == 'x' else f'd_{name}'
+    np.testing.assert_array_equal(grad, right[of], err_msg=of)
+
+
+def test_a_gate_of_0_is_refused():
+  policy = PrecisionPolicy(activation='absolute')
+  arrays, _ = _make(policy)
+  x = arrays['x'].copy()
+  x[0, 0] = 0
+
+  with pytest.raises(exact_data.ExactnessError, match='gate: expected none'):
+    exact_data.prove(_ROOMY, policy, arrays | {'x': x})
 
 
 @pytest.mark.parametrize('name', presets.RUNS_HERE)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.data import inputs
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import spread
@@ -295,7 +296,7 @@ def test_wrong_gradients_fail_each_alone(wrong, placement):
       assert result.failed >= result.tiles // (2 if half else 1), name
 
 
-def test_float32_made_of_narrow_numbers_counts_what_crossed_an_edge():
+def test_float32_tensors_of_narrow_numbers_counts_what_crossed_an_edge():
   # Given d_topk_weights, sums of bfloat16 numbers that nobody returned,
   policy = _POLICIES['bfloat16-before_down']
   rng = np.random.default_rng(0)
@@ -312,6 +313,66 @@ def test_float32_made_of_narrow_numbers_counts_what_crossed_an_edge():
   # and a captured gradient shows none.
   alone = bounds.row_weight_grad(policy, gate_up, bounds.exact(grad.value))
   assert alone.crossed is None and alone.variance is not None
+
+
+def _clamped(gate):
+  return gate / (1 + np.exp(np.minimum(-gate, 20)))
+
+
+def _of_positive_exp(gate):
+  e = np.exp(gate)
+  return gate * (e / (1 + e))
+
+
+def _times_exp(gate):
+  e = np.exp(gate)
+  return gate * (e * (1 / (1 + e)))
+
+
+def _slope_times_exp(gate):
+  e = np.exp(-gate)
+  s = 1 / (1 + e)
+  return s * (1 + gate * (e * s))
+
+
+# Ways to compute silu or its slope that are right where no exp overflows: inf
+# over inf, inf times 0, and an exp clamped against both.  With that, silu of a
+# low gate is 1e-7 and not 0, which no sum shows, but `activation` does.
+_OVERFLOWS = {
+  'inf over inf': dict(silu_of=_of_positive_exp),
+  'inf times 0': dict(silu_of=_times_exp),
+  'exp clamped at 20': dict(silu_of=_clamped),
+  'slope, inf times 0': dict(slope_of=_slope_times_exp),
+}
+
+
+@pytest.mark.parametrize('preset', ('tiny', 'small', 'odd'))
+@pytest.mark.parametrize('wrong', _OVERFLOWS)
+def test_silu_that_overflows_fails_on_the_default_inputs(preset, wrong):
+  assert _fails(wrong, _default(preset))
+
+
+@pytest.mark.parametrize('wrong', _OVERFLOWS)
+def test_silu_that_overflows_is_right_where_gates_are_of_order_one(wrong):
+  assert not _fails(wrong, _bench('float32-combine', True)[0])
+
+
+def _fails(wrong, made):
+  kernel = trial.Kernel(**_OVERFLOWS[wrong])
+  if 'slope_of' in _OVERFLOWS[wrong]:
+    got = kernel.results(made, backward=True)
+    names = ('d_w_gate_up',)
+  else:
+    got = kernel.forward(made.config, made.policy, made.arrays)
+    names = ('gate_up', 'activation', 'y')
+  found = trial.judge(made, {name: got[name] for name in names})
+  return any(result.verdict == lanes.FAIL for result in found.values())
+
+
+@functools.cache
+def _default(preset):
+  """Returns inputs as hpmoe check draws them, saved tensors beside them."""
+  return trial.with_saved(inputs.make_inputs(presets.get(preset), 4))
 
 
 @pytest.mark.slow

@@ -68,6 +68,16 @@ ORDERS = dict(
 )
 
 
+def plain_silu(gate: np.ndarray) -> np.ndarray:
+  return gate / (1 + np.exp(-gate))
+
+
+def plain_slope(gate: np.ndarray) -> np.ndarray:
+  """Returns the derivative of silu."""
+  s = 1 / (1 + np.exp(-gate))
+  return s * (1 + gate * (1 - s))
+
+
 def cut_bits(a: np.ndarray, digits: int) -> np.ndarray:
   """Returns float32 `[...]` rounded to that many bits of the mantissa."""
   low = 23 - digits
@@ -85,6 +95,8 @@ class Kernel:
     operand_bits: of the mantissa that GEMMs read: TF32 has 10, bfloat16 7.
     silu: factor that silu is off by.
     slope: factor that its derivative is off by.
+    silu_of: computes it.
+    slope_of: computes its derivative.
     round_weights: routing weights are rounded to bfloat16.
     truncate: stores cut a mantissa off instead of rounding.
   """
@@ -93,6 +105,8 @@ class Kernel:
   operand_bits: int = 23
   silu: float = 1.0
   slope: float = 1.0
+  silu_of: Callable[[np.ndarray], np.ndarray] = plain_silu
+  slope_of: Callable[[np.ndarray], np.ndarray] = plain_slope
   round_weights: bool = False
   truncate: bool = False
 
@@ -116,13 +130,14 @@ class Kernel:
   def _act(self, policy, gate: np.ndarray) -> np.ndarray:
     if policy.activation == 'absolute':
       return np.abs(gate)
-    return gate / (1 + np.exp(-gate)) * np.float32(self.silu)
+    with np.errstate(over='ignore', invalid='ignore'):
+      return self.silu_of(gate) * np.float32(self.silu)
 
   def _slope(self, policy, gate: np.ndarray) -> np.ndarray:
     if policy.activation == 'absolute':
       return np.sign(gate)
-    s = 1 / (1 + np.exp(-gate))
-    return s * (1 + gate * (1 - s)) * np.float32(self.slope)
+    with np.errstate(over='ignore', invalid='ignore'):
+      return self.slope_of(gate) * np.float32(self.slope)
 
   def forward(
     self,
@@ -283,21 +298,24 @@ def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
 def judge(
   made: inputs_lib.LayerInputs, got: Arrays, same: Arrays | None = None
 ) -> dict[tuple[str, str], lanes.Result]:
-  """Returns lane bounded's verdicts on a layer's results, by name and rule.
+  """Returns lane bounded's verdicts on what was returned, by name and rule.
+
+  Results are judged as those of a fused layer, stages from those beside them.
 
   Args:
     made: what the kernel was given; `saved` as well if it went backward.
-    got: what it returned, some results of one pass.
+    got: what it returned, of one pass.
     same: what a right one does; only narrow storage asks.
   """
+  of = tiling(made.config, made.arrays)
   found = []
   for name, tensor in got.items():
-    row = lanes.LAYERS[name]
+    row = lanes.LAYERS.get(name, name)
+    captured = {} if name in lanes.LAYERS else got
     which = lanes.pass_of(row)
-    of = tiling(made.config, made.arrays)
-    layer = which.golden(of, made.policy, made.arrays, {})
+    golden = which.golden(of, made.policy, made.arrays, captured)
     beside = None if same is None else same[name]
-    found += lanes.tolerances(row, tensor, layer, None, (), same=beside)
+    found += lanes.tolerances(row, tensor, golden, None, (), same=beside)
   return {(lanes.tensor_of(one.stage), one.rule): one for one in found}
 
 

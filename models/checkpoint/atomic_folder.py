@@ -1,0 +1,68 @@
+"""A folder that is there whole or not at all, whenever the writer dies."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+
+_UNFINISHED = '.unfinished-'
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+  """Yields an empty folder beside `path`, which becomes `path` at the end.
+
+  The files are on the disk before the folder has its name. What an error
+  leaves is removed; what a killed process leaves, `remove_unfinished` removes.
+
+  Raises:
+    ValueError: something is there already, or the folder above it is not.
+  """
+  target = pathlib.Path(path)
+  if os.path.lexists(target):
+    raise ValueError(f'{target}: expected nothing there yet, got a file')
+  if not target.parent.is_dir():
+    raise ValueError(f'{target}: expected a folder {target.parent}, got none')
+  prefix = f'{_UNFINISHED}{target.name}-'
+  made = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+  try:
+    made.chmod(0o777 & ~_umask())  # mkdtemp's is the owner's alone
+    yield made
+    for file in made.iterdir():
+      _sync(file)
+    _sync(made)
+    made.rename(target)
+  except BaseException:
+    shutil.rmtree(made, ignore_errors=True)
+    raise
+  _sync(target.parent)
+
+
+def remove(path: pathlib.Path) -> None:
+  """Removes a folder, which at no time is there in part under its name."""
+  doomed = path.with_name(f'{_UNFINISHED}{path.name}')
+  shutil.rmtree(doomed, ignore_errors=True)
+  path.rename(doomed)
+  shutil.rmtree(doomed)
+
+
+def remove_unfinished(folder: pathlib.Path) -> None:
+  """Removes what killed writers left in a folder that one process writes."""
+  for left in folder.glob(f'{_UNFINISHED}*'):
+    shutil.rmtree(left, ignore_errors=True)
+
+
+def _sync(path: pathlib.Path) -> None:
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def _umask() -> int:
+  mask = os.umask(0)
+  os.umask(mask)
+  return mask

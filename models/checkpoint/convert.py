@@ -1,0 +1,107 @@
+"""Folders of weights in any of the formats, read by what lies in them."""
+
+from collections.abc import Callable
+import dataclasses
+import os
+import pathlib
+
+from hpmoe.models.checkpoint import atomic_folder
+from hpmoe.models.checkpoint import config_file
+from hpmoe.models.checkpoint import hf_folder
+from hpmoe.models.checkpoint import stacked_folder
+from hpmoe.models.checkpoint import weights as weights_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+  """How one format is told, read and written.
+
+  Attributes:
+    help: a few words.
+    is_one: whether a folder holds weights in it.
+    read: (folder, dtype or None) -> weights.
+    write: (empty folder, weights) -> None.
+  """
+
+  help: str
+  is_one: Callable[[pathlib.Path], bool]
+  read: Callable[..., weights_lib.Weights]
+  write: Callable[[pathlib.Path, weights_lib.Weights], None]
+
+
+FORMATS = {
+  'hf': Format(
+    'Hugging Face folder',
+    hf_folder.is_one,
+    hf_folder.read,
+    hf_folder.write,
+  ),
+  'hpmoe': Format(
+    'our layout, experts stacked',
+    stacked_folder.is_ours,
+    stacked_folder.read_ours,
+    stacked_folder.write_ours,
+  ),
+  'mindspore': Format(
+    "MindSpore's .ckpt, experts stacked",
+    stacked_folder.is_mindspore,
+    stacked_folder.read_mindspore,
+    stacked_folder.write_mindspore,
+  ),
+}
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+  """Returns the name of the format of a folder.
+
+  Raises:
+    ValueError: it is no folder, or holds weights in none or several formats.
+  """
+  folder = pathlib.Path(path)
+  if not folder.is_dir():
+    raise ValueError(f'{folder}: expected a folder, got none')
+  found = [name for name, form in FORMATS.items() if form.is_one(folder)]
+  if len(found) != 1:
+    raise ValueError(
+      f'{folder}: expected weights in one of {list(FORMATS)}, got '
+      f'{found or "none"}'
+    )
+  return found[0]
+
+
+def read(
+  path: str | os.PathLike[str], dtype: str | None = None
+) -> weights_lib.Weights:
+  """Returns the weights of a folder in any format; reads only headers.
+
+  Args:
+    path: the folder.
+    dtype: to round weights to; None takes the config's, and then no weight may
+      be rounded.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: what is there is not a model's; see `hf_folder.read`.
+  """
+  return FORMATS[format_of(path)].read(path, dtype)
+
+
+def write(
+  path: str | os.PathLike[str], weights: weights_lib.Weights, form: str = 'hf'
+) -> None:
+  """Writes a folder, which is there whole or not at all.
+
+  Args:
+    path: a folder that is not there yet.
+    weights: what.
+    form: a key of `FORMATS`.
+
+  Raises:
+    OSError: a file cannot be written.
+    ValueError: something is there, or a parameter is damaged or not finite.
+  """
+  with atomic_folder.writing(path) as made:
+    config_file.write_json(made / config_file.NAME, weights.fields)
+    for name, content in weights.extras.items():
+      (made / name).write_bytes(content)
+    FORMATS[form].write(made, weights)

@@ -1,0 +1,274 @@
+"""Folders of Hugging Face: config.json and safetensors, in shards or not."""
+
+from collections.abc import Mapping
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters as parameters_lib
+from hpmoe.models.checkpoint import block_scales
+from hpmoe.models.checkpoint import config_file
+from hpmoe.models.checkpoint import expert_layout
+from hpmoe.models.checkpoint import safetensors_file
+from hpmoe.models.checkpoint import stored_tensor
+from hpmoe.models.checkpoint import weights as weights_lib
+
+SINGLE = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'
+# As transformers cuts its own.
+MAX_SHARD_BYTES = 5 * 10**9
+
+# Not written: transformers makes it from the embeddings.
+_TIED_HEAD = 'lm_head.weight'
+# Buffers that old versions of transformers wrote; they follow from the config.
+_BUFFERS = ('.rotary_emb.inv_freq',)
+
+
+def is_one(folder: pathlib.Path) -> bool:
+  """Returns whether a folder holds weights in this format."""
+  return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
+
+
+def read(
+  path: str | os.PathLike[str], dtype: str | None = None
+) -> weights_lib.Weights:
+  """Returns the weights of a folder; reads nothing but headers.
+
+  Args:
+    path: the folder.
+    dtype: to round weights to; None takes the config's, and then no weight may
+      be rounded. float16 is widened to float32, float8 to bfloat16.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: the config is not one of a model here, a shard is missing or
+      damaged, or tensors are missing, unexpected, misshapen or mistyped; lists
+      them.
+  """
+  folder = pathlib.Path(path)
+  fields, config = config_file.read(folder)
+  files = _Files(folder, fields, _index(folder))
+  config = weights_lib.without_absent_head(config, files.index)
+  specs = dict(parameters_lib.parameter_shapes(config, dtype))
+  pieces = files.resolve(config, specs, any_dtype=dtype is not None)
+
+  def read_one(name: str) -> np.ndarray:
+    out = np.empty(specs[name].shape, specs[name].dtype)
+    for piece in pieces[name]:
+      files.copy(piece, piece.view(out))
+    weights_lib.check_finite(folder, name, out)
+    return out
+
+  described = config_file.described(fields, dtype or config.dtype)
+  extras = config_file.extras(folder)
+  return weights_lib.Weights(described, config, specs, read_one, extras)
+
+
+def _index(folder: pathlib.Path) -> safetensors_file.Index:
+  """Returns where each tensor of a folder lies."""
+  if not (folder / INDEX).is_file():
+    if not (folder / SINGLE).is_file():
+      raise ValueError(f'{folder}: expected {SINGLE} or {INDEX}, got neither')
+    return safetensors_file.read_index(folder / SINGLE)[0]
+  shard_of = config_file.read_json(folder / INDEX).get('weight_map')
+  if not isinstance(shard_of, dict) or not all(
+    isinstance(shard, str) and pathlib.Path(shard).name == shard
+    for shard in shard_of.values()
+  ):
+    raise ValueError(
+      f'{folder / INDEX}: expected weight_map, of names to names of files'
+    )
+  shards = sorted(set(shard_of.values()))
+  absent = [shard for shard in shards if not (folder / shard).is_file()]
+  if absent:
+    raise ValueError(
+      f'{folder}: expected {len(shards)} shards, got none of {absent[:10]}'
+    )
+  index: safetensors_file.Index = {}
+  for shard in shards:
+    held = safetensors_file.read_index(folder / shard)[0]
+    listed = {name for name, of in shard_of.items() if of == shard}
+    if listed != set(held):
+      raise ValueError(
+        f'{folder / shard}: expected the tensors that {INDEX} lists, got '
+        f'others, such as {sorted(listed ^ set(held))[0]}'
+      )
+    index |= held
+  return index
+
+
+@dataclasses.dataclass(frozen=True)
+class _Files:
+  """The tensors of a folder, under the names of the files."""
+
+  folder: pathlib.Path
+  fields: Mapping[str, Any]
+  index: safetensors_file.Index
+
+  def resolve(
+    self,
+    config: config_lib.ModelConfig,
+    specs: weights_lib.Specs,
+    any_dtype: bool,
+  ) -> dict[str, list[expert_layout.Piece]]:
+    """Returns the pieces of each parameter; refuses what does not fit."""
+    faults = weights_lib.Faults()
+    left = set(self.index)
+    found = {}
+    for name, spec in specs.items():
+      found[name] = self._pieces(config, name, spec.shape)
+      for piece in found[name]:
+        used = self._check(piece, spec.dtype, any_dtype, faults)
+        left -= used
+    left -= self._repeated(config)
+    faults.unexpected += sorted(
+      name for name in left if not name.endswith(_BUFFERS)
+    )
+    faults.refuse(self.folder)
+    return found
+
+  def _pieces(self, config, name, shape) -> list[expert_layout.Piece]:
+    """Returns a parameter's pieces under the names that the files use."""
+    pieces = expert_layout.pieces(config, name, shape)
+    choices = [pieces]
+    if expert_layout.is_stacked(name):
+      choices.append(expert_layout.stacked_pieces(name, shape))
+    for choice in choices:
+      for rename in (lambda n: n, lambda n: expert_layout.new_name(config, n)):
+        named = [dataclasses.replace(p, name=rename(p.name)) for p in choice]
+        if any(piece.name in self.index for piece in named):
+          return named
+    return pieces
+
+  def _check(self, piece, dtype, any_dtype, faults) -> set[str]:
+    """Notes what is wrong with a piece; returns the tensors that it uses."""
+    stored = self.index.get(piece.name)
+    if stored is None:
+      faults.missing.append(piece.name)
+      return set()
+    if piece.row:  # the first row has spoken for all
+      return set()
+    want = jax.ShapeDtypeStruct(piece.shape, dtype)
+    scale_name = piece.name + block_scales.SUFFIX
+    if stored.dtype != stored_tensor.FLOAT8 or piece.row is not None:
+      faults.check(piece.name, want, stored, any_dtype)
+      return {piece.name}
+    faults.check(piece.name, want, stored, any_dtype=True)
+    block = block_scales.block_size(self.fields)
+    scales = self.index.get(scale_name)
+    if scales is None:
+      faults.missing.append(scale_name)
+    else:
+      shape = block_scales.scale_shape(piece.shape, block)
+      expected = jax.ShapeDtypeStruct(shape, np.float32)
+      faults.check(scale_name, expected, scales, any_dtype=False)
+    return {piece.name, scale_name}
+
+  def _repeated(self, config) -> set[str]:
+    """Returns tensors that repeat others; refuses one that does not."""
+    repeated = set()
+    for name, of in parameters_lib.shared_parameters(config).items():
+      if name in self.index and of in self.index:
+        if not _equal(self.index[name], self.index[of]):
+          raise ValueError(
+            f'{self.folder}: {name}: expected the bits of {of}, which it is '
+            'shared with, got others'
+          )
+        repeated.add(name)
+    return repeated
+
+  def copy(self, piece: expert_layout.Piece, out: np.ndarray) -> None:
+    """Copies a tensor of the files into a part of a parameter."""
+    stored = self.index[piece.name]
+    if piece.row is not None:
+      stored = stored.row(piece.row)
+    tensor = stored.read()
+    scales = self.index.get(piece.name + block_scales.SUFFIX)
+    if stored.dtype == stored_tensor.FLOAT8 and scales is not None:
+      block = block_scales.block_size(self.fields)
+      tensor = block_scales.dequantised(tensor, scales.read(), block)
+    out[...] = tensor.astype(out.dtype, copy=False)
+
+
+def _equal(
+  a: stored_tensor.StoredTensor, b: stored_tensor.StoredTensor
+) -> bool:
+  if (a.shape, a.dtype) != (b.shape, b.dtype):
+    return False
+  return all(
+    a.row(i).read().tobytes() == b.row(i).read().tobytes()
+    for i in range(a.shape[0])
+  )
+
+
+def write(
+  folder: pathlib.Path,
+  weights: weights_lib.Weights,
+  max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+  """Writes weights into an empty folder, without its config.json.
+
+  Args:
+    folder: where; see `convert.write` for one that appears at once.
+    weights: what.
+    max_shard_bytes: a shard is no larger, if its tensors allow.
+
+  Raises:
+    ValueError: a parameter is damaged or not finite.
+  """
+  parts = _Parts(weights)
+  sizes = {name: _num_bytes(spec) for name, spec in parts.specs.items()}
+  shards = weights_lib.shards(sizes, max_shard_bytes)
+  metadata = {'format': 'pt'}  # what transformers asks for
+  if len(shards) == 1:
+    safetensors_file.write(folder / SINGLE, parts.specs, parts.read, metadata)
+    return
+  shard_of: dict[str, str] = {}
+  for number, names in enumerate(shards, 1):
+    file = f'model-{number:05d}-of-{len(shards):05d}.safetensors'
+    specs = {name: parts.specs[name] for name in names}
+    safetensors_file.write(folder / file, specs, parts.read, metadata)
+    shard_of |= dict.fromkeys(names, file)
+  config_file.write_json(
+    folder / INDEX,
+    {'metadata': {'total_size': sum(sizes.values())}, 'weight_map': shard_of},
+  )
+
+
+class _Parts:
+  """The tensors of a file, cut out of the parameters that they are parts of.
+
+  Holds the parameter that was cut last: its pieces follow each other.
+  """
+
+  def __init__(self, weights: weights_lib.Weights):
+    self._weights = weights
+    self._of = {}
+    self.specs: weights_lib.Specs = {}
+    for name, spec in weights.specs.items():
+      for piece in expert_layout.pieces(weights.config, name, spec.shape):
+        self._of[piece.name] = (name, piece)
+        self.specs[piece.name] = jax.ShapeDtypeStruct(piece.shape, spec.dtype)
+    for name, of in parameters_lib.shared_parameters(weights.config).items():
+      if name != _TIED_HEAD:
+        self._of[name] = (of, expert_layout.Piece(name, self.specs[of].shape))
+        self.specs[name] = self.specs[of]
+    self._held: tuple[str, np.ndarray | None] = ('', None)
+
+  def read(self, name: str) -> np.ndarray:
+    parameter, piece = self._of[name]
+    if self._held[0] != parameter:
+      self._held = ('', None)  # first let the last one go
+      self._held = (parameter, self._weights.read(parameter))
+    held = self._held[1]
+    assert held is not None
+    return piece.view(held)
+
+
+def _num_bytes(spec: jax.ShapeDtypeStruct) -> int:
+  return int(np.prod(spec.shape, dtype=np.int64)) * spec.dtype.itemsize

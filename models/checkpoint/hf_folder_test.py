@@ -1,0 +1,373 @@
+"""Folders of Hugging Face: every tensor in its place, every fault named."""
+
+from collections.abc import Callable
+import json
+import pathlib
+import re
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors_numpy
+
+from hpmoe.models import config as config_lib
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import hf_folder
+from hpmoe.models.checkpoint import model_testing
+from hpmoe.models.checkpoint import weights as weights_lib
+
+DEEPSEEK, QWEN, MIXTRAL, STACKED = (
+  model_testing.TESTDATA / name for name in model_testing.FOLDERS
+)
+
+
+class TestRead:
+  @pytest.mark.parametrize(
+    'folder, layer, prefix, names',
+    [
+      (DEEPSEEK, 1, 'mlp', ('gate_proj', 'up_proj', 'down_proj')),
+      (QWEN, 0, 'mlp', ('gate_proj', 'up_proj', 'down_proj')),
+      (MIXTRAL, 1, 'block_sparse_moe', ('w1', 'w3', 'w2')),
+    ],
+  )
+  def test_experts_are_stacked(self, folder, layer, prefix, names):
+    # given a folder that transformers wrote
+    files = model_testing.tensors(folder)
+    # when
+    loaded = hf_folder.read(folder).load()
+    # then
+    prefix = f'model.layers.{layer}.{prefix}.experts'
+    gate_up, down = loaded[f'{prefix}.w_gate_up'], loaded[f'{prefix}.w_down']
+    width = gate_up.shape[2] // 2
+    for e in range(4):
+      gate, up, out = (files[f'{prefix}.{e}.{n}.weight'] for n in names)
+      np.testing.assert_array_equal(gate_up[e, :, :width], gate.T)
+      np.testing.assert_array_equal(gate_up[e, :, width:], up.T)
+      np.testing.assert_array_equal(down[e], out.T)
+
+  def test_stacked_files_hold_the_same_model(self):
+    loaded, stacked = (hf_folder.read(f).load() for f in (MIXTRAL, STACKED))
+    assert not set(model_testing.tensors(STACKED)) & {
+      name for name in model_testing.tensors(MIXTRAL) if 'experts' in name
+    }
+    model_testing.assert_same(loaded, stacked)
+
+  def test_a_dtype_that_is_asked_for(self):
+    rounded = hf_folder.read(QWEN, 'bfloat16')
+    name = 'model.norm.weight'
+    want = model_testing.tensors(QWEN)[name].astype(ml_dtypes.bfloat16)
+    assert rounded.fields['dtype'] == 'bfloat16'
+    assert rounded.read(name).tobytes() == want.tobytes()
+
+  def test_float16_is_widened(self, tmp_path):
+    # given a folder in float16
+    files = {
+      name: tensor.astype(np.float16)
+      for name, tensor in model_testing.tensors(QWEN).items()
+    }
+    _folder(tmp_path / 'f16', QWEN, files, dtype='float16')
+    # when
+    loaded = hf_folder.read(tmp_path / 'f16')
+    # then
+    assert loaded.fields['dtype'] == 'float32'
+    want = files['model.norm.weight'].astype(np.float32)
+    np.testing.assert_array_equal(loaded.read('model.norm.weight'), want)
+
+  def test_a_tied_head_that_is_repeated(self, tmp_path):
+    files = model_testing.tensors(QWEN)
+    files['lm_head.weight'] = files['model.embed_tokens.weight']
+    repeated = _folder(tmp_path / 'same', QWEN, files)
+    assert 'lm_head.weight' not in hf_folder.read(repeated).specs
+    files['lm_head.weight'] = files['lm_head.weight'] + 1
+    with pytest.raises(ValueError, match='lm_head.weight: expected the bits'):
+      hf_folder.read(_folder(tmp_path / 'other', QWEN, files))
+
+
+class TestRoundTrip:
+  @pytest.mark.parametrize('folder', [DEEPSEEK, QWEN, MIXTRAL])
+  @pytest.mark.parametrize('form', convert.FORMATS)
+  def test_gives_the_same_tensors(self, tmp_path, folder, form):
+    # given a folder of transformers, and its copy in any format
+    convert.write(tmp_path / 'copy', convert.read(folder), form)
+    assert convert.format_of(tmp_path / 'copy') == form
+    # when it comes back
+    convert.write(tmp_path / 'back', convert.read(tmp_path / 'copy'), 'hf')
+    # then
+    model_testing.assert_same(
+      model_testing.tensors(tmp_path / 'back'), model_testing.tensors(folder)
+    )
+    fields = [
+      json.loads((f / 'config.json').read_text())
+      for f in (folder, tmp_path / 'back')
+    ]
+    assert fields[0] == fields[1]
+    extra = 'generation_config.json'
+    assert (tmp_path / 'back' / extra).read_bytes() == (
+      folder / extra
+    ).read_bytes()
+
+  @pytest.mark.parametrize('name', ['deepseek_tiny', 'mixtral_tiny'])
+  def test_a_model_in_memory_in_shards(self, tmp_path, seed, name):
+    # given
+    config = config_lib.load(name)
+    made = model_testing.parameters(config, seed)
+    # when
+    (tmp_path / 'hf').mkdir()
+    hf_folder.write(
+      tmp_path / 'hf', weights_lib.of_parameters(config, made), 300_000
+    )
+    (tmp_path / 'hf/config.json').write_text(json.dumps(config.to_hf()))
+    # then
+    shards = sorted(p.name for p in tmp_path.glob('hf/*.safetensors'))
+    assert len(shards) > 1
+    assert shards[0] == f'model-00001-of-{len(shards):05d}.safetensors'
+    model_testing.assert_same(hf_folder.read(tmp_path / 'hf').load(), made)
+
+  def test_an_mtp_head_and_what_it_shares(self, tmp_path, seed):
+    # given a model with a head that predicts one token further
+    config = config_lib.load('deepseek_tiny')
+    fields = config.to_hf() | {'num_nextn_predict_layers': 1}
+    config = config_lib.from_hf(fields)
+    made = model_testing.parameters(config, seed)
+    # when
+    out = tmp_path / 'hf'
+    convert.write(out, weights_lib.of_parameters(config, made))
+    # then published files hold its copies of embeddings and head, and so do we
+    last = f'model.layers.{config.num_hidden_layers}'
+    files = model_testing.tensors(out)
+    np.testing.assert_array_equal(
+      files[f'{last}.shared_head.head.weight'], files['lm_head.weight']
+    )
+    model_testing.assert_same(convert.read(out).load(), made)
+
+
+class TestFloat8:
+  @pytest.fixture
+  def quantised(self, tmp_path, seed) -> tuple[pathlib.Path, dict]:
+    """Returns a folder, and its tensors; no width is a multiple of a block."""
+    config = config_lib.from_hf(_wide_fields())
+    made = model_testing.parameters(config, seed)
+    convert.write(tmp_path / 'bf16', weights_lib.of_parameters(config, made))
+    files = model_testing.tensors(tmp_path / 'bf16')
+    rng = np.random.default_rng(seed)
+    for name in [n for n in files if n.endswith('_proj.weight')]:
+      rows, columns = files[name].shape
+      files[name] = files[name].astype(ml_dtypes.float8_e4m3fn)
+      blocks = (-(-rows // 128), -(-columns // 128))
+      scale = rng.uniform(0.5, 2, blocks).astype(np.float32)
+      files[name + '_scale_inv'] = scale
+    out = tmp_path / 'f8'
+    out.mkdir()
+    _save(out / 'model.safetensors', files)
+    quantised = dict(quant_method='fp8', weight_block_size=[128, 128])
+    fields = _wide_fields() | {'quantization_config': quantised}
+    (out / 'config.json').write_text(json.dumps(fields))
+    return out, files
+
+  def test_is_the_product_of_weight_and_scale(self, quantised):
+    folder, files = quantised
+    read = hf_folder.read(folder)
+    assert 'quantization_config' not in read.fields
+    name = 'model.layers.0.self_attn.o_proj.weight'
+    weight, scale = files[name], files[name + '_scale_inv']
+    assert weight.shape[0] % 128 and weight.shape[0] > 128
+    rows, columns = np.indices(weight.shape)
+    want = weight.astype(np.float32) * scale[rows // 128, columns // 128]
+    np.testing.assert_array_equal(
+      read.read(name), want.astype(ml_dtypes.bfloat16)
+    )
+
+  def test_an_expert_too(self, quantised):
+    folder, files = quantised
+    name = 'model.layers.0.mlp.experts'
+    down = hf_folder.read(folder).read(f'{name}.w_down')
+    weight = files[f'{name}.1.down_proj.weight']
+    scale = files[f'{name}.1.down_proj.weight_scale_inv']
+    rows, columns = np.indices(weight.shape)
+    want = weight.astype(np.float32) * scale[rows // 128, columns // 128]
+    np.testing.assert_array_equal(down[1], want.T.astype(ml_dtypes.bfloat16))
+
+  def test_without_its_scale(self, quantised):
+    folder, files = quantised
+    del files['model.layers.0.self_attn.o_proj.weight_scale_inv']
+    _save(folder / 'model.safetensors', files)
+    with pytest.raises(
+      ValueError, match='1 missing: .*o_proj.weight_scale_inv'
+    ):
+      hf_folder.read(folder)
+
+  def test_another_way_to_quantise_is_refused(self, quantised):
+    folder, _ = quantised
+    fields = json.loads((folder / 'config.json').read_text())
+    fields['quantization_config'] = {'quant_method': 'awq'}
+    (folder / 'config.json').write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match="blocks of weights, got 'awq'"):
+      hf_folder.read(folder)
+
+
+def _wide_fields() -> dict:
+  fields = json.loads((QWEN / 'config.json').read_text())
+  return fields | dict(
+    hidden_size=136, num_hidden_layers=1, dtype='bfloat16', head_dim=72
+  )
+
+
+# --- What is damaged is refused -------------------------------------------
+
+
+def _save(path: pathlib.Path, tensors) -> None:
+  contiguous = {n: np.ascontiguousarray(t) for n, t in tensors.items()}
+  safetensors_numpy.save_file(contiguous, path)
+
+
+def _folder(out, like, tensors, **fields) -> pathlib.Path:
+  out.mkdir()
+  _save(out / 'model.safetensors', tensors)
+  config = json.loads((like / 'config.json').read_text()) | fields
+  (out / 'config.json').write_text(json.dumps(config))
+  return out
+
+
+def _tensors(change: Callable) -> Callable:
+  """Returns damage that changes the tensors of a folder's first file."""
+
+  def damage(folder):
+    path = sorted(folder.glob('*.safetensors'))[0]
+    tensors = safetensors_numpy.load_file(path)
+    change(tensors)
+    _save(path, tensors)
+
+  return damage
+
+
+def _config(**fields) -> Callable:
+  def damage(folder):
+    path = folder / 'config.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+  return damage
+
+
+def _cut(folder) -> None:
+  path = folder / 'model-00002-of-00004.safetensors'
+  path.write_bytes(path.read_bytes()[:-1])
+
+
+def _all_bad(tensors) -> None:
+  del tensors['model.norm.weight'], tensors['lm_head.weight']
+  tensors['model.extra'] = np.zeros(3, np.float32)
+  tensors['model.embed_tokens.weight'] = np.zeros((3, 4), np.float32)
+  name = 'model.layers.0.input_layernorm.weight'
+  tensors[name] = tensors[name].astype(np.int32)
+
+
+def _set(name, index, value) -> Callable:
+  def change(tensors):
+    tensors[name] = tensors[name].copy()
+    tensors[name][index] = value
+
+  return _tensors(change)
+
+
+FAULTS = [
+  (
+    MIXTRAL,
+    _tensors(_all_bad),
+    '2 missing: model.norm.weight, lm_head.weight; 1 unexpected: model.extra; '
+    '1 misshapen: model.embed_tokens.weight (expected [48, 16], got [3, 4]); '
+    '1 mistyped: model.layers.0.input_layernorm.weight (expected float32, got '
+    'int32)',
+  ),
+  (
+    MIXTRAL,
+    _tensors(lambda tensors: tensors.clear()),
+    '41 missing: model.embed_tokens.weight, .* and 31 more',
+  ),
+  (
+    DEEPSEEK,
+    lambda folder: (folder / 'model-00003-of-00004.safetensors').unlink(),
+    "expected 4 shards, got none of ['model-00003-of-00004.safetensors']",
+  ),
+  (DEEPSEEK, _cut, 'model-00002-of-00004.safetensors: expected .* bytes, got'),
+  (
+    DEEPSEEK,
+    lambda folder: (folder / 'model.safetensors.index.json').write_text('{'),
+    'model.safetensors.index.json: expected JSON, got',
+  ),
+  (
+    DEEPSEEK,
+    lambda folder: (folder / 'model.safetensors.index.json').write_text(
+      json.dumps({'weight_map': {'a': '../b'}})
+    ),
+    'expected weight_map, of names to names of files',
+  ),
+  (
+    DEEPSEEK,
+    _tensors(lambda tensors: tensors.popitem()),
+    'expected the tensors that model.safetensors.index.json lists, got others',
+  ),
+  (
+    MIXTRAL,
+    lambda folder: (folder / 'model.safetensors').write_bytes(b'\x00' * 5),
+    'expected a safetensors file, got a header of 0 bytes',
+  ),
+  (
+    MIXTRAL,
+    lambda folder: (folder / 'model.safetensors').write_bytes(
+      (20).to_bytes(8, 'little') + b'{"a":{"dtype":"F32"}' + bytes(9)
+    ),
+    'expected a safetensors header, got',
+  ),
+  (
+    MIXTRAL,
+    lambda folder: (folder / 'model.safetensors').unlink(),
+    'expected weights in one of .*, got none',
+  ),
+  (MIXTRAL, _config(model_type='llama'), "expected one of .* got 'llama'"),
+  (
+    MIXTRAL,
+    _config(architectures=['LlamaForCausalLM']),
+    "architectures: expected one of .* got 'LlamaForCausalLM'",
+  ),
+  (
+    MIXTRAL,
+    lambda folder: (folder / 'config.json').unlink(),
+    'expected a folder with config.json, got none',
+  ),
+  (
+    MIXTRAL,
+    _config(dtype='bfloat16'),
+    '41 mistyped: model.embed_tokens.weight (expected bfloat16, got float32)',
+  ),
+  (
+    MIXTRAL,
+    _set('model.norm.weight', 5, np.nan),
+    'model.norm.weight: expected finite weights, got nan at [5], 1 of 16',
+  ),
+  (
+    QWEN,
+    _set('model.layers.1.mlp.experts.3.up_proj.weight', (2, 7), -np.inf),
+    'model.layers.1.mlp.experts.w_gate_up: expected finite weights, got -inf '
+    'at [3, 7, 10], 1 of 1024',
+  ),
+]
+
+
+class TestRefuses:
+  @pytest.mark.parametrize('form', ['hf', 'mindspore'])
+  @pytest.mark.parametrize('like, damage, text', FAULTS)
+  def test_in_one_line_and_writes_nothing(
+    self, tmp_path, like, damage, text, form
+  ):
+    # given a folder with one fault
+    shutil.copytree(like, tmp_path / 'in')
+    damage(tmp_path / 'in')
+    # when
+    with pytest.raises(ValueError) as told:
+      convert.write(tmp_path / 'out', convert.read(tmp_path / 'in'), form)
+    # then
+    pattern = re.escape(text).replace(r'\.\*', '.*')
+    assert re.search(pattern, str(told.value)), told.value
+    assert '\n' not in str(told.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ['in']

@@ -1,0 +1,45 @@
+"""Small models with made weights, and an independent reader of their files."""
+
+import pathlib
+
+import ml_dtypes  # noqa: F401, safetensors needs it to return bfloat16.
+import numpy as np
+import safetensors
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters as parameters_lib
+
+TESTDATA = pathlib.Path(__file__).parent / 'testdata'
+# Made by transformers; two of them hold the same weights.
+FOLDERS = ('deepseek_v3', 'qwen3_moe', 'mixtral', 'mixtral_stacked')
+
+
+def parameters(
+  config: config_lib.ModelConfig, seed: int
+) -> dict[str, np.ndarray]:
+  """Returns normal values under the names of a model."""
+  rng = np.random.default_rng(seed)
+  return {
+    name: rng.standard_normal(spec.shape).astype(spec.dtype)
+    for name, spec in parameters_lib.parameter_shapes(config).items()
+  }
+
+
+def tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns every tensor of a folder, by the safetensors library."""
+  found = {}
+  for path in sorted(folder.glob('*.safetensors')):
+    with safetensors.safe_open(path, 'np') as file:
+      found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+  return found
+
+
+def assert_same(
+  got: dict[str, np.ndarray], want: dict[str, np.ndarray]
+) -> None:
+  """Fails unless both hold the same tensors, bit for bit."""
+  assert set(got) == set(want)
+  for name, tensor in want.items():
+    assert got[name].dtype == tensor.dtype, name
+    assert got[name].shape == tensor.shape, name
+    assert got[name].tobytes() == tensor.tobytes(), name

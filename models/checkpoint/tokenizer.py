@@ -1,0 +1,83 @@
+"""tokenizer.json, of a model's folder and of our byte-level models."""
+
+from collections.abc import Iterable, Iterator
+import json
+import os
+import pathlib
+
+import tokenizers
+
+FILE = 'tokenizer.json'
+# After the 256 bytes, in this order.
+SPECIALS = ('<|begin_of_text|>', '<|end_of_text|>')
+
+
+def load(folder: str | os.PathLike[str]) -> tokenizers.Tokenizer:
+  """Returns the tokenizer of a folder.
+
+  Raises:
+    ValueError: there is none, or it is damaged.
+  """
+  path = pathlib.Path(folder) / FILE
+  if not path.is_file():
+    raise ValueError(f'{folder}: expected a folder with {FILE}, got none')
+  try:
+    return tokenizers.Tokenizer.from_file(str(path))
+  except Exception as error:  # the library raises nothing narrower
+    reason = ' '.join(str(error).split())
+    raise ValueError(f'{path}: expected a tokenizer, got {reason}') from error
+
+
+def byte_level() -> tokenizers.Tokenizer:
+  """Returns the tokenizer whose token 65 is the byte 65.
+
+  Text is encoded as UTF-8. Tokens 256 and 257 are `SPECIALS`; in a text they
+  are recognised by their spelling.
+  """
+  vocabulary = {char: byte for byte, char in enumerate(_alphabet())}
+  made = tokenizers.Tokenizer(
+    tokenizers.models.BPE(vocab=vocabulary, merges=[])
+  )
+  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+    add_prefix_space=False, use_regex=False
+  )
+  made.decoder = tokenizers.decoders.ByteLevel()
+  made.add_special_tokens(list(SPECIALS))
+  return made
+
+
+def byte_level_files() -> dict[str, bytes]:
+  """Returns the files, by name, that make `byte_level` a model's tokenizer."""
+  begin, end = SPECIALS
+  config = dict(
+    tokenizer_class='PreTrainedTokenizerFast', bos_token=begin, eos_token=end
+  )
+  return {
+    FILE: byte_level().to_str(pretty=True).encode(),
+    'tokenizer_config.json': json.dumps(config, indent=2).encode(),
+  }
+
+
+def _alphabet() -> list[str]:
+  """Returns the character that stands for each byte in a tokenizer.json.
+
+  Printable ones stand for themselves, the others follow from 256 on: the
+  convention of GPT-2, which the library's ByteLevel has too.
+  """
+  printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+  others = iter(range(256, 512))
+  return [chr(b if b in printable else next(others)) for b in range(256)]
+
+
+def stream(
+  tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]
+) -> Iterator[str]:
+  """Yields text as tokens come, each piece as soon as its bytes are whole.
+
+  Special tokens are left out.
+  """
+  decoding = tokenizers.decoders.DecodeStream(skip_special_tokens=True)
+  for token in tokens:
+    piece = decoding.step(tokenizer, token)
+    if piece:
+      yield piece

@@ -1,0 +1,64 @@
+"""Tokenizers: bytes are tokens, and files that others read."""
+
+import json
+
+import pytest
+
+from hpmoe.models.checkpoint import tokenizer
+
+TEXTS = (
+  '',
+  'plain words',
+  ' a\n\tb  ',
+  'naïve — 猫 🐈',
+  '\x00\x7f',
+  'ab' * 999,
+)
+
+
+class TestByteLevel:
+  @pytest.mark.parametrize('text', TEXTS)
+  def test_tokens_are_the_bytes(self, text):
+    made = tokenizer.byte_level()
+    assert made.encode(text).ids == list(text.encode())
+    assert made.decode(list(text.encode())) == text
+
+  def test_specials_follow_the_bytes(self):
+    made = tokenizer.byte_level()
+    assert made.get_vocab_size() == 258
+    ids = made.encode(f'{tokenizer.SPECIALS[0]}a{tokenizer.SPECIALS[1]}').ids
+    assert ids == [256, 97, 257]
+
+  def test_survives_its_file(self, tmp_path):
+    tokenizer.byte_level().save(str(tmp_path / tokenizer.FILE))
+    loaded = tokenizer.load(tmp_path)
+    for text in TEXTS:
+      assert loaded.encode(text).ids == list(text.encode())
+
+
+class TestLoad:
+  def test_no_file(self, tmp_path):
+    with pytest.raises(ValueError, match='expected a folder with tokenizer'):
+      tokenizer.load(tmp_path)
+
+  @pytest.mark.parametrize('content', ['', '{', json.dumps({'version': 1})])
+  def test_damaged(self, tmp_path, content):
+    (tmp_path / tokenizer.FILE).write_text(content)
+    with pytest.raises(ValueError, match='expected a tokenizer, got') as told:
+      tokenizer.load(tmp_path)
+    assert '\n' not in str(told.value)
+
+
+class TestStream:
+  @pytest.mark.parametrize('text', TEXTS)
+  def test_pieces_are_the_text(self, text):
+    pieces = list(tokenizer.stream(tokenizer.byte_level(), text.encode()))
+    assert ''.join(pieces) == text
+
+  def test_a_letter_of_two_bytes_comes_whole(self):
+    made = tokenizer.byte_level()
+    assert list(tokenizer.stream(made, 'aïb'.encode())) == ['a', 'ï', 'b']
+
+  def test_specials_are_left_out(self):
+    made = tokenizer.byte_level()
+    assert ''.join(tokenizer.stream(made, [256, 97, 257])) == 'a'

@@ -1,0 +1,213 @@
+"""The parameters of one model, wherever they lie, read one at a time.
+
+What reads a format returns `Weights`, what writes one takes them. So every
+conversion holds one parameter in memory, and loading holds one beside what it
+has loaded.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters as parameters_lib
+from hpmoe.models.checkpoint import stored_tensor
+
+SHOWN = 10  # of each kind of fault
+
+Specs = dict[str, jax.ShapeDtypeStruct]
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """Parameters under their names, in the layout of the models.
+
+  Attributes:
+    fields: the contents of config.json.
+    config: what they mean.
+    specs: name -> shape and dtype, in the order of the layers.
+    read: name -> the parameter; a ValueError if it is damaged or not finite.
+    extras: name -> bytes of other files of the folder, such as tokenizer.json.
+  """
+
+  fields: Mapping[str, Any]
+  config: config_lib.ModelConfig
+  specs: Specs
+  read: Callable[[str], np.ndarray]
+  extras: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+  def load(
+    self, step: Callable[[str], None] = lambda name: None
+  ) -> dict[str, np.ndarray]:
+    """Returns every parameter; `step` is told the name of the next one."""
+    loaded = {}
+    for name in self.specs:
+      step(name)
+      loaded[name] = self.read(name)
+    return loaded
+
+
+def of_parameters(
+  config: config_lib.ModelConfig,
+  parameters: Mapping[str, Any],
+  extras: Mapping[str, bytes] | None = None,
+) -> Weights:
+  """Returns parameters that are in memory.
+
+  Args:
+    config: sizes and options.
+    parameters: name -> array, NumPy's or JAX's, all of a model's.
+    extras: name -> bytes of files that belong to the model.
+
+  Raises:
+    ValueError: parameters are missing, unexpected or misshapen; lists them.
+  """
+  specs = {
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+    for name, array in parameters.items()
+  }
+  faults = Faults()
+  wanted = parameters_lib.parameter_shapes(config)
+  faults.compare(wanted, specs, any_dtype=True)
+  faults.refuse('parameters')
+
+  def read(name: str) -> np.ndarray:
+    array = np.asarray(parameters[name])
+    check_finite('parameters', name, array)
+    return array
+
+  ordered = {name: specs[name] for name in wanted}
+  return Weights(config.to_hf(), config, ordered, read, extras or {})
+
+
+def without_absent_head(
+  config: config_lib.ModelConfig, index: Mapping[str, Any]
+) -> config_lib.ModelConfig:
+  """Returns the config without an MTP head of which no file holds anything.
+
+  transformers writes that there is one, and does not write it.
+  """
+  for layer in parameters_lib.mtp_layers(config):
+    if any(name.startswith(f'model.layers.{layer}.') for name in index):
+      return config
+  return dataclasses.replace(config, num_nextn_predict_layers=0)
+
+
+def shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
+  """Returns names cut, in order, into parts of at most so many bytes.
+
+  A name that is larger is a part of its own.
+
+  Args:
+    sizes: name -> bytes.
+    max_bytes: of one part.
+  """
+  parts: list[list[str]] = []
+  room = 0
+  for name, size in sizes.items():
+    if not parts or size > room:
+      parts.append([])
+      room = max_bytes
+    parts[-1].append(name)
+    room -= size
+  return parts
+
+
+@dataclasses.dataclass
+class Faults:
+  """What keeps a set of tensors from being a model's.
+
+  Attributes:
+    missing: names that the model has and the files lack.
+    unexpected: names that the files have and the model lacks.
+    misshapen: lines that name a tensor and both shapes.
+    mistyped: lines that name a tensor and both dtypes.
+  """
+
+  missing: list[str] = dataclasses.field(default_factory=list)
+  unexpected: list[str] = dataclasses.field(default_factory=list)
+  misshapen: list[str] = dataclasses.field(default_factory=list)
+  mistyped: list[str] = dataclasses.field(default_factory=list)
+
+  def compare(
+    self,
+    wanted: Mapping[str, Any],
+    found: Mapping[str, Any],
+    any_dtype: bool = False,
+  ) -> None:
+    """Notes what differs between the tensors wanted and those found."""
+    self.missing += [name for name in wanted if name not in found]
+    self.unexpected += [name for name in found if name not in wanted]
+    for name in wanted:
+      if name in found:
+        self.check(name, wanted[name], found[name], any_dtype)
+
+  def check(self, name: str, want: Any, got: Any, any_dtype: bool) -> None:
+    """Notes a tensor of another shape, or one that would be rounded."""
+    if tuple(got.shape) != tuple(want.shape):
+      self.misshapen.append(
+        f'{name} (expected {list(want.shape)}, got {list(got.shape)})'
+      )
+    if not is_float(got.dtype) or not (
+      any_dtype or is_exact(got.dtype, want.dtype)
+    ):
+      self.mistyped.append(f'{name} (expected {want.dtype}, got {got.dtype})')
+
+  def refuse(self, path: Any) -> None:
+    """Raises a ValueError of one line if there is any fault."""
+    found = {
+      kind: names for kind, names in dataclasses.asdict(self).items() if names
+    }
+    if not found:
+      return
+    parts = []
+    for kind, names in found.items():
+      more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
+      parts.append(f'{len(names)} {kind}: {", ".join(names[:SHOWN])}{more}')
+    raise ValueError(
+      f'{path}: expected the tensors of the model, got {"; ".join(parts)}'
+    )
+
+
+_FLOATS = {
+  # Bits of mantissa and of exponent.
+  np.dtype(np.float64): (52, 11),
+  np.dtype(np.float32): (23, 8),
+  np.dtype(np.float16): (10, 5),
+  stored_tensor.BFLOAT16: (7, 8),
+  stored_tensor.FLOAT8: (3, 4),
+}
+
+
+def is_float(dtype: Any) -> bool:
+  """Returns whether weights may have this dtype in a file."""
+  return np.dtype(dtype) in _FLOATS
+
+
+def is_exact(narrow: Any, wide: Any) -> bool:
+  """Returns whether every value of one dtype is a value of the other."""
+  if not (is_float(narrow) and is_float(wide)):
+    return np.dtype(narrow) == np.dtype(wide)
+  a, b = _FLOATS[np.dtype(narrow)], _FLOATS[np.dtype(wide)]
+  return a[0] <= b[0] and a[1] <= b[1]
+
+
+def check_finite(path: Any, name: str, array: np.ndarray) -> None:
+  """Refuses a parameter with NaN or infinity.
+
+  Raises:
+    ValueError: names the first one's place, and how many there are.
+  """
+  finite = np.isfinite(array)
+  if finite.all():
+    return
+  flat = int(np.argmin(finite))
+  index = [int(i) for i in np.unravel_index(flat, array.shape)]
+  raise ValueError(
+    f'{path}: {name}: expected finite weights, got {array.reshape(-1)[flat]} '
+    f'at {index}, {array.size - int(finite.sum())} of {math.prod(array.shape)}'
+  )
