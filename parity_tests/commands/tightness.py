@@ -1,20 +1,23 @@
 """How much of a limit a right kernel uses, and which wrong ones it catches.
 
-One tile of a sum per depth and order, and whole layers; the figures are kept in
-docs/tightness.md.
+One tile of a sum per depth and order, and the stages of whole layers; the
+figures are kept in docs/tightness.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import operator
 
 import numpy as np
 
+from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import spread
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import trial
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
 
 DEPTHS = (64, 256, 1024, 4096, 16384)
 _ROWS, _COLUMNS = 64, 128
@@ -66,6 +69,86 @@ def measure(
       )
     )
   return rows
+
+
+# The layer whose stages are measured, where a kernel is tried as well.
+_PRESET, _RANKS, _TOKENS = 'small', 4, 64
+LAYERS = tuple(
+  (storage, which.name)
+  for storage in ('float32', 'bfloat16')
+  for which in (passes.FORWARD, passes.BACKWARD)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class StageRow:
+  """What right kernels use of the limits of lane bounded, in one stage.
+
+  Attributes:
+    storage: dtype.
+    direction: name of the pass.
+    stage: a tensor, judged from those before it; or a row of a fused layer.
+    bound: median and worst share of the worst-case bound, over inputs and
+      orders, each by the worst of its elements.
+    spread: the same of the statistical limits.
+  """
+
+  storage: str
+  direction: str
+  stage: str
+  bound: tuple[float, float]
+  spread: tuple[float, float]
+
+  @property
+  def holds(self) -> bool:
+    """Whether right kernels pass."""
+    return max(self.bound[1], self.spread[1]) < 1
+
+
+def measure_stages(
+  seeds: int,
+  progress: Callable[[str], None],
+  layers: Sequence[tuple[str, str]] = LAYERS,
+) -> list[StageRow]:
+  """Returns a row per stage that rounds, over orders of summation and seeds."""
+  rows = []
+  for storage, direction in layers:
+    progress(f'stages, {storage}, {direction}')
+    used: dict[tuple[str, str], list[float]] = {}
+    for seed in range(seeds):
+      for name, share in _layers(storage, direction, seed):
+        used.setdefault(name, []).append(share)
+    rows += [
+      StageRow(storage, direction, stage, *_both(used, stage))
+      for stage in lanes.ORDER
+      # What moves alone has no rounding.
+      if used.get((stage, lanes.SPREAD_RULE))
+    ]
+  return rows
+
+
+def _layers(
+  storage: str, direction: str, seed: int
+) -> Iterator[tuple[tuple[str, str], float]]:
+  """Yields (stage, rule) and what a right layer uses of it."""
+  policy = precision.PrecisionPolicy(storage)
+  config = presets.config(presets.get(_PRESET), _RANKS, _TOKENS)
+  made = trial.with_saved(trial.draw(config, policy, seed))
+  run = operator.methodcaller(direction, config, policy, made.arrays)
+  (which,) = passes.of(direction)
+  got = [run(trial.Kernel(order)) for order in _orders()]
+  for mine, other in zip(got, (*got[1:], got[0])):
+    results = {name: mine[name] for name in which.results}
+    layer = trial.judge(made, results, other).values()
+    stages = trial.judge_stages(made, mine).values()
+    for found in (*stages, *layer):
+      yield (found.stage, found.rule), found.values['error_of_bound']
+
+
+def _both(used, stage: str) -> Iterator[tuple[float, float]]:
+  for rule in (lanes.BOUND_RULE, lanes.SPREAD_RULE):
+    shares = used[stage, rule]
+    yield float(np.median(shares)), max(shares)
 
 
 def _tile(depth: int, seed: int):

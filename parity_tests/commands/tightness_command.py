@@ -18,41 +18,63 @@ def _define(f: flags.FlagValues) -> None:
     flag_values=f,
   )
   flags.DEFINE_integer(
-    'seeds', 3, 'Tiles of each depth.', lower_bound=1, flag_values=f
+    'seeds', 3, 'Tiles of each depth; layers.', lower_bound=1, flag_values=f
   )
   cli.define_json(f)
 
 
 def _tightness(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.commands import tightness
-  from hpmoe.parity_tests.report import text_table
 
   cli.check_writable('json', f.json)
   depths = layer_flags.integers('depth', f.depth)
-  with cli.progress(len(depths)) as step:
+  layers = tightness.LAYERS
+  with cli.progress(len(depths) + len(layers)) as step:
     rows = tightness.measure(depths, f.seeds, step)
-  cli.write_json(f.json, [dataclasses.asdict(row) for row in rows])
-  heading = (
-    'depth',
-    'bound: median',
-    'worst',
-    'spread: median',
-    'worst',
-    'TF32 operands',
-    'bf16 operands',
+    stages = tightness.measure_stages(f.seeds, step)
+  cli.write_json(
+    f.json,
+    dict(
+      depths=[dataclasses.asdict(row) for row in rows],
+      stages=[dataclasses.asdict(row) for row in stages],
+    ),
   )
-  figures = [(*row.bound, *row.spread, row.tf32, row.bf16) for row in rows]
+  shares = ('bound: median', 'worst', 'spread: median', 'worst')
+  _print(
+    ('depth', *shares, 'TF32 operands', 'bf16 operands'),
+    [
+      ((str(row.depth),), (*row.bound, *row.spread, row.tf32, row.bf16))
+      for row in rows
+    ],
+  )
+  print()
+  _print(
+    ('storage', 'pass', 'stage', *shares),
+    [
+      ((row.storage, row.direction, row.stage), (*row.bound, *row.spread))
+      for row in stages
+    ],
+  )
+  holds = [row.holds for row in rows] + [row.holds for row in stages]
+  return cli.PARITY if all(holds) else cli.NO_PARITY
+
+
+def _print(
+  heading: tuple[str, ...],
+  rows: list[tuple[tuple[str, ...], tuple[float, ...]]],
+) -> None:
+  from hpmoe.parity_tests.report import text_table
+
   cells = [
-    (str(row.depth), *(f'{figure:.3g}' for figure in line))
-    for row, line in zip(rows, figures)
+    (*names, *(f'{figure:.3g}' for figure in figures))
+    for names, figures in rows
   ]
   print(text_table.text(heading, cells))
-  return cli.PARITY if all(row.holds for row in rows) else cli.NO_PARITY
 
 
 COMMAND = cli.Command(
   'tightness',
-  'how much of its limits a right float32 tile uses, and a wrong one.',
+  'how much of its limits a right kernel uses, by depth and by stage.',
   ('hpmoe tightness --depth=64,16384 --json=tightness.json',),
   _define,
   _tightness,

@@ -172,8 +172,11 @@ class Kernel:
     self, made: inputs_lib.LayerInputs, backward: bool = False
   ) -> dict[str, np.ndarray]:
     """Returns y, or the gradients, by name."""
-    of = made.config, made.policy, made.arrays
-    return self.backward(*of) if backward else {'y': self.forward(*of)['y']}
+    run, which = self.forward, passes.FORWARD
+    if backward:
+      run, which = self.backward, passes.BACKWARD
+    all_ = run(made.config, made.policy, made.arrays)
+    return {name: all_[name] for name in which.results}
 
   def _combine(
     self, policy, returned: np.ndarray, weights: np.ndarray | None
@@ -190,7 +193,7 @@ class Kernel:
     policy: precision.PrecisionPolicy,
     arrays: Arrays,
   ) -> dict[str, np.ndarray]:
-    """Returns the layer's gradients by name.
+    """Returns the tensors of `tensors.GRADS` by name.
 
     Args:
       config: sizes.
@@ -200,10 +203,10 @@ class Kernel:
     lay = _Layout.of(config, arrays)
     weights = self._weights(arrays['topk_weights']).reshape(lay.row.shape)
     early = policy.placement == 'before_down'
-    made = lay.empty(policy, passes.BACKWARD.results)
+    made = lay.empty(policy, tensors.GRADS)
     dy = arrays['dy'].reshape(-1, config.d_model)
     d_weights = made['d_topk_weights'].reshape(lay.row.shape)
-    sent = np.empty((*lay.row.shape, config.d_model), dy.dtype)
+    sent = made['d_returned'].reshape(*lay.row.shape, config.d_model)
     if not early:
       returned = arrays['returned'].reshape(sent.shape).astype(np.float32)
       wide = dy.astype(np.float32)
@@ -228,9 +231,10 @@ class Kernel:
       made['d_w_gate_up'][at] = self._multiply(
         policy, arrays['expert_in'][rows].T, d_gate_up
       )
-      sent[token, slot] = self._multiply(
-        policy, d_gate_up, arrays['w_gate_up'][at].T
-      )
+      d_in = self._multiply(policy, d_gate_up, arrays['w_gate_up'][at].T)
+      made['d_expert_out'][rows], made['d_activation'][rows] = d_out, d_act
+      made['d_gate_up'][rows], made['d_expert_in'][rows] = d_gate_up, d_in
+      sent[token, slot] = d_in
     made['dx'][:] = self._combine(policy, sent, None).reshape(made['dx'].shape)
     return made
 
@@ -298,25 +302,43 @@ def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
 def judge(
   made: inputs_lib.LayerInputs, got: Arrays, same: Arrays | None = None
 ) -> dict[tuple[str, str], lanes.Result]:
-  """Returns lane bounded's verdicts on what was returned, by name and rule.
-
-  Results are judged as those of a fused layer, stages from those beside them.
+  """Returns lane bounded's verdicts on results of a fused layer.
 
   Args:
     made: what the kernel was given; `saved` as well if it went backward.
-    got: what it returned, of one pass.
+    got: what it returned, some results of one pass.
     same: what a right one does; only narrow storage asks.
+
+  Returns:
+    Verdicts by name and rule.
   """
-  of = tiling(made.config, made.arrays)
   found = []
   for name, tensor in got.items():
-    row = lanes.LAYERS.get(name, name)
-    captured = {} if name in lanes.LAYERS else got
-    which = lanes.pass_of(row)
-    golden = which.golden(of, made.policy, made.arrays, captured)
+    row = lanes.LAYERS[name]
     beside = None if same is None else same[name]
-    found += lanes.tolerances(row, tensor, golden, None, (), same=beside)
+    layer = _golden(made, name, {})
+    found += lanes.tolerances(row, tensor, layer, None, (), same=beside)
   return {(lanes.tensor_of(one.stage), one.rule): one for one in found}
+
+
+def judge_stages(
+  made: inputs_lib.LayerInputs, got: Arrays
+) -> dict[tuple[str, str], lanes.Result]:
+  """Returns lane bounded's verdicts on stages, each from those before it.
+
+  As `judge`; `got` holds every stage of one pass.
+  """
+  found = []
+  for name, tensor in got.items():
+    golden = _golden(made, name, got)
+    found += lanes.tolerances(name, tensor, golden, None, ())
+  return {(one.stage, one.rule): one for one in found}
+
+
+def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
+  which = lanes.pass_of(name)
+  of = tiling(made.config, made.arrays)
+  return which.golden(of, made.policy, made.arrays, captured)
 
 
 def with_saved(made: inputs_lib.LayerInputs) -> inputs_lib.LayerInputs:
