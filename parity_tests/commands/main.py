@@ -15,6 +15,7 @@ from absl import flags
 from hpmoe.parity_tests.commands import check_command
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import compile_command
+from hpmoe.parity_tests.commands import convert_command
 from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import sweep_command
@@ -25,6 +26,7 @@ COMMANDS = {
   for module in (
     check_command,
     compile_command,
+    convert_command,
     faults_command,
     law_command,
     sweep_command,

@@ -1,0 +1,86 @@
+"""`hpmoe convert`."""
+
+import dataclasses
+import math
+import time
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+
+_DTYPES = ('float32', 'bfloat16')
+
+
+def _define(f: flags.FlagValues) -> None:
+  from hpmoe.models.checkpoint import convert
+
+  formats = '; '.join(
+    f'{n}: {form.help}' for n, form in convert.FORMATS.items()
+  )
+  for name, text in (
+    ('from', 'Folder with weights and config.json, in any of the formats.'),
+    ('to', 'Folder to write, which is not there yet.'),
+  ):
+    flags.DEFINE_string(name, None, text, flag_values=f)
+  flags.DEFINE_enum(
+    'format', 'hf', list(convert.FORMATS), f'{formats}.', flag_values=f
+  )
+  flags.DEFINE_enum(
+    'dtype',
+    None,
+    list(_DTYPES),
+    'Rounds weights to this. Default: as config.json says, and then no weight '
+    'is rounded.',
+    flag_values=f,
+  )
+  cli.define_json(f)
+
+
+def _convert(f: flags.FlagValues) -> int:
+  from hpmoe.models.checkpoint import convert
+  from hpmoe.parity_tests.report import text_table
+
+  for name in ('from', 'to'):
+    if f[name].value is None:
+      raise cli.UsageError(f'{name}: expected a folder, got none')
+  cli.check_writable('json', f.json)
+  start = time.perf_counter()
+  weights = convert.read(f['from'].value, f.dtype)
+  with cli.progress(len(weights.specs)) as step:
+
+    def read(name):
+      step(name)
+      return weights.read(name)
+
+    told = dataclasses.replace(weights, read=read)
+    convert.write(f.to, told, f.format)
+  summary = {
+    'from': f['from'].value,
+    'from_format': convert.format_of(f['from'].value),
+    'to': f.to,
+    'to_format': f.format,
+    'model_type': weights.config.model_type,
+    'tensors': len(weights.specs),
+    'parameters': sum(math.prod(s.shape) for s in weights.specs.values()),
+    'dtypes': sorted({str(spec.dtype) for spec in weights.specs.values()}),
+    'seconds': round(time.perf_counter() - start, 3),
+  }
+  cli.write_json(f.json, summary)
+  lines = [(name, str(value)) for name, value in summary.items()]
+  print(text_table.text(('name', 'value'), lines))
+  return cli.PARITY
+
+
+COMMAND = cli.Command(
+  'convert',
+  "moves a model's weights between Hugging Face, MindSpore and our layout.",
+  (
+    'hpmoe convert --from=Qwen3-30B-A3B --to=qwen_ms --format=mindspore',
+    'hpmoe convert --from=DeepSeek-V3 --to=deepseek --format=hpmoe',
+    'hpmoe convert --from=trained --to=for_transformers --dtype=bfloat16',
+  ),
+  _define,
+  _convert,
+  '0 written, '
+  '2 the request was wrong or the files are damaged: nothing is written',
+)

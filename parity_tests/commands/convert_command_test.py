@@ -1,0 +1,110 @@
+"""`hpmoe convert`: every format, and one line for what is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters as parameters_lib
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import weights as weights_lib
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+
+@pytest.fixture(scope='module')
+def model():
+  """Returns (config, parameters) of a small model."""
+  config = config_lib.load('mixtral_tiny')
+  rng = np.random.default_rng(8)
+  return config, {
+    name: rng.standard_normal(spec.shape).astype(spec.dtype)
+    for name, spec in parameters_lib.parameter_shapes(config).items()
+  }
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+  convert.write(tmp_path / 'in', weights_lib.of_parameters(*model))
+  return tmp_path / 'in'
+
+
+def _run(folder, *options) -> int:
+  out = folder.parent / 'out'
+  return main.main(['convert', f'--from={folder}', f'--to={out}', *options])
+
+
+class TestConvert:
+  @pytest.mark.parametrize('form', convert.FORMATS)
+  def test_writes_each_format(self, model, folder, tmp_path, capsys, form):
+    report = tmp_path / 'report.json'
+    assert _run(folder, f'--format={form}', f'--json={report}') == cli.PARITY
+    content = json.loads(report.read_text())
+    assert (content['from_format'], content['to_format']) == ('hf', form)
+    assert content['parameters'] == sum(a.size for a in model[1].values())
+    assert form in capsys.readouterr().out
+    loaded = convert.read(tmp_path / 'out').load()
+    for name, array in model[1].items():
+      np.testing.assert_array_equal(loaded[name], array)
+
+  def test_rounds_if_asked(self, folder, tmp_path):
+    assert _run(folder, '--dtype=bfloat16') == cli.PARITY
+    written = convert.read(tmp_path / 'out')
+    assert written.config.dtype == 'bfloat16'
+
+  @pytest.mark.parametrize(
+    'options, text',
+    [
+      (['--format=pickle'], 'value should be one of <hf|hpmoe|mindspore>'),
+      (['--from=no/such'], 'no/such: expected a folder, got none'),
+      (['--to=no/such/folder'], 'expected a folder no/such, got none'),
+      (['--json=no/such/file'], 'json: expected a file that can be written'),
+    ],
+  )
+  def test_refuses_a_request(self, folder, capsys, options, text):
+    assert _run(folder, *options) == cli.WRONG_REQUEST
+    self._one_line(capsys, text)
+    assert not (folder.parent / 'out').exists()
+
+  def test_refuses_without_folders(self, capsys):
+    assert main.main(['convert', '--to=x']) == cli.WRONG_REQUEST
+    self._one_line(capsys, 'from: expected a folder, got none')
+
+  def test_refuses_to_write_over_something(self, folder, capsys):
+    (folder.parent / 'out').mkdir()
+    assert _run(folder) == cli.WRONG_REQUEST
+    self._one_line(capsys, 'expected nothing there yet')
+
+  def test_refuses_a_truncated_file_and_leaves_nothing(self, folder, capsys):
+    file = folder / 'model.safetensors'
+    file.write_bytes(file.read_bytes()[:-3])
+    assert _run(folder) == cli.WRONG_REQUEST
+    self._one_line(capsys, r'model.safetensors: expected')
+    assert [path.name for path in folder.parent.iterdir()] == ['in']
+
+  def test_refuses_nan_found_late_and_leaves_nothing(
+    self, model, tmp_path, capsys
+  ):
+    # given NaN in the last tensor, when all others are written already
+    config, made = model
+    last = list(made)[-1]
+    weights = weights_lib.of_parameters(config, made)
+    broken = {**made, last: np.full_like(made[last], np.nan)}
+    written = tmp_path / 'in'
+    convert.write(
+      written,
+      weights_lib.Weights(
+        weights.fields, config, weights.specs, broken.__getitem__
+      ),
+    )
+    # then
+    assert _run(written) == cli.WRONG_REQUEST
+    self._one_line(capsys, f'{last}: expected finite weights, got nan')
+    assert [path.name for path in tmp_path.iterdir()] == ['in']
+
+  def _one_line(self, capsys, text):
+    captured = capsys.readouterr()
+    assert captured.err.count('\n') == 1
+    assert captured.err.startswith('hpmoe convert: ')
+    assert text in captured.err
