@@ -32,6 +32,9 @@ EXTENSIONS = {
   'backend_ascend.frontends._jax_ffi': (
     'backend_ascend/frontends/jax_ffi_module.cc'
   ),
+  'backend_ascend.frontends._mindspore_ffi': (
+    'backend_ascend/frontends/mindspore_ffi_module.cc'
+  ),
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

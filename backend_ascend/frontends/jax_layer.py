@@ -1,15 +1,11 @@
 """The backend's layer as a JAX function: an XLA FFI call with its gradient.
 
-An image reaches the native handler by the SHA-256 of its bytes, which is all
-that the compiled graph holds.  As an attribute or constant, megabytes of image
-would be copied, printed and hashed with every compilation.  A handle by
-contents costs this: a graph that was exported runs in another process only
-after `prepare` for the same layer there; before that it is refused.
+The graph names an image by its digest (`layer_call`), which costs this: a graph
+that was exported runs in another process only after `prepare` for the same
+layer there; before that it is refused.
 """
 
-import dataclasses
 import functools
-import hashlib
 import pathlib
 import re
 
@@ -17,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -34,10 +29,8 @@ except ImportError as e:
   ) from e
 
 _TARGET = 'hpmoe_launch'
-_FORWARD = layout.Direction.FORWARD
-_BACKWARD = layout.Direction.BACKWARD
-_MAX_THREADS = 4096
-_MAX_DEADLINE_S = 1e9
+_images = layer_call.Images(_jax_ffi)
+register = _images.register
 
 
 def check_api(built: tuple[int, int], header: str) -> None:
@@ -71,79 +64,6 @@ def _register_handler() -> None:
 _register_handler()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layer:
-  """What decides a call beside its arrays; hashable, so jit sees it as one."""
-
-  config: config_lib.MoEConfig
-  policy: precision.PrecisionPolicy
-  options: flow_lib.Options
-  threads: int | None
-  deadline_s: float
-
-  def check(self) -> None:
-    for name, kind in (
-      ('config', config_lib.MoEConfig),
-      ('policy', precision.PrecisionPolicy),
-      ('options', flow_lib.Options),
-    ):
-      if not isinstance(getattr(self, name), kind):
-        raise ValueError(
-          f'{name}: expected a {kind.__name__}, got {getattr(self, name)!r}'
-        )
-    if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
-      raise ValueError(
-        f'threads: expected 1 to {_MAX_THREADS}, got {self.threads}'
-      )
-    if not 0 < self.deadline_s <= _MAX_DEADLINE_S:
-      raise ValueError(
-        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
-        f'got {self.deadline_s}'
-      )
-
-  def image(self, direction: layout.Direction) -> '_Registered':
-    return _compiled(direction, self.config, self.policy, self.options)
-
-  def aval(self, name: str) -> jax.ShapeDtypeStruct:
-    spec = tensors.SPECS[name]
-    kinds = {'storage': self.policy.storage, 'f32': 'float32', 'i32': 'int32'}
-    shape = spec.dims(**self.config.dims())
-    return jax.ShapeDtypeStruct(shape, jnp.dtype(kinds[spec.kind]))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Registered:
-  """An image that the native part holds: its digest, and names in order."""
-
-  digest: str
-  inputs: tuple[str, ...]
-  outputs: tuple[str, ...]
-
-
-def register(image) -> _Registered:
-  """Hands a task image, any contiguous buffer, to the native part for good.
-
-  Raises:
-    ValueError: the image is truncated, corrupt or inconsistent.
-  """
-  digest = hashlib.sha256(image).hexdigest()
-  names = _jax_ffi.register(digest, np.frombuffer(image, np.uint8))
-  return _Registered(digest, *map(tuple, names))
-
-
-# Compiled once; kept as long as the process, as compiled graphs may be.
-@functools.cache
-def _compiled(
-  direction: layout.Direction,
-  config: config_lib.MoEConfig,
-  policy: precision.PrecisionPolicy,
-  options: flow_lib.Options,
-) -> _Registered:
-  forward = direction == _FORWARD
-  compile_ = compiler.compile_forward if forward else compiler.compile_backward
-  return register(compile_(config, policy, options).image)
-
-
 def prepare(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
@@ -154,17 +74,22 @@ def prepare(
   Raises:
     ValueError: sizes, policy or options are out of range.
   """
-  for direction in layout.Direction:
-    _compiled(direction, config, policy, options)
+  _images.prepare(layer_call.LayerCall(config, policy, options))
+
+
+def _aval(layer_: layer_call.LayerCall, name: str) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(layer_.shape(name), jnp.dtype(layer_.dtype(name)))
 
 
 def _launch(
-  layer_: _Layer, image: _Registered, arrays: dict[str, at.Array]
+  layer_: layer_call.LayerCall,
+  image: layer_call.Registered,
+  arrays: dict[str, at.Array],
 ) -> dict[str, at.Array]:
   """Returns every output of the image, by name, from one FFI call."""
   call = jax.custom_batching.custom_vmap(
     lambda *operands: tuple(
-      jax.ffi.ffi_call(_TARGET, list(map(layer_.aval, image.outputs)))(
+      jax.ffi.ffi_call(_TARGET, [_aval(layer_, n) for n in image.outputs])(
         *operands,
         image=image.digest,
         threads=np.int32(layer_.threads or 0),
@@ -187,50 +112,39 @@ def _refuse_vmap(axis_size, in_batched, *operands):
   )
 
 
-def _check(layer_: _Layer, arrays: dict[str, at.Array]) -> None:
+def _check(layer_: layer_call.LayerCall, arrays: dict[str, at.Array]) -> None:
   for name, array in arrays.items():
-    want = layer_.aval(name)
     if not hasattr(array, 'dtype') or not hasattr(array, 'shape'):
       raise ValueError(f'{name}: expected an array, got {type(array).__name__}')
-    if array.dtype != want.dtype:
-      raise ValueError(
-        f'{name}: expected dtype {want.dtype}, got {array.dtype}'
-      )
-    if array.shape != want.shape:
-      raise ValueError(
-        f'{name}: expected shape {want.shape}, got {array.shape}'
-      )
+    layer_.check_array(name, array.shape, str(array.dtype))
 
 
-def _forward(layer_: _Layer, arguments) -> dict[str, at.Array]:
+def _forward(layer_: layer_call.LayerCall, arguments) -> dict[str, at.Array]:
   """Returns the five inputs and what a forward launch computes, by name."""
   arrays = dict(zip(tensors.INPUTS, arguments, strict=True))
-  return arrays | _launch(layer_, layer_.image(_FORWARD), arrays)
+  return arrays | _launch(
+    layer_, _images.of(layer_, layer_call.FORWARD), arrays
+  )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _call(layer_: _Layer, *arguments):
+def _call(layer_: layer_call.LayerCall, *arguments):
   return _forward(layer_, arguments)['y']
 
 
-def _call_forward(layer_: _Layer, *arguments):
+def _call_forward(layer_: layer_call.LayerCall, *arguments):
   arrays = _forward(layer_, arguments)
-  read = layer_.image(_BACKWARD).inputs
+  read = _images.of(layer_, layer_call.BACKWARD).inputs
   return arrays['y'], {name: arrays[name] for name in read if name != 'dy'}
 
 
-def _call_backward(layer_: _Layer, saved, dy):
-  grads = _launch(layer_, layer_.image(_BACKWARD), saved | dict(dy=dy))
-  # Ids have no gradient.
-  return tuple(grads.get(_GRAD_OF.get(name, '')) for name in tensors.INPUTS)
+def _call_backward(layer_: layer_call.LayerCall, saved, dy):
+  grads = _launch(
+    layer_, _images.of(layer_, layer_call.BACKWARD), saved | dict(dy=dy)
+  )
+  return layer_call.grads_by_input(grads, ids=None)
 
 
-_GRAD_OF = dict(
-  x='dx',
-  topk_weights='d_topk_weights',
-  w_gate_up='d_w_gate_up',
-  w_down='d_w_down',
-)
 _call.defvjp(_call_forward, _call_backward)
 
 
@@ -274,7 +188,7 @@ def layer(
       launch stopped; with the text of `runtime.launch`.  On some of its paths
       jaxlib raises ValueError in its place.
   """
-  layer_ = _Layer(config, policy, options, threads, deadline_s)
+  layer_ = layer_call.LayerCall(config, policy, options, threads, deadline_s)
   layer_.check()
   arguments = (x, topk_ids, topk_weights, w_gate_up, w_down)
   _check(layer_, dict(zip(tensors.INPUTS, arguments)))

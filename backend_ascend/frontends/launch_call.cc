@@ -1,0 +1,110 @@
+#include "backend_ascend/frontends/launch_call.h"
+
+#include <cstddef>
+#include <cstring>
+
+#include "backend_ascend/frontends/failure.h"
+#include "backend_ascend/frontends/image_registry.h"
+#include "backend_ascend/frontends/operands.h"
+#include "backend_ascend/kernels/host/launch/launch.h"
+
+namespace hpmoe {
+namespace {
+
+CallStatus Refused(const std::string& text) {
+  return {CallStatus::kRefused, text};
+}
+
+CallStatus Expected(const std::string& name, const std::string& expected,
+                    const std::string& got) {
+  return Refused(name + ": expected " + expected + ", got " + got);
+}
+
+// Python checked shapes and dtypes; a graph from elsewhere did not.
+CallStatus CheckSizes(const char* what, const std::vector<Operand>& wanted,
+                      const std::vector<CallArray>& arrays) {
+  if (wanted.size() != arrays.size()) {
+    return Expected(what, std::to_string(wanted.size()),
+                    std::to_string(arrays.size()));
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].bytes == arrays[i].bytes) continue;
+    return Expected(wanted[i].name, std::to_string(wanted[i].bytes) + " bytes",
+                    std::to_string(arrays[i].bytes));
+  }
+  return {};
+}
+
+CallStatus PlaceOperands(const ImageHeader& image,
+                         const std::vector<CallArray>& arrays,
+                         LaunchTensors* tensors) {
+  const std::vector<Operand> wanted = InputsOf(image);
+  const CallStatus sizes = CheckSizes("operands", wanted, arrays);
+  if (sizes.code != CallStatus::kDone) return sizes;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const Operand& operand = wanted[i];
+    operand.place(arrays[i].data, tensors);
+    if (operand.float_bytes == 0) continue;
+    const std::string text = NonFiniteText(
+        operand.name, arrays[i].data, operand.float_bytes, arrays[i].shape);
+    if (!text.empty()) return Refused(text);
+  }
+  return {};
+}
+
+CallStatus PlaceResults(const ImageHeader& image,
+                        const std::vector<CallArray>& arrays,
+                        LaunchTensors* tensors) {
+  const std::vector<Operand> wanted = OutputsOf(image);
+  const CallStatus sizes = CheckSizes("results", wanted, arrays);
+  if (sizes.code != CallStatus::kDone) return sizes;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    // A launch leaves rows past a rank's last one as they arrive; a framework's
+    // arrive with what was there before.
+    std::memset(arrays[i].data, 0, wanted[i].bytes);
+    wanted[i].place(arrays[i].data, tensors);
+  }
+  return {};
+}
+
+CallStatus Run(const ImageView& view, const LaunchTensors& tensors,
+               const CallOptions& call) {
+  LaunchOptions options;
+  options.threads = call.threads;
+  options.deadline_s = call.deadline_s;
+  LaunchReport report;
+  const Status status = Launch(view, tensors, options, &report);
+  if (status.code != 0) return Refused(status.message);
+  const Diagnosis& diagnosis = report.diagnosis;
+  if (diagnosis.reason == StopReason::kNone) return {};
+  const bool deadline = diagnosis.reason == StopReason::kDeadline;
+  return {deadline ? CallStatus::kDeadline : CallStatus::kDeadlock,
+          diagnosis.text};
+}
+
+}  // namespace
+
+CallStatus CallLaunch(const CallOptions& options,
+                      const std::vector<CallArray>& operands,
+                      const std::vector<CallArray>& results) {
+  const ImageView* const view = FindImage(options.digest);
+  if (view == nullptr) {
+    return Expected("image",
+                    "one that this process compiled (`prepare` of the front "
+                    "end)",
+                    std::string(options.digest));
+  }
+  // What no clock counts would end the launch at once, or never.
+  if (!(options.deadline_s > 0 && options.deadline_s <= kMaxDeadlineS)) {
+    return Expected("deadline_s", "seconds in (0, 1e9]",
+                    std::to_string(options.deadline_s));
+  }
+  LaunchTensors tensors{};
+  CallStatus placed = PlaceOperands(*view->header, operands, &tensors);
+  if (placed.code != CallStatus::kDone) return placed;
+  placed = PlaceResults(*view->header, results, &tensors);
+  if (placed.code != CallStatus::kDone) return placed;
+  return Run(*view, tensors, options);
+}
+
+}  // namespace hpmoe

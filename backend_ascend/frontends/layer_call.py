@@ -1,0 +1,165 @@
+"""What the front ends share: a call of the layer, and its images by digest.
+
+An image reaches a native handler by the SHA-256 of its bytes, which is all that
+a framework's graph holds.  As an attribute or constant, megabytes of image
+would be copied, printed and hashed with every compilation.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+FORWARD = layout.Direction.FORWARD
+BACKWARD = layout.Direction.BACKWARD
+
+# Ids have no gradient.
+GRAD_OF = dict(
+  x='dx',
+  topk_weights='d_topk_weights',
+  w_gate_up='d_w_gate_up',
+  w_down='d_w_down',
+)
+
+_MAX_THREADS = 4096
+_MAX_DEADLINE_S = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCall:
+  """What decides a call beside its arrays; hashable, so it can key caches."""
+
+  config: config_lib.MoEConfig
+  policy: precision.PrecisionPolicy
+  options: flow_lib.Options = flow_lib.Options()
+  threads: int | None = None
+  deadline_s: float = 60.0
+
+  def check(self) -> None:
+    """Refuses what no launch would take.
+
+    Raises:
+      ValueError: names the field.
+    """
+    for name, kind in (
+      ('config', config_lib.MoEConfig),
+      ('policy', precision.PrecisionPolicy),
+      ('options', flow_lib.Options),
+    ):
+      if not isinstance(getattr(self, name), kind):
+        raise ValueError(
+          f'{name}: expected a {kind.__name__}, got {getattr(self, name)!r}'
+        )
+    if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
+      raise ValueError(
+        f'threads: expected 1 to {_MAX_THREADS}, got {self.threads}'
+      )
+    if not 0 < self.deadline_s <= _MAX_DEADLINE_S:
+      raise ValueError(
+        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
+        f'got {self.deadline_s}'
+      )
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Returns the shape of a tensor of `tensors.SPECS`."""
+    return tensors.SPECS[name].dims(**self.config.dims())
+
+  def dtype(self, name: str) -> str:
+    """Returns the name of a tensor's dtype."""
+    kinds = {'storage': self.policy.storage, 'f32': 'float32', 'i32': 'int32'}
+    return kinds[tensors.SPECS[name].kind]
+
+  def compile(self, direction: layout.Direction) -> bytearray:
+    """Returns the task image of a pass.
+
+    Raises:
+      ValueError: sizes, policy or options are out of range.
+    """
+    forward = direction == FORWARD
+    compile_ = (
+      compiler.compile_forward if forward else compiler.compile_backward
+    )
+    return compile_(self.config, self.policy, self.options).image
+
+  def check_array(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    """Refuses an argument that is not the layer's.
+
+    Raises:
+      ValueError: names the argument.
+    """
+    for what, want, got in (
+      ('dtype', self.dtype(name), dtype),
+      ('shape', self.shape(name), shape),
+    ):
+      if want != got:
+        raise ValueError(f'{name}: expected {what} {want}, got {got}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+  """An image that a native part holds: its digest, and names in order."""
+
+  digest: str
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
+
+
+class Images:
+  """The images that the extension module of one front end holds, for good."""
+
+  def __init__(self, extension: Any):
+    self._extension = extension
+    # Compiled once; kept as long as the process, as compiled graphs may be.
+    self._compiled = functools.cache(self._compile)
+
+  def register(self, image) -> Registered:
+    """Hands a task image, any contiguous buffer, to the native part.
+
+    Raises:
+      ValueError: the image is truncated, corrupt or inconsistent.
+    """
+    digest = hashlib.sha256(image).hexdigest()
+    names = self._extension.register(digest, np.frombuffer(image, np.uint8))
+    return Registered(digest, *map(tuple, names))
+
+  def of(self, call: LayerCall, direction: layout.Direction) -> Registered:
+    """Returns the image of a call's pass.
+
+    Raises:
+      ValueError: sizes, policy or options are out of range.
+    """
+    return self._compiled(direction, call.config, call.policy, call.options)
+
+  def prepare(self, call: LayerCall) -> None:
+    """Compiles both passes of a layer, so that exported graphs of it run here.
+
+    Raises:
+      ValueError: sizes, policy or options are out of range.
+    """
+    for direction in (FORWARD, BACKWARD):
+      self.of(call, direction)
+
+  def _compile(self, direction, config, policy, options) -> Registered:
+    return self.register(LayerCall(config, policy, options).compile(direction))
+
+
+def grads_by_input(grads: Mapping[str, Any], ids: Any) -> tuple[Any, ...]:
+  """Returns what a backward launch computed, in the order of INPUTS.
+
+  Args:
+    grads: by name.
+    ids: stands in for the gradient of topk_ids.
+  """
+  return tuple(
+    grads[GRAD_OF[name]] if name in GRAD_OF else ids for name in tensors.INPUTS
+  )

@@ -1,0 +1,29 @@
+// The function that MindSpore's custom operator calls: plain C types, and none
+// of MindSpore's headers.
+
+#ifndef BACKEND_ASCEND_FRONTENDS_MINDSPORE_FFI_H_
+#define BACKEND_ASCEND_FRONTENDS_MINDSPORE_FFI_H_
+
+#include <cstdint>
+
+namespace hpmoe {
+
+// Operand 0, [10] int64; the rest are those of operands.h.
+struct MindSporeCall {
+  char digest[64];  // hexadecimal, see image_registry.h
+  int64_t threads;  // 0: as the runtime chooses
+  double deadline_s;
+};
+static_assert(sizeof(MindSporeCall) == 80, "ten int64");
+
+}  // namespace hpmoe
+
+// Operands, then results: `params` their data, `ndims` and `shapes` their
+// shapes, `dtypes` their names ("float32"); `num_params` counts both.  Returns
+// 0, or throws std::runtime_error with one line: MindSpore catches it and says
+// it, where of another return value it would say only the number.
+extern "C" __attribute__((visibility("default"))) int HpmoeMindSporeLaunch(
+    int num_params, void** params, int* ndims, int64_t** shapes,
+    const char** dtypes, void* stream, void* extra);
+
+#endif  // BACKEND_ASCEND_FRONTENDS_MINDSPORE_FFI_H_

@@ -1,0 +1,286 @@
+"""The backend's layer as a MindSpore Cell: a custom operator with its gradient.
+
+On a CPU the operator is a C function (`mindspore_ffi.h`), which runs one launch
+without Python.  On an Ascend device it is the NPU's `NPU_OPERATOR`, which takes
+the task image itself.  Both have the same operands and results, in the image's
+order, so shapes, dtypes and the gradient are written once.
+
+MindSpore is the extra `mindspore`; importing this module imports it.
+"""
+
+import os
+import struct
+
+# Read once, at MindSpore's import, which else warns of what it does not find.
+os.environ.setdefault('GLOG_v', '3')
+
+import ml_dtypes  # noqa: E402
+import numpy as np  # noqa: E402
+
+try:
+  import mindspore as ms
+  from mindspore import nn
+  from mindspore import ops
+except ImportError as e:
+  raise ImportError(
+    'mindspore_layer: expected MindSpore, got none; '
+    "install the extra: pip install 'hyperparallel-moe[mindspore]'"
+  ) from e
+
+from hpmoe.backend_ascend.frontends import _mindspore_ffi  # noqa: E402
+from hpmoe.backend_ascend.frontends import layer_call  # noqa: E402
+from hpmoe.backend_ascend.taskflow import flow as flow_lib  # noqa: E402
+from hpmoe.backend_ascend.taskflow import layout  # noqa: E402
+from hpmoe.reference.contract import array_typing as at  # noqa: E402
+from hpmoe.reference.contract import config as config_lib  # noqa: E402
+from hpmoe.reference.contract import precision  # noqa: E402
+from hpmoe.reference.contract import tensors  # noqa: E402
+
+# MindSpore takes the name for a type of its own, which JAX does not know.
+np.sctypeDict['bfloat16'] = ml_dtypes.bfloat16
+
+# The name under which the operator for NPUs registers itself.
+NPU_OPERATOR = 'HpmoeLaunch'
+CPU_OPERATOR = f'{_mindspore_ffi.__file__}:{_mindspore_ffi.function}'
+
+DEVICES = ('cpu', 'ascend')
+
+_images = layer_call.Images(_mindspore_ffi)
+register = _images.register
+
+
+def prepare(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options = flow_lib.Options(),
+) -> None:
+  """Compiles both passes of a layer, so that exported graphs of it run here.
+
+  Raises:
+    ValueError: sizes, policy or options are out of range.
+  """
+  _images.prepare(layer_call.LayerCall(config, policy, options))
+
+
+def has_ascend() -> bool:
+  """Returns whether MindSpore finds an Ascend device that can be used."""
+  try:
+    ascend = ms.device_context.ascend
+    return bool(ascend.is_available()) and ascend.device_count() > 0
+  except Exception:  # pylint: disable=broad-except
+    # Without a device some of these raise, of several types.
+    return False
+
+
+def _device(device: str | None) -> str:
+  if device is None:
+    return 'ascend' if ms.get_context('device_target') == 'Ascend' else 'cpu'
+  if device not in DEVICES:
+    raise ValueError(f'device: expected one of {DEVICES}, got {device!r}')
+  if device == 'ascend' and not has_ascend():
+    raise ValueError(
+      "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device"
+    )
+  return device
+
+
+def to_numpy(tensor: ms.Tensor) -> np.ndarray:
+  """Returns a copy; bfloat16 as that of ml_dtypes, which MindSpore's is not."""
+  # What asnumpy returns is the tensor's own memory.
+  array = tensor.asnumpy().copy()
+  if tensor.dtype == ms.bfloat16:
+    return array.view(np.uint16).view(ml_dtypes.bfloat16)
+  return array
+
+
+def call_tensor(
+  image: layer_call.Registered, threads: int | None, deadline_s: float
+) -> ms.Tensor:
+  """Returns `[10]` int64: what `mindspore_ffi.h` calls a MindSporeCall."""
+  raw = struct.pack('<64sqd', image.digest.encode(), threads or 0, deadline_s)
+  return ms.Tensor(np.frombuffer(raw, np.int64).copy())
+
+
+def _npu_info(operands: dict[str, str], results: dict[str, str]):
+  """Returns the registration of the NPU operator for some dtypes, by name."""
+  formats = {
+    'uint8': ops.DataType.U8_Default,
+    'int32': ops.DataType.I32_Default,
+    'float32': ops.DataType.F32_Default,
+    'float16': ops.DataType.F16_Default,
+    'bfloat16': ops.DataType.BF16_Default,
+  }
+  info = ops.CustomRegOp(NPU_OPERATOR)
+  for i, name in enumerate(operands):
+    info = info.input(i, name, 'required')
+  for i, name in enumerate(results):
+    info = info.output(i, name, 'required')
+  kinds = [formats[d] for d in (*operands.values(), *results.values())]
+  return info.dtype_format(*kinds).target('Ascend').get_op_info()
+
+
+def _launch(
+  call: layer_call.LayerCall,
+  direction: layout.Direction,
+  device: str,
+  bprop=None,
+) -> tuple[ops.Custom, ms.Tensor, layer_call.Registered]:
+  """Returns the operator of a pass, its first operand, and its image's names.
+
+  The operator takes that operand, then those of `image.inputs`.
+  """
+  image = _images.of(call, direction)
+  shapes = tuple(call.shape(name) for name in image.outputs)
+  dtypes = tuple(getattr(ms, call.dtype(name)) for name in image.outputs)
+  if device == 'cpu':
+    operator = ops.Custom(CPU_OPERATOR, shapes, dtypes, 'aot', bprop=bprop)
+    # MindSpore remembers results' shapes by operator, attributes and operands:
+    # two layers may differ in what only the image knows, such as capacity.
+    operator.add_prim_attr('image', image.digest)
+    return operator, call_tensor(image, call.threads, call.deadline_s), image
+  blob = np.frombuffer(call.compile(direction), np.uint8)
+  info = _npu_info(
+    dict(image='uint8') | {name: call.dtype(name) for name in image.inputs},
+    {name: call.dtype(name) for name in image.outputs},
+  )
+  operator = ops.Custom(
+    NPU_OPERATOR, shapes, dtypes, 'aot', bprop=bprop, reg_info=info
+  )
+  return operator, ms.Tensor(blob), image
+
+
+# What follows is parsed by MindSpore where it compiles: plain loops and tuples.
+
+
+def _picked(values, places):
+  result = ()
+  for place in places:
+    result = result + (values[place],)  # type: ignore[assignment]
+  return result
+
+
+def _places(names: tuple[str, ...], among: tuple[str, ...]) -> tuple[int, ...]:
+  return tuple(among.index(name) for name in names)
+
+
+def _gradient(call: layer_call.LayerCall, device: str):
+  """Returns the forward operator's `bprop`, by one launch of the backward."""
+  forward = _images.of(call, layer_call.FORWARD)
+  backward, head, image = _launch(call, layer_call.BACKWARD, device)
+  # What the forward operator took, what it returned, and dy.
+  kept = (*forward.inputs, *forward.outputs, 'dy')
+  read = _places(image.inputs, kept)
+  y = forward.outputs.index('y')
+  grad_of = layer_call.GRAD_OF
+  ids = forward.inputs.index('topk_ids')
+  floats = [name for name in forward.inputs if name in grad_of]
+  grads = _places(tuple(grad_of[name] for name in floats), image.outputs)
+  if forward.inputs[ids:] != ('topk_ids', *floats):
+    raise AssertionError(f'inputs: expected ids first, got {forward.inputs}')
+
+  def bprop(head_, ids_, weights, x, w_gate_up, w_down, out, dout):
+    kept_ = (ids_, weights, x, w_gate_up, w_down) + out + (dout[y],)
+    made = backward(head, *_picked(kept_, read))
+    no_gradient = (ops.zeros_like(head_), ops.zeros_like(ids_))
+    return no_gradient + _picked(made, grads)
+
+  # Bytecode mode compiles code once, and takes one layer's for another's.
+  bprop.__code__ = bprop.__code__.replace()
+  return bprop
+
+
+def _checker(call: layer_call.LayerCall):
+  """Returns what checks shapes and dtypes, in compiled code once."""
+  right = tuple(call.shape(name) for name in tensors.INPUTS)
+  right_dtypes = tuple(getattr(ms, call.dtype(n)) for n in tensors.INPUTS)
+
+  @ops.constexpr
+  def check(shapes, dtypes):
+    # Bytecode mode compiles Python that it should leave alone, loops wrongly.
+    if shapes == right and dtypes == right_dtypes:
+      return True
+    return _refuse(call, shapes, dtypes)
+
+  return check
+
+
+def _refuse(call: layer_call.LayerCall, shapes, dtypes) -> None:
+  for name, shape, dtype in zip(tensors.INPUTS, shapes, dtypes, strict=True):
+    if isinstance(dtype, np.dtype):
+      raise ValueError(f'{name}: expected a mindspore.Tensor, got numpy')
+    call.check_array(name, tuple(shape), str(dtype).lower())
+
+
+class MoELayer(nn.Cell):
+  """`y` `[R, T, D]`, storage dtype, of one launch of the megakernel.
+
+  Called with
+
+    x: `[R, T, D]` storage.
+    topk_ids: `[R, T, K]` int32.
+    topk_weights: `[R, T, K]` float32.
+    w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
+    w_down: `[R, L, F, D]` storage.
+
+  It has no parameters of its own.  Differentiable in reverse, once, by one
+  launch of the backward image.  Same bits as `runtime.launch`, always.
+
+  Raises:
+    ValueError: when called or compiled: a shape or dtype is not as above.
+    RuntimeError: when it runs, which may be where a result is first used: a
+      value is not finite, ids are no routing, a rank or an expert gets more
+      rows than there is room for, or the launch stopped; with the text of
+      `runtime.launch`.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    options: flow_lib.Options = flow_lib.Options(),
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+  ):
+    """Compiles both passes.
+
+    Args:
+      config: sizes.
+      policy: dtypes, placement of the weights, activation.
+      options: granularity of both images.
+      device: 'cpu', 'ascend', or None: the one of `mindspore.set_device`.
+      threads: OS threads of a launch; None lets the runtime choose.
+      deadline_s: a launch in which no task ends for so long is stopped.
+
+    Raises:
+      ValueError: an argument is out of range, or there is no such device.
+    """
+    super().__init__()
+    call = layer_call.LayerCall(config, policy, options, threads, deadline_s)
+    call.check()
+    device = _device(device)
+    self.launch, self.head, image = _launch(
+      call, layer_call.FORWARD, device, _gradient(call, device)
+    )
+    self.read = _places(image.inputs, tensors.INPUTS)
+    self.y = image.outputs.index('y')
+    self.check = _checker(call)
+
+  def construct(
+    self,
+    x: at.Float[ms.Tensor, 'R T D'],
+    topk_ids: at.Int32[ms.Tensor, 'R T K'],
+    topk_weights: at.Float[ms.Tensor, 'R T K'],
+    w_gate_up: at.Float[ms.Tensor, 'R L D 2*F'],
+    w_down: at.Float[ms.Tensor, 'R L F D'],
+  ):
+    """See the class."""
+    given = (x, topk_ids, topk_weights, w_gate_up, w_down)
+    self.check(
+      (x.shape, topk_ids.shape, topk_weights.shape, w_gate_up.shape)
+      + (w_down.shape,),
+      (x.dtype, topk_ids.dtype, topk_weights.dtype, w_gate_up.dtype)
+      + (w_down.dtype,),
+    )
+    return self.launch(self.head, *_picked(given, self.read))[self.y]
