@@ -15,6 +15,7 @@ import numpy as np
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -79,7 +80,7 @@ class LayerCall:
     kinds = {'storage': self.policy.storage, 'f32': 'float32', 'i32': 'int32'}
     return kinds[tensors.SPECS[name].kind]
 
-  def compile(self, direction: layout.Direction) -> bytearray:
+  def compile(self, direction: layout.Direction) -> image_lib.Image:
     """Returns the task image of a pass.
 
     Raises:
