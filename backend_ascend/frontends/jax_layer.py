@@ -193,3 +193,29 @@ def layer(
   arguments = (x, topk_ids, topk_weights, w_gate_up, w_down)
   _check(layer_, dict(zip(tensors.INPUTS, arguments)))
   return _call(layer_, *arguments)
+
+
+def forward(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  x: at.Float[at.Array, 'R T D'],
+  topk_ids: at.Int32[at.Array, 'R T K'],
+  topk_weights: at.Float[at.Array, 'R T K'],
+  w_gate_up: at.Float[at.Array, 'R L D 2*F'],
+  w_down: at.Float[at.Array, 'R L F D'],
+  options: flow_lib.Options = flow_lib.Options(),
+  *,
+  threads: int | None = None,
+  deadline_s: float = 60.0,
+) -> dict[str, at.Array]:
+  """Returns `tensors.PLAN` and `STAGES` by name, of one launch.
+
+  For who looks inside; `layer` is what has a gradient.  Arguments and errors
+  are those of `layer`.
+  """
+  layer_ = layer_call.LayerCall(config, policy, options, threads, deadline_s)
+  layer_.check()
+  arguments = (x, topk_ids, topk_weights, w_gate_up, w_down)
+  arrays = dict(zip(tensors.INPUTS, arguments))
+  _check(layer_, arrays)
+  return _launch(layer_, _images.of(layer_, layer_call.FORWARD), arrays)

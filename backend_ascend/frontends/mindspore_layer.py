@@ -264,6 +264,7 @@ class MoELayer(nn.Cell):
       call, layer_call.FORWARD, device, _gradient(call, device)
     )
     self.read = _places(image.inputs, tensors.INPUTS)
+    self.outputs = image.outputs
     self.y = image.outputs.index('y')
     self.check = _checker(call)
 
@@ -276,6 +277,10 @@ class MoELayer(nn.Cell):
     w_down: at.Float[ms.Tensor, 'R L F D'],
   ):
     """See the class."""
+    return self.launched(x, topk_ids, topk_weights, w_gate_up, w_down)[self.y]
+
+  def launched(self, x, topk_ids, topk_weights, w_gate_up, w_down):
+    """Returns every result of one launch, in the image's order."""
     given = (x, topk_ids, topk_weights, w_gate_up, w_down)
     self.check(
       (x.shape, topk_ids.shape, topk_weights.shape, w_gate_up.shape)
@@ -283,4 +288,12 @@ class MoELayer(nn.Cell):
       (x.dtype, topk_ids.dtype, topk_weights.dtype, w_gate_up.dtype)
       + (w_down.dtype,),
     )
-    return self.launch(self.head, *_picked(given, self.read))[self.y]
+    return self.launch(self.head, *_picked(given, self.read))
+
+  def tensors(self, *arguments: ms.Tensor) -> dict[str, ms.Tensor]:
+    """Returns `tensors.PLAN` and `STAGES` by name, of one launch.
+
+    For who looks inside; the Cell is what has a gradient.  Arguments and errors
+    are those of the Cell.
+    """
+    return dict(zip(self.outputs, self.launched(*arguments), strict=True))

@@ -69,6 +69,8 @@ class Request:
     threads: OS threads of our backend.
     deadline_s: seconds without progress before our backend gives up.
     candidate: `pkg.module:function`, or None for our backend.
+    frontend: one of `front_end.NAMES`, through which our backend is called, or
+      None.
     timeout_s: seconds that a user's candidate may take.
     fault: a fault for our backend to commit.
     checking: modes of our backend's launches; some are a candidate's too.
@@ -94,6 +96,7 @@ class Request:
   threads: int | None = None
   deadline_s: float = 60.0
   candidate: str | None = None
+  frontend: str | None = None
   timeout_s: float = 600.0
   fault: str | None = None
   checking: checking_lib.Checking = checking_lib.Checking()
@@ -208,6 +211,8 @@ def make_candidate(request: Request) -> candidates.Candidate:
     ValueError: the request is contradictory.
   """
   wanted = passes.of(request.direction)
+  if request.frontend is not None:
+    return _through_front_end(request)
   if request.launcher == 'mpi':
     return _over_mpi(request)
   if request.candidate is None:
@@ -256,6 +261,31 @@ def _refuse_modes(
     )
 
 
+def _through_front_end(request: Request) -> candidates.Candidate:
+  from hpmoe.parity_tests.check import front_end
+
+  beside = f'--frontend={request.frontend}'
+  for name, other in (
+    ('candidate', request.candidate),
+    ('fault', request.fault),
+    ('launcher', None if request.launcher == LAUNCHERS[0] else 'mpi'),
+  ):
+    if other is not None:
+      raise ValueError(
+        f'{name}: expected none with {beside}, got {other}: it calls our '
+        "backend as a framework's users do"
+      )
+  if request.direction == 'backward':
+    raise ValueError(
+      f'direction: expected forward or both with {beside}, got backward: a '
+      'gradient reads what its own forward pass saved'
+    )
+  _refuse_modes(request, beside)
+  return front_end.FrontEnd(
+    str(request.frontend), request.options, request.threads, request.deadline_s
+  )
+
+
 def _over_mpi(request: Request) -> candidates.Candidate:
   from hpmoe.parity_tests.ranks import mpi_launcher
 
@@ -293,7 +323,7 @@ def tiling_of(
 
 def count_steps(request: Request) -> int:
   """Returns how often `run` calls `progress`."""
-  has_serial = request.candidate is None
+  has_serial = request.candidate is None and request.frontend is None
   return 1 + sum(
     judging.count_steps(request.lanes, which, has_serial)
     for which in passes.of(request.direction)

@@ -68,6 +68,14 @@ def _define_check(f: flags.FlagValues) -> None:
     'see docs/find_a_bug.md.',
     flag_values=f,
   )
+  flags.DEFINE_enum(
+    'frontend',
+    None,
+    ['jax', 'mindspore'],
+    "Our backend as the framework's users call it: the layer and its "
+    'gradient; see docs/jax.md and docs/mindspore.md.',
+    flag_values=f,
+  )
   flags.DEFINE_float(
     'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
   )
@@ -225,6 +233,7 @@ def _request(f: flags.FlagValues):
     threads=f.threads,
     deadline_s=f.deadline,
     candidate=f.candidate,
+    frontend=f.frontend,
     timeout_s=f.timeout,
     fault=f.fault,
     checking=_checking(f),
@@ -283,6 +292,7 @@ COMMAND = cli.Command(
     "hpmoe check --direction=forward --start_at='gate_up rank=1 expert=5 "
     "row_block=0 col_block=0'",
     'hpmoe check --launcher=mpi --ranks=8',
+    'hpmoe check --frontend=mindspore --dtype=bf16',
   ),
   _define_check,
   _check,
