@@ -14,7 +14,8 @@ class Routing(NamedTuple):
 
   Attributes:
     topk_ids: `[R, T, K]` int32, experts of each token, best first.
-    topk_weights: `[R, T, K]` float32, their routing weights.
+    topk_weights: `[R, T, K]` in the dtype of the scores: their routing
+      weights.
   """
 
   topk_ids: at.Int32[at.Array, 'R T K']
@@ -45,7 +46,8 @@ def softmax_topk(
   """Routes to the `top_k` best scores, weighted by their softmax.
 
   Args:
-    scores: `[R, T, E]` float32 router logits, free of NaN (`check_scores`).
+    scores: `[R, T, E]` router logits, free of NaN (`check_scores`); float32,
+      or float64 for a golden value.
     top_k: K.
     normalize: whether a token's K weights are divided by their sum.
 
@@ -54,7 +56,8 @@ def softmax_topk(
     to the lower expert id.
 
   Raises:
-    ValueError: `scores` is not float32 `[R, T, E]`, or K is not in [1, E].
+    ValueError: `scores` is not `[R, T, E]` of these dtypes, or K is not in
+      [1, E].
   """
   _check_arguments(scores, top_k)
   topk_ids = _best(scores, top_k)
@@ -78,8 +81,9 @@ def sigmoid_group_topk(
   sigmoids.  Source: arXiv 2412.19437, section 2.1.2.
 
   Args:
-    scores: `[R, T, E]` float32 router logits, free of NaN (`check_scores`).
-    bias: `[E]` float32 correction of the load.
+    scores: `[R, T, E]` router logits, free of NaN (`check_scores`); float32,
+      or float64 for a golden value.
+    bias: `[E]` correction of the load, in the dtype of the scores.
     top_k: K.
     num_groups: groups of experts; 1 for no limit.
     top_groups: groups that a token may go to.
@@ -95,7 +99,7 @@ def sigmoid_group_topk(
       divide E, or the chosen groups hold fewer than K experts.
   """
   _check_arguments(scores, top_k)
-  _check_groups(scores.shape[-1], bias, top_k, num_groups, top_groups)
+  _check_groups(scores, bias, top_k, num_groups, top_groups)
   shares = jax.nn.sigmoid(scores)
   biased = shares + bias
   allowed = _allowed(biased, num_groups, top_groups)
@@ -103,7 +107,7 @@ def sigmoid_group_topk(
   weights = _gather(shares, topk_ids)
   if normalize:
     weights = _normalized(weights)
-  return Routing(topk_ids, weights * jnp.float32(scale))
+  return Routing(topk_ids, weights * jnp.asarray(scale, weights.dtype))
 
 
 def _best(
@@ -142,9 +146,10 @@ def _allowed(
 
 
 def _check_arguments(scores: at.Array, top_k: int) -> None:
-  if scores.ndim != 3 or scores.dtype != jnp.float32:
+  if scores.ndim != 3 or scores.dtype not in (jnp.float32, jnp.float64):
     raise ValueError(
-      f'scores: expected float32 [R, T, E], got {scores.dtype} '
+      'scores: expected float32 or float64 [R, T, E], got '
+      f'{scores.dtype} '
       f'{list(scores.shape)}'
     )
   if not 1 <= top_k <= scores.shape[-1]:
@@ -152,15 +157,16 @@ def _check_arguments(scores: at.Array, top_k: int) -> None:
 
 
 def _check_groups(
-  num_experts: int,
+  scores: at.Array,
   bias: at.Array,
   top_k: int,
   num_groups: int,
   top_groups: int,
 ) -> None:
-  if bias.shape != (num_experts,) or bias.dtype != jnp.float32:
+  num_experts = scores.shape[-1]
+  if bias.shape != (num_experts,) or bias.dtype != scores.dtype:
     raise ValueError(
-      f'bias: expected float32 [{num_experts}], got {bias.dtype} '
+      f'bias: expected {scores.dtype} [{num_experts}], got {bias.dtype} '
       f'{list(bias.shape)}'
     )
   if num_groups < 1 or num_experts % num_groups:

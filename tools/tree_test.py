@@ -112,5 +112,11 @@ class TestBuildFiles:
     # Distributions whose module has another name, and those that a test does
     # without.
     known = {'absl': 'absl_py'}
-    optional = {'mindspore', 'torch', 'scikit_build_core', 'mpi4py'}
+    optional = {
+      'mindspore',
+      'torch',
+      'transformers',
+      'scikit_build_core',
+      'mpi4py',
+    }
     assert {known.get(m, m) for m in imported} - optional <= named

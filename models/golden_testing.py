@@ -1,0 +1,222 @@
+"""Golden values of whole models, from transformers; tests of both frameworks.
+
+`models/testdata/golden/` holds a file for each configuration of its
+`configs.json`, made by `tools/make_golden.py`.  Weights are not in them: they
+are drawn by `weights`, and are exact in bfloat16, so that one float64 golden
+serves every dtype.
+"""
+
+import functools
+import json
+import pathlib
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters
+from hpmoe.reference.contract import stable_random
+
+FOLDER = pathlib.Path(__file__).resolve().parent / 'testdata/golden'
+CONFIGS = json.loads((FOLDER / 'configs.json').read_text())
+DTYPES = ('float64', 'float32', 'bfloat16')
+# Of an MTP head's loss in the sum that gradients are of.
+MTP_WEIGHT = 0.25
+# Elements of each gradient that a file keeps.
+_MOST_KEPT = 96
+_DEVIATION = 0.25
+
+
+class Result(NamedTuple):
+  """What one implementation computes in one dtype, as float64.
+
+  Attributes:
+    logits: `[B, S, V]`, and those of the MTP head behind them, flattened.
+    hidden_states: `[layers + 1, B, S, D]`, the last after the final norm.
+    grads: `[kept]`, of `keep`, each divided by the root mean square of its
+      parameter's whole gradient in float64.
+    topk_ids: `[MoE layers * B * S * K]`, each token's in rising order.
+  """
+
+  logits: np.ndarray
+  hidden_states: np.ndarray
+  grads: np.ndarray
+  topk_ids: np.ndarray
+
+
+class Golden(NamedTuple):
+  """One configuration.
+
+  Attributes:
+    name: key of `CONFIGS`.
+    config: what it says.
+    tokens: `[B, S]` int32.
+    params: float64, exact in bfloat16; by name.
+    scales: `[parameters]` root mean square of each gradient in float64, in the
+      order of `trained`.
+    loss: in float64, nats.
+    results: by dtype, those of the reference implementation.
+  """
+
+  name: str
+  config: config_lib.ModelConfig
+  tokens: np.ndarray
+  params: dict[str, np.ndarray]
+  scales: np.ndarray
+  loss: float
+  results: dict[str, Result]
+
+
+def config(name: str) -> config_lib.ModelConfig:
+  """Returns the configuration `name` of `CONFIGS`."""
+  return config_lib.from_hf(CONFIGS[name])
+
+
+def weights(name: str, seed: int) -> dict[str, np.ndarray]:
+  """Returns the parameters of a configuration, float64, exact in bfloat16.
+
+  Norms are around 1; biases are not zero; routers are wide, so that experts'
+  scores are well apart.
+  """
+  out = {}
+  shapes = parameters.parameter_shapes(config(name))
+  for parameter, shape in shapes.items():
+    drawn_from = stable_random.seed_of(name, seed, parameter)
+    value = _DEVIATION * stable_random.normal(drawn_from, shape.shape)
+    if parameter.endswith('norm.weight'):
+      value += 1
+    elif parameter.endswith('.gate.weight'):
+      value *= 2
+    value = value.astype(ml_dtypes.bfloat16)
+    out[parameter] = value.astype(np.float64)
+  return out
+
+
+def tokens(name: str, seed: int) -> np.ndarray:
+  """Returns `[2, 8]` int32 tokens of a configuration."""
+  drawn_from = stable_random.seed_of(name, seed, 'tokens')
+  vocabulary = config(name).vocab_size
+  drawn = stable_random.integers(drawn_from, (2, 8), vocabulary)
+  return drawn.astype(np.int32)
+
+
+def trained(params: dict[str, np.ndarray]) -> list[str]:
+  """Returns the names of the parameters that have a gradient."""
+  return [n for n in params if not parameters.is_router_bias(n)]
+
+
+def keep(
+  grads: dict[str, np.ndarray], scales: np.ndarray, params: dict
+) -> np.ndarray:
+  """Returns what a file keeps of gradients: `Result.grads`."""
+  kept = []
+  for name, scale in zip(trained(params), scales, strict=True):
+    flat = np.asarray(grads[name]).astype(np.float64).reshape(-1)
+    chosen = stable_random.permutation(stable_random.seed_of(name), flat.size)
+    kept.append(flat[np.sort(chosen[:_MOST_KEPT])] / scale)
+  return np.concatenate(kept)
+
+
+def scales(grads: dict[str, np.ndarray], params: dict) -> np.ndarray:
+  """Returns the root mean square of each gradient, `[parameters]`."""
+  squares = [np.mean(np.square(grads[name])) for name in trained(params)]
+  return np.sqrt(np.asarray(squares))
+
+
+@functools.cache
+def load(name: str) -> Golden:
+  """Returns the golden values of the configuration `name`."""
+  with np.load(FOLDER / f'{name}.npz') as held:
+    arrays = dict(held)
+  seed = int(arrays['seed'])
+  results = {}
+  for dtype in DTYPES:
+    fields = (_unpacked(arrays[f'{f}.{dtype}']) for f in Result._fields)
+    results[dtype] = Result(*fields)
+  return Golden(
+    name=name,
+    config=config(name),
+    tokens=tokens(name, seed),
+    params=weights(name, seed),
+    scales=arrays['scales'],
+    loss=float(arrays['loss']),
+    results=results,
+  )
+
+
+def _unpacked(array: np.ndarray) -> np.ndarray:
+  if array.dtype == np.uint16:
+    return array.view(ml_dtypes.bfloat16).astype(np.float64)
+  return array if array.dtype == np.int8 else array.astype(np.float64)
+
+
+def packed(array: np.ndarray, dtype: str) -> np.ndarray:
+  """Returns float64 values that are exact in `dtype` as a file holds them."""
+  values = array.astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+  return values.view(np.uint16) if dtype == 'bfloat16' else values
+
+
+def errors(actual: Result, golden: Result) -> dict[str, tuple[float, float]]:
+  """Returns root mean square and largest error of each kind of value."""
+  out = {}
+  for field in ('logits', 'hidden_states', 'grads'):
+    error = np.abs(getattr(actual, field) - getattr(golden, field))
+    out[field] = (float(np.sqrt(np.mean(error**2))), float(np.max(error)))
+  return out
+
+
+def result(case: Golden, logits, hidden_states, grads, topk_ids) -> Result:
+  """Returns what a framework computed in the form of the golden values.
+
+  Args:
+    case: the configuration.
+    logits: `[B, S, V]`, and of an MTP head `[B, S-1, V]`.
+    hidden_states: `[B, S, D]` each.
+    grads: by name.
+    topk_ids: `[R, T, K]` of each MoE layer.
+  """
+  named = {n: np.asarray(grads[n]) for n in trained(case.params)}
+  ids = [np.sort(np.asarray(i), axis=-1).reshape(-1) for i in topk_ids]
+  return Result(
+    np.concatenate([_wide(v).reshape(-1) for v in logits]),
+    np.stack([_wide(h) for h in hidden_states]),
+    keep(named, case.scales, case.params),
+    np.concatenate(ids).astype(np.int8),
+  )
+
+
+def _wide(array) -> np.ndarray:
+  return np.asarray(array).astype(np.float64)
+
+
+# Both sides round in float64: some hundred terms a sum, a few layers.
+_FLOAT64 = 1e-12
+
+
+def check_same(actual: Result, case: Golden) -> None:
+  """Holds a framework's float64 to the reference implementation's."""
+  want = case.results['float64']
+  np.testing.assert_array_equal(actual.topk_ids, want.topk_ids)
+  for field, (_, worst) in errors(actual, want).items():
+    assert worst < _FLOAT64 * np.max(np.abs(getattr(want, field))), (
+      field,
+      worst,
+    )
+
+
+def check_exactness(actual: Result, case: Golden, dtype: str) -> None:
+  """Holds a framework's error to twice the reference implementation's own.
+
+  Both are against float64: the root mean square and the largest, of logits,
+  hidden states and gradients, those relative to their parameter's scale.
+  """
+  want = case.results['float64']
+  np.testing.assert_array_equal(actual.topk_ids, want.topk_ids)
+  ours, theirs = errors(actual, want), errors(case.results[dtype], want)
+  for field in ours:
+    for kind, mine, its in zip(('rms', 'worst'), ours[field], theirs[field]):
+      print(case.name, dtype, field, kind, f'{mine / its:.2f}')
+  for field in ours:
+    for kind, mine, its in zip(('rms', 'worst'), ours[field], theirs[field]):
+      assert mine <= 2 * its, (field, kind, mine, its)

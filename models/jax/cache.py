@@ -1,0 +1,92 @@
+"""Keys and values of the tokens that a decoder has seen.
+
+Grouped-query attention keeps rotated keys, and values.  Multi-head latent
+attention keeps the compressed vector that both come from, and one rotated key
+for all heads: kv_lora_rank + qk_rope_head_dim numbers for a token and layer.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hpmoe.models import config as config_lib
+from hpmoe.reference.contract import array_typing as at
+
+Entries = Mapping[str, at.Array]
+
+
+class Cache(NamedTuple):
+  """What `decoder.forward` reads and returns.
+
+  Attributes:
+    length: `[]` int32, tokens held.
+    layers: of each layer, arrays `[B, capacity, ...]` by name.
+  """
+
+  length: at.Int32[at.Array, '']
+  layers: tuple[Entries, ...]
+
+  @property
+  def capacity(self) -> int:
+    """Tokens that there is room for."""
+    return next(iter(self.layers[0].values())).shape[1]
+
+
+def empty(
+  config: config_lib.ModelConfig, batch: int, capacity: int, dtype
+) -> Cache:
+  """Returns a cache of no tokens, with room for `capacity` of each of `batch`.
+
+  Args:
+    config: sizes and options.
+    batch: B.
+    capacity: most tokens of a sequence.
+    dtype: of the model.
+  """
+  layer = {
+    name: jnp.zeros((batch, capacity, *shape), dtype)
+    for name, shape in _shapes(config).items()
+  }
+  return Cache(jnp.int32(0), (layer,) * config.num_hidden_layers)
+
+
+def append(
+  entries: Entries, new: Entries, length: at.Int32[at.Array, '']
+) -> Entries:
+  """Returns `entries` with `new` `[B, S, ...]` from token `length` on."""
+  return {
+    name: jax.lax.dynamic_update_slice_in_dim(
+      entries[name], value, length, axis=1
+    )
+    for name, value in new.items()
+  }
+
+
+def check_room(cache: Cache, count: int) -> None:
+  """Refuses `count` more tokens than there is room for.
+
+  A traced length cannot be checked: whoever compiles a step checks before.
+
+  Raises:
+    ValueError: there is no room; says how much there is.
+  """
+  if isinstance(cache.length, jax.core.Tracer):
+    held = 0
+  else:
+    held = int(cache.length)
+  if held + count > cache.capacity:
+    raise ValueError(
+      f'cache: expected room for {held + count} tokens, got {cache.capacity}'
+    )
+
+
+def _shapes(config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
+  if config.family.attention == 'mla':
+    return {
+      'compressed': (config.kv_lora_rank,),
+      'rotated': (config.qk_rope_head_dim,),
+    }
+  shape = (config.num_key_value_heads, config.head_dim)
+  return {'keys': shape, 'values': shape}

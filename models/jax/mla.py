@@ -1,0 +1,93 @@
+"""Multi-head latent attention: keys and values from one compressed vector.
+
+Source: arXiv 2412.19437, section 2.1.1, and the published code of DeepSeek-V3.
+"""
+
+import jax.numpy as jnp
+
+from hpmoe.models import config as config_lib
+from hpmoe.models.jax import attention as attention_lib
+from hpmoe.models.jax import cache as cache_lib
+from hpmoe.models.jax import ops
+from hpmoe.models.jax import rope as rope_lib
+from hpmoe.reference.contract import array_typing as at
+
+# Published code gives the norms of compressed vectors the default of its norm
+# class, whatever `rms_norm_eps` says (`modeling_deepseek_v3.py`).
+_EPS = 1e-6
+
+
+def attention(
+  config: config_lib.ModelConfig,
+  params: ops.Params,
+  x: at.Float[at.Array, 'B S D'],
+  seen: attention_lib.Seen,
+  entries: cache_lib.Entries | None,
+) -> tuple[at.Float[at.Array, 'B S D'], cache_lib.Entries]:
+  """Returns `[B, S, D]` and the layer's compressed entries, these tokens' too.
+
+  Args:
+    config: sizes and options.
+    params: those of `self_attn`.
+    x: `[B, S, D]`, normalised.
+    seen: of these tokens.
+    entries: of the tokens before; None for none.
+  """
+  held = _compress(config, params, x, seen)
+  if entries is not None:
+    held = cache_lib.append(entries, held, seen.length)
+  queries = _queries(config, params, x, seen)
+  keys, values = _expand(config, params, held)
+  scale = config.qk_head_dim**-0.5
+  scale *= rope_lib.softmax_factor(config.rope_scaling)
+  out = attention_lib.attend(queries, keys, values, seen.mask, scale)
+  return ops.linear(params, 'o_proj', out), held
+
+
+def _queries(
+  config: config_lib.ModelConfig,
+  params: ops.Params,
+  x: at.Float[at.Array, 'B S D'],
+  seen: attention_lib.Seen,
+) -> at.Float[at.Array, 'B S H X']:
+  if config.q_lora_rank is None:
+    queries = ops.linear(params, 'q_proj', x)
+  else:
+    low = ops.linear(params, 'q_a_proj', x)
+    low = ops.rms_norm(low, params['q_a_layernorm.weight'], _EPS)
+    queries = ops.linear(params, 'q_b_proj', low)
+  queries = queries.reshape(*x.shape[:2], -1, config.qk_head_dim)
+  plain, turning = jnp.split(queries, [config.qk_nope_head_dim], axis=-1)
+  turned = rope_lib.rotate(turning, seen.rope, config.rope_interleave)
+  return jnp.concatenate([plain, turned], axis=-1)
+
+
+def _compress(
+  config: config_lib.ModelConfig,
+  params: ops.Params,
+  x: at.Float[at.Array, 'B S D'],
+  seen: attention_lib.Seen,
+) -> cache_lib.Entries:
+  both = ops.linear(params, 'kv_a_proj_with_mqa', x)
+  compressed, turning = jnp.split(both, [config.kv_lora_rank], axis=-1)
+  norm = params['kv_a_layernorm.weight']
+  turned = rope_lib.rotate(
+    turning[:, :, None], seen.rope, config.rope_interleave
+  )
+  return {
+    'compressed': ops.rms_norm(compressed, norm, _EPS),
+    'rotated': turned[:, :, 0],
+  }
+
+
+def _expand(
+  config: config_lib.ModelConfig, params: ops.Params, held: cache_lib.Entries
+) -> tuple[at.Float[at.Array, 'B C H X'], at.Float[at.Array, 'B C H Y']]:
+  """Returns keys and values of every head."""
+  heads = config.num_attention_heads
+  both = ops.linear(params, 'kv_b_proj', held['compressed'])
+  both = both.reshape(*both.shape[:2], heads, -1)
+  plain, values = jnp.split(both, [config.qk_nope_head_dim], axis=-1)
+  rotated = held['rotated'][:, :, None]
+  rotated = jnp.broadcast_to(rotated, (*plain.shape[:3], rotated.shape[-1]))
+  return jnp.concatenate([plain, rotated], axis=-1), values

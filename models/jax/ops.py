@@ -1,0 +1,63 @@
+"""What the blocks of a decoder share: read, compute wide, round once.
+
+In bfloat16 every operator here widens what it reads to float32 and rounds its
+result once.  Hugging Face's implementations round more often: to bfloat16
+between the norm and its weight, between scores and softmax, and after silu.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from hpmoe.reference.contract import array_typing as at
+
+Params = Mapping[str, at.Array]
+
+
+def under(params: Params, prefix: str) -> dict[str, at.Array]:
+  """Returns the parameters whose names begin with `prefix`, without it."""
+  begin = f'{prefix}.'
+  return {
+    name[len(begin) :]: value
+    for name, value in params.items()
+    if name.startswith(begin)
+  }
+
+
+def wide(dtype: jnp.dtype) -> jnp.dtype:
+  """Returns the dtype of arithmetic on `dtype`: float32, or float64."""
+  return jnp.promote_types(dtype, jnp.float32)
+
+
+def linear(
+  params: Params, name: str, x: at.Float[at.Array, '*batch X']
+) -> at.Float[at.Array, '*batch Y']:
+  """Returns x times the weight `name`, `[Y, X]`, plus its bias if it has one.
+
+  `[..., Y]` in the dtype of `x`, summed in `wide`.
+  """
+  weight = params[f'{name}.weight']
+  y = jnp.matmul(x, weight.T, preferred_element_type=wide(x.dtype))
+  if (bias := params.get(f'{name}.bias')) is not None:
+    y = y + bias.astype(y.dtype)
+  return y.astype(x.dtype)
+
+
+def rms_norm(
+  x: at.Float[at.Array, '*batch X'], weight: at.Float[at.Array, 'X'], eps: float
+) -> at.Float[at.Array, '*batch X']:
+  """Returns `weight * x / sqrt(mean(x^2) + eps)`, `[..., X]`, as x's dtype."""
+  values = x.astype(wide(x.dtype))
+  mean = jnp.mean(jnp.square(values), axis=-1, keepdims=True)
+  normed = values * jax.lax.rsqrt(mean + eps)
+  return (normed * weight.astype(normed.dtype)).astype(x.dtype)
+
+
+def mlp(
+  params: Params, x: at.Float[at.Array, '*batch D']
+) -> at.Float[at.Array, '*batch D']:
+  """Returns `down(silu(gate(x)) * up(x))`, `[..., D]`."""
+  gate = linear(params, 'gate_proj', x).astype(wide(x.dtype))
+  up = linear(params, 'up_proj', x).astype(gate.dtype)
+  return linear(params, 'down_proj', (jax.nn.silu(gate) * up).astype(x.dtype))

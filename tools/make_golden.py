@@ -1,0 +1,286 @@
+"""Makes models/testdata/golden/ from the implementations in transformers.
+
+Needs torch and transformers, which are no dependency of the project, beside
+it; each file names the versions that made it:
+
+    python -m hpmoe.tools.make_golden
+
+In float64 torch is told that float32 is float64, or transformers would round
+norms, softmax, routers and rotations to float32 in between.
+"""
+
+import contextlib
+from unittest import mock
+
+from absl import app
+from absl import flags
+import numpy as np
+import torch
+import transformers
+from transformers import modeling_layers
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import golden_testing as golden
+from hpmoe.models import parameters
+
+_ONLY = flags.DEFINE_list('only', [], 'Configurations to make; none for all.')
+_SEEDS = 2000
+
+
+def main(argv) -> None:
+  del argv
+  for name in _ONLY.value or golden.CONFIGS:
+    arrays = make(name)
+    np.savez_compressed(golden.FOLDER / f'{name}.npz', **arrays)
+    print(name, 'seed', arrays['seed'], 'loss', arrays['loss'])
+
+
+def make(name: str) -> dict[str, np.ndarray]:
+  """Returns the arrays of a file, for the first seed that is fit.
+
+  A seed is fit if in no dtype rounding decides which experts a token goes to,
+  with a factor of two to spare in the distance of its scores.
+  """
+  for seed in range(_SEEDS):
+    runs = {}
+    for dtype in golden.DTYPES:
+      runs[dtype] = run = _Run(name, seed, dtype)
+      wide = runs['float64']
+      moved = np.max(np.abs(run.scores - wide.scores), axis=-1)
+      if np.any(wide.margins <= 2 * moved):
+        break
+      assert np.array_equal(run.topk_ids, wide.topk_ids), name
+    else:
+      return _arrays(seed, runs)
+  raise RuntimeError(f'{name}: expected a fit seed below {_SEEDS}, got none')
+
+
+def _arrays(seed: int, runs: dict[str, '_Run']) -> dict[str, np.ndarray]:
+  wide = runs['float64']
+  wide.backward()
+  scales = golden.scales(wide.grads, wide.params)
+  arrays: dict[str, np.ndarray] = dict(
+    seed=np.asarray(seed),
+    loss=np.asarray(wide.loss.item()),
+    scales=scales,
+    made_by=np.asarray(
+      f'torch {torch.__version__}, transformers {transformers.__version__}'
+    ),
+  )
+  ones = np.ones_like(scales)
+  for dtype, run in runs.items():
+    run.backward()
+    kept = golden.keep(run.grads, ones, run.params)
+    of_parameter = golden.keep(
+      {n: np.full_like(run.grads[n], s) for n, s in _by_name(run, scales)},
+      ones,
+      run.params,
+    )
+    arrays |= {
+      f'logits.{dtype}': golden.packed(run.logits, dtype),
+      f'hidden_states.{dtype}': golden.packed(run.hidden_states, dtype),
+      f'topk_ids.{dtype}': run.topk_ids.astype(np.int8),
+    }
+    # Divided by their scale a gradient's values are no longer exact in bf16.
+    exact = 'float64' if dtype == 'float64' else 'float32'
+    arrays[f'grads.{dtype}'] = (kept / of_parameter).astype(exact)
+  return arrays
+
+
+def _by_name(run: '_Run', scales: np.ndarray):
+  return zip(golden.trained(run.params), scales, strict=True)
+
+
+@contextlib.contextmanager
+def _float32_is(dtype: torch.dtype):
+  """Lets Python code that asks torch for float32 get `dtype`."""
+  widened = (
+    torch.Tensor.double if dtype == torch.float64 else torch.Tensor.float
+  )
+  narrow = torch.float64 if dtype == torch.float64 else torch.float32
+  with (
+    mock.patch.object(torch, 'float32', narrow),
+    mock.patch.object(torch, 'float', narrow),
+    mock.patch.object(torch.Tensor, 'float', widened),
+  ):
+    yield
+
+
+class _Run:
+  """One forward pass of the reference implementation, and its gradients."""
+
+  def __init__(self, name: str, seed: int, dtype: str):
+    self.config = golden.config(name)
+    self.dtype = getattr(torch, dtype)
+    self.params = golden.weights(name, seed)
+    tokens = torch.tensor(golden.tokens(name, seed), dtype=torch.int64)
+    with _float32_is(self.dtype):
+      self._build(name)
+      self._forward(tokens)
+
+  def _build(self, name: str) -> None:
+    model_class = getattr(transformers, self.config.family.architecture)
+    given = dict(golden.CONFIGS[name], attn_implementation='eager')
+    config = model_class.config_class(**given)
+    config._experts_implementation = 'eager'
+    self.model = model_class(config).to(self.dtype).eval()
+    self.modules = {'': self.model}
+    for layer in parameters.mtp_layers(self.config):
+      block = self.model.model.layers[-1]
+      head = modeling_layers.MtpLayer(
+        config, type(block), type(block.input_layernorm), layer
+      )
+      self.modules[f'model.layers.{layer}.'] = head.to(self.dtype).eval()
+    state = {}
+    for parameter, value in self.params.items():
+      place, tensor = _of_transformers(self.config, parameter, value)
+      state[place] = tensor.to(self.dtype)
+    for prefix, module in self.modules.items():
+      own = {n: t for n, t in state.items() if _owner(self, n) == prefix}
+      own = {n[len(prefix) :]: t for n, t in own.items()}
+      if not prefix and self.config.tie_word_embeddings:
+        own['lm_head.weight'] = own['model.embed_tokens.weight']
+      module.load_state_dict(own, strict=True)
+
+  def _forward(self, tokens: torch.Tensor) -> None:
+    routed = []
+    routers = [
+      module
+      for whole in self.modules.values()
+      for module in whole.modules()
+      if type(module).__name__.lower().endswith('topkrouter')
+    ]
+    for router in routers:
+      router.register_forward_hook(
+        lambda module, given, out: routed.append((module, out))
+      )
+    out = self.model(tokens, output_hidden_states=True, use_cache=False)
+    self.loss = _loss(out.logits, tokens[:, 1:])
+    logits = [out.logits]
+    for prefix, head in self.modules.items():
+      if prefix:
+        logits.append(self._further(head, out.hidden_states[-1], tokens))
+        self.loss = self.loss + golden.MTP_WEIGHT * _loss(
+          logits[-1], tokens[:, 2:]
+        )
+    self.logits = np.concatenate([_numpy(v).reshape(-1) for v in logits])
+    self.hidden_states = np.stack([_numpy(h) for h in out.hidden_states])
+    self._record(routed)
+
+  def _further(self, head, hidden, tokens: torch.Tensor) -> torch.Tensor:
+    model = self.model.model
+    embeds = model.embed_tokens(tokens[:, 1:])
+    count = embeds.shape[1]
+    positions = torch.arange(count)[None]
+    least = torch.finfo(embeds.dtype).min
+    mask = torch.full((count, count), least, dtype=embeds.dtype).triu(1)
+    hidden = head(
+      embeds,
+      hidden[:, :-1],
+      position_embeddings=model.rotary_emb(embeds, positions),
+      attention_mask=mask[None, None],
+      position_ids=positions,
+      past_key_values=None,
+    )
+    return self.model.lm_head(hidden)
+
+  def _record(self, routed) -> None:
+    """Keeps ids, what they were chosen by, and how near a choice was."""
+    ids, scores, margins = [], [], []
+    for router, (logits, _, chosen) in routed:
+      by = _numpy(logits)
+      margins.append(_margin(self.config, router, by))
+      ids.append(np.sort(chosen.numpy(), axis=-1).astype(np.int8).reshape(-1))
+      scores.append(by)
+    self.topk_ids = np.concatenate(ids)
+    self.scores = np.concatenate(scores)
+    self.margins = np.concatenate(margins)
+
+  def backward(self) -> None:
+    if hasattr(self, 'grads'):
+      return
+    with _float32_is(self.dtype):
+      self.loss.backward()
+    grads = {}
+    for prefix, module in self.modules.items():
+      for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+          grads[prefix + name] = parameter.grad
+    self.grads = {}
+    for name in golden.trained(self.params):
+      place, _ = _of_transformers(self.config, name, self.params[name])
+      grad = _numpy(grads[place])
+      stacked = name.endswith(('w_gate_up', 'w_down'))
+      self.grads[name] = grad.swapaxes(1, 2) if stacked else grad
+
+
+def _owner(run: _Run, place: str) -> str:
+  owners = [p for p in run.modules if p and place.startswith(p)]
+  return owners[0] if owners else ''
+
+
+def _of_transformers(
+  config: config_lib.ModelConfig, name: str, value: np.ndarray
+) -> tuple[str, torch.Tensor]:
+  """Returns a parameter's name and value in transformers 5's modules."""
+  tensor = torch.tensor(value)
+  for ours, theirs in (('w_gate_up', 'gate_up_proj'), ('w_down', 'down_proj')):
+    if name.endswith(f'experts.{ours}'):
+      name = name.replace(ours, theirs)
+      tensor = tensor.transpose(1, 2).contiguous()
+  name = name.replace(f'.{config.family.block}.', '.mlp.')
+  for layer in parameters.mtp_layers(config):
+    prefix = f'model.layers.{layer}.'
+    if not name.startswith(prefix):
+      continue
+    inside = name[len(prefix) :]
+    if inside == 'shared_head.norm.weight':
+      inside = 'post_norm.weight'
+    elif inside.partition('.')[0] not in ('enorm', 'hnorm', 'eh_proj'):
+      inside = f'mtp_block.{inside}'
+    name = prefix + inside
+  return name, tensor
+
+
+def _margin(config, router: torch.nn.Module, logits: np.ndarray) -> np.ndarray:
+  """Returns `[tokens]`, how far a token's logits may move with no new choice.
+
+  A sigmoid moves by at most a quarter of what its logit does.
+  """
+  top_k = config.num_experts_per_tok
+  if config.family.router == 'softmax':
+    return _gap(logits, top_k) / 2
+  biased = 1 / (1 + np.exp(-logits)) + _numpy(router.e_score_correction_bias)
+  groups = biased.reshape(len(logits), config.n_group, -1)
+  sums = np.sort(groups, axis=-1)[..., -2:].sum(axis=-1)
+  # Two sums of two sigmoids; then two sigmoids.
+  of_groups = _gap(sums, config.topk_group)
+  chosen = np.argsort(-sums, axis=-1)[:, : config.topk_group]
+  masked = np.full_like(groups, -np.inf)
+  for token, kept in enumerate(chosen):
+    masked[token, kept] = groups[token, kept]
+  of_experts = 2 * _gap(masked.reshape(biased.shape), top_k)
+  return np.minimum(of_groups, of_experts)
+
+
+def _gap(values: np.ndarray, count: int) -> np.ndarray:
+  """Returns by how much the `count`-th best exceeds the next, `[tokens]`."""
+  if count == values.shape[-1]:
+    return np.full(len(values), np.inf)
+  best = -np.sort(-values, axis=-1)
+  return best[:, count - 1] - best[:, count]
+
+
+def _loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+  logits = logits[:, : targets.shape[1]].float()
+  return torch.nn.functional.cross_entropy(
+    logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+  )
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+  return tensor.detach().to(torch.float64).numpy()
+
+
+if __name__ == '__main__':
+  app.run(main)
