@@ -285,8 +285,13 @@ def _proof(bounds, **per_token) -> Proof:
 
 
 def _magnitude(a, b) -> np.ndarray:
-  """Returns sum |a| |b|."""
-  return np.abs(a) @ np.abs(b)
+  """Returns sum |a| |b| of integers, exact below `LIMIT`.
+
+  In float32: sums of what is not negative never fall below 2^24 again.
+  """
+  a, b = (np.abs(x).astype(np.float32) for x in (a, b))
+  with np.errstate(over='ignore'):
+    return a @ b
 
 
 @dataclasses.dataclass(frozen=True)

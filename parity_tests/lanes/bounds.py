@@ -198,7 +198,10 @@ def _overflowed(
 
 def _finite(value: np.ndarray) -> np.ndarray:
   """Returns magnitudes `[...]`, 0 of what is not finite and errs by nothing."""
-  return np.where(np.isfinite(value), np.abs(value), 0.0)
+  size = np.abs(value)
+  if size.max(initial=0.0) < np.inf:
+    return size
+  return np.where(np.isfinite(value), size, 0.0)
 
 
 def _sum_variance(

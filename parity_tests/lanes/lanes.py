@@ -11,6 +11,7 @@ standard  any data: published rules, see `standards`.
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -203,6 +204,11 @@ class Chunk:
   error: np.ndarray
   apart: np.ndarray
 
+  @functools.cached_property
+  def worst(self) -> tuple[float, int]:
+    """The largest error and distance, the same for all who judge."""
+    return float(self.error.max()), int(self.apart.max())
+
 
 class Tally:
   """Adds chunks up to one `Result`.  Chunks come in tile order."""
@@ -221,23 +227,27 @@ class Tally:
     self._failure: Failure | None = None
     self._worst: tuple | None = None
 
-  def add(self, chunk: Chunk) -> None:
-    bad = chunk.cut.count(chunk.bad, chunk.first) > 0
+  def add(self, chunk: Chunk, refused: np.ndarray | None = None) -> None:
+    """Takes a chunk in; `refused` stands in for its bad elements."""
+    refused = chunk.bad if refused is None else refused
+    bad = chunk.cut.count(refused, chunk.first) > 0
     self._tiles += bad.size
     self._failed += int(bad.sum())
     self._grids.setdefault(chunk.rank, []).append(bad)
     experts = chunk.cut.expert[chunk.first : chunk.first + len(bad)]
     self._experts.setdefault(chunk.rank, []).append(experts)
     if self._tiling is not None and _is_of_tokens(self._id[0]):
-      rows = chunk.bad.any(axis=1)
+      rows = refused.any(axis=1)
       self._bad_tokens.setdefault(chunk.rank, []).append(rows)
     if not chunk.error.size:
       return
-    self._worst_ulp = max(self._worst_ulp, int(chunk.apart.max()))
-    worst = float(chunk.error.max())
+    worst, apart = chunk.worst
+    self._worst_ulp = max(self._worst_ulp, apart)
     if self._failure is None and bad.any():
       tile = np.unravel_index(np.argmax(bad), bad.shape)
-      self._failure = self._locate(chunk, (chunk.first + tile[0], tile[1]))
+      self._failure = self._locate(
+        chunk, refused, (chunk.first + tile[0], tile[1])
+      )
     # NaN is the worst of all, and stays so.
     if not (worst <= self._worst_abs or np.isnan(self._worst_abs)):
       at = int(np.argmax(chunk.error))
@@ -345,11 +355,13 @@ class Tally:
     named = ' or '.join(guilty)
     return f'all bad tokens, and no others, went to expert {named}'
 
-  def _locate(self, chunk: Chunk, tile: tuple[int, int]) -> Failure:
+  def _locate(
+    self, chunk: Chunk, refused: np.ndarray, tile: tuple[int, int]
+  ) -> Failure:
     rows, columns = chunk.cut.window(tile)
     begin = int(chunk.cut.starts[chunk.first])
     local = (slice(rows.start - begin, rows.stop - begin), columns)
-    bad = chunk.bad[local]
+    bad = refused[local]
     # NaN errors first: argmax takes the first NaN for the largest.
     error = np.where(bad, chunk.error[local], -1.0)
     row, column = np.unravel_index(int(np.argmax(error)), bad.shape)
@@ -575,7 +587,7 @@ def tolerances(
         ratio = float(_of_bound(chunk.error, e.bound).max())
         worst_of_bound = float(np.maximum(worst_of_bound, ratio))  # NaN stays
       for judge, tally in zip(judges, tallies):
-        tally.add(dataclasses.replace(chunk, bad=judge.add(e)))
+        tally.add(chunk, judge.add(e))
     padding = tiling.padding(tensor, got, rank)
     for tally in (bound_tally, *tallies):
       tally.add_padding(rank, padding)
@@ -655,7 +667,7 @@ class _SpreadTally:
     if counts:
       apart = ulp.distance(held, expected)
     self._tally.add(
-      dataclasses.replace(chunk, expected=expected, bad=refused, apart=apart)
+      dataclasses.replace(chunk, expected=expected, apart=apart), refused
     )
     return refused
 
@@ -749,14 +761,17 @@ def _against_golden(
   rank, cut, first, held, golden, e: standards.Elements
 ) -> Chunk:
   error = np.abs(e.actual - e.golden)
-  near = e.golden.astype(held.dtype)
+  expected = near = golden.value.astype(held.dtype)
+  actual = held
+  if not np.all(e.defined):
+    actual, near = e.actual.astype(held.dtype), e.golden.astype(held.dtype)
   return Chunk(
     rank=rank,
     cut=cut,
     first=first,
     got=held,
-    expected=golden.value.astype(held.dtype),
+    expected=expected,
     bad=~(error <= e.bound),
     error=error,
-    apart=ulp.distance(e.actual.astype(held.dtype), near),
+    apart=ulp.distance(actual, near),
   )

@@ -21,6 +21,7 @@ all: the printed numbers only.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -141,57 +142,122 @@ class Elements:
     everywhere = np.broadcast_to(self.defined, np.shape(self.golden))
     object.__setattr__(self, 'defined', everywhere)
 
+  # Each computed once for all records.
+  @functools.cached_property
+  def size(self) -> np.ndarray:
+    return np.abs(self.golden)
 
-def mismatches(
-  standard: Standard, dtype: str, e: Elements, actual: np.ndarray
-) -> np.ndarray:
-  """Returns `[...]` bool, elements of `actual` that break the tolerance.
+  @functools.cached_property
+  def num_not_finite(self) -> int:
+    return int(np.size(self.actual) - np.isfinite(self.actual).sum())
 
-  A value that is not finite where the golden is always does.
+  @functools.cached_property
+  def raw(self) -> 'Off':
+    return Off(self.actual, self.golden, self.size, self.bound)
+
+  @functools.cached_property
+  def finite(self) -> 'Off':
+    """With 0 for what is not finite: it would hide what others say in a sum."""
+    if not self.num_not_finite:
+      return self.raw
+    return Off(
+      np.where(np.isfinite(self.actual), self.actual, 0.0),
+      self.golden,
+      self.size,
+      self.bound,
+    )
+
+  @functools.cached_property
+  def beside(self) -> 'Off':
+    return Off(self.benchmark, self.golden, self.size, self.bound)
+
+
+class Off:
+  """How far values `[...]` are off the golden.
+
+  It holds no `Elements`, which hold it: memory must not wait for a collector.
   """
-  t = standard.tolerance[dtype]
-  size = np.abs(e.golden)
-  limit = t.atol + t.rtol * np.maximum(size, t.floor)
-  if t.small:
-    limit = np.where(size < t.small, t.small_error, limit)
-  if standard.excuse_rounding:
-    limit = np.maximum(limit, e.bound)
-  return ~(np.abs(actual - e.golden) <= limit)
+
+  def __init__(
+    self,
+    values: np.ndarray,
+    golden: np.ndarray,
+    size: np.ndarray,
+    bound: np.ndarray,
+  ):
+    self.values = values
+    self._golden, self._size, self._bound = golden, size, bound
+
+  @functools.cached_property
+  def error(self) -> np.ndarray:
+    return np.abs(self.values - self._golden)
+
+  @functools.cached_property
+  def relative(self) -> np.ndarray:
+    return self.error / (self._size + _RELATIVE_EPS)
+
+  @functools.cached_property
+  def within(self) -> np.ndarray:
+    return self.error <= self._bound
 
 
-def _region(t: Tolerance, e: Elements, region: str) -> np.ndarray | None:
-  """Returns `[...]` bool, or None for all elements."""
-  if region == ALL or not (t.small or t.cancel):
-    return None
-  size = np.abs(e.golden)
-  small = size < t.small
-  cancel = (size < t.cancel) & (np.abs(e.actual) < t.cancel) & ~small
-  return {SMALL: small, CANCEL: cancel, NORMAL: ~(small | cancel)}[region]
+class _Seen:
+  """One chunk as a standard sees it, each thing computed once."""
+
+  def __init__(self, standard: Standard, dtype: str, e: Elements):
+    self.standard, self.e = standard, e
+    self._tolerance = standard.tolerance[dtype]
+    self._masks: dict[str, np.ndarray | None] = {ALL: None}
+    self._mismatches: dict[int, np.ndarray] = {}
+
+  @functools.cached_property
+  def _limit(self) -> np.ndarray:
+    t, size = self._tolerance, self.e.size
+    limit = t.atol + t.rtol * (np.maximum(size, t.floor) if t.floor else size)
+    if t.small:
+      limit = np.where(size < t.small, t.small_error, limit)
+    if self.standard.excuse_rounding:
+      limit = np.maximum(limit, self.e.bound)
+    return limit
+
+  def mismatches(self, off: Off) -> np.ndarray:
+    """Returns `[...]` bool, values that break the tolerance.
+
+    A value that is not finite where the golden is always does.
+    """
+    if id(off) not in self._mismatches:
+      self._mismatches[id(off)] = ~(off.error <= self._limit)
+    return self._mismatches[id(off)]
+
+  def region(self, region: str) -> np.ndarray | None:
+    """Returns `[...]` bool, or None for all elements."""
+    t = self._tolerance
+    if not (t.small or t.cancel):
+      return None
+    if region not in self._masks:
+      small = self.e.size < t.small
+      actual = np.abs(self.e.finite.values)
+      cancel = (self.e.size < t.cancel) & (actual < t.cancel) & ~small
+      masks = {SMALL: small, CANCEL: cancel, NORMAL: ~(small | cancel)}
+      self._masks |= masks
+    return self._masks[region]
+
+  def excused(self, off: Off, values: np.ndarray, by) -> np.ndarray:
+    """Returns values, `by` in place of those that rounding explains."""
+    if not self.standard.excuse_rounding:
+      return values
+    return np.where(off.within, by, values)
 
 
 def _pick(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
   return values.reshape(-1) if mask is None else values[mask]
 
 
-def _error(e: Elements, actual: np.ndarray) -> np.ndarray:
-  return np.abs(actual - e.golden)
-
-
-def _relative(e: Elements, actual: np.ndarray) -> np.ndarray:
-  return _error(e, actual) / (np.abs(e.golden) + _RELATIVE_EPS)
-
-
-def _excused(standard, e: Elements, actual, values: np.ndarray) -> np.ndarray:
-  if not standard.excuse_rounding:
-    return values
-  return np.where(_error(e, actual) <= e.bound, 0.0, values)
-
-
 class Metric(NamedTuple):
   """How a number is made from chunks.
 
   Attributes:
-    partial: of a chunk: (standard, dtype, elements, values, mask) -> array.
+    partial: of a chunk: (seen, values' errors, mask) -> array.
     total: what merged partials come to.
     merge: np.add or np.maximum, of two partials.
   """
@@ -209,32 +275,31 @@ def _over(p: np.ndarray) -> float:
   return p[0] / p[1] if p[1] else 0.0
 
 
-def _mere(s, d, e, a, mask):
-  return _mean(_pick(_relative(e, a), mask))
+def _mere(seen, off, mask):
+  return _mean(_pick(off.relative, mask))
 
 
-def _mare(s, d, e, a, mask):
-  worst = _pick(_excused(s, e, a, _relative(e, a)), mask)
+def _mare(seen, off, mask):
+  worst = _pick(seen.excused(off, off.relative, 0.0), mask)
   return np.array([worst.max(initial=0.0)])
 
 
-def _rmse(s, d, e, a, mask):
-  return _mean(_pick(np.square(a - e.golden), mask))
+def _rmse(seen, off, mask):
+  return _mean(np.square(_pick(off.error, mask)))
 
 
-def _max_abs(s, d, e, a, mask):
-  worst = _pick(_excused(s, e, a, _error(e, a)), mask)
+def _max_abs(seen, off, mask):
+  worst = _pick(seen.excused(off, off.error, 0.0), mask)
   return np.array([worst.max(initial=0.0)])
 
 
-def _count(s, d, e, a, mask):
-  return _mean(_pick(mismatches(s, d, e, a), mask))
+def _count(seen, off, mask):
+  return _mean(_pick(seen.mismatches(off), mask))
 
 
-def _products(s, d, e, a, mask):
-  if s.excuse_rounding:
-    a = np.where(_error(e, a) <= e.bound, e.golden, a)
-  a, g = _pick(a, mask), _pick(e.golden, mask)
+def _products(seen, off, mask):
+  a = _pick(seen.excused(off, off.values, seen.e.golden), mask)
+  g = _pick(seen.e.golden, mask)
   return np.array([a @ g, a @ a, g @ g])
 
 
@@ -271,26 +336,21 @@ class Judge:
 
   def add(self, e: Elements) -> np.ndarray:
     """Takes a chunk in; returns `[...]` bool, its mismatches."""
-    tolerance = self.standard.tolerance[self._dtype]
-    # A wrong infinity or NaN is a mismatch; in the sums it would only hide
-    # what the other elements say.
-    is_finite = np.isfinite(e.actual)
-    finite = np.where(is_finite, e.actual, 0.0)
-    self._not_finite += int(finite.size - is_finite.sum())
-    e_finite = dataclasses.replace(e, actual=finite)
+    # A wrong infinity or NaN is a mismatch, and no part of any sum.
+    self._not_finite += e.num_not_finite
+    seen = _Seen(self.standard, self._dtype, e)
     with np.errstate(over='ignore', invalid='ignore'):
       for clause in self.standard.rules:
         for rule in clause:
-          mask = _region(tolerance, e_finite, rule.region)
-          self._take(rule, False, e_finite, e.actual, finite, mask)
+          counts = METRICS[rule.metric].partial is _count
+          self._take(rule, False, seen, e.raw if counts else e.finite)
           if rule.ratio:
-            self._take(rule, True, e_finite, e.benchmark, e.benchmark, mask)
-      return mismatches(self.standard, self._dtype, e, e.actual)
+            self._take(rule, True, seen, e.beside)
+      return seen.mismatches(e.raw)
 
-  def _take(self, rule, of_benchmark, e, raw, finite, mask) -> None:
+  def _take(self, rule, of_benchmark, seen: _Seen, off: Off) -> None:
     metric = METRICS[rule.metric]
-    values = raw if metric.partial is _count else finite
-    new = metric.partial(self.standard, self._dtype, e, values, mask)
+    new = metric.partial(seen, off, seen.region(rule.region))
     key = (id(rule), of_benchmark)
     old = self._partials.get(key)
     self._partials[key] = new if old is None else metric.merge(old, new)

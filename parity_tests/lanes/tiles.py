@@ -43,6 +43,9 @@ class Cut:
 
   def count(self, mask: np.ndarray, first: int = 0) -> np.ndarray:
     """Returns `[b, C]` int64, marked elements of each tile; as `sum`."""
+    if not mask.any():  # most often
+      rows = self.row_of(first, len(mask)) - first
+      return np.zeros((rows, self.shape[1]), np.int64)
     return self.sum(mask, first, np.int64)
 
   def sum(
@@ -89,6 +92,9 @@ class Cut:
     by_row = np.add.reduceat(values, self.col_starts[:-1], axis=1)
     by_column = np.add.reduceat(values, rows, axis=0)
     alike = np.ones((2, len(rows), self.shape[1]), np.int64)
+    # Most often nothing in all the rows or columns is alike.
+    if max(map(most_equal, (*by_row.T, *by_column))) == 1:
+      return alike[0], alike[1]
     for b, (begin, end) in enumerate(zip(rows, [*rows[1:], len(values)])):
       for c, (left, right) in enumerate(pairwise(self.col_starts)):
         alike[0, b, c] = most_equal(by_row[begin:end, c])

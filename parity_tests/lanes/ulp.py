@@ -25,11 +25,9 @@ def bits(values: np.ndarray) -> np.ndarray:
   return values.view(_WORDS[values.dtype.itemsize])
 
 
-def _ordered(values: np.ndarray) -> np.ndarray:
-  """Returns `[...]` int64 that count representable values up from zero."""
-  word = bits(values)
-  magnitude = word.astype(np.int64) & np.int64(np.iinfo(word.dtype).max)
-  return np.where(word < 0, -magnitude, magnitude)
+def _magnitude(words: np.ndarray) -> np.ndarray:
+  """Returns `[...]` int64, representable values up from zero."""
+  return words.astype(np.int64) & np.int64(np.iinfo(words.dtype).max)
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -46,7 +44,12 @@ def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     raise ValueError(f'b: expected dtype {a.dtype}, got {b.dtype}')
   if a.dtype.kind == 'i':
     return np.abs(a.astype(np.int64) - b)
-  apart = np.abs(_ordered(a) - _ordered(b))
+  one, other = bits(a), bits(b)
+  apart = np.abs(one - other).astype(np.int64)
+  # Of another sign: the way there leads through zero.
+  across = (one ^ other) < 0
+  if across.any():
+    apart[across] = _magnitude(one[across]) + _magnitude(other[across])
   nan_a, nan_b = np.isnan(a), np.isnan(b)
   if nan_a.any() or nan_b.any():
     far = np.int64(2 ** min(8 * a.dtype.itemsize, 63) - 1)
