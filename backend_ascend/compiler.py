@@ -13,6 +13,7 @@ from hpmoe.backend_ascend.taskflow import lower_forward
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Compiled:
 
 def _heap_bytes(flow: flow_lib.Flow) -> int:
   sizes = flow.config.dims()
-  item = 2 if flow.policy.storage == 'bfloat16' else 4
+  item = storage.FORMATS[flow.policy.storage].numpy.itemsize
   # Both passes hold two tensors of D columns and one each of F and 2F.
   row = 2 * sizes['D'] + 3 * sizes['F']
   slots = sizes['T'] * sizes['K']

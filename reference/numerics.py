@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage as storage_lib
 
 _FLOAT64 = jnp.dtype('float64')
 
@@ -47,17 +48,19 @@ def widen(
 def store(
   policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
-  """Returns values `[...]` rounded once, to nearest even, to storage.
-
-  A value below the smallest normal number of the storage dtype may be rounded
-  twice when it comes from float64.
-  """
+  """Returns values `[...]` rounded once, to nearest even, to storage."""
   storage = storage_dtype(policy)
   source, target = jnp.finfo(a.dtype), jnp.finfo(storage)
   if target.nmant < source.nmant:
     # XLA may drop a convert to bfloat16 and back inside one jitted function
     # (excess precision); it never drops reduce_precision.
-    a = lax.reduce_precision(a, source.nexp, target.nmant)
+    narrow = lax.reduce_precision(a, target.nexp, target.nmant)
+    if target.nexp < source.nexp:
+      # It flushes the subnormal numbers of a format with fewer exponents.
+      to = storage_lib.FORMATS[policy.storage]
+      subnormal = jnp.round(a / to.smallest) * to.smallest
+      narrow = jnp.where(jnp.abs(a) < to.smallest_normal, subnormal, narrow)
+    a = narrow
   return a.astype(storage)
 
 
@@ -71,9 +74,9 @@ def rounded(
 
 
 def bits(a: at.Array) -> at.Array:
-  """Returns bfloat16 `[...]` as uint16, and any other dtype as it is."""
-  # XLA on CPUs would widen a whole bfloat16 buffer to read or write one block.
-  if a.dtype == jnp.bfloat16:
+  """Returns a two-byte dtype `[...]` as uint16, and any other as it is."""
+  # XLA on CPUs would widen a whole narrow buffer to read or write one block.
+  if a.dtype.itemsize == 2:
     return lax.bitcast_convert_type(a, jnp.uint16)
   return a
 

@@ -10,6 +10,7 @@ from hpmoe.reference import test_util
 from hpmoe.reference.contract import precision
 
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
+F16 = precision.PrecisionPolicy(storage='float16')
 
 
 class TestStore:
@@ -30,6 +31,34 @@ class TestStore:
       value = jnp.float64(1 + 2**-8 + 2**-40)
       # When, then: by way of float32 it would be 1.
       assert float(numerics.store(policy, value)) == 1 + 2**-7
+
+  @pytest.mark.parametrize('jit', [lambda f: f, jax.jit], ids=('plain', 'jit'))
+  def test_float16_is_rounded_as_ieee_says(self, jit):
+    # Given: every half, midpoints with the next one, and their neighbours.
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16)
+    edges = np.append(halves.astype(np.float32), np.float32(65536))
+    edges = np.concatenate([edges, (edges[1:] + edges[:-1]) / 2])
+    near = [np.nextafter(edges, np.float32(to)) for to in (-1, np.inf)]
+    values = np.concatenate([edges, *near, [1e30, np.inf, np.nan]], dtype='f4')
+    values = np.concatenate([values, -values])
+    # When.
+    stored = np.asarray(jit(lambda a: numerics.store(F16, a))(values))
+    # Then: numpy's bits; subnormal numbers are not flushed.
+    with np.errstate(over='ignore'):
+      want = values.astype(np.float16)
+    number = ~np.isnan(values)
+    np.testing.assert_array_equal(
+      stored.view('u2')[number], want.view('u2')[number]
+    )
+    assert np.isnan(stored[~number]).all()
+
+  def test_float16_is_rounded_once_from_float64(self):
+    # Given: just above a midpoint of subnormal numbers, by less than float32
+    # holds.
+    policy = precision.PrecisionPolicy('float16', 'float64')
+    with test_util.x64():
+      value = jnp.float64(1.5 * 2**-24 + 2**-60)
+      assert float(numerics.store(policy, value)) == 2**-23
 
   def test_jitted_chain_reads_the_rounded_value(self):
     # Given: two stages in one jitted function.

@@ -14,9 +14,10 @@ import struct
 import warnings
 import zipfile
 
-import ml_dtypes
 import numpy as np
 from safetensors import numpy as safetensors_numpy
+
+from hpmoe.reference.contract import storage
 
 _NUMBERS = (
   0,
@@ -79,7 +80,7 @@ _COMPRESSIONS = (
 def seeds() -> list[tuple[str, bytes]]:
   """Returns valid files, as suffix and bytes: small, all dtypes, both kinds."""
   made = []
-  for dtype in (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)):
+  for dtype in (row.numpy for row in storage.STORED.values()):
     arrays = {
       'x': np.ones((2, 3, 2), dtype),
       'topk_ids': np.tile(np.arange(2, dtype=np.int32), (2, 3, 1)),

@@ -8,15 +8,14 @@
 namespace hpmoe {
 namespace {
 
-uint32_t Float32Bits(const char* data, int64_t float_bytes) {
-  uint16_t half = 0;
-  uint32_t bits = 0;
-  if (float_bytes == 4) {
-    std::memcpy(&bits, data, sizeof(bits));
-    return bits;
-  }
-  std::memcpy(&half, data, sizeof(half));
-  return uint32_t{half} << 16;
+// Of an element that is not finite.
+const char* NameOf(const char* data, DType dtype) {
+  const int64_t bytes = BytesOf(dtype);
+  uint32_t bits = 0;  // little-endian
+  std::memcpy(&bits, data, bytes);
+  const uint32_t sign = 1u << (8 * bytes - 1);
+  if ((bits & ~sign) != kDTypes[dtype].exponent()) return "nan";
+  return (bits & sign) != 0 ? "-inf" : "inf";
 }
 
 std::string IndexText(int64_t flat, const std::vector<int64_t>& shape) {
@@ -31,18 +30,15 @@ std::string IndexText(int64_t flat, const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-std::string NonFiniteText(const char* name, const void* data,
-                          int64_t float_bytes,
+std::string NonFiniteText(const char* name, const void* data, DType dtype,
                           const std::vector<int64_t>& shape) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   const char* const bytes = static_cast<const char*>(data);
-  const int64_t at = FirstNonFinite(bytes, float_bytes, count);
+  const int64_t at = FirstNonFinite(bytes, dtype, count);
   if (at < 0) return "";
-  const uint32_t bits = Float32Bits(bytes + at * float_bytes, float_bytes);
-  const bool nan = (bits & 0x007FFFFF) != 0;
-  const char* const value = nan ? "nan" : (bits >> 31) != 0 ? "-inf" : "inf";
-  return std::string(name) + ": expected finite values, got " + value + " at " +
+  return std::string(name) + ": expected finite values, got " +
+         NameOf(bytes + at * BytesOf(dtype), dtype) + " at " +
          IndexText(at, shape);
 }
 

@@ -44,9 +44,9 @@ CallStatus PlaceOperands(const ImageHeader& image,
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Operand& operand = wanted[i];
     operand.place(arrays[i].data, tensors);
-    if (operand.float_bytes == 0) continue;
-    const std::string text = NonFiniteText(
-        operand.name, arrays[i].data, operand.float_bytes, arrays[i].shape);
+    if (operand.finite == kNumDTypes) continue;
+    const std::string text = NonFiniteText(operand.name, arrays[i].data,
+                                           operand.finite, arrays[i].shape);
     if (!text.empty()) return Refused(text);
   }
   return {};

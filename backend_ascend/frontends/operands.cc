@@ -14,8 +14,10 @@ void AddBuffers(const ImageHeader& image, Use use,
     if (UseOf(image, b) != use) continue;
     const Array shape = ShapeOf(image, static_cast<BufferId>(b));
     const bool scanned = !IsSaved(kBuffers[b], use);
+    const bool is_float = kBuffers[b].element == Element::kFloat;
+    const DType dtype = is_float ? kFloat32 : DType{image.dtype};
     operands->push_back({kBuffers[b].name, shape.bytes(),
-                         scanned ? shape.element_bytes : 0,
+                         scanned ? dtype : kNumDTypes,
                          [b](void* data, LaunchTensors* tensors) {
                            tensors->buffers[b] = data;
                          }});
@@ -31,11 +33,11 @@ int64_t BytesBySlot(const ImageHeader& image) {
 std::vector<Operand> InputsOf(const ImageHeader& image) {
   const int64_t by_slot = BytesBySlot(image);
   std::vector<Operand> operands = {
-      {"topk_ids", by_slot, 0,
+      {"topk_ids", by_slot, kNumDTypes,
        [](void* data, LaunchTensors* tensors) {
          tensors->topk_ids = static_cast<const int32_t*>(data);
        }},
-      {"topk_weights", by_slot, 4,
+      {"topk_weights", by_slot, kFloat32,
        [](void* data, LaunchTensors* tensors) {
          tensors->topk_weights = static_cast<const float*>(data);
        }},
@@ -52,9 +54,10 @@ std::vector<Operand> OutputsOf(const ImageHeader& image) {
     };
   };
   std::vector<Operand> operands = {
-      {"counts", by_expert, 0, ints(&LaunchTensors::counts)},
-      {"row_base", by_expert, 0, ints(&LaunchTensors::row_base)},
-      {"row_of_slot", BytesBySlot(image), 0, ints(&LaunchTensors::row_of_slot)},
+      {"counts", by_expert, kNumDTypes, ints(&LaunchTensors::counts)},
+      {"row_base", by_expert, kNumDTypes, ints(&LaunchTensors::row_base)},
+      {"row_of_slot", BytesBySlot(image), kNumDTypes,
+       ints(&LaunchTensors::row_of_slot)},
   };
   AddBuffers(image, Use::kWritten, &operands);
   return operands;

@@ -16,7 +16,7 @@ namespace hpmoe {
 struct Operand {
   const char* name;  // of reference/contract/tensors.py
   int64_t bytes;
-  int64_t float_bytes;  // of one element, 0 for integers
+  DType finite;  // what its values must be finite as; kNumDTypes: any will do
   std::function<void(void*, LaunchTensors*)> place;
 };
 

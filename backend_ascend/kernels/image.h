@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "backend_ascend/kernels/dtypes.h"
 #include "backend_ascend/kernels/kinds.h"
 
 namespace hpmoe {
@@ -17,7 +18,6 @@ constexpr int32_t kNoExpert = -1;
 constexpr int32_t kRowBlockRange = -1;  // TaskDesc::peer: rows of an expert
 constexpr int32_t kPerRow = -1;         // SignalDesc::amount: one per row
 
-enum DType : uint32_t { kFloat32 = 0, kBFloat16 = 1 };
 enum EventGrain : uint32_t { kExpertGrain = 0, kRowBlockGrain = 1 };
 enum ActivationKind : uint32_t { kSwigluActivation = 0, kAbsolute = 1 };
 

@@ -81,9 +81,9 @@ def shape(
   Raises:
     ValueError: the policy is not one that the backend computes.
   """
-  if policy.storage == 'float64' or policy.accumulate != 'float32':
+  if policy.storage not in layout.DTYPES or policy.accumulate != 'float32':
     raise ValueError(
-      'policy: expected float32 or bfloat16 storage with float32 '
+      f'policy: expected {" or ".join(layout.DTYPES)} storage with float32 '
       f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
   dims = config.dims()

@@ -12,7 +12,6 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
-_DTYPES = ('float32', 'bfloat16')
 _CRC_OFFSET = layout.HEADER.fields['crc32'][1]
 
 
@@ -52,7 +51,7 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   header['version'] = layout.VERSION
   header['direction'] = flow.direction
   header['header_bytes'] = layout.HEADER.itemsize
-  header['dtype'] = _DTYPES.index(policy.storage)
+  header['dtype'] = layout.DTYPES.index(policy.storage)
   header['placement'] = precision.PLACEMENTS.index(policy.placement)
   header['activation'] = precision.ACTIVATIONS.index(policy.activation)
   header['event_grain'] = flow_lib.EVENT_GRAINS.index(options.event_grain)
@@ -154,7 +153,7 @@ class Image(_native.Image):
   @functools.cached_property
   def policy(self) -> precision.PrecisionPolicy:
     return precision.PrecisionPolicy(
-      storage=_DTYPES[self.header['dtype']],
+      storage=layout.DTYPES[self.header['dtype']],
       placement=precision.PLACEMENTS[self.header['placement']],
       activation=precision.ACTIVATIONS[self.header['activation']],
     )

@@ -159,7 +159,7 @@ def test_tables_cut_short_by_their_count_are_survived(name):
     ('header', 0, 'chain_rows', 5, r'chain_rows: expected 1\.\.4, got 5'),
     ('header', 0, 'chain_rows', 3, r'chain_rows: .*row_block=2, got 3'),
     ('header', 0, 'reserved0', 1, r'reserved0: expected 0\.\.0, got 1'),
-    ('header', 0, 'dtype', 2, r'header\.dtype: expected 0\.\.1, got 2'),
+    ('header', 0, 'dtype', 3, r'header\.dtype: expected 0\.\.2, got 3'),
     ('header', 0, 'tasks.offset', 257, r'tasks\.offset: .*64, got 257'),
     ('header', 0, 'waits.offset', 2**63, r'waits\.offset: expected'),
     ('header', 0, 'waits.offset', 256, r'waits\.offset: expected'),

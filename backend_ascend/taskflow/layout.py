@@ -22,6 +22,9 @@ TABLE_ALIGN = 64
 
 _KINDS, _BUFFERS = _native.kinds(), _native.buffers()
 
+# Names of storage dtypes, by their codes.
+DTYPES: tuple[str, ...] = tuple(_native.dtypes())
+
 
 class _Table(enum.EnumType):
   """Of enums whose members are rows of a table of `kinds.h`."""

@@ -178,7 +178,7 @@ def lower_backward(
 
   Args:
     config: sizes of the layer; `config.num_rows` is N of the packed buffers.
-    policy: storage must be float32 or bfloat16, accumulation float32.
+    policy: a storage dtype of `layout.DTYPES`, accumulation float32.
     options: granularity; None fields take their defaults.
 
   Raises:

@@ -56,7 +56,7 @@ class Request:
     preset: name of the shape.
     ranks: R.
     tokens: T instead of the preset's.
-    dtype: 'float32' or 'bfloat16'.
+    dtype: storage, as policies call it.
     routing: a name of `inputs.ROUTINGS` or a file.
     input: a .safetensors file that holds all inputs; its shapes win.
     text: a text file to embed.
@@ -473,7 +473,9 @@ class Bench:
       )
     asked = judging.Asked(
       request.lanes,
-      tuple(standards.get(name) for name in request.standards),
+      tuple(
+        standards.get(n, self.made.policy.storage) for n in request.standards
+      ),
       progress,
     )
     results: list[lanes.Result] = []

@@ -78,7 +78,7 @@ def run(
     progress(f'{which.name}: {CONTROL}')
     rows.append(_control(one, bench))
     for spec in faults.specs(which.direction).values():
-      if spec.storage not in (None, bench.made.policy.storage):
+      if bench.made.policy.storage not in spec.storages:
         continue
       if spec.empty and request.input is not None and _all_have_rows(bench):
         continue
@@ -101,7 +101,7 @@ def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
 def _needs(spec: faults.FaultSpec) -> str:
   if spec.empty:
     return 'needs an expert without rows'
-  return f'shows in {spec.storage} only'
+  return f'shows in {" or ".join(spec.storages)} only'
 
 
 def _control(request: check.Request, bench: check.Bench) -> Row:

@@ -214,7 +214,7 @@ def _request(f: flags.FlagValues):
   layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, _direction(f))
   for name in f.standard:
-    standards.get(name)
+    standards.get(name, layer_flags.DTYPES[f.dtype])
   return check.Request(
     direction=_direction(f),
     preset=layer_flags.preset(f),

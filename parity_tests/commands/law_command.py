@@ -40,7 +40,7 @@ def _define_law(f: flags.FlagValues) -> None:
   )
   for name, values, text in (
     ('direction', plan.directions, 'Passes. A list.'),
-    ('dtype', ('f32', 'bf16'), 'Storage dtypes. A list.'),
+    ('dtype', layer_flags.SHORT, 'Storage dtypes. A list.'),
     ('threads', plan.threads, 'OS threads. A list.'),
     (
       'layout',

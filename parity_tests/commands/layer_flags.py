@@ -6,12 +6,12 @@ import math
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
+from hpmoe.reference.contract import storage
 
+SHORT = tuple(row.short for row in storage.STORED.values())
 DTYPES = {
-  'f32': 'float32',
-  'bf16': 'bfloat16',
-  'float32': 'float32',
-  'bfloat16': 'bfloat16',
+  **{row.short: name for name, row in storage.STORED.items()},
+  **{name: name for name in storage.STORED},
 }
 
 WEIGHT_GRAD_ORDERS = ('interleaved', 'last')

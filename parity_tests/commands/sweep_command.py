@@ -17,7 +17,7 @@ def _define_sweep(f: flags.FlagValues) -> None:
     ('preset', list(presets.RUNS_HERE), 'Shapes.'),
     ('ranks', ['1', '2', '4', '8'], 'Expert-parallel ranks.'),
     ('routing', list(inputs.ROUTINGS), 'Routings.'),
-    ('dtype', ['f32', 'bf16'], 'Storage dtypes.'),
+    ('dtype', list(layer_flags.SHORT), 'Storage dtypes.'),
     ('event_grain', ['expert', 'row_block'], 'Event grains.'),
     ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
     (

@@ -3,25 +3,27 @@
 With the activation 'absolute' no stage divides or calls exp.  If the data are
 integers and sum |a| |b| stays below 2^24 at every output, then each partial
 sum, in any order and with any fused multiply-add, is an integer that float32
-holds.  A stage's rounding to bfloat16 starts from that one exact value, and
-yields an integer again.  So every correct implementation gives the same bits,
-and a bit that differs is a fault of schedule, address or synchronisation.
+holds.  A stage's rounding to narrow storage starts from that one exact value,
+and yields an integer again, if the dtype reaches so far: float16 ends at 65504,
+so there the integers are smaller.  So every correct implementation gives the
+same bits, and a bit that differs is a fault of schedule, address or
+synchronisation.
 
 `prove` shows this for given data with the values that are really stored,
 `prove_grad` for the backward pass as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import zlib
 
 from jaxtyping import Float
 from jaxtyping import Int
-import ml_dtypes
 import numpy as np
 
 from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
@@ -30,19 +32,19 @@ LIMIT = 2**24  # Integers up to here are exact in float32.
 # Odd values, of which an odd number is summed, so that few results are zero:
 # a fault that meets a zero leaves no trace.
 X_MAX = 15
-_GATE_MAX = 15
 _MAX_TERMS = 5
 _MAX_ROUTING_WEIGHT = 8
 _ROWS = 256  # Rows that `prove` holds at once.
 
-STORAGE = {
-  'float32': np.dtype(np.float32),
-  'bfloat16': np.dtype(ml_dtypes.bfloat16),
-}
+STORAGE = {name: row.numpy for name, row in storage_lib.STORED.items()}
 
 
 class ExactnessError(ValueError):
   """The data are not exact: names the stage, the place and the bound."""
+
+
+class OverflowsError(ExactnessError):
+  """A value is larger than the storage dtype holds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ def make(
   policy: PrecisionPolicy,
   topk_ids: Int[np.ndarray, 'R T K'],
   seed: int = 0,
-  x_max: int = X_MAX,
+  x_max: int | None = None,
 ) -> tuple[dict[str, np.ndarray], Proof]:
   """Returns the inputs of `tensors.INPUTS` and the proof that they are exact.
 
@@ -72,24 +74,33 @@ def make(
 
   Args:
     config: sizes.
-    policy: storage float32 or bfloat16, activation 'absolute'.
+    policy: storage one of `STORAGE`, activation 'absolute'.
     topk_ids: `[R, T, K]` int32, a valid routing.
     seed: of the values.
-    x_max: odd, largest |x|.
+    x_max: odd, largest |x|; None means the first of `_MAGNITUDES` with which
+      storage does not overflow.
 
   Raises:
     ExactnessError: the data would not be exact, or rows or experts coincide.
     ValueError: the policy is not one that can be exact.
   """
   _check_policy(policy)
-  arrays = dict(
-    x=_labelled_rows(config, seed, x_max).astype(STORAGE[policy.storage]),
-    topk_ids=topk_ids,
-    topk_weights=_routing_weights(config, seed),
-    **_weights(config, STORAGE[policy.storage], seed),
-  )
-  _check_distinct(config, arrays)
-  return arrays, prove(config, policy, arrays)
+  storage = STORAGE[policy.storage]
+  sizes = _MAGNITUDES
+  if x_max is not None:
+    sizes = (dataclasses.replace(sizes[0], x=x_max),)
+
+  def drawn(most: _Magnitudes):
+    arrays = dict(
+      x=_labelled_rows(config, seed, most.x).astype(storage),
+      topk_ids=topk_ids,
+      topk_weights=_routing_weights(config, seed),
+      **_weights(config, storage, seed, most.gate),
+    )
+    _check_distinct(config, arrays)
+    return arrays, prove(config, policy, arrays)
+
+  return _first_stored(drawn, sizes)
 
 
 def make_grad(
@@ -106,7 +117,7 @@ def make_grad(
 
   Args:
     config: sizes.
-    policy: storage float32 or bfloat16, activation 'absolute'.
+    policy: storage one of `STORAGE`, activation 'absolute'.
     topk_ids: `[R, T, K]` int32, a valid routing.
     seed: of the values.
 
@@ -116,17 +127,20 @@ def make_grad(
   """
   _check_policy(policy)
   storage = STORAGE[policy.storage]
-  most = _magnitudes(config, topk_ids)
-  arrays = dict(
-    x=_labelled_rows(config, seed, most.x).astype(storage),
-    topk_ids=topk_ids,
-    topk_weights=_routing_weights(config, seed),
-    **_weights(config, storage, seed, most.gate, _odd_turn),
-    dy=_labelled_rows(config, seed, most.dy, 'exact/dy').astype(storage),
-  )
-  _check_distinct(config, arrays)
-  _check_distinct_rows(config, 'dy', arrays['dy'])
-  return arrays, prove_grad(config, policy, arrays)
+
+  def drawn(most: _Magnitudes):
+    arrays = dict(
+      x=_labelled_rows(config, seed, most.x).astype(storage),
+      topk_ids=topk_ids,
+      topk_weights=_routing_weights(config, seed),
+      **_weights(config, storage, seed, most.gate, _odd_turn),
+      dy=_labelled_rows(config, seed, most.dy, 'exact/dy').astype(storage),
+    )
+    _check_distinct(config, arrays)
+    _check_distinct_rows(config, 'dy', arrays['dy'])
+    return arrays, prove_grad(config, policy, arrays)
+
+  return _first_stored(drawn, _magnitudes(config, topk_ids))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,16 +168,30 @@ _MAGNITUDES = tuple(
 )
 
 
-def _magnitudes(config, topk_ids) -> _Magnitudes:
-  """Returns the largest that fit whatever the signs, or else the smallest."""
+def _first_stored(drawn: Callable, sizes: Sequence[_Magnitudes]):
+  """Returns the data of the first sizes with which storage does not overflow.
+
+  Raises:
+    ExactnessError: what the last sizes raise; or others, of another kind.
+  """
+  for most in sizes[:-1]:
+    try:
+      return drawn(most)
+    except OverflowsError:
+      continue
+  return drawn(sizes[-1])
+
+
+def _magnitudes(config, topk_ids) -> tuple[_Magnitudes, ...]:
+  """Returns those that fit whatever the signs, or else the smallest."""
   rows = int(np.bincount(topk_ids.reshape(-1)).max())
-  # A sixteenth is for what rounding to bfloat16 may add.
-  fits = (
+  # A sixteenth is for what rounding to narrow storage may add.
+  fits = tuple(
     most
     for most in _MAGNITUDES
     if _largest_sum(config, rows, most) < LIMIT - LIMIT // 16
   )
-  return next(fits, _MAGNITUDES[-1])
+  return fits or _MAGNITUDES[-1:]
 
 
 def _largest_sum(config, rows: int, most: _Magnitudes) -> int:
@@ -228,7 +256,7 @@ def prove(
       rows = _Rows.of(arrays, expert, tokens, slots)
       held = _prove_rows(policy, weights, rows, bounds)
       combined[tokens] += _combined(policy, rows, held)
-  return _proof(bounds, y=combined)
+  return _proof(policy, bounds, y=combined)
 
 
 def prove_grad(
@@ -243,7 +271,7 @@ def prove_grad(
 
   Args:
     config: sizes.
-    policy: storage float32 or bfloat16, activation 'absolute'.
+    policy: storage one of `STORAGE`, activation 'absolute'.
     arrays: tensors of `tensors.INPUTS` and dy `[R, T, D]`.
 
   Raises:
@@ -258,8 +286,8 @@ def prove_grad(
   combined, dx = _per_token(config), _per_token(config)
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
-    d_w_down = np.zeros_like(weights.w_down)
-    d_w_gate_up = np.zeros_like(weights.w_gate_up)
+    d_w_down = _Gradient.zeros(policy, weights.w_down)
+    d_w_gate_up = _Gradient.zeros(policy, weights.w_gate_up)
     for tokens, slots in chunks:
       rows = _Rows.of(arrays, expert, tokens, slots)
       held = _prove_rows(policy, weights, rows, bounds)
@@ -267,20 +295,23 @@ def prove_grad(
       dy = _of_tokens(arrays, 'dy', tokens)
       grads = _prove_rows_grad(policy, weights, rows, held, dy, bounds)
       dx[tokens] += np.abs(grads.d_expert_in)
-      d_w_down += _magnitude(held.activation.T, grads.d_expert_out)
-      d_w_gate_up += _magnitude(rows.x.T, grads.d_gate_up)
-    _bound(bounds, 'd_w_down', d_w_down, f'expert {expert}, row')
-    _bound(bounds, 'd_w_gate_up', d_w_gate_up, f'expert {expert}, row')
-  return _proof(bounds, y=combined, dx=dx)
+      d_w_down.add(held.activation, grads.d_expert_out)
+      d_w_gate_up.add(rows.x, grads.d_gate_up)
+    for stage, grad in (('d_w_down', d_w_down), ('d_w_gate_up', d_w_gate_up)):
+      _bound(bounds, stage, grad.magnitude, f'expert {expert}, row')
+      if grad.value is not None:
+        _check_stored(policy, stage, np.abs(grad.value))
+  return _proof(policy, bounds, y=combined, dx=dx)
 
 
 def _per_token(config) -> np.ndarray:
   return np.zeros((config.num_ranks * config.num_tokens, config.d_model))
 
 
-def _proof(bounds, **per_token) -> Proof:
+def _proof(policy, bounds, **per_token) -> Proof:
   for stage, sums in per_token.items():
     _bound(bounds, stage, sums, 'token')
+    _check_stored(policy, stage, sums)
   return Proof({stage: int(value) for stage, value in bounds.items()})
 
 
@@ -292,6 +323,28 @@ def _magnitude(a, b) -> np.ndarray:
   a, b = (np.abs(x).astype(np.float32) for x in (a, b))
   with np.errstate(over='ignore'):
     return a @ b
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gradient:
+  """A weight's gradient: sum |a| |b|, and where storage may overflow, itself.
+
+  The sum over all rows of an expert may be far larger than the value.
+  """
+
+  magnitude: np.ndarray
+  value: np.ndarray | None
+
+  @classmethod
+  def zeros(cls, policy, weight: np.ndarray) -> '_Gradient':
+    overflows = _largest(policy) < LIMIT
+    value = np.zeros_like(weight) if overflows else None
+    return cls(np.zeros_like(weight), value)
+
+  def add(self, rows: np.ndarray, d_out: np.ndarray) -> None:
+    self.magnitude[...] += _magnitude(rows.T, d_out)
+    if self.value is not None:
+      self.value[...] += rows.T @ d_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,17 +395,18 @@ def _prove_rows(policy, weights: _Weights, rows: _Rows, bounds) -> _Held:
   """Bounds the stages of some rows of one expert; returns what they store."""
   sums = _magnitude(rows.x, weights.w_gate_up)
   _bound(bounds, 'gate_up', sums, rows.where)
-  gate_up = _store(policy, rows.x @ weights.w_gate_up)
+  gate_up = _store(policy, 'gate_up', rows.x @ weights.w_gate_up)
 
   gate, up = np.split(gate_up, 2, axis=-1)
   _check_gates(gate, rows.where)
   activation = np.abs(gate) * up * _early_weight(policy, rows)
   _bound(bounds, 'activation', np.abs(activation), rows.where)
-  activation = _store(policy, activation)
+  activation = _store(policy, 'activation', activation)
 
   sums = _magnitude(activation, weights.w_down)
   _bound(bounds, 'expert_out', sums, rows.where)
-  return _Held(gate_up, activation, _store(policy, activation @ weights.w_down))
+  expert_out = _store(policy, 'expert_out', activation @ weights.w_down)
+  return _Held(gate_up, activation, expert_out)
 
 
 def _check_gates(gate: np.ndarray, where: str) -> None:
@@ -395,11 +449,11 @@ def _prove_rows_grad(
   late = rows.weight if policy.placement == 'combine' else 1
   d_expert_out = dy * late
   _bound(bounds, 'd_expert_out', np.abs(d_expert_out), rows.where)
-  d_expert_out = _store(policy, d_expert_out)
+  d_expert_out = _store(policy, 'd_expert_out', d_expert_out)
 
   sums = _magnitude(d_expert_out, weights.w_down.T)
   _bound(bounds, 'd_activation', sums, rows.where)
-  d_activation = _store(policy, d_expert_out @ weights.w_down.T)
+  d_activation = _store(policy, 'd_activation', d_expert_out @ weights.w_down.T)
 
   gate, up = np.split(held.gate_up, 2, axis=-1)
   one, other = dy, held.expert_out
@@ -413,11 +467,11 @@ def _prove_rows_grad(
     [g * np.sign(gate) * up, g * np.abs(gate)], axis=-1
   )
   _bound(bounds, 'd_gate_up', np.abs(d_gate_up), rows.where)
-  d_gate_up = _store(policy, d_gate_up)
+  d_gate_up = _store(policy, 'd_gate_up', d_gate_up)
 
   sums = _magnitude(d_gate_up, weights.w_gate_up.T)
   _bound(bounds, 'd_expert_in', sums, rows.where)
-  d_expert_in = _store(policy, d_gate_up @ weights.w_gate_up.T)
+  d_expert_in = _store(policy, 'd_expert_in', d_gate_up @ weights.w_gate_up.T)
   return _Grads(d_expert_out, d_gate_up, d_expert_in)
 
 
@@ -455,9 +509,24 @@ def _row_chunks(
       yield expert, rows // config.top_k, rows % config.top_k
 
 
-def _store(policy, value) -> Float[np.ndarray, '...']:
+def _store(policy, stage, value) -> Float[np.ndarray, '...']:
+  _check_stored(policy, stage, np.abs(value))
   stored = value.astype(np.float32).astype(STORAGE[policy.storage])
   return stored.astype(np.float64)
+
+
+def _largest(policy) -> float:
+  return storage_lib.FORMATS[policy.storage].largest
+
+
+def _check_stored(policy, stage, size):
+  """Refuses magnitudes `[...]` that overflow when they are stored."""
+  most = np.max(size, initial=0)
+  if not most <= _largest(policy):
+    raise OverflowsError(
+      f'{stage}: expected values that {policy.storage} holds, at most '
+      f'{_largest(policy):.0f}, got {most:.0f}'
+    )
 
 
 def _check_policy(policy):
@@ -553,7 +622,7 @@ def _odd_turn(count: int, rows: int) -> Int[np.ndarray, 'count']:
 
 
 def _weights(
-  config, dtype, seed, gate_max=_GATE_MAX, turn: _Turn = _even_turn
+  config, dtype, seed, gate_max, turn: _Turn = _even_turn
 ) -> dict[str, np.ndarray]:
   """Returns sparse w_gate_up and w_down: odd gate, and +-1 elsewhere."""
   ranks, local = config.num_ranks, config.experts_per_rank

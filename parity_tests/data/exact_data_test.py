@@ -1,7 +1,6 @@
 """Exact data: any order gives the same bits, and a fault changes them."""
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,7 +17,9 @@ from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 _TINY = presets.config(presets.get('tiny'), 2)
-_BOTH = pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+# What reaches 2^24 without overflow.
+_WIDE = pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+_EACH = pytest.mark.parametrize('storage', list(exact_data.STORAGE))
 _PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
 
 
@@ -36,9 +37,7 @@ def _make(config=_TINY, policy=None, routing='balanced', **options):
 
 
 def _round(policy, value):
-  if policy.storage == 'bfloat16':
-    return value.astype(ml_dtypes.bfloat16).astype(np.float32)
-  return value
+  return value.astype(exact_data.STORAGE[policy.storage]).astype(np.float32)
 
 
 def _dot(row, matrix, seed):
@@ -70,7 +69,7 @@ def _run(config, policy, arrays, seed=0):
 
 
 class TestAnyOrder:
-  @_BOTH
+  @_EACH
   @_PLACES
   def test_permuted_sums_change_no_bit(self, storage, placement):
     policy = _policy(storage, placement)
@@ -86,7 +85,7 @@ class TestAnyOrder:
     one, two = (_run(_TINY, _policy(), arrays, seed) for seed in (1, 2))
     assert one.tobytes() != two.tobytes()
 
-  @_BOTH
+  @_EACH
   @_PLACES
   def test_oracle_gives_the_bits_of_the_serial_loop(self, storage, placement):
     policy = _policy(storage, placement)
@@ -98,9 +97,9 @@ class TestAnyOrder:
 
 
 class TestProve:
-  @_BOTH
+  @_EACH
   def test_bounds_are_the_largest_sums(self, storage):
-    # given: float32 bounds by a second, slow way; bfloat16 ones within the
+    # given: float32 bounds by a second, slow way; narrow ones within the
     # rounding of two stages.
     arrays, proof = _make(policy=_policy(storage))
     values = {n: a.astype(np.float64) for n, a in arrays.items()}
@@ -137,7 +136,7 @@ class TestProve:
       ('topk_weights', 2**8, 'y'),
     ],
   )
-  @_BOTH
+  @_WIDE
   def test_larger_amplitude_is_refused_at_its_stage(
     self, storage, tensor, factor, stage
   ):
@@ -150,6 +149,29 @@ class TestProve:
       exact_data.ExactnessError, match=rf'^{stage}: .*column \d'
     ):
       exact_data.prove(_TINY, policy, arrays)
+
+  @pytest.mark.parametrize(
+    ('tensor', 'factor', 'stage'),
+    [
+      ('w_gate_up', 2**10, 'gate_up'),
+      ('w_gate_up', 2**5, 'activation'),
+      ('w_down', 2**6, 'expert_out'),
+      ('topk_weights', 2**6, 'y'),
+    ],
+  )
+  def test_what_float16_cannot_hold_is_refused_at_its_stage(
+    self, tensor, factor, stage
+  ):
+    policy = _policy('float16')
+    arrays, _ = _make(policy=policy)
+    with pytest.raises(
+      exact_data.OverflowsError, match=f'^{stage}: .*float16.* at most 65504'
+    ):
+      exact_data.prove(_TINY, policy, _enlarged(arrays, tensor, factor))
+
+  def test_float16_has_smaller_integers(self):
+    one, two = (_make(policy=_policy(s))[0] for s in ('float32', 'float16'))
+    assert abs(two['x']).max() < abs(one['x']).max() == exact_data.X_MAX
 
   def test_make_refuses_a_larger_x(self):
     with pytest.raises(exact_data.ExactnessError, match='activation: '):
@@ -237,7 +259,7 @@ class TestDiscriminating:
       (_swap_gate_and_up, 32),
     ],
   )
-  @_BOTH
+  @_EACH
   def test_fault_changes_most_of_the_rows_it_meets(
     self, storage, fault, tokens
   ):
@@ -282,7 +304,7 @@ class TestAwkward:
       pytest.param((1, 300, 2, 2, 8, 4), id='more_rows_than_a_chunk'),
     ],
   )
-  @_BOTH
+  @_EACH
   @_PLACES
   def test_proof_holds(self, sizes, storage, placement):
     config, policy = MoEConfig(*sizes), _policy(storage, placement)
@@ -395,7 +417,7 @@ class TestGrad:
         held = np.concatenate([tiling.rows(name, value, r) for r in (0, 1)])
       assert (held != 0).mean() > 0.99, name
 
-  @_BOTH
+  @_EACH
   @_PLACES
   def test_bounds_are_not_below_what_is_stored(self, storage, placement):
     policy = _policy(storage, placement)
@@ -447,7 +469,7 @@ class TestGrad:
       assert proof.bounds[stage] == largest[stage], stage
 
   @pytest.mark.parametrize('stage', _REACHES_LIMIT)
-  @_BOTH
+  @_WIDE
   def test_limit_is_refused_at_its_stage(self, storage, stage):
     arrays = _scalars(storage, **_REACHES_LIMIT[stage])
     ranks, tokens, top_k = arrays['topk_ids'].shape

@@ -75,7 +75,7 @@ def make_inputs(
     preset: the shape.
     ranks: R.
     tokens: T instead of the preset's.
-    dtype: storage, 'float32' or 'bfloat16'.
+    dtype: storage, one of `exact_data.STORAGE`.
     routing: one of `ROUTINGS`, or the path of a file with `topk_ids`.
     seed: of all values.
     text: path of the text that x embeds; None means the one shipped.
@@ -138,7 +138,7 @@ def load_safetensors(
 
   Args:
     path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`:
-      x and weights float32 or bfloat16, one of the two throughout; ids int32;
+      x and weights in one storage dtype throughout; ids int32;
       routing weights float32.  It may hold dy.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.

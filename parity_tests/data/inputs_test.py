@@ -22,7 +22,7 @@ def _tiny(**options):
 
 class TestMakeInputs:
   @pytest.mark.parametrize('exact', [False, True])
-  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
   @pytest.mark.parametrize('routing', inputs.ROUTINGS)
   def test_every_routing_gives_valid_inputs(self, routing, dtype, exact):
     made = _tiny(routing=routing, dtype=dtype, exact=exact)
@@ -152,7 +152,7 @@ class TestMakeInputs:
   @pytest.mark.parametrize(
     ('options', 'message'),
     [
-      ({'dtype': 'float16'}, "dtype: .*got 'float16'"),
+      ({'dtype': 'float8'}, "dtype: .*got 'float8'"),
       ({'routing': 'zip'}, "routing: .*'zipf'.*got 'zip'"),
       ({'routing': 'absent.npz'}, 'absent.npz: expected a readable'),
       ({'text': 'absent.txt'}, 'text: .*absent.txt'),
@@ -183,7 +183,7 @@ class TestLoadSafetensors:
     safetensors_numpy.save_file(arrays, path)
     return path
 
-  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
   def test_round_trip(self, tmp_path, dtype):
     made = _tiny(dtype=dtype)
     read = inputs.load_safetensors(self._save(tmp_path, dtype=dtype))
@@ -204,7 +204,7 @@ class TestLoadSafetensors:
     [
       ({'x': lambda a: a[0]}, r'x: expected shape \[R, T, D\].*got \[16'),
       ({'x': lambda a: a[:, :0]}, r'x: expected .*got \[2, 0, 32\]'),
-      ({'x': lambda a: a.astype(np.float16)}, 'tensor x: .*got F16'),
+      ({'x': lambda a: a.astype(np.float64)}, 'tensor x: .*got F64'),
       ({'x': lambda a: a.astype(np.int32)}, 'x: .*got int32'),
       ({'x': lambda a: a * np.nan}, 'x: expected finite values, got nan'),
       ({'topk_ids': lambda a: a + 1}, r'topk_ids: .*\[0, 8\), got 8'),

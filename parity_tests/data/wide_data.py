@@ -18,11 +18,11 @@ import dataclasses
 import itertools
 
 from jaxtyping import Int
-import ml_dtypes
 import numpy as np
 
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
@@ -100,13 +100,13 @@ def make(
   """
   bits = _Bits.of(policy)
   pattern = _Pattern.of(config, seed)
-  storage = exact_data.STORAGE[policy.storage]
+  stored = exact_data.STORAGE[policy.storage]
   arrays = dict(
     _tokens(config, bits, pattern, topk_ids, seed),
     **_weights(config, bits, pattern, seed),
   )
   narrow = ('x', 'w_gate_up', 'w_down', 'dy')
-  arrays |= {name: arrays[name].astype(storage) for name in narrow}
+  arrays |= {name: arrays[name].astype(stored) for name in narrow}
   arrays['topk_ids'] = topk_ids
   return arrays, exact_data.prove_grad(config, policy, arrays)
 
@@ -120,10 +120,10 @@ class _Bits:
 
   @classmethod
   def of(cls, policy: PrecisionPolicy) -> '_Bits':
-    stored = ml_dtypes.finfo(exact_data.STORAGE[policy.storage])
+    digits = storage.FORMATS[policy.storage].digits
     # A routing weight is float32: in narrow storage it has more bits than the
     # activation, and yet is finite there.
-    return cls(stored.nmant + 1, max(stored.nmant + 1, 15))
+    return cls(digits, max(digits, 15))
 
 
 @dataclasses.dataclass(frozen=True)

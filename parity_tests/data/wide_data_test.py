@@ -24,6 +24,7 @@ _POLICIES = pytest.mark.parametrize(
     PrecisionPolicy('float32', activation='absolute'),
     PrecisionPolicy('float32', 'float32', 'before_down', 'absolute'),
     PrecisionPolicy('bfloat16', activation='absolute'),
+    PrecisionPolicy('float16', activation='absolute'),
   ],
   ids=lambda p: f'{p.storage}-{p.placement}',
 )
@@ -52,6 +53,7 @@ def _through(dtype):
 _NARROWED = {
   'float32': (_tf32, _through(ml_dtypes.bfloat16)),
   'bfloat16': (_through(ml_dtypes.float8_e4m3fn),),
+  'float16': (_through(ml_dtypes.bfloat16),),
 }
 
 
@@ -99,7 +101,21 @@ def test_y_and_dx_alone_show_narrowed_inputs(policy):
   assert (cut['dx'] != right['dx']).any()
   weights = _through(ml_dtypes.bfloat16)(arrays['topk_weights'])
   cut = _layer(policy, arrays | {'topk_weights': weights})
-  assert (cut['y'] != right['y']).any() or policy.storage == 'bfloat16'
+  assert (cut['y'] != right['y']).any() or policy.storage != 'float32'
+
+
+def test_what_is_proved_does_not_overflow_in_float16():
+  policy = PrecisionPolicy('float16', activation='absolute')
+  ids = routings.make('zipf', _ROOMY).topk_ids
+  arrays, _ = exact_data.make_grad(_ROOMY, policy, ids)
+  # Given the largest dy of which the proof is right,
+  larger = arrays
+  with pytest.raises(exact_data.OverflowsError, match='float16'):
+    while exact_data.prove_grad(_ROOMY, policy, larger):
+      arrays, larger = larger, larger | {'dy': larger['dy'] * 2}
+  # when the layer is computed, then no tensor overflows.
+  for name, value in _layer(policy, arrays).items():
+    assert np.isfinite(value.astype(np.float32)).all(), name
 
 
 @_POLICIES

@@ -202,7 +202,12 @@ def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
   # Inside one jitted function XLA may drop a convert to bfloat16 and back, and
   # the next stage would read what was never stored.
   info = jnp.finfo(policy.storage)
-  return lax.reduce_precision(a, info.nexp, info.nmant).astype(policy.storage)
+  narrow = lax.reduce_precision(a, info.nexp, info.nmant)
+  if policy.storage == 'float16':  # whose subnormal numbers that flushes
+    smallest = 2.0**-24
+    subnormal = jnp.round(a / smallest) * smallest
+    narrow = jnp.where(jnp.abs(a) < 2.0**-14, subnormal, narrow)
+  return narrow.astype(policy.storage)
 
 
 # What isolated replay calls, one by one.

@@ -146,15 +146,19 @@ def _rows_of_slots(
 
 
 def _product(axes: str, left: jax.Array, right: jax.Array) -> jax.Array:
-  # Products of bfloat16 are exact in float32; XLA has no kernel for all mixes.
+  # Narrow products are exact in float32; XLA has no kernel for all mixes.
   return jnp.einsum(axes, left.astype(jnp.float32), right.astype(jnp.float32))
 
 
 def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
-  # As in `fused_moe`: XLA must not drop the rounding.
+  # As in `fused_moe`: XLA must not drop the rounding, nor flush.
   info = jnp.finfo(policy.storage)
-  rounded = jax.lax.reduce_precision(a, info.nexp, info.nmant)
-  return rounded.astype(policy.storage)
+  narrow = jax.lax.reduce_precision(a, info.nexp, info.nmant)
+  if policy.storage == 'float16':
+    smallest = 2.0**-24
+    subnormal = jnp.round(a / smallest) * smallest
+    narrow = jnp.where(jnp.abs(a) < 2.0**-14, subnormal, narrow)
+  return narrow.astype(policy.storage)
 
 
 def _backward(summed: Callable[..., jax.Array]):

@@ -13,7 +13,9 @@ Algorithms, 2nd ed., sections 2.2 and 3.1), with u = 2^-24:
   of the sum of magnitudes;
 * a result below the smallest normal number may be flushed to zero, which
   loses at most that number, 2^-126, for each operation;
-* one rounding to storage moves a value by half the spacing of its binade.
+* one rounding to storage moves a value by half the spacing of its binade, or
+  among its subnormal numbers, which float16 has where float32 is normal, by
+  half of theirs: to flush those is an error like any other.
 
 The golden itself is computed in float64: its own error, gamma_n with
 u = 2^-53, is added.  No number here is chosen by hand.
@@ -46,11 +48,11 @@ the mean of |d| as it was and adds s |d| to the mean of d^2.
 from collections.abc import Sequence
 import dataclasses
 
-import ml_dtypes
 import numpy as np
 
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
 
 _U = ulp.unit_roundoff('float32')
 _U64 = ulp.unit_roundoff('float64')
@@ -186,7 +188,7 @@ def _overflowed(
   dtype: str, value: np.ndarray, error: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns a value and its bound, infinite where `dtype` cannot hold them."""
-  largest = float(ml_dtypes.finfo(ulp.storage_dtype(dtype)).max)
+  largest = storage.FORMATS[dtype].largest
   size = np.abs(value)
   if (size + error).max(initial=0.0) < largest:
     return value, error

@@ -4,6 +4,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.checks import modes
 from hpmoe.parity_tests.lanes import ulp
+from hpmoe.reference.contract import storage
 
 _MAX_ROWS = 4096
 # A byte of what a candidate's memory starts with under --poison.
@@ -31,8 +32,9 @@ def describe(
     return 'all zero'
   if (ulp.bits(got[bad]).view(np.uint8) == _FILL).mean() > 0.5:
     return 'never written, or summed into what was not: the fill of --poison'
-  if got.dtype == np.float32 and _rounded_early(got[bad], expected[bad]):
-    return 'float32 values that bfloat16 could hold: rounded too early'
+  for to in storage.STORED.values():
+    if _rounded_early(got[bad], expected[bad], to):
+      return f'{got.dtype} values that {to.name} could hold: rounded too early'
   row = int(np.argmax(bad.any(axis=1)))
   one, right = (a[row].astype(np.float64) for a in (got, expected))
   if _close(one, right):
@@ -70,8 +72,11 @@ def _one_outer_product(
   return bool(np.abs(product - apart).max() <= 2.0**-6 * size.max())
 
 
-def _rounded_early(got: np.ndarray, expected: np.ndarray) -> bool:
-  early = expected.astype(ulp.BFLOAT16).astype(np.float32)
+def _rounded_early(
+  got: np.ndarray, expected: np.ndarray, to: storage.Format
+) -> bool:
+  with np.errstate(over='ignore'):
+    early = expected.astype(to.numpy).astype(got.dtype)
   return bool(((got == early) & (expected != early)).mean() > 0.5)
 
 

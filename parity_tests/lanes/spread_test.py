@@ -166,7 +166,7 @@ def test_every_order_of_a_narrow_sum_is_inside(order):
   rows, weights = _operands(1000, BF16)
   wide = (a.astype(np.float32) for a in (rows, weights))
 
-  got = trial.ORDERS[order](*wide).astype(ulp.BFLOAT16)
+  got = trial.ORDERS[order](*wide).astype(ulp.storage_dtype('bfloat16'))
 
   assert max(_shares(BF16, rows, weights, got).values()) < 1
 

@@ -16,6 +16,7 @@ from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 Gemm = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -97,7 +98,8 @@ class Kernel:
     slope: factor that its derivative is off by.
     silu_of: computes it.
     slope_of: computes its derivative.
-    round_weights: routing weights are rounded to bfloat16.
+    round_weights: routing weights are rounded to the storage dtype, in float32
+      to bfloat16.
     truncate: stores cut a mantissa off instead of rounding.
   """
 
@@ -111,9 +113,11 @@ class Kernel:
   truncate: bool = False
 
   def _store(self, policy, a: np.ndarray) -> np.ndarray:
-    if self.truncate and policy.storage == 'bfloat16':
-      a = (a.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    return a.astype(ulp.storage_dtype(policy.storage))
+    to = storage.FORMATS[policy.storage]
+    if self.truncate:
+      low = np.uint32((1 << 24 - to.digits) - 1)
+      a = (a.view(np.uint32) & ~low).view(np.float32)
+    return a.astype(to.numpy)
 
   def _multiply(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     a, b = (
@@ -124,8 +128,11 @@ class Kernel:
       a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
     return self._store(policy, self.gemm(a, b))
 
-  def _weights(self, weights: np.ndarray) -> np.ndarray:
-    return cut_bits(weights, 7) if self.round_weights else weights
+  def _weights(self, policy, weights: np.ndarray) -> np.ndarray:
+    if not self.round_weights:
+      return weights
+    narrow = 'bfloat16' if policy.storage == 'float32' else policy.storage
+    return cut_bits(weights, storage.FORMATS[narrow].digits - 1)
 
   def _act(self, policy, gate: np.ndarray) -> np.ndarray:
     if policy.activation == 'absolute':
@@ -147,7 +154,9 @@ class Kernel:
   ) -> dict[str, np.ndarray]:
     """Returns the tensors of `tensors.STAGES` by name."""
     lay = _Layout.of(config, arrays)
-    weights = self._weights(arrays['topk_weights']).reshape(lay.row.shape)
+    weights = self._weights(policy, arrays['topk_weights']).reshape(
+      lay.row.shape
+    )
     early = policy.placement == 'before_down'
     made = lay.empty(policy, tensors.STAGES)
     x = arrays['x'].reshape(-1, config.d_model)
@@ -201,7 +210,9 @@ class Kernel:
       arrays: what a backward pass reads.
     """
     lay = _Layout.of(config, arrays)
-    weights = self._weights(arrays['topk_weights']).reshape(lay.row.shape)
+    weights = self._weights(policy, arrays['topk_weights']).reshape(
+      lay.row.shape
+    )
     early = policy.placement == 'before_down'
     made = lay.empty(policy, tensors.GRADS)
     dy = arrays['dy'].reshape(-1, config.d_model)
@@ -275,11 +286,11 @@ class _Layout:
   def empty(self, policy, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns tensors of zeros."""
     dims = self.config.dims()
-    storage = ulp.storage_dtype(policy.storage)
+    stored = ulp.storage_dtype(policy.storage)
     specs = {name: tensors.SPECS[name] for name in names}
     return {
       name: np.zeros(
-        spec.dims(**dims), np.float32 if spec.kind == 'f32' else storage
+        spec.dims(**dims), np.float32 if spec.kind == 'f32' else stored
       )
       for name, spec in specs.items()
     }

@@ -1,22 +1,15 @@
 """Units in the last place: how far apart two stored values are."""
 
-import ml_dtypes
 import numpy as np
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+from hpmoe.reference.contract import storage
 
-# Significand bits, the hidden one included, and the smallest normal exponent.
-_FORMATS = {
-  'float64': (53, -1022),
-  'float32': (24, -126),
-  'bfloat16': (8, -126),
-}
 _WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def storage_dtype(name: str) -> np.dtype:
-  """Returns the numpy dtype of 'float32', 'bfloat16' or 'float64'."""
-  return BFLOAT16 if name == 'bfloat16' else np.dtype(name)
+  """Returns the numpy dtype of a storage dtype."""
+  return storage.FORMATS[name].numpy
 
 
 def bits(values: np.ndarray) -> np.ndarray:
@@ -63,7 +56,8 @@ def half_spacing(magnitude: np.ndarray, dtype: str) -> np.ndarray:
   Half the spacing of `dtype` in the binade of `magnitude` `[...]` float64;
   among subnormals, half the smallest of them.
   """
-  digits, lowest = _FORMATS[dtype]
+  digits = storage.FORMATS[dtype].digits
+  lowest = storage.FORMATS[dtype].min_exponent
   fraction, exponent = np.frexp(magnitude)
   exponent = np.where(fraction == 0, lowest, np.maximum(exponent - 1, lowest))
   return np.ldexp(0.5, exponent - (digits - 1))
@@ -71,9 +65,9 @@ def half_spacing(magnitude: np.ndarray, dtype: str) -> np.ndarray:
 
 def unit_roundoff(dtype: str) -> float:
   """Returns u, the largest relative error of one rounding to nearest."""
-  return 2.0 ** -_FORMATS[dtype][0]
+  return storage.FORMATS[dtype].unit_roundoff
 
 
 def smallest_normal(dtype: str) -> float:
   """Returns what a unit that flushes subnormals to zero can lose at most."""
-  return 2.0 ** _FORMATS[dtype][1]
+  return storage.FORMATS[dtype].smallest_normal

@@ -6,12 +6,12 @@ import pytest
 
 from hpmoe.parity_tests.lanes import ulp
 
-DTYPES = (np.float32, ml_dtypes.bfloat16, np.float64)
+DTYPES = (np.float32, ml_dtypes.bfloat16, np.float16, np.float64)
 
 
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_neighbours_are_one_apart_across_binades_and_zero(dtype):
-  values = [-2.0, -1.0, 0.0, 1.0, 1.9921875, 2.0, 1e-30, 3e38]
+  values = [-2.0, -1.0, 0.0, 1.0, 1.9921875, 2.0, 1e-30, 3e4]
   low = np.array(values, dtype)
   high = np.nextafter(low, np.array(np.inf, dtype))
 
@@ -60,11 +60,14 @@ def test_half_spacing_is_half_a_step():
   )
 
 
-def test_rounding_to_bfloat16_moves_no_more_and_sometimes_that_much():
-  values = np.linspace(0.5, 4, 4001)
+# In the second scale float16 has subnormal numbers.
+@pytest.mark.parametrize('scale', (1.0, 2.0**-16))
+@pytest.mark.parametrize('dtype', ('bfloat16', 'float16'))
+def test_rounding_moves_no_more_and_sometimes_that_much(dtype, scale):
+  values = np.linspace(0.5, 4, 4001) * scale
 
-  moved = np.abs(values.astype(ml_dtypes.bfloat16).astype(float) - values)
-  half = ulp.half_spacing(values, 'bfloat16')
+  moved = np.abs(values.astype(ulp.storage_dtype(dtype)).astype(float) - values)
+  half = ulp.half_spacing(values, dtype)
 
   assert (moved <= half).all()
   assert (moved / half).max() > 0.95

@@ -28,6 +28,7 @@ from hpmoe.parity_tests.data import inputs as inputs_lib
 from hpmoe.parity_tests.law import law_table
 from hpmoe.parity_tests.law import law_tally
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import storage
 
 DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
 
@@ -67,7 +68,7 @@ class Plan:
   seed: int = 0
   placement: str = 'combine'
   directions: tuple[str, ...] = DIRECTIONS
-  dtypes: tuple[str, ...] = ('float32', 'bfloat16')
+  dtypes: tuple[str, ...] = tuple(storage.STORED)
   interleavings: int = 1000
   threads: tuple[int, ...] = (1, 2, 4)
   layouts: tuple[tuple[int, int], ...] = ((1, 1), (3, 5), (24, 48))

@@ -32,7 +32,7 @@ def _halved(got):
 
 
 def _early(got):
-  return got.astype(ulp.BFLOAT16).astype(np.float32)
+  return got.astype(ulp.storage_dtype('bfloat16')).astype(np.float32)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import dataclasses
 
-STORAGE_DTYPES = ('float32', 'bfloat16', 'float64')
+from hpmoe.reference.contract import storage
+
+STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = ('combine', 'before_down')
 ACTIVATIONS = ('swiglu', 'absolute')
 
@@ -22,7 +24,7 @@ class PrecisionPolicy:
     accumulate: dtype of sums and of the activation's arithmetic.
     placement: where the routing weight multiplies: 'combine' (the owner of
       the token, after return) or 'before_down' (into `activation`, before it
-      is rounded).  The two are not equal in bfloat16.
+      is rounded).  The two are not equal in narrow storage.
     activation: 'swiglu', silu(gate) * up; or 'absolute', |gate| * up, which has
       no exp and keeps integers exact, and tells gate from up.
 

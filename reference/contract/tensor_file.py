@@ -9,6 +9,7 @@ import ml_dtypes  # noqa: F401, safetensors needs it to return bfloat16.
 import numpy as np
 import safetensors
 
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors as specs
 
 # Deflate makes at most this many bytes of one; what numpy writes knows no other
@@ -20,9 +21,12 @@ _READ_HEADER = {
   (2, 0): np.lib.format.read_array_header_2_0,
 }
 
-DTYPES = {'BF16': 'bfloat16', 'F32': 'float32', 'I32': 'int32'}
+DTYPES = {
+  **{row.file_code: name for name, row in storage.STORED.items()},
+  'I32': 'int32',
+}
 _OF_KIND = {
-  'storage': ['float32', 'bfloat16'],
+  'storage': list(storage.STORED),
   'f32': ['float32'],
   'i32': ['int32'],
 }

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "backend_ascend/kernels/dtypes.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
 #include "backend_ascend/kernels/host/tiles/cpu_features.h"
@@ -31,6 +32,25 @@ using Ints = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 // By tensor name.
 using Arrays = std::map<std::string, OutArray>;
 using ConstArrays = std::map<std::string, ConstArray>;
+
+// bfloat16, which array protocols do not know, is passed as its bits.
+inline nb::dlpack::dtype PassedAs(DType dtype) {
+  using nb::dlpack::dtype_code;
+  const dtype_code code =
+      dtype == kBFloat16 ? dtype_code::UInt : dtype_code::Float;
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * BytesOf(dtype)),
+          1};
+}
+
+// kNumDTypes: none of them.
+template <class Array>
+DType StoredAs(const Array& array) {
+  uint32_t dtype = 0;
+  while (dtype < kNumDTypes && !(array.dtype() == PassedAs(DType{dtype}))) {
+    ++dtype;
+  }
+  return DType{dtype};
+}
 
 // A routing on an image, planned once.
 struct Routing {

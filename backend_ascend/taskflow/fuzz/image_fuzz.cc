@@ -21,7 +21,7 @@
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
-#include "backend_ascend/kernels/host/tiles/bfloat16.h"
+#include "backend_ascend/kernels/host/tiles/storage.h"
 #include "backend_ascend/taskflow/fuzz/image_mutator_fuzz.h"
 #include "backend_ascend/taskflow/proofs/proofs.h"
 
@@ -119,15 +119,10 @@ std::vector<int32_t> MakeIds(const ImageHeader& h, Random* random) {
 }
 
 // Small finite values of the storage dtype.
-void FillInput(const Array& shape, Random* random, char* data) {
+void FillInput(const Array& shape, DType dtype, Random* random, char* data) {
   for (int64_t i = 0; i < shape.bytes() / shape.element_bytes; ++i) {
     const float value = static_cast<float>((*random)() % 17) / 8 - 1;
-    const uint16_t half = FloatToBf16(value);
-    if (shape.element_bytes == 2) {
-      std::memcpy(data + 2 * i, &half, 2);
-    } else {
-      std::memcpy(data + 4 * i, &value, 4);
-    }
+    HPMOE_STORED(dtype, StoreFloat(value, reinterpret_cast<T*>(data) + i));
   }
 }
 
@@ -149,19 +144,17 @@ Tensors MakeTensors(const ImageHeader& h) {
     if (use == Use::kAbsent) continue;
     const Array shape = ShapeOf(h, static_cast<BufferId>(b));
     tensors.buffers[b].reset(new char[shape.bytes()]());
-    if (use == Use::kInput) FillInput(shape, &random, tensors.buffers[b].get());
+    if (use == Use::kInput) {
+      FillInput(shape, DType{h.dtype}, &random, tensors.buffers[b].get());
+    }
   }
   return tensors;
 }
 
-bool IsNan(const Array& shape, int64_t i) {
-  if (shape.element_bytes == 2) {
-    uint16_t half;
-    std::memcpy(&half, shape.data + 2 * i, 2);
-    return (half & 0x7FFF) > 0x7F80;
-  }
-  float value;
-  std::memcpy(&value, shape.data + 4 * i, 4);
+bool IsNan(const Array& shape, DType dtype, int64_t i) {
+  float value = 0.0f;
+  HPMOE_STORED(dtype,
+               value = LoadFloat(reinterpret_cast<const T*>(shape.data) + i));
   return std::isnan(value);
 }
 
@@ -171,13 +164,16 @@ void RequireWritten(const ImageHeader& h, const Plan& plan, Tensors* tensors) {
     if (kBuffers[b].use[h.direction] != Use::kWritten) continue;
     Array shape = ShapeOf(h, static_cast<BufferId>(b));
     shape.data = tensors->buffers[b].get();
+    const bool is_float = shape.element_bytes == sizeof(float);
+    const DType dtype = is_float ? kFloat32 : DType{h.dtype};
     const Form form = BufferForm(b);
     const bool packed = form == Form::kSlicePut || form == Form::kExpertTile;
     for (int64_t slab = 0; slab < shape.slabs; ++slab) {
       const int64_t rows = packed ? plan.rank_rows[slab] : shape.rows;
       const int64_t begin = slab * shape.rows * shape.cols;
       for (int64_t i = 0; i < rows * shape.cols; ++i) {
-        Require(!IsNan(shape, begin + i), "what is proved writes everything");
+        Require(!IsNan(shape, dtype, begin + i),
+                "what is proved writes everything");
       }
     }
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend_ascend/kernels/host/checks/faults_writes.h"
-#include "backend_ascend/kernels/host/tiles/bfloat16.h"
+#include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {
 namespace {
@@ -56,8 +56,7 @@ void UntilOneChanges(const std::vector<Bytes>& rows, Rewrite rewrite) {
 }
 
 const void* Advance(const void* data, int64_t elements, DType dtype) {
-  return static_cast<const char*>(data) +
-         elements * (dtype == kBFloat16 ? 2 : 4);
+  return static_cast<const char*>(data) + elements * BytesOf(dtype);
 }
 
 void* Advance(void* data, int64_t elements, DType dtype) {
@@ -66,16 +65,13 @@ void* Advance(void* data, int64_t elements, DType dtype) {
 }
 
 float LoadAs(const void* data, int64_t at, DType dtype) {
-  return dtype == kBFloat16 ? LoadFloat(static_cast<const uint16_t*>(data) + at)
-                            : LoadFloat(static_cast<const float*>(data) + at);
+  float value = 0.0f;
+  HPMOE_STORED(dtype, value = LoadFloat(static_cast<const T*>(data) + at));
+  return value;
 }
 
 void StoreAs(float value, void* data, int64_t at, DType dtype) {
-  if (dtype == kBFloat16) {
-    StoreFloat(value, static_cast<uint16_t*>(data) + at);
-  } else {
-    StoreFloat(value, static_cast<float*>(data) + at);
-  }
+  HPMOE_STORED(dtype, StoreFloat(value, static_cast<T*>(data) + at));
 }
 
 float WeightOf(const TaskDesc& task, const Layer& layer, int32_t slot) {
@@ -97,7 +93,7 @@ void SpoilStaleRow(const TaskDesc& task, const Layer& layer,
 }
 
 void SpoilWrongOffset(const Layer& layer, const Writes& writes) {
-  const size_t shift = layer.image->dtype == kBFloat16 ? 2 : 4;
+  const size_t shift = BytesOf(DType{layer.image->dtype});
   for (const Bytes& row : writes.rows) {
     std::rotate(row.data, row.data + shift, row.data + row.size);
   }
@@ -280,30 +276,31 @@ void SpoilActivation(const TaskDesc& task, FaultKind kind, const Layer& layer) {
   }
 }
 
-// A float32 operand, rows of `cols` side by side, with fewer bits.
-std::vector<float> Narrowed(const void* data, int64_t rows, int64_t cols,
-                            int64_t ld, FaultKind kind) {
-  const auto* from = static_cast<const float*>(data);
+// An operand, rows of `cols` side by side, with fewer bits.
+template <typename T>
+std::vector<T> Narrowed(const void* data, int64_t rows, int64_t cols,
+                        int64_t ld, FaultKind kind) {
+  const T* from = static_cast<const T*>(data);
   const int dropped = kind == FaultKind::kNarrowOperandsTf32 ? 13 : 16;
-  std::vector<float> narrow(rows * cols);
+  std::vector<T> narrow(rows * cols);
   for (int64_t i = 0; i < rows * cols; ++i) {
-    const uint32_t bits = FloatBits(from[i / cols * ld + i % cols]);
+    const uint32_t bits = FloatBits(LoadFloat(from + i / cols * ld + i % cols));
     const uint32_t half = (1u << (dropped - 1)) - 1 + ((bits >> dropped) & 1u);
-    narrow[i] = BitsFloat((bits + half) >> dropped << dropped);
+    StoreFloat(BitsFloat((bits + half) >> dropped << dropped), &narrow[i]);
   }
   return narrow;
 }
 
+template <typename T>
 void RunNarrowGemm(const GemmTile& tile, FaultKind kind, Isa isa,
                    GemmScratch* scratch) {
-  if (tile.dtype != kFloat32) return RunGemmTile(tile, isa, scratch);
   GemmTile narrow = tile;
   narrow.lda = tile.trans_a ? tile.m : tile.k;
   narrow.ldb = tile.trans_b ? tile.k : tile.n;
-  const std::vector<float> a = Narrowed(tile.a, tile.trans_a ? tile.k : tile.m,
-                                        narrow.lda, tile.lda, kind);
-  const std::vector<float> b = Narrowed(tile.b, tile.trans_b ? tile.n : tile.k,
-                                        narrow.ldb, tile.ldb, kind);
+  const std::vector<T> a = Narrowed<T>(tile.a, tile.trans_a ? tile.k : tile.m,
+                                       narrow.lda, tile.lda, kind);
+  const std::vector<T> b = Narrowed<T>(tile.b, tile.trans_b ? tile.n : tile.k,
+                                       narrow.ldb, tile.ldb, kind);
   narrow.a = a.data();
   narrow.b = b.data();
   RunGemmTile(narrow, isa, scratch);
@@ -348,7 +345,7 @@ bool RunSpoiltGemm(const GemmTile& tile, FaultKind kind, Isa isa,
       return true;
     case FaultKind::kNarrowOperandsTf32:
     case FaultKind::kNarrowOperandsBf16:
-      RunNarrowGemm(tile, kind, isa, scratch);
+      HPMOE_STORED(tile.dtype, RunNarrowGemm<T>(tile, kind, isa, scratch));
       return true;
     case FaultKind::kNarrowAccumulator:
       SumRanges(tile, {{0, tile.k / 2}, {tile.k / 2, tile.k}}, isa, scratch,

@@ -15,6 +15,7 @@ import numpy as np
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import storage
 
 Kind = layout.Kind
 Direction = layout.Direction
@@ -60,7 +61,7 @@ class FaultSpec:
     num_tokens: T must be at least this.
     d_model: D must be at least this.
     activation: activation without which it does nothing; None: any.
-    storage: storage dtype in which it is sure to show; None: any.
+    digits: it is sure to show in storage whose significand has more bits.
     direction: pass in which it is committed; the same fault has another row
       for the other pass.
     needs: field of `modes.Modes` without which a launch is usually right by
@@ -79,10 +80,16 @@ class FaultSpec:
   num_tokens: int = 1
   d_model: int = 1
   activation: str | None = None
-  storage: str | None = None
+  digits: int = 0
   empty: bool = False
   direction: Direction = Direction.FORWARD
   needs: str | None = None
+
+  @property
+  def storages(self) -> tuple[str, ...]:
+    """The storage dtypes in which it is sure to show."""
+    formats = storage.STORED.values()
+    return tuple(f.name for f in formats if f.digits > self.digits)
 
   def located(self, placement: str) -> tuple[Kind, str]:
     """Returns (kind of task, stage) for a placement of the weights."""
@@ -187,14 +194,14 @@ TABLE = (
     'the operands of a tile are rounded to TF32',
     Kind.DOWN,
     'expert_out',
-    storage='float32',
+    digits=11,
   ),
   FaultSpec(
     'narrow_operands_bf16',
     'the operands of a tile are rounded to bfloat16',
     Kind.GATE_UP,
     'gate_up',
-    storage='float32',
+    digits=8,
   ),
   FaultSpec(
     'narrow_accumulator',
@@ -323,14 +330,14 @@ TABLE = (
     'the operands of a tile are rounded to TF32',
     Kind.GATE_UP_GRAD,
     'd_expert_in',
-    storage='float32',
+    digits=11,
   ),
   _grad_fault(
     'narrow_operands_bf16',
     'the operands of a tile are rounded to bfloat16',
     Kind.DOWN_GRAD,
     'd_activation',
-    storage='float32',
+    digits=8,
   ),
   _grad_fault(
     'narrow_accumulator',
@@ -378,7 +385,7 @@ TABLE = (
     Kind.DOWN_WEIGHT_GRAD,
     'd_w_down',
     rows=2,
-    storage='float32',
+    digits=11,
   ),
   _grad_fault(
     'skipped_wait',
@@ -416,10 +423,15 @@ def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
       raise NoEffect(
         f'fault {spec.name}: expected {name} of at least {needed}, got {got}'
       )
-  for name in ('activation', 'storage'):
-    needed, got = getattr(spec, name), getattr(image.policy, name)
-    if needed not in (None, got):
-      raise NoEffect(f'fault {spec.name}: expected {name} {needed}, got {got}')
+  for name, needed in (
+    ('activation', (spec.activation,) if spec.activation else ()),
+    ('storage', spec.storages),
+  ):
+    got = getattr(image.policy, name)
+    if needed and got not in needed:
+      raise NoEffect(
+        f'fault {spec.name}: expected {name} {" or ".join(needed)}, got {got}'
+      )
 
 
 def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:

@@ -12,11 +12,12 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage as storage_lib
 
 Kind = layout.Kind
 Direction = layout.Direction
 CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
-STORAGES = ('float32', 'bfloat16')
+STORAGES = tuple(storage_lib.STORED)
 GRAINS = ('expert', 'row_block')
 # All faults that do not hang, in every dtype in which they are sure to show;
 # of weight gradients, in one link and in chains.
@@ -30,7 +31,7 @@ CASES = [
   for spec in faults.TABLE
   if not spec.hangs and not spec.needs
   for chain in ((None, 16) if 'd_w_' in spec.stage else (None,))
-  for storage in (STORAGES if spec.storage is None else (spec.storage,))
+  for storage in spec.storages
 ]
 # Seen in the tile that commits them, and not first at its consumer.
 IN_OWN_TILE = [
@@ -145,7 +146,7 @@ class TestEveryFault:
     parsed = image_lib.load(image)
     task = parsed.tables['tasks'][fault.task]
     assert task['kind'] == task_kind
-    as_int = np.int16 if storage == 'bfloat16' else np.int32
+    as_int = f'i{right[stage].itemsize}'
     bad = np.argwhere(wrong[stage].view(as_int) != right[stage].view(as_int))
     plan = runtime.route(image, inputs['topk_ids'])
     if 'd_w_' in stage:

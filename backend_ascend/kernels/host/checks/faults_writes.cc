@@ -20,7 +20,7 @@ std::vector<Bytes> GradRows(const GemmTile& tile) {
   if (tile.carry_out) {
     return Rows(tile.carry, tile.m, tile.ld_carry * 4, tile.n * 4);
   }
-  const int64_t bytes = tile.dtype == kBFloat16 ? 2 : 4;
+  const int64_t bytes = BytesOf(tile.dtype);
   return Rows(tile.c, tile.m, tile.ldc * bytes, tile.n * bytes);
 }
 

@@ -4,13 +4,13 @@ import collections.abc
 import dataclasses
 import enum
 
-import ml_dtypes
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.launch import task_names
+from hpmoe.reference.contract import storage
 
 POISON = np.uint32(0x7FDEDEAD).view(np.float32)
-POISON_BF16 = np.uint16(0x7FDE).view(ml_dtypes.bfloat16)
+_POISON_16 = np.uint16(0x7FDE)
 _SEEDS = 2**64
 
 
@@ -138,8 +138,8 @@ class Launched:
 
 
 def poison(dtype: np.dtype):
-  """Returns the poison of a dtype, float32 or bfloat16."""
-  return POISON_BF16 if dtype == ml_dtypes.bfloat16 else POISON
+  """Returns the poison of a storage dtype."""
+  return _POISON_16.view(dtype) if dtype.itemsize == 2 else POISON
 
 
 def is_poison(array: np.ndarray) -> np.ndarray:
@@ -149,13 +149,14 @@ def is_poison(array: np.ndarray) -> np.ndarray:
   on that no task had written).
 
   Args:
-    array: `[...]` f32 or bf16.
+    array: `[...]` of a storage dtype.
 
   Returns:
     `[...]` bool.
   """
-  if array.dtype == ml_dtypes.bfloat16:
-    return array.view(np.uint16) == POISON_BF16.view(np.uint16)
-  if array.dtype != np.float32:
-    raise ValueError(f'array: expected float32 or bfloat16, got {array.dtype}')
+  names = list(storage.STORED)
+  if str(array.dtype) not in names:
+    raise ValueError(f'array: expected one of {names}, got {array.dtype}')
+  if array.dtype.itemsize == 2:
+    return array.view(np.uint16) == _POISON_16
   return array.view(np.uint32) == POISON.view(np.uint32)

@@ -123,8 +123,6 @@ class Recorder final : public Kernels {
   }
 
  private:
-  static int64_t BytesOf(DType dtype) { return dtype == kBFloat16 ? 2 : 4; }
-
   // Rows of elements, `ld` elements apart; none at null.
   void Box(bool write, const void* at, int64_t rows, int64_t cols, int64_t ld,
            int64_t element_bytes) {

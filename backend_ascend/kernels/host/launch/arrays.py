@@ -12,6 +12,7 @@ import numpy as np
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 INPUTS = {
@@ -31,8 +32,8 @@ OUTPUTS = {
 def dtype(image: image_lib.Image, name: str) -> np.dtype:
   """Returns the dtype of a tensor."""
   kind = tensors.SPECS[name].kind
-  if kind == 'storage' and image.policy.storage == 'bfloat16':
-    return np.dtype(ml_dtypes.bfloat16)
+  if kind == 'storage':
+    return storage.FORMATS[image.policy.storage].numpy
   return np.dtype(np.int32 if kind == 'i32' else np.float32)
 
 

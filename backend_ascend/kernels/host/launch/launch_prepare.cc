@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend_ascend/kernels/host/tiles/bfloat16.h"
+#include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {
 namespace {
@@ -62,7 +62,7 @@ void Poison(const Plan& plan, Form form, const Array& array) {
     char* const begin = array.At(slab, 0, 0);
     if (array.element_bytes == 2) {
       std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
-                  kPoisonBf16);
+                  kPoison16);
     } else {
       std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols,
                   BitsFloat(kPoison));

@@ -24,7 +24,8 @@ struct Prepared {
 
 // A NaN that no kernel computes: it says that an element was never written.
 constexpr uint32_t kPoison = 0x7FDEDEADu;
-constexpr uint16_t kPoisonBf16 = kPoison >> 16;
+// Of the two-byte dtypes: a NaN of either.
+constexpr uint16_t kPoison16 = kPoison >> 16;
 
 // Makes the plan, poisons what tasks write and points the layer at it all.
 // `prepared` must outlive the layer.

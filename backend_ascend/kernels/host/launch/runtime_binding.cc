@@ -186,8 +186,10 @@ nb::tuple InspectPy(const LoadedImage& image, const Routing& routing) {
 }
 
 int64_t FirstNonFinitePy(const ConstArray& array) {
+  const DType dtype = StoredAs(array);
+  if (dtype == kNumDTypes) Refuse("array", "a storage dtype", "another");
   nb::gil_scoped_release release;
-  return FirstNonFinite(array.data(), array.itemsize(), array.size());
+  return FirstNonFinite(array.data(), dtype, array.size());
 }
 
 std::vector<std::string> FaultNames() {

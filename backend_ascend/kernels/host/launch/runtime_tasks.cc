@@ -232,7 +232,7 @@ Array ShapeOf(const ImageHeader& image, BufferId buffer) {
   const BufferInfo& info = kBuffers[buffer];
   const int64_t rows =
       info.rows == Axis::kC ? image.num_rows : SizeOf(image, info.rows);
-  const int64_t stored = image.dtype == kBFloat16 ? 2 : 4;
+  const int64_t stored = BytesOf(DType{image.dtype});
   return {nullptr, IsWeight(info.rows) ? image.num_experts : image.num_ranks,
           rows, SizeOf(image, info.cols),
           info.element == Element::kFloat ? 4 : stored};

@@ -3,7 +3,6 @@
 import dataclasses
 import zlib
 
-import ml_dtypes
 import numpy as np
 
 from hpmoe.backend_ascend import _native
@@ -14,6 +13,7 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
 
 ROUTINGS = ('uniform', 'one_rank', 'empty_experts', 'one_expert_first')
 
@@ -52,11 +52,11 @@ def make_inputs(
   """Returns the five inputs; small integers where `exact`."""
   generator = rng(config, policy, routing, exact, name)
   r, t, k, l, d, f = (config.dims()[c] for c in 'RTKLDF')
-  dtype = np.float32 if policy.storage == 'float32' else ml_dtypes.bfloat16
+  dtype = storage.FORMATS[policy.storage].numpy
 
   def draw(shape, scale):
     if exact:
-      # Mostly zeros, so that bfloat16 holds every sum.
+      # Mostly zeros, so that two bytes hold every sum.
       values = generator.integers(-1, 2, shape)
       return (values * (generator.random(shape) < scale)).astype(dtype)
     return (generator.standard_normal(shape) * scale).astype(dtype)

@@ -1,7 +1,9 @@
-// What a launch runs on: an image, a routing on it, and the tables of kinds.h.
+// What a launch runs on: an image, a routing on it, and the tables of kinds.h
+// and dtypes.h.
 
 #include <utility>
 
+#include "backend_ascend/kernels/dtypes.h"
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/ranks/symmetric_heap.h"
 #include "backend_ascend/kernels/kinds.h"
@@ -113,6 +115,12 @@ std::vector<std::string> Buffers() {
   return names;
 }
 
+std::vector<std::string> DTypes() {
+  std::vector<std::string> names;
+  for (const DTypeInfo& info : kDTypes) names.emplace_back(info.name);
+  return names;
+}
+
 }  // namespace
 
 void BindImage(nb::module_& m) {
@@ -120,6 +128,7 @@ void BindImage(nb::module_& m) {
   nb::exception<ImageError>(m, "ImageError", PyExc_ValueError);
   m.def("kinds", &Kinds, "The table of kinds, in order.");
   m.def("buffers", &Buffers, "The names of the buffers, in order.");
+  m.def("dtypes", &DTypes, "The names of storage dtypes, by their codes.");
   nb::class_<LoadedImage>(m, "Image", nb::type_slots(kImageSlots),
                           "An image, read and checked once; a buffer of bytes.")
       .def("__init__", &InitImage, "data"_a,

@@ -117,7 +117,7 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"d_ff", h.d_ff, 1, kMaxInt32 / 2},
       {"num_rows", h.num_rows, 1, kMaxInt32},
       {"expert_capacity", h.expert_capacity, 1, kMaxInt32},
-      {"dtype", h.dtype, 0, kBFloat16},
+      {"dtype", h.dtype, 0, kNumDTypes - 1},
       {"placement", h.placement, 0, kBeforeDown},
       {"activation", h.activation, 0, kAbsolute},
       {"event_grain", h.event_grain, 0, kRowBlockGrain},
@@ -163,7 +163,7 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
 // Everywhere below, a size in bytes and an index are int64.
 bool CheckBytes(const ImageHeader& h, Checker* check) {
   constexpr int64_t kMaxBytes = int64_t{1} << 60;
-  const int64_t item = h.dtype == kBFloat16 ? 2 : 4;
+  const int64_t item = BytesOf(DType{h.dtype});
   for (uint16_t b = 0; b < kNumBuffers; ++b) {
     Extent e = ExtentOf(h, b, kRows);
     // Rows of all experts of a rank are packed.  Links, which share a place,

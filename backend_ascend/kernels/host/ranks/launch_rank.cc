@@ -9,8 +9,8 @@
 #include "backend_ascend/kernels/host/launch/launch_prepare.h"
 #include "backend_ascend/kernels/host/launch/task_signals.h"
 #include "backend_ascend/kernels/host/ranks/symmetric_heap.h"
-#include "backend_ascend/kernels/host/tiles/bfloat16.h"
 #include "backend_ascend/kernels/host/tiles/float_environment.h"
+#include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {
 namespace {

@@ -1,13 +1,25 @@
 #include "backend_ascend/kernels/host/tiles/cpu_features.h"
 
+#if HPMOE_X86
+#include <cpuid.h>
+#endif
+
 namespace hpmoe {
 namespace {
+
+#if HPMOE_X86
+// Not every compiler's __builtin_cpu_supports knows it.
+bool HasF16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 bool Detect(Isa isa) {
 #if HPMOE_X86
   __builtin_cpu_init();
-  const bool avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") &&
+                    __builtin_cpu_supports("fma") && HasF16c();
   if (isa == Isa::kAvx2) return avx2;
   if (isa == Isa::kAvx512) {
     return avx2 && __builtin_cpu_supports("avx512f") &&

@@ -13,9 +13,9 @@
 
 // A function with one of these attributes may use that instruction set
 // whatever flags its file is compiled with.
-#define HPMOE_AVX2 __attribute__((target("avx2,fma")))
+#define HPMOE_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define HPMOE_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma")))
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma,f16c")))
 
 // Bodies that each instruction set compiles for itself, from one source.
 #define HPMOE_INLINE inline __attribute__((always_inline))

@@ -33,10 +33,11 @@ int64_t First(const char* data, int64_t count, T exponent) {
 
 }  // namespace
 
-int64_t FirstNonFinite(const void* data, int64_t float_bytes, int64_t count) {
+int64_t FirstNonFinite(const void* data, DType dtype, int64_t count) {
   const char* const bytes = static_cast<const char*>(data);
-  if (float_bytes == 2) return First<uint16_t>(bytes, count, 0x7F80);
-  return First<uint32_t>(bytes, count, 0x7F800000);
+  const uint32_t exponent = kDTypes[dtype].exponent();
+  if (BytesOf(dtype) == 2) return First<uint16_t>(bytes, count, exponent);
+  return First<uint32_t>(bytes, count, exponent);
 }
 
 }  // namespace hpmoe

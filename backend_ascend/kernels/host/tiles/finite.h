@@ -5,11 +5,12 @@
 
 #include <cstdint>
 
+#include "backend_ascend/kernels/dtypes.h"
+
 namespace hpmoe {
 
 // Index of the first of `count` values that is infinite or NaN, or -1.
-// `float_bytes`: 2 for bfloat16, 4 for float32.
-int64_t FirstNonFinite(const void* data, int64_t float_bytes, int64_t count);
+int64_t FirstNonFinite(const void* data, DType dtype, int64_t count);
 
 }  // namespace hpmoe
 

@@ -5,24 +5,13 @@
 #include <new>
 #include <type_traits>
 
-#include "backend_ascend/kernels/host/tiles/bfloat16.h"
 #include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
+#include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {
 namespace {
 
 constexpr int32_t kDepth = 512;  // of a panel, so that it stays in cache
-
-const GemmKernels& KernelsOf(Isa isa) {
-#if HPMOE_X86
-  if (isa == Isa::kAvx2) return kGemmAvx2;
-  if (isa == Isa::kAvx512) return kGemmAvx512;
-#elif HPMOE_NEON
-  if (isa == Isa::kNeon) return kGemmNeon;
-#endif
-  (void)isa;
-  return kGemmPortable;
-}
 
 int32_t DivideUp(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
@@ -39,40 +28,20 @@ void MultiplyPanel(const GemmKernels& kernels, MicroTile micro, int32_t m) {
   }
 }
 
-// One name for both storage types.
-void PackRows(const GemmKernels& kernels, const float* b, int64_t ldb,
-              int32_t depth, int32_t cols, float* out) {
-  kernels.pack_float(b, ldb, depth, cols, out);
-}
-
-void PackRows(const GemmKernels& kernels, const uint16_t* b, int64_t ldb,
-              int32_t depth, int32_t cols, float* out) {
-  kernels.pack_bf16(b, ldb, depth, cols, out);
-}
-
-void Transpose(const GemmKernels& kernels, const float* in, int64_t ld_in,
-               int32_t rows, int32_t cols, float* out, int64_t ld_out) {
-  kernels.transpose_float(in, ld_in, rows, cols, out, ld_out);
-}
-
-void Transpose(const GemmKernels& kernels, const uint16_t* in, int64_t ld_in,
-               int32_t rows, int32_t cols, float* out, int64_t ld_out) {
-  kernels.transpose_bf16(in, ld_in, rows, cols, out, ld_out);
-}
-
 // out[depth, panel_cols] = b[p : p + depth, j : j + cols], zero past `cols`.
 template <typename T>
 void PackPanel(const GemmKernels& kernels, const GemmTile& t, int32_t p,
                int32_t j, int32_t depth, int32_t cols, float* out) {
+  const GemmMoves<T>& moves = kernels.Moves<T>();
   const T* b = static_cast<const T*>(t.b);
   if (!t.trans_b) {
-    return PackRows(kernels, b + p * t.ldb + j, t.ldb, depth, cols, out);
+    return moves.pack(b + p * t.ldb + j, t.ldb, depth, cols, out);
   }
   if (cols < kernels.panel_cols) {
     std::fill_n(out, int64_t{depth} * kernels.panel_cols, 0.0f);
   }
-  Transpose(kernels, b + j * t.ldb + p, t.ldb, cols, depth, out,
-            kernels.panel_cols);
+  moves.transpose(b + j * t.ldb + p, t.ldb, cols, depth, out,
+                  kernels.panel_cols);
 }
 
 struct Rows {
@@ -89,6 +58,7 @@ struct ConstRows {
 template <typename T>
 ConstRows RowsOfA(const GemmKernels& kernels, const GemmTile& t, int32_t p,
                   int32_t depth, GemmScratch* scratch) {
+  const GemmMoves<T>& moves = kernels.Moves<T>();
   const T* a = static_cast<const T*>(t.a);
   if constexpr (std::is_same_v<T, float>) {
     if (!t.trans_a) return {a + p, t.lda};
@@ -96,11 +66,11 @@ ConstRows RowsOfA(const GemmKernels& kernels, const GemmTile& t, int32_t p,
   float* wide =
       scratch->Reserve(GemmScratch::kWideA, static_cast<int64_t>(t.m) * depth);
   if (t.trans_a) {
-    Transpose(kernels, a + p * t.lda, t.lda, depth, t.m, wide, depth);
-  } else if constexpr (std::is_same_v<T, uint16_t>) {
+    moves.transpose(a + p * t.lda, t.lda, depth, t.m, wide, depth);
+  } else {
     for (int32_t i = 0; i < t.m; ++i) {
-      kernels.widen(a + i * t.lda + p, wide + static_cast<int64_t>(i) * depth,
-                    depth);
+      moves.widen(a + i * t.lda + p, wide + static_cast<int64_t>(i) * depth,
+                  depth);
     }
   }
   return {wide, depth};
@@ -143,24 +113,21 @@ bool EndsInCarry(const GemmTile& t) {
   return t.carry != nullptr && t.carry_out;
 }
 
-void MultiplyFloat(const GemmKernels& kernels, const GemmTile& t,
-                   GemmScratch* scratch) {
-  const Rows c = {static_cast<float*>(t.c), t.ldc};
-  const Rows carry = {t.carry, t.ld_carry};
-  Multiply<float>(kernels, t, EndsInCarry(t) ? carry : c, scratch);
-}
-
-void MultiplyBf16(const GemmKernels& kernels, const GemmTile& t,
-                  GemmScratch* scratch) {
+template <typename T>
+void MultiplyStored(const GemmKernels& kernels, const GemmTile& t,
+                    GemmScratch* scratch) {
   if (EndsInCarry(t)) {
-    return Multiply<uint16_t>(kernels, t, {t.carry, t.ld_carry}, scratch);
+    return Multiply<T>(kernels, t, {t.carry, t.ld_carry}, scratch);
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    return Multiply<T>(kernels, t, {static_cast<T*>(t.c), t.ldc}, scratch);
   }
   float* sum =
       scratch->Reserve(GemmScratch::kPartial, static_cast<int64_t>(t.m) * t.n);
-  Multiply<uint16_t>(kernels, t, {sum, t.n}, scratch);
+  Multiply<T>(kernels, t, {sum, t.n}, scratch);
   for (int32_t i = 0; i < t.m; ++i) {
-    kernels.narrow(sum + static_cast<int64_t>(i) * t.n,
-                   static_cast<uint16_t*>(t.c) + i * t.ldc, t.n);
+    kernels.Moves<T>().narrow(sum + static_cast<int64_t>(i) * t.n,
+                              static_cast<T*>(t.c) + i * t.ldc, t.n);
   }
 }
 
@@ -201,21 +168,25 @@ float* GemmScratch::Reserve(Slot slot, int64_t count) {
   return buffers_[slot].get();
 }
 
+const GemmKernels& GemmKernelsOf(Isa isa) {
+#if HPMOE_X86
+  if (isa == Isa::kAvx2) return kGemmAvx2;
+  if (isa == Isa::kAvx512) return kGemmAvx512;
+#elif HPMOE_NEON
+  if (isa == Isa::kNeon) return kGemmNeon;
+#endif
+  (void)isa;
+  return kGemmPortable;
+}
+
 void RunGemmTile(const GemmTile& tile, Isa isa, GemmScratch* scratch) {
   if (tile.m <= 0 || tile.n <= 0) return;
-  if (tile.dtype == kBFloat16) {
-    MultiplyBf16(KernelsOf(isa), tile, scratch);
-  } else {
-    MultiplyFloat(KernelsOf(isa), tile, scratch);
-  }
+  HPMOE_STORED(tile.dtype,
+               MultiplyStored<T>(GemmKernelsOf(isa), tile, scratch));
 }
 
 void RunGemmTileBf16Accumulate(const GemmTile& tile) {
-  if (tile.dtype == kBFloat16) {
-    MultiplyBf16Accumulate<uint16_t>(tile);
-  } else {
-    MultiplyBf16Accumulate<float>(tile);
-  }
+  HPMOE_STORED(tile.dtype, MultiplyBf16Accumulate<T>(tile));
 }
 
 }  // namespace hpmoe

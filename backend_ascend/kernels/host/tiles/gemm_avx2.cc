@@ -76,39 +76,58 @@ constexpr MicroFn kMicro[kRows][kVectors] = {
 
 void Multiply(const MicroTile& t) { kMicro[t.rows - 1][(t.cols - 1) / 8](t); }
 
-HPMOE_AVX2 void PackFloat(const float* b, int64_t ldb, int32_t k, int32_t cols,
-                          float* out) {
-  PackBody<kCols>(b, ldb, k, cols, out);
-}
-
-HPMOE_AVX2 void PackBf16(const uint16_t* b, int64_t ldb, int32_t k,
-                         int32_t cols, float* out) {
-  PackBody<kCols>(b, ldb, k, cols, out);
-}
-
-HPMOE_AVX2 void TransposeFloat(const float* in, int64_t ld_in, int32_t rows,
-                               int32_t cols, float* out, int64_t ld_out) {
-  TransposeBody(in, ld_in, rows, cols, out, ld_out);
-}
-
-HPMOE_AVX2 void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
-                              int32_t cols, float* out, int64_t ld_out) {
-  TransposeBody(in, ld_in, rows, cols, out, ld_out);
-}
-
-HPMOE_AVX2 void Widen(const uint16_t* in, float* out, int64_t n) {
+template <typename T>
+HPMOE_AVX2 void Widen(const T* in, float* out, int64_t n) {
   WidenBody(in, out, n);
 }
 
-HPMOE_AVX2 void Narrow(const float* in, uint16_t* out, int64_t n) {
+template <typename T>
+HPMOE_AVX2 void Narrow(const float* in, T* out, int64_t n) {
   NarrowBody(in, out, n);
 }
 
+template <>
+HPMOE_AVX2 void Widen(const Half* in, float* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const auto* const halves = reinterpret_cast<const __m128i*>(in + i);
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(halves)));
+  }
+  WidenBody(in + i, out + i, n - i);
+}
+
+template <>
+HPMOE_AVX2 void Narrow(const float* in, Half* out, int64_t n) {
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kQuietNan));
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    __m256 x = _mm256_loadu_ps(in + i);
+    x = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+  }
+  NarrowBody(in + i, out + i, n - i);
+}
+
+template <typename T>
+HPMOE_AVX2 void Pack(const T* b, int64_t ldb, int32_t k, int32_t cols,
+                     float* out) {
+  PackBody<kCols, T>(b, ldb, k, cols, out, Widen<T>);
+}
+
+template <typename T>
+HPMOE_AVX2 void Transpose(const T* in, int64_t ld_in, int32_t rows,
+                          int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody<T>(in, ld_in, rows, cols, out, ld_out, Widen<T>);
+}
+
+template <typename T>
+constexpr GemmMoves<T> kMoves = {Pack<T>, Transpose<T>, Widen<T>, Narrow<T>};
+
 }  // namespace
 
-const GemmKernels kGemmAvx2 = {kRows,         kCols,    Multiply,
-                               PackFloat,     PackBf16, TransposeFloat,
-                               TransposeBf16, Widen,    Narrow};
+const GemmKernels kGemmAvx2 = {
+    kRows, kCols, Multiply, {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
 
 }  // namespace hpmoe
 

@@ -68,39 +68,60 @@ constexpr MicroFn kMicro[kRows][kVectors] = {
 
 void Multiply(const MicroTile& t) { kMicro[t.rows - 1][(t.cols - 1) / 16](t); }
 
-HPMOE_AVX512 void PackFloat(const float* b, int64_t ldb, int32_t k,
-                            int32_t cols, float* out) {
-  PackBody<kCols>(b, ldb, k, cols, out);
-}
-
-HPMOE_AVX512 void PackBf16(const uint16_t* b, int64_t ldb, int32_t k,
-                           int32_t cols, float* out) {
-  PackBody<kCols>(b, ldb, k, cols, out);
-}
-
-HPMOE_AVX512 void TransposeFloat(const float* in, int64_t ld_in, int32_t rows,
-                                 int32_t cols, float* out, int64_t ld_out) {
-  TransposeBody(in, ld_in, rows, cols, out, ld_out);
-}
-
-HPMOE_AVX512 void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
-                                int32_t cols, float* out, int64_t ld_out) {
-  TransposeBody(in, ld_in, rows, cols, out, ld_out);
-}
-
-HPMOE_AVX512 void Widen(const uint16_t* in, float* out, int64_t n) {
+template <typename T>
+HPMOE_AVX512 void Widen(const T* in, float* out, int64_t n) {
   WidenBody(in, out, n);
 }
 
-HPMOE_AVX512 void Narrow(const float* in, uint16_t* out, int64_t n) {
+template <typename T>
+HPMOE_AVX512 void Narrow(const float* in, T* out, int64_t n) {
   NarrowBody(in, out, n);
 }
 
+template <>
+HPMOE_AVX512 void Widen(const Half* in, float* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const auto* const halves = reinterpret_cast<const __m256i*>(in + i);
+    _mm512_storeu_ps(out + i,
+                     _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(halves)));
+  }
+  WidenBody(in + i, out + i, n - i);
+}
+
+template <>
+HPMOE_AVX512 void Narrow(const float* in, Half* out, int64_t n) {
+  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(kQuietNan));
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    __m512 x = _mm512_loadu_ps(in + i);
+    x = _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(out + i),
+        _mm512_maskz_cvtps_ph(0xFFFF, x, _MM_FROUND_TO_NEAREST_INT));
+  }
+  NarrowBody(in + i, out + i, n - i);
+}
+
+template <typename T>
+HPMOE_AVX512 void Pack(const T* b, int64_t ldb, int32_t k, int32_t cols,
+                       float* out) {
+  PackBody<kCols, T>(b, ldb, k, cols, out, Widen<T>);
+}
+
+template <typename T>
+HPMOE_AVX512 void Transpose(const T* in, int64_t ld_in, int32_t rows,
+                            int32_t cols, float* out, int64_t ld_out) {
+  TransposeBody<T>(in, ld_in, rows, cols, out, ld_out, Widen<T>);
+}
+
+template <typename T>
+constexpr GemmMoves<T> kMoves = {Pack<T>, Transpose<T>, Widen<T>, Narrow<T>};
+
 }  // namespace
 
-const GemmKernels kGemmAvx512 = {kRows,         kCols,    Multiply,
-                                 PackFloat,     PackBf16, TransposeFloat,
-                                 TransposeBf16, Widen,    Narrow};
+const GemmKernels kGemmAvx512 = {
+    kRows, kCols, Multiply, {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
 
 }  // namespace hpmoe
 

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <tuple>
+#include <type_traits>
 
-#include "backend_ascend/kernels/host/tiles/bfloat16.h"
+#include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {
 
@@ -21,23 +23,32 @@ struct MicroTile {
   int32_t rows, cols, k;  // rows <= max_rows, cols <= panel_cols
 };
 
+// Between a storage type and float.
+template <typename T>
+struct GemmMoves {
+  // out[k, panel_cols] = b[k, cols], zero past `cols`.
+  void (*pack)(const T* b, int64_t ldb, int32_t k, int32_t cols, float* out);
+  // out[cols, rows] = transpose of in[rows, cols].
+  void (*transpose)(const T* in, int64_t ld_in, int32_t rows, int32_t cols,
+                    float* out, int64_t ld_out);
+  void (*widen)(const T* in, float* out, int64_t count);
+  void (*narrow)(const float* in, T* out, int64_t count);
+};
+
 struct GemmKernels {
   int32_t max_rows;
   int32_t panel_cols;
   void (*multiply)(const MicroTile&);
-  // out[k, panel_cols] = b[k, cols], zero past `cols`.
-  void (*pack_float)(const float* b, int64_t ldb, int32_t k, int32_t cols,
-                     float* out);
-  void (*pack_bf16)(const uint16_t* b, int64_t ldb, int32_t k, int32_t cols,
-                    float* out);
-  // out[cols, rows] = transpose of in[rows, cols].
-  void (*transpose_float)(const float* in, int64_t ld_in, int32_t rows,
-                          int32_t cols, float* out, int64_t ld_out);
-  void (*transpose_bf16)(const uint16_t* in, int64_t ld_in, int32_t rows,
-                         int32_t cols, float* out, int64_t ld_out);
-  void (*widen)(const uint16_t* in, float* out, int64_t count);
-  void (*narrow)(const float* in, uint16_t* out, int64_t count);
+  std::tuple<GemmMoves<float>, GemmMoves<Bf16>, GemmMoves<Half>> moves;
+
+  template <typename T>
+  const GemmMoves<T>& Moves() const {
+    return std::get<GemmMoves<T>>(moves);
+  }
 };
+
+// `isa` must be supported.
+const GemmKernels& GemmKernelsOf(Isa isa);
 
 extern const GemmKernels kGemmPortable;
 #if HPMOE_X86
@@ -47,17 +58,26 @@ extern const GemmKernels kGemmAvx512;
 extern const GemmKernels kGemmNeon;
 #endif
 
+// Whether a call of `widen` is faster than what a compiler makes of LoadFloat.
+template <typename T>
+constexpr bool kWidenByCall = std::is_same_v<T, Half>;
+
+template <typename T>
+using WidenFn = void (*)(const T* in, float* out, int64_t count);
+
 // Bodies that every instruction set compiles for itself.
 template <int kPanelCols, typename T>
 HPMOE_INLINE void PackBody(const T* b, int64_t ldb, int32_t k, int32_t cols,
-                           float* __restrict out) {
+                           float* __restrict out, WidenFn<T> widen) {
   for (int32_t p = 0; p < k; ++p, b += ldb, out += kPanelCols) {
-    if (cols == kPanelCols) {
+    if constexpr (kWidenByCall<T>) {
+      widen(b, out, cols);
+    } else if (cols == kPanelCols) {
       for (int32_t j = 0; j < kPanelCols; ++j) out[j] = LoadFloat(b + j);
     } else {
       for (int32_t j = 0; j < cols; ++j) out[j] = LoadFloat(b + j);
-      for (int32_t j = cols; j < kPanelCols; ++j) out[j] = 0.0f;
     }
+    for (int32_t j = cols; j < kPanelCols; ++j) out[j] = 0.0f;
   }
 }
 
@@ -91,7 +111,7 @@ HPMOE_INLINE void TransposeQuad(const float* in, int64_t ld_in,
 template <typename T>
 HPMOE_INLINE void TransposeBody(const T* in, int64_t ld_in, int32_t rows,
                                 int32_t cols, float* __restrict out,
-                                int64_t ld_out) {
+                                int64_t ld_out, WidenFn<T> widen) {
   constexpr int kLine = 16;
   for (int32_t c = 0; c < cols; c += kLine) {
     const int32_t width = cols - c < kLine ? cols - c : kLine;
@@ -100,7 +120,11 @@ HPMOE_INLINE void TransposeBody(const T* in, int64_t ld_in, int32_t rows,
       float wide[kQuad][kLine];
       for (int i = 0; i < kQuad; ++i) {
         const T* row = in + (r + i) * ld_in + c;
-        for (int j = 0; j < kLine; ++j) wide[i][j] = LoadFloat(row + j);
+        if constexpr (kWidenByCall<T>) {
+          widen(row, wide[i], kLine);
+        } else {
+          for (int j = 0; j < kLine; ++j) wide[i][j] = LoadFloat(row + j);
+        }
       }
       for (int j = 0; j < kLine; j += kQuad) {
         TransposeQuad(&wide[0][j], kLine, out + (c + j) * ld_out + r, ld_out);
@@ -114,14 +138,15 @@ HPMOE_INLINE void TransposeBody(const T* in, int64_t ld_in, int32_t rows,
   }
 }
 
-HPMOE_INLINE void WidenBody(const uint16_t* in, float* __restrict out,
-                            int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = Bf16ToFloat(in[i]);
+template <typename T>
+HPMOE_INLINE void WidenBody(const T* in, float* __restrict out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = LoadFloat(in + i);
 }
 
-HPMOE_INLINE void NarrowBody(const float* in, uint16_t* __restrict out,
+template <typename T>
+HPMOE_INLINE void NarrowBody(const float* in, T* __restrict out,
                              int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = FloatToBf16(in[i]);
+  for (int64_t i = 0; i < count; ++i) StoreFloat(in[i], out + i);
 }
 
 }  // namespace hpmoe

@@ -67,37 +67,34 @@ constexpr MicroFn kMicro[kRows] = {Micro<1>, Micro<2>, Micro<3>, Micro<4>,
 
 void Multiply(const MicroTile& t) { kMicro[t.rows - 1](t); }
 
-void PackFloat(const float* b, int64_t ldb, int32_t k, int32_t cols,
-               float* out) {
-  PackBody<kCols>(b, ldb, k, cols, out);
+template <typename T>
+void Widen(const T* in, float* out, int64_t n) {
+  WidenBody(in, out, n);
 }
 
-void PackBf16(const uint16_t* b, int64_t ldb, int32_t k, int32_t cols,
-              float* out) {
-  PackBody<kCols>(b, ldb, k, cols, out);
-}
-
-void TransposeFloat(const float* in, int64_t ld_in, int32_t rows, int32_t cols,
-                    float* out, int64_t ld_out) {
-  TransposeBody(in, ld_in, rows, cols, out, ld_out);
-}
-
-void TransposeBf16(const uint16_t* in, int64_t ld_in, int32_t rows,
-                   int32_t cols, float* out, int64_t ld_out) {
-  TransposeBody(in, ld_in, rows, cols, out, ld_out);
-}
-
-void Widen(const uint16_t* in, float* out, int64_t n) { WidenBody(in, out, n); }
-
-void Narrow(const float* in, uint16_t* out, int64_t n) {
+template <typename T>
+void Narrow(const float* in, T* out, int64_t n) {
   NarrowBody(in, out, n);
 }
 
+template <typename T>
+void Pack(const T* b, int64_t ldb, int32_t k, int32_t cols, float* out) {
+  PackBody<kCols, T>(b, ldb, k, cols, out, Widen<T>);
+}
+
+template <typename T>
+void Transpose(const T* in, int64_t ld_in, int32_t rows, int32_t cols,
+               float* out, int64_t ld_out) {
+  TransposeBody<T>(in, ld_in, rows, cols, out, ld_out, Widen<T>);
+}
+
+template <typename T>
+constexpr GemmMoves<T> kMoves = {Pack<T>, Transpose<T>, Widen<T>, Narrow<T>};
+
 }  // namespace
 
-const GemmKernels kGemmNeon = {kRows,         kCols,    Multiply,
-                               PackFloat,     PackBf16, TransposeFloat,
-                               TransposeBf16, Widen,    Narrow};
+const GemmKernels kGemmNeon = {
+    kRows, kCols, Multiply, {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
 
 }  // namespace hpmoe
 

@@ -6,7 +6,6 @@ import zlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import ml_dtypes
 import numpy as np
 
 from hpmoe.backend_ascend import _native
@@ -25,8 +24,8 @@ CHAIN_SHAPES = (
 )
 # Around the blocks of a transposition (4 x 16) and the widths of panels.
 AWKWARD = (1, 3, 5, 16, 17, 35, 67)
+DTYPES = gemm_testing.DTYPES
 TRANSPOSED = ((False, True), (True, False), (True, True))  # a, b
-QUIET_NAN = {'float32': 0x7FC00000, 'bfloat16': 0x7FC0}
 
 
 def _chain(a, b):
@@ -51,22 +50,8 @@ def _nearest(x):
   )
 
 
-def _bits(x):
-  """Returns the bits as the binding takes and gives them for bfloat16."""
-  return x.astype(ml_dtypes.bfloat16).view(np.uint16)
-
-
-def _loaded(x):
-  """Returns stored values as float32."""
-  return x if x.dtype == 'f4' else x.view(ml_dtypes.bfloat16).astype('f4')
-
-
-def _stored(x, dtype):
-  """Returns float32 `x` in storage, NaN as the one quiet NaN."""
-  stored = x.copy() if dtype == 'float32' else _bits(x)
-  bits = stored.view('u4') if dtype == 'float32' else stored
-  bits[np.isnan(x)] = QUIET_NAN[dtype]
-  return stored
+def _bf16(x):
+  return gemm_testing.passed(x, 'bfloat16')
 
 
 def _operands(name, m, k, n):
@@ -82,9 +67,8 @@ def _operands(name, m, k, n):
 
 def _inside(x):
   """Returns `x` as a view into a wider array of NaN: reading past it shows."""
-  wide = np.full((x.shape[0] + 3, x.shape[1] + 21), np.nan, 'f4')
-  if x.dtype != 'f4':
-    wide = _bits(wide)
+  nan = 0x7FC0 if x.dtype == 'u2' else np.nan
+  wide = np.full((x.shape[0] + 3, x.shape[1] + 21), nan, x.dtype)
   wide[1 : 1 + x.shape[0], 2 : 2 + x.shape[1]] = x
   return wide[1 : 1 + x.shape[0], 2 : 2 + x.shape[1]]
 
@@ -117,14 +101,13 @@ class EmulationTest(absltest.TestCase):
 
 
 class GemmTileTest(parameterized.TestCase):
-  @parameterized.product(
-    isa=ISAS, dtype=('float32', 'bfloat16'), shape=CHAIN_SHAPES
-  )
+  @parameterized.product(isa=ISAS, dtype=DTYPES, shape=CHAIN_SHAPES)
   def test_bits_are_those_of_the_chain(self, isa, dtype, shape):
     a, b = _operands('test_bits_are_those_of_the_chain', *shape)
-    if dtype == 'bfloat16':
-      a, b = _bits(a), _bits(b)
-    want = _stored(_chain(_loaded(a), _loaded(b)), dtype)
+    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    want = gemm_testing.stored(
+      _chain(gemm_testing.loaded(a), gemm_testing.loaded(b)), dtype
+    )
 
     got = _native.gemm_tile(a, b, isa)
 
@@ -140,26 +123,20 @@ class GemmTileTest(parameterized.TestCase):
 
     self.assertEqual(got[0, 0], np.float32(1 + 2**-23), isa)
 
-  @parameterized.product(
-    isa=[i for i in ISAS if i != 'portable'], dtype=('float32', 'bfloat16')
-  )
+  @parameterized.product(isa=[i for i in ISAS if i != 'portable'], dtype=DTYPES)
   def test_every_isa_gives_the_portable_bits(self, isa, dtype):
     for m, k, n in itertools.product(SIZES, repeat=3):
       a, b = _operands('test_every_isa_gives_the_portable_bits', m, k, n)
-      if dtype == 'bfloat16':
-        a, b = _bits(a), _bits(b)
+      a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
       want = _native.gemm_tile(a, b, 'portable')
       got = _native.gemm_tile(a, b, isa)
       _assert_same(got, want, f'{isa} {dtype} m={m} k={k} n={n}')
 
-  @parameterized.product(
-    isa=ISAS, dtype=('float32', 'bfloat16'), split=(0, 1, 2, 3)
-  )
+  @parameterized.product(isa=ISAS, dtype=DTYPES, split=(0, 1, 2, 3))
   def test_splits_in_m_and_n_change_no_bit(self, isa, dtype, split):
     m, k, n = 53, 600, 71
     a, b = _operands('test_splits_in_m_and_n_change_no_bit', m, k, n)
-    if dtype == 'bfloat16':
-      a, b = _bits(a), _bits(b)
+    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
     whole = _native.gemm_tile(a, b, isa)
     rng = np.random.default_rng(split)
     rows = [0, *np.sort(rng.choice(np.arange(1, m), 3, False)), m]
@@ -177,7 +154,7 @@ class GemmTileTest(parameterized.TestCase):
     _assert_same(parts[:m, :n], whole, f'{isa} {dtype} {rows} {cols}')
     self.assertTrue((parts[m:] == 77).all() and (parts[:, n:] == 77).all())
 
-  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  @parameterized.product(isa=ISAS, dtype=DTYPES)
   def test_nan_inf_and_subnormals(self, isa, dtype):
     a, b = _operands('test_nan_inf_and_subnormals', 20, 600, 40)
     a[1, 3], a[2, 5], a[3, 599], b[7, 2], b[9, 33] = (
@@ -187,15 +164,15 @@ class GemmTileTest(parameterized.TestCase):
       np.inf,
       -np.nan,
     )
-    a[4, :8], a[4, 8:], b[:, 39] = 1e-40, 0, 0.75  # subnormals
+    lowest, some = (-14, 2.0**-23) if dtype == 'float16' else (-126, 1e-40)
+    a[4, :8], a[4, 8:], b[:, 39] = some, 0, 0.75  # subnormals
     a[5, :] = 0  # 0 * inf
-    if dtype == 'bfloat16':
-      a, b = _bits(a), _bits(b)
+    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
     with np.errstate(invalid='ignore'):
-      chain = _chain(_loaded(a), _loaded(b))
-      want = _stored(chain, dtype)
+      chain = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
+      want = gemm_testing.stored(chain, dtype)
     self.assertTrue(np.isnan(chain).any() and np.isinf(chain).any())
-    self.assertTrue(0 < abs(chain[4, 39]) < 2.0**-126)
+    self.assertTrue(0 < abs(chain[4, 39]) < 2.0**lowest)
 
     _assert_same(_native.gemm_tile(a, b, isa), want, f'{isa} {dtype}')
 
@@ -203,7 +180,9 @@ class GemmTileTest(parameterized.TestCase):
     a, b = _operands('test_bf16_accumulation', 5, 40, 6)
     acc = np.zeros((5, 6), 'f4')
     for p in range(40):
-      acc = _loaded(_bits(gemm_testing.fma(a[:, p, None], b[None, p], acc)))
+      acc = gemm_testing.loaded(
+        _bf16(gemm_testing.fma(a[:, p, None], b[None, p], acc))
+      )
 
     got = _native.gemm_tile_bf16_accumulate(a, b)
 
@@ -212,14 +191,11 @@ class GemmTileTest(parameterized.TestCase):
 
 
 class TransposedTest(parameterized.TestCase):
-  @parameterized.product(
-    isa=ISAS, dtype=('float32', 'bfloat16'), transposed=TRANSPOSED
-  )
+  @parameterized.product(isa=ISAS, dtype=DTYPES, transposed=TRANSPOSED)
   def test_bits_are_those_of_the_plain_tile(self, isa, dtype, transposed):
     for m, k, n in (*itertools.product(AWKWARD, repeat=3), *CHAIN_SHAPES):
       a, b = _operands('test_bits_are_those_of_the_plain_tile', m, k, n)
-      if dtype == 'bfloat16':
-        a, b = _bits(a), _bits(b)
+      a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
       want = _native.gemm_tile(a, b, 'portable')
 
       got = _native.gemm_tile(*_transposed(a, b, *transposed), isa, *transposed)
@@ -253,7 +229,7 @@ class TransposedTest(parameterized.TestCase):
 class CarryTest(parameterized.TestCase):
   @parameterized.product(
     isa=ISAS,
-    dtype=('float32', 'bfloat16'),
+    dtype=DTYPES,
     transposed=((False, False), *TRANSPOSED),
     seed=(0, 1, 2),
   )
@@ -262,8 +238,7 @@ class CarryTest(parameterized.TestCase):
     m, k, n = 29, 1300, 47
     a, b = _operands('test_splits_in_k_change_no_bit', m, k, n)
     a[3, 700], b[900, 5] = np.inf, np.nan
-    if dtype == 'bfloat16':
-      a, b = _bits(a), _bits(b)
+    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
     whole = _native.gemm_tile(a, b, isa)
     a, b = _transposed(a, b, *transposed)
     # Ascending, with repeats: calls of k = 0.
@@ -285,30 +260,29 @@ class CarryTest(parameterized.TestCase):
     margin[1 : m + 1, 7 : n + 7] = np.nan
     self.assertTrue(np.isnan(margin).all())
 
-  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  @parameterized.product(isa=ISAS, dtype=DTYPES)
   def test_carry_is_the_unrounded_sum(self, isa, dtype):
     a, b = _operands('test_carry_is_the_unrounded_sum', 15, 40, 33)
-    if dtype == 'bfloat16':
-      a, b = _bits(a), _bits(b)
+    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
     start = np.full((15, 33), np.nan, 'f4')
-    want = _chain(_loaded(a), _loaded(b))
+    want = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
 
     _native.gemm_tile_carry(a, b, start, isa, carry_in=False)
 
     _assert_same(start, want, f'{isa} {dtype}')
-    self.assertTrue((_loaded(_bits(want)) != want).any())
+    self.assertTrue((gemm_testing.loaded(_bf16(want)) != want).any())
 
-  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  @parameterized.product(isa=ISAS, dtype=DTYPES)
   def test_no_depth_rounds_the_carry(self, isa, dtype):
     carry, _ = _operands('test_no_depth_rounds_the_carry', 15, 33, 1)
-    carry[0, :4] = -0.0, np.inf, -np.nan, 1 + 2**-8  # the last is a tie
+    carry[0, :3] = -0.0, np.inf, -np.nan
+    carry[0, 3:5] = 1 + 2**-8, 1 + 2**-11  # ties
     a, b = np.zeros((15, 0), 'f4'), np.zeros((0, 33), 'f4')
-    if dtype == 'bfloat16':
-      a, b = _bits(a), _bits(b)
+    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
 
     got = _native.gemm_tile(a, b, isa, carry=carry)
 
-    _assert_same(got, _stored(carry, dtype), f'{isa} {dtype}')
+    _assert_same(got, gemm_testing.stored(carry, dtype), f'{isa} {dtype}')
 
   def test_bf16_accumulation_takes_all_options(self):
     a, b = _operands('test_bf16_accumulation_takes_all_options', 5, 40, 6)
@@ -337,7 +311,7 @@ class BadInputTest(parameterized.TestCase):
     cases = (
       ((a, np.zeros((4, 4), 'f4')), r'b: expected 3 rows.*got \[4, 4\]'),
       ((a, b.astype('u2')), 'b: expected the dtype'),
-      ((a.astype('f8'), b), 'a: expected float32 or uint16'),
+      ((a.astype('f8'), b), 'a: expected float32, float16 or uint16'),
       ((a[0], b), r'a: expected 2 dimensions, got \[3\]'),
       ((a, np.asfortranarray(b)), 'b: expected contiguous columns'),
       ((a, b, 'mmx'), 'isa: expected one of portable.*got .mmx'),

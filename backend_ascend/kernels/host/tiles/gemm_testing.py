@@ -1,6 +1,36 @@
-"""What tests of the host tiles share: an exact emulation of fma."""
+"""What tests of the host tiles share: an exact fma, and values in storage."""
 
+import ml_dtypes
 import numpy as np
+
+DTYPES = ('float32', 'bfloat16', 'float16')
+_NUMPY = {'bfloat16': ml_dtypes.bfloat16, 'float16': np.float16}
+_QUIET_NAN = {'float32': 0x7FC00000, 'bfloat16': 0x7FC0, 'float16': 0x7E00}
+
+
+def passed(x, dtype):
+  """Returns float32 `x` rounded, as bindings take and give it.
+
+  That is bfloat16 as its bits.
+  """
+  if dtype == 'float32':
+    return x
+  with np.errstate(over='ignore'):
+    narrow = x.astype(_NUMPY[dtype])
+  return narrow.view(np.uint16) if dtype == 'bfloat16' else narrow
+
+
+def stored(x, dtype):
+  """Returns `passed`, NaN as the one quiet NaN that kernels write."""
+  stored = passed(x, dtype).copy()
+  bits = stored.view(f'u{stored.itemsize}')
+  bits[np.isnan(x)] = _QUIET_NAN[dtype]
+  return stored
+
+
+def loaded(x):
+  """Returns what is passed as float32."""
+  return (x.view(ml_dtypes.bfloat16) if x.dtype == 'u2' else x).astype('f4')
 
 
 def fma(a, b, c):

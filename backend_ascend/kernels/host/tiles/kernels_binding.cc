@@ -1,10 +1,13 @@
-// Python's view of the tile kernels: numpy arrays of float32, or of uint16
-// that hold bfloat16 bits.  Rows may be strided, columns are contiguous.
+// Python's view of the tile kernels: numpy arrays of float32 or float16, or of
+// uint16 that hold bfloat16 bits.  Rows may be strided, columns are contiguous.
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/tiles/gemm.h"
+#include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
 #include "backend_ascend/kernels/host/tiles/tile_kernels.h"
 
 namespace hpmoe {
@@ -38,9 +41,9 @@ void CheckShape(const char* name, const Array& x,
 
 template <typename Array>
 DType DTypeOf(const char* name, const Array& x) {
-  if (x.dtype() == nb::dtype<float>()) return kFloat32;
-  if (x.dtype() == nb::dtype<uint16_t>()) return kBFloat16;
-  Refuse(name, "float32 or uint16 (bfloat16 bits)", "another dtype");
+  const DType dtype = StoredAs(x);
+  if (dtype != kNumDTypes) return dtype;
+  Refuse(name, "float32, float16 or uint16 (bfloat16 bits)", "another dtype");
 }
 
 // Checks dtype, rank, extents and contiguous columns.
@@ -63,12 +66,10 @@ void CheckArray(const char* name, const Array& x, size_t ndim, DType dtype) {
 }
 
 Result NewArray(size_t rows, size_t cols, DType dtype) {
-  const size_t size = dtype == kFloat32 ? sizeof(float) : sizeof(uint16_t);
-  void* data = std::malloc(rows * cols * size + 1);
+  void* data = std::malloc(rows * cols * BytesOf(dtype) + 1);
   if (data == nullptr) throw std::bad_alloc();
   const nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
-  return Result(data, {rows, cols}, owner, {},
-                dtype == kFloat32 ? nb::dtype<float>() : nb::dtype<uint16_t>());
+  return Result(data, {rows, cols}, owner, {}, PassedAs(dtype));
 }
 
 GemmTile MakeGemm(const In& a, const In& b, bool trans_a, bool trans_b) {
@@ -330,6 +331,31 @@ double MaxUlp(uint64_t begin, uint64_t end,
   return ExpMaxUlp(begin, end, chosen);
 }
 
+// [rows, cols] of a storage dtype in another, row by row.
+Result Convert(const In& x, const std::string& to,
+               const std::optional<std::string>& isa) {
+  const DType from = DTypeOf("x", x);
+  CheckArray("x", x, 2, from);
+  const auto named = [&](const DTypeInfo& info) { return info.name == to; };
+  const auto* const found =
+      std::find_if(std::begin(kDTypes), std::end(kDTypes), named);
+  if (found == std::end(kDTypes)) Refuse("to", "a storage dtype", to);
+  const auto dtype = DType(found - std::begin(kDTypes));
+  const size_t rows = x.shape(0), cols = x.shape(1);
+  const Result out = NewArray(rows, cols, dtype);
+  const GemmKernels& kernels = GemmKernelsOf(IsaOf(isa));
+  std::vector<float> wide(cols);
+  for (size_t i = 0; i < rows; ++i) {
+    HPMOE_STORED(from, kernels.Moves<T>().widen(
+                           static_cast<const T*>(x.data()) + i * x.stride(0),
+                           wide.data(), cols));
+    HPMOE_STORED(
+        dtype, kernels.Moves<T>().narrow(
+                   wide.data(), static_cast<T*>(out.data()) + i * cols, cols));
+  }
+  return out;
+}
+
 std::vector<std::string> Isas() {
   std::vector<std::string> names;
   for (const Isa isa : kAllIsas) {
@@ -345,7 +371,8 @@ void BindKernels(nb::module_& m) {
   m.def("isas", &Isas, "Instruction sets of this build that this CPU runs.");
   m.def("gemm_tile", &Gemm, "a"_a, "b"_a, "isa"_a = none, "trans_a"_a = false,
         "trans_b"_a = false, "carry"_a = none,
-        "`[m, k] @ [k, n] -> [m, n]`, float32 or bfloat16 bits (uint16).\n\n"
+        "`[m, k] @ [k, n] -> [m, n]`, float32, float16 or bfloat16 bits "
+        "(uint16).\n\n"
         "isa: None for the best.  trans_a, trans_b: stored [k, m], [n, k].\n"
         "carry: `[m, n] f32` that the sums start from.  Raises ValueError.");
   m.def("gemm_tile_into", &GemmInto, "a"_a, "b"_a, "c"_a, "isa"_a = none,
@@ -374,6 +401,9 @@ void BindKernels(nb::module_& m) {
   m.def("combine_tile", &Combine, "returned"_a, "weights"_a = none,
         "isa"_a = none,
         "`[T, K, D] (, [T, K] f32) -> [T, D]`: sum in slot order.");
+  m.def("convert", &Convert, "x"_a, "to"_a, "isa"_a = none,
+        "`[rows, cols]` of a storage dtype in the one named `to`, as GEMM "
+        "tiles convert.");
   m.def("exp_max_ulp", &MaxUlp, "begin_bits"_a, "end_bits"_a, "isa"_a = none,
         "Largest error of the kernels' exp, in ulp, over float32 inputs with "
         "bits in [begin_bits, end_bits).");

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "backend_ascend/kernels/host/tiles/bfloat16.h"
+#include "backend_ascend/kernels/host/tiles/storage.h"
 
 // Every body below is scalar code without branches on data; each instruction
 // set compiles (and vectorises) its own copy of it.  Contraction is off, so
@@ -73,13 +73,8 @@ HPMOE_INLINE void SwigluRows(const SwigluTile& t) {
 template <bool kSilu, bool kEarly>
 HPMOE_INLINE void SwigluStored(const SwigluTile& t) {
   const bool weighted = t.row_weight != nullptr;
-  if (t.dtype == kBFloat16) {
-    weighted ? SwigluRows<kSilu, true, kEarly, uint16_t>(t)
-             : SwigluRows<kSilu, false, kEarly, uint16_t>(t);
-  } else {
-    weighted ? SwigluRows<kSilu, true, kEarly, float>(t)
-             : SwigluRows<kSilu, false, kEarly, float>(t);
-  }
+  HPMOE_STORED(t.dtype, weighted ? SwigluRows<kSilu, true, kEarly, T>(t)
+                                 : SwigluRows<kSilu, false, kEarly, T>(t));
 }
 
 HPMOE_INLINE void SwigluBody(const SwigluTile& t) {
@@ -134,7 +129,7 @@ HPMOE_INLINE void RowDotRows(const RowDotTile& t) {
 }
 
 HPMOE_INLINE void RowDotBody(const RowDotTile& t) {
-  t.dtype == kBFloat16 ? RowDotRows<uint16_t>(t) : RowDotRows<float>(t);
+  HPMOE_STORED(t.dtype, RowDotRows<T>(t));
 }
 
 constexpr int32_t kGradCols = 256;  // activations that stay in the first cache
@@ -208,11 +203,9 @@ HPMOE_INLINE void SwigluGradStored(const SwigluGradTile& t) {
 
 HPMOE_INLINE void SwigluGradBody(const SwigluGradTile& t) {
   if (t.activation == kAbsolute) {
-    t.dtype == kBFloat16 ? SwigluGradStored<false, uint16_t>(t)
-                         : SwigluGradStored<false, float>(t);
+    HPMOE_STORED(t.dtype, SwigluGradStored<false, T>(t));
   } else {
-    t.dtype == kBFloat16 ? SwigluGradStored<true, uint16_t>(t)
-                         : SwigluGradStored<true, float>(t);
+    HPMOE_STORED(t.dtype, SwigluGradStored<true, T>(t));
   }
 }
 
@@ -238,8 +231,7 @@ HPMOE_INLINE void ScaleRowsStored(const ScaleRowsTile& t) {
 }
 
 HPMOE_INLINE void ScaleRowsBody(const ScaleRowsTile& t) {
-  t.dtype == kBFloat16 ? ScaleRowsStored<uint16_t>(t)
-                       : ScaleRowsStored<float>(t);
+  HPMOE_STORED(t.dtype, ScaleRowsStored<T>(t));
 }
 
 constexpr int32_t kCombineCols = 256;  // sums that stay in the first cache
@@ -275,11 +267,8 @@ HPMOE_INLINE void CombineRows(const CombineTile& t) {
 
 HPMOE_INLINE void CombineBody(const CombineTile& t) {
   const bool weighted = t.weights != nullptr;
-  if (t.dtype == kBFloat16) {
-    weighted ? CombineRows<true, uint16_t>(t) : CombineRows<false, uint16_t>(t);
-  } else {
-    weighted ? CombineRows<true, float>(t) : CombineRows<false, float>(t);
-  }
+  HPMOE_STORED(t.dtype,
+               weighted ? CombineRows<true, T>(t) : CombineRows<false, T>(t));
 }
 
 void ExpPortable(const float* x, float* y, int64_t n) { ExpBody(x, y, n); }

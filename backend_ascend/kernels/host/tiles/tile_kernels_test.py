@@ -4,7 +4,6 @@ import zlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -21,23 +20,6 @@ ALL_INPUTS = 2**32
 
 def _rng(name):
   return np.random.default_rng(zlib.crc32(name.encode()))
-
-
-def _bits(x):
-  """Returns the bits as the binding takes and gives them for bfloat16."""
-  return x.astype(ml_dtypes.bfloat16).view(np.uint16)
-
-
-def _floats(bits):
-  return bits.view(ml_dtypes.bfloat16).astype(np.float32)
-
-
-def _stored(x, dtype):
-  return x if dtype == 'float32' else _bits(x)
-
-
-def _loaded(x):
-  return x if x.dtype == np.float32 else _floats(x)
 
 
 def _assert_same(got, want, message):
@@ -126,7 +108,7 @@ class SwigluTileTest(parameterized.TestCase):
 
   @parameterized.product(
     isa=ISAS,
-    dtype=('float32', 'bfloat16'),
+    dtype=gemm_testing.DTYPES,
     activation=('swiglu', 'absolute'),
     weighted=(False, True),
     shape=SHAPES,
@@ -136,21 +118,23 @@ class SwigluTileTest(parameterized.TestCase):
   ):
     rng = _rng('test_products_left_to_right_then_one_rounding')
     rows, cols = shape
-    gate_up = _stored(rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype)
+    gate_up = gemm_testing.passed(
+      rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype
+    )
     gate, up = gate_up[:, :cols], gate_up[:, cols:]
     weight = rng.random(rows, 'f4') if weighted else None
-    want = np.ascontiguousarray(_loaded(gate))
+    want = np.ascontiguousarray(gemm_testing.loaded(gate))
     if activation == 'swiglu':
       want = _silu(want, 'portable').reshape(shape)
     else:
       want = np.abs(want)
-    want = want * _loaded(up)
+    want = want * gemm_testing.loaded(up)
     if weighted:
       want = want * weight[:, None]
 
     got = _native.swiglu_tile(gate, up, weight, activation, isa=isa)
 
-    _assert_same(got, _stored(want, dtype), f'{isa}')
+    _assert_same(got, gemm_testing.passed(want, dtype), f'{isa}')
 
   @parameterized.parameters(*ISAS)
   def test_early_rounding_rounds_silu(self, isa):
@@ -160,7 +144,9 @@ class SwigluTileTest(parameterized.TestCase):
 
     got = _native.swiglu_tile(gate, up, early_rounding=True, isa=isa)
 
-    _assert_same(got, _floats(_bits(silu)) * up, isa)
+    _assert_same(
+      got, gemm_testing.loaded(gemm_testing.passed(silu, 'bfloat16')) * up, isa
+    )
     self.assertTrue((got != silu * up).any())
 
   @parameterized.parameters(*ISAS)
@@ -191,7 +177,7 @@ def _slope(g, isa):
 class SwigluGradTileTest(parameterized.TestCase):
   @parameterized.product(
     isa=ISAS,
-    dtype=('float32', 'bfloat16'),
+    dtype=gemm_testing.DTYPES,
     activation=('swiglu', 'absolute'),
     weighted=(False, True),
     dot=(False, True),
@@ -202,20 +188,31 @@ class SwigluGradTileTest(parameterized.TestCase):
   ):
     rng = _rng('test_bits_are_those_of_the_stated_order')
     rows, cols = shape
-    gate_up = _stored(rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype)
+    gate_up = gemm_testing.passed(
+      rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype
+    )
     gate, up = gate_up[:, :cols], gate_up[:, cols:]
-    d_out = _stored(_scaled(rng, rows, cols), dtype)
+    d_out = gemm_testing.passed(_scaled(rng, rows, cols), dtype)
     weight = rng.random(rows, 'f4') if weighted else None
-    act = np.ascontiguousarray(_loaded(gate))
+    act = np.ascontiguousarray(gemm_testing.loaded(gate))
     if activation == 'swiglu':
       slope = _slope(act, 'portable').reshape(shape)
       act = _silu(act, 'portable').reshape(shape)
     else:
       slope, act = np.sign(act), np.abs(act)
-    d = _loaded(d_out) * weight[:, None] if weighted else _loaded(d_out)
-    want = [_stored(d * _loaded(up) * slope, dtype), _stored(d * act, dtype)]
+    d = (
+      gemm_testing.loaded(d_out) * weight[:, None]
+      if weighted
+      else gemm_testing.loaded(d_out)
+    )
+    want = [
+      gemm_testing.passed(d * gemm_testing.loaded(up) * slope, dtype),
+      gemm_testing.passed(d * act, dtype),
+    ]
     if dot:
-      want.append(_dot(_loaded(d_out), act * _loaded(up)))
+      want.append(
+        _dot(gemm_testing.loaded(d_out), act * gemm_testing.loaded(up))
+      )
 
     got = _native.swiglu_grad_tile(
       d_out, gate, up, weight, activation, dot, isa
@@ -284,10 +281,10 @@ class SwigluGradTileTest(parameterized.TestCase):
     g = np.arange(0, ALL_INPUTS, 49999, dtype='u4').view('f4')
     _assert_same(_slope(g, isa), _slope(g, 'portable'), isa)
 
-  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  @parameterized.product(isa=ISAS, dtype=gemm_testing.DTYPES)
   def test_splits_of_rows_change_no_bit(self, isa, dtype):
     rng = _rng('test_splits_of_rows_change_no_bit')
-    tile = [_stored(_scaled(rng, 11, 75), dtype) for _ in range(3)]
+    tile = [gemm_testing.passed(_scaled(rng, 11, 75), dtype) for _ in range(3)]
     weight = rng.random(11, 'f4')
 
     def run(rows):
@@ -314,25 +311,27 @@ class SwigluGradTileTest(parameterized.TestCase):
 
 
 class ScaleRowsTileTest(parameterized.TestCase):
-  @parameterized.product(
-    isa=ISAS, dtype=('float32', 'bfloat16'), shape=GRAD_SHAPES
-  )
+  @parameterized.product(isa=ISAS, dtype=gemm_testing.DTYPES, shape=GRAD_SHAPES)
   def test_products_rounded_once(self, isa, dtype, shape):
     rng = _rng('test_products_rounded_once')
-    x = _stored(rng.standard_normal((shape[0], shape[1] + 3), 'f4'), dtype)
+    x = gemm_testing.passed(
+      rng.standard_normal((shape[0], shape[1] + 3), 'f4'), dtype
+    )
     x = x[:, 2:-1]
     weight = rng.random(shape[0], 'f4')
 
     got = _native.scale_rows_tile(x, weight, isa)
 
-    want = _stored(_loaded(np.ascontiguousarray(x)) * weight[:, None], dtype)
+    want = gemm_testing.passed(
+      gemm_testing.loaded(np.ascontiguousarray(x)) * weight[:, None], dtype
+    )
     _assert_same(got, want, isa)
 
-  @parameterized.product(isa=ISAS, dtype=('float32', 'bfloat16'))
+  @parameterized.product(isa=ISAS, dtype=gemm_testing.DTYPES)
   def test_without_weights_copies_bits(self, isa, dtype):
     rng = _rng('test_without_weights_copies_bits')
     x = rng.integers(0, 2**16, (5, 2 * 39), 'u2')  # NaNs of every kind too
-    x = x.view('f4') if dtype == 'float32' else x
+    x = x.view({'float32': 'f4', 'bfloat16': 'u2', 'float16': 'f2'}[dtype])
     _assert_same(_native.scale_rows_tile(x, None, isa), x, isa)
 
   @parameterized.parameters(*ISAS)
@@ -349,17 +348,21 @@ class ScaleRowsTileTest(parameterized.TestCase):
 class RowDotTileTest(parameterized.TestCase):
   @parameterized.product(
     isa=ISAS,
-    dtype=('float32', 'bfloat16'),
+    dtype=gemm_testing.DTYPES,
     shape=(*GRAD_SHAPES, (2, 0), (3, 15), (3, 17)),
   )
   def test_bits_are_those_of_the_lanes(self, isa, dtype, shape):
     rng = _rng('test_bits_are_those_of_the_lanes')
-    both = _stored(_scaled(rng, shape[0], 2 * shape[1]), dtype)
+    both = gemm_testing.passed(_scaled(rng, shape[0], 2 * shape[1]), dtype)
     a, b = both[:, : shape[1]], both[:, shape[1] :]
 
     got = _native.row_dot_tile(a, b, isa)
 
-    _assert_same(got, _dot(_loaded(a), _loaded(b)), f'{isa} {shape}')
+    _assert_same(
+      got,
+      _dot(gemm_testing.loaded(a), gemm_testing.loaded(b)),
+      f'{isa} {shape}',
+    )
 
   @parameterized.parameters(*ISAS)
   def test_one_row_against_many(self, isa):
@@ -384,15 +387,15 @@ class RowDotTileTest(parameterized.TestCase):
 class CombineTileTest(parameterized.TestCase):
   @parameterized.product(
     isa=ISAS,
-    dtype=('float32', 'bfloat16'),
+    dtype=gemm_testing.DTYPES,
     weighted=(False, True),
     shape=((1, 1, 1), (3, 2, 7), (2, 8, 256), (4, 5, 300)),
   )
   def test_sum_in_slot_order(self, isa, dtype, weighted, shape):
     rng = _rng('test_sum_in_slot_order')
-    returned = _stored(rng.standard_normal(shape, 'f4'), dtype)
+    returned = gemm_testing.passed(rng.standard_normal(shape, 'f4'), dtype)
     weights = rng.random(shape[:2], 'f4') if weighted else None
-    rows = _loaded(returned)
+    rows = gemm_testing.loaded(returned)
     if weighted:
       rows = rows * weights[:, :, None]
     want = rows[:, 0]
@@ -401,7 +404,7 @@ class CombineTileTest(parameterized.TestCase):
 
     got = _native.combine_tile(returned, weights, isa)
 
-    _assert_same(got, _stored(want, dtype), f'{isa}')
+    _assert_same(got, gemm_testing.passed(want, dtype), f'{isa}')
 
   @parameterized.parameters(*ISAS)
   def test_bfloat16_rounds_to_nearest_even(self, isa):
@@ -411,7 +414,7 @@ class CombineTileTest(parameterized.TestCase):
     x = (upper | lower).view('f4').reshape(-1, 1)
     ones = np.full((x.size, 1, 19), 0x3F80, 'u2')
     with np.errstate(invalid='ignore'):
-      want = np.where(np.isnan(x), np.uint16(0x7FC0), _bits(x))
+      want = gemm_testing.stored(x, 'bfloat16')
 
     got = _native.combine_tile(ones, x, isa)
 

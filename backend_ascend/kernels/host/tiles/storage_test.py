@@ -1,0 +1,97 @@
+"""Bits of float16 in the tiles, against numpy's conversions."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
+
+ISAS = _native.isas()
+# Every half: both signs, subnormals, infinities, NaN of each payload.
+HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
+
+
+def by_gemm(x, to, isa):
+  """Returns `[n]` in another dtype as GEMM tiles convert."""
+  return _native.convert(x[None], to, isa)[0]
+
+
+def by_vector_tile(x, to, isa):
+  """As `by_gemm`: a product with one, and a dot of one term, are exact."""
+  if to == 'float16':
+    ones = np.ones((x.size, 1, 1), np.float16)
+    return _native.combine_tile(ones, x[:, None], isa)[:, 0]
+  return _native.row_dot_tile(x[:, None], np.ones_like(x)[:, None], isa)[:, 0]
+
+
+def around_rounding_edges():
+  """Returns float32 `[n]`: halves, midpoints between them, and neighbours."""
+  finite = HALVES[np.isfinite(HALVES)].astype(np.float32)
+  up = np.sort(finite[finite >= 0])
+  # What would follow the largest.
+  up = np.append(up, 2 * up[-1] - up[-2]).astype(np.float32)
+  edges = np.concatenate([up, (up[1:] + up[:-1]) / 2])
+  near = [np.nextafter(edges, np.float32(to)) for to in (-np.inf, np.inf)]
+  others = np.float32([1e-45, 2**-126, 2**-25, 1e30, np.inf])
+  values = np.concatenate([edges, *near, others])
+  return np.concatenate([values, -values])
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+  return request.param
+
+
+class TestHalf:
+  @pytest.mark.parametrize('convert', [by_gemm, by_vector_tile])
+  def test_every_half_is_read_exactly(self, isa, convert):
+    with np.errstate(invalid='ignore'):
+      got = convert(HALVES, 'float32', isa)
+
+    number = ~np.isnan(HALVES)
+    want = HALVES.astype(np.float32)
+    if convert is by_vector_tile:
+      want = np.where(want == 0, np.float32(0), want)  # a dot starts from +0
+    np.testing.assert_array_equal(
+      got.view('u4')[number], want.view('u4')[number]
+    )
+    assert np.isnan(got[~number]).all()
+
+  def test_nan_has_the_same_bits_on_every_instruction_set(self, isa):
+    nan = HALVES[np.isnan(HALVES)]
+
+    got = by_gemm(nan, 'float32', isa)
+
+    want = by_gemm(nan, 'float32', 'portable')
+    np.testing.assert_array_equal(got.view('u4'), want.view('u4'))
+
+  @pytest.mark.parametrize('convert', [by_gemm, by_vector_tile])
+  def test_every_edge_is_rounded_to_nearest_even(self, isa, convert):
+    values = around_rounding_edges()
+    with np.errstate(over='ignore'):
+      want = values.astype(np.float16)
+    assert np.isinf(want[np.isfinite(values)]).any()
+
+    got = convert(values, 'float16', isa)
+
+    np.testing.assert_array_equal(got.view('u2'), want.view('u2'))
+
+  def test_there_and_back_is_the_same(self, isa):
+    back = by_gemm(by_gemm(HALVES, 'float32', isa), 'float16', isa)
+
+    want = gemm_testing.stored(HALVES.astype(np.float32), 'float16')
+    np.testing.assert_array_equal(back.view('u2'), want.view('u2'))
+
+  def test_any_count_and_offset(self, isa):
+    # Vectors, and what is left of them.
+    for begin, end in ((0, 1), (1, 8), (3, 20), (5, 36), (7, 7)):
+      row = HALVES[None, 0x3C00 + begin : 0x3C00 + end]
+      wide = _native.convert(row, 'float32', isa)
+      np.testing.assert_array_equal(wide, row.astype(np.float32))
+      np.testing.assert_array_equal(_native.convert(wide, 'float16', isa), row)
+
+  def test_an_unknown_dtype_is_refused(self):
+    with pytest.raises(
+      ValueError, match='to: expected a storage dtype, got f8'
+    ):
+      _native.convert(HALVES[None], 'f8')

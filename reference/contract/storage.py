@@ -1,0 +1,72 @@
+"""The one table of storage dtypes; every other list of them is made from it."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+  """A binary floating-point format that tensors are stored in.
+
+  Attributes:
+    name: in policies, reports and JSON; numpy and JAX call it so.
+    short: as flags may say it.
+    digits: bits of the significand, the hidden one included.
+    min_exponent: of the smallest normal number, 2**min_exponent.
+    file_code: what safetensors calls it; None: files hold none.
+  """
+
+  name: str
+  short: str
+  digits: int
+  min_exponent: int
+  file_code: str | None
+
+  @property
+  def numpy(self) -> 'np.dtype':
+    # Not above: flags read this table before anything heavy is loaded.
+    import ml_dtypes
+    import numpy as np
+
+    # By type: other frameworks give numpy a bfloat16 of their own by that name.
+    return np.dtype(getattr(ml_dtypes, self.name, self.name))
+
+  @property
+  def unit_roundoff(self) -> float:
+    """The largest relative error of one rounding to nearest."""
+    return 2.0**-self.digits
+
+  @property
+  def smallest_normal(self) -> float:
+    return 2.0**self.min_exponent
+
+  @property
+  def smallest(self) -> float:
+    """The smallest number above zero: the spacing of subnormals."""
+    return 2.0 ** (self.min_exponent - self.digits + 1)
+
+  @property
+  def largest(self) -> float:
+    """The largest finite number."""
+    return (2.0 - 2.0 ** (1 - self.digits)) * 2.0 ** (1 - self.min_exponent)
+
+  @property
+  def spare_digits(self) -> int:
+    """Bits that float32's significand has and this one has not, or 0."""
+    return max(24 - self.digits, 0)
+
+
+_TABLE = (
+  Format('float32', 'f32', 24, -126, 'F32'),
+  Format('bfloat16', 'bf16', 8, -126, 'BF16'),
+  Format('float16', 'f16', 11, -14, 'F16'),
+  Format('float64', 'f64', 53, -1022, None),
+)
+
+FORMATS = {row.name: row for row in _TABLE}
+
+# What a kernel may store; float64 is for golden values.
+STORED = {name: row for name, row in FORMATS.items() if row.file_code}
