@@ -1,0 +1,117 @@
+"""Attention: its core, and grouped queries with norms, bias and a window."""
+
+from typing import NamedTuple
+
+import mindspore as ms
+from mindspore import ops as ms_ops
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models.mindspore import cache as cache_lib
+from hpmoe.models.mindspore import ops
+from hpmoe.models.mindspore import rope as rope_lib
+from hpmoe.reference.contract import array_typing as at
+
+
+class Seen(NamedTuple):
+  """Where the tokens of a call stand, and which tokens each of them sees.
+
+  Attributes:
+    length: tokens before them.
+    rope: their rotations.
+    mask: `[S, C]`, true where token s sees token c, of all C that are held.
+  """
+
+  length: int
+  rope: rope_lib.Rope
+  mask: at.Bool[ms.Tensor, 'S C']
+
+
+def seen(
+  config: config_lib.ModelConfig, length: int, count: int, capacity: int, dtype
+) -> Seen:
+  """Returns what `count` tokens after `length` others see.
+
+  A token sees itself and those before it; with a sliding window, itself and
+  the `sliding_window` - 1 before it.
+
+  Args:
+    config: sizes and options.
+    length: tokens before them.
+    count: S.
+    capacity: C, tokens that keys are held of, of which the last may be empty.
+    dtype: of the model.
+  """
+  own = length + np.arange(count, dtype=np.int32)
+  back = own[:, None] - np.arange(capacity, dtype=np.int32)
+  mask = back >= 0
+  if config.sliding_window is not None:
+    mask &= back < config.sliding_window
+  return Seen(length, rope_lib.rotations(config, own, dtype), ms.Tensor(mask))
+
+
+def attend(
+  queries: at.Float[ms.Tensor, 'B S H X'],
+  keys: at.Float[ms.Tensor, 'B C G X'],
+  values: at.Float[ms.Tensor, 'B C G Y'],
+  mask: at.Bool[ms.Tensor, 'S C'],
+  scale: float,
+) -> at.Float[ms.Tensor, 'B S H*Y']:
+  """Returns softmax(scale * queries keys^T) values, `[B, S, H*Y]`.
+
+  Head h reads group h * G / H of keys and values.  Scores and softmax are in
+  `ops.wide`; shares are rounded before they meet the values.
+  """
+  wide = ops.wide(queries.dtype)
+  batch, count, heads, width = queries.shape
+  held, groups = keys.shape[1:3]
+  each = heads // groups
+  rows = queries.astype(wide).reshape(batch, count, groups, each, width)
+  rows = rows.permute(0, 2, 3, 1, 4).reshape(-1, each * count, width)
+  columns = keys.astype(wide).permute(0, 2, 3, 1).reshape(-1, width, held)
+  scores = ms_ops.bmm(rows, columns).reshape(-1, count, held)
+  scores = scores * ops.number(scale, scores)
+  lowest = ms_ops.full_like(scores, float('-inf'))
+  shares = ops.softmax(ms_ops.where(mask, scores, lowest))
+  shares = shares.astype(values.dtype).astype(wide)
+  shares = shares.reshape(-1, each * count, held)
+  right = (
+    values.astype(wide).permute(0, 2, 1, 3).reshape(*shares.shape[:1], held, -1)
+  )
+  out = ms_ops.bmm(shares, right).reshape(batch, groups, each, count, -1)
+  out = out.permute(0, 3, 1, 2, 4).reshape(batch, count, -1)
+  return out.astype(values.dtype)
+
+
+def attention(
+  config: config_lib.ModelConfig,
+  params: ops.Params,
+  x: at.Float[ms.Tensor, 'B S D'],
+  seen_: Seen,
+  entries: cache_lib.Entries | None,
+) -> tuple[at.Float[ms.Tensor, 'B S D'], cache_lib.Entries]:
+  """Returns `[B, S, D]` and the layer's keys and values, these tokens' too.
+
+  Args:
+    config: sizes and options.
+    params: those of `self_attn`.
+    x: `[B, S, D]`, normalised.
+    seen_: of these tokens.
+    entries: of the tokens before; None for none.
+  """
+  heads = (*x.shape[:2], -1, config.head_dim)
+  queries = ops.linear(params, 'q_proj', x).reshape(heads)
+  keys = ops.linear(params, 'k_proj', x).reshape(heads)
+  values = ops.linear(params, 'v_proj', x).reshape(heads)
+  if config.family.qk_norm:
+    eps = config.rms_norm_eps
+    queries = ops.rms_norm(queries, params['q_norm.weight'], eps)
+    keys = ops.rms_norm(keys, params['k_norm.weight'], eps)
+  queries = rope_lib.rotate(queries, seen_.rope, config.rope_interleave)
+  keys = rope_lib.rotate(keys, seen_.rope, config.rope_interleave)
+  held: cache_lib.Entries = {'keys': keys, 'values': values}
+  if entries is not None:
+    held = cache_lib.append(entries, held, seen_.length)
+  scale = config.head_dim**-0.5
+  out = attend(queries, held['keys'], held['values'], seen_.mask, scale)
+  return ops.linear(params, 'o_proj', out), held

@@ -1,0 +1,84 @@
+"""Keys and values of the tokens that a decoder has seen.
+
+As `models/jax/cache.py`, but for the length, which is a number of Python's:
+MindSpore's functions here run eagerly.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import mindspore as ms
+from mindspore import ops as ms_ops
+
+from hpmoe.models import config as config_lib
+
+Entries = Mapping[str, ms.Tensor]
+
+
+class Cache(NamedTuple):
+  """What `decoder.forward` reads and returns.
+
+  Attributes:
+    length: tokens held.
+    layers: of each layer, tensors `[B, capacity, ...]` by name.
+  """
+
+  length: int
+  layers: tuple[Entries, ...]
+
+  @property
+  def capacity(self) -> int:
+    """Tokens that there is room for."""
+    return next(iter(self.layers[0].values())).shape[1]
+
+
+def empty(
+  config: config_lib.ModelConfig, batch: int, capacity: int, dtype
+) -> Cache:
+  """Returns a cache of no tokens, with room for `capacity` of each of `batch`.
+
+  Args:
+    config: sizes and options.
+    batch: B.
+    capacity: most tokens of a sequence.
+    dtype: of the model.
+  """
+  layer = {
+    name: ms_ops.zeros((batch, capacity, *shape), ms.float32).astype(dtype)
+    for name, shape in _shapes(config).items()
+  }
+  return Cache(0, (layer,) * config.num_hidden_layers)
+
+
+def append(entries: Entries, new: Entries, length: int) -> Entries:
+  """Returns `entries` with `new` `[B, S, ...]` from token `length` on."""
+  out = {}
+  for name, value in new.items():
+    held = entries[name]
+    end = length + value.shape[1]
+    parts = [held[:, :length], value, held[:, end:]]
+    out[name] = ms_ops.cat([p for p in parts if p.shape[1]], 1)
+  return out
+
+
+def check_room(cache: Cache, count: int) -> None:
+  """Refuses `count` more tokens than there is room for.
+
+  Raises:
+    ValueError: there is no room; says how much there is.
+  """
+  if cache.length + count > cache.capacity:
+    raise ValueError(
+      f'cache: expected room for {cache.length + count} tokens, got '
+      f'{cache.capacity}'
+    )
+
+
+def _shapes(config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
+  if config.family.attention == 'mla':
+    return {
+      'compressed': (config.kv_lora_rank,),
+      'rotated': (config.qk_rope_head_dim,),
+    }
+  shape = (config.num_key_value_heads, config.head_dim)
+  return {'keys': shape, 'values': shape}

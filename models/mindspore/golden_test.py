@@ -1,0 +1,34 @@
+"""The decoders against the implementations in transformers."""
+
+import mindspore as ms
+import pytest
+
+from hpmoe.models import golden_testing as golden
+from hpmoe.models.mindspore import model_testing
+
+
+@pytest.fixture(autouse=True)
+def _cpu():
+  ms.set_device('CPU')
+
+
+@pytest.mark.parametrize('name', golden.CONFIGS)
+class TestGolden:
+  def test_no_less_exact_than_the_reference(self, name):
+    case = golden.load(name)
+    actual = model_testing.gradients(case, 'float32', 'host')
+    golden.check_exactness(actual, case, 'float32')
+
+  @pytest.mark.slow
+  def test_float64_agrees(self, name):
+    case = golden.load(name)
+    actual = model_testing.gradients(case, 'float64', 'framework')
+    golden.check_same(actual, case)
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize('moe', ['host', 'framework'])
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  def test_every_layer(self, name, moe, dtype):
+    case = golden.load(name)
+    actual = model_testing.gradients(case, dtype, moe)
+    golden.check_exactness(actual, case, dtype)

@@ -1,0 +1,121 @@
+"""What the blocks of a decoder share: read, compute wide, round once.
+
+As `models/jax/ops.py`.  On a CPU MindSpore's float32 `exp` is wrong by 5e-6 of
+its value and with it softmax, sigmoid and silu, a hundred times what rounding
+explains; its float64 kernels are exact.  So there those four are computed in
+float64 and rounded once.
+"""
+
+from collections.abc import Mapping
+
+import mindspore as ms
+from mindspore import ops
+
+# Gives back numpy's name 'bfloat16', which the import above took.
+from hpmoe.backend_ascend.frontends import mindspore_layer
+from hpmoe.reference.contract import array_typing as at
+
+Params = Mapping[str, ms.Tensor]
+
+to_numpy = mindspore_layer.to_numpy
+
+
+def under(params: Params, prefix: str) -> dict[str, ms.Tensor]:
+  """Returns the parameters whose names begin with `prefix`, without it."""
+  begin = f'{prefix}.'
+  return {
+    name[len(begin) :]: value
+    for name, value in params.items()
+    if name.startswith(begin)
+  }
+
+
+def dtype_name(dtype) -> str:
+  """Returns 'float32' of `mindspore.float32`."""
+  return str(dtype).lower()
+
+
+def wide(dtype):
+  """Returns the dtype of arithmetic on `dtype`: float32, or float64."""
+  return ms.float64 if dtype == ms.float64 else ms.float32
+
+
+def number(value: float, like: ms.Tensor) -> ms.Tensor:
+  """Returns `value` in the dtype of `like`; Python's are taken as float32."""
+  return ms.Tensor(value, like.dtype)
+
+
+def linear(
+  params: Params, name: str, x: at.Float[ms.Tensor, '*batch X']
+) -> at.Float[ms.Tensor, '*batch Y']:
+  """Returns x times the weight `name`, `[Y, X]`, plus its bias if it has one.
+
+  `[..., Y]` in the dtype of `x`, summed in `wide`.
+  """
+  of = wide(x.dtype)
+  weight = params[f'{name}.weight'].astype(of)
+  rows = x.astype(of).reshape(-1, x.shape[-1])
+  y = ops.matmul(rows, weight.swapaxes(0, 1))
+  if (bias := params.get(f'{name}.bias')) is not None:
+    y = y + bias.astype(of)
+  return y.astype(x.dtype).reshape(*x.shape[:-1], -1)
+
+
+def rms_norm(
+  x: at.Float[ms.Tensor, '*batch X'],
+  weight: at.Float[ms.Tensor, 'X'],
+  eps: float,
+) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns `weight * x / sqrt(mean(x^2) + eps)`, `[..., X]`, as x's dtype."""
+  values = x.astype(wide(x.dtype))
+  mean = (values * values).mean(axis=-1, keep_dims=True)
+  normed = values * ops.rsqrt(mean + number(eps, mean))
+  return (normed * weight.astype(normed.dtype)).astype(x.dtype)
+
+
+def mlp(
+  params: Params, x: at.Float[ms.Tensor, '*batch D']
+) -> at.Float[ms.Tensor, '*batch D']:
+  """Returns `down(silu(gate(x)) * up(x))`, `[..., D]`."""
+  gate = linear(params, 'gate_proj', x).astype(wide(x.dtype))
+  up = linear(params, 'up_proj', x).astype(gate.dtype)
+  return linear(params, 'down_proj', (silu(gate) * up).astype(x.dtype))
+
+
+def _exactly(x: ms.Tensor) -> ms.Tensor:
+  """Returns `x` in a dtype in which this device's `exp` rounds as it should."""
+  on_cpu = ms.get_context('device_target') == 'CPU'
+  return x.astype(ms.float64) if on_cpu else x
+
+
+def silu(x: at.Float[ms.Tensor, '*batch X']) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns `x * sigmoid(x)`, `[..., X]`, as x's dtype."""
+  exact = _exactly(x)
+  return (exact * ops.sigmoid(exact)).astype(x.dtype)
+
+
+def sigmoid(
+  x: at.Float[ms.Tensor, '*batch X'],
+) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns `1 / (1 + exp(-x))`, `[..., X]`, as x's dtype."""
+  return ops.sigmoid(_exactly(x)).astype(x.dtype)
+
+
+def softmax(
+  x: at.Float[ms.Tensor, '*batch X'],
+) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns `exp(x) / sum(exp(x))` along the last axis, as x's dtype."""
+  return ops.softmax(_exactly(x), -1).astype(x.dtype)
+
+
+def log_softmax(
+  x: at.Float[ms.Tensor, '*batch X'],
+) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns `x - log(sum(exp(x)))` along the last axis, as x's dtype.
+
+  MindSpore's own is no better in float64 than in float32 on a CPU.
+  """
+  exact = _exactly(x)
+  exact = exact - ops.stop_gradient(exact.max(axis=-1, keepdims=True))
+  total = ops.exp(exact).sum(axis=-1, keepdims=True)
+  return (exact - ops.log(total)).astype(x.dtype)
