@@ -29,8 +29,8 @@ class Checking:
     poison: buffers start as a NaN that no kernel writes; otherwise as zeros.
     permute: seed of an order among ready tasks, or None.
     late_puts: puts are delivered when nothing else can run.
-    races: look for accesses that nothing orders; None: where tasks are ours,
-      which costs a launch nothing that can be measured.
+    races: look for accesses that nothing orders, and beyond tiles; None: where
+      tasks are ours, which costs a check less than a hundredth.
     isolate: every task reads the oracle's tensors.
     start_at: a task; the oracle stands in for what is done before it starts.
     stop_after: a task; what it does not need is not run.
@@ -80,6 +80,7 @@ class Checking:
       late_puts=self.late_puts,
       # An order that is wrong would be taken for a value that is.
       races=self.races is not False or self.isolate,
+      guards=self.races is not False,
       actions=self._actions(image) if self.replays else None,
       given={n: given[n] for n in names} if self.replays else None,
     )

@@ -131,7 +131,8 @@ def _define_modes(f: flags.FlagValues) -> None:
   flags.DEFINE_boolean(
     'races',
     None,
-    'Find accesses that nothing orders, by vector clocks, and fail by them. '
+    'Find accesses that nothing orders, by vector clocks, and what kernels '
+    'write beyond their tiles, and fail by them. '
     'Default: in every launch of our backend that --launcher=threads makes; '
     '--races also counts those of none.',
     flag_values=f,

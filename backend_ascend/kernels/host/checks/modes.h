@@ -18,6 +18,7 @@ struct Modes {
   uint64_t seed = 0;
   bool late_puts = false;
   bool races = false;
+  bool guards = false;
   bool trace = false;
   const uint8_t* actions = nullptr;  // [tasks], or null: all run
   // By BufferId, those that tasks of the image write; null where no action

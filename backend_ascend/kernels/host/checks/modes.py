@@ -54,6 +54,9 @@ class Modes:
       run: one for which the first blocked worker waits, or with `permute` a
       drawn one.  In the same order for any number of threads.
     races: look for accesses that nothing orders.
+    guards: each kernel works on copies of its tiles between margins of NaN,
+      and the rows past the last valid one are NaN: what is read beyond shows,
+      and what is written beyond a tile ends the launch.
     trace: report the order in which tasks ended.
     actions: `[tasks]` u8 of `Action`; None: every task runs.
     given: tensors that HEAL copies in, by name: all that the image's tasks
@@ -64,6 +67,7 @@ class Modes:
   permute: int | None = None
   late_puts: bool = False
   races: bool = False
+  guards: bool = False
   trace: bool = False
   actions: np.ndarray | None = None
   given: collections.abc.Mapping[str, np.ndarray] | None = None

@@ -1,7 +1,7 @@
 // What one task is told to read and write in a launch: its work is done once
 // more with kernels that keep the addresses that they are given and touch
 // nothing.  The image's region table has no part in it.  What a kernel does
-// beyond the addresses that it is given is not seen here.
+// beyond the addresses that it is given is found by guards.h.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_ACCESSES_H_
 #define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_ACCESSES_H_

@@ -110,16 +110,6 @@ bool MoreTelling(const LaunchState& state, const Diagnosis& a,
   return rank_a != rank_b ? rank_a < rank_b : a.task < b.task;
 }
 
-std::string TaskText(const ImageView& view, int64_t index) {
-  const TaskDesc& task = view.tasks[index];
-  std::string text = KindName(task.kind);
-  text += " task " + std::to_string(index);
-  text += " (rank " + std::to_string(task.rank) + ", ";
-  if (task.expert >= 0) text += "expert " + std::to_string(task.expert) + ", ";
-  text += "row block " + std::to_string(task.row_block);
-  return text + ", column block " + std::to_string(task.col_block) + ")";
-}
-
 std::string EventText(const ImageView& view, int32_t index) {
   const EventDesc& event = view.events[index];
   return "event " + std::to_string(index) + ", " + BufferName(event.buffer) +
@@ -138,6 +128,16 @@ std::string TasksText(const ImageView& view,
 }
 
 }  // namespace
+
+std::string TaskText(const ImageView& view, int64_t index) {
+  const TaskDesc& task = view.tasks[index];
+  std::string text = KindName(task.kind);
+  text += " task " + std::to_string(index);
+  text += " (rank " + std::to_string(task.rank) + ", ";
+  if (task.expert >= 0) text += "expert " + std::to_string(task.expert) + ", ";
+  text += "row block " + std::to_string(task.row_block);
+  return text + ", column block " + std::to_string(task.col_block) + ")";
+}
 
 Diagnosis Diagnose(const LaunchState& state, const WorkerPool& pool,
                    StopReason reason) {

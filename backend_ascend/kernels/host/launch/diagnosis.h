@@ -33,6 +33,9 @@ struct Diagnosis {
 Diagnosis Diagnose(const LaunchState& state, const WorkerPool& pool,
                    StopReason reason);
 
+// What a task is called.
+std::string TaskText(const ImageView& view, int64_t index);
+
 // In one sentence.
 std::string TextOf(const ImageView& view, const Diagnosis& diagnosis);
 

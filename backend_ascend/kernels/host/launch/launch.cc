@@ -1,6 +1,7 @@
 #include "backend_ascend/kernels/host/launch/launch.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -27,9 +28,11 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   Prepared prepared;
   LaunchState state{};
   *report = {};
-  const Status status = Prepare(view, tensors, options.isa, &prepared,
-                                &state.layer, options.modes.poison);
+  Status status = Prepare(view, tensors, options.isa, &prepared, &state.layer,
+                          options.modes.poison);
   if (status.code != 0) return status;
+  const Plan& plan = tensors.plan == nullptr ? prepared.plan : *tensors.plan;
+  if (options.modes.guards) PoisonPadding(plan, state.layer);
   state.view = &view;
   state.modes = options.modes;
   state.fault = options.fault;
@@ -59,6 +62,13 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
     report->diagnosis = Diagnose(state, pool, reason);
   } else if (state.modes.races) {
     report->races = FindRaces(state);
+  }
+  if (options.modes.guards) ClearPadding(plan, state.layer);
+  if (state.overrun_task >= 0) {
+    status.code = kBroken;
+    std::snprintf(status.message, sizeof(status.message), "%s: %s",
+                  TaskText(view, state.overrun_task).c_str(),
+                  state.overrun.c_str());
   }
   report->fault_changed = state.fault_changed;
   report->order = std::move(state.order);

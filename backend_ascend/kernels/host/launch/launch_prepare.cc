@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend_ascend/kernels/host/tiles/poison.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {
@@ -53,20 +54,58 @@ void PlaceWorkspace(bool poison, Prepared* prepared, Layer* layer) {
   }
 }
 
+// Rows past the last valid one that are looked after: few, for most rows of a
+// large capacity cost nothing as long as nobody touches them.
+constexpr int64_t kPaddingRows = 8;
+
+// Calls visit(first element, elements, bytes of one) for each rank's padding.
+template <class Visit>
+void ForEachPadding(const Plan& plan, const Layer& layer, Visit visit) {
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const Array& array = layer.buffers[b];
+    const bool written =
+        kBuffers[b].use[layer.image->direction] == Use::kWritten;
+    if (!written || !IsPacked(BufferForm(b))) continue;
+    for (int64_t slab = array.first; slab < array.first + array.slabs; ++slab) {
+      const int64_t row = plan.rank_rows[slab];
+      const int64_t rows = std::min(kPaddingRows, array.rows - row);
+      if (rows <= 0) continue;
+      visit(array.At(slab, row, 0), rows * array.cols, array.element_bytes);
+    }
+  }
+}
+
+template <class T>
+void Clear(char* begin, int64_t elements, T poison, T nan) {
+  T* const bits = reinterpret_cast<T*>(begin);
+  for (int64_t i = 0; i < elements; ++i) {
+    bits[i] = bits[i] == poison ? 0 : bits[i] == 0 ? nan : bits[i];
+  }
+}
+
 }  // namespace
+
+void PoisonPadding(const Plan& plan, const Layer& layer) {
+  ForEachPadding(plan, layer, PoisonElements);
+}
+
+void ClearPadding(const Plan& plan, const Layer& layer) {
+  ForEachPadding(
+      plan, layer, [](char* begin, int64_t elements, int64_t element_bytes) {
+        if (element_bytes == 2) {
+          Clear<uint16_t>(begin, elements, kPoison16, kQuietNan >> 16);
+        } else {
+          Clear<uint32_t>(begin, elements, kPoison, kQuietNan);
+        }
+      });
+}
 
 void Poison(const Plan& plan, Form form, const Array& array) {
   for (int64_t i = 0; i < array.slabs; ++i) {
     const int64_t slab = array.first + i;
     const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
-    char* const begin = array.At(slab, 0, 0);
-    if (array.element_bytes == 2) {
-      std::fill_n(reinterpret_cast<uint16_t*>(begin), rows * array.cols,
-                  kPoison16);
-    } else {
-      std::fill_n(reinterpret_cast<float*>(begin), rows * array.cols,
-                  BitsFloat(kPoison));
-    }
+    PoisonElements(array.At(slab, 0, 0), rows * array.cols,
+                   array.element_bytes);
   }
 }
 

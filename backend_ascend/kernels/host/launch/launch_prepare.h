@@ -22,11 +22,6 @@ struct Prepared {
   std::vector<float> sums[kNumBuffers];
 };
 
-// A NaN that no kernel computes: it says that an element was never written.
-constexpr uint32_t kPoison = 0x7FDEDEADu;
-// Of the two-byte dtypes: a NaN of either.
-constexpr uint16_t kPoison16 = kPoison >> 16;
-
 // Makes the plan, poisons what tasks write and points the layer at it all.
 // `prepared` must outlive the layer.
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
@@ -34,6 +29,12 @@ Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
 
 // Poisons what tasks of a form will write in an array.
 void Poison(const Plan& plan, Form form, const Array& array);
+
+// The first rows past a rank's last valid one, of what tasks write: poisons
+// them, and makes zeros of them again.  What was written there meanwhile stays,
+// but for zeros, which become NaN.
+void PoisonPadding(const Plan& plan, const Layer& layer);
+void ClearPadding(const Plan& plan, const Layer& layer);
 
 }  // namespace hpmoe
 

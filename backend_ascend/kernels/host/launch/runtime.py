@@ -83,15 +83,31 @@ ImageError = _native.ImageError
 BrokenError = _native.BrokenError
 
 
-def _launch(image: image_lib.Image, inputs, plan, native):
+def _launch(image: image_lib.Image, inputs, plan, native, guards=False):
   """Returns what the image computes, its plan, and what `native` returns."""
   read = arrays.inputs(image, inputs)
   plan = plan or _native.Routing(image, read['topk_ids'])
+  if guards:
+    read |= _with_poisoned_padding(image, read, plan)
   names = arrays.OUTPUTS[image.direction]
   outputs = arrays.zeros(image, tensors.PLAN + names)
   result = native(plan, read, {n: arrays.bits(a) for n, a in outputs.items()})
   made = [{n: outputs[n] for n in some} for some in (names, tensors.PLAN)]
   return *made, result
+
+
+def _with_poisoned_padding(image: image_lib.Image, read, plan):
+  """Returns copies of saved rows; past the last valid one they are NaN."""
+  rows = plan.counts.sum(axis=0).reshape(image.config.num_ranks, -1).sum(axis=1)
+  packed = {}
+  for name, bits in read.items():
+    if tensors.SPECS[name].shape.split()[1] != 'N':
+      continue
+    packed[name] = bits.copy()
+    poison = arrays.bits(np.array(modes_lib.poison(arrays.dtype(image, name))))
+    for of_rank, valid in zip(packed[name], rows):
+      of_rank[valid:] = poison
+  return packed
 
 
 def diagnosis(image: image_lib.Image, found) -> Diagnosis:
@@ -189,6 +205,7 @@ def run(
   Raises:
     ValueError: as `launch`, or `modes` does not fit the image.
     WaitError: a task waited for an event that did not come.
+    BrokenError: a kernel wrote beyond its tile; where there are `modes.guards`.
   """
   image = image_lib.load(image)
   actions, healed = _actions(image, modes)
@@ -203,6 +220,7 @@ def run(
     permute=modes.permute,
     late_puts=modes.late_puts,
     races=modes.races,
+    guards=modes.guards,
     trace=modes.trace,
     actions=actions,
     captured={
@@ -215,6 +233,7 @@ def run(
     inputs,
     plan,
     lambda plan, read, out: _native.launch(image, plan, read, out, options),
+    guards=modes.guards,
   )
   if report.diagnosis.reason:
     raise WaitError(diagnosis(image, report.diagnosis), planned)

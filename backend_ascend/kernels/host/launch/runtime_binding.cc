@@ -105,8 +105,9 @@ void InitOptions(Options* self, std::optional<int32_t> threads,
                  double deadline_s, const std::optional<std::string>& isa,
                  const std::optional<std::string>& fault, int64_t fault_task,
                  bool poison, std::optional<uint64_t> permute, bool late_puts,
-                 bool races, bool trace, const std::optional<Actions>& actions,
-                 const Arrays& captured, const ConstArrays& given) {
+                 bool races, bool guards, bool trace,
+                 const std::optional<Actions>& actions, const Arrays& captured,
+                 const ConstArrays& given) {
   if (threads && (*threads < 1 || *threads > kMaxThreads)) {
     Refuse("threads", "1 to " + std::to_string(kMaxThreads),
            std::to_string(*threads));
@@ -125,6 +126,7 @@ void InitOptions(Options* self, std::optional<int32_t> threads,
   modes.seed = permute.value_or(0);
   modes.late_puts = late_puts;
   modes.races = races;
+  modes.guards = guards;
   modes.trace = trace;
   new (self) Options{{threads.value_or(0), deadline_s, IsaOf(isa), spec, modes},
                      actions,
@@ -246,8 +248,8 @@ void BindRuntime(nb::module_& m) {
            "deadline_s"_a = LaunchOptions().deadline_s, "isa"_a = nb::none(),
            "fault"_a = nb::none(), "fault_task"_a = -1,
            "poison"_a = Modes().poison, "permute"_a = nb::none(),
-           "late_puts"_a = false, "races"_a = false, "trace"_a = false,
-           "actions"_a = nb::none(), "captured"_a = Arrays(),
+           "late_puts"_a = false, "races"_a = false, "guards"_a = false,
+           "trace"_a = false, "actions"_a = nb::none(), "captured"_a = Arrays(),
            "given"_a = ConstArrays(),
            "threads: None for one per core.  isa: None for the best.\n"
            "The rest as modes.Modes; actions: `[tasks] u8`.");

@@ -102,6 +102,11 @@ void HostPlatform::Compute(uint32_t index) {
   if (faulty && !IsOrderFault(state_.fault.kind)) {
     state_.fault_changed =
         RunFaulty(task, state_.fault.kind, state_.layer, &scratch_);
+  } else if (state_.modes.guards) {
+    HostKernels kernels(state_.layer.isa, &scratch_);
+    GuardedKernels guarded(&kernels, &margins_);
+    RunTask(task, state_.layer, &guarded);
+    if (!guarded.found().empty()) state_.AddOverrun(index, guarded.found());
   } else {
     RunTask(task, state_.layer, &scratch_);
   }

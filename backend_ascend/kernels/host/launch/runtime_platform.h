@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "backend_ascend/kernels/host/checks/faults.h"
+#include "backend_ascend/kernels/host/checks/guards.h"
 #include "backend_ascend/kernels/host/checks/modes.h"
 #include "backend_ascend/kernels/host/checks/replay.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
@@ -68,6 +70,18 @@ struct LaunchState {
   std::vector<uint32_t> turn;  // when its queue came to it, not delivered
   std::vector<Moment> moments;
   std::vector<std::vector<int32_t>> signalled;  // events
+  // What a kernel wrote beyond its tile, of the first task that did; where
+  // there are guards.
+  std::mutex overrun_mutex;
+  int64_t overrun_task = -1;  // guarded by overrun_mutex, and so is
+  std::string overrun;
+
+  void AddOverrun(uint32_t task, const std::string& text) {
+    const std::lock_guard<std::mutex> lock(overrun_mutex);
+    if (overrun_task >= 0 && overrun_task <= task) return;
+    overrun_task = task;
+    overrun = text;
+  }
 
   void RecordOrder() {
     turn.assign(view->num_tasks, kNoTurn);
@@ -123,6 +137,7 @@ class HostPlatform {
   LaunchState& state_;
   uint32_t announced_ = 0;  // the task that signals
   GemmScratch scratch_;
+  Margins margins_;
 };
 
 }  // namespace hpmoe

@@ -6,6 +6,38 @@
 
 namespace hpmoe {
 
+void HostKernels::Gemm(const GemmTile& tile) {
+  RunGemmTile(tile, isa_, scratch_);
+}
+
+void HostKernels::Swiglu(const SwigluTile& tile) { RunSwigluTile(tile, isa_); }
+
+void HostKernels::SwigluGrad(const SwigluGradTile& tile) {
+  RunSwigluGradTile(tile, isa_);
+}
+
+void HostKernels::Combine(const CombineTile& tile) {
+  RunCombineTile(tile, isa_);
+}
+
+void HostKernels::RowDots(const RowDotTile& tile) { RunRowDotTile(tile, isa_); }
+
+void HostKernels::ScaleRows(const ScaleRowsTile& tile) {
+  RunScaleRowsTile(tile, isa_);
+}
+
+void HostKernels::Copy(const void* from, size_t bytes, void* to) {
+  std::memcpy(to, from, bytes);
+}
+
+void HostKernels::WriteHeader(int32_t slot, float weight, int32_t* slot_to,
+                              float* weight_to) {
+  *slot_to = slot;
+  *weight_to = weight;
+}
+
+void HostKernels::ReadHeader(const int32_t*) {}
+
 namespace {
 
 const Array& Left(const TaskDesc& task, const Layer& layer) {
@@ -33,37 +65,6 @@ const float* RowWeights(const TaskDesc& task, const Layer& layer, int64_t row) {
   if (!IsWeighted(task, layer)) return nullptr;
   return layer.header_weight + layer.RowAt(task.rank, row);
 }
-
-class HostKernels final : public Kernels {
- public:
-  HostKernels(Isa isa, GemmScratch* scratch) : isa_(isa), scratch_(scratch) {}
-
-  void Gemm(const GemmTile& tile) override {
-    RunGemmTile(tile, isa_, scratch_);
-  }
-  void Swiglu(const SwigluTile& tile) override { RunSwigluTile(tile, isa_); }
-  void SwigluGrad(const SwigluGradTile& tile) override {
-    RunSwigluGradTile(tile, isa_);
-  }
-  void Combine(const CombineTile& tile) override { RunCombineTile(tile, isa_); }
-  void RowDots(const RowDotTile& tile) override { RunRowDotTile(tile, isa_); }
-  void ScaleRows(const ScaleRowsTile& tile) override {
-    RunScaleRowsTile(tile, isa_);
-  }
-  void Copy(const void* from, size_t bytes, void* to) override {
-    std::memcpy(to, from, bytes);
-  }
-  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
-                   float* weight_to) override {
-    *slot_to = slot;
-    *weight_to = weight;
-  }
-  void ReadHeader(const int32_t*) override {}
-
- private:
-  const Isa isa_;
-  GemmScratch* const scratch_;
-};
 
 // Where a dispatch writes consecutive rows and their headers.
 struct RowsOut {

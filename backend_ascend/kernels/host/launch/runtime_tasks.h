@@ -138,6 +138,27 @@ class Kernels {
   virtual void ReadHeader(const int32_t* slot) = 0;
 };
 
+// Those that compute.
+class HostKernels final : public Kernels {
+ public:
+  HostKernels(Isa isa, GemmScratch* scratch) : isa_(isa), scratch_(scratch) {}
+
+  void Gemm(const GemmTile& tile) override;
+  void Swiglu(const SwigluTile& tile) override;
+  void SwigluGrad(const SwigluGradTile& tile) override;
+  void Combine(const CombineTile& tile) override;
+  void RowDots(const RowDotTile& tile) override;
+  void ScaleRows(const ScaleRowsTile& tile) override;
+  void Copy(const void* from, size_t bytes, void* to) override;
+  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
+                   float* weight_to) override;
+  void ReadHeader(const int32_t* slot) override;
+
+ private:
+  const Isa isa_;
+  GemmScratch* const scratch_;
+};
+
 // Does the task's work, once.  Tasks without real rows do nothing.
 void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels);
 void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch);

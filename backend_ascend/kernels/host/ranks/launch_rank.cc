@@ -10,6 +10,7 @@
 #include "backend_ascend/kernels/host/launch/task_signals.h"
 #include "backend_ascend/kernels/host/ranks/symmetric_heap.h"
 #include "backend_ascend/kernels/host/tiles/float_environment.h"
+#include "backend_ascend/kernels/host/tiles/poison.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {

@@ -1,0 +1,107 @@
+"""What kernels do beyond their tiles is found, and nothing else."""
+
+import os
+import shlex
+import subprocess
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels import freestanding_testing as freestanding
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+_HERE = 'backend_ascend/kernels/host/checks'
+CONFIG = config_lib.MoEConfig(4, 13, 8, 3, 10, 6)
+
+# What kernels do that read or write beyond their tiles, and what is said.
+_FOUND = """\
+right:
+gemm, a row too many: wrote element [2, 0] of c, which is [2, 3]
+gemm, a row before: wrote element [-1, 0] of c, which is [2, 3]
+gemm, a column too many: wrote element [1, 3] of c, which is [2, 3]
+gemm, a column before: wrote element [1, -1] of c, which is [2, 3]
+gemm, an operand: wrote element [0, 0] of b, which is [4, 3] and only read
+gemm, reads beyond:
+read: nan nan nan 2.000000
+transposed gemm, reads beyond:
+read: nan nan 2.000000
+gemm, carry: wrote element [2, 0] of carry, which is [2, 3]
+swiglu: wrote element [2, 0] of out, which is [2, 3]
+swiglu grad: wrote element [0, 2] of d_row_weight, which is [1, 2]
+combine: wrote element [1, 3] of y, which is [2, 3]
+combine, reads beyond:
+read: nan nan 2.000000
+dots: wrote element [0, 3] of out, which is [1, 3]
+read: nan nan 2.000000
+put: wrote element [3, 0] of out, which is [3, 4]
+copy: wrote element [0, 8] of to, which is [1, 8]
+header: wrote element [0, 1] of weight, which is [1, 1]
+slot: 3
+"""
+
+
+def test_kernels_that_leave_their_tiles_are_told(tmp_path):
+  binary = tmp_path / 'guards_test'
+  compiler = shlex.split(os.environ.get('CXX') or 'c++')
+  sources = (f'{freestanding.ROOT}/{_HERE}/guards{s}.cc' for s in ('', '_test'))
+  flags = ('-std=c++17', '-Wall', '-Werror', f'-I{freestanding.ROOT}')
+  subprocess.run([*compiler, *flags, *sources, '-o', binary], check=True)
+
+  found = subprocess.run([binary], capture_output=True, text=True, check=True)
+
+  said = [line.rstrip() for line in found.stdout.splitlines()]
+  assert said == _FOUND.splitlines()
+
+
+@pytest.mark.parametrize('direction', layout.Direction)
+@pytest.mark.parametrize('storage', ('float32', 'bfloat16'))
+@pytest.mark.parametrize('chain', (None, 8))
+def test_guards_change_no_bit(direction, storage, chain):
+  policy = precision.PrecisionPolicy(storage=storage)
+  chain = chain if direction else None
+  case = testing.make_case(
+    direction,
+    CONFIG,
+    policy,
+    'zipf',
+    row_block=8,
+    col_block=5,
+    put_rows=3,
+    token_block=4,
+    num_aic=2,
+    num_aiv=3,
+    chain_rows=chain,
+  )
+
+  plain, guarded = (
+    runtime.run(case.image, case.inputs, modes=modes_lib.Modes(guards=guards))
+    for guards in (False, True)
+  )
+
+  for name, array in plain.outputs.items():
+    np.testing.assert_array_equal(
+      array.view(np.uint8), guarded.outputs[name].view(np.uint8), err_msg=name
+    )
+
+
+def test_saved_rows_of_nobody_are_nan_and_the_caller_s_stay():
+  policy = precision.PrecisionPolicy()
+  case = testing.make_case(layout.Direction.BACKWARD, CONFIG, policy, 'zipf')
+  plan = runtime.route(case.image, case.inputs['topk_ids'])
+  valid = plan.counts.sum(axis=0).reshape(4, -1).sum(axis=1)
+
+  read = runtime._with_poisoned_padding(case.image, case.inputs, plan)
+
+  assert set(read) == {'expert_in', 'gate_up', 'activation'}
+  for name, rows in read.items():
+    for rank in range(4):
+      np.testing.assert_array_equal(
+        rows[rank, : valid[rank]], case.inputs[name][rank, : valid[rank]]
+      )
+      assert np.isnan(rows[rank, valid[rank] :]).all()
+    assert not np.isnan(case.inputs[name]).any()

@@ -1,0 +1,27 @@
+// What memory holds that nobody has written, and margins that nobody should.
+
+#ifndef BACKEND_ASCEND_KERNELS_HOST_POISON_H_
+#define BACKEND_ASCEND_KERNELS_HOST_POISON_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace hpmoe {
+
+// A NaN that no kernel computes: it says that an element was never written.
+constexpr uint32_t kPoison = 0x7FDEDEADu;
+// Of the two-byte dtypes: a NaN of either.
+constexpr uint16_t kPoison16 = kPoison >> 16;
+
+inline void PoisonElements(char* begin, int64_t elements,
+                           int64_t element_bytes) {
+  if (element_bytes == 2) {
+    std::fill_n(reinterpret_cast<uint16_t*>(begin), elements, kPoison16);
+  } else {
+    std::fill_n(reinterpret_cast<uint32_t*>(begin), elements, kPoison);
+  }
+}
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_HOST_POISON_H_
