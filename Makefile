@@ -1,4 +1,5 @@
 # make parity      check every tile of the megakernel against the oracle
+# make model       train a small decoder with the megakernel; it writes on
 # make test        style, types and the test suite, MindSpore included
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
 # make sweep       slow tests, every preset, rank count and routing, 10 minutes
@@ -27,13 +28,19 @@ NATIVE := $(shell find backend_ascend -name __pycache__ -prune -o \
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
 
-.PHONY: parity test test-core sweep mutants bench format clean lint
+.PHONY: parity model test test-core sweep mutants bench format clean lint
 .DELETE_ON_ERROR:
 
 parity: $(VENV)/core.stamp
 	@mkdir -p out
 	$(BIN)/hpmoe check --preset=small --ranks=4 --routing=text --lane=all \
 	  --json=out/parity.json
+
+model: $(VENV)/models.stamp
+	rm -rf out/model
+	$(BIN)/hpmoe train --steps=400 --out=out/model
+	$(BIN)/hpmoe generate --from=out/model/model --prompt="Anne " --tokens=120 \
+	  --temperature=0.5
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
@@ -205,6 +212,10 @@ $(VENV)/core.stamp: $(VENV)/venv.stamp pyproject.toml $(NATIVE)
 	@touch $@
 
 # A changed source does not change what the extras are.
+$(VENV)/models.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
+	$(INSTALL) --editable '.[models]'
+	@touch $@
+
 $(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	$(INSTALL) --editable '.[mindspore,models,mpi,test,dev]'
 	@touch $@

@@ -133,6 +133,19 @@ def failure_reported(path: str | None):
     raise
 
 
+@contextlib.contextmanager
+def launches_in_jax():
+  """Has a launch that JAX reports as failed end as one of ours does."""
+  import jax
+
+  from hpmoe.parity_tests.check import candidates
+
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    raise candidates.CandidateError(str(error)) from error
+
+
 def check_writable(name: str, path: str | None) -> None:
   """Refuses a file that cannot be written before the work, not after."""
   if path is None:

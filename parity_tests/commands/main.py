@@ -17,9 +17,11 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import compile_command
 from hpmoe.parity_tests.commands import convert_command
 from hpmoe.parity_tests.commands import faults_command
+from hpmoe.parity_tests.commands import generate_command
 from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import sweep_command
 from hpmoe.parity_tests.commands import tightness_command
+from hpmoe.parity_tests.commands import train_command
 
 COMMANDS = {
   module.COMMAND.name: module.COMMAND
@@ -28,9 +30,11 @@ COMMANDS = {
     compile_command,
     convert_command,
     faults_command,
+    generate_command,
     law_command,
     sweep_command,
     tightness_command,
+    train_command,
   )
 }
 

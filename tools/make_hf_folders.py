@@ -1,7 +1,7 @@
-"""Makes the folders beside this file, with torch and transformers.
+"""Makes the folders of models/checkpoint/testdata, with torch and transformers.
 
-    python make_with_transformers.py
-    python make_with_transformers.py --check FOLDER WRITTEN_FROM_IT
+    python tools/make_hf_folders.py
+    python tools/make_hf_folders.py --check FOLDER WRITTEN_FROM_IT
 
 The second form loads both folders with transformers and compares their logits,
 bit for bit. Neither library is one of the project's; README.md says which
@@ -11,11 +11,12 @@ versions made what is here.
 import argparse
 import pathlib
 import shutil
+from typing import Any
 
 import torch
 import transformers
 
-_HERE = pathlib.Path(__file__).parent
+_HERE = pathlib.Path(__file__).parents[1] / 'models/checkpoint/testdata'
 _COMMON = dict(
   vocab_size=48,
   hidden_size=16,
@@ -26,7 +27,7 @@ _COMMON = dict(
   num_experts_per_tok=2,
   max_position_embeddings=64,
 )
-_FOLDERS = {
+_FOLDERS: dict[str, Any] = {
   'deepseek_v3': (
     transformers.DeepseekV3Config(
       **_COMMON

@@ -1,0 +1,67 @@
+"""What keeps the experts of a layer evenly loaded.
+
+Sigmoid routers (DeepSeek-V3) have a bias that corrects the choice and is moved
+after each step, and a small loss on each sequence: arXiv 2412.19437, section
+2.1.2.  Softmax routers have a loss on the whole batch: arXiv 2101.03961,
+equation 4, with a share of each token's K choices in place of its one.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from hpmoe.models import config as config_lib
+from hpmoe.models.jax import moe as moe_lib
+from hpmoe.reference.contract import array_typing as at
+
+# Factor of the loss on sequences, section 4.2 of the same.
+_SEQUENCE_FACTOR = 1e-4
+
+
+def factor(config: config_lib.ModelConfig) -> float:
+  """Returns the factor of `loss` that the family is trained with."""
+  if config.family.router == 'softmax':
+    return config.router_aux_loss_coef
+  return _SEQUENCE_FACTOR
+
+
+def loss(
+  config: config_lib.ModelConfig, routed: moe_lib.Routed, sequences: int
+) -> at.Float[at.Array, '']:
+  """Returns how uneven a layer's choices are: 1 where all are even.
+
+  `[]`; sum over experts of E * f * P, where f is an expert's share of the
+  choices and P its mean share of the scores; the mean over sequences for a
+  sigmoid router.
+
+  Args:
+    config: sizes and options.
+    routed: of one layer.
+    sequences: B, into which the tokens of all ranks are cut.
+  """
+  groups = 1 if config.family.router == 'softmax' else sequences
+  experts = config.num_experts
+  scores = routed.scores.reshape(groups, -1, experts)
+  chosen = routed.topk_ids.reshape(groups, -1)
+  if config.family.router == 'softmax':
+    shares = jax.nn.softmax(scores, axis=-1)
+  else:
+    shares = jax.nn.sigmoid(scores)
+    shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
+  hits = jax.nn.one_hot(chosen, experts, dtype=shares.dtype)
+  f, p = jnp.mean(hits, axis=1), jnp.mean(shares, axis=1)
+  return jnp.mean(experts * jnp.sum(f * p, axis=-1))
+
+
+def moved_bias(
+  bias: at.Float[at.Array, 'E'], loads: at.Int32[at.Array, 'E'], rate: float
+) -> at.Float[at.Array, 'E']:
+  """Returns the bias, up by `rate` where an expert had too little, or down.
+
+  Args:
+    bias: `[E]` of one router.
+    loads: `[E]` int32, tokens of each expert in the step.
+    rate: step of the bias.
+  """
+  # Exact: no mean is rounded.
+  lacking = jnp.sum(loads) - loads * loads.size
+  return bias + rate * jnp.sign(lacking).astype(bias.dtype)

@@ -1,0 +1,77 @@
+"""Plots of a run: the loss, and which experts have how much to do."""
+
+import os
+import pathlib
+
+from jaxtyping import Float
+from jaxtyping import Int
+import numpy as np
+
+LOSS, LOAD = 'loss.png', 'expert_load.png'
+_WINDOW = 10  # steps that a line's mean covers
+
+
+def write(
+  folder: str | os.PathLike[str],
+  losses: Float[np.ndarray, ' N'],
+  loads: Int[np.ndarray, 'N M E'],
+  layers: tuple[int, ...],
+  bigram: float,
+  held_out: float,
+) -> None:
+  """Writes `LOSS` and `LOAD` into a folder.
+
+  Args:
+    folder: where.
+    losses: `[N]` of each step, nats for each byte.
+    loads: `[N, M, E]` tokens of each expert.
+    layers: `[M]` the layers' numbers.
+    bigram: entropy of the text, nats for each byte.
+    held_out: loss on text that was not trained on, nats for each byte.
+  """
+  # Not pyplot: no window, no state beside the figure.
+  from matplotlib.backends import backend_agg
+  from matplotlib.figure import Figure
+
+  def save(figure, name):
+    backend_agg.FigureCanvasAgg(figure).print_png(pathlib.Path(folder) / name)
+
+  figure = Figure(figsize=(7, 4), layout='constrained')
+  _draw_loss(figure.subplots(), losses, bigram, held_out)
+  save(figure, LOSS)
+  figure = Figure(figsize=(7, 1 + 1.5 * len(layers)), layout='constrained')
+  axes = figure.subplots(len(layers), sharex=True, squeeze=False)[:, 0]
+  for axis, layer, of_layer in zip(axes, layers, loads.swapaxes(0, 1)):
+    image = _draw_load(axis, layer, of_layer)
+  axes[-1].set_xlabel('step')
+  figure.colorbar(image, ax=axes, label='load / mean load')
+  save(figure, LOAD)
+
+
+def _draw_loss(axis, losses, bigram: float, held_out: float) -> None:
+  steps = np.arange(len(losses))
+  axis.plot(steps, losses, color='0.75', linewidth=1, label='each step')
+  if len(losses) >= _WINDOW:
+    mean = np.convolve(losses, np.full(_WINDOW, 1 / _WINDOW), 'valid')
+    axis.plot(steps[_WINDOW - 1 :], mean, label=f'mean of {_WINDOW} steps')
+  axis.axhline(
+    bigram, color='C3', linestyle='--', label=f'bigram entropy {bigram:.3f}'
+  )
+  label = f'held-out text {held_out:.3f}'
+  axis.plot(steps[-1:], [held_out], 'o', color='C2', label=label)
+  axis.set(xlabel='step', ylabel='loss, nats per byte')
+  axis.legend()
+
+
+def _draw_load(axis, layer: int, loads: Int[np.ndarray, 'N E']):
+  """Draws a row for each expert; returns the image."""
+  share = loads / loads.mean(axis=1, keepdims=True)
+  axis.set(ylabel=f'layer {layer}\nexpert')
+  return axis.imshow(
+    share.T,
+    aspect='auto',
+    interpolation='nearest',
+    cmap='viridis',
+    vmin=0,
+    vmax=3,
+  )

@@ -1,0 +1,241 @@
+"""A training run on disk: steps, metrics, states to resume from, the model.
+
+    folder/
+      metrics.jsonl     one line for each step
+      states/step-...   see `models/checkpoint/train_state.py`
+      model/            at the end, a Hugging Face folder with a tokenizer
+      *.png             see `plots.py`
+
+What a run is at step n depends on its settings alone, whether it was stopped
+and resumed or not.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any
+import zlib
+
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models.checkpoint import atomic_folder
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import tokenizer
+from hpmoe.models.checkpoint import train_state
+from hpmoe.models.checkpoint import weights as weights_lib
+from hpmoe.models.train import settings as settings_lib
+from hpmoe.models.train import text as text_lib
+
+_METRICS = 'metrics.jsonl'
+_STATES = 'states'
+MODEL = 'model'
+_LAST = 10  # steps whose mean loss is told
+_HELD_OUT_BATCHES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What a run came to.
+
+  Attributes:
+    first: step that this process began with.
+    losses: `[N]` of every step of the run, nats for each byte.
+    loads: `[N, M, E]` tokens of each expert of each layer with experts.
+    held_out: mean loss on text that was not trained on, nats for each byte.
+    bigram: bigram entropy of the text that was trained on, nats for each byte.
+    moe_layers: `[M]` the layers' numbers.
+  """
+
+  first: int
+  losses: np.ndarray
+  loads: np.ndarray
+  held_out: float
+  bigram: float
+  moe_layers: tuple[int, ...]
+
+  @property
+  def last(self) -> float:
+    """Mean loss of the last steps."""
+    return float(self.losses[-_LAST:].mean())
+
+
+def train(
+  settings: settings_lib.Settings,
+  folder: str | os.PathLike[str],
+  steps: int,
+  save_every: int = 100,
+  resume: bool = False,
+  told: Callable[[str], None] = lambda text: None,
+) -> Result:
+  """Trains until `steps` steps are done, and writes the folder.
+
+  Args:
+    settings: of the run.
+    folder: made if it is not there.
+    steps: of the whole run, those before resuming included.
+    save_every: steps from one state to the next; the last is always written.
+    resume: whether to go on from the folder's newest state.
+    told: is given a line for each step.
+
+  Raises:
+    OSError: a file cannot be read or written.
+    ValueError: a setting is wrong, the text is too short, the folder holds
+      another run, or there is nothing to resume.
+  """
+  if steps < 1 or save_every < 1:
+    raise ValueError(
+      f'steps: expected at least 1, got {min(steps, save_every)}'
+    )
+  root = pathlib.Path(folder)
+  config = config_lib.load(settings.model)
+  text = text_lib.read(settings.text)
+  parts = text_lib.split(text)
+  for part in (parts.train, parts.held_out):
+    text_lib.check_length(part, settings.length)
+  _check_vocabulary(config)
+  trainer = _trainer(config, settings)
+  run = _Run(root, settings, zlib.crc32(text.tobytes()), config, steps)
+  state, first, rows = run.begin(trainer, resume)
+  for step in range(first, steps):
+    batch = text_lib.batch(
+      parts.train, settings.length, settings.batch, settings.seed, step
+    )
+    state, metrics = trainer.step(state, batch)
+    rows.append(_row(step, metrics))
+    told(f'loss {rows[-1]["loss"]:.4f}')
+    run.note(rows[-1])
+    if (step + 1) % save_every == 0 or step + 1 == steps:
+      run.save(state, step + 1)
+  run.write_model(state)
+  return Result(
+    first,
+    np.array([row['loss'] for row in rows]),
+    np.array([row['loads'] for row in rows]),
+    _held_out(trainer, state, parts.held_out, settings),
+    text_lib.bigram_entropy(parts.train),
+    config.moe_layers(),
+  )
+
+
+def _trainer(config: config_lib.ModelConfig, settings: settings_lib.Settings):
+  if settings.framework == 'mindspore':
+    raise ValueError(
+      "framework: expected 'jax', which is what trains today, got 'mindspore'"
+    )
+  from hpmoe.models.train import jax_trainer
+
+  return jax_trainer.trainer(config, settings)
+
+
+def _check_vocabulary(config: config_lib.ModelConfig) -> None:
+  needed = tokenizer.byte_level().get_vocab_size()
+  if config.vocab_size < needed:
+    raise ValueError(
+      f'vocab_size: expected at least {needed}, bytes and specials, got '
+      f'{config.vocab_size}'
+    )
+
+
+def _row(step: int, metrics: Any) -> dict[str, Any]:
+  loss = float(metrics.loss)
+  if not np.isfinite(loss):
+    raise ValueError(
+      f'learning_rate: expected one with finite losses, got {loss} at step '
+      f'{step}'
+    )
+  return dict(
+    step=step,
+    loss=loss,
+    unevenness=float(metrics.unevenness),
+    loads=np.asarray(metrics.loads).tolist(),
+  )
+
+
+def _held_out(trainer, state, text, settings) -> float:
+  """Returns the mean loss on the beginning of the held-out text."""
+  size = min(settings.batch, (len(text) - 1) // settings.length)
+  batches = text_lib.windows(text, settings.length, size)[:_HELD_OUT_BATCHES]
+  losses = [float(trainer.loss(state.params, batch)) for batch in batches]
+  return float(np.mean(losses))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+  """The files of a run."""
+
+  root: pathlib.Path
+  settings: settings_lib.Settings
+  text_crc: int
+  config: config_lib.ModelConfig
+  steps: int
+
+  def begin(self, trainer, resume: bool):
+    """Returns (state, first step, rows of the steps before)."""
+    newest = train_state.latest(self.root / _STATES)
+    if resume and newest is None:
+      raise ValueError(f'resume: expected a state in {self.root}, got none')
+    if newest is None or not resume:
+      if newest is not None:
+        raise ValueError(
+          f'out: expected --resume or a folder without a run, got {self.root}'
+        )
+      self.root.mkdir(parents=True, exist_ok=True)
+      (self.root / _METRICS).write_text('')
+      return trainer.first(), 0, []
+    state, header = train_state.load(newest, trainer.first())
+    self._check_same(header)
+    if header['step'] >= self.steps:
+      raise ValueError(
+        f'steps: expected more than the {header["step"]} that are done, got '
+        f'{self.steps}'
+      )
+    rows = self._rows(header['step'])
+    (self.root / _METRICS).write_text(''.join(map(_line, rows)))
+    return state, header['step'], rows
+
+  def _check_same(self, header: dict[str, Any]) -> None:
+    if odd := self.settings.differences(header['settings']):
+      raise ValueError(
+        f'{odd[0]}: expected {header["settings"].get(odd[0])!r}, as the run '
+        f'has it, got {getattr(self.settings, odd[0], None)!r}'
+      )
+    if header['text_crc'] != self.text_crc:
+      raise ValueError('text: expected the one that the run has, got another')
+
+  def _rows(self, count: int) -> list[dict[str, Any]]:
+    """Returns the first `count` rows: a killed run may have noted more."""
+    path = self.root / _METRICS
+    try:
+      lines = path.read_text().splitlines()[:count]
+      rows = [json.loads(line) for line in lines]
+    except ValueError as error:
+      raise ValueError(f'{path}: expected JSON, got {error}') from error
+    if [row.get('step') for row in rows] != list(range(count)):
+      raise ValueError(f'{path}: expected steps 0 to {count - 1}, got others')
+    return rows
+
+  def note(self, row: dict[str, Any]) -> None:
+    with open(self.root / _METRICS, 'a') as file:
+      file.write(_line(row))
+
+  def save(self, state, step: int) -> None:
+    header = dict(
+      settings=dataclasses.asdict(self.settings), text_crc=self.text_crc
+    )
+    train_state.save(self.root / _STATES, step, state, header)
+
+  def write_model(self, state) -> None:
+    params = {name: np.asarray(p) for name, p in state.params.items()}
+    weights = weights_lib.of_parameters(
+      self.config, params, tokenizer.byte_level_files()
+    )
+    if (self.root / MODEL).exists():
+      atomic_folder.remove(self.root / MODEL)
+    convert.write(self.root / MODEL, weights)
+
+
+def _line(row: dict[str, Any]) -> str:
+  return json.dumps(row) + '\n'

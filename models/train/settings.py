@@ -1,0 +1,72 @@
+"""What decides a training run; two runs of the same settings give one model."""
+
+import dataclasses
+from typing import Any
+
+FRAMEWORKS = ('jax', 'mindspore')
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """Everything that the bits of a run depend on, but not for how long it runs.
+
+  Attributes:
+    model: name of a configuration, or path of a config.json.
+    framework: one of `FRAMEWORKS`.
+    moe: the layer of routed experts, see `models/jax/moe.py`.
+    ranks: R that the layer's tokens and experts are divided among.
+    text: path of the text; None for the one that ships.
+    batch: sequences of a step.
+    length: tokens of a sequence.
+    seed: of the first weights and of the order of the text.
+    learning_rate: of AdamW, after the warm-up.
+    warmup: steps in which it rises to that.
+    weight_decay: of matrices.
+    clip: most length of a gradient over all parameters.
+    bias_rate: step of a router's bias, 0.001 in DeepSeek-V3.
+
+  Raises:
+    ValueError: a setting is out of its range; names it.
+  """
+
+  model: str = 'deepseek_tiny'
+  framework: str = 'jax'
+  moe: str = 'host'
+  ranks: int = 1
+  text: str | None = None
+  batch: int = 16
+  length: int = 128
+  seed: int = 0
+  learning_rate: float = 3e-3
+  warmup: int = 20
+  weight_decay: float = 0.1
+  clip: float = 1.0
+  bias_rate: float = 0.001
+
+  def __post_init__(self):
+    if self.framework not in FRAMEWORKS:
+      raise ValueError(
+        f'framework: expected one of {list(FRAMEWORKS)}, got {self.framework!r}'
+      )
+    for name in ('ranks', 'batch', 'length'):
+      if getattr(self, name) < 1:
+        raise ValueError(
+          f'{name}: expected a positive integer, got {getattr(self, name)}'
+        )
+    for name, least in (
+      ('learning_rate', 0),
+      ('warmup', 0),
+      ('weight_decay', 0),
+      ('clip', 0),
+      ('bias_rate', 0),
+    ):
+      if not getattr(self, name) >= least:
+        raise ValueError(
+          f'{name}: expected at least {least}, got {getattr(self, name)}'
+        )
+
+  def differences(self, other: dict[str, Any]) -> list[str]:
+    """Returns the names of settings that differ from those of another run."""
+    mine = dataclasses.asdict(self)
+    names = sorted({*mine, *other})
+    return [name for name in names if mine.get(name) != other.get(name)]

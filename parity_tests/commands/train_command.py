@@ -1,0 +1,134 @@
+"""`hpmoe train`."""
+
+from collections.abc import Callable
+import dataclasses
+import math
+import pathlib
+import time
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+
+# Flag -> (field of Settings, help).
+_SETTINGS = {
+  'model': ('model', 'Configuration, or path of a config.json. One of {}.'),
+  'framework': ('framework', 'Where the model runs.'),
+  'moe': (
+    'moe',
+    'Layer of routed experts: oracle, host (the megakernel), framework (the '
+    "framework's own operators), or your pkg.module:function.",
+  ),
+  'ranks': ('ranks', "Ranks that the layer's tokens and experts lie on."),
+  'text': ('text', 'Text to learn from. Default: the one that ships.'),
+  'batch': ('batch', 'Sequences of a step.'),
+  'length': ('length', 'Bytes of a sequence.'),
+  'seed': ('seed', 'Of the first weights and of the order of the text.'),
+  'learning_rate': ('learning_rate', 'Of AdamW, after the warm-up.'),
+  'warmup': ('warmup', 'Steps in which the rate rises to that.'),
+  'weight_decay': ('weight_decay', 'Of matrices.'),
+  'clip': ('clip', 'Most length of a gradient over all parameters.'),
+  'bias_rate': ('bias_rate', "Step of a router's bias, for an even load."),
+}
+_DEFINE: dict[type, Callable[..., object]] = {
+  int: flags.DEFINE_integer,
+  float: flags.DEFINE_float,
+  str: flags.DEFINE_string,
+}
+
+
+def _define(f: flags.FlagValues) -> None:
+  from hpmoe.models import config as config_lib
+  from hpmoe.models.train import settings
+
+  defaults = dataclasses.asdict(settings.Settings())
+  for flag, (field, text) in _SETTINGS.items():
+    default = defaults[field]
+    kind = str if default is None else type(default)
+    text = text.format(', '.join(config_lib.names()))
+    _DEFINE[kind](flag, default, text, flag_values=f)
+  for name, value, text in (
+    ('steps', 200, 'Steps of the run, those before --resume included.'),
+    ('save_every', 100, 'Steps from one state to the next.'),
+  ):
+    flags.DEFINE_integer(name, value, text, flag_values=f)
+  flags.DEFINE_string(
+    'out',
+    'out/train',
+    'Folder of the run: its states, metrics, plots and model.',
+    flag_values=f,
+  )
+  flags.DEFINE_bool(
+    'resume', False, 'Go on from the newest state of --out.', flag_values=f
+  )
+  cli.define_json(f)
+
+
+def _train(f: flags.FlagValues) -> int:
+  from hpmoe.models.train import plots
+  from hpmoe.models.train import run
+  from hpmoe.models.train import settings as settings_lib
+
+  cli.check_writable('json', f.json)
+  given = {field: f[flag].value for flag, (field, _) in _SETTINGS.items()}
+  settings = settings_lib.Settings(**given)
+  start = time.perf_counter()
+  with cli.launches_in_jax(), cli.progress(f.steps) as step:
+    result = run.train(
+      settings, f.out, f.steps, f.save_every, f.resume, told=step
+    )
+  seconds = time.perf_counter() - start
+  plots.write(
+    f.out,
+    result.losses,
+    result.loads,
+    result.moe_layers,
+    result.bigram,
+    result.held_out,
+  )
+  summary = {
+    'steps': len(result.losses),
+    'seconds': round(seconds, 3),
+    'seconds_per_step': round(seconds / (len(result.losses) - result.first), 4),
+    'first_loss': float(result.losses[0]),
+    'last_loss': result.last,
+    'held_out_loss': result.held_out,
+    'bigram_entropy': result.bigram,
+    'unit': 'nats per byte',
+    'model': str(pathlib.Path(f.out) / run.MODEL),
+  }
+  content = dict(settings=dataclasses.asdict(settings), **summary)
+  cli.write_json(f.json, content | dict(losses=result.losses.tolist()))
+  _print(summary, f.out)
+  return cli.PARITY
+
+
+def _print(summary: dict, out: str) -> None:
+  def both(name: str) -> str:
+    nats = summary[name]
+    return f'{nats:.4f} nats, {nats / math.log(2):.4f} bits'
+
+  print(f'{summary["steps"]} steps, {summary["seconds_per_step"]:.3f} s each')
+  for name, text in (
+    ('first_loss', 'loss of the first step'),
+    ('last_loss', 'mean loss of the last 10'),
+    ('held_out_loss', 'loss on held-out text'),
+    ('bigram_entropy', 'bigram entropy of the text'),
+  ):
+    print(f'  {text:<28}{both(name)} a byte')
+  print(f'hpmoe generate --from={summary["model"]}')
+
+
+COMMAND = cli.Command(
+  'train',
+  'trains a small decoder on text, byte by byte.',
+  (
+    'hpmoe train --steps=200 --out=out/tiny',
+    'hpmoe train --steps=400 --out=out/tiny --resume',
+    'hpmoe train --model=qwen3_moe_tiny --moe=oracle --out=out/qwen',
+    'hpmoe train --moe=my_pkg.my_module:my_layer --ranks=4 --out=out/mine',
+  ),
+  _define,
+  _train,
+  '0 trained, 2 the request was wrong, 3 a launch ended early',
+)

@@ -1,0 +1,99 @@
+"""`hpmoe train` and `hpmoe generate`: a model from nothing to text."""
+
+import json
+
+import pytest
+
+from hpmoe.models import config as config_lib
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+
+@pytest.fixture(scope='module')
+def config(tmp_path_factory) -> str:
+  """Returns the path of the config of a model that is a second's work."""
+  fields = config_lib.load('mixtral_tiny').to_hf() | dict(
+    hidden_size=32, intermediate_size=16, num_hidden_layers=1, head_dim=8
+  )
+  path = tmp_path_factory.mktemp('config') / 'config.json'
+  path.write_text(json.dumps(fields))
+  return str(path)
+
+
+def _train(config, out, *options) -> int:
+  sizes = ('--steps=2', '--batch=2', '--length=16', '--warmup=0')
+  return main.main(
+    ['train', f'--model={config}', f'--out={out}', *sizes, *options]
+  )
+
+
+def _one_line(capsys, text) -> None:
+  captured = capsys.readouterr()
+  assert captured.err.count('\n') == 1
+  assert text in captured.err
+
+
+class TestTrain:
+  def test_trains_with_the_megakernel_and_writes_text(
+    self, config, tmp_path, capsys
+  ):
+    # given a run of two steps
+    out, report = tmp_path / 'run', tmp_path / 'report.json'
+    assert _train(config, out, f'--json={report}') == cli.PARITY
+    content = json.loads(report.read_text())
+    assert len(content['losses']) == 2
+    assert content['settings']['moe'] == 'host'
+    assert 'bigram entropy' in capsys.readouterr().out
+    assert {p.name for p in out.iterdir()} == {
+      *('states', 'model', 'metrics.jsonl'),
+      *('loss.png', 'expert_load.png'),
+    }
+    # when its model goes on from a prompt
+    command = ['generate', f'--from={out}/model', '--prompt=The ', '--tokens=3']
+    assert main.main([*command, f'--json={report}']) == cli.PARITY
+    # then
+    content = json.loads(report.read_text())
+    assert len(content['tokens']) == 3
+    assert capsys.readouterr().out == f'The {content["text"]}\n'
+
+  @pytest.mark.slow
+  def test_a_run_that_diverges_is_one_line(self, config, tmp_path, capsys):
+    # given a rate at which the first step leaves no finite weight
+    options = ('--learning_rate=1e38', '--clip=1e30', '--weight_decay=1e10')
+    code = _train(config, tmp_path / 'run', *options)
+    assert code == cli.CANDIDATE_FAILED
+    _one_line(capsys, 'expected finite values')
+
+  @pytest.mark.parametrize(
+    'options, text',
+    [
+      (['--model=nope'], 'model: expected a config.json or one of'),
+      (['--moe=nope'], 'moe: expected one of'),
+      (['--moe=ascend'], "'ascend' expects an Ascend NPU"),
+      (['--text=no/such'], 'no/such: expected a file to use'),
+      (['--steps=0'], 'steps: expected at least 1, got 0'),
+      (['--resume'], 'resume: expected a state in'),
+      (['--batch=0'], 'batch: expected a positive integer'),
+    ],
+  )
+  def test_refuses(self, config, tmp_path, capsys, options, text):
+    out = tmp_path / 'run'
+    assert _train(config, out, *options) == cli.WRONG_REQUEST
+    _one_line(capsys, text)
+    assert not out.exists()
+
+
+class TestGenerate:
+  @pytest.mark.parametrize(
+    'options, text',
+    [
+      ([], 'from: expected a folder, got none'),
+      (['--from=no/such'], 'no/such: expected a folder, got none'),
+      (['--temperature=-1'], 'temperature: expected 0 or more'),
+    ],
+  )
+  def test_refuses(self, capsys, options, text):
+    if options and 'temp' in options[0]:
+      options = ['--from=.', *options]
+    assert main.main(['generate', *options]) == cli.WRONG_REQUEST
+    _one_line(capsys, text)
