@@ -90,7 +90,19 @@ def _modes(**modes) -> checking.Checking:
 
 
 def examine(request: check.Request) -> dict[str, Any] | None:
-  """Returns what a check found, as plain data, or None."""
+  """Returns what a check found, as plain data, or None.
+
+  Lane exact goes first: it takes a third of the time, and finds most.
+  """
+  others = tuple(lane for lane in lanes.LANES if lane != 'exact')
+  for some in (('exact',), others):
+    found = _found(dataclasses.replace(request, lanes=some))
+    if found is not None:
+      return found
+  return None
+
+
+def _found(request: check.Request) -> dict[str, Any] | None:
   try:
     report = check.run(request)
   except Exception as error:  # whatever a bug makes of our own code
