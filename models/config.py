@@ -146,7 +146,7 @@ _EXPECTED = {
   'scoring_func': 'sigmoid',
   'topk_method': 'noaux_tc',
 }
-DTYPES = ('float32', 'bfloat16')
+DTYPES = ('float32', 'bfloat16', 'float16')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +205,7 @@ class ModelConfig:
     num_nextn_predict_layers: heads that predict one token further, 0 or 1.
     router_aux_loss_coef: factor of the loss that balances experts.
     eos_token_id: tokens that end a text.
-    dtype: of the weights in a file, 'float32' or 'bfloat16'.
+    dtype: of the weights in a file, one of `DTYPES`.
 
   Raises:
     ValueError: a field is out of its range; names it.

@@ -68,6 +68,11 @@ def experts_prefix(config: config_lib.ModelConfig, layer: int) -> str:
   return f'model.layers.{layer}.{config.family.block}.experts.'
 
 
+def is_of_experts(name: str) -> bool:
+  """Returns whether a parameter is stacked over the experts of a layer."""
+  return name.endswith(('.experts.w_gate_up', '.experts.w_down'))
+
+
 def is_router_bias(name: str) -> bool:
   """Returns whether a parameter corrects the load of a router's experts."""
   return name.endswith('.gate.e_score_correction_bias')

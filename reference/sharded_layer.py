@@ -133,6 +133,52 @@ def _on_mesh(
 # From here on an array is the shard of one rank: its rank axis has one entry.
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def layer_of_shard(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  axis: str,
+  x: at.Float[at.Array, '1 T D'],
+  topk_ids: at.Int32[at.Array, '1 T K'],
+  topk_weights: at.Float[at.Array, '1 T K'],
+  w_gate_up: at.Float[at.Array, '1 L D 2*F'],
+  w_down: at.Float[at.Array, '1 L F D'],
+) -> at.Float[at.Array, '1 T D']:
+  """Returns this rank's `y`, `[1, T, D]`, inside a `shard_map` over `axis`.
+
+  For a program of which all is sharded, as a whole model is.  Reverse mode
+  runs `layer_grad.gradients` on the shard; the gradients of the weights are
+  those of the tokens of all ranks.
+
+  Args:
+    config: sizes of the whole layer; R is the size of `axis`.
+    policy: dtypes, placement of the weights, activation.
+    axis: name of the mesh axis that is the rank.
+    x: `[1, T, D]` storage.
+    topk_ids: `[1, T, K]` int32, of all E experts.
+    topk_weights: `[1, T, K]` float32.
+    w_gate_up: `[1, L, D, 2F]` storage.
+    w_down: `[1, L, F, D]` storage.
+  """
+  arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
+  return _shard_forward(config, policy, axis, *arrays)[0]
+
+
+def _shard_forward(config, policy, axis, *arrays):
+  inputs = dict(zip(tensors.INPUTS, arrays, strict=True))
+  known = inputs | _forward_shard(config, policy, axis, inputs)
+  return known['y'], {name: known[name] for name in layer_grad.reads(policy)}
+
+
+def _shard_backward(config, policy, axis, kept, dy):
+  out = _backward_shard(config, policy, axis, kept | {'dy': dy})
+  weights = (out['d_topk_weights'], out['d_w_gate_up'], out['d_w_down'])
+  return out['dx'], None, *weights
+
+
+layer_of_shard.defvjp(_shard_forward, _shard_backward)
+
+
 def _forward_shard(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,

@@ -61,6 +61,7 @@ def forward(
   policy: precision.PrecisionPolicy | None = None,
   cache: cache_lib.Cache | None = None,
   mtp: bool = False,
+  axis: str | None = None,
 ) -> tuple[at.Float[at.Array, 'B S V'], Aux]:
   """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
 
@@ -76,13 +77,18 @@ def forward(
     policy: its policy; None for the model's dtype (`moe.policy_of`).
     cache: of the tokens before; None for none.
     mtp: whether to compute `mtp_logits`.
+    axis: name of a mesh axis, inside a `shard_map`: of all arrays these are
+      then the shard of one device, which has its own tokens and, in order, its
+      part of the experts; everything else is whole.  See `parallel.py`.
 
   Raises:
     ValueError: an argument is not as above; names it.
   """
-  _check(params, config, tokens, ranks, cache, mtp)
+  shards = 1 if axis is None else jax.lax.axis_size(axis)
+  _check_parameters(params, config, shards)
+  _check(config, tokens, ranks, cache, mtp)
   embeddings = params['model.embed_tokens.weight']
-  layer = moe_lib.named(moe) if isinstance(moe, str) else moe
+  layer = _moe_layer(moe, axis)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
   run = _Run(config, params, layer, policy, ranks)
   hidden = embeddings[tokens]
@@ -201,18 +207,37 @@ def _mtp(
   return _logits(run, norm('shared_head.norm', x)), routed
 
 
+def _moe_layer(moe: str | moe_lib.Layer, axis: str | None) -> moe_lib.Layer:
+  if not isinstance(moe, str):
+    return moe
+  if axis is None:
+    return moe_lib.named(moe)
+  if moe != 'oracle':
+    raise ValueError(
+      f"moe: expected 'oracle' or a function for the axis {axis!r}, got {moe!r}"
+    )
+  return moe_lib.sharded(axis)
+
+
+def _check_parameters(
+  params: ops.Params, config: config_lib.ModelConfig, shards: int
+) -> None:
+  for name, spec in parameters.parameter_shapes(config).items():
+    shape = spec.shape
+    if parameters.is_of_experts(name):
+      shape = (shape[0] // shards, *shape[1:])
+    if name not in params or params[name].shape != shape:
+      got = list(params[name].shape) if name in params else 'nothing'
+      raise ValueError(f'{name}: expected shape {list(shape)}, got {got}')
+
+
 def _check(
-  params: ops.Params,
   config: config_lib.ModelConfig,
   tokens: at.Array,
   ranks: int,
   cache: cache_lib.Cache | None,
   mtp: bool,
 ) -> None:
-  for name, spec in parameters.parameter_shapes(config).items():
-    if name not in params or params[name].shape != spec.shape:
-      got = list(params[name].shape) if name in params else 'nothing'
-      raise ValueError(f'{name}: expected shape {list(spec.shape)}, got {got}')
   if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
     raise ValueError(
       f'tokens: expected integers [B, S], got {tokens.dtype} '

@@ -22,6 +22,7 @@ from hpmoe.models import config as config_lib
 from hpmoe.models.jax import ops
 from hpmoe.models.jax import router
 from hpmoe.reference import layer_grad
+from hpmoe.reference import sharded_layer
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as layer_config
 from hpmoe.reference.contract import precision
@@ -104,13 +105,17 @@ def config_of(
   x: at.Float[at.Array, 'R T D'],
   topk_ids: at.Int32[at.Array, 'R T K'],
   w_down: at.Float[at.Array, 'R L F D'],
+  shards: int = 1,
 ) -> layer_config.MoEConfig:
-  """Returns the sizes of a layer, without a limit to its rows."""
+  """Returns the sizes of a layer of which this is one of so many shards.
+
+  There is no limit to its rows.
+  """
   ranks, local, d_ff, d_model = w_down.shape
   return layer_config.MoEConfig(
-    num_ranks=ranks,
+    num_ranks=shards * ranks,
     num_tokens=x.shape[1],
-    num_experts=ranks * local,
+    num_experts=shards * ranks * local,
     top_k=topk_ids.shape[-1],
     d_model=d_model,
     d_ff=d_ff,
@@ -175,6 +180,22 @@ def host(
   return jax_layer.layer(
     config, policy, x, topk_ids, topk_weights, w_gate_up, w_down
   )
+
+
+def sharded(axis: str) -> Layer:
+  """Returns the reference layer for one shard of a program over `axis`.
+
+  It is given this rank's tokens, `[1, T, D]`, and experts, `[1, L, ...]`, and
+  sends rows to the ranks of their experts by all-to-all.
+  """
+
+  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+    config = config_of(x, topk_ids, w_down, jax.lax.axis_size(axis))
+    return sharded_layer.layer_of_shard(
+      config, policy, axis, x, topk_ids, topk_weights, w_gate_up, w_down
+    )
+
+  return layer
 
 
 def framework(
