@@ -1,4 +1,379 @@
-# The extension module declares its types in C++ (`*_binding.cc`).
-from typing import Any
+"""Native part of backend_ascend."""
 
-def __getattr__(name: str) -> Any: ...
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+class BrokenError(RuntimeError):
+  pass
+
+class ImageError(ValueError):
+  pass
+
+def kinds() -> list:
+  """The table of kinds, in order."""
+
+def buffers() -> list[str]:
+  """The names of the buffers, in order."""
+
+def dtypes() -> list[str]:
+  """The names of storage dtypes, by their codes."""
+
+class Image:
+  """An image, read and checked once; a buffer of bytes."""
+
+  def __init__(self, data: Buffer) -> None:
+    """Copies any contiguous buffer; raises ImageError."""
+
+  def __len__(self) -> int: ...
+  @property
+  def heap_bytes(self) -> int:
+    """What other ranks write on each rank."""
+
+  @property
+  def heap_offsets(self) -> dict[str, int]:
+    """Where in the heap each of its buffers lies, by name."""
+
+class Routing:
+  """A routing on an image, planned once."""
+
+  def __init__(
+    self,
+    image: Image,
+    topk_ids: Annotated[
+      NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+    ],
+    *,
+    rank: int | None = None,
+    counts: Annotated[
+      NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+    ]
+    | None = None,
+  ) -> None:
+    """
+    topk_ids: `[R, T, K]`; with a rank, `[T, K]` of it beside all
+    ranks' counts, `[R, E]`.  Raises ValueError.
+    """
+
+  @property
+  def counts(self) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
+  @property
+  def row_base(
+    self,
+  ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
+  @property
+  def row_of_slot(
+    self,
+  ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
+  @property
+  def slice_slots(
+    self,
+  ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
+
+def count_slots(
+  image: Image,
+  rank: int,
+  topk_ids: Annotated[
+    NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+  ],
+) -> list[int]:
+  """A rank's `[E]` counts from its own `[T, K]` ids."""
+
+def isas() -> list[str]:
+  """Instruction sets of this build that this CPU runs."""
+
+def gemm_tile(
+  a: Annotated[NDArray, dict(device='cpu', writable=False)],
+  b: Annotated[NDArray, dict(device='cpu', writable=False)],
+  isa: str | None = None,
+  trans_a: bool = False,
+  trans_b: bool = False,
+  carry: Annotated[NDArray, dict(device='cpu', writable=False)] | None = None,
+) -> NDArray:
+  """
+  `[m, k] @ [k, n] -> [m, n]`, float32, float16 or bfloat16 bits (uint16).
+
+  isa: None for the best.  trans_a, trans_b: stored [k, m], [n, k].
+  carry: `[m, n] f32` that the sums start from.  Raises ValueError.
+  """
+
+def gemm_tile_into(
+  a: Annotated[NDArray, dict(device='cpu', writable=False)],
+  b: Annotated[NDArray, dict(device='cpu', writable=False)],
+  c: Annotated[NDArray, dict(device='cpu')],
+  isa: str | None = None,
+  trans_a: bool = False,
+  trans_b: bool = False,
+  carry: Annotated[NDArray, dict(device='cpu', writable=False)] | None = None,
+) -> None:
+  """gemm_tile into `c`, which overlaps none of the others."""
+
+def gemm_tile_carry(
+  a: Annotated[NDArray, dict(device='cpu', writable=False)],
+  b: Annotated[NDArray, dict(device='cpu', writable=False)],
+  carry: Annotated[NDArray, dict(device='cpu')],
+  isa: str | None = None,
+  trans_a: bool = False,
+  trans_b: bool = False,
+  carry_in: bool = True,
+) -> None:
+  """
+  gemm_tile whose sums end in `carry`, `[m, n] f32`, unrounded; they
+  start from it where carry_in, else from zero.
+  """
+
+def gemm_tile_bf16_accumulate(
+  a: Annotated[NDArray, dict(device='cpu', writable=False)],
+  b: Annotated[NDArray, dict(device='cpu', writable=False)],
+  trans_a: bool = False,
+  trans_b: bool = False,
+  carry: Annotated[NDArray, dict(device='cpu', writable=False)] | None = None,
+) -> NDArray:
+  """gemm_tile with every partial sum rounded to bfloat16: a fault."""
+
+def swiglu_tile(
+  gate: Annotated[NDArray, dict(device='cpu', writable=False)],
+  up: Annotated[NDArray, dict(device='cpu', writable=False)],
+  row_weight: Annotated[
+    NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)
+  ]
+  | None = None,
+  activation: str = 'swiglu',
+  early_rounding: bool = False,
+  isa: str | None = None,
+) -> NDArray:
+  """
+  `[rows, cols] x2 (, [rows] f32) -> [rows, cols]`:
+  act(gate) * up * row_weight.
+  """
+
+def swiglu_grad_tile(
+  d_out: Annotated[NDArray, dict(device='cpu', writable=False)],
+  gate: Annotated[NDArray, dict(device='cpu', writable=False)],
+  up: Annotated[NDArray, dict(device='cpu', writable=False)],
+  row_weight: Annotated[
+    NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)
+  ]
+  | None = None,
+  activation: str = 'swiglu',
+  d_row_weight: bool = False,
+  isa: str | None = None,
+) -> tuple:
+  """
+  `[rows, cols] x3 (, [rows] f32) -> d_gate, d_up` and, where
+  d_row_weight, `[rows, 1] f32`.
+  """
+
+def scale_rows_tile(
+  x: Annotated[NDArray, dict(device='cpu', writable=False)],
+  weight: Annotated[
+    NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)
+  ]
+  | None = None,
+  isa: str | None = None,
+) -> NDArray:
+  """`[rows, cols] (, [rows] f32) -> [rows, cols]`: weight * x, or x."""
+
+def row_dot_tile(
+  a: Annotated[NDArray, dict(device='cpu', writable=False)],
+  b: Annotated[NDArray, dict(device='cpu', writable=False)],
+  isa: str | None = None,
+) -> NDArray:
+  """`[rows, cols] x2 -> [rows, 1] f32`: a dot per row."""
+
+def combine_tile(
+  returned: Annotated[NDArray, dict(device='cpu', writable=False)],
+  weights: Annotated[
+    NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)
+  ]
+  | None = None,
+  isa: str | None = None,
+) -> NDArray:
+  """`[T, K, D] (, [T, K] f32) -> [T, D]`: sum in slot order."""
+
+def convert(
+  x: Annotated[NDArray, dict(device='cpu', writable=False)],
+  to: str,
+  isa: str | None = None,
+) -> NDArray:
+  """
+  `[rows, cols]` of a storage dtype in the one named `to`.
+
+  As GEMM tiles convert.
+  """
+
+def exp_max_ulp(
+  begin_bits: int, end_bits: int, isa: str | None = None
+) -> float:
+  """
+  Largest error of the kernels' exp, in ulp.
+
+  Over float32 inputs with bits in [begin_bits, end_bits).
+  """
+
+def prove(image: Image, max_violations: int = 8) -> dict:
+  """Proves an image; a dict of counts, rules and violations."""
+
+class RankLaunch:
+  """One rank of a launch, prepared."""
+
+  def __init__(
+    self,
+    image: Image,
+    routing: Routing,
+    inputs: Mapping[
+      str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
+    ],
+    outputs: Mapping[str, Annotated[NDArray, dict(order='C', device='cpu')]],
+    heap: Annotated[NDArray, dict(order='C', device='cpu')],
+    counters: Annotated[NDArray, dict(order='C', device='cpu')],
+    transport: object,
+    isa: str | None = None,
+  ) -> None:
+    """routing: the rank's.  transport: of rank_runtime.Transport."""
+
+  def run(self, deadline_s: float) -> bool:
+    """Whether all tasks ran before none ended in time."""
+
+  def run_some(self, max_tasks: int) -> int:
+    """0: some ran, 1: none can, 2: all have."""
+
+  def blocked(self) -> Diagnosis:
+    """Why nothing runs."""
+
+class Diagnosis:
+  """Why a launch stopped."""
+
+  @property
+  def reason(self) -> int: ...
+  @property
+  def task(self) -> int: ...
+  @property
+  def event(self) -> int: ...
+  @property
+  def expected(self) -> int: ...
+  @property
+  def actual(self) -> int: ...
+  @property
+  def missing(self) -> int: ...
+  @property
+  def suspects(self) -> list[int]: ...
+  @property
+  def adders(self) -> list[int]: ...
+  @property
+  def losers(self) -> list[int]: ...
+  @property
+  def text(self) -> str: ...
+
+class Race:
+  """Two accesses that nothing orders."""
+
+  @property
+  def first(self) -> int: ...
+  @property
+  def second(self) -> int: ...
+  @property
+  def kind(self) -> int: ...
+  @property
+  def buffer(self) -> int: ...
+  @property
+  def rank(self) -> int: ...
+  @property
+  def row_begin(self) -> int: ...
+  @property
+  def row_end(self) -> int: ...
+  @property
+  def col_begin(self) -> int: ...
+  @property
+  def col_end(self) -> int: ...
+  @property
+  def missing(self) -> int: ...
+  @property
+  def event(self) -> int: ...
+  @property
+  def threshold(self) -> int: ...
+  @property
+  def total(self) -> int: ...
+
+class LaunchReport:
+  """How a launch went."""
+
+  @property
+  def diagnosis(self) -> Diagnosis: ...
+  @property
+  def fault_changed(self) -> bool: ...
+  @property
+  def num_races(self) -> int: ...
+  @property
+  def races(self) -> list[Race]: ...
+  @property
+  def order(self) -> Annotated[NDArray[numpy.uint32], dict(writable=False)]: ...
+
+class LaunchOptions:
+  """How a launch is to go."""
+
+  def __init__(
+    self,
+    *,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+    isa: str | None = None,
+    fault: str | None = None,
+    fault_task: int = -1,
+    poison: bool = True,
+    permute: int | None = None,
+    late_puts: bool = False,
+    races: bool = False,
+    guards: bool = False,
+    trace: bool = False,
+    actions: Annotated[
+      NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)
+    ]
+    | None = None,
+    captured: Mapping[
+      str, Annotated[NDArray, dict(order='C', device='cpu')]
+    ] = {},
+    given: Mapping[
+      str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
+    ] = {},
+  ) -> None:
+    """
+    threads: None for one per core.  isa: None for the best.
+    The rest as modes.Modes; actions: `[tasks] u8`.
+    """
+
+def launch(
+  image: Image,
+  routing: Routing,
+  inputs: Mapping[
+    str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
+  ],
+  outputs: Mapping[str, Annotated[NDArray, dict(order='C', device='cpu')]],
+  options: LaunchOptions,
+) -> LaunchReport:
+  """Runs an image; outputs must be zeros."""
+
+def launch_serial(
+  image: Image,
+  routing: Routing,
+  inputs: Mapping[
+    str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
+  ],
+  outputs: Mapping[str, Annotated[NDArray, dict(order='C', device='cpu')]],
+  isa: str | None = None,
+) -> None:
+  """The same tasks on one thread, kind by kind."""
+
+def inspect(image: Image, routing: Routing) -> tuple[bytes, bytes]:
+  """What tasks would access and signal; see runtime.inspect."""
+
+def first_non_finite(
+  array: Annotated[NDArray, dict(order='C', device='cpu', writable=False)],
+) -> int:
+  """Index of the first value that is not finite, or -1."""
+
+def fault_names() -> list[str]:
+  """All faults, in order."""

@@ -116,6 +116,7 @@ class TestBuildFiles:
       'mindspore',
       'torch',
       'transformers',
+      'nanobind',
       'scikit_build_core',
       'mpi4py',
     }

@@ -1,4 +1,16 @@
-# The extension module declares its types in C++ (`jax_ffi_module.cc`).
-from typing import Any
+"""Native part of backend_ascend.frontends.jax_layer."""
 
-def __getattr__(name: str) -> Any: ...
+from typing import Annotated
+
+from numpy.typing import NDArray
+from typing_extensions import CapsuleType
+
+api_version: tuple = (0, 1)
+
+def register(
+  digest: str,
+  image: Annotated[NDArray, dict(order='C', device='cpu', writable=False)],
+) -> tuple[list[str], list[str]]:
+  """Keeps an image; returns the names of operands and results, in order."""
+
+def handler() -> CapsuleType: ...

@@ -10,7 +10,7 @@ namespace nb = nanobind;
 NB_MODULE(_jax_ffi, m) {
   m.doc() = "Native part of backend_ascend.frontends.jax_layer.";
   m.attr("api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
-  m.def("register", &hpmoe::Register);
+  hpmoe::BindRegister(m);
   m.def("handler",
         [] { return nb::capsule(reinterpret_cast<void*>(&hpmoe::JaxLaunch)); });
 }

@@ -7,5 +7,5 @@
 NB_MODULE(_mindspore_ffi, m) {
   m.doc() = "Native part of backend_ascend.frontends.mindspore_layer.";
   m.attr("function") = "HpmoeMindSporeLaunch";
-  m.def("register", &hpmoe::Register);
+  hpmoe::BindRegister(m);
 }

@@ -138,7 +138,7 @@ def _launch(
     # two layers may differ in what only the image knows, such as capacity.
     operator.add_prim_attr('image', image.digest)
     return operator, call_tensor(image, call.threads, call.deadline_s), image
-  blob = np.frombuffer(call.compile(direction), np.uint8)
+  blob = np.frombuffer(bytearray(call.compile(direction)), np.uint8)
   info = _npu_info(
     dict(image='uint8') | {name: call.dtype(name) for name in image.inputs},
     {name: call.dtype(name) for name in image.outputs},

@@ -5,10 +5,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend_ascend/frontends/image_registry.h"
@@ -22,16 +24,19 @@ inline std::vector<std::string> Names(const std::vector<Operand>& operands) {
   return names;
 }
 
-// Returns the names of the launch's operands and of its results, in order.
-inline nanobind::tuple Register(
+inline std::pair<std::vector<std::string>, std::vector<std::string>> Register(
     const std::string& digest,
     const nanobind::ndarray<nanobind::ro, nanobind::c_contig,
                             nanobind::device::cpu>& image) {
   const Status status = RegisterImage(digest, image.data(), image.nbytes());
   if (status.code != 0) throw nanobind::value_error(status.message);
   const ImageHeader& header = *FindImage(digest)->header;
-  return nanobind::make_tuple(Names(InputsOf(header)),
-                              Names(OutputsOf(header)));
+  return {Names(InputsOf(header)), Names(OutputsOf(header))};
+}
+
+inline void BindRegister(nanobind::module_& m) {
+  m.def("register", &Register, nanobind::arg("digest"), nanobind::arg("image"),
+        "Keeps an image; returns the names of operands and results, in order.");
 }
 
 }  // namespace hpmoe

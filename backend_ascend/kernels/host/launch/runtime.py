@@ -214,7 +214,7 @@ def run(
     threads=threads,
     deadline_s=deadline_s,
     isa=isa,
-    fault=fault and fault.name,
+    fault=fault.name if fault else None,
     fault_task=fault.task if fault else -1,
     poison=modes.poison,
     permute=modes.permute,

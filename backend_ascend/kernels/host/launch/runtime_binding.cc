@@ -1,4 +1,7 @@
+#include <nanobind/stl/pair.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/checks/launch_inspect.h"
@@ -171,7 +174,8 @@ nb::bytes BytesOf(const std::vector<int32_t>& words) {
 
 // (rows of task, buffer, write, slab, row begin, row end, column begin, column
 // end; rows of task, event), all i32.
-nb::tuple InspectPy(const LoadedImage& image, const Routing& routing) {
+std::pair<nb::bytes, nb::bytes> InspectPy(const LoadedImage& image,
+                                          const Routing& routing) {
   Inspection found;
   Check(Inspect(image.view(), routing.plan, routing.topk_ids.data(), &found));
   std::vector<int32_t> accesses, signals;
@@ -184,7 +188,7 @@ nb::tuple InspectPy(const LoadedImage& image, const Routing& routing) {
   for (const TaskSignal& each : found.signals) {
     signals.insert(signals.end(), {each.task, each.event});
   }
-  return nb::make_tuple(BytesOf(accesses), BytesOf(signals));
+  return {BytesOf(accesses), BytesOf(signals)};
 }
 
 int64_t FirstNonFinitePy(const ConstArray& array) {

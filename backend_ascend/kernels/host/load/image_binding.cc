@@ -131,8 +131,10 @@ void BindImage(nb::module_& m) {
   m.def("dtypes", &DTypes, "The names of storage dtypes, by their codes.");
   nb::class_<LoadedImage>(m, "Image", nb::type_slots(kImageSlots),
                           "An image, read and checked once; a buffer of bytes.")
-      .def("__init__", &InitImage, "data"_a,
-           "Copies any contiguous buffer; raises ImageError.")
+      .def(
+          "__init__", &InitImage, "data"_a,
+          nb::sig("def __init__(self, data: typing_extensions.Buffer) -> None"),
+          "Copies any contiguous buffer; raises ImageError.")
       .def("__len__", &LoadedImage::size)
       .def_prop_ro(
           "heap_bytes",

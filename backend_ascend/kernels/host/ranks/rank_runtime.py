@@ -135,10 +135,10 @@ def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
         f'got {num_ranks}'
       )
     read = arrays.inputs(image, inputs, of_rank=True)
-    counts = _native.count_slots(image, rank, read['topk_ids'])
+    counted = _native.count_slots(image, rank, read['topk_ids'])
   except ValueError as error:
     return Offer(**told, heap_bytes=0, counts=None, error=str(error))
-  counts = np.array(counts, np.int32)
+  counts = np.array(counted, np.int32)
   return Offer(**told, heap_bytes=image.heap_bytes, counts=counts, error='')
 
 

@@ -387,7 +387,7 @@ void BindKernels(nb::module_& m) {
         "gemm_tile with every partial sum rounded to bfloat16: a fault.");
   m.def("swiglu_tile", &Swiglu, "gate"_a, "up"_a, "row_weight"_a = none,
         "activation"_a = "swiglu", "early_rounding"_a = false, "isa"_a = none,
-        "`[rows, cols] x2 (, [rows] f32) -> [rows, cols]`: act(gate) * up "
+        "`[rows, cols] x2 (, [rows] f32) -> [rows, cols]`:\nact(gate) * up "
         "* row_weight.");
   m.def("swiglu_grad_tile", &SwigluGrad, "d_out"_a, "gate"_a, "up"_a,
         "row_weight"_a = none, "activation"_a = "swiglu",
@@ -402,11 +402,12 @@ void BindKernels(nb::module_& m) {
         "isa"_a = none,
         "`[T, K, D] (, [T, K] f32) -> [T, D]`: sum in slot order.");
   m.def("convert", &Convert, "x"_a, "to"_a, "isa"_a = none,
-        "`[rows, cols]` of a storage dtype in the one named `to`, as GEMM "
+        "`[rows, cols]` of a storage dtype in the one named `to`.\n\nAs GEMM "
         "tiles convert.");
-  m.def("exp_max_ulp", &MaxUlp, "begin_bits"_a, "end_bits"_a, "isa"_a = none,
-        "Largest error of the kernels' exp, in ulp, over float32 inputs with "
-        "bits in [begin_bits, end_bits).");
+  m.def(
+      "exp_max_ulp", &MaxUlp, "begin_bits"_a, "end_bits"_a, "isa"_a = none,
+      "Largest error of the kernels' exp, in ulp.\n\nOver float32 inputs with "
+      "bits in [begin_bits, end_bits).");
 }
 
 }  // namespace hpmoe
