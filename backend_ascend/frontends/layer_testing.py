@@ -7,6 +7,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage as storage_lib
 
 # Two ranks, rows that are no multiple of a block, a column left over.
 CONFIG = config_lib.MoEConfig(2, 21, 4, 2, 17, 13)
@@ -15,7 +16,7 @@ POLICIES = {
   f'{storage}-{placement}': precision.PrecisionPolicy(
     storage, placement=placement
   )
-  for storage in ('float32', 'bfloat16')
+  for storage in storage_lib.STORED
   for placement in precision.PLACEMENTS
 }
 F32 = POLICIES['float32-combine']
