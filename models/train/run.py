@@ -122,12 +122,21 @@ def train(
 
 def _trainer(config: config_lib.ModelConfig, settings: settings_lib.Settings):
   if settings.framework == 'mindspore':
-    raise ValueError(
-      "framework: expected 'jax', which is what trains today, got 'mindspore'"
-    )
+    return _mindspore_trainer(config, settings)
   from hpmoe.models.train import jax_trainer
 
   return jax_trainer.trainer(config, settings)
+
+
+def _mindspore_trainer(config, settings):
+  try:
+    from hpmoe.models.train import mindspore_trainer
+  except ImportError as error:
+    raise ValueError(f'framework: {error}') from error
+  import mindspore
+
+  mindspore.set_device('CPU')
+  return mindspore_trainer.trainer(config, settings)
 
 
 def _check_vocabulary(config: config_lib.ModelConfig) -> None:

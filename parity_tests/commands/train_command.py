@@ -126,6 +126,7 @@ COMMAND = cli.Command(
     'hpmoe train --steps=200 --out=out/tiny',
     'hpmoe train --steps=400 --out=out/tiny --resume',
     'hpmoe train --model=qwen3_moe_tiny --moe=oracle --out=out/qwen',
+    'hpmoe train --framework=mindspore --steps=20 --out=out/mindspore',
     'hpmoe train --moe=my_pkg.my_module:my_layer --ranks=4 --out=out/mine',
   ),
   _define,
