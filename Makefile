@@ -36,9 +36,10 @@ parity: $(VENV)/core.stamp
 	$(BIN)/hpmoe check --preset=small --ranks=4 --routing=text --lane=all \
 	  --json=out/parity.json
 
+MODEL_STEPS ?= 400
 model: $(VENV)/models.stamp
 	rm -rf out/model
-	$(BIN)/hpmoe train --steps=400 --out=out/model
+	$(BIN)/hpmoe train --steps=$(MODEL_STEPS) --out=out/model
 	$(BIN)/hpmoe generate --from=out/model/model --prompt="Anne " --tokens=120 \
 	  --temperature=0.5
 
