@@ -2,7 +2,7 @@ r"""Host tile kernels against the OpenBLAS of numpy, on one thread.
 
 Every timed call, ours and OpenBLAS's alike, is one call from Python into a
 given output, packing included; the candidates take turns, and medians are
-compared.  OpenBLAS has no bfloat16 product here: that row is against its
+compared.  OpenBLAS has no narrow product here: those rows are against its
 float32 rate.  The environment may pin its kernels (OPENBLAS_CORETYPE=Haswell:
 AVX2 on a CPU that has AVX-512), so what is set is printed: unset it for the
 rate that OpenBLAS reaches by itself.
@@ -30,11 +30,11 @@ import time
 
 from absl import app
 from absl import flags
-import ml_dtypes
 import numpy as np
 import threadpoolctl
 
 from hpmoe.backend_ascend import _native
+from hpmoe.reference.contract import storage
 
 _REPEATS = flags.DEFINE_integer('repeats', 300, 'Interleaved repetitions.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
@@ -60,9 +60,8 @@ def medians(calls: Calls, repeats: int) -> dict[tuple[str, str], float]:
 
 
 def _stored(x: np.ndarray, dtype: str) -> np.ndarray:
-  if dtype == 'float32':
-    return x
-  return x.astype(ml_dtypes.bfloat16).view(np.uint16)
+  stored = x.astype(storage.FORMATS[dtype].numpy, copy=False)
+  return stored.view(np.uint16) if dtype == 'bfloat16' else stored
 
 
 def gemm_calls(m: int, k: int, n: int, trans_a: bool, trans_b: bool) -> Calls:
@@ -73,7 +72,7 @@ def gemm_calls(m: int, k: int, n: int, trans_a: bool, trans_b: bool) -> Calls:
   c = np.empty((m, n), np.float32)
   left, right = a.T if trans_a else a, b.T if trans_b else b
   calls = {('openblas', 'float32'): lambda: np.matmul(left, right, out=c)}
-  for dtype in ('float32', 'bfloat16'):
+  for dtype in storage.STORED:
     ours = _stored(a, dtype), _stored(b, dtype), _stored(c, dtype).copy()
     for isa in _native.isas():
       if isa != 'portable':  # a software fma where the build has no other
@@ -113,13 +112,12 @@ def swiglu_rows(repeats: int) -> list[dict[str, object]]:
     (2, *ACTIVATION), np.float32
   )
   calls = {}
-  for dtype in ('float32', 'bfloat16'):
+  for dtype in storage.STORED:
     tile = _stored(gate, dtype), _stored(up, dtype)
     for isa in _native.isas():
       calls[isa, dtype] = lambda tile=tile, isa=isa: _native.swiglu_tile(
         *tile, isa=isa
       )
-  size = {'float32': 4, 'bfloat16': 2}
   return [
     dict(
       kernel='swiglu',
@@ -127,7 +125,7 @@ def swiglu_rows(repeats: int) -> list[dict[str, object]]:
       cols=ACTIVATION[1],
       isa=isa,
       dtype=dtype,
-      gbytes=3e-9 * gate.size * size[dtype] / s,
+      gbytes=3e-9 * gate.size * storage.FORMATS[dtype].numpy.itemsize / s,
     )
     for (isa, dtype), s in medians(calls, repeats).items()
   ]

@@ -19,6 +19,7 @@ POLICIES = {
   for storage in storage_lib.STORED
   for placement in precision.PLACEMENTS
 }
+POLICIES['float16-combine'] = precision.PrecisionPolicy('float16')
 F32 = POLICIES['float32-combine']
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 

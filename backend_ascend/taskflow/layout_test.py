@@ -3,14 +3,17 @@
 import pathlib
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import storage
 
 KERNELS = pathlib.Path(__file__).resolve().parents[1] / 'kernels'
 HEADER = (KERNELS / 'image.h').read_text()
 KINDS = (KERNELS / 'kinds.h').read_text()
+DTYPES = (KERNELS / 'dtypes.h').read_text()
 
 STRUCTS = {
   'TaskDesc': layout.TASK,
@@ -79,6 +82,28 @@ def test_enums_have_the_values_of_the_header(enum_class, prefix):
   ours = [member.name.replace('_', '') for member in enum_class]
   assert ours == [name.upper() for name in names]
   assert list(enum_class) == list(range(len(names)))
+
+
+def test_dtypes_are_the_formats_that_are_stored():
+  # The tables of dtypes.h and of the contract, row by row.
+  rows = re.findall(r'X\(k(\w+), \w+, "(\w+)", (\d+),', DTYPES)
+  assert [name for _, name, _ in rows] == list(layout.DTYPES)
+  assert [name.lower() for name, _, _ in rows] == list(layout.DTYPES)
+  assert {name: int(bits) + 1 for _, name, bits in rows} == {
+    name: row.digits for name, row in storage.STORED.items()
+  }
+
+
+@pytest.mark.parametrize('name', storage.FORMATS)
+def test_formats_are_those_of_numpy(name):
+  row, info = (
+    storage.FORMATS[name],
+    ml_dtypes.finfo(storage.FORMATS[name].numpy),
+  )
+  assert row.digits == info.nmant + 1
+  assert row.largest == float(info.max)
+  assert row.smallest_normal == float(info.smallest_normal)
+  assert row.smallest == float(info.smallest_subnormal)
 
 
 def test_magic_and_version_are_those_of_the_header():

@@ -58,8 +58,8 @@ from hpmoe.reference.contract import tensors
 _STDERR = 2
 
 # glibc fills memory that `malloc` returns with the complement of this byte: a
-# float32 or bfloat16 of it is 3.4e38, an int32 2.1e9.  No byte but 0xff is NaN,
-# and its complement, 0, is how the variable is switched off.
+# float32 or bfloat16 of it is 3.4e38, a float16 NaN, an int32 2.1e9.  Only the
+# byte 0xff is NaN in all, and its complement, 0, switches the variable off.
 _POISON = {'MALLOC_PERTURB_': str(0x80)}
 
 # What the worker may leave word of.

@@ -654,6 +654,11 @@ STANDARDS = {standard.name: standard for standard in _ALL}
 DEFAULT = tuple(s.name for s in _ALL if s.default)
 
 
+def names(dtype: str) -> list[str]:
+  """Returns the records that have numbers for a dtype."""
+  return [s.name for s in _ALL if dtype in s.tolerance]
+
+
 def get(name: str, dtype: str = FLOAT32) -> Standard:
   """Returns the record of that name.
 
@@ -661,7 +666,7 @@ def get(name: str, dtype: str = FLOAT32) -> Standard:
     ValueError: there is none, or it has no numbers for the dtype; the text
       lists the names that have.
   """
-  known = [s.name for s in _ALL if dtype in s.tolerance]
+  known = names(dtype)
   if name not in known:
     raise ValueError(
       f'standard: expected one of {known} for {dtype}, got {name!r}'

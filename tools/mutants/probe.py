@@ -64,6 +64,7 @@ def rungs() -> dict[str, check.Request]:
     ),
     'tiny before_down': request(**down),
     'tiny bf16': request(**narrow),
+    'tiny f16': request(dtype='float16'),
   }
   found |= {
     f'tiny {name}': request(routing=name, options=_FINE)
