@@ -1,5 +1,6 @@
 # make parity      check every tile of the megakernel against the oracle
 # make model       train a small decoder with the megakernel; it writes on
+# make model-mindspore  the same in MindSpore
 # make test        style, types and the test suite, MindSpore included
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
 # make sweep       slow tests, every preset, rank count and routing, 10 minutes
@@ -42,6 +43,14 @@ model: $(VENV)/models.stamp
 	$(BIN)/hpmoe train --steps=$(MODEL_STEPS) --out=out/model
 	$(BIN)/hpmoe generate --from=out/model/model --prompt="Anne " --tokens=120 \
 	  --temperature=0.5
+
+.PHONY: model-mindspore
+model-mindspore: $(VENV)/full.stamp
+	rm -rf out/model_mindspore
+	$(BIN)/hpmoe train --framework=mindspore --steps=$(MODEL_STEPS) \
+	  --out=out/model_mindspore
+	$(BIN)/hpmoe generate --from=out/model_mindspore/model --prompt="Anne " \
+	  --tokens=20
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"

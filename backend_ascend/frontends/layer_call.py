@@ -154,6 +154,14 @@ class Images:
     return self.register(LayerCall(config, policy, options).compile(direction))
 
 
+def launch_error(text: str) -> str | None:
+  """Returns what a launch said, out of MindSpore's words; None if none did."""
+  before, found, after = text.partition('Error message is ')
+  if not found or "'Custom'" not in before:
+    return None
+  return after.splitlines()[0]
+
+
 def grads_by_input(grads: Mapping[str, Any], ids: Any) -> tuple[Any, ...]:
   """Returns what a backward launch computed, in the order of INPUTS.
 

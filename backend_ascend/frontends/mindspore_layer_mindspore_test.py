@@ -350,7 +350,8 @@ class TestRefusedWhenItRuns:
       runtime.launch(image, inputs)
     # When, then.
     cell, given = cell_of(config), tensors_of(inputs, dy)[:-1]
-    assert str(want.value) in refused(lambda: cell(*given))
+    said = refused(lambda: cell(*given))
+    assert layer_call.launch_error(said) == str(want.value)
 
   def test_when_it_is_compiled(self):
     inputs, _ = case()
@@ -431,6 +432,11 @@ class TestRefusedWhenItRuns:
     head = mindspore_layer.call_tensor(image, None, deadline)
     message = self.refusal(head, *(inputs[name] for name in image.inputs))
     assert 'deadline_s: expected seconds in (0, 1e9], got ' in message
+
+
+def test_what_no_launch_said_is_not_taken_for_it():
+  assert layer_call.launch_error('Error message is x') is None
+  assert layer_call.launch_error("For 'Custom', something") is None
 
 
 class TestDevice:

@@ -144,4 +144,5 @@ class FrontEnd:
           return self._framework.forward(call, given)
         return self._framework.backward(call, given, inputs['dy'])
       except RuntimeError as error:
-        raise candidates.CandidateError(f'{self.name}: {error}') from error
+        said = layer_call.launch_error(str(error)) or error
+        raise candidates.CandidateError(f'{self.name}: {said}') from error

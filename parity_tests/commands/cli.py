@@ -134,16 +134,22 @@ def failure_reported(path: str | None):
 
 
 @contextlib.contextmanager
-def launches_in_jax():
-  """Has a launch that JAX reports as failed end as one of ours does."""
+def launches_in_frameworks():
+  """Has a launch that a framework reports as failed end as one of ours does."""
   import jax
 
+  from hpmoe.backend_ascend.frontends import layer_call
   from hpmoe.parity_tests.check import candidates
 
   try:
     yield
   except jax.errors.JaxRuntimeError as error:
     raise candidates.CandidateError(str(error)) from error
+  except RuntimeError as error:
+    said = layer_call.launch_error(str(error))
+    if said is None:
+      raise
+    raise candidates.CandidateError(said) from error
 
 
 def check_writable(name: str, path: str | None) -> None:

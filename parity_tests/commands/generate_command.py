@@ -79,7 +79,7 @@ def _generate(f: flags.FlagValues) -> int:
       yield token
 
   pieces: list[str] = []
-  with cli.launches_in_jax():
+  with cli.launches_in_frameworks():
     for piece in tokenizer_lib.stream(tokenizer, noted()):
       if not pieces:  # nothing before the first token: an error is one line
         sys.stdout.write(f.prompt)

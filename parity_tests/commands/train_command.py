@@ -73,7 +73,7 @@ def _train(f: flags.FlagValues) -> int:
   given = {field: f[flag].value for flag, (field, _) in _SETTINGS.items()}
   settings = settings_lib.Settings(**given)
   start = time.perf_counter()
-  with cli.launches_in_jax(), cli.progress(f.steps) as step:
+  with cli.launches_in_frameworks(), cli.progress(f.steps) as step:
     result = run.train(
       settings, f.out, f.steps, f.save_every, f.resume, told=step
     )
