@@ -163,7 +163,7 @@ class Nursery:
     )
     if ended.returncode:
       lines = (ended.stdout + ended.stderr).splitlines()
-      errors = [line for line in lines if 'error' in line.lower()]
+      errors = [line for line in lines if 'error: ' in line.lower()]
       raise BuildError(' '.join((errors or lines or ['no output'])[0].split()))
 
   @contextlib.contextmanager
