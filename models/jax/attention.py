@@ -65,19 +65,16 @@ def attend(
   Head h reads group h * G / H of keys and values.  Scores and softmax are in
   `ops.wide`; shares are rounded before they meet the values.
   """
-  wide = ops.wide(queries.dtype)
+  wide, dtype = ops.wide(queries.dtype), values.dtype
   batch, count, heads, width = queries.shape
   groups = keys.shape[2]
+  queries, keys, values = (a.astype(wide) for a in (queries, keys, values))
   queries = queries.reshape(batch, count, groups, heads // groups, width)
-  scores = jnp.einsum(
-    'bsghx,bcgx->bghsc', queries, keys, preferred_element_type=wide
-  )
+  scores = jnp.einsum('bsghx,bcgx->bghsc', queries, keys)
   scores = jnp.where(mask, scores * scale, -jnp.inf)
-  shares = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-  out = jnp.einsum(
-    'bghsc,bcgy->bsghy', shares, values, preferred_element_type=wide
-  )
-  return out.astype(values.dtype).reshape(batch, count, -1)
+  shares = jax.nn.softmax(scores, axis=-1).astype(dtype).astype(wide)
+  out = jnp.einsum('bghsc,bcgy->bsghy', shares, values)
+  return out.astype(dtype).reshape(batch, count, -1)
 
 
 def attention(

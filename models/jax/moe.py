@@ -221,8 +221,9 @@ def framework(
 
   def grouped(rows, weights):
     weights = weights.reshape(config.num_experts, *weights.shape[2:])
-    wide = jnp.dtype(policy.accumulate)
-    out = jax.lax.ragged_dot(rows, weights, sizes, preferred_element_type=wide)
+    out = jax.lax.ragged_dot(
+      rows.astype(policy.accumulate), weights.astype(policy.accumulate), sizes
+    )
     return out.astype(rows.dtype)
 
   gate, up = jnp.split(

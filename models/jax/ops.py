@@ -37,8 +37,9 @@ def linear(
 
   `[..., Y]` in the dtype of `x`, summed in `wide`.
   """
-  weight = params[f'{name}.weight']
-  y = jnp.matmul(x, weight.T, preferred_element_type=wide(x.dtype))
+  # Widened first: XLA on CPUs has no product of bfloat16 summed in float32.
+  dtype = wide(x.dtype)
+  y = jnp.matmul(x.astype(dtype), params[f'{name}.weight'].T.astype(dtype))
   if (bias := params.get(f'{name}.bias')) is not None:
     y = y + bias.astype(y.dtype)
   return y.astype(x.dtype)
