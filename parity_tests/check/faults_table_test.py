@@ -57,10 +57,10 @@ def test_a_fault_that_bfloat16_hides_is_left_out_by_name():
 
   assert all(row.caught for row in rows)
   assert faults_table.left_out(request, rows) == [
-    f'backward {name}: left out, shows in float32 only'
-    for name in (
-      'narrow_operands_tf32',
-      'narrow_operands_bf16',
-      'blocks_out_of_order',
+    f'backward {name}: left out, shows in {where} only'
+    for name, where in (
+      ('narrow_operands_tf32', 'float32'),
+      ('narrow_operands_bf16', 'float32 or float16'),
+      ('blocks_out_of_order', 'float32'),
     )
   ]

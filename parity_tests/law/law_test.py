@@ -31,7 +31,7 @@ ONE = dataclasses.replace(
   ],
 )
 def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
-  # Given both passes, both dtypes, three granularities, two layouts,
+  # Given both passes, all dtypes, three granularities, two layouts,
   plan = dataclasses.replace(PLAN, placement=placement, routing=routing)
   steps = []
 
@@ -54,7 +54,7 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
     assert 0 < seen.pairs_both <= seen.pairs
     assert 0 < seen.edges_last <= seen.edges
   told = law_table.text(table)
-  assert 'the law holds: 288 launches, 0 differing bits' in told
+  assert 'the law holds: 432 launches, 0 differing bits' in told
 
 
 def test_one_bit_of_one_launch_is_named(monkeypatch):
