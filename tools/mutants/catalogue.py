@@ -26,8 +26,8 @@ class Mutant:
       refused or does not end, a word that the message must hold.
     elsewhere: why it is found at another place than that, where it must be.
     tile: fields of the first failure, with the values that they must have.
-    guard: a test file, for what both sides of a check share; no lane can see
-      that.
+    guard: a test file, for what both sides of a check share: no lane can see
+      that.  The others have the test beside their file, if no check sees them.
     equivalent: why no output can change, for a mutant that must survive.
   """
 

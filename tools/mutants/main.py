@@ -97,7 +97,7 @@ def told(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
   """Returns the line of progress."""
   if not outcome.by:
     return f'{mutant.name}: {score.verdict(mutant, outcome)}'
-  here = mutant.guard or planting.located(mutant, outcome)
+  here = planting.located(mutant, outcome)
   where = 'located' if here else f'expected {mutant.stage}, not'
   place = outcome.stage or outcome.text[:120]
   return (

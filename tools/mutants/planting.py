@@ -42,6 +42,10 @@ _CMAKE = (
 )
 
 
+# Who found what no check saw: a test of the suite.
+UNIT_TEST = 'unit test'
+
+
 class BuildError(RuntimeError):
   """A tree that does not build."""
 
@@ -222,7 +226,7 @@ class Nursery:
       return '', None
     failed = [line for line in ended.stdout.splitlines() if 'FAILED' in line]
     text = (failed or [f'exit code {ended.returncode}'])[-1]
-    return test, dict(by=['unit test'], stage='', tile={}, text=text)
+    return test, dict(by=[UNIT_TEST], stage='', tile={}, text=text)
 
   def _environment(self) -> dict[str, str]:
     # The interpreter below the environment: an editable install of the tree
@@ -265,10 +269,12 @@ def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
   start = time.monotonic()
   with nursery.planted(mutant):
     nursery.build()  # also what the mutant before this one has left
-    if mutant.guard:
-      rung, found = nursery.guarded(mutant.guard)
-    else:
+    rung, found = '', None
+    if not mutant.guard:
       rung, found = nursery.examine()
+    test = mutant.guard or test_beside(mutant.file)
+    if found is None and (nursery.tree / test).is_file():
+      rung, found = nursery.guarded(test)
   found = found or dict(by=[], stage='', tile={}, text='')
   return Outcome(
     mutant.name,
@@ -282,12 +288,20 @@ def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
   )
 
 
+def test_beside(file: str) -> str:
+  """Returns the test of a source, whether there is one or not."""
+  path = pathlib.PurePosixPath(file)
+  return str(path.with_name(f'{path.stem}_test.py'))
+
+
 def located(mutant: catalogue.Mutant, outcome: Outcome) -> bool:
   """Says whether what was found names the place of the bug.
 
   A refused or stopped launch has no wrong tensor: its message must name the
-  task, the buffer or the rule instead.
+  task, the buffer or the rule instead.  A test stands beside what it tests.
   """
+  if UNIT_TEST in outcome.by:
+    return True
   if not outcome.by or not mutant.stage:
     return False
   if not outcome.stage:

@@ -109,6 +109,20 @@ class TestTryOut:
     assert planting.located(MUTANT, outcome) and nursery.builds == 1
     assert path.read_bytes() == FILES[MUTANT.file]
 
+  @pytest.mark.parametrize(
+    'test, by', [('assert False', ('unit test',)), ('assert True', ())]
+  )
+  def test_what_no_check_sees_the_test_beside_the_file_may(
+    self, nursery, test, by
+  ):
+    code = f'def test_it():\n  {test}\n'
+    nursery.copy(FILES | {'reference/a_test.py': code.encode()})
+    nursery.prints(dict(rung=None))
+    outcome = planting.try_out(nursery, MUTANT, 'tree')
+    assert outcome.by == by
+    assert outcome.rung == ('reference/a_test.py' if by else '')
+    assert planting.located(MUTANT, outcome) is bool(by)
+
   def test_a_bug_does_not_outlive_an_interrupt(self, nursery):
     nursery.copy(FILES)
     path = nursery.tree / MUTANT.file

@@ -57,7 +57,11 @@ def rungs() -> dict[str, check.Request]:
     'tiny bf16 before_down fine': request(**narrow, **down, options=_FINE),
     'tiny races': request(options=_FINE, checking=_modes(races=True)),
     'tiny late_puts': request(options=_FINE, checking=_modes(late_puts=True)),
-    'tiny permute': request(options=_FINE, checking=_modes(permute=1)),
+    # Chains of several experts are under way at once.
+    'tiny permute last': request(
+      options=dataclasses.replace(_FINE, weight_grad_order='last'),
+      checking=_modes(permute=1),
+    ),
     'tiny coarse': request(options=_COARSE),
     'tiny coarse late_puts': request(
       **narrow, **down, options=_COARSE, checking=_modes(late_puts=True)
@@ -91,7 +95,19 @@ def _modes(**modes) -> checking.Checking:
 
 
 def examine(request: check.Request) -> dict[str, Any] | None:
-  """Returns what a check found, as plain data, or None."""
+  """Returns what a check found, as plain data, or None.
+
+  Lane exact goes first: it takes a third of the time, and finds most.
+  """
+  others = tuple(lane for lane in lanes.LANES if lane != 'exact')
+  for some in (('exact',), others):
+    found = _found(dataclasses.replace(request, lanes=some))
+    if found is not None:
+      return found
+  return None
+
+
+def _found(request: check.Request) -> dict[str, Any] | None:
   try:
     report = check.run(request)
   except Exception as error:  # whatever a bug makes of our own code

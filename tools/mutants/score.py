@@ -15,7 +15,7 @@ FINDERS = (
   'bounded',
   'standard',
   'races',
-  'unit test',
+  planting.UNIT_TEST,
 )
 # The check that a user types first: no flag but those of our own choosing.
 DEFAULT = 'check'
@@ -57,7 +57,7 @@ def misplaced(
   lines = []
   for mutant in mutants:
     outcome = outcomes.get(mutant.name)
-    if outcome is None or not outcome.by or mutant.guard:
+    if outcome is None or not outcome.by:
       continue
     if mutant.elsewhere or planting.located(mutant, outcome):
       continue
@@ -79,7 +79,7 @@ def summary(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
     if also:
       lines.append(f'{finder:<12}{first.count(finder):>6}{also:>8}')
   found = [m for m in done if outcomes[m.name].by]
-  judged = [m for m in found if not m.guard]
+  judged = [m for m in found if not _by_test(outcomes[m.name])]
   located = sum(planting.located(m, outcomes[m.name]) for m in judged)
   by_default = sum(outcomes[m.name].rung == DEFAULT for m in found)
   lines.append(
@@ -88,7 +88,9 @@ def summary(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
     'equivalent'
   )
   lines.append(
-    f'{by_default} of {len(judged)} found by `hpmoe check` without a flag'
+    f'{by_default} found by `hpmoe check` without a flag, '
+    f'{len(judged) - by_default} by further checks, '
+    f'{len(found) - len(judged)} by tests of the suite only'
   )
   return '\n'.join(lines)
 
@@ -96,7 +98,8 @@ def summary(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
 def markdown(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
   """Returns a heading and a table for each end, for docs/mutants.md."""
   done = [m for m in mutants if m.name in outcomes]
-  found = [m for m in done if outcomes[m.name].by and not m.guard]
+  tested = [m for m in done if _by_test(outcomes[m.name])]
+  found = [m for m in done if outcomes[m.name].by and m not in tested]
   default = [m for m in found if outcomes[m.name].rung == DEFAULT]
   further = [m for m in found if outcomes[m.name].rung != DEFAULT]
   rest = [m for m in done if m not in found]
@@ -135,12 +138,16 @@ def markdown(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
       [(m.name, m.imitates, m.equivalent) for m in rest if m.equivalent],
     ),
     (
-      'Held by tests',
+      'Found by tests of the suite only',
       ('mutant', 'imitates', 'test'),
-      [(m.name, m.imitates, f'`{m.guard}`') for m in done if m.guard],
+      [(m.name, m.imitates, f'`{outcomes[m.name].rung}`') for m in tested],
     ),
   )
   return '\n\n'.join(_table(*one) for one in tables if one[-1])
+
+
+def _by_test(outcome: planting.Outcome) -> bool:
+  return planting.UNIT_TEST in outcome.by
 
 
 def _row(mutant: catalogue.Mutant, outcome: planting.Outcome) -> tuple:

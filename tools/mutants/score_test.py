@@ -34,7 +34,7 @@ OUTCOMES = {
     outcome(ELSEWHERE, 'bounded', stage='dx'),
     outcome(SURVIVOR),
     outcome(SAME),
-    outcome(GUARDED, 'unit test', stage=''),
+    outcome(GUARDED, planting.UNIT_TEST, rung='a_test.py', stage=''),
   )
 }
 
@@ -61,7 +61,8 @@ class TestScore:
     assert ['bounded', '1', '2'] in columns
     assert lines[-2:] == [
       '5 planted, 3 found, 1 of 2 located, 1 survived, 1 equivalent',
-      '1 of 2 found by `hpmoe check` without a flag',
+      '1 found by `hpmoe check` without a flag, 1 by further checks, 1 by '
+      'tests of the suite only',
     ]
 
   def test_a_find_elsewhere_with_a_reason_is_not(self):
@@ -84,7 +85,7 @@ class TestScore:
       'Found elsewhere than they are: 1': ['| elsewhere'],
       'Survived: 1': ['| survivor'],
       'Without effect: 1': ['| same'],
-      'Held by tests: 1': ['| guarded'],
+      'Found by tests of the suite only: 1': ['| guarded'],
     }
 
 
