@@ -18,6 +18,7 @@ from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import trial
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import storage as storage_lib
 
 DEPTHS = (64, 256, 1024, 4096, 16384)
 _ROWS, _COLUMNS = 64, 128
@@ -75,7 +76,7 @@ def measure(
 _PRESET, _RANKS, _TOKENS = 'small', 4, 64
 LAYERS = tuple(
   (storage, which.name)
-  for storage in ('float32', 'bfloat16')
+  for storage in storage_lib.STORED
   for which in (passes.FORWARD, passes.BACKWARD)
 )
 

@@ -20,6 +20,12 @@ def _define(f: flags.FlagValues) -> None:
   flags.DEFINE_integer(
     'seeds', 3, 'Tiles of each depth; layers.', lower_bound=1, flag_values=f
   )
+  flags.DEFINE_list(
+    'dtype',
+    list(layer_flags.SHORT),
+    'Storage dtypes of the layers. A list.',
+    flag_values=f,
+  )
   cli.define_json(f)
 
 
@@ -28,10 +34,11 @@ def _tightness(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   depths = layer_flags.integers('depth', f.depth)
-  layers = tightness.LAYERS
+  dtypes = layer_flags.dtype_list(f.dtype)
+  layers = [layer for layer in tightness.LAYERS if layer[0] in dtypes]
   with cli.progress(len(depths) + len(layers)) as step:
     rows = tightness.measure(depths, f.seeds, step)
-    stages = tightness.measure_stages(f.seeds, step)
+    stages = tightness.measure_stages(f.seeds, step, layers)
   cli.write_json(
     f.json,
     dict(

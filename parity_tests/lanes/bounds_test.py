@@ -12,6 +12,7 @@ from hpmoe.reference.contract import precision
 
 F32 = precision.PrecisionPolicy()
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
+F16 = precision.PrecisionPolicy(storage='float16')
 
 
 def _rng(name: str) -> np.random.Generator:
@@ -455,6 +456,29 @@ def test_gradients_flushed_to_zero_are_within_the_bound():
     bounds.activation_grad(F32, small, grad, np.float32([2.0**-70])),
   ):
     assert _excess(np.zeros_like(bounded.value), bounded) <= 1
+
+
+@pytest.mark.parametrize(
+  ('row', 'value', 'error'),
+  [
+    # Certain; it rounds to the largest, or past it; a half unit and 3 roundings
+    # from it; a subnormal number, half the spacing of those.
+    ((65504, 65504), np.inf, 0.0),
+    ((-65504, -32), -65536.0, np.inf),
+    ((65504, 15), 65519.0, np.inf),
+    ((60000, 1), 60001.0, 16 + 60001 * bounds.gamma(2)),
+    ((2.0**-20, 2.0**-24), 17 * 2.0**-24, 2.0**-25 + 17 * 2.0**-24 * 2**-23),
+  ],
+)
+def test_float16_has_its_own_ends(row, value, error):
+  rows = np.float16([row])
+
+  got = bounds.gemm(F16, bounds.exact(rows), np.ones((len(row), 1)))
+
+  assert got.value[0, 0] == value
+  assert got.error[0, 0] == pytest.approx(error, rel=1e-4)
+  stored = np.float32(rows.astype(np.float32).sum()).astype(np.float16)
+  assert stored == value or abs(float(stored) - value) <= got.error[0, 0]
 
 
 @pytest.mark.parametrize(

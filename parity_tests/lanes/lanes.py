@@ -649,6 +649,13 @@ class _SpreadTally:
       value=e.golden,
       variance=np.where(e.defined, value.variance, 1.0),
     )
+    # What overflows is the same for all, or nothing is known of it.
+    if value.crossed is not None:
+      crossed = np.where(e.defined, value.crossed, 0.0)
+      model = dataclasses.replace(model, crossed=crossed)
+    elif counts:
+      apart = np.where(e.defined, value.distance(), 0.0)
+      model = dataclasses.replace(model, apart=apart)
     seen = e.actual, expected.astype(np.float64), model
     sums = self._judge.sums(chunk.cut, chunk.first, *seen)
     total = sums.total(0)

@@ -16,6 +16,7 @@ from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.reference import layer
 from hpmoe.reference import test_util
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 DTYPES = ('float32', 'bfloat16')
@@ -562,14 +563,18 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
       np.testing.assert_allclose(got.value, right, rtol=1e-11, atol=1e-12)
 
 
-@pytest.fixture(scope='module')
-def overflowing():
-  """Inputs on which much of `gate_up` is an infinity in float32."""
-  made = check.Bench(dataclasses.replace(REQUEST, dtype='float32'), keep=True)
+@pytest.fixture(scope='module', params=('float32', 'float16'))
+def overflowing(request):
+  """Inputs on which much of `gate_up` is an infinity."""
+  made = check.Bench(
+    dataclasses.replace(REQUEST, dtype=request.param), keep=True
+  )
   arrays = dict(made.made.arrays)
-  arrays['x'] = np.abs(arrays['x']) * np.float32(1e20)
+  size = dict(float32=(1e20, 1e19), float16=(200, 200))[request.param]
+  dtype = arrays['x'].dtype.type
+  arrays['x'] = np.abs(arrays['x']) * dtype(size[0])
   # Columns of one sign each: no order of their terms gives another infinity.
-  sign = np.float32([1e19, -1e19, 1.0, -1.0] * 8)
+  sign = np.array([size[1], -size[1], 1.0, -1.0] * 8, dtype)
   arrays['w_gate_up'] = np.abs(arrays['w_gate_up']) * sign
   made.made = dataclasses.replace(made.made, arrays=arrays)
   return made
@@ -589,13 +594,14 @@ def test_a_right_kernel_may_overflow(overflowing, keep):
   assert {r.verdict for r in results} - {lanes.NOT_JUDGED} == {lanes.PASS}
 
 
-@pytest.mark.parametrize('wrong', (np.nan, 'other sign', 3e38))
+@pytest.mark.parametrize('wrong', (np.nan, 'other sign', 'largest'))
 def test_only_the_same_infinity_will_do(overflowing, wrong):
   # Given a kernel with something else in the place of one infinity,
   def spoil(made, tiling, answer):
     held = _copy(answer, 'gate_up')
     at = tuple(np.argwhere(np.isinf(held))[0])
-    held[at] = -held[at] if wrong == 'other sign' else wrong
+    largest = storage.FORMATS[str(held.dtype)].largest
+    held[at] = {'other sign': -held[at], 'largest': largest}.get(wrong, wrong)
     return 'gate_up'
 
   spoiled = Spoiled(overflowing, spoil, keep=passes.FORWARD.outputs)
