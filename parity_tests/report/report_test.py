@@ -121,7 +121,15 @@ def test_a_lane_that_cannot_judge_says_why():
 
 
 def test_a_verdict_on_some_tasks_or_single_stages_says_so():
-  launch = candidates.Launch(passes.FORWARD, bytearray(), (), 0, 3, 7)
+  launch = candidates.Launch(
+    passes.FORWARD,
+    image=None,
+    plan=None,
+    races=(),
+    num_races=0,
+    tasks_run=3,
+    num_tasks=7,
+  )
 
   whole, some = _report(Y), _report(Y)
   some = dataclasses.replace(some, launches=(launch,))
