@@ -14,6 +14,7 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import check_command
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import compare_command
 from hpmoe.parity_tests.commands import compile_command
 from hpmoe.parity_tests.commands import convert_command
 from hpmoe.parity_tests.commands import faults_command
@@ -27,6 +28,7 @@ COMMANDS = {
   module.COMMAND.name: module.COMMAND
   for module in (
     check_command,
+    compare_command,
     compile_command,
     convert_command,
     faults_command,

@@ -1,0 +1,109 @@
+"""`hpmoe compare`."""
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+
+_DTYPES = ('float32', 'bfloat16')
+
+
+def _define(f: flags.FlagValues) -> None:
+  from hpmoe.models import config as config_lib
+
+  for name, value, text in (
+    (
+      'left',
+      'jax:oracle',
+      'The reference, FRAMEWORK:MOE: jax or mindspore, and oracle (jax), host '
+      "(the megakernel), framework (the framework's own operators) or your "
+      'pkg.module:function.',
+    ),
+    ('right', 'jax:host', 'The candidate, likewise.'),
+    (
+      'model',
+      'deepseek_tiny',
+      'Folder with weights in any format of hpmoe convert; or a configuration, '
+      'which gets weights of --seed: a config.json or one of '
+      f'{", ".join(config_lib.names())}.',
+    ),
+    ('text', None, 'Text to read, byte by byte. Default: one that ships.'),
+    ('out', 'out/compare', 'Folder for what MoE layers read.'),
+    ('csv', None, "Write the table here, under msprobe's column names."),
+    (
+      'fault',
+      None,
+      'Fault that the candidate, jax:host, commits, see hpmoe check.',
+    ),
+  ):
+    flags.DEFINE_string(name, value, text, flag_values=f)
+  for number, default, text in (
+    ('seed', 0, 'Of the weights, and of the place in the text.'),
+    ('batch', 2, 'Sequences.'),
+    ('sequence', 32, 'Bytes of a sequence.'),
+    ('ranks', 1, "Ranks that a layer's tokens and experts lie on."),
+    ('fault_layer', None, 'Layer, counted from 0, that commits it.'),
+  ):
+    flags.DEFINE_integer(number, default, text, flag_values=f)
+  flags.DEFINE_enum(
+    'dtype',
+    None,
+    list(_DTYPES),
+    'Rounds weights to this. Default: as config.json says.',
+    flag_values=f,
+  )
+  flags.DEFINE_enum(
+    'direction',
+    'both',
+    ['forward', 'both'],
+    '`both` compares the gradients of the loss too.',
+    flag_values=f,
+  )
+  cli.define_json(f)
+
+
+def _compare(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.compare import compare
+  from hpmoe.parity_tests.compare import report
+  from hpmoe.parity_tests.compare import subject as subject_lib
+
+  for name in ('json', 'csv'):
+    cli.check_writable(name, f[name].value)
+  request = compare.Request(
+    left=compare.pair('left', f.left),
+    right=compare.pair('right', f.right),
+    backward=f.direction == 'both',
+    fault=f.fault,
+    fault_layer=f.fault_layer,
+    out=f.out,
+    command=('compare', *cli.arguments(f, without=('json', 'csv'))),
+  )
+  subject = subject_lib.load(
+    f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
+  )
+  steps = compare.count_steps(subject)
+  with cli.launches_in_frameworks(), cli.progress(steps) as step:
+    result = compare.run(request, subject, step)
+  cli.write_json(f.json, report.to_json(request, subject, result))
+  if f.csv is not None:
+    report.write_csv(f.csv, result)
+  print(report.heading(request, subject))
+  print(report.table(result, cli.colour()))
+  print(f'\n{report.conclusion(request, result)}')
+  return cli.PARITY if result.first is None else cli.NO_PARITY
+
+
+COMMAND = cli.Command(
+  'compare',
+  'runs a model with two MoE layers and finds the first difference.',
+  (
+    'hpmoe compare --left=jax:oracle --right=jax:host',
+    'hpmoe compare --fault=swapped_experts --fault_layer=2',
+    'hpmoe compare --left=jax:host --right=mindspore:host --csv=compare.csv',
+    'hpmoe compare --model=Qwen3-30B-A3B --right=jax:my_pkg.my_module:my_layer '
+    '--direction=forward',
+  ),
+  _define,
+  _compare,
+  '0 no difference beyond thresholds, 1 there is one, '
+  '2 the request was wrong, 3 a launch ended early',
+)

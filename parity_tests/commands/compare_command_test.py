@@ -1,0 +1,165 @@
+"""`hpmoe compare`: a fault in one layer of a model, found by one command."""
+
+import csv
+import json
+
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.models import config as config_lib
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.compare import metrics
+
+_SIZES = ('--batch=1', '--sequence=16')
+
+
+def _fields(name: str = 'deepseek_tiny', **changes) -> dict:
+  small = dict(
+    hidden_size=32,
+    intermediate_size=32,
+    moe_intermediate_size=16,
+    n_routed_experts=8,
+    num_experts_per_tok=2,
+    initializer_range=0.1,
+  )
+  return config_lib.load(name).to_hf() | small | changes
+
+
+@pytest.fixture
+def model(tmp_path) -> str:
+  """Returns the path of the config of a model of four layers, one dense."""
+  return _written(tmp_path, _fields())
+
+
+def _written(folder, fields: dict) -> str:
+  path = folder / 'config.json'
+  path.write_text(json.dumps(fields))
+  return str(path)
+
+
+def _compare(folder, model: str, *options: str) -> tuple[int, dict]:
+  out = folder / 'out.json'
+  code = main.main(
+    [
+      'compare',
+      f'--model={model}',
+      f'--json={out}',
+      f'--out={folder}/out',
+      *_SIZES,
+      *options,
+    ]
+  )
+  return code, json.loads(out.read_text()) if out.exists() else {}
+
+
+def _row(report: dict, name: str) -> dict:
+  return next(row for row in report['rows'] if row['NPU Name'] == name)
+
+
+class TestFaults:
+  @pytest.mark.parametrize(
+    'name',
+    ['swapped_experts', 'lost_k_slot', 'stale_row', 'weight_grad_twice'],
+  )
+  def test_layer_stage_and_tile_are_named(self, tmp_path, model, name, capsys):
+    # given
+    spec = next(s for s in faults.TABLE if s.name == name)
+    backward = spec.direction == faults.Direction.BACKWARD
+    direction = '--direction=both' if backward else '--direction=forward'
+    # when
+    code, report = _compare(
+      tmp_path, model, f'--fault={name}', '--fault_layer=2', direction
+    )
+    # then
+    assert code == 1
+    assert report['wrong_layer'] == 2
+    first = report['check']['first_failure']
+    assert first['stage'] == spec.stage
+    assert isinstance(first['row_block'], int)
+    assert isinstance(first['col_block'], int)
+    assert report['first_difference'].startswith(
+      'Module.model.layers.2.mlp.experts.0.'
+    )
+    said = capsys.readouterr().out
+    assert f'>  {report["first_difference"]}' in said
+    assert 'layer 1, its experts alone: within the rounding bound' in said
+    assert f'first failure: {spec.stage} (' in said
+    assert 'hpmoe check --input=' in said
+
+  def test_what_it_replays_is_the_same(self, tmp_path, model, capsys):
+    _, report = _compare(
+      tmp_path,
+      model,
+      '--fault=zero_output',
+      '--fault_layer=3',
+      '--direction=forward',
+    )
+    first = report['check']['first_failure']
+    replay = first['replay'].split()[1:]
+    again = tmp_path / 'again.json'
+    assert main.main([*replay, f'--json={again}']) == 1
+    capsys.readouterr()
+    found = json.loads(again.read_text())['first_failure']
+    for name in ('stage', 'rank', 'expert', 'row_block', 'col_block', 'got'):
+      assert found[name] == first[name]
+
+
+class TestSides:
+  def test_the_same_side_has_the_same_bits(self, tmp_path, model, capsys):
+    code, report = _compare(
+      tmp_path, model, '--left=jax:oracle', '--right=jax:oracle'
+    )
+    assert code == 0
+    assert all(row['same_bits'] for row in report['rows'])
+    assert not report['layers']
+    assert 'pass: every tensor has the same bits' in capsys.readouterr().out
+
+  def test_host_is_within_its_bound_forward_and_backward(self, tmp_path, model):
+    table = tmp_path / 'table.csv'
+    code, report = _compare(tmp_path, model, f'--csv={table}')
+    assert code == 0
+    assert [(o['layer'], o['wrong']) for o in report['layers']] == [
+      (1, False),
+      (2, False),
+      (3, False),
+    ]
+    # What the first layer with experts reads has the same bits on both sides.
+    read = 'Module.model.layers.1.mlp.experts.0.forward.input.0'
+    assert _row(report, read)['same_bits']
+    grad = 'Module.model.layers.1.mlp.experts.0.parameters_grad.w_down'
+    assert float(_row(report, grad)['NPU l2norm']) > 0
+    with open(table, newline='') as file:
+      rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == metrics.COLUMNS
+    assert len(rows) == len(report['rows'])
+
+
+class TestRequests:
+  @pytest.mark.parametrize(
+    ('options', 'text'),
+    [
+      (('--right=torch:host',), 'right: expected FRAMEWORK:MOE'),
+      (('--left=jax',), 'left: expected FRAMEWORK:MOE'),
+      (('--right=jax:nothing',), 'moe: expected one of'),
+      (('--model=nothing',), 'model: expected a config.json or one of'),
+      (('--fault=zero_output',), 'fault_layer: expected one of [1, 2, 3]'),
+      (('--fault_layer=2',), 'fault_layer: expected --fault beside it'),
+      (('--fault=nothing', '--fault_layer=2'), 'fault: expected one of'),
+      (
+        ('--fault=zero_output', '--fault_layer=2', '--right=jax:framework'),
+        'fault: expected --right=jax:host',
+      ),
+      (('--ranks=3',), 'ranks: expected a divisor'),
+      (('--sequence=0',), 'sequence: expected'),
+      (('--csv=/nowhere/x.csv',), 'csv: expected a file that can be written'),
+    ],
+  )
+  def test_a_wrong_one_is_one_line(
+    self, tmp_path, model, options, text, capsys
+  ):
+    code, _ = _compare(tmp_path, model, *options)
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.err.count('\n') == 1
+    assert text in captured.err
+    assert not captured.out

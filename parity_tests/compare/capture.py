@@ -1,0 +1,143 @@
+"""What one side computed: tensors under msprobe's names, in order."""
+
+from collections.abc import Mapping
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.compare import subject as subject_lib
+
+Arrays = dict[str, np.ndarray]
+
+# Of a MoE layer, as a pass of `hpmoe check` names them: what its captured
+# inputs and outputs are in `Capture.layers`.
+READ = ('x', 'topk_ids', 'topk_weights')
+GRADS = ('dy', 'dx', 'd_topk_weights')
+
+
+@dataclasses.dataclass(frozen=True)
+class Raw:
+  """What a framework returns.
+
+  Attributes:
+    hidden_states: `[B, S, D]` each, as `decoder.Aux`.
+    routed: by layer, the fields of `moe.Routed` by name.
+    logits: of the model, and of an MTP head.
+    loss: `[]`.
+    grads: by parameter; empty without a backward pass.
+    taps: by layer, `GRADS` by name; likewise.
+  """
+
+  hidden_states: list[np.ndarray]
+  routed: dict[int, Arrays]
+  logits: list[np.ndarray]
+  loss: np.ndarray
+  grads: Arrays
+  taps: dict[int, Arrays]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """One captured tensor.
+
+  Attributes:
+    name: as msprobe names what it dumps.
+    layer: its layer; None outside of layers.
+    role: of a MoE layer, what it is to `hpmoe check` or 'scores'; else ''.
+    array: its values.
+  """
+
+  name: str
+  layer: int | None
+  role: str
+  array: np.ndarray
+
+
+def named(subject: subject_lib.Subject, raw: Raw) -> list[Tensor]:
+  """Returns the tensors of a side in the order in which they are computed."""
+  found = [
+    Tensor(_io('model.embed_tokens', 'output'), None, '', raw.hidden_states[0])
+  ]
+  last = subject.config.num_hidden_layers
+  for layer in range(last):
+    found += _forward_of(subject, raw, layer)
+    if layer + 1 < last:
+      name = _io(f'model.layers.{layer}', 'output')
+      found.append(Tensor(name, layer, '', raw.hidden_states[layer + 1]))
+  found.append(
+    Tensor(_io('model.norm', 'output'), None, '', raw.hidden_states[-1])
+  )
+  found.append(Tensor(_io('lm_head', 'output'), None, '', raw.logits[0]))
+  for layer in subject.moe_layers:
+    if layer >= last:
+      found += _forward_of(subject, raw, layer)
+      name = f'Module.model.layers.{layer}.shared_head.0.forward.output.0'
+      found.append(Tensor(name, layer, '', raw.logits[1]))
+  loss = np.asarray(raw.loss).reshape(1)
+  name = 'Functional.cross_entropy.0.forward.output.0'
+  return [*found, Tensor(name, None, '', loss), *_backward(subject, raw)]
+
+
+def _io(
+  module: str, way: str, index: int = 0, direction: str = 'forward'
+) -> str:
+  return f'Module.{module}.0.{direction}.{way}.{index}'
+
+
+def _block(subject: subject_lib.Subject, layer: int) -> str:
+  return f'model.layers.{layer}.{subject.config.family.block}'
+
+
+def _forward_of(subject, raw: Raw, layer: int) -> list[Tensor]:
+  if layer not in raw.routed:
+    return []
+  routed, block = raw.routed[layer], _block(subject, layer)
+  found = [
+    Tensor(_io(f'{block}.experts', 'input'), layer, 'x', routed['x']),
+    Tensor(_io(f'{block}.gate', 'output'), layer, 'scores', routed['scores']),
+  ]
+  for index, role in enumerate(READ[1:], 1):
+    name = _io(f'{block}.experts', 'input', index)
+    found.append(Tensor(name, layer, role, routed[role]))
+  name = _io(f'{block}.experts', 'output')
+  return [*found, Tensor(name, layer, 'y', routed['y'])]
+
+
+def _backward(subject, raw: Raw) -> list[Tensor]:
+  """Returns gradients, those of the last layer first.
+
+  What flows into a layer's experts stands before what flows out of them, and
+  both before the gradients of the layer's parameters.
+  """
+  if not raw.grads:
+    return []
+  left = {n: raw.grads[n] for n in subject.trained}
+  found = []
+  last = subject.config.num_hidden_layers
+  final = [n for n in left if not n.startswith('model.layers.')]
+  embed = [n for n in final if 'embed_tokens' in n]
+  found += [_grad(n, None, '', left) for n in reversed(final) if n not in embed]
+  for layer in reversed(range(last + subject.mtp)):
+    if layer in raw.taps:
+      found += _taps(subject, raw.taps[layer], layer)
+    experts = {v: f'd_{k}' for k, v in subject.experts(layer).items()}
+    mine = [n for n in left if n.startswith(f'model.layers.{layer}.')]
+    mine.sort(key=lambda name: name not in experts)
+    found += [_grad(n, layer, experts.get(n, ''), left) for n in mine]
+  return found + [_grad(n, None, '', left) for n in embed]
+
+
+def _grad(name: str, layer: int | None, role: str, grads: Arrays) -> Tensor:
+  module, _, parameter = name.rpartition('.')
+  return Tensor(
+    f'Module.{module}.0.parameters_grad.{parameter}', layer, role, grads[name]
+  )
+
+
+def _taps(subject, taps: Mapping[str, np.ndarray], layer: int) -> list[Tensor]:
+  module = f'{_block(subject, layer)}.experts'
+  places = dict(dy=('input', 0), dx=('output', 0), d_topk_weights=('output', 2))
+  return [
+    Tensor(_io(module, *places[role], 'backward'), layer, role, taps[role])
+    for role in GRADS
+  ]

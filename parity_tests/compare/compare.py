@@ -1,0 +1,318 @@
+"""Two layers of routed experts in one model, on one batch.
+
+Every captured tensor gets msprobe's metrics.  They say where two sides part,
+but not whether a kernel is wrong: rounding adds up over layers, and a limit of
+0.001 hides small gradients.  So each MoE layer of the candidate's side whose
+results have other bits is also judged alone, on what it read there, by the
+rounding bound of `hpmoe check`.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import layers
+from hpmoe.parity_tests.compare import metrics
+from hpmoe.parity_tests.compare import routing_diff
+from hpmoe.parity_tests.compare import subject as subject_lib
+from hpmoe.parity_tests.lanes import lanes
+
+FRAMEWORKS = ('jax', 'mindspore')
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """A framework, and the layer of routed experts in it."""
+
+  framework: str
+  moe: str
+
+  def __str__(self) -> str:
+    return f'{self.framework}:{self.moe}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What `hpmoe compare` was asked for.
+
+  Attributes:
+    left: the reference, msprobe's bench.
+    right: the candidate, msprobe's NPU.
+    backward: whether gradients are compared too.
+    fault: for the candidate's megakernel to commit, or None.
+    fault_layer: in which layer.
+    out: folder for what a layer read.
+    command: the arguments of `hpmoe` that repeat this.
+  """
+
+  left: Pair
+  right: Pair
+  backward: bool = False
+  fault: str | None = None
+  fault_layer: int | None = None
+  out: str = 'out/compare'
+  command: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+  """A MoE layer of the candidate's side, judged alone.
+
+  Attributes:
+    layer: its number.
+    report: of `hpmoe check`; None if it could not be judged.
+    why: then the reason; else what the report is of.
+  """
+
+  layer: int
+  report: check.Report | None
+  why: str
+
+  @property
+  def is_wrong(self) -> bool:
+    return self.report is not None and self.report.verdict == lanes.FAIL
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """The answer.
+
+  Attributes:
+    rows: of every tensor, in the order in which they are computed.
+    choices: by layer, the tokens that go to other experts.
+    judged: MoE layers in order; none after the first wrong one.
+  """
+
+  rows: tuple[metrics.Row, ...]
+  choices: dict[int, list[routing_diff.Choice]]
+  judged: tuple[Judged, ...]
+
+  @property
+  def wrong(self) -> Judged | None:
+    """The first layer that is wrong on its own inputs."""
+    return next((one for one in self.judged if one.is_wrong), None)
+
+  @property
+  def first(self) -> metrics.Row | None:
+    """The first row with a difference beyond thresholds.
+
+    The first that msprobe calls an error, or the first result of the wrong
+    layer that is out of its bound, whichever was computed earlier.
+    """
+    bad = [i for i, r in enumerate(self.rows) if r.result == metrics.ERROR]
+    if self.wrong is not None:
+      bad += _places(self.rows, self.wrong)
+    return self.rows[min(bad)] if bad else None
+
+  @property
+  def verdict(self) -> str:
+    return lanes.PASS if self.first is None else lanes.FAIL
+
+
+def _places(rows, wrong: Judged) -> list[int]:
+  """Returns where the row of the wrong layer's first failing result is."""
+  assert wrong.report is not None
+  failed = {
+    lanes.tensor_of(r.stage)
+    for r in wrong.report.results
+    if r.verdict == lanes.FAIL
+  }
+  backward = not failed & set(passes.FORWARD.outputs)
+  roles = failed if backward else {'y'}
+  found = [
+    i for i, r in enumerate(rows) if r.layer == wrong.layer and r.role in roles
+  ]
+  # A stage that only the kernel's own replay shows is one of this pass.
+  pass_ = [
+    i
+    for i, r in enumerate(rows)
+    if r.layer == wrong.layer and r.role in passes.BACKWARD.results
+  ]
+  return (found or pass_)[:1]
+
+
+def pair(name: str, text: str) -> Pair:
+  """Returns the pair that `FRAMEWORK:MOE` means.
+
+  Raises:
+    ValueError: it means none; names the argument.
+  """
+  framework, colon, moe = text.partition(':')
+  if framework not in FRAMEWORKS or not colon or not moe:
+    raise ValueError(
+      f'{name}: expected FRAMEWORK:MOE with a framework of '
+      f'{list(FRAMEWORKS)}, got {text!r}'
+    )
+  return Pair(framework, moe)
+
+
+def check_request(request: Request, subject: subject_lib.Subject) -> None:
+  """Refuses a request that cannot be met.
+
+  Raises:
+    ValueError: names the argument.
+  """
+  if request.fault is None:
+    if request.fault_layer is not None:
+      raise ValueError(
+        f'fault_layer: expected --fault beside it, got {request.fault_layer}'
+      )
+    return
+  ways = passes.of('both' if request.backward else 'forward')
+  known = dict.fromkeys(n for w in ways for n in faults.specs(w.direction))
+  if request.fault not in known:
+    raise ValueError(
+      f'fault: expected one of {list(known)}, got {request.fault!r}'
+    )
+  if str(request.right) != 'jax:host':
+    raise ValueError(
+      f'fault: expected --right=jax:host beside it, got {request.right}: '
+      'faults are built into our own runtime'
+    )
+  if request.fault_layer not in subject.moe_layers:
+    raise ValueError(
+      f'fault_layer: expected one of {list(subject.moe_layers)}, which have '
+      f'routed experts, got {request.fault_layer}'
+    )
+
+
+def run(
+  request: Request,
+  subject: subject_lib.Subject,
+  progress: Progress = lambda step: None,
+) -> Result:
+  """Compares two sides.
+
+  Args:
+    request: what.
+    subject: model and batch.
+    progress: called with the name of each step as it begins.
+
+  Raises:
+    OSError: a layer's inputs cannot be written.
+    ValueError: the request was wrong.
+    candidates.CandidateError: a launch ended early.
+  """
+  check_request(request, subject)
+  progress(str(request.left))
+  bench = _side(request.left, subject, request.backward, None)
+  progress(str(request.right))
+  npu = _side(request.right, subject, request.backward, _fault(request))
+  assert [t.name for t in npu] == [t.name for t in bench]
+  rows = [
+    metrics.compare(a.name, a.layer, a.role, a.array, b.array)
+    for a, b in zip(npu, bench, strict=True)
+  ]
+  sides = [_by_layer(subject, side) for side in (npu, bench)]
+  choices = {}
+  for layer in subject.moe_layers:
+    found = list(routing_diff.choices(*(side[layer] for side in sides)))
+    if found:
+      choices[layer] = found
+  rows = [_with_choices(row, choices) for row in rows]
+  judged = _judge(request, subject, rows, sides[0], progress)
+  return Result(tuple(rows), choices, tuple(judged))
+
+
+def _fault(request: Request) -> tuple[int, candidates.Candidate] | None:
+  if request.fault is None or request.fault_layer is None:
+    return None
+  kernel = candidates.Megakernel(flow_lib.Options(), fault=request.fault)
+  return request.fault_layer, kernel
+
+
+def _side(
+  pair: Pair, subject: subject_lib.Subject, backward: bool, fault
+) -> list[capture.Tensor]:
+  if pair.framework == 'jax':
+    from hpmoe.parity_tests.compare import jax_side
+
+    raw = jax_side.run(subject, pair.moe, backward, fault)
+  else:
+    raw = _mindspore(subject, pair.moe, backward)
+  return capture.named(subject, raw)
+
+
+def _mindspore(subject, moe: str, backward: bool) -> capture.Raw:
+  try:
+    from hpmoe.parity_tests.compare import mindspore_side
+  except ImportError as error:
+    raise ValueError(f'framework: {error}') from error
+  return mindspore_side.run(subject, moe, backward)
+
+
+def _by_layer(
+  subject: subject_lib.Subject, side: list[capture.Tensor]
+) -> dict[int, dict[str, np.ndarray]]:
+  """Returns what each MoE layer read and returned, as a check names it."""
+  found = {}
+  for layer in subject.moe_layers:
+    mine = {t.role: t.array for t in side if t.layer == layer and t.role}
+    weights = subject.experts(layer)
+    mine |= {n: subject.params[full] for n, full in weights.items()}
+    for name in (*weights, *(f'd_{n}' for n in weights)):
+      if name in mine:
+        array = mine[name]
+        mine[name] = array.reshape(subject.ranks, -1, *array.shape[1:])
+    found[layer] = mine
+  return found
+
+
+def _with_choices(row: metrics.Row, choices) -> metrics.Row:
+  """Says in the row of ids what kind of difference it is."""
+  if row.role != 'topk_ids' or row.layer not in choices:
+    return row
+  kinds = {choice.why for choice in choices[row.layer]}
+  count = len(choices[row.layer])
+  message = f'{count} token{"s" * (count > 1)}: {"; ".join(sorted(kinds))}'
+  return dataclasses.replace(row, values=row.values | {'Err_message': message})
+
+
+def _judge(request, subject, rows, side, progress) -> list[Judged]:
+  """Judges MoE layers in order until one is wrong."""
+  results = ('y', *passes.BACKWARD.results)
+  judged = []
+  for layer in subject.moe_layers:
+    mine = [r for r in rows if r.layer == layer and r.role in results]
+    if all(row.same for row in mine):
+      continue
+    progress(f'layer {layer} alone')
+    judged.append(_judge_layer(request, layer, side[layer]))
+    if judged[-1].is_wrong:
+      break
+  return judged
+
+
+def _judge_layer(request: Request, layer: int, captured) -> Judged:
+  if name := layers.not_finite(captured):
+    return Judged(layer, None, f'{name} is not finite before it')
+  folder = pathlib.Path(request.out)
+  folder.mkdir(parents=True, exist_ok=True)
+  path = str(folder / f'layer_{layer}.safetensors')
+  layers.save(path, {n: captured[n] for n in captured if n != 'scores'})
+  what = 'what the layer returned'
+  if request.right.moe == 'host':
+    fault = request.fault if layer == request.fault_layer else None
+    report, other = layers.judge_kernel(path, captured, fault)
+    if not other:
+      return Judged(layer, report, 'the kernel on what the layer read')
+    what += f' (the kernel alone gives other bits of {", ".join(other)})'
+  report = layers.judge_outputs(
+    path, captured, str(request.right), request.command
+  )
+  return Judged(layer, report, what)
+
+
+def count_steps(subject: subject_lib.Subject) -> int:
+  """Returns the most steps of `run`."""
+  return 2 + len(subject.moe_layers)

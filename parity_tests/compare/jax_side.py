@@ -1,0 +1,141 @@
+"""A side in JAX: the decoder, operator by operator.
+
+Not under one jit: XLA fuses what surrounds a layer with the layer, and the bits
+of two sides would part before the first difference.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpmoe.models.jax import decoder
+from hpmoe.models.jax import moe as moe_lib
+from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import subject as subject_lib
+from hpmoe.reference.contract import tensors
+
+
+def run(
+  subject: subject_lib.Subject,
+  moe: str,
+  backward: bool,
+  fault: tuple[int, candidates.Candidate] | None = None,
+) -> capture.Raw:
+  """Returns what the model computes with the layer `moe`.
+
+  Args:
+    subject: model and batch.
+    moe: the layer of routed experts, by name.
+    backward: whether to compute gradients of the loss.
+    fault: (number of a layer, what computes its experts instead), or None.
+
+  Raises:
+    ValueError: there is no such layer.
+  """
+  layer = moe_lib.named(moe)
+  if moe in moe_lib.LAYERS:
+    layer = jax.jit(layer, static_argnums=5)
+  of = dict.fromkeys(subject.moe_layers, layer)
+  if fault is not None:
+    of[fault[0]] = _launched(fault[1])
+  params = {n: jnp.asarray(value) for n, value in subject.params.items()}
+  trained = {n: params[n] for n in subject.trained}
+  taps = _taps(subject, params) if backward else {}
+
+  tokens = jnp.asarray(subject.tokens)
+
+  def total(trained, taps):
+    logits, aux = decoder.forward(
+      params | trained,
+      subject.config,
+      tokens,
+      moe=_tapped(of, taps),
+      ranks=subject.ranks,
+      mtp=subject.mtp,
+    )
+    loss = decoder.next_token_loss(logits, tokens)
+    if aux.mtp_logits is not None:
+      loss += decoder.next_token_loss(aux.mtp_logits, tokens[:, 1:])
+    return loss, (logits, aux)
+
+  grads: tuple[dict, dict] = ({}, {})
+  if backward:
+    (loss, (logits, aux)), grads = jax.value_and_grad(
+      total, (0, 1), has_aux=True
+    )(trained, taps)
+  else:
+    loss, (logits, aux) = total(trained, taps)
+  fields = dict(
+    hidden_states=list(aux.hidden_states),
+    routed={n: r._asdict() for n, r in aux.routed.items() if r is not None},
+    logits=[logits, aux.mtp_logits] if subject.mtp else [logits],
+    loss=loss,
+    grads=grads[0],
+    taps=grads[1],
+  )
+  return capture.Raw(**jax.tree.map(np.asarray, fields))
+
+
+def _taps(subject, params) -> dict[int, dict[str, jax.Array]]:
+  """Returns zeros that are added where gradients are wanted."""
+  dtype = params['model.embed_tokens.weight'].dtype
+  wide = jnp.promote_types(dtype, jnp.float32)
+  return {
+    layer: {
+      name: jnp.zeros(shape, wide if name == 'd_topk_weights' else dtype)
+      for name, shape in subject.tap_shapes(layer).items()
+    }
+    for layer in subject.moe_layers
+  }
+
+
+def _tapped(of, taps) -> Callable[..., jax.Array]:
+  """Returns a layer that is, in turn, each of `of`."""
+  turn = iter(of)
+
+  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+    number = next(turn)
+    tap = taps.get(number)
+    if tap is None:
+      return of[number](x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+    x, topk_weights = x + tap['dx'], topk_weights + tap['d_topk_weights']
+    y = of[number](x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+    return y + tap['dy']
+
+  return layer
+
+
+def _launched(candidate: candidates.Candidate) -> Callable[..., jax.Array]:
+  """Returns the layer that a candidate of `hpmoe check` computes; eager."""
+
+  def layer(*arguments):
+    *arrays, policy = arguments
+    config = moe_lib.config_of(arrays[0], arrays[1], arrays[4])
+
+    def forward(*arrays):
+      given = dict(zip(tensors.INPUTS, map(np.asarray, arrays), strict=True))
+      made = candidate.run(config, policy, given, passes.FORWARD)
+      return jnp.asarray(made['y']), given | made
+
+    def backward(saved, dy):
+      saved = {n: np.asarray(array) for n, array in saved.items()}
+      given = saved | dict(dy=np.asarray(dy))
+      made = candidate.run(config, policy, given, passes.BACKWARD)
+      grads = {
+        'x': 'dx',
+        **{n: f'd_{n}' for n in ('topk_weights', 'w_gate_up', 'w_down')},
+      }
+      return tuple(
+        jnp.asarray(made[grads[n]]) if n in grads else None
+        for n in tensors.INPUTS
+      )
+
+    call = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])
+    call.defvjp(forward, backward)
+    return call(*arrays)
+
+  return layer

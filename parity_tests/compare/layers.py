@@ -1,0 +1,193 @@
+"""`hpmoe check` on what a MoE layer of a model read.
+
+A layer is judged on the inputs that its own side gave it, so that what went
+wrong before it is not held against it.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import shlex
+import time
+
+import numpy as np
+from safetensors import numpy as safetensors
+
+from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import checking as checking_lib
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.compare import metrics
+from hpmoe.parity_tests.lanes import lanes
+from hpmoe.reference.contract import tensors
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+  """A candidate that answers with what a model's layer returned.
+
+  Attributes:
+    outputs: y, and gradients if there are any, by name.
+    name: as reports call it.
+  """
+
+  outputs: Arrays
+  name: str
+  serial: None = None
+  checking: checking_lib.Checking = checking_lib.Checking(races=False)
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    """See `candidates.Candidate`."""
+    del config, policy, inputs
+    return {n: self.outputs[n] for n in which.results}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request(check.Request):
+  """A request whose replay may be another command's.
+
+  Attributes:
+    command: what repeats it; empty for `hpmoe check`.
+  """
+
+  command: tuple[str, ...] = ()
+
+  def replay(self, *lanes_: str) -> str:
+    if not self.command:
+      return super().replay(*lanes_)
+    return shlex.join([check.program(), *self.command])
+
+
+def inputs_of(captured: Arrays) -> dict[str, np.ndarray]:
+  """Returns the tensors of `tensors.INPUTS` and dy, those that are there."""
+  return {n: captured[n] for n in (*tensors.INPUTS, 'dy') if n in captured}
+
+
+def not_finite(captured: Arrays) -> str:
+  """Returns the first input of a layer that no check can take, or ''."""
+  for name, array in inputs_of(captured).items():
+    if not np.isfinite(array.astype(np.float64)).all():
+      return name
+  return ''
+
+
+def save(path: str, captured: Arrays) -> None:
+  """Writes a layer's inputs, as `hpmoe check --input` reads them."""
+  arrays = inputs_of(captured)
+  safetensors.save_file(
+    {n: np.ascontiguousarray(array) for n, array in arrays.items()}, path
+  )
+
+
+def judge_outputs(
+  path: str, captured: Arrays, name: str, command: tuple[str, ...]
+) -> check.Report:
+  """Returns what is said of a layer of which only its results are known.
+
+  Its y must lie in lane bounded.  The bound of a gradient is that of what the
+  forward pass kept, which is not known; so a gradient is refused where msprobe
+  refuses it beside the oracle's on the same inputs, and lane bounded then says
+  where.
+
+  Args:
+    path: file of its inputs.
+    captured: its outputs, by name.
+    name: of the side.
+    command: what repeats all this.
+  """
+  outputs = {n: a for n, a in captured.items() if n not in tensors.INPUTS}
+  request = _Request(
+    direction=_direction(captured),
+    input=path,
+    lanes=('bounded',),
+    checking=Captured.checking,
+    command=command,
+  )
+  bench = check.Bench(request, keep=True)
+  report = _report(request, bench, Captured(outputs, name))
+  if request.direction == 'forward':
+    return report
+  case = bench.case(request, passes.BACKWARD, bench.made)
+  expected = case.answer()
+  refused = [
+    n
+    for n in passes.BACKWARD.results
+    if metrics.compare(n, None, n, outputs[n], expected[n]).result
+    == metrics.ERROR
+  ]
+  kept = tuple(
+    r
+    for r in report.results
+    if lanes.pass_of(r.stage) is passes.FORWARD
+    or lanes.tensor_of(r.stage) in refused
+  )
+  return dataclasses.replace(report, results=kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recorded(candidates.Megakernel):
+  """Our backend; keeps what it returned.
+
+  Attributes:
+    outputs: results of each pass, by name.
+  """
+
+  outputs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+    made = super().run(config, policy, inputs, which, given)
+    self.outputs.update({n: made[n] for n in which.results})
+    return made
+
+
+def judge_kernel(
+  path: str, captured: Arrays, fault: str | None
+) -> tuple[check.Report, list[str]]:
+  """Returns a check of the megakernel on a layer's inputs.
+
+  Args:
+    path: file of its inputs.
+    captured: the same, dy if backward too, and what the layer returned.
+    fault: for the kernel to commit, or None.
+
+  Returns:
+    The report, and the results that the layer returned with other bits.
+
+  Raises:
+    candidates.CandidateError: a launch ended early.
+  """
+  direction = _direction(captured)
+  arguments = [f'--input={path}', f'--direction={direction}']
+  arguments += [f'--fault={fault}'] if fault else []
+  request = _Request(
+    direction=direction,
+    input=path,
+    lanes=('bitwise', 'bounded'),
+    fault=fault,
+    arguments=tuple(arguments),
+  )
+  kernel = _Recorded(request.options, fault=fault)
+  report = _report(request, check.Bench(request), kernel)
+  other = [
+    n for n, a in kernel.outputs.items() if a.tobytes() != captured[n].tobytes()
+  ]
+  return report, other
+
+
+def _direction(captured: Arrays) -> str:
+  return 'both' if 'dy' in captured else 'forward'
+
+
+def _report(
+  request: check.Request, bench: check.Bench, candidate: candidates.Candidate
+) -> check.Report:
+  start = time.perf_counter()
+  examined = bench.examine(request, candidate)
+  return check.Report(
+    config=check.describe(request, bench.made, candidate),
+    results=tuple(examined.results),
+    seconds=time.perf_counter() - start,
+    wrong=tuple(examined.wrong),
+    launches=tuple(candidates.launches_of(candidate)),
+  )

@@ -1,0 +1,118 @@
+"""A side in MindSpore, eagerly: as `jax_side.py`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+from hpmoe.models.mindspore import decoder
+from hpmoe.models.mindspore import moe as moe_lib
+from hpmoe.models.mindspore import ops
+from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import subject as subject_lib
+
+
+def run(subject: subject_lib.Subject, moe: str, backward: bool) -> capture.Raw:
+  """Returns what the model computes with the layer `moe`.
+
+  Args:
+    subject: model and batch.
+    moe: the layer of routed experts, by name.
+    backward: whether to compute gradients of the loss.
+
+  Raises:
+    ValueError: there is no such layer.
+  """
+  # The error of an operator is told where it runs, not at a later one.
+  ms.set_device('CPU')
+  ms.set_context(pynative_synchronize=True)
+  layer = moe_lib.named(moe)
+  params = {n: ms.Tensor(value) for n, value in subject.params.items()}
+  taps = _taps(subject, params) if backward else {}
+  places = [(number, name) for number in taps for name in taps[number]]
+  tokens = ms.Tensor(np.ascontiguousarray(subject.tokens))
+  seen: dict[str, Any] = {}
+
+  # Positions: a gradient over a dict is an empty tuple, without an error.
+  def total(*values):
+    trained = dict(zip(subject.trained, values))
+    added = dict(zip(places, values[len(trained) :]))
+    logits, aux = decoder.forward(
+      params | trained,
+      subject.config,
+      tokens,
+      moe=_tapped(subject, layer, added),
+      ranks=subject.ranks,
+      mtp=subject.mtp,
+    )
+    loss = decoder.next_token_loss(logits, tokens)
+    if subject.mtp:
+      loss += decoder.next_token_loss(aux.mtp_logits, tokens[:, 1:])
+    seen.update(_seen(subject, logits, aux))
+    return loss
+
+  values = [params[n] for n in subject.trained]
+  values += [taps[number][name] for number, name in places]
+  grads: list[np.ndarray] = []
+  if backward:
+    loss, found = ms.value_and_grad(total, tuple(range(len(values))))(*values)
+    grads = [ops.to_numpy(grad) for grad in found]
+  else:
+    loss = total(*values)
+  flat = dict(zip(places, grads[len(subject.trained) :]))
+  return capture.Raw(
+    loss=ops.to_numpy(loss),
+    grads=dict(zip(subject.trained, grads)),
+    taps={
+      number: {name: flat[number, name] for name in taps[number]}
+      for number in taps
+    },
+    **seen,
+  )
+
+
+def _seen(subject, logits, aux) -> dict[str, Any]:
+  """Returns what the forward pass computed, as NumPy's."""
+  heads = [logits, aux.mtp_logits] if subject.mtp else [logits]
+  return dict(
+    hidden_states=[ops.to_numpy(state) for state in aux.hidden_states],
+    routed={
+      number: {n: ops.to_numpy(value) for n, value in r._asdict().items()}
+      for number, r in aux.routed.items()
+      if r is not None
+    },
+    logits=[ops.to_numpy(head) for head in heads],
+  )
+
+
+def _taps(subject, params) -> dict[int, dict[str, ms.Tensor]]:
+  """Returns zeros that are added where gradients are wanted."""
+  dtype = params['model.embed_tokens.weight'].dtype
+  return {
+    layer: {
+      name: ms.ops.zeros(
+        shape, ops.wide(dtype) if name == 'd_topk_weights' else dtype
+      )
+      for name, shape in subject.tap_shapes(layer).items()
+    }
+    for layer in subject.moe_layers
+  }
+
+
+def _tapped(
+  subject, layer, added: Mapping[tuple[int, str], ms.Tensor]
+) -> Callable[..., ms.Tensor]:
+  """Returns the layer between the zeros of the layer whose turn it is."""
+  turn = iter(subject.moe_layers)
+
+  def tapped(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+    number = next(turn)
+    if not added:
+      return layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+    x = x + added[number, 'dx']
+    topk_weights = topk_weights + added[number, 'd_topk_weights']
+    y = layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+    return y + added[number, 'dy']
+
+  return tapped

@@ -1,0 +1,139 @@
+"""What a reader of `hpmoe compare` sees: the table, the first difference."""
+
+import csv
+from typing import Any
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.compare import compare
+from hpmoe.parity_tests.compare import metrics
+from hpmoe.parity_tests.compare import subject as subject_lib
+from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import text_table
+
+_SHOWN = (
+  'NPU Tensor Shape',
+  'Cosine',
+  'EucDist',
+  'MaxAbsErr',
+  'MaxRelativeErr',
+  'One Thousandth Err Ratio',
+  'Five Thousandths Err Ratio',
+  'Result',
+)
+_HEADING = ('', 'Name', 'Shape', *_SHOWN[1:])
+_MOST_TOLD = 8
+_COLOURS = {metrics.WARNING: '\x1b[33m', metrics.ERROR: '\x1b[31m'}
+
+
+def heading(request: compare.Request, subject: subject_lib.Subject) -> str:
+  """Returns what is compared, in one line."""
+  batch, sequence = subject.tokens.shape
+  config = subject.config
+  return (
+    f'{request.right} (NPU) against {request.left} (Bench): {subject.name}, '
+    f'{config.num_hidden_layers} layers, {config.num_experts} experts, '
+    f'{batch} x {sequence} tokens, R={subject.ranks}, '
+    f'{subject.params["model.embed_tokens.weight"].dtype}'
+  )
+
+
+def table(result: compare.Result, colour: bool = False) -> str:
+  """Returns a line for each tensor; '>' marks the first difference."""
+  first = result.first
+  cells = [
+    ('>' if row is first else '', row.name, *map(_cell(row), _SHOWN))
+    for row in result.rows
+  ]
+  colours = [_COLOURS.get(row.result, '') for row in result.rows]
+  return text_table.text(_HEADING, cells, colours if colour else None)
+
+
+def _cell(row: metrics.Row):
+  def cell(column: str) -> str:
+    value = row.values[column]
+    return f'{value:.6g}' if isinstance(value, float) else str(value)
+
+  return cell
+
+
+def conclusion(request: compare.Request, result: compare.Result) -> str:
+  """Returns the first difference, where it comes from, and the verdict."""
+  first, lines = result.first, []
+  if first is not None:
+    lines.append(f'first difference: {first.name}')
+    if first.values['Err_message']:
+      lines.append(f'  {first.values["Err_message"]}')
+  for layer, choices in result.choices.items():
+    lines.append(f'layer {layer}: tokens that go to other experts:')
+    lines += [f'  {choice}' for choice in choices[:_MOST_TOLD]]
+    if len(choices) > _MOST_TOLD:
+      lines.append(f'  and {len(choices) - _MOST_TOLD} more')
+  lines += _alone(result)
+  same = all(row.same for row in result.rows)
+  equal = 'every tensor has the same bits' if same else 'within thresholds'
+  said = equal if first is None else 'a difference beyond thresholds'
+  lines.append(f'{result.verdict}: {said}')
+  return '\n'.join(lines)
+
+
+def _alone(result: compare.Result) -> list[str]:
+  """Returns what was found of each MoE layer by itself."""
+  lines = []
+  for one in result.judged:
+    said = one.why
+    if one.report is not None:
+      bound = 'out of' if one.is_wrong else 'within'
+      said = f'{bound} the rounding bound on its own inputs'
+    lines.append(f'layer {one.layer}, its experts alone: {said}')
+  wrong = result.wrong
+  if wrong is not None and wrong.report is not None:
+    lines.append(f'\nlayer {wrong.layer}, hpmoe check of {wrong.why}:')
+    lines.append(report_lib.failure(wrong.report))
+    lines.append('')
+  return lines
+
+
+def to_json(
+  request: compare.Request,
+  subject: subject_lib.Subject,
+  result: compare.Result,
+) -> dict[str, Any]:
+  """Returns the whole report as plain data."""
+  first, wrong = result.first, result.wrong
+  return report_lib.jsonable(
+    dict(
+      verdict=result.verdict,
+      left=str(request.left),
+      right=str(request.right),
+      model=subject.name,
+      tokens=list(subject.tokens.shape),
+      ranks=subject.ranks,
+      fault=request.fault,
+      fault_layer=request.fault_layer,
+      rows=[row.values | dict(same_bits=row.same) for row in result.rows],
+      first_difference=first and first.name,
+      choices={
+        str(layer): [str(choice) for choice in choices]
+        for layer, choices in result.choices.items()
+      },
+      layers=[
+        dict(layer=one.layer, why=one.why, wrong=one.is_wrong)
+        for one in result.judged
+      ],
+      wrong_layer=wrong and wrong.layer,
+      check=wrong and wrong.report and report_lib.to_json(wrong.report),
+      versions=check.versions(),
+    )
+  )
+
+
+def write_csv(path: str, result: compare.Result) -> None:
+  """Writes every row under msprobe's column names.
+
+  Raises:
+    OSError: the file cannot be written.
+  """
+  with open(path, 'w', newline='', encoding='utf-8') as file:
+    writer = csv.DictWriter(file, metrics.COLUMNS)
+    writer.writeheader()
+    writer.writerows(row.values for row in result.rows)

@@ -1,0 +1,122 @@
+"""What both sides of a comparison are given: weights, tokens, ranks."""
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import init
+from hpmoe.models import parameters
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.train import text as text_lib
+from hpmoe.reference.contract import array_typing as at
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+  """A model with its weights, and what it reads.
+
+  Attributes:
+    name: as the user called the model.
+    config: sizes and options.
+    params: by the names of `parameters.parameter_shapes`, in their dtypes.
+    tokens: `[B, S]` int32.
+    ranks: R that a layer's tokens and experts are divided among.
+  """
+
+  name: str
+  config: config_lib.ModelConfig
+  params: Mapping[str, np.ndarray]
+  tokens: at.Int32[np.ndarray, 'B S']
+  ranks: int = 1
+
+  @property
+  def mtp(self) -> bool:
+    """Whether the model has a head that predicts one token further."""
+    return bool(self.config.num_nextn_predict_layers)
+
+  @property
+  def moe_layers(self) -> tuple[int, ...]:
+    """Layers with routed experts in the order in which they run."""
+    heads = parameters.mtp_layers(self.config)
+    return (*self.config.moe_layers(), *heads)
+
+  @property
+  def trained(self) -> tuple[str, ...]:
+    """Parameters that have a gradient."""
+    return tuple(n for n in self.params if not parameters.is_router_bias(n))
+
+  def experts(self, layer: int) -> dict[str, str]:
+    """Returns the parameters of a layer's experts, by their names there."""
+    prefix = parameters.experts_prefix(self.config, layer)
+    return {name: f'{prefix}{name}' for name in ('w_gate_up', 'w_down')}
+
+  def tap_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a layer's gradients that `dy` is one of."""
+    batch, count = self.tokens.shape
+    count -= layer >= self.config.num_hidden_layers
+    tokens = batch * count // self.ranks
+    rows = (self.ranks, tokens, self.config.hidden_size)
+    weights = (self.ranks, tokens, self.config.num_experts_per_tok)
+    return dict(dx=rows, d_topk_weights=weights, dy=rows)
+
+
+def load(
+  model: str,
+  text: str | None = None,
+  seed: int = 0,
+  batch: int = 2,
+  sequence: int = 32,
+  ranks: int = 1,
+  dtype: str | None = None,
+) -> Subject:
+  """Returns a model and a batch of text, byte by byte.
+
+  Args:
+    model: name of a configuration or path of a config.json, which gets weights
+      of `seed`; or a folder with weights, see `convert.read`.
+    text: path of a text file; None for the one that ships.
+    seed: of the weights, and of the place in the text.
+    batch: B.
+    sequence: S, bytes.
+    ranks: R.
+    dtype: of the weights; None for that of the configuration.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: an argument or a file is wrong; names it.
+  """
+  for name, value, least in (('batch', batch, 1), ('sequence', sequence, 3)):
+    if value < least:
+      raise ValueError(f'{name}: expected at least {least}, got {value}')
+  if pathlib.Path(model).is_dir():
+    weights = convert.read(model, dtype)
+    config, params = weights.config, weights.load()
+  else:
+    config = config_lib.load(model)
+    params = init.init(config, seed, dtype)
+  values = np.iinfo(np.uint8).max + 1
+  if config.vocab_size < values:
+    raise ValueError(
+      f'vocab_size: expected at least {values}, a token for each byte, got '
+      f'{config.vocab_size}'
+    )
+  if not config.moe_layers():
+    raise ValueError('model: expected one with routed experts, got none')
+  read = text_lib.batch(text_lib.read(text), sequence, batch, seed, 0)
+  subject = Subject(model, config, params, read[:, :-1], ranks)
+  _check_ranks(subject)
+  return subject
+
+
+def _check_ranks(subject: Subject) -> None:
+  batch, sequence = subject.tokens.shape
+  counts = [batch * sequence, subject.config.num_experts]
+  counts += [batch * (sequence - 1)] * subject.mtp
+  if subject.ranks < 1 or any(count % subject.ranks for count in counts):
+    raise ValueError(
+      f'ranks: expected a divisor of {counts} tokens and experts, got '
+      f'{subject.ranks}'
+    )
