@@ -32,7 +32,7 @@ from hpmoe.models.train import text as text_lib
 _METRICS = 'metrics.jsonl'
 _STATES = 'states'
 MODEL = 'model'
-_LAST = 10  # steps whose mean loss is told
+LAST = 10  # steps whose mean loss is told
 _HELD_OUT_BATCHES = 8
 
 
@@ -59,7 +59,7 @@ class Result:
   @property
   def last(self) -> float:
     """Mean loss of the last steps."""
-    return float(self.losses[-_LAST:].mean())
+    return float(self.losses[-LAST:].mean())
 
 
 def train(

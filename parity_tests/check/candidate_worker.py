@@ -43,7 +43,11 @@ def _import(job: pathlib.Path, name: str):
     if not isinstance(error, ImportError):
       text = f'{name}: raised on import: {error!r}'
     elif f'{name}.'.startswith(f'{missing}.'):
-      _refuse(job, f'candidate: expected a module, got {error}')
+      _refuse(
+        job,
+        'candidate: expected a module in the current folder or on '
+        f"Python's path, got {error}",
+      )
     else:
       text = f'{name}: its import failed: {error}'
     _print_traceback(error)
@@ -58,7 +62,7 @@ def _function(job: pathlib.Path, name: str) -> Callable:
       _refuse(
         job,
         f'candidate: expected a function in {module_name}, got {path!r}, '
-        'which it has not',
+        'which is not in it',
       )
     found = getattr(found, part)
   if not callable(found):

@@ -200,7 +200,7 @@ def test_a_wrong_answer_shape_is_a_wrong_request(candidate, body, text):
     (':forward', 'expected pkg.module:function'),
     ('user kernel:forward', 'expected pkg.module:function'),
     ('no_such_module:forward', "No module named 'no_such_module'"),
-    ('user_kernel:nothing', "got 'nothing', which it has not"),
+    ('user_kernel:nothing', "got 'nothing', which is not in it"),
     ('user_kernel:NUMBER', 'expected a function, got 5'),
   ],
 )

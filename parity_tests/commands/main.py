@@ -61,8 +61,9 @@ _FLAG_OF = {
 
 def usage() -> str:
   lines = ['hpmoe: verifies fused mixture-of-experts kernels', '']
+  width = max(map(len, COMMANDS))
   for command in COMMANDS.values():
-    lines.append(f'  hpmoe {command.name:<9}{command.help}')
+    lines.append(f'  hpmoe {command.name:<{width}}  {command.help}')
     lines.append(f'      {command.examples[0]}')
   lines += [
     '',

@@ -190,6 +190,15 @@ def test_help_shows_an_example_and_every_option(capsys, command):
       assert f'--{name}: ' in said
 
 
+def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
+  main.main(['--help'])
+
+  lines = capsys.readouterr().out.splitlines()
+  for name, command in main.COMMANDS.items():
+    line = next(x for x in lines if command.help in x)
+    assert line.split()[:2] == ['hpmoe', name]
+
+
 @pytest.mark.parametrize(
   ('command', 'texts'),
   [

@@ -85,5 +85,6 @@ COMMAND = cli.Command(
   ('hpmoe tightness --depth=64,16384 --json=tightness.json',),
   _define,
   _tightness,
-  '0 the limits are tight and wrong operands are caught, 1 they are not',
+  '0 the limits are tight and wrong operands are caught, 1 they are not, '
+  '2 the request was wrong',
 )

@@ -13,7 +13,7 @@ from hpmoe.parity_tests.commands import cli
 # Flag -> (field of Settings, help).
 _SETTINGS = {
   'model': ('model', 'Configuration, or path of a config.json. One of {}.'),
-  'framework': ('framework', 'Where the model runs.'),
+  'framework': ('framework', 'Where the model runs: jax or mindspore.'),
   'moe': (
     'moe',
     'Layer of routed experts: oracle, host (the megakernel), framework (the '
@@ -104,6 +104,8 @@ def _train(f: flags.FlagValues) -> int:
 
 
 def _print(summary: dict, out: str) -> None:
+  from hpmoe.models.train import run
+
   def both(name: str) -> str:
     nats = summary[name]
     return f'{nats:.4f} nats, {nats / math.log(2):.4f} bits'
@@ -111,7 +113,7 @@ def _print(summary: dict, out: str) -> None:
   print(f'{summary["steps"]} steps, {summary["seconds_per_step"]:.3f} s each')
   for name, text in (
     ('first_loss', 'loss of the first step'),
-    ('last_loss', 'mean loss of the last 10'),
+    ('last_loss', f'mean loss of the last {min(summary["steps"], run.LAST)}'),
     ('held_out_loss', 'loss on held-out text'),
     ('bigram_entropy', 'bigram entropy of the text'),
   ):

@@ -43,7 +43,9 @@ class TestTrain:
     content = json.loads(report.read_text())
     assert len(content['losses']) == 2
     assert content['settings']['moe'] == 'host'
-    assert 'bigram entropy' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert 'bigram entropy' in said
+    assert 'mean loss of the last 2 ' in said
     assert {p.name for p in out.iterdir()} == {
       *('states', 'model', 'metrics.jsonl'),
       *('loss.png', 'expert_load.png'),

@@ -206,7 +206,7 @@ def notes(report: check.Report) -> str:
   lines = []
   if any(r.lane == 'standard' for r in report.results):
     lines += [
-      f'{name}: {standards.get(name).version}'
+      f'rules of {name}: {standards.get(name).version}'
       for name in report.config['standards']
     ]
   missing = _missing(report)
