@@ -3,10 +3,16 @@
 import csv
 import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.models import config as config_lib
+from hpmoe.models import init
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import weights as weights_lib
+from hpmoe.models.jax import moe
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare import metrics
 
@@ -132,6 +138,104 @@ class TestSides:
       rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == metrics.COLUMNS
     assert len(rows) == len(report['rows'])
+
+
+def wrong(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+  """A user's layer that is wrong by 0.1 % in three rows."""
+  y = moe.framework(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+  return y.at[0, 5:8, 16:32].multiply(1.001)
+
+
+def not_a_number(x, *others):
+  """A user's layer with a NaN in one token."""
+  return moe.framework(x, *others).at[0, 3, 1].set(jnp.nan)
+
+
+def raises(*arguments):
+  del arguments
+  raise RuntimeError('no device')
+
+
+def too_long(x, *others):
+  return jnp.concatenate([x, moe.framework(x, *others)])
+
+
+class TestLayersOfUsers:
+  def test_a_fault_below_msprobes_limits_is_found(self, tmp_path, model):
+    code, report = _compare(
+      tmp_path, model, f'--right=jax:{__name__}:wrong', '--direction=forward'
+    )
+    assert code == 1
+    name = 'Module.model.layers.1.mlp.experts.0.forward.output.0'
+    assert report['first_difference'] == name
+    assert _row(report, name)['Result'] == metrics.PASS
+    assert report['wrong_layer'] == 1
+    first = report['check']['first_failure']
+    assert (first['stage'], first['token'] in (5, 6, 7)) == ('y', True)
+
+  def test_nan_is_an_error_where_it_begins(self, tmp_path, model, capsys):
+    code, report = _compare(
+      tmp_path,
+      model,
+      f'--right=jax:{__name__}:not_a_number',
+      '--direction=forward',
+    )
+    assert code == 1
+    name = 'Module.model.layers.1.mlp.experts.0.forward.output.0'
+    assert report['first_difference'] == name
+    assert 'NPU has NaN' in _row(report, name)['Err_message']
+    assert report['wrong_layer'] == 1
+    assert 'y[0, 3, 1], token 3 of rank 0' in capsys.readouterr().out
+
+  @pytest.mark.parametrize(
+    ('name', 'code', 'text'),
+    [
+      ('raises', 3, 'raises: RuntimeError: no device'),
+      ('too_long', 2, 'too_long: expected y float32 [1, 16, 32], got float32'),
+    ],
+  )
+  def test_one_that_gives_no_answer_is_one_line(
+    self, tmp_path, model, capsys, name, code, text
+  ):
+    right = f'--right=jax:{__name__}:{name}'
+    found, _ = _compare(tmp_path, model, right, '--direction=forward')
+    assert found == code
+    captured = capsys.readouterr()
+    assert captured.err.count('\n') == 1
+    assert text in captured.err
+
+
+class TestNearTies:
+  def test_another_choice_is_named_and_no_kernel_blamed(self, tmp_path, capsys):
+    # given: of layer 1, experts in pairs whose scores are a rounding apart
+    fields = config_lib.load('mixtral_tiny').to_hf() | dict(
+      hidden_size=32,
+      intermediate_size=16,
+      num_hidden_layers=2,
+      num_local_experts=8,
+      num_experts_per_tok=3,
+      head_dim=8,
+      initializer_range=0.1,
+    )
+    config = config_lib.from_hf(fields)
+    params = init.init(config)
+    gate = params['model.layers.1.block_sparse_moe.gate.weight']
+    gate[1::2] = np.nextafter(gate[::2], np.float32(np.inf))
+    folder = tmp_path / 'model'
+    convert.write(folder, weights_lib.of_parameters(config, params), 'hpmoe')
+    # when
+    code, report = _compare(
+      tmp_path, str(folder), '--direction=forward', '--sequence=128'
+    )
+    # then
+    assert code == 1
+    assert report['wrong_layer'] is None
+    name = 'Module.model.layers.1.block_sparse_moe.experts.0.forward.input.1'
+    assert report['first_difference'] == name
+    assert 'near tie' in _row(report, name)['Err_message']
+    said = capsys.readouterr().out
+    assert 'near tie: scores agree within rounding' in said
+    assert 'no experts are wrong on what they read' in said
 
 
 class TestRequests:

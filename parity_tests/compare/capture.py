@@ -1,10 +1,12 @@
 """What one side computed: tensors under msprobe's names, in order."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+from typing import Any
 
 import numpy as np
 
+from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 Arrays = dict[str, np.ndarray]
@@ -51,6 +53,31 @@ class Tensor:
   layer: int | None
   role: str
   array: np.ndarray
+
+
+def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a user's layer, whose errors are told as a candidate's.
+
+  Raises:
+    candidates.CandidateError: when called: the layer raised something.
+    ValueError: when called: it returned no y.
+  """
+
+  def called(x, *others):
+    try:
+      y = layer(x, *others)
+    except Exception as error:
+      raise candidates.CandidateError(
+        f'{moe}: {type(error).__name__}: {error}'
+      ) from error
+    got = [getattr(y, name, None) for name in ('dtype', 'shape')]
+    if got != [x.dtype, x.shape]:
+      raise ValueError(
+        f'{moe}: expected y {x.dtype} {list(x.shape)}, got {got[0]} {got[1]}'
+      )
+    return y
+
+  return called
 
 
 def named(subject: subject_lib.Subject, raw: Raw) -> list[Tensor]:

@@ -9,7 +9,9 @@ rounding bound of `hpmoe check`.
 
 from collections.abc import Callable
 import dataclasses
+import importlib
 import pathlib
+import types
 
 import numpy as np
 
@@ -25,7 +27,11 @@ from hpmoe.parity_tests.compare import routing_diff
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.parity_tests.lanes import lanes
 
-FRAMEWORKS = ('jax', 'mindspore')
+_SIDES = dict(
+  jax='hpmoe.parity_tests.compare.jax_side',
+  mindspore='hpmoe.parity_tests.compare.mindspore_side',
+)
+FRAMEWORKS = tuple(_SIDES)
 
 Progress = Callable[[str], None]
 
@@ -204,10 +210,14 @@ def run(
     candidates.CandidateError: a launch ended early.
   """
   check_request(request, subject)
-  progress(str(request.left))
-  bench = _side(request.left, subject, request.backward, None)
-  progress(str(request.right))
-  npu = _side(request.right, subject, request.backward, _fault(request))
+  pairs = (request.left, request.right)
+  frameworks = [_framework(one) for one in pairs]
+  captured = []
+  for one, side, fault in zip(pairs, frameworks, (None, _fault(request))):
+    progress(str(one))
+    raw = side.run(subject, one.moe, request.backward, fault)
+    captured.append(capture.named(subject, raw))
+  bench, npu = captured
   assert [t.name for t in npu] == [t.name for t in bench]
   rows = [
     metrics.compare(a.name, a.layer, a.role, a.array, b.array)
@@ -231,24 +241,18 @@ def _fault(request: Request) -> tuple[int, candidates.Candidate] | None:
   return request.fault_layer, kernel
 
 
-def _side(
-  pair: Pair, subject: subject_lib.Subject, backward: bool, fault
-) -> list[capture.Tensor]:
-  if pair.framework == 'jax':
-    from hpmoe.parity_tests.compare import jax_side
+def _framework(pair: Pair) -> types.ModuleType:
+  """Returns the side that runs a pair, if it knows the pair's layer.
 
-    raw = jax_side.run(subject, pair.moe, backward, fault)
-  else:
-    raw = _mindspore(subject, pair.moe, backward)
-  return capture.named(subject, raw)
-
-
-def _mindspore(subject, moe: str, backward: bool) -> capture.Raw:
+  Raises:
+    ValueError: it does not, or the framework is not installed.
+  """
   try:
-    from hpmoe.parity_tests.compare import mindspore_side
+    side = importlib.import_module(_SIDES[pair.framework])
   except ImportError as error:
-    raise ValueError(f'framework: {error}') from error
-  return mindspore_side.run(subject, moe, backward)
+    raise ValueError(f'{pair.framework}: {error}') from error
+  side.moe_lib.named(pair.moe)
+  return side
 
 
 def _by_layer(

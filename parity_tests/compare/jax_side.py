@@ -39,6 +39,8 @@ def run(
   layer = moe_lib.named(moe)
   if moe in moe_lib.LAYERS:
     layer = jax.jit(layer, static_argnums=5)
+  else:
+    layer = capture.guarded(moe, layer)
   of = dict.fromkeys(subject.moe_layers, layer)
   if fault is not None:
     of[fault[0]] = _launched(fault[1])

@@ -13,21 +13,27 @@ from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 
-def run(subject: subject_lib.Subject, moe: str, backward: bool) -> capture.Raw:
+def run(
+  subject: subject_lib.Subject, moe: str, backward: bool, fault: None = None
+) -> capture.Raw:
   """Returns what the model computes with the layer `moe`.
 
   Args:
     subject: model and batch.
     moe: the layer of routed experts, by name.
     backward: whether to compute gradients of the loss.
+    fault: None; see `jax_side.run`.
 
   Raises:
     ValueError: there is no such layer.
   """
+  del fault
   # The error of an operator is told where it runs, not at a later one.
   ms.set_device('CPU')
   ms.set_context(pynative_synchronize=True)
   layer = moe_lib.named(moe)
+  if moe not in moe_lib.LAYERS:
+    layer = capture.guarded(moe, layer)
   params = {n: ms.Tensor(value) for n, value in subject.params.items()}
   taps = _taps(subject, params) if backward else {}
   places = [(number, name) for number in taps for name in taps[number]]

@@ -69,6 +69,8 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
     if len(choices) > _MOST_TOLD:
       lines.append(f'  and {len(choices) - _MOST_TOLD} more')
   lines += _alone(result)
+  if first is not None and result.wrong is None and result.judged:
+    lines.append('no experts are wrong on what they read')
   same = all(row.same for row in result.rows)
   equal = 'every tensor has the same bits' if same else 'within thresholds'
   said = equal if first is None else 'a difference beyond thresholds'

@@ -1,0 +1,40 @@
+"""`hpmoe compare` of MindSpore's decoder with JAX's."""
+
+import json
+
+from hpmoe.models import config as config_lib
+from hpmoe.parity_tests.commands import main
+
+
+class TestMindSpore:
+  def test_host_agrees_forward_and_backward(self, tmp_path):
+    fields = config_lib.load('mixtral_tiny').to_hf() | dict(
+      hidden_size=32, intermediate_size=16, num_hidden_layers=1, head_dim=8
+    )
+    (tmp_path / 'config.json').write_text(json.dumps(fields))
+    out = tmp_path / 'out.json'
+    code = main.main(
+      [
+        'compare',
+        '--left=jax:host',
+        '--right=mindspore:host',
+        f'--model={tmp_path}/config.json',
+        '--batch=1',
+        '--sequence=16',
+        f'--out={tmp_path}',
+        f'--json={out}',
+      ]
+    )
+    report = json.loads(out.read_text())
+    assert code == 0
+    assert [(o['layer'], o['wrong']) for o in report['layers']] == [(0, False)]
+    # The front end gave the bits of the kernel alone.
+    assert report['layers'][0]['why'] == 'the kernel on what the layer read'
+    rows = [r for r in report['rows'] if 'parameters_grad' in r['NPU Name']]
+    assert rows
+    assert all(float(r['NPU l2norm']) > 0 for r in rows)
+
+  def test_the_oracle_is_jaxs(self, tmp_path, capsys):
+    right = '--right=mindspore:oracle'
+    assert main.main(['compare', right, f'--out={tmp_path}']) == 2
+    assert 'moe: expected one of' in capsys.readouterr().err
