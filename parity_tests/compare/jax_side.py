@@ -44,6 +44,8 @@ def run(
   of = dict.fromkeys(subject.moe_layers, layer)
   if fault is not None:
     of[fault[0]] = _launched(fault[1])
+  if moe == 'host':
+    of = {number: _of_finite(one) for number, one in of.items()}
   params = {n: jnp.asarray(value) for n, value in subject.params.items()}
   trained = {n: params[n] for n in subject.trained}
   taps = _taps(subject, params) if backward else {}
@@ -109,6 +111,17 @@ def _tapped(of, taps) -> Callable[..., jax.Array]:
     return y + tap['dy']
 
   return layer
+
+
+def _of_finite(layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+  """Returns a layer that passes NaN on, which a launch would refuse."""
+
+  def called(x, topk_ids, topk_weights, *others):
+    if not jnp.isfinite(x).all() or not jnp.isfinite(topk_weights).all():
+      return x * jnp.nan
+    return layer(x, topk_ids, topk_weights, *others)
+
+  return called
 
 
 def _launched(candidate: candidates.Candidate) -> Callable[..., jax.Array]:

@@ -90,7 +90,9 @@ def _alone(result: compare.Result) -> list[str]:
   wrong = result.wrong
   if wrong is not None and wrong.report is not None:
     lines.append(f'\nlayer {wrong.layer}, hpmoe check of {wrong.why}:')
-    lines.append(report_lib.failure(wrong.report))
+    lines += filter(
+      None, (report_lib.failure(wrong.report), report_lib.modes(wrong.report))
+    )
     lines.append('')
   return lines
 
