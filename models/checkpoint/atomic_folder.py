@@ -22,7 +22,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
   """
   target = pathlib.Path(path)
   if os.path.lexists(target):
-    raise ValueError(f'{target}: expected nothing there yet, got a file')
+    raise ValueError(f'{target}: expected nothing there yet, got something')
   if not target.parent.is_dir():
     raise ValueError(f'{target}: expected a folder {target.parent}, got none')
   prefix = f'{_UNFINISHED}{target.name}-'

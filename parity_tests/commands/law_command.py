@@ -81,7 +81,13 @@ def _layouts(values: list[str]) -> tuple[tuple[int, int], ...]:
 
 def _plan(f: flags.FlagValues):
   from hpmoe.parity_tests.law import law
+  from hpmoe.reference.contract import presets
 
+  if not presets.get(f.preset).runs_here:
+    raise cli.UsageError(
+      f'preset: expected one of {list(presets.RUNS_HERE)} to run here, '
+      f'got {f.preset!r}, which is for hpmoe compile'
+    )
   wrong = [d for d in f.direction if d not in law.DIRECTIONS]
   if wrong:
     raise cli.UsageError(

@@ -153,6 +153,12 @@ def test_options_that_contradict_a_file_are_refused(
   assert said.startswith(f'hpmoe {command}: {text.replace("FILE", layer_file)}')
 
 
+def test_law_refuses_a_preset_that_only_compiles(capsys):
+  said = _refused(capsys, 'law', '--preset=ep16', '--interleavings=1')
+
+  assert "got 'ep16', which is for hpmoe compile" in said
+
+
 def test_an_input_that_is_not_there_is_named(capsys):
   said = _refused(capsys, 'check', '--input=no.safetensors')
 
