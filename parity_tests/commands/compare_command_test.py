@@ -98,6 +98,12 @@ class TestFaults:
     assert f'first failure: {spec.stage} (' in said
     assert 'hpmoe check --input=' in said
 
+  def test_a_deadlock_names_its_layer(self, tmp_path, model, capsys):
+    options = ('--fault=missing_signal', '--fault_layer=2')
+    code, _ = _compare(tmp_path, model, '--direction=forward', *options)
+    assert code == 3
+    assert 'hpmoe compare: layer 2: deadlock: ' in capsys.readouterr().err
+
   def test_what_it_replays_is_the_same(self, tmp_path, model, capsys):
     _, report = _compare(
       tmp_path,

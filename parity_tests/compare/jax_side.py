@@ -43,7 +43,7 @@ def run(
     layer = capture.guarded(moe, layer)
   of = dict.fromkeys(subject.moe_layers, layer)
   if fault is not None:
-    of[fault[0]] = _launched(fault[1])
+    of[fault[0]] = _launched(*fault)
   if moe == 'host':
     of = {number: _of_finite(one) for number, one in of.items()}
   params = {n: jnp.asarray(value) for n, value in subject.params.items()}
@@ -124,8 +124,16 @@ def _of_finite(layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
   return called
 
 
-def _launched(candidate: candidates.Candidate) -> Callable[..., jax.Array]:
+def _launched(
+  number: int, candidate: candidates.Candidate
+) -> Callable[..., jax.Array]:
   """Returns the layer that a candidate of `hpmoe check` computes; eager."""
+
+  def run(*arguments):
+    try:
+      return candidate.run(*arguments)
+    except candidates.CandidateError as error:
+      raise candidates.CandidateError(f'layer {number}: {error}') from error
 
   def layer(*arguments):
     *arrays, policy = arguments
@@ -133,13 +141,13 @@ def _launched(candidate: candidates.Candidate) -> Callable[..., jax.Array]:
 
     def forward(*arrays):
       given = dict(zip(tensors.INPUTS, map(np.asarray, arrays), strict=True))
-      made = candidate.run(config, policy, given, passes.FORWARD)
+      made = run(config, policy, given, passes.FORWARD)
       return jnp.asarray(made['y']), given | made
 
     def backward(saved, dy):
       saved = {n: np.asarray(array) for n, array in saved.items()}
       given = saved | dict(dy=np.asarray(dy))
-      made = candidate.run(config, policy, given, passes.BACKWARD)
+      made = run(config, policy, given, passes.BACKWARD)
       grads = {
         'x': 'dx',
         **{n: f'd_{n}' for n in ('topk_weights', 'w_gate_up', 'w_down')},
