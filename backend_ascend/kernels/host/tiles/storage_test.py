@@ -1,4 +1,4 @@
-"""Bits of float16 in the tiles, against numpy's conversions."""
+"""Bits of narrow numbers in the tiles, against numpy's conversions."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,8 @@ from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
 ISAS = _native.isas()
 # Every half: both signs, subnormals, infinities, NaN of each payload.
 HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
+# As many bfloat16, as the bindings take them.
+BRAINS = np.arange(2**16, dtype=np.uint16)
 
 
 def by_gemm(x, to, isa):
@@ -21,7 +23,9 @@ def by_vector_tile(x, to, isa):
   if to == 'float16':
     ones = np.ones((x.size, 1, 1), np.float16)
     return _native.combine_tile(ones, x[:, None], isa)[:, 0]
-  return _native.row_dot_tile(x[:, None], np.ones_like(x)[:, None], isa)[:, 0]
+  one = np.uint16(0x3F80) if x.dtype == np.uint16 else 1  # 1 in bfloat16
+  ones = np.full_like(x, one)
+  return _native.row_dot_tile(x[:, None], ones[:, None], isa)[:, 0]
 
 
 def around_rounding_edges():
@@ -95,3 +99,27 @@ class TestHalf:
       ValueError, match='to: expected a storage dtype, got f8'
     ):
       _native.convert(HALVES[None], 'f8')
+
+
+class TestBfloat16:
+  @pytest.mark.parametrize('convert', [by_gemm, by_vector_tile])
+  def test_every_number_is_read_exactly(self, isa, convert):
+    want = (BRAINS.astype(np.uint32) << 16).view(np.float32)
+
+    got = convert(BRAINS, 'float32', isa)
+
+    number = ~np.isnan(want)
+    if convert is by_vector_tile:
+      want = np.where(want == 0, np.float32(0), want)  # a dot starts from +0
+    np.testing.assert_array_equal(
+      got.view('u4')[number], want.view('u4')[number]
+    )
+    assert np.isnan(got[~number]).all()
+
+  def test_there_and_back_is_the_same(self, isa):
+    wide = (BRAINS.astype(np.uint32) << 16).view(np.float32)
+    number = ~np.isnan(wide)
+
+    back = by_gemm(wide, 'bfloat16', isa)
+
+    np.testing.assert_array_equal(back.view('u2')[number], BRAINS[number])
