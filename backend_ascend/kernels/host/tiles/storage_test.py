@@ -123,3 +123,14 @@ class TestBfloat16:
     back = by_gemm(wide, 'bfloat16', isa)
 
     np.testing.assert_array_equal(back.view('u2')[number], BRAINS[number])
+
+
+@pytest.mark.parametrize('x', [HALVES, BRAINS], ids=['float16', 'bfloat16'])
+def test_every_number_times_one_is_itself(x, isa):
+  """Minus zero too, which a sum that starts from zero does not show."""
+  wide = x if x is HALVES else (x.astype(np.uint32) << 16).view(np.float32)
+  row = x[~np.isnan(wide)][None]
+
+  got = _native.scale_rows_tile(row, np.ones(1, np.float32), isa)
+
+  np.testing.assert_array_equal(got.view('u2'), row.view('u2'))
