@@ -52,6 +52,7 @@ char* Margins::Place(const TileOperand& operand, bool written) {
                 from + row * operand.ld * operand.element_bytes,
                 operand.cols * operand.element_bytes);
   }
+  if (!written) copy.kept = copy.bytes;
   return At(&copy, 0, 0);
 }
 
@@ -80,9 +81,10 @@ std::string Margins::Changed(Copy* copy) {
       if (at >= 0) return say(row, part[0] + at);
     }
     if (beyond || copy->written) continue;
-    const char* source =
-        static_cast<const char*>(of.data) + row * of.ld * of.element_bytes;
-    if (std::memcmp(source, At(copy, row, 0), of.cols * of.element_bytes)) {
+    // Not the source: a task that nobody waited for may have changed that.
+    const char* now = At(copy, row, 0);
+    if (std::memcmp(copy->kept.data() + (now - copy->bytes.data()), now,
+                    of.cols * of.element_bytes)) {
       return say(row, 0) + " and only read";
     }
   }

@@ -44,6 +44,7 @@ class Margins {
     TileOperand of;
     bool written;
     std::vector<char> bytes;
+    std::vector<char> kept;  // the bytes of what is only read, as they came
   };
 
   char* Place(const TileOperand& operand, bool written);

@@ -86,6 +86,10 @@ int main() {
   bench.Print("gemm, a column before", run_gemm);
   drill.gemm = [](const GemmTile& t) { *At(t.b, 1) = 5; };
   bench.Print("gemm, an operand", run_gemm);
+  const float came = *At(gemm.a, 0);
+  drill.gemm = [&gemm](const GemmTile&) { *At(gemm.a, 0) = 5; };
+  bench.Print("gemm, beside another task that writes its operand", run_gemm);
+  *At(gemm.a, 0) = came;
   drill.gemm = [](const GemmTile& t) {
     *At(t.c, 0) = *At(t.a, 2 * t.lda);            // a row too many
     *At(t.c, 1) = *At(t.b, 4 * t.ldb);            // a term too many

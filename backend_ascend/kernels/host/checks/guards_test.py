@@ -26,6 +26,7 @@ gemm, a row before: wrote element [-1, 0] of c, which is [2, 3]
 gemm, a column too many: wrote element [1, 3] of c, which is [2, 3]
 gemm, a column before: wrote element [1, -1] of c, which is [2, 3]
 gemm, an operand: wrote element [0, 0] of b, which is [4, 3] and only read
+gemm, beside another task that writes its operand:
 gemm, reads beyond:
 read: nan nan nan 2.000000
 transposed gemm, reads beyond:
