@@ -21,7 +21,7 @@ jax.config.update('jax_enable_x64', True)
 logging.set_verbosity(logging.WARNING)
 
 # Collected where MindSpore is installed, and never skipped there.
-_NEED_MINDSPORE = ['*_mindspore_test.py', '*/models/mindspore/*_test.py']
+_NEED_MINDSPORE = ['*_mindspore_test.py', '*models/mindspore/*_test.py']
 _MINDSPORE = importlib.util.find_spec('mindspore') is not None
 collect_ignore_glob = [] if _MINDSPORE else _NEED_MINDSPORE
 
