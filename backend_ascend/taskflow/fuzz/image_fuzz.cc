@@ -189,21 +189,21 @@ void RequireEqual(const ImageHeader& h, const Tensors& a, const Tensors& b) {
 }
 
 // Checking modes all at once, on an image that a plain launch took.
-void LaunchChecked(const ImageView& view, bool proved, const Tensors& plain) {
+void LaunchChecked(const ImageView& view, const Plan& plan, bool proved,
+                   const Tensors& plain) {
   const ImageHeader& h = *view.header;
   Tensors tensors = MakeTensors(h);
-  std::vector<uint32_t> order(view.num_tasks);
   LaunchOptions options = {1, 5.0, BestIsa(), {FaultKind::kNone, -1}, {}};
   options.modes.permute = h.crc32 % 2 == 0;
   options.modes.seed = h.crc32;
   options.modes.late_puts = h.crc32 % 4 < 2;
   options.modes.races = true;
-  options.modes.order = order.data();
+  options.modes.trace = true;
   LaunchReport report;
   const Status status = Launch(view, tensors.view(), options, &report);
   Require(status.code == 0, "a launch that checks takes what another takes");
   Inspection inspection;
-  Require(Inspect(view, tensors.ids.data(), &inspection).code == 0,
+  Require(Inspect(view, plan, tensors.ids.data(), &inspection).code == 0,
           "what is launched can be inspected");
   if (!proved) return;
   Require(report.diagnosis.reason == StopReason::kNone,
@@ -222,7 +222,7 @@ void LaunchSmall(const ImageView& view, bool proved) {
   const Status status = Launch(view, tensors.view(), options, &report);
   Require(status.code == planned.code, "a launch plans as MakePlan does");
   if (status.code != 0) return RequireRefusal(status);
-  LaunchChecked(view, proved, tensors);
+  LaunchChecked(view, plan, proved, tensors);
   if (!proved) return;
   Require(report.diagnosis.reason == StopReason::kNone,
           "what is proved runs to its end");
