@@ -395,7 +395,6 @@ _MAY_BE_ZERO = (
   'first_k_dense_replace',
   'num_nextn_predict_layers',
 )
-_MLA_SIZES = tuple(name for name in _MLA if name != 'q_lora_rank')
 
 
 def _hf_names(family: Family) -> dict[str, str]:

@@ -31,6 +31,7 @@ except ImportError as e:
 _TARGET = 'hpmoe_launch'
 _images = layer_call.Images(_jax_ffi)
 register = _images.register
+prepare = _images.prepare
 
 
 def check_api(built: tuple[int, int], header: str) -> None:
@@ -62,19 +63,6 @@ def _register_handler() -> None:
 
 
 _register_handler()
-
-
-def prepare(
-  config: config_lib.MoEConfig,
-  policy: precision.PrecisionPolicy,
-  options: flow_lib.Options = flow_lib.Options(),
-) -> None:
-  """Compiles both passes of a layer, so that exported graphs of it run here.
-
-  Raises:
-    ValueError: sizes, policy or options are out of range.
-  """
-  _images.prepare(layer_call.LayerCall(config, policy, options))
 
 
 def _aval(layer_: layer_call.LayerCall, name: str) -> jax.ShapeDtypeStruct:

@@ -141,14 +141,19 @@ class Images:
     """
     return self._compiled(direction, call.config, call.policy, call.options)
 
-  def prepare(self, call: LayerCall) -> None:
+  def prepare(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    options: flow_lib.Options = flow_lib.Options(),
+  ) -> None:
     """Compiles both passes of a layer, so that exported graphs of it run here.
 
     Raises:
       ValueError: sizes, policy or options are out of range.
     """
     for direction in (FORWARD, BACKWARD):
-      self.of(call, direction)
+      self.of(LayerCall(config, policy, options), direction)
 
   def _compile(self, direction, config, policy, options) -> Registered:
     return self.register(LayerCall(config, policy, options).compile(direction))

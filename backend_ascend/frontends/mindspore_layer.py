@@ -47,19 +47,7 @@ DEVICES = ('cpu', 'ascend')
 
 _images = layer_call.Images(_mindspore_ffi)
 register = _images.register
-
-
-def prepare(
-  config: config_lib.MoEConfig,
-  policy: precision.PrecisionPolicy,
-  options: flow_lib.Options = flow_lib.Options(),
-) -> None:
-  """Compiles both passes of a layer, so that exported graphs of it run here.
-
-  Raises:
-    ValueError: sizes, policy or options are out of range.
-  """
-  _images.prepare(layer_call.LayerCall(config, policy, options))
+prepare = _images.prepare
 
 
 def has_ascend() -> bool:

@@ -53,11 +53,6 @@ class Format:
     """The largest finite number."""
     return (2.0 - 2.0 ** (1 - self.digits)) * 2.0 ** (1 - self.min_exponent)
 
-  @property
-  def spare_digits(self) -> int:
-    """Bits that float32's significand has and this one has not, or 0."""
-    return max(24 - self.digits, 0)
-
 
 _TABLE = (
   Format('float32', 'f32', 24, -126, 'F32'),
