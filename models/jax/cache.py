@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
 from hpmoe.reference.contract import array_typing as at
 
@@ -47,7 +48,7 @@ def empty(
   """
   layer = {
     name: jnp.zeros((batch, capacity, *shape), dtype)
-    for name, shape in _shapes(config).items()
+    for name, shape in cache_room.shapes(config).items()
   }
   return Cache(jnp.int32(0), (layer,) * config.num_hidden_layers)
 
@@ -76,17 +77,4 @@ def check_room(cache: Cache, count: int) -> None:
     held = 0
   else:
     held = int(cache.length)
-  if held + count > cache.capacity:
-    raise ValueError(
-      f'cache: expected room for {held + count} tokens, got {cache.capacity}'
-    )
-
-
-def _shapes(config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
-  if config.family.attention == 'mla':
-    return {
-      'compressed': (config.kv_lora_rank,),
-      'rotated': (config.qk_rope_head_dim,),
-    }
-  shape = (config.num_key_value_heads, config.head_dim)
-  return {'keys': shape, 'values': shape}
+  cache_room.check(held, count, cache.capacity)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters
+from hpmoe.models import requests
 from hpmoe.models.jax import attention as attention_lib
 from hpmoe.models.jax import cache as cache_lib
 from hpmoe.models.jax import mla
@@ -85,8 +86,9 @@ def forward(
     ValueError: an argument is not as above; names it.
   """
   shards = 1 if axis is None else jax.lax.axis_size(axis)
-  _check_parameters(params, config, shards)
-  _check(config, tokens, ranks, cache, mtp)
+  requests.check_parameters(params, config, shards)
+  integers = jnp.issubdtype(tokens.dtype, jnp.integer)
+  requests.check(config, tokens, integers, ranks, cache is not None, mtp)
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, axis)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
@@ -95,6 +97,7 @@ def forward(
   count = tokens.shape[1]
   length, capacity = jnp.int32(0), count
   if cache is not None:
+    cache_lib.check_room(cache, count)
     length, capacity = cache.length, cache.capacity
   seen = attention_lib.seen(config, length, count, capacity, hidden.dtype)
   states, held = [hidden], []
@@ -217,43 +220,3 @@ def _moe_layer(moe: str | moe_lib.Layer, axis: str | None) -> moe_lib.Layer:
       f"moe: expected 'oracle' or a function for the axis {axis!r}, got {moe!r}"
     )
   return moe_lib.sharded(axis)
-
-
-def _check_parameters(
-  params: ops.Params, config: config_lib.ModelConfig, shards: int
-) -> None:
-  for name, spec in parameters.parameter_shapes(config).items():
-    shape = spec.shape
-    if parameters.is_of_experts(name):
-      shape = (shape[0] // shards, *shape[1:])
-    if name not in params or params[name].shape != shape:
-      got = list(params[name].shape) if name in params else 'nothing'
-      raise ValueError(f'{name}: expected shape {list(shape)}, got {got}')
-
-
-def _check(
-  config: config_lib.ModelConfig,
-  tokens: at.Array,
-  ranks: int,
-  cache: cache_lib.Cache | None,
-  mtp: bool,
-) -> None:
-  if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
-    raise ValueError(
-      f'tokens: expected integers [B, S], got {tokens.dtype} '
-      f'{list(tokens.shape)}'
-    )
-  count = tokens.shape[0] * tokens.shape[1]
-  if ranks < 1 or count % ranks or config.num_experts % ranks:
-    raise ValueError(
-      f'ranks: expected a divisor of {count} tokens and of '
-      f'{config.num_experts} experts, got {ranks}'
-    )
-  if cache is not None:
-    cache_lib.check_room(cache, tokens.shape[1])
-  if mtp and (cache is not None or not config.num_nextn_predict_layers):
-    raise ValueError(
-      'mtp: expected a model with num_nextn_predict_layers=1 and no cache, got '
-      f'{config.num_nextn_predict_layers} and '
-      f'{"a" if cache is not None else "no"} cache'
-    )

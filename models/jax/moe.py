@@ -11,7 +11,6 @@ of `topk_weights` is what trains a router.
 """
 
 from collections.abc import Callable
-import importlib
 import types
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import layer_names
 from hpmoe.models.jax import ops
 from hpmoe.models.jax import router
 from hpmoe.reference import layer_grad
@@ -136,27 +136,7 @@ def named(name: str) -> Layer:
       "moe: 'ascend' expects an Ascend NPU, got none that JAX can reach; its "
       "operator is MindSpore's, and here 'host' runs the same task image"
     )
-  if name in LAYERS:
-    return LAYERS[name]
-  module, colon, function = name.partition(':')
-  if not (module and colon and function):
-    raise ValueError(
-      f'moe: expected one of {[*LAYERS, "ascend"]} or pkg.module:function, '
-      f'got {name!r}'
-    )
-  return _imported(name, module, function)
-
-
-def _imported(name: str, module: str, function: str) -> Layer:
-  try:
-    found = getattr(importlib.import_module(module), function)
-  except (ImportError, AttributeError) as e:
-    raise ValueError(f'moe: expected to import {name!r}, got {e}') from e
-  if not callable(found):
-    raise ValueError(
-      f'moe: expected {name!r} to be a function, got {type(found).__name__}'
-    )
-  return found
+  return layer_names.found(name, LAYERS, 'ascend')
 
 
 def oracle(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import mindspore as ms
 from mindspore import ops as ms_ops
 
+from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
 
 Entries = Mapping[str, ms.Tensor]
@@ -45,7 +46,7 @@ def empty(
   """
   layer = {
     name: ms_ops.zeros((batch, capacity, *shape), ms.float32).astype(dtype)
-    for name, shape in _shapes(config).items()
+    for name, shape in cache_room.shapes(config).items()
   }
   return Cache(0, (layer,) * config.num_hidden_layers)
 
@@ -59,26 +60,3 @@ def append(entries: Entries, new: Entries, length: int) -> Entries:
     parts = [held[:, :length], value, held[:, end:]]
     out[name] = ms_ops.cat([p for p in parts if p.shape[1]], 1)
   return out
-
-
-def check_room(cache: Cache, count: int) -> None:
-  """Refuses `count` more tokens than there is room for.
-
-  Raises:
-    ValueError: there is no room; says how much there is.
-  """
-  if cache.length + count > cache.capacity:
-    raise ValueError(
-      f'cache: expected room for {cache.length + count} tokens, got '
-      f'{cache.capacity}'
-    )
-
-
-def _shapes(config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
-  if config.family.attention == 'mla':
-    return {
-      'compressed': (config.kv_lora_rank,),
-      'rotated': (config.qk_rope_head_dim,),
-    }
-  shape = (config.num_key_value_heads, config.head_dim)
-  return {'keys': shape, 'values': shape}

@@ -14,8 +14,10 @@ from mindspore import nn
 from mindspore import ops as ms_ops
 import numpy as np
 
+from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters
+from hpmoe.models import requests
 from hpmoe.models.mindspore import attention as attention_lib
 from hpmoe.models.mindspore import cache as cache_lib
 from hpmoe.models.mindspore import mla
@@ -82,7 +84,9 @@ def forward(
   Raises:
     ValueError: an argument is not as above; names it.
   """
-  _check(params, config, tokens, ranks, cache, mtp)
+  requests.check_parameters(params, config)
+  integers = tokens.dtype in (ms.int32, ms.int64)
+  requests.check(config, tokens, integers, ranks, cache is not None, mtp)
   embeddings = params['model.embed_tokens.weight']
   layer = moe_lib.named(moe) if isinstance(moe, str) else moe
   policy = policy or moe_lib.policy_of(embeddings.dtype)
@@ -92,6 +96,7 @@ def forward(
   length, capacity = 0, count
   if cache is not None:
     length, capacity = cache.length, cache.capacity
+    cache_room.check(length, count, capacity)
   seen = attention_lib.seen(config, length, count, capacity, hidden.dtype)
   states, held = [hidden], []
   routed: dict[int, moe_lib.Routed | None] = {}
@@ -216,39 +221,6 @@ def _mtp(
   seen = attention_lib.seen(config, 0, count, count, x.dtype)
   x, _, routed = _layer(run, number, x, seen, None)
   return _logits(run, norm('shared_head.norm', x)), routed
-
-
-def _check(
-  params: ops.Params,
-  config: config_lib.ModelConfig,
-  tokens: ms.Tensor,
-  ranks: int,
-  cache: cache_lib.Cache | None,
-  mtp: bool,
-) -> None:
-  for name, spec in parameters.parameter_shapes(config).items():
-    if name not in params or params[name].shape != spec.shape:
-      got = list(params[name].shape) if name in params else 'nothing'
-      raise ValueError(f'{name}: expected shape {list(spec.shape)}, got {got}')
-  if tokens.ndim != 2 or tokens.dtype not in (ms.int32, ms.int64):
-    raise ValueError(
-      f'tokens: expected integers [B, S], got {tokens.dtype} '
-      f'{list(tokens.shape)}'
-    )
-  count = tokens.shape[0] * tokens.shape[1]
-  if ranks < 1 or count % ranks or config.num_experts % ranks:
-    raise ValueError(
-      f'ranks: expected a divisor of {count} tokens and of '
-      f'{config.num_experts} experts, got {ranks}'
-    )
-  if cache is not None:
-    cache_lib.check_room(cache, tokens.shape[1])
-  if mtp and (cache is not None or not config.num_nextn_predict_layers):
-    raise ValueError(
-      'mtp: expected a model with num_nextn_predict_layers=1 and no cache, got '
-      f'{config.num_nextn_predict_layers} and '
-      f'{"a" if cache is not None else "no"} cache'
-    )
 
 
 class Decoder(nn.Cell):

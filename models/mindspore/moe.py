@@ -12,7 +12,6 @@ of `topk_weights` is what trains a router.
 
 from collections.abc import Callable, Mapping
 import functools
-import importlib
 import types
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from mindspore import ops as ms_ops
 
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.models import config as config_lib
+from hpmoe.models import layer_names
 from hpmoe.models.mindspore import ops
 from hpmoe.models.mindspore import router
 from hpmoe.reference.contract import array_typing as at
@@ -137,27 +137,7 @@ def named(name: str) -> Layer:
       "moe: 'ascend' expects an Ascend NPU, got none that MindSpore finds; "
       "here 'host' runs the same task image"
     )
-  if name in LAYERS:
-    return LAYERS[name]
-  module, colon, function = name.partition(':')
-  if not (module and colon and function):
-    raise ValueError(
-      f'moe: expected one of {list(LAYERS)} or pkg.module:function, '
-      f'got {name!r}'
-    )
-  return _imported(name, module, function)
-
-
-def _imported(name: str, module: str, function: str) -> Layer:
-  try:
-    found = getattr(importlib.import_module(module), function)
-  except (ImportError, AttributeError) as e:
-    raise ValueError(f'moe: expected to import {name!r}, got {e}') from e
-  if not callable(found):
-    raise ValueError(
-      f'moe: expected {name!r} to be a function, got {type(found).__name__}'
-    )
-  return found
+  return layer_names.found(name, LAYERS)
 
 
 # One Cell for all layers of a size: it has no parameters.

@@ -78,6 +78,16 @@ def define_json(f: flags.FlagValues) -> None:
   flags.DEFINE_string('json', None, 'Write the report here.', flag_values=f)
 
 
+def define_weights_dtype(f: flags.FlagValues, more: str = '') -> None:
+  flags.DEFINE_enum(
+    'dtype',
+    None,
+    ['float32', 'bfloat16'],
+    f'Rounds weights to this. Default: as config.json says{more}.',
+    flag_values=f,
+  )
+
+
 def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
   """Returns the flags that were given, as a command line."""
   given = (f[name] for name in sorted(f) if f[name].present)

@@ -4,8 +4,6 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 
-_DTYPES = ('float32', 'bfloat16')
-
 
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models import config as config_lib
@@ -44,13 +42,7 @@ def _define(f: flags.FlagValues) -> None:
     ('fault_layer', None, 'Layer, counted from 0, that commits it.'),
   ):
     flags.DEFINE_integer(number, default, text, flag_values=f)
-  flags.DEFINE_enum(
-    'dtype',
-    None,
-    list(_DTYPES),
-    'Rounds weights to this. Default: as config.json says.',
-    flag_values=f,
-  )
+  cli.define_weights_dtype(f)
   flags.DEFINE_enum(
     'direction',
     'both',

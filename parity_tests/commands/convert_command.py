@@ -8,8 +8,6 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 
-_DTYPES = ('float32', 'bfloat16')
-
 
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models.checkpoint import convert
@@ -25,14 +23,7 @@ def _define(f: flags.FlagValues) -> None:
   flags.DEFINE_enum(
     'format', 'hf', list(convert.FORMATS), f'{formats}.', flag_values=f
   )
-  flags.DEFINE_enum(
-    'dtype',
-    None,
-    list(_DTYPES),
-    'Rounds weights to this. Default: as config.json says, and then no weight '
-    'is rounded.',
-    flag_values=f,
-  )
+  cli.define_weights_dtype(f, ', and then no weight is rounded')
   cli.define_json(f)
 
 

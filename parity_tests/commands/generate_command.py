@@ -6,8 +6,6 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 
-_DTYPES = ('float32', 'bfloat16')
-
 
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models.jax import sampling as sampling_lib
@@ -45,13 +43,7 @@ def _define(f: flags.FlagValues) -> None:
   flags.DEFINE_integer(
     'seed', default.seed, 'Decides every draw.', flag_values=f
   )
-  flags.DEFINE_enum(
-    'dtype',
-    None,
-    list(_DTYPES),
-    'Rounds weights to this. Default: as config.json says.',
-    flag_values=f,
-  )
+  cli.define_weights_dtype(f)
   cli.define_json(f)
 
 

@@ -1,0 +1,41 @@
+"""The function that computes a routed layer, by its name or its user's path."""
+
+from collections.abc import Callable, Mapping
+import importlib
+from typing import Any
+
+Layer = Callable[..., Any]
+
+
+def found(name: str, layers: Mapping[str, Layer], *others: str) -> Layer:
+  """Returns the layer `name` of `layers`, or `pkg.module:function` of a user.
+
+  Args:
+    name: what was asked for.
+    layers: those of a framework, by name.
+    others: names to tell of that are not in `layers`.
+
+  Raises:
+    ValueError: there is no such layer, or no such function.
+  """
+  if name in layers:
+    return layers[name]
+  module, colon, function = name.partition(':')
+  if not (module and colon and function):
+    raise ValueError(
+      f'moe: expected one of {[*layers, *others]} or pkg.module:function, '
+      f'got {name!r}'
+    )
+  return _imported(name, module, function)
+
+
+def _imported(name: str, module: str, function: str) -> Layer:
+  try:
+    layer = getattr(importlib.import_module(module), function)
+  except (ImportError, AttributeError) as e:
+    raise ValueError(f'moe: expected to import {name!r}, got {e}') from e
+  if not callable(layer):
+    raise ValueError(
+      f'moe: expected {name!r} to be a function, got {type(layer).__name__}'
+    )
+  return layer
