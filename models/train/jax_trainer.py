@@ -17,8 +17,6 @@ from hpmoe.models.train import balance
 from hpmoe.models.train import settings as settings_lib
 from hpmoe.reference.contract import array_typing as at
 
-_BETAS = (0.9, 0.95)
-
 
 class State(NamedTuple):
   """What a step changes.
@@ -148,7 +146,7 @@ def _optimizer(
     optax.clip_by_global_norm(settings.clip),
     optax.adamw(
       rate,
-      *_BETAS,
+      *settings_lib.BETAS,
       weight_decay=settings.weight_decay,
       mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
     ),

@@ -21,7 +21,6 @@ from hpmoe.models.train import balance
 from hpmoe.models.train import settings as settings_lib
 from hpmoe.reference.contract import array_typing as at
 
-_BETAS = (0.9, 0.95)
 _EPS = 1e-8
 
 Arrays = dict[str, np.ndarray]
@@ -192,10 +191,10 @@ def updated(
   out: dict[str, Arrays] = dict(params={}, mu={}, nu={})
   for name, grad in grads.items():
     grad, param = grad * shrink, params[name]
-    mu = _average(_BETAS[0], moments['mu'][name], grad)
-    nu = _average(_BETAS[1], moments['nu'][name], grad * grad)
-    right = ms_ops.sqrt(nu / (1 - _BETAS[1] ** count)) + _EPS
-    change = mu / (1 - _BETAS[0] ** count) / right
+    mu = _average(settings_lib.BETAS[0], moments['mu'][name], grad)
+    nu = _average(settings_lib.BETAS[1], moments['nu'][name], grad * grad)
+    right = ms_ops.sqrt(nu / (1 - settings_lib.BETAS[1] ** count)) + _EPS
+    change = mu / (1 - settings_lib.BETAS[0] ** count) / right
     if param.ndim > 1:
       change = change + settings.weight_decay * param
     for kind, value in (

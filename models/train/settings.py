@@ -4,6 +4,8 @@ import dataclasses
 from typing import Any
 
 FRAMEWORKS = ('jax', 'mindspore')
+# Of Adam's two averages, in each framework.
+BETAS = (0.9, 0.95)
 
 
 @dataclasses.dataclass(frozen=True)
