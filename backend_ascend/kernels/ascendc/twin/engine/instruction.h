@@ -1,0 +1,113 @@
+// What the calls of Ascend C hand to the engine: one instruction of one pipe,
+// with all that it reads and writes.  `instructions/` makes them, the engine
+// runs them when their pipe and the mode say so.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ascend_twin {
+
+// The in-order queues of a core.  kS is the scalar unit: it issues, and runs
+// what it does itself at once.
+enum class Pipe : uint8_t { kS, kMte1, kMte2, kMte3, kM, kV, kFix };
+constexpr int kNumPipes = 7;
+
+enum class Memory : uint8_t { kGm, kUb, kL1, kL0A, kL0B, kL0C, kBias };
+constexpr int kNumMemories = 7;
+
+enum class CoreType : uint8_t { kAic, kAiv };
+
+// Where a call stands in the kernel's source.  As the default of a function's
+// last parameter it is the place of the call.
+struct Site {
+  const char* file;
+  int line;
+
+  static constexpr Site Here(const char* file = __builtin_FILE(),
+                             int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
+// `rows` runs of `bytes` bytes, `pitch` bytes from start to start, from byte
+// `begin` of a memory; in kGm `begin` is the address.
+struct Span {
+  Memory memory;
+  uint64_t begin;
+  uint64_t bytes;
+  uint64_t rows = 1;
+  uint64_t pitch = 0;
+};
+
+// What a cost model counts.
+struct Work {
+  uint64_t bytes = 0;         // moved
+  uint64_t cube_steps = 0;    // 16 x 16 x 32-byte products
+  uint64_t vector_steps = 0;  // repeats of 256 bytes
+};
+
+struct Instruction {
+  const char* name;  // of the call, as Ascend C spells it
+  Pipe pipe;
+  Site site;
+  std::vector<Span> reads;
+  std::vector<Span> writes;
+  // Does the work on bytes that `Bytes` gives.  Called once, when the pipe
+  // comes to it; captures values, never references.
+  std::function<void()> run;
+  Work work;
+  bool atomic = false;  // its writes are adds: two of them are no race
+  // All reads lie where data was written before; false where a call may read
+  // what nobody wrote (padding of fractals) and drops it.
+  bool reads_defined = true;
+};
+
+// Gives an instruction to the core that runs: checks bounds and budgets of all
+// spans, then queues it.
+void Issue(Instruction instruction);
+
+// Ends the launch: the call asks for what the hardware does not do.  `text`
+// says what was expected and what came, e.g. "dst: expected a multiple of 32 B,
+// got byte 24 of UB".
+[[noreturn]] void Refuse(const char* name, Site site, const std::string& text);
+
+// The bytes of an on-chip memory of the core that runs, or of global memory.
+char* Bytes(Memory memory, uint64_t begin);
+
+// Of the core that runs.
+CoreType ThisCoreType();
+
+// What a mode of the twin chooses where the hardware's behaviour is not
+// published.
+enum class MmadOrder : uint8_t { kAscending, kBlocksOf16, kReversed, kEvenOdd };
+enum class ExpMode : uint8_t { kNearest, kUp, kDown };  // +- 1 ulp
+struct Numerics {
+  MmadOrder mmad_order = MmadOrder::kAscending;
+  ExpMode exp = ExpMode::kNearest;
+  bool flush_subnormals = false;
+  bool saturate = false;  // CTRL[48] = 0: inf becomes +-max, nan 0
+};
+const Numerics& ThisNumerics();
+
+// Element type of SetAtomicAdd that later moves to global memory carry, or
+// kNone; a setting of the core that the hardware orders with moves.
+enum class AtomicType : uint8_t {
+  kNone,
+  kInt8,
+  kInt16,
+  kInt32,
+  kHalf,
+  kBf16,
+  kFloat
+};
+void SetAtomicType(AtomicType type);
+AtomicType ThisAtomicType();
+
+}  // namespace ascend_twin
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
