@@ -42,6 +42,8 @@ struct Span {
   uint64_t bytes;
   uint64_t rows = 1;
   uint64_t pitch = 0;
+  // What `begin` is a multiple of, on chip; 0: of what the memory asks for.
+  uint32_t align = 0;
 };
 
 // What a cost model counts.
@@ -65,6 +67,9 @@ struct Instruction {
   // All reads lie where data was written before; false where a call may read
   // what nobody wrote (padding of fractals) and drops it.
   bool reads_defined = true;
+  // The hardware orders it with earlier ones of its pipe, as Mmad of 10 blocks
+  // of 16 x 16 and more: no barrier is needed.
+  bool in_order = false;
 };
 
 // Gives an instruction to the core that runs: checks bounds and budgets of all

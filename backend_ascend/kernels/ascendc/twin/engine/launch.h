@@ -1,0 +1,143 @@
+// Runs one kernel on all cores of all ranks, and says what it did wrong.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_LAUNCH_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_LAUNCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/instruction.h"
+
+namespace ascend_twin {
+
+// Which of the orders that the flags allow a launch takes.
+enum class Mode : uint8_t {
+  kInOrder,  // an instruction runs as soon as its flags allow
+  kSeeded,   // a random one of what may run, by `seed`
+  kLate,     // nothing runs before something waits for it, then the youngest
+};
+
+// KERNEL_TASK_TYPE_DEFAULT: the cores of a block.
+enum class TaskType : uint8_t {
+  kMixAic1Aiv2,
+  kMixAic1Aiv1,
+  kAicOnly,
+  kAivOnly
+};
+
+enum class GlobalKind : uint8_t {
+  kConstant,  // the host wrote it, and no core writes it
+  kFilled,    // the host wrote it, and cores may write it again
+  kEmpty,     // reading what no core has written is an error
+  // Words that cores wait at, written by the host: a write of one publishes
+  // what its writer knows to be complete, a read of it learns that.
+  kFlags,
+};
+
+// What a kernel may touch of global memory.  Ranges do not overlap.
+struct GlobalRange {
+  std::string name;
+  uint64_t begin;  // address
+  uint64_t bytes;
+  GlobalKind kind;
+  int32_t rank = 0;  // that owns it; all ranks may touch it
+};
+
+struct LaunchSpec {
+  std::string kernel;                  // its name, for errors
+  std::function<void(int32_t)> entry;  // what each core of a rank calls
+  int32_t ranks = 1;
+  int32_t blocks = 1;  // of each rank
+  TaskType type = TaskType::kMixAic1Aiv2;
+  std::vector<GlobalRange> globals;
+  Mode mode = Mode::kInOrder;
+  uint64_t seed = 0;
+  Numerics numerics;
+  bool hazards = true;  // whether order of accesses is checked
+  // Modelled cycles (50 MHz) in which nothing happens but polls of global
+  // memory, after which the launch ends as a deadlock.  A kernel's own deadline
+  // should be sooner: then it fires.
+  uint64_t max_idle_cycles = uint64_t{1} << 40;
+  // The 8 KiB at the end of UB that the compiler keeps for itself, unless
+  // --cce-disable-asc-reserved-ubuf.
+  bool reserved_ub = true;
+  // Called for each instruction as it is issued, with the tag of OnTask; may
+  // change `run`.
+  std::function<void(int64_t tag, Instruction*)> on_issue;
+};
+
+// A core of a launch: of its rank and its type, the `index`-th.
+struct CoreName {
+  int32_t rank;
+  CoreType type;
+  int32_t index;
+};
+
+enum class ErrorKind : uint8_t {
+  kRefused,    // an operand or a call that the hardware does not take
+  kBounds,     // outside of a memory or of every registered range
+  kUndefined,  // reads what nobody wrote
+  kHazard,     // two accesses of a core that nothing orders
+  kRace,       // two accesses of different cores that nothing orders
+  kFlag,       // of a core: set twice, left over, not one of its type
+  kCrossFlag,  // between cores: more than 15, left over
+  kStaleLine,  // a scalar load from a cached line that others have written
+  kDirtyLine,  // written back over what others have written, or left dirty
+  kDeadlock,
+};
+
+// An access or a wait: which call, where in the source, on which pipe.
+struct Place {
+  CoreName core;
+  Pipe pipe;
+  const char* call;
+  Site site;
+};
+
+struct Error {
+  ErrorKind kind;
+  Place at;
+  Memory memory = Memory::kGm;  // with `begin` < `end`: bytes of it
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  std::vector<Place> others;  // whose order to `at` is missing, or who wrote
+  std::string missing;        // what would order them, e.g. "MTE2_V"
+  std::string text;           // all of it, one line
+};
+
+// What a core did while OnTask said `tag`; -1 outside of tasks.
+struct Counts {
+  CoreName core;
+  int64_t tag;
+  uint64_t instructions[kNumPipes];
+  uint64_t bytes[kNumPipes];
+  uint64_t cube_steps;
+  uint64_t vector_steps;
+  uint64_t waits;     // WaitFlag and CrossCoreWaitFlag
+  uint64_t barriers;  // PipeBarrier
+  uint64_t polls;     // scalar loads of words of kFlags
+};
+
+struct LaunchResult {
+  std::vector<Error> errors;  // empty if the kernel is right
+  std::vector<Counts> counts;
+  uint64_t cycles;  // modelled, 50 MHz
+  bool ok() const { return errors.empty(); }
+};
+
+// Never throws; deterministic in `spec`.  One launch at a time in a process.
+LaunchResult Launch(const LaunchSpec& spec);
+
+// Of the core that runs: what it does next belongs to task `tag`; -1: to none.
+void OnTask(int64_t tag);
+
+const char* NameOf(Pipe pipe);
+const char* NameOf(Memory memory);
+const char* NameOf(CoreType type);
+const char* NameOf(ErrorKind kind);
+
+}  // namespace ascend_twin
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_LAUNCH_H_
