@@ -113,6 +113,14 @@ enum class AtomicType : uint8_t {
 void SetAtomicType(AtomicType type);
 AtomicType ThisAtomicType();
 
+// Settings of a core that its vector calls keep from one to the next, and that
+// the hardware orders with them: read and written when a call is issued.
+struct Registers {
+  bool mask_counts = false;  // SetMaskCount: the mask is a count of elements
+  uint64_t mask[2] = {~uint64_t{0}, ~uint64_t{0}};  // low, high
+};
+Registers& ThisRegisters();
+
 }  // namespace ascend_twin
 
 #endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_

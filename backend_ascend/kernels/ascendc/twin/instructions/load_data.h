@@ -1,0 +1,56 @@
+// From L1 into the operands of the cube: fractals, whole or transposed.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LOAD_DATA_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LOAD_DATA_H_
+
+#include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
+#include "backend_ascend/kernels/ascendc/twin/instructions/params.h"
+
+namespace ascend_twin {
+
+void LoadFractals(const Call& call, const Operand& dst, const Operand& src,
+                  const AscendC::LoadData2DParams& params);
+void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
+                    const AscendC::LoadData2dTransposeParams& params);
+// As a matrix: an image one high, a filter of one element.  `params` without
+// its type, which only padValue has.
+void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
+                const AscendC::LoadData3DParamsV2<uint8_t>& params);
+
+}  // namespace ascend_twin
+
+namespace AscendC {
+
+template <typename T>
+void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+              const LoadData2DParams& params, Site site = Site::Here()) {
+  ascend_twin::LoadFractals({"LoadData", site}, ascend_twin::OperandOf(dst),
+                            ascend_twin::OperandOf(src), params);
+}
+
+template <typename T>
+void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+              const LoadData3DParamsV2<T>& params, Site site = Site::Here()) {
+  const LoadData3DParamsV2<uint8_t> untyped(
+      params.padList, params.l1H, params.l1W, params.channelSize,
+      params.kExtension, params.mExtension, params.kStartPt, params.mStartPt,
+      params.strideW, params.strideH, params.filterW, params.filterH,
+      params.dilationFilterW, params.dilationFilterH, params.enTranspose,
+      params.enSmallK, 0, params.filterSizeW, params.filterSizeH,
+      params.fMatrixCtrl);
+  ascend_twin::LoadMatrix({"LoadData", site}, ascend_twin::OperandOf(dst),
+                          ascend_twin::OperandOf(src), untyped);
+}
+
+template <typename T>
+void LoadDataWithTranspose(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                           const LoadData2dTransposeParams& params,
+                           Site site = Site::Here()) {
+  ascend_twin::LoadTransposed({"LoadDataWithTranspose", site},
+                              ascend_twin::OperandOf(dst),
+                              ascend_twin::OperandOf(src), params);
+}
+
+}  // namespace AscendC
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LOAD_DATA_H_

@@ -1,0 +1,157 @@
+// Operands without their types, as the calls check and describe them.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_OPERAND_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_OPERAND_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "backend_ascend/kernels/ascendc/twin/api/tensor.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/instruction.h"
+
+namespace ascend_twin {
+
+enum class Type : uint8_t {
+  kInt8,
+  kUint8,
+  kInt16,
+  kUint16,
+  kHalf,
+  kBf16,
+  kInt32,
+  kUint32,
+  kFloat,
+  kInt64,
+  kUint64
+};
+
+template <typename T>
+struct TypeOf;
+template <>
+struct TypeOf<int8_t> {
+  static constexpr Type value = Type::kInt8;
+};
+template <>
+struct TypeOf<uint8_t> {
+  static constexpr Type value = Type::kUint8;
+};
+template <>
+struct TypeOf<int16_t> {
+  static constexpr Type value = Type::kInt16;
+};
+template <>
+struct TypeOf<uint16_t> {
+  static constexpr Type value = Type::kUint16;
+};
+template <>
+struct TypeOf<half> {
+  static constexpr Type value = Type::kHalf;
+};
+template <>
+struct TypeOf<bfloat16_t> {
+  static constexpr Type value = Type::kBf16;
+};
+template <>
+struct TypeOf<int32_t> {
+  static constexpr Type value = Type::kInt32;
+};
+template <>
+struct TypeOf<uint32_t> {
+  static constexpr Type value = Type::kUint32;
+};
+template <>
+struct TypeOf<float> {
+  static constexpr Type value = Type::kFloat;
+};
+template <>
+struct TypeOf<int64_t> {
+  static constexpr Type value = Type::kInt64;
+};
+template <>
+struct TypeOf<uint64_t> {
+  static constexpr Type value = Type::kUint64;
+};
+
+constexpr uint64_t SizeOf(Type type) {
+  switch (type) {
+    case Type::kInt8:
+    case Type::kUint8:
+      return 1;
+    case Type::kInt16:
+    case Type::kUint16:
+    case Type::kHalf:
+    case Type::kBf16:
+      return 2;
+    case Type::kInt64:
+    case Type::kUint64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+const char* NameOf(Type type);
+const char* NameOf(Memory memory);
+
+// Where an operand of a call begins, and of what type its elements are.
+struct Operand {
+  Memory memory;
+  uint64_t begin;
+  Type type;
+
+  uint64_t size() const { return SizeOf(type); }
+};
+
+template <typename T>
+Operand OperandOf(const AscendC::LocalTensor<T>& tensor) {
+  return {tensor.memory(), tensor.begin(), TypeOf<T>::value};
+}
+template <typename T>
+Operand OperandOf(const AscendC::GlobalTensor<T>& tensor) {
+  return {Memory::kGm, tensor.begin(), TypeOf<T>::value};
+}
+
+constexpr uint64_t kBlock = 32;     // bytes of a block
+constexpr uint64_t kFractal = 512;  // bytes of a fractal
+constexpr uint64_t kRepeat = 256;   // bytes of a repeat of the vector unit
+
+constexpr uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+constexpr uint64_t RoundUp(uint64_t a, uint64_t b) { return CeilDiv(a, b) * b; }
+
+// A call under check: each check ends the launch if it does not hold, with what
+// was expected and what came.
+class Call {
+ public:
+  Call(const char* name, Site site) : name_(name), site_(site) {}
+
+  const char* name() const { return name_; }
+  Site site() const { return site_; }
+
+  [[noreturn]] void Refuse(const std::string& text) const;
+  void On(CoreType type) const;
+  void In(const char* what, const Operand& operand,
+          std::initializer_list<Memory> memories) const;
+  void Aligned(const char* what, const Operand& operand, uint64_t bytes) const;
+  void OneOf(const char* what, Type type,
+             std::initializer_list<Type> types) const;
+  void Same(const char* what, Type type, Type other) const;
+  // `value` in [low, high].
+  void Between(const char* what, int64_t value, int64_t low,
+               int64_t high) const;
+  void Multiple(const char* what, uint64_t value, uint64_t of) const;
+  void Equal(const char* what, int64_t value, int64_t expected) const;
+
+  Instruction Start(Pipe pipe) const;
+
+ private:
+  const char* name_;
+  Site site_;
+};
+
+// Adds a span, and drops what is empty; rows that touch become one.
+void AddSpan(std::vector<Span>* spans, Memory memory, uint64_t begin,
+             uint64_t bytes, uint64_t rows = 1, uint64_t pitch = 0);
+
+}  // namespace ascend_twin
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_OPERAND_H_

@@ -1,0 +1,368 @@
+// What the calls take besides their operands: structs and modes, spelt and
+// defaulted as Ascend C has them on A2 and A3.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_PARAMS_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_PARAMS_H_
+
+#include <cstdint>
+
+// On a device a type of the compiler's.
+enum class QuantMode_t : uint8_t { NoQuant, F322F16, F322BF16 };
+
+namespace AscendC {
+
+constexpr uint64_t MASK_PLACEHOLDER = 0;
+
+enum class RoundMode : uint8_t {
+  CAST_NONE = 0,
+  CAST_RINT,
+  CAST_FLOOR,
+  CAST_CEIL,
+  CAST_ROUND,
+  CAST_TRUNC,
+  CAST_ODD
+};
+enum class CMPMODE : uint8_t { LT = 0, GT, EQ, LE, GE, NE };
+enum class SELMODE : uint8_t {
+  VSEL_CMPMASK_SPR = 0,
+  VSEL_TENSOR_SCALAR_MODE,
+  VSEL_TENSOR_TENSOR_MODE
+};
+enum class ReduceType : int8_t { NONE = -1, SUM = 0, MAX, MIN };
+enum class MaskMode : uint8_t { NORMAL = 0, COUNTER };
+enum class HF32Mode { ENABLE, DISABLE };
+enum class HF32TransMode { NEAREST_ZERO, NEAREST_EVEN };
+enum class CO2Layout : uint8_t { NZ = 0, ROW_MAJOR, COLUMN_MAJOR };
+
+// Moves.
+
+struct DataCopyParams {
+  DataCopyParams() {}
+  DataCopyParams(uint16_t count, uint16_t length, uint16_t src_gap,
+                 uint16_t dst_gap)
+      : blockCount(count), blockLen(length), srcGap(src_gap), dstGap(dst_gap) {}
+
+  uint16_t blockCount = 1;
+  uint16_t blockLen = 0;
+  union {
+    uint16_t srcGap = 0;
+    uint16_t srcStride;
+  };
+  union {
+    uint16_t dstGap = 0;
+    uint16_t dstStride;
+  };
+};
+
+struct DataCopyExtParams {
+  DataCopyExtParams() {}
+  DataCopyExtParams(uint16_t count, uint32_t length, uint32_t src_stride,
+                    uint32_t dst_stride, uint32_t reserved)
+      : blockCount(count),
+        blockLen(length),
+        srcStride(src_stride),
+        dstStride(dst_stride),
+        rsv(reserved) {}
+
+  uint16_t blockCount = 1;
+  uint32_t blockLen = 0;
+  uint32_t srcStride = 0;
+  uint32_t dstStride = 0;
+  uint32_t rsv = 0;
+};
+
+template <typename T>
+struct DataCopyPadExtParams {
+  DataCopyPadExtParams() {}
+  DataCopyPadExtParams(bool pad, uint8_t left, uint8_t right, T value)
+      : isPad(pad),
+        leftPadding(left),
+        rightPadding(right),
+        paddingValue(value) {}
+
+  bool isPad = false;
+  uint8_t leftPadding = 0;
+  uint8_t rightPadding = 0;
+  T paddingValue{};
+};
+
+struct Nd2NzParams {
+  Nd2NzParams() {}
+  Nd2NzParams(uint16_t nd_num, uint16_t n_value, uint16_t d_value,
+              uint16_t src_nd_matrix_stride, uint16_t src_d_value,
+              uint16_t dst_nz_c0_stride, uint16_t dst_nz_n_stride,
+              uint16_t dst_nz_matrix_stride)
+      : ndNum(nd_num),
+        nValue(n_value),
+        dValue(d_value),
+        srcNdMatrixStride(src_nd_matrix_stride),
+        srcDValue(src_d_value),
+        dstNzC0Stride(dst_nz_c0_stride),
+        dstNzNStride(dst_nz_n_stride),
+        dstNzMatrixStride(dst_nz_matrix_stride) {}
+
+  uint16_t ndNum = 0;
+  uint16_t nValue = 0;
+  uint16_t dValue = 0;
+  uint16_t srcNdMatrixStride = 0;
+  uint16_t srcDValue = 0;
+  uint16_t dstNzC0Stride = 0;
+  uint16_t dstNzNStride = 0;
+  uint16_t dstNzMatrixStride = 0;
+};
+
+// Cube.
+
+struct LoadData2DParams {
+  LoadData2DParams() {}
+  LoadData2DParams(uint16_t start_index, uint8_t repeat_times,
+                   uint16_t src_stride, uint8_t sid_, uint16_t dst_gap,
+                   bool if_transpose, uint8_t addr_mode)
+      : startIndex(start_index),
+        dstGap(dst_gap),
+        srcStride(src_stride),
+        ifTranspose(if_transpose),
+        repeatTimes(repeat_times),
+        sid(sid_),
+        addrMode(addr_mode) {}
+
+  uint16_t startIndex = 0;
+  uint16_t dstGap = 0;
+  uint16_t srcStride = 0;
+  bool ifTranspose = false;
+  uint8_t repeatTimes = 0;
+  uint8_t sid = 0;
+  uint8_t addrMode = 0;
+};
+using LoadData2dParams = LoadData2DParams;
+
+struct LoadData2dTransposeParams {
+  LoadData2dTransposeParams() {}
+  LoadData2dTransposeParams(uint16_t start_index, uint8_t repeat_times,
+                            uint16_t src_stride, uint16_t dst_gap,
+                            uint16_t dst_frac_gap, uint8_t addr_mode = 0)
+      : startIndex(start_index),
+        repeatTimes(repeat_times),
+        srcStride(src_stride),
+        dstGap(dst_gap),
+        dstFracGap(dst_frac_gap),
+        addrMode(addr_mode) {}
+
+  uint16_t startIndex = 0;
+  uint8_t repeatTimes = 0;
+  uint16_t srcStride = 0;
+  uint16_t dstGap = 0;
+  uint16_t dstFracGap = 0;
+  uint8_t addrMode = 0;
+};
+
+template <typename T>
+struct LoadData3DParamsV2 {
+  LoadData3DParamsV2() {}
+  LoadData3DParamsV2(const uint8_t pads[4], uint16_t l1_h, uint16_t l1_w,
+                     uint16_t channel_size, uint16_t k_extension,
+                     uint16_t m_extension, uint16_t k_start, uint16_t m_start,
+                     uint8_t stride_w, uint8_t stride_h, uint8_t filter_w,
+                     uint8_t filter_h, uint8_t dilation_w, uint8_t dilation_h,
+                     bool en_transpose, bool en_small_k, T pad_value,
+                     bool filter_size_w = false, bool filter_size_h = false,
+                     bool f_matrix_ctrl = false)
+      : l1H(l1_h),
+        l1W(l1_w),
+        channelSize(channel_size),
+        kExtension(k_extension),
+        mExtension(m_extension),
+        kStartPt(k_start),
+        mStartPt(m_start),
+        strideW(stride_w),
+        strideH(stride_h),
+        filterW(filter_w),
+        filterH(filter_h),
+        dilationFilterW(dilation_w),
+        dilationFilterH(dilation_h),
+        enTranspose(en_transpose),
+        enSmallK(en_small_k),
+        padValue(pad_value),
+        filterSizeW(filter_size_w),
+        filterSizeH(filter_size_h),
+        fMatrixCtrl(f_matrix_ctrl) {
+    for (int i = 0; i < 4; ++i) padList[i] = pads[i];
+  }
+
+  uint8_t padList[4] = {};
+  uint16_t l1H = 0;
+  uint16_t l1W = 0;
+  uint16_t channelSize = 0;
+  uint16_t kExtension = 0;
+  uint16_t mExtension = 0;
+  uint16_t kStartPt = 0;
+  uint16_t mStartPt = 0;
+  uint8_t strideW = 1;
+  uint8_t strideH = 1;
+  uint8_t filterW = 1;
+  uint8_t filterH = 1;
+  uint8_t dilationFilterW = 1;
+  uint8_t dilationFilterH = 1;
+  bool enTranspose = false;
+  bool enSmallK = false;
+  T padValue{};
+  bool filterSizeW = false;
+  bool filterSizeH = false;
+  bool fMatrixCtrl = false;
+};
+
+struct MmadParams {
+  MmadParams() {}
+  MmadParams(uint16_t m_, uint16_t n_, uint16_t k_, bool is_bias,
+             int32_t fm_offset, bool en_ssparse, bool en_winograd_a,
+             bool en_winograd_b)
+      : m(m_),
+        n(n_),
+        k(k_),
+        isBias(is_bias),
+        fmOffset(fm_offset),
+        enSsparse(en_ssparse),
+        enWinogradA(en_winograd_a),
+        enWinogradB(en_winograd_b) {}
+  MmadParams(uint16_t m_, uint16_t n_, uint16_t k_, uint8_t unit_flag,
+             bool cmatrix_source, bool cmatrix_init_val)
+      : m(m_),
+        n(n_),
+        k(k_),
+        unitFlag(unit_flag),
+        cmatrixSource(cmatrix_source),
+        cmatrixInitVal(cmatrix_init_val) {}
+
+  uint16_t m = 0;
+  uint16_t n = 0;
+  uint16_t k = 0;
+  bool isBias = false;
+  int32_t fmOffset = 0;
+  bool enSsparse = false;
+  bool enWinogradA = false;
+  bool enWinogradB = false;
+  uint8_t unitFlag = 0;
+  bool kDirectionAlign = false;
+  bool cmatrixSource = false;
+  bool cmatrixInitVal = true;
+};
+
+struct FixpipeConfig {
+  CO2Layout format;
+};
+constexpr FixpipeConfig CFG_NZ = {CO2Layout::NZ};
+constexpr FixpipeConfig CFG_ROW_MAJOR = {CO2Layout::ROW_MAJOR};
+
+struct FixpipeParamsV220 {
+  FixpipeParamsV220() {}
+  FixpipeParamsV220(uint16_t n_size, uint16_t m_size, uint16_t src_stride,
+                    uint32_t dst_stride, bool relu_en)
+      : nSize(n_size),
+        mSize(m_size),
+        srcStride(src_stride),
+        dstStride(dst_stride),
+        reluEn(relu_en) {}
+  FixpipeParamsV220(uint16_t n_size, uint16_t m_size, uint16_t src_stride,
+                    uint32_t dst_stride, bool relu_en, QuantMode_t quant_pre,
+                    int64_t deq_scalar, uint16_t nd_num, uint16_t src_nd_stride,
+                    uint16_t dst_nd_stride, uint8_t unit_flag,
+                    bool is_channel_split = false)
+      : nSize(n_size),
+        mSize(m_size),
+        srcStride(src_stride),
+        dstStride(dst_stride),
+        quantPre(quant_pre),
+        deqScalar(static_cast<uint64_t>(deq_scalar)),
+        ndNum(nd_num),
+        srcNdStride(src_nd_stride),
+        dstNdStride(dst_nd_stride),
+        reluEn(relu_en),
+        unitFlag(unit_flag),
+        isChannelSplit(is_channel_split) {}
+
+  uint16_t nSize = 0;
+  uint16_t mSize = 0;
+  uint16_t srcStride = 0;
+  uint32_t dstStride = 0;
+  QuantMode_t quantPre = QuantMode_t::NoQuant;
+  uint64_t deqScalar = 0;
+  uint16_t ndNum = 1;
+  uint16_t srcNdStride = 0;
+  uint16_t dstNdStride = 0;
+  bool reluEn = false;
+  uint8_t unitFlag = 0;
+  bool isChannelSplit = false;
+};
+
+// Vector: strides in blocks of 32 bytes.
+
+struct BinaryRepeatParams {
+  BinaryRepeatParams() {}
+  BinaryRepeatParams(uint8_t dst_blk, uint8_t src0_blk, uint8_t src1_blk,
+                     uint8_t dst_rep, uint8_t src0_rep, uint8_t src1_rep)
+      : dstBlkStride(dst_blk),
+        src0BlkStride(src0_blk),
+        src1BlkStride(src1_blk),
+        dstRepStride(dst_rep),
+        src0RepStride(src0_rep),
+        src1RepStride(src1_rep) {}
+
+  uint32_t blockNumber = 8;
+  uint8_t dstBlkStride = 1;
+  uint8_t src0BlkStride = 1;
+  uint8_t src1BlkStride = 1;
+  uint8_t dstRepStride = 8;
+  uint8_t src0RepStride = 8;
+  uint8_t src1RepStride = 8;
+  bool repeatStrideMode = false;
+  bool strideSizeMode = false;
+};
+
+struct UnaryRepeatParams {
+  UnaryRepeatParams() {}
+  UnaryRepeatParams(uint16_t dst_blk, uint16_t src_blk, uint8_t dst_rep,
+                    uint8_t src_rep, bool half_block = false)
+      : dstBlkStride(dst_blk),
+        srcBlkStride(src_blk),
+        dstRepStride(dst_rep),
+        srcRepStride(src_rep),
+        halfBlock(half_block) {}
+
+  uint32_t blockNumber = 8;
+  uint16_t dstBlkStride = 1;
+  uint16_t srcBlkStride = 1;
+  uint8_t dstRepStride = 8;
+  uint8_t srcRepStride = 8;
+  bool repeatStrideMode = false;
+  bool strideSizeMode = false;
+  bool halfBlock = false;
+};
+
+struct CopyRepeatParams {
+  CopyRepeatParams() {}
+  CopyRepeatParams(uint16_t dst_blk, uint16_t src_blk, uint16_t dst_rep,
+                   uint16_t src_rep)
+      : dstStride(dst_blk),
+        srcStride(src_blk),
+        dstRepeatSize(dst_rep),
+        srcRepeatSize(src_rep) {}
+
+  uint16_t dstStride = 0;
+  uint16_t srcStride = 0;
+  uint16_t dstRepeatSize = 8;
+  uint16_t srcRepeatSize = 8;
+};
+
+struct BrcbRepeatParams {
+  BrcbRepeatParams() {}
+  BrcbRepeatParams(uint16_t dst_blk, uint16_t dst_rep)
+      : dstRepStride(dst_rep), dstBlkStride(dst_blk) {}
+
+  uint32_t blockNumber = 8;
+  uint16_t dstRepStride = 8;
+  uint16_t dstBlkStride = 1;
+};
+
+}  // namespace AscendC
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_PARAMS_H_
