@@ -7,7 +7,15 @@ import subprocess
 from hpmoe.backend_ascend.kernels import freestanding_testing as freestanding
 
 ROOT = freestanding.ROOT
-HEADERS = ('kinds.h', 'image.h', 'dtypes.h', 'regions.h', 'worker.h', 'rows.h')
+HEADERS = (
+  'qualifiers.h',
+  'kinds.h',
+  'image.h',
+  'dtypes.h',
+  'regions.h',
+  'worker.h',
+  'rows.h',
+)
 
 # Below the last row of each table.
 BUFFER = '  B(kNorm, "norm", Written, Absent, T, D, None, Stored)'

@@ -6,6 +6,7 @@
 
 #include "backend_ascend/kernels/image.h"
 #include "backend_ascend/kernels/kinds.h"
+#include "backend_ascend/kernels/qualifiers.h"
 
 namespace hpmoe {
 
@@ -13,18 +14,26 @@ inline const KindInfo& KindOf(const TaskDesc& task) {
   return kKinds[task.kind];
 }
 
-inline Form FormOf(const TaskDesc& task) { return KindOf(task).form(); }
+// Compares instead of indexing: a device's memory need not hold the table.
+template <int kKind = 0>
+HPMOE_FUNCTION Form FormOf(const TaskDesc& task) {
+  if constexpr (kKind + 1 < kNumTaskKinds) {
+    if (task.kind != kKind) return FormOf<kKind + 1>(task);
+  }
+  constexpr Form kForm = kKinds[kKind].form();
+  return kForm;
+}
 
-inline int32_t LocalExperts(const ImageHeader& h) {
+HPMOE_FUNCTION int32_t LocalExperts(const ImageHeader& h) {
   return h.num_experts / h.num_ranks;
 }
 
 // Links of one weight gradient's chain.
-inline int64_t LinksOf(const ImageHeader& h) {
+HPMOE_FUNCTION int64_t LinksOf(const ImageHeader& h) {
   return (int64_t{h.expert_capacity} + h.chain_rows - 1) / h.chain_rows;
 }
 
-inline int64_t SizeOf(const ImageHeader& h, Axis axis) {
+HPMOE_FUNCTION int64_t SizeOf(const ImageHeader& h, Axis axis) {
   switch (axis) {
     case Axis::kT:
       return h.num_tokens;

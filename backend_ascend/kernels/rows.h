@@ -6,6 +6,7 @@
 #define BACKEND_ASCEND_KERNELS_ROWS_H_
 
 #include "backend_ascend/kernels/image.h"
+#include "backend_ascend/kernels/qualifiers.h"
 #include "backend_ascend/kernels/regions.h"
 #include "backend_ascend/kernels/worker.h"
 
@@ -14,12 +15,12 @@ namespace hpmoe {
 // The plan of a launch, and the image that it is of.
 struct PlanView {
   const ImageHeader* image;
-  const int32_t* counts;       // [R, E] rows of rank r for expert e
-  const int32_t* row_base;     // [R, E] first of them on e's owner
-  const int32_t* expert_rows;  // [E] rows of all ranks
-  const int32_t* expert_base;  // [E] first of them on the owner
-  const int64_t* slice_begin;  // [R * E + 1] into slice_slots
-  const int32_t* slice_slots;  // token * K + slot, by (rank, expert)
+  const HPMOE_GM int32_t* counts;       // [R, E] rows of rank r for expert e
+  const HPMOE_GM int32_t* row_base;     // [R, E] first of them on e's owner
+  const HPMOE_GM int32_t* expert_rows;  // [E] rows of all ranks
+  const HPMOE_GM int32_t* expert_base;  // [E] first of them on the owner
+  const HPMOE_GM int64_t* slice_begin;  // [R * E + 1] into slice_slots
+  const HPMOE_GM int32_t* slice_slots;  // token * K + slot, by (rank, expert)
 };
 
 // [begin, end); empty where they are equal.
@@ -85,23 +86,27 @@ HPMOE_FUNCTION int32_t SentSlot(const TaskDesc& task, const PlanView& plan,
   return plan.slice_slots[plan.slice_begin[slice] + task.row_begin + i];
 }
 
+// Row on the owner behind the last that a source sends to the task's expert.
+HPMOE_FUNCTION int32_t SliceEnd(const TaskDesc& task, int32_t source,
+                                const PlanView& plan) {
+  const int64_t slice = SliceOf(task, source, plan);
+  return plan.row_base[slice] + plan.counts[slice];
+}
+
 // Calls visit(row on the owner, source rank, token * K + slot) for every row
-// that a put home sends.  `slots`, [N], are of the rank's row headers; a row
-// without one (its dispatch was lost) goes nowhere.
-template <class Visit>
+// that a put home sends, rows ascending.  `slots[row]`, of N rows, are of the
+// rank's row headers; a row without one (its dispatch was lost) goes nowhere.
+template <class Slots, class Visit>
 HPMOE_FUNCTION void ForEachReturned(const TaskDesc& task, const PlanView& plan,
-                                    const int32_t* slots, Visit visit) {
+                                    Slots&& slots, Visit visit) {
   const RowRange rows = RealRows(task, plan);
   const int32_t first = FirstRow(task, plan);
   const bool whole_expert = task.peer == kRowBlockRange;
   int32_t source = whole_expert ? 0 : task.peer;
   for (int32_t row = first; row < first + rows.count(); ++row) {
-    const auto slice_end = [&] {
-      const int64_t at = SliceOf(task, source, plan);
-      return plan.row_base[at] + plan.counts[at];
-    };
-    while (whole_expert && row >= slice_end()) ++source;
-    if (slots[row] >= 0) visit(row, source, slots[row]);
+    while (whole_expert && row >= SliceEnd(task, source, plan)) ++source;
+    const int32_t slot = slots[row];
+    if (slot >= 0) visit(row, source, slot);
   }
 }
 
@@ -111,25 +116,33 @@ HPMOE_FUNCTION bool SendsLastRow(const TaskDesc& task, const PlanView& plan) {
   if (plan.expert_rows[task.expert] == 0) {
     return task.rank == 0 && task.row_begin == 0;
   }
-  const int32_t* counts = plan.counts + task.expert;
+  const HPMOE_GM int32_t* counts = plan.counts + task.expert;
   int64_t source = plan.image->num_ranks - 1;
   while (counts[source * plan.image->num_experts] == 0) --source;
   const int32_t last = counts[source * plan.image->num_experts] - 1;
   return task.rank == source && task.row_begin <= last && last < task.row_end;
 }
 
-// Only puts count rows.  `events` are those of the signal, `slots` as above.
+// Counts the rows that go home to the rank of a signal.
 template <class Platform>
+struct CountHome {
+  RowSignal<Platform>& rows;
+  int32_t rank;
+
+  HPMOE_FUNCTION void operator()(int32_t, int32_t source, int32_t slot) const {
+    if (source == rank) rows.Row(slot);
+  }
+};
+
+// Only puts count rows.  `events` are those of the signal, `slots` as above.
+template <class Platform, class Slots>
 HPMOE_FUNCTION void SignalRows(Platform& platform, const TaskDesc& task,
                                const SignalDesc& signal,
-                               const EventDesc* events, const PlanView& plan,
-                               const int32_t* slots) {
+                               const HPMOE_GM EventDesc* events,
+                               const PlanView& plan, Slots&& slots) {
   RowSignal<Platform> rows(platform, signal, events->part_rows);
   if (FormOf(task) == Form::kHomePut) {
-    ForEachReturned(task, plan, slots,
-                    [&](int32_t, int32_t source, int32_t slot) {
-                      if (source == signal.rank) rows.Row(slot);
-                    });
+    ForEachReturned(task, plan, slots, CountHome<Platform>{rows, signal.rank});
     return rows.Flush();
   }
   if (FormOf(task) != Form::kSlicePut) return;
@@ -143,13 +156,14 @@ HPMOE_FUNCTION void SignalRows(Platform& platform, const TaskDesc& task,
 }
 
 // What a task signals when it has run; `signals` and `events` are the image's.
-template <class Platform>
+template <class Platform, class Slots>
 HPMOE_FUNCTION void SignalTask(Platform& platform, const TaskDesc& task,
-                               const SignalDesc* signals,
-                               const EventDesc* events, const PlanView& plan,
-                               const int32_t* slots) {
+                               const HPMOE_GM SignalDesc* signals,
+                               const HPMOE_GM EventDesc* events,
+                               const PlanView& plan, Slots&& slots) {
   for (uint32_t s = 0; s < task.signal_count; ++s) {
-    const SignalDesc& signal = signals[task.signal_begin + s];
+    const HPMOE_GM SignalDesc& from = signals[task.signal_begin + s];
+    const SignalDesc signal = {from.event, from.span, from.amount, from.rank};
     if (signal.amount == kPerRow) {
       SignalRows(platform, task, signal, events + signal.event, plan, slots);
     } else {

@@ -3,8 +3,8 @@
 // A device runs `while (Step(&cursor, platform) != StepResult::kDone)` on each
 // core; a host interleaves many workers on few threads.  `Platform` supplies
 //
-//   const TaskDesc& Task(uint32_t index);
-//   const WaitDesc& Wait(uint32_t index);
+//   const TaskDesc& Task(uint32_t index);  // or a copy
+//   const WaitDesc& Wait(uint32_t index);  // or a copy
 //   bool Reached(const WaitDesc& wait);     // acquire; never blocks
 //   void Run(uint32_t task);
 //   void Signal(uint32_t task);             // release
@@ -17,11 +17,7 @@
 #define BACKEND_ASCEND_KERNELS_WORKER_H_
 
 #include "backend_ascend/kernels/image.h"
-
-// A device build defines this as its own function qualifier.
-#ifndef HPMOE_FUNCTION
-#define HPMOE_FUNCTION inline
-#endif
+#include "backend_ascend/kernels/qualifiers.h"
 
 namespace hpmoe {
 
@@ -29,7 +25,7 @@ enum class StepResult : int32_t { kRan = 0, kBlocked = 1, kDone = 2 };
 
 // Where a worker stands in its queue.
 struct Cursor {
-  const uint32_t* tasks;
+  const HPMOE_GM uint32_t* tasks;
   uint32_t count;
   uint32_t next;
   uint32_t waits_met;  // of task `next`: events only grow, so none is polled
@@ -89,9 +85,9 @@ class RowSignal {
 // `events` are the `signal.span` events from `signal.event`.
 template <class Platform>
 HPMOE_FUNCTION void AddPadding(Platform& platform, const SignalDesc& signal,
-                               const EventDesc* events, int32_t rows) {
+                               const HPMOE_GM EventDesc* events, int32_t rows) {
   for (int32_t part = 0; part < signal.span; ++part) {
-    const EventDesc& event = events[part];
+    const HPMOE_GM EventDesc& event = events[part];
     // A corrupt image may have partitions beyond what int32 can count.
     const int64_t begin = int64_t{part} * event.part_rows;
     int32_t real = begin < rows ? rows - static_cast<int32_t>(begin) : 0;

@@ -9,11 +9,7 @@
 
 #include "backend_ascend/kernels/image.h"
 #include "backend_ascend/kernels/kinds.h"
-
-// A device build defines this as its address space of global memory.
-#ifndef HPMOE_GM
-#define HPMOE_GM
-#endif
+#include "backend_ascend/kernels/qualifiers.h"
 
 namespace hpmoe {
 
@@ -46,8 +42,10 @@ constexpr int32_t kIdentityRows = 128;  // of the largest tile in L0C
 struct Constants {
   int32_t one[16];  // 1, then zeros: what a cube core adds to an event
   float identity[kIdentityRows * kIdentityRows];
+  float zeros[512];  // an empty sum is a product of zeros
 };
-static_assert(sizeof(Constants) == kLineBytes + 65536, "Constants is packed");
+static_assert(sizeof(Constants) == kLineBytes + 65536 + 2048,
+              "Constants is packed");
 
 enum EndReason : int32_t {
   kNotEnded = 0,  // the core has written nothing: it still runs, or crashed
@@ -57,7 +55,7 @@ enum EndReason : int32_t {
 };
 
 // Why a core ended: its own line.
-struct Diagnosis {
+struct CoreDiagnosis {
   int32_t reason;  // EndReason
   int32_t task;    // that waited; -1 in the handshake
   int32_t event;   // that it waited for, or line of the handshake
@@ -66,7 +64,7 @@ struct Diagnosis {
   int32_t tasks_run;
   int32_t unused[10];
 };
-static_assert(sizeof(Diagnosis) == kLineBytes, "Diagnosis is a line");
+static_assert(sizeof(CoreDiagnosis) == kLineBytes, "CoreDiagnosis is a line");
 
 // [..] are extents on this rank, in the notation of the design; all arrays are
 // dense and row-major.  Addresses marked (heap) lie in the symmetric heap, at
@@ -99,8 +97,9 @@ struct LaunchArgs {
   HPMOE_GM CounterLine* events;   // (heap) by event, zero at launch
   HPMOE_GM CounterLine* ready;    // (heap) [kReadyLines], zero when made and
                                   // never reset
-  HPMOE_GM Diagnosis* diagnosis;  // by core: AICs, then AIVs; zero at launch
-  uint64_t deadline_us;           // of one wait
+  HPMOE_GM CoreDiagnosis*
+      diagnosis;         // by core: AICs, then AIVs; zero at launch
+  uint64_t deadline_us;  // of one wait
   int32_t rank;
   int32_t generation;  // 1 more at each launch on the same heap, from 1
 };
