@@ -38,6 +38,8 @@ EXTENSIONS = {
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+# What Ascend C gives device source, and the twin in its place.
+_TOOLKIT = {'kernel_operator.h'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _resolve(
 
 
 def _includes(root: pathlib.Path, path: str) -> Imports:
-  included = set(_INCLUDE.findall((root / path).read_text()))
+  included = set(_INCLUDE.findall((root / path).read_text())) - _TOOLKIT
   for name in sorted(included):
     if not (root / name).is_file():
       raise ValueError(
