@@ -94,6 +94,7 @@ struct Place {
   Pipe pipe;
   const char* call;
   Site site;
+  int64_t tag = -1;  // of OnTask as it was issued
 };
 
 struct Error {
@@ -102,9 +103,10 @@ struct Error {
   Memory memory = Memory::kGm;  // with `begin` < `end`: bytes of it
   uint64_t begin = 0;
   uint64_t end = 0;
-  std::vector<Place> others;  // whose order to `at` is missing, or who wrote
-  std::string missing;        // what would order them, e.g. "MTE2_V"
-  std::string text;           // all of it, one line
+  std::vector<Place> others =
+      {};                    // whose order to `at` is missing, or who wrote
+  std::string missing = "";  // what would order them, e.g. "MTE2_V"
+  std::string text = "";     // all of it, one line
 };
 
 // What a core did while OnTask said `tag`; -1 outside of tasks.

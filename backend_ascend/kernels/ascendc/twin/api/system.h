@@ -1,0 +1,35 @@
+// What a core asks of itself: its index, its clock.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_SYSTEM_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_SYSTEM_H_
+
+#include <cstdint>
+
+#include "backend_ascend/kernels/ascendc/twin/api/types.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/sync.h"
+
+// The launch says which cores a block has.
+#define KERNEL_TASK_TYPE_DEFAULT(type) static_assert(true, #type)
+
+namespace AscendC {
+
+using ascend_twin::Site;
+
+inline void InitSocState() { ascend_twin::Initialise(false); }
+
+inline int64_t GetBlockIdx() { return ascend_twin::ThisBlock(); }
+inline int64_t GetBlockNum() { return ascend_twin::NumBlocks(); }
+inline int64_t GetSubBlockIdx() { return ascend_twin::ThisSubBlock(); }
+inline int64_t GetSubBlockNum() { return ascend_twin::NumSubBlocks(); }
+// AIVs of a block on an AIV, 1 on an AIC.
+inline int64_t GetTaskRatio() { return ascend_twin::NumSubBlocks(); }
+inline int64_t GetTaskRation() { return GetTaskRatio(); }
+
+// 50 MHz.
+inline int64_t GetSystemCycle(Site site = Site::Here()) {
+  return ascend_twin::Cycle(site);
+}
+
+}  // namespace AscendC
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_SYSTEM_H_

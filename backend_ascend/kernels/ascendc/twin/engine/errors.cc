@@ -1,0 +1,206 @@
+#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
+
+#include <cstdio>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
+
+namespace ascend_twin {
+
+const char* NameOf(Pipe pipe) {
+  constexpr const char* kNames[] = {"S", "MTE1", "MTE2", "MTE3",
+                                    "M", "V",    "FIX"};
+  return kNames[static_cast<int>(pipe)];
+}
+
+const char* NameOf(Memory memory) {
+  constexpr const char* kNames[] = {"GM",  "UB",  "L1",       "L0A",
+                                    "L0B", "L0C", "BiasTable"};
+  return kNames[static_cast<int>(memory)];
+}
+
+const char* NameOf(CoreType type) {
+  return type == CoreType::kAic ? "AIC" : "AIV";
+}
+
+const char* NameOf(ErrorKind kind) {
+  constexpr const char* kNames[] = {
+      "refused", "bounds",     "undefined",  "hazard",     "race",
+      "flag",    "cross flag", "stale line", "dirty line", "deadlock"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::string SiteText(Site site) {
+  if (site.file == nullptr) return "its end";
+  return std::string(site.file) + ":" + std::to_string(site.line);
+}
+
+std::string CoreText(const CoreName& core) {
+  return std::string(NameOf(core.type)) + " " + std::to_string(core.index) +
+         " of rank " + std::to_string(core.rank);
+}
+
+std::string PlaceText(const Place& place) {
+  return SiteText(place.site) + " (" + place.call + ", pipe " +
+         NameOf(place.pipe) + ")";
+}
+
+std::string EventName(PipeEvent event) {
+  return std::string(NameOf(event.from)) + "_" + NameOf(event.to);
+}
+
+std::string Range(uint64_t begin, uint64_t end) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "[0x%llx, 0x%llx)",
+                static_cast<unsigned long long>(begin),
+                static_cast<unsigned long long>(end));
+  return text;
+}
+
+// -- What a launch fails with.
+
+void Machine::Note(Error error) {
+  const Place& at = error.at;
+  error.text = spec_.kernel + " at " + SiteText(at.site) + " on " +
+               CoreText(at.core) + ", pipe " + NameOf(at.pipe) + ": " +
+               error.text;
+  result_.errors.push_back(std::move(error));
+  aborted_ = true;
+}
+
+void Machine::FailAt(ErrorKind kind, const Place& at, std::string text,
+                     std::vector<Place> others, std::string missing) {
+  Error error{kind, at};
+  error.text = std::move(text);
+  error.others = std::move(others);
+  error.missing = std::move(missing);
+  Note(std::move(error));
+  throw Abort{};
+}
+
+std::string Machine::SpanText(Memory memory, uint64_t begin,
+                              uint64_t end) const {
+  if (memory == Memory::kGm) {
+    return globals_.NameOf(begin) + " (" + std::to_string(end - begin) + " B)";
+  }
+  return std::string(NameOf(memory)) + " " + Range(begin, end);
+}
+
+void Machine::FailSpan(ErrorKind kind, const Place& at, Memory memory,
+                       uint64_t begin, uint64_t end, const std::string& text) {
+  Error error{kind, at, memory, begin, end};
+  error.text = std::string(at.call) + " of " + SpanText(memory, begin, end) +
+               ": " + text;
+  Note(std::move(error));
+  throw Abort{};
+}
+
+Place Machine::WhereOf(const Access& access) const {
+  const uint32_t kind = access.agent % kNumAgents;
+  const Pipe pipe = kind < kNumPipes ? static_cast<Pipe>(kind) : Pipe::kS;
+  return {cores_[access.agent / kNumAgents]->name, pipe, access.call,
+          access.site, access.tag};
+}
+
+void Machine::FailConflict(const Place& at, Memory memory, uint64_t base,
+                           const Conflict& conflict, bool writes) {
+  Error error{ErrorKind::kUndefined, at, memory, base + conflict.begin,
+              base + conflict.end};
+  error.text = std::string(at.call) + (writes ? " writes " : " reads ") +
+               SpanText(memory, error.begin, error.end);
+  if (conflict.kind == Conflict::kUndefined) {
+    error.text += writes ? ": adds to what nobody has written"
+                         : ", which nobody has written";
+  } else {
+    const Place other = WhereOf(accesses_.At(conflict.other));
+    DescribeOrder(at, other, conflict.kind == Conflict::kAfterRead, &error);
+  }
+  Note(std::move(error));
+  throw Abort{};
+}
+
+namespace {
+
+bool SameCore(const CoreName& a, const CoreName& b) {
+  return a.rank == b.rank && a.type == b.type && a.index == b.index;
+}
+
+}  // namespace
+
+void Machine::DescribeOrder(const Place& at, const Place& other, bool read,
+                            Error* error) const {
+  const bool same_core = SameCore(at.core, other.core);
+  const bool same_pipe = same_core && at.pipe == other.pipe;
+  error->others = {other};
+  error->kind = same_core ? ErrorKind::kHazard : ErrorKind::kRace;
+  std::string expected;
+  if (same_pipe) {
+    error->missing = std::string("PipeBarrier<PIPE_") + NameOf(at.pipe) + ">";
+    expected = error->missing;
+  } else if (same_core) {
+    error->missing = EventName({other.pipe, at.pipe});
+    expected = "SetFlag/WaitFlag<" + error->missing + ">";
+  } else {
+    error->missing = "event";
+    expected = "completion on pipe " + std::string(NameOf(other.pipe)) +
+               " of " + CoreText(other.core) +
+               " (flag or barrier), then an event or a cross-core flag, waited "
+               "for on " +
+               CoreText(at.core);
+  }
+  error->text += std::string(", last ") + (read ? "read" : "written") + " by " +
+                 NameOf(other.pipe) +
+                 (same_core ? "" : " of " + CoreText(other.core)) + " at " +
+                 SiteText(other.site) + " (" + other.call +
+                 "); nothing orders them: expected " + expected + " between";
+}
+
+void Machine::NoteLeftFlag(const Core& core, PipeEvent event, int32_t id) {
+  Error error{ErrorKind::kFlag, core.flag(event, id).setter};
+  error.missing = EventName(event);
+  error.text = "SetFlag<" + error.missing + ">(" + std::to_string(id) +
+               ") is left set for the next kernel: expected a WaitFlag<" +
+               error.missing + ">(" + std::to_string(id) + ")";
+  Note(std::move(error));
+}
+
+void Machine::NoteLeftCross(const Core& core, int32_t id) {
+  Error error{ErrorKind::kCrossFlag, core.cross[id].setter};
+  error.missing = "CrossCoreWaitFlag";
+  error.text = "CrossCoreSetFlag(" + std::to_string(id) + ") is left over on " +
+               CoreText(core.name) + ": expected as many waits as sets";
+  Note(std::move(error));
+}
+
+void Machine::FailStale(const Place& at, uint64_t begin, uint64_t bytes,
+                        const Line& line) {
+  Error error{ErrorKind::kStaleLine, at, Memory::kGm, begin, begin + bytes};
+  error.others = {line.writer};
+  error.missing = "DataCacheCleanAndInvalid";
+  error.text = std::string(at.call) + " reads " +
+               SpanText(Memory::kGm, begin, begin + bytes) +
+               " from a line of the scalar cache that is stale: " +
+               CoreText(line.writer.core) + " wrote it at " +
+               PlaceText(line.writer) +
+               ": expected DataCacheCleanAndInvalid before the load";
+  Note(std::move(error));
+  throw Abort{};
+}
+
+void Machine::FailDirty(const Place& at, uint64_t number, const Line& line) {
+  const uint64_t begin = number * kLineBytes;
+  Error error{ErrorKind::kDirtyLine, at, Memory::kGm, begin,
+              begin + kLineBytes};
+  error.others = {line.writer};
+  error.missing = "DataCacheCleanAndInvalid";
+  error.text = std::string(at.call) + " writes back the line of " +
+               SpanText(Memory::kGm, begin, begin + kLineBytes) +
+               ", stored to at " + SiteText(line.store) + ", over what " +
+               CoreText(line.writer.core) + " wrote at " +
+               PlaceText(line.writer) +
+               " since it was loaded: expected DataCacheCleanAndInvalid before "
+               "the store, and a line of 64 B that one core writes";
+  Note(std::move(error));
+  throw Abort{};
+}
+
+}  // namespace ascend_twin

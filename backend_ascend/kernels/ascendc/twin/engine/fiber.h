@@ -1,0 +1,39 @@
+// A function on a stack of its own, which stops and goes on where it says.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_FIBER_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_FIBER_H_
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace ascend_twin {
+
+class Fiber {
+ public:
+  // `body` must not throw.
+  explicit Fiber(std::function<void()> body);
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Runs the body until it stops or ends.  Not from inside of it.
+  void Resume();
+  // From inside of the body: back to who resumed it.
+  void Stop();
+  bool done() const { return done_; }
+
+ private:
+  static void Enter(unsigned high, unsigned low);
+
+  const std::function<void()> body_;
+  char* stack_;
+  ucontext_t inside_;
+  ucontext_t outside_;
+  bool done_ = false;
+};
+
+}  // namespace ascend_twin
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_FIBER_H_

@@ -1,0 +1,383 @@
+// Which core's scalar unit and which pipe goes on next.
+
+#include <algorithm>
+#include <utility>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
+
+namespace ascend_twin {
+namespace {
+
+constexpr uint32_t kFreePolls = 4;          // before others get their turn
+constexpr uint32_t kPollsInVain = 1 << 10;  // before time runs faster
+constexpr uint64_t kFirstIdleStep = 64;     // cycles
+
+}  // namespace
+
+// -- Of one core.
+
+void Machine::Enqueue(Queued queued) {
+  Core* const core = current_;
+  queued.tag = core->tag;
+  queued.order = ++order_;
+  if (spec_.hazards) {
+    if (core->snapshot == nullptr) {
+      core->snapshot = std::make_shared<const Clock>(core->scalar_known());
+    }
+    queued.known = core->snapshot;
+  }
+  core->undrained = true;
+  const Pipe pipe = queued.work.pipe;
+  std::deque<Queued>& queue = core->pipe(pipe).queue;
+  queue.push_back(std::move(queued));
+  if (spec_.mode == Mode::kInOrder) {
+    RunHeads(core);
+  } else if (spec_.mode == Mode::kSeeded) {
+    RunSome(core);
+  }
+  if (queue.size() >= kQueueDepth) Block(Waiting::kRoom, pipe);
+}
+
+bool Machine::HeadRuns(const Core& core, int pipe) const {
+  const auto& queue = core.pipes[pipe].queue;
+  if (queue.empty()) return false;
+  const Queued& head = queue.front();
+  if (head.kind != Queued::kWait) return true;
+  return core.flag(head.event, head.id).set;
+}
+
+void Machine::RunHead(Core* core, int pipe) {
+  Queued head = std::move(core->pipes[pipe].queue.front());
+  core->pipes[pipe].queue.pop_front();
+  Core* const was = std::exchange(current_, core);
+  Execute(core, &head);
+  current_ = was;
+}
+
+void Machine::RunHeads(Core* core) {
+  for (bool ran = true; ran;) {
+    ran = false;
+    for (int pipe = 1; pipe < kNumPipes; ++pipe) {
+      while (HeadRuns(*core, pipe)) {
+        RunHead(core, pipe);
+        ran = true;
+      }
+    }
+  }
+}
+
+// A few instructions of the core, and now and then another core.
+void Machine::RunSome(Core* core) {
+  for (uint64_t draw = random_(); draw & 1; draw >>= 1) {
+    const int first = static_cast<int>(draw >> 32) & 7;
+    for (int i = 0; i < kNumPipes; ++i) {
+      const int pipe = (first + i) % kNumPipes;
+      if (HeadRuns(*core, pipe)) {
+        RunHead(core, pipe);
+        break;
+      }
+    }
+  }
+  if ((random_() & 7) == 0) Block(Waiting::kNothing);
+}
+
+bool Machine::CanResume(const Core& core) const {
+  if (core.fiber->done()) return false;
+  const Waiting& waiting = core.waiting;
+  switch (waiting.kind) {
+    case Waiting::kNothing:
+      return true;
+    case Waiting::kFlag:
+      return core.flag(waiting.event, waiting.id).set;
+    case Waiting::kCross:
+      return !core.cross[waiting.id].sets.empty();
+    case Waiting::kDrain:
+      return std::all_of(std::begin(core.pipes), std::end(core.pipes),
+                         [](const PipeState& p) { return p.queue.empty(); });
+    case Waiting::kRoom:
+      return core.pipes[static_cast<int>(waiting.pipe)].queue.size() <
+             kQueueDepth;
+    case Waiting::kPoll:
+      return core.polled_version != flags_version_;
+  }
+  return false;
+}
+
+// The scalar unit stands still until CanResume.
+void Machine::Block(Waiting::Kind kind, Pipe pipe) {
+  Core* const core = current_;
+  core->waiting.kind = kind;
+  core->waiting.pipe = pipe;
+  core->fiber->Stop();
+  core->waiting.kind = Waiting::kNothing;
+  if (aborted_) throw Abort{};
+}
+
+void Machine::SetByScalar(PipeEvent event, int32_t id, Site site) {
+  Set(current_, Here("SetFlag", site), event, id);
+  if (spec_.mode == Mode::kInOrder) RunHeads(current_);
+}
+
+void Machine::WaitByScalar(PipeEvent event, int32_t id, Site site) {
+  Core* const core = current_;
+  core->waiting.call = "WaitFlag";
+  core->waiting.site = site;
+  core->waiting.event = event;
+  core->waiting.id = id;
+  core->waiting.kind = Waiting::kFlag;
+  if (!CanResume(*core)) Block(Waiting::kFlag);
+  core->waiting.kind = Waiting::kNothing;
+  Wait(core, Here("WaitFlag", site), event, id);
+}
+
+void Machine::CrossWait(int32_t id, Site site) {
+  Core* const core = current_;
+  core->waiting.call = "CrossCoreWaitFlag";
+  core->waiting.site = site;
+  core->waiting.id = id;
+  if (core->cross[id].sets.empty()) Block(Waiting::kCross);
+  core->scalar_known().Join(core->cross[id].sets.front());
+  core->cross[id].sets.pop_front();
+  ScalarLearned(core);
+  ++progress_;
+}
+
+void Machine::Drain(Site site) {
+  Core* const core = current_;
+  if (aborted_) return;  // a destructor's, as the core unwinds
+  core->waiting.call = "PipeBarrier<PIPE_ALL>";
+  core->waiting.site = site;
+  core->waiting.kind = Waiting::kDrain;
+  if (!CanResume(*core)) Block(Waiting::kDrain);
+  core->waiting.kind = Waiting::kNothing;
+  core->undrained = false;
+  if (!spec_.hazards) return;
+  Clock all;
+  for (int pipe = 0; pipe < kNumPipes; ++pipe) {
+    all.Join(Complete(core, static_cast<Pipe>(pipe)));
+  }
+  core->scalar_known() = std::move(all);
+  ScalarLearned(core);
+}
+
+void Machine::Poll(const char* call, Site site) {
+  Core* const core = current_;
+  core->waiting.call = call;
+  core->waiting.site = site;
+  if (core->polled_version != flags_version_) {
+    core->polled_version = flags_version_;
+    core->polls = 0;
+  }
+  ++core->polls;
+  if (core->polls > kPollsInVain) {
+    // It issues work between polls, so the launch is never idle.
+    const uint32_t turns = std::min(core->polls - kPollsInVain, 40u);
+    cycles_ += uint64_t{1} << turns;
+    if (cycles_ > spec_.max_idle_cycles) FailDeadlock();
+  }
+  if (core->polls > kFreePolls || spec_.mode == Mode::kSeeded) {
+    Block(core->polls_only ? Waiting::kPoll : Waiting::kNothing);
+  }
+  core->polls_only = true;
+}
+
+// -- Of all cores.
+
+void Machine::Body(Core* core) {
+  try {
+    spec_.entry(core->name.rank);
+    CheckEnd(core);
+  } catch (const Abort&) {
+  }
+}
+
+void Machine::CheckEnd(Core* core) {
+  const Place at = Here("end of the kernel", {});
+  if (core->undrained) {
+    FailAt(ErrorKind::kHazard, at,
+           "the kernel ends and its pipes may still run: expected "
+           "PipeBarrier<PIPE_ALL>() last",
+           {}, "PipeBarrier<PIPE_ALL>");
+  }
+  for (const auto& [number, line] : core->lines) {
+    if (line.dirty == 0) continue;
+    FailSpan(ErrorKind::kDirtyLine, at, Memory::kGm, number * kLineBytes,
+             (number + 1) * kLineBytes,
+             "stored to at " + SiteText(line.store) +
+                 " and still in the scalar cache: expected "
+                 "DataCacheCleanAndInvalid");
+  }
+}
+
+void Machine::CheckLeftovers() {
+  for (const auto& core : cores_) {
+    for (int from = 0; from < kNumPipes; ++from) {
+      for (int to = 0; to < kNumPipes; ++to) {
+        const PipeEvent event{static_cast<Pipe>(from), static_cast<Pipe>(to)};
+        for (int id = 0; id < kNumFlagIds; ++id) {
+          if (core->flag(event, id).set) NoteLeftFlag(*core, event, id);
+        }
+      }
+    }
+    for (int id = 0; id < kNumCrossIds; ++id) {
+      const CrossFlag& flag = core->cross[id];
+      bool left = !flag.sets.empty();
+      for (const auto& pending : flag.pending) left |= !pending.empty();
+      if (left) NoteLeftCross(*core, id);
+    }
+  }
+}
+
+void Machine::Resume(Core* core) {
+  current_ = core;
+  core->started = true;
+  core->fiber->Resume();
+  current_ = nullptr;
+}
+
+// One core's scalar unit, in turn.
+bool Machine::StepFibers() {
+  for (size_t i = 0; i < cores_.size(); ++i) {
+    Core* const core = cores_[next_core_].get();
+    if (CanResume(*core)) {
+      Resume(core);
+      return true;
+    }
+    next_core_ = (next_core_ + 1) % cores_.size();
+  }
+  return false;
+}
+
+// The youngest instruction that may run: consumers before the producers that
+// they do not wait for.
+bool Machine::StepHeads() {
+  Core* best = nullptr;
+  int best_pipe = 0;
+  uint64_t best_order = 0;
+  for (const auto& core : cores_) {
+    for (int pipe = 1; pipe < kNumPipes; ++pipe) {
+      if (!HeadRuns(*core, pipe)) continue;
+      const uint64_t order = core->pipes[pipe].queue.front().order;
+      if (order < best_order) continue;
+      best = core.get();
+      best_pipe = pipe;
+      best_order = order;
+    }
+  }
+  if (best != nullptr) RunHead(best, best_pipe);
+  return best != nullptr;
+}
+
+bool Machine::StepRandom() {
+  const size_t count = cores_.size() * (kNumPipes + 1);
+  const size_t first = random_() % count;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t at = (first + i) % count;
+    Core* const core = cores_[at / (kNumPipes + 1)].get();
+    const int pipe = static_cast<int>(at % (kNumPipes + 1)) - 1;
+    if (pipe < 0 ? CanResume(*core) : HeadRuns(*core, pipe)) {
+      if (pipe < 0) {
+        Resume(core);
+      } else {
+        RunHead(core, pipe);
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+// Nothing can go on but polls: time passes, until a core's own deadline.
+bool Machine::Idle() {
+  if (idle_progress_ != progress_ + flags_version_ || idle_step_ == 0) {
+    idle_progress_ = progress_ + flags_version_;
+    idle_begin_ = cycles_;
+    idle_step_ = kFirstIdleStep;
+  }
+  bool polls = false;
+  for (const auto& core : cores_) {
+    if (core->fiber->done() || core->waiting.kind != Waiting::kPoll) continue;
+    core->waiting.kind = Waiting::kNothing;
+    polls = true;
+  }
+  cycles_ += idle_step_;
+  idle_step_ *= 2;
+  return polls && cycles_ - idle_begin_ <= spec_.max_idle_cycles;
+}
+
+bool Machine::AllDone() const {
+  return std::all_of(cores_.begin(), cores_.end(),
+                     [](const auto& core) { return core->fiber->done(); });
+}
+
+void Machine::Turn() {
+  if (spec_.mode == Mode::kSeeded) {
+    if (StepRandom()) return;
+  } else if (StepFibers() || StepHeads()) {
+    return;
+  }
+  if (!Idle()) FailDeadlock();
+}
+
+void Machine::Run() {
+  for (const auto& core : cores_) {
+    core->fiber = std::make_unique<Fiber>([this, c = core.get()] { Body(c); });
+  }
+  try {
+    while (!aborted_ && !AllDone()) Turn();
+  } catch (const Abort&) {
+  }
+  if (!aborted_) CheckLeftovers();
+  // Whatever a core's stack holds is let go.
+  for (const auto& core : cores_) {
+    if (core->started && !core->fiber->done()) Resume(core.get());
+  }
+}
+
+std::string Machine::WaitText(const Core& core) const {
+  const Waiting& waiting = core.waiting;
+  std::string text = CoreText(core.name) + " waits at " +
+                     SiteText(waiting.site) + " in " + waiting.call;
+  if (waiting.kind == Waiting::kFlag) {
+    text += "<" + EventName(waiting.event) + ">(" + std::to_string(waiting.id) +
+            ")";
+  } else if (waiting.kind == Waiting::kCross) {
+    text += "(" + std::to_string(waiting.id) + ")";
+  } else if (waiting.kind == Waiting::kRoom) {
+    text +=
+        std::string(" for room in the queue of pipe ") + NameOf(waiting.pipe);
+  } else if (waiting.address != 0 && waiting.kind != Waiting::kDrain) {
+    text += ", polls " + globals_.NameOf(waiting.address);
+  }
+  for (const PipeState& pipe : core.pipes) {
+    if (pipe.queue.empty() || pipe.queue.front().kind != Queued::kWait) {
+      continue;
+    }
+    const Queued& head = pipe.queue.front();
+    text += "; its pipe " + std::string(NameOf(head.work.pipe)) + " waits at " +
+            SiteText(head.work.site) + " in WaitFlag<" + EventName(head.event) +
+            ">(" + std::to_string(head.id) + ")";
+  }
+  return text;
+}
+
+void Machine::FailDeadlock() {
+  std::string text = "nothing can go on: ";
+  Error error{ErrorKind::kDeadlock, {}};
+  bool first = true;
+  for (const auto& core : cores_) {
+    if (core->fiber->done()) continue;
+    const Place at{core->name, Pipe::kS, core->waiting.call, core->waiting.site,
+                   core->tag};
+    if (first) error.at = at;
+    if (!first) error.others.push_back(at);
+    text += (first ? "" : "; ") + WaitText(*core);
+    first = false;
+  }
+  error.text = std::move(text);
+  Note(std::move(error));
+  throw Abort{};
+}
+
+}  // namespace ascend_twin
