@@ -6,6 +6,7 @@ are drawn by `weights`, and are exact in bfloat16, so that one float64 golden
 serves every dtype.
 """
 
+from collections.abc import Callable
 import functools
 import json
 import pathlib
@@ -21,6 +22,8 @@ from hpmoe.reference.contract import stable_random
 FOLDER = pathlib.Path(__file__).resolve().parent / 'testdata/golden'
 CONFIGS = json.loads((FOLDER / 'configs.json').read_text())
 DTYPES = ('float64', 'float32', 'bfloat16')
+# Neighbours of a configuration's weights, over which errors are pooled.
+NEIGHBOURS = 16
 # Of an MTP head's loss in the sum that gradients are of.
 MTP_WEIGHT = 0.25
 # Elements of each gradient that a file keeps.
@@ -57,6 +60,8 @@ class Golden(NamedTuple):
       order of `trained`.
     loss: in float64, nats.
     results: by dtype, those of the reference implementation.
+    nearby: `[NEIGHBOURS, 3, 2]`, of each neighbour (see `neighbour`) what
+      `errors` says of the reference implementation in float32.
   """
 
   name: str
@@ -66,6 +71,7 @@ class Golden(NamedTuple):
   scales: np.ndarray
   loss: float
   results: dict[str, Result]
+  nearby: np.ndarray
 
 
 def config(name: str) -> config_lib.ModelConfig:
@@ -90,6 +96,24 @@ def weights(name: str, seed: int) -> dict[str, np.ndarray]:
       value *= 2
     value = value.astype(ml_dtypes.bfloat16)
     out[parameter] = value.astype(np.float64)
+  return out
+
+
+def neighbour(
+  params: dict[str, np.ndarray], number: int
+) -> dict[str, np.ndarray]:
+  """Returns weights beside `params`, float64, exact in float32.
+
+  Each is moved by about 2^-16 of itself: the model magnifies errors as before,
+  but all roundings are others.  The error of one set of weights is one draw, in
+  which a few roundings that all later values share may decide; over neighbours
+  that averages out.
+  """
+  out = {}
+  for name, value in params.items():
+    drawn_from = stable_random.seed_of('neighbour', number, name)
+    moved = 2.0**-16 * stable_random.normal(drawn_from, value.shape)
+    out[name] = (value * (1 + moved)).astype(np.float32).astype(np.float64)
   return out
 
 
@@ -142,6 +166,7 @@ def load(name: str) -> Golden:
     scales=arrays['scales'],
     loss=float(arrays['loss']),
     results=results,
+    nearby=arrays['nearby'],
   )
 
 
@@ -157,13 +182,16 @@ def packed(array: np.ndarray, dtype: str) -> np.ndarray:
   return values.view(np.uint16) if dtype == 'bfloat16' else values
 
 
-def errors(actual: Result, golden: Result) -> dict[str, tuple[float, float]]:
-  """Returns root mean square and largest error of each kind of value."""
-  out = {}
-  for field in ('logits', 'hidden_states', 'grads'):
+FIELDS = ('logits', 'hidden_states', 'grads')
+
+
+def errors(actual: Result, golden: Result) -> np.ndarray:
+  """Returns `[FIELDS, 2]`: root mean square and largest error of each."""
+  out = []
+  for field in FIELDS:
     error = np.abs(getattr(actual, field) - getattr(golden, field))
-    out[field] = (float(np.sqrt(np.mean(error**2))), float(np.max(error)))
-  return out
+    out.append((np.sqrt(np.mean(error**2)), np.max(error)))
+  return np.asarray(out)
 
 
 def result(case: Golden, logits, hidden_states, grads, topk_ids) -> Result:
@@ -198,11 +226,9 @@ def check_same(actual: Result, case: Golden) -> None:
   """Holds a framework's float64 to the reference implementation's."""
   want = case.results['float64']
   np.testing.assert_array_equal(actual.topk_ids, want.topk_ids)
-  for field, (_, worst) in errors(actual, want).items():
-    assert worst < _FLOAT64 * np.max(np.abs(getattr(want, field))), (
-      field,
-      worst,
-    )
+  for field, (_, worst) in zip(FIELDS, errors(actual, want)):
+    largest = np.max(np.abs(getattr(want, field)))
+    assert worst < _FLOAT64 * largest, (field, worst)
 
 
 def check_exactness(actual: Result, case: Golden, dtype: str) -> None:
@@ -214,9 +240,44 @@ def check_exactness(actual: Result, case: Golden, dtype: str) -> None:
   want = case.results['float64']
   np.testing.assert_array_equal(actual.topk_ids, want.topk_ids)
   ours, theirs = errors(actual, want), errors(case.results[dtype], want)
-  for field in ours:
-    for kind, mine, its in zip(('rms', 'worst'), ours[field], theirs[field]):
-      print(case.name, dtype, field, kind, f'{mine / its:.2f}')
-  for field in ours:
-    for kind, mine, its in zip(('rms', 'worst'), ours[field], theirs[field]):
-      assert mine <= 2 * its, (field, kind, mine, its)
+  _check_twice(f'{case.name} {dtype}', ours, theirs)
+
+
+def check_exactness_nearby(
+  narrow: Callable[[dict[str, np.ndarray]], Result],
+  wide: Callable[[dict[str, np.ndarray]], Result],
+  case: Golden,
+) -> None:
+  """Holds a framework's float32 to the reference's, over all neighbours.
+
+  As `check_exactness`, of the root mean square and the largest error over all
+  neighbours.
+
+  Args:
+    narrow: the framework's model in float32, of parameters in float64.
+    wide: the same in float64, which stands for the reference implementation's:
+      `check_same` holds them together.
+    case: the configuration.
+  """
+  ours = []
+  for number in range(NEIGHBOURS):
+    params = neighbour(case.params, number)
+    actual, want = narrow(params), wide(params)
+    np.testing.assert_array_equal(actual.topk_ids, want.topk_ids)
+    ours.append(errors(actual, want))
+  _check_twice(
+    f'{case.name} nearby', _pooled(np.asarray(ours)), _pooled(case.nearby)
+  )
+
+
+def _pooled(each: np.ndarray) -> np.ndarray:
+  """Returns `[FIELDS, 2]` of all neighbours' `[NEIGHBOURS, FIELDS, 2]`."""
+  rms, worst = each[..., 0], each[..., 1]
+  return np.stack([np.sqrt(np.mean(rms**2, axis=0)), np.max(worst, axis=0)], 1)
+
+
+def _check_twice(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+  ratios = ours / theirs
+  for field, (rms, worst) in zip(FIELDS, ratios):
+    print(f'{what} {field}: rms {rms:.2f}, worst {worst:.2f}')
+  assert np.all(ratios <= 2), (what, ratios)

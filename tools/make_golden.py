@@ -51,7 +51,7 @@ def make(name: str) -> dict[str, np.ndarray]:
         break
       assert np.array_equal(run.topk_ids, wide.topk_ids), name
     else:
-      return _arrays(seed, runs)
+      return _arrays(seed, runs) | {'nearby': _nearby(name, seed, runs)}
   raise RuntimeError(f'{name}: expected a fit seed below {_SEEDS}, got none')
 
 
@@ -87,6 +87,21 @@ def _arrays(seed: int, runs: dict[str, '_Run']) -> dict[str, np.ndarray]:
   return arrays
 
 
+def _nearby(name: str, seed: int, runs: dict[str, '_Run']) -> np.ndarray:
+  """Returns `golden.Golden.nearby`."""
+  wide = runs['float64']
+  scales = golden.scales(wide.grads, wide.params)
+  out = []
+  for number in range(golden.NEIGHBOURS):
+    params = golden.neighbour(wide.params, number)
+    both = [
+      _Run(name, seed, dtype, params).result(scales)
+      for dtype in ('float32', 'float64')
+    ]
+    out.append(golden.errors(*both))
+  return np.asarray(out)
+
+
 def _by_name(run: '_Run', scales: np.ndarray):
   return zip(golden.trained(run.params), scales, strict=True)
 
@@ -109,10 +124,10 @@ def _float32_is(dtype: torch.dtype):
 class _Run:
   """One forward pass of the reference implementation, and its gradients."""
 
-  def __init__(self, name: str, seed: int, dtype: str):
+  def __init__(self, name: str, seed: int, dtype: str, params=None):
     self.config = golden.config(name)
     self.dtype = getattr(torch, dtype)
-    self.params = golden.weights(name, seed)
+    self.params = params or golden.weights(name, seed)
     tokens = torch.tensor(golden.tokens(name, seed), dtype=torch.int64)
     with _float32_is(self.dtype):
       self._build(name)
@@ -195,6 +210,12 @@ class _Run:
     self.topk_ids = np.concatenate(ids)
     self.scores = np.concatenate(scores)
     self.margins = np.concatenate(margins)
+
+  def result(self, scales: np.ndarray) -> golden.Result:
+    """Returns logits, hidden states and gradients as tests compare them."""
+    self.backward()
+    grads = golden.keep(self.grads, scales, self.params)
+    return golden.Result(self.logits, self.hidden_states, grads, self.topk_ids)
 
   def backward(self) -> None:
     if hasattr(self, 'grads'):

@@ -6,6 +6,7 @@ The three families differ in their attention, router and names alone, which
 the golden files were made with; where this differs, the file that does says so.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -42,6 +43,13 @@ class Aux(NamedTuple):
   mtp_logits: at.Float[at.Array, 'B S-1 V'] | None
 
 
+# Takes the name of a module and what it returned, `[B, S, D]`, and returns what
+# goes on in its place.
+Between = Callable[
+  [str, at.Float[at.Array, 'B S D']], at.Float[at.Array, 'B S D']
+]
+
+
 class _Run(NamedTuple):
   """What every layer of one call is given."""
 
@@ -50,6 +58,7 @@ class _Run(NamedTuple):
   layer: moe_lib.Layer
   policy: precision.PrecisionPolicy
   ranks: int
+  between: Between
 
 
 def forward(
@@ -63,6 +72,7 @@ def forward(
   cache: cache_lib.Cache | None = None,
   mtp: bool = False,
   axis: str | None = None,
+  between: Between = lambda name, x: x,
 ) -> tuple[at.Float[at.Array, 'B S V'], Aux]:
   """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
 
@@ -81,6 +91,8 @@ def forward(
     axis: name of a mesh axis, inside a `shard_map`: of all arrays these are
       then the shard of one device, which has its own tokens and, in order, its
       part of the experts; everything else is whole.  See `parallel.py`.
+    between: what goes on after the embeddings, every layer and the last norm,
+      and of an MTP head after `eh_proj` and its layer.
 
   Raises:
     ValueError: an argument is not as above; names it.
@@ -92,8 +104,8 @@ def forward(
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, axis)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
-  run = _Run(config, params, layer, policy, ranks)
-  hidden = embeddings[tokens]
+  run = _Run(config, params, layer, policy, ranks, between)
+  hidden = between('model.embed_tokens', embeddings[tokens])
   count = tokens.shape[1]
   length, capacity = jnp.int32(0), count
   if cache is not None:
@@ -105,12 +117,14 @@ def forward(
   for number in range(config.num_hidden_layers):
     entries = None if cache is None else cache.layers[number]
     hidden, entries, of_layer = _layer(run, number, hidden, seen, entries)
+    hidden = between(f'model.layers.{number}', hidden)
     states.append(hidden)
     held.append(entries)
     if of_layer is not None:
       routed[number] = of_layer
   norm = params['model.norm.weight']
-  hidden = states[-1] = ops.rms_norm(hidden, norm, config.rms_norm_eps)
+  hidden = ops.rms_norm(hidden, norm, config.rms_norm_eps)
+  hidden = states[-1] = between('model.norm', hidden)
   if cache is not None:
     cache = cache_lib.Cache(length + count, tuple(held))
   further = None
@@ -204,9 +218,11 @@ def _mtp(
   after = run.params['model.embed_tokens.weight'][tokens[:, 1:]]
   both = [norm('enorm', after), norm('hnorm', hidden[:, :-1])]
   x = ops.linear(params, 'eh_proj', jnp.concatenate(both, axis=-1))
+  x = run.between(f'model.layers.{number}.eh_proj', x)
   count = x.shape[1]
   seen = attention_lib.seen(config, jnp.int32(0), count, count, x.dtype)
   x, _, routed = _layer(run, number, x, seen, None)
+  x = run.between(f'model.layers.{number}', x)
   return _logits(run, norm('shared_head.norm', x)), routed
 
 

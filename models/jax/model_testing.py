@@ -1,5 +1,7 @@
 """What tests of the JAX models share: small compiled decoders."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +28,13 @@ def model(
 
 def gradients(case: golden.Golden, dtype: str, moe: str, jit=jit):
   """Returns what the JAX decoder computes for a golden configuration."""
-  params = {n: jnp.asarray(v, dtype) for n, v in case.params.items()}
+  return model_of(case, dtype, moe, jit)(case.params)
+
+
+def model_of(
+  case: golden.Golden, dtype: str, moe: str, jit=jit
+) -> Callable[[dict[str, np.ndarray]], golden.Result]:
+  """Returns the decoder of a golden configuration, compiled once."""
   mtp = bool(case.config.num_nextn_predict_layers)
 
   def loss(params):
@@ -39,11 +47,17 @@ def gradients(case: golden.Golden, dtype: str, moe: str, jit=jit):
       total += golden.MTP_WEIGHT * further
     return total, (logits, aux)
 
-  grads, (logits, aux) = jit(jax.grad(loss, has_aux=True))(params)
-  return golden.result(
-    case,
-    [logits, aux.mtp_logits] if mtp else [logits],
-    aux.hidden_states,
-    grads,
-    [aux.routed[layer].topk_ids for layer in sorted(aux.routed)],
-  )
+  compiled = jit(jax.grad(loss, has_aux=True))
+
+  def run(params: dict[str, np.ndarray]) -> golden.Result:
+    given = {n: jnp.asarray(v, dtype) for n, v in params.items()}
+    grads, (logits, aux) = compiled(given)
+    return golden.result(
+      case,
+      [logits, aux.mtp_logits] if mtp else [logits],
+      aux.hidden_states,
+      grads,
+      [aux.routed[layer].topk_ids for layer in sorted(aux.routed)],
+    )
+
+  return run

@@ -6,7 +6,7 @@ As `models/jax/decoder.py`, file by file and name by name; it runs eagerly
 the golden files were made with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import mindspore as ms
@@ -46,6 +46,13 @@ class Aux(NamedTuple):
   mtp_logits: at.Float[ms.Tensor, 'B S-1 V'] | None
 
 
+# Takes the name of a module and what it returned, `[B, S, D]`, and returns what
+# goes on in its place.
+Between = Callable[
+  [str, at.Float[ms.Tensor, 'B S D']], at.Float[ms.Tensor, 'B S D']
+]
+
+
 class _Run(NamedTuple):
   """What every layer of one call is given."""
 
@@ -54,6 +61,7 @@ class _Run(NamedTuple):
   layer: moe_lib.Layer
   policy: precision.PrecisionPolicy
   ranks: int
+  between: Between
 
 
 def forward(
@@ -66,6 +74,7 @@ def forward(
   policy: precision.PrecisionPolicy | None = None,
   cache: cache_lib.Cache | None = None,
   mtp: bool = False,
+  between: Between = lambda name, x: x,
 ) -> tuple[at.Float[ms.Tensor, 'B S V'], Aux]:
   """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
 
@@ -80,6 +89,8 @@ def forward(
     policy: its policy; None for the model's dtype (`moe.policy_of`).
     cache: of the tokens before; None for none.
     mtp: whether to compute `mtp_logits`.
+    between: what goes on after the embeddings, every layer and the last norm,
+      and of an MTP head after `eh_proj` and its layer.
 
   Raises:
     ValueError: an argument is not as above; names it.
@@ -90,8 +101,8 @@ def forward(
   embeddings = params['model.embed_tokens.weight']
   layer = moe_lib.named(moe) if isinstance(moe, str) else moe
   policy = policy or moe_lib.policy_of(embeddings.dtype)
-  run = _Run(config, params, layer, policy, ranks)
-  hidden = _embed(embeddings, tokens)
+  run = _Run(config, params, layer, policy, ranks, between)
+  hidden = between('model.embed_tokens', _embed(embeddings, tokens))
   count = tokens.shape[1]
   length, capacity = 0, count
   if cache is not None:
@@ -103,12 +114,14 @@ def forward(
   for number in range(config.num_hidden_layers):
     entries = None if cache is None else cache.layers[number]
     hidden, entries, of_layer = _layer(run, number, hidden, seen, entries)
+    hidden = between(f'model.layers.{number}', hidden)
     states.append(hidden)
     held.append(entries)
     if of_layer is not None:
       routed[number] = of_layer
   norm = params['model.norm.weight']
-  hidden = states[-1] = ops.rms_norm(hidden, norm, config.rms_norm_eps)
+  hidden = ops.rms_norm(hidden, norm, config.rms_norm_eps)
+  hidden = states[-1] = between('model.norm', hidden)
   if cache is not None:
     cache = cache_lib.Cache(length + count, tuple(held))
   further = None
@@ -217,9 +230,11 @@ def _mtp(
   after = _embed(embeddings, tokens[:, 1:])
   both = [norm('enorm', after), norm('hnorm', _without_last(hidden))]
   x = ops.linear(params, 'eh_proj', ms_ops.cat(both, -1))
+  x = run.between(f'model.layers.{number}.eh_proj', x)
   count = x.shape[1]
   seen = attention_lib.seen(config, 0, count, count, x.dtype)
   x, _, routed = _layer(run, number, x, seen, None)
+  x = run.between(f'model.layers.{number}', x)
   return _logits(run, norm('shared_head.norm', x)), routed
 
 
