@@ -3,6 +3,7 @@
 import csv
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -163,6 +164,21 @@ def not_a_number(x, *others):
   return moe.framework(x, *others).at[0, 3, 1].set(jnp.nan)
 
 
+@jax.custom_jvp
+def _half_its_gradient(x):
+  return x
+
+
+@_half_its_gradient.defjvp
+def _half(primals, tangents):
+  return primals[0], tangents[0] / 2
+
+
+def wrong_gradient(x, *others):
+  """A user's layer that is right, but for the gradient of what it reads."""
+  return moe.framework(_half_its_gradient(x), *others)
+
+
 def raises(*arguments):
   del arguments
   raise RuntimeError('no device')
@@ -198,6 +214,22 @@ class TestLayersOfUsers:
     assert 'NPU has NaN' in _row(report, name)['Err_message']
     assert report['wrong_layer'] == 1
     assert 'y[0, 3, 1], token 3 of rank 0' in capsys.readouterr().out
+
+  def test_a_gradient_is_followed_from_layer_to_layer(self, tmp_path, model):
+    code, report = _compare(
+      tmp_path,
+      model,
+      '--left=jax:framework',
+      f'--right=jax:{__name__}:wrong_gradient',
+    )
+    assert code == 1
+    name = 'Module.model.layers.3.mlp.experts.0.backward.output.0'
+    assert report['first_difference'] == name
+    flows = [f'layers.{n}.0.backward.input.0' for n in (3, 2, 1, 0)]
+    flows = [_row(report, f'Module.model.{n}') for n in flows]
+    far = [row['EucDist'] / row['Bench l2norm'] for row in flows]
+    assert far[0] < 1e-5
+    assert min(far[1:]) > 0.01, far
 
   @pytest.mark.parametrize(
     ('name', 'code', 'text'),

@@ -28,6 +28,8 @@ class Raw:
     loss: `[]`.
     grads: by parameter; empty without a backward pass.
     taps: by layer, `GRADS` by name; likewise.
+    flows: `[B, S, D]`, gradients of what modules returned, by module;
+      likewise.
   """
 
   hidden_states: list[np.ndarray]
@@ -36,6 +38,7 @@ class Raw:
   loss: np.ndarray
   grads: Arrays
   taps: dict[int, Arrays]
+  flows: Arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,25 +136,47 @@ def _forward_of(subject, raw: Raw, layer: int) -> list[Tensor]:
 def _backward(subject, raw: Raw) -> list[Tensor]:
   """Returns gradients, those of the last layer first.
 
-  What flows into a layer's experts stands before what flows out of them, and
-  both before the gradients of the layer's parameters.
+  The gradient of what a layer returned stands first of the layer's.  What flows
+  into its experts stands before what flows out of them, and both before the
+  gradients of the layer's parameters.
   """
   if not raw.grads:
     return []
-  left = {n: raw.grads[n] for n in subject.trained}
-  found = []
   last = subject.config.num_hidden_layers
-  final = [n for n in left if not n.startswith('model.layers.')]
-  embed = [n for n in final if 'embed_tokens' in n]
-  found += [_grad(n, None, '', left) for n in reversed(final) if n not in embed]
-  for layer in reversed(range(last + subject.mtp)):
-    if layer in raw.taps:
-      found += _taps(subject, raw.taps[layer], layer)
-    experts = {v: f'd_{k}' for k, v in subject.experts(layer).items()}
-    mine = [n for n in left if n.startswith(f'model.layers.{layer}.')]
-    mine.sort(key=lambda name: name not in experts)
-    found += [_grad(n, layer, experts.get(n, ''), left) for n in mine]
-  return found + [_grad(n, None, '', left) for n in embed]
+  found = _of_module(raw, 'lm_head')
+  for layer in range(last, last + subject.mtp):
+    found += _backward_of(subject, raw, layer)
+    found += _flow(raw, f'model.layers.{layer}.eh_proj', layer)
+  found += _of_module(raw, 'model.norm')
+  for layer in reversed(range(last)):
+    found += _backward_of(subject, raw, layer)
+  found += _of_module(raw, 'model.embed_tokens')
+  taps = sum(map(len, raw.taps.values()))
+  assert len(found) == len(raw.flows) + len(subject.trained) + taps
+  return found
+
+
+def _of_module(raw: Raw, module: str) -> list[Tensor]:
+  name = f'{module}.weight'
+  grads = [_grad(name, None, '', raw.grads)] if name in raw.grads else []
+  return [*_flow(raw, module, None), *grads]
+
+
+def _backward_of(subject, raw: Raw, layer: int) -> list[Tensor]:
+  found = _flow(raw, f'model.layers.{layer}', layer)
+  if layer in raw.taps:
+    found += _taps(subject, raw.taps[layer], layer)
+  experts = {v: f'd_{k}' for k, v in subject.experts(layer).items()}
+  mine = [n for n in subject.trained if n.startswith(f'model.layers.{layer}.')]
+  mine.sort(key=lambda name: name not in experts)
+  return found + [_grad(n, layer, experts.get(n, ''), raw.grads) for n in mine]
+
+
+def _flow(raw: Raw, module: str, layer: int | None) -> list[Tensor]:
+  if module not in raw.flows:
+    return []
+  name = _io(module, 'input', 0, 'backward')
+  return [Tensor(name, layer, '', raw.flows[module])]
 
 
 def _grad(name: str, layer: int | None, role: str, grads: Arrays) -> Tensor:

@@ -48,11 +48,10 @@ def run(
     of = {number: _of_finite(one) for number, one in of.items()}
   params = {n: jnp.asarray(value) for n, value in subject.params.items()}
   trained = {n: params[n] for n in subject.trained}
-  taps = _taps(subject, params) if backward else {}
-
+  taps, flows = _zeros(subject, params) if backward else ({}, {})
   tokens = jnp.asarray(subject.tokens)
 
-  def total(trained, taps):
+  def total(trained, taps, flows):
     logits, aux = decoder.forward(
       params | trained,
       subject.config,
@@ -60,19 +59,20 @@ def run(
       moe=_tapped(of, taps),
       ranks=subject.ranks,
       mtp=subject.mtp,
+      between=lambda name, x: x + flows[name] if flows else x,
     )
     loss = decoder.next_token_loss(logits, tokens)
     if aux.mtp_logits is not None:
       loss += decoder.next_token_loss(aux.mtp_logits, tokens[:, 1:])
     return loss, (logits, aux)
 
-  grads: tuple[dict, dict] = ({}, {})
+  grads: tuple[dict, dict, dict] = ({}, {}, {})
   if backward:
     (loss, (logits, aux)), grads = jax.value_and_grad(
-      total, (0, 1), has_aux=True
-    )(trained, taps)
+      total, (0, 1, 2), has_aux=True
+    )(trained, taps, flows)
   else:
-    loss, (logits, aux) = total(trained, taps)
+    loss, (logits, aux) = total(trained, taps, flows)
   fields = dict(
     hidden_states=list(aux.hidden_states),
     routed={n: r._asdict() for n, r in aux.routed.items() if r is not None},
@@ -80,21 +80,26 @@ def run(
     loss=loss,
     grads=grads[0],
     taps=grads[1],
+    flows=grads[2],
   )
   return capture.Raw(**jax.tree.map(np.asarray, fields))
 
 
-def _taps(subject, params) -> dict[int, dict[str, jax.Array]]:
-  """Returns zeros that are added where gradients are wanted."""
+def _zeros(
+  subject, params
+) -> tuple[dict[int, dict[str, jax.Array]], dict[str, jax.Array]]:
+  """Returns what is added where gradients are wanted, as `Raw` names it."""
   dtype = params['model.embed_tokens.weight'].dtype
   wide = jnp.promote_types(dtype, jnp.float32)
-  return {
+  taps = {
     layer: {
       name: jnp.zeros(shape, wide if name == 'd_topk_weights' else dtype)
       for name, shape in subject.tap_shapes(layer).items()
     }
     for layer in subject.moe_layers
   }
+  shapes = subject.flow_shapes()
+  return taps, {n: jnp.zeros(shape, dtype) for n, shape in shapes.items()}
 
 
 def _tapped(of, taps) -> Callable[..., jax.Array]:

@@ -1,9 +1,12 @@
 """msprobe's metrics of two tensors, its column names and its verdict.
 
-Columns: `msprobe/core/common/const.py` of Ascend/msprobe, in its order.
-Verdict of floats: its accuracy checker (`acc_check`), as data in `LIMITS`.
-Cosine at most 0.99 is an error; else a largest absolute error below 1e-3
-passes; else the shares of elements with large relative errors decide.
+Sources: Ascend/msprobe at 8ff00da (2026-08-08), under `python/msprobe/`.
+Columns: `COMPARE_RESULT_HEADER` of `core/common/const.py`, in its order.
+Metrics: `core/compare/npy_compare.py`; computed in float64 and not rounded.
+Verdict of floats: `_compare_float_tensor` of its accuracy checker,
+`pytorch/api_accuracy_checker/compare/compare.py`, as data in `LIMITS`.  Cosine
+at most 0.99 is an error; else a largest absolute error below 1e-3 passes; else
+the shares of elements with large relative errors decide.
 """
 
 import dataclasses
@@ -18,16 +21,25 @@ SMALL_ABS = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """A share of elements, as large as the relative error, that is too many."""
+  """The verdict of a dtype.
+
+  Attributes:
+    error: a share of elements, as large as the relative error, that is too
+      many.
+    warning: likewise.
+    epsilon: added to what errors are divided by.
+  """
 
   error: float
   warning: float
+  epsilon: float
 
 
 LIMITS = dict(
-  float16=Limits(1e-2, 1e-3),
-  bfloat16=Limits(1e-2, 1e-3),
-  float32=Limits(1e-3, 1e-4),
+  float16=Limits(1e-2, 1e-3, 2.0**-10),
+  bfloat16=Limits(1e-2, 1e-3, 2.0**-8),
+  float32=Limits(1e-3, 1e-4, 2.0**-23),
+  float64=Limits(1e-3, 1e-4, 2.0**-52),
 )
 
 COLUMNS = (
@@ -126,8 +138,8 @@ def _judge(values: dict, npu: np.ndarray, bench: np.ndarray) -> tuple[str, str]:
     return ERROR, 'infinities of other signs'
   a, b = a[finite], b[finite]
   error = np.abs(a - b)
-  with np.errstate(divide='ignore', invalid='ignore'):
-    relative = np.where(error == 0, 0.0, error / np.abs(b))
+  # The columns have an epsilon where the bench is 0, the verdict everywhere.
+  relative = error / np.where(b == 0, np.finfo(np.float32).eps, np.abs(b))
   values |= {
     'Cosine': _cosine(a, b),
     'EucDist': float(np.linalg.norm(a - b)),
@@ -139,22 +151,22 @@ def _judge(values: dict, npu: np.ndarray, bench: np.ndarray) -> tuple[str, str]:
   if npu.dtype.kind in 'biu':
     count = int((error > 0).sum())
     return (ERROR, f'{count} integers differ') if count else (PASS, '')
-  return _verdict(str(npu.dtype), values, relative)
+  limits = LIMITS[str(npu.dtype)]
+  return _verdict(limits, values, error / (np.abs(b) + limits.epsilon))
 
 
-def _verdict(dtype: str, values: dict, relative) -> tuple[str, str]:
+def _verdict(limits: Limits, values: dict, relative) -> tuple[str, str]:
   cosine = values['Cosine']
   if cosine <= LEAST_COSINE:
     return ERROR, f'cosine {cosine:.6g} is at most {LEAST_COSINE}'
   if values['MaxAbsErr'] < SMALL_ABS:
     return PASS, ''
-  limits = LIMITS.get(dtype, LIMITS['float32'])
   for result, limit in ((ERROR, limits.error), (WARNING, limits.warning)):
-    share = _share(relative > limit)
+    share = _share(relative >= limit)
     if share >= limit:
       return result, (
-        f'relative errors above {limit:g}: a share of {share:.3g}, at least '
-        f'{limit:g}'
+        f'relative errors of {limit:g} or more: a share of {share:.3g}, at '
+        f'least {limit:g}'
       )
   return PASS, ''
 

@@ -35,15 +35,14 @@ def run(
   if moe not in moe_lib.LAYERS:
     layer = capture.guarded(moe, layer)
   params = {n: ms.Tensor(value) for n, value in subject.params.items()}
-  taps = _taps(subject, params) if backward else {}
-  places = [(number, name) for number in taps for name in taps[number]]
+  zeros = _zeros(subject, params) if backward else {}
   tokens = ms.Tensor(np.ascontiguousarray(subject.tokens))
   seen: dict[str, Any] = {}
 
   # Positions: a gradient over a dict is an empty tuple, without an error.
   def total(*values):
     trained = dict(zip(subject.trained, values))
-    added = dict(zip(places, values[len(trained) :]))
+    added = dict(zip(zeros, values[len(trained) :]))
     logits, aux = decoder.forward(
       params | trained,
       subject.config,
@@ -51,6 +50,7 @@ def run(
       moe=_tapped(subject, layer, added),
       ranks=subject.ranks,
       mtp=subject.mtp,
+      between=lambda name, x: x + added[name] if added else x,
     )
     loss = decoder.next_token_loss(logits, tokens)
     if subject.mtp:
@@ -59,21 +59,23 @@ def run(
     return loss
 
   values = [params[n] for n in subject.trained]
-  values += [taps[number][name] for number, name in places]
+  values += zeros.values()
   grads: list[np.ndarray] = []
   if backward:
     loss, found = ms.value_and_grad(total, tuple(range(len(values))))(*values)
     grads = [ops.to_numpy(grad) for grad in found]
   else:
     loss = total(*values)
-  flat = dict(zip(places, grads[len(subject.trained) :]))
+  flat = dict(zip(zeros, grads[len(subject.trained) :]))
   return capture.Raw(
     loss=ops.to_numpy(loss),
     grads=dict(zip(subject.trained, grads)),
     taps={
-      number: {name: flat[number, name] for name in taps[number]}
-      for number in taps
+      layer: {n: flat[layer, n] for n in subject.tap_shapes(layer)}
+      for layer in subject.moe_layers
+      if flat
     },
+    flows={n: flat[n] for n in subject.flow_shapes() if flat},
     **seen,
   )
 
@@ -92,22 +94,24 @@ def _seen(subject, logits, aux) -> dict[str, Any]:
   )
 
 
-def _taps(subject, params) -> dict[int, dict[str, ms.Tensor]]:
-  """Returns zeros that are added where gradients are wanted."""
+def _zeros(subject, params) -> dict[tuple[int, str] | str, ms.Tensor]:
+  """Returns what is added where gradients are wanted.
+
+  By layer and name of `Raw.taps`, or by module of `Raw.flows`.
+  """
   dtype = params['model.embed_tokens.weight'].dtype
-  return {
-    layer: {
-      name: ms.ops.zeros(
-        shape, ops.wide(dtype) if name == 'd_topk_weights' else dtype
-      )
-      for name, shape in subject.tap_shapes(layer).items()
-    }
-    for layer in subject.moe_layers
-  }
+  zeros: dict[tuple[int, str] | str, ms.Tensor] = {}
+  for layer in subject.moe_layers:
+    for name, shape in subject.tap_shapes(layer).items():
+      wide = ops.wide(dtype) if name == 'd_topk_weights' else dtype
+      zeros[layer, name] = ms.ops.zeros(shape, wide)
+  for name, shape in subject.flow_shapes().items():
+    zeros[name] = ms.ops.zeros(shape, dtype)
+  return zeros
 
 
 def _tapped(
-  subject, layer, added: Mapping[tuple[int, str], ms.Tensor]
+  subject, layer, added: Mapping[tuple[int, str] | str, ms.Tensor]
 ) -> Callable[..., ms.Tensor]:
   """Returns the layer between the zeros of the layer whose turn it is."""
   turn = iter(subject.moe_layers)

@@ -62,6 +62,17 @@ class Subject:
     weights = (self.ranks, tokens, self.config.num_experts_per_tok)
     return dict(dx=rows, d_topk_weights=weights, dy=rows)
 
+  def flow_shapes(self) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of what stands between modules, by module."""
+    batch, count = self.tokens.shape
+    width, last = self.config.hidden_size, self.config.num_hidden_layers
+    names = [f'model.layers.{layer}' for layer in range(last)]
+    names = ['model.embed_tokens', *names, 'model.norm']
+    further = [f'model.layers.{last}.eh_proj', f'model.layers.{last}']
+    return dict.fromkeys(names, (batch, count, width)) | dict.fromkeys(
+      further * self.mtp, (batch, count - 1, width)
+    )
+
 
 def load(
   model: str,

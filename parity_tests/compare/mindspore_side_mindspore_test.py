@@ -1,0 +1,10 @@
+"""The MindSpore side: gradients between modules are those of the model."""
+
+from hpmoe.parity_tests.compare import flows_testing
+from hpmoe.parity_tests.compare import mindspore_side
+
+
+def test_gradients_between_modules_are_those_beside_them():
+  subject = flows_testing.subject()
+  raw = mindspore_side.run(subject, 'framework', backward=True)
+  flows_testing.check(subject, raw)
