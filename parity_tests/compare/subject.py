@@ -69,9 +69,11 @@ class Subject:
     names = [f'model.layers.{layer}' for layer in range(last)]
     names = ['model.embed_tokens', *names, 'model.norm']
     further = [f'model.layers.{last}.eh_proj', f'model.layers.{last}']
-    return dict.fromkeys(names, (batch, count, width)) | dict.fromkeys(
-      further * self.mtp, (batch, count - 1, width)
-    )
+    shapes: dict[str, tuple[int, ...]]
+    shapes = dict.fromkeys(names, (batch, count, width))
+    if self.mtp:
+      shapes |= dict.fromkeys(further, (batch, count - 1, width))
+    return shapes
 
 
 def load(
