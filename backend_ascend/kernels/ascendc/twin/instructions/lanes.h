@@ -48,6 +48,7 @@ struct Strided {
 // A run of lanes whose elements lie one after the other in every operand.
 // `offset[i]` is operand i's, in bytes from its begin.
 struct Piece {
+  int64_t repeat;  // in which it begins
   int64_t lanes;
   uint64_t offset[4];
 };
@@ -67,6 +68,10 @@ struct Lanes {
 // `accumulates`: the destination may also be a source of later repeats.
 Lanes LanesOf(const Call& call, const Mask& mask, int64_t repeat,
               std::vector<Strided> operands, bool accumulates = false);
+
+// The same, but how operands overlap is the caller's to check.
+Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
+                          std::vector<Strided> operands);
 
 // Spans of one operand over all lanes.
 void AddSpans(std::vector<Span>* spans, const Lanes& lanes, size_t operand);

@@ -32,6 +32,11 @@ void MoveNdToNz(const Call& call, const Operand& dst, const Operand& src,
                 const AscendC::Nd2NzParams& params);
 void SetAtomic(const Call& call, Type type);
 
+// What a move to `dst` does to what is there: kNone replaces.
+AtomicType AtomicFor(const Call& call, const Operand& dst);
+void StoreToGlobal(char* dst, const char* src, uint64_t bytes,
+                   AtomicType atomic);
+
 }  // namespace ascend_twin
 
 namespace AscendC {

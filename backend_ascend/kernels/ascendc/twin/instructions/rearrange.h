@@ -21,7 +21,8 @@ void IssueCopy(const Call& call, const Operand& dst, const Operand& src,
 void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
                     int64_t repeat, const AscendC::BrcbRepeatParams& params);
 void IssueGather(const Call& call, const Operand& dst, const Operand& src,
-                 const Operand& offsets, uint32_t base, int64_t count);
+                 uint64_t src_bytes, const Operand& offsets, uint32_t base,
+                 int64_t count);
 void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
                   const Operand& src1, AscendC::CMPMODE mode, int64_t count);
 // `src1` may be null: then `scalar` has the bits of the other choice.
@@ -89,6 +90,7 @@ void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src,
             Site site = Site::Here()) {
   ascend_twin::IssueGather({"Gather", site}, ascend_twin::OperandOf(dst),
                            ascend_twin::OperandOf(src),
+                           uint64_t{src.GetSize()} * sizeof(T),
                            ascend_twin::OperandOf(offsets), base, count);
 }
 

@@ -1,0 +1,859 @@
+// Every call on an engine of its own, which runs an instruction when it is
+// issued, and says so if it changes a byte outside its writes, leaves one
+// inside, or depends on one outside its reads.  Prints what does not hold, and
+// what each call refuses; `instructions_test.py` knows what it should be.
+
+#include "backend_ascend/kernels/ascendc/twin/instructions/instructions.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ascend_twin {
+namespace {
+
+constexpr uint64_t kBytes[kNumMemories] = {
+    1 << 20, 192 << 10, 512 << 10, 64 << 10, 64 << 10, 128 << 10, 1 << 10};
+
+struct Refusal {
+  std::string text;
+};
+
+// The core and its memories.
+struct Core {
+  std::vector<char> memory[kNumMemories];
+  CoreType type = CoreType::kAic;
+  Numerics numerics;
+  AtomicType atomic = AtomicType::kNone;
+  Registers registers;
+  bool checks = true;
+  uint64_t issued = 0;
+  Work work;
+  std::vector<std::string> faults;
+  std::mt19937 random{1};
+
+  Core() {
+    for (int i = 0; i < kNumMemories; ++i) memory[i].resize(kBytes[i] + 64);
+    Scramble();
+  }
+  char* base(Memory m) {  // at 64 bytes
+    char* const data = memory[static_cast<int>(m)].data();
+    return data + (64 - reinterpret_cast<uintptr_t>(data) % 64) % 64;
+  }
+  void Scramble() {
+    for (auto& bytes : memory) {
+      for (size_t i = 0; i + 4 <= bytes.size(); i += 4) {
+        const uint32_t bits = random();
+        std::memcpy(&bytes[i], &bits, 4);
+      }
+    }
+  }
+};
+
+Core* core;
+
+// Which bytes of each memory spans cover.
+struct Covered {
+  std::vector<char> memory[kNumMemories];
+
+  Covered(const char* name, const std::vector<Span>& spans) {
+    for (int m = 0; m < kNumMemories; ++m) memory[m].resize(kBytes[m]);
+    for (const Span& span : spans) {
+      const int m = static_cast<int>(span.memory);
+      for (uint64_t row = 0; row < span.rows; ++row) {
+        const uint64_t at =
+            span.begin + row * span.pitch -
+            (span.memory == Memory::kGm
+                 ? reinterpret_cast<uint64_t>(core->base(Memory::kGm))
+                 : 0);
+        if (at + span.bytes > kBytes[m]) {
+          throw Refusal{std::string(name) + ": out of bounds"};
+        }
+        std::memset(&memory[m][at], 1, span.bytes);
+      }
+    }
+  }
+};
+
+// The first byte of a memory that is covered, or is not, and differs.
+int64_t FirstOther(const char* a, const char* b, const std::vector<char>& cover,
+                   char covered) {
+  for (size_t i = 0; i < cover.size(); ++i) {
+    if (a[i] != b[i] && cover[i] == covered) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+void Check(const Instruction& instruction) {
+  const Covered reads(instruction.name, instruction.reads);
+  const Covered writes(instruction.name, instruction.writes);
+  std::vector<char> before[kNumMemories];
+  std::vector<char> after[kNumMemories];
+  const auto copy = [](std::vector<char> to[]) {
+    for (int m = 0; m < kNumMemories; ++m) {
+      const char* const base = core->base(static_cast<Memory>(m));
+      to[m].assign(base, base + kBytes[m]);
+    }
+  };
+  const auto fault = [&](const char* what, int m, int64_t at) {
+    if (at < 0) return;
+    core->faults.push_back(std::string(instruction.name) + " line " +
+                           std::to_string(instruction.site.line) + " " + what +
+                           " byte " + std::to_string(at) + " of " +
+                           NameOf(static_cast<Memory>(m)));
+  };
+  copy(before);
+  instruction.run();
+  copy(after);
+  for (int m = 0; m < kNumMemories; ++m) {
+    fault("changes", m,
+          FirstOther(before[m].data(), after[m].data(), writes.memory[m], 0));
+  }
+  // Again, on other bytes wherever it does not say that it reads.
+  for (int m = 0; m < kNumMemories; ++m) {
+    char* const base = core->base(static_cast<Memory>(m));
+    for (uint64_t i = 0; i < kBytes[m]; ++i) {
+      const bool read =
+          reads.memory[m][i] || (instruction.atomic && writes.memory[m][i]);
+      base[i] = read ? before[m][i] : before[m][i] ^ 0x25;
+    }
+  }
+  instruction.run();
+  for (int m = 0; m < kNumMemories; ++m) {
+    char* const base = core->base(static_cast<Memory>(m));
+    fault("does not write, or reads more for,", m,
+          FirstOther(base, after[m].data(), writes.memory[m], 1));
+    std::memcpy(base, after[m].data(), kBytes[m]);
+  }
+}
+
+}  // namespace
+
+void Issue(Instruction instruction) {
+  ++core->issued;
+  core->work.bytes += instruction.work.bytes;
+  core->work.cube_steps += instruction.work.cube_steps;
+  core->work.vector_steps += instruction.work.vector_steps;
+  core->checks ? Check(instruction) : instruction.run();
+}
+void Refuse(const char* name, Site, const std::string& text) {
+  throw Refusal{std::string(name) + ": " + text};
+}
+char* Bytes(Memory memory, uint64_t begin) {
+  return memory == Memory::kGm ? reinterpret_cast<char*>(begin)
+                               : core->base(memory) + begin;
+}
+CoreType ThisCoreType() { return core->type; }
+const Numerics& ThisNumerics() { return core->numerics; }
+void SetAtomicType(AtomicType type) { core->atomic = type; }
+AtomicType ThisAtomicType() { return core->atomic; }
+Registers& ThisRegisters() { return core->registers; }
+void ScalarLoad(Memory memory, uint64_t begin, uint64_t bytes, void* to, Site) {
+  std::memcpy(to, Bytes(memory, begin), bytes);
+}
+void ScalarStore(Memory memory, uint64_t begin, uint64_t bytes,
+                 const void* from, Site) {
+  std::memcpy(Bytes(memory, begin), from, bytes);
+}
+
+}  // namespace ascend_twin
+
+namespace {
+
+using namespace AscendC;  // NOLINT: a program of its own
+using ascend_twin::core;
+using ascend_twin::Core;
+using ascend_twin::CoreType;
+using ascend_twin::Memory;
+using ascend_twin::MmadOrder;
+
+int failures = 0;
+
+void Say(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  ++failures;
+}
+
+constexpr uint64_t Up(uint64_t a, uint64_t b) { return (a + b - 1) / b * b; }
+
+float Widen(float x) { return x; }
+float Widen(bfloat16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float y;
+  std::memcpy(&y, &bits, 4);
+  return y;
+}
+// To nearest even, by the neighbour with the smaller distance.
+uint16_t Nearest(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const uint16_t down = bits >> 16;
+  const uint16_t up = down + 1;
+  const double low = Widen(bfloat16_t{down});
+  const double high = Widen(bfloat16_t{up});
+  const double to_low = std::fabs(x - low);
+  const double to_high = std::fabs(high - x);
+  if (to_low != to_high) return to_low < to_high ? down : up;
+  return down % 2 == 0 ? down : up;
+}
+template <typename T>
+T Narrow(float x);
+template <>
+float Narrow<float>(float x) {
+  return x;
+}
+template <>
+bfloat16_t Narrow<bfloat16_t>(float x) {
+  return {Nearest(x)};
+}
+
+// A matrix in global memory, row by row.
+template <typename T>
+struct Matrix {
+  GlobalTensor<T> tensor;
+  uint64_t columns;
+  T* data;
+
+  Matrix(uint64_t offset, uint64_t rows, uint64_t columns_)
+      : columns(columns_),
+        data(reinterpret_cast<T*>(core->base(Memory::kGm) + offset)) {
+    tensor.SetGlobalBuffer(data, rows * columns);
+  }
+  T& at(uint64_t row, uint64_t column) { return data[row * columns + column]; }
+};
+
+template <typename T>
+void Fill(Matrix<T>* matrix, uint64_t rows) {
+  std::uniform_real_distribution<float> uniform(-2, 2);
+  for (uint64_t i = 0; i < rows * matrix->columns; ++i) {
+    matrix->data[i] = Narrow<T>(uniform(core->random));
+  }
+}
+
+float Pairs(const std::vector<float>& p, size_t begin, size_t count) {
+  if (count == 1) return p[begin];
+  return Pairs(p, begin, count / 2) +
+         Pairs(p, begin + count / 2, count - count / 2);
+}
+
+float Sum(MmadOrder order, float sum, const std::vector<float>& products) {
+  const int64_t k = products.size();
+  switch (order) {
+    case MmadOrder::kAscending:
+      for (int64_t i = 0; i < k; ++i) sum += products[i];
+      return sum;
+    case MmadOrder::kReversed:
+      for (int64_t i = k; i-- > 0;) sum += products[i];
+      return sum;
+    case MmadOrder::kEvenOdd:
+      for (int64_t i = 0; i < k; i += 2) sum += products[i];
+      for (int64_t i = 1; i < k; i += 2) sum += products[i];
+      return sum;
+    case MmadOrder::kBlocksOf16:
+      for (int64_t i = 0; i < k; i += 16) {
+        std::vector<float> block(16, 0.0f);
+        for (int64_t j = i; j < k && j < i + 16; ++j)
+          block[j - i] = products[j];
+        sum += Pairs(block, 0, 16);
+      }
+      return sum;
+  }
+  return sum;
+}
+
+enum class Way { kFractals, kImage };
+
+struct Shape {
+  uint64_t m, n, k;
+};
+
+const LocalTensor<float> kC(TPosition::CO1, 0, 32768);
+
+// Moves rows x columns of a matrix to L1, as NZ with rows padded to 16.
+template <typename T>
+void ToL1(const LocalTensor<T>& l1, Matrix<T>* from, uint64_t row,
+          uint64_t column, uint64_t rows, uint64_t columns) {
+  Nd2NzParams params;
+  params.ndNum = 1;
+  params.nValue = rows;
+  params.dValue = columns;
+  params.srcDValue = from->columns;
+  params.dstNzC0Stride = Up(rows, 16);
+  params.dstNzNStride = 1;
+  DataCopy(l1, from->tensor[row * from->columns + column], params);
+}
+
+// L1's NZ of `rows` x `columns` to L0, transposed or not.
+template <typename T>
+void Image(const LocalTensor<T>& l0, const LocalTensor<T>& l1, uint64_t rows,
+           uint64_t columns, bool transpose) {
+  LoadData3DParamsV2<T> params;
+  params.l1H = 1;
+  params.l1W = Up(rows, 16);
+  params.channelSize = Up(columns, 32 / sizeof(T));
+  params.kExtension = params.channelSize;
+  params.mExtension = params.l1W;
+  params.enTranspose = transpose;
+  LoadData(l0, l1, params);
+}
+
+template <typename T>
+void LoadA(const LocalTensor<T>& l0, const LocalTensor<T>& l1, Shape s,
+           bool transposed, Way way) {
+  constexpr uint64_t c0 = 32 / sizeof(T);
+  if (way == Way::kImage || (transposed && sizeof(T) == 4)) {
+    transposed ? Image(l0, l1, s.k, s.m, true) : Image(l0, l1, s.m, s.k, false);
+    return;
+  }
+  LoadData2DParams params;
+  if (!transposed) {
+    params.repeatTimes = Up(s.k, c0) / c0;
+    params.srcStride = Up(s.m, 16) / 16;
+    for (uint64_t i = 0; i < Up(s.m, 16) / 16; ++i) {
+      LoadData(l0[i * params.repeatTimes * 16 * c0], l1[i * 16 * c0], params);
+    }
+    return;
+  }
+  params.repeatTimes = Up(s.k, 16) / 16;
+  params.srcStride = 1;
+  params.ifTranspose = true;
+  for (uint64_t i = 0; i < Up(s.m, 16) / 16; ++i) {
+    const uint64_t at = i * params.repeatTimes * 256;
+    LoadData(l0[at], l1[at], params);
+  }
+}
+
+template <typename T>
+void LoadB(const LocalTensor<T>& l0, const LocalTensor<T>& l1, Shape s,
+           bool transposed, Way way) {
+  constexpr uint64_t c0 = 32 / sizeof(T);
+  LoadData2DParams params;
+  if (transposed) {  // stored [n, k]: as it lies
+    params.repeatTimes = Up(s.n, 16) / 16 * (Up(s.k, c0) / c0);
+    params.srcStride = 1;
+    LoadData(l0, l1, params);
+  } else if (way == Way::kImage || sizeof(T) == 4) {
+    Image(l0, l1, s.k, s.n, false);
+  } else {
+    params.repeatTimes = Up(s.n, 16) / 16;
+    params.srcStride = Up(s.k, 16) / 16;
+    params.ifTranspose = true;
+    for (uint64_t i = 0; i < Up(s.k, 16) / 16; ++i) {
+      LoadData(l0[i * params.repeatTimes * 256], l1[i * 256], params);
+    }
+  }
+}
+
+// The whole way of a product, its depth in parts of at most `part`.
+template <typename T>
+void Gemm(Shape s, bool trans_a, bool trans_b, Way way, uint64_t part,
+          MmadOrder order, const char* name) {
+  core->numerics.mmad_order = order;
+  Matrix<T> a(0, trans_a ? s.k : s.m, (trans_a ? s.m : s.k) + 3);
+  Matrix<T> b(100000, trans_b ? s.n : s.k, (trans_b ? s.k : s.n) + 5);
+  Matrix<T> c(200000, s.m, s.n + 1);
+  Matrix<float> sums(300000, s.m, s.n + 1);
+  Fill(&a, trans_a ? s.k : s.m);
+  Fill(&b, trans_b ? s.n : s.k);
+  const LocalTensor<T> a1(TPosition::A1, 0, 65536);
+  const LocalTensor<T> b1(TPosition::B1, 256 << 10, 65536);
+  const LocalTensor<T> a2(TPosition::A2, 512, 16384);
+  const LocalTensor<T> b2(TPosition::B2, 1024, 16384);
+  std::vector<float> expected(s.m * s.n, 0.0f);
+  for (uint64_t begin = 0; begin < s.k; begin += part) {
+    const Shape p{s.m, s.n, std::min(part, s.k - begin)};
+    trans_a ? ToL1(a1, &a, begin, 0, p.k, p.m)
+            : ToL1(a1, &a, 0, begin, p.m, p.k);
+    trans_b ? ToL1(b1, &b, 0, begin, p.n, p.k)
+            : ToL1(b1, &b, begin, 0, p.k, p.n);
+    LoadA(a2, a1, p, trans_a, way);
+    LoadB(b2, b1, p, trans_b, way);
+    MmadParams params;
+    params.m = p.m == 1 ? 16 : p.m;  // one row would be read as a vector
+    params.n = p.n;
+    params.k = p.k;
+    params.cmatrixInitVal = begin == 0;
+    params.kDirectionAlign = sizeof(T) == 4 && trans_a;
+    Mmad(kC, a2, b2, params);
+    for (uint64_t i = 0; i < p.m; ++i) {
+      for (uint64_t j = 0; j < p.n; ++j) {
+        std::vector<float> products;
+        for (uint64_t k = begin; k < begin + p.k; ++k) {
+          products.push_back(Widen(trans_a ? a.at(k, i) : a.at(i, k)) *
+                             Widen(trans_b ? b.at(j, k) : b.at(k, j)));
+        }
+        float* const sum = &expected[i * s.n + j];
+        *sum = Sum(order, *sum, products);
+      }
+    }
+  }
+  FixpipeParamsV220 out(s.n, s.m, Up(s.m, 16), s.n + 1, false);
+  Fixpipe(sums.tensor, kC, out);
+  if (sizeof(T) == 2) {
+    out.quantPre = QuantMode_t::F322BF16;
+    Fixpipe<T, float, CFG_ROW_MAJOR>(c.tensor, kC, out);
+  }
+  for (uint64_t i = 0; i < s.m; ++i) {
+    for (uint64_t j = 0; j < s.n; ++j) {
+      const float want = expected[i * s.n + j];
+      const bool same = std::memcmp(&sums.at(i, j), &want, 4) == 0;
+      if (!same ||
+          (sizeof(T) == 2 && Widen(c.at(i, j)) != Widen(Narrow<T>(want)))) {
+        Say(std::string("gemm ") + name + " [" + std::to_string(i) + ", " +
+            std::to_string(j) + "] of " + std::to_string(s.m) + " " +
+            std::to_string(s.n) + " " + std::to_string(s.k) +
+            (trans_a ? " At" : "") + (trans_b ? " Bt" : "") +
+            (way == Way::kImage ? " image" : "") + ": " +
+            std::to_string(sums.at(i, j)) + " not " + std::to_string(want));
+        return;
+      }
+    }
+  }
+}
+
+template <typename T>
+void Gemms(const char* name) {
+  const Shape shapes[] = {{16, 16, 16}, {1, 1, 1},    {15, 17, 33},
+                          {33, 15, 17}, {17, 33, 15}, {1, 33, 16},
+                          {33, 1, 20},  {20, 24, 1},  {40, 50, 70}};
+  for (const Shape& shape : shapes) {
+    for (int form = 0; form < 8; ++form) {
+      Gemm<T>(shape, form & 1, form & 2,
+              form & 4 ? Way::kImage : Way::kFractals, shape.k,
+              MmadOrder::kAscending, name);
+    }
+  }
+  for (int order = 0; order < 4; ++order) {
+    Gemm<T>({17, 33, 70}, false, false, Way::kImage, 32,
+            static_cast<MmadOrder>(order), name);
+    Gemm<T>({17, 33, 70}, true, true, Way::kImage, 70,
+            static_cast<MmadOrder>(order), name);
+  }
+}
+
+// -- The vector unit.
+
+template <typename T>
+LocalTensor<T> Ub(uint32_t begin) {
+  return LocalTensor<T>(
+      TPosition::VECCALC, begin,
+      static_cast<uint32_t>(((192 << 10) - begin) / sizeof(T)));
+}
+template <typename T>
+T Get(uint64_t begin, uint64_t index) {
+  T x;
+  std::memcpy(&x, core->base(Memory::kUb) + begin + index * sizeof(T),
+              sizeof(T));
+  return x;
+}
+template <typename T>
+void Set(uint64_t begin, uint64_t index, T x) {
+  std::memcpy(core->base(Memory::kUb) + begin + index * sizeof(T), &x,
+              sizeof(T));
+}
+
+constexpr uint32_t kDst = 0, kSrc0 = 65536, kSrc1 = 131072;
+
+// Fills three operands with numbers in (0.5, 3).
+void FillFloats(int count) {
+  std::uniform_real_distribution<float> uniform(0.5f, 3);
+  for (const uint32_t begin : {kDst, kSrc0, kSrc1}) {
+    for (int i = 0; i < count; ++i) Set(begin, i, uniform(core->random));
+  }
+}
+
+using Binary3 = std::function<float(float, float, float)>;
+
+void ExpectFloats(const std::string& name, const std::vector<float>& before,
+                  const std::vector<bool>& active, const Binary3& f,
+                  const std::vector<float>& a, const std::vector<float>& b) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    const float want = active[i] ? f(a[i], b[i], before[i]) : before[i];
+    const float got = Get<float>(kDst, i);
+    if (std::memcmp(&want, &got, 4) != 0) {
+      Say(name + " [" + std::to_string(i) + "]: " + std::to_string(got) +
+          " not " + std::to_string(want));
+      return;
+    }
+  }
+}
+
+std::vector<float> Floats(uint32_t begin, int count) {
+  std::vector<float> out(count);
+  for (int i = 0; i < count; ++i) out[i] = Get<float>(begin, i);
+  return out;
+}
+
+// A call on `count` contiguous floats, and on masked, strided lanes.
+void TestFloats(const std::string& name,
+                const std::function<void(int)>& by_count,
+                const std::function<void(const uint64_t*)>& by_mask,
+                const Binary3& f) {
+  constexpr int kAll = 64 * 3 + 8;
+  for (const int count : {1, 63, 64, 100, 200}) {
+    FillFloats(kAll);
+    const auto before = Floats(kDst, kAll);
+    const auto a = Floats(kSrc0, kAll);
+    const auto b = Floats(kSrc1, kAll);
+    by_count(count);
+    std::vector<bool> active(kAll);
+    for (int i = 0; i < count; ++i) active[i] = true;
+    ExpectFloats(name, before, active, f, a, b);
+  }
+  if (!by_mask) return;
+  // Two repeats; dst blocks 2 apart and repeats 18, src0 blocks 1 and repeats
+  // 9, src1's block again and again.
+  FillFloats(512);
+  const auto before = Floats(kDst, 400);
+  const auto src0 = Floats(kSrc0, 400);
+  const auto src1 = Floats(kSrc1, 400);
+  const uint64_t mask[2] = {0xF0F0F0F0FFFF0103ull, 0};
+  by_mask(mask);
+  std::vector<float> a(400), b(400);
+  std::vector<bool> active(400);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (int lane = 0; lane < 64; ++lane) {
+      const int to = (repeat * 18 + lane / 8 * 2) * 8 + lane % 8;
+      active[to] = mask[0] >> lane & 1;
+      a[to] = src0[(repeat * 9 + lane / 8) * 8 + lane % 8];
+      b[to] = src1[repeat * 8 + lane % 8];
+    }
+  }
+  ExpectFloats(name + " masked", before, active, f, a, b);
+}
+
+#define BINARY(NAME, F)                                                    \
+  TestFloats(                                                              \
+      #NAME,                                                               \
+      [](int n) {                                                          \
+        NAME(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), n);      \
+      },                                                                   \
+      [](const uint64_t* mask) {                                           \
+        NAME(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), mask, 2, \
+             BinaryRepeatParams(2, 1, 0, 18, 9, 1));                       \
+      },                                                                   \
+      [](float a, float b, float c) -> float {                             \
+        (void)a;                                                           \
+        (void)b;                                                           \
+        (void)c;                                                           \
+        return F;                                                          \
+      })
+#define UNARY(NAME, F)                                                  \
+  TestFloats(                                                           \
+      #NAME, [](int n) { NAME(Ub<float>(kDst), Ub<float>(kSrc0), n); }, \
+      [](const uint64_t* mask) {                                        \
+        NAME(Ub<float>(kDst), Ub<float>(kSrc0), mask, 2,                \
+             UnaryRepeatParams(2, 1, 18, 9));                           \
+      },                                                                \
+      [](float a, float, float c) -> float {                            \
+        (void)c;                                                        \
+        return F;                                                       \
+      })
+#define SCALAR(NAME, F)                                                       \
+  TestFloats(                                                                 \
+      #NAME, [](int n) { NAME(Ub<float>(kDst), Ub<float>(kSrc0), 1.7f, n); }, \
+      [](const uint64_t* mask) {                                              \
+        NAME(Ub<float>(kDst), Ub<float>(kSrc0), 1.7f, mask, 2,                \
+             UnaryRepeatParams(2, 1, 18, 9));                                 \
+      },                                                                      \
+      [](float a, float, float c) -> float {                                  \
+        (void)c;                                                              \
+        return F;                                                             \
+      })
+
+float PairTree(std::vector<float> x) {
+  while (x.size() > 1) {
+    std::vector<float> y;
+    for (size_t i = 0; i < x.size(); i += 2) y.push_back(x[i] + x[i + 1]);
+    x = y;
+  }
+  return x[0];
+}
+
+void Expect(const std::string& name, double got, double want) {
+  if (got != want && !(got != got && want != want)) {
+    Say(name + ": " + std::to_string(got) + " not " + std::to_string(want));
+  }
+}
+
+void Vectors() {
+  BINARY(Add, a + b);
+  BINARY(Sub, a - b);
+  BINARY(Mul, a * b);
+  BINARY(Div, a / b);
+  BINARY(Max, a > b ? a : b);
+  BINARY(Min, a < b ? a : b);
+  BINARY(MulAddDst, std::fma(a, b, c));
+  BINARY(FusedMulAdd, std::fma(a, c, b));
+  UNARY(Exp, static_cast<float>(std::exp(static_cast<double>(a))));
+  UNARY(Ln, static_cast<float>(std::log(static_cast<double>(a))));
+  UNARY(Sqrt, std::sqrt(a));
+  UNARY(Rsqrt, static_cast<float>(1 / std::sqrt(static_cast<double>(a))));
+  UNARY(Abs, std::fabs(a));
+  SCALAR(Adds, a + 1.7f);
+  SCALAR(Muls, a * 1.7f);
+  SCALAR(Maxs, a > 1.7f ? a : 1.7f);
+  SCALAR(Mins, a < 1.7f ? a : 1.7f);
+  SCALAR(Axpy, std::fma(1.7f, a, c));
+
+  // In place, and a sum over repeats that stays where it is.
+  FillFloats(256);
+  const auto x = Floats(kDst, 64);
+  const auto y = Floats(kSrc0, 192);
+  Muls(Ub<float>(kSrc0), Ub<float>(kSrc0), 2.0f, 64);
+  for (int i = 0; i < 64; ++i)
+    Expect("in place", Get<float>(kSrc0, i), y[i] * 2);
+  Add(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kDst), 64, 3,
+      BinaryRepeatParams(1, 1, 1, 0, 8, 0));
+  for (int i = 0; i < 64; ++i) {
+    Expect("sum of repeats", Get<float>(kDst, i),
+           y[128 + i] + (y[64 + i] + (2 * y[i] + x[i])));
+  }
+
+  // Counts in the mask's register.
+  FillFloats(256);
+  const auto kept = Get<float>(kDst, 70);
+  SetMaskCount();
+  SetVectorMask<float, MaskMode::COUNTER>(70);
+  Adds<float, false>(Ub<float>(kDst), Ub<float>(kSrc0), 1.0f, MASK_PLACEHOLDER,
+                     1, UnaryRepeatParams());
+  Expect("mask counts", Get<float>(kDst, 69), Get<float>(kSrc0, 69) + 1);
+  Expect("mask counts, after", Get<float>(kDst, 70), kept);
+  SetMaskNorm();
+  SetVectorMask<float>(0, 5);
+  Adds<float, false>(Ub<float>(kDst), Ub<float>(kSrc0), 2.0f, MASK_PLACEHOLDER,
+                     1, UnaryRepeatParams());
+  Expect("mask register", Get<float>(kDst, 1), Get<float>(kSrc0, 1) + 1);
+  Expect("mask register", Get<float>(kDst, 2), Get<float>(kSrc0, 2) + 2);
+  ResetMask();
+
+  // Sums.
+  FillFloats(256);
+  for (const int lanes : {64, 20}) {
+    BlockReduceSum(Ub<float>(kDst), Ub<float>(kSrc0), 2, lanes, 1, 1, 8);
+    WholeReduceSum(Ub<float>(kSrc1), Ub<float>(kSrc0), lanes, 2, 3, 1, 8);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<float> blocks;
+      for (int block = 0; block < 8; ++block) {
+        std::vector<float> values;
+        for (int i = 0; i < 8; ++i) {
+          const int lane = block * 8 + i;
+          values.push_back(lane < lanes ? Get<float>(kSrc0, repeat * 64 + lane)
+                                        : 0.0f);
+        }
+        blocks.push_back(PairTree(values));
+        if (block * 8 < lanes) {
+          Expect("BlockReduceSum", Get<float>(kDst, repeat * 8 + block),
+                 blocks.back());
+        }
+      }
+      Expect("WholeReduceSum", Get<float>(kSrc1, repeat * 3), PairTree(blocks));
+    }
+  }
+  ReduceSum(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), 130);
+  float total = 0;
+  for (int i = 0; i < 130; i += 64) {
+    std::vector<float> values;
+    for (int j = i; j < i + 64; ++j) {
+      values.push_back(j < 130 ? Get<float>(kSrc0, j) : 0.0f);
+    }
+    total += PairTree(values);
+  }
+  Expect("ReduceSum", Get<float>(kDst, 0), total);
+
+  // Casts.
+  const auto cast = [](float value, RoundMode mode) {
+    Set(kSrc0, 0, value);
+    Cast(Ub<bfloat16_t>(kDst), Ub<float>(kSrc0), mode, 1);
+    return static_cast<double>(Widen(Get<bfloat16_t>(kDst, 0)));
+  };
+  const double ulp = 0x1p-7;
+  for (const double sign : {1.0, -1.0}) {
+    const float third = static_cast<float>(sign * (1 + ulp / 4));
+    const float tie = static_cast<float>(sign * (1 + ulp / 2));
+    const float odd = static_cast<float>(sign * (1 + ulp * 1.5));
+    Expect("rint", cast(third, RoundMode::CAST_RINT), sign);
+    Expect("rint tie", cast(tie, RoundMode::CAST_RINT), sign);
+    Expect("rint odd", cast(odd, RoundMode::CAST_RINT), sign * (1 + 2 * ulp));
+    Expect("round tie", cast(tie, RoundMode::CAST_ROUND), sign * (1 + ulp));
+    Expect("trunc", cast(odd, RoundMode::CAST_TRUNC), sign * (1 + ulp));
+    Expect("floor", cast(third, RoundMode::CAST_FLOOR),
+           sign > 0 ? 1.0 : -1 - ulp);
+    Expect("ceil", cast(third, RoundMode::CAST_CEIL),
+           sign > 0 ? 1 + ulp : -1.0);
+  }
+  Expect("infinity", cast(INFINITY, RoundMode::CAST_RINT), INFINITY);
+  Expect("nan", cast(NAN, RoundMode::CAST_RINT), NAN);
+  Expect("overflow", cast(3.4e38f, RoundMode::CAST_RINT), INFINITY);
+  core->numerics.saturate = true;
+  Expect("saturated", cast(-INFINITY, RoundMode::CAST_RINT), -0x1.FEp127);
+  Expect("saturated nan", cast(NAN, RoundMode::CAST_RINT), 0);
+  core->numerics.saturate = false;
+  // Mixed sizes count lanes by the larger: a repeat of bf16 takes 4 blocks.
+  for (int i = 0; i < 256; ++i) Set(kSrc0, i, Narrow<bfloat16_t>(0.25f * i));
+  Cast(Ub<float>(kDst), Ub<bfloat16_t>(kSrc0), RoundMode::CAST_NONE, 100);
+  for (int i = 0; i < 100; ++i)
+    Expect("bf16 to float", Get<float>(kDst, i), 0.25f * i);
+  Cast(Ub<float>(kDst), Ub<bfloat16_t>(kSrc0), RoundMode::CAST_NONE, 64, 2,
+       UnaryRepeatParams(1, 1, 8, 4));
+  for (int i = 0; i < 128; ++i)
+    Expect("bf16 to float", Get<float>(kDst, i), 0.25f * i);
+  Cast(Ub<bfloat16_t>(kSrc1), Ub<float>(kDst), RoundMode::CAST_RINT, 128);
+  for (int i = 0; i < 128; ++i) {
+    Expect("float to bf16", Widen(Get<bfloat16_t>(kSrc1, i)), 0.25f * i);
+  }
+  Cast(Ub<int32_t>(kSrc1), Ub<float>(kDst), RoundMode::CAST_FLOOR, 128);
+  for (int i = 0; i < 128; ++i)
+    Expect("float to int", Get<int32_t>(kSrc1, i), i / 4);
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    Set(kSrc0, bits % 16384, static_cast<uint16_t>(bits));
+    if (bits % 16384 != 16383) continue;
+    core->checks = bits < 16384;
+    Cast(Ub<float>(kDst), Ub<half>(kSrc0), RoundMode::CAST_NONE, 16384);
+    Cast(Ub<half>(kSrc1), Ub<float>(kDst), RoundMode::CAST_RINT, 16384);
+    for (int i = 0; i < 16384; ++i) {
+      const uint16_t was = Get<uint16_t>(kSrc0, i);
+      if ((was & 0x7FFF) > 0x7C00) continue;
+      Expect("half and back", Get<uint16_t>(kSrc1, i), was);
+    }
+  }
+  core->checks = true;
+
+  // Exp's modes, subnormals.
+  FillFloats(64);
+  Set(kSrc0, 0, -INFINITY);
+  Set(kSrc0, 1, -100.0f);
+  core->numerics.exp = ascend_twin::ExpMode::kUp;
+  Exp(Ub<float>(kDst), Ub<float>(kSrc0), 64);
+  Expect("exp of -inf", Get<float>(kDst, 0), 0);
+  const float exact =
+      static_cast<float>(std::exp(double{Get<float>(kSrc0, 5)}));
+  Expect("exp up", Get<float>(kDst, 5), std::nextafter(exact, INFINITY));
+  core->numerics.exp = ascend_twin::ExpMode::kNearest;
+  core->numerics.flush_subnormals = true;
+  Exp(Ub<float>(kDst), Ub<float>(kSrc0), 2);
+  Expect("flushed", Get<float>(kDst, 1), 0);
+  core->numerics.flush_subnormals = false;
+  Exp(Ub<float>(kDst), Ub<float>(kSrc0), 2);
+  Expect("kept", Get<float>(kDst, 1), static_cast<float>(std::exp(-100.0)));
+
+  // Rearrangement.
+  FillFloats(256);
+  Duplicate(Ub<float>(kDst), 5.0f, 70);
+  Expect("Duplicate", Get<float>(kDst, 69), 5);
+  Brcb(Ub<float>(kDst), Ub<float>(kSrc0), 2, BrcbRepeatParams(2, 17));
+  for (int i = 0; i < 16; ++i) {
+    Expect("Brcb", Get<float>(kDst, (i / 8 * 17 + i % 8 * 2) * 8 + 3),
+           Get<float>(kSrc0, i));
+  }
+  Copy(Ub<float>(kDst), Ub<float>(kSrc0), 20, 2, CopyRepeatParams(1, 1, 8, 4));
+  for (int i = 0; i < 20; ++i) {
+    Expect("Copy", Get<float>(kDst, 64 + i), Get<float>(kSrc0, 32 + i));
+  }
+  for (int i = 0; i < 40; ++i)
+    Set(kSrc1, i, static_cast<uint32_t>(4 * (39 - i)));
+  const LocalTensor<float> from(TPosition::VECCALC, kSrc0, 64);
+  Gather(Ub<float>(kDst), from, Ub<uint32_t>(kSrc1), 8u, 40u);
+  for (int i = 0; i < 40; ++i) {
+    Expect("Gather", Get<float>(kDst, i), Get<float>(kSrc0, 41 - i));
+  }
+  FillFloats(256);
+  Compare(Ub<uint8_t>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), CMPMODE::LT,
+          128);
+  Select(Ub<float>(4096), Ub<uint8_t>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1),
+         SELMODE::VSEL_TENSOR_TENSOR_MODE, 100);
+  Select(Ub<float>(8192), Ub<uint8_t>(kDst), Ub<float>(kSrc0), 9.0f,
+         SELMODE::VSEL_TENSOR_SCALAR_MODE, 100);
+  for (int i = 0; i < 100; ++i) {
+    const float a = Get<float>(kSrc0, i);
+    const float b = Get<float>(kSrc1, i);
+    Expect("Select", Get<float>(4096, i), a < b ? a : b);
+    Expect("Select scalar", Get<float>(8192, i), a < b ? a : 9.0f);
+  }
+}
+
+// -- Moves.
+
+void Moves() {
+  Matrix<float> gm(0, 64, 64);
+  Matrix<float> out(65536, 64, 64);
+  Fill(&gm, 64);
+  Fill(&out, 64);
+  DataCopy(Ub<float>(kDst), gm.tensor, 19);  // rounds down to 16
+  Expect("DataCopy", Get<float>(kDst, 15), gm.data[15]);
+  DataCopy(Ub<float>(kDst), gm.tensor, DataCopyParams(3, 2, 1, 4));
+  for (int i = 0; i < 48; ++i) {
+    Expect("DataCopy blocks", Get<float>(kDst, i / 16 * 48 + i % 16),
+           gm.data[i / 16 * 24 + i % 16]);
+  }
+  DataCopyPad(Ub<float>(kDst), gm.tensor[1], DataCopyExtParams(3, 20, 8, 1, 0),
+              DataCopyPadExtParams<float>(true, 2, 3, 7.5f));
+  for (int row = 0; row < 3; ++row) {
+    for (int i = 0; i < 16; ++i) {
+      Expect("DataCopyPad", Get<float>(kDst, row * 24 + i),
+             i < 2 || i >= 7 ? 7.5f : gm.data[1 + row * 7 + i - 2]);
+    }
+  }
+  DataCopyPad(Ub<float>(kDst), gm.tensor, DataCopyExtParams(2, 12, 0, 0, 0),
+              DataCopyPadExtParams<float>());
+  Expect("DataCopyPad rest", Get<float>(kDst, 15), gm.data[3]);
+  DataCopyPad(out.tensor[3], Ub<float>(kDst),
+              DataCopyExtParams(2, 12, 0, 4, 0));
+  Expect("DataCopyPad out", out.data[3 + 4 + 2], Get<float>(kDst, 8 + 2));
+  const float sum = out.data[5] + Get<float>(kDst, 1);
+  SetAtomicAdd<float>();
+  DataCopyPad(out.tensor[4], Ub<float>(kDst), DataCopyExtParams(1, 8, 0, 0, 0));
+  DisableDmaAtomic();
+  Expect("SetAtomicAdd", out.data[5], sum);
+  DataCopy(Ub<float>(kSrc0), Ub<float>(kDst), 16);
+  Expect("UB to UB", Get<float>(kSrc0, 9), Get<float>(kDst, 9));
+}
+
+void Speed(MmadOrder order) {
+  core->checks = false;
+  core->numerics.mmad_order = order;
+  const LocalTensor<bfloat16_t> a(TPosition::A2, 0, 16384);
+  const LocalTensor<bfloat16_t> b(TPosition::B2, 0, 16384);
+  for (int i = 0; i < 32768; ++i) {  // ordinary numbers
+    core->base(Memory::kL0A)[i] = core->base(Memory::kL0B)[i] = 63;
+  }
+  MmadParams params(128, 128, 128, 0, false, true);
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int kTimes = 200;
+  for (int i = 0; i < kTimes; ++i) Mmad(kC, a, b, params);
+  const std::chrono::duration<double> took =
+      std::chrono::steady_clock::now() - start;
+  std::fprintf(stderr, "order %d: %.2f GMAC/s\n", static_cast<int>(order),
+               128e-9 * 128 * 128 * kTimes / took.count());
+}
+
+}  // namespace
+
+int main(int argc, char**) {
+  Core aic;
+  core = &aic;
+  try {
+    if (argc > 1) {
+      for (int order = 0; order < 4; ++order) {
+        Speed(static_cast<MmadOrder>(order));
+      }
+      return 0;
+    }
+    Gemms<bfloat16_t>("bf16");
+    Gemms<float>("float");
+    core->type = CoreType::kAiv;
+    Vectors();
+    Moves();
+  } catch (const ascend_twin::Refusal& r) {
+    Say("refused " + r.text);
+  }
+  for (const std::string& fault : core->faults) Say(fault);
+  std::printf("failures: %d\n", failures);
+  return 0;
+}
