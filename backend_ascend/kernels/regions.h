@@ -10,7 +10,7 @@
 
 namespace hpmoe {
 
-inline const KindInfo& KindOf(const TaskDesc& task) {
+HPMOE_FUNCTION const KindInfo& KindOf(const TaskDesc& task) {
   return kKinds[task.kind];
 }
 
@@ -53,7 +53,7 @@ HPMOE_FUNCTION int64_t SizeOf(const ImageHeader& h, Axis axis) {
 }
 
 // Columns beside those of a buffer's tensor.
-inline int32_t BesideOf(const ImageHeader& h, int buffer) {
+HPMOE_FUNCTION int32_t BesideOf(const ImageHeader& h, int buffer) {
   const Beside beside = kBuffers[buffer].beside;
   return beside == Beside::kHeader ||
          (beside == Beside::kGrad && h.placement == kBeforeDown);
@@ -67,12 +67,12 @@ struct Extent {
 };
 
 // A token goes to an expert once, so a slice has at most T rows.
-inline int64_t SliceRows(const ImageHeader& h) {
+HPMOE_FUNCTION int64_t SliceRows(const ImageHeader& h) {
   return h.num_tokens < h.expert_capacity ? h.num_tokens : h.expert_capacity;
 }
 
 // All zeros when the image's direction has no such buffer, or not in that view.
-inline Extent ExtentOf(const ImageHeader& h, int buffer, int view) {
+HPMOE_FUNCTION Extent ExtentOf(const ImageHeader& h, int buffer, int view) {
   const BufferInfo& info = kBuffers[buffer];
   const Use use = info.use[h.direction];
   if (use == Use::kAbsent) return {0, 0, 0};
@@ -90,7 +90,7 @@ inline Extent ExtentOf(const ImageHeader& h, int buffer, int view) {
   return {groups, SizeOf(h, info.rows), cols};
 }
 
-inline bool Applies(const ImageHeader& h, When when) {
+HPMOE_FUNCTION bool Applies(const ImageHeader& h, When when) {
   switch (when) {
     case When::kAtCombine:
       return h.placement == kAtCombine;
@@ -104,7 +104,7 @@ inline bool Applies(const ImageHeader& h, When when) {
 }
 
 // How an image uses a buffer: an input that its policy never reads is absent.
-inline Use UseOf(const ImageHeader& h, int buffer) {
+HPMOE_FUNCTION Use UseOf(const ImageHeader& h, int buffer) {
   const Use use = kBuffers[buffer].use[h.direction];
   if (use != Use::kInput) return use;
   for (int k = 0; k < kNumTaskKinds; ++k) {
@@ -123,14 +123,14 @@ struct Interval {
 // The regions that a task of an image touches, as its kind and tile say.
 class Touched {
  public:
-  explicit Touched(const ImageHeader& header)
+  HPMOE_FUNCTION explicit Touched(const ImageHeader& header)
       : h_(header),
         local_(LocalExperts(header)),
         links_(static_cast<int32_t>(LinksOf(header))) {
     for (int b = 0; b < kNumBuffers; ++b) extents_[b] = ExtentOf(h_, b, kRows);
   }
 
-  RegionDesc Write(const TaskDesc& t) const {
+  HPMOE_FUNCTION RegionDesc Write(const TaskDesc& t) const {
     const KindInfo& kind = KindOf(t);
     const Form form = kind.form();
     RegionDesc w = {kind.written, kRows,       t.rank,    Group(t), t.row_begin,
@@ -148,7 +148,8 @@ class Touched {
   }
 
   // The read that a spec says; empty where it does not apply.
-  RegionDesc Read(const TaskDesc& t, const ReadSpec& spec) const {
+  HPMOE_FUNCTION RegionDesc Read(const TaskDesc& t,
+                                 const ReadSpec& spec) const {
     RegionDesc r = {spec.buffer, kRows, t.rank, 0, 0, 0, 0, 0, 0};
     if (!Applies(h_, spec.when)) return r;
     const Form form = FormOf(t);
@@ -167,14 +168,15 @@ class Touched {
 
  private:
   // Group of the row view in which the task writes or would.
-  int32_t Group(const TaskDesc& t) const {
+  HPMOE_FUNCTION int32_t Group(const TaskDesc& t) const {
     const Form form = FormOf(t);
     if (form == Form::kTokenTile) return 0;
     const int32_t expert = t.expert % local_;
     return form == Form::kWeightTile ? expert * links_ + t.peer : expert;
   }
 
-  Interval RowsOf(const TaskDesc& t, const ReadSpec& spec) const {
+  HPMOE_FUNCTION Interval RowsOf(const TaskDesc& t,
+                                 const ReadSpec& spec) const {
     const Interval all = {0, static_cast<int32_t>(extents_[spec.buffer].rows)};
     switch (spec.rows) {
       case Rows::kTileCols:
@@ -197,7 +199,8 @@ class Touched {
     }
   }
 
-  Interval ColsOf(const TaskDesc& t, const ReadSpec& spec) const {
+  HPMOE_FUNCTION Interval ColsOf(const TaskDesc& t,
+                                 const ReadSpec& spec) const {
     const auto end = static_cast<int32_t>(extents_[spec.buffer].cols);
     const int32_t width = end - BesideOf(h_, spec.buffer);
     switch (spec.cols) {

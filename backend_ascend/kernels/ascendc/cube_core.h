@@ -12,7 +12,6 @@
 #include "backend_ascend/kernels/ascendc/cube_tile.h"
 #include "backend_ascend/kernels/ascendc/launch_args.h"
 #include "backend_ascend/kernels/ascendc/tile_budget.h"
-#include "kernel_operator.h"
 
 namespace hpmoe {
 

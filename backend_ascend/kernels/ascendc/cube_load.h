@@ -13,8 +13,8 @@
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_LOAD_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_LOAD_H_
 
+#include "backend_ascend/kernels/ascendc/ascendc.h"
 #include "backend_ascend/kernels/ascendc/tile_budget.h"
-#include "kernel_operator.h"
 
 namespace hpmoe {
 

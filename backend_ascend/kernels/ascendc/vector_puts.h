@@ -1,0 +1,198 @@
+// Rows on their way between ranks: from tokens to the owner of their expert,
+// and home.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_
+
+#include "backend_ascend/kernels/ascendc/ascendc.h"
+#include "backend_ascend/kernels/ascendc/rank_tensors.h"
+#include "backend_ascend/kernels/ascendc/symmetric_memory.h"
+#include "backend_ascend/kernels/ascendc/vector_memory.h"
+#include "backend_ascend/kernels/ascendc/vector_rows.h"
+
+namespace hpmoe {
+
+// Copies a row through UB.
+template <typename T>
+HPMOE_FUNCTION void CopyRow(HPMOE_GM T* to, HPMOE_GM T* from, int32_t cols,
+                            Sets* sets) {
+  const Pass pass = PassOf<T>(cols, sizeof(T));
+  for (int32_t col = 0; col < cols; col += pass.cols) {
+    const Box box = {1, Least(pass.cols, cols - col), cols};
+    sets->Load();
+    const AscendC::LocalTensor<T> row = sets->Take<T>(WidthOf<T>(box.cols));
+    MoveIn(row, from + col, box);
+    sets->StoreLoaded();
+    MoveOut(to + col, row, box);
+    sets->End();
+  }
+}
+
+// The same, times a weight.
+template <typename T>
+HPMOE_FUNCTION void CopyScaledRow(HPMOE_GM T* to, HPMOE_GM T* from,
+                                  int32_t cols, float weight, Sets* sets) {
+  const Pass pass = PassOf<T>(cols, kRowsBytes<T>);
+  for (int32_t col = 0; col < cols; col += pass.cols) {
+    const Box box = {1, Least(pass.cols, cols - col), cols};
+    const int32_t width = WidthOf<T>(box.cols);
+    sets->Load();
+    const Rows32<T> row = TakeRows<T>(width, sets);
+    MoveIn(row.stored, from + col, box);
+    sets->Compute();
+    Widen(row, width);
+    CastBarrier<T>();
+    AscendC::Muls(row.values, row.values, weight, width);
+    CastBarrier<T>();
+    Narrow(row, width);
+    sets->StoreComputed();
+    MoveOut(to + col, row.stored, box);
+    sets->End();
+  }
+}
+
+// Puts a task's rows to the owner of its expert, where they lie side by side,
+// and their headers with them.
+template <typename T>
+class RowPut {
+ public:
+  HPMOE_FUNCTION RowPut(const TaskDesc& task, const RankTensors& rank,
+                        Sets* sets)
+      : kind_(KindRowOf(task)),
+        rank_(rank),
+        sets_(sets),
+        owner_(rank.OwnerOf(task.expert)),
+        row_(FirstRow(task, rank.plan)),
+        slice_(rank.plan.slice_begin[SliceOf(task, task.rank, rank.plan)] +
+               task.row_begin),
+        rows_(RealRows(task, rank.plan).count()) {}
+
+  HPMOE_FUNCTION void Run() {
+    for (int32_t row = 0; row < rows_; row += kWindowRows) {
+      RunWindow(row, Least(kWindowRows, rows_ - row));
+      Fence();
+    }
+  }
+
+ private:
+  // Rows [begin, begin + count) of the task.
+  HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
+    const Box slots_box = {1, count, count};
+    MoveIn(slots_, SliceSlots() + begin, slots_box);
+    AwaitMoveIn();
+    for (int32_t i = 0; i < count; ++i) {
+      MoveIn(weights_[i * kBlockFloats],
+             const_cast<HPMOE_GM float*>(rank_.args.topk_weights) +
+                 slots_.GetValue(i),
+             {1, 1, 1});
+    }
+    if (rank_.IsWeighted(kind_)) AwaitMoveIn();
+    for (int32_t i = 0; i < count; ++i) SendRow(begin + i, i);
+    // Behind the rows: what they waited for has brought in the headers too.
+    MoveOut(Landing(rank_.args.header_slot, begin), slots_, slots_box);
+    MoveOut(Landing(rank_.args.header_weight, begin), weights_, {count, 1, 1});
+  }
+
+  HPMOE_FUNCTION void SendRow(int32_t row, int32_t i) {
+    const int32_t cols = rank_.Cols(kind_.written);
+    const int64_t token = slots_.GetValue(i) / rank_.image.top_k;
+    HPMOE_GM T* const from = rank_.At<T>(kind_.left, token, 0);
+    HPMOE_GM T* const to =
+        rank_.heap.At(rank_.At<T>(kind_.written, row_ + row, 0), owner_);
+    if (rank_.IsWeighted(kind_)) {
+      const float weight = weights_.GetValue(i * kBlockFloats);
+      CopyScaledRow(to, from, cols, weight, sets_);
+    } else {
+      CopyRow(to, from, cols, sets_);
+    }
+  }
+
+  HPMOE_FUNCTION HPMOE_GM int32_t* SliceSlots() const {
+    return const_cast<HPMOE_GM int32_t*>(rank_.plan.slice_slots) + slice_;
+  }
+  // Of the owner's row headers, that of a row of the task.
+  template <typename U>
+  HPMOE_FUNCTION HPMOE_GM U* Landing(HPMOE_GM U* headers, int32_t row) const {
+    return rank_.heap.At(headers + row_ + row, owner_);
+  }
+
+  const KindRow kind_;
+  const RankTensors& rank_;
+  Sets* const sets_;
+  const int32_t owner_;
+  const int64_t row_;    // on the owner, of the first
+  const int64_t slice_;  // into slice_slots
+  const int32_t rows_;
+  const AscendC::LocalTensor<int32_t> slots_ =
+      UbTensor<int32_t>(kUbSlots, kWindowRows);
+  const AscendC::LocalTensor<float> weights_ =
+      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
+};
+
+// Slots of the rank's row headers, a window of them in UB.  Puts write headers
+// during a launch, so the scalar unit must not read them where they lie.
+class HeaderSlots {
+ public:
+  // Of rows before `end`; later ones may still be on their way.
+  HPMOE_FUNCTION HeaderSlots(const RankTensors& rank, int32_t end)
+      : headers_(rank.args.header_slot), end_(end) {}
+
+  HPMOE_FUNCTION int32_t operator[](int32_t row) {
+    if (row < begin_ || row >= begin_ + count_) Load(row);
+    return slots_.GetValue(row - begin_);
+  }
+
+ private:
+  HPMOE_FUNCTION void Load(int32_t row) {
+    begin_ = row;
+    count_ = Least(kWindowRows, end_ - row);
+    // The window that was there has been read.
+    AscendC::SetFlag<AscendC::HardEvent::S_MTE2>(0);
+    AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(0);
+    MoveIn(slots_, headers_ + row, {1, count_, count_});
+    AwaitMoveIn();
+  }
+
+  HPMOE_GM int32_t* const headers_;
+  const int32_t end_;
+  int32_t begin_ = 0, count_ = 0;
+  const AscendC::LocalTensor<int32_t> slots_ =
+      UbTensor<int32_t>(kUbSlots, kWindowRows);
+};
+
+HPMOE_FUNCTION HeaderSlots SlotsOf(const TaskDesc& task,
+                                   const RankTensors& rank) {
+  return HeaderSlots(
+      rank, FirstRow(task, rank.plan) + RealRows(task, rank.plan).count());
+}
+
+// Sends one row of an expert home, with the gradient of its weight.
+template <typename T>
+struct HomeRow {
+  const KindRow& kind;
+  const RankTensors& rank;
+  Sets* sets;
+
+  HPMOE_FUNCTION void operator()(int32_t row, int32_t source,
+                                 int32_t slot) const {
+    HPMOE_GM T* const to =
+        rank.heap.At(rank.At<T>(kind.written, slot, 0), source);
+    CopyRow(to, rank.At<T>(kind.left, row, 0), rank.Cols(kind.left), sets);
+    if (rank.args.d_slot_weight == nullptr) return;
+    CopyRow(rank.heap.At(rank.args.d_slot_weight + slot, source),
+            rank.args.d_row_weight + row, 1, sets);
+  }
+};
+
+template <typename T>
+HPMOE_FUNCTION void PutHome(const TaskDesc& task, const RankTensors& rank,
+                            Sets* sets) {
+  const KindRow kind = KindRowOf(task);
+  HeaderSlots slots = SlotsOf(task, rank);
+  ForEachReturned(task, rank.plan, slots, HomeRow<T>{kind, rank, sets});
+  Fence();
+}
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_

@@ -1,0 +1,132 @@
+// Arithmetic of rows in UB: float32 whatever the storage, one rounding to it.
+// A vector instruction that needs the result of another starts behind a
+// barrier: inside the pipe they overlap.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
+
+#include "backend_ascend/kernels/ascendc/ascendc.h"
+#include "backend_ascend/kernels/ascendc/vector_memory.h"
+
+namespace hpmoe {
+
+// Elements as they lie in global memory, and their values.  Storage in float32
+// is its own value.
+template <typename T>
+struct Rows32 {
+  AscendC::LocalTensor<T> stored;
+  AscendC::LocalTensor<float> values;
+};
+
+template <typename T>
+constexpr bool kIsFloat = sizeof(T) == sizeof(float);
+
+// Bytes of an element of Rows32.
+template <typename T>
+constexpr int32_t kRowsBytes = kIsFloat<T> ? 4 : 4 + sizeof(T);
+
+template <typename T>
+HPMOE_FUNCTION Rows32<T> TakeRows(int32_t count, Sets* sets) {
+  const AscendC::LocalTensor<T> stored = sets->Take<T>(count);
+  if constexpr (kIsFloat<T>) {
+    return {stored, stored};
+  } else {
+    return {stored, sets->Take<float>(count)};
+  }
+}
+
+// values = stored, exactly.
+template <typename T>
+HPMOE_FUNCTION void Widen(const Rows32<T>& rows, int32_t count) {
+  if constexpr (!kIsFloat<T>) {
+    AscendC::Cast(rows.values, rows.stored, AscendC::RoundMode::CAST_NONE,
+                  count);
+  }
+}
+
+// stored = values, to nearest, ties to even.
+template <typename T>
+HPMOE_FUNCTION void Narrow(const Rows32<T>& rows, int32_t count) {
+  if constexpr (!kIsFloat<T>) {
+    AscendC::Cast(rows.stored, rows.values, AscendC::RoundMode::CAST_RINT,
+                  count);
+  }
+}
+
+// Between casts and arithmetic; float32 is not cast.
+template <typename T>
+HPMOE_FUNCTION void CastBarrier() {
+  if constexpr (!kIsFloat<T>) AscendC::PipeBarrier<PIPE_V>();
+}
+
+// Rows of a pass, each of `width` values.
+struct Shape {
+  int32_t rows, width;
+  HPMOE_FUNCTION int32_t size() const { return rows * width; }
+};
+
+// Multiplies each row by its weight, which lies in a block of its own.
+HPMOE_FUNCTION void ScaleRows(const AscendC::LocalTensor<float>& values,
+                              const AscendC::LocalTensor<float>& weights,
+                              const Shape& shape) {
+  for (int32_t row = 0; row < shape.rows; ++row) {
+    const AscendC::LocalTensor<float> at = values[row * shape.width];
+    AscendC::Muls(at, at, weights.GetValue(row * kBlockFloats), shape.width);
+  }
+}
+
+constexpr int32_t kRepeatFloats = 64;  // of one repeat of an instruction
+constexpr int32_t kMaxRepeats = 255;
+static_assert(kSetBytes / 8 <= kMaxRepeats * kRepeatFloats,
+              "a row of which a set holds two floats a column is summed by one "
+              "instruction");
+
+// Sums of runs of 64 values, the last of what is left.
+HPMOE_FUNCTION void SumRepeats(const AscendC::LocalTensor<float>& sums,
+                               const AscendC::LocalTensor<float>& values,
+                               int32_t count) {
+  const int32_t full = count / kRepeatFloats;
+  const int32_t left = count % kRepeatFloats;
+  if (full > 0) {
+    AscendC::ReduceRepeat<AscendC::ReduceType::SUM>(
+        sums, values, kRepeatFloats, full, 1, 1, kRepeatFloats / kBlockFloats);
+  }
+  if (left > 0) {
+    AscendC::ReduceRepeat<AscendC::ReduceType::SUM>(
+        sums[full], values[full * kRepeatFloats], left, 1, 1, 1,
+        kRepeatFloats / kBlockFloats);
+  }
+}
+
+// The sum of the first `cols` values of each row, to the first of the row in
+// whichever of the two it ends; both are overwritten.
+HPMOE_FUNCTION AscendC::LocalTensor<float> SumRows(
+    AscendC::LocalTensor<float> values, AscendC::LocalTensor<float> scratch,
+    const Shape& shape, int32_t cols) {
+  for (int32_t left = cols;;) {
+    AscendC::PipeBarrier<PIPE_V>();
+    for (int32_t row = 0; row < shape.rows; ++row) {
+      SumRepeats(scratch[row * shape.width], values[row * shape.width], left);
+    }
+    if (left <= kRepeatFloats) return scratch;
+    left = DivideUp(left, kRepeatFloats);
+    const AscendC::LocalTensor<float> sums = scratch;
+    scratch = values;
+    values = sums;
+  }
+}
+
+// Adds each row's sum to its dot.
+HPMOE_FUNCTION void AddDots(const AscendC::LocalTensor<float>& dots,
+                            const AscendC::LocalTensor<float>& sums,
+                            const Shape& shape) {
+  AscendC::PipeBarrier<PIPE_V>();
+  for (int32_t row = 0; row < shape.rows; ++row) {
+    const AscendC::LocalTensor<float> dot = dots[row * kBlockFloats];
+    AscendC::Add(dot, dot, sums[row * shape.width], 1);
+  }
+}
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
