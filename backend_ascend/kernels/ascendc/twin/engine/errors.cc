@@ -107,13 +107,7 @@ void Machine::FailConflict(const Place& at, Memory memory, uint64_t base,
               base + conflict.end};
   error.text = std::string(at.call) + (writes ? " writes " : " reads ") +
                SpanText(memory, error.begin, error.end);
-  if (conflict.kind == Conflict::kUndefined) {
-    error.text += writes ? ": adds to what nobody has written"
-                         : ", which nobody has written";
-  } else {
-    const Place other = WhereOf(accesses_.At(conflict.other));
-    DescribeOrder(at, other, conflict.kind == Conflict::kAfterRead, &error);
-  }
+  DescribeConflict(at, conflict, &error);
   Note(std::move(error));
   throw Abort{};
 }
@@ -124,31 +118,86 @@ bool SameCore(const CoreName& a, const CoreName& b) {
   return a.rank == b.rank && a.type == b.type && a.index == b.index;
 }
 
+bool Overlaps(const Span& span, const Error& error) {
+  if (span.memory != error.memory) return false;
+  for (uint64_t row = 0; row < span.rows; ++row) {
+    const uint64_t begin = span.begin + row * span.pitch;
+    if (begin < error.end && error.begin < begin + span.bytes) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-void Machine::DescribeOrder(const Place& at, const Place& other, bool read,
+// An older instruction that still waits in a queue and touches the bytes.
+const Queued* Machine::Pending(const Core& core, const Error& error,
+                               bool reads) const {
+  for (const PipeState& pipe : core.pipes) {
+    for (const Queued& queued : pipe.queue) {
+      if (queued.order > running_) continue;
+      const Instruction& work = queued.work;
+      for (const Span& span : reads ? work.reads : work.writes) {
+        if (Overlaps(span, error)) return &queued;
+      }
+    }
+  }
+  return nullptr;
+}
+
+void Machine::DescribeConflict(const Place& at, const Conflict& conflict,
+                               Error* error) const {
+  const bool undefined = conflict.kind == Conflict::kUndefined;
+  const Access& access = accesses_.At(conflict.other);
+  const Place other = undefined ? Place{} : WhereOf(access);
+  const bool same_pipe =
+      !undefined && SameCore(at.core, other.core) && at.pipe == other.pipe;
+  // What it overtook says more than what it came upon.
+  for (const auto& core : cores_) {
+    if (!undefined && !same_pipe) break;
+    if (error->memory != Memory::kGm && !SameCore(core->name, at.core)) {
+      continue;
+    }
+    const Queued* const older = Pending(*core, *error, same_pipe);
+    if (older == nullptr || (same_pipe && older->work.pipe == at.pipe)) {
+      continue;
+    }
+    return DescribeOrder(
+        at, PlaceOf(*core, *older), older->order,
+        same_pipe ? " before it is read" : " before it is written", error);
+  }
+  if (undefined) {
+    error->text += ", which nobody has written";
+    return;
+  }
+  DescribeOrder(at, other, access.order,
+                conflict.kind == Conflict::kAfterRead ? ", read" : ", written",
+                error);
+}
+
+void Machine::DescribeOrder(const Place& at, const Place& other,
+                            uint64_t other_order, const char* how,
                             Error* error) const {
   const bool same_core = SameCore(at.core, other.core);
-  const bool same_pipe = same_core && at.pipe == other.pipe;
   error->others = {other};
   error->kind = same_core ? ErrorKind::kHazard : ErrorKind::kRace;
   std::string expected;
-  if (same_pipe) {
+  if (other.call == std::string("DataCacheCleanAndInvalid")) {
+    expected = error->missing = "DataSyncBarrier";
+  } else if (!same_core) {
+    error->missing = "event";
+    expected = std::string("a flag or PipeBarrier of ") + NameOf(other.pipe) +
+               " there, then an event or cross-core flag, and a wait for it "
+               "here,";
+  } else if (at.pipe == other.pipe) {
     error->missing = std::string("PipeBarrier<PIPE_") + NameOf(at.pipe) + ">";
     expected = error->missing;
-  } else if (same_core) {
-    error->missing = EventName({other.pipe, at.pipe});
-    expected = "SetFlag/WaitFlag<" + error->missing + ">";
   } else {
-    error->missing = "event";
-    expected = "completion on pipe " + std::string(NameOf(other.pipe)) +
-               " of " + CoreText(other.core) +
-               " (flag or barrier), then an event or a cross-core flag, waited "
-               "for on " +
-               CoreText(at.core);
+    error->missing =
+        EventName(other_order < running_ ? PipeEvent{other.pipe, at.pipe}
+                                         : PipeEvent{at.pipe, other.pipe});
+    expected = "SetFlag/WaitFlag<" + error->missing + ">";
   }
-  error->text += std::string(", last ") + (read ? "read" : "written") + " by " +
-                 NameOf(other.pipe) +
+  error->text += std::string(how) + " by " + NameOf(other.pipe) +
                  (same_core ? "" : " of " + CoreText(other.core)) + " at " +
                  SiteText(other.site) + " (" + other.call +
                  "); nothing orders them: expected " + expected + " between";

@@ -22,6 +22,10 @@ constexpr int kNumMemories = 7;
 
 enum class CoreType : uint8_t { kAic, kAiv };
 
+const char* NameOf(Pipe pipe);
+const char* NameOf(Memory memory);
+const char* NameOf(CoreType type);
+
 // Where a call stands in the kernel's source.  As the default of a function's
 // last parameter it is the place of the call.
 struct Site {

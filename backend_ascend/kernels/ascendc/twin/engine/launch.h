@@ -135,9 +135,6 @@ LaunchResult Launch(const LaunchSpec& spec);
 // Of the core that runs: what it does next belongs to task `tag`; -1: to none.
 void OnTask(int64_t tag);
 
-const char* NameOf(Pipe pipe);
-const char* NameOf(Memory memory);
-const char* NameOf(CoreType type);
 const char* NameOf(ErrorKind kind);
 
 }  // namespace ascend_twin

@@ -96,14 +96,10 @@ Place Machine::Here(const char* call, Site site) const {
   return {current_->name, Pipe::kS, call, site, current_->tag};
 }
 
-namespace {
-
 Place PlaceOf(const Core& core, const Queued& queued) {
   return {core.name, queued.work.pipe, queued.work.name, queued.work.site,
           queued.tag};
 }
-
-}  // namespace
 
 Counts& Machine::CountsOf(Core* core, int64_t tag) {
   if (core->counted == nullptr || core->counted->tag != tag) {
@@ -141,10 +137,12 @@ void Machine::RunWork(Core* core, Queued* queued) {
   const Instruction& work = queued->work;
   PipeState& pipe = core->pipe(work.pipe);
   const uint32_t number = ++pipe.count;
+  running_ = queued->order;
   uint32_t access = 0;
   if (spec_.hazards) {
     access = accesses_.Add({AgentOf(*core, work.pipe), number, work.atomic,
-                            work.in_order, work.name, work.site, queued->tag});
+                            work.in_order, work.name, work.site, queued->tag,
+                            queued->order});
   }
   const Place at = PlaceOf(*core, *queued);
   for (const Span& span : work.reads)
@@ -389,10 +387,11 @@ void Machine::ScalarOnChip(Memory memory, uint64_t begin, uint64_t bytes,
     FailSpan(ErrorKind::kBounds, at, memory, begin, begin + bytes,
              "expected bytes below " + std::to_string(chip.size));
   }
+  running_ = ++order_;
   if (!spec_.hazards) return;
   const uint32_t access =
       accesses_.Add({AgentOf(*core, Pipe::kS), ++core->pipes[0].count, false,
-                     true, at.call, at.site, at.tag});
+                     true, at.call, at.site, at.tag, running_});
   // Units of 2 bytes.
   TouchRow(core, at, memory, begin & ~uint64_t{1}, (begin + bytes + 1) & ~1ull,
            access, core->scalar_known(), writes, true);
@@ -431,9 +430,11 @@ void Machine::Load(Memory memory, uint64_t begin, uint64_t bytes, void* to,
 
 void Machine::LoadShadowed(Core* core, const Place& at, uint64_t begin,
                            uint64_t bytes) {
+  running_ = ++order_;
   const uint32_t agent = core->first_agent + kInOrderAgent;
-  const uint32_t access = accesses_.Add(
-      {agent, ++core->in_order_count, false, true, at.call, at.site, at.tag});
+  const uint32_t access =
+      accesses_.Add({agent, ++core->in_order_count, false, true, at.call,
+                     at.site, at.tag, running_});
   const uint64_t from = begin & ~uint64_t{1};
   TouchRow(core, at, Memory::kGm, from, (begin + bytes + 1) & ~1ull, access,
            core->scalar_known(), false, true);
@@ -493,9 +494,9 @@ void Machine::WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
   if (global.range.kind == GlobalKind::kFlags) {
     TouchFlags(begin, begin + count, &core->scalar_known(), true, false);
   } else if (spec_.hazards) {
-    const uint32_t access = accesses_.Add({core->first_agent + kWriteBackAgent,
-                                           ++core->write_back_count, false,
-                                           true, at.call, at.site, at.tag});
+    const uint32_t access = accesses_.Add(
+        {core->first_agent + kWriteBackAgent, ++core->write_back_count, false,
+         true, at.call, at.site, at.tag, running_});
     TouchRow(core, at, Memory::kGm, begin, begin + count, access,
              core->scalar_known(), true, true);
   }

@@ -236,8 +236,12 @@ class Machine {
                               const Line& line);
   [[noreturn]] void FailDirty(const Place& at, uint64_t number,
                               const Line& line);
-  void DescribeOrder(const Place& at, const Place& other, bool read,
-                     Error* error) const;
+  const Queued* Pending(const Core& core, const Error& error, bool reads) const;
+  void DescribeUndefined(const Place& at, Error* error) const;
+  void DescribeConflict(const Place& at, const Conflict& conflict,
+                        Error* error) const;
+  void DescribeOrder(const Place& at, const Place& other, uint64_t other_order,
+                     const char* how, Error* error) const;
   std::string SpanText(Memory memory, uint64_t begin, uint64_t end) const;
   Place WhereOf(const Access& access) const;
 
@@ -249,6 +253,7 @@ class Machine {
   bool aborted_ = false;
   size_t next_core_ = 0;
   uint64_t order_ = 0;
+  uint64_t running_ = 0;  // of what runs, its `order`
   uint64_t cycles_ = 0;
   uint64_t progress_ = 0;       // instructions and flags
   uint64_t flags_version_ = 1;  // of words that cores may poll
@@ -259,6 +264,8 @@ class Machine {
   std::unordered_map<uint64_t, std::vector<Core*>> cached_;  // by line
   LaunchResult result_;
 };
+
+Place PlaceOf(const Core& core, const Queued& queued);
 
 // Of this thread, or null outside of a launch.
 Machine* ThisMachine();

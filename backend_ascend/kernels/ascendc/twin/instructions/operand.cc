@@ -9,12 +9,6 @@ const char* NameOf(Type type) {
   return kNames[static_cast<int>(type)];
 }
 
-const char* NameOf(Memory memory) {
-  static constexpr const char* kNames[] = {"GM",  "UB",  "L1",       "L0A",
-                                           "L0B", "L0C", "BiasTable"};
-  return kNames[static_cast<int>(memory)];
-}
-
 void Call::Refuse(const std::string& text) const {
   ascend_twin::Refuse(name_, site_, text);
 }

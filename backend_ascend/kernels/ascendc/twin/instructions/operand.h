@@ -91,7 +91,6 @@ constexpr uint64_t SizeOf(Type type) {
   }
 }
 const char* NameOf(Type type);
-const char* NameOf(Memory memory);
 
 // Where an operand of a call begins, and of what type its elements are.
 struct Operand {

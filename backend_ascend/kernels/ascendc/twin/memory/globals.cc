@@ -68,14 +68,16 @@ std::string Globals::Nearest(uint64_t address) const {
     return Named(range) + ", " + std::to_string(range.begin - address) +
            " bytes before its begin";
   }
-  if (address < nearest.end()) return NameOf(address);
+  if (address < nearest.end()) {
+    return NameOf(address) + " of " + Hex(range.bytes);
+  }
   return Named(range) + ", " + std::to_string(address - nearest.end()) +
          " bytes after its end";
 }
 
 std::string Globals::NameOf(uint64_t address) const {
   for (const Global& global : globals_) {
-    if (global.Holds(address, address)) {
+    if (global.Holds(address, address + 1)) {
       return Named(global.range) + " + " + Hex(address - global.range.begin);
     }
   }

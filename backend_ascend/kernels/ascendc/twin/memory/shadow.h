@@ -23,6 +23,7 @@ struct Access {
   const char* call;
   Site site;
   int64_t tag;
+  uint64_t order;  // among all that is issued
 };
 
 // Sets of accesses, each once, by numbers: 0 is the empty one.

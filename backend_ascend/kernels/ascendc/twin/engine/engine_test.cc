@@ -1,0 +1,454 @@
+// Small kernels, right and with one thing wrong, in each mode: prints what the
+// twin says of each, one a line.
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/engine_testing.h"
+
+namespace {
+
+using namespace ascend_twin;  // NOLINT: a program of its own
+using AscendC::CrossCoreSetFlag;
+using AscendC::CrossCoreWaitFlag;
+using AscendC::GetBlockIdx;
+using AscendC::GetSystemCycle;
+using AscendC::GlobalTensor;
+using AscendC::HardEvent;
+using AscendC::InitSocState;
+using AscendC::LocalTensor;
+using AscendC::PipeBarrier;
+using AscendC::SetFlag;
+using AscendC::TPosition;
+using AscendC::WaitFlag;
+
+constexpr int kWords = 64;
+constexpr uint64_t kBytes = kWords * sizeof(int32_t);
+
+struct alignas(64) Line {
+  int32_t word[16] = {};
+};
+
+// Global memory of a launch: constants, what cores write, words they poll.
+struct World {
+  std::vector<int32_t> in = std::vector<int32_t>(kWords, 3);
+  std::vector<int32_t> out = std::vector<int32_t>(2 * kWords, 0);
+  Line flags[4];
+  Line shared[2];
+
+  LaunchSpec Spec() {
+    LaunchSpec spec;
+    spec.kernel = "drill";
+    spec.max_idle_cycles = 1 << 20;
+    spec.globals = {RangeOf("in", in, GlobalKind::kConstant),
+                    RangeOf("out", out, GlobalKind::kEmpty),
+                    {"flags", reinterpret_cast<uint64_t>(flags), sizeof(flags),
+                     GlobalKind::kFlags},
+                    {"shared", reinterpret_cast<uint64_t>(shared),
+                     sizeof(shared), GlobalKind::kFilled}};
+    return spec;
+  }
+};
+
+GlobalTensor<int32_t> Words(Line* line) {
+  GlobalTensor<int32_t> words;
+  words.SetGlobalBuffer(line->word, 16);
+  return words;
+}
+
+void Clean(const GlobalTensor<int32_t>& line) {
+  AscendC::DataCacheCleanAndInvalid<int32_t,
+                                    AscendC::CacheLine::SINGLE_CACHE_LINE,
+                                    AscendC::DcciDst::CACHELINE_OUT>(line);
+}
+
+// Polls a word until it is `least`; false after `deadline` cycles.
+bool Await(Line* line, int32_t least, int64_t deadline = 1000) {
+  const GlobalTensor<int32_t> words = Words(line);
+  const int64_t begin = GetSystemCycle();
+  while (GetSystemCycle() - begin < deadline) {
+    Clean(words);
+    if (words.GetValue(0) >= least) return true;
+  }
+  return false;
+}
+
+template <HardEvent event>
+void Order(bool wanted = true) {
+  if (!wanted) return;
+  SetFlag<event>(0);
+  WaitFlag<event>(0);
+}
+
+// Adds one to a word of flags, after what is in MTE3.
+void Signal(Line* line, bool scalar_flag = true, bool barrier = true) {
+  const LocalTensor<int32_t> one(TPosition::VECOUT, 4096, 8);
+  one.SetValue(0, 1);
+  Order<HardEvent::S_MTE3>(scalar_flag);
+  if (barrier) PipeBarrier<PIPE_MTE3>();
+  AddOut(line->word, 4096);
+}
+
+void End() { PipeBarrier<PIPE_ALL>(); }
+
+// One AIV computes and signals, the other waits and reads.  `without` is the
+// call that is left out, 0: none.
+enum Call {
+  kAll,
+  kIn,
+  kBetweenSums,
+  kOut,
+  kAgain,
+  kStore,
+  kBeforeSignal,
+  kClean,
+  kWait,
+  kLast
+};
+
+void Produce(World* world, Call without) {
+  for (int tile = 0; tile < 2; ++tile) {
+    if (tile == 1) Order<HardEvent::V_MTE2>(without != kAgain);
+    MoveIn(0, world->in.data(), kBytes);
+    Order<HardEvent::MTE2_V>(without != kIn);
+    if (tile == 1) Order<HardEvent::MTE3_V>();
+    Sum(kBytes, 0, 0, kWords);
+    if (without != kBetweenSums) PipeBarrier<PIPE_V>();
+    Sum(kBytes, kBytes, kBytes, kWords);
+    Order<HardEvent::V_MTE3>(without != kOut);
+    MoveOut(world->out.data() + tile * kWords, kBytes, kBytes);
+  }
+  Signal(world->flags, without != kStore, without != kBeforeSignal);
+}
+
+void Consume(World* world, Call without) {
+  const GlobalTensor<int32_t> words = Words(world->flags);
+  while (without != kWait) {
+    if (without != kClean) Clean(words);
+    if (words.GetValue(0) == 1) break;
+    GetSystemCycle();
+  }
+  MoveIn(0, world->out.data(), 2 * kBytes);
+}
+
+void Pair(World* world, Call without) {
+  InitSocState();
+  if ASCEND_IS_AIV {
+    if (GetBlockIdx() == 1) Produce(world, without);
+    if (GetBlockIdx() == 0) Consume(world, without);
+  }
+  if (without != kLast) End();
+}
+
+void RunPairs(const char* mode, const std::function<void(LaunchSpec*)>& set) {
+  constexpr const char* kNames[] = {
+      "right",     "no MTE2_V",    "no PIPE_V", "no V_MTE3",     "no V_MTE2",
+      "no S_MTE3", "no PIPE_MTE3", "no dcci",   "no event wait", "no PIPE_ALL"};
+  for (int call = kAll; call <= kLast; ++call) {
+    World world;
+    LaunchSpec spec = world.Spec();
+    set(&spec);
+    spec.entry = [&](int32_t) { Pair(&world, static_cast<Call>(call)); };
+    Print((std::string(mode) + "; " + kNames[call]).c_str(), Launch(spec));
+    if (call == kAll && world.out != std::vector<int32_t>(2 * kWords, 12)) {
+      std::printf("wrong sums\n");
+    }
+  }
+}
+
+// A kernel of one AIV (`aic`: of the AIC).
+struct Drill {
+  const char* name;
+  std::function<void(World*)> run;
+  bool aic = false;
+};
+
+void Twice(World* world) {
+  MoveIn(0, world->in.data(), kBytes);
+  SetFlag<HardEvent::MTE2_V>(0);
+  MoveIn(kBytes, world->in.data(), kBytes);
+  SetFlag<HardEvent::MTE2_V>(0);
+  WaitFlag<HardEvent::MTE2_V>(0);
+  Sum(512, 0, 0, kWords);
+  WaitFlag<HardEvent::MTE2_V>(0);
+}
+
+const Drill kFlagDrills[] = {
+    {"a flag set twice", Twice},
+    {"a flag left over", [](World*) { SetFlag<HardEvent::MTE2_V>(3); }},
+    {"a flag never set", [](World*) { WaitFlag<HardEvent::MTE2_V>(2); }},
+    {"the scalar waits for ever", [](World*) { WaitFlag<HardEvent::V_S>(1); }},
+    {"an event of an AIC", [](World*) { SetFlag<HardEvent::M_FIX>(0); }},
+    {"an id too high", [](World*) { SetFlag<HardEvent::MTE2_V>(6); }},
+    {"a barrier of another core", [](World*) { PipeBarrier<PIPE_M>(); }},
+    {"an event of an AIV", [](World*) { SetFlag<HardEvent::V_S>(0); }, true},
+};
+
+const Drill kMemoryDrills[] = {
+    {"beyond UB",
+     [](World* w) { MoveIn((184 << 10) - 128, w->in.data(), kBytes); }},
+    {"misaligned", [](World* w) { MoveIn(16, w->in.data(), kBytes); }},
+    {"UB on an AIC", [](World* w) { MoveIn(0, w->in.data(), kBytes); }, true},
+    {"vector work on an AIC", [](World*) { Sum(0, 0, 0, 8); }, true},
+    {"outside", [](World* w) { MoveIn(0, w->in.data() + 8, kBytes); }},
+    {"a constant", [](World* w) { MoveOut(w->in.data(), 0, kBytes); }},
+    {"nobody wrote UB", [](World*) { Sum(0, 256, 512, 8); }},
+    {"nobody wrote it", [](World* w) { MoveIn(0, w->out.data(), 32); }},
+    {"half a unit",
+     [](World* w) {
+       MoveIn(0, reinterpret_cast<const char*>(w->shared) + 1, 7);
+     }},
+    {"a scalar store after a read",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       Order<HardEvent::MTE2_V>();
+       Sum(kBytes, 0, 0, kWords);
+       LocalTensor<int32_t>(TPosition::VECIN, 0, 8).SetValue(0, 1);
+     }},
+    {"one target twice",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       MoveIn(32, w->in.data(), 32);
+     }},
+    {"own write, line kept",
+     [](World* w) {
+       const GlobalTensor<int32_t> words = Words(w->shared);
+       const int32_t old = words.GetValue(0);
+       LocalTensor<int32_t>(TPosition::VECOUT, 0, 8).SetValue(0, old + 1);
+       Order<HardEvent::S_MTE3>();
+       MoveOut(w->shared, 0, 4);
+       Order<HardEvent::MTE3_S>();
+       words.GetValue(0);
+     }},
+    {"own write, line stored to",
+     [](World* w) {
+       const GlobalTensor<int32_t> words = Words(w->shared);
+       words.SetValue(1, 7);
+       LocalTensor<int32_t>(TPosition::VECOUT, 0, 8).SetValue(0, 1);
+       Order<HardEvent::S_MTE3>();
+       MoveOut(w->shared, 0, 4);
+       Order<HardEvent::MTE3_S>();
+       Clean(words);
+     }},
+    {"never cleaned", [](World* w) { Words(w->shared).SetValue(1, 7); }},
+    {"no dsb",
+     [](World* w) {
+       Words(w->shared).SetValue(0, 7);
+       Clean(Words(w->shared));
+       MoveIn(0, w->shared, 32);
+     }},
+};
+
+void RunDrill(const char* mode, const Drill& drill,
+              const std::function<void(LaunchSpec*)>& set) {
+  World world;
+  LaunchSpec spec = world.Spec();
+  set(&spec);
+  spec.entry = [&](int32_t) {
+    InitSocState();
+    const bool aic = ThisCoreType() == CoreType::kAic;
+    if (aic == drill.aic && GetBlockIdx() == 0) drill.run(&world);
+    End();
+  };
+  Print((std::string(mode) + "; " + drill.name).c_str(), Launch(spec));
+}
+
+// Several cores: what each does.
+struct Together {
+  const char* name;
+  std::function<void(World*)> aic;
+  std::function<void(World*)> aiv0;
+  std::function<void(World*)> aiv1;
+};
+
+void Sets(int count) {
+  for (int i = 0; i < count; ++i) CrossCoreSetFlag<2, PIPE_FIX>(5);
+}
+
+void Waits(int count) {
+  for (int i = 0; i < count; ++i) CrossCoreWaitFlag(5);
+}
+
+void FillOut(World* world, int first) {
+  MoveIn(0, world->in.data(), kBytes);
+  Order<HardEvent::MTE2_MTE3>();
+  MoveOut(world->out.data() + first, 0, kBytes);
+}
+
+void Nothing(World*) {}
+
+void Deadline(World* world) {
+  // Whoever waits in vain leaves something else than who does not.
+  if (Await(world->flags, 1)) CrossCoreSetFlag<1, PIPE_MTE3>(0);
+}
+
+void ScalarPublish(World* world, bool synchronise) {
+  const GlobalTensor<int32_t> data = Words(world->shared);
+  const GlobalTensor<int32_t> ready = Words(world->flags + 1);
+  data.SetValue(0, 42);
+  Clean(data);
+  if (synchronise) AscendC::DataSyncBarrier<AscendC::MemDsbT::DDR>();
+  ready.SetValue(0, 1);
+  Clean(ready);
+}
+
+void ScalarLearn(World* world) {
+  if (!Await(world->flags + 1, 1)) std::printf("never came\n");
+  Clean(Words(world->shared));
+  const int32_t value = Words(world->shared).GetValue(0);
+  if (value != 42) std::printf("wrong value\n");
+}
+
+const Together kTogether[] = {
+    {"15 sets", [](World*) { Sets(15); }, [](World*) { Waits(15); },
+     [](World*) { Waits(15); }},
+    {"16 sets", [](World*) { Sets(16); },
+     [](World* w) {
+       Await(w->flags, 1);
+       Waits(16);
+     },
+     [](World*) { Waits(16); }},
+    {"a set left over", [](World*) { Sets(2); }, [](World*) { Waits(2); },
+     [](World*) { Waits(1); }},
+    {"only one of the AIVs sets", [](World*) { CrossCoreWaitFlag(3); },
+     [](World*) { CrossCoreSetFlag<2, PIPE_MTE3>(3); }, Nothing},
+    {"both AIVs set", [](World*) { CrossCoreWaitFlag(3); },
+     [](World*) { CrossCoreSetFlag<2, PIPE_MTE3>(3); },
+     [](World*) { CrossCoreSetFlag<2, PIPE_MTE3>(3); }},
+    {"a cross flag orders", Nothing,
+     [](World* w) {
+       FillOut(w, 0);
+       CrossCoreSetFlag<1, PIPE_MTE3>(4);
+       CrossCoreWaitFlag(4);
+     },
+     [](World* w) {
+       CrossCoreSetFlag<1, PIPE_MTE3>(4);
+       CrossCoreWaitFlag(4);
+       MoveIn(0, w->out.data(), kBytes);
+     }},
+    {"of another pipe", Nothing,
+     [](World* w) {
+       FillOut(w, 0);
+       CrossCoreSetFlag<1, PIPE_MTE2>(4);
+       CrossCoreWaitFlag(4);
+     },
+     [](World* w) {
+       CrossCoreSetFlag<1, PIPE_MTE2>(4);
+       CrossCoreWaitFlag(4);
+       FillOut(w, 0);
+     }},
+    {"neighbours", Nothing, [](World* w) { FillOut(w, 0); },
+     [](World* w) { FillOut(w, kWords); }},
+    {"two write one", Nothing, [](World* w) { FillOut(w, 0); },
+     [](World* w) { FillOut(w, kWords / 2); }},
+    {"two add to one", Nothing, [](World* w) { Signal(w->shared); },
+     [](World* w) { Signal(w->shared); }},
+    {"a deadline", Nothing, Deadline, Nothing},
+    {"a poll without end", Nothing,
+     [](World* w) { Await(w->flags, 1, int64_t{1} << 60); }, Nothing},
+    {"scalar stores", Nothing, [](World* w) { ScalarPublish(w, true); },
+     ScalarLearn},
+    {"scalar stores without dsb", Nothing,
+     [](World* w) { ScalarPublish(w, false); }, ScalarLearn},
+    {"SyncAll", [](World*) { AscendC::SyncAll<false>(); },
+     [](World* w) {
+       FillOut(w, 0);
+       AscendC::SyncAll<false>();
+       MoveIn(0, w->out.data(), 2 * kBytes);
+     },
+     [](World* w) {
+       FillOut(w, kWords);
+       AscendC::SyncAll<false>();
+       MoveIn(0, w->out.data(), 2 * kBytes);
+     }},
+};
+
+void RunTogether(const char* mode, const Together& together,
+                 const std::function<void(LaunchSpec*)>& set) {
+  World world;
+  LaunchSpec spec = world.Spec();
+  set(&spec);
+  spec.entry = [&](int32_t) {
+    InitSocState();
+    if ASCEND_IS_AIC {
+      together.aic(&world);
+    } else {
+      (GetBlockIdx() == 0 ? together.aiv0 : together.aiv1)(&world);
+    }
+    End();
+  };
+  Print((std::string(mode) + "; " + together.name).c_str(), Launch(spec));
+}
+
+void RunMode(const char* mode, const std::function<void(LaunchSpec*)>& set) {
+  RunPairs(mode, set);
+  for (const Drill& drill : kFlagDrills) RunDrill(mode, drill, set);
+  for (const Drill& drill : kMemoryDrills) RunDrill(mode, drill, set);
+  for (const Together& drill : kTogether) RunTogether(mode, drill, set);
+}
+
+// The order in which instructions run, as their numbers of issue.
+std::string Trace(Mode mode, uint64_t seed) {
+  World world;
+  LaunchSpec spec = world.Spec();
+  spec.mode = mode;
+  spec.seed = seed;
+  std::string trace;
+  int issued = 0;
+  spec.on_issue = [&](int64_t, Instruction* work) {
+    work->run = [&trace, number = issued++, run = work->run] {
+      trace += " " + std::to_string(number);
+      run();
+    };
+  };
+  spec.entry = [&](int32_t) { Pair(&world, kAll); };
+  Launch(spec);
+  return trace;
+}
+
+void PrintCounts() {
+  World world;
+  LaunchSpec spec = world.Spec();
+  spec.entry = [&](int32_t) {
+    OnTask(7);
+    Pair(&world, kAll);
+    OnTask(-1);
+  };
+  for (const Counts& c : Launch(spec).counts) {
+    const auto of = [&c](Pipe p) { return c.bytes[static_cast<int>(p)]; };
+    const auto ran = [&c](Pipe p) {
+      return c.instructions[static_cast<int>(p)];
+    };
+    std::printf(
+        "%s %d tag %d: MTE2 %d %d B, MTE3 %d %d B, V %d, waits %d, "
+        "barriers %d\n",
+        NameOf(c.core.type), c.core.index, static_cast<int>(c.tag),
+        static_cast<int>(ran(Pipe::kMte2)), static_cast<int>(of(Pipe::kMte2)),
+        static_cast<int>(ran(Pipe::kMte3)), static_cast<int>(of(Pipe::kMte3)),
+        static_cast<int>(ran(Pipe::kV)), static_cast<int>(c.waits),
+        static_cast<int>(c.barriers));
+  }
+}
+
+}  // namespace
+
+int main() {
+  RunMode("in_order", [](LaunchSpec*) {});
+  RunMode("late", [](LaunchSpec* spec) { spec->mode = Mode::kLate; });
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    RunMode("seeded", [seed](LaunchSpec* spec) {
+      spec->mode = Mode::kSeeded;
+      spec->seed = seed;
+    });
+  }
+  std::printf("in order:%s\n", Trace(Mode::kInOrder, 0).c_str());
+  std::printf("late:%s\n", Trace(Mode::kLate, 0).c_str());
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    std::printf("seed:%s\n", Trace(Mode::kSeeded, seed).c_str());
+    std::printf("again:%s\n", Trace(Mode::kSeeded, seed).c_str());
+  }
+  PrintCounts();
+  return 0;
+}

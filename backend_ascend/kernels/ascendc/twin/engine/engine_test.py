@@ -1,0 +1,154 @@
+"""What the twin says of small kernels, right and with one thing wrong."""
+
+import collections
+import subprocess
+
+import pytest
+
+from hpmoe.backend_ascend.kernels import twin_testing
+
+_SOURCE = twin_testing.TWIN / 'engine/engine_test.cc'
+_MODES = ('in_order', 'seeded', 'late')
+
+# Of each kernel, what every mode and seed finds: kind, what is missing, words
+# of the text.  What is wrong may come to light in another guise where
+# instructions ran in another order: any of a tuple.
+_RIGHT = (
+  'right',
+  '15 sets',
+  'both AIVs set',
+  'a cross flag orders',
+  'neighbours',
+  'two add to one',
+  'scalar stores',
+  'SyncAll',
+)
+_FOUND = {
+  # A call left out of a pair of kernels that is right with it.
+  'no MTE2_V': ('hazard [MTE2_V]', 'pipe V: Sum reads UB [0x0, 0x100)'),
+  'no PIPE_V': ('hazard [PipeBarrier<PIPE_V>]', 'written by V at'),
+  'no V_MTE3': ('hazard [V_MTE3]', 'pipe MTE3: MoveOut reads UB'),
+  'no V_MTE2': ('hazard [V_MTE2]', 'pipe MTE2: MoveIn writes UB'),
+  'no S_MTE3': ('hazard [S_MTE3]', 'AddOut reads UB [0x1000, 0x1004)'),
+  'no PIPE_MTE3': ('race [event]', 'written by MTE3 of AIV 1 of rank 0'),
+  'no dcci': (
+    'stale line [DataCacheCleanAndInvalid]',
+    'AIV 1 of rank 0 wrote it at',
+  ),
+  'no event wait': (('race [event]', 'undefined []'), 'MoveIn reads out'),
+  'no PIPE_ALL': ('hazard [PipeBarrier<PIPE_ALL>]', 'the kernel ends'),
+  # Flags.
+  'a flag set twice': (('flag [MTE2_V]', 'flag [V_MTE2]'), 'SetFlag<MTE2_V>'),
+  'a flag left over': ('flag [MTE2_V]', 'left set for the next kernel'),
+  'a flag never set': ('deadlock []', 'pipe V waits at'),
+  'the scalar waits for ever': ('deadlock []', 'in WaitFlag<V_S>(1)'),
+  'an event of an AIC': ('refused []', 'expected one of an AIV, got M_FIX'),
+  'an event of an AIV': ('refused []', 'expected one of an AIC, got V_S'),
+  'an id too high': ('refused []', 'id: expected 0 to 5, got 6'),
+  'a barrier of another core': ('refused []', 'a queue of an AIV, got M'),
+  # Memories.
+  'beyond UB': ('bounds []', 'UB [0x2df80, 0x2e080): expected bytes below'),
+  'misaligned': ('refused []', 'a multiple of 32 B'),
+  'UB on an AIC': ('refused []', 'expected a memory of an AIC, got UB'),
+  'vector work on an AIC': ('refused []', 'with a pipe V, got an AIC'),
+  'outside': ('bounds []', 'the nearest is in of rank 0 + 0x20 of 0x100'),
+  'a constant': ('refused []', 'in of rank 0 + 0x0 (256 B)'),
+  'nobody wrote UB': ('undefined []', 'UB [0x100, 0x120), which nobody'),
+  'nobody wrote it': ('undefined []', 'out of rank 0 + 0x0 (32 B)'),
+  'half a unit': ('refused []', 'whole units of 2 bytes'),
+  'a scalar store after a read': (('hazard [V_S]', 'hazard [MTE2_S]'), ''),
+  'one target twice': ('hazard [PipeBarrier<PIPE_MTE2>]', 'UB [0x20, 0x40)'),
+  # The scalar cache.
+  'own write, line kept': (
+    'stale line [DataCacheCleanAndInvalid]',
+    'shared of rank 0 + 0x0 (4 B)',
+  ),
+  'own write, line stored to': (
+    'dirty line [DataCacheCleanAndInvalid]',
+    'over what AIV 0 of rank 0 wrote at',
+  ),
+  'never cleaned': ('dirty line []', 'still in the scalar cache'),
+  'no dsb': ('hazard [DataSyncBarrier]', 'pipe MTE2: MoveIn reads shared'),
+  'scalar stores without dsb': ('race [DataSyncBarrier]', 'GetValue reads'),
+  # Several cores.
+  '16 sets': ('cross flag [a flag back]', 'has 15 sets'),
+  'a set left over': ('cross flag [CrossCoreWaitFlag]', 'on AIV 1 of rank 0'),
+  'only one of the AIVs sets': ('deadlock []', 'in CrossCoreWaitFlag(3)'),
+  'of another pipe': ('race [event]', 'written by MTE3 of AIV'),
+  'two write one': ('race [event]', 'out of rank 0 + 0x80 (128 B)'),
+  'a deadline': None,
+  'a poll without end': ('deadlock []', 'polls flags of rank 0 + 0x0'),
+}
+
+
+@pytest.fixture(scope='module')
+def lines(tmp_path_factory) -> list[str]:
+  binary = tmp_path_factory.mktemp('engine') / 'engine_test'
+  twin_testing.compile_program(_SOURCE, binary)
+  ran = subprocess.run([binary], capture_output=True, text=True, check=True)
+  return ran.stdout.splitlines()
+
+
+@pytest.fixture(scope='module')
+def said(lines) -> dict[tuple[str, str], list[str]]:
+  """What was said of each kernel in each mode, one entry a launch."""
+  by_kernel = collections.defaultdict(list)
+  for line in lines:
+    head, _, text = line.partition(': ')
+    mode, _, kernel = head.partition('; ')
+    if kernel:
+      by_kernel[mode, kernel].append(text)
+  return by_kernel
+
+
+class TestKernels:
+  def test_every_kernel_ran_in_every_mode(self, said):
+    expected = {(mode, name) for mode in _MODES for name in (*_RIGHT, *_FOUND)}
+    assert set(said) == expected
+
+  @pytest.mark.parametrize('mode', _MODES)
+  @pytest.mark.parametrize('kernel', _RIGHT)
+  def test_a_right_kernel_passes(self, said, kernel, mode):
+    assert set(said[mode, kernel]) == {'ok'}
+
+  @pytest.mark.parametrize('mode', _MODES)
+  @pytest.mark.parametrize('kernel', [k for k, v in _FOUND.items() if v])
+  def test_what_is_wrong_is_named(self, said, kernel, mode):
+    heads, words = _FOUND[kernel]
+    for text in said[mode, kernel]:
+      assert text.startswith(heads), text
+      assert words in text
+      assert 'engine_test.cc:' in text or 'at its end' in text
+
+  @pytest.mark.parametrize('mode', _MODES)
+  def test_a_kernel_s_own_deadline_fires_where_nothing_goes_on(
+    self, said, mode
+  ):
+    assert set(said[mode, 'a deadline']) == {'ok'}
+
+
+class TestModes:
+  def test_a_seed_gives_one_order_and_seeds_give_several(self, lines):
+    first, again = (
+      [line.partition(':')[2] for line in lines if line.startswith(word)]
+      for word in ('seed:', 'again:')
+    )
+    assert first == again
+    assert len(set(first)) > 1
+
+  def test_late_runs_what_flags_allow_in_another_order(self, lines):
+    in_order, late = (
+      next(line for line in lines if line.startswith(word)).partition(':')[2]
+      for word in ('in order:', 'late:')
+    )
+    assert in_order.split() == [str(n) for n in range(10)]
+    assert sorted(late.split(), key=int) == in_order.split()
+    assert late != in_order
+
+
+def test_counts_are_those_of_each_core_and_task(lines):
+  assert [line for line in lines if ' tag ' in line] == [
+    'AIC 0 tag 7: MTE2 0 0 B, MTE3 0 0 B, V 0, waits 0, barriers 1',
+    'AIV 0 tag 7: MTE2 1 512 B, MTE3 0 0 B, V 0, waits 0, barriers 1',
+    'AIV 1 tag 7: MTE2 2 512 B, MTE3 3 516 B, V 4, waits 7, barriers 4',
+  ]
