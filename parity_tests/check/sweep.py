@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import math
 import time
+from typing import Any
 
 import numpy as np
 
@@ -155,7 +156,7 @@ def run(
     ValueError: the plan names something that does not exist.
   """
   cases = []
-  for request in plan.requests():
+  for request in list(plan.requests()):  # all shapes first: one may be wrong
     bench = check.Bench(request, keep=True)
     first = None
     for options in plan.options():
@@ -261,20 +262,46 @@ def _outcome(results: Sequence[lanes.Result]):
   )
 
 
-def summary(cases: Sequence[Case]) -> str:
-  """Returns counts by preset and dtype, and every case that does not pass."""
-  rows = []
+def holds(cases: Sequence[Case]) -> bool:
+  return all(case.verdict == lanes.PASS for case in cases)
+
+
+def to_json(plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
+  """Returns plan, counts by preset and dtype, and cases, as plain data."""
+  return dict(
+    verdict=lanes.PASS if holds(cases) else lanes.FAIL,
+    plan=dataclasses.asdict(plan),
+    groups=_groups(cases),
+    cases=[dataclasses.asdict(case) for case in cases],
+    versions=check.versions(),
+  )
+
+
+def _groups(cases: Sequence[Case]) -> list[dict[str, Any]]:
+  """Returns counts by preset and dtype."""
   groups = itertools.groupby(
     sorted(cases, key=lambda c: (c.preset, c.dtype)),
     key=lambda c: (c.preset, c.dtype),
   )
-  for key, group in groups:
+  found = []
+  for (preset, dtype), group in groups:
     mine = list(group)
-    passed = sum(c.verdict == lanes.PASS for c in mine)
-    tiles = sum(c.tiles for c in mine)
-    seconds = sum(c.seconds for c in mine)
-    figures = (len(mine), passed, tiles, f'{seconds:.1f}')
-    rows.append((*key, *map(str, figures)))
+    found.append(
+      dict(
+        preset=preset,
+        dtype=dtype,
+        cases=len(mine),
+        passed=sum(c.verdict == lanes.PASS for c in mine),
+        tiles=sum(c.tiles for c in mine),
+        seconds=round(sum(c.seconds for c in mine), 1),
+      )
+    )
+  return found
+
+
+def summary(cases: Sequence[Case]) -> str:
+  """Returns counts by preset and dtype, and every case that does not pass."""
+  rows = [tuple(map(str, group.values())) for group in _groups(cases)]
   heading = ('preset', 'dtype', 'cases', 'pass', 'tiles', 'seconds')
   lines = [text_table.text(heading, rows)]
   for case in cases:

@@ -9,12 +9,14 @@ import pathlib
 import shutil
 import sys
 import textwrap
+import time
 
 from absl import flags
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
 NOT_READ = 141  # And of one whose reader went away.
+LINE_EVERY_S = 30.0  # of progress, where no terminal shows a bar
 
 
 class UsageError(ValueError):
@@ -94,12 +96,39 @@ def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
   return tuple(flag.serialize() for flag in given if flag.name not in without)
 
 
+def _lines(total: int | None) -> Callable[[str], None]:
+  """Returns `step` of `progress`, for an output that is no terminal."""
+  start = told = time.monotonic()
+  count = 0
+
+  def step(name: str) -> None:
+    nonlocal told, count
+    count += 1
+    now = time.monotonic()
+    if now - told < LINE_EVERY_S:
+      return
+    told = now
+    minutes, seconds = divmod(int(now - start), 60)
+    of = '' if total is None else f'/{total}'
+    print(
+      f'{name} {count}{of} [{minutes:02}:{seconds:02}]',
+      file=sys.stderr,
+      flush=True,
+    )
+
+  return step
+
+
 @contextlib.contextmanager
 def progress(total: int | None = None):
   """Yields a function that names the step which begins.
 
-  The bar shows in a terminal only, and only for what takes over 2 s.
+  A terminal shows a bar for what takes over 2 s.  Elsewhere, as in a log, a
+  line tells where it is every `LINE_EVERY_S`.
   """
+  if not sys.stderr.isatty():
+    yield _lines(total)
+    return
   import tqdm
 
   # tqdm takes a terminal that does not say its size for one without lines.
@@ -108,7 +137,6 @@ def progress(total: int | None = None):
     total=total,
     delay=2,
     leave=False,
-    disable=not sys.stderr.isatty(),
     ncols=columns - 1,
     nrows=lines,
     miniters=1,

@@ -101,9 +101,30 @@ def define_sizes(f: flags.FlagValues) -> None:
 
 
 def preset(f: flags.FlagValues, name: str | None = None) -> str:
-  """Returns the preset with the sizes that were given (`presets.get`)."""
+  """Returns the preset with the sizes that were given (`presets.get`).
+
+  Raises:
+    cli.UsageError: the experts do not divide among ranks that nobody gave.
+  """
+  _refuse_uneven_experts(f, name or f.preset)
   sizes = [f'{n}={f[n].value}' for n, _ in _SIZES if f[n].value is not None]
   return ':'.join([name or f.preset, *sizes])
+
+
+def _refuse_uneven_experts(f: flags.FlagValues, preset: str) -> None:
+  """Blames the number that was typed, not the default of the other."""
+  from hpmoe.reference.contract import presets
+
+  if f.experts is None or f['ranks'].present:
+    return
+  default = f.ranks or presets.get(preset).num_ranks
+  ranks = default if isinstance(default, list) else [default]
+  uneven = [r for r in map(int, ranks) if f.experts % r]
+  if uneven:
+    raise cli.UsageError(
+      f'experts: expected a multiple of {uneven[0]}, or --ranks beside it '
+      f'(default: {cli.text(default)}), got {f.experts}'
+    )
 
 
 def define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import importlib.metadata
 import io
 import os
+import re
 import sys
 
 from absl import flags
@@ -58,6 +59,12 @@ _FLAG_OF = {
   'timeout_s': 'timeout',
 }
 
+# How Python begins to say that a text is no number, and what it should be.
+_NOT_A_NUMBER = {
+  'invalid literal for int()': 'an integer',
+  'could not convert string to float': 'a number',
+}
+
 
 def usage() -> str:
   lines = ['hpmoe: verifies fused mixture-of-experts kernels', '']
@@ -85,7 +92,7 @@ def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
   try:
     left = values([f'hpmoe {command.name}', *arguments])[1:]
   except flags.Error as error:
-    raise cli.UsageError(' '.join(str(error).split())) from error
+    raise cli.UsageError(_as_ours(' '.join(str(error).split()))) from error
   if left:
     raise cli.UsageError(f'arguments: expected --options only, got {left[0]!r}')
   return values
@@ -148,6 +155,18 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   except KeyboardInterrupt:
     tell('interrupted')
     return cli.INTERRUPTED
+
+
+def _as_ours(text: str) -> str:
+  """Returns what absl says of a value that is no number as we say it."""
+  match = re.fullmatch(r'flag --(\w+)=(.*?): (.*)', text)
+  if match is None:
+    return text
+  name, value, why = match.groups()
+  for start, expected in _NOT_A_NUMBER.items():
+    if why.startswith(start):
+      return f'{name}: expected {expected}, got {value!r}'
+  return text
 
 
 def _as_typed(text: str) -> str:

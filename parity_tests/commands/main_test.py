@@ -47,7 +47,13 @@ def _refused(capsys, *arguments) -> str:
     (['chek'], "command: expected one of .* got 'chek'"),
     (['check', '--bogus'], "Unknown command line flag 'bogus'"),
     (['check', 'extra'], "expected --options only, got 'extra'"),
-    (['check', '--ranks=two'], '--ranks=two'),
+    (['check', '--ranks=two'], "check: ranks: expected an integer, got 'two'"),
+    (
+      ['law', '--interleavings=x'],
+      "interleavings: expected an integer, got 'x",
+    ),
+    (['check', '--ranks=2=:3'], "ranks: expected an integer, got '2=:3'"),
+    (['check', '--timeout=soon'], "timeout: expected a number, got 'soon'"),
     (['check', '--ranks=3'], 'expected a divisor of num_experts=8, got 3'),
     (['check', '--dtype=f8'], 'value should be one of <f32|bf16'),
     (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
@@ -69,8 +75,15 @@ def _refused(capsys, *arguments) -> str:
     (['check', '--capacity=2'], 'capacity: expected at least'),
     (
       ['check', '--experts=6'],
+      r'experts: expected a multiple of 4, or --ranks .*default: 4\), got 6',
+    ),
+    (
+      ['check', '--experts=6', '--ranks=4'],
       'ranks: expected a divisor of num_experts=6, got 4',
     ),
+    (['compile', '--experts=6'], 'experts: expected a multiple of 4, .* got 6'),
+    (['law', '--experts=7'], 'experts: expected a multiple of 4, .* got 7'),
+    (['sweep', '--experts=7'], 'experts: .*multiple of 2, .* got 7'),
     (['faults', '--top_k=9'], 'top_k: expected at most num_experts=8, got 9'),
     (['check', '--d_ff=0'], 'flag --d_ff=0: .*positive integer'),
     (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
@@ -450,6 +463,20 @@ def test_a_bar_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
   # then the second shows, as all of 2.
   assert 'first' not in shown
   assert re.search(r'second [█#]+ 2/2', shown), shown
+
+
+def test_a_log_gets_a_line_of_progress_now_and_then(monkeypatch, capsys):
+  # Given an output that is no terminal, and a clock,
+  clock = iter([0.0, 1.0, 31.0, 32.0, 95.0])
+  monkeypatch.setattr(cli.time, 'monotonic', lambda: next(clock))
+
+  # when steps begin,
+  with cli.progress(4) as step:
+    for name in ('first', 'second', 'third', 'fourth'):
+      step(name)
+
+  # then one of each 30 s is told, as it begins.
+  assert capsys.readouterr().err == 'second 2/4 [00:31]\nfourth 4/4 [01:35]\n'
 
 
 def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):

@@ -50,6 +50,7 @@ def _define_sweep(f: flags.FlagValues) -> None:
     'Write one JSON line for each case here.',
     flag_values=f,
   )
+  cli.define_json(f)
 
 
 def _chains(values: Sequence[str]) -> tuple[int | None, ...]:
@@ -77,14 +78,15 @@ def _sweep(f: flags.FlagValues) -> int:
     seed=f.seed,
     placement=f.placement,
   )
-  cli.check_writable('out', f.out)
+  for name in ('out', 'json'):
+    cli.check_writable(name, f[name].value)
   with cli.progress(plan.cases) as step, open(f.out, 'w') as out:
     cases = sweep.run(
       plan, lambda line: print(json.dumps(line), file=out, flush=True), step
     )
+  cli.write_json(f.json, sweep.to_json(plan, cases))
   print(sweep.summary(cases))
-  held = all(case.verdict == 'pass' for case in cases)
-  return cli.PARITY if held else cli.NO_PARITY
+  return cli.PARITY if sweep.holds(cases) else cli.NO_PARITY
 
 
 COMMAND = cli.Command(

@@ -7,6 +7,7 @@ Images differ in granularity and worker layout, launches also in threads.  All
 must give the bits of a serial run, which neither waits nor signals.
 """
 
+import collections
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import shlex
@@ -31,6 +32,18 @@ from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
 
 DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
+
+# Fields of `law_table.Schedules`, and what of a `Coverage` each sums up.
+_COUNTS = dict(
+  orders='num_orders',
+  pairs='num_pairs',
+  pairs_both='num_pairs_seen',
+  edges='num_edges',
+  edges_last='num_edges_seen',
+)
+MOST_BYTES = 4 << 30  # of memory for the weights, or one image's schedules
+# Read, made, expected and got, each in float32.
+_WEIGHT_BYTES = 16
 
 Progress = Callable[[str], None]
 Tensors = Mapping[str, np.ndarray]
@@ -119,13 +132,19 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
   """Tries the law on every launch of a plan.
 
   Raises:
-    ValueError: the plan names something that does not exist.
+    ValueError: the plan names something that does not exist, or a layer that
+      takes more than `MOST_BYTES`.
     candidates.CandidateError: a launch ended early.
   """
+  _refuse_large_weights(plan)
   rows: list[law_table.Row] = []
   schedules: list[law_table.Schedules] = []
   for dtype in plan.dtypes:
     made = make_inputs(plan, dtype)
+    if not schedules:  # before the long part: all dtypes have the same tasks
+      for direction in plan.directions:
+        (which,) = passes.of(direction)
+        _refuse_many_tasks(plan, which, made)
     for direction in plan.directions:
       (which,) = passes.of(direction)
       start = time.perf_counter()
@@ -134,6 +153,43 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
       seconds = round(time.perf_counter() - start, 3)
       schedules.append(dataclasses.replace(seen, seconds=seconds))
   return law_table.Table(tuple(rows), tuple(schedules))
+
+
+def _refuse_large_weights(plan: Plan) -> None:
+  """Refuses weights that do not fit, before they are made.
+
+  Raises:
+    ValueError: names how much they take.
+  """
+  config = presets.config(presets.get(plan.preset), plan.ranks, plan.tokens)
+  weights = 3 * config.num_experts * config.d_model * config.d_ff
+  _refuse_beyond(_WEIGHT_BYTES * weights, f'{weights} weights')
+
+
+def _refuse_many_tasks(
+  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
+) -> None:
+  """Refuses a layer with more schedules than memory is there to follow.
+
+  Raises:
+    ValueError: names the first granularity of which that is so.
+  """
+  for options in plan.options():
+    image = compile_image(which, made, options)
+    _refuse_beyond(
+      coverage_lib.needed_bytes(image),
+      f'{len(image.tables["tasks"])} tasks of direction {which.name} in row '
+      f'blocks of {options.row_block} with {options.num_aic}x'
+      f'{options.num_aiv} workers',
+    )
+
+
+def _refuse_beyond(needed: int, what: str) -> None:
+  if needed > MOST_BYTES:
+    raise ValueError(
+      'preset: expected a layer that law follows in '
+      f'{MOST_BYTES / 2**30:.3g} GiB, got {needed / 2**30:.3g} GiB for {what}'
+    )
 
 
 def make_inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
@@ -184,7 +240,7 @@ def _try(
   progress: Progress,
 ) -> tuple[list[law_table.Row], law_table.Schedules]:
   tallies: list[law_tally.Tally] = []
-  coverages = []
+  counts = collections.Counter[str]()
   for options in plan.options():
     image = compile_image(which, made, options)
     if not tallies:
@@ -193,7 +249,6 @@ def _try(
     routing = runtime.route(image, made.arrays['topk_ids'])
     _, signals = runtime.inspect(image, routing)
     seen = coverage_lib.Coverage(image, signals)
-    coverages.append(seen)
     for threads in plan.threads:
       progress(
         f'{which.name} {made.policy.storage} {options.event_grain} '
@@ -204,6 +259,7 @@ def _try(
         plan, which, image, routing, made, options, threads
       ):
         _add(tallies, seen, *launch)
+    counts.update({name: getattr(seen, of) for name, of in _COUNTS.items()})
   dtype = made.policy.storage
   rows = [
     law_table.Row(
@@ -217,7 +273,11 @@ def _try(
     )
     for t in tallies
   ]
-  return rows, _schedules(which.name, dtype, tallies[0].launches, coverages)
+  launches = tallies[0].launches
+  seen_ = law_table.Schedules(
+    which.name, dtype, launches, **counts, seconds=0.0
+  )
+  return rows, seen_
 
 
 def _add(tallies, seen, launched: modes_lib.Launched, how: dict) -> None:
@@ -308,20 +368,3 @@ def _fault(
     return None
   task = faults.choose_target(image, routing.counts, plan.fault)
   return faults.Fault(plan.fault, task)
-
-
-def _schedules(direction, dtype, launches, coverages) -> law_table.Schedules:
-  def total(name: str) -> int:
-    return sum(getattr(c, name) for c in coverages)
-
-  return law_table.Schedules(
-    direction,
-    dtype,
-    launches,
-    total('num_orders'),
-    total('num_pairs'),
-    total('num_pairs_seen'),
-    total('num_edges'),
-    total('num_edges_seen'),
-    seconds=0.0,
-  )

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import shlex
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.kernels.host.checks import coverage
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.commands import cli
@@ -55,6 +57,44 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
     assert 0 < seen.edges_last <= seen.edges
   told = law_table.text(table)
   assert 'the law holds: 432 launches, 0 differing bits' in told
+
+
+@pytest.mark.parametrize(
+  'preset, room, text',
+  [
+    ('small:d_model=65536:d_ff=8192', None, '384 GiB for 25769803776 weights'),
+    ('tiny', 1 << 19, 'GiB for [0-9]+ tasks of direction forward in row block'),
+  ],
+)
+def test_a_layer_that_memory_cannot_follow_is_refused(
+  monkeypatch, preset, room, text
+):
+  if room is not None:
+    monkeypatch.setattr(law, 'MOST_BYTES', room)
+  steps = []
+
+  with pytest.raises(ValueError, match=f'preset: expected .* GiB, .*{text}'):
+    law.run(dataclasses.replace(ONE, preset=preset), steps.append)
+
+  assert not steps
+
+
+def test_memory_is_told_before_it_is_taken():
+  # Given an image of each granularity and layout,
+  made = law.make_inputs(ONE, 'float32')
+  for which in (passes.FORWARD, passes.BACKWARD):
+    for options in ONE.options():
+      image = law.compile_image(which, made, options)
+
+      # when its schedules are prepared, with every signal that may be made,
+      tracemalloc.start()
+      coverage.Coverage(image)
+      _, taken = tracemalloc.get_traced_memory()
+      tracemalloc.stop()
+
+      # then they took no more than was told, and not much less.
+      told = coverage.needed_bytes(image)
+      assert told / 4 < taken < told
 
 
 def test_one_bit_of_one_launch_is_named(monkeypatch):

@@ -11,6 +11,7 @@ import collections
 from collections.abc import Sequence
 from concurrent import futures
 import dataclasses
+import datetime
 import fnmatch
 import json
 import pathlib
@@ -34,7 +35,9 @@ _STALE = flags.DEFINE_bool(
   'stale', False, 'keep outcomes of other states of the tree'
 )
 _JSON = flags.DEFINE_string('json', None, 'write all outcomes to this file')
-_MARKDOWN = flags.DEFINE_string('markdown', None, 'write the tables there')
+_MARKDOWN = flags.DEFINE_string(
+  'markdown', None, 'write the page there that docs/mutants.md is'
+)
 
 _CLEAN = 'no bug'
 
@@ -209,8 +212,9 @@ def main(argv: Sequence[str]) -> None:
   if _JSON.value:
     pathlib.Path(_JSON.value).write_text(json.dumps(plain, indent=1) + '\n')
   if _MARKDOWN.value:
-    tables = score.markdown(mutants, outcomes)
-    pathlib.Path(_MARKDOWN.value).write_text(tables + '\n')
+    today = f'{datetime.date.today():%-d %B %Y}'
+    page = score.page(mutants, outcomes, today)
+    pathlib.Path(_MARKDOWN.value).write_text(page)
   wrong = [
     line
     for line in score.wrong(mutants, outcomes)

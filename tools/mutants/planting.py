@@ -44,6 +44,8 @@ _CMAKE = (
 
 # Who found what no check saw: a test of the suite.
 UNIT_TEST = 'unit test'
+_NO_TESTS = 5  # exit code of pytest
+_TEST_LIMITS = 4  # a test may take so much longer than the checks
 
 
 class BuildError(RuntimeError):
@@ -212,20 +214,27 @@ class Nursery:
       return '', None
     return end['rung'], end.get('found') or _crash(f'{why}: {last}')
 
-  def guarded(self, test: str) -> tuple[str, dict[str, Any] | None]:
+  def guarded(
+    self, test: str, slow: bool = True
+  ) -> tuple[str, dict[str, Any] | None]:
     """As `examine`, by a test of the suite."""
-    ended = subprocess.run(
-      [_python(), '-m', 'pytest', '-q', '-x', '-p', 'no:cacheprovider', test],
-      cwd=self.tree,
-      env=self._environment(),
-      capture_output=True,
-      text=True,
-      timeout=4 * self._limit_s,
-    )
-    if ended.returncode == 0:
-      return '', None
-    failed = [line for line in ended.stdout.splitlines() if 'FAILED' in line]
-    text = (failed or [f'exit code {ended.returncode}'])[-1]
+    command = [_python(), '-m', 'pytest', '-q', '-x', '-p', 'no:cacheprovider']
+    try:
+      ended = subprocess.run(
+        [*command, *([] if slow else ['-m', 'not slow']), test],
+        cwd=self.tree,
+        env=self._environment(),
+        capture_output=True,
+        text=True,
+        timeout=_TEST_LIMITS * self._limit_s,
+      )
+    except subprocess.TimeoutExpired:
+      text = f'no end within {_TEST_LIMITS * self._limit_s:g} s'
+    else:
+      if ended.returncode in (0, _NO_TESTS):
+        return '', None
+      failed = [line for line in ended.stdout.splitlines() if 'FAILED' in line]
+      text = (failed or [f'exit code {ended.returncode}'])[-1]
     return test, dict(by=[UNIT_TEST], stage='', tile={}, text=text)
 
   def _environment(self) -> dict[str, str]:
@@ -274,7 +283,9 @@ def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
       rung, found = nursery.examine()
     test = mutant.guard or test_beside(mutant.file)
     if found is None and (nursery.tree / test).is_file():
-      rung, found = nursery.guarded(test)
+      # A test that the catalogue names may take long; the one that stands
+      # beside a file is run for every mutant without effect.
+      rung, found = nursery.guarded(test, slow=bool(mutant.guard))
   found = found or dict(by=[], stage='', tile={}, text='')
   return Outcome(
     mutant.name,

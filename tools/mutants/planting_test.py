@@ -163,6 +163,33 @@ class TestExamine:
     assert rung == 'import' and 'nothing_such' in found['text']
 
 
+class TestGuarded:
+  TESTS = b"""
+import time
+import pytest
+def test_fast(): assert %s
+@pytest.mark.slow
+def test_slow(): time.sleep(%d)
+"""
+
+  def ran(self, tmp_path, passes, seconds, limit_s=20, **how):
+    nursery = Fake(tmp_path / '0', limit_s)
+    nursery.copy({'a_test.py': self.TESTS % (passes, seconds)})
+    return nursery.guarded('a_test.py', **how)
+
+  def test_a_test_that_fails_finds_it(self, tmp_path):
+    test, found = self.ran(tmp_path, b'False', 0)
+    assert (test, found['by']) == ('a_test.py', [planting.UNIT_TEST])
+    assert 'test_fast' in found['text']
+
+  def test_a_test_that_hangs_finds_it_and_ends_nothing_else(self, tmp_path):
+    _, found = self.ran(tmp_path, b'True', 60, limit_s=0.5)
+    assert 'no end within 2 s' in found['text']
+
+  def test_slow_tests_are_left_out_where_nobody_named_them(self, tmp_path):
+    assert self.ran(tmp_path, b'True', 60, slow=False) == ('', None)
+
+
 class TestLocated:
   @pytest.mark.parametrize(
     'change, expected',

@@ -1,6 +1,8 @@
 """What became of the mutants, as tables."""
 
 from collections.abc import Mapping, Sequence
+import pathlib
+import string
 
 from hpmoe.tools.mutants import catalogue
 from hpmoe.tools.mutants import planting
@@ -21,6 +23,8 @@ FINDERS = (
 DEFAULT = 'check'
 SURVIVED = 'survived'
 EQUIVALENT = 'equivalent'
+
+_PAGE = pathlib.Path(__file__).with_name('page.md')
 
 Outcomes = Mapping[str, planting.Outcome]
 
@@ -144,6 +148,23 @@ def markdown(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
     ),
   )
   return '\n\n'.join(_table(*one) for one in tables if one[-1])
+
+
+def page(
+  mutants: Sequence[catalogue.Mutant], outcomes: Outcomes, date: str
+) -> str:
+  """Returns docs/mutants.md."""
+  done = [m for m in mutants if m.name in outcomes]
+  left = [f'`{m.name}`' for m in mutants if m.name not in outcomes]
+  template = string.Template(_PAGE.read_text('utf-8'))
+  return template.substitute(
+    planted=len(mutants),
+    done=len(done) if left else 'All',
+    date=date,
+    summary=summary(done, outcomes),
+    left=f'Not yet tried: {", ".join(left)}.' if left else 'None is left.',
+    tables=markdown(done, outcomes),
+  )
 
 
 def _by_test(outcome: planting.Outcome) -> bool:

@@ -88,6 +88,14 @@ class TestScore:
       'Found by tests of the suite only: 1': ['| guarded'],
     }
 
+  def test_the_page_says_what_is_left(self):
+    some = {n: o for n, o in OUTCOMES.items() if n != 'survivor'}
+    whole, part = (score.page(ALL, o, '1 May 2031') for o in (OUTCOMES, some))
+    assert 'All of 5 mutants, 1 May 2031' in whole and 'None is left.' in whole
+    assert '4 of 5 mutants' in part and 'Not yet tried: `survivor`.' in part
+    assert '## Found by further checks only: 1' in part
+    assert '$' not in part.replace('$ hpmoe', '')
+
 
 class TestResume:
   def write(self, path, outcomes, tail=''):

@@ -7,18 +7,43 @@ import numpy as np
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 
+# Two indices, and as many again while they are put together and sorted.
+_PAIR_BYTES = 64
+# NumPy's own of the arrays of what each task waits for, signals and gives.
+_TASK_BYTES = 600
+
+
+def needed_bytes(image: image_lib.Image) -> int:
+  """Returns about how much memory a `Coverage` of an image takes at most."""
+  signalled = happens_before.signals(image)
+  tasks, events, queues = (
+    len(image.tables[name]) for name in ('tasks', 'events', 'queues')
+  )
+  clocks = 4 * (tasks + events) * queues
+  pairs = sum(
+    len(group) * (len(group) - 1) // 2 for group in _groups(signalled)
+  )
+  givers = np.bincount(signalled[:, 1], minlength=events)
+  edges = int(givers[happens_before.waits(image)[:, 1]].sum())
+  return clocks + _TASK_BYTES * tasks + _PAIR_BYTES * (pairs + edges)
+
+
+def _groups(signalled: np.ndarray) -> list[np.ndarray]:
+  """Returns the tasks that signal one event, each such set once."""
+  order = np.lexsort((signalled[:, 0], signalled[:, 1]))
+  groups = np.split(
+    signalled[order, 0], np.flatnonzero(np.diff(signalled[order, 1])) + 1
+  )
+  return list({group.tobytes(): group for group in groups}.values())
+
 
 def _pairs(signalled: np.ndarray, clocks: happens_before.Clocks) -> np.ndarray:
   """Returns `[p, 2]` tasks of different queues that signal the same event.
 
   Smaller index first, each pair once, and only those that nothing orders.
   """
-  order = np.lexsort((signalled[:, 0], signalled[:, 1]))
-  groups = np.split(
-    signalled[order, 0], np.flatnonzero(np.diff(signalled[order, 1])) + 1
-  )
   found = [np.zeros((0, 2), np.int64)]
-  for group in {group.tobytes(): group for group in groups}.values():
+  for group in _groups(signalled):
     first, second = np.triu_indices(len(group), 1)
     first, second = group[first], group[second]
     free = clocks.queue[first] != clocks.queue[second]
