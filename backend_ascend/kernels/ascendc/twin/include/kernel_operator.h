@@ -3,6 +3,7 @@
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INCLUDE_KERNEL_OPERATOR_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INCLUDE_KERNEL_OPERATOR_H_
 
+#include "backend_ascend/kernels/ascendc/twin/api/allocator.h"
 #include "backend_ascend/kernels/ascendc/twin/api/queue.h"
 #include "backend_ascend/kernels/ascendc/twin/api/sync.h"
 #include "backend_ascend/kernels/ascendc/twin/api/system.h"
