@@ -72,6 +72,8 @@ void AddPieces(Lanes* lanes, int64_t repeat, Run run) {
 void CountLanes(Lanes* lanes, int64_t total) {
   const int64_t a_repeat = lanes->lanes_a_repeat;
   lanes->repeats = CeilDiv(total, a_repeat);
+  lanes->mask[0] = lanes->mask[1] = ~uint64_t{0};
+  lanes->last = total - (lanes->repeats - 1) * a_repeat;
   const bool contiguous = std::all_of(
       lanes->operands.begin(), lanes->operands.end(),
       [&](const Strided& strided) { return IsContiguous(strided, a_repeat); });
@@ -97,6 +99,9 @@ void MaskLanes(const Call& call, const uint64_t bits[2], int64_t repeat,
     return CountLanes(lanes, repeat * lanes->lanes_a_repeat);
   }
   lanes->repeats = repeat;
+  lanes->mask[0] = bits[0];
+  lanes->mask[1] = bits[1];
+  lanes->last = lanes->lanes_a_repeat;
   for (int64_t i = 0; i < repeat; ++i) {
     for (const Run& run : runs) AddPieces(lanes, i, run);
   }
@@ -147,26 +152,37 @@ bool Equal(const std::vector<Interval>& a, const std::vector<Interval>& b) {
                     });
 }
 
-Interval Box(const std::vector<std::vector<Interval>>& repeats) {
+Interval Box(const Lanes& lanes, size_t index) {
+  const Operand& operand = lanes.operands[index].operand;
   Interval box{~uint64_t{0}, 0};
-  for (const auto& repeat : repeats) {
-    for (const Interval& interval : repeat) {
-      box.begin = std::min(box.begin, interval.begin);
-      box.end = std::max(box.end, interval.end);
-    }
+  for (const Piece& piece : lanes.pieces) {
+    const uint64_t begin = operand.begin + piece.offset[index];
+    box.begin = std::min(box.begin, begin);
+    box.end = std::max(box.end, begin + piece.lanes * operand.size());
   }
   return box;
+}
+
+// One lane after the other, the same in both.
+bool InPlace(const Lanes& lanes, size_t source) {
+  const Strided& a = lanes.operands[0];
+  const Strided& b = lanes.operands[source];
+  return a.operand.begin == b.operand.begin &&
+         a.operand.size() == b.operand.size() &&
+         IsContiguous(a, lanes.lanes_a_repeat) &&
+         IsContiguous(b, lanes.lanes_a_repeat);
 }
 
 // Inside a repeat operands are the same bytes or have none in common, and what
 // a repeat writes is no source of a later one.
 void CheckOverlap(const Call& call, const Lanes& lanes, size_t source,
                   bool accumulates) {
+  const Interval to = Box(lanes, 0);
+  const Interval from = Box(lanes, source);
+  if (to.begin >= from.end || from.begin >= to.end) return;
+  if (InPlace(lanes, source)) return;
   const auto dst = ByRepeat(lanes, 0);
   const auto src = ByRepeat(lanes, source);
-  const Interval to = Box(dst);
-  const Interval from = Box(src);
-  if (to.begin >= from.end || from.begin >= to.end) return;
   const Strided& strided = lanes.operands[source];
   const std::string what = strided.what;
   const bool same = lanes.operands[0].operand.begin == strided.operand.begin;

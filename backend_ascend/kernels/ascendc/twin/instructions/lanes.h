@@ -58,6 +58,8 @@ struct Lanes {
   std::vector<Strided> operands;
   int64_t lanes_a_repeat = 0;
   int64_t repeats = 0;
+  uint64_t mask[2] = {};  // of a repeat, a bit a lane
+  int64_t last = 0;       // lanes of the last repeat that may be set
   std::vector<Piece> pieces;
 
   bool empty() const { return pieces.empty(); }

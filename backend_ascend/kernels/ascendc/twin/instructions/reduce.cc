@@ -72,31 +72,17 @@ Value Tree(Value* values, int64_t count, ReduceType op, Type type,
   return values[0];
 }
 
-// The lanes of each repeat that take part.
-std::vector<std::vector<bool>> ActiveLanes(const Lanes& lanes) {
-  std::vector<std::vector<bool>> active(
-      lanes.repeats, std::vector<bool>(lanes.lanes_a_repeat));
-  // An operand of its own whose offsets are lanes: blocks follow each other.
-  const uint64_t size = lanes.operands[0].operand.size();
-  for (const Piece& piece : lanes.pieces) {
-    const uint64_t first = piece.offset[1] / size;
-    for (int64_t i = 0; i < piece.lanes; ++i) {
-      const uint64_t lane = first + i;
-      active[lane / lanes.lanes_a_repeat][lane % lanes.lanes_a_repeat] = true;
-    }
-  }
-  return active;
-}
-
 // Repeats of a source, and which of its lanes take part.
 struct Source {
   Operand operand;
   ReduceStrides strides;
-  int64_t lanes_a_repeat;
-  std::vector<std::vector<bool>> active;
-  std::vector<Span> reads;
+  Lanes lanes;  // without the pieces
 
-  int64_t repeats() const { return static_cast<int64_t>(active.size()); }
+  int64_t repeats() const { return lanes.repeats; }
+  bool IsActive(int64_t repeat, int64_t lane) const {
+    if (repeat + 1 == lanes.repeats && lane >= lanes.last) return false;
+    return (lanes.mask[lane / 64] >> (lane % 64) & 1) != 0;
+  }
 
   void Take(int64_t repeat, Value* values) const {
     const uint64_t size = operand.size();
@@ -104,8 +90,8 @@ struct Source {
     const char* const from =
         Bytes(operand.memory, operand.begin) +
         repeat * strides.src_repeat * static_cast<int64_t>(kBlock);
-    for (int64_t lane = 0; lane < lanes_a_repeat; ++lane) {
-      values[lane].active = active[repeat][lane];
+    for (int64_t lane = 0; lane < lanes.lanes_a_repeat; ++lane) {
+      values[lane].active = IsActive(repeat, lane);
       if (!values[lane].active) continue;
       values[lane].x = Load(from + lane / a_block * strides.src_block * kBlock +
                                 lane % a_block * size,
@@ -123,18 +109,11 @@ Source SourceOf(const Call& call, const Operand& src, const Mask& mask,
         {"srcRepStride", strides.src_repeat}}) {
     call.Between(what, value, 0, 65535);
   }
-  // The second operand stands for the lanes: its blocks and repeats follow
-  // each other.
-  const Lanes lanes = LanesWithoutOverlap(
-      call, mask, repeat,
-      {{"src", src, static_cast<uint32_t>(strides.src_block),
-        static_cast<uint32_t>(strides.src_repeat)},
-       {"src", src, 1, 8}});
-  Source source{src, strides, lanes.lanes_a_repeat, {}, {}};
-  if (lanes.empty()) return source;
-  source.active = ActiveLanes(lanes);
-  AddSpans(&source.reads, lanes, 0);
-  return source;
+  return {src, strides,
+          LanesWithoutOverlap(
+              call, mask, repeat,
+              {{"src", src, static_cast<uint32_t>(strides.src_block),
+                static_cast<uint32_t>(strides.src_repeat)}})};
 }
 
 void CheckDestination(const Call& call, const Operand& dst, const Operand& src,
@@ -167,7 +146,8 @@ void CheckNoOverlap(const Call& call, const Operand& dst, uint64_t bytes,
 
 Instruction StartReduction(const Call& call, Source* source) {
   Instruction instruction = call.Start(Pipe::kV);
-  instruction.reads = std::move(source->reads);
+  AddSpans(&instruction.reads, source->lanes, 0);
+  source->lanes.pieces.clear();
   instruction.work.vector_steps = source->repeats();
   return instruction;
 }
@@ -180,7 +160,7 @@ void ReduceBlocks(const Call& call, ReduceType op, const Operand& dst,
   const uint64_t size = src.size();
   CheckDestination(call, dst, src, kBlocks * size);
   Source source = SourceOf(call, src, mask, repeat, strides);
-  if (source.active.empty()) return;
+  if (source.lanes.empty()) return;
   const int64_t a_block = kBlock / size;
   const uint64_t pitch = strides.dst_repeat * kBlocks * size;
   CheckNoOverlap(call, dst, kBlocks * size, pitch, source);
@@ -190,8 +170,11 @@ void ReduceBlocks(const Call& call, ReduceType op, const Operand& dst,
   Instruction instruction = StartReduction(call, &source);
   for (int64_t i = 0; i < source.repeats(); ++i) {
     for (int64_t block = 0; block < kBlocks; ++block) {
-      const auto begin = source.active[i].begin() + block * a_block;
-      if (std::find(begin, begin + a_block, true) == begin + a_block) continue;
+      bool any = false;
+      for (int64_t lane = 0; lane < a_block; ++lane) {
+        any = any || source.IsActive(i, block * a_block + lane);
+      }
+      if (!any) continue;
       AddSpan(&instruction.writes, dst.memory,
               dst.begin + i * pitch + block * size, size);
     }
@@ -223,7 +206,7 @@ void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
   const uint64_t size = src.size();
   CheckDestination(call, dst, src, size);
   Source source = SourceOf(call, src, mask, repeat, strides);
-  if (source.active.empty()) return;
+  if (source.lanes.empty()) return;
   const uint64_t pitch = strides.dst_repeat * size;
   CheckNoOverlap(call, dst, size, pitch, source);
   const bool saturate = ThisNumerics().saturate;
@@ -238,7 +221,7 @@ void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
     for (int64_t i = 0; i < source.repeats(); ++i) {
       Value values[kRepeat];
       source.Take(i, values);
-      Store(Tree(values, source.lanes_a_repeat, op, src.type, saturate).x,
+      Store(Tree(values, source.lanes.lanes_a_repeat, op, src.type, saturate).x,
             dst.type, to + i * pitch);
     }
   };
@@ -253,7 +236,7 @@ void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
   CheckDestination(call, dst, src, size);
   call.In("sharedTmpBuffer", scratch, {Memory::kUb});
   Source source = SourceOf(call, src, Mask::Count(count), 0, {1, 1, 8});
-  if (source.active.empty()) return;
+  if (source.lanes.empty()) return;
   const bool saturate = ThisNumerics().saturate;
   const bool flush = ThisNumerics().flush_subnormals;
 
@@ -266,7 +249,7 @@ void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
       Value values[kRepeat];
       source.Take(i, values);
       sum = Combine(sum,
-                    Tree(values, source.lanes_a_repeat, ReduceType::SUM,
+                    Tree(values, source.lanes.lanes_a_repeat, ReduceType::SUM,
                          src.type, saturate),
                     ReduceType::SUM, src.type, saturate);
     }
