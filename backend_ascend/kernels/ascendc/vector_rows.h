@@ -81,35 +81,37 @@ static_assert(kSetBytes / 8 <= kMaxRepeats * kRepeatFloats,
               "a row of which a set holds two floats a column is summed by one "
               "instruction");
 
-// Sums of runs of 64 values, the last of what is left.
-HPMOE_FUNCTION void SumRepeats(const AscendC::LocalTensor<float>& sums,
-                               const AscendC::LocalTensor<float>& values,
-                               int32_t count) {
-  const int32_t full = count / kRepeatFloats;
-  const int32_t left = count % kRepeatFloats;
-  if (full > 0) {
-    AscendC::ReduceRepeat<AscendC::ReduceType::SUM>(
-        sums, values, kRepeatFloats, full, 1, 1, kRepeatFloats / kBlockFloats);
+// Adds the values behind the last whole 64 of a row's first `count` to its
+// first.
+HPMOE_FUNCTION void FoldTails(const AscendC::LocalTensor<float>& values,
+                              const Shape& shape, int32_t count) {
+  const int32_t tail = count % kRepeatFloats;
+  if (count < kRepeatFloats || tail == 0) return;
+  for (int32_t row = 0; row < shape.rows; ++row) {
+    const AscendC::LocalTensor<float> at = values[row * shape.width];
+    AscendC::Add(at, at, at[count - tail], tail);
   }
-  if (left > 0) {
-    AscendC::ReduceRepeat<AscendC::ReduceType::SUM>(
-        sums[full], values[full * kRepeatFloats], left, 1, 1, 1,
-        kRepeatFloats / kBlockFloats);
-  }
+  AscendC::PipeBarrier<PIPE_V>();
 }
 
 // The sum of the first `cols` values of each row, to the first of the row in
-// whichever of the two it ends; both are overwritten.
+// what it returns; values and scratch are overwritten.  64 lanes are summed by
+// a tree, and their sums so again; what no 64 divide is added to the first
+// lanes before.
 HPMOE_FUNCTION AscendC::LocalTensor<float> SumRows(
     AscendC::LocalTensor<float> values, AscendC::LocalTensor<float> scratch,
     const Shape& shape, int32_t cols) {
   for (int32_t left = cols;;) {
     AscendC::PipeBarrier<PIPE_V>();
+    FoldTails(values, shape, left);
+    const int32_t lanes = Least(left, kRepeatFloats);
+    left /= lanes;
     for (int32_t row = 0; row < shape.rows; ++row) {
-      SumRepeats(scratch[row * shape.width], values[row * shape.width], left);
+      AscendC::ReduceRepeat<AscendC::ReduceType::SUM>(
+          scratch[row * shape.width], values[row * shape.width], lanes, left, 1,
+          1, kRepeatFloats / kBlockFloats);
     }
-    if (left <= kRepeatFloats) return scratch;
-    left = DivideUp(left, kRepeatFloats);
+    if (left == 1) return scratch;
     const AscendC::LocalTensor<float> sums = scratch;
     scratch = values;
     values = sums;

@@ -76,14 +76,12 @@ HPMOE_FUNCTION void SiluSlope(const AscendC::LocalTensor<float>& gate,
   AscendC::Add(slope, slope, gate, count);
 }
 
-// Weights of rows of the rank from row headers, each in a block of its own.
-HPMOE_FUNCTION AscendC::LocalTensor<float> LoadRowWeights(
-    const RankTensors& rank, int64_t row, int32_t count) {
-  const AscendC::LocalTensor<float> weights =
-      UbTensor<float>(kUbWeights, kWindowRows * kBlockFloats);
+// Weights of rows of the rank, from their headers, each to a block of its own.
+HPMOE_FUNCTION void LoadRowWeights(const AscendC::LocalTensor<float>& weights,
+                                   const RankTensors& rank, int64_t row,
+                                   int32_t count) {
   MoveIn(weights, rank.args.header_weight + row, {count, 1, 1});
   AwaitMoveIn();
-  return weights;
 }
 
 // out = act(gate) * up [* weight] for a tile.
@@ -109,32 +107,31 @@ class SwigluTileOnUb {
 
  private:
   HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
-    AscendC::LocalTensor<float> weights;
-    const bool weighted = rank_.IsWeighted(kind_);
-    if (weighted) weights = LoadRowWeights(rank_, row_ + begin, count);
+    if (rank_.IsWeighted(kind_)) {
+      LoadRowWeights(weights_, rank_, row_ + begin, count);
+    }
     for (int32_t row = 0; row < count; row += pass_.rows) {
       const int32_t rows = Least(pass_.rows, count - row);
       for (int32_t col = task_.col_begin; col < task_.col_end;
            col += pass_.cols) {
         const int32_t cols = Least(pass_.cols, task_.col_end - col);
-        RunPass(row_ + begin + row, col, {rows, cols, 0},
-                weighted ? weights[row * kBlockFloats] : weights, weighted);
+        RunPass(begin + row, row * kBlockFloats, col, {rows, cols, 0});
       }
     }
   }
 
-  HPMOE_FUNCTION void RunPass(int64_t row, int32_t col, Box box,
-                              const AscendC::LocalTensor<float>& weights,
-                              bool weighted) {
+  // `block`: of the window's weights, the first row's.
+  HPMOE_FUNCTION void RunPass(int32_t row, int32_t block, int32_t col,
+                              Box box) {
     const Shape shape = {box.rows, WidthOf<T>(box.cols)};
     sets_->Load();
     const Rows32<T> gate = TakeRows<T>(shape.size(), sets_);
     const Rows32<T> up = TakeRows<T>(shape.size(), sets_);
     const Rows32<T> out = TakeRows<T>(shape.size(), sets_);
     box.pitch = rank_.Cols(kind_.left);
-    MoveIn(gate.stored, rank_.At<T>(kind_.left, row, col), box);
-    MoveIn(up.stored, rank_.At<T>(kind_.left, row, rank_.image.d_ff + col),
-           box);
+    MoveIn(gate.stored, rank_.At<T>(kind_.left, row_ + row, col), box);
+    MoveIn(up.stored,
+           rank_.At<T>(kind_.left, row_ + row, rank_.image.d_ff + col), box);
     sets_->Compute();
     Widen(gate, shape.size());
     Widen(up, shape.size());
@@ -143,15 +140,15 @@ class SwigluTileOnUb {
              gate.values, shape.size());
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mul(out.values, out.values, up.values, shape.size());
-    if (weighted) {
+    if (rank_.IsWeighted(kind_)) {
       AscendC::PipeBarrier<PIPE_V>();
-      ScaleRows(out.values, weights, shape);
+      ScaleRows(out.values, weights_[block], shape);
     }
     CastBarrier<T>();
     Narrow(out, shape.size());
     sets_->StoreComputed();
     box.pitch = rank_.Cols(kind_.written);
-    MoveOut(rank_.At<T>(kind_.written, row, col), out.stored, box);
+    MoveOut(rank_.At<T>(kind_.written, row_ + row, col), out.stored, box);
     sets_->End();
   }
 
@@ -162,6 +159,8 @@ class SwigluTileOnUb {
   const int64_t row_;
   const int32_t rows_;
   const Pass pass_;
+  const AscendC::LocalTensor<float> weights_ =
+      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
 };
 
 // Gradients of gate and up over whole rows, and of each row's weight where it
@@ -195,7 +194,7 @@ class SwigluGradOnUb {
   HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
     const bool weighted = rank_.IsWeighted(kind_);
     if (weighted) {
-      LoadRowWeights(rank_, row_ + begin, count);
+      LoadRowWeights(weights_, rank_, row_ + begin, count);
       AscendC::Duplicate(dots_, 0.0f, count * kBlockFloats);
     }
     for (int32_t row = 0; row < count; row += pass_.rows) {
