@@ -8,6 +8,7 @@
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_CORE_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_CORE_H_
 
+#include "backend_ascend/kernels/ascendc/ascendc.h"
 #include "backend_ascend/kernels/ascendc/cube_load.h"
 #include "backend_ascend/kernels/ascendc/cube_tile.h"
 #include "backend_ascend/kernels/ascendc/launch_args.h"

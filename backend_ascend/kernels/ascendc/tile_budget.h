@@ -9,8 +9,8 @@
 
 #include "backend_ascend/kernels/ascendc/launch_args.h"
 #include "backend_ascend/kernels/image.h"
+#include "backend_ascend/kernels/qualifiers.h"
 #include "backend_ascend/kernels/regions.h"
-#include "backend_ascend/kernels/worker.h"
 
 namespace hpmoe {
 
@@ -19,6 +19,10 @@ constexpr int32_t kL0Bytes = 64 * 1024;  // L0A, and as much of L0B
 constexpr int32_t kL0cBytes = 128 * 1024;
 constexpr int32_t kL1Bytes = 512 * 1024 - 256;
 constexpr int32_t kUbBytes = 184 * 1024;  // the compiler keeps the last 8 KiB
+
+// Vector tiles go through UB in parts, so any height and width fits; but all
+// slots of a token at once.
+constexpr int32_t kMaxTopK = 128;
 
 // L1 starts with what a cube core adds to events.
 constexpr int32_t kL1Signal = 0;
@@ -57,7 +61,7 @@ HPMOE_FUNCTION constexpr CubeDepths DepthsOf(int32_t m, int32_t n,
   return {l0, l0 == 0 ? 0 : kL1StageBytes / (a + b) / l0 * l0};
 }
 
-// Needs of a memory; none: memory is null.
+// Bytes of a memory that a tile needs; none: memory is null.
 struct Shortage {
   const char* memory;
   int64_t needed;
@@ -65,8 +69,9 @@ struct Shortage {
 };
 
 // Of a [m, n] tile of a cube core.  `carried`: its sums start from others.
-constexpr Shortage CubeShortage(int64_t m, int64_t n, int64_t element_bytes,
-                                bool carried) {
+HPMOE_FUNCTION constexpr Shortage CubeShortage(int64_t m, int64_t n,
+                                               int64_t element_bytes,
+                                               bool carried) {
   const int64_t unit = kFractalRows;
   const int64_t a = (m + unit - 1) / unit * unit;
   const int64_t b = (n + unit - 1) / unit * unit;
@@ -85,10 +90,17 @@ constexpr Shortage CubeShortage(int64_t m, int64_t n, int64_t element_bytes,
   return {nullptr, 0, 0};
 }
 
-// Of a task of an image.
-inline Shortage ShortageOf(const ImageHeader& h, const TaskDesc& task) {
-  if (KindOf(task).info().unit != kAic) return {nullptr, 0, 0};
-  const bool carried = FormOf(task) == Form::kWeightTile && LinksOf(h) > 1;
+// Of a tile of a vector core.
+HPMOE_FUNCTION Shortage VectorShortage(const ImageHeader& h, Work work) {
+  const bool slots = work == Work::kSumSlots || work == Work::kWeightDots;
+  if (!slots || h.top_k <= kMaxTopK) return {nullptr, 0, 0};
+  return {"UB", int64_t{kUbBytes} / kMaxTopK * h.top_k, kUbBytes};
+}
+
+HPMOE_FUNCTION Shortage ShortageOf(const ImageHeader& h, const TaskDesc& task) {
+  const WorkInfo& info = KindOf(task).info();
+  if (info.unit == kAiv) return VectorShortage(h, KindOf(task).work);
+  const bool carried = info.form == Form::kWeightTile && LinksOf(h) > 1;
   return CubeShortage(int64_t{task.row_end} - task.row_begin,
                       int64_t{task.col_end} - task.col_begin,
                       BytesOf(static_cast<DType>(h.dtype)), carried);
@@ -101,7 +113,8 @@ struct TooLarge {
 };
 
 // `tasks` are all of the image's.
-inline TooLarge FirstTooLarge(const ImageHeader& h, const TaskDesc* tasks) {
+HPMOE_FUNCTION TooLarge FirstTooLarge(const ImageHeader& h,
+                                      const TaskDesc* tasks) {
   for (uint64_t i = 0; i < h.tasks.count; ++i) {
     const Shortage shortage = ShortageOf(h, tasks[i]);
     if (shortage.memory != nullptr) return {i, shortage};

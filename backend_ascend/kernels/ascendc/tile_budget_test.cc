@@ -104,8 +104,16 @@ int TestImage() {
   tasks[0] = Tile(hpmoe::kDownWeightGrad, 144, 64);
   if (FirstTooLarge(h, tasks).shortage.memory != nullptr) return 24;
   h.chain_rows = 32;
-  return Is(FirstTooLarge(h, tasks).shortage, "identity", 144 * 144 * 4) ? 0
-                                                                         : 25;
+  if (!Is(FirstTooLarge(h, tasks).shortage, "identity", 144 * 144 * 4)) {
+    return 25;
+  }
+  // 128 slots of a token share UB.
+  h = Header(1);
+  h.top_k = 128;
+  tasks[0] = Tile(hpmoe::kCombine, 4, 5000);
+  if (FirstTooLarge(h, tasks).shortage.memory != nullptr) return 26;
+  h.top_k = 129;
+  return Is(FirstTooLarge(h, tasks).shortage, "UB", 1472 * 129) ? 0 : 27;
 }
 
 }  // namespace

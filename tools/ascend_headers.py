@@ -1,0 +1,261 @@
+r"""Compiles the device source against the real headers of Ascend C.
+
+  python -m hpmoe.tools.ascend_headers --include=DIR
+
+DIR is a checkout of asc-devkit or the `asc` folder of an installed CANN: it
+holds include/basic_api and impl/basic_api.  No NPU and no Ascend compiler is
+needed: what those headers take from that compiler (its intrinsics, address
+spaces and a few enums) is declared here, under any arguments, and nothing is
+executed.  So the types, names and arguments of our calls are checked, and what
+the headers themselves assert of them; no instruction is.
+
+Each source is compiled for both types of core, twice: by CXX (default g++) as
+plain C++; and by clang++, where there is one, with real address spaces and with
+device and host functions told apart, so that a lost `__gm__` or `__aicore__` is
+an error, as it is on the device.
+
+Exit codes: 0 all compile without a warning in our files, 1 not, 2 DIR is
+missing or is not such a folder.
+"""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from absl import app
+from absl import flags
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DEVICE = 'backend_ascend/kernels/ascendc'
+
+_INCLUDE = flags.DEFINE_string(
+  'include', None, 'asc-devkit, or the asc folder of an installed CANN.'
+)
+_SOURCES = flags.DEFINE_list(
+  'sources', [f'{DEVICE}/megakernel.cc'], 'Device sources, from the root.'
+)
+
+_HEADER = 'include/basic_api/kernel_basic_intf.h'
+_CORES = {
+  'AIC': ('__DAV_CUBE__', '__DAV_C220_CUBE__'),
+  'AIV': ('__DAV_VEC__', '__DAV_C220_VEC__'),
+}
+_SPACES = ('gm', 'ubuf', 'cbuf', 'ca', 'cb', 'cc', 'fbuf', 'biasbuf', 'ssbuf')
+# Words of the device's compiler that say nothing to another.
+_WORDS = (
+  *('cube', 'vector', 'simd_callee', 'simd_vf', 'simt_callee', 'simt_vf'),
+  *('sync_alias', 'sync_noalias', 'check_sync_alias'),
+)
+_CALLED_WORDS = ('inout_pipe', 'in_pipe', 'out_pipe', 'mix')
+# Enums that the device's compiler knows by itself: their order is ours.
+_ENUMS = {
+  'pipe_t': 'PIPE_S PIPE_V PIPE_M PIPE_MTE1 PIPE_MTE2 PIPE_MTE3 PIPE_ALL '
+  'PIPE_MTE4 PIPE_MTE5 PIPE_V2 PIPE_FIX',
+  'event_t': ' '.join(f'EVENT_ID{i}' for i in range(8)),
+  'QuantMode_t': 'NoQuant F322F16 F322BF16 DEQF16 VDEQF16 DEQS16 VDEQS16 REQ8 '
+  'VREQ8 REQ4 VREQ4 QF322B8_PRE VQF322B8_PRE QF162B8_PRE VQF162B8_PRE '
+  'QF162S4_PRE VQF162S4_PRE QF322F16_PRE VQF322F16_PRE QF322BF16_PRE '
+  'VQF322BF16_PRE QF322F32_PRE VQF322F32_PRE QS322BF16_PRE VQS322BF16_PRE',
+  'cache_line_t': 'SINGLE_CACHE_LINE ENTIRE_DATA_CACHE',
+  'dcci_dst_t': 'CACHELINE_ALL CACHELINE_UB CACHELINE_OUT CACHELINE_ATOMIC',
+  'mem_dsb_t': 'DSB_ALL DSB_DDR DSB_UB DSB_SEQ',
+  'Order_t': 'ONLY_VALUE ONLY_INDEX VALUE_INDEX INDEX_VALUE',
+  'addr_cal_mode_t': 'inc dec',
+  'pad_t': 'PAD_NONE ' + ' '.join(f'PAD_MODE{i}' for i in range(1, 9)),
+  'mem_t': 'L1 L0A L0B L0C UB BT',
+  'ub_addr8_t': ' '.join(f'VA{i}' for i in range(8)),
+  'va_half_t': 'L128 H128',
+  'atomic_type_t': 'HPMOE_ATOMIC_TYPE',
+  'atomic_op_t': 'HPMOE_ATOMIC_OP',
+}
+# Numbers of 16 bits, which are the compiler's own.
+_NUMBER = (
+  'struct {name} {{ uint16_t bits; {name}() = default;'
+  ' __aicore__ {name}(float); __aicore__ operator float() const; }};'
+)
+_PROFILER = """\
+namespace bisheng { namespace cce {
+__aicore__ void metrics_prof_start();
+__aicore__ void metrics_prof_stop();
+template <pipe_t p, class... A> __aicore__ void mark_stamp(A...);
+} }
+"""
+# The basic API: the others need headers that a build of CANN generates.
+_OPERATOR = '#include "basic_api/kernel_basic_intf.h"\n'
+# Overloads that differ by address space only, which CXX has none of.
+_DUMP_GUARD = 'IMPL_UTILS_DEBUG_ASC_AICORE_DUMP_IMPL_H'
+_DUMPS = ('shape_impl', 'ubuf', 'l1buf', 'cbuf', 'gm')
+# Intrinsics whose result a function that returns nothing returns.
+_VOID = frozenset({'copy_matrix_cc_to_gm'})
+_UNKNOWN = re.compile(
+  r"there are no arguments to [‘'](\w+)"
+  r"|error: [‘']([a-z_][a-z_0-9]*)[’'] was not declared in this scope"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiler:
+  """One way to compile.
+
+  Attributes:
+    name: said in the report.
+    command: compiler and flags.
+    strict: address spaces, and device and host functions, are told apart.
+  """
+
+  name: str
+  command: tuple[str, ...]
+  strict: bool
+
+
+def compilers() -> list[Compiler]:
+  """Returns CXX, and clang++ where it is installed."""
+  cxx = tuple(shlex.split(os.environ.get('CXX') or 'g++'))
+  plain = Compiler(' '.join(cxx), (*cxx, f'-D{_DUMP_GUARD}'), False)
+  clang = shutil.which('clang++')
+  if clang is None:
+    return [plain]
+  device = '-xcuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc'
+  quiet = ('-nocudalib', '-Wno-unknown-cuda-version', '-ferror-limit=0')
+  command = (clang, *device.split(), *quiet)
+  return [plain, Compiler('clang++, strict', command, True)]
+
+
+def prelude(strict: bool, functions: frozenset[str]) -> str:
+  """Returns declarations of what the device's compiler knows by itself."""
+  device = '__attribute__((device))' if strict else ''
+  library = ('cmath', 'cstddef', 'cstdint', 'type_traits')
+  lines = [f'#include <{name}>' for name in library]
+  lines += [f'#define __aicore__ {device}', '#define __host_aicore__']
+  lines += ['#define __global__'] + ([] if strict else ['#define __host__'])
+  for i, space in enumerate(_SPACES, start=1):
+    attribute = f'__attribute__((address_space({i})))' if strict else ''
+    lines.append(f'#define __{space}__ {attribute}')
+  lines += [f'#define __{word}__' for word in _WORDS]
+  lines += [f'#define __{word}__(...)' for word in _CALLED_WORDS]
+  lines += [_NUMBER.format(name=name) for name in ('half', 'bfloat16_t')]
+  for name, values in _ENUMS.items():
+    lines.append(f'enum {name} {{ {", ".join(values.split())} }};')
+  for name in sorted(functions):
+    kind, body = ('void', '') if name in _VOID else ('int64_t', 'return 0;')
+    head = f'template <class... A> __aicore__ inline {kind} {name}'
+    lines.append(f'{head}(A...) {{ {body} }}')
+  if not strict:
+    dumps = (f'template <class... A> void asc_dump_{d}(A...);' for d in _DUMPS)
+    lines.append(f'namespace __asc_aicore {{ {" ".join(dumps)} }}')
+  return '\n'.join((*lines, _PROFILER))
+
+
+def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
+  """Copies headers, their message strings out of global memory.
+
+  String literals lie there for the device's compiler only.
+  """
+  for part in ('include', 'impl'):
+    shutil.copytree(headers / part, to / part, dirs_exist_ok=True)
+  literal = re.compile(r'__gm__ (const )?char\b|const __gm__ char\b')
+  cast = re.compile(r'reinterpret_cast<(__gm__ const uint8_t\*)>\((\w+)\)')
+  for path in to.rglob('*.h'):
+    text = path.read_text(errors='surrogateescape')
+    new = literal.sub(lambda found: found[0].replace('__gm__ ', ''), text)
+    if path.name == 'asc_aicore_printf_impl.h':
+      new = cast.sub(r'(\1)(uint64_t)\2', new)
+    if new != text:
+      path.write_text(new, errors='surrogateescape')
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """Folders of one run: the headers, and ours in front of them."""
+
+  headers: pathlib.Path
+  ours: pathlib.Path
+
+
+def compile_source(
+  compiler: Compiler, setting: Setting, core: str, source: pathlib.Path
+) -> str:
+  """Returns what the compiler says of a source for a type of core."""
+  folders = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
+  isystem = (('-isystem', str(setting.headers / f)) for f in folders)
+  said = subprocess.run(
+    [
+      *compiler.command,
+      *('-std=c++17', '-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
+      *(f'-D{macro}' for macro in _CORES[core]),
+      *('-include', f'{setting.ours}/prelude.h', f'-I{setting.ours}'),
+      *itertools.chain(*isystem),
+      *(f'-I{ROOT}', '-Wall', '-Wextra', '-fsyntax-only', str(source)),
+    ],
+    capture_output=True,
+    text=True,
+  ).stderr
+  # Variables of the headers that live on the device.
+  host = re.compile(r".*__host__ variable 'g_.*")
+  lines = [line for line in said.splitlines() if not host.match(line)]
+  return '\n'.join(lines)
+
+
+def learn(compiler: Compiler, setting: Setting, source: pathlib.Path) -> None:
+  """Writes the prelude, with all intrinsics that a source reaches."""
+  functions: frozenset[str] = frozenset()
+  while True:
+    (setting.ours / 'prelude.h').write_text(prelude(False, functions))
+    said = (compile_source(compiler, setting, core, source) for core in _CORES)
+    found = {
+      next(filter(None, groups)) for groups in _UNKNOWN.findall(''.join(said))
+    }
+    if not found - functions:
+      break
+    functions |= found
+  (setting.ours / 'strict.h').write_text(prelude(True, functions))
+
+
+def check(headers: pathlib.Path, sources: list[pathlib.Path]) -> int:
+  """Prints what each compiler says of each source; returns the exit code."""
+  failed = 0
+  with tempfile.TemporaryDirectory() as folder:
+    ours, loose = pathlib.Path(folder, 'ours'), pathlib.Path(folder, 'loose')
+    ours.mkdir()
+    (ours / 'kernel_operator.h').write_text(_OPERATOR)
+    plain, *strict = compilers()
+    for source in sources:
+      learn(plain, Setting(headers, ours), source)
+      runs = [(plain, headers)]
+      if strict:
+        loosen(headers, loose)
+        runs.append((strict[0], loose))
+      for (compiler, at), core in itertools.product(runs, _CORES):
+        if compiler.strict:
+          shutil.copy(ours / 'strict.h', ours / 'prelude.h')
+        said = compile_source(compiler, Setting(at, ours), core, source)
+        told = re.findall(r'.*(?:error|warning): .*', said)
+        failed |= bool(told)
+        print(f'{source.name}, {core}, {compiler.name}: ', end='')
+        print('\n'.join(told) if told else 'compiles, no warning')
+  return int(failed)
+
+
+def main(argv: list[str]) -> int:
+  if len(argv) > 1:
+    raise app.UsageError(f'expected flags only, got {argv[1:]}')
+  headers = pathlib.Path(_INCLUDE.value or '')
+  if _INCLUDE.value is None or not (headers / _HEADER).is_file():
+    print(
+      f'--include: expected a folder that holds {_HEADER} (asc-devkit, or asc '
+      f'of an installed CANN), got {_INCLUDE.value}',
+      file=sys.stderr,
+    )
+    return 2
+  return check(headers.resolve(), [ROOT / s for s in _SOURCES.value])
+
+
+if __name__ == '__main__':
+  app.run(main)
