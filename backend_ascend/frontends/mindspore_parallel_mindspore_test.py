@@ -1,15 +1,10 @@
 """Two processes of an msrun job compute what one does, bit for bit."""
 
-import os
-import pathlib
-import socket
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.frontends import layer_testing
+from hpmoe.backend_ascend.frontends import msrun_testing
 
 # Run by each process: its slabs of what the file holds, and their gradients.
 _JOB = """
@@ -51,40 +46,10 @@ except ValueError as error:
 """
 
 
-def _free_port() -> int:
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    return free.getsockname()[1]
-
-
 @pytest.mark.slow
 def test_two_processes_have_the_bits_of_one(tmp_path):
-  # Given.
-  script = tmp_path / 'job.py'
-  script.write_text(_JOB)
-  bin_ = pathlib.Path(sys.executable).parent
-  path = [str(bin_), os.environ['PATH']]
-  # When: msrun starts plain `python`.
-  ran = subprocess.run(
-    [
-      *(str(bin_ / 'msrun'), '--worker_num=2', '--local_worker_num=2'),
-      *('--master_addr=127.0.0.1', f'--master_port={_free_port()}'),
-      *('--join=True', '--cluster_time_out=120', f'--log_dir={tmp_path}'),
-      *(str(script), str(tmp_path)),
-    ],
-    cwd=tmp_path,
-    env=os.environ
-    | dict(
-      PATH=os.pathsep.join(path),
-      PYTHONPATH=os.pathsep.join(p or os.getcwd() for p in sys.path),
-      GLOG_v='3',
-    ),
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  logs = '\n'.join(f.read_text() for f in tmp_path.glob('worker_*.log'))
-  assert ran.returncode == 0, ran.stderr + logs
+  # When.
+  logs = msrun_testing.run(_JOB, tmp_path)
   assert logs.count('refused') == 2, logs
   # Then.
   for name in ('float32-combine', 'bfloat16-before_down'):

@@ -74,6 +74,7 @@ def forward(
   policy: precision.PrecisionPolicy | None = None,
   cache: cache_lib.Cache | None = None,
   mtp: bool = False,
+  shards: int = 1,
   between: Between = lambda name, x: x,
 ) -> tuple[at.Float[ms.Tensor, 'B S V'], Aux]:
   """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
@@ -89,17 +90,20 @@ def forward(
     policy: its policy; None for the model's dtype (`moe.policy_of`).
     cache: of the tokens before; None for none.
     mtp: whether to compute `mtp_logits`.
+    shards: processes of an msrun job that call this at once: the tokens are
+      then this process's own, and the experts, in order, its part of them;
+      everything else is whole.  See `parallel.py`.
     between: what goes on after the embeddings, every layer and the last norm,
       and of an MTP head after `eh_proj` and its layer.
 
   Raises:
     ValueError: an argument is not as above; names it.
   """
-  requests.check_parameters(params, config)
+  requests.check_parameters(params, config, shards)
   integers = tokens.dtype in (ms.int32, ms.int64)
   requests.check(config, tokens, integers, ranks, cache is not None, mtp)
   embeddings = params['model.embed_tokens.weight']
-  layer = moe_lib.named(moe) if isinstance(moe, str) else moe
+  layer = _moe_layer(moe, shards)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
   run = _Run(config, params, layer, policy, ranks, between)
   hidden = between('model.embed_tokens', _embed(embeddings, tokens))
@@ -236,6 +240,18 @@ def _mtp(
   x, _, routed = _layer(run, number, x, seen, None)
   x = run.between(f'model.layers.{number}', x)
   return _logits(run, norm('shared_head.norm', x)), routed
+
+
+def _moe_layer(moe: str | moe_lib.Layer, shards: int) -> moe_lib.Layer:
+  if not isinstance(moe, str):
+    return moe
+  if shards == 1:
+    return moe_lib.named(moe)
+  if moe != 'host':
+    raise ValueError(
+      f"moe: expected 'host' or a function for {shards} shards, got {moe!r}"
+    )
+  return moe_lib.sharded(shards)
 
 
 class Decoder(nn.Cell):

@@ -19,6 +19,7 @@ import mindspore as ms
 from mindspore import ops as ms_ops
 
 from hpmoe.backend_ascend.frontends import mindspore_layer
+from hpmoe.backend_ascend.frontends import mindspore_parallel
 from hpmoe.models import config as config_lib
 from hpmoe.models import layer_names
 from hpmoe.models.mindspore import ops
@@ -110,13 +111,17 @@ def config_of(
   x: at.Float[ms.Tensor, 'R T D'],
   topk_ids: at.Int32[ms.Tensor, 'R T K'],
   w_down: at.Float[ms.Tensor, 'R L F D'],
+  shards: int = 1,
 ) -> layer_config.MoEConfig:
-  """Returns the sizes of a layer, without a limit to its rows."""
+  """Returns the sizes of a layer of which this is one of so many shards.
+
+  There is no limit to its rows.
+  """
   ranks, local, d_ff, d_model = w_down.shape
   return layer_config.MoEConfig(
-    num_ranks=ranks,
+    num_ranks=shards * ranks,
     num_tokens=x.shape[1],
-    num_experts=ranks * local,
+    num_experts=shards * ranks * local,
     top_k=topk_ids.shape[-1],
     d_model=d_model,
     d_ff=d_ff,
@@ -158,6 +163,28 @@ def _launched(
 # The megakernel, one launch forward and one backward.
 host = functools.partial(_launched, 'cpu')
 ascend = functools.partial(_launched, 'ascend')
+
+
+@functools.cache
+def _parallel_cell(
+  config: layer_config.MoEConfig, policy: precision.PrecisionPolicy
+) -> mindspore_parallel.ParallelMoELayer:
+  return mindspore_parallel.ParallelMoELayer(config, policy)
+
+
+def sharded(shards: int) -> Layer:
+  """Returns the megakernel for one of `shards` processes of an msrun job.
+
+  It is given this process's tokens, `[1, T, D]`, and experts, `[1, L, ...]`.
+  """
+
+  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+    config = config_of(x, topk_ids, w_down, shards)
+    slabs = (x, topk_ids, topk_weights, w_gate_up, w_down)
+    own = (slab.reshape(slab.shape[1:]) for slab in slabs)
+    return _parallel_cell(config, policy)(*own).reshape(x.shape)
+
+  return layer
 
 
 def framework(
