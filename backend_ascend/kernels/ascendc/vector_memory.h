@@ -14,8 +14,8 @@ namespace hpmoe {
 constexpr int32_t kBlockFloats = kBlockBytes / 4;
 
 // What is looked after for so many rows at a time.
-constexpr int32_t kWindowRows = 128;  // top_k at most
-constexpr uint32_t kUbSignal = 0;     // a word that goes to an event
+constexpr int32_t kWindowRows = kMaxTopK;
+constexpr uint32_t kUbSignal = 0;  // a word that goes to an event
 constexpr uint32_t kUbSlots = kUbSignal + kBlockBytes;  // int32 [kWindowRows]
 constexpr uint32_t kUbWeights = kUbSlots + 4 * kWindowRows;
 constexpr uint32_t kUbDots = kUbWeights + kBlockBytes * kWindowRows;
