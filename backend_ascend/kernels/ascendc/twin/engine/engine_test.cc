@@ -443,6 +443,8 @@ int main() {
       spec->seed = seed;
     });
   }
+  RunTogether("merging", kTogether[0],
+              [](LaunchSpec* spec) { spec->cross_flags_merge = true; });
   std::printf("in order:%s\n", Trace(Mode::kInOrder, 0).c_str());
   std::printf("late:%s\n", Trace(Mode::kLate, 0).c_str());
   for (uint64_t seed = 0; seed < 8; ++seed) {

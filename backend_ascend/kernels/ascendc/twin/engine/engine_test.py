@@ -96,7 +96,7 @@ def said(lines) -> dict[tuple[str, str], list[str]]:
   for line in lines:
     head, _, text = line.partition(': ')
     mode, _, kernel = head.partition('; ')
-    if kernel:
+    if kernel and mode in _MODES:
       by_kernel[mode, kernel].append(text)
   return by_kernel
 
@@ -152,3 +152,10 @@ def test_counts_are_those_of_each_core_and_task(lines):
     'AIV 0 tag 7: MTE2 1 512 B, MTE3 0 0 B, V 0, waits 0, barriers 1',
     'AIV 1 tag 7: MTE2 2 512 B, MTE3 3 516 B, V 4, waits 7, barriers 4',
   ]
+
+
+def test_flags_that_merge_let_a_kernel_that_counts_them_wait_for_ever(lines):
+  (merging,) = (x for x in lines if x.startswith('merging; 15 sets: '))
+
+  assert 'deadlock' in merging
+  assert 'in CrossCoreWaitFlag(5)' in merging

@@ -63,6 +63,12 @@ struct LaunchSpec {
   // The 8 KiB at the end of UB that the compiler keeps for itself, unless
   // --cce-disable-asc-reserved-ubuf.
   bool reserved_ub = true;
+  // Bytes at the end of L1 that are not the kernel's: 256 by the pages, 128 in
+  // the sources.
+  uint32_t reserved_l1 = 256;
+  // Whether a cross-core flag that is set again before it was waited for stays
+  // one.  The pages say that it counts to 15, users of it that it does not.
+  bool cross_flags_merge = false;
   // Called for each instruction as it is issued, with the tag of OnTask; may
   // change `run`.
   std::function<void(int64_t tag, Instruction*)> on_issue;

@@ -17,13 +17,13 @@ struct Size {
   Memory memory;
   uint64_t bytes;
 };
-constexpr Size kAivSizes[] = {{Memory::kUb, (192 << 10) - 256}};
-constexpr Size kAicSizes[] = {{Memory::kL1, (512 << 10) - 256},
-                              {Memory::kL0A, 64 << 10},
+constexpr Size kAicSizes[] = {{Memory::kL0A, 64 << 10},
                               {Memory::kL0B, 64 << 10},
                               {Memory::kL0C, 128 << 10},
                               {Memory::kBias, 1 << 10}};
-constexpr uint64_t kReservedUb = 184 << 10;
+constexpr uint64_t kUbBytes = (192 << 10) - 256;
+constexpr uint64_t kUbBelowReserved = 184 << 10;
+constexpr uint64_t kL1Bytes = 512 << 10;
 
 Chip MakeChip(uint64_t bytes, bool hazards) {
   Chip chip;
@@ -73,11 +73,10 @@ void Machine::AddCore(const CoreName& name, int32_t block) {
     core->chips[static_cast<int>(memory)] = MakeChip(bytes, spec_.hazards);
   };
   if (name.type == CoreType::kAic) {
+    add(Memory::kL1, kL1Bytes - spec_.reserved_l1);
     for (const Size& size : kAicSizes) add(size.memory, size.bytes);
   } else {
-    for (const Size& size : kAivSizes) {
-      add(size.memory, spec_.reserved_ub ? kReservedUb : size.bytes);
-    }
+    add(Memory::kUb, spec_.reserved_ub ? kUbBelowReserved : kUbBytes);
   }
   cores_.push_back(std::move(core));
 }
@@ -342,8 +341,9 @@ void Machine::Deliver(Core* to, int32_t id, const Clock& known,
                " has 15 sets that it has not waited for: expected at most 15",
            {}, "a flag back");
   }
-  flag.sets.push_back(known);
   flag.setter = setter;
+  if (spec_.cross_flags_merge && !flag.sets.empty()) return;
+  flag.sets.push_back(known);
 }
 
 // -- The scalar unit.
