@@ -215,7 +215,9 @@ class TestLayersOfUsers:
     assert report['wrong_layer'] == 1
     assert 'y[0, 3, 1], token 3 of rank 0' in capsys.readouterr().out
 
-  def test_a_gradient_is_followed_from_layer_to_layer(self, tmp_path, model):
+  def test_a_gradient_is_followed_from_layer_to_layer(
+    self, tmp_path, model, capsys
+  ):
     code, report = _compare(
       tmp_path,
       model,
@@ -230,6 +232,8 @@ class TestLayersOfUsers:
     far = [row['EucDist'] / row['Bench l2norm'] for row in flows]
     assert far[0] < 1e-5
     assert min(far[1:]) > 0.01, far
+    told = ', '.join(f'layers.{n} {d:.2g}' for n, d in zip((3, 2, 1, 0), far))
+    assert told in ' '.join(capsys.readouterr().out.split())
 
   @pytest.mark.parametrize(
     ('name', 'code', 'text'),

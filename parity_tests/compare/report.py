@@ -1,6 +1,9 @@
 """What a reader of `hpmoe compare` sees: the table, the first difference."""
 
+from collections.abc import Mapping
 import csv
+import re
+import textwrap
 from typing import Any
 
 from hpmoe.parity_tests.check import check
@@ -68,7 +71,7 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
     lines += [f'  {choice}' for choice in choices[:_MOST_TOLD]]
     if len(choices) > _MOST_TOLD:
       lines.append(f'  and {len(choices) - _MOST_TOLD} more')
-  lines += _alone(result)
+  lines += [*_apart(result), *_alone(result)]
   if first is not None and result.wrong is None and result.judged:
     lines.append('no experts are wrong on what they read')
   same = all(row.same for row in result.rows)
@@ -76,6 +79,37 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
   said = equal if first is None else 'a difference beyond thresholds'
   lines.append(f'{result.verdict}: {said}')
   return '\n'.join(lines)
+
+
+# What passes between modules, as `capture` names it.
+_PASSED = {
+  'forward': re.compile(
+    r'Module\.model\.(layers\.\d+|\w+)\.0\.forward\.output\.0'
+  ),
+  'backward': re.compile(
+    r'Module\.model\.(layers\.\d+|\w+)\.0\.backward\.input\.0'
+  ),
+}
+
+
+def _apart(result: compare.Result) -> list[str]:
+  """Returns how far the sides are apart from module to module, each way."""
+  lines = []
+  for way, pattern in _PASSED.items():
+    found = [(pattern.fullmatch(row.name), row.values) for row in result.rows]
+    said = [f'{m[1]} {_distance(of)}' for m, of in found if m is not None]
+    if said:
+      lines.append(f'EucDist / l2norm of what modules return, {way}:')
+      lines += textwrap.wrap(
+        ', '.join(said), 96, initial_indent='  ', subsequent_indent='  '
+      )
+  return lines
+
+
+def _distance(values: Mapping[str, Any]) -> str:
+  far, size = values['EucDist'], values['Bench l2norm']
+  # Not a number where the sides cannot be subtracted.
+  return f'{far / (size or 1):.2g}' if isinstance(far, float) else 'nan'
 
 
 def _alone(result: compare.Result) -> list[str]:
