@@ -174,9 +174,9 @@ bazel: $(VENV)/full.stamp
 	  $(BAZEL) test --jobs=$(JOBS) --test_env=PYTHONPATH --test_env=PATH \
 	  --test_output=errors $(BAZEL_TESTS)
 
-BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out %/__init__.py %_test.py %_layer.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp
-	for f in $(BENCHMARKS); do $(BIN)/python $$f; done
+	for f in $(BENCHMARKS:%.py=%); do $(BIN)/python -m $$(echo $$f | tr / .); done
 
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .
