@@ -9,8 +9,10 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -61,8 +63,8 @@ Core* core;
 struct Covered {
   std::vector<char> memory[kNumMemories];
 
-  Covered(const char* name, const std::vector<Span>& spans) {
-    for (int m = 0; m < kNumMemories; ++m) memory[m].resize(kBytes[m]);
+  void Cover(const char* name, const std::vector<Span>& spans) {
+    for (int m = 0; m < kNumMemories; ++m) memory[m].assign(kBytes[m], 0);
     for (const Span& span : spans) {
       const int m = static_cast<int>(span.memory);
       for (uint64_t row = 0; row < span.rows; ++row) {
@@ -90,10 +92,13 @@ int64_t FirstOther(const char* a, const char* b, const std::vector<char>& cover,
 }
 
 void Check(const Instruction& instruction) {
-  const Covered reads(instruction.name, instruction.reads);
-  const Covered writes(instruction.name, instruction.writes);
-  std::vector<char> before[kNumMemories];
-  std::vector<char> after[kNumMemories];
+  // Kept from one call to the next: it would take most of the time to map them.
+  static Covered reads;
+  static Covered writes;
+  static std::vector<char> before[kNumMemories];
+  static std::vector<char> after[kNumMemories];
+  reads.Cover(instruction.name, instruction.reads);
+  writes.Cover(instruction.name, instruction.writes);
   const auto copy = [](std::vector<char> to[]) {
     for (int m = 0; m < kNumMemories; ++m) {
       const char* const base = core->base(static_cast<Memory>(m));
@@ -148,6 +153,11 @@ char* Bytes(Memory memory, uint64_t begin) {
   return memory == Memory::kGm ? reinterpret_cast<char*>(begin)
                                : core->base(memory) + begin;
 }
+const char* NameOf(Memory memory) {
+  static constexpr const char* kNames[] = {"GM",  "UB",  "L1",       "L0A",
+                                           "L0B", "L0C", "BiasTable"};
+  return kNames[static_cast<int>(memory)];
+}
 CoreType ThisCoreType() { return core->type; }
 const Numerics& ThisNumerics() { return core->numerics; }
 void SetAtomicType(AtomicType type) { core->atomic = type; }
@@ -201,6 +211,21 @@ uint16_t Nearest(float x) {
   if (to_low != to_high) return to_low < to_high ? down : up;
   return down % 2 == 0 ? down : up;
 }
+// A half's last place at a number's size.
+double Quantum(double x) {
+  int exponent;
+  std::frexp(x, &exponent);
+  return std::ldexp(1.0, std::max(exponent - 1, -14) - 10);
+}
+float Widen(half x) {
+  const int exponent = x.bits >> 10 & 31;
+  const int fraction = x.bits & 1023;
+  const double size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                      : exponent == 0
+                          ? fraction * 0x1p-24
+                          : std::ldexp(1024 + fraction, exponent - 25);
+  return static_cast<float>(x.bits >> 15 ? -size : size);
+}
 template <typename T>
 T Narrow(float x);
 template <>
@@ -210,6 +235,17 @@ float Narrow<float>(float x) {
 template <>
 bfloat16_t Narrow<bfloat16_t>(float x) {
   return {Nearest(x)};
+}
+
+template <>
+half Narrow<half>(float x) {
+  const double quantum = Quantum(x);
+  const double size = std::nearbyint(std::fabs(x) / quantum);  // in quanta
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  // The leading one of a normal half counts one exponent.
+  const int exponent = std::ilogb(quantum) + 24;
+  return {static_cast<uint16_t>(sign |
+                                ((exponent << 10) + static_cast<int>(size)))};
 }
 
 // A matrix in global memory, row by row.
@@ -395,7 +431,8 @@ void Gemm(Shape s, bool trans_a, bool trans_b, Way way, uint64_t part,
   FixpipeParamsV220 out(s.n, s.m, Up(s.m, 16), s.n + 1, false);
   Fixpipe(sums.tensor, kC, out);
   if (sizeof(T) == 2) {
-    out.quantPre = QuantMode_t::F322BF16;
+    out.quantPre = std::is_same<T, half>::value ? QuantMode_t::F322F16
+                                                : QuantMode_t::F322BF16;
     Fixpipe<T, float, CFG_ROW_MAJOR>(c.tensor, kC, out);
   }
   for (uint64_t i = 0; i < s.m; ++i) {
@@ -434,6 +471,236 @@ void Gemms(const char* name) {
     Gemm<T>({17, 33, 70}, true, true, Way::kImage, 70,
             static_cast<MmadOrder>(order), name);
   }
+}
+
+// -- What the products do not go through.
+
+void Expect(const std::string& name, double got, double want) {
+  if (got != want && !(got != got && want != want)) {
+    Say(name + ": " + std::to_string(got) + " not " + std::to_string(want));
+  }
+}
+
+template <typename T>
+T* In(Memory memory, uint64_t begin = 0) {
+  return reinterpret_cast<T*>(core->base(memory) + begin);
+}
+
+template <typename T>
+void FillMemory(Memory memory, int count) {
+  for (int i = 0; i < count; ++i) {
+    In<T>(memory)[i] = Narrow<T>(static_cast<float>(i % 2039) / 64);
+  }
+}
+
+// A vector times a matrix, with a bias: A lies plain in L0A.
+void Vector() {
+  constexpr int kN = 20;
+  constexpr int kK = 50;
+  Matrix<bfloat16_t> a(0, 1, kK);
+  Matrix<bfloat16_t> b(4096, kK, kN);
+  Matrix<float> bias(65536, 1, 32);
+  Matrix<float> c(131072, 1, kN);
+  Fill(&a, 1);
+  Fill(&b, kK);
+  Fill(&bias, 1);
+  const LocalTensor<bfloat16_t> a1(TPosition::A1, 0, 256);
+  const LocalTensor<bfloat16_t> b1(TPosition::B1, 8192, 4096);
+  const LocalTensor<float> bias1(TPosition::C1, 65536, 32);
+  const LocalTensor<bfloat16_t> a2(TPosition::A2, 0, 256);
+  const LocalTensor<bfloat16_t> b2(TPosition::B2, 0, 4096);
+  const LocalTensor<float> table(TPosition::C2, 64, 32);
+  DataCopy(a1, a.tensor, 64);
+  DataCopy(bias1, bias.tensor, 32);
+  DataCopy(table, bias1, DataCopyParams(1, 2, 0, 0));  // blocks of 64 bytes
+  ToL1(b1, &b, 0, 0, kK, kN);
+  LoadData2DParams one;
+  one.repeatTimes = 1;
+  LoadData(a2, a1, one);
+  LoadB(b2, b1, Shape{1, kN, kK}, false, Way::kImage);
+  Mmad(kC, a2, b2, table, MmadParams(1, kN, kK, 0, false, true));
+  Fixpipe(c.tensor, kC, FixpipeParamsV220(kN, 1, 16, kN, false));
+  for (int j = 0; j < kN; ++j) {
+    float sum = bias.at(0, j);
+    for (int k = 0; k < kK; ++k) sum += Widen(a.at(0, k)) * Widen(b.at(k, j));
+    Expect("vector with bias", c.at(0, j), sum);
+  }
+}
+
+// L0C to NZ in global memory and in L1, whole and split.
+void Stripes() {
+  FillMemory<float>(Memory::kL0C, 32 * 48);
+  Matrix<float> gm(0, 1, 65536);
+  Matrix<bfloat16_t> gm16(0, 1, 65536);
+  const LocalTensor<bfloat16_t> l1(TPosition::A1, 64, 65536);
+  const LocalTensor<float> c(TPosition::CO1, 0, 32768);
+  FixpipeParamsV220 params(48, 20, 32, 90, false);
+  const auto at = [](int row, int column) {
+    return In<float>(
+        Memory::kL0C)[column / 16 * 32 * 16 + row * 16 + column % 16];
+  };
+  Fixpipe<float, float, CFG_NZ>(gm.tensor, c, params);
+  for (int i = 0; i < 20 * 48; ++i) {
+    const int row = i / 48;
+    const int column = i % 48;
+    Expect("NZ", gm.data[column / 16 * 90 * 8 + row * 16 + column % 16],
+           at(row, column));
+  }
+  params.isChannelSplit = true;
+  Fixpipe<float, float, CFG_NZ>(gm.tensor, c, params);
+  for (int i = 0; i < 20 * 48; ++i) {
+    const int row = i / 48;
+    const int column = i % 48;
+    Expect("NZ split", gm.data[column / 8 * 90 * 8 + row * 8 + column % 8],
+           at(row, column));
+  }
+  params.isChannelSplit = false;
+  params.quantPre = QuantMode_t::F322BF16;
+  Fixpipe<bfloat16_t, float, CFG_NZ>(l1, c, params);
+  for (int i = 0; i < 20 * 48; ++i) {
+    const int row = i / 48;
+    const int column = i % 48;
+    Expect(
+        "NZ to L1",
+        Widen(In<bfloat16_t>(
+            Memory::kL1, 64)[column / 16 * 90 * 16 + row * 16 + column % 16]),
+        Widen(Narrow<bfloat16_t>(at(row, column))));
+  }
+}
+
+// Part of a matrix in L1, as each of the forms of fractals in L0.
+template <typename T>
+void Part(bool to_b, bool transpose, const std::string& name) {
+  constexpr int c0 = 32 / sizeof(T);
+  constexpr int kImageRows = 48;
+  constexpr int kRow = 16, kRows = 32, kColumn = c0, kColumns = 3 * c0;
+  FillMemory<T>(Memory::kL1, kImageRows * 64);
+  LoadData3DParamsV2<T> params;
+  params.l1H = 1;
+  params.l1W = kImageRows;
+  params.channelSize = 64;
+  params.mStartPt = kRow;
+  params.mExtension = kRows;
+  params.kStartPt = kColumn;
+  params.kExtension = kColumns;
+  params.enTranspose = transpose;
+  const LocalTensor<T> l0(to_b ? TPosition::B2 : TPosition::A2, 1024, 8192);
+  LoadData(l0, LocalTensor<T>(TPosition::A1, 0, 8192), params);
+  const T* const out = In<T>(to_b ? Memory::kL0B : Memory::kL0A, 1024);
+  for (int row = 0; row < kRows; ++row) {
+    for (int column = 0; column < kColumns; ++column) {
+      const int r = kRow + row;
+      const int c = kColumn + column;
+      const float want =
+          Widen(In<T>(Memory::kL1)[c / c0 * kImageRows * c0 + r * c0 + c % c0]);
+      // Across and down a fractal, and how many fractals lie in a row.
+      const int across = (kColumns + 15) / 16;
+      const int squares = kRows / c0;
+      int at;
+      if (!to_b && !transpose) {
+        at = (row / 16 * (kColumns / c0) + column / c0) * 16 * c0 +
+             row % 16 * c0 + column % c0;
+      } else if (!to_b) {
+        at = (column / 16 * squares + row / c0) * 16 * c0 + column % 16 * c0 +
+             row % c0;
+      } else {
+        at = (row / c0 * across + column / 16) * 16 * c0 + column % 16 * c0 +
+             row % c0;
+      }
+      Expect("part " + name, Widen(out[at]), want);
+    }
+  }
+}
+
+// Squares, each turned.
+template <typename T>
+void Squares(const std::string& name) {
+  constexpr int c0 = 32 / sizeof(T);
+  FillMemory<T>(Memory::kL1, 8 * 256);
+  LoadData2dTransposeParams params(1, 2, 3, 5, 1);
+  LoadDataWithTranspose(LocalTensor<T>(TPosition::A2, 512, 8192),
+                        LocalTensor<T>(TPosition::A1, 0, 8192), params);
+  const T* const out = In<T>(Memory::kL0A, 512);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (int row = 0; row < 16; ++row) {
+      for (int column = 0; column < 16; ++column) {
+        const int from = (1 + repeat * 3) * 256 + column / c0 * 16 * c0 +
+                         row * c0 + column % c0;
+        const int to =
+            (repeat * 6 + row / c0 * 2) * 16 * c0 + column * c0 + row % c0;
+        Expect("square " + name, Widen(out[to]),
+               Widen(In<T>(Memory::kL1)[from]));
+      }
+    }
+  }
+}
+
+// Two matrices to L1, rows a block apart.
+void Several() {
+  Matrix<float> gm(0, 64, 40);
+  Fill(&gm, 64);
+  const Nd2NzParams params(2, 5, 11, 400, 40, 21, 2, 512);
+  DataCopy(LocalTensor<float>(TPosition::A1, 0, 4096), gm.tensor, params);
+  for (int matrix = 0; matrix < 2; ++matrix) {
+    for (int row = 0; row < 5; ++row) {
+      for (int column = 0; column < 16; ++column) {
+        const float got =
+            In<float>(Memory::kL1)[matrix * 512 + column / 8 * 21 * 8 +
+                                   row * 2 * 8 + column % 8];
+        Expect("Nd2Nz", got,
+               column < 11 ? gm.data[matrix * 400 + row * 40 + column] : 0.0f);
+      }
+    }
+  }
+}
+
+// What the modes of the units do to what leaves them.
+void Modes() {
+  const LocalTensor<float> a(TPosition::A2, 0, 256);
+  const LocalTensor<float> b(TPosition::B2, 0, 256);
+  Matrix<float> out(0, 1, 16);
+  Matrix<bfloat16_t> out16(1024, 1, 16);
+  const auto product = [&](float x, float y) {
+    std::memset(In<char>(Memory::kL0A), 0, 1024);
+    std::memset(In<char>(Memory::kL0B), 0, 1024);
+    In<float>(Memory::kL0A)[0] = x;
+    In<float>(Memory::kL0B)[0] = y;
+    Mmad(kC, a, b, MmadParams(16, 16, 8, 0, false, true));
+    FixpipeParamsV220 params(16, 1, 16, 16, false);
+    Fixpipe(out.tensor, kC, params);
+    params.quantPre = QuantMode_t::F322BF16;
+    Fixpipe<bfloat16_t, float, CFG_ROW_MAJOR>(out16.tensor, kC, params);
+  };
+  product(3e38f, 2.0f);
+  Expect("infinity", out.data[0], INFINITY);
+  product(INFINITY, 0.0f);
+  Expect("nan", out.data[0], NAN);
+  product(0x1p-100f, 0x1p-40f);
+  Expect("subnormal", out.data[0], 0x1p-140f);
+  core->numerics.flush_subnormals = true;
+  product(0x1p-100f, 0x1p-40f);
+  Expect("flushed product", out.data[0], 0);
+  core->numerics.flush_subnormals = false;
+  core->numerics.saturate = true;
+  product(-3e38f, 2.0f);
+  Expect("saturated", out.data[0], -std::numeric_limits<float>::max());
+  Expect("saturated bf16", Widen(out16.data[0]), -0x1.FEp127);
+  product(INFINITY, 0.0f);
+  Expect("saturated nan", out.data[0], 0);
+  core->numerics.saturate = false;
+}
+
+void Fractals() {
+  Vector();
+  Stripes();
+  for (int form = 0; form < 3; ++form) {
+    Part<bfloat16_t>(form == 2, form == 1, "bf16 " + std::to_string(form));
+    Part<float>(form == 2, form == 1, "float " + std::to_string(form));
+  }
+  Squares<half>("half");
+  Squares<float>("float");
+  Several();
+  Modes();
 }
 
 // -- The vector unit.
@@ -575,10 +842,54 @@ float PairTree(std::vector<float> x) {
   return x[0];
 }
 
-void Expect(const std::string& name, double got, double want) {
-  if (got != want && !(got != got && want != want)) {
-    Say(name + ": " + std::to_string(got) + " not " + std::to_string(want));
+// Elements of two bytes, and integers.
+void Narrows() {
+  for (int i = 0; i < 512; ++i) {
+    Set(kSrc0, i, Narrow<half>(static_cast<float>(i) / 8 + 0.125f));
+    Set(kSrc1, i, Narrow<half>(static_cast<float>(i % 37) / 3));
+    Set(kDst, i, Narrow<half>(7.0f));
   }
+  const uint64_t mask[2] = {0xFF00FF00FF00FF00ull, 0xF0F0F0F0F0F0F0F0ull};
+  Mul(Ub<half>(kDst), Ub<half>(kSrc0), Ub<half>(kSrc1), mask, 2,
+      BinaryRepeatParams());
+  for (int i = 0; i < 256; ++i) {
+    const int lane = i % 128;
+    const bool active = mask[lane / 64] >> (lane % 64) & 1;
+    const float product =
+        Widen(Get<half>(kSrc0, i)) * Widen(Get<half>(kSrc1, i));
+    Expect("half", Widen(Get<half>(kDst, i)),
+           active ? Widen(Narrow<half>(product)) : 7.0f);
+  }
+  for (int i = 0; i < 100; ++i) Set(kDst, i, 0.5f);
+  MulAddDst(Ub<float>(kDst), Ub<half>(kSrc0), Ub<half>(kSrc1), 100);
+  for (int i = 0; i < 100; ++i) {
+    Expect(
+        "half to float", Get<float>(kDst, i),
+        std::fma(Widen(Get<half>(kSrc0, i)), Widen(Get<half>(kSrc1, i)), 0.5f));
+  }
+  WholeReduceSum(Ub<half>(kDst), Ub<half>(kSrc0), 128, 1, 1, 1, 8);
+  std::vector<float> sums;
+  for (int i = 0; i < 128; ++i) sums.push_back(Widen(Get<half>(kSrc0, i)));
+  while (sums.size() > 1) {
+    for (size_t i = 0; i < sums.size() / 2; ++i) {
+      sums[i] = Widen(Narrow<half>(sums[2 * i] + sums[2 * i + 1]));
+    }
+    sums.resize(sums.size() / 2);
+  }
+  Expect("sum of halves", Widen(Get<half>(kDst, 0)), sums[0]);
+  for (int i = 0; i < 64; ++i) {
+    Set(kSrc0, i, int32_t{2147483584} + i);
+    Set(kSrc1, i, int32_t{3} * i);
+  }
+  Add(Ub<int32_t>(kDst), Ub<int32_t>(kSrc0), Ub<int32_t>(kSrc1), 64);
+  Expect("int32 wraps", Get<int32_t>(kDst, 60),
+         2147483584.0 + 240 - 4294967296.0);
+  Maxs(Ub<int32_t>(kDst), Ub<int32_t>(kSrc1), 50, 64);
+  Expect("Maxs", Get<int32_t>(kDst, 3), 50);
+  Cast(Ub<float>(kDst), Ub<int32_t>(kSrc0), RoundMode::CAST_CEIL, 64);
+  Expect("int to float", Get<float>(kDst, 0), 2147483648.0);
+  Cast(Ub<half>(kDst + 4096), Ub<float>(kDst), RoundMode::CAST_TRUNC, 64);
+  Expect("half trunc", Widen(Get<half>(kDst + 4096, 0)), 65504);
 }
 
 void Vectors() {
@@ -784,8 +1095,10 @@ void Moves() {
   Matrix<float> out(65536, 64, 64);
   Fill(&gm, 64);
   Fill(&out, 64);
+  const float kept = Get<float>(kDst, 16);
   DataCopy(Ub<float>(kDst), gm.tensor, 19);  // rounds down to 16
   Expect("DataCopy", Get<float>(kDst, 15), gm.data[15]);
+  Expect("DataCopy, after", Get<float>(kDst, 16), kept);
   DataCopy(Ub<float>(kDst), gm.tensor, DataCopyParams(3, 2, 1, 4));
   for (int i = 0; i < 48; ++i) {
     Expect("DataCopy blocks", Get<float>(kDst, i / 16 * 48 + i % 16),
@@ -1218,8 +1531,13 @@ int main(int argc, char**) {
   }
   Gemms<bfloat16_t>("bf16");
   Gemms<float>("float");
+  Gemm<half>({17, 33, 20}, false, true, Way::kFractals, 20,
+             MmadOrder::kAscending, "half");
+  core->numerics.mmad_order = MmadOrder::kAscending;
+  Fractals();
   core->type = CoreType::kAiv;
   Vectors();
+  Narrows();
   Moves();
   for (const std::string& fault : core->faults) Say(fault);
   Refusals();
