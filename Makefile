@@ -9,6 +9,7 @@
 # make mutants     plant bugs one by one; says which check finds each
 # make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
+# make ascend-npu  the operators for an NPU, where CANN is installed
 # make bench       the measured figures
 # make format      style that a tool can mend
 # make clean       removes what the others made
@@ -175,6 +176,27 @@ bazel: $(VENV)/full.stamp
 	  --test_output=errors $(BAZEL_TESTS)
 
 BENCHMARKS := $(filter-out %/__init__.py %_test.py %_layer.py,$(wildcard benchmarks/*.py))
+# With ASCEND_HOME_PATH as CANN's set_env.sh sets it.  CMake is the system's, or
+# that of the environment if there is one.
+NPU_BUILD ?= out/ascend_npu
+OPERATOR = backend_ascend/kernels/ascendc/operator
+NPU_CMAKE = $(firstword $(wildcard $(BIN)/cmake) cmake)
+ASC_CONFIG = tikcpp/ascendc_kernel_cmake/asc-config.cmake
+define NO_CANN
+ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, as its \
+set_env.sh sets it
+endef
+.PHONY: ascend-npu
+ascend-npu:
+	@test -n "$${ASCEND_HOME_PATH:-}" || { echo '$(NO_CANN), got none' >&2; \
+	  exit 1; }
+	@compgen -G "$$ASCEND_HOME_PATH/$(ASC_CONFIG)" >/dev/null || compgen -G \
+	  "$$ASCEND_HOME_PATH/*/$(ASC_CONFIG)" >/dev/null || { echo "$(NO_CANN) \
+	with $(ASC_CONFIG), got $$ASCEND_HOME_PATH" >&2; exit 1; }
+	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD)
+	$(NPU_CMAKE) --build $(NPU_BUILD) --parallel $(JOBS)
+
+BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp
 	for f in $(BENCHMARKS:%.py=%); do $(BIN)/python -m $$(echo $$f | tr / .); done
 

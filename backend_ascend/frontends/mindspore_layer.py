@@ -1,9 +1,8 @@
 """The backend's layer as a MindSpore Cell: a custom operator with its gradient.
 
 On a CPU the operator is a C function (`mindspore_ffi.h`), which runs one launch
-without Python.  On an Ascend device it is the NPU's `NPU_OPERATOR`, which takes
-the task image itself.  Both have the same operands and results, in the image's
-order, so shapes, dtypes and the gradient are written once.
+without Python.  On an Ascend device it is an NPU's operator, which takes the
+task image itself; see `mindspore_npu`.
 
 MindSpore is the extra `mindspore`; importing this module imports it.
 """
@@ -29,6 +28,7 @@ except ImportError as e:
 
 from hpmoe.backend_ascend.frontends import _mindspore_ffi  # noqa: E402
 from hpmoe.backend_ascend.frontends import layer_call  # noqa: E402
+from hpmoe.backend_ascend.frontends import mindspore_npu  # noqa: E402
 from hpmoe.backend_ascend.taskflow import flow as flow_lib  # noqa: E402
 from hpmoe.backend_ascend.taskflow import layout  # noqa: E402
 from hpmoe.reference.contract import array_typing as at  # noqa: E402
@@ -39,8 +39,6 @@ from hpmoe.reference.contract import tensors  # noqa: E402
 # MindSpore takes the name for a type of its own, which JAX does not know.
 np.sctypeDict['bfloat16'] = ml_dtypes.bfloat16
 
-# The name under which the operator for NPUs registers itself.
-NPU_OPERATOR = 'HpmoeLaunch'
 CPU_OPERATOR = f'{_mindspore_ffi.__file__}:{_mindspore_ffi.function}'
 
 DEVICES = ('cpu', 'ascend')
@@ -89,28 +87,9 @@ def call_tensor(
   return ms.Tensor(np.frombuffer(raw, np.int64).copy())
 
 
-def _npu_info(operands: dict[str, str], results: dict[str, str]):
-  """Returns the registration of the NPU operator for some dtypes, by name."""
-  formats = {
-    'uint8': ops.DataType.U8_Default,
-    'int32': ops.DataType.I32_Default,
-    'float32': ops.DataType.F32_Default,
-    'float16': ops.DataType.F16_Default,
-    'bfloat16': ops.DataType.BF16_Default,
-  }
-  info = ops.CustomRegOp(NPU_OPERATOR)
-  for i, name in enumerate(operands):
-    info = info.input(i, name, 'required')
-  for i, name in enumerate(results):
-    info = info.output(i, name, 'required')
-  kinds = [formats[d] for d in (*operands.values(), *results.values())]
-  return info.dtype_format(*kinds).target('Ascend').get_op_info()
-
-
 def _launch(
   call: layer_call.LayerCall,
   direction: layout.Direction,
-  device: str,
   bprop=None,
 ) -> tuple[ops.Custom, ms.Tensor, layer_call.Registered]:
   """Returns the operator of a pass, its first operand, and its image's names.
@@ -120,21 +99,11 @@ def _launch(
   image = _images.of(call, direction)
   shapes = tuple(call.shape(name) for name in image.outputs)
   dtypes = tuple(getattr(ms, call.dtype(name)) for name in image.outputs)
-  if device == 'cpu':
-    operator = ops.Custom(CPU_OPERATOR, shapes, dtypes, 'aot', bprop=bprop)
-    # MindSpore remembers results' shapes by operator, attributes and operands:
-    # two layers may differ in what only the image knows, such as capacity.
-    operator.add_prim_attr('image', image.digest)
-    return operator, call_tensor(image, call.threads, call.deadline_s), image
-  blob = np.frombuffer(bytearray(call.compile(direction)), np.uint8)
-  info = _npu_info(
-    dict(image='uint8') | {name: call.dtype(name) for name in image.inputs},
-    {name: call.dtype(name) for name in image.outputs},
-  )
-  operator = ops.Custom(
-    NPU_OPERATOR, shapes, dtypes, 'aot', bprop=bprop, reg_info=info
-  )
-  return operator, ms.Tensor(blob), image
+  operator = ops.Custom(CPU_OPERATOR, shapes, dtypes, 'aot', bprop=bprop)
+  # MindSpore remembers results' shapes by operator, attributes and operands:
+  # two layers may differ in what only the image knows, such as capacity.
+  operator.add_prim_attr('image', image.digest)
+  return operator, call_tensor(image, call.threads, call.deadline_s), image
 
 
 # What follows is parsed by MindSpore where it compiles: plain loops and tuples.
@@ -151,10 +120,10 @@ def _places(names: tuple[str, ...], among: tuple[str, ...]) -> tuple[int, ...]:
   return tuple(among.index(name) for name in names)
 
 
-def _gradient(call: layer_call.LayerCall, device: str):
+def _gradient(call: layer_call.LayerCall):
   """Returns the forward operator's `bprop`, by one launch of the backward."""
   forward = _images.of(call, layer_call.FORWARD)
-  backward, head, image = _launch(call, layer_call.BACKWARD, device)
+  backward, head, image = _launch(call, layer_call.BACKWARD)
   # What the forward operator took, what it returned, and dy.
   kept = (*forward.inputs, *forward.outputs, 'dy')
   read = _places(image.inputs, kept)
@@ -221,6 +190,17 @@ class MoELayer(nn.Cell):
       `runtime.launch`.
   """
 
+  def __new__(cls, config, policy, options=flow_lib.Options(), **how):
+    """Returns the Cell of the device: on an NPU one of another class."""
+    device = _device(how.get('device'))
+    if device == 'cpu':
+      return super().__new__(cls)
+    call = layer_call.LayerCall(
+      config, policy, options, deadline_s=how.get('deadline_s', 60.0)
+    )
+    call.check()
+    return mindspore_npu.NpuMoELayer(call)
+
   def __init__(
     self,
     config: config_lib.MoEConfig,
@@ -247,9 +227,8 @@ class MoELayer(nn.Cell):
     super().__init__()
     call = layer_call.LayerCall(config, policy, options, threads, deadline_s)
     call.check()
-    device = _device(device)
     self.launch, self.head, image = _launch(
-      call, layer_call.FORWARD, device, _gradient(call, device)
+      call, layer_call.FORWARD, _gradient(call)
     )
     self.read = _places(image.inputs, tensors.INPUTS)
     self.outputs = image.outputs

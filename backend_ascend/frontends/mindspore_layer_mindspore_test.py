@@ -451,33 +451,6 @@ class TestDevice:
     with pytest.raises(ValueError, match=r"^device: expected one of .* 'gpu'"):
       cell_of(device='gpu')
 
-  @pytest.mark.parametrize('device', [None, 'ascend'])
-  def test_ascend_with_one_takes_the_npu_s_operator(self, device):
-    # Given.
-    made = []
-    with (
-      mock.patch.object(mindspore_layer, 'has_ascend', return_value=True),
-      mock.patch.object(ms, 'get_context', return_value='Ascend'),
-      mock.patch.object(
-        ops, 'Custom', side_effect=lambda *a, **k: made.append((a, k))
-      ),
-    ):
-      # When.
-      cell = cell_of(policy=BF16, device=device)
-    # Then: both passes, by name, with the image as first operand.
-    assert [a[0] for a, _ in made] == ['HpmoeLaunch'] * 2
-    for _, keywords in made:
-      info = keywords['reg_info']
-      assert info['op_name'] == 'HpmoeLaunch'
-      assert info['target'] == 'Ascend'
-      assert info['inputs'][0]['name'] == 'image'
-      kinds = {row[0] for formats in info['dtype_format'] for row in formats}
-      assert kinds == {'uint8', 'int32', 'float32', 'bfloat16'}
-    image = testing.compile_layer(
-      CONFIG, BF16, row_block=8, col_block=16, num_aic=2, num_aiv=3
-    )
-    assert cell.head.asnumpy().tobytes() == bytes(image)
-
 
 def test_without_mindspore_the_extra_is_named():
   name = 'hpmoe.backend_ascend.frontends.mindspore_layer'

@@ -1,0 +1,217 @@
+"""The operators for CANN, as far as a machine without it can try them."""
+
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[3]
+FAKE = HERE / 'fake_cann'
+NAMES = {
+  layout.Direction.FORWARD: 'HpmoeLaunch',
+  layout.Direction.BACKWARD: 'HpmoeLaunchGrad',
+}
+# As fake_cann numbers them.
+FLOAT, UINT8, BF16 = '0', '1', '2'
+
+
+@pytest.fixture(scope='module')
+def program(tmp_path_factory) -> pathlib.Path:
+  binary = tmp_path_factory.mktemp('operator') / 'operator_test'
+  subprocess.run(
+    [
+      os.environ.get('CXX') or 'c++',
+      '-std=c++17',
+      '-Wall',
+      '-Wextra',
+      '-Werror',
+      f'-I{ROOT}',
+      f'-I{FAKE}',
+      HERE / 'launch_op.cc',
+      HERE / 'operator_test.cc',
+      '-o',
+      binary,
+    ],
+    check=True,
+  )
+  return binary
+
+
+def _image(direction, storage='bfloat16', placement='combine', **sizes):
+  config = config_lib.MoEConfig(
+    **dict(num_tokens=12, num_experts=4, top_k=2, d_model=24, d_ff=40)
+    | dict(num_ranks=1)
+    | sizes
+  )
+  policy = precision.PrecisionPolicy(storage=storage, placement=placement)
+  options = flow_lib.Options(
+    num_aic=3, num_aiv=9, row_block=8, col_block=16, chain_rows=8
+  )
+  return compiler.COMPILE[direction](config, policy, options).image
+
+
+def _told(program, image, tmp_path, cores=24) -> list[list[str]]:
+  (tmp_path / 'image').write_bytes(bytes(image))
+  name = NAMES[image.direction]
+  text = subprocess.run(
+    [program, name, tmp_path / 'image', str(cores)],
+    check=True,
+    capture_output=True,
+    text=True,
+  ).stdout
+  return [line.split() for line in text.splitlines()]
+
+
+def _of(told, word) -> list[list[str]]:
+  return [line[1:] for line in told if line[0] == word]
+
+
+def _results(direction) -> tuple[str, ...]:
+  """Returns what tasks write, in the order of the table of buffers."""
+  written = arrays.OUTPUTS[direction]
+  names = [b.name.lower() for b in layout.Buffer]
+  return tuple(n for n in names if n in written)
+
+
+class TestOperators:
+  @pytest.mark.parametrize('direction', NAMES)
+  def test_take_and_give_what_the_image_does(
+    self, program, tmp_path, direction
+  ):
+    # Given an operator, when it is asked for its operands and results, then
+    # they are those of a launch, by name and in the order of the kernels.
+    told = _told(program, _image(direction), tmp_path)
+    inputs = [line[0] for line in _of(told, 'input')]
+    taken = {*arrays.INPUTS[direction]} - {'topk_ids'}
+    assert inputs[:3] == ['image', 'tables', 'state']
+    assert {*inputs[3:]} == taken and len(inputs) == 3 + len(taken)
+    assert [line[0] for line in _of(told, 'output')] == list(
+      _results(direction)
+    )
+    optional = [line[0] for line in _of(told, 'input') if 'optional' in line]
+    backward = direction == layout.Direction.BACKWARD
+    assert optional == ['returned'] * backward
+    assert _of(told, 'attr') == [['header'], ['deadline_us']]
+    assert _of(told, 'chip') == [['ascend910b'], ['ascend910_93']]
+    kernel = 'hpmoe_launch_grad.cc' if backward else 'hpmoe_launch.cc'
+    signature = (HERE / kernel).read_text().split('hpmoe_launch')[-1]
+    arguments = signature[: signature.index('{')].replace('GM_ADDR', '')
+    order = [a.strip(' ()\n') for a in arguments.split('(')[1].split(',')]
+    given = [*inputs, *_results(direction), 'workspace', 'tiling']
+    assert order == given
+
+  @pytest.mark.parametrize('direction', NAMES)
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('num_ranks', [1, 2])
+  def test_infer_the_shapes_and_dtypes_of_the_contract(
+    self, program, tmp_path, direction, storage, num_ranks
+  ):
+    image = _image(direction, storage, num_ranks=num_ranks)
+    told = _told(program, image, tmp_path)
+    assert _of(told, 'shapes') == _of(told, 'types') == [['0']]
+    for i, name in enumerate(_results(direction)):
+      shape = tensors.SPECS[name].dims(**image.config.dims())
+      assert _of(told, 'shape')[i] == [str(size) for size in shape], name
+      stored = BF16 if storage == 'bfloat16' else FLOAT
+      is_float = arrays.dtype(image, name) == np.float32
+      wanted = FLOAT if is_float else stored
+      assert _of(told, 'type')[i] == [str(i), wanted], name
+
+  def test_ask_for_the_image_cores_and_a_workspace(self, program, tmp_path):
+    # Given 3 cube and 9 vector cores, when tiled, then 5 blocks of 1 and 2
+    # start at once, and the deadline reaches the kernel.
+    image = _image(layout.Direction.BACKWARD, placement='before_down')
+    told = _told(program, image, tmp_path)
+    sizes = image.config.dims()
+    links = -(-image.options.expert_capacity // 8)
+    assert links > 1
+    line = lambda count: -(-4 * count // 64) * 64
+    own = (
+      2 * line(sizes['N'])
+      + line(sizes['T'] * sizes['K'])
+      + line(sizes['L'] * sizes['F'] * sizes['D'])
+      + line(sizes['L'] * 2 * sizes['F'] * sizes['D'])
+    )
+    assert _of(told, 'tiling') == [['0']]
+    assert _of(told, 'blocks') == [
+      ['5', 'mode', '1', 'workspace', str((16 << 20) + own), 'deadline', '250']
+    ]
+
+  @pytest.mark.parametrize(
+    'sizes, storage, cores',
+    [
+      (dict(num_ranks=2), 'float32', 24),  # needs a symmetric heap
+      (dict(), 'float16', 24),  # no kernel
+      (dict(), 'float32', 4),  # needs 5 blocks
+    ],
+  )
+  def test_refuse_to_tile_what_cannot_run(
+    self, program, tmp_path, sizes, storage, cores
+  ):
+    image = _image(layout.Direction.FORWARD, storage, **sizes)
+    told = _told(program, image, tmp_path, cores)
+    assert _of(told, 'tiling') == [['1']]
+
+  def test_refuse_what_is_no_header(self, program, tmp_path):
+    image = bytearray(_image(layout.Direction.FORWARD))
+    image[0] ^= 1
+    (tmp_path / 'image').write_bytes(image)
+    text = subprocess.run(
+      [program, 'HpmoeLaunch', tmp_path / 'image', '24'],
+      check=True,
+      capture_output=True,
+      text=True,
+    ).stdout
+    for what in ('shapes', 'types', 'tiling'):
+      assert f'{what} 1\n' in text
+
+
+class TestMakeAscendNpu:
+  @staticmethod
+  def _make(home: str | None, *more: str) -> subprocess.CompletedProcess:
+    environment = {k: v for k, v in os.environ.items() if 'MAKE' not in k}
+    environment.pop('ASCEND_HOME_PATH', None)
+    if home is not None:
+      environment['ASCEND_HOME_PATH'] = home
+    return subprocess.run(
+      ['make', '--no-print-directory', *more, 'ascend-npu'],
+      cwd=ROOT,
+      env=environment,
+      capture_output=True,
+      text=True,
+    )
+
+  @pytest.mark.parametrize('home', [None, '/nowhere'])
+  def test_without_cann_says_in_one_line_what_is_missing(self, home):
+    done = self._make(home)
+    assert done.returncode != 0 and not done.stdout
+    told = [line for line in done.stderr.splitlines() if 'make:' not in line]
+    assert len(told) == 1
+    assert told[0].startswith('ASCEND_HOME_PATH: expected')
+    assert told[0].endswith(f'got {home or "none"}')
+
+  def test_with_cann_configures_and_builds(self, tmp_path):
+    # Given CANN's rules, here those of a stand-in, when the operators are
+    # made, then each gets its source, and their host side compiles.
+    done = self._make(str(FAKE), f'NPU_BUILD={tmp_path}')
+    assert done.returncode == 0, done.stderr
+    for wanted in (
+      'npu_op_package: hpmoe TYPE RUN',
+      'npu_op_library: cust_optiling TILING launch_op.cc',
+      'OP_TYPE HpmoeLaunch KERNEL_FILE hpmoe_launch.cc',
+      'OP_TYPE HpmoeLaunchGrad KERNEL_FILE hpmoe_launch_grad.cc',
+      '--cce-auto-sync=off',
+      'Built target cust_optiling',
+    ):
+      assert wanted in done.stdout, done.stdout
