@@ -175,7 +175,6 @@ bazel: $(VENV)/full.stamp
 	  $(BAZEL) test --jobs=$(JOBS) --test_env=PYTHONPATH --test_env=PATH \
 	  --test_output=errors $(BAZEL_TESTS)
 
-BENCHMARKS := $(filter-out %/__init__.py %_test.py %_layer.py,$(wildcard benchmarks/*.py))
 # With ASCEND_HOME_PATH as CANN's set_env.sh sets it.  CMake is the system's, or
 # that of the environment if there is one.
 NPU_BUILD ?= out/ascend_npu
@@ -196,7 +195,7 @@ ascend-npu:
 	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD)
 	$(NPU_CMAKE) --build $(NPU_BUILD) --parallel $(JOBS)
 
-BENCHMARKS := $(filter-out %/__init__.py %_test.py,$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out %/__init__.py %_test.py %_layer.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp
 	for f in $(BENCHMARKS:%.py=%); do $(BIN)/python -m $$(echo $$f | tr / .); done
 

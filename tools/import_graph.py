@@ -35,11 +35,18 @@ EXTENSIONS = {
   'backend_ascend.frontends._mindspore_ffi': (
     'backend_ascend/frontends/mindspore_ffi_module.cc'
   ),
+  'backend_ascend.kernels.ascendc.twin.launch._ascend_twin': (
+    'backend_ascend/kernels/ascendc/twin/launch/twin_binding.cc'
+  ),
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 # What Ascend C gives device source, and the twin in its place.
-_TOOLKIT = {'kernel_operator.h'}
+_TOOLKIT = {
+  'kernel_operator.h',
+  'register/op_def_registry.h',
+  'tiling/platform/platform_ascendc.h',
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ MODULES = (
   'backend_ascend._native',
   'backend_ascend.frontends._jax_ffi',
   'backend_ascend.frontends._mindspore_ffi',
+  'backend_ascend.kernels.ascendc.twin.launch._ascend_twin',
 )
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -254,15 +254,21 @@ class Megakernel:
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
     with own_failures(self.name):
-      options = cut_otherwise(self.options, config, which)
+      options = self._serial_options(config, which)
       image = self._compiled(which, config, policy, options)
       inputs = read_by_runtime(which, policy, inputs)
       plan = runtime.route(image, inputs['topk_ids'])
       if not self.checking.isolate:
-        return runtime.launch_serial(image, inputs, plan=plan)
+        return self._launch_serial(image, inputs, plan)
       modes = checking_lib.Checking(isolate=True).modes(image, given)
       launched = runtime.run(image, inputs, threads=1, modes=modes, plan=plan)
       return _own_outputs(plan, launched)
+
+  def _serial_options(self, config, which) -> flow_lib.Options:
+    return cut_otherwise(self.options, config, which)
+
+  def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
+    return runtime.launch_serial(image, inputs, plan=plan)
 
 
 def _launch_of(which, image, plan, launched, modes) -> Launch:

@@ -16,6 +16,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
@@ -26,6 +27,7 @@ from hpmoe.parity_tests.check import judging
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.check import sampling
+from hpmoe.parity_tests.check import twin_candidate
 from hpmoe.parity_tests.check import user_candidate
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import inputs as inputs_lib
@@ -37,6 +39,8 @@ from hpmoe.reference.contract import presets
 
 # Ranks as threads' work in one process, or each in a process of its own.
 LAUNCHERS = ('threads', 'mpi')
+# What runs the image: the host's kernels, or the NPU's on their twin.
+BACKENDS = ('host', twin_candidate.NAME)
 
 Tensors = passes.Tensors
 Progress = judging.Progress
@@ -71,10 +75,13 @@ class Request:
     candidate: `pkg.module:function`, or None for our backend.
     frontend: one of `front_end.NAMES`, through which our backend is called, or
       None.
+    device: 'cpu' or 'ascend', on which the front end runs.
     timeout_s: seconds that a user's candidate may take.
     fault: a fault for our backend to commit.
     checking: modes of our backend's launches; some are a candidate's too.
     launcher: one of LAUNCHERS: whether our backend's ranks share a process.
+    backend: one of BACKENDS: which of our backends.
+    twin: modes of the twin.
     tiles: tiles of each stage to judge, the others not; None: all.
     arguments: the command line without --lane, --json and --html, for replays.
   """
@@ -97,10 +104,13 @@ class Request:
   deadline_s: float = 60.0
   candidate: str | None = None
   frontend: str | None = None
+  device: str = 'cpu'
   timeout_s: float = 600.0
   fault: str | None = None
   checking: checking_lib.Checking = checking_lib.Checking()
   launcher: str = LAUNCHERS[0]
+  backend: str = BACKENDS[0]
+  twin: twin_runtime.Modes = twin_runtime.Modes()
   tiles: int | None = None
   arguments: tuple[str, ...] = ()
 
@@ -211,17 +221,18 @@ def make_candidate(request: Request) -> candidates.Candidate:
     ValueError: the request is contradictory.
   """
   wanted = passes.of(request.direction)
+  if request.backend != BACKENDS[0]:
+    return _on_twin(request)
   if request.frontend is not None:
     return _through_front_end(request)
+  if request.device != 'cpu':
+    raise ValueError(
+      f'device: expected --frontend=mindspore beside it, got {request.device}'
+    )
   if request.launcher == 'mpi':
     return _over_mpi(request)
   if request.candidate is None:
-    known = {n: None for w in wanted for n in faults.specs(w.direction)}
-    if request.fault is not None and request.fault not in known:
-      raise ValueError(
-        f'fault: expected one of {list(known)} in direction '
-        f'{request.direction}, got {request.fault!r}'
-      )
+    _refuse_unknown_fault(request)
     return candidates.Megakernel(
       request.options,
       request.threads,
@@ -240,6 +251,44 @@ def make_candidate(request: Request) -> candidates.Candidate:
     request.timeout_s,
     has_backward=passes.BACKWARD in wanted,
     checking=request.checking,
+  )
+
+
+def _refuse_unknown_fault(request: Request) -> None:
+  wanted = passes.of(request.direction)
+  known = {n: None for w in wanted for n in faults.specs(w.direction)}
+  if request.fault is not None and request.fault not in known:
+    raise ValueError(
+      f'fault: expected one of {list(known)} in direction '
+      f'{request.direction}, got {request.fault!r}'
+    )
+
+
+def _on_twin(request: Request) -> candidates.Candidate:
+  if request.backend not in BACKENDS:
+    raise ValueError(
+      f'backend: expected one of {list(BACKENDS)}, got {request.backend!r}'
+    )
+  beside = f'--backend={request.backend}'
+  for name, other in (
+    ('candidate', request.candidate),
+    ('frontend', request.frontend),
+    ('launcher', None if request.launcher == LAUNCHERS[0] else 'mpi'),
+    ('threads', request.threads),
+  ):
+    if other is not None:
+      raise ValueError(
+        f'{name}: expected none with {beside}, got {other}: the twin runs '
+        "the device's source, all ranks in one process and one thread"
+      )
+  _refuse_modes(request, beside)
+  _refuse_unknown_fault(request)
+  return twin_candidate.Twin(
+    request.options,
+    deadline_s=request.deadline_s,
+    fault=request.fault,
+    checking=checking_lib.Checking(races=False),
+    twin=request.twin,
   )
 
 
@@ -282,7 +331,11 @@ def _through_front_end(request: Request) -> candidates.Candidate:
     )
   _refuse_modes(request, beside)
   return front_end.FrontEnd(
-    str(request.frontend), request.options, request.threads, request.deadline_s
+    str(request.frontend),
+    request.options,
+    request.threads,
+    request.deadline_s,
+    request.device,
   )
 
 
@@ -696,6 +749,8 @@ def describe(
     threads=request.threads,
     fault=request.fault,
     launcher=request.launcher,
+    backend=request.backend,
+    twin=dataclasses.asdict(request.twin),
     modes=dataclasses.asdict(request.checking),
     tiles=request.tiles,
     lanes=list(request.lanes),

@@ -11,6 +11,7 @@ from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import checking
 from hpmoe.parity_tests.check import isolation
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.check import twin_candidate
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.report import text_table
 
@@ -34,11 +35,13 @@ class Row:
     direction: pass in which it is committed.
     name: the fault.
     caught_by: lanes that fail and 'races', which must blame the fault's tasks
-      alone, or ('wait diagnosis',).  A fault that shows by bad luck only is run
-      with late puts, and 'races' must be among them.
+      alone, or ('wait diagnosis',), or what the twin finds, such as ('race',).
+      A fault that shows by bad luck only is run with late puts, and 'races'
+      must be among them; the twin finds it in every mode.
     located_at: where the check says that it is.
     expected_at: where it was put.
-    isolated: the task that isolated replay names, or several.
+    isolated: the task that isolated replay names, or several; '-' on the twin,
+      which has none.
     caught: whether it was caught, located and named alone; for the control,
       whether nothing was.
   """
@@ -107,7 +110,7 @@ def _needs(spec: faults.FaultSpec) -> str:
 def _control(request: check.Request, bench: check.Bench) -> Row:
   results = bench.judge(request, check.make_candidate(request))
   failed = _failed_lanes(results)
-  named, _ = _isolated(request, bench)
+  named, _ = _isolated(request, bench) if _is_on_host(request) else ([], set())
   return Row(
     request.direction,
     CONTROL,
@@ -127,8 +130,11 @@ def _fault(
     request = dataclasses.replace(request, routing='empty_experts')
     bench = check.Bench(request)
   found = _in_lanes(request, bench, spec)
-  named, committed = _isolated(request, bench)
-  alone = {_identity(task) for task in named} == committed
+  named: list[runtime.TaskName] = []
+  alone = True
+  if _is_on_host(request):
+    named, committed = _isolated(request, bench)
+    alone = {_identity(task) for task in named} == committed
   return Row(
     request.direction,
     spec.name,
@@ -138,6 +144,10 @@ def _fault(
     _told(named),
     found.right and alone,
   )
+
+
+def _is_on_host(request: check.Request) -> bool:
+  return request.backend == check.BACKENDS[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,12 +163,14 @@ class _Found:
 def _in_lanes(
   request: check.Request, bench: check.Bench, spec: faults.FaultSpec
 ) -> _Found:
-  if spec.needs:
+  if spec.needs and _is_on_host(request):
     adverse = checking.Checking(late_puts=True)
     request = dataclasses.replace(request, checking=adverse)
   candidate = _ours(request)
   try:
     results = bench.judge(request, candidate)
+  except twin_candidate.TwinFailure as error:
+    return _found_by_twin(request, spec, bench, candidate, error)
   except candidates.CandidateError as error:
     return _hung(request, spec, candidate, error.diagnosis)
   except check.NothingToJudge:
@@ -177,9 +189,40 @@ def _in_lanes(
   )
   raced = any(launch.num_races for launch in candidate.launches)
   failed = (*failed, isolation.RACES) if raced else failed
-  if raced or spec.needs:
+  if raced or (spec.needs and _is_on_host(request)):
     right = right and _raced(candidate)
   return _Found(failed, _where(first), ' or '.join(map(str, expected)), right)
+
+
+def _found_by_twin(
+  request: check.Request,
+  spec: faults.FaultSpec,
+  bench: check.Bench,
+  candidate: candidates.Megakernel,
+  error: twin_candidate.TwinFailure,
+) -> _Found:
+  """What the twin finds must name the faulty task, or one that reads of it."""
+  first = error.findings[0]
+  named = [task for task in first.tasks if task is not None]
+  guilty = {_identity_of_row(task) for task in candidate.committed}
+  expected = _expectations(request, spec, bench, candidate)
+  right = any(
+    _identity(task) in guilty
+    or any(
+      place.holds(
+        STAGE_OF[task.kind],
+        task.rank,
+        task.expert,
+        task.row_block,
+        task.col_block,
+      )
+      for place in expected
+    )
+    for task in named
+  )
+  return _Found(
+    (first.kind,), _told(named), ' or '.join(map(str, expected)), right
+  )
 
 
 def _ours(request: check.Request) -> candidates.Megakernel:

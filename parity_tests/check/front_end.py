@@ -38,8 +38,14 @@ class Framework:
   backward: Callable[[layer_call.LayerCall, Arrays, np.ndarray], Arrays]
 
 
-def _jax() -> Framework:
+DEVICES = ('cpu', 'ascend')
+
+
+def _jax(device: str) -> Framework:
   import jax
+
+  if device != 'cpu':
+    raise ValueError(f'device: expected cpu with JAX, got {device!r}')
 
   from hpmoe.backend_ascend.frontends import jax_layer
 
@@ -60,7 +66,7 @@ def _jax() -> Framework:
   return Framework(forward, backward)
 
 
-def _mindspore() -> Framework:
+def _mindspore(device: str) -> Framework:
   try:
     from hpmoe.backend_ascend.frontends import mindspore_layer
   except ImportError as error:
@@ -68,17 +74,24 @@ def _mindspore() -> Framework:
   import mindspore as ms
 
   # The error of an operator is told where it runs, not at a later one.
-  ms.set_device('CPU')
+  if device == 'ascend' and not mindspore_layer.has_ascend():
+    raise ValueError(
+      "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device"
+    )
+  ms.set_device('Ascend' if device == 'ascend' else 'CPU')
   ms.set_context(pynative_synchronize=True)
 
+  def cell_of(call):
+    return mindspore_layer.MoELayer(**vars(call), device=device)
+
   def forward(call, inputs):
-    cell = mindspore_layer.MoELayer(**vars(call))
+    cell = cell_of(call)
     given = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
     made = cell.tensors(*given) | dict(y=cell(*given))
     return {n: mindspore_layer.to_numpy(a) for n, a in made.items()}
 
   def backward(call, inputs, dy):
-    cell = mindspore_layer.MoELayer(**vars(call))
+    cell = cell_of(call)
     given = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
     pull = ms.ops.GradOperation(get_all=True, sens_param=True)
     grads = dict(
@@ -114,18 +127,20 @@ class FrontEnd:
     options: flow_lib.Options,
     threads: int | None = None,
     deadline_s: float = 60.0,
+    device: str = 'cpu',
   ):
     """Imports the framework.
 
     Raises:
-      ValueError: it is not one of NAMES, or not installed.
+      ValueError: it is not one of NAMES, or not installed, or has no such
+        device.
     """
     if framework not in _FRAMEWORKS:
       raise ValueError(
         f'frontend: expected one of {list(NAMES)}, got {framework!r}'
       )
     self.name = f'{framework}_layer'
-    self._framework = _FRAMEWORKS[framework]()
+    self._framework = _FRAMEWORKS[framework](device)
     self._run = dict(options=options, threads=threads, deadline_s=deadline_s)
 
   def run(

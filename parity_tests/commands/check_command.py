@@ -4,6 +4,7 @@ import pathlib
 
 from absl import flags
 
+from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -76,6 +77,13 @@ def _define_check(f: flags.FlagValues) -> None:
     'gradient; see docs/jax.md and docs/mindspore.md.',
     flag_values=f,
   )
+  flags.DEFINE_enum(
+    'device',
+    'cpu',
+    ['cpu', 'ascend'],
+    'Where the layer of --frontend=mindspore runs; see docs/on_an_npu.md.',
+    flag_values=f,
+  )
   flags.DEFINE_float(
     'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
   )
@@ -87,6 +95,8 @@ def _define_check(f: flags.FlagValues) -> None:
     flag_values=f,
   )
   _define_modes(f)
+  backend_flags.define_backend(f)
+  backend_flags.define_twin(f)
   flags.DEFINE_integer(
     'tiles',
     None,
@@ -235,10 +245,13 @@ def _request(f: flags.FlagValues):
     deadline_s=f.deadline,
     candidate=f.candidate,
     frontend=f.frontend,
+    device=f.device,
     timeout_s=f.timeout,
     fault=f.fault,
     checking=_checking(f),
     launcher=f.launcher,
+    backend=f.backend,
+    twin=backend_flags.modes(f),
     tiles=f.tiles,
     arguments=cli.arguments(f, without=('lane', 'json', 'html', 'verbose')),
   )
@@ -294,6 +307,7 @@ COMMAND = cli.Command(
     "row_block=0 col_block=0'",
     'hpmoe check --launcher=mpi --ranks=8',
     'hpmoe check --frontend=mindspore --dtype=bf16',
+    'hpmoe check --backend=ascend_twin --preset=tiny --twin_mode=late',
   ),
   _define_check,
   _check,

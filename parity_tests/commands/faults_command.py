@@ -2,6 +2,7 @@
 
 from absl import flags
 
+from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -17,6 +18,8 @@ def _define_faults(f: flags.FlagValues) -> None:
   flags.DEFINE_integer(
     'threads', None, 'OS threads. Default: one per core.', flag_values=f
   )
+  backend_flags.define_backend(f)
+  backend_flags.define_twin(f)
   cli.define_json(f)
 
 
@@ -42,6 +45,8 @@ def _faults(f: flags.FlagValues) -> int:
     capacity=f.capacity,
     options=layer_flags.options(f),
     threads=f.threads,
+    backend=f.backend,
+    twin=backend_flags.modes(f),
     arguments=cli.arguments(f, without=('json',)),
   )
   count = faults_table.count(f.direction)
@@ -57,7 +62,11 @@ def _faults(f: flags.FlagValues) -> int:
 COMMAND = cli.Command(
   'faults',
   'commits every fault in turn and says whether it was caught.',
-  ('hpmoe faults', 'hpmoe faults --dtype=bf16 --json=faults.json'),
+  (
+    'hpmoe faults',
+    'hpmoe faults --dtype=bf16 --json=faults.json',
+    'hpmoe faults --backend=ascend_twin --ranks=2',
+  ),
   _define_faults,
   _faults,
   '0 every fault is caught, '

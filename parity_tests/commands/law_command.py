@@ -4,6 +4,7 @@ import dataclasses
 
 from absl import flags
 
+from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -64,6 +65,7 @@ def _define_law(f: flags.FlagValues) -> None:
     f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
     flag_values=f,
   )
+  backend_flags.define_backend(f)
   cli.define_json(f)
 
 
@@ -117,6 +119,8 @@ def _law(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   plan = _plan(f)
+  if f.backend != 'host':
+    return _law_of_twin(f, plan)
   processes = layer_flags.integers('processes', f.processes)
   steps = len(processes) * len(plan.dtypes) * len(plan.directions)
   with cli.failure_reported(f.json), cli.progress(plan.steps + steps) as step:
@@ -134,6 +138,34 @@ def _law(f: flags.FlagValues) -> int:
   return cli.PARITY if held else cli.NO_PARITY
 
 
+def _law_of_twin(f: flags.FlagValues, plan) -> int:
+  from hpmoe.parity_tests.law import law_table
+  from hpmoe.parity_tests.law import law_twin
+  from hpmoe.parity_tests.report import report
+
+  for name in ('threads', 'processes'):
+    if f[name].present:
+      raise cli.UsageError(
+        f'{name}: expected none with --backend={f.backend}, got '
+        f'{cli.text(f[name].value)}: the twin is one thread of one process'
+      )
+  for name, field, value in (
+    ('interleavings', 'interleavings', law_twin.SEEDS),
+    ('layout', 'layouts', law_twin.LAYOUTS),
+    ('dtype', 'dtypes', law_twin.DTYPES),
+  ):
+    if not f[name].present:
+      plan = dataclasses.replace(plan, **{field: value})
+  with (
+    cli.failure_reported(f.json),
+    cli.progress(law_twin.count_steps(plan)) as step,
+  ):
+    table = law_twin.run(plan, step)
+  cli.write_json(f.json, report.jsonable(law_table.to_json(plan, table)))
+  print(law_table.text(table))
+  return cli.PARITY if table.holds else cli.NO_PARITY
+
+
 COMMAND = cli.Command(
   'law',
   'same inputs, same bits: tries it on thousands of interleavings.',
@@ -142,6 +174,7 @@ COMMAND = cli.Command(
     'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
     'hpmoe law --interleavings=20 --processes=2,4,8',
     'hpmoe law --interleavings=20 --fault=skipped_wait',
+    'hpmoe law --backend=ascend_twin --ranks=2 --direction=forward',
   ),
   _define_law,
   _law,

@@ -295,7 +295,7 @@ def _launches(
   options: flow_lib.Options,
   threads: int,
 ) -> Iterator[tuple[modes_lib.Launched, dict]]:
-  fault = _fault(plan, which, image, routing)
+  fault = fault_of(plan, which, image, routing)
   for interleaving in range(plan.interleavings):
     late = interleaving % 2 == 1
     how = dict(
@@ -361,9 +361,10 @@ def _replay(
   return shlex.join(['hpmoe', 'check', *given])
 
 
-def _fault(
-  plan: Plan, which: passes.Pass, image, routing
+def fault_of(
+  plan: Plan, which: passes.Pass, image, routing: _native.Routing
 ) -> faults.Fault | None:
+  """Returns the fault that a plan's launches of a pass commit, or None."""
   if plan.fault not in faults.specs(which.direction):
     return None
   task = faults.choose_target(image, routing.counts, plan.fault)

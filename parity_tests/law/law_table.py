@@ -92,6 +92,17 @@ class Table:
   schedules: tuple[Schedules, ...]
 
   @property
+  def launches(self) -> int:
+    """Launches that were tried; each made every tensor of its pass."""
+    if self.schedules:
+      return sum(s.launches for s in self.schedules)
+    first = {
+      (r.direction, r.dtype, r.tensor.partition(' ')[2]): r.launches
+      for r in self.rows
+    }
+    return sum(first.values())
+
+  @property
   def holds(self) -> bool:
     return all(
       len(row.sha256) == 1 and not row.differing_bits for row in self.rows
@@ -110,13 +121,15 @@ def to_json(plan, table: Table) -> dict[str, object]:
 
 def text(table: Table) -> str:
   """Returns the table of tensors, the table of schedules, the verdict."""
-  parts = [_bits_table(table.rows), _schedule_table(table.schedules)]
+  parts = [_bits_table(table.rows)]
+  if table.schedules:
+    parts.append(_schedule_table(table.schedules))
   parts += [
     f'{row.direction} {row.dtype} {row.tensor} {row.first_break}'
     for row in table.rows
     if row.first_break is not None
   ]
-  launches = sum(s.launches for s in table.schedules)
+  launches = table.launches
   bits = sum(row.differing_bits for row in table.rows)
   verdict = 'the law holds' if table.holds else 'the law is BROKEN'
   parts.append(f'{verdict}: {launches} launches, {bits} differing bits')

@@ -6,6 +6,7 @@
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/checks/launch_inspect.h"
 #include "backend_ascend/kernels/host/launch/launch.h"
+#include "backend_ascend/kernels/host/launch/tensors_binding.h"
 #include "backend_ascend/kernels/host/tiles/finite.h"
 
 namespace hpmoe {
@@ -20,42 +21,6 @@ struct Options {
   Arrays captured;
   ConstArrays given;
 };
-
-struct PlanBytes {
-  int64_t by_expert, by_slot;  // of [R, E] and [R, T, K], four bytes each
-  explicit PlanBytes(const ImageHeader& h)
-      : by_expert(int64_t{h.num_ranks} * h.num_experts * 4),
-        by_slot(int64_t{h.num_ranks} * h.num_tokens * h.top_k * 4) {}
-};
-
-LaunchTensors Tensors(const ImageHeader& header, const Plan* plan,
-                      const ConstArrays& inputs, const Arrays& outputs) {
-  const PlanBytes bytes(header);
-  const auto ints = [&](const char* name, int64_t size) {
-    return static_cast<int32_t*>(Find(outputs, name, size));
-  };
-  LaunchTensors tensors{};
-  tensors.plan = plan;
-  tensors.topk_ids =
-      static_cast<const int32_t*>(Find(inputs, "topk_ids", bytes.by_slot));
-  tensors.topk_weights =
-      static_cast<const float*>(Find(inputs, "topk_weights", bytes.by_slot));
-  tensors.counts = ints("counts", bytes.by_expert);
-  tensors.row_base = ints("row_base", bytes.by_expert);
-  tensors.row_of_slot = ints("row_of_slot", bytes.by_slot);
-  for (int b = 0; b < kNumBuffers; ++b) {
-    const BufferInfo& info = kBuffers[b];
-    const Use use = UseOf(header, b);
-    const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
-    if (use == Use::kInput) {
-      // Tasks only read it.
-      tensors.buffers[b] = const_cast<void*>(Find(inputs, info.name, size));
-    } else if (use == Use::kWritten) {
-      tensors.buffers[b] = Find(outputs, info.name, size);
-    }
-  }
-  return tensors;
-}
 
 // The tensors of the image's tasks in `arrays`, by BufferId.
 template <class Array, class Pointer>
@@ -141,7 +106,7 @@ LaunchReport LaunchPy(const LoadedImage& image, const Routing& routing,
                       const ConstArrays& inputs, const Arrays& outputs,
                       const Options& options) {
   const LaunchTensors tensors =
-      Tensors(image.header(), &routing.plan, inputs, outputs);
+      TensorsOf(image.header(), &routing.plan, inputs, outputs);
   const LaunchOptions launch = OptionsFor(image.view(), options);
   LaunchReport report;
   Status status;
@@ -157,7 +122,7 @@ void LaunchSerialPy(const LoadedImage& image, const Routing& routing,
                     const ConstArrays& inputs, const Arrays& outputs,
                     const std::optional<std::string>& isa_name) {
   const LaunchTensors tensors =
-      Tensors(image.header(), &routing.plan, inputs, outputs);
+      TensorsOf(image.header(), &routing.plan, inputs, outputs);
   const Isa isa = IsaOf(isa_name);
   Status status;
   {

@@ -1,0 +1,156 @@
+#include "backend_ascend/kernels/ascendc/twin/launch/twin_launch.h"
+
+#include <algorithm>
+
+#include "backend_ascend/kernels/ascendc/twin/launch/device_memory.h"
+#include "backend_ascend/kernels/ascendc/twin/launch/faulty_image.h"
+#include "backend_ascend/kernels/ascendc/twin/launch/serial_image.h"
+#include "backend_ascend/kernels/ascendc/twin/launch/target.h"
+#include "backend_ascend/kernels/ascendc/twin/launch/twin_faults.h"
+#include "backend_ascend/kernels/rows.h"
+
+// The kernel of megakernel.cc.
+extern "C" void hpmoe_megakernel(uint8_t* args);
+
+namespace hpmoe {
+namespace {
+
+using ascend_twin::CoreType;
+
+// Blocks of one cube and two vector cores that hold the image's cores.
+int32_t BlocksOf(const ImageHeader& header) {
+  return std::max(header.num_aic, (header.num_aiv + 1) / 2);
+}
+
+class Session {
+ public:
+  Session(const ImageView& view, const Plan& plan, const LaunchTensors& tensors,
+          const TwinOptions& options)
+      : view_(view),
+        options_(options),
+        memory_(view, plan, tensors, options.deadline_us,
+                FaultyImageSlack(*view.header)),
+        faulty_(view, plan, memory_, options.fault) {}
+
+  // Appends what the launch of an image did to the report; whether all is well.
+  bool Run(const std::vector<uint64_t>& image, bool first, TwinReport* report) {
+    memory_.Begin(image);
+    ascend_twin::LaunchSpec spec;
+    spec.kernel = "hpmoe_megakernel";
+    spec.entry = [this](int32_t rank) {
+      hpmoe_megakernel(reinterpret_cast<uint8_t*>(memory_.args(rank)));
+    };
+    spec.ranks = view_.header->num_ranks;
+    spec.blocks = BlocksOf(*view_.header);
+    spec.globals = memory_.ranges();
+    for (ascend_twin::GlobalRange& range : spec.globals) {
+      // Launches before this one filled it.
+      const bool empty = range.kind == ascend_twin::GlobalKind::kEmpty;
+      if (empty && !first) range.kind = ascend_twin::GlobalKind::kFilled;
+    }
+    spec.mode = options_.mode;
+    spec.seed = options_.seed;
+    spec.hazards = options_.hazards;
+    spec.numerics = options_.numerics;
+    if (options_.fault.task >= 0) {
+      spec.on_issue = [this](int64_t tag, ascend_twin::Instruction* issued) {
+        faulty_.OnIssue(tag, issued);
+      };
+    }
+    const ascend_twin::LaunchResult result = ascend_twin::Launch(spec);
+    const auto append = [](const auto& from, auto* to) {
+      to->insert(to->end(), from.begin(), from.end());
+    };
+    append(result.errors, &report->errors);
+    append(result.counts, &report->counts);
+    append(Ends(), &report->ends);
+    report->cycles += result.cycles;
+    report->fault_changed |= faulty_.num_changed() > 0;
+    return result.ok();
+  }
+
+  void CopyOut() const { memory_.CopyOut(); }
+
+ private:
+  std::vector<CoreEnd> Ends() const {
+    const ImageHeader& header = *view_.header;
+    std::vector<CoreEnd> ends;
+    for (int32_t rank = 0; rank < header.num_ranks; ++rank) {
+      for (int32_t i = 0; i < header.num_aic + header.num_aiv; ++i) {
+        const bool aic = i < header.num_aic;
+        ends.push_back({{rank, aic ? CoreType::kAic : CoreType::kAiv,
+                         aic ? i : i - header.num_aic},
+                        memory_.args(rank)->diagnosis[i]});
+      }
+    }
+    return ends;
+  }
+
+  const ImageView& view_;
+  const TwinOptions& options_;
+  DeviceMemory memory_;
+  FaultyTask faulty_;
+};
+
+// What every launch does first: refuses the image, or plans.
+Status Prepare(const ImageView& view, const LaunchTensors& tensors,
+               Plan* plan) {
+  const ImageHeader& header = *view.header;
+  Status status = CheckTarget(view);
+  if (status.code != 0) return status;
+  status = MakePlan(header, tensors.topk_ids, plan);
+  if (status.code != 0) return status;
+  status = CheckPlan(header, 0, header.num_ranks, tensors.topk_ids, *plan);
+  if (status.code != 0) return status;
+  std::copy(plan->counts.begin(), plan->counts.end(), tensors.counts);
+  std::copy(plan->row_base.begin(), plan->row_base.end(), tensors.row_base);
+  std::copy(plan->row_of_slot.begin(), plan->row_of_slot.end(),
+            tensors.row_of_slot);
+  return status;
+}
+
+// Whether the image of an order fault is another.
+bool ChangesOrder(const ImageView& view, const Plan& plan,
+                  const FaultSpec& fault) {
+  const TaskDesc& task = view.tasks[fault.task];
+  if (fault.kind == FaultKind::kMissingSignal) return task.signal_count > 0;
+  return task.wait_count > 0 &&
+         RealRows(task, ViewOf(*view.header, plan)).count() > 0;
+}
+
+}  // namespace
+
+Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
+                  const TwinOptions& options, TwinReport* report) {
+  *report = {};
+  Plan plan;
+  const Status status = Prepare(view, tensors, &plan);
+  if (status.code != 0) return status;
+  Session session(view, plan, tensors, options);
+  session.Run(FaultyImage(view, options.fault), /*first=*/true, report);
+  if (IsOrderFault(options.fault.kind)) {
+    report->fault_changed = ChangesOrder(view, plan, options.fault);
+  }
+  session.CopyOut();
+  return status;
+}
+
+Status LaunchTwinSerial(const ImageView& view, const LaunchTensors& tensors,
+                        const TwinOptions& options, TwinReport* report) {
+  *report = {};
+  Plan plan;
+  const Status status = Prepare(view, tensors, &plan);
+  if (status.code != 0) return status;
+  Session session(view, plan, tensors, options);
+  bool first = true;
+  for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
+    if (DirectionOf(kind) != Direction{view.header->direction}) continue;
+    const std::vector<uint64_t> image = ImageOfKind(view, kind);
+    if (!session.Run(image, first, report)) break;
+    first = false;
+  }
+  session.CopyOut();
+  return status;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,55 @@
+// Runs a task image on the twin: the bytes that the host runtime runs, by the
+// source that an NPU runs.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_TWIN_LAUNCH_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_TWIN_LAUNCH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend_ascend/kernels/ascendc/launch_args.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
+#include "backend_ascend/kernels/host/checks/faults.h"
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/load/plan.h"
+
+namespace hpmoe {
+
+struct TwinOptions {
+  ascend_twin::Mode mode = ascend_twin::Mode::kInOrder;
+  uint64_t seed = 0;
+  bool hazards = true;
+  ascend_twin::Numerics numerics;
+  uint64_t deadline_us = 1000000;  // modelled, of one wait
+  FaultSpec fault = {FaultKind::kNone, -1};
+};
+
+// How a core ended.
+struct CoreEnd {
+  ascend_twin::CoreName core;
+  CoreDiagnosis diagnosis;
+};
+
+struct TwinReport {
+  std::vector<ascend_twin::Error> errors;
+  std::vector<ascend_twin::Counts> counts;
+  std::vector<CoreEnd> ends;   // of all cores that have a queue
+  uint64_t cycles = 0;         // modelled, 50 MHz
+  bool fault_changed = false;  // whether the fault made a difference
+};
+
+// Runs the image.  Buffers that tasks write must arrive zeroed.  The status
+// speaks of inputs only; the report of what the kernel did.
+Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
+                  const TwinOptions& options, TwinReport* report);
+
+// The same tasks kind by kind, each kind a launch on one core of its unit and
+// rank, in the image's order, without waits or signals.
+Status LaunchTwinSerial(const ImageView& view, const LaunchTensors& tensors,
+                        const TwinOptions& options, TwinReport* report);
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_TWIN_LAUNCH_H_

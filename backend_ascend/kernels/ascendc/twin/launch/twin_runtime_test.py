@@ -1,0 +1,173 @@
+"""One image, the host runtime and the twin: the same bytes, the same tensors.
+
+Cheap cases; `hpmoe check --backend=ascend_twin` and `make sweep` have the rest.
+"""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+# Rows, columns and depths that no block divides.
+CONFIG = config_lib.MoEConfig(2, 13, 4, 2, 24, 20)
+OPTIONS = flow_lib.Options(
+  num_aic=2, num_aiv=3, row_block=8, col_block=16, chain_rows=8
+)
+FORWARD, BACKWARD = layout.Direction.FORWARD, layout.Direction.BACKWARD
+EXACT = dict(activation='absolute')
+
+
+def policy_of(storage='float32', placement='combine', **changes):
+  return precision.PrecisionPolicy(storage, placement=placement, **changes)
+
+
+def case(direction, policy, routing='uniform', options=OPTIONS, exact=True):
+  """Returns an image and its inputs; the forward pass's are the host's."""
+  image = compiler.COMPILE[direction](CONFIG, policy, options).image
+  inputs = testing.make_inputs(CONFIG, policy, routing, exact=exact)
+  if direction == FORWARD:
+    return image, inputs
+  forward = compiler.compile_forward(CONFIG, policy, options).image
+  saved = runtime.launch(forward, inputs)
+  dy = testing.make_inputs(CONFIG, policy, exact=exact, name='dy')['x']
+  unread = {'returned'} if policy.placement == 'before_down' else set()
+  given = inputs | saved | dict(dy=dy)
+  names = set(arrays.INPUTS[BACKWARD]) - unread
+  return image, {name: given[name] for name in names}
+
+
+def differing(got, want) -> list[str]:
+  return [
+    name
+    for name in want
+    if not np.array_equal(arrays.bits(got[name]), arrays.bits(want[name]))
+  ]
+
+
+class TestOneImageInBoth:
+  @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
+  @pytest.mark.parametrize(
+    'storage, placement, grain, order, routing',
+    [
+      ('float32', 'combine', 'row_block', 'in_order', 'uniform'),
+      ('bfloat16', 'before_down', 'expert', 'late', 'empty_experts'),
+      ('float32', 'before_down', 'row_block', 'seeded', 'one_rank'),
+    ],
+  )
+  def test_exact_data_have_equal_bits(
+    self, direction, storage, placement, grain, order, routing
+  ):
+    # Given an image and data on which no sum rounds, when the host's kernels
+    # and the device's run it, then every tensor is the same, bit for bit.
+    options = flow_lib.Options(**{**vars(OPTIONS), 'event_grain': grain})
+    policy = policy_of(storage, placement, **EXACT)
+    image, inputs = case(direction, policy, routing, options)
+    before = bytes(image)
+    want = runtime.launch(image, inputs)
+    modes = twin_runtime.Modes(order, seed=3 if order == 'seeded' else 0)
+    got = twin_runtime.launch(image, inputs, modes=modes)
+    assert not differing(got, want)
+    assert bytes(image) == before
+
+  @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
+  def test_serial_kernels_have_equal_bits_on_real_data(self, direction):
+    policy = policy_of('bfloat16', 'before_down')
+    image, inputs = case(direction, policy, exact=False)
+    for mmad_order in twin_runtime.MMAD_ORDERS:
+      modes = twin_runtime.Modes(mmad_order=mmad_order)
+      want = twin_runtime.launch_serial(image, inputs, modes=modes)
+      assert not differing(
+        twin_runtime.launch(image, inputs, modes=modes), want
+      )
+
+  def test_the_order_of_sums_is_a_policy_that_shows(self):
+    image, inputs = case(FORWARD, policy_of(), exact=False)
+    made = {
+      order: twin_runtime.launch(
+        image, inputs, modes=twin_runtime.Modes(mmad_order=order)
+      )['gate_up'].tobytes()
+      for order in twin_runtime.MMAD_ORDERS
+    }
+    assert len(set(made.values())) == len(made)
+
+
+class TestCounts:
+  def test_say_what_each_task_took(self):
+    # Given a launch, when its counts are summed by task, then a GEMM tile
+    # loads its operands and multiplies, and no vector core does.
+    image, inputs = case(FORWARD, policy_of(**EXACT))
+    launched = twin_runtime.run(image, inputs)
+    counts, tasks = launched.counts, image.tables['tasks']
+    of_task = counts[counts['task'] >= 0]
+    rows = faults.real_rows(image, launched.outputs['counts'])
+    assert set(np.flatnonzero(rows)) <= set(of_task['task'])
+    kinds = tasks['kind'][of_task['task']]
+    gemms = np.isin(kinds, [layout.Kind.GATE_UP, layout.Kind.DOWN])
+    busy = rows[of_task['task']] > 0
+    assert (of_task[gemms & busy]['cube_steps'] > 0).all()
+    assert not of_task[~gemms]['cube_steps'].any()
+    assert (of_task[~gemms & busy]['bytes_mte3'] > 0).all()
+    assert (of_task['unit'] == tasks['unit'][of_task['task']]).all()
+
+
+class TestRefusals:
+  def test_float16(self):
+    image, inputs = case(FORWARD, policy_of('float16', **EXACT))
+    with pytest.raises(ValueError, match=r'^policy.storage: expected float32'):
+      twin_runtime.launch(image, inputs)
+
+  def test_a_tile_that_does_not_fit(self):
+    config = config_lib.MoEConfig(1, 600, 1, 1, 16, 512)
+    options = flow_lib.Options(
+      num_aic=1, num_aiv=1, row_block=512, col_block=1024
+    )
+    image = compiler.compile_forward(config, policy_of(), options).image
+    told = twin_runtime.refusal(image)
+    assert told.startswith('row_block, col_block: expected tiles that fit in ')
+    assert 'of L0C' in told
+
+  def test_inputs_that_are_not_the_image_s(self):
+    image, inputs = case(FORWARD, policy_of(**EXACT))
+    with pytest.raises(ValueError, match=r'^x: expected shape'):
+      twin_runtime.launch(image, inputs | dict(x=inputs['x'][:, 1:]))
+    inputs['topk_ids'][0, 0] = 0
+    with pytest.raises(ValueError, match='distinct experts'):
+      twin_runtime.launch(image, inputs)
+
+  def test_modes_that_do_not_exist(self):
+    for name in ('order', 'mmad_order', 'exp'):
+      with pytest.raises(ValueError, match=f'^{name}: expected one of'):
+        twin_runtime.Modes(**{name: 'sideways'})
+
+
+def test_a_task_that_does_not_signal_is_diagnosed():
+  image, inputs = case(FORWARD, policy_of(**EXACT))
+  counts = runtime.route(image, inputs['topk_ids']).counts
+  task = faults.choose_target(image, counts, 'missing_signal')
+  with pytest.raises(runtime.WaitError) as error:
+    twin_runtime.run(image, inputs, fault=faults.Fault('missing_signal', task))
+  found = error.value.diagnosis
+  assert found.task.kind == 'swiglu' and found.expected == found.actual + 1
+  assert task in [suspect.index for suspect in found.suspects]
+  assert set(error.value.plan) == set(tensors.PLAN)
+
+
+def test_a_task_that_does_not_wait_is_found():
+  image, inputs = case(FORWARD, policy_of(**EXACT))
+  counts = runtime.route(image, inputs['topk_ids']).counts
+  task = faults.choose_target(image, counts, 'missing_wait')
+  with pytest.raises(twin_runtime.TwinError) as error:
+    twin_runtime.run(image, inputs, fault=faults.Fault('missing_wait', task))
+  first = error.value.findings[0]
+  assert task in [name.index for name in first.tasks if name]
+  assert 'cube_load.h' in first.file
