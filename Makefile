@@ -197,7 +197,7 @@ ascend-npu:
 
 BENCHMARKS := $(filter-out %/__init__.py %_test.py %_layer.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/full.stamp
-	for f in $(BENCHMARKS:%.py=%); do $(BIN)/python -m $$(echo $$f | tr / .); done
+	for f in $(BENCHMARKS); do $(BIN)/python $$f; done
 
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .

@@ -13,7 +13,7 @@ a step of 10 in all, and share all else. `oracle` 3 times the step of `host`;
 each in and out, but XLA fuses SwiGLU); `none` 0.7 times.
 
 Example:
-  python -m benchmarks.train_step --repeats=20 --json=/tmp/steps.json
+  python benchmarks/train_step.py --repeats=20 --json=/tmp/steps.json
 """
 
 import collections
@@ -24,10 +24,10 @@ import time
 
 from absl import app
 from absl import flags
+import capacity_layer
 import jax
 import numpy as np
 
-from benchmarks import capacity_layer
 from hpmoe.models import config as config_lib
 from hpmoe.models.train import jax_trainer
 from hpmoe.models.train import settings as settings_lib
@@ -36,10 +36,9 @@ from hpmoe.models.train import text as text_lib
 _REPEATS = flags.DEFINE_integer('repeats', 20, 'Interleaved steps of each.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
-_PLAIN = 'benchmarks.capacity_layer'
 LAYERS = {name: name for name in ('host', 'oracle', 'framework')} | {
-  'capacity': f'{_PLAIN}:layer',
-  'none': f'{_PLAIN}:none',
+  'capacity': 'capacity_layer:layer',
+  'none': 'capacity_layer:none',
 }
 WARM_UP = 2
 
