@@ -100,6 +100,11 @@ struct Numerics {
   ExpMode exp = ExpMode::kNearest;
   bool flush_subnormals = false;
   bool saturate = false;  // CTRL[48] = 0: inf becomes +-max, nan 0
+  // Where sources disagree.  Fixpipe's page says nSize in 16s, the headers'
+  // check and catlass any for ROW_MAJOR; a report says that the 910B cannot
+  // load float transposed to L0B, pages and catlass do.
+  bool fixpipe_n_of_16 = false;
+  bool no_float_to_l0b = false;
 };
 const Numerics& ThisNumerics();
 

@@ -448,11 +448,9 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
       call.Refuse("isChannelSplit: expected an NZ of float");
     }
     call.Multiple("nSize", params.nSize, 8);
-  } else if (!rows) {
+  } else if (!rows || ThisNumerics().fixpipe_n_of_16) {
     call.Multiple("nSize", params.nSize, kSide);
   }
-  // ROW_MAJOR takes any nSize, as the headers' check and catlass have it; the
-  // page says a multiple of 16.
   call.Equal("ndNum", params.ndNum, 1);
   call.Equal("reluEn", params.reluEn, 0);
   call.Equal("unitFlag", params.unitFlag, 0);

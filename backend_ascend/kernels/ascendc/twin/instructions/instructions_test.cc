@@ -1324,6 +1324,23 @@ std::vector<Attempt> CubeAttempts() {
   };
 }
 
+// What only some sources refuse.
+std::vector<Attempt> DisputedAttempts() {
+  static GlobalTensor<float> gm;
+  gm.SetGlobalBuffer(reinterpret_cast<float*>(core->base(Memory::kGm)));
+  return {{CoreType::kAic,
+           [] {
+             Fixpipe(gm, At<float>(TPosition::CO1), ResultWith([](auto* p) {
+                       p->nSize = 20;
+                       p->srcStride = 16;
+                     }));
+           }},
+          {CoreType::kAic, [] {
+             Image(At<float>(TPosition::B2), At<float>(TPosition::B1), 16, 16,
+                   false);
+           }}};
+}
+
 std::vector<Attempt> VectorAttempts() {
   const auto x = Ub<float>(0);
   const auto y = Ub<float>(4096);
@@ -1480,22 +1497,33 @@ Compare: bytes of count: expected a multiple of 256, got 260
 Compare: cmpMode of int32_t: expected EQ
 Select: src1: expected a tensor in modes 0 and 2
 Gather: srcOffset 0: expected a multiple of 4 in the source's 256 B, got 4096
+not refused
+not refused
+Fixpipe: nSize: expected a multiple of 16, got 20
+LoadData: dst: expected L0A for elements of 4 B, got L0B
 )";
+
+void Try(const std::vector<Attempt>& attempts, std::string* said) {
+  for (const Attempt& attempt : attempts) {
+    core->type = attempt.core;
+    try {
+      attempt.call();
+      *said += "not refused\n";
+    } catch (const ascend_twin::Refusal& refusal) {
+      *said += refusal.text + "\n";
+    }
+    DisableDmaAtomic();
+  }
+}
 
 void Refusals() {
   std::string said = "\n";
-  for (const auto& attempts :
-       {MoveAttempts(), CubeAttempts(), VectorAttempts()}) {
-    for (const Attempt& attempt : attempts) {
-      core->type = attempt.core;
-      try {
-        attempt.call();
-        said += "not refused\n";
-      } catch (const ascend_twin::Refusal& refusal) {
-        said += refusal.text + "\n";
-      }
-      DisableDmaAtomic();
-    }
+  Try(MoveAttempts(), &said);
+  Try(CubeAttempts(), &said);
+  Try(VectorAttempts(), &said);
+  for (const bool strict : {false, true}) {
+    core->numerics.fixpipe_n_of_16 = core->numerics.no_float_to_l0b = strict;
+    Try(DisputedAttempts(), &said);
   }
   if (said != kRefused) Say("refused:" + said);
 }
