@@ -169,7 +169,7 @@ import time
 import pytest
 def test_fast(): assert %s
 @pytest.mark.slow
-def test_slow(): time.sleep(%d)
+def test_slow(): time.sleep(%d) or pytest.fail("slow")
 """
 
   def ran(self, tmp_path, passes, seconds, limit_s=20, **how):
