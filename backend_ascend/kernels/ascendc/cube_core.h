@@ -25,6 +25,8 @@ class CubeCore {
 
   // Before the first tile.
   __aicore__ inline void Start() {
+    // Whatever ran before: float products are exact.
+    AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);
     for (int32_t stage = 0; stage < kStages; ++stage) {
       AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(stage);
       AscendC::SetFlag<AscendC::HardEvent::M_MTE1>(stage);

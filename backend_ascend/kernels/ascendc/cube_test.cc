@@ -193,6 +193,7 @@ constexpr int64_t kIdle = 1;  // tag of such tiles
 template <typename T>
 void RunChains(const std::deque<Chain<T>>& chains, const Constants& constants) {
   AscendC::InitSocState();
+  AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false);
   hpmoe::CubeCore<T> core(&constants);
   core.Start();
   for (const Chain<T>& chain : chains) {
@@ -237,6 +238,7 @@ int Launch(std::deque<Chain<T>>* chains,
            const std::vector<Constants>& constants, Mode mode, uint64_t seed,
            MmadOrder order) {
   LaunchSpec spec = SpecOf(chains, constants);
+  spec.numerics.saturate = true;  // left behind by a kernel before
   spec.mode = mode;
   spec.seed = seed;
   spec.numerics.mmad_order = order;
@@ -289,11 +291,22 @@ std::vector<Shape> Shapes() {
   return shapes;
 }
 
+// One product, of an infinity: it stays one.
+template <typename T>
+void MakeInfinite(std::deque<Chain<T>>* chains) {
+  Make<T>({1, 1, {1}, false, false, 0}, 1, chains);
+  Chain<T>* const chain = &chains->back();
+  Round(INFINITY, &chain->a[0].At(0, 0));
+  Round(1, &chain->b[0].At(0, 0));
+  Round(INFINITY, &chain->want.At(0, 0));
+}
+
 template <typename T>
 int Test(const std::vector<Constants>& constants) {
   std::deque<Chain<T>> chains;
   uint32_t seed = sizeof(T);
   for (const Shape& shape : Shapes()) Make<T>(shape, ++seed, &chains);
+  MakeInfinite(&chains);
   int failed = 0;
   for (const MmadOrder order : {MmadOrder::kAscending, MmadOrder::kBlocksOf16,
                                 MmadOrder::kReversed, MmadOrder::kEvenOdd}) {

@@ -63,6 +63,8 @@ HPMOE_FUNCTION void RunCore(const RankTensors& rank) {
 // refused before launch.
 HPMOE_FUNCTION void RunMegakernel(const LaunchArgs& args) {
   AscendC::InitSocState();
+  // Infinities and NaN stay what they are, whatever ran before.
+  AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false);
   ImageHeader image;
   CopyConstant(reinterpret_cast<const HPMOE_GM ImageHeader*>(args.image),
                &image);

@@ -17,6 +17,16 @@ using ascend_twin::Site;
 
 inline void InitSocState() { ascend_twin::Initialise(false); }
 
+enum class SaturationMode : uint8_t { FLOAT, FLOAT8, INT, CAST };
+
+// Whether results that no float holds become the largest one, and NaN zero.
+template <SaturationMode mode>
+void SetSaturationFlag(bool enable) {
+  static_assert(mode == SaturationMode::FLOAT,
+                "the twin has float's flag only");
+  ascend_twin::SetSaturate(enable);
+}
+
 inline int64_t GetBlockIdx() { return ascend_twin::ThisBlock(); }
 inline int64_t GetBlockNum() { return ascend_twin::NumBlocks(); }
 inline int64_t GetSubBlockIdx() { return ascend_twin::ThisSubBlock(); }

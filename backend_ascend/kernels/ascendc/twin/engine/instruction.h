@@ -99,7 +99,8 @@ struct Numerics {
   MmadOrder mmad_order = MmadOrder::kAscending;
   ExpMode exp = ExpMode::kNearest;
   bool flush_subnormals = false;
-  bool saturate = false;  // CTRL[48] = 0: inf becomes +-max, nan 0
+  bool saturate = false;  // CTRL[48] = 0: inf becomes +-max, nan 0; at the
+                          // start, until the kernel calls SetSaturationFlag
   // Where sources disagree.  Fixpipe's page says nSize in 16s, the headers'
   // check and catlass any for ROW_MAJOR; a report says that the 910B cannot
   // load float transposed to L0B, pages and catlass do.
@@ -107,6 +108,7 @@ struct Numerics {
   bool no_float_to_l0b = false;
 };
 const Numerics& ThisNumerics();
+void SetSaturate(bool saturate);
 
 // Element type of SetAtomicAdd that later moves to global memory carry, or
 // kNone; a setting of the core that the hardware orders with moves.

@@ -115,7 +115,10 @@ char* Bytes(Memory memory, uint64_t begin) {
 }
 
 CoreType ThisCoreType() { return machine->core().name.type; }
-const Numerics& ThisNumerics() { return machine->spec().numerics; }
+const Numerics& ThisNumerics() { return machine->core().numerics; }
+void SetSaturate(bool saturate) {
+  machine->core().numerics.saturate = saturate;
+}
 void SetAtomicType(AtomicType type) { machine->core().atomic = type; }
 AtomicType ThisAtomicType() { return machine->core().atomic; }
 

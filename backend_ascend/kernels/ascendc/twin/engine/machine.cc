@@ -68,6 +68,7 @@ void Machine::AddCore(const CoreName& name, int32_t block) {
   auto core = std::make_unique<Core>();
   core->name = name;
   core->block = block;
+  core->numerics = spec_.numerics;
   core->first_agent = static_cast<uint32_t>(cores_.size() * kNumAgents);
   const auto add = [&](Memory memory, uint64_t bytes) {
     core->chips[static_cast<int>(memory)] = MakeChip(bytes, spec_.hazards);

@@ -111,6 +111,7 @@ struct Core {
   bool uses_tpipe = false;
   bool undrained = false;  // it issued work after the last PIPE_ALL
   AtomicType atomic = AtomicType::kNone;
+  Numerics numerics;
   Registers registers;
   bool polls_only = false;  // since the last poll
   bool started = false;

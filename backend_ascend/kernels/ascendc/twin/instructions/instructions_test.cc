@@ -160,6 +160,7 @@ const char* NameOf(Memory memory) {
 }
 CoreType ThisCoreType() { return core->type; }
 const Numerics& ThisNumerics() { return core->numerics; }
+void SetSaturate(bool saturate) { core->numerics.saturate = saturate; }
 void SetAtomicType(AtomicType type) { core->atomic = type; }
 AtomicType ThisAtomicType() { return core->atomic; }
 Registers& ThisRegisters() { return core->registers; }
