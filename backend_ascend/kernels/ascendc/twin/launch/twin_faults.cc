@@ -1,7 +1,6 @@
 #include "backend_ascend/kernels/ascendc/twin/launch/twin_faults.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -16,7 +15,7 @@ using ascend_twin::Instruction;
 using ascend_twin::Memory;
 using ascend_twin::Span;
 
-constexpr uint64_t kFractalRows = 16;
+constexpr uint64_t kBlockBytes = 32;  // of a row of a fractal
 constexpr uint64_t kFractalBytes = 512;
 
 // Calls visit(begin, bytes) for each run of spans that `wanted` holds for.
@@ -27,14 +26,6 @@ void ForEachRun(const std::vector<Span>& spans, Wanted wanted, Visit visit) {
       visit(span.memory, span.begin + r * span.pitch, span.bytes);
     }
   }
-}
-
-uint64_t SizeOf(const std::vector<Span>& spans, Memory memory) {
-  uint64_t bytes = 0;
-  ForEachRun(
-      spans, [=](Memory m) { return m == memory; },
-      [&](Memory, uint64_t, uint64_t n) { bytes += n; });
-  return bytes;
 }
 
 const Span* Find(const std::vector<Span>& spans, Memory memory) {
@@ -89,22 +80,15 @@ bool RewriteFloats(const std::vector<Span>& spans, Memory memory,
   return changed;
 }
 
-// A product of an Mmad by parts of its depth.
+// A product of an Mmad by parts of its depth.  What it reads of L0A are stripes
+// of whole fractals, then a stripe of fewer rows, or one plain row.
 class Product {
  public:
   Product(const Instruction& mmad, std::function<void()> run)
       : run_(std::move(run)),
-        left_(*Find(mmad.reads, Memory::kL0A)),
-        sum_(*Find(mmad.writes, Memory::kL0C)) {
-    const auto fractals = [&](Memory memory) {
-      return static_cast<double>(SizeOf(mmad.reads, memory)) / kFractalBytes;
-    };
-    const double sums = static_cast<double>(SizeOf(mmad.writes, Memory::kL0C)) /
-                        (2 * kFractalBytes);
-    depth_ = static_cast<uint64_t>(std::lround(
-        std::sqrt(fractals(Memory::kL0A) * fractals(Memory::kL0B) / sums)));
-    begins_ = Find(mmad.reads, Memory::kL0C) == nullptr;
-  }
+        reads_(mmad.reads),
+        sum_(*Find(mmad.writes, Memory::kL0C)),
+        depth_(Find(mmad.reads, Memory::kL0B)->rows) {}
 
   // In fractals.
   uint64_t depth() const { return depth_; }
@@ -112,16 +96,16 @@ class Product {
   // The sum is rounded after each `step` fractals, but for the last ones if it
   // is not the `last`; whether that changes it.
   bool SumNarrow(uint64_t step, bool last) const {
-    float* const sums = Sums();
-    const uint64_t count = sum_.bytes * sum_.rows / sizeof(float);
+    auto* const sums = reinterpret_cast<float*>(Bytes(sum_.memory, sum_.begin));
+    const uint64_t count = sum_.bytes / sizeof(float);
+    const bool begins = Find(reads_, Memory::kL0C) == nullptr;
     std::vector<float> total(count, 0.0f);
-    if (!begins_) total.assign(sums, sums + count);
-    const std::vector<float> start = total;
+    if (!begins) total.assign(sums, sums + count);
     run_();
     const std::vector<float> right(sums, sums + count);
     for (uint64_t k = 0; k < depth_; k += step) {
       std::fill_n(sums, count, 0.0f);
-      RunPart(k, std::min(k + step, depth_));
+      RunPart(k, k + step);
       const bool rounds = last || k + step < depth_;
       for (uint64_t i = 0; i < count; ++i) {
         const float sum = total[i] + sums[i];
@@ -133,28 +117,40 @@ class Product {
   }
 
  private:
-  float* Sums() const {
-    return reinterpret_cast<float*>(Bytes(Memory::kL0C, sum_.begin));
-  }
   // With what lies outside of the fractals [begin, end) in depth zero.
   void RunPart(uint64_t begin, uint64_t end) const {
-    char* const left = Bytes(Memory::kL0A, left_.begin);
-    std::vector<char> part(left, left + left_.bytes * left_.rows);
-    for (uint64_t f = 0; f * kFractalBytes < part.size(); ++f) {
-      const uint64_t k = f % depth_;
-      if (k >= begin && k < end) continue;
-      std::memset(part.data() + f * kFractalBytes, 0, kFractalBytes);
-    }
     Changed changed;
-    changed.Put(left, part);
+    for (const Span& span : reads_) {
+      for (uint64_t k = 0; span.memory == Memory::kL0A && k < depth_; ++k) {
+        if (k < begin || k >= end) Clear(span, k, &changed);
+      }
+    }
     run_();
     changed.Restore();
   }
 
+  // Column `k` of fractals of a span of L0A.
+  void Clear(const Span& span, uint64_t k, Changed* changed) const {
+    const auto clear = [&](uint64_t at, uint64_t bytes) {
+      changed->Put(Bytes(span.memory, at), std::vector<char>(bytes));
+    };
+    if (span.bytes == depth_ * kFractalBytes) {
+      for (uint64_t r = 0; r < span.rows; ++r) {
+        clear(span.begin + r * span.pitch + k * kFractalBytes, kFractalBytes);
+      }
+    } else if (span.rows == depth_) {
+      clear(span.begin + k * span.pitch, span.bytes);
+    } else {
+      const uint64_t from = k * kBlockBytes;
+      clear(span.begin + from,
+            std::min<uint64_t>(kBlockBytes, span.bytes - from));
+    }
+  }
+
   const std::function<void()> run_;
-  const Span left_, sum_;
-  uint64_t depth_;
-  bool begins_;
+  const std::vector<Span> reads_;
+  const Span sum_;
+  const uint64_t depth_;
 };
 
 }  // namespace

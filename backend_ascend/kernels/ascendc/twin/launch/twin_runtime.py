@@ -187,11 +187,11 @@ def _options(modes, deadline_s, fault) -> _ascend_twin.Options:
 def _raise(image, report, plan) -> None:
   """Raises what went wrong, if anything did.
 
-  A wait that ended is the cause of what else is wrong then.
+  A core that the twin stopped leaves others waiting: it is told first.
   """
-  diagnosis = twin_report.diagnosis(image, report)
-  if diagnosis is not None:
-    raise runtime.WaitError(diagnosis, plan)
   found = twin_report.findings(image, report)
   if found:
     raise TwinError(found)
+  diagnosis = twin_report.diagnosis(image, report)
+  if diagnosis is not None:
+    raise runtime.WaitError(diagnosis, plan)
