@@ -7,6 +7,7 @@
 #                  of fuzzing
 # make sanitize    the native tests under ASan and UBSan, then under TSan
 # make mutants     plant bugs one by one; says which check finds each
+# make sync        leave out the NPU source's synchronisation, call by call
 # make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make ascend-npu  the operators for an NPU, where CANN is installed
@@ -30,7 +31,7 @@ NATIVE := $(shell find backend_ascend -name __pycache__ -prune -o \
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
 
-.PHONY: parity model test test-core sweep mutants bench format clean lint
+.PHONY: parity model test test-core sweep mutants sync bench format clean lint
 .DELETE_ON_ERROR:
 
 parity: $(VENV)/core.stamp
@@ -74,11 +75,15 @@ sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 	$(BIN)/hpmoe sweep
 	@$(MAKE) --no-print-directory mutants
+	@$(MAKE) --no-print-directory sync
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
 # Stopped, it goes on where it was: outcomes stay in out/mutants.
 mutants: $(VENV)/full.stamp
 	$(BIN)/python -m hpmoe.tools.mutants.main --jobs=$(JOBS)
+
+sync: $(VENV)/full.stamp
+	$(BIN)/python -m hpmoe.tools.sync.main --markdown=out/sync.md
 
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from hpmoe.tools import import_graph
 from hpmoe.tools.mutants import catalogue
@@ -120,6 +120,17 @@ def key(mutant: catalogue.Mutant, tree: str) -> str:
   return hashlib.sha256(f'{tree} {text}'.encode()).hexdigest()[:16]
 
 
+class Change(Protocol):
+  """One change of one file."""
+
+  @property
+  def file(self) -> str:
+    """Path from the root of the tree."""
+
+  def planted(self, text: str) -> str:
+    """Returns the file's text with the change."""
+
+
 class Nursery:
   """A copy of the tree, its build and its environment."""
 
@@ -173,7 +184,7 @@ class Nursery:
       raise BuildError(' '.join((errors or lines or ['no output'])[0].split()))
 
   @contextlib.contextmanager
-  def planted(self, mutant: catalogue.Mutant) -> Iterator[None]:
+  def planted(self, mutant: Change) -> Iterator[None]:
     """Plants a bug for as long as the block runs."""
     path = self.tree / mutant.file
     clean = path.read_text()
@@ -183,14 +194,13 @@ class Nursery:
     finally:
       path.write_text(clean)
 
-  def examine(self) -> tuple[str, dict[str, Any] | None]:
-    """Runs the checks; returns the last rung and what was found, or None.
+  def probe(self, module: str) -> tuple[list[dict[str, Any]], str]:
+    """Runs a module of the tree.
 
-    Raises:
-      RuntimeError: the checks did not begin.
+    Returns the JSON objects that it printed, a line each, and how it ended.
     """
     process = subprocess.Popen(
-      [_python(), '-m', 'hpmoe.tools.mutants.probe'],
+      [_python(), '-m', module],
       cwd=self.tree,
       env=self._environment(),
       stdout=subprocess.PIPE,
@@ -206,13 +216,18 @@ class Nursery:
       why = f'no end within {self._limit_s:g} s'
     last = ' '.join((err.strip().splitlines() or [''])[-1].split())
     lines = [json.loads(line) for line in out.splitlines() if line[:1] == '{']
+    return lines, f'{why}: {last}'
+
+  def examine(self) -> tuple[str, dict[str, Any] | None]:
+    """Runs the checks; returns the last rung and what was found, or None."""
+    lines, why = self.probe('hpmoe.tools.mutants.probe')
     if not lines:
       # A tree that cannot even be imported.
-      return 'import', _crash(f'{why}: {last}')
+      return 'import', _crash(why)
     end = lines[-1]
     if end['rung'] is None:
       return '', None
-    return end['rung'], end.get('found') or _crash(f'{why}: {last}')
+    return end['rung'], end.get('found') or _crash(why)
 
   def guarded(
     self, test: str, slow: bool = True

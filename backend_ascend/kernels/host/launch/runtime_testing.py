@@ -113,7 +113,7 @@ def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
     np.asarray(inputs[name], np.float64)
     for name in ('x', 'w_gate_up', 'w_down')
   )
-  out = dict(
+  out: dict[str, np.ndarray] = dict(
     counts=np.zeros((r, e), np.int32),
     row_base=np.zeros((r, e), np.int32),
     row_of_slot=np.zeros((r, t, k), np.int32),

@@ -1,0 +1,65 @@
+"""Which changes are made of a source."""
+
+import pytest
+
+from hpmoe.tools.sync import calls
+
+SOURCE = """
+// SetFlag<HardEvent::V_MTE3>(0); in a comment is no call.
+void Copy(int row) {
+  WaitFlag<HardEvent::MTE3_MTE2>(row);
+  DataCopy(a, b, 8);
+  SetFlag<HardEvent::MTE2_V>(0);
+  WaitFlag<HardEvent::MTE2_V>(0);
+  if (row > 0) PipeBarrier<PIPE_V>();
+  int32_t next = row + 1;
+  SetFlag<HardEvent::V_S>(1);
+  WaitFlag<HardEvent::V_S>(1);
+}
+void Order() {
+  SetFlag<HardEvent::V_S>(1);
+  WaitFlag<HardEvent::V_S>(1);
+}
+void User() { Order(); }
+"""
+
+
+@pytest.fixture(name='made')
+def made_fixture():
+  return calls.changes({'copy.h': SOURCE})
+
+
+class TestLeftOut:
+  def test_each_call_once(self, made):
+    out = [c for c in made if c.change == 'left out']
+    assert [c.line for c in out] == [4, 6, 7, 8, 10, 11, 14, 15, 17]
+
+  def test_lines_stay_and_control_goes_with_its_call(self, made):
+    barrier = next(c for c in made if 'PIPE_V' in c.call)
+    text = barrier.planted(SOURCE)
+    assert text.count('\n') == SOURCE.count('\n')
+    assert 'PIPE_V' not in text and 'row > 0' not in text
+
+  def test_what_only_synchronises_is_a_call_of_its_own(self, made):
+    assert calls.helpers({'copy.h': SOURCE}) == ('Order',)
+    assert [c.call for c in made if c.line == 17] == ['Order();']
+
+
+class TestSwapped:
+  def test_neighbours_of_one_queue_or_an_unknown_one(self, made):
+    swapped = {(c.call, c.change) for c in made if c.change != 'left out'}
+    wait = 'WaitFlag<HardEvent::MTE3_MTE2>(row);'
+    assert (wait, 'swapped with DataCopy(a, b, 8);') in swapped
+    # MTE2 sets it and V waits: each queue gets the same.
+    assert not any('MTE2_V>(0)' in a and 'MTE2_V>(0)' in b for a, b in swapped)
+    # The scalar unit would wait before it sets.
+    assert any('V_S>(1)' in a and 'V_S>(1)' in b for a, b in swapped)
+
+  def test_a_declaration_parts_neighbours(self, made):
+    assert not any('PIPE_V' in c.call and 'V_S' in c.change for c in made)
+
+  def test_both_stand_in_each_others_place(self, made):
+    change = next(c for c in made if c.line == 4 and c.change != 'left out')
+    lines = change.planted(SOURCE).splitlines()
+    assert lines[3].strip() == 'DataCopy(a, b, 8);'
+    assert 'MTE3_MTE2' in lines[4]

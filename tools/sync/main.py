@@ -1,0 +1,219 @@
+"""Leaves out and swaps the device source's synchronisation calls, one by one.
+
+Prints what the twin says of each: `make sync`.  Outcomes are kept, one JSON
+object a line, in OUT/outcomes.jsonl: a run that was stopped goes on there as
+long as the tree is the same.
+
+Exit code 0: the twin reports every change.
+1: it passes one.
+2: the request is wrong, or the tree itself does not pass.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import fnmatch
+import json
+import pathlib
+import sys
+import time
+import tomllib
+
+from absl import app
+from absl import flags
+
+from hpmoe.tools.mutants import planting
+from hpmoe.tools.sync import calls
+
+_OUT = flags.DEFINE_string(
+  'sync_out', 'out/sync', 'where tree and outcomes are'
+)
+_ONLY = flags.DEFINE_list(
+  'only', [], 'changes, or patterns such as *events.h:*'
+)
+_LIMIT_S = flags.DEFINE_float('limit_s', 600, 'of the launches of one change')
+_STALE = flags.DEFINE_bool(
+  'stale', False, 'keep outcomes of other states of the tree'
+)
+_MARKDOWN = flags.DEFINE_string('markdown', None, 'write the table there')
+_JSON = flags.DEFINE_string('json', None, 'write all outcomes to this file')
+
+SOURCE = 'backend_ascend/kernels/ascendc'
+_SAME = pathlib.Path(__file__).parent / 'same.toml'
+_CLEAN = 'no change'
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What the twin said of one change.
+
+  Attributes:
+    name: of the change.
+    tree: that it was planted in.
+    how: the kind of finding; '' if all launches passed.
+    case: the launch that found it.
+    text: what was said.
+    seconds: wall time, building included.
+  """
+
+  name: str
+  tree: str
+  how: str
+  case: str
+  text: str
+  seconds: float
+
+
+def device_source(root: pathlib.Path = planting.ROOT) -> dict[str, str]:
+  """Returns the device source that holds calls, by path."""
+  folder = root / SOURCE
+  paths = [*folder.glob('*.h'), *folder.glob('*.cc')]
+  return {
+    path.relative_to(root).as_posix(): path.read_text()
+    for path in sorted(paths)
+    if not path.name.endswith('_test.cc')
+  }
+
+
+def same_programs(path: pathlib.Path = _SAME) -> dict[tuple[str, str], str]:
+  """Returns why a change is the same program, by call and change."""
+  read = tomllib.loads(path.read_text())
+  return {(one['call'], one['change']): one['why'] for one in read['same']}
+
+
+class Runner:
+  """Builds and runs one change after the other in a copy of the tree."""
+
+  def __init__(self, out: pathlib.Path, limit_s: float):
+    self._files = planting.sources()
+    self.tree = planting.digest(self._files)
+    self._nursery = planting.Nursery((out / '0').resolve(), limit_s)
+
+  def prepare(self) -> Outcome:
+    """Builds the tree as it is, and runs it."""
+    self._nursery.copy(self._files)
+    self._nursery.build()
+    return self._examine(_CLEAN, time.monotonic())
+
+  def try_out(self, change: calls.Change) -> Outcome:
+    """Raises BuildError: the change does not compile."""
+    start = time.monotonic()
+    with self._nursery.planted(change):
+      self._nursery.build()
+      return self._examine(change.name, start)
+
+  def _examine(self, name: str, start: float) -> Outcome:
+    lines, why = self._nursery.probe('hpmoe.tools.sync.probe')
+    end = lines[-1] if lines else dict(how='crash', case='', text=why)
+    return Outcome(
+      name,
+      self.tree,
+      end['how'],
+      end['case'],
+      end['text'],
+      round(time.monotonic() - start, 1),
+    )
+
+
+def kept(path: pathlib.Path, tree: str, stale: bool) -> dict[str, Outcome]:
+  """Returns the outcomes of a file that still hold, by change."""
+  found = {}
+  for line in path.read_text().splitlines() if path.exists() else ():
+    try:
+      outcome = Outcome(**json.loads(line))
+    except json.JSONDecodeError:  # its writer was stopped
+      continue
+    if stale or outcome.tree == tree:
+      found[outcome.name] = outcome
+  return found
+
+
+def chosen(
+  changes: Sequence[calls.Change], patterns: Sequence[str]
+) -> list[calls.Change]:
+  """Returns the changes that some pattern names; all if there is none."""
+  return [
+    c
+    for c in changes
+    if not patterns or any(fnmatch.fnmatch(c.name, p) for p in patterns)
+  ]
+
+
+def verdict(change: calls.Change, outcome: Outcome, same) -> str:
+  """Returns how a change was found, or why it needs not be."""
+  if outcome.how:
+    return outcome.how
+  why = same.get((change.call, change.change))
+  return f'the same program: {why}' if why else 'PASSED'
+
+
+def table(rows: Sequence[tuple[calls.Change, Outcome, str]]) -> str:
+  """Returns the outcomes as markdown."""
+  lines = [
+    '| file, line | call | change | found by | in |',
+    '|---|---|---|---|---|',
+  ]
+  for change, outcome, found in rows:
+    file = change.file.removeprefix(f'{SOURCE}/')
+    cells = (f'{file}:{change.line}', f'`{change.call}`', change.change, found)
+    lines.append(f'| {" | ".join(cells)} | {outcome.case} |')
+  return '\n'.join(lines) + '\n'
+
+
+def summary(found: Sequence[str]) -> str:
+  passed = sum(f == 'PASSED' for f in found)
+  same = sum(f.startswith('the same') for f in found)
+  return (
+    f'{len(found)} changes: {len(found) - passed - same} reported, {same} the '
+    f'same program, {passed} passed'
+  )
+
+
+def main(argv: Sequence[str]) -> None:
+  if argv[1:]:
+    raise app.UsageError(f'expected flags only, got {argv[1:]}')
+  out = pathlib.Path(_OUT.value)
+  out.mkdir(parents=True, exist_ok=True)
+  log = out / 'outcomes.jsonl'
+  same = same_programs()
+  changes = chosen(calls.changes(device_source()), _ONLY.value)
+  runner = Runner(out, _LIMIT_S.value)
+  outcomes = kept(log, runner.tree, _STALE.value)
+  todo = [c for c in changes if c.name not in outcomes]
+  if todo:
+    clean = runner.prepare()
+    if clean.how:
+      sys.exit(_refused(f'the source as it is: {clean.how}: {clean.text}'))
+  rows = []
+  for i, change in enumerate(changes, 1):
+    if change.name not in outcomes:
+      try:
+        outcomes[change.name] = runner.try_out(change)
+      except planting.BuildError as error:
+        print(f'[{i}/{len(changes)}] {change.name}: no program: {error}')
+        continue
+      with log.open('a') as file:
+        file.write(json.dumps(dataclasses.asdict(outcomes[change.name])) + '\n')
+    outcome = outcomes[change.name]
+    rows.append((change, outcome, verdict(change, outcome, same)))
+    print(
+      f'[{i}/{len(changes)}] {change.name}: {change.call} {change.change}: '
+      f'{rows[-1][2]} ({outcome.seconds:.0f} s)',
+      flush=True,
+    )
+  if _MARKDOWN.value:
+    pathlib.Path(_MARKDOWN.value).write_text(table(rows))
+  if _JSON.value:
+    plain = [dataclasses.asdict(o) | {'verdict': v} for _, o, v in rows]
+    pathlib.Path(_JSON.value).write_text(json.dumps(plain, indent=1) + '\n')
+  found = [v for _, _, v in rows]
+  print(summary(found))
+  sys.exit(1 if 'PASSED' in found else 0)
+
+
+def _refused(text: str) -> int:
+  print(f'sync: {text}', file=sys.stderr)
+  return 2
+
+
+if __name__ == '__main__':
+  app.run(main)

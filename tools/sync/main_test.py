@@ -1,0 +1,46 @@
+"""What is kept of a run, and how it is told."""
+
+import dataclasses
+import json
+
+from hpmoe.tools.sync import calls
+from hpmoe.tools.sync import main
+
+CHANGE = calls.Change('a.h:1 left out', 'a.h', 1, 'Set();', 'left out', ())
+OUTCOME = main.Outcome('a.h:1 left out', 'tree', 'hazard', 'tiny', 'why', 1.0)
+PASSED = dataclasses.replace(OUTCOME, how='', case='')
+
+
+class TestKept:
+  def test_outcomes_of_this_tree_only_and_no_broken_line(self, tmp_path):
+    log = tmp_path / 'outcomes.jsonl'
+    line = json.dumps(dataclasses.asdict(OUTCOME))
+    log.write_text(f'{line}\n{line[:20]}')
+    assert main.kept(log, 'tree', False) == {OUTCOME.name: OUTCOME}
+    assert not main.kept(log, 'another', False)
+    assert main.kept(log, 'another', True)
+    assert not main.kept(tmp_path / 'none', 'tree', False)
+
+
+class TestVerdict:
+  def test_a_change_that_no_launch_finds_has_passed(self):
+    assert main.verdict(CHANGE, OUTCOME, {}) == 'hazard'
+    assert main.verdict(CHANGE, PASSED, {}) == 'PASSED'
+    why = {('Set();', 'left out'): 'nothing was set'}
+    assert main.verdict(CHANGE, PASSED, why) == (
+      'the same program: nothing was set'
+    )
+
+  def test_the_summary_counts_them(self):
+    found = ['hazard', 'the same program: x', 'PASSED']
+    assert main.summary(found) == (
+      '3 changes: 1 reported, 1 the same program, 1 passed'
+    )
+
+
+class TestSource:
+  def test_the_device_source_has_calls_and_reasons_name_one(self):
+    made = calls.changes(main.device_source())
+    assert len(made) > 100
+    known = {(c.call, c.change) for c in made}
+    assert set(main.same_programs()) <= known

@@ -1,0 +1,127 @@
+"""Runs the device source on the twin until something is found.
+
+Runs in a process of its own, in a tree with a planted change.  Prints one JSON
+object: the launch that found it, how, and what was said; all empty if none did.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import json
+import os
+import sys
+
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+# Many small tiles on few cores, and chains of several links.
+_FINE = dict(
+  row_block=4, col_block=16, put_rows=3, token_block=3, chain_rows=8, num_aic=1,
+  num_aiv=2,
+)  # fmt: skip
+_COARSE = dict(event_grain='expert', row_block=32, num_aic=2, num_aiv=4)
+_LATE = twin_runtime.Modes(order='late')
+_SEEDED = twin_runtime.Modes(order='seeded', seed=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One launch: a layer, its inputs and the twin's modes."""
+
+  name: str
+  config: config_lib.MoEConfig
+  policy: precision.PrecisionPolicy
+  options: dict
+  modes: twin_runtime.Modes
+  routing: str = 'uniform'
+
+
+def _config(ranks, tokens, d_model, d_ff) -> config_lib.MoEConfig:
+  return config_lib.MoEConfig(
+    num_ranks=ranks,
+    num_tokens=tokens,
+    num_experts=4 * ranks,
+    top_k=2,
+    d_model=d_model,
+    d_ff=d_ff,
+  )
+
+
+def cases() -> Iterator[Case]:
+  """Yields the launches, the cheapest first."""
+  policy = precision.PrecisionPolicy
+  small = _config(2, 13, 40, 24)
+  # Deeper and wider than one stage of every memory.
+  deep = _config(1, 70, 700, 300)
+  for order in (_LATE, _SEEDED):
+    for storage in ('bfloat16', 'float32'):
+      for placement in ('combine', 'before_down'):
+        kind = policy(
+          storage=storage, placement=placement, activation='absolute'
+        )
+        title = f'{storage} {placement} {order.order}'
+        yield Case(f'fine {title}', small, kind, _FINE, order)
+        yield Case(f'coarse {title}', small, kind, _COARSE, order)
+    for storage in ('bfloat16', 'float32'):
+      kind = policy(storage=storage, activation='absolute')
+      yield Case(f'deep {storage} {order.order}', deep, kind, _COARSE, order)
+    # Its bits are the cube's and the vector unit's own: only order is judged.
+    yield Case(f'swiglu {order.order}', small, policy(), _FINE, order)
+  for routing in ('one_rank', 'empty_experts'):
+    kind = policy(activation='absolute')
+    yield Case(routing, small, kind, _FINE, _LATE, routing)
+
+
+def found(case: Case) -> dict | None:
+  """Returns how a case finds something, and what it says, or None."""
+  for backward in (False, True):
+    make = runtime_testing.make_inputs
+    compiled = runtime_testing.compile_layer
+    if backward:
+      make = runtime_testing.make_grad_inputs
+      compiled = runtime_testing.compile_grad
+    inputs = make(case.config, case.policy, case.routing, exact=True)
+    image = compiled(case.config, case.policy, **case.options)
+    want = runtime.launch(image, inputs, threads=1)
+    if case.policy.activation == 'swiglu':
+      want = {}
+    how = _difference(image, inputs, case.modes, want)
+    if how is not None:
+      pass_ = 'backward' if backward else 'forward'
+      return dict(case=f'{case.name} {pass_}', **how)
+  return None
+
+
+def _difference(image, inputs, modes, want) -> dict | None:
+  try:
+    got = twin_runtime.launch(image, inputs, modes=modes)
+  except twin_runtime.TwinError as error:
+    first = error.findings[0]
+    return dict(how=first.kind, text=first.text, line=first.line)
+  except runtime.WaitError as error:
+    return dict(how='deadline', text=str(error), line=0)
+  for name, tensor in want.items():
+    bits = np.ascontiguousarray(tensor).view(np.uint8)
+    if (bits != np.ascontiguousarray(got[name]).view(np.uint8)).any():
+      return dict(how='wrong bits', text=f'in {name}', line=0)
+  return None
+
+
+def main() -> None:
+  root = os.getcwd()
+  if not twin_runtime.__file__.startswith(root):
+    sys.exit(f'hpmoe: expected the one in {root}, got {twin_runtime.__file__}')
+  for case in cases():
+    how = found(case)
+    if how is not None:
+      print(json.dumps(how), flush=True)
+      return
+  print(json.dumps(dict(case='', how='', text='', line=0)), flush=True)
+
+
+if __name__ == '__main__':
+  main()
