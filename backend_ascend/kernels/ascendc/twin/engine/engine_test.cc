@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct World {
     LaunchSpec spec;
     spec.kernel = "drill";
     spec.max_idle_cycles = 1 << 20;
+    spec.max_instructions = 1 << 14;
     spec.globals = {RangeOf("in", in, GlobalKind::kConstant),
                     RangeOf("out", out, GlobalKind::kEmpty),
                     {"flags", reinterpret_cast<uint64_t>(flags), sizeof(flags),
@@ -284,6 +286,22 @@ void Deadline(World* world) {
   if (Await(world->flags, 1)) CrossCoreSetFlag<1, PIPE_MTE3>(0);
 }
 
+// Waits for a word by moves into UB.
+void PollByMoves(World* world) {
+  for (int32_t seen = 0; seen == 0;) {
+    MoveIn(0, world->flags + 3, 32);
+    Order<HardEvent::MTE2_S>();
+    seen = LocalTensor<int32_t>(TPosition::VECIN, 0, 8).GetValue(0);
+    Order<HardEvent::S_MTE2>();
+  }
+  MoveIn(kBytes, world->out.data(), kBytes);
+}
+
+void FillAndSignal(World* world) {
+  FillOut(world, 0);
+  Signal(world->flags + 3);
+}
+
 void ScalarPublish(World* world, bool synchronise) {
   const GlobalTensor<int32_t> data = Words(world->shared);
   const GlobalTensor<int32_t> ready = Words(world->flags + 1);
@@ -348,6 +366,8 @@ const Together kTogether[] = {
     {"a deadline", Nothing, Deadline, Nothing},
     {"a poll without end", Nothing,
      [](World* w) { Await(w->flags, 1, int64_t{1} << 60); }, Nothing},
+    {"polls by moves", Nothing, PollByMoves, FillAndSignal},
+    {"polls by moves without end", Nothing, PollByMoves, Nothing},
     {"scalar stores", Nothing, [](World* w) { ScalarPublish(w, true); },
      ScalarLearn},
     {"scalar stores without dsb", Nothing,
@@ -408,6 +428,24 @@ std::string Trace(Mode mode, uint64_t seed) {
   return trace;
 }
 
+void PrintRefused() {
+  World world;
+  const LaunchSpec right = world.Spec();
+  const auto print = [&right](const std::function<void(LaunchSpec*)>& set) {
+    LaunchSpec spec = right;
+    spec.entry = [](int32_t) {};
+    set(&spec);
+    Print("request", Launch(spec));
+  };
+  print([](LaunchSpec* spec) { spec->entry = nullptr; });
+  print([](LaunchSpec* spec) { spec->blocks = 0; });
+  print([](LaunchSpec* spec) { ++spec->globals[0].begin; });
+  print([](LaunchSpec* spec) { spec->globals.push_back(spec->globals[1]); });
+  print([](LaunchSpec* spec) {
+    spec->entry = [](int32_t) { throw std::runtime_error("thrown"); };
+  });
+}
+
 void PrintCounts() {
   World world;
   LaunchSpec spec = world.Spec();
@@ -451,6 +489,7 @@ int main() {
     std::printf("seed:%s\n", Trace(Mode::kSeeded, seed).c_str());
     std::printf("again:%s\n", Trace(Mode::kSeeded, seed).c_str());
   }
+  PrintRefused();
   PrintCounts();
   return 0;
 }

@@ -20,6 +20,7 @@ _RIGHT = (
   'a cross flag orders',
   'neighbours',
   'two add to one',
+  'polls by moves',
   'scalar stores',
   'SyncAll',
 )
@@ -77,6 +78,7 @@ _FOUND = {
   'of another pipe': ('race [event]', 'written by MTE3 of AIV'),
   'two write one': ('race [event]', 'out of rank 0 + 0x80 (128 B)'),
   'a deadline': None,
+  'polls by moves without end': ('deadlock []', 'nothing can go on'),
   'a poll without end': ('deadlock []', 'polls flags of rank 0 + 0x0'),
 }
 
@@ -159,3 +161,15 @@ def test_flags_that_merge_let_a_kernel_that_counts_them_wait_for_ever(lines):
 
   assert 'deadlock' in merging
   assert 'in CrossCoreWaitFlag(5)' in merging
+
+
+def test_a_wrong_request_is_answered_not_run(lines):
+  said = [x.partition('] ')[2] for x in lines if x.startswith('request: ')]
+
+  assert [text.split(' at its end')[0] for text in said[:4]] == [
+    'entry: expected a kernel, got none',
+    'ranks, blocks: expected at least 1, got 1, 0',
+    'globals: expected an even address, got that of in',
+    'globals: expected ranges that do not overlap, got out and out',
+  ]
+  assert said[4].endswith('expected none, got an exception: thrown')

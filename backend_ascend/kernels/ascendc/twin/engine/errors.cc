@@ -67,6 +67,15 @@ void Machine::Note(Error error) {
   aborted_ = true;
 }
 
+// Memory ran out, or a hook of the caller's threw.
+void Machine::NoteException(const std::exception& exception) {
+  Error error{ErrorKind::kRefused, {}};
+  if (current_ != nullptr) error.at = Here("exception", {});
+  error.text =
+      std::string("expected none, got an exception: ") + exception.what();
+  Note(std::move(error));
+}
+
 void Machine::FailAt(ErrorKind kind, const Place& at, std::string text,
                      std::vector<Place> others, std::string missing) {
   Error error{kind, at};

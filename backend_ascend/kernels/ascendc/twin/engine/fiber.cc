@@ -6,6 +6,19 @@
 #include <new>
 #include <utility>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ASCEND_TWIN_ASAN
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(ASCEND_TWIN_ASAN)
+#include <sanitizer/common_interface_defs.h>
+#else
+// Without the sanitizer nobody keeps account of stacks.
+static void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
+static void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
+#endif
+
 namespace ascend_twin {
 namespace {
 
@@ -34,12 +47,25 @@ Fiber::~Fiber() { munmap(stack_, kStackBytes); }
 
 void Fiber::Enter(unsigned high, unsigned low) {
   Fiber* const self = reinterpret_cast<Fiber*>((uint64_t{high} << 32) | low);
+  __sanitizer_finish_switch_fiber(nullptr, &self->outside_stack_,
+                                  &self->outside_bytes_);
   self->body_();
   self->done_ = true;
+  __sanitizer_start_switch_fiber(nullptr, self->outside_stack_,
+                                 self->outside_bytes_);
 }
 
-void Fiber::Resume() { swapcontext(&outside_, &inside_); }
+void Fiber::Resume() {
+  __sanitizer_start_switch_fiber(&outside_fake_, stack_, kStackBytes);
+  swapcontext(&outside_, &inside_);
+  __sanitizer_finish_switch_fiber(outside_fake_, nullptr, nullptr);
+}
 
-void Fiber::Stop() { swapcontext(&inside_, &outside_); }
+void Fiber::Stop() {
+  __sanitizer_start_switch_fiber(&inside_fake_, outside_stack_, outside_bytes_);
+  swapcontext(&inside_, &outside_);
+  __sanitizer_finish_switch_fiber(inside_fake_, &outside_stack_,
+                                  &outside_bytes_);
+}
 
 }  // namespace ascend_twin

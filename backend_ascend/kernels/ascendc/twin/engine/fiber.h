@@ -32,6 +32,11 @@ class Fiber {
   ucontext_t inside_;
   ucontext_t outside_;
   bool done_ = false;
+  // What AddressSanitizer wants to know of stacks.
+  void* inside_fake_ = nullptr;
+  void* outside_fake_ = nullptr;
+  const void* outside_stack_ = nullptr;
+  size_t outside_bytes_ = 0;
 };
 
 }  // namespace ascend_twin

@@ -1,5 +1,6 @@
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
@@ -24,7 +25,41 @@ uint64_t EndOf(const Span& span) {
 
 Machine* ThisMachine() { return machine; }
 
+namespace {
+
+// What is wrong with a request; empty if nothing.
+std::string WrongWith(const LaunchSpec& spec) {
+  if (!spec.entry) return "entry: expected a kernel, got none";
+  if (spec.ranks < 1 || spec.blocks < 1) {
+    return "ranks, blocks: expected at least 1, got " +
+           std::to_string(spec.ranks) + ", " + std::to_string(spec.blocks);
+  }
+  std::vector<GlobalRange> ranges = spec.globals;
+  std::sort(ranges.begin(), ranges.end(),
+            [](const GlobalRange& a, const GlobalRange& b) {
+              return a.begin < b.begin;
+            });
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    if (ranges[i].begin % 2 != 0) {
+      return "globals: expected an even address, got that of " + ranges[i].name;
+    }
+    if (i > 0 && ranges[i - 1].begin + ranges[i - 1].bytes > ranges[i].begin) {
+      return "globals: expected ranges that do not overlap, got " +
+             ranges[i - 1].name + " and " + ranges[i].name;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
 LaunchResult Launch(const LaunchSpec& spec) {
+  const std::string wrong = WrongWith(spec);
+  if (!wrong.empty()) {
+    Error error{ErrorKind::kRefused, {}};
+    error.text = wrong;
+    return {{error}, {}, 0};
+  }
   Machine one(spec);
   Machine* const was = std::exchange(machine, &one);
   one.Run();

@@ -60,6 +60,9 @@ struct LaunchSpec {
   // memory, after which the launch ends as a deadlock.  A kernel's own deadline
   // should be sooner: then it fires.
   uint64_t max_idle_cycles = uint64_t{1} << 40;
+  // After as many the launch ends as a deadlock, too: cores that poll by moves
+  // into UB are never idle.
+  uint64_t max_instructions = uint64_t{1} << 30;
   // The 8 KiB at the end of UB that the compiler keeps for itself, unless
   // --cce-disable-asc-reserved-ubuf.
   bool reserved_ub = true;

@@ -159,6 +159,7 @@ void Machine::RunWork(Core* core, Queued* queued) {
   }
   ++cycles_;
   ++progress_;
+  ++instructions_;
   Counts& counts = CountsOf(core, queued->tag);
   const int index = static_cast<int>(work.pipe);
   ++counts.instructions[index];

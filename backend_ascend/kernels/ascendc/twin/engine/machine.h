@@ -4,6 +4,7 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_MACHINE_H_
 
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <random>
@@ -115,6 +116,7 @@ struct Core {
   Registers registers;
   bool polls_only = false;  // since the last poll
   bool started = false;
+  uint32_t issued = 0;  // since it gave way
   int64_t tag = -1;
   std::map<int64_t, Counts> counts;
   Counts* counted = nullptr;  // last
@@ -226,6 +228,7 @@ class Machine {
 
   // errors.cc
   void Note(Error error);
+  void NoteException(const std::exception& error);
   void NoteLeftFlag(const Core& core, PipeEvent event, int32_t id);
   void NoteLeftCross(const Core& core, int32_t id);
   [[noreturn]] void FailSpan(ErrorKind kind, const Place& at, Memory memory,
@@ -254,8 +257,10 @@ class Machine {
   bool aborted_ = false;
   size_t next_core_ = 0;
   uint64_t order_ = 0;
+  uint64_t head_steps_ = 0;
   uint64_t running_ = 0;  // of what runs, its `order`
   uint64_t cycles_ = 0;
+  uint64_t instructions_ = 0;
   uint64_t progress_ = 0;       // instructions and flags
   uint64_t flags_version_ = 1;  // of words that cores may poll
   uint64_t idle_step_ = 0;

@@ -1,6 +1,7 @@
 // Which core's scalar unit and which pipe goes on next.
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
@@ -12,6 +13,9 @@ namespace {
 constexpr uint32_t kFreePolls = 4;          // before others get their turn
 constexpr uint32_t kPollsInVain = 1 << 10;  // before time runs faster
 constexpr uint64_t kFirstIdleStep = 64;     // cycles
+// Who polls by moves into UB never stands still: others get their turn.
+constexpr uint32_t kIssuesInTurn = 256;
+constexpr uint64_t kOldestEach = 64;  // steps of mode late
 
 }  // namespace
 
@@ -37,6 +41,7 @@ void Machine::Enqueue(Queued queued) {
     RunSome(core);
   }
   if (queue.size() >= kQueueDepth) Block(Waiting::kRoom, pipe);
+  if (++core->issued % kIssuesInTurn == 0) Block(Waiting::kNothing);
 }
 
 bool Machine::HeadRuns(const Core& core, int pipe) const {
@@ -189,6 +194,8 @@ void Machine::Body(Core* core) {
     spec_.entry(core->name.rank);
     CheckEnd(core);
   } catch (const Abort&) {
+  } catch (const std::exception& error) {
+    NoteException(error);
   }
 }
 
@@ -240,18 +247,20 @@ void Machine::Resume(Core* core) {
 bool Machine::StepFibers() {
   for (size_t i = 0; i < cores_.size(); ++i) {
     Core* const core = cores_[next_core_].get();
+    next_core_ = (next_core_ + 1) % cores_.size();
     if (CanResume(*core)) {
       Resume(core);
       return true;
     }
-    next_core_ = (next_core_ + 1) % cores_.size();
   }
   return false;
 }
 
 // The youngest instruction that may run: consumers before the producers that
-// they do not wait for.
+// they do not wait for.  Now and then the oldest, which a core that polls by
+// moves may wait for.
 bool Machine::StepHeads() {
+  const bool oldest = ++head_steps_ % kOldestEach == 0;
   Core* best = nullptr;
   int best_pipe = 0;
   uint64_t best_order = 0;
@@ -259,7 +268,7 @@ bool Machine::StepHeads() {
     for (int pipe = 1; pipe < kNumPipes; ++pipe) {
       if (!HeadRuns(*core, pipe)) continue;
       const uint64_t order = core->pipes[pipe].queue.front().order;
-      if (order < best_order) continue;
+      if (best != nullptr && (order < best_order) != oldest) continue;
       best = core.get();
       best_pipe = pipe;
       best_order = order;
@@ -312,6 +321,7 @@ bool Machine::AllDone() const {
 }
 
 void Machine::Turn() {
+  if (instructions_ > spec_.max_instructions) FailDeadlock();
   if (spec_.mode == Mode::kSeeded) {
     if (StepRandom()) return;
   } else if (StepFibers() || StepHeads()) {
@@ -327,6 +337,8 @@ void Machine::Run() {
   try {
     while (!aborted_ && !AllDone()) Turn();
   } catch (const Abort&) {
+  } catch (const std::exception& error) {
+    NoteException(error);
   }
   if (!aborted_) CheckLeftovers();
   // Whatever a core's stack holds is let go.
