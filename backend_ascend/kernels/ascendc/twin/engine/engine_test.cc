@@ -286,6 +286,16 @@ void Deadline(World* world) {
   if (Await(world->flags, 1)) CrossCoreSetFlag<1, PIPE_MTE3>(0);
 }
 
+// Many tasks, each of which looks at the clock and writes; none signals.
+void ManyTasks(World* world) {
+  for (int task = 0; task < 2000; ++task) {
+    const int64_t begin = GetSystemCycle();
+    FillOut(world, 0);
+    End();
+    if (GetSystemCycle() - begin > 1000) CrossCoreSetFlag<1, PIPE_MTE3>(0);
+  }
+}
+
 // Waits for a word by moves into UB.
 void PollByMoves(World* world) {
   for (int32_t seen = 0; seen == 0;) {
@@ -366,6 +376,14 @@ const Together kTogether[] = {
     {"a deadline", Nothing, Deadline, Nothing},
     {"a poll without end", Nothing,
      [](World* w) { Await(w->flags, 1, int64_t{1} << 60); }, Nothing},
+    {"many tasks without a signal", Nothing, ManyTasks, Nothing},
+    {"one waits for one that is stuck", Nothing,
+     [](World* w) { Await(w->flags, 1); },
+     [](World* w) {
+       FillOut(w, 0);
+       WaitFlag<HardEvent::MTE3_S>(2);
+       Signal(w->flags);
+     }},
     {"polls by moves", Nothing, PollByMoves, FillAndSignal},
     {"polls by moves without end", Nothing, PollByMoves, Nothing},
     {"scalar stores", Nothing, [](World* w) { ScalarPublish(w, true); },

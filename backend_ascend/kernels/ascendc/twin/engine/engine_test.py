@@ -21,6 +21,7 @@ _RIGHT = (
   'neighbours',
   'two add to one',
   'polls by moves',
+  'many tasks without a signal',
   'scalar stores',
   'SyncAll',
 )
@@ -41,8 +42,8 @@ _FOUND = {
   # Flags.
   'a flag set twice': (('flag [MTE2_V]', 'flag [V_MTE2]'), 'SetFlag<MTE2_V>'),
   'a flag left over': ('flag [MTE2_V]', 'left set for the next kernel'),
-  'a flag never set': ('deadlock []', 'pipe V waits at'),
-  'the scalar waits for ever': ('deadlock []', 'in WaitFlag<V_S>(1)'),
+  'a flag never set': ('deadlock [MTE2_V]', 'pipe V waits at'),
+  'the scalar waits for ever': ('deadlock [V_S]', 'in WaitFlag<V_S>(1)'),
   'an event of an AIC': ('refused []', 'expected one of an AIV, got M_FIX'),
   'an event of an AIV': ('refused []', 'expected one of an AIC, got V_S'),
   'an id too high': ('refused []', 'id: expected 0 to 5, got 6'),
@@ -78,7 +79,11 @@ _FOUND = {
   'of another pipe': ('race [event]', 'written by MTE3 of AIV'),
   'two write one': ('race [event]', 'out of rank 0 + 0x80 (128 B)'),
   'a deadline': None,
-  'polls by moves without end': ('deadlock []', 'nothing can go on'),
+  'one waits for one that is stuck': (
+    'deadlock [MTE3_S]',
+    'nothing can go on: AIV 1 of rank 0 waits at',
+  ),
+  'polls by moves without end': ('deadlock []', 'no end after 16385 instr'),
   'a poll without end': ('deadlock []', 'polls flags of rank 0 + 0x0'),
 }
 

@@ -152,6 +152,7 @@ void Machine::RunWork(Core* core, Queued* queued) {
   work.run();
   for (const Span& span : work.writes) {
     if (span.memory != Memory::kGm) continue;
+    core->polls = 0;  // it gets somewhere
     for (uint64_t row = 0; row < span.rows; ++row) {
       const uint64_t begin = span.begin + row * span.pitch;
       NoteWrite(at, begin, begin + span.bytes, nullptr);

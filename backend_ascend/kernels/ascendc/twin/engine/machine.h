@@ -189,8 +189,10 @@ class Machine {
   bool Idle();
   bool AllDone() const;
   void Turn();
+  bool IsStuck(const Core& core) const;
   std::string WaitText(const Core& core) const;
-  [[noreturn]] void FailDeadlock();
+  const PipeEvent* AwaitedFlag(const Core& core) const;
+  [[noreturn]] void FailDeadlock(const std::string& why);
 
   // machine.cc
   void MakeCores();

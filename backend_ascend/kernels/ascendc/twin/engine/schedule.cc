@@ -16,6 +16,7 @@ constexpr uint64_t kFirstIdleStep = 64;     // cycles
 // Who polls by moves into UB never stands still: others get their turn.
 constexpr uint32_t kIssuesInTurn = 256;
 constexpr uint64_t kOldestEach = 64;  // steps of mode late
+constexpr char kNothingGoesOn[] = "nothing can go on: ";
 
 }  // namespace
 
@@ -179,7 +180,7 @@ void Machine::Poll(const char* call, Site site) {
     // It issues work between polls, so the launch is never idle.
     const uint32_t turns = std::min(core->polls - kPollsInVain, 40u);
     cycles_ += uint64_t{1} << turns;
-    if (cycles_ > spec_.max_idle_cycles) FailDeadlock();
+    if (cycles_ > spec_.max_idle_cycles) FailDeadlock(kNothingGoesOn);
   }
   if (core->polls > kFreePolls || spec_.mode == Mode::kSeeded) {
     Block(core->polls_only ? Waiting::kPoll : Waiting::kNothing);
@@ -297,6 +298,14 @@ bool Machine::StepRandom() {
   return false;
 }
 
+// Whether only the core itself could let it go on, and it stands still.
+bool Machine::IsStuck(const Core& core) const {
+  const Waiting::Kind kind = core.waiting.kind;
+  return !core.fiber->done() &&
+         (kind == Waiting::kFlag || kind == Waiting::kDrain ||
+          kind == Waiting::kRoom);
+}
+
 // Nothing can go on but polls: time passes, until a core's own deadline.
 bool Machine::Idle() {
   if (idle_progress_ != progress_ + flags_version_ || idle_step_ == 0) {
@@ -306,6 +315,7 @@ bool Machine::Idle() {
   }
   bool polls = false;
   for (const auto& core : cores_) {
+    if (IsStuck(*core)) return false;
     if (core->fiber->done() || core->waiting.kind != Waiting::kPoll) continue;
     core->waiting.kind = Waiting::kNothing;
     polls = true;
@@ -321,13 +331,16 @@ bool Machine::AllDone() const {
 }
 
 void Machine::Turn() {
-  if (instructions_ > spec_.max_instructions) FailDeadlock();
+  if (instructions_ > spec_.max_instructions) {
+    FailDeadlock("no end after " + std::to_string(instructions_) +
+                 " instructions: ");
+  }
   if (spec_.mode == Mode::kSeeded) {
     if (StepRandom()) return;
   } else if (StepFibers() || StepHeads()) {
     return;
   }
-  if (!Idle()) FailDeadlock();
+  if (!Idle()) FailDeadlock(kNothingGoesOn);
 }
 
 void Machine::Run() {
@@ -347,19 +360,29 @@ void Machine::Run() {
   }
 }
 
+namespace {
+
+std::string FlagText(PipeEvent event, int32_t id) {
+  return "WaitFlag<" + EventName(event) + ">(" + std::to_string(id) + ")";
+}
+
+}  // namespace
+
 std::string Machine::WaitText(const Core& core) const {
   const Waiting& waiting = core.waiting;
-  std::string text = CoreText(core.name) + " waits at " +
-                     SiteText(waiting.site) + " in " + waiting.call;
+  std::string text =
+      CoreText(core.name) + " waits at " + SiteText(waiting.site) + " in ";
   if (waiting.kind == Waiting::kFlag) {
-    text += "<" + EventName(waiting.event) + ">(" + std::to_string(waiting.id) +
-            ")";
-  } else if (waiting.kind == Waiting::kCross) {
+    text += FlagText(waiting.event, waiting.id);
+  } else {
+    text += waiting.call;
+  }
+  if (waiting.kind == Waiting::kCross) {
     text += "(" + std::to_string(waiting.id) + ")";
   } else if (waiting.kind == Waiting::kRoom) {
     text +=
         std::string(" for room in the queue of pipe ") + NameOf(waiting.pipe);
-  } else if (waiting.address != 0 && waiting.kind != Waiting::kDrain) {
+  } else if (waiting.address != 0 && !IsStuck(core)) {
     text += ", polls " + globals_.NameOf(waiting.address);
   }
   for (const PipeState& pipe : core.pipes) {
@@ -368,26 +391,46 @@ std::string Machine::WaitText(const Core& core) const {
     }
     const Queued& head = pipe.queue.front();
     text += "; its pipe " + std::string(NameOf(head.work.pipe)) + " waits at " +
-            SiteText(head.work.site) + " in WaitFlag<" + EventName(head.event) +
-            ">(" + std::to_string(head.id) + ")";
+            SiteText(head.work.site) + " in " + FlagText(head.event, head.id);
   }
   return text;
 }
 
-void Machine::FailDeadlock() {
-  std::string text = "nothing can go on: ";
-  Error error{ErrorKind::kDeadlock, {}};
-  bool first = true;
+// The flag that a core that is stuck waits for; null if it is none.
+const PipeEvent* Machine::AwaitedFlag(const Core& core) const {
+  if (core.waiting.kind == Waiting::kFlag) return &core.waiting.event;
+  for (const PipeState& pipe : core.pipes) {
+    if (!pipe.queue.empty() && pipe.queue.front().kind == Queued::kWait) {
+      return &pipe.queue.front().event;
+    }
+  }
+  return nullptr;
+}
+
+void Machine::FailDeadlock(const std::string& why) {
+  std::vector<const Core*> waiting;
   for (const auto& core : cores_) {
-    if (core->fiber->done()) continue;
+    if (!core->fiber->done()) waiting.push_back(core.get());
+  }
+  // Whoever is stuck by itself is why others wait.
+  std::stable_partition(waiting.begin(), waiting.end(),
+                        [this](const Core* core) { return IsStuck(*core); });
+  Error error{ErrorKind::kDeadlock, {}};
+  for (const Core* const core : waiting) {
     const Place at{core->name, Pipe::kS, core->waiting.call, core->waiting.site,
                    core->tag};
-    if (first) error.at = at;
-    if (!first) error.others.push_back(at);
-    text += (first ? "" : "; ") + WaitText(*core);
-    first = false;
+    const bool first = core == waiting.front();
+    error.text += (first ? why : "; ") + WaitText(*core);
+    if (!first) {
+      error.others.push_back(at);
+      continue;
+    }
+    error.at = at;
+    const PipeEvent* const event = AwaitedFlag(*core);
+    if (!IsStuck(*core) || event == nullptr || why != kNothingGoesOn) continue;
+    error.missing = EventName(*event);
+    error.text += ", which no SetFlag<" + error.missing + "> comes to";
   }
-  error.text = std::move(text);
   Note(std::move(error));
   throw Abort{};
 }
