@@ -479,6 +479,21 @@ def test_a_log_gets_a_line_of_progress_now_and_then(monkeypatch, capsys):
   assert capsys.readouterr().err == 'second 2/4 [00:31]\nfourth 4/4 [01:35]\n'
 
 
+def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):
+  lines, path = tmp_path / 'sweep.jsonl', tmp_path / 'sweep.json'
+  case = ('--ranks=2', '--routing=zipf', '--dtype=f32', '--tokens=9')
+  cut = ('--preset=tiny', '--event_grain=expert', '--row_block=16')
+
+  code = main.main(['sweep', *case, *cut, f'--out={lines}', f'--json={path}'])
+
+  assert code == cli.PARITY
+  report = json.loads(path.read_text())
+  assert report['verdict'] == 'pass'
+  assert report['plan']['routings'] == ['zipf']
+  assert report['cases'] == [json.loads(lines.read_text())]
+  assert '1 of 1 cases pass' in capsys.readouterr().out
+
+
 def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
   image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
 
