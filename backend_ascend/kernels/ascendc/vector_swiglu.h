@@ -254,7 +254,8 @@ class SwigluGradOnUb {
     MoveIn(at.up.stored, gate + rank_.image.d_ff, box);
   }
 
-  // d_gate = slope, d_up = activation.
+  // d_gate = slope, d_up = activation.  Only d_gate is not settled: it is read
+  // behind the barrier of Products.
   HPMOE_FUNCTION void Slope(const Buffers& at, int32_t count) {
     if (rank_.image.activation == kAbsolute) {
       AbsoluteSlope(at.gate.values, at.d_up.values, at.d_gate.values, count);
@@ -262,7 +263,6 @@ class SwigluGradOnUb {
       SiluSlope(at.gate.values, at.d_up.values, at.d_gate.values, at.scratch,
                 count);
     }
-    AscendC::PipeBarrier<PIPE_V>();
   }
 
   // Adds to each row's dot of d and act * up, then d *= the row's weight.
