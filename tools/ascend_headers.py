@@ -39,7 +39,13 @@ _INCLUDE = flags.DEFINE_string(
   'include', None, 'asc-devkit, or the asc folder of an installed CANN.'
 )
 _SOURCES = flags.DEFINE_list(
-  'sources', [f'{DEVICE}/megakernel.cc'], 'Device sources, from the root.'
+  'sources',
+  [
+    f'{DEVICE}/megakernel.cc',
+    f'{DEVICE}/operator/hpmoe_launch.cc',
+    f'{DEVICE}/operator/hpmoe_launch_grad.cc',
+  ],
+  'Device sources, from the root.',
 )
 
 _HEADER = 'include/basic_api/kernel_basic_intf.h'
@@ -87,6 +93,8 @@ __aicore__ void metrics_prof_stop();
 template <pipe_t p, class... A> __aicore__ void mark_stamp(A...);
 } }
 """
+# What a build of CANN makes of an operator's tiling.
+_TILING = '#define GET_TILING_DATA(name, at) HpmoeLaunchTiling name{}; (void)at'
 # The basic API: the others need headers that a build of CANN generates.
 _OPERATOR = '#include "basic_api/kernel_basic_intf.h"\n'
 # Overloads that differ by address space only, which CXX has none of.
@@ -150,7 +158,7 @@ def prelude(strict: bool, functions: frozenset[str]) -> str:
   if not strict:
     dumps = (f'template <class... A> void asc_dump_{d}(A...);' for d in _DUMPS)
     lines.append(f'namespace __asc_aicore {{ {" ".join(dumps)} }}')
-  return '\n'.join((*lines, _PROFILER))
+  return '\n'.join((*lines, _PROFILER, _TILING))
 
 
 def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:

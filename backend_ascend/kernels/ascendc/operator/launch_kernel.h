@@ -30,8 +30,9 @@ __aicore__ inline HPMOE_GM T* At(GM_ADDR begin, uint64_t offset) {
 // is needed.  Buffers are not set.
 __aicore__ inline LaunchArgs ArgsOf(const CallOperands& call,
                                     uint64_t deadline_us) {
-  const ImageHeader header =
-      *reinterpret_cast<const HPMOE_GM ImageHeader*>(call.image);
+  ImageHeader header;
+  CopyConstant(reinterpret_cast<const HPMOE_GM ImageHeader*>(call.image),
+               &header);
   const TablesLayout tables = TablesOf(header);
   const StateLayout state = StateOf(header);
   const WorkspaceLayout own = WorkspaceOf(header);
