@@ -99,10 +99,6 @@ constexpr HardEvent FilledEvent(TPosition from, TPosition to) {
   }
 }
 
-constexpr ascend_twin::PipeEvent Reverse(ascend_twin::PipeEvent event) {
-  return {event.to, event.from};
-}
-
 }  // namespace twin
 
 // A ring of buffers between the pipe that fills them and the pipe that reads

@@ -212,23 +212,6 @@ void Machine::DescribeOrder(const Place& at, const Place& other,
                  "); nothing orders them: expected " + expected + " between";
 }
 
-void Machine::NoteLeftFlag(const Core& core, PipeEvent event, int32_t id) {
-  Error error{ErrorKind::kFlag, core.flag(event, id).setter};
-  error.missing = EventName(event);
-  error.text = "SetFlag<" + error.missing + ">(" + std::to_string(id) +
-               ") is left set for the next kernel: expected a WaitFlag<" +
-               error.missing + ">(" + std::to_string(id) + ")";
-  Note(std::move(error));
-}
-
-void Machine::NoteLeftCross(const Core& core, int32_t id) {
-  Error error{ErrorKind::kCrossFlag, core.cross[id].setter};
-  error.missing = "CrossCoreWaitFlag";
-  error.text = "CrossCoreSetFlag(" + std::to_string(id) + ") is left over on " +
-               CoreText(core.name) + ": expected as many waits as sets";
-  Note(std::move(error));
-}
-
 void Machine::FailStale(const Place& at, uint64_t begin, uint64_t bytes,
                         const Line& line) {
   Error error{ErrorKind::kStaleLine, at, Memory::kGm, begin, begin + bytes};

@@ -102,6 +102,16 @@ void Machine::CheckSpan(const Instruction& work, const Span& span,
   }
 }
 
+Global& Machine::GlobalOf(const Place& at, uint64_t begin, uint64_t end) {
+  Global* const global = globals_.Find(begin, end);
+  if (global == nullptr) {
+    FailSpan(
+        ErrorKind::kBounds, at, Memory::kGm, begin, end,
+        "expected bytes of a range; the nearest is " + globals_.Nearest(begin));
+  }
+  return *global;
+}
+
 void Machine::CheckGlobal(const Place& at, const Span& span, bool writes) {
   // Rows of one range lie in it if the first and the last do.
   const uint64_t last = span.begin + (span.rows - 1) * span.pitch;

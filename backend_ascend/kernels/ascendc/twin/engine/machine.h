@@ -24,6 +24,7 @@ namespace ascend_twin {
 constexpr int kNumFlagIds = 8;
 constexpr int kNumCrossIds = 16;
 constexpr int kLineBytes = 64;
+constexpr char kNothingGoesOn[] = "nothing can go on: ";
 constexpr size_t kQueueDepth = 32;  // MTE1 and M; others [inferred]
 
 // Unwinds a core after the launch has an error.
@@ -153,13 +154,15 @@ class Machine {
   void Poll(const char* call, Site site);
   uint64_t NextCycle() { return cycles_++; }
 
-  // machine.cc
+  // scalar.cc
   void Load(Memory memory, uint64_t begin, uint64_t bytes, void* to, Site site);
   void Store(Memory memory, uint64_t begin, uint64_t bytes, const void* from,
              Site site);
   void WriteBack(uint64_t number, Site site);
   void WriteBackAll(Site site);
   void WriteBacksDone();
+
+  // machine.cc
   Counts& CountsOf(Core* core, int64_t tag);
   Place Here(const char* call, Site site) const;
 
@@ -174,8 +177,6 @@ class Machine {
  private:
   // schedule.cc
   void Body(Core* core);
-  void CheckEnd(Core* core);
-  void CheckLeftovers();
   bool CanResume(const Core& core) const;
   bool HeadRuns(const Core& core, int pipe) const;
   void RunHead(Core* core, int pipe);
@@ -189,10 +190,6 @@ class Machine {
   bool Idle();
   bool AllDone() const;
   void Turn();
-  bool IsStuck(const Core& core) const;
-  std::string WaitText(const Core& core) const;
-  const PipeEvent* AwaitedFlag(const Core& core) const;
-  [[noreturn]] void FailDeadlock(const std::string& why);
 
   // machine.cc
   void MakeCores();
@@ -202,6 +199,7 @@ class Machine {
   void ScalarLearned(Core* core) { core->snapshot = nullptr; }
   void Execute(Core* core, Queued* queued);
   void RunWork(Core* core, Queued* queued);
+  void Count(Core* core, const Queued& queued);
   void Touch(Core* core, const Place& at, const Instruction& work,
              const Span& span, uint32_t access, bool writes);
   void TouchFlags(uint64_t begin, uint64_t end, Clock* known, bool writes,
@@ -209,30 +207,43 @@ class Machine {
   void TouchRow(Core* core, const Place& at, Memory memory, uint64_t begin,
                 uint64_t end, uint32_t access, const Clock& known, bool writes,
                 bool defined);
-  void NoteWrite(const Place& at, uint64_t begin, uint64_t end,
-                 const Core* but);
+
+  // flags.cc
   void Set(Core* core, const Place& at, PipeEvent event, int32_t id);
   void Wait(Core* core, const Place& at, PipeEvent event, int32_t id);
   void CrossSet(Core* core, const Queued& queued);
   void Deliver(Core* to, int32_t id, const Clock& known, const Place& setter);
+
+  // scalar.cc
+  void NoteWrite(const Place& at, uint64_t begin, uint64_t end,
+                 const Core* but);
   Line& LineOf(Core* core, uint64_t begin, uint64_t bytes,
                const Global& global);
-  Global& GlobalOf(const Place& at, uint64_t begin, uint64_t end);
   void ScalarOnChip(Memory memory, uint64_t begin, uint64_t bytes,
                     const Place& at, bool writes);
+  void LoadGlobal(const Place& at, uint64_t begin, uint64_t bytes, void* to);
   void LoadShadowed(Core* core, const Place& at, uint64_t begin,
                     uint64_t bytes);
   void WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
                     uint64_t count);
 
+  // ends.cc
+  void CheckEnd(Core* core);
+  void CheckLeftovers();
+  void NoteLeftFlag(const Core& core, PipeEvent event, int32_t id);
+  void NoteLeftCross(const Core& core, int32_t id);
+  bool IsStuck(const Core& core) const;
+  std::string WaitText(const Core& core) const;
+  const PipeEvent* AwaitedFlag(const Core& core) const;
+  [[noreturn]] void FailDeadlock(const std::string& why);
+
   // launch.cc
+  Global& GlobalOf(const Place& at, uint64_t begin, uint64_t end);
   void CheckGlobal(const Place& at, const Span& span, bool writes);
 
   // errors.cc
   void Note(Error error);
   void NoteException(const std::exception& error);
-  void NoteLeftFlag(const Core& core, PipeEvent event, int32_t id);
-  void NoteLeftCross(const Core& core, int32_t id);
   [[noreturn]] void FailSpan(ErrorKind kind, const Place& at, Memory memory,
                              uint64_t begin, uint64_t end,
                              const std::string& text);
@@ -243,7 +254,6 @@ class Machine {
   [[noreturn]] void FailDirty(const Place& at, uint64_t number,
                               const Line& line);
   const Queued* Pending(const Core& core, const Error& error, bool reads) const;
-  void DescribeUndefined(const Place& at, Error* error) const;
   void DescribeConflict(const Place& at, const Conflict& conflict,
                         Error* error) const;
   void DescribeOrder(const Place& at, const Place& other, uint64_t other_order,

@@ -16,7 +16,6 @@ constexpr uint64_t kFirstIdleStep = 64;     // cycles
 // Who polls by moves into UB never stands still: others get their turn.
 constexpr uint32_t kIssuesInTurn = 256;
 constexpr uint64_t kOldestEach = 64;  // steps of mode late
-constexpr char kNothingGoesOn[] = "nothing can go on: ";
 
 }  // namespace
 
@@ -200,43 +199,6 @@ void Machine::Body(Core* core) {
   }
 }
 
-void Machine::CheckEnd(Core* core) {
-  const Place at = Here("end of the kernel", {});
-  if (core->undrained) {
-    FailAt(ErrorKind::kHazard, at,
-           "the kernel ends and its pipes may still run: expected "
-           "PipeBarrier<PIPE_ALL>() last",
-           {}, "PipeBarrier<PIPE_ALL>");
-  }
-  for (const auto& [number, line] : core->lines) {
-    if (line.dirty == 0) continue;
-    FailSpan(ErrorKind::kDirtyLine, at, Memory::kGm, number * kLineBytes,
-             (number + 1) * kLineBytes,
-             "stored to at " + SiteText(line.store) +
-                 " and still in the scalar cache: expected "
-                 "DataCacheCleanAndInvalid");
-  }
-}
-
-void Machine::CheckLeftovers() {
-  for (const auto& core : cores_) {
-    for (int from = 0; from < kNumPipes; ++from) {
-      for (int to = 0; to < kNumPipes; ++to) {
-        const PipeEvent event{static_cast<Pipe>(from), static_cast<Pipe>(to)};
-        for (int id = 0; id < kNumFlagIds; ++id) {
-          if (core->flag(event, id).set) NoteLeftFlag(*core, event, id);
-        }
-      }
-    }
-    for (int id = 0; id < kNumCrossIds; ++id) {
-      const CrossFlag& flag = core->cross[id];
-      bool left = !flag.sets.empty();
-      for (const auto& pending : flag.pending) left |= !pending.empty();
-      if (left) NoteLeftCross(*core, id);
-    }
-  }
-}
-
 void Machine::Resume(Core* core) {
   current_ = core;
   core->started = true;
@@ -298,14 +260,6 @@ bool Machine::StepRandom() {
   return false;
 }
 
-// Whether only the core itself could let it go on, and it stands still.
-bool Machine::IsStuck(const Core& core) const {
-  const Waiting::Kind kind = core.waiting.kind;
-  return !core.fiber->done() &&
-         (kind == Waiting::kFlag || kind == Waiting::kDrain ||
-          kind == Waiting::kRoom);
-}
-
 // Nothing can go on but polls: time passes, until a core's own deadline.
 bool Machine::Idle() {
   if (idle_progress_ != progress_ + flags_version_ || idle_step_ == 0) {
@@ -358,81 +312,6 @@ void Machine::Run() {
   for (const auto& core : cores_) {
     if (core->started && !core->fiber->done()) Resume(core.get());
   }
-}
-
-namespace {
-
-std::string FlagText(PipeEvent event, int32_t id) {
-  return "WaitFlag<" + EventName(event) + ">(" + std::to_string(id) + ")";
-}
-
-}  // namespace
-
-std::string Machine::WaitText(const Core& core) const {
-  const Waiting& waiting = core.waiting;
-  std::string text =
-      CoreText(core.name) + " waits at " + SiteText(waiting.site) + " in ";
-  if (waiting.kind == Waiting::kFlag) {
-    text += FlagText(waiting.event, waiting.id);
-  } else {
-    text += waiting.call;
-  }
-  if (waiting.kind == Waiting::kCross) {
-    text += "(" + std::to_string(waiting.id) + ")";
-  } else if (waiting.kind == Waiting::kRoom) {
-    text +=
-        std::string(" for room in the queue of pipe ") + NameOf(waiting.pipe);
-  } else if (waiting.address != 0 && !IsStuck(core)) {
-    text += ", polls " + globals_.NameOf(waiting.address);
-  }
-  for (const PipeState& pipe : core.pipes) {
-    if (pipe.queue.empty() || pipe.queue.front().kind != Queued::kWait) {
-      continue;
-    }
-    const Queued& head = pipe.queue.front();
-    text += "; its pipe " + std::string(NameOf(head.work.pipe)) + " waits at " +
-            SiteText(head.work.site) + " in " + FlagText(head.event, head.id);
-  }
-  return text;
-}
-
-// The flag that a core that is stuck waits for; null if it is none.
-const PipeEvent* Machine::AwaitedFlag(const Core& core) const {
-  if (core.waiting.kind == Waiting::kFlag) return &core.waiting.event;
-  for (const PipeState& pipe : core.pipes) {
-    if (!pipe.queue.empty() && pipe.queue.front().kind == Queued::kWait) {
-      return &pipe.queue.front().event;
-    }
-  }
-  return nullptr;
-}
-
-void Machine::FailDeadlock(const std::string& why) {
-  std::vector<const Core*> waiting;
-  for (const auto& core : cores_) {
-    if (!core->fiber->done()) waiting.push_back(core.get());
-  }
-  // Whoever is stuck by itself is why others wait.
-  std::stable_partition(waiting.begin(), waiting.end(),
-                        [this](const Core* core) { return IsStuck(*core); });
-  Error error{ErrorKind::kDeadlock, {}};
-  for (const Core* const core : waiting) {
-    const Place at{core->name, Pipe::kS, core->waiting.call, core->waiting.site,
-                   core->tag};
-    const bool first = core == waiting.front();
-    error.text += (first ? why : "; ") + WaitText(*core);
-    if (!first) {
-      error.others.push_back(at);
-      continue;
-    }
-    error.at = at;
-    const PipeEvent* const event = AwaitedFlag(*core);
-    if (!IsStuck(*core) || event == nullptr || why != kNothingGoesOn) continue;
-    error.missing = EventName(*event);
-    error.text += ", which no SetFlag<" + error.missing + "> comes to";
-  }
-  Note(std::move(error));
-  throw Abort{};
 }
 
 }  // namespace ascend_twin
