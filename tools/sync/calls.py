@@ -177,9 +177,13 @@ def _order_matters(a: Statement, b: Statement) -> bool:
   """Says whether neighbours may be another program when they are swapped.
 
   They are not where each goes to a queue of its own; the scalar unit's is the
-  order of all.
+  order of all, but it does not wait for what it only queues.
   """
   if not (a.syncs or b.syncs):
+    return False
+  sets = any(s.call == 'SetFlag' and s.queue == 'S' for s in (a, b))
+  queued = any(s.call == 'WaitFlag' and s.queue != 'S' for s in (a, b))
+  if sets and queued:
     return False
   queues = {a.queue, b.queue}
   return len(queues) == 1 or bool(queues & {'', 'S', 'ALL'})

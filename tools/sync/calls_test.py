@@ -15,6 +15,8 @@ void Copy(int row) {
   int32_t next = row + 1;
   SetFlag<HardEvent::V_S>(1);
   WaitFlag<HardEvent::V_S>(1);
+  SetFlag<HardEvent::S_MTE3>(0);
+  WaitFlag<HardEvent::S_MTE3>(0);
 }
 void Order() {
   SetFlag<HardEvent::V_S>(1);
@@ -32,7 +34,7 @@ def made_fixture():
 class TestLeftOut:
   def test_each_call_once(self, made):
     out = [c for c in made if c.change == 'left out']
-    assert [c.line for c in out] == [4, 6, 7, 8, 10, 11, 14, 15, 17]
+    assert [c.line for c in out] == [4, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19]
 
   def test_lines_stay_and_control_goes_with_its_call(self, made):
     barrier = next(c for c in made if 'PIPE_V' in c.call)
@@ -42,7 +44,7 @@ class TestLeftOut:
 
   def test_what_only_synchronises_is_a_call_of_its_own(self, made):
     assert calls.helpers({'copy.h': SOURCE}) == ('Order',)
-    assert [c.call for c in made if c.line == 17] == ['Order();']
+    assert [c.call for c in made if c.line == 19] == ['Order();']
 
 
 class TestSwapped:
@@ -52,6 +54,8 @@ class TestSwapped:
     assert (wait, 'swapped with DataCopy(a, b, 8);') in swapped
     # MTE2 sets it and V waits: each queue gets the same.
     assert not any('MTE2_V>(0)' in a and 'MTE2_V>(0)' in b for a, b in swapped)
+    # MTE3 waits in its own queue, whatever the scalar unit does meanwhile.
+    assert not any('S_MTE3' in a and 'S_MTE3' in b for a, b in swapped)
     # The scalar unit would wait before it sets.
     assert any('V_S>(1)' in a and 'V_S>(1)' in b for a, b in swapped)
 
