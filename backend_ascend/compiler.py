@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -14,6 +15,9 @@ from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
+
+# What an image can be compiled for; any of them is run by the host, too.
+TARGETS = ('host', 'ascend')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +94,27 @@ def _grad_sums_bytes(flow: flow_lib.Flow) -> int:
   return 4 * values
 
 
-def _finish(flow: flow_lib.Flow, scheduler: placement.Scheduler) -> Compiled:
+def require_target(image: image_lib.Image, target: str) -> None:
+  """Refuses an image that a target cannot run.
+
+  Raises:
+    ValueError: no such target, or 'ascend' with a storage dtype that its source
+      has no kernels for, or tiles that do not fit in a core's memories.
+  """
+  if target not in TARGETS:
+    raise ValueError(f'target: expected one of {TARGETS}, got {target!r}')
+  if target == 'ascend':
+    told = _ascend_twin.refusal(np.frombuffer(memoryview(image), np.uint8))
+    if told is not None:
+      raise ValueError(told)
+
+
+def _finish(
+  flow: flow_lib.Flow, scheduler: placement.Scheduler, target: str
+) -> Compiled:
   flow = placement.place(flow, scheduler(flow))
   image = image_lib.load(image_lib.serialize(flow))
+  require_target(image, target)
   return Compiled(image=image, flow=flow, proof=proofs.require(image))
 
 
@@ -101,16 +123,18 @@ def compile_forward(
   policy: precision.PrecisionPolicy,
   options: flow_lib.Options = flow_lib.Options(),
   scheduler: placement.Scheduler = placement.round_robin,
+  target: str = 'host',
 ) -> Compiled:
   """Lowers, places, serialises and proves the forward layer.
 
   Raises:
-    ValueError: sizes, policy or options are out of range.
+    ValueError: sizes, policy or options are out of range, or of the target's
+      (one of TARGETS).
     ProofError: the flow would deadlock, race, or not write every element
       once; names the tasks and the region.
   """
   return _finish(
-    lower_forward.lower_forward(config, policy, options), scheduler
+    lower_forward.lower_forward(config, policy, options), scheduler, target
   )
 
 
@@ -119,10 +143,11 @@ def compile_backward(
   policy: precision.PrecisionPolicy,
   options: flow_lib.Options = flow_lib.Options(),
   scheduler: placement.Scheduler = placement.round_robin,
+  target: str = 'host',
 ) -> Compiled:
   """As `compile_forward`, for the backward layer."""
   return _finish(
-    lower_backward.lower_backward(config, policy, options), scheduler
+    lower_backward.lower_backward(config, policy, options), scheduler, target
   )
 
 

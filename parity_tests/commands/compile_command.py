@@ -68,6 +68,14 @@ def _define_compile(f: flags.FlagValues) -> None:
     f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.',
     flag_values=f,
   )
+  flags.DEFINE_enum(
+    'target',
+    'host',
+    ['host', 'ascend'],
+    'What is to run it: `ascend` refuses tiles that do not fit in the memories '
+    "of an NPU's core, and what its source has no kernels for.",
+    flag_values=f,
+  )
   flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
   flags.DEFINE_string(
     'check',
@@ -150,7 +158,7 @@ def _compile_layer(f: flags.FlagValues) -> int:
     'backward': compiler.compile_backward,
   }[f.direction]
   start = time.perf_counter()
-  compiled = compile_pass(config, policy, options)
+  compiled = compile_pass(config, policy, options, target=f.target)
   seconds = time.perf_counter() - start
   summary = compiled.summary() | dict(compile_seconds=round(seconds, 3))
   if f.out is not None:
@@ -190,6 +198,7 @@ COMMAND = cli.Command(
     'hpmoe compile --preset=ep16 --out=flow.img',
     'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
     'hpmoe compile --direction=backward --chain_rows=1024',
+    'hpmoe compile --preset=small --dtype=bf16 --target=ascend',
     'hpmoe compile --check=flow.img',
   ),
   _define_compile,

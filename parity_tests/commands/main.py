@@ -18,6 +18,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import compare_command
 from hpmoe.parity_tests.commands import compile_command
 from hpmoe.parity_tests.commands import convert_command
+from hpmoe.parity_tests.commands import counts_command
 from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import generate_command
 from hpmoe.parity_tests.commands import law_command
@@ -38,6 +39,7 @@ COMMANDS = {
     sweep_command,
     tightness_command,
     train_command,
+    counts_command,
   )
 }
 

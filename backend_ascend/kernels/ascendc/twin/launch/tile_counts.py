@@ -1,0 +1,123 @@
+"""What tiles take of a core's pipes, as a table that a cost model can read."""
+
+import collections
+from collections.abc import Iterator
+import csv
+import dataclasses
+from typing import TextIO
+
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_report
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+
+# What is counted of a tile.
+COUNTED = twin_report.COUNTS.names[4:]
+# A core's work outside of tasks: its handshake, and waits for a task's events.
+OUTSIDE = 'outside'
+
+_DEPTHS = {
+  layout.Kind.GATE_UP: 'd_model',
+  layout.Kind.DOWN: 'd_ff',
+  layout.Kind.DOWN_GRAD: 'd_model',
+  layout.Kind.GATE_UP_GRAD: '2 d_ff',
+}
+_WEIGHT_TILES = layout.kinds(layout.Form.WEIGHT_TILE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+  """What tasks of one kind and shape took.
+
+  Attributes:
+    direction: 'forward' or 'backward'.
+    kind: a name of `layout.Kind`, in small letters, or OUTSIDE.
+    unit: 'aic' or 'aiv'.
+    rows: of the tile that are real: rows of an expert, tokens, or rows of a
+      weight.
+    cols: of the tile.
+    depth: terms of each sum of a cube tile; 0 of a vector tile.
+    tasks: how many there were; of OUTSIDE, cores.
+    counted: for each of COUNTED, the mean of a task.
+  """
+
+  direction: str
+  kind: str
+  unit: str
+  rows: int
+  cols: int
+  depth: int
+  tasks: int
+  counted: dict[str, float]
+
+  def row(self) -> dict[str, object]:
+    """Returns it as one flat record."""
+    fields = dataclasses.asdict(self)
+    return fields | fields.pop('counted')
+
+
+def tiles(
+  image: image_lib.Image, plan_counts: np.ndarray, counts: np.ndarray
+) -> list[Tile]:
+  """Returns what tiles of each kind and shape took.
+
+  Args:
+    image: what was launched.
+    plan_counts: `[R, E]` i32, of its routing.
+    counts: `[n]` `twin_report.COUNTS`, of the launch.
+  """
+  groups: dict[tuple, list[np.void]] = collections.defaultdict(list)
+  shapes = list(_shapes(image, plan_counts))
+  for row in counts:
+    task = int(row['task'])
+    unit = layout.Unit(int(row['unit'])).name.lower()
+    inside = 0 <= task < len(shapes)
+    groups[shapes[task] if inside else (OUTSIDE, unit, 0, 0, 0)].append(row)
+  direction = image.direction.name.lower()
+  return [
+    Tile(
+      direction,
+      *shape,
+      len(rows),
+      {name: float(np.mean([row[name] for row in rows])) for name in COUNTED},
+    )
+    for shape, rows in sorted(groups.items())
+  ]
+
+
+def _shapes(image: image_lib.Image, plan_counts) -> Iterator[tuple]:
+  """Yields (kind, unit, rows, cols, depth) of each task."""
+  real = faults.real_rows(image, plan_counts)
+  config = image.config
+  widths = {
+    'd_model': config.d_model,
+    'd_ff': config.d_ff,
+    '2 d_ff': 2 * config.d_ff,
+  }
+  for task, rows in zip(image.tables['tasks'], real):
+    kind = layout.Kind(int(task['kind']))
+    depth = widths[_DEPTHS[kind]] if kind in _DEPTHS else 0
+    if kind in _WEIGHT_TILES:
+      # Its real rows are those that it sums.
+      depth, rows = rows, task['row_end'] - task['row_begin']
+    yield (
+      kind.name.lower(),
+      layout.Unit(int(task['unit'])).name.lower(),
+      int(rows),
+      int(task['col_end'] - task['col_begin']),
+      int(depth),
+    )
+
+
+def write_csv(table: list[Tile], file: TextIO) -> None:
+  """Writes one line for each tile, under a line of names."""
+  names = [field.name for field in dataclasses.fields(Tile)][:-1]
+  writer = csv.DictWriter(file, [*names, *COUNTED], lineterminator='\n')
+  writer.writeheader()
+  for tile in table:
+    row = tile.row()
+    writer.writerow(
+      {n: f'{v:g}' if isinstance(v, float) else v for n, v in row.items()}
+    )

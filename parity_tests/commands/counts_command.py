@@ -1,0 +1,100 @@
+"""`hpmoe twin-counts`."""
+
+import pathlib
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
+
+# What a table for people shows; files have all.
+_SHOWN = ('kind', 'unit', 'rows', 'cols', 'depth', 'tasks')
+_FIGURES = (
+  'bytes_mte2',
+  'bytes_mte1',
+  'bytes_mte3',
+  'bytes_fix',
+  'cube_steps',
+  'vector_steps',
+  'waits',
+  'barriers',
+)
+
+
+def _define_counts(f: flags.FlagValues) -> None:
+  layer_flags.define_layer(f)
+  f['preset'].value = f['preset'].default = 'tiny'
+  layer_flags.define_granularity(f)
+  layer_flags.define_data(f)
+  f['ranks'].value = f['ranks'].default = 2
+  layer_flags.define_direction(f, 'both', 'Passes to count.')
+  cli.define_json(f)
+  flags.DEFINE_string(
+    'csv', None, 'Write every column here, a line a tile.', flag_values=f
+  )
+
+
+def _counts(f: flags.FlagValues) -> int:
+  from hpmoe.backend_ascend.kernels.ascendc.twin.launch import tile_counts
+  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.check import passes
+  from hpmoe.parity_tests.check import twin_candidate
+  from hpmoe.parity_tests.report import text_table
+
+  cli.check_writable('json', f.json)
+  cli.check_writable('csv', f.csv)
+  layer_flags.refuse_contradictions(f)
+  layer_flags.refuse_without_effect(f, f.direction)
+  request = check.Request(
+    direction=f.direction,
+    preset=layer_flags.preset(f),
+    ranks=f.ranks,
+    tokens=f.tokens,
+    dtype=layer_flags.DTYPES[f.dtype],
+    routing=f.routing,
+    input=f.input,
+    text=f.text,
+    seed=f.seed,
+    placement=f.placement,
+    capacity=f.capacity,
+    options=layer_flags.options(f),
+    backend=twin_candidate.NAME,
+  )
+  candidate = check.make_candidate(request)
+  assert isinstance(candidate, twin_candidate.Twin)
+  bench = check.Bench(request)
+  saved: dict = {}
+  for which in passes.of(request.direction):
+    saved |= bench.case(request, which, bench.made, saved).run(candidate.run)
+  table = [
+    tile
+    for launch, counts in zip(candidate.launches, candidate.counts)
+    for tile in tile_counts.tiles(launch.image, launch.plan.counts, counts)
+  ]
+  rows = [tile.row() for tile in table]
+  cli.write_json(f.json, dict(tiles=rows))
+  if f.csv is not None:
+    with pathlib.Path(f.csv).open('w', encoding='utf-8') as file:
+      tile_counts.write_csv(table, file)
+  shown = (*_SHOWN, *_FIGURES)
+  cells = [
+    tuple(
+      f'{row[n]:g}' if isinstance(row[n], float) else str(row[n]) for n in shown
+    )
+    for row in rows
+  ]
+  print(text_table.text(tuple(n.replace('_', ' ') for n in shown), cells))
+  return cli.PARITY
+
+
+COMMAND = cli.Command(
+  'twin-counts',
+  "counts what each tile takes of an NPU core's pipes, on the twin.",
+  (
+    'hpmoe twin-counts --csv=counts.csv',
+    'hpmoe twin-counts --preset=small --dtype=bf16 --direction=forward',
+  ),
+  _define_counts,
+  _counts,
+  '0 counted, 2 the request was wrong, 3 a launch ended early',
+)

@@ -1,0 +1,204 @@
+"""The twin through `hpmoe`: cheap cases here, the product marked slow."""
+
+import csv
+import itertools
+import json
+
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+TWIN = '--backend=ascend_twin'
+TINY = ('--preset=tiny', '--ranks=2')
+
+
+def told(capsys) -> str:
+  return capsys.readouterr().err.strip()
+
+
+class TestCheck:
+  @pytest.mark.parametrize('mode', ['in_order', 'late'])
+  def test_both_passes_in_all_lanes(self, capsys, mode):
+    # bfloat16, weights before w_down and whole experts: the other half of what
+    # twin_runtime_test has.
+    code = main.main(
+      [
+        'check',
+        TWIN,
+        *TINY,
+        f'--twin_mode={mode}',
+        '--dtype=bf16',
+        '--placement=before_down',
+        '--event_grain=expert',
+        '--aic=3',
+        '--aiv=5',
+      ]
+    )
+    assert code == cli.PARITY
+    assert 'ascend_twin against the oracle' in capsys.readouterr().out
+
+  def test_says_in_json_what_ran_and_how(self, tmp_path):
+    path = tmp_path / 'out.json'
+    arguments = ['--direction=forward', '--lane=exact', '--mmad_order=reversed']
+    code = main.main(['check', TWIN, *TINY, *arguments, f'--json={path}'])
+    assert code == cli.PARITY
+    text = path.read_text()
+    assert '"backend": "ascend_twin"' in text
+    assert '"mmad_order": "reversed"' in text
+
+  @pytest.mark.parametrize(
+    'flag, named',
+    [
+      ('--permute=3', 'permute'),
+      ('--late_puts', 'late_puts'),
+      ('--races', 'races'),
+      ('--isolate', 'isolate'),
+      ('--start_at=3', 'start_at'),
+      ('--stop_after=3', 'stop_after'),
+      ('--nopoison', 'poison'),
+      ('--threads=2', 'threads'),
+      ('--launcher=mpi', 'launcher'),
+      ('--frontend=jax', 'frontend'),
+      ('--candidate=a.b:c', 'candidate'),
+      ('--dtype=f16', 'policy.storage'),
+      ('--row_block=512 --col_block=1024 --preset=small', 'row_block'),
+      ('--twin_seed=3', 'twin_seed'),
+    ],
+  )
+  def test_what_the_twin_has_not_is_refused_in_one_line(
+    self, capsys, flag, named
+  ):
+    arguments = ['check', TWIN, *TINY, '--direction=forward', *flag.split()]
+    assert main.main(arguments) == cli.WRONG_REQUEST
+    line = told(capsys)
+    assert line.startswith(f'hpmoe check: {named}') and '\n' not in line
+
+  @pytest.mark.parametrize(
+    'flag', ['--twin_mode=late', '--mmad_order=reversed', '--saturate']
+  )
+  def test_modes_of_the_twin_need_it(self, capsys, flag):
+    assert main.main(['check', *TINY, flag]) == cli.WRONG_REQUEST
+    assert 'expected --backend=ascend_twin' in told(capsys)
+
+  def test_a_fault_of_order_ends_it_with_its_task(self, capsys):
+    arguments = ['--direction=forward', '--lane=exact', '--fault=missing_wait']
+    code = main.main(['check', TWIN, *TINY, *arguments])
+    assert code == cli.CANDIDATE_FAILED
+    line = told(capsys)
+    assert 'which nobody has written' in line and 'in gate_up task' in line
+    assert '\n' not in line
+
+
+class TestFaults:
+  def test_are_planted_and_located(self, monkeypatch, capsys):
+    # One of each way to plant: descriptor, load, unit, store.
+    some = ('early_signal', 'stale_row', 'narrow_accumulator', 'zero_output')
+    table = tuple(
+      spec
+      for spec in faults.TABLE
+      if spec.name in some and spec.direction == faults.Direction.FORWARD
+    )
+    monkeypatch.setattr(faults, 'TABLE', table)
+    code = main.main(['faults', TWIN, '--ranks=2', '--direction=forward'])
+    out = capsys.readouterr().out
+    assert code == cli.PARITY, out
+    assert [out.count(name) for name in some] == [1] * len(some)
+    assert out.count('  caught\n') == len(some)
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize('dtype', ['f32', 'bf16'])
+  @pytest.mark.parametrize('mode', ['in_order', 'late'])
+  def test_are_all_caught(self, dtype, mode):
+    arguments = ['--ranks=2', f'--dtype={dtype}', f'--twin_mode={mode}']
+    assert main.main(['faults', TWIN, *arguments]) == cli.PARITY
+
+
+class TestLaw:
+  ARGUMENTS = (
+    'law',
+    TWIN,
+    '--ranks=2',
+    '--tokens=9',
+    '--direction=forward',
+    '--dtype=f32',
+    '--layout=2x3',
+    '--interleavings=1',
+  )
+
+  def test_holds_within_one_policy(self, capsys):
+    assert main.main(self.ARGUMENTS) == cli.PARITY
+    out = capsys.readouterr().out
+    # Three cuts and modes: once ascending, three other orders a cut alone, and
+    # four orders on exact data.
+    assert 'the law holds: 72 launches, 0 differing bits' in out
+
+  def test_a_launch_that_breaks_it_is_named(self, capsys, tmp_path):
+    path = tmp_path / 'law.json'
+    arguments = [*self.ARGUMENTS, '--fault=wrong_offset', f'--json={path}']
+    assert main.main(arguments) == cli.NO_PARITY
+    assert 'the law is BROKEN' in capsys.readouterr().out
+    rows = json.loads(path.read_text())['rows']
+    assert all(row['differing_bits'] > 0 for row in rows)
+    assert TWIN in rows[0]['first_break']['replay']
+
+  @pytest.mark.parametrize('flag', ['--threads=1', '--processes=2'])
+  def test_what_the_twin_has_not_is_refused(self, capsys, flag):
+    assert main.main([*self.ARGUMENTS, flag]) == cli.WRONG_REQUEST
+    assert 'expected none with --backend=ascend_twin' in told(capsys)
+
+
+class TestCounts:
+  def test_are_written(self, tmp_path, capsys):
+    table, report = tmp_path / 'c.csv', tmp_path / 'c.json'
+    arguments = ['--tokens=8', f'--csv={table}', f'--json={report}']
+    assert main.main(['twin-counts', *arguments]) == cli.PARITY
+    assert 'gate_up_weight_grad' in capsys.readouterr().out
+    rows = list(csv.DictReader(table.open()))
+    assert len(rows) == len(json.loads(report.read_text())['tiles']) > 20
+    assert {row['direction'] for row in rows} == {'forward', 'backward'}
+
+
+class TestCompile:
+  def test_for_an_npu(self, capsys):
+    arguments = ['compile', '--preset=tiny', '--target=ascend']
+    assert main.main(arguments) == cli.PARITY
+    for flags, named in (
+      (['--dtype=f16'], 'policy.storage'),
+      (['--preset=small', '--row_block=512', '--col_block=1024'], 'row_block'),
+    ):
+      assert main.main([*arguments, *flags]) == cli.WRONG_REQUEST
+      assert told(capsys).startswith(f'hpmoe compile: {named}')
+
+
+PRODUCT = tuple(
+  itertools.product(
+    ('tiny', 'small'),
+    (1, 2, 4),
+    ('f32', 'bf16'),
+    ('combine', 'before_down'),
+    ('row_block', 'expert'),
+    ('in_order', 'seeded', 'late'),
+  )
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'preset, ranks, dtype, placement, grain, mode', PRODUCT
+)
+def test_the_product(preset, ranks, dtype, placement, grain, mode):
+  code = main.main(
+    [
+      'check',
+      TWIN,
+      f'--preset={preset}',
+      f'--ranks={ranks}',
+      f'--dtype={dtype}',
+      f'--placement={placement}',
+      f'--event_grain={grain}',
+      f'--twin_mode={mode}',
+    ]
+  )
+  assert code == cli.PARITY
