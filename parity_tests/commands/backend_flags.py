@@ -35,7 +35,7 @@ def define_backend(f: flags.FlagValues) -> None:
     check.BACKENDS[0],
     list(check.BACKENDS),
     "What runs the image: the host's kernels, or the source that an NPU runs, "
-    'on its twin.',
+    'on its twin; see docs/twin.md.',
     flag_values=f,
   )
 
