@@ -14,7 +14,7 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 
 # What is counted of a tile.
-COUNTED = twin_report.COUNTS.names[4:]
+COUNTED = tuple(twin_report.COUNTS.fields or ())[4:]
 # A core's work outside of tasks: its handshake, and waits for a task's events.
 OUTSIDE = 'outside'
 
@@ -76,15 +76,11 @@ def tiles(
     inside = 0 <= task < len(shapes)
     groups[shapes[task] if inside else (OUTSIDE, unit, 0, 0, 0)].append(row)
   direction = image.direction.name.lower()
-  return [
-    Tile(
-      direction,
-      *shape,
-      len(rows),
-      {name: float(np.mean([row[name] for row in rows])) for name in COUNTED},
-    )
-    for shape, rows in sorted(groups.items())
-  ]
+  made = []
+  for (kind, unit, rows, cols, depth), held in sorted(groups.items()):
+    mean = {n: float(np.mean([one[n] for one in held])) for n in COUNTED}
+    made.append(Tile(direction, kind, unit, rows, cols, depth, len(held), mean))
+  return made
 
 
 def _shapes(image: image_lib.Image, plan_counts) -> Iterator[tuple]:
