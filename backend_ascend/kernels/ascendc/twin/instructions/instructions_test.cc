@@ -891,6 +891,16 @@ void Narrows() {
   Expect("int to float", Get<float>(kDst, 0), 2147483648.0);
   Cast(Ub<half>(kDst + 4096), Ub<float>(kDst), RoundMode::CAST_TRUNC, 64);
   Expect("half trunc", Widen(Get<half>(kDst + 4096, 0)), 65504);
+  // Ties go to even, among subnormals too, and past the largest to infinity.
+  const std::pair<float, double> nearest[] = {
+      {1 + 0x1p-11f, 1},   {1 + 0x3p-11f, 1 + 0x1p-9}, {0x1p-25f, 0},
+      {0x3p-25f, 0x1p-23}, {-0x5p-25f, -0x1p-23},      {65519, 65504},
+      {65520, INFINITY},   {-65520, -INFINITY}};
+  for (const auto& [value, want] : nearest) {
+    Set(kSrc0, 0, value);
+    Cast(Ub<half>(kDst), Ub<float>(kSrc0), RoundMode::CAST_RINT, 1);
+    Expect("nearest half", Widen(Get<half>(kDst, 0)), want);
+  }
 }
 
 void Vectors() {
