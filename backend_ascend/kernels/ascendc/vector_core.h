@@ -39,9 +39,6 @@ class VectorCore {
       case Work::kSumSlots:
         return SlotSum<T>(task, rank_, &sets_).Run();
       case Work::kWeightDots:
-        if (rank_.args.d_slot_weight != nullptr) {
-          return CopyWeightGrads(task, rank_, &sets_);
-        }
         return WeightDots<T>(task, rank_, &sets_).Run();
       default:  // a cube core's
         return;

@@ -67,14 +67,8 @@ class RowPut {
                task.row_begin),
         rows_(RealRows(task, rank.plan).count()) {}
 
-  HPMOE_FUNCTION void Run() {
-    for (int32_t row = 0; row < rows_; row += kWindowRows) {
-      RunWindow(row, Least(kWindowRows, rows_ - row));
-      Fence();
-    }
-  }
+  HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows, this); }
 
- private:
   // Rows [begin, begin + count) of the task.
   HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
     const Box slots_box = {1, count, count};
@@ -93,6 +87,7 @@ class RowPut {
     MoveOut(Landing(rank_.args.header_weight, begin), weights_, {count, 1, 1});
   }
 
+ private:
   HPMOE_FUNCTION void SendRow(int32_t row, int32_t i) {
     const int32_t cols = rank_.Cols(kind_.written);
     const int64_t token = slots_.GetValue(i) / rank_.image.top_k;

@@ -6,6 +6,7 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
 
 #include "backend_ascend/kernels/ascendc/ascendc.h"
+#include "backend_ascend/kernels/ascendc/symmetric_memory.h"
 #include "backend_ascend/kernels/ascendc/vector_memory.h"
 
 namespace hpmoe {
@@ -57,6 +58,17 @@ HPMOE_FUNCTION void Narrow(const Rows32<T>& rows, int32_t count) {
 template <typename T>
 HPMOE_FUNCTION void CastBarrier() {
   if constexpr (!kIsFloat<T>) AscendC::PipeBarrier<PIPE_V>();
+}
+
+// Calls tile.RunWindow(first, count) for all of [begin, end), `step` at a time.
+// What a window wrote is there, and its place in UB is free, before the next.
+template <class Tile>
+HPMOE_FUNCTION void RunWindows(int32_t begin, int32_t end, int32_t step,
+                               Tile* tile) {
+  for (int32_t at = begin; at < end; at += step) {
+    tile->RunWindow(at, Least(step, end - at));
+    Fence();
+  }
 }
 
 // Rows of a pass, each of `width` values.

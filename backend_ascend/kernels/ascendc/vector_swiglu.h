@@ -98,14 +98,8 @@ class SwigluTileOnUb {
         rows_(RealRows(task, rank.plan).count()),
         pass_(PassOf<T>(task.col_end - task.col_begin, 3 * kRowsBytes<T>)) {}
 
-  HPMOE_FUNCTION void Run() {
-    for (int32_t row = 0; row < rows_; row += kWindowRows) {
-      RunWindow(row, Least(kWindowRows, rows_ - row));
-      Fence();
-    }
-  }
+  HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows, this); }
 
- private:
   HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
     if (rank_.IsWeighted(kind_)) {
       LoadRowWeights(weights_, rank_, row_ + begin, count);
@@ -120,6 +114,7 @@ class SwigluTileOnUb {
     }
   }
 
+ private:
   // `block`: of the window's weights, the first row's.
   HPMOE_FUNCTION void RunPass(int32_t row, int32_t block, int32_t col,
                               Box box) {
@@ -177,19 +172,7 @@ class SwigluGradOnUb {
         rows_(RealRows(task, rank.plan).count()),
         pass_(PassOf<T>(rank.image.d_ff, 5 * kRowsBytes<T> + 4)) {}
 
-  HPMOE_FUNCTION void Run() {
-    for (int32_t row = 0; row < rows_; row += kWindowRows) {
-      RunWindow(row, Least(kWindowRows, rows_ - row));
-      Fence();
-    }
-  }
-
- private:
-  // What a pass works on.
-  struct Buffers {
-    Rows32<T> d, gate, up, d_gate, d_up;
-    AscendC::LocalTensor<float> scratch;
-  };
+  HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows, this); }
 
   HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
     const bool weighted = rank_.IsWeighted(kind_);
@@ -208,6 +191,13 @@ class SwigluGradOnUb {
     // Behind the last pass's store, which waited for all vector work.
     MoveOut(rank_.args.d_row_weight + row_ + begin, dots_, {count, 1, 1});
   }
+
+ private:
+  // What a pass works on.
+  struct Buffers {
+    Rows32<T> d, gate, up, d_gate, d_up;
+    AscendC::LocalTensor<float> scratch;
+  };
 
   // `block`: of the window's weights and dots, the first row's.
   HPMOE_FUNCTION void RunPass(int32_t row, int32_t block, int32_t col,

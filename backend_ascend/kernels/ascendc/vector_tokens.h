@@ -29,15 +29,9 @@ class SlotSum {
                         top_k_ * kRowsBytes<T> + sizeof(T))) {}
 
   HPMOE_FUNCTION void Run() {
-    const int32_t step = kWindowRows / top_k_;
-    for (int32_t token = task_.row_begin; token < task_.row_end;
-         token += step) {
-      RunWindow(token, Least(step, task_.row_end - token));
-      Fence();
-    }
+    RunWindows(task_.row_begin, task_.row_end, kWindowRows / top_k_, this);
   }
 
- private:
   HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
     if (rank_.IsWeighted(kind_)) {
       MoveIn(weights_,
@@ -56,6 +50,7 @@ class SlotSum {
     }
   }
 
+ private:
   // `block`: of the window's weights, the first token's first.
   HPMOE_FUNCTION void RunPass(int64_t token, int32_t block, int32_t col,
                               Box box) {
@@ -113,7 +108,7 @@ class SlotSum {
 };
 
 // Gradients of each token's weights: the dots of its row of left with its rows
-// of right.
+// of right, or what came home with the rows.
 template <typename T>
 class WeightDots {
  public:
@@ -128,17 +123,12 @@ class WeightDots {
                         top_k_ * (kRowsBytes<T> + 4) + kRowsBytes<T>)) {}
 
   HPMOE_FUNCTION void Run() {
-    const int32_t step = kWindowRows / top_k_;
-    for (int32_t token = task_.row_begin; token < task_.row_end;
-         token += step) {
-      RunWindow(token, Least(step, task_.row_end - token));
-      Fence();
-    }
+    RunWindows(task_.row_begin, task_.row_end, kWindowRows / top_k_, this);
   }
 
- private:
   HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
     const int32_t slots = count * top_k_;
+    if (rank_.args.d_slot_weight != nullptr) return CopyGrads(begin, slots);
     AscendC::Duplicate(dots_, 0.0f, slots * kBlockFloats);
     const int32_t end = rank_.Cols(kind_.left);
     for (int32_t i = 0; i < count; i += pass_.rows) {
@@ -149,6 +139,13 @@ class WeightDots {
       }
     }
     MoveOut(rank_.At<float>(kind_.written, begin, 0), dots_, {slots, 1, 1});
+  }
+
+ private:
+  // They came home with the rows.
+  HPMOE_FUNCTION void CopyGrads(int64_t token, int32_t count) {
+    CopyRow(rank_.At<float>(kind_.written, token, 0),
+            rank_.args.d_slot_weight + token * top_k_, count, sets_);
   }
 
   // `slot`: of the window's dots, the first token's first.
@@ -194,16 +191,6 @@ class WeightDots {
   const AscendC::LocalTensor<float> dots_ =
       UbTensor<float>(kUbDots, kWindowRows* kBlockFloats);
 };
-
-// The same where they came home with their rows.
-HPMOE_FUNCTION void CopyWeightGrads(const TaskDesc& task,
-                                    const RankTensors& rank, Sets* sets) {
-  const int64_t slot = int64_t{task.row_begin} * rank.image.top_k;
-  const int32_t count = (task.row_end - task.row_begin) * rank.image.top_k;
-  CopyRow(rank.At<float>(KindRowOf(task).written, task.row_begin, 0),
-          rank.args.d_slot_weight + slot, count, sets);
-  Fence();
-}
 
 }  // namespace hpmoe
 
