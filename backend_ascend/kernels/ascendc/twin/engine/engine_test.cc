@@ -378,13 +378,16 @@ const Together kTogether[] = {
      [](World* w) { Await(w->flags, 1, int64_t{1} << 60); }, Nothing},
     {"many tasks without a signal", Nothing, ManyTasks, Nothing},
     {"one waits for one that is stuck", Nothing,
-     [](World* w) { Await(w->flags, 1); },
+     [](World* w) {
+       if (!Await(w->flags, 1)) WaitFlag<HardEvent::V_S>(5);
+     },
      [](World* w) {
        FillOut(w, 0);
        WaitFlag<HardEvent::MTE3_S>(2);
        Signal(w->flags);
      }},
     {"polls by moves", Nothing, PollByMoves, FillAndSignal},
+    {"polls by moves after", Nothing, FillAndSignal, PollByMoves},
     {"polls by moves without end", Nothing, PollByMoves, Nothing},
     {"scalar stores", Nothing, [](World* w) { ScalarPublish(w, true); },
      ScalarLearn},

@@ -21,6 +21,7 @@ _RIGHT = (
   'neighbours',
   'two add to one',
   'polls by moves',
+  'polls by moves after',
   'many tasks without a signal',
   'scalar stores',
   'SyncAll',
