@@ -11,7 +11,7 @@
 namespace ascend_twin {
 
 void Machine::CheckEnd(Core* core) {
-  const Place at = Here("end of the kernel", {});
+  const Place at = Here("end of the kernel", kItsEnd);
   if (core->undrained) {
     FailAt(ErrorKind::kHazard, at,
            "the kernel ends and its pipes may still run: expected "
@@ -127,7 +127,7 @@ void Machine::FailDeadlock(const std::string& why) {
   // Whoever is stuck by itself is why others wait.
   std::stable_partition(waiting.begin(), waiting.end(),
                         [this](const Core* core) { return IsStuck(*core); });
-  Error error{ErrorKind::kDeadlock, {}};
+  Error error{ErrorKind::kDeadlock, kNowhere};
   for (const Core* const core : waiting) {
     const Place at{core->name, Pipe::kS, core->waiting.call, core->waiting.site,
                    core->tag};

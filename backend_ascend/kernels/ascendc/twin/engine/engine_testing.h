@@ -89,6 +89,12 @@ inline GlobalRange RangeOf(const char* name, const std::vector<int32_t>& words,
 inline void Print(const char* name, const LaunchResult& result) {
   if (result.ok()) std::printf("%s: ok\n", name);
   for (const Error& error : result.errors) {
+    std::vector<Place> places = error.others;
+    places.push_back(error.at);
+    for (const Place& place : places) {
+      if (place.call && place.site.file) continue;
+      std::printf("%s: an error has a place without a name\n", name);
+    }
     std::printf("%s: %s [%s] %s\n", name, NameOf(error.kind),
                 error.missing.c_str(), error.text.c_str());
   }

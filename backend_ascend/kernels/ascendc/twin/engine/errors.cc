@@ -30,7 +30,7 @@ const char* NameOf(ErrorKind kind) {
 }
 
 std::string SiteText(Site site) {
-  if (site.file == nullptr) return "its end";
+  if (site.line == 0) return site.file;
   return std::string(site.file) + ":" + std::to_string(site.line);
 }
 
@@ -69,8 +69,8 @@ void Machine::Note(Error error) {
 
 // Memory ran out, or a hook of the caller's threw.
 void Machine::NoteException(const std::exception& exception) {
-  Error error{ErrorKind::kRefused, {}};
-  if (current_ != nullptr) error.at = Here("exception", {});
+  Error error{ErrorKind::kRefused, kNowhere};
+  if (current_ != nullptr) error.at = Here("exception", kItsEnd);
   error.text =
       std::string("expected none, got an exception: ") + exception.what();
   Note(std::move(error));

@@ -56,7 +56,7 @@ std::string WrongWith(const LaunchSpec& spec) {
 LaunchResult Launch(const LaunchSpec& spec) {
   const std::string wrong = WrongWith(spec);
   if (!wrong.empty()) {
-    Error error{ErrorKind::kRefused, {}};
+    Error error{ErrorKind::kRefused, kNowhere};
     error.text = wrong;
     return {{error}, {}, 0};
   }

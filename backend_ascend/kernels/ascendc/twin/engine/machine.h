@@ -24,6 +24,8 @@ namespace ascend_twin {
 constexpr int kNumFlagIds = 8;
 constexpr int kNumCrossIds = 16;
 constexpr int kLineBytes = 64;
+constexpr Site kItsEnd{"its end", 0};
+constexpr Place kNowhere{{0, CoreType::kAic, 0}, Pipe::kS, "", kItsEnd};
 constexpr char kNothingGoesOn[] = "nothing can go on: ";
 constexpr size_t kQueueDepth = 32;  // MTE1 and M; others [inferred]
 
@@ -85,7 +87,7 @@ struct Waiting {
   enum Kind : uint8_t { kNothing, kFlag, kCross, kDrain, kRoom, kPoll };
   Kind kind = kNothing;
   const char* call = "";
-  Site site{};
+  Site site = kItsEnd;
   PipeEvent event{};
   int32_t id = 0;
   Pipe pipe = Pipe::kS;
