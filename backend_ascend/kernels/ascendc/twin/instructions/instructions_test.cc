@@ -868,9 +868,9 @@ void Narrows() {
         "half to float", Get<float>(kDst, i),
         std::fma(Widen(Get<half>(kSrc0, i)), Widen(Get<half>(kSrc1, i)), 0.5f));
   }
-  WholeReduceSum(Ub<half>(kDst), Ub<half>(kSrc0), 128, 1, 1, 1, 8);
+  WholeReduceSum(Ub<half>(kDst), Ub<half>(kSrc1), 128, 1, 1, 1, 8);
   std::vector<float> sums;
-  for (int i = 0; i < 128; ++i) sums.push_back(Widen(Get<half>(kSrc0, i)));
+  for (int i = 0; i < 128; ++i) sums.push_back(Widen(Get<half>(kSrc1, i)));
   while (sums.size() > 1) {
     for (size_t i = 0; i < sums.size() / 2; ++i) {
       sums[i] = Widen(Narrow<half>(sums[2 * i] + sums[2 * i + 1]));
