@@ -60,7 +60,11 @@ class Twin(candidates.Megakernel):
   def _serial_options(self, config, which) -> flow_lib.Options:
     """Returns another cut where the order of terms does not depend on it."""
     if self.twin.mmad_order == 'ascending':
-      return candidates.cut_otherwise(self.options, config, which)
+      other = candidates.cut_otherwise(self.options, config, which)
+      # Smaller, never larger: a core's memories hold it too.
+      block = self.options.col_block
+      smaller = -(-block // 2) if block > 1 else 2
+      return dataclasses.replace(other, col_block=min(other.col_block, smaller))
     return dataclasses.replace(self.options, num_aic=1, num_aiv=1)
 
   def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
