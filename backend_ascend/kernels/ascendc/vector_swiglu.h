@@ -68,8 +68,8 @@ HPMOE_FUNCTION void SiluSlope(const AscendC::LocalTensor<float>& gate,
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Div(act, gate, scratch, count);  // silu
   AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Duplicate(gate, 1.0f, count);
   AscendC::Mul(slope, act, slope, count);
+  AscendC::Duplicate(gate, 1.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Div(gate, gate, scratch, count);  // s
   AscendC::PipeBarrier<PIPE_V>();
@@ -270,8 +270,8 @@ class SwigluGradOnUb {
 
   // d_gate *= d * up, d_up *= d.
   HPMOE_FUNCTION void Products(const Buffers& at, int32_t count) {
-    AscendC::Mul(at.up.values, at.d.values, at.up.values, count);
     AscendC::Mul(at.d_up.values, at.d.values, at.d_up.values, count);
+    AscendC::Mul(at.up.values, at.d.values, at.up.values, count);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mul(at.d_gate.values, at.up.values, at.d_gate.values, count);
   }
