@@ -147,7 +147,10 @@ def _rows(
 
 def _serial(image, made, mmad_order: str) -> dict[str, np.ndarray]:
   plain = twin_runtime.Modes(mmad_order=mmad_order)
-  return twin_runtime.launch_serial(image, made.arrays, modes=plain)
+  try:
+    return twin_runtime.launch_serial(image, made.arrays, modes=plain)
+  except (twin_runtime.TwinError, runtime.WaitError) as error:
+    raise candidates.CandidateError(f'serial run: {error}') from error
 
 
 def _launch(image, made, mode, fault, replay: str) -> dict[str, np.ndarray]:

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "backend_ascend/kernels/regions.h"
+
 namespace hpmoe {
 namespace {
 
@@ -13,7 +15,12 @@ T* Table(std::vector<uint64_t>* words, const TableRef& table) {
 
 }  // namespace
 
-std::vector<uint64_t> ImageOfKind(const ImageView& view, uint16_t kind) {
+int64_t NumLinks(const ImageHeader& header, uint16_t kind) {
+  return kKinds[kind].form() == Form::kWeightTile ? LinksOf(header) : 1;
+}
+
+std::vector<uint64_t> ImageOfKind(const ImageView& view, uint16_t kind,
+                                  int64_t link) {
   const ImageHeader& header = *view.header;
   std::vector<uint64_t> words((header.total_bytes + 7) / 8);
   std::memcpy(words.data(), view.header, header.total_bytes);
@@ -28,8 +35,10 @@ std::vector<uint64_t> ImageOfKind(const ImageView& view, uint16_t kind) {
     queues[q].begin = end;
     for (int32_t t = 0; queues[q].core == 0 && t < view.num_tasks; ++t) {
       const TaskDesc& task = tasks[t];
-      const bool wanted = task.kind == kind && task.rank == queues[q].rank &&
-                          task.unit == queues[q].unit;
+      const bool wanted =
+          task.kind == kind && task.rank == queues[q].rank &&
+          task.unit == queues[q].unit &&
+          (kKinds[kind].form() != Form::kWeightTile || task.peer == link);
       if (wanted) queued[end++] = t;
     }
     queues[q].count = end - queues[q].begin;

@@ -149,9 +149,11 @@ Status LaunchTwinSerial(const ImageView& view, const LaunchTensors& tensors,
   bool first = true;
   for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
     if (DirectionOf(kind) != Direction{view.header->direction}) continue;
-    const std::vector<uint64_t> image = ImageOfKind(view, kind);
-    if (!session.Run(image, first, report)) break;
-    first = false;
+    const int64_t links = NumLinks(*view.header, kind);
+    for (int64_t link = 0; link < links && report->errors.empty(); ++link) {
+      session.Run(ImageOfKind(view, kind, link), first, report);
+      first = false;
+    }
   }
   session.CopyOut();
   return status;
