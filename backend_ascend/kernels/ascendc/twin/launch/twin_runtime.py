@@ -96,7 +96,7 @@ def run(
   inputs: collections.abc.Mapping[str, np.ndarray],
   *,
   modes: Modes = Modes(),
-  deadline_s: float = 1.0,
+  deadline_s: float = 60.0,
   fault: faults.Fault | None = None,
 ) -> Launched:
   """Executes the image in one launch.
@@ -122,7 +122,7 @@ def launch(
   inputs: collections.abc.Mapping[str, np.ndarray],
   *,
   modes: Modes = Modes(),
-  deadline_s: float = 1.0,
+  deadline_s: float = 60.0,
 ) -> dict[str, np.ndarray]:
   """Returns every tensor of a launch, as `runtime.launch` does; see `run`."""
   return run(image, inputs, modes=modes, deadline_s=deadline_s).outputs
