@@ -83,7 +83,7 @@ mutants: $(VENV)/full.stamp
 	$(BIN)/python -m hpmoe.tools.mutants.main --jobs=$(JOBS)
 
 sync: $(VENV)/full.stamp
-	$(BIN)/python -m hpmoe.tools.sync.main --markdown=out/sync.md
+	$(BIN)/python -m hpmoe.tools.sync.main --sync_markdown=out/sync.md
 
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.

@@ -12,6 +12,7 @@ import zipfile
 import pytest
 
 from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
 from hpmoe.tools import import_graph
 
 _BUILD = """
@@ -53,7 +54,9 @@ def installed(tmp_path_factory) -> pathlib.Path:
   (wheel,) = folder.glob('*.whl')
   zipfile.ZipFile(wheel).extractall(folder / 'site')
   # CMake's part, which takes a minute to build.
-  shutil.copy(_native.__file__, folder / 'site/hpmoe/backend_ascend')
+  for extension in (_native, _ascend_twin):
+    module = pathlib.PurePosixPath(extension.__name__.replace('.', '/'))
+    shutil.copy(extension.__file__, folder / 'site' / module.parent)
   return folder / 'site'
 
 

@@ -28,14 +28,18 @@ _OUT = flags.DEFINE_string(
   'sync_out', 'out/sync', 'where tree and outcomes are'
 )
 _ONLY = flags.DEFINE_list(
-  'only', [], 'changes, or patterns such as *events.h:*'
+  'sync_only', [], 'changes, or patterns such as *events.h:*'
 )
-_LIMIT_S = flags.DEFINE_float('limit_s', 600, 'of the launches of one change')
+_LIMIT_S = flags.DEFINE_float(
+  'sync_limit_s', 600, 'of the launches of one change'
+)
 _STALE = flags.DEFINE_bool(
-  'stale', False, 'keep outcomes of other states of the tree'
+  'sync_stale', False, 'keep outcomes of other states of the tree'
 )
-_MARKDOWN = flags.DEFINE_string('markdown', None, 'write the table there')
-_JSON = flags.DEFINE_string('json', None, 'write all outcomes to this file')
+_MARKDOWN = flags.DEFINE_string('sync_markdown', None, 'write the table there')
+_JSON = flags.DEFINE_string(
+  'sync_json', None, 'write all outcomes to this file'
+)
 
 SOURCE = 'backend_ascend/kernels/ascendc'
 _SAME = pathlib.Path(__file__).parent / 'same.toml'

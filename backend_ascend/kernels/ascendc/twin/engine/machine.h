@@ -154,6 +154,7 @@ class Machine {
   void CrossWait(int32_t id, Site site);
   void Drain(Site site);
   void Poll(const char* call, Site site);
+  void GoesOn(int64_t tag);  // OnTask
   uint64_t NextCycle() { return cycles_++; }
 
   // scalar.cc
@@ -275,7 +276,7 @@ class Machine {
   uint64_t running_ = 0;  // of what runs, its `order`
   uint64_t cycles_ = 0;
   uint64_t instructions_ = 0;
-  uint64_t progress_ = 0;       // instructions and flags
+  uint64_t progress_ = 0;       // instructions, flags and tasks
   uint64_t flags_version_ = 1;  // of words that cores may poll
   uint64_t idle_step_ = 0;
   uint64_t idle_begin_ = 0;

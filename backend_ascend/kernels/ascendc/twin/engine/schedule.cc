@@ -187,6 +187,15 @@ void Machine::Poll(const char* call, Site site) {
   core->polls_only = true;
 }
 
+// A core with another task gets somewhere, though a task without work issues
+// nothing and its waits look like polls.
+void Machine::GoesOn(int64_t tag) {
+  current_->tag = tag;
+  current_->polls = 0;
+  current_->polls_only = false;
+  ++progress_;
+}
+
 // -- Of all cores.
 
 void Machine::Body(Core* core) {

@@ -81,20 +81,23 @@ bool RewriteFloats(const std::vector<Span>& spans, Memory memory,
 }
 
 // A product of an Mmad by parts of its depth.  What it reads of L0A are stripes
-// of whole fractals, then a stripe of fewer rows, or one plain row.
+// of whole fractals, then a stripe of fewer rows, or one plain row: rows of 32
+// bytes, each with some of the terms.
 class Product {
  public:
-  Product(const Instruction& mmad, std::function<void()> run)
+  Product(const Instruction& mmad, bool is_float, std::function<void()> run)
       : run_(std::move(run)),
         reads_(mmad.reads),
         sum_(*Find(mmad.writes, Memory::kL0C)),
-        depth_(Find(mmad.reads, Memory::kL0B)->rows) {}
+        is_float_(is_float),
+        term_bytes_(is_float ? 4 : 2),
+        blocks_(Find(mmad.reads, Memory::kL0B)->rows) {}
 
-  // In fractals.
-  uint64_t depth() const { return depth_; }
+  // In terms.
+  uint64_t depth() const { return blocks_ * block_terms(); }
 
-  // The sum is rounded after each `step` fractals, but for the last ones if it
-  // is not the `last`; whether that changes it.
+  // The sum is rounded after each `step` terms, but for the last ones if it is
+  // not the `last`; whether that changes what is stored of it.
   bool SumNarrow(uint64_t step, bool last) const {
     auto* const sums = reinterpret_cast<float*>(Bytes(sum_.memory, sum_.begin));
     const uint64_t count = sum_.bytes / sizeof(float);
@@ -103,54 +106,77 @@ class Product {
     if (!begins) total.assign(sums, sums + count);
     run_();
     const std::vector<float> right(sums, sums + count);
-    for (uint64_t k = 0; k < depth_; k += step) {
+    for (uint64_t term = 0; term < depth(); term += step) {
       std::fill_n(sums, count, 0.0f);
-      RunPart(k, k + step);
-      const bool rounds = last || k + step < depth_;
+      RunPart(term, term + step);
+      const bool rounds = last || term + step < depth();
       for (uint64_t i = 0; i < count; ++i) {
         const float sum = total[i] + sums[i];
         total[i] = rounds ? RoundToBf16(sum) : sum;
       }
     }
     std::copy(total.begin(), total.end(), sums);
-    return std::memcmp(right.data(), total.data(), count * 4) != 0;
+    return !std::equal(total.begin(), total.end(), right.begin(),
+                       [this](float a, float b) {
+                         return FloatBits(Stored(a)) == FloatBits(Stored(b));
+                       });
   }
 
  private:
-  // With what lies outside of the fractals [begin, end) in depth zero.
+  uint64_t block_terms() const { return kBlockBytes / term_bytes_; }
+  float Stored(float value) const {
+    return is_float_ ? value : RoundToBf16(value);
+  }
+
+  // With the terms outside of [begin, end) zero.
   void RunPart(uint64_t begin, uint64_t end) const {
     Changed changed;
     for (const Span& span : reads_) {
-      for (uint64_t k = 0; span.memory == Memory::kL0A && k < depth_; ++k) {
-        if (k < begin || k >= end) Clear(span, k, &changed);
+      if (span.memory != Memory::kL0A) continue;
+      for (uint64_t block = 0; block < blocks_; ++block) {
+        const uint64_t first = block * block_terms();
+        const uint64_t past = first + block_terms();
+        Clear(span, block, first, std::min(past, begin), &changed);
+        Clear(span, block, std::max(first, end), past, &changed);
       }
     }
     run_();
     changed.Restore();
   }
 
-  // Column `k` of fractals of a span of L0A.
-  void Clear(const Span& span, uint64_t k, Changed* changed) const {
-    const auto clear = [&](uint64_t at, uint64_t bytes) {
-      changed->Put(Bytes(span.memory, at), std::vector<char>(bytes));
-    };
-    if (span.bytes == depth_ * kFractalBytes) {
-      for (uint64_t r = 0; r < span.rows; ++r) {
-        clear(span.begin + r * span.pitch + k * kFractalBytes, kFractalBytes);
+  // Terms [begin, end), which lie in a block of each row.
+  void Clear(const Span& span, uint64_t block, uint64_t begin, uint64_t end,
+             Changed* changed) const {
+    if (begin >= end) return;
+    const uint64_t from = begin % block_terms() * term_bytes_;
+    const uint64_t bytes = (end - begin) * term_bytes_;
+    const auto clear = [&](uint64_t at, uint64_t rows) {
+      for (uint64_t row = 0; row < rows; ++row) {
+        changed->Put(Bytes(span.memory, at + row * kBlockBytes + from),
+                     std::vector<char>(bytes));
       }
-    } else if (span.rows == depth_) {
-      clear(span.begin + k * span.pitch, span.bytes);
+    };
+    constexpr uint64_t kRows = kFractalBytes / kBlockBytes;
+    if (span.bytes == blocks_ * kFractalBytes) {
+      for (uint64_t r = 0; r < span.rows; ++r) {
+        clear(span.begin + r * span.pitch + block * kFractalBytes, kRows);
+      }
+    } else if (span.rows == blocks_) {
+      clear(span.begin + block * span.pitch, span.bytes / kBlockBytes);
     } else {
-      const uint64_t from = k * kBlockBytes;
-      clear(span.begin + from,
-            std::min<uint64_t>(kBlockBytes, span.bytes - from));
+      const uint64_t at = block * kBlockBytes + from;
+      if (at >= span.bytes) return;
+      changed->Put(Bytes(span.memory, span.begin + at),
+                   std::vector<char>(std::min(bytes, span.bytes - at)));
     }
   }
 
   const std::function<void()> run_;
   const std::vector<Span> reads_;
   const Span sum_;
-  const uint64_t depth_;
+  const bool is_float_;
+  const uint64_t term_bytes_;
+  const uint64_t blocks_;  // of 32 bytes, in the depth
 };
 
 }  // namespace
@@ -269,12 +295,12 @@ void FaultyTask::NarrowOperand(Instruction* issued) {
   };
 }
 
-// Sums are rounded after each fractal's terms, or once half way.
+// Sums are rounded after each term, or once half way.
 void FaultyTask::SpoilProduct(Instruction* issued) {
   if (std::string_view(issued->name) != "Mmad") return;
   const bool always = fault_.kind == FaultKind::kWrongAccumulation;
   if (num_products_++ > 0 && !always) return;
-  const Product product(*issued, issued->run);
+  const Product product(*issued, is_float_, issued->run);
   issued->run = [this, always, product] {
     const uint64_t depth = product.depth();
     const uint64_t step = always || depth == 1 ? 1 : (depth + 1) / 2;

@@ -53,8 +53,6 @@ class Session {
     spec.seed = options_.seed;
     spec.hazards = options_.hazards;
     spec.numerics = options_.numerics;
-    // Nothing waits in a serial run, however seldom a counter moves.
-    if (serial_) spec.max_idle_cycles = ~uint64_t{0};
     if (options_.fault.task >= 0) {
       spec.on_issue = [this](int64_t tag, ascend_twin::Instruction* issued) {
         faulty_.OnIssue(tag, issued);
