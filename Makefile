@@ -195,7 +195,8 @@ ascend-npu:
 	@test -n "$${ASCEND_HOME_PATH:-}" || { echo '$(NO_CANN), got none' >&2; \
 	  exit 1; }
 	@compgen -G "$$ASCEND_HOME_PATH/$(ASC_CONFIG)" >/dev/null || compgen -G \
-	  "$$ASCEND_HOME_PATH/*/$(ASC_CONFIG)" >/dev/null || { echo "$(NO_CANN) \
+	  "$$ASCEND_HOME_PATH/compiler/$(ASC_CONFIG)" >/dev/null || compgen -G \
+	  "$$ASCEND_HOME_PATH/$$(uname -m)-linux/$(ASC_CONFIG)" >/dev/null || { echo "$(NO_CANN) \
 	with $(ASC_CONFIG), got $$ASCEND_HOME_PATH" >&2; exit 1; }
 	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD)
 	$(NPU_CMAKE) --build $(NPU_BUILD) --parallel $(JOBS)

@@ -139,6 +139,7 @@ def _law(f: flags.FlagValues) -> int:
 
 
 def _law_of_twin(f: flags.FlagValues, plan) -> int:
+  from hpmoe.parity_tests.law import law
   from hpmoe.parity_tests.law import law_table
   from hpmoe.parity_tests.law import law_twin
   from hpmoe.parity_tests.report import report
@@ -163,6 +164,9 @@ def _law_of_twin(f: flags.FlagValues, plan) -> int:
     table = law_twin.run(plan, step)
   cli.write_json(f.json, report.jsonable(law_table.to_json(plan, table)))
   print(law_table.text(table))
+  left_out = sorted(set(law.Plan().dtypes) - set(law_twin.DTYPES))
+  if not f['dtype'].present:
+    print(f'{", ".join(left_out)}: left out, the device source has no kernels')
   return cli.PARITY if table.holds else cli.NO_PARITY
 
 

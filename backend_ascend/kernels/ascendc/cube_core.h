@@ -72,7 +72,7 @@ class CubeCore {
     Add(a, b, tile.k);
   }
 
-  // identity @ carry: exact, for all other products are zeros.
+  // identity @ carry: exact for finite values, but for the sign of a zero.
   __aicore__ inline void AddCarry(const CubeTile& tile) {
     const Side<float> a = {const_cast<__gm__ float*>(constants_->identity),
                            kIdentityRows, tile.m, /*depth_major=*/false};

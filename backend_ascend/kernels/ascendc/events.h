@@ -44,10 +44,8 @@ class Deadline {
   int64_t begin_;
 };
 
-// All ranks have started: their buffers and events may be written.  In round i
-// a rank tells the one 2^i further and hears from the one 2^i behind, so after
-// the last round each has heard of all.  Word and line of what is missing, or
-// reason kEnded.
+// Waits until a line of the handshake has this launch's generation.  Word and
+// line of what is missing, or reason kEnded.
 HPMOE_FUNCTION CoreDiagnosis AwaitLine(HPMOE_GM CounterLine* lines,
                                        int32_t line, const LaunchArgs& args) {
   CoreDiagnosis missing = {};
@@ -66,7 +64,9 @@ HPMOE_FUNCTION CoreDiagnosis AwaitLine(HPMOE_GM CounterLine* lines,
   return missing;
 }
 
-// By the first vector core of a rank.
+// All ranks have started: their buffers and events may be written.  In round i
+// a rank tells the one 2^i further and hears from the one 2^i behind, so after
+// the last round each has heard of all.  By the first vector core of a rank.
 HPMOE_FUNCTION CoreDiagnosis ShakeHands(const LaunchArgs& args,
                                         const SymmetricMemory& heap,
                                         int32_t num_ranks) {

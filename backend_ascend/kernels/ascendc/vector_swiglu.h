@@ -1,5 +1,6 @@
-// The activation of gate and up, and its gradient; as host/tiles/tile_kernels.h
-// says, in the order of roundings that it says.
+// The activation of gate and up, and its gradient.  silu rounds where
+// host/tiles/tile_kernels.h says; its slope rounds each product and sum, where
+// the host has fused ones: equal but for rounding.
 //
 // With e = exp(-gate) and s = 1 / (1 + e): silu = gate / (1 + e) and its slope
 // is silu * rest + s, where rest = c / (1 + c), c = min(e, 2^126): 1 - s with
