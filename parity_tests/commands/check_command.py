@@ -218,7 +218,6 @@ def _direction(f: flags.FlagValues) -> str:
 
 
 def _request(f: flags.FlagValues):
-  from hpmoe.parity_tests.check import check
   from hpmoe.parity_tests.lanes import standards
 
   layer_flags.refuse_out_of_range(f)
@@ -226,21 +225,11 @@ def _request(f: flags.FlagValues):
   layer_flags.refuse_without_effect(f, _direction(f))
   for name in f.standard:
     standards.get(name, layer_flags.DTYPES[f.dtype])
-  return check.Request(
+  return layer_flags.request(
+    f,
     direction=_direction(f),
-    preset=layer_flags.preset(f),
-    ranks=f.ranks,
-    tokens=f.tokens,
-    dtype=layer_flags.DTYPES[f.dtype],
-    routing=f.routing,
-    input=f.input,
-    text=f.text,
-    seed=f.seed,
-    placement=f.placement,
-    capacity=f.capacity,
     lanes=_lanes(f),
     standards=tuple(f.standard) or standards.DEFAULT,
-    options=layer_flags.options(f),
     threads=f.threads,
     deadline_s=f.deadline,
     candidate=f.candidate,

@@ -45,19 +45,8 @@ def _counts(f: flags.FlagValues) -> int:
   cli.check_writable('csv', f.csv)
   layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
-  request = check.Request(
-    direction=f.direction,
-    preset=layer_flags.preset(f),
-    ranks=f.ranks,
-    tokens=f.tokens,
-    dtype=layer_flags.DTYPES[f.dtype],
-    routing=f.routing,
-    input=f.input,
-    text=f.text,
-    seed=f.seed,
-    placement=f.placement,
-    capacity=f.capacity,
-    options=layer_flags.options(f),
+  request = layer_flags.request(
+    f,
     backend=twin_candidate.NAME,
   )
   candidate = check.make_candidate(request)

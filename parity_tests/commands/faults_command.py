@@ -24,26 +24,14 @@ def _define_faults(f: flags.FlagValues) -> None:
 
 
 def _faults(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.check import check
   from hpmoe.parity_tests.check import faults_table
 
   cli.check_writable('json', f.json)
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
-  request = check.Request(
-    direction=f.direction,
-    preset=layer_flags.preset(f),
-    ranks=f.ranks,
-    tokens=f.tokens,
-    dtype=layer_flags.DTYPES[f.dtype],
-    routing=f.routing,
-    input=f.input,
-    text=f.text,
-    seed=f.seed,
-    placement=f.placement,
-    capacity=f.capacity,
-    options=layer_flags.options(f),
+  request = layer_flags.request(
+    f,
     threads=f.threads,
     backend=f.backend,
     twin=backend_flags.modes(f),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import math
+from typing import Any
 
 from absl import flags
 
@@ -214,6 +215,27 @@ _SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
   ('d_ff', lambda made: made.config.d_ff),
 )
 _REPLACED_BY_INPUT = ('preset', 'routing', 'text')
+
+
+def request(f: flags.FlagValues, **more: Any):
+  """Returns the `check.Request` of these options, and of `more`."""
+  from hpmoe.parity_tests.check import check
+
+  fields: dict[str, Any] = dict(
+    direction=f.direction,
+    preset=preset(f),
+    ranks=f.ranks,
+    tokens=f.tokens,
+    dtype=DTYPES[f.dtype],
+    routing=f.routing,
+    input=f.input,
+    text=f.text,
+    seed=f.seed,
+    placement=f.placement,
+    capacity=f.capacity,
+    options=options(f),
+  )
+  return check.Request(**fields | more)
 
 
 def refuse_contradictions(f: flags.FlagValues) -> None:
