@@ -3,15 +3,17 @@
 # make model-mindspore  the same in MindSpore
 # make test        style, types and the test suite, MindSpore included
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
-# make sweep       slow tests, every preset, rank count and routing, 10 minutes
-#                  of fuzzing
+# make sweep       slow tests (one needs Chromium), every preset, rank count and routing, mutants,
+#                  ARM64, 10 minutes of fuzzing
 # make sanitize    the native tests under ASan and UBSan, then under TSan
 # make mutants     plant bugs one by one; says which check finds each
+# make arm         the native part on an emulated ARM64 CPU: the same bits
 # make sync        leave out the NPU source's synchronisation, call by call
 # make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make bench       the measured figures
+# make bench-peers  the layer as others run it on this CPU, beside ours
 # make format      style that a tool can mend
 # make clean       removes what the others made
 #
@@ -27,11 +29,11 @@ JOBS ?= 2
 SHELL = /bin/bash
 .SHELLFLAGS = -euo pipefail -c
 
-NATIVE := $(shell find backend_ascend -name __pycache__ -prune -o \
+NATIVE := $(shell find backend_ascend tools -name __pycache__ -prune -o \
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
 
-.PHONY: parity model test test-core sweep mutants sync bench format clean lint
+.PHONY: parity model test test-core sweep mutants sync arm bench format clean lint
 .DELETE_ON_ERROR:
 
 parity: $(VENV)/core.stamp
@@ -76,6 +78,7 @@ sweep: $(VENV)/full.stamp
 	$(BIN)/hpmoe sweep
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory sync
+	@$(MAKE) --no-print-directory arm
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
 # Stopped, it goes on where it was: outcomes stay in out/mutants.
@@ -84,6 +87,10 @@ mutants: $(VENV)/full.stamp
 
 sync: $(VENV)/full.stamp
 	$(BIN)/python -m hpmoe.tools.sync.main --sync_markdown=out/sync.md
+
+# It needs a cross compiler and QEMU, and says so where they are missing.
+arm: $(VENV)/core.stamp
+	$(BIN)/python -m hpmoe.tools.arm.main --arm_jobs=$(JOBS)
 
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.
@@ -205,13 +212,22 @@ BENCHMARKS := $(filter-out %/__init__.py %_test.py %_layer.py,$(wildcard benchma
 bench: $(VENV)/full.stamp
 	for f in $(BENCHMARKS); do $(BIN)/python $$f; done
 
+# torch of PyPI brings 6 GB, so this environment is made for nothing else.
+PEERS_FLAGS ?=
+.PHONY: bench-peers time-peers
+bench-peers:
+	@$(MAKE) --no-print-directory VENV=.venv-peers time-peers
+
+time-peers: $(VENV)/peers.stamp
+	$(BIN)/python -m benchmarks.peers.main $(PEERS_FLAGS)
+
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 clean:
-	rm -rf .venv .venv-core out build .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-core .venv-peers out build .pytest_cache .mypy_cache .ruff_cache \
 	  .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -255,6 +271,11 @@ $(VENV)/models.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 
 $(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	$(INSTALL) --editable '.[mindspore,models,mpi,test,dev]'
+	@touch $@
+
+$(VENV)/peers.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
+	$(INSTALL) --editable '.[models,peers]'
+	$(PIP) --upgrade jax numpy
 	@touch $@
 
 $(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp

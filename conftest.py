@@ -10,6 +10,8 @@ import zlib
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('GLOG_v', '3')
+# A test run leaves nothing in its user's folders.
+os.environ.setdefault('HPMOE_CACHE', 'off')
 
 from absl import logging  # noqa: E402
 import jax  # noqa: E402

@@ -1,11 +1,25 @@
 """Native part of backend_ascend."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
 from typing_extensions import Buffer
+
+def fluid_ends(
+  capacity: float,
+  caps: Sequence[float],
+  times: Sequence[float],
+  classes: Sequence[int],
+  bytes: Sequence[float],
+) -> list[float]:
+  """When each demand on one shared resource ends; `times` ascend."""
+
+def cache_misses(
+  l2_bytes: float, bytes: Sequence[float], touched: Sequence[int]
+) -> list[bool]:
+  """Which touches of a cache's parts miss; `bytes` are of each part."""
 
 class BrokenError(RuntimeError):
   pass
@@ -61,11 +75,23 @@ class Routing:
   @property
   def counts(self) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
   @property
+  def relayed_counts(
+    self,
+  ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
+  @property
   def row_base(
     self,
   ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
   @property
   def row_of_slot(
+    self,
+  ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
+  @property
+  def copy_rows(
+    self,
+  ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
+  @property
+  def copy_slots(
     self,
   ) -> Annotated[NDArray[numpy.int32], dict(writable=False)]: ...
   @property
@@ -80,7 +106,7 @@ def count_slots(
     NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
   ],
 ) -> list[int]:
-  """A rank's `[E]` counts from its own `[T, K]` ids."""
+  """A rank's `[E]` counts from its own `[T, K]` ids; with relay `[2E]`."""
 
 def isas() -> list[str]:
   """Instruction sets of this build that this CPU runs."""
@@ -311,6 +337,9 @@ class LaunchReport:
   def races(self) -> list[Race]: ...
   @property
   def order(self) -> Annotated[NDArray[numpy.uint32], dict(writable=False)]: ...
+  @property
+  def times(self) -> Annotated[NDArray[numpy.int64], dict(writable=False)]:
+    """`[tasks, 4]`: blocked, start, end in ns, and the thread."""
 
 class LaunchOptions:
   """How a launch is to go."""
@@ -329,6 +358,7 @@ class LaunchOptions:
     races: bool = False,
     guards: bool = False,
     trace: bool = False,
+    times: bool = False,
     actions: Annotated[
       NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)
     ]
@@ -377,3 +407,109 @@ def first_non_finite(
 
 def fault_names() -> list[str]:
   """All faults, in order."""
+
+class Production:
+  """An image that is launched often."""
+
+  def __init__(self, image: Image) -> None: ...
+  def launch(
+    self,
+    inputs: Mapping[
+      str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
+    ],
+    outputs: Mapping[str, Annotated[NDArray, dict(order='C', device='cpu')]],
+    *,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+    isa: str | None = None,
+  ) -> Diagnosis:
+    """Makes the tensors of `outputs`, no others.  Raises ValueError."""
+
+  @property
+  def arena_bytes(self) -> int:
+    """What it keeps between launches."""
+
+def schedule_columns() -> list[str]:
+  """What the analytical model knows of a schedule, in order."""
+
+def schedule_predict(
+  layer: Mapping[str, float],
+  figures: Mapping[str, float],
+  elements: Mapping[str, float],
+  latency: float,
+  rank: int,
+  rows: Sequence[float],
+  sent: Sequence[float],
+  remote: float,
+  dispatch_s: Sequence[float],
+  return_s: Sequence[float],
+  points: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')],
+  seconds: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')],
+) -> None:
+  """Fills `[points]` float64 with the modelled time of a pass."""
+
+def list_schedule(
+  image: Image,
+  seconds: Annotated[
+    NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)
+  ],
+  pool: Annotated[
+    NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+  ],
+  first: Annotated[
+    NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+  ],
+  cores: Annotated[
+    NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+  ],
+  sequence: Annotated[
+    NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+  ],
+  core: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu')],
+  order: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu')],
+) -> int:
+  """Fills int64 `[tasks]` core and order; returns how many it placed."""
+
+def figure_units() -> dict[str, str]:
+  """The figures of a machine that the engine knows, and their units."""
+
+class SimModel:
+  """An image, a routing and a machine."""
+
+  def __init__(
+    self,
+    image: Image,
+    topk_ids: Annotated[
+      NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+    ],
+    figures: Mapping[str, float],
+    capacity: Sequence[float],
+    factor: Sequence[float],
+    route_begin: Sequence[int],
+    route_links: Sequence[int],
+    latency: Sequence[float],
+    cube: float,
+    cube_depth: float,
+    element_bytes: Sequence[float],
+    skipped: Sequence[bool],
+  ) -> None: ...
+  def simulate(
+    self,
+    into: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')],
+    *,
+    barriers: bool,
+    sharing: bool,
+  ) -> dict:
+    """
+    Fills a float64 array `[tasks, 8]`; returns totals.  Raises
+    ValueError.
+    """
+
+  def costs(
+    self,
+    into: Mapping[
+      str, Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')]
+    ],
+    l2_bytes: float,
+  ) -> dict:
+    """Fills float64 arrays `[tasks]` by name; returns bytes of links."""

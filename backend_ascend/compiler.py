@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
+from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -78,6 +79,10 @@ def _heap_bytes(flow: flow_lib.Flow) -> int:
   header = 8 * sizes['N']
   events = 4 * len(flow.events) // sizes['R']
   held = item * (sizes['N'] * row + slots * sizes['D']) + header + events
+  if flow.options.relay:
+    # A row of D columns more, and beside it row, slot and weight of each copy.
+    copies = min(sizes['K'], sizes['L'])
+    held += sizes['N'] * (item * sizes['D'] + 12 * copies)
   if flow.direction == layout.Direction.FORWARD:
     return held
   return held + _grad_sums_bytes(flow)
@@ -110,9 +115,9 @@ def require_target(image: image_lib.Image, target: str) -> None:
 
 
 def _finish(
-  flow: flow_lib.Flow, scheduler: placement.Scheduler, target: str
+  flow: flow_lib.Flow, scheduler: placement.Scheduler | None, target: str
 ) -> Compiled:
-  flow = placement.place(flow, scheduler(flow))
+  flow = placement.place(flow, (scheduler or orders.of(flow.options))(flow))
   image = image_lib.load(image_lib.serialize(flow))
   require_target(image, target)
   return Compiled(image=image, flow=flow, proof=proofs.require(image))
@@ -122,10 +127,17 @@ def compile_forward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   options: flow_lib.Options = flow_lib.Options(),
-  scheduler: placement.Scheduler = placement.round_robin,
+  scheduler: placement.Scheduler | None = None,
   target: str = 'host',
 ) -> Compiled:
   """Lowers, places, serialises and proves the forward layer.
+
+  Args:
+    config: sizes.
+    policy: precision.
+    options: granularity, cores and order.
+    scheduler: places the flow; None: as `options.order` says.
+    target: one of TARGETS.
 
   Raises:
     ValueError: sizes, policy or options are out of range, or of the target's
@@ -142,7 +154,7 @@ def compile_backward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   options: flow_lib.Options = flow_lib.Options(),
-  scheduler: placement.Scheduler = placement.round_robin,
+  scheduler: placement.Scheduler | None = None,
   target: str = 'host',
 ) -> Compiled:
   """As `compile_forward`, for the backward layer."""

@@ -5,20 +5,28 @@
 namespace nb = nanobind;
 
 namespace hpmoe {
+void BindFluid(nb::module_& m);
 void BindImage(nb::module_& m);
 void BindKernels(nb::module_& m);
+void BindProduction(nb::module_& m);
 void BindProofs(nb::module_& m);
 void BindRanks(nb::module_& m);
 void BindRuntime(nb::module_& m);
+void BindSchedule(nb::module_& m);
+void BindSimulator(nb::module_& m);
 }  // namespace hpmoe
 
 NB_MODULE(_native, m) {
   m.doc() = "Native part of backend_ascend.";
   // Caches hold images until the process ends.
   nb::set_leak_warnings(false);
+  hpmoe::BindFluid(m);
   hpmoe::BindImage(m);
   hpmoe::BindKernels(m);
   hpmoe::BindProofs(m);
   hpmoe::BindRanks(m);
   hpmoe::BindRuntime(m);
+  hpmoe::BindProduction(m);
+  hpmoe::BindSchedule(m);
+  hpmoe::BindSimulator(m);
 }

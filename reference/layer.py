@@ -126,7 +126,7 @@ def check_inputs(
     dims = spec.dims(**config.dims())
     _check_tensor(name, inputs.get(name), dims, dtypes[spec.kind])
   token_order.check_ids(config, inputs['topk_ids'])
-  plan = token_order.plan(config, jnp.asarray(inputs['topk_ids']))
+  plan = token_order.compiled_plan(config, inputs['topk_ids'])
   token_order.check_capacity(config, plan)
 
 

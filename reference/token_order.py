@@ -6,6 +6,7 @@ token, slot), as a serial run over all ranks' tokens would append them.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -37,6 +38,10 @@ def plan(
   counts = slot_counts(config, topk_ids)
   base = row_bases(config, counts)
   return Plan(counts, base, slot_rows(topk_ids, counts, base))
+
+
+# Operator by operator, XLA would compile more than thirty functions.
+compiled_plan = jax.jit(plan, static_argnums=0)
 
 
 def slot_counts(

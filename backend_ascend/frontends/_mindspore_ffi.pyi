@@ -10,8 +10,11 @@ function: str = 'HpmoeMindSporeLaunch'
 def register(
   digest: str,
   image: Annotated[NDArray, dict(order='C', device='cpu', writable=False)],
-) -> tuple[list[str], list[str]]:
-  """Keeps an image; returns the names of operands and results, in order."""
+) -> list[list[str]]:
+  """
+  Keeps an image; returns the names of operands and results, in order,
+  and of what a production launch knows, by bit.
+  """
 
 def npu_tables(
   image: Annotated[

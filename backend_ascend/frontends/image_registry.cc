@@ -9,10 +9,14 @@
 namespace hpmoe {
 namespace {
 
+struct Entry {
+  LoadedImage image;
+  std::unique_ptr<Production> production;
+};
+
 struct Registry {
   std::mutex mutex;
-  std::map<std::string, std::unique_ptr<const LoadedImage>, std::less<>>
-      entries;
+  std::map<std::string, std::unique_ptr<const Entry>, std::less<>> entries;
 };
 
 // Never destroyed: threads of the framework may outlive static objects.
@@ -21,24 +25,35 @@ Registry& TheRegistry() {
   return *registry;
 }
 
+const Entry* Find(std::string_view digest) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  const auto found = registry.entries.find(digest);
+  return found == registry.entries.end() ? nullptr : found->second.get();
+}
+
 }  // namespace
 
 Status RegisterImage(const std::string& digest, const void* data, size_t size) {
   Registry& registry = TheRegistry();
   if (FindImage(digest) != nullptr) return {};
-  auto image = std::make_unique<LoadedImage>();
-  const Status status = image->Load(data, size);
+  auto entry = std::make_unique<Entry>();
+  const Status status = entry->image.Load(data, size);
   if (status.code != 0) return status;
+  entry->production = std::make_unique<Production>(entry->image.view());
   const std::lock_guard<std::mutex> lock(registry.mutex);
-  registry.entries.emplace(digest, std::move(image));
+  registry.entries.emplace(digest, std::move(entry));
   return status;
 }
 
 const ImageView* FindImage(std::string_view digest) {
-  Registry& registry = TheRegistry();
-  const std::lock_guard<std::mutex> lock(registry.mutex);
-  const auto found = registry.entries.find(digest);
-  return found == registry.entries.end() ? nullptr : &found->second->view();
+  const Entry* const entry = Find(digest);
+  return entry == nullptr ? nullptr : &entry->image.view();
+}
+
+Production* FindProduction(std::string_view digest) {
+  const Entry* const entry = Find(digest);
+  return entry == nullptr ? nullptr : entry->production.get();
 }
 
 }  // namespace hpmoe

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/production/production.h"
 
 namespace hpmoe {
 
@@ -21,6 +22,7 @@ Status RegisterImage(const std::string& digest, const void* data, size_t size);
 
 // Null if it is not known.
 const ImageView* FindImage(std::string_view digest);
+Production* FindProduction(std::string_view digest);
 
 }  // namespace hpmoe
 

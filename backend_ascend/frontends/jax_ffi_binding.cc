@@ -34,7 +34,8 @@ ffi::ErrorCode CodeOf(CallStatus::Code code) {
 }
 
 ffi::Error LaunchCall(std::string_view image, int32_t threads,
-                      double deadline_s, ffi::RemainingArgs args,
+                      double deadline_s, int64_t given, int64_t asked,
+                      bool scan, ffi::RemainingArgs args,
                       ffi::RemainingRets rets) {
   std::vector<CallArray> operands, results;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -44,7 +45,9 @@ ffi::Error LaunchCall(std::string_view image, int32_t threads,
     results.push_back(ArrayOf(*rets.get<ffi::AnyBuffer>(i).value()));
   }
   const CallStatus status =
-      CallLaunch({image, threads, deadline_s}, operands, results);
+      CallLaunch({image, threads, deadline_s, static_cast<uint64_t>(given),
+                  static_cast<uint64_t>(asked), scan},
+                 operands, results);
   if (status.code == CallStatus::kDone) return ffi::Error::Success();
   return ffi::Error(CodeOf(status.code), status.text);
 }
@@ -56,6 +59,9 @@ XLA_FFI_Error* JaxLaunch(XLA_FFI_CallFrame* frame) {
                                          .Attr<std::string_view>("image")
                                          .Attr<int32_t>("threads")
                                          .Attr<double>("deadline_s")
+                                         .Attr<int64_t>("given")
+                                         .Attr<int64_t>("asked")
+                                         .Attr<bool>("scan")
                                          .RemainingArgs()
                                          .RemainingRets()
                                          .To(&LaunchCall)

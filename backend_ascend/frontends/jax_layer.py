@@ -6,6 +6,7 @@ layer there; before that it is refused.
 """
 
 import functools
+import os
 import pathlib
 import re
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpmoe.backend_ascend.frontends import layer_call
+from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
@@ -71,10 +73,10 @@ def _aval(layer_: layer_call.LayerCall, name: str) -> jax.ShapeDtypeStruct:
 
 def _launch(
   layer_: layer_call.LayerCall,
-  image: layer_call.Registered,
+  image: layer_call.Part,
   arrays: dict[str, at.Array],
 ) -> dict[str, at.Array]:
-  """Returns every output of the image, by name, from one FFI call."""
+  """Returns what is asked of the image, by name, from one FFI call."""
   call = jax.custom_batching.custom_vmap(
     lambda *operands: tuple(
       jax.ffi.ffi_call(_TARGET, [_aval(layer_, n) for n in image.outputs])(
@@ -82,6 +84,9 @@ def _launch(
         image=image.digest,
         threads=np.int32(layer_.threads or 0),
         deadline_s=np.float64(layer_.deadline_s),
+        given=np.int64(image.given),
+        asked=np.int64(image.asked),
+        scan=layer_.scan,
       )
     )
   )
@@ -107,29 +112,31 @@ def _check(layer_: layer_call.LayerCall, arrays: dict[str, at.Array]) -> None:
     layer_.check_array(name, array.shape, str(array.dtype))
 
 
-def _forward(layer_: layer_call.LayerCall, arguments) -> dict[str, at.Array]:
-  """Returns the five inputs and what a forward launch computes, by name."""
+def _forward(
+  layer_: layer_call.LayerCall, arguments, asked: tuple[str, ...]
+) -> dict[str, at.Array]:
+  """Returns the five inputs and what is asked of a forward launch, by name."""
   arrays = dict(zip(tensors.INPUTS, arguments, strict=True))
-  return arrays | _launch(
-    layer_, _images.of(layer_, layer_call.FORWARD), arrays
-  )
+  image = _images.of(layer_, layer_call.FORWARD)
+  return arrays | _launch(layer_, image.part(tensors.INPUTS, asked), arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _call(layer_: layer_call.LayerCall, *arguments):
-  return _forward(layer_, arguments)['y']
+  return _forward(layer_, arguments, ('y',))['y']
 
 
 def _call_forward(layer_: layer_call.LayerCall, *arguments):
-  arrays = _forward(layer_, arguments)
-  read = _images.of(layer_, layer_call.BACKWARD).inputs
-  return arrays['y'], {name: arrays[name] for name in read if name != 'dy'}
+  kept = layer_call.kept(layer_.policy)
+  arrays = _forward(layer_, arguments, ('y', *kept))
+  read = layer_call.gradient_inputs(layer_.policy)
+  return arrays['y'], {name: arrays[name] for name in read}
 
 
 def _call_backward(layer_: layer_call.LayerCall, saved, dy):
-  grads = _launch(
-    layer_, _images.of(layer_, layer_call.BACKWARD), saved | dict(dy=dy)
-  )
+  image = _images.of(layer_, layer_call.BACKWARD)
+  launch = image.part(('dy', *saved), layer_call.GRAD_OF.values())
+  grads = _launch(layer_, launch, saved | dict(dy=dy))
   return layer_call.grads_by_input(grads, ids=None)
 
 
@@ -144,10 +151,12 @@ def layer(
   topk_weights: at.Float[at.Array, 'R T K'],
   w_gate_up: at.Float[at.Array, 'R L D 2*F'],
   w_down: at.Float[at.Array, 'R L F D'],
-  options: flow_lib.Options = flow_lib.Options(),
+  options: flow_lib.Options | None = None,
   *,
+  schedule: schedule_file.Schedule | str | os.PathLike | None = None,
   threads: int | None = None,
   deadline_s: float = 60.0,
+  scan: bool = False,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]`, storage dtype, of one launch of the megakernel.
 
@@ -162,21 +171,28 @@ def layer(
     topk_weights: `[R, T, K]` float32.
     w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
     w_down: `[R, L, F, D]` storage.
-    options: granularity of both images.
+    options: granularity of both images; None means `flow.host_options`.
+    schedule: of `hpmoe tune`, or its file, in place of `options`.
     threads: OS threads of a launch; None lets the runtime choose.
     deadline_s: a launch in which no task ends for so long is stopped.
+    scan: whether every input is looked through for values that are not finite;
+      routing weights always are.
 
   Raises:
-    ValueError: a shape, dtype or option is not as above; or the gradient is
-      differentiated.
+    OSError: the file of the schedule cannot be read.
+    ValueError: a shape, dtype or option is not as above, the schedule is
+      damaged or of another layer; or the gradient is differentiated.
     TypeError: forward-mode differentiation.
     NotImplementedError: vmap, at the trace; names what to do instead.
-    jax.errors.JaxRuntimeError: when it runs: a value is not finite, ids are no
-      routing, a rank or an expert gets more rows than there is room for, or the
-      launch stopped; with the text of `runtime.launch`.  On some of its paths
-      jaxlib raises ValueError in its place.
+    jax.errors.JaxRuntimeError: when it runs: a value that is looked at is not
+      finite, ids are no routing, a rank or an expert gets more rows than there
+      is room for, or the launch stopped; with the text of `runtime.launch`.  On
+      some of its paths jaxlib raises ValueError in its place.
   """
-  layer_ = layer_call.LayerCall(config, policy, options, threads, deadline_s)
+  options = layer_call.options_of(config, policy, options, schedule)
+  layer_ = layer_call.LayerCall(
+    config, policy, options, threads, deadline_s, scan
+  )
   layer_.check()
   arguments = (x, topk_ids, topk_weights, w_gate_up, w_down)
   _check(layer_, dict(zip(tensors.INPUTS, arguments)))
@@ -191,19 +207,22 @@ def forward(
   topk_weights: at.Float[at.Array, 'R T K'],
   w_gate_up: at.Float[at.Array, 'R L D 2*F'],
   w_down: at.Float[at.Array, 'R L F D'],
-  options: flow_lib.Options = flow_lib.Options(),
+  options: flow_lib.Options | None = None,
   *,
+  schedule: schedule_file.Schedule | str | os.PathLike | None = None,
   threads: int | None = None,
   deadline_s: float = 60.0,
 ) -> dict[str, at.Array]:
   """Returns `tensors.PLAN` and `STAGES` by name, of one launch.
 
   For who looks inside; `layer` is what has a gradient.  Arguments and errors
-  are those of `layer`.
+  are those of `layer` that scans.
   """
+  options = layer_call.options_of(config, policy, options, schedule)
   layer_ = layer_call.LayerCall(config, policy, options, threads, deadline_s)
   layer_.check()
   arguments = (x, topk_ids, topk_weights, w_gate_up, w_down)
   arrays = dict(zip(tensors.INPUTS, arguments))
   _check(layer_, arrays)
-  return _launch(layer_, _images.of(layer_, layer_call.FORWARD), arrays)
+  image = _images.of(layer_, layer_call.FORWARD)
+  return _launch(layer_, layer_call.whole(image), arrays)

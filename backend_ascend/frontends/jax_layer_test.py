@@ -1,6 +1,7 @@
 """Tests of jax_layer: the runtime's bits and its refusals, through XLA."""
 
 from concurrent import futures
+import dataclasses
 import functools
 import hashlib
 import os
@@ -15,9 +16,11 @@ import pytest
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.frontends import jax_layer
+from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.frontends import layer_testing
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import tensors
@@ -184,6 +187,43 @@ class TestBits:
       assert not testing.differing(named(job.result()), want)
 
 
+class TestSchedule:
+  schedule = schedule_file.Schedule(
+    CONFIG,
+    F32.storage,
+    F32.placement,
+    dataclasses.replace(OPTIONS, row_block=4),
+  )
+
+  def test_decides_the_image_of_a_layer_from_a_file(self, tmp_path):
+    # Given a schedule in a file, when the layer runs by it, then the bits are
+    # those of any other schedule, by an image of its own.
+    path = tmp_path / 'layer.schedule'
+    schedule_file.save(path, self.schedule)
+    inputs, dy = case()
+    with mock.patch.object(
+      layer_call.compiler,
+      'compile_forward',
+      wraps=layer_call.compiler.compile_forward,
+    ) as compiled:
+      run = layer_and_grads(layer_of(options=None, schedule=path))
+      got = named(run(dy, *inputs.values()))
+    assert not testing.differing(got, launched(inputs, dy, F32))
+    assert compiled.call_args.args[2].row_block == 4
+
+  def test_of_another_layer_is_refused(self):
+    other = dataclasses.replace(self.schedule, storage='bfloat16')
+    inputs, _ = case()
+    run = layer_of(options=None, schedule=other)
+    with pytest.raises(ValueError, match='schedule: expected one of this'):
+      run(*inputs.values())
+
+  def test_beside_options_is_refused(self):
+    inputs, _ = case()
+    with pytest.raises(ValueError, match='options: expected none beside'):
+      layer_of(schedule=self.schedule)(*inputs.values())
+
+
 def test_images_are_compiled_once():
   config = config_lib.MoEConfig(1, 3, 2, 1, 4, 4)
   inputs, dy = case(config=config)
@@ -301,21 +341,30 @@ class TestRefusedWhenItRuns:
       runtime.launch(image, inputs)
     # When, then.
     with pytest.raises(RAISED) as got:
-      jax.block_until_ready(wrap(layer_of(config))(*inputs.values()))
+      layer = layer_of(config, scan=True)
+      jax.block_until_ready(wrap(layer)(*inputs.values()))
     assert str(want.value) in str(got.value)
+
+  def test_weights_of_the_router_always(self):
+    inputs, _ = case()
+    inputs['topk_weights'][1, 2, 0] = np.nan
+    with pytest.raises(RAISED, match=r'topk_weights: .* nan at \(1, 2, 0\)'):
+      jax.block_until_ready(layer_of()(*inputs.values()))
 
   def test_bfloat16_that_is_not_finite(self):
     policy = POLICIES['bfloat16-combine']
     inputs, _ = case(policy)
     inputs['x'][1, 20, 16] = np.inf
     with pytest.raises(RAISED, match=r'x: .* got inf at \(1, 20, 16\)'):
-      jax.block_until_ready(layer_of(policy=policy)(*inputs.values()))
+      layer = layer_of(policy=policy, scan=True)
+      jax.block_until_ready(layer(*inputs.values()))
 
   def test_dy_that_is_not_finite(self):
     inputs, dy = case()
     dy[0, 1, 2] = np.nan
+    run = layer_and_grads(layer_of(scan=True))
     with pytest.raises(RAISED, match=r'dy: .* got nan at \(0, 1, 2\)'):
-      jax.block_until_ready(layer_and_grads(layer_of())(dy, *inputs.values()))
+      jax.block_until_ready(run(dy, *inputs.values()))
 
   def test_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
@@ -352,6 +401,7 @@ class TestRefusedWhenItRuns:
       'hpmoe_launch', jax.ShapeDtypeStruct((1,), np.float32)
     )
     attributes = dict(threads=np.int32(0), deadline_s=np.float64(deadline_s))
+    attributes |= dict(given=np.int64(0), asked=np.int64(0), scan=False)
     with pytest.raises(RAISED) as error:
       jax.block_until_ready(call(*operands, image=digest, **attributes))
     return str(error.value)

@@ -35,10 +35,9 @@ CallStatus CheckSizes(const char* what, const std::vector<Operand>& wanted,
   return {};
 }
 
-CallStatus PlaceOperands(const ImageHeader& image,
+CallStatus PlaceOperands(const std::vector<Operand>& wanted,
                          const std::vector<CallArray>& arrays,
                          LaunchTensors* tensors) {
-  const std::vector<Operand> wanted = InputsOf(image);
   const CallStatus sizes = CheckSizes("operands", wanted, arrays);
   if (sizes.code != CallStatus::kDone) return sizes;
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -52,19 +51,26 @@ CallStatus PlaceOperands(const ImageHeader& image,
   return {};
 }
 
-CallStatus PlaceResults(const ImageHeader& image,
-                        const std::vector<CallArray>& arrays,
+CallStatus PlaceResults(const std::vector<Operand>& wanted,
+                        const std::vector<CallArray>& arrays, bool clear,
                         LaunchTensors* tensors) {
-  const std::vector<Operand> wanted = OutputsOf(image);
   const CallStatus sizes = CheckSizes("results", wanted, arrays);
   if (sizes.code != CallStatus::kDone) return sizes;
   for (size_t i = 0; i < wanted.size(); ++i) {
     // A launch leaves rows past a rank's last one as they arrive; a framework's
     // arrive with what was there before.
-    std::memset(arrays[i].data, 0, wanted[i].bytes);
+    if (clear) std::memset(arrays[i].data, 0, wanted[i].bytes);
     wanted[i].place(arrays[i].data, tensors);
   }
   return {};
+}
+
+CallStatus StatusOf(const Status& status, const Diagnosis& diagnosis) {
+  if (status.code != 0) return Refused(status.message);
+  if (diagnosis.reason == StopReason::kNone) return {};
+  const bool deadline = diagnosis.reason == StopReason::kDeadline;
+  return {deadline ? CallStatus::kDeadline : CallStatus::kDeadlock,
+          diagnosis.text};
 }
 
 CallStatus Run(const ImageView& view, const LaunchTensors& tensors,
@@ -74,15 +80,47 @@ CallStatus Run(const ImageView& view, const LaunchTensors& tensors,
   options.deadline_s = call.deadline_s;
   LaunchReport report;
   const Status status = Launch(view, tensors, options, &report);
-  if (status.code != 0) return Refused(status.message);
-  const Diagnosis& diagnosis = report.diagnosis;
-  if (diagnosis.reason == StopReason::kNone) return {};
-  const bool deadline = diagnosis.reason == StopReason::kDeadline;
-  return {deadline ? CallStatus::kDeadline : CallStatus::kDeadlock,
-          diagnosis.text};
+  return StatusOf(status, report.diagnosis);
+}
+
+CallStatus RunProduction(const LaunchTensors& tensors,
+                         const CallOptions& call) {
+  ProductionOptions options;
+  options.threads = call.threads;
+  options.deadline_s = call.deadline_s;
+  Diagnosis diagnosis;
+  const Status status =
+      FindProduction(call.digest)->Launch(tensors, options, &diagnosis);
+  return StatusOf(status, diagnosis);
+}
+
+// What the bits of a mask name; `made`: results.
+std::vector<Operand> Named(const ImageHeader& image, uint64_t mask, bool made,
+                           bool scan) {
+  const std::vector<KnownOperand> known = KnownOperands(image);
+  std::vector<Operand> named;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (((mask >> i) & 1) == 0 || known[i].made != made) continue;
+    named.push_back(known[i].operand);
+    const bool weights = std::strcmp(named.back().name, "topk_weights") == 0;
+    if (!scan && !weights) named.back().finite = kNumDTypes;
+  }
+  return named;
 }
 
 }  // namespace
+
+std::vector<Operand> OperandsOf(const ImageHeader& image,
+                                const CallOptions& options) {
+  if (options.asked == 0) return InputsOf(image);
+  return Named(image, options.given, /*made=*/false, options.scan);
+}
+
+std::vector<Operand> ResultsOf(const ImageHeader& image,
+                               const CallOptions& options) {
+  if (options.asked == 0) return OutputsOf(image);
+  return Named(image, options.asked, /*made=*/true, /*scan=*/false);
+}
 
 CallStatus CallLaunch(const CallOptions& options,
                       const std::vector<CallArray>& operands,
@@ -100,10 +138,14 @@ CallStatus CallLaunch(const CallOptions& options,
                     std::to_string(options.deadline_s));
   }
   LaunchTensors tensors{};
-  CallStatus placed = PlaceOperands(*view->header, operands, &tensors);
+  CallStatus placed =
+      PlaceOperands(OperandsOf(*view->header, options), operands, &tensors);
   if (placed.code != CallStatus::kDone) return placed;
-  placed = PlaceResults(*view->header, results, &tensors);
+  const bool production = options.asked != 0;
+  placed = PlaceResults(ResultsOf(*view->header, options), results,
+                        /*clear=*/!production, &tensors);
   if (placed.code != CallStatus::kDone) return placed;
+  if (production) return RunProduction(tensors, options);
   return Run(*view, tensors, options);
 }
 

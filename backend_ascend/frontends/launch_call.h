@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "backend_ascend/frontends/operands.h"
+
 namespace hpmoe {
 
 // Contiguous, and aligned for its elements.
@@ -22,6 +24,12 @@ struct CallOptions {
   std::string_view digest;  // see image_registry.h
   int32_t threads;          // 0: as the runtime chooses
   double deadline_s;
+  // Bits of KnownOperands, for a production launch: what is given, and what is
+  // asked for.  0 and 0: a launch that takes and makes everything.
+  uint64_t given = 0, asked = 0;
+  // Of a production launch: whether more than routing weights is looked through
+  // for values that are not finite.
+  bool scan = false;
 };
 
 struct CallStatus {
@@ -30,7 +38,13 @@ struct CallStatus {
   std::string text;  // one line; empty if it is done
 };
 
-// Operands and results in the order of operands.h.  What a refused call leaves
+// What a call takes and makes, in order.
+std::vector<Operand> OperandsOf(const ImageHeader& image,
+                                const CallOptions& options);
+std::vector<Operand> ResultsOf(const ImageHeader& image,
+                               const CallOptions& options);
+
+// Operands and results as above.  What a refused call leaves
 // in the results is not said.  Thread-safe.
 CallStatus CallLaunch(const CallOptions& options,
                       const std::vector<CallArray>& operands,

@@ -5,15 +5,17 @@ a framework's graph holds.  As an attribute or constant, megabytes of image
 would be copied, printed and hashed with every compilation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import hashlib
+import os
 from typing import Any
 
 import numpy as np
 
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
@@ -45,6 +47,7 @@ class LayerCall:
   options: flow_lib.Options = flow_lib.Options()
   threads: int | None = None
   deadline_s: float = 60.0
+  scan: bool = False
 
   def check(self) -> None:
     """Refuses what no launch would take.
@@ -108,11 +111,59 @@ class LayerCall:
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-  """An image that a native part holds: its digest, and names in order."""
+  """An image that a native part holds: its digest, and names in order.
+
+  `known`: what a production launch can be given and asked for, by bit.
+  """
 
   digest: str
   inputs: tuple[str, ...]
   outputs: tuple[str, ...]
+  known: tuple[str, ...] = ()
+
+  def part(self, given: Iterable[str], asked: Iterable[str]) -> 'Part':
+    """Returns a production launch of the image by names."""
+    takes, makes = (
+      sorted({self.known.index(name) for name in names})
+      for names in (given, asked)
+    )
+    return Part(
+      self.digest,
+      inputs=tuple(self.known[i] for i in takes),
+      outputs=tuple(self.known[i] for i in makes),
+      given=sum(1 << i for i in takes),
+      asked=sum(1 << i for i in makes),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A launch of an image: names in order, and as masks.
+
+  Masks of 0 are those of a launch that takes and makes everything.
+  """
+
+  digest: str
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
+  given: int = 0
+  asked: int = 0
+
+
+def whole(image: Registered) -> Part:
+  """Returns the launch that takes and makes everything."""
+  return Part(image.digest, image.inputs, image.outputs)
+
+
+def kept(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  """Returns what a forward pass makes for its gradient, beside its inputs."""
+  weighed = ('expert_out',) if policy.placement == 'combine' else ()
+  return ('gate_up', 'activation', *weighed)
+
+
+def gradient_inputs(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  """Returns what the backward pass takes from inputs and `kept`."""
+  return (*tensors.INPUTS, *kept(policy))
 
 
 class Images:
@@ -145,18 +196,42 @@ class Images:
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    options: flow_lib.Options = flow_lib.Options(),
+    options: flow_lib.Options | None = None,
+    schedule: schedule_file.Schedule | str | os.PathLike | None = None,
   ) -> None:
     """Compiles both passes of a layer, so that exported graphs of it run here.
 
     Raises:
-      ValueError: sizes, policy or options are out of range.
+      OSError: the file of the schedule cannot be read.
+      ValueError: sizes, policy, options or schedule are out of range.
     """
+    options = options_of(config, policy, options, schedule)
     for direction in (FORWARD, BACKWARD):
       self.of(LayerCall(config, policy, options), direction)
 
   def _compile(self, direction, config, policy, options) -> Registered:
     return self.register(LayerCall(config, policy, options).compile(direction))
+
+
+def options_of(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options | None,
+  schedule: schedule_file.Schedule | str | os.PathLike | None,
+) -> flow_lib.Options:
+  """Returns the options of a call: its own, its schedule's, or the host's.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: there are both, or the schedule is damaged or of another layer.
+  """
+  if schedule is None:
+    return options or flow_lib.host_options(config)
+  if options is not None:
+    raise ValueError(
+      'options: expected none beside schedule, which has its own'
+    )
+  return schedule_file.of(schedule, config, policy)
 
 
 def launch_error(text: str) -> str | None:

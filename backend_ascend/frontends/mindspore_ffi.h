@@ -8,13 +8,15 @@
 
 namespace hpmoe {
 
-// Operand 0, [10] int64; the rest are those of operands.h.
+// Operand 0, [13] int64; the rest are those of operands.h.
 struct MindSporeCall {
   char digest[64];  // hexadecimal, see image_registry.h
   int64_t threads;  // 0: as the runtime chooses
   double deadline_s;
+  uint64_t given, asked;  // see launch_call.h
+  int64_t scan;           // 0 or 1
 };
-static_assert(sizeof(MindSporeCall) == 80, "ten int64");
+static_assert(sizeof(MindSporeCall) == 104, "13 int64");
 
 }  // namespace hpmoe
 

@@ -47,23 +47,26 @@ int HpmoeMindSporeLaunch(int num_params, void** params, int* ndims,
   hpmoe::MindSporeCall call;
   if (operands.empty() || operands[0].bytes != sizeof(call)) {
     throw std::runtime_error(
-        "operand 0: expected 80 bytes, got " +
+        "operand 0: expected 104 bytes, got " +
         std::to_string(operands.empty() ? 0 : operands[0].bytes));
   }
   std::memcpy(&call, operands[0].data, sizeof(call));
   operands.erase(operands.begin());
   const std::string_view digest(call.digest, sizeof(call.digest));
+  const hpmoe::CallOptions options = {
+      digest,          static_cast<int32_t>(call.threads),
+      call.deadline_s, call.given,
+      call.asked,      call.scan != 0};
   // Which params are results only the image can say.
   const hpmoe::ImageView* const view = hpmoe::FindImage(digest);
   const size_t given =
-      view == nullptr ? 0 : hpmoe::InputsOf(*view->header).size();
+      view == nullptr ? 0 : hpmoe::OperandsOf(*view->header, options).size();
   if (given < operands.size()) {
     results.assign(operands.begin() + given, operands.end());
     operands.resize(given);
   }
-  const hpmoe::CallStatus status = hpmoe::CallLaunch(
-      {digest, static_cast<int32_t>(call.threads), call.deadline_s}, operands,
-      results);
+  const hpmoe::CallStatus status =
+      hpmoe::CallLaunch(options, operands, results);
   if (status.code == hpmoe::CallStatus::kDone) return 0;
   // The error may be told long after: what is read before then is no number.
   for (const hpmoe::CallArray& result : results) {

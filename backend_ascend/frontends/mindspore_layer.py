@@ -29,8 +29,8 @@ except ImportError as e:
 from hpmoe.backend_ascend.frontends import _mindspore_ffi  # noqa: E402
 from hpmoe.backend_ascend.frontends import layer_call  # noqa: E402
 from hpmoe.backend_ascend.frontends import mindspore_npu  # noqa: E402
+from hpmoe.backend_ascend.schedule import schedule_file  # noqa: E402
 from hpmoe.backend_ascend.taskflow import flow as flow_lib  # noqa: E402
-from hpmoe.backend_ascend.taskflow import layout  # noqa: E402
 from hpmoe.reference.contract import array_typing as at  # noqa: E402
 from hpmoe.reference.contract import config as config_lib  # noqa: E402
 from hpmoe.reference.contract import precision  # noqa: E402
@@ -80,30 +80,37 @@ def to_numpy(tensor: ms.Tensor) -> np.ndarray:
 
 
 def call_tensor(
-  image: layer_call.Registered, threads: int | None, deadline_s: float
+  image: layer_call.Part,
+  threads: int | None,
+  deadline_s: float,
+  scan: bool = False,
 ) -> ms.Tensor:
-  """Returns `[10]` int64: what `mindspore_ffi.h` calls a MindSporeCall."""
-  raw = struct.pack('<64sqd', image.digest.encode(), threads or 0, deadline_s)
+  """Returns `[13]` int64: what `mindspore_ffi.h` calls a MindSporeCall."""
+  how = (threads or 0, deadline_s, image.given, image.asked, scan)
+  raw = struct.pack('<64sqdQQq', image.digest.encode(), *how)
   return ms.Tensor(np.frombuffer(raw, np.int64).copy())
 
 
 def _launch(
-  call: layer_call.LayerCall,
-  direction: layout.Direction,
-  bprop=None,
-) -> tuple[ops.Custom, ms.Tensor, layer_call.Registered]:
-  """Returns the operator of a pass, its first operand, and its image's names.
+  call: layer_call.LayerCall, image: layer_call.Part, bprop=None
+) -> tuple[ops.Custom, ms.Tensor]:
+  """Returns the operator of a launch, and its first operand.
 
   The operator takes that operand, then those of `image.inputs`.
   """
-  image = _images.of(call, direction)
   shapes = tuple(call.shape(name) for name in image.outputs)
   dtypes = tuple(getattr(ms, call.dtype(name)) for name in image.outputs)
   operator = ops.Custom(CPU_OPERATOR, shapes, dtypes, 'aot', bprop=bprop)
   # MindSpore remembers results' shapes by operator, attributes and operands:
   # two layers may differ in what only the image knows, such as capacity.
-  operator.add_prim_attr('image', image.digest)
-  return operator, call_tensor(image, call.threads, call.deadline_s), image
+  operator.add_prim_attr('image', f'{image.digest}/{image.asked}')
+  return operator, call_tensor(image, call.threads, call.deadline_s, call.scan)
+
+
+def _forward(call: layer_call.LayerCall) -> layer_call.Part:
+  """Returns the launch of a layer that may be differentiated."""
+  image = _images.of(call, layer_call.FORWARD)
+  return image.part(tensors.INPUTS, ('y', *layer_call.kept(call.policy)))
 
 
 # What follows is parsed by MindSpore where it compiles: plain loops and tuples.
@@ -122,8 +129,12 @@ def _places(names: tuple[str, ...], among: tuple[str, ...]) -> tuple[int, ...]:
 
 def _gradient(call: layer_call.LayerCall):
   """Returns the forward operator's `bprop`, by one launch of the backward."""
-  forward = _images.of(call, layer_call.FORWARD)
-  backward, head, image = _launch(call, layer_call.BACKWARD)
+  forward = _forward(call)
+  image = _images.of(call, layer_call.BACKWARD).part(
+    ('dy', *layer_call.gradient_inputs(call.policy)),
+    layer_call.GRAD_OF.values(),
+  )
+  backward, head = _launch(call, image)
   # What the forward operator took, what it returned, and dy.
   kept = (*forward.inputs, *forward.outputs, 'dy')
   read = _places(image.inputs, kept)
@@ -185,16 +196,20 @@ class MoELayer(nn.Cell):
   Raises:
     ValueError: when called or compiled: a shape or dtype is not as above.
     RuntimeError: when it runs, which may be where a result is first used: a
-      value is not finite, ids are no routing, a rank or an expert gets more
-      rows than there is room for, or the launch stopped; with the text of
-      `runtime.launch`.
+      value that is looked at is not finite, ids are no routing, a rank or an
+      expert gets more rows than there is room for, or the launch stopped; with
+      the text of `runtime.launch`.
   """
 
-  def __new__(cls, config, policy, options=flow_lib.Options(), **how):
+  def __new__(cls, config, policy, options=None, **how):
     """Returns the Cell of the device: on an NPU one of another class."""
     device = _device(how.get('device'))
     if device == 'cpu':
       return super().__new__(cls)
+    schedule = how.get('schedule')
+    if options is None and schedule is None:
+      options = flow_lib.Options()
+    options = layer_call.options_of(config, policy, options, schedule)
     call = layer_call.LayerCall(
       config, policy, options, deadline_s=how.get('deadline_s', 60.0)
     )
@@ -205,35 +220,48 @@ class MoELayer(nn.Cell):
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    options: flow_lib.Options = flow_lib.Options(),
+    options: flow_lib.Options | None = None,
     *,
+    schedule: schedule_file.Schedule | str | os.PathLike | None = None,
     device: str | None = None,
     threads: int | None = None,
     deadline_s: float = 60.0,
+    scan: bool = False,
   ):
     """Compiles both passes.
 
     Args:
       config: sizes.
       policy: dtypes, placement of the weights, activation.
-      options: granularity of both images.
+      options: granularity of both images; None means `flow.host_options`, and
+        on an NPU `flow.Options()`.
+      schedule: of `hpmoe tune`, or its file, in place of `options`.
       device: 'cpu', 'ascend', or None: the one of `mindspore.set_device`.
       threads: OS threads of a launch; None lets the runtime choose.
       deadline_s: a launch in which no task ends for so long is stopped.
+      scan: whether every input is looked through for values that are not
+        finite; routing weights always are.
 
     Raises:
-      ValueError: an argument is out of range, or there is no such device.
+      OSError: the file of the schedule cannot be read.
+      ValueError: an argument is out of range, there is no such device, or the
+        schedule is damaged or of another layer.
     """
     super().__init__()
-    call = layer_call.LayerCall(config, policy, options, threads, deadline_s)
-    call.check()
-    self.launch, self.head, image = _launch(
-      call, layer_call.FORWARD, _gradient(call)
+    options = layer_call.options_of(config, policy, options, schedule)
+    call = layer_call.LayerCall(
+      config, policy, options, threads, deadline_s, scan
     )
+    call.check()
+    image = _forward(call)
+    self.launch, self.head = _launch(call, image, _gradient(call))
     self.read = _places(image.inputs, tensors.INPUTS)
-    self.outputs = image.outputs
     self.y = image.outputs.index('y')
     self.check = _checker(call)
+    whole = layer_call.whole(_images.of(call, layer_call.FORWARD))
+    self.look, self.look_head = _launch(call, whole)
+    self.look_read = _places(whole.inputs, tensors.INPUTS)
+    self.outputs = whole.outputs
 
   def construct(
     self,
@@ -244,23 +272,25 @@ class MoELayer(nn.Cell):
     w_down: at.Float[ms.Tensor, 'R L F D'],
   ):
     """See the class."""
-    return self.launched(x, topk_ids, topk_weights, w_gate_up, w_down)[self.y]
+    given = self.checked(x, topk_ids, topk_weights, w_gate_up, w_down)
+    return self.launch(self.head, *_picked(given, self.read))[self.y]
 
-  def launched(self, x, topk_ids, topk_weights, w_gate_up, w_down):
-    """Returns every result of one launch, in the image's order."""
-    given = (x, topk_ids, topk_weights, w_gate_up, w_down)
+  def checked(self, x, topk_ids, topk_weights, w_gate_up, w_down):
+    """Returns the arguments, whose shapes and dtypes are the layer's."""
     self.check(
       (x.shape, topk_ids.shape, topk_weights.shape, w_gate_up.shape)
       + (w_down.shape,),
       (x.dtype, topk_ids.dtype, topk_weights.dtype, w_gate_up.dtype)
       + (w_down.dtype,),
     )
-    return self.launch(self.head, *_picked(given, self.read))
+    return (x, topk_ids, topk_weights, w_gate_up, w_down)
 
   def tensors(self, *arguments: ms.Tensor) -> dict[str, ms.Tensor]:
     """Returns `tensors.PLAN` and `STAGES` by name, of one launch.
 
     For who looks inside; the Cell is what has a gradient.  Arguments and errors
-    are those of the Cell.
+    are those of a Cell that scans.
     """
-    return dict(zip(self.outputs, self.launched(*arguments), strict=True))
+    given = self.checked(*arguments)
+    made = self.look(self.look_head, *_picked(given, self.look_read))
+    return dict(zip(self.outputs, made, strict=True))

@@ -1,6 +1,7 @@
 """Tests of mindspore_layer: the runtime's bits and its refusals, as a Cell."""
 
 import contextlib
+import dataclasses
 import sys
 from unittest import mock
 
@@ -17,6 +18,7 @@ from hpmoe.backend_ascend.frontends import layer_testing
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import tensors
@@ -233,6 +235,24 @@ class TestBits:
       assert grad[i].asnumpy().tobytes() == want['dx'].tobytes()
 
 
+def test_a_schedule_decides_the_image(tmp_path):
+  path = tmp_path / 'layer.schedule'
+  schedule_file.save(
+    path,
+    schedule_file.Schedule(
+      CONFIG,
+      F32.storage,
+      F32.placement,
+      dataclasses.replace(OPTIONS, row_block=4),
+    ),
+  )
+  inputs, dy = case()
+  cell = cell_of(options=None, schedule=path)
+  got = named(*layer_and_grads(cell)(*tensors_of(inputs, dy)))
+  assert not testing.differing(got, launched(inputs, dy))
+  assert cell.launch.image != cell_of().launch.image
+
+
 def test_images_are_compiled_once():
   config = config_lib.MoEConfig(1, 3, 2, 1, 4, 4)
   with mock.patch.object(
@@ -292,6 +312,11 @@ class TestArgumentsRefused:
       with pytest.raises(ValueError, match='deadline_s: expected'):
         cell_of(deadline_s=deadline)
 
+  def test_schedule_of_another_layer(self):
+    other = schedule_file.Schedule(CONFIG, 'float16', 'combine', OPTIONS)
+    with pytest.raises(ValueError, match='schedule: expected one of this'):
+      cell_of(options=None, schedule=other)
+
   @pytest.mark.parametrize('name', ['config', 'policy', 'options'])
   def test_what_is_no_config_policy_or_options_is_named(self, name):
     with pytest.raises(ValueError, match=f'^{name}: expected a .*, got {{'):
@@ -349,7 +374,7 @@ class TestRefusedWhenItRuns:
       image = testing.compile_layer(config, F32, row_block=8)
       runtime.launch(image, inputs)
     # When, then.
-    cell, given = cell_of(config), tensors_of(inputs, dy)[:-1]
+    cell, given = cell_of(config, scan=True), tensors_of(inputs, dy)[:-1]
     said = refused(lambda: cell(*given))
     assert layer_call.launch_error(said) == str(want.value)
 
@@ -357,7 +382,7 @@ class TestRefusedWhenItRuns:
     inputs, _ = case()
     inputs['x'][1, 20, 16] = np.inf
     given = map(ms.Tensor, inputs.values())
-    call = ms.jit(cell_of())
+    call = ms.jit(cell_of(scan=True))
     assert 'x: expected finite values, got inf at (1, 20, 16)' in refused(
       lambda: call(*given)
     )
@@ -366,13 +391,13 @@ class TestRefusedWhenItRuns:
     inputs, dy = case()
     dy[0, 1, 2] = np.nan
     given = tensors_of(inputs, dy)
-    run = lambda: _pull(cell_of())(*given)[0]
+    run = lambda: _pull(cell_of(scan=True))(*given)[0]
     assert 'dy: expected finite values, got nan at (0, 1, 2)' in refused(run)
 
   def test_leaves_no_numbers_and_the_next_call_is_right(self):
     # Given: an error may be told after results were read.
     inputs, dy = case()
-    cell = cell_of()
+    cell = cell_of(scan=True)
     bad = inputs | dict(x=np.full_like(inputs['x'], np.inf))
     y = cell(*tensors_of(bad, dy)[:-1])
     # When.
@@ -405,7 +430,7 @@ class TestRefusedWhenItRuns:
     return refused(lambda: operator(head, *map(ms.Tensor, operands)))
 
   def test_image_that_nobody_registered(self):
-    nobody = layer_call.Registered('a' * 64, (), ())
+    nobody = layer_call.Part('a' * 64, (), ())
     head = mindspore_layer.call_tensor(nobody, None, 1.0)
     message = self.refusal(head)
     assert 'image: expected one that this process compiled' in message
@@ -414,11 +439,12 @@ class TestRefusedWhenItRuns:
   def test_graph_that_is_not_the_image_s(self):
     inputs, _ = case()
     image = mindspore_layer.register(testing.compile_layer(CONFIG, F32))
+    image = layer_call.whole(image)
     head = mindspore_layer.call_tensor(image, None, 1.0)
     arrays = [inputs[name] for name in image.inputs]
     short = [arrays[0][:1], *arrays[1:]]
     for operands, message in (
-      ((head[:9], *arrays[:1]), 'operand 0: expected 80 bytes, got 72'),
+      ((head[:9], *arrays[:1]), 'operand 0: expected 104 bytes, got 72'),
       ((head, *arrays[:1]), 'operands: expected 5, got 2'),
       ((head, *arrays), 'results: expected 9, got 1'),
       ((head, *short), 'topk_ids: expected 336 bytes, got 168'),
@@ -429,6 +455,7 @@ class TestRefusedWhenItRuns:
   def test_deadline_that_no_clock_counts(self, deadline):
     inputs, _ = case()
     image = mindspore_layer.register(testing.compile_layer(CONFIG, F32))
+    image = layer_call.whole(image)
     head = mindspore_layer.call_tensor(image, None, deadline)
     message = self.refusal(head, *(inputs[name] for name in image.inputs))
     assert 'deadline_s: expected seconds in (0, 1e9], got ' in message

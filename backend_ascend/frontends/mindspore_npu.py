@@ -52,6 +52,10 @@ class Pass:
       ValueError: sizes, policy or options are out of range, or an NPU has no
         kernels for them.
     """
+    if call.options.relay:
+      raise ValueError(
+        'relay: expected none on an NPU of its own, got one: nothing crosses'
+      )
     image = call.compile(direction)
     self._image = np.frombuffer(bytearray(image), np.uint8)
     names = layer_call.Images(_mindspore_ffi).register(image)

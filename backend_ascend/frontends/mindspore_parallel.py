@@ -34,7 +34,7 @@ class ParallelMoELayer(nn.Cell):
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    options: flow_lib.Options = flow_lib.Options(),
+    options: flow_lib.Options | None = None,
     *,
     threads: int | None = None,
     deadline_s: float = 60.0,

@@ -5,12 +5,10 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "backend_ascend/frontends/image_registry.h"
@@ -24,19 +22,25 @@ inline std::vector<std::string> Names(const std::vector<Operand>& operands) {
   return names;
 }
 
-inline std::pair<std::vector<std::string>, std::vector<std::string>> Register(
+// Names of operands, of results, and of all that a production launch knows.
+inline std::vector<std::vector<std::string>> Register(
     const std::string& digest,
     const nanobind::ndarray<nanobind::ro, nanobind::c_contig,
                             nanobind::device::cpu>& image) {
   const Status status = RegisterImage(digest, image.data(), image.nbytes());
   if (status.code != 0) throw nanobind::value_error(status.message);
   const ImageHeader& header = *FindImage(digest)->header;
-  return {Names(InputsOf(header)), Names(OutputsOf(header))};
+  std::vector<Operand> known;
+  for (const KnownOperand& each : KnownOperands(header)) {
+    known.push_back(each.operand);
+  }
+  return {Names(InputsOf(header)), Names(OutputsOf(header)), Names(known)};
 }
 
 inline void BindRegister(nanobind::module_& m) {
   m.def("register", &Register, nanobind::arg("digest"), nanobind::arg("image"),
-        "Keeps an image; returns the names of operands and results, in order.");
+        "Keeps an image; returns the names of operands and results, in order,\n"
+        "and of what a production launch knows, by bit.");
 }
 
 }  // namespace hpmoe

@@ -12,7 +12,7 @@
 namespace hpmoe {
 
 constexpr uint64_t kImageMagic = 0x31474D49454F4D48ull;  // "HMOEIMG1"
-constexpr uint32_t kImageVersion = 2;
+constexpr uint32_t kImageVersion = 3;
 constexpr int32_t kAnyRank = -1;
 constexpr int32_t kNoExpert = -1;
 constexpr int32_t kRowBlockRange = -1;  // TaskDesc::peer: rows of an expert
@@ -39,11 +39,12 @@ struct TaskDesc {
   uint16_t unit;      // Unit
   int32_t rank;       // rank that executes
   int32_t expert;     // global expert, or kNoExpert
-  int32_t peer;       // kDispatch, kDispatchGrad: owner of `expert`; puts
+  int32_t peer;       // puts of slices: owner of `expert`; puts
                       // home at grain expert: destination rank of the
                       // slice; weight gradients: position in the chain;
                       // otherwise kRowBlockRange
-  int32_t row_begin;  // slice rows, rows of the expert, tokens, or (weight
+  int32_t row_begin;  // slice rows, rows of the expert (relays: those that
+                      // were relayed for it), tokens, or (weight
                       // gradients) rows of the weight
   int32_t row_end;
   int32_t col_begin;  // columns written
@@ -156,8 +157,8 @@ struct ImageHeader {
   int32_t token_block;  // tokens of one combine task
   int32_t num_aic;      // per rank
   int32_t num_aiv;
-  int32_t chain_rows;  // backward: rows of one link of a weight gradient
-  uint32_t reserved0;
+  int32_t chain_rows;    // backward: rows of one link of a weight gradient
+  uint32_t relay;        // 1: a token crosses to a rank once; kinds.h
   TableRef tasks;        // TaskDesc
   TableRef waits;        // WaitDesc
   TableRef signals;      // SignalDesc
@@ -168,6 +169,16 @@ struct ImageHeader {
   TableRef queue_tasks;  // uint32_t task indices
 };
 static_assert(sizeof(ImageHeader) == 240, "ImageHeader is 240 bytes");
+
+// What a relayed row carries beside it: where on its rank one copy of it goes,
+// the slot and the weight of that copy's row header.  It has as many of them as
+// a token can have experts on a rank; those that it does not need have row -1.
+struct RowCopy {
+  int32_t row;  // packed, of the rank
+  int32_t slot;
+  float weight;
+};
+static_assert(sizeof(RowCopy) == 12, "RowCopy is 12 bytes");
 
 }  // namespace hpmoe
 

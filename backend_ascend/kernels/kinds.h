@@ -31,12 +31,24 @@
 //   kPutHome     global expert                   row of the slice (destination
 //                                                rank, expert) or, at event
 //                                                grain row_block, of the expert
+//   kRelayRows   local expert                    row of its relayed rows
 //
-// The launch plan is a bijection between the sender view and the row view
-// (checked at launch), so boxes that tile the sender view write every element
-// of the row view exactly once.  At event grain `expert` a task of kPutHome
-// names its destination rank; at grain `row_block` it sends a row block of an
-// expert, whose rows go to any rank: rank kAnyRank.
+// Relay, an option of the lowering: a token for several experts of one rank
+// crosses the link once (UniEP, arXiv 2604.19241).  A relayed row belongs to
+// the lowest of those experts, and its slices hold the tokens that have no
+// lower expert on the rank; so the rows of an expert are complete as soon as
+// its own relayed rows and those of lower experts are there.  Beside a relayed
+// row travel its copies, RowCopy of image.h.  A task of kRelayRows writes
+// each of its rows to several rows of the row view, all on its rank, of its
+// expert or higher ones.  The way back stays as it is: a sum of a token's rows
+// on their rank would round where the layer does not.
+//
+// The launch plan gives every row of the row view one row of the sender view
+// (checked at launch; but for kRelayRows it is a bijection), so boxes that tile
+// the sender view write every element of the row view exactly once.  At event
+// grain `expert` a task of kPutHome names its destination rank; at grain
+// `row_block` it sends a row block of an expert, whose rows go to any rank:
+// rank kAnyRank.
 //
 // Physical row of (expert, row) on its owner: expert_base[expert] + row, packed
 // as design "deterministic token order" says; known at launch from `counts`.
@@ -62,12 +74,13 @@ enum class Use : uint8_t { kAbsent, kInput, kWritten };
 // An extent, in the notation's letters; C is the rows of one expert.
 enum class Axis : uint8_t { kT, kTK, kC, kD, kF, k2F, kK };
 
-enum class Beside : uint8_t { kNone, kHeader, kGrad };
+// kHeaders: those of a relayed row's copies.
+enum class Beside : uint8_t { kNone, kHeader, kGrad, kHeaders };
 
 // What an element is: of the policy's storage, or always float32.
 enum class Element : uint8_t { kStored, kFloat };
 
-// The five forms of task, the same as the emitters of the lowering.  A form
+// The forms of task, the same as the emitters of the lowering.  A form
 // says what the rows of a tile are, who runs it and what `peer` names.
 enum class Form : uint8_t {
   kNone,        // of a buffer that no task writes
@@ -77,7 +90,11 @@ enum class Form : uint8_t {
   kHomePut,     // rows of an expert of the rank; at grain expert, rows of the
                 // slice of destination rank `peer`
   kTokenTile,   // tokens of the rank, no expert
+  kRelayTile,   // relayed rows of an expert of the rank
 };
+
+// The images that have a kind: all, those without relay, those with it.
+enum class Path : uint8_t { kAny, kDirect, kRelayed };
 
 // What a task does with the first two buffers that its kind reads, left and
 // right.
@@ -91,24 +108,29 @@ enum class Work : uint8_t {
   kPutHome,         // rows of an expert to the ranks of their tokens
   kSumSlots,        // of each token
   kWeightDots,      // gradients of each token's weights
+  kPutOnce,         // rows of tokens to the rank of their experts, each once
+  kRelayRows,       // relayed rows to the experts of their copies
 };
 
 struct WorkInfo {
   Form form;
   Unit unit;        // that can run it
   bool whole_rows;  // it writes all columns, whatever those of the task
+  Path path = Path::kAny;
 };
 
 constexpr WorkInfo kWorks[] = {
-    {Form::kSlicePut, kAiv, true},     // kPutRows
-    {Form::kExpertTile, kAic, false},  // kGemm
-    {Form::kExpertTile, kAic, false},  // kGemmTransposed
-    {Form::kWeightTile, kAic, false},  // kWeightGrad
-    {Form::kExpertTile, kAiv, false},  // kActivation
-    {Form::kExpertTile, kAiv, true},   // kActivationGrad
-    {Form::kHomePut, kAiv, true},      // kPutHome
-    {Form::kTokenTile, kAiv, false},   // kSumSlots
-    {Form::kTokenTile, kAiv, true},    // kWeightDots
+    {Form::kSlicePut, kAiv, true, Path::kDirect},    // kPutRows
+    {Form::kExpertTile, kAic, false},                // kGemm
+    {Form::kExpertTile, kAic, false},                // kGemmTransposed
+    {Form::kWeightTile, kAic, false},                // kWeightGrad
+    {Form::kExpertTile, kAiv, false},                // kActivation
+    {Form::kExpertTile, kAiv, true},                 // kActivationGrad
+    {Form::kHomePut, kAiv, true},                    // kPutHome
+    {Form::kTokenTile, kAiv, false},                 // kSumSlots
+    {Form::kTokenTile, kAiv, true},                  // kWeightDots
+    {Form::kSlicePut, kAiv, true, Path::kRelayed},   // kPutOnce
+    {Form::kRelayTile, kAiv, true, Path::kRelayed},  // kRelayRows
 };
 
 // Rows of a read, in terms of the reader's tile.
@@ -142,6 +164,7 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
   B(kX,            "x",              Input,   Absent,  T,  D,  None,   Stored) \
   B(kWGateUp,      "w_gate_up",      Input,   Input,   D,  2F, None,   Stored) \
   B(kWDown,        "w_down",         Input,   Input,   F,  D,  None,   Stored) \
+  B(kXRelayed,     "x_relayed",      Written, Absent,  C,  D,  Headers, Stored) \
   B(kExpertIn,     "expert_in",      Written, Input,   C,  D,  Header, Stored) \
   B(kGateUpBuffer, "gate_up",        Written, Input,   C,  2F, None,   Stored) \
   B(kActivation,   "activation",     Written, Input,   C,  F,  None,   Stored) \
@@ -149,6 +172,7 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
   B(kReturned,     "returned",       Written, Input,   TK, D,  None,   Stored) \
   B(kY,            "y",              Written, Absent,  T,  D,  None,   Stored) \
   B(kDy,           "dy",             Absent,  Input,   T,  D,  None,   Stored) \
+  B(kDyRelayed,    "dy_relayed",     Absent,  Written, C,  D,  Headers, Stored) \
   B(kDExpertOut,   "d_expert_out",   Absent,  Written, C,  D,  Header, Stored) \
   B(kDActivation,  "d_activation",   Absent,  Written, C,  F,  None,   Stored) \
   B(kDWDown,       "d_w_down",       Absent,  Written, F,  D,  None,   Stored) \
@@ -165,6 +189,11 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
 #define HPMOE_KINDS(KIND)                                                      \
   KIND(kDispatch, "dispatch", PutRows, kExpertIn, kUnweighted,                 \
        {kX, Rows::kAll, Cols::kAll})                                           \
+  KIND(kRelayPut, "relay_put", PutOnce, kXRelayed, kUnweighted,                \
+       {kX, Rows::kAll, Cols::kAll})                                           \
+  KIND(kRelay, "relay", RelayRows, kExpertIn, kUnweighted,                     \
+       {kXRelayed, Rows::kTile, Cols::kAll},                                   \
+       {kXRelayed, Rows::kTile, Cols::kBeside})                                \
   KIND(kGateUp, "gate_up", Gemm, kGateUpBuffer, kUnweighted,                   \
        {kExpertIn, Rows::kTile, Cols::kAll},                                   \
        {kWGateUp, Rows::kAll, Cols::kTile})                                    \
@@ -181,6 +210,11 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
        {kReturned, Rows::kSlots, Cols::kTile})                                 \
   KIND(kDispatchGrad, "dispatch_grad", PutRows, kDExpertOut, kAtCombine,       \
        {kDy, Rows::kAll, Cols::kAll})                                          \
+  KIND(kRelayPutGrad, "relay_put_grad", PutOnce, kDyRelayed, kUnweighted,      \
+       {kDy, Rows::kAll, Cols::kAll})                                          \
+  KIND(kRelayGrad, "relay_grad", RelayRows, kDExpertOut, kAtCombine,           \
+       {kDyRelayed, Rows::kTile, Cols::kAll},                                  \
+       {kDyRelayed, Rows::kTile, Cols::kBeside})                               \
   KIND(kDownGrad, "down_grad", GemmTransposed, kDActivation, kUnweighted,      \
        {kDExpertOut, Rows::kTile, Cols::kAll},                                 \
        {kWDown, Rows::kTileCols, Cols::kAll})                                  \
@@ -280,40 +314,71 @@ constexpr Direction DirectionOf(int kind) {
   return IsWritten(kKinds[kind].written, kForward) ? kForward : kBackward;
 }
 
+// Whether images have the kind, with relay or without.
+constexpr bool HasKind(int kind, bool relay) {
+  const Path path = kKinds[kind].info().path;
+  return path == Path::kAny || relay == (path == Path::kRelayed);
+}
+
 // Form of the one kind that writes a buffer; kNone where none does.
-constexpr Form FindForm(int buffer) {
-  for (const KindInfo& kind : kKinds) {
-    if (kind.written == buffer) return kind.form();
+constexpr Form FindForm(int buffer, bool relay) {
+  for (int k = 0; k < kNumTaskKinds; ++k) {
+    if (kKinds[k].written == buffer && HasKind(k, relay)) {
+      return kKinds[k].form();
+    }
   }
   return Form::kNone;
 }
 
 struct BufferForms {
-  Form of[kNumBuffers];
+  Form of[2][kNumBuffers];  // without relay, with it
 };
 constexpr BufferForms FindForms() {
   BufferForms forms{};
-  for (int b = 0; b < kNumBuffers; ++b) forms.of[b] = FindForm(b);
+  for (int b = 0; b < kNumBuffers; ++b) {
+    forms.of[0][b] = FindForm(b, false);
+    forms.of[1][b] = FindForm(b, true);
+  }
   return forms;
 }
 constexpr BufferForms kBufferForms = FindForms();
-constexpr Form BufferForm(int buffer) { return kBufferForms.of[buffer]; }
+constexpr Form BufferForm(int buffer, bool relay) {
+  return kBufferForms.of[relay][buffer];
+}
 
+// What writes in the sender view and is complete at its events only.  A relay
+// writes on its own rank, where only the rows that it reads say.
 constexpr bool IsPut(Form form) {
-  return form == Form::kSlicePut || form == Form::kHomePut;
+  return form == Form::kSlicePut || form == Form::kHomePut ||
+         form == Form::kRelayTile;
+}
+
+// Whether rows of what a form of task writes are packed, experts ascending:
+// those past the rank's last valid one belong to nobody.
+constexpr bool IsPacked(Form form) {
+  return form == Form::kSlicePut || form == Form::kExpertTile ||
+         form == Form::kRelayTile;
+}
+
+// Rows on their way, which nobody asks a launch for but to check it.
+constexpr bool IsRelayed(int buffer) {
+  return kBuffers[buffer].beside == Beside::kHeaders;
 }
 
 constexpr bool IsWeight(Axis rows) {
   return rows == Axis::kD || rows == Axis::kF;
 }
 
-// Every buffer that a pass writes has one kind that writes it, and kinds read
-// and write what their pass has.
-constexpr bool TablesAgree() {
+// Every buffer that a pass writes has one kind that writes it, relayed rows
+// only where there are any, and kinds read and write what their pass has.
+constexpr bool TablesAgree(bool relay) {
   for (int b = 0; b < kNumBuffers; ++b) {
     int writers = 0;
-    for (const KindInfo& kind : kKinds) writers += kind.written == b;
-    if (writers != IsWritten(b, kForward) + IsWritten(b, kBackward)) {
+    for (int k = 0; k < kNumTaskKinds; ++k) {
+      writers += kKinds[k].written == b && HasKind(k, relay);
+    }
+    const bool has = relay || !IsRelayed(b);
+    if (writers != has * (IsWritten(b, kForward) + IsWritten(b, kBackward))) {
       return false;
     }
   }
@@ -325,7 +390,8 @@ constexpr bool TablesAgree() {
   }
   return true;
 }
-static_assert(TablesAgree(), "kinds and buffers agree");
+static_assert(TablesAgree(false) && TablesAgree(true),
+              "kinds and buffers agree");
 
 // "unknown" out of range.
 constexpr const char* BufferName(int buffer) {

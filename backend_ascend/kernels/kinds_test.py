@@ -37,7 +37,7 @@ static_assert(Same(KindName(kNormalise), "normalise"));
 static_assert(Same(BufferName(kNorm), "norm"));
 static_assert(DirectionOf(kNormalise) == kForward);
 static_assert(kKinds[kNormalise].info().unit == kAiv);
-static_assert(BufferForm(kNorm) == Form::kTokenTile);
+static_assert(BufferForm(kNorm, false) == Form::kTokenTile);
 
 int main() {
   ImageHeader image = {};

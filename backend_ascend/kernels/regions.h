@@ -28,6 +28,26 @@ HPMOE_FUNCTION int32_t LocalExperts(const ImageHeader& h) {
   return h.num_experts / h.num_ranks;
 }
 
+// Copies of a relayed row: a token's most experts on one rank.
+HPMOE_FUNCTION int32_t CopiesOf(const ImageHeader& h) {
+  return h.top_k < LocalExperts(h) ? h.top_k : LocalExperts(h);
+}
+
+HPMOE_FUNCTION Form BufferForm(const ImageHeader& h, int buffer) {
+  return BufferForm(buffer, h.relay != 0);
+}
+
+// A buffer's use in the image's pass: relayed rows are absent without relay.
+HPMOE_FUNCTION Use PassUse(const ImageHeader& h, int buffer) {
+  const Use use = kBuffers[buffer].use[h.direction];
+  const bool nobody = BufferForm(h, buffer) == Form::kNone;
+  return use == Use::kWritten && nobody ? Use::kAbsent : use;
+}
+
+HPMOE_FUNCTION bool IsWritten(const ImageHeader& h, int buffer) {
+  return PassUse(h, buffer) == Use::kWritten;
+}
+
 // Links of one weight gradient's chain.
 HPMOE_FUNCTION int64_t LinksOf(const ImageHeader& h) {
   return (int64_t{h.expert_capacity} + h.chain_rows - 1) / h.chain_rows;
@@ -55,7 +75,7 @@ HPMOE_FUNCTION int64_t SizeOf(const ImageHeader& h, Axis axis) {
 // Columns beside those of a buffer's tensor.
 HPMOE_FUNCTION int32_t BesideOf(const ImageHeader& h, int buffer) {
   const Beside beside = kBuffers[buffer].beside;
-  return beside == Beside::kHeader ||
+  return beside == Beside::kHeader || beside == Beside::kHeaders ||
          (beside == Beside::kGrad && h.placement == kBeforeDown);
 }
 
@@ -74,12 +94,15 @@ HPMOE_FUNCTION int64_t SliceRows(const ImageHeader& h) {
 // All zeros when the image's direction has no such buffer, or not in that view.
 HPMOE_FUNCTION Extent ExtentOf(const ImageHeader& h, int buffer, int view) {
   const BufferInfo& info = kBuffers[buffer];
-  const Use use = info.use[h.direction];
+  const Use use = PassUse(h, buffer);
   if (use == Use::kAbsent) return {0, 0, 0};
   const int64_t cols = SizeOf(h, info.cols) + BesideOf(h, buffer);
-  const Form form = BufferForm(buffer);
+  const Form form = BufferForm(h, buffer);
   if (view == kSender) {
     if (use == Use::kInput || !IsPut(form)) return {0, 0, 0};
+    if (form == Form::kRelayTile) {
+      return {LocalExperts(h), h.expert_capacity, cols};
+    }
     const bool blocks =
         form == Form::kHomePut && h.event_grain == kRowBlockGrain;
     return {h.num_experts, blocks ? h.expert_capacity : SliceRows(h), cols};
@@ -105,10 +128,11 @@ HPMOE_FUNCTION bool Applies(const ImageHeader& h, When when) {
 
 // How an image uses a buffer: an input that its policy never reads is absent.
 HPMOE_FUNCTION Use UseOf(const ImageHeader& h, int buffer) {
-  const Use use = kBuffers[buffer].use[h.direction];
+  const Use use = PassUse(h, buffer);
   if (use != Use::kInput) return use;
   for (int k = 0; k < kNumTaskKinds; ++k) {
     if (DirectionOf(k) != static_cast<Direction>(h.direction)) continue;
+    if (!HasKind(k, h.relay != 0)) continue;
     for (const ReadSpec& read : kKinds[k].reads) {
       if (read.buffer == buffer && Applies(h, read.when)) return use;
     }
@@ -142,6 +166,7 @@ class Touched {
     if (!IsPut(form)) return w;
     const bool home = form == Form::kHomePut;
     w.view = kSender;
+    if (form == Form::kRelayTile) return w;
     w.rank = home && t.peer == kRowBlockRange ? kAnyRank : t.peer;
     w.group = home ? t.expert : t.expert % local_ * h_.num_ranks + t.rank;
     return w;

@@ -12,15 +12,24 @@
 
 namespace hpmoe {
 
-// The plan of a launch, and the image that it is of.
-struct PlanView {
-  const ImageHeader* image;
+// Slices of (source rank, expert), and where they lie.
+struct SliceTables {
   const HPMOE_GM int32_t* counts;       // [R, E] rows of rank r for expert e
   const HPMOE_GM int32_t* row_base;     // [R, E] first of them on e's owner
   const HPMOE_GM int32_t* expert_rows;  // [E] rows of all ranks
   const HPMOE_GM int32_t* expert_base;  // [E] first of them on the owner
   const HPMOE_GM int64_t* slice_begin;  // [R * E + 1] into slice_slots
   const HPMOE_GM int32_t* slice_slots;  // token * K + slot, by (rank, expert)
+};
+
+// The plan of a launch, and the image that it is of.
+struct PlanView : SliceTables {
+  const ImageHeader* image;
+  // With relay: the slices of relayed rows, and what each of their rows copies
+  // to, CopiesOf each in the order of once.slice_slots.
+  SliceTables once;
+  const HPMOE_GM int32_t* copy_rows;   // packed rows on the owner, or -1
+  const HPMOE_GM int32_t* copy_slots;  // token * K + slot
 };
 
 // [begin, end); empty where they are equal.
@@ -32,6 +41,14 @@ struct RowRange {
 HPMOE_FUNCTION int64_t SliceOf(const TaskDesc& task, int32_t source,
                                const PlanView& plan) {
   return int64_t{source} * plan.image->num_experts + task.expert;
+}
+
+// The slices that a task's rows are of.
+HPMOE_FUNCTION const SliceTables& SlicesOf(const TaskDesc& task,
+                                           const PlanView& plan) {
+  const Form form = FormOf(task);
+  const bool relayed = form == Form::kSlicePut || form == Form::kRelayTile;
+  return plan.image->relay != 0 && relayed ? plan.once : plan;
 }
 
 // The source rank of the slice that a task's rows lie in, or kRowBlockRange
@@ -51,23 +68,26 @@ HPMOE_FUNCTION bool HasFixedRows(const TaskDesc& task) {
 HPMOE_FUNCTION int32_t RealEnd(const TaskDesc& task, const PlanView& plan) {
   if (HasFixedRows(task)) return task.row_end;
   const int32_t source = SourceOf(task);
-  if (source == kRowBlockRange) return plan.expert_rows[task.expert];
-  return plan.counts[SliceOf(task, source, plan)];
+  const SliceTables& slices = SlicesOf(task, plan);
+  if (source == kRowBlockRange) return slices.expert_rows[task.expert];
+  return slices.counts[SliceOf(task, source, plan)];
 }
 
 // Rows of the task that exist in this launch: slice rows, rows of the expert,
-// rows of the weight, or tokens.
+// relayed rows, rows of the weight, or tokens.
 HPMOE_FUNCTION RowRange RealRows(const TaskDesc& task, const PlanView& plan) {
   const int32_t real = RealEnd(task, plan);
   const int32_t end = real < task.row_end ? real : task.row_end;
   return {task.row_begin, end > task.row_begin ? end : task.row_begin};
 }
 
-// Row of the written buffer (of its owner) of the task's first real row.
+// Row of the written buffer (of its owner) of the task's first real row; of a
+// relay, of the buffer that it reads.
 HPMOE_FUNCTION int32_t FirstRow(const TaskDesc& task, const PlanView& plan) {
   if (HasFixedRows(task)) return task.row_begin;
   const int32_t source = SourceOf(task) > 0 ? SourceOf(task) : 0;
-  return plan.row_base[SliceOf(task, source, plan)] + task.row_begin;
+  return SlicesOf(task, plan).row_base[SliceOf(task, source, plan)] +
+         task.row_begin;
 }
 
 // Rows of the expert over which a weight gradient's task sums.
@@ -79,11 +99,17 @@ HPMOE_FUNCTION RowRange SummedRows(const TaskDesc& task, const PlanView& plan) {
           static_cast<int32_t>(end < rows ? end : rows)};
 }
 
+// Place in slice_slots of a put's real row `i`, counted from its first.
+HPMOE_FUNCTION int64_t SentAt(const TaskDesc& task, const PlanView& plan,
+                              int32_t i) {
+  const int64_t slice = SliceOf(task, task.rank, plan);
+  return SlicesOf(task, plan).slice_begin[slice] + task.row_begin + i;
+}
+
 // token * K + slot of a put's real row `i`, counted from its first.
 HPMOE_FUNCTION int32_t SentSlot(const TaskDesc& task, const PlanView& plan,
                                 int32_t i) {
-  const int64_t slice = SliceOf(task, task.rank, plan);
-  return plan.slice_slots[plan.slice_begin[slice] + task.row_begin + i];
+  return SlicesOf(task, plan).slice_slots[SentAt(task, plan, i)];
 }
 
 // Row on the owner behind the last that a source sends to the task's expert.
@@ -110,13 +136,50 @@ HPMOE_FUNCTION void ForEachReturned(const TaskDesc& task, const PlanView& plan,
   }
 }
 
+// Calls visit(place in `copies`, row of the copy) for every copy that a relay
+// makes, relayed rows ascending.  `copies[row * CopiesOf + i]`, of N rows, is
+// where the rank's relayed rows go: a row of the rank, or -1 (or its put was
+// lost).
+template <class Copies, class Visit>
+HPMOE_FUNCTION void ForEachCopy(const TaskDesc& task, const PlanView& plan,
+                                Copies&& copies, Visit visit) {
+  const int32_t count = RealRows(task, plan).count();
+  const int32_t first = FirstRow(task, plan), per = CopiesOf(*plan.image);
+  for (int32_t row = first; row < first + count; ++row) {
+    for (int32_t i = 0; i < per; ++i) {
+      const int64_t at = int64_t{row} * per + i;
+      const int32_t to = copies[at];
+      if (to >= 0) visit(at, to);
+    }
+  }
+}
+
+// Calls visit(place in [R, N, CopiesOf], source rank, row of the copy, slot)
+// for every copy of every relayed row, from a plan of all ranks.
+template <class Visit>
+HPMOE_FUNCTION void ForEachPlannedCopy(const PlanView& plan, Visit visit) {
+  const ImageHeader& image = *plan.image;
+  const int64_t per = CopiesOf(image), experts = image.num_experts;
+  for (int64_t s = 0; image.relay != 0 && s < image.num_ranks * experts; ++s) {
+    const int64_t owner = s % experts / LocalExperts(image);
+    const int64_t row = owner * image.num_rows + plan.once.row_base[s];
+    const int64_t from = plan.once.slice_begin[s] * per;
+    for (int64_t i = 0; i < plan.once.counts[s] * per; ++i) {
+      if (plan.copy_rows[from + i] < 0) continue;
+      visit(row * per + i, static_cast<int32_t>(s / experts),
+            plan.copy_rows[from + i], plan.copy_slots[from + i]);
+    }
+  }
+}
+
 // The task that sends an expert's last row; source rank 0's first where the
 // expert has none.
 HPMOE_FUNCTION bool SendsLastRow(const TaskDesc& task, const PlanView& plan) {
-  if (plan.expert_rows[task.expert] == 0) {
+  const SliceTables& slices = SlicesOf(task, plan);
+  if (slices.expert_rows[task.expert] == 0) {
     return task.rank == 0 && task.row_begin == 0;
   }
-  const HPMOE_GM int32_t* counts = plan.counts + task.expert;
+  const HPMOE_GM int32_t* counts = slices.counts + task.expert;
   int64_t source = plan.image->num_ranks - 1;
   while (counts[source * plan.image->num_experts] == 0) --source;
   const int32_t last = counts[source * plan.image->num_experts] - 1;
@@ -134,7 +197,40 @@ struct CountHome {
   }
 };
 
-// Only puts count rows.  `events` are those of the signal, `slots` as above.
+// Counts the copies that go to the expert of a signal.
+template <class Platform>
+struct CountCopies {
+  RowSignal<Platform>& rows;
+  int32_t begin, end;  // rows of the expert
+  bool* last;          // whether its last one is among them
+
+  HPMOE_FUNCTION void operator()(int64_t, int32_t row) const {
+    if (row < begin || row >= end) return;
+    rows.Row(row - begin);
+    *last = *last || row == end - 1;
+  }
+};
+
+// A relay into one expert of its rank: who copies the last row adds the
+// padding; the expert's own first relay where there is none.
+template <class Platform, class Copies>
+HPMOE_FUNCTION void SignalCopies(Platform& platform, const TaskDesc& task,
+                                 const SignalDesc& signal,
+                                 const HPMOE_GM EventDesc* events,
+                                 const PlanView& plan, Copies&& copies) {
+  RowSignal<Platform> rows(platform, signal, events->part_rows);
+  const int32_t expert = task.rank * LocalExperts(*plan.image) + events->group;
+  const int32_t begin = plan.expert_base[expert];
+  const int32_t count = plan.expert_rows[expert];
+  bool last = count == 0 && task.expert == expert && task.row_begin == 0;
+  ForEachCopy(task, plan, copies,
+              CountCopies<Platform>{rows, begin, begin + count, &last});
+  rows.Flush();
+  if (last) AddPadding(platform, signal, events, count);
+}
+
+// Only puts count rows.  `events` are those of the signal, `slots` as above; of
+// a relay, where its copies go.
 template <class Platform, class Slots>
 HPMOE_FUNCTION void SignalRows(Platform& platform, const TaskDesc& task,
                                const SignalDesc& signal,
@@ -145,13 +241,17 @@ HPMOE_FUNCTION void SignalRows(Platform& platform, const TaskDesc& task,
     ForEachReturned(task, plan, slots, CountHome<Platform>{rows, signal.rank});
     return rows.Flush();
   }
+  if (FormOf(task) == Form::kRelayTile) {
+    return SignalCopies(platform, task, signal, events, plan, slots);
+  }
   if (FormOf(task) != Form::kSlicePut) return;
-  const int32_t first = FirstRow(task, plan) - plan.expert_base[task.expert];
+  const SliceTables& slices = SlicesOf(task, plan);
+  const int32_t first = FirstRow(task, plan) - slices.expert_base[task.expert];
   const int32_t count = RealRows(task, plan).count();
   for (int32_t row = first; row < first + count; ++row) rows.Row(row);
   rows.Flush();
   if (SendsLastRow(task, plan)) {
-    AddPadding(platform, signal, events, plan.expert_rows[task.expert]);
+    AddPadding(platform, signal, events, slices.expert_rows[task.expert]);
   }
 }
 

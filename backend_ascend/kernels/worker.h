@@ -1,12 +1,14 @@
 // The worker loop that host and NPU share: one worker walks one static queue.
 //
 // A device runs `while (Step(&cursor, platform) != StepResult::kDone)` on each
-// core; a host interleaves many workers on few threads.  `Platform` supplies
+// core; a host interleaves many workers on few threads; a simulator calls the
+// halves of Step, Fetch and Finish, when a task begins and ends in modelled
+// time.  `Platform` supplies
 //
 //   const TaskDesc& Task(uint32_t index);  // or a copy
 //   const WaitDesc& Wait(uint32_t index);  // or a copy
 //   bool Reached(const WaitDesc& wait);     // acquire; never blocks
-//   void Run(uint32_t task);
+//   void Run(uint32_t task);                // Step only
 //   void Signal(uint32_t task);             // release
 //   void Add(const SignalDesc& signal, int32_t event, int32_t amount);
 //
@@ -32,21 +34,41 @@ struct Cursor {
                        // again once it is met
 };
 
-// Fetch, wait, run, signal: one task, or none if a wait is not met yet.
+// The task at the cursor, and whether it may run.
+struct Fetched {
+  StepResult result;  // kRan: it may
+  uint32_t task;      // unless kDone
+};
+
+// Fetches a task and polls its waits.
 template <class Platform>
-HPMOE_FUNCTION StepResult Step(Cursor* cursor, Platform& platform) {
-  if (cursor->next == cursor->count) return StepResult::kDone;
+HPMOE_FUNCTION Fetched Fetch(Cursor* cursor, Platform& platform) {
+  if (cursor->next == cursor->count) return {StepResult::kDone, 0};
   const uint32_t index = cursor->tasks[cursor->next];
   const TaskDesc& task = platform.Task(index);
   for (; cursor->waits_met < task.wait_count; ++cursor->waits_met) {
     if (!platform.Reached(platform.Wait(task.wait_begin + cursor->waits_met))) {
-      return StepResult::kBlocked;
+      return {StepResult::kBlocked, index};
     }
   }
-  platform.Run(index);
-  platform.Signal(index);
+  return {StepResult::kRan, index};
+}
+
+// Signals for the task at the cursor, which has run, and goes on.
+template <class Platform>
+HPMOE_FUNCTION void Finish(Cursor* cursor, Platform& platform) {
+  platform.Signal(cursor->tasks[cursor->next]);
   ++cursor->next;
   cursor->waits_met = 0;
+}
+
+// Fetch, wait, run, signal: one task, or none if a wait is not met yet.
+template <class Platform>
+HPMOE_FUNCTION StepResult Step(Cursor* cursor, Platform& platform) {
+  const Fetched fetched = Fetch(cursor, platform);
+  if (fetched.result != StepResult::kRan) return fetched.result;
+  platform.Run(fetched.task);
+  Finish(cursor, platform);
   return StepResult::kRan;
 }
 

@@ -95,14 +95,15 @@ struct SmallPlan {
   const int64_t slice_begin[5] = {0, 1, 4, 6, 8};
   const int32_t slice_slots[8] = {2, 0, 1, 3, 1, 2, 0, 3};
   const int32_t slots[5] = {0, 1, 3, -1, 3};  // of rank 1; one row was lost
-  PlanView view;
+  PlanView view = {};
 
   SmallPlan() {
     image.num_ranks = image.num_experts = 2;
     image.num_tokens = image.chain_rows = 4;
     image.top_k = 1;
-    view = {&image,      counts,      row_base,   expert_rows,
-            expert_base, slice_begin, slice_slots};
+    view.image = &image;
+    static_cast<hpmoe::SliceTables&>(view) = {
+        counts, row_base, expert_rows, expert_base, slice_begin, slice_slots};
   }
 };
 

@@ -1,7 +1,7 @@
 """Emitters: all tile tasks of one operator, with the regions they touch.
 
-Forward and backward are made of the same five forms: puts of slices to the
-owners of experts, grouped GEMM tiles, row-wise vector tiles, puts home, and
+Forward and backward are made of the same forms: puts of slices to the owners of
+experts, relays there, grouped GEMM tiles, row-wise vector tiles, puts home, and
 token-wise tiles.
 """
 
@@ -64,6 +64,14 @@ class Shape:
   @property
   def row_blocks(self) -> int:
     return self.c // self.options.row_block
+
+  @property
+  def vector_rows(self) -> int:
+    return self.options.vector_rows or self.options.row_block
+
+  @property
+  def vector_blocks(self) -> int:
+    return self.c // self.vector_rows
 
   @property
   def by_row(self) -> bool:
@@ -176,6 +184,75 @@ def dispatch(s: Shape, kind: Kind, source, target) -> Batch:
   return Batch(table, stack(read), stack(sent), np.full(n, -1, np.int32))
 
 
+def relay(s: Shape, kind: Kind, source, target) -> Batch:
+  """Copies of relayed rows, one row block a task, to the experts they are for.
+
+  One wave ahead of the expert whose relayed rows they are: while the cube cores
+  compute an expert, the vector cores lay out the next one.
+  """
+  g = grid(r=s.r, l=s.l, b=s.row_blocks)
+  n = g['r'].size
+  rows = blocks(g['b'], s.options.row_block, s.c)
+  at = (g['r'], g['l'])
+  table = tasks(
+    kind,
+    n,
+    rows,
+    (0, s.d),
+    rank=g['r'],
+    expert=g['r'] * s.l + g['l'],
+    row_block=g['b'],
+  )
+  reads = stack(region(n, source, View.ROWS, *at, rows, (0, s.d + 1)))
+  sent = region(n, target, View.SENDER, *at, rows, (0, s.d + 1))
+  return Batch(table, reads, stack(sent), g['l'] - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrivals:
+  """How rows of tokens come to their experts.
+
+  Attributes:
+    source: buffer of the tokens.
+    relayed: where those land that cross once.
+    arrived: rows of the experts.
+    put: kind that sends from source to arrived.
+    once: with relay, from source to relayed.
+    copy: with relay, from relayed to arrived.
+  """
+
+  source: Buffer
+  relayed: Buffer
+  arrived: Buffer
+  put: Kind
+  once: Kind
+  copy: Kind
+
+  def batches(self, s: Shape) -> list[Batch]:
+    if not s.options.relay:
+      return [dispatch(s, self.put, self.source, self.arrived)]
+    return [
+      dispatch(s, self.once, self.source, self.relayed),
+      relay(s, self.copy, self.relayed, self.arrived),
+    ]
+
+  def spaces(self, s: Shape) -> list[tuple]:
+    """Returns (buffer, groups, rows) of the sender views."""
+    sent = (s.l * s.r, s.slice_rows)
+    if not s.options.relay:
+      return [(self.arrived, *sent)]
+    return [(self.relayed, *sent), (self.arrived, s.l, s.c)]
+
+  def partitions(self, s: Shape, part: int) -> list[events.Partition]:
+    cut = (s.l, s.c, part, True)
+    if not s.options.relay:
+      return [events.Partition(self.arrived, *cut, fold=s.r)]
+    return [
+      events.Partition(self.relayed, *cut, fold=s.r),
+      events.Partition(self.arrived, *cut, onward=True),
+    ]
+
+
 def gemm(
   s: Shape,
   kind: Kind,
@@ -213,10 +290,10 @@ def gemm(
 
 
 def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
-  """One vector tile per row block; `reads` lists (buffer, columns)."""
-  g = grid(r=s.r, l=s.l, b=s.row_blocks)
+  """One vector tile per `vector_rows`; `reads` lists (buffer, columns)."""
+  g = grid(r=s.r, l=s.l, b=s.vector_blocks)
   n = g['r'].size
-  rows = blocks(g['b'], s.options.row_block, s.c)
+  rows = blocks(g['b'], s.vector_rows, s.c)
   at = (g['r'], g['l'])
   table = tasks(
     kind,
@@ -225,7 +302,7 @@ def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
     (0, width),
     rank=g['r'],
     expert=g['r'] * s.l + g['l'],
-    row_block=g['b'],
+    row_block=rows[0] // s.options.row_block,
   )
   read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
   writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
@@ -237,20 +314,22 @@ def puts_home(
 ) -> Batch:
   """Puts of expert rows to the ranks of their tokens.
 
-  At grain row_block a task sends one row block, to whichever ranks its rows
+  At grain row_block a task sends `vector_rows`, to whichever ranks its rows
   go.  At grain expert it sends the slice (destination rank, expert), dispatch
   mirrored; where the slice lies in the expert's rows is known at launch only,
   so it reads the whole expert.
   """
   if s.by_row:
-    g = grid(r=s.r, l=s.l, p=s.row_blocks)
+    g = grid(r=s.r, l=s.l, p=s.vector_blocks)
     peer, to = layout.ROW_BLOCK_RANGE, layout.ANY_RANK
-    read_rows = rows = blocks(g['p'], s.options.row_block, s.c)
+    read_rows = rows = blocks(g['p'], s.vector_rows, s.c)
+    block = rows[0] // s.options.row_block
   else:
     put = s.options.put_rows
     g = grid(r=s.r, l=s.l, p=count(s.slice_rows, put), i=s.r)
     peer = to = rotated(g, s)
     rows, read_rows = blocks(g['p'], put, s.slice_rows), (0, s.c)
+    block = g['p']
   n = g['r'].size
   at = (g['r'], g['l'])
   expert = g['r'] * s.l + g['l']
@@ -262,7 +341,7 @@ def puts_home(
     rank=g['r'],
     expert=expert,
     peer=peer,
-    row_block=g['p'],
+    row_block=block,
   )
   read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
   sent = region(n, target, View.SENDER, to, expert, rows, (0, width))
@@ -289,12 +368,12 @@ def token_wise(
   return Batch(table, stack(*read), writes, np.full(n, wave, np.int32))
 
 
-def spaces(s: Shape, slices, rows, homes, tokens) -> np.ndarray:
+def spaces(s: Shape, arrivals: Arrivals, rows, homes, tokens) -> np.ndarray:
   """Returns what the writers of every buffer must tile, in their view.
 
   Args:
     s: sizes.
-    slices: buffers that dispatch puts fill.
+    arrivals: how rows come to the experts.
     rows: (buffer, groups, rows, columns) of buffers written where they lie.
     homes: (buffer, columns) of buffers that puts home fill.
     tokens: (buffer, columns) of token-wise buffers.
@@ -303,9 +382,7 @@ def spaces(s: Shape, slices, rows, homes, tokens) -> np.ndarray:
   home_ranks = [layout.ANY_RANK] if s.by_row else ranks
   home_rows = s.c if s.by_row else s.slice_rows
   spec = [
-    *(
-      (b, View.SENDER, ranks, s.l * s.r, s.slice_rows, s.d + 1) for b in slices
-    ),
+    *((b, View.SENDER, ranks, *e, s.d + 1) for b, *e in arrivals.spaces(s)),
     *((b, View.ROWS, ranks, *extent) for b, *extent in rows),
     *((b, View.SENDER, home_ranks, s.e, home_rows, w) for b, w in homes),
     *((b, View.ROWS, ranks, 1, s.t, w) for b, w in tokens),
@@ -318,12 +395,14 @@ def spaces(s: Shape, slices, rows, homes, tokens) -> np.ndarray:
   return np.array(table, layout.SPACE)
 
 
-def partitions(s: Shape, slices, rows, homes) -> tuple[events.Partition, ...]:
+def partitions(
+  s: Shape, arrivals: Arrivals, rows, homes
+) -> tuple[events.Partition, ...]:
   """Returns how each buffer that tasks wait for is cut into events."""
   part = s.options.row_block if s.by_row else s.c
   slots = (s.options.token_block if s.by_row else s.t) * s.k
   return (
-    *(events.Partition(b, s.l, s.c, part, True, fold=s.r) for b in slices),
+    *arrivals.partitions(s, part),
     *(events.Partition(b, s.l, s.c, part) for b in rows),
     *(events.Partition(b, 1, s.t * s.k, slots, True, fold=s.e) for b in homes),
   )

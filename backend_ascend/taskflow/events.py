@@ -28,6 +28,7 @@ class Partition:
     sent: whether puts fill it; their rows can be counted.
     fold: how many groups of the sender view land in one group of the row
       view.  A put may land anywhere in that group.
+    onward: whether it may land anywhere in later groups of its rank, too.
   """
 
   buffer: int
@@ -36,6 +37,7 @@ class Partition:
   part_rows: int
   sent: bool = False
   fold: int = 1
+  onward: bool = False
 
   @property
   def parts(self) -> int:
@@ -78,17 +80,30 @@ def _touched(p: Partition, first: int, regions: np.ndarray):
 
 def _spread(regions: np.ndarray, num_ranks: int):
   """Returns (index, region) with regions of any rank repeated per rank."""
-  index = np.arange(len(regions))
   any_rank = regions['rank'] == layout.ANY_RANK
   if not any_rank.any():
-    return index, regions
-  index = np.repeat(index, np.where(any_rank, num_ranks, 1))
+    return np.arange(len(regions)), regions
+  index, lane = _repeated(np.where(any_rank, num_ranks, 1))
   spread = regions[index]
-  starts = np.r_[0, np.flatnonzero(np.diff(index)) + 1]
-  lane = np.arange(len(index)) - np.repeat(
-    starts, np.diff(np.r_[starts, len(index)])
-  )
   spread['rank'] = np.where(any_rank[index], lane, spread['rank'])
+  return index, spread
+
+
+def _repeated(times: np.ndarray):
+  """Returns (index, how many of that index came before), index repeated."""
+  index = np.repeat(np.arange(len(times)), times)
+  return index, np.arange(len(index)) - np.repeat(
+    np.cumsum(times) - times, times
+  )
+
+
+def _spread_onward(p: Partition, regions: np.ndarray):
+  """Returns (index, region) with regions repeated for every later group."""
+  if not p.onward:
+    return np.arange(len(regions)), regions
+  index, lane = _repeated(p.groups - regions['group'])
+  spread = regions[index]
+  spread['group'] += lane.astype(np.int32)
   return index, spread
 
 
@@ -134,6 +149,8 @@ def _signals(batch, partitions, first, num_ranks, count_rows):
     if p is None:
       continue
     owner, writes = _spread(writes, num_ranks)
+    index, writes = _spread_onward(p, writes)
+    owner = owner[index]
     event, span = _touched(p, first[int(p.buffer)], writes)
     rank = writes['rank']
     per_row = count_rows and p.sent

@@ -1,6 +1,7 @@
 """A flow: the tile tasks of one layer with regions, events and queues."""
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -10,10 +11,106 @@ from hpmoe.reference.contract import precision
 
 EVENT_GRAINS = ('expert', 'row_block')
 WEIGHT_GRAD_ORDERS = ('interleaved', 'last')
+ORDER_POLICIES = ('round_robin', 'list')
+EXPERT_ORDERS = ('ascending', 'descending', 'rotated')
+ROW_ORDERS = ('ascending', 'rotated', 'interleaved')
+_ALL_EXPERTS = ('lead', 'lag', 'weight_lag', 'gate_weight_lag')
+_NO_SIZES = ('event_grain', 'weight_grad_order', 'order', 'relay')
 
 
 def _round_up(value: int, multiple: int) -> int:
   return -(-value // multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+  """In which order and on which cores the tasks of a rank run.
+
+  A rule, not a list of tasks: it holds for a layer of any size.
+
+  Attributes:
+    policy: 'round_robin' (position i of a unit's order goes to core i mod n) or
+      'list' (the core that is free first takes what has the longest way to
+      the end, by the costs of `machine`).
+    swizzle: row blocks of an expert that GEMM tiles take column by column
+      before the next ones; 1 is row by row, 0 is all row blocks of an expert.
+    lead: experts by which dispatch runs ahead of its consumers in the order;
+      None: all of it comes first.
+    lag: experts from an expert's first GEMM to its second; None: all of them.
+      One that is not whole orders tiles by row block, not by expert, which
+      needs event grain 'row_block'.
+    weight_lag: backward: experts by which the weight gradient of the down GEMM
+      runs later than its input gradient of the same expert; below 0 it runs
+      first; None: all of them are later.
+    gate_weight_lag: the same of the gate/up GEMM.
+    comm_share: part of the AIVs that does puts and nothing else; 0: all do
+      both.
+    rotate: whether each rank starts its puts with another destination.
+    row_order: of an expert's row blocks: 'ascending'; 'rotated', each rank
+      starts with its own tokens, so that ranks do not all return to the same
+      one; 'interleaved', the first blocks of all ranks' tokens from the own
+      rank's on, then the second ones, so that tokens are complete early.
+    expert_order: 'ascending', 'descending', or 'rotated': each rank starts with
+      another of its experts.
+    machine: whose costs policy 'list' plans with.
+
+  Raises:
+    ValueError: a value is unknown or out of range.
+  """
+
+  policy: str = 'round_robin'
+  swizzle: int = 1
+  lead: float | None = None
+  lag: float | None = 1.0
+  weight_lag: float | None = 0.0
+  gate_weight_lag: float | None = 0.0
+  comm_share: float = 0.0
+  rotate: bool = True
+  row_order: str = 'ascending'
+  expert_order: str = 'ascending'
+  machine: str = 'ascend_a3'
+
+  def __post_init__(self):
+    for name, known in (
+      ('policy', ORDER_POLICIES),
+      ('expert_order', EXPERT_ORDERS),
+      ('rotate', (False, True)),
+      ('row_order', ROW_ORDERS),
+    ):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f'order.{name}: expected one of {known}, got {getattr(self, name)!r}'
+        )
+    for name, start, end in (
+      ('swizzle', 0, math.inf),
+      ('lead', 0, math.inf),
+      ('lag', 0, math.inf),
+      ('weight_lag', -1, math.inf),
+      ('gate_weight_lag', 0, math.inf),
+      ('comm_share', 0, 1),
+    ):
+      value = getattr(self, name)
+      if name in _ALL_EXPERTS and value is None:
+        continue
+      if type(value) not in (int, float) or not start <= value < end:
+        raise ValueError(
+          f'order.{name}: expected a number in [{start}, {end:g}), '
+          f'got {value!r}'
+        )
+    if type(self.swizzle) is not int:
+      raise ValueError(
+        f'order.swizzle: expected an integer, got {self.swizzle!r}'
+      )
+
+  @property
+  def by_row(self) -> bool:
+    """Whether the two GEMMs of an expert take turns, row block by row block."""
+    return self.lag is not None and self.lag != int(self.lag)
+
+
+# Operator by operator, as the public code of HyperParallel-MoE fills its queues
+# (arXiv 2605.23764; hyper_parallel/core/multicore of its repository).
+PUBLISHED_ORDER = Order(lag=None, weight_lag=-0.5, gate_weight_lag=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +134,16 @@ class Options:
       `row_block`.
     weight_grad_order: backward: 'interleaved' (next to the input gradient of
       the same expert, as published) or 'last' (after all input gradients).
+    order: in which order and on which cores tasks run.
+    vector_rows: rows of one row-wise vector tile and, at grain 'row_block', of
+      one put home; None means `row_block`, which it must divide.  So a vector
+      core can have a smaller tile than a cube core.
+    relay: a token for several experts of one rank crosses the link once, and
+      is copied there (UniEP, arXiv 2604.19241).
 
   Raises:
-    ValueError: an unknown grain, or a size that is not positive.
+    ValueError: an unknown grain, a size that is not positive, or relay is no
+      bool.
   """
 
   event_grain: str = 'row_block'
@@ -52,6 +156,9 @@ class Options:
   expert_capacity: int | None = None
   chain_rows: int | None = None
   weight_grad_order: str = 'interleaved'
+  order: Order = Order()
+  vector_rows: int | None = None
+  relay: bool = False
 
   def __post_init__(self):
     for name, known in (
@@ -62,14 +169,28 @@ class Options:
         raise ValueError(
           f'{name}: expected one of {known}, got {getattr(self, name)!r}'
         )
+    if not isinstance(self.relay, bool):
+      raise ValueError(f'relay: expected a bool, got {self.relay!r}')
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.type == 'str' or field.type is str or value is None:
+      if field.name in _NO_SIZES or value is None:
         continue
       if not isinstance(value, int) or value < 1:
         raise ValueError(
           f'{field.name}: expected a positive integer, got {value!r}'
         )
+    if not isinstance(self.order, Order):
+      raise ValueError(f'order: expected an Order, got {self.order!r}')
+    if self.event_grain == 'expert' and self.order.by_row:
+      raise ValueError(
+        "order.lag: expected a whole number with event_grain 'expert', got "
+        f'{self.order.lag:g}: its rows are ready all at once'
+      )
+    if self.row_block % (self.vector_rows or self.row_block):
+      raise ValueError(
+        f'vector_rows: expected a divisor of row_block={self.row_block}, got '
+        f'{self.vector_rows}'
+      )
     for name in ('num_aic', 'num_aiv'):
       if getattr(self, name) > 0xFFFF:
         raise ValueError(
@@ -88,6 +209,27 @@ class Options:
       expert_capacity=capacity,
       chain_rows=min(chain, capacity),
     )
+
+
+# Rows of a block on the host: weights are packed once for so many.
+_HOST_ROWS = 512
+_HOST_TOKENS = 64
+
+
+def host_options(config: config_lib.MoEConfig) -> Options:
+  """Returns the granularity that suits the host's production launches.
+
+  Whole rows, so that one task does all of an expert's block between the tokens
+  and its output; as many of them as an expert of an even load has twice over.
+  """
+  sizes = config.dims()
+  load = -(-sizes['R'] * sizes['T'] * sizes['K'] // sizes['E'])
+  return Options(
+    row_block=min(_round_up(2 * load, 16), _HOST_ROWS),
+    col_block=max(sizes['D'], 2 * sizes['F']),
+    put_rows=_HOST_ROWS,
+    token_block=_HOST_TOKENS,
+  )
 
 
 @dataclasses.dataclass(frozen=True)

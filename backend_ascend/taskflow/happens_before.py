@@ -15,8 +15,7 @@ import numpy as np
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 
-Kind = layout.Kind
-_PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+_PUTS = layout.kinds(*layout.PUTS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,6 +47,7 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
     header[name] = getattr(config, name)
   for name in _OPTIONS:
     header[name] = getattr(options, name)
+  header['relay'] = options.relay
   header['magic'] = layout.MAGIC
   header['version'] = layout.VERSION
   header['direction'] = flow.direction
@@ -162,6 +163,7 @@ class Image(_native.Image):
   def options(self) -> flow_lib.Options:
     return flow_lib.Options(
       event_grain=flow_lib.EVENT_GRAINS[self.header['event_grain']],
+      relay=bool(self.header['relay']),
       **self._sizes(_OPTIONS),
     )
 

@@ -13,12 +13,18 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
+Kind, Buffer = layout.Kind, layout.Buffer
 
-def small_image(compile_layer, grain: str, placement: str) -> image_lib.Image:
+
+def small_image(
+  compile_layer, grain: str, placement: str, relay: bool = False
+) -> image_lib.Image:
   return compile_layer(
     config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
     precision.PrecisionPolicy(placement=placement),
-    flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2),
+    flow_lib.Options(
+      grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2, relay=relay
+    ),
   ).image
 
 
@@ -28,6 +34,7 @@ IMAGES = {
   'row_block': small_image(FORWARD, 'row_block', 'combine'),
   'backward_expert': small_image(BACKWARD, 'expert', 'combine'),
   'backward': small_image(BACKWARD, 'row_block', 'before_down'),
+  'relay': small_image(FORWARD, 'row_block', 'combine', relay=True),
 }
 every_image = pytest.mark.parametrize('name', IMAGES)
 
@@ -139,7 +146,7 @@ def test_tables_cut_short_by_their_count_are_survived(name):
   'table, index, field, value, message',
   [
     ('header', 0, 'magic', 7, r'header\.magic: expected 31474d49'),
-    ('header', 0, 'version', 1, r'header\.version: expected 2, got 1'),
+    ('header', 0, 'version', 1, r'header\.version: expected 3, got 1'),
     ('header', 0, 'header_bytes', 8, r'header_bytes: expected 240, got 8'),
     ('header', 0, 'total_bytes', 9, r'total_bytes: expected \d+ .*got 9'),
     ('header', 0, 'num_ranks', 0, r'num_ranks: expected 1\.\.\d+, got 0'),
@@ -158,7 +165,14 @@ def test_tables_cut_short_by_their_count_are_survived(name):
     ('header', 0, 'chain_rows', 0, r'chain_rows: expected 1\.\.4, got 0'),
     ('header', 0, 'chain_rows', 5, r'chain_rows: expected 1\.\.4, got 5'),
     ('header', 0, 'chain_rows', 3, r'chain_rows: .*row_block=2, got 3'),
-    ('header', 0, 'reserved0', 1, r'reserved0: expected 0\.\.0, got 1'),
+    ('header', 0, 'relay', 2, r'relay: expected 0\.\.1, got 2'),
+    (
+      'header',
+      0,
+      'relay',
+      1,
+      r'kind: expected one of the forward layer with relay, got 0 \(dispatch\)',
+    ),
     ('header', 0, 'dtype', 3, r'header\.dtype: expected 0\.\.2, got 3'),
     ('header', 0, 'tasks.offset', 257, r'tasks\.offset: .*64, got 257'),
     ('header', 0, 'waits.offset', 2**63, r'waits\.offset: expected'),
@@ -168,8 +182,8 @@ def test_tables_cut_short_by_their_count_are_survived(name):
       'tasks',
       3,
       'kind',
-      6,
-      r'tasks\[3\]\.kind: expected one of the forward layer, got 6',
+      int(Kind.DISPATCH_GRAD),
+      r'tasks\[3\]\.kind: expected one of the forward layer, got 8',
     ),
     ('tasks', 3, 'unit', 2, r'tasks\[3\]\.unit: expected 0\.\.1, got 2'),
     ('tasks', 3, 'rank', 2, r'tasks\[3\]\.rank: expected 0\.\.1, got 2'),
@@ -188,9 +202,9 @@ def test_tables_cut_short_by_their_count_are_survived(name):
     ('signals', 1, 'span', 17, r'span: expected 1\.\.1\d, got 17'),
     ('signals', 0, 'rank', 2, r'signals\[0\]\.rank: expected 0\.\.1'),
     ('tasks', 3, 'reserved', 1, r'tasks\[3\]\.reserved: expected 0'),
-    ('regions', 0, 'buffer', 19, r'\[0\]\.buffer: expected 0\.\.18, got'),
-    ('regions', 0, 'buffer', 9, 'forward layer touches, got dy'),
-    ('spaces', 0, 'buffer', 17, 'forward layer writes, got dx'),
+    ('regions', 0, 'buffer', 21, r'\[0\]\.buffer: expected 0\.\.20, got'),
+    ('regions', 0, 'buffer', int(Buffer.DY), 'forward layer touches, got dy'),
+    ('spaces', 0, 'buffer', int(Buffer.DX), 'forward layer writes, got dx'),
     ('events', 0, 'buffer', 2, 'forward layer writes, got w_down'),
     ('spaces', 0, 'buffer', 0, 'forward layer writes, got x'),
     ('regions', 0, 'view', 1, r'view: expected 0 for buffer x, got 1'),
@@ -240,8 +254,8 @@ def first_of(kind: layout.Kind) -> int:
     (
       'DOWN_GRAD',
       'kind',
-      15,
-      r'\.kind: expected one of the backward layer, got 15',
+      len(Kind),
+      r'\.kind: expected one of the backward layer, got 19',
     ),
     # R=2, T=2, E=2, K=1, D=2, F=1; C=4 in two links; weights before down.
     ('DISPATCH_GRAD', 'peer', 1, r'\.peer: expected 0, got 1'),
@@ -280,10 +294,10 @@ def test_backward_tiles_out_of_range_are_refused(kind, field, value, message):
   'name, table, field, value, message',
   [
     ('backward', 'regions', 'buffer', 0, 'backward layer touches, got x$'),
-    ('backward', 'regions', 'buffer', 6, 'layer touches, got expert_out$'),
-    ('backward', 'regions', 'buffer', 8, 'backward layer touches, got y$'),
-    ('backward', 'events', 'buffer', 3, 'layer writes, got expert_in$'),
-    ('backward', 'spaces', 'buffer', 7, 'layer writes, got returned$'),
+    ('backward', 'regions', 'buffer', 7, 'layer touches, got expert_out$'),
+    ('backward', 'regions', 'buffer', 9, 'backward layer touches, got y$'),
+    ('backward', 'events', 'buffer', 4, 'layer writes, got expert_in$'),
+    ('backward', 'spaces', 'buffer', 8, 'layer writes, got returned$'),
     ('backward', 'regions', 'view', 1, 'expected 0 for buffer dy, got 1'),
     ('backward', 'header', 'placement', 0, 'col_end: expected 0..2, got 3'),
     ('backward_expert', 'header', 'placement', 1, r'cols: expected 3, got'),
@@ -293,7 +307,7 @@ def test_backward_tiles_out_of_range_are_refused(kind, field, value, message):
       'header',
       'direction',
       0,
-      r'kind: expected one of the forward layer, got 6',
+      r'kind: expected one of the forward layer, got 8',
     ),
   ],
 )
@@ -302,6 +316,34 @@ def test_what_does_not_fit_the_direction_is_refused(
 ):
   blob = set_field(IMAGES[name], table, 0, field, value)
   with pytest.raises(ValueError, match=message):
+    _native.Image(blob)
+
+
+@pytest.mark.parametrize(
+  'kind, field, value, message',
+  [
+    # R=2, T=2, E=2, K=1, D=2; C=4.
+    ('RELAY', 'kind', Kind.DISPATCH, 'layer with relay, got 0 .dispatch.$'),
+    ('RELAY_PUT', 'peer', 1, r'\.peer: expected 0, got 1'),
+    ('RELAY_PUT', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
+    ('RELAY', 'expert', 1, r'\.expert: expected 0, got 1'),
+    ('RELAY', 'peer', 0, r'\.peer: expected -1, got 0'),
+    ('RELAY', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
+    ('RELAY', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
+  ],
+)
+def test_relays_out_of_range_are_refused(kind, field, value, message):
+  kinds = IMAGES['relay'].tables['tasks']['kind']
+  task = int(np.flatnonzero(kinds == Kind[kind])[0])
+  blob = set_field(IMAGES['relay'], 'tasks', task, field, value)
+  with pytest.raises(ValueError, match=message):
+    _native.Image(blob)
+
+
+def test_relayed_rows_are_absent_without_relay():
+  relayed = int(Buffer.X_RELAYED)
+  blob = set_field(IMAGES['row_block'], 'regions', 0, 'buffer', relayed)
+  with pytest.raises(ValueError, match='layer touches, got x_relayed$'):
     _native.Image(blob)
 
 

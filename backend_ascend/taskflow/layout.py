@@ -12,7 +12,7 @@ import numpy as np
 from hpmoe.backend_ascend import _native
 
 MAGIC = 0x31474D49454F4D48
-VERSION = 2
+VERSION = 3
 ANY_RANK = -1
 NO_EXPERT = -1
 ROW_BLOCK_RANGE = -1
@@ -94,6 +94,15 @@ class Form(enum.IntEnum):
   WEIGHT_TILE = 3
   HOME_PUT = 4
   TOKEN_TILE = 5
+  RELAY_TILE = 6
+
+
+class Path(enum.IntEnum):
+  """The images that have a kind: all, without relay, with it."""
+
+  ANY = 0
+  DIRECT = 1
+  RELAYED = 2
 
 
 UNIT_OF_KIND = {kind: Unit(_KINDS[kind]['unit']) for kind in Kind}
@@ -101,18 +110,34 @@ DIRECTION_OF_KIND = {
   kind: Direction(_KINDS[kind]['direction']) for kind in Kind
 }
 FORM_OF_KIND = {kind: Form(_KINDS[kind]['form']) for kind in Kind}
+PATH_OF_KIND = {kind: Path(_KINDS[kind]['path']) for kind in Kind}
+
+# Forms whose tasks write in the sender view, and are complete at their events.
+PUTS = (Form.SLICE_PUT, Form.HOME_PUT, Form.RELAY_TILE)
 
 # The tensor, as `contract.tensors` names it, that a kind of task writes.
 STAGE_OF_KIND = {kind: _BUFFERS[_KINDS[kind]['written']] for kind in Kind}
 
 
-def kinds(*forms: Form, direction: Direction | None = None) -> tuple[Kind, ...]:
-  """Returns the kinds of these forms, of all if none, in dependency order."""
+def kinds(
+  *forms: Form,
+  direction: Direction | None = None,
+  relay: bool | None = None,
+) -> tuple[Kind, ...]:
+  """Returns the kinds of these forms, of all if none, in dependency order.
+
+  Args:
+    *forms: of the kinds.
+    direction: of their pass; None: both.
+    relay: of images with relay or without; None: both.
+  """
+  absent = {None: None, True: Path.DIRECT, False: Path.RELAYED}[relay]
   return tuple(
     kind
     for kind in Kind
     if (not forms or FORM_OF_KIND[kind] in forms)
     and direction in (None, DIRECTION_OF_KIND[kind])
+    and PATH_OF_KIND[kind] != absent
   )
 
 
@@ -228,6 +253,6 @@ HEADER = np.dtype(
       'chain_rows',
     )
   ]
-  + [('reserved0', '<u4')]
+  + [('relay', '<u4')]
   + [(name, [('offset', '<u8'), ('count', '<u8')]) for name in TABLES]
 )

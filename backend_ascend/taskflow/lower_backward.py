@@ -74,6 +74,16 @@ def _weight_grad(
   return emit.Batch(table, emit.stack(*reads), emit.stack(write), wave)
 
 
+_ARRIVALS = emit.Arrivals(
+  source=Buffer.DY,
+  relayed=Buffer.DY_RELAYED,
+  arrived=Buffer.D_EXPERT_OUT,
+  put=Kind.DISPATCH_GRAD,
+  once=Kind.RELAY_PUT_GRAD,
+  copy=Kind.RELAY_GRAD,
+)
+
+
 def _batches(s: emit.Shape) -> list[emit.Batch]:
   header = (Buffer.D_EXPERT_OUT, (s.d, s.d + 1))
   swiglu_reads = [
@@ -91,7 +101,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     weight_reads = [(Buffer.D_RETURNED, s.k, (s.d, s.d + 1))]
   end = s.l + 3
   return [
-    emit.dispatch(s, Kind.DISPATCH_GRAD, Buffer.DY, Buffer.D_EXPERT_OUT),
+    *_ARRIVALS.batches(s),
     emit.gemm(
       s,
       Kind.DOWN_GRAD,
@@ -186,7 +196,7 @@ def lower_backward(
   """
   s = emit.shape(config, policy, options)
   links = s.l * _links(s)
-  slices, homes = [Buffer.D_EXPERT_OUT], [Buffer.D_RETURNED]
+  homes = [Buffer.D_RETURNED]
   rows = [
     (Buffer.D_ACTIVATION, s.l, s.c, s.f),
     (Buffer.D_GATE_UP, s.l, s.c, 2 * s.f + s.before_down),
@@ -196,7 +206,7 @@ def lower_backward(
     (Buffer.D_W_DOWN, links, s.f, s.d),
     (Buffer.D_W_GATE_UP, links, s.d, 2 * s.f),
   ]
-  cuts = emit.partitions(s, slices, [b for b, *_ in rows], homes)
+  cuts = emit.partitions(s, _ARRIVALS, [b for b, *_ in rows], homes)
   if _links(s) > 1:
     cuts += tuple(
       events.Partition(b, groups, height, s.options.col_block)
@@ -211,7 +221,7 @@ def lower_backward(
     cuts,
     emit.spaces(
       s,
-      slices,
+      _ARRIVALS,
       rows + grads,
       [(b, s.d + s.before_down) for b in homes],
       [(Buffer.DX, s.d), (Buffer.D_TOPK_WEIGHTS, s.k)],

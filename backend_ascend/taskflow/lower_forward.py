@@ -16,13 +16,23 @@ Buffer = layout.Buffer
 Kind = layout.Kind
 
 
+_ARRIVALS = emit.Arrivals(
+  source=Buffer.X,
+  relayed=Buffer.X_RELAYED,
+  arrived=Buffer.EXPERT_IN,
+  put=Kind.DISPATCH,
+  once=Kind.RELAY_PUT,
+  copy=Kind.RELAY,
+)
+
+
 def _batches(s: emit.Shape) -> list[emit.Batch]:
   header = (Buffer.EXPERT_IN, (s.d, s.d + 1))
   swiglu_reads = [(Buffer.GATE_UP, (0, 2 * s.f))]
   if s.before_down:
     swiglu_reads.append(header)
   return [
-    emit.dispatch(s, Kind.DISPATCH, Buffer.X, Buffer.EXPERT_IN),
+    *_ARRIVALS.batches(s),
     emit.gemm(
       s,
       Kind.GATE_UP,
@@ -81,7 +91,7 @@ def lower_forward(
     ValueError: the policy is not one that the backend computes.
   """
   s = emit.shape(config, policy, options)
-  slices, homes = [Buffer.EXPERT_IN], [Buffer.RETURNED]
+  homes = [Buffer.RETURNED]
   rows = [
     (Buffer.GATE_UP, s.l, s.c, 2 * s.f),
     (Buffer.ACTIVATION, s.l, s.c, s.f),
@@ -93,6 +103,8 @@ def lower_forward(
     s,
     layout.Direction.FORWARD,
     _batches(s),
-    emit.partitions(s, slices, [b for b, *_ in rows], homes),
-    emit.spaces(s, slices, rows, [(b, s.d) for b in homes], [(Buffer.Y, s.d)]),
+    emit.partitions(s, _ARRIVALS, [b for b, *_ in rows], homes),
+    emit.spaces(
+      s, _ARRIVALS, rows, [(b, s.d) for b in homes], [(Buffer.Y, s.d)]
+    ),
   )

@@ -50,9 +50,29 @@ def test_row_events_count_the_rows_of_their_partition():
 def test_task_counts_follow_from_the_shape(grain):
   flow = lower('ragged', grain, put_rows=2)
   # R=2, L=2, C=min(R*T, N)=10 -> 12 rows in 3 blocks; slices of T=5 rows.
-  counts = np.bincount(flow.tasks['kind'], minlength=6)
+  counts = np.bincount(flow.tasks['kind'], minlength=len(layout.Kind))
+  kinds = layout.kinds(direction=layout.Direction.FORWARD, relay=False)
+  counts = [counts[kind] for kind in kinds]
   returns = 2 * 2 * (3 if grain == 'row_block' else 2 * 3)
-  assert list(counts) == [2 * 4 * 3, 12 * 4, 12, 12 * 3, returns, 2 * 2]
+  assert counts == [2 * 4 * 3, 12 * 4, 12, 12 * 3, returns, 2 * 2]
+
+
+@every_grain
+def test_vector_tiles_can_be_smaller_than_gemm_tiles(grain):
+  # Given vector tiles of 2 rows beside GEMM tiles of 4, when the flow is
+  # lowered, then only SwiGLU and, at grain row_block, the puts home are finer.
+  fine, coarse = lower('ragged', grain, vector_rows=2), lower('ragged', grain)
+  pairs = testing.check_every_reader_waits_for_every_writer_it_overlaps(fine)
+  assert pairs > len(fine.tasks) / 2
+  testing.check_thresholds_are_the_sum_of_signals(fine)
+  testing.check_written_regions_tile_their_spaces(fine)
+  counts = [np.bincount(f.tasks['kind'], minlength=6) for f in (fine, coarse)]
+  halved = [layout.Kind.SWIGLU]
+  if grain == 'row_block':
+    halved.append(layout.Kind.RETURN)
+  expected = counts[1].copy()
+  expected[halved] *= 2
+  assert list(counts[0]) == list(expected)
 
 
 @every_grain
@@ -76,6 +96,7 @@ def test_dispatch_destinations_rotate_with_the_rank():
     ('event_grain', 'tile'),
     ('row_block', 0),
     ('col_block', -1),
+    ('vector_rows', 48),
     ('num_aic', 70000),
   ],
 )

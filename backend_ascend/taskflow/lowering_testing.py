@@ -15,8 +15,9 @@ SHAPES = {
   'rank_per_expert': config_lib.MoEConfig(4, 6, 4, 2, 8, 6),
 }
 GRAINS = flow_lib.EVENT_GRAINS
+RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)
+ARRIVED = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
 PLACEMENTS = precision.PLACEMENTS
-SLICES = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
 COMPILE = {
   'forward': compiler.compile_forward,
   'backward': compiler.compile_backward,
@@ -52,7 +53,11 @@ def landing_groups(flow, region):
   dims = flow.config.dims()
   if region['view'] == layout.View.ROWS:
     return {(int(region['rank']), int(region['group']))}
-  if region['buffer'] in SLICES:
+  arrived = region['buffer'] in ARRIVED
+  if arrived and flow.options.relay:
+    groups = range(int(region['group']), dims['L'])
+    return {(int(region['rank']), group) for group in groups}
+  if arrived or region['buffer'] in RELAYED:
     return {(int(region['rank']), int(region['group']) // dims['R'])}
   ranks = (
     range(dims['R'])

@@ -204,7 +204,9 @@ class Megakernel:
   ) -> dict[str, np.ndarray]:
     """Commits the fault in the first task that it changes."""
     try:
-      tasks = faults.candidates(image, plan.counts, self.fault)
+      tasks = faults.candidates(
+        image, plan.counts, self.fault, plan.relayed_counts
+      )
     except faults.NoEffect as error:
       raise FaultDoesNothing(str(error)) from error
     for task in tasks[:_TRIES]:
@@ -292,11 +294,12 @@ def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
   """Returns what the tasks wrote, before anything took its place."""
   if launched.captured is None:
     return launched.outputs
-  counts = plan.counts
-  rows = counts.sum(axis=0).reshape(len(counts), -1).sum(axis=1)
+  relayed = {spec.name for spec in tensors.RELAYED}
   outputs = dict(launched.outputs)
   for name in outputs.keys() & launched.captured.keys():
     own = launched.captured[name]
+    counts = plan.relayed_counts if name in relayed else plan.counts
+    rows = counts.sum(axis=0).reshape(len(plan.counts), -1).sum(axis=1)
     if 'N' in tensors.SPECS[name].shape.split():
       # No task has the rows past the last valid one.
       for rank, valid in enumerate(rows):

@@ -29,9 +29,7 @@ from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.check import sampling
 from hpmoe.parity_tests.check import twin_candidate
 from hpmoe.parity_tests.check import user_candidate
-from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import inputs as inputs_lib
-from hpmoe.parity_tests.data import wide_data
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
@@ -423,15 +421,7 @@ class Bench:
     if data in self._exact:
       return self._exact[data]
     backward = passes.BACKWARD in self._passes
-    make = exact_data.make_grad if backward else exact_data.make
-    if data == 'wide':
-      make = wide_data.make
-    policy = dataclasses.replace(self.made.policy, activation='absolute')
-    ids = self.made.arrays['topk_ids']
-    arrays, _ = make(self.made.config, policy, ids, self._seed)
-    made = dataclasses.replace(
-      self.made, policy=policy, arrays=arrays, data=data
-    )
+    made = inputs_lib.with_data(self.made, data, backward, self._seed)
     if self._keep:
       self._exact[data] = made
     return made
@@ -488,7 +478,9 @@ class Bench:
     read = which.reads(made.policy)
     given = dataclasses.replace(made, arrays={n: arrays[n] for n in read})
     answer = functools.partial(_ask if kept else self.answer, given, which)
-    return judging.Case(which, given, tiling, answer)
+    relay = request.options.relay and request.frontend is None
+    relay &= request.candidate is None
+    return judging.Case(which, given, tiling, answer, relay)
 
   def _saved(self, made: inputs_lib.LayerInputs, kept: Tensors) -> Tensors:
     """Returns what a forward pass saved, `kept` where that is there."""
@@ -554,6 +546,7 @@ class Bench:
         f'lane: expected one that can judge what {candidate.name} returned, '
         f'got {list(request.lanes)}: {results[0].why}'
       )
+    _refuse_idle_fault(request, candidate, results)
     lanes.check_each_once(results)
     results.sort(key=_pass_then_lane)
     # A stage in isolation gains nothing from what others would have returned.
@@ -655,6 +648,21 @@ def run(request: Request, progress: Progress = lambda step: None) -> Report:
     seconds=time.perf_counter() - start,
     wrong=tuple(examined.wrong),
     launches=tuple(candidates.launches_of(candidate)),
+  )
+
+
+def _refuse_idle_fault(request: Request, candidate, results) -> None:
+  """Refuses to call a layer right because the fault asked for is not in it.
+
+  Raises:
+    NothingToJudge: no launch committed the fault.
+  """
+  if request.fault is None or candidate.committed:
+    return
+  why = next(r.why for r in results if r.verdict == lanes.NOT_JUDGED)
+  raise NothingToJudge(
+    f'fault: expected one that changes a bit of this layer in some lane, got '
+    f'{request.fault!r}: {why}'
   )
 
 

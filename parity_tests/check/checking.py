@@ -130,9 +130,10 @@ def find_task(image: image_lib.Image, argument: str, text: str) -> int:
 def _matching(tasks: np.ndarray, argument: str, text: str) -> np.ndarray:
   kind, *fields = re.split(r'[\s,]+', text.strip())
   if kind.upper() not in layout.Kind.__members__:
+    kinds = [layout.Kind(k).name.lower() for k in np.unique(tasks['kind'])]
     raise ValueError(
       f'{argument}: expected a task, {_FORM}, got {text!r}; kinds are '
-      f'{", ".join(k.name.lower() for k in layout.Kind)}'
+      f'{", ".join(kinds)}'
     )
   found = tasks['kind'] == layout.Kind[kind.upper()]
   for field in fields:

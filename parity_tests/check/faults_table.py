@@ -18,6 +18,7 @@ from hpmoe.parity_tests.report import text_table
 Kind = layout.Kind
 _PUTS = layout.kinds(layout.Form.SLICE_PUT)
 _PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
+_RELAYS = layout.kinds(layout.Form.RELAY_TILE)
 _TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
 
 CONTROL = 'none'
@@ -358,10 +359,10 @@ def _expectations(
   candidate: candidates.Megakernel,
 ) -> list[_Place]:
   """Returns the places of the tasks that committed the fault, each once."""
-  _, stage = spec.located(request.placement)
+  _, stage = spec.located(request.placement, request.options.relay)
+  counts = check.tiling_of(request, bench.made, bench.plan).of(stage).counts
   places = [
-    _expectation(request, bench.plan['counts'], stage, task)
-    for task in candidate.committed
+    _expectation(request, counts, stage, task) for task in candidate.committed
   ]
   return list(dict.fromkeys(places))
 
@@ -372,6 +373,9 @@ def _expectation(request, counts, stage, task) -> _Place:
   if kind in _PUTS_HOME:
     # Its rows go to their tokens' ranks, wherever those are.
     return _Place(stage, None, expert, None, None)
+  if kind in _RELAYS:
+    # Its rows go to any later expert of its rank, too.
+    return _Place(stage, rank, None, None, None)
   if kind in _PUTS:
     earlier = int(counts[:rank, expert].sum())
     sent = min(int(task['row_end']), int(counts[rank, expert]))

@@ -38,9 +38,6 @@ class Framework:
   backward: Callable[[layer_call.LayerCall, Arrays, np.ndarray], Arrays]
 
 
-DEVICES = ('cpu', 'ascend')
-
-
 def _jax(device: str) -> Framework:
   import jax
 
@@ -51,7 +48,8 @@ def _jax(device: str) -> Framework:
 
   def forward(call, inputs):
     fields = vars(call)
-    made = jax_layer.forward(**fields, **inputs)
+    whole = {name: field for name, field in fields.items() if name != 'scan'}
+    made = jax_layer.forward(**whole, **inputs)
     made['y'] = jax_layer.layer(**fields, **inputs)
     return {name: np.asarray(array) for name, array in made.items()}
 
@@ -141,7 +139,9 @@ class FrontEnd:
       )
     self.name = f'{framework}_layer'
     self._framework = _FRAMEWORKS[framework](device)
-    self._run = dict(options=options, threads=threads, deadline_s=deadline_s)
+    self._run = dict(
+      options=options, threads=threads, deadline_s=deadline_s, scan=True
+    )
 
   def run(
     self,

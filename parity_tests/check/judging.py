@@ -55,13 +55,29 @@ class Case:
     which: the pass.
     made: sizes and precision; its arrays are those that the pass reads.
     tiling: how tasks cut its tensors, for this routing.
-    answer: returns the oracle's tensors; the caller may drop some.
+    pass_answer: returns the oracle's tensors of the pass.
+    relay: whether tokens cross to a rank once, which can be seen.
   """
 
   which: passes.Pass
   made: inputs_lib.LayerInputs
   tiling: tiles.Tiling
-  answer: Callable[[], Got]
+  pass_answer: Callable[[], Got]
+  relay: bool = False
+
+  @property
+  def relayed(self) -> tuple[str, ...]:
+    """The tensor of relayed rows, if there is one."""
+    return (self.which.relayed,) if self.relay else ()
+
+  @property
+  def stages(self) -> tuple[str, ...]:
+    return (*self.relayed, *self.which.stages)
+
+  def answer(self) -> Got:
+    """Returns the oracle's tensors; the caller may drop some."""
+    relayed = {name: self.recompute(name, {}) for name in self.relayed}
+    return self.pass_answer() | relayed
 
   def ask(self, candidate: candidates.Candidate) -> 'Answered':
     """Runs a candidate, in a replay on what the oracle answers."""
@@ -88,7 +104,7 @@ class Case:
 
   @property
   def movement(self) -> tuple[str, ...]:
-    return self.which.movement(self.made.policy)
+    return (*self.relayed, *self.which.movement(self.made.policy))
 
   def run(self, function: Callable[..., Got]) -> Got:
     """Returns what a candidate's `run` or `serial` answers."""
@@ -194,7 +210,7 @@ def exact_lane(
   got = answered.got
   results = [
     equality(name, 'exact', rule, got, expected, case.tiling)
-    for name in which.outputs
+    for name in (*which.plan, *case.stages)
   ]
   wrong = []
   if answered.sources is not got:
@@ -220,7 +236,7 @@ def guilty(
   A candidate that launched nothing has no tasks: its stages say all there is.
   """
   failed = {r.stage for r in results if r.verdict == lanes.FAIL}
-  stages = [name for name in case.which.stages if name in failed]
+  stages = [name for name in case.stages if name in failed]
   launch = _last_launch(case, candidate)
   if launch is None:
     return []
@@ -276,7 +292,7 @@ def real_lanes(
   # The oracle's own stages stand in only where the candidate kept to itself
   # all that a stage descends from.
   needed = {*which.plan, *which.results} | {
-    name for name in which.stages if not case.descends(name, sources)
+    name for name in case.stages if not case.descends(name, sources)
   }
   expected = {name: expected[name] for name in needed}
   found, homes = moved(case, answered, expected)

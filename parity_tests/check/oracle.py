@@ -16,6 +16,7 @@ from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import movement
+from hpmoe.reference import relay
 from hpmoe.reference import swiglu
 from hpmoe.reference import swiglu_grad
 from hpmoe.reference import token_order
@@ -25,8 +26,8 @@ from hpmoe.reference.contract import tensors
 
 # Compiled once for a (config, policy), whatever the values.
 _forward = jax.jit(layer.forward, static_argnums=(0, 1))
-_plan = jax.jit(token_order.plan, static_argnums=0)
 _dispatch = jax.jit(dispatch.dispatch, static_argnums=0)
+_relayed = jax.jit(relay.relayed, static_argnums=0)
 _gemm = jax.jit(expert_gemm.expert_gemm, static_argnums=(0, 1))
 _swiglu = jax.jit(swiglu.swiglu, static_argnums=0)
 _row_weight = jax.jit(dispatch.row_weight, static_argnums=0)
@@ -84,7 +85,9 @@ class Oracle:
       KeyError: the stage before it was not captured.
     """
     config, policy, inputs = self.config, self._linear, self._inputs
-    if name == 'expert_in':
+    if name == 'x_relayed':
+      out = _relayed(config, inputs['topk_ids'], inputs['x'])
+    elif name == 'expert_in':
       out = _dispatch(config, self._plan, inputs['topk_ids'], inputs['x'])
     elif name == 'gate_up':
       weights = inputs['w_gate_up']
@@ -137,7 +140,9 @@ class Oracle:
       KeyError: a tensor that it is computed from is in neither.
     """
     config, policy, inputs = self.config, self._linear, self._inputs
-    if name == 'd_expert_out':
+    if name == 'dy_relayed':
+      out = _relayed(config, inputs['topk_ids'], saved['dy'])
+    elif name == 'd_expert_out':
       ids, weights = inputs['topk_ids'], inputs['topk_weights']
       out = _dispatch_grad(
         config, policy, self._plan, ids, weights, saved['dy']
@@ -184,7 +189,8 @@ class Oracle:
 
   @functools.cached_property
   def _plan(self) -> token_order.Plan:
-    return _plan(self.config, self._inputs['topk_ids'])
+    ids = self._inputs['topk_ids']
+    return token_order.compiled_plan(self.config, ids)
 
   @functools.cached_property
   def _row_weight(self) -> jax.Array | None:

@@ -20,7 +20,8 @@ DIRECTIONS = ('forward', 'backward', 'both')
 
 
 def _in_task_order(names: tuple[str, ...]) -> tuple[str, ...]:
-  return tuple(s for s in layout.STAGE_OF_KIND.values() if s in names)
+  stages = dict.fromkeys(layout.STAGE_OF_KIND.values())
+  return tuple(stage for stage in stages if stage in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Pass:
     direction: as the image spells it.
     plan: plan tensors that a candidate of this pass returns.
     stages: tensors that it computes, in the order in which tasks do.
+    relayed: what crosses to other ranks with relay.
     results: of the fused layer; the first one must be returned.
     golden: makes golden rows.
     stage: of an oracle, a name, a pass's inputs and captured tensors: a tensor
@@ -42,6 +44,7 @@ class Pass:
   direction: layout.Direction
   plan: tuple[str, ...]
   stages: tuple[str, ...]
+  relayed: str
   results: tuple[str, ...]
   golden: Callable[..., golden.Rows]
   stage: Callable[[oracle_lib.Oracle, str, Tensors, Tensors], np.ndarray]
@@ -99,6 +102,7 @@ FORWARD = Pass(
   direction=layout.Direction.FORWARD,
   plan=tensors.PLAN,
   stages=_in_task_order(tensors.STAGES),
+  relayed=tensors.RELAYED[0].name,
   results=('y',),
   golden=golden.Golden,
   stage=lambda oracle, name, inputs, captured: oracle.stage(name, captured),
@@ -109,6 +113,7 @@ BACKWARD = Pass(
   direction=layout.Direction.BACKWARD,
   plan=(),
   stages=_in_task_order(tensors.GRADS),
+  relayed=tensors.RELAYED[1].name,
   results=('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
   golden=golden_grad.GoldenGrad,
   stage=lambda oracle, name, inputs, captured: oracle.stage_grad(

@@ -14,7 +14,7 @@ _FIELDS = {
   'flush_subnormals': 'flush_subnormals',
   'saturate': 'saturate',
 }
-# Of the host runtime alone, and what a plain check says of each.
+# Of the host runtime alone.
 _HOST_ONLY = (
   'threads',
   'permute',

@@ -288,6 +288,7 @@ COMMAND = cli.Command(
     'hpmoe check --preset=small --ranks=4 --routing=text '
     '--lane=all --json=out.json',
     'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
+    'hpmoe check --schedule=ep8.schedule --schedule_scaled',
     'hpmoe check --candidate=my_pkg.kernels:moe_forward '
     '--lane=bounded,standard',
     'hpmoe check --fault=weight_grad_twice --direction=backward --isolate',
@@ -305,4 +306,5 @@ COMMAND = cli.Command(
   '2 the request was wrong, '
   '3 the candidate crashed, '
   'hung or could not run',
+  compiles=True,
 )

@@ -34,6 +34,9 @@ class Command:
     define: defines its flags.
     execute: runs it with parsed flags and the arguments; returns the exit code.
     codes: what its exit codes mean.
+    operand: the flag that one argument without a name sets, as in `hpmoe
+      reproduce uniep`; None where there is none.
+    compiles: whether XLA compiles an oracle for it, which is kept.
   """
 
   name: str
@@ -42,6 +45,8 @@ class Command:
   define: Callable[[flags.FlagValues], None]
   execute: Callable[[flags.FlagValues], int]
   codes: str
+  operand: str | None = None
+  compiles: bool = False
 
   def flags(self) -> flags.FlagValues:
     values = flags.FlagValues()
@@ -96,7 +101,12 @@ def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
   return tuple(flag.serialize() for flag in given if flag.name not in without)
 
 
-def _lines(total: int | None) -> Callable[[str], None]:
+def _clock(seconds: float) -> str:
+  minutes, left = divmod(int(seconds), 60)
+  return f'{minutes:02}:{left:02}'
+
+
+def _lines(total: int | None, estimate: bool) -> Callable[[str], None]:
   """Returns `step` of `progress`, for an output that is no terminal."""
   start = told = time.monotonic()
   count = 0
@@ -108,10 +118,13 @@ def _lines(total: int | None) -> Callable[[str], None]:
     if now - told < LINE_EVERY_S:
       return
     told = now
-    minutes, seconds = divmod(int(now - start), 60)
-    of = '' if total is None else f'/{total}'
+    of = left = ''
+    if total is not None:
+      of = f'/{total}'
+      if estimate:
+        left = f', {_clock((now - start) / count * (total - count))} left'
     print(
-      f'{name} {count}{of} [{minutes:02}:{seconds:02}]',
+      f'{name} {count}{of} [{_clock(now - start)}{left}]',
       file=sys.stderr,
       flush=True,
     )
@@ -120,14 +133,19 @@ def _lines(total: int | None) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def progress(total: int | None = None):
+def progress(total: int | None = None, estimate: bool = False):
   """Yields a function that names the step which begins.
 
   A terminal shows a bar for what takes over 2 s.  Elsewhere, as in a log, a
   line tells where it is every `LINE_EVERY_S`.
+
+  Args:
+    total: how many steps there are, at most.
+    estimate: whether to tell how long the rest takes, should all steps come
+      and take as long as those so far.
   """
   if not sys.stderr.isatty():
-    yield _lines(total)
+    yield _lines(total, estimate)
     return
   import tqdm
 
@@ -141,7 +159,8 @@ def progress(total: int | None = None):
     nrows=lines,
     miniters=1,
     mininterval=0,
-    bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}]',
+    bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}'
+    + (', {remaining} left]' if estimate else ']'),
   ) as bar:
 
     def step(name: str) -> None:

@@ -23,6 +23,8 @@ def _sized(f: flags.FlagValues, preset):
   )
   options = layer_flags.options(f)
   factor = f.capacity_factor
+  if f.schedule is not None:
+    return config, options
   if factor is None and f.capacity is None and not preset.runs_here:
     factor = _FULL_SHAPE_FACTOR
   if factor is None:
@@ -148,7 +150,8 @@ def _compile_layer(f: flags.FlagValues) -> int:
   layer_flags.refuse_without_effect(f, f.direction)
   preset = presets.get(layer_flags.preset(f))
   for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
-    f[name].value = default if f[name].value is None else f[name].value
+    if f[name].value is None:
+      f[name].value = default
   config, options = _sized(f, preset)
   policy = precision.PrecisionPolicy(
     storage=layer_flags.DTYPES[f.dtype], placement=f.placement
@@ -199,6 +202,7 @@ COMMAND = cli.Command(
     'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
     'hpmoe compile --direction=backward --chain_rows=1024',
     'hpmoe compile --preset=small --dtype=bf16 --target=ascend',
+    'hpmoe compile --preset=ep16 --dtype=bf16 --schedule=ep16.schedule',
     'hpmoe compile --check=flow.img',
   ),
   _define_compile,

@@ -58,7 +58,9 @@ def _counts(f: flags.FlagValues) -> int:
   table = [
     tile
     for launch, counts in zip(candidate.launches, candidate.counts)
-    for tile in tile_counts.tiles(launch.image, launch.plan.counts, counts)
+    for tile in tile_counts.tiles(
+      launch.image, launch.plan.counts, counts, launch.plan.relayed_counts
+    )
   ]
   rows = [tile.row() for tile in table]
   cli.write_json(f.json, dict(tiles=rows))

@@ -61,4 +61,5 @@ COMMAND = cli.Command(
   '1 one is missed, '
   '2 the request was wrong, '
   '3 the run without a fault failed',
+  compiles=True,
 )

@@ -65,6 +65,8 @@ def _define_law(f: flags.FlagValues) -> None:
     f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
     flag_values=f,
   )
+  layer_flags.define_relay(f)
+  layer_flags.define_schedule(f)
   backend_flags.define_backend(f)
   cli.define_json(f)
 
@@ -95,7 +97,12 @@ def _plan(f: flags.FlagValues):
     raise cli.UsageError(
       f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
     )
+  dtypes = layer_flags.dtype_list(f.dtype)
   return law.Plan(
+    scheduled=_scheduled(f, dtypes),
+    schedule_arguments=cli.arguments(
+      f, without=[n for n in f if n not in ('schedule', 'schedule_scaled')]
+    ),
     preset=layer_flags.preset(f),
     ranks=f.ranks,
     tokens=f.tokens,
@@ -103,12 +110,26 @@ def _plan(f: flags.FlagValues):
     seed=f.seed,
     placement=f.placement,
     directions=tuple(f.direction),
-    dtypes=layer_flags.dtype_list(f.dtype),
+    dtypes=dtypes,
     interleavings=f.interleavings,
     threads=layer_flags.integers('threads', f.threads),
     layouts=_layouts(f.layout),
     fault=f.fault,
+    relay=f.relay,
   )
+
+
+def _scheduled(f: flags.FlagValues, dtypes):
+  """Returns the options of --schedule, which must be of every dtype."""
+  from hpmoe.reference.contract import precision
+  from hpmoe.reference.contract import presets
+
+  config = presets.config(presets.get(layer_flags.preset(f)), f.ranks, f.tokens)
+  options = None
+  for dtype in dtypes:
+    policy = precision.PrecisionPolicy(storage=dtype, placement=f.placement)
+    options = layer_flags.scheduled(f, config, policy)
+  return options
 
 
 def _law(f: flags.FlagValues) -> int:
@@ -178,6 +199,7 @@ COMMAND = cli.Command(
     'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
     'hpmoe law --interleavings=20 --processes=2,4,8',
     'hpmoe law --interleavings=20 --fault=skipped_wait',
+    'hpmoe law --interleavings=20 --schedule=ep8.schedule --schedule_scaled',
     'hpmoe law --backend=ascend_twin --ranks=2 --direction=forward',
   ),
   _define_law,

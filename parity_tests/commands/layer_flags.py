@@ -1,6 +1,7 @@
 """Options that say which layer, which data and which granularity."""
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import math
 from typing import Any
 
@@ -140,6 +141,12 @@ def define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
   for name, default, text in (
     ('row_block', 64, 'Rows of one expert in a tile.'),
     ('col_block', 128, 'Columns of a GEMM tile.'),
+    (
+      'vector_rows',
+      None,
+      'Rows of a vector tile and, at grain row_block, of a put home; divides '
+      '--row_block. Default: --row_block.',
+    ),
     ('put_rows', None, 'Rows of one put. Default: --row_block.'),
     ('token_block', None, 'Tokens of a combine tile. Default: --row_block.'),
     (
@@ -159,6 +166,78 @@ def define_granularity(f: flags.FlagValues, aic=24, aiv=48) -> None:
     WEIGHT_GRAD_ORDER_HELP,
     flag_values=f,
   )
+  define_relay(f)
+  define_schedule(f)
+
+
+def define_relay(f: flags.FlagValues) -> None:
+  flags.DEFINE_boolean(
+    'relay',
+    False,
+    'A token for several experts of one rank crosses the link once, and is '
+    'copied there.',
+    flag_values=f,
+  )
+
+
+# What a schedule decides, where a command has an option for it.
+_SAID_BY_SCHEDULE = (
+  'event_grain',
+  'row_block',
+  'col_block',
+  'put_rows',
+  'token_block',
+  'chain_rows',
+  'weight_grad_order',
+  'relay',
+  'capacity_factor',
+)
+
+
+def define_schedule(f: flags.FlagValues) -> None:
+  flags.DEFINE_string(
+    'schedule',
+    None,
+    'A file of hpmoe tune, which decides granularity and order, and cores '
+    'unless --aic or --aiv do; refused if it is of another layer.',
+    flag_values=f,
+  )
+  flags.DEFINE_boolean(
+    'schedule_scaled',
+    False,
+    'Takes a --schedule of a larger layer: its blocks shrink with the layer, '
+    'its order stays.',
+    flag_values=f,
+  )
+
+
+def scheduled(f: flags.FlagValues, config, policy):
+  """Returns the options that --schedule has for a layer, None without it.
+
+  Raises:
+    cli.UsageError: an option beside it would have no effect.
+    OSError: the file cannot be read.
+    ValueError: it is damaged, or of another layer.
+  """
+  from hpmoe.backend_ascend.schedule import schedule_file
+
+  if f.schedule is None:
+    if f['schedule_scaled'].present:
+      raise cli.UsageError('schedule_scaled: expected --schedule beside it')
+    return None
+  for name in {*_SAID_BY_SCHEDULE} & {*f}:
+    if f[name].present:
+      raise cli.UsageError(
+        f'{name}: expected none beside --schedule={f.schedule}, got '
+        f'{cli.text(f[name].value)}'
+      )
+  found = schedule_file.of(f.schedule, config, policy, f.schedule_scaled)
+  cores = {
+    field: f[name].value
+    for name, field in (('aic', 'num_aic'), ('aiv', 'num_aiv'))
+    if name in f and f[name].present
+  }
+  return dataclasses.replace(found, **cores)
 
 
 def define_data(f: flags.FlagValues) -> None:
@@ -189,18 +268,43 @@ def define_data(f: flags.FlagValues) -> None:
 
 
 def options(f: flags.FlagValues):
+  """Returns granularity, cores and order.
+
+  Raises:
+    cli.UsageError, OSError, ValueError: as `scheduled`.
+  """
   from hpmoe.backend_ascend.taskflow import flow as flow_lib
 
+  if f.schedule is not None or f['schedule_scaled'].present:
+    return scheduled(f, *_layer(f))
   return flow_lib.Options(
     event_grain=f.event_grain,
     row_block=f.row_block,
     col_block=f.col_block,
+    vector_rows=f.vector_rows,
     put_rows=f.put_rows,
     token_block=f.token_block,
     num_aic=f.aic,
     num_aiv=f.aiv,
     chain_rows=f.chain_rows,
     weight_grad_order=f.weight_grad_order,
+    relay=f.relay,
+  )
+
+
+def _layer(f: flags.FlagValues):
+  """Returns the (config, policy) that is asked for, as far as flags say."""
+  from hpmoe.parity_tests.data import inputs
+  from hpmoe.reference.contract import precision
+  from hpmoe.reference.contract import presets
+
+  if 'input' in f and f.input is not None:
+    made = inputs.load_safetensors(f.input, f.placement, f.capacity)
+    return made.config, made.policy
+  shape = presets.get(preset(f))
+  return (
+    presets.config(shape, f.ranks or shape.num_ranks, f.tokens),
+    precision.PrecisionPolicy(storage=DTYPES[f.dtype], placement=f.placement),
   )
 
 

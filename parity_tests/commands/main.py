@@ -5,6 +5,7 @@ crashed, hung or could not run, 130 interrupted.
 """
 
 from collections.abc import Sequence
+import contextlib
 import importlib.metadata
 import io
 import os
@@ -22,9 +23,12 @@ from hpmoe.parity_tests.commands import counts_command
 from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import generate_command
 from hpmoe.parity_tests.commands import law_command
+from hpmoe.parity_tests.commands import reproduce_command
 from hpmoe.parity_tests.commands import sweep_command
 from hpmoe.parity_tests.commands import tightness_command
+from hpmoe.parity_tests.commands import timeline_command
 from hpmoe.parity_tests.commands import train_command
+from hpmoe.parity_tests.commands import tune_command
 
 COMMANDS = {
   module.COMMAND.name: module.COMMAND
@@ -36,8 +40,11 @@ COMMANDS = {
     faults_command,
     generate_command,
     law_command,
+    reproduce_command,
     sweep_command,
     tightness_command,
+    timeline_command,
+    tune_command,
     train_command,
     counts_command,
   )
@@ -95,6 +102,10 @@ def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
     left = values([f'hpmoe {command.name}', *arguments])[1:]
   except flags.Error as error:
     raise cli.UsageError(_as_ours(' '.join(str(error).split()))) from error
+  if (
+    left and command.operand is not None and not values[command.operand].present
+  ):
+    values[command.operand].parse(left.pop(0))
   if left:
     raise cli.UsageError(f'arguments: expected --options only, got {left[0]!r}')
   return values
@@ -122,13 +133,22 @@ def main(arguments: Sequence[str]) -> int:
   return _guarded(command, rest)
 
 
+def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
+  if not command.compiles:
+    return contextlib.nullcontext()
+  from hpmoe.parity_tests.check import compiled
+
+  return compiled.kept(compiled.folder())
+
+
 def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   def tell(text: object) -> None:
     print(f'hpmoe {command.name}: {_one_line(text)}', file=sys.stderr)
 
   try:
     parsed = _parse(command, arguments)
-    return command.execute(parsed)
+    with _kept(command):
+      return command.execute(parsed)
   except ValueError as error:
     tell(_as_typed(str(error)))
     return cli.WRONG_REQUEST

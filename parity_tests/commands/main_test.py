@@ -107,6 +107,17 @@ def _refused(capsys, *arguments) -> str:
       ['check', '--fault=weight_grad_twice', '--direction=forward'],
       "in direction forward, got 'weight_grad_twice'",
     ),
+    (
+      [
+        'check',
+        '--preset=tiny',
+        '--ranks=2',
+        '--routing=balanced',
+        '--lane=exact',
+        '--fault=empty_grad_not_zeroed',
+      ],
+      "in some lane, got 'empty_grad_not_zeroed': fault ",
+    ),
     (['check', '--direction=up'], 'should be one of <forward|backward|b'),
     (['check', '--chain_rows=0'], 'chain_rows: expected a positive'),
     (
@@ -477,6 +488,17 @@ def test_a_log_gets_a_line_of_progress_now_and_then(monkeypatch, capsys):
 
   # then one of each 30 s is told, as it begins.
   assert capsys.readouterr().err == 'second 2/4 [00:31]\nfourth 4/4 [01:35]\n'
+
+
+def test_a_log_tells_how_long_the_rest_takes_where_asked(monkeypatch, capsys):
+  # Given a clock, when a second of four steps begins after 31 s, then as much
+  # is left as two steps took.
+  clock = iter([0.0, 1.0, 31.0])
+  monkeypatch.setattr(cli.time, 'monotonic', lambda: next(clock))
+  with cli.progress(4, estimate=True) as step:
+    step('first')
+    step('second')
+  assert capsys.readouterr().err == 'second 2/4 [00:31, 00:31 left]\n'
 
 
 def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):

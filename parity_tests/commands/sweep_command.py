@@ -99,4 +99,5 @@ COMMAND = cli.Command(
   _define_sweep,
   _sweep,
   '0 every case holds, 1 one does not, 2 the request was wrong',
+  compiles=True,
 )

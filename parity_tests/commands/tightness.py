@@ -179,7 +179,7 @@ def _used(got: np.ndarray, golden: bounds.Bounded) -> tuple[float, float]:
     _POLICY.storage,
     spread.Independent(),
     num_tiles=1,
-    comparisons=len(lanes.ORDER),
+    comparisons=lanes.COMPARISONS,
   )
   wide = got.astype(np.float64)
   shares = judge.shares(judge.sums(cut, 0, wide, golden.value, golden))

@@ -87,4 +87,5 @@ COMMAND = cli.Command(
   _tightness,
   '0 the limits are tight and wrong operands are caught, 1 they are not, '
   '2 the request was wrong',
+  compiles=True,
 )

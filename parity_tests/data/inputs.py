@@ -9,6 +9,7 @@ import numpy as np
 from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import routings
 from hpmoe.parity_tests.data import text_router
+from hpmoe.parity_tests.data import wide_data
 from hpmoe.reference import layer
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import presets
@@ -126,6 +127,28 @@ def make_inputs(
   layer.check_inputs(config, policy, arrays)
   data = 'exact' if exact else 'real'
   return LayerInputs(config, policy, arrays, routing, facts, data)
+
+
+def with_data(
+  made: LayerInputs, data: str, backward: bool, seed: int
+) -> LayerInputs:
+  """Returns data of another kind on the same routing.
+
+  Args:
+    made: real inputs.
+    data: one of `DATA` but 'real'.
+    backward: whether the backward pass is to be exact too.
+    seed: of the values.
+
+  Raises:
+    exact_data.ExactnessError: no such data suit the layer.
+  """
+  policy = dataclasses.replace(made.policy, activation='absolute')
+  make = exact_data.make_grad if backward else exact_data.make
+  if data == 'wide':
+    make = wide_data.make
+  arrays, _ = make(made.config, policy, made.arrays['topk_ids'], seed)
+  return dataclasses.replace(made, policy=policy, arrays=arrays, data=data)
 
 
 def load_safetensors(

@@ -175,10 +175,9 @@ def _mix(ids, seed):
   return ids
 
 
-def _zipf(config, seed):
-  """Draws without replacement; the n-th expert has popularity 1/n."""
+def _drawn(config, seed, popularity):
+  """Returns experts by popularity, and `[tokens, K]` drawn so."""
   by_popularity = stable_random.permutation(seed, config.num_experts)
-  popularity = 2**20 // np.arange(1, config.num_experts + 1)
   left = np.tile(popularity, (_tokens(config), 1))
   drawn = []
   words = stable_random.raw(seed + 3, (config.top_k, _tokens(config)))
@@ -188,7 +187,26 @@ def _zipf(config, seed):
     chosen = (total > point[:, None]).argmax(-1)
     np.put_along_axis(left, chosen[:, None], 0, axis=-1)
     drawn.append(chosen)
-  ids = by_popularity[np.stack(drawn, axis=-1)]
+  return by_popularity, by_popularity[np.stack(drawn, axis=-1)]
+
+
+def skewed(config: MoEConfig, seed: int = 0) -> Int[np.ndarray, 'R T K']:
+  """Returns experts drawn without replacement; the n-th has popularity n^-1/2.
+
+  A milder skew than 'zipf', of the kind that a balanced router leaves.
+  """
+  seed = stable_random.seed_of('routing', 'skewed', seed)
+  roots = np.sqrt(np.arange(1, config.num_experts + 1))
+  by_popularity, ids = _drawn(config, seed, (2**20 / roots).astype(np.int64))
+  del by_popularity
+  shape = (config.num_ranks, config.num_tokens, config.top_k)
+  return _shuffle_slots(ids, seed + 1).reshape(shape).astype(np.int32)
+
+
+def _zipf(config, seed):
+  """Draws without replacement; the n-th expert has popularity 1/n."""
+  popularity = 2**20 // np.arange(1, config.num_experts + 1)
+  by_popularity, ids = _drawn(config, seed, popularity)
 
   # A lower bound on the chance that a token has the first expert in its list,
   # less five standard deviations.

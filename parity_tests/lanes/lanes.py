@@ -9,9 +9,11 @@ bounded   any data: within the a-priori rounding bound of the golden, and as
 standard  any data: published rules, see `standards`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 import dataclasses
 import functools
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,8 +37,15 @@ _TENSOR_OF = {row: tensor for tensor, row in LAYERS.items()}
 ORDER = tuple(
   name
   for one in (passes.FORWARD, passes.BACKWARD)
-  for name in (*one.outputs, *(LAYERS[result] for result in one.results))
+  for name in (
+    *one.plan,
+    one.relayed,
+    *one.stages,
+    *(LAYERS[result] for result in one.results),
+  )
 )
+# What may be told apart by chance: relayed rows have bits only.
+COMPARISONS = len(ORDER) - len(tensors.RELAYED)
 BOUND_RULE = 'a-priori rounding bound'
 SPREAD_RULE = 'spread of rounding errors'
 
@@ -44,6 +53,11 @@ PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 
 # How a tensor's tiles are cut, by its axes after the rank.
 _BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
+
+_Item = TypeVar('_Item')
+_Made = TypeVar('_Made')
+# Tiles of a rank, the first tile row, and its rows.
+_Range = tuple[tiles.Cut, int, slice]
 
 # Inputs may be such that results overflow.
 _overflows: np.errstate = np.errstate(over='ignore', invalid='ignore')
@@ -153,8 +167,8 @@ def tensor_of(stage: str) -> str:
 
 def pass_of(stage: str) -> passes.Pass:
   """Returns the pass that a row belongs to."""
-  forward = tensor_of(stage) in passes.FORWARD.outputs
-  return passes.FORWARD if forward else passes.BACKWARD
+  forward = (*passes.FORWARD.outputs, passes.FORWARD.relayed)
+  return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
 
 
 def block_name(stage: str) -> str:
@@ -572,12 +586,13 @@ def tolerances(
   spread_tally = _SpreadTally(stage, golden, same)
   worst_of_bound = 0.0
   for rank in range(len(got)):
-    for cut, first, rows in _ranges(tiling, tensor, rank):
+    golden_of = functools.partial(_golden_rows, golden, tensor, rank)
+    ranges = _ranges(tiling, tensor, rank)
+    for (cut, first, rows), value in _ahead(golden_of, ranges):
       held = tiling.rows(tensor, got, rank)[rows]
       beside = held  # nobody looks at it without records
       if records:
         beside = tiling.rows(tensor, benchmark, rank)[rows]
-      value = golden.rows(tensor, rank, rows.start, rows.stop)
       e = _elements(value, held, beside)
       chunk = _against_golden(rank, cut, first, held, value, e)
       bound_tally.add(chunk)
@@ -603,6 +618,33 @@ def tolerances(
   return results
 
 
+def _golden_rows(
+  golden: golden_lib.Rows, stage: str, rank: int, at: _Range
+) -> bounds.Bounded:
+  # A thread has an error state of its own.
+  with np.errstate(over='ignore', invalid='ignore'):
+    return golden.rows(stage, rank, at[2].start, at[2].stop)
+
+
+def _ahead(
+  compute: Callable[[_Item], _Made], items: Iterable[_Item]
+) -> Iterator[tuple[_Item, _Made]]:
+  """Yields each item and what is computed of it, the next one's meanwhile.
+
+  What is yielded and its order do not depend on time; numpy lets go of the
+  interpreter in all that takes long.
+  """
+  with futures.ThreadPoolExecutor(1) as pool:
+    before = None
+    for item in items:
+      now = item, pool.submit(compute, item)
+      if before is not None:
+        yield before[0], before[1].result()
+      before = now
+    if before is not None:
+      yield before[0], before[1].result()
+
+
 class _SpreadTally:
   """Judges chunks of one tensor by their spread; there may be nothing to say.
 
@@ -624,7 +666,7 @@ class _SpreadTally:
       dtype,
       _independent(stage, golden, fused=same is not None),
       sum(int(np.prod(cut.shape)) for cut in cuts),
-      comparisons=len(ORDER),
+      comparisons=COMPARISONS,
     )
     self._tally = Tally(stage, 'bounded', SPREAD_RULE, self._tiling)
     self._keys: list[np.ndarray] = []
@@ -736,9 +778,7 @@ def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
     return np.where(error == 0, 0.0, error / bound)
 
 
-def _ranges(
-  tiling: tiles.Tiling, stage: str, rank: int
-) -> Iterator[tuple[tiles.Cut, int, slice]]:
+def _ranges(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
   for cut, first, last in tiling.judged(stage, rank, _CHUNK):
     yield cut, first, slice(int(cut.starts[first]), int(cut.starts[last]))
 

@@ -210,6 +210,9 @@ _CUT_COLUMNS = (
 )
 
 
+_RELAYED = tuple(spec.name for spec in tensors.RELAYED)
+
+
 def _row_axes(stage: str) -> str:
   """Returns the axes whose product are a rank's rows: N, T, TK, LD or LF."""
   return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
@@ -289,6 +292,7 @@ class Tiling:
     `col_block` along both axes.
     """
     config, width = self.config, self.columns(stage)
+    self = self.of(stage)
     col_block = self.col_block if stage in _CUT_COLUMNS else width
     axes = _row_axes(stage)
     if axes == 'N':
@@ -306,6 +310,7 @@ class Tiling:
 
     Those of a weight gradient `[R, L, X, Y]` are `[L * X, Y]`.
     """
+    self = self.of(stage)
     flat = tensor[rank].reshape(-1, tensor.shape[-1])
     return flat[: self.num_valid(rank)] if _row_axes(stage) == 'N' else flat
 
@@ -316,7 +321,7 @@ class Tiling:
     """
     if _row_axes(stage) != 'N':
       return tensor[rank][:0].reshape(0, tensor.shape[-1])
-    return tensor[rank, self.num_valid(rank) :]
+    return tensor[rank, self.of(stage).num_valid(rank) :]
 
   def index(self, stage: str, rank: int, row: int) -> tuple[int, ...]:
     """Returns where a row of `rows` lies in the tensor: rank first."""
@@ -334,6 +339,28 @@ class Tiling:
   def num_valid(self, rank: int) -> int:
     return int(expert_rows(self.config, self.counts, rank)[-1])
 
+  def of(self, stage: str) -> 'Tiling':
+    """Returns where the rows of a tensor belong: relayed ones are fewer."""
+    return self._relayed if stage in _RELAYED else self
+
+  @functools.cached_property
+  def _relayed(self) -> 'Tiling':
+    ids = self.topk_ids
+    owner = ids // self.config.experts_per_rank
+    same = owner[..., :, None] == owner[..., None, :]
+    lowest = ~(same & (ids[..., None, :] < ids[..., :, None])).any(axis=-1)
+    source = np.broadcast_to(np.arange(len(ids))[:, None, None], ids.shape)
+    counts = np.zeros_like(self.counts)
+    np.add.at(counts, (source[lowest], ids[lowest]), 1)
+    # Experts ascending, then as slots are numbered; counted on each rank.
+    order = np.argsort(ids[lowest], kind='stable')
+    of_rank = owner[lowest][order]
+    row = np.empty(len(order), np.int64)
+    row[order] = np.arange(len(order)) - np.searchsorted(of_rank, of_rank)
+    rows = np.full(ids.shape, -1)
+    rows[lowest] = row
+    return dataclasses.replace(self, counts=counts, row_of_slot=rows)
+
   @functools.cached_property
   def slot_of_row(self) -> tuple[np.ndarray, ...]:
     """Per rank `[valid rows]` int64, (source rank * T + token) * K + slot."""
@@ -341,7 +368,7 @@ class Tiling:
     row = self.row_of_slot.reshape(-1)
     found = []
     for rank in range(self.config.num_ranks):
-      slots = np.flatnonzero(owner == rank)
+      slots = np.flatnonzero((owner == rank) & (row >= 0))
       of_row = np.empty(len(slots), np.int64)
       of_row[row[slots]] = slots
       found.append(of_row)
@@ -363,7 +390,7 @@ class Tiling:
       return rank, row, -1
     if axes == 'TK':
       return rank, row // k, row % k
-    slot = int(self.slot_of_row[rank][row])
+    slot = int(self.of(stage).slot_of_row[rank][row])
     return slot // (t * k), slot // k % t, slot % k
 
   def expert_of(self, stage: str, rank: int, row: int) -> int:

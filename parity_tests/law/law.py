@@ -57,6 +57,7 @@ class Granularity:
   row_block: int
   col_block: int
   chain_rows: int | None = None
+  vector_rows: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +73,10 @@ class Plan:
     layouts: (AIC, AIV) workers of one rank.
     granularities: how the layer is cut.
     fault: a fault that every launch of a pass that knows it commits, or None.
+    scheduled: how the layer is cut and ordered, in place of `granularities`;
+      its cores are those of `layouts`.
+    schedule_arguments: of hpmoe check, that ask for it.
+    relay: whether tokens cross to a rank once; of a schedule, the schedule's.
   """
 
   preset: str = 'tiny'
@@ -86,11 +91,14 @@ class Plan:
   threads: tuple[int, ...] = (1, 2, 4)
   layouts: tuple[tuple[int, int], ...] = ((1, 1), (3, 5), (24, 48))
   granularities: tuple[Granularity, ...] = (
-    Granularity('expert', 16, 32),
+    Granularity('expert', 16, 32, vector_rows=4),
     Granularity('row_block', 8, 16, chain_rows=8),
     Granularity('row_block', 4, 16, chain_rows=16),
   )
   fault: str | None = None
+  scheduled: flow_lib.Options | None = None
+  schedule_arguments: tuple[str, ...] = ()
+  relay: bool = False
 
   def __post_init__(self):
     for name in (
@@ -118,13 +126,18 @@ class Plan:
   def steps(self) -> int:
     """How often `run` calls `progress`."""
     groups = len(self.directions) * len(self.dtypes) * len(self.threads)
-    return groups * len(self.layouts) * len(self.granularities)
+    cuts = 1 if self.scheduled else len(self.granularities)
+    return groups * len(self.layouts) * cuts
 
   def options(self) -> Iterator[flow_lib.Options]:
+    if self.scheduled is not None:
+      for aic, aiv in self.layouts:
+        yield dataclasses.replace(self.scheduled, num_aic=aic, num_aiv=aiv)
+      return
     for cut in self.granularities:
       for aic, aiv in self.layouts:
         yield flow_lib.Options(
-          num_aic=aic, num_aiv=aiv, **dataclasses.asdict(cut)
+          num_aic=aic, num_aiv=aiv, relay=self.relay, **dataclasses.asdict(cut)
         )
 
 
@@ -152,7 +165,8 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
       rows += mine
       seconds = round(time.perf_counter() - start, 3)
       schedules.append(dataclasses.replace(seen, seconds=seconds))
-  return law_table.Table(tuple(rows), tuple(schedules))
+  launches = sum(seen.launches for seen in schedules)
+  return law_table.Table(tuple(rows), tuple(schedules), launches)
 
 
 def _refuse_large_weights(plan: Plan) -> None:
@@ -261,18 +275,7 @@ def _try(
         _add(tallies, seen, *launch)
     counts.update({name: getattr(seen, of) for name, of in _COUNTS.items()})
   dtype = made.policy.storage
-  rows = [
-    law_table.Row(
-      which.name,
-      dtype,
-      t.name,
-      t.launches,
-      tuple(t.digests),
-      t.differing_bits,
-      t.first_break,
-    )
-    for t in tallies
-  ]
+  rows = [t.row(which.name, dtype, t.name) for t in tallies]
   launches = tallies[0].launches
   seen_ = law_table.Schedules(
     which.name, dtype, launches, **counts, seconds=0.0
@@ -304,7 +307,15 @@ def _launches(
       interleaving=interleaving,
       late_puts=late,
     )
-    how['replay'] = _replay(plan, which, made.policy.storage, **how)
+    how['replay'] = replay(
+      plan,
+      which,
+      made.policy.storage,
+      options,
+      threads=threads,
+      permute=interleaving,
+      late_puts=late or None,
+    )
     modes = modes_lib.Modes(permute=interleaving, late_puts=late, trace=True)
     try:
       launched = runtime.run(
@@ -324,18 +335,23 @@ def _launches(
     yield launched, how
 
 
-def _replay(
+def replay(
   plan: Plan,
   which: passes.Pass,
   dtype: str,
   options: flow_lib.Options,
-  threads: int,
-  interleaving: int,
-  late_puts: bool,
+  **how: object,
 ) -> str:
-  """Returns the command that checks one launch."""
-  o = options
-  values = dict(
+  """Returns the command that checks one launch.
+
+  Args:
+    plan: the layer and its data.
+    which: the pass.
+    dtype: storage.
+    options: granularity and layout.
+    **how: further flags; None for one that is not given.
+  """
+  values: dict[str, object] = dict(
     preset=plan.preset,
     ranks=plan.ranks,
     tokens=plan.tokens,
@@ -344,21 +360,38 @@ def _replay(
     placement=plan.placement,
     dtype=dtype,
     direction=which.name,
-    event_grain=o.event_grain,
-    row_block=o.row_block,
-    col_block=o.col_block,
-    aic=o.num_aic,
-    aiv=o.num_aiv,
-    threads=threads,
-    permute=interleaving,
+    **_cut(plan, which, options),
+    **how,
   )
-  if which is passes.BACKWARD:
-    values['chain_rows'] = o.chain_rows
   if plan.fault in faults.specs(which.direction):
     values['fault'] = plan.fault
-  given = [f'--{n}={v}' for n, v in values.items() if v is not None]
-  given += ['--late_puts'] * late_puts
-  return shlex.join(['hpmoe', 'check', *given])
+  given = [
+    f'--{n}' if v is True else f'--{n}={v}'
+    for n, v in values.items()
+    if v is not None
+  ]
+  return shlex.join(['hpmoe', 'check', *given, *plan.schedule_arguments])
+
+
+def _cut(
+  plan: Plan, which: passes.Pass, options: flow_lib.Options
+) -> dict[str, object]:
+  """Returns the arguments of hpmoe check that cut a layer so.
+
+  Where a schedule does, `Plan.schedule_arguments` are beside them.
+  """
+  cores: dict[str, object] = dict(aic=options.num_aic, aiv=options.num_aiv)
+  if plan.scheduled is not None:
+    return cores
+  backward = which is passes.BACKWARD
+  return cores | dict(
+    event_grain=options.event_grain,
+    row_block=options.row_block,
+    col_block=options.col_block,
+    vector_rows=options.vector_rows,
+    relay=options.relay or None,
+    chain_rows=options.chain_rows if backward else None,
+  )
 
 
 def fault_of(
@@ -367,5 +400,7 @@ def fault_of(
   """Returns the fault that a plan's launches of a pass commit, or None."""
   if plan.fault not in faults.specs(which.direction):
     return None
-  task = faults.choose_target(image, routing.counts, plan.fault)
+  task = faults.choose_target(
+    image, routing.counts, plan.fault, routing.relayed_counts
+  )
   return faults.Fault(plan.fault, task)

@@ -46,6 +46,18 @@ class Tally:
         **how,
       )
 
+  def row(self, direction: str, dtype: str, tensor: str) -> law_table.Row:
+    """Returns what was added, as a row of that name."""
+    return law_table.Row(
+      direction,
+      dtype,
+      tensor,
+      self.launches,
+      tuple(self.digests),
+      self.differing_bits,
+      self.first_break,
+    )
+
 
 def _digest(array: np.ndarray) -> str:
   data = np.ascontiguousarray(array).view(np.uint8)

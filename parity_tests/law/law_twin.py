@@ -7,17 +7,14 @@ Where no sum rounds, all orders must give the same bits.
 
 from collections.abc import Callable, Iterator
 import dataclasses
-import shlex
 
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
-from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.check import twin_candidate
-from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import inputs as inputs_lib
 from hpmoe.parity_tests.law import law
 from hpmoe.parity_tests.law import law_table
@@ -62,9 +59,10 @@ def groups(plan: law.Plan) -> list[Group]:
   first, *others = twin_runtime.MMAD_ORDERS
   made = [Group('real', (first,), plan, first)]
   for order in others:
-    for cut in plan.granularities:
+    for cut in plan.granularities[: 1 if plan.scheduled else None]:
       one = dataclasses.replace(plan, granularities=(cut,))
       name = f'{order}, {cut.event_grain} {cut.row_block}'
+      name = f'{order}, schedule' if plan.scheduled else name
       made.append(Group('real', (order,), one, name))
   return [*made, Group('exact', twin_runtime.MMAD_ORDERS, plan, 'exact data')]
 
@@ -84,27 +82,21 @@ def run(
     candidates.CandidateError: a launch ended early.
   """
   rows: list[law_table.Row] = []
+  launches = 0
   for dtype in plan.dtypes:
     real = law.make_inputs(plan, dtype)
     for direction in plan.directions:
       (which,) = passes.of(direction)
-      data = dict(real=real, exact=_exact(real, which, plan.seed))
+      backward = which is passes.BACKWARD
+      exact = inputs_lib.with_data(real, 'exact', backward, plan.seed)
+      data = dict(real=real, exact=exact)
       read = {name: law.read(plan, which, made) for name, made in data.items()}
       for group in groups(plan):
         progress(f'{direction} {dtype} {group.name}')
-        rows += _rows(group, which, read[group.data])
-  return law_table.Table(tuple(rows), ())
-
-
-def _exact(
-  made: inputs_lib.LayerInputs, which: passes.Pass, seed: int
-) -> inputs_lib.LayerInputs:
-  policy = dataclasses.replace(made.policy, activation='absolute')
-  backward = which is passes.BACKWARD
-  make = exact_data.make_grad if backward else exact_data.make
-  ids = made.arrays['topk_ids']
-  arrays, _ = make(made.config, policy, ids, seed)
-  return dataclasses.replace(made, policy=policy, arrays=arrays, data='exact')
+        mine = _rows(group, which, read[group.data])
+        launches += mine[0].launches
+        rows += mine
+  return law_table.Table(tuple(rows), (), launches)
 
 
 def _rows(
@@ -120,7 +112,16 @@ def _rows(
     fault = law.fault_of(group.plan, which, image, routing)
     for order in group.mmad_orders:
       for one in modes(group.plan, order):
-        replay = _replay(group.plan, which, made, options, one)
+        replay = law.replay(
+          group.plan,
+          which,
+          made.policy.storage,
+          options,
+          backend=twin_candidate.NAME,
+          twin_mode=one.order,
+          mmad_order=order,
+          twin_seed=one.seed if one.order == 'seeded' else None,
+        )
         outputs = _launch(image, made, one, fault, replay)
         for tally in tallies:
           tally.add(
@@ -132,16 +133,8 @@ def _rows(
             replay=replay,
           )
   return [
-    law_table.Row(
-      which.name,
-      made.policy.storage,
-      f'{tally.name} ({group.name})',
-      tally.launches,
-      tuple(tally.digests),
-      tally.differing_bits,
-      tally.first_break,
-    )
-    for tally in tallies
+    t.row(which.name, made.policy.storage, f'{t.name} ({group.name})')
+    for t in tallies
   ]
 
 
@@ -160,34 +153,3 @@ def _launch(image, made, mode, fault, replay: str) -> dict[str, np.ndarray]:
     raise candidates.CandidateError(
       f'{error}; replay: {replay}', None, replay
     ) from error
-
-
-def _replay(plan, which, made, options, mode) -> str:
-  """Returns the command that checks one launch."""
-  o = options
-  values = dict(
-    backend=twin_candidate.NAME,
-    preset=plan.preset,
-    ranks=plan.ranks,
-    tokens=plan.tokens,
-    routing=plan.routing,
-    seed=plan.seed,
-    placement=plan.placement,
-    dtype=made.policy.storage,
-    direction=which.name,
-    event_grain=o.event_grain,
-    row_block=o.row_block,
-    col_block=o.col_block,
-    aic=o.num_aic,
-    aiv=o.num_aiv,
-    twin_mode=mode.order,
-    mmad_order=mode.mmad_order,
-  )
-  if which is passes.BACKWARD:
-    values['chain_rows'] = o.chain_rows
-  if mode.order == 'seeded':
-    values['twin_seed'] = mode.seed
-  if plan.fault in faults.specs(which.direction):
-    values['fault'] = plan.fault
-  given = [f'--{n}={v}' for n, v in values.items() if v is not None]
-  return shlex.join(['hpmoe', 'check', *given])

@@ -234,7 +234,8 @@ class TestFailures:
   def test_another_image_version(self, failing):
     error = failing.run(_other_version)
 
-    _says(error, 2, 'rank 2: expected the image version 2 of ranks 0, 1, 3')
+    expected = f'expected the image version {layout.VERSION} of ranks 0, 1, 3'
+    _says(error, 2, f'rank 2: {expected}')
 
   def test_another_image(self, failing):
     error = failing.run(_other_image)

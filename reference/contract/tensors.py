@@ -62,7 +62,13 @@ BACKWARD = (
   TensorSpec('dx', 'R T D', 'storage', 'compute'),
 )
 
-SPECS = {spec.name: spec for spec in FORWARD + BACKWARD}
+# With relay: what crossed to a rank, each token once, by pass.
+RELAYED = (
+  TensorSpec('x_relayed', 'R N D', 'storage', 'movement'),
+  TensorSpec('dy_relayed', 'R N D', 'storage', 'movement'),
+)
+
+SPECS = {spec.name: spec for spec in FORWARD + BACKWARD + RELAYED}
 INPUTS = tuple(s.name for s in FORWARD if s.role in ('input', 'weight'))
 PLAN = tuple(s.name for s in FORWARD if s.role == 'plan')
 STAGES = tuple(s.name for s in FORWARD if s.role in ('movement', 'compute'))

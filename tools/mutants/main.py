@@ -22,6 +22,7 @@ from absl import app
 from absl import flags
 
 from hpmoe.tools.mutants import catalogue
+from hpmoe.tools.mutants import outcomes as log_lib
 from hpmoe.tools.mutants import planting
 from hpmoe.tools.mutants import score
 
@@ -84,11 +85,7 @@ def kept(
   """Returns the outcomes in a file that still hold, by mutant."""
   keys = {m.name: planting.key(m, tree) for m in mutants} | {_CLEAN: tree}
   found = {}
-  for line in path.read_text().splitlines() if path.exists() else ():
-    try:
-      fields = json.loads(line)
-    except json.JSONDecodeError:  # its writer was stopped
-      continue
+  for fields in log_lib.read(path):
     fields['by'] = tuple(fields['by'])
     outcome = planting.Outcome(**fields)
     if stale or keys.get(outcome.mutant) == outcome.key:
@@ -107,11 +104,6 @@ def told(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
     f'{mutant.name}: {", ".join(outcome.by)} at {outcome.rung}, {where} at '
     f'{place}'
   )
-
-
-def append(path: pathlib.Path, outcome: planting.Outcome) -> None:
-  with path.open('a') as file:
-    file.write(json.dumps(dataclasses.asdict(outcome)) + '\n')
 
 
 class Runner:
@@ -177,7 +169,7 @@ def run(
         print(f'{count} {broken[-1]}', flush=True)
         continue
       outcomes[mutant.name] = outcome
-      append(log, outcome)
+      log_lib.append(log, outcome)
       line = told(mutant, outcome)
       print(f'{count} {line} ({outcome.seconds:.0f} s)', flush=True)
   finally:  # an interrupt ends it after those that are being tried
@@ -202,7 +194,7 @@ def main(argv: Sequence[str]) -> None:
     if len(outcomes) < len(mutants):
       runner.prepare()
     if clean is None and len(outcomes) < len(mutants):
-      append(log, runner.try_clean())
+      log_lib.append(log, runner.try_clean())
     broken = run(mutants, outcomes, runner, _JOBS.value, log)
   except (planting.BuildError, ValueError) as error:
     sys.exit(_refused(error))

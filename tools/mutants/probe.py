@@ -30,6 +30,7 @@ _WHERE = ('rank', 'expert', 'row_block', 'col_block')
 _FINE = flow.Options(
   row_block=4, col_block=8, put_rows=3, token_block=3, chain_rows=8
 )
+_RELAY = dataclasses.replace(_FINE, relay=True)
 _COARSE = flow.Options(event_grain='expert', row_block=8, put_rows=5)
 
 
@@ -55,6 +56,12 @@ def rungs() -> dict[str, check.Request]:
     'tiny bf16 before_down': request(**narrow, **down),
     'tiny fine': request(options=_FINE),
     'tiny bf16 before_down fine': request(**narrow, **down, options=_FINE),
+    'tiny relay': request(options=_RELAY),
+    'tiny relay bf16 before_down': request(**narrow, **down, options=_RELAY),
+    'tiny relay races': request(options=_RELAY, checking=_modes(races=True)),
+    'tiny relay empty_experts': request(
+      options=_RELAY, routing='empty_experts'
+    ),
     'tiny races': request(options=_FINE, checking=_modes(races=True)),
     'tiny late_puts': request(options=_FINE, checking=_modes(late_puts=True)),
     # Chains of several experts are under way at once.
@@ -87,6 +94,7 @@ def rungs() -> dict[str, check.Request]:
     for fields in ({}, narrow | down):
       name = ' '.join(['tiny mpi', *fields.values()])
       found[name] = request(**fields, launcher='mpi')
+    found['tiny relay mpi'] = request(options=_RELAY, launcher='mpi')
   return found
 
 

@@ -21,6 +21,7 @@ import tomllib
 from absl import app
 from absl import flags
 
+from hpmoe.tools.mutants import outcomes as log_lib
 from hpmoe.tools.mutants import planting
 from hpmoe.tools.sync import calls
 
@@ -121,11 +122,8 @@ class Runner:
 def kept(path: pathlib.Path, tree: str, stale: bool) -> dict[str, Outcome]:
   """Returns the outcomes of a file that still hold, by change."""
   found = {}
-  for line in path.read_text().splitlines() if path.exists() else ():
-    try:
-      outcome = Outcome(**json.loads(line))
-    except json.JSONDecodeError:  # its writer was stopped
-      continue
+  for fields in log_lib.read(path):
+    outcome = Outcome(**fields)
     if stale or outcome.tree == tree:
       found[outcome.name] = outcome
   return found
@@ -195,8 +193,7 @@ def main(argv: Sequence[str]) -> None:
       except planting.BuildError as error:
         print(f'[{i}/{len(changes)}] {change.name}: no program: {error}')
         continue
-      with log.open('a') as file:
-        file.write(json.dumps(dataclasses.asdict(outcomes[change.name])) + '\n')
+      log_lib.append(log, outcomes[change.name])
     outcome = outcomes[change.name]
     rows.append((change, outcome, verdict(change, outcome, same)))
     print(

@@ -20,11 +20,11 @@ namespace hpmoe {
 template <typename T>
 class CubeCore {
  public:
-  __aicore__ inline explicit CubeCore(const __gm__ Constants* constants)
+  HPMOE_FUNCTION explicit CubeCore(const HPMOE_GM Constants* constants)
       : constants_(constants) {}
 
   // Before the first tile.
-  __aicore__ inline void Start() {
+  HPMOE_FUNCTION void Start() {
     // Whatever ran before: float products are exact.
     AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);
     for (int32_t stage = 0; stage < kStages; ++stage) {
@@ -35,7 +35,7 @@ class CubeCore {
   }
 
   // After the last, and whenever the core ends: no flag stays set.
-  __aicore__ inline void Finish() {
+  HPMOE_FUNCTION void Finish() {
     for (int32_t stage = 0; stage < kStages; ++stage) {
       AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(stage);
       AscendC::WaitFlag<AscendC::HardEvent::M_MTE1>(stage);
@@ -44,7 +44,7 @@ class CubeCore {
   }
 
   // Returns when the tile is issued: what follows it waits for FIX.
-  __aicore__ inline void Run(const CubeTile& tile) {
+  HPMOE_FUNCTION void Run(const CubeTile& tile) {
     const bool carry_in = tile.carry != nullptr && tile.carry_in;
     const bool carry_out = tile.carry != nullptr && tile.carry_out;
     if (tile.m <= 0 || tile.n <= 0) return;
@@ -56,7 +56,7 @@ class CubeCore {
     if (carry_out) {
       Store(tile.carry, tile.ld_carry, tile);
     } else {
-      Store(reinterpret_cast<__gm__ T*>(tile.c), tile.ldc, tile);
+      Store(reinterpret_cast<HPMOE_GM T*>(tile.c), tile.ldc, tile);
     }
   }
 
@@ -64,26 +64,26 @@ class CubeCore {
   // The one flag of L0C.
   static constexpr int32_t kSums = 0;
 
-  __aicore__ inline void AddProduct(const CubeTile& tile) {
-    const Side<T> a = {reinterpret_cast<__gm__ T*>(tile.a), tile.lda, tile.m,
+  HPMOE_FUNCTION void AddProduct(const CubeTile& tile) {
+    const Side<T> a = {reinterpret_cast<HPMOE_GM T*>(tile.a), tile.lda, tile.m,
                        tile.trans_a};
-    const Side<T> b = {reinterpret_cast<__gm__ T*>(tile.b), tile.ldb, tile.n,
+    const Side<T> b = {reinterpret_cast<HPMOE_GM T*>(tile.b), tile.ldb, tile.n,
                        !tile.trans_b};
     Add(a, b, tile.k);
   }
 
   // identity @ carry: exact for finite values, but for the sign of a zero.
-  __aicore__ inline void AddCarry(const CubeTile& tile) {
-    const Side<float> a = {const_cast<__gm__ float*>(constants_->identity),
+  HPMOE_FUNCTION void AddCarry(const CubeTile& tile) {
+    const Side<float> a = {const_cast<HPMOE_GM float*>(constants_->identity),
                            kIdentityRows, tile.m, /*depth_major=*/false};
     const Side<float> b = {tile.carry, tile.ld_carry, tile.n,
                            /*depth_major=*/true};
     Add(a, b, tile.m);
   }
 
-  __aicore__ inline void AddZeros(const CubeTile& tile) {
-    auto* const zeros = reinterpret_cast<__gm__ T*>(
-        const_cast<__gm__ float*>(constants_->zeros));
+  HPMOE_FUNCTION void AddZeros(const CubeTile& tile) {
+    auto* const zeros = reinterpret_cast<HPMOE_GM T*>(
+        const_cast<HPMOE_GM float*>(constants_->zeros));
     const Side<T> a = {zeros, tile.m, tile.m, /*depth_major=*/true};
     const Side<T> b = {zeros, tile.n, tile.n, /*depth_major=*/true};
     Add(a, b, 1);
@@ -92,8 +92,7 @@ class CubeCore {
   // Sums += a @ b over `depth` terms.  The next stage of L1 is on its way
   // before this one is read.
   template <typename U>
-  __aicore__ inline void Add(const Side<U>& a, const Side<U>& b,
-                             int32_t depth) {
+  HPMOE_FUNCTION void Add(const Side<U>& a, const Side<U>& b, int32_t depth) {
     const CubeDepths depths = DepthsOf(a.width, b.width, sizeof(U));
     Fill(a, b, 0, Least(depths.l1, depth));
     for (int32_t begin = 0; begin < depth; begin += depths.l1) {
@@ -105,8 +104,8 @@ class CubeCore {
 
   // Terms [begin, begin + depth) into a stage of L1.
   template <typename U>
-  __aicore__ inline void Fill(const Side<U>& a, const Side<U>& b, int32_t begin,
-                              int32_t depth) {
+  HPMOE_FUNCTION void Fill(const Side<U>& a, const Side<U>& b, int32_t begin,
+                           int32_t depth) {
     // MTE1 has read what was in the stage.
     AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(filled_);
     MoveToL1(a, begin, depth, StageOfL1<U>(filled_, 0));
@@ -118,8 +117,8 @@ class CubeCore {
 
   // All terms of a stage of L1, in stages of L0.
   template <typename U>
-  __aicore__ inline void AddStage(const Side<U>& a, const Side<U>& b,
-                                  int32_t depth, int32_t l0_depth) {
+  HPMOE_FUNCTION void AddStage(const Side<U>& a, const Side<U>& b,
+                               int32_t depth, int32_t l0_depth) {
     // MTE2 has filled the stage.
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(read_);
     for (int32_t begin = 0; begin < depth; begin += l0_depth) {
@@ -131,8 +130,8 @@ class CubeCore {
   }
 
   template <typename U>
-  __aicore__ inline void AddPart(const Side<U>& a, const Side<U>& b,
-                                 const DepthRange& range) {
+  HPMOE_FUNCTION void AddPart(const Side<U>& a, const Side<U>& b,
+                              const DepthRange& range) {
     const AscendC::LocalTensor<U> l0a = StageOfL0<U>(AscendC::TPosition::A2);
     const AscendC::LocalTensor<U> l0b = StageOfL0<U>(AscendC::TPosition::B2);
     // M has read what was in the stage of L0.
@@ -149,10 +148,10 @@ class CubeCore {
   }
 
   template <typename U>
-  __aicore__ inline void Multiply(const Side<U>& a, const Side<U>& b,
-                                  int32_t depth,
-                                  const AscendC::LocalTensor<U>& l0a,
-                                  const AscendC::LocalTensor<U>& l0b) {
+  HPMOE_FUNCTION void Multiply(const Side<U>& a, const Side<U>& b,
+                               int32_t depth,
+                               const AscendC::LocalTensor<U>& l0a,
+                               const AscendC::LocalTensor<U>& l0b) {
     AscendC::MmadParams product;
     // One row would be taken for a vector, which lies otherwise in L0A.
     product.m = a.width == 1 ? kFractalRows : a.width;
@@ -166,7 +165,7 @@ class CubeCore {
     empty_ = false;
   }
 
-  __aicore__ inline void WaitForSums(const AscendC::MmadParams& product) {
+  HPMOE_FUNCTION void WaitForSums(const AscendC::MmadParams& product) {
     // Products into the same sums overlap if they are shorter than this.
     constexpr int32_t kOrderedFractals = 10;
     if (empty_) {
@@ -180,10 +179,7 @@ class CubeCore {
 
   // The sums, rounded once to `To`, to rows `ld` apart.
   template <typename To>
-  __aicore__ inline void Store(__gm__ To* to, int64_t ld,
-                               const CubeTile& tile) {
-    AscendC::GlobalTensor<To> rows;
-    rows.SetGlobalBuffer(to);
+  HPMOE_FUNCTION void Store(HPMOE_GM To* to, int64_t ld, const CubeTile& tile) {
     AscendC::FixpipeParamsV220 move;
     move.nSize = tile.n;
     move.mSize = tile.m;
@@ -195,39 +191,35 @@ class CubeCore {
     AscendC::SetFlag<AscendC::HardEvent::M_FIX>(kSums);
     AscendC::WaitFlag<AscendC::HardEvent::M_FIX>(kSums);
     AscendC::Fixpipe<To, float, AscendC::CFG_ROW_MAJOR>(
-        rows, SumsOf(tile.m, tile.n), move);
+        GlobalOf(to), SumsOf(tile.m, tile.n), move);
     // The next tile may use L0C.
     AscendC::SetFlag<AscendC::HardEvent::FIX_M>(kSums);
   }
 
   // From byte `at` of a stage on.
   template <typename U>
-  __aicore__ inline AscendC::LocalTensor<U> StageOfL1(int32_t stage,
-                                                      int32_t at) const {
+  HPMOE_FUNCTION AscendC::LocalTensor<U> StageOfL1(int32_t stage,
+                                                   int32_t at) const {
     return AscendC::LocalTensor<U>(
         AscendC::TPosition::A1, kL1Stages + stage * kL1StageBytes + at,
         (kL1StageBytes - at) / static_cast<int32_t>(sizeof(U)));
   }
 
   template <typename U>
-  __aicore__ inline AscendC::LocalTensor<U> StageOfL0(
+  HPMOE_FUNCTION AscendC::LocalTensor<U> StageOfL0(
       AscendC::TPosition side) const {
     return AscendC::LocalTensor<U>(side, part_ * kL0StageBytes,
                                    kL0StageBytes / sizeof(U));
   }
 
-  __aicore__ inline AscendC::LocalTensor<float> SumsOf(int32_t m,
-                                                       int32_t n) const {
+  HPMOE_FUNCTION AscendC::LocalTensor<float> SumsOf(int32_t m,
+                                                    int32_t n) const {
     return AscendC::LocalTensor<float>(
         AscendC::TPosition::CO1, 0,
         RoundUp(m, kFractalRows) * RoundUp(n, kFractalRows));
   }
 
-  __aicore__ static inline int32_t Least(int32_t a, int32_t b) {
-    return a < b ? a : b;
-  }
-
-  const __gm__ Constants* constants_;
+  const HPMOE_GM Constants* constants_;
   // Stages that come next.
   int32_t filled_ = 0;  // of L1, by MTE2
   int32_t read_ = 0;    // of L1, by MTE1

@@ -27,7 +27,7 @@ constexpr int32_t kFractal = kFractalRows * kAcross<T>;
 // One side of a product in global memory: a of [m, k] or b of [k, n].
 template <typename T>
 struct Side {
-  __gm__ T* data;
+  HPMOE_GM T* data;
   int64_t ld;        // elements from row to row
   int32_t width;     // m or n
   bool depth_major;  // stored [k, width], else [width, k]
@@ -35,32 +35,30 @@ struct Side {
 
 // Rows and columns of `depth` terms of a side, as stored.
 template <typename T>
-__aicore__ inline int32_t RowsOf(const Side<T>& side, int32_t depth) {
+HPMOE_FUNCTION int32_t RowsOf(const Side<T>& side, int32_t depth) {
   return side.depth_major ? depth : side.width;
 }
 
 template <typename T>
-__aicore__ inline int32_t ColsOf(const Side<T>& side, int32_t depth) {
+HPMOE_FUNCTION int32_t ColsOf(const Side<T>& side, int32_t depth) {
   return side.depth_major ? side.width : depth;
 }
 
 // Bytes of L1 that `depth` terms of a side take.
 template <typename T>
-__aicore__ inline int32_t L1BytesOf(const Side<T>& side, int32_t depth) {
+HPMOE_FUNCTION int32_t L1BytesOf(const Side<T>& side, int32_t depth) {
   return RoundUp(side.width, kFractalRows) * RoundUp(depth, kFractalRows) *
          static_cast<int32_t>(sizeof(T));
 }
 
 // Terms [begin, begin + depth) of a side into L1.
 template <typename T>
-__aicore__ inline void MoveToL1(const Side<T>& side, int32_t begin,
-                                int32_t depth,
-                                const AscendC::LocalTensor<T>& to) {
+HPMOE_FUNCTION void MoveToL1(const Side<T>& side, int32_t begin, int32_t depth,
+                             const AscendC::LocalTensor<T>& to) {
   constexpr int64_t kMaxPitch = 65535;  // of one move
   const int32_t rows = RowsOf(side, depth);
-  AscendC::GlobalTensor<T> from;
-  from.SetGlobalBuffer(side.data +
-                       (side.depth_major ? begin * side.ld : begin));
+  const AscendC::GlobalTensor<T> from =
+      GlobalOf(side.data + (side.depth_major ? begin * side.ld : begin));
   AscendC::Nd2NzParams move;
   move.ndNum = 1;
   move.nValue = rows;
@@ -85,9 +83,9 @@ struct DepthRange {
 
 // A side that is stored [k, width], to L0A or L0B.
 template <typename T>
-__aicore__ inline void Transpose(const Side<T>& side, const DepthRange& range,
-                                 const AscendC::LocalTensor<T>& from,
-                                 const AscendC::LocalTensor<T>& to) {
+HPMOE_FUNCTION void Transpose(const Side<T>& side, const DepthRange& range,
+                              const AscendC::LocalTensor<T>& from,
+                              const AscendC::LocalTensor<T>& to) {
   // An image of one line: its points are our rows, its channels our columns.
   AscendC::LoadData3DParamsV2<T> move;
   move.l1H = 1;
@@ -102,9 +100,9 @@ __aicore__ inline void Transpose(const Side<T>& side, const DepthRange& range,
 
 // To L0A: row by row of fractals.
 template <typename T>
-__aicore__ inline void MoveToL0A(const Side<T>& side, const DepthRange& range,
-                                 const AscendC::LocalTensor<T>& from,
-                                 const AscendC::LocalTensor<T>& to) {
+HPMOE_FUNCTION void MoveToL0A(const Side<T>& side, const DepthRange& range,
+                              const AscendC::LocalTensor<T>& from,
+                              const AscendC::LocalTensor<T>& to) {
   if (side.depth_major) return Transpose(side, range, from, to);
   const int32_t rows = RoundUp(side.width, kFractalRows);
   AscendC::LoadData2DParams move;
@@ -118,9 +116,9 @@ __aicore__ inline void MoveToL0A(const Side<T>& side, const DepthRange& range,
 
 // To L0B: columns of fractals of [n, k] are rows of fractals of [k, n].
 template <typename T>
-__aicore__ inline void MoveToL0B(const Side<T>& side, const DepthRange& range,
-                                 const AscendC::LocalTensor<T>& from,
-                                 const AscendC::LocalTensor<T>& to) {
+HPMOE_FUNCTION void MoveToL0B(const Side<T>& side, const DepthRange& range,
+                              const AscendC::LocalTensor<T>& from,
+                              const AscendC::LocalTensor<T>& to) {
   if (side.depth_major) return Transpose(side, range, from, to);
   const int32_t rows = RoundUp(side.width, kFractalRows);
   AscendC::LoadData2DParams move;

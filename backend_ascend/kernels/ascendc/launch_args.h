@@ -79,6 +79,15 @@ struct LaunchArgs {
   const HPMOE_GM int32_t* expert_base;  // [E]
   const HPMOE_GM int64_t* slice_begin;  // [R * E + 1]
   const HPMOE_GM int32_t* slice_slots;  // token * K + slot
+  // The same of relayed rows, and what they copy to: as PlanView has them.
+  const HPMOE_GM int32_t* once_counts;
+  const HPMOE_GM int32_t* once_row_base;
+  const HPMOE_GM int32_t* once_expert_rows;
+  const HPMOE_GM int32_t* once_expert_base;
+  const HPMOE_GM int64_t* once_slice_begin;
+  const HPMOE_GM int32_t* once_slice_slots;
+  const HPMOE_GM int32_t* copy_rows;
+  const HPMOE_GM int32_t* copy_slots;
   const HPMOE_GM float* topk_weights;   // [T, K]
   const HPMOE_GM Constants* constants;  // 64-byte aligned
   // Every rank's heap as this rank reaches it (aclshmem_ptr), [R].
@@ -92,6 +101,10 @@ struct LaunchArgs {
   HPMOE_GM float* sums[kNumBuffers];
   HPMOE_GM int32_t* header_slot;  // (heap) [N], -1 at launch
   HPMOE_GM float* header_weight;  // (heap) [N]
+  // (heap) [N, CopiesOf] beside relayed rows: RowCopy, an array for each part.
+  HPMOE_GM int32_t* copy_row;  // -1 at launch
+  HPMOE_GM int32_t* copy_slot;
+  HPMOE_GM float* copy_weight;
   HPMOE_GM float* d_row_weight;   // [N]
   HPMOE_GM float* d_slot_weight;  // (heap) [T * K]
   HPMOE_GM CounterLine* events;   // (heap) by event, zero at launch
@@ -103,7 +116,7 @@ struct LaunchArgs {
   int32_t rank;
   int32_t generation;  // 1 more at each launch on the same heap, from 1
 };
-static_assert(sizeof(LaunchArgs) == 8 * (10 + 2 * kNumBuffers + 7 + 2),
+static_assert(sizeof(LaunchArgs) == 8 * (18 + 2 * kNumBuffers + 10 + 2),
               "LaunchArgs is packed");
 
 }  // namespace hpmoe

@@ -21,12 +21,10 @@ HPMOE_FUNCTION CoreDiagnosis AwaitRanks(const RankTensors& rank, int32_t core) {
   return ShakeHands(rank.args, rank.heap, rank.image.num_ranks);
 }
 
-template <typename T>
-HPMOE_FUNCTION CoreDiagnosis RunVectorCore(const RankTensors& rank,
-                                           int32_t index) {
-  const CoreDiagnosis ready = AwaitRanks(rank, index);
-  if (ready.reason != kEnded) return ready;
-  VectorCore<T> core(rank);
+// `Core` is VectorCore or CubeWorker.
+template <class Core>
+HPMOE_FUNCTION CoreDiagnosis RunQueue(const RankTensors& rank, int32_t index) {
+  Core core(rank);
   core.Start();
   const CoreDiagnosis ended = WalkQueue(rank, index, &core);
   core.Finish();
@@ -34,13 +32,11 @@ HPMOE_FUNCTION CoreDiagnosis RunVectorCore(const RankTensors& rank,
 }
 
 template <typename T>
-HPMOE_FUNCTION CoreDiagnosis RunCubeCore(const RankTensors& rank,
-                                         int32_t index) {
-  CubeWorker<T> core(rank);
-  core.Start();
-  const CoreDiagnosis ended = WalkQueue(rank, index, &core);
-  core.Finish();
-  return ended;
+HPMOE_FUNCTION CoreDiagnosis RunVectorCore(const RankTensors& rank,
+                                           int32_t index) {
+  const CoreDiagnosis ready = AwaitRanks(rank, index);
+  if (ready.reason != kEnded) return ready;
+  return RunQueue<VectorCore<T>>(rank, index);
 }
 
 // Of storage T, on the core that calls.  Cores beyond those of the image have
@@ -50,7 +46,8 @@ HPMOE_FUNCTION void RunCore(const RankTensors& rank) {
   const int32_t index = static_cast<int32_t>(AscendC::GetBlockIdx());
   if ASCEND_IS_AIC {
     if (index >= rank.image.num_aic) return;
-    WriteDiagnosis(RunCubeCore<T>(rank, index), rank.args.diagnosis + index);
+    WriteDiagnosis(RunQueue<CubeWorker<T>>(rank, index),
+                   rank.args.diagnosis + index);
   }
   if ASCEND_IS_AIV {
     if (index >= rank.image.num_aiv) return;

@@ -53,8 +53,14 @@ class RankTensors {
                              const ImageHeader& header)
       : args(launch),
         image(header),
-        plan({&header, launch.counts, launch.row_base, launch.expert_rows,
-              launch.expert_base, launch.slice_begin, launch.slice_slots}),
+        plan({{launch.counts, launch.row_base, launch.expert_rows,
+               launch.expert_base, launch.slice_begin, launch.slice_slots},
+              &header,
+              {launch.once_counts, launch.once_row_base,
+               launch.once_expert_rows, launch.once_expert_base,
+               launch.once_slice_begin, launch.once_slice_slots},
+              launch.copy_rows,
+              launch.copy_slots}),
         heap(launch) {}
 
   HPMOE_FUNCTION int32_t Cols(BufferId buffer) const {

@@ -33,6 +33,10 @@ constexpr int32_t kBlockBytes = 32;  // of a row of a fractal
 constexpr int32_t kFractalBytes = kFractalRows * kBlockBytes;
 constexpr int32_t kStages = 2;  // of L1 and of L0: one fills, one is read
 
+HPMOE_FUNCTION constexpr int32_t Least(int32_t a, int32_t b) {
+  return a < b ? a : b;
+}
+
 HPMOE_FUNCTION constexpr int32_t DivideUp(int32_t a, int32_t b) {
   return (a + b - 1) / b;
 }

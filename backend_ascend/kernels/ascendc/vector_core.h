@@ -40,6 +40,10 @@ class VectorCore {
         return SlotSum<T>(task, rank_, &sets_).Run();
       case Work::kWeightDots:
         return WeightDots<T>(task, rank_, &sets_).Run();
+      case Work::kPutOnce:
+        return OncePut<T>(task, rank_, &sets_).Run();
+      case Work::kRelayRows:
+        return RowRelay<T>(task, rank_, &sets_).Run();
       default:  // a cube core's
         return;
     }

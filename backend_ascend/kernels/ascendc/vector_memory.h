@@ -72,6 +72,12 @@ HPMOE_FUNCTION void AwaitMoveIn() {
   AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(0);
 }
 
+// What the scalar unit has read may be overwritten by what is moved in.
+HPMOE_FUNCTION void AwaitReads() {
+  AscendC::SetFlag<AscendC::HardEvent::S_MTE2>(0);
+  AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(0);
+}
+
 // How a tile passes through a set: `rows` rows of `cols` columns at a time,
 // where a column of a row takes `bytes` in all.
 struct Pass {
@@ -85,8 +91,6 @@ HPMOE_FUNCTION Pass PassOf(int32_t cols, int32_t bytes) {
   const int32_t width = WidthOf<T>(cols);
   return width > fit ? Pass{1, fit} : Pass{fit / width, cols};
 }
-
-HPMOE_FUNCTION int32_t Least(int32_t a, int32_t b) { return a < b ? a : b; }
 
 // Hands out a set of buffers.  Work of a pass: load, compute, store; while one
 // set computes, the other loads.  A set is free again when its store is done:

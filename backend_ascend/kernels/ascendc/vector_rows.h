@@ -8,6 +8,7 @@
 #include "backend_ascend/kernels/ascendc/ascendc.h"
 #include "backend_ascend/kernels/ascendc/symmetric_memory.h"
 #include "backend_ascend/kernels/ascendc/vector_memory.h"
+#include "backend_ascend/kernels/regions.h"
 
 namespace hpmoe {
 
@@ -68,6 +69,23 @@ HPMOE_FUNCTION void RunWindows(int32_t begin, int32_t end, int32_t step,
   for (int32_t at = begin; at < end; at += step) {
     tile->RunWindow(at, Least(step, end - at));
     Fence();
+  }
+}
+
+// Calls tile.RunPass(row, first, col, box) for all passes of a window, which is
+// of rows [begin, begin + count) and columns `cols`.  A pass begins at row
+// `row` and column `col`; `first` is the row counted from `begin`.  The box has
+// no pitch yet.
+template <class Tile>
+HPMOE_FUNCTION void RunPasses(int32_t begin, int32_t count,
+                              const Interval& cols, const Pass& pass,
+                              Tile* tile) {
+  for (int32_t first = 0; first < count; first += pass.rows) {
+    const int32_t rows = Least(pass.rows, count - first);
+    for (int32_t col = cols.begin; col < cols.end; col += pass.cols) {
+      tile->RunPass(begin + first, first, col,
+                    {rows, Least(pass.cols, cols.end - col), 0});
+    }
   }
 }
 

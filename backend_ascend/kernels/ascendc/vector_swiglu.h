@@ -11,7 +11,6 @@
 
 #include "backend_ascend/kernels/ascendc/ascendc.h"
 #include "backend_ascend/kernels/ascendc/rank_tensors.h"
-#include "backend_ascend/kernels/ascendc/symmetric_memory.h"
 #include "backend_ascend/kernels/ascendc/vector_memory.h"
 #include "backend_ascend/kernels/ascendc/vector_rows.h"
 
@@ -105,19 +104,10 @@ class SwigluTileOnUb {
     if (rank_.IsWeighted(kind_)) {
       LoadRowWeights(weights_, rank_, row_ + begin, count);
     }
-    for (int32_t row = 0; row < count; row += pass_.rows) {
-      const int32_t rows = Least(pass_.rows, count - row);
-      for (int32_t col = task_.col_begin; col < task_.col_end;
-           col += pass_.cols) {
-        const int32_t cols = Least(pass_.cols, task_.col_end - col);
-        RunPass(begin + row, row * kBlockFloats, col, {rows, cols, 0});
-      }
-    }
+    RunPasses(begin, count, {task_.col_begin, task_.col_end}, pass_, this);
   }
 
- private:
-  // `block`: of the window's weights, the first row's.
-  HPMOE_FUNCTION void RunPass(int32_t row, int32_t block, int32_t col,
+  HPMOE_FUNCTION void RunPass(int32_t row, int32_t first, int32_t col,
                               Box box) {
     const Shape shape = {box.rows, WidthOf<T>(box.cols)};
     sets_->Load();
@@ -138,7 +128,7 @@ class SwigluTileOnUb {
     AscendC::Mul(out.values, out.values, up.values, shape.size());
     if (rank_.IsWeighted(kind_)) {
       AscendC::PipeBarrier<PIPE_V>();
-      ScaleRows(out.values, weights_[block], shape);
+      ScaleRows(out.values, weights_[first * kBlockFloats], shape);
     }
     CastBarrier<T>();
     Narrow(out, shape.size());
@@ -148,6 +138,7 @@ class SwigluTileOnUb {
     sets_->End();
   }
 
+ private:
   const TaskDesc& task_;
   const KindRow kind_;
   const RankTensors& rank_;
@@ -181,27 +172,13 @@ class SwigluGradOnUb {
       LoadRowWeights(weights_, rank_, row_ + begin, count);
       AscendC::Duplicate(dots_, 0.0f, count * kBlockFloats);
     }
-    for (int32_t row = 0; row < count; row += pass_.rows) {
-      const int32_t rows = Least(pass_.rows, count - row);
-      for (int32_t col = 0; col < rank_.image.d_ff; col += pass_.cols) {
-        const int32_t cols = Least(pass_.cols, rank_.image.d_ff - col);
-        RunPass(begin + row, row * kBlockFloats, col, {rows, cols, 0});
-      }
-    }
+    RunPasses(begin, count, {0, rank_.image.d_ff}, pass_, this);
     if (!weighted) return;
     // Behind the last pass's store, which waited for all vector work.
     MoveOut(rank_.args.d_row_weight + row_ + begin, dots_, {count, 1, 1});
   }
 
- private:
-  // What a pass works on.
-  struct Buffers {
-    Rows32<T> d, gate, up, d_gate, d_up;
-    AscendC::LocalTensor<float> scratch;
-  };
-
-  // `block`: of the window's weights and dots, the first row's.
-  HPMOE_FUNCTION void RunPass(int32_t row, int32_t block, int32_t col,
+  HPMOE_FUNCTION void RunPass(int32_t row, int32_t first, int32_t col,
                               Box box) {
     const Shape shape = {box.rows, WidthOf<T>(box.cols)};
     sets_->Load();
@@ -213,7 +190,7 @@ class SwigluGradOnUb {
     Widen(at.up, shape.size());
     CastBarrier<T>();
     Slope(at, shape.size());
-    if (rank_.IsWeighted(kind_)) WeightGrads(at, shape, block, box.cols);
+    if (rank_.IsWeighted(kind_)) WeightGrads(at, shape, first, box.cols);
     Products(at, shape.size());
     CastBarrier<T>();
     Narrow(at.d_gate, shape.size());
@@ -225,6 +202,13 @@ class SwigluGradOnUb {
     MoveOut(out + rank_.image.d_ff, at.d_up.stored, box);
     sets_->End();
   }
+
+ private:
+  // What a pass works on.
+  struct Buffers {
+    Rows32<T> d, gate, up, d_gate, d_up;
+    AscendC::LocalTensor<float> scratch;
+  };
 
   HPMOE_FUNCTION Buffers Take(int32_t count) {
     const Rows32<T> d = TakeRows<T>(count, sets_);
@@ -257,15 +241,16 @@ class SwigluGradOnUb {
   }
 
   // Adds to each row's dot of d and act * up, then d *= the row's weight.
+  // `first`: the pass's first row, of the window.
   HPMOE_FUNCTION void WeightGrads(const Buffers& at, const Shape& shape,
-                                  int32_t block, int32_t cols) {
+                                  int32_t first, int32_t cols) {
     AscendC::Mul(at.scratch, at.d_up.values, at.up.values, shape.size());
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mul(at.scratch, at.d.values, at.scratch, shape.size());
     const AscendC::LocalTensor<float> sums =
         SumRows(at.scratch, at.gate.values, shape, cols);
-    AddDots(dots_[block], sums, shape);
-    ScaleRows(at.d.values, weights_[block], shape);
+    AddDots(dots_[first * kBlockFloats], sums, shape);
+    ScaleRows(at.d.values, weights_[first * kBlockFloats], shape);
     AscendC::PipeBarrier<PIPE_V>();
   }
 

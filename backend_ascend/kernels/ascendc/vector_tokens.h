@@ -6,7 +6,6 @@
 
 #include "backend_ascend/kernels/ascendc/ascendc.h"
 #include "backend_ascend/kernels/ascendc/rank_tensors.h"
-#include "backend_ascend/kernels/ascendc/symmetric_memory.h"
 #include "backend_ascend/kernels/ascendc/vector_memory.h"
 #include "backend_ascend/kernels/ascendc/vector_puts.h"
 #include "backend_ascend/kernels/ascendc/vector_rows.h"
@@ -40,19 +39,10 @@ class SlotSum {
              {count * top_k_, 1, 1});
       AwaitMoveIn();
     }
-    for (int32_t i = 0; i < count; i += pass_.rows) {
-      const int32_t tokens = Least(pass_.rows, count - i);
-      for (int32_t col = task_.col_begin; col < task_.col_end;
-           col += pass_.cols) {
-        const int32_t cols = Least(pass_.cols, task_.col_end - col);
-        RunPass(begin + i, i * top_k_ * kBlockFloats, col, {tokens, cols, 0});
-      }
-    }
+    RunPasses(begin, count, {task_.col_begin, task_.col_end}, pass_, this);
   }
 
- private:
-  // `block`: of the window's weights, the first token's first.
-  HPMOE_FUNCTION void RunPass(int64_t token, int32_t block, int32_t col,
+  HPMOE_FUNCTION void RunPass(int64_t token, int32_t first, int32_t col,
                               Box box) {
     const int32_t width = WidthOf<T>(box.cols);
     const Shape slots = {box.rows * top_k_, width};
@@ -64,7 +54,7 @@ class SlotSum {
     Widen(rows, slots.size());
     if (rank_.IsWeighted(kind_)) {
       CastBarrier<T>();
-      ScaleRows(rows.values, weights_[block], slots);
+      ScaleRows(rows.values, weights_[first * top_k_ * kBlockFloats], slots);
     }
     Sum(rows.values, box.rows, width);
     box.pitch = rank_.Cols(kind_.written);
@@ -72,6 +62,7 @@ class SlotSum {
     sets_->End();
   }
 
+ private:
   // Of each token, to its first row.
   HPMOE_FUNCTION void Sum(const AscendC::LocalTensor<float>& values,
                           int32_t tokens, int32_t width) const {
@@ -130,29 +121,15 @@ class WeightDots {
     const int32_t slots = count * top_k_;
     if (rank_.args.d_slot_weight != nullptr) return CopyGrads(begin, slots);
     AscendC::Duplicate(dots_, 0.0f, slots * kBlockFloats);
-    const int32_t end = rank_.Cols(kind_.left);
-    for (int32_t i = 0; i < count; i += pass_.rows) {
-      const int32_t tokens = Least(pass_.rows, count - i);
-      for (int32_t col = 0; col < end; col += pass_.cols) {
-        RunPass(begin + i, i * top_k_, col,
-                {tokens, Least(pass_.cols, end - col), end});
-      }
-    }
+    RunPasses(begin, count, {0, rank_.Cols(kind_.left)}, pass_, this);
     MoveOut(rank_.At<float>(kind_.written, begin, 0), dots_, {slots, 1, 1});
   }
 
- private:
-  // They came home with the rows.
-  HPMOE_FUNCTION void CopyGrads(int64_t token, int32_t count) {
-    CopyRow(rank_.At<float>(kind_.written, token, 0),
-            rank_.args.d_slot_weight + token * top_k_, count, sets_);
-  }
-
-  // `slot`: of the window's dots, the first token's first.
-  HPMOE_FUNCTION void RunPass(int64_t token, int32_t slot, int32_t col,
-                              const Box& box) {
+  HPMOE_FUNCTION void RunPass(int64_t token, int32_t first, int32_t col,
+                              Box box) {
     const int32_t width = WidthOf<T>(box.cols);
     const Shape slots = {box.rows * top_k_, width};
+    box.pitch = rank_.Cols(kind_.left);
     sets_->Load();
     const Rows32<T> left = TakeRows<T>(box.rows * width, sets_);
     const Rows32<T> right = TakeRows<T>(slots.size(), sets_);
@@ -166,10 +143,17 @@ class WeightDots {
     Widen(right, slots.size());
     CastBarrier<T>();
     Multiply(left.values, right.values, slots);
-    AddDots(dots_[slot * kBlockFloats],
+    AddDots(dots_[first * top_k_ * kBlockFloats],
             SumRows(right.values, scratch, slots, box.cols), slots);
     sets_->StoreComputed();
     sets_->End();
+  }
+
+ private:
+  // They came home with the rows.
+  HPMOE_FUNCTION void CopyGrads(int64_t token, int32_t count) {
+    CopyRow(rank_.At<float>(kind_.written, token, 0),
+            rank_.args.d_slot_weight + token * top_k_, count, sets_);
   }
 
   // right *= the row of left of its token.

@@ -1,9 +1,9 @@
 // libFuzzer target: whatever an image file can reach, from its bytes alone.
 //
 // Any bytes are refused with a reason or load; what loads is safe to prove, to
-// plan, to inspect and to launch in every checking mode; what is proved runs to
-// its end in any order and without a race, writes every element and gives the
-// bits of the serial launch.  `make fuzz` builds and runs it.
+// plan, to inspect, to simulate and to launch in every checking mode; what is
+// proved runs to its end in any order and without a race, writes every element
+// and gives the bits of the serial launch.  `make fuzz` builds and runs it.
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +22,8 @@
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
+#include "backend_ascend/simulator/cost.h"
+#include "backend_ascend/simulator/engine.h"
 #include "backend_ascend/taskflow/fuzz/image_mutator_fuzz.h"
 #include "backend_ascend/taskflow/proofs/proofs.h"
 
@@ -161,15 +163,15 @@ bool IsNan(const Array& shape, DType dtype, int64_t i) {
 // Each element arrives as NaN, and inputs are small and finite.
 void RequireWritten(const ImageHeader& h, const Plan& plan, Tensors* tensors) {
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (kBuffers[b].use[h.direction] != Use::kWritten) continue;
+    if (!IsWritten(h, b)) continue;
     Array shape = ShapeOf(h, static_cast<BufferId>(b));
     shape.data = tensors->buffers[b].get();
     const bool is_float = shape.element_bytes == sizeof(float);
     const DType dtype = is_float ? kFloat32 : DType{h.dtype};
-    const Form form = BufferForm(b);
-    const bool packed = form == Form::kSlicePut || form == Form::kExpertTile;
+    const bool packed = IsPacked(BufferForm(h, b));
     for (int64_t slab = 0; slab < shape.slabs; ++slab) {
-      const int64_t rows = packed ? plan.rank_rows[slab] : shape.rows;
+      const int64_t rows =
+          packed ? SlicesOf(plan, b).rank_rows[slab] : shape.rows;
       const int64_t begin = slab * shape.rows * shape.cols;
       for (int64_t i = 0; i < rows * shape.cols; ++i) {
         Require(!IsNan(shape, dtype, begin + i),
@@ -181,7 +183,7 @@ void RequireWritten(const ImageHeader& h, const Plan& plan, Tensors* tensors) {
 
 void RequireEqual(const ImageHeader& h, const Tensors& a, const Tensors& b) {
   for (int i = 0; i < kNumBuffers; ++i) {
-    if (kBuffers[i].use[h.direction] != Use::kWritten) continue;
+    if (!IsWritten(h, i)) continue;
     const int64_t bytes = ShapeOf(h, static_cast<BufferId>(i)).bytes();
     Require(!std::memcmp(a.buffers[i].get(), b.buffers[i].get(), bytes),
             "what is proved has the bits of the serial launch");
@@ -212,6 +214,52 @@ void LaunchChecked(const ImageView& view, const Plan& plan, bool proved,
   RequireEqual(h, tensors, plain);
 }
 
+// Each rank has one link, out.
+sim::FabricTables MakeFabric(int32_t ranks) {
+  sim::FabricTables fabric;
+  fabric.capacity.assign(ranks, 1e9);
+  fabric.factor.assign(ranks, 1);
+  fabric.latency.assign(int64_t{ranks} * ranks, 1e-6);
+  for (int32_t from = 0; from < ranks; ++from) {
+    for (int32_t to = 0; to < ranks; ++to) {
+      fabric.route_begin.push_back(
+          static_cast<int32_t>(fabric.route_links.size()));
+      if (from != to) fabric.route_links.push_back(from);
+    }
+  }
+  fabric.route_begin.push_back(static_cast<int32_t>(fabric.route_links.size()));
+  return fabric;
+}
+
+// In modelled time, with what the checksum says of barriers and sharing.
+void SimulateSmall(const ImageView& view, const Plan& plan, bool proved) {
+  const ImageHeader& h = *view.header;
+  sim::Figures figures;
+#define HPMOE_FIGURE(name, unit) figures.name = 1e3;
+  HPMOE_FIGURES(HPMOE_FIGURE)
+#undef HPMOE_FIGURE
+  figures.threads = h.crc32 / 4 % 4;
+  figures.collective = 0.5;
+  sim::Pricing pricing = {};
+  pricing.cube = 1e9;
+  pricing.cube_depth = 16;
+  std::fill_n(pricing.element_bytes, int{kNumBuffers}, 2.0);
+  pricing.skipped[h.crc32 / 16 % kNumTaskKinds] = true;
+  const sim::Launch launch = sim::MakeLaunch(view, plan);
+  std::vector<sim::TaskTime> times(view.num_tasks);
+  sim::SimTotals totals;
+  const bool barriers = figures.threads == 0 && h.crc32 % 2 == 0;
+  const Status status =
+      sim::Simulate(launch, figures, MakeFabric(h.num_ranks), pricing,
+                    {barriers, h.crc32 % 4 < 2}, times.data(), &totals);
+  if (status.code != 0) {
+    RequireRefusal(status);
+    Require(!proved, "what is proved ends in modelled time");
+  }
+  Require(std::isfinite(totals.total) && totals.total >= 0,
+          "modelled time is a time");
+}
+
 void LaunchSmall(const ImageView& view, bool proved) {
   const ImageHeader& h = *view.header;
   Tensors tensors = MakeTensors(h);
@@ -222,6 +270,7 @@ void LaunchSmall(const ImageView& view, bool proved) {
   const Status status = Launch(view, tensors.view(), options, &report);
   Require(status.code == planned.code, "a launch plans as MakePlan does");
   if (status.code != 0) return RequireRefusal(status);
+  SimulateSmall(view, plan, proved);
   LaunchChecked(view, plan, proved, tensors);
   if (!proved) return;
   Require(report.diagnosis.reason == StopReason::kNone,

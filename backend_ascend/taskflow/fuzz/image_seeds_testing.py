@@ -28,18 +28,23 @@ _SHAPES = {
 def images() -> dict[str, bytes]:
   """Returns sealed images by name."""
   made = {}
-  for direction, shape, grain, (storage, placement) in itertools.product(
+  for direction, shape, grain, (storage, placement), relay in itertools.product(
     _COMPILE,
     _SHAPES,
     flow_lib.EVENT_GRAINS,
     [('float32', 'combine'), ('bfloat16', 'before_down')],
+    [False, True],
   ):
     image = _COMPILE[direction](
       _SHAPES[shape],
       precision.PrecisionPolicy(storage=storage, placement=placement),
-      flow_lib.Options(grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2),
+      flow_lib.Options(
+        grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2, relay=relay
+      ),
     ).image
-    made[f'{direction}-{shape}-{grain}-{storage}-{placement}'] = bytes(image)
+    way = 'relayed' if relay else 'direct'
+    name = f'{direction}-{shape}-{grain}-{storage}-{placement}-{way}'
+    made[name] = bytes(image)
   return made
 
 

@@ -107,9 +107,12 @@ class Context {
            s.span == f.count;
   }
 
+  // Of the tasks that write a buffer.
+  Form FormOf(uint16_t buffer) const { return BufferForm(*v.header, buffer); }
+
   // Inputs are written before the launch.
   bool IsInput(uint16_t buffer) const {
-    return kBuffers[buffer].use[v.header->direction] == Use::kInput;
+    return PassUse(*v.header, buffer) == Use::kInput;
   }
 
   // Calls f(family, first event, last event) for all partitions in which rows
@@ -126,8 +129,13 @@ class Context {
       if (family == nullptr) return;
       f(*family, family->first + r.row_begin / family->part_rows,
         family->first + (r.row_end - 1) / family->part_rows);
-    } else if (BufferForm(r.buffer) == Form::kSlicePut) {
+    } else if (FormOf(r.buffer) == Form::kSlicePut) {
       all(Find(r.buffer, r.rank, r.group / v.header->num_ranks));
+    } else if (FormOf(r.buffer) == Form::kRelayTile) {
+      // Its own expert is the lowest that a relayed row goes to.
+      for (int32_t g = r.group; g < LocalExperts(*v.header); ++g) {
+        all(Find(r.buffer, r.rank, g));
+      }
     } else if (r.rank == kAnyRank) {
       for (const int32_t family : homes) all(&families[family]);
     } else {
@@ -237,7 +245,7 @@ class Context {
       f.whole = f.whole && int64_t{f.count} * f.part_rows >= f.rows;
       if (!f.whole) continue;
       f.whole = family_at_.emplace(Key(f.buffer, f.rank, f.group), i).second;
-      const bool home = BufferForm(f.buffer) == Form::kHomePut;
+      const bool home = FormOf(f.buffer) == Form::kHomePut;
       if (f.whole && home) homes.push_back(static_cast<int32_t>(i));
     }
   }

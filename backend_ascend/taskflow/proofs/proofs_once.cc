@@ -30,7 +30,7 @@ class OnceRule {
   // Every buffer that tasks write has one space on every rank, or one for all.
   void CheckSpaces() {
     for (uint16_t buffer = 0; buffer < kNumBuffers; ++buffer) {
-      if (kBuffers[buffer].use[v_.header->direction] != Use::kWritten) continue;
+      if (!IsWritten(*v_.header, buffer)) continue;
       const bool any = spaces_.Find(buffer, kAnyRank) >= 0;
       int64_t count = 0;
       for (int32_t i = 0; i < v_.num_spaces; ++i) {

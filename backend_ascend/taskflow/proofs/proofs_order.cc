@@ -159,9 +159,11 @@ class OrderRule {
     if (v_.spaces[space].view == kRows) {
       return spaces_.Groups(space, group, group + 1);
     }
-    if (BufferForm(read.buffer) == Form::kSlicePut) {
+    const Form form = c_->FormOf(read.buffer);
+    if (form == Form::kSlicePut) {
       return spaces_.Groups(space, group * ranks, (group + 1) * ranks);
     }
+    if (form == Form::kRelayTile) return spaces_.Groups(space, 0, group + 1);
     return spaces_.Groups(space, 0, v_.spaces[space].groups);
   }
 

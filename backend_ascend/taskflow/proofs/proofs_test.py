@@ -20,7 +20,7 @@ Buffer = layout.Buffer
 RULES = ('unit', 'regions', 'progress', 'event', 'once', 'order')
 DIRECTIONS = ('forward', 'backward')
 WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
-PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+PUTS = layout.kinds(*layout.PUTS)
 WHOLE_ROWS = (Kind.SWIGLU_GRAD, Kind.TOPK_WEIGHT_GRAD)
 LAST = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
 lower = testing.lower
@@ -31,8 +31,9 @@ both_directions = pytest.mark.parametrize('direction', DIRECTIONS)
 
 def lower_kind(kind, grain='row_block', **options) -> flow_lib.Flow:
   """Returns a flow that has the kind; weight gradients are chains of three."""
-  options = dict(chain_rows=4) | options
-  direction = DIRECTIONS[kind > Kind.COMBINE]
+  relay = layout.PATH_OF_KIND[kind] == layout.Path.RELAYED
+  options = dict(chain_rows=4, relay=relay) | options
+  direction = DIRECTIONS[layout.DIRECTION_OF_KIND[kind]]
   return lower('ragged', grain, direction=direction, **options)
 
 
@@ -531,7 +532,9 @@ class TestEvent:
     if field == 'rank':
       named(report, 'event', task_a=writer)
 
-  @pytest.mark.parametrize('kind', [Kind.RETURN, Kind.RETURN_GRAD])
+  @pytest.mark.parametrize(
+    'kind', [Kind.RETURN, Kind.RETURN_GRAD, Kind.RELAY, Kind.RELAY_GRAD]
+  )
   def test_a_row_counted_twice(self, kind):
     flow = copy(lower_kind(kind))
     task = of_kind(flow, kind)[0]
@@ -542,7 +545,7 @@ class TestEvent:
 
   @pytest.mark.parametrize(
     'kind',
-    [Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD],
+    PUTS,
   )
   def test_a_row_signal_that_leaves_partitions_out(self, kind):
     flow = copy(lower_kind(kind))
@@ -753,7 +756,7 @@ class TestOnce:
 class TestOrder:
   @pytest.mark.parametrize(
     'kind',
-    [k for k in Kind if k not in (Kind.DISPATCH, Kind.DISPATCH_GRAD)],
+    [k for k in Kind if layout.FORM_OF_KIND[k] != layout.Form.SLICE_PUT],
   )
   @pytest.mark.parametrize('at', [0, -1])
   @both_grains
@@ -761,7 +764,8 @@ class TestOrder:
     # Given many cores, so that no other task of the same core has waited,
     # when a task of a kind waits for nothing, then it is the reader and a
     # writer of what it reads is named.
-    placement = 'before_down' if kind > Kind.COMBINE else 'combine'
+    backward = layout.DIRECTION_OF_KIND[kind]
+    placement = 'before_down' if backward else 'combine'
     flow = copy(
       lower_kind(kind, grain, placement=placement, num_aic=200, num_aiv=200)
     )
@@ -855,7 +859,7 @@ class TestOrder:
         num_aiv=200,
       )
     )
-    arrived = np.isin(flow.events['buffer'], testing.SLICES)
+    arrived = np.isin(flow.events['buffer'], testing.ARRIVED)
     dropped = 0
     row_wise = Kind.SWIGLU, Kind.RETURN, Kind.SWIGLU_GRAD, Kind.RETURN_GRAD
     for task in np.flatnonzero(np.isin(flow.tasks['kind'], row_wise)):
@@ -944,7 +948,6 @@ def races(flow) -> set[tuple[int, int]]:
   """Returns all unordered (writer, reader), by brute force."""
   before, done = happens_before(flow)
   np.testing.assert_array_equal(np.diag(before), False)
-  r = flow.config.num_ranks
   waits = [
     set(flow.waits['event'][waits_of(flow, t)]) for t in range(len(before))
   ]
@@ -955,11 +958,10 @@ def races(flow) -> set[tuple[int, int]]:
     (w,) = regions_of(flow, writer)[1]
     for read in regions_of(flow, reader)[0]:
       sent = w['view'] == layout.View.SENDER
-      fold = r if w['buffer'] in testing.SLICES else flow.config.num_experts
+      place = int(read['rank']), int(read['group'])
       if (
         read['buffer'] != w['buffer']
-        or w['rank'] not in (read['rank'], layout.ANY_RANK)
-        or (w['group'] // fold if sent else w['group']) != read['group']
+        or place not in testing.landing_groups(flow, w)
         or min(w['col_end'], read['col_end'])
         <= max(w['col_begin'], read['col_begin'])
       ):
@@ -990,12 +992,19 @@ def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
   # are found pair by pair, then the proof refuses it iff there is one, and
   # names a true one.
   rng = np.random.default_rng(zlib.crc32(request.node.name.encode()))
+  relay = seed >= 3
   flow = copy(
     testing.COMPILE[direction](
-      config_lib.MoEConfig(2, 2, 2, 1, 2, 2),
+      config_lib.MoEConfig(2, 2, 4 if relay else 2, 1, 2, 2),
       precision.PrecisionPolicy(placement='before_down'),
       flow_lib.Options(
-        grain, 2, 2, num_aic=cores[0], num_aiv=cores[1], chain_rows=2
+        grain,
+        2,
+        2,
+        num_aic=cores[0],
+        num_aiv=cores[1],
+        chain_rows=2,
+        relay=relay,
       ),
     ).flow
   )

@@ -75,8 +75,8 @@ HPMOE_FUNCTION bool WeightsTravel(const ImageHeader& h) {
 
 // Whether a weight gradient's links hand float32 sums on.
 HPMOE_FUNCTION bool HasSums(const ImageHeader& h, int buffer) {
-  return BufferForm(buffer) == Form::kWeightTile &&
-         IsWritten(buffer, static_cast<int>(h.direction)) && LinksOf(h) > 1;
+  return BufferForm(h, buffer) == Form::kWeightTile && IsWritten(h, buffer) &&
+         LinksOf(h) > 1;
 }
 
 // The operator's workspace, which holds anything at launch.

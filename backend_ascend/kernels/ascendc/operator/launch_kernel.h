@@ -22,14 +22,14 @@ struct CallOperands {
 };
 
 template <class T>
-__aicore__ inline HPMOE_GM T* At(GM_ADDR begin, uint64_t offset) {
+HPMOE_FUNCTION HPMOE_GM T* At(GM_ADDR begin, uint64_t offset) {
   return reinterpret_cast<HPMOE_GM T*>(begin + offset);
 }
 
 // A launch of one rank: what puts write are its own results, so that no heap
 // is needed.  Buffers are not set.
-__aicore__ inline LaunchArgs ArgsOf(const CallOperands& call,
-                                    uint64_t deadline_us) {
+HPMOE_FUNCTION LaunchArgs ArgsOf(const CallOperands& call,
+                                 uint64_t deadline_us) {
   ImageHeader header;
   CopyConstant(reinterpret_cast<const HPMOE_GM ImageHeader*>(call.image),
                &header);

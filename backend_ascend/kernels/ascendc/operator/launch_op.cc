@@ -28,7 +28,8 @@ constexpr const char* kCallOperands[] = {"image", "tables", "state"};
 
 // Whether an operator has a buffer as an operand or as a result.
 bool Has(int buffer, Direction direction, Use use) {
-  return hpmoe::kBuffers[buffer].use[direction] == use;
+  return hpmoe::kBuffers[buffer].use[direction] == use &&
+         !hpmoe::IsRelayed(buffer);
 }
 
 // Applied where its weights are before w_down, the pass does not read it.
@@ -48,7 +49,8 @@ bool ReadHeader(const Context* context, ImageHeader* header) {
   std::memcpy(header, words->GetData(), sizeof(ImageHeader));
   return header->magic == hpmoe::kImageMagic &&
          header->version == hpmoe::kImageVersion &&
-         header->direction <= hpmoe::kBackward && header->num_ranks > 0;
+         header->direction <= hpmoe::kBackward && header->num_ranks > 0 &&
+         header->relay == 0;  // operands have no relayed rows
 }
 
 ge::graphStatus InferShapes(gert::InferShapeContext* context) {

@@ -146,6 +146,21 @@ void SpoilTokenWeight(const TaskDesc& task, const Layer& layer,
   });
 }
 
+// The first copy that changes takes the weight of the next one.
+void SpoilCopiedWeight(const TaskDesc& task, const Layer& layer,
+                       const Writes& writes) {
+  const int32_t per = CopiesOf(*layer.image);
+  const RowCopy* const copies = layer.CopiesAt(task.rank, 0);
+  std::vector<int64_t> at;
+  ForEachCopy(task, layer.plan, CopyRowsOf(layer, task.rank),
+              [&](int64_t place, int32_t) { at.push_back(place); });
+  UntilOneChanges(writes.rows, [&](int32_t i) {
+    const RowCopy& next = copies[at[(i + 1) % at.size()]];
+    WriteSentRow(task, layer, static_cast<int32_t>(at[i] / per), next.weight,
+                 writes.rows[i].data);
+  });
+}
+
 // The first row that changes takes the weight of its token's next slot.
 void SpoilSentWeight(const TaskDesc& task, const Layer& layer,
                      const Writes& writes) {
@@ -197,6 +212,8 @@ void SpoilMisplacedWeight(const TaskDesc& task, const Layer& layer,
   switch (KindOf(task).work) {
     case Work::kPutRows:
       return SpoilSentWeight(task, layer, writes);
+    case Work::kRelayRows:
+      return SpoilCopiedWeight(task, layer, writes);
     case Work::kSumSlots:
       return SpoilTokenWeight(task, layer, writes);
     case Work::kActivation:
@@ -384,6 +401,7 @@ void Spoil(const TaskDesc& task, FaultKind kind, const Layer& layer,
   const ImageHeader& image = *layer.image;
   const Work work = KindOf(task).work;
   const bool put = IsPut(FormOf(task));
+  const bool of_tokens = work == Work::kPutRows || work == Work::kPutOnce;
   if (kind == FaultKind::kZeroOutput) {
     const std::vector<char> zeros(found.size(), 0);
     Scatter(zeros.data(), writes.rows);
@@ -396,7 +414,7 @@ void Spoil(const TaskDesc& task, FaultKind kind, const Layer& layer,
   } else if (IsGemm(task)) {
     RunSpoiltGemm(MakeGemmTile(task, task.expert, layer), kind, layer.isa,
                   scratch);
-  } else if (kind == FaultKind::kStaleRow && work == Work::kPutRows) {
+  } else if (kind == FaultKind::kStaleRow && of_tokens) {
     SpoilStaleRow(task, layer, writes);
   } else if (kind == FaultKind::kWrongOffset && put) {
     SpoilWrongOffset(layer, writes);

@@ -21,6 +21,7 @@ Kind = layout.Kind
 Direction = layout.Direction
 _PUTS = layout.kinds(layout.Form.SLICE_PUT)
 _PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
+_RELAYS = layout.kinds(layout.Form.RELAY_TILE)
 _TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
 _WEIGHT_GRADS = layout.kinds(layout.Form.WEIGHT_TILE)
 
@@ -51,6 +52,7 @@ class FaultSpec:
       consumer writes.
     before_down: (kind, stage) where the weights are applied before w_down, if
       they differ.
+    relayed: (kind, stage) with relay, where rows come another way.
     hangs: the launch ends with a wait diagnosis; the blocked task writes
       `stage`.
     rows: real rows that the task must have at least; of a weight gradient's
@@ -73,6 +75,7 @@ class FaultSpec:
   kind: Kind
   stage: str
   before_down: tuple[Kind, str] | None = None
+  relayed: tuple[Kind, str] | None = None
   hangs: bool = False
   rows: int = 1
   top_k: int = 1
@@ -91,10 +94,15 @@ class FaultSpec:
     formats = storage.STORED.values()
     return tuple(f.name for f in formats if f.digits > self.digits)
 
-  def located(self, placement: str) -> tuple[Kind, str]:
-    """Returns (kind of task, stage) for a placement of the weights."""
+  def located(self, placement: str, relay: bool = False) -> tuple[Kind, str]:
+    """Returns (kind of task, stage) for a placement of the weights.
+
+    With relay those of an image that has it.
+    """
     if placement == 'before_down' and self.before_down:
       return self.before_down
+    if relay and self.relayed:
+      return self.relayed
     return self.kind, self.stage
 
 
@@ -125,6 +133,7 @@ TABLE = (
     "a put leaves another token's data in one row",
     Kind.DISPATCH,
     'expert_in',
+    relayed=(Kind.RELAY_PUT, 'x_relayed'),
     num_tokens=2,
   ),
   FaultSpec(
@@ -167,6 +176,7 @@ TABLE = (
     'a put reads its rows one element too far',
     Kind.DISPATCH,
     'expert_in',
+    relayed=(Kind.RELAY_PUT, 'x_relayed'),
     d_model=2,
   ),
   FaultSpec(
@@ -260,6 +270,7 @@ TABLE = (
     "a put leaves another token's data in one row",
     Kind.DISPATCH_GRAD,
     'd_expert_out',
+    relayed=(Kind.RELAY_PUT_GRAD, 'dy_relayed'),
     num_tokens=2,
   ),
   _grad_fault(
@@ -276,6 +287,7 @@ TABLE = (
     Kind.DISPATCH_GRAD,
     'd_expert_out',
     before_down=(Kind.SWIGLU_GRAD, 'd_gate_up'),
+    relayed=(Kind.RELAY_GRAD, 'd_expert_out'),
     top_k=2,
   ),
   _grad_fault(
@@ -302,6 +314,7 @@ TABLE = (
     'a put reads its rows one element too far',
     Kind.DISPATCH_GRAD,
     'd_expert_out',
+    relayed=(Kind.RELAY_PUT_GRAD, 'dy_relayed'),
     d_model=2,
   ),
   _grad_fault(
@@ -434,12 +447,20 @@ def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
       )
 
 
-def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
+def real_rows(
+  image: image_lib.Image,
+  counts: np.ndarray,
+  relayed: np.ndarray | None = None,
+) -> np.ndarray:
   """Returns how many rows (or tokens) each task really has.
 
   Args:
     image: the parsed image.
     counts: `[R, E]` i32, of the launch plan.
+    relayed: with relay, as many, of its relayed rows.
+
+  Raises:
+    ValueError: relayed rows of an image with relay are not said.
 
   Returns:
     `[tasks]` i32.
@@ -452,6 +473,13 @@ def real_rows(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
   extent = np.where(
     put | to_slice, counts[source, expert], counts.sum(axis=0)[expert]
   )
+  if image.options.relay:
+    if relayed is None:
+      raise ValueError('relayed: expected those of the plan, got none')
+    relays = np.isin(kind, _RELAYS)
+    relayed = np.asarray(relayed)
+    extent = np.where(put, relayed[source, expert], extent)
+    extent = np.where(relays, relayed.sum(axis=0)[expert], extent)
   extent = np.where(
     np.isin(kind, _TOKEN_TILES), image.config.num_tokens, extent
   )
@@ -530,8 +558,29 @@ def _luck(image: image_lib.Image, counts, tasks) -> np.ndarray:
   return luck
 
 
+def _first_waiters(image: image_lib.Image) -> np.ndarray:
+  """Returns `[tasks]` i32, 1 for a core's first task that waits for an event.
+
+  Whatever it reads, nothing else of its core has waited for that.
+  """
+  first = np.zeros(len(image.tables['tasks']), np.int32)
+  waits = happens_before.grouped(happens_before.waits(image), len(first))
+  tasks = image.tables['queue_tasks']
+  for queue in image.tables['queues']:
+    seen: set[int] = set()
+    begin = int(queue['begin'])
+    for task in tasks[begin : begin + int(queue['count'])]:
+      events = set(map(int, waits[task]))
+      first[task] = bool(events - seen)
+      seen |= events
+  return first
+
+
 def candidates(
-  image: image_lib.Image, counts: np.ndarray, name: str
+  image: image_lib.Image,
+  counts: np.ndarray,
+  name: str,
+  relayed: np.ndarray | None = None,
 ) -> np.ndarray:
   """Returns the tasks in which a fault may be put, the best first.
 
@@ -542,6 +591,7 @@ def candidates(
     image: the parsed image.
     counts: `[R, E]` i32, of the launch plan.
     name: a name of `TABLE`, in the image's direction.
+    relayed: as of `real_rows`.
 
   Returns:
     `[candidates]` task indices, possibly none.
@@ -552,18 +602,23 @@ def candidates(
   """
   spec = _spec(image, name)
   _refuse_layer(spec, image)
-  kind, _ = spec.located(image.policy.placement)
+  relay = image.options.relay
+  kind, _ = spec.located(image.policy.placement, relay)
   needed = spec.rows
   if name == 'misplaced_weight' and kind in (Kind.SWIGLU, Kind.SWIGLU_GRAD):
     needed = 2
   tasks = image.tables['tasks']
-  fits = (tasks['kind'] == kind) & (real_rows(image, counts) >= needed)
+  rows = real_rows(image, counts, relayed)
+  fits = (tasks['kind'] == kind) & (rows >= needed)
   if spec.empty:
     # The first link of a chain starts from zero, the others go on.
     no_rows = np.asarray(counts).sum(axis=0)[tasks['expert']] == 0
     fits &= no_rows & (tasks['peer'] == 0)
   luck = fits.astype(np.int32)
-  if spec.needs == 'races':
+  if spec.needs == 'races' and relay:
+    luck = luck * _first_waiters(image)
+    fits = luck > 0
+  elif spec.needs == 'races':
     luck = _luck(image, np.asarray(counts), np.flatnonzero(fits))
     fits = luck > 0
   found = np.flatnonzero(fits)
@@ -571,7 +626,9 @@ def candidates(
   return found[np.lexsort((distance, -luck[found]))]
 
 
-def choose_target(image, counts: np.ndarray, name: str) -> int:
+def choose_target(
+  image, counts: np.ndarray, name: str, relayed: np.ndarray | None = None
+) -> int:
   """Returns the task in which to put a fault, always the same one.
 
   Whether the fault shows also depends on the data (equal weights cannot be
@@ -581,13 +638,14 @@ def choose_target(image, counts: np.ndarray, name: str) -> int:
     image: a loaded one, or its bytes.
     counts: `[R, E]` i32, of the launch plan.
     name: a name of `TABLE`.
+    relayed: as of `real_rows`.
 
   Raises:
     NoEffect: no task qualifies, or a layer in which the fault does nothing.
     ValueError: an unknown fault.
   """
   image = image_lib.load(image)
-  found = candidates(image, counts, name)
+  found = candidates(image, counts, name, relayed)
   if not len(found):
     raise NoEffect(
       f'fault {name}: expected a task that can commit it, got none among '

@@ -56,6 +56,13 @@ Writes WritesOf(const TaskDesc& task, const Layer& layer) {
       if (layer.d_slot_weight == nullptr) return;
       add_weight(layer.d_slot_weight + source * layer.Slots() + slot);
     });
+  } else if (work == Work::kRelayRows) {
+    const Array& to = layer.buffers[KindOf(task).written];
+    const size_t bytes = to.cols * to.element_bytes;
+    ForEachCopy(task, layer.plan, CopyRowsOf(layer, task.rank),
+                [&](int64_t, int32_t row) {
+                  writes.rows.push_back({to.At(task.rank, row, 0), bytes});
+                });
   } else {
     writes.rows = TileRows(task, layer);
   }

@@ -44,7 +44,7 @@ LaunchTensors TensorsIn(const ImageHeader& image, const Plan& plan,
   tensors.row_base = static_cast<int32_t*>(memory->Take(by_expert * 4));
   tensors.row_of_slot = static_cast<int32_t*>(memory->Take(by_slot * 4));
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (kBuffers[b].use[image.direction] == Use::kAbsent) continue;
+    if (PassUse(image, b) == Use::kAbsent) continue;
     tensors.buffers[b] =
         memory->Take(ShapeOf(image, static_cast<BufferId>(b)).bytes());
   }
@@ -70,6 +70,8 @@ Status Inspect(const ImageView& view, const Plan& plan, const int32_t* topk_ids,
   // As puts home find them.
   prepared.header_slot = sent.slot;
   state.layer.header_slot = prepared.header_slot.data();
+  prepared.copies = sent.copies;
+  state.layer.copies = prepared.copies.data();
   state.view = &view;
   state.fault = {FaultKind::kNone, -1};
   state.modes.races = true;

@@ -20,6 +20,7 @@ struct Modes {
   bool races = false;
   bool guards = false;
   bool trace = false;
+  bool times = false;
   const uint8_t* actions = nullptr;  // [tasks], or null: all run
   // By BufferId, those that tasks of the image write; null where no action
   // asks for them.

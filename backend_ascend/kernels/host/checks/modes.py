@@ -58,6 +58,7 @@ class Modes:
       and the rows past the last valid one are NaN: what is read beyond shows,
       and what is written beyond a tile ends the launch.
     trace: report the order in which tasks ended.
+    times: report when each task ran.
     actions: `[tasks]` u8 of `Action`; None: every task runs.
     given: tensors that HEAL copies in, by name: all that the image's tasks
       write, in the dtype and shape of a launch's outputs.
@@ -69,6 +70,7 @@ class Modes:
   races: bool = False
   guards: bool = False
   trace: bool = False
+  times: bool = False
   actions: np.ndarray | None = None
   given: collections.abc.Mapping[str, np.ndarray] | None = None
 
@@ -117,6 +119,29 @@ class Race:
 
 
 @dataclasses.dataclass(frozen=True)
+class Times:
+  """When the tasks of a launch ran, in seconds since its workers began.
+
+  Attributes:
+    start: `[tasks]` f64, when the task's waits were met and it began.
+    end: `[tasks]` f64, when its work was done, before it signalled.
+    waited: `[tasks]` f64, from when a thread first found one of its waits
+      unmet until it began; 0 where none was found unmet.
+    thread: `[tasks]` i32, the OS thread that ran it, from 0.
+  """
+
+  start: np.ndarray
+  end: np.ndarray
+  waited: np.ndarray
+  thread: np.ndarray
+
+  @property
+  def total(self) -> float:
+    """Seconds until the last task's end."""
+    return float(self.end.max(initial=0.0))
+
+
+@dataclasses.dataclass(frozen=True)
 class Launched:
   """What a launch gave.
 
@@ -129,6 +154,7 @@ class Launched:
       None unless an action asks for it.
     order: `[tasks]` u32, each task's position among those that ended, a legal
       order of what depends on what; None unless traced.
+    times: when each task ran; None unless asked for.
     races: the first ones in the order of the image.
     num_races: of all pairs of tasks and tensors, more than `races` has where
       there are many.
@@ -137,6 +163,7 @@ class Launched:
   outputs: dict[str, np.ndarray]
   captured: dict[str, np.ndarray] | None = None
   order: np.ndarray | None = None
+  times: Times | None = None
   races: tuple[Race, ...] = ()
   num_races: int = 0
 

@@ -162,7 +162,7 @@ std::vector<Slabs> BoxesOf(const LaunchState& state) {
   const SentRows sent(state.layer);
   std::vector<Slabs> boxes(kNumBuffers);
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (kBuffers[b].use[view.header->direction] == Use::kWritten) {
+    if (IsWritten(*view.header, b)) {
       boxes[b].resize(state.layer.buffers[b].slabs);
     }
   }
@@ -252,13 +252,15 @@ void Merge(std::vector<Race>* races) {
 bool StandsFor(const EventDesc& event, const Race& race,
                const LaunchState& state) {
   if (event.buffer != race.buffer || event.rank != race.rank) return false;
-  const Form form = BufferForm(race.buffer);
+  const ImageHeader& image = *state.layer.image;
+  const Form form = BufferForm(image, race.buffer);
   if (form == Form::kWeightTile) return true;  // of a link: rows are the same
   int64_t begin = int64_t{event.part} * event.part_rows;
-  if (form == Form::kSlicePut || form == Form::kExpertTile) {
-    const ImageHeader& image = *state.layer.image;
+  if (IsPacked(form)) {
+    const PlanView& plan = state.layer.plan;
+    const SliceTables& slices = IsRelayed(race.buffer) ? plan.once : plan;
     const int32_t local = image.num_experts / image.num_ranks;
-    begin += state.layer.plan.expert_base[event.rank * local + event.group];
+    begin += slices.expert_base[event.rank * local + event.group];
   }
   return begin < race.row_end && race.row_begin < begin + event.part_rows;
 }
@@ -342,7 +344,7 @@ class Finder {
     if (edges_.Before(one.task, other.task)) return;
     if (edges_.Before(other.task, one.task)) return;
     const ImageHeader& image = *state_.view->header;
-    const bool of_experts = BufferForm(buffer) == Form::kWeightTile;
+    const bool of_experts = BufferForm(image, buffer) == Form::kWeightTile;
     const int64_t local = image.num_experts / image.num_ranks;
     Race race = RaceOf(one, other);
     race.buffer = buffer;

@@ -37,18 +37,25 @@ void Replay::After(const TaskDesc& task, uint8_t actions) const {
     if (actions & kActCapture) Capture(access);
     if (actions & kActHeal) Heal(access);
     if ((actions & kActRun) != 0 || !IsBeside(access, layer_)) continue;
-    if (access.buffer != HeaderBuffer(*layer_.image)) continue;
     for (int32_t row = access.row_begin; row < access.row_end; ++row) {
-      WriteHeader(access.slab, row);
+      WriteHeader(access.buffer, access.slab, row);
     }
   }
 }
 
-void Replay::WriteHeader(int32_t rank, int32_t row) const {
+bool Replay::WriteHeader(uint16_t buffer, int32_t rank, int32_t row) const {
+  if (IsRelayed(buffer)) {
+    const int32_t copies = CopiesOf(*layer_.image);
+    std::copy_n(sent_.copies.data() + layer_.RowAt(rank, row) * copies, copies,
+                layer_.CopiesAt(rank, row));
+    return true;
+  }
+  if (buffer != HeaderBuffer(*layer_.image)) return false;
   const int64_t at = int64_t{rank} * layer_.image->num_rows + row;
   layer_.header_slot[at] = sent_.slot[at];
   layer_.header_weight[at] =
       layer_.topk_weights[sent_.source[at] * layer_.Slots() + sent_.slot[at]];
+  return true;
 }
 
 void Replay::Capture(const Access& access) const {
@@ -75,9 +82,8 @@ void Replay::Heal(const Access& access) const {
   const auto* weights = static_cast<const float*>(modes_.given[kDTopkWeights]);
   for (int32_t row = access.row_begin; row < access.row_end; ++row) {
     const int64_t at = access.slab * live.rows + row;
-    if (access.buffer == HeaderBuffer(*layer_.image)) {
-      WriteHeader(access.slab, row);
-    } else if (access.buffer == kDGateUp) {
+    if (WriteHeader(access.buffer, access.slab, row)) continue;
+    if (access.buffer == kDGateUp) {
       layer_.d_row_weight[at] =
           weights[sent_.source[at] * layer_.Slots() + sent_.slot[at]];
     } else if (access.buffer == kDReturned) {

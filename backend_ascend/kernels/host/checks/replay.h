@@ -26,7 +26,8 @@ class Replay {
   void After(const TaskDesc& task, uint8_t actions) const;
 
  private:
-  void WriteHeader(int32_t rank, int32_t row) const;
+  // What travels beside a row, where it is the plan's; false: it is not.
+  bool WriteHeader(uint16_t buffer, int32_t rank, int32_t row) const;
   void Capture(const Access& access) const;
   void Heal(const Access& access) const;
 

@@ -43,6 +43,10 @@ std::vector<Range> RangesOf(const Layer& layer) {
   }
   beside(HeaderBuffer(image), layer.header_slot, image.num_rows, 1);
   beside(HeaderBuffer(image), layer.header_weight, image.num_rows, 1);
+  if (layer.copies != nullptr) {
+    beside(image.direction == kForward ? kXRelayed : kDyRelayed, layer.copies,
+           image.num_rows, CopiesOf(image) * (sizeof(RowCopy) / 4));
+  }
   if (layer.d_slot_weight != nullptr) {
     beside(kDGateUp, layer.d_row_weight, image.num_rows, 1);
     beside(kDReturned, layer.d_slot_weight, layer.Slots(), 1);
@@ -226,6 +230,12 @@ SentRows::SentRows(const Layer& layer) {
       }
     }
   }
+  if (image.relay == 0) return;
+  copies.assign(source.size() * CopiesOf(image), {-1, -1, 0.0f});
+  ForEachPlannedCopy(
+      plan, [&](int64_t at, int32_t from, int32_t row, int32_t of) {
+        copies[at] = {row, of, layer.topk_weights[from * layer.Slots() + of]};
+      });
 }
 
 std::vector<Access> AccessesOf(const TaskDesc& task, const Layer& live,
@@ -233,6 +243,9 @@ std::vector<Access> AccessesOf(const TaskDesc& task, const Layer& live,
   Layer layer = live;
   // Only read below.
   layer.header_slot = const_cast<int32_t*>(sent.slot.data());
+  if (live.copies != nullptr) {
+    layer.copies = const_cast<RowCopy*>(sent.copies.data());
+  }
   Recorder recorder(layer);
   RunTask(task, layer, &recorder);
   return recorder.Take();

@@ -25,10 +25,12 @@ struct Access {
   int32_t row_begin, row_end, col_begin, col_end;
 };
 
-// Whose rows a launch puts where, from its plan: what row headers hold.
+// Whose rows a launch puts where, from its plan: what row headers hold, and
+// what travels beside relayed rows.
 struct SentRows {
   std::vector<int32_t> source;  // [R, N] rank, or -1
   std::vector<int32_t> slot;    // [R, N] token * K + slot, or -1
+  std::vector<RowCopy> copies;  // [R, N, CopiesOf] with relay
   explicit SentRows(const Layer& layer);
 };
 

@@ -27,7 +27,9 @@ ONE_RANK = config_lib.MoEConfig(1, 20, 4, 2, 17, 9)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 RACES = modes_lib.Modes(races=True)
 WAITING = [
-  kind for kind in Kind if kind not in (Kind.DISPATCH, Kind.DISPATCH_GRAD)
+  kind
+  for kind in layout.kinds(relay=False)
+  if layout.FORM_OF_KIND[kind] != layout.Form.SLICE_PUT
 ]
 both_passes = pytest.mark.parametrize('direction', Direction)
 
@@ -43,7 +45,7 @@ def case(
 
 
 def pass_of(kind: Kind) -> Direction:
-  return Direction(int(kind >= Kind.DISPATCH_GRAD))
+  return layout.DIRECTION_OF_KIND[kind]
 
 
 def run(layer: testing.Case, threads: int = 1, **kwargs) -> modes_lib.Launched:
@@ -143,7 +145,10 @@ class TestSkippedWait:
     # each names the event that would.
     # On few cores, other tasks of the core have waited for a weight gradient.
     layer = case(
-      pass_of(kind), placement=placement, event_grain=grain, num_aic=64
+      pass_of(kind),
+      placement=placement,
+      event_grain=grain,
+      num_aic=64,
     )
     tasks = waiting(layer, kind)
     if kind == Kind.TOPK_WEIGHT_GRAD and placement == 'combine':

@@ -29,6 +29,15 @@ OUTPUTS = {
 }
 
 
+_RELAYED = dict(zip(layout.Direction, (s.name for s in tensors.RELAYED)))
+
+
+def outputs(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns what a launch of an image returns: `OUTPUTS`, and relayed rows."""
+  relayed = (_RELAYED[image.direction],) if image.options.relay else ()
+  return (*OUTPUTS[image.direction], *relayed)
+
+
 def dtype(image: image_lib.Image, name: str) -> np.dtype:
   """Returns the dtype of a tensor."""
   kind = tensors.SPECS[name].kind
@@ -56,7 +65,7 @@ def fitting(
   of_rank: bool = False,
   called: str | None = None,
 ) -> np.ndarray:
-  """Returns a tensor's bits, contiguous.
+  """Returns a tensor's bits, contiguous and aligned.
 
   Raises:
     ValueError: not the tensor's dtype or shape; names it, or what it is called.
@@ -68,10 +77,17 @@ def fitting(
   extents = shape(image, name, of_rank)
   if value.shape != extents:
     raise ValueError(f'{called}: expected shape {extents}, got {value.shape}')
-  return bits(np.ascontiguousarray(value))
+  return bits(np.require(value, requirements=('C', 'A')))
 
 
-def _finite(image: image_lib.Image, name: str, value: np.ndarray) -> np.ndarray:
+def require_finite(
+  image: image_lib.Image, name: str, value: np.ndarray
+) -> np.ndarray:
+  """Returns a tensor's bits.
+
+  Raises:
+    ValueError: a value of it is not finite.
+  """
   # What a forward pass saved may have overflowed, and it is its user's.
   if value.dtype != np.int32 and name not in tensors.STAGES:
     at = _native.first_non_finite(value)
@@ -100,7 +116,9 @@ def inputs(
   if not set(read) <= set(given) <= set(names):
     raise ValueError(f'inputs: expected {sorted(read)}, got {sorted(given)}')
   return {
-    name: _finite(image, name, fitting(image, name, given[name], of_rank))
+    name: require_finite(
+      image, name, fitting(image, name, given[name], of_rank)
+    )
     for name in read
   }
 

@@ -28,6 +28,7 @@ Sums AllSignals(const LaunchState& state) {
   SentRows sent(layer);
   // As puts home would find them.
   layer.header_slot = sent.slot.data();
+  layer.copies = sent.copies.data();
   Sums sums(view.num_events);
   for (int32_t t = 0; t < view.num_tasks; ++t) {
     SignalTask(sums, view, view.tasks[t], layer);
@@ -45,9 +46,38 @@ void AddTasks(const ImageView& view, int32_t event, const Wanted& wanted,
   }
 }
 
+// The same of a relayed row, whose copies are not made without.
+bool LeftCopies(const Layer& layer, const TaskDesc& task) {
+  const RowCopy* const copies =
+      layer.CopiesAt(layer.Owner(task.expert), FirstRow(task, layer));
+  const int32_t count = RealRows(task, layer).count();
+  const int32_t per = CopiesOf(*layer.image);
+  for (int32_t i = 0; i < count; ++i) {
+    const int64_t at = SentAt(task, layer.plan, i) * per;
+    for (int32_t c = 0; c < per; ++c) {
+      if (copies[i * per + c].row != layer.plan.copy_rows[at + c]) return false;
+    }
+  }
+  return true;
+}
+
+// Whether a relay that ended made every copy.
+bool Copied(const Layer& layer, const TaskDesc& task) {
+  const RowCopy* const copies = layer.CopiesAt(task.rank, 0);
+  const int32_t* const slots = layer.HeaderSlots(task.rank);
+  bool copied = true;
+  ForEachCopy(task, layer.plan, CopyRowsOf(layer, task.rank),
+              [&](int64_t at, int32_t row) {
+                copied = copied && slots[row] == copies[at].slot;
+              });
+  return copied;
+}
+
 // Whether a put that ended left the header of every row as planned.  A row
 // without its header is not sent home, so its loss is felt only there.
 bool LeftHeaders(const Layer& layer, const TaskDesc& task) {
+  if (FormOf(task) == Form::kRelayTile) return Copied(layer, task);
+  if (layer.copies != nullptr) return LeftCopies(layer, task);
   const int32_t* const slots =
       layer.HeaderSlots(layer.Owner(task.expert)) + FirstRow(task, layer);
   const int32_t count = RealRows(task, layer).count();
@@ -62,7 +92,8 @@ std::vector<int64_t> LosersOfRows(const LaunchState& state) {
   for (int32_t t = 0; t < state.view->num_tasks; ++t) {
     if (losers.size() == Diagnosis::kMaxTasks) break;
     const TaskDesc& task = state.view->tasks[t];
-    if (FormOf(task) != Form::kSlicePut) continue;
+    const Form form = FormOf(task);
+    if (form != Form::kSlicePut && form != Form::kRelayTile) continue;
     if (state.progress[t] == Progress::kWaiting) continue;
     if (!LeftHeaders(state.layer, task)) losers.push_back(t);
   }

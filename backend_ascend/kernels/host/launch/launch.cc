@@ -1,6 +1,7 @@
 #include "backend_ascend/kernels/host/launch/launch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <thread>
@@ -11,16 +12,6 @@
 #include "backend_ascend/kernels/host/tiles/float_environment.h"
 
 namespace hpmoe {
-namespace {
-
-int32_t ThreadCount(const ImageView& view, int32_t wanted) {
-  if (wanted > 0) return wanted;
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  const auto workers = static_cast<int64_t>(view.header->queues.count);
-  return static_cast<int32_t>(std::max<int64_t>(1, std::min(cores, workers)));
-}
-
-}  // namespace
 
 Status Launch(const ImageView& view, const LaunchTensors& tensors,
               const LaunchOptions& options, LaunchReport* report) {
@@ -40,11 +31,13 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   state.counters = std::vector<EventCounter>(view.header->events.count);
   state.progress.assign(view.header->tasks.count, Progress::kWaiting);
   if (state.modes.trace) state.order.resize(view.num_tasks);
+  if (state.modes.times) state.times.resize(view.num_tasks);
   if (state.modes.races) state.RecordOrder();
   if (state.modes.actions != nullptr) {
     state.replay = std::make_unique<Replay>(state.layer, state.modes);
   }
 
+  state.began = std::chrono::steady_clock::now();
   const auto faulty = static_cast<uint32_t>(state.fault.task);
   if (state.fault.kind == FaultKind::kSkippedWait) {
     state.unwaiting = view.tasks[faulty];
@@ -72,6 +65,7 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   }
   report->fault_changed = state.fault_changed;
   report->order = std::move(state.order);
+  report->times = std::move(state.times);
   return status;
 }
 

@@ -10,6 +10,7 @@
 #include "backend_ascend/kernels/host/checks/modes.h"
 #include "backend_ascend/kernels/host/checks/races.h"
 #include "backend_ascend/kernels/host/launch/diagnosis.h"
+#include "backend_ascend/kernels/host/launch/runtime_platform.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 
@@ -31,6 +32,7 @@ struct LaunchReport {
   bool fault_changed;   // the fault made a difference to its own task
   Races races;          // where asked for, of a launch that was not stopped
   std::vector<uint32_t> order;  // of a traced one: when each task ended
+  std::vector<TaskTime> times;  // by task, where they were asked for
 };
 
 // Runs the image.  Buffers that tasks write must arrive zeroed: what lies past

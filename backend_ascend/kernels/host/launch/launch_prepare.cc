@@ -8,22 +8,21 @@
 namespace hpmoe {
 namespace {
 
-// Whether the rows of what a form of task writes are packed: those past the
-// rank's last valid one belong to nobody.
-bool IsPacked(Form form) {
-  return form == Form::kSlicePut || form == Form::kExpertTile;
-}
-
 // Points the layer at the buffers of the image's direction.
 void PlaceBuffers(const LaunchTensors& tensors, const Plan& plan, bool poison,
-                  Layer* layer) {
+                  Prepared* prepared, Layer* layer) {
   const ImageHeader& image = *layer->image;
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (kBuffers[b].use[image.direction] == Use::kAbsent) continue;
-    layer->buffers[b] = ShapeOf(image, static_cast<BufferId>(b));
-    layer->buffers[b].data = static_cast<char*>(tensors.buffers[b]);
-    if (poison && kBuffers[b].use[image.direction] == Use::kWritten) {
-      Poison(plan, BufferForm(b), layer->buffers[b]);
+    if (PassUse(image, b) == Use::kAbsent) continue;
+    Array& array = layer->buffers[b];
+    array = ShapeOf(image, static_cast<BufferId>(b));
+    array.data = static_cast<char*>(tensors.buffers[b]);
+    if (IsRelayed(b) && array.data == nullptr) {
+      prepared->relayed.resize(array.bytes());
+      array.data = prepared->relayed.data();
+    }
+    if (poison && IsWritten(image, b)) {
+      Poison(SlicesOf(plan, b), BufferForm(image, b), array);
     }
   }
 }
@@ -40,6 +39,10 @@ void PlaceWorkspace(bool poison, Prepared* prepared, Layer* layer) {
   prepared->header_slot.assign(rows, -1);
   layer->header_slot = prepared->header_slot.data();
   layer->header_weight = place(rows, &prepared->header_weight);
+  if (image.relay != 0) {
+    prepared->copies.assign(rows * CopiesOf(image), kNoCopy);
+    layer->copies = prepared->copies.data();
+  }
   if (image.direction != kBackward) return;
   if (image.placement == kBeforeDown) {
     layer->d_row_weight = place(rows, &prepared->d_row_weight);
@@ -47,7 +50,7 @@ void PlaceWorkspace(bool poison, Prepared* prepared, Layer* layer) {
         place(image.num_ranks * layer->Slots(), &prepared->d_slot_weight);
   }
   for (int b = 0; LinksOf(image) > 1 && b < kNumBuffers; ++b) {
-    if (BufferForm(b) != Form::kWeightTile) continue;
+    if (BufferForm(image, b) != Form::kWeightTile) continue;
     const Array& grad = layer->buffers[b];
     layer->sums[b] =
         place(grad.slabs * grad.rows * grad.cols, &prepared->sums[b]);
@@ -63,11 +66,10 @@ template <class Visit>
 void ForEachPadding(const Plan& plan, const Layer& layer, Visit visit) {
   for (int b = 0; b < kNumBuffers; ++b) {
     const Array& array = layer.buffers[b];
-    const bool written =
-        kBuffers[b].use[layer.image->direction] == Use::kWritten;
-    if (!written || !IsPacked(BufferForm(b))) continue;
+    const bool written = IsWritten(*layer.image, b);
+    if (!written || !IsPacked(BufferForm(*layer.image, b))) continue;
     for (int64_t slab = array.first; slab < array.first + array.slabs; ++slab) {
-      const int64_t row = plan.rank_rows[slab];
+      const int64_t row = SlicesOf(plan, b).rank_rows[slab];
       const int64_t rows = std::min(kPaddingRows, array.rows - row);
       if (rows <= 0) continue;
       visit(array.At(slab, row, 0), rows * array.cols, array.element_bytes);
@@ -100,10 +102,10 @@ void ClearPadding(const Plan& plan, const Layer& layer) {
       });
 }
 
-void Poison(const Plan& plan, Form form, const Array& array) {
+void Poison(const Slices& slices, Form form, const Array& array) {
   for (int64_t i = 0; i < array.slabs; ++i) {
     const int64_t slab = array.first + i;
-    const int64_t rows = IsPacked(form) ? plan.rank_rows[slab] : array.rows;
+    const int64_t rows = IsPacked(form) ? slices.rank_rows[slab] : array.rows;
     PoisonElements(array.At(slab, 0, 0), rows * array.cols,
                    array.element_bytes);
   }
@@ -130,7 +132,7 @@ Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
   layer->plan = ViewOf(*view.header, plan);
   layer->topk_weights = tensors.topk_weights;
   layer->isa = isa;
-  PlaceBuffers(tensors, plan, poison, layer);
+  PlaceBuffers(tensors, plan, poison, prepared, layer);
   PlaceWorkspace(poison, prepared, layer);
   return status;
 }

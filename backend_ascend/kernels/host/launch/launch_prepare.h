@@ -17,6 +17,8 @@ struct Prepared {
   Plan plan;
   std::vector<int32_t> header_slot;
   std::vector<float> header_weight;
+  std::vector<RowCopy> copies;
+  std::vector<char> relayed;  // rows that the caller did not ask for
   std::vector<float> d_row_weight;
   std::vector<float> d_slot_weight;
   std::vector<float> sums[kNumBuffers];
@@ -27,8 +29,12 @@ struct Prepared {
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer, bool poison = true);
 
-// Poisons what tasks of a form will write in an array.
-void Poison(const Plan& plan, Form form, const Array& array);
+// Poisons what tasks of a form will write in an array; `slices` are of its rows
+// where they are packed.
+void Poison(const Slices& slices, Form form, const Array& array);
+
+// Beside a relayed row that has yet to arrive.
+constexpr RowCopy kNoCopy = {-1, -1, 0.0f};
 
 // The first rows past a rank's last valid one, of what tasks write: poisons
 // them, and makes zeros of them again.  What was written there meanwhile stays,

@@ -89,7 +89,7 @@ def _launch(image: image_lib.Image, inputs, plan, native, guards=False):
   plan = plan or _native.Routing(image, read['topk_ids'])
   if guards:
     read |= _with_poisoned_padding(image, read, plan)
-  names = arrays.OUTPUTS[image.direction]
+  names = arrays.outputs(image)
   outputs = arrays.zeros(image, tensors.PLAN + names)
   result = native(plan, read, {n: arrays.bits(a) for n, a in outputs.items()})
   made = [{n: outputs[n] for n in some} for some in (names, tensors.PLAN)]
@@ -152,7 +152,7 @@ def _actions(image: image_lib.Image, modes: modes_lib.Modes):
 
 def written(image: image_lib.Image) -> tuple[str, ...]:
   """Returns the tensors that an image's tasks write: Modes.given's names."""
-  names = arrays.OUTPUTS[image.direction]
+  names = arrays.outputs(image)
   return tuple(name for name in names if name not in tensors.PLAN)
 
 
@@ -185,6 +185,17 @@ def _captured(image: image_lib.Image, actions):
   for array in captured.values():
     array[...] = modes_lib.poison(array.dtype)
   return captured
+
+
+def _times(recorded: np.ndarray) -> modes_lib.Times:
+  """Returns times of a launch from `[tasks, 4]` blocked, start, end, thread."""
+  blocked, start, end, thread = recorded.T
+  return modes_lib.Times(
+    start=start * 1e-9,
+    end=end * 1e-9,
+    waited=np.where(blocked < 0, 0, start - blocked) * 1e-9,
+    thread=thread.astype(np.int32),
+  )
 
 
 def run(
@@ -222,6 +233,7 @@ def run(
     races=modes.races,
     guards=modes.guards,
     trace=modes.trace,
+    times=modes.times,
     actions=actions,
     captured={
       name: arrays.bits(array) for name, array in (captured or {}).items()
@@ -246,6 +258,7 @@ def run(
     outputs=outputs,
     captured=captured,
     order=report.order if modes.trace else None,
+    times=_times(report.times) if modes.times else None,
     races=tuple(race_report.race(image, race) for race in report.races),
     num_races=report.num_races,
   )
@@ -280,8 +293,8 @@ def launch(
 
   Returns:
     Every tensor of `tensors.PLAN` and `STAGES`, or of `BACKWARD` but
-    dy, by name.  Rows past a rank's last valid row are zero; what no task wrote
-    is `POISON`.
+    dy, by name; with relay that of `RELAYED`, too.  Rows past a rank's last
+    valid row are zero; what no task wrote is `POISON`.
 
   Raises:
     ValueError: an input does not fit the image, routing exceeds its capacity,

@@ -261,7 +261,7 @@ class TestDiagnosis:
     )
     tables = image_lib.load(image).tables
     kinds = set()
-    for kind in range(layout.Kind.DISPATCH_GRAD, len(layout.Kind)):
+    for kind in layout.kinds(direction=layout.Direction.BACKWARD, relay=False):
       task = int(np.flatnonzero(tables['tasks']['kind'] == kind)[0])
       if not testing.signalled(tables, task):
         continue

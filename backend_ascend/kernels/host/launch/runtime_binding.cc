@@ -27,7 +27,7 @@ template <class Array, class Pointer>
 void FindWritten(const ImageHeader& header,
                  const std::map<std::string, Array>& arrays, Pointer* buffers) {
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (kBuffers[b].use[header.direction] != Use::kWritten) continue;
+    if (!IsWritten(header, b)) continue;
     const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
     buffers[b] = Find(arrays, kBuffers[b].name, size);
   }
@@ -73,7 +73,7 @@ void InitOptions(Options* self, std::optional<int32_t> threads,
                  double deadline_s, const std::optional<std::string>& isa,
                  const std::optional<std::string>& fault, int64_t fault_task,
                  bool poison, std::optional<uint64_t> permute, bool late_puts,
-                 bool races, bool guards, bool trace,
+                 bool races, bool guards, bool trace, bool times,
                  const std::optional<Actions>& actions, const Arrays& captured,
                  const ConstArrays& given) {
   if (threads && (*threads < 1 || *threads > kMaxThreads)) {
@@ -96,6 +96,7 @@ void InitOptions(Options* self, std::optional<int32_t> threads,
   modes.races = races;
   modes.guards = guards;
   modes.trace = trace;
+  modes.times = times;
   new (self) Options{{threads.value_or(0), deadline_s, IsaOf(isa), spec, modes},
                      actions,
                      captured,
@@ -209,17 +210,27 @@ void BindRuntime(nb::module_& m) {
       .def_prop_ro("num_races",
                    [](const LaunchReport& r) { return r.races.count; })
       .def_prop_ro("races", [](const LaunchReport& r) { return r.races.first; })
-      .def_prop_ro("order", [](const LaunchReport& r) {
-        return ViewOfVector(r.order, {r.order.size()});
-      });
+      .def_prop_ro("order",
+                   [](const LaunchReport& r) {
+                     return ViewOfVector(r.order, {r.order.size()});
+                   })
+      .def_prop_ro(
+          "times",
+          [](const LaunchReport& r) {
+            const size_t shape[] = {r.times.size(),
+                                    sizeof(TaskTime) / sizeof(int64_t)};
+            return nb::ndarray<nb::numpy, const int64_t>(r.times.data(), 2,
+                                                         shape, nb::handle());
+          },
+          "`[tasks, 4]`: blocked, start, end in ns, and the thread.");
   nb::class_<Options>(m, "LaunchOptions", "How a launch is to go.")
       .def("__init__", &InitOptions, nb::kw_only(), "threads"_a = nb::none(),
            "deadline_s"_a = LaunchOptions().deadline_s, "isa"_a = nb::none(),
            "fault"_a = nb::none(), "fault_task"_a = -1,
            "poison"_a = Modes().poison, "permute"_a = nb::none(),
            "late_puts"_a = false, "races"_a = false, "guards"_a = false,
-           "trace"_a = false, "actions"_a = nb::none(), "captured"_a = Arrays(),
-           "given"_a = ConstArrays(),
+           "trace"_a = false, "times"_a = false, "actions"_a = nb::none(),
+           "captured"_a = Arrays(), "given"_a = ConstArrays(),
            "threads: None for one per core.  isa: None for the best.\n"
            "The rest as modes.Modes; actions: `[tasks] u8`.");
   m.def("launch", &LaunchPy, "image"_a, "routing"_a, "inputs"_a, "outputs"_a,

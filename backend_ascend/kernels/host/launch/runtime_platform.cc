@@ -85,6 +85,7 @@ void HostPlatform::Work(uint32_t index) {
                             : signalled ? Moment::kAfterSignals
                                         : Moment::kInTurn;
   }
+  const int64_t start = state_.modes.times ? state_.Now() : 0;
   if (state_.replay == nullptr) {
     Compute(index);
   } else {
@@ -93,13 +94,19 @@ void HostPlatform::Work(uint32_t index) {
     if (state_.replay->Runs(task, actions)) Compute(index);
     state_.replay->After(task, actions);
   }
+  if (state_.modes.times) {
+    TaskTime& time = state_.times[index];
+    time = {time.blocked, start, state_.Now(), thread_};
+  }
   if (state_.modes.trace) state_.order[index] = state_.num_ended.fetch_add(1);
 }
 
 void HostPlatform::Compute(uint32_t index) {
   const TaskDesc& task = state_.view->tasks[index];
   const bool faulty = static_cast<int64_t>(index) == state_.fault.task;
-  if (faulty && !IsOrderFault(state_.fault.kind)) {
+  if (state_.production != nullptr) {
+    RunProductionTask(task, *state_.production, &scratch_);
+  } else if (faulty && !IsOrderFault(state_.fault.kind)) {
     state_.fault_changed =
         RunFaulty(task, state_.fault.kind, state_.layer, &scratch_);
   } else if (state_.modes.guards) {

@@ -4,6 +4,7 @@
 #define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_PLATFORM_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/launch/splitmix.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/production/production_tasks.h"
 #include "backend_ascend/kernels/worker.h"
 
 namespace hpmoe {
@@ -30,6 +32,15 @@ struct alignas(64) EventCounter {
 enum class Moment : uint8_t { kBeforeTurn, kInTurn, kAfterSignals };
 
 enum class Progress : uint8_t { kWaiting = 0, kRan = 1, kSignalled = 2 };
+
+// When a task ran, in nanoseconds since the launch's workers began.
+struct TaskTime {
+  int64_t blocked = -1;  // its worker first found a wait unmet; -1: none was
+  int64_t start = -1;    // its waits were met
+  int64_t end = -1;      // before it signalled
+  int64_t thread = -1;   // that ran it
+};
+static_assert(sizeof(TaskTime) == 32, "TaskTime is four numbers");
 
 // Puts whose workers went on before they were delivered.
 class LatePuts {
@@ -53,6 +64,7 @@ class LatePuts {
 struct LaunchState {
   const ImageView* view;
   Layer layer;
+  const ProductionLayer* production = nullptr;  // of such a launch
   FaultSpec fault;
   Modes modes;
   std::vector<EventCounter> counters;  // by event; home rank's in each
@@ -62,7 +74,10 @@ struct LaunchState {
   TaskDesc unwaiting{};                // the faulty task without its waits
   LatePuts late_puts;
   std::atomic<uint32_t> num_ended{0};
-  std::vector<uint32_t> order;     // by task, where it is traced
+  std::vector<uint32_t> order;  // by task, where it is traced
+  std::chrono::steady_clock::time_point began;
+  std::vector<TaskTime> times;     // by task, where they are asked for; its
+                                   // worker writes
   std::unique_ptr<Replay> replay;  // where there are actions
   // By task, where races are looked for; its worker writes.
   std::atomic<uint32_t> num_turns{0};
@@ -89,6 +104,12 @@ struct LaunchState {
     signalled.resize(view->num_tasks);
   }
 
+  int64_t Now() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now() - began)
+        .count();
+  }
+
   const TaskDesc& Task(uint32_t index) const {
     return HasFault(index, FaultKind::kSkippedWait) ? unwaiting
                                                     : view->tasks[index];
@@ -101,7 +122,8 @@ struct LaunchState {
 // One per OS thread.
 class HostPlatform {
  public:
-  explicit HostPlatform(LaunchState* state) : state_(*state) {}
+  explicit HostPlatform(LaunchState* state, int32_t thread = 0)
+      : state_(*state), thread_(thread) {}
 
   const TaskDesc& Task(uint32_t index) const { return state_.Task(index); }
   const WaitDesc& Wait(uint32_t index) const {
@@ -135,6 +157,7 @@ class HostPlatform {
   void Announce(uint32_t index);
 
   LaunchState& state_;
+  const int32_t thread_;
   uint32_t announced_ = 0;  // the task that signals
   GemmScratch scratch_;
   Margins margins_;

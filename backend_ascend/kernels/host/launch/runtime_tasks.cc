@@ -73,7 +73,7 @@ struct RowsOut {
   float* weights;
 };
 
-// The row that a put sends for a token under a weight.
+// The row that a put sends for a token under a weight, or a relay for a row.
 ScaleRowsTile MakeSentRow(const TaskDesc& task, const Layer& layer,
                           int32_t token, const float* weight, void* to) {
   const Array& from = Left(task, layer);
@@ -87,6 +87,10 @@ ScaleRowsTile MakeSentRow(const TaskDesc& task, const Layer& layer,
   tile.cols = static_cast<int32_t>(from.cols);
   tile.dtype = StoredAs(layer);
   return tile;
+}
+
+int32_t SentToken(const TaskDesc& task, const Layer& layer, int32_t i) {
+  return SentSlot(task, layer, i) / layer.image->top_k;
 }
 
 void WriteSentRows(const TaskDesc& task, const Layer& layer, int32_t count,
@@ -135,6 +139,77 @@ void PutRows(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
                 {Written(task, layer).At(owner, row, 0),
                  layer.header_slot + header, layer.header_weight + header},
                 kernels);
+}
+
+// The copies that a relayed row is sent with: `count` of them.
+void WriteCopies(const TaskDesc& task, const Layer& layer, int32_t i,
+                 RowCopy* to) {
+  const int32_t count = CopiesOf(*layer.image);
+  const int64_t at = SentAt(task, layer.plan, i) * count;
+  for (int32_t c = 0; c < count; ++c) {
+    to[c] = {layer.plan.copy_rows[at + c], layer.plan.copy_slots[at + c], 0.0f};
+    if (to[c].row < 0) continue;
+    to[c].weight = layer.topk_weights[layer.SlotAt(task.rank, to[c].slot)];
+  }
+}
+
+// Rows and what travels beside them go as one put each.
+void SendOnce(const TaskDesc& task, const Layer& layer, int32_t owner,
+              Kernels* kernels) {
+  const Array& to = Written(task, layer);
+  const int32_t count = RealRows(task, layer).count();
+  const int32_t copies = CopiesOf(*layer.image);
+  const int64_t row_bytes = to.cols * to.element_bytes;
+  const int64_t row = FirstRow(task, layer);
+  std::vector<char> rows(count * row_bytes);
+  std::vector<RowCopy> beside(int64_t{count} * copies);
+  for (int32_t i = 0; i < count; ++i) {
+    kernels->ScaleRows(MakeSentRow(task, layer, SentToken(task, layer, i),
+                                   nullptr, rows.data() + i * row_bytes));
+    WriteCopies(task, layer, i, beside.data() + int64_t{i} * copies);
+  }
+  const HeapLayout& heap = *layer.heap;
+  const int64_t at = heap.buffers[KindOf(task).written];
+  const int64_t beside_bytes = int64_t{copies} * sizeof(RowCopy);
+  layer.transport->Put(owner, at + row * row_bytes, rows.data(),
+                       count * row_bytes);
+  layer.transport->Put(owner, heap.copies + row * beside_bytes, beside.data(),
+                       count * beside_bytes);
+  layer.transport->Flush(owner);
+}
+
+void PutOnce(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+  const int32_t owner = layer.Owner(task.expert);
+  if (!layer.Holds(owner)) return SendOnce(task, layer, owner, kernels);
+  const Array& to = Written(task, layer);
+  const int64_t row = FirstRow(task, layer);
+  std::vector<RowCopy> beside(CopiesOf(*layer.image));
+  for (int32_t i = 0; i < RealRows(task, layer).count(); ++i) {
+    kernels->ScaleRows(MakeSentRow(task, layer, SentToken(task, layer, i),
+                                   nullptr, to.At(owner, row + i, 0)));
+    WriteCopies(task, layer, i, beside.data());
+    kernels->Copy(beside.data(), beside.size() * sizeof(RowCopy),
+                  layer.CopiesAt(owner, row + i));
+  }
+}
+
+// A row of its own for every expert that a relayed row is for.
+void RelayRows(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+  const Array& to = Written(task, layer);
+  const RowCopy* const copies = layer.CopiesAt(task.rank, 0);
+  const int32_t per = CopiesOf(*layer.image);
+  ForEachCopy(task, layer.plan, CopyRowsOf(layer, task.rank),
+              [&](int64_t at, int32_t row) {
+                const RowCopy& copy = copies[at];
+                const auto from = static_cast<int32_t>(at / per);
+                const int64_t header = layer.RowAt(task.rank, row);
+                kernels->ReadHeader(&copy.row);
+                kernels->ScaleRows(MakeSentRow(task, layer, from, &copy.weight,
+                                               to.At(task.rank, row, 0)));
+                kernels->WriteHeader(copy.slot, copy.weight,
+                                     layer.header_slot + header,
+                                     layer.header_weight + header);
+              });
 }
 
 // Consecutive rows of an expert that land on consecutive slots of a source.
@@ -384,6 +459,10 @@ void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
       return kernels->Combine(MakeCombineTile(task, layer));
     case Work::kWeightDots:
       return WeightDots(task, layer, kernels);
+    case Work::kPutOnce:
+      return PutOnce(task, layer, kernels);
+    case Work::kRelayRows:
+      return RelayRows(task, layer, kernels);
   }
 }
 

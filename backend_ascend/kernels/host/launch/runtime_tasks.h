@@ -56,6 +56,7 @@ struct Layer {
   Array buffers[kNumBuffers];
   int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
   float* header_weight;  // [R, N]
+  RowCopy* copies;       // [R, N, CopiesOf] beside relayed rows, or null
   // Gradients of the weights where they are applied before w_down: with their
   // rows, then with their slots.
   float* d_row_weight;       // [R, N], or null
@@ -81,6 +82,9 @@ struct Layer {
   const int32_t* HeaderSlots(int32_t rank) const {
     return header_slot + RowAt(rank, 0);
   }
+  RowCopy* CopiesAt(int32_t rank, int64_t row) const {
+    return copies + RowAt(rank, row) * CopiesOf(*image);
+  }
   int64_t SlotAt(int32_t rank, int64_t slot) const {
     assert(Holds(rank));
     return (rank - first_rank) * Slots() + slot;
@@ -103,6 +107,14 @@ inline RowRange SummedRows(const TaskDesc& task, const Layer& layer) {
 }
 inline int32_t SentSlot(const TaskDesc& task, const Layer& layer, int32_t i) {
   return SentSlot(task, layer.plan, i);
+}
+// Where relayed rows of a rank go, as ForEachCopy reads it.
+struct CopyRows {
+  const RowCopy* copies;
+  int32_t operator[](int64_t at) const { return copies[at].row; }
+};
+inline CopyRows CopyRowsOf(const Layer& layer, int32_t rank) {
+  return {layer.CopiesAt(rank, 0)};
 }
 template <class Visit>
 void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {
@@ -134,7 +146,7 @@ class Kernels {
   virtual void Copy(const void* from, size_t bytes, void* to) = 0;
   virtual void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                            float* weight_to) = 0;
-  // A put home reads where its row belongs, not what is there.
+  // Puts home and relays read where their rows belong, not what is there.
   virtual void ReadHeader(const int32_t* slot) = 0;
 };
 

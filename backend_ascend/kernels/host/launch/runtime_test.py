@@ -237,7 +237,8 @@ class TestDiagnosis:
       SMALL, pol, event_grain=grain, row_block=16, num_aic=3, num_aiv=5
     )
     tables = image_lib.load(image).tables
-    for kind in range(layout.Kind.DISPATCH, layout.Kind.COMBINE):
+    kinds = layout.kinds(direction=layout.Direction.FORWARD, relay=False)
+    for kind, waiter in itertools.pairwise(kinds):
       task = int(np.flatnonzero(tables['tasks']['kind'] == kind)[0])
       begin = time.monotonic()
       with pytest.raises(runtime.WaitError) as error:
@@ -247,7 +248,7 @@ class TestDiagnosis:
       assert time.monotonic() - begin < 10
       found = error.value.diagnosis
       assert found.reason == 'deadlock'
-      assert found.task.kind == layout.Kind(kind + 1).name.lower()
+      assert found.task.kind == waiter.name.lower()
       assert found.actual < found.expected
       # The named event is one that the task should have signalled.  No task of
       # the image does in its place, and those that do are told.

@@ -1,5 +1,6 @@
 #include "backend_ascend/kernels/host/launch/runtime_workers.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -43,6 +44,13 @@ std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
 }
 
 }  // namespace
+
+int32_t ThreadCount(const ImageView& view, int32_t wanted) {
+  if (wanted > 0) return wanted;
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  const auto workers = static_cast<int64_t>(view.header->queues.count);
+  return static_cast<int32_t>(std::max<int64_t>(1, std::min(cores, workers)));
+}
 
 WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
     : state_(state),
@@ -108,7 +116,7 @@ void WorkerPool::Drive(int32_t thread) {
 }
 
 void WorkerPool::DriveUntilOver(int32_t thread) {
-  HostPlatform platform(state_);
+  HostPlatform platform(state_, thread);
   Path path = PathOf(thread);
   int spins = 0;
   while (!Over()) {
@@ -154,13 +162,20 @@ bool WorkerPool::Scan(Path* path, HostPlatform* platform) {
 bool WorkerPool::RunSome(Worker* worker, HostPlatform* platform) {
   const int most = modes_.permute ? 1 : kMaxRun;
   for (int i = 0; i < most; ++i) {
-    if (stop_.load() != StopReason::kNone ||
-        Step(&worker->cursor, *platform) != StepResult::kRan) {
-      return i > 0;
+    if (stop_.load() != StopReason::kNone) return i > 0;
+    const StepResult result = Step(&worker->cursor, *platform);
+    if (modes_.times && result == StepResult::kBlocked) {
+      NoteBlocked(worker->cursor);
     }
+    if (result != StepResult::kRan) return i > 0;
     Moved();
   }
   return true;
+}
+
+void WorkerPool::NoteBlocked(const Cursor& cursor) {
+  TaskTime& time = state_->times[cursor.tasks[cursor.next]];
+  if (time.blocked < 0) time.blocked = state_->Now();
 }
 
 // `moves_` before `sleepers_` here, the other way round in a sleeper: one of

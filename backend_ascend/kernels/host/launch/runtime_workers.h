@@ -21,6 +21,10 @@ enum class StopReason : int32_t {
   kThrew = 3,     // never told: the exception is
 };
 
+// The OS threads of a launch: as many as are wanted, or where that is 0 one for
+// each core, but not more than there are workers.
+int32_t ThreadCount(const ImageView& view, int32_t wanted);
+
 // Walks every queue of an image to its end.
 //
 // Any thread may drive any worker; a try-lock per worker says who does.  A
@@ -63,6 +67,7 @@ class WorkerPool {
   Worker* NextOf(Path* path, size_t tried);
   bool Scan(Path* path, HostPlatform* platform);
   bool RunSome(Worker* worker, HostPlatform* platform);
+  void NoteBlocked(const Cursor& cursor);
   void Moved();
   void SleepUntilProgress(uint64_t seen, HostPlatform* platform);
   int64_t NextLate();

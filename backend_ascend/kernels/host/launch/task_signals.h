@@ -29,6 +29,10 @@ inline bool MaySignal(const ImageView& view, const TaskDesc& task,
 template <class Platform>
 void SignalTask(Platform& platform, const ImageView& view, const TaskDesc& task,
                 const Layer& layer) {
+  if (FormOf(task) == Form::kRelayTile) {
+    return SignalTask(platform, task, view.signals, view.events, layer.plan,
+                      CopyRowsOf(layer, task.rank));
+  }
   SignalTask(platform, task, view.signals, view.events, layer.plan,
              layer.HeaderSlots(task.rank));
 }

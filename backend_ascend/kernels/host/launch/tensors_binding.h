@@ -40,6 +40,8 @@ inline LaunchTensors TensorsOf(const ImageHeader& header, const Plan* plan,
       // Tasks only read it.
       tensors.buffers[b] = const_cast<void*>(Find(inputs, info.name, size));
     } else if (use == Use::kWritten) {
+      // Who leaves relayed rows out does not ask for them.
+      if (IsRelayed(b) && outputs.count(info.name) == 0) continue;
       tensors.buffers[b] = Find(outputs, info.name, size);
     }
   }

@@ -75,21 +75,20 @@ void InitRouting(Routing* self, const LoadedImage& image, const Ints& topk_ids,
     Check(MakePlan(h, topk_ids.data(), &routing.plan));
   } else {
     if (!counts) Refuse("counts", "those of all ranks", "none");
-    CheckBytes("counts", int64_t{h.num_ranks} * h.num_experts * 4,
-               counts->nbytes());
+    CheckBytes("counts", h.num_ranks * CountsOf(h) * 4, counts->nbytes());
     Check(
         MakeRankPlan(h, *rank, topk_ids.data(), counts->data(), &routing.plan));
   }
   new (self) Routing(std::move(routing));
 }
 
-// A rank's row of counts, [E].
+// A rank's row of counts, [E]; with relay, [2E].
 std::vector<int32_t> CountSlotsPy(const LoadedImage& image, int32_t rank,
                                   const Ints& topk_ids) {
   const ImageHeader& h = image.header();
   CheckBytes("topk_ids", int64_t{h.num_tokens} * h.top_k * 4,
              topk_ids.nbytes());
-  std::vector<int32_t> counts(h.num_experts);
+  std::vector<int32_t> counts(CountsOf(h));
   Check(CountSlots(h, rank, topk_ids.data(), counts.data()));
   return counts;
 }
@@ -104,6 +103,7 @@ nb::list Kinds() {
     kind["form"] = static_cast<int>(info.form());
     kind["direction"] = static_cast<int>(DirectionOf(k));
     kind["written"] = static_cast<int>(info.written);
+    kind["path"] = static_cast<int>(info.info().path);
     kinds.append(kind);
   }
   return kinds;
@@ -153,6 +153,13 @@ void BindImage(nb::module_& m) {
                    [](const Routing& r) {
                      return ViewOfVector(r.plan.counts, r.by_expert);
                    })
+      .def_prop_ro("relayed_counts",
+                   [](const Routing& r) {
+                     const auto& counts = r.plan.once.counts;
+                     auto shape = r.by_expert;
+                     if (counts.empty()) shape = {0, 0};
+                     return ViewOfVector(counts, shape);
+                   })
       .def_prop_ro("row_base",
                    [](const Routing& r) {
                      return ViewOfVector(r.plan.row_base, r.by_expert);
@@ -161,11 +168,21 @@ void BindImage(nb::module_& m) {
                    [](const Routing& r) {
                      return ViewOfVector(r.plan.row_of_slot, r.by_slot);
                    })
+      .def_prop_ro("copy_rows",
+                   [](const Routing& r) {
+                     return ViewOfVector(r.plan.copy_rows,
+                                         {r.plan.copy_rows.size()});
+                   })
+      .def_prop_ro("copy_slots",
+                   [](const Routing& r) {
+                     return ViewOfVector(r.plan.copy_slots,
+                                         {r.plan.copy_slots.size()});
+                   })
       .def_prop_ro("slice_slots", [](const Routing& r) {
         return ViewOfVector(r.plan.slice_slots, {r.plan.slice_slots.size()});
       });
   m.def("count_slots", &CountSlotsPy, "image"_a, "rank"_a, "topk_ids"_a,
-        "A rank's `[E]` counts from its own `[T, K]` ids.");
+        "A rank's `[E]` counts from its own `[T, K]` ids; with relay `[2E]`.");
 }
 
 }  // namespace hpmoe

@@ -128,7 +128,7 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"num_aic", h.num_aic, 1, 0xFFFF},
       {"num_aiv", h.num_aiv, 1, 0xFFFF},
       {"chain_rows", h.chain_rows, 1, h.expert_capacity},
-      {"reserved0", h.reserved0, 0, 0},
+      {"relay", h.relay, 0, 1},
       // Rows of `returned` are addressed by int32.
       {"num_tokens * top_k", int64_t{h.num_tokens} * h.top_k, 1, kMaxInt32},
   };
@@ -168,8 +168,7 @@ bool CheckBytes(const ImageHeader& h, Checker* check) {
     Extent e = ExtentOf(h, b, kRows);
     // Rows of all experts of a rank are packed.  Links, which share a place,
     // are counted as if they did not.
-    const Form form = BufferForm(b);
-    if (form == Form::kSlicePut || form == Form::kExpertTile) {
+    if (e.groups > 0 && IsPacked(BufferForm(h, b))) {
       e = {1, h.num_rows, e.cols};
     }
     int64_t bytes = item * h.num_ranks;
@@ -264,12 +263,14 @@ bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
 }
 
 bool CheckKind(const ImageHeader& h, uint16_t kind, int64_t i, Checker* check) {
-  if (kind < kNumTaskKinds && DirectionOf(kind) == Direction{h.direction}) {
+  if (kind < kNumTaskKinds && DirectionOf(kind) == Direction{h.direction} &&
+      HasKind(kind, h.relay != 0)) {
     return true;
   }
   return check->Refuse("tasks[%" PRId64
-                       "].kind: expected one of the %s layer, got %d (%s)",
-                       i, DirectionName(h), kind, KindName(kind));
+                       "].kind: expected one of the %s layer%s, got %d (%s)",
+                       i, DirectionName(h), h.relay != 0 ? " with relay" : "",
+                       kind, KindName(kind));
 }
 
 bool CheckTasks(const ImageView& v, Checker* check) {
@@ -330,8 +331,8 @@ bool CheckSignals(const ImageView& v, Checker* check) {
 }
 
 // Only rows that go home may go to any rank.
-int64_t LowestRank(uint16_t buffer, uint16_t view) {
-  const bool home = BufferForm(buffer) == Form::kHomePut;
+int64_t LowestRank(const ImageHeader& h, uint16_t buffer, uint16_t view) {
+  const bool home = BufferForm(h, buffer) == Form::kHomePut;
   return home && view == kSender ? kAnyRank : 0;
 }
 
@@ -345,7 +346,7 @@ bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
     return false;
   }
   const ImageHeader& h = *v.header;
-  const Use use = kBuffers[buffer].use[h.direction];
+  const Use use = PassUse(h, buffer);
   if (use == Use::kAbsent || (written && use == Use::kInput)) {
     return check->Refuse("%s[%" PRId64
                          "].buffer: expected one that the %s layer %s, got %s",
@@ -359,7 +360,7 @@ bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
                          "got %d",
                          table, i, BufferName(buffer), view);
   }
-  return check->Range(table, i, "rank", rank, LowestRank(buffer, view),
+  return check->Range(table, i, "rank", rank, LowestRank(h, buffer, view),
                       h.num_ranks - 1);
 }
 

@@ -126,6 +126,10 @@ def _early(table):
   table[-1] -= 1
 
 
+def _lost(table):
+  table[0] = -1
+
+
 def _far(table):
   table[0] = 2**31 - 1
 
@@ -154,6 +158,26 @@ class TestBijection:
   @pytest.mark.parametrize(('table', 'spoil', 'what'), BROKEN)
   def test_threads_refuse_a_broken_table(self, table, spoil, what):
     image, inputs = self.case()
+    plan = runtime.route(image, inputs['topk_ids'])
+    runtime.run(image, inputs, plan=plan)
+    spoil(_writable(getattr(plan, table)))
+
+    with pytest.raises(runtime.BrokenError, match=f'plan: .* every {what} '):
+      runtime.run(image, inputs, plan=plan)
+
+  @pytest.mark.parametrize(
+    ('table', 'spoil', 'what'),
+    [
+      ('copy_rows', _swap, 'copy'),
+      ('copy_rows', _lost, 'copy'),
+      ('copy_slots', _swap, 'copy'),
+      ('copy_slots', _far, 'copy'),
+      ('relayed_counts', _early, 'row'),
+    ],
+  )
+  def test_relays_refuse_a_broken_table(self, table, spoil, what):
+    _, inputs = self.case()
+    image = testing.compile_layer(self.CONFIG, relay=True)
     plan = runtime.route(image, inputs['topk_ids'])
     runtime.run(image, inputs, plan=plan)
     spoil(_writable(getattr(plan, table)))

@@ -90,16 +90,15 @@ class RankLaunch::Platform {
 void RankLaunch::PlaceBuffers(const RankTensors& tensors) {
   const ImageHeader& image = *view_->header;
   for (int b = 0; b < kNumBuffers; ++b) {
-    const BufferInfo& info = kBuffers[b];
-    if (info.use[image.direction] == Use::kAbsent) continue;
+    if (PassUse(image, b) == Use::kAbsent) continue;
     Array& array = layer_.buffers[b];
     array = ShapeOf(image, static_cast<BufferId>(b));
     array.slabs /= image.num_ranks;
     array.first = tensors.rank * array.slabs;
     array.data = heap_.buffers[b] >= 0 ? tensors.heap + heap_.buffers[b]
                                        : static_cast<char*>(tensors.buffers[b]);
-    if (info.use[image.direction] == Use::kWritten) {
-      Poison(*tensors.plan, BufferForm(b), array);
+    if (IsWritten(image, b)) {
+      Poison(SlicesOf(*tensors.plan, b), BufferForm(image, b), array);
     }
   }
 }
@@ -111,6 +110,11 @@ void RankLaunch::PlaceWorkspace() {
   std::fill_n(layer_.header_slot, image.num_rows, -1);
   layer_.header_weight = reinterpret_cast<float*>(heap + heap_.header_weight);
   std::fill_n(layer_.header_weight, image.num_rows, BitsFloat(kPoison));
+  if (image.relay != 0) {
+    layer_.copies = reinterpret_cast<RowCopy*>(heap + heap_.copies);
+    std::fill_n(layer_.copies, int64_t{image.num_rows} * CopiesOf(image),
+                kNoCopy);
+  }
   if (heap_.d_slot_weight >= 0) {
     d_row_weight_.assign(image.num_rows, BitsFloat(kPoison));
     layer_.d_row_weight = d_row_weight_.data();
@@ -119,7 +123,9 @@ void RankLaunch::PlaceWorkspace() {
   }
   for (int b = 0; LinksOf(image) > 1 && b < kNumBuffers; ++b) {
     const Array& grad = layer_.buffers[b];
-    if (BufferForm(b) != Form::kWeightTile || grad.data == nullptr) continue;
+    if (BufferForm(image, b) != Form::kWeightTile || grad.data == nullptr) {
+      continue;
+    }
     sums_[b].assign(grad.slabs * grad.rows * grad.cols, BitsFloat(kPoison));
     layer_.sums[b] = sums_[b].data();
   }

@@ -90,7 +90,8 @@ class Offer:
     version: of its image's layout.
     crc32: of its image.
     heap_bytes: of the heap that its image needs.
-    counts: `[E]` i32, its routed rows by expert; None after an error.
+    counts: `[E]` i32, its routed rows by expert, with relay `[2E]`, then those
+      that cross; None after an error.
     error: why it cannot take part, or ''.
   """
 
@@ -143,7 +144,9 @@ def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
 
 
 def agree(offers: Sequence[Offer]) -> np.ndarray:
-  """Returns counts `[R, E]` i32 of a launch that every rank can take part in.
+  """Returns counts `[R, E]` or, with relay, `[R, 2E]` of a launch.
+
+  Every rank can take part in it.
 
   Raises:
     RankError: a rank's image differs from most, or its input is bad.  The same
@@ -212,7 +215,7 @@ class RankLaunch:
     )
 
   def _make_outputs(self) -> dict[str, np.ndarray]:
-    names = set(arrays.OUTPUTS[self._image.direction])
+    names = set(arrays.outputs(self._image))
     names -= {*tensors.PLAN, *self._image.heap_offsets}
     return arrays.zeros(self._image, names, of_rank=True)
 
@@ -258,7 +261,7 @@ class RankLaunch:
       size = int(np.prod(shape)) * dtype.itemsize
       slab = self._heap[offset : offset + size]
       values[name] = slab.view(dtype).reshape(shape).copy()
-    wanted = arrays.OUTPUTS[self._image.direction]
+    wanted = arrays.outputs(self._image)
     return {name: values[name] for name in wanted}
 
 

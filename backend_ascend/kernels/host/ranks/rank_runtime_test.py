@@ -68,6 +68,15 @@ class TestSameBits:
 
     assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
 
+  @pytest.mark.parametrize('direction', ['forward', 'backward'])
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  def test_tokens_that_cross_once(self, grain, direction, seed):
+    image, inputs = _case(FOUR, direction, event_grain=grain, relay=True)
+
+    got = rank_testing.launch_all(image, inputs, _wire(seed))
+
+    assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
+
   def test_a_signal_before_its_data_is_seen(self, seed):
     # Given a wire that breaks the law these tests rest on, when ranks run, then
     # one of them reads what has not come: a header, and it cannot go on, or a
@@ -153,7 +162,7 @@ class TestAgree:
   @pytest.mark.parametrize(
     ('edit', 'ranks', 'text'),
     [
-      (_other_version, (2,), 'rank 2: expected the image version 2'),
+      (_other_version, (2,), 'rank 2: expected the image version 3'),
       (_other_image, (1, 3), 'ranks 1, 3: expected the image crc32'),
       (_cut_image, (1,), 'rank 1: '),
       (_bad_shape, (1,), r'rank 1: x: expected shape \(19, 20\)'),

@@ -20,15 +20,16 @@ int64_t Place(int64_t bytes, int64_t* end) {
 HeapLayout MakeHeapLayout(const ImageHeader& image) {
   HeapLayout heap{};
   for (int b = 0; b < kNumBuffers; ++b) {
-    const BufferInfo& info = kBuffers[b];
-    const bool put =
-        info.use[image.direction] == Use::kWritten && IsPut(BufferForm(b));
+    const bool put = IsWritten(image, b) && IsPut(BufferForm(image, b));
     const Array shape = ShapeOf(image, static_cast<BufferId>(b));
     heap.buffers[b] =
         put ? Place(shape.bytes() / image.num_ranks, &heap.bytes) : -1;
   }
   heap.header_slot = Place(int64_t{image.num_rows} * 4, &heap.bytes);
   heap.header_weight = Place(int64_t{image.num_rows} * 4, &heap.bytes);
+  const int64_t copies =
+      image.relay == 0 ? 0 : int64_t{image.num_rows} * CopiesOf(image);
+  heap.copies = Place(copies * sizeof(RowCopy), &heap.bytes);
   const bool weights_travel =
       image.direction == kBackward && image.placement == kBeforeDown;
   const int64_t slots = int64_t{image.num_tokens} * image.top_k;

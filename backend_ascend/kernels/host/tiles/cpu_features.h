@@ -17,14 +17,19 @@
 #define HPMOE_AVX512 \
   __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma,f16c")))
 
+#define HPMOE_AVX512_BF16                                     \
+  __attribute__((                                             \
+      target("avx512bf16,avx512f,avx512bw,avx512vl,avx2,fma," \
+             "f16c")))
+
 // Bodies that each instruction set compiles for itself, from one source.
 #define HPMOE_INLINE inline __attribute__((always_inline))
 
 namespace hpmoe {
 
-enum class Isa : int32_t { kPortable, kNeon, kAvx2, kAvx512 };
+enum class Isa : int32_t { kPortable, kNeon, kAvx2, kAvx512, kAvx512Bf16 };
 constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kNeon, Isa::kAvx2,
-                            Isa::kAvx512};
+                            Isa::kAvx512, Isa::kAvx512Bf16};
 
 // Whether this build has it and this CPU runs it.
 bool IsaSupported(Isa isa);

@@ -4,45 +4,31 @@
 #include <cstdlib>
 #include <new>
 #include <type_traits>
+#include <vector>
 
+#include "backend_ascend/kernels/host/tiles/float_environment.h"
 #include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
 
 namespace hpmoe {
 namespace {
 
-constexpr int32_t kDepth = 512;  // of a panel, so that it stays in cache
+// What fills a pair: its product is -0, which changes no sum, not even -0.
+constexpr uint16_t kZeroPair = 0, kNegativePair = 0x8000;
+
+constexpr int32_t kDepth = 256;  // of a panel, so that it stays in cache
 
 int32_t DivideUp(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 // Rows in parts of nearly equal size: a short last part would leave the
 // multipliers idle.
-void MultiplyPanel(const GemmKernels& kernels, MicroTile micro, int32_t m) {
-  const int32_t parts = DivideUp(m, kernels.max_rows);
-  for (int32_t part = 0; part < parts; ++part) {
-    micro.rows = m / parts + (part < m % parts ? 1 : 0);
-    kernels.multiply(micro);
-    micro.a += micro.rows * micro.lda;
-    micro.c += micro.rows * micro.ldc;
-    if (micro.start != nullptr) micro.start += micro.rows * micro.ld_start;
+struct Parts {
+  int32_t rows, count;
+  Parts(int32_t m, int32_t max_rows) : rows(m), count(DivideUp(m, max_rows)) {}
+  int32_t RowsOf(int32_t part) const {
+    return rows / count + (part < rows % count ? 1 : 0);
   }
-}
-
-// out[depth, panel_cols] = b[p : p + depth, j : j + cols], zero past `cols`.
-template <typename T>
-void PackPanel(const GemmKernels& kernels, const GemmTile& t, int32_t p,
-               int32_t j, int32_t depth, int32_t cols, float* out) {
-  const GemmMoves<T>& moves = kernels.Moves<T>();
-  const T* b = static_cast<const T*>(t.b);
-  if (!t.trans_b) {
-    return moves.pack(b + p * t.ldb + j, t.ldb, depth, cols, out);
-  }
-  if (cols < kernels.panel_cols) {
-    std::fill_n(out, int64_t{depth} * kernels.panel_cols, 0.0f);
-  }
-  moves.transpose(b + j * t.ldb + p, t.ldb, cols, depth, out,
-                  kernels.panel_cols);
-}
+};
 
 struct Rows {
   float* data;
@@ -54,47 +40,159 @@ struct ConstRows {
   int64_t ld;
 };
 
-// a[:, p : p + depth] in float32, in place where it is stored so.
+// Addresses of rows [begin, begin + count) of a matrix as it is stored.
 template <typename T>
-ConstRows RowsOfA(const GemmKernels& kernels, const GemmTile& t, int32_t p,
-                  int32_t depth, GemmScratch* scratch) {
-  const GemmMoves<T>& moves = kernels.Moves<T>();
-  const T* a = static_cast<const T*>(t.a);
-  if constexpr (std::is_same_v<T, float>) {
-    if (!t.trans_a) return {a + p, t.lda};
+struct StoredRows {
+  const T* const* at(const void* data, int64_t ld, int64_t begin,
+                     int64_t count) {
+    rows.resize(count);
+    for (int64_t i = 0; i < count; ++i) {
+      rows[i] = static_cast<const T*>(data) + (begin + i) * ld;
+    }
+    return rows.data();
   }
-  float* wide =
-      scratch->Reserve(GemmScratch::kWideA, static_cast<int64_t>(t.m) * depth);
-  if (t.trans_a) {
-    moves.transpose(a + p * t.lda, t.lda, depth, t.m, wide, depth);
-  } else {
-    for (int32_t i = 0; i < t.m; ++i) {
-      moves.widen(a + i * t.lda + p, wide + static_cast<int64_t>(i) * depth,
-                  depth);
+  std::vector<const T*> rows;
+};
+
+template <typename T>
+struct Operands {
+  StoredRows<T> a, b;
+};
+
+// One depth of a tile: a[:, p : p + depth] @ b[p : p + depth].
+template <typename T>
+class Depth {
+ public:
+  Depth(const GemmKernels& kernels, const GemmTile& tile, int32_t p,
+        Operands<T>* operands, GemmScratch* scratch)
+      : kernels_(kernels),
+        moves_(kernels.Moves<T>()),
+        tile_(tile),
+        parts_(tile.m, kernels.max_rows),
+        p_(p),
+        depth_(std::min(kDepth, tile.k - p)),
+        pairs_(std::is_same_v<T, Bf16> ? kernels.pairs : nullptr),
+        units_(pairs_ == nullptr ? depth_ : DivideUp(depth_, 2)),
+        a_rows_(RowsOf(tile.a, tile.lda, tile.a_rows, tile.trans_a, tile.m,
+                       &operands->a)),
+        b_rows_(RowsOf(tile.b, tile.ldb, nullptr, !tile.trans_b, tile.n,
+                       &operands->b)),
+        packed_(
+            scratch->Reserve(GemmScratch::kPackedA, int64_t{tile.m} * depth_)),
+        panel_(scratch->Reserve(GemmScratch::kPanel,
+                                int64_t{depth_} * kernels.panel_cols)) {}
+
+  // sum = start + ...; from +0 where `start` is null.
+  void Multiply(ConstRows start, Rows sum) {
+    PackA();
+    for (int32_t j = 0; j < tile_.n; j += kernels_.panel_cols) {
+      const int32_t cols = std::min(kernels_.panel_cols, tile_.n - j);
+      PackPanel(j, cols);
+      MicroTile micro{
+          packed_,      panel_,
+          sum.data + j, start.data == nullptr ? nullptr : start.data + j,
+          sum.ld,       start.ld,
+          /*rows=*/0,   cols,
+          units_};
+      for (int32_t part = 0; part < parts_.count; ++part) {
+        micro.rows = parts_.RowsOf(part);
+        PrefetchPanel(j + kernels_.panel_cols, part);
+        pairs_ == nullptr ? kernels_.multiply(micro) : pairs_->multiply(micro);
+        micro.a += int64_t{micro.rows} * units_;
+        micro.c += micro.rows * micro.ldc;
+        if (micro.start != nullptr) micro.start += micro.rows * micro.ld_start;
+      }
     }
   }
-  return {wide, depth};
-}
 
-// sum = start + a[:, p : p + depth] @ b[p : p + depth]; from +0 where `start`
-// is null.
-template <typename T>
-void MultiplyDepth(const GemmKernels& kernels, const GemmTile& t, int32_t p,
-                   ConstRows start, Rows sum, GemmScratch* scratch) {
-  const int32_t depth = std::min(kDepth, t.k - p);
-  const ConstRows a = RowsOfA<T>(kernels, t, p, depth, scratch);
-  float* panel = scratch->Reserve(
-      GemmScratch::kPanel, static_cast<int64_t>(depth) * kernels.panel_cols);
-  for (int32_t j = 0; j < t.n; j += kernels.panel_cols) {
-    const int32_t cols = std::min(kernels.panel_cols, t.n - j);
-    PackPanel<T>(kernels, t, p, j, depth, cols, panel);
-    MultiplyPanel(kernels,
-                  MicroTile{a.data, panel, sum.data + j,
-                            start.data == nullptr ? nullptr : start.data + j,
-                            a.ld, sum.ld, start.ld, /*rows=*/0, cols, depth},
-                  t.m);
+ private:
+  // Of what is deep in rows those of this depth, else all.
+  const T* const* RowsOf(const void* data, int64_t ld, const void* const* rows,
+                         bool deep, int32_t all, StoredRows<T>* made) const {
+    const int32_t begin = deep ? p_ : 0;
+    if (rows != nullptr) {
+      return reinterpret_cast<const T* const*>(rows) + begin;
+    }
+    return made->at(data, ld, begin, deep ? depth_ : all);
   }
-}
+
+  // Part by part, [depth, rows of it].
+  void PackA() {
+    float* out = packed_;
+    int32_t row = 0;
+    for (int32_t part = 0; part < parts_.count; ++part) {
+      const int32_t rows = parts_.RowsOf(part);
+      if (tile_.trans_a) {
+        Pack(a_rows_, row, rows, kZeroPair, out, rows);
+      } else {
+        Transpose(a_rows_ + row, rows, kZeroPair, out, rows);
+      }
+      row += rows;
+      out += int64_t{rows} * units_;
+    }
+  }
+
+  // panel[depth, panel_cols] = b[p : p + depth, j : j + cols], zero past
+  // `cols`.
+  void PackPanel(int32_t j, int32_t cols) {
+    const int32_t ld = kernels_.panel_cols;
+    if (!tile_.trans_b)
+      return Pack(b_rows_, j, cols, kNegativePair, panel_, ld);
+    if (cols < ld) std::fill_n(panel_, int64_t{units_} * ld, 0.0f);
+    Transpose(b_rows_ + j, cols, kNegativePair, panel_, ld);
+  }
+
+  // The two of this depth; `odd` fills the last pair of an odd one.
+  void Pack(const T* const* rows, int64_t first, int32_t cols, uint16_t odd,
+            float* out, int32_t ld) {
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (pairs_ != nullptr) {
+        return pairs_->pack(rows, first, depth_, cols, odd, out, ld);
+      }
+    }
+    moves_.pack(rows, first, depth_, cols, out, ld);
+  }
+
+  void Transpose(const T* const* rows, int32_t count, uint16_t odd, float* out,
+                 int32_t ld) {
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (pairs_ != nullptr) {
+        return pairs_->transpose(rows, p_, count, depth_, odd, out, ld);
+      }
+    }
+    moves_.transpose(rows, p_, count, depth_, out, ld);
+  }
+
+  // A share of what the panel from column `j` will be packed from: memory
+  // answers while a part is multiplied.
+  void PrefetchPanel(int32_t j, int32_t part) const {
+    if (j >= tile_.n) return;
+    constexpr int32_t kLine = 64 / sizeof(T);
+    const int32_t cols = std::min(kernels_.panel_cols, tile_.n - j);
+    const int32_t rows = tile_.trans_b ? cols : depth_;
+    const int32_t wide = tile_.trans_b ? depth_ : cols;
+    const int64_t first = tile_.trans_b ? p_ : j;
+    const T* const* const from = b_rows_ + (tile_.trans_b ? j : 0);
+    const int32_t end = rows * int64_t{part + 1} / parts_.count;
+    for (int32_t i = rows * int64_t{part} / parts_.count; i < end; ++i) {
+      for (int32_t c = 0; c < wide; c += kLine) {
+        __builtin_prefetch(from[i] + first + c, 0, 2);
+      }
+    }
+  }
+
+  const GemmKernels& kernels_;
+  const GemmMoves<T>& moves_;
+  const GemmTile& tile_;
+  const Parts parts_;
+  const int32_t p_, depth_;
+  const PairKernels* const pairs_;  // or null
+  const int32_t units_;             // pairs, or single elements, of the depth
+  const T* const* const a_rows_;
+  const T* const* const b_rows_;
+  float* const packed_;
+  float* const panel_;
+};
 
 // The sums are carried in float32 between depths and between calls, so
 // blocking over k changes no bit.
@@ -103,8 +201,9 @@ void Multiply(const GemmKernels& kernels, const GemmTile& t, Rows sum,
               GemmScratch* scratch) {
   ConstRows start = {nullptr, 0};
   if (t.carry != nullptr && t.carry_in) start = {t.carry, t.ld_carry};
+  Operands<T> operands;
   for (int32_t p = 0; p == 0 || p < t.k; p += kDepth) {
-    MultiplyDepth<T>(kernels, t, p, start, sum, scratch);
+    Depth<T>(kernels, t, p, &operands, scratch).Multiply(start, sum);
     start = {sum.data, sum.ld};
   }
 }
@@ -172,6 +271,7 @@ const GemmKernels& GemmKernelsOf(Isa isa) {
 #if HPMOE_X86
   if (isa == Isa::kAvx2) return kGemmAvx2;
   if (isa == Isa::kAvx512) return kGemmAvx512;
+  if (isa == Isa::kAvx512Bf16) return kGemmAvx512Bf16;
 #elif HPMOE_NEON
   if (isa == Isa::kNeon) return kGemmNeon;
 #endif
@@ -181,6 +281,7 @@ const GemmKernels& GemmKernelsOf(Isa isa) {
 
 void RunGemmTile(const GemmTile& tile, Isa isa, GemmScratch* scratch) {
   if (tile.m <= 0 || tile.n <= 0) return;
+  const FlushedSubnormals flushed(tile.dtype == kBFloat16);
   HPMOE_STORED(tile.dtype,
                MultiplyStored<T>(GemmKernelsOf(isa), tile, scratch));
 }

@@ -42,12 +42,15 @@ struct GemmTile {
   bool carry_in = false;   // acc starts from carry, which is only read
                            // unless carry_out
   bool carry_out = false;  // acc ends in carry; c is not touched, may be null
+  // Addresses of a's rows as stored, of each of them, in place of `a` and
+  // `lda`; or null.
+  const void* const* a_rows = nullptr;
 };
 
 // Packing buffers, kept between tiles; one per OS thread.
 class GemmScratch {
  public:
-  enum Slot { kPanel = 0, kWideA = 1, kPartial = 2, kNumSlots = 3 };
+  enum Slot { kPanel, kPackedA, kPartial, kGateUpTile, kActTile, kNumSlots };
 
   // At least `count` floats, 64-byte aligned, contents undefined.  Throws
   // bad_alloc.

@@ -46,13 +46,13 @@ HPMOE_AVX2 void Micro(const MicroTile& t) {
   }
   const float* b = t.panel;
   const float* a = t.a;
-  for (int32_t p = 0; p < t.k; ++p, b += kCols, ++a) {
+  for (int32_t p = 0; p < t.k; ++p, b += kCols, a += kM) {
     __m256 row[kV];
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) row[v] = _mm256_load_ps(b + 8 * v);
 #pragma GCC unroll 6
     for (int i = 0; i < kM; ++i) {
-      const __m256 x = _mm256_broadcast_ss(a + i * t.lda);
+      const __m256 x = _mm256_broadcast_ss(a + i);
 #pragma GCC unroll 2
       for (int v = 0; v < kV; ++v) {
         acc[i][v] = _mm256_fmadd_ps(x, row[v], acc[i][v]);
@@ -110,15 +110,15 @@ HPMOE_AVX2 void Narrow(const float* in, Half* out, int64_t n) {
 }
 
 template <typename T>
-HPMOE_AVX2 void Pack(const T* b, int64_t ldb, int32_t k, int32_t cols,
-                     float* out) {
-  PackBody<kCols, T>(b, ldb, k, cols, out, Widen<T>);
+HPMOE_AVX2 void Pack(const T* const* in, int64_t first, int32_t rows,
+                     int32_t cols, float* out, int32_t ld_out) {
+  PackBody<kCols, kRows, T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>
-HPMOE_AVX2 void Transpose(const T* in, int64_t ld_in, int32_t rows,
-                          int32_t cols, float* out, int64_t ld_out) {
-  TransposeBody<T>(in, ld_in, rows, cols, out, ld_out, Widen<T>);
+HPMOE_AVX2 void Transpose(const T* const* in, int64_t first, int32_t rows,
+                          int32_t cols, float* out, int32_t ld_out) {
+  TransposeBody<T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>

@@ -30,13 +30,13 @@ HPMOE_AVX512 void Micro(const MicroTile& t) {
   }
   const float* b = t.panel;
   const float* a = t.a;
-  for (int32_t p = 0; p < t.k; ++p, b += kCols, ++a) {
+  for (int32_t p = 0; p < t.k; ++p, b += kCols, a += kM) {
     __m512 row[kV];
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) row[v] = _mm512_load_ps(b + 16 * v);
 #pragma GCC unroll 14
     for (int i = 0; i < kM; ++i) {
-      const __m512 x = _mm512_set1_ps(a[i * t.lda]);
+      const __m512 x = _mm512_set1_ps(a[i]);
 #pragma GCC unroll 2
       for (int v = 0; v < kV; ++v) {
         acc[i][v] = _mm512_fmadd_ps(x, row[v], acc[i][v]);
@@ -104,15 +104,15 @@ HPMOE_AVX512 void Narrow(const float* in, Half* out, int64_t n) {
 }
 
 template <typename T>
-HPMOE_AVX512 void Pack(const T* b, int64_t ldb, int32_t k, int32_t cols,
-                       float* out) {
-  PackBody<kCols, T>(b, ldb, k, cols, out, Widen<T>);
+HPMOE_AVX512 void Pack(const T* const* in, int64_t first, int32_t rows,
+                       int32_t cols, float* out, int32_t ld_out) {
+  PackBody<kCols, kRows, T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>
-HPMOE_AVX512 void Transpose(const T* in, int64_t ld_in, int32_t rows,
-                            int32_t cols, float* out, int64_t ld_out) {
-  TransposeBody<T>(in, ld_in, rows, cols, out, ld_out, Widen<T>);
+HPMOE_AVX512 void Transpose(const T* const* in, int64_t first, int32_t rows,
+                            int32_t cols, float* out, int32_t ld_out) {
+  TransposeBody<T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>

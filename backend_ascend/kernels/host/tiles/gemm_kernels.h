@@ -12,27 +12,41 @@
 
 namespace hpmoe {
 
-// c[rows, cols] = a[rows, k] @ panel, the accumulators starting from `start`,
-// which may be c, or from +0 where it is null.
+// c[rows, cols] = a^T @ panel, the accumulators starting from `start`, which
+// may be c, or from +0 where it is null.
 struct MicroTile {
-  const float* a;
+  const float* a;      // [k, rows]
   const float* panel;  // [k, panel_cols]; zero past `cols`
   float* c;
   const float* start;
-  int64_t lda, ldc, ld_start;
+  int64_t ldc, ld_start;
   int32_t rows, cols, k;  // rows <= max_rows, cols <= panel_cols
 };
 
 // Between a storage type and float.
 template <typename T>
 struct GemmMoves {
-  // out[k, panel_cols] = b[k, cols], zero past `cols`.
-  void (*pack)(const T* b, int64_t ldb, int32_t k, int32_t cols, float* out);
-  // out[cols, rows] = transpose of in[rows, cols].
-  void (*transpose)(const T* in, int64_t ld_in, int32_t rows, int32_t cols,
-                    float* out, int64_t ld_out);
+  // out[rows, ld_out] = in[rows][first : first + cols], zero past `cols`.
+  void (*pack)(const T* const* in, int64_t first, int32_t rows, int32_t cols,
+               float* out, int32_t ld_out);
+  // out[cols, ld_out] = transpose of in[rows][first : first + cols]; what is
+  // past `rows` stays.
+  void (*transpose)(const T* const* in, int64_t first, int32_t rows,
+                    int32_t cols, float* out, int32_t ld_out);
   void (*widen)(const T* in, float* out, int64_t count);
   void (*narrow)(const float* in, T* out, int64_t count);
+};
+
+// Products of bfloat16 two of the depth at a time.  An element of a packed
+// operand is a pair: the one that is multiplied first in the upper half.
+struct PairKernels {
+  // As GemmMoves::pack and transpose, of rows p and p + 1, or columns; where
+  // their number is odd `odd` stands in for what follows the last.
+  void (*pack)(const Bf16* const* in, int64_t first, int32_t rows, int32_t cols,
+               uint16_t odd, float* out, int32_t ld_out);
+  void (*transpose)(const Bf16* const* in, int64_t first, int32_t rows,
+                    int32_t cols, uint16_t odd, float* out, int32_t ld_out);
+  void (*multiply)(const MicroTile&);  // k pairs
 };
 
 struct GemmKernels {
@@ -40,6 +54,7 @@ struct GemmKernels {
   int32_t panel_cols;
   void (*multiply)(const MicroTile&);
   std::tuple<GemmMoves<float>, GemmMoves<Bf16>, GemmMoves<Half>> moves;
+  const PairKernels* pairs = nullptr;  // of bfloat16, instead of its moves
 
   template <typename T>
   const GemmMoves<T>& Moves() const {
@@ -54,6 +69,7 @@ extern const GemmKernels kGemmPortable;
 #if HPMOE_X86
 extern const GemmKernels kGemmAvx2;
 extern const GemmKernels kGemmAvx512;
+extern const GemmKernels kGemmAvx512Bf16;
 #elif HPMOE_NEON
 extern const GemmKernels kGemmNeon;
 #endif
@@ -66,18 +82,34 @@ template <typename T>
 using WidenFn = void (*)(const T* in, float* out, int64_t count);
 
 // Bodies that every instruction set compiles for itself.
-template <int kPanelCols, typename T>
-HPMOE_INLINE void PackBody(const T* b, int64_t ldb, int32_t k, int32_t cols,
-                           float* __restrict out, WidenFn<T> widen) {
-  for (int32_t p = 0; p < k; ++p, b += ldb, out += kPanelCols) {
+template <int kCols, typename T>
+HPMOE_INLINE void PackRows(const T* const* in, int64_t first, int32_t rows,
+                           int32_t cols, float* __restrict out, int32_t ld_out,
+                           WidenFn<T> widen) {
+  for (int32_t p = 0; p < rows; ++p, out += ld_out) {
+    const T* const row = in[p] + first;
     if constexpr (kWidenByCall<T>) {
-      widen(b, out, cols);
-    } else if (cols == kPanelCols) {
-      for (int32_t j = 0; j < kPanelCols; ++j) out[j] = LoadFloat(b + j);
+      widen(row, out, cols);
+    } else if constexpr (kCols > 0) {
+      for (int32_t j = 0; j < kCols; ++j) out[j] = LoadFloat(row + j);
     } else {
-      for (int32_t j = 0; j < cols; ++j) out[j] = LoadFloat(b + j);
+      for (int32_t j = 0; j < cols; ++j) out[j] = LoadFloat(row + j);
     }
-    for (int32_t j = cols; j < kPanelCols; ++j) out[j] = 0.0f;
+    for (int32_t j = cols; j < ld_out; ++j) out[j] = 0.0f;
+  }
+}
+
+// kFull and kPart: numbers of columns that are worth code of their own.
+template <int kFull, int kPart, typename T>
+HPMOE_INLINE void PackBody(const T* const* in, int64_t first, int32_t rows,
+                           int32_t cols, float* out, int32_t ld_out,
+                           WidenFn<T> widen) {
+  if (cols == kFull) {
+    PackRows<kFull, T>(in, first, rows, cols, out, ld_out, widen);
+  } else if (cols == kPart) {
+    PackRows<kPart, T>(in, first, rows, cols, out, ld_out, widen);
+  } else {
+    PackRows<0, T>(in, first, rows, cols, out, ld_out, widen);
   }
 }
 
@@ -106,10 +138,10 @@ HPMOE_INLINE void TransposeQuad(const float* in, int64_t ld_in,
   }
 }
 
-// A block is `kLine` columns of kQuad rows: whole cache lines of `in`, each
+// A block is `kLine` columns of kQuad rows: whole cache lines of each row, each
 // read once.
 template <typename T>
-HPMOE_INLINE void TransposeBody(const T* in, int64_t ld_in, int32_t rows,
+HPMOE_INLINE void TransposeBody(const T* const* in, int64_t first, int32_t rows,
                                 int32_t cols, float* __restrict out,
                                 int64_t ld_out, WidenFn<T> widen) {
   constexpr int kLine = 16;
@@ -119,7 +151,7 @@ HPMOE_INLINE void TransposeBody(const T* in, int64_t ld_in, int32_t rows,
     for (; width == kLine && r + kQuad <= rows; r += kQuad) {
       float wide[kQuad][kLine];
       for (int i = 0; i < kQuad; ++i) {
-        const T* row = in + (r + i) * ld_in + c;
+        const T* row = in[r + i] + first + c;
         if constexpr (kWidenByCall<T>) {
           widen(row, wide[i], kLine);
         } else {
@@ -132,9 +164,67 @@ HPMOE_INLINE void TransposeBody(const T* in, int64_t ld_in, int32_t rows,
     }
     for (; r < rows; ++r) {
       for (int32_t j = 0; j < width; ++j) {
-        out[(c + j) * ld_out + r] = LoadFloat(in + r * ld_in + c + j);
+        out[(c + j) * ld_out + r] = LoadFloat(in[r] + first + c + j);
       }
     }
+  }
+}
+
+// A pair of bfloat16 side by side, as a float of PairKernels.
+struct Bf16Pair {
+  Bf16 first, second;
+};
+
+HPMOE_INLINE float PairOf(Bf16 first, Bf16 second) {
+  return BitsFloat(uint32_t{first.bits} << 16 | second.bits);
+}
+
+HPMOE_INLINE float LoadFloat(const Bf16Pair* p) {
+  return PairOf(p->first, p->second);
+}
+
+template <int kCols>
+HPMOE_INLINE void PackPairRows(const Bf16* const* in, int64_t first,
+                               int32_t rows, int32_t cols, uint16_t odd,
+                               float* __restrict out, int32_t ld_out) {
+  const int32_t count = kCols > 0 ? kCols : cols;
+  int32_t p = 0;
+  for (; p + 1 < rows; p += 2, out += ld_out) {
+    const Bf16* const a = in[p] + first;
+    const Bf16* const b = in[p + 1] + first;
+    for (int32_t j = 0; j < count; ++j) out[j] = PairOf(a[j], b[j]);
+    for (int32_t j = count; j < ld_out; ++j) out[j] = 0.0f;
+  }
+  if (p == rows) return;
+  for (int32_t j = 0; j < count; ++j) {
+    out[j] = PairOf(in[p][first + j], Bf16{odd});
+  }
+  for (int32_t j = count; j < ld_out; ++j) out[j] = 0.0f;
+}
+
+template <int kFull, int kPart>
+HPMOE_INLINE void PackPairBody(const Bf16* const* in, int64_t first,
+                               int32_t rows, int32_t cols, uint16_t odd,
+                               float* out, int32_t ld_out) {
+  if (cols == kFull) {
+    PackPairRows<kFull>(in, first, rows, cols, odd, out, ld_out);
+  } else if (cols == kPart) {
+    PackPairRows<kPart>(in, first, rows, cols, odd, out, ld_out);
+  } else {
+    PackPairRows<0>(in, first, rows, cols, odd, out, ld_out);
+  }
+}
+
+// `first` is even.
+HPMOE_INLINE void TransposePairBody(const Bf16* const* in, int64_t first,
+                                    int32_t rows, int32_t cols, uint16_t odd,
+                                    float* __restrict out, int32_t ld_out) {
+  TransposeBody<Bf16Pair>(reinterpret_cast<const Bf16Pair* const*>(in),
+                          first / 2, rows, cols / 2, out, ld_out, nullptr);
+  if (cols % 2 == 0) return;
+  float* const last = out + int64_t{cols / 2} * ld_out;
+  for (int32_t r = 0; r < rows; ++r) {
+    last[r] = PairOf(in[r][first + cols - 1], Bf16{odd});
   }
 }
 

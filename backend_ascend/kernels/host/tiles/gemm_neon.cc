@@ -39,13 +39,13 @@ void Micro(const MicroTile& t) {
   }
   const float* b = t.panel;
   const float* a = t.a;
-  for (int32_t p = 0; p < t.k; ++p, b += kCols, ++a) {
+  for (int32_t p = 0; p < t.k; ++p, b += kCols, a += kM) {
     float32x4_t row[kVectors];
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) row[v] = vld1q_f32(b + 4 * v);
 #pragma GCC unroll 8
     for (int i = 0; i < kM; ++i) {
-      const float32x4_t x = vld1q_dup_f32(a + i * t.lda);
+      const float32x4_t x = vld1q_dup_f32(a + i);
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) {
         acc[i][v] = vfmaq_f32(acc[i][v], x, row[v]);
@@ -78,14 +78,15 @@ void Narrow(const float* in, T* out, int64_t n) {
 }
 
 template <typename T>
-void Pack(const T* b, int64_t ldb, int32_t k, int32_t cols, float* out) {
-  PackBody<kCols, T>(b, ldb, k, cols, out, Widen<T>);
+void Pack(const T* const* in, int64_t first, int32_t rows, int32_t cols,
+          float* out, int32_t ld_out) {
+  PackBody<kCols, kRows, T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>
-void Transpose(const T* in, int64_t ld_in, int32_t rows, int32_t cols,
-               float* out, int64_t ld_out) {
-  TransposeBody<T>(in, ld_in, rows, cols, out, ld_out, Widen<T>);
+void Transpose(const T* const* in, int64_t first, int32_t rows, int32_t cols,
+               float* out, int32_t ld_out) {
+  TransposeBody<T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>

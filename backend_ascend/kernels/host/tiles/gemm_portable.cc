@@ -16,7 +16,7 @@ void Multiply(const MicroTile& t) {
   for (int32_t p = 0; p < t.k; ++p) {
     const float* b = t.panel + p * kCols;
     for (int i = 0; i < t.rows; ++i) {
-      const float a = t.a[i * t.lda + p];
+      const float a = t.a[p * t.rows + i];
       for (int j = 0; j < kCols; ++j) {
         acc[i][j] = __builtin_fmaf(a, b[j], acc[i][j]);
       }
@@ -40,14 +40,15 @@ void Narrow(const float* in, T* out, int64_t n) {
 }
 
 template <typename T>
-void Pack(const T* b, int64_t ldb, int32_t k, int32_t cols, float* out) {
-  PackBody<kCols, T>(b, ldb, k, cols, out, Widen<T>);
+void Pack(const T* const* in, int64_t first, int32_t rows, int32_t cols,
+          float* out, int32_t ld_out) {
+  PackBody<kCols, kRows, T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>
-void Transpose(const T* in, int64_t ld_in, int32_t rows, int32_t cols,
-               float* out, int64_t ld_out) {
-  TransposeBody<T>(in, ld_in, rows, cols, out, ld_out, Widen<T>);
+void Transpose(const T* const* in, int64_t first, int32_t rows, int32_t cols,
+               float* out, int32_t ld_out) {
+  TransposeBody<T>(in, first, rows, cols, out, ld_out, Widen<T>);
 }
 
 template <typename T>

@@ -28,11 +28,16 @@ DTYPES = gemm_testing.DTYPES
 TRANSPOSED = ((False, True), (True, False), (True, True))  # a, b
 
 
-def _chain(a, b):
-  """Returns a @ b for float32 `[m, k]`, `[k, n]`: ascending fma from +0."""
+def _chain(a, b, flushes=False):
+  """Returns a @ b for float32 `[m, k]`, `[k, n]`: ascending fma from +0.
+
+  `flushes`: subnormal numbers are read and written as zeros of their sign.
+  """
+  zeros = gemm_testing.flushed if flushes else lambda x: x
+  a, b = zeros(a), zeros(b)
   acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
   for p in range(a.shape[1]):
-    acc = gemm_testing.fma(a[:, p, None], b[None, p], acc)
+    acc = zeros(gemm_testing.fma(a[:, p, None], b[None, p], acc))
   return acc
 
 
@@ -154,9 +159,11 @@ class GemmTileTest(parameterized.TestCase):
     _assert_same(parts[:m, :n], whole, f'{isa} {dtype} {rows} {cols}')
     self.assertTrue((parts[m:] == 77).all() and (parts[:, n:] == 77).all())
 
-  @parameterized.product(isa=ISAS, dtype=DTYPES)
-  def test_nan_inf_and_subnormals(self, isa, dtype):
-    a, b = _operands('test_nan_inf_and_subnormals', 20, 600, 40)
+  @parameterized.product(isa=ISAS, dtype=DTYPES, k=(600, 601))
+  def test_nan_inf_and_subnormals(self, isa, dtype, k):
+    # Given a sum that ends in -0, then what fills the last pair of an odd depth
+    # keeps its sign.
+    a, b = _operands('test_nan_inf_and_subnormals', 20, k, 40)
     a[1, 3], a[2, 5], a[3, 599], b[7, 2], b[9, 33] = (
       np.nan,
       np.inf,
@@ -167,14 +174,20 @@ class GemmTileTest(parameterized.TestCase):
     lowest, some = (-14, 2.0**-23) if dtype == 'float16' else (-126, 1e-40)
     a[4, :8], a[4, 8:], b[:, 39] = some, 0, 0.75  # subnormals
     a[5, :] = 0  # 0 * inf
+    a[6], b[:, 38] = 2.0**-100, -(2.0**-30)  # subnormal products
     a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    flushes = dtype == 'bfloat16'
     with np.errstate(invalid='ignore'):
-      chain = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
+      chain = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b), flushes)
       want = gemm_testing.stored(chain, dtype)
     self.assertTrue(np.isnan(chain).any() and np.isinf(chain).any())
-    self.assertTrue(0 < abs(chain[4, 39]) < 2.0**lowest)
+    if flushes:
+      self.assertEqual(chain[4, 39], 0)
+      self.assertEqual(chain[6, 38].view('u4'), 1 << 31)
+    else:
+      self.assertTrue(0 < abs(chain[4, 39]) < 2.0**lowest)
 
-    _assert_same(_native.gemm_tile(a, b, isa), want, f'{isa} {dtype}')
+    _assert_same(_native.gemm_tile(a, b, isa), want, f'{isa} {dtype} {k}')
 
   def test_bf16_accumulation_rounds_every_partial_sum(self):
     a, b = _operands('test_bf16_accumulation', 5, 40, 6)

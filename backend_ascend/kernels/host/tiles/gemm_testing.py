@@ -33,6 +33,11 @@ def loaded(x):
   return (x.view(ml_dtypes.bfloat16) if x.dtype == 'u2' else x).astype('f4')
 
 
+def flushed(x):
+  """Returns float32 `x` with zeros, of their sign, for subnormal numbers."""
+  return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(0, x), x)
+
+
 def fma(a, b, c):
   """Returns float32 a * b + c rounded once; arrays that broadcast.
 

@@ -237,12 +237,14 @@ HPMOE_INLINE void ScaleRowsBody(const ScaleRowsTile& t) {
 constexpr int32_t kCombineCols = 256;  // sums that stay in the first cache
 
 template <bool kWeighted, typename T>
-HPMOE_INLINE void CombineChunk(const T* rows, int64_t ld, const float* weights,
-                               int32_t top_k, int32_t cols, T* __restrict y) {
+HPMOE_INLINE void CombineChunk(const CombineTile& t, int64_t first, int32_t col,
+                               int32_t cols, T* __restrict y) {
   float sum[kCombineCols];
-  for (int32_t k = 0; k < top_k; ++k) {
-    const T* __restrict row = rows + k * ld;
-    const float w = kWeighted ? weights[k] : 1.0f;
+  for (int32_t k = 0; k < t.top_k; ++k) {
+    const void* const at = t.rows != nullptr ? t.rows[first + k] : t.returned;
+    const int64_t offset = t.rows != nullptr ? 0 : (first + k) * t.ld;
+    const T* __restrict row = static_cast<const T*>(at) + offset + col;
+    const float w = kWeighted ? t.weights[first + k] : 1.0f;
     for (int32_t j = 0; j < cols; ++j) {
       const float x = kWeighted ? w * LoadFloat(row + j) : LoadFloat(row + j);
       sum[j] = k == 0 ? x : sum[j] + x;
@@ -256,11 +258,8 @@ HPMOE_INLINE void CombineRows(const CombineTile& t) {
   for (int32_t token = 0; token < t.tokens; ++token) {
     const int64_t row = static_cast<int64_t>(token) * t.top_k;
     for (int32_t j = 0; j < t.cols; j += kCombineCols) {
-      CombineChunk<kWeighted>(
-          static_cast<const T*>(t.returned) + row * t.ld + j, t.ld,
-          kWeighted ? t.weights + row : nullptr, t.top_k,
-          std::min(kCombineCols, t.cols - j),
-          static_cast<T*>(t.y) + token * t.ld_y + j);
+      CombineChunk<kWeighted>(t, row, j, std::min(kCombineCols, t.cols - j),
+                              static_cast<T*>(t.y) + token * t.ld_y + j);
     }
   }
 }
@@ -321,7 +320,7 @@ const Kernels& KernelsOf(Isa isa) {
                                       CombineAvx512,   SwigluGradAvx512,
                                       ScaleRowsAvx512, RowDotAvx512};
   if (isa == Isa::kAvx2) return kAvx2;
-  if (isa == Isa::kAvx512) return kAvx512;
+  if (isa >= Isa::kAvx512) return kAvx512;
 #endif
   (void)isa;
   return kPortable;

@@ -93,6 +93,8 @@ struct CombineTile {
   int64_t ld, ld_y;  // elements
   int32_t tokens, top_k, cols;
   DType dtype;
+  // [tokens, top_k] addresses of rows, in place of `returned`; or null.
+  const void* const* rows = nullptr;
 };
 void RunCombineTile(const CombineTile& tile, Isa isa);
 

@@ -37,6 +37,7 @@ struct World {
   std::vector<int32_t> in = std::vector<int32_t>(kWords, 3);
   std::vector<int32_t> out = std::vector<int32_t>(2 * kWords, 0);
   Line flags[4];
+  Line many[40];
   Line shared[2];
 
   LaunchSpec Spec() {
@@ -47,6 +48,8 @@ struct World {
     spec.globals = {RangeOf("in", in, GlobalKind::kConstant),
                     RangeOf("out", out, GlobalKind::kEmpty),
                     {"flags", reinterpret_cast<uint64_t>(flags), sizeof(flags),
+                     GlobalKind::kFlags},
+                    {"many", reinterpret_cast<uint64_t>(many), sizeof(many),
                      GlobalKind::kFlags},
                     {"shared", reinterpret_cast<uint64_t>(shared),
                      sizeof(shared), GlobalKind::kFilled}};
@@ -286,6 +289,16 @@ void Deadline(World* world) {
   if (Await(world->flags, 1)) CrossCoreSetFlag<1, PIPE_MTE3>(0);
 }
 
+// Many waits that are met: none of them lets time run faster.
+void ManyWaits(World* world) {
+  Await(world->flags, 1, int64_t{1} << 60);
+  for (Line& line : world->many) {
+    while (Words(&line).GetValue(0) != 0) {
+    }
+    Clean(Words(&line));
+  }
+}
+
 // Many tasks, each of which looks at the clock and writes; none signals.
 void ManyTasks(World* world) {
   for (int task = 0; task < 2000; ++task) {
@@ -377,6 +390,8 @@ const Together kTogether[] = {
     {"a poll without end", Nothing,
      [](World* w) { Await(w->flags, 1, int64_t{1} << 60); }, Nothing},
     {"many tasks without a signal", Nothing, ManyTasks, Nothing},
+    {"many waits that are met", Nothing, ManyWaits,
+     [](World* w) { Signal(w->flags); }},
     {"one waits for one that is stuck", Nothing,
      [](World* w) {
        if (!Await(w->flags, 1)) WaitFlag<HardEvent::V_S>(5);

@@ -23,6 +23,7 @@ _RIGHT = (
   'polls by moves',
   'polls by moves after',
   'many tasks without a signal',
+  'many waits that are met',
   'scalar stores',
   'SyncAll',
 )

@@ -169,6 +169,6 @@ AtomicType ThisAtomicType() { return machine->core().atomic; }
 
 Registers& ThisRegisters() { return machine->core().registers; }
 
-void OnTask(int64_t tag) { machine->GoesOn(tag); }
+void OnTask(int64_t tag) { machine->Begin(tag); }
 
 }  // namespace ascend_twin

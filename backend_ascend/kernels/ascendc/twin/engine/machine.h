@@ -110,7 +110,8 @@ struct Core {
   Chip chips[kNumMemories];
   Waiting waiting;
   uint64_t polled_version = 0;
-  uint32_t polls = 0;  // of that version of the flags
+  uint32_t polls = 0;            // of that version of the flags, and
+  std::vector<uint64_t> looked;  // at these lines
   bool initialised = false;
   bool uses_tpipe = false;
   bool undrained = false;  // it issued work after the last PIPE_ALL
@@ -154,7 +155,10 @@ class Machine {
   void CrossWait(int32_t id, Site site);
   void Drain(Site site);
   void Poll(const char* call, Site site);
-  void GoesOn(int64_t tag);  // OnTask
+  void LooksAt(uint64_t line);
+  void ForgetOldPolls(Core* core) const;
+  void GoesOn();
+  void Begin(int64_t tag);  // OnTask
   uint64_t NextCycle() { return cycles_++; }
 
   // scalar.cc
@@ -276,7 +280,7 @@ class Machine {
   uint64_t running_ = 0;  // of what runs, its `order`
   uint64_t cycles_ = 0;
   uint64_t instructions_ = 0;
-  uint64_t progress_ = 0;       // instructions, flags and tasks
+  uint64_t progress_ = 0;       // instructions, flags, tasks, first looks
   uint64_t flags_version_ = 1;  // of words that cores may poll
   uint64_t idle_step_ = 0;
   uint64_t idle_begin_ = 0;

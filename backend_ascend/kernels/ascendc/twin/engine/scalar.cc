@@ -218,6 +218,7 @@ void ScalarStore(Memory memory, uint64_t begin, uint64_t bytes,
 void CleanAndInvalidateLine(uint64_t begin, Site site) {
   Machine& machine = *ThisMachine();
   machine.WriteBack(begin / kLineBytes, site);
+  machine.LooksAt(begin / kLineBytes);
   // Whoever polls comes by here: others get their turn.
   machine.Poll("DataCacheCleanAndInvalid", site);
 }

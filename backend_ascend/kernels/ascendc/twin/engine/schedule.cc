@@ -166,14 +166,18 @@ void Machine::Drain(Site site) {
   ScalarLearned(core);
 }
 
+void Machine::ForgetOldPolls(Core* core) const {
+  if (core->polled_version == flags_version_) return;
+  core->polled_version = flags_version_;
+  core->polls = 0;
+  core->looked.clear();
+}
+
 void Machine::Poll(const char* call, Site site) {
   Core* const core = current_;
   core->waiting.call = call;
   core->waiting.site = site;
-  if (core->polled_version != flags_version_) {
-    core->polled_version = flags_version_;
-    core->polls = 0;
-  }
+  ForgetOldPolls(core);
   ++core->polls;
   if (core->polls > kPollsInVain) {
     // It issues work between polls, so the launch is never idle.
@@ -187,13 +191,30 @@ void Machine::Poll(const char* call, Site site) {
   core->polls_only = true;
 }
 
-// A core with another task gets somewhere, though a task without work issues
-// nothing and its waits look like polls.
-void Machine::GoesOn(int64_t tag) {
-  current_->tag = tag;
+// A core that drops another line has met its wait for the last one, or works.
+// Lines that it dropped since any flag changed do not count: who goes round in
+// them gets nowhere.
+void Machine::LooksAt(uint64_t line) {
+  Core* const core = current_;
+  ForgetOldPolls(core);
+  std::vector<uint64_t>& looked = core->looked;
+  if (std::find(looked.begin(), looked.end(), line) != looked.end()) return;
+  looked.push_back(line);
+  GoesOn();
+}
+
+void Machine::GoesOn() {
   current_->polls = 0;
   current_->polls_only = false;
   ++progress_;
+}
+
+// A task without work issues nothing, and may look at the lines that the last
+// one waited for.
+void Machine::Begin(int64_t tag) {
+  current_->tag = tag;
+  current_->looked.clear();
+  GoesOn();
 }
 
 // -- Of all cores.

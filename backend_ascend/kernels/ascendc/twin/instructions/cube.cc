@@ -137,17 +137,6 @@ std::vector<uint32_t> OrderOf(MmadOrder order, uint64_t depth) {
   return ks;
 }
 
-float FloatAt(const char* at, Type type) {
-  if (type == Type::kFloat) {
-    float x;
-    std::memcpy(&x, at, sizeof(x));
-    return x;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return type == Type::kBf16 ? FloatOfBf16(bits) : FloatOfHalf(bits);
-}
-
 // One multiplication of a tile, as its instruction keeps it.
 struct Tile {
   Operand c;

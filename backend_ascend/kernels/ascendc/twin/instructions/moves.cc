@@ -1,5 +1,6 @@
 #include "backend_ascend/kernels/ascendc/twin/instructions/moves.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -32,12 +33,7 @@ AtomicType AtomicOf(Type type) {
 template <typename T, typename Add>
 void AddEach(char* dst, const char* src, uint64_t bytes, Add add) {
   for (uint64_t at = 0; at + sizeof(T) <= bytes; at += sizeof(T)) {
-    T a;
-    T b;
-    std::memcpy(&a, dst + at, sizeof(T));
-    std::memcpy(&b, src + at, sizeof(T));
-    a = add(a, b);
-    std::memcpy(dst + at, &a, sizeof(T));
+    Write<T>(dst + at, add(Read<T>(dst + at), Read<T>(src + at)));
   }
 }
 

@@ -5,7 +5,6 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_MOVES_H_
 
 #include <cstdint>
-#include <cstring>
 
 #include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/params.h"
@@ -90,8 +89,8 @@ template <typename T>
 void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
                  const DataCopyExtParams& params,
                  const DataCopyPadExtParams<T>& pad, Site site = Site::Here()) {
-  ascend_twin::PadFill fill{pad.isPad, pad.leftPadding, pad.rightPadding, 0};
-  std::memcpy(&fill.value, &pad.paddingValue, sizeof(T));
+  const ascend_twin::PadFill fill{pad.isPad, pad.leftPadding, pad.rightPadding,
+                                  ascend_twin::BitsOf(pad.paddingValue)};
   ascend_twin::MovePadIn({"DataCopyPad", site}, ascend_twin::OperandOf(dst),
                          ascend_twin::OperandOf(src), params, fill);
 }

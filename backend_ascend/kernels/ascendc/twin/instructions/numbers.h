@@ -14,11 +14,24 @@
 #endif
 
 #include "backend_ascend/kernels/ascendc/twin/engine/instruction.h"
+#include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/params.h"
 
 namespace ascend_twin {
 
 using AscendC::RoundMode;
+
+// A number of any alignment.
+template <typename T>
+T Read(const char* at) {
+  T x;
+  std::memcpy(&x, at, sizeof(T));
+  return x;
+}
+template <typename T>
+void Write(char* at, T x) {
+  std::memcpy(at, &x, sizeof(T));
+}
 
 inline uint32_t BitsOfFloat(float x) {
   uint32_t bits;
@@ -120,6 +133,13 @@ inline uint16_t HalfOfFloat(float x, RoundMode mode = RoundMode::CAST_RINT) {
                     (mode == RoundMode::CAST_CEIL && sign != 0);
   if (half >= 0x7C00u) half = cuts ? 0x7BFFu : 0x7C00u;
   return static_cast<uint16_t>(sign | half);
+}
+
+// Of kHalf, kBf16 or kFloat.
+inline float FloatAt(const char* at, Type type) {
+  if (type == Type::kFloat) return Read<float>(at);
+  const uint16_t bits = Read<uint16_t>(at);
+  return type == Type::kBf16 ? FloatOfBf16(bits) : FloatOfHalf(bits);
 }
 
 // To an integer that is still a float.

@@ -4,6 +4,7 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_OPERAND_H_
 
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 
@@ -116,6 +117,14 @@ constexpr uint64_t kRepeat = 256;   // bytes of a repeat of the vector unit
 
 constexpr uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 constexpr uint64_t RoundUp(uint64_t a, uint64_t b) { return CeilDiv(a, b) * b; }
+
+// Of an element, from the low end.
+template <typename T>
+uint64_t BitsOf(const T& value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  return bits;
+}
 
 // A call under check: each check ends the launch if it does not hold, with what
 // was expected and what came.

@@ -129,9 +129,8 @@ void IssueGather(const Call& call, const Operand& dst, const Operand& src,
     const char* const from = Bytes(src.memory, src.begin);
     const char* const at = Bytes(offsets.memory, offsets.begin);
     for (int64_t i = 0; i < count; ++i) {
-      uint32_t offset;
-      std::memcpy(&offset, at + i * sizeof(offset), sizeof(offset));
-      const uint64_t byte = uint64_t{base} + offset;
+      const uint64_t byte =
+          uint64_t{base} + Read<uint32_t>(at + i * sizeof(uint32_t));
       if (byte % size != 0 || byte + size > src_bytes) {
         call.Refuse("srcOffset " + std::to_string(i) +
                     ": expected a multiple of " + std::to_string(size) +
@@ -145,17 +144,6 @@ void IssueGather(const Call& call, const Operand& dst, const Operand& src,
 }
 
 namespace {
-
-float RealAt(const char* at, Type type) {
-  if (type == Type::kHalf) {
-    uint16_t bits;
-    std::memcpy(&bits, at, sizeof(bits));
-    return FloatOfHalf(bits);
-  }
-  float x;
-  std::memcpy(&x, at, sizeof(x));
-  return x;
-}
 
 bool Holds(AscendC::CMPMODE mode, float a, float b) {
   switch (mode) {
@@ -209,8 +197,8 @@ void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
         const uint64_t at = (i + j) * size;
         const bool holds = src0.type == Type::kInt32
                                ? std::memcmp(a + at, b + at, size) == 0
-                               : Holds(mode, RealAt(a + at, src0.type),
-                                       RealAt(b + at, src0.type));
+                               : Holds(mode, FloatAt(a + at, src0.type),
+                                       FloatAt(b + at, src0.type));
         bits |= static_cast<unsigned>(holds) << j;
       }
       to[i / 8] = static_cast<char>(bits);

@@ -7,7 +7,6 @@
 #include "backend_ascend/kernels/ascendc/twin/instructions/lanes.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/params.h"
-#include "backend_ascend/kernels/ascendc/twin/instructions/vector.h"
 
 namespace ascend_twin {
 

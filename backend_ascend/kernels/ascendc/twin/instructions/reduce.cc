@@ -1,7 +1,6 @@
 #include "backend_ascend/kernels/ascendc/twin/instructions/reduce.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,24 +20,11 @@ struct Value {
   float x = 0.0f;
 };
 
-float Load(const char* at, Type type) {
-  if (type == Type::kHalf) {
-    uint16_t bits;
-    std::memcpy(&bits, at, sizeof(bits));
-    return FloatOfHalf(bits);
-  }
-  float x;
-  std::memcpy(&x, at, sizeof(x));
-  return x;
-}
-
 void Store(float x, Type type, char* at) {
   if (type == Type::kHalf) {
-    const uint16_t bits = HalfOfFloat(x);
-    std::memcpy(at, &bits, sizeof(bits));
+    Write(at, HalfOfFloat(x));
   } else {
-    x = Canonical(x);
-    std::memcpy(at, &x, sizeof(x));
+    Write(at, Canonical(x));
   }
 }
 
@@ -93,9 +79,10 @@ struct Source {
     for (int64_t lane = 0; lane < lanes.lanes_a_repeat; ++lane) {
       values[lane].active = IsActive(repeat, lane);
       if (!values[lane].active) continue;
-      values[lane].x = Load(from + lane / a_block * strides.src_block * kBlock +
-                                lane % a_block * size,
-                            operand.type);
+      values[lane].x =
+          FloatAt(from + lane / a_block * strides.src_block * kBlock +
+                      lane % a_block * size,
+                  operand.type);
     }
   }
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -406,13 +405,6 @@ struct Number {
   float real;
 };
 
-template <typename T>
-T Read(const char* at) {
-  T x;
-  std::memcpy(&x, at, sizeof(T));
-  return x;
-}
-
 Number NumberAt(const char* at, Type type) {
   switch (type) {
     case Type::kInt8:
@@ -425,12 +417,8 @@ Number NumberAt(const char* at, Type type) {
       return {true, Read<int32_t>(at), 0};
     case Type::kInt64:
       return {true, Read<int64_t>(at), 0};
-    case Type::kHalf:
-      return {false, 0, FloatOfHalf(Read<uint16_t>(at))};
-    case Type::kBf16:
-      return {false, 0, FloatOfBf16(Read<uint16_t>(at))};
     default:
-      return {false, 0, Read<float>(at)};
+      return {false, 0, FloatAt(at, type)};
   }
 }
 
@@ -463,11 +451,6 @@ T IntegerOf(const Number& number, RoundMode mode) {
   if (rounded >= static_cast<float>(high)) return static_cast<T>(high);
   if (rounded <= static_cast<float>(low)) return static_cast<T>(low);
   return static_cast<T>(rounded);
-}
-
-template <typename T>
-void Write(char* at, T x) {
-  std::memcpy(at, &x, sizeof(T));
 }
 
 void Convert(const char* from, Type src, char* to, Type dst, RoundMode mode,

@@ -3,8 +3,6 @@
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_VECTOR_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_VECTOR_H_
 
-#include <cstring>
-
 #include "backend_ascend/kernels/ascendc/twin/instructions/lanes.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/params.h"
@@ -45,13 +43,6 @@ void IssueUnary(const Call& call, Unary op, const Operand& dst,
 void IssueCast(const Call& call, const Operand& dst, const Operand& src,
                AscendC::RoundMode mode, const Mask& mask, int64_t repeat,
                const AscendC::UnaryRepeatParams& params);
-
-template <typename T>
-uint64_t BitsOf(const T& value) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(T));
-  return bits;
-}
 
 // Strides of the form that counts elements, where dst and src differ in size.
 AscendC::UnaryRepeatParams Contiguous(const Operand& dst, const Operand& src);

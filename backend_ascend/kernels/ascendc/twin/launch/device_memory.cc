@@ -15,10 +15,6 @@ using ascend_twin::GlobalRange;
 constexpr uint64_t kAlign = 512;
 constexpr uint64_t kGap = 4096;  // behind each array: a wild access hits none
 
-bool IsPacked(Form form) {
-  return form == Form::kSlicePut || form == Form::kExpertTile;
-}
-
 // A rank's part of a buffer: one slab, or those of its experts.
 int64_t BytesOfRank(const ImageHeader& header, int b) {
   return ShapeOf(header, static_cast<BufferId>(b)).bytes() / header.num_ranks;
@@ -138,6 +134,16 @@ void DeviceMemory::PlaceShared(Placer* placer, LaunchArgs* args) {
   args->expert_base = add("expert_base", plan_.expert_base);
   args->slice_begin = add("slice_begin", plan_.slice_begin);
   args->slice_slots = add("slice_slots", plan_.slice_slots);
+  if (header_.relay != 0) {
+    args->once_counts = add("once_counts", plan_.once.counts);
+    args->once_row_base = add("once_row_base", plan_.once.row_base);
+    args->once_expert_rows = add("once_expert_rows", plan_.once.expert_rows);
+    args->once_expert_base = add("once_expert_base", plan_.once.expert_base);
+    args->once_slice_begin = add("once_slice_begin", plan_.once.slice_begin);
+    args->once_slice_slots = add("once_slice_slots", plan_.once.slice_slots);
+    args->copy_rows = add("copy_rows", plan_.copy_rows);
+    args->copy_slots = add("copy_slots", plan_.copy_slots);
+  }
   args->constants =
       placer->Add<Constants>("constants", 1, GlobalKind::kConstant);
 }
@@ -145,7 +151,7 @@ void DeviceMemory::PlaceShared(Placer* placer, LaunchArgs* args) {
 // The same arrays in the same order on every rank: the same offsets.
 void DeviceMemory::PlaceHeap(Placer* placer, LaunchArgs* args) {
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (!IsWritten(b, header_.direction) || !IsPut(BufferForm(b))) continue;
+    if (!IsWritten(header_, b) || !IsPut(BufferForm(header_, b))) continue;
     args->buffers[b] = placer->Add<uint8_t>(
         BufferName(b), BytesOfRank(header_, b), GlobalKind::kEmpty);
   }
@@ -154,6 +160,14 @@ void DeviceMemory::PlaceHeap(Placer* placer, LaunchArgs* args) {
                                            GlobalKind::kFilled);
   args->header_weight =
       placer->Add<float>("header_weight", header_.num_rows, GlobalKind::kEmpty);
+  const int64_t copies =
+      header_.relay == 0 ? 0 : int64_t{header_.num_rows} * CopiesOf(header_);
+  args->copy_row =
+      placer->Add<int32_t>("copy_row", copies, GlobalKind::kFilled);
+  args->copy_slot =
+      placer->Add<int32_t>("copy_slot", copies, GlobalKind::kEmpty);
+  args->copy_weight =
+      placer->Add<float>("copy_weight", copies, GlobalKind::kEmpty);
   args->d_slot_weight = placer->Add<float>(
       "d_slot_weight", WeightsTravel(header_) ? slots : 0, GlobalKind::kEmpty);
   args->events = placer->Add<CounterLine>("events", header_.events.count,
@@ -165,8 +179,8 @@ void DeviceMemory::PlaceHeap(Placer* placer, LaunchArgs* args) {
 void DeviceMemory::PlaceOwn(Placer* placer, LaunchArgs* args) {
   for (int b = 0; b < kNumBuffers; ++b) {
     const Use use = UseOf(header_, b);
-    const Form form = BufferForm(b);
-    const bool written = IsWritten(b, header_.direction);
+    const Form form = BufferForm(header_, b);
+    const bool written = IsWritten(header_, b);
     if (use == Use::kAbsent || (written && IsPut(form))) continue;
     const int64_t bytes = BytesOfRank(header_, b);
     args->buffers[b] = placer->Add<uint8_t>(
@@ -202,6 +216,10 @@ void DeviceMemory::Fill() {
     std::copy_n(tensors_.topk_weights + rank * slots, slots,
                 const_cast<float*>(args.topk_weights));
     std::fill_n(args.header_slot, header_.num_rows, -1);
+    if (header_.relay != 0) {
+      std::fill_n(args.copy_row, int64_t{header_.num_rows} * CopiesOf(header_),
+                  -1);
+    }
     std::memset(args.ready, 0, kReadyLines * sizeof(CounterLine));
   }
   for (const GlobalRange& range : ranges_) {
@@ -220,7 +238,7 @@ void DeviceMemory::FillBuffer(int b) {
   const int64_t bytes = BytesOfRank(header_, b);
   for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
     char* const to = reinterpret_cast<char*>(args_[rank]->buffers[b]);
-    if (IsWritten(b, header_.direction)) {
+    if (IsWritten(header_, b)) {
       PoisonElements(to, bytes / shape.element_bytes, shape.element_bytes);
     } else {
       std::memcpy(to,
@@ -245,7 +263,7 @@ void DeviceMemory::Begin(const std::vector<uint64_t>& image) {
 
 void DeviceMemory::CopyOut() const {
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (IsWritten(b, header_.direction)) CopyBuffer(b);
+    if (IsWritten(header_, b)) CopyBuffer(b);
   }
 }
 
@@ -256,10 +274,10 @@ void DeviceMemory::CopyBuffer(int b) const {
     const char* const from =
         reinterpret_cast<const char*>(args_[rank]->buffers[b]);
     char* const to = static_cast<char*>(tensors_.buffers[b]) + rank * bytes;
-    const int64_t valid =
-        IsPacked(BufferForm(b))
-            ? plan_.rank_rows[rank] * shape.cols * shape.element_bytes
-            : bytes;
+    const int64_t valid = IsPacked(BufferForm(header_, b))
+                              ? SlicesOf(plan_, b).rank_rows[rank] *
+                                    shape.cols * shape.element_bytes
+                              : bytes;
     std::memcpy(to, from, valid);
     const int64_t rest = (bytes - valid) / shape.element_bytes;
     if (shape.element_bytes == 2) {

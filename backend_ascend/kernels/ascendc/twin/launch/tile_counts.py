@@ -59,7 +59,10 @@ class Tile:
 
 
 def tiles(
-  image: image_lib.Image, plan_counts: np.ndarray, counts: np.ndarray
+  image: image_lib.Image,
+  plan_counts: np.ndarray,
+  counts: np.ndarray,
+  relayed: np.ndarray | None = None,
 ) -> list[Tile]:
   """Returns what tiles of each kind and shape took.
 
@@ -67,9 +70,10 @@ def tiles(
     image: what was launched.
     plan_counts: `[R, E]` i32, of its routing.
     counts: `[n]` `twin_report.COUNTS`, of the launch.
+    relayed: as of `faults.real_rows`.
   """
   groups: dict[tuple, list[np.void]] = collections.defaultdict(list)
-  shapes = list(_shapes(image, plan_counts))
+  shapes = list(_shapes(image, plan_counts, relayed))
   for row in counts:
     task = int(row['task'])
     unit = layout.Unit(int(row['unit'])).name.lower()
@@ -83,9 +87,9 @@ def tiles(
   return made
 
 
-def _shapes(image: image_lib.Image, plan_counts) -> Iterator[tuple]:
+def _shapes(image: image_lib.Image, plan_counts, relayed) -> Iterator[tuple]:
   """Yields (kind, unit, rows, cols, depth) of each task."""
-  real = faults.real_rows(image, plan_counts)
+  real = faults.real_rows(image, plan_counts, relayed)
   config = image.config
   widths = {
     'd_model': config.d_model,

@@ -137,7 +137,7 @@ class Patches {
 
   // Another token's data in the first row where that differs.
   void StaleRow() {
-    if (kind_.work != Work::kPutRows) return;
+    if (kind_.form() != Form::kSlicePut) return;
     const RowsOfBuffer rows = Of(kind_.left());
     for (int32_t i = 0; i < RealRows(task_, plan_).count(); ++i) {
       const char* const mine =
@@ -164,6 +164,13 @@ class Patches {
           ArgsOf(task_.rank).header_weight + rows.begin);
       return Shift(weights, rows.count() * sizeof(float), sizeof(float));
     }
+    if (kind_.work == Work::kRelayRows) {
+      const int64_t per = CopiesOf(header_);
+      const char* const weights = reinterpret_cast<const char*>(
+          ArgsOf(task_.rank).copy_weight + Rows().begin * per);
+      return Shift(weights, Rows().count() * per * sizeof(float),
+                   sizeof(float));
+    }
     const bool put = kind_.work == Work::kPutRows;
     if (!put && kind_.work != Work::kSumSlots) return;
     const float* const weights = ArgsOf(task_.rank).topk_weights;
@@ -184,9 +191,9 @@ class Patches {
     if (!IsPut(kind_.form())) return;
     const RowsOfBuffer all = Of(kind_.left());
     for (int32_t i = 0; i < RealRows(task_, plan_).count(); ++i) {
-      const bool home = kind_.form() == Form::kHomePut;
+      const bool here = kind_.form() != Form::kSlicePut;
       const int32_t row =
-          home ? Rows().begin + i : SentSlot(task_, plan_, i) / header_.top_k;
+          here ? Rows().begin + i : SentSlot(task_, plan_, i) / header_.top_k;
       Shift(all.At(row), all.row_bytes, element_);
     }
   }

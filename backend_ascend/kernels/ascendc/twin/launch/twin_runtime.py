@@ -147,7 +147,7 @@ def launch_serial(
 def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
   image = image_lib.load(image)
   read = arrays.inputs(image, inputs)
-  names = arrays.OUTPUTS[image.direction]
+  names = arrays.outputs(image)
   outputs = arrays.zeros(image, tensors.PLAN + names)
   report = native(
     np.frombuffer(memoryview(image), np.uint8),

@@ -40,12 +40,14 @@ uint32_t Accesses::Add(const Access& access) {
   return static_cast<uint32_t>(singles_.size() - 1);
 }
 
-std::vector<uint32_t> Accesses::Members(uint32_t set) const {
-  if (set == 0) return {};
-  if ((set & kSeveral) == 0) return {set};
-  const Several& several = several_[set & ~kSeveral];
-  const auto begin = members_.begin() + static_cast<int64_t>(several.begin);
-  return {begin, begin + several.count};
+uint32_t Accesses::Count(uint32_t set) const {
+  if ((set & kSeveral) == 0) return set == 0 ? 0 : 1;
+  return several_[set & ~kSeveral].count;
+}
+
+uint32_t Accesses::Member(uint32_t set, uint32_t i) const {
+  if ((set & kSeveral) == 0) return set;
+  return members_[several_[set & ~kSeveral].begin + i];
 }
 
 bool Accesses::Ordered(const Access& earlier, const Access& later,
@@ -62,7 +64,8 @@ bool Accesses::Ordered(const Access& earlier, const Access& later,
 uint32_t Accesses::Extend(uint32_t set, uint32_t added, const Clock& known) {
   if (set == 0 || set == added) return added;
   const uint64_t begin = members_.size();
-  for (const uint32_t member : Members(set)) {
+  for (uint32_t i = 0; i < Count(set); ++i) {
+    const uint32_t member = Member(set, i);
     if (member == added) return set;
     if (!Ordered(singles_[member], singles_[added], known)) {
       members_.push_back(member);
@@ -76,18 +79,11 @@ uint32_t Accesses::Extend(uint32_t set, uint32_t added, const Clock& known) {
 
 uint32_t Accesses::Unordered(uint32_t set, uint32_t later, const Clock& known,
                              bool atomics_too) const {
-  if (set == 0) return 0;
-  const uint32_t* first = &set;
-  uint32_t count = 1;
-  if ((set & kSeveral) != 0) {
-    const Several& several = several_[set & ~kSeveral];
-    first = members_.data() + several.begin;
-    count = several.count;
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    const Access& earlier = singles_[first[i]];
+  for (uint32_t i = 0; i < Count(set); ++i) {
+    const uint32_t member = Member(set, i);
+    const Access& earlier = singles_[member];
     if (earlier.atomic && !atomics_too) continue;
-    if (!Ordered(earlier, singles_[later], known)) return first[i];
+    if (!Ordered(earlier, singles_[later], known)) return member;
   }
   return 0;
 }

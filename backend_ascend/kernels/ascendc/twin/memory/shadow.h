@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "backend_ascend/kernels/ascendc/twin/memory/clocks.h"
@@ -32,8 +31,6 @@ class Accesses {
   uint32_t Add(const Access& access);
   // `set` without those that `known` covers, with `added`.
   uint32_t Extend(uint32_t set, uint32_t added, const Clock& known);
-  // The members of a set are single accesses: At(them).
-  std::vector<uint32_t> Members(uint32_t set) const;
   const Access& At(uint32_t single) const { return singles_[single]; }
   // A member that is not ordered before `later`; 0 if there is none.
   uint32_t Unordered(uint32_t set, uint32_t later, const Clock& known,
@@ -46,6 +43,9 @@ class Accesses {
   };
   static constexpr uint32_t kSeveral = uint32_t{1} << 31;
 
+  // The members of a set are single accesses: At(them).
+  uint32_t Count(uint32_t set) const;
+  uint32_t Member(uint32_t set, uint32_t i) const;
   bool Ordered(const Access& earlier, const Access& later,
                const Clock& known) const;
 

@@ -1,0 +1,262 @@
+"""A production launch has the bits of one that checks, for what is asked."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.kernels.host.production import production
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+LAYERS = {
+  'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
+  'one_rank': config_lib.MoEConfig(1, 33, 5, 2, 24, 20),
+  'two_ranks': config_lib.MoEConfig(2, 37, 6, 3, 17, 9),
+  'four_ranks': config_lib.MoEConfig(4, 19, 8, 3, 20, 12),
+}
+# Columns of tasks: all, so that `down` makes the activation, and fewer.
+COLS = (256, 8)
+STORAGE = ('float32', 'bfloat16', 'float16')
+# What a layer that will be differentiated keeps beside x.
+KEPT = ('gate_up', 'activation', 'expert_out', 'y')
+
+
+def policy(storage='float32', placement='combine'):
+  return precision.PrecisionPolicy(storage=storage, placement=placement)
+
+
+def differing(config, got, want, ids) -> list[str]:
+  """Returns names of tensors that differ in rows that a rank has."""
+  local = config.experts_per_rank
+  owned = np.bincount(ids.reshape(-1) // local, minlength=config.num_ranks)
+
+  def valid(name, array):
+    if tensors.SPECS[name].shape.split()[1] != 'N':
+      return array.tobytes()
+    return b''.join(slab[:n].tobytes() for slab, n in zip(array, owned))
+
+  return [n for n in got if valid(n, got[n]) != valid(n, want[n])]
+
+
+class TestForward:
+  @pytest.mark.parametrize('storage', STORAGE)
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('routing', ['uniform', 'empty_experts'])
+  @pytest.mark.parametrize('layer', LAYERS)
+  def test_bits(self, layer, routing, placement, storage):
+    # Given a layer, when a part of its tensors is asked for, again and again
+    # of one loaded image, then they have the bits of a launch that checks.
+    config, pol = LAYERS[layer], policy(storage, placement)
+    inputs = testing.make_inputs(config, pol, routing)
+    for cols in COLS:
+      image = testing.compile_layer(config, pol, row_block=16, col_block=cols)
+      want = runtime.launch(image, inputs, threads=1)
+      loaded = production.Production(image, threads=2)
+      for asked in (('y',), KEPT, tuple(want), ('returned',), ('y',)):
+        got = loaded.launch(inputs, asked)
+        assert not differing(config, got, want, inputs['topk_ids']), asked
+        assert tuple(got) == asked
+
+
+class TestHostOptions:
+  @pytest.mark.parametrize('layer', LAYERS)
+  def test_bits_and_whole_columns(self, layer):
+    # Given tiles that suit a shape, when it is launched, then bits are those of
+    # small tiles, and nothing but one tensor of rows is made for y.
+    config = LAYERS[layer]
+    inputs = testing.make_inputs(config, policy(), name='host')
+    want = runtime.launch(
+      testing.compile_layer(config, policy(), row_block=16), inputs, threads=1
+    )
+    options = flow_lib.host_options(config)
+    assert options.row_block % 16 == 0
+    image = compiler.compile_forward(config, policy(), options).image
+    loaded = production.Production(image)
+    assert loaded.launch(inputs)['y'].tobytes() == want['y'].tobytes()
+    rows = config.num_ranks * config.num_rows
+    arena = [rows * config.d_model * 4, rows * 4, rows * 4]
+    assert loaded.arena_bytes == sum(-(-part // 64) * 64 for part in arena)
+
+  def test_blocks_hold_twice_an_even_load_up_to_a_limit(self):
+    blocks = [
+      flow_lib.host_options(config_lib.MoEConfig(2, t, 8, 2, 8, 8)).row_block
+      for t in (1, 64, 100, 4096)
+    ]
+    assert blocks == [16, 64, 112, 512]
+
+
+class TestBackward:
+  @pytest.mark.parametrize('storage', STORAGE)
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('chain', [None, 16])
+  @pytest.mark.parametrize('layer', LAYERS)
+  def test_bits(self, layer, chain, placement, storage):
+    # Given what a forward pass kept, or x and expert_out in place of some of
+    # it, when gradients are asked for, then they have the bits of a launch
+    # that checks.
+    config, pol = LAYERS[layer], policy(storage, placement)
+    forward = testing.compile_layer(config, pol)
+    inputs = testing.make_inputs(config, pol)
+    made = runtime.launch(forward, inputs, threads=1)
+    dy = testing.make_inputs(config, pol, name='dy')['x']
+    for cols in COLS:
+      image = testing.compile_grad(
+        config, pol, row_block=16, col_block=cols, chain_rows=chain
+      )
+      given = inputs | made | dict(dy=dy)
+      given = {n: given[n] for n in arrays.INPUTS[image.direction]}
+      want = runtime.launch(image, given, threads=1)
+      loaded = production.Production(image, threads=2)
+      spare = dict(given, x=inputs['x'], expert_out=made['expert_out'])
+      del spare['expert_in'], spare['returned']
+      for names in (None, tuple(want), ('dx',), ('d_w_down',)):
+        for read in (given, spare):
+          got = loaded.launch(read, names)
+          assert not differing(config, got, want, inputs['topk_ids']), names
+
+
+class TestRelay:
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('layer', ['two_ranks', 'four_ranks'])
+  def test_bits(self, layer, placement):
+    # Given tokens that cross to a rank once, when one tensor is asked for, or
+    # all, forward and backward, then bits are those of a launch that checks.
+    config, pol = LAYERS[layer], policy(placement=placement)
+    inputs = testing.make_inputs(config, pol)
+    options = dict(row_block=16, col_block=8, relay=True)
+    image = testing.compile_layer(config, pol, **options)
+    made = runtime.launch(image, inputs, threads=1)
+    loaded = production.Production(image, threads=2)
+    for asked in (('y',), ('expert_in',), arrays.OUTPUTS[image.direction]):
+      got = loaded.launch(inputs, asked)
+      assert not differing(config, got, made, inputs['topk_ids']), asked
+    image = testing.compile_grad(config, pol, **options)
+    dy = testing.make_inputs(config, pol, name='dy')['x']
+    given = inputs | made | dict(dy=dy)
+    given = {n: given[n] for n in arrays.INPUTS[image.direction]}
+    want = runtime.launch(image, given, threads=1)
+    loaded = production.Production(image, threads=2)
+    for asked in (None, ('d_expert_out',), arrays.OUTPUTS[image.direction]):
+      got = loaded.launch(given, asked)
+      assert not differing(config, got, want, inputs['topk_ids']), asked
+
+
+class TestOneAfterAnother:
+  @pytest.mark.parametrize('relay', [False, True])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  def test_nothing_is_left_of_the_launch_before(self, placement, relay):
+    # Given an image whose arena holds another launch, when tokens, their
+    # weights or their experts are others, then bits are those of a launch that
+    # checks.
+    config, pol = LAYERS['four_ranks'], policy(placement=placement)
+    first = testing.make_inputs(config, pol)
+    other = testing.make_inputs(config, pol, 'empty_experts', name='other')
+    image = testing.compile_layer(
+      config, pol, row_block=4, col_block=8, relay=relay
+    )
+    loaded = production.Production(image, threads=1)
+    for names in ((), ('x',), ('topk_weights',), ('topk_ids',), tuple(other)):
+      inputs = first | {n: other[n] for n in names}
+      want = runtime.launch(image, inputs, threads=1)
+      got = loaded.launch(inputs, ('y',))
+      assert not differing(config, got, want, inputs['topk_ids']), names
+
+
+class TestRefused:
+  CONFIG = LAYERS['one_rank']
+
+  def setup_method(self):
+    pol = policy()
+    self.image = testing.compile_layer(self.CONFIG, pol, row_block=16)
+    self.inputs = testing.make_inputs(self.CONFIG, pol)
+    self.loaded = production.Production(self.image)
+
+  def test_ids(self):
+    # Given an id that is none, then every launch refuses it.
+    self.inputs['topk_ids'][0, 3, 1] = 5
+    with pytest.raises(ValueError, match='topk_ids: .* got 5 at rank 0, tok'):
+      self.loaded.launch(self.inputs)
+
+  def test_values_only_where_scanned(self):
+    # Given an infinite weight, then a launch that scans refuses it.
+    self.inputs['w_down'][0, 0, 0, 0] = np.inf
+    self.loaded.launch(self.inputs)
+    self.inputs['topk_weights'][0, 1, 1] = np.nan
+    with pytest.raises(ValueError, match='topk_weights: .* got nan'):
+      self.loaded.launch(self.inputs)
+    self.inputs['topk_weights'][0, 1, 1] = 1
+    scanning = production.Production(self.image, scan=True)
+    with pytest.raises(ValueError, match='w_down: expected finite .* got inf'):
+      scanning.launch(self.inputs)
+
+  def test_an_input_that_is_missing(self):
+    del self.inputs['w_down']
+    with pytest.raises(ValueError, match='w_down: expected an array, got none'):
+      self.loaded.launch(self.inputs)
+
+  @pytest.mark.parametrize('name', ['nothing', 'dx'])
+  def test_a_tensor_that_is_not_made(self, name):
+    with pytest.raises(ValueError, match='asked: expected names of'):
+      self.loaded.launch(self.inputs, [name])
+
+  def test_an_output_that_does_not_fit(self):
+    y = np.empty((1, 33, 24), np.float64)
+    with pytest.raises(ValueError, match=r"out\['y'\]: expected a writable"):
+      self.loaded.launch(self.inputs, out=dict(y=y))
+    with pytest.raises(ValueError, match=r"out\['y'\]: .* got list"):
+      self.loaded.launch(self.inputs, out=dict(y=[1.0]))
+
+  def test_an_output_that_is_not_asked_for(self):
+    given = dict(expert_out=np.empty((1, 66, 24), np.float32))
+    with pytest.raises(ValueError, match=r"out: .* got \['expert_out'\]"):
+      self.loaded.launch(self.inputs, out=given)
+
+  @pytest.mark.parametrize('other', ['x', 'w_down', 'expert_in'])
+  def test_an_output_that_overlaps(self, other):
+    # Given memory of an input, or of another output, for an output, then it is
+    # refused: tasks would read what others have written.
+    memory = np.zeros(33 * 24 + 66 * 24, np.float32)
+    out = dict(y=memory[: 33 * 24].reshape(1, 33, 24))
+    if other == 'expert_in':
+      out[other] = memory[1 : 1 + 66 * 24].reshape(1, 66, 24)
+    else:
+      shape = self.inputs[other].shape
+      memory = np.zeros(max(33 * 24, np.prod(shape)), np.float32)
+      out['y'] = memory[-33 * 24 :].reshape(1, 33, 24)
+      self.inputs[other] = memory[: np.prod(shape)].reshape(shape)
+    with pytest.raises(ValueError, match='out: .* overlap'):
+      self.loaded.launch(self.inputs, out, out)
+
+
+class TestUnaligned:
+  @pytest.mark.parametrize('name', ['x', 'topk_ids', 'w_down'])
+  def test_is_copied(self, name):
+    # Given an array that lies between its elements' addresses, as a file's may,
+    # then a launch reads an aligned copy: others are undefined in C++.
+    config = LAYERS['two_ranks']
+    image = testing.compile_layer(config, policy(), row_block=16)
+    inputs = testing.make_inputs(config, policy())
+    want, given = runtime.launch(image, inputs), inputs[name]
+    memory = np.zeros(given.nbytes + 1, np.uint8)
+    inputs[name] = np.ndarray(given.shape, given.dtype, memory, offset=1)
+    inputs[name][...] = given
+    assert arrays.fitting(image, name, inputs[name]).flags.aligned
+    got = production.Production(image).launch(inputs)
+    assert got['y'].tobytes() == want['y'].tobytes()
+
+
+class TestArena:
+  def test_is_kept_and_small(self):
+    # Given a layer of many rows, when only y is asked for, then what is kept
+    # is one tensor of rows and their headers, launch after launch.
+    config = config_lib.MoEConfig(1, 64, 4, 2, 32, 64)
+    image = testing.compile_layer(config, row_block=64, col_block=256)
+    inputs = testing.make_inputs(config, policy())
+    loaded = production.Production(image)
+    kept = [loaded.launch(inputs) and loaded.arena_bytes for _ in range(3)]
+    assert kept == [128 * 32 * 4 + 2 * 128 * 4] * 3

@@ -1,0 +1,143 @@
+"""A schedule file is read as it was written, or refused in one line."""
+
+import dataclasses
+import json
+
+import pytest
+
+from hpmoe.backend_ascend.schedule import schedule_file
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+CONFIG = config_lib.MoEConfig(8, 4096, 64, 8, 7168, 2048)
+POLICY = precision.PrecisionPolicy(storage='bfloat16')
+SCHEDULE = schedule_file.Schedule(
+  CONFIG,
+  'bfloat16',
+  'combine',
+  flow_lib.Options(
+    row_block=128,
+    col_block=256,
+    chain_rows=2048,
+    order=flow_lib.Order(lag=0.25, comm_share=0.25),
+  ),
+  machine='ascend_a3',
+  routing=('balanced',),
+  predicted_s=dict(forward=0.009, backward=0.018),
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+  path = tmp_path / 'ep8.schedule'
+  schedule_file.save(path, SCHEDULE)
+  return path
+
+
+def test_what_was_saved_is_loaded(path):
+  assert schedule_file.load(path) == SCHEDULE
+  assert schedule_file.of(path, CONFIG, POLICY) == SCHEDULE.options
+
+
+@pytest.mark.parametrize(
+  'config, policy, message',
+  [
+    (dict(d_ff=1024), {}, 'd_ff 1024, got one of another, with 2048'),
+    (dict(num_ranks=4), {}, 'num_ranks 4'),
+    ({}, dict(storage='float32'), 'storage float32'),
+    ({}, dict(placement='before_down'), 'placement before_down'),
+  ],
+)
+def test_another_layer_is_refused(path, config, policy, message):
+  with pytest.raises(ValueError, match=f'^schedule: expected one .*{message}'):
+    schedule_file.of(
+      path,
+      dataclasses.replace(CONFIG, **config),
+      dataclasses.replace(POLICY, **policy),
+    )
+
+
+def test_another_capacity_is_no_other_layer(path):
+  config = dataclasses.replace(CONFIG, capacity=40000)
+  assert schedule_file.of(path, config, POLICY) == SCHEDULE.options
+
+
+def test_blocks_shrink_with_the_layer(path):
+  # Given a layer with a 32nd of the width and a 64th of the tokens, when the
+  # schedule is scaled to it, then it has as many blocks, in the same order.
+  small = config_lib.MoEConfig(8, 64, 64, 8, 224, 64)
+  made = schedule_file.of(path, small, precision.PrecisionPolicy(), scaled=True)
+  assert (made.row_block, made.col_block, made.chain_rows) == (2, 8, 32)
+  assert made.order == SCHEDULE.options.order
+  assert made.num_aic == SCHEDULE.options.num_aic
+  for config, options in ((CONFIG, SCHEDULE.options), (small, made)):
+    rows = schedule_file._expert_rows(config)
+    assert rows / options.row_block == 32
+    assert config.d_ff / options.col_block == 8
+
+
+@pytest.mark.parametrize(
+  'tokens, row_block, vector_rows', [(2048, 96, 48), (96, 4, 2), (24, 1, 1)]
+)
+def test_vector_tiles_divide_the_row_blocks_that_shrank(
+  tokens, row_block, vector_rows
+):
+  schedule = dataclasses.replace(
+    SCHEDULE, options=flow_lib.Options(row_block=192, vector_rows=96)
+  )
+  small = dataclasses.replace(CONFIG, num_tokens=tokens)
+  made = schedule_file.of(schedule, small, POLICY, scaled=True)
+  assert (made.row_block, made.vector_rows) == (row_block, vector_rows)
+
+
+def test_blocks_do_not_grow(path):
+  large = dataclasses.replace(CONFIG, num_tokens=8192, d_ff=4096)
+  made = schedule_file.of(path, large, POLICY, scaled=True)
+  assert made == SCHEDULE.options
+
+
+def resealed(content):
+  content = {n: v for n, v in content.items() if n != 'crc32'}
+  return content | dict(crc32=schedule_file._checksum(content))
+
+
+@pytest.mark.parametrize(
+  'damage, message',
+  [
+    (lambda text: text[:100], 'Expecting|Unterminated|delimiter'),
+    (lambda text: text.replace('128', '129'), 'crc32: expected'),
+    (lambda text: '[]', 'format: expected'),
+    (lambda text: text.replace('schedule"', 'image"'), 'format: expected'),
+    (lambda text: '\xff\xfe', 'decode|Expecting'),
+  ],
+)
+def test_a_damaged_file_is_refused(path, damage, message):
+  path.write_text(damage(path.read_text()), encoding='latin-1')
+  with pytest.raises(ValueError, match=rf'^schedule: expected .*({message})'):
+    schedule_file.load(path)
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (lambda c: c.update(version=2), 'version: expected 1, got 2'),
+    (lambda c: c.pop('machine'), "'machine' is missing"),
+    (lambda c: c['options'].update(colour=1), 'colour'),
+    (lambda c: c['options'].update(row_block=0), 'row_block: expected'),
+    (lambda c: c['options']['order'].update(lag=-1), 'order.lag: expected'),
+    (lambda c: c['layer'].pop('d_ff'), "'d_ff' is missing"),
+  ],
+)
+def test_a_file_that_says_something_else_is_refused(path, change, message):
+  # Given a whole file of wrong content, the checksum does not hide it.
+  content = json.loads(path.read_text())
+  change(content)
+  path.write_text(json.dumps(resealed(content)))
+  with pytest.raises(ValueError, match=message):
+    schedule_file.load(path)
+
+
+def test_what_is_no_file_is_an_os_error(tmp_path):
+  with pytest.raises(OSError):
+    schedule_file.load(tmp_path / 'none')

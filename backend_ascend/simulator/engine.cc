@@ -1,0 +1,370 @@
+#include "backend_ascend/simulator/engine.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "backend_ascend/kernels/rows.h"
+#include "backend_ascend/kernels/worker.h"
+#include "backend_ascend/simulator/operators.h"
+#include "backend_ascend/simulator/shared.h"
+
+namespace hpmoe::sim {
+namespace {
+
+constexpr int32_t kNobody = -1;
+
+struct Event {
+  int32_t counter = 0;
+  int32_t waiting = kNobody;  // the last worker that came to wait for it
+  double seen = 0;            // s, when all see that it was reached
+};
+
+// Tasks of one worker before its thread looks at the others, as on the host.
+constexpr int32_t kMaxRun = 16;
+
+// Of a host: drives one worker at a time, whichever has a task ready.
+struct Thread {
+  int32_t next = 0;  // worker to look at
+  int32_t ran = 0;   // tasks of the worker that it drives
+  bool idle = false;
+};
+
+struct Worker {
+  int32_t thread = kNobody;  // that drives it
+  Cursor cursor;
+  double seen = 0;           // s, the last event of its next task
+  int32_t behind = kNobody;  // the next that waits for the same
+  uint32_t pending = 0;      // demands that still flow
+  double since = kNoTime;    // when it was blocked; kNoTime: it is not
+  double own_end = 0;        // of the task that it runs
+  double fixed = 0;
+  bool runs = false;
+};
+
+struct Timer {
+  double at;
+  uint32_t worker;
+  // A heap's top is the greatest.
+  bool operator<(const Timer& other) const {
+    return at != other.at ? at > other.at : worker > other.worker;
+  }
+};
+
+class Engine {
+ public:
+  Engine(const Launch& launch, const Figures& figures,
+         const FabricTables& fabric, const Pricing& pricing,
+         const SimOptions& options, TaskTime* times)
+      : launch_(launch),
+        view_(*launch.view),
+        figures_(figures),
+        fabric_(fabric),
+        pricing_(pricing),
+        options_(options),
+        times_(times),
+        costs_(launch, figures, fabric, pricing, figures.l2_bytes),
+        shared_(figures, fabric, view_.header->num_ranks,
+                options.barriers ? figures.collective : 1, options.sharing),
+        operators_(view_, pricing, options.barriers),
+        events_(view_.num_events),
+        workers_(view_.num_queues),
+        threads_(static_cast<size_t>(figures.threads)),
+        busy_(view_.num_queues, 0.0) {
+    for (int q = 0; q < view_.num_queues; ++q) {
+      const QueueDesc& queue = view_.queues[q];
+      workers_[q].cursor = {operators_.tasks() + queue.begin, queue.count, 0,
+                            0};
+    }
+  }
+
+  Status Run(SimTotals* totals) {
+    if (!options_.sharing) FindMisses();
+    Open(0);
+    if (threads_.empty()) {
+      for (int q = 0; q < view_.num_queues; ++q) Resume(q);
+    }
+    for (size_t t = 0; t < threads_.size(); ++t) {
+      threads_[t].next =
+          static_cast<int32_t>(workers_.size() * t / threads_.size());
+      Scan(static_cast<int32_t>(t));
+    }
+    Settle();
+    while (true) {
+      const double flowed = shared_.next();
+      const double timed = timers_.empty() ? kNoTime : timers_.front().at;
+      if (flowed == kNoTime && timed == kNoTime) break;
+      if (flowed <= timed) {
+        now_ = flowed;
+        Flowed();
+      } else {
+        now_ = timed;
+        TakeTimer();
+      }
+      Settle();
+    }
+    totals->total = total_;
+    totals->busy = busy_;
+    shared_.Report(&totals->hbm, &totals->l2, &totals->links);
+    return Ended();
+  }
+
+  // What Fetch and Finish call.
+  const TaskDesc& Task(uint32_t index) const { return view_.tasks[index]; }
+  const WaitDesc& Wait(uint32_t index) const { return view_.waits[index]; }
+  bool Reached(const WaitDesc& wait) {
+    const Event& event = events_[wait.event];
+    blocking_ = wait.event;
+    if (event.counter < wait.threshold) return false;
+    seen_ = std::max(seen_, event.seen);
+    return true;
+  }
+  void Signal(uint32_t index) {
+    const TaskDesc& task = view_.tasks[index];
+    SignalTask(*this, task, view_.signals, view_.events, launch_.plan,
+               launch_.Headers(task));
+  }
+  void Add(const SignalDesc&, int32_t number, int32_t amount) {
+    Event& event = events_[number];
+    const int32_t threshold = view_.events[number].threshold;
+    const bool reached = event.counter >= threshold;
+    // A corrupt image may count beyond what int32 can.
+    event.counter = static_cast<int32_t>(static_cast<uint32_t>(event.counter) +
+                                         static_cast<uint32_t>(amount));
+    if (reached || event.counter < threshold) return;
+    event.seen = now_ + figures_.poll;
+    for (int32_t w = event.waiting; w != kNobody; w = workers_[w].behind) {
+      ready_.push_back(w);
+    }
+    event.waiting = kNobody;
+  }
+
+ private:
+  // Of tasks as they are numbered, so that no time depends on who came first.
+  void FindMisses() {
+    CostModel costs(launch_, figures_, fabric_, pricing_, figures_.l2_bytes);
+    missed_.reserve(view_.num_tasks);
+    for (int32_t t = 0; t < view_.num_tasks; ++t) {
+      missed_.push_back(costs.Of(view_.tasks[t]).missed);
+    }
+  }
+
+  // Lets every worker that something happened to go on.
+  void Settle() {
+    for (size_t i = 0; i < ready_.size(); ++i) Resume(ready_[i]);
+    ready_.clear();
+  }
+
+  // A worker that runs nothing looks at its next task.
+  void Resume(int32_t w) {
+    Worker& worker = workers_[w];
+    while (true) {
+      seen_ = worker.seen;
+      const Fetched fetched = Fetch(&worker.cursor, *this);
+      worker.seen = seen_;
+      if (fetched.result == StepResult::kDone) return;
+      if (fetched.result == StepResult::kBlocked) {
+        return Block(w, &events_[blocking_].waiting);
+      }
+      const TaskDesc& task = view_.tasks[fetched.task];
+      double at = pricing_.skipped[task.kind] ? now_ : seen_;
+      if (options_.barriers && !operators_.IsOpen(task, now_)) {
+        if (operators_.OpensAt(task) == kNoTime) {
+          return Block(w, operators_.Waiting(task));
+        }
+        at = std::max(at, operators_.OpensAt(task));
+      }
+      if (at > now_) {
+        Blocked(&worker);
+        return SetTimer(at, w);
+      }
+      if (!Begin(w, fetched.task)) return;
+    }
+  }
+
+  // A thread that drives no worker takes the first that has a task ready;
+  // each that it looks at takes it the time of a poll.
+  void Scan(int32_t t) {
+    Thread& thread = threads_[t];
+    thread.idle = false;
+    thread.ran = 0;
+    for (size_t looked = 1; looked <= workers_.size(); ++looked) {
+      const int32_t w = thread.next;
+      Worker& worker = workers_[w];
+      thread.next = (w + 1) % static_cast<int32_t>(workers_.size());
+      if (worker.thread != kNobody) continue;
+      const Fetched fetched = Fetch(&worker.cursor, *this);
+      if (fetched.result == StepResult::kBlocked) Blocked(&worker);
+      if (fetched.result != StepResult::kRan) continue;
+      worker.thread = t;
+      return SetTimer(now_ + static_cast<double>(looked) * figures_.poll, w);
+    }
+    thread.idle = true;
+  }
+
+  // The thread of a worker goes on with it, or with another.
+  void GoOn(int32_t w) {
+    Worker& worker = workers_[w];
+    const int32_t t = worker.thread;
+    while (threads_[t].ran < kMaxRun) {
+      const Fetched fetched = Fetch(&worker.cursor, *this);
+      if (fetched.result == StepResult::kBlocked) Blocked(&worker);
+      if (fetched.result != StepResult::kRan) break;
+      if (!Begin(w, fetched.task)) return;
+    }
+    worker.thread = kNobody;
+    Scan(t);
+  }
+
+  void WakeThreads() {
+    for (size_t t = 0; t < threads_.size(); ++t) {
+      if (threads_[t].idle) Scan(static_cast<int32_t>(t));
+    }
+  }
+
+  void Blocked(Worker* worker) {
+    if (worker->since == kNoTime) worker->since = now_;
+  }
+
+  void Block(int32_t w, int32_t* list) {
+    Blocked(&workers_[w]);
+    workers_[w].behind = *list;
+    *list = w;
+  }
+
+  // Whether the task has ended, too.
+  bool Begin(int32_t w, uint32_t index) {
+    Worker& worker = workers_[w];
+    const TaskDesc& task = view_.tasks[index];
+    times_[index].start = now_;
+    times_[index].thread = worker.thread;
+    if (worker.thread != kNobody) ++threads_[worker.thread].ran;
+    times_[index].waited = worker.since == kNoTime ? 0 : now_ - worker.since;
+    worker.since = kNoTime;
+    worker.seen = 0;
+    if (pricing_.skipped[task.kind]) {
+      Record(index, Cost{});
+      End(w, index);
+      return true;
+    }
+    Cost cost = costs_.Of(task);
+    if (!options_.sharing) cost.missed = missed_[index];
+    Record(index, cost);
+    worker.own_end = now_ + cost.own;
+    worker.fixed = cost.fixed;
+    worker.runs = true;
+    worker.pending =
+        shared_.Enter(now_, w, task, cost, costs_.sent(), &worker.own_end);
+    if (worker.pending == 0) SetTimer(worker.own_end + cost.fixed, w);
+    return false;
+  }
+
+  void Record(uint32_t index, const Cost& cost) {
+    times_[index].hbm_bytes = cost.missed + cost.written;
+    times_[index].l2_bytes = cost.read + cost.written;
+    times_[index].link_bytes = cost.linked;
+  }
+
+  void Flowed() {
+    for (const uint32_t w : shared_.Leave()) {
+      Worker& worker = workers_[w];
+      if (--worker.pending > 0) continue;
+      SetTimer(std::max(now_, worker.own_end) + worker.fixed, w);
+    }
+  }
+
+  // What the next task of a queue needs is far from all that was of use lately.
+  void Prefetch(const Cursor& cursor) const {
+    if (cursor.next + 1 >= cursor.count) return;
+    const uint32_t next = cursor.tasks[cursor.next + 1];
+    __builtin_prefetch(view_.tasks + next);
+    __builtin_prefetch(times_ + next, 1);
+  }
+
+  void SetTimer(double at, int32_t w) {
+    timers_.push_back({at, static_cast<uint32_t>(w)});
+    std::push_heap(timers_.begin(), timers_.end());
+  }
+
+  // A task ends, or a worker that was blocked has seen why it no longer is.
+  void TakeTimer() {
+    const auto w = static_cast<int32_t>(timers_.front().worker);
+    std::pop_heap(timers_.begin(), timers_.end());
+    timers_.pop_back();
+    Worker& worker = workers_[w];
+    const uint32_t index = worker.cursor.tasks[worker.cursor.next];
+    if (!worker.runs) {
+      if (!Begin(w, index)) return;
+    } else {
+      worker.runs = false;
+      End(w, index);
+    }
+    if (worker.thread == kNobody) return ready_.push_back(w);
+    GoOn(w);
+    WakeThreads();
+  }
+
+  void End(int32_t w, uint32_t index) {
+    times_[index].end = now_;
+    busy_[w] += now_ - times_[index].start;
+    total_ = std::max(total_, now_);
+    Finish(&workers_[w].cursor, *this);
+    if (options_.barriers && operators_.End(view_.tasks[index])) Open(now_);
+  }
+
+  // Operators whose turn has come start after a launch.
+  void Open(double now) {
+    if (!options_.barriers) return;
+    operators_.Open(now + figures_.launch, [&](int32_t first) {
+      for (int32_t w = first; w != kNobody; w = workers_[w].behind) {
+        SetTimer(std::max(now + figures_.launch, workers_[w].seen), w);
+      }
+    });
+  }
+
+  Status Ended() const {
+    Status status{};
+    for (const Worker& worker : workers_) {
+      if (worker.cursor.next == worker.cursor.count) continue;
+      const uint32_t task = worker.cursor.tasks[worker.cursor.next];
+      status.code = 1;
+      std::snprintf(status.message, sizeof(status.message),
+                    "image: expected a flow that ends, got task %u that waits "
+                    "for ever",
+                    task);
+      break;
+    }
+    return status;
+  }
+
+  const Launch& launch_;
+  const ImageView& view_;
+  const Figures& figures_;
+  const FabricTables& fabric_;
+  const Pricing& pricing_;
+  const SimOptions options_;
+  TaskTime* const times_;  // by task
+  CostModel costs_;
+  Shared shared_;
+  Operators operators_;
+
+  double now_ = 0, total_ = 0;
+  std::vector<Event> events_;
+  int32_t blocking_ = 0;         // the event that was looked at last
+  double seen_ = 0;              // the last of those that were reached
+  std::vector<Worker> workers_;  // by queue
+  std::vector<Thread> threads_;  // of a host; none: workers are cores
+  std::vector<double> busy_;
+  std::vector<int32_t> ready_;
+  std::vector<Timer> timers_;   // a heap; at most one a worker
+  std::vector<double> missed_;  // by task, without sharing
+};
+
+}  // namespace
+
+Status Simulate(const Launch& launch, const Figures& figures,
+                const FabricTables& fabric, const Pricing& pricing,
+                const SimOptions& options, TaskTime* times, SimTotals* totals) {
+  return Engine(launch, figures, fabric, pricing, options, times).Run(totals);
+}
+
+}  // namespace hpmoe::sim

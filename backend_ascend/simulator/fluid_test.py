@@ -1,0 +1,232 @@
+"""Shared resources: one against its definition, several against each other."""
+
+import itertools
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator import simulate_testing as testing
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
+
+FREE = 1e30  # B/s
+
+
+def rates(flows, capacity, cap) -> list[float]:
+  """Returns max-min fair rates of flows, by progressive filling.
+
+  Args:
+    flows: the resources that each flow needs all at once.
+    capacity: of each resource.
+    cap: of each flow.
+  """
+  rate, open_flows = [0.0] * len(flows), set(range(len(flows)))
+  left = list(capacity)
+  while open_flows:
+    users = [sum(l in flows[f] for f in open_flows) for l in range(len(left))]
+    step = min(
+      [left[l] / n for l, n in enumerate(users) if n]
+      + [cap[f] - rate[f] for f in open_flows]
+    )
+    for f in open_flows:
+      rate[f] += step
+      for l in flows[f]:
+        left[l] -= step
+    full = {
+      l for l, n in enumerate(users) if n and left[l] <= 1e-9 * capacity[l]
+    }
+    open_flows = {
+      f
+      for f in open_flows
+      if not full & set(flows[f]) and rate[f] < cap[f] * (1 - 1e-9)
+    }
+  return rate
+
+
+DEMANDS = st.lists(
+  st.tuples(st.floats(0, 10), st.integers(0, 2), st.floats(0.01, 50)),
+  min_size=1,
+  max_size=12,
+)
+
+
+@hypothesis.settings(
+  max_examples=60, deadline=None, derandomize=True, database=None
+)
+@hypothesis.given(
+  DEMANDS,
+  st.floats(0.5, 20),
+  st.tuples(*[st.floats(0.2, 8)] * 3),
+)
+def test_virtual_time_is_max_min_sharing(demands, capacity, caps):
+  """Against demands that are moved on one by one, at every event."""
+  demands = sorted(demands)
+  times, classes, sizes = zip(*demands)
+  ends = _native.fluid_ends(
+    capacity, list(caps), list(times), list(classes), list(sizes)
+  )
+  left, now, expected = {}, 0.0, [0.0] * len(demands)
+  coming = list(range(len(demands)))
+  while coming or left:
+    active = sorted(left)
+    rate = rates(
+      [[0]] * len(active), [capacity], [caps[classes[f]] for f in active]
+    )
+    end = min((now + left[f] / r for f, r in zip(active, rate)), default=np.inf)
+    then = min(end, times[coming[0]] if coming else np.inf)
+    for f, r in zip(active, rate):
+      left[f] -= r * (then - now)
+    now = then
+    for f in [f for f in left if left[f] <= 1e-9 * sizes[f]]:
+      expected[f] = now
+      del left[f]
+    if coming and times[coming[0]] <= now:
+      first = coming.pop(0)
+      left[first] = sizes[first]
+  np.testing.assert_allclose(ends, expected, rtol=1e-7)
+
+
+# Only links take time, and what one AIV pushes.
+LINKS_ONLY = (
+  dict.fromkeys(('hbm', 'l2', 'aiv_read', 'aiv_write'), FREE)
+  | dict.fromkeys(
+    (
+      'put_head',
+      'signal',
+      'poll',
+      'aiv_task',
+      'node_latency',
+      'far_latency',
+      'die_latency',
+    ),
+    0,
+  )
+  | dict(package=1)
+)
+
+
+def coupled_ends(image, machine, sizes) -> np.ndarray:
+  """Returns when each put ends if it has one rate through all of its links.
+
+  Args:
+    image: its queues.
+    machine: links, and `aiv_link` as the cap of a put.
+    sizes: `[tasks]` B, 0 of what takes no time.
+  """
+  tables, ranks = image.tables, image.config.num_ranks
+  capacity = [link.capacity for link in machine.fabric.links(ranks)]
+  queues = [
+    [
+      int(t)
+      for t in tables['queue_tasks'][q['begin'] : q['begin'] + q['count']]
+      if sizes[t] > 0
+    ]
+    for q in tables['queues']
+  ]
+  tasks, left, now = tables['tasks'], {}, 0.0
+  ends = np.zeros(len(tasks))
+  for queue in queues:
+    if queue:
+      left[queue[0]] = float(sizes[queue[0]])
+  after = {a: b for queue in queues for a, b in itertools.pairwise(queue)}
+  while left:
+    active = sorted(left)
+    rate = rates(
+      [
+        machine.fabric.route(
+          int(tasks['rank'][t]), int(tasks['peer'][t]), ranks
+        ).links
+        for t in active
+      ],
+      capacity,
+      [machine['aiv_link']] * len(active),
+    )
+    passed = min(left[t] / r for t, r in zip(active, rate))
+    now += passed
+    for t, r in zip(active, rate):
+      left[t] -= r * passed
+      if left[t] <= 1e-9 * sizes[t]:
+        del left[t]
+        ends[t] = now
+        if t in after:
+          left[after[t]] = float(sizes[after[t]])
+  return ends
+
+
+def balanced(dims) -> np.ndarray:
+  tokens = np.arange(dims['T'])[:, None] + np.arange(dims['K'])
+  return np.stack([(tokens + r) % dims['E'] for r in range(dims['R'])])
+
+
+def hot(dims) -> np.ndarray:
+  """Every token names rank 0's experts."""
+  return np.broadcast_to(
+    np.arange(dims['K']), (dims['R'], dims['T'], dims['K'])
+  )
+
+
+ROUTINGS = {'balanced': balanced, 'hot': hot, 'random': None}
+
+
+def _compare(routing: str, aivs: int, fill: float, seed: int = 0):
+  """Returns (engine's total, coupled total) of the dispatch alone.
+
+  Args:
+    routing: of ROUTINGS.
+    aivs: AIV of a rank.
+    fill: how many times a rank's AIVs together could fill its link.
+    seed: of the random routing.
+  """
+  flow = lowering.lower('rank_per_expert', num_aiv=aivs, put_rows=1)
+  image = image_lib.load(image_lib.serialize(flow))
+  machine = machine_lib.load('ascend_a3')
+  machine = machine.with_figures(
+    **LINKS_ONLY, aiv_link=fill * machine['bus_link'] / aivs
+  )
+  make = ROUTINGS[routing]
+  ids = (
+    testing.routing_of(image, seed)
+    if make is None
+    else np.ascontiguousarray(make(image.config.dims()), np.int32)
+  )
+  skip = [k.name.lower() for k in layout.Kind if k != layout.Kind.DISPATCH]
+  result = simulate.simulate(image, machine, ids, skip=skip)
+  coupled = coupled_ends(image, machine, result.link_bytes)
+  return result.total, coupled.max()
+
+
+@pytest.mark.parametrize('routing', ROUTINGS)
+@pytest.mark.parametrize('aivs', [1, 3])
+def test_where_cores_are_the_limit_coupling_changes_nothing(routing, aivs):
+  """No link is ever full."""
+  ours, coupled = _compare(routing, aivs, fill=1 / 8)
+  assert ours == pytest.approx(coupled, rel=1e-9)
+
+
+class TestWhatTheEngineLeavesOut:
+  """A put flows through each link by itself; see `simulate.py`."""
+
+  @pytest.mark.parametrize('routing', ['balanced', 'hot'])
+  @pytest.mark.parametrize('aivs', [1, 3, 6])
+  def test_nothing_where_the_routing_is_even(self, routing, aivs):
+    for fill in (1, 2, 16):
+      ours, coupled = _compare(routing, aivs, fill)
+      assert ours == pytest.approx(coupled, rel=1e-9)
+
+  def test_as_much_as_it_says_where_a_few_puts_collide(self):
+    errors = np.array(
+      [
+        np.divide(*_compare('random', aivs, fill, seed)) - 1
+        for aivs, fill in ((2, 2), (3, 4), (6, 4))
+        for seed in range(8)
+      ]
+    )
+    assert (errors != 0).any()
+    assert errors.min() >= -0.12 and errors.max() <= 0.08
+    assert abs(errors.mean()) <= 0.02

@@ -1,0 +1,245 @@
+"""Machines as data: figures, each with its unit, its tag and its source."""
+
+import collections.abc
+import dataclasses
+import math
+import pathlib
+import tomllib
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.simulator.machines import fabric as fabric_lib
+
+# How a figure is known: from a source's text or configuration, from a source's
+# measurement, fitted by us to rows that are named, or assumed.
+TAGS = ('published', 'measured', 'fitted', 'assumed')
+UNITS: dict[str, str] = _native.figure_units()
+
+# Figures of a host alone: what a file without them means.
+OPTIONAL = {
+  'threads': 'no host: each worker is a core, each rank has a memory',
+  'pack': 'what is read is brought while the product runs',
+  'product': 'nothing beside what its figures say',
+}
+
+_FOLDER = pathlib.Path(__file__).parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """A number of a machine.
+
+  Attributes:
+    value: in `unit`.
+    unit: SI, of a rank, an AIC or an AIV; see `figures.h`.
+    tag: one of TAGS.
+    source: who says so; of a fitted one, the rows.
+  """
+
+  value: float
+  unit: str
+  tag: str
+  source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+  """A described machine.  A rank is one die.
+
+  Attributes:
+    name: of its file.
+    about: one line.
+    figures: by name; the engine's, and those that the fabric names.
+    fabric: links and routes, with the same figures.
+    changed: names of figures that are no longer the file's.
+    shipped: the description that ships and that it is, or is based on; ''
+      where there is none.
+  """
+
+  name: str
+  about: str
+  figures: collections.abc.Mapping[str, Figure]
+  fabric: fabric_lib.Fabric
+  changed: tuple[str, ...] = ()
+  shipped: str = ''
+
+  def __getitem__(self, name: str) -> float:
+    return self.figures[name].value
+
+  def with_figures(self, **values: float) -> 'Machine':
+    """Returns the machine with other values, for fits and sensitivity.
+
+    Raises:
+      ValueError: an unknown figure, or a value that it cannot have.
+    """
+    figures = dict(self.figures)
+    for name, value in values.items():
+      if name not in figures:
+        raise ValueError(_unknown(self.name, name, figures))
+      figures[name] = dataclasses.replace(figures[name], value=float(value))
+    _check_values(self.name, figures)
+    return dataclasses.replace(
+      self,
+      figures=figures,
+      fabric=dataclasses.replace(self.fabric, figures=_values(figures)),
+      changed=tuple(sorted({*self.changed, *values})),
+    )
+
+
+def names() -> tuple[str, ...]:
+  """Returns the machines that have a file here."""
+  return tuple(sorted(path.stem for path in _FOLDER.glob('*.toml')))
+
+
+def load(name: str) -> Machine:
+  """Returns a machine of `names()`, or that of a TOML file.
+
+  A file with a `base`, the name of another machine, says only what differs:
+  whole figures, all links, or all routes.  It has its file's name if it says
+  no other.  With routes of its own it has none
+  of the figures that its base's fabric names.
+
+  Raises:
+    ValueError: no such machine, or a figure that is unknown, missing, or
+      without value, unit, tag or source; in one line.
+  """
+  data = _read(name)
+  base = data.pop('base', '')
+  machine = parse(data, pathlib.Path(name).stem)
+  return dataclasses.replace(machine, shipped=name if name in names() else base)
+
+
+def _read(name: str) -> dict:
+  """Returns what a file says, on top of what its base says."""
+  path = _FOLDER / f'{name}.toml'
+  if name not in names():
+    path = pathlib.Path(name)
+    if path.suffix != '.toml' or not path.is_file():
+      raise ValueError(
+        f'machine: expected one of {", ".join(names())} or a TOML file, '
+        f'got {name!r}'
+      )
+  try:
+    data = tomllib.loads(path.read_text())
+  except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    raise ValueError(f'{path.name}: expected TOML, got {error}') from None
+  base = data.get('base')
+  if base is None:
+    return data
+  if base not in names() or base == path.stem:
+    raise ValueError(
+      f'{path.stem}: base: expected another of {", ".join(names())}, '
+      f'got {base!r}'
+    )
+  below = _read(base)
+  if 'routes' in data.get('fabric', {}):
+    # Another fabric, with figures of its own.
+    below['figures'] = {n: f for n, f in below['figures'].items() if n in UNITS}
+  for table in ('figures', 'fabric'):
+    data[table] = below[table] | data.get(table, {})
+  return below | {'name': path.stem} | data
+
+
+def parse(data: collections.abc.Mapping, where: str) -> Machine:
+  """Returns the machine that a file's data describes; raises as `load`."""
+  _require_keys(where, data, ('name', 'about', 'figures', 'fabric'))
+  figures = {
+    name: _figure(where, name, entry) for name, entry in data['figures'].items()
+  }
+  for name, meaning in OPTIONAL.items():
+    figures.setdefault(name, Figure(0.0, UNITS[name], 'published', meaning))
+  classes, routes = _fabric(where, data['fabric'])
+  used = {n for c in classes.values() for n in (c.capacity, c.factor)}
+  used |= {c.owner for c in classes.values()} - {'rank'}
+  used |= {n for r in routes for n in (r.latency, r.within) if n}
+  for name in sorted({*UNITS, *used} - set(figures)):
+    raise ValueError(f'{where}: expected a figure {name!r}, got none')
+  for name in sorted(set(figures) - {*UNITS, *used}):
+    raise ValueError(_unknown(where, name, {*UNITS, *used}))
+  _check_values(where, figures)
+  fabric = fabric_lib.Fabric(classes, routes, _values(figures))
+  return Machine(data['name'], data['about'], figures, fabric)
+
+
+def _values(figures) -> dict[str, float]:
+  return {name: figure.value for name, figure in figures.items()}
+
+
+def _unknown(where: str, name: str, known) -> str:
+  return (
+    f'{where}: expected figures among {", ".join(sorted(known))}, got {name!r}'
+  )
+
+
+def _require_keys(where: str, table, keys) -> None:
+  for key in keys:
+    if key not in table:
+      raise ValueError(f'{where}: expected {key!r}, got none')
+  for key in sorted(set(table) - set(keys)):
+    raise ValueError(f'{where}: expected {", ".join(keys)}, got {key!r}')
+
+
+def _figure(where: str, name: str, entry) -> Figure:
+  at = f'{where}: figure {name!r}'
+  if not isinstance(entry, dict):
+    raise ValueError(f'{at}: expected a table, got {entry!r}')
+  _require_keys(at, entry, ('value', 'unit', 'tag', 'source'))
+  value, unit, tag, source = (
+    entry[key] for key in ('value', 'unit', 'tag', 'source')
+  )
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    raise ValueError(f'{at}: expected a number, got {value!r}')
+  if tag not in TAGS:
+    raise ValueError(f'{at}: expected a tag of {TAGS}, got {tag!r}')
+  if unit != UNITS.get(name, unit):
+    raise ValueError(f'{at}: expected unit {UNITS[name]!r}, got {unit!r}')
+  if not isinstance(source, str) or not source.strip():
+    raise ValueError(f'{at}: expected a source, got {source!r}')
+  return Figure(float(value), unit, tag, source)
+
+
+def _check_values(where: str, figures) -> None:
+  """A time may be 0; what is divided by may not."""
+  for name, figure in figures.items():
+    least = (
+      'at least 0'
+      if name in OPTIONAL or figure.unit in ('s', 'op')
+      else 'more than 0'
+    )
+    good = figure.value >= 0 if least == 'at least 0' else figure.value > 0
+    if not good or not math.isfinite(figure.value):
+      raise ValueError(
+        f'{where}: figure {name!r}: expected {least}, got {figure.value}'
+      )
+
+
+def _fabric(where: str, table):
+  at = f'{where}: fabric'
+  _require_keys(at, table, ('links', 'routes'))
+  classes = {}
+  for name, entry in table['links'].items():
+    _require_keys(
+      f'{at}: link {name!r}', entry, ('owner', 'end', 'capacity', 'factor')
+    )
+    if entry['end'] not in ('source', 'destination'):
+      raise ValueError(
+        f"{at}: link {name!r}: expected end 'source' or 'destination', "
+        f'got {entry["end"]!r}'
+      )
+    classes[name] = fabric_lib.LinkClass(**entry)
+  routes = []
+  for entry in table['routes']:
+    _require_keys(
+      f'{at}: route', {'within': None} | entry, ('links', 'latency', 'within')
+    )
+    for name in entry['links']:
+      if name not in classes:
+        raise ValueError(
+          f'{at}: route: expected links among {", ".join(classes)}, '
+          f'got {name!r}'
+        )
+    routes.append(
+      fabric_lib.RouteClass(
+        tuple(entry['links']), entry['latency'], entry.get('within')
+      )
+    )
+  return classes, tuple(routes)

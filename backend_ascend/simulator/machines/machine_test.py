@@ -1,0 +1,189 @@
+"""Machine files: every figure has its tag; what is wrong is one line."""
+
+import copy
+import pathlib
+import tomllib
+
+import pytest
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+
+FOLDER = pathlib.Path(machine_lib.__file__).parent
+
+
+@pytest.fixture(name='data')
+def _data():
+  return tomllib.loads((FOLDER / 'ascend_a3.toml').read_text())
+
+
+def refusal(data) -> str:
+  with pytest.raises(ValueError) as error:
+    machine_lib.parse(data, 'mine')
+  (line,) = str(error.value).splitlines()
+  return line
+
+
+class TestFiles:
+  @pytest.mark.parametrize('name', machine_lib.names())
+  def test_every_machine_loads_under_its_name(self, name):
+    machine = machine_lib.load(name)
+    assert machine.name == name
+    assert set(machine_lib.UNITS) <= set(machine.figures)
+    assert not machine.changed
+
+  def test_a_file_of_the_user(self, tmp_path, data):
+    text = (FOLDER / 'ascend_a3.toml').read_text()
+    path = tmp_path / 'mine.toml'
+    path.write_text(text.replace('value = 24', 'value = 25'))
+    assert machine_lib.load(str(path))['aic'] == 25
+
+
+class TestBase:
+  """A file that says only what differs from another machine."""
+
+  def load(self, tmp_path, text):
+    path = tmp_path / 'mine.toml'
+    path.write_text(f"name = 'mine'\nabout = 'x'\n{text}")
+    return machine_lib.load(str(path))
+
+  def test_what_it_does_not_say_is_the_base(self, tmp_path):
+    base = machine_lib.load('ascend_a3')
+    mine = self.load(
+      tmp_path,
+      "base = 'ascend_a3'\n[figures]\n"
+      "hbm = { value = 2e12, unit = 'B/s', tag = 'assumed', source = 'x' }",
+    )
+    assert mine.name == 'mine' and mine['hbm'] == 2e12
+    assert mine.figures == dict(base.figures) | {'hbm': mine.figures['hbm']}
+    assert mine.fabric.links(4) == base.fabric.links(4)
+
+  def test_its_name_is_its_files_and_its_base_is_known(self, tmp_path):
+    # Given files with and without a name, when loaded, then each has its own
+    # name, and what ships below it is said.
+    unnamed = tmp_path / 'other.toml'
+    unnamed.write_text("base = 'ascend_a3_pto'")
+    other = machine_lib.load(str(unnamed))
+    named = self.load(tmp_path, "base = 'hopper'")
+    assert (other.name, other.shipped) == ('other', 'ascend_a3_pto')
+    assert (named.name, named.shipped) == ('mine', 'hopper')
+    assert machine_lib.load('ascend_a3_pto').shipped == 'ascend_a3_pto'
+
+  def test_a_figure_is_replaced_whole(self, tmp_path):
+    with pytest.raises(ValueError, match="'hbm': expected 'source', got none"):
+      self.load(
+        tmp_path,
+        "base = 'ascend_a3'\n[figures]\n"
+        "hbm = { value = 2e12, unit = 'B/s', tag = 'assumed' }",
+      )
+
+  def test_an_unknown_base(self, tmp_path):
+    with pytest.raises(
+      ValueError, match="base: expected another of .*, got 'x"
+    ):
+      self.load(tmp_path, "base = 'x'")
+
+
+class TestRefusals:
+  @pytest.mark.parametrize('name', ['tpu', 'tpu.toml', '../machine', ''])
+  def test_an_unknown_machine(self, name):
+    with pytest.raises(
+      ValueError, match='machine: expected one of .*ascend_a3'
+    ):
+      machine_lib.load(name)
+
+  def test_no_toml(self, tmp_path):
+    path = tmp_path / 'mine.toml'
+    path.write_text('name = ')
+    with pytest.raises(ValueError, match='mine.toml: expected TOML'):
+      machine_lib.load(str(path))
+
+  @pytest.mark.parametrize('key', ['value', 'unit', 'tag', 'source'])
+  def test_a_figure_without_a_part(self, data, key):
+    del data['figures']['hbm'][key]
+    assert refusal(data) == f"mine: figure 'hbm': expected {key!r}, got none"
+
+  @pytest.mark.parametrize(
+    'key, value, told',
+    [
+      ('tag', 'guessed', "expected a tag of .* got 'guessed'"),
+      ('unit', 'GB/s', "expected unit 'B/s', got 'GB/s'"),
+      ('source', ' ', "expected a source, got ' '"),
+      ('value', 'fast', "expected a number, got 'fast'"),
+      ('value', True, 'expected a number, got True'),
+      ('value', 0, 'expected more than 0, got 0'),
+      ('value', float('nan'), 'expected more than 0, got nan'),
+      ('value', float('inf'), 'expected more than 0, got inf'),
+    ],
+  )
+  def test_a_figure_with_a_wrong_part(self, data, key, value, told):
+    data['figures']['hbm'][key] = value
+    with pytest.raises(ValueError, match=f"mine: figure 'hbm': {told}"):
+      machine_lib.parse(data, 'mine')
+
+  def test_a_missing_figure(self, data):
+    del data['figures']['poll']
+    assert refusal(data) == "mine: expected a figure 'poll', got none"
+
+  def test_a_figure_of_the_fabric_that_is_missing(self, data):
+    del data['figures']['bus_link']
+    assert refusal(data) == "mine: expected a figure 'bus_link', got none"
+
+  def test_an_unknown_figure(self, data):
+    data['figures']['warp'] = data['figures']['hbm']
+    assert refusal(data).endswith("got 'warp'")
+
+  def test_a_negative_time(self, data):
+    data['figures']['poll']['value'] = -1e-9
+    assert 'expected at least 0' in refusal(data)
+
+  def test_a_route_over_no_link(self, data):
+    data['fabric']['routes'][0]['links'] = ['wire']
+    assert refusal(data).endswith("got 'wire'")
+
+  def test_a_link_of_neither_end(self, data):
+    data['fabric']['links']['egress']['end'] = 'middle'
+    assert refusal(data).endswith("got 'middle'")
+
+
+class TestWithFigures:
+  def test_changes_a_copy_and_says_so(self):
+    machine = machine_lib.load('ascend_a3')
+    changed = machine.with_figures(hbm=1e12, bus_link=1e11)
+    assert (changed['hbm'], machine['hbm']) == (1e12, 1.4e12)
+    assert changed.changed == ('bus_link', 'hbm')
+    assert changed.fabric.links(2)[-1].capacity == 1e11
+
+  def test_refuses_what_a_file_may_not_say(self):
+    machine = machine_lib.load('ascend_a3')
+    with pytest.raises(ValueError, match="got 'warp'"):
+      machine.with_figures(warp=1)
+    with pytest.raises(ValueError, match="'hbm': expected more than 0"):
+      machine.with_figures(hbm=0)
+
+
+class TestFabric:
+  def test_routes_from_near_to_far(self):
+    fabric = machine_lib.load('ascend_a3').fabric
+    links = fabric.links(32)
+
+    def names(source, destination):
+      route = fabric.route(source, destination, 32)
+      return [links[i].name for i in route.links], route.latency
+
+    assert names(3, 3) == ([], 0)
+    assert names(2, 3) == (['die_out 2', 'die_in 3'], 218e-9)
+    assert names(1, 2) == (['egress 1', 'ingress 2'], 929e-9)
+    assert names(1, 31) == (['egress 1', 'ingress 31'], 2500e-9)
+
+  def test_ranks_share_a_link_of_their_node(self, data):
+    data = copy.deepcopy(data)
+    data['fabric']['links']['uplink'] = dict(
+      owner='node', end='source', capacity='bus_link', factor='whole'
+    )
+    data['fabric']['routes'][-1]['links'].insert(1, 'uplink')
+    fabric = machine_lib.parse(data, 'mine').fabric
+    links = fabric.links(32)
+    assert [link.name for link in links[-2:]] == ['uplink 0', 'uplink 1']
+    for source, uplink in ((0, 'uplink 0'), (15, 'uplink 0'), (16, 'uplink 1')):
+      route = fabric.route(source, 31 - source, 32)
+      assert links[route.links[1]].name == uplink

@@ -1,0 +1,110 @@
+"""Fits the figures of a witness to its fitted rows, and to no other.
+
+Least squares of log(simulated / published) over log(figure), by Gauss-Newton
+with finite differences: figures are positive and rows smooth in them.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+
+_STEP = 0.02  # of a logarithm: wide enough to average over single tasks
+_ROUNDS = 4
+
+
+def _with(machines, fits, logs) -> dict[str, machine_lib.Machine]:
+  changed = dict(machines)
+  for fit, log in zip(fits, logs):
+    described = changed[fit.machine]
+    changed[fit.machine] = described.with_figures(
+      **{fit.figure: float(np.exp(log))}
+    )
+  return changed
+
+
+def _residuals(witness, machines, logs, tell) -> np.ndarray:
+  names = {name for fit in witness.fits for name in fit.rows}
+  run = witness.run_fitted or witness.run
+  values = run(_with(machines, witness.fits, logs), tell)
+  return np.array(
+    [
+      np.log(values[row.name] / row.published)
+      for row in witness.rows
+      if row.name in names
+    ]
+  )
+
+
+def fit(
+  witness: witness_lib.Witness,
+  machines: dict[str, machine_lib.Machine],
+  tell: witness_lib.Tell,
+) -> dict[tuple[str, str], float]:
+  """Returns the best value of each fitted figure, by (machine, figure).
+
+  Starts from the values of `machines`; held-out rows have no part in it.
+
+  Raises:
+    ValueError: a machine without the figure.
+  """
+  for one in witness.fits:
+    machine = machines[one.machine]
+    if one.figure not in machine.figures:
+      raise ValueError(
+        f'fit: expected a figure {one.figure!r} in {machine.name}, got none'
+      )
+  logs = np.log(
+    [machines[f.machine].figures[f.figure].value for f in witness.fits]
+  )
+  for turn in range(_ROUNDS):
+    here = _residuals(witness, machines, logs, tell)
+    tell(f'fit {turn}: {np.sqrt((here**2).mean()):.4%} over {len(here)} rows')
+    slopes = [
+      (_residuals(witness, machines, logs + move, tell) - here) / _STEP
+      for move in _STEP * np.eye(len(logs))
+    ]
+    logs = logs - np.linalg.lstsq(np.array(slopes).T, here, rcond=None)[0]
+  return {
+    (f.machine, f.figure): float(np.exp(log))
+    for f, log in zip(witness.fits, logs)
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Refitted:
+  """What another hypothesis gives when its figures are fitted to it.
+
+  Attributes:
+    text: the hypothesis.
+    figures: fitted values by name.
+    score: with them.
+  """
+
+  text: str
+  figures: dict[str, float]
+  score: score_lib.Score
+
+
+def variants(
+  witness: witness_lib.Witness, tell: witness_lib.Tell
+) -> list[Refitted]:
+  """Returns every variant of a witness, each fitted anew to its own rows."""
+  done = []
+  for variant in witness.variants:
+    machines = variant.witness.load()
+    found = fit(variant.witness, machines, tell)
+    for (name, figure), value in found.items():
+      machines[name] = machines[name].with_figures(**{figure: value})
+    values = variant.witness.simulate(machines, tell)
+    done.append(
+      Refitted(
+        variant.text,
+        {figure: value for (_, figure), value in found.items()},
+        score_lib.score(variant.witness, values),
+      )
+    )
+  return done

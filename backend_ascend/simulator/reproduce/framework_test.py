@@ -1,0 +1,194 @@
+"""The framework on a witness that is arithmetic: what it must find is known."""
+
+import dataclasses
+
+import pytest
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import fit
+from hpmoe.backend_ascend.simulator.reproduce import score
+from hpmoe.backend_ascend.simulator.reproduce import sensitivity
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+from hpmoe.backend_ascend.simulator.reproduce import witnesses
+
+_MACHINE = 'ascend_a3'
+_WORK = 1e14
+
+
+def _row(name, published, fitted=False, group='time'):
+  return witness_lib.Row(name, published, 's', group, 'this test', fitted)
+
+
+def _run(machines, tell):
+  """Times of one core: a product of figures, and one that adds a latency."""
+  tell('run')
+  machine = machines[_MACHINE]
+  seconds = _WORK / (machine['cube_efficiency'] * machine['cube_bf16'])
+  return {
+    'one': seconds,
+    'two': 2 * seconds,
+    'late': seconds + machine['put_head'],
+  }
+
+
+def _witness(one=20.0, two=40.0, late=20.0, limit=0.05, **changes):
+  rows = (_row('one', one, fitted=True), _row('two', two), _row('late', late))
+  fields = dict(
+    name='arithmetic',
+    about='a test',
+    machines=(_MACHINE,),
+    rows=rows,
+    run=_run,
+    goals=(witness_lib.Goal('time', limit),),
+    fits=(witness_lib.Fit(_MACHINE, 'cube_efficiency', ('one',)),),
+  )
+  return witness_lib.Witness(**fields | changes)
+
+
+def _silent(text):
+  del text
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(rows=(_row('one', 1.0), _row('one', 2.0))), 'one of each name'),
+    (dict(rows=(_row('one', 0.0),)), 'not 0: one'),
+    (
+      dict(fits=(witness_lib.Fit(_MACHINE, 'hbm', ('two',)),)),
+      "marked as fitted, got 'two'",
+    ),
+    (
+      dict(fits=(witness_lib.Fit('ascend_a4', 'hbm', ('one',)),)),
+      "got 'ascend_a4'",
+    ),
+    (
+      dict(
+        fits=tuple(
+          witness_lib.Fit(_MACHINE, figure, ('one',))
+          for figure in ('cube_efficiency', 'collective')
+        )
+      ),
+      'at most 1 figures, as many as rows',
+    ),
+  ],
+)
+def test_a_witness_that_contradicts_itself_is_refused(changes, message):
+  with pytest.raises(ValueError, match=message):
+    _witness(**changes)
+
+
+def test_a_fitted_figure_has_its_tag():
+  # Given a witness that calls a published figure fitted, when its machines are
+  # loaded, then the figure and its tag are named.
+  witness = _witness(
+    fits=(witness_lib.Fit(_MACHINE, 'l2_bytes', ('one',)),),
+  )
+  with pytest.raises(ValueError, match='l2_bytes: expected the tag fitted'):
+    witness.load()
+
+
+def test_a_witness_may_have_a_value_of_its_own():
+  # Given a fit with a value, when machines are loaded, then the figure has it,
+  # with tag and rows, and the file's figure stays.
+  own = witness_lib.Fit(_MACHINE, 'l2_bytes', ('one',), value=2e6)
+  figure = _witness(fits=(own,)).load()[_MACHINE].figures['l2_bytes']
+  assert (figure.value, figure.tag, figure.source) == (2e6, 'fitted', 'one')
+  assert machine_lib.load(_MACHINE)['l2_bytes'] != 2e6
+
+
+def test_each_row_has_a_value():
+  witness = _witness(run=lambda machines, tell: {'one': 1.0})
+  with pytest.raises(ValueError, match=r"got none for \['two', 'late'\]"):
+    witness.simulate(witness.load(), _silent)
+
+
+def test_only_held_out_rows_are_evidence():
+  # Given a fitted row that is half of the published one and held-out rows that
+  # are 10 and 30 % off, when scored, then the mean error is 20 %.
+  witness = _witness(one=1.0, two=1.0, late=1.0, limit=0.21)
+  values = {'one': 0.5, 'two': 1.1, 'late': 0.7}
+  scored = score.score(witness, values)
+  (group,) = scored.groups
+  assert group.mean_error == pytest.approx(0.2)
+  assert (group.rows, group.worst, group.holds) == (2, 'late', True)
+  assert scored.holds
+  tight = dataclasses.replace(witness, goals=(witness_lib.Goal('time', 0.19),))
+  assert not score.score(tight, values).holds
+
+
+def test_a_claim_can_fail_the_score():
+  claim = witness_lib.Claim('two is longer', lambda v: v['two'] > v['one'])
+  witness = _witness(claims=(claim,), limit=9.0)
+  assert score.score(witness, {'one': 1.0, 'two': 2.0, 'late': 1.0}).holds
+  assert not score.score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0}).holds
+
+
+def test_a_fit_finds_what_the_rows_say():
+  # Given a fitted row at an efficiency of 0.77, when fitted, then that is what
+  # comes out, and the held-out rows have no part in it.
+  machine = machine_lib.load(_MACHINE)
+  published = _WORK / (0.77 * machine['cube_bf16'])
+  witness = _witness(one=published, two=1e9, late=1e9)
+  (value,) = fit.fit(witness, witness.load(), _silent).values()
+  assert value == pytest.approx(0.77, rel=1e-6)
+
+
+def test_a_variant_is_fitted_anew_and_scored():
+  # Given a variant in which all takes twice as long, when variants are asked
+  # for, then the figure is twice what the row says, and the row is met.
+  machine = machine_lib.load(_MACHINE)
+  published = _WORK / (0.4 * machine['cube_bf16'])
+
+  def twice(machines, tell):
+    return {n: 2 * value for n, value in _run(machines, tell).items()}
+
+  changes = dict(one=published, two=2 * published, late=published)
+  other = witness_lib.Variant('twice', _witness(run=twice, **changes))
+  witness = _witness(variants=(other,), **changes)
+  (found,) = fit.variants(witness, _silent)
+  assert found.text == 'twice'
+  assert found.figures['cube_efficiency'] == pytest.approx(0.8, rel=1e-6)
+  assert found.score.worst_fitted == pytest.approx(0, abs=1e-6)
+  assert found.score.holds
+
+
+def test_sensitivity_changes_each_assumed_figure_and_no_other():
+  # Given a machine with assumed figures, when halved and doubled, then each
+  # has two effects, and only rows that use a figure move.
+  witness = _witness()
+  machines = witness.load()
+  values = witness.simulate(machines, _silent)
+  told = []
+  effects = sensitivity.effects(witness, machines, values, told.append)
+  figures = machines[_MACHINE].figures
+  assumed = [n for n, figure in figures.items() if figure.tag == 'assumed']
+  assert assumed
+  assert [(e.figure, e.factor) for e in effects] == [
+    (name, factor) for name in assumed for factor in (0.5, 2.0)
+  ]
+  assert len(told) == len(effects)
+  for effect in effects:
+    if effect.refused:
+      assert effect.changes is None
+      continue
+    assert effect.changes['one'] == effect.changes['two'] == 0
+    late = values['late'] - values['one']
+    moved = (effect.factor - 1) * late / values['late']
+    if effect.figure != 'put_head':
+      moved = 0
+    assert effect.changes['late'] == pytest.approx(moved)
+
+
+def test_an_unknown_witness_is_named():
+  with pytest.raises(ValueError, match="witness: expected one of .* 'uniap'"):
+    witnesses.get('uniap')
+
+
+@pytest.mark.parametrize('name', witnesses.MODULES)
+def test_each_witness_is_what_it_says(name):
+  # Given the published rows, when a witness is made, then its fits are of
+  # figures with that tag, and it is found under its own name.
+  witness = witnesses.get(name)
+  assert witness.name == name
+  assert set(witness.load()) == set(witness.machines)

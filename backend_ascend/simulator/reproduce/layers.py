@@ -1,0 +1,141 @@
+"""Compiled layers and routings that witnesses run, each made once."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+
+def balanced(config: config_lib.MoEConfig) -> np.ndarray:
+  """Returns `[R, T, K]` i32: each rank's tokens take experts in turn.
+
+  Rows of two slices (source, expert) differ by one at most, and are equal where
+  E divides T * K.
+  """
+  dealt = np.arange(config.num_tokens * config.top_k, dtype=np.int32)
+  ids = (dealt % config.num_experts).reshape(-1, config.top_k)
+  return np.tile(ids, (config.num_ranks, 1, 1))
+
+
+def hot(config: config_lib.MoEConfig, ratio: float) -> np.ndarray:
+  """Returns `[R, T, K]` i32: rank 0 receives `ratio` times the mean.
+
+  Token t takes floor or ceil of `ratio` * K / R experts of rank 0, and deals
+  its other slots round the experts of other ranks.
+
+  Raises:
+    ValueError: a token would need more experts of a rank than it has.
+  """
+  local = config.experts_per_rank
+  share = ratio * config.top_k / config.num_ranks
+  # The running total's steps: its mean is the share, and it is never far off.
+  totals = np.floor(share * np.arange(config.num_tokens + 1) + 0.5)
+  own = np.diff(totals).astype(np.int64)
+  others = config.num_experts - local
+  if own.max() > min(local, config.top_k) or config.top_k - own.min() > others:
+    raise ValueError(
+      f'ratio: expected experts of one rank for {share:g} slots of a token, '
+      f'got {local} experts'
+    )
+  slot = np.arange(config.top_k)
+  to_hot = slot < own[:, None]
+  before = np.cumsum(own) - own
+  dealt = np.arange(config.num_tokens) * config.top_k - before
+  ids = np.where(
+    to_hot,
+    (before[:, None] + slot) % local,
+    local + (dealt[:, None] + slot - own[:, None]) % others,
+  ).astype(np.int32)
+  return np.tile(ids, (config.num_ranks, 1, 1))
+
+
+def rows(config: config_lib.MoEConfig, topk_ids: np.ndarray) -> np.ndarray:
+  """Returns `[E]`: rows that each expert receives from all ranks."""
+  return np.bincount(topk_ids.ravel(), minlength=config.num_experts)
+
+
+# As many as a witness and its sensitivity go round in.
+@functools.lru_cache(maxsize=24)
+def image(
+  config: config_lib.MoEConfig,
+  options: flow_lib.Options,
+  direction: layout.Direction,
+) -> image_lib.Image:
+  """Returns the proved image of a layer in bfloat16."""
+  policy = precision.PrecisionPolicy(storage='bfloat16')
+  return compiler.COMPILE[direction](config, policy, options).image
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One pass of a layer on a machine.
+
+  Attributes:
+    config: sizes.
+    options: granularity, cores and order.
+    direction: the pass.
+    ratio: rows of rank 0 over the mean, 1 for balanced routing.
+    skip: names of kinds that take no time.
+    barriers: whether the layer runs operator by operator.
+  """
+
+  config: config_lib.MoEConfig
+  options: flow_lib.Options
+  direction: layout.Direction
+  ratio: float = 1.0
+  skip: tuple[str, ...] = ()
+  barriers: bool = False
+
+  def topk_ids(self) -> np.ndarray:
+    if self.ratio == 1:
+      return balanced(self.config)
+    return hot(self.config, self.ratio)
+
+  def sized(self) -> 'Case':
+    """Returns the case with the capacities that its routing fills."""
+    received = rows(self.config, self.topk_ids())
+    of_rank = received.reshape(self.config.num_ranks, -1).sum(1)
+    return dataclasses.replace(
+      self,
+      config=dataclasses.replace(self.config, capacity=int(of_rank.max())),
+      options=dataclasses.replace(
+        self.options, expert_capacity=int(received.max())
+      ),
+    )
+
+  def simulate(self, machine: machine_lib.Machine) -> simulate.Simulation:
+    """Returns the pass in modelled time."""
+    return simulate.simulate(
+      image(self.config, self.options, self.direction),
+      machine,
+      self.topk_ids(),
+      skip=self.skip,
+      barriers=self.barriers,
+    )
+
+
+def once(function):
+  """Memoises `function(case, machine)` by the values of the machine's figures.
+
+  What depends on one machine is not run again when another one changes.
+  """
+  known: dict[object, float] = {}
+
+  @functools.wraps(function)
+  def call(case: Case, machine: machine_lib.Machine) -> float:
+    values = tuple(sorted((n, f.value) for n, f in machine.figures.items()))
+    key = (case, machine.name, values)
+    if key not in known:
+      known[key] = function(case, machine)
+    return known[key]
+
+  return call

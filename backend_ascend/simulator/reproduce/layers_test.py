@@ -1,0 +1,44 @@
+"""Routings of the witnesses are what their names say."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.simulator.reproduce import layers
+from hpmoe.reference.contract import config as config_lib
+
+
+def _distinct(ids) -> bool:
+  return bool((np.diff(np.sort(ids, axis=-1), axis=-1) > 0).all())
+
+
+@pytest.mark.parametrize('ranks', [4, 8, 16])
+def test_balanced_slices_are_equal(ranks):
+  # Given the sizes of the published table, when tokens are dealt, then every
+  # slice (source, expert) has the same rows and no token an expert twice.
+  config = config_lib.MoEConfig(ranks, 4096, 8 * ranks, 8, 7168, 2048)
+  ids = layers.balanced(config)
+  assert _distinct(ids)
+  for of_rank in ids:
+    counts = np.bincount(of_rank.ravel(), minlength=config.num_experts)
+    assert set(counts) == {4096 * 8 // config.num_experts}
+
+
+@pytest.mark.parametrize('ratio', [1.0, 2.25, 3.5, 6.0])
+def test_the_hot_rank_receives_its_ratio(ratio):
+  # Given the sizes of the repository's measurement, when rank 0 is to be hot,
+  # then it receives that many times the mean, and the others share the rest.
+  config = config_lib.MoEConfig(8, 4096, 48, 8, 5120, 1792)
+  ids = layers.hot(config, ratio)
+  assert _distinct(ids)
+  received = layers.rows(config, ids).reshape(8, -1)
+  of_rank = received.sum(1)
+  assert of_rank[0] / of_rank.mean() == pytest.approx(ratio, rel=1e-3)
+  # Slots are dealt in turn, so experts of one rank differ by little.
+  assert np.ptp(received[1:]) <= 0.01 * received[1:].mean() + 8
+  assert np.ptp(received[0]) <= 0.01 * received[0].mean() + 8
+
+
+def test_a_rank_cannot_receive_more_than_its_experts_can():
+  config = config_lib.MoEConfig(8, 64, 16, 8, 32, 16)
+  with pytest.raises(ValueError, match='ratio: expected experts of one rank'):
+    layers.hot(config, 6.0)

@@ -1,0 +1,106 @@
+"""The megakernel's layer, knobs and judgement; the whole table is slow."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.schedule import megamoe
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import fit
+from hpmoe.backend_ascend.simulator.reproduce import pto_layer
+from hpmoe.backend_ascend.simulator.reproduce import pto_megamoe
+from hpmoe.backend_ascend.simulator.reproduce import score
+from hpmoe.backend_ascend.taskflow import layout
+
+Kind = layout.Kind
+STAGE_MAJOR, EXPERT_MAJOR = pto_layer.STAGE_MAJOR, pto_layer.EXPERT_MAJOR
+
+
+@pytest.fixture(scope='module')
+def machine():
+  return machine_lib.load(pto_megamoe.MACHINE)
+
+
+@pytest.mark.parametrize('ep, tokens', [(8, 16), (16, 16), (8, 2048)])
+def test_experts_are_dealt_in_turn(ep, tokens):
+  # Given the generator's routing, then every expert has as many rows, tokens
+  # are those that it makes, and those of lower halves come first.
+  ids = pto_layer.topk_ids(ep, tokens)
+  assert (np.bincount(ids.ravel()) == tokens * 8 // 16).all()
+  dealt = (np.arange(ep * tokens * 8) % (16 * ep)).reshape(ep, tokens, 8)
+  for rank in range(ep):
+    assert sorted(map(tuple, ids[rank])) == sorted(map(tuple, dealt[rank]))
+    late = ids[rank, :, 0] % 16 >= 8
+    assert (np.diff(late.astype(int)) >= 0).all()
+
+
+def test_knobs_are_those_of_the_shape():
+  assert pto_layer.knobs(8, 16) == megamoe.Knobs(8, 3, 12)
+  assert pto_layer.knobs(8, 2048) == megamoe.Knobs(16, 2, 13)
+  assert pto_layer.knobs(16, 512) == megamoe.Knobs(16, 0, 11)
+
+
+def test_all_cores_join_when_the_first_gemm_is_done(machine):
+  # Given the knobs of EP8 at 128 tokens, when expert-major runs, then no AIC of
+  # the first GEMM's group runs the second before its own first ends, and the
+  # join is not before the authors' expert.
+  timed = pto_layer.run(machine, 8, 128, EXPERT_MAJOR)
+  tasks = timed.image.tables['tasks']
+  down = tasks['kind'] == Kind.DOWN
+  helpers = down & (tasks['core'] < 16)
+  join = (tasks['expert'][helpers] % 16).min()
+  assert join >= pto_layer.knobs(8, 128).join
+  first = timed.end[tasks['kind'] == Kind.GATE_UP].max()
+  before = down & (tasks['expert'] % 16 == join - 1)
+  assert first <= timed.end[before].max() or join == 15
+
+
+def test_a_segment_of_swiglu_waits_for_its_last_expert(machine):
+  # Given stage-major with a SwiGLU task of each expert on each AIV, when it
+  # runs, then SwiGLU begins when the first GEMM of the 13th expert has ended,
+  # and the sums when all rows of all ranks are home.
+  timed = pto_layer.run(machine, 8, 128, STAGE_MAJOR)
+  tasks = timed.image.tables['tasks']
+
+  def of(kind, experts=range(16)):
+    local = np.isin(tasks['expert'] % 16, experts)
+    return (tasks['kind'] == kind) & (tasks['rank'] == 0) & local
+
+  segment = timed.end[of(Kind.GATE_UP, [12])].max()
+  assert timed.start[of(Kind.SWIGLU)].min() >= segment
+  sums = (tasks['kind'] == Kind.COMBINE) & (tasks['rank'] == 0)
+  home = timed.end[tasks['kind'] == Kind.RETURN].max()
+  assert timed.start[sums].min() >= home
+
+
+def test_the_front_grows_by_what_it_moves(machine):
+  # 1024 tokens of 7168 read in float16, and written in int8 for 8 slots.
+  grown = pto_layer.front(machine, 2048) - pto_layer.front(machine, 1024)
+  assert grown == pytest.approx(1024 * 7168 * (2 + 8) / machine['hbm'])
+  assert pto_layer.front(machine, 16) > machine['launch']
+
+
+def test_a_wrong_order_of_schedules_is_told():
+  published = {
+    pto_megamoe.name(ep, schedule, tokens): time
+    for (ep, schedule), times in pto_megamoe.TABLE.items()
+    for tokens, time in zip(pto_megamoe.TOKENS, times)
+  }
+  assert pto_megamoe.faster_is_named(published)
+  slow = pto_megamoe.name(16, EXPERT_MAJOR, 512)
+  assert not pto_megamoe.faster_is_named(published | {slow: 1340.0})
+  # 3 % apart or less: either may be faster.
+  near = pto_megamoe.name(8, EXPERT_MAJOR, 64)
+  assert pto_megamoe.faster_is_named(published | {near: 700.0})
+
+
+@pytest.mark.slow
+def test_the_megakernel_is_reproduced():
+  # Given the machine's file, when all 28 times are simulated, then the goals of
+  # the held-out rows are met, and a fit of the seven gives the file's figures.
+  witness = pto_megamoe.WITNESS
+  machines = witness.load()
+  values = witness.simulate(machines, print)
+  assert score.score(witness, values).holds
+  assert witness.simulate(machines, print) == values
+  for (name, figure), value in fit.fit(witness, machines, print).items():
+    assert value == pytest.approx(machines[name][figure], rel=0.01)

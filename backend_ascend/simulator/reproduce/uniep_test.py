@@ -1,0 +1,55 @@
+"""Relay's traffic against its formula, and the judgement of the ablation."""
+
+import math
+
+import pytest
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import uniep
+from hpmoe.reference.contract import config as config_lib
+
+
+def test_distinct_ranks_follow_the_formula():
+  # K experts drawn without putting back: a rank has none of them with
+  # C(E - L, K) / C(E, K).  Deviation of a mean over 8192 tokens: 0.01.
+  config = config_lib.MoEConfig(8, 1024, 512, 8, 8, 4)
+  missed = math.comb(512 - 64, 8) / math.comb(512, 8)
+  assert uniep.distinct_ranks(config) == pytest.approx(
+    8 * (1 - missed), abs=0.05
+  )
+  # With one rank they all lie there.
+  one = config_lib.MoEConfig(1, 64, 16, 8, 8, 4)
+  assert uniep.distinct_ranks(one) == 1
+
+
+def test_relay_puts_each_token_on_a_link_once(monkeypatch):
+  # Given a small layer, when its rows are relayed, then dispatch sends as much
+  # less as distinct ranks are fewer than experts, headers aside.
+  monkeypatch.setitem(uniep.LAYERS, 'small', (64, 256, 128))
+  monkeypatch.setattr(uniep, 'TOKENS', 128)
+  machine = machine_lib.load(uniep.MACHINE)
+  plain, relayed = (
+    uniep.run(machine, 'small', uniep.Point(relay=relay))
+    for relay in (False, True)
+  )
+  ratio = uniep.dispatched(relayed) / uniep.dispatched(plain)
+  distinct = uniep.distinct_ranks(config_lib.MoEConfig(8, 128, 64, 8, 256, 128))
+  # A row of 512 B has 8 B beside it, a relayed one 12 B for each of 8 copies.
+  headers = (512 + 96) / (512 + 8)
+  assert ratio == pytest.approx(distinct / 8 * headers, rel=0.01)
+
+
+@pytest.mark.parametrize(
+  'relay, tuned, gains, more',
+  [(1.2, 1.5, True, True), (0.9, 1.1, False, True), (1.2, 1.1, True, False)],
+)
+def test_the_order_of_the_ablation_is_judged(relay, tuned, gains, more):
+  good = {f'relay, {n}': 1.2 for n in uniep.LAYERS}
+  good |= {f'tuner and priority, {n}': 1.5 for n in uniep.LAYERS}
+  last = list(uniep.LAYERS)[-1]
+  values = good | {
+    f'relay, {last}': relay,
+    f'tuner and priority, {last}': tuned,
+  }
+  assert uniep.relay_gains(values) == gains
+  assert uniep.tuner_gains_more(values) == more

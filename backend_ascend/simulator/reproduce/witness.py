@@ -1,0 +1,208 @@
+"""What a published system is to the simulator: rows, goals, gaps and a run.
+
+A witness is data and one function.  The framework runs it, compares, fits,
+doubles and halves; it knows nothing of the system.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+
+Machines = Mapping[str, machine_lib.Machine]
+Values = Mapping[str, float]
+Tell = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One published figure.
+
+  Attributes:
+    name: unique in its witness.
+    published: the value, not zero.
+    unit: of both values.
+    group: rows whose absolute errors are averaged.
+    source: where it was published.
+    fitted: whether a figure of the machine was fitted to it, or to rows that it
+      follows from; such a row is no evidence.
+  """
+
+  name: str
+  published: float
+  unit: str
+  group: str
+  source: str
+  fitted: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+  """The most that the mean absolute error of a group's held-out rows may be."""
+
+  group: str
+  limit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+  """What is published and cannot be reproduced, and why."""
+
+  what: str
+  why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A published statement that is no figure, judged from simulated values."""
+
+  text: str
+  holds: Callable[[Values], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """A figure of a machine that was fitted, and the rows that it was fitted to.
+
+  Attributes:
+    machine: whose.
+    figure: its name.
+    rows: all that it was fitted to.
+    value: of this witness alone, whose kernels are not those that the
+      machine's file was fitted to; None: the file's.
+  """
+
+  machine: str
+  figure: str
+  rows: tuple[str, ...]
+  value: float | None = None
+
+  def apply(self, machine: machine_lib.Machine) -> machine_lib.Machine:
+    """Returns the machine with the witness's own value, if it has one.
+
+    Raises:
+      ValueError: it has none, and the file does not say that it is fitted.
+    """
+    if self.value is not None:
+      machine = machine.with_figures(**{self.figure: self.value})
+      fitted = dataclasses.replace(
+        machine.figures[self.figure],
+        tag='fitted',
+        source='; '.join(self.rows),
+      )
+      figures = dict(machine.figures) | {self.figure: fitted}
+      return dataclasses.replace(machine, figures=figures)
+    tag = machine.figures[self.figure].tag
+    if tag != 'fitted':
+      raise ValueError(
+        f'{self.figure}: expected the tag fitted in {machine.name}, got {tag}'
+      )
+    return machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Witness:
+  """A published system.
+
+  Attributes:
+    name: as typed.
+    about: one line.
+    machines: descriptions that `run` takes, by name.
+    rows: every figure that is compared.
+    run: simulated values by row name, and of what only claims ask for, from
+      machines by name; tells what it does.  The same machines give the same
+      values.
+    goals: what the errors must be.
+    fits: which figures were fitted to which rows.
+    claims: statements judged beside the rows.
+    gaps: what is not compared, and why.
+    run_fitted: `run` of no more than the fitted rows, if it is shorter.
+    variants: the same under other hypotheses.
+    quick: whether a run is so short that sensitivity is shown unasked.
+
+  Raises:
+    ValueError: two rows of one name, a published zero, a fit to a row that is
+      not marked as fitted or of a machine that is not named, or more fitted
+      figures than rows they were fitted to.
+  """
+
+  name: str
+  about: str
+  machines: tuple[str, ...]
+  rows: tuple[Row, ...]
+  run: Callable[[Machines, Tell], Values]
+  goals: tuple[Goal, ...] = ()
+  fits: tuple[Fit, ...] = ()
+  claims: tuple[Claim, ...] = ()
+  gaps: tuple[Gap, ...] = ()
+  run_fitted: Callable[[Machines, Tell], Values] | None = None
+  variants: 'tuple[Variant, ...]' = ()
+  quick: bool = True
+
+  def __post_init__(self):
+    rows = {row.name: row for row in self.rows}
+    if len(rows) < len(self.rows):
+      raise ValueError(f'rows: expected one of each name, in {self.name}')
+    for row in self.rows:
+      if not row.published:
+        raise ValueError(f'rows: expected a figure that is not 0: {row.name}')
+    used = {name for fit in self.fits for name in fit.rows}
+    for name in sorted(used):
+      if name not in rows or not rows[name].fitted:
+        raise ValueError(f'fits: expected a row marked as fitted, got {name!r}')
+    for fit in self.fits:
+      if fit.machine not in self.machines:
+        raise ValueError(
+          f'fits: expected a machine of {self.machines}, got {fit.machine!r}'
+        )
+    if len(self.fits) > len(used):
+      raise ValueError(
+        f'fits: expected at most {len(used)} figures, as many as rows they '
+        f'are fitted to, got {len(self.fits)}'
+      )
+
+  def load(self, replaced: str | None = None) -> dict[str, machine_lib.Machine]:
+    """Returns the machines by name.
+
+    Args:
+      replaced: name or path of a description in place of the first.
+
+    Raises:
+      ValueError: there is none, or it is not well formed; or a figure is said
+        to be fitted here and there is not, or the other way round.
+    """
+    machines = {name: machine_lib.load(name) for name in self.machines}
+    if replaced is not None:
+      machines[self.machines[0]] = machine_lib.load(replaced)
+    for fit in self.fits:
+      # Of a machine that the user gave, nothing was fitted.
+      if replaced is None or fit.machine != self.machines[0]:
+        machines[fit.machine] = fit.apply(machines[fit.machine])
+    return machines
+
+  def simulate(self, machines: Machines, tell: Tell) -> dict[str, float]:
+    """Returns a value for every row, and what else the claims ask for.
+
+    Raises:
+      ValueError: `run` left a row out.
+    """
+    values = dict(self.run(machines, tell))
+    missing = [row.name for row in self.rows if row.name not in values]
+    if missing:
+      raise ValueError(
+        f'{self.name}: expected a value for each row, got none for {missing}'
+      )
+    return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+  """A witness under a hypothesis other than the one that was taken.
+
+  Attributes:
+    text: what it takes, and in place of what.
+    witness: rows, fits and run.
+  """
+
+  text: str
+  witness: Witness

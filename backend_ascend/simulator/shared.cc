@@ -1,0 +1,98 @@
+#include "backend_ascend/simulator/shared.h"
+
+#include <algorithm>
+
+namespace hpmoe::sim {
+
+Shared::Shared(const Figures& figures, const FabricTables& fabric,
+               int32_t ranks, double link_share, bool sharing)
+    : fabric_(fabric),
+      ranks_(ranks),
+      one_memory_(figures.threads > 0),
+      sharing_(sharing),
+      link_bytes_(fabric.capacity.size(), 0.0) {
+  const double memory[kNumDemandClasses] = {
+      figures.aic_read, figures.aiv_read + figures.aiv_write, figures.aiv_link};
+  const double link[kNumDemandClasses] = {figures.aiv_link, figures.aiv_link,
+                                          figures.aiv_link};
+  for (const double capacity : {figures.hbm, figures.l2}) {
+    for (int32_t r = 0; r < ranks; ++r) {
+      resources_.emplace_back(capacity, memory);
+    }
+  }
+  for (const double capacity : fabric.capacity) {
+    resources_.emplace_back(link_share * capacity, link);
+  }
+  soonest_.Resize(static_cast<uint32_t>(resources_.size()));
+  lone_bytes_.assign(resources_.size(), 0.0);
+}
+
+uint32_t Shared::Enter(double now, uint32_t worker, const TaskDesc& task,
+                       const Cost& cost, const std::vector<Sent>& sent,
+                       double* end) {
+  Entry entry = {now, worker, end, 0};
+  const DemandClass of = task.unit == kAic ? kAicDemand : kAivDemand;
+  const int32_t memory = MemoryOf(task.rank);
+  Demand(memory, of, cost.missed + cost.written, &entry);
+  Demand(ranks_ + memory, of, cost.read + cost.written, &entry);
+  if (cost.linked > 0) Send(task, sent, &entry);
+  return entry.entered;
+}
+
+// What ranks get in memory, and what passes each link once for all of them.
+void Shared::Send(const TaskDesc& task, const std::vector<Sent>& sent,
+                  Entry* entry) {
+  for (const Sent& to : sent) {
+    if (to.rank == task.rank) continue;
+    Demand(MemoryOf(to.rank), kPutDemand, to.bytes, entry);
+    const int64_t pair = int64_t{task.rank} * ranks_ + to.rank;
+    for (int32_t i = fabric_.route_begin[pair];
+         i < fabric_.route_begin[pair + 1]; ++i) {
+      const int32_t link = fabric_.route_links[i];
+      if (link_bytes_[link] == 0) used_links_.push_back(link);
+      link_bytes_[link] += to.bytes * fabric_.factor[link];
+    }
+  }
+  for (const int32_t link : used_links_) {
+    Demand(2 * ranks_ + link, kPutDemand, link_bytes_[link], entry);
+    link_bytes_[link] = 0;
+  }
+  used_links_.clear();
+}
+
+void Shared::Demand(int32_t resource, DemandClass of, double bytes,
+                    Entry* entry) {
+  if (bytes == 0) return;
+  Fluid& fluid = resources_[resource];
+  if (!sharing_) {
+    lone_bytes_[resource] += bytes;
+    *entry->end =
+        std::max(*entry->end, entry->now + bytes / fluid.LoneRate(of));
+    return;
+  }
+  fluid.Enter(entry->now, of, bytes, entry->worker);
+  soonest_.Set(resource, fluid.next());
+  ++entry->entered;
+}
+
+const std::vector<uint32_t>& Shared::Leave() {
+  const uint32_t resource = soonest_.index();
+  ended_.clear();
+  resources_[resource].Leave(&ended_);
+  soonest_.Set(resource, resources_[resource].next());
+  return ended_;
+}
+
+void Shared::Report(std::vector<Used>* hbm, std::vector<Used>* l2,
+                    std::vector<Used>* links) const {
+  for (size_t i = 0; i < resources_.size(); ++i) {
+    const Fluid& fluid = resources_[i];
+    const auto ranks = static_cast<size_t>(ranks_);
+    std::vector<Used>* const to = i < ranks ? hbm : i < 2 * ranks ? l2 : links;
+    to->push_back(
+        sharing_ ? Used{fluid.bytes(), fluid.busy()}
+                 : Used{lone_bytes_[i], lone_bytes_[i] / fluid.capacity()});
+  }
+}
+
+}  // namespace hpmoe::sim

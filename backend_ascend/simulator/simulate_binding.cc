@@ -1,0 +1,173 @@
+// An image in modelled time, from Python.
+
+#include <algorithm>
+
+#include "backend_ascend/kernels/host/binding.h"
+#include "backend_ascend/simulator/cost.h"
+#include "backend_ascend/simulator/engine.h"
+
+namespace hpmoe {
+namespace {
+
+using Doubles = nb::ndarray<double, nb::c_contig, nb::device::cpu>;
+using Columns = std::map<std::string, Doubles>;
+using Numbers = std::map<std::string, double>;
+
+sim::Figures FiguresOf(const Numbers& numbers) {
+  sim::Figures figures;
+#define HPMOE_FIGURE(name, unit) figures.name = numbers.at(#name);
+  HPMOE_FIGURES(HPMOE_FIGURE)
+#undef HPMOE_FIGURE
+  return figures;
+}
+
+sim::Pricing PricingOf(double cube, double cube_depth,
+                       const std::vector<double>& element_bytes,
+                       const std::vector<bool>& skipped) {
+  sim::Pricing pricing = {};
+  pricing.cube = cube;
+  pricing.cube_depth = cube_depth;
+  std::copy_n(element_bytes.begin(), int{kNumBuffers}, pricing.element_bytes);
+  std::copy_n(skipped.begin(), int{kNumTaskKinds}, pricing.skipped);
+  return pricing;
+}
+
+// What a machine and a launch are, once for simulations and costs.
+class Model {
+ public:
+  Model(const LoadedImage& image, const Ints& topk_ids, const Numbers& figures,
+        std::vector<double> capacity, std::vector<double> factor,
+        std::vector<int32_t> route_begin, std::vector<int32_t> route_links,
+        std::vector<double> latency, double cube, double cube_depth,
+        const std::vector<double>& element_bytes,
+        const std::vector<bool>& skipped)
+      : view_(image.view()),
+        figures_(FiguresOf(figures)),
+        fabric_{std::move(capacity), std::move(factor), std::move(route_begin),
+                std::move(route_links), std::move(latency)},
+        pricing_(PricingOf(cube, cube_depth, element_bytes, skipped)) {
+    const ImageHeader& h = image.header();
+    CheckBytes("topk_ids", int64_t{h.num_ranks} * h.num_tokens * h.top_k * 4,
+               topk_ids.nbytes());
+    Check(MakePlan(h, topk_ids.data(), &plan_));
+    launch_ = sim::MakeLaunch(view_, plan_);
+  }
+  Model(const Model&) = delete;
+
+  // `into`: sim::TaskTime of each task, `[tasks, 8]`.
+  nb::dict Simulate(const Doubles& into, bool barriers, bool sharing) const {
+    CheckBytes("into", int64_t{sizeof(sim::TaskTime)} * view_.num_tasks,
+               into.nbytes());
+    auto* const times = reinterpret_cast<sim::TaskTime*>(into.data());
+    sim::SimTotals totals;
+    Status status;
+    {
+      const nb::gil_scoped_release release;
+      status = sim::Simulate(launch_, figures_, fabric_, pricing_,
+                             {barriers, sharing}, times, &totals);
+    }
+    Check(status);
+    nb::dict told;
+    told["total"] = totals.total;
+    told["busy"] = totals.busy;
+    told["hbm"] = Pairs(totals.hbm);
+    told["l2"] = Pairs(totals.l2);
+    told["links"] = Pairs(totals.links);
+    return told;
+  }
+
+  // By name of sim::Cost, `[tasks]`; tasks as they are numbered.  Returns each
+  // link's bytes, and those that arrive at each rank.
+  nb::dict Costs(const Columns& into, double l2_bytes) const {
+    double* const fixed = Column(into, "fixed");
+    double* const own = Column(into, "own");
+    double* const flops = Column(into, "flops");
+    double* const read = Column(into, "read");
+    double* const missed = Column(into, "missed");
+    double* const written = Column(into, "written");
+    double* const linked = Column(into, "linked");
+    const int64_t ranks = view_.header->num_ranks;
+    std::vector<double> links(fabric_.capacity.size(), 0.0);
+    std::vector<double> arrives(ranks, 0.0);
+    {
+      const nb::gil_scoped_release release;
+      sim::CostModel model(launch_, figures_, fabric_, pricing_, l2_bytes);
+      for (int32_t t = 0; t < view_.num_tasks; ++t) {
+        const TaskDesc& task = view_.tasks[t];
+        const sim::Cost cost = model.Of(task);
+        fixed[t] = cost.fixed;
+        own[t] = cost.own;
+        flops[t] = cost.flops;
+        read[t] = cost.read;
+        missed[t] = cost.missed;
+        written[t] = cost.written;
+        linked[t] = cost.linked;
+        for (const sim::Sent& sent : model.sent()) {
+          if (sent.rank == task.rank) continue;
+          arrives[sent.rank] += sent.bytes;
+          const int64_t pair = task.rank * ranks + sent.rank;
+          for (int32_t i = fabric_.route_begin[pair];
+               i < fabric_.route_begin[pair + 1]; ++i) {
+            const int32_t link = fabric_.route_links[i];
+            links[link] += sent.bytes * fabric_.factor[link];
+          }
+        }
+      }
+    }
+    nb::dict told;
+    told["links"] = links;
+    told["arrives"] = arrives;
+    return told;
+  }
+
+ private:
+  double* Column(const Columns& into, const std::string& name) const {
+    return Find(into, name, int64_t{8} * view_.num_tasks);
+  }
+  static nb::list Pairs(const std::vector<sim::Used>& used) {
+    nb::list pairs;
+    for (const sim::Used& u : used)
+      pairs.append(nb::make_tuple(u.bytes, u.busy));
+    return pairs;
+  }
+
+  const ImageView view_;
+  const sim::Figures figures_;
+  const sim::FabricTables fabric_;
+  const sim::Pricing pricing_;
+  Plan plan_;
+  sim::Launch launch_;
+};
+
+std::map<std::string, std::string> FigureUnits() {
+  std::map<std::string, std::string> units;
+#define HPMOE_FIGURE(name, unit) units[#name] = unit;
+  HPMOE_FIGURES(HPMOE_FIGURE)
+#undef HPMOE_FIGURE
+  return units;
+}
+
+}  // namespace
+
+void BindSimulator(nb::module_& m) {
+  m.def("figure_units", &FigureUnits,
+        "The figures of a machine that the engine knows, and their units.");
+  nb::class_<Model>(m, "SimModel", "An image, a routing and a machine.")
+      .def(nb::init<const LoadedImage&, const Ints&, const Numbers&,
+                    std::vector<double>, std::vector<double>,
+                    std::vector<int32_t>, std::vector<int32_t>,
+                    std::vector<double>, double, double,
+                    const std::vector<double>&, const std::vector<bool>&>(),
+           "image"_a, "topk_ids"_a, "figures"_a, "capacity"_a, "factor"_a,
+           "route_begin"_a, "route_links"_a, "latency"_a, "cube"_a,
+           "cube_depth"_a, "element_bytes"_a, "skipped"_a,
+           nb::keep_alive<1, 2>())
+      .def("simulate", &Model::Simulate, "into"_a, nb::kw_only(), "barriers"_a,
+           "sharing"_a,
+           "Fills a float64 array `[tasks, 8]`; returns totals.  Raises\n"
+           "ValueError.")
+      .def("costs", &Model::Costs, "into"_a, "l2_bytes"_a,
+           "Fills float64 arrays `[tasks]` by name; returns bytes of links.");
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,128 @@
+"""The engine: modelled time of small images, and what must hold of it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.simulate_testing import DIRECTIONS
+from hpmoe.backend_ascend.simulator.simulate_testing import image_of
+from hpmoe.backend_ascend.simulator.simulate_testing import routing_of
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
+
+
+@pytest.fixture(scope='module', name='a3')
+def _a3():
+  return machine_lib.load('ascend_a3')
+
+
+def run(image, machine, **options) -> simulate.Simulation:
+  return simulate.simulate(image, machine, routing_of(image), **options)
+
+
+@pytest.mark.parametrize('direction', DIRECTIONS)
+@pytest.mark.parametrize('grain', lowering.GRAINS)
+@pytest.mark.parametrize('shape', lowering.SHAPES)
+class TestSimulate:
+  def test_every_task_runs_after_what_it_waits_for(
+    self, a3, shape, grain, direction
+  ):
+    image = image_of(shape, grain=grain, direction=direction)
+    result = run(image, a3)
+    assert (result.end >= result.start).all()
+    assert result.total == result.end.max()
+    tables = image.tables
+    tasks, waits = tables['tasks'], tables['waits']
+    signals = tables['signals']
+    signalled = [set() for _ in tables['events']]
+    for t, task in enumerate(tasks):
+      begin = task['signal_begin']
+      for s in signals[begin : begin + task['signal_count']]:
+        # One of them at least signals a counted event last.
+        if s['amount'] > 0:
+          signalled[s['event']].add(t)
+    for t, task in enumerate(tasks):
+      begin = task['wait_begin']
+      for w in waits[begin : begin + task['wait_count']]:
+        for before in signalled[w['event']]:
+          assert result.end[before] <= result.start[t]
+
+  def test_a_core_runs_its_queue_in_order_one_task_at_a_time(
+    self, a3, shape, grain, direction
+  ):
+    image = image_of(shape, grain=grain, direction=direction)
+    result = run(image, a3)
+    for queue, busy in zip(image.tables['queues'], result.busy):
+      run_of = image.tables['queue_tasks'][
+        queue['begin'] : queue['begin'] + queue['count']
+      ]
+      start, end = result.start[run_of], result.end[run_of]
+      assert (start[1:] >= end[:-1]).all()
+      np.testing.assert_allclose(busy, (end - start).sum(), rtol=1e-12)
+      np.testing.assert_allclose(
+        result.waited[run_of], start - np.append(0, end[:-1]), atol=1e-18
+      )
+
+  def test_same_arguments_same_bits(self, a3, shape, grain, direction):
+    image = image_of(shape, grain=grain, direction=direction)
+    first, second = run(image, a3), run(image, a3)
+    for field in dataclasses.fields(first):
+      np.testing.assert_array_equal(
+        getattr(first, field.name), getattr(second, field.name)
+      )
+
+
+class TestBadInput:
+  def test_a_machine_with_too_few_cores(self, a3):
+    image = image_of(num_aic=25)
+    with pytest.raises(ValueError, match='at most 24 AIC on ascend_a3, got 25'):
+      run(image, a3)
+
+  def test_an_unknown_element(self, a3):
+    with pytest.raises(ValueError, match="element: expected .* got 'int4'"):
+      run(image_of(), a3, element='int4')
+
+  def test_an_unknown_kind(self, a3):
+    with pytest.raises(ValueError, match="skip: expected .* got 'merge'"):
+      run(image_of(), a3, skip=('merge',))
+
+  def test_a_routing_of_another_shape(self, a3):
+    image = image_of()
+    with pytest.raises(ValueError, match=r'topk_ids: expected shape \(2, 5, 2'):
+      simulate.simulate(image, a3, routing_of(image)[:1])
+
+  def test_a_flow_that_blocks_for_ever(self, a3):
+    flow = lowering.lower()
+    flow.waits['threshold'][:] += 1
+    image = image_lib.load(image_lib.serialize(flow))
+    with pytest.raises(ValueError, match='task .* waits for ever'):
+      run(image, a3)
+
+
+class TestOptions:
+  def test_a_kind_that_is_skipped_takes_no_time(self, a3):
+    image = image_of()
+    result = run(image, a3, skip=('combine',))
+    skipped = image.tables['tasks']['kind'] == layout.Kind.COMBINE
+    assert skipped.any()
+    np.testing.assert_array_equal(result.start[skipped], result.end[skipped])
+    assert (result.end > result.start)[~skipped].all()
+
+  def test_costs_are_what_a_task_takes_where_nothing_is_shared(self, a3):
+    image = image_of('rank_per_expert')
+    cost = simulate.costs(image, a3, routing_of(image), skip=('combine',))
+    skipped = image.tables['tasks']['kind'] == layout.Kind.COMBINE
+    for field in dataclasses.fields(cost)[:8]:
+      assert not getattr(cost, field.name)[skipped].any(), field.name
+    # Memories and links so fast that only the core is left.
+    fast = a3.with_figures(hbm=1e30, l2=1e30, die_link=1e30, bus_link=1e30)
+    reads = fast.with_figures(aic_read=1e30, aiv_read=1e30)
+    result = run(image, reads, skip=('combine',), sharing=False)
+    cost = simulate.costs(image, reads, routing_of(image), skip=('combine',))
+    np.testing.assert_allclose(
+      result.end - result.start, cost.fixed + cost.own, atol=1e-18
+    )

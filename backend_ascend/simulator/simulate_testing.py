@@ -1,0 +1,39 @@
+"""Images of few tasks, and routings for them."""
+
+import numpy as np
+
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+DIRECTIONS = ('forward', 'backward')
+# One has parts enough for a cache that holds some of them.
+SHAPES = lowering.SHAPES | {
+  'many_parts': config_lib.MoEConfig(2, 24, 4, 2, 24, 16)
+}
+
+
+def image_of(
+  shape: str = 'ragged',
+  *,
+  direction: str = 'forward',
+  grain: str = 'row_block',
+  placement: str = 'combine',
+  **options,
+) -> image_lib.Image:
+  """Returns an image of small, awkward tiles."""
+  options = dict(row_block=4, col_block=3, num_aic=2, num_aiv=3) | options
+  return lowering.COMPILE[direction](
+    SHAPES[shape],
+    precision.PrecisionPolicy(placement=placement),
+    flow_lib.Options(event_grain=grain, **options),
+  ).image
+
+
+def routing_of(image, seed: int = 0) -> np.ndarray:
+  """Returns `[R, T, K]` distinct experts of each token."""
+  dims = image.config.dims()
+  draw = np.random.default_rng(seed).random((dims['R'], dims['T'], dims['E']))
+  return np.argsort(draw, axis=-1)[..., : dims['K']].astype(np.int32)

@@ -1,0 +1,191 @@
+"""A launch as Chrome's trace JSON, which Perfetto opens.
+
+A rank is a process, which Perfetto shows with its number, a worker a track and
+a task a slice.  Where workers share a few threads, these are one more process.
+An event's arrow goes from the task that filled it to the first task that it let
+begin.
+"""
+
+import collections.abc
+import dataclasses
+import itertools
+import json
+import os
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import layout
+
+MOST_ARROWS = 20_000
+_ARROW = 'event'  # name and category
+ARROW_RULE = (
+  'one arrow for each event, from the task that filled it to the first task '
+  'that began after it; of more than the most, those whose task had waited '
+  'longest'
+)
+_COORDINATES = (
+  'expert',
+  'peer',
+  'row_begin',
+  'row_end',
+  'col_begin',
+  'col_end',
+  'row_block',
+  'col_block',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+  """One event: `[arrows]` i64 each, tasks by number."""
+
+  event: np.ndarray
+  signaller: np.ndarray
+  waiter: np.ndarray
+  left_out: int
+
+
+def arrows(times: timeline.Timeline, most: int = MOST_ARROWS) -> Arrow:
+  """Returns at most `most` arrows by ARROW_RULE, by event."""
+  waiter, event = timeline.waits_of(times.image)
+  first = np.full(len(times.image.tables['events']), timeline.NONE, np.int64)
+  by_start = np.argsort(-times.start[waiter], kind='stable')
+  first[event[by_start]] = waiter[by_start]
+  signaller = timeline.last_signaller(times)
+  has = np.flatnonzero((first != timeline.NONE) & (signaller != timeline.NONE))
+  waited = times.waited[first[has]]
+  kept = np.sort(has[np.argsort(-waited, kind='stable')[:most]])
+  return Arrow(kept, signaller[kept], first[kept], len(has) - len(kept))
+
+
+def _nanoseconds(seconds: np.ndarray) -> np.ndarray:
+  # Both ends of a slice are rounded before their difference is taken, so that
+  # neighbours never overlap.
+  return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _us(nanoseconds: int) -> str:
+  return f'{nanoseconds // 1000}.{nanoseconds % 1000:03}'
+
+
+def _named(pid: int, what: str, name: str, tid: int | None = None):
+  of = {'ph': 'M', 'pid': pid} | ({} if tid is None else {'tid': tid})
+  yield json.dumps(of | {'name': f'{what}_name', 'args': {'name': name}})
+  order = {'sort_index': pid if tid is None else tid}
+  yield json.dumps(of | {'name': f'{what}_sort_index', 'args': order})
+
+
+def _tracks(times: timeline.Timeline) -> collections.abc.Iterator[str]:
+  queues = times.image.tables['queues']
+  for rank in np.unique(queues['rank']):
+    yield from _named(int(rank), 'process', 'rank')
+  for queue, tid in zip(queues, _tid_of_queue(times)):
+    name = f'{layout.Unit(queue["unit"]).name} {queue["core"]}'
+    yield from _named(int(queue['rank']), 'thread', name, int(tid))
+  if times.thread is not None:
+    pid = _threads_pid(times)
+    yield from _named(pid, 'process', 'threads, number')
+    for thread in np.unique(times.thread).tolist():
+      yield from _named(pid, 'thread', f'thread {thread}', thread + 1)
+
+
+def _tid_of_queue(times: timeline.Timeline) -> np.ndarray:
+  """Returns the track of each queue: its place in its rank, from 1."""
+  queues = times.image.tables['queues']
+  firsts = np.searchsorted(queues['rank'], queues['rank'])
+  return np.arange(len(queues)) - firsts + 1
+
+
+def _threads_pid(times: timeline.Timeline) -> int:
+  return times.image.config.num_ranks
+
+
+def _slices(times: timeline.Timeline) -> collections.abc.Iterator[str]:
+  tasks = times.tasks
+  names = [kind.name.lower() for kind in layout.Kind]
+  units = [unit.name for unit in layout.Unit]
+  start, end = _nanoseconds(times.start), _nanoseconds(times.end)
+  waited = _nanoseconds(times.waited)
+  tid = _tid_of_queue(times)[timeline.worker(times.image)]
+  columns = [tasks[name].tolist() for name in _COORDINATES]
+  thread = None if times.thread is None else (times.thread + 1).tolist()
+  of_threads = _threads_pid(times)
+  rows = zip(
+    tasks['kind'].tolist(),
+    tasks['unit'].tolist(),
+    tasks['rank'].tolist(),
+    tid.tolist(),
+    start.tolist(),
+    end.tolist(),
+    waited.tolist(),
+    *columns,
+  )
+  for task, row in enumerate(rows):
+    kind, unit, rank, track, begin, finish, wait, *place = row
+    tile = ','.join(f'"{n}":{v}' for n, v in zip(_COORDINATES, place))
+    slice_ = (
+      f'{{"ph":"X","name":"{names[kind]}","cat":"{units[unit]}",'
+      f'"ts":{_us(begin)},"dur":{_us(finish - begin)},'
+    )
+    args = (
+      f'"args":{{"task":{task},"rank":{rank},{tile},"waited_us":{_us(wait)}'
+    )
+    yield f'{slice_}"pid":{rank},"tid":{track},{args}}}}}'
+    if thread is not None:
+      yield f'{slice_}"pid":{of_threads},"tid":{thread[task]},{args}}}}}'
+
+
+def _flows(
+  times: timeline.Timeline, shown: Arrow
+) -> collections.abc.Iterator[str]:
+  tasks = times.tasks
+  start, end = _nanoseconds(times.start), _nanoseconds(times.end)
+  tid = _tid_of_queue(times)[timeline.worker(times.image)]
+  # An arrow's ends belong to the slices that are open at their times.
+  leaves = np.maximum(start[shown.signaller], end[shown.signaller] - 1)
+  for phase, bound, task, when in (
+    ('s', '', shown.signaller, leaves),
+    ('f', '"bp":"e",', shown.waiter, start[shown.waiter]),
+  ):
+    for event, one, at in zip(shown.event, task, when.tolist()):
+      yield (
+        f'{{"ph":"{phase}",{bound}"id":{event},"name":"{_ARROW}",'
+        f'"cat":"{_ARROW}","ts":{_us(at)},"pid":{tasks["rank"][one]},'
+        f'"tid":{tid[one]}}}'
+      )
+
+
+def write(
+  path: str | os.PathLike[str],
+  times: timeline.Timeline,
+  most_arrows: int = MOST_ARROWS,
+) -> Arrow:
+  """Writes the trace and returns the arrows that it shows.
+
+  Raises:
+    OSError: the file cannot be written.
+  """
+  shown = arrows(times, most_arrows)
+  about = dict(
+    origin=times.origin,
+    layer=dataclasses.asdict(times.image.config),
+    direction=times.image.direction.name.lower(),
+    tasks=len(times.start),
+    total_s=times.total,
+    arrows=len(shown.event),
+    arrows_left_out=shown.left_out,
+    arrow_rule=ARROW_RULE,
+  )
+  records = itertools.chain(
+    _tracks(times), _slices(times), _flows(times, shown)
+  )
+  with open(path, 'w', encoding='utf-8') as f:
+    f.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},')
+    f.write('"traceEvents":[')
+    separator = '\n'
+    for record in records:
+      f.write(separator + record)
+      separator = ',\n'
+    f.write('\n]}\n')
+  return shown

@@ -1,0 +1,176 @@
+"""A launch as a picture: who ran what when, and how busy the units were."""
+
+import os
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import layout
+
+MOST_WORKERS = 160  # rows of the picture
+_BINS = 240
+_WIDTH_INCHES = 12
+_UNITS = {'ms': 1e3, 'us': 1e6}
+
+
+def shown_ranks(times: timeline.Timeline) -> list[int]:
+  """Returns the ranks that a picture has room for: those that end last."""
+  ranks = times.image.config.num_ranks
+  ends = np.zeros(ranks)
+  np.maximum.at(ends, times.tasks['rank'], times.end)
+  options = times.image.options
+  room = max(1, MOST_WORKERS // (options.num_aic + options.num_aiv))
+  return sorted(np.argsort(-ends, kind='stable')[:room].tolist())
+
+
+def utilisation(
+  start: np.ndarray, end: np.ndarray, edges: np.ndarray
+) -> np.ndarray:
+  """Returns the mean number of intervals that are open in each bin, `[bins]`.
+
+  Args:
+    start: `[n]` seconds.
+    end: `[n]` seconds.
+    edges: `[bins + 1]` seconds, ascending.
+  """
+
+  def since(times: np.ndarray) -> np.ndarray:
+    """Returns the seconds from all of `times` that lie before each edge."""
+    ordered = np.sort(times)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    passed = np.searchsorted(ordered, edges)
+    return passed * edges - sums[passed]
+
+  return np.diff(since(start) - since(end)) / np.diff(edges)
+
+
+def _rows(times: timeline.Timeline) -> tuple[np.ndarray, list[str]]:
+  """Returns the row of each task, -1 where it is not shown, and their names."""
+  if times.thread is not None:
+    names = [f'thread {t}' for t in range(int(times.thread.max(initial=0)) + 1)]
+    return times.thread.astype(np.int64), names
+  queues = times.image.tables['queues']
+  ranks = shown_ranks(times)
+  shown = np.isin(queues['rank'], ranks)
+  row = np.where(shown, np.cumsum(shown) - 1, timeline.NONE)
+  names = [
+    f'{q["rank"]} {layout.Unit(q["unit"]).name} {q["core"]}'
+    for q in queues[shown]
+  ]
+  return row[timeline.worker(times.image)], names
+
+
+def colours(kinds) -> dict[layout.Kind, tuple]:
+  from matplotlib import colormaps
+
+  return {kind: colormaps['tab10'](i) for i, kind in enumerate(kinds)}
+
+
+def _draw_tasks(axis, times: timeline.Timeline, scale: float) -> None:
+  from matplotlib.collections import PolyCollection
+
+  row, names = _rows(times)
+  kinds = timeline.kinds(times.tasks)
+  colour_of = colours(kinds)
+  for kind in kinds:
+    mine = (times.tasks['kind'] == kind) & (row != timeline.NONE)
+    left, right = times.start[mine] * scale, times.end[mine] * scale
+    low, high = row[mine] - 0.45, row[mine] + 0.45
+    corners = np.stack(
+      [
+        np.stack([left, low], -1),
+        np.stack([left, high], -1),
+        np.stack([right, high], -1),
+        np.stack([right, low], -1),
+      ],
+      axis=1,
+    )
+    axis.add_collection(
+      PolyCollection(
+        corners,
+        facecolor=colour_of[kind],
+        linewidth=0,
+        label=kind.name.lower(),
+        rasterized=True,
+      )
+    )
+  axis.set_ylim(len(names) - 0.5, -0.5)
+  _name_rows(axis, times, names)
+  axis.legend(
+    loc='lower center',
+    bbox_to_anchor=(0.5, 1.0),
+    ncols=len(kinds),
+    frameon=False,
+  )
+
+
+def _name_rows(axis, times: timeline.Timeline, names: list[str]) -> None:
+  if len(names) <= 24:
+    axis.set_yticks(range(len(names)), names, fontsize=7)
+    return
+  groups = [' '.join(name.split()[:2]) for name in names]
+  firsts = [i for i, g in enumerate(groups) if i == 0 or g != groups[i - 1]]
+  ends = [*firsts[1:], len(names)]
+  middles = [(a + b - 1) / 2 for a, b in zip(firsts, ends)]
+  labels = ['rank ' + groups[a] for a in firsts]
+  axis.set_yticks(middles, labels, fontsize=8)
+  for first in firsts[1:]:
+    axis.axhline(first - 0.5, color='black', linewidth=0.4)
+
+
+def _draw_units(axis, times: timeline.Timeline, scale: float) -> None:
+  tasks, options = times.tasks, times.image.options
+  edges = np.linspace(0, times.total, _BINS + 1)
+  middles = (edges[1:] + edges[:-1]) / 2 * scale
+  ranks = times.image.config.num_ranks
+  puts = timeline.is_put(tasks)
+  aiv = tasks['unit'] == layout.Unit.AIV
+  if times.thread is None:
+    cores = {'AIC': options.num_aic * ranks, 'AIV': options.num_aiv * ranks}
+  else:
+    cores = dict.fromkeys(('AIC', 'AIV'), int(times.thread.max(initial=0)) + 1)
+  for name, mine, of in (
+    ('AIC', ~aiv, 'AIC'),
+    ('AIV', aiv, 'AIV'),
+    ('AIV, puts alone', puts, 'AIV'),
+  ):
+    share = utilisation(times.start[mine], times.end[mine], edges) / cores[of]
+    axis.plot(middles, 100 * share, linewidth=1, label=name)
+  axis.set_ylim(0, 102)
+  of = 'cores' if times.thread is None else 'threads'
+  axis.set_ylabel(f'% of {of}, all ranks')
+  axis.legend(loc='upper right', fontsize=7)
+
+
+def _title(times: timeline.Timeline) -> str:
+  config = times.image.config
+  ranks = shown_ranks(times)
+  title = (
+    f'{times.image.direction.name.lower()}, {times.origin}: '
+    f'{times.total * 1e3:.3f} ms, {len(times.start)} tasks'
+  )
+  if times.thread is None and len(ranks) < config.num_ranks:
+    title += f'; shown: rank {", ".join(map(str, ranks))} of {config.num_ranks}'
+  return title
+
+
+def write_png(path: str | os.PathLike[str], times: timeline.Timeline) -> None:
+  """Writes the picture.
+
+  Raises:
+    OSError: the file cannot be written.
+    ImportError: matplotlib is missing.
+  """
+  # Not pyplot: no window, no state beside the figure.
+  from matplotlib.backends import backend_agg
+  from matplotlib.figure import Figure
+
+  unit = 'ms' if times.total >= 1e-3 else 'us'
+  figure = Figure(figsize=(_WIDTH_INCHES, 7), layout='constrained', dpi=110)
+  tasks, units = figure.subplots(2, sharex=True, height_ratios=[3, 1])
+  _draw_tasks(tasks, times, _UNITS[unit])
+  _draw_units(units, times, _UNITS[unit])
+  units.set_xlim(0, times.total * _UNITS[unit])
+  units.set_xlabel(unit)
+  figure.suptitle(_title(times), fontsize=10)
+  backend_agg.FigureCanvasAgg(figure).print_png(path)

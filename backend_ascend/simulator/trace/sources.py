@@ -1,0 +1,79 @@
+"""Where timelines come from: launches here, or on a described machine."""
+
+import collections.abc
+
+import numpy as np
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import image as image_lib
+
+
+def signals(image: image_lib.Image, plan: _native.Routing) -> np.ndarray:
+  """Returns `[s, 2]` i32, the (task, event) of every signal of a launch."""
+  _, signalled = runtime.inspect(image, plan)
+  return signalled
+
+
+def of_simulation(
+  simulated: simulate.Simulation, topk_ids: np.ndarray
+) -> timeline.Timeline:
+  """Returns the times of an image in modelled time, on its routing."""
+  image, machine = simulated.image, simulated.machine
+  changed = ', '.join(f'{n}={machine[n]:g}' for n in machine.changed)
+  return timeline.Timeline(
+    image=image,
+    signals=signals(image, runtime.route(image, topk_ids)),
+    start=simulated.start,
+    end=simulated.end,
+    waited=simulated.waited,
+    thread=simulated.thread,
+    origin=f'modelled, {machine.name}' + (f' with {changed}' * bool(changed)),
+  )
+
+
+def measure(
+  image: image_lib.Image,
+  inputs: collections.abc.Mapping[str, np.ndarray],
+  plan: _native.Routing,
+  threads: int | None = None,
+  launches: int = 1,
+  progress: collections.abc.Callable[[str], None] = lambda step: None,
+) -> timeline.Timeline:
+  """Launches the image here and returns the launch of median total.
+
+  Args:
+    image: of either direction.
+    inputs: as of `runtime.launch`.
+    plan: of the inputs' routing.
+    threads: as of `runtime.launch`.
+    launches: how many; one more comes first and is not counted.
+    progress: called with the name of each launch as it begins.
+  """
+  seen = []
+  for number in range(launches + 1):
+    progress(f'launch {number} of {launches}')
+    launched = runtime.run(
+      image,
+      inputs,
+      threads=threads,
+      plan=plan,
+      modes=modes_lib.Modes(times=True),
+    )
+    assert launched.times is not None
+    seen.append(launched.times)
+  ordered = sorted(seen[1:], key=lambda times: times.total)
+  median = ordered[(len(ordered) - 1) // 2]
+  ran = int(median.thread.max()) + 1
+  return timeline.Timeline(
+    image=image,
+    signals=signals(image, plan),
+    start=median.start,
+    end=median.end,
+    waited=median.waited,
+    thread=median.thread,
+    origin=f'measured here, threads: {ran}, median of {launches} launches',
+  )

@@ -1,0 +1,93 @@
+"""What released a task, and the path to the last end."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
+from hpmoe.backend_ascend.taskflow import layout
+
+NONE = timeline.NONE
+both_sources = pytest.mark.parametrize(
+  'source', [testing.measured, testing.made_up]
+)
+both_passes = pytest.mark.parametrize('direction', layout.Direction)
+
+
+def causes(times: timeline.Timeline, task: int) -> list[int]:
+  """Returns all that must end before a task, by a dumb reading."""
+  tables = times.image.tables
+  row = tables['tasks'][task]
+  waits = tables['waits'][row['wait_begin'] :][: row['wait_count']]
+  found = [
+    int(one) for one, event in times.signals if event in set(waits['event'])
+  ]
+  for queue in tables['queues']:
+    mine = list(tables['queue_tasks'][queue['begin'] :][: queue['count']])
+    if task in mine[1:]:
+      found.append(int(mine[mine.index(task) - 1]))
+  if times.thread is not None:
+    same = np.flatnonzero(times.thread == times.thread[task])
+    earlier = same[times.end[same] <= times.start[task]]
+    found += [int(one) for one in earlier if one != task]
+  return found
+
+
+class TestReleasedBy:
+  @both_sources
+  @both_passes
+  def test_is_the_last_of_what_a_task_needs(self, source, direction):
+    times = source(direction)
+    released = timeline.released_by(times)
+    for task in range(0, len(released), 7):
+      needed = causes(times, task)
+      if not needed:
+        assert released[task] == NONE
+        continue
+      assert released[task] in needed
+      assert times.end[released[task]] == times.end[needed].max(), task
+      assert times.end[released[task]] <= times.start[task]
+
+
+class TestCriticalPath:
+  @both_passes
+  def test_of_tasks_that_begin_as_soon_as_they_can_is_without_gaps(
+    self, direction
+  ):
+    times = testing.made_up(direction)
+    path = timeline.critical_path(times)
+    assert times.start[path[0]] == 0
+    assert (times.start[path[1:]] == times.end[path[:-1]]).all()
+    assert times.end[path[-1]] == times.total
+
+  def test_of_nothing_is_empty(self):
+    times = testing.made_up()
+    image = times.image
+
+    class NoTasks:
+      tables = {name: table[:0] for name, table in image.tables.items()}
+
+    none = np.zeros(0)
+    empty = timeline.Timeline(
+      NoTasks, np.zeros((0, 2), np.int32), none, none, none, 'nothing'
+    )
+    assert len(timeline.critical_path(empty)) == 0 and empty.total == 0
+
+
+class TestTimeline:
+  @pytest.mark.parametrize(
+    ('name', 'change', 'text'),
+    [
+      ('start', lambda a: a[:-1], r'start: expected \[\d+\], got'),
+      ('waited', lambda a: a - 1e9, 'waited: expected finite values from 0'),
+      ('end', lambda a: a * np.nan, 'end: expected finite values from 0'),
+      ('end', lambda a: a * 0, 'end: expected at least start, got'),
+      ('end', lambda a: a + 9, r'start: expected task \d+ after task \d+ of'),
+    ],
+  )
+  def test_refuses_times_that_cannot_be(self, name, change, text):
+    times = testing.made_up()
+    with pytest.raises(ValueError, match=text):
+      dataclasses.replace(times, **{name: change(getattr(times, name))})

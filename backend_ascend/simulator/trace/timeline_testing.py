@@ -1,0 +1,64 @@
+"""Timelines for tests: a launch on this host, and made-up times."""
+
+import functools
+
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
+from hpmoe.backend_ascend.simulator.trace import sources
+from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+
+CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
+BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
+
+
+@functools.cache
+def case(direction: layout.Direction) -> runtime_testing.Case:
+  return runtime_testing.make_case(direction, CONFIG, **BLOCKS)
+
+
+@functools.cache
+def measured(direction=layout.Direction.FORWARD) -> timeline.Timeline:
+  """Returns a launch on two threads."""
+  layer = case(direction)
+  return sources.measure(layer.image, layer.inputs, layer.routing, threads=2)
+
+
+@functools.cache
+def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
+  """Returns times in whole seconds of cores that each have their own worker.
+
+  Every task takes 0 to 3 seconds and begins as soon as it can.
+  """
+  layer = case(direction)
+  image = layer.image
+  signals = sources.signals(image, layer.routing)
+  tasks = len(image.tables['tasks'])
+  took = runtime_testing.rng('made_up', direction).integers(0, 4, tasks)
+  start, end, waited = np.full((3, tasks), -1.0)
+  signallers: dict[int, list[int]] = {}
+  for task, event in signals.tolist():
+    signallers.setdefault(event, []).append(task)
+  waits: list[list[int]] = [[] for _ in range(tasks)]
+  for task, event in zip(*timeline.waits_of(image)):
+    waits[task].append(int(event))
+  left = [
+    list(image.tables['queue_tasks'][q['begin'] :][: q['count']])
+    for q in image.tables['queues']
+  ]
+  free = np.zeros(len(left))
+  while any(left):
+    for worker, queue in enumerate(left):
+      while queue:
+        task = queue[0]
+        needed = [s for e in waits[task] for s in signallers.get(e, [])]
+        if any(end[s] < 0 for s in needed):
+          break
+        ready = max((end[s] for s in needed), default=0.0)
+        start[task] = max(ready, free[worker])
+        waited[task] = start[task] - free[worker]
+        free[worker] = end[task] = start[task] + took[task]
+        queue.pop(0)
+  return timeline.Timeline(image, signals, start, end, waited, 'made up')

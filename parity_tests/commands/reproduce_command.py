@@ -1,0 +1,101 @@
+"""`hpmoe reproduce`."""
+
+import time
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+
+
+def _define_reproduce(f: flags.FlagValues) -> None:
+  flags.DEFINE_string(
+    'witness',
+    'hyperparallel-moe',
+    'The published system: hyperparallel-moe, pto-megamoe or uniep; may stand '
+    'without the name of this option.',
+    flag_values=f,
+  )
+  flags.DEFINE_string(
+    'machine',
+    None,
+    'A machine, or a file that describes one, in place of the one that the '
+    'witness ran on.',
+    flag_values=f,
+  )
+  flags.DEFINE_bool(
+    'sensitivity',
+    None,
+    'Halve and double each assumed figure. Default: for hyperparallel-moe, as '
+    'it takes minutes for the others.',
+    flag_values=f,
+  )
+  flags.DEFINE_bool(
+    'fit',
+    False,
+    'Fit the fitted figures anew, to their rows only, before anything else.',
+    flag_values=f,
+  )
+  flags.DEFINE_bool(
+    'hypotheses',
+    False,
+    'Replace each hypothesis on what is not published, and fit anew.',
+    flag_values=f,
+  )
+  cli.define_json(f)
+  flags.DEFINE_string(
+    'png', None, 'Write a plot of simulated over published here.', flag_values=f
+  )
+
+
+def _reproduce(f: flags.FlagValues) -> int:
+  from hpmoe.backend_ascend.simulator.reproduce import fit
+  from hpmoe.backend_ascend.simulator.reproduce import score
+  from hpmoe.backend_ascend.simulator.reproduce import sensitivity
+  from hpmoe.backend_ascend.simulator.reproduce import witnesses
+  from hpmoe.parity_tests.report import reproduction
+
+  cli.check_writable('json', f.json)
+  cli.check_writable('png', f.png)
+  witness = witnesses.get(f.witness)
+  machines = witness.load(f.machine)
+  start = time.perf_counter()
+  effects, refitted = [], []
+  with cli.progress() as step:
+    if f.fit:
+      for (name, figure), value in fit.fit(witness, machines, step).items():
+        machines[name] = machines[name].with_figures(**{figure: value})
+    values = witness.simulate(machines, step)
+    scored = score.score(witness, values)
+    if witness.quick if f.sensitivity is None else f.sensitivity:
+      effects = sensitivity.effects(witness, machines, values, step)
+    if f.hypotheses:
+      refitted = fit.variants(witness, step)
+  seconds = time.perf_counter() - start
+  report = reproduction.Reproduction(
+    scored, machines, tuple(effects), tuple(refitted), seconds
+  )
+  cli.write_json(f.json, report.content())
+  if f.png is not None:
+    report.plot(f.png)
+  print(report.text())
+  return cli.PARITY if scored.holds else cli.NO_PARITY
+
+
+COMMAND = cli.Command(
+  'reproduce',
+  'simulates a published system and compares it with its tables.',
+  (
+    'hpmoe reproduce hyperparallel-moe',
+    'hpmoe reproduce pto-megamoe --json=out.json --png=out.png',
+    'hpmoe reproduce uniep --sensitivity',
+    'hpmoe reproduce hyperparallel-moe --fit --nosensitivity',
+    'hpmoe reproduce hyperparallel-moe --hypotheses --nosensitivity',
+    'hpmoe reproduce hyperparallel-moe --machine=mine.toml',
+  ),
+  _define_reproduce,
+  _reproduce,
+  '0 errors of held-out rows are within the goals, '
+  '1 they are not, '
+  '2 the request was wrong',
+  operand='witness',
+)

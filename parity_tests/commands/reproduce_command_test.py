@@ -1,0 +1,192 @@
+"""`hpmoe reproduce`: wrong requests, and a witness that is arithmetic."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+from hpmoe.backend_ascend.simulator.reproduce import witnesses
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+_A3 = pathlib.Path(machine_lib.__file__).with_name('ascend_a3.toml')
+
+
+def _refused(capsys, *arguments) -> str:
+  assert main.main(('reproduce', *arguments)) == cli.WRONG_REQUEST
+  captured = capsys.readouterr()
+  assert captured.err.count('\n') == 1
+  assert not captured.out
+  return captured.err
+
+
+@pytest.mark.parametrize(
+  'arguments, text',
+  [
+    (['uniap'], "witness: expected one of ['hyperparallel-moe'"),
+    (['--witness=uniap'], "got 'uniap'"),
+    (['hyperparallel-moe', 'uniep'], "expected --options only, got 'uniep'"),
+    (['--machine=ascend_a4'], 'machine: expected one of ascend_a2, ascend_a3'),
+    (['--machine=none.toml'], "got 'none.toml'"),
+    (['--json=/nowhere/out.json'], 'json: expected a file that can be'),
+    (['--png=/nowhere/out.png'], 'png: expected a file that can be'),
+  ],
+)
+def test_a_wrong_request_is_one_line(capsys, arguments, text):
+  assert text in _refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+  'found, changed, text',
+  [
+    ("tag = 'measured', ", '', "figure 'hbm': expected 'tag', got none"),
+    ("'measured'", "'guessed'", 'expected a tag of'),
+    ('1.4e12', "'fast'", "figure 'hbm': expected a number, got 'fast'"),
+    ('hbm =', 'hmb =', "expected a figure 'hbm', got none"),
+  ],
+)
+def test_a_machine_with_a_wrong_figure_is_one_line(
+  capsys, tmp_path, found, changed, text
+):
+  # Given a copy of a machine's file with one figure spoilt, when a witness is
+  # to run on it, then the figure is named.
+  lines = _A3.read_text().splitlines()
+  (at,) = [i for i, line in enumerate(lines) if line.startswith('hbm ')]
+  assert found in lines[at]
+  lines[at] = lines[at].replace(found, changed)
+  path = tmp_path / 'mine.toml'
+  path.write_text('\n'.join(lines))
+  assert text in _refused(capsys, f'--machine={path}')
+
+
+def _run(machines, tell):
+  tell('run')
+  machine = machines['ascend_a3']
+  return {
+    'sum': machine['cube_efficiency'],
+    'launch': 2 * machine['launch'],
+  }
+
+
+_WITNESS = witness_lib.Witness(
+  name='arithmetic',
+  about='a test',
+  machines=('ascend_a3',),
+  rows=(
+    witness_lib.Row('sum', 0.9, '1', 'time', 'here', fitted=True),
+    witness_lib.Row('launch', 20e-6, 's', 'time', 'here'),
+  ),
+  run=_run,
+  goals=(witness_lib.Goal('time', 0.01),),
+  fits=(witness_lib.Fit('ascend_a3', 'cube_efficiency', ('sum',)),),
+  gaps=(witness_lib.Gap('the rest', 'it is a test'),),
+)
+
+
+def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, monkeypatch):
+  # Given a witness of two rows, when it is reproduced after a fit, then the
+  # table, the held-out error, the sensitivity of the one row that rests on a
+  # guess, and the gap are told, and the fit has moved the other row.
+  monkeypatch.setattr(witnesses, 'get', lambda name: _WITNESS)
+  report, plot = tmp_path / 'out.json', tmp_path / 'out.png'
+  code = main.main(
+    ('reproduce', 'arithmetic', '--fit', f'--json={report}', f'--png={plot}')
+  )
+  assert code == cli.PARITY
+  out = capsys.readouterr().out
+  for text in ('held out', 'fitted', '2: -50', '2: +100', 'it is a test'):
+    assert text in out
+  content = json.loads(report.read_text())
+  assert content['verdict'] == 'pass'
+  assert content['rows'][0]['simulated'] == pytest.approx(0.9)
+  assert content['rows'][1]['error'] == pytest.approx(0)
+  assert content['fitted'][0]['value'] == pytest.approx(0.9)
+  changed = [e['changes']['launch'] for e in content['sensitivity']]
+  assert sorted(changed)[0] == pytest.approx(-0.5)
+  assert sorted(changed)[-1] == pytest.approx(1)
+  assert plot.read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.parametrize(
+  'quick, flags, shown',
+  [
+    (True, (), True),
+    (True, ('--nosensitivity',), False),
+    (False, (), False),
+    (False, ('--sensitivity',), True),
+  ],
+)
+def test_sensitivity_that_takes_minutes_is_for_those_who_ask(
+  capsys, monkeypatch, quick, flags, shown
+):
+  witness = dataclasses.replace(_WITNESS, quick=quick)
+  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+  main.main(('reproduce', *flags))
+  out = capsys.readouterr().out
+  assert ('put_head' in out) == shown
+  assert ('assumed figure decides: --sensitivity' in out) == (not shown)
+
+
+def test_a_witness_without_fits_says_so(capsys, monkeypatch):
+  rows = (dataclasses.replace(_WITNESS.rows[0], fitted=False), _WITNESS.rows[1])
+  witness = dataclasses.replace(_WITNESS, rows=rows, fits=())
+  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+  main.main(('reproduce', '--nosensitivity'))
+  assert 'No figure was fitted.' in capsys.readouterr().out
+
+
+def test_other_hypotheses_are_told(capsys, tmp_path, monkeypatch):
+  # Given a witness with a variant, when hypotheses are asked for, then its
+  # errors stand in text and report.
+  variant = witness_lib.Variant('the same again', _WITNESS)
+  witness = dataclasses.replace(_WITNESS, variants=(variant,))
+  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+  report = tmp_path / 'out.json'
+  arguments = ('--hypotheses', '--nosensitivity', f'--json={report}')
+  assert main.main(('reproduce', *arguments)) == cli.PARITY
+  assert 'the same again' in capsys.readouterr().out
+  (told,) = json.loads(report.read_text())['hypotheses']
+  assert told['fitted']['cube_efficiency'] == pytest.approx(0.9)
+  assert told['held_out'][0]['mean_error'] == pytest.approx(0)
+
+
+def test_a_machine_of_the_user_need_not_be_fitted(capsys, monkeypatch):
+  # Given a machine whose figures were fitted to nothing, when a witness is to
+  # run on it, then it does, with its figures.
+  assert machine_lib.load('hopper').figures['cube_efficiency'].tag == 'assumed'
+  monkeypatch.setattr(witnesses, 'get', lambda name: _WITNESS)
+  arguments = ('--machine=hopper', '--nosensitivity')
+  assert main.main(('reproduce', *arguments)) == cli.NO_PARITY
+  assert f'{machine_lib.load("hopper")["cube_efficiency"]:.4g}' in (
+    capsys.readouterr().out
+  )
+
+
+def test_a_machine_of_another_fabric_has_not_what_was_fitted(
+  capsys, monkeypatch, tmp_path
+):
+  # Given a figure of a link that was fitted, and a machine without that link,
+  # when a witness is to run on it, then it does, and reports no such fit.
+  fitted = witness_lib.Fit('ascend_a3', 'bus_link', ('sum',), 8e10)
+  witness = dataclasses.replace(_WITNESS, fits=(fitted,))
+  assert 'bus_link' not in machine_lib.load('host').figures
+  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+  path = tmp_path / 'out.json'
+  arguments = ('--machine=host', '--nosensitivity', f'--json={path}')
+  assert main.main(('reproduce', *arguments)) == cli.NO_PARITY
+  assert 'No figure was fitted.' in capsys.readouterr().out
+  assert json.loads(path.read_text())['fitted'] == []
+  told = _refused(capsys, '--machine=host', '--fit')
+  assert "fit: expected a figure 'bus_link' in host, got none" in told
+
+
+def test_an_error_beyond_the_goal_is_exit_1(monkeypatch, capsys):
+  far = dataclasses.replace(_WITNESS.rows[1], published=21e-6)
+  witness = dataclasses.replace(_WITNESS, rows=(_WITNESS.rows[0], far))
+  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+  code = main.main(('reproduce', '--nosensitivity'))
+  assert code == cli.NO_PARITY
+  assert 'NO' in capsys.readouterr().out

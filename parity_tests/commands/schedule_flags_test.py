@@ -1,0 +1,149 @@
+"""`--schedule`: check, compile and law run what a schedule file says."""
+
+import json
+
+import pytest
+
+from hpmoe.backend_ascend.schedule import schedule_file
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.commands import main
+from hpmoe.reference.contract import presets
+
+TINY = presets.config(presets.get('tiny'), 2)
+OPTIONS = flow_lib.Options(
+  row_block=4,
+  col_block=16,
+  num_aic=3,
+  num_aiv=4,
+  order=flow_lib.Order(lag=0.5, comm_share=0.5, expert_order='rotated'),
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+  path = tmp_path / 'tiny.schedule'
+  schedule_file.save(
+    path, schedule_file.Schedule(TINY, 'float32', 'combine', OPTIONS)
+  )
+  return str(path)
+
+
+def run(capsys, *arguments):
+  """Returns the exit code and what was told on standard error."""
+  code = main.main([*arguments])
+  return code, capsys.readouterr().err.strip()
+
+
+def test_check_runs_the_schedule(path, tmp_path, capsys):
+  # Given a schedule of the layer, when it is checked in every lane, then parity
+  # holds and the report says what ran.
+  report = tmp_path / 'check.json'
+  code, _ = run(
+    capsys,
+    'check',
+    '--preset=tiny',
+    '--ranks=2',
+    f'--schedule={path}',
+    f'--json={report}',
+  )
+  assert code == 0
+  ran = json.loads(report.read_text())['config']['options']
+  assert (ran['row_block'], ran['num_aiv']) == (4, 4)
+  assert ran['order']['lag'] == 0.5
+
+
+def test_compile_runs_the_schedule_on_cores_that_were_given(
+  path, tmp_path, capsys
+):
+  report = tmp_path / 'compile.json'
+  for cores, queues in (([], 14), (['--aic=1', '--aiv=2'], 6)):
+    code, _ = run(
+      capsys,
+      'compile',
+      '--preset=tiny',
+      '--ranks=2',
+      f'--schedule={path}',
+      f'--json={report}',
+      *cores,
+    )
+    assert code == 0
+    assert json.loads(report.read_text())['queues'] == queues
+
+
+def test_law_holds_under_the_schedule(path, capsys):
+  code, _ = run(
+    capsys,
+    'law',
+    '--preset=tiny',
+    '--ranks=2',
+    '--interleavings=2',
+    '--dtype=f32',
+    f'--schedule={path}',
+  )
+  assert code == 0
+
+
+def test_a_break_of_the_law_is_replayed_with_the_schedule(path, capsys):
+  code, said = run(
+    capsys,
+    'law',
+    '--preset=tiny',
+    '--ranks=2',
+    '--interleavings=4',
+    '--dtype=f32',
+    '--direction=forward',
+    '--fault=missing_signal',
+    f'--schedule={path}',
+  )
+  assert code == 3
+  assert f'--schedule={path}' in said
+  assert '--aic=1' in said and 'row_block' not in said.partition('replay')[2]
+
+
+def test_another_layer_is_refused_unless_scaled(path, capsys):
+  for command in ('compile', 'check', 'law'):
+    code, said = run(
+      capsys, command, '--preset=tiny', '--ranks=4', f'--schedule={path}'
+    )
+    assert code == 2
+    assert said.count('\n') == 0
+    assert 'schedule: expected one of this layer, with num_ranks 4' in said
+  code, _ = run(
+    capsys,
+    'compile',
+    '--preset=tiny',
+    '--ranks=4',
+    f'--schedule={path}',
+    '--schedule_scaled',
+  )
+  assert code == 0
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (['--row_block=4'], 'row_block: expected none beside --schedule='),
+    (['--schedule=none'], 'none: expected a file to use'),
+    (['--dtype=bf16'], 'with storage bfloat16'),
+  ],
+)
+def test_what_contradicts_a_schedule_is_refused(
+  path, capsys, arguments, message
+):
+  code, said = run(
+    capsys,
+    'compile',
+    '--preset=tiny',
+    '--ranks=2',
+    f'--schedule={path}',
+    *arguments,
+  )
+  assert code == 2
+  assert message in said
+  assert '\n' not in said
+
+
+def test_scaling_nothing_is_refused(capsys):
+  code, said = run(capsys, 'compile', '--preset=tiny', '--schedule_scaled')
+  assert code == 2
+  assert 'schedule_scaled: expected --schedule beside it' in said

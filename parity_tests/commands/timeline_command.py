@@ -1,0 +1,339 @@
+"""`hpmoe timeline`."""
+
+import dataclasses
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
+
+_LAUNCHES = 5
+
+
+def _define_timeline(f: flags.FlagValues) -> None:
+  from hpmoe.backend_ascend.simulator.machines import machine
+  from hpmoe.backend_ascend.simulator.trace import chrome
+
+  layer_flags.define_layer(f)
+  layer_flags.define_granularity(f, aic=None, aiv=None)
+  layer_flags.define_data(f)
+  flags.DEFINE_enum(
+    'direction',
+    'forward',
+    ['forward', 'backward'],
+    'Pass that is launched.',
+    flag_values=f,
+  )
+  flags.DEFINE_string(
+    'machine',
+    None,
+    f'Machine whose time is modelled: {", ".join(machine.names())}, or a TOML '
+    'file. Default: none, the launch runs here and is measured.',
+    flag_values=f,
+  )
+  flags.DEFINE_integer(
+    'threads',
+    None,
+    'Measured: OS threads that drive all workers. Default: one per core.',
+    flag_values=f,
+  )
+  flags.DEFINE_integer(
+    'launches',
+    _LAUNCHES,
+    'Measured: launches after a first one that is not counted; the one of '
+    'median time is shown.',
+    1,
+    flag_values=f,
+  )
+  flags.DEFINE_string(
+    'trace',
+    None,
+    'Write a trace here that Perfetto and chrome://tracing open; about 260 '
+    'bytes a task.',
+    flag_values=f,
+  )
+  flags.DEFINE_integer(
+    'arrows',
+    chrome.MOST_ARROWS,
+    f'Most arrows of the trace: {chrome.ARROW_RULE}.',
+    0,
+    flag_values=f,
+  )
+  flags.DEFINE_string(
+    'png', None, 'Write a picture of workers and units here.', flag_values=f
+  )
+  cli.define_json(f)
+
+
+def _refuse(f: flags.FlagValues) -> None:
+  """Refuses before the work what would be refused after it."""
+  for name in ('trace', 'png', 'json'):
+    cli.check_writable(name, f[name].value)
+  for name in ('threads', 'launches'):
+    if f.machine is not None and f[name].present:
+      raise cli.UsageError(
+        f'{name}: expected none beside --machine={f.machine}, got '
+        f'{f[name].value}: nothing is launched'
+      )
+  if f['arrows'].present and f.trace is None:
+    raise cli.UsageError('arrows: expected --trace beside it, got none')
+  if f.png is not None:
+    try:
+      import matplotlib  # noqa: F401  # type: ignore[import-untyped]
+    except ImportError as error:
+      raise cli.UsageError(
+        'png: expected matplotlib, which the extra `models` brings, got none'
+      ) from error
+  layer_flags.refuse_out_of_range(f)
+  layer_flags.refuse_contradictions(f)
+  layer_flags.refuse_without_effect(f, f.direction)
+
+
+def _fill_units(f: flags.FlagValues) -> None:
+  from hpmoe.reference.contract import presets
+
+  preset = presets.get(layer_flags.preset(f))
+  for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
+    f[name].value = default if f[name].value is None else f[name].value
+
+
+def _sized(options, config, topk_ids):
+  """Returns options with room for the rows that experts have.
+
+  No more, so that no task is empty, unless a schedule says so.
+  """
+  from hpmoe.parity_tests.data import routings
+
+  if options.expert_capacity is not None:  # a schedule's
+    return options
+  most = int(routings.count_rows(config, topk_ids).max())
+  return dataclasses.replace(options, expert_capacity=most)
+
+
+def _layer(f: flags.FlagValues):
+  """Returns the layer's config, policy and inputs.
+
+  Of a shape that is only compiled, inputs are the routing.
+  """
+  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.data import routings
+  from hpmoe.reference.contract import precision
+  from hpmoe.reference.contract import presets
+
+  request = layer_flags.request(f)
+  preset = presets.get(request.preset)
+  if f.machine is None or f.input is not None or preset.runs_here:
+    made = check.make_inputs(request)
+    return made.config, made.policy, made.arrays
+  config = presets.config(preset, f.ranks, f.tokens, f.capacity)
+  routing = f.routing if f['routing'].present else 'balanced'
+  if routing in routings.GENERATORS:
+    routed = routings.make(routing, config, f.seed)
+  elif routing == 'text':
+    raise cli.UsageError(
+      f'routing: expected one of {list(routings.GENERATORS)} or a file beside '
+      f'--preset={f.preset}, got {routing!r}'
+    )
+  else:
+    routed = routings.load(routing, config, f.seed)
+  if f.capacity is None:
+    rows = int(routings.skew(config, routed.topk_ids)['max_rows_of_rank'])
+    config = dataclasses.replace(config, capacity=rows)
+  policy = precision.PrecisionPolicy(
+    storage=layer_flags.DTYPES[f.dtype], placement=f.placement
+  )
+  return config, policy, dict(topk_ids=routed.topk_ids)
+
+
+def _model(f: flags.FlagValues, step):
+  """Returns the timeline on a described machine, and how far the bound is."""
+  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.simulator import simulate
+  from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+  from hpmoe.backend_ascend.simulator.trace import sources
+  from hpmoe.backend_ascend.simulator.trace import summary
+  from hpmoe.parity_tests.check import passes
+
+  machine = machine_lib.load(f.machine)
+  step('routing')
+  config, policy, inputs = _layer(f)
+  ids = inputs['topk_ids']
+  step('compile')
+  (which,) = passes.of(f.direction)
+  options = _sized(layer_flags.options(f), config, ids)
+  image = compiler.COMPILE[which.direction](config, policy, options).image
+  step('simulate')
+  simulated = simulate.simulate(image, machine, ids)
+  bound = simulate.bound(image, machine, ids)
+  times = sources.of_simulation(simulated, ids)
+  return times, summary.roofline(simulated, bound)
+
+
+def _measure(f: flags.FlagValues, step):
+  """Returns the timeline of a launch on this host, and no bound."""
+  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.kernels.host.launch import runtime
+  from hpmoe.backend_ascend.simulator.trace import sources
+  from hpmoe.parity_tests.check import candidates
+  from hpmoe.parity_tests.check import passes
+
+  step('inputs')
+  config, policy, given = _layer(f)
+  ids = given['topk_ids']
+  options = _sized(layer_flags.options(f), config, ids)
+
+  def compiled(which, tensors):
+    step(f'compile {which.name}')
+    compile_ = compiler.COMPILE[which.direction]
+    image = compile_(config, policy, options).image
+    return image, candidates.read_by_runtime(which, policy, tensors)
+
+  image, inputs = compiled(passes.FORWARD, given)
+  if f.direction == 'backward':
+    saved = runtime.launch(image, inputs, threads=f.threads)
+    image, inputs = compiled(passes.BACKWARD, {**given, **saved})
+  plan = runtime.route(image, ids)
+  times = sources.measure(image, inputs, plan, f.threads, f.launches, step)
+  return times, None
+
+
+def _timeline(f: flags.FlagValues) -> int:
+  from hpmoe.backend_ascend.simulator.trace import chrome
+  from hpmoe.backend_ascend.simulator.trace import plot
+  from hpmoe.backend_ascend.simulator.trace import summary
+
+  _refuse(f)
+  _fill_units(f)
+  with cli.progress() as step:
+    times, bound = (_measure if f.machine is None else _model)(f, step)
+    step('summary')
+    found = summary.summarise(times, bound)
+    content = dataclasses.asdict(found)
+    if f.trace is not None:
+      step('trace')
+      shown = chrome.write(f.trace, times, f.arrows)
+      content['arrows'] = dict(
+        shown=len(shown.event),
+        left_out=shown.left_out,
+        rule=chrome.ARROW_RULE,
+      )
+    if f.png is not None:
+      step('picture')
+      plot.write_png(f.png, times)
+  cli.write_json(f.json, content)
+  print(_text(found))
+  return cli.PARITY
+
+
+def _us(seconds: float) -> str:
+  return f'{seconds * 1e6:.1f}'
+
+
+def _percent(share: float) -> str:
+  return f'{100 * share:.1f}%'
+
+
+def _text(found) -> str:
+  """Returns a summary for people."""
+  from hpmoe.parity_tests.report import text_table
+
+  total = found.total or 1.0
+  exposed = found.exposed
+  # Ranks that share threads are one.
+  shared = any(unit.name == 'threads' for unit in found.units)
+  of_worst = f' (most: rank {exposed.worst_rank}, {_us(exposed.worst)} us)'
+  most = '' if shared else of_worst
+  stages = text_table.text(
+    (
+      'stage',
+      'unit',
+      'tasks',
+      'busy us',
+      'waited us',
+      'first us',
+      'last us',
+      'on critical path us',
+      'of it',
+    ),
+    [
+      (
+        s.name,
+        s.unit,
+        str(s.tasks),
+        _us(s.busy),
+        _us(s.waited),
+        _us(s.first),
+        _us(s.last),
+        _us(s.on_path),
+        _percent(s.on_path / total),
+      )
+      for s in found.stages
+    ]
+    + [
+      (
+        'between tasks',
+        '-',
+        '-',
+        '-',
+        '-',
+        '-',
+        '-',
+        _us(found.between),
+        _percent(found.between / total),
+      )
+    ],
+  )
+  units = text_table.text(
+    ('unit', 'cores', 'busy us', 'utilisation', 'least', 'most'),
+    [
+      (
+        u.name,
+        str(u.cores),
+        _us(u.seconds),
+        _percent(u.utilisation),
+        _percent(u.least),
+        _percent(u.most),
+      )
+      for u in found.units
+    ],
+  )
+  told = (
+    f'{found.direction}, {found.origin}: {_us(found.total)} us, '
+    f'{found.tasks} tasks\n\n{units}\n\n{stages}\n\n'
+    f'puts run {_us(exposed.puts)} us; {_us(exposed.without_gemm)} us of it '
+    f'beside no GEMM{most}, {_us(exposed.without_compute)} us beside no '
+    'computation'
+  )
+  return told if found.roofline is None else f'{told}\n{_bound(found.roofline)}'
+
+
+def _bound(roofline) -> str:
+  from hpmoe.parity_tests.report import text_table
+
+  parts = text_table.text(
+    ('roofline', 'needs us', 'busy', 'of its rate'),
+    [
+      (p.name, _us(p.needs), _percent(p.busy), _percent(p.rate))
+      for p in roofline.parts
+    ],
+  )
+  return (
+    f'bound: {roofline.name}, {_us(roofline.seconds)} us, '
+    f'{_percent(roofline.share)} of the time\n\n{parts}'
+  )
+
+
+COMMAND = cli.Command(
+  'timeline',
+  'shows when every task of a launch ran, and where the time went.',
+  (
+    'hpmoe timeline --trace=trace.json --png=timeline.png',
+    'hpmoe timeline --machine=ascend_a3 --preset=ep16 --ranks=8 --experts=64 '
+    '--dtype=bf16 --row_block=128 --col_block=256 --trace=ep8.json',
+    'hpmoe timeline --direction=backward --preset=mixtral --threads=1',
+    'hpmoe timeline --machine=ascend_a3 --dtype=bf16 --schedule=best.schedule',
+  ),
+  _define_timeline,
+  _timeline,
+  '0 shown, 2 the request was wrong, 3 a launch ended early',
+)

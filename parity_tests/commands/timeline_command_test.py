@@ -1,0 +1,125 @@
+"""`hpmoe timeline`: what it writes, and what it refuses."""
+
+import json
+import re
+
+import pytest
+
+from hpmoe.backend_ascend.schedule import schedule_file
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.reference.contract import presets
+
+TINY = ('--preset=tiny', '--ranks=2', '--row_block=16', '--launches=2')
+
+
+@pytest.mark.parametrize('direction', ['forward', 'backward'])
+def test_a_measured_launch(direction, tmp_path, capsys):
+  files = {n: tmp_path / f'{n}.out' for n in ('trace', 'png', 'json')}
+  paths = [f'--{name}={path}' for name, path in files.items()]
+  code = main.main(['timeline', *TINY, f'--direction={direction}', *paths])
+  assert code == cli.PARITY
+  out = capsys.readouterr().out
+  assert out.startswith(f'{direction}, measured here, ')
+  found = json.loads(files['json'].read_text())
+  trace = json.loads(files['trace'].read_text())
+  assert found['tasks'] == trace['otherData']['tasks']
+  assert found['arrows']['shown'] == trace['otherData']['arrows'] > 0
+  assert files['png'].read_bytes().startswith(b'\x89PNG')
+  for stage in found['stages']:
+    assert stage['name'] in out
+
+
+@pytest.mark.parametrize('direction', ['forward', 'backward'])
+def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
+  files = {n: tmp_path / f'{n}.out' for n in ('trace', 'png', 'json')}
+  paths = [f'--{name}={path}' for name, path in files.items()]
+  # A shape that is only compiled: its routing is all that is made.
+  layer = ('--preset=ep16', '--ranks=2', '--tokens=256', '--d_model=256')
+  code = main.main(
+    [
+      'timeline',
+      '--machine=ascend_a3',
+      *layer,
+      '--d_ff=64',
+      f'--direction={direction}',
+      *paths,
+    ]
+  )
+  assert code == cli.PARITY
+  out = capsys.readouterr().out
+  assert out.startswith(f'{direction}, modelled, ascend_a3: ')
+  found = json.loads(files['json'].read_text())
+  roofline = found['roofline']
+  needs = {part['name']: part['needs'] for part in roofline['parts']}
+  assert roofline['seconds'] == max(needs.values()) == needs[roofline['name']]
+  share = roofline['seconds'] / found['total']
+  assert roofline['share'] == pytest.approx(share)
+  assert 0 < roofline['share'] <= 1
+  assert f'bound: {roofline["name"]}' in out
+  for unit in found['units']:
+    (part,) = (
+      p for p in roofline['parts'] if p['name'] == unit['name'].lower()
+    )
+    assert part['busy'] == pytest.approx(unit['utilisation'])
+  again = tmp_path / 'again.out'
+  main.main(
+    [
+      'timeline',
+      '--machine=ascend_a3',
+      *layer,
+      '--d_ff=64',
+      f'--direction={direction}',
+      f'--trace={again}',
+    ]
+  )
+  assert again.read_bytes() == files['trace'].read_bytes()
+
+
+def test_a_schedule_says_which_cores_and_is_of_the_layer(tmp_path, capsys):
+  path, report = tmp_path / 'tiny.schedule', tmp_path / 'report.json'
+  options = flow_lib.Options(row_block=4, col_block=16, num_aic=3, num_aiv=5)
+  layer = presets.config(presets.get('tiny'), 2)
+  schedule_file.save(
+    path, schedule_file.Schedule(layer, 'float32', 'combine', options)
+  )
+  request = ('timeline', '--preset=tiny', '--machine=ascend_a3')
+  schedule = f'--schedule={path}'
+  code = main.main([*request, '--ranks=2', schedule, f'--json={report}'])
+  assert code == cli.PARITY
+  units = json.loads(report.read_text())['units']
+  cores = {unit['name']: unit['cores'] for unit in units}
+  assert cores == dict(AIC=2 * 3, AIV=2 * 5)
+  capsys.readouterr()
+  code = main.main([*request, '--ranks=4', schedule])
+  assert code == cli.WRONG_REQUEST
+  assert capsys.readouterr().err.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'text'),
+  [
+    (['--arrows=3'], 'arrows: expected --trace beside it, got none'),
+    (['--trace=/nowhere/t.json'], 'trace: expected a file that can be written'),
+    (['--machine=nope'], 'machine: expected one of .* or a TOML file, got'),
+    (
+      ['--machine=ascend_a3', '--threads=2'],
+      'threads: expected none beside --machine=ascend_a3, got 2',
+    ),
+    (['--machine=ascend_a3', '--aic=99'], 'at most 24 AIC on ascend_a3, got'),
+    (
+      ['--machine=ascend_a3', '--preset=ep16', '--routing=text'],
+      "routing: expected one of .* beside --preset=ep16, got 'text'",
+    ),
+    (['--preset=ep16'], 'which is for hpmoe compile'),
+    (['--threads=0'], 'threads: expected 1 to 4096, got 0'),
+    (['--launches=0'], 'should be at least|lower bound|positive integer'),
+    (['--chain_rows=8'], 'chain_rows: expected none beside direction forward'),
+  ],
+)
+def test_a_wrong_request_is_one_line(arguments, text, capsys):
+
+  assert main.main(['timeline', *arguments]) == cli.WRONG_REQUEST
+  err = capsys.readouterr().err
+  assert err.count('\n') == 1 and re.search(text, err), err

@@ -1,0 +1,385 @@
+"""`hpmoe tune`."""
+
+import dataclasses
+import math
+import time
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.report import text_table
+
+_MS = 1e3
+_NOT_RUN = ', which the target does not run'
+
+
+def _define_tune(f: flags.FlagValues) -> None:
+  layer_flags.define_layer(f)
+  f['preset'].value = f['preset'].default = 'ep16'
+  f['dtype'].value = f['dtype'].default = 'bf16'
+  flags.DEFINE_integer(
+    'ranks',
+    None,
+    "Expert-parallel ranks. Default: the preset's.",
+    1,
+    flag_values=f,
+  )
+  flags.DEFINE_string(
+    'machine',
+    'ascend_a3',
+    'On which: a description that ships, or a .toml file.',
+    flag_values=f,
+  )
+  flags.DEFINE_list(
+    'routing',
+    ['balanced'],
+    'Cases that one schedule is for, each as likely: some of balanced, text, '
+    'skewed, zipf, hot, one_rank, empty_experts. A list.',
+    flag_values=f,
+  )
+  flags.DEFINE_enum(
+    'target',
+    None,
+    ['host', 'ascend'],
+    'What the tiles must fit. Default: ascend where the machine is one, or is '
+    'based on one.',
+    flag_values=f,
+  )
+  for name, default, least, text in (
+    ('seed', 0, 0, 'Seed of the routings.'),
+    ('confirm', 8, 1, 'Best points of the model that are simulated.'),
+    (
+      'rounds',
+      1,
+      0,
+      'Rounds of trying each option of each choice around the best.',
+    ),
+  ):
+    flags.DEFINE_integer(name, default, text, least, flag_values=f)
+  flags.DEFINE_boolean(
+    'exhaustive',
+    False,
+    'Also simulates all points of a subspace, to see how good the model is.',
+    flag_values=f,
+  )
+  flags.DEFINE_string(
+    'out', None, 'Write the best schedule here.', flag_values=f
+  )
+  cli.define_json(f)
+  flags.DEFINE_string(
+    'png', None, 'Write a picture of the search here.', flag_values=f
+  )
+
+
+def _refuse(f: flags.FlagValues) -> None:
+  """Refuses before the work what would be refused after it."""
+  for name in ('out', 'json', 'png'):
+    cli.check_writable(name, f[name].value)
+  if f.png is not None:
+    try:
+      import matplotlib  # noqa: F401  # type: ignore[import-untyped]
+    except ImportError as error:
+      raise cli.UsageError(
+        'png: expected matplotlib, which the extra `models` brings, got none'
+      ) from error
+  if not f.routing or len(set(f.routing)) < len(f.routing):
+    raise cli.UsageError(
+      f'routing: expected different cases, got {cli.text(f.routing)!r}'
+    )
+
+
+def _layer(f: flags.FlagValues, step):
+  """Returns what is tuned."""
+  import numpy as np
+
+  from hpmoe.backend_ascend.schedule import tuner
+  from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+  from hpmoe.parity_tests.data import cases
+  from hpmoe.reference.contract import precision
+  from hpmoe.reference.contract import presets
+
+  machine = machine_lib.load(f.machine)
+  preset = presets.get(layer_flags.preset(f))
+  config = presets.config(
+    preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
+  )
+  made = {}
+  for name in f.routing:
+    step(f'routing {name}')
+    made[name] = cases.topk_ids(name, preset, config, f.seed)
+  owners = [ids // config.experts_per_rank for ids in made.values()]
+  most = max(int(np.bincount(one.ravel()).max()) for one in owners)
+  if f.capacity is None:
+    config = dataclasses.replace(config, capacity=most)
+  elif f.capacity < most:
+    raise cli.UsageError(
+      f'capacity: expected at least {most} rows, which is what a rank gets, '
+      f'got {f.capacity}'
+    )
+  on_ascend = machine.shipped.startswith('ascend')
+  return tuner.Layer(
+    config,
+    precision.PrecisionPolicy(
+      storage=layer_flags.DTYPES[f.dtype], placement=f.placement
+    ),
+    machine,
+    made,
+    f.target or ('ascend' if on_ascend else 'host'),
+  )
+
+
+def _count_steps(f: flags.FlagValues) -> int:
+  """Returns how many steps a search tells, at most."""
+  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.schedule import space
+  from hpmoe.backend_ascend.schedule import tuner
+
+  near = sum(
+    len(options)
+    for choices in (space.GRID, space.BESIDE)
+    for options in choices.values()
+  )
+  subspace = math.prod(map(len, tuner.SUBSPACE.values()))
+  return (
+    len(f.routing)
+    + 1
+    + f.confirm
+    + f.rounds * near
+    + len(space.NAMES)
+    + f.exhaustive * subspace
+    + len(compiler.COMPILE)
+  )
+
+
+def _search(f: flags.FlagValues, layer, step):
+  """Returns all that was found, as plain objects by name."""
+  from hpmoe.backend_ascend.schedule import space
+  from hpmoe.backend_ascend.schedule import tuner
+
+  search = tuner.Tuner(layer)
+  published = search.time(search.published)
+  step('grid')
+  start = time.perf_counter()
+  grid = space.grid(layer.config, search.base, space.GRID, search.runs)
+  built = time.perf_counter()
+  found = tuner.candidates(search, grid, f.confirm)
+  pruned = time.perf_counter()
+  pareto = tuner.Pareto(search)
+  if search.runs(search.published.row_block, search.published.col_block):
+    pareto.add(search.published)
+  for point in found:
+    step('confirm')
+    pareto.add(grid.options(point))
+  confirmed = pareto.best()
+  tuner.refine(
+    pareto, (_allowed(search, space.GRID), space.BESIDE), f.rounds, step
+  )
+  best = pareto.best()
+  ablation = tuner.ablate(search, best, step)
+  subspace = (
+    tuner.accuracy(search, tuner.SUBSPACE, step) if f.exhaustive else None
+  )
+  return dict(
+    search=search,
+    published=published,
+    points=len(grid.table),
+    grid_seconds=built - start,
+    model_seconds=pruned - built,
+    confirmed=confirmed,
+    best=best,
+    tried=len(pareto.tried),
+    all=list(pareto.tried.values()),
+    by_case=pareto.best_by_case(),
+    regret=pareto.regret(best),
+    bound=search.bound(best.options),
+    ablation=ablation,
+    subspace=subspace,
+  )
+
+
+def _allowed(search, choices):
+  """Returns choices without the tiles that the target does not run."""
+  return {
+    name: {
+      word: fields
+      for word, fields in options.items()
+      if 'col_block' not in fields
+      or search.runs(fields['row_block'], fields['col_block'])
+    }
+    for name, options in choices.items()
+  }
+
+
+def _tune(f: flags.FlagValues) -> int:
+  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.schedule import schedule_file
+
+  _refuse(f)
+  with cli.progress(_count_steps(f), estimate=True) as step:
+    layer = _layer(f, step)
+    found = _search(f, layer, step)
+    best = found['best'].options
+    for compile_pass in compiler.COMPILE.values():
+      step('proofs')
+      compile_pass(layer.config, layer.policy, best, target=layer.target)
+  cli.write_json(f.json, _json(layer, found))
+  if f.png is not None:
+    from hpmoe.backend_ascend.schedule import plot
+
+    shown = found['subspace'][1] if found['subspace'] else found['all']
+    plot.write(
+      f.png, found['best'], found['published'], shown, found['ablation']
+    )
+  if f.out is not None:
+    seconds = next(iter(found['best'].simulated.values()))
+    schedule_file.save(
+      f.out,
+      schedule_file.Schedule(
+        layer.config,
+        layer.policy.storage,
+        layer.policy.placement,
+        best,
+        layer.machine.name,
+        tuple(layer.cases),
+        seconds,
+      ),
+    )
+  for table in (_cases, _choices, _ablation, _accuracy):
+    print(table(layer, found), end='\n\n')
+  print(_summary(layer, found))
+  print(f'schedule: {f.out or "not written, see --out"}')
+  return cli.PARITY
+
+
+def _cases(layer, found) -> str:
+  rows = []
+  for name in layer.cases:
+    published, best = found['published'], found['best']
+    bound = found['bound'][name]
+    mine = best.simulated[name]
+    theirs = published.simulated[name]
+    rows.append(
+      (
+        name,
+        *(f'{theirs[p] * _MS:.3f}' for p in theirs),
+        *(f'{mine[p] * _MS:.3f}' for p in mine),
+        f'{published.total(name) / best.total(name):.3f}',
+        f'{bound.seconds * _MS:.3f}',
+        f'{100 * (best.total(name) / bound.seconds - 1):.1f} %',
+        f'{100 * found["regret"][name]:.1f} %',
+      )
+    )
+  return text_table.text(
+    (
+      'routing',
+      'published forward ms',
+      'backward ms',
+      'tuned forward ms',
+      'backward ms',
+      'speedup',
+      'bound ms',
+      'above it',
+      'regret',
+    ),
+    rows,
+  )
+
+
+def _choices(layer, found) -> str:
+  from hpmoe.backend_ascend.schedule import space
+
+  del layer
+  search, best = found['search'], found['best'].options
+  return text_table.text(
+    ('choice', 'tuned', 'published'),
+    [
+      (name, space.label(best, name), space.label(search.published, name))
+      for name in space.NAMES
+    ],
+  )
+
+
+def _ablation(layer, found) -> str:
+  del layer
+  search = found['search']
+  published = search.published
+  runs = search.runs(published.row_block, published.col_block)
+  return text_table.text(
+    ('without', 'tuned', 'published', 'slower by'),
+    [
+      (
+        row.choice,
+        row.mine,
+        row.without + ('' if runs or row.choice != 'tile' else _NOT_RUN),
+        'does not go' if row.gain is None else f'{100 * row.gain:.2f} %',
+      )
+      for row in found['ablation']
+    ],
+  )
+
+
+def _accuracy(layer, found) -> str:
+  del layer
+  if found['subspace'] is None:
+    return 'model against simulation: not asked for, see --exhaustive'
+  one, _ = found['subspace']
+  return (
+    f'model against simulation of all {one.points} points of a subspace: '
+    f'mean error {100 * one.mean_error:.2f} %, worst '
+    f'{100 * one.worst_error:.2f} %, rank correlation '
+    f'{one.rank_correlation:.4f}, its best is {100 * one.regret:.2f} % slower '
+    'than the best'
+  )
+
+
+def _summary(layer, found) -> str:
+  seconds = found['model_seconds']
+  return (
+    f'{found["points"]} points x {len(layer.cases)} cases by the model in '
+    f'{seconds:.2f} s ({found["points"] * len(layer.cases) / seconds:.3g} a '
+    f'second), {found["tried"]} simulated, on {layer.machine.name} for '
+    f'target {layer.target}'
+  )
+
+
+def _json(layer, found) -> dict:
+  from hpmoe.backend_ascend.schedule import tuner
+
+  content = dict(
+    layer=dataclasses.asdict(layer.config),
+    policy=dataclasses.asdict(layer.policy),
+    machine=layer.machine.name,
+    target=layer.target,
+    cases=list(layer.cases),
+    points=found['points'],
+    grid_seconds=found['grid_seconds'],
+    model_seconds=found['model_seconds'],
+    simulated=found['tried'],
+    regret=found['regret'],
+    bound={n: dataclasses.asdict(b) for n, b in found['bound'].items()},
+    ablation=[dataclasses.asdict(row) for row in found['ablation']],
+  )
+  for name in ('published', 'confirmed', 'best'):
+    content[name] = tuner.plain(found[name])
+  content['by_case'] = {n: tuner.plain(t) for n, t in found['by_case'].items()}
+  if found['subspace'] is not None:
+    accuracy, timed = found['subspace']
+    content['subspace'] = dataclasses.asdict(accuracy) | dict(
+      timed=[tuner.plain(one) for one in timed]
+    )
+  return content
+
+
+COMMAND = cli.Command(
+  'tune',
+  'searches the fastest schedule of a layer on a described machine.',
+  (
+    'hpmoe tune --experts=64 --ranks=8 --out=ep8.schedule',
+    'hpmoe tune --ranks=16 --routing=balanced,text,skewed --json=tune.json',
+    'hpmoe tune --preset=qwen3_moe_full --exhaustive --png=search.png',
+  ),
+  _define_tune,
+  _tune,
+  '0 found, 2 the request was wrong or no schedule can be run',
+)

@@ -1,0 +1,104 @@
+"""`hpmoe tune`: a schedule file that the other commands take, or one line."""
+
+import json
+import re
+
+import pytest
+
+from hpmoe.backend_ascend.schedule import schedule_file
+from hpmoe.backend_ascend.schedule import space
+from hpmoe.parity_tests.commands import main
+
+SMALL = ['--preset=small', '--ranks=2', '--confirm=2', '--rounds=0']
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch):
+  """The model takes a second for the whole grid, whatever the layer."""
+  grid = {
+    name: dict(list(options.items())[:2])
+    for name, options in space.GRID.items()
+  }
+  monkeypatch.setattr(space, 'GRID', grid)
+
+
+def test_writes_what_check_and_law_run(tmp_path, capsys):
+  # Given a layer, when a schedule is searched for two routings, then the report
+  # says what was found, and the file holds in all lanes and under the law.
+  path, report = tmp_path / 'best.schedule', tmp_path / 'tune.json'
+  code = main.main(
+    [
+      'tune',
+      *SMALL,
+      '--dtype=f32',
+      '--routing=balanced,skewed',
+      f'--out={path}',
+      f'--json={report}',
+      f'--png={tmp_path / "search.png"}',
+    ]
+  )
+  told = capsys.readouterr().out
+  assert code == 0
+  assert 'published' in told and 'slower by' in told
+  assert ', which the target does not run' in told
+  assert f'schedule: {path}' in told
+  found = json.loads(report.read_text())
+  assert found['cases'] == ['balanced', 'skewed']
+  assert found['target'] == 'ascend'
+  best = found['best']['simulated']['balanced']
+  assert sum(best.values()) <= sum(
+    found['confirmed']['simulated']['balanced'].values()
+  )
+  assert schedule_file.load(path).predicted_s == best
+  assert (tmp_path / 'search.png').read_bytes().startswith(b'\x89PNG')
+  given = ['--preset=small', '--ranks=2', f'--schedule={path}']
+  assert main.main(['compile', *given, '--target=ascend']) == 0
+  # The routing of a check may need more room than that of the search.
+  scaled = ['--preset=tiny', '--ranks=2', '--schedule_scaled', given[2]]
+  assert main.main(['check', *scaled, '--routing=balanced']) == 0
+
+
+@pytest.mark.parametrize('base', ['ascend_a3', 'hopper'])
+def test_a_machine_file_has_the_target_of_its_base(tmp_path, base):
+  # Given a machine of the user's, based on one that ships, when a schedule is
+  # searched, then its tiles are those of the base's target, and a list
+  # scheduler plans with the base's costs.
+  described, report = tmp_path / 'mine.toml', tmp_path / 'tune.json'
+  described.write_text(f'base = {base!r}')
+  arguments = [f'--machine={described}', f'--json={report}', '--confirm=1']
+  assert main.main(['tune', *SMALL, *arguments]) == 0
+  found = json.loads(report.read_text())
+  assert found['machine'] == 'mine'
+  assert found['target'] == ('ascend' if base == 'ascend_a3' else 'host')
+  assert found['best']['options']['order']['machine'] == base
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (['--machine=abacus'], "machine: expected .* got 'abacus'"),
+    (['--routing=nowhere'], 'routing: expected some of'),
+    (['--routing=hot,hot'], 'routing: expected different cases'),
+    (['--out=/nowhere/x'], 'out: expected a file that can be written'),
+    (['--confirm=0'], 'confirm'),
+    (['--capacity=1'], 'capacity: expected at least [0-9]+ rows.* got 1$'),
+  ],
+)
+def test_what_cannot_be_tuned_is_told_in_one_line(capsys, arguments, message):
+  code = main.main(['tune', *SMALL, *arguments])
+  said = capsys.readouterr().err.strip()
+  assert code == 2
+  assert '\n' not in said
+  assert re.search(message, said)
+
+
+def test_a_space_without_a_point_is_told_in_one_line(capsys, monkeypatch):
+  # Given tiles that no core of the target holds, then there is nothing to find.
+  large = {'512x512': {'row_block': 512, 'col_block': 512}}
+  monkeypatch.setitem(space.GRID, 'tile', large)
+  code = main.main(['tune', *SMALL])
+  said = capsys.readouterr().err.strip()
+  assert code == 2
+  assert said == (
+    'hpmoe tune: space: expected a point that can be run, got no tile for one'
+  )

@@ -1,0 +1,259 @@
+"""A reproduction as text, as data and as a plot."""
+
+from collections.abc import Sequence
+import dataclasses
+
+from hpmoe.backend_ascend.simulator.reproduce import fit
+from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
+from hpmoe.backend_ascend.simulator.reproduce import sensitivity
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+from hpmoe.parity_tests.report import text_table
+
+# A row that moves by less is not named in the text; JSON has all.
+_SHOWN_CHANGE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+  """What one run of a witness says.
+
+  Attributes:
+    score: rows and errors.
+    machines: that it ran on, by name.
+    effects: of assumed figures; empty where not asked for.
+    refitted: other hypotheses; empty where not asked for.
+    seconds: that the run took.
+  """
+
+  score: score_lib.Score
+  machines: witness_lib.Machines
+  effects: tuple[sensitivity.Effect, ...]
+  refitted: tuple[fit.Refitted, ...]
+  seconds: float
+
+  def content(self) -> dict:
+    """Returns all of it as plain data."""
+    witness = self.score.witness
+    return dict(
+      witness=witness.name,
+      about=witness.about,
+      verdict='pass' if self.score.holds else 'fail',
+      seconds=round(self.seconds, 2),
+      rows=[
+        dataclasses.asdict(s.row) | dict(simulated=s.simulated, error=s.error)
+        for s in self.score.rows
+      ],
+      held_out=[
+        dataclasses.asdict(g) | dict(holds=g.holds) for g in self.score.groups
+      ],
+      claims=[dict(text=t, holds=h) for t, h in self.score.claims],
+      fitted=[
+        dataclasses.asdict(fit)
+        | dict(value=self.machines[fit.machine].figures[fit.figure].value)
+        for fit in self._fits()
+      ],
+      machines={
+        name: {
+          figure: dataclasses.asdict(content)
+          for figure, content in machine.figures.items()
+        }
+        for name, machine in self.machines.items()
+      },
+      sensitivity=[dataclasses.asdict(effect) for effect in self.effects],
+      hypotheses=[
+        dict(
+          text=other.text,
+          fitted=other.figures,
+          rows={s.row.name: s.simulated for s in other.score.rows},
+          held_out=[dataclasses.asdict(g) for g in other.score.groups],
+        )
+        for other in self.refitted
+      ],
+      not_reproduced=[dataclasses.asdict(gap) for gap in witness.gaps],
+    )
+
+  def text(self) -> str:
+    """Returns the tables that the command prints."""
+    parts = [
+      self.score.witness.about,
+      _rows(self.score),
+      _held_out(self.score),
+      *self._claims(),
+      self._fitted(),
+      *self._sensitivity(),
+      *self._hypotheses(),
+      *self._gaps(),
+      f'{self.seconds:.1f} s',
+    ]
+    return '\n\n'.join(parts)
+
+  def _claims(self) -> list[str]:
+    rows = [(_HOLDS[holds], text) for text, holds in self.score.claims]
+    return [text_table.text(('holds', 'published'), rows)] if rows else []
+
+  def _fits(self) -> list[witness_lib.Fit]:
+    """Returns the fits of figures that the machines have.
+
+    One of the user's may have another fabric, with figures of other names.
+    """
+    return [
+      fit
+      for fit in self.score.witness.fits
+      if fit.figure in self.machines[fit.machine].figures
+    ]
+
+  def _fitted(self) -> str:
+    if not self._fits():
+      return 'No figure was fitted.'
+    figures = [
+      (
+        fit.machine,
+        fit.figure,
+        f'{self.machines[fit.machine].figures[fit.figure].value:.4g}',
+        '; '.join(fit.rows),
+      )
+      for fit in self._fits()
+    ]
+    heading = ('machine', 'fitted figure', 'value', 'to rows')
+    return text_table.text(heading, figures)
+
+  def _sensitivity(self) -> list[str]:
+    if not self.effects:
+      return ['What each assumed figure decides: --sensitivity.']
+    number = {s.row.name: str(n) for n, s in enumerate(self.score.rows, 1)}
+    groups = [g.name for g in self.score.groups if g.limit is not None]
+    rows = [
+      (
+        effect.machine,
+        effect.figure,
+        f'x {effect.factor:g}',
+        *(_percent(effect.errors.get(group)) for group in groups),
+        _changes(effect, number),
+      )
+      for effect in self.effects
+    ]
+    heading = (
+      'machine',
+      'assumed figure',
+      'changed',
+      *(f'{group} error' for group in groups),
+      f'rows that move by {_SHOWN_CHANGE:.0%} or more: number and change in %',
+    )
+    return [text_table.text(heading, rows)]
+
+  def _hypotheses(self) -> list[str]:
+    if not self.refitted:
+      return []
+    rows = [
+      (
+        other.text,
+        _percent(other.score.worst_fitted),
+        *(_percent(group.mean_error) for group in other.score.groups),
+        ', '.join(f'{n} {v:.4g}' for n, v in other.figures.items()),
+      )
+      for other in self.refitted
+    ]
+    groups = [f'{group.name} error' for group in self.refitted[0].score.groups]
+    heading = ('other hypothesis', 'fitted rows, worst', *groups, 'fitted anew')
+    return [text_table.text(heading, rows)]
+
+  def _gaps(self) -> list[str]:
+    rows = [(gap.what, gap.why) for gap in self.score.witness.gaps]
+    heading = ('cannot be reproduced', 'because')
+    return [text_table.text(heading, rows)] if rows else []
+
+  def plot(self, path: str) -> None:
+    """Writes simulated over published, row by row, as a PNG."""
+    # Not pyplot: no window, no state beside the figure.
+    from matplotlib.backends import backend_agg
+    from matplotlib.figure import Figure
+
+    limited = {goal.group for goal in self.score.witness.goals}
+    panels = [
+      [s for s in self.score.rows if (s.row.group in limited) == asked]
+      for asked in (True, False)
+    ]
+    panels = [rows for rows in panels if rows]
+    heights = [len(rows) for rows in panels]
+    figure = Figure(figsize=(8, 2 + 0.22 * sum(heights)), layout='constrained')
+    figure.suptitle(self.score.witness.name)
+    axes = figure.subplots(len(panels), height_ratios=heights, squeeze=False)
+    for axis, rows in zip(axes[:, 0], panels):
+      _draw(axis, rows)
+    backend_agg.FigureCanvasAgg(figure).print_png(path)
+
+
+def _draw(axis, rows: Sequence[score_lib.Scored]) -> None:
+  """Draws a bar for each row."""
+  for fitted, colour in ((False, 'C0'), (True, '0.7')):
+    chosen = [i for i, s in enumerate(rows) if s.row.fitted == fitted]
+    axis.barh(
+      chosen,
+      [100 * rows[i].error for i in chosen],
+      color=colour,
+      label='fitted' if fitted else 'held out',
+    )
+  axis.axvline(0, color='black', linewidth=1)
+  axis.set_yticks(
+    range(len(rows)),
+    [f'{s.row.name}  {_value(s.row.published, s.row.unit)}' for s in rows],
+    fontsize=8,
+  )
+  axis.set_ylim(len(rows), -1)
+  axis.set(xlabel='simulated over published, less 1, %')
+  axis.legend()
+
+
+_HOLDS = {True: 'yes', False: 'NO'}
+
+
+def _percent(value: float | None) -> str:
+  return '-' if value is None else f'{100 * value:.2f}%'
+
+
+def _value(value: float, unit: str) -> str:
+  return f'{value:.4g} {"" if unit == "1" else unit}'.rstrip()
+
+
+def _rows(score: score_lib.Score) -> str:
+  rows = [
+    (
+      str(n),
+      s.row.name,
+      s.row.unit,
+      f'{s.row.published:.4g}',
+      f'{s.simulated:.4g}',
+      f'{100 * s.error:+.1f}%',
+      'fitted' if s.row.fitted else 'held out',
+    )
+    for n, s in enumerate(score.rows, 1)
+  ]
+  heading = ('#', 'row', 'unit', 'published', 'simulated', 'error', 'use')
+  return text_table.text(heading, rows)
+
+
+def _held_out(score: score_lib.Score) -> str:
+  rows = [
+    (
+      group.name,
+      str(group.rows),
+      _percent(group.mean_error),
+      _percent(group.limit),
+      _HOLDS[group.holds] if group.limit is not None else '-',
+      group.worst,
+    )
+    for group in score.groups
+  ]
+  heading = ('held out', 'rows', 'mean error', 'goal', 'holds', 'worst row')
+  return text_table.text(heading, rows)
+
+
+def _changes(effect: sensitivity.Effect, number: dict[str, str]) -> str:
+  if effect.changes is None:
+    return effect.refused
+  moved = [
+    f'{number[row]}: {100 * change:+.0f}'
+    for row, change in effect.changes.items()
+    if abs(change) >= _SHOWN_CHANGE
+  ]
+  return ', '.join(moved) or 'none'

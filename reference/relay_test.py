@@ -1,0 +1,48 @@
+"""Relayed rows against a loop that sends them one by one."""
+
+import jax
+import numpy as np
+import pytest
+
+from hpmoe.reference import relay
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+
+# R, T, E, K, D, F: K = E, one expert, one rank, T no multiple of anything.
+CONFIGS = {
+  'ragged': config_lib.MoEConfig(2, 7, 8, 3, 2, 1),
+  'k_is_e': config_lib.MoEConfig(2, 3, 4, 4, 2, 1),
+  'one_expert': config_lib.MoEConfig(1, 3, 1, 1, 2, 1),
+  'one_rank': config_lib.MoEConfig(1, 5, 4, 2, 2, 1),
+}
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_every_token_has_one_row_on_each_rank_of_its_experts(name):
+  # Given a routing, when a loop appends to each expert, source ranks and tokens
+  # ascending, those tokens that have no lower expert on its rank, then these
+  # are the relayed rows, counts and addresses.
+  config = CONFIGS[name]
+  rng = test_util.generator('relay/' + name)
+  r, t, k, e, n, d = (config.dims()[letter] for letter in 'RTKEND')
+  local = config.experts_per_rank
+  ids = np.argsort(rng.random((r, t, e)), axis=-1)[..., :k].astype(np.int32)
+  x = rng.normal(size=(r, t, d)).astype(np.float32)
+  expected = np.zeros((r, n, d), np.float32)
+  counts = np.zeros((r, e), np.int32)
+  rows = np.full((r, t, k), -1, np.int32)
+  for owner in range(r):
+    row = 0
+    for expert in range(owner * local, (owner + 1) * local):
+      for source, token in np.ndindex(r, t):
+        here = ids[source, token][ids[source, token] // local == owner]
+        if here.size and here.min() == expert:
+          expected[owner, row] = x[source, token]
+          counts[source, expert] += 1
+          rows[source, token, list(ids[source, token]).index(expert)] = row
+          row += 1
+  made = jax.jit(relay.plan, static_argnums=0)(config, ids)
+  np.testing.assert_array_equal(made.counts, counts)
+  np.testing.assert_array_equal(made.row_of_slot, rows)
+  got = jax.jit(relay.relayed, static_argnums=0)(config, ids, x)
+  np.testing.assert_array_equal(got, expected)

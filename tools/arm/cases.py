@@ -1,0 +1,106 @@
+"""Launches of which another machine must give the bits, and the bits."""
+
+from collections.abc import Iterator
+import dataclasses
+import hashlib
+import pathlib
+
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.law import law
+
+# Several ranks in one process; a layer that no vector length divides; routing
+# weights that travel with their rows.
+_CORES = ((3, 5),)
+LAYERS = (
+  law.Plan(preset='tiny', ranks=4, layouts=_CORES),
+  law.Plan(
+    preset='tiny',
+    ranks=2,
+    placement='before_down',
+    routing='text',
+    layouts=_CORES,
+  ),
+  law.Plan(preset='odd', ranks=1, layouts=_CORES),
+)
+# What the first input is multiplied by: subnormal numbers of its dtype.
+_SUBNORMAL = dict(float32=2.0**-140, bfloat16=2.0**-130, float16=2.0**-18)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One image and its inputs.
+
+  Attributes:
+    name: of layer, data, pass and dtype: what fixes the bits.
+    image, inputs: as `runtime.launch` takes them.
+  """
+
+  name: str
+  image: image_lib.Image
+  inputs: dict[str, np.ndarray]
+
+
+def cases(layers=LAYERS) -> Iterator[Case]:
+  """Yields both passes of each layer, in every dtype and granularity.
+
+  The first layer comes again with a subnormal first input.
+  """
+  for i, plan in enumerate(layers):
+    for dtype in plan.dtypes:
+      made = law.make_inputs(plan, dtype)
+      yield from _passes(plan, made, 'drawn')
+      if i == 0:
+        yield from _passes(plan, made, 'subnormal', _SUBNORMAL[dtype])
+
+
+def _passes(plan: law.Plan, made, data: str, scale=1.0) -> Iterator[Case]:
+  for which in (passes.FORWARD, passes.BACKWARD):
+    inputs = dict(law.read(plan, which, made).arrays)
+    first = arrays.INPUTS[which.direction][0]
+    inputs[first] = _times(inputs[first], scale)
+    dtype = made.policy.storage
+    name = ' '.join(
+      (plan.preset, f'R={plan.ranks}', plan.placement, data, which.name, dtype)
+    )
+    for options in plan.options():
+      yield Case(name, law.compile_image(which, made, options), inputs)
+
+
+def _times(array: np.ndarray, scale: float) -> np.ndarray:
+  return (array.astype(np.float64) * scale).astype(array.dtype)
+
+
+def write(case: Case, folder: pathlib.Path) -> None:
+  """Writes a case's image and inputs as `launch_files` reads them."""
+  folder.mkdir(parents=True)
+  (folder / 'image.bin').write_bytes(case.image)
+  for name in arrays.INPUTS[case.image.direction]:
+    if name in case.inputs:
+      array = arrays.fitting(case.image, name, case.inputs[name])
+      (folder / f'{name}.in').write_bytes(array.tobytes())
+
+
+def read(case: Case, folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns what `launch_files` left, by name."""
+  return {
+    name: np.fromfile(
+      folder / f'{name}.out', arrays.dtype(case.image, name)
+    ).reshape(arrays.shape(case.image, name))
+    for name in arrays.OUTPUTS[case.image.direction]
+    if (folder / f'{name}.out').exists()
+  }
+
+
+def here(case: Case) -> dict[str, np.ndarray]:
+  """Returns what a launch on this machine gives."""
+  return runtime.launch(case.image, case.inputs)
+
+
+def digest(array: np.ndarray) -> str:
+  """Returns the first 16 hexadecimal digits of SHA-256 of an array's bytes."""
+  return hashlib.sha256(array.tobytes()).hexdigest()[:16]

@@ -1,0 +1,225 @@
+"""Launches the law's cases on an emulated ARM64 CPU and compares the bits.
+
+`make arm` builds the native part for ARM64, without Python, and runs it under
+QEMU's user-mode emulation: every image of `cases.py`, with every instruction
+set that the emulated CPU has.  All tensors of a launch must have the bits of a
+launch here.  Emulation says nothing about time.
+
+Exit code 0: the same bits.
+1: a bit differs.
+2: the request is wrong: no compiler or emulator, a build that fails.
+3: a launch there did not end as it should.
+"""
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import itertools
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app
+from absl import flags
+import numpy as np
+
+from hpmoe.parity_tests.check import passes
+from hpmoe.tools.arm import cases as cases_lib
+
+_COMPILER = flags.DEFINE_string(
+  'arm_compiler', 'aarch64-linux-gnu-g++', 'for ARM64'
+)
+_EMULATOR = flags.DEFINE_string(
+  'arm_emulator', 'qemu-aarch64 -cpu max', 'and its arguments'
+)
+_OUT = flags.DEFINE_string('arm_out', 'out/arm', 'where the build is')
+_JOBS = flags.DEFINE_integer('arm_jobs', 2, 'compilers at once')
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+THREADS = (0, 3)  # 0: the serial launch
+
+
+class RequestError(Exception):
+  """What was asked for cannot be had."""
+
+
+class LaunchError(Exception):
+  """A launch on the other machine failed."""
+
+
+@dataclasses.dataclass
+class Row:
+  """One result of one layer, data, pass and dtype.
+
+  Attributes:
+    case, tensor: which.
+    digest: of its bytes here.
+    launches: compared.
+    others: what differs, a line for each launch.
+  """
+
+  case: str
+  tensor: str
+  digest: str
+  launches: int = 0
+  others: list[str] = dataclasses.field(default_factory=list)
+
+
+def require(command: str) -> None:
+  """Raises RequestError where a program is not installed."""
+  program = shlex.split(command)[0]
+  if shutil.which(program) is None:
+    raise RequestError(
+      f'{program}: expected a cross compiler and an emulator of ARM64. '
+      'On Debian: apt-get install g++-aarch64-linux-gnu qemu-user'
+    )
+
+
+def build(compiler: str, folder: pathlib.Path, jobs: int) -> pathlib.Path:
+  """Returns `launch_files`, built for ARM64.
+
+  Raises:
+    RequestError: it cannot be built.
+  """
+  beside = str(pathlib.Path(sys.executable).parent)  # cmake and ninja
+  path = os.pathsep.join([beside, os.environ.get('PATH', '')])
+  configure = (
+    f'cmake -S {ROOT} -B {folder} -G Ninja -DHPMOE_FILES=ON '
+    f'-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 '
+    f'-DCMAKE_CXX_COMPILER={compiler}'
+  )
+  for command in configure, f'cmake --build {folder} --parallel {jobs}':
+    done = subprocess.run(
+      shlex.split(command),
+      env=dict(os.environ, PATH=path),
+      capture_output=True,
+      text=True,
+    )
+    if done.returncode:
+      raise RequestError(f'{command}: {(done.stdout + done.stderr)[-2000:]}')
+  return folder / 'launch_files'
+
+
+def call(*command: str | os.PathLike[str]) -> str:
+  """Returns what a program prints.
+
+  Raises:
+    LaunchError: it failed.
+  """
+  done = subprocess.run(command, capture_output=True, text=True)
+  if done.returncode:
+    raise LaunchError(
+      f'exit code {done.returncode}: {done.stderr.strip()[-500:]}'
+    )
+  return done.stdout
+
+
+def difference(here: np.ndarray, there: np.ndarray) -> str:
+  """Returns how many elements have other bits, and the first; '' if none."""
+  kind = np.dtype(f'u{here.itemsize}')
+  other = np.argwhere(here.view(kind) != there.view(kind))
+  if not len(other):
+    return ''
+  at = tuple(int(i) for i in other[0])
+  return f'{len(other)} of {here.size} elements, {at}: {here[at]}, {there[at]}'
+
+
+def compare(
+  case: cases_lib.Case,
+  expected: dict[str, np.ndarray],
+  got: dict[str, np.ndarray],
+  how: str,
+  rows: dict[str, Row],
+) -> None:
+  """Adds a launch to the rows of its case, by tensor."""
+  for name, array in expected.items():
+    row = rows.setdefault(name, Row(case.name, name, cases_lib.digest(array)))
+    row.launches += 1
+    found = 'not made'
+    if name in got:
+      found = difference(array, got[name])
+    if found:
+      row.others.append(f'{how}: {found}')
+
+
+def try_cases(
+  runner: Sequence[str | os.PathLike[str]],
+  isas: Iterable[str],
+  group: Sequence[cases_lib.Case],
+) -> list[Row]:
+  """Returns a row for each tensor of cases of one name."""
+  rows: dict[str, Row] = {}
+  with tempfile.TemporaryDirectory() as out:
+    folders = [pathlib.Path(out) / str(i) for i in range(len(group))]
+    for case, folder in zip(group, folders):
+      cases_lib.write(case, folder)
+    expected = [cases_lib.here(case) for case in group]
+    for isa, threads in itertools.product(isas, THREADS):
+      call(*runner, isa, str(threads), *folders)
+      for i, (case, folder) in enumerate(zip(group, folders)):
+        got = cases_lib.read(case, folder)
+        compare(
+          case, expected[i], got, f'{isa}, threads {threads}, image {i}', rows
+        )
+  return list(rows.values())
+
+
+def told(rows: Sequence[Row]) -> list[str]:
+  """Returns a line for each result, and for each tensor that differs."""
+  results = {n for w in (passes.FORWARD, passes.BACKWARD) for n in w.results}
+  lines = []
+  for row in rows:
+    if row.tensor in results or row.others:
+      said = f'{len(row.others)} DIFFER' if row.others else 'the same'
+      lines.append(
+        f'{row.case:46} {row.tensor:14} {row.digest}  {row.launches} launches: '
+        f'{said}'
+      )
+    lines += [f'  {other}' for other in row.others[:3]]
+  return lines
+
+
+def run() -> int:
+  """Returns the exit code."""
+  start = time.monotonic()
+  for command in _COMPILER.value, _EMULATOR.value:
+    require(command)
+  binary = build(
+    _COMPILER.value, pathlib.Path(_OUT.value).resolve() / 'build', _JOBS.value
+  )
+  runner = [*shlex.split(_EMULATOR.value), str(binary)]
+  isas = call(*runner, 'list').split()
+  rows: list[Row] = []
+  for _, group in itertools.groupby(cases_lib.cases(), lambda c: c.name):
+    made = try_cases(runner, isas, list(group))
+    print('\n'.join(told(made)), flush=True)
+    rows += made
+  others = sum(bool(row.others) for row in rows)
+  print(
+    f'arm: {"parity" if not others else "NO parity"}: {len(rows)} tensors by '
+    f'{", ".join(isas)}, {sum(r.launches for r in rows)} comparisons, '
+    f'{others} tensors differ from x86-64 '
+    f'({time.monotonic() - start:.0f} s, emulated: no timing)'
+  )
+  return 1 if others else 0
+
+
+def main(argv: Sequence[str]) -> None:
+  if argv[1:]:
+    raise app.UsageError(f'expected flags only, got {argv[1:]}')
+  try:
+    sys.exit(run())
+  except RequestError as error:
+    print(f'arm: {error}', file=sys.stderr)
+    sys.exit(2)
+  except LaunchError as error:
+    print(f'arm: {error}', file=sys.stderr)
+    sys.exit(3)
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,53 @@
+"""What a difference is, and what is said without a compiler."""
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.law import law
+from hpmoe.tools.arm import cases
+from hpmoe.tools.arm import main
+
+ONE = law.Plan(ranks=2, dtypes=('bfloat16',), layouts=((1, 1),))
+
+
+def test_a_missing_program_is_named_with_what_installs_it():
+  with pytest.raises(main.RequestError, match='no-such-g.*apt-get install g'):
+    main.require('no-such-g++ -O2')
+
+
+def test_a_zero_of_another_sign_is_a_difference():
+  here, there = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
+  there[1, 2] = -0.0
+  assert main.difference(here, here) == ''
+  assert main.difference(here, there) == '1 of 6 elements, (1, 2): 0.0, -0.0'
+
+
+def test_a_tensor_that_was_not_made_there_differs():
+  (case, *_) = cases.cases((ONE,))
+  expected = cases.here(case)
+  got = {name: a for name, a in expected.items() if name != 'y'}
+  rows: dict[str, main.Row] = {}
+
+  main.compare(case, expected, got, 'neon', rows)
+
+  assert [n for n, row in rows.items() if row.others] == ['y']
+  assert 'neon: not made' in '\n'.join(main.told(list(rows.values())))
+
+
+def test_what_is_written_has_the_size_that_the_image_says(tmp_path):
+  (case, *_) = cases.cases((ONE,))
+  cases.write(case, tmp_path / 'case')
+  for name, array in case.inputs.items():
+    path = tmp_path / 'case' / f'{name}.in'
+    assert path.stat().st_size == array.nbytes, name
+  assert (tmp_path / 'case' / 'image.bin').read_bytes() == bytes(case.image)
+  assert cases.read(case, tmp_path / 'case') == {}
+
+
+def test_subnormal_inputs_are_subnormal():
+  plan = law.Plan(ranks=2, layouts=((1, 1),))
+  for case in cases.cases((plan,)):
+    if ' subnormal forward ' in case.name:
+      x = np.abs(case.inputs['x'].astype(np.float64))
+      smallest = {'float16': 2.0**-14}.get(case.name.split()[-1], 2.0**-126)
+      assert ((x > 0) & (x < smallest)).mean() > 0.5, case.name
