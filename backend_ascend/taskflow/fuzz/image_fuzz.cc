@@ -231,6 +231,17 @@ sim::FabricTables MakeFabric(int32_t ranks) {
   return fabric;
 }
 
+// The caches' table has an entry for each part of each group as tasks number
+// them, also where groups share storage, as the links of a chain do.
+bool HasSmallCaches(const ImageHeader& h) {
+  int64_t parts = 0;
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const Extent extent = ExtentOf(h, b, kRows);
+    parts += Product({h.num_ranks, extent.groups, extent.rows, extent.cols});
+  }
+  return parts <= kMaxBytes;
+}
+
 // In modelled time, with what the checksum says of barriers and sharing.
 void SimulateSmall(const ImageView& view, const Plan& plan, bool proved) {
   const ImageHeader& h = *view.header;
@@ -270,7 +281,7 @@ void LaunchSmall(const ImageView& view, bool proved) {
   const Status status = Launch(view, tensors.view(), options, &report);
   Require(status.code == planned.code, "a launch plans as MakePlan does");
   if (status.code != 0) return RequireRefusal(status);
-  SimulateSmall(view, plan, proved);
+  if (HasSmallCaches(h)) SimulateSmall(view, plan, proved);
   LaunchChecked(view, plan, proved, tensors);
   if (!proved) return;
   Require(report.diagnosis.reason == StopReason::kNone,
