@@ -4,7 +4,7 @@ pypto 0.2.0 (CANN licence) compiles a tile for an A2/A3 core without CANN or an
 NPU and simulates its pipes.  It is only compared with; nothing rests on it.  It
 wants an environment of its own, with torch:
 
-  python -m venv /tmp/pypto && /tmp/pypto/bin/pip install pypto==0.2.0 torch \
+  python -m venv .venv-pypto && .venv-pypto/bin/pip install pypto==0.2.0 torch \
     numpy sympy
 
 Its GEMM is one task on an AIC that reads from memory (no L2 there), its SwiGLU
@@ -19,7 +19,7 @@ its cube is busy for a sixth of the time; its SwiGLU is 34 tasks of 4 rows, each
 with transfers and heads of its own.
 
 Example:
-  python -m benchmarks.pypto_cycles --pypto_python=/tmp/pypto/bin/python
+  python -m benchmarks.pypto_cycles --pypto_python=.venv-pypto/bin/python
 """
 
 import json

@@ -1,5 +1,7 @@
 """JAX: ragged products, experts of one capacity, and our front end."""
 
+import abc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,8 +23,9 @@ class _Jax(peer.Peer):
     self._forward = jax.jit(self.layer)
     self._both = jax.jit(self._with_grads)
 
+  @abc.abstractmethod
   def layer(self, ids, x, weights, w_gate_up, w_down) -> jax.Array:
-    raise NotImplementedError
+    """Computes y [T, D]."""
 
   def _with_grads(self, ids, dy, *leaves):
     y, back = jax.vjp(lambda *moving: self.layer(ids, *moving), *leaves)

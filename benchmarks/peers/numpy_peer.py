@@ -13,6 +13,7 @@ class NumpyLoop(peer.Peer):
     super().__init__(arrays)
     if arrays['x'].dtype != np.float32:
       raise peer.CannotRun('numpy has no products of bfloat16')
+    self._held = {}
 
   def forward(self):
     return self._run(with_grads=False)
@@ -23,14 +24,7 @@ class NumpyLoop(peer.Peer):
   def _run(self, with_grads: bool):
     a = self.arrays
     x, dy, weights = a['x'], a['dy'], a['topk_weights']
-    out = dict(y=np.zeros_like(x))
-    if with_grads:
-      out |= dict(
-        dx=np.zeros_like(x),
-        d_topk_weights=np.empty_like(weights),
-        d_w_gate_up=np.zeros_like(a['w_gate_up']),
-        d_w_down=np.zeros_like(a['w_down']),
-      )
+    out = self._results(with_grads)
     for e, tokens, slots in cases.by_expert(a['topk_ids']):
       rows, weight = x[tokens], weights[tokens, slots][:, None]
       gate, up = np.split(rows @ a['w_gate_up'][e], 2, axis=1)
@@ -51,6 +45,21 @@ class NumpyLoop(peer.Peer):
       np.matmul(rows.T, d_both, out=out['d_w_gate_up'][e])
       out['dx'][tokens] += d_both @ a['w_gate_up'][e].T
     return out
+
+  def _results(self, with_grads: bool):
+    """Returns arrays, made once, for what is computed; sums are zero."""
+    a, held = self.arrays, self._held
+    if not held:
+      held['y'] = np.zeros_like(a['x'])
+    if with_grads and 'dx' not in held:
+      held['dx'] = np.zeros_like(a['x'])
+      for name in ('topk_weights', 'w_gate_up', 'w_down'):
+        # An expert without rows is not written: its gradient stays zero.
+        held[f'd_{name}'] = np.zeros_like(a[name])
+    names = cases.RESULTS if with_grads else ('y',)
+    for name in {'y', 'dx'} & set(names):
+      held[name].fill(0)
+    return {name: held[name] for name in names}
 
   def results(self, out):
     return out

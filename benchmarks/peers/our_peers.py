@@ -33,7 +33,7 @@ def _versions() -> dict[str, str]:
 
 
 class Numpy(peer.Peer):
-  """Arrays of numpy; images loaded once, what is asked for in new arrays."""
+  """Arrays of numpy; images are loaded, and arrays for results made, once."""
 
   def __init__(self, arrays):
     super().__init__(arrays)
@@ -46,15 +46,24 @@ class Numpy(peer.Peer):
       for lower in (compiler.compile_forward, compiler.compile_backward)
     ]
     self._inputs = {n: a[None] for n, a in arrays.items() if n != 'dy'}
+    self._held: dict[str, dict] = {}
+
+  def _launch(self, name: str, image: int, inputs, asked=None):
+    """Makes what is asked for where the first launch of that name made it."""
+    held = self._held.get(name)
+    made = self._images[image].launch(inputs, asked, held)
+    self._held[name] = made
+    return made
 
   def forward(self):
-    return self._images[0].launch(self._inputs)
+    return self._launch('forward', 0, self._inputs)
 
   def both(self):
-    out = self._images[0].launch(self._inputs, ('y', *self._kept))
+    out = self._launch('kept', 0, self._inputs, ('y', *self._kept))
     known = self._inputs | out
     saved = {n: known[n] for n in self._read}
-    grads = self._images[1].launch(saved | dict(dy=self.arrays['dy'][None]))
+    dy = dict(dy=self.arrays['dy'][None])
+    grads = self._launch('backward', 1, saved | dy)
     return dict(y=out['y']) | grads
 
   def results(self, out):

@@ -1,5 +1,6 @@
 """What a peer is: one way to run the layer."""
 
+import abc
 from collections.abc import Callable
 
 import numpy as np
@@ -14,28 +15,30 @@ class CannotRun(Exception):
   """The peer does not have this dtype or this pass."""
 
 
-class Peer:
+class Peer(abc.ABC):
   """Holds a case in its framework's arrays.
 
   What a user of the framework prepares once, such as a layout of weights or a
-  compilation, is prepared in `__init__` and in the first call.
+  compilation, is prepared in `__init__` and in the first call.  Where the
+  interface takes arrays to write to, they are made once too.
   """
 
   def __init__(self, arrays: Arrays):
     self.arrays = arrays
 
+  @abc.abstractmethod
   def forward(self) -> object:
     """Computes y; returns once it is there."""
-    raise NotImplementedError
 
   def both(self) -> object:
     """Computes y and every gradient; returns once they are there."""
     raise CannotRun('no gradient')
 
+  @abc.abstractmethod
   def results(self, out) -> Arrays:
     """Returns arrays of what a call returned."""
-    raise NotImplementedError
 
   @staticmethod
+  @abc.abstractmethod
   def versions() -> dict[str, str]:
-    raise NotImplementedError
+    """Returns what it runs on, and of which version."""

@@ -1,5 +1,7 @@
 """torch: grouped products, a loop over experts, and Hugging Face's experts."""
 
+import abc
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -30,8 +32,9 @@ class _Torch(peer.Peer):
     self.dy = tensor(arrays['dy'])
     self.leaves = {n: tensor(arrays[n]).requires_grad_() for n in _LEAVES}
 
+  @abc.abstractmethod
   def layer(self) -> torch.Tensor:
-    raise NotImplementedError
+    """Computes y [T, D]."""
 
   def forward(self):
     with torch.no_grad():
