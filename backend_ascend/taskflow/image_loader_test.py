@@ -35,6 +35,9 @@ IMAGES = {
   'backward_expert': small_image(BACKWARD, 'expert', 'combine'),
   'backward': small_image(BACKWARD, 'row_block', 'before_down'),
   'relay': small_image(FORWARD, 'row_block', 'combine', relay=True),
+  'relay_backward': small_image(
+    BACKWARD, 'row_block', 'before_down', relay=True
+  ),
 }
 every_image = pytest.mark.parametrize('name', IMAGES)
 
@@ -324,20 +327,67 @@ def test_what_does_not_fit_the_direction_is_refused(
   [
     # R=2, T=2, E=2, K=1, D=2; C=4.
     ('RELAY', 'kind', Kind.DISPATCH, 'layer with relay, got 0 .dispatch.$'),
+    ('RELAY_PUT', 'expert', 2, r'\.expert: expected 0\.\.1, got 2'),
     ('RELAY_PUT', 'peer', 1, r'\.peer: expected 0, got 1'),
+    ('RELAY_PUT', 'row_begin', -1, r'\.row_begin: expected 0\.\.2, got -1'),
     ('RELAY_PUT', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
+    ('RELAY_PUT', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
     ('RELAY', 'expert', 1, r'\.expert: expected 0, got 1'),
     ('RELAY', 'peer', 0, r'\.peer: expected -1, got 0'),
+    ('RELAY', 'row_begin', -1, r'\.row_begin: expected 0\.\.4, got -1'),
     ('RELAY', 'row_end', 5, r'\.row_end: expected 0\.\.4, got 5'),
     ('RELAY', 'col_end', 4, r'\.col_end: expected 0\.\.3, got 4'),
   ],
 )
-def test_relays_out_of_range_are_refused(kind, field, value, message):
-  kinds = IMAGES['relay'].tables['tasks']['kind']
-  task = int(np.flatnonzero(kinds == Kind[kind])[0])
-  blob = set_field(IMAGES['relay'], 'tasks', task, field, value)
+@pytest.mark.parametrize(
+  'name, suffix', [('relay', ''), ('relay_backward', '_GRAD')]
+)
+def test_relays_out_of_range_are_refused(
+  name, suffix, kind, field, value, message
+):
+  if name == 'relay_backward' and field == 'kind':
+    value, message = Kind.DISPATCH_GRAD, 'with relay, got 8 .dispatch_grad.$'
+  kinds = IMAGES[name].tables['tasks']['kind']
+  task = int(np.flatnonzero(kinds == Kind[kind + suffix])[0])
+  blob = set_field(IMAGES[name], 'tasks', task, field, value)
   with pytest.raises(ValueError, match=message):
     _native.Image(blob)
+
+
+COUNTING = ('row_block', 'backward', 'relay', 'relay_backward')
+PUT_BUFFERS = {
+  Buffer.X_RELAYED,
+  Buffer.EXPERT_IN,
+  Buffer.RETURNED,
+  Buffer.DY_RELAYED,
+  Buffer.D_EXPERT_OUT,
+  Buffer.D_RETURNED,
+}
+
+
+@pytest.mark.parametrize('name', COUNTING)
+def test_rows_are_counted_only_into_events_of_puts(name):
+  # Given signals of every task that counts rows, turned to each event of the
+  # image, when loaded, then only those of rows that puts bring are accepted:
+  # a relay takes the event's group for an expert of its rank, and a chain of a
+  # weight's gradient has more groups than that.
+  tables = image_lib.load(IMAGES[name]).tables
+  counting = np.flatnonzero(tables['signals']['amount'] == layout.PER_ROW)
+  fates = set()
+  for signal in counting:
+    blob = set_field(IMAGES[name], 'signals', signal, 'span', 1)
+    for index, event in enumerate(tables['events']):
+      buffer = Buffer(event['buffer'])
+      message = refusal(set_field(blob, 'signals', signal, 'event', index))
+      fates.add(buffer in PUT_BUFFERS)
+      if buffer in PUT_BUFFERS:
+        assert message is None, (signal, index)
+      else:
+        assert message == (
+          f'signals[{signal}].event: expected one of rows that puts send, got '
+          f'one of {buffer.name.lower()}'
+        )
+  assert fates == {False, True}
 
 
 def test_relayed_rows_are_absent_without_relay():

@@ -95,6 +95,12 @@ def test_a_put_that_only_its_queue_orders_is_refused_by_a_proof():
   assert fate(blob) == 'ran unproved'
 
 
+def test_a_relay_that_counts_into_a_chain_of_links_is_refused():
+  # It read the rows of an expert that the layer does not have.
+  blob = (CORPUS / 'found-relay-counts-into-a-gradient').read_bytes()
+  assert fate(blob) == 'refused'
+
+
 def test_seeds_are_proved_and_run():
   for name, image in image_seeds_testing.images().items():
     assert fate(image) == 'ran', name

@@ -400,6 +400,21 @@ bool CheckEvents(const ImageView& v, Checker* check) {
   return true;
 }
 
+// Rows are counted where puts bring them: a relay takes the group of its event
+// for an expert of its rank, and the groups of a weight's gradient are more.
+bool CheckRowSignals(const ImageView& v, Checker* check) {
+  for (int64_t i = 0; i < v.num_signals; ++i) {
+    const SignalDesc& s = v.signals[i];
+    const uint16_t buffer = v.events[s.event].buffer;
+    if (s.amount != kPerRow || IsPut(BufferForm(*v.header, buffer))) continue;
+    return check->Refuse("signals[%" PRId64
+                         "].event: expected one of rows that puts send, got "
+                         "one of %s",
+                         i, BufferName(buffer));
+  }
+  return true;
+}
+
 // A space is the whole of its buffer in that view, so tiling it is writing it.
 bool CheckSpaces(const ImageView& v, Checker* check) {
   for (int64_t i = 0; i < v.num_spaces; ++i) {
@@ -498,8 +513,8 @@ Status LoadImage(const void* data, size_t size, ImageView* out) {
       FindTables(data, size, &view, &check) && CheckTasks(view, &check) &&
       CheckWaits(view, &check) && CheckSignals(view, &check) &&
       CheckRegions(view, &check) && CheckEvents(view, &check) &&
-      CheckSpaces(view, &check) && CheckQueues(view, &check) &&
-      CheckQueueTasks(view, &check)) {
+      CheckRowSignals(view, &check) && CheckSpaces(view, &check) &&
+      CheckQueues(view, &check) && CheckQueueTasks(view, &check)) {
     *out = view;
   }
   return check.status;

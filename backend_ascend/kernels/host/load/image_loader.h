@@ -46,9 +46,10 @@ struct ImageView {
 // Fills `out` and returns code 0, or refuses the blob with code 1.  `data` must
 // be 8-byte aligned.  A loaded view satisfies: every table lies in the blob;
 // every index, range and enum is valid; kinds and buffers are those of the
-// image's direction; every region lies in its buffer; every task is in exactly
-// one queue, of its rank and core.  Whether a task's unit fits its queue, and
-// whether the flow is sound, is for the proofs.
+// image's direction; every region lies in its buffer; rows are counted only
+// into events of buffers that puts write; every task is in exactly one queue,
+// of its rank and core.  Whether a task's unit fits its queue, and whether the
+// flow is sound, is for the proofs.
 Status LoadImage(const void* data, size_t size, ImageView* out);
 
 // An image with bytes of its own, checked once.  Nothing changes it, so threads
