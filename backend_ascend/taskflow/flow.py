@@ -214,6 +214,14 @@ class Options:
 # Rows of a block on the host: weights are packed once for so many.
 _HOST_ROWS = 512
 _HOST_TOKENS = 64
+# Queues of a rank and unit on the host, at most.
+_HOST_QUEUES = 251
+
+
+def _prime_from(number: int) -> int:
+  while any(number % i == 0 for i in range(2, math.isqrt(number) + 1)):
+    number += 1
+  return number
 
 
 def host_options(config: config_lib.MoEConfig) -> Options:
@@ -221,11 +229,20 @@ def host_options(config: config_lib.MoEConfig) -> Options:
 
   Whole rows, so that one task does all of an expert's block between the tokens
   and its output; as many of them as an expert of an even load has twice over.
+  A queue for each block, up to a limit, so that a thread which looks for work
+  finds any.  Tasks are dealt to queues in turn, and those with rows are the
+  first of each expert: a prime number of queues deals these to all.
   """
   sizes = config.dims()
   load = -(-sizes['R'] * sizes['T'] * sizes['K'] // sizes['E'])
+  row_block = min(_round_up(2 * load, 16), _HOST_ROWS)
+  lossless = min(config.num_ranks * config.num_tokens, config.num_rows)
+  blocks = config.experts_per_rank * -(-lossless // row_block)
+  queues = _prime_from(min(blocks, _HOST_QUEUES))
   return Options(
-    row_block=min(_round_up(2 * load, 16), _HOST_ROWS),
+    row_block=row_block,
+    num_aic=queues,
+    num_aiv=queues,
     col_block=max(sizes['D'], 2 * sizes['F']),
     put_rows=_HOST_ROWS,
     token_block=_HOST_TOKENS,

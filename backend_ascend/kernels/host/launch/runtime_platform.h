@@ -67,6 +67,8 @@ struct LaunchState {
   const ProductionLayer* production = nullptr;  // of such a launch
   FaultSpec fault;
   Modes modes;
+  std::vector<int64_t> work;  // by task, in any unit, 0: next to none; empty:
+                              // not known
   std::vector<EventCounter> counters;  // by event; home rank's in each
   std::vector<Progress> progress;      // by task; its worker writes, read when
                                        // all threads have ended

@@ -43,6 +43,24 @@ std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
   return puts;
 }
 
+// Workers by number, or those with most work first.
+std::vector<uint32_t> TurnsOf(const LaunchState& state) {
+  const ImageView& view = *state.view;
+  std::vector<uint32_t> turns(view.header->queues.count);
+  std::iota(turns.begin(), turns.end(), 0);
+  if (state.work.empty()) return turns;
+  std::vector<int64_t> work(turns.size(), 0);
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const QueueDesc& queue = view.queues[i];
+    for (uint32_t t = 0; t < queue.count; ++t) {
+      work[i] += state.work[view.queue_tasks[queue.begin + t]];
+    }
+  }
+  std::stable_sort(turns.begin(), turns.end(),
+                   [&](uint32_t a, uint32_t b) { return work[a] > work[b]; });
+  return turns;
+}
+
 }  // namespace
 
 int32_t ThreadCount(const ImageView& view, int32_t wanted) {
@@ -60,6 +78,7 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
       wanted_(threads),
       workers_(state->view->header->queues.count),
       threads_(threads),
+      turns_(TurnsOf(*state)),
       puts_to_(PutsTo(*state)),
       // No thread has this number.
       late_draw_(state->modes.seed, ~uint64_t{0}),
@@ -95,7 +114,9 @@ StopReason WorkerPool::Run() {
 }
 
 WorkerPool::Path WorkerPool::PathOf(int32_t thread) const {
-  Path path{workers_.size() * thread / wanted_,
+  // Where work is known, all begin with the most.
+  const size_t apart = state_->work.empty() ? thread : 0;
+  Path path{workers_.size() * apart / wanted_,
             {},
             SplitMix(modes_.seed, static_cast<uint64_t>(thread))};
   if (modes_.permute) {
@@ -137,7 +158,7 @@ WorkerPool::Worker* WorkerPool::NextOf(Path* path, size_t tried) {
   if (!modes_.permute) {
     const size_t at = path->next;
     path->next = (at + 1) % workers_.size();
-    return &workers_[at];
+    return &workers_[turns_[at]];
   }
   const size_t left = workers_.size() - tried;
   std::swap(path->drawn[path->draw.Below(left)], path->drawn[left - 1]);
@@ -159,10 +180,18 @@ bool WorkerPool::Scan(Path* path, HostPlatform* platform) {
   return false;
 }
 
+// Whether the next task takes so long that its worker's turn ends with it.
+bool WorkerPool::IsLong(const Cursor& cursor) const {
+  return !state_->work.empty() && cursor.next < cursor.count &&
+         state_->work[cursor.tasks[cursor.next]] > 0;
+}
+
 bool WorkerPool::RunSome(Worker* worker, HostPlatform* platform) {
   const int most = modes_.permute ? 1 : kMaxRun;
-  for (int i = 0; i < most; ++i) {
+  bool end = false;
+  for (int i = 0; i < most && !end; ++i) {
     if (stop_.load() != StopReason::kNone) return i > 0;
+    end = IsLong(worker->cursor);
     const StepResult result = Step(&worker->cursor, *platform);
     if (modes_.times && result == StepResult::kBlocked) {
       NoteBlocked(worker->cursor);

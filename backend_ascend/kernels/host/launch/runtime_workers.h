@@ -36,6 +36,9 @@ int32_t ThreadCount(const ImageView& view, int32_t wanted);
 // and where there is none that is a deadlock, seen at once.
 //
 // Which ready worker goes next is a matter of turns, or drawn from a seed.
+// Turns go by number, or from the worker with most work to the one with least
+// where work is known: the last tasks to run are then small, and no thread
+// waits long for another's.
 class WorkerPool {
  public:
   WorkerPool(LaunchState* state, int32_t threads, double deadline_s);
@@ -58,12 +61,13 @@ class WorkerPool {
   void DriveUntilOver(int32_t thread);
   // How one thread goes through the workers.
   struct Path {
-    size_t next;                // in turn
+    size_t next;                // in turn, into turns_
     std::vector<size_t> drawn;  // a permutation of all, or empty
     SplitMix draw;
   };
 
   Path PathOf(int32_t thread) const;
+  bool IsLong(const Cursor& cursor) const;
   Worker* NextOf(Path* path, size_t tried);
   bool Scan(Path* path, HostPlatform* platform);
   bool RunSome(Worker* worker, HostPlatform* platform);
@@ -91,6 +95,7 @@ class WorkerPool {
   int32_t threads_;       // guarded by mutex_ once threads run
   uint64_t idle_at_ = 0;  // guarded by mutex_: value of moves_ at which
   int32_t idle_ = 0;      // so many threads found nothing to run
+  const std::vector<uint32_t> turns_;  // a permutation of the workers
   const std::vector<std::vector<uint32_t>> puts_to_;  // by event, if late
   SplitMix late_draw_;                                // guarded by mutex_
   std::exception_ptr thrown_;                         // guarded by mutex_

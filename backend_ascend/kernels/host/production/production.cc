@@ -50,6 +50,36 @@ void FillHeaders(const Plan& plan, const Layer& layer) {
       });
 }
 
+// Elements that tasks multiply into: what a task takes grows with them.
+std::vector<int64_t> WorkOf(const ImageView& view,
+                            const ProductionLayer& production) {
+  std::vector<int64_t> work(view.num_tasks, 0);
+  for (int32_t t = 0; t < view.num_tasks; ++t) {
+    const TaskDesc& task = view.tasks[t];
+    const KindInfo& kind = KindOf(task);
+    if (!production.Makes(kind.written)) continue;
+    const int64_t rows = RealRows(task, production.layer).count();
+    const int64_t cols = task.col_end - task.col_begin;
+    switch (kind.work) {
+      case Work::kGemm:
+      case Work::kGemmTransposed:
+      case Work::kActivationGrad:
+        work[t] = rows * view.header->d_model;
+        break;
+      case Work::kActivation:
+        work[t] = production.Makes(kGateUpBuffer) ? 0 : rows * cols;
+        break;
+      case Work::kWeightGrad:
+        work[t] = rows * cols / view.header->d_ff *
+                  SummedRows(task, production.layer).count();
+        break;
+      default:
+        break;
+    }
+  }
+  return work;
+}
+
 }  // namespace
 
 char* Arena::Reserve(int64_t bytes) {
@@ -212,6 +242,7 @@ Status Production::Launch(const LaunchTensors& tensors,
   state.fault.task = -1;
   state.counters = std::vector<EventCounter>(image.events.count);
   state.progress.assign(image.tasks.count, Progress::kWaiting);
+  state.work = WorkOf(view_, production);
   WorkerPool pool(&state, ThreadCount(view_, options.threads),
                   options.deadline_s);
   const StopReason reason = pool.Run();

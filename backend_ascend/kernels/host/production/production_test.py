@@ -9,6 +9,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.kernels.host.production import production
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -88,6 +89,20 @@ class TestHostOptions:
       for t in (1, 64, 100, 4096)
     ]
     assert blocks == [16, 64, 112, 512]
+
+  def test_blocks_with_rows_lie_in_all_queues(self):
+    # Given experts with more row blocks than rows fill, when tasks are dealt,
+    # then no two full blocks share a queue while another has none: threads
+    # would wait for it.
+    for experts, most in ((8, 1), (128, 2)):
+      config = config_lib.MoEConfig(1, 256, experts, 2, 8, 8)
+      flow = compiler.compile_forward(
+        config, policy(), flow_lib.host_options(config)
+      ).flow
+      tasks = flow.tasks[flow.tasks['kind'] == layout.Kind.DOWN]
+      assert len(set(tasks['row_begin'])) > 1
+      full = tasks[tasks['row_begin'] == 0]
+      assert np.bincount(full['core']).max() <= most, experts
 
 
 class TestBackward:
