@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.schedule import placement
+from hpmoe.backend_ascend.taskflow import emit
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 
@@ -183,9 +184,17 @@ def _position(flow: flow_lib.Flow, t: _Tasks) -> np.ndarray:
     at = np.where(t.form == Form.WEIGHT_TILE, end, at)
   before = -1.0 if order.lead is None else t.expert - order.lead
   at = np.where(t.form == Form.SLICE_PUT, before, at)
-  # One expert ahead: vector cores lay out the next one while cube cores work.
-  at = np.where(t.form == Form.RELAY_TILE, np.maximum(t.expert - 1, before), at)
+  relayed = np.maximum(t.expert - _relay_lead(order), before)
+  at = np.where(t.form == Form.RELAY_TILE, relayed, at)
   return np.where(t.form == Form.TOKEN_TILE, end + 1, at)
+
+
+def _relay_lead(order: flow_lib.Order) -> float:
+  """Returns by how many experts copies of relayed rows run ahead.
+
+  One fewer than the puts that they wait for.
+  """
+  return max(emit.RELAY_LEAD, (order.lead or 0) - 1)
 
 
 def _part(flow: flow_lib.Flow, t: _Tasks) -> np.ndarray:

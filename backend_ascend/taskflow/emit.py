@@ -19,6 +19,11 @@ Buffer = layout.Buffer
 Kind = layout.Kind
 View = layout.View
 
+# Waves by which relayed rows are copied ahead of their expert's.  One would keep
+# all cube cores within two experts, as a vector core copies for the next expert
+# behind what it does for this one; two experts need not fill them.
+RELAY_LEAD = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -187,8 +192,8 @@ def dispatch(s: Shape, kind: Kind, source, target) -> Batch:
 def relay(s: Shape, kind: Kind, source, target) -> Batch:
   """Copies of relayed rows, one row block a task, to the experts they are for.
 
-  One wave ahead of the expert whose relayed rows they are: while the cube cores
-  compute an expert, the vector cores lay out the next one.
+  RELAY_LEAD waves ahead of the expert whose relayed rows they are: while the
+  cube cores compute an expert, the vector cores lay out those that follow.
   """
   g = grid(r=s.r, l=s.l, b=s.row_blocks)
   n = g['r'].size
@@ -205,7 +210,9 @@ def relay(s: Shape, kind: Kind, source, target) -> Batch:
   )
   reads = stack(region(n, source, View.ROWS, *at, rows, (0, s.d + 1)))
   sent = region(n, target, View.SENDER, *at, rows, (0, s.d + 1))
-  return Batch(table, reads, stack(sent), g['l'] - 1)
+  return Batch(
+    table, reads, stack(sent), np.maximum(g['l'] - RELAY_LEAD, -1)
+  )
 
 
 @dataclasses.dataclass(frozen=True)

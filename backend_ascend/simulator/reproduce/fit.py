@@ -1,7 +1,9 @@
 """Fits the figures of a witness to its fitted rows, and to no other.
 
 Least squares of log(simulated / published) over log(figure), by Gauss-Newton
-with finite differences: figures are positive and rows smooth in them.
+with finite differences: figures are positive.  Rows are smooth in them but for
+steps, where another task comes first; so a move is taken only if it is better,
+and slopes that lead nowhere are taken again from the other side.
 """
 
 import dataclasses
@@ -13,7 +15,8 @@ from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 _STEP = 0.02  # of a logarithm: wide enough to average over single tasks
-_ROUNDS = 4
+_ROUNDS = 6
+_HALVINGS = 4  # of a move that is not better
 
 
 def _with(machines, fits, logs) -> dict[str, machine_lib.Machine]:
@@ -39,14 +42,34 @@ def _residuals(witness, machines, logs, tell) -> np.ndarray:
   )
 
 
+def _best(residuals, logs, tell) -> np.ndarray:
+  """Returns where the squares of `residuals` are least, from `logs` on."""
+  here, step = residuals(logs), _STEP
+  for turn in range(_ROUNDS):
+    tell(f'fit {turn}: {np.sqrt((here**2).mean()):.4%} over {len(here)} rows')
+    slopes = [
+      (residuals(logs + move) - here) / step for move in step * np.eye(len(logs))
+    ]
+    move = np.linalg.lstsq(np.array(slopes).T, -here, rcond=None)[0]
+    for trial in (logs + move / 2**half for half in range(_HALVINGS)):
+      there = residuals(trial)
+      if (there**2).sum() < (here**2).sum():
+        logs, here = trial, there
+        break
+    else:
+      step = -step / 2
+  return logs
+
+
 def fit(
   witness: witness_lib.Witness,
   machines: dict[str, machine_lib.Machine],
   tell: witness_lib.Tell,
 ) -> dict[tuple[str, str], float]:
-  """Returns the best value of each fitted figure, by (machine, figure).
+  """Returns the best value found of each fitted figure, by (machine, figure).
 
-  Starts from the values of `machines`; held-out rows have no part in it.
+  Starts from the values of `machines` and is never worse than they are;
+  held-out rows have no part in it.
 
   Raises:
     ValueError: a machine without the figure.
@@ -60,17 +83,10 @@ def fit(
   logs = np.log(
     [machines[f.machine].figures[f.figure].value for f in witness.fits]
   )
-  for turn in range(_ROUNDS):
-    here = _residuals(witness, machines, logs, tell)
-    tell(f'fit {turn}: {np.sqrt((here**2).mean()):.4%} over {len(here)} rows')
-    slopes = [
-      (_residuals(witness, machines, logs + move, tell) - here) / _STEP
-      for move in _STEP * np.eye(len(logs))
-    ]
-    logs = logs - np.linalg.lstsq(np.array(slopes).T, here, rcond=None)[0]
+  best = _best(lambda at: _residuals(witness, machines, at, tell), logs, tell)
   return {
     (f.machine, f.figure): float(np.exp(log))
-    for f, log in zip(witness.fits, logs)
+    for f, log in zip(witness.fits, best)
   }
 
 

@@ -134,6 +134,27 @@ def test_a_fit_finds_what_the_rows_say():
   assert value == pytest.approx(0.77, rel=1e-6)
 
 
+@pytest.mark.parametrize('start', [0.76, 0.769, 0.78, 0.9])
+def test_a_fit_does_not_fall_off_a_step(start):
+  # Given a row that is met at an efficiency of 0.77 and one that is 10 % longer
+  # above 0.7695, as where another task comes first, when fitted from either
+  # side, then the value is from below the step and no worse than the start's.
+  machine = machine_lib.load(_MACHINE).with_figures(cube_efficiency=start)
+  published = _WORK / (0.77 * machine['cube_bf16'])
+
+  def stepped(machines, tell):
+    above = machines[_MACHINE]['cube_efficiency'] > 0.7695
+    return _run(machines, tell) | {'two': published * (1.1 if above else 1)}
+
+  witness = _witness(
+    rows=(_row('one', published, True), _row('two', published, True)),
+    fits=(witness_lib.Fit(_MACHINE, 'cube_efficiency', ('one', 'two')),),
+    run=stepped,
+  )
+  (value,) = fit.fit(witness, {_MACHINE: machine}, _silent).values()
+  assert min(start, 0.765) <= value <= 0.7695
+
+
 def test_a_variant_is_fitted_anew_and_scored():
   # Given a variant in which all takes twice as long, when variants are asked
   # for, then the figure is twice what the row says, and the row is met.
