@@ -220,3 +220,22 @@ def test_puts_start_with_another_destination_of_each_rank(rotate, first):
 def test_a_wrong_order_is_refused(change, message):
   with pytest.raises(ValueError, match=message):
     flow_lib.Order(**change)
+
+
+@both_directions
+@pytest.mark.parametrize('lead, ahead', [(None, 2), (2.0, 2), (4.0, 3)])
+def test_relayed_rows_are_copied_experts_ahead(direction, lead, ahead):
+  # Given an order, when a core's copies of an expert's relayed rows are sought,
+  # then they stand before what it does for the expert so many before.
+  queue = queue_kinds(
+    direction, flow_lib.Order(lead=lead), layout.Unit.AIV, relay=True
+  )
+  copy, vector = {
+    'forward': ('relay', 'swiglu'),
+    'backward': ('relay_grad', 'swiglu_grad'),
+  }[direction.name.lower()]
+  for expert in range(ahead, 4):
+    at = queue.index((copy, expert))
+    assert at < queue.index((vector, expert - ahead))
+    # And no earlier than they need to.
+    assert expert == ahead or at > queue.index((vector, expert - ahead - 1))

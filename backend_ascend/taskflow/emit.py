@@ -210,9 +210,7 @@ def relay(s: Shape, kind: Kind, source, target) -> Batch:
   )
   reads = stack(region(n, source, View.ROWS, *at, rows, (0, s.d + 1)))
   sent = region(n, target, View.SENDER, *at, rows, (0, s.d + 1))
-  return Batch(
-    table, reads, stack(sent), np.maximum(g['l'] - RELAY_LEAD, -1)
-  )
+  return Batch(table, reads, stack(sent), np.maximum(g['l'] - RELAY_LEAD, -1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Reproduction:
       held_out=[
         dataclasses.asdict(g) | dict(holds=g.holds) for g in self.score.groups
       ],
-      claims=[dict(text=t, holds=h) for t, h in self.score.claims],
+      claims=[dict(text=t, holds=h, why=w) for t, h, w in self.score.claims],
       fitted=[
         dataclasses.asdict(fit)
         | dict(value=self.machines[fit.machine].figures[fit.figure].value)
@@ -88,8 +88,9 @@ class Reproduction:
     return '\n\n'.join(parts)
 
   def _claims(self) -> list[str]:
-    rows = [(_HOLDS[holds], text) for text, holds in self.score.claims]
-    return [text_table.text(('holds', 'published'), rows)] if rows else []
+    rows = [(_HOLDS[holds], t, why) for t, holds, why in self.score.claims]
+    heading = ('holds', 'published', 'why not')
+    return [text_table.text(heading, rows)] if rows else []
 
   def _fits(self) -> list[witness_lib.Fit]:
     """Returns the fits of figures that the machines have.

@@ -48,7 +48,8 @@ def _best(residuals, logs, tell) -> np.ndarray:
   for turn in range(_ROUNDS):
     tell(f'fit {turn}: {np.sqrt((here**2).mean()):.4%} over {len(here)} rows')
     slopes = [
-      (residuals(logs + move) - here) / step for move in step * np.eye(len(logs))
+      (residuals(logs + move) - here) / step
+      for move in step * np.eye(len(logs))
     ]
     move = np.linalg.lstsq(np.array(slopes).T, -here, rcond=None)[0]
     for trial in (logs + move / 2**half for half in range(_HALVINGS)):

@@ -118,10 +118,15 @@ def test_only_held_out_rows_are_evidence():
 
 
 def test_a_claim_can_fail_the_score():
-  claim = witness_lib.Claim('two is longer', lambda v: v['two'] > v['one'])
+  # ... and says why, where it does.
+  claim = witness_lib.Claim(
+    'two is longer', lambda v: v['two'] > v['one'], lambda v: f'{v["one"]} s'
+  )
   witness = _witness(claims=(claim,), limit=9.0)
   assert score.score(witness, {'one': 1.0, 'two': 2.0, 'late': 1.0}).holds
-  assert not score.score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0}).holds
+  failed = score.score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0})
+  assert not failed.holds
+  assert failed.claims == (('two is longer', False, '2.0 s'),)
 
 
 def test_a_fit_finds_what_the_rows_say():

@@ -55,18 +55,20 @@ class Score:
     witness: whose.
     rows: all, in the order of the witness.
     groups: of held-out rows.
-    claims: text, and whether it holds.
+    claims: text, whether it holds, and why it does not.
   """
 
   witness: witness_lib.Witness
   rows: tuple[Scored, ...]
   groups: tuple[Group, ...]
-  claims: tuple[tuple[str, bool], ...]
+  claims: tuple[tuple[str, bool, str], ...]
 
   @property
   def holds(self) -> bool:
     """Whether every goal is met and every claim holds."""
-    return all(g.holds for g in self.groups) and all(h for _, h in self.claims)
+    return all(g.holds for g in self.groups) and all(
+      holds for _, holds, _ in self.claims
+    )
 
   @property
   def worst_fitted(self) -> float:
@@ -80,6 +82,11 @@ def _group(name: str, rows: Sequence[Scored], limit: float | None) -> Group:
   return Group(
     name, len(rows), sum(errors) / len(errors), worst.row.name, limit
   )
+
+
+def _judged(claim: witness_lib.Claim, values) -> tuple[str, bool, str]:
+  holds = claim.holds(values)
+  return claim.text, holds, '' if holds else claim.why(values)
 
 
 def score(witness: witness_lib.Witness, values: witness_lib.Values) -> Score:
@@ -99,5 +106,5 @@ def score(witness: witness_lib.Witness, values: witness_lib.Values) -> Score:
     witness,
     rows,
     tuple(_group(n, g, limits.get(n)) for n, g in held_out.items()),
-    tuple((claim.text, claim.holds(values)) for claim in witness.claims),
+    tuple(_judged(claim, values) for claim in witness.claims),
   )

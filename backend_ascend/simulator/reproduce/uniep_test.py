@@ -51,5 +51,7 @@ def test_the_order_of_the_ablation_is_judged(relay, tuned, gains, more):
     f'relay, {last}': relay,
     f'tuner and priority, {last}': tuned,
   }
+  values |= {f'relay that costs nothing, {last}': 1.05}
   assert uniep.relay_gains(values) == gains
+  assert (f'{last} does not wait' in uniep.why_no_gain(values)) != gains
   assert uniep.tuner_gains_more(values) == more

@@ -54,10 +54,17 @@ class Gap:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A published statement that is no figure, judged from simulated values."""
+  """A published statement that is no figure, judged from simulated values.
+
+  Attributes:
+    text: the statement.
+    holds: whether it does.
+    why: asked only if it does not: the reason, where one was found.
+  """
 
   text: str
   holds: Callable[[Values], bool]
+  why: Callable[[Values], str] = lambda values: ''
 
 
 @dataclasses.dataclass(frozen=True)
