@@ -19,9 +19,9 @@ Buffer = layout.Buffer
 Kind = layout.Kind
 View = layout.View
 
-# Waves by which relayed rows are copied ahead of their expert's.  One would keep
-# all cube cores within two experts, as a vector core copies for the next expert
-# behind what it does for this one; two experts need not fill them.
+# Waves by which relayed rows are copied ahead of their expert's.  One would
+# keep all cube cores within two experts, which need not fill them: a vector
+# core copies for the next expert behind what it does for this one.
 RELAY_LEAD = 2
 
 
