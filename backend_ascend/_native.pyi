@@ -118,12 +118,14 @@ def gemm_tile(
   trans_a: bool = False,
   trans_b: bool = False,
   carry: Annotated[NDArray, dict(device='cpu', writable=False)] | None = None,
+  order: str = 'ascending',
 ) -> NDArray:
   """
   `[m, k] @ [k, n] -> [m, n]`, float32, float16 or bfloat16 bits (uint16).
 
   isa: None for the best.  trans_a, trans_b: stored [k, m], [n, k].
-  carry: `[m, n] f32` that the sums start from.  Raises ValueError.
+  carry: `[m, n] f32` that the sums start from.  order: of the sum,
+  'ascending' or, of bfloat16, 'even_odd_32'.  Raises ValueError.
   """
 
 def gemm_tile_into(
@@ -134,6 +136,7 @@ def gemm_tile_into(
   trans_a: bool = False,
   trans_b: bool = False,
   carry: Annotated[NDArray, dict(device='cpu', writable=False)] | None = None,
+  order: str = 'ascending',
 ) -> None:
   """gemm_tile into `c`, which overlaps none of the others."""
 
@@ -145,6 +148,7 @@ def gemm_tile_carry(
   trans_a: bool = False,
   trans_b: bool = False,
   carry_in: bool = True,
+  order: str = 'ascending',
 ) -> None:
   """
   gemm_tile whose sums end in `carry`, `[m, n] f32`, unrounded; they

@@ -138,6 +138,11 @@ class NpuMoELayer(nn.Cell):
         'policy.storage: expected float32 or bfloat16 on an Ascend device, '
         'got float16'
       )
+    if call.policy.accumulation_order != 'ascending':
+      raise ValueError(
+        'policy.accumulation_order: expected ascending on an Ascend device, '
+        f'got {call.policy.accumulation_order}'
+      )
     self._call = call
     self.forward_pass = Pass(call, layer_call.FORWARD)
     self.backward_pass = Pass(call, layer_call.BACKWARD)

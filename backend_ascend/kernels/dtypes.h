@@ -1,4 +1,5 @@
-// Storage dtypes: their one table.  Loader, tiles, proofs and Python read it.
+// Storage dtypes: their one table, and orders in which products of them are
+// summed.  Loader, tiles, proofs and Python read it.
 
 #ifndef BACKEND_ASCEND_KERNELS_DTYPES_H_
 #define BACKEND_ASCEND_KERNELS_DTYPES_H_
@@ -43,6 +44,10 @@ constexpr DTypeInfo kDTypes[] = {HPMOE_DTYPES(HPMOE_DTYPE_INFO, )};
 #undef HPMOE_DTYPE_INFO
 
 constexpr int64_t BytesOf(DType dtype) { return kDTypes[dtype].bytes; }
+
+// Of a GEMM's sums: host/tiles/gemm.h.
+enum AccumulationOrder : uint16_t { kAscending = 0, kEvenOdd32 = 1 };
+constexpr int32_t kEvenOddTerms = 32;  // that kEvenOdd32 takes at a time
 
 // A statement with `T` the type of a dtype.
 #define HPMOE_STORED(dtype, ...)                 \

@@ -148,7 +148,10 @@ struct ImageHeader {
   // Policy.
   uint32_t dtype;       // DType of storage; accumulation is float32
   uint32_t placement;   // WeightPlacement
-  uint32_t activation;  // ActivationKind
+  uint16_t activation;  // ActivationKind
+  // AccumulationOrder.  It was the upper half of `activation` while there was
+  // one order, and so 0.
+  uint16_t accumulation_order;
   // Granularity and machine.
   uint32_t event_grain;
   int32_t row_block;

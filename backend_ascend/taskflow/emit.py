@@ -100,7 +100,7 @@ def shape(
       f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
   dims = config.dims()
-  options = options.resolve(config)
+  options = options.resolve(config, policy.accumulation_order)
   return Shape(
     **{letter: dims[letter.upper()] for letter in 'rtelkdf'},
     c=options.expert_capacity,

@@ -17,6 +17,9 @@ ROW_ORDERS = ('ascending', 'rotated', 'interleaved')
 _ALL_EXPERTS = ('lead', 'lag', 'weight_lag', 'gate_weight_lag')
 _NO_SIZES = ('event_grain', 'weight_grad_order', 'order', 'relay')
 
+# Terms that an order of accumulation takes at a time: no link cuts them.
+_TERMS = dict(ascending=1, even_odd_32=32)
+
 
 def _round_up(value: int, multiple: int) -> int:
   return -(-value // multiple) * multiple
@@ -131,7 +134,7 @@ class Options:
       min(R * T, N).  Rounded up to a multiple of `row_block`.
     chain_rows: backward: rows that one task of a weight gradient sums; None
       means all rows of its expert, one task.  Rounded up to a multiple of
-      `row_block`.
+      `row_block`, and of what the order of accumulation takes at a time.
     weight_grad_order: backward: 'interleaved' (next to the input gradient of
       the same expert, as published) or 'last' (after all input gradients).
     order: in which order and on which cores tasks run.
@@ -197,11 +200,16 @@ class Options:
           f'{name}: expected at most 65535 cores, got {getattr(self, name)}'
         )
 
-  def resolve(self, config: config_lib.MoEConfig) -> 'Options':
+  def resolve(
+    self,
+    config: config_lib.MoEConfig,
+    accumulation_order: str = 'ascending',
+  ) -> 'Options':
     """Returns the options with every None replaced by its default."""
     lossless = min(config.num_ranks * config.num_tokens, config.num_rows)
     capacity = _round_up(self.expert_capacity or lossless, self.row_block)
-    chain = _round_up(self.chain_rows or capacity, self.row_block)
+    link = math.lcm(self.row_block, _TERMS[accumulation_order])
+    chain = _round_up(self.chain_rows or capacity, link)
     return dataclasses.replace(
       self,
       put_rows=self.put_rows or self.row_block,

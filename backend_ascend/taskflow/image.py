@@ -55,6 +55,9 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   header['dtype'] = layout.DTYPES.index(policy.storage)
   header['placement'] = precision.PLACEMENTS.index(policy.placement)
   header['activation'] = precision.ACTIVATIONS.index(policy.activation)
+  header['accumulation_order'] = precision.ACCUMULATION_ORDERS.index(
+    policy.accumulation_order
+  )
   header['event_grain'] = flow_lib.EVENT_GRAINS.index(options.event_grain)
   return header
 
@@ -157,6 +160,9 @@ class Image(_native.Image):
       storage=layout.DTYPES[self.header['dtype']],
       placement=precision.PLACEMENTS[self.header['placement']],
       activation=precision.ACTIVATIONS[self.header['activation']],
+      accumulation_order=precision.ACCUMULATION_ORDERS[
+        self.header['accumulation_order']
+      ],
     )
 
   @functools.cached_property

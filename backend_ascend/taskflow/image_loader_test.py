@@ -390,6 +390,30 @@ def test_rows_are_counted_only_into_events_of_puts(name):
   assert fates == {False, True}
 
 
+@pytest.mark.parametrize(
+  'fields, told',
+  [
+    (dict(accumulation_order=1), r'accumulation_order: expected 0\.\.0, got 1'),
+    (
+      dict(dtype=1, accumulation_order=2),
+      r'accumulation_order: expected 0\.\.1, got 2',
+    ),
+    (
+      dict(dtype=1, accumulation_order=1),
+      r'chain_rows: expected a multiple of 32 for accumulation_order '
+      r'even_odd_32, got 2$',
+    ),
+  ],
+)
+def test_orders_of_accumulation_that_no_kernel_has(fields, told):
+  # float32 but for the dtype, and two links of two rows.
+  blob = IMAGES['backward']
+  for field, value in fields.items():
+    blob = set_field(blob, 'header', 0, field, value)
+  with pytest.raises(ValueError, match=told):
+    _native.Image(blob)
+
+
 def test_relayed_rows_are_absent_without_relay():
   relayed = int(Buffer.X_RELAYED)
   blob = set_field(IMAGES['row_block'], 'regions', 0, 'buffer', relayed)

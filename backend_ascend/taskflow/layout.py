@@ -237,10 +237,9 @@ HEADER = np.dtype(
       'expert_capacity',
     )
   ]
-  + [
-    (name, '<u4')
-    for name in ('dtype', 'placement', 'activation', 'event_grain')
-  ]
+  + [(name, '<u4') for name in ('dtype', 'placement')]
+  + [('activation', '<u2'), ('accumulation_order', '<u2')]
+  + [('event_grain', '<u4')]
   + [
     (name, '<i4')
     for name in (

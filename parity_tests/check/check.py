@@ -753,7 +753,9 @@ def describe(
     routing=made.routing,
     inputs=dict(made.facts),
     candidate=candidate.name,
-    options=dataclasses.asdict(request.options.resolve(made.config)),
+    options=dataclasses.asdict(
+      request.options.resolve(made.config, made.policy.accumulation_order)
+    ),
     threads=request.threads,
     fault=request.fault,
     launcher=request.launcher,

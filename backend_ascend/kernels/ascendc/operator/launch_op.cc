@@ -50,6 +50,7 @@ bool ReadHeader(const Context* context, ImageHeader* header) {
   return header->magic == hpmoe::kImageMagic &&
          header->version == hpmoe::kImageVersion &&
          header->direction <= hpmoe::kBackward && header->num_ranks > 0 &&
+         header->accumulation_order == hpmoe::kAscending &&
          header->relay == 0;  // operands have no relayed rows
 }
 

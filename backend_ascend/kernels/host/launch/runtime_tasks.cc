@@ -56,6 +56,10 @@ DType StoredAs(const Layer& layer) {
   return static_cast<DType>(layer.image->dtype);
 }
 
+AccumulationOrder OrderOf(const Layer& layer) {
+  return static_cast<AccumulationOrder>(layer.image->accumulation_order);
+}
+
 bool IsWeighted(const TaskDesc& task, const Layer& layer) {
   return KindOf(task).weighted == static_cast<int32_t>(layer.image->placement);
 }
@@ -338,6 +342,7 @@ GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
   tile.n = task.col_end - task.col_begin;
   tile.k = static_cast<int32_t>(rows.cols);
   tile.dtype = StoredAs(layer);
+  tile.order = OrderOf(layer);
   return tile;
 }
 
@@ -361,6 +366,7 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
   tile.n = task.col_end - task.col_begin;
   tile.k = rows.count();
   tile.dtype = StoredAs(layer);
+  tile.order = OrderOf(layer);
   float* const sums = layer.sums[KindOf(task).written];
   if (sums != nullptr) {
     tile.carry =

@@ -120,6 +120,8 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"dtype", h.dtype, 0, kNumDTypes - 1},
       {"placement", h.placement, 0, kBeforeDown},
       {"activation", h.activation, 0, kAbsolute},
+      {"accumulation_order", h.accumulation_order, 0,
+       h.dtype == kBFloat16 ? kEvenOdd32 : kAscending},
       {"event_grain", h.event_grain, 0, kRowBlockGrain},
       {"row_block", h.row_block, 1, kMaxInt32},
       {"col_block", h.col_block, 1, kMaxInt32},
@@ -154,6 +156,13 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
         "header.chain_rows: expected a multiple of "
         "row_block=%" PRId32 ", got %" PRId32,
         h.row_block, h.chain_rows);
+  }
+  // A link that is not the last hands on a sum of whole steps.
+  if (h.accumulation_order == kEvenOdd32 && LinksOf(h) > 1 &&
+      h.chain_rows % kEvenOddTerms != 0) {
+    return check->Refuse("header.chain_rows: expected a multiple of %" PRId32
+                         " for accumulation_order even_odd_32, got %" PRId32,
+                         kEvenOddTerms, h.chain_rows);
   }
   // Groups of a weight gradient are addressed by int32.
   return check->Header("num_experts / num_ranks * links",

@@ -125,6 +125,7 @@ class Runner {
     tile.n = n;
     tile.k = k;
     tile.dtype = dtype();
+    tile.order = static_cast<AccumulationOrder>(image_.accumulation_order);
     kernels_.Gemm(tile);
   }
 

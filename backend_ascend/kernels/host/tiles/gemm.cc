@@ -17,6 +17,7 @@ namespace {
 constexpr uint16_t kZeroPair = 0, kNegativePair = 0x8000;
 
 constexpr int32_t kDepth = 256;  // of a panel, so that it stays in cache
+static_assert(kDepth % kEvenOddTerms == 0, "a depth has whole steps");
 
 int32_t DivideUp(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
@@ -69,9 +70,10 @@ class Depth {
         moves_(kernels.Moves<T>()),
         tile_(tile),
         parts_(tile.m, kernels.max_rows),
+        multiply_(MultiplyOf(kernels, tile.order)),
         p_(p),
         depth_(std::min(kDepth, tile.k - p)),
-        pairs_(std::is_same_v<T, Bf16> ? kernels.pairs : nullptr),
+        pairs_(PairsOf(kernels, tile.order)),
         units_(pairs_ == nullptr ? depth_ : DivideUp(depth_, 2)),
         a_rows_(RowsOf(tile.a, tile.lda, tile.a_rows, tile.trans_a, tile.m,
                        &operands->a)),
@@ -97,7 +99,7 @@ class Depth {
       for (int32_t part = 0; part < parts_.count; ++part) {
         micro.rows = parts_.RowsOf(part);
         PrefetchPanel(j + kernels_.panel_cols, part);
-        pairs_ == nullptr ? kernels_.multiply(micro) : pairs_->multiply(micro);
+        multiply_(micro);
         micro.a += int64_t{micro.rows} * units_;
         micro.c += micro.rows * micro.ldc;
         if (micro.start != nullptr) micro.start += micro.rows * micro.ld_start;
@@ -106,6 +108,19 @@ class Depth {
   }
 
  private:
+  static const PairKernels* PairsOf(const GemmKernels& kernels,
+                                    AccumulationOrder order) {
+    if (!std::is_same_v<T, Bf16>) return nullptr;
+    return order == kAscending ? kernels.pairs : nullptr;
+  }
+
+  static MultiplyFn MultiplyOf(const GemmKernels& kernels,
+                               AccumulationOrder order) {
+    const PairKernels* const pairs = PairsOf(kernels, order);
+    if (pairs != nullptr) return pairs->multiply;
+    return order == kAscending ? kernels.multiply : kernels.multiply_even_odd;
+  }
+
   // Of what is deep in rows those of this depth, else all.
   const T* const* RowsOf(const void* data, int64_t ld, const void* const* rows,
                          bool deep, int32_t all, StoredRows<T>* made) const {
@@ -185,6 +200,7 @@ class Depth {
   const GemmMoves<T>& moves_;
   const GemmTile& tile_;
   const Parts parts_;
+  const MultiplyFn multiply_;
   const int32_t p_, depth_;
   const PairKernels* const pairs_;  // or null
   const int32_t units_;             // pairs, or single elements, of the depth

@@ -1,18 +1,32 @@
 // One GEMM tile on the host: c = a @ b, float32 accumulation; a and b as
 // stored or transposed.
 //
-// Order.  Every element of c is ONE float32 chain
+// Order.  Every element of c is a float32 sum in one of two orders
+// (AccumulationOrder), rounded once, to nearest even, to the storage type.
+// `ascending` is one chain:
 //
-//   acc = +0;  acc = fma(a[i, p], b[p, j], acc) for p = 0 .. k - 1;
+//   acc = +0;  acc = fma(a[i, p], b[p, j], acc) for p = 0 .. k - 1.
 //
-// rounded once, to nearest even, to the storage type.  So its bits depend on
-// its row of a, its column of b and k only: not on the tile around it, not on
-// the instruction set, not on how a and b are stored.  NaN results are the
-// canonical quiet NaN.
+// `even_odd_32`, of bfloat16 only, takes steps of 32 terms, counted from p = 0;
+// the last may have fewer, and no terms are no step:
 //
-// A chain may be split over k into calls that hand on `carry`, the
-// accumulators themselves: first {carry_out}, then {carry_in, carry_out}, last
-// {carry_in}.  The bits are those of one call.
+//   acc = +0;  for each step:
+//     even = +0;  even = fma(a[i, p], b[p, j], even) for its even p, ascending;
+//     odd  = +0;  odd  = fma(a[i, p], b[p, j], odd)  for its odd p, ascending;
+//     acc = acc + (even + odd).
+//
+// Every fma and every + rounds once.  It is what TDPBF16PS (AMX) does with a
+// step.  In bfloat16 storage, subnormal numbers are read and written as zeros
+// of their sign, in either order.
+//
+// So an element's bits depend on the order, its row of a, its column of b and k
+// only: not on the tile around it, not on the instruction set, not on how a and
+// b are stored.  NaN results are the canonical quiet NaN.
+//
+// A sum may be split over k into calls that hand on `carry`, the accumulators
+// themselves: first {carry_out}, then {carry_in, carry_out}, last {carry_in}.
+// The bits are those of one call; in order even_odd_32 where every call but the
+// last has whole steps, a multiple of 32 terms.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
 #define BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
@@ -45,6 +59,7 @@ struct GemmTile {
   // Addresses of a's rows as stored, of each of them, in place of `a` and
   // `lda`; or null.
   const void* const* a_rows = nullptr;
+  AccumulationOrder order = kAscending;  // kEvenOdd32: dtype is bfloat16
 };
 
 // Packing buffers, kept between tiles; one per OS thread.

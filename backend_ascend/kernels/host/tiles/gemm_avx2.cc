@@ -29,24 +29,12 @@ HPMOE_INLINE HPMOE_AVX2 void Store(__m256 x, float* p, int32_t cols,
   }
 }
 
+// Adds `count` products to every sum, of every `step`-th row of the operands.
 template <int kM, int kV>
-HPMOE_AVX2 void Micro(const MicroTile& t) {
-  const int32_t last = t.cols - 8 * (kV - 1);  // columns of the last vector
-  const __m256i mask = _mm256_cmpgt_epi32(
-      _mm256_set1_epi32(last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-  __m256 acc[kM][kV];
-#pragma GCC unroll 6
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kV; ++v) {
-      acc[i][v] = t.start != nullptr ? Load(t.start + i * t.ld_start + 8 * v,
-                                            v + 1 < kV ? 8 : last, mask)
-                                     : _mm256_setzero_ps();
-    }
-  }
-  const float* b = t.panel;
-  const float* a = t.a;
-  for (int32_t p = 0; p < t.k; ++p, b += kCols, a += kM) {
+HPMOE_INLINE HPMOE_AVX2 void Chain(const float* a, const float* b,
+                                   int32_t count, int step,
+                                   __m256 (&acc)[kM][kV]) {
+  for (int32_t p = 0; p < count; ++p, b += step * kCols, a += step * kM) {
     __m256 row[kV];
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) row[v] = _mm256_load_ps(b + 8 * v);
@@ -59,22 +47,104 @@ HPMOE_AVX2 void Micro(const MicroTile& t) {
       }
     }
   }
+}
+
+template <int kM, int kV>
+HPMOE_INLINE HPMOE_AVX2 void Zero(__m256 (&acc)[kM][kV]) {
+#pragma GCC unroll 6
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) acc[i][v] = _mm256_setzero_ps();
+  }
+}
+
+// Columns of a tile's last vector.
+template <int kV>
+struct Tail {
+  int32_t cols;
+  __m256i mask;
+
+  HPMOE_AVX2 explicit Tail(const MicroTile& t)
+      : cols(t.cols - 8 * (kV - 1)),
+        mask(_mm256_cmpgt_epi32(_mm256_set1_epi32(cols),
+                                _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))) {}
+  int32_t ColsOf(int v) const { return v + 1 < kV ? 8 : cols; }
+};
+
+template <int kM, int kV>
+HPMOE_AVX2 void Micro(const MicroTile& t) {
+  const Tail<kV> tail(t);
+  __m256 acc[kM][kV];
 #pragma GCC unroll 6
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
-      Store(acc[i][v], t.c + i * t.ldc + 8 * v, v + 1 < kV ? 8 : last, mask);
+      acc[i][v] = t.start != nullptr ? Load(t.start + i * t.ld_start + 8 * v,
+                                            tail.ColsOf(v), tail.mask)
+                                     : _mm256_setzero_ps();
+    }
+  }
+  Chain(t.a, t.panel, t.k, 1, acc);
+#pragma GCC unroll 6
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) {
+      Store(acc[i][v], t.c + i * t.ldc + 8 * v, tail.ColsOf(v), tail.mask);
     }
   }
 }
 
-using MicroFn = void (*)(const MicroTile&);
-constexpr MicroFn kMicro[kRows][kVectors] = {
-    {Micro<1, 1>, Micro<1, 2>}, {Micro<2, 1>, Micro<2, 2>},
-    {Micro<3, 1>, Micro<3, 2>}, {Micro<4, 1>, Micro<4, 2>},
-    {Micro<5, 1>, Micro<5, 2>}, {Micro<6, 1>, Micro<6, 2>}};
+// One step of even_odd_32, of `terms`: c = start + (even + odd).  The sums of
+// even terms wait in memory: registers are for one chain at a time.
+template <int kM, int kV>
+HPMOE_AVX2 void MicroEvenOdd(const MicroTile& t, const float* a, const float* b,
+                             int32_t terms) {
+  const Tail<kV> tail(t);
+  alignas(32) float even[kM][8 * kV];
+  __m256 acc[kM][kV];
+  Zero(acc);
+  Chain(a, b, (terms + 1) / 2, 2, acc);
+#pragma GCC unroll 6
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) _mm256_store_ps(even[i] + 8 * v, acc[i][v]);
+  }
+  Zero(acc);
+  Chain(a + kM, b + kCols, terms / 2, 2, acc);
+#pragma GCC unroll 6
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) {
+      const __m256 sum =
+          _mm256_add_ps(_mm256_load_ps(even[i] + 8 * v), acc[i][v]);
+      const __m256 start = t.start != nullptr
+                               ? Load(t.start + i * t.ld_start + 8 * v,
+                                      tail.ColsOf(v), tail.mask)
+                               : _mm256_setzero_ps();
+      Store(_mm256_add_ps(start, sum), t.c + i * t.ldc + 8 * v, tail.ColsOf(v),
+            tail.mask);
+    }
+  }
+}
+
+#define HPMOE_MICROS(micro)                                     \
+  {                                                             \
+    {micro<1, 1>, micro<1, 2>}, {micro<2, 1>, micro<2, 2>},     \
+        {micro<3, 1>, micro<3, 2>}, {micro<4, 1>, micro<4, 2>}, \
+        {micro<5, 1>, micro<5, 2>}, {                           \
+      micro<6, 1>, micro<6, 2>                                  \
+    }                                                           \
+  }
+constexpr MultiplyFn kMicro[kRows][kVectors] = HPMOE_MICROS(Micro);
+constexpr StepFn kMicroEvenOdd[kRows][kVectors] = HPMOE_MICROS(MicroEvenOdd);
+#undef HPMOE_MICROS
 
 void Multiply(const MicroTile& t) { kMicro[t.rows - 1][(t.cols - 1) / 8](t); }
+
+void MultiplyEvenOdd(const MicroTile& t) {
+  if (t.k == 0) return Multiply(t);
+  EvenOddSteps<kCols>(t, kMicroEvenOdd[t.rows - 1][(t.cols - 1) / 8]);
+}
 
 template <typename T>
 HPMOE_AVX2 void Widen(const T* in, float* out, int64_t n) {
@@ -126,8 +196,11 @@ constexpr GemmMoves<T> kMoves = {Pack<T>, Transpose<T>, Widen<T>, Narrow<T>};
 
 }  // namespace
 
-const GemmKernels kGemmAvx2 = {
-    kRows, kCols, Multiply, {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
+const GemmKernels kGemmAvx2 = {kRows,
+                               kCols,
+                               Multiply,
+                               MultiplyEvenOdd,
+                               {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
 
 }  // namespace hpmoe
 

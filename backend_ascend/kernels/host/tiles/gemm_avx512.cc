@@ -1,36 +1,20 @@
-#include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
+#include "backend_ascend/kernels/host/tiles/gemm_avx512.h"
 
 #if HPMOE_X86
-
-#include <immintrin.h>
 
 namespace hpmoe {
 namespace {
 
-// 14 x 2 accumulators, 2 vectors of b and a broadcast of a: 31 of 32 registers.
-constexpr int kRows = 14;
-constexpr int kVectors = 2;
-constexpr int kCols = 16 * kVectors;
+using avx512::kCols;
+using avx512::kRows;
+using avx512::kVectors;
 
+// Adds `count` products to every sum, of every `step`-th row of the operands.
 template <int kM, int kV>
-HPMOE_AVX512 void Micro(const MicroTile& t) {
-  const __mmask16 tail = static_cast<__mmask16>(
-      0xFFFFu >> (16 * kV - t.cols));  // of the last vector
-  __m512 acc[kM][kV];
-#pragma GCC unroll 14
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kV; ++v) {
-      const __mmask16 mask = v + 1 < kV ? 0xFFFF : tail;
-      acc[i][v] =
-          t.start != nullptr
-              ? _mm512_maskz_loadu_ps(mask, t.start + i * t.ld_start + 16 * v)
-              : _mm512_setzero_ps();
-    }
-  }
-  const float* b = t.panel;
-  const float* a = t.a;
-  for (int32_t p = 0; p < t.k; ++p, b += kCols, a += kM) {
+HPMOE_INLINE HPMOE_AVX512 void Chain(const float* a, const float* b,
+                                     int32_t count, int step,
+                                     __m512 (&acc)[kM][kV]) {
+  for (int32_t p = 0; p < count; ++p, b += step * kCols, a += step * kM) {
     __m512 row[kV];
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) row[v] = _mm512_load_ps(b + 16 * v);
@@ -43,30 +27,54 @@ HPMOE_AVX512 void Micro(const MicroTile& t) {
       }
     }
   }
-  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(kQuietNan));
+}
+
+template <int kM, int kV>
+HPMOE_AVX512 void Micro(const MicroTile& t) {
+  __m512 acc[kM][kV];
+  avx512::Start(t, acc);
+  Chain(t.a, t.panel, t.k, 1, acc);
+  avx512::Finish(t, acc);
+}
+
+// One step of even_odd_32, of `terms`: c = start + (even + odd).  The sums of
+// even terms wait in memory: registers are for one chain at a time.
+template <int kM, int kV>
+HPMOE_AVX512 void MicroEvenOdd(const MicroTile& t, const float* a,
+                               const float* b, int32_t terms) {
+  alignas(64) float even[kM][16 * kV];
+  __m512 acc[kM][kV], start[kM][kV];
+  avx512::Zero(acc);
+  Chain(a, b, (terms + 1) / 2, 2, acc);
+#pragma GCC unroll 14
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kV; ++v) _mm512_store_ps(even[i] + 16 * v, acc[i][v]);
+  }
+  avx512::Zero(acc);
+  Chain(a + kM, b + kCols, terms / 2, 2, acc);
+  avx512::Start(t, start);
 #pragma GCC unroll 14
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
-      const __m512 x = acc[i][v];
-      const __mmask16 bad = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-      _mm512_mask_storeu_ps(t.c + i * t.ldc + 16 * v,
-                            v + 1 < kV ? 0xFFFF : tail,
-                            _mm512_mask_mov_ps(x, bad, nan));
+      const __m512 sum =
+          _mm512_add_ps(_mm512_load_ps(even[i] + 16 * v), acc[i][v]);
+      acc[i][v] = _mm512_add_ps(start[i][v], sum);
     }
   }
+  avx512::Finish(t, acc);
 }
 
-using MicroFn = void (*)(const MicroTile&);
-#define HPMOE_MICRO(m) {Micro<m, 1>, Micro<m, 2>}
-constexpr MicroFn kMicro[kRows][kVectors] = {
-    HPMOE_MICRO(1),  HPMOE_MICRO(2),  HPMOE_MICRO(3),  HPMOE_MICRO(4),
-    HPMOE_MICRO(5),  HPMOE_MICRO(6),  HPMOE_MICRO(7),  HPMOE_MICRO(8),
-    HPMOE_MICRO(9),  HPMOE_MICRO(10), HPMOE_MICRO(11), HPMOE_MICRO(12),
-    HPMOE_MICRO(13), HPMOE_MICRO(14)};
-#undef HPMOE_MICRO
+constexpr MultiplyFn kMicro[kRows][kVectors] = HPMOE_MICROS(Micro);
+constexpr StepFn kMicroEvenOdd[kRows][kVectors] = HPMOE_MICROS(MicroEvenOdd);
 
 void Multiply(const MicroTile& t) { kMicro[t.rows - 1][(t.cols - 1) / 16](t); }
+
+void MultiplyEvenOdd(const MicroTile& t) {
+  if (t.k == 0) return Multiply(t);
+  EvenOddSteps<kCols>(t, kMicroEvenOdd[t.rows - 1][(t.cols - 1) / 16]);
+}
 
 template <typename T>
 HPMOE_AVX512 void Widen(const T* in, float* out, int64_t n) {
@@ -120,8 +128,11 @@ constexpr GemmMoves<T> kMoves = {Pack<T>, Transpose<T>, Widen<T>, Narrow<T>};
 
 }  // namespace
 
-const GemmKernels kGemmAvx512 = {
-    kRows, kCols, Multiply, {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
+const GemmKernels kGemmAvx512 = {kRows,
+                                 kCols,
+                                 Multiply,
+                                 MultiplyEvenOdd,
+                                 {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
 
 }  // namespace hpmoe
 

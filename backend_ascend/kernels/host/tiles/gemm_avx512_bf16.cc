@@ -1,11 +1,13 @@
-#include "backend_ascend/kernels/host/tiles/gemm_kernels.h"
+#include "backend_ascend/kernels/host/tiles/gemm_avx512.h"
 
 #if HPMOE_X86
 
-#include <immintrin.h>
-
 namespace hpmoe {
 namespace {
+
+using avx512::kCols;
+using avx512::kRows;
+using avx512::kVectors;
 
 // VDPBF16PS computes fma(lower halves, fma(upper halves, sum)), subnormals
 // flushed: two steps of the ascending chain where the upper halves come first.
@@ -13,27 +15,10 @@ HPMOE_INLINE HPMOE_AVX512_BF16 __m512bh AsPairs(__m512 x) {
   return reinterpret_cast<__m512bh>(x);
 }
 
-// 14 x 2 accumulators, 2 vectors of b and a broadcast of a: 31 of 32 registers.
-constexpr int kRows = 14;
-constexpr int kVectors = 2;
-constexpr int kCols = 16 * kVectors;
-
 template <int kM, int kV>
 HPMOE_AVX512_BF16 void Micro(const MicroTile& t) {
-  const __mmask16 tail = static_cast<__mmask16>(
-      0xFFFFu >> (16 * kV - t.cols));  // of the last vector
   __m512 acc[kM][kV];
-#pragma GCC unroll 14
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kV; ++v) {
-      const __mmask16 mask = v + 1 < kV ? 0xFFFF : tail;
-      acc[i][v] =
-          t.start != nullptr
-              ? _mm512_maskz_loadu_ps(mask, t.start + i * t.ld_start + 16 * v)
-              : _mm512_setzero_ps();
-    }
-  }
+  avx512::Start(t, acc);
   const float* b = t.panel;
   const float* a = t.a;
   for (int32_t p = 0; p < t.k; ++p, b += kCols, a += kM) {
@@ -49,28 +34,10 @@ HPMOE_AVX512_BF16 void Micro(const MicroTile& t) {
       }
     }
   }
-  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(kQuietNan));
-#pragma GCC unroll 14
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kV; ++v) {
-      const __m512 x = acc[i][v];
-      const __mmask16 bad = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-      _mm512_mask_storeu_ps(t.c + i * t.ldc + 16 * v,
-                            v + 1 < kV ? 0xFFFF : tail,
-                            _mm512_mask_mov_ps(x, bad, nan));
-    }
-  }
+  avx512::Finish(t, acc);
 }
 
-using MicroFn = void (*)(const MicroTile&);
-#define HPMOE_MICRO(m) {Micro<m, 1>, Micro<m, 2>}
-constexpr MicroFn kMicro[kRows][kVectors] = {
-    HPMOE_MICRO(1),  HPMOE_MICRO(2),  HPMOE_MICRO(3),  HPMOE_MICRO(4),
-    HPMOE_MICRO(5),  HPMOE_MICRO(6),  HPMOE_MICRO(7),  HPMOE_MICRO(8),
-    HPMOE_MICRO(9),  HPMOE_MICRO(10), HPMOE_MICRO(11), HPMOE_MICRO(12),
-    HPMOE_MICRO(13), HPMOE_MICRO(14)};
-#undef HPMOE_MICRO
+constexpr MultiplyFn kMicro[kRows][kVectors] = HPMOE_MICROS(Micro);
 
 void Multiply(const MicroTile& t) { kMicro[t.rows - 1][(t.cols - 1) / 16](t); }
 

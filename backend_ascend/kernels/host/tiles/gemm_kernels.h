@@ -12,8 +12,8 @@
 
 namespace hpmoe {
 
-// c[rows, cols] = a^T @ panel, the accumulators starting from `start`, which
-// may be c, or from +0 where it is null.
+// c[rows, cols] = a^T @ panel, the sums starting from `start`, which may be c,
+// or from +0 where it is null.
 struct MicroTile {
   const float* a;      // [k, rows]
   const float* panel;  // [k, panel_cols]; zero past `cols`
@@ -22,6 +22,8 @@ struct MicroTile {
   int64_t ldc, ld_start;
   int32_t rows, cols, k;  // rows <= max_rows, cols <= panel_cols
 };
+
+using MultiplyFn = void (*)(const MicroTile&);
 
 // Between a storage type and float.
 template <typename T>
@@ -46,13 +48,14 @@ struct PairKernels {
                uint16_t odd, float* out, int32_t ld_out);
   void (*transpose)(const Bf16* const* in, int64_t first, int32_t rows,
                     int32_t cols, uint16_t odd, float* out, int32_t ld_out);
-  void (*multiply)(const MicroTile&);  // k pairs
+  MultiplyFn multiply;  // k pairs
 };
 
 struct GemmKernels {
   int32_t max_rows;
   int32_t panel_cols;
-  void (*multiply)(const MicroTile&);
+  MultiplyFn multiply;           // ascending
+  MultiplyFn multiply_even_odd;  // even_odd_32
   std::tuple<GemmMoves<float>, GemmMoves<Bf16>, GemmMoves<Half>> moves;
   const PairKernels* pairs = nullptr;  // of bfloat16, instead of its moves
 
@@ -64,6 +67,24 @@ struct GemmKernels {
 
 // `isa` must be supported.
 const GemmKernels& GemmKernelsOf(Isa isa);
+
+// One step of even_odd_32: c = start + the sum of `terms`, which lie at a and b
+// as those of a MicroTile do.
+using StepFn = void (*)(const MicroTile&, const float* a, const float* b,
+                        int32_t terms);
+
+// All steps of a tile, at least one.
+template <int kCols>
+inline void EvenOddSteps(const MicroTile& t, StepFn step) {
+  MicroTile part = t;
+  for (int32_t p = 0; p < t.k; p += kEvenOddTerms) {
+    const int32_t left = t.k - p;
+    step(part, t.a + p * t.rows, t.panel + p * kCols,
+         left < kEvenOddTerms ? left : kEvenOddTerms);
+    part.start = t.c;
+    part.ld_start = t.ldc;
+  }
+}
 
 extern const GemmKernels kGemmPortable;
 #if HPMOE_X86

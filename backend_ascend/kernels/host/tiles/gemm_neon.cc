@@ -25,8 +25,7 @@ void StoreFirst(float32x4_t x, float* p, int32_t count) {
 }
 
 template <int kM>
-void Micro(const MicroTile& t) {
-  float32x4_t acc[kM][kVectors];
+HPMOE_INLINE void Start(const MicroTile& t, float32x4_t (&acc)[kM][kVectors]) {
 #pragma GCC unroll 8
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 3
@@ -37,9 +36,13 @@ void Micro(const MicroTile& t) {
               : vdupq_n_f32(0.0f);
     }
   }
-  const float* b = t.panel;
-  const float* a = t.a;
-  for (int32_t p = 0; p < t.k; ++p, b += kCols, a += kM) {
+}
+
+// Adds `count` products to every sum, of every `step`-th row of the operands.
+template <int kM>
+HPMOE_INLINE void Chain(const float* a, const float* b, int32_t count, int step,
+                        float32x4_t (&acc)[kM][kVectors]) {
+  for (int32_t p = 0; p < count; ++p, b += step * kCols, a += step * kM) {
     float32x4_t row[kVectors];
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) row[v] = vld1q_f32(b + 4 * v);
@@ -52,6 +55,10 @@ void Micro(const MicroTile& t) {
       }
     }
   }
+}
+
+template <int kM>
+HPMOE_INLINE void Finish(const MicroTile& t, float32x4_t (&acc)[kM][kVectors]) {
 #pragma GCC unroll 8
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 3
@@ -61,11 +68,46 @@ void Micro(const MicroTile& t) {
   }
 }
 
-using MicroFn = void (*)(const MicroTile&);
-constexpr MicroFn kMicro[kRows] = {Micro<1>, Micro<2>, Micro<3>, Micro<4>,
-                                   Micro<5>, Micro<6>, Micro<7>, Micro<8>};
+template <int kM>
+void Micro(const MicroTile& t) {
+  float32x4_t acc[kM][kVectors];
+  Start(t, acc);
+  Chain(t.a, t.panel, t.k, 1, acc);
+  Finish(t, acc);
+}
+
+// One step of even_odd_32, of `terms`: c = start + (even + odd).
+template <int kM>
+void MicroEvenOdd(const MicroTile& t, const float* a, const float* b,
+                  int32_t terms) {
+  float32x4_t even[kM][kVectors] = {}, odd[kM][kVectors] = {};
+  Chain(a, b, (terms + 1) / 2, 2, even);
+  Chain(a + kM, b + kCols, terms / 2, 2, odd);
+  float32x4_t acc[kM][kVectors];
+  Start(t, acc);
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      acc[i][v] = vaddq_f32(acc[i][v], vaddq_f32(even[i][v], odd[i][v]));
+    }
+  }
+  Finish(t, acc);
+}
+
+#define HPMOE_MICROS(micro)                \
+  {micro<1>, micro<2>, micro<3>, micro<4>, \
+   micro<5>, micro<6>, micro<7>, micro<8>}
+constexpr MultiplyFn kMicro[kRows] = HPMOE_MICROS(Micro);
+constexpr StepFn kMicroEvenOdd[kRows] = HPMOE_MICROS(MicroEvenOdd);
+#undef HPMOE_MICROS
 
 void Multiply(const MicroTile& t) { kMicro[t.rows - 1](t); }
+
+void MultiplyEvenOdd(const MicroTile& t) {
+  if (t.k == 0) return Multiply(t);
+  EvenOddSteps<kCols>(t, kMicroEvenOdd[t.rows - 1]);
+}
 
 template <typename T>
 void Widen(const T* in, float* out, int64_t n) {
@@ -94,8 +136,11 @@ constexpr GemmMoves<T> kMoves = {Pack<T>, Transpose<T>, Widen<T>, Narrow<T>};
 
 }  // namespace
 
-const GemmKernels kGemmNeon = {
-    kRows, kCols, Multiply, {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
+const GemmKernels kGemmNeon = {kRows,
+                               kCols,
+                               Multiply,
+                               MultiplyEvenOdd,
+                               {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
 
 }  // namespace hpmoe
 

@@ -72,7 +72,15 @@ Result NewArray(size_t rows, size_t cols, DType dtype) {
   return Result(data, {rows, cols}, owner, {}, PassedAs(dtype));
 }
 
-GemmTile MakeGemm(const In& a, const In& b, bool trans_a, bool trans_b) {
+AccumulationOrder OrderOf(const std::string& name, DType dtype) {
+  if (name == "ascending") return kAscending;
+  if (name == "even_odd_32" && dtype == kBFloat16) return kEvenOdd32;
+  Refuse("order", "'ascending', or 'even_odd_32' of bfloat16",
+         "'" + name + "' of " + kDTypes[dtype].name);
+}
+
+GemmTile MakeGemm(const In& a, const In& b, bool trans_a, bool trans_b,
+                  const std::string& order = "ascending") {
   const DType dtype = DTypeOf("a", a);
   CheckArray("a", a, 2, dtype);
   CheckArray("b", b, 2, dtype);
@@ -83,18 +91,20 @@ GemmTile MakeGemm(const In& a, const In& b, bool trans_a, bool trans_b) {
                ", as a has " + (trans_a ? "rows" : "columns"),
            ShapeOf(b));
   }
-  return GemmTile{a.data(),
-                  b.data(),
-                  /*c=*/nullptr,
-                  a.stride(0),
-                  b.stride(0),
-                  static_cast<int64_t>(n),
-                  static_cast<int32_t>(a.shape(trans_a ? 1 : 0)),
-                  static_cast<int32_t>(n),
-                  static_cast<int32_t>(k),
-                  dtype,
-                  trans_a,
-                  trans_b};
+  GemmTile tile{a.data(),
+                b.data(),
+                /*c=*/nullptr,
+                a.stride(0),
+                b.stride(0),
+                static_cast<int64_t>(n),
+                static_cast<int32_t>(a.shape(trans_a ? 1 : 0)),
+                static_cast<int32_t>(n),
+                static_cast<int32_t>(k),
+                dtype,
+                trans_a,
+                trans_b};
+  tile.order = OrderOf(order, dtype);
+  return tile;
 }
 
 template <typename Array>
@@ -123,8 +133,9 @@ void RunGemm(const GemmTile& tile, Isa isa) {
 }
 
 Result Gemm(const In& a, const In& b, const std::optional<std::string>& isa,
-            bool trans_a, bool trans_b, const std::optional<In>& carry) {
-  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
+            bool trans_a, bool trans_b, const std::optional<In>& carry,
+            const std::string& order) {
+  GemmTile tile = MakeGemm(a, b, trans_a, trans_b, order);
   StartFrom(carry, &tile);
   const Result c = NewArray(tile.m, tile.n, tile.dtype);
   tile.c = c.data();
@@ -134,8 +145,8 @@ Result Gemm(const In& a, const In& b, const std::optional<std::string>& isa,
 
 void GemmInto(const In& a, const In& b, const Out& c,
               const std::optional<std::string>& isa, bool trans_a, bool trans_b,
-              const std::optional<In>& carry) {
-  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
+              const std::optional<In>& carry, const std::string& order) {
+  GemmTile tile = MakeGemm(a, b, trans_a, trans_b, order);
   StartFrom(carry, &tile);
   CheckArray("c", c, 2, tile.dtype);
   CheckShape("c", c,
@@ -147,8 +158,8 @@ void GemmInto(const In& a, const In& b, const Out& c,
 
 void GemmCarry(const In& a, const In& b, const Out& carry,
                const std::optional<std::string>& isa, bool trans_a,
-               bool trans_b, bool carry_in) {
-  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
+               bool trans_b, bool carry_in, const std::string& order) {
+  GemmTile tile = MakeGemm(a, b, trans_a, trans_b, order);
   CheckCarry(carry, tile);
   tile.carry = static_cast<float*>(carry.data());
   tile.ld_carry = carry.stride(0);
@@ -370,16 +381,19 @@ void BindKernels(nb::module_& m) {
   const auto none = nb::none();
   m.def("isas", &Isas, "Instruction sets of this build that this CPU runs.");
   m.def("gemm_tile", &Gemm, "a"_a, "b"_a, "isa"_a = none, "trans_a"_a = false,
-        "trans_b"_a = false, "carry"_a = none,
+        "trans_b"_a = false, "carry"_a = none, "order"_a = "ascending",
         "`[m, k] @ [k, n] -> [m, n]`, float32, float16 or bfloat16 bits "
         "(uint16).\n\n"
         "isa: None for the best.  trans_a, trans_b: stored [k, m], [n, k].\n"
-        "carry: `[m, n] f32` that the sums start from.  Raises ValueError.");
+        "carry: `[m, n] f32` that the sums start from.  order: of the sum,\n"
+        "'ascending' or, of bfloat16, 'even_odd_32'.  Raises ValueError.");
   m.def("gemm_tile_into", &GemmInto, "a"_a, "b"_a, "c"_a, "isa"_a = none,
         "trans_a"_a = false, "trans_b"_a = false, "carry"_a = none,
+        "order"_a = "ascending",
         "gemm_tile into `c`, which overlaps none of the others.");
   m.def("gemm_tile_carry", &GemmCarry, "a"_a, "b"_a, "carry"_a, "isa"_a = none,
         "trans_a"_a = false, "trans_b"_a = false, "carry_in"_a = true,
+        "order"_a = "ascending",
         "gemm_tile whose sums end in `carry`, `[m, n] f32`, unrounded; they\n"
         "start from it where carry_in, else from zero.");
   m.def("gemm_tile_bf16_accumulate", &GemmBf16Accumulate, "a"_a, "b"_a,

@@ -41,6 +41,11 @@ Status CheckTarget(const ImageView& view) {
         "policy.storage: expected float32 or bfloat16 for ascend, got %s",
         kDTypes[dtype].name);
   }
+  if (view.header->accumulation_order != kAscending) {
+    return Refuse(
+        "policy.accumulation_order: expected ascending for ascend, got "
+        "even_odd_32");
+  }
   const TooLarge found = FirstTooLarge(*view.header, view.tasks);
   if (found.shortage.memory != nullptr) {
     const TaskDesc& task = view.tasks[found.task];

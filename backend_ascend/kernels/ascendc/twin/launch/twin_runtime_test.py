@@ -126,6 +126,17 @@ class TestRefusals:
     with pytest.raises(ValueError, match=r'^policy.storage: expected float32'):
       twin_runtime.launch(image, inputs)
 
+  def test_an_order_that_no_cube_has(self):
+    image, inputs = case(
+      FORWARD, policy_of('bfloat16', accumulation_order='even_odd_32', **EXACT)
+    )
+    told = (
+      r'^policy.accumulation_order: expected ascending for ascend, got '
+      r'even_odd_32$'
+    )
+    with pytest.raises(ValueError, match=told):
+      twin_runtime.launch(image, inputs)
+
   def test_a_tile_that_does_not_fit(self):
     config = config_lib.MoEConfig(1, 600, 1, 1, 16, 512)
     options = flow_lib.Options(

@@ -1,0 +1,33 @@
+"""Policies that no layer has are refused, and golden is float64 throughout."""
+
+import pytest
+
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
+
+PrecisionPolicy = precision.PrecisionPolicy
+
+
+@pytest.mark.parametrize(
+  'field', ['storage', 'accumulate', 'placement', 'accumulation_order']
+)
+def test_unknown_names_are_refused(field):
+  with pytest.raises(ValueError, match=f"^{field}: expected one of .*'other'"):
+    PrecisionPolicy(**{field: 'other'})
+
+
+@pytest.mark.parametrize('dtype', sorted({*storage.FORMATS} - {'bfloat16'}))
+def test_even_odd_is_of_bfloat16(dtype):
+  with pytest.raises(
+    ValueError,
+    match="^accumulation_order: expected 'ascending' for storage "
+    f"'{dtype}', got 'even_odd_32', which is defined for 'bfloat16'$",
+  ):
+    PrecisionPolicy(storage=dtype, accumulation_order='even_odd_32')
+
+
+def test_golden_has_no_order_of_its_own():
+  policy = PrecisionPolicy('bfloat16', accumulation_order='even_odd_32')
+  golden = policy.golden()
+  assert (golden.storage, golden.accumulate) == ('float64', 'float64')
+  assert golden.accumulation_order == 'ascending'
