@@ -1,9 +1,10 @@
 // libFuzzer target: whatever an image file can reach, from its bytes alone.
 //
 // Any bytes are refused with a reason or load; what loads is safe to prove, to
-// plan, to inspect, to simulate and to launch in every checking mode; what is
-// proved runs to its end in any order and without a race, writes every element
-// and gives the bits of the serial launch.  `make fuzz` builds and runs it.
+// plan, to inspect, to simulate and to launch in every checking mode and for
+// production; what is proved runs to its end in any order and without a race,
+// writes every element and gives the bits of the serial launch, which are those
+// of a production launch.  `make fuzz` builds and runs it.
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +22,7 @@
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
+#include "backend_ascend/kernels/host/production/production.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
 #include "backend_ascend/simulator/cost.h"
 #include "backend_ascend/simulator/engine.h"
@@ -55,6 +57,16 @@ int64_t Product(std::initializer_list<int64_t> factors) {
   return product < 1e18 ? static_cast<int64_t>(product) : int64_t{1} << 60;
 }
 
+// A production launch may compute d_activation in the tasks of d_gate_up.
+int64_t WorkOf(const ImageHeader& h, const TaskDesc& t, int64_t longest,
+               int64_t width) {
+  const int64_t rows = std::min<int64_t>(t.row_end - t.row_begin, longest);
+  const int64_t cols = KindOf(t).work == Work::kActivationGrad
+                           ? h.d_ff
+                           : t.col_end - t.col_begin;
+  return Product({rows, cols + 1, width});
+}
+
 bool IsSmall(const ImageView& view) {
   const ImageHeader& h = *view.header;
   const int64_t width =
@@ -74,9 +86,7 @@ bool IsSmall(const ImageView& view) {
       std::max({h.num_rows, h.num_tokens, h.d_model, h.d_ff});
   int64_t work = 0;
   for (int32_t i = 0; i < view.num_tasks; ++i) {
-    const TaskDesc& t = view.tasks[i];
-    work += Product({std::min(t.row_end - t.row_begin, longest),
-                     t.col_end - t.col_begin + 1, width});
+    work += WorkOf(h, view.tasks[i], longest, width);
     if (work > kMaxWork) return false;
   }
   return true;
@@ -181,9 +191,10 @@ void RequireWritten(const ImageHeader& h, const Plan& plan, Tensors* tensors) {
   }
 }
 
+// Of the buffers that both have.
 void RequireEqual(const ImageHeader& h, const Tensors& a, const Tensors& b) {
   for (int i = 0; i < kNumBuffers; ++i) {
-    if (!IsWritten(h, i)) continue;
+    if (!IsWritten(h, i) || !a.buffers[i] || !b.buffers[i]) continue;
     const int64_t bytes = ShapeOf(h, static_cast<BufferId>(i)).bytes();
     Require(!std::memcmp(a.buffers[i].get(), b.buffers[i].get(), bytes),
             "what is proved has the bits of the serial launch");
@@ -212,6 +223,89 @@ void LaunchChecked(const ImageView& view, const Plan& plan, bool proved,
           "what is proved runs to its end in any order");
   Require(report.races.count == 0, "what is proved has no race");
   RequireEqual(h, tensors, plain);
+}
+
+// Drops tensors that nobody asks for, as the checksum and `turn` say.
+void AskForSome(const ImageHeader& h, int turn, Tensors* tensors) {
+  Random random(h.crc32 + turn);
+  const uint32_t asked = random();
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const bool kept = asked >> b & 1;
+    if (IsWritten(h, b) && !kept) tensors->buffers[b].reset();
+  }
+}
+
+// Twice in one arena, which the first launch leaves as it is.
+void LaunchProduction(const ImageView& view, bool proved,
+                      const Tensors& plain) {
+  const ImageHeader& h = *view.header;
+  Production production(view);
+  for (int turn = 0; turn < 2; ++turn) {
+    Tensors tensors = MakeTensors(h);
+    AskForSome(h, turn, &tensors);
+    Diagnosis diagnosis;
+    const Status status =
+        production.Launch(tensors.view(), {1, 5.0, BestIsa()}, &diagnosis);
+    Require(status.code == 0, "a production launch takes what another takes");
+    if (!proved) continue;
+    Require(diagnosis.reason == StopReason::kNone,
+            "what is proved runs to its end in production");
+    RequireEqual(h, tensors, plain);
+  }
+}
+
+// The row of a token where its expert has it.
+const char* OwnRow(const ImageHeader& h, const Plan& plan,
+                   const Tensors& tensors, BufferId buffer, int64_t slot) {
+  const Array shape = ShapeOf(h, buffer);
+  const int64_t owner = tensors.ids[slot] / LocalExperts(h);
+  const int64_t row = owner * h.num_rows + plan.row_of_slot[slot];
+  return tensors.buffers[buffer].get() + row * shape.cols * shape.element_bytes;
+}
+
+// Fills x and expert_out at random and what is made of them to match.
+void TieInputs(const ImageHeader& h, const Plan& plan, Tensors* tensors) {
+  Random random(h.crc32);
+  for (const BufferId b : {kX, kExpertOut}) {
+    const Array shape = ShapeOf(h, b);
+    tensors->buffers[b].reset(new char[shape.bytes()]());
+    FillInput(shape, DType{h.dtype}, &random, tensors->buffers[b].get());
+  }
+  const int64_t row_bytes = int64_t{h.d_model} * BytesOf(DType{h.dtype});
+  for (size_t slot = 0; slot < tensors->ids.size(); ++slot) {
+    char* const expert_in =
+        const_cast<char*>(OwnRow(h, plan, *tensors, kExpertIn, slot));
+    std::memcpy(expert_in,
+                tensors->buffers[kX].get() + slot / h.top_k * row_bytes,
+                row_bytes);
+    if (!tensors->buffers[kReturned]) continue;
+    std::memcpy(tensors->buffers[kReturned].get() + slot * row_bytes,
+                OwnRow(h, plan, *tensors, kExpertOut, slot), row_bytes);
+  }
+}
+
+// Gradients from x and expert_out in place of the rows made of them.
+void LaunchSpared(const ImageView& view, const Plan& plan, bool proved) {
+  const ImageHeader& h = *view.header;
+  if (h.direction != kBackward) return;
+  Tensors launched[2] = {MakeTensors(h), MakeTensors(h)};
+  Production production(view);
+  for (int spared = 0; spared < 2; ++spared) {
+    Tensors& tensors = launched[spared];
+    TieInputs(h, plan, &tensors);
+    for (const BufferId b : {kExpertIn, kReturned}) {
+      if (spared == 1) tensors.buffers[b].reset();
+    }
+    for (const BufferId b : {kX, kExpertOut}) {
+      if (spared == 0) tensors.buffers[b].reset();
+    }
+    if (spared == 1) AskForSome(h, 2, &tensors);
+    Diagnosis diagnosis;
+    const Status status =
+        production.Launch(tensors.view(), {1, 5.0, BestIsa()}, &diagnosis);
+    Require(status.code == 0, "production takes x in place of expert_in");
+  }
+  if (proved) RequireEqual(h, launched[0], launched[1]);
 }
 
 // Each rank has one link, out.
@@ -283,6 +377,8 @@ void LaunchSmall(const ImageView& view, bool proved) {
   if (status.code != 0) return RequireRefusal(status);
   if (HasSmallCaches(h)) SimulateSmall(view, plan, proved);
   LaunchChecked(view, plan, proved, tensors);
+  LaunchProduction(view, proved, tensors);
+  LaunchSpared(view, plan, proved);
   if (!proved) return;
   Require(report.diagnosis.reason == StopReason::kNone,
           "what is proved runs to its end");

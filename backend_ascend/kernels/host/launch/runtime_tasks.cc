@@ -346,6 +346,15 @@ GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
   return tile;
 }
 
+namespace {
+
+// Null where a production launch does not make the rows and brings others.
+const char* RowsAt(const Array& rows, int64_t slab, int64_t row, int64_t col) {
+  return rows.data == nullptr ? nullptr : rows.At(slab, row, col);
+}
+
+}  // namespace
+
 GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
   const Array& left = Left(task, layer);
   const Array& right = Right(task, layer);
@@ -356,8 +365,8 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
       rows.count() == 0 ? 0 : layer.plan.expert_base[task.expert] + rows.begin;
   GemmTile tile{};
   tile.trans_a = true;
-  tile.a = left.At(task.rank, row, task.row_begin);
-  tile.b = right.At(task.rank, row, task.col_begin);
+  tile.a = RowsAt(left, task.rank, row, task.row_begin);
+  tile.b = RowsAt(right, task.rank, row, task.col_begin);
   tile.c = out.At(task.expert, task.row_begin, task.col_begin);
   tile.lda = left.cols;
   tile.ldb = right.cols;
