@@ -43,6 +43,35 @@ def _require_apart(
     others.append((name, array))
 
 
+def _names_asked(
+  asked: Iterable[str] | None, known: tuple[str, ...], finals: tuple[str, ...]
+) -> tuple[str, ...]:
+  """Returns the names of tensors to make; None means the finals."""
+  if asked is None:
+    return finals
+  # The letters of a string are no names.
+  names = () if isinstance(asked, str) else tuple(asked)
+  if isinstance(asked, str) or any(name not in known for name in names):
+    raise ValueError(
+      f'asked: expected a list of names of {known}, got {asked!r}'
+    )
+  return names
+
+
+def _faults(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> str:
+  """Returns why tasks cannot write into an array; empty if they can."""
+  faults = []
+  if given.shape != shape or given.dtype != dtype:
+    faults.append(f'{given.dtype} {given.shape}')
+  if not given.flags.writeable:
+    faults.append('one that is read-only')
+  if not given.flags.c_contiguous:
+    faults.append(f'strides of {given.strides} bytes')
+  if not given.flags.aligned:
+    faults.append('one that is not aligned to its elements')
+  return ', '.join(faults)
+
+
 class Production:
   """One image, loaded once; see the module."""
 
@@ -109,13 +138,16 @@ class Production:
       WaitError: a task waited for an event that did not come.
     """
     image = self.image
-    known = tensors.PLAN + arrays.OUTPUTS[image.direction]
-    asked = self._finals if asked is None else tuple(asked)
-    if not set(asked) <= set(known):
-      raise ValueError(f'asked: expected names of {known}, got {asked}')
-    names = arrays.INPUTS[image.direction] + tuple(SPARES.values())
-    if not set(inputs) <= set(names):
-      raise ValueError(f'inputs: expected some of {names}, got {set(inputs)}')
+    known = tuple(dict.fromkeys(tensors.PLAN + arrays.OUTPUTS[image.direction]))
+    asked = _names_asked(asked, known, self._finals)
+    backward = image.direction == layout.Direction.BACKWARD
+    names = (
+      *arrays.INPUTS[image.direction],
+      *(SPARES.values() if backward else ()),
+    )
+    strange = [name for name in inputs if name not in names]
+    if strange:
+      raise ValueError(f'inputs: expected some of {names}, got {strange}')
     read = {n: arrays.fitting(image, n, a) for n, a in inputs.items()}
     for name, bits in read.items():
       if self._scan or name == 'topk_weights':
@@ -147,15 +179,9 @@ class Production:
       raise ValueError(
         f'out[{name!r}]: expected an array, got {type(given).__name__}'
       )
-    if (
-      given.shape != shape
-      or given.dtype != dtype
-      or not given.flags.c_contiguous
-      or not given.flags.aligned
-      or not given.flags.writeable
-    ):
+    if faults := _faults(given, shape, dtype):
       raise ValueError(
         f'out[{name!r}]: expected a writable, contiguous {dtype} {shape}, '
-        f'got {given.dtype} {given.shape}'
+        f'got {faults}'
       )
     return given

@@ -1,5 +1,7 @@
 """A production launch has the bits of one that checks, for what is asked."""
 
+from concurrent import futures
+
 import numpy as np
 import pytest
 
@@ -214,10 +216,21 @@ class TestRefused:
     with pytest.raises(ValueError, match='w_down: expected an array, got none'):
       self.loaded.launch(self.inputs)
 
-  @pytest.mark.parametrize('name', ['nothing', 'dx'])
-  def test_a_tensor_that_is_not_made(self, name):
-    with pytest.raises(ValueError, match='asked: expected names of'):
-      self.loaded.launch(self.inputs, [name])
+  @pytest.mark.parametrize('asked', [['nothing'], ['y', 'dx'], 'y', [['y']]])
+  def test_a_tensor_that_is_not_made(self, asked):
+    # Given no tensor of the image, or letters of one's name, then it is said.
+    with pytest.raises(
+      ValueError, match=r'asked: expected a list .* got '
+    ) as e:
+      self.loaded.launch(self.inputs, asked)
+    assert str(e.value).endswith(f'got {asked!r}')
+
+  @pytest.mark.parametrize('name', ['dy', 'expert_out', 'nothing'])
+  def test_an_input_that_is_none(self, name):
+    # Given what only a backward pass reads, then a forward one refuses it.
+    self.inputs[name] = self.inputs['x']
+    with pytest.raises(ValueError, match=rf"inputs: .* got \['{name}'\]$"):
+      self.loaded.launch(self.inputs)
 
   def test_an_output_that_does_not_fit(self):
     y = np.empty((1, 33, 24), np.float64)
@@ -225,6 +238,23 @@ class TestRefused:
       self.loaded.launch(self.inputs, out=dict(y=y))
     with pytest.raises(ValueError, match=r"out\['y'\]: .* got list"):
       self.loaded.launch(self.inputs, out=dict(y=[1.0]))
+
+  @pytest.mark.parametrize('what', ['read-only', 'strides', 'aligned', 'shape'])
+  def test_an_output_says_what_is_wrong_with_it(self, what):
+    # Given memory of the right type that no task can write into, then the
+    # refusal says more than its type.
+    y = np.empty((1, 33, 24), np.float32)
+    if what == 'read-only':
+      y.flags.writeable = False
+    elif what == 'strides':
+      y = np.empty((1, 33, 48), np.float32)[..., ::2]
+    elif what == 'aligned':
+      memory = np.empty(y.nbytes + 1, np.uint8)
+      y = np.ndarray(y.shape, y.dtype, memory, offset=1)
+    else:
+      y, what = y[0], r'got float32 \(33, 24\)$'
+    with pytest.raises(ValueError, match=rf"out\['y'\]: expected .*{what}"):
+      self.loaded.launch(self.inputs, out=dict(y=y))
 
   def test_an_output_that_is_not_asked_for(self):
     given = dict(expert_out=np.empty((1, 66, 24), np.float32))
@@ -263,6 +293,52 @@ class TestUnaligned:
     assert arrays.fitting(image, name, inputs[name]).flags.aligned
     got = production.Production(image).launch(inputs)
     assert got['y'].tobytes() == want['y'].tobytes()
+
+
+class TestAtOnce:
+  @pytest.mark.parametrize('relay', [False, True])
+  def test_launches_of_several_threads_have_their_bits(self, relay):
+    # Given more threads than cores, each with a routing of its own, when they
+    # launch one image at once, then each has the bits of a launch that checks.
+    config = LAYERS['four_ranks']
+    image = testing.compile_layer(
+      config, policy(), row_block=4, col_block=8, relay=relay
+    )
+    routings = ('uniform', 'empty_experts', 'one_rank')
+    given = [testing.make_inputs(config, policy(), r) for r in routings]
+    want = [runtime.launch(image, i, threads=1)['y'].tobytes() for i in given]
+    loaded = production.Production(image, threads=3)
+
+    def launch(turn: int) -> bool:
+      at = turn % len(given)
+      return loaded.launch(given[at])['y'].tobytes() == want[at]
+
+    with futures.ThreadPoolExecutor(6) as pool:
+      assert all(pool.map(launch, range(60)))
+
+
+class TestOneRankGetsAll:
+  @pytest.mark.parametrize('relay', [False, True])
+  @pytest.mark.parametrize('rank', [0, 7])
+  def test_bits(self, rank, relay):
+    # Given eight ranks whose tokens all go to the experts of one, when they are
+    # launched, forward and backward, then bits are those of a launch that
+    # checks: seven ranks have no row at all.
+    config, pol = config_lib.MoEConfig(8, 5, 16, 2, 12, 7), policy()
+    inputs = testing.make_inputs(config, pol)
+    inputs['topk_ids'][...] = [2 * rank + 1, 2 * rank]
+    options = dict(row_block=16, col_block=8, relay=relay)
+    image = testing.compile_layer(config, pol, **options)
+    made = runtime.launch(image, inputs, threads=1)
+    got = production.Production(image).launch(inputs, KEPT)
+    assert not differing(config, got, made, inputs['topk_ids'])
+    dy = testing.make_inputs(config, pol, name='dy')['x']
+    image = testing.compile_grad(config, pol, **options)
+    given = inputs | made | dict(dy=dy)
+    given = {n: given[n] for n in arrays.INPUTS[image.direction]}
+    want = runtime.launch(image, given, threads=1)
+    got = production.Production(image).launch(given)
+    assert not differing(config, got, want, inputs['topk_ids'])
 
 
 class TestArena:
