@@ -34,7 +34,9 @@ class Runner {
   void Run() {
     const KindInfo& kind = KindOf(task_);
     const bool made = production_.Makes(kind.written);
-    if (rows_.count() == 0 || !made) return;
+    // A corrupt image may have tiles without columns: there is no memory then.
+    const bool wide = kind.info().whole_rows || task_.col_end > task_.col_begin;
+    if (rows_.count() == 0 || !wide || !made) return;
     switch (kind.work) {
       case Work::kPutRows:
         return PutRows();
