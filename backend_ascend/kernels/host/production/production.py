@@ -72,6 +72,11 @@ def _faults(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> str:
   return ', '.join(faults)
 
 
+def _require_type(name: str, value, types: tuple[type, ...], said: str) -> None:
+  if value is not None and not isinstance(value, types):
+    raise TypeError(f'{name}: expected {said}, got {value!r}')
+
+
 class Production:
   """One image, loaded once; see the module."""
 
@@ -96,7 +101,14 @@ class Production:
 
     Raises:
       ValueError: the image is corrupt.
+      TypeError: an option is of another type.  Values are for `launch` to
+        refuse.
     """
+    _require_type('threads', threads, (int, np.integer), 'an integer')
+    _require_type(
+      'deadline_s', deadline_s, (int, float, np.number), 'a number of seconds'
+    )
+    _require_type('isa', isa, (str,), 'the name of an instruction set')
     self.image = image_lib.load(image)
     self._native = _native.Production(self.image)
     self._threads, self._deadline_s, self._isa = threads, deadline_s, isa

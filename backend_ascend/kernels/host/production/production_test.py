@@ -256,6 +256,22 @@ class TestRefused:
     with pytest.raises(ValueError, match=rf"out\['y'\]: expected .*{what}"):
       self.loaded.launch(self.inputs, out=dict(y=y))
 
+  @pytest.mark.parametrize(
+    'name, value',
+    [('threads', 1.5), ('threads', '2'), ('deadline_s', 'x'), ('isa', 5)],
+  )
+  def test_an_option_of_another_type(self, name, value):
+    with pytest.raises(TypeError, match=rf'^{name}: expected .*got {value!r}$'):
+      production.Production(self.image, **{name: value})
+
+  @pytest.mark.parametrize(
+    'name, value', [('threads', 0), ('deadline_s', 0), ('isa', 'neither')]
+  )
+  def test_an_option_out_of_range(self, name, value):
+    loaded = production.Production(self.image, **{name: value})
+    with pytest.raises(ValueError, match=rf'^{name}: expected .*got '):
+      loaded.launch(self.inputs)
+
   def test_an_output_that_is_not_asked_for(self):
     given = dict(expert_out=np.empty((1, 66, 24), np.float32))
     with pytest.raises(ValueError, match=r"out: .* got \['expert_out'\]"):
