@@ -27,9 +27,17 @@
 
 namespace hpmoe {
 
-enum class Isa : int32_t { kPortable, kNeon, kAvx2, kAvx512, kAvx512Bf16 };
-constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kNeon, Isa::kAvx2,
-                            Isa::kAvx512, Isa::kAvx512Bf16};
+// kAvx512Amx: AMX for sums of bfloat16 in order even_odd_32, else AVX-512.
+enum class Isa : int32_t {
+  kPortable,
+  kNeon,
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  kAvx512Amx
+};
+constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kNeon,       Isa::kAvx2,
+                            Isa::kAvx512,   Isa::kAvx512Bf16, Isa::kAvx512Amx};
 
 // Whether this build has it and this CPU runs it.
 bool IsaSupported(Isa isa);

@@ -69,7 +69,7 @@ class Depth {
       : kernels_(kernels),
         moves_(kernels.Moves<T>()),
         tile_(tile),
-        parts_(tile.m, kernels.max_rows),
+        parts_(tile.m, MaxRows(kernels, tile.order)),
         multiply_(MultiplyOf(kernels, tile.order)),
         p_(p),
         depth_(std::min(kDepth, tile.k - p)),
@@ -111,7 +111,12 @@ class Depth {
   static const PairKernels* PairsOf(const GemmKernels& kernels,
                                     AccumulationOrder order) {
     if (!std::is_same_v<T, Bf16>) return nullptr;
-    return order == kAscending ? kernels.pairs : nullptr;
+    return order == kAscending ? kernels.pairs : kernels.even_odd_pairs;
+  }
+
+  static int32_t MaxRows(const GemmKernels& kernels, AccumulationOrder order) {
+    const PairKernels* const pairs = PairsOf(kernels, order);
+    return pairs != nullptr ? pairs->max_rows : kernels.max_rows;
   }
 
   static MultiplyFn MultiplyOf(const GemmKernels& kernels,
@@ -137,13 +142,26 @@ class Depth {
     int32_t row = 0;
     for (int32_t part = 0; part < parts_.count; ++part) {
       const int32_t rows = parts_.RowsOf(part);
-      if (tile_.trans_a) {
-        Pack(a_rows_, row, rows, kZeroPair, out, rows);
-      } else {
-        Transpose(a_rows_ + row, rows, kZeroPair, out, rows);
-      }
+      PackPart(row, rows, out);
       row += rows;
       out += int64_t{rows} * units_;
+    }
+  }
+
+  void PackPart(int32_t row, int32_t rows, float* out) {
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (pairs_ != nullptr && tile_.trans_a) {
+        return pairs_->pack_a(a_rows_, row, depth_, rows, kZeroPair, out, rows);
+      }
+      if (pairs_ != nullptr) {
+        return pairs_->transpose_a(a_rows_ + row, p_, rows, depth_, kZeroPair,
+                                   out, rows);
+      }
+    }
+    if (tile_.trans_a) {
+      Pack(a_rows_, row, rows, kZeroPair, out, rows);
+    } else {
+      Transpose(a_rows_ + row, rows, kZeroPair, out, rows);
     }
   }
 
@@ -208,6 +226,21 @@ class Depth {
   const T* const* const b_rows_;
   float* const packed_;
   float* const panel_;
+};
+
+// Gives units that keep a state of the thread's back, whatever is thrown.
+class ReleasedUnits {
+ public:
+  explicit ReleasedUnits(const GemmKernels& kernels)
+      : pairs_(kernels.even_odd_pairs) {}
+  ~ReleasedUnits() {
+    if (pairs_ != nullptr && pairs_->release != nullptr) pairs_->release();
+  }
+  ReleasedUnits(const ReleasedUnits&) = delete;
+  ReleasedUnits& operator=(const ReleasedUnits&) = delete;
+
+ private:
+  const PairKernels* const pairs_;
 };
 
 // The sums are carried in float32 between depths and between calls, so
@@ -288,6 +321,7 @@ const GemmKernels& GemmKernelsOf(Isa isa) {
   if (isa == Isa::kAvx2) return kGemmAvx2;
   if (isa == Isa::kAvx512) return kGemmAvx512;
   if (isa == Isa::kAvx512Bf16) return kGemmAvx512Bf16;
+  if (isa == Isa::kAvx512Amx) return kGemmAvx512Amx;
 #elif HPMOE_NEON
   if (isa == Isa::kNeon) return kGemmNeon;
 #endif
@@ -298,6 +332,7 @@ const GemmKernels& GemmKernelsOf(Isa isa) {
 void RunGemmTile(const GemmTile& tile, Isa isa, GemmScratch* scratch) {
   if (tile.m <= 0 || tile.n <= 0) return;
   const FlushedSubnormals flushed(tile.dtype == kBFloat16);
+  const ReleasedUnits released(GemmKernelsOf(isa));
   HPMOE_STORED(tile.dtype,
                MultiplyStored<T>(GemmKernelsOf(isa), tile, scratch));
 }

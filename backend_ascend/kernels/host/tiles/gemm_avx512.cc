@@ -134,6 +134,13 @@ const GemmKernels kGemmAvx512 = {kRows,
                                  MultiplyEvenOdd,
                                  {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
 
+// Whatever is not bfloat16 in order even_odd_32 as AVX-512 does it.
+const GemmKernels kGemmAvx512Amx = [] {
+  GemmKernels kernels = kGemmAvx512;
+  kernels.even_odd_pairs = &kEvenOddAmx;
+  return kernels;
+}();
+
 }  // namespace hpmoe
 
 #endif  // HPMOE_X86

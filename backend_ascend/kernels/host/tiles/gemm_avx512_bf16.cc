@@ -53,7 +53,8 @@ HPMOE_AVX512_BF16 void Transpose(const Bf16* const* in, int64_t first,
   TransposePairBody(in, first, rows, cols, odd, out, ld_out);
 }
 
-constexpr PairKernels kPairs = {Pack, Transpose, Multiply};
+constexpr PairKernels kPairs = {Pack,  Transpose, Multiply,
+                                kRows, Pack,      Transpose};
 
 }  // namespace
 

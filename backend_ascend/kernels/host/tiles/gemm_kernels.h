@@ -49,6 +49,11 @@ struct PairKernels {
   void (*transpose)(const Bf16* const* in, int64_t first, int32_t rows,
                     int32_t cols, uint16_t odd, float* out, int32_t ld_out);
   MultiplyFn multiply;  // k pairs
+  // Of what `multiply` takes as a.
+  int32_t max_rows;
+  decltype(pack) pack_a;
+  decltype(transpose) transpose_a;
+  void (*release)() = nullptr;  // after a tile's products; or null
 };
 
 struct GemmKernels {
@@ -57,7 +62,9 @@ struct GemmKernels {
   MultiplyFn multiply;           // ascending
   MultiplyFn multiply_even_odd;  // even_odd_32
   std::tuple<GemmMoves<float>, GemmMoves<Bf16>, GemmMoves<Half>> moves;
-  const PairKernels* pairs = nullptr;  // of bfloat16, instead of its moves
+  // Of bfloat16, instead of its moves, by order; or null.
+  const PairKernels* pairs = nullptr;
+  const PairKernels* even_odd_pairs = nullptr;
 
   template <typename T>
   const GemmMoves<T>& Moves() const {
@@ -91,6 +98,8 @@ extern const GemmKernels kGemmPortable;
 extern const GemmKernels kGemmAvx2;
 extern const GemmKernels kGemmAvx512;
 extern const GemmKernels kGemmAvx512Bf16;
+extern const GemmKernels kGemmAvx512Amx;
+extern const PairKernels kEvenOddAmx;
 #elif HPMOE_NEON
 extern const GemmKernels kGemmNeon;
 #endif
