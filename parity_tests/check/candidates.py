@@ -163,6 +163,8 @@ class Megakernel:
     deadline_s: seconds without progress that end a launch.
     fault: name of a fault to commit in each pass that knows it, or None.
     checking: the modes of each launch.
+    isa: instruction sets: a launch is by the first, a serial run by the last;
+      none: the best.
     committed: for each run with a fault, the task (layout.TASK) that did it.
     launches: of each run.
     images: compiled so far, by pass, config, policy and options.
@@ -176,6 +178,7 @@ class Megakernel:
   name: str = 'backend_ascend'
   committed: list[np.void] = dataclasses.field(default_factory=list)
   launches: list[Launch] = dataclasses.field(default_factory=list)
+  isa: tuple[str, ...] = ()
   images: dict[tuple, image_lib.Image] = dataclasses.field(default_factory=dict)
 
   def run(
@@ -230,6 +233,7 @@ class Megakernel:
       threads=self.threads,
       deadline_s=self.deadline_s,
       fault=fault,
+      isa=self.isa[0] if self.isa else None,
       modes=modes,
       plan=plan,
     )
@@ -270,7 +274,8 @@ class Megakernel:
     return cut_otherwise(self.options, config, which)
 
   def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
-    return runtime.launch_serial(image, inputs, plan=plan)
+    isa = self.isa[-1] if self.isa else None
+    return runtime.launch_serial(image, inputs, isa=isa, plan=plan)
 
 
 def _launch_of(which, image, plan, launched, modes) -> Launch:

@@ -16,6 +16,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
@@ -64,6 +65,9 @@ class Request:
     text: a text file to embed.
     seed: of all values.
     placement: where the routing weight multiplies.
+    accumulation_order: of the sums of our backend.
+    isa: instruction sets of our backend: the launch's first, the serial run's
+      last; none: the best.
     capacity: N; None is what the routing needs.
     lanes: some of `lanes.LANES`.
     standards: names of records for lane 'standard'.
@@ -94,6 +98,8 @@ class Request:
   text: str | None = None
   seed: int = 0
   placement: str = 'combine'
+  accumulation_order: str = 'ascending'
+  isa: tuple[str, ...] = ()
   capacity: int | None = None
   lanes: tuple[str, ...] = lanes.LANES
   standards: tuple[str, ...] = standards.DEFAULT
@@ -189,6 +195,10 @@ def make_inputs(request: Request) -> inputs_lib.LayerInputs:
   Raises:
     ValueError: the request or a file is wrong.
   """
+  return _made(request).in_order(request.accumulation_order)
+
+
+def _made(request: Request) -> inputs_lib.LayerInputs:
   if request.input is not None:
     return inputs_lib.load_safetensors(
       request.input, request.placement, request.capacity, request.seed
@@ -219,6 +229,7 @@ def make_candidate(request: Request) -> candidates.Candidate:
     ValueError: the request is contradictory.
   """
   wanted = passes.of(request.direction)
+  _refuse_isa(request)
   if request.backend != BACKENDS[0]:
     return _on_twin(request)
   if request.frontend is not None:
@@ -237,6 +248,7 @@ def make_candidate(request: Request) -> candidates.Candidate:
       request.deadline_s,
       request.fault,
       request.checking,
+      isa=request.isa,
     )
   if request.fault is not None:
     raise ValueError(
@@ -259,6 +271,27 @@ def _refuse_unknown_fault(request: Request) -> None:
     raise ValueError(
       f'fault: expected one of {list(known)} in direction '
       f'{request.direction}, got {request.fault!r}'
+    )
+
+
+def _refuse_isa(request: Request) -> None:
+  """Refuses instruction sets that would have no effect, or that are not here.
+
+  Raises:
+    ValueError: names them.
+  """
+  known = _native.isas()
+  unknown = [isa for isa in request.isa if isa not in known]
+  if unknown:
+    raise ValueError(
+      f'isa: expected some of {known} on this CPU, got {unknown[0]!r}'
+    )
+  own = (request.candidate, request.frontend) == (None, None)
+  plain = (request.backend, request.launcher) == (BACKENDS[0], LAUNCHERS[0])
+  if request.isa and not (own and plain):
+    raise ValueError(
+      'isa: expected none but with our own backend on the host, its ranks in '
+      f'one process, got {list(request.isa)}'
     )
 
 

@@ -46,6 +46,11 @@ def _define_check(f: flags.FlagValues) -> None:
     'OS threads of our backend. Default: one per core.',
     flag_values=f,
   )
+  layer_flags.define_isa(
+    f,
+    'Instruction sets of our backend: the launch is by the first, the serial '
+    'run that it must equal in lane bitwise by the last.',
+  )
   flags.DEFINE_enum(
     'launcher',
     'threads',
@@ -231,6 +236,7 @@ def _request(f: flags.FlagValues):
     lanes=_lanes(f),
     standards=tuple(f.standard) or standards.DEFAULT,
     threads=f.threads,
+    isa=tuple(f.isa),
     deadline_s=f.deadline,
     candidate=f.candidate,
     frontend=f.frontend,

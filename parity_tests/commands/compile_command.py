@@ -142,7 +142,6 @@ def _compile_layer(f: flags.FlagValues) -> int:
   import time
 
   from hpmoe.backend_ascend import compiler
-  from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
 
   cli.check_writable('json', f.json)
@@ -153,9 +152,7 @@ def _compile_layer(f: flags.FlagValues) -> int:
     if f[name].value is None:
       f[name].value = default
   config, options = _sized(f, preset)
-  policy = precision.PrecisionPolicy(
-    storage=layer_flags.DTYPES[f.dtype], placement=f.placement
-  )
+  policy = layer_flags.policy(f)
   compile_pass = {
     'forward': compiler.compile_forward,
     'backward': compiler.compile_backward,

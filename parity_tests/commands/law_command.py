@@ -44,6 +44,11 @@ def _define_law(f: flags.FlagValues) -> None:
     ('dtype', layer_flags.SHORT, 'Storage dtypes. A list.'),
     ('threads', plan.threads, 'OS threads. A list.'),
     (
+      'accumulation_order',
+      plan.accumulation_orders,
+      f'{layer_flags.ORDER_HELP} A list.',
+    ),
+    (
       'layout',
       [f'{aic}x{aiv}' for aic, aiv in plan.layouts],
       'Cube x vector workers of one rank. A list.',
@@ -65,6 +70,7 @@ def _define_law(f: flags.FlagValues) -> None:
     f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
     flag_values=f,
   )
+  layer_flags.define_isa(f, 'Instruction sets, which launches take in turn.')
   layer_flags.define_relay(f)
   layer_flags.define_schedule(f)
   backend_flags.define_backend(f)
@@ -85,6 +91,7 @@ def _layouts(values: list[str]) -> tuple[tuple[int, int], ...]:
 
 def _plan(f: flags.FlagValues):
   from hpmoe.parity_tests.law import law
+  from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
 
   if not presets.get(f.preset).runs_here:
@@ -98,6 +105,15 @@ def _plan(f: flags.FlagValues):
       f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
     )
   dtypes = layer_flags.dtype_list(f.dtype)
+  orders = tuple(f.accumulation_order)
+  wrong = [o for o in orders if o not in precision.ACCUMULATION_ORDERS]
+  if wrong:
+    raise cli.UsageError(
+      'accumulation_order: expected some of '
+      f'{list(precision.ACCUMULATION_ORDERS)}, got {wrong[0]!r}'
+    )
+  if 'ascending' not in orders and not f['dtype'].present:
+    dtypes = ('bfloat16',)
   return law.Plan(
     scheduled=_scheduled(f, dtypes),
     schedule_arguments=cli.arguments(
@@ -111,6 +127,8 @@ def _plan(f: flags.FlagValues):
     placement=f.placement,
     directions=tuple(f.direction),
     dtypes=dtypes,
+    accumulation_orders=orders,
+    isa=tuple(f.isa),
     interleavings=f.interleavings,
     threads=layer_flags.integers('threads', f.threads),
     layouts=_layouts(f.layout),
@@ -143,7 +161,7 @@ def _law(f: flags.FlagValues) -> int:
   if f.backend != 'host':
     return _law_of_twin(f, plan)
   processes = layer_flags.integers('processes', f.processes)
-  steps = len(processes) * len(plan.dtypes) * len(plan.directions)
+  steps = len(processes) * len(plan.sums) * len(plan.directions)
   with cli.failure_reported(f.json), cli.progress(plan.steps + steps) as step:
     # First: what cannot be is told before the long part.
     ranks = law_ranks.run(plan, processes, step)
@@ -165,11 +183,12 @@ def _law_of_twin(f: flags.FlagValues, plan) -> int:
   from hpmoe.parity_tests.law import law_twin
   from hpmoe.parity_tests.report import report
 
-  for name in ('threads', 'processes'):
+  for name in ('threads', 'processes', 'isa', 'accumulation_order'):
     if f[name].present:
       raise cli.UsageError(
         f'{name}: expected none with --backend={f.backend}, got '
-        f'{cli.text(f[name].value)}: the twin is one thread of one process'
+        f'{cli.text(f[name].value)}: the twin is one thread of one process, '
+        'with an order of its own'
       )
   for name, field, value in (
     ('interleavings', 'interleavings', law_twin.SEEDS),

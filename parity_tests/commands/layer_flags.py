@@ -31,6 +31,11 @@ PLACEMENT_HELP = (
 )
 
 
+ORDER_HELP = (
+  "Order of our backend's sums: `ascending`, or of bf16 `even_odd_32`; see "
+  'docs/fast_lane.md.'
+)
+
 DIRECTIONS = ('forward', 'backward', 'both')
 _BACKWARD_ONLY = ('chain_rows', 'weight_grad_order')
 
@@ -76,6 +81,13 @@ def define_layer(f: flags.FlagValues) -> None:
     'combine',
     ['combine', 'before_down'],
     PLACEMENT_HELP,
+    flag_values=f,
+  )
+  flags.DEFINE_enum(
+    'accumulation_order',
+    'ascending',
+    ['ascending', 'even_odd_32'],
+    ORDER_HELP,
     flag_values=f,
   )
   flags.DEFINE_integer(
@@ -295,16 +307,27 @@ def options(f: flags.FlagValues):
 def _layer(f: flags.FlagValues):
   """Returns the (config, policy) that is asked for, as far as flags say."""
   from hpmoe.parity_tests.data import inputs
-  from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
 
   if 'input' in f and f.input is not None:
     made = inputs.load_safetensors(f.input, f.placement, f.capacity)
     return made.config, made.policy
   shape = presets.get(preset(f))
-  return (
-    presets.config(shape, f.ranks or shape.num_ranks, f.tokens),
-    precision.PrecisionPolicy(storage=DTYPES[f.dtype], placement=f.placement),
+  return presets.config(shape, f.ranks or shape.num_ranks, f.tokens), policy(f)
+
+
+def policy(f: flags.FlagValues):
+  """Returns the precision policy that is asked for.
+
+  Raises:
+    ValueError: the order is not one of the dtype.
+  """
+  from hpmoe.reference.contract import precision
+
+  return precision.PrecisionPolicy(
+    storage=DTYPES[f.dtype],
+    placement=f.placement,
+    accumulation_order=f.accumulation_order,
   )
 
 
@@ -336,6 +359,7 @@ def request(f: flags.FlagValues, **more: Any):
     text=f.text,
     seed=f.seed,
     placement=f.placement,
+    accumulation_order=f.accumulation_order,
     capacity=f.capacity,
     options=options(f),
   )
@@ -391,6 +415,15 @@ def integers(name: str, values: Sequence[str]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
   except ValueError as error:
     raise cli.UsageError(f'{name}: expected integers, got {values}') from error
+
+
+def define_isa(f: flags.FlagValues, text: str) -> None:
+  flags.DEFINE_list(
+    'isa',
+    [],
+    f'{text} Some of what this CPU has. Default: the best. A list.',
+    flag_values=f,
+  )
 
 
 def dtype_list(values: Sequence[str]) -> tuple[str, ...]:

@@ -117,7 +117,6 @@ def _layer(f: flags.FlagValues):
   """
   from hpmoe.parity_tests.check import check
   from hpmoe.parity_tests.data import routings
-  from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
 
   request = layer_flags.request(f)
@@ -139,9 +138,7 @@ def _layer(f: flags.FlagValues):
   if f.capacity is None:
     rows = int(routings.skew(config, routed.topk_ids)['max_rows_of_rank'])
     config = dataclasses.replace(config, capacity=rows)
-  policy = precision.PrecisionPolicy(
-    storage=layer_flags.DTYPES[f.dtype], placement=f.placement
-  )
+  policy = layer_flags.policy(f)
   return config, policy, dict(topk_ids=routed.topk_ids)
 
 

@@ -96,7 +96,6 @@ def _layer(f: flags.FlagValues, step):
   from hpmoe.backend_ascend.schedule import tuner
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.parity_tests.data import cases
-  from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
 
   machine = machine_lib.load(f.machine)
@@ -120,9 +119,7 @@ def _layer(f: flags.FlagValues, step):
   on_ascend = machine.shipped.startswith('ascend')
   return tuner.Layer(
     config,
-    precision.PrecisionPolicy(
-      storage=layer_flags.DTYPES[f.dtype], placement=f.placement
-    ),
+    layer_flags.policy(f),
     machine,
     made,
     f.target or ('ascend' if on_ascend else 'host'),

@@ -54,6 +54,17 @@ class LayerInputs:
   facts: Mapping[str, object]
   data: str = 'real'
 
+  def in_order(self, accumulation_order: str) -> 'LayerInputs':
+    """Returns the same layer with another order of its sums.
+
+    Raises:
+      ValueError: the order is not defined for the storage.
+    """
+    policy = dataclasses.replace(
+      self.policy, accumulation_order=accumulation_order
+    )
+    return dataclasses.replace(self, policy=policy)
+
 
 def make_inputs(
   preset: presets.Preset,

@@ -68,6 +68,8 @@ class Plan:
     preset, ranks, tokens, routing, seed, placement: the layer and its data.
     directions: some of DIRECTIONS.
     dtypes: storage dtypes.
+    accumulation_orders: of sums, each of the dtypes that it is defined for.
+    isa: instruction sets, which launches take in turn; none: the best.
     interleavings: seeds for each (threads, layout, granularity).
     threads: OS threads.
     layouts: (AIC, AIV) workers of one rank.
@@ -87,6 +89,8 @@ class Plan:
   placement: str = 'combine'
   directions: tuple[str, ...] = DIRECTIONS
   dtypes: tuple[str, ...] = tuple(storage.STORED)
+  accumulation_orders: tuple[str, ...] = ('ascending',)
+  isa: tuple[str, ...] = ()
   interleavings: int = 1000
   threads: tuple[int, ...] = (1, 2, 4)
   layouts: tuple[tuple[int, int], ...] = ((1, 1), (3, 5), (24, 48))
@@ -104,6 +108,7 @@ class Plan:
     for name in (
       'directions',
       'dtypes',
+      'accumulation_orders',
       'threads',
       'layouts',
       'granularities',
@@ -114,6 +119,7 @@ class Plan:
       raise ValueError(
         f'interleavings: expected at least 1, got {self.interleavings}'
       )
+    self._refuse_unknown_sums()
     passes_ = [which for name in self.directions for which in passes.of(name)]
     known = {n: None for w in passes_ for n in faults.specs(w.direction)}
     if self.fault is not None and self.fault not in known:
@@ -122,10 +128,34 @@ class Plan:
         f'{list(self.directions)}, got {self.fault!r}'
       )
 
+  def _refuse_unknown_sums(self) -> None:
+    known = _native.isas()
+    unknown = [isa for isa in self.isa if isa not in known]
+    if unknown:
+      raise ValueError(
+        f'isa: expected some of {known} on this CPU, got {unknown[0]!r}'
+      )
+    for dtype in self.dtypes:
+      if not any(dtype == one for one, _ in self.sums):
+        raise ValueError(
+          f"accumulation_orders: expected 'ascending' among them for {dtype}, "
+          f'got {list(self.accumulation_orders)}'
+        )
+
+  @property
+  def sums(self) -> tuple[tuple[str, str], ...]:
+    """Storage dtypes with each order that is asked for of them."""
+    return tuple(
+      (dtype, order)
+      for dtype in self.dtypes
+      for order in self.accumulation_orders
+      if order == 'ascending' or dtype == 'bfloat16'
+    )
+
   @property
   def steps(self) -> int:
     """How often `run` calls `progress`."""
-    groups = len(self.directions) * len(self.dtypes) * len(self.threads)
+    groups = len(self.directions) * len(self.sums) * len(self.threads)
     cuts = 1 if self.scheduled else len(self.granularities)
     return groups * len(self.layouts) * cuts
 
@@ -152,8 +182,8 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
   _refuse_large_weights(plan)
   rows: list[law_table.Row] = []
   schedules: list[law_table.Schedules] = []
-  for dtype in plan.dtypes:
-    made = make_inputs(plan, dtype)
+  for dtype, order in plan.sums:
+    made = make_inputs(plan, dtype, order)
     if not schedules:  # before the long part: all dtypes have the same tasks
       for direction in plan.directions:
         (which,) = passes.of(direction)
@@ -206,9 +236,11 @@ def _refuse_beyond(needed: int, what: str) -> None:
     )
 
 
-def make_inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
-  """Returns a plan's data in a storage dtype."""
-  return inputs_lib.make_inputs(
+def make_inputs(
+  plan: Plan, dtype: str, order: str = 'ascending'
+) -> inputs_lib.LayerInputs:
+  """Returns a plan's data in a storage dtype, to be summed in an order."""
+  made = inputs_lib.make_inputs(
     presets.get(plan.preset),
     plan.ranks,
     plan.tokens,
@@ -217,6 +249,14 @@ def make_inputs(plan: Plan, dtype: str) -> inputs_lib.LayerInputs:
     plan.seed,
     placement=plan.placement,
   )
+  return made.in_order(order)
+
+
+def sums_of(made: inputs_lib.LayerInputs) -> str:
+  """Returns the storage dtype and, if it is not ascending, the order."""
+  order = made.policy.accumulation_order
+  name = made.policy.storage
+  return name if order == 'ascending' else f'{name} {order}'
 
 
 def read(
@@ -265,7 +305,7 @@ def _try(
     seen = coverage_lib.Coverage(image, signals)
     for threads in plan.threads:
       progress(
-        f'{which.name} {made.policy.storage} {options.event_grain} '
+        f'{which.name} {sums_of(made)} {options.event_grain} '
         f'{options.row_block} {options.num_aic}x{options.num_aiv} '
         f'{threads} threads'
       )
@@ -274,7 +314,7 @@ def _try(
       ):
         _add(tallies, seen, *launch)
     counts.update({name: getattr(seen, of) for name, of in _COUNTS.items()})
-  dtype = made.policy.storage
+  dtype = sums_of(made)
   rows = [t.row(which.name, dtype, t.name) for t in tallies]
   launches = tallies[0].launches
   seen_ = law_table.Schedules(
@@ -301,6 +341,9 @@ def _launches(
   fault = fault_of(plan, which, image, routing)
   for interleaving in range(plan.interleavings):
     late = interleaving % 2 == 1
+    isa = None
+    if plan.isa:  # each with puts in time and late
+      isa = plan.isa[interleaving // 2 % len(plan.isa)]
     how = dict(
       options=options,
       threads=threads,
@@ -312,6 +355,8 @@ def _launches(
       which,
       made.policy.storage,
       options,
+      accumulation_order=_not_ascending(made),
+      isa=isa,
       threads=threads,
       permute=interleaving,
       late_puts=late or None,
@@ -323,6 +368,7 @@ def _launches(
         made.arrays,
         threads=threads,
         fault=fault,
+        isa=isa,
         modes=modes,
         plan=routing,
       )
@@ -333,6 +379,11 @@ def _launches(
         how['replay'],
       ) from error
     yield launched, how
+
+
+def _not_ascending(made: inputs_lib.LayerInputs) -> str | None:
+  order = made.policy.accumulation_order
+  return None if order == 'ascending' else order
 
 
 def replay(

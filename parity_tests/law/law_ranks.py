@@ -58,8 +58,8 @@ def run(
     mpi_launcher.find_mpiexec()  # Told before the long part.
   for count in processes:
     one = dataclasses.replace(plan, ranks=count)
-    for dtype in plan.dtypes:
-      made = law.make_inputs(one, dtype)
+    for dtype, order in plan.sums:
+      made = law.make_inputs(one, dtype, order)
       for direction in plan.directions:
         progress(f'{count} processes, {direction} {dtype}')
         (which,) = passes.of(direction)
@@ -77,7 +77,7 @@ def _row(plan: law.Plan, which: passes.Pass, made) -> Row:
   return Row(
     processes=plan.ranks,
     direction=which.name,
-    dtype=made.policy.storage,
+    dtype=law.sums_of(made),
     tensors=len(apart),
     equal=sum(not bits for bits in apart.values()),
     differing_bits=sum(apart.values()),

@@ -12,20 +12,23 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.law import law
+from hpmoe.reference.contract import precision
 
 # Several ranks in one process; a layer that no vector length divides; routing
 # weights that travel with their rows.
 _CORES = ((3, 5),)
+_ORDERS = precision.ACCUMULATION_ORDERS
 LAYERS = (
-  law.Plan(preset='tiny', ranks=4, layouts=_CORES),
+  law.Plan(preset='tiny', ranks=4, layouts=_CORES, accumulation_orders=_ORDERS),
   law.Plan(
     preset='tiny',
     ranks=2,
     placement='before_down',
     routing='text',
     layouts=_CORES,
+    accumulation_orders=_ORDERS,
   ),
-  law.Plan(preset='odd', ranks=1, layouts=_CORES),
+  law.Plan(preset='odd', ranks=1, layouts=_CORES, accumulation_orders=_ORDERS),
 )
 # What the first input is multiplied by: subnormal numbers of its dtype.
 _SUBNORMAL = dict(float32=2.0**-140, bfloat16=2.0**-130, float16=2.0**-18)
@@ -46,13 +49,13 @@ class Case:
 
 
 def cases(layers=LAYERS) -> Iterator[Case]:
-  """Yields both passes of each layer, in every dtype and granularity.
+  """Yields both passes of each layer, in every dtype, order and granularity.
 
   The first layer comes again with a subnormal first input.
   """
   for i, plan in enumerate(layers):
-    for dtype in plan.dtypes:
-      made = law.make_inputs(plan, dtype)
+    for dtype, order in plan.sums:
+      made = law.make_inputs(plan, dtype, order)
       yield from _passes(plan, made, 'drawn')
       if i == 0:
         yield from _passes(plan, made, 'subnormal', _SUBNORMAL[dtype])
@@ -63,9 +66,9 @@ def _passes(plan: law.Plan, made, data: str, scale=1.0) -> Iterator[Case]:
     inputs = dict(law.read(plan, which, made).arrays)
     first = arrays.INPUTS[which.direction][0]
     inputs[first] = _times(inputs[first], scale)
-    dtype = made.policy.storage
+    sums = law.sums_of(made)
     name = ' '.join(
-      (plan.preset, f'R={plan.ranks}', plan.placement, data, which.name, dtype)
+      (plan.preset, f'R={plan.ranks}', plan.placement, data, which.name, sums)
     )
     for options in plan.options():
       yield Case(name, law.compile_image(which, made, options), inputs)
