@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.checks import coverage
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.parity_tests.check import passes
@@ -146,6 +147,67 @@ def test_launches_are_those_of_the_plan(monkeypatch):
   ]
 
 
+def test_orders_and_instruction_sets_are_those_of_the_plan(monkeypatch):
+  # Given two orders, of which one is bfloat16's, and instruction sets that
+  # launches take in turn, then each order has rows of its own, launches are of
+  # its images, and every second pair of them, one of it late, is by the other.
+  right, seen = runtime.run, []
+  isas = _native.isas()[-2:]
+
+  def run(image, inputs, **kwargs):
+    order = image.policy.accumulation_order
+    seen.append((image.policy.storage, order, kwargs['isa']))
+    return right(image, inputs, **kwargs)
+
+  monkeypatch.setattr(runtime, 'run', run)
+  table = law.run(
+    dataclasses.replace(
+      ONE,
+      dtypes=('float32', 'bfloat16'),
+      accumulation_orders=('ascending', 'even_odd_32'),
+      isa=tuple(isas),
+      interleavings=4,
+      directions=('forward',),
+      granularities=ONE.granularities[:1],
+    )
+  )
+  sums = (
+    ('float32', 'ascending'),
+    ('bfloat16', 'ascending'),
+    ('bfloat16', 'even_odd_32'),
+  )
+  in_turn = [isas[0], isas[0], isas[-1], isas[-1]]
+  assert seen == [(*one, isa) for one in sums for isa in in_turn]
+  assert table.holds
+  assert [row.dtype for row in table.rows] == [
+    'float32',
+    'bfloat16',
+    'bfloat16 even_odd_32',
+  ]
+
+
+def test_a_replay_says_the_order_and_the_instruction_set():
+  plan = dataclasses.replace(
+    ONE,
+    dtypes=('bfloat16',),
+    accumulation_orders=('even_odd_32',),
+    isa=('portable',),
+  )
+  made = law.make_inputs(plan, *plan.sums[0])
+  image = law.compile_image(passes.FORWARD, made, next(plan.options()))
+  ((_, how),) = law._launches(
+    dataclasses.replace(plan, interleavings=1),
+    passes.FORWARD,
+    image,
+    runtime.route(image, made.arrays['topk_ids']),
+    law.read(plan, passes.FORWARD, made),
+    next(plan.options()),
+    1,
+  )
+  for told in ('--accumulation_order=even_odd_32', '--isa=portable'):
+    assert told in how['replay']
+
+
 def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   # Given a backend in which one task does not wait for what it reads,
   arguments = [
@@ -209,11 +271,22 @@ def test_a_launch_that_ends_early_is_told_with_its_command(capsys):
     ('--threads=', 'threads: expected at least one, got none'),
     ('--layout=', 'layout: expected at least one, got none'),
     ('--fault=nothing', "got 'nothing'"),
+    ('--accumulation_order=any', 'accumulation_order: expected some of'),
+    ('--accumulation_order=', 'accumulation_orders: expected at least one'),
+    ('--isa=mmx', "isa: expected some of ['portable'"),
   ],
 )
 def test_a_wrong_request_is_refused(capsys, argument, told):
   assert main.main(['law', argument]) == cli.WRONG_REQUEST
   assert told in capsys.readouterr().err
+
+
+def test_an_order_that_a_dtype_has_not_is_refused(capsys):
+  order = '--accumulation_order=even_odd_32'
+  assert main.main(['law', '--dtype=f32,bf16', order]) == cli.WRONG_REQUEST
+  assert "expected 'ascending' among them for float32" in (
+    capsys.readouterr().err
+  )
 
 
 def test_a_fault_that_no_task_can_commit_is_refused(capsys):
