@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.check import candidates
@@ -120,6 +122,51 @@ def test_no_bit_depends_on_workers_or_threads(bench, workers, threads):
   results = made.judge(one, check.make_candidate(one))
 
   _check_bits(results)
+
+
+def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
+  # Given an order and two instruction sets, when all lanes judge, then launches
+  # are in that order by the first, serial runs by the last, and all pass.
+  first, last = _native.isas()[-1], 'portable'
+  seen = set()
+  for name in ('run', 'launch_serial'):
+
+    def spied(image, *arguments, name=name, of=getattr(runtime, name), **how):
+      order = image.policy.accumulation_order
+      seen.add((name, order, how['isa']))
+      return of(image, *arguments, **how)
+
+    monkeypatch.setattr(runtime, name, spied)
+  request = check.Request(
+    direction='both',
+    preset='tiny',
+    dtype='bfloat16',
+    accumulation_order='even_odd_32',
+    isa=(first, last),
+  )
+
+  results = check.Bench(request).judge(request, check.make_candidate(request))
+
+  assert {r.verdict for r in results} == {lanes.PASS}
+  assert seen == {
+    ('run', 'even_odd_32', first),
+    ('launch_serial', 'even_odd_32', last),
+  }
+
+
+@pytest.mark.parametrize(
+  'asked',
+  [
+    dict(isa=('mmx',)),
+    dict(isa=('portable',), candidate='a:b'),
+    dict(isa=('portable',), frontend='jax'),
+    dict(isa=('portable',), launcher='mpi'),
+    dict(isa=('portable',), backend='ascend_twin'),
+  ],
+)
+def test_instruction_sets_without_effect_are_refused(asked):
+  with pytest.raises(ValueError, match='^isa: expected '):
+    check.make_candidate(check.Request(**asked))
 
 
 @pytest.mark.parametrize('order', ('interleaved', 'last'))
