@@ -1,7 +1,9 @@
 """Schedule files: what `hpmoe tune` found, for whoever compiles the layer.
 
 JSON of one object.  It says for which layer it is, so that it is not taken for
-another one's by mistake, and what was predicted of it on which machine.
+another one's by mistake, and what was predicted of it on which machine.  Queues
+of policy 'list' are planned anew where the layer is compiled, with the costs of
+a machine that ships: its figures must be those that the search had.
 """
 
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ import pathlib
 from typing import Any
 import zlib
 
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -35,6 +38,7 @@ class Schedule:
     machine: on which it was tuned.
     routing: the cases it was tuned for.
     predicted_s: seconds by pass, as simulated there; empty: not simulated.
+    figures: digest of those that policy 'list' planned with; '': not known.
   """
 
   config: config_lib.MoEConfig
@@ -44,6 +48,7 @@ class Schedule:
   machine: str = ''
   routing: tuple[str, ...] = ()
   predicted_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  figures: str = ''
 
   def layer(self) -> dict[str, Any]:
     """Returns what must be another layer's, too, for it to be of use there."""
@@ -57,7 +62,8 @@ class Schedule:
     """Returns the options for the layer that it is of.
 
     Raises:
-      ValueError: it is of another layer; names the first size that differs.
+      ValueError: it is of another layer, and names the first size that differs;
+        or policy 'list' would plan with other figures.
     """
     for name, tuned in self.layer().items():
       asked = getattr(policy if name in _POLICY else config, name)
@@ -66,6 +72,13 @@ class Schedule:
           f'schedule: expected one of this layer, with {name} {asked}, got one '
           f'of another, with {tuned}'
         )
+    now = figures_of(self.options)
+    if self.figures and self.figures != now:
+      raise ValueError(
+        f'schedule: expected figures {self.figures} of machine '
+        f'{self.options.order.machine}, which it was listed with, got {now}: '
+        'tune again'
+      )
     return self.options
 
   def scaled(
@@ -101,6 +114,13 @@ class Schedule:
       options=dataclasses.replace(options, **shrunk),
       predicted_s={},
     )
+
+
+def figures_of(options: flow_lib.Options) -> str:
+  """Returns the digest of the figures that options plan with; '': none."""
+  if options.order.policy != 'list':
+    return ''
+  return machine_lib.load(options.order.machine).digest()
 
 
 def _expert_rows(config: config_lib.MoEConfig) -> float:
@@ -163,6 +183,7 @@ def save(path: str | os.PathLike, schedule: Schedule) -> None:
     machine=schedule.machine,
     routing=list(schedule.routing),
     predicted_s=dict(schedule.predicted_s),
+    figures=schedule.figures or figures_of(schedule.options),
   )
   content['crc32'] = _checksum(content)
   pathlib.Path(path).write_text(json.dumps(content, indent=2) + '\n')
@@ -208,6 +229,7 @@ def _parse(content: Any) -> Schedule:
     machine=content['machine'],
     routing=tuple(content['routing']),
     predicted_s=content['predicted_s'],
+    figures=content.get('figures', ''),
   )
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from hpmoe.backend_ascend.schedule import schedule_file
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -141,3 +142,36 @@ def test_a_file_that_says_something_else_is_refused(path, change, message):
 def test_what_is_no_file_is_an_os_error(tmp_path):
   with pytest.raises(OSError):
     schedule_file.load(tmp_path / 'none')
+
+
+def test_a_list_of_other_figures_is_refused(tmp_path, monkeypatch):
+  # Given a schedule of the list scheduler, when a figure of the machine that it
+  # plans with is another than in the search, then it is refused in one line;
+  # queues in turn rest on no figure.
+  listed = dataclasses.replace(
+    SCHEDULE,
+    options=dataclasses.replace(
+      SCHEDULE.options, order=flow_lib.Order(policy='list')
+    ),
+  )
+  path = tmp_path / 'listed.schedule'
+  schedule_file.save(path, listed)
+  assert schedule_file.of(path, CONFIG, POLICY) == listed.options
+  machine = machine_lib.load('ascend_a3')
+  changed = machine.with_figures(hbm=2 * machine['hbm'])
+  monkeypatch.setattr(machine_lib, 'load', lambda name: changed)
+  with pytest.raises(ValueError, match='^schedule: .* ascend_a3.*tune again$'):
+    schedule_file.of(path, CONFIG, POLICY)
+  in_turn = tmp_path / 'in_turn.schedule'
+  schedule_file.save(in_turn, SCHEDULE)
+  assert schedule_file.of(in_turn, CONFIG, POLICY) == SCHEDULE.options
+
+
+def test_a_digest_is_of_figures_and_links():
+  machine = machine_lib.load('ascend_a3')
+  assert machine.digest() == machine_lib.load('ascend_a3').digest()
+  assert machine.digest() != machine.with_figures(poll=1e-6).digest()
+  routes = dataclasses.replace(machine.fabric, routes=())
+  assert (
+    machine.digest() != dataclasses.replace(machine, fabric=routes).digest()
+  )

@@ -50,6 +50,14 @@ PUBLISHED = flow_lib.Options(
   order=flow_lib.PUBLISHED_ORDER,
 )
 
+
+def on(choices: Choices, aiv: int) -> Choices:
+  """Returns choices whose AIVs are one of each core, or both: all `aiv`."""
+  if 'aiv' not in choices:
+    return choices
+  return {**choices, 'aiv': _values('num_aiv', aiv // 2, aiv)}
+
+
 _WEIGHT_GRADS: dict[str, Fields] = {
   'published': {
     'weight_grad_order': 'interleaved',

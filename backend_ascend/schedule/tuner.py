@@ -54,6 +54,17 @@ class Layer:
   target: str = 'host'
 
   @property
+  def cores(self) -> tuple[int, int]:
+    """AIC and AIV of a rank: the machine's where an AIC has two AIVs.
+
+    Elsewhere, on a host or a GPU, what an image calls so is a choice, and those
+    of an A3 die are taken.
+    """
+    aic, aiv = int(self.machine['aic']), int(self.machine['aiv'])
+    of_die = flow_lib.Options()
+    return (aic, aiv) if aiv == 2 * aic else (of_die.num_aic, of_die.num_aiv)
+
+  @property
   def expert_rows(self) -> int:
     """Rows that the fullest expert of any case receives."""
     return max(
@@ -154,12 +165,22 @@ class Tuner:
     order = flow_lib.Order(
       machine=self.layer.machine.shipped or flow_lib.Order().machine
     )
-    return flow_lib.Options(expert_capacity=self.layer.expert_rows, order=order)
+    aic, aiv = self.layer.cores
+    return flow_lib.Options(
+      num_aic=aic,
+      num_aiv=aiv,
+      expert_capacity=self.layer.expert_rows,
+      order=order,
+    )
 
   @property
   def published(self) -> flow_lib.Options:
+    aic, aiv = self.layer.cores
     return dataclasses.replace(
-      space.PUBLISHED, expert_capacity=self.layer.expert_rows
+      space.PUBLISHED,
+      num_aic=aic,
+      num_aiv=aiv // 2,
+      expert_capacity=self.layer.expert_rows,
     )
 
   def runs(self, rows: int, cols: int, relay: bool = False) -> bool:
@@ -350,6 +371,7 @@ def accuracy(
   progress: Progress = lambda step: None,
 ) -> tuple[Accuracy, list[Timed]]:
   """Returns the model's errors over all points of choices, and the points."""
+  choices = space.on(choices, tuner.base.num_aiv)
   grid = space.grid(tuner.layer.config, tuner.base, choices, tuner.runs)
   timed = []
   for point in range(len(grid.table)):

@@ -36,6 +36,7 @@ _LISTS = (
   'row_blocks',
   'chain_rows',
   'weight_grad_orders',
+  'relay',
 )
 
 
@@ -47,6 +48,7 @@ class Plan:
     presets, ranks, routings, dtypes: inputs.
     grains, row_blocks: granularities of the backend.
     chain_rows, weight_grad_orders: of its backward pass.
+    relay: whether rows are relayed.
     direction: one of `passes.DIRECTIONS`.
     tokens: T instead of the presets'.
     seed: of all values.
@@ -61,6 +63,7 @@ class Plan:
   row_blocks: tuple[int, ...]
   chain_rows: tuple[int | None, ...] = (None,)
   weight_grad_orders: tuple[str, ...] = ('interleaved',)
+  relay: tuple[bool, ...] = (False,)
   direction: str = 'both'
   tokens: int | None = None
   seed: int = 0
@@ -98,14 +101,19 @@ class Plan:
       )
 
   def options(self) -> Iterator[flow_lib.Options]:
-    for grain, row_block, chain, order in itertools.product(
-      self.grains, self.row_blocks, self.chain_rows, self.weight_grad_orders
+    for grain, row_block, chain, order, relay in itertools.product(
+      self.grains,
+      self.row_blocks,
+      self.chain_rows,
+      self.weight_grad_orders,
+      self.relay,
     ):
       yield flow_lib.Options(
         event_grain=grain,
         row_block=row_block,
         chain_rows=chain,
         weight_grad_order=order,
+        relay=relay,
       )
 
 
@@ -115,7 +123,7 @@ class Case:
 
   Attributes:
     preset, ranks, dtype, routing, event_grain, row_block, chain_rows,
-      weight_grad_order: which case.
+      weight_grad_order, relay: which case.
     verdict: 'pass', 'fail' or 'error'.
     judged: 'all lanes', or 'same bits' as the case that was.
     tiles: tiles compared.
@@ -132,6 +140,7 @@ class Case:
   row_block: int
   chain_rows: int | None
   weight_grad_order: str
+  relay: bool
   verdict: str
   judged: str
   tiles: int
@@ -164,6 +173,7 @@ def run(
       progress(
         f'{one.preset} R={one.ranks} {one.dtype} {one.routing} '
         f'{options.event_grain} {options.row_block}'
+        f'{" relay" if options.relay else ""}'
       )
       case, first = _case(one, bench, first)
       write(dataclasses.asdict(case))
@@ -223,6 +233,7 @@ def _case(
     request.options.row_block,
     request.options.chain_rows,
     request.options.weight_grad_order,
+    request.options.relay,
     *end,
     round(time.perf_counter() - start, 3),
   )
@@ -308,7 +319,8 @@ def summary(cases: Sequence[Case]) -> str:
     if case.verdict != lanes.PASS:
       lines.append(
         f'{case.verdict.upper()}: {case.preset} R={case.ranks} {case.dtype} '
-        f'{case.routing} {case.event_grain} {case.row_block}: {case.why}'
+        f'{case.routing} {case.event_grain} {case.row_block}'
+        f'{" relay" if case.relay else ""}: {case.why}'
       )
   passed = sum(c.verdict == lanes.PASS for c in cases)
   lines.append(f'{passed} of {len(cases)} cases pass')

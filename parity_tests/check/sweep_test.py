@@ -57,6 +57,20 @@ def test_cuts_of_the_weight_gradients_are_covered():
   assert 'd_w_down' in cases[0].worst_ulp and 'y' not in cases[0].worst_ulp
 
 
+def test_relay_is_covered():
+  # Given both, when swept, then a relayed layer has the bits of the other.
+  cases = sweep.run(
+    dataclasses.replace(
+      PLAN, routings=('zipf',), grains=('row_block',), relay=(False, True)
+    ),
+    lambda line: None,
+  )
+  assert [(c.relay, c.verdict, c.judged) for c in cases] == [
+    (False, 'pass', 'all lanes'),
+    (True, 'pass', 'same bits'),
+  ]
+
+
 @pytest.mark.parametrize('guilty', (passes.FORWARD, passes.BACKWARD))
 def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
   # Given a backend that is wrong at one event grain only,

@@ -237,6 +237,8 @@ def scheduled(f: flags.FlagValues, config, policy):
     if f['schedule_scaled'].present:
       raise cli.UsageError('schedule_scaled: expected --schedule beside it')
     return None
+  if not f.schedule:
+    raise cli.UsageError('schedule: expected a file of hpmoe tune, got none')
   for name in {*_SAID_BY_SCHEDULE} & {*f}:
     if f[name].present:
       raise cli.UsageError(
@@ -250,6 +252,17 @@ def scheduled(f: flags.FlagValues, config, policy):
     if name in f and f[name].present
   }
   return dataclasses.replace(found, **cores)
+
+
+def refused(f: flags.FlagValues, why: str) -> str:
+  """Returns why a request was refused, with the flag that is to blame."""
+  room = why.startswith('topk_ids: expected at most expert_capacity=')
+  if not room or 'schedule' not in f or not f.schedule:
+    return why
+  return (
+    f'schedule: expected one with room for the routing, got {f.schedule} '
+    f'({why}): it was tuned for another, see --routing'
+  )
 
 
 def define_data(f: flags.FlagValues) -> None:

@@ -23,6 +23,7 @@ from hpmoe.parity_tests.commands import counts_command
 from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import generate_command
 from hpmoe.parity_tests.commands import law_command
+from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.commands import reproduce_command
 from hpmoe.parity_tests.commands import sweep_command
 from hpmoe.parity_tests.commands import tightness_command
@@ -145,12 +146,16 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   def tell(text: object) -> None:
     print(f'hpmoe {command.name}: {_one_line(text)}', file=sys.stderr)
 
+  parsed = None
   try:
     parsed = _parse(command, arguments)
     with _kept(command):
       return command.execute(parsed)
   except ValueError as error:
-    tell(_as_typed(str(error)))
+    why = str(error)
+    if parsed is not None:
+      why = layer_flags.refused(parsed, why)
+    tell(_as_typed(why))
     return cli.WRONG_REQUEST
   except BrokenPipeError:
     raise

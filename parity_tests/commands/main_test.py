@@ -134,6 +134,7 @@ def _refused(capsys, *arguments) -> str:
     ),
     (['sweep', '--chain_rows=x'], 'chain_rows: expected integers'),
     (['sweep', '--ranks=x'], 'ranks: expected integers'),
+    (['sweep', '--relay=x'], "relay: expected true or false, got 'x'"),
     (['sweep', '--dtype=x'], 'dtype: expected some of'),
   ],
   ids=lambda value: ' '.join(value) if isinstance(value, list) else '',

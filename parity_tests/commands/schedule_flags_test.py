@@ -1,5 +1,6 @@
 """`--schedule`: check, compile and law run what a schedule file says."""
 
+import dataclasses
 import json
 
 import pytest
@@ -124,6 +125,7 @@ def test_another_layer_is_refused_unless_scaled(path, capsys):
   [
     (['--row_block=4'], 'row_block: expected none beside --schedule='),
     (['--schedule=none'], 'none: expected a file to use'),
+    (['--schedule='], 'schedule: expected a file of hpmoe tune, got none'),
     (['--dtype=bf16'], 'with storage bfloat16'),
   ],
 )
@@ -147,3 +149,27 @@ def test_scaling_nothing_is_refused(capsys):
   code, said = run(capsys, 'compile', '--preset=tiny', '--schedule_scaled')
   assert code == 2
   assert 'schedule_scaled: expected --schedule beside it' in said
+
+
+@pytest.mark.parametrize('command', ['check', 'law'])
+def test_a_schedule_without_room_for_the_routing_is_to_blame(
+  command, tmp_path, capsys
+):
+  # Given a schedule whose experts hold balanced rows only, when text routes,
+  # then the schedule is named, not the ids that nobody typed.
+  full = dataclasses.replace(OPTIONS, expert_capacity=12)
+  path = tmp_path / 'full.schedule'
+  schedule_file.save(
+    path, schedule_file.Schedule(TINY, 'float32', 'combine', full)
+  )
+  code, said = run(
+    capsys,
+    command,
+    '--preset=tiny',
+    '--ranks=2',
+    '--dtype=f32',
+    f'--schedule={path}',
+  )
+  assert code == 2
+  assert f'schedule: expected one with room for the routing, got {path}' in said
+  assert 'expert_capacity=12' in said and '\n' not in said

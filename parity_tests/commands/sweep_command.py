@@ -26,6 +26,11 @@ def _define_sweep(f: flags.FlagValues) -> None:
       'Backward: `all`, or rows that one task of a weight gradient sums.',
     ),
     ('weight_grad_order', ['interleaved'], layer_flags.WEIGHT_GRAD_ORDER_HELP),
+    (
+      'relay',
+      ['false'],
+      '`true`: a token for several experts of one rank crosses the link once.',
+    ),
   ):
     flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
   layer_flags.define_sizes(f)
@@ -60,6 +65,14 @@ def _chains(values: Sequence[str]) -> tuple[int | None, ...]:
   )
 
 
+def _booleans(values: Sequence[str]) -> tuple[bool, ...]:
+  known = {'false': False, 'true': True}
+  unknown = [value for value in values if value not in known]
+  if unknown:
+    raise cli.UsageError(f'relay: expected true or false, got {unknown[0]!r}')
+  return tuple(known[value] for value in values)
+
+
 def _sweep(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.check import sweep
 
@@ -74,6 +87,7 @@ def _sweep(f: flags.FlagValues) -> int:
     row_blocks=layer_flags.integers('row_block', f.row_block),
     chain_rows=_chains(f.chain_rows),
     weight_grad_orders=tuple(f.weight_grad_order),
+    relay=_booleans(f.relay),
     tokens=f.tokens,
     seed=f.seed,
     placement=f.placement,
@@ -95,6 +109,7 @@ COMMAND = cli.Command(
   (
     'hpmoe sweep --out=sweep.jsonl',
     'hpmoe sweep --preset=tiny --ranks=1,2 --routing=zipf,hot',
+    'hpmoe sweep --preset=tiny --relay=false,true',
   ),
   _define_sweep,
   _sweep,

@@ -158,7 +158,8 @@ def _search(f: flags.FlagValues, layer, step):
   published = search.time(search.published)
   step('grid')
   start = time.perf_counter()
-  grid = space.grid(layer.config, search.base, space.GRID, search.runs)
+  choices = space.on(space.GRID, search.base.num_aiv)
+  grid = space.grid(layer.config, search.base, choices, search.runs)
   built = time.perf_counter()
   found = tuner.candidates(search, grid, f.confirm)
   pruned = time.perf_counter()
@@ -170,7 +171,7 @@ def _search(f: flags.FlagValues, layer, step):
     pareto.add(grid.options(point))
   confirmed = pareto.best()
   tuner.refine(
-    pareto, (_allowed(search, space.GRID), space.BESIDE), f.rounds, step
+    pareto, (_allowed(search, choices), space.BESIDE), f.rounds, step
   )
   best = pareto.best()
   ablation = tuner.ablate(search, best, step)

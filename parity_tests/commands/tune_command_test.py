@@ -74,6 +74,21 @@ def test_a_machine_file_has_the_target_of_its_base(tmp_path, base):
 
 
 @pytest.mark.parametrize(
+  'machine, aic, aiv', [('ascend_a2', 20, (20, 40)), ('hopper', 24, (24, 48))]
+)
+def test_cores_are_those_of_the_machine(tmp_path, machine, aic, aiv):
+  # Given a machine whose AICs have two AIVs each, when a schedule is searched,
+  # then those cores work; on another, which has no such units, those of an A3.
+  report = tmp_path / 'tune.json'
+  arguments = [f'--machine={machine}', f'--json={report}', '--confirm=1']
+  assert main.main(['tune', *SMALL, *arguments]) == 0
+  found = json.loads(report.read_text())
+  assert found['best']['options']['num_aic'] == aic
+  assert found['best']['options']['num_aiv'] in aiv
+  assert found['published']['options']['num_aiv'] == aiv[0]
+
+
+@pytest.mark.parametrize(
   'arguments, message',
   [
     (['--machine=abacus'], "machine: expected .* got 'abacus'"),

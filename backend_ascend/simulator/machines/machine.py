@@ -5,6 +5,7 @@ import dataclasses
 import math
 import pathlib
 import tomllib
+import zlib
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.simulator.machines import fabric as fabric_lib
@@ -64,6 +65,12 @@ class Machine:
 
   def __getitem__(self, name: str) -> float:
     return self.figures[name].value
+
+  def digest(self) -> str:
+    """Returns what differs where a time may: of all values and the fabric."""
+    known = (sorted(_values(self.figures).items()), self.fabric.classes)
+    text = repr((*known, self.fabric.routes))
+    return f'{zlib.crc32(text.encode()):08x}'
 
   def with_figures(self, **values: float) -> 'Machine':
     """Returns the machine with other values, for fits and sensitivity.
