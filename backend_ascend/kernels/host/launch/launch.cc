@@ -22,7 +22,7 @@ Status Launch(const ImageView& view, const LaunchTensors& tensors,
   Status status = Prepare(view, tensors, options.isa, &prepared, &state.layer,
                           options.modes.poison);
   if (status.code != 0) return status;
-  const Plan& plan = tensors.plan == nullptr ? prepared.plan : *tensors.plan;
+  const Plan& plan = *prepared.routed.plan;
   if (options.modes.guards) PoisonPadding(plan, state.layer);
   state.view = &view;
   state.modes = options.modes;

@@ -85,7 +85,33 @@ void Clear(char* begin, int64_t elements, T poison, T nan) {
   }
 }
 
+template <class T>
+void CopyOut(const std::vector<T>& from, T* to) {
+  if (to != nullptr) std::copy(from.begin(), from.end(), to);
+}
+
 }  // namespace
+
+Status Route(const ImageHeader& image, const LaunchTensors& tensors,
+             Routed* routed) {
+  const int64_t slots = int64_t{image.num_tokens} * image.top_k;
+  routed->ids.assign(tensors.topk_ids,
+                     tensors.topk_ids + image.num_ranks * slots);
+  routed->plan = tensors.plan;
+  Status status{};
+  if (tensors.plan == nullptr) {
+    status = MakePlan(image, routed->ids.data(), &routed->made);
+    if (status.code != 0) return status;
+    routed->plan = &routed->made;
+  }
+  const Plan& plan = *routed->plan;
+  status = CheckPlan(image, 0, image.num_ranks, routed->ids.data(), plan);
+  if (status.code != 0) return status;
+  CopyOut(plan.counts, tensors.counts);
+  CopyOut(plan.row_base, tensors.row_base);
+  CopyOut(plan.row_of_slot, tensors.row_of_slot);
+  return status;
+}
 
 void PoisonPadding(const Plan& plan, const Layer& layer) {
   ForEachPadding(plan, layer, PoisonElements);
@@ -113,19 +139,9 @@ void Poison(const Slices& slices, Form form, const Array& array) {
 
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer, bool poison) {
-  const ImageHeader& image = *view.header;
-  Status status{};
-  if (tensors.plan == nullptr) {
-    status = MakePlan(image, tensors.topk_ids, &prepared->plan);
-    if (status.code != 0) return status;
-  }
-  const Plan& plan = tensors.plan == nullptr ? prepared->plan : *tensors.plan;
-  status = CheckPlan(image, 0, image.num_ranks, tensors.topk_ids, plan);
+  const Status status = Route(*view.header, tensors, &prepared->routed);
   if (status.code != 0) return status;
-  std::copy(plan.counts.begin(), plan.counts.end(), tensors.counts);
-  std::copy(plan.row_base.begin(), plan.row_base.end(), tensors.row_base);
-  std::copy(plan.row_of_slot.begin(), plan.row_of_slot.end(),
-            tensors.row_of_slot);
+  const Plan& plan = *prepared->routed.plan;
   *layer = {};
   layer->image = view.header;
   layer->ranks_held = view.header->num_ranks;

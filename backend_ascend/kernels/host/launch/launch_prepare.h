@@ -12,9 +12,22 @@
 
 namespace hpmoe {
 
+// The routing of a launch.  `ids` are its own: another thread of the caller's
+// may write to the given ones after they were checked.
+struct Routed {
+  std::vector<int32_t> ids;  // [R, T, K]
+  Plan made;                 // where none is given
+  const Plan* plan = nullptr;
+};
+
+// Plans the tensors' routing, or takes the plan given, checks it and writes its
+// tables where they are asked for.  `routed` must stay where it is.
+Status Route(const ImageHeader& image, const LaunchTensors& tensors,
+             Routed* routed);
+
 // Owns what a launch needs beside its tensors.
 struct Prepared {
-  Plan plan;
+  Routed routed;
   std::vector<int32_t> header_slot;
   std::vector<float> header_weight;
   std::vector<RowCopy> copies;
@@ -24,7 +37,7 @@ struct Prepared {
   std::vector<float> sums[kNumBuffers];
 };
 
-// Makes the plan, poisons what tasks write and points the layer at it all.
+// Routes, poisons what tasks write and points the layer at it all.
 // `prepared` must outlive the layer.
 Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
                Prepared* prepared, Layer* layer, bool poison = true);

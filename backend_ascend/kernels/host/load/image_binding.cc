@@ -72,12 +72,13 @@ void InitRouting(Routing* self, const LoadedImage& image, const Ints& topk_ids,
              topk_ids.nbytes());
   routing.topk_ids.assign(topk_ids.data(), topk_ids.data() + topk_ids.size());
   if (!rank) {
-    Check(MakePlan(h, topk_ids.data(), &routing.plan));
+    Check(MakePlan(h, routing.topk_ids.data(), &routing.plan));
   } else {
     if (!counts) Refuse("counts", "those of all ranks", "none");
     CheckBytes("counts", h.num_ranks * CountsOf(h) * 4, counts->nbytes());
     Check(
-        MakeRankPlan(h, *rank, topk_ids.data(), counts->data(), &routing.plan));
+        MakeRankPlan(h, *rank, routing.topk_ids.data(), counts->data(),
+                     &routing.plan));
   }
   new (self) Routing(std::move(routing));
 }

@@ -20,11 +20,6 @@ Status Missing(const char* name) {
   return status;
 }
 
-template <class T>
-void CopyOut(const std::vector<T>& from, T* to) {
-  if (to != nullptr) std::copy(from.begin(), from.end(), to);
-}
-
 // Slots and weights of every row, as dispatches would bring them.
 void FillHeaders(const Plan& plan, const Layer& layer) {
   const ImageHeader& image = *layer.image;
@@ -210,17 +205,9 @@ Status Production::Launch(const LaunchTensors& tensors,
   if (tensors.topk_ids == nullptr) return Missing("topk_ids");
   if (tensors.topk_weights == nullptr) return Missing("topk_weights");
   std::unique_ptr<Held> held = Take();
-  Status status{};
-  if (tensors.plan == nullptr) {
-    status = MakePlan(image, tensors.topk_ids, &held->plan);
-    if (status.code != 0) return status;
-  }
-  const Plan& plan = tensors.plan == nullptr ? held->plan : *tensors.plan;
-  status = CheckPlan(image, 0, image.num_ranks, tensors.topk_ids, plan);
+  Status status = Route(image, tensors, &held->routed);
   if (status.code != 0) return status;
-  CopyOut(plan.counts, tensors.counts);
-  CopyOut(plan.row_base, tensors.row_base);
-  CopyOut(plan.row_of_slot, tensors.row_of_slot);
+  const Plan& plan = *held->routed.plan;
 
   ProductionLayer production{};
   Layer& layer = production.layer;
@@ -229,7 +216,7 @@ Status Production::Launch(const LaunchTensors& tensors,
   layer.plan = ViewOf(image, plan);
   layer.topk_weights = tensors.topk_weights;
   layer.isa = options.isa;
-  production.topk_ids = tensors.topk_ids;
+  production.topk_ids = held->routed.ids.data();
   production.row_of_slot = plan.row_of_slot.data();
   status = Place(tensors, held.get(), &production);
   if (status.code != 0) return status;

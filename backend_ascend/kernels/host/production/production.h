@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "backend_ascend/kernels/host/launch/diagnosis.h"
+#include "backend_ascend/kernels/host/launch/launch_prepare.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
-#include "backend_ascend/kernels/host/load/plan.h"
 #include "backend_ascend/kernels/host/production/production_tasks.h"
 
 namespace hpmoe {
@@ -75,7 +75,7 @@ class Production {
  private:
   struct Held {
     Arena arena;
-    Plan plan;
+    Routed routed;
   };
 
   std::unique_ptr<Held> Take();

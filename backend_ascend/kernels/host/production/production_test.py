@@ -5,12 +5,14 @@ from concurrent import futures
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.kernels.host.production import production
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -292,6 +294,26 @@ class TestRefused:
       self.inputs[other] = memory[: np.prod(shape)].reshape(shape)
     with pytest.raises(ValueError, match='out: .* overlap'):
       self.loaded.launch(self.inputs, out, out)
+
+
+class TestIdsOfTheCaller:
+  @pytest.mark.parametrize('layer', ['one_rank', 'four_ranks'])
+  def test_are_not_read_once_they_were_checked(self, layer):
+    # Given ids that others write to while tasks run (here tasks themselves do:
+    # y lies in their memory, which Python would refuse), then y is that of the
+    # ids that were checked.
+    config = LAYERS[layer]
+    image = testing.compile_layer(config, policy(), row_block=4, token_block=4)
+    inputs = testing.make_inputs(config, policy())
+    want = runtime.launch(image, inputs, threads=1)['y']
+    y = np.zeros_like(want)
+    ids = y.view(np.int32).reshape(-1)[: inputs['topk_ids'].size]
+    ids[:] = inputs['topk_ids'].reshape(-1)
+    inputs['topk_ids'] = ids.reshape(inputs['topk_ids'].shape)
+    _native.Production(image_lib.load(image)).launch(
+      inputs, dict(y=y), threads=1
+    )
+    assert y.tobytes() == want.tobytes()
 
 
 class TestUnaligned:
