@@ -81,6 +81,7 @@ def write_job(
   deadline_s: float,
   shared_memory: int | None = None,
   drills: Mapping[int, tuple[str, int]] | None = None,
+  mapped: bool = True,
 ) -> None:
   """Fills a job's folder.
 
@@ -92,6 +93,8 @@ def write_job(
     shared_memory: bytes that the job may take on a machine, if less than there
       are; None means what is free.
     drills: how ranks are to fail; see `mpi_drills`.
+    mapped: whether ranks of one machine write into each other's memory; else,
+      and between machines, each put is a call of MPI.
   """
   num_ranks = image_lib.load(image).config.num_ranks
   for name, value in inputs.items():
@@ -105,6 +108,7 @@ def write_job(
     deadline_s=deadline_s,
     shared_memory=shared_memory,
     drills={str(rank): drill for rank, drill in (drills or {}).items()},
+    mapped=mapped,
   )
   (job / 'request.json').write_text(json.dumps(request))
   for rank in range(num_ranks):

@@ -124,6 +124,20 @@ class TestSameBits:
   def test_weights_before_down_travel_home(self):
     _compare('backward', 2, 'float32', 'expert', 'real', 'before_down')
 
+  @pytest.mark.parametrize('direction', ['forward', 'backward'])
+  def test_puts_that_are_calls_of_mpi(self, direction):
+    # Given ranks that do not write into each other's memory, as those of
+    # several machines, then bits are those of one process.
+    config, policy, inputs = _layer(4, 'float32', 'real', 'before_down')
+    if direction == 'forward':
+      image = testing.compile_layer(config, policy, **SIZES)
+    else:
+      image = testing.compile_grad(config, policy, **SIZES)
+    way = layout.Direction[direction.upper()]
+    given = {n: inputs[n] for n in arrays.INPUTS[way]}
+    got = mpi_launcher.launch(image, given, mapped=False)
+    assert not testing.differing(got, runtime.launch(image, given, threads=1))
+
   def test_serial_is_the_megakernels(self):
     config, policy, inputs = _layer(2, 'float32', 'real')
     given = {name: inputs[name] for name in tensors.INPUTS}

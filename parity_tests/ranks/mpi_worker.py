@@ -288,7 +288,11 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
   mpi_drills.before_mpi(request, rank)
   pulse.beat('starting MPI', mpi_job.EVERY_RANK)
   transport = mpi_transport.MpiTransport(
-    None, pulse.beat, make_check(job, request['num_ranks'])
+    None,
+    pulse.beat,
+    make_check(job, request['num_ranks']),
+    # A drill counts puts, on its rank only.
+    mapped=request['mapped'] and not request['drills'],
   )
   outputs = rank_runtime.launch_rank(
     image,

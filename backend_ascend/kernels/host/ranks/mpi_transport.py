@@ -32,6 +32,9 @@ def load_mpi():
   return MPI
 
 
+# Bytes of a cache line: what windows are multiples of.
+_LINE = 64
+
 # Of a call that takes every rank, as the second argument of a beat.
 _EVERY_RANK = -1
 
@@ -49,13 +52,16 @@ class MpiTransport:
 
   The heap and the counters are windows of their own, so that a flush of data
   does not wait for signals.  Every operation is within one access epoch to all
-  ranks; the windows must have MPI's unified memory model.
+  ranks; the windows must have MPI's unified memory model.  Where all ranks are
+  on one machine, their windows are mapped into each other.
 
   Args:
     comm: mpi4py communicator; None means all processes.
     beat: called before whatever may block with a phase and the rank whose help
       it needs: -1 for every rank, None for nobody's.
     check: called while idle; raises when a rank is known to be lost.
+    mapped: whether windows are mapped where they can be; the same on every
+      rank.
   """
 
   def __init__(
@@ -63,6 +69,7 @@ class MpiTransport:
     comm=None,
     beat: Callable[..., None] = no_beat,
     check: Callable[[], None] = no_check,
+    mapped: bool = True,
   ):
     self._mpi = load_mpi()
     self._comm = comm or self._mpi.COMM_WORLD
@@ -71,6 +78,7 @@ class MpiTransport:
     self._beat = beat
     self._check = check
     self._windows: list = []
+    self._mapped = mapped
 
   def allgather(self, value: Any) -> list[Any]:
     self._beat('gathering offers', _EVERY_RANK)
@@ -80,10 +88,13 @@ class MpiTransport:
     """Returns a window and its zeroed memory."""
     item = np.dtype(dtype).itemsize
     hints = self._mpi.Info.Create(info)
-    # No window of zero bytes: its memory would have no address.
-    window = self._mpi.Win.Allocate(
-      max(count, 1) * item, item, info=hints, comm=self._comm
-    )
+    make = self._mpi.Win.Allocate
+    if self._mapped:
+      make = self._mpi.Win.Allocate_shared
+    # No window of zero bytes: its memory would have no address.  Those of a
+    # machine may lie side by side.
+    size = -(-max(count, 1) * item // _LINE) * _LINE
+    window = make(size, item, info=hints, comm=self._comm)
     hints.Free()
     if window.model != self._mpi.WIN_UNIFIED:
       raise RuntimeError(
@@ -99,12 +110,37 @@ class MpiTransport:
     self, heap_bytes: int, num_events: int
   ) -> tuple[np.ndarray, np.ndarray]:
     self._beat('allocating windows', _EVERY_RANK)
+    self._mapped = self._mapped and self._on_one_machine()
     self._heap, heap = self._window(heap_bytes, np.uint8, {})
     # Lets a network add in hardware: nothing but sums is asked for.
     self._counts, counters = self._window(
       num_events, np.int32, dict(accumulate_ops='same_op')
     )
+    self._sizes = heap_bytes, num_events
     return heap, counters
+
+  def _on_one_machine(self) -> bool:
+    machine = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+    size = machine.Get_size()
+    machine.Free()
+    return size == self.num_ranks
+
+  def peers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    if not self._mapped:
+      return []
+    heap_bytes, num_events = self._sizes
+
+    def of(window, rank: int, dtype, count: int) -> np.ndarray:
+      memory, _ = window.Shared_query(rank)
+      return np.frombuffer(memory, dtype, count)
+
+    return [
+      (
+        of(self._heap, rank, np.uint8, heap_bytes),
+        of(self._counts, rank, np.int32, num_events),
+      )
+      for rank in range(self.num_ranks)
+    ]
 
   def barrier(self) -> None:
     # Blocking would stop the puts of others on networks that need the target's

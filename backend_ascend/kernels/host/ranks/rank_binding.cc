@@ -1,5 +1,11 @@
+#include <nanobind/stl/pair.h>
+
+#include <memory>
+#include <utility>
+
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/ranks/launch_rank.h"
+#include "backend_ascend/kernels/host/ranks/mapped_transport.h"
 #include "backend_ascend/kernels/host/ranks/symmetric_heap.h"
 
 namespace hpmoe {
@@ -33,6 +39,9 @@ class PyTransport final : public Transport {
   const nb::object put_, flush_, add_, sync_, progress_;
 };
 
+// Heap and counters of every rank, where they are mapped here; or none.
+using Peers = std::vector<std::pair<OutArray, OutArray>>;
+
 // Keeps alive the arrays that a launch points to.
 class PyRankLaunch {
  public:
@@ -40,13 +49,15 @@ class PyRankLaunch {
                const ConstArrays& inputs, const Arrays& outputs,
                const OutArray& heap, const OutArray& counters,
                const nb::object& transport,
-               const std::optional<std::string>& isa)
+               const std::optional<std::string>& isa, const Peers& peers)
       : inputs_(inputs),
         outputs_(outputs),
         heap_(heap),
         counters_(counters),
         transport_(transport),
+        peers_(peers),
         view_(image.view()) {
+    MapPeers();
     Check(launch_.Prepare(view_, Tensors(routing), IsaOf(isa)));
   }
 
@@ -57,6 +68,24 @@ class PyRankLaunch {
   Diagnosis Blocked() const { return launch_.FindBlocked(); }
 
  private:
+  void MapPeers() {
+    if (peers_.empty()) return;
+    const ImageHeader& header = *view_.header;
+    if (static_cast<int64_t>(peers_.size()) != header.num_ranks) {
+      Refuse("peers", std::to_string(header.num_ranks) + " ranks",
+             std::to_string(peers_.size()));
+    }
+    std::vector<MappedRank> ranks;
+    for (const auto& [heap, counters] : peers_) {
+      CheckBytes("heap of a peer", MakeHeapLayout(header).bytes, heap.nbytes());
+      CheckBytes("counters of a peer", int64_t{view_.num_events} * 4,
+                 counters.nbytes());
+      ranks.push_back({static_cast<char*>(heap.data()),
+                       static_cast<int32_t*>(counters.data())});
+    }
+    mapped_ = std::make_unique<MappedTransport>(std::move(ranks), &transport_);
+  }
+
   RankTensors Tensors(const Routing& routing) {
     const ImageHeader& header = *view_.header;
     const int64_t by_slot = int64_t{header.num_tokens} * header.top_k * 4;
@@ -73,6 +102,7 @@ class PyRankLaunch {
     CheckBytes("counters", int64_t{view_.num_events} * 4, counters_.nbytes());
     tensors.counters = static_cast<int32_t*>(counters_.data());
     tensors.transport = &transport_;
+    if (mapped_ != nullptr) tensors.transport = mapped_.get();
     for (int b = 0; b < kNumBuffers; ++b) {
       if (heap.buffers[b] < 0) tensors.buffers[b] = Buffer(b);
     }
@@ -95,6 +125,8 @@ class PyRankLaunch {
   const Arrays outputs_;
   const OutArray heap_, counters_;
   PyTransport transport_;
+  const Peers peers_;
+  std::unique_ptr<MappedTransport> mapped_;
   const ImageView& view_;
   RankLaunch launch_;
 };
@@ -105,11 +137,13 @@ void BindRanks(nb::module_& m) {
   nb::class_<PyRankLaunch>(m, "RankLaunch", "One rank of a launch, prepared.")
       .def(nb::init<const LoadedImage&, const Routing&, const ConstArrays&,
                     const Arrays&, const OutArray&, const OutArray&,
-                    const nb::object&, const std::optional<std::string>&>(),
+                    const nb::object&, const std::optional<std::string>&,
+                    const Peers&>(),
            "image"_a, "routing"_a, "inputs"_a, "outputs"_a, "heap"_a,
            "counters"_a, "transport"_a, "isa"_a = nb::none(),
-           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-           "routing: the rank's.  transport: of rank_runtime.Transport.")
+           "peers"_a = Peers(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+           "routing: the rank's.  transport: of rank_runtime.Transport.\n"
+           "peers: of all ranks, where puts need no transport.")
       .def("run", &PyRankLaunch::Run, "deadline_s"_a,
            "Whether all tasks ran before none ended in time.")
       .def("run_some", &PyRankLaunch::RunSome, "max_tasks"_a,

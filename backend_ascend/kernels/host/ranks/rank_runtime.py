@@ -48,6 +48,13 @@ class Transport(Protocol):
     Both are zero; the heap is aligned for floats.
     """
 
+  def peers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns what `allocate` returned, of all ranks, as mapped here, or [].
+
+    Where it is mapped, put, flush and add are not called: the native part
+    copies and adds by itself.
+    """
+
   def barrier(self) -> None: ...
 
   def put(self, rank: int, offset: int, data: memoryview) -> None: ...
@@ -212,6 +219,7 @@ class RankLaunch:
       counters,
       transport,
       isa,
+      transport.peers(),
     )
 
   def _make_outputs(self) -> dict[str, np.ndarray]:

@@ -91,6 +91,37 @@ class TestSameBits:
     assert not ended or testing.differing(rank_testing.gather(launches), want)
 
 
+class TestMapped:
+  @pytest.mark.parametrize('direction', ['forward', 'backward'])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('layer', LAYERS)
+  def test_bits(self, layer, placement, direction, seed):
+    # Given ranks that see each other's memory, when they take turns at random,
+    # then bits are those of one address space, and nothing was called for it.
+    policy = _policy(placement=placement)
+    image, inputs = _case(LAYERS[layer], direction, policy)
+
+    got = rank_testing.launch_all(image, inputs, _wire(seed, mapped=True))
+
+    assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
+
+  @pytest.mark.parametrize('part', [0, 1])
+  def test_memory_that_is_too_small(self, part, seed, monkeypatch):
+    # Given a peer whose memory is not what puts and signals reach, then the
+    # launch is refused: they would write beyond it.
+    def peers(end):
+      ranks = [[np.zeros(h.size, np.uint8), c] for h, c in peers_of(end)]
+      ranks[2][part] = ranks[2][part][:-1]
+      return ranks
+
+    peers_of = rank_testing.Loopback.peers
+    monkeypatch.setattr(rank_testing.Loopback, 'peers', peers)
+    image, inputs = _case(FOUR, 'forward')
+    name = ('heap', 'counters')[part]
+    with pytest.raises(ValueError, match=f'{name} of a peer: expected'):
+      rank_testing.prepare(image, inputs, _wire(seed, mapped=True))
+
+
 class TestBlocked:
   @pytest.mark.parametrize('lost', range(1, 4))
   def test_names_tasks_of_the_rank_that_did_not_signal(self, lost, seed):

@@ -19,6 +19,7 @@ class Wire:
     generator: decides.
     ignores_flush: puts come any time after it, which is a fault.
     lost: a rank that every rank's transport knows to be lost, or None.
+    mapped: ranks write into each other's heaps and counters by themselves.
     heaps: by rank.
     counters: by rank.
     puts: not yet applied, as (to, offset, data).
@@ -28,6 +29,7 @@ class Wire:
   generator: np.random.Generator
   ignores_flush: bool = False
   lost: int | None = None
+  mapped: bool = False
   heaps: dict = dataclasses.field(default_factory=dict)
   counters: dict = dataclasses.field(default_factory=dict)
   puts: list = dataclasses.field(default_factory=list)
@@ -63,12 +65,19 @@ class Loopback:
   num_ranks: int
 
   def allocate(self, heap_bytes, num_events):
-    self.wire.heaps[self.rank] = np.zeros(heap_bytes, np.uint8)
-    self.wire.counters[self.rank] = np.zeros(num_events, np.int32)
+    for rank in range(self.num_ranks) if self.wire.mapped else [self.rank]:
+      self.wire.heaps.setdefault(rank, np.zeros(heap_bytes, np.uint8))
+      self.wire.counters.setdefault(rank, np.zeros(num_events, np.int32))
     return self.wire.heaps[self.rank], self.wire.counters[self.rank]
 
+  def peers(self):
+    if not self.wire.mapped:
+      return []
+    ranks = range(self.num_ranks)
+    return [(self.wire.heaps[r], self.wire.counters[r]) for r in ranks]
+
   def put(self, rank, offset, data):
-    assert rank != self.rank
+    assert rank != self.rank and not self.wire.mapped
     if self.wire.ignores_flush:
       data = bytes(data)
     data = np.frombuffer(data, np.uint8)
@@ -82,7 +91,7 @@ class Loopback:
     assert self.wire.ignores_flush or not self.wire.puts
 
   def add(self, rank, event, amount):
-    assert rank != self.rank
+    assert rank != self.rank and not self.wire.mapped
     self.wire.adds.append((rank, event, amount))
 
   def sync(self):
