@@ -262,8 +262,17 @@ class RankLaunch:
     counters: Annotated[NDArray, dict(order='C', device='cpu')],
     transport: object,
     isa: str | None = None,
+    peers: Sequence[
+      tuple[
+        Annotated[NDArray, dict(order='C', device='cpu')],
+        Annotated[NDArray, dict(order='C', device='cpu')],
+      ]
+    ] = [],
   ) -> None:
-    """routing: the rank's.  transport: of rank_runtime.Transport."""
+    """
+    routing: the rank's.  transport: of rank_runtime.Transport.
+    peers: of all ranks, where puts need no transport.
+    """
 
   def run(self, deadline_s: float) -> bool:
     """Whether all tasks ran before none ended in time."""
