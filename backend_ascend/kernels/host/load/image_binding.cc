@@ -76,9 +76,8 @@ void InitRouting(Routing* self, const LoadedImage& image, const Ints& topk_ids,
   } else {
     if (!counts) Refuse("counts", "those of all ranks", "none");
     CheckBytes("counts", h.num_ranks * CountsOf(h) * 4, counts->nbytes());
-    Check(
-        MakeRankPlan(h, *rank, routing.topk_ids.data(), counts->data(),
-                     &routing.plan));
+    Check(MakeRankPlan(h, *rank, routing.topk_ids.data(), counts->data(),
+                       &routing.plan));
   }
   new (self) Routing(std::move(routing));
 }
