@@ -19,15 +19,21 @@ constexpr uint16_t kZeroPair = 0, kNegativePair = 0x8000;
 constexpr int32_t kDepth = 256;  // of a panel, so that it stays in cache
 static_assert(kDepth % kEvenOddTerms == 0, "a depth has whole steps");
 
+// Floats of a panel that leaves room for the next one in the first cache.
+constexpr int32_t kSmallPanel = 4096;
+
 int32_t DivideUp(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 // Rows in parts of nearly equal size: a short last part would leave the
-// multipliers idle.
+// multipliers idle.  Divided once: a part takes but a thousand cycles.
 struct Parts {
-  int32_t rows, count;
-  Parts(int32_t m, int32_t max_rows) : rows(m), count(DivideUp(m, max_rows)) {}
+  int32_t count, least, longer;
+  Parts(int32_t rows, int32_t max_rows)
+      : count(DivideUp(rows, max_rows)),
+        least(rows / count),
+        longer(rows % count) {}
   int32_t RowsOf(int32_t part) const {
-    return rows / count + (part < rows % count ? 1 : 0);
+    return part < count ? least + (part < longer ? 1 : 0) : 0;
   }
 };
 
@@ -96,9 +102,12 @@ class Depth {
           sum.ld,       start.ld,
           /*rows=*/0,   cols,
           units_};
+      const int32_t next = j + kernels_.panel_cols;
+      const int32_t share = DivideUp(PanelRows(), parts_.count);
       for (int32_t part = 0; part < parts_.count; ++part) {
         micro.rows = parts_.RowsOf(part);
-        PrefetchPanel(j + kernels_.panel_cols, part);
+        PrefetchPanel(next, part * share, share);
+        PrefetchSums(micro, parts_.RowsOf(part + 1));
         multiply_(micro);
         micro.a += int64_t{micro.rows} * units_;
         micro.c += micro.rows * micro.ldc;
@@ -196,21 +205,38 @@ class Depth {
     moves_.transpose(rows, p_, count, depth_, out, ld);
   }
 
-  // A share of what the panel from column `j` will be packed from: memory
-  // answers while a part is multiplied.
-  void PrefetchPanel(int32_t j, int32_t part) const {
+  // Rows, as stored, that a panel is packed from.
+  int32_t PanelRows() const {
+    return tile_.trans_b ? kernels_.panel_cols : depth_;
+  }
+
+  // `share` of the rows, from `begin`, that the panel from column `j` will be
+  // packed from: memory answers while a part is multiplied.  No division: each
+  // part is but some hundred cycles.
+  void PrefetchPanel(int32_t j, int32_t begin, int32_t share) const {
     if (j >= tile_.n) return;
     constexpr int32_t kLine = 64 / sizeof(T);
     const int32_t cols = std::min(kernels_.panel_cols, tile_.n - j);
-    const int32_t rows = tile_.trans_b ? cols : depth_;
     const int32_t wide = tile_.trans_b ? depth_ : cols;
     const int64_t first = tile_.trans_b ? p_ : j;
     const T* const* const from = b_rows_ + (tile_.trans_b ? j : 0);
-    const int32_t end = rows * int64_t{part + 1} / parts_.count;
-    for (int32_t i = rows * int64_t{part} / parts_.count; i < end; ++i) {
+    const int32_t end = std::min(begin + share, tile_.trans_b ? cols : depth_);
+    for (int32_t i = begin; i < end; ++i) {
       for (int32_t c = 0; c < wide; c += kLine) {
-        __builtin_prefetch(from[i] + first + c, 0, 2);
+        if (kernels_.panel_cols * kDepth <= kSmallPanel) {
+          __builtin_prefetch(from[i] + first + c, 0, 3);
+        } else {
+          __builtin_prefetch(from[i] + first + c, 0, 2);
+        }
       }
+    }
+  }
+
+  // Sums of the part after this one, of so many rows.
+  static void PrefetchSums(const MicroTile& micro, int32_t rows) {
+    const float* const next = micro.c + micro.rows * micro.ldc;
+    for (int32_t i = 0; i < rows; ++i) {
+      __builtin_prefetch(next + i * micro.ldc, 1);
     }
   }
 

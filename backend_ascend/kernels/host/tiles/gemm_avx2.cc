@@ -71,27 +71,37 @@ struct Tail {
   int32_t ColsOf(int v) const { return v + 1 < kV ? 8 : cols; }
 };
 
-template <int kM, int kV>
-HPMOE_AVX2 void Micro(const MicroTile& t) {
+// kWhole: t.cols == 8 * kV.  A branch at every load and store would cost as
+// much as six steps of the depth.
+template <int kM, int kV, bool kWhole>
+HPMOE_AVX2 void MicroBody(const MicroTile& t) {
   const Tail<kV> tail(t);
+  const int32_t last = kWhole ? 8 : tail.cols;
   __m256 acc[kM][kV];
 #pragma GCC unroll 6
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
       acc[i][v] = t.start != nullptr ? Load(t.start + i * t.ld_start + 8 * v,
-                                            tail.ColsOf(v), tail.mask)
+                                            v + 1 < kV ? 8 : last, tail.mask)
                                      : _mm256_setzero_ps();
     }
   }
+  float* const c = t.c;  // stores to c may change t, for all the compiler knows
+  const int64_t ldc = t.ldc;
   Chain(t.a, t.panel, t.k, 1, acc);
 #pragma GCC unroll 6
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kV; ++v) {
-      Store(acc[i][v], t.c + i * t.ldc + 8 * v, tail.ColsOf(v), tail.mask);
+      Store(acc[i][v], c + i * ldc + 8 * v, v + 1 < kV ? 8 : last, tail.mask);
     }
   }
+}
+
+template <int kM, int kV>
+HPMOE_AVX2 void Micro(const MicroTile& t) {
+  t.cols == 8 * kV ? MicroBody<kM, kV, true>(t) : MicroBody<kM, kV, false>(t);
 }
 
 // One step of even_odd_32, of `terms`: c = start + (even + odd).  The sums of
