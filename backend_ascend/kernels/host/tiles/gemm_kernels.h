@@ -148,12 +148,12 @@ HPMOE_INLINE void PackBody(const T* const* in, int64_t first, int32_t rows,
 constexpr int kQuad = 4;
 typedef float Float4 __attribute__((vector_size(4 * kQuad)));
 
-// out[kQuad, kQuad] = transpose of in[kQuad, kQuad].
-HPMOE_INLINE void TransposeQuad(const float* in, int64_t ld_in,
+// out[kQuad, kQuad] = transpose of kQuad columns of kQuad rows.
+HPMOE_INLINE void TransposeQuad(const float* const* rows, int32_t col,
                                 float* __restrict out, int64_t ld_out) {
   Float4 x[kQuad];
   for (int i = 0; i < kQuad; ++i) {
-    std::memcpy(&x[i], in + i * ld_in, sizeof(Float4));
+    std::memcpy(&x[i], rows[i] + col, sizeof(Float4));
   }
   const Float4 low01 = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
   const Float4 low23 = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
@@ -168,33 +168,68 @@ HPMOE_INLINE void TransposeQuad(const float* in, int64_t ld_in,
   }
 }
 
-// A block is `kLine` columns of kQuad rows: whole cache lines of each row, each
-// read once.
+// out[kQuad, 2] = transpose of kQuad columns of two rows.
+HPMOE_INLINE void TransposeTwo(const float* const* rows, int32_t col,
+                               float* __restrict out, int64_t ld_out) {
+  typedef int64_t Two __attribute__((vector_size(4 * kQuad)));
+  Float4 x[2];
+  for (int i = 0; i < 2; ++i) std::memcpy(&x[i], rows[i] + col, sizeof(Float4));
+  const Two y[2] = {
+      reinterpret_cast<Two>(__builtin_shufflevector(x[0], x[1], 0, 4, 1, 5)),
+      reinterpret_cast<Two>(__builtin_shufflevector(x[0], x[1], 2, 6, 3, 7))};
+  for (int i = 0; i < kQuad; ++i) {
+    const int64_t two = y[i / 2][i % 2];
+    std::memcpy(out + i * ld_out, &two, sizeof(two));
+  }
+}
+
+constexpr int kLine = 16;  // columns: whole cache lines of float32
+
+// out[kLine, kRows] = transpose of kLine columns, from `col`, of kRows rows.
+template <int kRows, typename T>
+HPMOE_INLINE void TransposeLine(const T* const* in, int64_t col,
+                                float* __restrict out, int64_t ld_out,
+                                WidenFn<T> widen) {
+  float wide[kRows][kLine];
+  const float* rows[kRows];
+  for (int i = 0; i < kRows; ++i) {
+    const T* const row = in[i] + col;
+    rows[i] = wide[i];
+    if constexpr (std::is_same_v<T, float>) {
+      rows[i] = row;
+    } else if constexpr (kWidenByCall<T>) {
+      widen(row, wide[i], kLine);
+    } else {
+      for (int j = 0; j < kLine; ++j) wide[i][j] = LoadFloat(row + j);
+    }
+  }
+  for (int j = 0; j < kLine; j += kQuad) {
+    if constexpr (kRows == kQuad) {
+      TransposeQuad(rows, j, out + j * ld_out, ld_out);
+    } else {
+      TransposeTwo(rows, j, out + j * ld_out, ld_out);
+    }
+  }
+}
+
+// A block is `kLine` columns of four or two rows: whole cache lines of each
+// row, each read once.
 template <typename T>
 HPMOE_INLINE void TransposeBody(const T* const* in, int64_t first, int32_t rows,
                                 int32_t cols, float* __restrict out,
                                 int64_t ld_out, WidenFn<T> widen) {
-  constexpr int kLine = 16;
-  for (int32_t c = 0; c < cols; c += kLine) {
+  for (int32_t c = 0; c < cols; c += kLine, out += kLine * ld_out) {
     const int32_t width = cols - c < kLine ? cols - c : kLine;
     int32_t r = 0;
     for (; width == kLine && r + kQuad <= rows; r += kQuad) {
-      float wide[kQuad][kLine];
-      for (int i = 0; i < kQuad; ++i) {
-        const T* row = in[r + i] + first + c;
-        if constexpr (kWidenByCall<T>) {
-          widen(row, wide[i], kLine);
-        } else {
-          for (int j = 0; j < kLine; ++j) wide[i][j] = LoadFloat(row + j);
-        }
-      }
-      for (int j = 0; j < kLine; j += kQuad) {
-        TransposeQuad(&wide[0][j], kLine, out + (c + j) * ld_out + r, ld_out);
-      }
+      TransposeLine<kQuad>(in + r, first + c, out + r, ld_out, widen);
+    }
+    for (; width == kLine && r + 2 <= rows; r += 2) {
+      TransposeLine<2>(in + r, first + c, out + r, ld_out, widen);
     }
     for (; r < rows; ++r) {
       for (int32_t j = 0; j < width; ++j) {
-        out[(c + j) * ld_out + r] = LoadFloat(in[r] + first + c + j);
+        out[j * ld_out + r] = LoadFloat(in[r] + first + c + j);
       }
     }
   }
