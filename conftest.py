@@ -1,18 +1,18 @@
 """What every test shares: a quiet CPU, float64 and seeds named by the test."""
 
+import functools
 import gc
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
 import zlib
 
 # Before the first import of jax, which reads them once.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('GLOG_v', '3')
-# A test run leaves nothing in its user's folders.
-os.environ.setdefault('HPMOE_CACHE', 'off')
-
 from absl import logging  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -33,6 +33,24 @@ def pytest_report_header() -> list[str]:
   if _MINDSPORE:
     return []
   return [f'mindspore: not installed; none of {_NEED_MINDSPORE} is collected']
+
+
+def pytest_configure(config: pytest.Config) -> None:
+  """Keeps compiled oracles for this run only, one folder for all workers.
+
+  A test run leaves nothing in its user's folders.
+  """
+  if 'HPMOE_CACHE' not in os.environ:
+    folder = tempfile.mkdtemp(prefix='hpmoe-tests-')
+    os.environ['HPMOE_CACHE'] = folder
+    config.add_cleanup(functools.partial(shutil.rmtree, folder, True))
+  try:
+    from hpmoe.parity_tests.check import compiled
+  except ModuleNotFoundError:  # Bazel lays out what a test asks for
+    return
+  kept = compiled.kept(compiled.folder())
+  kept.__enter__()
+  config.add_cleanup(lambda: kept.__exit__(None, None, None))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ token, slot), as a serial run over all ranks' tokens would append them.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -38,10 +37,6 @@ def plan(
   counts = slot_counts(config, topk_ids)
   base = row_bases(config, counts)
   return Plan(counts, base, slot_rows(topk_ids, counts, base))
-
-
-# Operator by operator, XLA would compile more than thirty functions.
-compiled_plan = jax.jit(plan, static_argnums=0)
 
 
 def slot_counts(
@@ -147,13 +142,15 @@ def check_ids(
     )
 
 
-def check_capacity(config: config_lib.MoEConfig, plan_: Plan) -> None:
-  """Refuses a plan that some rank cannot hold.
+def check_capacity(
+  config: config_lib.MoEConfig, counts: at.Int[at.Array | np.ndarray, 'R E']
+) -> None:
+  """Refuses `counts` `[R, E]` of rows that some rank cannot hold.
 
   Raises:
     ValueError: a rank gets more than N rows; names the first.
   """
-  rows = np.asarray(plan_.counts).sum(0).reshape(config.num_ranks, -1).sum(1)
+  rows = np.asarray(counts).sum(0).reshape(config.num_ranks, -1).sum(1)
   over = np.flatnonzero(rows > config.num_rows)
   if over.size:
     rank = over[0]

@@ -129,10 +129,10 @@ class TestChecks:
 
   def test_overflow_names_rank_and_rows(self):
     # Given: six slots go to each rank; then one from 0 to 1.
-    token_order.check_capacity(self.CONFIG, plan(self.CONFIG, self.IDS))
+    token_order.check_capacity(self.CONFIG, plan(self.CONFIG, self.IDS).counts)
     ids = self.IDS.copy()
     ids[0, 0, 0] = 3
     # When, then.
     match = 'capacity: expected at least 7 rows, .*rank 1 gets, got 6'
     with pytest.raises(ValueError, match=match):
-      token_order.check_capacity(self.CONFIG, plan(self.CONFIG, ids))
+      token_order.check_capacity(self.CONFIG, plan(self.CONFIG, ids).counts)

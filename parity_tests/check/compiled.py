@@ -1,32 +1,22 @@
-"""What XLA compiled for an oracle, kept between runs.
-
-JAX keeps compiled functions in a folder, but writes them in place: who is
-killed leaves half of one, and who reads meanwhile finds it.  So a run has a
-folder of its own, of links to what is kept, and what it adds is moved among the
-kept ones, whole, when it ends.  The name of a kept file holds its digest: an
-oracle that a disk or a person changed is thrown away, not believed.
+"""The folder that keeps what XLA compiled for an oracle, between runs.
 
 `HPMOE_CACHE` names another folder, or is `off`.  Who gave JAX a folder by
-`JAX_COMPILATION_CACHE_DIR` keeps that.
+`JAX_COMPILATION_CACHE_DIR` keeps that.  What lies in it is machine code: a
+folder that others may write to is not used.
 """
 
 from collections.abc import Iterator, Mapping
 import contextlib
-import hashlib
 import os
 import pathlib
-import platform
-import shutil
-import tempfile
+import stat
 import time
 
 VARIABLE = 'HPMOE_CACHE'
 OFF = 'off'
 MOST_BYTES = 64 << 20
-_RUN = 'run-'
-# A folder of a run so old is of one that was killed.
+# What is being written for so long was left behind by who was killed.
 _STALE_S = 24 * 3600
-_SUFFIX = '-cache'  # JAX's, of its entries
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
@@ -43,95 +33,50 @@ def folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def kept(where: pathlib.Path | None) -> Iterator[None]:
-  """Lets JAX use what is kept, and keeps what it compiles meanwhile.
+  """Uses what is kept, and keeps what is compiled meanwhile.
 
-  Without effect if there is no folder, or none that can be written: what is
-  compiled is the same, it only takes its time.
+  Without effect if there is no folder, or none that is ours: what is compiled
+  is the same, it only takes its time.
   """
-  run = None
-  if where is not None:
-    with contextlib.suppress(OSError):
-      run = begin(where / _machine())
-  if run is None:
-    yield
-    return
+  from hpmoe.parity_tests.check import programs
+
+  room = None if where is None else _made(where / programs.machine())
   try:
-    _use(run)
-    yield
+    with programs.kept(room):
+      yield
   finally:
-    with contextlib.suppress(OSError):
-      end(run)
+    if room is not None:
+      with contextlib.suppress(OSError):
+        drop(room)
 
 
-def _use(run: pathlib.Path) -> None:
-  import jax
-
-  jax.config.update('jax_compilation_cache_dir', str(run))
-  # Their folder would be part of every key, and they are for GPUs.
-  jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
-  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-
-
-def _machine() -> str:
-  """Returns what compiled code runs on: JAX's own keys do not tell CPUs."""
-  cpu = [platform.machine()]
+def _made(room: pathlib.Path) -> pathlib.Path | None:
+  """Returns a folder that is there and ours alone to write to, or None."""
   with contextlib.suppress(OSError):
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-    names = ('model name', 'flags', 'Features', 'CPU part')
-    cpu += sorted({line for line in lines if line.startswith(names)})
-  return hashlib.sha256('\n'.join(cpu).encode()).hexdigest()[:16]
+    room.mkdir(mode=0o700, parents=True, exist_ok=True)
+    seen = room.stat()
+    others = seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return room if seen.st_uid == os.getuid() and not others else None
+  return None
 
 
-def begin(where: pathlib.Path) -> pathlib.Path:
-  """Returns a new folder in `where`, with a link to each kept entry.
-
-  Raises:
-    OSError: it cannot be made.
-  """
-  where.mkdir(mode=0o700, parents=True, exist_ok=True)
-  run = pathlib.Path(tempfile.mkdtemp(prefix=_RUN, dir=where))
-  for path in where.glob(f'*{_SUFFIX}.*'):
-    with contextlib.suppress(OSError):  # another run dropped it
-      name, _, digest = path.name.rpartition('.')
-      if _digest(path) == digest:
-        os.link(path, run / name)
-      else:
-        path.unlink()
-  return run
-
-
-def end(run: pathlib.Path) -> None:
-  """Keeps what was added to a folder of `begin`, and removes it.
+def drop(room: pathlib.Path) -> None:
+  """Removes the oldest entries beyond MOST_BYTES, and what was left behind.
 
   Raises:
-    OSError: something could not be moved.
+    OSError: the folder cannot be read or written.
   """
-  where = run.parent
-  try:
-    for path in run.glob(f'*{_SUFFIX}'):
-      if path.stat().st_nlink == 1:  # no link to what is kept
-        os.replace(path, where / f'{path.name}.{_digest(path)}')
-  finally:
-    shutil.rmtree(run, ignore_errors=True)
-  _drop(where)
+  from hpmoe.parity_tests.check import programs
 
-
-def _digest(path: pathlib.Path) -> str:
-  return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _drop(where: pathlib.Path) -> None:
-  """Removes the oldest entries beyond MOST_BYTES, and what was left behind."""
   seen = []
-  for path in where.iterdir():
-    with contextlib.suppress(OSError):
+  for path in room.iterdir():
+    with contextlib.suppress(OSError):  # another run dropped it
       seen.append((path.stat().st_mtime, path.stat().st_size, path))
   total = 0
   for changed, size, path in sorted(seen, reverse=True):
-    if path.name.startswith(_RUN):
+    if path.name.startswith(programs.BEING_WRITTEN):
       if time.time() - changed > _STALE_S:
-        shutil.rmtree(path, ignore_errors=True)
+        path.unlink(missing_ok=True)
       continue
     total += size
     if total > MOST_BYTES:

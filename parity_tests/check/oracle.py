@@ -7,6 +7,7 @@ import functools
 import jax
 import numpy as np
 
+from hpmoe.parity_tests.check import programs
 from hpmoe.reference import combine
 from hpmoe.reference import combine_grad
 from hpmoe.reference import dispatch
@@ -25,31 +26,30 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 # Compiled once for a (config, policy), whatever the values.
-_forward = jax.jit(layer.forward, static_argnums=(0, 1))
-_dispatch = jax.jit(dispatch.dispatch, static_argnums=0)
-_relayed = jax.jit(relay.relayed, static_argnums=0)
-_gemm = jax.jit(expert_gemm.expert_gemm, static_argnums=(0, 1))
-_swiglu = jax.jit(swiglu.swiglu, static_argnums=0)
-_row_weight = jax.jit(dispatch.row_weight, static_argnums=0)
-_return_rows = jax.jit(combine.return_rows, static_argnums=0)
-_combine = jax.jit(combine.combine, static_argnums=0)
-_backward = jax.jit(layer_grad.backward, static_argnums=(0, 1))
+_forward = programs.Program(layer.forward, 2)
+_plan = programs.Program(token_order.plan, 1)
+_dispatch = programs.Program(dispatch.dispatch, 1)
+_relayed = programs.Program(relay.relayed, 1)
+_gemm = programs.Program(expert_gemm.expert_gemm, 2)
+_swiglu = programs.Program(swiglu.swiglu, 1)
+_row_weight = programs.Program(dispatch.row_weight, 1)
+_return_rows = programs.Program(combine.return_rows, 1)
+_combine = programs.Program(combine.combine, 1)
+_backward = programs.Program(layer_grad.backward, 2)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _dispatch_grad(config, policy, plan, topk_ids, topk_weights, dy):
+def _dispatched_grad(config, policy, plan, topk_ids, topk_weights, dy):
   moves = movement.by_address(config, plan, topk_ids)
   return dispatch_grad.dispatch_grad(policy, moves, topk_weights, dy)
 
 
-_combine_weight_grad = jax.jit(
-  dispatch_grad.combine_weight_grad, static_argnums=0
-)
-_rows_grad = jax.jit(expert_gemm_grad.rows_grad, static_argnums=(0, 1))
-_weight_grad = jax.jit(expert_gemm_grad.weight_grad, static_argnums=(0, 1))
-_swiglu_grad = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
-_row_weight_grad = jax.jit(swiglu_grad.row_weight_grad, static_argnums=0)
-_combine_grad = jax.jit(combine_grad.combine_grad, static_argnums=0)
+_dispatch_grad = programs.Program(_dispatched_grad, 2)
+_combine_weight_grad = programs.Program(dispatch_grad.combine_weight_grad, 1)
+_rows_grad = programs.Program(expert_gemm_grad.rows_grad, 2)
+_weight_grad = programs.Program(expert_gemm_grad.weight_grad, 2)
+_swiglu_grad = programs.Program(swiglu_grad.swiglu_grad, 1)
+_row_weight_grad = programs.Program(swiglu_grad.row_weight_grad, 1)
+_combine_grad = programs.Program(combine_grad.combine_grad, 1)
 
 
 class Oracle:
@@ -171,7 +171,7 @@ class Oracle:
       raise ValueError(f'name: expected one of {tensors.GRADS}, got {name!r}')
     return np.asarray(out)
 
-  def _topk_weights_grad(self, saved, captured) -> jax.Array:
+  def _topk_weights_grad(self, saved, captured) -> np.ndarray:
     if self.policy.placement == 'combine':
       grad = _combine_weight_grad(self._linear, saved['dy'], saved['returned'])
     else:
@@ -179,9 +179,10 @@ class Oracle:
         self.policy, saved['gate_up'], captured['d_activation']
       )
       ids = self._inputs['topk_ids']
-      grad = _return_rows(self.config, self._plan, ids, of_row[..., None])
-      grad = grad[..., 0]
-    return grad.astype('float32')
+      rows = np.asarray(of_row)[..., None]
+      grad = _return_rows(self.config, self._plan, ids, rows)
+      grad = np.asarray(grad)[..., 0]
+    return np.asarray(grad).astype(np.float32)
 
   def plan(self) -> dict[str, np.ndarray]:
     """Returns every tensor of `tensors.PLAN` by name."""
@@ -190,7 +191,7 @@ class Oracle:
   @functools.cached_property
   def _plan(self) -> token_order.Plan:
     ids = self._inputs['topk_ids']
-    return token_order.compiled_plan(self.config, ids)
+    return _plan(self.config, ids)
 
   @functools.cached_property
   def _row_weight(self) -> jax.Array | None:

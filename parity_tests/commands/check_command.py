@@ -222,7 +222,12 @@ def _direction(f: flags.FlagValues) -> str:
   return f.direction or ('forward' if partly else 'both')
 
 
-def _request(f: flags.FlagValues):
+def request(f: flags.FlagValues):
+  """Returns what parsed flags ask for.
+
+  Raises:
+    ValueError: it is wrong.
+  """
   from hpmoe.parity_tests.lanes import standards
 
   layer_flags.refuse_out_of_range(f)
@@ -261,12 +266,12 @@ def _check(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   cli.check_writable('html', f.html)
-  request = _request(f)
+  asked = request(f)
   try:
-    with cli.progress(check.count_steps(request)) as step:
-      report = check.run(request, step)
+    with cli.progress(check.count_steps(asked)) as step:
+      report = check.run(asked, step)
   except candidates.CandidateError as error:
-    cli.write_json(f.json, report_lib.error_json(request, error))
+    cli.write_json(f.json, report_lib.error_json(asked, error))
     raise
   cli.write_json(f.json, report_lib.to_json(report))
   if f.html is not None:

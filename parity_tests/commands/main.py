@@ -6,6 +6,7 @@ crashed, hung or could not run, 130 interrupted.
 
 from collections.abc import Sequence
 import contextlib
+import ctypes
 import importlib.metadata
 import io
 import os
@@ -68,6 +69,9 @@ _FLAG_OF = {
   'deadline_s': 'deadline',
   'timeout_s': 'timeout',
 }
+
+# Of mallopt, in glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 # How Python begins to say that a text is no number, and what it should be.
 _NOT_A_NUMBER = {
@@ -206,8 +210,20 @@ def _one_line(text: object) -> str:
   return ' '.join(str(text).split())
 
 
+def _keep_memory() -> None:
+  """Lets glibc keep what is freed: lanes ask for the same sizes anew.
+
+  Otherwise each large array is pages that the kernel fills with zeros first.
+  """
+  with contextlib.suppress(OSError, AttributeError):
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+
+
 def run() -> None:
   """Entry point of `hpmoe`."""
+  _keep_memory()
   # A terminal that lacks a mark of the table gets a question mark.
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors='replace')

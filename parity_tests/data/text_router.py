@@ -11,11 +11,11 @@ import os
 import pathlib
 
 from absl import logging
-import jax.numpy as jnp
 from jaxtyping import Float
 from jaxtyping import Int
 import numpy as np
 
+from hpmoe.parity_tests.check import programs
 from hpmoe.parity_tests.data import routings
 from hpmoe.reference import routing
 from hpmoe.reference.contract import presets
@@ -31,6 +31,21 @@ _CONTEXT_AMPLITUDE = 31
 _POSITION_AMPLITUDE = 15
 _X_GRID = 2**8  # The gate reads x rounded to 1 / _X_GRID.
 _GATE_AMPLITUDE = 127
+
+
+def _softmax(top_k, scores):
+  return routing.softmax_topk(scores, top_k)
+
+
+def _sigmoid_group(top_k, num_groups, top_groups, scale, scores, bias):
+  return routing.sigmoid_group_topk(
+    scores, bias, top_k, num_groups, top_groups, scale=scale
+  )
+
+
+# Operator by operator, XLA would compile more than ten functions.
+_softmax_topk = programs.Program(_softmax, 1)
+_sigmoid_group_topk = programs.Program(_sigmoid_group, 4)
 
 
 def read(path: str | os.PathLike[str] | None = None) -> bytes:
@@ -111,17 +126,17 @@ def route(
   """
   routing.check_scores(scores)
   if router.kind == 'softmax':
-    chosen = routing.softmax_topk(jnp.asarray(scores), config.top_k)
+    chosen = _softmax_topk(config.top_k, scores)
   else:
     bias_seed = stable_random.seed_of('router_bias', seed)
     bias = 0.05 * stable_random.normal(bias_seed, (config.num_experts,))
-    chosen = routing.sigmoid_group_topk(
-      jnp.asarray(scores),
-      jnp.asarray(bias, jnp.float32),
+    chosen = _sigmoid_group_topk(
       config.top_k,
       router.num_groups,
       router.top_groups,
-      scale=router.scale,
+      router.scale,
+      scores,
+      bias.astype(np.float32),
     )
   return routings.TokenRouting(
     np.asarray(chosen.topk_ids), np.asarray(chosen.topk_weights)

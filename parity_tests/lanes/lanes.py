@@ -501,7 +501,7 @@ def out_of_bound(
   tiling = golden.tiling
   judge = _SpreadTally(stage, golden, None)
   for rank in range(len(got)):
-    for cut, first, rows in _ranges(tiling, stage, rank):
+    for cut, first, rows in ranges_of(tiling, stage, rank):
       held = tiling.rows(stage, got, rank)[rows]
       value = golden.rows(stage, rank, rows.start, rows.stop)
       e = _elements(value, held, held)
@@ -586,8 +586,8 @@ def tolerances(
   spread_tally = _SpreadTally(stage, golden, same)
   worst_of_bound = 0.0
   for rank in range(len(got)):
-    golden_of = functools.partial(_golden_rows, golden, tensor, rank)
-    ranges = _ranges(tiling, tensor, rank)
+    golden_of = functools.partial(golden_rows, golden, tensor, rank)
+    ranges = ranges_of(tiling, tensor, rank)
     for (cut, first, rows), value in _ahead(golden_of, ranges):
       held = tiling.rows(tensor, got, rank)[rows]
       beside = held  # nobody looks at it without records
@@ -618,9 +618,10 @@ def tolerances(
   return results
 
 
-def _golden_rows(
+def golden_rows(
   golden: golden_lib.Rows, stage: str, rank: int, at: _Range
 ) -> bounds.Bounded:
+  """Returns the golden of a range of `ranges_of`."""
   # A thread has an error state of its own.
   with np.errstate(over='ignore', invalid='ignore'):
     return golden.rows(stage, rank, at[2].start, at[2].stop)
@@ -778,7 +779,8 @@ def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
     return np.where(error == 0, 0.0, error / bound)
 
 
-def _ranges(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
+def ranges_of(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
+  """Yields what is judged of a rank's tensor, some tile rows at a time."""
   for cut, first, last in tiling.judged(stage, rank, _CHUNK):
     yield cut, first, slice(int(cut.starts[first]), int(cut.starts[last]))
 

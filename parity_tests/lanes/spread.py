@@ -39,6 +39,7 @@ few elements has a wide one.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -83,7 +84,15 @@ def log_share(num_tiles: int, comparisons: int) -> float:
 
 def mean_square_limit(groups: np.ndarray, log_p: float) -> np.ndarray:
   """Returns y `[...]` with groups (y - 1 - ln y) / 2 = log_p, y >= 1."""
-  wanted = 2 * log_p / groups
+  # Most tiles are of one size.
+  sizes, of_tile = np.unique(groups, return_inverse=True)
+  limits = _mean_square_limits(sizes.astype(np.float64).tobytes(), log_p)
+  return limits[of_tile].reshape(np.shape(groups))
+
+
+@functools.lru_cache(maxsize=1024)
+def _mean_square_limits(groups: bytes, log_p: float) -> np.ndarray:
+  wanted = 2 * log_p / np.frombuffer(groups)
   y = 1 + np.sqrt(2 * wanted) + wanted
   for _ in range(_STEPS):
     y = y - (y - 1 - np.log(y) - wanted) / (1 - 1 / y)

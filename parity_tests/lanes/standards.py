@@ -200,6 +200,11 @@ class Off:
   def within(self) -> np.ndarray:
     return self.error <= self._bound
 
+  @functools.cached_property
+  def all_within(self) -> bool:
+    """Whether rounding explains every error, as it most often does."""
+    return bool(self.within.all())
+
 
 class _Seen:
   """One chunk as a standard sees it, each thing computed once."""
@@ -226,8 +231,17 @@ class _Seen:
     A value that is not finite where the golden is always does.
     """
     if id(off) not in self._mismatches:
-      self._mismatches[id(off)] = ~(off.error <= self._limit)
+      # What is excused is within any tolerance: it need not be computed.
+      if self.excuses_all(off):
+        broken = np.zeros(off.error.shape, bool)
+      else:
+        broken = ~(off.error <= self._limit)
+      self._mismatches[id(off)] = broken
     return self._mismatches[id(off)]
+
+  def excuses_all(self, off: Off) -> bool:
+    """Says whether no value counts, since rounding explains each."""
+    return self.standard.excuse_rounding and off.all_within
 
   def region(self, region: str) -> np.ndarray | None:
     """Returns `[...]` bool, or None for all elements."""
@@ -251,6 +265,10 @@ class _Seen:
 
 def _pick(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
   return values.reshape(-1) if mask is None else values[mask]
+
+
+def _size(values: np.ndarray, mask: np.ndarray | None) -> int:
+  return values.size if mask is None else int(np.count_nonzero(mask))
 
 
 class Metric(NamedTuple):
@@ -280,6 +298,8 @@ def _mere(seen, off, mask):
 
 
 def _mare(seen, off, mask):
+  if seen.excuses_all(off):
+    return np.zeros(1)
   worst = _pick(seen.excused(off, off.relative, 0.0), mask)
   return np.array([worst.max(initial=0.0)])
 
@@ -289,15 +309,22 @@ def _rmse(seen, off, mask):
 
 
 def _max_abs(seen, off, mask):
+  if seen.excuses_all(off):
+    return np.zeros(1)
   worst = _pick(seen.excused(off, off.error, 0.0), mask)
   return np.array([worst.max(initial=0.0)])
 
 
 def _count(seen, off, mask):
+  if seen.excuses_all(off):
+    return np.array([0, _size(off.error, mask)], np.float64)
   return _mean(_pick(seen.mismatches(off), mask))
 
 
 def _products(seen, off, mask):
+  if seen.excuses_all(off):
+    g = _pick(seen.e.golden, mask)
+    return np.full(3, g @ g)
   a = _pick(seen.excused(off, off.values, seen.e.golden), mask)
   g = _pick(seen.e.golden, mask)
   return np.array([a @ g, a @ a, g @ g])

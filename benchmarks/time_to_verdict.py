@@ -1,0 +1,168 @@
+r"""How long a check takes, and how much of that is oracle and golden.
+
+Two figures.  The second `hpmoe check --preset=small` as a user types it, from
+the start of the process to its end, compiled oracles kept: under 2 s.  And a
+check at the size of a real layer, at most twice what its oracle and golden
+take alone: the oracle's answers for all data, in both passes, and every golden
+value with its bound, of stages and of the layer.
+
+Processes and checks take turns; medians count.  Seconds of the processor stand
+beside seconds: other jobs on the same cores spoil the latter.
+
+Example:
+  python -m benchmarks.time_to_verdict --repeats=5 --json=/tmp/verdict.json
+"""
+
+from collections.abc import Callable
+import functools
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TypeVar
+
+from absl import app
+from absl import flags
+import numpy as np
+
+from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import compiled
+from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.commands import check_command
+from hpmoe.parity_tests.data import inputs
+from hpmoe.parity_tests.lanes import lanes
+
+_REPEATS = flags.DEFINE_integer('repeats', 3, 'Interleaved repetitions.')
+_SHAPES = flags.DEFINE_list('shapes', None, 'Some of SHAPES. Default: all.')
+_JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
+
+# Flags of `hpmoe check`: the middle shape of the issue's table, and widths of
+# real layers with as many tokens as two cores judge in a minute or two.
+SHAPES = {
+  'M': dict(tokens=2048, d_model=1024, d_ff=512, experts=32, top_k=4),
+  'qwen3_30b_a3b': dict(tokens=512, d_model=2048, d_ff=768, experts=16),
+  'deepseek_v3': dict(tokens=64, d_model=7168, d_ff=2048, experts=4, top_k=2),
+}
+Made = TypeVar('Made')
+Seconds = tuple[float, float]  # on the wall, of the processor
+
+
+def timed(work: Callable[[], Made]) -> tuple[Seconds, Made]:
+  wall, cpu = time.perf_counter(), time.process_time()
+  made = work()
+  return (time.perf_counter() - wall, time.process_time() - cpu), made
+
+
+def command(folder: str) -> Seconds:
+  """Runs `hpmoe check --preset=small` in a process of its own."""
+  line = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main', 'check']
+  before = resource.getrusage(resource.RUSAGE_CHILDREN)
+  start = time.perf_counter()
+  subprocess.run(
+    [*line, '--preset=small'],
+    env=os.environ | {compiled.VARIABLE: folder},
+    check=True,
+    stdout=subprocess.DEVNULL,
+  )
+  wall = time.perf_counter() - start
+  after = resource.getrusage(resource.RUSAGE_CHILDREN)
+  spent = after.ru_utime + after.ru_stime
+  return wall, spent - before.ru_utime - before.ru_stime
+
+
+def request_of(shape: dict[str, int]) -> check.Request:
+  f = check_command.COMMAND.flags()
+  f(['check', '--ranks=1', *(f'--{name}={n}' for name, n in shape.items())])
+  return check_command.request(f)
+
+
+def alone(request: check.Request) -> Seconds:
+  """Returns what oracle and golden take, the inputs being there."""
+  bench = check.Bench(request)
+  total = np.zeros(2)
+  for data in inputs.DATA:
+    made = bench.inputs(data)
+    answer: dict[str, np.ndarray] = {}
+    for which in passes.of(request.direction):
+      case = bench.case(request, which, made, answer)
+      took, found = timed(case.answer)
+      answer.update(found)
+      total += took
+      if data == 'real':
+        total += timed(functools.partial(_golden, case, answer))[0]
+  return float(total[0]), float(total[1])
+
+
+def _golden(case, answer) -> None:
+  own = {name: answer[name] for name in case.which.stages}
+  for golden, names in (
+    (case.golden(own), case.which.stages),
+    (case.golden({}), case.which.results),
+  ):
+    for name in names:
+      for rank in range(case.made.config.num_ranks):
+        for at in lanes.ranges_of(case.tiling, name, rank):
+          lanes.golden_rows(golden, name, rank, at)
+
+
+def medians(runs: dict[str, list[Seconds]]) -> dict[str, Seconds]:
+  return {
+    name: tuple(map(statistics.median, zip(*of))) for name, of in runs.items()
+  }
+
+
+def _interleaved(work: dict[str, Callable[[], Seconds]], repeats: int):
+  runs: dict[str, list[Seconds]] = {name: [] for name in work}
+  for _ in range(repeats):
+    for name, run in work.items():
+      runs[name].append(run())
+  return medians(runs)
+
+
+def second_check(repeats: int) -> dict[str, Seconds]:
+  with tempfile.TemporaryDirectory() as folder:
+    first = command(folder)
+    work = {
+      'second': lambda: command(folder),
+      'nothing kept': lambda: command(compiled.OFF),
+    }
+    return {'first': first} | _interleaved(work, repeats)
+
+
+def real_size(shape: dict[str, int], repeats: int) -> dict[str, Seconds]:
+  request = request_of(shape)
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    compiled.kept(pathlib.Path(folder)),
+  ):
+    alone(request)  # compiles
+    work = {
+      'check': lambda: timed(lambda: check.run(request))[0],
+      'oracle and golden': lambda: alone(request),
+    }
+    return _interleaved(work, repeats)
+
+
+def main(argv):
+  del argv
+  found = {'small, the command': second_check(_REPEATS.value)}
+  for name in _SHAPES.value or SHAPES:
+    found[name] = real_size(SHAPES[name], _REPEATS.value)
+  for name, rows in found.items():
+    for what, (wall, cpu) in rows.items():
+      print(f'{name:20} {what:20} {wall:7.2f} s {cpu:7.2f} s of processor')
+    if 'check' in rows:
+      ratios = [a / b for a, b in zip(rows['check'], rows['oracle and golden'])]
+      print(f'{name:20} {"times":20} {ratios[0]:7.2f}   {ratios[1]:7.2f}')
+  if _JSON.value:
+    with open(_JSON.value, 'w') as f:
+      json.dump(found, f, indent=2)
+
+
+if __name__ == '__main__':
+  app.run(main)
