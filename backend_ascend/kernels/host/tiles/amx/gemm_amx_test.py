@@ -51,6 +51,11 @@ def _operands(m, k, n):
     a[2, 0], b[-1, 2] = np.inf, np.nan
     a[3] = 2.0**-120 * np.where(np.arange(k) % 2, -1, 1 + 2.0**-7)
     b[:, 3] = 2.0**-6
+  if k > 64 and m > 4 and n > 4:
+    # A total that is flushed to -0, and what keeps it so.
+    a[4, :64], a[4, 64:], b[:, 4] = 0, 2.0**-100, -(2.0**-30)
+    a[4, 0], a[4, 32] = 2.0**-63, -(2.0**-63)
+    b[0, 4], b[32, 4] = 1.5 * 2.0**-63, 1.75 * 2.0**-63
   return [gemm_testing.passed(x.astype('f4'), 'bfloat16') for x in (a, b)]
 
 
@@ -70,6 +75,8 @@ def test_bits_are_those_of_plain_multiply_adds(model):
       _native.gemm_tile_carry(
         a, b, want, 'portable', carry_in=False, order='even_odd_32'
       )
+      if k > 64 and m > 4 and n > 4:
+        assert want[4, 4].view('u4') == (k % 32 > 1) << 31
       a, b = a.T if trans[0] else a, b.T if trans[1] else b
       text = f'{m} {n} {k} {trans[0]} {trans[1]} {_text(a)} {_text(b)}'
       cases.append((f'{m}x{k}x{n} {trans}', text, want))
