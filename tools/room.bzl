@@ -10,6 +10,7 @@ _PACKAGES = [
     "chex",
     "hypothesis",
     "jax",
+    "jaxlib",
     "jaxtyping",
     "ml-dtypes",
     "mpi4py",
