@@ -24,8 +24,7 @@ from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
-import jaxlib
-import ml_dtypes
+import ml_dtypes  # noqa: F401  its version is told
 import numpy as np
 
 SUFFIX = '.program'
@@ -113,8 +112,8 @@ def _surroundings() -> tuple[str, ...]:
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-  modules = (jax, jaxlib, np, ml_dtypes)
-  versions = [f'{one.__name__} {one.__version__}' for one in modules]
+  packages = ('jax', 'jaxlib', 'numpy', 'ml_dtypes')
+  versions = [f'{name} {sys.modules[name].__version__}' for name in packages]
   return (*versions, sys.version, machine())
 
 
