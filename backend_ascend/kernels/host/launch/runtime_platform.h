@@ -65,6 +65,7 @@ struct LaunchState {
   const ImageView* view;
   Layer layer;
   const ProductionLayer* production = nullptr;  // of such a launch
+  GemmScratch* scratch = nullptr;  // of each thread; null: it makes its own
   FaultSpec fault;
   Modes modes;
   std::vector<int64_t> work;  // by task, in any unit, 0: next to none; empty:
@@ -125,7 +126,10 @@ struct LaunchState {
 class HostPlatform {
  public:
   explicit HostPlatform(LaunchState* state, int32_t thread = 0)
-      : state_(*state), thread_(thread) {}
+      : state_(*state),
+        thread_(thread),
+        scratch_(state->scratch == nullptr ? &own_scratch_
+                                           : state->scratch + thread) {}
 
   const TaskDesc& Task(uint32_t index) const { return state_.Task(index); }
   const WaitDesc& Wait(uint32_t index) const {
@@ -161,7 +165,8 @@ class HostPlatform {
   LaunchState& state_;
   const int32_t thread_;
   uint32_t announced_ = 0;  // the task that signals
-  GemmScratch scratch_;
+  GemmScratch own_scratch_;
+  GemmScratch* const scratch_;
   Margins margins_;
 };
 

@@ -230,8 +230,12 @@ Status Production::Launch(const LaunchTensors& tensors,
   state.counters = std::vector<EventCounter>(image.events.count);
   state.progress.assign(image.tasks.count, Progress::kWaiting);
   state.work = WorkOf(view_, production);
-  WorkerPool pool(&state, ThreadCount(view_, options.threads),
-                  options.deadline_s);
+  const int32_t threads = ThreadCount(view_, options.threads);
+  // Fewer would lose what the others hold.
+  held->scratch.resize(
+      std::max<size_t>(held->scratch.size(), static_cast<size_t>(threads)));
+  state.scratch = held->scratch.data();
+  WorkerPool pool(&state, threads, options.deadline_s);
   const StopReason reason = pool.Run();
   if (reason != StopReason::kNone) *diagnosis = Diagnose(state, pool, reason);
   Return(std::move(held));

@@ -76,6 +76,7 @@ class Production {
   struct Held {
     Arena arena;
     Routed routed;
+    std::vector<GemmScratch> scratch;  // by thread
   };
 
   std::unique_ptr<Held> Take();
