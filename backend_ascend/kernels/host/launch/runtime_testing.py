@@ -23,6 +23,16 @@ def rng(*name) -> np.random.Generator:
   return np.random.default_rng(zlib.crc32('/'.join(map(str, name)).encode()))
 
 
+def _data_name(policy: precision.PrecisionPolicy) -> str:
+  """Returns what of a policy decides the data: not the order of its sums."""
+  fields = (
+    f'{field.name}={getattr(policy, field.name)!r}'
+    for field in dataclasses.fields(policy)
+    if field.name != 'accumulation_order'
+  )
+  return f'PrecisionPolicy({", ".join(fields)})'
+
+
 def make_ids(config: config_lib.MoEConfig, routing: str, generator):
   """Returns topk_ids `[R, T, K]` i32, distinct per token.
 
@@ -50,7 +60,7 @@ def make_inputs(
   name: str = '',
 ) -> dict[str, np.ndarray]:
   """Returns the five inputs; small integers where `exact`."""
-  generator = rng(config, policy, routing, exact, name)
+  generator = rng(config, _data_name(policy), routing, exact, name)
   r, t, k, l, d, f = (config.dims()[c] for c in 'RTKLDF')
   dtype = storage.FORMATS[policy.storage].numpy
 
