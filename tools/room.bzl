@@ -10,7 +10,6 @@ _PACKAGES = [
     "chex",
     "hypothesis",
     "jax",
-    "jaxlib",
     "jaxtyping",
     "ml-dtypes",
     "mpi4py",
