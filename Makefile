@@ -144,6 +144,11 @@ IMAGE_FUZZ = out/fuzz/build/image_fuzz out/fuzz/image $(IMAGE_CORPUS) \
   out/fuzz/seeds -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -timeout=10 \
   -rss_limit_mb=2048 -artifact_prefix=out/fuzz/ -print_final_stats=1
 
+# All that a log need keep: the file, and what held no longer.
+SHOW_FINDING = for file in out/fuzz/crash-*; do echo "$$file, gzip, base64:"; \
+  gzip -9c "$$file" | base64 -w 0; echo; done; \
+  grep -hE '^image_fuzz:|ERROR: |runtime error:' out/fuzz/image.log || true
+
 # A core for each.
 .PHONY: fuzz fuzz-image fuzz-tensor-file
 fuzz:
@@ -161,7 +166,7 @@ fuzz-image: $(VENV)/core.stamp
 	$(BIN)/cmake --build out/fuzz/build --parallel $(JOBS) >>out/fuzz/image.log
 	$(BIN)/python -m hpmoe.backend_ascend.taskflow.fuzz.image_seeds_testing out/fuzz/seeds
 	$(IMAGE_FUZZ) >out/fuzz/image.log 2>&1 \
-	  || { tail -n 40 out/fuzz/image.log; exit 1; }
+	  || { tail -n 40 out/fuzz/image.log; $(SHOW_FINDING); exit 1; }
 	@awk '/DONE/ { for (i = 1; i < NF; i++) if ($$i == "cov:") edges = $$(i + 1) } \
 	  /number_of_executed/ { runs = $$2 } /^Done/ { seconds = $$5 } \
 	  END { printf "image_fuzz: %d executions in %d s, %d edges, no finding\n", \

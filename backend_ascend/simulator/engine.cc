@@ -327,10 +327,11 @@ class Engine {
       if (worker.cursor.next == worker.cursor.count) continue;
       const uint32_t task = worker.cursor.tasks[worker.cursor.next];
       status.code = 1;
-      std::snprintf(status.message, sizeof(status.message),
-                    "image: expected a flow that ends, got task %u that waits "
-                    "for ever",
-                    task);
+      std::snprintf(
+          status.message, sizeof(status.message),
+          "image: expected a flow that ends%s, got task %u that waits "
+          "for ever",
+          options_.barriers ? " operator by operator" : "", task);
       break;
     }
     return status;

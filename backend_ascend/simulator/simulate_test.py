@@ -1,6 +1,7 @@
 """The engine: modelled time of small images, and what must hold of it."""
 
 import dataclasses
+import pathlib
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from hpmoe.backend_ascend.simulator.simulate_testing import routing_of
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
+from hpmoe.backend_ascend.taskflow.proofs import proofs
+
+CORPUS = pathlib.Path(__file__).parents[1] / 'testdata' / 'image_corpus'
 
 
 @pytest.fixture(scope='module', name='a3')
@@ -101,6 +105,17 @@ class TestBadInput:
     image = image_lib.load(image_lib.serialize(flow))
     with pytest.raises(ValueError, match='task .* waits for ever'):
       run(image, a3)
+
+  def test_a_wait_for_a_later_kind_ends_but_not_operator_by_operator(self, a3):
+    # Given an image that is proved, of which a task of the weight gradient
+    # waits for one of the activation's gradient: nothing needs it.
+    path = CORPUS / 'found-wait-for-a-later-kind'
+    image = image_lib.Image(path.read_bytes())
+    assert proofs.prove(image).proved
+    # Then
+    assert run(image, a3).total > 0
+    with pytest.raises(ValueError, match='that ends operator by operator, got'):
+      run(image, a3, barriers=True)
 
 
 class TestOptions:
