@@ -40,6 +40,9 @@ EXTENSIONS = {
   'backend_ascend.kernels.ascendc.twin.launch._ascend_twin': (
     'backend_ascend/kernels/ascendc/twin/launch/twin_binding.cc'
   ),
+  'parity_tests.lanes._chunk_sums': (
+    'parity_tests/lanes/chunk_sums_binding.cc'
+  ),
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

@@ -104,6 +104,10 @@ class Bounded:
   def T(self) -> 'Bounded':
     return self._map(np.transpose)
 
+  def contiguous(self) -> 'Bounded':
+    """Returns the same, row after row in memory."""
+    return self._map(np.ascontiguousarray)
+
   def reshape(self, *shape: int) -> 'Bounded':
     return self._map(lambda array: array.reshape(*shape))
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.lanes import bounds
+from hpmoe.parity_tests.lanes import chunk_sums
 from hpmoe.parity_tests.lanes import golden as golden_lib
 from hpmoe.parity_tests.lanes import patterns
 from hpmoe.parity_tests.lanes import spread
@@ -224,6 +225,40 @@ class Chunk:
     return float(self.error.max()), int(self.apart.max())
 
 
+@dataclasses.dataclass(frozen=True)
+class Right:
+  """Whole tile rows of one rank's tensor with every element in its bound.
+
+  Attributes:
+    sums: over all elements.
+    got: `[rows, columns]` as stored.
+    expected: `[rows, columns]` in the same dtype.
+    apart: the most units in the last place between them.
+  """
+
+  sums: chunk_sums.Sums
+  got: np.ndarray
+  expected: np.ndarray
+  apart: int
+
+  @property
+  def error(self) -> float:
+    """The largest |got - expected| before rounding."""
+    return self.sums.worst_error
+
+  @property
+  def at(self) -> tuple[int, int]:
+    """Row and column of the first element with that error."""
+    return divmod(self.sums.worst_at, self.got.shape[1])
+
+  def element(self) -> tuple:
+    """Returns what was got there, expected, and how far they are apart."""
+    got, expected = (
+      np.atleast_1d(a[self.at]) for a in (self.got, self.expected)
+    )
+    return got[0], expected[0], int(ulp.distance(got, expected)[0])
+
+
 class Tally:
   """Adds chunks up to one `Result`.  Chunks come in tile order."""
 
@@ -245,12 +280,8 @@ class Tally:
     """Takes a chunk in; `refused` stands in for its bad elements."""
     refused = chunk.bad if refused is None else refused
     bad = chunk.cut.count(refused, chunk.first) > 0
-    self._tiles += bad.size
-    self._failed += int(bad.sum())
-    self._grids.setdefault(chunk.rank, []).append(bad)
-    experts = chunk.cut.expert[chunk.first : chunk.first + len(bad)]
-    self._experts.setdefault(chunk.rank, []).append(experts)
-    if self._tiling is not None and _is_of_tokens(self._id[0]):
+    self._add_tiles(chunk.rank, chunk.cut, chunk.first, bad)
+    if self._of_tokens:
       rows = refused.any(axis=1)
       self._bad_tokens.setdefault(chunk.rank, []).append(rows)
     if not chunk.error.size:
@@ -262,8 +293,7 @@ class Tally:
       self._failure = self._locate(
         chunk, refused, (chunk.first + tile[0], tile[1])
       )
-    # NaN is the worst of all, and stays so.
-    if not (worst <= self._worst_abs or np.isnan(self._worst_abs)):
+    if self._is_worst(worst):
       at = int(np.argmax(chunk.error))
       row, column = np.unravel_index(at, chunk.error.shape)
       self._worst = (
@@ -279,6 +309,37 @@ class Tally:
         ),
       )
       self._worst_abs = worst
+
+  def add_right(
+    self, rank: int, cut: tiles.Cut, tile_rows: range, right: 'Right | None'
+  ) -> None:
+    """Takes tile rows in without a bad element; none: nor any that differs."""
+    first, shape = tile_rows.start, (len(tile_rows), cut.shape[1])
+    self._add_tiles(rank, cut, first, np.zeros(shape, bool))
+    if self._of_tokens:
+      num_rows = int(cut.starts[tile_rows.stop] - cut.starts[first])
+      self._bad_tokens.setdefault(rank, []).append(np.zeros(num_rows, bool))
+    if right is None:
+      return
+    self._worst_ulp = max(self._worst_ulp, right.apart)
+    if self._is_worst(right.error):
+      self._worst = (cut, rank, first, *right.at, right.element())
+      self._worst_abs = right.error
+
+  @property
+  def _of_tokens(self) -> bool:
+    return self._tiling is not None and _is_of_tokens(self._id[0])
+
+  def _add_tiles(self, rank: int, cut: tiles.Cut, first: int, bad) -> None:
+    self._tiles += bad.size
+    self._failed += int(bad.sum())
+    self._grids.setdefault(rank, []).append(bad)
+    experts = cut.expert[first : first + len(bad)]
+    self._experts.setdefault(rank, []).append(experts)
+
+  def _is_worst(self, error: float) -> bool:
+    # NaN is the worst of all, and stays so.
+    return not (error <= self._worst_abs or np.isnan(self._worst_abs))
 
   def add_padding(self, rank: int, padding: np.ndarray) -> None:
     """Takes the rows past the last valid one, which must be zero: a tile."""
@@ -535,19 +596,19 @@ def compare(
       cut = tiling.cut(stage, rank)
     for first, last in cut.chunks(_CHUNK):
       rows = slice(cut.starts[first], cut.starts[last])
-      tally.add(_equality(rank, cut, first, one[rows], other[rows], same))
+      bad = ~same(one[rows], other[rows])
+      if bad.any():
+        tally.add(_unequal(rank, cut, first, one[rows], other[rows], bad))
+      else:
+        tally.add_right(rank, cut, range(first, last), None)
     if not plan:
       tally.add_padding(rank, tiling.padding(stage, got, rank))
   return tally.result()
 
 
-def _equality(rank, cut, first, got, expected, same) -> Chunk:
-  bad = ~same(got, expected)
-  if bad.any():
-    apart = ulp.distance(got, expected)
-    error = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-  else:
-    apart, error = np.zeros(bad.shape, np.int64), np.zeros(bad.shape)
+def _unequal(rank, cut, first, got, expected, bad) -> Chunk:
+  apart = ulp.distance(got, expected)
+  error = np.abs(got.astype(np.float64) - expected.astype(np.float64))
   return Chunk(rank, cut, first, got, expected, bad, error, apart)
 
 
@@ -580,42 +641,105 @@ def tolerances(
   tiling, dtype = golden.tiling, golden.dtype(tensor)
   if not golden.captured:  # Fused: roundings on the way count as well.
     dtype = golden.policy.storage
-  judges = [standards.Judge(record, dtype) for record in records]
-  tallies = [Tally(stage, 'standard', r.name, tiling) for r in records]
-  bound_tally = Tally(stage, 'bounded', BOUND_RULE, tiling)
-  spread_tally = _SpreadTally(stage, golden, same)
-  worst_of_bound = 0.0
+  judges = _Judges(stage, golden, records, dtype, bounded, same)
   for rank in range(len(got)):
     golden_of = functools.partial(golden_rows, golden, tensor, rank)
     ranges = ranges_of(tiling, tensor, rank)
-    for (cut, first, rows), value in _ahead(golden_of, ranges):
-      held = tiling.rows(tensor, got, rank)[rows]
-      beside = held  # nobody looks at it without records
+    for at, value in _ahead(golden_of, ranges):
+      held = tiling.rows(tensor, got, rank)[at[2]]
+      beside = None
       if records:
-        beside = tiling.rows(tensor, benchmark, rank)[rows]
-      e = _elements(value, held, beside)
-      chunk = _against_golden(rank, cut, first, held, value, e)
-      bound_tally.add(chunk)
-      if bounded:
-        spread_tally.add(chunk, e, value, rows)
-      if chunk.error.size:
-        ratio = float(_of_bound(chunk.error, e.bound).max())
-        worst_of_bound = float(np.maximum(worst_of_bound, ratio))  # NaN stays
-      for judge, tally in zip(judges, tallies):
-        tally.add(chunk, judge.add(e))
-    padding = tiling.padding(tensor, got, rank)
-    for tally in (bound_tally, *tallies):
+        beside = tiling.rows(tensor, benchmark, rank)[at[2]]
+      judges.add(rank, at, held, value, beside)
+    judges.add_padding(rank, tiling.padding(tensor, got, rank))
+  return judges.results()
+
+
+class _Judges:
+  """All who judge one tensor in the lanes bounded and standard."""
+
+  def __init__(self, stage: str, golden, records, dtype: str, bounded, same):
+    tiling = golden.tiling
+    self._judges = [standards.Judge(record, dtype) for record in records]
+    self._tallies = [Tally(stage, 'standard', r.name, tiling) for r in records]
+    self._bound_tally = Tally(stage, 'bounded', BOUND_RULE, tiling)
+    self._spread_tally = _SpreadTally(stage, golden, same)
+    self._bounded = bounded
+    self._worst_of_bound = 0.0
+    pairs = dict.fromkeys(judge.thresholds for judge in self._judges)
+    self._pairs = [pair for pair in pairs if pair is not None]
+    self._excuse = all(record.excuse_rounding for record in records)
+
+  def add(
+    self,
+    rank: int,
+    at: _Range,
+    held: np.ndarray,
+    value: bounds.Bounded,
+    beside: np.ndarray | None,
+  ) -> None:
+    """Takes whole tile rows in; `beside` is the benchmark's, if one asks."""
+    cut, first, rows = at
+    right = self._right(at, held, value, beside)
+    if right is not None and self._add_right(rank, cut, first, right, value):
+      return
+    e = _elements(value, held, held if beside is None else beside)
+    chunk = _against_golden(rank, cut, first, held, value, e)
+    self._bound_tally.add(chunk)
+    if self._bounded:
+      self._spread_tally.add(chunk, e, value, rows)
+    if chunk.error.size:
+      ratio = float(_of_bound(chunk.error, e.bound).max())
+      self._note_worst(ratio)
+    for judge, tally in zip(self._judges, self._tallies):
+      tally.add(chunk, judge.add(e))
+
+  def _note_worst(self, of_bound: float) -> None:
+    worst = np.maximum(self._worst_of_bound, of_bound)
+    self._worst_of_bound = float(worst)  # NaN stays
+
+  def _right(self, at, held, value, beside) -> Right | None:
+    """Returns what all need of tile rows that none objects to, or None."""
+    spread_ = self._bounded and value.variance is not None
+    if not self._excuse or (spread_ and self._spread_tally.counts(value)):
+      return None
+    cut, first, _ = at
+    sums = chunk_sums.of(cut, first, held, value, beside, spread_, self._pairs)
+    if sums is None:
+      return None
+    expected = value.value.astype(held.dtype)
+    return Right(sums, held, expected, chunk_sums.furthest(held, expected))
+
+  def _add_right(self, rank, cut, first, right: Right, value) -> bool:
+    """Takes tile rows in, unless their spread is not right after all."""
+    tile_rows = range(first, cut.row_of(first, len(right.got)))
+    if self._bounded and not self._spread_tally.add_right(
+      rank, cut, tile_rows, right, value
+    ):
+      return False
+    self._note_worst(right.sums.worst_of_bound)
+    for tally in (self._bound_tally, *self._tallies):
+      tally.add_right(rank, cut, tile_rows, right)
+    for judge in self._judges:
+      judge.add_right(right.sums)
+    return True
+
+  def add_padding(self, rank: int, padding: np.ndarray) -> None:
+    for tally in (self._bound_tally, *self._tallies):
       tally.add_padding(rank, padding)
-  values = {'error_of_bound': worst_of_bound}
-  results = []
-  if bounded:
-    results = [bound_tally.result(values=values), *spread_tally.results()]
-  for judge, tally in zip(judges, tallies):
-    broken = judge.broken()
-    if tally.padding_failed:
-      broken.append('rows past the last valid one are zero')
-    results.append(tally.result(broken, judge.values()))
-  return results
+
+  def results(self) -> list[Result]:
+    results = []
+    if self._bounded:
+      values = {'error_of_bound': self._worst_of_bound}
+      results = [self._bound_tally.result(values=values)]
+      results += self._spread_tally.results()
+    for judge, tally in zip(self._judges, self._tallies):
+      broken = judge.broken()
+      if tally.padding_failed:
+        broken.append('rows past the last valid one are zero')
+      results.append(tally.result(broken, judge.values()))
+    return results
 
 
 def golden_rows(
@@ -624,7 +748,8 @@ def golden_rows(
   """Returns the golden of a range of `ranges_of`."""
   # A thread has an error state of its own.
   with np.errstate(over='ignore', invalid='ignore'):
-    return golden.rows(stage, rank, at[2].start, at[2].stop)
+    # A transposed product is not in the order in which all else is.
+    return golden.rows(stage, rank, at[2].start, at[2].stop).contiguous()
 
 
 def _ahead(
@@ -701,11 +826,8 @@ class _SpreadTally:
       model = dataclasses.replace(model, apart=apart)
     seen = e.actual, expected.astype(np.float64), model
     sums = self._judge.sums(chunk.cut, chunk.first, *seen)
-    total = sums.total(0)
-    self._sums = total if self._sums is None else self._sums + total
-    self._keys.append(e.golden.sum(axis=1))
     shares = self._judge.shares(sums)
-    self._note(shares)
+    self._add_up(sums, e.golden.sum(axis=1), shares)
     bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
     refused = chunk.cut.fill(bad, chunk.first)
     if bad.any():
@@ -720,6 +842,36 @@ class _SpreadTally:
       dataclasses.replace(chunk, expected=expected, apart=apart), refused
     )
     return refused
+
+  def counts(self, value: bounds.Bounded) -> bool:
+    """Says whether elements are counted, and errors not looked at."""
+    return self._judge.counts(value)
+
+  def add_right(
+    self,
+    rank: int,
+    cut: tiles.Cut,
+    tile_rows: range,
+    right: Right,
+    value: bounds.Bounded,
+  ) -> bool:
+    """Takes tile rows in; False, and nothing taken, if a tile is refused."""
+    if value.variance is None:
+      return True
+    added = right.sums.added
+    sums = self._judge.sums_of(cut, tile_rows, added)
+    shares = self._judge.shares(sums)
+    if not all(np.all(share <= 1) for share in shares.values()):
+      return False
+    self._add_up(sums, added.by_row.sum(axis=1), shares)
+    self._tally.add_right(rank, cut, tile_rows, right)
+    return True
+
+  def _add_up(self, sums: spread.Sums, keys: np.ndarray, shares) -> None:
+    total = sums.total(0)
+    self._sums = total if self._sums is None else self._sums + total
+    self._keys.append(keys)
+    self._note(shares)
 
   def _note(self, shares: Mapping[str, np.ndarray], prefix: str = '') -> None:
     for name, share in shares.items():

@@ -43,6 +43,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.lanes import _chunk_sums
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import ulp
@@ -135,10 +136,16 @@ class Independent:
   pairs: bool = False
   common: float = 0.0
 
-  def alike(self, cut: tiles.Cut, first: int, golden: np.ndarray) -> np.ndarray:
-    """Returns `[b, C]`, elements of a tile that may err as one."""
+  def alike(self, cut: tiles.Cut, first: int, lines: tiles.Lines) -> np.ndarray:
+    """Returns `[b, C]`, elements of a tile that may err as one.
+
+    Args:
+      cut: the rank's tiles.
+      first: tile row that the sums start with.
+      lines: sums of the golden.
+    """
     height = np.diff(cut.starts)[first:, None]
-    rows, columns = cut.most_alike(golden, first)
+    rows, columns = cut.most_alike(lines, first)
     height = height[: len(rows)]
     width = np.diff(cut.col_starts)[None]
     if self.pairs:
@@ -242,7 +249,8 @@ class Judge:
     """
     height = np.diff(cut.starts)[first : cut.row_of(first, len(got))]
     elements = height[:, None] * np.diff(cut.col_starts)
-    alike = self.independent.alike(cut, first, golden.value)
+    lines = cut.lines(golden.value, first)
+    alike = self.independent.alike(cut, first, lines)
     if self.counts(golden):
       differs, chance = self._differ(got, expected, golden)
       return Sums(
@@ -253,6 +261,21 @@ class Judge:
         counted=True,
       )
     return self._of_errors(cut, first, got, golden, elements, alike)
+
+  def sums_of(
+    self, cut: tiles.Cut, tile_rows: range, added: _chunk_sums.Added
+  ) -> Sums:
+    """Returns the sums of whole tile rows, where errors were added up."""
+    first = tile_rows.start
+    height = np.diff(cut.starts)[first : tile_rows.stop]
+    lines = tiles.Lines(added.by_row, added.by_column)
+    return Sums(
+      height[:, None] * np.diff(cut.col_starts),
+      self.independent.alike(cut, first, lines),
+      square=added.square,
+      product=added.product,
+      information=added.information,
+    )
 
   def _differ(self, got, expected, golden) -> tuple[np.ndarray, np.ndarray]:
     """Returns which elements differ, and how likely each was to."""

@@ -87,7 +87,9 @@ class TestLimits:
     value = np.random.default_rng(0).standard_normal((8, 4))
 
     single, double = (
-      spread.Independent(rows=False, pairs=pairs).alike(cut, 0, value)
+      spread.Independent(rows=False, pairs=pairs).alike(
+        cut, 0, cut.lines(value)
+      )
       for pairs in (False, True)
     )
 

@@ -80,22 +80,29 @@ class Cut:
     last = self.row_of(first, len(values))
     return self.starts[first:last] - self.starts[first]
 
+  def lines(self, values: np.ndarray, first: int = 0) -> 'Lines':
+    """Returns sums of rows and columns of each tile, as `sum` does."""
+    rows = self._first_rows(values, first)
+    return Lines(
+      np.add.reduceat(values, self.col_starts[:-1], axis=1),
+      np.add.reduceat(values, rows, axis=0),
+    )
+
   def most_alike(
-    self, values: np.ndarray, first: int = 0
+    self, lines: 'Lines', first: int = 0
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns `[b, C]` twice: the most equal rows, and columns, of each tile.
 
     Rows of the same golden values err alike, and so do columns.  Their sums
     tell them apart; rows and columns of zeros do not err.
     """
-    rows = self._first_rows(values, first)
-    by_row = np.add.reduceat(values, self.col_starts[:-1], axis=1)
-    by_column = np.add.reduceat(values, rows, axis=0)
+    by_row, by_column = lines.by_row, lines.by_column
+    rows = self._first_rows(by_row, first)
     alike = np.ones((2, len(rows), self.shape[1]), np.int64)
     # Most often nothing in all the rows or columns is alike.
-    if max(map(most_equal, (*by_row.T, *by_column))) == 1:
+    if not (any_equal(by_row.T) or any_equal(by_column)):
       return alike[0], alike[1]
-    for b, (begin, end) in enumerate(zip(rows, [*rows[1:], len(values)])):
+    for b, (begin, end) in enumerate(zip(rows, [*rows[1:], len(by_row)])):
       for c, (left, right) in enumerate(pairwise(self.col_starts)):
         alike[0, b, c] = most_equal(by_row[begin:end, c])
         alike[1, b, c] = most_equal(by_column[b, left:right])
@@ -119,6 +126,25 @@ class Cut:
       slice(int(self.starts[b]), int(self.starts[b + 1])),
       slice(int(self.col_starts[c]), int(self.col_starts[c + 1])),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+  """Sums of the rows and columns of each tile of whole tile rows.
+
+  Attributes:
+    by_row: `[rows, C]`.
+    by_column: `[b, columns]`.
+  """
+
+  by_row: np.ndarray
+  by_column: np.ndarray
+
+
+def any_equal(keys: np.ndarray) -> bool:
+  """Says whether `most_equal` of any row of keys `[m, n]` is more than 1."""
+  keys = np.sort(keys.astype(np.float32), axis=1)
+  return bool(((keys[:, 1:] == keys[:, :-1]) & (keys[:, 1:] != 0)).any())
 
 
 def most_equal(keys: np.ndarray) -> int:
