@@ -1,9 +1,6 @@
 """The oracle: one MoE layer on all ranks, every intermediate returned."""
 
-from collections.abc import Mapping
-
 import jax.numpy as jnp
-import numpy as np
 
 from hpmoe.reference import combine
 from hpmoe.reference import expert_gemm
@@ -14,7 +11,6 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import tensors
 
 
 def forward(
@@ -30,8 +26,8 @@ def forward(
 
   Arrays may be JAX's or numpy's.
   Pure and jit-able with `config` and `policy` static.  Values are not checked
-  here, see `check_inputs`.  Stored inputs narrower than the policy's storage,
-  bfloat16 under a golden policy for one, are widened exactly.
+  here, see `checks.check_inputs`.  Stored inputs narrower than the policy's
+  storage, bfloat16 under a golden policy for one, are widened exactly.
 
   Args:
     config: sizes.
@@ -101,60 +97,6 @@ def stages(
     returned=returned,
     y=combine.combine(policy, returned, topk_weights),
   )
-
-
-def check_inputs(
-  config: config_lib.MoEConfig,
-  policy: precision.PrecisionPolicy,
-  inputs: Mapping[str, at.Array],
-) -> None:
-  """Refuses inputs that the layer's contract does not cover.
-
-  Args:
-    config: sizes.
-    policy: its storage dtype.
-    inputs: the tensors of `tensors.INPUTS` by name.
-
-  Raises:
-    ValueError: a tensor is missing, has another shape or dtype, is not finite,
-      ids are no routing (`check_ids`), or a rank gets more rows than it can
-      hold (`check_capacity`).
-  """
-  dtypes = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
-  for name in tensors.INPUTS:
-    spec = tensors.SPECS[name]
-    dims = spec.dims(**config.dims())
-    _check_tensor(name, inputs.get(name), dims, dtypes[spec.kind])
-  token_order.check_ids(config, inputs['topk_ids'])
-  token_order.check_capacity(config, _counts(config, inputs['topk_ids']))
-
-
-def _counts(
-  config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
-) -> at.Int[np.ndarray, 'R E']:
-  """Returns `[R, E]` counts; in numpy, for which nothing is compiled."""
-  ids = np.asarray(topk_ids).reshape(config.num_ranks, -1)
-  return np.stack([np.bincount(i, minlength=config.num_experts) for i in ids])
-
-
-def _check_tensor(
-  name: str, value: at.Array | None, dims: tuple[int, ...], dtype: str
-) -> None:
-  if value is None:
-    raise ValueError(f'{name}: expected {dtype} {list(dims)}, got nothing')
-  if tuple(value.shape) != dims or str(value.dtype) != dtype:
-    raise ValueError(
-      f'{name}: expected {dtype} {list(dims)}, got {value.dtype} '
-      f'{list(value.shape)}'
-    )
-  if dtype == 'int32':
-    return
-  bad = np.argwhere(~np.isfinite(np.asarray(value)))
-  if bad.size:
-    index = tuple(int(i) for i in bad[0])
-    raise ValueError(
-      f'{name}: expected finite values, got {value[index]} at {list(index)}'
-    )
 
 
 def _check_widening(

@@ -16,6 +16,7 @@ import pytest
 
 from hpmoe.reference import layer
 from hpmoe.reference import test_util
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -191,7 +192,7 @@ def outcome_of(config, policy, seed, skew, integer):
   rng = np.random.default_rng(seed)
   with test_util.x64(policy.storage == 'float64'):
     inputs = test_util.random_inputs(config, policy, rng, skew, integer)
-    layer.check_inputs(config, policy, inputs)
+    checks.check_inputs(config, policy, inputs)
     outputs = run(config, policy, **inputs)
   inputs = {name: np.asarray(a) for name, a in inputs.items()}
   outputs = {name: np.asarray(a) for name, a in outputs.items()}

@@ -8,6 +8,7 @@ import pytest
 
 from hpmoe.reference import layer
 from hpmoe.reference import test_util
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -88,8 +89,8 @@ class TestForward:
 class TestCheckInputs:
   def test_valid_inputs_pass(self):
     inputs = inputs_of('valid')
-    layer.check_inputs(CONFIG, POLICY, inputs)
-    layer.check_inputs(
+    checks.check_inputs(CONFIG, POLICY, inputs)
+    checks.check_inputs(
       CONFIG, POLICY, {name: np.asarray(a) for name, a in inputs.items()}
     )
 
@@ -98,7 +99,7 @@ class TestCheckInputs:
     inputs = inputs_of('missing')
     del inputs[name]
     with pytest.raises(ValueError, match=f'^{name}: expected .* got nothing'):
-      layer.check_inputs(CONFIG, POLICY, inputs)
+      checks.check_inputs(CONFIG, POLICY, inputs)
 
   @pytest.mark.parametrize('name', tensors.INPUTS)
   @pytest.mark.parametrize('change', ['shape', 'dtype'])
@@ -107,7 +108,7 @@ class TestCheckInputs:
     value = inputs[name]
     inputs[name] = value[1:] if change == 'shape' else value.astype('float16')
     with pytest.raises(ValueError, match=f'^{name}: expected .*, got '):
-      layer.check_inputs(CONFIG, POLICY, inputs)
+      checks.check_inputs(CONFIG, POLICY, inputs)
 
   @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
   @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
@@ -119,16 +120,16 @@ class TestCheckInputs:
     last = [size - 1 for size in changed.shape]
     match = f'^{name}: expected finite values, got {value} at '
     with pytest.raises(ValueError, match=match) as error:
-      layer.check_inputs(CONFIG, POLICY, inputs)
+      checks.check_inputs(CONFIG, POLICY, inputs)
     assert str(error.value).endswith(f'at {last}')
 
   def test_ids(self):
     inputs = inputs_of('ids')
     inputs['topk_ids'] = jnp.full_like(inputs['topk_ids'], 4)
     with pytest.raises(ValueError, match='^topk_ids: expected ids in .0, 4'):
-      layer.check_inputs(CONFIG, POLICY, inputs)
+      checks.check_inputs(CONFIG, POLICY, inputs)
 
   def test_capacity(self):
     small = config_lib.MoEConfig(2, 3, 4, 2, 8, 6, capacity=5)
     with pytest.raises(ValueError, match='^capacity: expected at least'):
-      layer.check_inputs(small, POLICY, inputs_of('capacity'))
+      checks.check_inputs(small, POLICY, inputs_of('capacity'))

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from hpmoe.reference.contract import array_typing as at
 
@@ -22,32 +21,14 @@ class Routing(NamedTuple):
   topk_weights: at.Float[at.Array, 'R T K']
 
 
-def check_scores(scores: at.Float[at.Array, 'R T E']) -> None:
-  """Refuses `scores` `[R, T, E]` that no routing weight can come from.
-
-  -inf masks an expert; every token needs one finite score.
-
-  Raises:
-    ValueError: a token has a NaN or +inf, or nothing but -inf; names the first.
-  """
-  best = np.max(np.asarray(scores, np.float32), axis=-1)
-  bad = np.argwhere(~np.isfinite(best))
-  if bad.size:
-    rank, token = bad[0]
-    raise ValueError(
-      'scores: expected a finite best score for every token, got '
-      f'{best[rank, token]} at rank {rank}, token {token}'
-    )
-
-
 def softmax_topk(
   scores: at.Float[at.Array, 'R T E'], top_k: int, normalize: bool = True
 ) -> Routing:
   """Routes to the `top_k` best scores, weighted by their softmax.
 
   Args:
-    scores: `[R, T, E]` router logits, free of NaN (`check_scores`); float32,
-      or float64 for a golden value.
+    scores: `[R, T, E]` router logits, free of NaN (`checks.check_scores`);
+      float32, or float64 for a golden value.
     top_k: K.
     normalize: whether a token's K weights are divided by their sum.
 
@@ -81,8 +62,8 @@ def sigmoid_group_topk(
   sigmoids.  Source: arXiv 2412.19437, section 2.1.2.
 
   Args:
-    scores: `[R, T, E]` router logits, free of NaN (`check_scores`); float32,
-      or float64 for a golden value.
+    scores: `[R, T, E]` router logits, free of NaN (`checks.check_scores`);
+      float32, or float64 for a golden value.
     bias: `[E]` correction of the load, in the dtype of the scores.
     top_k: K.
     num_groups: groups of experts; 1 for no limit.

@@ -9,6 +9,7 @@ import pytest
 
 from hpmoe.reference import routing
 from hpmoe.reference import test_util
+from hpmoe.reference.contract import checks
 
 NEG = -np.inf
 
@@ -161,15 +162,15 @@ class TestBadInput:
   @pytest.mark.parametrize('value', [np.nan, np.inf])
   def test_check_scores_names_rank_and_token(self, value):
     scores = np.zeros((2, 3, 4), np.float32)
-    routing.check_scores(scores)
+    checks.check_scores(scores)
     scores[1, 2, 0] = value
     with pytest.raises(ValueError, match='scores: .*rank 1, token 2'):
-      routing.check_scores(scores)
+      checks.check_scores(scores)
 
   def test_check_scores_wants_an_expert_left(self):
-    routing.check_scores(scores_of([NEG, 0]))
+    checks.check_scores(scores_of([NEG, 0]))
     with pytest.raises(ValueError, match='scores: .*-inf at rank 0, token 1'):
-      routing.check_scores(scores_of([NEG, 0], [NEG, NEG]))
+      checks.check_scores(scores_of([NEG, 0], [NEG, NEG]))
 
   @pytest.mark.parametrize(
     'name, call',

@@ -48,7 +48,7 @@ def forward(
     mesh: has R devices along `axis`; the layer is repeated along other axes.
     axis: name of the mesh axis that is the rank.
     x: `[R, T, D]` storage.
-    topk_ids: `[R, T, K]` int32, valid (`token_order.check_ids`).
+    topk_ids: `[R, T, K]` int32, valid (`checks.check_ids`).
     topk_weights: `[R, T, K]` float32.
     w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
     w_down: `[R, L, F, D]` storage.

@@ -7,7 +7,6 @@ token, slot), as a serial run over all ranks' tokens would append them.
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
@@ -30,9 +29,10 @@ class Plan(NamedTuple):
 def plan(
   config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
 ) -> Plan:
-  """Returns the plan of valid (`check_ids`) `topk_ids` `[R, T, K]` int32.
+  """Returns the plan of `topk_ids` `[R, T, K]` int32, `checks.check_ids`.
 
-  Rows past the capacity get addresses like any other: see `check_capacity`.
+  Rows past the capacity get addresses like any other: see
+  `checks.check_capacity`.
   """
   counts = slot_counts(config, topk_ids)
   base = row_bases(config, counts)
@@ -107,57 +107,6 @@ def slot_of_row(
   empty = jnp.full((config.num_ranks, config.num_rows), nobody, jnp.int32)
   owner = topk_ids // config.experts_per_rank
   return empty.at[owner, plan_.row_of_slot].set(slots, mode='drop')
-
-
-def check_ids(
-  config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
-) -> None:
-  """Refuses `topk_ids` that are not a routing of this layer.
-
-  Raises:
-    ValueError: not int32 `[R, T, K]`, an id outside [0, E), or an expert twice
-      for one token; names the first.
-  """
-  ids = np.asarray(topk_ids)
-  expected = (config.num_ranks, config.num_tokens, config.top_k)
-  if ids.dtype != np.int32 or ids.shape != expected:
-    raise ValueError(
-      f'topk_ids: expected int32 {list(expected)}, got {ids.dtype} '
-      f'{list(ids.shape)}'
-    )
-  outside = np.argwhere((ids < 0) | (ids >= config.num_experts))
-  if outside.size:
-    rank, token, slot = outside[0]
-    raise ValueError(
-      f'topk_ids: expected ids in [0, {config.num_experts}), got '
-      f'{ids[rank, token, slot]} at rank {rank}, token {token}, slot {slot}'
-    )
-  ascending = np.sort(ids, axis=-1)
-  twice = np.argwhere(ascending[..., 1:] == ascending[..., :-1])
-  if twice.size:
-    rank, token, place = twice[0]
-    raise ValueError(
-      'topk_ids: expected every expert at most once for a token, got expert '
-      f'{ascending[rank, token, place]} twice at rank {rank}, token {token}'
-    )
-
-
-def check_capacity(
-  config: config_lib.MoEConfig, counts: at.Int[at.Array | np.ndarray, 'R E']
-) -> None:
-  """Refuses `counts` `[R, E]` of rows that some rank cannot hold.
-
-  Raises:
-    ValueError: a rank gets more than N rows; names the first.
-  """
-  rows = np.asarray(counts).sum(0).reshape(config.num_ranks, -1).sum(1)
-  over = np.flatnonzero(rows > config.num_rows)
-  if over.size:
-    rank = over[0]
-    raise ValueError(
-      f'capacity: expected at least {rows[rank]} rows, which is what rank '
-      f'{rank} gets, got {config.num_rows}'
-    )
 
 
 def exclusive_sum(

@@ -9,6 +9,7 @@ import pytest
 
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
 
 CONFIGS = {
@@ -107,32 +108,32 @@ class TestChecks:
     return ids
 
   def test_valid_ids_pass(self):
-    token_order.check_ids(self.CONFIG, self.IDS)
+    checks.check_ids(self.CONFIG, self.IDS)
 
   @pytest.mark.parametrize('value', [-1, 4])
   def test_id_outside(self, value):
     match = rf'topk_ids: .*\[0, 4\), got {value} at rank 1, token 2, slot 1'
     with pytest.raises(ValueError, match=match):
-      token_order.check_ids(self.CONFIG, self.changed(value))
+      checks.check_ids(self.CONFIG, self.changed(value))
 
   def test_expert_twice(self):
     match = 'topk_ids: .*got expert 2 twice at rank 1, token 2'
     with pytest.raises(ValueError, match=match):
-      token_order.check_ids(self.CONFIG, self.changed(2))
+      checks.check_ids(self.CONFIG, self.changed(2))
 
   @pytest.mark.parametrize(
     'ids', [IDS[:1], IDS[..., 0], IDS.astype(np.int64)], ids=lambda a: a.shape
   )
   def test_shape_and_dtype(self, ids):
     with pytest.raises(ValueError, match=r'topk_ids: expected int32 \[2, 3, 2'):
-      token_order.check_ids(self.CONFIG, ids)
+      checks.check_ids(self.CONFIG, ids)
 
   def test_overflow_names_rank_and_rows(self):
     # Given: six slots go to each rank; then one from 0 to 1.
-    token_order.check_capacity(self.CONFIG, plan(self.CONFIG, self.IDS).counts)
+    checks.check_capacity(self.CONFIG, plan(self.CONFIG, self.IDS).counts)
     ids = self.IDS.copy()
     ids[0, 0, 0] = 3
     # When, then.
     match = 'capacity: expected at least 7 rows, .*rank 1 gets, got 6'
     with pytest.raises(ValueError, match=match):
-      token_order.check_capacity(self.CONFIG, plan(self.CONFIG, ids).counts)
+      checks.check_capacity(self.CONFIG, plan(self.CONFIG, ids).counts)

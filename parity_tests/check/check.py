@@ -12,8 +12,6 @@ import sys
 import time
 from typing import Any
 
-import jax
-import ml_dtypes
 import numpy as np
 
 from hpmoe.backend_ascend import _native
@@ -175,18 +173,20 @@ def program() -> str:
 
 def versions() -> dict[str, str]:
   """Returns what the figures were made with."""
-  try:
-    project = importlib.metadata.version('hyperparallel-moe')
-  except importlib.metadata.PackageNotFoundError:
-    project = 'not installed'
+  packages = ('hyperparallel-moe', 'jax', 'numpy', 'ml_dtypes')
   return {
-    'hyperparallel-moe': project,
+    'hyperparallel-moe': '',
     'python': platform.python_version(),
-    'jax': jax.__version__,
-    'numpy': np.__version__,
-    'ml_dtypes': ml_dtypes.__version__,
+    **{name: _version(name) for name in packages},
     'machine': f'{platform.system()} {platform.machine()}',
   }
+
+
+def _version(package: str) -> str:
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return 'not installed'
 
 
 def make_inputs(request: Request) -> inputs_lib.LayerInputs:

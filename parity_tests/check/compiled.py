@@ -1,4 +1,4 @@
-"""The folder that keeps what XLA compiled for an oracle, between runs.
+"""The folder that keeps what XLA compiled for an oracle, and it answered.
 
 `HPMOE_CACHE` names another folder, or is `off`.  Who gave JAX a folder by
 `JAX_COMPILATION_CACHE_DIR` keeps that.  What lies in it is machine code: a
@@ -15,6 +15,7 @@ import time
 VARIABLE = 'HPMOE_CACHE'
 OFF = 'off'
 MOST_BYTES = 64 << 20
+MOST_BYTES_OF_ANSWERS = 128 << 20
 # What is being written for so long was left behind by who was killed.
 _STALE_S = 24 * 3600
 
@@ -46,8 +47,12 @@ def kept(where: pathlib.Path | None) -> Iterator[None]:
       yield
   finally:
     if room is not None:
-      with contextlib.suppress(OSError):
-        drop(room)
+      for held, most in (
+        (room, MOST_BYTES),
+        (room / programs.ANSWERS, MOST_BYTES_OF_ANSWERS),
+      ):
+        with contextlib.suppress(OSError):
+          drop(held, most)
 
 
 def _made(room: pathlib.Path) -> pathlib.Path | None:
@@ -60,8 +65,8 @@ def _made(room: pathlib.Path) -> pathlib.Path | None:
   return None
 
 
-def drop(room: pathlib.Path) -> None:
-  """Removes the oldest entries beyond MOST_BYTES, and what was left behind.
+def drop(room: pathlib.Path, most: int) -> None:
+  """Removes the oldest files beyond `most` bytes, and what was left behind.
 
   Raises:
     OSError: the folder cannot be read or written.
@@ -71,7 +76,9 @@ def drop(room: pathlib.Path) -> None:
   seen = []
   for path in room.iterdir():
     with contextlib.suppress(OSError):  # another run dropped it
-      seen.append((path.stat().st_mtime, path.stat().st_size, path))
+      told = path.stat()
+      if stat.S_ISREG(told.st_mode):
+        seen.append((told.st_mtime, told.st_size, path))
   total = 0
   for changed, size, path in sorted(seen, reverse=True):
     if path.name.startswith(programs.BEING_WRITTEN):
@@ -79,5 +86,5 @@ def drop(room: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
       continue
     total += size
-    if total > MOST_BYTES:
+    if total > most:
       path.unlink(missing_ok=True)

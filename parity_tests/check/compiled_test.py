@@ -54,18 +54,30 @@ class TestKept:
 
 
 class TestDrop:
-  def test_the_oldest_go_first(self, room, monkeypatch):
+  def test_the_oldest_go_first(self, room):
+    (room / 'folder').mkdir()
     for age, name in enumerate(('new', 'older', 'oldest')):
       (room / name).write_bytes(bytes(100))
       os.utime(room / name, (1e9 - age, 1e9 - age))
-    monkeypatch.setattr(compiled, 'MOST_BYTES', 250)
-    compiled.drop(room)
-    assert {path.name for path in room.iterdir()} == {'new', 'older'}
+    compiled.drop(room, 250)
+    left = {path.name for path in room.iterdir()}
+    assert left == {'folder', 'new', 'older'}
+
+  def test_programs_and_answers_have_a_measure_each(self, room, monkeypatch):
+    monkeypatch.setattr(compiled, 'MOST_BYTES', 150)
+    monkeypatch.setattr(compiled, 'MOST_BYTES_OF_ANSWERS', 50)
+    answers = room / programs.ANSWERS
+    answers.mkdir()
+    for path in (room / 'program', answers / 'answer'):
+      path.write_bytes(bytes(100))
+    with compiled.kept(room.parent):
+      pass
+    assert (room / 'program').exists() and not list(answers.iterdir())
 
   def test_what_a_killed_run_left_goes_after_a_day(self, room):
     left, written = room / 'new-left', room / 'new-written'
     for path in (left, written):
       path.write_bytes(b'half of')
     os.utime(left, (1e9, 1e9))
-    compiled.drop(room)
+    compiled.drop(room, compiled.MOST_BYTES)
     assert not left.exists() and written.exists()

@@ -4,52 +4,97 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 
-import jax
 import numpy as np
 
 from hpmoe.parity_tests.check import programs
-from hpmoe.reference import combine
-from hpmoe.reference import combine_grad
-from hpmoe.reference import dispatch
-from hpmoe.reference import dispatch_grad
-from hpmoe.reference import expert_gemm
-from hpmoe.reference import expert_gemm_grad
-from hpmoe.reference import layer
-from hpmoe.reference import layer_grad
-from hpmoe.reference import movement
-from hpmoe.reference import relay
-from hpmoe.reference import swiglu
-from hpmoe.reference import swiglu_grad
-from hpmoe.reference import token_order
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-# Compiled once for a (config, policy), whatever the values.
-_forward = programs.Program(layer.forward, 2)
-_plan = programs.Program(token_order.plan, 1)
-_dispatch = programs.Program(dispatch.dispatch, 1)
-_relayed = programs.Program(relay.relayed, 1)
-_gemm = programs.Program(expert_gemm.expert_gemm, 2)
-_swiglu = programs.Program(swiglu.swiglu, 1)
-_row_weight = programs.Program(dispatch.row_weight, 1)
-_return_rows = programs.Program(combine.return_rows, 1)
-_combine = programs.Program(combine.combine, 1)
-_backward = programs.Program(layer_grad.backward, 2)
+
+def _program(place: str, static: int) -> programs.Program:
+  return programs.Program(f'hpmoe.reference.{place}', static)
+
+
+def _plan_of(plan):
+  from hpmoe.reference import token_order
+
+  return token_order.Plan(**plan)
+
+
+# What these import takes JAX along: only who has no answer pays for it.
+def _planned(config, topk_ids):
+  from hpmoe.reference import token_order
+
+  return token_order.plan(config, topk_ids)._asdict()
+
+
+def _dispatched(config, plan, topk_ids, x):
+  from hpmoe.reference import dispatch
+
+  return dispatch.dispatch(config, _plan_of(plan), topk_ids, x)
+
+
+def _weighted_rows(config, plan, topk_ids, topk_weights):
+  from hpmoe.reference import dispatch
+
+  return dispatch.row_weight(config, _plan_of(plan), topk_ids, topk_weights)
+
+
+def _multiplied(config, policy, plan, rows, weights):
+  from hpmoe.reference import expert_gemm
+
+  return expert_gemm.expert_gemm(config, policy, _plan_of(plan), rows, weights)
+
+
+def _returned(config, plan, topk_ids, rows):
+  from hpmoe.reference import combine
+
+  return combine.return_rows(config, _plan_of(plan), topk_ids, rows)
 
 
 def _dispatched_grad(config, policy, plan, topk_ids, topk_weights, dy):
-  moves = movement.by_address(config, plan, topk_ids)
+  from hpmoe.reference import dispatch_grad
+  from hpmoe.reference import movement
+
+  moves = movement.by_address(config, _plan_of(plan), topk_ids)
   return dispatch_grad.dispatch_grad(policy, moves, topk_weights, dy)
 
 
+def _grad_of_rows(config, policy, plan, grad, weights):
+  from hpmoe.reference import expert_gemm_grad
+
+  return expert_gemm_grad.rows_grad(
+    config, policy, _plan_of(plan), grad, weights
+  )
+
+
+def _grad_of_weights(config, policy, plan, rows, grad):
+  from hpmoe.reference import expert_gemm_grad
+
+  return expert_gemm_grad.weight_grad(
+    config, policy, _plan_of(plan), rows, grad
+  )
+
+
+# Compiled once for a (config, policy), whatever the values.
+_forward = _program('layer:forward', 2)
+_plan = programs.Program(_planned, 1)
+_dispatch = programs.Program(_dispatched, 1)
+_relayed = _program('relay:relayed', 1)
+_gemm = programs.Program(_multiplied, 2)
+_swiglu = _program('swiglu:swiglu', 1)
+_row_weight = programs.Program(_weighted_rows, 1)
+_return_rows = programs.Program(_returned, 1)
+_combine = _program('combine:combine', 1)
+_backward = _program('layer_grad:backward', 2)
 _dispatch_grad = programs.Program(_dispatched_grad, 2)
-_combine_weight_grad = programs.Program(dispatch_grad.combine_weight_grad, 1)
-_rows_grad = programs.Program(expert_gemm_grad.rows_grad, 2)
-_weight_grad = programs.Program(expert_gemm_grad.weight_grad, 2)
-_swiglu_grad = programs.Program(swiglu_grad.swiglu_grad, 1)
-_row_weight_grad = programs.Program(swiglu_grad.row_weight_grad, 1)
-_combine_grad = programs.Program(combine_grad.combine_grad, 1)
+_combine_weight_grad = _program('dispatch_grad:combine_weight_grad', 1)
+_rows_grad = programs.Program(_grad_of_rows, 2)
+_weight_grad = programs.Program(_grad_of_weights, 2)
+_swiglu_grad = _program('swiglu_grad:swiglu_grad', 1)
+_row_weight_grad = _program('swiglu_grad:row_weight_grad', 1)
+_combine_grad = _program('combine_grad:combine_grad', 1)
 
 
 class Oracle:
@@ -119,6 +164,8 @@ class Oracle:
     Raises:
       KeyError: one of those is missing.
     """
+    from hpmoe.reference import layer_grad
+
     read = {name: forward[name] for name in layer_grad.reads(self.policy)}
     grads = _backward(self.config, self.policy, read, dy)
     return {name: np.asarray(grads[name]) for name in tensors.GRADS}
@@ -186,15 +233,15 @@ class Oracle:
 
   def plan(self) -> dict[str, np.ndarray]:
     """Returns every tensor of `tensors.PLAN` by name."""
-    return {n: np.asarray(a) for n, a in self._plan._asdict().items()}
+    return {n: np.asarray(self._plan[n]) for n in tensors.PLAN}
 
   @functools.cached_property
-  def _plan(self) -> token_order.Plan:
+  def _plan(self) -> dict[str, np.ndarray]:
     ids = self._inputs['topk_ids']
     return _plan(self.config, ids)
 
   @functools.cached_property
-  def _row_weight(self) -> jax.Array | None:
+  def _row_weight(self) -> np.ndarray | None:
     if self.policy.placement != 'before_down':
       return None
     return _row_weight(

@@ -3,7 +3,11 @@
 JAX's own cache is asked when a function has been traced and lowered, which
 takes longer than to load what XLA made of it.  A `Program` is asked by what it
 is made from: the text of the oracle, the versions of what compiles it, the CPU,
-its arguments' shapes.  Only machine code is kept, never what it computed.
+its arguments' shapes.
+
+Beside the machine code lies what it answered, if that is small, under the same
+key and a digest of every byte of its arguments: the same code on the same bytes
+answers the same.  Who finds an answer loads no code, and no JAX.
 
 A kept file says itself what it is, and ends in a digest of all it says.  One
 that is cut, changed, of another key or of another place is as good as none.
@@ -13,7 +17,10 @@ from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import hashlib
-import inspect
+import importlib
+import importlib.metadata
+import importlib.util
+import json
 import os
 import pathlib
 import pickle
@@ -22,15 +29,18 @@ import sys
 import tempfile
 from typing import Any
 
-import jax
-from jax.experimental import serialize_executable
-import ml_dtypes  # noqa: F401  its version is told
+import ml_dtypes  # noqa: F401  its dtypes are named
 import numpy as np
 
 SUFFIX = '.program'
+# Answers have a folder of their own in that of programs.
+ANSWERS = 'answers'
+# Of arguments and results together: more takes as long to read as to compute.
+MOST_BYTES_OF_ANSWER = 32 << 20
 BEING_WRITTEN = 'new-'
 _MAGIC = b'hpmoe program 1\n'
 _DIGEST = 32
+_SIZE = 4  # bytes of a head's length
 _SETTINGS = ('JAX_', 'XLA_')
 
 Compiled = Callable[..., Any]
@@ -58,45 +68,156 @@ def kept(folder: pathlib.Path | None) -> Iterator[None]:
 class Program:
   """A function of static arguments, then arrays, compiled for each shape."""
 
-  def __init__(self, function: Callable[..., Any], static: int):
+  def __init__(self, function: Callable[..., Any] | str, static: int):
     """Wraps a function.
 
     Args:
-      function: what JAX can trace; of a module of this project.
+      function: what JAX can trace, of a module of this project; or where it is
+        found when it must be, 'module:name'.
       static: how many of its first arguments are no arrays.
     """
     self._function, self._static = function, static
-    self._jit = jax.jit(function, static_argnums=tuple(range(static)))
-    self._made: dict[tuple, Compiled] = {}
+    self._made: dict[bytes, Compiled] = {}
+
+  @functools.cached_property
+  def _jit(self):
+    import jax
+
+    function = self._function
+    if isinstance(function, str):
+      module, _, name = function.partition(':')
+      function = getattr(importlib.import_module(module), name)
+    return jax.jit(function, static_argnums=tuple(range(self._static)))
 
   def __call__(self, *args):
     static, arrays = args[: self._static], args[self._static :]
-    leaves, tree = jax.tree.flatten(arrays)
+    leaves, tree = flatten(arrays)
     if _folder is None or not all(map(_is_plain, leaves)):
       return self._jit(*args)
     kinds = tuple((leaf.shape, leaf.dtype.name) for leaf in leaves)
-    of = (static, tree, kinds)
-    if of in self._made:
-      return self._made[of](*arrays)
-    key = self.key(of)
+    key = self.key((static, json.dumps(tree), kinds))
+    told = Answer.of(_folder, key, leaves)
+    result = None if told is None else told.found()
+    if result is None:
+      result = self._run(key, args)
+      if told is not None:
+        told.keep(result)
+    return result
+
+  def _run(self, key: bytes, args: tuple):
+    import jax
+
+    arrays = args[self._static :]
+    if key in self._made:
+      return jax.block_until_ready(self._made[key](*arrays))
     found = _found(_folder, key, arrays)
     if found is None:
       found = _made(_folder, key, self._jit.lower(*args).compile(), arrays)
-    self._made[of], result = found
+    self._made[key], result = found
     return result
 
   def key(self, of: tuple) -> bytes:
     """Returns all that decides what is compiled."""
     function = self._function
-    name = f'{function.__module__}.{function.__qualname__}'
-    text = _text_of(function.__module__)
-    return '\n'.join((*_surroundings(), name, text, *map(repr, of))).encode()
+    if isinstance(function, str):
+      module, _, name = function.partition(':')
+    else:
+      module, name = function.__module__, function.__qualname__
+    said = (f'{module}.{name}', _text_of(module), *map(repr, of))
+    return '\n'.join((*_surroundings(), *said)).encode()
+
+
+def flatten(tree) -> tuple[list[Any], Any]:
+  """Returns the arrays of a tree, and what is left without them: plain data.
+
+  A tree is an array, None, or a tuple, list or dict of trees.
+  """
+  if tree is None:
+    return [], None
+  if isinstance(tree, dict):
+    names = sorted(tree)
+    leaves, of = flatten([tree[name] for name in names])
+    return leaves, {'names': names, 'of': of['of']}
+  if isinstance(tree, (tuple, list)):
+    parts = [flatten(part) for part in tree]
+    leaves = [leaf for part, _ in parts for leaf in part]
+    return leaves, {'kind': type(tree).__name__, 'of': [t for _, t in parts]}
+  return [tree], 'array'
+
+
+def unflatten(tree, leaves: Iterator[np.ndarray]):
+  """Returns what `flatten` took apart; of tuples, plain ones alone."""
+  if tree is None:
+    return None
+  if tree == 'array':
+    return next(leaves)
+  parts = [unflatten(part, leaves) for part in tree['of']]
+  if 'names' in tree:
+    return dict(zip(tree['names'], parts, strict=True))
+  return {'tuple': tuple, 'list': list}[tree['kind']](parts)
+
+
+class Answer:
+  """What a program answered to some arguments, on disk."""
+
+  def __init__(self, folder: pathlib.Path, key: bytes):
+    self._folder, self._key = folder / ANSWERS, key
+
+  @classmethod
+  def of(cls, folder: pathlib.Path, key: bytes, leaves) -> 'Answer | None':
+    """Returns where an answer would lie; None if it is too large for that."""
+    if sum(leaf.nbytes for leaf in leaves) > MOST_BYTES_OF_ANSWER:
+      return None
+    digest = hashlib.sha256()
+    for leaf in leaves:
+      digest.update(_bytes_of(leaf))
+    return cls(folder, b'answer ' + digest.digest() + b'\n' + key)
+
+  def found(self):
+    """Returns the answer, or None where it is not there and whole."""
+    data = read(self._folder, self._key)
+    if data is None:
+      return None
+    # Whatever is wrong with it, it can be computed anew.
+    with contextlib.suppress(Exception):
+      begin = _SIZE + int.from_bytes(data[:_SIZE], 'little')
+      said = json.loads(bytes(data[_SIZE:begin]))
+      leaves = []
+      for shape, dtype in said['kinds']:
+        of = np.dtype(dtype)
+        end = begin + int(np.prod(shape)) * of.itemsize
+        leaves.append(np.frombuffer(data[begin:end], of).reshape(shape))
+        begin = end
+      return unflatten(said['tree'], iter(leaves))
+    return None
+
+  def keep(self, result) -> None:
+    """Writes an answer, if it is small and can be."""
+    leaves, tree = flatten(result)
+    leaves = [np.asarray(leaf) for leaf in leaves]
+    if sum(leaf.nbytes for leaf in leaves) > MOST_BYTES_OF_ANSWER:
+      return
+    kinds = [(leaf.shape, leaf.dtype.name) for leaf in leaves]
+    said = json.dumps({'tree': tree, 'kinds': kinds}).encode()
+    head = len(said).to_bytes(_SIZE, 'little') + said
+    body = b''.join(map(_bytes_of, leaves))
+    # What cannot be kept is used all the same.
+    with contextlib.suppress(OSError):
+      self._folder.mkdir(mode=0o700, exist_ok=True)
+      write(self._folder, self._key, head + body)
+
+
+def _bytes_of(leaf) -> memoryview:
+  """Returns an array's bytes, row after row; dtypes of ours have no buffer."""
+  return memoryview(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
 
 
 def _is_plain(leaf) -> bool:
   """Says whether an argument is an array whose dtype JAX leaves as it is."""
-  plain = isinstance(leaf, (np.ndarray, jax.Array))
-  plain &= not isinstance(leaf, jax.core.Tracer)
+  plain = isinstance(leaf, np.ndarray)
+  jax = sys.modules.get('jax')
+  if jax is not None and isinstance(leaf, jax.Array):
+    plain = not isinstance(leaf, jax.core.Tracer)
   return plain and leaf.dtype.itemsize <= 4
 
 
@@ -106,14 +227,22 @@ def _surroundings() -> tuple[str, ...]:
     for name, value in os.environ.items()
     if name.startswith(_SETTINGS)
   )
-  x64 = f'x64={jax.config.read("jax_enable_x64")}'
-  return (*_versions(), sources(), x64, *settings)
+  return (*_versions(), sources(), f'x64={_is_wide()}', *settings)
+
+
+def _is_wide() -> bool:
+  """Says whether JAX knows 64 bits, or would; its settings are told beside."""
+  if 'jax' not in sys.modules:
+    return False
+  import jax
+
+  return jax.config.read('jax_enable_x64')
 
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
   packages = ('jax', 'jaxlib', 'numpy', 'ml_dtypes')
-  versions = [f'{name} {sys.modules[name].__version__}' for name in packages]
+  versions = [f'{name} {importlib.metadata.version(name)}' for name in packages]
   return (*versions, sys.version, machine())
 
 
@@ -131,8 +260,10 @@ def machine() -> str:
 @functools.cache
 def _text_of(module: str) -> str:
   """Returns a digest of a module's text: it may wrap what the oracle has."""
-  text = inspect.getsource(sys.modules[module])
-  return hashlib.sha256(text.encode()).hexdigest()
+  spec = importlib.util.find_spec(module)
+  assert spec is not None and spec.origin is not None
+  text = pathlib.Path(spec.origin).read_bytes()
+  return hashlib.sha256(text).hexdigest()
 
 
 @functools.cache
@@ -154,15 +285,17 @@ def _place(folder: pathlib.Path, key: bytes) -> pathlib.Path:
   return folder / f'{hashlib.sha256(key).hexdigest()[:32]}{SUFFIX}'
 
 
-def read(folder: pathlib.Path, key: bytes) -> bytes | None:
+def read(folder: pathlib.Path, key: bytes) -> memoryview | None:
   """Returns what was written of a key; None where it is not all there."""
   try:
     data = _place(folder, key).read_bytes()
   except OSError:
     return None
-  body, digest = data[:-_DIGEST], data[-_DIGEST:]
+  # Views: an answer may be large.
+  whole = memoryview(data)
+  body, digest = whole[:-_DIGEST], whole[-_DIGEST:]
   head = _MAGIC + key + b'\n\n'
-  if hashlib.sha256(body).digest() != digest or not body.startswith(head):
+  if hashlib.sha256(body).digest() != digest or body[: len(head)] != head:
     return None
   return body[len(head) :]
 
@@ -187,6 +320,8 @@ def write(folder: pathlib.Path, key: bytes, data: bytes) -> None:
 
 def _found(folder: pathlib.Path, key: bytes, arrays):
   """Returns what is kept of a key, and what it makes of arrays; or None."""
+  import jax
+
   data = read(folder, key)
   if data is None:
     return None
@@ -204,6 +339,9 @@ def _made(folder: pathlib.Path, key: bytes, made: Compiled, arrays):
   If it does the same once it has been written and read: of what came from
   JAX's own cache XLA writes a part only.
   """
+  import jax
+  from jax.experimental import serialize_executable
+
   data = None
   # What cannot be kept is used all the same.
   with contextlib.suppress(Exception):
@@ -216,12 +354,14 @@ def _made(folder: pathlib.Path, key: bytes, made: Compiled, arrays):
   return made, result
 
 
-def _loaded(data: bytes) -> Compiled:
+def _loaded(data: bytes | memoryview) -> Compiled:
+  from jax.experimental import serialize_executable
+
   return serialize_executable.deserialize_and_load(*pickle.loads(data))
 
 
 def _same(one, other) -> bool:
-  pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+  pairs = zip(flatten(one)[0], flatten(other)[0], strict=True)
   return all(
     np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs
   )

@@ -1,10 +1,14 @@
 """What is kept of compiled functions, and what is not believed."""
 
+import hashlib
+import json
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
 
+import jax
 from jax.experimental import serialize_executable
 import jax.numpy as jnp
 import numpy as np
@@ -58,6 +62,13 @@ def entries(folder):
   return sorted(folder.iterdir())
 
 
+@pytest.fixture
+def no_answers(monkeypatch):
+  """Keeps programs alone."""
+  monkeypatch.setattr(programs, 'MOST_BYTES_OF_ANSWER', -1)
+
+
+@pytest.mark.usefixtures('no_answers')
 class TestKept:
   def test_what_was_compiled_is_found(self, tmp_path):
     assert answer(tmp_path) == 1
@@ -103,12 +114,14 @@ _OTHER_PROCESS = """
 import pathlib, sys
 import numpy as np
 from hpmoe.parity_tests.check import programs, programs_test
+programs.MOST_BYTES_OF_ANSWER = -1
 with programs.kept(pathlib.Path(sys.argv[1])):
   program = programs.Program(programs_test._scaled, 1)
   assert (np.asarray(program(3, programs_test.ONES)) == 13).all()
 """
 
 
+@pytest.mark.usefixtures('no_answers')
 class TestDamage:
   """Whatever lies in the folder, the answer is right and it is mended."""
 
@@ -153,7 +166,7 @@ class TestDamage:
     self.mended(path)
 
   def test_a_program_of_other_shapes_but_whole(self, path):
-    jit = programs.jax.jit(_scaled, static_argnums=0)
+    jit = jax.jit(_scaled, static_argnums=0)
     made = jit.lower(3, np.ones((2, 2), np.float32)).compile()
     data = pickle.dumps(serialize_executable.serialize(made))
     programs.write(path.parent, self.key(), data)
@@ -161,24 +174,35 @@ class TestDamage:
 
   def key(self):
     program = programs.Program(_scaled, 1)
-    tree = programs.jax.tree.structure((ONES,))
-    return program.key(((3,), tree, ((ONES.shape, 'float32'),)))
+    _, tree = programs.flatten((ONES,))
+    kinds = ((ONES.shape, 'float32'),)
+    return program.key(((3,), json.dumps(tree), kinds))
 
 
+@pytest.mark.usefixtures('no_answers')
 class TestSurroundings:
-  @pytest.mark.parametrize('name', ['_versions', 'sources'])
+  @pytest.mark.parametrize('name', ['_versions', 'sources', '_text_of'])
   def test_what_compiles_and_what_is_compiled(
     self, tmp_path, monkeypatch, name
   ):
     answer(tmp_path)
-    other = {'_versions': ('jax 0',), 'sources': 'other text'}[name]
-    monkeypatch.setattr(programs, name, lambda: other)
+    other = ('jax 0',) if name == '_versions' else 'other text'
+    monkeypatch.setattr(programs, name, lambda *_: other)
     assert answer(tmp_path) == 1
 
   def test_settings_of_xla(self, tmp_path, monkeypatch):
     answer(tmp_path)
     monkeypatch.setenv('XLA_FLAGS_OF_TEST', '1')
     assert answer(tmp_path) == 1
+
+  def test_whether_jax_is_wide(self, tmp_path, monkeypatch):
+    answer(tmp_path)
+    monkeypatch.setattr(programs, '_is_wide', lambda: True)
+    assert answer(tmp_path) == 1
+
+  def test_the_text_is_that_of_the_file(self):
+    text = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
+    assert programs._text_of(__name__) == text
 
   def test_versions_name_all_that_compile(self):
     said = ' '.join(programs._versions())
@@ -197,6 +221,7 @@ class TestSurroundings:
     assert programs.sources.__wrapped__() != before
 
 
+@pytest.mark.usefixtures('no_answers')
 class TestNotKept:
   def test_where_nothing_can_be_written(self, tmp_path, monkeypatch):
     def full(*_):
@@ -217,3 +242,131 @@ class TestNotKept:
   def test_same_tells_bits_apart(self):
     assert programs._same({'a': ONES}, {'a': ONES})
     assert not programs._same({'a': 0 * ONES}, {'a': -0.0 * ONES})
+
+
+def _several(factor, x):
+  return {'sum': x + factor, 'pair': (-0.0 * x, x.astype(jnp.bfloat16))}
+
+
+class TestAnswers:
+  """What a program answered is found again, or else computed again."""
+
+  @pytest.fixture
+  def path(self, tmp_path):
+    answer(tmp_path)
+    (path,) = (tmp_path / programs.ANSWERS).iterdir()
+    return path
+
+  def loads(self, folder, monkeypatch, **arguments) -> int:
+    """Returns how often a program was run to answer, rightly."""
+    plain, run = programs._found, []
+
+    def found(*args):
+      run.append(args)
+      return plain(*args)
+
+    monkeypatch.setattr(programs, '_found', found)
+    answer(folder, **arguments)
+    monkeypatch.setattr(programs, '_found', plain)
+    return len(run)
+
+  def test_are_found_without_a_program(self, path, monkeypatch):
+    assert self.loads(path.parents[1], monkeypatch) == 0
+
+  def test_have_the_bits_and_the_shape_of_what_was_computed(self, tmp_path):
+    got = []
+    for _ in range(2):
+      with programs.kept(tmp_path):
+        got.append(programs.Program(_several, 1)(2, ONES))
+    assert sorted(got[1]) == sorted(got[0])
+    assert type(got[1]['pair']) is tuple
+    for one, other in zip(*map(jax.tree.leaves, got), strict=True):
+      assert isinstance(other, np.ndarray) and not isinstance(one, np.ndarray)
+      assert one.dtype == other.dtype and one.shape == other.shape
+      assert np.asarray(one).tobytes() == other.tobytes()
+
+  @pytest.mark.parametrize(
+    'change', ['value', 'bit', 'shape', 'static', 'kind']
+  )
+  def test_are_of_their_arguments_alone(self, path, monkeypatch, change):
+    x, factor = ONES.copy(), 3
+    if change == 'value':
+      x[3, 3] = 2
+    elif change == 'bit':
+      x[3, 3] += 2.0**-10  # no sum rounds
+    elif change == 'shape':
+      x = np.ones((2, 8), np.float32) @ np.ones((8, 2), np.float32) / 8
+    elif change == 'kind':
+      x = x.view(np.int32)
+      x[:] = 1
+    else:
+      factor = 4
+    folder = path.parents[1]
+    assert self.loads(folder, monkeypatch, x=x, factor=factor) == 1
+    assert self.loads(folder, monkeypatch, x=x, factor=factor) == 0
+
+  @pytest.mark.parametrize('name', ['_versions', 'sources'])
+  def test_are_of_what_computed_them(self, path, monkeypatch, name):
+    other = {'_versions': ('jax 0',), 'sources': 'other text'}[name]
+    monkeypatch.setattr(programs, name, lambda: other)
+    assert self.loads(path.parents[1], monkeypatch) == 1
+
+  @pytest.mark.parametrize('at', [0, 20, 2000, -40, -1])
+  def test_that_are_damaged_are_computed_again(self, path, monkeypatch, at):
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] ^= 1
+    path.write_bytes(data)
+    assert self.loads(path.parents[1], monkeypatch) == 1
+    assert self.loads(path.parents[1], monkeypatch) == 0
+
+  @pytest.mark.parametrize('size', [0, 10, -1])
+  def test_that_are_cut_are_computed_again(self, path, monkeypatch, size):
+    path.write_bytes(path.read_bytes()[:size])
+    assert self.loads(path.parents[1], monkeypatch) == 1
+
+  def test_under_another_name_are_not_believed(self, path, monkeypatch):
+    folder, data = path.parents[1], path.read_bytes()
+    two = 2 * ONES
+    answer(folder, x=two)
+    (other,) = set(path.parent.iterdir()) - {path}
+    other.write_bytes(data)
+    assert self.loads(folder, monkeypatch, x=two) == 1
+
+  def test_that_are_whole_but_make_no_sense(self, path, monkeypatch):
+    tried = Tried()
+    key = tried.program.key(
+      ((3,), json.dumps(programs.flatten((ONES,))[1]), (((4, 4), 'float32'),))
+    )
+    place = programs.Answer.of(path.parents[1], key, [ONES])
+    programs.write(place._folder, place._key, b'\x09\0\0\0no answer')
+    assert self.loads(path.parents[1], monkeypatch) == 1
+
+  @pytest.mark.parametrize('most', [ONES.nbytes - 1, ONES.nbytes])
+  def test_that_are_large_are_not_kept(self, tmp_path, monkeypatch, most):
+    monkeypatch.setattr(programs, 'MOST_BYTES_OF_ANSWER', most)
+    answer(tmp_path)
+    assert (tmp_path / programs.ANSWERS).exists() == (most == ONES.nbytes)
+
+  def test_need_no_jax(self, tmp_path):
+    for found in (False, True):
+      subprocess.run(
+        [sys.executable, '-c', _WITHOUT_JAX, str(tmp_path), str(found)],
+        check=True,
+      )
+
+
+_WITHOUT_JAX = """
+import pathlib, sys
+import numpy as np
+from hpmoe.parity_tests.check import oracle, programs
+from hpmoe.reference.contract import config, precision
+ids = np.arange(8, dtype=np.int32).reshape(1, 4, 2) % 3
+sizes = config.MoEConfig(
+  num_ranks=1, num_tokens=4, num_experts=3, top_k=2, d_model=8, d_ff=4,
+  capacity=8)
+with programs.kept(pathlib.Path(sys.argv[1])):
+  plan = oracle.Oracle(
+    sizes, precision.PrecisionPolicy(), {'topk_ids': ids}).plan()
+assert plan['counts'].tolist() == [[3, 3, 2]]
+assert ('jax' not in sys.modules) == (sys.argv[2] == 'True')
+"""

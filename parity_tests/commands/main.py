@@ -4,6 +4,7 @@ Exit codes: 0 parity holds, 1 it fails, 2 the request was wrong, 3 the candidate
 crashed, hung or could not run, 130 interrupted.
 """
 
+import atexit
 from collections.abc import Sequence
 import contextlib
 import ctypes
@@ -233,12 +234,12 @@ def run() -> None:
   except BrokenPipeError:  # `hpmoe check | head` has read enough
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     code = cli.NOT_READ
-  if code == cli.INTERRUPTED:
-    # JAX may crash at exit if it was interrupted in its own threads.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-  sys.exit(code)
+  if code != cli.INTERRUPTED:  # JAX may crash if it was, in its own threads.
+    atexit._run_exitfuncs()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  # To take a hundred modules apart takes longer than to load some.
+  os._exit(code)
 
 
 if __name__ == '__main__':

@@ -10,8 +10,7 @@ from hpmoe.parity_tests.data import exact_data
 from hpmoe.parity_tests.data import routings
 from hpmoe.parity_tests.data import text_router
 from hpmoe.parity_tests.data import wide_data
-from hpmoe.reference import layer
-from hpmoe.reference import token_order
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensor_file
@@ -135,7 +134,7 @@ def make_inputs(
       **_weights(config, storage, seed),
       dy=draw_dy(config, storage, seed),
     )
-  layer.check_inputs(config, policy, arrays)
+  checks.check_inputs(config, policy, arrays)
   data = 'exact' if exact else 'real'
   return LayerInputs(config, policy, arrays, routing, facts, data)
 
@@ -193,9 +192,9 @@ def load_safetensors(
     policy = PrecisionPolicy(
       storage=str(arrays['x'].dtype), placement=placement
     )
-    token_order.check_ids(config, arrays['topk_ids'])
+    checks.check_ids(config, arrays['topk_ids'])
     config = _with_capacity(config, arrays['topk_ids'])
-    layer.check_inputs(config, policy, arrays)
+    checks.check_inputs(config, policy, arrays)
     if 'dy' in arrays:
       _check_dy(config, policy, arrays['dy'])
   except ValueError as error:

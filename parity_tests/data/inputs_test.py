@@ -7,7 +7,7 @@ from safetensors import numpy as safetensors_numpy
 
 from hpmoe.parity_tests.data import inputs
 from hpmoe.parity_tests.data import text_router
-from hpmoe.reference import layer
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract import tensors
@@ -26,7 +26,7 @@ class TestMakeInputs:
   @pytest.mark.parametrize('routing', inputs.ROUTINGS)
   def test_every_routing_gives_valid_inputs(self, routing, dtype, exact):
     made = _tiny(routing=routing, dtype=dtype, exact=exact)
-    layer.check_inputs(made.config, made.policy, made.arrays)
+    checks.check_inputs(made.config, made.policy, made.arrays)
     drawn = [] if exact else ['dy']
     assert set(made.arrays) == {*tensors.INPUTS, *drawn}
     assert made.policy.storage == dtype

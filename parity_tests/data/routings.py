@@ -8,7 +8,7 @@ from jaxtyping import Float
 from jaxtyping import Int
 import numpy as np
 
-from hpmoe.reference import token_order
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract.config import MoEConfig
@@ -47,7 +47,7 @@ def make(name: str, config: MoEConfig, seed: int = 0) -> TokenRouting:
   ids = _shuffle_slots(ids, seed + 1)
   ids = ids.reshape(config.num_ranks, config.num_tokens, config.top_k)
   ids = ids.astype(np.int32)
-  token_order.check_ids(config, ids)
+  checks.check_ids(config, ids)
   return TokenRouting(ids, spread_weights(config, seed + 2), note)
 
 
@@ -63,7 +63,7 @@ def starved(routed: TokenRouting, config: MoEConfig) -> TokenRouting:
     taken = {empty, single, *ids[token]}
     ids[token, slot] = min(set(range(config.num_experts)) - taken)
   ids = ids.reshape(routed.topk_ids.shape)
-  token_order.check_ids(config, ids)
+  checks.check_ids(config, ids)
   return dataclasses.replace(routed, topk_ids=ids)
 
 
@@ -79,7 +79,7 @@ def load(
   tensors = tensor_file.read(path, ['topk_ids'], ['topk_weights'])
   ids, weights = tensors['topk_ids'], tensors.get('topk_weights')
   try:
-    token_order.check_ids(config, ids)
+    checks.check_ids(config, ids)
     if weights is not None:
       check_weights(weights, config)
   except ValueError as error:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hpmoe.parity_tests.check import programs
 from hpmoe.parity_tests.data import routings
-from hpmoe.reference import routing
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract.config import MoEConfig
@@ -34,13 +34,17 @@ _GATE_AMPLITUDE = 127
 
 
 def _softmax(top_k, scores):
-  return routing.softmax_topk(scores, top_k)
+  from hpmoe.reference import routing
+
+  return routing.softmax_topk(scores, top_k)._asdict()
 
 
 def _sigmoid_group(top_k, num_groups, top_groups, scale, scores, bias):
+  from hpmoe.reference import routing
+
   return routing.sigmoid_group_topk(
     scores, bias, top_k, num_groups, top_groups, scale=scale
-  )
+  )._asdict()
 
 
 # Operator by operator, XLA would compile more than ten functions.
@@ -124,7 +128,7 @@ def route(
   Raises:
     ValueError: a score is NaN, or the router does not suit the config.
   """
-  routing.check_scores(scores)
+  checks.check_scores(scores)
   if router.kind == 'softmax':
     chosen = _softmax_topk(config.top_k, scores)
   else:
@@ -139,7 +143,7 @@ def route(
       bias.astype(np.float32),
     )
   return routings.TokenRouting(
-    np.asarray(chosen.topk_ids), np.asarray(chosen.topk_weights)
+    np.asarray(chosen['topk_ids']), np.asarray(chosen['topk_weights'])
   )
 
 

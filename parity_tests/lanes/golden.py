@@ -12,6 +12,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.lanes import ahead
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.reference.contract import precision
@@ -150,8 +151,10 @@ class Rows:
     sums = bounds.CombineSums.zeros(
       self.policy, config.top_k, tokens, config.d_model
     )
-    for rank, lo, hi, slots in self.packed():
-      out = self.held(source, rank, lo, hi)
+    parts = ahead.map_ahead(
+      lambda part: self.held(source, *part[:3]), self.packed()
+    )
+    for (*_, slots), out in parts:
       for slot in range(config.top_k):
         mine = slots % config.top_k == slot
         sums.add(slots[mine] // config.top_k, out[mine], weights[slots[mine]])

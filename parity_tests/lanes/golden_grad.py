@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import threading
 
 import numpy as np
 
+from hpmoe.parity_tests.lanes import ahead
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import golden
 from hpmoe.parity_tests.lanes import tiles
@@ -26,6 +28,9 @@ class GoldenGrad(golden.Rows):
 
   _expert: dict = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
+  )
+  _lock: threading.Lock = dataclasses.field(
+    default_factory=threading.Lock, init=False, repr=False, compare=False
   )
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
@@ -91,11 +96,13 @@ class GoldenGrad(golden.Rows):
     lo, hi = int(edges[expert]), int(edges[expert + 1])
     # Chunks that share an expert come one after another: keep its gradient.
     key = (grad, rank, expert)
-    if key not in self._expert:
-      self._expert.clear()
-      self._expert[key] = self.held(grad, rank, lo, hi)
+    with self._lock:
+      if key not in self._expert:
+        self._expert.clear()
+        self._expert[key] = self.held(grad, rank, lo, hi)
+      held = self._expert[key]
     rows = self._saved(saved, rank, lo, hi)[:, part]
-    return bounds.weight_grad(self.policy, rows, self._expert[key])
+    return bounds.weight_grad(self.policy, rows, held)
 
   def _d_topk_weights(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if self.policy.placement == 'before_down':
@@ -120,17 +127,19 @@ class GoldenGrad(golden.Rows):
   def _dots(self) -> bounds.Bounded:
     """`[R T, K]`: rows' weight gradients at placement 'before_down'."""
     parts, order = [], []
-    for rank, lo, hi, slots in self.packed():
+    for (*_, slots), dots in ahead.map_ahead(self._row_dots, self.packed()):
       order.append(slots)
-      parts.append(
-        bounds.row_weight_grad(
-          self.policy,
-          self._saved('gate_up', rank, lo, hi),
-          self.held('d_activation', rank, lo, hi),
-        )
-      )
+      parts.append(dots)
     of_slot = bounds.join(parts)[np.argsort(np.concatenate(order))]
     return of_slot.reshape(-1, self.tiling.config.top_k)
+
+  def _row_dots(self, part) -> bounds.Bounded:
+    rank, lo, hi, _ = part
+    return bounds.row_weight_grad(
+      self.policy,
+      self._saved('gate_up', rank, lo, hi),
+      self.held('d_activation', rank, lo, hi),
+    )
 
   def _d_returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return self.sent_back('d_expert_in', rank, lo, hi)

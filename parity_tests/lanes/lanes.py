@@ -9,15 +9,14 @@ bounded   any data: within the a-priori rounding bound of the golden, and as
 standard  any data: published rules, see `standards`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
-from typing import TypeVar
 
 import numpy as np
 
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.lanes import ahead
 from hpmoe.parity_tests.lanes import bounds
 from hpmoe.parity_tests.lanes import chunk_sums
 from hpmoe.parity_tests.lanes import golden as golden_lib
@@ -55,8 +54,6 @@ PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 # How a tensor's tiles are cut, by its axes after the rank.
 _BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
 
-_Item = TypeVar('_Item')
-_Made = TypeVar('_Made')
 # Tiles of a rank, the first tile row, and its rows.
 _Range = tuple[tiles.Cut, int, slice]
 
@@ -643,14 +640,11 @@ def tolerances(
     dtype = golden.policy.storage
   judges = _Judges(stage, golden, records, dtype, bounded, same)
   for rank in range(len(got)):
-    golden_of = functools.partial(golden_rows, golden, tensor, rank)
-    ranges = ranges_of(tiling, tensor, rank)
-    for at, value in _ahead(golden_of, ranges):
-      held = tiling.rows(tensor, got, rank)[at[2]]
-      beside = None
-      if records:
-        beside = tiling.rows(tensor, benchmark, rank)[at[2]]
-      judges.add(rank, at, held, value, beside)
+    held = tiling.rows(tensor, got, rank)
+    beside = tiling.rows(tensor, benchmark, rank) if records else None
+    look = functools.partial(judges.look, golden, tensor, rank, held, beside)
+    for at, seen in ahead.map_ahead(look, ranges_of(tiling, tensor, rank)):
+      judges.add(rank, at, *seen)
     judges.add_padding(rank, tiling.padding(tensor, got, rank))
   return judges.results()
 
@@ -670,6 +664,14 @@ class _Judges:
     self._pairs = [pair for pair in pairs if pair is not None]
     self._excuse = all(record.excuse_rounding for record in records)
 
+  @_overflows
+  def look(self, golden, tensor: str, rank: int, got, benchmark, at: _Range):
+    """Returns what `add` takes of some tile rows; changes nothing."""
+    held = got[at[2]]
+    beside = None if benchmark is None else benchmark[at[2]]
+    value = golden_rows(golden, tensor, rank, at)
+    return held, value, beside, self._right(at, held, value, beside)
+
   def add(
     self,
     rank: int,
@@ -677,10 +679,10 @@ class _Judges:
     held: np.ndarray,
     value: bounds.Bounded,
     beside: np.ndarray | None,
+    right: Right | None,
   ) -> None:
     """Takes whole tile rows in; `beside` is the benchmark's, if one asks."""
     cut, first, rows = at
-    right = self._right(at, held, value, beside)
     if right is not None and self._add_right(rank, cut, first, right, value):
       return
     e = _elements(value, held, held if beside is None else beside)
@@ -750,25 +752,6 @@ def golden_rows(
   with np.errstate(over='ignore', invalid='ignore'):
     # A transposed product is not in the order in which all else is.
     return golden.rows(stage, rank, at[2].start, at[2].stop).contiguous()
-
-
-def _ahead(
-  compute: Callable[[_Item], _Made], items: Iterable[_Item]
-) -> Iterator[tuple[_Item, _Made]]:
-  """Yields each item and what is computed of it, the next one's meanwhile.
-
-  What is yielded and its order do not depend on time; numpy lets go of the
-  interpreter in all that takes long.
-  """
-  with futures.ThreadPoolExecutor(1) as pool:
-    before = None
-    for item in items:
-      now = item, pool.submit(compute, item)
-      if before is not None:
-        yield before[0], before[1].result()
-      before = now
-    if before is not None:
-      yield before[0], before[1].result()
 
 
 class _SpreadTally:

@@ -1,0 +1,97 @@
+"""Computes the next things while one is looked at, by threads.
+
+What comes out and its order do not depend on time.  numpy lets go of the
+interpreter in all that takes long.
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+import contextlib
+import ctypes
+import functools
+import os
+import pathlib
+import threading
+from typing import TypeVar
+
+import numpy as np
+
+_Item = TypeVar('_Item')
+_Made = TypeVar('_Made')
+
+# More would only hold more of what nobody looks at yet.
+_MOST_WORKERS = 4
+# As wheels of numpy and builds of their own call it.
+_SETTERS = tuple(
+  f'{prefix}openblas_{{}}_num_threads{suffix}'
+  for prefix in ('scipy_', '')
+  for suffix in ('64_', '')
+)
+_lock = threading.Lock()
+_inside = 0
+
+
+def map_ahead(
+  compute: Callable[[_Item], _Made], items: Iterable[_Item]
+) -> Iterator[tuple[_Item, _Made]]:
+  """Yields each item and what is computed of it, the next ones' meanwhile."""
+  workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+  compute = _in_state_of_caller(compute)
+  waiting: collections.deque = collections.deque()
+  with _one_thread_of_blas(), futures.ThreadPoolExecutor(workers) as pool:
+    for item in items:
+      waiting.append((item, pool.submit(compute, item)))
+      if len(waiting) > workers:
+        before, made = waiting.popleft()
+        yield before, made.result()
+    while waiting:
+      before, made = waiting.popleft()
+      yield before, made.result()
+
+
+def _in_state_of_caller(compute: Callable[[_Item], _Made]):
+  """A thread has an error state of its own."""
+  state = np.geterr()
+
+  def computed(item: _Item) -> _Made:
+    with np.errstate(**state):
+      return compute(item)
+
+  return computed
+
+
+@contextlib.contextmanager
+def _one_thread_of_blas() -> Iterator[None]:
+  """Leaves the cores to our threads: those of OpenBLAS wait by spinning."""
+  global _inside
+  blas = _openblas()
+  with _lock:
+    _inside += 1
+    if blas is not None and _inside == 1:
+      _before.append(blas[0]())
+      blas[1](1)
+  try:
+    yield
+  finally:
+    with _lock:
+      _inside -= 1
+      if blas is not None and not _inside:
+        blas[1](_before.pop())
+
+
+_before: list[int] = []
+
+
+@functools.cache
+def _openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+  """Returns what gets and sets the threads of OpenBLAS, if numpy has it."""
+  with contextlib.suppress(OSError):
+    maps = pathlib.Path('/proc/self/maps').read_text().split()
+    for path in sorted({one for one in maps if 'openblas' in one}):
+      library = ctypes.CDLL(path)
+      for name in _SETTERS:
+        if hasattr(library, name.format('set')):
+          get = getattr(library, name.format('get'))
+          return get, getattr(library, name.format('set'))
+  return None

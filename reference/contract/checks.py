@@ -1,0 +1,134 @@
+"""What the contract asks of inputs; in numpy, for which nothing is compiled."""
+
+from collections.abc import Mapping
+
+from jaxtyping import Float
+from jaxtyping import Int
+import numpy as np
+
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+
+def check_inputs(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  inputs: Mapping[str, np.ndarray],
+) -> None:
+  """Refuses inputs that the layer's contract does not cover.
+
+  Args:
+    config: sizes.
+    policy: its storage dtype.
+    inputs: the tensors of `tensors.INPUTS` by name.
+
+  Raises:
+    ValueError: a tensor is missing, has another shape or dtype, is not finite,
+      ids are no routing (`check_ids`), or a rank gets more rows than it can
+      hold (`check_capacity`).
+  """
+  dtypes = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
+  for name in tensors.INPUTS:
+    spec = tensors.SPECS[name]
+    dims = spec.dims(**config.dims())
+    _check_tensor(name, inputs.get(name), dims, dtypes[spec.kind])
+  check_ids(config, inputs['topk_ids'])
+  check_capacity(config, _counts(config, inputs['topk_ids']))
+
+
+def _counts(
+  config: config_lib.MoEConfig, topk_ids: Int[np.ndarray, 'R T K']
+) -> Int[np.ndarray, 'R E']:
+  """Returns `[R, E]` counts."""
+  ids = np.asarray(topk_ids).reshape(config.num_ranks, -1)
+  return np.stack([np.bincount(i, minlength=config.num_experts) for i in ids])
+
+
+def _check_tensor(
+  name: str, value: np.ndarray | None, dims: tuple[int, ...], dtype: str
+) -> None:
+  if value is None:
+    raise ValueError(f'{name}: expected {dtype} {list(dims)}, got nothing')
+  if tuple(value.shape) != dims or str(value.dtype) != dtype:
+    raise ValueError(
+      f'{name}: expected {dtype} {list(dims)}, got {value.dtype} '
+      f'{list(value.shape)}'
+    )
+  if dtype == 'int32':
+    return
+  bad = np.argwhere(~np.isfinite(np.asarray(value)))
+  if bad.size:
+    index = tuple(int(i) for i in bad[0])
+    raise ValueError(
+      f'{name}: expected finite values, got {value[index]} at {list(index)}'
+    )
+
+
+def check_ids(
+  config: config_lib.MoEConfig, topk_ids: Int[np.ndarray, 'R T K']
+) -> None:
+  """Refuses `topk_ids` that are not a routing of this layer.
+
+  Raises:
+    ValueError: not int32 `[R, T, K]`, an id outside [0, E), or an expert twice
+      for one token; names the first.
+  """
+  ids = np.asarray(topk_ids)
+  expected = (config.num_ranks, config.num_tokens, config.top_k)
+  if ids.dtype != np.int32 or ids.shape != expected:
+    raise ValueError(
+      f'topk_ids: expected int32 {list(expected)}, got {ids.dtype} '
+      f'{list(ids.shape)}'
+    )
+  outside = np.argwhere((ids < 0) | (ids >= config.num_experts))
+  if outside.size:
+    rank, token, slot = outside[0]
+    raise ValueError(
+      f'topk_ids: expected ids in [0, {config.num_experts}), got '
+      f'{ids[rank, token, slot]} at rank {rank}, token {token}, slot {slot}'
+    )
+  ascending = np.sort(ids, axis=-1)
+  twice = np.argwhere(ascending[..., 1:] == ascending[..., :-1])
+  if twice.size:
+    rank, token, place = twice[0]
+    raise ValueError(
+      'topk_ids: expected every expert at most once for a token, got expert '
+      f'{ascending[rank, token, place]} twice at rank {rank}, token {token}'
+    )
+
+
+def check_capacity(
+  config: config_lib.MoEConfig, counts: Int[np.ndarray, 'R E']
+) -> None:
+  """Refuses `counts` `[R, E]` of rows that some rank cannot hold.
+
+  Raises:
+    ValueError: a rank gets more than N rows; names the first.
+  """
+  rows = np.asarray(counts).sum(0).reshape(config.num_ranks, -1).sum(1)
+  over = np.flatnonzero(rows > config.num_rows)
+  if over.size:
+    rank = over[0]
+    raise ValueError(
+      f'capacity: expected at least {rows[rank]} rows, which is what rank '
+      f'{rank} gets, got {config.num_rows}'
+    )
+
+
+def check_scores(scores: Float[np.ndarray, 'R T E']) -> None:
+  """Refuses `scores` `[R, T, E]` that no routing weight can come from.
+
+  -inf masks an expert; every token needs one finite score.
+
+  Raises:
+    ValueError: a token has a NaN or +inf, or nothing but -inf; names the first.
+  """
+  best = np.max(np.asarray(scores, np.float32), axis=-1)
+  bad = np.argwhere(~np.isfinite(best))
+  if bad.size:
+    rank, token = bad[0]
+    raise ValueError(
+      'scores: expected a finite best score for every token, got '
+      f'{best[rank, token]} at rank {rank}, token {token}'
+    )
