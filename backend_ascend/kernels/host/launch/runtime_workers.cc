@@ -61,6 +61,13 @@ std::vector<uint32_t> TurnsOf(const LaunchState& state) {
   return turns;
 }
 
+// Spinning pays only while every thread has a core, and only where another one
+// may bring work meanwhile.
+int32_t SpinsOf(int32_t threads) {
+  const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
+  return threads > 1 && threads <= cores ? kSpins : 0;
+}
+
 }  // namespace
 
 int32_t ThreadCount(const ImageView& view, int32_t wanted) {
@@ -82,11 +89,7 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
       puts_to_(PutsTo(*state)),
       // No thread has this number.
       late_draw_(state->modes.seed, ~uint64_t{0}),
-      // Spinning pays only while every thread has a core.
-      spins_(threads <=
-                     static_cast<int32_t>(std::thread::hardware_concurrency())
-                 ? kSpins
-                 : 0) {
+      spins_(SpinsOf(threads)) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     const QueueDesc& queue = state->view->queues[i];
     workers_[i].cursor = {state->view->queue_tasks + queue.begin, queue.count,
