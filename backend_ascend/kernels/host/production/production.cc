@@ -200,11 +200,20 @@ Status Production::Launch(const LaunchTensors& tensors,
                           const ProductionOptions& options,
                           Diagnosis* diagnosis) {
   const DefaultFloatEnvironment environment;
-  const ImageHeader& image = *view_.header;
   *diagnosis = {};
+  std::unique_ptr<Held> held = Take();
+  const Status status = LaunchIn(tensors, options, held.get(), diagnosis);
+  // Also after a refusal: the next launch wants its memory.
+  Return(std::move(held));
+  return status;
+}
+
+Status Production::LaunchIn(const LaunchTensors& tensors,
+                            const ProductionOptions& options, Held* held,
+                            Diagnosis* diagnosis) const {
+  const ImageHeader& image = *view_.header;
   if (tensors.topk_ids == nullptr) return Missing("topk_ids");
   if (tensors.topk_weights == nullptr) return Missing("topk_weights");
-  std::unique_ptr<Held> held = Take();
   Status status = Route(image, tensors, &held->routed);
   if (status.code != 0) return status;
   const Plan& plan = *held->routed.plan;
@@ -218,7 +227,7 @@ Status Production::Launch(const LaunchTensors& tensors,
   layer.isa = options.isa;
   production.topk_ids = held->routed.ids.data();
   production.row_of_slot = plan.row_of_slot.data();
-  status = Place(tensors, held.get(), &production);
+  status = Place(tensors, held, &production);
   if (status.code != 0) return status;
   FillHeaders(plan, layer);
 
@@ -238,7 +247,6 @@ Status Production::Launch(const LaunchTensors& tensors,
   WorkerPool pool(&state, threads, options.deadline_s);
   const StopReason reason = pool.Run();
   if (reason != StopReason::kNone) *diagnosis = Diagnose(state, pool, reason);
-  Return(std::move(held));
   return status;
 }
 

@@ -81,6 +81,9 @@ class Production {
 
   std::unique_ptr<Held> Take();
   void Return(std::unique_ptr<Held> held);
+  Status LaunchIn(const LaunchTensors& tensors,
+                  const ProductionOptions& options, Held* held,
+                  Diagnosis* diagnosis) const;
   bool Needs(const LaunchTensors& tensors, int buffer) const;
   Status Place(const LaunchTensors& tensors, Held* held,
                ProductionLayer* production) const;

@@ -389,3 +389,19 @@ class TestArena:
     loaded = production.Production(image)
     kept = [loaded.launch(inputs) and loaded.arena_bytes for _ in range(3)]
     assert kept == [128 * 32 * 4 + 2 * 128 * 4] * 3
+
+  @pytest.mark.parametrize('token, slot', [(0, 0), (17, 1)])
+  def test_outlives_a_launch_that_is_refused(self, token, slot):
+    # Given an image that was launched, when ids are refused as they are read,
+    # then its memory is kept, and the next launch has the bits of the first.
+    config = LAYERS['one_rank']
+    inputs = testing.make_inputs(config, policy())
+    loaded = production.Production(testing.compile_layer(config, policy()))
+    want = loaded.launch(inputs)['y'].tobytes()
+    kept = loaded.arena_bytes
+    refused = inputs['topk_ids'].copy()
+    refused[0, token, slot] = -1
+    with pytest.raises(ValueError, match='topk_ids: .* got -1'):
+      loaded.launch(inputs | dict(topk_ids=refused))
+    assert loaded.arena_bytes == kept > 0
+    assert loaded.launch(inputs)['y'].tobytes() == want
