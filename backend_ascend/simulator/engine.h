@@ -33,7 +33,7 @@ struct TaskTime {
   double l2_bytes;    // of its rank
   double link_bytes;  // payload to other ranks
   double thread;      // that ran it; -1: its own core
-  double unused;
+  double padding;
 };
 static_assert(sizeof(TaskTime) == 64, "TaskTime is 64 bytes");
 

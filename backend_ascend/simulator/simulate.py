@@ -33,7 +33,7 @@ ELEMENTS = {
   'int8': (1, 'cube_int8', 32),
 }
 _FLOAT_BUFFERS = ('d_topk_weights',)
-# As `TaskTime` of `engine.h`.
+# As `TaskTime` of `engine.h`, which fills a cache line.
 _TIMES = (
   'start',
   'end',
@@ -42,8 +42,8 @@ _TIMES = (
   'l2_bytes',
   'link_bytes',
   'thread',
-  'unused',
 )
+_TIME_WORDS = 8
 _COSTS = ('fixed', 'own', 'flops', 'read', 'missed', 'written', 'linked')
 
 
@@ -276,11 +276,10 @@ def simulate(
   model = _model(
     image, machine, topk_ids, skip, element, element_bytes, barriers
   )
-  times = np.zeros((int(image.header['tasks']['count']), len(_TIMES)))
+  times = np.zeros((int(image.header['tasks']['count']), _TIME_WORDS))
   told = model.simulate(times, barriers=barriers, sharing=sharing)
   columns = {name: times[:, i] for i, name in enumerate(_TIMES)}
   thread = columns.pop('thread').astype(np.int32)
-  del columns['unused']
   links = machine.fabric.links(image.config.num_ranks)
   share = machine['collective'] if barriers else 1.0
   resources = [
