@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 import dataclasses
 
+import numpy as np
+
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
@@ -202,13 +205,16 @@ def _found_by_twin(
   candidate: candidates.Megakernel,
   error: twin_candidate.TwinFailure,
 ) -> _Found:
-  """What the twin finds must name the faulty task, or one that reads of it."""
+  """What the twin finds must name the faulty task, or one that reads of it.
+
+  Which of several readers comes first is the turns' of the cores.
+  """
   first = error.findings[0]
   named = [task for task in first.tasks if task is not None]
   guilty = {_identity_of_row(task) for task in candidate.committed}
   expected = _expectations(request, spec, bench, candidate)
   right = any(
-    _identity(task) in guilty
+    _identity(task) in guilty | _readers(candidate)
     or any(
       place.holds(
         STAGE_OF[task.kind],
@@ -224,6 +230,21 @@ def _found_by_twin(
   return _Found(
     (first.kind,), _told(named), ' or '.join(map(str, expected)), right
   )
+
+
+def _readers(candidate: candidates.Megakernel) -> set[tuple]:
+  """Returns the tasks that wait for what the faulty task announces."""
+  image = next(
+    image
+    for (*_, options), image in candidate.images.items()
+    if options == candidate.options
+  )
+  tasks = image.tables['tasks']
+  signals, waits = happens_before.signals(image), happens_before.waits(image)
+  guilty = np.isin(tasks, np.stack(candidate.committed))
+  events = signals[guilty[signals[:, 0]], 1]
+  waiting = waits[np.isin(waits[:, 1], events), 0]
+  return {_identity_of_row(task) for task in tasks[waiting]}
 
 
 def _ours(request: check.Request) -> candidates.Megakernel:

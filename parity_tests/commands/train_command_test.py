@@ -20,6 +20,12 @@ def config(tmp_path_factory) -> str:
   return str(path)
 
 
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch):
+  """A step that takes long on a busy machine says nothing of itself."""
+  monkeypatch.setattr(cli, 'LINE_EVERY_S', float('inf'))
+
+
 def _train(config, out, *options) -> int:
   sizes = ('--steps=2', '--batch=2', '--length=16', '--warmup=0')
   return main.main(

@@ -107,6 +107,23 @@ class TestFaults:
     assert [out.count(name) for name in some] == [1] * len(some)
     assert out.count('  caught\n') == len(some)
 
+  def test_any_reader_of_a_faulty_task_may_be_named(self, monkeypatch, capsys):
+    # given a task whose tile two kinds read, of which the second comes first
+    table = tuple(
+      spec
+      for spec in faults.TABLE
+      if (spec.name, spec.direction)
+      == ('early_signal', faults.Direction.BACKWARD)
+    )
+    monkeypatch.setattr(faults, 'TABLE', table)
+    arguments = ['--ranks=2', '--direction=backward', '--twin_mode=late']
+    # when
+    code = main.main(['faults', TWIN, *arguments])
+    # then
+    out = capsys.readouterr().out
+    assert code == cli.PARITY, out
+    assert 'gate_up_weight_grad task' in out
+
   @pytest.mark.slow
   @pytest.mark.parametrize('dtype', ['f32', 'bf16'])
   @pytest.mark.parametrize('mode', ['in_order', 'late'])
