@@ -50,12 +50,20 @@ CASES = {
   'full': ([[130, 3], [70, 60]], 200),
   'over capacity': ([[9, 9], [9, 9]], 20),
 }
+# Every case in both dtypes and on both numbers of ranks; `make sweep` runs the
+# whole product.
+PAIRWISE = [
+  pytest.param(
+    name, storage, 1 + r, marks=() if (i + s + r) % 2 else pytest.mark.slow
+  )
+  for i, name in enumerate(sorted(CASES))
+  for s, storage in enumerate(['float32', 'bfloat16'])
+  for r in range(2)
+]
 
 
 class TestExpertGemm:
-  @pytest.mark.parametrize('ranks', [1, 2])
-  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
-  @pytest.mark.parametrize('name', sorted(CASES))
+  @pytest.mark.parametrize('name, storage, ranks', PAIRWISE)
   def test_integers_equal_a_serial_loop(self, name, storage, ranks):
     # Given: small integers, exact in any order.
     counts, num_rows = CASES[name]

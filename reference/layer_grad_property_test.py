@@ -173,7 +173,7 @@ def check_integers(name, policy, seed) -> None:
     read[stage] = np.asarray(expected, np.float64)
 
 
-@pytest.mark.parametrize('policy', serial.POLICIES, ids=serial.named)
+@pytest.mark.parametrize('policy', serial.EVERY_POLICY, ids=serial.named)
 def test_every_policy(policy):
   for seed in range(3):
     check_stages('plain', policy, seed)

@@ -1,5 +1,6 @@
 """Compiles kernels and programs against the twin of the NPU's cores."""
 
+from collections.abc import Sequence
 import concurrent.futures
 import functools
 import os
@@ -44,7 +45,10 @@ def _library() -> tempfile.TemporaryDirectory:
 
 
 def compile_program(
-  source: pathlib.Path, binary: pathlib.Path, tree: pathlib.Path = ROOT
+  source: pathlib.Path,
+  binary: pathlib.Path,
+  tree: pathlib.Path = ROOT,
+  parts: Sequence[str] = _PARTS,
 ) -> None:
   """Compiles one file and links it with the twin.
 
@@ -53,6 +57,7 @@ def compile_program(
     binary: what to write; objects go beside it.
     tree: where its includes are found first: a copy in which device source was
       changed, or the project.
+    parts: folders of the twin that are linked with it.
 
   Raises:
     subprocess.CalledProcessError: the compiler refused; its words are printed.
@@ -60,5 +65,6 @@ def compile_program(
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
   own = binary.with_suffix('.o')
   _compile(source, own, tree)
-  twin = sorted(pathlib.Path(_library().name).glob('*.o'))
+  objects = sorted(pathlib.Path(_library().name).glob('*.o'))
+  twin = [o for o in objects if o.name.split('_')[0] in parts]
   subprocess.run([*compiler, own, *twin, '-pthread', '-o', binary], check=True)

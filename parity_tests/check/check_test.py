@@ -68,11 +68,21 @@ def _verdicts(made):
   return {(r.stage, r.lane, r.rule): r.verdict for r in made.results}
 
 
+# Every shape once, in one dtype or the other; `make sweep` runs it in both.
 @pytest.mark.parametrize(
-  ('dtype', 'placement'),
-  [(np.float32, 'combine'), (ml_dtypes.bfloat16, 'before_down')],
+  ('name', 'dtype', 'placement'),
+  [
+    pytest.param(
+      name,
+      *policy,
+      marks=() if (i + j) % 2 == 0 else pytest.mark.slow,
+    )
+    for i, name in enumerate(SHAPES)
+    for j, policy in enumerate(
+      [(np.float32, 'combine'), (ml_dtypes.bfloat16, 'before_down')]
+    )
+  ],
 )
-@pytest.mark.parametrize('name', SHAPES)
 def test_a_file_of_any_shape_passes_in_all_lanes(
   tmp_path, name, dtype, placement
 ):

@@ -124,8 +124,16 @@ def _report(tmp_path, *arguments) -> tuple[int, dict]:
   return code, json.loads(path.read_text())
 
 
-@pytest.mark.parametrize('direction', ['forward', 'backward'])
-@pytest.mark.parametrize('placement', ['combine', 'before_down'])
+# Each once; `make sweep` runs the other pairs.
+@pytest.mark.parametrize(
+  'direction, placement',
+  [
+    ('forward', 'before_down'),
+    ('backward', 'combine'),
+    pytest.param('forward', 'combine', marks=pytest.mark.slow),
+    pytest.param('backward', 'before_down', marks=pytest.mark.slow),
+  ],
+)
 def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
   # Given a right backend, when each mode asks its question,
   request = check.Request(

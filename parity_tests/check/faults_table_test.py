@@ -18,8 +18,16 @@ REQUEST = check.Request(
 )
 
 
-@pytest.mark.parametrize('placement', ('combine', 'before_down'))
-@pytest.mark.parametrize('grain', ('expert', 'row_block'))
+# Each grain and each placement once; `make sweep` runs the other pairs.
+@pytest.mark.parametrize(
+  'grain, placement',
+  [
+    ('expert', 'before_down'),
+    ('row_block', 'combine'),
+    pytest.param('expert', 'combine', marks=pytest.mark.slow),
+    pytest.param('row_block', 'before_down', marks=pytest.mark.slow),
+  ],
+)
 def test_every_fault_is_caught_and_located(grain, placement):
   options = dataclasses.replace(REQUEST.options, event_grain=grain)
   request = dataclasses.replace(REQUEST, options=options, placement=placement)

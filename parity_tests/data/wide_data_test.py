@@ -18,13 +18,22 @@ from hpmoe.reference.contract.precision import PrecisionPolicy
 
 # As in exact_data_test: compiled once.
 _ROOMY = presets.config(presets.get('tiny'), 2, 13, 56)
+_EACH = [
+  PrecisionPolicy('float32', activation='absolute'),
+  PrecisionPolicy('float32', 'float32', 'before_down', 'absolute'),
+  PrecisionPolicy('bfloat16', activation='absolute'),
+  PrecisionPolicy('float16', activation='absolute'),
+]
 _POLICIES = pytest.mark.parametrize(
+  'policy', _EACH, ids=lambda p: f'{p.storage}-{p.placement}'
+)
+# Each dtype and each placement once, where an oracle is compiled stage by
+# stage; `make sweep` runs the other.
+_SOME_POLICIES = pytest.mark.parametrize(
   'policy',
   [
-    PrecisionPolicy('float32', activation='absolute'),
-    PrecisionPolicy('float32', 'float32', 'before_down', 'absolute'),
-    PrecisionPolicy('bfloat16', activation='absolute'),
-    PrecisionPolicy('float16', activation='absolute'),
+    pytest.param(policy, marks=pytest.mark.slow if i == 0 else ())
+    for i, policy in enumerate(_EACH)
   ],
   ids=lambda p: f'{p.storage}-{p.placement}',
 )
@@ -76,7 +85,7 @@ def _stage(policy, name, tensors):
   return oracle.stage_grad(name, tensors, tensors)
 
 
-@_POLICIES
+@_SOME_POLICIES
 def test_an_operand_of_fewer_bits_changes_its_gemm(policy):
   arrays, _ = _make(policy)
   right = _layer(policy, arrays)

@@ -112,8 +112,15 @@ def test_table_has_the_names_of_the_runtime():
       assert of_order or stage == layout.STAGE_OF_KIND[kind]
 
 
-@pytest.mark.parametrize('placement', precision.PLACEMENTS)
-@pytest.mark.parametrize('grain', GRAINS)
+# Each once; `make sweep` runs the other pairs.
+@pytest.mark.parametrize(
+  'grain, placement',
+  [
+    pytest.param(grain, placement, marks=() if i == j else pytest.mark.slow)
+    for i, grain in enumerate(GRAINS)
+    for j, placement in enumerate(precision.PLACEMENTS)
+  ],
+)
 class TestEveryFault:
   @pytest.mark.parametrize('spec, chain, storage', CASES)
   def test_is_first_seen_in_its_stage_and_the_same_for_any_threads(

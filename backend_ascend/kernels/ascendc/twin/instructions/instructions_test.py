@@ -1,21 +1,15 @@
 """Each call of Ascend C reads, writes and computes what its page says."""
 
-import os
-import shlex
 import subprocess
 
-from hpmoe.backend_ascend.kernels import freestanding_testing as freestanding
-
-_HERE = freestanding.ROOT / 'backend_ascend/kernels/ascendc/twin/instructions'
+from hpmoe.backend_ascend.kernels import twin_testing
 
 
 def test_calls_compute_and_refuse_what_their_pages_say(tmp_path):
+  source = twin_testing.TWIN / 'instructions/instructions_test.cc'
   binary = tmp_path / 'instructions_test'
-  compiler = shlex.split(os.environ.get('CXX') or 'c++')
-  flags = ('-std=c++17', '-Wall', '-Wextra', '-Werror', '-O1')
-  flags += ('-ffp-contract=off', f'-I{freestanding.ROOT}')
-  sources = sorted(_HERE.glob('*.cc'))
-  subprocess.run([*compiler, *flags, *sources, '-o', binary], check=True)
+  # It stands in for the engine itself.
+  twin_testing.compile_program(source, binary, parts=('instructions',))
 
   found = subprocess.run([binary], capture_output=True, text=True, check=True)
 
