@@ -46,8 +46,9 @@ class Runner {
       case Work::kWeightGrad:
         return WeightGrad();
       case Work::kActivation:
-        return Activate(task_.col_begin, task_.col_end - task_.col_begin,
-                        Written(), Made(kind.written).cols);
+        return Activate(
+            GatesAndUps(task_.col_begin, task_.col_end - task_.col_begin),
+            Written(), Made(kind.written).cols);
       case Work::kActivationGrad:
         return ActivateGrad();
       case Work::kPutHome:
@@ -170,17 +171,31 @@ class Runner {
       a = At(Made(left), task_.rank, first_, 0);
     } else {  // activation
       depth = image_.d_ff;
-      void* const tile = Scratch(GemmScratch::kActTile, rows_.count() * depth);
-      Activate(0, image_.d_ff, tile, depth);
-      a = {tile, depth, nullptr};
+      a = ActivationTile();
     }
     Multiply(a, static_cast<int32_t>(depth), b, transposed, n, Written(),
              Made(out).cols);
   }
 
-  // Columns [col, col + cols) of the activation of the task's rows.
-  void Activate(int32_t col, int32_t cols, void* out, int64_t ld_out) {
+  // The activation of the task's rows, in place of the gates if nobody asked
+  // for those.
+  Matrix ActivationTile() {
+    const int32_t cols = image_.d_ff;
+    const SwigluTile in = GatesAndUps(0, cols);
+    const bool kept = production_.Makes(kGateUpBuffer);
+    const int64_t ld = kept ? cols : in.ld_in;
+    void* const out =
+        kept ? Scratch(GemmScratch::kActTile, int64_t{rows_.count()} * cols)
+             : const_cast<void*>(in.gate);
+    Activate(in, out, ld);
+    return {out, ld, nullptr};
+  }
+
+  // Columns [col, col + cols) of what is activated, where they were made or of
+  // a tile.
+  SwigluTile GatesAndUps(int32_t col, int32_t cols) {
     SwigluTile tile{};
+    tile.cols = cols;
     if (production_.Makes(kGateUpBuffer)) {
       const Array& gate_up = Made(kGateUpBuffer);
       tile.gate = gate_up.At(task_.rank, first_, col);
@@ -194,10 +209,13 @@ class Runner {
       tile.up = gate + cols * bytes();
       tile.ld_in = 2 * cols;
     }
+    return tile;
+  }
+
+  void Activate(SwigluTile tile, void* out, int64_t ld_out) {
     tile.out = out;
     tile.ld_out = ld_out;
     tile.rows = rows_.count();
-    tile.cols = cols;
     if (image_.placement == kBeforeDown) {
       tile.row_weight = layer_.header_weight + layer_.RowAt(task_.rank, first_);
     }

@@ -15,6 +15,7 @@ namespace hpmoe {
 
 // out[rows, cols] = act(gate) * up [* row_weight], products left to right.
 // silu(g) = g / (1 + exp(-g)); silu(-inf) is NaN, as in JAX and torch.
+// `out` overlaps neither input, or is `gate`, with its ld.
 struct SwigluTile {
   const void* gate;
   const void* up;
