@@ -15,7 +15,7 @@ import time
 VARIABLE = 'HPMOE_CACHE'
 OFF = 'off'
 MOST_BYTES = 64 << 20
-MOST_BYTES_OF_ANSWERS = 128 << 20
+MOST_BYTES_OF_ANSWERS = 256 << 20
 # What is being written for so long was left behind by who was killed.
 _STALE_S = 24 * 3600
 

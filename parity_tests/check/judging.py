@@ -13,6 +13,7 @@ from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.data import inputs as inputs_lib
 from hpmoe.parity_tests.lanes import golden as golden_lib
 from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.lanes import processes
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
 
@@ -418,15 +419,16 @@ def judged(
   bounded = 'bounded' in asked.lanes
   layer = case.golden({})
   stages = case.golden(sources)
-  results = []
+  steps, jobs = [], []
   for name in which.stages:
-    asked.progress(f'{which.name}, bounded, standard: {name}')
+    steps.append(name)
     mine = () if name in case.movement else records
     # Bits cannot say where the rows came from.
     lost = name in case.movement and not case.follows(name, sources)
     bound = bounded or lost or not (whole or answered.serial)
     if name not in got:
-      results += _not_captured(name, mine, bound)
+      missed = functools.partial(_not_captured, name, mine, bound)
+      jobs.append(missed)
       continue
     known = case.descends(name, sources)
     apart = bound and not case.follows(name, sources)
@@ -436,21 +438,41 @@ def judged(
     # A stage that reads inputs only is no fused operator.
     alone = known or not case.sources.get(name)
     golden = stages if alone else layer
-    results += lanes.tolerances(
-      name, got[name], golden, beside, mine, bound, beside if apart else None
-    )
-  asked.progress(f'{which.name}, bounded, standard: layer')
-  if not whole:
-    return results
-  mine = tuple(r for r in records if r.layer)
-  for name in which.results:
-    row = lanes.LAYERS[name]
-    if name in got:
-      results += lanes.tolerances(
-        row, got[name], layer, expected[name], mine, same=expected[name]
+    same = beside if apart else None
+    jobs.append(
+      functools.partial(
+        lanes.tolerances, name, got[name], golden, beside, mine, bound, same
       )
+    )
+  mine = tuple(r for r in records if r.layer)
+  for name in which.results if whole else ():
+    row, home = lanes.LAYERS[name], expected[name]
+    steps.append('layer')
+    if name in got:
+      judge = functools.partial(lanes.tolerances, row, got[name], layer, home)
+      jobs.append(functools.partial(judge, mine, same=home))
     else:
-      results += _not_captured(row, mine, True, name)
+      jobs.append(functools.partial(_not_captured, row, mine, True, name))
+  return _by_all(asked, which, steps, jobs)
+
+
+def _by_all(
+  asked: Asked,
+  which: passes.Pass,
+  steps: Sequence[str],
+  jobs: Sequence[Callable[[], Results]],
+) -> Results:
+  """Returns what jobs say, and tells each step before the first of its jobs."""
+  results: Results = []
+  told = dict.fromkeys((*steps, 'layer'))
+  found = processes.results(jobs)
+  for step in steps:
+    if step in told:
+      asked.progress(f'{which.name}, bounded, standard: {step}')
+      told.pop(step)
+    results += next(found)
+  for step in told:
+    asked.progress(f'{which.name}, bounded, standard: {step}')
   return results
 
 

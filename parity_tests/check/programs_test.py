@@ -197,7 +197,8 @@ class TestSurroundings:
 
   def test_whether_jax_is_wide(self, tmp_path, monkeypatch):
     answer(tmp_path)
-    monkeypatch.setattr(programs, '_is_wide', lambda: True)
+    other = not programs._is_wide()
+    monkeypatch.setattr(programs, '_is_wide', lambda: other)
     assert answer(tmp_path) == 1
 
   def test_the_text_is_that_of_the_file(self):
@@ -213,12 +214,12 @@ class TestSurroundings:
   def test_sources_are_read(self, monkeypatch, tmp_path):
     import hpmoe.reference
 
-    before = programs.sources.__wrapped__()
+    before = programs.texts.__wrapped__('hpmoe.reference')
     (tmp_path / 'combine.py').write_text('# changed')
     monkeypatch.setattr(
       hpmoe.reference, '__path__', [*hpmoe.reference.__path__, str(tmp_path)]
     )
-    assert programs.sources.__wrapped__() != before
+    assert programs.texts.__wrapped__('hpmoe.reference') != before
 
 
 @pytest.mark.usefixtures('no_answers')
@@ -353,6 +354,49 @@ class TestAnswers:
         [sys.executable, '-c', _WITHOUT_JAX, str(tmp_path), str(found)],
         check=True,
       )
+
+
+class TestRemembered:
+  """Data that are drawn and proved once."""
+
+  def asked(self, folder, said=(1,), x=ONES) -> int:
+    """Returns how often it was computed, rightly."""
+    computed = []
+
+    def compute():
+      computed.append(1)
+      return {'twice': 2 * x}
+
+    with programs.kept(folder):
+      got = programs.remembered('hpmoe.reference', said, [x], compute)
+    np.testing.assert_array_equal(got['twice'], 2 * x)
+    return len(computed)
+
+  def test_once(self, tmp_path):
+    assert self.asked(tmp_path) == 1
+    assert self.asked(tmp_path) == 0
+    assert self.asked(None) == 1
+
+  def test_for_what_is_said_and_given(self, tmp_path):
+    assert self.asked(tmp_path) == 1
+    assert self.asked(tmp_path, said=(2,)) == 1
+    assert self.asked(tmp_path, x=3 * ONES) == 1
+
+  @pytest.mark.parametrize('name', ['texts', '_versions'])
+  def test_by_the_text_that_computes(self, tmp_path, monkeypatch, name):
+    assert self.asked(tmp_path) == 1
+    other = ('jax 0',) if name == '_versions' else 'other text'
+    monkeypatch.setattr(programs, name, lambda *_: other)
+    assert self.asked(tmp_path) == 1
+
+  def test_if_it_is_small(self, tmp_path, no_answers):
+    assert self.asked(tmp_path) == self.asked(tmp_path) == 1
+
+  def test_unless_it_is_damaged(self, tmp_path):
+    self.asked(tmp_path)
+    (path,) = (tmp_path / programs.ANSWERS).iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b'?')
+    assert self.asked(tmp_path) == 1
 
 
 _WITHOUT_JAX = """

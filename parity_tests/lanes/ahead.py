@@ -28,6 +28,8 @@ _SETTERS = tuple(
   for prefix in ('scipy_', '')
   for suffix in ('64_', '')
 )
+# Asked for by `workers`; 0: one for each core.
+_workers = 0
 _lock = threading.Lock()
 _inside = 0
 
@@ -36,18 +38,29 @@ def map_ahead(
   compute: Callable[[_Item], _Made], items: Iterable[_Item]
 ) -> Iterator[tuple[_Item, _Made]]:
   """Yields each item and what is computed of it, the next ones' meanwhile."""
-  workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+  count = _workers or min(os.cpu_count() or 1, _MOST_WORKERS)
   compute = _in_state_of_caller(compute)
   waiting: collections.deque = collections.deque()
-  with _one_thread_of_blas(), futures.ThreadPoolExecutor(workers) as pool:
+  with _one_thread_of_blas(), futures.ThreadPoolExecutor(count) as pool:
     for item in items:
       waiting.append((item, pool.submit(compute, item)))
-      if len(waiting) > workers:
+      if len(waiting) > count:
         before, made = waiting.popleft()
         yield before, made.result()
     while waiting:
       before, made = waiting.popleft()
       yield before, made.result()
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[None]:
+  """Has so many threads compute ahead meanwhile: the cores are for others."""
+  global _workers
+  before, _workers = _workers, count
+  try:
+    yield
+  finally:
+    _workers = before
 
 
 def _in_state_of_caller(compute: Callable[[_Item], _Made]):
