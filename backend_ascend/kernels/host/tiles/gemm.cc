@@ -212,8 +212,10 @@ class Depth {
 
   // `share` of the rows, from `begin`, that the panel from column `j` will be
   // packed from: memory answers while a part is multiplied.  No division: each
-  // part is but some hundred cycles.
-  void PrefetchPanel(int32_t j, int32_t begin, int32_t share) const {
+  // part is but some hundred cycles.  Always inline: for g++ a function that
+  // only prefetches has no effect, and it leaves calls of it out.
+  HPMOE_INLINE void PrefetchPanel(int32_t j, int32_t begin,
+                                  int32_t share) const {
     if (j >= tile_.n) return;
     constexpr int32_t kLine = 64 / sizeof(T);
     const int32_t cols = std::min(kernels_.panel_cols, tile_.n - j);
@@ -233,7 +235,7 @@ class Depth {
   }
 
   // Sums of the part after this one, of so many rows.
-  static void PrefetchSums(const MicroTile& micro, int32_t rows) {
+  HPMOE_INLINE static void PrefetchSums(const MicroTile& micro, int32_t rows) {
     const float* const next = micro.c + micro.rows * micro.ldc;
     for (int32_t i = 0; i < rows; ++i) {
       __builtin_prefetch(next + i * micro.ldc, 1);
