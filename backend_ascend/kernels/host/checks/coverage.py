@@ -151,6 +151,11 @@ class Coverage:
     return int(self._seen.all(axis=0).sum())
 
   @property
+  def edges(self) -> np.ndarray:
+    """`[num_edges, 2]` (task, one that it waits for)."""
+    return self._edges
+
+  @property
   def num_edges(self) -> int:
     """Pairs of a task and one that it waits for, which may be the last one."""
     return len(self._edges)
