@@ -107,7 +107,6 @@ arm: $(VENV)/core.stamp
 
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.
-# What these tests load is built, not the twin and not the front ends.
 # Sparse memory is left out: a sanitizer's shadow of it is not sparse.
 # Capturing stderr would lose the report of a process that ends with it.
 SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*/*_test.py) \
@@ -131,12 +130,11 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
 	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
-	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS) --target _native
+	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS)
 	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree
 	cp -r hpmoe reference backend_ascend models parity_tests conftest.py pyproject.toml \
 	  out/sanitize/$*/tree
-	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree \
-	  --component native
+	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree
 	export PYTHONPATH="$$($(BIN)/python -c \
 	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
 	python="$$(readlink -f $(BIN)/python)"; cd out/sanitize/$*/tree; \
