@@ -181,6 +181,16 @@ def load(image) -> Image:
   """Returns an image, or what a contiguous buffer of its bytes holds.
 
   Raises:
+    TypeError: it is neither.
     ValueError: the image is truncated, corrupt or inconsistent.
   """
-  return image if isinstance(image, Image) else Image(image)
+  if isinstance(image, Image):
+    return image
+  try:
+    memoryview(image)
+  except TypeError:
+    raise TypeError(
+      'image: expected an image or its bytes, such as '
+      f'`compile_forward(...).image`, got {type(image).__name__}'
+    ) from None
+  return Image(image)

@@ -92,7 +92,8 @@ class Production:
     """Loads an image.
 
     Args:
-      image: of `compiler.compile_forward` or `compile_backward`, or its bytes.
+      image: `compiler.compile_forward(...).image`, or of `compile_backward`;
+        or its bytes.
       threads: OS threads of a launch; None means one per core.
       deadline_s: seconds without any task ending after which to give up.
       isa: instruction set of the tile kernels; None means the best one.
@@ -101,8 +102,8 @@ class Production:
 
     Raises:
       ValueError: the image is corrupt.
-      TypeError: an option is of another type.  Values are for `launch` to
-        refuse.
+      TypeError: the image or an option is of another type.  Values are for
+        `launch` to refuse.
     """
     _require_type('threads', threads, (int, np.integer), 'an integer')
     _require_type(

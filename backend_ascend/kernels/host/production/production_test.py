@@ -258,6 +258,11 @@ class TestRefused:
     with pytest.raises(ValueError, match=rf"out\['y'\]: expected .*{what}"):
       self.loaded.launch(self.inputs, out=dict(y=y))
 
+  def test_what_holds_an_image_is_none(self):
+    made = compiler.compile_forward(LAYERS['one_rank'], policy())
+    with pytest.raises(TypeError, match=r'^image: expected .*, got Compiled$'):
+      production.Production(made)
+
   @pytest.mark.parametrize(
     'name, value',
     [('threads', 1.5), ('threads', '2'), ('deadline_s', 'x'), ('isa', 5)],
