@@ -283,6 +283,15 @@ class TestBothWaysOfJudging:
     for one, other in zip(by_both, by_numpy, strict=True):
       assert repr(_facts(one)) == repr(_facts(other))  # NaN is not itself
 
+  def test_the_callers_error_state_is_as_it_was(self):
+    # Judges look at chunks in threads, and numpy 1 keeps an old state in the
+    # object that all of them share.
+    made = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
+    got = trial.Kernel().forward(CONFIG, made.policy, made.arrays)
+    before = np.geterr()
+    _judged('gate_up', got, made, False)
+    assert np.geterr() == before
+
 
 def _facts(result: lanes.Result):
   plain = dataclasses.replace(result, values={}, grids=(), experts=(), why='')

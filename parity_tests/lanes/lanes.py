@@ -664,7 +664,6 @@ class _Judges:
     self._pairs = [pair for pair in pairs if pair is not None]
     self._excuse = all(record.excuse_rounding for record in records)
 
-  @_overflows
   def look(self, golden, tensor: str, rank: int, got, benchmark, at: _Range):
     """Returns what `add` takes of some tile rows; changes nothing."""
     held = got[at[2]]
@@ -748,7 +747,6 @@ def golden_rows(
   golden: golden_lib.Rows, stage: str, rank: int, at: _Range
 ) -> bounds.Bounded:
   """Returns the golden of a range of `ranges_of`."""
-  # A thread has an error state of its own.
   with np.errstate(over='ignore', invalid='ignore'):
     # A transposed product is not in the order in which all else is.
     return golden.rows(stage, rank, at[2].start, at[2].stop).contiguous()
