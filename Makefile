@@ -157,9 +157,9 @@ IMAGE_FUZZ = out/fuzz/build/image_fuzz out/fuzz/image $(IMAGE_CORPUS) \
   out/fuzz/seeds -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -timeout=10 \
   -rss_limit_mb=2048 -artifact_prefix=out/fuzz/ -print_final_stats=1
 
-# All that a log need keep: the file, and what held no longer.
-SHOW_FINDING = for file in out/fuzz/crash-*; do echo "$$file, gzip, base64:"; \
-  gzip -9c "$$file" | base64 -w 0; echo; done; \
+# All that a log need keep: the files, and what held no longer.
+SHOW_FINDING = find out/fuzz -maxdepth 1 -name '*-*' -type f | while read -r file; \
+  do echo "$$file, gzip, base64:"; gzip -9c "$$file" | base64 -w 0; echo; done; \
   grep -hE '^image_fuzz:|ERROR: |runtime error:' out/fuzz/image.log || true
 
 # A core for each.
