@@ -14,9 +14,7 @@ Example:
   python -m benchmarks.launch_memory --shapes=S,M --threads=2 --json=/tmp/m.json
 """
 
-import ctypes
 import dataclasses
-import gc
 import json
 import os
 import pathlib
@@ -27,6 +25,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
+from benchmarks import peak_memory
 from benchmarks.peers import cases
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.frontends import layer_call
@@ -43,14 +42,6 @@ _ONE = flags.DEFINE_string('one', None, 'A case and a pass, for a process.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
 PASSES = ('forward', 'backward')
-
-
-def _held(field: str) -> int:
-  """Returns bytes of this process: VmRSS now, VmHWM at most."""
-  for line in pathlib.Path('/proc/self/status').read_text().splitlines():
-    if line.startswith(field):
-      return int(line.split()[1]) * 1024
-  raise OSError(f'{field}: expected it in /proc/self/status')
 
 
 def _launcher(case: cases.Case, backward: bool):
@@ -87,14 +78,10 @@ def measure(case: cases.Case, backward: bool) -> dict[str, float]:
   loaded, given = _launcher(case, backward)
   out = _outputs(loaded, backward)
   tensors = sum(a.nbytes for a in (*given.values(), *out.values()))
-  gc.collect()
-  ctypes.CDLL(None).malloc_trim(0)
-  before = _held('VmRSS')
-  pathlib.Path('/proc/self/clear_refs').write_text('5')  # VmHWM starts anew
-  for _ in range(2):
-    loaded.launch(given, tuple(out), out)
-  beside = _held('VmHWM') - before
-  return dict(tensors=tensors, beside=beside, arena=loaded.arena_bytes)
+  with peak_memory.Peak() as peak:
+    for _ in range(2):
+      loaded.launch(given, tuple(out), out)
+  return dict(tensors=tensors, beside=peak.bytes, arena=loaded.arena_bytes)
 
 
 def _in_a_process(one: str) -> dict[str, float]:

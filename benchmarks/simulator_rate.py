@@ -18,13 +18,13 @@ Example:
 import json
 import pathlib
 import statistics
-import threading
 import time
 
 from absl import app
 from absl import flags
 import numpy as np
 
+from benchmarks import peak_memory
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -76,39 +76,13 @@ def make_routing(config: config_lib.MoEConfig) -> np.ndarray:
   )
 
 
-def resident() -> int:
-  """Returns this process's memory in bytes."""
-  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
-  return pages * 4096
-
-
-class Peak:
-  """The most memory that was held while the context was open."""
-
-  def __enter__(self):
-    self.bytes = self.before = resident()
-    self._done = threading.Event()
-    self._thread = threading.Thread(target=self._watch)
-    self._thread.start()
-    return self
-
-  def _watch(self):
-    while not self._done.wait(0.01):
-      self.bytes = max(self.bytes, resident())
-
-  def __exit__(self, *unused):
-    self.bytes = max(self.bytes, resident())
-    self._done.set()
-    self._thread.join()
-
-
 def measure(tasks: int) -> dict[str, float]:
   """Simulates an image of about so many tasks, a few times."""
   image = make_image(tasks)
   machine = machine_lib.load('ascend_a3')
   ids = make_routing(image.config)
   seconds = []
-  with Peak() as peak:
+  with peak_memory.Peak() as peak:
     for _ in range(_REPEATS.value):
       begin = time.process_time()
       result = simulate.simulate(image, machine, ids)
@@ -121,7 +95,7 @@ def measure(tasks: int) -> dict[str, float]:
     seconds=statistics.median(seconds),
     tasks_per_second=count / statistics.median(seconds),
     image_bytes_per_task=len(image) / count,
-    bytes_per_task=(peak.bytes - peak.before) / count,
+    bytes_per_task=peak.bytes / count,
   )
 
 
