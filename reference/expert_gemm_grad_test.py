@@ -15,6 +15,7 @@ from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 run_rows = jax.jit(expert_gemm_grad.rows_grad, static_argnums=(0, 1))
@@ -52,14 +53,9 @@ CASES = {
 }
 # Every case in both dtypes and on both numbers of ranks; `make sweep` runs the
 # whole product.
-PAIRWISE = [
-  pytest.param(
-    name, storage, 1 + r, marks=() if (i + s + r) % 2 else pytest.mark.slow
-  )
-  for i, name in enumerate(sorted(CASES))
-  for s, storage in enumerate(['float32', 'bfloat16'])
-  for r in range(2)
-]
+PAIRWISE = halved_testing.halved(
+  sorted(CASES), ['float32', 'bfloat16'], [1, 2], odd=True
+)
 
 
 @pytest.mark.parametrize('name, storage, ranks', PAIRWISE)

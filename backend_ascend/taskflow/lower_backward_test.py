@@ -9,6 +9,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_backward
 from hpmoe.backend_ascend.taskflow import lowering_testing as testing
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
@@ -25,15 +26,9 @@ every_chain = pytest.mark.parametrize('chain_rows', [None, 8])
 # Of every shape each pair of the three; `make sweep` runs the other half.
 @pytest.mark.parametrize(
   'grain, placement, chain_rows',
-  [
-    pytest.param(
-      testing.GRAINS[i],
-      testing.PLACEMENTS[j],
-      [None, 8][k],
-      marks=() if (i + j + k) % 2 else pytest.mark.slow,
-    )
-    for i, j, k in np.ndindex(2, 2, 2)
-  ],
+  halved_testing.halved(
+    testing.GRAINS, testing.PLACEMENTS, [None, 8], odd=True
+  ),
 )
 @every_shape
 def test_every_reader_waits_for_every_writer_it_overlaps(

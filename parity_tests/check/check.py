@@ -173,11 +173,10 @@ def program() -> str:
 
 def versions() -> dict[str, str]:
   """Returns what the figures were made with."""
-  packages = ('hyperparallel-moe', 'jax', 'numpy', 'ml_dtypes')
   return {
-    'hyperparallel-moe': '',
+    'hyperparallel-moe': _version('hyperparallel-moe'),
     'python': platform.python_version(),
-    **{name: _version(name) for name in packages},
+    **{name: _version(name) for name in ('jax', 'numpy', 'ml_dtypes')},
     'machine': f'{platform.system()} {platform.machine()}',
   }
 

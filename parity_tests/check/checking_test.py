@@ -19,6 +19,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 CONFIG = config_lib.MoEConfig(
@@ -127,12 +128,7 @@ def _report(tmp_path, *arguments) -> tuple[int, dict]:
 # Each once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'direction, placement',
-  [
-    ('forward', 'before_down'),
-    ('backward', 'combine'),
-    pytest.param('forward', 'combine', marks=pytest.mark.slow),
-    pytest.param('backward', 'before_down', marks=pytest.mark.slow),
-  ],
+  halved_testing.halved(['forward', 'backward'], ['before_down', 'combine']),
 )
 def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
   # Given a right backend, when each mode asks its question,

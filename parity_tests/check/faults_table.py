@@ -212,9 +212,10 @@ def _found_by_twin(
   first = error.findings[0]
   named = [task for task in first.tasks if task is not None]
   guilty = {_identity_of_row(task) for task in candidate.committed}
+  guilty |= _readers(candidate)
   expected = _expectations(request, spec, bench, candidate)
   right = any(
-    _identity(task) in guilty | _readers(candidate)
+    _identity(task) in guilty
     or any(
       place.holds(
         STAGE_OF[task.kind],

@@ -9,6 +9,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import faults_table
+from hpmoe.reference.contract import halved_testing
 
 REQUEST = check.Request(
   direction='both',
@@ -21,12 +22,7 @@ REQUEST = check.Request(
 # Each grain and each placement once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'grain, placement',
-  [
-    ('expert', 'before_down'),
-    ('row_block', 'combine'),
-    pytest.param('expert', 'combine', marks=pytest.mark.slow),
-    pytest.param('row_block', 'before_down', marks=pytest.mark.slow),
-  ],
+  halved_testing.halved(['expert', 'row_block'], ['before_down', 'combine']),
 )
 def test_every_fault_is_caught_and_located(grain, placement):
   options = dataclasses.replace(REQUEST.options, event_grain=grain)

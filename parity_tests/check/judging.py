@@ -464,15 +464,15 @@ def _by_all(
 ) -> Results:
   """Returns what jobs say, and tells each step before the first of its jobs."""
   results: Results = []
-  told = dict.fromkeys((*steps, 'layer'))
+  told = ''
   found = processes.results(jobs)
   for step in steps:
-    if step in told:
+    if step != told:
       asked.progress(f'{which.name}, bounded, standard: {step}')
-      told.pop(step)
+      told = step
     results += next(found)
-  for step in told:
-    asked.progress(f'{which.name}, bounded, standard: {step}')
+  if told != 'layer':
+    asked.progress(f'{which.name}, bounded, standard: layer')
   return results
 
 

@@ -10,6 +10,7 @@ from hpmoe.parity_tests.data import routings
 from hpmoe.parity_tests.lanes import golden_grad
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.reference import layer
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
@@ -24,13 +25,7 @@ _EACH = pytest.mark.parametrize('storage', list(exact_data.STORAGE))
 # dear to compile.  `make sweep` runs the others.
 _SOME = pytest.mark.parametrize(
   'storage, placement',
-  [
-    pytest.param(
-      storage, placement, marks=() if (i + j) % 2 == 0 else pytest.mark.slow
-    )
-    for i, storage in enumerate(exact_data.STORAGE)
-    for j, placement in enumerate(['combine', 'before_down'])
-  ],
+  halved_testing.halved(exact_data.STORAGE, ['combine', 'before_down']),
 )
 _PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
 

@@ -11,6 +11,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 
@@ -115,11 +116,7 @@ def test_table_has_the_names_of_the_runtime():
 # Each once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'grain, placement',
-  [
-    pytest.param(grain, placement, marks=() if i == j else pytest.mark.slow)
-    for i, grain in enumerate(GRAINS)
-    for j, placement in enumerate(precision.PLACEMENTS)
-  ],
+  halved_testing.halved(GRAINS, precision.PLACEMENTS),
 )
 class TestEveryFault:
   @pytest.mark.parametrize('spec, chain, storage', CASES)
