@@ -30,6 +30,10 @@ MOST_DIFFERENT = 1e-3
 Arrays = dict[str, np.ndarray]
 
 
+# Rows and columns of a product that says what a library can reach.
+SQUARE = 2048
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
   """One layer on one routing, in one dtype."""
@@ -45,6 +49,17 @@ class Case:
   @property
   def name(self) -> str:
     return f'{self.shape} {self.dtype} {self.routing}'
+
+  def operations(self, which: str) -> int:
+    """Returns multiplications and additions of the products of a pass.
+
+    `multiply` is one product of two squares.
+    """
+    if which == 'multiply':
+      return 2 * SQUARE**3
+    c = self.config
+    forward = 6 * c.num_tokens * c.top_k * c.d_model * c.d_ff
+    return forward if which == 'forward' else 3 * forward
 
 
 def make(case: Case, seed: int = 0) -> Arrays:
@@ -72,6 +87,12 @@ def make(case: Case, seed: int = 0) -> Arrays:
     topk_ids=routed.topk_ids[0],
     topk_weights=weights.astype(np.float32),
   )
+
+
+def square(seed: int) -> np.ndarray:
+  """Returns a matrix `[SQUARE, SQUARE]` in float32."""
+  rng = np.random.default_rng(seed)
+  return rng.standard_normal((SQUARE, SQUARE), np.float32)
 
 
 def by_expert(ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

@@ -34,6 +34,10 @@ class Peer(abc.ABC):
     """Computes y and every gradient; returns once they are there."""
     raise CannotRun('no gradient')
 
+  def multiply(self) -> object:
+    """Multiplies two matrices of `cases.square`, by its library alone."""
+    raise CannotRun('no product of its own')
+
   @abc.abstractmethod
   def results(self, out) -> Arrays:
     """Returns arrays of what a call returned."""

@@ -7,13 +7,16 @@ from typing import Any
 Figures = Mapping[str, Any]
 OURS = 'ours'
 CLOCKS = ('wall', 'processor')
+# A pass that is a product of two squares, by a peer's library alone.
+SQUARES = 'multiply'
 
 
 def medians(figures: Figures) -> dict[tuple[str, str], dict[str, float]]:
   """Returns milliseconds of each peer, by (case, pass), in order."""
   found: dict[tuple[str, str], dict[str, float]] = {}
   for entry in figures['entries']:
-    if seconds := entry[figures['clock']]:
+    seconds = entry[figures['clock']]
+    if seconds and entry['which'] != SQUARES:
       row = found.setdefault((entry['case'], entry['which']), {})
       row[entry['peer']] = 1e3 * statistics.median(seconds)
   return found
@@ -28,6 +31,30 @@ def spread(figures: Figures) -> float:
       low, middle, high = statistics.quantiles(seconds, n=4)
       apart.append((high - low) / middle)
   return statistics.median(apart) if apart else float('nan')
+
+
+def rate_of_squares(figures: Figures, case: str) -> float:
+  """Returns the best library's operations a second; 0 where none was timed."""
+  rates = [
+    entry['operations'] / statistics.median(entry[figures['clock']])
+    for entry in figures['entries']
+    if (entry['case'], entry['which']) == (case, SQUARES)
+  ]
+  return max(rates, default=0.0)
+
+
+def share_of_squares(figures: Figures, case: str, which: str) -> str:
+  """Returns the rate of ours over that of a product of two squares."""
+  rate = rate_of_squares(figures, case)
+  shares = [
+    entry['operations'] / statistics.median(seconds) / rate
+    for entry in figures['entries']
+    if rate
+    and (entry['case'], entry['which']) == (case, which)
+    and entry['peer'].startswith(OURS)
+    and (seconds := entry[figures['clock']])
+  ]
+  return ', '.join(f'{share:.0%}' for share in shares) or '-'
 
 
 def best_ours_and_theirs(row: Mapping[str, float]) -> tuple[float, float]:
@@ -51,13 +78,15 @@ def markdown(figures: Figures) -> str:
     '',
     ', '.join(f'{n} {v}' for n, v in sorted(figures['versions'].items())) + '.',
     '',
-    f'| case | pass | {" | ".join(peers)} | best peer over ours |',
-    f'|---|---|{"---|" * (len(peers) + 1)}',
+    f'| case | pass | {" | ".join(peers)} | best peer over ours | rate of ours '
+    'over that of the best sgemm 2048^3 |',
+    f'|---|---|{"---|" * (len(peers) + 2)}',
   ]
   for (case, which), row in rows.items():
     mine, theirs = best_ours_and_theirs(row)
     cells = [f'{row[n]:.1f}' if n in row else '-' for n in peers]
     lines.append(
-      f'| {case} | {which} | {" | ".join(cells)} | {theirs / mine:.2f} |'
+      f'| {case} | {which} | {" | ".join(cells)} | {theirs / mine:.2f} | '
+      f'{share_of_squares(figures, case, which)} |'
     )
   return '\n'.join(lines) + '\n'

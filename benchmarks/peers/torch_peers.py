@@ -8,6 +8,7 @@ import torch
 import transformers
 from transformers.models.qwen3_moe import modeling_qwen3_moe
 
+from benchmarks.peers import cases
 from benchmarks.peers import peer
 
 _LEAVES = ('x', 'topk_weights', 'w_gate_up', 'w_down')
@@ -30,6 +31,7 @@ class _Torch(peer.Peer):
     super().__init__(arrays)
     self.ids = tensor(arrays['topk_ids']).long()
     self.dy = tensor(arrays['dy'])
+    self._squares: list[torch.Tensor] = []
     self.leaves = {n: tensor(arrays[n]).requires_grad_() for n in _LEAVES}
 
   @abc.abstractmethod
@@ -65,6 +67,14 @@ class _Torch(peer.Peer):
 
 class TorchGrouped(_Torch):
   """Rows sorted by expert, then torch.nn.functional.grouped_mm."""
+
+  def multiply(self):
+    if self.leaves['x'].dtype != torch.float32:
+      raise peer.CannotRun('the square is of float32')
+    if not self._squares:
+      self._squares = [tensor(cases.square(seed)) for seed in range(3)]
+    a, b, c = self._squares
+    return torch.mm(a, b, out=c)
 
   def layer(self):
     x, weights, w_gate_up, w_down = self.leaves.values()
