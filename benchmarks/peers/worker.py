@@ -4,8 +4,9 @@
 
 FOLDER holds a case, and `golden/` what is right.  Requests: `check PASS` runs
 the pass twice, so that all is compiled and warm, and compares; `time PASS` runs
-it once.  Pass `multiply` is a product of two squares and is not compared.  A process of its own has its own threads: those of another peer do not
-spin beside it, for they wait for a request.
+it once.  Pass `multiply` is a product of two squares and is not compared.  A
+process of its own has its own threads: those of another peer do not spin beside
+it, for they wait for a request.
 """
 
 import importlib
