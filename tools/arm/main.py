@@ -176,7 +176,7 @@ def told(rows: Sequence[Row]) -> list[str]:
     if row.tensor in results or row.others:
       said = f'{len(row.others)} DIFFER' if row.others else 'the same'
       lines.append(
-        f'{row.case:46} {row.tensor:14} {row.digest}  {row.launches} launches: '
+        f'{row.case:56} {row.tensor:14} {row.digest}  {row.launches} launches: '
         f'{said}'
       )
     lines += [f'  {other}' for other in row.others[:3]]

@@ -1,9 +1,12 @@
 """What a difference is, and what is said without a compiler."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from hpmoe.parity_tests.law import law
+from hpmoe.reference.contract import precision
 from hpmoe.tools.arm import cases
 from hpmoe.tools.arm import main
 
@@ -42,6 +45,16 @@ def test_what_is_written_has_the_size_that_the_image_says(tmp_path):
     assert path.stat().st_size == array.nbytes, name
   assert (tmp_path / 'case' / 'image.bin').read_bytes() == bytes(case.image)
   assert cases.read(case, tmp_path / 'case') == {}
+
+
+def test_a_layer_tells_the_orders_apart():
+  # In `tiny` 24 terms, rounded to bfloat16, have nearly the same bits in both.
+  deep = dataclasses.replace(cases.LAYERS[-1], dtypes=('bfloat16',))
+  y = {}
+  for order in precision.ACCUMULATION_ORDERS:
+    plan = dataclasses.replace(deep, accumulation_orders=(order,))
+    y[order] = cases.digest(cases.here(next(cases.cases((plan,))))['y'])
+  assert len(y) == len(set(y.values())) == 2, y
 
 
 def test_subnormal_inputs_are_subnormal():
