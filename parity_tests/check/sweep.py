@@ -24,6 +24,7 @@ from hpmoe.parity_tests.data import inputs as inputs_lib
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import ulp
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 
 ERROR = 'error'
@@ -36,8 +37,11 @@ _LISTS = (
   'row_blocks',
   'chain_rows',
   'weight_grad_orders',
+  'accumulation_orders',
   'relay',
 )
+# What is not the product of its lists.
+_SUMS = ('dtypes', 'accumulation_orders')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Plan:
     presets, ranks, routings, dtypes: inputs.
     grains, row_blocks: granularities of the backend.
     chain_rows, weight_grad_orders: of its backward pass.
+    accumulation_orders: of its sums, each of the dtypes that have it.
     relay: whether rows are relayed.
     direction: one of `passes.DIRECTIONS`.
     tokens: T instead of the presets'.
@@ -63,6 +68,7 @@ class Plan:
   row_blocks: tuple[int, ...]
   chain_rows: tuple[int | None, ...] = (None,)
   weight_grad_orders: tuple[str, ...] = ('interleaved',)
+  accumulation_orders: tuple[str, ...] = ('ascending',)
   relay: tuple[bool, ...] = (False,)
   direction: str = 'both'
   tokens: int | None = None
@@ -73,10 +79,17 @@ class Plan:
     for name in _LISTS:
       if not getattr(self, name):
         raise ValueError(f'{name}: expected at least one, got none')
+    precision.sums(self.dtypes, self.accumulation_orders)
+
+  @property
+  def sums(self) -> tuple[tuple[str, str], ...]:
+    """Storage dtypes with each order that is asked for of them."""
+    return precision.sums(self.dtypes, self.accumulation_orders)
 
   @property
   def cases(self) -> int:
-    return math.prod(len(getattr(self, name)) for name in _LISTS)
+    lists = [getattr(self, name) for name in _LISTS if name not in _SUMS]
+    return math.prod(map(len, (self.sums, *lists)))
 
   def requests(self) -> Iterator[check.Request]:
     """Yields one request per set of inputs.
@@ -84,8 +97,8 @@ class Plan:
     All routings of a shape get the lossless capacity, so that the oracle is
     compiled once for all of them.
     """
-    for preset, ranks, dtype, routing in itertools.product(
-      self.presets, self.ranks, self.dtypes, self.routings
+    for preset, ranks, (dtype, order), routing in itertools.product(
+      self.presets, self.ranks, self.sums, self.routings
     ):
       shape = presets.config(presets.get(preset), ranks, self.tokens)
       yield check.Request(
@@ -98,6 +111,7 @@ class Plan:
         routing=routing,
         seed=self.seed,
         placement=self.placement,
+        accumulation_order=order,
       )
 
   def options(self) -> Iterator[flow_lib.Options]:
@@ -122,8 +136,8 @@ class Case:
   """One line of the sweep.
 
   Attributes:
-    preset, ranks, dtype, routing, event_grain, row_block, chain_rows,
-      weight_grad_order, relay: which case.
+    preset, ranks, dtype, accumulation_order, routing, event_grain, row_block,
+      chain_rows, weight_grad_order, relay: which case.
     verdict: 'pass', 'fail' or 'error'.
     judged: 'all lanes', or 'same bits' as the case that was.
     tiles: tiles compared.
@@ -135,6 +149,7 @@ class Case:
   preset: str
   ranks: int
   dtype: str
+  accumulation_order: str
   routing: str
   event_grain: str
   row_block: int
@@ -171,7 +186,7 @@ def run(
     for options in plan.options():
       one = dataclasses.replace(request, options=options)
       progress(
-        f'{one.preset} R={one.ranks} {one.dtype} {one.routing} '
+        f'{one.preset} R={one.ranks} {one.dtype} {_order(one)}{one.routing} '
         f'{options.event_grain} {options.row_block}'
         f'{" relay" if options.relay else ""}'
       )
@@ -228,6 +243,7 @@ def _case(
     request.preset,
     request.ranks,
     request.dtype,
+    request.accumulation_order,
     request.routing,
     request.options.event_grain,
     request.options.row_block,
@@ -271,6 +287,11 @@ def _outcome(results: Sequence[lanes.Result]):
     {r.stage: r.worst_ulp for r in results if r.lane == 'bounded'},
     why,
   )
+
+
+def _order(case: Case | check.Request) -> str:
+  order = case.accumulation_order
+  return '' if order == 'ascending' else f'{order} '
 
 
 def holds(cases: Sequence[Case]) -> bool:
@@ -319,7 +340,7 @@ def summary(cases: Sequence[Case]) -> str:
     if case.verdict != lanes.PASS:
       lines.append(
         f'{case.verdict.upper()}: {case.preset} R={case.ranks} {case.dtype} '
-        f'{case.routing} {case.event_grain} {case.row_block}'
+        f'{_order(case)}{case.routing} {case.event_grain} {case.row_block}'
         f'{" relay" if case.relay else ""}: {case.why}'
       )
   passed = sum(c.verdict == lanes.PASS for c in cases)

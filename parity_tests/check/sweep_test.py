@@ -57,6 +57,27 @@ def test_cuts_of_the_weight_gradients_are_covered():
   assert 'd_w_down' in cases[0].worst_ulp and 'y' not in cases[0].worst_ulp
 
 
+def test_orders_of_accumulation_are_covered_where_a_dtype_has_them():
+  plan = dataclasses.replace(
+    PLAN,
+    direction='forward',
+    dtypes=('float32', 'bfloat16'),
+    routings=('zipf',),
+    grains=('row_block',),
+    accumulation_orders=('ascending', 'even_odd_32'),
+  )
+
+  cases = sweep.run(plan, lambda line: None)
+
+  assert len(cases) == plan.cases
+  assert [(c.dtype, c.accumulation_order, c.judged) for c in cases] == [
+    ('float32', 'ascending', 'all lanes'),
+    ('bfloat16', 'ascending', 'all lanes'),
+    ('bfloat16', 'even_odd_32', 'all lanes'),
+  ]
+  assert {c.verdict for c in cases} == {'pass'}
+
+
 def test_relay_is_covered():
   # Given both, when swept, then a relayed layer has the bits of the other.
   cases = sweep.run(

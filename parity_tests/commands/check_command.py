@@ -15,7 +15,7 @@ def _define_check(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.kernels.host.checks import faults
   from hpmoe.parity_tests.lanes import standards
 
-  layer_flags.define_layer(f)
+  layer_flags.define_layer(f, orders=True)
   layer_flags.define_granularity(f)
   layer_flags.define_data(f)
   layer_flags.define_direction(
@@ -257,24 +257,61 @@ def request(f: flags.FlagValues):
   )
 
 
+def requests(f: flags.FlagValues) -> list:
+  """Returns what flags ask for, a request for each order of accumulation.
+
+  Raises:
+    ValueError: one is wrong, or more than one cannot be told.
+  """
+  asked = []
+  orders = layer_flags.orders(f.accumulation_order)
+  if len(orders) > 1 and f.html is not None:
+    raise cli.UsageError(
+      'html: expected one --accumulation_order beside it, got '
+      f'{",".join(orders)}'
+    )
+  for order in orders:
+    f.accumulation_order = [order]  # as a replay asks for it
+    if f.input is None:
+      layer_flags.policy(f)  # refused before the first takes its time
+    asked.append(request(f))
+  return asked
+
+
 def _check(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.check import candidates
   from hpmoe.parity_tests.check import check
-  from hpmoe.parity_tests.report import matrix
   from hpmoe.parity_tests.report import report as report_lib
-  from hpmoe.parity_tests.report import report_html
 
   cli.check_writable('json', f.json)
   cli.check_writable('html', f.html)
-  asked = request(f)
-  try:
-    with cli.progress(check.count_steps(asked)) as step:
-      report = check.run(asked, step)
-  except candidates.CandidateError as error:
-    cli.write_json(f.json, report_lib.error_json(asked, error))
-    raise
-  cli.write_json(f.json, report_lib.to_json(report))
+  reports, verdicts = [], []
+  for asked in requests(f):
+    if verdicts:
+      print()
+    try:
+      with cli.progress(check.count_steps(asked)) as step:
+        report = check.run(asked, step)
+    except candidates.CandidateError as error:
+      reports.append(report_lib.error_json(asked, error))
+      cli.write_json(f.json, report_lib.joined(reports))
+      raise
+    if f.json is not None:
+      reports.append(report_lib.to_json(report))
+      cli.write_json(f.json, report_lib.joined(reports))
+    verdicts.append(report.verdict)
+    _show(f, report)
+  return cli.PARITY if set(verdicts) == {'pass'} else cli.NO_PARITY
+
+
+def _show(f: flags.FlagValues, report) -> None:
+  """Prints a report, and draws it where a page was asked for."""
+  from hpmoe.parity_tests.report import matrix
+  from hpmoe.parity_tests.report import report as report_lib
+
   if f.html is not None:
+    from hpmoe.parity_tests.report import report_html
+
     page = report_html.to_html(report)
     pathlib.Path(f.html).write_text(page, encoding='utf-8')
   print(report_lib.heading(report))
@@ -289,7 +326,6 @@ def _check(f: flags.FlagValues) -> int:
     text = part(report)
     if text:
       print(f'\n{text}')
-  return cli.PARITY if report.verdict == 'pass' else cli.NO_PARITY
 
 
 COMMAND = cli.Command(
@@ -299,6 +335,7 @@ COMMAND = cli.Command(
     'hpmoe check --preset=small --ranks=4 --routing=text '
     '--lane=all --json=out.json',
     'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
+    'hpmoe check --dtype=bf16 --accumulation_order=ascending,even_odd_32',
     'hpmoe check --schedule=ep8.schedule --schedule_scaled',
     'hpmoe check --candidate=my_pkg.kernels:moe_forward '
     '--lane=bounded,standard',

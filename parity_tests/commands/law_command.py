@@ -91,7 +91,6 @@ def _layouts(values: list[str]) -> tuple[tuple[int, int], ...]:
 
 def _plan(f: flags.FlagValues):
   from hpmoe.parity_tests.law import law
-  from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
 
   if not presets.get(f.preset).runs_here:
@@ -105,13 +104,7 @@ def _plan(f: flags.FlagValues):
       f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
     )
   dtypes = layer_flags.dtype_list(f.dtype)
-  orders = tuple(f.accumulation_order)
-  wrong = [o for o in orders if o not in precision.ACCUMULATION_ORDERS]
-  if wrong:
-    raise cli.UsageError(
-      'accumulation_order: expected some of '
-      f'{list(precision.ACCUMULATION_ORDERS)}, got {wrong[0]!r}'
-    )
+  orders = layer_flags.orders(f.accumulation_order)
   if 'ascending' not in orders and not f['dtype'].present:
     dtypes = ('bfloat16',)
   return law.Plan(

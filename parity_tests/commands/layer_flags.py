@@ -58,7 +58,8 @@ def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
       )
 
 
-def define_layer(f: flags.FlagValues) -> None:
+def define_layer(f: flags.FlagValues, orders: bool = False) -> None:
+  """Defines what names a layer; `orders`: in each of some orders of sums."""
   flags.DEFINE_string(
     'preset',
     'small',
@@ -83,13 +84,7 @@ def define_layer(f: flags.FlagValues) -> None:
     PLACEMENT_HELP,
     flag_values=f,
   )
-  flags.DEFINE_enum(
-    'accumulation_order',
-    'ascending',
-    ['ascending', 'even_odd_32'],
-    ORDER_HELP,
-    flag_values=f,
-  )
+  _define_order(f, a_list=orders)
   flags.DEFINE_integer(
     'capacity',
     None,
@@ -97,6 +92,48 @@ def define_layer(f: flags.FlagValues) -> None:
     'routing needs; compile: lossless.',
     flag_values=f,
   )
+
+
+def _define_order(f: flags.FlagValues, a_list: bool) -> None:
+  if a_list:
+    flags.DEFINE_list(
+      'accumulation_order',
+      ['ascending'],
+      f'{ORDER_HELP} A list.',
+      flag_values=f,
+    )
+    return
+  flags.DEFINE_enum(
+    'accumulation_order',
+    'ascending',
+    ['ascending', 'even_odd_32'],
+    ORDER_HELP,
+    flag_values=f,
+  )
+
+
+def orders(values: Sequence[str]) -> tuple[str, ...]:
+  """Returns the orders of accumulation that a list names.
+
+  Raises:
+    cli.UsageError: one is unknown, or there is none.
+  """
+  from hpmoe.reference.contract import precision
+
+  known = precision.ACCUMULATION_ORDERS
+  unknown = [value for value in values if value not in known]
+  if unknown or not values:
+    raise cli.UsageError(
+      f'accumulation_order: expected some of {list(known)}, got '
+      f'{cli.text(list(values))!r}'
+    )
+  return tuple(values)
+
+
+def order_of(f: flags.FlagValues) -> str:
+  """Returns the order of accumulation, the first of a list."""
+  asked = f.accumulation_order
+  return asked if isinstance(asked, str) else orders(asked)[0]
 
 
 _SIZES = (
@@ -340,7 +377,7 @@ def policy(f: flags.FlagValues):
   return precision.PrecisionPolicy(
     storage=DTYPES[f.dtype],
     placement=f.placement,
-    accumulation_order=f.accumulation_order,
+    accumulation_order=order_of(f),
   )
 
 
@@ -372,7 +409,7 @@ def request(f: flags.FlagValues, **more: Any):
     text=f.text,
     seed=f.seed,
     placement=f.placement,
-    accumulation_order=f.accumulation_order,
+    accumulation_order=order_of(f),
     capacity=f.capacity,
     options=options(f),
   )

@@ -64,6 +64,7 @@ _FLAG_OF = {
   'grains': 'event_grain',
   'row_blocks': 'row_block',
   'weight_grad_orders': 'weight_grad_order',
+  'accumulation_orders': 'accumulation_order',
   'num_tokens': 'tokens',
   'num_aic': 'aic',
   'num_aiv': 'aiv',

@@ -56,6 +56,27 @@ def _refused(capsys, *arguments) -> str:
     (['check', '--timeout=soon'], "timeout: expected a number, got 'soon'"),
     (['check', '--ranks=3'], 'expected a divisor of num_experts=8, got 3'),
     (['check', '--dtype=f8'], 'value should be one of <f32|bf16'),
+    (
+      ['check', '--accumulation_order=up'],
+      "accumulation_order: expected some of .* got 'up'",
+    ),
+    (
+      ['check', '--accumulation_order=ascending,even_odd_32'],
+      "accumulation_order: expected 'ascending' for storage 'float32'",
+    ),
+    (
+      ['sweep', '--accumulation_order=even_odd_32'],
+      "accumulation_order: expected 'ascending' among them for float32",
+    ),
+    (
+      [
+        'check',
+        '--dtype=bf16',
+        '--accumulation_order=ascending,even_odd_32',
+        '--html=x.html',
+      ],
+      'html: expected one --accumulation_order beside it',
+    ),
     (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
     (['check', '--preset=ep16'], 'which is for hpmoe compile'),
     (['check', '--routing=nope'], "routing: expected .* got 'nope'"),
@@ -297,6 +318,44 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
     assert {'stage', 'rule', 'worst_ulp', 'worst_abs'} <= set(row)
     assert row['rule'] in out
   assert 'PASS' in out.splitlines()[-1]
+
+
+def test_each_order_of_accumulation_gets_a_verdict(capsys, tmp_path):
+  path, orders = tmp_path / 'out.json', ['ascending', 'even_odd_32']
+  asked = ['--dtype=bf16', f'--accumulation_order={",".join(orders)}']
+  asked += ['--direction=forward', '--lane=bounded']
+
+  code = main.main(['check', *TINY, *asked, f'--json={path}'])
+
+  assert code == cli.PARITY
+  out = capsys.readouterr().out
+  assert out.count('PASS') == 2
+  assert all(f'bfloat16, sums {order}, weights' in out for order in orders)
+  joined = json.loads(path.read_text())
+  assert joined['verdict'] == 'pass'
+  for report, order in zip(joined['reports'], orders, strict=True):
+    assert report['config']['policy']['accumulation_order'] == order
+    # Of one report alone, and of no other.
+    assert f'--accumulation_order={order} ' in report['config']['command']
+
+
+def test_one_order_that_fails_fails_the_check(capsys, tmp_path, monkeypatch):
+  path, right = tmp_path / 'out.json', candidates.Megakernel.run
+
+  def run(self, config, policy, *rest, **more):
+    answer = right(self, config, policy, *rest, **more)
+    if policy.accumulation_order == 'ascending':
+      answer['y'][...] = 1
+    return answer
+
+  monkeypatch.setattr(candidates.Megakernel, 'run', run)
+  asked = ['--dtype=bf16', '--accumulation_order=ascending,even_odd_32']
+  asked += ['--direction=forward', '--lane=bounded', f'--json={path}']
+
+  assert main.main(['check', *TINY, *asked]) == cli.NO_PARITY
+  joined = json.loads(path.read_text())
+  assert joined['verdict'] == 'fail'
+  assert [r['verdict'] for r in joined['reports']] == ['fail', 'pass']
 
 
 def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):

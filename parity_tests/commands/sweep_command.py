@@ -26,6 +26,7 @@ def _define_sweep(f: flags.FlagValues) -> None:
       'Backward: `all`, or rows that one task of a weight gradient sums.',
     ),
     ('weight_grad_order', ['interleaved'], layer_flags.WEIGHT_GRAD_ORDER_HELP),
+    ('accumulation_order', ['ascending'], layer_flags.ORDER_HELP),
     (
       'relay',
       ['false'],
@@ -87,6 +88,7 @@ def _sweep(f: flags.FlagValues) -> int:
     row_blocks=layer_flags.integers('row_block', f.row_block),
     chain_rows=_chains(f.chain_rows),
     weight_grad_orders=tuple(f.weight_grad_order),
+    accumulation_orders=layer_flags.orders(f.accumulation_order),
     relay=_booleans(f.relay),
     tokens=f.tokens,
     seed=f.seed,
@@ -110,6 +112,7 @@ COMMAND = cli.Command(
     'hpmoe sweep --out=sweep.jsonl',
     'hpmoe sweep --preset=tiny --ranks=1,2 --routing=zipf,hot',
     'hpmoe sweep --preset=tiny --relay=false,true',
+    'hpmoe sweep --preset=tiny --accumulation_order=ascending,even_odd_32',
   ),
   _define_sweep,
   _sweep,

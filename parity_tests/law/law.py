@@ -28,6 +28,7 @@ from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.data import inputs as inputs_lib
 from hpmoe.parity_tests.law import law_table
 from hpmoe.parity_tests.law import law_tally
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
 
@@ -135,22 +136,12 @@ class Plan:
       raise ValueError(
         f'isa: expected some of {known} on this CPU, got {unknown[0]!r}'
       )
-    for dtype in self.dtypes:
-      if not any(dtype == one for one, _ in self.sums):
-        raise ValueError(
-          f"accumulation_orders: expected 'ascending' among them for {dtype}, "
-          f'got {list(self.accumulation_orders)}'
-        )
+    precision.sums(self.dtypes, self.accumulation_orders)
 
   @property
   def sums(self) -> tuple[tuple[str, str], ...]:
     """Storage dtypes with each order that is asked for of them."""
-    return tuple(
-      (dtype, order)
-      for dtype in self.dtypes
-      for order in self.accumulation_orders
-      if order == 'ascending' or dtype == 'bfloat16'
-    )
+    return precision.sums(self.dtypes, self.accumulation_orders)
 
   @property
   def steps(self) -> int:

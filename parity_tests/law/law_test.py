@@ -272,7 +272,7 @@ def test_a_launch_that_ends_early_is_told_with_its_command(capsys):
     ('--layout=', 'layout: expected at least one, got none'),
     ('--fault=nothing', "got 'nothing'"),
     ('--accumulation_order=any', 'accumulation_order: expected some of'),
-    ('--accumulation_order=', 'accumulation_orders: expected at least one'),
+    ('--accumulation_order=', 'accumulation_order: expected some of'),
     ('--isa=mmx', "isa: expected some of ['portable'"),
   ],
 )

@@ -1,6 +1,6 @@
 """What a reader sees: the table, the failure, the JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import shlex
@@ -107,6 +107,14 @@ def to_json(report: check.Report) -> dict[str, Any]:
   )
 
 
+def joined(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+  """Returns the one report, or more under one verdict."""
+  if len(reports) == 1:
+    return reports[0]
+  held = all(one['verdict'] == lanes.PASS for one in reports)
+  return dict(verdict=lanes.PASS if held else lanes.FAIL, reports=list(reports))
+
+
 def error_json(
   request: check.Request, error: candidates.CandidateError
 ) -> dict[str, Any]:
@@ -196,7 +204,8 @@ def heading(report: check.Report) -> str:
     f'{c["candidate"]} against the oracle: R={layer["num_ranks"]} '
     f'T={layer["num_tokens"]} E={layer["num_experts"]} K={layer["top_k"]} '
     f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
-    f'{c["policy"]["storage"]}, weights {c["policy"]["placement"]}, '
+    f'{c["policy"]["storage"]}, sums {c["policy"]["accumulation_order"]}, '
+    f'weights {c["policy"]["placement"]}, '
     f'routing {c["routing"]}{passes}'
   )
 

@@ -1,5 +1,6 @@
 """Precision policy as data: what is stored, accumulated and rounded where."""
 
+from collections.abc import Iterable, Sequence
 import dataclasses
 
 from hpmoe.reference.contract import storage
@@ -13,6 +14,26 @@ _EVEN_ODD_STORAGE = 'bfloat16'
 
 # Tensors that the layer writes and therefore rounds to the storage dtype.
 ROUNDING_POINTS = ('gate_up', 'activation', 'expert_out', 'y')
+
+
+def sums(
+  storages: Iterable[str], orders: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+  """Returns storage dtypes, each with those of some orders that it has.
+
+  Raises:
+    ValueError: a dtype has none of them.
+  """
+  found = []
+  for dtype in storages:
+    mine = [o for o in orders if o == 'ascending' or dtype == _EVEN_ODD_STORAGE]
+    if not mine:
+      raise ValueError(
+        f"accumulation_orders: expected 'ascending' among them for {dtype}, "
+        f'got {list(orders)}'
+      )
+    found += [(dtype, order) for order in mine]
+  return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,3 +31,14 @@ def test_golden_has_no_order_of_its_own():
   golden = policy.golden()
   assert (golden.storage, golden.accumulate) == ('float64', 'float64')
   assert golden.accumulation_order == 'ascending'
+
+
+def test_each_dtype_has_the_orders_that_are_defined_for_it():
+  both = precision.ACCUMULATION_ORDERS
+  assert precision.sums(('float32', 'bfloat16'), both) == (
+    ('float32', 'ascending'),
+    ('bfloat16', 'ascending'),
+    ('bfloat16', 'even_odd_32'),
+  )
+  with pytest.raises(ValueError, match="expected 'ascending' .* float16"):
+    precision.sums(('bfloat16', 'float16'), both[1:])
