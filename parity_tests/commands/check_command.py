@@ -271,7 +271,7 @@ def requests(f: flags.FlagValues) -> list:
       f'{",".join(orders)}'
     )
   for order in orders:
-    f.accumulation_order = [order]  # as a replay asks for it
+    f['accumulation_order'].value = [order]  # as a replay asks for it
     if f.input is None:
       layer_flags.policy(f)  # refused before the first takes its time
     asked.append(request(f))
@@ -285,7 +285,8 @@ def _check(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   cli.check_writable('html', f.html)
-  reports, verdicts = [], []
+  reports: list[dict] = []
+  verdicts: list[str] = []
   for asked in requests(f):
     if verdicts:
       print()
