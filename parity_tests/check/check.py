@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -182,6 +181,8 @@ def versions() -> dict[str, str]:
 
 
 def _version(package: str) -> str:
+  import importlib.metadata  # Takes long, and only a JSON report needs it.
+
   try:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:

@@ -8,7 +8,6 @@ import atexit
 from collections.abc import Sequence
 import contextlib
 import ctypes
-import importlib.metadata
 import io
 import os
 import re
@@ -97,6 +96,8 @@ def usage() -> str:
 
 
 def _version() -> str:
+  import importlib.metadata  # Takes long, and few commands need it.
+
   try:
     return importlib.metadata.version('hyperparallel-moe')
   except importlib.metadata.PackageNotFoundError:

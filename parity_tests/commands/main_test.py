@@ -18,6 +18,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
+from hpmoe.parity_tests.check import compiled
 from hpmoe.parity_tests.check import passes
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
@@ -318,6 +319,28 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
     assert {'stage', 'rule', 'worst_ulp', 'worst_abs'} <= set(row)
     assert row['rule'] in out
   assert 'PASS' in out.splitlines()[-1]
+
+
+_SECOND = """
+import sys
+from hpmoe.parity_tests.commands import main
+assert main.main(sys.argv[2:]) == 0
+heavy = {'jax', 'jaxtyping', 'importlib.metadata', 'asyncio', 'unittest'}
+loaded = heavy & {*sys.modules}
+assert sys.argv[1] == 'first' or not loaded, loaded
+"""
+
+
+def test_a_second_check_loads_little(tmp_path):
+  # What it does not load would take as long as numpy, or several times that.
+  asked = ['check', *TINY, '--direction=forward', '--lane=all']
+  environment = os.environ | {compiled.VARIABLE: str(tmp_path)}
+  for which in ('first', 'second'):
+    subprocess.run(
+      [sys.executable, '-c', _SECOND, which, *asked],
+      env=environment,
+      check=True,
+    )
 
 
 def test_each_order_of_accumulation_gets_a_verdict(capsys, tmp_path):

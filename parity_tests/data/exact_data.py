@@ -18,13 +18,13 @@ import dataclasses
 import itertools
 import zlib
 
-from jaxtyping import Float
-from jaxtyping import Int
 import numpy as np
 
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.numpy_typing import Float
+from hpmoe.reference.contract.numpy_typing import Int
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 LIMIT = 2**24  # Integers up to here are exact in float32.

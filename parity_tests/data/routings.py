@@ -4,14 +4,14 @@ from collections.abc import Callable
 import dataclasses
 import os
 
-from jaxtyping import Float
-from jaxtyping import Int
 import numpy as np
 
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.numpy_typing import Float
+from hpmoe.reference.contract.numpy_typing import Int
 
 _FAR = np.uint64(2**63)  # Sorts an expert behind every preferred one.
 

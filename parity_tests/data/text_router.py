@@ -10,9 +10,6 @@ router's own exp is the oracle's.
 import os
 import pathlib
 
-from absl import logging
-from jaxtyping import Float
-from jaxtyping import Int
 import numpy as np
 
 from hpmoe.parity_tests.check import programs
@@ -21,6 +18,8 @@ from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.numpy_typing import Float
+from hpmoe.reference.contract.numpy_typing import Int
 
 DEFAULT_TEXT = pathlib.Path(__file__).parents[1] / 'testdata' / 'alice.txt'
 
@@ -77,6 +76,8 @@ def embed(
   """
   needed = config.num_ranks * config.num_tokens
   if needed > len(text):
+    from absl import logging
+
     logging.info(
       'text has %d bytes, %d are needed: it starts again', len(text), needed
     )

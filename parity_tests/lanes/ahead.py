@@ -10,6 +10,7 @@ from concurrent import futures
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import pathlib
 import threading
@@ -38,6 +39,13 @@ def map_ahead(
   compute: Callable[[_Item], _Made], items: Iterable[_Item]
 ) -> Iterator[tuple[_Item, _Made]]:
   """Yields each item and what is computed of it, the next ones' meanwhile."""
+  coming = iter(items)
+  first = list(itertools.islice(coming, 2))
+  if len(first) < 2:  # Nothing to look at meanwhile: a thread would only cost.
+    with _one_thread_of_blas():
+      yield from ((item, compute(item)) for item in first)
+    return
+  items = itertools.chain(first, coming)
   count = _workers or min(os.cpu_count() or 1, _MOST_WORKERS)
   compute = _in_state_of_caller(compute)
   waiting: collections.deque = collections.deque()

@@ -35,11 +35,22 @@ def test_an_error_is_the_callers():
 
 
 def test_the_callers_error_state_holds():
-  with np.errstate(over='raise'), pytest.raises(FloatingPointError):
-    list(ahead.map_ahead(np.square, [np.array([1e300])]))
-  with np.errstate(over='ignore'):
-    ((_, made),) = ahead.map_ahead(np.square, [np.array([1e300])])
-  assert made == np.inf
+  for count in (1, 2):
+    large = [np.array([1e300])] * count
+    with np.errstate(over='raise'), pytest.raises(FloatingPointError):
+      list(ahead.map_ahead(np.square, large))
+    with np.errstate(over='ignore'):
+      made = [one for _, one in ahead.map_ahead(np.square, large)]
+    assert made == [np.inf] * count
+
+
+def test_one_thing_alone_takes_no_thread():
+  def where(_):
+    return threading.get_ident()
+
+  assert list(ahead.map_ahead(where, [0])) == [(0, threading.get_ident())]
+  two = [thread for _, thread in ahead.map_ahead(where, [0, 1])]
+  assert threading.get_ident() not in two
 
 
 def test_blas_has_its_threads_back():
@@ -57,8 +68,3 @@ def test_blas_has_its_threads_back():
     assert get() == 2
   finally:
     set_(before)
-
-
-def test_work_is_done_by_other_threads():
-  ((_, name),) = ahead.map_ahead(lambda _: threading.current_thread().name, [1])
-  assert name != threading.current_thread().name

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from jaxtyping import Float
-from jaxtyping import Int
 import numpy as np
 
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract.numpy_typing import Float
+from hpmoe.reference.contract.numpy_typing import Int
 
 
 def check_inputs(
