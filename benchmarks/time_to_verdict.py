@@ -6,9 +6,10 @@ check at the size of a real layer, at most twice what its oracle and golden
 take alone: the oracle's answers for all data, in both passes, and every golden
 value with its bound, of stages and of the layer.
 
-Processes and checks take turns; medians count.  Seconds of the processor stand
-beside seconds: other jobs on the same cores spoil the latter.  By default it
-takes some minutes on two cores.
+Checks take turns; medians count.  Every run is printed when it ends, medians
+last.  Seconds of the processor stand beside seconds: other jobs on the same
+cores spoil the latter.  By default it takes some minutes on two cores, without
+`--shapes` one.
 
 Bytecode is kept as an installed package keeps it.  At a real size nothing that
 an oracle answered is kept, so that its time is in both figures.
@@ -16,6 +17,7 @@ an oracle answered is kept, so that its time is in both figures.
 Example:
   python -m benchmarks.time_to_verdict --repeats=3 --json=/tmp/verdict.json
   python -m benchmarks.time_to_verdict --shapes=deepseek_v3
+  python -m benchmarks.time_to_verdict --shapes= --commands=7
 """
 
 from collections.abc import Callable
@@ -132,54 +134,69 @@ def medians(runs: dict[str, list[Seconds]]) -> dict[str, Seconds]:
   }
 
 
-def _interleaved(work: dict[str, Callable[[], Seconds]], repeats: int):
-  runs: dict[str, list[Seconds]] = {name: [] for name in work}
-  for _ in range(repeats):
-    for name, run in work.items():
-      runs[name].append(run())
-  return medians(runs)
+class Runs:
+  """What was timed of one layer; each run is told when it ends."""
+
+  def __init__(self, name: str):
+    self._name = name
+    self._seconds: dict[str, list[Seconds]] = {}
+
+  def add(self, what: str, work: Callable[[], Seconds]) -> None:
+    seconds = work()
+    self._seconds.setdefault(what, []).append(seconds)
+    _tell(self._name, what, seconds)
+
+  def medians(self) -> dict[str, Seconds]:
+    """Returns and tells the medians of all runs."""
+    rows = medians(self._seconds)
+    for what, seconds in rows.items():
+      _tell(self._name, f'{what}, median', seconds)
+    if 'check' in rows:
+      pairs = zip(rows['check'], rows['oracle and golden'])
+      wall, cpu = (one / other for one, other in pairs)
+      print(
+        f'{self._name:14} {"times":26} {wall:7.2f}   {cpu:7.2f}', flush=True
+      )
+    return rows
+
+
+def _tell(name: str, what: str, seconds: Seconds) -> None:
+  wall, cpu = seconds
+  print(
+    f'{name:14} {what:26} {wall:7.2f} s {cpu:7.2f} s of processor', flush=True
+  )
 
 
 def second_check(repeats: int) -> dict[str, Seconds]:
+  runs = Runs('small')
   with tempfile.TemporaryDirectory() as folder:
-    first = command(folder)
-    work = {
-      'second': lambda: command(folder),
-      'nothing kept': lambda: command(compiled.OFF),
-    }
-    return {'first': first} | _interleaved(work, repeats)
+    runs.add('first', lambda: command(folder))
+    for _ in range(repeats):
+      runs.add('second', lambda: command(folder))
+    runs.add('nothing kept', lambda: command(compiled.OFF))
+  return runs.medians()
 
 
-def real_size(shape: dict[str, int], repeats: int) -> dict[str, Seconds]:
-  request = request_of(shape)
+def real_size(name: str, repeats: int) -> dict[str, Seconds]:
+  request = request_of(SHAPES[name])
   programs.MOST_BYTES_OF_ANSWER = -1
+  runs = Runs(name)
   with (
     tempfile.TemporaryDirectory() as folder,
     compiled.kept(pathlib.Path(folder)),
   ):
     alone(request)  # compiles
-    work = {
-      'check': lambda: timed(lambda: check.run(request))[0],
-      'oracle and golden': lambda: alone(request),
-    }
-    return _interleaved(work, repeats)
-
-
-def _told(name: str, rows: dict[str, Seconds]) -> dict[str, Seconds]:
-  for what, (wall, cpu) in rows.items():
-    print(f'{name:20} {what:20} {wall:7.2f} s {cpu:7.2f} s of processor')
-  if 'check' in rows:
-    ratios = [a / b for a, b in zip(rows['check'], rows['oracle and golden'])]
-    print(f'{name:20} {"times":20} {ratios[0]:7.2f}   {ratios[1]:7.2f}')
-  sys.stdout.flush()
-  return rows
+    for _ in range(repeats):
+      runs.add('check', lambda: timed(lambda: check.run(request))[0])
+      runs.add('oracle and golden', lambda: alone(request))
+  return runs.medians()
 
 
 def main(argv):
   del argv
-  found = {'small': _told('small', second_check(_COMMANDS.value))}
+  found = {'small': second_check(_COMMANDS.value)}
   for name in _SHAPES.value:
-    found[name] = _told(name, real_size(SHAPES[name], _REPEATS.value))
+    found[name] = real_size(name, _REPEATS.value)
   if _JSON.value:
     with open(_JSON.value, 'w') as f:
       json.dump(found, f, indent=2)
