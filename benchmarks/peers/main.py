@@ -28,6 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 from absl import app
 from absl import flags
@@ -48,6 +49,11 @@ _CLOCK = flags.DEFINE_enum('clock', 'wall', tables.CLOCKS, 'of the table')
 _ROUNDS = flags.DEFINE_integer('rounds', 15, 'of every case')
 _OUT = flags.DEFINE_string('out', 'out/peers', 'figures.json, table and plot')
 _SEED = flags.DEFINE_integer('seed', 0, 'of data and of the order in a round')
+
+
+# For so long after a call some libraries' threads spin, waiting for the next
+# one: nothing else is timed meanwhile.
+SPIN_S = 0.25
 
 
 class Process:
@@ -181,6 +187,7 @@ def run_case(
           seconds = process.ask(f'time {entry.which}')
           entry.wall.append(seconds['wall'])
           entry.processor.append(seconds['processor'])
+          time.sleep(SPIN_S)
   return entries
 
 
