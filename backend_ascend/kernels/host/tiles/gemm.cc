@@ -16,13 +16,21 @@ namespace {
 // What fills a pair: its product is -0, which changes no sum, not even -0.
 constexpr uint16_t kZeroPair = 0, kNegativePair = 0x8000;
 
-constexpr int32_t kDepth = 256;  // of a panel, so that it stays in cache
+constexpr int32_t kDepth = 256;  // about, of a panel: it stays in cache
 static_assert(kDepth % kEvenOddTerms == 0, "a depth has whole steps");
+
+int32_t DivideUp(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+// Depths of a tile: nearly equal, whole steps each, and the number of them that
+// is nearest to k / kDepth.  For a short last one all sums would be read and
+// written once more.
+int32_t DepthOf(int32_t k) {
+  const int32_t count = std::max(1, (k + kDepth / 2) / kDepth);
+  return DivideUp(DivideUp(k, count), kEvenOddTerms) * kEvenOddTerms;
+}
 
 // Floats of a panel that leaves room for the next one in the first cache.
 constexpr int32_t kSmallPanel = 4096;
-
-int32_t DivideUp(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 // Rows in parts of nearly equal size: a short last part would leave the
 // multipliers idle.  Divided once: a part takes but a thousand cycles.
@@ -66,19 +74,20 @@ struct Operands {
   StoredRows<T> a, b;
 };
 
-// One depth of a tile: a[:, p : p + depth] @ b[p : p + depth].
+// One depth of a tile: a[:, p : p + depth] @ b[p : p + depth]; the last may be
+// less deep.
 template <typename T>
 class Depth {
  public:
   Depth(const GemmKernels& kernels, const GemmTile& tile, int32_t p,
-        Operands<T>* operands, GemmScratch* scratch)
+        int32_t depth, Operands<T>* operands, GemmScratch* scratch)
       : kernels_(kernels),
         moves_(kernels.Moves<T>()),
         tile_(tile),
         parts_(tile.m, MaxRows(kernels, tile.order)),
         multiply_(MultiplyOf(kernels, tile.order)),
         p_(p),
-        depth_(std::min(kDepth, tile.k - p)),
+        depth_(std::min(depth, tile.k - p)),
         pairs_(PairsOf(kernels, tile.order)),
         units_(pairs_ == nullptr ? depth_ : DivideUp(depth_, 2)),
         a_rows_(RowsOf(tile.a, tile.lda, tile.a_rows, tile.trans_a, tile.m,
@@ -279,10 +288,13 @@ void Multiply(const GemmKernels& kernels, const GemmTile& t, Rows sum,
   ConstRows start = {nullptr, 0};
   if (t.carry != nullptr && t.carry_in) start = {t.carry, t.ld_carry};
   Operands<T> operands;
-  for (int32_t p = 0; p == 0 || p < t.k; p += kDepth) {
-    Depth<T>(kernels, t, p, &operands, scratch).Multiply(start, sum);
+  const int32_t depth = DepthOf(t.k);
+  int32_t p = 0;
+  do {
+    Depth<T>(kernels, t, p, depth, &operands, scratch).Multiply(start, sum);
     start = {sum.data, sum.ld};
-  }
+    p += depth;
+  } while (p < t.k);
 }
 
 bool EndsInCarry(const GemmTile& t) {
