@@ -21,10 +21,10 @@ static_assert(kDepth % kEvenOddTerms == 0, "a depth has whole steps");
 
 int32_t DivideUp(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
-// Depths of a tile: nearly equal, whole steps each, and the number of them that
-// is nearest to k / kDepth.  For a short last one all sums would be read and
-// written once more.
-int32_t DepthOf(int32_t k) {
+// Depths of a tile whose k counts rows (a is transposed): nearly equal, whole
+// steps each, and the number of them that is nearest to k / kDepth.  For a
+// short last one all sums, a whole weight, would be read and written once more.
+int32_t DepthOfRows(int32_t k) {
   const int32_t count = std::max(1, (k + kDepth / 2) / kDepth);
   return DivideUp(DivideUp(k, count), kEvenOddTerms) * kEvenOddTerms;
 }
@@ -288,7 +288,7 @@ void Multiply(const GemmKernels& kernels, const GemmTile& t, Rows sum,
   ConstRows start = {nullptr, 0};
   if (t.carry != nullptr && t.carry_in) start = {t.carry, t.ld_carry};
   Operands<T> operands;
-  const int32_t depth = DepthOf(t.k);
+  const int32_t depth = t.trans_a ? DepthOfRows(t.k) : kDepth;
   int32_t p = 0;
   do {
     Depth<T>(kernels, t, p, depth, &operands, scratch).Multiply(start, sum);

@@ -13,13 +13,16 @@ from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
 
 ISAS = _native.isas()
 SIZES = (1, 2, 7, 15, 16, 17, 31, 33, 128)
-# (m, k, n): remainders of every kernel, no k, and k past two packing depths.
+# (m, k, n): remainders of every kernel, no k, and k about one and two packing
+# depths, and past them.
 CHAIN_SHAPES = (
   (1, 1, 1),
   (2, 0, 3),
   (7, 31, 15),
   (15, 17, 33),
   (29, 64, 47),
+  (7, 300, 17),
+  (7, 400, 17),
   (3, 1100, 5),
 )
 # Around the blocks of a transposition (4 x 16) and the widths of panels.

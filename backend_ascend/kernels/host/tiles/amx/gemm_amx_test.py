@@ -18,7 +18,7 @@ _SOURCES = ('amx/gemm_amx_test', 'gemm', 'gemm_portable')
 # Around one tile, two, and the rows and columns that one call takes.
 SHAPES = ((1, 1), (15, 17), (16, 16), (17, 31), (32, 32), (33, 40), (70, 65))
 # No step, around one and two, odd, and past the depth of a panel.
-DEPTHS = (0, 1, 2, 31, 32, 33, 63, 100, 257, 300)
+DEPTHS = (0, 1, 2, 31, 32, 33, 63, 100, 257, 300, 400)
 
 
 @pytest.fixture(scope='module')
