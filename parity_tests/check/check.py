@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
+import hashlib
 import os
+import pathlib
 import platform
 import shlex
 import shutil
@@ -24,6 +26,7 @@ from hpmoe.parity_tests.check import isolation
 from hpmoe.parity_tests.check import judging
 from hpmoe.parity_tests.check import oracle as oracle_lib
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.check import programs
 from hpmoe.parity_tests.check import sampling
 from hpmoe.parity_tests.check import twin_candidate
 from hpmoe.parity_tests.check import user_candidate
@@ -155,9 +158,16 @@ class Report:
 
   @property
   def first_failure(self) -> lanes.Failure | None:
-    """The failing tile that comes first in dependency order."""
+    """The failing tile that comes first in dependency order.
+
+    In isolated replay nothing spreads: of the strictest lane that fails, for
+    what breaks a bound alone is a small miss beside it.
+    """
     found = [r.failure for r in self.results if r.failure is not None]
-    return min(found, key=lanes.Failure.order, default=None)
+    key = lanes.Failure.order
+    if self.config.get('modes', {}).get('isolate'):
+      key = lanes.Failure.severity
+    return min(found, key=key, default=None)
 
 
 def program() -> str:
@@ -174,10 +184,24 @@ def versions() -> dict[str, str]:
   """Returns what the figures were made with."""
   return {
     'hyperparallel-moe': _version('hyperparallel-moe'),
+    'sources': sources(),
     'python': platform.python_version(),
     **{name: _version(name) for name in ('jax', 'numpy', 'ml_dtypes')},
     'machine': f'{platform.system()} {platform.machine()}',
   }
+
+
+@functools.cache
+def sources() -> str:
+  """Returns a digest of what judges and of what is judged, as it runs here.
+
+  It is that of all Python of the three floors and of the machine code: a report
+  can be tied to a tree, for two builds of one version may differ.
+  """
+  digest = hashlib.sha256(pathlib.Path(_native.__file__).read_bytes())
+  for package in ('reference', 'backend_ascend', 'parity_tests'):
+    digest.update(programs.texts(f'hpmoe.{package}').encode())
+  return digest.hexdigest()[:16]
 
 
 def _version(package: str) -> str:

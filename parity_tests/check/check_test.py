@@ -16,6 +16,7 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.check import candidates
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.check import programs
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.report import report
 from hpmoe.reference.contract import precision
@@ -379,3 +380,12 @@ def test_sums_of_our_own_kernels_are_in_the_order_of_the_contract(tmp_path):
   # Then: no bound and no record minds.
   failed = [(r.stage, r.lane) for r in results if r.verdict == lanes.FAIL]
   assert failed == [('y', 'bitwise')]
+
+
+def test_a_report_is_of_the_tree_that_made_it(monkeypatch):
+  told = check.sources()
+  assert len(told) == 16 and told == check.versions()['sources']
+  check.sources.cache_clear()
+  monkeypatch.setattr(programs, 'texts', lambda package: f'changed {package}')
+  assert check.sources() != told
+  check.sources.cache_clear()

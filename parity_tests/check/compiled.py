@@ -5,7 +5,7 @@
 folder that others may write to is not used.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import os
 import pathlib
@@ -33,9 +33,12 @@ def folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
 
 
 @contextlib.contextmanager
-def kept(where: pathlib.Path | None) -> Iterator[None]:
+def kept(
+  where: pathlib.Path | None, tell: Callable[[], None] | None = None
+) -> Iterator[None]:
   """Uses what is kept, and keeps what is compiled meanwhile.
 
+  `tell` is called before the first compilation, which may take a minute.
   Without effect if there is no folder, or none that is ours: what is compiled
   is the same, it only takes its time.
   """
@@ -43,7 +46,7 @@ def kept(where: pathlib.Path | None) -> Iterator[None]:
 
   room = None if where is None else _made(where / programs.machine())
   try:
-    with programs.kept(room):
+    with programs.kept(room, tell):
       yield
   finally:
     if room is not None:

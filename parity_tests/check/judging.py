@@ -16,12 +16,15 @@ from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.lanes import processes
 from hpmoe.parity_tests.lanes import standards
 from hpmoe.parity_tests.lanes import tiles
+from hpmoe.reference.contract import precision
 
 ORACLE_RULE = 'equals the oracle'
 EXACT_HINT = (
   "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
   "swiglu should say so: function.activations = ('swiglu',)"
 )
+# What has other values where the routing weight multiplies elsewhere.
+_PLACED = ('activation', 'expert_out', 'returned', 'd_expert_out')
 WIDE_RULE = 'equals the oracle on wide data'
 SERIAL_RULE = 'equals its kernels run serially'
 ORDERED_RULE = 'equals the oracle in its order'
@@ -213,6 +216,8 @@ def exact_lane(
     equality(name, 'exact', rule, got, expected, case.tiling)
     for name in (*which.plan, *case.stages)
   ]
+  if ':' in candidate.name:
+    results = [with_placement(case, got, result) for result in results]
   wrong = []
   if answered.sources is not got:
     wrong = guilty(
@@ -223,6 +228,29 @@ def exact_lane(
       lambda name: lanes.differs('exact', got[name], expected[name]),
     )
   return Judged(results, got, wrong)
+
+
+def with_placement(case: Case, got: Got, result: lanes.Result) -> lanes.Result:
+  """Tells who has a tensor as the other `policy.placement` would make it."""
+  if result.failure is None or result.stage not in _PLACED:
+    return result
+  policy = case.made.policy
+  (other,) = set(precision.PLACEMENTS) - {policy.placement}
+  made = dataclasses.replace(
+    case.made, policy=dataclasses.replace(policy, placement=other)
+  )
+  elsewhere = dataclasses.replace(case, made=made)
+
+  def made_by(one: Case) -> bool:
+    stage = one.recompute(result.stage, got)
+    return not lanes.differs('exact', got[result.stage], stage).any()
+
+  # What merely follows a stage that is wrong is as asked for in itself.
+  if made_by(case) or not made_by(elsewhere):
+    return result
+  hint = f'as with placement {other}: is policy.placement read?'
+  failure = dataclasses.replace(result.failure, hint=hint)
+  return dataclasses.replace(result, failure=failure)
 
 
 def guilty(

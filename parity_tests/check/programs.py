@@ -48,6 +48,8 @@ Compiled = Callable[..., Any]
 
 # Where this process keeps programs; None: nowhere.
 _folder: pathlib.Path | None = None
+# Called before the first compilation; None: it was, or nobody asked.
+_before_compiling: Callable[[], None] | None = None
 
 
 def folder() -> pathlib.Path | None:
@@ -56,14 +58,24 @@ def folder() -> pathlib.Path | None:
 
 
 @contextlib.contextmanager
-def kept(folder: pathlib.Path | None) -> Iterator[None]:
-  """Keeps programs in a folder meanwhile."""
-  global _folder
-  before, _folder = _folder, folder
+def kept(
+  folder: pathlib.Path | None, tell: Callable[[], None] | None = None
+) -> Iterator[None]:
+  """Keeps programs in a folder meanwhile; `tell` is called if one is made."""
+  global _folder, _before_compiling
+  before = _folder, _before_compiling
+  _folder, _before_compiling = folder, tell
   try:
     yield
   finally:
-    _folder = before
+    _folder, _before_compiling = before
+
+
+def _tell_once() -> None:
+  global _before_compiling
+  tell, _before_compiling = _before_compiling, None
+  if tell is not None:
+    tell()
 
 
 class Program:
@@ -94,6 +106,7 @@ class Program:
     static, arrays = args[: self._static], args[self._static :]
     leaves, tree = flatten(arrays)
     if _folder is None or not all(map(_is_plain, leaves)):
+      _tell_once()
       return self._jit(*args)
     kinds = tuple((leaf.shape, leaf.dtype.name) for leaf in leaves)
     key = self.key((static, json.dumps(tree), kinds))
@@ -113,6 +126,7 @@ class Program:
       return jax.block_until_ready(self._made[key](*arrays))
     found = _found(_folder, key, arrays)
     if found is None:
+      _tell_once()
       found = _made(_folder, key, self._jit.lower(*args).compile(), arrays)
     self._made[key], result = found
     return result

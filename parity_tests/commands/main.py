@@ -106,6 +106,7 @@ def _version() -> str:
 
 def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
   values = command.flags()
+  _refuse_missing_values(command, values, arguments)
   try:
     left = values([f'hpmoe {command.name}', *arguments])[1:]
   except flags.Error as error:
@@ -119,6 +120,21 @@ def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
   return values
 
 
+def _refuse_missing_values(
+  command: cli.Command, values: flags.FlagValues, arguments: Sequence[str]
+) -> None:
+  """Refuses `--json` at the end, or before an option, which absl would take."""
+  for given, after in zip(arguments, [*arguments[1:], '--']):
+    name = given.removeprefix('--')
+    if given == name or name not in values or values[name].boolean:
+      continue
+    if after.startswith('--'):
+      raise cli.UsageError(
+        f'{name}: expected a value, such as --{name}=VALUE, got none '
+        f'({values[name].help})'
+      )
+
+
 def main(arguments: Sequence[str]) -> int:
   """Runs a command line (without the program's name); returns its exit code."""
   if arguments and arguments[0] == '--version':
@@ -130,7 +146,8 @@ def main(arguments: Sequence[str]) -> int:
   name, rest = arguments[0], arguments[1:]
   if name not in COMMANDS:
     print(
-      f'hpmoe: command: expected one of {list(COMMANDS)}, got {name!r}',
+      f'hpmoe: command: expected one of {list(COMMANDS)}, got {name!r}'
+      f'{_meant(name)}',
       file=sys.stderr,
     )
     return cli.WRONG_REQUEST
@@ -141,12 +158,31 @@ def main(arguments: Sequence[str]) -> int:
   return _guarded(command, rest)
 
 
+def _meant(name: str) -> str:
+  import difflib
+
+  close = difflib.get_close_matches(name, COMMANDS, 1)
+  return f': did you mean {close[0]!r}?' if close else ''
+
+
 def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   if not command.compiles:
     return contextlib.nullcontext()
   from hpmoe.parity_tests.check import compiled
 
-  return compiled.kept(compiled.folder())
+  where = compiled.folder()
+
+  def tell() -> None:
+    if not sys.stderr.isatty():  # A terminal has a bar.
+      once = 'once' if where else 'each time: HPMOE_CACHE=off or JAX keeps it'
+      print(
+        f'hpmoe {command.name}: compiling the oracle for this shape, up to a '
+        f'minute, {once}',
+        file=sys.stderr,
+        flush=True,
+      )
+
+  return compiled.kept(where, tell)
 
 
 def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:

@@ -1,10 +1,13 @@
 """The example is right, and its bug is found where docs/find_a_bug.md says."""
 
+import dataclasses
+
 import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.check import checking
+from hpmoe.parity_tests.check import judging
 from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.lanes import lanes
 from hpmoe.parity_tests.report import report as report_lib
@@ -88,3 +91,34 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
   report = _check(fused_moe.fused_moe, 'exact', checking=alone)
   assert report.verdict == lanes.PASS
   assert report_lib.modes(report).endswith('inputs: no wrong stages')
+
+
+@pytest.mark.parametrize('deaf', [True, False])
+def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
+  # Given a kernel that has the weights after the return, whatever is asked,
+  right = judging.Case.run
+
+  def run(case, function):
+    policy = case.made.policy
+    if deaf:
+      policy = dataclasses.replace(policy, placement='combine')
+    return right(
+      dataclasses.replace(
+        case, made=dataclasses.replace(case.made, policy=policy)
+      ),
+      function,
+    )
+
+  monkeypatch.setattr(judging.Case, 'run', run)
+  kernel = fused_moe.fused_moe if deaf else fused_moe.fused_moe_with_a_bug
+  report = _check(kernel, 'exact', placement='before_down')
+
+  # then the hint names the field, and of another fault it does not.
+  hints = {
+    r.stage: 'as with placement combine: is policy.placement read?'
+    in r.failure.hint
+    for r in report.results
+    if r.failure is not None
+  }
+  assert hints.get('activation', False) == deaf
+  assert any(hints.values()) == deaf and hints

@@ -120,6 +120,10 @@ class Failure:
       LANES.index(self.lane),
     )
 
+  def severity(self) -> tuple:
+    """Sort key: the strictest lane, then dependency order."""
+    return LANES.index(self.lane), *self.order()
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:

@@ -201,6 +201,20 @@ def _failing(stage, got=1.5):
   )
 
 
+def test_in_isolation_the_strictest_lane_is_named_first():
+  # Given a small miss of an early stage, and a later one that is all wrong,
+  small, gross = _failing('gate_up'), _failing('y')
+  gross = dataclasses.replace(
+    gross, failure=dataclasses.replace(gross.failure, lane='exact')
+  )
+  # when nothing can spread, then the gross one comes first,
+  alone = _report(small, gross)
+  alone.config['modes']['isolate'] = True
+  assert alone.first_failure is gross.failure
+  # otherwise the one that may have caused the other.
+  assert _report(small, gross).first_failure is small.failure
+
+
 def test_a_failure_speaks_of_the_tile_it_is_in():
   said = report.failure(_report(_failing('y')))
 
