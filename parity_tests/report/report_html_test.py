@@ -167,7 +167,11 @@ def _made(*results, candidate='mine:forward', **changes):
       layer=layer,
       routing='text',
       standards=[],
-      policy=dict(storage='float32', placement='combine'),
+      policy=dict(
+        storage='float32',
+        placement='combine',
+        accumulation_order='ascending',
+      ),
       command='hpmoe check',
       lanes=list(lanes.LANES),
       modes=dict(isolate=False, races=False),
