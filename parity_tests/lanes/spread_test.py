@@ -14,6 +14,7 @@ from hpmoe.parity_tests.lanes import spread
 from hpmoe.parity_tests.lanes import tiles
 from hpmoe.parity_tests.lanes import trial
 from hpmoe.parity_tests.lanes import ulp
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
@@ -248,9 +249,10 @@ _POLICIES = {
 }
 
 
-@pytest.mark.parametrize('policy', _POLICIES)
-@pytest.mark.parametrize('backward', (False, True), ids=passes.DIRECTIONS[:2])
-@pytest.mark.parametrize('order', ('blas', 'even_odd'))
+@pytest.mark.parametrize(
+  'policy, backward, order',
+  halved_testing.halved(_POLICIES, (False, True), ('blas', 'even_odd')),
+)
 def test_right_layers_that_return_only_results_pass(policy, backward, order):
   made, same = _bench(policy, backward)
 
