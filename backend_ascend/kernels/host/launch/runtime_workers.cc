@@ -1,5 +1,10 @@
 #include "backend_ascend/kernels/host/launch/runtime_workers.h"
 
+#ifdef __linux__
+#include <pthread.h>
+#include <sched.h>
+#endif
+
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -68,6 +73,27 @@ int32_t SpinsOf(int32_t threads) {
   return threads > 1 && threads <= cores ? kSpins : 0;
 }
 
+// Moves threads that have just begun off the core of this one, where Linux may
+// have put them: it would share that core out for milliseconds, as long as a
+// small launch takes.  Then they may run where they could before.
+void LeaveThisCore(std::vector<std::thread>* threads) {
+#ifdef __linux__
+  cpu_set_t all;
+  const int core = sched_getcpu();
+  if (core < 0 || core >= CPU_SETSIZE) return;
+  if (sched_getaffinity(0, sizeof(all), &all) != 0) return;
+  cpu_set_t others = all;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) == 0) return;
+  for (std::thread& thread : *threads) {
+    pthread_setaffinity_np(thread.native_handle(), sizeof(others), &others);
+    pthread_setaffinity_np(thread.native_handle(), sizeof(all), &all);
+  }
+#else
+  (void)threads;
+#endif
+}
+
 }  // namespace
 
 int32_t ThreadCount(const ImageView& view, int32_t wanted) {
@@ -110,6 +136,7 @@ StopReason WorkerPool::Run() {
     std::lock_guard<std::mutex> lock(mutex_);
     threads_ = static_cast<int32_t>(threads.size()) + 1;
   }
+  if (spins_ > 0) LeaveThisCore(&threads);  // each has a core of its own
   Drive(0);
   for (std::thread& thread : threads) thread.join();
   if (thrown_ != nullptr) std::rethrow_exception(thrown_);
