@@ -64,6 +64,13 @@ def best_ours_and_theirs(row: Mapping[str, float]) -> tuple[float, float]:
   return min(mine, default=float('inf')), min(others, default=float('inf'))
 
 
+def times_as_fast(row: Mapping[str, float]) -> str:
+  """Returns the best peer's time over that of each of ours."""
+  _, theirs = best_ours_and_theirs(row)
+  mine = [v for n, v in row.items() if n.startswith(OURS)]
+  return ', '.join(f'{theirs / value:.2f}' for value in mine) or '-'
+
+
 def markdown(figures: Figures) -> str:
   """Returns machine, versions and a table: a row for each case and pass."""
   rows = medians(figures)
@@ -83,10 +90,10 @@ def markdown(figures: Figures) -> str:
     f'|---|---|{"---|" * (len(peers) + 2)}',
   ]
   for (case, which), row in rows.items():
-    mine, theirs = best_ours_and_theirs(row)
     cells = [f'{row[n]:.1f}' if n in row else '-' for n in peers]
     lines.append(
-      f'| {case} | {which} | {" | ".join(cells)} | {theirs / mine:.2f} | '
+      f'| {case} | {which} | {" | ".join(cells)} | '
+      f'{times_as_fast(row)} | '
       f'{share_of_squares(figures, case, which)} |'
     )
   return '\n'.join(lines) + '\n'
