@@ -257,6 +257,29 @@ def request(f: flags.FlagValues):
   )
 
 
+def _refuse_orders(f: flags.FlagValues, orders: tuple[str, ...]) -> None:
+  """Refuses orders that cannot be told or run, before the first takes long.
+
+  Raises:
+    cli.UsageError: names what they do not go with.
+  """
+  several, got = len(orders) > 1, f'got {",".join(orders)}'
+  if several and f.html is not None:
+    raise cli.UsageError(
+      f'html: expected one --accumulation_order beside it, {got}'
+    )
+  if several and f.candidate is not None:
+    raise cli.UsageError(
+      'accumulation_order: expected one beside --candidate, whose sums have an '
+      f'order of their own, {got}'
+    )
+  if f.backend == 'ascend_twin' and orders != ('ascending',):
+    raise cli.UsageError(
+      f'accumulation_order: expected ascending with --backend={f.backend}, '
+      f'{got}'
+    )
+
+
 def requests(f: flags.FlagValues) -> list:
   """Returns what flags ask for, a request for each order of accumulation.
 
@@ -265,11 +288,7 @@ def requests(f: flags.FlagValues) -> list:
   """
   asked = []
   orders = layer_flags.orders(f.accumulation_order)
-  if len(orders) > 1 and f.html is not None:
-    raise cli.UsageError(
-      'html: expected one --accumulation_order beside it, got '
-      f'{",".join(orders)}'
-    )
+  _refuse_orders(f, orders)
   for order in orders:
     f['accumulation_order'].value = [order]  # as a replay asks for it
     if f.input is None:

@@ -99,7 +99,7 @@ def _define_order(f: flags.FlagValues, a_list: bool) -> None:
     flags.DEFINE_list(
       'accumulation_order',
       ['ascending'],
-      f'{ORDER_HELP} A list.',
+      f'{ORDER_HELP} A list: one verdict each, and in the JSON `reports`.',
       flag_values=f,
     )
     return
@@ -125,9 +125,9 @@ def orders(values: Sequence[str]) -> tuple[str, ...]:
   if unknown or not values:
     raise cli.UsageError(
       f'accumulation_order: expected some of {list(known)}, got '
-      f'{cli.text(list(values))!r}'
+      f'{cli.text(unknown[:1])!r}'
     )
-  return tuple(values)
+  return tuple(dict.fromkeys(values))
 
 
 def order_of(f: flags.FlagValues) -> str:

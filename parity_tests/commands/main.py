@@ -176,8 +176,8 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
     if not sys.stderr.isatty():  # A terminal has a bar.
       once = 'once' if where else 'each time: HPMOE_CACHE=off or JAX keeps it'
       print(
-        f'hpmoe {command.name}: compiling the oracle for this shape, up to a '
-        f'minute, {once}',
+        f'hpmoe {command.name}: compiling the oracle for this layer, a minute '
+        f'or two on a busy machine, {once}',
         file=sys.stderr,
         flush=True,
       )

@@ -33,7 +33,7 @@ from hpmoe.reference.contract import tensors
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
 
 
-_COMPILES = 'compiling the oracle for this shape, up to a minute'
+_COMPILES = 'compiling the oracle for this layer, a minute or two'
 
 
 def _refused(capsys, *arguments) -> str:
@@ -91,6 +91,28 @@ def _refused(capsys, *arguments) -> str:
         '--html=x.html',
       ],
       'html: expected one --accumulation_order beside it',
+    ),
+    (
+      [
+        'check',
+        '--dtype=bf16',
+        '--accumulation_order=ascending,even_odd_32',
+        '--candidate=some.module:kernel',
+      ],
+      'accumulation_order: expected one beside --candidate',
+    ),
+    (
+      [
+        'check',
+        '--dtype=bf16',
+        '--accumulation_order=ascending,even_odd_32',
+        '--backend=ascend_twin',
+      ],
+      'accumulation_order: expected ascending with --backend=ascend_twin',
+    ),
+    (
+      ['check', '--accumulation_order=ascending,even_od_32'],
+      "accumulation_order: expected some of .* got 'even_od_32'",
     ),
     (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
     (['check', '--preset=ep16'], 'which is for hpmoe compile'),
