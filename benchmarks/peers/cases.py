@@ -5,6 +5,7 @@ Nothing here is taken from the project but the two routings.
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 import pathlib
 
 import ml_dtypes
@@ -30,8 +31,10 @@ MOST_DIFFERENT = 1e-3
 Arrays = dict[str, np.ndarray]
 
 
-# Rows and columns of a product that says what a library can reach.
-SQUARE = 2048
+# A pass that is one product of two squares, by a peer's library alone: what
+# that can reach.
+MULTIPLY = 'multiply'
+SQUARE = 2048  # rows and columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +54,8 @@ class Case:
     return f'{self.shape} {self.dtype} {self.routing}'
 
   def operations(self, which: str) -> int:
-    """Returns multiplications and additions of the products of a pass.
-
-    `multiply` is one product of two squares.
-    """
-    if which == 'multiply':
+    """Returns multiplications and additions of the products of a pass."""
+    if which == MULTIPLY:
       return 2 * SQUARE**3
     c = self.config
     forward = 6 * c.num_tokens * c.top_k * c.d_model * c.d_ff
@@ -89,10 +89,13 @@ def make(case: Case, seed: int = 0) -> Arrays:
   )
 
 
-def square(seed: int) -> np.ndarray:
-  """Returns a matrix `[SQUARE, SQUARE]` in float32."""
-  rng = np.random.default_rng(seed)
-  return rng.standard_normal((SQUARE, SQUARE), np.float32)
+@functools.cache
+def squares() -> tuple[np.ndarray, ...]:
+  """Returns what is multiplied and its product, `[SQUARE, SQUARE]` float32."""
+  rng = np.random.default_rng(0)
+  return tuple(
+    rng.standard_normal((SQUARE, SQUARE), np.float32) for _ in range(3)
+  )
 
 
 def by_expert(ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

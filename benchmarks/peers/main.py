@@ -162,7 +162,7 @@ def run_case(
     del arrays
     with workers(folder, names) as processes:
       todo = []
-      passes = (*cases_lib.PASSES, 'multiply')
+      passes = (*cases_lib.PASSES, cases_lib.MULTIPLY)
       for process, which in itertools.product(processes, passes):
         entry = Entry(case.name, which, process.name, case.operations(which))
         entries.append(entry)
@@ -172,7 +172,7 @@ def run_case(
           told = process.ask(f'check {which}')
         entry.cannot = told.get('cannot', '')
         entry.apart = told.get('apart', {})
-        if entry.cannot and which == 'multiply':
+        if entry.cannot and which == cases_lib.MULTIPLY:
           entries.pop()  # most have none
         elif entry.cannot:
           print(f'{entry.peer}: {entry.case} {which}: {entry.cannot}')

@@ -35,7 +35,7 @@ class Peer(abc.ABC):
     raise CannotRun('no gradient')
 
   def multiply(self) -> object:
-    """Multiplies two matrices of `cases.square`, by its library alone."""
+    """Multiplies two of `cases.squares` into the third, by its library."""
     raise CannotRun('no product of its own')
 
   @abc.abstractmethod

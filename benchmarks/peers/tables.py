@@ -4,11 +4,11 @@ from collections.abc import Mapping
 import statistics
 from typing import Any
 
+from benchmarks.peers import cases
+
 Figures = Mapping[str, Any]
 OURS = 'ours'
 CLOCKS = ('wall', 'processor')
-# A pass that is a product of two squares, by a peer's library alone.
-SQUARES = 'multiply'
 
 
 def medians(figures: Figures) -> dict[tuple[str, str], dict[str, float]]:
@@ -16,7 +16,7 @@ def medians(figures: Figures) -> dict[tuple[str, str], dict[str, float]]:
   found: dict[tuple[str, str], dict[str, float]] = {}
   for entry in figures['entries']:
     seconds = entry[figures['clock']]
-    if seconds and entry['which'] != SQUARES:
+    if seconds and entry['which'] != cases.MULTIPLY:
       row = found.setdefault((entry['case'], entry['which']), {})
       row[entry['peer']] = 1e3 * statistics.median(seconds)
   return found
@@ -33,28 +33,24 @@ def spread(figures: Figures) -> float:
   return statistics.median(apart) if apart else float('nan')
 
 
-def rate_of_squares(figures: Figures, case: str) -> float:
-  """Returns the best library's operations a second; 0 where none was timed."""
-  rates = [
-    entry['operations'] / statistics.median(entry[figures['clock']])
+def rates(figures: Figures, case: str, which: str) -> dict[str, float]:
+  """Returns operations a second of each peer that was timed."""
+  return {
+    entry['peer']: entry['operations'] / statistics.median(seconds)
     for entry in figures['entries']
-    if (entry['case'], entry['which']) == (case, SQUARES)
-  ]
-  return max(rates, default=0.0)
+    if (entry['case'], entry['which']) == (case, which)
+    and (seconds := entry[figures['clock']])
+  }
 
 
 def share_of_squares(figures: Figures, case: str, which: str) -> str:
-  """Returns the rate of ours over that of a product of two squares."""
-  rate = rate_of_squares(figures, case)
-  shares = [
-    entry['operations'] / statistics.median(seconds) / rate
-    for entry in figures['entries']
-    if rate
-    and (entry['case'], entry['which']) == (case, which)
-    and entry['peer'].startswith(OURS)
-    and (seconds := entry[figures['clock']])
-  ]
-  return ', '.join(f'{share:.0%}' for share in shares) or '-'
+  """Returns the rates of ours over that of the best product of two squares."""
+  best = max(rates(figures, case, cases.MULTIPLY).values(), default=None)
+  if best is None:
+    return '-'
+  mine = rates(figures, case, which).items()
+  shares = [f'{r / best:.0%}' for n, r in mine if n.startswith(OURS)]
+  return ', '.join(shares) or '-'
 
 
 def best_ours_and_theirs(row: Mapping[str, float]) -> tuple[float, float]:

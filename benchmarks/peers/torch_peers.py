@@ -31,7 +31,6 @@ class _Torch(peer.Peer):
     super().__init__(arrays)
     self.ids = tensor(arrays['topk_ids']).long()
     self.dy = tensor(arrays['dy'])
-    self._squares: list[torch.Tensor] = []
     self.leaves = {n: tensor(arrays[n]).requires_grad_() for n in _LEAVES}
 
   @abc.abstractmethod
@@ -71,9 +70,7 @@ class TorchGrouped(_Torch):
   def multiply(self):
     if self.leaves['x'].dtype != torch.float32:
       raise peer.CannotRun('the square is of float32')
-    if not self._squares:
-      self._squares = [tensor(cases.square(seed)) for seed in range(3)]
-    a, b, c = self._squares
+    a, b, c = map(tensor, cases.squares())
     return torch.mm(a, b, out=c)
 
   def layer(self):

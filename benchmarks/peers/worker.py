@@ -42,7 +42,7 @@ def check(peer: peer_lib.Peer, which: str, golden: cases.Arrays):
   """Returns how far each result is from the golden one, by name."""
   run = getattr(peer, which)
   run()
-  if which == 'multiply':
+  if which == cases.MULTIPLY:
     run()
     return {}
   got = peer.results(run())
