@@ -64,8 +64,8 @@ SPREAD = -n $(JOBS) --dist=worksteal
 # half the time.  The oracle's own tests, and all tests of `make test-core` and
 # `make sweep`, have XLA as users have it.
 QUICK_XLA = JAX_DISABLE_MOST_OPTIMIZATIONS=1
-COMPARED = $(filter-out reference __pycache__,$(patsubst hpmoe/%/,%, \
-  $(wildcard hpmoe/*/)))
+COMPARED = $(filter-out reference __pycache__,$(patsubst src/hpmoe/%/,%, \
+  $(wildcard src/hpmoe/*/)))
 
 test: lint
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow" reference
@@ -86,7 +86,7 @@ NO_NEWER = $(addprefix --ignore=,tools backend_ascend/kernels/ascendc/operator \
   $(wildcard backend_ascend/kernels/host/checks/[fgr]*_test.py) \
   backend_ascend/kernels/host/tiles backend_ascend/taskflow/fuzz \
   backend_ascend/taskflow/image_loader_test.py backend_ascend/taskflow/proofs) \
-  --deselect=parity_tests/ranks/mpi_launcher_test.py::TestFailures
+  --deselect=parity_tests/candidates/mpi_launcher_test.py::TestFailures
 
 # Its own environment: MindSpore holds the other one to numpy 1.
 test-core:
@@ -148,11 +148,12 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
 	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS)
 	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree
-	cp -r hpmoe reference backend_ascend models parity_tests conftest.py pyproject.toml \
+	cp -r src reference backend_ascend models parity_tests conftest.py pyproject.toml \
 	  out/sanitize/$*/tree
-	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree
+	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree/src
 	export PYTHONPATH="$$($(BIN)/python -c \
 	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+	export PYTHONPATH="$(abspath out/sanitize/$*/tree/src):$$PYTHONPATH"; \
 	python="$$(readlink -f $(BIN)/python)"; cd out/sanitize/$*/tree; \
 	export LD_PRELOAD="$$(ldd backend_ascend/_native*.so \
 	  | awk '$$1 ~ /san|libstdc/ { print $$3 }' | tr '\n' ' ')"; \
@@ -210,12 +211,12 @@ fuzz-tensor-file: $(VENV)/core.stamp
 # The C++ part and some tests, on the packages of the environment but not its
 # editable install, which would answer for what Bazel laid out.
 BAZEL ?= bazel
-BAZEL_TESTS ?= //hpmoe/reference:routing_test //hpmoe/reference:dispatch_test
+BAZEL_TESTS ?= //src/hpmoe/reference:routing_test //src/hpmoe/reference:dispatch_test
 .PHONY: bazel
 bazel: $(VENV)/full.stamp
 	@$(BAZEL) --version >/dev/null 2>&1 || { echo '$(BAZEL): expected Bazel. \
 	On Debian: apt-get install bazel-bootstrap' >&2; exit 1; }
-	$(BAZEL) build --jobs=$(JOBS) //hpmoe/...
+	$(BAZEL) build --jobs=$(JOBS) //src/hpmoe/...
 	export PYTHONPATH="$$($(BIN)/python -c \
 	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
 	PATH="$$(dirname "$$(readlink -f $(BIN)/python)"):$$PATH" \

@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ['HPMOE_CACHE'] = folder
     config.add_cleanup(functools.partial(shutil.rmtree, folder, True))
   try:
-    from hpmoe.parity_tests.check import compiled
+    from hpmoe.parity_tests.kept import compiled
   except ModuleNotFoundError:  # Bazel lays out what a test asks for
     return
   kept = compiled.kept(compiled.folder())

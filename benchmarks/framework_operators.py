@@ -42,7 +42,7 @@ from hpmoe.models.train import jax_trainer
 from hpmoe.models.train import mindspore_trainer
 from hpmoe.models.train import settings as settings_lib
 from hpmoe.models.train import text as text_lib
-from hpmoe.parity_tests.lanes import ulp
+from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import text_table
 
 _MODEL = flags.DEFINE_string('model', 'deepseek_tiny', 'Configuration.')

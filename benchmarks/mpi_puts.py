@@ -25,8 +25,8 @@ from hpmoe.backend_ascend.kernels.host.ranks import mpi_transport
 from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.kernels.host.ranks import rank_testing
 from hpmoe.backend_ascend.taskflow import flow
-from hpmoe.parity_tests.ranks import mpi_launcher
-from hpmoe.parity_tests.ranks import mpi_worker
+from hpmoe.parity_tests.candidates import mpi_launcher
+from hpmoe.parity_tests.candidates import mpi_worker
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 

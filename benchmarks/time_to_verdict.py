@@ -37,14 +37,14 @@ from absl import app
 from absl import flags
 import numpy as np
 
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import compiled
-from hpmoe.parity_tests.check import passes
-from hpmoe.parity_tests.check import programs
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import check_command
-from hpmoe.parity_tests.data import inputs
-from hpmoe.parity_tests.lanes import ahead
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.kept import compiled
+from hpmoe.parity_tests.kept import programs
 
 _COMMANDS = flags.DEFINE_integer('commands', 5, 'Second checks of `small`.')
 _REPEATS = flags.DEFINE_integer(

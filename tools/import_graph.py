@@ -40,8 +40,8 @@ EXTENSIONS = {
   'backend_ascend.kernels.ascendc.twin.launch._ascend_twin': (
     'backend_ascend/kernels/ascendc/twin/launch/twin_binding.cc'
   ),
-  'parity_tests.lanes._chunk_sums': (
-    'parity_tests/lanes/chunk_sums_binding.cc'
+  'parity_tests.judge.limits._chunk_sums': (
+    'parity_tests/judge/limits/chunk_sums_binding.cc'
   ),
 }
 

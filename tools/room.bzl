@@ -29,7 +29,7 @@ def room():
     Folders of one floor import each other, so a library is a floor.
     """
     folder = native.package_name()
-    floor = _FLOORS.index(folder.split("/")[1])
+    floor = _FLOORS.index(folder.split("/")[2])
     tests = native.glob(["*_test.py"])
     for name, include, exclude in [
         ("py", ["*.py"], tests),
@@ -48,15 +48,16 @@ def room():
             args = [folder + "/" + test],
             data = ["//:pyproject.toml"],
             main = "//:conftest.py",
-            deps = ["//hpmoe/" + name for name in _FLOORS[:floor + 1]],
+            deps = ["//src/hpmoe/" + name for name in _FLOORS[:floor + 1]],
         )
 
 def floor(rooms = [], data = []):
     """Makes the library of a floor; `rooms` are the folders in it."""
     room()
     py_library(
-        name = native.package_name().split("/")[1],
-        srcs = ["//hpmoe:py"] + in_rooms("py", rooms),
+        name = native.package_name().split("/")[2],
+        imports = ["../.."],
+        srcs = ["//src/hpmoe:py"] + in_rooms("py", rooms),
         data = data,
         visibility = ["//visibility:public"],
         deps = [requirement(name) for name in _PACKAGES],

@@ -25,7 +25,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
-from hpmoe.parity_tests.data import inputs
+from hpmoe.parity_tests.case import inputs
 from hpmoe.reference import layer
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import tensor_file

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from hpmoe.parity_tests.data import inputs
+from hpmoe.parity_tests.case import inputs
 from hpmoe.reference.contract import tensor_file
 from hpmoe.tools import tensor_file_fuzz
 from hpmoe.tools import tensor_file_mutations

@@ -55,7 +55,7 @@ def strings(path: pathlib.Path) -> set[str]:
   }
 
 
-FLOORS = [f for f in import_graph.FOLDERS if (ROOT / 'hpmoe' / f).exists()]
+FLOORS = [f for f in import_graph.FOLDERS if (ROOT / 'src/hpmoe' / f).exists()]
 INSIDE = [f for f in rooms(import_graph.files()) if f.split('/')[0] in FLOORS]
 
 
@@ -78,9 +78,9 @@ class TestFolders:
     assert named == set(rooms(import_graph.files())) - {'hpmoe'}
 
   def test_hpmoe_links_to_every_floor(self):
-    links = [p for p in (ROOT / 'hpmoe').iterdir() if p.is_symlink()]
+    links = [p for p in (ROOT / 'src/hpmoe').iterdir() if p.is_symlink()]
     assert sorted(p.name for p in links) == sorted(FLOORS)
-    assert all(os.readlink(p) == f'../{p.name}' for p in links)
+    assert all(os.readlink(p) == f'../../{p.name}' for p in links)
     held = {f.split('/')[0] for f in rooms(import_graph.files())}
     assert held - {'hpmoe', 'benchmarks'} == set(FLOORS)
 

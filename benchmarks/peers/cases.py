@@ -11,7 +11,7 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
-from hpmoe.parity_tests.data import routings
+from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config as config_lib
 
 SHAPES = {

@@ -28,7 +28,7 @@ _HOST_ONLY = (
 
 
 def define_backend(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.judge import check
 
   flags.DEFINE_enum(
     'backend',

@@ -13,7 +13,7 @@ _RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
 
 def _define_check(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.kernels.host.checks import faults
-  from hpmoe.parity_tests.lanes import standards
+  from hpmoe.parity_tests.judge.limits import standards
 
   layer_flags.define_layer(f, orders=True)
   layer_flags.define_granularity(f)
@@ -180,7 +180,7 @@ def _define_modes(f: flags.FlagValues) -> None:
 
 
 def _checking(f: flags.FlagValues):
-  from hpmoe.parity_tests.check import checking
+  from hpmoe.parity_tests.candidates import checking
 
   for name in ('start_at', 'stop_after'):
     if f[name].value is not None and _direction(f) == 'both':
@@ -204,7 +204,7 @@ def _checking(f: flags.FlagValues):
 
 
 def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
-  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.judge import check
 
   every = _RUNS_TOGETHER if f.tiles is None else check.OF_SAMPLE
   asked = every if f.lane == ['all'] else tuple(f.lane)
@@ -228,7 +228,7 @@ def request(f: flags.FlagValues):
   Raises:
     ValueError: it is wrong.
   """
-  from hpmoe.parity_tests.lanes import standards
+  from hpmoe.parity_tests.judge.limits import standards
 
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
@@ -298,8 +298,8 @@ def requests(f: flags.FlagValues) -> list:
 
 
 def _check(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.check import candidates
-  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.candidates import candidates
+  from hpmoe.parity_tests.judge import check
   from hpmoe.parity_tests.report import report as report_lib
 
   cli.check_writable('json', f.json)

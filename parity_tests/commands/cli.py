@@ -181,7 +181,7 @@ def write_json(path: str | None, content: object) -> None:
 @contextlib.contextmanager
 def failure_reported(path: str | None):
   """Writes a report of a launch that ended early, and lets the error pass."""
-  from hpmoe.parity_tests.check import candidates
+  from hpmoe.parity_tests.candidates import candidates
 
   try:
     yield
@@ -196,7 +196,7 @@ def launches_in_frameworks():
   import jax
 
   from hpmoe.backend_ascend.frontends import layer_call
-  from hpmoe.parity_tests.check import candidates
+  from hpmoe.parity_tests.candidates import candidates
 
   try:
     yield

@@ -36,9 +36,9 @@ def _define_counts(f: flags.FlagValues) -> None:
 
 def _counts(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.kernels.ascendc.twin.launch import tile_counts
-  from hpmoe.parity_tests.check import check
-  from hpmoe.parity_tests.check import passes
-  from hpmoe.parity_tests.check import twin_candidate
+  from hpmoe.parity_tests.candidates import twin_candidate
+  from hpmoe.parity_tests.case import passes
+  from hpmoe.parity_tests.judge import check
   from hpmoe.parity_tests.report import text_table
 
   cli.check_writable('json', f.json)

@@ -24,7 +24,7 @@ def _define_faults(f: flags.FlagValues) -> None:
 
 
 def _faults(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.check import faults_table
+  from hpmoe.parity_tests.law import faults_table
 
   cli.check_writable('json', f.json)
   layer_flags.refuse_out_of_range(f)

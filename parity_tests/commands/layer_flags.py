@@ -356,7 +356,7 @@ def options(f: flags.FlagValues):
 
 def _layer(f: flags.FlagValues):
   """Returns the (config, policy) that is asked for, as far as flags say."""
-  from hpmoe.parity_tests.data import inputs
+  from hpmoe.parity_tests.case import inputs
   from hpmoe.reference.contract import presets
 
   if 'input' in f and f.input is not None:
@@ -396,7 +396,7 @@ _REPLACED_BY_INPUT = ('preset', 'routing', 'text')
 
 def request(f: flags.FlagValues, **more: Any):
   """Returns the `check.Request` of these options, and of `more`."""
-  from hpmoe.parity_tests.check import check
+  from hpmoe.parity_tests.judge import check
 
   fields: dict[str, Any] = dict(
     direction=f.direction,
@@ -435,7 +435,7 @@ def refuse_contradictions(f: flags.FlagValues) -> None:
   asked = [(n, said) for n, said in _SAID_BY_INPUT if f[n].present]
   if not asked:
     return
-  from hpmoe.parity_tests.data import inputs
+  from hpmoe.parity_tests.case import inputs
 
   made = inputs.load_safetensors(f.input, f.placement, f.capacity)
   for name, said in asked:

@@ -168,7 +168,7 @@ def _meant(name: str) -> str:
 def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   if not command.compiles:
     return contextlib.nullcontext()
-  from hpmoe.parity_tests.check import compiled
+  from hpmoe.parity_tests.kept import compiled
 
   where = compiled.folder()
 
@@ -208,7 +208,7 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   except RuntimeError as error:
     from hpmoe.backend_ascend.kernels.host.launch import runtime
     from hpmoe.backend_ascend.taskflow.proofs import proofs
-    from hpmoe.parity_tests.check import candidates
+    from hpmoe.parity_tests.candidates import candidates
 
     if not isinstance(
       error,

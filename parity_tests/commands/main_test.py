@@ -16,16 +16,16 @@ import pytest
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import compiled
-from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.data import inputs
-from hpmoe.parity_tests.lanes import lanes
-from hpmoe.parity_tests.lanes import standards
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.kept import compiled
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
@@ -829,7 +829,7 @@ def test_steps_are_counted_right():
   ('command', 'ends'),
   [
     ('law', 'hpmoe.parity_tests.law.law.run'),
-    ('faults', 'hpmoe.parity_tests.check.faults_table.run'),
+    ('faults', 'hpmoe.parity_tests.law.faults_table.run'),
   ],
 )
 def test_a_launch_that_ends_early_is_in_the_report(

@@ -10,7 +10,7 @@ from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_sweep(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.data import inputs
+  from hpmoe.parity_tests.case import inputs
   from hpmoe.reference.contract import presets
 
   for name, default, text in (
@@ -75,7 +75,7 @@ def _booleans(values: Sequence[str]) -> tuple[bool, ...]:
 
 
 def _sweep(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.check import sweep
+  from hpmoe.parity_tests.law import sweep
 
   layer_flags.refuse_without_effect(f, f.direction)
   plan = sweep.Plan(

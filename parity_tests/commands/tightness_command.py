@@ -9,7 +9,7 @@ from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.commands import tightness
+  from hpmoe.parity_tests.law import tightness
 
   flags.DEFINE_list(
     'depth',
@@ -30,7 +30,7 @@ def _define(f: flags.FlagValues) -> None:
 
 
 def _tightness(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.commands import tightness
+  from hpmoe.parity_tests.law import tightness
 
   cli.check_writable('json', f.json)
   depths = layer_flags.integers('depth', f.depth)

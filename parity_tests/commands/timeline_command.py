@@ -102,7 +102,7 @@ def _sized(options, config, topk_ids):
 
   No more, so that no task is empty, unless a schedule says so.
   """
-  from hpmoe.parity_tests.data import routings
+  from hpmoe.parity_tests.case import routings
 
   if options.expert_capacity is not None:  # a schedule's
     return options
@@ -115,8 +115,8 @@ def _layer(f: flags.FlagValues):
 
   Of a shape that is only compiled, inputs are the routing.
   """
-  from hpmoe.parity_tests.check import check
-  from hpmoe.parity_tests.data import routings
+  from hpmoe.parity_tests.case import routings
+  from hpmoe.parity_tests.judge import check
   from hpmoe.reference.contract import presets
 
   request = layer_flags.request(f)
@@ -149,7 +149,7 @@ def _model(f: flags.FlagValues, step):
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.backend_ascend.simulator.trace import sources
   from hpmoe.backend_ascend.simulator.trace import summary
-  from hpmoe.parity_tests.check import passes
+  from hpmoe.parity_tests.case import passes
 
   machine = machine_lib.load(f.machine)
   step('routing')
@@ -171,8 +171,8 @@ def _measure(f: flags.FlagValues, step):
   from hpmoe.backend_ascend import compiler
   from hpmoe.backend_ascend.kernels.host.launch import runtime
   from hpmoe.backend_ascend.simulator.trace import sources
-  from hpmoe.parity_tests.check import candidates
-  from hpmoe.parity_tests.check import passes
+  from hpmoe.parity_tests.candidates import candidates
+  from hpmoe.parity_tests.case import passes
 
   step('inputs')
   config, policy, given = _layer(f)

@@ -95,7 +95,7 @@ def _layer(f: flags.FlagValues, step):
 
   from hpmoe.backend_ascend.schedule import tuner
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-  from hpmoe.parity_tests.data import cases
+  from hpmoe.parity_tests.case import cases
   from hpmoe.reference.contract import presets
 
   machine = machine_lib.load(f.machine)

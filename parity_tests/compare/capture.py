@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.check import candidates
+from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 Arrays = dict[str, np.ndarray]

@@ -17,15 +17,15 @@ import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import layers
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import routing_diff
 from hpmoe.parity_tests.compare import subject as subject_lib
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 
 _SIDES = dict(
   jax='hpmoe.parity_tests.compare.jax_side',

@@ -12,8 +12,8 @@ import numpy as np
 
 from hpmoe.models.jax import decoder
 from hpmoe.models.jax import moe as moe_lib
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.reference.contract import tensors

@@ -12,12 +12,12 @@ import time
 import numpy as np
 from safetensors import numpy as safetensors
 
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import checking as checking_lib
-from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking as checking_lib
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import metrics
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, np.ndarray]

@@ -6,10 +6,10 @@ import re
 import textwrap
 from typing import Any
 
-from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.compare import compare
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import subject as subject_lib
+from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.parity_tests.report import text_table
 

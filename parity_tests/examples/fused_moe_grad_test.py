@@ -3,10 +3,10 @@
 import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.parity_tests.check import check
 from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.examples import fused_moe_grad
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 
 
 def _check(function, **kwargs) -> check.Report:

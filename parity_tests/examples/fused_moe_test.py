@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import checking
-from hpmoe.parity_tests.check import judging
+from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.examples import fused_moe
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.report import report as report_lib
 
 

@@ -23,9 +23,9 @@ from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import passes
-from hpmoe.parity_tests.data import inputs as inputs_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import law_table
 from hpmoe.parity_tests.law import law_tally
 from hpmoe.reference.contract import precision

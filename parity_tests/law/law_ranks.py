@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 
-from hpmoe.parity_tests.check import passes
-from hpmoe.parity_tests.lanes import ulp
+from hpmoe.parity_tests.candidates import mpi_launcher
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.law import law
-from hpmoe.parity_tests.ranks import mpi_launcher
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import presets
 

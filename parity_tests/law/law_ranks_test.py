@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.law import law
 from hpmoe.parity_tests.law import law_ranks
-from hpmoe.parity_tests.ranks import mpi_launcher
 
 PLAN = law.Plan(tokens=13)
 

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from hpmoe.parity_tests.lanes import ulp
+from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.law import law_table
 
 

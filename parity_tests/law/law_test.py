@@ -11,7 +11,7 @@ import pytest
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.checks import coverage
 from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.law import law

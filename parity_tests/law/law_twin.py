@@ -12,10 +12,10 @@ import numpy as np
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import passes
-from hpmoe.parity_tests.check import twin_candidate
-from hpmoe.parity_tests.data import inputs as inputs_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import twin_candidate
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import law
 from hpmoe.parity_tests.law import law_table
 from hpmoe.parity_tests.law import law_tally

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 import dataclasses
 import math
 
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.report import text_table
 
 MARKS = {lanes.PASS: '✓', lanes.FAIL: '✕', lanes.NOT_JUDGED: '–'}

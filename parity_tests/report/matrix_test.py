@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.report import matrix
 
 Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, tiles=4)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import faults_table
-from hpmoe.parity_tests.check import judging
-from hpmoe.parity_tests.lanes import lanes
-from hpmoe.parity_tests.lanes import standards
-from hpmoe.parity_tests.lanes import tiles
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.law import faults_table
 from hpmoe.parity_tests.report import text_table
 
 _COLUMNS = (

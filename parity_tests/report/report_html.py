@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 import xml.etree.ElementTree as ET
 
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import matrix
 from hpmoe.parity_tests.report import report as report_lib

@@ -8,9 +8,9 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.lanes import lanes
-from hpmoe.parity_tests.lanes import tiles
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import report_html
 

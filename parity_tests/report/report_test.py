@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import passes
-from hpmoe.parity_tests.lanes import lanes
-from hpmoe.parity_tests.lanes import patterns
-from hpmoe.parity_tests.lanes import ulp
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import patterns
+from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import report
 
 

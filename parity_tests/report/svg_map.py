@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 
-from hpmoe.parity_tests.lanes import lanes
-from hpmoe.parity_tests.lanes import tiles
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.report import markup
 
 _SIDE, _PITCH, _GAP = 12, 14, 6  # of a square; from one to the next; of experts

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.lanes import lanes
-from hpmoe.parity_tests.lanes import tiles
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.report import svg_map
 
 PLENTY = 10**6

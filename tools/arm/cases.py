@@ -10,7 +10,7 @@ import numpy as np
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import law
 from hpmoe.reference.contract import precision
 

@@ -27,7 +27,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
-from hpmoe.parity_tests.check import passes
+from hpmoe.parity_tests.case import passes
 from hpmoe.tools.arm import cases as cases_lib
 
 _COMPILER = flags.DEFINE_string(

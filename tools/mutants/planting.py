@@ -20,7 +20,7 @@ from hpmoe.tools.mutants import catalogue
 ROOT = import_graph.ROOT
 # What a check runs, and what builds it.
 _PARTS = (
-  'hpmoe',
+  'src',
   'reference',
   'backend_ascend',
   'models',
@@ -172,7 +172,7 @@ class Nursery:
         f'-DPython_EXECUTABLE={sys.executable}',
       )
     self._call('cmake', '--build', self._build, '--parallel', '1')
-    self._call('cmake', '--install', self._build, '--prefix', self.tree)
+    self._call('cmake', '--install', self._build, '--prefix', self.tree / 'src')
 
   def _call(self, *command: str | os.PathLike[str]) -> None:
     ended = subprocess.run(
@@ -255,7 +255,7 @@ class Nursery:
   def _environment(self) -> dict[str, str]:
     # The interpreter below the environment: an editable install of the tree
     # itself would be imported in place of the copy.
-    paths = [str(self.tree), sysconfig.get_path('purelib')]
+    paths = [str(self.tree / 'src'), sysconfig.get_path('purelib')]
     return _with_tools() | dict(
       PYTHONPATH=os.pathsep.join(paths),
       LD_LIBRARY_PATH=f'{sys.prefix}/lib',  # where the wheel of MPI puts it

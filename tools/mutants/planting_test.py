@@ -20,7 +20,7 @@ MUTANT = catalogue.Mutant(
 FILES = {
   'reference/a.py': b'y = x + 1\n',
   'reference/a_test.py': b'assert True\n',
-  'hpmoe/reference': '../reference',
+  'src/hpmoe/reference': '../../reference',
 }
 FOUND = dict(by=['exact'], stage='y', tile=dict(rank=1, expert=3), text='y')
 
@@ -37,7 +37,7 @@ class Fake(planting.Nursery):
     """Makes a probe that prints some objects, then does something."""
     texts = [json.dumps(line) for line in lines]
     code = f'for line in {texts!r}: print(line, flush=True)\n{then}\n'
-    path = self.tree / 'hpmoe/tools/mutants/probe.py'
+    path = self.tree / 'src/hpmoe/tools/mutants/probe.py'
     path.parent.mkdir(parents=True)
     path.write_text(code)
 
@@ -158,7 +158,7 @@ class TestExamine:
     assert 'no end within 2 s' in found['text']
 
   def test_a_tree_that_cannot_be_imported(self, nursery):
-    nursery.copy({'hpmoe/tools/mutants/probe.py': b'import nothing_such'})
+    nursery.copy({'src/hpmoe/tools/mutants/probe.py': b'import nothing_such'})
     rung, found = nursery.examine()
     assert rung == 'import' and 'nothing_such' in found['text']
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from hpmoe.backend_ascend.taskflow import flow
 from hpmoe.backend_ascend.taskflow.proofs import proofs
-from hpmoe.parity_tests.check import candidates
-from hpmoe.parity_tests.check import check
-from hpmoe.parity_tests.check import checking
-from hpmoe.parity_tests.lanes import lanes
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
 from hpmoe.reference.contract import presets
 from hpmoe.tools.mutants import score
 

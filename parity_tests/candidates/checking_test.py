@@ -1,0 +1,424 @@
+"""The checking modes of a check: what runs, what stands in, what is refused."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import happens_before
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import halved_testing
+from hpmoe.reference.contract import precision
+
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=9, num_experts=4, top_k=2, d_model=16, d_ff=8
+)
+OPTIONS = flow_lib.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2)
+TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=8')
+
+
+def _image() -> image_lib.Image:
+  return compiler.compile_forward(
+    CONFIG, precision.PrecisionPolicy(), OPTIONS
+  ).image
+
+
+class TestFindTask:
+  def test_a_task_is_named_by_number_or_by_place(self):
+    image = _image()
+    for index in range(len(image.tables['tasks'])):
+      found = checking.find_task(image, 'start_at', str(index))
+      assert found == index
+    text = 'gate_up rank=1 expert=3, row_block=1 col_block=0'
+    index = checking.find_task(image, 'start_at', text)
+    task = image.tables['tasks'][index]
+    assert [int(task[n]) for n in checking._FIELDS] == [1, 3, 1, 0]
+
+  @pytest.mark.parametrize(
+    'text, told',
+    [
+      ('100000', 'expected one task of'),
+      ('gate_up rank=1', "got 12 for 'gate_up rank=1': gate_up task"),
+      ('gate_up rank=9', "got 0 for 'gate_up rank=9'"),
+      ('gateup rank=1', 'kinds are dispatch, gate_up'),
+      ('gate_up rang=1', "got 'rang=1'"),
+      ('gate_up rank=one', "got 'rank=one'"),
+      ('', 'expected a task, its number'),
+    ],
+  )
+  def test_what_names_no_task_or_many_is_refused(self, text, told):
+    with pytest.raises(ValueError, match='^stop_after: ') as error:
+      checking.find_task(_image(), 'stop_after', text)
+    assert told in str(error.value)
+
+
+class TestActions:
+  def test_what_is_done_before_is_healed_and_the_rest_runs(self):
+    image = _image()
+    last = len(image.tables['tasks']) - 1
+    both = dict(start_at=str(last), stop_after=str(last))
+    given = dict.fromkeys(modes_names(image))
+
+    start = checking.Checking(start_at='0').modes(image, given).actions
+    end = checking.Checking(stop_after='0').modes(image, given).actions
+    alone = checking.Checking(**both).modes(image, given).actions
+    every = checking.Checking(isolate=True).modes(image, given).actions
+
+    assert (start == modes.Action.RUN).all()
+    assert (end == modes.Action.RUN).nonzero()[0].tolist() == [0]
+    assert (alone == modes.Action.RUN).nonzero()[0].tolist() == [last]
+    assert (every == modes.ISOLATED).all()
+
+  def test_what_nothing_orders_before_the_start_runs(self):
+    image = _image()
+    given = dict.fromkeys(modes_names(image))
+    text = 'combine rank=1 row_block=0'
+    start = checking.find_task(image, 'start_at', text)
+    actions = checking.Checking(start_at=text).modes(image, given).actions
+    before = happens_before.clocks(image).before(np.arange(len(actions)), start)
+    # Puts that it waits for stand in; a sum of rank 0 has a smaller number and
+    # no part in it.
+    other = checking.find_task(image, 'other', 'combine rank=0 row_block=0')
+    assert other < start and actions[other] == modes.Action.RUN
+    assert ((actions == modes.Action.HEAL) == before).all() and before.any()
+
+  def test_each_mode_is_that_of_the_launch(self):
+    # Two values of each: neither is always there.
+    for asked in (
+      dict(poison=False, permute=3, late_puts=True, races=True),
+      dict(poison=True, permute=None, late_puts=False, races=False),
+    ):
+      made = checking.Checking(**asked).modes(_image())
+      assert {name: getattr(made, name) for name in asked} == asked
+
+  def test_races_are_looked_for_unless_told_not_to(self):
+    for races in (None, True, False):
+      made = checking.Checking(races=races).modes(_image())
+      assert made.races == (races is not False)
+
+  def test_isolation_of_a_part_is_refused(self):
+    with pytest.raises(ValueError, match='^isolate: expected no start_at'):
+      checking.Checking(isolate=True, start_at='3')
+
+
+def modes_names(image):
+  from hpmoe.backend_ascend.kernels.host.launch import runtime
+
+  return runtime.written(image)
+
+
+def _report(tmp_path, *arguments) -> tuple[int, dict]:
+  path = tmp_path / 'report.json'
+  code = main.main(['check', *TINY, *arguments, f'--json={path}'])
+  return code, json.loads(path.read_text())
+
+
+# Each once; `make sweep` runs the other pairs.
+@pytest.mark.parametrize(
+  'direction, placement',
+  halved_testing.halved(['forward', 'backward'], ['before_down', 'combine']),
+)
+def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
+  # Given a right backend, when each mode asks its question,
+  request = check.Request(
+    preset='tiny',
+    ranks=2,
+    tokens=13,
+    direction=direction,
+    placement=placement,
+    options=OPTIONS,
+    lanes=('exact', 'bitwise'),
+  )
+  for mode in (
+    dict(poison=False),
+    dict(permute=3),
+    dict(permute=4, late_puts=True),
+    dict(races=True),
+    dict(isolate=True),
+    dict(start_at='20'),
+    dict(stop_after='20'),
+    dict(start_at='20', stop_after='20'),
+  ):
+    one = dataclasses.replace(request, checking=checking.Checking(**mode))
+    report = check.run(one)
+
+    # then nothing is wrong.
+    assert report.verdict == 'pass', mode
+    assert not report.wrong and not report.num_races
+
+
+def test_a_fault_does_not_spread_and_its_task_is_named(tmp_path, capsys):
+  # Given a backend with one wrong tile,
+  fault = ('--fault=swapped_experts', '--direction=forward')
+  _, spread = _report(tmp_path, *fault)
+  capsys.readouterr()
+
+  # when each task runs on the oracle's tensors,
+  code, report = _report(tmp_path, *fault, '--isolate')
+
+  # then that task alone is wrong,
+  (wrong,) = report['wrong_tasks']
+  assert code == cli.NO_PARITY and wrong['task']['kind'] == 'gate_up'
+  assert wrong['lanes'] == ['exact', 'bitwise', 'bounded']
+  failed = {s['stage'] for s in report['stages'] if s['verdict'] == 'fail'}
+  assert failed == {'gate_up'}
+  exact = {
+    s['stage']
+    for s in spread['stages']
+    if s['lane'] == 'exact' and s['verdict'] == 'fail'
+  }
+  assert {'gate_up', 'activation', 'expert_out', 'y'} <= exact
+
+  # and the command that the report gives runs that task alone, wrong.
+  out = capsys.readouterr().out
+  index = wrong['task']['index']
+  assert f'--start_at={index} --stop_after={index}' in out
+  code, alone = _report(
+    tmp_path, *fault, f'--start_at={index}', f'--stop_after={index}'
+  )
+  assert code == cli.NO_PARITY
+  assert alone['first_failure']['stage'] == 'gate_up'
+  assert 'ran 1 of' in capsys.readouterr().out
+
+
+def test_what_stands_in_is_not_judged_on_what_ran():
+  # Given a right backend, when some tasks in the middle of a pass run, then
+  # what the oracle gave for those after them is held to no bound of theirs.
+  for first, last in ((74, 77), (185, 188), (222, 225)):
+    report = check.run(
+      check.Request(
+        preset='tiny',
+        ranks=2,
+        tokens=13,
+        direction='backward',
+        options=flow_lib.Options(row_block=8, chain_rows=8),
+        lanes=('bitwise', 'bounded'),
+        checking=checking.Checking(start_at=str(first), stop_after=str(last)),
+      )
+    )
+    assert report.verdict == 'pass'
+    (launch,) = report.launches
+    assert 0 < launch.tasks_run < launch.num_tasks
+
+
+@pytest.mark.parametrize(
+  'fault, direction',
+  [
+    ('skipped_wait', 'forward'),
+    ('missing_wait', 'forward'),
+    ('early_signal', 'backward'),
+  ],
+)
+def test_a_plain_check_fails_by_a_race(fault, direction):
+  # Given a task out of order, whether or not its values show it, when nobody
+  # asks for races, then the check fails by them and blames that task.
+  request = check.Request(
+    preset='tiny',
+    ranks=2,
+    tokens=13,
+    direction=direction,
+    fault=fault,
+    lanes=('exact',),
+    options=OPTIONS,
+  )
+  report = check.run(request)
+  assert report.verdict == 'fail' and report.num_races
+  (blamed,) = {race.blame.kind for race in report.races}
+  (spec,) = (
+    s
+    for s in faults.TABLE
+    if s.name == fault and s.direction.name.lower() == direction
+  )
+  assert blamed == spec.kind.name.lower()
+
+
+def test_a_race_that_a_chain_sums_is_that_of_its_writer():
+  # Given a task that says too early that it is done, to the middle of a chain,
+  report = check.run(
+    check.Request(
+      preset='tiny',
+      ranks=2,
+      tokens=13,
+      direction='backward',
+      fault='early_signal',
+      lanes=('exact', 'bitwise'),
+      options=flow_lib.Options(row_block=8, chain_rows=8),
+      checking=checking.Checking(isolate=True),
+    )
+  )
+
+  # then the last link, which shows it, is not guilty, and both are named.
+  (wrong,) = report.wrong
+  assert wrong.task.kind == 'swiglu_grad' and wrong.lanes == ('races',)
+  (race, *_) = report.races
+  assert str(race.first) in race.missing and str(race.second) in race.missing
+  told = report_lib.modes(report)
+  assert '--start_at' not in told and '--races' in told
+  lines = told.splitlines()
+  assert len(set(lines)) == len(lines)
+
+
+def test_a_chain_is_named_at_its_last_link_and_says_so():
+  report = check.run(
+    check.Request(
+      preset='tiny',
+      ranks=2,
+      tokens=13,
+      direction='backward',
+      fault='weight_grad_twice',
+      lanes=('exact',),
+      options=flow_lib.Options(row_block=8, chain_rows=8),
+      checking=checking.Checking(isolate=True),
+    )
+  )
+
+  (wrong,) = report.wrong
+  assert wrong.why.startswith('the last of 4 links')
+
+
+def test_a_lane_that_names_no_task_says_so():
+  report = check.run(
+    check.Request(
+      preset='tiny',
+      ranks=2,
+      tokens=13,
+      fault='zero_output',
+      lanes=('standard',),
+      checking=checking.Checking(isolate=True),
+    )
+  )
+
+  assert report.verdict == 'fail' and not report.wrong
+  assert 'lane standard judges tensors' in report_lib.modes(report)
+
+
+def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
+  # Given an oracle that differs from both our launches in one moved element,
+  right = oracle_lib.Oracle.stage
+
+  def stage(self, name, captured):
+    out = right(self, name, captured)
+    if name == 'expert_in':
+      out = out.copy()
+      out[1, 0, 3] += np.float32(1)
+    return out
+
+  monkeypatch.setattr(oracle_lib.Oracle, 'stage', stage)
+
+  # when lane bitwise judges, then the task that moved it is named.
+  report = check.run(
+    check.Request(
+      preset='tiny',
+      ranks=2,
+      tokens=13,
+      lanes=('bitwise',),
+      checking=checking.Checking(isolate=True),
+    )
+  )
+  (wrong,) = report.wrong
+  assert wrong.task.kind == 'dispatch' and wrong.tensor == 'expert_in'
+
+
+def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
+  # Given a fault in a gate_up task,
+  fault = ('--fault=zero_output', '--direction=forward')
+  _, report = _report(tmp_path, *fault, '--isolate')
+  index = report['wrong_tasks'][0]['task']['index']
+
+  # when the launch begins after it, then nothing is wrong.
+  text = 'combine rank=1 row_block=0'
+  code, _ = _report(
+    tmp_path,
+    '--direction=forward',
+    f'--start_at={text}',
+    f'--stop_after={text}',
+  )
+  assert code == cli.PARITY
+  code, _ = _report(tmp_path, *fault, f'--stop_after={index}')
+  assert code == cli.NO_PARITY
+
+
+@pytest.mark.parametrize(
+  'arguments, told',
+  [
+    (('--start_at=3',), 'start_at: expected --direction=forward'),
+    (('--permute=-1',), 'permute: expected a seed, 0 or more, got -1'),
+    (
+      ('--candidate=a:b', '--races', '--permute=0', '--isolate'),
+      'check: permute, races: expected none with --candidate, got 0, '
+      'True: it steers the tasks of our own runtime',
+    ),
+    (
+      ('--candidate=a:b', '--nopoison', '--stop_after=3'),
+      'check: stop_after: expected none with --candidate, got 3: ',
+    ),
+    (
+      ('--candidate=a:b', '--late_puts'),
+      'check: late_puts: expected none with --candidate, got True: ',
+    ),
+    (
+      ('--candidate=a:b', '--launcher=mpi'),
+      'launcher: expected none with --candidate=a:b, got mpi: it ',
+    ),
+    (
+      ('--launcher=mpi', '--races', '--nopoison'),
+      'check: poison, races: expected none with --launcher=mpi, got ',
+    ),
+    (
+      ('--isolate', '--start_at=3', '--direction=forward'),
+      'isolate: expected no start_at',
+    ),
+    (
+      ('--stop_after=gate_up', '--direction=forward'),
+      'stop_after: expected one task',
+    ),
+  ],
+)
+def test_a_mode_that_makes_no_sense_is_refused(capsys, arguments, told):
+  assert main.main(['check', *TINY, *arguments]) == cli.WRONG_REQUEST
+  assert told in capsys.readouterr().err
+
+
+def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
+  # Given a kernel of the user whose sum begins in memory fresh from the kernel,
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'lucky.py').write_text(
+    'import numpy as np\n'
+    'from hpmoe.parity_tests.examples import fused_moe\n'
+    'def forward(inputs, config, policy):\n'
+    '  y = fused_moe.fused_moe(inputs, config, policy)["y"]\n'
+    '  total = np.empty(9 << 20, np.float32)[:y.size].reshape(y.shape)\n'
+    '  total += y\n'
+    '  return dict(y=total)\n'
+  )
+  asked = ('--candidate=lucky:forward', '--lane=bounded')
+
+  # when it is checked, then it is right by luck only.
+  code, report = _report(tmp_path, *asked, '--nopoison')
+  assert code == cli.PARITY
+  code, report = _report(tmp_path, *asked)
+  assert code == cli.NO_PARITY and report['config']['modes']['poison']
+  assert float(report['first_failure']['got']) > 1e38
+
+
+def test_a_part_that_ends_before_it_starts_is_refused():
+  image = _image()
+  last = len(image.tables['tasks']) - 1
+  given = dict.fromkeys(modes_names(image))
+
+  backwards = checking.Checking(start_at=str(last), stop_after='0')
+
+  with pytest.raises(ValueError, match='^stop_after: expected a task that is'):
+    backwards.modes(image, given)

@@ -1,0 +1,163 @@
+"""Our backend as a framework's users call it: the layer of a front end.
+
+The forward pass answers with every tensor of a launch, and with y of the very
+function that users call.  The backward pass is that function's gradient: it
+saves what its own forward launch computed.
+"""
+
+from collections.abc import Callable
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.frontends import layer_call
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking as checking_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+Arrays = dict[str, np.ndarray]
+
+_FLOATS = tuple(layer_call.GRAD_OF)
+_GRADS = tuple(layer_call.GRAD_OF.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Framework:
+  """What is asked of a front end's layer.
+
+  Attributes:
+    forward: of a call and its inputs by name: every tensor of the pass.
+    backward: of a call, its inputs by name and dy: the gradients by name.
+  """
+
+  forward: Callable[[layer_call.LayerCall, Arrays], Arrays]
+  backward: Callable[[layer_call.LayerCall, Arrays, np.ndarray], Arrays]
+
+
+def _jax(device: str) -> Framework:
+  import jax
+
+  if device != 'cpu':
+    raise ValueError(f'device: expected cpu with JAX, got {device!r}')
+
+  from hpmoe.backend_ascend.frontends import jax_layer
+
+  def forward(call, inputs):
+    fields = vars(call)
+    whole = {name: field for name, field in fields.items() if name != 'scan'}
+    made = jax_layer.forward(**whole, **inputs)
+    made['y'] = jax_layer.layer(**fields, **inputs)
+    return {name: np.asarray(array) for name, array in made.items()}
+
+  def backward(call, inputs, dy):
+    def layer(*floats):
+      given = dict(zip(_FLOATS, floats, strict=True))
+      return jax_layer.layer(**vars(call), **(inputs | given))
+
+    _, pull = jax.vjp(layer, *(inputs[name] for name in _FLOATS))
+    return dict(zip(_GRADS, map(np.asarray, pull(dy)), strict=True))
+
+  return Framework(forward, backward)
+
+
+def _mindspore(device: str) -> Framework:
+  try:
+    from hpmoe.backend_ascend.frontends import mindspore_layer
+  except ImportError as error:
+    raise ValueError(f'frontend: {error}') from error
+  import mindspore as ms
+
+  # The error of an operator is told where it runs, not at a later one.
+  if device == 'ascend' and not mindspore_layer.has_ascend():
+    raise ValueError(
+      "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device"
+    )
+  ms.set_device('Ascend' if device == 'ascend' else 'CPU')
+  ms.set_context(pynative_synchronize=True)
+
+  def cell_of(call):
+    return mindspore_layer.MoELayer(**vars(call), device=device)
+
+  def forward(call, inputs):
+    cell = cell_of(call)
+    given = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
+    made = cell.tensors(*given) | dict(y=cell(*given))
+    return {n: mindspore_layer.to_numpy(a) for n, a in made.items()}
+
+  def backward(call, inputs, dy):
+    cell = cell_of(call)
+    given = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
+    pull = ms.ops.GradOperation(get_all=True, sens_param=True)
+    grads = dict(
+      zip(tensors.INPUTS, pull(cell)(*given, ms.Tensor(dy)), strict=True)
+    )
+    return {
+      grad: mindspore_layer.to_numpy(grads[name])
+      for name, grad in layer_call.GRAD_OF.items()
+    }
+
+  return Framework(forward, backward)
+
+
+_FRAMEWORKS = dict(jax=_jax, mindspore=_mindspore)
+NAMES = tuple(_FRAMEWORKS)
+
+
+class FrontEnd:
+  """A framework's layer, in our process.
+
+  Attributes:
+    name: as reports call it.
+    serial: None; the front end has no other way to launch.
+    checking: no modes.
+  """
+
+  serial: None = None
+  checking = checking_lib.Checking()
+
+  def __init__(
+    self,
+    framework: str,
+    options: flow_lib.Options,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+    device: str = 'cpu',
+  ):
+    """Imports the framework.
+
+    Raises:
+      ValueError: it is not one of NAMES, or not installed, or has no such
+        device.
+    """
+    if framework not in _FRAMEWORKS:
+      raise ValueError(
+        f'frontend: expected one of {list(NAMES)}, got {framework!r}'
+      )
+    self.name = f'{framework}_layer'
+    self._framework = _FRAMEWORKS[framework](device)
+    self._run = dict(
+      options=options, threads=threads, deadline_s=deadline_s, scan=True
+    )
+
+  def run(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    inputs: passes.Tensors,
+    which: passes.Pass = passes.FORWARD,
+  ) -> Arrays:
+    """See `Candidate`."""
+    call = layer_call.LayerCall(config, policy, **self._run)
+    given = {name: inputs[name] for name in tensors.INPUTS}
+    with candidates.own_failures(self.name):
+      try:
+        if which is passes.FORWARD:
+          return self._framework.forward(call, given)
+        return self._framework.backward(call, given, inputs['dy'])
+      except RuntimeError as error:
+        said = layer_call.launch_error(str(error)) or error
+        raise candidates.CandidateError(f'{self.name}: {said}') from error

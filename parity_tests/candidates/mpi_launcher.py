@@ -1,0 +1,330 @@
+"""Runs a layer with each rank in a process of its own, under mpiexec.
+
+`MpiMegakernel` is a candidate like `candidates.Megakernel`: same images, same
+bits.  `run_job` supervises one launch: whatever happens to a rank, it returns
+in bounded time and leaves no process, no segment and no folder behind.
+"""
+
+from collections.abc import Callable, Mapping
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.candidates import mpi_job
+from hpmoe.parity_tests.candidates import mpi_worker
+from hpmoe.parity_tests.case import passes
+
+Tensors = Mapping[str, np.ndarray]
+
+# In the environment of every process of a job.
+JOB_VARIABLE = 'HPMOE_JOB'
+
+_POLL_S = 0.05
+_STDERR_CHARS = 2000
+
+
+class RanksError(candidates.CandidateError):
+  """A launch in several processes ended early.
+
+  Attributes:
+    endings: how each rank that started ended.
+    ranks: those at fault, as far as is known.
+  """
+
+  def __init__(self, text: str, endings=(), ranks=()):
+    super().__init__(text)
+    self.endings: tuple[mpi_job.Ending, ...] = tuple(endings)
+    self.ranks: tuple[int, ...] = tuple(ranks)
+
+
+def find_mpiexec() -> str:
+  """Returns the path of MPICH's process manager.
+
+  The one beside the interpreter wins: it comes from the same wheel as the
+  library that mpi4py loads.  Open MPI's wheel brings another `mpiexec`.
+
+  Raises:
+    candidates.CandidateError: there is none.
+  """
+  beside = str(pathlib.Path(sys.executable).parent)
+  for path in (beside, os.environ.get('PATH', '')):
+    found = shutil.which('mpiexec.hydra', path=path)
+    if found:
+      return found
+  raise candidates.CandidateError(
+    'mpi: expected mpiexec.hydra, as the extra '
+    "'hyperparallel-moe[mpi]' installs it, got none"
+  )
+
+
+def write_job(
+  job: pathlib.Path,
+  image,
+  inputs: Tensors,
+  deadline_s: float,
+  shared_memory: int | None = None,
+  drills: Mapping[int, tuple[str, int]] | None = None,
+  mapped: bool = True,
+) -> None:
+  """Fills a job's folder.
+
+  Args:
+    job: an empty folder that every rank's machine sees.
+    image: the blob.
+    inputs: `[R, ...]` by name, as `runtime.launch` takes them.
+    deadline_s: seconds without progress after which a rank gives up.
+    shared_memory: bytes that the job may take on a machine, if less than there
+      are; None means what is free.
+    drills: how ranks are to fail; see `mpi_drills`.
+    mapped: whether ranks of one machine write into each other's memory; else,
+      and between machines, each put is a call of MPI.
+  """
+  num_ranks = image_lib.load(image).config.num_ranks
+  for name, value in inputs.items():
+    if np.ndim(value) < 1 or len(value) != num_ranks:
+      raise ValueError(
+        f'{name}: expected {num_ranks} slabs, one for each rank, got shape '
+        f'{np.shape(value)}'
+      )
+  request = dict(
+    num_ranks=num_ranks,
+    deadline_s=deadline_s,
+    shared_memory=shared_memory,
+    drills={str(rank): drill for rank, drill in (drills or {}).items()},
+    mapped=mapped,
+  )
+  (job / 'request.json').write_text(json.dumps(request))
+  for rank in range(num_ranks):
+    here = mpi_job.folder(job, rank)
+    here.mkdir()
+    (here / 'image.bin').write_bytes(bytes(image))
+    exchange.save(
+      here / 'inputs',
+      {n: np.ascontiguousarray(a[rank]) for n, a in inputs.items()},
+    )
+
+
+def _command(job: pathlib.Path, num_ranks: int) -> list[str]:
+  # `fork` is for this machine: no name is resolved and no shell is run.
+  return [
+    find_mpiexec(),
+    '-launcher',
+    'fork',
+    '-disable-auto-cleanup',
+    '-n',
+    str(num_ranks),
+    sys.executable,
+    '-m',
+    'hpmoe.parity_tests.candidates.mpi_worker',
+    str(job),
+  ]
+
+
+def _environment(job: pathlib.Path) -> dict[str, str]:
+  return dict(
+    os.environ,
+    PYTHONPATH=os.pathsep.join(path or os.getcwd() for path in sys.path),
+    **{JOB_VARIABLE: str(job)},
+  )
+
+
+def processes_of(job: pathlib.Path) -> list[int]:
+  """Returns the ids of this machine's live processes that work on the job."""
+  mark = os.fsencode(f'{JOB_VARIABLE}={job}')
+  found = []
+  for entry in pathlib.Path('/proc').iterdir():
+    # Another user's processes, and those that just ended, cannot be read.
+    with contextlib.suppress(OSError):
+      if entry.name.isdigit():
+        words = (entry / 'environ').read_bytes().split(b'\0')
+        found += [int(entry.name)] if mark in words else []
+  return found
+
+
+def _end_processes(job: pathlib.Path) -> None:
+  """Ends what is left of a job on this machine."""
+  for pid in processes_of(job):
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(pid, signal.SIGKILL)
+
+
+def _sweep_segments(job: pathlib.Path, num_ranks: int) -> None:
+  """Removes what keepers could not, having been killed."""
+  for rank in range(num_ranks):
+    mark = mpi_job.read_mark(job, rank, 'segments') or {}
+    mpi_job.sweep(set(mark.get('names', ())))
+
+
+def _signs(job: pathlib.Path, num_ranks: int) -> list[int]:
+  """Returns what changes while any keeper lives."""
+  folders = [mpi_job.folder(job, rank) for rank in range(num_ranks)]
+  return [path.stat().st_mtime_ns for path in folders]
+
+
+def _stop(process: subprocess.Popen) -> None:
+  """Ends mpiexec and what it has started; on its own it ends that first."""
+  for sent in (signal.SIGTERM, signal.SIGKILL):
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+      os.killpg(process.pid, sent)
+      process.wait(mpi_worker.GRACE_S)
+
+
+def _at_work(job: pathlib.Path, num_ranks: int) -> bool:
+  """Returns whether a rank that started has yet to end."""
+  marks = [
+    (mpi_job.read_mark(job, r, 'started'), mpi_job.read_mark(job, r, 'ended'))
+    for r in range(num_ranks)
+  ]
+  started = [ended for began, ended in marks if began]
+  return not started or None in started
+
+
+def _wait(process, job: pathlib.Path, num_ranks: int, deadline_s) -> None:
+  """Waits until mpiexec ends, or there is nothing to wait for."""
+  silence = mpi_job.Patience(deadline_s + 2 * mpi_worker.GRACE_S)
+  # Keepers wait longer for a rank that never starts: they cannot know.
+  rest = mpi_job.Patience(mpi_worker.GRACE_S)
+  while True:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      process.wait(_POLL_S)
+      return
+    mpi_job.touch_supervisor(job)
+    signs = _signs(job, num_ranks)
+    if silence.over(signs):
+      return
+    if rest.over(signs if _at_work(job, num_ranks) else None):
+      return
+
+
+def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
+  """Runs a filled job on this machine.
+
+  Returns:
+    `[R, ...]` by name, what `runtime.launch` returns.
+
+  Raises:
+    RanksError: a rank was lost or could not take part; it names the rank.
+    candidates.CandidateError: there is no mpiexec.
+  """
+  request = mpi_job.request(job)
+  num_ranks = request['num_ranks']
+  mpi_job.touch_supervisor(job)
+  with open(job / 'output.txt', 'w+', encoding='utf-8') as output:
+    process = subprocess.Popen(
+      _command(job, num_ranks),
+      env=_environment(job),
+      stdin=subprocess.DEVNULL,
+      stdout=output,
+      stderr=output,
+      start_new_session=True,
+    )
+    try:
+      _wait(process, job, num_ranks, request['deadline_s'])
+    finally:
+      _stop(process)
+      _end_processes(job)
+      _sweep_segments(job, num_ranks)
+  return read_job(job)
+
+
+def read_job(job: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns what a job that has ended computed; see `run_job`."""
+  num_ranks = mpi_job.request(job)['num_ranks']
+  ended = mpi_job.endings(job, num_ranks)
+  if len(ended) < num_ranks or mpi_job.culprits(ended):
+    raise _error(job, num_ranks, ended)
+  slabs = [
+    exchange.load(mpi_job.folder(job, rank) / 'outputs')
+    for rank in range(num_ranks)
+  ]
+  return {name: np.stack([slab[name] for slab in slabs]) for name in slabs[0]}
+
+
+def _error(job: pathlib.Path, num_ranks: int, ended) -> RanksError:
+  """Says which rank is at fault; how the others ended is in `endings`."""
+  silent = sorted(set(range(num_ranks)) - {ending.rank for ending in ended})
+  if silent:
+    started = [mpi_job.read_mark(job, rank, 'started') for rank in silent]
+    how = 'ended without a word' if all(started) else 'did not start'
+    text = f'{rank_runtime.name_ranks(silent)} {how}'
+    ranks: tuple[int, ...] = tuple(silent)
+  else:
+    text, ranks, ended = mpi_job.verdict(ended)
+  if len(silent) == num_ranks:
+    text += ': ' + (job / 'output.txt').read_text()[-_STDERR_CHARS:]
+  return RanksError(f'mpi: {text}', ended, ranks)
+
+
+def launch(
+  image, inputs: Tensors, *, deadline_s: float = 60.0, **options
+) -> dict[str, np.ndarray]:
+  """Executes the image with each rank in a process of its own.
+
+  Args:
+    image: as in `runtime.launch`; as many processes as it has ranks.
+    inputs: as in `runtime.launch`.
+    deadline_s: seconds without progress after which a rank gives up.
+    **options: of `write_job`.
+
+  Returns:
+    What `runtime.launch` returns, bit for bit.
+
+  Raises:
+    ValueError: routing exceeds the image's capacity, or is none.
+    RanksError: a rank was lost or could not take part.
+  """
+  image = image_lib.load(image)
+  runtime.route(image, inputs['topk_ids'])
+  with tempfile.TemporaryDirectory(prefix='hpmoe-ranks-') as folder:
+    job = pathlib.Path(folder)
+    write_job(job, image, inputs, deadline_s, **options)
+    return run_job(job)
+
+
+@dataclasses.dataclass(frozen=True)
+class MpiMegakernel:
+  """Our own backend, each rank in a process of its own.
+
+  Attributes:
+    options: granularity and cores.
+    deadline_s: seconds without progress that end a launch.
+    name: what reports call it.
+  """
+
+  options: flow_lib.Options
+  deadline_s: float = 60.0
+  name: str = 'backend_ascend/mpi'
+
+  def run(
+    self, config, policy, inputs, which=passes.FORWARD
+  ) -> dict[str, np.ndarray]:
+    """See `candidates.Candidate.run`."""
+    with candidates.own_failures(self.name):
+      image = compiler.COMPILE[which.direction](
+        config, policy, self.options
+      ).image
+      names = arrays.INPUTS[image.direction]
+      given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
+      return launch(image, given, deadline_s=self.deadline_s)
+
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    """As `candidates.Megakernel.serial`."""
+    return candidates.Megakernel(self.options).serial

@@ -1,0 +1,371 @@
+"""Ranks in processes of their own: the same bits, and no way to hang."""
+
+from concurrent import futures
+import hashlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.kernels.host.ranks import mpi_transport
+from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import mpi_job
+from hpmoe.parity_tests.candidates import mpi_launcher
+from hpmoe.parity_tests.candidates import mpi_worker
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+
+def _missing() -> str:
+  if importlib.util.find_spec('mpi4py') is None:
+    return 'mpi4py is not installed'
+  try:
+    mpi_launcher.find_mpiexec()
+  except RuntimeError as error:
+    return str(error)
+  return ''
+
+
+needs_mpi = pytest.mark.skipif(bool(_missing()), reason=_missing() or 'none')
+
+DEADLINE_S = 5.0
+# No launch here may take this long: one that does has hung.
+HUNG_S = 90.0
+SIZES = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
+LAYERS = {
+  2: config_lib.MoEConfig(2, 23, 6, 3, 24, 20),
+  4: config_lib.MoEConfig(4, 19, 8, 3, 20, 12),
+  8: config_lib.MoEConfig(8, 9, 8, 2, 17, 9),
+}
+# Every pair of storage, grain and data.
+PAIRS = (
+  ('float32', 'expert', 'exact'),
+  ('float32', 'row_block', 'real'),
+  ('bfloat16', 'expert', 'real'),
+  ('bfloat16', 'row_block', 'exact'),
+)
+
+
+def _hashes(values) -> dict[str, str]:
+  return {n: hashlib.sha256(v.tobytes()).hexdigest() for n, v in values.items()}
+
+
+def _layer(num_ranks, storage, data, placement='combine'):
+  """Returns a layer, its policy, and its inputs of both directions."""
+  config = LAYERS[num_ranks]
+  policy = precision.PrecisionPolicy(
+    storage=storage,
+    placement=placement,
+    activation='absolute' if data == 'exact' else 'swiglu',
+  )
+  exact = data == 'exact'
+  forward = testing.make_inputs(config, policy, exact=exact)
+  backward = testing.make_grad_inputs(config, policy, exact=exact)
+  return config, policy, forward | backward
+
+
+def _compare(direction, num_ranks, storage, grain, data, placement='combine'):
+  config, policy, inputs = _layer(num_ranks, storage, data, placement)
+  options = flow_lib.Options(event_grain=grain, **SIZES)
+  ours = mpi_launcher.MpiMegakernel(options)
+  if direction == 'forward':
+    given = {name: inputs[name] for name in tensors.INPUTS}
+    want = candidates.Megakernel(options, threads=1).run(config, policy, given)
+    got = ours.run(config, policy, given)
+  else:
+    image = testing.compile_grad(config, policy, event_grain=grain, **SIZES)
+    names = arrays.INPUTS[layout.Direction.BACKWARD]
+    want = runtime.launch(image, {n: inputs[n] for n in names}, threads=1)
+    got = ours.run(config, policy, inputs, passes.BACKWARD)
+  assert list(got) == list(want)
+  assert {n: v.dtype for n, v in got.items()} == {
+    n: v.dtype for n, v in want.items()
+  }
+  assert _hashes(got) == _hashes(want)
+
+
+@needs_mpi
+class TestSameBits:
+  @pytest.mark.parametrize(
+    ('storage', 'grain', 'data', 'num_ranks', 'direction'),
+    [
+      (*pair, num_ranks, ('forward', 'backward')[(i + j) % 2])
+      for i, pair in enumerate(PAIRS)
+      for j, num_ranks in enumerate(LAYERS)
+    ],
+  )
+  def test_as_in_one_process(self, storage, grain, data, num_ranks, direction):
+    # Given a layer, when each rank runs in a process of its own, then every
+    # tensor has the SHA-256 of one process.  `test_all_of_it` has the other
+    # direction of each.
+    _compare(direction, num_ranks, storage, grain, data)
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize('direction', ['forward', 'backward'])
+  @pytest.mark.parametrize('num_ranks', LAYERS)
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
+  @pytest.mark.parametrize('data', ['exact', 'real'])
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  def test_all_of_it(
+    self, placement, data, grain, storage, num_ranks, direction
+  ):
+    _compare(direction, num_ranks, storage, grain, data, placement)
+
+  def test_weights_before_down_travel_home(self):
+    _compare('backward', 2, 'float32', 'expert', 'real', 'before_down')
+
+  @pytest.mark.parametrize('direction', ['forward', 'backward'])
+  def test_puts_that_are_calls_of_mpi(self, direction):
+    # Given ranks that do not write into each other's memory, as those of
+    # several machines, then bits are those of one process.
+    config, policy, inputs = _layer(4, 'float32', 'real', 'before_down')
+    if direction == 'forward':
+      image = testing.compile_layer(config, policy, **SIZES)
+    else:
+      image = testing.compile_grad(config, policy, **SIZES)
+    way = layout.Direction[direction.upper()]
+    given = {n: inputs[n] for n in arrays.INPUTS[way]}
+    got = mpi_launcher.launch(image, given, mapped=False)
+    assert not testing.differing(got, runtime.launch(image, given, threads=1))
+
+  def test_serial_is_the_megakernels(self):
+    config, policy, inputs = _layer(2, 'float32', 'real')
+    given = {name: inputs[name] for name in tensors.INPUTS}
+    options = flow_lib.Options(**SIZES)
+
+    got = mpi_launcher.MpiMegakernel(options).serial(config, policy, given)
+
+    want = candidates.Megakernel(options).serial(config, policy, given)
+    assert not testing.differing(got, want)
+
+
+def _orphans() -> set[str]:
+  """Returns the segments that no live process maps."""
+  mapped: set[str] = set()
+  for entry in pathlib.Path('/proc').iterdir():
+    if entry.name.isdigit():
+      mapped |= mpi_job.segments_of(int(entry.name))
+  return {path.name for path in mpi_job.SHM.iterdir()} - mapped
+
+
+class Failing:
+  """One launch of four ranks that must fail, and what it leaves behind."""
+
+  def __init__(self, job: pathlib.Path):
+    self.job = job
+
+  def run(self, edit=lambda job: None, **options) -> mpi_launcher.RanksError:
+    """Returns how it failed, having checked that nothing is left."""
+    config = LAYERS[4]
+    image = testing.compile_layer(config, **SIZES)
+    inputs = testing.make_inputs(config, precision.PrecisionPolicy())
+    mpi_launcher.write_job(self.job, image, inputs, DEADLINE_S, **options)
+    edit(self.job)
+    before = _orphans()
+    with futures.ThreadPoolExecutor(1) as pool:
+      run = pool.submit(mpi_launcher.run_job, self.job)
+      with pytest.raises(mpi_launcher.RanksError) as error:
+        run.result(timeout=HUNG_S)
+    self.check_nothing_left(before)
+    return error.value
+
+  def check_nothing_left(self, before: set[str]) -> None:
+    # A killed supervisor's keepers take their time, and others' segments may be
+    # without a process for a moment.
+    for _ in range(150):
+      left = mpi_launcher.processes_of(self.job), _orphans() - before
+      if left == ([], set()):
+        break
+      time.sleep(0.1)
+    marks = [mpi_job.read_mark(self.job, r, 'segments') for r in range(4)]
+    own = {name for mark in marks if mark for name in mark['names']}
+    assert not own & {path.name for path in mpi_job.SHM.iterdir()}
+    assert left == ([], set())
+
+
+@pytest.fixture(name='failing')
+def fixture_failing(tmp_path):
+  return Failing(tmp_path)
+
+
+def _says(error: mpi_launcher.RanksError, rank: int, text: str) -> None:
+  """Checks that the error and every other rank that started name the rank."""
+  assert error.ranks == (rank,)
+  assert text in str(error)
+  others = [ending for ending in error.endings if ending.rank != rank]
+  assert len(others) == 3
+  for ending in others:
+    assert ending.how in ('error', 'stopped')
+    assert ending.ranks == (rank,)
+    assert f'rank {rank}' in ending.text
+
+
+def _other_version(job: pathlib.Path) -> None:
+  path = mpi_job.folder(job, 2) / 'image.bin'
+  image = bytearray(path.read_bytes())
+  np.frombuffer(image, layout.HEADER, 1)['version'] += 1
+  path.write_bytes(image_lib.seal(image))
+
+
+def _other_image(job: pathlib.Path) -> None:
+  path = mpi_job.folder(job, 1) / 'image.bin'
+  path.write_bytes(testing.compile_layer(LAYERS[4], row_block=8))
+
+
+@needs_mpi
+class TestFailures:
+  @pytest.mark.parametrize('puts', [0, 7])
+  def test_killed_in_the_launch(self, failing, puts):
+    # Given a rank that is killed at a put, when the others wait for it, then
+    # each ends with an error that names it.
+    error = failing.run(drills={2: ('killed_at_put', puts)})
+
+    _says(error, 2, 'rank 2 was killed by signal 9 while putting to rank')
+
+  def test_killed_before_mpi(self, failing):
+    # Given a rank that dies when the others are in MPI_Init, which waits for it
+    # without end, when their keepers see it, then they end them.
+    error = failing.run(drills={1: ('killed_before_mpi', 0)})
+
+    _says(error, 1, 'rank 1 was killed by signal 9')
+
+  def test_never_starts(self, failing):
+    error = failing.run(drills={3: ('never_starts', 0)})
+
+    _says(error, 3, 'rank 3 did not start')
+    assert all('within 5 s' in ending.text for ending in error.endings)
+
+  def test_another_image_version(self, failing):
+    error = failing.run(_other_version)
+
+    expected = f'expected the image version {layout.VERSION} of ranks 0, 1, 3'
+    _says(error, 2, f'rank 2: {expected}')
+
+  def test_another_image(self, failing):
+    error = failing.run(_other_image)
+
+    _says(error, 1, 'rank 1: expected the image crc32')
+
+  def test_shared_memory_too_small(self, failing):
+    # Given room for MPI and the windows of two ranks, when four start, then
+    # every one says who did not fit, before anything is allocated.
+    room = int(2.5 * mpi_worker.MPI_BYTES)
+
+    error = failing.run(shared_memory=room)
+
+    _says(error, 2, 'rank 2: shared memory: expected ')
+    assert f'bytes free in {mpi_job.SHM}' in str(error)
+    assert not any(
+      mpi_job.read_mark(failing.job, rank, 'segments')['names']
+      for rank in range(4)
+      if mpi_job.read_mark(failing.job, rank, 'segments')
+    )
+
+  def test_stops_without_ending(self, failing):
+    # Given a rank that is alive and does nothing, when the deadline is over,
+    # then its keeper says so and the others name tasks of it.
+    error = failing.run(drills={1: ('stopped_at_put', 2)})
+
+    assert error.ranks == (1,)
+    assert 'rank 1 did not go on' in str(error)
+    for ending in error.endings:
+      assert 1 in ending.ranks
+      assert ending.rank == 1 or 'rank 1' in ending.text
+
+  def test_a_keeper_is_killed(self, failing):
+    # Given that mpiexec sees a process die and so ends all, when the supervisor
+    # collects, then it still ends and sweeps up.
+    error = failing.run(drills={1: ('keeper_killed_at_put', 2)})
+
+    assert 1 in error.ranks
+    assert 'without a word' in str(error) or 'rank 1' in str(error)
+
+  def test_the_supervisor_is_killed(self, tmp_path):
+    # Given a rank that stops and a supervisor that is killed, when nobody
+    # waits any more, then the keepers end everything on their own.
+    job = tmp_path
+    image = testing.compile_layer(LAYERS[4], **SIZES)
+    inputs = testing.make_inputs(LAYERS[4], precision.PrecisionPolicy())
+    mpi_launcher.write_job(
+      job, image, inputs, 1.0, drills={0: ('stopped_at_put', 2)}
+    )
+    before = _orphans()
+    text = (
+      'import pathlib, sys; '
+      'from hpmoe.parity_tests.candidates import mpi_launcher as m; '
+      'm.run_job(pathlib.Path(sys.argv[1]))'
+    )
+    path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    process = subprocess.Popen(
+      [sys.executable, '-c', text, str(job)],
+      env=dict(os.environ, PYTHONPATH=path),
+    )
+    while not (job / 'rank0' / 'segments.json').exists():
+      assert process.poll() is None
+      time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+    Failing(job).check_nothing_left(before)
+
+  def test_bad_input_of_one_rank(self, failing):
+    def edit(job):
+      path = mpi_job.folder(job, 3) / 'inputs' / 'x.npy'
+      x = np.load(path)
+      x[5, 1] = np.nan
+      np.save(path, x)
+
+    error = failing.run(edit)
+
+    _says(error, 3, 'rank 3: x: expected finite values, got nan at (5, 1)')
+
+
+class TestWithoutMpi:
+  def test_no_mpi4py_names_the_extra(self, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'mpi4py', None)
+
+    with pytest.raises(RuntimeError, match=r"'hyperparallel-moe\[mpi\]'"):
+      mpi_transport.load_mpi()
+
+  def test_no_mpiexec_names_the_extra(self, monkeypatch):
+    monkeypatch.setattr(shutil, 'which', lambda *_, **__: None)
+
+    with pytest.raises(RuntimeError, match=r"'hyperparallel-moe\[mpi\]'"):
+      mpi_launcher.find_mpiexec()
+
+  def test_one_rank_too_many(self, tmp_path):
+    image = testing.compile_layer(LAYERS[2], **SIZES)
+    inputs = testing.make_inputs(LAYERS[4], precision.PrecisionPolicy())
+
+    with pytest.raises(ValueError, match='x: expected 2 slabs'):
+      mpi_launcher.write_job(tmp_path, image, inputs, DEADLINE_S)
+
+  def test_memory_is_counted_by_machine(self):
+    # Given two machines, when one of them is short, then its last rank is the
+    # one that does not fit.
+    def mark(host, free):
+      return dict(host=host, need=10, free=free)
+
+    marks = [mark('a', 20), mark('b', 19), mark('a', 25), mark('b', 30)]
+
+    with pytest.raises(
+      rank_runtime.RankError, match='rank 3: .* 10 bytes .* of b, got 9'
+    ):
+      mpi_worker.check_shared_memory(marks)
+    mpi_worker.check_shared_memory(marks[:3])

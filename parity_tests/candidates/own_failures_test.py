@@ -1,0 +1,65 @@
+"""What our own backend makes wrong is no wrong request."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+CONFIG = config_lib.MoEConfig(1, 3, 2, 1, 4, 2)
+
+
+def _inputs():
+  specs = [tensors.SPECS[name] for name in tensors.INPUTS]
+  inputs = {s.name: np.ones(s.dims(**CONFIG.dims()), np.float32) for s in specs}
+  return inputs | dict(topk_ids=np.ones((1, 3, 1), np.int32))
+
+
+class _Early:
+  """A lowering whose first threshold is one too small, from some cut on."""
+
+  def __init__(self, lower, right_cuts: int):
+    self.lower = lower
+    self.right = right_cuts
+
+  def __call__(self, *arguments):
+    flow = self.lower(*arguments)
+    self.right -= 1
+    if self.right < 0:
+      flow.waits['threshold'][0] -= 1
+    return flow
+
+
+@pytest.mark.parametrize('right_cuts', [0, 1])
+def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
+  monkeypatch, right_cuts
+):
+  # Given a lowering that goes wrong in the launch, or only in the cut of the
+  # serial run, when either is made, then the candidate could not run.
+  lower = _Early(candidates.compiler.lower_forward.lower_forward, right_cuts)
+  monkeypatch.setattr(candidates.compiler.lower_forward, 'lower_forward', lower)
+  ours = candidates.Megakernel(flow_lib.Options(num_aic=1, num_aiv=1))
+  policy = precision.PrecisionPolicy()
+  inputs = _inputs()
+  runs = [ours.run, ours.serial]
+
+  for run in runs[:right_cuts]:
+    run(CONFIG, policy, inputs)
+  with pytest.raises(candidates.CandidateError, match='^backend_ascend: '):
+    runs[right_cuts](CONFIG, policy, inputs)
+
+
+def test_a_launch_that_ends_early_hands_out_its_plan():
+  ours = candidates.Megakernel(
+    flow_lib.Options(num_aic=1, num_aiv=1), fault='missing_signal'
+  )
+  inputs = _inputs()
+
+  with pytest.raises(candidates.CandidateError, match='deadlock') as error:
+    ours.run(CONFIG, precision.PrecisionPolicy(), inputs)
+
+  assert error.value.plan.keys() == set(tensors.PLAN)
+  np.testing.assert_array_equal(error.value.plan['counts'], [[0, 3]])

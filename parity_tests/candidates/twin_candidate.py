@@ -1,0 +1,76 @@
+"""The device source on its twin, as a candidate."""
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
+
+NAME = 'ascend_twin'
+
+
+class TwinFailure(candidates.CandidateError):
+  """The device source did what an NPU does not do, or not surely.
+
+  Attributes:
+    findings: what, the first one first.
+  """
+
+  def __init__(self, error: twin_runtime.TwinError):
+    super().__init__(f'{NAME}: {error}')
+    self.findings = error.findings
+
+
+@dataclasses.dataclass(frozen=True)
+class Twin(candidates.Megakernel):
+  """One launch of the image that the host would run, on the twin.
+
+  Attributes:
+    twin: its modes.
+    counts: of each launch, what its cores did.
+  """
+
+  name: str = NAME
+  twin: twin_runtime.Modes = twin_runtime.Modes()
+  counts: list[np.ndarray] = dataclasses.field(default_factory=list)
+
+  def _launch(
+    self, which, image, plan, inputs, fault, modes
+  ) -> dict[str, np.ndarray]:
+    del modes  # Those of the host, of which the twin has none.
+    try:
+      launched = twin_runtime.run(
+        image,
+        inputs,
+        modes=self.twin,
+        deadline_s=self.deadline_s,
+        fault=fault,
+      )
+    except twin_runtime.TwinError as error:
+      raise TwinFailure(error) from error
+    tasks = len(image.tables['tasks'])
+    self.launches.append(
+      candidates.Launch(which, image, plan, (), 0, tasks, tasks)
+    )
+    self.counts.append(launched.counts)
+    return launched.outputs
+
+  def _serial_options(self, config, which) -> flow_lib.Options:
+    """Returns another cut where the order of terms does not depend on it."""
+    if self.twin.mmad_order == 'ascending':
+      other = candidates.cut_otherwise(self.options, config, which)
+      # Smaller, never larger: a core's memories hold it too.
+      block = self.options.col_block
+      smaller = -(-block // 2) if block > 1 else 2
+      return dataclasses.replace(other, col_block=min(other.col_block, smaller))
+    return dataclasses.replace(self.options, num_aic=1, num_aiv=1)
+
+  def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
+    del plan  # The launch makes its own.
+    modes = dataclasses.replace(self.twin, order='in_order')
+    try:
+      return twin_runtime.launch_serial(image, inputs, modes=modes)
+    except twin_runtime.TwinError as error:
+      raise TwinFailure(error) from error

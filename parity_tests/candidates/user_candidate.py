@@ -1,0 +1,191 @@
+"""A candidate of the user: a function, in a process of its own.
+
+It is `pkg.module:function` with
+
+    def function(
+        inputs: dict[str, np.ndarray],    # tensors.INPUTS
+        config: MoEConfig,
+        policy: PrecisionPolicy,
+    ) -> Mapping[str, np.ndarray]
+
+It must return 'y' and may return any tensor of `tensors.PLAN` and `STAGES`,
+under the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
+nearer to its cause a fault is found.  A function that cannot do every
+`policy.activation` says so: `function.activations = ('swiglu',)`.  It runs in a
+process of its own, so that one which crashes or hangs ends with a report; there
+names are the user's: beside `hpmoe` nothing of ours is in the way.  What it
+returns may be numpy's, JAX's, torch's or another framework's.
+
+Its backward pass is an attribute, `function.backward`, that takes the same
+arguments.  Its inputs are `passes.BACKWARD.reads(policy)`: `tensors.INPUTS`,
+dy, and what the forward pass saved.  It must return 'dx' and may return any
+tensor of `tensors.GRADS`.
+
+Isolated replay calls neither, but the stages that they are made of: attributes
+`function.stages` and `function.backward.stages`, a mapping from some names of
+`tensors.STAGES`, or of `GRADS`, to
+
+    def stage(
+        tensors: dict[str, np.ndarray],   # see below
+        config: MoEConfig,
+        policy: PrecisionPolicy,
+    ) -> np.ndarray
+
+`tensors` holds the inputs of the pass, `tensors.PLAN`, and what the oracle's
+stages before this one wrote, so that what one stage does wrong reaches no other
+one.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking as checking_lib
+from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+_STDERR = 2
+
+# glibc fills memory that `malloc` returns with the complement of this byte: a
+# float32 or bfloat16 of it is 3.4e38, a float16 NaN, an int32 2.1e9.  Only the
+# byte 0xff is NaN in all, and its complement, 0, switches the variable off.
+_POISON = {'MALLOC_PERTURB_': str(0x80)}
+
+# What the worker may leave word of.
+_KINDS = {
+  'request': ValueError,
+  'failed': candidates.CandidateError,
+  'cannot': candidates.CannotJudge,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Subprocess:
+  """The user's function, in a process of its own.
+
+  Attributes:
+    name: `pkg.module:function`.
+    timeout_s: seconds after which it counts as hung.
+    has_backward: whether it will have to run its backward pass too: one that
+      lacks it is refused before its first run.
+    checking: modes of `checking.OF_CANDIDATES`.  `poison`: memory that it
+      allocates and never writes is not zero by luck, under glibc; `isolate`:
+      its stages run, each on the oracle's tensors.
+  """
+
+  name: str
+  timeout_s: float = 600.0
+  has_backward: bool = False
+  checking: checking_lib.Checking = checking_lib.Checking()
+  serial: None = None
+
+  def __post_init__(self):
+    module, _, function = self.name.partition(':')
+    parts = (*module.split('.'), *function.split('.'))
+    if not all(part.isidentifier() for part in parts):
+      raise ValueError(
+        f'candidate: expected pkg.module:function, got {self.name!r}'
+      )
+
+  def run(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    """See `Candidate`.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
+      given: the oracle's plan and stages, if `checking` isolates.
+    """
+    with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
+      job = pathlib.Path(folder)
+      exchange.save(job / 'inputs', {**inputs, **(given or {})})
+      request = dict(
+        candidate=self.name,
+        is_backward=which is passes.BACKWARD,
+        stages=which.stages,
+        backward_stages=passes.BACKWARD.stages,
+        result=which.results[0],
+        has_backward=self.has_backward,
+        isolate=self.checking.isolate,
+        config=dataclasses.asdict(config),
+        policy=dataclasses.asdict(policy),
+        path=[os.getcwd(), *sys.path],
+      )
+      (job / 'request.json').write_text(json.dumps(request))
+      self._call(job)
+      outputs = exchange.load(job / 'outputs')
+    needed = () if self.checking.isolate else which.results[:1]
+    return check_outputs(self.name, config, policy, outputs, which, needed)
+
+  def _call(self, job: pathlib.Path) -> None:
+    worker = pathlib.Path(__file__).with_name('candidate_worker.py')
+    command = [sys.executable, str(worker), str(job)]
+    env = os.environ | (_POISON if self.checking.poison else {})
+    try:
+      # What it prints belongs to the reader, not to our table.
+      code = subprocess.run(
+        command, stdout=_STDERR, timeout=self.timeout_s, env=env
+      ).returncode
+    except subprocess.TimeoutExpired as error:
+      raise candidates.CandidateError(
+        f'{self.name}: expected an answer within {self.timeout_s:g} s, got none'
+      ) from error
+    told = job / 'error.json'
+    if told.exists():
+      word = json.loads(told.read_text())
+      raise _KINDS[word['kind']](word['text'])
+    # `exchange.save` writes the dtypes last.
+    if not code and (job / 'outputs' / 'dtypes.json').exists():
+      return
+    how = f'signal {-code}' if code < 0 else f'exit code {code}'
+    how = how if code else 'exit status 0 without one'
+    raise candidates.CandidateError(
+      f'{self.name}: expected an answer, got {how}'
+    )
+
+
+def check_outputs(
+  name: str,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  outputs: passes.Tensors,
+  which: passes.Pass,
+  needed: Sequence[str],
+) -> dict[str, np.ndarray]:
+  """Returns the outputs if they are tensors of this pass.
+
+  Raises:
+    ValueError: one that is needed is missing, a name is unknown, or a shape or
+      dtype is not that of `tensors.SPECS`.
+  """
+  for key in needed:
+    if key not in outputs:
+      raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')
+  kinds = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
+  for key, value in outputs.items():
+    if key not in which.outputs:
+      raise ValueError(
+        f'{name}: expected tensors among {list(which.outputs)}, got {key!r}'
+      )
+    spec = tensors.SPECS[key]
+    dims = spec.dims(**config.dims())
+    if value.shape != dims or str(value.dtype) != kinds[spec.kind]:
+      raise ValueError(
+        f'{name}: {key}: expected {kinds[spec.kind]} {list(dims)}, got '
+        f'{value.dtype} {list(value.shape)}'
+      )
+  return dict(outputs)

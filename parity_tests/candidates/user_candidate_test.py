@@ -1,0 +1,479 @@
+"""The user's candidate: what it may return, and how it may end."""
+
+import dataclasses
+import textwrap
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+CONFIG = config_lib.MoEConfig(1, 3, 2, 1, 4, 2)
+
+
+def _inputs(dtype: str):
+  kinds = {
+    'storage': ulp.storage_dtype(dtype),
+    'f32': np.float32,
+    'i32': np.int32,
+  }
+  specs = [tensors.SPECS[name] for name in tensors.INPUTS]
+  return {
+    s.name: np.ones(s.dims(**CONFIG.dims()), kinds[s.kind]) for s in specs
+  }
+
+
+@pytest.fixture
+def candidate(tmp_path, monkeypatch):
+  """Returns a function from source text to a candidate in this folder."""
+  monkeypatch.chdir(tmp_path)
+
+  def make(body: str, timeout_s: float = 60) -> user_candidate.Subprocess:
+    head = 'import os, time\nimport numpy as np\n\n'
+    (tmp_path / 'user_kernel.py').write_text(head + textwrap.dedent(body))
+    return user_candidate.Subprocess('user_kernel:forward', timeout_s)
+
+  return make
+
+
+def _run(candidate, dtype='float32'):
+  policy = precision.PrecisionPolicy(storage=dtype)
+  return candidate.run(CONFIG, policy, _inputs(dtype))
+
+
+@pytest.mark.parametrize('dtype', ('float32', 'bfloat16'))
+def test_inputs_arrive_and_outputs_come_back_bit_for_bit(candidate, dtype):
+  ours = candidate("""
+      def forward(inputs, config, policy):
+        assert config.d_model == 4 and policy.storage in str(inputs['x'].dtype)
+        return dict(y=inputs['x'] * 3, counts=np.full((1, 2), 7, np.int32))
+      """)
+
+  got = _run(ours, dtype)
+
+  assert set(got) == {'y', 'counts'}
+  np.testing.assert_array_equal(got['y'], np.full((1, 3, 4), 3, got['y'].dtype))
+  np.testing.assert_array_equal(got['counts'], [[7, 7]])
+
+
+# As torch's: without torch, and without its bits of bfloat16 as an integer.
+_TENSOR = """
+    import ml_dtypes
+
+    class Tensor:
+      def __init__(self, values, dtype, requires_grad=False, on='cpu'):
+        self.values, self.dtype, self.on = values, 'torch.' + dtype, on
+        self.requires_grad = requires_grad
+      @property
+      def shape(self):
+        return self.values.shape
+      def detach(self):
+        return Tensor(self.values, self.dtype[6:], False, self.on)
+      def cpu(self):
+        return Tensor(self.values, self.dtype[6:], self.requires_grad)
+      def float(self):
+        wide = self.values.astype(np.float32)
+        return Tensor(wide, 'float32', self.requires_grad, self.on)
+      def __array__(self, dtype=None, copy=None):
+        if self.requires_grad:
+          raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        if self.on != 'cpu':
+          raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+        if self.dtype == 'torch.bfloat16':
+          raise TypeError('Got unsupported ScalarType BFloat16')
+        return self.values
+    """
+
+
+@pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'float16'))
+@pytest.mark.parametrize('grad', (False, True), ids=('plain', 'grad'))
+@pytest.mark.parametrize('on', ('cpu', 'cuda:0'))
+def test_tensors_of_torch_are_answers(candidate, dtype, grad, on):
+  # Given a kernel that returns what torch has instead of arrays,
+  answer = f"""
+    def forward(inputs, config, policy):
+      y = inputs['x'] * 3
+      y[0, 0, :2] = (-0.0, np.inf)
+      return dict(y=Tensor(y, '{dtype}', {grad}, '{on}'))
+    """
+
+  # when it runs, then its values arrive in its dtype, bit for bit.
+  got = _run(
+    candidate(textwrap.dedent(_TENSOR) + textwrap.dedent(answer)), dtype
+  )
+  expected = _inputs(dtype)['x'] * 3
+  expected[0, 0, :2] = (-0.0, np.inf)
+  np.testing.assert_array_equal(ulp.bits(got['y']), ulp.bits(expected))
+
+
+def test_an_array_that_has_only_dlpack_is_an_answer(candidate):
+  ours = candidate("""
+      class Capsule:
+        def __init__(self, values):
+          self.values = values
+        def __dlpack__(self, **kwargs):
+          return self.values.__dlpack__(**kwargs)
+        def __dlpack_device__(self):
+          return self.values.__dlpack_device__()
+      def forward(inputs, config, policy):
+        return dict(y=Capsule(inputs['x'] * 3))
+      """)
+
+  assert (_run(ours)['y'] == 3).all()
+
+
+def test_a_users_folders_have_the_users_names(candidate, tmp_path):
+  # Given a repository with folders that are called as ours,
+  for name in ('models', 'reference', 'parity_tests', 'backend_ascend'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / '__init__.py').write_text(f"SCALE = '{name}'\n")
+  ours = candidate("""
+      import sys
+      from reference import SCALE
+      import backend_ascend, models, parity_tests
+      def forward(inputs, config, policy):
+        assert SCALE == 'reference' and models.SCALE == 'models'
+        assert parity_tests.SCALE == 'parity_tests'
+        assert backend_ascend.SCALE == 'backend_ascend'
+        ours = [n for n in sys.modules if n.split('.')[0] == 'hpmoe']
+        assert 'jax' not in sys.modules and len(ours) <= 9, sorted(ours)
+        return dict(y=inputs['x'])
+      """)
+
+  # when its kernel imports them, then it gets them, and little else.
+  assert set(_run(ours)) == {'y'}
+
+
+@pytest.mark.parametrize(
+  ('body', 'text'),
+  [
+    ("def forward(*a): raise KeyError('boom')", "raised KeyError('boom')"),
+    ('def forward(*a): os.abort()', 'got signal 6'),
+    ('def forward(*a): os._exit(9)', 'got exit code 9'),
+    ('raise RuntimeError("no device")', 'raised on import'),
+  ],
+  ids=('raises', 'aborts', 'exits', 'raises_on_import'),
+)
+def test_a_crash_is_an_answer(candidate, body, text):
+  with pytest.raises(candidates.CandidateError, match='user_kernel') as error:
+    _run(candidate(body))
+
+  assert text in str(error.value)
+
+
+def test_a_hang_ends_at_the_timeout(candidate):
+  ours = candidate('def forward(*a): time.sleep(60)', timeout_s=3)
+
+  with pytest.raises(candidates.CandidateError, match='within 3 s, got none'):
+    _run(ours)
+
+
+@pytest.mark.parametrize(
+  ('body', 'text'),
+  [
+    ('return {}', "expected 'y', got \\[\\]"),
+    ('return dict(y=x[:, :2])', 'y: expected float32 \\[1, 3, 4\\], got'),
+    ('return dict(y=x.astype(np.float64))', 'got float64 \\[1, 3, 4\\]'),
+    ('return dict(y=x, z=x)', "expected tensors among .* got 'z'"),
+  ],
+  ids=('nothing', 'shape', 'dtype', 'name'),
+)
+def test_a_wrong_answer_shape_is_a_wrong_request(candidate, body, text):
+  source = 'def forward(inputs, config, policy):\n  x = inputs["x"]\n  '
+
+  with pytest.raises(ValueError, match=text):
+    _run(candidate(source + body))
+
+
+@pytest.mark.parametrize(
+  ('name', 'text'),
+  [
+    ('user_kernel', 'expected pkg.module:function'),
+    (':forward', 'expected pkg.module:function'),
+    ('user kernel:forward', 'expected pkg.module:function'),
+    ('no_such_module:forward', "No module named 'no_such_module'"),
+    ('user_kernel:nothing', "got 'nothing', which is not in it"),
+    ('user_kernel:NUMBER', 'expected a function, got 5'),
+  ],
+)
+def test_a_name_that_is_no_function_is_a_wrong_request(candidate, name, text):
+  candidate('NUMBER = 5\ndef forward(*a): pass')
+
+  with pytest.raises(ValueError, match=text):
+    _run(user_candidate.Subprocess(name))
+
+
+@pytest.mark.parametrize(
+  'body',
+  ('os._exit(0)', 'raise SystemExit(0)', 'raise SystemExit'),
+)
+def test_a_quiet_exit_is_no_answer(candidate, body):
+  with pytest.raises(candidates.CandidateError) as error:
+    _run(candidate(f'def forward(*a): {body}'))
+
+  assert str(error.value) == (
+    'user_kernel:forward: expected an answer, got exit status 0 without one'
+  )
+
+
+@pytest.mark.parametrize(
+  ('body', 'text'),
+  [
+    ('def forward(*a): return None', "a mapping with 'y', got NoneType"),
+    (
+      'def forward(i, *a): return i["x"]',
+      "a mapping with 'y', got ndarray float32 \\[1, 3, 4\\]",
+    ),
+    (
+      'def forward(*a): return dict(y=[[1], [1, 2]])',
+      'y: expected an array, got list: ',
+    ),
+    (
+      'def forward(*a): return dict(y=object())',
+      'y: expected an array, got object: its elements are objects, not num',
+    ),
+    (
+      'def forward(x): pass',
+      'expected function\\(inputs, config, policy\\), got forward\\(x\\)',
+    ),
+  ],
+  ids=('none', 'array', 'ragged', 'object', 'arity'),
+)
+def test_a_wrong_answer_is_told_in_one_line(candidate, capfd, body, text):
+  with pytest.raises(ValueError, match=text) as error:
+    _run(candidate(body))
+
+  assert '\n' not in str(error.value)
+  assert not capfd.readouterr().err
+
+
+def test_a_traceback_holds_the_users_frames_only(candidate, capfd):
+  source = 'def inner(): raise KeyError("boom")\ndef forward(*a): inner()'
+  with pytest.raises(candidates.CandidateError):
+    _run(candidate(source))
+
+  said = capfd.readouterr().err
+  assert 'in inner' in said and 'in forward' in said and 'boom' in said
+  assert 'candidate_worker' not in said
+
+
+def test_an_import_that_fails_in_the_users_module_is_named(candidate, capfd):
+  with pytest.raises(candidates.CandidateError) as error:
+    _run(candidate('import no_such_toolkit\ndef forward(*a): pass'))
+
+  assert 'user_kernel: its import failed' in str(error.value)
+  assert "'no_such_toolkit'" in str(error.value)
+  assert 'candidate_worker' not in capfd.readouterr().err
+
+
+def test_a_kernel_may_say_which_activations_it_does(candidate):
+  ours = candidate("""
+      def forward(inputs, config, policy):
+        return dict(y=inputs['x'])
+      forward.activations = ('swiglu',)
+      """)
+
+  assert set(_run(ours)) == {'y'}
+  policy = precision.PrecisionPolicy(activation='absolute')
+  with pytest.raises(
+    candidates.CannotJudge, match="declares .*'swiglu'.*absol"
+  ):
+    ours.run(CONFIG, policy, _inputs('float32'))
+
+
+_GRAD_SOURCE = """
+    def forward(inputs, config, policy):
+      return dict(y=inputs['x'])
+    def backward(inputs, config, policy):
+      names = sorted(inputs)
+      assert 'gate_up' in names and 'counts' in names and 'y' not in names
+      {body}
+    forward.backward = backward
+    """
+
+
+def _run_backward(ours):
+  policy = precision.PrecisionPolicy()
+  dims = CONFIG.dims()
+  kinds = {'storage': np.float32, 'f32': np.float32, 'i32': np.int32}
+  inputs = {}
+  for name in passes.BACKWARD.reads(policy):
+    spec = tensors.SPECS[name]
+    inputs[name] = np.ones(spec.dims(**dims), kinds[spec.kind])
+  return ours.run(CONFIG, policy, inputs, passes.BACKWARD)
+
+
+def test_a_backward_pass_gets_what_was_saved_and_returns_gradients(candidate):
+  body = 'return dict(dx=inputs["dy"] * 2, d_w_down=inputs["w_down"])'
+  ours = candidate(_GRAD_SOURCE.format(body=body))
+
+  got = _run_backward(ours)
+
+  assert set(got) == {'dx', 'd_w_down'}
+  assert (got['dx'] == 2).all()
+
+
+@pytest.mark.parametrize(
+  ('body', 'text'),
+  [
+    ('return {}', "expected 'dx', got"),
+    ('return dict(dx=inputs["dy"], y=1)', "expected tensors among .*'y'"),
+    ('return 5', "expected a mapping with 'dx', got int"),
+  ],
+)
+def test_a_wrong_backward_answer_is_a_wrong_request(candidate, body, text):
+  with pytest.raises(ValueError, match=text):
+    _run_backward(candidate(_GRAD_SOURCE.format(body=body)))
+
+
+def test_a_missing_backward_pass_is_told_before_the_forward_runs(candidate):
+  source = 'def forward(inputs, config, policy): os.abort()'
+  ours = candidate(source)
+  ours = user_candidate.Subprocess(ours.name, 60, has_backward=True)
+
+  with pytest.raises(ValueError, match='user_kernel:forward.backward'):
+    _run(ours)
+
+
+# 36 MB: over the largest threshold of glibc, so `malloc` asks the kernel for
+# these pages, which come as zeros.
+_FRESH_PAGES = """
+    def forward(inputs, config, policy):
+      total = np.empty(9 << 20, np.float32)[:inputs['x'].size]
+      total += inputs['x'].ravel()
+      return dict(y=total.reshape(inputs['x'].shape))
+    """
+
+
+@pytest.mark.parametrize('poison', (True, False))
+def test_memory_that_is_never_written_is_not_zero_by_luck(candidate, poison):
+  # Given a kernel that sums into memory that it never set to zero,
+  ours = dataclasses.replace(
+    candidate(_FRESH_PAGES), checking=checking.Checking(poison=poison)
+  )
+
+  # when it runs, then the sum is wrong, and right by luck without poison.
+  off = np.abs(_run(ours)['y'] - _inputs('float32')['x'])
+  assert (off > 1e38).all() if poison else (off == 0).all()
+
+
+_STAGES_SOURCE = """
+    def forward(inputs, config, policy):
+      raise KeyError('an isolated replay calls its stages only')
+    def gate_up(tensors, config, policy):
+      assert {'x', 'counts', 'expert_in'} <= set(tensors)
+      assert not {'gate_up', 'activation', 'y'} & set(tensors)
+      tensors['expert_in'] += 1
+      return np.zeros((1, config.num_rows, 4), np.float32)
+    def activation(tensors, config, policy):
+      assert (tensors['expert_in'] == 7).all() and 'activation' not in tensors
+      return tensors['gate_up'][..., :2] * 3
+    forward.stages = dict(gate_up=gate_up, activation=activation)
+    """
+
+
+def _run_stages(ours, which=passes.FORWARD):
+  ours = dataclasses.replace(ours, checking=checking.Checking(isolate=True))
+  policy = precision.PrecisionPolicy()
+  kinds = {'storage': np.float32, 'f32': np.float32, 'i32': np.int32}
+  given = {}
+  for name in {*which.reads(policy), *tensors.PLAN, *which.stages}:
+    spec = tensors.SPECS[name]
+    given[name] = np.full(spec.dims(**CONFIG.dims()), 7, kinds[spec.kind])
+  inputs = {name: given.pop(name) for name in which.reads(policy)}
+  return ours.run(CONFIG, policy, inputs, which, given=given)
+
+
+def test_a_stage_alone_reads_what_the_oracle_wrote_before_it(candidate):
+  got = _run_stages(candidate(_STAGES_SOURCE))
+
+  # Not what the user's stage returned, nor what it did to its arguments.
+  assert set(got) == {'gate_up', 'activation'}
+  assert (got['gate_up'] == 0).all() and (got['activation'] == 21).all()
+
+
+def test_a_stage_of_the_backward_pass_alone(candidate):
+  got = _run_stages(
+    candidate("""
+      def forward(inputs, config, policy): pass
+      def backward(inputs, config, policy): pass
+      def dx(tensors, config, policy):
+        assert 'dy' in tensors and 'gate_up' in tensors and 'dx' not in tensors
+        return tensors['d_returned'].sum(axis=2)
+      forward.backward = backward
+      backward.stages = dict(dx=dx)
+      """),
+    passes.BACKWARD,
+  )
+
+  assert set(got) == {'dx'} and (got['dx'] == 7).all()
+
+
+@pytest.mark.parametrize(
+  ('source', 'text'),
+  [
+    ('', 'isolate: expected an attribute user_kernel:forward.stages, a '),
+    ('forward.stages = {}', 'y to stage\\(tensors, .*, got {}'),
+    ('forward.stages = 5', 'stages, a mapping .* got 5'),
+    ('forward.stages = dict(z=print)', "some of expert_in, .*got 'z'"),
+    ('forward.stages = dict(dx=print)', "some of expert_in, .*got 'dx'"),
+    ('forward.stages = dict(y=7)', "functions .*got 'y': 7"),
+    (
+      'forward.stages = dict(y=lambda x: x)',
+      "stages\\['y'\\]: expected stage\\(tensors, config, policy\\), got",
+    ),
+    (
+      'forward.stages = dict(y=lambda *a: a[0]["x"][:, 1:])',
+      'y: expected float32 \\[1, 3, 4\\], got float32 \\[1, 2, 4\\]',
+    ),
+  ],
+)
+def test_stages_that_cannot_be_asked_are_a_wrong_request(
+  candidate, source, text
+):
+  ours = candidate('def forward(inputs, config, policy): pass\n' + source)
+
+  with pytest.raises(ValueError, match=text) as error:
+    _run_stages(ours)
+
+  assert '\n' not in str(error.value)
+
+
+def test_a_stage_that_raises_is_named(candidate, capfd):
+  source = 'def forward(*a): pass\ndef y(*a): 1 / 0\nforward.stages = {"y": y}'
+
+  with pytest.raises(candidates.CandidateError) as error:
+    _run_stages(candidate(source))
+
+  told = "user_kernel:forward.stages['y']: raised ZeroDivisionError"
+  assert str(error.value).startswith(told)
+  said = capfd.readouterr().err
+  assert 'in y' in said and 'candidate_worker' not in said
+
+
+def test_missing_stages_of_the_backward_pass_are_told_first(candidate):
+  source = textwrap.dedent(_STAGES_SOURCE).replace('return np', 'os.abort()#')
+  ours = candidate(source + 'forward.backward = gate_up\n')
+  ours = dataclasses.replace(ours, has_backward=True)
+
+  with pytest.raises(ValueError, match='user_kernel:forward.backward.stages'):
+    _run_stages(ours)
+
+
+def test_a_kernel_that_raises_in_lane_exact_gets_the_hint(candidate):
+  ours = candidate("""
+      def forward(inputs, config, policy):
+        raise KeyError(policy.activation)
+      """)
+  request = check.Request(preset='tiny', ranks=2, tokens=13, lanes=('exact',))
+
+  with pytest.raises(candidates.CandidateError, match="say so: .*'swiglu'"):
+    check.Bench(request).judge(request, ours)

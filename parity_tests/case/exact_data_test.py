@@ -1,0 +1,544 @@
+"""Exact data: any order gives the same bits, and a fault changes them."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge.limits import golden_grad
+from hpmoe.reference import layer
+from hpmoe.reference.contract import halved_testing
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.precision import PrecisionPolicy
+
+_TINY = presets.config(presets.get('tiny'), 2)
+# What reaches 2^24 without overflow.
+_WIDE = pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+_EACH = pytest.mark.parametrize('storage', list(exact_data.STORAGE))
+# Every dtype and every placement, and one of each pair at least: an oracle is
+# dear to compile.  `make sweep` runs the others.
+_SOME = pytest.mark.parametrize(
+  'storage, placement',
+  halved_testing.halved(exact_data.STORAGE, ['combine', 'before_down']),
+)
+_PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
+
+
+def _policy(storage='float32', placement='combine'):
+  return PrecisionPolicy(
+    storage=storage, placement=placement, activation='absolute'
+  )
+
+
+def _make(config=_TINY, policy=None, routing='balanced', **options):
+  routed = routings.make(routing, config)
+  return exact_data.make(
+    config, policy or _policy(), routed.topk_ids, **options
+  )
+
+
+def _round(policy, value):
+  return value.astype(exact_data.STORAGE[policy.storage]).astype(np.float32)
+
+
+def _dot(row, matrix, seed):
+  """Returns row @ matrix in float32, terms added one by one in some order."""
+  total = np.zeros(matrix.shape[1], np.float32)
+  for i in stable_random.permutation(seed, len(row)):
+    total += np.float32(row[i]) * matrix[i].astype(np.float32)
+  return total
+
+
+def _run(config, policy, arrays, seed=0):
+  """Returns y `[R T, D]` by a serial loop over tokens and slots."""
+  x = arrays['x'].reshape(-1, config.d_model).astype(np.float32)
+  shape = (config.num_experts, -1)
+  w_gate_up = arrays['w_gate_up'].reshape(*shape, 2 * config.d_ff)
+  w_down = arrays['w_down'].reshape(*shape, config.d_model)
+  ids = arrays['topk_ids'].reshape(-1, config.top_k)
+  weights = arrays['topk_weights'].reshape(-1, config.top_k)
+  y = np.zeros_like(x)
+  for token, slot in np.ndindex(ids.shape):
+    expert, weight = ids[token, slot], weights[token, slot]
+    gate_up = _round(policy, _dot(x[token], w_gate_up[expert], seed))
+    gate, up = np.split(gate_up, 2)
+    before = policy.placement == 'before_down'
+    activation = _round(policy, abs(gate) * up * (weight if before else 1))
+    out = _round(policy, _dot(activation, w_down[expert], seed + 1))
+    y[token] += out * (1 if before else weight)
+  return _round(policy, y)
+
+
+class TestAnyOrder:
+  @_EACH
+  @_PLACES
+  def test_permuted_sums_change_no_bit(self, storage, placement):
+    policy = _policy(storage, placement)
+    arrays, _ = _make(policy=policy)
+    one, two = (_run(_TINY, policy, arrays, seed) for seed in (1, 2))
+    assert one.any()
+    assert one.tobytes() == two.tobytes()
+
+  def test_permuted_sums_change_bits_of_other_data(self):
+    # given: the same data, but x no longer integer.
+    arrays, _ = _make()
+    arrays['x'] = arrays['x'] * np.float32(1 / 3)
+    one, two = (_run(_TINY, _policy(), arrays, seed) for seed in (1, 2))
+    assert one.tobytes() != two.tobytes()
+
+  @_SOME
+  def test_oracle_gives_the_bits_of_the_serial_loop(self, storage, placement):
+    policy = _policy(storage, placement)
+    arrays, _ = _make(policy=policy)
+    inputs = {name: jnp.asarray(array) for name, array in arrays.items()}
+    y = np.asarray(layer.forward(_TINY, policy, **inputs)['y'], np.float32)
+    expected = _run(_TINY, policy, arrays)
+    assert y.reshape(expected.shape).tobytes() == expected.tobytes()
+
+
+class TestProve:
+  @_EACH
+  def test_bounds_are_the_largest_sums(self, storage):
+    # given: float32 bounds by a second, slow way; narrow ones within the
+    # rounding of two stages.
+    arrays, proof = _make(policy=_policy(storage))
+    values = {n: a.astype(np.float64) for n, a in arrays.items()}
+    largest = dict.fromkeys(proof.bounds, 0)
+    for rank, token in np.ndindex(arrays['topk_ids'].shape[:2]):
+      y = 0
+      for slot, expert in enumerate(arrays['topk_ids'][rank, token]):
+        place = divmod(expert, _TINY.experts_per_rank)
+        x, w = values['x'][rank, token], values['w_gate_up'][place]
+        gate_up, half = x @ w, _TINY.d_ff
+        activation = np.abs(gate_up[:half] * gate_up[half:])
+        out = activation @ np.abs(values['w_down'][place])
+        signed = (abs(gate_up[:half]) * gate_up[half:]) @ values['w_down'][
+          place
+        ]
+        y += np.abs(signed) * values['topk_weights'][rank, token, slot]
+        for stage, sums in (
+          ('gate_up', np.abs(x) @ np.abs(w)),
+          ('activation', activation),
+          ('expert_out', out),
+          ('y', y),
+        ):
+          largest[stage] = max(largest[stage], sums.max())
+    slack = 0 if storage == 'float32' else 0.03
+    for stage, bound in proof.bounds.items():
+      assert abs(bound - largest[stage]) <= slack * bound, stage
+
+  @pytest.mark.parametrize(
+    ('tensor', 'factor', 'stage'),
+    [
+      ('w_gate_up', 2**17, 'gate_up'),
+      ('w_gate_up', 2**6, 'activation'),
+      ('w_down', 2**11, 'expert_out'),
+      ('topk_weights', 2**8, 'y'),
+    ],
+  )
+  @_WIDE
+  def test_larger_amplitude_is_refused_at_its_stage(
+    self, storage, tensor, factor, stage
+  ):
+    policy = _policy(storage)
+    arrays, _ = _make(policy=policy)
+    arrays[tensor] = (arrays[tensor].astype(np.float32) * factor).astype(
+      arrays[tensor].dtype
+    )
+    with pytest.raises(
+      exact_data.ExactnessError, match=rf'^{stage}: .*column \d'
+    ):
+      exact_data.prove(_TINY, policy, arrays)
+
+  @pytest.mark.parametrize(
+    ('tensor', 'factor', 'stage'),
+    [
+      ('w_gate_up', 2**10, 'gate_up'),
+      ('w_gate_up', 2**5, 'activation'),
+      ('w_down', 2**6, 'expert_out'),
+      ('topk_weights', 2**6, 'y'),
+    ],
+  )
+  def test_what_float16_cannot_hold_is_refused_at_its_stage(
+    self, tensor, factor, stage
+  ):
+    policy = _policy('float16')
+    arrays, _ = _make(policy=policy)
+    with pytest.raises(
+      exact_data.OverflowsError, match=f'^{stage}: .*float16.* at most 65504'
+    ):
+      exact_data.prove(_TINY, policy, _enlarged(arrays, tensor, factor))
+
+  def test_float16_has_smaller_integers(self):
+    one, two = (_make(policy=_policy(s))[0] for s in ('float32', 'float16'))
+    assert abs(two['x']).max() < abs(one['x']).max() == exact_data.X_MAX
+
+  def test_make_refuses_a_larger_x(self):
+    with pytest.raises(exact_data.ExactnessError, match='activation: '):
+      _make(x_max=1023)
+
+  @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
+  def test_fraction_is_refused(self, name):
+    arrays, _ = _make()
+    place = (1,) + (0,) * (arrays[name].ndim - 1)
+    arrays[name][place] += np.float32(0.5)
+    with pytest.raises(
+      exact_data.ExactnessError, match=rf'^{name}: .*at \[1, 0'
+    ):
+      exact_data.prove(_TINY, _policy(), arrays)
+
+  @pytest.mark.parametrize('value', [2**24 - 1, 2**24])
+  def test_limit_itself_is_refused(self, value):
+    config = MoEConfig(1, 1, 1, 1, 1, 1)
+    one = np.ones((1, 1, 1), np.float32)
+    arrays = {
+      'x': one,
+      'topk_ids': np.zeros((1, 1, 1), np.int32),
+      'topk_weights': one,
+      'w_gate_up': np.array([[[[value, 1]]]], np.float32),
+      'w_down': np.ones((1, 1, 1, 1), np.float32),
+    }
+    if value < exact_data.LIMIT:
+      proof = exact_data.prove(config, _policy(), arrays)
+      assert set(proof.bounds.values()) == {value}
+    else:
+      with pytest.raises(exact_data.ExactnessError, match='gate_up.*16777216'):
+        exact_data.prove(config, _policy(), arrays)
+
+  @pytest.mark.parametrize(
+    'policy',
+    [
+      PrecisionPolicy(),
+      PrecisionPolicy(storage='float64', activation='absolute'),
+      PrecisionPolicy(accumulate='float64', activation='absolute'),
+    ],
+  )
+  def test_policy_that_is_not_exact(self, policy):
+    with pytest.raises(ValueError, match='in the exact lane, got'):
+      _make(policy=policy)
+
+
+def _swap_experts(arrays):
+  arrays['w_gate_up'][0, [0, 1]] = arrays['w_gate_up'][0, [1, 0]]
+
+
+def _swap_tokens(arrays):
+  arrays['x'][0, [2, 3]] = arrays['x'][0, [3, 2]]
+
+
+def _stale_row(arrays):
+  arrays['x'][1, 5] = arrays['x'][1, 4]
+
+
+def _shift_rows(arrays):
+  arrays['x'][:] = np.roll(arrays['x'], 1, axis=1)
+
+
+def _lose_slot(arrays):
+  arrays['topk_weights'][0, 0, 1] = 0
+
+
+def _swap_weights(arrays):
+  arrays['topk_weights'][0, 0] = arrays['topk_weights'][0, 0, ::-1].copy()
+
+
+def _swap_gate_and_up(arrays):
+  arrays['w_gate_up'] = np.roll(arrays['w_gate_up'], _TINY.d_ff, axis=-1)
+
+
+class TestDiscriminating:
+  @pytest.mark.parametrize(
+    ('fault', 'tokens'),
+    [
+      (_swap_experts, None),
+      (_swap_tokens, 2),
+      (_stale_row, 1),
+      (_shift_rows, 32),
+      (_lose_slot, 1),
+      (_swap_weights, 1),
+      (_swap_gate_and_up, 32),
+    ],
+  )
+  @_EACH
+  def test_fault_changes_most_of_the_rows_it_meets(
+    self, storage, fault, tokens
+  ):
+    policy = _policy(storage)
+    arrays, _ = _make(policy=policy)
+    good = _run(_TINY, policy, arrays)
+    fault(arrays)
+    differ = good != _run(_TINY, policy, arrays)
+    hit = differ.any(-1)
+    if tokens is None:
+      ids = arrays['topk_ids'].reshape(-1, _TINY.top_k)
+      tokens = (ids < 2).any(-1).sum()
+    assert hit.sum() == tokens
+    assert differ[hit].mean() > 0.8
+
+  @pytest.mark.parametrize('name', presets.RUNS_HERE)
+  def test_every_column_of_x_and_activation_is_read(self, name):
+    arrays, _ = _make(presets.config(presets.get(name), 1, 2))
+    assert (arrays['w_gate_up'] != 0).any(-1).all()
+    assert (arrays['w_down'] != 0).any(-1).all()
+
+  def test_tokens_that_cannot_be_told_apart_are_refused(self):
+    config = MoEConfig(1, 17, 2, 1, 1, 4)
+    with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
+      _make(config)
+
+  def test_experts_that_cannot_be_told_apart_are_refused(self):
+    config = MoEConfig(1, 4, 64, 1, 8, 1)
+    with pytest.raises(exact_data.ExactnessError, match='64 distinct experts'):
+      _make(config)
+
+
+class TestAwkward:
+  @pytest.mark.parametrize(
+    'sizes',
+    [
+      pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
+      pytest.param((2, 5, 8, 8, 32, 16), id='k_equals_e'),
+      pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
+      pytest.param((1, 2, 2, 1, 8192, 16), id='wide_model'),
+      pytest.param((1, 2, 2, 2, 16, 4096), id='wide_expert'),
+      pytest.param((1, 300, 2, 2, 8, 4), id='more_rows_than_a_chunk'),
+    ],
+  )
+  @_EACH
+  @_PLACES
+  def test_proof_holds(self, sizes, storage, placement):
+    config, policy = MoEConfig(*sizes), _policy(storage, placement)
+    arrays, proof = _make(config, policy)
+    assert arrays['x'].dtype == exact_data.STORAGE[storage]
+    assert all(0 < bound < 2**24 for bound in proof.bounds.values())
+
+  @pytest.mark.parametrize('routing', ['hot', 'one_rank', 'empty_experts'])
+  def test_proof_holds_for_uneven_routings(self, routing):
+    _, proof = _make(routing=routing)
+    assert max(proof.bounds.values()) < 2**24
+
+
+# tiny with a capacity that holds every routing, so that it is compiled once.
+_ROOMY = presets.config(presets.get('tiny'), 2, 13, 56)
+_PAIRS = pytest.mark.parametrize(
+  ('storage', 'placement'),
+  [('float32', 'before_down'), ('bfloat16', 'combine')],
+)
+
+
+def _make_grad(config=_ROOMY, policy=None, routing='hot'):
+  routed = routings.make(routing, config)
+  return exact_data.make_grad(config, policy or _policy(), routed.topk_ids)
+
+
+def _enlarged(arrays, name, factor):
+  wide = arrays[name].astype(np.float32) * factor
+  return {**arrays, name: wide.astype(arrays[name].dtype)}
+
+
+def _backward(policy, routing):
+  """Returns (arrays, forward, gradients, tiling)."""
+  arrays, _ = _make_grad(policy=policy, routing=routing)
+  oracle = oracle_lib.Oracle(_ROOMY, policy, arrays)
+  forward = {**arrays, **oracle.forward()}
+  names = ('counts', 'row_of_slot', 'topk_ids')
+  tiling = tiles.Tiling(_ROOMY, *(forward[name] for name in names))
+  return forward, oracle.backward(forward, arrays['dy']), tiling
+
+
+# Layers of one column, all ones but for what is said: which sum is 2^24 first.
+_REACHES_LIMIT = {
+  'd_expert_out': dict(dy=2**24),
+  'd_activation': dict(dy=2**12, down=2**12),
+  'd_topk_weights': dict(dy=2**12, x=2**6),
+  'd_gate_up': dict(dy=2**12, gate=2**12, up=0),
+  # Gate and up columns meet.
+  'd_expert_in': dict(dy=2**23),
+  'd_w_down': dict(dy=2**23, down=0, tokens=2),
+  'd_w_gate_up': dict(dy=2**23, up=0, tokens=2),
+  'dx': dict(dy=2**22, top_k=2),
+}
+
+
+def _scalars(storage, x=1, gate=1, up=1, down=1, dy=1, tokens=1, top_k=1):
+  """Returns a layer of D = F = 1 whose experts are alike."""
+  dtype = exact_data.STORAGE[storage]
+  ids = np.tile(np.arange(top_k, dtype=np.int32), (1, tokens, 1))
+  return {
+    'x': np.full((1, tokens, 1), x, dtype),
+    'topk_ids': ids,
+    'topk_weights': np.ones(ids.shape, np.float32),
+    'w_gate_up': np.tile(np.array([gate, up], dtype), (1, top_k, 1, 1)),
+    'w_down': np.full((1, top_k, 1, 1), down, dtype),
+    'dy': np.full((1, tokens, 1), dy, dtype),
+  }
+
+
+class TestGrad:
+  @_PAIRS
+  @pytest.mark.parametrize('routing', ['hot', 'empty_experts', 'one_rank'])
+  def test_oracle_equals_float64_in_every_gradient(
+    self, storage, placement, routing
+  ):
+    # given: both passes by the oracle, in float32.
+    policy = _policy(storage, placement)
+    forward, grads, tiling = _backward(policy, routing)
+    # when: each stage is computed in float64 from what was stored before it;
+    # then: rounded once to storage it is the same value.
+    golden = golden_grad.GoldenGrad(tiling, policy, forward, grads)
+    for name, rank in np.ndindex(len(tensors.GRADS), _ROOMY.num_ranks):
+      name = tensors.GRADS[name]
+      got = tiling.rows(name, grads[name], rank)
+      value = golden.rows(name, rank, 0, len(got)).value
+      assert np.abs(value).max(initial=0) < exact_data.LIMIT
+      assert (value == np.rint(value)).all()
+      value = value.astype(np.float32).astype(got.dtype)
+      np.testing.assert_array_equal(got, value, err_msg=name)
+
+  def test_float32_chain_is_the_float64_one(self):
+    # given: no rounding in between, the whole pass is exact.
+    forward, grads, tiling = _backward(_policy(placement='before_down'), 'hot')
+    golden = golden_grad.GoldenGrad(
+      tiling, _policy(placement='before_down'), forward, {}
+    )
+    for name in ('dx', 'd_w_gate_up', 'd_w_down', 'd_topk_weights'):
+      got = tiling.rows(name, grads[name], 1)
+      value = golden.rows(name, 1, 0, len(got)).value
+      np.testing.assert_array_equal(got, value)
+
+  @_PAIRS
+  def test_few_gradients_are_zero(self, storage, placement):
+    forward, grads, tiling = _backward(_policy(storage, placement), 'hot')
+    used = forward['counts'].sum(axis=0) > 0
+    for name, value in grads.items():
+      if name.startswith('d_w_'):
+        held = value.reshape(-1, *value.shape[2:])[used]
+      else:
+        held = np.concatenate([tiling.rows(name, value, r) for r in (0, 1)])
+      assert (held != 0).mean() > 0.99, name
+
+  @_EACH
+  @_PLACES
+  def test_bounds_are_not_below_what_is_stored(self, storage, placement):
+    policy = _policy(storage, placement)
+    arrays, proof = _make_grad(policy=policy)
+    assert all(0 < bound < 2**24 for bound in proof.bounds.values())
+    forward = exact_data.prove(_ROOMY, policy, arrays)
+    assert forward.bounds.items() <= proof.bounds.items()
+
+  def test_bounds_are_the_largest_sums_of_all_chunks(self, monkeypatch):
+    # given: experts of several chunks; and the sums of |a| |b|, by loops over
+    # tokens and slots.
+    monkeypatch.setattr(exact_data, '_ROWS', 4)
+    arrays, proof = _make_grad(policy=_policy())
+    v = {name: a.astype(np.float64) for name, a in arrays.items()}
+    largest = dict.fromkeys(proof.bounds, 0)
+    shape = v['w_gate_up'].shape[:2]
+    sums = {n: np.zeros_like(v[n[2:]]) for n in ('d_w_gate_up', 'd_w_down')}
+    for rank, token in np.ndindex(arrays['topk_ids'].shape[:2]):
+      dx = 0
+      for slot, expert in enumerate(arrays['topk_ids'][rank, token]):
+        place = tuple(np.unravel_index(expert, shape))
+        x, dy = v['x'][rank, token], v['dy'][rank, token]
+        gate, up = np.split(x @ v['w_gate_up'][place], 2)
+        d_out = dy * v['topk_weights'][rank, token, slot]
+        grad = v['w_down'][place] @ d_out
+        d_gate_up = np.concatenate(
+          [grad * np.sign(gate) * up, grad * abs(gate)]
+        )
+        d_in = v['w_gate_up'][place] @ d_gate_up
+        sums['d_w_down'][place] += np.abs(np.outer(gate * up, d_out))
+        sums['d_w_gate_up'][place] += np.abs(np.outer(x, d_gate_up))
+        dx += np.abs(d_in)
+        for stage, value in (
+          ('d_expert_out', np.abs(d_out)),
+          (
+            'd_topk_weights',
+            np.abs(dy) @ np.abs(abs(gate) * up @ v['w_down'][place]),
+          ),
+          ('d_activation', np.abs(v['w_down'][place]) @ np.abs(d_out)),
+          ('d_gate_up', np.abs(d_gate_up)),
+          ('d_expert_in', np.abs(v['w_gate_up'][place]) @ np.abs(d_gate_up)),
+          ('dx', dx),
+        ):
+          largest[stage] = max(largest[stage], np.max(value))
+    for stage, value in sums.items():
+      largest[stage] = value.max()
+    # then: the proof found the same.
+    for stage in ('dx', *sums, *(n for n in largest if n.startswith('d_'))):
+      assert proof.bounds[stage] == largest[stage], stage
+
+  @pytest.mark.parametrize('stage', _REACHES_LIMIT)
+  @_WIDE
+  def test_limit_is_refused_at_its_stage(self, storage, stage):
+    arrays = _scalars(storage, **_REACHES_LIMIT[stage])
+    ranks, tokens, top_k = arrays['topk_ids'].shape
+    config = MoEConfig(ranks, tokens, top_k, top_k, 1, 1)
+    # given: a quarter of dy passes; when: one sum is 2^24; then: it is named.
+    exact_data.prove_grad(
+      config, _policy(storage), _enlarged(arrays, 'dy', 1 / 4)
+    )
+    where = 'token 0' if stage == 'dx' else r'expert 0, row \d+'
+    with pytest.raises(
+      exact_data.ExactnessError, match=rf'^{stage}: .*16777216 at {where}'
+    ):
+      exact_data.prove_grad(config, _policy(storage), arrays)
+
+  def test_too_large_dy_is_refused(self):
+    arrays, _ = _make_grad()
+    with pytest.raises(
+      exact_data.ExactnessError, match=r'^d_w_down: .*at expert \d+, row'
+    ):
+      exact_data.prove_grad(_ROOMY, _policy(), _enlarged(arrays, 'dy', 2**8))
+
+  def test_fraction_in_dy_is_refused(self):
+    arrays, _ = _make_grad()
+    arrays['dy'][1, 0, 0] += np.float32(0.5)
+    with pytest.raises(exact_data.ExactnessError, match=r'^dy: .*at \[1, 0, 0'):
+      exact_data.prove_grad(_ROOMY, _policy(), arrays)
+
+  def test_tokens_that_cannot_be_told_apart_are_refused(self):
+    config = MoEConfig(1, 17, 2, 1, 1, 4)
+    with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
+      _make_grad(config, routing='balanced')
+
+  @pytest.mark.parametrize('name', ['x', 'dy'])
+  def test_rows_are_odd_and_of_full_rank(self, name):
+    config = presets.config(presets.get('small'), 4)
+    arrays, _ = _make_grad(config, routing='zipf')
+    rows = arrays[name].reshape(-1, config.d_model)
+    assert (rows % 2 == 1).all()
+    assert np.linalg.matrix_rank(rows) == config.d_model
+
+  @pytest.mark.parametrize('name', presets.RUNS_HERE)
+  @_PAIRS
+  def test_every_preset_passes_with_a_hot_expert(
+    self, name, storage, placement
+  ):
+    config = presets.config(presets.get(name), 8)
+    arrays, _ = _make_grad(config, _policy(storage, placement))
+    assert arrays['dy'].dtype == exact_data.STORAGE[storage]
+    assert np.abs(arrays['x'].astype(np.float32)).max() >= 3
+
+  @pytest.mark.parametrize(
+    'sizes',
+    [
+      pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
+      pytest.param((2, 5, 8, 8, 32, 16), id='k_equals_e'),
+      pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
+      pytest.param((1, 2, 2, 1, 8192, 16), id='wide_model'),
+      pytest.param((1, 2, 2, 2, 16, 4096), id='wide_expert'),
+      pytest.param((1, 300, 2, 2, 10, 4), id='more_rows_than_a_chunk'),
+    ],
+  )
+  @_PAIRS
+  def test_awkward_sizes(self, sizes, storage, placement):
+    config, policy = MoEConfig(*sizes), _policy(storage, placement)
+    _, proof = _make_grad(config, policy, 'balanced')
+    assert all(0 < bound < 2**24 for bound in proof.bounds.values())

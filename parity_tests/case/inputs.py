@@ -1,0 +1,327 @@
+"""Inputs of one check: real or exact data on a named routing, or a file."""
+
+from collections.abc import Mapping
+import dataclasses
+import os
+
+import numpy as np
+
+from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case import text_router
+from hpmoe.parity_tests.case import wide_data
+from hpmoe.parity_tests.kept import programs
+from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import tensor_file
+from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.precision import PrecisionPolicy
+
+# Of a check, in this order.  The first two are lane exact's.
+DATA = ('exact', 'wide', 'real')
+
+ROUTINGS = ('text', *routings.GENERATORS)
+_CAPACITY_STEP = 16
+# Of the gate columns, in turn.  Gates are of order one without: exp(-gate) then
+# neither overflows nor vanishes, and a kernel that clamps it looks right.
+_GATE_SCALES = np.ones(16)
+_GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
+# The plan has R * E counts, which a small file of many ranks squares.
+_MAX_COUNTS = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerInputs:
+  """Everything that one layer reads, and where it came from.
+
+  Attributes:
+    config: sizes.
+    policy: precision.
+    arrays: the tensors of `tensors.INPUTS` and, but for exact data, dy by
+      name, in their stored dtypes.
+    routing: name of the routing, or the path of its file.
+    facts: what a report should say: seed, origin, skew, and for exact data
+      the proven bounds.
+    data: one of `DATA`.
+  """
+
+  config: MoEConfig
+  policy: PrecisionPolicy
+  arrays: Mapping[str, np.ndarray]
+  routing: str
+  facts: Mapping[str, object]
+  data: str = 'real'
+
+  def in_order(self, accumulation_order: str) -> 'LayerInputs':
+    """Returns the same layer with another order of its sums.
+
+    Raises:
+      ValueError: the order is not defined for the storage.
+    """
+    policy = dataclasses.replace(
+      self.policy, accumulation_order=accumulation_order
+    )
+    return dataclasses.replace(self, policy=policy)
+
+
+def make_inputs(
+  preset: presets.Preset,
+  ranks: int,
+  tokens: int | None = None,
+  dtype: str = 'float32',
+  routing: str = 'text',
+  seed: int = 0,
+  text: str | os.PathLike[str] | None = None,
+  exact: bool = False,
+  placement: str = 'combine',
+  capacity: int | None = None,
+) -> LayerInputs:
+  """Returns seeded inputs whose stages are all of order one.
+
+  The same tokens (R * T of them) and experts, only dealt differently, for any
+  number of ranks.
+
+  Args:
+    preset: the shape.
+    ranks: R.
+    tokens: T instead of the preset's.
+    dtype: storage, one of `exact_data.STORAGE`.
+    routing: one of `ROUTINGS`, or the path of a file with `topk_ids`.
+    seed: of all values.
+    text: path of the text that x embeds; None means the one shipped.
+    exact: whether x and weights are the exact lane's, with its activation.
+    placement: where the routing weight multiplies.
+    capacity: N; None means what the fullest rank receives, rounded up as the
+      preset's `capacity_step` says, so that there is always empty space.
+
+  Raises:
+    ValueError: an argument, a file or the data do not suit (one line, which
+      names it); `exact_data.ExactnessError` is one.
+  """
+  if dtype not in exact_data.STORAGE:
+    raise ValueError(
+      f'dtype: expected one of {list(exact_data.STORAGE)}, got {dtype!r}'
+    )
+  policy = PrecisionPolicy(
+    storage=dtype,
+    placement=placement,
+    activation='absolute' if exact else 'swiglu',
+  )
+  config = presets.config(preset, ranks, tokens, capacity)
+  x = text_router.embed(config, text_router.read(text), seed)
+  routed = _route(preset.router, config, routing, x, seed)
+  has_others = config.num_experts >= config.top_k + 2
+  if preset.starved and has_others and routing in ROUTINGS:
+    routed = routings.starved(routed, config)
+  config = _with_capacity(config, routed.topk_ids, preset.capacity_step)
+  facts: dict[str, object] = dict(
+    seed=seed,
+    preset=preset.name,
+    text=str(text or text_router.DEFAULT_TEXT.name),
+    note=routed.note,
+    **routings.skew(config, routed.topk_ids),
+  )
+  if exact:
+    arrays, proof = exact_data.make(config, policy, routed.topk_ids, seed)
+    facts['exact_bounds'] = dict(proof.bounds)
+  else:
+    storage = exact_data.STORAGE[dtype]
+    arrays = dict(
+      x=x.astype(storage),
+      topk_ids=routed.topk_ids,
+      topk_weights=routed.topk_weights,
+      **_weights(config, storage, seed),
+      dy=draw_dy(config, storage, seed),
+    )
+  checks.check_inputs(config, policy, arrays)
+  data = 'exact' if exact else 'real'
+  return LayerInputs(config, policy, arrays, routing, facts, data)
+
+
+def with_data(
+  made: LayerInputs, data: str, backward: bool, seed: int
+) -> LayerInputs:
+  """Returns data of another kind on the same routing.
+
+  Args:
+    made: real inputs.
+    data: one of `DATA` but 'real'.
+    backward: whether the backward pass is to be exact too.
+    seed: of the values.
+
+  Raises:
+    exact_data.ExactnessError: no such data suit the layer.
+  """
+  policy = dataclasses.replace(made.policy, activation='absolute')
+  make = exact_data.make_grad if backward else exact_data.make
+  if data == 'wide':
+    make = wide_data.make
+  ids = made.arrays['topk_ids']
+  # Proved exact when they were drawn: what is kept has the very same bits.
+  arrays = programs.remembered(
+    __package__,
+    (data, backward, seed, made.config, policy),
+    [ids],
+    lambda: make(made.config, policy, ids, seed)[0],
+  )
+  return dataclasses.replace(made, policy=policy, arrays=arrays, data=data)
+
+
+def load_safetensors(
+  path: str | os.PathLike[str],
+  placement: str = 'combine',
+  capacity: int | None = None,
+  seed: int = 0,
+) -> LayerInputs:
+  """Returns the inputs in a file; their shapes are the config.
+
+  Args:
+    path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`:
+      x and weights in one storage dtype throughout; ids int32;
+      routing weights float32.  It may hold dy.
+    placement: where the routing weight multiplies.
+    capacity: N, as for `make_inputs`.
+    seed: of dy, if the file holds none.
+
+  Raises:
+    ValueError: the file is unreadable or truncated, or a tensor is missing or
+      has a wrong shape, dtype or value; the text names it.
+  """
+  arrays = tensor_file.read(path, tensors.INPUTS, ('dy',))
+  try:
+    config = _config_of_shapes(arrays, capacity)
+    if arrays['x'].dtype not in exact_data.STORAGE.values():
+      raise ValueError(
+        f'x: expected one of {list(exact_data.STORAGE)}, got '
+        f'{arrays["x"].dtype}'
+      )
+    policy = PrecisionPolicy(
+      storage=str(arrays['x'].dtype), placement=placement
+    )
+    checks.check_ids(config, arrays['topk_ids'])
+    config = _with_capacity(config, arrays['topk_ids'])
+    checks.check_inputs(config, policy, arrays)
+    if 'dy' in arrays:
+      _check_dy(config, policy, arrays['dy'])
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+  facts = routings.skew(config, arrays['topk_ids'])
+  if 'dy' not in arrays:
+    arrays['dy'] = draw_dy(config, arrays['x'].dtype, seed)
+  return LayerInputs(config, policy, arrays, str(path), facts)
+
+
+def draw_dy(config: MoEConfig, storage: np.dtype, seed: int) -> np.ndarray:
+  """Returns `[R, T, D]` storage, normal; the same for any number of ranks."""
+  shape = tensors.SPECS['dy'].dims(**config.dims())
+  drawn = stable_random.normal(stable_random.seed_of('dy', seed), shape)
+  return drawn.astype(storage)
+
+
+def _check_dy(
+  config: MoEConfig, policy: PrecisionPolicy, dy: np.ndarray
+) -> None:
+  dims = tensors.SPECS['dy'].dims(**config.dims())
+  if dy.shape != dims or str(dy.dtype) != policy.storage:
+    raise ValueError(
+      f'dy: expected {policy.storage} {list(dims)}, got {dy.dtype} '
+      f'{list(dy.shape)}'
+    )
+  bad = np.argwhere(~np.isfinite(dy.astype(np.float32)))
+  if bad.size:
+    index = tuple(int(i) for i in bad[0])
+    raise ValueError(
+      f'dy: expected finite values, got {dy[index]} at {list(index)}'
+    )
+
+
+def _route(router, config, routing, x, seed) -> routings.TokenRouting:
+  if routing == 'text':
+    scores = text_router.gate_scores(config, x, seed)
+    return text_router.route(config, router, scores, seed)
+  if routing in routings.GENERATORS:
+    return routings.make(routing, config, seed)
+  if os.path.splitext(routing)[1] in tensor_file.READERS:
+    return routings.load(routing, config, seed)
+  raise ValueError(
+    f'routing: expected one of {list(ROUTINGS)} or a file that ends in one '
+    f'of {list(tensor_file.READERS)}, got {routing!r}'
+  )
+
+
+def _with_capacity(config, topk_ids, step=_CAPACITY_STEP) -> MoEConfig:
+  if config.capacity is not None:
+    return config
+  most = int(routings.skew(config, topk_ids)['max_rows_of_rank'])
+  steps = most // step + 1
+  # An even number of odd steps may be what a block divides, after all.
+  steps += step % 2 and steps % 2 == 0
+  return dataclasses.replace(config, capacity=steps * step)
+
+
+def _weights(config, storage, seed) -> dict[str, np.ndarray]:
+  """Returns normal weights over the root of their fan-in, expert by expert.
+
+  Gates of a few features are spread by `_GATE_SCALES`, tiny to saturating;
+  where that enlarges them, up is smaller by as much, so that no feature
+  outweighs the others.
+  """
+  ranks, local = config.num_ranks, config.experts_per_rank
+  width, hidden = config.d_model, config.d_ff
+  shapes = dict(w_gate_up=(width, 2 * hidden), w_down=(hidden, width))
+  weights = {}
+  gate = np.resize(_GATE_SCALES, hidden)
+  spread = np.concatenate([gate, 1 / np.maximum(gate, 1)])
+  scales = dict(w_gate_up=spread, w_down=1.0)
+  for name, shape in shapes.items():
+    weights[name] = np.empty((ranks, local, *shape), storage)
+    for expert in range(config.num_experts):
+      drawn = stable_random.normal(
+        stable_random.seed_of(name, expert, seed), shape
+      )
+      drawn = drawn / np.sqrt(shape[0]) * scales[name]
+      weights[name][divmod(expert, local)] = drawn
+  return weights
+
+
+def _config_of_shapes(arrays, capacity) -> MoEConfig:
+  for name in tensors.INPUTS:
+    axes = tensors.SPECS[name].shape.split()
+    if arrays[name].ndim != len(axes) or 0 in arrays[name].shape:
+      raise ValueError(
+        f'{name}: expected shape [{", ".join(axes)}], none of them 0, got '
+        f'{list(arrays[name].shape)}'
+      )
+  ranks, num_tokens, width = arrays['x'].shape
+  _, local, _, both = arrays['w_gate_up'].shape
+  _check_w_down(arrays['w_down'].shape, local, both)
+  if ranks * ranks * local > _MAX_COUNTS:
+    raise ValueError(
+      f'w_gate_up: expected R * E of at most {_MAX_COUNTS}, got R={ranks} '
+      f'and E={ranks * local}'
+    )
+  return MoEConfig(
+    num_ranks=ranks,
+    num_tokens=num_tokens,
+    num_experts=ranks * local,
+    top_k=arrays['topk_ids'].shape[2],
+    d_model=width,
+    d_ff=both // 2,
+    capacity=capacity,
+  )
+
+
+def _check_w_down(shape, local, both) -> None:
+  """Refuses experts of w_down that are not those of w_gate_up."""
+  if shape[1] != local:
+    raise ValueError(
+      f'w_down: expected L={local} experts of a rank, as in w_gate_up, got '
+      f'L={shape[1]}'
+    )
+  if 2 * shape[2] != both:
+    raise ValueError(
+      f'w_down: expected F to be half of 2F={both} in w_gate_up, got '
+      f'F={shape[2]}'
+    )

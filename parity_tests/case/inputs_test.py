@@ -1,0 +1,296 @@
+"""Inputs: valid for every preset, of order one, and files checked."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors_numpy
+
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import text_router
+from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import tensor_file
+from hpmoe.reference.contract import tensors
+
+_TINY = presets.get('tiny')
+_ODD = presets.get('odd')
+
+
+def _tiny(**options):
+  return inputs.make_inputs(_TINY, 2, **options)
+
+
+class TestMakeInputs:
+  @pytest.mark.parametrize('exact', [False, True])
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+  @pytest.mark.parametrize('routing', inputs.ROUTINGS)
+  def test_every_routing_gives_valid_inputs(self, routing, dtype, exact):
+    made = _tiny(routing=routing, dtype=dtype, exact=exact)
+    checks.check_inputs(made.config, made.policy, made.arrays)
+    drawn = [] if exact else ['dy']
+    assert set(made.arrays) == {*tensors.INPUTS, *drawn}
+    assert made.policy.storage == dtype
+    assert made.policy.activation == ('absolute' if exact else 'swiglu')
+    assert ('exact_bounds' in made.facts) == exact
+    assert made.routing == routing
+
+  @pytest.mark.parametrize('name', presets.RUNS_HERE)
+  def test_every_preset_at_8_ranks(self, name):
+    made = inputs.make_inputs(presets.get(name), 8, routing='one_rank')
+    assert made.facts['max_rows_of_rank'] <= made.config.num_rows
+
+  def test_values_are_of_order_one_at_every_stage(self):
+    # given: the layer of some tokens in float64, expert 0 for all of them.
+    made = inputs.make_inputs(presets.get('small'), 1, routing='hot')
+    x = made.arrays['x'][0].astype(np.float64)
+    gate, up = np.split(x @ made.arrays['w_gate_up'][0, 0], 2, axis=-1)
+    activation = gate / (1 + np.exp(-gate)) * up
+    out = activation @ made.arrays['w_down'][0, 0]
+    plain = np.arange(gate.shape[1]) % 4 == 0
+    for stage in (x, gate[:, plain], up[:, plain], activation, out):
+      assert 0.25 < np.sqrt((stage**2).mean()) < 2
+
+  @pytest.mark.parametrize('name', presets.RUNS_HERE)
+  def test_gates_are_tiny_and_saturating(self, name):
+    # exp(-gate) overflows, vanishes and is 1 within rounding, all in one layer.
+    made = inputs.make_inputs(presets.get(name), 2, routing='balanced')
+    tokens = made.arrays['x'].reshape(-1, made.config.d_model)
+    width = made.config.d_ff
+    gate = tokens @ made.arrays['w_gate_up'][0, 0][:, :width]
+    assert gate.min() < -100 and gate.max() > 100
+    assert np.abs(gate[:, np.abs(gate).max(axis=0) < 1e-4]).size
+
+  @pytest.mark.parametrize('ranks', [1, 4])
+  @pytest.mark.parametrize('routing', inputs.ROUTINGS)
+  def test_odd_starves_two_experts_and_nothing_divides_it(self, ranks, routing):
+    made = inputs.make_inputs(_ODD, ranks, routing=routing)
+    rows = np.bincount(made.arrays['topk_ids'].ravel(), minlength=24)
+    assert (rows[1], rows[-1]) == (0, 1)
+    config = made.config
+    sizes = (config.num_tokens, config.d_model, config.d_ff, config.num_rows)
+    assert all(size % 2 for size in sizes)
+    assert min(sizes[1:]) > 256 or ranks > 1
+
+  def test_a_file_of_routing_is_not_starved(self, tmp_path):
+    made = inputs.make_inputs(_ODD, 1, routing='hot')
+    ids = np.tile(np.arange(3, dtype=np.int32), (1, _ODD.num_tokens, 1))
+    path = tmp_path / 'ids.safetensors'
+    safetensors_numpy.save_file({'topk_ids': ids}, path)
+    made = inputs.make_inputs(_ODD, 1, routing=str(path))
+    np.testing.assert_array_equal(made.arrays['topk_ids'], ids)
+
+  def test_layer_does_not_depend_on_the_number_of_ranks(self):
+    one = inputs.make_inputs(_TINY, 1, tokens=32)
+    four = inputs.make_inputs(_TINY, 4, tokens=8)
+    for name in (*tensors.INPUTS, 'dy'):
+      flat = [
+        made.arrays[name].reshape(-1, *made.arrays[name].shape[2:])
+        for made in (one, four)
+      ]
+      assert flat[0].tobytes() == flat[1].tobytes(), name
+
+  def test_seed_moves_all_values_and_no_shape(self):
+    one, two = _tiny(seed=1), _tiny(seed=2)
+    for name, array in one.arrays.items():
+      assert (array != two.arrays[name]).any()
+
+  def test_bfloat16_is_the_float32_data_rounded(self):
+    one, two = _tiny(), _tiny(dtype='bfloat16')
+    for name in ('x', 'w_gate_up', 'w_down'):
+      rounded = one.arrays[name].astype(ml_dtypes.bfloat16)
+      share = (rounded == two.arrays[name]).mean()
+      # Weights round once, from float64.
+      assert share > 0.999
+
+  def test_capacity_leaves_empty_space_and_is_tight(self):
+    made = _tiny(routing='one_rank')
+    most = np.bincount(made.arrays['topk_ids'].ravel() // 4).max()
+    assert most == 64
+    assert made.config.capacity == 80
+
+  def test_capacity_given_is_kept_and_overflow_refused(self):
+    assert _tiny(capacity=100).config.capacity == 100
+    with pytest.raises(ValueError, match='capacity: expected at least 64'):
+      _tiny(routing='one_rank', capacity=63)
+
+  def test_text_of_the_user_is_read(self, tmp_path):
+    (tmp_path / 'mine.txt').write_bytes(b'Quite another text. ' * 9)
+    made = _tiny(text=tmp_path / 'mine.txt')
+    assert 'mine.txt' in made.facts['text']
+    assert (made.arrays['x'] != _tiny().arrays['x']).any()
+
+  def test_routing_of_a_file(self, tmp_path):
+    ids = _tiny(routing='zipf').arrays['topk_ids']
+    safetensors_numpy.save_file(
+      {'topk_ids': ids}, tmp_path / 'routing.safetensors'
+    )
+    made = _tiny(routing=str(tmp_path / 'routing.safetensors'))
+    np.testing.assert_array_equal(made.arrays['topk_ids'], ids)
+
+  @pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+      ({'topk_ids': lambda a: a + 7}, 'topk_ids: expected ids in'),
+      ({'topk_ids': lambda a: a[:, 1:]}, 'topk_ids: expected int32'),
+      ({'topk_ids': lambda a: a.astype(int)}, 'expected int32, got int64'),
+      ({'topk_weights': lambda a: a[:1]}, 'topk_weights: expected float32'),
+      ({'topk_weights': lambda a: a / 0}, 'topk_weights: expected finite'),
+    ],
+  )
+  @pytest.mark.filterwarnings('ignore:.*encountered in divide')
+  def test_bad_routing_of_a_file_names_it(self, tmp_path, change, message):
+    path = tmp_path / 'routing.npz'
+    arrays = {
+      name: change.get(name, np.copy)(_tiny().arrays[name])
+      for name in ('topk_ids', 'topk_weights')
+    }
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=message) as caught:
+      _tiny(routing=str(path))
+    assert str(caught.value).startswith(f'{path}: ')
+
+  @pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+      ({'dtype': 'float8'}, "dtype: .*got 'float8'"),
+      ({'routing': 'zip'}, "routing: .*'zipf'.*got 'zip'"),
+      ({'routing': 'absent.npz'}, 'absent.npz: expected a readable'),
+      ({'text': 'absent.txt'}, 'text: .*absent.txt'),
+      ({'placement': 'nowhere'}, "placement: .*got 'nowhere'"),
+      ({'tokens': 0}, 'num_tokens: .*got 0'),
+      ({'capacity': 0}, 'capacity: .*got 0'),
+    ],
+  )
+  def test_bad_request(self, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+      _tiny(**options)
+    assert '\n' not in str(caught.value)
+
+  def test_ranks_that_do_not_divide_the_experts(self):
+    with pytest.raises(ValueError, match='num_ranks: .*divisor.*got 3'):
+      inputs.make_inputs(_TINY, 3)
+
+  def test_default_text_is_named_not_its_path(self):
+    assert _tiny().facts['text'] == text_router.DEFAULT_TEXT.name
+
+
+class TestLoadSafetensors:
+  def _save(self, tmp_path, change=None, dtype='float32'):
+    arrays = dict(_tiny(dtype=dtype).arrays)
+    for name, edit in (change or {}).items():
+      arrays[name] = np.ascontiguousarray(edit(arrays[name]))
+    path = tmp_path / 'layer.safetensors'
+    safetensors_numpy.save_file(arrays, path)
+    return path
+
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+  def test_round_trip(self, tmp_path, dtype):
+    made = _tiny(dtype=dtype)
+    read = inputs.load_safetensors(self._save(tmp_path, dtype=dtype))
+    assert read.config == made.config
+    assert read.policy == made.policy
+    for name, array in made.arrays.items():
+      assert read.arrays[name].dtype == array.dtype
+      assert read.arrays[name].tobytes() == array.tobytes()
+
+  def test_npz(self, tmp_path):
+    made = _tiny()
+    np.savez(tmp_path / 'layer.npz', **made.arrays)
+    read = inputs.load_safetensors(tmp_path / 'layer.npz')
+    assert read.config == made.config
+
+  @pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+      ({'x': lambda a: a[0]}, r'x: expected shape \[R, T, D\].*got \[16'),
+      ({'x': lambda a: a[:, :0]}, r'x: expected .*got \[2, 0, 32\]'),
+      ({'x': lambda a: a.astype(np.float64)}, 'tensor x: .*got F64'),
+      ({'x': lambda a: a.astype(np.int32)}, 'x: .*got int32'),
+      ({'x': lambda a: a * np.nan}, 'x: expected finite values, got nan'),
+      ({'topk_ids': lambda a: a + 1}, r'topk_ids: .*\[0, 8\), got 8'),
+      ({'topk_ids': lambda a: a * 0}, 'topk_ids: .*expert 0 twice'),
+      ({'topk_ids': lambda a: a[:, 1:]}, r'topk_ids: .*got .*\[2, 15, 2\]'),
+      (
+        {'topk_ids': lambda a: a.astype(int)},
+        'topk_ids: expected int32, got I64',
+      ),
+      (
+        {'topk_weights': lambda a: a.astype(ml_dtypes.bfloat16)},
+        'topk_weights: expected float32, got bfloat16',
+      ),
+      (
+        {'w_down': lambda a: a[:, 1:]},
+        'w_down: expected L=4 .*as in w_gate_up, got L=3',
+      ),
+      (
+        {'w_down': lambda a: a[:, :, 1:]},
+        'w_down: expected F to be half of 2F=32 in w_gate_up, got F=15',
+      ),
+      ({'topk_weights': lambda a: a[..., :1]}, 'topk_weights: expected'),
+      (
+        {'w_gate_up': lambda a: a[..., 1:]},
+        'half of 2F=31 in w_gate_up, got F=16',
+      ),
+      ({'w_gate_up': lambda a: a[:1]}, r'w_gate_up: .*got .*\[1, 4'),
+      (
+        {'w_down': lambda a: a.astype(ml_dtypes.bfloat16)},
+        'w_down: expected float32.*got bfloat16',
+      ),
+      ({'w_down': lambda a: a / 0}, 'w_down: expected finite values'),
+    ],
+  )
+  @pytest.mark.filterwarnings('ignore:.*encountered in divide')
+  def test_bad_tensor_is_named(self, tmp_path, change, message):
+    path = self._save(tmp_path, change)
+    with pytest.raises(ValueError, match=message) as caught:
+      inputs.load_safetensors(path)
+    assert str(path) in str(caught.value)
+    assert '\n' not in str(caught.value)
+
+  def test_missing_tensor_is_named(self, tmp_path):
+    arrays = dict(_tiny().arrays)
+    del arrays['w_down']
+    path = tmp_path / 'layer.safetensors'
+    safetensors_numpy.save_file(arrays, path)
+    with pytest.raises(ValueError, match='tensor w_down: expected in the file'):
+      inputs.load_safetensors(path)
+
+  @pytest.mark.parametrize('keep', [0, 5, 40, 3000, -1])
+  @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
+  def test_truncated_file(self, tmp_path, suffix, keep):
+    path = self._save(tmp_path)
+    if suffix == '.npz':
+      path = tmp_path / 'layer.npz'
+      np.savez(path, **_tiny().arrays)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=f'expected a readable {suffix} file'):
+      inputs.load_safetensors(path)
+
+  @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
+  def test_flipped_bits_are_an_error_or_other_values(self, tmp_path, suffix):
+    # given: a small file, so that most flips meet names, sizes and offsets.
+    path = tmp_path / f'ids{suffix}'
+    arrays = {'topk_ids': np.zeros((1, 1, 1), np.int32)}
+    save = safetensors_numpy.save_file
+    np.savez(path, **arrays) if suffix == '.npz' else save(arrays, path)
+    data = path.read_bytes()
+    for bit in range(0, 8 * len(data), 3):
+      flipped = bytearray(data)
+      flipped[bit // 8] ^= 1 << bit % 8
+      path.write_bytes(flipped)
+      try:
+        tensor_file.read(path, ['topk_ids'])
+      except ValueError as error:
+        assert str(error).startswith(f'{path}: '), bit
+
+  @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
+  def test_unreadable(self, tmp_path, suffix):
+    (tmp_path / f'folder{suffix}').mkdir()
+    for name in ('absent', 'folder'):
+      path = tmp_path / f'{name}{suffix}'
+      with pytest.raises(ValueError, match=f'{name}{suffix}: expected'):
+        inputs.load_safetensors(path)
+
+  def test_unknown_suffix(self, tmp_path):
+    with pytest.raises(ValueError, match=r"\.npz'\], got '\.pt'"):
+      inputs.load_safetensors(tmp_path / 'layer.pt')

@@ -1,0 +1,137 @@
+"""The two passes of a layer, as data: what a check drives is one mechanism."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge.limits import golden
+from hpmoe.parity_tests.judge.limits import golden_grad
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+Tensors = Mapping[str, np.ndarray]
+Sources = Mapping[str, tuple[str, ...]]
+
+# What `--direction` takes, and the passes that it means.
+DIRECTIONS = ('forward', 'backward', 'both')
+
+
+def _in_task_order(names: tuple[str, ...]) -> tuple[str, ...]:
+  stages = dict.fromkeys(layout.STAGE_OF_KIND.values())
+  return tuple(stage for stage in stages if stage in names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+  """One direction of a layer.
+
+  Attributes:
+    name: 'forward' or 'backward'.
+    direction: as the image spells it.
+    plan: plan tensors that a candidate of this pass returns.
+    stages: tensors that it computes, in the order in which tasks do.
+    relayed: what crosses to other ranks with relay.
+    results: of the fused layer; the first one must be returned.
+    golden: makes golden rows.
+    stage: of an oracle, a name, a pass's inputs and captured tensors: a tensor
+      that is computed from them.
+  """
+
+  name: str
+  direction: layout.Direction
+  plan: tuple[str, ...]
+  stages: tuple[str, ...]
+  relayed: str
+  results: tuple[str, ...]
+  golden: Callable[..., golden.Rows]
+  stage: Callable[[oracle_lib.Oracle, str, Tensors, Tensors], np.ndarray]
+
+  @property
+  def outputs(self) -> tuple[str, ...]:
+    """Names that a candidate may return."""
+    return self.plan + self.stages
+
+  def answer(
+    self, oracle: oracle_lib.Oracle, inputs: Tensors
+  ) -> dict[str, np.ndarray]:
+    """Returns the oracle's `plan` and `stages`, made stage by stage.
+
+    Single stages are judged anyway, so they are compiled anyway; the pass as
+    one function, whose bits are the same, takes longer to compile than all.
+    """
+    plan = oracle.plan() if self.plan else {}
+    made: dict[str, np.ndarray] = {}
+    for name in self.stages:
+      made[name] = self.stage(oracle, name, inputs, made)
+    return plan | made
+
+  def sources(self, policy: precision.PrecisionPolicy) -> Sources:
+    """Returns what each stage is computed from; a stage without has none."""
+    reads = tensors.reads(policy.placement)
+    own = {
+      name: tuple(read for read in reads[name] if read in self.stages)
+      for name in self.stages
+    }
+    return {name: before for name, before in own.items() if before}
+
+  def movement(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+    """Returns the stages that only copy."""
+    return tuple(
+      name
+      for name in self.stages
+      if tensors.role(name, policy.placement) == 'movement'
+    )
+
+  def reads(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+    """Returns the names of this pass's inputs."""
+    if self.name == 'forward':
+      return tensors.INPUTS
+    return (*tensors.INPUTS, 'dy', *tensors.PLAN, *saved(policy))
+
+
+def saved(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  """Returns the forward stages that the backward pass reads."""
+  return tensors.saved(policy.placement)
+
+
+FORWARD = Pass(
+  name='forward',
+  direction=layout.Direction.FORWARD,
+  plan=tensors.PLAN,
+  stages=_in_task_order(tensors.STAGES),
+  relayed=tensors.RELAYED[0].name,
+  results=('y',),
+  golden=golden.Golden,
+  stage=lambda oracle, name, inputs, captured: oracle.stage(name, captured),
+)
+
+BACKWARD = Pass(
+  name='backward',
+  direction=layout.Direction.BACKWARD,
+  plan=(),
+  stages=_in_task_order(tensors.GRADS),
+  relayed=tensors.RELAYED[1].name,
+  results=('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
+  golden=golden_grad.GoldenGrad,
+  stage=lambda oracle, name, inputs, captured: oracle.stage_grad(
+    name, inputs, captured
+  ),
+)
+
+
+def of(direction: str) -> tuple[Pass, ...]:
+  """Returns the passes that a direction means, in order.
+
+  Raises:
+    ValueError: it is not one of `DIRECTIONS`.
+  """
+  if direction not in DIRECTIONS:
+    raise ValueError(
+      f'direction: expected one of {list(DIRECTIONS)}, got {direction!r}'
+    )
+  return tuple(
+    one for one in (FORWARD, BACKWARD) if direction in (one.name, 'both')
+  )

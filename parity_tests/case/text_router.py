@@ -1,0 +1,188 @@
+"""Embeds and gates the bytes of a real text, so that routing is skewed.
+
+A token is a byte.  Its embedding is the sum of seeded vectors of the byte and
+of the n-grams that end in it, plus its position (so that no two rows are
+equal), normalised.  Everything up to the scores is integer arithmetic or
+correctly rounded, so x and the scores have the same bits everywhere; only the
+router's own exp is the oracle's.
+"""
+
+import os
+import pathlib
+
+import numpy as np
+
+from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.kept import programs
+from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.numpy_typing import Float
+from hpmoe.reference.contract.numpy_typing import Int
+
+DEFAULT_TEXT = pathlib.Path(__file__).parents[1] / 'testdata' / 'alice.txt'
+
+_CONTEXT = 3  # Bytes before the token that its n-grams reach.
+_BUCKETS = 1024  # Rows of the table of one n-gram length.
+_BYTE_AMPLITUDE = 127
+_CONTEXT_AMPLITUDE = 31
+_POSITION_AMPLITUDE = 15
+_X_GRID = 2**8  # The gate reads x rounded to 1 / _X_GRID.
+_GATE_AMPLITUDE = 127
+
+
+def _softmax(top_k, scores):
+  from hpmoe.reference import routing
+
+  return routing.softmax_topk(scores, top_k)._asdict()
+
+
+def _sigmoid_group(top_k, num_groups, top_groups, scale, scores, bias):
+  from hpmoe.reference import routing
+
+  return routing.sigmoid_group_topk(
+    scores, bias, top_k, num_groups, top_groups, scale=scale
+  )._asdict()
+
+
+# Operator by operator, XLA would compile more than ten functions.
+_softmax_topk = programs.Program(_softmax, 1)
+_sigmoid_group_topk = programs.Program(_sigmoid_group, 4)
+
+
+def read(path: str | os.PathLike[str] | None = None) -> bytes:
+  """Returns the bytes of a text file; None means the one shipped.
+
+  Raises:
+    ValueError: the file is unreadable or empty.
+  """
+  path = DEFAULT_TEXT if path is None else path
+  try:
+    data = pathlib.Path(path).read_bytes()
+  except OSError as error:
+    raise ValueError(f'text: expected a readable file, got {error}') from error
+  if not data:
+    raise ValueError(f'text: expected at least one byte in {path}, got none')
+  return data
+
+
+def embed(
+  config: MoEConfig, text: bytes, seed: int = 0
+) -> Float[np.ndarray, 'R T D']:
+  """Returns `[R, T, D]` float32 of mean 0 and RMS 1 in every row.
+
+  Rank r embeds the r-th run of T bytes; a short text starts again.
+  """
+  needed = config.num_ranks * config.num_tokens
+  if needed > len(text):
+    from absl import logging
+
+    logging.info(
+      'text has %d bytes, %d are needed: it starts again', len(text), needed
+    )
+  data = np.frombuffer(text, np.uint8)
+  x = np.empty(
+    (config.num_ranks, config.num_tokens, config.d_model), np.float32
+  )
+  tables = _tables(config.d_model, seed)
+  for rank in range(config.num_ranks):
+    first = rank * config.num_tokens
+    position = first + np.arange(config.num_tokens)
+    total = _table(
+      seed,
+      'position',
+      x[rank].shape,
+      _POSITION_AMPLITUDE,
+      skip=first * config.d_model,
+    )
+    for length, table in enumerate(tables):
+      total += table[_bucket(data, position, length)]
+    x[rank] = _normalize(total)
+  return x
+
+
+def gate_scores(
+  config: MoEConfig, x: Float[np.ndarray, 'R T D'], seed: int = 0
+) -> Float[np.ndarray, 'R T E']:
+  """Returns `[R, T, E]` float32 scores of about unit variance.
+
+  x and the gate are rounded to small integers, so a float64 product is exact
+  in any order and ties do not depend on the BLAS.
+  """
+  gate = _table(
+    seed, 'gate', (config.d_model, config.num_experts), _GATE_AMPLITUDE
+  ).astype(np.float64)
+  scale = _X_GRID * _GATE_AMPLITUDE * np.sqrt(config.d_model / 3)
+  scores = np.rint(x.astype(np.float64) * _X_GRID) @ gate
+  return (scores / scale).astype(np.float32)
+
+
+def route(
+  config: MoEConfig,
+  router: presets.Router,
+  scores: Float[np.ndarray, 'R T E'],
+  seed: int = 0,
+) -> routings.TokenRouting:
+  """Returns the choice of the preset's router, by the oracle's functions.
+
+  Raises:
+    ValueError: a score is NaN, or the router does not suit the config.
+  """
+  checks.check_scores(scores)
+  if router.kind == 'softmax':
+    chosen = _softmax_topk(config.top_k, scores)
+  else:
+    bias_seed = stable_random.seed_of('router_bias', seed)
+    bias = 0.05 * stable_random.normal(bias_seed, (config.num_experts,))
+    chosen = _sigmoid_group_topk(
+      config.top_k,
+      router.num_groups,
+      router.top_groups,
+      router.scale,
+      scores,
+      bias.astype(np.float32),
+    )
+  return routings.TokenRouting(
+    np.asarray(chosen['topk_ids']), np.asarray(chosen['topk_weights'])
+  )
+
+
+def _tables(width: int, seed: int) -> list[Int[np.ndarray, 'buckets D']]:
+  """Returns one `[buckets, D]` int32 table per n-gram length, 1 first."""
+  byte = _table(seed, 'byte', (256, width), _BYTE_AMPLITUDE)
+  return [byte] + [
+    _table(seed, f'context/{n}', (_BUCKETS, width), _CONTEXT_AMPLITUDE)
+    for n in range(1, _CONTEXT + 1)
+  ]
+
+
+def _table(seed, name, shape, amplitude, skip=0) -> Int[np.ndarray, '...']:
+  seed = stable_random.seed_of('text', name, seed)
+  drawn = stable_random.integers(seed, shape, 2 * amplitude + 1, skip)
+  return (drawn - amplitude).astype(np.int32)
+
+
+def _bucket(data, position, length) -> Int[np.ndarray, 'T']:
+  """Returns the table row of the n-gram of `length` bytes before the token."""
+  key = data[position % len(data)].astype(np.uint64)
+  if not length:
+    return key.astype(np.int64)
+  for back in range(1, length + 1):
+    # 257: the n-gram as a number; the odd factor below spreads it (Knuth).
+    key = key * np.uint64(257) + data[(position - back) % len(data)]
+  mixed = (key * np.uint64(2654435761)) & np.uint64(2**32 - 1)
+  return (mixed >> np.uint64(22)).astype(np.int64)
+
+
+def _normalize(total: Int[np.ndarray, 'T D']) -> Float[np.ndarray, 'T D']:
+  """Returns rows less their mean over their deviation, float32.
+
+  Sums are exact integers; division and square root round correctly.
+  """
+  total = total.astype(np.int64)
+  width = total.shape[-1]
+  centred = width * total - total.sum(-1, keepdims=True)
+  # An all-equal row (D = 1) has no deviation and stays zero.
+  square = np.maximum((centred**2).sum(-1), 1)
+  return (centred / np.sqrt(square / width)[:, None]).astype(np.float32)

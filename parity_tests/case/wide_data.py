@@ -1,0 +1,251 @@
+"""Wide exact data: operands that use every bit of the storage dtype.
+
+The integers of `exact_data` have a few bits, so operands cut to bfloat16 or
+fp8 stay exact.  Here each operand of each GEMM of both passes has numbers that
+fill the mantissa.  Every sum has one term that is not zero, a wide number times
++-1, so any order of it is exact; `exact_data.prove_grad` shows it.
+
+Each column of a weight has one entry.  A token uses one of its slots: the
+other routing weights are 0.  Its dy has one entry, in a column that no other
+token of that expert uses, so that a weight's gradient has one term as well.
+What is wide goes by turns, over features and over tokens, for two wide numbers
+must not meet: where they would, up is 0.  No gate is.  A layer of fewer than 4
+columns has room for wide routing weights only.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import itertools
+
+import numpy as np
+
+from hpmoe.parity_tests.case import exact_data
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import storage
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.numpy_typing import Int
+from hpmoe.reference.contract.precision import PrecisionPolicy
+
+# What a column of x is for; columns take turns.  'x': x is wide there for some
+# tokens.  'up': features with a wide weight read it, and it may be 0.
+_COLUMNS = ('x', 'up', 'one', 'one')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Feature:
+  """What a feature reads.
+
+  Attributes:
+    gate, up: the kind of column of x that each reads.
+    wide: 'gate', 'up' or 'down', the weight that is wide; or None.
+  """
+
+  gate: str
+  up: str
+  wide: str | None = None
+
+
+# Features take turns.
+_FEATURES = (
+  _Feature('one', 'one'),
+  _Feature('x', 'one'),
+  _Feature('one', 'up', 'gate'),
+  _Feature('one', 'up', 'down'),
+  _Feature('one', 'x'),
+  _Feature('one', 'up', 'up'),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Role:
+  """What is wide of a token.
+
+  Attributes:
+    wide: 'x', 'dy' or 'topk_weights'; or None, where its experts' weights are.
+    reads_up: whether x is not 0 in columns 'up': what they feed is wide too.
+    features: one of them is what dy meets.
+  """
+
+  wide: str | None
+  reads_up: bool
+  features: tuple[_Feature, ...]
+
+
+_OF_X = tuple(f for f in _FEATURES if 'x' in (f.gate, f.up))
+_ROLES = (
+  _Role('x', True, _FEATURES[:1]),
+  _Role(None, True, tuple(f for f in _FEATURES if f.wide)),
+  _Role('dy', False, _OF_X),
+  _Role('topk_weights', False, _OF_X),
+)
+
+
+def make(
+  config: MoEConfig,
+  policy: PrecisionPolicy,
+  topk_ids: Int[np.ndarray, 'R T K'],
+  seed: int = 0,
+) -> tuple[dict[str, np.ndarray], exact_data.Proof]:
+  """Returns the tensors of `tensors.INPUTS`, dy, and the proof for both passes.
+
+  Args:
+    config: sizes.
+    policy: as for `exact_data.make`.
+    topk_ids: `[R, T, K]` int32, a valid routing.
+    seed: of the values.
+
+  Raises:
+    exact_data.ExactnessError: the data are not exact.
+    ValueError: the policy is not one that can be exact.
+  """
+  bits = _Bits.of(policy)
+  pattern = _Pattern.of(config, seed)
+  stored = exact_data.STORAGE[policy.storage]
+  arrays = dict(
+    _tokens(config, bits, pattern, topk_ids, seed),
+    **_weights(config, bits, pattern, seed),
+  )
+  narrow = ('x', 'w_gate_up', 'w_down', 'dy')
+  arrays |= {name: arrays[name].astype(stored) for name in narrow}
+  arrays['topk_ids'] = topk_ids
+  return arrays, exact_data.prove_grad(config, policy, arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bits:
+  """Bits of wide numbers: of stored ones, and of routing weights."""
+
+  stored: int
+  weights: int
+
+  @classmethod
+  def of(cls, policy: PrecisionPolicy) -> '_Bits':
+    digits = storage.FORMATS[policy.storage].digits
+    # A routing weight is float32: in narrow storage it has more bits than the
+    # activation, and yet is finite there.
+    return cls(digits, max(digits, 15))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pattern:
+  """Who reads whom: the same for all experts.
+
+  Attributes:
+    columns: `[D]` kind of each column of x.
+    features: `[F]`.
+    reads: `[F, 2]` columns of x that gate and up of each feature read.
+    down: `[D]` feature that each column of w_down reads.
+  """
+
+  columns: np.ndarray
+  features: list[_Feature]
+  reads: Int[np.ndarray, 'F 2']
+  down: Int[np.ndarray, 'D']
+
+  @classmethod
+  def of(cls, config: MoEConfig, seed: int) -> '_Pattern':
+    width, hidden = config.d_model, config.d_ff
+    places = stable_random.permutation(
+      stable_random.seed_of('wide/columns', seed), width
+    )
+    columns = np.empty(width, object)
+    kinds = _COLUMNS if width >= len(_COLUMNS) else ('one',)
+    columns[places] = [kinds[i % len(kinds)] for i in range(width)]
+    turns = {
+      kind: itertools.cycle(places[columns[places] == kind]) for kind in kinds
+    }
+    known = [f for f in _FEATURES if {f.gate, f.up} <= set(kinds)]
+    order = stable_random.permutation(
+      stable_random.seed_of('wide/features', seed), hidden
+    )
+    features = [known[i % len(known)] for i in order]
+    reads = [[next(turns[kind]) for kind in (f.gate, f.up)] for f in features]
+    down = stable_random.permutation(
+      stable_random.seed_of('wide/down', seed), width
+    )
+    return cls(columns, features, np.array(reads), down % hidden)
+
+
+def _weights(config, bits, pattern, seed) -> dict[str, np.ndarray]:
+  ranks, local = config.num_ranks, config.experts_per_rank
+  width, hidden = config.d_model, config.d_ff
+  gate_up = np.zeros((ranks, local, width, 2 * hidden), np.float32)
+  down = np.zeros((ranks, local, hidden, width), np.float32)
+  wide = np.array([f.wide for f in pattern.features])
+  wide_gate_up = np.stack([wide == 'gate', wide == 'up'], axis=1)
+  wide_down = (wide == 'down')[pattern.down]
+  for expert in range(config.num_experts):
+    place, name = divmod(expert, local), f'wide/{expert}'
+    drawn = _drawn((name, 'w_gate_up', seed), wide_gate_up, bits.stored)
+    gate_up[place][pattern.reads, np.arange(2 * hidden).reshape(2, -1).T] = (
+      drawn
+    )
+    drawn = _drawn((name, 'w_down', seed), wide_down, bits.stored)
+    down[place][pattern.down, np.arange(width)] = drawn
+  return dict(w_gate_up=gate_up, w_down=down)
+
+
+def _drawn(names, wide: np.ndarray, bits: int) -> np.ndarray:
+  """Returns +-1, and +-odd numbers of so many bits where `wide`."""
+  seed = stable_random.seed_of(*names)
+  top = 1 << (bits - 1)
+  size = top + 2 * stable_random.integers(seed, wide.shape, top // 2) + 1
+  signs = 2 * stable_random.integers(seed + 1, wide.shape, 2) - 1
+  return signs * np.where(wide, size, 1)
+
+
+def _tokens(config, bits, pattern, topk_ids, seed) -> dict[str, np.ndarray]:
+  """Returns x, topk_weights and dy."""
+  shape = (config.num_ranks * config.num_tokens, config.d_model)
+  x_wide, x_read = np.zeros((2, *shape), bool)
+  dy_wide, dy_met = np.zeros((2, *shape), bool)
+  weights = np.zeros((len(x_wide), config.top_k), np.float32)
+  wide_weight = _drawn(
+    ('wide/topk_weights', seed), np.ones(len(weights), bool), bits.weights
+  )
+  ids = topk_ids.reshape(-1, config.top_k)
+  free = _FreeColumns(config, pattern)
+  for token, (role, slot) in enumerate(_turns(len(ids), config.top_k)):
+    x_wide[token] = (role.wide == 'x') & (pattern.columns == 'x')
+    x_read[token] = role.reads_up | (pattern.columns != 'up')
+    weighty = role.wide == 'topk_weights'
+    weights[token, slot] = abs(wide_weight[token]) if weighty else 1
+    column = free.take(ids[token, slot], role)
+    if column is not None:
+      dy_met[token, column] = True
+      dy_wide[token, column] = role.wide == 'dy'
+  x = _drawn(('wide/x', seed), x_wide, bits.stored) * x_read
+  dy = _drawn(('wide/dy', seed), dy_wide, bits.stored) * dy_met
+  home = (config.num_ranks, config.num_tokens, -1)
+  named = dict(x=x, topk_weights=weights, dy=dy)
+  return {name: value.reshape(home) for name, value in named.items()}
+
+
+def _turns(tokens: int, top_k: int) -> Iterator[tuple[_Role, int]]:
+  """Yields the role of each token and the slot that it uses."""
+  for token in range(tokens):
+    turn, role = divmod(token, len(_ROLES))
+    yield _ROLES[role], turn % top_k
+
+
+class _FreeColumns:
+  """Columns of dy that an expert's rows have not used yet."""
+
+  def __init__(self, config: MoEConfig, pattern: _Pattern):
+    # One column for each feature, as each feature meets one row.
+    column_of = dict(zip(pattern.down.tolist(), range(config.d_model)))
+    self._free = [
+      {
+        feature: [
+          c for f, c in column_of.items() if pattern.features[f] == feature
+        ]
+        for feature in _FEATURES
+      }
+      for _ in range(config.num_experts)
+    ]
+
+  def take(self, expert: int, role: _Role) -> int | None:
+    """Returns a column whose feature suits the role, or None."""
+    free = self._free[expert]
+    most = max(role.features, key=lambda feature: len(free[feature]))
+    return free[most].pop() if free[most] else None

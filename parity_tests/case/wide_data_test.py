@@ -1,0 +1,212 @@
+"""Wide exact data: exact in any order, and a narrowed operand changes it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case import wide_data
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.precision import PrecisionPolicy
+
+# As in exact_data_test: compiled once.
+_ROOMY = presets.config(presets.get('tiny'), 2, 13, 56)
+_EACH = [
+  PrecisionPolicy('float32', activation='absolute'),
+  PrecisionPolicy('float32', 'float32', 'before_down', 'absolute'),
+  PrecisionPolicy('bfloat16', activation='absolute'),
+  PrecisionPolicy('float16', activation='absolute'),
+]
+_POLICIES = pytest.mark.parametrize(
+  'policy', _EACH, ids=lambda p: f'{p.storage}-{p.placement}'
+)
+# Each dtype and each placement once, where an oracle is compiled stage by
+# stage; `make sweep` runs the other.
+_SOME_POLICIES = pytest.mark.parametrize(
+  'policy',
+  [
+    pytest.param(policy, marks=pytest.mark.slow if i == 0 else ())
+    for i, policy in enumerate(_EACH)
+  ],
+  ids=lambda p: f'{p.storage}-{p.placement}',
+)
+# The two operands of every GEMM.
+_FORWARD = {
+  'gate_up': ('expert_in', 'w_gate_up'),
+  'expert_out': ('activation', 'w_down'),
+}
+_BACKWARD = {
+  'd_activation': ('d_expert_out', 'w_down'),
+  'd_w_down': ('activation', 'd_expert_out'),
+  'd_expert_in': ('d_gate_up', 'w_gate_up'),
+  'd_w_gate_up': ('expert_in', 'd_gate_up'),
+}
+
+
+def _tf32(a):
+  bits = a.view(np.uint32) + np.uint32(1 << 12)
+  return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _through(dtype):
+  return lambda a: a.astype(dtype).astype(a.dtype)
+
+
+_NARROWED = {
+  'float32': (_tf32, _through(ml_dtypes.bfloat16)),
+  'bfloat16': (_through(ml_dtypes.float8_e4m3fn),),
+  'float16': (_through(ml_dtypes.bfloat16),),
+}
+
+
+def _make(policy, config=_ROOMY, routing='zipf'):
+  ids = routings.make(routing, config).topk_ids
+  return wide_data.make(config, policy, ids)
+
+
+def _layer(policy, arrays):
+  """Returns every tensor of both passes by the oracle."""
+  oracle = oracle_lib.Oracle(_ROOMY, policy, arrays)
+  forward = arrays | oracle.forward()
+  return forward | oracle.backward(forward, arrays['dy'])
+
+
+def _stage(policy, name, tensors):
+  oracle = oracle_lib.Oracle(_ROOMY, policy, tensors)
+  if name in _FORWARD:
+    return oracle.stage(name, tensors)
+  return oracle.stage_grad(name, tensors, tensors)
+
+
+@_SOME_POLICIES
+def test_an_operand_of_fewer_bits_changes_its_gemm(policy):
+  arrays, _ = _make(policy)
+  right = _layer(policy, arrays)
+  for name, operands in {**_FORWARD, **_BACKWARD}.items():
+    np.testing.assert_array_equal(_stage(policy, name, right), right[name])
+    for operand in operands:
+      for narrow in _NARROWED[policy.storage]:
+        cut = right | {operand: narrow(right[operand])}
+        differ = _stage(policy, name, cut) != right[name]
+        assert differ.any(), (name, operand, narrow)
+
+
+@_POLICIES
+def test_y_and_dx_alone_show_narrowed_inputs(policy):
+  arrays, _ = _make(policy)
+  right = _layer(policy, arrays)
+  for name in ('x', 'w_gate_up', 'w_down'):
+    narrow = _NARROWED[policy.storage][0]
+    cut = _layer(policy, arrays | {name: narrow(arrays[name])})
+    assert (cut['y'] != right['y']).any(), name
+  cut = _layer(policy, arrays | {'dy': narrow(arrays['dy'])})
+  assert (cut['dx'] != right['dx']).any()
+  weights = _through(ml_dtypes.bfloat16)(arrays['topk_weights'])
+  cut = _layer(policy, arrays | {'topk_weights': weights})
+  assert (cut['y'] != right['y']).any() or policy.storage != 'float32'
+
+
+def test_what_is_proved_does_not_overflow_in_float16():
+  policy = PrecisionPolicy('float16', activation='absolute')
+  ids = routings.make('zipf', _ROOMY).topk_ids
+  arrays, _ = exact_data.make_grad(_ROOMY, policy, ids)
+  # Given the largest dy of which the proof is right,
+  larger = arrays
+  with pytest.raises(exact_data.OverflowsError, match='float16'):
+    while exact_data.prove_grad(_ROOMY, policy, larger):
+      arrays, larger = larger, larger | {'dy': larger['dy'] * 2}
+  # when the layer is computed, then no tensor overflows.
+  for name, value in _layer(policy, arrays).items():
+    assert np.isfinite(value.astype(np.float32)).all(), name
+
+
+@_POLICIES
+def test_every_sum_has_one_term(policy):
+  # Then any order of it gives the same bits.
+  arrays, proof = _make(policy)
+  assert all(0 < bound < exact_data.LIMIT for bound in proof.bounds.values())
+  right = _layer(policy, arrays)
+  for name, (one, other) in _FORWARD.items():
+    terms = (right[one][0] != 0).astype(int) @ (right[other][0, 0] != 0)
+    assert terms.max() == 1, name
+  for name in ('y', 'dx'):
+    slots = right['returned' if name == 'y' else 'd_returned'] != 0
+    used = slots & (arrays['topk_weights'] != 0)[..., None]
+    assert used.sum(axis=2).max() == 1
+
+
+def _plain_layer(topk_ids, x, topk_weights, w_gate_up, w_down):
+  """Returns y `[R, T, D]` of all experts, then those of a token."""
+  first, second = (w.reshape(-1, *w.shape[2:]) for w in (w_gate_up, w_down))
+  gate, up = jnp.split(jnp.einsum('rtd,edf->rtef', x, first), 2, axis=-1)
+  out = jnp.einsum('rtef,efd->rted', jnp.abs(gate) * up, second)
+  mine = jnp.take_along_axis(out, topk_ids[..., None], axis=2)
+  return jnp.einsum('rtkd,rtk->rtd', mine, topk_weights)
+
+
+@pytest.mark.parametrize('make', (exact_data.make_grad, wide_data.make))
+def test_gradients_of_jax_are_the_oracle_s(make):
+  # Given data on which no gate is 0, where jax takes 1 for the slope of abs and
+  # the oracle 0,
+  policy = PrecisionPolicy(activation='absolute')
+  ids = routings.make('zipf', _ROOMY).topk_ids
+  arrays, _ = make(_ROOMY, policy, ids)
+  right = _layer(policy, arrays)
+  names = ('x', 'topk_weights', 'w_gate_up', 'w_down')
+
+  # when a user differentiates a layer of his own,
+  y, pull = jax.vjp(
+    functools.partial(_plain_layer, ids), *(arrays[n] for n in names)
+  )
+  grads = pull(arrays['dy'])
+
+  # then he gets the oracle's values.
+  np.testing.assert_array_equal(y, right['y'])
+  for name, grad in zip(names, grads):
+    of = 'dx' if name == 'x' else f'd_{name}'
+    np.testing.assert_array_equal(grad, right[of], err_msg=of)
+
+
+def test_a_gate_of_0_is_refused():
+  policy = PrecisionPolicy(activation='absolute')
+  arrays, _ = _make(policy)
+  x = arrays['x'].copy()
+  x[0, 0] = 0
+
+  with pytest.raises(exact_data.ExactnessError, match='gate: expected none'):
+    exact_data.prove(_ROOMY, policy, arrays | {'x': x})
+
+
+@pytest.mark.parametrize('name', presets.RUNS_HERE)
+def test_every_preset_has_wide_rows_in_every_expert(name):
+  config = presets.config(presets.get(name), 4)
+  policy = PrecisionPolicy('bfloat16', activation='absolute')
+  arrays, _ = _make(policy, config, 'balanced')
+  wide = np.abs(arrays['dy'].astype(np.float32)).max(axis=-1)
+  assert (wide > 0).mean() > 0.5
+  ids = arrays['topk_ids'][wide > 128]
+  weights = arrays['topk_weights'][wide > 128]
+  assert len(np.unique(ids[weights > 0])) > config.num_experts / 2
+
+
+@pytest.mark.parametrize(
+  'sizes',
+  [
+    pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
+    pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
+    pytest.param((2, 5, 2, 2, 5, 300), id='wide_expert'),
+    pytest.param((2, 5, 2, 2, 300, 1), id='wide_model'),
+    pytest.param((1, 3, 2, 1, 1, 1), id='no_room'),
+  ],
+)
+@_POLICIES
+def test_awkward_sizes(sizes, policy):
+  arrays, _ = _make(policy, MoEConfig(*sizes), 'balanced')
+  assert arrays['x'].any() and arrays['w_down'].any() and arrays['dy'].any()

@@ -1,0 +1,391 @@
+"""Whole checks of our backend: workers, threads, files, awkward shapes."""
+
+import dataclasses
+import zlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.kept import programs
+from hpmoe.parity_tests.report import report
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract.config import MoEConfig
+
+SHAPES = {
+  'one_of_each': MoEConfig(1, 1, 1, 1, 3, 2),
+  'k_is_e': MoEConfig(2, 5, 4, 4, 6, 3),
+  'an_expert_per_rank': MoEConfig(4, 3, 4, 1, 8, 5),
+  'one_token_each': MoEConfig(2, 1, 4, 2, 5, 4),
+}
+LAYERS = SHAPES | {
+  name: presets.config(presets.get(name), 4) for name in presets.RUNS_HERE
+}
+CUTS = (
+  dict(),
+  dict(row_block=1, col_block=1),
+  dict(row_block=8, col_block=24, chain_rows=8, event_grain='expert'),
+  dict(row_block=512, col_block=1024, token_block=7, chain_rows=512),
+)
+Kind = layout.Kind
+PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
+WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
+TOKEN_TILES = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
+
+
+def _write(path, name: str, dtype) -> None:
+  """Writes random inputs of a named shape."""
+  rng = np.random.default_rng(zlib.crc32(name.encode()))
+  config = SHAPES[name]
+  arrays = {}
+  for key in tensors.INPUTS:
+    dims = tensors.SPECS[key].dims(**config.dims())
+    arrays[key] = rng.normal(size=dims).astype(dtype)
+  picks = [
+    rng.permutation(config.num_experts)[: config.top_k]
+    for _ in range(config.num_ranks * config.num_tokens)
+  ]
+  shape = arrays['topk_ids'].shape
+  arrays['topk_ids'] = np.array(picks, np.int32).reshape(shape)
+  arrays['topk_weights'] = rng.random(shape).astype(np.float32)
+  if dtype != np.float32:  # Otherwise it is drawn.
+    arrays['dy'] = rng.normal(size=arrays['x'].shape).astype(dtype)
+  safetensors.save_file(arrays, path)
+
+
+def _verdicts(made):
+  return {(r.stage, r.lane, r.rule): r.verdict for r in made.results}
+
+
+# Every shape once, in one dtype or the other; `make sweep` runs it in both.
+@pytest.mark.parametrize(
+  ('name', 'dtype', 'placement'),
+  [
+    pytest.param(
+      name,
+      *policy,
+      marks=() if (i + j) % 2 == 0 else pytest.mark.slow,
+    )
+    for i, name in enumerate(SHAPES)
+    for j, policy in enumerate(
+      [(np.float32, 'combine'), (ml_dtypes.bfloat16, 'before_down')]
+    )
+  ],
+)
+def test_a_file_of_any_shape_passes_in_all_lanes(
+  tmp_path, name, dtype, placement
+):
+  path = tmp_path / 'layer.safetensors'
+  _write(path, name, dtype)
+
+  made = check.run(
+    check.Request(direction='both', input=str(path), placement=placement)
+  )
+
+  assert made.verdict == lanes.PASS, _verdicts(made)
+  assert made.first_failure is None
+  layer = made.config['layer']
+  assert layer['d_model'] == SHAPES[name].d_model
+  assert {r.lane for r in made.results} == set(lanes.LANES)
+  judged = {lanes.tensor_of(r.stage) for r in made.results}
+  assert judged == {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
+
+
+@pytest.fixture(scope='module')
+def bench():
+  request = check.Request(
+    direction='both', preset='tiny', ranks=2, routing='zipf'
+  )
+  return request, check.Bench(request, keep=True)
+
+
+def _check_bits(results):
+  judged = {r.lane for r in results}
+  assert {'exact', 'bitwise'} <= judged
+  for result in results:
+    assert result.verdict == lanes.PASS, result
+    assert result.worst_ulp == 0 or result.lane == 'bounded', result
+
+
+@pytest.mark.parametrize('threads', (1, 2, 7))
+@pytest.mark.parametrize('workers', ((1, 1), (3, 5), (24, 48)), ids=str)
+def test_no_bit_depends_on_workers_or_threads(bench, workers, threads):
+  request, made = bench
+  options = dataclasses.replace(
+    request.options, num_aic=workers[0], num_aiv=workers[1]
+  )
+  one = dataclasses.replace(
+    request, options=options, threads=threads, lanes=('exact', 'bitwise')
+  )
+
+  results = made.judge(one, check.make_candidate(one))
+
+  _check_bits(results)
+
+
+def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
+  # Given an order and two instruction sets, when all lanes judge, then launches
+  # are in that order by the first, serial runs by the last, and all pass.
+  first, last = _native.isas()[-1], 'portable'
+  seen = set()
+  for name in ('run', 'launch_serial'):
+
+    def spied(image, *arguments, name=name, of=getattr(runtime, name), **how):
+      order = image.policy.accumulation_order
+      seen.add((name, order, how['isa']))
+      return of(image, *arguments, **how)
+
+    monkeypatch.setattr(runtime, name, spied)
+  request = check.Request(
+    direction='both',
+    preset='tiny',
+    dtype='bfloat16',
+    accumulation_order='even_odd_32',
+    isa=(first, last),
+  )
+
+  results = check.Bench(request).judge(request, check.make_candidate(request))
+
+  assert {r.verdict for r in results} == {lanes.PASS}
+  assert seen == {
+    ('run', 'even_odd_32', first),
+    ('launch_serial', 'even_odd_32', last),
+  }
+
+
+@pytest.mark.parametrize(
+  'asked',
+  [
+    dict(isa=('mmx',)),
+    dict(isa=('portable',), candidate='a:b'),
+    dict(isa=('portable',), frontend='jax'),
+    dict(isa=('portable',), launcher='mpi'),
+    dict(isa=('portable',), backend='ascend_twin'),
+  ],
+)
+def test_instruction_sets_without_effect_are_refused(asked):
+  with pytest.raises(ValueError, match='^isa: expected '):
+    check.make_candidate(check.Request(**asked))
+
+
+@pytest.mark.parametrize('order', ('interleaved', 'last'))
+@pytest.mark.parametrize('chain_rows', (None, 8, 16))
+@pytest.mark.parametrize('grain', ('expert', 'row_block'))
+def test_no_bit_depends_on_how_weight_gradients_are_cut(
+  bench, grain, chain_rows, order
+):
+  request, made = bench
+  options = dataclasses.replace(
+    request.options,
+    event_grain=grain,
+    row_block=8,
+    col_block=24,
+    chain_rows=chain_rows,
+    weight_grad_order=order,
+  )
+  one = dataclasses.replace(
+    request,
+    direction='backward',
+    options=options,
+    lanes=('exact', 'bitwise'),
+  )
+
+  results = made.judge(one, check.make_candidate(one))
+
+  _check_bits(results)
+
+
+def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
+  """Returns, by kind and expert, the [begin, end) that tiles have of rows.
+
+  Of columns too; a chain's links are cuts of the rows that they sum.  Rows are
+  those of the average expert.
+  """
+  image = compiler.COMPILE[which.direction](
+    config, precision.PrecisionPolicy(), options
+  ).image
+  average = config.num_ranks * config.num_tokens * config.top_k
+  average //= config.num_experts
+  found = {}
+  tasks = image.tables['tasks']
+  for task in tasks[tasks['rank'] == 0]:
+    kind = Kind(task['kind'])
+    if kind in PUTS:
+      continue
+    rows = int(task['row_begin']), int(task['row_end'])
+    if kind in WEIGHT_GRADS:
+      links = found.setdefault((kind, 'summed', average), set())
+      chain = image.options.chain_rows
+      links.add(min(int(task['peer'] + 1) * chain, average))
+      height = config.d_ff if kind == Kind.DOWN_WEIGHT_GRAD else config.d_model
+      found.setdefault((kind, 'height', height), set()).add(rows)
+    elif kind in TOKEN_TILES:
+      extent = config.num_tokens
+      found.setdefault((kind, 'tokens', extent), set()).add(rows)
+    else:
+      cut = min(rows[0], average), min(rows[1], average)
+      found.setdefault((kind, 'rows', average), set()).add(cut)
+    if kind in WEIGHT_GRADS or layout.UNIT_OF_KIND[kind] == layout.Unit.AIC:
+      cols = int(task['col_begin']), int(task['col_end'])
+      found.setdefault((kind, 'columns', 2), set()).add(cols)
+  return found
+
+
+@pytest.mark.parametrize('which', passes.of('both'), ids=lambda p: p.name)
+@pytest.mark.parametrize('blocks', CUTS, ids=str)
+@pytest.mark.parametrize('name', LAYERS)
+def test_the_serial_run_is_cut_otherwise(name, blocks, which):
+  # Given tiles of any size, whole tensors and single elements among them, then
+  # every dimension that has more than one element is cut elsewhere.
+  options = flow_lib.Options(**blocks)
+  if options.row_block < 16 and name not in ('tiny', *SHAPES):
+    return  # too many tasks
+  config = LAYERS[name]
+  other = candidates.cut_otherwise(options, config, which)
+  first = _cuts(config, options, which)
+  second = _cuts(config, other, which)
+  assert first.keys() == second.keys() and first
+  assert other.event_grain != options.event_grain
+  for (kind, dimension, extent), cut in first.items():
+    same = cut == second[kind, dimension, extent]
+    assert not same or extent <= 1, (kind, dimension, cut)
+
+
+def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
+  request, made = bench
+  one = dataclasses.replace(
+    request, lanes=('standard',), standards=('catlass', 'commercial_l2')
+  )
+
+  results = made.judge(one, check.make_candidate(one))
+
+  rules = {r.rule for r in results if r.lane == 'standard'}
+  assert rules == {'catlass', 'commercial_l2'}
+  # Bits that moved and the layer are judged whatever was asked for.
+  always = {(r.stage, r.lane) for r in results if r.lane != 'standard'}
+  moved = {*tensors.PLAN, 'expert_in', 'returned', 'd_returned'}
+  layers = set(lanes.LAYERS.values())
+  assert always == {(n, 'bitwise') for n in moved} | {
+    (n, 'bounded') for n in layers
+  }
+
+
+def test_a_launch_that_cannot_end_is_a_failure_with_a_replay():
+  request = check.Request(
+    preset='tiny',
+    ranks=2,
+    fault='missing_signal',
+    lanes=('bitwise',),
+    arguments=('--preset=tiny', '--ranks=2', '--fault=missing_signal'),
+  )
+
+  with pytest.raises(candidates.CandidateError) as error:
+    check.run(request)
+
+  said = report.error_json(request, error.value)
+  first, task = said['first_failure'], error.value.diagnosis.task
+  assert str(error.value).endswith(f'; replay: {first["replay"]}')
+  assert first['replay'] == (
+    'hpmoe check --preset=tiny --ranks=2 --fault=missing_signal --lane=bitwise'
+  )
+  assert first['stage'] == 'activation' and task.kind == 'swiglu'
+  for name in ('rank', 'expert', 'row_block', 'col_block'):
+    assert first[name] == getattr(task, name)
+  assert first['got'] is None and 'token' in first
+  assert said['seconds'] > 0
+
+
+@pytest.mark.parametrize(
+  ('invoked', 'on_path', 'printed'),
+  [
+    ('/venv/bin/hpmoe', None, '/venv/bin/hpmoe'),
+    ('/venv/bin/hpmoe', '/other/hpmoe', '/venv/bin/hpmoe'),
+    ('/venv/bin/hpmoe', '/venv/bin/hpmoe', 'hpmoe'),
+    ('/venv/bin/pytest', None, 'hpmoe'),
+  ],
+)
+def test_a_replay_starts_with_what_runs_here(
+  monkeypatch, invoked, on_path, printed
+):
+  monkeypatch.setattr('sys.argv', [invoked])
+  monkeypatch.setattr('shutil.which', lambda name: on_path)
+
+  assert check.Request().replay('exact') == f'{printed} check --lane=exact'
+
+
+def test_the_plan_of_a_launch_that_ended_early_is_judged(monkeypatch):
+  # Given a launch that ends early, with a plan that is wrong in one place,
+  class Stuck:
+    name = 'stuck'
+
+    def run(self, config, policy, inputs, which=passes.FORWARD):
+      plan = dict(check.Bench(request).plan)
+      plan['counts'] = plan['counts'] + np.eye(
+        *plan['counts'].shape, dtype='i4'
+      )
+      error = candidates.CandidateError('stuck: waits for ever')
+      error.plan = plan
+      raise error
+
+  request = check.Request(preset='tiny', ranks=2, tokens=13, lanes=('bitwise',))
+  monkeypatch.setattr(check, 'make_candidate', lambda request: Stuck())
+
+  # when it is checked, then the report says what of the plan is wrong.
+  with pytest.raises(candidates.CandidateError) as error:
+    check.run(request)
+  told = 'stuck: waits for ever; not as the oracle plans this routing: counts'
+  assert str(error.value) == told
+
+
+class Backwards:
+  """Our backend, but that it adds a token's slots from the last to the first.
+
+  Its own kernels do so too: nothing that compares them with each other sees it.
+  """
+
+  name = 'backwards'
+
+  def __init__(self):
+    self._ours = candidates.Megakernel(flow_lib.Options())
+    self.serial = self.run
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    answer = self._ours.run(config, policy, inputs, which)
+    terms = inputs['topk_weights'][..., None] * answer['returned']
+    total = terms[:, :, -1]
+    for slot in reversed(range(config.top_k - 1)):
+      total = total + terms[:, :, slot]
+    return answer | {'y': total}
+
+
+def test_sums_of_our_own_kernels_are_in_the_order_of_the_contract(tmp_path):
+  # Given four slots: two would have the same sum in both orders.
+  path = tmp_path / 'layer.safetensors'
+  _write(path, 'k_is_e', np.float32)
+  request = check.Request(input=str(path))
+  # When.
+  results = check.Bench(request).judge(request, Backwards())
+  # Then: no bound and no record minds.
+  failed = [(r.stage, r.lane) for r in results if r.verdict == lanes.FAIL]
+  assert failed == [('y', 'bitwise')]
+
+
+def test_a_report_is_of_the_tree_that_made_it(monkeypatch):
+  told = check.sources()
+  assert len(told) == 16 and told == check.versions()['sources']
+  check.sources.cache_clear()
+  monkeypatch.setattr(programs, 'texts', lambda package: f'changed {package}')
+  assert check.sources() != told
+  check.sources.cache_clear()

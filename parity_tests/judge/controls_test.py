@@ -1,0 +1,188 @@
+"""No control passes, whatever is asked for and whatever is returned."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import controls_testing
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge.limits import standards
+
+# 13 tokens: no multiple of the block; capacity leaves padding.
+REQUEST = check.Request(
+  preset='tiny',
+  ranks=2,
+  tokens=13,
+  routing='zipf',
+  lanes=('bitwise', 'bounded', 'standard'),
+  options=dataclasses.replace(check.Request().options, row_block=4),
+)
+# What is returned beside the plan: results alone, stages whose own sources stay
+# away, and all.
+KEPT = {
+  'forward': (
+    ('y',),
+    ('gate_up', 'returned', 'y'),
+    passes.FORWARD.outputs,
+  ),
+  'backward': (
+    ('dx',),
+    ('d_gate_up', 'd_returned', 'dx'),
+    passes.BACKWARD.outputs,
+  ),
+}
+
+
+# Printed rules without the clause for cancellation fail a right kernel.
+def _fit(records):
+  return tuple(name for name in records if 'letter' not in name)
+
+
+class Kernel:
+  """Answers with tensors that were computed before, launch after launch."""
+
+  name = 'kernel'
+  serial = None
+
+  def __init__(self, answers, kept):
+    self._kept = iter([{n: one[n] for n in kept} for one in answers])
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    return next(self._kept)
+
+
+class Product:
+  """One pass on one set of inputs, and what kernels answer to it."""
+
+  def __init__(self, direction, dtype, placement):
+    self.records = tuple(standards.names(dtype))
+    self.request = dataclasses.replace(
+      REQUEST,
+      direction=direction,
+      dtype=dtype,
+      placement=placement,
+      standards=self.records,
+    )
+    self.bench = check.Bench(self.request, keep=True)
+    self.which = passes.of(direction)[0]
+    self.kept = KEPT[direction]
+    self.controls = controls_testing.controls(self.case('real'))
+
+  @functools.cache  # noqa: B019, a fixture of the module holds it
+  def case(self, data):
+    made = self.bench.inputs(data)
+    return self.bench.case(self.request, self.which, made)
+
+  @functools.cache  # noqa: B019
+  def answer(self, control, data):
+    if control is not None:
+      return controls_testing.answer(self.case(data), control)
+    return self.case(data).run(check.make_candidate(self.request).run)
+
+  def judge(self, control, kept, **changes):
+    request = dataclasses.replace(self.request, **changes)
+    exact = request.lanes == ('exact',)
+    data = ('exact', 'wide') if exact else ('real',)
+    answers = [self.answer(control, name) for name in data]
+    return self.bench.judge(request, Kernel(answers, kept))
+
+
+@pytest.fixture(
+  scope='module',
+  params=[
+    ('forward', 'float32', 'combine'),
+    ('forward', 'bfloat16', 'before_down'),
+    ('backward', 'float32', 'before_down'),
+    ('backward', 'bfloat16', 'combine'),
+    ('forward', 'float16', 'combine'),
+  ],
+  ids='-'.join,
+)
+def product(request):
+  return Product(*request.param)
+
+
+def _always(result):
+  """Says whether a row is judged whatever was asked for."""
+  movement = result.lane == 'bitwise'
+  lost = lanes.tensor_of(result.stage) in ('returned', 'd_returned')
+  layer = result.stage.startswith(lanes.LAYER)
+  return movement or (result.lane == 'bounded' and (layer or lost))
+
+
+def _alone(results, records):
+  """Yields what each lane and each record says if it alone is asked for."""
+  always = [r for r in results if _always(r)]
+  yield 'bitwise', always
+  yield 'bounded', always + [r for r in results if r.lane == 'bounded']
+  for name in records:
+    yield name, always + [r for r in results if r.rule == name]
+
+
+def _rows(results):
+  return {(r.stage, r.lane, r.rule, r.verdict) for r in results}
+
+
+def test_a_lane_or_a_record_alone_has_its_own_rows_and_those_of_all(product):
+  control, kept = product.controls[2], product.kept[1]
+  expected = dict(_alone(product.judge(control, kept), product.records))
+
+  for name in expected:
+    asked = dict(lanes=(name,))
+    if name in product.records:
+      asked = dict(lanes=('standard',), standards=(name,))
+    alone = product.judge(control, kept, **asked)
+
+    # 'returned' is bound by its source only where that is not captured.
+    assert _rows(alone) <= _rows(expected[name]), name
+    judged = {(r.stage, r.lane) for r in alone if r.verdict != lanes.NOT_JUDGED}
+    layer = lanes.LAYERS[product.which.results[0]]
+    assert {(layer, 'bounded')} <= judged, name
+
+
+@pytest.mark.parametrize('kept', range(3))
+def test_no_control_passes_any_lane_or_record_alone(product, kept):
+  for control in product.controls:
+    results = product.judge(control, product.kept[kept])
+
+    for name, rows in _alone(results, product.records):
+      failed = [r.stage for r in rows if r.verdict == lanes.FAIL]
+      assert failed, f'{control.name} passes {name}'
+
+
+@pytest.mark.parametrize('kept', range(3))
+def test_no_control_passes_lane_exact(product, kept):
+  for control in product.controls:
+    results = product.judge(control, product.kept[kept], lanes=('exact',))
+
+    failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+    assert failed, f'{control.name} passes lane exact'
+
+
+@pytest.mark.parametrize('kept', range(3))
+def test_a_right_kernel_passes_every_lane_and_record(product, kept):
+  for asked in (('exact',), ('bitwise', 'bounded', 'standard')):
+    results = product.judge(
+      None, product.kept[kept], lanes=asked, standards=_fit(product.records)
+    )
+
+    failed = [r for r in results if r.verdict == lanes.FAIL]
+    assert not failed and any(r.verdict == lanes.PASS for r in results)
+
+
+def test_zeros_everywhere_fail_a_record_without_a_layer(product):
+  # Each stage follows from the one before: zeros times weights are zeros.
+  control, everything = product.controls[0], product.kept[-1]
+  assert control.name == 'all zeros'
+  alone = {'torch', 'msprobe', 'ecosystem_v1', 'deepgemm'}
+  for record in alone & set(product.records):
+    results = product.judge(
+      control, everything, lanes=('standard',), standards=(record,)
+    )
+
+    judged = {(r.rule, r.lane) for r in results}
+    assert (record, lanes.LAYER) not in judged
+    assert [r for r in results if r.verdict == lanes.FAIL], record

@@ -1,0 +1,137 @@
+"""Controls: what every check must refuse, from a kernel that is wrong once.
+
+A control spoils one stage; the stages after it are computed from that, so that
+a result alone shows it too.
+"""
+
+from collections.abc import Callable
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import judging
+
+Tensors = dict[str, np.ndarray]
+# (case, the tensors so far, the last of which is the one to spoil).
+Spoil = Callable[[judging.Case, Tensors], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+  """One way to be wrong.
+
+  Attributes:
+    name: what it is.
+    stages: the tensors that it spoils, of either pass; empty: all of them.
+    spoil: returns such a tensor, spoiled.
+  """
+
+  name: str
+  stages: tuple[str, ...]
+  spoil: Spoil
+
+
+def answer(case: judging.Case, control: Control | None = None) -> Tensors:
+  """Returns what a kernel with the control's fault, or without, computes."""
+  oracle, made = case.oracle, {}
+  for name in case.which.stages:
+    made[name] = case.which.stage(oracle, name, case.made.arrays, made)
+    spoiled = control and (not control.stages or name in control.stages)
+    if control and spoiled:
+      made[name] = control.spoil(case, made).astype(made[name].dtype)
+  return (oracle.plan() if case.which.plan else {}) | made
+
+
+def _last(made: Tensors) -> np.ndarray:
+  """Returns a float32 copy of the tensor to spoil."""
+  return made[next(reversed(made))].astype(np.float32)
+
+
+def _busy(tiling: tiles.Tiling) -> tuple[int, int, slice]:
+  """Returns (rank, local expert, its rows) of the fullest expert."""
+  rows = tiling.counts.sum(axis=0)
+  expert = int(np.argmax(rows))
+  rank, local = divmod(expert, tiling.config.experts_per_rank)
+  begin = int(rows[expert - local : expert].sum())
+  return rank, local, slice(begin, begin + int(rows[expert]))
+
+
+def _dropped_tile(case, made):
+  rank, _, rows = _busy(case.tiling)
+  held = _last(made)
+  held[rank, rows.start : rows.start + 4, :8] = 0
+  return held
+
+
+def _swapped_experts(case, made):
+  rank, local, rows = _busy(case.tiling)
+  held = _last(made)
+  if case.which is passes.FORWARD:
+    before, weights = 'expert_in', case.made.arrays['w_gate_up']
+  else:
+    before = 'd_expert_out'
+    weights = np.swapaxes(case.made.arrays['w_down'], -1, -2)
+  other = weights[rank, local ^ 1].astype(np.float32)
+  held[rank, rows] = made[before][rank, rows].astype(np.float32) @ other
+  return held
+
+
+def _stale_row(case, made):
+  rank, _, rows = _busy(case.tiling)
+  held = _last(made)
+  held[rank, rows.start + 1] = held[rank, rows.start + 2]
+  return held
+
+
+def _lost_slot(case, made):
+  forward = case.which is passes.FORWARD
+  returned = made['returned' if forward else 'd_returned'][1, 5]
+  weights = case.made.arrays['topk_weights'][1, 5].copy()
+  if not forward or case.made.policy.placement == 'before_down':
+    weights[:] = 1
+  weights[0] = 0
+  held = _last(made)
+  held[1, 5] = weights @ returned.astype(np.float32)
+  return held
+
+
+def _misplaced_weight(case, made):
+  """A row is scaled by the weight of the row after it."""
+  rank, _, rows = _busy(case.tiling)
+  slots = case.tiling.slot_of_row[rank][rows]
+  weights = case.made.arrays['topk_weights'].reshape(-1)[slots]
+  # The two rows whose weights are furthest apart.
+  right, wrong = np.argmin(weights), np.argmax(weights)
+  held = _last(made)
+  held[rank, rows.start + right] *= weights[wrong] / weights[right]
+  return held
+
+
+def _swapped_halves(case, made):
+  return np.roll(_last(made), case.made.config.d_ff, axis=-1)
+
+
+def controls(case: judging.Case) -> tuple[Control, ...]:
+  """Returns the controls of a pass."""
+  early = case.made.policy.placement == 'before_down'
+  # Where a row's weight shows: at combine it scales the row that returns.
+  weighted = (
+    ('activation', 'd_gate_up')
+    if early
+    else (
+      'expert_out',
+      'd_expert_out',
+    )
+  )
+  return (
+    Control('all zeros', (), lambda case, made: np.zeros_like(_last(made))),
+    Control('all NaN', (), lambda case, made: np.nan * _last(made)),
+    Control('dropped tile', ('gate_up', 'd_activation'), _dropped_tile),
+    Control('swapped experts', ('gate_up', 'd_activation'), _swapped_experts),
+    Control('stale row', ('expert_in', 'd_expert_out'), _stale_row),
+    Control('lost slot', ('y', 'dx'), _lost_slot),
+    Control('misplaced weight', weighted, _misplaced_weight),
+    Control('gate and up swapped', ('gate_up', 'd_gate_up'), _swapped_halves),
+  )

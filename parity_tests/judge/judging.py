@@ -1,0 +1,515 @@
+"""One pass of a candidate in the four lanes, on given inputs."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import processes
+from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import precision
+
+ORACLE_RULE = 'equals the oracle'
+EXACT_HINT = (
+  "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
+  "swiglu should say so: function.activations = ('swiglu',)"
+)
+# What has other values where the routing weight multiplies elsewhere.
+_PLACED = ('activation', 'expert_out', 'returned', 'd_expert_out')
+WIDE_RULE = 'equals the oracle on wide data'
+SERIAL_RULE = 'equals its kernels run serially'
+ORDERED_RULE = 'equals the oracle in its order'
+# One product, or a sum in slot order: the contract leaves one order only.
+_ORDERED = ('y', 'd_expert_out', 'dx')
+
+Progress = Callable[[str], None]
+Results = list[lanes.Result]
+Got = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """What was asked for.
+
+  Attributes:
+    lanes: some of `lanes.LANES`.
+    records: of lane standard.
+    progress: called with the name of each step as it begins.
+  """
+
+  lanes: tuple[str, ...]
+  records: tuple[standards.Standard, ...]
+  progress: Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One pass on one set of inputs.
+
+  Attributes:
+    which: the pass.
+    made: sizes and precision; its arrays are those that the pass reads.
+    tiling: how tasks cut its tensors, for this routing.
+    pass_answer: returns the oracle's tensors of the pass.
+    relay: whether tokens cross to a rank once, which can be seen.
+  """
+
+  which: passes.Pass
+  made: inputs_lib.LayerInputs
+  tiling: tiles.Tiling
+  pass_answer: Callable[[], Got]
+  relay: bool = False
+
+  @property
+  def relayed(self) -> tuple[str, ...]:
+    """The tensor of relayed rows, if there is one."""
+    return (self.which.relayed,) if self.relay else ()
+
+  @property
+  def stages(self) -> tuple[str, ...]:
+    return (*self.relayed, *self.which.stages)
+
+  def answer(self) -> Got:
+    """Returns the oracle's tensors; the caller may drop some."""
+    relayed = {name: self.recompute(name, {}) for name in self.relayed}
+    return self.pass_answer() | relayed
+
+  def ask(self, candidate: candidates.Candidate) -> 'Answered':
+    """Runs a candidate, in a replay on what the oracle answers."""
+    checking = candidates.checking_of(candidate)
+    if not checking.replays:
+      got = self.run(candidate.run)
+      return Answered(got, got, candidate.serial)
+    given = self.answer()
+    run: Callable[..., Got] = candidate.run
+    got = self.run(functools.partial(run, given=given))
+    serial = candidate.serial and functools.partial(
+      candidate.serial, given=given
+    )
+    return Answered(got, given if checking.isolate else got, serial)
+
+  @functools.cached_property
+  def oracle(self) -> oracle_lib.Oracle:
+    made = self.made
+    return oracle_lib.Oracle(made.config, made.policy, made.arrays)
+
+  @property
+  def sources(self) -> passes.Sources:
+    return self.which.sources(self.made.policy)
+
+  @property
+  def movement(self) -> tuple[str, ...]:
+    return (*self.relayed, *self.which.movement(self.made.policy))
+
+  def run(self, function: Callable[..., Got]) -> Got:
+    """Returns what a candidate's `run` or `serial` answers."""
+    made = self.made
+    return function(made.config, made.policy, made.arrays, self.which)
+
+  def golden(self, captured: passes.Tensors) -> golden_lib.Rows:
+    made = self.made
+    return self.which.golden(self.tiling, made.policy, made.arrays, captured)
+
+  def recompute(self, name: str, got: passes.Tensors) -> np.ndarray:
+    """Returns the oracle's stage, from the nearest tensors that were captured.
+
+    What the stage reads and `got` lacks is recomputed in the same way.
+    """
+    read = {
+      source: got[source] if source in got else self.recompute(source, got)
+      for source in self.sources.get(name, ())
+    }
+    return self.which.stage(self.oracle, name, self.made.arrays, read)
+
+  def follows(self, name: str, got: passes.Tensors) -> bool:
+    """Says whether all that a stage of this pass reads was captured."""
+    return set(self.sources.get(name, ())) <= set(got)
+
+  def descends(self, name: str, got: passes.Tensors) -> bool:
+    """Says whether anything that a stage is computed from was captured."""
+    return any(
+      source in got or self.descends(source, got)
+      for source in self.sources.get(name, ())
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+  """What a candidate returned.
+
+  Attributes:
+    got: its tensors by name.
+    sources: those from which its stages were computed: its own, or in isolated
+      replay the oracle's.
+    serial: as `Candidate.serial`, on the same sources; or None.
+  """
+
+  got: Got
+  sources: passes.Tensors
+  serial: Callable[..., Got] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+  """A pass in some lanes.
+
+  Attributes:
+    results: the comparisons.
+    got: what the candidate returned.
+    wrong: in isolated replay, the tasks that wrote what is wrong.
+  """
+
+  results: Results
+  got: Got
+  wrong: list[isolation.WrongTask] = dataclasses.field(default_factory=list)
+
+
+def count_steps(
+  asked: Sequence[str], which: passes.Pass, has_serial: bool
+) -> int:
+  """Returns how often the lanes of a pass call `progress`."""
+  steps = 6 * ('exact' in asked)
+  if set(asked) - {'exact'}:
+    steps += 2 + len(which.stages) + 1
+  if 'bitwise' in asked and has_serial:
+    steps += 1
+  return steps
+
+
+def exact_lane(
+  asked: Asked, case: Case, candidate: candidates.Candidate
+) -> Judged:
+  """Integer data on the same routing: candidate and oracle must be equal."""
+  which, data = case.which, case.made.data
+  rule = WIDE_RULE if data == 'wide' else ORACLE_RULE
+  asked.progress(f'{which.name}, {data}: candidate')
+  try:
+    answered = case.ask(candidate)
+  except candidates.CandidateError as error:
+    # Only a name of the user's has a colon.
+    if ':' not in candidate.name:
+      raise
+    raise candidates.CandidateError(f'{error}; {EXACT_HINT}') from error
+  except candidates.CannotJudge as error:
+    result = lanes.Result(
+      which.results[0],
+      'exact',
+      rule,
+      verdict=lanes.NOT_JUDGED,
+      why=str(error),
+    )
+    return Judged([result], {})
+  asked.progress(f'{which.name}, {data}: oracle')
+  expected = case.answer()
+  asked.progress(f'{which.name}, {data}: compare')
+  got = answered.got
+  results = [
+    equality(name, 'exact', rule, got, expected, case.tiling)
+    for name in (*which.plan, *case.stages)
+  ]
+  if ':' in candidate.name:
+    results = [with_placement(case, got, result) for result in results]
+  wrong = []
+  if answered.sources is not got:
+    wrong = guilty(
+      case,
+      candidate,
+      'exact',
+      results,
+      lambda name: lanes.differs('exact', got[name], expected[name]),
+    )
+  return Judged(results, got, wrong)
+
+
+def with_placement(case: Case, got: Got, result: lanes.Result) -> lanes.Result:
+  """Tells who has a tensor as the other `policy.placement` would make it."""
+  if result.failure is None or result.stage not in _PLACED:
+    return result
+  policy = case.made.policy
+  (other,) = set(precision.PLACEMENTS) - {policy.placement}
+  made = dataclasses.replace(
+    case.made, policy=dataclasses.replace(policy, placement=other)
+  )
+  elsewhere = dataclasses.replace(case, made=made)
+
+  def made_by(one: Case) -> bool:
+    stage = one.recompute(result.stage, got)
+    return not lanes.differs('exact', got[result.stage], stage).any()
+
+  # What merely follows a stage that is wrong is as asked for in itself.
+  if made_by(case) or not made_by(elsewhere):
+    return result
+  hint = f'as with placement {other}: is policy.placement read?'
+  failure = dataclasses.replace(result.failure, hint=hint)
+  return dataclasses.replace(result, failure=failure)
+
+
+def guilty(
+  case: Case,
+  candidate: candidates.Candidate,
+  lane: str,
+  results: Results,
+  bad: Callable[[str], np.ndarray],
+) -> list[isolation.WrongTask]:
+  """Returns the tasks of an isolated launch that wrote what a lane refuses.
+
+  A candidate that launched nothing has no tasks: its stages say all there is.
+  """
+  failed = {r.stage for r in results if r.verdict == lanes.FAIL}
+  stages = [name for name in case.stages if name in failed]
+  launch = _last_launch(case, candidate)
+  if launch is None:
+    return []
+  return isolation.wrong_tasks(
+    launch.image,
+    launch.plan,
+    lane,
+    {name: bad(name) for name in stages},
+  )
+
+
+def equality(
+  name: str,
+  lane: str,
+  rule: str,
+  got: passes.Tensors,
+  expected: passes.Tensors,
+  tiling: tiles.Tiling,
+) -> lanes.Result:
+  if name not in got:
+    return lanes.not_captured(name, lane, rule, name)
+  return lanes.compare(name, lane, rule, got[name], expected[name], tiling)
+
+
+def real_lanes(
+  asked: Asked, case: Case, candidate: candidates.Candidate
+) -> Judged:
+  """Lanes bitwise, bounded and standard, on one run of the candidate."""
+  which = case.which
+  asked.progress(f'{which.name}, real data: candidate')
+  answered = case.ask(candidate)
+  if candidates.checking_of(candidate).is_part:
+    answered = _continued(case, candidate, answered)
+  got, sources = answered.got, answered.sources
+  isolated = sources is not got
+  results, wrong = [], []
+  if 'bitwise' in asked.lanes and answered.serial is not None:
+    asked.progress(f'{which.name}, bitwise: own kernels, serially')
+    serial = case.run(answered.serial)
+    results += serial_rows(case, serial, got, keep=isolated)
+    if isolated:
+      wrong += guilty(
+        case,
+        candidate,
+        'bitwise',
+        results,
+        lambda name: lanes.differs('bitwise', got[name], serial[name]),
+      )
+    del serial
+    results += ordered_rows(case, answered)
+  asked.progress(f'{which.name}, real data: oracle')
+  expected = case.answer()
+  # The oracle's own stages stand in only where the candidate kept to itself
+  # all that a stage descends from.
+  needed = {*which.plan, *which.results} | {
+    name for name in case.stages if not case.descends(name, sources)
+  }
+  expected = {name: expected[name] for name in needed}
+  found, homes = moved(case, answered, expected)
+  results += found
+  if isolated:
+    wrong += guilty(
+      case,
+      candidate,
+      'bitwise',
+      found,
+      lambda name: lanes.differs('bitwise', got[name], homes[name]),
+    )
+  found = judged(asked, case, answered, expected)
+  results += found
+  if isolated:
+    golden = case.golden(sources)
+    wrong += guilty(
+      case,
+      candidate,
+      'bounded',
+      [r for r in found if r.lane == 'bounded'],
+      lambda name: lanes.out_of_bound(name, got[name], golden),
+    )
+  return Judged(results, got, wrong)
+
+
+def _continued(
+  case: Case, candidate: candidates.Candidate, answered: Answered
+) -> Answered:
+  """Returns what a part of the tasks gave, continued by the oracle.
+
+  What stood in for a task that did not run was the oracle's answer to the
+  oracle's own tensors: no bound of rounding ties it to the tasks that ran.
+  """
+  launch = _last_launch(case, candidate)
+  assert launch is not None  # Only our own launches leave tasks out.
+  left_out = isolation.written_by(
+    launch.image, launch.plan, launch.left_out, answered.got
+  )
+  got = dict(answered.got)
+  for name in case.which.stages:
+    if case.sources.get(name) and left_out[name].any():
+      stage = case.recompute(name, got)
+      got[name] = np.where(left_out[name], stage, got[name])
+  return Answered(got, got, answered.serial)
+
+
+def _last_launch(
+  case: Case, candidate: candidates.Candidate
+) -> candidates.Launch | None:
+  launches = reversed(candidates.launches_of(candidate))
+  return next((one for one in launches if one.which is case.which), None)
+
+
+def serial_rows(
+  case: Case, serial: Got, got: passes.Tensors, keep: bool
+) -> Results:
+  """The megakernel against its own tile kernels, run serially."""
+  take = serial.__getitem__ if keep else serial.pop
+  return [
+    lanes.compare(
+      name, 'bitwise', SERIAL_RULE, got[name], take(name), case.tiling
+    )
+    for name in case.which.stages
+  ]
+
+
+def ordered_rows(case: Case, answered: Answered) -> Results:
+  """What has one legal order of additions, against the oracle in that order.
+
+  Only our own kernels are held to it: those of others may add as they like.
+  """
+  return [
+    lanes.compare(
+      name,
+      'bitwise',
+      ORDERED_RULE,
+      answered.got[name],
+      case.recompute(name, answered.sources),
+      case.tiling,
+    )
+    for name in case.which.stages
+    if name in _ORDERED and name not in case.movement
+  ]
+
+
+def moved(
+  case: Case, answered: Answered, expected: passes.Tensors
+) -> tuple[Results, Got]:
+  """What only moves or counts, bit for bit, and what it must equal.
+
+  A candidate that returned what moved, but not from where, is judged on that by
+  `judged`.
+  """
+  got, sources = answered.got, answered.sources
+  results: Results = []
+  homes: Got = {}
+  for name in (*case.which.plan, *case.movement):
+    rule = ORACLE_RULE
+    before = case.sources.get(name)
+    if before:
+      rule = f'equals its own {before[0]}, returned'
+    if name in got and not case.follows(name, sources):
+      continue
+    if name in got:
+      homes[name] = case.recompute(name, sources) if before else expected[name]
+    results.append(equality(name, 'bitwise', rule, got, homes, case.tiling))
+  return results, homes
+
+
+def judged(
+  asked: Asked, case: Case, answered: Answered, expected: passes.Tensors
+) -> Results:
+  """Lanes bounded and standard: every stage, then the fused layer.
+
+  Whatever was asked for, the layer must lie within its bound: few records have
+  a rule for it, and stages may agree among themselves and be wrong.  Where each
+  stage ran alone, nothing passed through the layer; then every stage must.
+  """
+  which, got, sources = case.which, answered.got, answered.sources
+  records = asked.records if 'standard' in asked.lanes else ()
+  whole = sources is got
+  bounded = 'bounded' in asked.lanes
+  layer = case.golden({})
+  stages = case.golden(sources)
+  steps, jobs = [], []
+  for name in which.stages:
+    steps.append(name)
+    mine = () if name in case.movement else records
+    # Bits cannot say where the rows came from.
+    lost = name in case.movement and not case.follows(name, sources)
+    bound = bounded or lost or not (whole or answered.serial)
+    if name not in got:
+      missed = functools.partial(_not_captured, name, mine, bound)
+      jobs.append(missed)
+      continue
+    known = case.descends(name, sources)
+    apart = bound and not case.follows(name, sources)
+    beside = None
+    if mine or apart:
+      beside = case.recompute(name, sources) if known else expected[name]
+    # A stage that reads inputs only is no fused operator.
+    alone = known or not case.sources.get(name)
+    golden = stages if alone else layer
+    same = beside if apart else None
+    jobs.append(
+      functools.partial(
+        lanes.tolerances, name, got[name], golden, beside, mine, bound, same
+      )
+    )
+  mine = tuple(r for r in records if r.layer)
+  for name in which.results if whole else ():
+    row, home = lanes.LAYERS[name], expected[name]
+    steps.append('layer')
+    if name in got:
+      judge = functools.partial(lanes.tolerances, row, got[name], layer, home)
+      jobs.append(functools.partial(judge, mine, same=home))
+    else:
+      jobs.append(functools.partial(_not_captured, row, mine, True, name))
+  return _by_all(asked, which, steps, jobs)
+
+
+def _by_all(
+  asked: Asked,
+  which: passes.Pass,
+  steps: Sequence[str],
+  jobs: Sequence[Callable[[], Results]],
+) -> Results:
+  """Returns what jobs say, and tells each step before the first of its jobs."""
+  results: Results = []
+  told = ''
+  found = processes.results(jobs)
+  for step in steps:
+    if step != told:
+      asked.progress(f'{which.name}, bounded, standard: {step}')
+      told = step
+    results += next(found)
+  if told != 'layer':
+    asked.progress(f'{which.name}, bounded, standard: layer')
+  return results
+
+
+def _not_captured(
+  name: str,
+  records: Sequence[standards.Standard],
+  bounded: bool,
+  missing: str = '',
+) -> Results:
+  rules = [('bounded', lanes.BOUND_RULE)] if bounded else []
+  rules += [('standard', record.name) for record in records]
+  return [lanes.not_captured(name, *rule, missing or name) for rule in rules]

@@ -1,0 +1,723 @@
+"""Every lane passes a right kernel and fails every way to be wrong."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference import layer
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
+
+DTYPES = ('float32', 'bfloat16')
+# 13 tokens: no multiple of the block; capacity leaves padding.
+REQUEST = check.Request(
+  preset='tiny',
+  ranks=2,
+  tokens=13,
+  routing='zipf',
+  options=dataclasses.replace(check.Request().options, row_block=4),
+)
+
+
+@pytest.fixture(scope='module', params=DTYPES)
+def bench(request):
+  wanted = dataclasses.replace(REQUEST, dtype=request.param)
+  return check.Bench(wanted, keep=True)
+
+
+@pytest.fixture(
+  scope='module',
+  params=[(d, p) for d in DTYPES for p in ('combine', 'before_down')],
+  ids='-'.join,
+)
+def grad_bench(request):
+  dtype, placement = request.param
+  wanted = dataclasses.replace(
+    REQUEST,
+    direction='backward',
+    routing='empty_experts',
+    dtype=dtype,
+    placement=placement,
+  )
+  return check.Bench(wanted, keep=True)
+
+
+def _wide(a):
+  return a.astype(np.float32)
+
+
+def _combined(made, answer, rank, token, weights):
+  rows = _wide(answer['returned'][rank, token])
+  y = (rows * weights[:, None]).sum(axis=0)
+  return y.astype(answer['y'].dtype)
+
+
+def _copy(answer, name):
+  answer[name] = answer[name].copy()
+  return answer[name]
+
+
+def _busy_expert(tiling):
+  """Returns (rank, local expert, its rows) of the fullest expert."""
+  config = tiling.config
+  expert = int(np.argmax(tiling.counts.sum(axis=0)))
+  rank, local = divmod(expert, config.experts_per_rank)
+  begin = int(
+    tiling.counts.sum(axis=0)[rank * config.experts_per_rank : expert].sum()
+  )
+  return rank, local, slice(begin, begin + int(tiling.counts[:, expert].sum()))
+
+
+# Each control spoils what a right kernel answered and says in which stage.
+def all_zeros(made, tiling, answer):
+  for name in tensors.STAGES:
+    answer[name] = np.zeros_like(answer[name])
+  return 'expert_in'
+
+
+def dropped_tile(made, tiling, answer):
+  rank, _, rows = _busy_expert(tiling)
+  _copy(answer, 'expert_out')[rank, rows.start : rows.start + 4] = 0
+  return 'expert_out'
+
+
+def unwritten_tile(made, tiling, answer):
+  rank, _, rows = _busy_expert(tiling)
+  _copy(answer, 'gate_up')[rank, rows.start : rows.start + 4] = np.nan
+  return 'gate_up'
+
+
+def swapped_experts(made, tiling, answer):
+  rank, local, rows = _busy_expert(tiling)
+  other = made.arrays['w_gate_up'][rank, local ^ 1]
+  x = _wide(answer['expert_in'][rank, rows])
+  _copy(answer, 'gate_up')[rank, rows] = x @ _wide(other)
+  return 'gate_up'
+
+
+def stale_row(made, tiling, answer):
+  rank, _, rows = _busy_expert(tiling)
+  held = _copy(answer, 'expert_in')
+  held[rank, rows.start + 1] = held[rank, rows.start + 2]
+  return 'expert_in'
+
+
+def lost_k_slot(made, tiling, answer):
+  weights = made.arrays['topk_weights'][1, 5].copy()
+  weights[0] = 0
+  _copy(answer, 'y')[1, 5] = _combined(made, answer, 1, 5, weights)
+  return 'y'
+
+
+def misplaced_weight(made, tiling, answer):
+  weights = np.roll(made.arrays['topk_weights'][0, 7], 1)
+  _copy(answer, 'y')[0, 7] = _combined(made, answer, 0, 7, weights)
+  return 'y'
+
+
+def swapped_return(made, tiling, answer):
+  home = _copy(answer, 'returned')
+  home[0, 3, 0], home[0, 4, 0] = home[0, 4, 0].copy(), home[0, 3, 0].copy()
+  return 'returned'
+
+
+def written_padding(made, tiling, answer):
+  _copy(answer, 'activation')[0, -1, 2] = 1e-30
+  return 'activation'
+
+
+CONTROLS = (
+  all_zeros,
+  dropped_tile,
+  unwritten_tile,
+  swapped_experts,
+  stale_row,
+  lost_k_slot,
+  misplaced_weight,
+  swapped_return,
+  written_padding,
+)
+
+
+def all_zero_grads(made, tiling, answer):
+  for name in tensors.GRADS:
+    answer[name] = np.zeros_like(answer[name])
+  return 'd_expert_out'
+
+
+def dropped_weight_tile(made, tiling, answer):
+  rank, local, _ = _busy_expert(tiling)
+  _copy(answer, 'd_w_gate_up')[rank, local, :8, :8] = 0
+  return 'd_w_gate_up'
+
+
+def unwritten_grad_tile(made, tiling, answer):
+  rank, _, rows = _busy_expert(tiling)
+  _copy(answer, 'd_activation')[rank, rows.start : rows.start + 4] = np.nan
+  return 'd_activation'
+
+
+def swapped_experts_back(made, tiling, answer):
+  rank, local, rows = _busy_expert(tiling)
+  other = _wide(made.arrays['w_down'][rank, local ^ 1])
+  d_out = _wide(answer['d_expert_out'][rank, rows])
+  _copy(answer, 'd_activation')[rank, rows] = d_out @ other.T
+  return 'd_activation'
+
+
+def swapped_weight_grads(made, tiling, answer):
+  rank, local, _ = _busy_expert(tiling)
+  held = _copy(answer, 'd_w_down')[rank]
+  held[[local, local ^ 1]] = held[[local ^ 1, local]]
+  return 'd_w_down'
+
+
+def stale_grad_row(made, tiling, answer):
+  rank, _, rows = _busy_expert(tiling)
+  held = _copy(answer, 'd_expert_out')
+  held[rank, rows.start + 1] = held[rank, rows.start + 2]
+  return 'd_expert_out'
+
+
+def misplaced_row_weight(made, tiling, answer):
+  early = made.policy.placement == 'before_down'
+  name = 'd_gate_up' if early else 'd_expert_out'
+  rank, _, rows = _busy_expert(tiling)
+  slots = tiling.slot_of_row[rank][rows]
+  weights = made.arrays['topk_weights'].reshape(-1)[slots]
+  held = _copy(answer, name)[rank, rows]
+  # Of wide data many rows are 0, and so are their weights.
+  at = np.argmax(_wide(held).any(axis=-1))
+  wrong = weights[np.argmax(weights != weights[at])]
+  held[at] = (_wide(held[at]) * wrong / weights[at]).astype(held.dtype)
+  return name
+
+
+def row_missing_from_a_sum(made, tiling, answer):
+  rank, local, rows = _busy_expert(tiling)
+  left = _wide(made.arrays['activation'][rank, rows])
+  right = _wide(answer['d_expert_out'][rank, rows])
+  # Of wide data some rows add nothing.
+  at = np.argmax(left.any(axis=-1) & right.any(axis=-1))
+  lost = np.outer(left[at], right[at])
+  held = _copy(answer, 'd_w_down')[rank, local]
+  held[:] = (_wide(held) - lost).astype(held.dtype)
+  return 'd_w_down'
+
+
+def empty_expert_not_zeroed(made, tiling, answer):
+  expert = int(np.argmin(tiling.counts.sum(axis=0)))
+  assert not tiling.counts[:, expert].any()
+  place = divmod(expert, tiling.config.experts_per_rank)
+  _copy(answer, 'd_w_gate_up')[place][3, 5] = 0.25
+  return 'd_w_gate_up'
+
+
+def swapped_grad_return(made, tiling, answer):
+  home = _copy(answer, 'd_returned')
+  home[0, 3, 0], home[0, 4, 0] = home[0, 4, 0].copy(), home[0, 3, 0].copy()
+  return 'd_returned'
+
+
+def lost_slot_of_dx(made, tiling, answer):
+  rows = _wide(answer['d_returned'][1, 5, 1:])
+  held = _copy(answer, 'dx')
+  held[1, 5] = rows.sum(axis=0).astype(held.dtype)
+  return 'dx'
+
+
+def weight_grads_of_swapped_slots(made, tiling, answer):
+  held = _copy(answer, 'd_topk_weights')
+  apart = np.abs(held[0] - held[0, :, ::-1]).max(axis=-1)
+  token = np.argmax(apart)
+  held[0, token] = held[0, token, ::-1].copy()
+  return 'd_topk_weights'
+
+
+def written_grad_padding(made, tiling, answer):
+  _copy(answer, 'd_gate_up')[0, -1, 2] = 1e-30
+  return 'd_gate_up'
+
+
+GRAD_CONTROLS = (
+  all_zero_grads,
+  dropped_weight_tile,
+  unwritten_grad_tile,
+  swapped_experts_back,
+  swapped_weight_grads,
+  stale_grad_row,
+  misplaced_row_weight,
+  row_missing_from_a_sum,
+  empty_expert_not_zeroed,
+  swapped_grad_return,
+  lost_slot_of_dx,
+  weight_grads_of_swapped_slots,
+  written_grad_padding,
+)
+
+
+def _data_of(bench, arrays):
+  """Returns which of a bench's inputs these are: 'real', 'exact' or 'wide'."""
+  return next(
+    data
+    for data in reversed(inputs_lib.DATA)
+    if bench.inputs(data).arrays['w_down'] is arrays['w_down']
+  )
+
+
+class Spoiled:
+  """A right kernel, the oracle itself, and one way to be wrong."""
+
+  name = 'oracle'
+
+  def __init__(self, bench, control=None, keep=None):
+    self._bench, self._control, self._keep = bench, control, keep
+    self.stage = None
+
+  def _right(self, config, policy, inputs, which):
+    data = _data_of(self._bench, inputs)
+    made = dataclasses.replace(
+      self._bench.made, policy=policy, arrays=inputs, data=data
+    )
+    return made, self._bench.answer(made, which)
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    made, answer = self._right(config, policy, inputs, which)
+    tiling = check.tiling_of(REQUEST, made, self._bench.plan)
+    if self._control is not None:
+      self.stage = self._control(made, tiling, answer)
+    kept = self._keep or answer
+    return {name: answer[name] for name in kept}
+
+  @property
+  def serial(self):
+    if self._keep is not None:
+      return None
+    return lambda *arguments: self._right(*arguments)[1]
+
+
+def _judge(bench, candidate, **changes):
+  return bench.judge(dataclasses.replace(REQUEST, **changes), candidate)
+
+
+def _judge_grad(bench, candidate, **changes):
+  return _judge(bench, candidate, direction='backward', **changes)
+
+
+def test_all_lanes_pass_a_right_kernel(bench):
+  results = _judge(bench, Spoiled(bench))
+
+  assert {r.lane for r in results} == set(lanes.LANES)
+  for result in results:
+    assert (result.verdict, result.failed) == (lanes.PASS, 0), result
+    assert result.tiles > 0
+    assert result.failure is None
+    assert (result.worst_element is None) == (result.worst_abs == 0)
+
+
+def test_all_lanes_pass_a_right_backward_kernel(grad_bench):
+  results = _judge_grad(grad_bench, Spoiled(grad_bench))
+
+  assert {r.lane for r in results} == set(lanes.LANES)
+  assert {lanes.tensor_of(r.stage) for r in results} == set(tensors.GRADS)
+  for result in results:
+    assert (result.verdict, result.failed) == (lanes.PASS, 0), result
+    assert result.tiles > 0
+
+
+@pytest.mark.parametrize('control', CONTROLS, ids=lambda c: c.__name__)
+def test_every_lane_fails_every_control_in_its_stage(bench, control):
+  candidate = Spoiled(bench, control)
+
+  _check_control(candidate, _judge(bench, candidate))
+
+
+@pytest.mark.parametrize('control', GRAD_CONTROLS, ids=lambda c: c.__name__)
+def test_every_lane_fails_every_backward_control(grad_bench, control):
+  candidate = Spoiled(grad_bench, control)
+
+  _check_control(candidate, _judge_grad(grad_bench, candidate))
+
+
+def _check_control(candidate, results):
+  # Lane exact has two cases, each with a rule of its own.
+  cases = [(lane, None) for lane in lanes.LANES if lane != 'exact']
+  cases += [('exact', judging.ORACLE_RULE), ('exact', judging.WIDE_RULE)]
+  for lane, rule in cases:
+    mine = [r for r in results if r.lane == lane and rule in (None, r.rule)]
+    failures = [r.failure for r in mine if r.verdict == lanes.FAIL]
+    if lane == 'standard' and candidate.stage not in {r.stage for r in mine}:
+      continue  # What moves is judged by its bits.
+    assert failures, (lane, rule)
+    first = min(failures, key=lanes.Failure.order)
+    assert (first.stage, first.lane) == (candidate.stage, lane)
+    assert first.got != first.expected or np.isnan(first.got)
+
+
+@pytest.mark.parametrize(
+  'control', (stale_row, swapped_return), ids=lambda c: c.__name__
+)
+def test_bits_that_moved_wrong_are_seen_without_a_serial_run(bench, control):
+  candidate = Spoiled(bench, control, keep=passes.FORWARD.outputs)
+
+  results = _judge(bench, candidate, lanes=('bitwise',))
+
+  failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+  assert failed == [candidate.stage]
+
+
+def test_grads_that_moved_wrong_are_seen_without_a_serial_run(grad_bench):
+  early = grad_bench.made.policy.placement == 'before_down'
+  controls = [swapped_grad_return, stale_grad_row][: 1 + early]
+
+  for control in controls:
+    spoiled = Spoiled(grad_bench, control, keep=passes.BACKWARD.outputs)
+    results = _judge_grad(grad_bench, spoiled, lanes=('bitwise',))
+
+    failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+    assert failed == [spoiled.stage]
+
+
+def test_a_row_missing_from_a_weight_gradient_is_named(grad_bench):
+  spoiled = Spoiled(grad_bench, row_missing_from_a_sum)
+
+  results = _judge_grad(grad_bench, spoiled, lanes=('exact',))
+
+  failure = next(r.failure for r in results if r.failure)
+  tiling = check.tiling_of(REQUEST, grad_bench.made, grad_bench.plan)
+  rank, local, _ = _busy_expert(tiling)
+  assert (failure.stage, failure.rank) == ('d_w_down', rank)
+  assert failure.expert == rank * tiling.config.experts_per_rank + local
+  assert failure.index[:2] == (rank, local) and len(failure.index) == 4
+  assert (failure.token, failure.source_rank, failure.slot) == (None,) * 3
+  if grad_bench.made.policy.storage == 'float32':
+    assert failure.pattern.startswith('off by one outer product')
+
+
+def test_only_dx_is_judged_where_only_dx_came_back(grad_bench):
+  spoiled = Spoiled(grad_bench, lost_slot_of_dx, keep=('dx',))
+
+  results = _judge_grad(grad_bench, spoiled, lanes=('bounded',))
+
+  # One bad token may leave its tile spread as it should be.
+  verdicts = {
+    r.stage: r.verdict for r in results if r.rule != lanes.SPREAD_RULE
+  }
+  assert verdicts['dx'] == verdicts['layer dx'] == lanes.FAIL
+  del verdicts['dx'], verdicts['layer dx']
+  assert set(verdicts.values()) == {lanes.NOT_JUDGED}
+  assert all(
+    'return d_expert_out, d_activation' in r.failure.hint
+    for r in results
+    if r.failure
+  )
+
+
+class Blurred:
+  """Our backend, with some elements of one forward tensor replaced."""
+
+  name = 'blurred'
+  serial = None
+
+  def __init__(self, request, value):
+    self._right = check.make_candidate(request)
+    self._value = value
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    answer = self._right.run(config, policy, inputs, which)
+    if which is passes.FORWARD:
+      answer['gate_up'][0, 0, :4] = self._value
+    return answer
+
+
+@pytest.mark.parametrize('value', (3.0, np.nan))
+def test_a_forward_fault_does_not_spread_to_the_backward_pass(value):
+  request = dataclasses.replace(
+    REQUEST, direction='both', lanes=('bitwise', 'bounded', 'standard')
+  )
+  bench = check.Bench(request)
+
+  results = bench.judge(request, Blurred(request, value))
+
+  failed = {r.stage for r in results if r.verdict == lanes.FAIL}
+  assert 'gate_up' in failed
+  assert failed.isdisjoint(tensors.GRADS)
+  assert not [stage for stage in failed if stage.startswith('layer ')]
+  judged = [r.stage for r in results if r.verdict == lanes.PASS]
+  assert set(tensors.GRADS) <= set(judged)
+  # Forward rows come first, whatever their lane.
+  is_backward = [lanes.pass_of(r.stage) is passes.BACKWARD for r in results]
+  assert is_backward == sorted(is_backward)
+
+
+def test_a_pass_that_a_bench_was_not_made_for_is_refused(bench):
+  with pytest.raises(ValueError, match='direction: expected a pass of'):
+    _judge(bench, Spoiled(bench), direction='both')
+
+
+def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
+  results = _judge(bench, Spoiled(bench, stale_row), lanes=('bitwise',))
+
+  first = min(
+    (r.failure for r in results if r.failure), key=lanes.Failure.order
+  )
+
+  made = bench.made
+  answer = bench.answer(made)
+  tiling = check.tiling_of(REQUEST, made, answer)
+  rank, local, rows = _busy_expert(tiling)
+  right = answer['expert_in']
+  assert (first.rank, first.row_block, first.col_block) == (rank, 0, 0)
+  assert first.expert == rank * made.config.experts_per_rank + local
+  assert first.index[:2] == (rank, rows.start + 1)
+  assert first.expected == float(right[first.index])
+  row = right[rank, rows.start + 2]
+  assert first.got == float(row[first.index[2]])
+  assert first.bad_rows == 1
+  assert first.bad_cols == (right[rank, rows.start + 1] != row).sum()
+  x = made.arrays['x'][first.source_rank, first.token]
+  np.testing.assert_array_equal(ulp.bits(x), ulp.bits(right[first.index[:2]]))
+  assert first.pattern == "holds another row's values"
+  assert first.replay.endswith('--lane=bitwise')
+
+
+def test_what_is_not_returned_is_not_judged_and_does_not_pass(bench):
+  results = _judge(bench, Spoiled(bench, keep=('y',)))
+
+  by_lane = {
+    (r.stage, r.lane): r.verdict for r in results if r.lane != 'standard'
+  }
+  assert by_lane['gate_up', 'bounded'] == lanes.NOT_JUDGED
+  assert by_lane['expert_in', 'exact'] == lanes.NOT_JUDGED
+  assert by_lane['y', 'bounded'] == lanes.PASS
+  assert by_lane[lanes.LAYER, 'bounded'] == lanes.PASS
+
+
+@pytest.mark.parametrize('lane', ('exact', 'bounded', 'standard'))
+@pytest.mark.parametrize(
+  'control', (lost_k_slot, misplaced_weight), ids=lambda c: c.__name__
+)
+def test_a_wrong_y_alone_is_caught_too(bench, control, lane):
+  results = _judge(bench, Spoiled(bench, control, keep=('y',)), lanes=(lane,))
+
+  assert any(r.verdict == lanes.FAIL for r in results)
+
+
+def test_a_lane_with_nothing_to_judge_is_refused(bench):
+  with pytest.raises(
+    check.NothingToJudge, match='lane: .* it does swiglu only'
+  ):
+    _judge(bench, OnlySwiglu(bench), lanes=('exact',))
+
+
+def test_a_result_alone_is_judged_in_lane_bitwise_too(bench):
+  results = _judge(bench, Spoiled(bench, keep=('y',)), lanes=('bitwise',))
+
+  judged = {r.stage: r.lane for r in results if r.verdict == lanes.PASS}
+  assert judged == {lanes.LAYER: 'bounded'}
+
+
+def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
+  answer = bench.answer(bench.inputs('exact'))
+  tiling = check.tiling_of(REQUEST, bench.made, answer)
+  zero = np.zeros_like(answer['y'])
+
+  results = [
+    lanes.compare('y', lane, 'rule', -zero, zero, tiling)
+    for lane in ('exact', 'bitwise')
+  ]
+
+  assert [r.verdict for r in results] == [lanes.PASS, lanes.FAIL]
+
+
+@pytest.mark.parametrize('placement', ('combine', 'before_down'))
+def test_golden_rows_are_the_oracles_in_float64(placement):
+  # Given a layer in float32, when each stage is computed from x alone,
+  request = dataclasses.replace(REQUEST, placement=placement)
+  made = check.make_inputs(request)
+  with test_util.x64():
+    arguments = (jax.numpy.asarray(made.arrays[n]) for n in tensors.INPUTS)
+    expected = layer.forward(made.config, made.policy.golden(), *arguments)
+    expected = {name: np.asarray(a) for name, a in expected.items()}
+  tiling = check.tiling_of(request, made, expected)
+  golden = golden_lib.Golden(tiling, made.policy, made.arrays, {})
+
+  # then values are the oracle's under its golden policy.
+  for name in tensors.STAGES:
+    if name == 'returned':
+      continue
+    for rank in range(2):
+      right = tiling.rows(name, expected[name], rank)
+      got = golden.rows(name, rank, 0, len(right))
+      np.testing.assert_allclose(got.value, right, rtol=1e-11, atol=1e-12)
+
+
+@pytest.fixture(scope='module', params=('float32', 'float16'))
+def overflowing(request):
+  """Inputs on which much of `gate_up` is an infinity."""
+  made = check.Bench(
+    dataclasses.replace(REQUEST, dtype=request.param), keep=True
+  )
+  arrays = dict(made.made.arrays)
+  size = dict(float32=(1e20, 1e19), float16=(200, 200))[request.param]
+  dtype = arrays['x'].dtype.type
+  arrays['x'] = np.abs(arrays['x']) * dtype(size[0])
+  # Columns of one sign each: no order of their terms gives another infinity.
+  sign = np.array([size[1], -size[1], 1.0, -1.0] * 8, dtype)
+  arrays['w_gate_up'] = np.abs(arrays['w_gate_up']) * sign
+  made.made = dataclasses.replace(made.made, arrays=arrays)
+  return made
+
+
+@pytest.mark.parametrize('keep', (('y',), passes.FORWARD.outputs))
+def test_a_right_kernel_may_overflow(overflowing, keep):
+  gate_up = overflowing.answer(overflowing.made)['gate_up']
+  assert 0.05 < np.isinf(gate_up).mean() < 0.95
+
+  results = _judge(
+    overflowing,
+    Spoiled(overflowing, keep=keep),
+    lanes=('bitwise', 'bounded', 'standard'),
+  )
+
+  assert {r.verdict for r in results} - {lanes.NOT_JUDGED} == {lanes.PASS}
+
+
+@pytest.mark.parametrize('wrong', (np.nan, 'other sign', 'largest'))
+def test_only_the_same_infinity_will_do(overflowing, wrong):
+  # Given a kernel with something else in the place of one infinity,
+  def spoil(made, tiling, answer):
+    held = _copy(answer, 'gate_up')
+    at = tuple(np.argwhere(np.isinf(held))[0])
+    largest = storage.FORMATS[str(held.dtype)].largest
+    held[at] = {'other sign': -held[at], 'largest': largest}.get(wrong, wrong)
+    return 'gate_up'
+
+  spoiled = Spoiled(overflowing, spoil, keep=passes.FORWARD.outputs)
+
+  # when it is judged, then that is wrong, and is what the report shows.
+  for lane in ('bounded', 'standard'):
+    results = _judge(overflowing, spoiled, lanes=(lane,))
+    failed = [r for r in results if r.lane == lane and r.failure]
+    assert failed[0].stage == 'gate_up' and np.isinf(failed[0].failure.expected)
+
+
+class OnlySwiglu(Spoiled):
+  """A right kernel that has no other activation."""
+
+  def run(self, config, policy, inputs, which=passes.FORWARD):
+    if policy.activation != 'swiglu':
+      raise candidates.CannotJudge('it does swiglu only')
+    return super().run(config, policy, inputs, which)
+
+
+def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
+  results = _judge(bench, OnlySwiglu(bench), lanes=('exact', 'bounded'))
+
+  exact = [r for r in results if r.lane == 'exact']
+  others = [r for r in results if r.lane != 'exact']
+  rules = [judging.ORACLE_RULE, judging.WIDE_RULE]
+  assert [r.rule for r in exact] == rules
+  assert {r.verdict for r in exact} == {lanes.NOT_JUDGED}
+  assert {r.why for r in exact} == {'it does swiglu only'}
+  assert {r.verdict for r in others} == {lanes.PASS}
+
+
+def lost_expert(made, tiling, answer):
+  sent = tiling.topk_ids == 3
+  for rank, token in np.argwhere(sent.any(axis=-1)):
+    weights = made.arrays['topk_weights'][rank, token] * ~sent[rank, token]
+    _copy(answer, 'y')[rank, token] = _combined(
+      made, answer, rank, token, weights
+    )
+  return 'y'
+
+
+RETURN_MORE = (
+  'return expert_in, gate_up, activation, expert_out, returned to locate it '
+  'nearer'
+)
+
+
+@pytest.mark.parametrize(
+  ('control', 'hint'),
+  [
+    (lost_expert, 'all bad tokens, and no others, went to expert 3'),
+    (lost_k_slot, RETURN_MORE),
+  ],
+  ids=lambda v: getattr(v, '__name__', ''),
+)
+def test_a_wrong_y_alone_gets_a_hint(bench, control, hint):
+  spoiled = Spoiled(bench, control, keep=('y',))
+
+  results = _judge(bench, spoiled, lanes=('exact', 'bounded'))
+
+  # A tile with few bad tokens may be spread as it should be.
+  hints = {
+    (r.rule, r.failure.hint)
+    for r in results
+    if r.failure and r.rule != lanes.SPREAD_RULE
+  }
+  # Wide data weigh one slot of a token: an expert is lost to some of its own.
+  assert hints == {
+    (judging.ORACLE_RULE, hint),
+    (lanes.BOUND_RULE, hint),
+    (judging.WIDE_RULE, RETURN_MORE),
+  }
+
+
+def test_a_right_kernel_uses_a_share_of_the_bound(bench):
+  results = _judge(bench, Spoiled(bench), lanes=('bounded',))
+
+  shares = [r.values['error_of_bound'] for r in results if r.lane == 'bounded']
+  assert all(0 <= share <= 1 for share in shares) and max(shares) > 0
+
+
+def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
+  # Given a NaN on the first rank and a plain error on the last,
+  answer = bench.answer(bench.made)
+  got = _copy(answer, 'y')
+  expected = got.copy()
+  got[0, 2, 1], got[-1, 0, 0] = np.nan, 99.0
+
+  # when they are compared, then the NaN is told.
+  result = lanes.compare('y', 'exact', 'rule', got, expected, _tiling(bench))
+  assert np.isnan(result.worst_abs)
+  assert result.worst_element == (0, 2, 1)
+
+
+def test_a_rank_without_rows_has_a_grid_without_tiles():
+  # Given a routing that sends every row to the last rank,
+  empty_first = next(
+    made
+    for made in (
+      check.Bench(dataclasses.replace(REQUEST, routing='one_rank', seed=seed))
+      for seed in range(9)
+    )
+    if _tiling(made).num_valid(0) == 0
+  )
+  tiling = _tiling(empty_first)
+  expected = empty_first.answer(empty_first.made)['expert_in']
+  got = expected.copy()
+  got[1, 0, 0] += 1
+
+  # when something is wrong there, then it is in that rank's grid.
+  result = lanes.compare('expert_in', 'exact', 'rule', got, expected, tiling)
+  assert [g.sum() for g in result.grids] == [0, 1]
+  assert [len(e) for e in result.experts] == [len(g) for g in result.grids]
+  assert result.grids[0].shape == (0, 1)
+
+
+def _tiling(bench):
+  return check.tiling_of(REQUEST, bench.made, bench.plan)

@@ -1,0 +1,619 @@
+"""A-priori rounding bounds: the golden value and how far off is still right.
+
+One mechanism.  A `Bounded` is a value in float64 and an absolute error bound;
+each function below carries both through one stage.  Inputs that the candidate
+itself captured come in with error 0, so that a fault does not spread; inputs
+that it kept to itself come in with the bound they were computed with.
+
+The model of the arithmetic (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., sections 2.2 and 3.1), with u = 2^-24:
+
+* one float32 operation:  fl(a op b) = (a op b)(1 + d), |d| <= u;
+* n of them in any order of summation: relative error gamma_n = n u / (1 - n u)
+  of the sum of magnitudes;
+* a result below the smallest normal number may be flushed to zero, which
+  loses at most that number, 2^-126, for each operation;
+* one rounding to storage moves a value by half the spacing of its binade, or
+  among its subnormal numbers, which float16 has where float32 is normal, by
+  half of theirs: to flush those is an error like any other.
+
+The golden itself is computed in float64: its own error, gamma_n with
+u = 2^-53, is added.  No number here is chosen by hand.
+
+Where a value is certain to overflow, it is an infinity with a finite bound: so
+is everybody's.  Where it may, or a partial sum of it may in some order, the
+bound is infinite: nothing is known of it.
+
+The worst case hardly ever happens.  Beside the bound goes a variance, by the
+probabilistic model (Higham and Mary, A New Approach to Probabilistic Rounding
+Error Analysis, SIAM J. Sci. Comput. 41, 2019, Model 2.1; on data, Sharper
+Probabilistic Backward Error Analysis, the same 42, 2020): each rounding error
+is independent of those before it, of mean zero and, which they do not need,
+spread evenly over half a spacing to either side.  A float32 operation with
+result s so has the variance (u s)^2 / 3 at most, and errors add up as variances
+do, to first order.  Such a sum is sub-Gaussian with this variance, so `spread`
+can say how far it strays.
+
+A sum's variance is that of its partial sums, so it depends on their order.
+`_sum_variance` counts ascending ones, from the data, and those of an order
+drawn at random: a blocked, interleaved or pairwise sum has smaller ones.
+
+In storage narrower than float32 it is not the error that is followed but the
+distance of two right kernels, each with an order of its own: they differ where
+a rounding edge lies between their float32 values.  At a spacing s and a
+distance d before rounding that has the probability |d| / s, so rounding leaves
+the mean of |d| as it was and adds s |d| to the mean of d^2.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
+
+_U = ulp.unit_roundoff('float32')
+_U64 = ulp.unit_roundoff('float64')
+_TINY = ulp.smallest_normal('float32')
+_LARGEST = float(np.finfo(np.float32).max)
+
+# exp within 2 units in the last place.  A unit is at most 2u of the value.
+_EXP_ROUNDINGS = 4
+# 1 / (1 + exp(-z)), or z / (1 + exp(-z)): sum, and quotient (or reciprocal and
+# product).  The error of exp counts in full in the sum, which is at least as
+# large.
+_SIGMOID_ROUNDINGS = _EXP_ROUNDINGS + 3
+# Variance of one float32 rounding, relative to the square of its result.
+_VARIANCE = _U**2 / 3
+# exp may err in one direction throughout: all it may err counts as spread.
+_EXP_VARIANCE = (_EXP_ROUNDINGS * _U) ** 2
+# Prefixes of a long sum that are looked at, and terms between two of them.
+_PREFIXES, _PREFIX_TERMS = 8, 256
+# |d silu(z) / dz| <= 1.0999 (its maximum, at z = 2.3994).
+_SILU_SLOPE = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+  """A value and a bound on the error of whoever computed it.
+
+  Attributes:
+    value: `[...]` float64.
+    error: `[...]` float64, not negative; None is zero everywhere.
+    variance: `[...]` float64 of the error, or in narrow storage of the distance
+      of two right kernels; None is zero everywhere.
+    apart: `[...]` float64, mean of that distance, where it is less than the
+      root of the variance; None is the root.
+    crossed: `[...]` float64, of float32 made of narrower numbers: how many of
+      those two right kernels store differently, in the mean.  The variance is
+      then that of the others.  None is zero everywhere.
+  """
+
+  value: np.ndarray
+  error: np.ndarray | None = None
+  variance: np.ndarray | None = None
+  apart: np.ndarray | None = None
+  crossed: np.ndarray | None = None
+
+  def __getitem__(self, index) -> 'Bounded':
+    return self._map(lambda array: array[index])
+
+  @property
+  def T(self) -> 'Bounded':
+    return self._map(np.transpose)
+
+  def contiguous(self) -> 'Bounded':
+    """Returns the same, row after row in memory."""
+    return self._map(np.ascontiguousarray)
+
+  def reshape(self, *shape: int) -> 'Bounded':
+    return self._map(lambda array: array.reshape(*shape))
+
+  def _map(self, change) -> 'Bounded':
+    return Bounded(*(a if a is None else change(a) for a in self.arrays()))
+
+  def arrays(self) -> tuple[np.ndarray | None, ...]:
+    return self.value, self.error, self.variance, self.apart, self.crossed
+
+  def bound(self) -> np.ndarray:
+    return np.zeros_like(self.value) if self.error is None else self.error
+
+  def distance(self) -> np.ndarray:
+    """Returns the mean of |error| `[...]`, or a bound on it."""
+    if self.apart is not None:
+      return self.apart
+    if self.variance is None:
+      return np.zeros_like(self.value)
+    return np.sqrt(self.variance)
+
+
+def join(parts: Sequence[Bounded]) -> Bounded:
+  """Returns parts, one after another along the first axis."""
+  columns = zip(*(part.arrays() for part in parts))
+  return Bounded(
+    *(c[0] if c[0] is None else np.concatenate(c) for c in columns)
+  )
+
+
+def exact(stored: np.ndarray) -> Bounded:
+  """Returns stored values `[...]` as they are, without error."""
+  return Bounded(stored.astype(np.float64))
+
+
+def gamma(roundings: int, u: float = _U) -> float:
+  """Returns the relative error bound of that many roundings.
+
+  Raises:
+    ValueError: so many roundings that no digit is left.
+  """
+  if roundings * u >= 1:
+    raise ValueError(
+      f'roundings: expected fewer than {1 / u:.0f}, got {roundings}'
+    )
+  return roundings * u / (1 - roundings * u)
+
+
+def is_narrow(policy: precision.PrecisionPolicy) -> bool:
+  """Says whether storing rounds: sums have the accumulation dtype already."""
+  return policy.storage != policy.accumulate
+
+
+def _kernels(policy: precision.PrecisionPolicy) -> int:
+  """Returns how many kernels' errors count: their distance, or one's error."""
+  return 2 if is_narrow(policy) else 1
+
+
+def _stored(
+  policy: precision.PrecisionPolicy,
+  value: np.ndarray,
+  error: np.ndarray,
+  variance: np.ndarray,
+  apart: np.ndarray | None = None,
+  reach: np.ndarray | None = None,
+) -> Bounded:
+  """Returns what is stored of a value; `reach` is the sum of magnitudes."""
+  # Sums are float32 already: only a narrower storage rounds once more.
+  if is_narrow(policy):
+    half = ulp.half_spacing(np.abs(value) + error, policy.storage)
+    apart = np.sqrt(variance) if apart is None else apart
+    error, variance = error + half, variance + 2 * half * apart
+  stored, error = _overflowed(policy.storage, value, error)
+  if reach is not None and not reach.max(initial=0.0) < _LARGEST:
+    # Terms of the other sign may overflow too, and then the sum is NaN.
+    against = (reach - np.abs(value)) / 2
+    sure = (reach < _LARGEST) | (np.isinf(stored) & (against < _LARGEST))
+    error = np.where(sure, error, np.inf)
+  return Bounded(stored, error, variance, apart)
+
+
+def _overflowed(
+  dtype: str, value: np.ndarray, error: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns a value and its bound, infinite where `dtype` cannot hold them."""
+  largest = storage.FORMATS[dtype].largest
+  size = np.abs(value)
+  if (size + error).max(initial=0.0) < largest:
+    return value, error
+  certain = size - error > largest * (1 + ulp.unit_roundoff(dtype))
+  unsure = ~(size + error < largest) & ~certain & np.isfinite(value)
+  value = np.where(certain, np.copysign(np.inf, value), value)
+  return value, np.where(certain, 0.0, np.where(unsure, np.inf, error))
+
+
+def _finite(value: np.ndarray) -> np.ndarray:
+  """Returns magnitudes `[...]`, 0 of what is not finite and errs by nothing."""
+  size = np.abs(value)
+  if size.max(initial=0.0) < np.inf:
+    return size
+  return np.where(np.isfinite(value), size, 0.0)
+
+
+def _sum_variance(
+  policy: precision.PrecisionPolicy, terms: int, block: int | None = None
+) -> tuple[float, float]:
+  """Returns the variance of a sum, as factors of total^2 and sum of terms^2.
+
+  With n terms a and total g, the j-th partial sum of an order drawn at random
+  has the mean j g / n and about the variance (j / n) (1 - j / n) sum a^2: n of
+  them have squares of n (g^2 / 3 + sum a^2 / 6).  Ascending, with prefixes
+  known every `block` terms, the same holds between two of them; the squares of
+  the prefixes themselves count in full, the last one, g, by half.  Every
+  product is rounded once more.
+  """
+  block = block or terms
+  of_total = terms / 3 + block / 2
+  of_terms = terms / 6 + block / 6 + 1
+  scale = _kernels(policy) * _VARIANCE
+  return scale * of_total, scale * of_terms
+
+
+def gemm(
+  policy: precision.PrecisionPolicy, rows: Bounded, weights: np.ndarray
+) -> Bounded:
+  """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]` (stored, exact).
+
+  |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + 2 x tiny, in any order: each
+  of the x products passes one rounding of its own and at most x - 1 of sums,
+  and x products and x - 1 sums may be flushed.
+  """
+  depth = weights.shape[0]
+  w = weights.astype(np.float64)
+  block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
+  value, prefixes = _prefix_sums(rows.value, w, block)
+  of_total, of_terms = _sum_variance(policy, depth, min(block, depth))
+  own = of_terms * np.square(rows.value)
+  of_sum = of_total * np.square(value) + (2 * depth * _TINY) ** 2
+  if prefixes is not None:
+    of_sum += _kernels(policy) * _VARIANCE * block * prefixes
+  w = _finite(w)
+  scale = gamma(depth) + gamma(depth, _U64)
+  reach = _finite(rows.value) @ w
+  error = scale * reach + 2 * depth * _TINY
+  if rows.error is not None:
+    error += (1 + scale) * (rows.error @ w)
+  square = np.square(w)
+  if rows.variance is None:
+    variance = of_sum + _roughly(own, square)
+    return _stored(policy, value, error, variance, reach=reach)
+  variance = of_sum + _roughly(own + rows.variance, square)
+  apart = None
+  if is_narrow(policy):
+    # Many errors add up as variances do, a few as distances.
+    few = np.sqrt(of_sum + _roughly(own, square)) + _roughly(rows.distance(), w)
+    apart = np.minimum(np.sqrt(variance), few)
+  return _stored(policy, value, error, variance, apart, reach)
+
+
+def _prefix_sums(
+  rows: np.ndarray, weights: np.ndarray, block: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """Returns rows times weights, and the squares of its inner prefixes summed.
+
+  Prefixes end every `block` terms; where there is but one block it is None.
+  """
+  total, squares = rows[:, :block] @ weights[:block], None
+  for first in range(block, weights.shape[0], block):
+    squares = np.square(total) if squares is None else squares + total * total
+    total += rows[:, first : first + block] @ weights[first : first + block]
+  return total, squares
+
+
+def _roughly(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+  """Returns rows `[n, x]` times weights `[x, y]`, none of them negative.
+
+  In float32, which is enough for a spread, scaled so that nothing overflows.
+  """
+  row = np.max(rows, axis=1, keepdims=True, initial=np.finfo(np.float64).tiny)
+  weight = max(float(weights.max(initial=0)), np.finfo(np.float64).tiny)
+  narrow = (weights / weight).astype(np.float32)
+  with np.errstate(invalid='ignore'):  # infinite, where the value is
+    return ((rows / row).astype(np.float32) @ narrow) * (row * weight)
+
+
+def activation(
+  policy: precision.PrecisionPolicy,
+  gate_up: Bounded,
+  row_weight: np.ndarray | None,
+) -> Bounded:
+  """Returns `[n, F]` of gate and up `[n, 2F]`, weighted `[n]` if asked.
+
+  'absolute': |gate| * up, 1 rounding.  'swiglu': gate / (1 + exp(-gate)) * up:
+  silu and product with up.  exp(-gate) may overflow and 1 / (1 + exp(-gate))
+  may be flushed: both lose at most tiny * |gate|.
+  """
+  return _stored(policy, *_activation(policy, gate_up, row_weight).arrays())
+
+
+def _activation(policy, gate_up, row_weight) -> Bounded:
+  """Returns `[n, F]` before it is rounded to storage."""
+  half = gate_up.value.shape[-1] // 2
+  gate, up = gate_up[..., :half], gate_up[..., half:]
+  if policy.activation == 'swiglu':
+    sigmoid = _sigmoid(gate.value)
+    left = gate.value * sigmoid
+    slope, roundings = _SILU_SLOPE, _SIGMOID_ROUNDINGS + 1
+    left_tiny = _TINY * (np.abs(gate.value) + gate.bound() + 1)
+  else:
+    left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1, 0.0
+  value = left * up.value
+  left_error = slope * gate.bound() + left_tiny
+  error = np.abs(left) * up.bound() + left_error * (
+    np.abs(up.value) + up.bound()
+  )
+  factors = None
+  if gate.variance is not None:
+    at = 1.0
+    if policy.activation == 'swiglu':
+      at = sigmoid + left * (1 - sigmoid)
+    factors = at * up.value, left
+  if row_weight is not None:
+    weight = row_weight.astype(np.float64)[:, None]
+    value, error, roundings = (
+      value * weight,
+      error * np.abs(weight),
+      (roundings + 1),
+    )
+    factors = factors and tuple(factor * weight for factor in factors)
+  scale = gamma(roundings) + gamma(roundings, _U64)
+  error = error + scale * (np.abs(value) + error) + 2 * _TINY
+  own = _few_roundings(policy, value, roundings)
+  return Bounded(value, error, *_carried(own, factors, (gate, up)))
+
+
+def _few_roundings(policy, value: np.ndarray, roundings: int) -> np.ndarray:
+  """Returns the variance of a value after some roundings, an exp maybe."""
+  variance = roundings * _VARIANCE
+  if policy.activation == 'swiglu':
+    variance += _EXP_VARIANCE
+  return _kernels(policy) * variance * np.square(value) + _TINY**2
+
+
+def _carried(own: np.ndarray, factors, sources):
+  """Returns variance and mean distance: `own`, and sources' times factors."""
+  if factors is None:
+    return own, None
+  variance, apart = own, np.sqrt(own)
+  for factor, source in zip(factors, sources):
+    variance = variance + np.square(factor) * source.variance
+    apart = apart + np.abs(factor) * source.distance()
+  return variance, apart
+
+
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+  with np.errstate(over='ignore'):
+    return 1 / (1 + np.exp(-z))
+
+
+def weighted(
+  policy: precision.PrecisionPolicy, rows: np.ndarray, weight: np.ndarray
+) -> Bounded:
+  """Returns `[n, D]`, stored rows `[n, D]` times weights `[n]`: 1 rounding."""
+  value = rows.astype(np.float64) * weight.astype(np.float64)[:, None]
+  scale = gamma(1) + gamma(1, _U64)
+  variance = _kernels(policy) * _VARIANCE * np.square(value) + _TINY**2
+  return _stored(policy, value, scale * np.abs(value) + _TINY, variance)
+
+
+def weight_grad(
+  policy: precision.PrecisionPolicy, rows: np.ndarray, d_out: Bounded
+) -> Bounded:
+  """Returns `[x, y]`, stored rows `[n, x]`, transposed, times `[n, y]`.
+
+  A GEMM of depth n.  A chain of float32 sums is one of its orders, and the
+  zeros that fill a last block up add nothing.
+  """
+  return gemm(policy, d_out.T, rows).T
+
+
+def inner_product(
+  policy: precision.PrecisionPolicy, a: Bounded, b: Bounded
+) -> Bounded:
+  """Returns `[...]`, sum of a `[..., x]` times b, in float32, as a GEMM."""
+  depth = a.value.shape[-1]
+  scale = gamma(depth) + gamma(depth, _U64)
+  size_a, size_b = np.abs(a.value), np.abs(b.value)
+  # |a' b' - a b| <= |a| eb + ea (|b| + eb)
+  carried = size_a * b.bound() + a.bound() * (size_b + b.bound())
+  error = (carried + scale * (size_a * size_b + carried)).sum(-1)
+  value = (a.value * b.value).sum(-1)
+  of_total, of_terms = _sum_variance(policy, depth)
+  variance = of_terms * np.square(a.value * b.value)
+  crossed = None
+  if is_narrow(policy) and a.variance is not None:
+    # What crossed an edge in storage is too rare for a variance in float32.
+    crossed = _crossed(policy, a).sum(-1)
+    a = exact(a.value)
+  for one, other in ((a, b), (b, a)):
+    if one.variance is not None:
+      variance = variance + one.variance * np.square(other.value)
+  variance = variance.sum(-1) + of_total * np.square(value)
+  flushed = 2 * depth * _TINY
+  value, error = _overflowed('float32', value, error + flushed)
+  return Bounded(value, error, variance + flushed**2, crossed=crossed)
+
+
+def _crossed(policy: precision.PrecisionPolicy, stored: Bounded) -> np.ndarray:
+  """Returns the chance `[...]` that two right kernels store two numbers."""
+  spacing = 2 * ulp.half_spacing(np.abs(stored.value), policy.storage)
+  return np.minimum(stored.distance() / spacing, 1)
+
+
+def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
+  """Returns the most that one rounding of operands adds to a sum's variance.
+
+  As a share of it: roundings of the sum of so many terms are the rest.
+  """
+  block = min(depth, max(_PREFIX_TERMS, -(-depth // _PREFIXES)))
+  _, of_terms = _sum_variance(policy, depth, block)
+  return 1 / (1 + of_terms / (_kernels(policy) * _VARIANCE))
+
+
+def row_weight_grad(
+  policy: precision.PrecisionPolicy,
+  gate_up: np.ndarray,
+  d_activation: Bounded,
+) -> Bounded:
+  """Returns `[n]`, d_activation `[n, F]` times the unweighted activation.
+
+  gate and up are stored `[n, 2F]`; the activation is never rounded to storage.
+  """
+  unweighted = _activation(policy, exact(gate_up), None)
+  dots = inner_product(policy, d_activation, unweighted)
+  if dots.crossed is None or policy.activation != 'swiglu':
+    return dots
+  # Each element is judged alone, so a scale that exp is off by counts in it.
+  of_exp = _kernels(policy) * _EXP_VARIANCE * np.square(dots.value)
+  return dataclasses.replace(dots, variance=dots.variance + of_exp)
+
+
+def activation_grad(
+  policy: precision.PrecisionPolicy,
+  gate_up: np.ndarray,
+  d_activation: Bounded,
+  row_weight: np.ndarray | None,
+) -> Bounded:
+  """Returns `[n, 2F]` of d_activation `[n, F]`, weighted `[n]` if asked.
+
+  gate and up are stored `[n, 2F]`.  With g the weighted d_activation, d_gate is
+  g * up * act'(gate) and d_up is g * act(gate): two products, in any order.
+  """
+  half = gate_up.shape[-1] // 2
+  gate, up = np.split(gate_up.astype(np.float64), [half], axis=-1)
+  weight = np.ones((len(gate), 1))
+  if row_weight is not None:
+    weight = row_weight.astype(np.float64)[:, None]
+  slope, act = _slope(policy, gate), _act(policy, gate)
+  d_gate = _times(policy, weight, d_activation, slope, up)
+  d_up = _times(policy, weight, d_activation, act, np.ones((1, 1)))
+  both = join((d_gate.T, d_up.T)).T
+  return _stored(policy, *both.arrays())
+
+
+def _times(policy, weight, grad: Bounded, act: Bounded, up) -> Bounded:
+  """Returns `[n, F]`, weight * grad * act * up, before it is stored.
+
+  3 roundings in any order.  Each result may be flushed, and is multiplied by
+  the factors that are left: 3 tiny times the product of 1 + |factor|.
+  """
+  before, before_error = weight * grad.value, np.abs(weight) * grad.bound()
+  right, right_error = act.value * up, act.bound() * np.abs(up)
+  value = before * right
+  carried = np.abs(before) * right_error + before_error * (
+    np.abs(right) + right_error
+  )
+  scale = gamma(3) + gamma(3, _U64)
+  flushed = 3 * _TINY * (1 + np.abs(weight)) * (1 + np.abs(up))
+  for factor in (grad, act):
+    flushed = flushed * (1 + np.abs(factor.value) + factor.bound())
+  error = carried + scale * (np.abs(value) + carried) + flushed
+  own = _few_roundings(policy, value, 3)
+  if act.variance is not None:
+    own = own + act.variance * np.square(before * up)
+  factors = None if grad.variance is None else (weight * right,)
+  return Bounded(value, error, *_carried(own, factors, (grad,)))
+
+
+def _act(policy, gate: np.ndarray) -> Bounded:
+  """Returns act(gate) as computed in float32."""
+  if policy.activation == 'absolute':
+    return Bounded(np.abs(gate))
+  value = gate * _sigmoid(gate)
+  scale = gamma(_SIGMOID_ROUNDINGS) + gamma(_SIGMOID_ROUNDINGS, _U64)
+  error = scale * np.abs(value) + _TINY * (np.abs(gate) + 1)
+  return Bounded(value, error)
+
+
+def _slope(policy, gate: np.ndarray) -> Bounded:
+  """Returns act'(gate) as computed in float32.
+
+  silu'(z) = s (1 + z c) with s = sigmoid(z), c = 1 - s, so it has a zero and a
+  relative bound cannot hold.  Formulas in use, and their terms before the last
+  sum cancels them:
+
+  * s (1 + z c): s (1 + |z|), even where c was computed as 1 - s and errs by
+    roundings of 1;
+  * s + silu(z) c: the same;
+  * silu(z) + s (1 - silu(z)): s (1 + 2 |z|).
+
+  No term passes more roundings than silu(z) c with c = exp(-z) s: two sigmoids,
+  an exp, two products and the sum.  s, silu and c may each be flushed, and are
+  multiplied by no more than 1 + 2 |z|; so may the result.
+  """
+  if policy.activation == 'absolute':
+    return Bounded(np.sign(gate))
+  s, c = _sigmoid(gate), _sigmoid(-gate)
+  roundings = 2 * _SIGMOID_ROUNDINGS + _EXP_ROUNDINGS + 3
+  scale = gamma(roundings) + gamma(roundings, _U64)
+  terms = s * (1 + 2 * np.abs(gate))
+  error = scale * terms + 4 * _TINY * (1 + 2 * np.abs(gate))
+  # An exp in both sigmoids, and the terms that cancel.
+  variance = roundings * _VARIANCE + 4 * _EXP_VARIANCE
+  variance = _kernels(policy) * variance * np.square(terms)
+  return Bounded(s * (1 + gate * c), error, variance)
+
+
+def combine(
+  policy: precision.PrecisionPolicy,
+  returned: Bounded,
+  topk_weights: np.ndarray,
+) -> Bounded:
+  """Returns `[t, D]`, the weighted sum of `[t, K, D]` over its K slots.
+
+  Weights are `[t, K]`; as a GEMM of depth K.
+  """
+  tokens, slots, columns = returned.value.shape
+  sums = CombineSums.zeros(policy, slots, tokens, columns)
+  for slot in range(slots):
+    sums.add(np.arange(tokens), returned[:, slot], topk_weights[:, slot])
+  return sums.total()
+
+
+@dataclasses.dataclass(frozen=True)
+class CombineSums:
+  """A combine under way: rows may come in any order, as owners finish them.
+
+  Attributes:
+    policy: precision.
+    slots: rows of a token.
+    value: `[t, D]` float64, sum of weight times value.
+    error: `[t, D]` float64, sum of |weight| times error bound.
+    magnitude: `[t, D]` float64, sum of |weight| times |value|.
+    squares: `[t, D]` float64, sum of (weight times value)^2.
+    variance: `[t, D]` float64, sum of weight^2 times variance.
+    apart: `[t, D]` float64, sum of |weight| times mean distance; narrow only.
+  """
+
+  policy: precision.PrecisionPolicy
+  slots: int
+  value: np.ndarray
+  error: np.ndarray
+  magnitude: np.ndarray
+  squares: np.ndarray
+  variance: np.ndarray
+  apart: np.ndarray
+
+  @classmethod
+  def zeros(
+    cls,
+    policy: precision.PrecisionPolicy,
+    slots: int,
+    tokens: int,
+    columns: int,
+  ) -> 'CombineSums':
+    sums = (np.zeros((tokens, columns)) for _ in range(6))
+    return cls(policy, slots, *sums)
+
+  def __getitem__(self, index) -> 'CombineSums':
+    names = [field.name for field in dataclasses.fields(self)[2:]]
+    return dataclasses.replace(
+      self, **{name: getattr(self, name)[index] for name in names}
+    )
+
+  def add(self, token: np.ndarray, row: Bounded, weight: np.ndarray) -> None:
+    """Adds rows `[n, D]` times weights `[n]` to n different tokens `[n]`."""
+    weight = weight.astype(np.float64)[:, None]
+    size, term = np.abs(weight), row.value * weight
+    self.value[token] += term
+    self.magnitude[token] += _finite(term)
+    self.squares[token] += np.square(term)
+    if row.error is not None:
+      self.error[token] += row.error * size
+    if row.variance is not None:
+      self.variance[token] += row.variance * np.square(weight)
+    if row.variance is not None and is_narrow(self.policy):
+      self.apart[token] += row.distance() * size
+
+  def total(self) -> Bounded:
+    scale = gamma(self.slots) + gamma(self.slots, _U64)
+    error = self.error + scale * (self.magnitude + self.error)
+    of_total, of_terms = _sum_variance(self.policy, self.slots)
+    own = of_total * np.square(self.value) + of_terms * self.squares
+    own += (self.slots * _TINY) ** 2
+    variance = own + self.variance
+    apart = np.minimum(np.sqrt(variance), self.apart + np.sqrt(own))
+    error += self.slots * _TINY
+    return _stored(
+      self.policy, self.value, error, variance, apart, self.magnitude
+    )

@@ -1,0 +1,131 @@
+"""What judges add up over a chunk with which nothing is wrong, in one pass.
+
+In numpy a chunk is looked at by a hundred passes, most of which say where and
+how it is wrong.  If every element of candidate and benchmark lies within its
+bound, only sums are left to be made, and those are made in C++.  `of` refuses
+whatever is not so plain: numpy judges it.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge.limits import _chunk_sums
+from hpmoe.parity_tests.judge.limits import bounds
+
+# Below the first a value is small; below the second it may cancel.
+Thresholds = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+  """Sums over some elements; of the candidate and of the benchmark.
+
+  Attributes:
+    count: how many.
+    golden_square: square of the golden.
+    relative: relative errors.
+    square: squares of the errors.
+  """
+
+  count: int
+  golden_square: float
+  relative: tuple[float, float]
+  square: tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+  """Sums over a chunk.
+
+  Attributes:
+    added: as they were made.
+    thresholds: by which elements were told apart.
+  """
+
+  added: _chunk_sums.Added
+  thresholds: tuple[Thresholds, ...]
+
+  @property
+  def worst_error(self) -> float:
+    """The largest error."""
+    return self.added.worst_error
+
+  @property
+  def worst_at(self) -> int:
+    """The first element, row by row, that has it."""
+    return self.added.worst_at
+
+  @property
+  def worst_of_bound(self) -> float:
+    """The largest share of a bound that an error is."""
+    return self.added.worst_of_bound
+
+  def region(self, pair: Thresholds, place: int | None) -> Region:
+    """Returns the sums of a region.
+
+    Args:
+      pair: one of `thresholds`.
+      place: 0 for normal elements, 1 for small and 2 for cancelling ones; None
+        for all.
+    """
+    row = 0
+    if place is not None:
+      row = 1 + 3 * self.thresholds.index(pair) + place
+    count, golden, relative, square, beside, beside_square = (
+      float(v) for v in self.added.regions[row]
+    )
+    return Region(
+      int(count), golden, (relative, beside), (square, beside_square)
+    )
+
+
+def of(
+  cut: tiles.Cut,
+  first: int,
+  actual: np.ndarray,
+  golden: bounds.Bounded,
+  benchmark: np.ndarray | None,
+  spread: bool,
+  thresholds: Sequence[Thresholds],
+) -> Sums | None:
+  """Returns the sums of whole tile rows, or None if an element needs a look.
+
+  That is one whose golden or bound is not finite, or whose error is not within
+  its bound, the candidate's or the benchmark's.
+
+  Args:
+    cut: the rank's tiles.
+    first: tile row that the arrays start with.
+    actual: `[rows, columns]` as stored.
+    golden: `[rows, columns]` with its bound.
+    benchmark: `[rows, columns]` as stored; None if no record asks.
+    spread: whether the sums of tiles are made, in standard deviations.
+    thresholds: of the records, each pair once.
+  """
+  last = cut.row_of(first, len(actual))
+  pairs = tuple(thresholds)
+  added = _chunk_sums.add(
+    _plain(actual),
+    _plain(golden.value),
+    _plain(golden.bound()),
+    None if benchmark is None else _plain(benchmark),
+    _plain(golden.variance) if spread else None,
+    (cut.starts[first : last + 1] - cut.starts[first]).tolist(),
+    cut.col_starts.tolist(),
+    list(pairs),
+  )
+  return None if added is None else Sums(added, pairs)
+
+
+def _plain(values) -> np.ndarray:
+  return np.ascontiguousarray(values, np.float64)
+
+
+def furthest(one: np.ndarray, other: np.ndarray) -> int:
+  """Returns the largest `ulp.distance` of two arrays without NaN."""
+  words = np.int16 if one.itemsize == 2 else np.int32
+  flat = (np.ascontiguousarray(a).reshape(-1).view(words) for a in (one, other))
+  return _chunk_sums.furthest(*flat)

@@ -1,0 +1,202 @@
+"""The golden: each stage in float64, from what the candidate itself stored.
+
+A stage is judged on the inputs that the candidate captured for it, so a fault
+is reported where it happens and not again in every stage after it.  Inputs
+that it did not capture are computed here, from the last that it did, and
+bring their rounding bound along.
+"""
+
+from collections.abc import Iterator, Mapping
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+# What a GEMM reads, and its weights.
+_GEMMS = tensors.GEMMS
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """Golden rows with their rounding bound, a few at a time.
+
+  Attributes:
+    tiling: where rows belong.
+    policy: the candidate's precision policy.
+    inputs: stored tensors that are not under judgement, by name.
+    captured: the candidate's tensors by name; empty for the fused layer.
+    chunk: elements computed at once.
+  """
+
+  tiling: tiles.Tiling
+  policy: precision.PrecisionPolicy
+  inputs: Mapping[str, np.ndarray]
+  captured: Mapping[str, np.ndarray]
+  chunk: int = 1 << 19
+  _whole: dict = dataclasses.field(
+    default_factory=dict, init=False, repr=False, compare=False
+  )
+
+  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, columns]`, rows of one rank of a tensor."""
+    raise NotImplementedError
+
+  def dtype(self, stage: str) -> str:
+    """Returns the dtype that a tensor is stored in."""
+    kind = tensors.SPECS[stage].kind
+    return 'float32' if kind == 'f32' else self.policy.storage
+
+  def held(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns what the candidate holds in a tensor, or should."""
+    if stage not in self.captured:
+      return self.rows(stage, rank, lo, hi)
+    own = self.tiling.rows(stage, self.captured[stage], rank)
+    return bounds.exact(own[lo:hi])
+
+  def tokens(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
+    """Returns `[hi - lo, D]`, an input `[R, T, D]` at packed rows."""
+    values = self.inputs[name]
+    token = self.tiling.slot_of_row[rank][lo:hi] // self.tiling.config.top_k
+    return values.reshape(-1, values.shape[-1])[token]
+
+  def slot_weight(self, rank: int, lo: int, hi: int) -> np.ndarray:
+    """Returns `[hi - lo]`, the routing weights of packed rows."""
+    slots = self.tiling.slot_of_row[rank][lo:hi]
+    return self.inputs['topk_weights'].reshape(-1)[slots]
+
+  def early_weight(self, rank: int, lo: int, hi: int) -> np.ndarray | None:
+    """Returns `slot_weight` if it multiplies `activation`, otherwise None."""
+    if self.policy.placement == 'combine':
+      return None
+    return self.slot_weight(rank, lo, hi)
+
+  def gemm(
+    self,
+    source: bounds.Bounded,
+    weights: np.ndarray,
+    rank: int,
+    lo: int,
+  ) -> bounds.Bounded:
+    """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`."""
+    hi = lo + len(source.value)
+    parts = [
+      bounds.gemm(self.policy, source[begin:end], weights[rank, expert])
+      for expert, begin, end in self._experts(rank, lo, hi)
+    ]
+    # An expert without rows.
+    return bounds.join(
+      parts or [bounds.gemm(self.policy, source, weights[rank, 0])]
+    )
+
+  def _experts(
+    self, rank: int, lo: int, hi: int
+  ) -> Iterator[tuple[int, int, int]]:
+    """Yields (local expert, its rows less `lo`) for the experts in a range."""
+    edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
+    edges = np.clip(edges, lo, hi) - lo
+    for expert in np.flatnonzero(np.diff(edges)):
+      yield int(expert), int(edges[expert]), int(edges[expert + 1])
+
+  def sent_back(
+    self, source: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns `[hi - lo, D]`, packed rows `source` at a rank's own slots."""
+    ids = self.tiling.topk_ids[rank].reshape(-1)[lo:hi]
+    row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi]
+    owner = ids // self.tiling.config.experts_per_rank
+    if source in self.captured:
+      return bounds.exact(self.captured[source][owner, row])
+    value, error = np.empty((2, hi - lo, self.tiling.columns(source)))
+    for at, rows in enumerate(self._packed_rows(source)):
+      mine = owner == at
+      value[mine] = rows.value[row[mine]]
+      error[mine] = rows.bound()[row[mine]]
+    return bounds.Bounded(value, error)
+
+  def _packed_rows(self, source: str) -> list[bounds.Bounded]:
+    """Returns every rank's rows of a tensor that was not captured."""
+    if source not in self._whole:
+      self._whole[source] = [
+        self.rows(source, rank, 0, self.tiling.num_valid(rank))
+        for rank in range(self.tiling.config.num_ranks)
+      ]
+    return self._whole[source]
+
+  def packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
+    """Yields (rank, rows lo to hi, their slots) of all packed rows."""
+    for rank in range(self.tiling.config.num_ranks):
+      cut = self.tiling.cut('gate_up', rank)
+      for first, last in cut.chunks(self.chunk):
+        lo, hi = int(cut.starts[first]), int(cut.starts[last])
+        yield rank, lo, hi, self.tiling.slot_of_row[rank][lo:hi]
+
+  def slot_sums(self, source: str, weights: np.ndarray) -> bounds.CombineSums:
+    """Returns all tokens' sums of weighted rows, filled owner by owner.
+
+    The rows are never held together.
+
+    Args:
+      source: a packed tensor `[R, N, D]`.
+      weights: `[R, T, K]` of the slots.
+    """
+    config = self.tiling.config
+    weights = weights.reshape(-1)
+    tokens = config.num_ranks * config.num_tokens
+    sums = bounds.CombineSums.zeros(
+      self.policy, config.top_k, tokens, config.d_model
+    )
+    parts = ahead.map_ahead(
+      lambda part: self.held(source, *part[:3]), self.packed()
+    )
+    for (*_, slots), out in parts:
+      for slot in range(config.top_k):
+        mine = slots % config.top_k == slot
+        sums.add(slots[mine] // config.top_k, out[mine], weights[slots[mine]])
+    return sums
+
+  def total(
+    self, sums: bounds.CombineSums, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored."""
+    first = rank * self.tiling.config.num_tokens
+    return sums[first + lo : first + hi].total()
+
+
+@dataclasses.dataclass(frozen=True)
+class Golden(Rows):
+  """The forward layer: inputs are `tensors.INPUTS`, captured its stages."""
+
+  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor."""
+    if stage == 'expert_in':
+      return bounds.exact(self.tokens('x', rank, lo, hi))
+    if stage in _GEMMS:
+      before, name = _GEMMS[stage]
+      source = self.held(before, rank, lo, hi)
+      return self.gemm(source, self.inputs[name], rank, lo)
+    if stage == 'activation':
+      source = self.held('gate_up', rank, lo, hi)
+      weight = self.early_weight(rank, lo, hi)
+      return bounds.activation(self.policy, source, weight)
+    if stage == 'returned':
+      return self.sent_back('expert_out', rank, lo, hi)
+    if 'returned' not in self.captured:
+      return self.total(self._sums, rank, lo, hi)
+    rows = self.captured['returned'][rank, lo:hi]
+    weights = self._combine_weights()[rank, lo:hi]
+    return bounds.combine(self.policy, bounds.exact(rows), weights)
+
+  def _combine_weights(self) -> np.ndarray:
+    weights = self.inputs['topk_weights']
+    at_combine = self.policy.placement == 'combine'
+    return weights if at_combine else np.ones_like(weights)
+
+  @functools.cached_property
+  def _sums(self) -> bounds.CombineSums:
+    return self.slot_sums('expert_out', self._combine_weights())

@@ -1,0 +1,159 @@
+"""The golden of the backward pass, as `golden` is that of the forward one."""
+
+import dataclasses
+import functools
+import threading
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import golden
+from hpmoe.reference.contract import tensors
+
+# What a transposed GEMM reads, and its weights.
+_GEMMS = tensors.TRANSPOSED_GEMMS
+# (saved rows, gradient) whose outer products a weight gradient sums.
+_WEIGHT_GRADS = tensors.WEIGHT_GRADS
+
+
+@dataclasses.dataclass(frozen=True)
+class GoldenGrad(golden.Rows):
+  """The backward layer: captured are tensors of `tensors.GRADS`.
+
+  `inputs` are `tensors.INPUTS`, dy and the saved forward tensors that
+  `layer_grad.reads` names.
+  """
+
+  _expert: dict = dataclasses.field(
+    default_factory=dict, init=False, repr=False, compare=False
+  )
+  _lock: threading.Lock = dataclasses.field(
+    default_factory=threading.Lock, init=False, repr=False, compare=False
+  )
+
+  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, columns]`, rows of one rank of a gradient.
+
+    Rows are those of `Tiling.rows`.
+
+    Raises:
+      ValueError: `stage` is not one of `tensors.GRADS`.
+    """
+    if stage in _GEMMS:
+      before, name = _GEMMS[stage]
+      source = self.held(before, rank, lo, hi)
+      weights = np.swapaxes(self.inputs[name], -1, -2)
+      return self.gemm(source, weights, rank, lo)
+    if stage in _WEIGHT_GRADS:
+      return self._weight_grad(stage, rank, lo, hi)
+    compute = {
+      'd_expert_out': self._d_expert_out,
+      'd_topk_weights': self._d_topk_weights,
+      'd_gate_up': self._d_gate_up,
+      'd_returned': self._d_returned,
+      'dx': self._dx,
+    }
+    if stage not in compute:
+      raise ValueError(f'stage: expected a gradient, got {stage!r}')
+    return compute[stage](rank, lo, hi)
+
+  def _saved(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
+    return self.inputs[name][rank, lo:hi]
+
+  def _d_expert_out(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    dy = self.tokens('dy', rank, lo, hi)
+    if self.policy.placement == 'before_down':
+      return bounds.exact(dy)
+    return bounds.weighted(self.policy, dy, self.slot_weight(rank, lo, hi))
+
+  def _d_gate_up(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    return bounds.activation_grad(
+      self.policy,
+      self._saved('gate_up', rank, lo, hi),
+      self.held('d_activation', rank, lo, hi),
+      self.early_weight(rank, lo, hi),
+    )
+
+  def _weight_grad(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    height = self.inputs[stage.removeprefix('d_')].shape[2]
+    parts = []
+    for expert in range(lo // height, -(-hi // height)):
+      begin = max(lo, expert * height) - expert * height
+      end = min(hi, (expert + 1) * height) - expert * height
+      parts.append(self._expert_grad(stage, rank, expert, slice(begin, end)))
+    return bounds.join(parts)
+
+  def _expert_grad(
+    self, stage: str, rank: int, expert: int, part: slice
+  ) -> bounds.Bounded:
+    """Returns a few rows of one expert's weight gradient."""
+    saved, grad = _WEIGHT_GRADS[stage]
+    edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
+    lo, hi = int(edges[expert]), int(edges[expert + 1])
+    # Chunks that share an expert come one after another: keep its gradient.
+    key = (grad, rank, expert)
+    with self._lock:
+      if key not in self._expert:
+        self._expert.clear()
+        self._expert[key] = self.held(grad, rank, lo, hi)
+      held = self._expert[key]
+    rows = self._saved(saved, rank, lo, hi)[:, part]
+    return bounds.weight_grad(self.policy, rows, held)
+
+  def _d_topk_weights(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    if self.policy.placement == 'before_down':
+      first = rank * self.tiling.config.num_tokens
+      return self._dots[first + lo : first + hi]
+    config = self.tiling.config
+    step = max(1, self.chunk // (config.top_k * config.d_model))
+    return bounds.join(
+      [
+        self._token_dots(rank, begin, min(begin + step, hi))
+        for begin in range(lo, hi, step)
+      ]
+    )
+
+  def _token_dots(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, K]`: dy times what every slot returned."""
+    dy = bounds.exact(self._saved('dy', rank, lo, hi)[:, None])
+    returned = bounds.exact(self._saved('returned', rank, lo, hi))
+    return bounds.inner_product(self.policy, dy, returned)
+
+  @functools.cached_property
+  def _dots(self) -> bounds.Bounded:
+    """`[R T, K]`: rows' weight gradients at placement 'before_down'."""
+    parts, order = [], []
+    for (*_, slots), dots in ahead.map_ahead(self._row_dots, self.packed()):
+      order.append(slots)
+      parts.append(dots)
+    of_slot = bounds.join(parts)[np.argsort(np.concatenate(order))]
+    return of_slot.reshape(-1, self.tiling.config.top_k)
+
+  def _row_dots(self, part) -> bounds.Bounded:
+    rank, lo, hi, _ = part
+    return bounds.row_weight_grad(
+      self.policy,
+      self._saved('gate_up', rank, lo, hi),
+      self.held('d_activation', rank, lo, hi),
+    )
+
+  def _d_returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    return self.sent_back('d_expert_in', rank, lo, hi)
+
+  def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    if 'd_returned' not in self.captured:
+      return self.total(self._sums, rank, lo, hi)
+    rows = bounds.exact(self.captured['d_returned'][rank, lo:hi])
+    return bounds.combine(self.policy, rows, self._ones[rank, lo:hi])
+
+  @property
+  def _ones(self) -> np.ndarray:
+    return np.ones_like(self.inputs['topk_weights'])
+
+  @functools.cached_property
+  def _sums(self) -> bounds.CombineSums:
+    return self.slot_sums('d_expert_in', self._ones)

@@ -1,0 +1,267 @@
+"""The backward golden is the oracle's in float64; its bounds catch faults."""
+
+import dataclasses
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge.limits import golden_grad
+from hpmoe.reference import layer_grad
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import tensors
+
+# Every pair of choices once: each policy is two compilations.
+_POLICIES = {
+  '-'.join(p): precision.PrecisionPolicy(p[0], 'float32', *p[1:])
+  for p in (
+    ('float32', 'combine', 'swiglu'),
+    ('float32', 'before_down', 'absolute'),
+    ('bfloat16', 'combine', 'absolute'),
+    ('bfloat16', 'before_down', 'swiglu'),
+  )
+}
+_SWIGLU = ('float32-combine-swiglu', 'bfloat16-before_down-swiglu')
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A layer and its gradients as the oracle computes them.
+
+  Attributes:
+    tiling: of its routing.
+    policy: its precision.
+    saved: inputs, dy and what the forward pass keeps.
+    grads: the oracle's tensors of `GRADS`, writable.
+  """
+
+  tiling: tiles.Tiling
+  policy: precision.PrecisionPolicy
+  saved: dict[str, np.ndarray]
+  grads: dict[str, np.ndarray]
+
+  def golden(self, captured, **kwargs):
+    return golden_grad.GoldenGrad(
+      self.tiling, self.policy, self.saved, captured, **kwargs
+    )
+
+  def excess(self, name, got, captured) -> float:
+    """Returns the largest error of a gradient in units of its bound."""
+    golden, worst = self.golden(captured), 0.0
+    for rank in range(self.tiling.config.num_ranks):
+      rows = self.tiling.rows(name, got, rank).astype(np.float64)
+      bounded = golden.rows(name, rank, 0, len(rows))
+      error = np.abs(rows - bounded.value)
+      wrong = error > 0
+      ratio = error[wrong] / np.maximum(bounded.bound()[wrong], 1e-300)
+      worst = max(worst, ratio.max(initial=0))
+    return worst
+
+
+def make_case(policy, routing='zipf') -> Case:
+  """13 tokens are no multiple of a block; capacity leaves padding."""
+  made = inputs.make_inputs(
+    presets.get('tiny'),
+    2,
+    13,
+    policy.storage,
+    routing,
+    placement=policy.placement,
+    capacity=56,
+  )
+  oracle = oracle_lib.Oracle(made.config, policy, made.arrays)
+  forward = {**made.arrays, **oracle.forward()}
+  dy = stable_random.normal(stable_random.seed_of('dy'), forward['x'].shape)
+  dy = dy.astype(forward['x'].dtype)
+  grads = oracle.backward(forward, dy)
+  names = ('counts', 'row_of_slot', 'topk_ids')
+  tiling = tiles.Tiling(made.config, *(forward[n] for n in names), 4, 5, 3)
+  kept = {name: forward[name] for name in layer_grad.reads(policy)}
+  saved = {**made.arrays, **kept, 'dy': dy}
+  return Case(
+    tiling, policy, saved, {name: a.copy() for name, a in grads.items()}
+  )
+
+
+@pytest.fixture(scope='module', params=_POLICIES)
+def case(request):
+  return make_case(_POLICIES[request.param])
+
+
+def _in_float64(case, **changed):
+  """Returns the oracle's gradients of the same stored tensors in float64."""
+  with test_util.x64():
+    weights = case.saved['topk_weights'].astype(np.float64)
+    read = {name: case.saved[name] for name in layer_grad.reads(case.policy)}
+    read.update(topk_weights=weights, **changed)
+    grads = jax.jit(layer_grad.backward, static_argnums=(0, 1))(
+      case.tiling.config, case.policy.golden(), read, case.saved['dy']
+    )
+    return {name: np.asarray(a) for name, a in grads.items()}
+
+
+def _agree(case, golden, expected, names):
+  for name in names:
+    for rank in range(case.tiling.config.num_ranks):
+      right = case.tiling.rows(name, expected[name], rank)
+      got = golden.rows(name, rank, 0, len(right))
+      size = np.abs(right).max()
+      np.testing.assert_allclose(
+        got.value, right, rtol=1e-12, atol=1e-13 * size
+      )
+      # The bound holds the golden's own rounding with much room.
+      assert (np.abs(got.value - right) <= got.bound() / 1000).all()
+
+
+def test_fused_golden_is_the_oracles_in_float64(case):
+  expected = _in_float64(case)
+
+  names = [name for name in tensors.GRADS if name != 'd_returned']
+  _agree(case, case.golden({}), expected, names)
+
+
+def test_golden_of_a_captured_stage_starts_there(case):
+  # Given a candidate that returned d_expert_in and d_gate_up alone,
+  captured = {n: case.grads[n] for n in ('d_expert_in', 'd_gate_up')}
+  golden = case.golden(captured)
+
+  # when what follows them is computed, then it follows from what it returned;
+  for rank in range(2):
+    part = case.tiling.rows('dx', case.grads['dx'], rank)
+    home = case.golden({'d_returned': case.grads['d_returned']})
+    one, other = (g.rows('dx', rank, 0, len(part)) for g in (golden, home))
+    np.testing.assert_allclose(one.value, other.value, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(one.error, other.error, rtol=1e-12, atol=1e-30)
+    sent = golden.rows('d_returned', rank, 0, 26)
+    right = case.tiling.rows('d_returned', case.grads['d_returned'], rank)
+    np.testing.assert_array_equal(sent.value, right.astype(np.float64))
+  assert case.excess('d_expert_in', case.grads['d_expert_in'], captured) <= 1
+  # and what comes before them from dy, as if nothing had been returned.
+  before = ('d_expert_out', 'd_activation', 'd_w_down', 'd_topk_weights')
+  _agree(case, golden, _in_float64(case), before)
+
+
+@pytest.mark.parametrize('returned', ('all', 'some', 'none'))
+def test_oracle_is_within_the_bound(case, returned):
+  names = {
+    'all': tensors.GRADS,
+    'some': ('d_activation', 'd_expert_in', 'd_w_down'),
+    'none': (),
+  }[returned]
+  captured = {name: case.grads[name] for name in names}
+
+  for name in tensors.GRADS:
+    if name != 'd_returned' or 'd_expert_in' in captured:
+      assert case.excess(name, case.grads[name], captured) <= 1, name
+
+
+def test_rows_do_not_depend_on_how_they_are_cut(case):
+  for name in tensors.GRADS:
+    captured = {} if name != 'd_returned' else case.grads
+    golden = case.golden(captured, chunk=64)
+    whole = case.golden(captured)
+    cut = case.tiling.cut(name, 1)
+    expected = whole.rows(name, 1, 0, cut.num_rows)
+    for first, last in cut.chunks(100):
+      lo, hi = int(cut.starts[first]), int(cut.starts[last])
+      part = golden.rows(name, 1, lo, hi)
+      for got, right in (
+        (part.value, expected.value[lo:hi]),
+        (part.bound(), expected.bound()[lo:hi]),
+      ):
+        np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-30)
+
+
+def test_dtypes_are_those_of_the_stored_tensors(case):
+  golden = case.golden({})
+  for name in tensors.GRADS:
+    assert golden.dtype(name) == str(case.grads[name].dtype)
+
+
+def test_unknown_is_refused(case):
+  with pytest.raises(ValueError, match="expected a gradient, got 'y'"):
+    case.golden({}).rows('y', 0, 0, 1)
+
+
+@pytest.mark.parametrize('routing', ('one_rank', 'empty_experts', 'hot'))
+@pytest.mark.parametrize('policy', _SWIGLU)
+def test_uneven_routings_are_within_the_bound(routing, policy):
+  case = make_case(_POLICIES[policy], routing)
+  for captured in ({}, case.grads):
+    for name in tensors.GRADS:
+      assert case.excess(name, case.grads[name], captured) <= 1, name
+
+
+def test_weight_gradient_without_one_row_breaks_the_bound(case):
+  # Given an expert with several rows, when one of them is not added to its
+  # weight gradients,
+  rows = case.tiling.counts.sum(axis=0)
+  rank, local = divmod(int(rows.argmax()), case.tiling.config.experts_per_rank)
+  row = int(
+    tiles.expert_rows(case.tiling.config, case.tiling.counts, rank)[local]
+  )
+  for name, left, right in (
+    ('d_w_down', 'activation', 'd_expert_out'),
+    ('d_w_gate_up', 'expert_in', 'd_gate_up'),
+  ):
+    got = case.grads[name].astype(np.float32)
+    got[rank, local] -= np.outer(
+      case.saved[left][rank, row].astype(np.float32),
+      case.grads[right][rank, row].astype(np.float32),
+    )
+    got = got.astype(case.grads[name].dtype)
+
+    # then that is outside the bound, stage by stage and fused.
+    assert case.excess(name, got, case.grads) > 10
+    assert case.excess(name, got, {}) > 1
+
+
+def test_misplaced_weight_breaks_the_bound(case):
+  # Given the routing weights of two tokens, exchanged,
+  policy = case.policy
+  saved = dict(case.saved)
+  weights = saved['topk_weights'].copy()
+  weights[0, [0, 1]] = weights[0, [1, 0]]
+  oracle = oracle_lib.Oracle(
+    case.tiling.config, policy, {**saved, 'topk_weights': weights}
+  )
+  saved['topk_weights'] = weights
+
+  # when the stage that reads them runs, then it is outside the bound.
+  early = policy.placement == 'before_down'
+  name = 'd_gate_up' if early else 'd_expert_out'
+  got = oracle.stage_grad(name, saved, case.grads)
+  assert case.excess(name, case.grads[name], case.grads) <= 1
+  assert case.excess(name, got, case.grads) > 10
+
+
+def test_lost_slot_and_swapped_slots_break_the_bound(case):
+  lost = case.grads['dx'].astype(np.float32)
+  lost[0, 2] -= case.grads['d_returned'][0, 2, 1].astype(np.float32)
+  assert case.excess('dx', lost, case.grads) > 10
+  assert case.excess('dx', lost, {}) > 1
+
+  swapped = case.grads['d_topk_weights'].copy()
+  swapped[1, 3] = swapped[1, 3, ::-1]
+  assert case.excess('d_topk_weights', swapped, case.grads) > 10
+  assert case.excess('d_topk_weights', swapped, {}) > 1
+
+
+def test_slope_of_an_early_rounded_sigmoid_breaks_the_bound():
+  case = make_case(_POLICIES['float32-combine-swiglu'])
+  gate, up = np.split(case.saved['gate_up'], 2, axis=-1)
+  s = (1 / (1 + np.exp(-gate))).astype(ml_dtypes.bfloat16).astype(np.float32)
+  right = 1 / (1 + np.exp(-gate))
+  got = case.grads['d_gate_up'].copy()
+  factor = s * (1 + gate * (1 - s)) / (right * (1 + gate * (1 - right)))
+  got[..., : gate.shape[-1]] *= factor
+
+  assert case.excess('d_gate_up', case.grads['d_gate_up'], case.grads) <= 1
+  assert case.excess('d_gate_up', got, case.grads) > 10

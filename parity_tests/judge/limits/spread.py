@@ -1,0 +1,344 @@
+"""Statistical limits: is a tile's error as spread as rounding would spread it?
+
+The worst case lets a sum of n terms err by n u; rounding errs by about the root
+of that.  `bounds` carries the variance V of every element's error, by the
+probabilistic model that it names, and a tile is judged by two numbers:
+
+* the root mean square of error / sqrt(V), which is at most about 1;
+* the slope of the error against the golden, which is 0: a factor that is
+  systematically off hides in the first.
+
+In storage narrower than float32 a right kernel differs from the oracle of the
+same policy only where a sum in another order crosses a rounding edge.  There
+the tile is judged by how many elements differ.  So is float32 that is made of
+such numbers: elements differ there that are further apart than its own
+roundings bring them.
+
+How the limits follow.  Elements fall into groups, independent of one another;
+within one, errors may hang together in any way (rows of y share all that was
+computed before; equal rows err alike).  N is the number of elements over those
+of the largest group.  Under the model an error is sub-Gaussian with its
+variance V, so by Chernoff, and by Jensen inside a group (Boucheron, Lugosi,
+Massart, Concentration Inequalities, 2013, sections 2.2 to 2.4):
+
+  P(mean of error^2 / V >= y)  <=  exp(-N (y - 1 - ln y) / 2)
+  P(|slope| >= s)              <=  2 exp(-s^2 G / (2 m)),  G = sum g^2 / V
+
+with m elements in a group.  A count of differing elements with the mean M is a
+sum of independent parts of at most m each:
+
+  P(count >= x)  <=  exp(-(x ln(x / M) - x + M) / m)
+
+Where a share c of the variance may hang together all over a tile, an error is
+the sum of two, and so is its root mean square at most; likewise the slope:
+
+  limit = sqrt(1 - c) limit(N, G) + sqrt(c) limit(1, G / all elements)
+
+Each limit is where this falls to the test's share of FALSE_ALARM, so a tile of
+few elements has a wide one.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge.limits import _chunk_sums
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import precision
+
+# What a tile, or a tensor, is judged by.
+_WORDS = dict(
+  rms='root mean square of the error',
+  slope='slope of the error against the golden',
+  differing='elements that differ from the oracle',
+)
+# That any comparison of a whole run fails by bad luck.
+FALSE_ALARM = 1e-9
+# Most that a tile is judged by: a root mean square and a slope, of two parts.
+_NUMBERS, _PARTS = 2, 2
+# exp of a libm may be off in one direction: in silu, and in its slope.
+_SLOPE_OF_EXP = 8 * ulp.unit_roundoff('float32')
+_STEPS = 60  # of Newton, from above on a convex function: monotone
+
+
+def words(number: str) -> str:
+  """Returns what a number of `Judge.shares` is called in a report."""
+  whole = number.startswith('tensor_')
+  of = ' of the tensor' if whole else ' of a tile'
+  return _WORDS[number.removeprefix('tensor_')] + of
+
+
+def log_share(num_tiles: int, comparisons: int) -> float:
+  """Returns ln(1 / p) of one test's probability to fail by bad luck.
+
+  Args:
+    num_tiles: of the tensor.
+    comparisons: tensors that a run judges so, at most.
+  """
+  numbers = _NUMBERS * _PARTS
+  tests = comparisons * numbers * (num_tiles + 1)  # and the whole tensor
+  return float(np.log(tests / FALSE_ALARM))
+
+
+def mean_square_limit(groups: np.ndarray, log_p: float) -> np.ndarray:
+  """Returns y `[...]` with groups (y - 1 - ln y) / 2 = log_p, y >= 1."""
+  # Most tiles are of one size.
+  sizes, of_tile = np.unique(groups, return_inverse=True)
+  limits = _mean_square_limits(sizes.astype(np.float64).tobytes(), log_p)
+  return limits[of_tile].reshape(np.shape(groups))
+
+
+@functools.lru_cache(maxsize=1024)
+def _mean_square_limits(groups: bytes, log_p: float) -> np.ndarray:
+  wanted = 2 * log_p / np.frombuffer(groups)
+  y = 1 + np.sqrt(2 * wanted) + wanted
+  for _ in range(_STEPS):
+    y = y - (y - 1 - np.log(y) - wanted) / (1 - 1 / y)
+  return y
+
+
+def slope_limit(
+  information: np.ndarray, alike: np.ndarray, log_p: float
+) -> np.ndarray:
+  """Returns s `[...]` with s^2 information / (2 alike) = log_p + ln 2."""
+  with np.errstate(divide='ignore'):
+    return np.sqrt(2 * alike * (log_p + np.log(2)) / information)
+
+
+def count_limit(
+  mean: np.ndarray, alike: np.ndarray, log_p: float
+) -> np.ndarray:
+  """Returns x `[...]` with x ln(x / mean) - x + mean = alike log_p."""
+  mean = np.maximum(mean, np.finfo(np.float64).tiny ** 0.25)
+  wanted = alike * log_p / mean
+  r = 1 + np.sqrt(2 * wanted) + wanted
+  for _ in range(_STEPS):
+    r = r - (r * np.log(r) - r + 1 - wanted) / np.log(r)
+  return r * mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Independent:
+  """Which elements of a tile err independently.
+
+  Attributes:
+    rows: those of different rows do.
+    columns: those of different columns do.
+    pairs: a column may err as one other does: gate's, and up's.
+    common: share of the variance that is no element's own.
+  """
+
+  rows: bool = True
+  columns: bool = True
+  pairs: bool = False
+  common: float = 0.0
+
+  def alike(self, cut: tiles.Cut, first: int, lines: tiles.Lines) -> np.ndarray:
+    """Returns `[b, C]`, elements of a tile that may err as one.
+
+    Args:
+      cut: the rank's tiles.
+      first: tile row that the sums start with.
+      lines: sums of the golden.
+    """
+    height = np.diff(cut.starts)[first:, None]
+    rows, columns = cut.most_alike(lines, first)
+    height = height[: len(rows)]
+    width = np.diff(cut.col_starts)[None]
+    if self.pairs:
+      columns = np.minimum(2 * columns, width)
+    by_row, by_column = rows * width, columns * height
+    if self.rows and self.columns:
+      return np.minimum(by_row, by_column)
+    return by_row if self.rows else by_column
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+  """What is added up over the elements of each tile `[b, C]`, or of all.
+
+  Attributes:
+    elements: how many.
+    alike: of these, how many may err as one.
+    square: of the error, in deviations.
+    product: of error and golden, in deviations.
+    information: square of the golden, in deviations.
+    differing: elements that are not what is expected.
+    chance: the mean of `differing`.
+    counted: whether elements were counted, and errors not looked at.
+  """
+
+  elements: np.ndarray
+  alike: np.ndarray
+  square: np.ndarray | float = 0.0
+  product: np.ndarray | float = 0.0
+  information: np.ndarray | float = 0.0
+  differing: np.ndarray | float = 0.0
+  chance: np.ndarray | float = 0.0
+  counted: bool = False
+
+  def total(self, alike: int) -> 'Sums':
+    """Returns the sums over all tiles."""
+    sums = {name: np.sum(getattr(self, name)) for name in _SUMMED}
+    return dataclasses.replace(self, **sums, alike=np.asarray(alike))
+
+  def __add__(self, other: 'Sums') -> 'Sums':
+    """Returns the sums of both; what errs as one does so in either."""
+    sums = {
+      name: getattr(self, name) + getattr(other, name) for name in _SUMMED
+    }
+    alike = np.maximum(self.alike, other.alike)
+    return dataclasses.replace(self, **sums, alike=alike)
+
+
+_SUMMED = (
+  'elements',
+  'square',
+  'product',
+  'information',
+  'differing',
+  'chance',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+  """Judges tiles of one tensor, and all of it.
+
+  Attributes:
+    policy: its activation may have an exp.
+    dtype: what the tensor is stored in.
+    independent: see there.
+    num_tiles: of the tensor, on all ranks.
+    comparisons: tensors that a run judges so, at most.
+  """
+
+  policy: precision.PrecisionPolicy
+  dtype: str
+  independent: Independent
+  num_tiles: int
+  comparisons: int
+
+  def counts(self, golden: bounds.Bounded) -> bool:
+    """Says whether differing elements are counted."""
+    return self.dtype != self.policy.accumulate or golden.crossed is not None
+
+  @property
+  def _log_p(self) -> float:
+    return log_share(self.num_tiles, self.comparisons)
+
+  def sums(
+    self,
+    cut: tiles.Cut,
+    first: int,
+    got: np.ndarray,
+    expected: np.ndarray,
+    golden: bounds.Bounded,
+  ) -> Sums:
+    """Returns the sums of whole tile rows.
+
+    Args:
+      cut: the rank's tiles.
+      first: tile row that the arrays start with.
+      got: `[rows, columns]` float64.
+      expected: `[rows, columns]` float64, of the same policy.
+      golden: `[rows, columns]`, its value and variance.
+    """
+    height = np.diff(cut.starts)[first : cut.row_of(first, len(got))]
+    elements = height[:, None] * np.diff(cut.col_starts)
+    lines = cut.lines(golden.value, first)
+    alike = self.independent.alike(cut, first, lines)
+    if self.counts(golden):
+      differs, chance = self._differ(got, expected, golden)
+      return Sums(
+        elements,
+        alike,
+        differing=cut.count(differs, first),
+        chance=cut.sum(chance, first),
+        counted=True,
+      )
+    return self._of_errors(cut, first, got, golden, elements, alike)
+
+  def sums_of(
+    self, cut: tiles.Cut, tile_rows: range, added: _chunk_sums.Added
+  ) -> Sums:
+    """Returns the sums of whole tile rows, where errors were added up."""
+    first = tile_rows.start
+    height = np.diff(cut.starts)[first : tile_rows.stop]
+    lines = tiles.Lines(added.by_row, added.by_column)
+    return Sums(
+      height[:, None] * np.diff(cut.col_starts),
+      self.independent.alike(cut, first, lines),
+      square=added.square,
+      product=added.product,
+      information=added.information,
+    )
+
+  def _differ(self, got, expected, golden) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which elements differ, and how likely each was to."""
+    if golden.crossed is not None:
+      alone = mean_square_limit(np.array(1.0), self._log_p)
+      near = np.square(got - expected) <= alone * golden.variance
+      return ~near, np.minimum(golden.crossed, 1)
+    spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
+    return got != expected, np.minimum(golden.distance() / spacing, 1)
+
+  def _of_errors(self, cut, first, got, golden, elements, alike) -> Sums:
+    # Sums of nothing do not err.
+    variance = np.maximum(golden.variance, np.finfo(np.float64).tiny)
+    scale = 1 / np.sqrt(variance)
+    # What is wrong may be infinitely so.
+    with np.errstate(over='ignore', invalid='ignore'):
+      error, value = (got - golden.value) * scale, golden.value * scale
+      return Sums(
+        elements,
+        alike,
+        square=cut.sum(np.square(error), first),
+        product=cut.sum(error * value, first),
+        information=cut.sum(np.square(value), first),
+      )
+
+  def marked(
+    self,
+    got: np.ndarray,
+    expected: np.ndarray,
+    golden: bounds.Bounded,
+  ) -> np.ndarray:
+    """Returns `[rows, columns]` bool, elements that stand out."""
+    if golden.crossed is not None:
+      return self._differ(got, expected, golden)[0]
+    if self.counts(golden):  # A right kernel crosses one edge, or none.
+      spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
+      return ~(np.abs(got - expected) <= spacing)
+    assert golden.variance is not None
+    alone = mean_square_limit(np.array(1.0), self._log_p)
+    return np.square(got - golden.value) > alone * golden.variance
+
+  def shares(self, sums: Sums) -> dict[str, np.ndarray]:
+    """Returns for each number what its limit is used of."""
+    if sums.counted:
+      limit = count_limit(sums.chance, sums.alike, self._log_p)
+      return dict(differing=sums.differing / limit)
+    rms, slope_of = self._limits(sums, sums.alike)
+    if self.independent.common:
+      # The part in common is one group.
+      all_rms, all_slope = self._limits(sums, sums.elements)
+      common = self.independent.common
+      own, of_all = np.sqrt(1 - common), np.sqrt(common)
+      rms = own * rms + of_all * all_rms
+      slope_of = own * slope_of + of_all * all_slope
+    if self.policy.activation == 'swiglu':
+      # exp may be off in one direction: within its variance, but not random.
+      rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + _SLOPE_OF_EXP
+    with np.errstate(divide='ignore', invalid='ignore'):
+      slope = np.abs(sums.product) / sums.information / slope_of
+    slope = np.where(sums.information == 0, 0, slope)
+    return dict(rms=np.sqrt(sums.square / sums.elements) / rms, slope=slope)
+
+  def _limits(self, sums: Sums, alike) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the limits of root mean square and slope."""
+    mean = mean_square_limit(sums.elements / alike, self._log_p)
+    return np.sqrt(mean), slope_limit(sums.information, alike, self._log_p)

@@ -1,0 +1,101 @@
+"""One stage of the oracle equals the same stage of its whole layer."""
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.reference import layer_grad
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import tensors
+
+_NEEDS = {
+  'd_activation': 'd_expert_out',
+  'd_w_down': 'd_expert_out',
+  'd_gate_up': 'd_activation',
+  'd_expert_in': 'd_gate_up',
+  'd_w_gate_up': 'd_gate_up',
+  'd_returned': 'd_expert_in',
+  'dx': 'd_returned',
+}
+
+
+@pytest.fixture(
+  scope='module',
+  params=[('float32', 'combine'), ('bfloat16', 'before_down')],
+  ids='-'.join,
+)
+def run(request):
+  """Returns (oracle, what backward may read, dy, gradients)."""
+  storage, placement = request.param
+  made = inputs.make_inputs(
+    presets.get('tiny'),
+    2,
+    13,
+    storage,
+    'zipf',
+    placement=placement,
+    capacity=56,
+  )
+  oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
+  forward = {**made.arrays, **oracle.forward()}
+  dy = stable_random.normal(stable_random.seed_of('dy'), forward['x'].shape)
+  dy = dy.astype(forward['x'].dtype)
+  saved = {n: forward[n] for n in layer_grad.reads(made.policy)}
+  return oracle, {**saved, 'dy': dy}, oracle.backward(forward, dy)
+
+
+def test_backward_returns_every_gradient_as_specified(run):
+  oracle, _, grads = run
+  dtypes = {'storage': oracle.policy.storage, 'f32': 'float32'}
+  assert tuple(grads) == tensors.GRADS
+  for name, value in grads.items():
+    spec = tensors.SPECS[name]
+    assert value.shape == spec.dims(**oracle.config.dims())
+    assert value.dtype == dtypes[spec.kind]
+    assert value.any()
+
+
+@pytest.mark.parametrize('name', tensors.GRADS)
+def test_stage_of_the_oracles_own_gradients_has_their_bits(run, name):
+  oracle, saved, grads = run
+
+  got = oracle.stage_grad(name, saved, grads)
+
+  assert got.dtype == grads[name].dtype
+  assert got.tobytes() == grads[name].tobytes()
+
+
+@pytest.mark.parametrize('name', _NEEDS)
+def test_stage_follows_what_was_captured(run, name):
+  # Given a captured gradient that is twice the right one,
+  oracle, saved, grads = run
+  captured = {_NEEDS[name]: grads[_NEEDS[name]] * 2}
+
+  # when the stage after it runs, which is linear in it, then that is too;
+  got = oracle.stage_grad(name, saved, captured)
+  np.testing.assert_array_equal(got, grads[name] * 2)
+  # and without it there is nothing to run on.
+  with pytest.raises(KeyError, match=_NEEDS[name]):
+    oracle.stage_grad(name, saved, {})
+
+
+def test_weight_gradient_reads_d_activation_only_where_it_must(run):
+  oracle, saved, grads = run
+  if oracle.policy.placement == 'combine':
+    got = oracle.stage_grad('d_topk_weights', saved, {})
+    assert got.tobytes() == grads['d_topk_weights'].tobytes()
+  else:
+    with pytest.raises(KeyError, match='d_activation'):
+      oracle.stage_grad('d_topk_weights', saved, {})
+
+
+def test_unknown_gradient_is_refused(run):
+  oracle, saved, grads = run
+  with pytest.raises(ValueError, match="got 'y'"):
+    oracle.stage_grad('y', saved, grads)
+  with pytest.raises(KeyError, match='gate_up'):
+    oracle.backward(
+      {n: a for n, a in saved.items() if n != 'gate_up'}, saved['dy']
+    )

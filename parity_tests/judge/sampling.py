@@ -1,0 +1,127 @@
+"""A layer of a real size, judged in part: without the oracle's whole layer.
+
+Movement and order are compared whole, because they cost no arithmetic.  Of each
+stage some tiles are judged against their golden rows.  The layer end to end is
+judged on some tokens of each rank: a token's result depends on no other one, so
+they are a small layer of their own, with the same weights.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge.limits import golden as golden_lib
+
+# Golden rows that are copied, not computed, at once.
+_ROWS = 1 << 12
+
+
+def lanes_of_sample(
+  asked: judging.Asked,
+  case: judging.Case,
+  candidate: candidates.Candidate,
+  sample: tiles.Sample,
+) -> judging.Judged:
+  """Lanes bitwise and bounded of a forward pass, on a sample of its tiles."""
+  which = case.which
+  asked.progress(f'{which.name}, real data: candidate')
+  got = case.ask(candidate).got
+  asked.progress(f'{which.name}, bitwise: order and movement')
+  plan = case.oracle.plan()
+  results = [
+    judging.equality(
+      name, 'bitwise', judging.ORACLE_RULE, got, plan, case.tiling
+    )
+    for name in which.plan
+  ]
+  tiling = dataclasses.replace(case.tiling, sample=sample)
+  golden = dataclasses.replace(case.golden(got), tiling=tiling)
+  for name in which.stages:
+    asked.progress(f'{which.name}, bounded: {name}')
+    results += _stage(case, golden, name, got)
+  asked.progress(f'{which.name}, bounded: layer')
+  return judging.Judged(results + _layer(case, got, sample), got)
+
+
+def _stage(
+  case: judging.Case,
+  golden: golden_lib.Rows,
+  name: str,
+  got: judging.Got,
+) -> judging.Results:
+  moves = name in case.movement
+  lane = 'bitwise' if moves else 'bounded'
+  rule = judging.ORACLE_RULE if moves else lanes.BOUND_RULE
+  needed = (name, *case.sources.get(name, ()))
+  missing = [n for n in needed if n not in got]
+  if missing:
+    return [lanes.not_captured(name, lane, rule, missing[0])]
+  if not moves:
+    return lanes.tolerances(name, got[name], golden, None, ())
+  home = np.zeros_like(got[name])
+  for rank in range(len(home)):
+    rows = case.tiling.rows(name, home, rank)
+    for lo in range(0, len(rows), _ROWS):
+      hi = min(lo + _ROWS, len(rows))
+      rows[lo:hi] = golden.rows(name, rank, lo, hi).value
+  return [lanes.compare(name, lane, rule, got[name], home, case.tiling)]
+
+
+def _layer(
+  case: judging.Case, got: judging.Got, sample: tiles.Sample
+) -> judging.Results:
+  """The layer on some tokens of each rank, the first and last among them."""
+  config, (result,) = case.made.config, case.which.results
+  tokens = _tokens(config.num_tokens, sample)
+  arrays = {
+    name: a[:, tokens] if a.shape[1] == config.num_tokens else a
+    for name, a in case.made.arrays.items()
+    if name not in ('w_gate_up', 'w_down')
+  } | {name: case.made.arrays[name] for name in ('w_gate_up', 'w_down')}
+  small = dataclasses.replace(config, num_tokens=len(tokens))
+  plan = oracle_lib.Oracle(small, case.made.policy, arrays).plan()
+  tiling = dataclasses.replace(
+    case.tiling,
+    config=small,
+    counts=plan['counts'],
+    row_of_slot=plan['row_of_slot'],
+    topk_ids=arrays['topk_ids'],
+  )
+  golden = case.which.golden(tiling, case.made.policy, arrays, {})
+  row = lanes.LAYERS[result]
+  found = lanes.tolerances(row, got[result][:, tokens], golden, None, ())
+  return [_in_whole(one, tokens, case.tiling.token_block) for one in found]
+
+
+def _tokens(num_tokens: int, sample: tiles.Sample) -> np.ndarray:
+  rng = np.random.default_rng((sample.seed, num_tokens))
+  some = rng.permutation(num_tokens)[: sample.tiles]
+  return np.unique(np.concatenate([some, [0, num_tokens - 1]]))
+
+
+def _in_whole(
+  result: lanes.Result, tokens: np.ndarray, token_block: int
+) -> lanes.Result:
+  """Names the tokens of a result as the whole layer does."""
+
+  def whole(index: tuple[int, ...]) -> tuple[int, ...]:
+    return (index[0], int(tokens[index[1]]), *index[2:])
+
+  worst, failure = result.worst_element, result.failure
+  if failure is not None:
+    index = whole(failure.index)
+    failure = dataclasses.replace(
+      failure,
+      index=index,
+      token=index[1],
+      row_block=index[1] // token_block,
+      bad_rows=0,
+    )
+  return dataclasses.replace(
+    result, worst_element=worst and whole(worst), failure=failure
+  )

@@ -1,0 +1,105 @@
+"""A layer judged in part."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import lanes
+
+REQUEST = check.Request(
+  preset='tiny',
+  ranks=2,
+  tokens=48,
+  tiles=1,
+  lanes=check.OF_SAMPLE,
+  options=check.flow_lib.Options(row_block=4, token_block=8),
+)
+
+
+class _Spoiled:
+  """Our backend, with one element of a tensor changed after the launch."""
+
+  name, serial = 'spoiled', None
+
+  def __init__(self, stage, at, only=None):
+    self._inner = check.make_candidate(REQUEST)
+    self._stage, self._at, self._only = stage, at, only
+
+  def run(self, *args, **kwargs):
+    got = self._inner.run(*args, **kwargs)
+    if self._stage:
+      got[self._stage][self._at] += 1
+    return {n: a for n, a in got.items() if not self._only or n in self._only}
+
+
+@pytest.fixture(scope='module')
+def bench():
+  return check.Bench(REQUEST)
+
+
+def _failed(bench, *spoiled):
+  results = bench.judge(REQUEST, _Spoiled(*spoiled))
+  return {r.stage: r for r in results if r.verdict == lanes.FAIL}
+
+
+class TestSample:
+  def test_edges_are_always_in_it(self):
+    expert = np.repeat([0, 1, 2], [5, 1, 9])
+    cut = tiles.Cut(np.arange(16), expert, np.arange(15), np.array([0, 4]))
+
+    for seed in range(20):
+      chosen = tiles.Sample(2, seed).choose(cut, 3)
+      assert {0, 4, 5, 14} <= set(chosen) and len(chosen) <= 6
+
+  def test_the_seed_decides(self):
+    cut = tiles.cut_tokens(400, 4, 8, 8)
+    one, same, other = (tiles.Sample(9, n).choose(cut, 1) for n in (0, 0, 1))
+
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+    assert len(tiles.Sample(100).choose(cut, 1)) == 100
+
+
+class TestLanesOfSample:
+  def test_a_right_kernel_passes_on_fewer_tiles(self, bench):
+    few = bench.judge(REQUEST, _Spoiled(None, None))
+    whole = dataclasses.replace(REQUEST, tiles=1000)
+    every = bench.judge(whole, _Spoiled(None, None))
+
+    assert {r.verdict for r in few + every} == {lanes.PASS}
+    some, all_ = ({r.stage: r.tiles for r in x} for x in (few, every))
+    assert 0 < some['gate_up'] < all_['gate_up']
+    # Movement and order are whole.
+    for stage in ('counts', 'row_of_slot', 'expert_in', 'returned'):
+      assert some[stage] == all_[stage]
+
+  @pytest.mark.parametrize('stage', ['expert_in', 'returned'])
+  def test_movement_is_seen_anywhere(self, bench, stage):
+    assert stage in _failed(bench, stage, (1, 3))
+
+  @pytest.mark.parametrize('stage', ['gate_up', 'activation', 'expert_out'])
+  def test_the_first_tile_is_always_judged(self, bench, stage):
+    failed = _failed(bench, stage, (1, 0, 0))
+
+    assert failed[stage].failure.index == (1, 0, 0)
+
+  def test_the_layer_names_the_token_of_the_whole(self, bench):
+    failed = _failed(bench, 'y', (1, 47, 2), ('y',))
+
+    first = failed['layer'].failure
+    assert first.index == (1, 47, 2)
+    assert (first.token, first.row_block) == (47, 5)
+
+  @pytest.mark.parametrize(
+    ('wrong', 'says'),
+    [
+      (dict(tiles=0), 'at least 1, got 0'),
+      (dict(direction='both'), '--direction=forward'),
+      (dict(lanes=('exact',)), '--lane=bitwise,bounded'),
+    ],
+  )
+  def test_what_a_sample_cannot_judge_is_refused(self, wrong, says):
+    with pytest.raises(ValueError, match=f'tiles: expected .*{says}'):
+      check.run(dataclasses.replace(REQUEST, **wrong))

@@ -1,0 +1,414 @@
+"""A layer in numpy, right or wrong in a known way: verdicts are tried on it.
+
+Not the oracle's arithmetic: GEMMs sum in an order of their own, as a kernel
+would.  Forward and backward, whole passes: a kernel that returns only results.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
+
+Gemm = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Arrays = Mapping[str, np.ndarray]
+
+
+def blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  return a @ b
+
+
+def ascending(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Product by product: `[n, y]` of `[n, x]` and `[x, y]`, all float32."""
+  total = np.zeros((len(a), b.shape[1]), np.float32)
+  for k in range(b.shape[0]):
+    total += a[:, k : k + 1] * b[k]
+  return total
+
+
+def descending(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  return ascending(a[:, ::-1], b[::-1])
+
+
+def even_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  return ascending(a[:, ::2], b[::2]) + ascending(a[:, 1::2], b[1::2])
+
+
+def blocked(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """In blocks of 32 terms, added up one after another."""
+  total = np.zeros((len(a), b.shape[1]), np.float32)
+  for k in range(0, b.shape[0], 32):
+    total += ascending(a[:, k : k + 32], b[k : k + 32])
+  return total
+
+
+def pairwise(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """As a tree."""
+  if b.shape[0] <= 1:
+    return ascending(a, b)
+  half = b.shape[0] // 2
+  return pairwise(a[:, :half], b[:half]) + pairwise(a[:, half:], b[half:])
+
+
+ORDERS = dict(
+  blas=blas,
+  ascending=ascending,
+  descending=descending,
+  even_odd=even_odd,
+  blocked=blocked,
+  pairwise=pairwise,
+)
+
+
+def plain_silu(gate: np.ndarray) -> np.ndarray:
+  return gate / (1 + np.exp(-gate))
+
+
+def plain_slope(gate: np.ndarray) -> np.ndarray:
+  """Returns the derivative of silu."""
+  s = 1 / (1 + np.exp(-gate))
+  return s * (1 + gate * (1 - s))
+
+
+def cut_bits(a: np.ndarray, digits: int) -> np.ndarray:
+  """Returns float32 `[...]` rounded to that many bits of the mantissa."""
+  low = 23 - digits
+  word = a.view(np.uint32)
+  word = word + np.uint32((1 << (low - 1)) - 1) + (word >> low & 1)
+  return (word & ~np.uint32((1 << low) - 1)).view(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """How a kernel computes.
+
+  Attributes:
+    gemm: sums of products, float32.
+    operand_bits: of the mantissa that GEMMs read: TF32 has 10, bfloat16 7.
+    silu: factor that silu is off by.
+    slope: factor that its derivative is off by.
+    silu_of: computes it.
+    slope_of: computes its derivative.
+    round_weights: routing weights are rounded to the storage dtype, in float32
+      to bfloat16.
+    truncate: stores cut a mantissa off instead of rounding.
+  """
+
+  gemm: Gemm = blas
+  operand_bits: int = 23
+  silu: float = 1.0
+  slope: float = 1.0
+  silu_of: Callable[[np.ndarray], np.ndarray] = plain_silu
+  slope_of: Callable[[np.ndarray], np.ndarray] = plain_slope
+  round_weights: bool = False
+  truncate: bool = False
+
+  def _store(self, policy, a: np.ndarray) -> np.ndarray:
+    to = storage.FORMATS[policy.storage]
+    if self.truncate:
+      low = np.uint32((1 << 24 - to.digits) - 1)
+      a = (a.view(np.uint32) & ~low).view(np.float32)
+    return a.astype(to.numpy)
+
+  def _multiply(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a, b = (
+      np.ascontiguousarray(m.astype(np.float32)).astype(np.float32)
+      for m in (a, b)
+    )
+    if self.operand_bits < 23:
+      a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
+    return self._store(policy, self.gemm(a, b))
+
+  def _weights(self, policy, weights: np.ndarray) -> np.ndarray:
+    if not self.round_weights:
+      return weights
+    narrow = 'bfloat16' if policy.storage == 'float32' else policy.storage
+    return cut_bits(weights, storage.FORMATS[narrow].digits - 1)
+
+  def _act(self, policy, gate: np.ndarray) -> np.ndarray:
+    if policy.activation == 'absolute':
+      return np.abs(gate)
+    with np.errstate(over='ignore', invalid='ignore'):
+      return self.silu_of(gate) * np.float32(self.silu)
+
+  def _slope(self, policy, gate: np.ndarray) -> np.ndarray:
+    if policy.activation == 'absolute':
+      return np.sign(gate)
+    with np.errstate(over='ignore', invalid='ignore'):
+      return self.slope_of(gate) * np.float32(self.slope)
+
+  def forward(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    arrays: Arrays,
+  ) -> dict[str, np.ndarray]:
+    """Returns the tensors of `tensors.STAGES` by name."""
+    lay = _Layout.of(config, arrays)
+    weights = self._weights(policy, arrays['topk_weights']).reshape(
+      lay.row.shape
+    )
+    early = policy.placement == 'before_down'
+    made = lay.empty(policy, tensors.STAGES)
+    x = arrays['x'].reshape(-1, config.d_model)
+    returned = made['returned'].reshape(*lay.row.shape, -1)
+    for at, rows, token, slot in lay.experts():
+      gate_up = self._multiply(policy, x[token], arrays['w_gate_up'][at])
+      gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
+      hidden = self._act(policy, gate) * up
+      if early:
+        hidden = hidden * weights[token, slot, None]
+      hidden = self._store(policy, hidden)
+      out = self._multiply(policy, hidden, arrays['w_down'][at])
+      made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
+      made['activation'][rows], made['expert_out'][rows] = hidden, out
+      returned[token, slot] = out
+    made['y'][:] = self._combine(
+      policy, returned, None if early else weights
+    ).reshape(made['y'].shape)
+    return made
+
+  def results(
+    self, made: inputs_lib.LayerInputs, backward: bool = False
+  ) -> dict[str, np.ndarray]:
+    """Returns y, or the gradients, by name."""
+    run, which = self.forward, passes.FORWARD
+    if backward:
+      run, which = self.backward, passes.BACKWARD
+    all_ = run(made.config, made.policy, made.arrays)
+    return {name: all_[name] for name in which.results}
+
+  def _combine(
+    self, policy, returned: np.ndarray, weights: np.ndarray | None
+  ) -> np.ndarray:
+    total = np.zeros(returned[:, 0].shape, np.float32)
+    for k in range(returned.shape[1]):
+      term = returned[:, k].astype(np.float32)
+      total += term if weights is None else term * weights[:, k, None]
+    return self._store(policy, total)
+
+  def backward(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    arrays: Arrays,
+  ) -> dict[str, np.ndarray]:
+    """Returns the tensors of `tensors.GRADS` by name.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      arrays: what a backward pass reads.
+    """
+    lay = _Layout.of(config, arrays)
+    weights = self._weights(policy, arrays['topk_weights']).reshape(
+      lay.row.shape
+    )
+    early = policy.placement == 'before_down'
+    made = lay.empty(policy, tensors.GRADS)
+    dy = arrays['dy'].reshape(-1, config.d_model)
+    d_weights = made['d_topk_weights'].reshape(lay.row.shape)
+    sent = made['d_returned'].reshape(*lay.row.shape, config.d_model)
+    if not early:
+      returned = arrays['returned'].reshape(sent.shape).astype(np.float32)
+      wide = dy.astype(np.float32)
+      for k in range(config.top_k):
+        d_weights[:, k] = self._dots(wide, returned[:, k])
+    for at, rows, token, slot in lay.experts():
+      w = weights[token, slot, None]
+      d_out = dy[token]
+      if not early:
+        d_out = self._store(policy, d_out.astype(np.float32) * w)
+      d_act = self._multiply(policy, d_out, arrays['w_down'][at].T)
+      made['d_w_down'][at] = self._multiply(
+        policy, arrays['activation'][rows].T, d_out
+      )
+      gate, up = np.split(arrays['gate_up'][rows].astype(np.float32), 2, axis=1)
+      act, grad = self._act(policy, gate), d_act.astype(np.float32)
+      if early:
+        d_weights[token, slot] = self._dots(grad, act * up)
+        grad = grad * w
+      d_gate = grad * up * self._slope(policy, gate)
+      d_gate_up = self._store(policy, np.hstack([d_gate, grad * act]))
+      made['d_w_gate_up'][at] = self._multiply(
+        policy, arrays['expert_in'][rows].T, d_gate_up
+      )
+      d_in = self._multiply(policy, d_gate_up, arrays['w_gate_up'][at].T)
+      made['d_expert_out'][rows], made['d_activation'][rows] = d_out, d_act
+      made['d_gate_up'][rows], made['d_expert_in'][rows] = d_gate_up, d_in
+      sent[token, slot] = d_in
+    made['dx'][:] = self._combine(policy, sent, None).reshape(made['dx'].shape)
+    return made
+
+  def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns `[n]`, the inner products of rows `[n, x]`, both float32."""
+    if self.operand_bits < 23:
+      a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
+    return self.gemm(a * b, np.ones((a.shape[1], 1), np.float32))[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+  """Where rows lie.
+
+  Attributes:
+    config: sizes.
+    ids: `[R T, K]` experts.
+    row: `[R T, K]` packed row on the expert's rank.
+  """
+
+  config: config_lib.MoEConfig
+  ids: np.ndarray
+  row: np.ndarray
+
+  @classmethod
+  def of(cls, config: config_lib.MoEConfig, arrays: Arrays) -> '_Layout':
+    ids = arrays['topk_ids'].reshape(-1, config.top_k)
+    row = tiling(config, arrays).row_of_slot.reshape(ids.shape)
+    return cls(config, ids, row)
+
+  def experts(self):
+    """Yields (rank and local expert, its packed rows, tokens, slots)."""
+    for expert in range(self.config.num_experts):
+      at = divmod(expert, self.config.experts_per_rank)
+      token, slot = np.nonzero(self.ids == expert)
+      yield at, (at[0], self.row[token, slot]), token, slot
+
+  def empty(self, policy, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns tensors of zeros."""
+    dims = self.config.dims()
+    stored = ulp.storage_dtype(policy.storage)
+    specs = {name: tensors.SPECS[name] for name in names}
+    return {
+      name: np.zeros(
+        spec.dims(**dims), np.float32 if spec.kind == 'f32' else stored
+      )
+      for name, spec in specs.items()
+    }
+
+
+def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
+  """Returns the tiles of a routing, planned in numpy."""
+  ids = arrays['topk_ids'].reshape(config.num_ranks, -1)
+  counts = [np.bincount(i, minlength=config.num_experts) for i in ids]
+  everyone = ids.reshape(-1)
+  order = np.argsort(everyone, kind='stable')
+  place = np.empty_like(order)
+  place[order] = np.arange(len(order))
+  owner = everyone // config.experts_per_rank
+  first = np.searchsorted(owner[order], np.arange(config.num_ranks))
+  row = (place - first[owner]).reshape(arrays['topk_ids'].shape)
+  return tiles.Tiling(config, np.stack(counts), row, arrays['topk_ids'])
+
+
+def judge(
+  made: inputs_lib.LayerInputs, got: Arrays, same: Arrays | None = None
+) -> dict[tuple[str, str], lanes.Result]:
+  """Returns lane bounded's verdicts on results of a fused layer.
+
+  Args:
+    made: what the kernel was given; `saved` as well if it went backward.
+    got: what it returned, some results of one pass.
+    same: what a right one does; only narrow storage asks.
+
+  Returns:
+    Verdicts by name and rule.
+  """
+  found = []
+  for name, tensor in got.items():
+    row = lanes.LAYERS[name]
+    beside = None if same is None else same[name]
+    layer = _golden(made, name, {})
+    found += lanes.tolerances(row, tensor, layer, None, (), same=beside)
+  return {(lanes.tensor_of(one.stage), one.rule): one for one in found}
+
+
+def judge_stages(
+  made: inputs_lib.LayerInputs, got: Arrays
+) -> dict[tuple[str, str], lanes.Result]:
+  """Returns lane bounded's verdicts on stages, each from those before it.
+
+  As `judge`; `got` holds every stage of one pass.
+  """
+  found = []
+  for name, tensor in got.items():
+    golden = _golden(made, name, got)
+    found += lanes.tolerances(name, tensor, golden, None, ())
+  return {(one.stage, one.rule): one for one in found}
+
+
+def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
+  which = lanes.pass_of(name)
+  of = tiling(made.config, made.arrays)
+  return which.golden(of, made.policy, made.arrays, captured)
+
+
+def with_saved(made: inputs_lib.LayerInputs) -> inputs_lib.LayerInputs:
+  """Returns inputs with what a right forward pass saves for the backward."""
+  saved = Kernel(pairwise).forward(made.config, made.policy, made.arrays)
+  return dataclasses.replace(made, arrays={**made.arrays, **saved})
+
+
+def draw(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  seed: int,
+) -> inputs_lib.LayerInputs:
+  """Returns inputs of a layer: normal, weights over the root of their fan-in.
+
+  Routing is uniform, and the capacity whatever `config` has.
+  """
+  rng = np.random.default_rng(seed)
+  ranks, tokens, local = (
+    config.num_ranks,
+    config.num_tokens,
+    config.experts_per_rank,
+  )
+  width, hidden = config.d_model, config.d_ff
+
+  def normal(*shape: int, fan_in: int = 1) -> np.ndarray:
+    drawn = rng.standard_normal(shape, np.float32) / np.float32(fan_in**0.5)
+    return drawn.astype(ulp.storage_dtype(policy.storage))
+
+  scores = rng.random((ranks, tokens, config.num_experts))
+  weights = rng.random((ranks, tokens, config.top_k)).astype(np.float32) + 0.1
+  arrays = dict(
+    x=normal(ranks, tokens, width),
+    topk_ids=np.argsort(scores, axis=-1)[..., : config.top_k].astype(np.int32),
+    topk_weights=weights / weights.sum(-1, keepdims=True),
+    w_gate_up=normal(ranks, local, width, 2 * hidden, fan_in=width),
+    w_down=normal(ranks, local, hidden, width, fan_in=hidden),
+    dy=normal(ranks, tokens, width),
+  )
+  return inputs_lib.LayerInputs(config, policy, arrays, 'uniform', {})
+
+
+def share_of_seed(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  seed: int,
+  backward: bool = False,
+) -> float:
+  """Returns the most that a right kernel uses of a limit of lane bounded.
+
+  Seeds take the orders of summation in turn; its results are held to another's.
+  """
+  made = draw(config, policy, seed)
+  if backward:
+    made = with_saved(made)
+  orders = list(ORDERS.values())
+  got, same = (
+    Kernel(orders[(seed + i) % len(orders)]).results(made, backward)
+    for i in range(2)
+  )
+  found = judge(made, got, same).values()
+  return max(result.values['error_of_bound'] for result in found)

@@ -1,0 +1,484 @@
+"""`hpmoe faults`: is every known fault caught, and in the right place?"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import happens_before
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import twin_candidate
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.report import text_table
+
+Kind = layout.Kind
+_PUTS = layout.kinds(layout.Form.SLICE_PUT)
+_PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
+_RELAYS = layout.kinds(layout.Form.RELAY_TILE)
+_TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
+
+CONTROL = 'none'
+DIAGNOSIS = 'wait diagnosis'
+STAGE_OF = {
+  kind.name.lower(): stage for kind, stage in layout.STAGE_OF_KIND.items()
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One fault (or the control) and what the check said.
+
+  Attributes:
+    direction: pass in which it is committed.
+    name: the fault.
+    caught_by: lanes that fail and 'races', which must blame the fault's tasks
+      alone, or ('wait diagnosis',), or what the twin finds, such as ('race',).
+      A fault that shows by bad luck only is run with late puts, and 'races'
+      must be among them; the twin finds it in every mode.
+    located_at: where the check says that it is.
+    expected_at: where it was put.
+    isolated: the task that isolated replay names, or several; '-' on the twin,
+      which has none.
+    caught: whether it was caught, located and named alone; for the control,
+      whether nothing was.
+  """
+
+  direction: str
+  name: str
+  caught_by: tuple[str, ...]
+  located_at: str
+  expected_at: str
+  isolated: str
+  caught: bool
+
+
+def count(direction: str) -> int:
+  """Returns the most rows that a table can have."""
+  each = [faults.specs(which.direction) for which in passes.of(direction)]
+  return sum(1 + len(specs) for specs in each)
+
+
+def run(
+  request: check.Request, progress: Callable[[str], None] = lambda step: None
+) -> list[Row]:
+  """Runs the control of each pass, then every fault on the same inputs.
+
+  A fault of another storage dtype than the inputs' is left out.  One that needs
+  an expert without rows gets a routing that has one, but is left out where a
+  file says the routing.  `left_out` names them.
+
+  Raises:
+    ValueError: the request was wrong, or the layer is too small for a fault.
+    candidates.CandidateError: the control did not run.
+  """
+  rows = []
+  for which in passes.of(request.direction):
+    one = dataclasses.replace(request, direction=which.name)
+    bench = check.Bench(one, keep=True)
+    progress(f'{which.name}: {CONTROL}')
+    rows.append(_control(one, bench))
+    for spec in faults.specs(which.direction).values():
+      if bench.made.policy.storage not in spec.storages:
+        continue
+      if spec.empty and request.input is not None and _all_have_rows(bench):
+        continue
+      progress(f'{which.name}: {spec.name}')
+      rows.append(_fault(one, bench, spec))
+  return rows
+
+
+def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
+  """Returns why a fault has no row, one line each."""
+  in_table = {(row.direction, row.name) for row in rows}
+  return [
+    f'{which.name} {spec.name}: left out, {_needs(spec)}'
+    for which in passes.of(request.direction)
+    for spec in faults.specs(which.direction).values()
+    if (which.name, spec.name) not in in_table
+  ]
+
+
+def _needs(spec: faults.FaultSpec) -> str:
+  if spec.empty:
+    return 'needs an expert without rows'
+  return f'shows in {" or ".join(spec.storages)} only'
+
+
+def _control(request: check.Request, bench: check.Bench) -> Row:
+  results = bench.judge(request, check.make_candidate(request))
+  failed = _failed_lanes(results)
+  named, _ = _isolated(request, bench) if _is_on_host(request) else ([], set())
+  return Row(
+    request.direction,
+    CONTROL,
+    failed,
+    _where(_first(results)),
+    '-',
+    _told(named),
+    not failed and not named,
+  )
+
+
+def _fault(
+  request: check.Request, bench: check.Bench, spec: faults.FaultSpec
+) -> Row:
+  request = dataclasses.replace(request, fault=spec.name)
+  if spec.empty and _all_have_rows(bench):
+    request = dataclasses.replace(request, routing='empty_experts')
+    bench = check.Bench(request)
+  found = _in_lanes(request, bench, spec)
+  named: list[runtime.TaskName] = []
+  alone = True
+  if _is_on_host(request):
+    named, committed = _isolated(request, bench)
+    alone = {_identity(task) for task in named} == committed
+  return Row(
+    request.direction,
+    spec.name,
+    found.by,
+    found.located_at,
+    found.expected_at,
+    _told(named),
+    found.right and alone,
+  )
+
+
+def _is_on_host(request: check.Request) -> bool:
+  return request.backend == check.BACKENDS[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+  """What the lanes say, and whether they are right."""
+
+  by: tuple[str, ...]
+  located_at: str
+  expected_at: str
+  right: bool
+
+
+def _in_lanes(
+  request: check.Request, bench: check.Bench, spec: faults.FaultSpec
+) -> _Found:
+  if spec.needs and _is_on_host(request):
+    adverse = checking.Checking(late_puts=True)
+    request = dataclasses.replace(request, checking=adverse)
+  candidate = _ours(request)
+  try:
+    results = bench.judge(request, candidate)
+  except twin_candidate.TwinFailure as error:
+    return _found_by_twin(request, spec, bench, candidate, error)
+  except candidates.CandidateError as error:
+    return _hung(request, spec, candidate, error.diagnosis)
+  except check.NothingToJudge:
+    return _Found((), 'no lane could see it', '-', False)
+  expected = _expectations(request, spec, bench, candidate)
+  first, failed = _first(results), _failed_lanes(results)
+  right = first is not None and any(
+    e.holds(
+      first.stage,
+      first.rank,
+      first.expert,
+      first.row_block,
+      first.col_block,
+    )
+    for e in expected
+  )
+  raced = any(launch.num_races for launch in candidate.launches)
+  failed = (*failed, isolation.RACES) if raced else failed
+  if raced or (spec.needs and _is_on_host(request)):
+    right = right and _raced(candidate)
+  return _Found(failed, _where(first), ' or '.join(map(str, expected)), right)
+
+
+def _found_by_twin(
+  request: check.Request,
+  spec: faults.FaultSpec,
+  bench: check.Bench,
+  candidate: candidates.Megakernel,
+  error: twin_candidate.TwinFailure,
+) -> _Found:
+  """What the twin finds must name the faulty task, or one that reads of it.
+
+  Which of several readers comes first is the turns' of the cores.
+  """
+  first = error.findings[0]
+  named = [task for task in first.tasks if task is not None]
+  guilty = {_identity_of_row(task) for task in candidate.committed}
+  guilty |= _readers(candidate)
+  expected = _expectations(request, spec, bench, candidate)
+  right = any(
+    _identity(task) in guilty
+    or any(
+      place.holds(
+        STAGE_OF[task.kind],
+        task.rank,
+        task.expert,
+        task.row_block,
+        task.col_block,
+      )
+      for place in expected
+    )
+    for task in named
+  )
+  return _Found(
+    (first.kind,), _told(named), ' or '.join(map(str, expected)), right
+  )
+
+
+def _readers(candidate: candidates.Megakernel) -> set[tuple]:
+  """Returns the tasks that wait for what the faulty task announces."""
+  image = next(
+    image
+    for (*_, options), image in candidate.images.items()
+    if options == candidate.options
+  )
+  tasks = image.tables['tasks']
+  signals, waits = happens_before.signals(image), happens_before.waits(image)
+  guilty = np.isin(tasks, np.stack(candidate.committed))
+  events = signals[guilty[signals[:, 0]], 1]
+  waiting = waits[np.isin(waits[:, 1], events), 0]
+  return {_identity_of_row(task) for task in tasks[waiting]}
+
+
+def _ours(request: check.Request) -> candidates.Megakernel:
+  candidate = check.make_candidate(request)
+  assert isinstance(candidate, candidates.Megakernel)
+  return candidate
+
+
+def _raced(candidate: candidates.Megakernel) -> bool:
+  """Says whether races blame the tasks that committed the fault, and only."""
+  blamed = {
+    _identity(race.blame)
+    for launch in candidate.launches
+    for race in launch.races
+  }
+  return blamed == {_identity_of_row(task) for task in candidate.committed}
+
+
+def _isolated(
+  request: check.Request, bench: check.Bench
+) -> tuple[list[runtime.TaskName], set[tuple]]:
+  """Returns the tasks that isolated replay names, and those that did it."""
+  tolerant = ('exact', 'bitwise', 'bounded')
+  asked = tuple(lane for lane in request.lanes if lane in tolerant)
+  request = dataclasses.replace(
+    request,
+    checking=checking.Checking(isolate=True),
+    lanes=asked or tolerant,
+  )
+  candidate = _ours(request)
+  try:
+    named = [one.task for one in bench.examine(request, candidate).wrong]
+  except candidates.CandidateError as error:
+    diagnosis = error.diagnosis
+    named = list(diagnosis.suspects[:1]) if diagnosis else []
+  except check.NothingToJudge:
+    named = []
+  return named, {_identity_of_row(task) for task in candidate.committed}
+
+
+def _identity(task: runtime.TaskName) -> tuple:
+  return (task.kind, task.rank, task.expert, task.row_block, task.col_block)
+
+
+def _identity_of_row(task) -> tuple:
+  place = (int(task[n]) for n in ('rank', 'expert', 'row_block', 'col_block'))
+  return (Kind(task['kind']).name.lower(), *place)
+
+
+def _told(named: Sequence[runtime.TaskName]) -> str:
+  return '; '.join(str(task) for task in named) or '-'
+
+
+def _all_have_rows(bench: check.Bench) -> bool:
+  return bool(bench.plan['counts'].sum(axis=0).all())
+
+
+def _hung(
+  request: check.Request,
+  spec: faults.FaultSpec,
+  candidate: candidates.Megakernel,
+  diagnosis: runtime.Diagnosis | None,
+) -> _Found:
+  """A launch that ended early must name the task that waits, and for whom."""
+  task = candidate.committed[-1]
+  if not spec.hangs or diagnosis is None or diagnosis.task is None:
+    return _Found((DIAGNOSIS,), str(diagnosis), '-', False)
+  blocked = diagnosis.task
+  block = int(task['row_block'])
+  whole_expert = request.options.event_grain == 'expert'
+  expected = _Place(
+    spec.stage,
+    int(task['rank']),
+    int(task['expert']),
+    None if whole_expert else range(block, block + 1),
+    None,
+  )
+  located = _place(
+    STAGE_OF[blocked.kind],
+    blocked.rank,
+    blocked.expert,
+    blocked.row_block,
+    blocked.col_block,
+  )
+  guilty = (
+    layout.STAGE_OF_KIND[Kind(task['kind'])],
+    int(task['rank']),
+    int(task['expert']),
+  )
+  named = {(STAGE_OF[s.kind], s.rank, s.expert) for s in diagnosis.suspects}
+  found = expected.holds(
+    STAGE_OF[blocked.kind],
+    blocked.rank,
+    blocked.expert,
+    blocked.row_block,
+    blocked.col_block,
+  )
+  right = found and guilty in named
+  return _Found((DIAGNOSIS,), located, str(expected), right)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where a fault must be found; None is anywhere."""
+
+  stage: str
+  rank: int | None
+  expert: int | None
+  row_blocks: range | None
+  col_block: int | None
+
+  def holds(self, stage, rank, expert, row_block, col_block) -> bool:
+    return (
+      stage == self.stage
+      and self.rank in (None, rank)
+      and self.expert in (None, expert)
+      and (self.row_blocks is None or row_block in self.row_blocks)
+      and self.col_block in (None, col_block)
+    )
+
+  def __str__(self) -> str:
+    blocks = None
+    if self.row_blocks is not None:
+      ends = sorted({self.row_blocks[0], self.row_blocks[-1]})
+      blocks = '-'.join(map(str, ends))
+    return _place(self.stage, self.rank, self.expert, blocks, self.col_block)
+
+
+def _expectations(
+  request: check.Request,
+  spec: faults.FaultSpec,
+  bench: check.Bench,
+  candidate: candidates.Megakernel,
+) -> list[_Place]:
+  """Returns the places of the tasks that committed the fault, each once."""
+  _, stage = spec.located(request.placement, request.options.relay)
+  counts = check.tiling_of(request, bench.made, bench.plan).of(stage).counts
+  places = [
+    _expectation(request, counts, stage, task) for task in candidate.committed
+  ]
+  return list(dict.fromkeys(places))
+
+
+def _expectation(request, counts, stage, task) -> _Place:
+  """Where the rows that a task writes are, in the stage it must be found in."""
+  kind, rank, expert = (int(task[n]) for n in ('kind', 'rank', 'expert'))
+  if kind in _PUTS_HOME:
+    # Its rows go to their tokens' ranks, wherever those are.
+    return _Place(stage, None, expert, None, None)
+  if kind in _RELAYS:
+    # Its rows go to any later expert of its rank, too.
+    return _Place(stage, rank, None, None, None)
+  if kind in _PUTS:
+    earlier = int(counts[:rank, expert].sum())
+    sent = min(int(task['row_end']), int(counts[rank, expert]))
+    block = request.options.row_block
+    rows = range(
+      (earlier + int(task['row_begin'])) // block,
+      (earlier + sent - 1) // block + 1,
+    )
+    return _Place(stage, int(task['peer']), expert, rows, None)
+  block = int(task['row_block'])
+  own = layout.STAGE_OF_KIND[Kind(kind)] == stage
+  return _Place(
+    stage,
+    rank,
+    None if kind in _TOKEN_TILES else expert,
+    range(block, block + 1),
+    int(task['col_block']) if own else None,
+  )
+
+
+def _failed_lanes(results: Sequence[lanes.Result]) -> tuple[str, ...]:
+  failed = {r.lane for r in results if r.verdict == lanes.FAIL}
+  return tuple(lane for lane in lanes.LANES if lane in failed)
+
+
+def _first(results: Sequence[lanes.Result]) -> lanes.Failure | None:
+  found = [r.failure for r in results if r.failure is not None]
+  return min(found, key=lanes.Failure.order, default=None)
+
+
+def _where(failure: lanes.Failure | None) -> str:
+  if failure is None:
+    return '-'
+  return _place(
+    failure.stage,
+    failure.rank,
+    failure.expert,
+    failure.row_block,
+    failure.col_block,
+  )
+
+
+def _place(stage, rank, expert, row_block, col_block) -> str:
+  parts = zip(
+    ('rank', 'expert', lanes.block_name(stage), 'column block'),
+    (rank, expert, row_block, col_block),
+  )
+  named = [f'{name} {value}' for name, value in parts if value is not None]
+  return ', '.join([stage, *named])
+
+
+def to_json(rows: Sequence[Row]) -> dict[str, object]:
+  """Returns the table as plain data."""
+  return dict(
+    verdict=lanes.PASS if all(row.caught for row in rows) else lanes.FAIL,
+    faults=[dataclasses.asdict(row) for row in rows],
+  )
+
+
+def table(rows: Sequence[Row]) -> str:
+  """Returns one line per fault."""
+  heading = (
+    'pass',
+    'fault',
+    'caught by',
+    'first bad tile',
+    'isolated replay names',
+    'verdict',
+  )
+  cells = []
+  for row in rows:
+    good = 'passes' if row.name == CONTROL else 'caught'
+    bad = 'FAILS' if row.name == CONTROL else f'MISSED at {row.expected_at}'
+    cells.append(
+      (
+        row.direction,
+        row.name,
+        ', '.join(row.caught_by) or '-',
+        row.located_at,
+        row.isolated,
+        good if row.caught else bad,
+      )
+    )
+  return text_table.text(heading, cells)

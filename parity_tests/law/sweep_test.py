@@ -1,0 +1,160 @@
+"""The sweep: what it covers, and that equal bits are not assumed."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.law import sweep
+
+PLAN = sweep.Plan(
+  presets=('tiny',),
+  ranks=(2,),
+  routings=('zipf', 'empty_experts'),
+  dtypes=('float32',),
+  grains=('expert', 'row_block'),
+  row_blocks=(16,),
+  tokens=9,
+)
+
+
+def test_every_case_is_run_and_passes():
+  lines, steps = [], []
+
+  cases = sweep.run(PLAN, lines.append, steps.append)
+
+  assert len(cases) == len(lines) == len(steps) == PLAN.cases == 4
+  assert [c.judged for c in cases] == ['all lanes', 'same bits'] * 2
+  assert all(c.verdict == 'pass' and c.tiles > 0 for c in cases)
+  assert {(c.routing, c.event_grain) for c in cases} == {
+    (r, g) for r in PLAN.routings for g in PLAN.grains
+  }
+  assert '4 of 4 cases pass' in sweep.summary(cases)
+
+
+def test_cuts_of_the_weight_gradients_are_covered():
+  plan = dataclasses.replace(
+    PLAN,
+    direction='backward',
+    routings=('zipf',),
+    grains=('row_block',),
+    chain_rows=(None, 16),
+    weight_grad_orders=('interleaved', 'last'),
+  )
+
+  cases = sweep.run(plan, lambda line: None)
+
+  assert len(cases) == plan.cases == 4
+  assert {(c.chain_rows, c.weight_grad_order) for c in cases} == {
+    (rows, order)
+    for rows in plan.chain_rows
+    for order in plan.weight_grad_orders
+  }
+  assert {c.verdict for c in cases} == {'pass'}
+  assert 'd_w_down' in cases[0].worst_ulp and 'y' not in cases[0].worst_ulp
+
+
+def test_orders_of_accumulation_are_covered_where_a_dtype_has_them():
+  plan = dataclasses.replace(
+    PLAN,
+    direction='forward',
+    dtypes=('float32', 'bfloat16'),
+    routings=('zipf',),
+    grains=('row_block',),
+    accumulation_orders=('ascending', 'even_odd_32'),
+  )
+
+  cases = sweep.run(plan, lambda line: None)
+
+  assert len(cases) == plan.cases
+  assert [(c.dtype, c.accumulation_order, c.judged) for c in cases] == [
+    ('float32', 'ascending', 'all lanes'),
+    ('bfloat16', 'ascending', 'all lanes'),
+    ('bfloat16', 'even_odd_32', 'all lanes'),
+  ]
+  assert {c.verdict for c in cases} == {'pass'}
+
+
+def test_relay_is_covered():
+  # Given both, when swept, then a relayed layer has the bits of the other.
+  cases = sweep.run(
+    dataclasses.replace(
+      PLAN, routings=('zipf',), grains=('row_block',), relay=(False, True)
+    ),
+    lambda line: None,
+  )
+  assert [(c.relay, c.verdict, c.judged) for c in cases] == [
+    (False, 'pass', 'all lanes'),
+    (True, 'pass', 'same bits'),
+  ]
+
+
+@pytest.mark.parametrize('guilty', (passes.FORWARD, passes.BACKWARD))
+def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
+  # Given a backend that is wrong at one event grain only,
+  right = candidates.Megakernel.run
+
+  def run(self, config, policy, inputs, which):
+    answer = right(self, config, policy, inputs, which)
+    if which is guilty and self.options.event_grain == 'row_block':
+      answer[guilty.results[0]][0, 0, 0] += np.float32(1)
+    return answer
+
+  monkeypatch.setattr(candidates.Megakernel, 'run', run)
+
+  # when it is swept, then the lanes see it.
+  cases = sweep.run(
+    dataclasses.replace(PLAN, routings=('zipf',)), lambda line: None
+  )
+  assert [(c.verdict, c.judged) for c in cases] == [
+    ('pass', 'all lanes'),
+    ('fail', 'all lanes'),
+  ]
+  assert f'{guilty.results[0]} exact' in cases[1].why
+  assert 'FAIL: tiny R=2' in sweep.summary(cases)
+
+
+def test_bits_that_differ_fail_even_if_every_lane_passes(monkeypatch):
+  # Given a backend whose second launch has other bits, within all rules,
+  monkeypatch.setattr(sweep, '_same_bits', lambda *args: False)
+
+  # when it is swept, then the first law is broken.
+  first, second = sweep.run(
+    dataclasses.replace(PLAN, direction='forward', routings=('zipf',)),
+    lambda line: None,
+  )
+  assert (first.verdict, second.verdict) == ('pass', 'fail')
+  assert 'not with the bits of the first case' in second.why
+
+
+def test_the_report_holds_the_plan_and_every_case():
+  cases = sweep.run(dataclasses.replace(PLAN, routings=('zipf',)), print)
+
+  report = json.loads(json.dumps(sweep.to_json(PLAN, cases)))
+
+  assert report['verdict'] == 'pass'
+  assert report['plan']['row_blocks'] == [16]
+  assert [c['event_grain'] for c in report['cases']] == ['expert', 'row_block']
+  (group,) = report['groups']
+  assert (group['cases'], group['passed']) == (2, 2)
+  assert group['tiles'] == sum(c.tiles for c in cases)
+  # One case that fails is enough.
+  bad = dataclasses.replace(cases[0], verdict='fail')
+  assert sweep.to_json(PLAN, [bad, *cases])['verdict'] == 'fail'
+
+
+def test_a_wrong_shape_is_refused_before_any_case_runs():
+  lines = []
+
+  with pytest.raises(ValueError, match='expected a divisor of num_experts=8'):
+    sweep.run(dataclasses.replace(PLAN, ranks=(2, 3)), lines.append)
+
+  assert not lines
+
+
+def test_a_sweep_over_nothing_is_refused():
+  with pytest.raises(ValueError, match='^routings: expected at least one'):
+    dataclasses.replace(PLAN, routings=())
