@@ -1,14 +1,11 @@
 """The two passes of a layer, as data: what a check drives is one mechanism."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
 
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.parity_tests.judge import oracle as oracle_lib
-from hpmoe.parity_tests.judge.limits import golden
-from hpmoe.parity_tests.judge.limits import golden_grad
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -35,9 +32,6 @@ class Pass:
     stages: tensors that it computes, in the order in which tasks do.
     relayed: what crosses to other ranks with relay.
     results: of the fused layer; the first one must be returned.
-    golden: makes golden rows.
-    stage: of an oracle, a name, a pass's inputs and captured tensors: a tensor
-      that is computed from them.
   """
 
   name: str
@@ -46,27 +40,11 @@ class Pass:
   stages: tuple[str, ...]
   relayed: str
   results: tuple[str, ...]
-  golden: Callable[..., golden.Rows]
-  stage: Callable[[oracle_lib.Oracle, str, Tensors, Tensors], np.ndarray]
 
   @property
   def outputs(self) -> tuple[str, ...]:
     """Names that a candidate may return."""
     return self.plan + self.stages
-
-  def answer(
-    self, oracle: oracle_lib.Oracle, inputs: Tensors
-  ) -> dict[str, np.ndarray]:
-    """Returns the oracle's `plan` and `stages`, made stage by stage.
-
-    Single stages are judged anyway, so they are compiled anyway; the pass as
-    one function, whose bits are the same, takes longer to compile than all.
-    """
-    plan = oracle.plan() if self.plan else {}
-    made: dict[str, np.ndarray] = {}
-    for name in self.stages:
-      made[name] = self.stage(oracle, name, inputs, made)
-    return plan | made
 
   def sources(self, policy: precision.PrecisionPolicy) -> Sources:
     """Returns what each stage is computed from; a stage without has none."""
@@ -104,8 +82,6 @@ FORWARD = Pass(
   stages=_in_task_order(tensors.STAGES),
   relayed=tensors.RELAYED[0].name,
   results=('y',),
-  golden=golden.Golden,
-  stage=lambda oracle, name, inputs, captured: oracle.stage(name, captured),
 )
 
 BACKWARD = Pass(
@@ -115,10 +91,6 @@ BACKWARD = Pass(
   stages=_in_task_order(tensors.GRADS),
   relayed=tensors.RELAYED[1].name,
   results=('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
-  golden=golden_grad.GoldenGrad,
-  stage=lambda oracle, name, inputs, captured: oracle.stage_grad(
-    name, inputs, captured
-  ),
 )
 
 

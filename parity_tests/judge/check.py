@@ -30,6 +30,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import sampling
 from hpmoe.parity_tests.judge.limits import standards
@@ -658,7 +659,7 @@ def _ask(
   made: inputs_lib.LayerInputs, which: passes.Pass
 ) -> dict[str, np.ndarray]:
   oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
-  return which.answer(oracle, made.arrays)
+  return of_pass.answer(oracle, which, made.arrays)
 
 
 def _usable(own: Tensors, names: Sequence[str]) -> dict[str, np.ndarray]:

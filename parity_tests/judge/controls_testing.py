@@ -12,6 +12,7 @@ import numpy as np
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import of_pass
 
 Tensors = dict[str, np.ndarray]
 # (case, the tensors so far, the last of which is the one to spoil).
@@ -37,7 +38,7 @@ def answer(case: judging.Case, control: Control | None = None) -> Tensors:
   """Returns what a kernel with the control's fault, or without, computes."""
   oracle, made = case.oracle, {}
   for name in case.which.stages:
-    made[name] = case.which.stage(oracle, name, case.made.arrays, made)
+    made[name] = of_pass.stage(oracle, case.which, name, case.made.arrays, made)
     spoiled = control and (not control.stages or name in control.stages)
     if control and spoiled:
       made[name] = control.spoil(case, made).astype(made[name].dtype)

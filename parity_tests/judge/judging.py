@@ -12,6 +12,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import processes
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
@@ -117,7 +118,9 @@ class Case:
 
   def golden(self, captured: passes.Tensors) -> golden_lib.Rows:
     made = self.made
-    return self.which.golden(self.tiling, made.policy, made.arrays, captured)
+    return of_pass.golden(
+      self.which, self.tiling, made.policy, made.arrays, captured
+    )
 
   def recompute(self, name: str, got: passes.Tensors) -> np.ndarray:
     """Returns the oracle's stage, from the nearest tensors that were captured.
@@ -128,7 +131,7 @@ class Case:
       source: got[source] if source in got else self.recompute(source, got)
       for source in self.sources.get(name, ())
     }
-    return self.which.stage(self.oracle, name, self.made.arrays, read)
+    return of_pass.stage(self.oracle, self.which, name, self.made.arrays, read)
 
   def follows(self, name: str, got: passes.Tensors) -> bool:
     """Says whether all that a stage of this pass reads was captured."""

@@ -14,6 +14,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 
@@ -92,7 +93,7 @@ def _layer(
     row_of_slot=plan['row_of_slot'],
     topk_ids=arrays['topk_ids'],
   )
-  golden = case.which.golden(tiling, case.made.policy, arrays, {})
+  golden = of_pass.golden(case.which, tiling, case.made.policy, arrays, {})
   row = lanes.LAYERS[result]
   found = lanes.tolerances(row, got[result][:, tokens], golden, None, ())
   return [_in_whole(one, tokens, case.tiling.token_block) for one in found]

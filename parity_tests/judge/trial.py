@@ -13,6 +13,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -349,7 +350,7 @@ def judge_stages(
 def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
   which = lanes.pass_of(name)
   of = tiling(made.config, made.arrays)
-  return which.golden(of, made.policy, made.arrays, captured)
+  return of_pass.golden(which, of, made.policy, made.arrays, captured)
 
 
 def with_saved(made: inputs_lib.LayerInputs) -> inputs_lib.LayerInputs:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge.limits import standards
-from hpmoe.parity_tests.law import faults_table
 from hpmoe.parity_tests.report import text_table
 
 _COLUMNS = (
@@ -140,7 +140,7 @@ def _blocked(error: candidates.CandidateError) -> dict | None:
     return None
   task = diagnosis.task
   return dict.fromkeys(_FAILURE) | dict(
-    stage=faults_table.STAGE_OF.get(task.kind),
+    stage=layout.STAGE_OF_KIND.get(layout.Kind[task.kind.upper()]),
     rank=task.rank,
     expert=task.expert if task.expert >= 0 else None,
     row_block=task.row_block,

@@ -7,6 +7,7 @@ import pytest
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
@@ -218,8 +219,8 @@ def _judged(name, got, made, layer: bool) -> list[lanes.Result]:
   """Judges one tensor by every record that excuses rounding."""
   which = lanes.pass_of(name)
   captured = {} if layer else got
-  golden = which.golden(
-    trial.tiling(CONFIG, made.arrays), made.policy, made.arrays, captured
+  golden = of_pass.golden(
+    which, trial.tiling(CONFIG, made.arrays), made.policy, made.arrays, captured
   )
   # A stage is computed from what this kernel stored, the layer is not.
   kernel = trial.Kernel(trial.pairwise)
