@@ -23,7 +23,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.kept import compiled
 from hpmoe.reference.contract import config as config_lib
@@ -349,7 +349,7 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
   assert report['versions']['numpy'] == np.__version__
   assert report['versions']['sources'] == check.sources()
   assert report['config']['layer']['num_ranks'] == 2
-  assert {row['lane'] for row in report['stages']} == set(lanes.LANES)
+  assert {row['lane'] for row in report['stages']} == set(verdicts.LANES)
   for row in report['stages']:
     assert row['verdict'] == 'pass'
     assert row['tiles'] > row['failed'] == 0
@@ -810,7 +810,7 @@ def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
 
 
 def test_steps_are_counted_right():
-  for asked in ((lane,) for lane in lanes.LANES):
+  for asked in ((lane,) for lane in verdicts.LANES):
     request = check.Request(
       direction='both',
       preset='tiny',

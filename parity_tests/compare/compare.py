@@ -25,7 +25,7 @@ from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import routing_diff
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 
 _SIDES = dict(
   jax='hpmoe.parity_tests.compare.jax_side',
@@ -86,7 +86,7 @@ class Judged:
 
   @property
   def is_wrong(self) -> bool:
-    return self.report is not None and self.report.verdict == lanes.FAIL
+    return self.report is not None and self.report.verdict == verdicts.FAIL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,16 +122,16 @@ class Result:
 
   @property
   def verdict(self) -> str:
-    return lanes.PASS if self.first is None else lanes.FAIL
+    return verdicts.PASS if self.first is None else verdicts.FAIL
 
 
 def _places(rows, wrong: Judged) -> list[int]:
   """Returns where the row of the wrong layer's first failing result is."""
   assert wrong.report is not None
   failed = {
-    lanes.tensor_of(r.stage)
+    verdicts.tensor_of(r.stage)
     for r in wrong.report.results
-    if r.verdict == lanes.FAIL
+    if r.verdict == verdicts.FAIL
   }
   # A race may leave every value right.
   backward = failed and not failed & set(passes.FORWARD.outputs)

@@ -17,7 +17,7 @@ from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, np.ndarray]
@@ -119,8 +119,8 @@ def judge_outputs(
   kept = tuple(
     r
     for r in report.results
-    if lanes.pass_of(r.stage) is passes.FORWARD
-    or lanes.tensor_of(r.stage) in refused
+    if verdicts.pass_of(r.stage) is passes.FORWARD
+    or verdicts.tensor_of(r.stage) in refused
   )
   return dataclasses.replace(report, results=kept)
 

@@ -6,7 +6,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.examples import fused_moe_grad
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 
 
 def _check(function, **kwargs) -> check.Report:
@@ -36,8 +36,8 @@ def test_the_right_version_passes_in_both_directions(lane, dtype, placement):
     placement=placement,
   )
 
-  assert report.verdict == lanes.PASS
-  judged = {r.stage for r in report.results if r.verdict != lanes.NOT_JUDGED}
+  assert report.verdict == verdicts.PASS
+  judged = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
   assert {'y', 'dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'} <= judged
 
 
@@ -53,8 +53,8 @@ def test_the_bug_is_found_at_its_stage_and_expert():
   assert (first.stage, first.rank, first.expert) == ('d_w_down', 0, 2)
   assert first.index[:2] == (0, 2) and first.token is None
   # and only the weight gradients are blamed.
-  failing = {r.stage for r in report.results if r.verdict == lanes.FAIL}
-  assert {lanes.tensor_of(stage) for stage in failing} == {
+  failing = {r.stage for r in report.results if r.verdict == verdicts.FAIL}
+  assert {verdicts.tensor_of(stage) for stage in failing} == {
     'd_w_down',
     'd_w_gate_up',
   }

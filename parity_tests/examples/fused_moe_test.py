@@ -9,7 +9,7 @@ from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
 
 
@@ -30,7 +30,7 @@ def _check(function, lane: str, **kwargs) -> check.Report:
 
 
 def _failing(report: check.Report) -> set[str]:
-  return {r.stage for r in report.results if r.verdict == lanes.FAIL}
+  return {r.stage for r in report.results if r.verdict == verdicts.FAIL}
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def _failing(report: check.Report) -> set[str]:
 def test_the_right_version_passes(lane, dtype, placement):
   report = _check(fused_moe.fused_moe, lane, dtype=dtype, placement=placement)
 
-  assert report.verdict == lanes.PASS
-  judged = {r.stage for r in report.results if r.verdict != lanes.NOT_JUDGED}
+  assert report.verdict == verdicts.PASS
+  judged = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
   assert {'expert_in', 'gate_up', 'activation', 'expert_out'} <= judged
 
 
@@ -89,7 +89,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
   )
   # and nothing is, with the right mask.
   report = _check(fused_moe.fused_moe, 'exact', checking=alone)
-  assert report.verdict == lanes.PASS
+  assert report.verdict == verdicts.PASS
   assert report_lib.modes(report).endswith('inputs: no wrong stages')
 
 

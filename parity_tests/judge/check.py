@@ -29,10 +29,10 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import sampling
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import presets
@@ -70,7 +70,7 @@ class Request:
     isa: instruction sets of our backend: the launch's first, the serial run's
       last; none: the best.
     capacity: N; None is what the routing needs.
-    lanes: some of `lanes.LANES`.
+    lanes: some of `verdicts.LANES`.
     standards: names of records for lane 'standard'.
     options: granularity and cores of our backend.
     threads: OS threads of our backend.
@@ -102,7 +102,7 @@ class Request:
   accumulation_order: str = 'ascending'
   isa: tuple[str, ...] = ()
   capacity: int | None = None
-  lanes: tuple[str, ...] = lanes.LANES
+  lanes: tuple[str, ...] = verdicts.LANES
   standards: tuple[str, ...] = standards.DEFAULT
   options: flow_lib.Options = flow_lib.Options()
   threads: int | None = None
@@ -138,15 +138,15 @@ class Report:
   """
 
   config: Mapping[str, Any]
-  results: tuple[lanes.Result, ...]
+  results: tuple[verdicts.Result, ...]
   seconds: float
   wrong: tuple[isolation.WrongTask, ...] = ()
   launches: tuple[candidates.Launch, ...] = ()
 
   @property
   def verdict(self) -> str:
-    fails = any(r.verdict == lanes.FAIL for r in self.results)
-    return lanes.FAIL if fails or self.num_races else lanes.PASS
+    fails = any(r.verdict == verdicts.FAIL for r in self.results)
+    return verdicts.FAIL if fails or self.num_races else verdicts.PASS
 
   @property
   def num_races(self) -> int:
@@ -158,16 +158,16 @@ class Report:
     return tuple(dict.fromkeys(r for one in self.launches for r in one.races))
 
   @property
-  def first_failure(self) -> lanes.Failure | None:
+  def first_failure(self) -> verdicts.Failure | None:
     """The failing tile that comes first in dependency order.
 
     In isolated replay nothing spreads: of the strictest lane that fails, for
     what breaks a bound alone is a small miss beside it.
     """
     found = [r.failure for r in self.results if r.failure is not None]
-    key = lanes.Failure.order
+    key = verdicts.Failure.order
     if self.config.get('modes', {}).get('isolate'):
-      key = lanes.Failure.severity
+      key = verdicts.Failure.severity
     return min(found, key=key, default=None)
 
 
@@ -448,7 +448,7 @@ class Examined:
     wrong: in isolated replay, the guilty tasks, each once.
   """
 
-  results: list[lanes.Result]
+  results: list[verdicts.Result]
   wrong: list[isolation.WrongTask]
 
 
@@ -553,7 +553,7 @@ class Bench:
     request: Request,
     candidate: candidates.Candidate,
     progress: Progress = lambda step: None,
-  ) -> list[lanes.Result]:
+  ) -> list[verdicts.Result]:
     """As `examine`, the comparisons only."""
     return self.examine(request, candidate, progress).results
 
@@ -581,7 +581,7 @@ class Bench:
       ),
       progress,
     )
-    results: list[lanes.Result] = []
+    results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []
     real = judging.real_lanes
     if request.tiles is not None:
@@ -599,13 +599,13 @@ class Bench:
         for found in turns:
           results += found.results
           wrong += found.wrong
-    if all(r.verdict == lanes.NOT_JUDGED for r in results):
+    if all(r.verdict == verdicts.NOT_JUDGED for r in results):
       raise NothingToJudge(
         f'lane: expected one that can judge what {candidate.name} returned, '
         f'got {list(request.lanes)}: {results[0].why}'
       )
     _refuse_idle_fault(request, candidate, results)
-    lanes.check_each_once(results)
+    verdicts.check_each_once(results)
     results.sort(key=_pass_then_lane)
     # A stage in isolation gains nothing from what others would have returned.
     isolated = request.checking.isolate
@@ -666,9 +666,9 @@ def _usable(own: Tensors, names: Sequence[str]) -> dict[str, np.ndarray]:
   return {n: own[n] for n in names if n in own and np.isfinite(own[n]).all()}
 
 
-def _pass_then_lane(result: lanes.Result) -> tuple[int, int]:
-  backward = lanes.pass_of(result.stage) is passes.BACKWARD
-  return int(backward), lanes.LANES.index(result.lane)
+def _pass_then_lane(result: verdicts.Result) -> tuple[int, int]:
+  backward = verdicts.pass_of(result.stage) is passes.BACKWARD
+  return int(backward), verdicts.LANES.index(result.lane)
 
 
 def run(request: Request, progress: Progress = lambda step: None) -> Report:
@@ -717,7 +717,7 @@ def _refuse_idle_fault(request: Request, candidate, results) -> None:
   """
   if request.fault is None or candidate.committed:
     return
-  why = next(r.why for r in results if r.verdict == lanes.NOT_JUDGED)
+  why = next(r.why for r in results if r.verdict == verdicts.NOT_JUDGED)
   raise NothingToJudge(
     f'fault: expected one that changes a bit of this layer in some lane, got '
     f'{request.fault!r}: {why}'
@@ -764,13 +764,13 @@ def _plan_of_launch(
     )
     for name in bench.plan
   ]
-  wrong = [row.stage for row in rows if row.verdict == lanes.FAIL]
+  wrong = [row.stage for row in rows if row.verdict == verdicts.FAIL]
   if not wrong:
     return ''
   return f'; not as the oracle plans this routing: {", ".join(wrong)}'
 
 
-def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
+def with_hint(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
   """Tells who returned only a pass's results how to have a failure located."""
   missing = {r.missing for r in results}
   hints: dict[str, str] = {}
@@ -782,7 +782,7 @@ def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
   hinted = []
   for result in results:
     failure = result.failure
-    told = hints.get(lanes.tensor_of(result.stage))
+    told = hints.get(verdicts.tensor_of(result.stage))
     if failure is not None and told:
       failure = dataclasses.replace(failure, hint=failure.hint or told)
     hinted.append(dataclasses.replace(result, failure=failure))
@@ -790,8 +790,8 @@ def with_hint(results: Sequence[lanes.Result]) -> list[lanes.Result]:
 
 
 def with_replay(
-  request: Request, results: Sequence[lanes.Result]
-) -> Iterator[lanes.Result]:
+  request: Request, results: Sequence[verdicts.Result]
+) -> Iterator[verdicts.Result]:
   for result in results:
     failure = result.failure
     if failure is not None:

@@ -16,7 +16,7 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.kept import programs
 from hpmoe.parity_tests.report import report
 from hpmoe.reference.contract import precision
@@ -94,12 +94,12 @@ def test_a_file_of_any_shape_passes_in_all_lanes(
     check.Request(direction='both', input=str(path), placement=placement)
   )
 
-  assert made.verdict == lanes.PASS, _verdicts(made)
+  assert made.verdict == verdicts.PASS, _verdicts(made)
   assert made.first_failure is None
   layer = made.config['layer']
   assert layer['d_model'] == SHAPES[name].d_model
-  assert {r.lane for r in made.results} == set(lanes.LANES)
-  judged = {lanes.tensor_of(r.stage) for r in made.results}
+  assert {r.lane for r in made.results} == set(verdicts.LANES)
+  judged = {verdicts.tensor_of(r.stage) for r in made.results}
   assert judged == {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
 
 
@@ -115,7 +115,7 @@ def _check_bits(results):
   judged = {r.lane for r in results}
   assert {'exact', 'bitwise'} <= judged
   for result in results:
-    assert result.verdict == lanes.PASS, result
+    assert result.verdict == verdicts.PASS, result
     assert result.worst_ulp == 0 or result.lane == 'bounded', result
 
 
@@ -158,7 +158,7 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
 
   results = check.Bench(request).judge(request, check.make_candidate(request))
 
-  assert {r.verdict for r in results} == {lanes.PASS}
+  assert {r.verdict for r in results} == {verdicts.PASS}
   assert seen == {
     ('run', 'even_odd_32', first),
     ('launch_serial', 'even_odd_32', last),
@@ -276,7 +276,7 @@ def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
   # Bits that moved and the layer are judged whatever was asked for.
   always = {(r.stage, r.lane) for r in results if r.lane != 'standard'}
   moved = {*tensors.PLAN, 'expert_in', 'returned', 'd_returned'}
-  layers = set(lanes.LAYERS.values())
+  layers = set(verdicts.LAYERS.values())
   assert always == {(n, 'bitwise') for n in moved} | {
     (n, 'bounded') for n in layers
   }
@@ -378,7 +378,7 @@ def test_sums_of_our_own_kernels_are_in_the_order_of_the_contract(tmp_path):
   # When.
   results = check.Bench(request).judge(request, Backwards())
   # Then: no bound and no record minds.
-  failed = [(r.stage, r.lane) for r in results if r.verdict == lanes.FAIL]
+  failed = [(r.stage, r.lane) for r in results if r.verdict == verdicts.FAIL]
   assert failed == [('y', 'bitwise')]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 
 # 13 tokens: no multiple of the block; capacity leaves padding.
@@ -108,8 +108,8 @@ def product(request):
 def _always(result):
   """Says whether a row is judged whatever was asked for."""
   movement = result.lane == 'bitwise'
-  lost = lanes.tensor_of(result.stage) in ('returned', 'd_returned')
-  layer = result.stage.startswith(lanes.LAYER)
+  lost = verdicts.tensor_of(result.stage) in ('returned', 'd_returned')
+  layer = result.stage.startswith(verdicts.LAYER)
   return movement or (result.lane == 'bounded' and (layer or lost))
 
 
@@ -138,8 +138,10 @@ def test_a_lane_or_a_record_alone_has_its_own_rows_and_those_of_all(product):
 
     # 'returned' is bound by its source only where that is not captured.
     assert _rows(alone) <= _rows(expected[name]), name
-    judged = {(r.stage, r.lane) for r in alone if r.verdict != lanes.NOT_JUDGED}
-    layer = lanes.LAYERS[product.which.results[0]]
+    judged = {
+      (r.stage, r.lane) for r in alone if r.verdict != verdicts.NOT_JUDGED
+    }
+    layer = verdicts.LAYERS[product.which.results[0]]
     assert {(layer, 'bounded')} <= judged, name
 
 
@@ -149,7 +151,7 @@ def test_no_control_passes_any_lane_or_record_alone(product, kept):
     results = product.judge(control, product.kept[kept])
 
     for name, rows in _alone(results, product.records):
-      failed = [r.stage for r in rows if r.verdict == lanes.FAIL]
+      failed = [r.stage for r in rows if r.verdict == verdicts.FAIL]
       assert failed, f'{control.name} passes {name}'
 
 
@@ -158,7 +160,7 @@ def test_no_control_passes_lane_exact(product, kept):
   for control in product.controls:
     results = product.judge(control, product.kept[kept], lanes=('exact',))
 
-    failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+    failed = [r.stage for r in results if r.verdict == verdicts.FAIL]
     assert failed, f'{control.name} passes lane exact'
 
 
@@ -169,8 +171,8 @@ def test_a_right_kernel_passes_every_lane_and_record(product, kept):
       None, product.kept[kept], lanes=asked, standards=_fit(product.records)
     )
 
-    failed = [r for r in results if r.verdict == lanes.FAIL]
-    assert not failed and any(r.verdict == lanes.PASS for r in results)
+    failed = [r for r in results if r.verdict == verdicts.FAIL]
+    assert not failed and any(r.verdict == verdicts.PASS for r in results)
 
 
 def test_zeros_everywhere_fail_a_record_without_a_layer(product):
@@ -184,5 +186,5 @@ def test_zeros_everywhere_fail_a_record_without_a_layer(product):
     )
 
     judged = {(r.rule, r.lane) for r in results}
-    assert (record, lanes.LAYER) not in judged
-    assert [r for r in results if r.verdict == lanes.FAIL], record
+    assert (record, verdicts.LAYER) not in judged
+    assert [r for r in results if r.verdict == verdicts.FAIL], record

@@ -15,6 +15,7 @@ from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import processes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import precision
@@ -33,7 +34,7 @@ ORDERED_RULE = 'equals the oracle in its order'
 _ORDERED = ('y', 'd_expert_out', 'dx')
 
 Progress = Callable[[str], None]
-Results = list[lanes.Result]
+Results = list[verdicts.Result]
 Got = dict[str, np.ndarray]
 
 
@@ -42,7 +43,7 @@ class Asked:
   """What was asked for.
 
   Attributes:
-    lanes: some of `lanes.LANES`.
+    lanes: some of `verdicts.LANES`.
     records: of lane standard.
     progress: called with the name of each step as it begins.
   """
@@ -203,11 +204,11 @@ def exact_lane(
       raise
     raise candidates.CandidateError(f'{error}; {EXACT_HINT}') from error
   except candidates.CannotJudge as error:
-    result = lanes.Result(
+    result = verdicts.Result(
       which.results[0],
       'exact',
       rule,
-      verdict=lanes.NOT_JUDGED,
+      verdict=verdicts.NOT_JUDGED,
       why=str(error),
     )
     return Judged([result], {})
@@ -233,7 +234,9 @@ def exact_lane(
   return Judged(results, got, wrong)
 
 
-def with_placement(case: Case, got: Got, result: lanes.Result) -> lanes.Result:
+def with_placement(
+  case: Case, got: Got, result: verdicts.Result
+) -> verdicts.Result:
   """Tells who has a tensor as the other `policy.placement` would make it."""
   if result.failure is None or result.stage not in _PLACED:
     return result
@@ -267,7 +270,7 @@ def guilty(
 
   A candidate that launched nothing has no tasks: its stages say all there is.
   """
-  failed = {r.stage for r in results if r.verdict == lanes.FAIL}
+  failed = {r.stage for r in results if r.verdict == verdicts.FAIL}
   stages = [name for name in case.stages if name in failed]
   launch = _last_launch(case, candidate)
   if launch is None:
@@ -287,9 +290,9 @@ def equality(
   got: passes.Tensors,
   expected: passes.Tensors,
   tiling: tiles.Tiling,
-) -> lanes.Result:
+) -> verdicts.Result:
   if name not in got:
-    return lanes.not_captured(name, lane, rule, name)
+    return verdicts.not_captured(name, lane, rule, name)
   return lanes.compare(name, lane, rule, got[name], expected[name], tiling)
 
 
@@ -477,7 +480,7 @@ def judged(
     )
   mine = tuple(r for r in records if r.layer)
   for name in which.results if whole else ():
-    row, home = lanes.LAYERS[name], expected[name]
+    row, home = verdicts.LAYERS[name], expected[name]
     steps.append('layer')
     if name in got:
       judge = functools.partial(lanes.tolerances, row, got[name], layer, home)
@@ -513,6 +516,6 @@ def _not_captured(
   bounded: bool,
   missing: str = '',
 ) -> Results:
-  rules = [('bounded', lanes.BOUND_RULE)] if bounded else []
+  rules = [('bounded', verdicts.BOUND_RULE)] if bounded else []
   rules += [('standard', record.name) for record in records]
-  return [lanes.not_captured(name, *rule, missing or name) for rule in rules]
+  return [verdicts.not_captured(name, *rule, missing or name) for rule in rules]

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference import layer
@@ -318,9 +319,9 @@ def _judge_grad(bench, candidate, **changes):
 def test_all_lanes_pass_a_right_kernel(bench):
   results = _judge(bench, Spoiled(bench))
 
-  assert {r.lane for r in results} == set(lanes.LANES)
+  assert {r.lane for r in results} == set(verdicts.LANES)
   for result in results:
-    assert (result.verdict, result.failed) == (lanes.PASS, 0), result
+    assert (result.verdict, result.failed) == (verdicts.PASS, 0), result
     assert result.tiles > 0
     assert result.failure is None
     assert (result.worst_element is None) == (result.worst_abs == 0)
@@ -329,10 +330,10 @@ def test_all_lanes_pass_a_right_kernel(bench):
 def test_all_lanes_pass_a_right_backward_kernel(grad_bench):
   results = _judge_grad(grad_bench, Spoiled(grad_bench))
 
-  assert {r.lane for r in results} == set(lanes.LANES)
-  assert {lanes.tensor_of(r.stage) for r in results} == set(tensors.GRADS)
+  assert {r.lane for r in results} == set(verdicts.LANES)
+  assert {verdicts.tensor_of(r.stage) for r in results} == set(tensors.GRADS)
   for result in results:
-    assert (result.verdict, result.failed) == (lanes.PASS, 0), result
+    assert (result.verdict, result.failed) == (verdicts.PASS, 0), result
     assert result.tiles > 0
 
 
@@ -352,15 +353,15 @@ def test_every_lane_fails_every_backward_control(grad_bench, control):
 
 def _check_control(candidate, results):
   # Lane exact has two cases, each with a rule of its own.
-  cases = [(lane, None) for lane in lanes.LANES if lane != 'exact']
+  cases = [(lane, None) for lane in verdicts.LANES if lane != 'exact']
   cases += [('exact', judging.ORACLE_RULE), ('exact', judging.WIDE_RULE)]
   for lane, rule in cases:
     mine = [r for r in results if r.lane == lane and rule in (None, r.rule)]
-    failures = [r.failure for r in mine if r.verdict == lanes.FAIL]
+    failures = [r.failure for r in mine if r.verdict == verdicts.FAIL]
     if lane == 'standard' and candidate.stage not in {r.stage for r in mine}:
       continue  # What moves is judged by its bits.
     assert failures, (lane, rule)
-    first = min(failures, key=lanes.Failure.order)
+    first = min(failures, key=verdicts.Failure.order)
     assert (first.stage, first.lane) == (candidate.stage, lane)
     assert first.got != first.expected or np.isnan(first.got)
 
@@ -373,7 +374,7 @@ def test_bits_that_moved_wrong_are_seen_without_a_serial_run(bench, control):
 
   results = _judge(bench, candidate, lanes=('bitwise',))
 
-  failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+  failed = [r.stage for r in results if r.verdict == verdicts.FAIL]
   assert failed == [candidate.stage]
 
 
@@ -385,7 +386,7 @@ def test_grads_that_moved_wrong_are_seen_without_a_serial_run(grad_bench):
     spoiled = Spoiled(grad_bench, control, keep=passes.BACKWARD.outputs)
     results = _judge_grad(grad_bench, spoiled, lanes=('bitwise',))
 
-    failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+    failed = [r.stage for r in results if r.verdict == verdicts.FAIL]
     assert failed == [spoiled.stage]
 
 
@@ -411,12 +412,10 @@ def test_only_dx_is_judged_where_only_dx_came_back(grad_bench):
   results = _judge_grad(grad_bench, spoiled, lanes=('bounded',))
 
   # One bad token may leave its tile spread as it should be.
-  verdicts = {
-    r.stage: r.verdict for r in results if r.rule != lanes.SPREAD_RULE
-  }
-  assert verdicts['dx'] == verdicts['layer dx'] == lanes.FAIL
-  del verdicts['dx'], verdicts['layer dx']
-  assert set(verdicts.values()) == {lanes.NOT_JUDGED}
+  told = {r.stage: r.verdict for r in results if r.rule != verdicts.SPREAD_RULE}
+  assert told['dx'] == told['layer dx'] == verdicts.FAIL
+  del told['dx'], told['layer dx']
+  assert set(told.values()) == {verdicts.NOT_JUDGED}
   assert all(
     'return d_expert_out, d_activation' in r.failure.hint
     for r in results
@@ -450,14 +449,14 @@ def test_a_forward_fault_does_not_spread_to_the_backward_pass(value):
 
   results = bench.judge(request, Blurred(request, value))
 
-  failed = {r.stage for r in results if r.verdict == lanes.FAIL}
+  failed = {r.stage for r in results if r.verdict == verdicts.FAIL}
   assert 'gate_up' in failed
   assert failed.isdisjoint(tensors.GRADS)
   assert not [stage for stage in failed if stage.startswith('layer ')]
-  judged = [r.stage for r in results if r.verdict == lanes.PASS]
+  judged = [r.stage for r in results if r.verdict == verdicts.PASS]
   assert set(tensors.GRADS) <= set(judged)
   # Forward rows come first, whatever their lane.
-  is_backward = [lanes.pass_of(r.stage) is passes.BACKWARD for r in results]
+  is_backward = [verdicts.pass_of(r.stage) is passes.BACKWARD for r in results]
   assert is_backward == sorted(is_backward)
 
 
@@ -470,7 +469,7 @@ def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
   results = _judge(bench, Spoiled(bench, stale_row), lanes=('bitwise',))
 
   first = min(
-    (r.failure for r in results if r.failure), key=lanes.Failure.order
+    (r.failure for r in results if r.failure), key=verdicts.Failure.order
   )
 
   made = bench.made
@@ -498,10 +497,10 @@ def test_what_is_not_returned_is_not_judged_and_does_not_pass(bench):
   by_lane = {
     (r.stage, r.lane): r.verdict for r in results if r.lane != 'standard'
   }
-  assert by_lane['gate_up', 'bounded'] == lanes.NOT_JUDGED
-  assert by_lane['expert_in', 'exact'] == lanes.NOT_JUDGED
-  assert by_lane['y', 'bounded'] == lanes.PASS
-  assert by_lane[lanes.LAYER, 'bounded'] == lanes.PASS
+  assert by_lane['gate_up', 'bounded'] == verdicts.NOT_JUDGED
+  assert by_lane['expert_in', 'exact'] == verdicts.NOT_JUDGED
+  assert by_lane['y', 'bounded'] == verdicts.PASS
+  assert by_lane[verdicts.LAYER, 'bounded'] == verdicts.PASS
 
 
 @pytest.mark.parametrize('lane', ('exact', 'bounded', 'standard'))
@@ -511,7 +510,7 @@ def test_what_is_not_returned_is_not_judged_and_does_not_pass(bench):
 def test_a_wrong_y_alone_is_caught_too(bench, control, lane):
   results = _judge(bench, Spoiled(bench, control, keep=('y',)), lanes=(lane,))
 
-  assert any(r.verdict == lanes.FAIL for r in results)
+  assert any(r.verdict == verdicts.FAIL for r in results)
 
 
 def test_a_lane_with_nothing_to_judge_is_refused(bench):
@@ -524,8 +523,8 @@ def test_a_lane_with_nothing_to_judge_is_refused(bench):
 def test_a_result_alone_is_judged_in_lane_bitwise_too(bench):
   results = _judge(bench, Spoiled(bench, keep=('y',)), lanes=('bitwise',))
 
-  judged = {r.stage: r.lane for r in results if r.verdict == lanes.PASS}
-  assert judged == {lanes.LAYER: 'bounded'}
+  judged = {r.stage: r.lane for r in results if r.verdict == verdicts.PASS}
+  assert judged == {verdicts.LAYER: 'bounded'}
 
 
 def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
@@ -538,7 +537,7 @@ def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
     for lane in ('exact', 'bitwise')
   ]
 
-  assert [r.verdict for r in results] == [lanes.PASS, lanes.FAIL]
+  assert [r.verdict for r in results] == [verdicts.PASS, verdicts.FAIL]
 
 
 @pytest.mark.parametrize('placement', ('combine', 'before_down'))
@@ -591,7 +590,7 @@ def test_a_right_kernel_may_overflow(overflowing, keep):
     lanes=('bitwise', 'bounded', 'standard'),
   )
 
-  assert {r.verdict for r in results} - {lanes.NOT_JUDGED} == {lanes.PASS}
+  assert {r.verdict for r in results} - {verdicts.NOT_JUDGED} == {verdicts.PASS}
 
 
 @pytest.mark.parametrize('wrong', (np.nan, 'other sign', 'largest'))
@@ -629,9 +628,9 @@ def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
   others = [r for r in results if r.lane != 'exact']
   rules = [judging.ORACLE_RULE, judging.WIDE_RULE]
   assert [r.rule for r in exact] == rules
-  assert {r.verdict for r in exact} == {lanes.NOT_JUDGED}
+  assert {r.verdict for r in exact} == {verdicts.NOT_JUDGED}
   assert {r.why for r in exact} == {'it does swiglu only'}
-  assert {r.verdict for r in others} == {lanes.PASS}
+  assert {r.verdict for r in others} == {verdicts.PASS}
 
 
 def lost_expert(made, tiling, answer):
@@ -667,12 +666,12 @@ def test_a_wrong_y_alone_gets_a_hint(bench, control, hint):
   hints = {
     (r.rule, r.failure.hint)
     for r in results
-    if r.failure and r.rule != lanes.SPREAD_RULE
+    if r.failure and r.rule != verdicts.SPREAD_RULE
   }
   # Wide data weigh one slot of a token: an expert is lost to some of its own.
   assert hints == {
     (judging.ORACLE_RULE, hint),
-    (lanes.BOUND_RULE, hint),
+    (verdicts.BOUND_RULE, hint),
     (judging.WIDE_RULE, RETURN_MORE),
   }
 

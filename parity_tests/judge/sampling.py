@@ -16,6 +16,7 @@ from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 
 # Golden rows that are copied, not computed, at once.
@@ -57,11 +58,11 @@ def _stage(
 ) -> judging.Results:
   moves = name in case.movement
   lane = 'bitwise' if moves else 'bounded'
-  rule = judging.ORACLE_RULE if moves else lanes.BOUND_RULE
+  rule = judging.ORACLE_RULE if moves else verdicts.BOUND_RULE
   needed = (name, *case.sources.get(name, ()))
   missing = [n for n in needed if n not in got]
   if missing:
-    return [lanes.not_captured(name, lane, rule, missing[0])]
+    return [verdicts.not_captured(name, lane, rule, missing[0])]
   if not moves:
     return lanes.tolerances(name, got[name], golden, None, ())
   home = np.zeros_like(got[name])
@@ -94,7 +95,7 @@ def _layer(
     topk_ids=arrays['topk_ids'],
   )
   golden = of_pass.golden(case.which, tiling, case.made.policy, arrays, {})
-  row = lanes.LAYERS[result]
+  row = verdicts.LAYERS[result]
   found = lanes.tolerances(row, got[result][:, tokens], golden, None, ())
   return [_in_whole(one, tokens, case.tiling.token_block) for one in found]
 
@@ -106,8 +107,8 @@ def _tokens(num_tokens: int, sample: tiles.Sample) -> np.ndarray:
 
 
 def _in_whole(
-  result: lanes.Result, tokens: np.ndarray, token_block: int
-) -> lanes.Result:
+  result: verdicts.Result, tokens: np.ndarray, token_block: int
+) -> verdicts.Result:
   """Names the tokens of a result as the whole layer does."""
 
   def whole(index: tuple[int, ...]) -> tuple[int, ...]:

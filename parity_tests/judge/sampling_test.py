@@ -7,7 +7,7 @@ import pytest
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 
 REQUEST = check.Request(
   preset='tiny',
@@ -42,7 +42,7 @@ def bench():
 
 def _failed(bench, *spoiled):
   results = bench.judge(REQUEST, _Spoiled(*spoiled))
-  return {r.stage: r for r in results if r.verdict == lanes.FAIL}
+  return {r.stage: r for r in results if r.verdict == verdicts.FAIL}
 
 
 class TestSample:
@@ -68,7 +68,7 @@ class TestLanesOfSample:
     whole = dataclasses.replace(REQUEST, tiles=1000)
     every = bench.judge(whole, _Spoiled(None, None))
 
-    assert {r.verdict for r in few + every} == {lanes.PASS}
+    assert {r.verdict for r in few + every} == {verdicts.PASS}
     some, all_ = ({r.stage: r.tiles for r in x} for x in (few, every))
     assert 0 < some['gate_up'] < all_['gate_up']
     # Movement and order are whole.

@@ -14,6 +14,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -313,7 +314,7 @@ def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
 
 def judge(
   made: inputs_lib.LayerInputs, got: Arrays, same: Arrays | None = None
-) -> dict[tuple[str, str], lanes.Result]:
+) -> dict[tuple[str, str], verdicts.Result]:
   """Returns lane bounded's verdicts on results of a fused layer.
 
   Args:
@@ -326,16 +327,16 @@ def judge(
   """
   found = []
   for name, tensor in got.items():
-    row = lanes.LAYERS[name]
+    row = verdicts.LAYERS[name]
     beside = None if same is None else same[name]
     layer = _golden(made, name, {})
     found += lanes.tolerances(row, tensor, layer, None, (), same=beside)
-  return {(lanes.tensor_of(one.stage), one.rule): one for one in found}
+  return {(verdicts.tensor_of(one.stage), one.rule): one for one in found}
 
 
 def judge_stages(
   made: inputs_lib.LayerInputs, got: Arrays
-) -> dict[tuple[str, str], lanes.Result]:
+) -> dict[tuple[str, str], verdicts.Result]:
   """Returns lane bounded's verdicts on stages, each from those before it.
 
   As `judge`; `got` holds every stage of one pass.
@@ -348,7 +349,7 @@ def judge_stages(
 
 
 def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
-  which = lanes.pass_of(name)
+  which = verdicts.pass_of(name)
   of = tiling(made.config, made.arrays)
   return of_pass.golden(which, of, made.policy, made.arrays, captured)
 

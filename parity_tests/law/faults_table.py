@@ -15,7 +15,7 @@ from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import text_table
 
 Kind = layout.Kind
@@ -418,17 +418,17 @@ def _expectation(request, counts, stage, task) -> _Place:
   )
 
 
-def _failed_lanes(results: Sequence[lanes.Result]) -> tuple[str, ...]:
-  failed = {r.lane for r in results if r.verdict == lanes.FAIL}
-  return tuple(lane for lane in lanes.LANES if lane in failed)
+def _failed_lanes(results: Sequence[verdicts.Result]) -> tuple[str, ...]:
+  failed = {r.lane for r in results if r.verdict == verdicts.FAIL}
+  return tuple(lane for lane in verdicts.LANES if lane in failed)
 
 
-def _first(results: Sequence[lanes.Result]) -> lanes.Failure | None:
+def _first(results: Sequence[verdicts.Result]) -> verdicts.Failure | None:
   found = [r.failure for r in results if r.failure is not None]
-  return min(found, key=lanes.Failure.order, default=None)
+  return min(found, key=verdicts.Failure.order, default=None)
 
 
-def _where(failure: lanes.Failure | None) -> str:
+def _where(failure: verdicts.Failure | None) -> str:
   if failure is None:
     return '-'
   return _place(
@@ -442,7 +442,7 @@ def _where(failure: lanes.Failure | None) -> str:
 
 def _place(stage, rank, expert, row_block, col_block) -> str:
   parts = zip(
-    ('rank', 'expert', lanes.block_name(stage), 'column block'),
+    ('rank', 'expert', verdicts.block_name(stage), 'column block'),
     (rank, expert, row_block, col_block),
   )
   named = [f'{name} {value}' for name, value in parts if value is not None]
@@ -452,7 +452,7 @@ def _place(stage, rank, expert, row_block, col_block) -> str:
 def to_json(rows: Sequence[Row]) -> dict[str, object]:
   """Returns the table as plain data."""
   return dict(
-    verdict=lanes.PASS if all(row.caught for row in rows) else lanes.FAIL,
+    verdict=verdicts.PASS if all(row.caught for row in rows) else verdicts.FAIL,
     faults=[dataclasses.asdict(row) for row in rows],
   )
 

@@ -21,7 +21,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import precision
@@ -232,10 +232,10 @@ def _case(
       candidate.answers.clear()
       results = bench.judge(request, candidate)
       end = _outcome(results)
-      if first is not None and end[0] == lanes.PASS:
+      if first is not None and end[0] == verdicts.PASS:
         why = 'passes in all lanes, but not with the bits of the first case'
-        end = (lanes.FAIL, *end[1:-1], why)
-      if first is None and end[0] == lanes.PASS:
+        end = (verdicts.FAIL, *end[1:-1], why)
+      if first is None and end[0] == verdicts.PASS:
         first = _First(candidate.answers, end[2], end[3])
   except candidates.CandidateError as error:
     end = (ERROR, 'all lanes', 0, {}, str(error))
@@ -275,13 +275,13 @@ def _same_bits(
   return True
 
 
-def _outcome(results: Sequence[lanes.Result]):
-  failed = [r for r in results if r.verdict == lanes.FAIL]
+def _outcome(results: Sequence[verdicts.Result]):
+  failed = [r for r in results if r.verdict == verdicts.FAIL]
   why = '; '.join(
     f'{r.stage} {r.lane} {r.rule} {r.why}'.strip() for r in failed
   )
   return (
-    lanes.FAIL if failed else lanes.PASS,
+    verdicts.FAIL if failed else verdicts.PASS,
     'all lanes',
     sum(r.tiles for r in results),
     {r.stage: r.worst_ulp for r in results if r.lane == 'bounded'},
@@ -295,13 +295,13 @@ def _order(case: Case | check.Request) -> str:
 
 
 def holds(cases: Sequence[Case]) -> bool:
-  return all(case.verdict == lanes.PASS for case in cases)
+  return all(case.verdict == verdicts.PASS for case in cases)
 
 
 def to_json(plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
   """Returns plan, counts by preset and dtype, and cases, as plain data."""
   return dict(
-    verdict=lanes.PASS if holds(cases) else lanes.FAIL,
+    verdict=verdicts.PASS if holds(cases) else verdicts.FAIL,
     plan=dataclasses.asdict(plan),
     groups=_groups(cases),
     cases=[dataclasses.asdict(case) for case in cases],
@@ -323,7 +323,7 @@ def _groups(cases: Sequence[Case]) -> list[dict[str, Any]]:
         preset=preset,
         dtype=dtype,
         cases=len(mine),
-        passed=sum(c.verdict == lanes.PASS for c in mine),
+        passed=sum(c.verdict == verdicts.PASS for c in mine),
         tiles=sum(c.tiles for c in mine),
         seconds=round(sum(c.seconds for c in mine), 1),
       )
@@ -337,12 +337,12 @@ def summary(cases: Sequence[Case]) -> str:
   heading = ('preset', 'dtype', 'cases', 'pass', 'tiles', 'seconds')
   lines = [text_table.text(heading, rows)]
   for case in cases:
-    if case.verdict != lanes.PASS:
+    if case.verdict != verdicts.PASS:
       lines.append(
         f'{case.verdict.upper()}: {case.preset} R={case.ranks} {case.dtype} '
         f'{_order(case)}{case.routing} {case.event_grain} {case.row_block}'
         f'{" relay" if case.relay else ""}: {case.why}'
       )
-  passed = sum(c.verdict == lanes.PASS for c in cases)
+  passed = sum(c.verdict == verdicts.PASS for c in cases)
   lines.append(f'{passed} of {len(cases)} cases pass')
   return '\n'.join(lines)

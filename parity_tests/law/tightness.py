@@ -12,8 +12,8 @@ import numpy as np
 
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.reference.contract import precision
@@ -121,9 +121,9 @@ def measure_stages(
         used.setdefault(name, []).append(share)
     rows += [
       StageRow(storage, direction, stage, *_both(used, stage))
-      for stage in lanes.ORDER
+      for stage in verdicts.ORDER
       # What moves alone has no rounding.
-      if used.get((stage, lanes.SPREAD_RULE))
+      if used.get((stage, verdicts.SPREAD_RULE))
     ]
   return rows
 
@@ -147,7 +147,7 @@ def _layers(
 
 
 def _both(used, stage: str) -> Iterator[tuple[float, float]]:
-  for rule in (lanes.BOUND_RULE, lanes.SPREAD_RULE):
+  for rule in (verdicts.BOUND_RULE, verdicts.SPREAD_RULE):
     shares = used[stage, rule]
     yield float(np.median(shares)), max(shares)
 
@@ -179,7 +179,7 @@ def _used(got: np.ndarray, golden: bounds.Bounded) -> tuple[float, float]:
     _POLICY.storage,
     spread.Independent(),
     num_tiles=1,
-    comparisons=lanes.COMPARISONS,
+    comparisons=verdicts.COMPARISONS,
   )
   wide = got.astype(np.float64)
   shares = judge.shares(judge.sums(cut, 0, wide, golden.value, golden))

@@ -5,10 +5,10 @@ import dataclasses
 import math
 
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import text_table
 
-MARKS = {lanes.PASS: '✓', lanes.FAIL: '✕', lanes.NOT_JUDGED: '–'}
+MARKS = {verdicts.PASS: '✓', verdicts.FAIL: '✕', verdicts.NOT_JUDGED: '–'}
 # The name under which a rule gives the share of its limit that was used.
 SHARE = 'error_of_bound'
 _RED, _GREEN = '\x1b[31m', '\x1b[32m'
@@ -28,30 +28,30 @@ class Cell:
   verdict: str
   figure: str
   aside: str
-  results: Sequence[lanes.Result]
+  results: Sequence[verdicts.Result]
 
   def __str__(self) -> str:
     if not self.verdict:
       return ''
-    aside = f', {self.aside}' if self.verdict == lanes.FAIL else ''
+    aside = f', {self.aside}' if self.verdict == verdicts.FAIL else ''
     return f'{MARKS[self.verdict]} {self.figure}{aside}'
 
 
-def stages(report: check.Report) -> dict[str, list[lanes.Result]]:
+def stages(report: check.Report) -> dict[str, list[verdicts.Result]]:
   """Returns the comparisons of each stage, in dependency order."""
   found = {r.stage for r in report.results}
   return {
     stage: [r for r in report.results if r.stage == stage]
-    for stage in lanes.ORDER
+    for stage in verdicts.ORDER
     if stage in found
   }
 
 
 def asked(report: check.Report) -> list[str]:
   """Returns the lanes that were asked for, or judged anyway, in order."""
-  judged = (r.lane for r in report.results if r.verdict != lanes.NOT_JUDGED)
+  judged = (r.lane for r in report.results if r.verdict != verdicts.NOT_JUDGED)
   found = {*report.config['lanes'], *judged}
-  return [lane for lane in lanes.LANES if lane in found]
+  return [lane for lane in verdicts.LANES if lane in found]
 
 
 def rows(report: check.Report) -> Iterator[tuple[str, list[Cell]]]:
@@ -66,9 +66,11 @@ def table(report: check.Report, colour: bool = False) -> str:
   shown = [
     (stage, cells)
     for stage, cells in rows(report)
-    if {c.verdict for c in cells} - {'', lanes.NOT_JUDGED}
+    if {c.verdict for c in cells} - {'', verdicts.NOT_JUDGED}
   ]
-  failing = [any(c.verdict == lanes.FAIL for c in cells) for _, cells in shown]
+  failing = [
+    any(c.verdict == verdicts.FAIL for c in cells) for _, cells in shown
+  ]
   return text_table.text(
     ('stage', *asked(report)),
     [(stage, *map(str, cells)) for stage, cells in shown],
@@ -76,30 +78,32 @@ def table(report: check.Report, colour: bool = False) -> str:
   )
 
 
-def worst_verdict(results: Sequence[lanes.Result]) -> str:
-  order = (lanes.FAIL, lanes.PASS, lanes.NOT_JUDGED)
+def worst_verdict(results: Sequence[verdicts.Result]) -> str:
+  order = (verdicts.FAIL, verdicts.PASS, verdicts.NOT_JUDGED)
   return min((r.verdict for r in results), key=order.index)
 
 
-def cell(results: Sequence[lanes.Result]) -> Cell:
+def cell(results: Sequence[verdicts.Result]) -> Cell:
   """Returns what one lane says of one stage."""
   if not results:
     return Cell('', '', '', results)
   verdict = worst_verdict(results)
-  if verdict == lanes.NOT_JUDGED:
+  if verdict == verdicts.NOT_JUDGED:
     return Cell(verdict, verdict, results[0].why, results)
   judged = [r for r in results if r.verdict == verdict]
   worst = max(judged, key=lambda r: r.failed)
   aside = f'{worst.failed} of {worst.tiles} tiles'
   figure = _figure(judged, len(results), verdict)
-  return Cell(verdict, figure, '' if verdict == lanes.PASS else aside, results)
+  return Cell(
+    verdict, figure, '' if verdict == verdicts.PASS else aside, results
+  )
 
 
-def _figure(judged: Sequence[lanes.Result], rules: int, verdict: str) -> str:
+def _figure(judged: Sequence[verdicts.Result], rules: int, verdict: str) -> str:
   """Returns the worst figure of the rules that gave a verdict."""
   if judged[0].lane == 'standard':
     amount = f'{len(judged)} of {rules} rule{"s" * (rules > 1)}'
-    return amount if verdict == lanes.PASS else f'fails {amount}'
+    return amount if verdict == verdicts.PASS else f'fails {amount}'
   if any(math.isnan(r.worst_abs) for r in judged):
     return 'NaN'  # No distance leads to it.
   shares = [r.values[SHARE] for r in judged if SHARE in r.values]

@@ -5,16 +5,16 @@ import dataclasses
 import numpy as np
 
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import matrix
 
-Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, tiles=4)
-EXACT = lanes.Result('y', 'exact', 'rule', tiles=4, worst_ulp=3)
+Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, tiles=4)
+EXACT = verdicts.Result('y', 'exact', 'rule', tiles=4, worst_ulp=3)
 
 
 def _failing(result, failed=1, **values):
   return dataclasses.replace(
-    result, verdict=lanes.FAIL, failed=failed, **values
+    result, verdict=verdicts.FAIL, failed=failed, **values
   )
 
 
@@ -22,7 +22,7 @@ def _share(value):
   return dataclasses.replace(Y, values={matrix.SHARE: value})
 
 
-def _table(*results, asked=lanes.LANES, colour=False):
+def _table(*results, asked=verdicts.LANES, colour=False):
   config = dict(candidate='mine:forward', lanes=asked, standards=[])
   return matrix.table(check.Report(config, results, 1.5), colour).splitlines()
 
@@ -52,7 +52,7 @@ class TestCell:
     )
 
   def test_what_is_not_judged_says_so(self):
-    missing = lanes.not_captured('y', 'exact', 'rule', 'y')
+    missing = verdicts.not_captured('y', 'exact', 'rule', 'y')
 
     assert str(matrix.cell([missing])) == '– not judged'
     assert matrix.cell([missing]).aside == 'y not returned'
@@ -71,7 +71,7 @@ class TestTable:
     ]
 
   def test_a_stage_of_which_nothing_was_judged_has_no_line(self):
-    missing = lanes.not_captured('returned', 'exact', 'rule', 'returned')
+    missing = verdicts.not_captured('returned', 'exact', 'rule', 'returned')
 
     assert [line.split()[0] for line in _table(missing, EXACT)[2:]] == ['y']
 
@@ -91,8 +91,8 @@ class TestTable:
   def test_both_passes_fit_one_screen(self):
     everything = [
       dataclasses.replace(_failing(Y), stage=stage, lane=lane, failed=3000)
-      for stage in lanes.ORDER
-      for lane in lanes.LANES
+      for stage in verdicts.ORDER
+      for lane in verdicts.LANES
     ]
 
     lines = _table(*everything)

@@ -13,7 +13,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.report import text_table
 
@@ -52,7 +52,7 @@ _FAILURE = (
   'pattern',
   'replay',
 )
-_COLOURS = {lanes.PASS: '\x1b[32m', lanes.FAIL: '\x1b[31m'}
+_COLOURS = {verdicts.PASS: '\x1b[32m', verdicts.FAIL: '\x1b[31m'}
 
 
 def jsonable(value):
@@ -111,8 +111,10 @@ def joined(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
   """Returns the one report, or more under one verdict."""
   if len(reports) == 1:
     return reports[0]
-  held = all(one['verdict'] == lanes.PASS for one in reports)
-  return dict(verdict=lanes.PASS if held else lanes.FAIL, reports=list(reports))
+  held = all(one['verdict'] == verdicts.PASS for one in reports)
+  return dict(
+    verdict=verdicts.PASS if held else verdicts.FAIL, reports=list(reports)
+  )
 
 
 def error_json(
@@ -122,7 +124,7 @@ def error_json(
   seconds = error.seconds
   return jsonable(
     dict(
-      verdict=lanes.FAIL,
+      verdict=verdicts.FAIL,
       error=str(error),
       config=dataclasses.asdict(request),
       stages=[],
@@ -153,17 +155,17 @@ def _number(value: float) -> str:
   return f'{value:.3g}'
 
 
-def _judged(report: check.Report) -> list[lanes.Result]:
-  return [r for r in report.results if r.verdict != lanes.NOT_JUDGED]
+def _judged(report: check.Report) -> list[verdicts.Result]:
+  return [r for r in report.results if r.verdict != verdicts.NOT_JUDGED]
 
 
 def _missing(report: check.Report) -> list[str]:
   """Returns the tensors that would have had to be returned."""
   missing = {r.missing for r in report.results}
-  return [name for name in lanes.ORDER if name in missing]
+  return [name for name in verdicts.ORDER if name in missing]
 
 
-def cells(result: lanes.Result) -> tuple[str, ...]:
+def cells(result: verdicts.Result) -> tuple[str, ...]:
   """Returns a comparison as words, one for each name of `HEADING`."""
   share = result.values.get('error_of_bound')
   element = '-'
@@ -224,7 +226,7 @@ def notes(report: check.Report) -> str:
   lines += dict.fromkeys(
     f'not judged: lane {r.lane}: {r.why}'
     for r in report.results
-    if r.verdict == lanes.NOT_JUDGED and not r.missing
+    if r.verdict == verdicts.NOT_JUDGED and not r.missing
   )
   if _only_exact_fails(report):
     lines.append(judging.EXACT_HINT)
@@ -232,7 +234,7 @@ def notes(report: check.Report) -> str:
 
 
 def _only_exact_fails(report: check.Report) -> bool:
-  failed = {r.lane for r in report.results if r.verdict == lanes.FAIL}
+  failed = {r.lane for r in report.results if r.verdict == verdicts.FAIL}
   # Only a name of the user's has a colon.
   return ':' in report.config['candidate'] and failed == {'exact'}
 
@@ -244,7 +246,7 @@ def failure(report: check.Report) -> str:
     return ''
   lines = [failure_words(report)]
   if result.grids and sum(g.size for g in result.grids) > 1:
-    block = lanes.block_name(result.stage)
+    block = verdicts.block_name(result.stage)
     owner = '' if block == 'token block' else 'expert and '
     lines.append(f'  tiles, by {owner}{block} (# bad):')
     drawn = tiles.ascii_map(result.grids, result.experts)
@@ -252,7 +254,7 @@ def failure(report: check.Report) -> str:
   return '\n'.join(lines)
 
 
-def first_failing(report: check.Report) -> lanes.Result | None:
+def first_failing(report: check.Report) -> verdicts.Result | None:
   """Returns the comparison that holds the first failure."""
   first = report.first_failure
   if first is None:
@@ -273,7 +275,7 @@ def failure_words(report: check.Report) -> str:
     where.append('past the last valid row')
   else:
     where += [
-      f'{lanes.block_name(first.stage)} {first.row_block}',
+      f'{verdicts.block_name(first.stage)} {first.row_block}',
       f'column block {first.col_block}',
     ]
   lines = [
@@ -336,8 +338,8 @@ def modes(report: check.Report) -> str:
 
 def _wrong_stages(report: check.Report) -> str:
   """Returns what isolation says of a candidate, which has no tasks."""
-  failed = {r.stage for r in report.results if r.verdict == lanes.FAIL}
-  wrong = [name for name in lanes.ORDER if name in failed]
+  failed = {r.stage for r in report.results if r.verdict == verdicts.FAIL}
+  wrong = [name for name in verdicts.ORDER if name in failed]
   named = f' ({", ".join(wrong)})' if wrong else ''
   return (
     "isolated replay, each stage on the oracle's inputs: "
@@ -369,11 +371,11 @@ def _wrong_task(report: check.Report, wrong) -> str:
   )
 
 
-def _is_nan(first: lanes.Failure) -> bool:
+def _is_nan(first: verdicts.Failure) -> bool:
   return math.isnan(first.got) or math.isnan(first.expected)
 
 
-def _token(first: lanes.Failure) -> str:
+def _token(first: verdicts.Failure) -> str:
   if first.token is None:
     return ''
   slot = '' if first.slot is None else f', slot {first.slot}'
@@ -391,7 +393,7 @@ def _part(report: check.Report) -> str:
   parts = []
   if _missing(report):
     stages = {r.stage for r in judged}
-    names = (name for name in lanes.ORDER if name in stages)
+    names = (name for name in verdicts.ORDER if name in stages)
     parts.append(f'judged: {", ".join(names)}')
   silent = {*report.config['lanes']} - {r.lane for r in judged}
   if silent:
@@ -408,7 +410,7 @@ def _part(report: check.Report) -> str:
 def summary(report: check.Report) -> str:
   """Returns the last line."""
   judged = _judged(report)
-  failed = sum(r.verdict == lanes.FAIL for r in judged)
+  failed = sum(r.verdict == verdicts.FAIL for r in judged)
   tiles_seen = sum(r.tiles for r in judged)
   return (
     f'{report.verdict.upper()}{_part(report)}: {len(judged) - failed} of '

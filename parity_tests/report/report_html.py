@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 import xml.etree.ElementTree as ET
 
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import matrix
 from hpmoe.parity_tests.report import report as report_lib
@@ -17,7 +17,11 @@ _BUDGET, _SQUARE = {True: 600_000, False: 500_000}, 160
 _ASIDE = 400  # Characters that a hover or a cell tells at most.
 
 _MARKS = matrix.MARKS
-_CLASSES = {lanes.PASS: 'pass', lanes.FAIL: 'fail', lanes.NOT_JUDGED: 'unseen'}
+_CLASSES = {
+  verdicts.PASS: 'pass',
+  verdicts.FAIL: 'fail',
+  verdicts.NOT_JUDGED: 'unseen',
+}
 
 _tag = markup.tag
 
@@ -104,7 +108,7 @@ def _comparisons(report: check.Report) -> Iterator[ET.Element]:
   rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *asked]))]
   before = None
   for stage, cells in matrix.rows(report):
-    direction = lanes.pass_of(stage)
+    direction = verdicts.pass_of(stage)
     if direction is not before:
       title = _tag('th', f'{direction.name} pass', colspan=len(asked) + 1)
       rows.append(_tag('tr', title, class_='pass-name'))
@@ -133,9 +137,9 @@ def _cell(cell: matrix.Cell) -> ET.Element:
   )
 
 
-def _about(result: lanes.Result) -> str:
+def _about(result: verdicts.Result) -> str:
   """Returns all figures of a comparison."""
-  if result.verdict == lanes.NOT_JUDGED:
+  if result.verdict == verdicts.NOT_JUDGED:
     return f'{result.rule}: {result.verdict}: {result.why}'
   named = dict(zip(report_lib.HEADING, report_lib.cells(result)))
   for name in ('stage', 'lane', 'rule', 'verdict'):
@@ -170,11 +174,11 @@ def _tiles(report: check.Report) -> Iterator[ET.Element]:
     yield _stage(report, stage, results, groups[stage], most)
 
 
-def _groups(results: Sequence[lanes.Result]) -> list[list[lanes.Result]]:
+def _groups(results: Sequence[verdicts.Result]) -> list[list[verdicts.Result]]:
   """Returns comparisons whose maps are the same: those that fail, or all."""
-  judged = [r for r in results if r.verdict != lanes.NOT_JUDGED]
-  failing = [r for r in judged if r.verdict == lanes.FAIL]
-  groups: dict[tuple, list[lanes.Result]] = {}
+  judged = [r for r in results if r.verdict != verdicts.NOT_JUDGED]
+  failing = [r for r in judged if r.verdict == verdicts.FAIL]
+  groups: dict[tuple, list[verdicts.Result]] = {}
   for result in failing or judged:
     groups.setdefault(tuple(g.tobytes() for g in result.grids), []).append(
       result
@@ -184,15 +188,15 @@ def _groups(results: Sequence[lanes.Result]) -> list[list[lanes.Result]]:
 
 def _stage(report, stage, results, groups, most) -> ET.Element:
   verdict = matrix.worst_verdict(results)
-  failing = {r.lane for r in results if r.verdict == lanes.FAIL}
-  where = f' in {", ".join(l for l in lanes.LANES if l in failing)}'
-  tensor = lanes.tensor_of(stage)
+  failing = {r.lane for r in results if r.verdict == verdicts.FAIL}
+  where = f' in {", ".join(l for l in verdicts.LANES if l in failing)}'
+  tensor = verdicts.tensor_of(stage)
   return _tag(
     'details',
     _tag(
       'summary',
       _tag('span', _MARKS[verdict], class_=f'mark {_CLASSES[verdict]}'),
-      f' {stage}' + (f' ({tensor})' if stage == lanes.LAYER else ''),
+      f' {stage}' + (f' ({tensor})' if stage == verdicts.LAYER else ''),
       _tag('small', f' {verdict}{where if failing else ""}'),
     ),
     *(part for group in groups for part in _group(report, group, most)),
@@ -206,7 +210,7 @@ def _stage(report, stage, results, groups, most) -> ET.Element:
 def _group(report, group, most) -> Iterator[ET.Element]:
   """Returns one map with what is said about it."""
   shown = group[0]
-  if shown.verdict == lanes.FAIL:
+  if shown.verdict == verdicts.FAIL:
     many = f'{shown.failed} of {shown.tiles} tiles fail'
     yield _tag('h3', f'{many}: {_named(group)}')
     yield from (_tag('p', text) for text in _beside(shown))
@@ -218,19 +222,19 @@ def _group(report, group, most) -> Iterator[ET.Element]:
   yield _tag('p', drawing.words(), class_='small')
 
 
-def _named(group: Sequence[lanes.Result]) -> str:
+def _named(group: Sequence[verdicts.Result]) -> str:
   by_lane = {
     lane: ', '.join(r.rule for r in group if r.lane == lane)
-    for lane in lanes.LANES
+    for lane in verdicts.LANES
   }
   return ' · '.join(f'{n} ({rules})' for n, rules in by_lane.items() if rules)
 
 
-def _has_failing_tile(result: lanes.Result) -> bool:
+def _has_failing_tile(result: verdicts.Result) -> bool:
   return any(bool(grid.any()) for grid in result.grids)
 
 
-def _beside(result: lanes.Result) -> Iterator[str]:
+def _beside(result: verdicts.Result) -> Iterator[str]:
   """Yields what a map does not show."""
   drawn = sum(int(g.sum()) for g in result.grids)
   if not result.failed:
@@ -242,7 +246,7 @@ def _beside(result: lanes.Result) -> Iterator[str]:
     )
 
 
-def _figures(results: Sequence[lanes.Result]) -> ET.Element:
+def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
   names = [n.replace('_', ' ') for n in report_lib.HEADING[1:]] + ['why']
   rows = [_tag('tr', *(_tag('th', name) for name in names))]
   for result in results:

@@ -10,7 +10,7 @@ import pytest
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import report_html
 
@@ -107,7 +107,7 @@ def test_the_tile_of_a_planted_fault_is_the_one_marked(faulty):
   )
   assert stage.get('open') == 'open'
   opened = {d.get('id') for d in tree.iter('details') if d.get('open')}
-  failing = {r.stage for r in faulty.results if r.verdict == lanes.FAIL}
+  failing = {r.stage for r in faulty.results if r.verdict == verdicts.FAIL}
   assert opened == {f'stage-{s.replace(" ", "-")}' for s in failing}
 
 
@@ -117,7 +117,7 @@ def test_every_tile_of_every_stage_is_in_its_maps(faulty):
   for stage in {r.stage for r in faulty.results}:
     found = _stage(tree, stage.replace(' ', '-'))
     results = [r for r in faulty.results if r.stage == stage]
-    chosen = [r for r in results if r.verdict == lanes.FAIL] or results
+    chosen = [r for r in results if r.verdict == verdicts.FAIL] or results
     grids = {tuple(g.tobytes() for g in r.grids): r.grids for r in chosen}
     places = ''.join(p.get('d') for p in found.iter('path'))
     bad = sum(int(g.sum()) for gs in grids.values() for g in gs)
@@ -143,7 +143,7 @@ def test_every_comparison_has_a_coloured_cell_with_a_mark(faulty):
     assert cell.text.startswith(marks[cell.get('class')])
     assert 'worst ulp: ' in cell.get('title')
   failing = {
-    (r.stage, r.lane) for r in faulty.results if r.verdict == lanes.FAIL
+    (r.stage, r.lane) for r in faulty.results if r.verdict == verdicts.FAIL
   }
   assert sum(c.get('class') == 'fail' for c in cells) == len(failing)
 
@@ -173,7 +173,7 @@ def _made(*results, candidate='mine:forward', **changes):
         accumulation_order='ascending',
       ),
       command='hpmoe check',
-      lanes=list(lanes.LANES),
+      lanes=list(verdicts.LANES),
       modes=dict(isolate=False, races=False),
     )
     | changes
@@ -185,18 +185,18 @@ def _grid(tile_rows=2, columns=1, bad=False):
   return dict(
     tiles=tile_rows * columns,
     failed=tile_rows * columns * bad,
-    verdict=lanes.FAIL if bad else lanes.PASS,
+    verdict=verdicts.FAIL if bad else verdicts.PASS,
     grids=(np.full((tile_rows, columns), bad),),
     experts=(np.full(tile_rows, tiles.NO_EXPERT),),
   )
 
 
-Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, **_grid())
+Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, **_grid())
 
 
 def test_names_that_look_like_markup_stay_text():
-  bad = lanes.Result('y', 'exact', HOSTILE, why=HOSTILE, **_grid(bad=True))
-  unseen = lanes.not_captured('gate_up', 'exact', HOSTILE, HOSTILE)
+  bad = verdicts.Result('y', 'exact', HOSTILE, why=HOSTILE, **_grid(bad=True))
+  unseen = verdicts.not_captured('gate_up', 'exact', HOSTILE, HOSTILE)
 
   page = report_html.to_html(
     _made(
@@ -214,7 +214,7 @@ def test_names_that_look_like_markup_stay_text():
 
 
 def test_what_is_not_judged_is_hatched_and_says_why():
-  unseen = lanes.not_captured('gate_up', 'bounded', 'rule', 'gate_up')
+  unseen = verdicts.not_captured('gate_up', 'bounded', 'rule', 'gate_up')
 
   tree = _parsed(report_html.to_html(_made(unseen, Y)))
 
@@ -229,9 +229,9 @@ def test_lanes_that_fail_elsewhere_have_a_map_each():
   one, other = (_grid(bad=True) for _ in range(2))
   other |= dict(grids=(np.array([[True], [False]]),), failed=1)
   results = [
-    lanes.Result('y', 'exact', 'equal', **one),
-    lanes.Result('y', 'bounded', 'bound', **other),
-    lanes.Result('y', 'standard', 'torch', **one),
+    verdicts.Result('y', 'exact', 'equal', **one),
+    verdicts.Result('y', 'bounded', 'bound', **other),
+    verdicts.Result('y', 'standard', 'torch', **one),
   ]
 
   stage = _stage(_parsed(report_html.to_html(_made(*results))), 'y')
@@ -244,8 +244,8 @@ def test_lanes_that_fail_elsewhere_have_a_map_each():
 
 
 def test_what_fails_outside_of_the_tiles_is_told():
-  padding = dataclasses.replace(Y, verdict=lanes.FAIL, failed=1)
-  rule = dataclasses.replace(Y, lane='standard', verdict=lanes.FAIL)
+  padding = dataclasses.replace(Y, verdict=verdicts.FAIL, failed=1)
+  rule = dataclasses.replace(Y, lane='standard', verdict=verdicts.FAIL)
 
   said = [
     _text(_stage(_parsed(report_html.to_html(_made(r))), 'y'))
@@ -262,18 +262,18 @@ def test_a_page_stays_small_and_says_what_is_missing(bad, tile_rows):
   # Given far more tiles than a page can hold, each map another one,
   rng = np.random.default_rng(tile_rows)
   results = []
-  for stage in lanes.ORDER:
-    for lane in lanes.LANES:
+  for stage in verdicts.ORDER:
+    for lane in verdicts.LANES:
       grids = [rng.random((tile_rows, 8)) < bad * 0.5 for _ in range(8)]
       experts = [np.arange(tile_rows) // 10] * 8
       results.append(
-        lanes.Result(
+        verdicts.Result(
           stage,
           lane,
           'rule',
           grids=tuple(grids),
           experts=tuple(experts),
-          verdict=lanes.FAIL if bad else lanes.PASS,
+          verdict=verdicts.FAIL if bad else verdicts.PASS,
           why=9_000 * '&',
         )
       )

@@ -9,8 +9,8 @@ import pytest
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import patterns
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import report
 
@@ -86,13 +86,13 @@ def _report(*results, candidate='mine:forward'):
   return check.Report(config, results, 1.5)
 
 
-Y = lanes.Result('y', 'bounded', lanes.BOUND_RULE, tiles=4)
+Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, tiles=4)
 
 
 def test_what_was_not_returned_is_told_once_not_in_the_table():
   made = _report(
     *(
-      lanes.not_captured(name, lane, 'rule', name)
+      verdicts.not_captured(name, lane, 'rule', name)
       for name in ('returned', 'gate_up')
       for lane in ('exact', 'bounded')
     ),
@@ -111,7 +111,9 @@ def test_what_was_not_returned_is_told_once_not_in_the_table():
 
 def test_a_lane_that_cannot_judge_says_why():
   why = 'mine:forward declares activations'
-  exact = lanes.Result('y', 'exact', 'rule', verdict=lanes.NOT_JUDGED, why=why)
+  exact = verdicts.Result(
+    'y', 'exact', 'rule', verdict=verdicts.NOT_JUDGED, why=why
+  )
 
   made = _report(exact, Y)
 
@@ -152,7 +154,7 @@ def test_a_verdict_on_some_tasks_or_single_stages_says_so():
   ],
 )
 def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
-  bad = lanes.Result('y', lane, 'rule', verdict=lanes.FAIL)
+  bad = verdicts.Result('y', lane, 'rule', verdict=verdicts.FAIL)
 
   said = report.notes(_report(bad, Y, candidate=candidate))
 
@@ -160,13 +162,13 @@ def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
 
 
 def test_no_distance_is_given_to_nan():
-  bad = lanes.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
+  bad = verdicts.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
 
   assert report.table(_report(bad)).split()[-5:-3] == ['-', 'nan']
 
 
 def _failing(stage, got=1.5):
-  first = lanes.Failure(
+  first = verdicts.Failure(
     stage,
     'bounded',
     'rule',
@@ -188,13 +190,13 @@ def _failing(stage, got=1.5):
     hint='look there',
     replay='hpmoe check',
   )
-  return lanes.Result(
+  return verdicts.Result(
     stage,
     'bounded',
     'rule',
     4,
     1,
-    verdict=lanes.FAIL,
+    verdict=verdicts.FAIL,
     failure=first,
     grids=(np.zeros((2, 1), bool), np.array([[False], [True]])),
     experts=(np.full(2, -1),) * 2,

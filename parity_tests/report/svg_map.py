@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import markup
 
 _SIDE, _PITCH, _GAP = 12, 14, 6  # of a square; from one to the next; of experts
@@ -58,7 +58,7 @@ class Map:
   left_out: tuple[Strip, ...]
   num_ranks: int
   block: str
-  first: lanes.Failure | None = None
+  first: verdicts.Failure | None = None
 
   def words(self) -> str:
     """Returns what a square is, and what is not drawn."""
@@ -79,7 +79,7 @@ class Map:
 
 
 def make(
-  result: lanes.Result, most: int, first: lanes.Failure | None = None
+  result: verdicts.Result, most: int, first: verdicts.Failure | None = None
 ) -> Map:
   """Returns what to draw.
 
@@ -107,12 +107,12 @@ def make(
     merged,
     tuple(s for s in strips if id(s) not in inside),
     len(result.grids),
-    lanes.block_name(result.stage),
+    verdicts.block_name(result.stage),
     first if result.failure is first else None,
   )
 
 
-def _strips(result: lanes.Result) -> Iterator[Strip]:
+def _strips(result: verdicts.Result) -> Iterator[Strip]:
   for rank, (bad, experts) in enumerate(zip(result.grids, result.experts)):
     # An expert's tile rows are consecutive.
     starts = np.flatnonzero(np.diff(experts, prepend=experts[:1] - 1))

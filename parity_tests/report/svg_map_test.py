@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import svg_map
 
 PLENTY = 10**6
@@ -20,19 +20,19 @@ def _result(*ranks, stage='gate_up', failure=None):
     grids.append(np.concatenate(bad) if bad else np.zeros((0, 2), bool))
     owner = [[e] * len(b) for e, b in strips]
     experts.append(np.array(sum(owner, []), int))
-  return lanes.Result(
+  return verdicts.Result(
     stage,
     'exact',
     'rule',
     grids=tuple(grids),
     experts=tuple(experts),
-    verdict=lanes.FAIL,
+    verdict=verdicts.FAIL,
     failure=failure,
   )
 
 
 def _failure(**where):
-  return lanes.Failure(
+  return verdicts.Failure(
     **dict.fromkeys(('token', 'source_rank', 'slot')),
     stage='gate_up',
     lane='exact',

@@ -20,7 +20,7 @@ from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import presets
 from hpmoe.tools.mutants import score
 
@@ -107,7 +107,7 @@ def examine(request: check.Request) -> dict[str, Any] | None:
 
   Lane exact goes first: it takes a third of the time, and finds most.
   """
-  others = tuple(lane for lane in lanes.LANES if lane != 'exact')
+  others = tuple(lane for lane in verdicts.LANES if lane != 'exact')
   for some in (('exact',), others):
     found = _found(dataclasses.replace(request, lanes=some))
     if found is not None:
@@ -120,10 +120,10 @@ def _found(request: check.Request) -> dict[str, Any] | None:
     report = check.run(request)
   except Exception as error:  # whatever a bug makes of our own code
     return _stopped(error)
-  failed = [r for r in report.results if r.verdict == lanes.FAIL]
+  failed = [r for r in report.results if r.verdict == verdicts.FAIL]
   if not failed and not report.num_races:
     return None
-  by = [lane for lane in lanes.LANES if any(r.lane == lane for r in failed)]
+  by = [lane for lane in verdicts.LANES if any(r.lane == lane for r in failed)]
   by += ['races'] * bool(report.num_races)
   failure = report.first_failure
   if failure is None:

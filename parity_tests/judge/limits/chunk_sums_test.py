@@ -9,6 +9,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import standards
@@ -215,9 +216,9 @@ CONFIG = config_lib.MoEConfig(
 )
 
 
-def _judged(name, got, made, layer: bool) -> list[lanes.Result]:
+def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
   """Judges one tensor by every record that excuses rounding."""
-  which = lanes.pass_of(name)
+  which = verdicts.pass_of(name)
   captured = {} if layer else got
   golden = of_pass.golden(
     which, trial.tiling(CONFIG, made.arrays), made.policy, made.arrays, captured
@@ -226,7 +227,7 @@ def _judged(name, got, made, layer: bool) -> list[lanes.Result]:
   kernel = trial.Kernel(trial.pairwise)
   same = kernel.forward(CONFIG, made.policy, made.arrays) if layer else got
   return lanes.tolerances(
-    lanes.LAYERS[name] if layer else name,
+    verdicts.LAYERS[name] if layer else name,
     got[name],
     golden,
     same[name],
@@ -294,6 +295,6 @@ class TestBothWaysOfJudging:
     assert np.geterr() == before
 
 
-def _facts(result: lanes.Result):
+def _facts(result: verdicts.Result):
   plain = dataclasses.replace(result, values={}, grids=(), experts=(), why='')
   return plain, [grid.tolist() for grid in result.grids + result.experts]

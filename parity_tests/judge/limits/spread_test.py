@@ -9,8 +9,8 @@ import pytest
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.parity_tests.judge.limits import ulp
@@ -97,7 +97,7 @@ class TestLimits:
     np.testing.assert_array_equal([single, double], [[[8]], [[16]]])
 
 
-def _judge(policy, comparisons=lanes.COMPARISONS, independent=None):
+def _judge(policy, comparisons=verdicts.COMPARISONS, independent=None):
   independent = independent or spread.Independent()
   return spread.Judge(
     policy, policy.storage, independent, num_tiles=1, comparisons=comparisons
@@ -107,20 +107,20 @@ def _judge(policy, comparisons=lanes.COMPARISONS, independent=None):
 class TestAFalseAlarmIsShared:
   def test_among_all_tensors_that_a_run_judges(self):
     # Each tensor of both passes, and each result of a fused layer.
-    rows = {row for row in lanes.ORDER if row not in tensors.PLAN}
+    rows = {row for row in verdicts.ORDER if row not in tensors.PLAN}
 
     rows -= {spec.name for spec in tensors.RELAYED}
-    assert len(rows) == 6 + 1 + 9 + 4 <= lanes.COMPARISONS
+    assert len(rows) == 6 + 1 + 9 + 4 <= verdicts.COMPARISONS
 
   def test_a_tensor_that_is_judged_twice_is_refused(self):
-    row = lanes.Result('gate_up', 'bounded', lanes.SPREAD_RULE)
+    row = verdicts.Result('gate_up', 'bounded', verdicts.SPREAD_RULE)
     other = dataclasses.replace(row, stage='y')
-    bound = dataclasses.replace(row, rule=lanes.BOUND_RULE)
+    bound = dataclasses.replace(row, rule=verdicts.BOUND_RULE)
 
-    lanes.check_each_once([row, other, bound, bound])
+    verdicts.check_each_once([row, other, bound, bound])
 
     with pytest.raises(AssertionError, match='got twice: gate_up'):
-      lanes.check_each_once([row, other, row])
+      verdicts.check_each_once([row, other, row])
 
   def test_groups_that_err_as_one_widen_the_limit(self):
     wide = spread.mean_square_limit(np.array([1, 128.0]), 35.0)
@@ -232,9 +232,9 @@ def test_wrong_layers_that_return_only_y_fail(wrong):
   same = trial.Kernel(trial.pairwise).results(made)
 
   y = trial.Kernel(**how).results(made)
-  result = trial.judge(made, y, same)['y', lanes.SPREAD_RULE]
+  result = trial.judge(made, y, same)['y', verdicts.SPREAD_RULE]
 
-  assert result.verdict == lanes.FAIL
+  assert result.verdict == verdicts.FAIL
   assert result.tiles == 4
   assert result.failed == (0 if wrong in _BY_TENSOR else 4)
   assert 'times the limit' in result.why
@@ -259,10 +259,10 @@ def test_right_layers_that_return_only_results_pass(policy, backward, order):
   got = trial.Kernel(trial.ORDERS[order]).results(made, backward)
   found = trial.judge(made, got, same)
 
-  assert {r.verdict for r in found.values()} == {lanes.PASS}
+  assert {r.verdict for r in found.values()} == {verdicts.PASS}
   # Each has a row, and no limit is so wide that all would pass.
   for name in got:
-    assert found[name, lanes.SPREAD_RULE].values['error_of_bound'] < 0.6
+    assert found[name, verdicts.SPREAD_RULE].values['error_of_bound'] < 0.6
 
 
 @functools.cache
@@ -305,8 +305,10 @@ def test_wrong_gradients_fail_each_alone(wrong, placement):
   found = trial.judge(made, got, same)
 
   for name in _GRADS:
-    result = found[name, lanes.SPREAD_RULE]
-    assert result.verdict == (lanes.FAIL if name in names else lanes.PASS), name
+    result = found[name, verdicts.SPREAD_RULE]
+    assert result.verdict == (
+      verdicts.FAIL if name in names else verdicts.PASS
+    ), name
     if name in names:
       # silu alone enters but the columns of up, its slope those of gate.
       half = name == 'd_w_gate_up' and {'silu', 'slope'} & how.keys()
@@ -382,7 +384,7 @@ def _fails(wrong, made):
   else:
     stages = kernel.forward(made.config, made.policy, made.arrays)
     found = trial.judge_stages(made, stages)
-  return any(result.verdict == lanes.FAIL for result in found.values())
+  return any(result.verdict == verdicts.FAIL for result in found.values())
 
 
 @functools.cache

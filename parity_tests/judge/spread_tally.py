@@ -1,0 +1,176 @@
+"""Judges a tensor by its spread, tile by tile; see `limits.spread`."""
+
+from collections.abc import Mapping
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import tally as tally_lib
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import spread
+from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import tensors
+
+
+class SpreadTally:
+  """Judges chunks of one tensor by their spread; there may be nothing to say.
+
+  A tensor without rounding has no spread.
+  """
+
+  def __init__(
+    self, stage: str, golden: golden_lib.Rows, same: np.ndarray | None
+  ):
+    self._tensor = verdicts.tensor_of(stage)
+    self._tiling, self._same = golden.tiling, same
+    dtype = golden.dtype(self._tensor)
+    cuts = [
+      self._tiling.cut(self._tensor, rank)
+      for rank in range(self._tiling.config.num_ranks)
+    ]
+    self._judge = spread.Judge(
+      golden.policy,
+      dtype,
+      independent(stage, golden, fused=same is not None),
+      sum(int(np.prod(cut.shape)) for cut in cuts),
+      comparisons=verdicts.COMPARISONS,
+    )
+    self._tally = tally_lib.Tally(
+      stage, 'bounded', verdicts.SPREAD_RULE, self._tiling
+    )
+    self._keys: list[np.ndarray] = []
+    self._sums: spread.Sums | None = None
+    self._worst: dict[str, float] = {}
+
+  def add(
+    self,
+    chunk: tally_lib.Chunk,
+    e: standards.Elements,
+    value: bounds.Bounded,
+    rows,
+  ) -> np.ndarray:
+    """Returns `[rows, columns]` bool, what stands out in refused tiles."""
+    counts, same = self._judge.counts(value), self._same
+    lost = value.crossed is not None and same is None
+    if value.variance is None or lost or not chunk.bad.size:
+      return np.zeros_like(chunk.bad)
+    expected = chunk.expected
+    if same is not None and counts:
+      expected = self._tiling.rows(self._tensor, same, chunk.rank)[rows]
+    expected = np.where(e.defined, expected, np.zeros_like(expected))
+    held = e.actual.astype(expected.dtype)
+    model = dataclasses.replace(
+      value,
+      value=e.golden,
+      variance=np.where(e.defined, value.variance, 1.0),
+    )
+    # What overflows is the same for all, or nothing is known of it.
+    if value.crossed is not None:
+      crossed = np.where(e.defined, value.crossed, 0.0)
+      model = dataclasses.replace(model, crossed=crossed)
+    elif counts:
+      apart = np.where(e.defined, value.distance(), 0.0)
+      model = dataclasses.replace(model, apart=apart)
+    seen = e.actual, expected.astype(np.float64), model
+    sums = self._judge.sums(chunk.cut, chunk.first, *seen)
+    shares = self._judge.shares(sums)
+    self._add_up(sums, e.golden.sum(axis=1), shares)
+    bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
+    refused = chunk.cut.fill(bad, chunk.first)
+    if bad.any():
+      # All of a tile where no element stands out.
+      marked = refused & self._judge.marked(*seen)
+      none = chunk.cut.count(marked, chunk.first) == 0
+      refused &= marked | chunk.cut.fill(none, chunk.first)
+    apart = chunk.apart
+    if counts:
+      apart = ulp.distance(held, expected)
+    self._tally.add(
+      dataclasses.replace(chunk, expected=expected, apart=apart), refused
+    )
+    return refused
+
+  def counts(self, value: bounds.Bounded) -> bool:
+    """Says whether elements are counted, and errors not looked at."""
+    return self._judge.counts(value)
+
+  def add_right(
+    self,
+    rank: int,
+    cut: tiles.Cut,
+    tile_rows: range,
+    right: tally_lib.Right,
+    value: bounds.Bounded,
+  ) -> bool:
+    """Takes tile rows in; False, and nothing taken, if a tile is refused."""
+    if value.variance is None:
+      return True
+    added = right.sums.added
+    sums = self._judge.sums_of(cut, tile_rows, added)
+    shares = self._judge.shares(sums)
+    if not all(np.all(share <= 1) for share in shares.values()):
+      return False
+    self._add_up(sums, added.by_row.sum(axis=1), shares)
+    self._tally.add_right(rank, cut, tile_rows, right)
+    return True
+
+  def _add_up(self, sums: spread.Sums, keys: np.ndarray, shares) -> None:
+    total = sums.total(0)
+    self._sums = total if self._sums is None else self._sums + total
+    self._keys.append(keys)
+    self._note(shares)
+
+  def _note(self, shares: Mapping[str, np.ndarray], prefix: str = '') -> None:
+    for name, share in shares.items():
+      worst = np.maximum(self._worst.get(prefix + name, 0.0), np.max(share))
+      self._worst[prefix + name] = float(worst)  # NaN stays
+
+  def _judge_tensor(self) -> None:
+    if self._sums is None or not self._judge.independent.rows:
+      return
+    equal = tiles.most_equal(np.concatenate(self._keys))
+    alike = np.asarray(equal * self._tiling.columns(self._tensor))
+    sums = dataclasses.replace(self._sums, alike=alike)
+    self._note(self._judge.shares(sums), 'tensor_')
+
+  def results(self) -> list[verdicts.Result]:
+    self._judge_tensor()
+    if not self._worst:
+      return []
+    broken = [
+      f'{spread.words(name)}: {share:.3g} times the limit'
+      for name, share in self._worst.items()
+      if not share <= 1
+    ]
+    worst = float(np.max(list(self._worst.values())))
+    values = self._worst | {'error_of_bound': worst}
+    return [self._tally.result(broken, values)]
+
+
+def independent(
+  stage: str, golden: golden_lib.Rows, fused: bool
+) -> spread.Independent:
+  """Says what errs independently: all but what was computed before.
+
+  Args:
+    stage: which.
+    golden: of it.
+    fused: whether it was computed from what was not captured.
+  """
+  if not fused and stage not in verdicts.TENSOR_OF:
+    return spread.Independent()
+  tensor, policy = verdicts.tensor_of(stage), golden.policy
+  # Both halves of d_gate_up come from one d_activation.
+  pairs = tensor in ('d_gate_up', 'd_w_gate_up')
+  if tensors.SPECS[tensor].shape.split()[1] != 'L':
+    return spread.Independent(columns=False, pairs=pairs)
+  common = 0.0
+  if tensor == 'd_w_gate_up' and policy.placement == 'combine':
+    # All columns of d_activation read the same weighted rows of dy.
+    depth = golden.tiling.config.d_model
+    common = bounds.share_of_operands(policy, depth)
+  return spread.Independent(rows=False, pairs=pairs, common=common)

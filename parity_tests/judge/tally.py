@@ -1,0 +1,338 @@
+"""Adds chunks of a tensor up to one row, and locates what is wrong in it."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import patterns
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import chunk_sums
+from hpmoe.parity_tests.judge.limits import ulp
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+  """Whole tile rows of one rank's tensor, compared.
+
+  Attributes:
+    rank: which rank.
+    cut: the rank's tiles.
+    first: first tile row of the chunk.
+    got: `[rows, columns]` as stored.
+    expected: `[rows, columns]` in the same dtype.
+    bad: `[rows, columns]` bool.
+    error: `[rows, columns]` float64, |got - expected| before rounding.
+    apart: `[rows, columns]` int64 units in the last place.
+  """
+
+  rank: int
+  cut: tiles.Cut
+  first: int
+  got: np.ndarray
+  expected: np.ndarray
+  bad: np.ndarray
+  error: np.ndarray
+  apart: np.ndarray
+
+  @functools.cached_property
+  def worst(self) -> tuple[float, int]:
+    """The largest error and distance, the same for all who judge."""
+    return float(self.error.max()), int(self.apart.max())
+
+
+@dataclasses.dataclass(frozen=True)
+class Right:
+  """Whole tile rows of one rank's tensor with every element in its bound.
+
+  Attributes:
+    sums: over all elements.
+    got: `[rows, columns]` as stored.
+    expected: `[rows, columns]` in the same dtype.
+    apart: the most units in the last place between them.
+  """
+
+  sums: chunk_sums.Sums
+  got: np.ndarray
+  expected: np.ndarray
+  apart: int
+
+  @property
+  def error(self) -> float:
+    """The largest |got - expected| before rounding."""
+    return self.sums.worst_error
+
+  @property
+  def at(self) -> tuple[int, int]:
+    """Row and column of the first element with that error."""
+    return divmod(self.sums.worst_at, self.got.shape[1])
+
+  def element(self) -> tuple:
+    """Returns what was got there, expected, and how far they are apart."""
+    got, expected = (
+      np.atleast_1d(a[self.at]) for a in (self.got, self.expected)
+    )
+    return got[0], expected[0], int(ulp.distance(got, expected)[0])
+
+
+class Tally:
+  """Adds chunks up to one `Result`.  Chunks come in tile order."""
+
+  def __init__(
+    self, stage: str, lane: str, rule: str, tiling: tiles.Tiling | None
+  ):
+    self._id = (stage, lane, rule)
+    self._tiling = tiling
+    self._tiles = self._failed = self._worst_ulp = 0
+    self.padding_failed = False
+    self._worst_abs = 0.0
+    self._grids: dict[int, list[np.ndarray]] = {}
+    self._experts: dict[int, list[np.ndarray]] = {}
+    self._bad_tokens: dict[int, list[np.ndarray]] = {}
+    self._failure: verdicts.Failure | None = None
+    self._worst: tuple | None = None
+
+  def add(self, chunk: Chunk, refused: np.ndarray | None = None) -> None:
+    """Takes a chunk in; `refused` stands in for its bad elements."""
+    refused = chunk.bad if refused is None else refused
+    bad = chunk.cut.count(refused, chunk.first) > 0
+    self._add_tiles(chunk.rank, chunk.cut, chunk.first, bad)
+    if self._of_tokens:
+      rows = refused.any(axis=1)
+      self._bad_tokens.setdefault(chunk.rank, []).append(rows)
+    if not chunk.error.size:
+      return
+    worst, apart = chunk.worst
+    self._worst_ulp = max(self._worst_ulp, apart)
+    if self._failure is None and bad.any():
+      tile = np.unravel_index(np.argmax(bad), bad.shape)
+      self._failure = self._locate(
+        chunk, refused, (chunk.first + tile[0], tile[1])
+      )
+    if self._is_worst(worst):
+      at = int(np.argmax(chunk.error))
+      row, column = np.unravel_index(at, chunk.error.shape)
+      self._worst = (
+        chunk.cut,
+        chunk.rank,
+        chunk.first,
+        row,
+        column,
+        (
+          chunk.got[row, column],
+          chunk.expected[row, column],
+          int(chunk.apart[row, column]),
+        ),
+      )
+      self._worst_abs = worst
+
+  def add_right(
+    self, rank: int, cut: tiles.Cut, tile_rows: range, right: 'Right | None'
+  ) -> None:
+    """Takes tile rows in without a bad element; none: nor any that differs."""
+    first, shape = tile_rows.start, (len(tile_rows), cut.shape[1])
+    self._add_tiles(rank, cut, first, np.zeros(shape, bool))
+    if self._of_tokens:
+      num_rows = int(cut.starts[tile_rows.stop] - cut.starts[first])
+      self._bad_tokens.setdefault(rank, []).append(np.zeros(num_rows, bool))
+    if right is None:
+      return
+    self._worst_ulp = max(self._worst_ulp, right.apart)
+    if self._is_worst(right.error):
+      self._worst = (cut, rank, first, *right.at, right.element())
+      self._worst_abs = right.error
+
+  @property
+  def _of_tokens(self) -> bool:
+    return self._tiling is not None and verdicts.is_of_tokens(self._id[0])
+
+  def _add_tiles(self, rank: int, cut: tiles.Cut, first: int, bad) -> None:
+    self._tiles += bad.size
+    self._failed += int(bad.sum())
+    self._grids.setdefault(rank, []).append(bad)
+    experts = cut.expert[first : first + len(bad)]
+    self._experts.setdefault(rank, []).append(experts)
+
+  def _is_worst(self, error: float) -> bool:
+    # NaN is the worst of all, and stays so.
+    return not (error <= self._worst_abs or np.isnan(self._worst_abs))
+
+  def add_padding(self, rank: int, padding: np.ndarray) -> None:
+    """Takes the rows past the last valid one, which must be zero: a tile."""
+    if self._tiling is None:
+      return
+    if rank not in self._grids:  # a rank without rows has no chunk
+      cut = self._tiling.cut(verdicts.tensor_of(self._id[0]), rank)
+      self._grids[rank] = [np.zeros(cut.shape, bool)]
+      self._experts[rank] = [cut.expert]
+    if not padding.size:
+      return
+    bad = ~(padding == 0)
+    self._tiles += 1
+    if not bad.any():
+      return
+    self._failed += 1
+    self.padding_failed = True
+    row, column = np.unravel_index(np.argmax(bad), bad.shape)
+    got = padding[row, column]
+    first = self._tiling.num_valid(rank)
+    apart = ulp.distance(padding, np.zeros_like(padding))
+    self._worst_ulp = max(self._worst_ulp, int(apart.max()))
+    self._worst_abs = float(
+      np.maximum(self._worst_abs, np.abs(padding.astype(np.float64)).max())
+    )
+    self._failure = self._failure or verdicts.Failure(
+      *self._id,
+      rank=rank,
+      expert=None,
+      row_block=None,
+      col_block=None,
+      token=None,
+      source_rank=None,
+      slot=None,
+      index=(rank, first + int(row), int(column)),
+      got=_plain(got),
+      expected=0.0,
+      ulp=int(apart[row, column]),
+      bad_rows=int(bad.any(axis=1).sum()),
+      bad_cols=int(bad.any(axis=0).sum()),
+      rows=bad.shape[0],
+      cols=bad.shape[1],
+      pattern='not zero past the last valid row',
+    )
+
+  def result(
+    self,
+    broken: Sequence[str] | None = None,
+    values: Mapping[str, float] | None = None,
+  ) -> verdicts.Result:
+    """Returns the verdict: of a rule if it says what is `broken`, or tiles'."""
+    fails = bool(self._failed if broken is None else broken)
+    worst: verdicts.Failure | None = None
+    if self._worst is not None:
+      worst = self._locate_element(*self._worst)
+    failure = (self._failure or worst) if fails else None
+    if failure is not None:
+      failure = dataclasses.replace(failure, hint=self._guilty_expert())
+    return verdicts.Result(
+      *self._id,
+      tiles=self._tiles,
+      failed=self._failed,
+      worst_ulp=self._worst_ulp,
+      worst_abs=self._worst_abs,
+      worst_element=worst.index if worst else None,
+      verdict=verdicts.FAIL if fails else verdicts.PASS,
+      why='; '.join(broken or ()),
+      values=values or {},
+      failure=failure,
+      grids=tuple(np.concatenate(g) for g in self._grids.values()),
+      experts=tuple(np.concatenate(e) for e in self._experts.values()),
+    )
+
+  def _guilty_expert(self) -> str:
+    """Names the expert whose tokens are the bad ones, if there is one."""
+    if self._tiling is None or not self._bad_tokens or self._tiling.sample:
+      return ''
+    bad = np.stack([np.concatenate(b) for b in self._bad_tokens.values()])
+    if not bad.any():
+      return ''
+    guilty = [
+      str(expert)
+      for expert in range(self._tiling.config.num_experts)
+      if ((self._tiling.topk_ids == expert).any(axis=-1) == bad).all()
+    ]
+    if not guilty:
+      return ''
+    named = ' or '.join(guilty)
+    return f'all bad tokens, and no others, went to expert {named}'
+
+  def _locate(
+    self, chunk: Chunk, refused: np.ndarray, tile: tuple[int, int]
+  ) -> verdicts.Failure:
+    rows, columns = chunk.cut.window(tile)
+    begin = int(chunk.cut.starts[chunk.first])
+    local = (slice(rows.start - begin, rows.stop - begin), columns)
+    bad = refused[local]
+    # NaN errors first: argmax takes the first NaN for the largest.
+    error = np.where(bad, chunk.error[local], -1.0)
+    row, column = np.unravel_index(int(np.argmax(error)), bad.shape)
+    return self._failure_at(
+      chunk.cut,
+      chunk.rank,
+      tile,
+      rows.start + int(row),
+      columns.start + int(column),
+      (
+        chunk.got[local][row, column],
+        chunk.expected[local][row, column],
+        int(chunk.apart[local][row, column]),
+      ),
+      bad_rows=int(bad.any(axis=1).sum()),
+      bad_cols=int(bad.any(axis=0).sum()),
+      rows=bad.shape[0],
+      cols=bad.shape[1],
+      pattern=patterns.describe(
+        chunk.got[local], chunk.expected[local], bad, chunk.expected
+      ),
+    )
+
+  def _locate_element(
+    self, cut, rank, first, row, column, element
+  ) -> verdicts.Failure:
+    row = int(row) + int(cut.starts[first])
+    tile = (
+      int(np.searchsorted(cut.starts, row, side='right')) - 1,
+      int(np.searchsorted(cut.col_starts, column, side='right')) - 1,
+    )
+    return self._failure_at(
+      cut,
+      rank,
+      tile,
+      row,
+      int(column),
+      element,
+      bad_rows=0,
+      bad_cols=0,
+      pattern='no single element breaks the rule; this is the worst',
+    )
+
+  def _failure_at(self, cut, rank, tile, row, column, element, **kwargs):
+    stage = verdicts.tensor_of(self._id[0])
+    got, expected, apart = element
+    expert = source = token = slot = None
+    if self._tiling is not None:
+      source, token, slot = self._tiling.source(stage, rank, row)
+      expert = self._tiling.expert_of(stage, rank, row)
+      expert = None if expert == tiles.NO_EXPERT else expert
+      if slot == -1:
+        slot = column if stage == 'd_topk_weights' else None
+    elif stage != 'row_of_slot':
+      expert = column
+    return verdicts.Failure(
+      *self._id,
+      rank=rank,
+      expert=expert,
+      row_block=int(cut.block[tile[0]]),
+      col_block=int(tile[1]),
+      token=token,
+      source_rank=source,
+      slot=slot,
+      index=self._index(stage, rank, row, column),
+      got=_plain(got),
+      expected=_plain(expected),
+      ulp=apart,
+      **kwargs,
+    )
+
+  def _index(self, stage, rank, row, column) -> tuple[int, ...]:
+    if stage in ('counts', 'row_base'):
+      return rank, column
+    if self._tiling is None:
+      return rank, row, column
+    return *self._tiling.index(stage, rank, row), column
+
+
+def _plain(value) -> float | int:
+  return int(value) if value.dtype.kind == 'i' else float(value)

@@ -1,0 +1,185 @@
+"""What a check says: its rows, what they are called, and their order."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import tensors
+
+LANES = ('exact', 'bitwise', 'bounded', 'standard')
+LAYER = 'layer'  # the fused layer, x to y, as one operator
+# A pass as one operator has a row of its own for each result.
+LAYERS = {'y': LAYER} | {
+  name: f'{LAYER} {name}' for name in passes.BACKWARD.results
+}
+TENSOR_OF = {row: tensor for tensor, row in LAYERS.items()}
+ORDER = tuple(
+  name
+  for one in (passes.FORWARD, passes.BACKWARD)
+  for name in (
+    *one.plan,
+    one.relayed,
+    *one.stages,
+    *(LAYERS[result] for result in one.results),
+  )
+)
+# What may be told apart by chance: relayed rows have bits only.
+COMPARISONS = len(ORDER) - len(tensors.RELAYED)
+BOUND_RULE = 'a-priori rounding bound'
+SPREAD_RULE = 'spread of rounding errors'
+
+PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
+
+# How a tensor's tiles are cut, by its axes after the rank.
+_BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+  """The first bad tile of one comparison, and the worst element in it.
+
+  Attributes:
+    stage, lane, rule: which comparison.
+    rank: rank that holds the tile.
+    expert: global expert, or None where a tile has none.
+    row_block, col_block: tile; row_block is None past the last valid row.
+    token: token of the element's row on `source_rank`, or None.
+    source_rank, slot: where the row comes from, or None.
+    index: coordinates in the tensor.
+    got, expected: the element.
+    ulp: units in the last place between them.
+    bad_rows, bad_cols: rows and columns of the tile with a bad element.
+    rows, cols: of the tile.
+    hint: what may bring the reader nearer to the cause, or ''.
+    pattern: what the tile looks like, or ''.
+    replay: the command that shows it again.
+  """
+
+  stage: str
+  lane: str
+  rule: str
+  rank: int
+  expert: int | None
+  row_block: int | None
+  col_block: int | None
+  token: int | None
+  source_rank: int | None
+  slot: int | None
+  index: tuple[int, ...]
+  got: float
+  expected: float
+  ulp: int
+  bad_rows: int
+  bad_cols: int
+  rows: int = 0
+  cols: int = 0
+  hint: str = ''
+  pattern: str = ''
+  replay: str = ''
+
+  def order(self) -> tuple:
+    """Sort key: dependency order of tasks, then lane."""
+    padding = self.row_block is None
+    return (
+      ORDER.index(self.stage),
+      self.rank,
+      padding,
+      self.expert or 0,
+      self.row_block or 0,
+      self.col_block or 0,
+      LANES.index(self.lane),
+    )
+
+  def severity(self) -> tuple:
+    """Sort key: the strictest lane, then dependency order."""
+    return LANES.index(self.lane), *self.order()
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """One comparison of one stage tensor.
+
+  Attributes:
+    stage, lane, rule: which.
+    tiles: tiles compared.
+    failed: tiles with a bad element.
+    worst_ulp: largest distance to what was expected.
+    worst_abs: largest |got - expected|; NaN if an element is not finite.
+    worst_element: coordinates of that element, None if nothing differs.
+    verdict: PASS, FAIL or NOT_JUDGED.
+    why: the limit that broke, or why nothing was judged.
+    missing: the tensor that would have to be returned, or ''.
+    values: the rule's metrics by name.
+    failure: the first bad tile, None if it passes.
+    grids: per rank `[B, C]` bool, bad tiles.
+    experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
+  """
+
+  stage: str
+  lane: str
+  rule: str
+  tiles: int = 0
+  failed: int = 0
+  worst_ulp: int = 0
+  worst_abs: float = 0.0
+  worst_element: tuple[int, ...] | None = None
+  verdict: str = PASS
+  why: str = ''
+  missing: str = ''
+  values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  failure: Failure | None = None
+  grids: tuple[np.ndarray, ...] = ()
+  experts: tuple[np.ndarray, ...] = ()
+
+
+def tensor_of(stage: str) -> str:
+  """Returns the tensor that is compared in a stage's row."""
+  return TENSOR_OF.get(stage, stage)
+
+
+def pass_of(stage: str) -> passes.Pass:
+  """Returns the pass that a row belongs to."""
+  forward = (*passes.FORWARD.outputs, passes.FORWARD.relayed)
+  return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
+
+
+def block_name(stage: str) -> str:
+  """Returns what a tile row of a stage is called."""
+  axis = tensors.SPECS[tensor_of(stage)].shape.split()[1]
+  return _BLOCK_NAMES.get(axis, 'row block')
+
+
+def is_of_tokens(stage: str) -> bool:
+  """Says whether a row is a token's sum over experts."""
+  axes = tensors.SPECS[tensor_of(stage)].shape.split()
+  return axes[:2] == ['R', 'T'] and len(axes) == 3
+
+
+def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:
+  return Result(
+    stage,
+    lane,
+    rule,
+    verdict=NOT_JUDGED,
+    why=f'{what} not returned',
+    missing=what,
+  )
+
+
+def check_each_once(results: Sequence[Result]) -> None:
+  """Checks that no tensor is judged twice by its spread.
+
+  The limits share the chance of a false alarm among all rows that there are.
+
+  Raises:
+    AssertionError: one is.
+  """
+  rows = [one.stage for one in results if one.rule == SPREAD_RULE]
+  twice = sorted({row for row in rows if rows.count(row) > 1})
+  if twice:
+    raise AssertionError(
+      f'results: expected each tensor once under {SPREAD_RULE!r}, got twice: '
+      f'{", ".join(twice)}'
+    )
