@@ -82,11 +82,11 @@ def seeds() -> list[tuple[str, bytes]]:
   made = []
   for dtype in (row.numpy for row in storage.STORED.values()):
     arrays = {
-      'x': np.ones((2, 3, 2), dtype),
+      'x': np.ones((2, 3, 3), dtype),
       'topk_ids': np.tile(np.arange(2, dtype=np.int32), (2, 3, 1)),
       'topk_weights': np.full((2, 3, 2), 0.5, np.float32),
-      'w_gate_up': np.ones((2, 1, 2, 2), dtype),
-      'w_down': np.ones((2, 1, 1, 2), dtype),
+      'w_gate_up': np.ones((2, 1, 3, 2), dtype),
+      'w_down': np.ones((2, 1, 1, 3), dtype),
     }
     made.append(('.safetensors', safetensors_numpy.save(arrays)))
     if dtype == np.float32:

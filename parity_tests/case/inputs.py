@@ -5,8 +5,10 @@ import dataclasses
 import os
 
 import numpy as np
+import safetensors.numpy
 
 from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import odd_tokens
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case import wide_data
@@ -28,6 +30,8 @@ _CAPACITY_STEP = 16
 # neither overflows nor vanishes, and a kernel that clamps it looks right.
 _GATE_SCALES = np.ones(16)
 _GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
+# How a file says which axes of a weight are which: name -> axes.
+AXES = {name: tensors.SPECS[name].shape for name in ('w_gate_up', 'w_down')}
 # The plan has R * E counts, which a small file of many ranks squares.
 _MAX_COUNTS = 1 << 24
 
@@ -129,9 +133,13 @@ def make_inputs(
   else:
     storage = exact_data.STORAGE[dtype]
     arrays = dict(
-      x=x.astype(storage),
+      x=odd_tokens.x(x.astype(storage), seed),
       topk_ids=routed.topk_ids,
-      topk_weights=routed.topk_weights,
+      topk_weights=(
+        odd_tokens.weights(routed.topk_weights)
+        if routing in ROUTINGS
+        else routed.topk_weights
+      ),
       **_weights(config, storage, seed),
       dy=draw_dy(config, storage, seed),
     )
@@ -180,18 +188,21 @@ def load_safetensors(
   Args:
     path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`:
       x and weights in one storage dtype throughout; ids int32;
-      routing weights float32.  It may hold dy.
+      routing weights float32.  It may hold dy, and nothing else.  A weight
+      whose last two axes are equally long has its axes in the metadata, as
+      `save_safetensors` writes them: transposed it would look the same.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if the file holds none.
 
   Raises:
-    ValueError: the file is unreadable or truncated, or a tensor is missing or
-      has a wrong shape, dtype or value; the text names it.
+    ValueError: the file is unreadable or truncated, or a tensor is missing,
+      unknown, or has a wrong shape, dtype or value; the text names it.
   """
-  arrays = tensor_file.read(path, tensors.INPUTS, ('dy',))
+  arrays = tensor_file.read(path, tensors.INPUTS, ('dy',), only=True)
   try:
     config = _config_of_shapes(arrays, capacity)
+    _check_axes(arrays, tensor_file.notes(path))
     if arrays['x'].dtype not in exact_data.STORAGE.values():
       raise ValueError(
         f'x: expected one of {list(exact_data.STORAGE)}, got '
@@ -213,11 +224,37 @@ def load_safetensors(
   return LayerInputs(config, policy, arrays, str(path), facts)
 
 
+def save_safetensors(
+  path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
+) -> None:
+  """Writes a layer's inputs as `load_safetensors` reads them."""
+  safetensors.numpy.save_file(
+    {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+    path,
+    metadata=AXES,
+  )
+
+
 def draw_dy(config: MoEConfig, storage: np.dtype, seed: int) -> np.ndarray:
   """Returns `[R, T, D]` storage, normal; the same for any number of ranks."""
   shape = tensors.SPECS['dy'].dims(**config.dims())
   drawn = stable_random.normal(stable_random.seed_of('dy', seed), shape)
   return drawn.astype(storage)
+
+
+def _check_axes(
+  arrays: Mapping[str, np.ndarray], notes: Mapping[str, str]
+) -> None:
+  """Refuses a weight whose shape and file leave it open to two readings."""
+  for name, axes in AXES.items():
+    is_square = 1 < arrays[name].shape[-2] == arrays[name].shape[-1]
+    said = notes.get(name, '' if is_square else axes)
+    if said != axes:
+      raise ValueError(
+        f'{name}: expected its axes in the metadata of a .safetensors file, '
+        f'{{{name!r}: {axes!r}}}, since its shape {list(arrays[name].shape)} '
+        f'fits the transposed weight too, got {said!r}'
+      )
 
 
 def _check_dy(

@@ -209,10 +209,10 @@ def test_wrong_requests_end_with_one_line(capsys, arguments, text):
 
 @pytest.fixture(scope='module')
 def layer_file(tmp_path_factory) -> str:
-  """Returns a .npz of a layer of 2 ranks with 13 tokens each, float32."""
+  """Returns a file of a layer of 2 ranks with 13 tokens each, float32."""
   made = inputs.make_inputs(presets.get('tiny'), 2, 13)
-  path = tmp_path_factory.mktemp('layer') / 'layer.npz'
-  np.savez(path, **made.arrays)
+  path = tmp_path_factory.mktemp('layer') / 'layer.safetensors'
+  inputs.save_safetensors(path, made.arrays)
   return str(path)
 
 

@@ -10,10 +10,10 @@ import shlex
 import time
 
 import numpy as np
-from safetensors import numpy as safetensors
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.judge import check
@@ -74,10 +74,7 @@ def not_finite(captured: Arrays) -> str:
 
 def save(path: str, captured: Arrays) -> None:
   """Writes a layer's inputs, as `hpmoe check --input` reads them."""
-  arrays = inputs_of(captured)
-  safetensors.save_file(
-    {n: np.ascontiguousarray(array) for n, array in arrays.items()}, path
-  )
+  inputs_lib.save_safetensors(path, inputs_of(captured))
 
 
 def judge_outputs(

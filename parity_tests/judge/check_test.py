@@ -6,7 +6,6 @@ import zlib
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors import numpy as safetensors
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
@@ -14,6 +13,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
@@ -62,7 +62,7 @@ def _write(path, name: str, dtype) -> None:
   arrays['topk_weights'] = rng.random(shape).astype(np.float32)
   if dtype != np.float32:  # Otherwise it is drawn.
     arrays['dy'] = rng.normal(size=arrays['x'].shape).astype(dtype)
-  safetensors.save_file(arrays, path)
+  inputs.save_safetensors(path, arrays)
 
 
 def _verdicts(made):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import passes
@@ -10,6 +11,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import storage
 
 # 13 tokens: no multiple of the block; capacity leaves padding.
 REQUEST = check.Request(
@@ -32,6 +34,17 @@ KEPT = {
     ('dx',),
     ('d_gate_up', 'd_returned', 'dx'),
     passes.BACKWARD.outputs,
+  ),
+}
+
+# What kernels may do to an input that looks harmless on the usual ones.
+CHANGES = {
+  'renormalised weights': lambda w: w / w.sum(-1, keepdims=True),
+  'absolute weights': np.abs,
+  'clamped weights': lambda w: np.clip(w, 0, 1),
+  'lost -0.0 of x': lambda x: x + np.zeros_like(x),
+  'flushed subnormals of x': lambda x: np.where(
+    np.abs(x) < storage.FORMATS[str(x.dtype)].smallest_normal, 0 * x, x
   ),
 }
 
@@ -153,6 +166,25 @@ def test_no_control_passes_any_lane_or_record_alone(product, kept):
     for name, rows in _alone(results, product.records):
       failed = [r.stage for r in rows if r.verdict == verdicts.FAIL]
       assert failed, f'{control.name} passes {name}'
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_a_kernel_that_changes_its_inputs_fails_on_real_data(product, change):
+  name, kept = 'topk_weights', product.which.results
+  if change.endswith('of x'):
+    name, kept = 'x', ('expert_in', 'y')
+  if name == 'x' and product.which is passes.BACKWARD:
+    pytest.skip('reads x by way of expert_in, which the forward pass saved')
+  answer = controls_testing.unlike(product.case('real'), name, CHANGES[change])
+
+  request = dataclasses.replace(
+    product.request, standards=_fit(product.records)
+  )
+
+  results = product.bench.judge(request, Kernel([answer], kept))
+
+  failed = [r.stage for r in results if r.verdict == lanes.FAIL]
+  assert kept[0] in {lanes.tensor_of(stage) for stage in failed}
 
 
 @pytest.mark.parametrize('kept', range(3))

@@ -103,8 +103,8 @@ def _misplaced_weight(case, made):
   rank, _, rows = _busy(case.tiling)
   slots = case.tiling.slot_of_row[rank][rows]
   weights = case.made.arrays['topk_weights'].reshape(-1)[slots]
-  # The two rows whose weights are furthest apart.
-  right, wrong = np.argmin(weights), np.argmax(weights)
+  # The two rows whose weights are furthest apart; the first one's is not 0.
+  right, wrong = np.argmax(weights), np.argmin(weights)
   held = _last(made)
   held[rank, rows.start + right] *= weights[wrong] / weights[right]
   return held
@@ -112,6 +112,16 @@ def _misplaced_weight(case, made):
 
 def _swapped_halves(case, made):
   return np.roll(_last(made), case.made.config.d_ff, axis=-1)
+
+
+def unlike(
+  case: judging.Case, name: str, change: Callable[[np.ndarray], np.ndarray]
+) -> Tensors:
+  """Returns what a kernel computes that changes one of its inputs first."""
+  arrays = dict(case.made.arrays)
+  arrays[name] = change(arrays[name]).astype(arrays[name].dtype)
+  made = dataclasses.replace(case.made, arrays=arrays)
+  return answer(dataclasses.replace(case, made=made))
 
 
 def controls(case: judging.Case) -> tuple[Control, ...]:

@@ -36,14 +36,22 @@ def read(
   path: str | os.PathLike[str],
   required: Sequence[str],
   optional: Sequence[str] = (),
+  only: bool = False,
 ) -> dict[str, np.ndarray]:
   """Returns the named tensors of a file; optional ones if it has them.
 
   Memory is bounded by the size of the file, whatever the file says of it.
 
+  Args:
+    path: its suffix is one of `READERS`.
+    required: names of tensors.
+    optional: likewise.
+    only: whether a tensor of another name is refused.
+
   Raises:
     ValueError: the suffix is unknown, the file is unreadable or truncated, or
-      a tensor is missing or of a dtype that its name may not have.
+      a tensor is missing, one too many, or of a dtype that its name may not
+      have.
   """
   suffix = os.path.splitext(path)[1]
   if suffix not in READERS:
@@ -65,6 +73,13 @@ def read(
       raise ValueError(
         f'{path}: tensor {name}: expected in the file, got only {present}'
       )
+  known = [*required, *optional]
+  for name in present:
+    if only and name not in known:
+      raise ValueError(
+        f'{path}: tensor {name!r}: expected only {", ".join(known)}, got one '
+        'more, which would not be read'
+      )
   for name, tensor in tensors.items():
     allowed = _OF_KIND[specs.SPECS[name].kind]
     got = tensor if isinstance(tensor, str) else str(tensor.dtype)
@@ -73,6 +88,14 @@ def read(
         f'{path}: tensor {name}: expected {" or ".join(allowed)}, got {got}'
       )
   return tensors
+
+
+def notes(path: str | os.PathLike[str]) -> dict[str, str]:
+  """Returns the metadata of a readable .safetensors file; .npz has none."""
+  if os.path.splitext(path)[1] != '.safetensors':
+    return {}
+  with safetensors.safe_open(path, framework='np') as file:
+    return file.metadata() or {}
 
 
 def _read_safetensors(path, names):

@@ -1,0 +1,44 @@
+"""Some tokens with values that a layer must take and few routers give.
+
+Weights of a softmax are positive and sum to 1, and text embeds to no -0.0: a
+kernel that renormalises, clamps or drops a sign looks right on both.  The
+contract applies routing weights as given, and moves x bit for bit.
+"""
+
+import numpy as np
+
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import storage
+from hpmoe.reference.contract.numpy_typing import Float
+
+EVERY = 8  # The first of so many tokens is odd.
+# What becomes of a weight, by turns over slots, and over odd tokens.
+_TURNS = (lambda w: -w, lambda w: w + 1, lambda w: 0 * w, lambda w: w)
+
+
+def weights(routed: Float[np.ndarray, 'R T K']) -> Float[np.ndarray, 'R T K']:
+  """Returns `[R, T, K]` f32, of odd tokens negative, above 1, 0 and as given.
+
+  They sum to 1 by chance only.
+  """
+  changed = routed.reshape(-1, routed.shape[-1]).copy()
+  for turn, token in enumerate(range(0, len(changed), EVERY)):
+    for slot in range(changed.shape[1]):
+      change = _TURNS[(turn + slot) % len(_TURNS)]
+      changed[token, slot] = change(changed[token, slot])
+  return changed.reshape(routed.shape)
+
+
+def x(
+  stored: Float[np.ndarray, 'R T D'], seed: int
+) -> Float[np.ndarray, 'R T D']:
+  """Returns `[R, T, D]` storage: two subnormals, a -0.0 in odd tokens."""
+  smallest = storage.FORMATS[str(stored.dtype)].smallest
+  changed = stored.reshape(-1, stored.shape[-1]).copy()
+  odd = np.arange(0, len(changed), EVERY)
+  first = stable_random.integers(
+    stable_random.seed_of('odd/x', seed), odd.shape, changed.shape[1]
+  )
+  for place, value in enumerate((smallest, -smallest, -0.0)):
+    changed[odd, (first + place) % changed.shape[1]] = value
+  return changed.reshape(stored.shape)

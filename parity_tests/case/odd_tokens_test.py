@@ -1,0 +1,76 @@
+"""Odd tokens have what the usual ones lack, and the others stay."""
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import odd_tokens
+from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case import text_router
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import storage
+
+
+def _is_odd(tokens: int) -> np.ndarray:
+  return np.arange(tokens) % odd_tokens.EVERY == 0
+
+
+class TestWeights:
+  @pytest.mark.parametrize('top_k', [1, 2, 3, 8])
+  def test_are_negative_zero_above_one_and_do_not_sum_to_one(self, top_k):
+    # Given 32 tokens, 4 of them odd, weights of a softmax.
+    routed = np.full((2, 16, top_k), 1 / top_k, np.float32)
+
+    weights = odd_tokens.weights(routed).reshape(32, top_k)
+
+    odd = weights[_is_odd(32)]
+    assert (odd < 0).any() and (odd == 0).any() and (odd > 1).any()
+    assert (odd.sum(-1) != 1).sum() >= 3 - (top_k == 8)
+    assert (weights[~_is_odd(32)] == 1 / top_k).all()
+    assert weights.dtype == np.float32
+
+
+class TestX:
+  @pytest.mark.parametrize('dtype', storage.STORED)
+  def test_has_subnormals_and_negative_zero(self, seed, dtype):
+    x = np.ones((2, 16, 5), storage.STORED[dtype].numpy)
+
+    odd = odd_tokens.x(x, seed).reshape(32, 5)[_is_odd(32)]
+
+    smallest = storage.STORED[dtype].smallest
+    for value in (smallest, -smallest):
+      assert (odd.astype(np.float64) == value).sum(-1).tolist() == [1] * 4
+    assert ((odd == 0) & np.signbit(odd)).sum(-1).tolist() == [1] * 4
+
+  def test_of_one_column_is_negative_zero(self, seed):
+    x = odd_tokens.x(np.ones((1, 8, 1), np.float32), seed)
+
+    assert np.signbit(x).ravel().tolist() == [True] + [False] * 7
+
+
+class TestInputs:
+  def test_a_named_routing_has_odd_tokens(self):
+    made = inputs.make_inputs(presets.get('tiny'), 2)
+
+    assert (made.arrays['topk_weights'] < 0).any()
+    assert np.signbit(made.arrays['x'][made.arrays['x'] == 0]).any()
+
+  def test_the_routing_that_a_file_gives_stays(self, tmp_path):
+    # Given a file with weights of its own.
+    made = inputs.make_inputs(presets.get('tiny'), 2)
+    weights = routings.spread_weights(made.config, 3)
+    path = tmp_path / 'mine.npz'
+    np.savez(path, topk_ids=made.arrays['topk_ids'], topk_weights=weights)
+
+    read = inputs.make_inputs(presets.get('tiny'), 2, routing=str(path))
+
+    assert read.arrays['topk_weights'].tobytes() == weights.tobytes()
+
+  def test_x_decides_the_routing_before_it_is_odd(self):
+    made = inputs.make_inputs(presets.get('tiny'), 2)
+    x = text_router.embed(made.config, text_router.read(), 0)
+    scores = text_router.gate_scores(made.config, x, 0)
+    router = presets.get('tiny').router
+    ids = text_router.route(made.config, router, scores, 0).topk_ids
+
+    assert (made.arrays['topk_ids'] == ids).all()
