@@ -10,7 +10,9 @@ same bits, and a bit that differs is a fault of schedule, address or
 synchronisation.
 
 `prove` shows this for given data with the values that are really stored,
-`prove_grad` for the backward pass as well.
+`prove_grad` for the backward pass as well.  It computes in float32 itself: a
+sum of magnitudes that reached 2^24 never falls below it again, however it is
+rounded, and below it nothing is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +37,10 @@ X_MAX = 15
 _MAX_TERMS = 5
 _MAX_ROUTING_WEIGHT = 8
 _ROWS = 256  # Rows that `prove` holds at once.
+_PIECE = 1 << 15  # Elements of an input that are looked at together.
+
+# What overflows is refused.
+_OVERFLOWS: np.errstate = np.errstate(over='ignore', invalid='ignore')
 
 STORAGE = {name: row.numpy for name, row in storage_lib.STORED.items()}
 
@@ -230,6 +236,7 @@ _BACKWARD = (
 )
 
 
+@_OVERFLOWS
 def prove(
   config: MoEConfig,
   policy: PrecisionPolicy,
@@ -238,7 +245,7 @@ def prove(
   """Proves that every sum is exact in float32 in any order.
 
   Works on a few hundred rows of one expert at a time; holds one `[R T, D]`
-  float64 tensor besides.
+  float32 tensor besides.
 
   Raises:
     ExactnessError: an input is not integer, a sum |a| |b| reaches `LIMIT`, or
@@ -259,6 +266,7 @@ def prove(
   return _proof(policy, bounds, y=combined)
 
 
+@_OVERFLOWS
 def prove_grad(
   config: MoEConfig,
   policy: PrecisionPolicy,
@@ -267,7 +275,7 @@ def prove_grad(
   """Proves that every sum of both passes is exact in float32 in any order.
 
   Works as `prove` does; holds two `[R T, D]` and the weight gradients of one
-  expert in float64 besides.
+  expert in float32 besides.
 
   Args:
     config: sizes.
@@ -300,12 +308,13 @@ def prove_grad(
     for stage, grad in (('d_w_down', d_w_down), ('d_w_gate_up', d_w_gate_up)):
       _bound(bounds, stage, grad.magnitude, f'expert {expert}, row')
       if grad.value is not None:
-        _check_stored(policy, stage, np.abs(grad.value))
+        _check_stored(policy, stage, grad.value)
   return _proof(policy, bounds, y=combined, dx=dx)
 
 
 def _per_token(config) -> np.ndarray:
-  return np.zeros((config.num_ranks * config.num_tokens, config.d_model))
+  tokens = config.num_ranks * config.num_tokens
+  return np.zeros((tokens, config.d_model), np.float32)
 
 
 def _proof(policy, bounds, **per_token) -> Proof:
@@ -316,13 +325,8 @@ def _proof(policy, bounds, **per_token) -> Proof:
 
 
 def _magnitude(a, b) -> np.ndarray:
-  """Returns sum |a| |b| of integers, exact below `LIMIT`.
-
-  In float32: sums of what is not negative never fall below 2^24 again.
-  """
-  a, b = (np.abs(x).astype(np.float32) for x in (a, b))
-  with np.errstate(over='ignore'):
-    return a @ b
+  """Returns sum |a| |b| of integers, exact below `LIMIT`."""
+  return np.abs(a) @ np.abs(b)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,7 +353,7 @@ class _Gradient:
 
 @dataclasses.dataclass(frozen=True)
 class _Weights:
-  """One expert's weights in float64."""
+  """One expert's weights in float32."""
 
   w_gate_up: Float[np.ndarray, 'D 2*F']
   w_down: Float[np.ndarray, 'F D']
@@ -358,12 +362,12 @@ class _Weights:
   def of(cls, config, arrays, expert) -> '_Weights':
     place = divmod(expert, config.experts_per_rank)
     names = ('w_gate_up', 'w_down')
-    return cls(*(arrays[name][place].astype(np.float64) for name in names))
+    return cls(*(_wide(arrays[name][place]) for name in names))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-  """Some rows of one expert in float64, and where they are."""
+  """Some rows of one expert in float32, and where they are."""
 
   where: str
   x: Float[np.ndarray, 'n D']
@@ -377,9 +381,13 @@ class _Rows:
 
 
 def _of_tokens(arrays, name, tokens) -> Float[np.ndarray, 'n columns']:
-  """Returns a few tokens of an input `[R, T, columns]` in float64."""
+  """Returns a few tokens of an input `[R, T, columns]` in float32."""
   values = arrays[name]
-  return values.reshape(-1, values.shape[-1])[tokens].astype(np.float64)
+  return _wide(values.reshape(-1, values.shape[-1])[tokens])
+
+
+def _wide(stored: np.ndarray) -> Float[np.ndarray, '...']:
+  return stored.astype(np.float32, copy=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -510,18 +518,20 @@ def _row_chunks(
 
 
 def _store(policy, stage, value) -> Float[np.ndarray, '...']:
-  _check_stored(policy, stage, np.abs(value))
-  stored = value.astype(np.float32).astype(STORAGE[policy.storage])
-  return stored.astype(np.float64)
+  """Returns a sum that `_bound` has passed, as the next stage reads it."""
+  _check_stored(policy, stage, value)
+  return _wide(value.astype(STORAGE[policy.storage], copy=False))
 
 
 def _largest(policy) -> float:
   return storage_lib.FORMATS[policy.storage].largest
 
 
-def _check_stored(policy, stage, size):
-  """Refuses magnitudes `[...]` that overflow when they are stored."""
-  most = np.max(size, initial=0)
+def _check_stored(policy, stage, value):
+  """Refuses values `[...]` below `LIMIT` that overflow when they are stored."""
+  if _largest(policy) >= LIMIT:
+    return
+  most = np.max(np.abs(value), initial=0)
   if not most <= _largest(policy):
     raise OverflowsError(
       f'{stage}: expected values that {policy.storage} holds, at most '
@@ -543,12 +553,14 @@ def _check_policy(policy):
 
 
 def _check_integers(name, array):
-  for rank, part in enumerate(array):
-    bad = part != np.rint(part.astype(np.float32)).astype(part.dtype)
+  flat = array.reshape(-1)
+  for first in range(0, flat.size, _PIECE):
+    piece = _wide(flat[first : first + _PIECE])
+    bad = piece != np.rint(piece)
     if bad.any():
-      index = tuple(int(i) for i in np.argwhere(bad)[0])
+      at = np.unravel_index(first + int(bad.argmax()), array.shape)
       raise ExactnessError(
-        f'{name}: expected integers, got {part[index]} at {[rank, *index]}'
+        f'{name}: expected integers, got {array[at]} at {[int(i) for i in at]}'
       )
 
 

@@ -318,7 +318,8 @@ def _weights(config, storage, seed) -> dict[str, np.ndarray]:
       drawn = stable_random.normal(
         stable_random.seed_of(name, expert, seed), shape
       )
-      drawn = drawn / np.sqrt(shape[0]) * scales[name]
+      drawn /= np.sqrt(shape[0])
+      drawn *= scales[name]
       weights[name][divmod(expert, local)] = drawn
   return weights
 
