@@ -461,6 +461,22 @@ def schedule_predict(
 ) -> None:
   """Fills `[points]` float64 with the modelled time of a pass."""
 
+def schedule_positions(
+  rules: Mapping[str, float],
+  experts: int,
+  kind: Annotated[
+    NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)
+  ],
+  place: Annotated[
+    NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)
+  ],
+  part: Annotated[
+    NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)
+  ],
+  at: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')],
+) -> None:
+  """Fills `[tasks]` float64 with places in an order, in experts."""
+
 def list_schedule(
   image: Image,
   seconds: Annotated[

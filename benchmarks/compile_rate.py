@@ -20,6 +20,7 @@ import time
 from absl import app
 from absl import flags
 
+from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -57,7 +58,7 @@ def stages(grain: str, capacity_factor: int) -> dict[str, float]:
     config_lib.MoEConfig(**EP16), policy, options
   )
   times.append(time.perf_counter())
-  flow = placement.place(flow, placement.round_robin(flow))
+  flow = placement.place(flow, orders.in_order(flow))
   times.append(time.perf_counter())
   image = image_lib.serialize(flow)
   times.append(time.perf_counter())

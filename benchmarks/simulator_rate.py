@@ -25,6 +25,7 @@ from absl import flags
 import numpy as np
 
 from benchmarks import peak_memory
+from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -62,7 +63,7 @@ def make_image(tasks: int) -> image_lib.Image:
   flow = lower_forward.lower_forward(
     config, precision.PrecisionPolicy('bfloat16'), options
   )
-  flow = placement.place(flow, placement.round_robin(flow))
+  flow = placement.place(flow, orders.in_order(flow))
   return image_lib.load(image_lib.serialize(flow))
 
 

@@ -7,16 +7,14 @@
 #include <numeric>
 
 #include "backend_ascend/kernels/regions.h"
+#include "backend_ascend/schedule/positions.h"
+#include "backend_ascend/simulator/prices.h"
 
 namespace hpmoe::schedule {
 namespace {
 
-constexpr double kFractal = 16;  // rows and columns of a cube's step
-constexpr double kHeaderBytes = 8;
-constexpr double kFloatBytes = 4;
 // Parts of an expert where events are row blocks.
 constexpr int kParts = 4;
-constexpr double kAlmost = 1 - 1.0 / 1024;
 
 struct Stage {
   double at;  // place in the order, in experts
@@ -30,16 +28,6 @@ struct Work {
   double count = 0;
   double shared = 0;  // s on a link or memory that they all need
 };
-
-double RoundUp(double value, double multiple) {
-  return std::ceil(value / multiple) * multiple;
-}
-
-// Whether the second GEMM of an expert stands before it.
-bool IsLater(int kind) {
-  return kind == kDown || kind == kReturn || kind == kGateUpGrad ||
-         kind == kGateUpWeightGrad || kind == kReturnGrad;
-}
 
 class Predictor {
  public:
@@ -94,16 +82,16 @@ class Predictor {
 
   // The stages in the order of a schedule; schedules share few orders.
   const std::vector<Stage>& Ordered() {
-    const std::array<double, 8> key = {p_.by_row,
+    const std::array<double, 7> key = {p_.by_row,
                                        p_.lead,
                                        p_.lag,
                                        p_.weight_lag,
                                        p_.gate_weight_lag,
-                                       p_.weights_last,
                                        p_.expert_order,
                                        p_.swizzle == 0 ? 1.0 : 0.0};
     const auto found = orders_.find(key);
     if (found != orders_.end()) return found->second;
+    const Rules rules = {p_.lead, p_.lag, p_.weight_lag, p_.gate_weight_lag};
     std::vector<Stage> stages;
     for (const int kind : kinds_) {
       const Form form = kKinds[kind].form();
@@ -111,7 +99,10 @@ class Predictor {
       const int parts = form == Form::kWeightTile ? 1 : parts_;
       for (int l = 0; l < (tokens ? 1 : experts_); ++l) {
         for (int c = 0; c < parts; ++c) {
-          stages.push_back({Position(kind, l, c), kind, l, c});
+          const double part =
+              p_.swizzle == 0 ? 0.0 : static_cast<double>(c) / parts_;
+          stages.push_back(
+              {Position(rules, experts_, kind, l, part), kind, l, c});
         }
       }
     }
@@ -120,26 +111,6 @@ class Predictor {
                        return a.at != b.at ? a.at < b.at : a.kind < b.kind;
                      });
     return orders_[key] = stages;
-  }
-
-  // As orders.py.
-  double Position(int kind, int expert, int part) const {
-    const Form form = kKinds[kind].form();
-    const double end = experts_ + p_.lag + p_.weight_lag + p_.gate_weight_lag;
-    if (form == Form::kTokenTile) return end + 1;
-    const double l = expert;
-    if (form == Form::kSlicePut) return p_.lead < 0 ? -1 : l - p_.lead;
-    double at = l + (IsLater(kind) ? p_.lag : 0);
-    const bool weights = form == Form::kWeightTile;
-    if (weights && p_.weights_last != 0) return end;
-    if (p_.lag != std::floor(p_.lag) && p_.swizzle != 0) {
-      at += weights ? kAlmost : static_cast<double>(part) / parts_;
-    } else if (p_.lag != std::floor(p_.lag) && weights) {
-      at += kAlmost;
-    }
-    if (kind == kDownWeightGrad) at += p_.weight_lag;
-    if (kind == kGateUpWeightGrad) at += p_.gate_weight_lag;
-    return at;
   }
 
   // The local expert that is taken `place`th.
@@ -282,23 +253,18 @@ class Predictor {
   }
 
   double Width(int buffer) const {
-    return kBuffers[buffer].element == Element::kFloat ? kFloatBytes : e_.bytes;
+    return kBuffers[buffer].element == Element::kFloat ? sim::kFloatBytes
+                                                       : e_.bytes;
   }
 
-  // As CostModel::Cube.
   double Tile(double rows, double cols, double depth, double width) const {
-    const double high = f_.cube_tile_rows, wide = f_.cube_tile_cols;
-    const auto passes = [&](double height, double across) {
-      return std::ceil(rows / height) * std::ceil(cols / across);
-    };
-    const bool lies = passes(wide, high) < passes(high, wide);
-    const double read =
-        rows * depth * e_.bytes * std::ceil(cols / (lies ? high : wide)) +
-        cols * depth * e_.bytes * std::ceil(rows / (lies ? wide : high));
+    const sim::Passes passes = sim::PassesOf(f_, rows, cols);
+    const double read = rows * depth * e_.bytes * passes.left +
+                        cols * depth * e_.bytes * passes.right;
     const double written = rows * cols * width;
     const double compute =
-        2 * RoundUp(rows, kFractal) * RoundUp(cols, kFractal) *
-        RoundUp(depth, e_.cube_depth) / (e_.cube * f_.cube_efficiency);
+        sim::CubeOperations(rows, cols, depth, e_.cube_depth) /
+        (e_.cube * f_.cube_efficiency);
     const double own =
         std::max(compute, read / f_.aic_read) + written / f_.aic_write;
     return std::max(
@@ -344,7 +310,7 @@ class Predictor {
     const double depth = std::min(rows, p_.chain_rows);
     Work work =
         Grid(kind, SizeOf(h_, out.rows), p_.col_block, SizeOf(h_, out.cols),
-             depth, links > 1 ? 2 * kFloatBytes : Width(info.written));
+             depth, links > 1 ? 2 * sim::kFloatBytes : Width(info.written));
     const double real = std::max(1.0, std::ceil(rows / p_.chain_rows));
     work.seconds =
         work.seconds * real + (links - real) * work.count * Fixed(kind, 1);
@@ -365,11 +331,7 @@ class Predictor {
       elements += n;
       read += n * Width(spec.buffer);
     }
-    const double ops = info.work == hpmoe::Work::kActivation
-                           ? cols * f_.activation_ops
-                       : info.work == hpmoe::Work::kActivationGrad
-                           ? cols * f_.activation_grad_ops
-                           : elements * f_.sum_ops;
+    const double ops = sim::VectorOperations(f_, info.work, elements, cols);
     const double written = cols * Width(info.written);
     const double row =
         std::max({ops / f_.vector, read / f_.aiv_read, written / f_.aiv_write});
@@ -387,12 +349,9 @@ class Predictor {
     const KindInfo& info = kKinds[kind];
     const double read =
         SizeOf(h_, kBuffers[info.written].cols) * Width(info.left());
-    double bytes =
-        SizeOf(h_, kBuffers[info.written].cols) * Width(info.written);
-    if (BesideOf(h_, info.written) > 0) {
-      const bool header = kBuffers[info.written].beside == Beside::kHeader;
-      bytes += header ? kHeaderBytes : kFloatBytes;
-    }
+    const double bytes =
+        SizeOf(h_, kBuffers[info.written].cols) * Width(info.written) +
+        sim::BesideBytes(h_, info.written);
     const bool weighted = info.weighted == static_cast<int32_t>(h_.placement);
     const double ops =
         weighted ? f_.sum_ops * read / Width(info.left()) / f_.vector : 0;
@@ -444,7 +403,7 @@ class Predictor {
   std::vector<int> producers_[kNumTaskKinds];
   Last memo_[kNumTaskKinds];
   std::vector<double> part_rows_, empty_;
-  std::map<std::array<double, 8>, std::vector<Stage>> orders_;
+  std::map<std::array<double, 7>, std::vector<Stage>> orders_;
   std::vector<double> ends_;
 };
 

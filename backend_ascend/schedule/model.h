@@ -18,25 +18,24 @@
 namespace hpmoe::schedule {
 
 // What a schedule says, one column of the points each; Python reads the names.
-#define HPMOE_POINT(X)                                             \
-  X(by_row)    /* 1: events are row blocks; 0: experts */          \
-  X(row_block) /* as flow.Options */                               \
-  X(col_block)                                                     \
-  X(put_rows)                                                      \
-  X(token_block)                                                   \
-  X(vector_rows)                                                   \
-  X(chain_rows)                                                    \
-  X(expert_capacity)                                               \
-  X(num_aic)                                                       \
-  X(num_aiv)                                                       \
-  X(weights_last) /* 1: all weight gradients at the end */         \
-  X(put_aiv)      /* AIVs that only do puts; 0: all do all */      \
-  X(swizzle)      /* as flow.Order; numbers of experts for None */ \
-  X(lead)         /* -1: all puts of a dispatch come first */      \
-  X(lag)                                                           \
-  X(weight_lag)                                                    \
-  X(gate_weight_lag)                                               \
-  X(row_order)    /* 0 ascending, 1 rotated, 2 interleaved */      \
+#define HPMOE_POINT(X)                                        \
+  X(by_row)    /* 1: events are row blocks; 0: experts */     \
+  X(row_block) /* as flow.Options */                          \
+  X(col_block)                                                \
+  X(put_rows)                                                 \
+  X(token_block)                                              \
+  X(vector_rows)                                              \
+  X(chain_rows)                                               \
+  X(expert_capacity)                                          \
+  X(num_aic)                                                  \
+  X(num_aiv)                                                  \
+  X(put_aiv) /* AIVs that only do puts; 0: all do all */      \
+  X(swizzle) /* as flow.Order; numbers of experts for None */ \
+  X(lead)    /* this and the three below as Rules */          \
+  X(lag)                                                      \
+  X(weight_lag)                                               \
+  X(gate_weight_lag)                                          \
+  X(row_order)    /* 0 ascending, 1 rotated, 2 interleaved */ \
   X(expert_order) /* 0 ascending, 1 descending, 2 rotated */
 
 struct Point {

@@ -78,19 +78,12 @@ def columns(
 ) -> list[float]:
   """Returns what the model knows of options, in the order of COLUMNS."""
   resolved, order = options.resolve(config), options.order
-  experts = config.experts_per_rank
   known = dataclasses.asdict(resolved) | dataclasses.asdict(order)
-  known |= {
-    name: experts
-    for name in ('lag', 'weight_lag', 'gate_weight_lag')
-    if known[name] is None
-  }
+  known |= orders.rules(order, config.experts_per_rank)
   known |= dict(
     by_row=options.event_grain == 'row_block',
     vector_rows=resolved.vector_rows or resolved.row_block,
-    weights_last=options.weight_grad_order == 'last',
-    put_aiv=orders.communicating(resolved),
-    lead=-1 if order.lead is None else order.lead,
+    put_aiv=orders.communicating(order.comm_share, options.num_aiv),
     row_order=flow_lib.ROW_ORDERS.index(order.row_order),
     expert_order=flow_lib.EXPERT_ORDERS.index(order.expert_order),
   )

@@ -7,27 +7,17 @@ queues cannot wait for one another in a circle, whatever the number of cores;
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.schedule import placement
-from hpmoe.backend_ascend.taskflow import emit
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 
 Form = layout.Form
-Kind = layout.Kind
-
-# The second GEMM of an expert and what follows it, `Order.lag` experts later.
-_LATER = (
-  Kind.DOWN,
-  Kind.RETURN,
-  Kind.GATE_UP_GRAD,
-  Kind.GATE_UP_WEIGHT_GRAD,
-  Kind.RETURN_GRAD,
-)
-# A position just before the next expert's.
-_ALMOST = 1 - 1 / 1024
+RULES = ('lead', 'lag', 'weight_lag', 'gate_weight_lag')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +51,8 @@ def of(options: flow_lib.Options) -> placement.Scheduler:
 def in_order(flow: flow_lib.Flow) -> placement.Placement:
   """Deals the tasks of a rank and unit to its cores in turn, in one order.
 
-  With the defaults of `flow.Order` this is `placement.round_robin`.
+  The published policy (HyperParallel-MoE, arXiv 2605.23764): queue position
+  i goes to core i mod n.
   """
   order = sequence(flow)
   pool, cores = pools(flow)
@@ -74,12 +65,15 @@ def in_order(flow: flow_lib.Flow) -> placement.Placement:
   return placement.Placement(core=core, order=order)
 
 
-def communicating(options: flow_lib.Options) -> int:
-  """Returns how many AIVs of a rank do puts and nothing else; 0: none."""
-  share = options.order.comm_share
-  if share == 0 or options.num_aiv == 1:
-    return 0
-  return min(max(1, round(share * options.num_aiv)), options.num_aiv - 1)
+def communicating(share, num_aiv):
+  """Returns how many AIVs of a rank do puts and nothing else; 0: none.
+
+  Args:
+    share: `Order.comm_share`, a number or an array.
+    num_aiv: AIVs of a rank, likewise.
+  """
+  puts = np.clip(np.round(share * num_aiv), 1, np.maximum(num_aiv - 1, 1))
+  return np.where((share == 0) | (num_aiv == 1), 0, puts)
 
 
 def pools(flow: flow_lib.Flow) -> tuple[np.ndarray, np.ndarray]:
@@ -89,7 +83,7 @@ def pools(flow: flow_lib.Flow) -> tuple[np.ndarray, np.ndarray]:
   communicate, its other AIV.
   """
   tasks, options = flow.tasks, flow.options
-  puts = communicating(options)
+  puts = int(communicating(options.order.comm_share, options.num_aiv))
   form = np.array(list(layout.FORM_OF_KIND.values()))[tasks['kind']]
   is_put = (form == Form.SLICE_PUT) | (form == Form.HOME_PUT)
   aiv = tasks['unit'] == layout.Unit.AIV
@@ -166,45 +160,31 @@ def _as_first_read(flow: flow_lib.Flow, form, owner, local) -> np.ndarray:
   return np.where(arrives, due.reshape(-1)[expert], local)
 
 
+def rule(name: str, value: float | None, experts: int) -> float:
+  """Returns a rule of `positions.h`; None is all `experts` of a rank."""
+  if value is not None:
+    return float(value)
+  return {'lead': -1.0, 'lag': float(experts)}.get(name, math.inf)
+
+
+def rules(order: flow_lib.Order, experts: int) -> dict[str, float]:
+  return {name: rule(name, getattr(order, name), experts) for name in RULES}
+
+
 def _position(flow: flow_lib.Flow, t: _Tasks) -> np.ndarray:
   """Returns `[tasks]` f64, in experts; ties go by kind."""
-  order, kind = flow.options.order, flow.tasks['kind']
-  experts = flow.config.experts_per_rank
-  lag, weight, gate_weight = (
-    experts if lag is None else lag
-    for lag in (order.lag, order.weight_lag, order.gate_weight_lag)
+  order, experts = flow.options.order, flow.config.experts_per_rank
+  group = t.block // order.swizzle * order.swizzle if order.swizzle else 0
+  at = np.empty(len(t.expert))
+  _native.schedule_positions(
+    rules(order, experts),
+    experts,
+    np.ascontiguousarray(flow.tasks['kind'], np.int32),
+    t.expert.astype(np.float64),
+    group / t.blocks + np.zeros(len(at)),
+    at,
   )
-  at = t.expert + lag * np.isin(kind, _LATER)
-  if order.by_row:
-    at = at + _part(flow, t)
-  at = at + weight * (kind == Kind.DOWN_WEIGHT_GRAD)
-  at = at + gate_weight * (kind == Kind.GATE_UP_WEIGHT_GRAD)
-  end = experts + lag + weight + gate_weight
-  if flow.options.weight_grad_order == 'last':
-    at = np.where(t.form == Form.WEIGHT_TILE, end, at)
-  before = -1.0 if order.lead is None else t.expert - order.lead
-  at = np.where(t.form == Form.SLICE_PUT, before, at)
-  relayed = np.maximum(t.expert - _relay_lead(order), before)
-  at = np.where(t.form == Form.RELAY_TILE, relayed, at)
-  return np.where(t.form == Form.TOKEN_TILE, end + 1, at)
-
-
-def _relay_lead(order: flow_lib.Order) -> float:
-  """Returns by how many experts copies of relayed rows run ahead.
-
-  One fewer than the puts that they wait for.
-  """
-  return max(emit.RELAY_LEAD, (order.lead or 0) - 1)
-
-
-def _part(flow: flow_lib.Flow, t: _Tasks) -> np.ndarray:
-  """Returns where in its expert a task stands, in [0, 1)."""
-  swizzle = flow.options.order.swizzle
-  group = t.block // swizzle * swizzle if swizzle else 0 * t.block
-  part = np.minimum(group / t.blocks, _ALMOST)
-  # A weight gradient reads all rows of its expert.
-  part = np.where(t.form == Form.WEIGHT_TILE, _ALMOST, part)
-  return np.where(t.form == Form.TOKEN_TILE, 0, part)
+  return at
 
 
 def _inner(flow: flow_lib.Flow, t: _Tasks) -> tuple[np.ndarray, ...]:

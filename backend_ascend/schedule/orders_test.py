@@ -64,19 +64,6 @@ both_directions = pytest.mark.parametrize('direction', list(LOWER))
 
 @both_directions
 @pytest.mark.parametrize('grain', flow_lib.EVENT_GRAINS)
-@pytest.mark.parametrize('weight_grads', flow_lib.WEIGHT_GRAD_ORDERS)
-def test_the_default_is_round_robin_over_waves(direction, grain, weight_grads):
-  flow = lower(
-    direction, event_grain=grain, weight_grad_order=weight_grads, chain_rows=8
-  )
-  made = placement.place(flow, orders.in_order(flow))
-  published = placement.place(flow, placement.round_robin(flow))
-  assert np.array_equal(made.queue_tasks, published.queue_tasks)
-  assert np.array_equal(made.tasks, published.tasks)
-
-
-@both_directions
-@pytest.mark.parametrize('grain', flow_lib.EVENT_GRAINS)
 @pytest.mark.parametrize('order', ORDERS)
 def test_every_order_is_proved(direction, grain, order):
   # Given an order that a grain allows, when a layer is compiled in it, then

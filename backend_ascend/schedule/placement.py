@@ -30,32 +30,6 @@ class Placement:
 Scheduler = collections.abc.Callable[[flow_lib.Flow], Placement]
 
 
-def round_robin(flow: flow_lib.Flow) -> Placement:
-  """Deals the tasks of a rank and unit to its cores in turn.
-
-  The published policy (HyperParallel-MoE, arXiv 2605.23764): queue position
-  i goes to core i mod n.  The queue is sorted by (wave, kind), which puts
-  every producer before its consumers, whatever the number of cores.
-  """
-  tasks = flow.tasks
-  kinds = len(layout.Kind)
-  waves = int(flow.wave.max()) + 2 if len(tasks) else 1
-  unit = tasks['rank'].astype(np.int64) * len(layout.Unit) + tasks['unit']
-  key = (unit * waves + (flow.wave + 1)) * kinds + tasks['kind']
-  order = np.argsort(key, kind='stable')
-  in_order = unit[order]
-  starts = np.searchsorted(in_order, np.arange(in_order[-1] + 1))
-  position = np.arange(len(tasks)) - starts[in_order]
-  cores = np.where(
-    in_order % len(layout.Unit) == layout.Unit.AIC,
-    flow.options.num_aic,
-    flow.options.num_aiv,
-  )
-  core = np.empty(len(tasks), np.int64)
-  core[order] = position % cores
-  return Placement(core=core, order=order)
-
-
 def place(flow: flow_lib.Flow, placement: Placement) -> flow_lib.Flow:
   """Returns the flow with `core` set and its queues filled.
 

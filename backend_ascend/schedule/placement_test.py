@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
@@ -25,7 +26,7 @@ def flow():
 def test_round_robin_deals_evenly(flow):
   # Given 3 AIC and 2 AIV per rank, when the tasks are dealt, then the loads of
   # the cores of a unit differ by at most one task.
-  placed = placement.place(flow, placement.round_robin(flow))
+  placed = placement.place(flow, orders.in_order(flow))
   for rank in range(2):
     for unit in layout.Unit:
       loads = placed.queues['count'][
@@ -38,7 +39,7 @@ def test_round_robin_deals_evenly(flow):
 def test_more_cores_than_tasks_leaves_empty_queues(flow):
   options = dataclasses.replace(flow.options, num_aic=500, num_aiv=500)
   wide = dataclasses.replace(flow, options=options)
-  placed = placement.place(wide, placement.round_robin(wide))
+  placed = placement.place(wide, orders.in_order(wide))
   assert len(placed.queues) == 2 * 1000
   assert (placed.queues['count'] == 0).any()
   assert placed.queues['count'].max() == 1
@@ -53,6 +54,6 @@ def test_more_cores_than_tasks_leaves_empty_queues(flow):
   ],
 )
 def test_a_wrong_placement_is_refused(flow, change, message):
-  core, order = change(placement.round_robin(flow))
+  core, order = change(orders.in_order(flow))
   with pytest.raises(ValueError, match=message):
     placement.place(flow, placement.Placement(np.asarray(core), order))

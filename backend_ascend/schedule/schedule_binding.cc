@@ -3,6 +3,7 @@
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/schedule/list_schedule.h"
 #include "backend_ascend/schedule/model.h"
+#include "backend_ascend/schedule/positions.h"
 
 namespace hpmoe {
 namespace {
@@ -65,6 +66,21 @@ void Predict(const Numbers& layer, const Numbers& figures,
 }
 
 using Times = nb::ndarray<const double, nb::c_contig, nb::device::cpu>;
+void Positions(const Numbers& rules, int32_t experts, const Ints& kind,
+               const Times& place, const Times& part, const Doubles& at) {
+  const auto n = static_cast<int64_t>(at.size());
+  CheckBytes("kind", 4 * n, kind.nbytes());
+  CheckBytes("place", 8 * n, place.nbytes());
+  CheckBytes("part", 8 * n, part.nbytes());
+  const schedule::Rules of = {rules.at("lead"), rules.at("lag"),
+                              rules.at("weight_lag"),
+                              rules.at("gate_weight_lag")};
+  for (int64_t i = 0; i < n; ++i) {
+    at.data()[i] = schedule::Position(of, experts, kind.data()[i],
+                                      place.data()[i], part.data()[i]);
+  }
+}
+
 using Places = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
 
 int64_t ListSchedule(const LoadedImage& image, const Times& seconds,
@@ -95,6 +111,9 @@ void BindSchedule(nb::module_& m) {
         "latency"_a, "rank"_a, "rows"_a, "sent"_a, "remote"_a, "dispatch_s"_a,
         "return_s"_a, "points"_a, "seconds"_a,
         "Fills `[points]` float64 with the modelled time of a pass.");
+  m.def("schedule_positions", &Positions, "rules"_a, "experts"_a, "kind"_a,
+        "place"_a, "part"_a, "at"_a,
+        "Fills `[tasks]` float64 with places in an order, in experts.");
   m.def("list_schedule", &ListSchedule, "image"_a, "seconds"_a, "pool"_a,
         "first"_a, "cores"_a, "sequence"_a, "core"_a, "order"_a,
         "Fills int64 `[tasks]` core and order; returns how many it placed.");

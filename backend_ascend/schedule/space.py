@@ -7,11 +7,13 @@ a choice, so another one is a few lines here.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 
 from hpmoe.backend_ascend.schedule import model
+from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 
@@ -60,24 +62,20 @@ def on(choices: Choices, aiv: int) -> Choices:
 
 _WEIGHT_GRADS: dict[str, Fields] = {
   'published': {
-    'weight_grad_order': 'interleaved',
     'order.weight_lag': -0.5,
     'order.gate_weight_lag': None,
   },
   'beside': {
-    'weight_grad_order': 'interleaved',
     'order.weight_lag': 0.0,
     'order.gate_weight_lag': 0.0,
   },
   'gate_last': {
-    'weight_grad_order': 'interleaved',
     'order.weight_lag': 0.0,
     'order.gate_weight_lag': None,
   },
   'last': {
-    'weight_grad_order': 'last',
-    'order.weight_lag': 0.0,
-    'order.gate_weight_lag': 0.0,
+    'order.weight_lag': None,
+    'order.gate_weight_lag': None,
   },
 }
 
@@ -249,25 +247,20 @@ def _columns(config, base, choices: Choices, picked) -> dict[str, np.ndarray]:
   known['chain_rows'] = np.minimum(
     np.ceil(chain / rows) * rows, known['expert_capacity']
   )
-  # As orders.communicating.
   share, aiv = known['comm_share'], known['num_aiv']
-  puts = np.clip(np.round(share * aiv), 1, np.maximum(aiv - 1, 1))
-  known['put_aiv'] = np.where((share == 0) | (aiv == 1), 0, puts)
-  return known
+  return known | dict(put_aiv=orders.communicating(share, aiv))
 
 
 _CODES: dict[str, tuple[str, Callable[[Any, int], float]]] = {
   'event_grain': ('by_row', lambda v, _: v == 'row_block'),
-  'weight_grad_order': ('weights_last', lambda v, _: v == 'last'),
   'order.row_order': ('row_order', lambda v, _: flow_lib.ROW_ORDERS.index(v)),
   'order.expert_order': (
     'expert_order',
     lambda v, _: flow_lib.EXPERT_ORDERS.index(v),
   ),
-  'order.lead': ('lead', lambda v, _: -1 if v is None else v),
   **{
-    f'order.{name}': (name, lambda v, experts: experts if v is None else v)
-    for name in ('lag', 'weight_lag', 'gate_weight_lag')
+    f'order.{name}': (name, functools.partial(orders.rule, name))
+    for name in orders.RULES
   },
 }
 

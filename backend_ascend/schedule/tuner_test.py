@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.schedule import model
-from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.schedule import space
 from hpmoe.backend_ascend.schedule import tuner
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -97,7 +96,7 @@ class TestSpace:
 
   def test_the_published_system_is_a_point(self, search):
     assert model.columns(CONFIG, search.published)[0] == 0  # by expert
-    assert orders.communicating(search.published) == 0
+    assert search.published.order.comm_share == 0
     for name in space.GRID:
       words = set(space.GRID[name])
       if name not in ('put_rows', 'token_block'):  # of a whole row block

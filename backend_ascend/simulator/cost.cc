@@ -1,18 +1,11 @@
 #include "backend_ascend/simulator/cost.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "backend_ascend/simulator/prices.h"
 
 namespace hpmoe::sim {
 namespace {
-
-constexpr double kFractal = 16;     // rows and columns of a cube's step
-constexpr double kHeaderBytes = 8;  // a slot and a weight
-constexpr double kFloatBytes = 4;
-
-double RoundUp(double value, double multiple) {
-  return std::ceil(value / multiple) * multiple;
-}
 
 int64_t RowsOfPart(const ImageHeader& h, Form form, const ReadSpec& spec) {
   switch (spec.rows) {
@@ -181,17 +174,10 @@ void CostModel::Cube(const TaskDesc& task, Cost* cost) {
   const auto depth = static_cast<double>(grad ? left.rows() : left.cols());
   cost->flops = 2 * rows * cols * depth;
   ReadBoxes(task, cost);
-  // The accumulators hold a tile that stands or lies.
-  const double high = figures_.cube_tile_rows, wide = figures_.cube_tile_cols;
-  const auto passes = [&](double height, double width) {
-    return std::ceil(rows / height) * std::ceil(cols / width);
-  };
-  const bool lies = passes(wide, high) < passes(high, wide);
-  const double again = rows * depth * pricing_.element_bytes[kind.left()] *
-                           (std::ceil(cols / (lies ? high : wide)) - 1) +
-                       cols * depth * pricing_.element_bytes[kind.right()] *
-                           (std::ceil(rows / (lies ? wide : high)) - 1);
-  cost->read += again;
+  const Passes passes = PassesOf(figures_, rows, cols);
+  cost->read +=
+      rows * depth * pricing_.element_bytes[kind.left()] * (passes.left - 1) +
+      cols * depth * pricing_.element_bytes[kind.right()] * (passes.right - 1);
   const bool sum = grad && LinksOf(header_) > 1;
   const double width =
       sum ? kFloatBytes : pricing_.element_bytes[written.buffer];
@@ -209,8 +195,7 @@ void CostModel::Cube(const TaskDesc& task, Cost* cost) {
 // Of the steps that a cube takes; a host's vector lengths are no matter.
 double CostModel::Steps(double rows, double cols, double depth) const {
   if (figures_.threads > 0) return 2 * rows * cols * depth;
-  return 2 * RoundUp(rows, kFractal) * RoundUp(cols, kFractal) *
-         RoundUp(depth, pricing_.cube_depth);
+  return CubeOperations(rows, cols, depth, pricing_.cube_depth);
 }
 
 void CostModel::Vector(const TaskDesc& task, Cost* cost) {
@@ -219,11 +204,8 @@ void CostModel::Vector(const TaskDesc& task, Cost* cost) {
   const Box box = {tile.begin, tile.end, written.col_begin, written.col_end};
   const auto elements = static_cast<double>(box.elements());
   const double read = ReadBoxes(task, cost);
-  const Work work = KindOf(task).work;
   const double ops =
-      work == Work::kActivation       ? elements * figures_.activation_ops
-      : work == Work::kActivationGrad ? elements * figures_.activation_grad_ops
-                                      : read * figures_.sum_ops;
+      VectorOperations(figures_, KindOf(task).work, read, elements);
   const double width = pricing_.element_bytes[written.buffer];
   cost->flops = ops;
   cost->written = elements * width;
@@ -295,14 +277,8 @@ void CostModel::Send(const TaskDesc& task, Cost* cost) {
   }
   const auto cols =
       static_cast<double>(SizeOf(header_, kBuffers[kind.written].cols));
-  double beside = 0;
-  if (BesideOf(header_, kind.written) > 0) {
-    const Beside what = kBuffers[kind.written].beside;
-    beside = what == Beside::kHeader    ? kHeaderBytes
-             : what == Beside::kHeaders ? sizeof(RowCopy) * CopiesOf(header_)
-                                        : kFloatBytes;
-  }
-  const double row = cols * pricing_.element_bytes[kind.written] + beside;
+  const double row = cols * pricing_.element_bytes[kind.written] +
+                     BesideBytes(header_, kind.written);
   double latency = 0;
   for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
     const int32_t rows = rows_to_[rank];

@@ -19,11 +19,6 @@ Buffer = layout.Buffer
 Kind = layout.Kind
 View = layout.View
 
-# Waves by which relayed rows are copied ahead of their expert's.  One would
-# keep all cube cores within two experts, which need not fill them: a vector
-# core copies for the next expert behind what it does for this one.
-RELAY_LEAD = 2
-
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -33,13 +28,11 @@ class Batch:
     tasks: `[n]` layout.TASK without its table references.
     reads: `[n, i]` layout.REGION.
     writes: `[n, j]` layout.REGION.
-    wave: `[n]` i4, see `Flow.wave`.
   """
 
   tasks: np.ndarray
   reads: np.ndarray
   writes: np.ndarray
-  wave: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,15 +179,11 @@ def dispatch(s: Shape, kind: Kind, source, target) -> Batch:
   sent = region(
     n, target, View.SENDER, owner, g['l'] * s.r + g['r'], rows, (0, s.d + 1)
   )
-  return Batch(table, stack(read), stack(sent), np.full(n, -1, np.int32))
+  return Batch(table, stack(read), stack(sent))
 
 
 def relay(s: Shape, kind: Kind, source, target) -> Batch:
-  """Copies of relayed rows, one row block a task, to the experts they are for.
-
-  RELAY_LEAD waves ahead of the expert whose relayed rows they are: while the
-  cube cores compute an expert, the vector cores lay out those that follow.
-  """
+  """Copies of relayed rows, a row block a task, to the experts they are for."""
   g = grid(r=s.r, l=s.l, b=s.row_blocks)
   n = g['r'].size
   rows = blocks(g['b'], s.options.row_block, s.c)
@@ -210,7 +199,7 @@ def relay(s: Shape, kind: Kind, source, target) -> Batch:
   )
   reads = stack(region(n, source, View.ROWS, *at, rows, (0, s.d + 1)))
   sent = region(n, target, View.SENDER, *at, rows, (0, s.d + 1))
-  return Batch(table, reads, stack(sent), np.maximum(g['l'] - RELAY_LEAD, -1))
+  return Batch(table, reads, stack(sent))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,7 +255,6 @@ def gemm(
   target,
   depth: int,
   width: int,
-  lag: int,
   transposed: bool = False,
 ) -> Batch:
   """Tiles of a grouped GEMM `[rows, depth] @ [depth, width]` per expert."""
@@ -291,7 +279,7 @@ def gemm(
     region(n, weight, View.ROWS, *at, *box),
   )
   writes = stack(region(n, target, View.ROWS, *at, rows, cols))
-  return Batch(table, reads, writes, g['l'] + lag)
+  return Batch(table, reads, writes)
 
 
 def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
@@ -311,12 +299,10 @@ def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
   )
   read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
   writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
-  return Batch(table, stack(*read), writes, g['l'])
+  return Batch(table, stack(*read), writes)
 
 
-def puts_home(
-  s: Shape, kind: Kind, reads, target, width: int, lag: int
-) -> Batch:
+def puts_home(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
   """Puts of expert rows to the ranks of their tokens.
 
   At grain row_block a task sends `vector_rows`, to whichever ranks its rows
@@ -350,12 +336,10 @@ def puts_home(
   )
   read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
   sent = region(n, target, View.SENDER, to, expert, rows, (0, width))
-  return Batch(table, stack(*read), stack(sent), g['l'] + lag)
+  return Batch(table, stack(*read), stack(sent))
 
 
-def token_wise(
-  s: Shape, kind: Kind, reads, target, width: int, wave: int
-) -> Batch:
+def token_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
   """One tile per token block; `reads` lists (buffer, rows a token, columns)."""
   g = grid(r=s.r, b=count(s.t, s.options.token_block))
   n = g['r'].size
@@ -370,7 +354,7 @@ def token_wise(
   writes = stack(
     region(n, target, View.ROWS, g['r'], 0, (begin, end), (0, width))
   )
-  return Batch(table, stack(*read), writes, np.full(n, wave, np.int32))
+  return Batch(table, stack(*read), writes)
 
 
 def spaces(s: Shape, arrivals: Arrivals, rows, homes, tokens) -> np.ndarray:
@@ -428,7 +412,6 @@ def flow(
     policy=policy,
     options=s.options,
     direction=direction,
-    wave=np.concatenate([b.wave for b in batches]),
     spaces=extents,
     **events.derive(batches, cuts, s.r, s.by_row),
   )

@@ -10,12 +10,11 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 EVENT_GRAINS = ('expert', 'row_block')
-WEIGHT_GRAD_ORDERS = ('interleaved', 'last')
 ORDER_POLICIES = ('round_robin', 'list')
 EXPERT_ORDERS = ('ascending', 'descending', 'rotated')
 ROW_ORDERS = ('ascending', 'rotated', 'interleaved')
 _ALL_EXPERTS = ('lead', 'lag', 'weight_lag', 'gate_weight_lag')
-_NO_SIZES = ('event_grain', 'weight_grad_order', 'order', 'relay')
+_NO_SIZES = ('event_grain', 'order', 'relay')
 
 # Terms that an order of accumulation takes at a time: no link cuts them.
 _TERMS = dict(ascending=1, even_odd_32=32)
@@ -44,7 +43,7 @@ class Order:
       needs event grain 'row_block'.
     weight_lag: backward: experts by which the weight gradient of the down GEMM
       runs later than its input gradient of the same expert; below 0 it runs
-      first; None: all of them are later.
+      first; None: all of them come after all input gradients.
     gate_weight_lag: the same of the gate/up GEMM.
     comm_share: part of the AIVs that does puts and nothing else; 0: all do
       both.
@@ -114,6 +113,12 @@ class Order:
 # Operator by operator, as the public code of HyperParallel-MoE fills its queues
 # (arXiv 2605.23764; hyper_parallel/core/multicore of its repository).
 PUBLISHED_ORDER = Order(lag=None, weight_lag=-0.5, gate_weight_lag=None)
+# By where weight gradients run: next to the input gradient of their expert, or
+# after all input gradients.
+WEIGHT_GRAD_ORDERS = {
+  'interleaved': Order(),
+  'last': Order(weight_lag=None, gate_weight_lag=None),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +140,6 @@ class Options:
     chain_rows: backward: rows that one task of a weight gradient sums; None
       means all rows of its expert, one task.  Rounded up to a multiple of
       `row_block`, and of what the order of accumulation takes at a time.
-    weight_grad_order: backward: 'interleaved' (next to the input gradient of
-      the same expert, as published) or 'last' (after all input gradients).
     order: in which order and on which cores tasks run.
     vector_rows: rows of one row-wise vector tile and, at grain 'row_block', of
       one put home; None means `row_block`, which it must divide.  So a vector
@@ -158,20 +161,15 @@ class Options:
   num_aiv: int = 48
   expert_capacity: int | None = None
   chain_rows: int | None = None
-  weight_grad_order: str = 'interleaved'
   order: Order = Order()
   vector_rows: int | None = None
   relay: bool = False
 
   def __post_init__(self):
-    for name, known in (
-      ('event_grain', EVENT_GRAINS),
-      ('weight_grad_order', WEIGHT_GRAD_ORDERS),
-    ):
-      if getattr(self, name) not in known:
-        raise ValueError(
-          f'{name}: expected one of {known}, got {getattr(self, name)!r}'
-        )
+    if self.event_grain not in EVENT_GRAINS:
+      raise ValueError(
+        f'event_grain: expected one of {EVENT_GRAINS}, got {self.event_grain!r}'
+      )
     if not isinstance(self.relay, bool):
       raise ValueError(f'relay: expected a bool, got {self.relay!r}')
     for field in dataclasses.fields(self):
@@ -272,8 +270,6 @@ class Flow:
     regions: `[regions]` layout.REGION, per task its reads, then its writes.
     events: `[events]` layout.EVENT.
     spaces: `[spaces]` layout.SPACE, what writers must tile exactly.
-    wave: `[tasks]` i4, an order hint: sorting any subset of tasks by (wave,
-      kind) puts every producer before its consumers.
     queues: `[queues]` layout.QUEUE sorted by (rank, unit, core), or empty
       before placement.
     queue_tasks: `[tasks]` u4, task indices, queue by queue.
@@ -289,7 +285,6 @@ class Flow:
   regions: np.ndarray
   events: np.ndarray
   spaces: np.ndarray
-  wave: np.ndarray
   queues: np.ndarray = dataclasses.field(
     default_factory=lambda: np.zeros(0, layout.QUEUE)
   )

@@ -35,7 +35,6 @@ def _weight_grad(
   target,
   height: int,
   width: int,
-  lag: int,
 ) -> emit.Batch:
   """Chains of `left[rows].T @ right[rows]` tiles, one chain per tile."""
   links, col = _links(s), s.options.col_block
@@ -69,9 +68,7 @@ def _weight_grad(
     box = (rows[0], np.where(g['j'] > 0, rows[1], rows[0]))
     reads.append(emit.region(n, target, View.ROWS, g['r'], before, box, cols))
   write = emit.region(n, target, View.ROWS, g['r'], link, rows, cols)
-  last = s.options.weight_grad_order == 'last'
-  wave = np.where(last, s.l + 2, g['l'] + lag) + np.zeros(n, np.int32)
-  return emit.Batch(table, emit.stack(*reads), emit.stack(write), wave)
+  return emit.Batch(table, emit.stack(*reads), emit.stack(write))
 
 
 _ARRIVALS = emit.Arrivals(
@@ -99,7 +96,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     swiglu_reads.append(header)
     home_reads.append((Buffer.D_GATE_UP, (2 * s.f, 2 * s.f + 1)))
     weight_reads = [(Buffer.D_RETURNED, s.k, (s.d, s.d + 1))]
-  end = s.l + 3
   return [
     *_ARRIVALS.batches(s),
     emit.gemm(
@@ -110,10 +106,8 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.D_ACTIVATION,
       s.d,
       s.f,
-      lag=0,
       transposed=True,
     ),
-    # Next to the input gradient of the same expert, whose rows it reads too.
     _weight_grad(
       s,
       Kind.DOWN_WEIGHT_GRAD,
@@ -122,7 +116,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.D_W_DOWN,
       s.f,
       s.d,
-      lag=0,
     ),
     emit.row_wise(
       s,
@@ -139,7 +132,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.D_EXPERT_IN,
       2 * s.f,
       s.d,
-      lag=1,
       transposed=True,
     ),
     _weight_grad(
@@ -150,7 +142,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.D_W_GATE_UP,
       s.d,
       2 * s.f,
-      lag=1,
     ),
     emit.puts_home(
       s,
@@ -158,7 +149,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       home_reads,
       Buffer.D_RETURNED,
       s.d + s.before_down,
-      lag=1,
     ),
     emit.token_wise(
       s,
@@ -166,7 +156,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       [(Buffer.D_RETURNED, s.k, (0, s.d))],
       Buffer.DX,
       s.d,
-      wave=end,
     ),
     emit.token_wise(
       s,
@@ -174,7 +163,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       weight_reads,
       Buffer.D_TOPK_WEIGHTS,
       s.k,
-      wave=end,
     ),
   ]
 

@@ -41,11 +41,8 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.GATE_UP,
       s.d,
       2 * s.f,
-      lag=0,
     ),
     emit.row_wise(s, Kind.SWIGLU, swiglu_reads, Buffer.ACTIVATION, s.f),
-    # One wave later than its expert's gate/up GEMM: while the vector cores
-    # run SwiGLU of expert l, the cube cores have expert l + 1 to do.
     emit.gemm(
       s,
       Kind.DOWN,
@@ -54,7 +51,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.EXPERT_OUT,
       s.f,
       s.d,
-      lag=1,
     ),
     emit.puts_home(
       s,
@@ -62,7 +58,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       [(Buffer.EXPERT_OUT, (0, s.d)), header],
       Buffer.RETURNED,
       s.d,
-      lag=1,
     ),
     emit.token_wise(
       s,
@@ -70,7 +65,6 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       [(Buffer.RETURNED, s.k, (0, s.d))],
       Buffer.Y,
       s.d,
-      wave=s.l + 1,
     ),
   ]
 

@@ -5,6 +5,7 @@ A request names a drill by rank, as `{'2': ['killed_at_put', 3]}`.
 
 import os
 import signal
+import subprocess
 import time
 from typing import Any
 
@@ -25,9 +26,19 @@ def before_start(request: dict[str, Any], rank: int) -> None:
 
 
 def before_mpi(request: dict[str, Any], rank: int) -> None:
-  """The rank's, when all ranks are ready: 'killed_before_mpi'."""
+  """The rank's, when all ranks are ready: 'killed_before_mpi'.
+
+  'stopped_in_mpi': so many milliseconds later, the others being in MPI_Init.
+  """
   if find(request, rank, 'killed_before_mpi') is not None:
     os.kill(os.getpid(), signal.SIGKILL)
+  wait_ms = find(request, rank, 'stopped_in_mpi')
+  if wait_ms == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+  elif wait_ms is not None:
+    # MPI_Init holds the interpreter's lock: a thread would come too late.
+    text = f'sleep {wait_ms / 1000}; kill -STOP {os.getpid()}'
+    subprocess.Popen(['sh', '-c', text])
 
 
 class Drilled:

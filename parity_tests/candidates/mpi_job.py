@@ -154,13 +154,23 @@ def segments_of(pid: int) -> set[str]:
   }
 
 
-def cpu_of(pid: int) -> list[str]:
-  """Returns what grows while a process computes; empty once it has ended."""
+def _stat_of(pid: int) -> list[str]:
+  """Returns the fields of a process from its state on; none once it ended."""
   try:
     stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
   except OSError:
     return []
-  return stat.rpartition(')')[2].split()[11:13]
+  return stat.rpartition(')')[2].split()
+
+
+def cpu_of(pid: int) -> list[str]:
+  """Returns what grows while a process computes; empty once it has ended."""
+  return _stat_of(pid)[11:13]
+
+
+def is_stopped(pid: int) -> bool:
+  """Returns whether a signal or a debugger stopped a process."""
+  return _stat_of(pid)[:1] in (['T'], ['t'])
 
 
 def sweep(names: set[str]) -> None:

@@ -288,6 +288,17 @@ class TestFailures:
       assert 1 in ending.ranks
       assert ending.rank == 1 or 'rank 1' in ending.text
 
+  @pytest.mark.parametrize('wait_ms', [0, 10, 30])
+  @pytest.mark.parametrize('rank', [0, 2])
+  def test_stopped_while_mpi_starts(self, failing, rank, wait_ms):
+    # Given a rank that is stopped in MPI_Init, a call that takes every rank,
+    # when no rank goes on, then it alone is named.
+    error = failing.run(drills={rank: ('stopped_in_mpi', wait_ms)})
+
+    assert error.ranks == (rank,)
+    assert f'rank {rank} did not go on' in str(error)
+    assert 'it was stopped while' in str(error)
+
   def test_a_keeper_is_killed(self, failing):
     # Given that mpiexec sees a process die and so ends all, when the supervisor
     # collects, then it still ends and sweeps up.

@@ -110,6 +110,9 @@ class Keeper:
   def _verdict(self) -> mpi_job.Ending | None:
     """Returns how the rank must be ended now, if it must."""
     beats, phase, needs = self._pulse.read()
+    # Whatever call it is in, who was stopped waits for nobody.
+    if mpi_job.is_stopped(self._pid):
+      phase, needs = f'stopped while {phase}', None
     needs = self._rank if needs is None else needs
     lost = self._lost()
     if lost and self._lost_patience.over(True):
@@ -285,8 +288,8 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
   )
   mpi_job.write_mark(job, rank, 'ready', mark)
   check_shared_memory(_wait_for_ranks(job, request, pulse))
-  mpi_drills.before_mpi(request, rank)
   pulse.beat('starting MPI', mpi_job.EVERY_RANK)
+  mpi_drills.before_mpi(request, rank)
   transport = mpi_transport.MpiTransport(
     None,
     pulse.beat,

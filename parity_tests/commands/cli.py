@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import sys
 import textwrap
@@ -207,6 +208,29 @@ def launches_in_frameworks():
     if said is None:
       raise
     raise candidates.CandidateError(said) from error
+
+
+def missing(module: str) -> str | None:
+  """Returns how to install a module of an extra; None: it is of none."""
+  import importlib.metadata  # Takes long, and few commands need it.
+  import re
+
+  try:
+    needed = importlib.metadata.requires('hyperparallel-moe') or ()
+  except importlib.metadata.PackageNotFoundError:
+    return None
+  extras: dict[str, list[str]] = {}
+  for line in needed:
+    named = re.fullmatch(r'(.*?) *;.*extra == .(\w+).', line)
+    if named:
+      extras.setdefault(named[2], []).append(named[1])
+  for extra, packages in extras.items():
+    if any(re.match(f'{re.escape(module)}\\b', name) for name in packages):
+      return (
+        f'{module}: expected the extra `{extra}`, got none; {sys.executable} '
+        f'-m pip install {shlex.join(packages)} installs it'
+      )
+  return None
 
 
 def check_writable(name: str, path: str | None) -> None:

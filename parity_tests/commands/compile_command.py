@@ -109,7 +109,6 @@ def _load_image(path: str):
     policy=image.policy,
     options=image.options,
     direction=image.direction,
-    wave=image.tables['tasks'][:0],  # Only placement reads it.
     **image.tables,
   )
   return compiler.Compiled(image, flow, proofs.prove(image))

@@ -349,7 +349,7 @@ def options(f: flags.FlagValues):
     num_aic=f.aic,
     num_aiv=f.aiv,
     chain_rows=f.chain_rows,
-    weight_grad_order=f.weight_grad_order,
+    order=flow_lib.WEIGHT_GRAD_ORDERS[f.weight_grad_order],
     relay=f.relay,
   )
 

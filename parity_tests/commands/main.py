@@ -200,6 +200,12 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
       why = layer_flags.refused(parsed, why)
     tell(_as_typed(why))
     return cli.WRONG_REQUEST
+  except ModuleNotFoundError as error:
+    text = cli.missing(str(error.name).partition('.')[0])
+    if text is None:
+      raise
+    tell(text)
+    return cli.WRONG_REQUEST
   except BrokenPipeError:
     raise
   except OSError as error:

@@ -56,6 +56,8 @@ def _reproduce(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   cli.check_writable('png', f.png)
+  if f.png is not None:
+    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
   witness = witnesses.get(f.witness)
   machines = witness.load(f.machine)
   start = time.perf_counter()

@@ -78,12 +78,7 @@ def _refuse(f: flags.FlagValues) -> None:
   if f['arrows'].present and f.trace is None:
     raise cli.UsageError('arrows: expected --trace beside it, got none')
   if f.png is not None:
-    try:
-      import matplotlib  # noqa: F401  # type: ignore[import-untyped]
-    except ImportError as error:
-      raise cli.UsageError(
-        'png: expected matplotlib, which the extra `models` brings, got none'
-      ) from error
+    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)

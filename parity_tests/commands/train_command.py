@@ -65,6 +65,9 @@ def _define(f: flags.FlagValues) -> None:
 
 
 def _train(f: flags.FlagValues) -> int:
+  # What is drawn after the work is missed before it.
+  import matplotlib  # noqa: F401  # type: ignore[import-untyped]
+
   from hpmoe.models.train import plots
   from hpmoe.models.train import run
   from hpmoe.models.train import settings as settings_lib

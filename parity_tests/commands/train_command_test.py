@@ -1,6 +1,9 @@
 """`hpmoe train` and `hpmoe generate`: a model from nothing to text."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -105,3 +108,43 @@ class TestGenerate:
       options = ['--from=.', *options]
     assert main.main(['generate', *options]) == cli.WRONG_REQUEST
     _one_line(capsys, text)
+
+
+@pytest.mark.parametrize(
+  ('module', 'command'),
+  [
+    ('optax', 'train --steps=1 --out=run'),
+    ('matplotlib', 'train --steps=1 --out=run'),
+    ('tokenizers', 'train --steps=1 --out=run'),
+    ('tokenizers', 'generate --from=run/model'),
+    ('matplotlib', 'timeline --png=t.png'),
+    ('matplotlib', 'tune --png=t.png'),
+    ('matplotlib', 'reproduce uniep --png=t.png'),
+  ],
+)
+def test_without_its_extra_a_command_says_how_to_install_it(
+  module, command, tmp_path
+):
+  # Given an environment as `make parity` leaves it, when a command needs more,
+  # then one line names the extra and installs it, before any work.
+  text = (
+    'import sys; sys.modules[sys.argv[1]] = None; '
+    'from hpmoe.parity_tests.commands import main; '
+    'sys.exit(main.main(sys.argv[2:]))'
+  )
+  ended = subprocess.run(
+    [sys.executable, '-c', text, module, *command.split()],
+    cwd=tmp_path,
+    env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  name = command.split()[0]
+  assert ended.returncode == cli.WRONG_REQUEST, ended.stderr
+  assert ended.stderr.splitlines() == [
+    f'hpmoe {name}: {module}: expected the extra `models`, got none; '
+    f"{sys.executable} -m pip install 'matplotlib>=3.8' 'optax>=0.2.4' "
+    "'tokenizers>=0.20' installs it"
+  ]
+  assert not list(tmp_path.iterdir())

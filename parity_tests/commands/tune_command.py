@@ -77,12 +77,7 @@ def _refuse(f: flags.FlagValues) -> None:
   for name in ('out', 'json', 'png'):
     cli.check_writable(name, f[name].value)
   if f.png is not None:
-    try:
-      import matplotlib  # noqa: F401  # type: ignore[import-untyped]
-    except ImportError as error:
-      raise cli.UsageError(
-        'png: expected matplotlib, which the extra `models` brings, got none'
-      ) from error
+    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
   if not f.routing or len(set(f.routing)) < len(f.routing):
     raise cli.UsageError(
       f'routing: expected different cases, got {cli.text(f.routing)!r}'

@@ -193,7 +193,7 @@ def test_no_bit_depends_on_how_weight_gradients_are_cut(
     row_block=8,
     col_block=24,
     chain_rows=chain_rows,
-    weight_grad_order=order,
+    order=flow_lib.WEIGHT_GRAD_ORDERS[order],
   )
   one = dataclasses.replace(
     request,

@@ -40,6 +40,7 @@ _LISTS = (
   'accumulation_orders',
   'relay',
 )
+_WEIGHT_GRADS = {order: n for n, order in flow_lib.WEIGHT_GRAD_ORDERS.items()}
 # What is not the product of its lists.
 _SUMS = ('dtypes', 'accumulation_orders')
 
@@ -79,6 +80,12 @@ class Plan:
     for name in _LISTS:
       if not getattr(self, name):
         raise ValueError(f'{name}: expected at least one, got none')
+    unknown = set(self.weight_grad_orders) - set(flow_lib.WEIGHT_GRAD_ORDERS)
+    if unknown:
+      raise ValueError(
+        f'weight_grad_orders: expected some of '
+        f'{tuple(flow_lib.WEIGHT_GRAD_ORDERS)}, got {min(unknown)!r}'
+      )
     precision.sums(self.dtypes, self.accumulation_orders)
 
   @property
@@ -126,7 +133,7 @@ class Plan:
         event_grain=grain,
         row_block=row_block,
         chain_rows=chain,
-        weight_grad_order=order,
+        order=flow_lib.WEIGHT_GRAD_ORDERS[order],
         relay=relay,
       )
 
@@ -248,7 +255,7 @@ def _case(
     request.options.event_grain,
     request.options.row_block,
     request.options.chain_rows,
-    request.options.weight_grad_order,
+    _WEIGHT_GRADS[request.options.order],
     request.options.relay,
     *end,
     round(time.perf_counter() - start, 3),

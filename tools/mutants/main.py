@@ -17,6 +17,7 @@ import json
 import pathlib
 import queue
 import sys
+import time
 
 from absl import app
 from absl import flags
@@ -31,7 +32,6 @@ _OUT = flags.DEFINE_string(
 )
 _ONLY = flags.DEFINE_list('only', [], 'names, or patterns such as gemm_*')
 _JOBS = flags.DEFINE_integer('jobs', 1, 'trees side by side', lower_bound=1)
-_LIMIT_S = flags.DEFINE_float('limit_s', 300, 'of the checks of one mutant')
 _STALE = flags.DEFINE_bool(
   'stale', False, 'keep outcomes of other states of the tree'
 )
@@ -109,12 +109,12 @@ def told(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
 class Runner:
   """Tries out mutants in as many trees as there are jobs."""
 
-  def __init__(self, out: pathlib.Path, jobs: int, limit_s: float):
+  def __init__(self, out: pathlib.Path, jobs: int):
     self._files = planting.sources()
     self.tree = planting.digest(self._files)
     self._free: queue.Queue[planting.Nursery] = queue.Queue()
     self._nurseries = [
-      planting.Nursery((out / str(i)).resolve(), limit_s) for i in range(jobs)
+      planting.Nursery((out / str(i)).resolve()) for i in range(jobs)
     ]
 
   def prepare(self) -> None:
@@ -130,13 +130,19 @@ class Runner:
     Raises:
       ValueError: a check fails without any bug.
     """
+    start = time.monotonic()
     rung, found = self._nurseries[0].examine()
     if found is not None:
       raise ValueError(
         f'the tree without any bug: expected to pass, got {found["by"]} at '
         f'{rung}: {found["text"]}'
       )
-    return planting.Outcome(_CLEAN, self.tree, (), '', '', {}, '', 0)
+    seconds = round(time.monotonic() - start, 1)
+    return planting.Outcome(_CLEAN, self.tree, (), '', '', {}, '', seconds)
+
+  def set_limit(self, clean: planting.Outcome) -> None:
+    for nursery in self._nurseries:
+      nursery.set_limit(clean.seconds)
 
   def try_out(self, mutant: catalogue.Mutant) -> planting.Outcome:
     nursery = self._free.get()
@@ -186,15 +192,17 @@ def main(argv: Sequence[str]) -> None:
   try:
     everyone = catalogue.load()
     mutants = chosen(everyone, _ONLY.value)
-    runner = Runner(out, _JOBS.value, _LIMIT_S.value)
+    runner = Runner(out, _JOBS.value)
     outcomes = kept(log, mutants, runner.tree, _STALE.value)
     clean = outcomes.pop(_CLEAN, None)
     names = {m.name for m in mutants}
     outcomes = {n: o for n, o in outcomes.items() if n in names}
     if len(outcomes) < len(mutants):
       runner.prepare()
-    if clean is None and len(outcomes) < len(mutants):
-      log_lib.append(log, runner.try_clean())
+      if clean is None:
+        clean = runner.try_clean()
+        log_lib.append(log, clean)
+      runner.set_limit(clean)
     broken = run(mutants, outcomes, runner, _JOBS.value, log)
   except (planting.BuildError, ValueError) as error:
     sys.exit(_refused(error))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -156,6 +157,23 @@ class TestExamine:
     rung, found = nursery.examine()
     assert (rung, found['by']) == ('tiny', ['launch'])
     assert 'no end within 2 s' in found['text']
+
+  def test_what_the_clean_tree_took_is_the_measure(self, tmp_path, monkeypatch):
+    # Given a machine so busy that the tree without a bug takes longer than any
+    # number that was thought of, then it passes, and a mutant may take longer.
+    monkeypatch.setattr(planting, '_LEAST_LIMIT_S', 0.2)
+    nursery = Fake(tmp_path / '0')
+    nursery.prints(
+      dict(rung='tiny'), dict(rung=None), then='import time; time.sleep(1)'
+    )
+    start = time.monotonic()
+    assert nursery.examine() == ('', None)
+    nursery.set_limit(time.monotonic() - start)
+    assert nursery.examine() == ('', None)
+    nursery.set_limit(0.1)
+    assert (
+      'no end within 0.5 s' in nursery.probe('hpmoe.tools.mutants.probe')[1]
+    )
 
   def test_a_tree_that_cannot_be_imported(self, nursery):
     nursery.copy({'src/hpmoe/tools/mutants/probe.py': b'import nothing_such'})

@@ -66,7 +66,7 @@ def rungs() -> dict[str, check.Request]:
     'tiny late_puts': request(options=_FINE, checking=_modes(late_puts=True)),
     # Chains of several experts are under way at once.
     'tiny permute last': request(
-      options=dataclasses.replace(_FINE, weight_grad_order='last'),
+      options=dataclasses.replace(_FINE, order=flow.WEIGHT_GRAD_ORDERS['last']),
       checking=_modes(permute=1),
     ),
     'tiny coarse': request(options=_COARSE),

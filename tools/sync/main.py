@@ -31,9 +31,6 @@ _OUT = flags.DEFINE_string(
 _ONLY = flags.DEFINE_list(
   'sync_only', [], 'changes, or patterns such as *events.h:*'
 )
-_LIMIT_S = flags.DEFINE_float(
-  'sync_limit_s', 600, 'of the launches of one change'
-)
 _STALE = flags.DEFINE_bool(
   'sync_stale', False, 'keep outcomes of other states of the tree'
 )
@@ -88,16 +85,18 @@ def same_programs(path: pathlib.Path = _SAME) -> dict[tuple[str, str], str]:
 class Runner:
   """Builds and runs one change after the other in a copy of the tree."""
 
-  def __init__(self, out: pathlib.Path, limit_s: float):
+  def __init__(self, out: pathlib.Path):
     self._files = planting.sources()
     self.tree = planting.digest(self._files)
-    self._nursery = planting.Nursery((out / '0').resolve(), limit_s)
+    self._nursery = planting.Nursery((out / '0').resolve())
 
   def prepare(self) -> Outcome:
     """Builds the tree as it is, and runs it."""
     self._nursery.copy(self._files)
     self._nursery.build()
-    return self._examine(_CLEAN, time.monotonic())
+    outcome = self._examine(_CLEAN, time.monotonic())
+    self._nursery.set_limit(outcome.seconds)
+    return outcome
 
   def try_out(self, change: calls.Change) -> Outcome:
     """Raises BuildError: the change does not compile."""
@@ -178,7 +177,7 @@ def main(argv: Sequence[str]) -> None:
   log = out / 'outcomes.jsonl'
   same = same_programs()
   changes = chosen(calls.changes(device_source()), _ONLY.value)
-  runner = Runner(out, _LIMIT_S.value)
+  runner = Runner(out)
   outcomes = kept(log, runner.tree, _STALE.value)
   todo = [c for c in changes if c.name not in outcomes]
   if todo:

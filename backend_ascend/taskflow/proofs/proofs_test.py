@@ -192,7 +192,7 @@ class TestSoundFlows:
         num_aic=cores[0],
         num_aiv=cores[1],
         chain_rows=chain_rows,
-        weight_grad_order=order,
+        order=flow_lib.WEIGHT_GRAD_ORDERS[order],
       )
       report = proofs.require(image_lib.serialize(flow))
       checked = {rule.name: rule.checked for rule in report.rules}

@@ -93,7 +93,7 @@ class TestSameBits:
       num_aic=2,
       num_aiv=3,
       chain_rows=7,
-      weight_grad_order=order,
+      order=flow_lib.WEIGHT_GRAD_ORDERS[order],
     )
     for threads in THREADS:
       got = runtime.launch(image, inputs, threads=threads)

@@ -1,0 +1,67 @@
+// What a product, a vector tile and a row that travels take: for the engine,
+// task by task, and for the formula of a schedule.
+
+#ifndef BACKEND_ASCEND_SIMULATOR_PRICES_H_
+#define BACKEND_ASCEND_SIMULATOR_PRICES_H_
+
+#include <cmath>
+
+#include "backend_ascend/kernels/image.h"
+#include "backend_ascend/kernels/regions.h"
+#include "backend_ascend/kernels/rows.h"
+#include "backend_ascend/simulator/figures.h"
+
+namespace hpmoe::sim {
+
+constexpr double kFloatBytes = 4;
+
+// How often each side of a product is read: accumulators hold a tile that
+// stands or lies.
+struct Passes {
+  double left, right;
+};
+
+inline Passes PassesOf(const Figures& figures, double rows, double cols) {
+  const double high = figures.cube_tile_rows, wide = figures.cube_tile_cols;
+  const auto passes = [&](double height, double width) {
+    return std::ceil(rows / height) * std::ceil(cols / width);
+  };
+  const bool lies = passes(wide, high) < passes(high, wide);
+  return {std::ceil(cols / (lies ? high : wide)),
+          std::ceil(rows / (lies ? wide : high))};
+}
+
+// Operations of the whole steps that a cube takes.
+inline double CubeOperations(double rows, double cols, double depth,
+                             double step_depth) {
+  constexpr double kFractal = 16;  // rows and columns of a step
+  const auto up = [](double value, double multiple) {
+    return std::ceil(value / multiple) * multiple;
+  };
+  return 2 * up(rows, kFractal) * up(cols, kFractal) * up(depth, step_depth);
+}
+
+// Of elements that a vector tile reads and writes.
+inline double VectorOperations(const Figures& figures, Work work, double read,
+                               double written) {
+  return work == Work::kActivation       ? written * figures.activation_ops
+         : work == Work::kActivationGrad ? written * figures.activation_grad_ops
+                                         : read * figures.sum_ops;
+}
+
+// What travels beside a row of a buffer.
+inline double BesideBytes(const ImageHeader& header, int buffer) {
+  if (BesideOf(header, buffer) == 0) return 0;
+  switch (kBuffers[buffer].beside) {
+    case Beside::kHeader:
+      return 8;  // a slot and a weight
+    case Beside::kHeaders:
+      return sizeof(RowCopy) * CopiesOf(header);
+    default:
+      return kFloatBytes;
+  }
+}
+
+}  // namespace hpmoe::sim
+
+#endif  // BACKEND_ASCEND_SIMULATOR_PRICES_H_
