@@ -52,7 +52,7 @@ class Added:
 
 def add(
   actual: Annotated[
-    NDArray[numpy.float64],
+    NDArray[numpy.float32],
     dict(shape=(None, None), order='C', device='cpu', writable=False),
   ],
   golden: Annotated[
@@ -64,7 +64,7 @@ def add(
     dict(shape=(None, None), order='C', device='cpu', writable=False),
   ],
   benchmark: Annotated[
-    NDArray[numpy.float64],
+    NDArray[numpy.float32],
     dict(shape=(None, None), order='C', device='cpu', writable=False),
   ]
   | None,

@@ -12,98 +12,163 @@ constexpr double kRelativeEps = 1e-7;  // as in `standards`
 constexpr double kLargest = std::numeric_limits<double>::max();
 constexpr double kTiny = std::numeric_limits<double>::min();
 
-// A row's figures, each `[columns]`.
-struct Row {
-  explicit Row(int64_t columns)
-      : error(columns),
-        off(columns),
-        size(columns),
-        relative(columns),
-        relative_off(columns) {}
-  std::vector<double> error, off;  // of the candidate, of the benchmark
-  std::vector<double> size, relative, relative_off;
+// Elements that are looked at together: what is known of them stays in the
+// first cache.
+constexpr int64_t kSegment = 128;
+// Sums that are made side by side: the same bits, however wide a register is.
+constexpr int64_t kLanes = 4;
+
+// What is known of some elements of a row.
+struct Segment {
+  int64_t size = 0;
+  const double* golden = nullptr;
+  const double* bound = nullptr;
+  double actual[kSegment], benchmark[kSegment];
+  double error[kSegment], off[kSegment];  // of candidate and benchmark
+  double magnitude[kSegment], relative[kSegment], relative_off[kSegment];
 };
 
+struct Lanes {
+  double of[kLanes] = {};
+
+  double Total() const { return (of[0] + of[1]) + (of[2] + of[3]); }
+};
+
+void Widen(const float* values, int64_t size, double* wide) {
+  for (int64_t j = 0; j < size; ++j) wide[j] = values[j];
+}
+
 // Says whether values lie within finite bounds; writes how far off they are.
-bool Within(const double* values, const double* golden, const double* bound,
-            int64_t size, double* error) {
+bool Within(const double* values, const Segment& seg, double* error) {
   int outside = 0;
-  for (int64_t j = 0; j < size; ++j) {
-    error[j] = std::abs(values[j] - golden[j]);
+  for (int64_t j = 0; j < seg.size; ++j) {
+    error[j] = std::abs(values[j] - seg.golden[j]);
     // No comparison with NaN is true.
-    outside |= !(error[j] <= bound[j]) | !(bound[j] <= kLargest);
+    outside |= !(error[j] <= seg.bound[j]) | !(seg.bound[j] <= kLargest);
   }
   return outside == 0;
 }
 
-void Relate(const double* golden, int64_t size, Row* row) {
-  for (int64_t j = 0; j < size; ++j) {
-    row->size[j] = std::abs(golden[j]);
-    const double scale = row->size[j] + kRelativeEps;
-    row->relative[j] = row->error[j] / scale;
-    row->relative_off[j] = row->off[j] / scale;
+void Relate(Segment* seg) {
+  for (int64_t j = 0; j < seg->size; ++j) {
+    seg->magnitude[j] = std::abs(seg->golden[j]);
+    const double scale = 1 / (seg->magnitude[j] + kRelativeEps);
+    seg->relative[j] = seg->error[j] * scale;
+    seg->relative_off[j] = seg->off[j] * scale;
   }
 }
 
-void AddElement(const Row& row, int64_t j, double* region) {
+void AddElement(const Segment& seg, int64_t j, double* region) {
   region[kCount] += 1;
-  region[kGoldenSquare] += row.size[j] * row.size[j];
-  region[kRelative] += row.relative[j];
-  region[kSquare] += row.error[j] * row.error[j];
-  region[kBenchmarkRelative] += row.relative_off[j];
-  region[kBenchmarkSquare] += row.off[j] * row.off[j];
+  region[kGoldenSquare] += seg.magnitude[j] * seg.magnitude[j];
+  region[kRelative] += seg.relative[j];
+  region[kSquare] += seg.error[j] * seg.error[j];
+  region[kBenchmarkRelative] += seg.relative_off[j];
+  region[kBenchmarkSquare] += seg.off[j] * seg.off[j];
 }
 
-// Adds a row to the three regions of a pair of thresholds.
-void AddRegions(const Row& row, const double* actual, int64_t size,
-                const Thresholds& pair, double* regions) {
-  double of[3][kNumColumns] = {};
-  for (int64_t j = 0; j < size; ++j) {
-    const bool small = row.size[j] < pair.small;
-    const bool cancel =
-        row.size[j] < pair.cancel && std::abs(actual[j]) < pair.cancel;
-    AddElement(row, j, of[small ? 1 : cancel ? 2 : 0]);
+// Returns the region of an element: 0 normal, 1 small, 2 cancelling.
+int PlaceOf(const Segment& seg, int64_t j, const Thresholds& pair) {
+  if (seg.magnitude[j] < pair.small) return 1;
+  const bool cancel =
+      seg.magnitude[j] < pair.cancel && std::abs(seg.actual[j]) < pair.cancel;
+  return cancel ? 2 : 0;
+}
+
+// Sums of one segment, of which most elements are normal to everybody.
+class Regions {
+ public:
+  Regions(const std::vector<Thresholds>& pairs, double* regions)
+      : pairs_(pairs), regions_(regions) {
+    for (const auto& pair : pairs) {
+      below_ = std::max({below_, pair.small, pair.cancel});
+    }
   }
-  for (int i = 0; i < 3 * kNumColumns; ++i) regions[i] += of[0][i];
-}
 
-void AddAll(const Row& row, int64_t size, double* region) {
-  double of[kNumColumns] = {};
-  for (int64_t j = 0; j < size; ++j) AddElement(row, j, of);
-  for (int i = 0; i < kNumColumns; ++i) region[i] += of[i];
-}
+  void Add(const Segment& seg) {
+    int64_t j = 0;
+    for (; j + kLanes <= seg.size; j += kLanes) {
+      int low = 0;
+      for (int64_t l = 0; l < kLanes; ++l) low |= seg.magnitude[j + l] < below_;
+      if (low) {
+        for (int64_t l = 0; l < kLanes; ++l) AddOne(seg, j + l);
+      } else {
+        AddNormal(seg, j);
+      }
+    }
+    for (; j < seg.size; ++j) AddOne(seg, j);
+  }
 
-void FindWorst(const Row& row, const double* bound, int64_t first, int64_t size,
-               Sums* sums) {
-  for (int64_t j = 0; j < size; ++j) {
-    const double error = row.error[j];
+  // Counts in what is normal to everybody.
+  void End() {
+    const double normal[kNumColumns] = {normal_count_,     square_.Total(),
+                                        relative_.Total(), of_error_.Total(),
+                                        beside_.Total(),   of_off_.Total()};
+    for (size_t k = 0; k <= pairs_.size(); ++k) {
+      double* region = regions_ + (k ? 3 * k - 2 : 0) * kNumColumns;
+      for (int i = 0; i < kNumColumns; ++i) region[i] += normal[i];
+    }
+  }
+
+ private:
+  void AddOne(const Segment& seg, int64_t j) {
+    AddElement(seg, j, regions_);
+    for (size_t k = 0; k < pairs_.size(); ++k) {
+      const size_t region = 1 + 3 * k + PlaceOf(seg, j, pairs_[k]);
+      AddElement(seg, j, regions_ + region * kNumColumns);
+    }
+  }
+
+  void AddNormal(const Segment& seg, int64_t j) {
+    normal_count_ += kLanes;
+    for (int64_t l = 0; l < kLanes; ++l, ++j) {
+      square_.of[l] += seg.magnitude[j] * seg.magnitude[j];
+      relative_.of[l] += seg.relative[j];
+      of_error_.of[l] += seg.error[j] * seg.error[j];
+      beside_.of[l] += seg.relative_off[j];
+      of_off_.of[l] += seg.off[j] * seg.off[j];
+    }
+  }
+
+  const std::vector<Thresholds>& pairs_;
+  double* regions_;
+  double below_ = 0;  // what is not is normal to everybody
+  double normal_count_ = 0;
+  Lanes square_, relative_, of_error_, beside_, of_off_;
+};
+
+void FindWorst(const Segment& seg, int64_t first, Sums* sums) {
+  for (int64_t j = 0; j < seg.size; ++j) {
+    const double error = seg.error[j];
     if (error > sums->worst_error) {
       sums->worst_error = error;
       sums->worst_at = first + j;
     }
-    if (error > sums->worst_of_bound * bound[j]) {
-      sums->worst_of_bound = std::max(sums->worst_of_bound, error / bound[j]);
+    if (error > sums->worst_of_bound * seg.bound[j]) {
+      sums->worst_of_bound =
+          std::max(sums->worst_of_bound, error / seg.bound[j]);
     }
   }
 }
 
-// Adds a row's part in one tile.
-void AddTile(const Chunk& chunk, int64_t first, int64_t size, int64_t tile,
-             Sums* sums) {
-  const double* golden = chunk.golden + first;
-  double square = 0, product = 0, information = 0;
+// Adds a row's part in one tile; returns the sum of its golden.
+double AddTile(const Chunk& chunk, int64_t first, int64_t size, int64_t tile,
+               Sums* sums) {
+  Lanes square, product, information, total;
   for (int64_t j = 0; j < size; ++j) {
-    const double variance = std::max(chunk.variance[first + j], kTiny);
-    const double scale = 1 / std::sqrt(variance);
-    const double error = (chunk.actual[first + j] - golden[j]) * scale;
-    const double value = golden[j] * scale;
-    square += error * error;
-    product += error * value;
-    information += value * value;
+    const int64_t l = j % kLanes;
+    const double golden = chunk.golden[first + j];
+    const double weight = 1 / std::max(chunk.variance[first + j], kTiny);
+    const double error = chunk.actual[first + j] - golden;
+    square.of[l] += error * weight * error;
+    product.of[l] += error * weight * golden;
+    information.of[l] += golden * weight * golden;
+    total.of[l] += golden;
   }
-  sums->square[tile] += square;
-  sums->product[tile] += product;
-  sums->information[tile] += information;
+  sums->square[tile] += square.Total();
+  sums->product[tile] += product.Total();
+  sums->information[tile] += information.Total();
+  return total.Total();
 }
 
 // Adds a row to the sums that `spread` asks for.
@@ -112,37 +177,26 @@ void AddSpread(const Chunk& chunk, int64_t row, int64_t tile_row, Sums* sums) {
   const double* golden = chunk.golden + row * columns;
   for (int64_t c = 0; c < tiles; ++c) {
     const int64_t begin = chunk.col_starts[c], end = chunk.col_starts[c + 1];
-    AddTile(chunk, row * columns + begin, end - begin, tile_row * tiles + c,
-            sums);
-    double total = 0;
-    for (int64_t j = begin; j < end; ++j) total += golden[j];
-    sums->by_row[row * tiles + c] = total;
+    sums->by_row[row * tiles + c] = AddTile(
+        chunk, row * columns + begin, end - begin, tile_row * tiles + c, sums);
   }
   double* by_column = sums->by_column.data() + tile_row * columns;
   for (int64_t j = 0; j < columns; ++j) by_column[j] += golden[j];
 }
 
-bool AddRow(const Chunk& chunk, int64_t i, const std::vector<Thresholds>& pairs,
-            Row* row, Sums* sums) {
-  const int64_t columns = chunk.Columns(), first = i * columns;
-  const double* golden = chunk.golden + first;
-  const double* bound = chunk.bound + first;
-  const double* actual = chunk.actual + first;
-  if (!Within(actual, golden, bound, columns, row->error.data())) return false;
-  if (chunk.benchmark == nullptr) {
-    row->off = row->error;
-  } else if (!Within(chunk.benchmark + first, golden, bound, columns,
-                     row->off.data())) {
-    return false;
-  }
-  FindWorst(*row, bound, first, columns, sums);
+bool AddSegment(const Chunk& chunk, int64_t first, int64_t size, Segment* seg,
+                Regions* regions, Sums* sums) {
+  seg->size = size;
+  seg->golden = chunk.golden + first;
+  seg->bound = chunk.bound + first;
+  Widen(chunk.actual + first, size, seg->actual);
+  if (!Within(seg->actual, *seg, seg->error)) return false;
+  FindWorst(*seg, first, sums);
   if (chunk.benchmark == nullptr) return true;
-  Relate(golden, columns, row);
-  AddAll(*row, columns, sums->regions.data());
-  for (size_t k = 0; k < pairs.size(); ++k) {
-    AddRegions(*row, actual, columns, pairs[k],
-               sums->regions.data() + (1 + 3 * k) * kNumColumns);
-  }
+  Widen(chunk.benchmark + first, size, seg->benchmark);
+  if (!Within(seg->benchmark, *seg, seg->off)) return false;
+  Relate(seg);
+  regions->Add(*seg);
   return true;
 }
 
@@ -175,13 +229,19 @@ bool Add(const Chunk& chunk, const std::vector<Thresholds>& pairs, Sums* sums) {
     sums->by_row.assign(chunk.Rows() * chunk.TileColumns(), 0);
     sums->by_column.assign((chunk.row_starts.size() - 1) * chunk.Columns(), 0);
   }
-  Row row(chunk.Columns());
+  Regions regions(pairs, sums->regions.data());
+  Segment seg;
   for (size_t b = 0; b + 1 < chunk.row_starts.size(); ++b) {
     for (int64_t i = chunk.row_starts[b]; i < chunk.row_starts[b + 1]; ++i) {
-      if (!AddRow(chunk, i, pairs, &row, sums)) return false;
+      const int64_t end = (i + 1) * chunk.Columns();
+      for (int64_t at = i * chunk.Columns(); at < end; at += kSegment) {
+        const int64_t size = std::min(kSegment, end - at);
+        if (!AddSegment(chunk, at, size, &seg, &regions, sums)) return false;
+      }
       if (chunk.variance != nullptr) AddSpread(chunk, i, b, sums);
     }
   }
+  if (chunk.benchmark != nullptr) regions.End();
   return true;
 }
 

@@ -32,11 +32,11 @@ enum Column {
 
 // One chunk `[rows, columns]`: whole tile rows, row after row.
 struct Chunk {
-  const double* actual;
+  const float* actual;
+  const float* benchmark;  // null: no record asks
   const double* golden;
   const double* bound;
-  const double* benchmark;  // null: the candidate itself
-  const double* variance;   // null: nobody asks for the spread
+  const double* variance;  // null: nobody asks for the spread
   // Of tiles, and the end of the last: `[tile_rows + 1]`, `[tile_columns + 1]`.
   std::vector<int64_t> row_starts, col_starts;
 

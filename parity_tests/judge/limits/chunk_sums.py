@@ -108,16 +108,20 @@ def of(
   last = cut.row_of(first, len(actual))
   pairs = tuple(thresholds)
   added = _chunk_sums.add(
-    _plain(actual),
+    _stored(actual),
     _plain(golden.value),
     _plain(golden.bound()),
-    None if benchmark is None else _plain(benchmark),
+    None if benchmark is None else _stored(benchmark),
     _plain(golden.variance) if spread else None,
     (cut.starts[first : last + 1] - cut.starts[first]).tolist(),
     cut.col_starts.tolist(),
     list(pairs),
   )
   return None if added is None else Sums(added, pairs)
+
+
+def _stored(values: np.ndarray) -> np.ndarray:
+  return np.ascontiguousarray(values, np.float32)
 
 
 def _plain(values) -> np.ndarray:

@@ -23,8 +23,11 @@ namespace {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-using Doubles =
-    nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <class Number>
+using Matrix =
+    nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Doubles = Matrix<double>;
+using Floats = Matrix<float>;
 template <class Word>
 using Words =
     nb::ndarray<const Word, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -47,8 +50,9 @@ void CheckStarts(const std::string& name, const Starts& starts, size_t end) {
   if (!right) Refuse(name, "ascending from 0 to " + std::to_string(end));
 }
 
-const double* DataOf(const std::string& name, const Doubles& like,
-                     const std::optional<Doubles>& array) {
+template <class Number>
+const Number* DataOf(const std::string& name, const Doubles& like,
+                     const std::optional<Matrix<Number>>& array) {
   if (!array) return nullptr;
   if (array->shape(0) != like.shape(0) || array->shape(1) != like.shape(1)) {
     Refuse(name, "the golden's shape");
@@ -57,17 +61,17 @@ const double* DataOf(const std::string& name, const Doubles& like,
 }
 
 std::unique_ptr<Added> AddOf(
-    const Doubles& actual, const Doubles& golden, const Doubles& bound,
-    const std::optional<Doubles>& benchmark,
+    const Floats& actual, const Doubles& golden, const Doubles& bound,
+    const std::optional<Floats>& benchmark,
     const std::optional<Doubles>& variance, const Starts& row_starts,
     const Starts& col_starts,
     const std::vector<std::pair<double, double>>& thresholds) {
   CheckStarts("row_starts", row_starts, golden.shape(0));
   CheckStarts("col_starts", col_starts, golden.shape(1));
-  const Chunk chunk{DataOf("actual", golden, actual),
-                    golden.data(),
-                    DataOf("bound", golden, bound),
+  const Chunk chunk{DataOf<float>("actual", golden, actual),
                     DataOf("benchmark", golden, benchmark),
+                    golden.data(),
+                    DataOf<double>("bound", golden, bound),
                     DataOf("variance", golden, variance),
                     row_starts,
                     col_starts};

@@ -17,7 +17,8 @@ from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
-ROWS, COLUMNS = 37, 51
+# More columns than C++ looks at together.
+ROWS, COLUMNS = 37, 151
 # The first tile row is not the first of the tensor.
 CUT = tiles.cut_tokens(10 + ROWS, 10, COLUMNS, 20)
 PAIRS = ((0.25, 0.0), (0.125, 0.5))
