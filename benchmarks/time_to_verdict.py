@@ -11,8 +11,9 @@ last.  Seconds of the processor stand beside seconds: other jobs on the same
 cores spoil the latter.  By default it takes some minutes on two cores, without
 `--shapes` one.
 
-Bytecode is kept as an installed package keeps it.  At a real size nothing that
-an oracle answered is kept, so that its time is in both figures.
+Bytecode is kept as an installed package keeps it, and that exact data are
+exact.  At a real size nothing that an oracle answered of tokens is kept, so
+that its time is in both figures.
 
 Example:
   python -m benchmarks.time_to_verdict --repeats=3 --json=/tmp/verdict.json
@@ -62,6 +63,8 @@ SHAPES = {
   'qwen3_30b_a3b': dict(tokens=256, d_model=2048, d_ff=768, experts=4, top_k=2),
   'deepseek_v3': dict(tokens=64, d_model=7168, d_ff=2048, experts=4, top_k=2),
 }
+# More than ids of these shapes have, and less than their tokens.
+_BYTES_OF_ROUTING = 1 << 16
 Made = TypeVar('Made')
 Seconds = tuple[float, float]  # on the wall, of the processor
 
@@ -179,7 +182,7 @@ def second_check(repeats: int) -> dict[str, Seconds]:
 
 def real_size(name: str, repeats: int) -> dict[str, Seconds]:
   request = request_of(SHAPES[name])
-  programs.MOST_BYTES_OF_ANSWER = -1
+  programs.MOST_BYTES_OF_ANSWER = _BYTES_OF_ROUTING
   runs = Runs(name)
   with (
     tempfile.TemporaryDirectory() as folder,

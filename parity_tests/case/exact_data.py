@@ -22,6 +22,7 @@ import zlib
 
 import numpy as np
 
+from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract.config import MoEConfig
@@ -104,7 +105,8 @@ def make(
       **_weights(config, storage, seed, most.gate),
     )
     _check_distinct(config, arrays)
-    return arrays, prove(config, policy, arrays)
+    drawn_from = ('exact', seed, most)
+    return arrays, proved(prove, config, policy, arrays, drawn_from)
 
   return _first_stored(drawn, sizes)
 
@@ -144,7 +146,8 @@ def make_grad(
     )
     _check_distinct(config, arrays)
     _check_distinct_rows(config, 'dy', arrays['dy'])
-    return arrays, prove_grad(config, policy, arrays)
+    drawn_from = ('exact', seed, most)
+    return arrays, proved(prove_grad, config, policy, arrays, drawn_from)
 
   return _first_stored(drawn, _magnitudes(config, topk_ids))
 
@@ -234,6 +237,37 @@ _BACKWARD = (
   'd_w_gate_up',
   'dx',
 )
+
+
+def proved(
+  prover: Callable[..., Proof],
+  config: MoEConfig,
+  policy: PrecisionPolicy,
+  arrays: Mapping[str, np.ndarray],
+  drawn_from: tuple,
+) -> Proof:
+  """Returns what a prover says of drawn data, or what is kept of that.
+
+  Args:
+    prover: `prove` or `prove_grad`.
+    config: sizes.
+    policy: as for `make`.
+    arrays: the data.
+    drawn_from: all that decides their bits beside routing, sizes and policy.
+
+  Raises:
+    ExactnessError: what `prover` raises, which is not kept.
+  """
+  bounds = programs.remembered(
+    __package__,
+    (prover.__name__, config, policy, drawn_from),
+    [arrays['topk_ids']],
+    lambda: {
+      stage: np.array(bound)
+      for stage, bound in prover(config, policy, arrays).bounds.items()
+    },
+  )
+  return Proof({stage: int(bound) for stage, bound in bounds.items()})
 
 
 @_OVERFLOWS

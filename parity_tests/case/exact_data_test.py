@@ -1,5 +1,7 @@
 """Exact data: any order gives the same bits, and a fault changes them."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge.limits import golden_grad
+from hpmoe.parity_tests.kept import programs
 from hpmoe.reference import layer
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import presets
@@ -322,6 +325,36 @@ class TestAwkward:
   def test_proof_holds_for_uneven_routings(self, routing):
     _, proof = _make(routing=routing)
     assert max(proof.bounds.values()) < 2**24
+
+
+class TestProved:
+  def test_once_for_the_same_bits(self, tmp_path, monkeypatch):
+    # given: a folder, and proofs that are counted.
+    made = []
+    prove = exact_data.prove
+
+    @functools.wraps(prove)
+    def counted(*args):
+      made.append(args)
+      return prove(*args)
+
+    monkeypatch.setattr(exact_data, 'prove', counted)
+    placed = _policy(placement='before_down')
+    with programs.kept(tmp_path):
+      # when: data are drawn twice; then: the second ones are not proved anew.
+      proofs = [_make()[1] for _ in range(2)]
+      assert proofs[0] == proofs[1] and len(made) == 1
+      # when: anything else decides their bits; then: they are.
+      others = (dict(seed=1), dict(policy=placed), dict(routing='hot'))
+      for count, options in enumerate(others, start=2):
+        _make(**options)
+        assert len(made) == count, options
+
+  def test_what_is_refused_is_refused_again(self, tmp_path):
+    with programs.kept(tmp_path):
+      for _ in range(2):
+        with pytest.raises(exact_data.ExactnessError, match='activation: '):
+          _make(x_max=1023)
 
 
 # tiny with a capacity that holds every routing, so that it is compiled once.

@@ -108,7 +108,10 @@ def make(
   narrow = ('x', 'w_gate_up', 'w_down', 'dy')
   arrays |= {name: arrays[name].astype(stored) for name in narrow}
   arrays['topk_ids'] = topk_ids
-  return arrays, exact_data.prove_grad(config, policy, arrays)
+  proof = exact_data.proved(
+    exact_data.prove_grad, config, policy, arrays, ('wide', seed)
+  )
+  return arrays, proof
 
 
 @dataclasses.dataclass(frozen=True)
