@@ -3,9 +3,9 @@
 A wait stands for every task that signals its event.  Which of them a routing
 makes do so is not in the tables: where nobody says, all that may.
 
-A put is complete only at the event its signal adds to: its queue goes on
-before, so it is done for those who waited for the event, and for what those
-go before.
+Puts obey the law of `kernels/put_law.h`.  Proofs and races have it from there;
+here it is once more, in another language, so that `runtime_races_test.py` can
+hold the races that are found against clocks that share no code with them.
 """
 
 import dataclasses

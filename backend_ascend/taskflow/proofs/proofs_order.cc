@@ -2,6 +2,7 @@
 #include <cinttypes>
 #include <vector>
 
+#include "backend_ascend/kernels/put_law.h"
 #include "backend_ascend/taskflow/proofs/proofs_rules.h"
 
 namespace hpmoe::proofs {
@@ -33,16 +34,13 @@ class Ancestors {
   // Whether the task, or one that happens before it, waits for the event.
   bool Waited(int32_t event) const { return waited_[event] != 0; }
 
-  // Whether all that the task writes is there: of a put, only an event that it
-  // adds to says so.  One that counts rows may be met without its other rows.
+  // Whether all that the task writes is there.  An event that counts rows may
+  // be met without its other rows.
   bool Done(int32_t task) const {
     const TaskDesc& t = c_.v.tasks[task];
-    if (!IsPut(FormOf(t))) {
-      return c_.position_of[task] < clock_[c_.queue_of[task]];
-    }
-    const auto signals = c_.Signals(t);
-    return std::any_of(
-        signals.begin(), signals.end(), [&](const SignalDesc& s) {
+    return IsComplete(
+        IsPut(FormOf(t)), c_.position_of[task] < clock_[c_.queue_of[task]],
+        c_.Signals(t), [&](const SignalDesc& s) {
           return c_.v.events[s.event].mode != kCountRows && Waited(s.event);
         });
   }

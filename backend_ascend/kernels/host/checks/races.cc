@@ -6,6 +6,7 @@
 
 #include "backend_ascend/kernels/host/checks/runtime_accesses.h"
 #include "backend_ascend/kernels/host/launch/runtime_platform.h"
+#include "backend_ascend/kernels/put_law.h"
 
 namespace hpmoe {
 namespace {
@@ -87,14 +88,14 @@ class Clocks {
   // As of Edges, by any number of them.  `b` is one that is kept.
   bool Before(uint32_t a, uint32_t b) const {
     if (edges_.IsLost(a) || edges_.IsBlind(b)) return false;
-    if (!edges_.IsPut(a)) return Knows(b, a);
-    const std::vector<int32_t>& events = edges_.signalled(a);
-    return std::any_of(events.begin(), events.end(), [&](int32_t event) {
+    const auto waited = [&](int32_t event) {
       const std::vector<uint32_t>& waiters = waiters_[event];
       return std::any_of(waiters.begin(), waiters.end(), [&](uint32_t waiter) {
         return waiter == b || Knows(b, waiter);
       });
-    });
+    };
+    return IsComplete(edges_.IsPut(a), Knows(b, a), edges_.signalled(a),
+                      waited);
   }
 
  private:
