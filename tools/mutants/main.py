@@ -10,10 +10,7 @@ Exit code 0: every bug is found where it is, or the catalogue says why not.
 import collections
 from collections.abc import Sequence
 from concurrent import futures
-import dataclasses
-import datetime
 import fnmatch
-import json
 import pathlib
 import queue
 import sys
@@ -33,11 +30,12 @@ _OUT = flags.DEFINE_string(
 _ONLY = flags.DEFINE_list('only', [], 'names, or patterns such as gemm_*')
 _JOBS = flags.DEFINE_integer('jobs', 1, 'trees side by side', lower_bound=1)
 _STALE = flags.DEFINE_bool(
-  'stale', False, 'keep outcomes of other states of the tree'
+  'stale',
+  False,
+  'keep outcomes of other states of the tree, those in the catalogue too',
 )
-_JSON = flags.DEFINE_string('json', None, 'write all outcomes to this file')
-_MARKDOWN = flags.DEFINE_string(
-  'markdown', None, 'write the page there that docs/mutants.md is'
+_WRITE = flags.DEFINE_bool(
+  'write', False, 'write the outcomes of the catalogue, and docs/mutants.md'
 )
 
 _CLEAN = 'no bug'
@@ -193,7 +191,8 @@ def main(argv: Sequence[str]) -> None:
     everyone = catalogue.load()
     mutants = chosen(everyone, _ONLY.value)
     runner = Runner(out, _JOBS.value)
-    outcomes = kept(log, mutants, runner.tree, _STALE.value)
+    outcomes = {} if not _STALE.value else score.outcomes(everyone)
+    outcomes |= kept(log, mutants, runner.tree, _STALE.value)
     clean = outcomes.pop(_CLEAN, None)
     names = {m.name for m in mutants}
     outcomes = {n: o for n, o in outcomes.items() if n in names}
@@ -206,15 +205,8 @@ def main(argv: Sequence[str]) -> None:
     broken = run(mutants, outcomes, runner, _JOBS.value, log)
   except (planting.BuildError, ValueError) as error:
     sys.exit(_refused(error))
-  plain = [
-    dataclasses.asdict(outcomes[m.name]) for m in mutants if m.name in outcomes
-  ]
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(plain, indent=1) + '\n')
-  if _MARKDOWN.value:
-    today = f'{datetime.date.today():%-d %B %Y}'
-    page = score.page(mutants, outcomes, today)
-    pathlib.Path(_MARKDOWN.value).write_text(page)
+  if _WRITE.value:
+    score.write(everyone, score.outcomes(everyone) | outcomes)
   wrong = [
     line
     for line in score.wrong(mutants, outcomes)

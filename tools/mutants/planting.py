@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import datetime
 import hashlib
 import json
 import os
@@ -67,6 +68,7 @@ class Outcome:
     tile: its first wrong tile.
     text: what was said of it.
     seconds: wall time, building included.
+    date: when, as 2026-11-22.
   """
 
   mutant: str
@@ -77,6 +79,7 @@ class Outcome:
   tile: dict[str, int | None]
   text: str
   seconds: float
+  date: str = ''
 
 
 def sources(root: pathlib.Path = ROOT) -> dict[str, bytes | str]:
@@ -319,6 +322,7 @@ def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
     found['tile'],
     found['text'],
     round(time.monotonic() - start, 1),
+    datetime.date.today().isoformat(),
   )
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 import pathlib
 import string
 
+from hpmoe.tools import import_graph
 from hpmoe.tools.mutants import catalogue
+from hpmoe.tools.mutants import outcomes as log_lib
 from hpmoe.tools.mutants import planting
 
 # Who found a mutant: what refuses a flow or stops a launch before lanes speak.
@@ -24,9 +26,32 @@ DEFAULT = 'check'
 SURVIVED = 'survived'
 EQUIVALENT = 'equivalent'
 
+DOCS = import_graph.ROOT / 'docs/mutants.md'
 _PAGE = pathlib.Path(__file__).with_name('page.md')
+_OUTCOMES = catalogue.DATA / 'outcomes.jsonl'
 
 Outcomes = Mapping[str, planting.Outcome]
+
+
+def outcomes(
+  mutants: Sequence[catalogue.Mutant],
+) -> dict[str, planting.Outcome]:
+  """Returns the outcomes that the catalogue holds of its mutants."""
+  names = {mutant.name for mutant in mutants}
+  found = (
+    planting.Outcome(**fields | dict(by=tuple(fields['by'])))
+    for fields in log_lib.read(_OUTCOMES)
+  )
+  return {one.mutant: one for one in found if one.mutant in names}
+
+
+def write(mutants: Sequence[catalogue.Mutant], found: Outcomes) -> None:
+  """Writes the catalogue's outcomes, and docs/mutants.md of them."""
+  _OUTCOMES.unlink(missing_ok=True)
+  for mutant in mutants:
+    if mutant.name in found:
+      log_lib.append(_OUTCOMES, found[mutant.name])
+  DOCS.write_text(page(mutants, found), 'utf-8')
 
 
 def verdict(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
@@ -150,17 +175,16 @@ def markdown(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
   return '\n\n'.join(_table(*one) for one in tables if one[-1])
 
 
-def page(
-  mutants: Sequence[catalogue.Mutant], outcomes: Outcomes, date: str
-) -> str:
+def page(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
   """Returns docs/mutants.md."""
   done = [m for m in mutants if m.name in outcomes]
+  dates = sorted({outcomes[m.name].date for m in done})
   left = [f'`{m.name}`' for m in mutants if m.name not in outcomes]
   template = string.Template(_PAGE.read_text('utf-8'))
   return template.substitute(
     planted=len(mutants),
     done=len(done) if left else 'All',
-    date=date,
+    dates=' to '.join(dict.fromkeys([dates[0], dates[-1]])) if dates else '',
     summary=summary(done, outcomes),
     left=f'Not yet tried: {", ".join(left)}.' if left else 'None is left.',
     tables=markdown(done, outcomes),

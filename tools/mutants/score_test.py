@@ -18,7 +18,9 @@ def mutant(name, **fields):
 
 def outcome(of, *by, rung='tiny', stage='y'):
   key = planting.key(of, 'tree')
-  return planting.Outcome(of.name, key, by, rung, stage, {}, 'a text', 1.0)
+  return planting.Outcome(
+    of.name, key, by, rung, stage, {}, 'a text', 1.0, '2031-05-01'
+  )
 
 
 FOUND = mutant('found')
@@ -90,11 +92,19 @@ class TestScore:
 
   def test_the_page_says_what_is_left(self):
     some = {n: o for n, o in OUTCOMES.items() if n != 'survivor'}
-    whole, part = (score.page(ALL, o, '1 May 2031') for o in (OUTCOMES, some))
-    assert 'All of 5 mutants, 1 May 2031' in whole and 'None is left.' in whole
+    whole, part = (score.page(ALL, o) for o in (OUTCOMES, some))
+    assert 'All of 5 mutants, 2031-05-01,' in whole and 'None is left.' in whole
     assert '4 of 5 mutants' in part and 'Not yet tried: `survivor`.' in part
     assert '## Found by further checks only: 1' in part
     assert '$' not in part.replace('$ hpmoe', '')
+
+
+def test_the_page_is_that_of_the_catalogue():
+  # Counts, names and reasons of docs/mutants.md are those of the data.
+  everyone = catalogue.load()
+  known = score.outcomes(everyone)
+  assert score.DOCS.read_text('utf-8') == score.page(everyone, known)
+  assert score.wrong([m for m in everyone if m.name in known], known) == []
 
 
 class TestResume:
