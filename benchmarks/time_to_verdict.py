@@ -39,9 +39,9 @@ from absl import flags
 import numpy as np
 
 from hpmoe.parity_tests.case import inputs
-from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import check_command
 from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.kept import compiled
@@ -102,13 +102,13 @@ def request_of(shape: dict[str, int]) -> check.Request:
 
 def alone(request: check.Request) -> Seconds:
   """Returns what oracle and golden take, the inputs being there."""
-  bench = check.Bench(request)
+  bench = bench_lib.Bench(request.case)
   total = np.zeros(2)
   for data in inputs.DATA:
     made = bench.inputs(data)
     answer: dict[str, np.ndarray] = {}
-    for which in passes.of(request.direction):
-      case = bench.case(request, which, made, answer)
+    for which in request.case.passes:
+      case = bench.case(request.candidate, which, made, answer)
       took, found = timed(case.answer)
       answer.update(found)
       total += took

@@ -1,30 +1,26 @@
 """Candidates: what a check puts to the test, ours or the user's."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-from typing import Protocol
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.parity_tests.candidates import checking as checking_lib
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract import storage
 
 Tensors = Mapping[str, np.ndarray]
-
-# A fault may change nothing where it is put, the data being what they are.
-_TRIES = 8
 
 
 class CandidateError(RuntimeError):
@@ -73,20 +69,53 @@ def own_failures(name: str) -> Iterator[None]:
     raise CandidateError(str(found), found, plan=error.plan) from error
 
 
-class Candidate(Protocol):
-  """Runs a pass of one layer.
+@dataclasses.dataclass(frozen=True)
+class Can:
+  """What may be asked of a kind of candidate.
 
   Attributes:
+    directions, dtypes: of a case.
+    orders: of accumulation; None: its sums have an order of its own, whatever
+      is asked for.
+    modes: fields of `Checking` that it has.
+    relays: whether it returns relayed rows where its options relay.
+    why: what it is, for who asks for more.
+  """
+
+  directions: tuple[str, ...] = passes.DIRECTIONS
+  dtypes: tuple[str, ...] = tuple(storage.STORED)
+  orders: tuple[str, ...] | None = precision.ACCUMULATION_ORDERS
+  modes: tuple[str, ...] = ()
+  relays: bool = False
+  why: str = ''
+
+
+class Candidate:
+  """Runs a pass of one layer.  `table` has a row for each kind.
+
+  Attributes:
+    can: what may be asked of its kind.
     name: what reports call it.
+    options: how its tensors are cut into tiles; ours are computed so.
+    checking: its modes.
+    launches: of each run, where it is ours.
+    fault: name of a fault that it is to commit, or None.
+    committed: for each run with a fault, the task (layout.TASK) that did it.
     serial: as `run`, the same tile kernels one after another; None if the
       candidate cannot.
   """
 
-  @property
-  def name(self) -> str: ...
+  can: ClassVar[Can] = Can()
+  name: str
+  options: flow_lib.Options = flow_lib.Options()
+  checking: checking_lib.Checking = checking_lib.Checking()
+  launches: 'Sequence[Launch]' = ()
+  fault: str | None = None
+  committed: Sequence[np.void] = ()
 
   @property
-  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None: ...
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    return None
 
   def run(
     self,
@@ -94,6 +123,7 @@ class Candidate(Protocol):
     policy: precision.PrecisionPolicy,
     inputs: Tensors,
     which: passes.Pass = passes.FORWARD,
+    given: Tensors | None = None,
   ) -> dict[str, np.ndarray]:
     """Returns the pass's first result and what else of its outputs it captured.
 
@@ -102,21 +132,53 @@ class Candidate(Protocol):
       policy: precision.
       inputs: those of `which.reads(policy)`.
       which: the pass.
+      given: the oracle's tensors, if `checking` replays.
 
     Raises:
       ValueError: the request does not suit the candidate.
       CandidateError: it crashed, hung or could not run.
     """
+    raise NotImplementedError
 
+  def ready(self, case: case_lib.Case, beside: str = '') -> Self:
+    """Returns the candidate ready for a case, before what takes long.
 
-def checking_of(candidate: Candidate) -> checking_lib.Checking:
-  """Returns the modes in which a candidate runs: ours may have some."""
-  return getattr(candidate, 'checking', checking_lib.Checking())
+    Args:
+      case: what will be asked.
+      beside: what errors call the candidate; its name, unless given.
 
+    Raises:
+      ValueError: it cannot do that; names the argument.
+      CandidateError: what it needs is not here.
+    """
+    can, beside = self.can, beside or self.name
+    for name, known in (
+      ('direction', can.directions),
+      ('dtype', can.dtypes),
+      ('accumulation_order', can.orders),
+    ):
+      value = getattr(case, name)
+      if known is not None and value not in known:
+        raise ValueError(
+          f'{name}: expected {" or ".join(known)} with {beside}, got {value}'
+          f'{": " if can.why else ""}{can.why}'
+        )
+    for mode, value in self.checking.asked().items():
+      if mode not in can.modes:
+        raise ValueError(f'{mode}: expected none with {beside}, got {value}')
+    return self
 
-def launches_of(candidate: Candidate) -> 'list[Launch]':
-  """Returns the launches of a candidate: ours counts them."""
-  return getattr(candidate, 'launches', [])
+  def facts(self) -> dict[str, Any]:
+    """Returns what it was made with but its modes, as plain data."""
+    fields = getattr(self, '__dataclass_fields__', {}).values()
+    made_with = {f.name: getattr(self, f.name) for f in fields if f.init}
+    return {
+      name: dataclasses.asdict(value)
+      if hasattr(value, '__dataclass_fields__')
+      else value
+      for name, value in made_with.items()
+      if name != 'checking'
+    }
 
 
 class CannotJudge(ValueError):
@@ -151,209 +213,3 @@ class Launch:
   tasks_run: int
   num_tasks: int
   left_out: np.ndarray | None = dataclasses.field(default=None, compare=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Megakernel:
-  """Our own backend: one launch of a compiled flow on the host.
-
-  Attributes:
-    options: granularity and cores.
-    threads: OS threads; None is one per core.
-    deadline_s: seconds without progress that end a launch.
-    fault: name of a fault to commit in each pass that knows it, or None.
-    checking: the modes of each launch.
-    isa: instruction sets: a launch is by the first, a serial run by the last;
-      none: the best.
-    committed: for each run with a fault, the task (layout.TASK) that did it.
-    launches: of each run.
-    images: compiled so far, by pass, config, policy and options.
-  """
-
-  options: flow_lib.Options
-  threads: int | None = None
-  deadline_s: float = 60.0
-  fault: str | None = None
-  checking: checking_lib.Checking = checking_lib.Checking()
-  name: str = 'backend_ascend'
-  committed: list[np.void] = dataclasses.field(default_factory=list)
-  launches: list[Launch] = dataclasses.field(default_factory=list)
-  isa: tuple[str, ...] = ()
-  images: dict[tuple, image_lib.Image] = dataclasses.field(default_factory=dict)
-
-  def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
-  ) -> dict[str, np.ndarray]:
-    """See `Candidate`.
-
-    Args:
-      config: sizes.
-      policy: precision.
-      inputs: those of `which.reads(policy)`.
-      which: the pass.
-      given: the oracle's tensors, if `checking` replays.
-    """
-    with own_failures(self.name):
-      image = self._compiled(which, config, policy, self.options)
-      inputs = read_by_runtime(which, policy, inputs)
-      plan = runtime.route(image, inputs['topk_ids'])
-      modes = self.checking.modes(image, given)
-      if self.fault not in faults.specs(which.direction):
-        return self._launch(which, image, plan, inputs, None, modes)
-      return self._launch_with_fault(which, image, plan, inputs, modes)
-
-  def _launch_with_fault(
-    self, which, image, plan, inputs, modes
-  ) -> dict[str, np.ndarray]:
-    """Commits the fault in the first task that it changes."""
-    try:
-      tasks = faults.candidates(
-        image, plan.counts, self.fault, plan.relayed_counts
-      )
-    except faults.NoEffect as error:
-      raise FaultDoesNothing(str(error)) from error
-    for task in tasks[:_TRIES]:
-      self.committed.append(image.tables['tasks'][task])
-      try:
-        fault = faults.Fault(self.fault, int(task))
-        return self._launch(which, image, plan, inputs, fault, modes)
-      except faults.NoEffect:
-        self.committed.pop()
-    raise FaultDoesNothing(
-      f'fault {self.fault}: expected a task whose output it changes, got '
-      f'none in {len(tasks[:_TRIES])} tries'
-    )
-
-  def _launch(
-    self, which, image, plan, inputs, fault, modes
-  ) -> dict[str, np.ndarray]:
-    launched = runtime.run(
-      image,
-      inputs,
-      threads=self.threads,
-      deadline_s=self.deadline_s,
-      fault=fault,
-      isa=self.isa[0] if self.isa else None,
-      modes=modes,
-      plan=plan,
-    )
-    self.launches.append(_launch_of(which, image, plan, launched, modes))
-    return _own_outputs(plan, launched)
-
-  def _compiled(self, which, *layer) -> image_lib.Image:
-    """Returns an image: a check launches it on data of several kinds."""
-    if (which, *layer) not in self.images:
-      compile_ = compiler.COMPILE[which.direction]
-      self.images[which, *layer] = compile_(*layer).image
-    return self.images[which, *layer]
-
-  @property
-  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
-    """What the same tile kernels give serially, cut in another way.
-
-    Under `isolate` those too read the oracle's tensors; where only a part of
-    the tasks run, nothing cut in another way is that part.
-    """
-    return None if self.checking.is_part else self._run_serially
-
-  def _run_serially(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
-  ) -> dict[str, np.ndarray]:
-    with own_failures(self.name):
-      options = self._serial_options(config, which)
-      image = self._compiled(which, config, policy, options)
-      inputs = read_by_runtime(which, policy, inputs)
-      plan = runtime.route(image, inputs['topk_ids'])
-      if not self.checking.isolate:
-        return self._launch_serial(image, inputs, plan)
-      modes = checking_lib.Checking(isolate=True).modes(image, given)
-      launched = runtime.run(image, inputs, threads=1, modes=modes, plan=plan)
-      return _own_outputs(plan, launched)
-
-  def _serial_options(self, config, which) -> flow_lib.Options:
-    return cut_otherwise(self.options, config, which)
-
-  def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
-    isa = self.isa[-1] if self.isa else None
-    return runtime.launch_serial(image, inputs, isa=isa, plan=plan)
-
-
-def _launch_of(which, image, plan, launched, modes) -> Launch:
-  actions = modes.actions
-  num_tasks = len(image.tables['tasks'])
-  left_out = None if actions is None else (actions & modes_lib.Action.RUN) == 0
-  runs = num_tasks - (0 if left_out is None else int(left_out.sum()))
-  return Launch(
-    which,
-    image,
-    plan,
-    launched.races,
-    launched.num_races,
-    runs,
-    num_tasks,
-    left_out,
-  )
-
-
-def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
-  """Returns what the tasks wrote, before anything took its place."""
-  if launched.captured is None:
-    return launched.outputs
-  relayed = {spec.name for spec in tensors.RELAYED}
-  outputs = dict(launched.outputs)
-  for name in outputs.keys() & launched.captured.keys():
-    own = launched.captured[name]
-    counts = plan.relayed_counts if name in relayed else plan.counts
-    rows = counts.sum(axis=0).reshape(len(plan.counts), -1).sum(axis=1)
-    if 'N' in tensors.SPECS[name].shape.split():
-      # No task has the rows past the last valid one.
-      for rank, valid in enumerate(rows):
-        own[rank, valid:] = outputs[name][rank, valid:]
-    outputs[name] = own
-  return outputs
-
-
-def read_by_runtime(
-  which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
-) -> dict[str, np.ndarray]:
-  """Returns a pass's inputs but those that our runtime makes or never reads."""
-  unread = {'x', *tensors.PLAN} if which is passes.BACKWARD else ()
-  return {n: inputs[n] for n in which.reads(policy) if n not in unread}
-
-
-def cut_otherwise(
-  options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
-) -> flow_lib.Options:
-  """Returns options under which no tile is cut as it was.
-
-  Where there is something to cut: columns and tokens of which there are more
-  than one, rows of experts that have as many as the average expert.
-  """
-  widths = [config.d_model, config.d_ff, 2 * config.d_ff]
-  average = config.num_ranks * config.num_tokens * config.top_k
-  average //= config.num_experts
-  rows = _half(min(options.row_block, average))
-  whole = options.chain_rows is None or options.chain_rows >= average
-  chained = which is passes.BACKWARD and whole
-  return flow_lib.Options(
-    event_grain='expert' if options.event_grain == 'row_block' else 'row_block',
-    row_block=2 if options.row_block == 1 else rows,
-    col_block=_cut_otherwise(options.col_block, widths),
-    token_block=_cut_otherwise(
-      options.token_block or options.row_block, [config.num_tokens]
-    ),
-    # What was one sum becomes a chain of small ones.
-    chain_rows=rows if chained else None,
-    num_aic=1,
-    num_aiv=1,
-  )
-
-
-def _half(size: int) -> int:
-  return max(1, -(-size // 2))
-
-
-def _cut_otherwise(block: int, extents: list[int]) -> int:
-  """Returns a block that cuts each extent above one where `block` does not."""
-  shortest = min((e for e in extents if e > 1), default=1)
-  return _half(shortest) if block >= shortest else max(extents)

@@ -13,9 +13,6 @@ from hpmoe.backend_ascend.taskflow import layout
 
 Action = modes_lib.Action
 _FIELDS = ('rank', 'expert', 'row_block', 'col_block')
-# What a user's candidate does with them is told in `user_candidate`; the others
-# steer tasks, which only our runtime has.
-OF_CANDIDATES = ('poison', 'isolate')
 _FORM = "its number, or such as 'gate_up rank=1 expert=3 row_block=0'"
 
 
@@ -23,7 +20,7 @@ _FORM = "its number, or such as 'gate_up rank=1 expert=3 row_block=0'"
 class Checking:
   """How a launch that is checked differs from a plain one.
 
-  A candidate of the user has `OF_CANDIDATES` of these modes.
+  A kind of candidate has some of these modes: `Candidate.can`.
 
   Attributes:
     poison: buffers start as a NaN that no kernel writes; otherwise as zeros.
@@ -104,6 +101,9 @@ class Checking:
         )
     mine = modes_lib.ISOLATED if self.isolate else Action.RUN
     return np.where(runs, mine, Action.HEAL).astype(np.uint8)
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(Checking))
 
 
 def find_task(image: image_lib.Image, argument: str, text: str) -> int:

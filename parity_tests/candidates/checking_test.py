@@ -1,6 +1,5 @@
 """The checking modes of a check: what runs, what stands in, what is refused."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -13,9 +12,12 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import config as config_lib
@@ -133,13 +135,15 @@ def _report(tmp_path, *arguments) -> tuple[int, dict]:
 def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
   # Given a right backend, when each mode asks its question,
   request = check.Request(
-    preset='tiny',
-    ranks=2,
-    tokens=13,
-    direction=direction,
-    placement=placement,
-    options=OPTIONS,
-    lanes=('exact', 'bitwise'),
+    case_lib.Case(
+      preset='tiny',
+      ranks=2,
+      tokens=13,
+      direction=direction,
+      placement=placement,
+    ),
+    host.Megakernel(options=OPTIONS),
+    judgement.Judgement(lanes=('exact', 'bitwise')),
   )
   for mode in (
     dict(poison=False),
@@ -151,7 +155,7 @@ def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
     dict(stop_after='20'),
     dict(start_at='20', stop_after='20'),
   ):
-    one = dataclasses.replace(request, checking=checking.Checking(**mode))
+    one = request.but(checking=checking.Checking(**mode))
     report = check.run(one)
 
     # then nothing is wrong.
@@ -199,13 +203,12 @@ def test_what_stands_in_is_not_judged_on_what_ran():
   for first, last in ((74, 77), (185, 188), (222, 225)):
     report = check.run(
       check.Request(
-        preset='tiny',
-        ranks=2,
-        tokens=13,
-        direction='backward',
-        options=flow_lib.Options(row_block=8, chain_rows=8),
-        lanes=('bitwise', 'bounded'),
-        checking=checking.Checking(start_at=str(first), stop_after=str(last)),
+        case_lib.Case(preset='tiny', ranks=2, tokens=13, direction='backward'),
+        host.Megakernel(
+          options=flow_lib.Options(row_block=8, chain_rows=8),
+          checking=checking.Checking(start_at=str(first), stop_after=str(last)),
+        ),
+        judgement.Judgement(lanes=('bitwise', 'bounded')),
       )
     )
     assert report.verdict == 'pass'
@@ -225,13 +228,9 @@ def test_a_plain_check_fails_by_a_race(fault, direction):
   # Given a task out of order, whether or not its values show it, when nobody
   # asks for races, then the check fails by them and blames that task.
   request = check.Request(
-    preset='tiny',
-    ranks=2,
-    tokens=13,
-    direction=direction,
-    fault=fault,
-    lanes=('exact',),
-    options=OPTIONS,
+    case_lib.Case(preset='tiny', ranks=2, tokens=13, direction=direction),
+    host.Megakernel(fault=fault, options=OPTIONS),
+    judgement.Judgement(lanes=('exact',)),
   )
   report = check.run(request)
   assert report.verdict == 'fail' and report.num_races
@@ -248,14 +247,13 @@ def test_a_race_that_a_chain_sums_is_that_of_its_writer():
   # Given a task that says too early that it is done, to the middle of a chain,
   report = check.run(
     check.Request(
-      preset='tiny',
-      ranks=2,
-      tokens=13,
-      direction='backward',
-      fault='early_signal',
-      lanes=('exact', 'bitwise'),
-      options=flow_lib.Options(row_block=8, chain_rows=8),
-      checking=checking.Checking(isolate=True),
+      case_lib.Case(preset='tiny', ranks=2, tokens=13, direction='backward'),
+      host.Megakernel(
+        fault='early_signal',
+        options=flow_lib.Options(row_block=8, chain_rows=8),
+        checking=checking.Checking(isolate=True),
+      ),
+      judgement.Judgement(lanes=('exact', 'bitwise')),
     )
   )
 
@@ -273,14 +271,13 @@ def test_a_race_that_a_chain_sums_is_that_of_its_writer():
 def test_a_chain_is_named_at_its_last_link_and_says_so():
   report = check.run(
     check.Request(
-      preset='tiny',
-      ranks=2,
-      tokens=13,
-      direction='backward',
-      fault='weight_grad_twice',
-      lanes=('exact',),
-      options=flow_lib.Options(row_block=8, chain_rows=8),
-      checking=checking.Checking(isolate=True),
+      case_lib.Case(preset='tiny', ranks=2, tokens=13, direction='backward'),
+      host.Megakernel(
+        fault='weight_grad_twice',
+        options=flow_lib.Options(row_block=8, chain_rows=8),
+        checking=checking.Checking(isolate=True),
+      ),
+      judgement.Judgement(lanes=('exact',)),
     )
   )
 
@@ -291,12 +288,11 @@ def test_a_chain_is_named_at_its_last_link_and_says_so():
 def test_a_lane_that_names_no_task_says_so():
   report = check.run(
     check.Request(
-      preset='tiny',
-      ranks=2,
-      tokens=13,
-      fault='zero_output',
-      lanes=('standard',),
-      checking=checking.Checking(isolate=True),
+      case_lib.Case(preset='tiny', ranks=2, tokens=13),
+      host.Megakernel(
+        fault='zero_output', checking=checking.Checking(isolate=True)
+      ),
+      judgement.Judgement(lanes=('standard',)),
     )
   )
 
@@ -320,11 +316,9 @@ def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
   # when lane bitwise judges, then the task that moved it is named.
   report = check.run(
     check.Request(
-      preset='tiny',
-      ranks=2,
-      tokens=13,
-      lanes=('bitwise',),
-      checking=checking.Checking(isolate=True),
+      case_lib.Case(preset='tiny', ranks=2, tokens=13),
+      host.Megakernel(checking=checking.Checking(isolate=True)),
+      judgement.Judgement(lanes=('bitwise',)),
     )
   )
   (wrong,) = report.wrong

@@ -7,13 +7,14 @@ saves what its own forward launch computed.
 
 from collections.abc import Callable
 import dataclasses
+import functools
+from typing import ClassVar, Self
 
 import numpy as np
 
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -107,41 +108,51 @@ _FRAMEWORKS = dict(jax=_jax, mindspore=_mindspore)
 NAMES = tuple(_FRAMEWORKS)
 
 
-class FrontEnd:
+@dataclasses.dataclass(frozen=True)
+class FrontEnd(candidates.Candidate):
   """A framework's layer, in our process.
 
   Attributes:
-    name: as reports call it.
-    serial: None; the front end has no other way to launch.
-    checking: no modes.
+    framework: one of NAMES.
+    options: granularity and cores.
+    threads: OS threads; None is one per core.
+    deadline_s: seconds without progress that end a launch.
+    device: 'cpu' or 'ascend', on which the layer runs.
   """
 
-  serial: None = None
-  checking = checking_lib.Checking()
+  can: ClassVar[candidates.Can] = candidates.Can(
+    directions=('forward', 'both'),
+    why='a gradient reads what its own forward pass saved',
+  )
+  framework: str
+  options: flow_lib.Options = flow_lib.Options()
+  threads: int | None = None
+  deadline_s: float = 60.0
+  device: str = 'cpu'
 
-  def __init__(
-    self,
-    framework: str,
-    options: flow_lib.Options,
-    threads: int | None = None,
-    deadline_s: float = 60.0,
-    device: str = 'cpu',
-  ):
-    """Imports the framework.
+  def __post_init__(self):
+    if self.framework not in NAMES:
+      raise ValueError(
+        f'frontend: expected one of {list(NAMES)}, got {self.framework!r}'
+      )
+
+  @property
+  def name(self) -> str:  # type: ignore[override]
+    return f'{self.framework}_layer'
+
+  def ready(self, case, beside='') -> Self:
+    """Imports the framework; see `Candidate`.
 
     Raises:
-      ValueError: it is not one of NAMES, or not installed, or has no such
-        device.
+      ValueError: it is not installed, or has no such device.
     """
-    if framework not in _FRAMEWORKS:
-      raise ValueError(
-        f'frontend: expected one of {list(NAMES)}, got {framework!r}'
-      )
-    self.name = f'{framework}_layer'
-    self._framework = _FRAMEWORKS[framework](device)
-    self._run = dict(
-      options=options, threads=threads, deadline_s=deadline_s, scan=True
-    )
+    super().ready(case, beside)
+    assert self._layer
+    return self
+
+  @functools.cached_property
+  def _layer(self) -> Framework:
+    return _FRAMEWORKS[self.framework](self.device)
 
   def run(
     self,
@@ -149,15 +160,24 @@ class FrontEnd:
     policy: precision.PrecisionPolicy,
     inputs: passes.Tensors,
     which: passes.Pass = passes.FORWARD,
+    given: passes.Tensors | None = None,
   ) -> Arrays:
     """See `Candidate`."""
-    call = layer_call.LayerCall(config, policy, **self._run)
-    given = {name: inputs[name] for name in tensors.INPUTS}
+    del given  # It does not replay.
+    call = layer_call.LayerCall(
+      config,
+      policy,
+      options=self.options,
+      threads=self.threads,
+      deadline_s=self.deadline_s,
+      scan=True,
+    )
+    mine = {name: inputs[name] for name in tensors.INPUTS}
     with candidates.own_failures(self.name):
       try:
         if which is passes.FORWARD:
-          return self._framework.forward(call, given)
-        return self._framework.backward(call, given, inputs['dy'])
+          return self._layer.forward(call, mine)
+        return self._layer.backward(call, mine, inputs['dy'])
       except RuntimeError as error:
         said = layer_call.launch_error(str(error)) or error
         raise candidates.CandidateError(f'{self.name}: {said}') from error

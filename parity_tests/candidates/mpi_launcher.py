@@ -1,6 +1,6 @@
 """Runs a layer with each rank in a process of its own, under mpiexec.
 
-`MpiMegakernel` is a candidate like `candidates.Megakernel`: same images, same
+`MpiMegakernel` is a candidate like `host.Megakernel`: same images, same
 bits.  `run_job` supervises one launch: whatever happens to a rank, it returns
 in bounded time and leaves no process, no segment and no folder behind.
 """
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_job
 from hpmoe.parity_tests.candidates import mpi_worker
 from hpmoe.parity_tests.case import passes
@@ -299,7 +301,7 @@ def launch(
 
 
 @dataclasses.dataclass(frozen=True)
-class MpiMegakernel:
+class MpiMegakernel(candidates.Candidate):
   """Our own backend, each rank in a process of its own.
 
   Attributes:
@@ -308,14 +310,21 @@ class MpiMegakernel:
     name: what reports call it.
   """
 
-  options: flow_lib.Options
+  can: ClassVar[candidates.Can] = candidates.Can(relays=True)
+  options: flow_lib.Options = flow_lib.Options()
   deadline_s: float = 60.0
   name: str = 'backend_ascend/mpi'
 
+  def ready(self, case, beside='') -> Self:
+    """See `candidates.Candidate`."""
+    find_mpiexec()
+    return super().ready(case, beside)
+
   def run(
-    self, config, policy, inputs, which=passes.FORWARD
+    self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    """See `candidates.Candidate.run`."""
+    """See `candidates.Candidate`."""
+    del given  # It does not replay.
     with candidates.own_failures(self.name):
       image = compiler.COMPILE[which.direction](
         config, policy, self.options
@@ -326,5 +335,5 @@ class MpiMegakernel:
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
-    """As `candidates.Megakernel.serial`."""
-    return candidates.Megakernel(self.options).serial
+    """As `host.Megakernel.serial`."""
+    return host.Megakernel(self.options).serial

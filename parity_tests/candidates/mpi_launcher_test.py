@@ -21,7 +21,7 @@ from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_job
 from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.candidates import mpi_worker
@@ -85,7 +85,7 @@ def _compare(direction, num_ranks, storage, grain, data, placement='combine'):
   ours = mpi_launcher.MpiMegakernel(options)
   if direction == 'forward':
     given = {name: inputs[name] for name in tensors.INPUTS}
-    want = candidates.Megakernel(options, threads=1).run(config, policy, given)
+    want = host.Megakernel(options, threads=1).run(config, policy, given)
     got = ours.run(config, policy, given)
   else:
     image = testing.compile_grad(config, policy, event_grain=grain, **SIZES)
@@ -151,7 +151,7 @@ class TestSameBits:
 
     got = mpi_launcher.MpiMegakernel(options).serial(config, policy, given)
 
-    want = candidates.Megakernel(options).serial(config, policy, given)
+    want = host.Megakernel(options).serial(config, policy, given)
     assert not testing.differing(got, want)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -39,9 +40,9 @@ def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
 ):
   # Given a lowering that goes wrong in the launch, or only in the cut of the
   # serial run, when either is made, then the candidate could not run.
-  lower = _Early(candidates.compiler.lower_forward.lower_forward, right_cuts)
-  monkeypatch.setattr(candidates.compiler.lower_forward, 'lower_forward', lower)
-  ours = candidates.Megakernel(flow_lib.Options(num_aic=1, num_aiv=1))
+  lower = _Early(host.compiler.lower_forward.lower_forward, right_cuts)
+  monkeypatch.setattr(host.compiler.lower_forward, 'lower_forward', lower)
+  ours = host.Megakernel(flow_lib.Options(num_aic=1, num_aiv=1))
   policy = precision.PrecisionPolicy()
   inputs = _inputs()
   runs = [ours.run, ours.serial]
@@ -53,7 +54,7 @@ def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
 
 
 def test_a_launch_that_ends_early_hands_out_its_plan():
-  ours = candidates.Megakernel(
+  ours = host.Megakernel(
     flow_lib.Options(num_aic=1, num_aiv=1), fault='missing_signal'
   )
   inputs = _inputs()

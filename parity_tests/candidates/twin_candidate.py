@@ -1,12 +1,14 @@
 """The device source on its twin, as a candidate."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
 
 NAME = 'ascend_twin'
 
@@ -24,7 +26,7 @@ class TwinFailure(candidates.CandidateError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Twin(candidates.Megakernel):
+class Twin(host.Megakernel):
   """One launch of the image that the host would run, on the twin.
 
   Attributes:
@@ -32,9 +34,17 @@ class Twin(candidates.Megakernel):
     counts: of each launch, what its cores did.
   """
 
+  can: ClassVar[candidates.Can] = candidates.Can(
+    dtypes=('float32', 'bfloat16'),
+    orders=('ascending',),
+    relays=True,
+    why="the twin runs the device's source, which has no other",
+  )
   name: str = NAME
   twin: twin_runtime.Modes = twin_runtime.Modes()
-  counts: list[np.ndarray] = dataclasses.field(default_factory=list)
+  counts: list[np.ndarray] = dataclasses.field(
+    default_factory=list, init=False, compare=False
+  )
 
   def _launch(
     self, which, image, plan, inputs, fault, modes
@@ -60,7 +70,7 @@ class Twin(candidates.Megakernel):
   def _serial_options(self, config, which) -> flow_lib.Options:
     """Returns another cut where the order of terms does not depend on it."""
     if self.twin.mmad_order == 'ascending':
-      other = candidates.cut_otherwise(self.options, config, which)
+      other = host.cut_otherwise(self.options, config, which)
       # Smaller, never larger: a core's memories hold it too.
       block = self.options.col_block
       smaller = -(-block // 2) if block > 1 else 2

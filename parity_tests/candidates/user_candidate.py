@@ -44,9 +44,11 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from typing import ClassVar, Self
 
 import numpy as np
 
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.candidates import exchange
@@ -71,7 +73,7 @@ _KINDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Subprocess:
+class Subprocess(candidates.Candidate):
   """The user's function, in a process of its own.
 
   Attributes:
@@ -79,16 +81,19 @@ class Subprocess:
     timeout_s: seconds after which it counts as hung.
     has_backward: whether it will have to run its backward pass too: one that
       lacks it is refused before its first run.
-    checking: modes of `checking.OF_CANDIDATES`.  `poison`: memory that it
+    checking: `poison`: memory that it
       allocates and never writes is not zero by luck, under glibc; `isolate`:
       its stages run, each on the oracle's tensors.
   """
 
+  can: ClassVar[candidates.Can] = candidates.Can(
+    modes=('poison', 'isolate'), orders=None
+  )
   name: str
   timeout_s: float = 600.0
   has_backward: bool = False
+  options: flow_lib.Options = flow_lib.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
-  serial: None = None
 
   def __post_init__(self):
     module, _, function = self.name.partition(':')
@@ -97,6 +102,13 @@ class Subprocess:
       raise ValueError(
         f'candidate: expected pkg.module:function, got {self.name!r}'
       )
+
+  def ready(self, case, beside='') -> Self:
+    """See `Candidate`."""
+    super().ready(case, beside)
+    return dataclasses.replace(
+      self, has_backward=passes.BACKWARD in case.passes
+    )
 
   def run(
     self, config, policy, inputs, which=passes.FORWARD, given=None

@@ -9,8 +9,10 @@ import pytest
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -473,7 +475,11 @@ def test_a_kernel_that_raises_in_lane_exact_gets_the_hint(candidate):
       def forward(inputs, config, policy):
         raise KeyError(policy.activation)
       """)
-  request = check.Request(preset='tiny', ranks=2, tokens=13, lanes=('exact',))
+  request = check.Request(
+    case_lib.Case(preset='tiny', ranks=2, tokens=13),
+    ours,
+    judgement.Judgement(lanes=('exact',)),
+  )
 
   with pytest.raises(candidates.CandidateError, match="say so: .*'swiglu'"):
-    check.Bench(request).judge(request, ours)
+    check.run(request)

@@ -3,6 +3,7 @@
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
 
 # Name, field of twin_runtime.Modes.
 _FIELDS = {
@@ -14,26 +15,24 @@ _FIELDS = {
   'flush_subnormals': 'flush_subnormals',
   'saturate': 'saturate',
 }
-# Of the host runtime alone.
-_HOST_ONLY = (
-  'threads',
-  'permute',
-  'late_puts',
-  'races',
-  'isolate',
-  'start_at',
-  'stop_after',
-  'poison',
-)
+# Name, field of a candidate.
+_CANDIDATE = {
+  'threads': 'threads',
+  'deadline': 'deadline_s',
+  'timeout': 'timeout_s',
+  'fault': 'fault',
+  'isa': 'isa',
+  'candidate': 'name',
+  'frontend': 'framework',
+  'device': 'device',
+}
 
 
 def define_backend(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.judge import check
-
   flags.DEFINE_enum(
     'backend',
-    check.BACKENDS[0],
-    list(check.BACKENDS),
+    'host',
+    ['host', 'ascend_twin'],
     "What runs the image: the host's kernels, or the source that an NPU runs, "
     'on its twin; see docs/twin.md.',
     flag_values=f,
@@ -83,7 +82,52 @@ def define_twin(f: flags.FlagValues) -> None:
     flags.DEFINE_boolean(name, default, text, flag_values=f)
 
 
-def modes(f: flags.FlagValues):
+def row(f: flags.FlagValues):
+  """Returns the kind of candidate that flags ask for.
+
+  Raises:
+    ValueError: a flag was given that it does not understand.
+  """
+  from hpmoe.parity_tests.candidates import table
+
+  given = {n: f[n].value for n in f if f[n].present}
+  given = {n: cli.text(v) for n, v in given.items() if v != f[n].default}
+  return table.find(given)
+
+
+def candidate(f: flags.FlagValues, case, checking=None):
+  """Returns the candidate that flags ask for, fit for a case.
+
+  Args:
+    f: all flags.
+    case: what will be asked.
+    checking: its modes; None: as by default.
+
+  Raises:
+    ValueError: a flag was given that would have no effect, or the candidate
+      cannot do what is asked.
+    candidates.CandidateError: what it needs is not here.
+  """
+  kind = row(f)
+  fields = {
+    field: _value(f[name].value)
+    for name, field in _CANDIDATE.items()
+    if name in f and name in kind.flags
+  }
+  fields['options'] = layer_flags.options(f)
+  if checking is not None:
+    fields['checking'] = checking
+  if 'twin_mode' in kind.flags:
+    fields['twin'] = _modes(f)
+  made = kind.make(fields)
+  return made.ready(case, kind.typed({n: f[n].value for n in f}))
+
+
+def _value(value: object) -> object:
+  return tuple(value) if isinstance(value, list) else value
+
+
+def _modes(f: flags.FlagValues):
   """Returns the modes of the twin.
 
   Raises:
@@ -91,19 +135,6 @@ def modes(f: flags.FlagValues):
   """
   from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 
-  on_twin = f.backend != 'host'
-  for name in _FIELDS:
-    if not on_twin and f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected --backend=ascend_twin beside it, got '
-        f'--backend={f.backend}'
-      )
-  for name in _HOST_ONLY:
-    if on_twin and name in f and f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none with --backend={f.backend}, got '
-        f'{cli.text(f[name].value)}: it steers the host runtime'
-      )
   if f['twin_seed'].present and f.twin_mode != 'seeded':
     raise cli.UsageError(
       f'twin_seed: expected --twin_mode=seeded beside it, got {f.twin_mode}'

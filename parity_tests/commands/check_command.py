@@ -204,9 +204,9 @@ def _checking(f: flags.FlagValues):
 
 
 def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
-  from hpmoe.parity_tests.judge import check
+  from hpmoe.parity_tests.judge import judgement
 
-  every = _RUNS_TOGETHER if f.tiles is None else check.OF_SAMPLE
+  every = _RUNS_TOGETHER if f.tiles is None else judgement.OF_SAMPLE
   asked = every if f.lane == ['all'] else tuple(f.lane)
   wrong = [lane for lane in asked if lane not in _RUNS_TOGETHER]
   if wrong or not asked:
@@ -228,55 +228,45 @@ def request(f: flags.FlagValues):
   Raises:
     ValueError: it is wrong.
   """
+  from hpmoe.parity_tests.judge import judgement
+  from hpmoe.parity_tests.judge import request as request_lib
   from hpmoe.parity_tests.judge.limits import standards
 
+  direction = _direction(f)
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
-  layer_flags.refuse_without_effect(f, _direction(f))
+  layer_flags.refuse_without_effect(f, direction)
   for name in f.standard:
     standards.get(name, layer_flags.DTYPES[f.dtype])
-  return layer_flags.request(
-    f,
-    direction=_direction(f),
-    lanes=_lanes(f),
-    standards=tuple(f.standard) or standards.DEFAULT,
-    threads=f.threads,
-    isa=tuple(f.isa),
-    deadline_s=f.deadline,
-    candidate=f.candidate,
-    frontend=f.frontend,
-    device=f.device,
-    timeout_s=f.timeout,
-    fault=f.fault,
-    checking=_checking(f),
-    launcher=f.launcher,
-    backend=f.backend,
-    twin=backend_flags.modes(f),
-    tiles=f.tiles,
-    arguments=cli.arguments(f, without=('lane', 'json', 'html', 'verbose')),
+  case = layer_flags.case(f, direction)
+  given = cli.arguments(f, without=('lane', 'json', 'html', 'verbose'))
+  return request_lib.Request(
+    case,
+    backend_flags.candidate(f, case, _checking(f)),
+    judgement.Judgement(
+      lanes=_lanes(f),
+      standards=tuple(f.standard) or standards.DEFAULT,
+      tiles=f.tiles,
+    ),
+    ('check', *given),
   )
 
 
 def _refuse_orders(f: flags.FlagValues, orders: tuple[str, ...]) -> None:
-  """Refuses orders that cannot be told or run, before the first takes long.
+  """Refuses orders that cannot be told apart, before the first takes long.
 
   Raises:
     cli.UsageError: names what they do not go with.
   """
-  several, got = len(orders) > 1, f'got {",".join(orders)}'
-  if several and f.html is not None:
+  if len(orders) > 1 and f.html is not None:
     raise cli.UsageError(
-      f'html: expected one --accumulation_order beside it, {got}'
+      'html: expected one --accumulation_order beside it, got '
+      f'{",".join(orders)}'
     )
-  if several and f.candidate is not None:
+  if len(orders) > 1 and backend_flags.row(f).kind.can.orders is None:
     raise cli.UsageError(
       'accumulation_order: expected one beside --candidate, whose sums have an '
-      f'order of their own, {got}'
-    )
-  if f.backend == 'ascend_twin' and orders != ('ascending',):
-    raise cli.UsageError(
-      f'accumulation_order: expected ascending with --backend={f.backend}, '
-      f'{got}'
+      f'order of their own, got {",".join(orders)}'
     )
 
 

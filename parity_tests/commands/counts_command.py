@@ -37,24 +37,19 @@ def _define_counts(f: flags.FlagValues) -> None:
 def _counts(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.kernels.ascendc.twin.launch import tile_counts
   from hpmoe.parity_tests.candidates import twin_candidate
-  from hpmoe.parity_tests.case import passes
-  from hpmoe.parity_tests.judge import check
+  from hpmoe.parity_tests.judge import bench as bench_lib
   from hpmoe.parity_tests.report import text_table
 
   cli.check_writable('json', f.json)
   cli.check_writable('csv', f.csv)
   layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
-  request = layer_flags.request(
-    f,
-    backend=twin_candidate.NAME,
-  )
-  candidate = check.make_candidate(request)
-  assert isinstance(candidate, twin_candidate.Twin)
-  bench = check.Bench(request)
+  case = layer_flags.case(f)
+  candidate = twin_candidate.Twin(layer_flags.options(f)).ready(case)
+  bench = bench_lib.Bench(case)
   saved: dict = {}
-  for which in passes.of(request.direction):
-    saved |= bench.case(request, which, bench.made, saved).run(candidate.run)
+  for which in case.passes:
+    saved |= bench.case(candidate, which, bench.made, saved).run(candidate.run)
   table = [
     tile
     for launch, counts in zip(candidate.launches, candidate.counts)

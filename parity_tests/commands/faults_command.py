@@ -24,19 +24,15 @@ def _define_faults(f: flags.FlagValues) -> None:
 
 
 def _faults(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.judge import request as request_lib
   from hpmoe.parity_tests.law import faults_table
 
   cli.check_writable('json', f.json)
   layer_flags.refuse_out_of_range(f)
   layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
-  request = layer_flags.request(
-    f,
-    threads=f.threads,
-    backend=f.backend,
-    twin=backend_flags.modes(f),
-    arguments=cli.arguments(f, without=('json',)),
-  )
+  case = layer_flags.case(f)
+  request = request_lib.Request(case, backend_flags.candidate(f, case))
   count = faults_table.count(f.direction)
   with cli.failure_reported(f.json), cli.progress(count) as step:
     rows = faults_table.run(request, step)

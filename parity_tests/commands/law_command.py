@@ -93,11 +93,7 @@ def _plan(f: flags.FlagValues):
   from hpmoe.parity_tests.law import law
   from hpmoe.reference.contract import presets
 
-  if not presets.get(f.preset).runs_here:
-    raise cli.UsageError(
-      f'preset: expected one of {list(presets.RUNS_HERE)} to run here, '
-      f'got {f.preset!r}, which is for hpmoe compile'
-    )
+  presets.to_run(f.preset)
   wrong = [d for d in f.direction if d not in law.DIRECTIONS]
   if wrong:
     raise cli.UsageError(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 import dataclasses
 import math
-from typing import Any
 
 from absl import flags
 
@@ -394,12 +393,12 @@ _SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
 _REPLACED_BY_INPUT = ('preset', 'routing', 'text')
 
 
-def request(f: flags.FlagValues, **more: Any):
-  """Returns the `check.Request` of these options, and of `more`."""
-  from hpmoe.parity_tests.judge import check
+def case(f: flags.FlagValues, direction: str | None = None):
+  """Returns the case of these options."""
+  from hpmoe.parity_tests.case import case as case_lib
 
-  fields: dict[str, Any] = dict(
-    direction=f.direction,
+  return case_lib.Case(
+    direction=direction or f.direction,
     preset=preset(f),
     ranks=f.ranks,
     tokens=f.tokens,
@@ -411,9 +410,7 @@ def request(f: flags.FlagValues, **more: Any):
     placement=f.placement,
     accumulation_order=order_of(f),
     capacity=f.capacity,
-    options=options(f),
   )
-  return check.Request(**fields | more)
 
 
 def refuse_contradictions(f: flags.FlagValues) -> None:

@@ -95,15 +95,6 @@ def usage() -> str:
   return '\n'.join(lines)
 
 
-def _version() -> str:
-  import importlib.metadata  # Takes long, and few commands need it.
-
-  try:
-    return importlib.metadata.version('hyperparallel-moe')
-  except importlib.metadata.PackageNotFoundError:
-    return 'not installed'
-
-
 def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
   values = command.flags()
   _refuse_missing_values(command, values, arguments)
@@ -138,7 +129,9 @@ def _refuse_missing_values(
 def main(arguments: Sequence[str]) -> int:
   """Runs a command line (without the program's name); returns its exit code."""
   if arguments and arguments[0] == '--version':
-    print(f'hpmoe {_version()}')
+    from hpmoe.parity_tests.kept import versions
+
+    print(f'hpmoe {versions.of("hyperparallel-moe")}')
     return cli.PARITY
   if not arguments or arguments[0] in ('--help', '-h', 'help'):
     print(usage())

@@ -17,15 +17,19 @@ from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.kept import compiled
+from hpmoe.parity_tests.kept import versions
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
@@ -330,7 +334,7 @@ def test_version_is_said(capsys):
   assert main.main(['--version']) == cli.PARITY
 
   said = capsys.readouterr().out.strip()
-  assert said == f'hpmoe {check.versions()["hyperparallel-moe"]}'
+  assert said == f'hpmoe {versions.versions()["hyperparallel-moe"]}'
 
 
 def test_a_check_that_holds_prints_a_table_and_writes_a_report(
@@ -347,7 +351,7 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
   assert report['first_failure'] is None
   assert report['seconds'] > 0
   assert report['versions']['numpy'] == np.__version__
-  assert report['versions']['sources'] == check.sources()
+  assert report['versions']['sources'] == versions.sources()
   assert report['config']['layer']['num_ranks'] == 2
   assert {row['lane'] for row in report['stages']} == set(verdicts.LANES)
   for row in report['stages']:
@@ -404,7 +408,7 @@ def test_each_order_of_accumulation_gets_a_verdict(capsys, tmp_path):
 
 
 def test_one_order_that_fails_fails_the_check(capsys, tmp_path, monkeypatch):
-  path, right = tmp_path / 'out.json', candidates.Megakernel.run
+  path, right = tmp_path / 'out.json', host.Megakernel.run
 
   def run(self, config, policy, *rest, **more):
     answer = right(self, config, policy, *rest, **more)
@@ -412,7 +416,7 @@ def test_one_order_that_fails_fails_the_check(capsys, tmp_path, monkeypatch):
       answer['y'][...] = 1
     return answer
 
-  monkeypatch.setattr(candidates.Megakernel, 'run', run)
+  monkeypatch.setattr(host.Megakernel, 'run', run)
   asked = ['--dtype=bf16', '--accumulation_order=ascending,even_odd_32']
   asked += ['--direction=forward', '--lane=bounded', f'--json={path}']
 
@@ -812,12 +816,10 @@ def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
 def test_steps_are_counted_right():
   for asked in ((lane,) for lane in verdicts.LANES):
     request = check.Request(
-      direction='both',
-      preset='tiny',
-      ranks=1,
-      tokens=4,
-      lanes=asked,
-      routing='balanced',
+      case_lib.Case(
+        direction='both', preset='tiny', ranks=1, tokens=4, routing='balanced'
+      ),
+      judgement=judgement.Judgement(lanes=asked),
     )
     steps = []
     check.run(request, steps.append)

@@ -111,13 +111,11 @@ def _layer(f: flags.FlagValues):
   Of a shape that is only compiled, inputs are the routing.
   """
   from hpmoe.parity_tests.case import routings
-  from hpmoe.parity_tests.judge import check
   from hpmoe.reference.contract import presets
 
-  request = layer_flags.request(f)
-  preset = presets.get(request.preset)
+  preset = presets.get(layer_flags.preset(f))
   if f.machine is None or f.input is not None or preset.runs_here:
-    made = check.make_inputs(request)
+    made = layer_flags.case(f).make()
     return made.config, made.policy, made.arrays
   config = presets.config(preset, f.ranks, f.tokens, f.capacity)
   routing = f.routing if f['routing'].present else 'balanced'
@@ -166,7 +164,7 @@ def _measure(f: flags.FlagValues, step):
   from hpmoe.backend_ascend import compiler
   from hpmoe.backend_ascend.kernels.host.launch import runtime
   from hpmoe.backend_ascend.simulator.trace import sources
-  from hpmoe.parity_tests.candidates import candidates
+  from hpmoe.parity_tests.candidates import host
   from hpmoe.parity_tests.case import passes
 
   step('inputs')
@@ -178,7 +176,7 @@ def _measure(f: flags.FlagValues, step):
     step(f'compile {which.name}')
     compile_ = compiler.COMPILE[which.direction]
     image = compile_(config, policy, options).image
-    return image, candidates.read_by_runtime(which, policy, tensors)
+    return image, host.read_by_runtime(which, policy, tensors)
 
   image, inputs = compiled(passes.FORWARD, given)
   if f.direction == 'backward':

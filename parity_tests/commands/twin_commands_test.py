@@ -47,7 +47,7 @@ class TestCheck:
     code = main.main(['check', TWIN, *TINY, *arguments, f'--json={path}'])
     assert code == cli.PARITY
     text = path.read_text()
-    assert '"backend": "ascend_twin"' in text
+    assert '"candidate": "ascend_twin"' in text
     assert '"mmad_order": "reversed"' in text
 
   @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ class TestCheck:
       ('--launcher=mpi', 'launcher'),
       ('--frontend=jax', 'frontend'),
       ('--candidate=a.b:c', 'candidate'),
-      ('--dtype=f16', 'policy.storage'),
+      ('--dtype=f16', 'dtype'),
       ('--row_block=512 --col_block=1024 --preset=small', 'row_block'),
       ('--twin_seed=3', 'twin_seed'),
     ],

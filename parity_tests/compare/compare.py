@@ -16,8 +16,8 @@ import types
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import layers
@@ -243,7 +243,7 @@ def run(
 def _fault(request: Request) -> tuple[int, candidates.Candidate] | None:
   if request.fault is None or request.fault_layer is None:
     return None
-  kernel = candidates.Megakernel(flow_lib.Options(), fault=request.fault)
+  kernel = host.Megakernel(fault=request.fault)
   return request.fault_layer, kernel
 
 

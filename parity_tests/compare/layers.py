@@ -6,17 +6,19 @@ wrong before it is not held against it.
 
 from collections.abc import Mapping
 import dataclasses
-import shlex
 import time
 
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import checking as checking_lib
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import metrics
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import tensors
 
@@ -24,7 +26,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Captured:
+class Captured(candidates.Candidate):
   """A candidate that answers with what a model's layer returned.
 
   Attributes:
@@ -34,29 +36,11 @@ class Captured:
 
   outputs: Arrays
   name: str
-  serial: None = None
-  checking: checking_lib.Checking = checking_lib.Checking(races=False)
 
-  def run(self, config, policy, inputs, which=passes.FORWARD):
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     """See `candidates.Candidate`."""
-    del config, policy, inputs
+    del config, policy, inputs, given
     return {n: self.outputs[n] for n in which.results}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Request(check.Request):
-  """A request whose replay may be another command's.
-
-  Attributes:
-    command: what repeats it; empty for `hpmoe check`.
-  """
-
-  command: tuple[str, ...] = ()
-
-  def replay(self, *lanes_: str) -> str:
-    if not self.command:
-      return super().replay(*lanes_)
-    return shlex.join([check.program(), *self.command])
 
 
 def inputs_of(captured: Arrays) -> dict[str, np.ndarray]:
@@ -94,18 +78,16 @@ def judge_outputs(
     command: what repeats all this.
   """
   outputs = {n: a for n, a in captured.items() if n not in tensors.INPUTS}
-  request = _Request(
-    direction=_direction(captured),
-    input=path,
-    lanes=('bounded',),
-    checking=Captured.checking,
-    command=command,
-  )
-  bench = check.Bench(request, keep=True)
-  report = _report(request, bench, Captured(outputs, name))
-  if request.direction == 'forward':
+  asked = case_lib.Case(_direction(captured), input=path)
+  side = Captured(outputs, name)
+  lanes_ = judgement.Judgement(lanes=('bounded',))
+  request = check.Request(asked, side, lanes_, command)
+  start = time.perf_counter()
+  bench = bench_lib.Bench(asked, keep=True)
+  report = check.examined(request, bench, start)
+  if passes.BACKWARD not in asked.passes:
     return report
-  case = bench.case(request, passes.BACKWARD, bench.made)
+  case = bench.case(side, passes.BACKWARD, bench.made)
   expected = case.answer()
   refused = [
     n
@@ -123,14 +105,16 @@ def judge_outputs(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Recorded(candidates.Megakernel):
+class _Recorded(host.Megakernel):
   """Our backend; keeps what it returned.
 
   Attributes:
     outputs: results of each pass, by name.
   """
 
-  outputs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  outputs: dict[str, np.ndarray] = dataclasses.field(
+    default_factory=dict, init=False
+  )
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     made = super().run(config, policy, inputs, which, given)
@@ -157,15 +141,11 @@ def judge_kernel(
   direction = _direction(captured)
   arguments = [f'--input={path}', f'--direction={direction}']
   arguments += [f'--fault={fault}'] if fault else []
-  request = _Request(
-    direction=direction,
-    input=path,
-    lanes=('bitwise', 'bounded'),
-    fault=fault,
-    arguments=tuple(arguments),
-  )
-  kernel = _Recorded(request.options, fault=fault)
-  report = _report(request, check.Bench(request), kernel)
+  asked, kernel = case_lib.Case(direction, input=path), _Recorded(fault=fault)
+  lanes_ = judgement.Judgement(lanes=('bitwise', 'bounded'))
+  request = check.Request(asked, kernel, lanes_, ('check', *arguments))
+  start = time.perf_counter()
+  report = check.examined(request, bench_lib.Bench(asked), start)
   other = [
     n for n, a in kernel.outputs.items() if a.tobytes() != captured[n].tobytes()
   ]
@@ -174,17 +154,3 @@ def judge_kernel(
 
 def _direction(captured: Arrays) -> str:
   return 'both' if 'dy' in captured else 'forward'
-
-
-def _report(
-  request: check.Request, bench: check.Bench, candidate: candidates.Candidate
-) -> check.Report:
-  start = time.perf_counter()
-  examined = bench.examine(request, candidate)
-  return check.Report(
-    config=check.describe(request, bench.made, candidate),
-    results=tuple(examined.results),
-    seconds=time.perf_counter() - start,
-    wrong=tuple(examined.wrong),
-    launches=tuple(candidates.launches_of(candidate)),
-  )

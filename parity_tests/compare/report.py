@@ -9,7 +9,7 @@ from typing import Any
 from hpmoe.parity_tests.compare import compare
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import subject as subject_lib
-from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.parity_tests.report import text_table
 
@@ -160,7 +160,7 @@ def to_json(
       ],
       wrong_layer=wrong and wrong.layer,
       check=wrong and wrong.report and report_lib.to_json(wrong.report),
-      versions=check.versions(),
+      versions=versions.versions(),
     )
   )
 

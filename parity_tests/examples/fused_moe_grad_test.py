@@ -3,22 +3,25 @@
 import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.examples import fused_moe_grad
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 
 
 def _check(function, **kwargs) -> check.Report:
   return check.run(
     check.Request(
-      preset='tiny',
-      ranks=2,
-      tokens=24,
-      routing='zipf',
-      options=flow_lib.Options(row_block=fused_moe.TILE),
-      candidate=f'{fused_moe_grad.__name__}:{function.__name__}',
-      **kwargs,
+      case_lib.Case(
+        preset='tiny', ranks=2, tokens=24, routing='zipf', **kwargs
+      ),
+      user_candidate.Subprocess(
+        f'{fused_moe_grad.__name__}:{function.__name__}',
+        options=flow_lib.Options(row_block=fused_moe.TILE),
+      ),
     )
   )
 
@@ -62,11 +65,9 @@ def test_the_bug_is_found_at_its_stage_and_expert():
 
 def test_a_kernel_without_a_gradient_is_asked_for_one():
   request = check.Request(
-    preset='tiny',
-    ranks=2,
-    lanes=('bounded',),
-    direction='both',
-    candidate=f'{fused_moe.__name__}:fused_moe',
+    case_lib.Case(preset='tiny', ranks=2, direction='both'),
+    user_candidate.Subprocess(f'{fused_moe.__name__}:fused_moe'),
+    judgement.Judgement(lanes=('bounded',)),
   )
 
   with pytest.raises(ValueError, match='expected its backward pass as an attr'):

@@ -6,8 +6,11 @@ import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
@@ -17,14 +20,14 @@ def _check(function, lane: str, **kwargs) -> check.Report:
   """Runs the command of the page."""
   return check.run(
     check.Request(
-      preset='tiny',
-      ranks=2,
-      tokens=24,
-      routing='zipf',
-      lanes=(lane,),
-      options=flow_lib.Options(row_block=fused_moe.TILE),
-      candidate=f'{fused_moe.__name__}:{function.__name__}',
-      **kwargs,
+      case_lib.Case(
+        preset='tiny', ranks=2, tokens=24, routing='zipf', **kwargs
+      ),
+      user_candidate.Subprocess(
+        f'{fused_moe.__name__}:{function.__name__}',
+        options=flow_lib.Options(row_block=fused_moe.TILE),
+      ),
+      judgement.Judgement(lanes=(lane,)),
     )
   )
 

@@ -3,7 +3,11 @@
 import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import twin_candidate
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 
 OPTIONS = flow_lib.Options(
@@ -11,10 +15,12 @@ OPTIONS = flow_lib.Options(
 )
 
 
-def report(**asked) -> check.Report:
+def report(direction: str, ours: host.Megakernel) -> check.Report:
   return check.run(
     check.Request(
-      preset='tiny', ranks=2, lanes=('bitwise',), options=OPTIONS, **asked
+      case_lib.Case(direction, 'tiny', 2),
+      ours,
+      judgement.Judgement(lanes=('bitwise',)),
     )
   )
 
@@ -25,11 +31,11 @@ def report(**asked) -> check.Report:
 def test_relayed_rows_are_judged_by_bits(direction, tensor):
   # Given a layer whose tokens cross to a rank once, when a put leaves another
   # token's data in a relayed row, then that tensor is the first that is wrong.
-  right = report(direction=direction)
+  right = report(direction, host.Megakernel(OPTIONS))
   assert right.verdict == verdicts.PASS
   judged = {r.stage: r.lane for r in right.results if r.stage == tensor}
   assert judged == {tensor: 'bitwise'}
-  wrong = report(direction=direction, fault='stale_row')
+  wrong = report(direction, host.Megakernel(OPTIONS, fault='stale_row'))
   assert wrong.verdict == verdicts.FAIL
   assert wrong.first_failure is not None
   assert wrong.first_failure.stage == tensor
@@ -37,5 +43,5 @@ def test_relayed_rows_are_judged_by_bits(direction, tensor):
 
 @pytest.mark.parametrize('direction', ['forward', 'backward'])
 def test_the_source_of_the_device_relays_too(direction):
-  right = report(direction=direction, backend='ascend_twin')
+  right = report(direction, twin_candidate.Twin(OPTIONS))
   assert right.verdict == verdicts.PASS

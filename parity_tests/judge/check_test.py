@@ -13,11 +13,16 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.kept import programs
+from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import report
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
@@ -91,7 +96,9 @@ def test_a_file_of_any_shape_passes_in_all_lanes(
   _write(path, name, dtype)
 
   made = check.run(
-    check.Request(direction='both', input=str(path), placement=placement)
+    check.Request(
+      case_lib.Case(direction='both', input=str(path), placement=placement)
+    )
   )
 
   assert made.verdict == verdicts.PASS, _verdicts(made)
@@ -106,9 +113,9 @@ def test_a_file_of_any_shape_passes_in_all_lanes(
 @pytest.fixture(scope='module')
 def bench():
   request = check.Request(
-    direction='both', preset='tiny', ranks=2, routing='zipf'
+    case_lib.Case(direction='both', preset='tiny', ranks=2, routing='zipf')
   )
-  return request, check.Bench(request, keep=True)
+  return request, bench_lib.Bench(request.case, keep=True)
 
 
 def _check_bits(results):
@@ -124,13 +131,13 @@ def _check_bits(results):
 def test_no_bit_depends_on_workers_or_threads(bench, workers, threads):
   request, made = bench
   options = dataclasses.replace(
-    request.options, num_aic=workers[0], num_aiv=workers[1]
+    request.candidate.options, num_aic=workers[0], num_aiv=workers[1]
   )
-  one = dataclasses.replace(
-    request, options=options, threads=threads, lanes=('exact', 'bitwise')
+  one = request.but(
+    options=options, threads=threads, lanes=('exact', 'bitwise')
   )
 
-  results = made.judge(one, check.make_candidate(one))
+  results = made.judge(one)
 
   _check_bits(results)
 
@@ -149,14 +156,16 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
 
     monkeypatch.setattr(runtime, name, spied)
   request = check.Request(
-    direction='both',
-    preset='tiny',
-    dtype='bfloat16',
-    accumulation_order='even_odd_32',
-    isa=(first, last),
+    case_lib.Case(
+      direction='both',
+      preset='tiny',
+      dtype='bfloat16',
+      accumulation_order='even_odd_32',
+    ),
+    host.Megakernel(isa=(first, last)),
   )
 
-  results = check.Bench(request).judge(request, check.make_candidate(request))
+  results = bench_lib.Bench(request.case).judge(request)
 
   assert {r.verdict for r in results} == {verdicts.PASS}
   assert seen == {
@@ -165,19 +174,9 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   }
 
 
-@pytest.mark.parametrize(
-  'asked',
-  [
-    dict(isa=('mmx',)),
-    dict(isa=('portable',), candidate='a:b'),
-    dict(isa=('portable',), frontend='jax'),
-    dict(isa=('portable',), launcher='mpi'),
-    dict(isa=('portable',), backend='ascend_twin'),
-  ],
-)
-def test_instruction_sets_without_effect_are_refused(asked):
-  with pytest.raises(ValueError, match='^isa: expected '):
-    check.make_candidate(check.Request(**asked))
+def test_an_instruction_set_that_is_not_here_is_refused():
+  with pytest.raises(ValueError, match='^isa: expected some of .* got .mmx'):
+    host.Megakernel(isa=('mmx',))
 
 
 @pytest.mark.parametrize('order', ('interleaved', 'last'))
@@ -188,21 +187,20 @@ def test_no_bit_depends_on_how_weight_gradients_are_cut(
 ):
   request, made = bench
   options = dataclasses.replace(
-    request.options,
+    request.candidate.options,
     event_grain=grain,
     row_block=8,
     col_block=24,
     chain_rows=chain_rows,
     order=flow_lib.WEIGHT_GRAD_ORDERS[order],
   )
-  one = dataclasses.replace(
-    request,
+  one = request.but(
     direction='backward',
     options=options,
     lanes=('exact', 'bitwise'),
   )
 
-  results = made.judge(one, check.make_candidate(one))
+  results = made.judge(one)
 
   _check_bits(results)
 
@@ -253,7 +251,7 @@ def test_the_serial_run_is_cut_otherwise(name, blocks, which):
   if options.row_block < 16 and name not in ('tiny', *SHAPES):
     return  # too many tasks
   config = LAYERS[name]
-  other = candidates.cut_otherwise(options, config, which)
+  other = host.cut_otherwise(options, config, which)
   first = _cuts(config, options, which)
   second = _cuts(config, other, which)
   assert first.keys() == second.keys() and first
@@ -265,11 +263,9 @@ def test_the_serial_run_is_cut_otherwise(name, blocks, which):
 
 def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
   request, made = bench
-  one = dataclasses.replace(
-    request, lanes=('standard',), standards=('catlass', 'commercial_l2')
-  )
+  one = request.but(lanes=('standard',), standards=('catlass', 'commercial_l2'))
 
-  results = made.judge(one, check.make_candidate(one))
+  results = made.judge(one)
 
   rules = {r.rule for r in results if r.lane == 'standard'}
   assert rules == {'catlass', 'commercial_l2'}
@@ -284,11 +280,15 @@ def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
 
 def test_a_launch_that_cannot_end_is_a_failure_with_a_replay():
   request = check.Request(
-    preset='tiny',
-    ranks=2,
-    fault='missing_signal',
-    lanes=('bitwise',),
-    arguments=('--preset=tiny', '--ranks=2', '--fault=missing_signal'),
+    case_lib.Case(preset='tiny', ranks=2),
+    host.Megakernel(fault='missing_signal'),
+    judgement.Judgement(lanes=('bitwise',)),
+    command=(
+      'check',
+      '--preset=tiny',
+      '--ranks=2',
+      '--fault=missing_signal',
+    ),
   )
 
   with pytest.raises(candidates.CandidateError) as error:
@@ -325,13 +325,13 @@ def test_a_replay_starts_with_what_runs_here(
   assert check.Request().replay('exact') == f'{printed} check --lane=exact'
 
 
-def test_the_plan_of_a_launch_that_ended_early_is_judged(monkeypatch):
+def test_the_plan_of_a_launch_that_ended_early_is_judged():
   # Given a launch that ends early, with a plan that is wrong in one place,
-  class Stuck:
+  class Stuck(candidates.Candidate):
     name = 'stuck'
 
-    def run(self, config, policy, inputs, which=passes.FORWARD):
-      plan = dict(check.Bench(request).plan)
+    def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+      plan = dict(bench_lib.Bench(request.case).plan)
       plan['counts'] = plan['counts'] + np.eye(
         *plan['counts'].shape, dtype='i4'
       )
@@ -339,8 +339,11 @@ def test_the_plan_of_a_launch_that_ended_early_is_judged(monkeypatch):
       error.plan = plan
       raise error
 
-  request = check.Request(preset='tiny', ranks=2, tokens=13, lanes=('bitwise',))
-  monkeypatch.setattr(check, 'make_candidate', lambda request: Stuck())
+  request = check.Request(
+    case_lib.Case(preset='tiny', ranks=2, tokens=13),
+    Stuck(),
+    judgement.Judgement(lanes=('bitwise',)),
+  )
 
   # when it is checked, then the report says what of the plan is wrong.
   with pytest.raises(candidates.CandidateError) as error:
@@ -349,7 +352,7 @@ def test_the_plan_of_a_launch_that_ended_early_is_judged(monkeypatch):
   assert str(error.value) == told
 
 
-class Backwards:
+class Backwards(candidates.Candidate):
   """Our backend, but that it adds a token's slots from the last to the first.
 
   Its own kernels do so too: nothing that compares them with each other sees it.
@@ -357,12 +360,12 @@ class Backwards:
 
   name = 'backwards'
 
-  def __init__(self):
-    self._ours = candidates.Megakernel(flow_lib.Options())
-    self.serial = self.run
+  @property
+  def serial(self):
+    return self.run
 
-  def run(self, config, policy, inputs, which=passes.FORWARD):
-    answer = self._ours.run(config, policy, inputs, which)
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+    answer = host.Megakernel().run(config, policy, inputs, which)
     terms = inputs['topk_weights'][..., None] * answer['returned']
     total = terms[:, :, -1]
     for slot in reversed(range(config.top_k - 1)):
@@ -374,18 +377,18 @@ def test_sums_of_our_own_kernels_are_in_the_order_of_the_contract(tmp_path):
   # Given four slots: two would have the same sum in both orders.
   path = tmp_path / 'layer.safetensors'
   _write(path, 'k_is_e', np.float32)
-  request = check.Request(input=str(path))
+  request = check.Request(case_lib.Case(input=str(path)), Backwards())
   # When.
-  results = check.Bench(request).judge(request, Backwards())
+  results = bench_lib.Bench(request.case).judge(request)
   # Then: no bound and no record minds.
   failed = [(r.stage, r.lane) for r in results if r.verdict == verdicts.FAIL]
   assert failed == [('y', 'bitwise')]
 
 
 def test_a_report_is_of_the_tree_that_made_it(monkeypatch):
-  told = check.sources()
-  assert len(told) == 16 and told == check.versions()['sources']
-  check.sources.cache_clear()
+  told = versions.sources()
+  assert len(told) == 16 and told == versions.versions()['sources']
+  versions.sources.cache_clear()
   monkeypatch.setattr(programs, 'texts', lambda package: f'changed {package}')
-  assert check.sources() != told
-  check.sources.cache_clear()
+  assert versions.sources() != told
+  versions.sources.cache_clear()

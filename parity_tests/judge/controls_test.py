@@ -1,26 +1,28 @@
 """No control passes, whatever is asked for and whatever is returned."""
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import storage
 
 # 13 tokens: no multiple of the block; capacity leaves padding.
 REQUEST = check.Request(
-  preset='tiny',
-  ranks=2,
-  tokens=13,
-  routing='zipf',
-  lanes=('bitwise', 'bounded', 'standard'),
-  options=dataclasses.replace(check.Request().options, row_block=4),
+  case_lib.Case(preset='tiny', ranks=2, tokens=13, routing='zipf'),
+  host.Megakernel(options=flow_lib.Options(row_block=4)),
+  judgement.Judgement(lanes=('bitwise', 'bounded', 'standard')),
 )
 # What is returned beside the plan: results alone, stages whose own sources stay
 # away, and all.
@@ -54,16 +56,16 @@ def _fit(records):
   return tuple(name for name in records if 'letter' not in name)
 
 
-class Kernel:
+class Kernel(candidates.Candidate):
   """Answers with tensors that were computed before, launch after launch."""
 
   name = 'kernel'
-  serial = None
+  options = REQUEST.candidate.options
 
   def __init__(self, answers, kept):
     self._kept = iter([{n: one[n] for n in kept} for one in answers])
 
-  def run(self, config, policy, inputs, which=passes.FORWARD):
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     return next(self._kept)
 
 
@@ -72,14 +74,13 @@ class Product:
 
   def __init__(self, direction, dtype, placement):
     self.records = tuple(standards.names(dtype))
-    self.request = dataclasses.replace(
-      REQUEST,
+    self.request = REQUEST.but(
       direction=direction,
       dtype=dtype,
       placement=placement,
       standards=self.records,
     )
-    self.bench = check.Bench(self.request, keep=True)
+    self.bench = bench_lib.Bench(self.request.case, keep=True)
     self.which = passes.of(direction)[0]
     self.kept = KEPT[direction]
     self.controls = controls_testing.controls(self.case('real'))
@@ -87,20 +88,20 @@ class Product:
   @functools.cache  # noqa: B019, a fixture of the module holds it
   def case(self, data):
     made = self.bench.inputs(data)
-    return self.bench.case(self.request, self.which, made)
+    return self.bench.case(self.request.candidate, self.which, made)
 
   @functools.cache  # noqa: B019
   def answer(self, control, data):
     if control is not None:
       return controls_testing.answer(self.case(data), control)
-    return self.case(data).run(check.make_candidate(self.request).run)
+    return self.case(data).run(self.request.candidate.run)
 
   def judge(self, control, kept, **changes):
-    request = dataclasses.replace(self.request, **changes)
-    exact = request.lanes == ('exact',)
+    request = self.request.but(**changes)
+    exact = request.judgement.lanes == ('exact',)
     data = ('exact', 'wide') if exact else ('real',)
     answers = [self.answer(control, name) for name in data]
-    return self.bench.judge(request, Kernel(answers, kept))
+    return self.bench.judge(request.but(candidate=Kernel(answers, kept)))
 
 
 @pytest.fixture(

@@ -87,8 +87,7 @@ class Case:
 
   def ask(self, candidate: candidates.Candidate) -> 'Answered':
     """Runs a candidate, in a replay on what the oracle answers."""
-    checking = candidates.checking_of(candidate)
-    if not checking.replays:
+    if not candidate.checking.replays:
       got = self.run(candidate.run)
       return Answered(got, got, candidate.serial)
     given = self.answer()
@@ -97,7 +96,7 @@ class Case:
     serial = candidate.serial and functools.partial(
       candidate.serial, given=given
     )
-    return Answered(got, given if checking.isolate else got, serial)
+    return Answered(got, given if candidate.checking.isolate else got, serial)
 
   @functools.cached_property
   def oracle(self) -> oracle_lib.Oracle:
@@ -303,7 +302,7 @@ def real_lanes(
   which = case.which
   asked.progress(f'{which.name}, real data: candidate')
   answered = case.ask(candidate)
-  if candidates.checking_of(candidate).is_part:
+  if candidate.checking.is_part:
     answered = _continued(case, candidate, answered)
   got, sources = answered.got, answered.sources
   isolated = sources is not got
@@ -378,7 +377,7 @@ def _continued(
 def _last_launch(
   case: Case, candidate: candidates.Candidate
 ) -> candidates.Launch | None:
-  launches = reversed(candidates.launches_of(candidate))
+  launches = reversed(candidate.launches)
   return next((one for one in launches if one.which is case.which), None)
 
 

@@ -6,9 +6,13 @@ import jax
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
@@ -21,20 +25,18 @@ from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 DTYPES = ('float32', 'bfloat16')
+OPTIONS = flow_lib.Options(row_block=4)
 # 13 tokens: no multiple of the block; capacity leaves padding.
 REQUEST = check.Request(
-  preset='tiny',
-  ranks=2,
-  tokens=13,
-  routing='zipf',
-  options=dataclasses.replace(check.Request().options, row_block=4),
+  case_lib.Case(preset='tiny', ranks=2, tokens=13, routing='zipf'),
+  host.Megakernel(options=OPTIONS),
 )
 
 
 @pytest.fixture(scope='module', params=DTYPES)
 def bench(request):
-  wanted = dataclasses.replace(REQUEST, dtype=request.param)
-  return check.Bench(wanted, keep=True)
+  wanted = dataclasses.replace(REQUEST.case, dtype=request.param)
+  return bench_lib.Bench(wanted, keep=True)
 
 
 @pytest.fixture(
@@ -45,13 +47,13 @@ def bench(request):
 def grad_bench(request):
   dtype, placement = request.param
   wanted = dataclasses.replace(
-    REQUEST,
+    REQUEST.case,
     direction='backward',
     routing='empty_experts',
     dtype=dtype,
     placement=placement,
   )
-  return check.Bench(wanted, keep=True)
+  return bench_lib.Bench(wanted, keep=True)
 
 
 def _wide(a):
@@ -277,10 +279,11 @@ def _data_of(bench, arrays):
   )
 
 
-class Spoiled:
+class Spoiled(candidates.Candidate):
   """A right kernel, the oracle itself, and one way to be wrong."""
 
   name = 'oracle'
+  options = OPTIONS
 
   def __init__(self, bench, control=None, keep=None):
     self._bench, self._control, self._keep = bench, control, keep
@@ -293,9 +296,9 @@ class Spoiled:
     )
     return made, self._bench.answer(made, which)
 
-  def run(self, config, policy, inputs, which=passes.FORWARD):
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     made, answer = self._right(config, policy, inputs, which)
-    tiling = check.tiling_of(REQUEST, made, self._bench.plan)
+    tiling = bench_lib.tiling_of(OPTIONS, made, self._bench.plan)
     if self._control is not None:
       self.stage = self._control(made, tiling, answer)
     kept = self._keep or answer
@@ -309,7 +312,7 @@ class Spoiled:
 
 
 def _judge(bench, candidate, **changes):
-  return bench.judge(dataclasses.replace(REQUEST, **changes), candidate)
+  return bench.judge(REQUEST.but(candidate=candidate, **changes))
 
 
 def _judge_grad(bench, candidate, **changes):
@@ -396,7 +399,7 @@ def test_a_row_missing_from_a_weight_gradient_is_named(grad_bench):
   results = _judge_grad(grad_bench, spoiled, lanes=('exact',))
 
   failure = next(r.failure for r in results if r.failure)
-  tiling = check.tiling_of(REQUEST, grad_bench.made, grad_bench.plan)
+  tiling = bench_lib.tiling_of(OPTIONS, grad_bench.made, grad_bench.plan)
   rank, local, _ = _busy_expert(tiling)
   assert (failure.stage, failure.rank) == ('d_w_down', rank)
   assert failure.expert == rank * tiling.config.experts_per_rank + local
@@ -423,17 +426,17 @@ def test_only_dx_is_judged_where_only_dx_came_back(grad_bench):
   )
 
 
-class Blurred:
+class Blurred(candidates.Candidate):
   """Our backend, with some elements of one forward tensor replaced."""
 
   name = 'blurred'
-  serial = None
+  options = OPTIONS
 
-  def __init__(self, request, value):
-    self._right = check.make_candidate(request)
+  def __init__(self, value):
+    self._right = host.Megakernel(OPTIONS)
     self._value = value
 
-  def run(self, config, policy, inputs, which=passes.FORWARD):
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     answer = self._right.run(config, policy, inputs, which)
     if which is passes.FORWARD:
       answer['gate_up'][0, 0, :4] = self._value
@@ -442,12 +445,13 @@ class Blurred:
 
 @pytest.mark.parametrize('value', (3.0, np.nan))
 def test_a_forward_fault_does_not_spread_to_the_backward_pass(value):
-  request = dataclasses.replace(
-    REQUEST, direction='both', lanes=('bitwise', 'bounded', 'standard')
+  request = REQUEST.but(
+    candidate=Blurred(value),
+    direction='both',
+    lanes=('bitwise', 'bounded', 'standard'),
   )
-  bench = check.Bench(request)
 
-  results = bench.judge(request, Blurred(request, value))
+  results = bench_lib.Bench(request.case).judge(request)
 
   failed = {r.stage for r in results if r.verdict == verdicts.FAIL}
   assert 'gate_up' in failed
@@ -474,7 +478,7 @@ def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
 
   made = bench.made
   answer = bench.answer(made)
-  tiling = check.tiling_of(REQUEST, made, answer)
+  tiling = bench_lib.tiling_of(OPTIONS, made, answer)
   rank, local, rows = _busy_expert(tiling)
   right = answer['expert_in']
   assert (first.rank, first.row_block, first.col_block) == (rank, 0, 0)
@@ -515,7 +519,7 @@ def test_a_wrong_y_alone_is_caught_too(bench, control, lane):
 
 def test_a_lane_with_nothing_to_judge_is_refused(bench):
   with pytest.raises(
-    check.NothingToJudge, match='lane: .* it does swiglu only'
+    bench_lib.NothingToJudge, match='lane: .* it does swiglu only'
   ):
     _judge(bench, OnlySwiglu(bench), lanes=('exact',))
 
@@ -529,7 +533,7 @@ def test_a_result_alone_is_judged_in_lane_bitwise_too(bench):
 
 def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
   answer = bench.answer(bench.inputs('exact'))
-  tiling = check.tiling_of(REQUEST, bench.made, answer)
+  tiling = bench_lib.tiling_of(OPTIONS, bench.made, answer)
   zero = np.zeros_like(answer['y'])
 
   results = [
@@ -543,13 +547,12 @@ def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
 @pytest.mark.parametrize('placement', ('combine', 'before_down'))
 def test_golden_rows_are_the_oracles_in_float64(placement):
   # Given a layer in float32, when each stage is computed from x alone,
-  request = dataclasses.replace(REQUEST, placement=placement)
-  made = check.make_inputs(request)
+  made = dataclasses.replace(REQUEST.case, placement=placement).make()
   with test_util.x64():
     arguments = (jax.numpy.asarray(made.arrays[n]) for n in tensors.INPUTS)
     expected = layer.forward(made.config, made.policy.golden(), *arguments)
     expected = {name: np.asarray(a) for name, a in expected.items()}
-  tiling = check.tiling_of(request, made, expected)
+  tiling = bench_lib.tiling_of(OPTIONS, made, expected)
   golden = golden_lib.Golden(tiling, made.policy, made.arrays, {})
 
   # then values are the oracle's under its golden policy.
@@ -565,8 +568,8 @@ def test_golden_rows_are_the_oracles_in_float64(placement):
 @pytest.fixture(scope='module', params=('float32', 'float16'))
 def overflowing(request):
   """Inputs on which much of `gate_up` is an infinity."""
-  made = check.Bench(
-    dataclasses.replace(REQUEST, dtype=request.param), keep=True
+  made = bench_lib.Bench(
+    dataclasses.replace(REQUEST.case, dtype=request.param), keep=True
   )
   arrays = dict(made.made.arrays)
   size = dict(float32=(1e20, 1e19), float16=(200, 200))[request.param]
@@ -615,7 +618,7 @@ def test_only_the_same_infinity_will_do(overflowing, wrong):
 class OnlySwiglu(Spoiled):
   """A right kernel that has no other activation."""
 
-  def run(self, config, policy, inputs, which=passes.FORWARD):
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     if policy.activation != 'swiglu':
       raise candidates.CannotJudge('it does swiglu only')
     return super().run(config, policy, inputs, which)
@@ -701,7 +704,9 @@ def test_a_rank_without_rows_has_a_grid_without_tiles():
   empty_first = next(
     made
     for made in (
-      check.Bench(dataclasses.replace(REQUEST, routing='one_rank', seed=seed))
+      bench_lib.Bench(
+        dataclasses.replace(REQUEST.case, routing='one_rank', seed=seed)
+      )
       for seed in range(9)
     )
     if _tiling(made).num_valid(0) == 0
@@ -719,4 +724,4 @@ def test_a_rank_without_rows_has_a_grid_without_tiles():
 
 
 def _tiling(bench):
-  return check.tiling_of(REQUEST, bench.made, bench.plan)
+  return bench_lib.tiling_of(OPTIONS, bench.made, bench.plan)

@@ -1,31 +1,32 @@
 """A layer judged in part."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 
 REQUEST = check.Request(
-  preset='tiny',
-  ranks=2,
-  tokens=48,
-  tiles=1,
-  lanes=check.OF_SAMPLE,
-  options=check.flow_lib.Options(row_block=4, token_block=8),
+  case_lib.Case(preset='tiny', ranks=2, tokens=48),
+  host.Megakernel(options=flow_lib.Options(row_block=4, token_block=8)),
+  judgement.Judgement(tiles=1, lanes=judgement.OF_SAMPLE),
 )
 
 
-class _Spoiled:
+class _Spoiled(candidates.Candidate):
   """Our backend, with one element of a tensor changed after the launch."""
 
-  name, serial = 'spoiled', None
+  name, options = 'spoiled', REQUEST.candidate.options
 
   def __init__(self, stage, at, only=None):
-    self._inner = check.make_candidate(REQUEST)
+    self._inner = host.Megakernel(self.options)
     self._stage, self._at, self._only = stage, at, only
 
   def run(self, *args, **kwargs):
@@ -37,11 +38,11 @@ class _Spoiled:
 
 @pytest.fixture(scope='module')
 def bench():
-  return check.Bench(REQUEST)
+  return bench_lib.Bench(REQUEST.case)
 
 
 def _failed(bench, *spoiled):
-  results = bench.judge(REQUEST, _Spoiled(*spoiled))
+  results = bench.judge(REQUEST.but(candidate=_Spoiled(*spoiled)))
   return {r.stage: r for r in results if r.verdict == verdicts.FAIL}
 
 
@@ -64,9 +65,9 @@ class TestSample:
 
 class TestLanesOfSample:
   def test_a_right_kernel_passes_on_fewer_tiles(self, bench):
-    few = bench.judge(REQUEST, _Spoiled(None, None))
-    whole = dataclasses.replace(REQUEST, tiles=1000)
-    every = bench.judge(whole, _Spoiled(None, None))
+    right = REQUEST.but(candidate=_Spoiled(None, None))
+    few = bench.judge(right)
+    every = bench.judge(right.but(tiles=1000))
 
     assert {r.verdict for r in few + every} == {verdicts.PASS}
     some, all_ = ({r.stage: r.tiles for r in x} for x in (few, every))
@@ -102,4 +103,4 @@ class TestLanesOfSample:
   )
   def test_what_a_sample_cannot_judge_is_refused(self, wrong, says):
     with pytest.raises(ValueError, match=f'tiles: expected .*{says}'):
-      check.run(dataclasses.replace(REQUEST, **wrong))
+      check.run(REQUEST.but(**wrong))

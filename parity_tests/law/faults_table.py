@@ -11,8 +11,10 @@ from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import verdicts
@@ -79,15 +81,16 @@ def run(
     candidates.CandidateError: the control did not run.
   """
   rows = []
-  for which in passes.of(request.direction):
-    one = dataclasses.replace(request, direction=which.name)
-    bench = check.Bench(one, keep=True)
+  for which in request.case.passes:
+    case = dataclasses.replace(request.case, direction=which.name)
+    one = dataclasses.replace(request, case=case)
+    bench = bench_lib.Bench(case, keep=True)
     progress(f'{which.name}: {CONTROL}')
     rows.append(_control(one, bench))
     for spec in faults.specs(which.direction).values():
       if bench.made.policy.storage not in spec.storages:
         continue
-      if spec.empty and request.input is not None and _all_have_rows(bench):
+      if spec.empty and case.input is not None and _all_have_rows(bench):
         continue
       progress(f'{which.name}: {spec.name}')
       rows.append(_fault(one, bench, spec))
@@ -99,7 +102,7 @@ def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
   in_table = {(row.direction, row.name) for row in rows}
   return [
     f'{which.name} {spec.name}: left out, {_needs(spec)}'
-    for which in passes.of(request.direction)
+    for which in request.case.passes
     for spec in faults.specs(which.direction).values()
     if (which.name, spec.name) not in in_table
   ]
@@ -111,12 +114,12 @@ def _needs(spec: faults.FaultSpec) -> str:
   return f'shows in {" or ".join(spec.storages)} only'
 
 
-def _control(request: check.Request, bench: check.Bench) -> Row:
-  results = bench.judge(request, check.make_candidate(request))
+def _control(request: check.Request, bench: bench_lib.Bench) -> Row:
+  results = bench.judge(_ready(request))
   failed = _failed_lanes(results)
   named, _ = _isolated(request, bench) if _is_on_host(request) else ([], set())
   return Row(
-    request.direction,
+    request.case.direction,
     CONTROL,
     failed,
     _where(_first(results)),
@@ -127,12 +130,13 @@ def _control(request: check.Request, bench: check.Bench) -> Row:
 
 
 def _fault(
-  request: check.Request, bench: check.Bench, spec: faults.FaultSpec
+  request: check.Request, bench: bench_lib.Bench, spec: faults.FaultSpec
 ) -> Row:
-  request = dataclasses.replace(request, fault=spec.name)
+  request = _ready(request, fault=spec.name)
   if spec.empty and _all_have_rows(bench):
-    request = dataclasses.replace(request, routing='empty_experts')
-    bench = check.Bench(request)
+    case = dataclasses.replace(request.case, routing='empty_experts')
+    request = dataclasses.replace(request, case=case)
+    bench = bench_lib.Bench(case)
   found = _in_lanes(request, bench, spec)
   named: list[runtime.TaskName] = []
   alone = True
@@ -140,7 +144,7 @@ def _fault(
     named, committed = _isolated(request, bench)
     alone = {_identity(task) for task in named} == committed
   return Row(
-    request.direction,
+    request.case.direction,
     spec.name,
     found.by,
     found.located_at,
@@ -151,7 +155,14 @@ def _fault(
 
 
 def _is_on_host(request: check.Request) -> bool:
-  return request.backend == check.BACKENDS[0]
+  return bool(request.candidate.can.modes)
+
+
+def _ready(request: check.Request, **fields) -> check.Request:
+  """Returns the request, its candidate with other fields and no launch yet."""
+  candidate = dataclasses.replace(_ours(request), **fields)
+  ready = candidate.ready(request.case)
+  return dataclasses.replace(request, candidate=ready)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,19 +176,18 @@ class _Found:
 
 
 def _in_lanes(
-  request: check.Request, bench: check.Bench, spec: faults.FaultSpec
+  request: check.Request, bench: bench_lib.Bench, spec: faults.FaultSpec
 ) -> _Found:
   if spec.needs and _is_on_host(request):
-    adverse = checking.Checking(late_puts=True)
-    request = dataclasses.replace(request, checking=adverse)
+    request = _ready(request, checking=checking.Checking(late_puts=True))
   candidate = _ours(request)
   try:
-    results = bench.judge(request, candidate)
+    results = bench.judge(request)
   except twin_candidate.TwinFailure as error:
     return _found_by_twin(request, spec, bench, candidate, error)
   except candidates.CandidateError as error:
     return _hung(request, spec, candidate, error.diagnosis)
-  except check.NothingToJudge:
+  except bench_lib.NothingToJudge:
     return _Found((), 'no lane could see it', '-', False)
   expected = _expectations(request, spec, bench, candidate)
   first, failed = _first(results), _failed_lanes(results)
@@ -201,8 +211,8 @@ def _in_lanes(
 def _found_by_twin(
   request: check.Request,
   spec: faults.FaultSpec,
-  bench: check.Bench,
-  candidate: candidates.Megakernel,
+  bench: bench_lib.Bench,
+  candidate: host.Megakernel,
   error: twin_candidate.TwinFailure,
 ) -> _Found:
   """What the twin finds must name the faulty task, or one that reads of it.
@@ -233,7 +243,7 @@ def _found_by_twin(
   )
 
 
-def _readers(candidate: candidates.Megakernel) -> set[tuple]:
+def _readers(candidate: host.Megakernel) -> set[tuple]:
   """Returns the tasks that wait for what the faulty task announces."""
   image = next(
     image
@@ -248,13 +258,13 @@ def _readers(candidate: candidates.Megakernel) -> set[tuple]:
   return {_identity_of_row(task) for task in tasks[waiting]}
 
 
-def _ours(request: check.Request) -> candidates.Megakernel:
-  candidate = check.make_candidate(request)
-  assert isinstance(candidate, candidates.Megakernel)
+def _ours(request: check.Request) -> host.Megakernel:
+  candidate = request.candidate
+  assert isinstance(candidate, host.Megakernel)
   return candidate
 
 
-def _raced(candidate: candidates.Megakernel) -> bool:
+def _raced(candidate: host.Megakernel) -> bool:
   """Says whether races blame the tasks that committed the fault, and only."""
   blamed = {
     _identity(race.blame)
@@ -265,23 +275,23 @@ def _raced(candidate: candidates.Megakernel) -> bool:
 
 
 def _isolated(
-  request: check.Request, bench: check.Bench
+  request: check.Request, bench: bench_lib.Bench
 ) -> tuple[list[runtime.TaskName], set[tuple]]:
   """Returns the tasks that isolated replay names, and those that did it."""
   tolerant = ('exact', 'bitwise', 'bounded')
-  asked = tuple(lane for lane in request.lanes if lane in tolerant)
+  judgement = request.judgement
+  asked = tuple(lane for lane in judgement.lanes if lane in tolerant)
   request = dataclasses.replace(
-    request,
-    checking=checking.Checking(isolate=True),
-    lanes=asked or tolerant,
+    _ready(request, checking=checking.Checking(isolate=True)),
+    judgement=dataclasses.replace(judgement, lanes=asked or tolerant),
   )
   candidate = _ours(request)
   try:
-    named = [one.task for one in bench.examine(request, candidate).wrong]
+    named = [one.task for one in bench.examine(request).wrong]
   except candidates.CandidateError as error:
     diagnosis = error.diagnosis
     named = list(diagnosis.suspects[:1]) if diagnosis else []
-  except check.NothingToJudge:
+  except bench_lib.NothingToJudge:
     named = []
   return named, {_identity_of_row(task) for task in candidate.committed}
 
@@ -299,14 +309,14 @@ def _told(named: Sequence[runtime.TaskName]) -> str:
   return '; '.join(str(task) for task in named) or '-'
 
 
-def _all_have_rows(bench: check.Bench) -> bool:
+def _all_have_rows(bench: bench_lib.Bench) -> bool:
   return bool(bench.plan['counts'].sum(axis=0).all())
 
 
 def _hung(
   request: check.Request,
   spec: faults.FaultSpec,
-  candidate: candidates.Megakernel,
+  candidate: host.Megakernel,
   diagnosis: runtime.Diagnosis | None,
 ) -> _Found:
   """A launch that ended early must name the task that waits, and for whom."""
@@ -315,7 +325,7 @@ def _hung(
     return _Found((DIAGNOSIS,), str(diagnosis), '-', False)
   blocked = diagnosis.task
   block = int(task['row_block'])
-  whole_expert = request.options.event_grain == 'expert'
+  whole_expert = candidate.options.event_grain == 'expert'
   expected = _Place(
     spec.stage,
     int(task['rank']),
@@ -377,19 +387,22 @@ class _Place:
 def _expectations(
   request: check.Request,
   spec: faults.FaultSpec,
-  bench: check.Bench,
-  candidate: candidates.Megakernel,
+  bench: bench_lib.Bench,
+  candidate: host.Megakernel,
 ) -> list[_Place]:
   """Returns the places of the tasks that committed the fault, each once."""
-  _, stage = spec.located(request.placement, request.options.relay)
-  counts = check.tiling_of(request, bench.made, bench.plan).of(stage).counts
+  options = candidate.options
+  _, stage = spec.located(request.case.placement, options.relay)
+  tiling = bench_lib.tiling_of(options, bench.made, bench.plan)
+  counts = tiling.of(stage).counts
   places = [
-    _expectation(request, counts, stage, task) for task in candidate.committed
+    _expectation(options.row_block, counts, stage, task)
+    for task in candidate.committed
   ]
   return list(dict.fromkeys(places))
 
 
-def _expectation(request, counts, stage, task) -> _Place:
+def _expectation(block_rows, counts, stage, task) -> _Place:
   """Where the rows that a task writes are, in the stage it must be found in."""
   kind, rank, expert = (int(task[n]) for n in ('kind', 'rank', 'expert'))
   if kind in _PUTS_HOME:
@@ -401,10 +414,9 @@ def _expectation(request, counts, stage, task) -> _Place:
   if kind in _PUTS:
     earlier = int(counts[:rank, expert].sum())
     sent = min(int(task['row_end']), int(counts[rank, expert]))
-    block = request.options.row_block
     rows = range(
-      (earlier + int(task['row_begin'])) // block,
-      (earlier + sent - 1) // block + 1,
+      (earlier + int(task['row_begin'])) // block_rows,
+      (earlier + sent - 1) // block_rows + 1,
     )
     return _Place(stage, int(task['peer']), expert, rows, None)
   block = int(task['row_block'])

@@ -7,15 +7,15 @@ import pytest
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.law import faults_table
 from hpmoe.reference.contract import halved_testing
 
 REQUEST = check.Request(
-  direction='both',
-  preset='tiny',
-  ranks=2,
-  options=flow_lib.Options(row_block=8),
+  case_lib.Case(direction='both', preset='tiny', ranks=2),
+  host.Megakernel(options=flow_lib.Options(row_block=8)),
 )
 
 
@@ -25,8 +25,8 @@ REQUEST = check.Request(
   halved_testing.halved(['expert', 'row_block'], ['before_down', 'combine']),
 )
 def test_every_fault_is_caught_and_located(grain, placement):
-  options = dataclasses.replace(REQUEST.options, event_grain=grain)
-  request = dataclasses.replace(REQUEST, options=options, placement=placement)
+  options = dataclasses.replace(REQUEST.candidate.options, event_grain=grain)
+  request = REQUEST.but(options=options, placement=placement)
 
   rows = faults_table.run(request)
 
@@ -45,7 +45,7 @@ def test_every_fault_is_caught_and_located(grain, placement):
 def test_a_fault_that_no_lane_sees_is_missed():
   # Exact data have no silu, so what touches only silu leaves no trace in them;
   # operands that are narrowed do, in those that fill the mantissa.
-  rows = faults_table.run(dataclasses.replace(REQUEST, lanes=('exact',)))
+  rows = faults_table.run(REQUEST.but(lanes=('exact',)))
 
   missed = [row.name for row in rows if not row.caught]
   unseen = ['early_rounding', 'silu_off']
@@ -55,7 +55,7 @@ def test_a_fault_that_no_lane_sees_is_missed():
 
 
 def test_a_fault_that_bfloat16_hides_is_left_out_by_name():
-  request = dataclasses.replace(REQUEST, direction='backward', dtype='bfloat16')
+  request = REQUEST.but(direction='backward', dtype='bfloat16')
 
   rows = faults_table.run(request)
 

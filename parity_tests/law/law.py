@@ -24,6 +24,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import law_table
@@ -257,9 +258,9 @@ def read(
   arrays = dict(made.arrays)
   if which is passes.BACKWARD:
     image = compile_image(passes.FORWARD, made, next(plan.options()))
-    read = candidates.read_by_runtime(passes.FORWARD, made.policy, arrays)
+    read = host.read_by_runtime(passes.FORWARD, made.policy, arrays)
     arrays |= runtime.launch_serial(image, read)
-  read = candidates.read_by_runtime(which, made.policy, arrays)
+  read = host.read_by_runtime(which, made.policy, arrays)
   return dataclasses.replace(made, arrays=read)
 
 

@@ -18,11 +18,15 @@ import numpy as np
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
@@ -98,8 +102,8 @@ class Plan:
     lists = [getattr(self, name) for name in _LISTS if name not in _SUMS]
     return math.prod(map(len, (self.sums, *lists)))
 
-  def requests(self) -> Iterator[check.Request]:
-    """Yields one request per set of inputs.
+  def asked(self) -> Iterator[case_lib.Case]:
+    """Yields what is asked, once per set of inputs.
 
     All routings of a shape get the lossless capacity, so that the oracle is
     compiled once for all of them.
@@ -108,7 +112,7 @@ class Plan:
       self.presets, self.ranks, self.sums, self.routings
     ):
       shape = presets.config(presets.get(preset), ranks, self.tokens)
-      yield check.Request(
+      yield case_lib.Case(
         direction=self.direction,
         capacity=shape.num_rows,
         preset=preset,
@@ -187,33 +191,31 @@ def run(
     ValueError: the plan names something that does not exist.
   """
   cases = []
-  for request in list(plan.requests()):  # all shapes first: one may be wrong
-    bench = check.Bench(request, keep=True)
+  for one in list(plan.asked()):  # all shapes first: one may be wrong
+    bench = bench_lib.Bench(one, keep=True)
     first = None
     for options in plan.options():
-      one = dataclasses.replace(request, options=options)
       progress(
         f'{one.preset} R={one.ranks} {one.dtype} {_order(one)}{one.routing} '
         f'{options.event_grain} {options.row_block}'
         f'{" relay" if options.relay else ""}'
       )
-      case, first = _case(one, bench, first)
+      case, first = _case(one, options, bench, first)
       write(dataclasses.asdict(case))
       cases.append(case)
   return cases
 
 
-class _Recording:
-  """A candidate whose answers are kept: exact data first, passes in order."""
+@dataclasses.dataclass(frozen=True)
+class _Recording(host.Megakernel):
+  """Our backend, its answers kept: exact data first, passes in order."""
 
-  def __init__(self, candidate: candidates.Megakernel):
-    self.name = candidate.name
-    self.serial = candidate.serial
-    self._candidate = candidate
-    self.answers: list[dict[str, np.ndarray]] = []
+  answers: list[dict[str, np.ndarray]] = dataclasses.field(
+    default_factory=list, init=False
+  )
 
-  def run(self, config, policy, inputs, which=passes.FORWARD):
-    answer = self._candidate.run(config, policy, inputs, which)
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+    answer = super().run(config, policy, inputs, which, given)
     self.answers.append(answer)
     return answer
 
@@ -228,16 +230,19 @@ class _First:
 
 
 def _case(
-  request: check.Request, bench: check.Bench, first: _First | None
+  asked: case_lib.Case,
+  options: flow_lib.Options,
+  bench: bench_lib.Bench,
+  first: _First | None,
 ) -> tuple[Case, _First | None]:
   start = time.perf_counter()
-  candidate = _Recording(check.make_candidate(request))
+  candidate = _Recording(options)
   try:
-    if first is not None and _same_bits(request, bench, candidate, first):
+    if first is not None and _same_bits(asked, bench, candidate, first):
       end = ('pass', 'same bits', first.tiles, first.worst_ulp, '')
     else:
       candidate.answers.clear()
-      results = bench.judge(request, candidate)
+      results = bench.judge(request_lib.Request(asked, candidate))
       end = _outcome(results)
       if first is not None and end[0] == verdicts.PASS:
         why = 'passes in all lanes, but not with the bits of the first case'
@@ -247,16 +252,16 @@ def _case(
   except candidates.CandidateError as error:
     end = (ERROR, 'all lanes', 0, {}, str(error))
   case = Case(
-    request.preset,
-    request.ranks,
-    request.dtype,
-    request.accumulation_order,
-    request.routing,
-    request.options.event_grain,
-    request.options.row_block,
-    request.options.chain_rows,
-    _WEIGHT_GRADS[request.options.order],
-    request.options.relay,
+    asked.preset,
+    asked.ranks,
+    asked.dtype,
+    asked.accumulation_order,
+    asked.routing,
+    options.event_grain,
+    options.row_block,
+    options.chain_rows,
+    _WEIGHT_GRADS[options.order],
+    options.relay,
     *end,
     round(time.perf_counter() - start, 3),
   )
@@ -264,16 +269,16 @@ def _case(
 
 
 def _same_bits(
-  request: check.Request,
-  bench: check.Bench,
+  asked: case_lib.Case,
+  bench: bench_lib.Bench,
   candidate: _Recording,
   first: _First,
 ) -> bool:
   expected = iter(first.answers)
   for made in map(bench.inputs, inputs_lib.DATA):
-    saved: check.Tensors = {}
-    for which in passes.of(request.direction):
-      case = bench.case(request, which, made, saved)
+    saved: passes.Tensors = {}
+    for which in asked.passes:
+      case = bench.case(candidate, which, made, saved)
       saved = case.run(candidate.run)
       right = next(expected)
       for name in which.outputs:
@@ -296,7 +301,7 @@ def _outcome(results: Sequence[verdicts.Result]):
   )
 
 
-def _order(case: Case | check.Request) -> str:
+def _order(case: Case | case_lib.Case) -> str:
   order = case.accumulation_order
   return '' if order == 'ascending' else f'{order} '
 
@@ -312,7 +317,7 @@ def to_json(plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
     plan=dataclasses.asdict(plan),
     groups=_groups(cases),
     cases=[dataclasses.asdict(case) for case in cases],
-    versions=check.versions(),
+    versions=versions.versions(),
   )
 
 

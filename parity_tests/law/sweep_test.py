@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import sweep
 
@@ -95,15 +95,15 @@ def test_relay_is_covered():
 @pytest.mark.parametrize('guilty', (passes.FORWARD, passes.BACKWARD))
 def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
   # Given a backend that is wrong at one event grain only,
-  right = candidates.Megakernel.run
+  right = host.Megakernel.run
 
-  def run(self, config, policy, inputs, which):
-    answer = right(self, config, policy, inputs, which)
+  def run(self, config, policy, inputs, which, given=None):
+    answer = right(self, config, policy, inputs, which, given)
     if which is guilty and self.options.event_grain == 'row_block':
       answer[guilty.results[0]][0, 0, 0] += np.float32(1)
     return answer
 
-  monkeypatch.setattr(candidates.Megakernel, 'run', run)
+  monkeypatch.setattr(host.Megakernel, 'run', run)
 
   # when it is swept, then the lanes see it.
   cases = sweep.run(

@@ -15,6 +15,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import text_table
 
 _COLUMNS = (
@@ -101,7 +102,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
         )
         for j in judges
       },
-      versions=check.versions(),
+      versions=versions.versions(),
       seconds=round(report.seconds, 3),
     )
   )
@@ -126,10 +127,12 @@ def error_json(
     dict(
       verdict=verdicts.FAIL,
       error=str(error),
-      config=dataclasses.asdict(request),
+      config=dataclasses.asdict(request.case)
+      | request.candidate.facts()
+      | dataclasses.asdict(request.judgement),
       stages=[],
       first_failure=_blocked(error),
-      versions=check.versions(),
+      versions=versions.versions(),
       seconds=None if seconds is None else round(seconds, 3),
     )
   )

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import matrix
 from hpmoe.parity_tests.report import report as report_lib
@@ -79,8 +80,9 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
   yield _tag('p', report_lib.summary(report))
   yield _tag('p', 'Again:', class_='small')
   yield _tag('pre', f'{config["command"]} --lane={",".join(config["lanes"])}')
-  versions = ', '.join(f'{n} {v}' for n, v in check.versions().items())
-  yield _tag('p', f'{report.seconds:.1f} s with {versions}', class_='small')
+  made_with = versions.versions().items()
+  told = ', '.join(f'{n} {v}' for n, v in made_with)
+  yield _tag('p', f'{report.seconds:.1f} s with {told}', class_='small')
 
 
 def _first_failure(report: check.Report) -> Iterator[ET.Element]:

@@ -8,6 +8,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
@@ -23,12 +25,9 @@ def faulty():
   """A real check of a planted fault in both passes."""
   return check.run(
     check.Request(
-      preset='tiny',
-      ranks=2,
-      tokens=13,
-      fault='weight_grad_twice',
-      direction='both',
-      arguments=('--fault=weight_grad_twice',),
+      case_lib.Case(preset='tiny', ranks=2, tokens=13, direction='both'),
+      host.Megakernel(fault='weight_grad_twice'),
+      command=('check', '--fault=weight_grad_twice'),
     )
   )
 

@@ -195,6 +195,21 @@ def get(name: str) -> Preset:
   return dataclasses.replace(PRESETS[base], name=name, **fields)
 
 
+def to_run(name: str) -> Preset:
+  """Returns the preset of that name, one that runs here.
+
+  Raises:
+    ValueError: there is none, or it only compiles.
+  """
+  preset = get(name)
+  if not preset.runs_here:
+    raise ValueError(
+      f'preset: expected one of {list(RUNS_HERE)} to run here, got {name!r}, '
+      'which is for hpmoe compile'
+    )
+  return preset
+
+
 def config(
   preset: Preset,
   ranks: int,

@@ -8,7 +8,6 @@ prints is one JSON object: a rung that begins, or what was found there.
 """
 
 import dataclasses
-import functools
 import importlib.util
 import json
 import os
@@ -19,6 +18,9 @@ from hpmoe.backend_ascend.taskflow import flow
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import mpi_launcher
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import presets
@@ -38,20 +40,17 @@ def rungs() -> dict[str, check.Request]:
   """Returns the requests by name, in the order of use."""
   # Room for every routing, so that the oracle is compiled once for all.
   shape = presets.config(presets.get('tiny'), ranks=2)
+  ours = host.Megakernel(deadline_s=_DEADLINE_S)
   tiny = check.Request(
-    direction='both',
-    preset='tiny',
-    ranks=2,
-    capacity=shape.num_rows,
-    deadline_s=_DEADLINE_S,
+    case_lib.Case('both', 'tiny', 2, capacity=shape.num_rows), ours
   )
-  request = functools.partial(dataclasses.replace, tiny)
+  request = tiny.but
   narrow = dict(dtype='bfloat16')
   down = dict(placement='before_down')
   wide: dict[str, Any] = dict(ranks=4, tokens=64, preset='small', capacity=None)
   found = {
     # As the command makes it, but for the time that a hang may take.
-    score.DEFAULT: check.Request(direction='both', deadline_s=_DEADLINE_S),
+    score.DEFAULT: check.Request(case_lib.Case('both'), ours),
     'tiny': tiny,
     'tiny bf16 before_down': request(**narrow, **down),
     'tiny fine': request(options=_FINE),
@@ -91,10 +90,11 @@ def rungs() -> dict[str, check.Request]:
     'small bf16 before_down': request(**wide, **narrow, **down),
   }
   if importlib.util.find_spec('mpi4py'):
+    ranks = mpi_launcher.MpiMegakernel(deadline_s=_DEADLINE_S)
     for fields in ({}, narrow | down):
       name = ' '.join(['tiny mpi', *fields.values()])
-      found[name] = request(**fields, launcher='mpi')
-    found['tiny relay mpi'] = request(options=_RELAY, launcher='mpi')
+      found[name] = request(candidate=ranks, **fields)
+    found['tiny relay mpi'] = request(candidate=ranks, options=_RELAY)
   return found
 
 
@@ -109,7 +109,7 @@ def examine(request: check.Request) -> dict[str, Any] | None:
   """
   others = tuple(lane for lane in verdicts.LANES if lane != 'exact')
   for some in (('exact',), others):
-    found = _found(dataclasses.replace(request, lanes=some))
+    found = _found(request.but(lanes=some))
     if found is not None:
       return found
   return None

@@ -1,0 +1,259 @@
+"""Our backend on the host: one launch of a compiled flow."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import ClassVar, Self
+
+import numpy as np
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking as checking_lib
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+Tensors = Mapping[str, np.ndarray]
+
+# A fault may change nothing where it is put, the data being what they are.
+_TRIES = 8
+
+
+def _empty(kind: type):
+  """Returns a field of what was run, which no copy takes along."""
+  return dataclasses.field(default_factory=kind, init=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Megakernel(candidates.Candidate):
+  """Our own backend: one launch of a compiled flow on the host.
+
+  Attributes:
+    options: granularity and cores.
+    threads: OS threads; None is one per core.
+    deadline_s: seconds without progress that end a launch.
+    fault: name of a fault to commit in each pass that knows it, or None.
+    checking: the modes of each launch.
+    isa: instruction sets: a launch is by the first, a serial run by the last;
+      none: the best.
+    committed: for each run with a fault, the task (layout.TASK) that did it.
+    images: compiled so far, by pass, config, policy and options.
+  """
+
+  can: ClassVar[candidates.Can] = candidates.Can(
+    modes=checking_lib.NAMES, relays=True
+  )
+  options: flow_lib.Options = flow_lib.Options()
+  threads: int | None = None
+  deadline_s: float = 60.0
+  fault: str | None = None
+  checking: checking_lib.Checking = checking_lib.Checking()
+  name: str = 'backend_ascend'
+  isa: tuple[str, ...] = ()
+  committed: list[np.void] = _empty(list)
+  launches: list[candidates.Launch] = _empty(list)
+  images: dict[tuple, image_lib.Image] = _empty(dict)
+
+  def __post_init__(self):
+    known = _native.isas()
+    unknown = [isa for isa in self.isa if isa not in known]
+    if unknown:
+      raise ValueError(
+        f'isa: expected some of {known} on this CPU, got {unknown[0]!r}'
+      )
+
+  def ready(self, case: case_lib.Case, beside: str = '') -> Self:
+    """See `Candidate`; what is returned has launched nothing."""
+    super().ready(case, beside)
+    known = {n: None for p in case.passes for n in faults.specs(p.direction)}
+    if self.fault is not None and self.fault not in known:
+      raise ValueError(
+        f'fault: expected one of {list(known)} in direction '
+        f'{case.direction}, got {self.fault!r}'
+      )
+    return dataclasses.replace(self)
+
+  def run(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    """See `Candidate`.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      inputs: those of `which.reads(policy)`.
+      which: the pass.
+      given: the oracle's tensors, if `checking` replays.
+    """
+    with candidates.own_failures(self.name):
+      image = self._compiled(which, config, policy, self.options)
+      inputs = read_by_runtime(which, policy, inputs)
+      plan = runtime.route(image, inputs['topk_ids'])
+      modes = self.checking.modes(image, given)
+      if self.fault not in faults.specs(which.direction):
+        return self._launch(which, image, plan, inputs, None, modes)
+      return self._launch_with_fault(which, image, plan, inputs, modes)
+
+  def _launch_with_fault(
+    self, which, image, plan, inputs, modes
+  ) -> dict[str, np.ndarray]:
+    """Commits the fault in the first task that it changes."""
+    try:
+      tasks = faults.candidates(
+        image, plan.counts, self.fault, plan.relayed_counts
+      )
+    except faults.NoEffect as error:
+      raise candidates.FaultDoesNothing(str(error)) from error
+    for task in tasks[:_TRIES]:
+      self.committed.append(image.tables['tasks'][task])
+      try:
+        fault = faults.Fault(self.fault, int(task))
+        return self._launch(which, image, plan, inputs, fault, modes)
+      except faults.NoEffect:
+        self.committed.pop()
+    raise candidates.FaultDoesNothing(
+      f'fault {self.fault}: expected a task whose output it changes, got '
+      f'none in {len(tasks[:_TRIES])} tries'
+    )
+
+  def _launch(
+    self, which, image, plan, inputs, fault, modes
+  ) -> dict[str, np.ndarray]:
+    launched = runtime.run(
+      image,
+      inputs,
+      threads=self.threads,
+      deadline_s=self.deadline_s,
+      fault=fault,
+      isa=self.isa[0] if self.isa else None,
+      modes=modes,
+      plan=plan,
+    )
+    self.launches.append(_launch_of(which, image, plan, launched, modes))
+    return _own_outputs(plan, launched)
+
+  def _compiled(self, which, *layer) -> image_lib.Image:
+    """Returns an image: a check launches it on data of several kinds."""
+    if (which, *layer) not in self.images:
+      compile_ = compiler.COMPILE[which.direction]
+      self.images[which, *layer] = compile_(*layer).image
+    return self.images[which, *layer]
+
+  @property
+  def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    """What the same tile kernels give serially, cut in another way.
+
+    Under `isolate` those too read the oracle's tensors; where only a part of
+    the tasks run, nothing cut in another way is that part.
+    """
+    return None if self.checking.is_part else self._run_serially
+
+  def _run_serially(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    with candidates.own_failures(self.name):
+      options = self._serial_options(config, which)
+      image = self._compiled(which, config, policy, options)
+      inputs = read_by_runtime(which, policy, inputs)
+      plan = runtime.route(image, inputs['topk_ids'])
+      if not self.checking.isolate:
+        return self._launch_serial(image, inputs, plan)
+      modes = checking_lib.Checking(isolate=True).modes(image, given)
+      launched = runtime.run(image, inputs, threads=1, modes=modes, plan=plan)
+      return _own_outputs(plan, launched)
+
+  def _serial_options(self, config, which) -> flow_lib.Options:
+    return cut_otherwise(self.options, config, which)
+
+  def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
+    isa = self.isa[-1] if self.isa else None
+    return runtime.launch_serial(image, inputs, isa=isa, plan=plan)
+
+
+def _launch_of(which, image, plan, launched, modes) -> candidates.Launch:
+  actions = modes.actions
+  num_tasks = len(image.tables['tasks'])
+  left_out = None if actions is None else (actions & modes_lib.Action.RUN) == 0
+  runs = num_tasks - (0 if left_out is None else int(left_out.sum()))
+  return candidates.Launch(
+    which,
+    image,
+    plan,
+    launched.races,
+    launched.num_races,
+    runs,
+    num_tasks,
+    left_out,
+  )
+
+
+def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
+  """Returns what the tasks wrote, before anything took its place."""
+  if launched.captured is None:
+    return launched.outputs
+  relayed = {spec.name for spec in tensors.RELAYED}
+  outputs = dict(launched.outputs)
+  for name in outputs.keys() & launched.captured.keys():
+    own = launched.captured[name]
+    counts = plan.relayed_counts if name in relayed else plan.counts
+    rows = counts.sum(axis=0).reshape(len(plan.counts), -1).sum(axis=1)
+    if 'N' in tensors.SPECS[name].shape.split():
+      # No task has the rows past the last valid one.
+      for rank, valid in enumerate(rows):
+        own[rank, valid:] = outputs[name][rank, valid:]
+    outputs[name] = own
+  return outputs
+
+
+def read_by_runtime(
+  which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
+) -> dict[str, np.ndarray]:
+  """Returns a pass's inputs but those that our runtime makes or never reads."""
+  unread = {'x', *tensors.PLAN} if which is passes.BACKWARD else ()
+  return {n: inputs[n] for n in which.reads(policy) if n not in unread}
+
+
+def cut_otherwise(
+  options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
+) -> flow_lib.Options:
+  """Returns options under which no tile is cut as it was.
+
+  Where there is something to cut: columns and tokens of which there are more
+  than one, rows of experts that have as many as the average expert.
+  """
+  widths = [config.d_model, config.d_ff, 2 * config.d_ff]
+  average = config.num_ranks * config.num_tokens * config.top_k
+  average //= config.num_experts
+  rows = _half(min(options.row_block, average))
+  whole = options.chain_rows is None or options.chain_rows >= average
+  chained = which is passes.BACKWARD and whole
+  return flow_lib.Options(
+    event_grain='expert' if options.event_grain == 'row_block' else 'row_block',
+    row_block=2 if options.row_block == 1 else rows,
+    col_block=_cut_otherwise(options.col_block, widths),
+    token_block=_cut_otherwise(
+      options.token_block or options.row_block, [config.num_tokens]
+    ),
+    # What was one sum becomes a chain of small ones.
+    chain_rows=rows if chained else None,
+    num_aic=1,
+    num_aiv=1,
+  )
+
+
+def _half(size: int) -> int:
+  return max(1, -(-size // 2))
+
+
+def _cut_otherwise(block: int, extents: list[int]) -> int:
+  """Returns a block that cuts each extent above one where `block` does not."""
+  shortest = min((e for e in extents if e > 1), default=1)
+  return _half(shortest) if block >= shortest else max(extents)

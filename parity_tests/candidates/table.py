@@ -1,0 +1,145 @@
+"""Every kind of candidate: how it is asked for, and by which flags."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import front_end
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import mpi_launcher
+from hpmoe.parity_tests.candidates import twin_candidate
+from hpmoe.parity_tests.candidates import user_candidate
+
+# How tensors are cut into tiles, and what else decides the tasks of ours.
+_TILES = ('row_block', 'col_block', 'token_block')
+_TASKS = (
+  *_TILES,
+  'event_grain',
+  'vector_rows',
+  'put_rows',
+  'chain_rows',
+  'aic',
+  'aiv',
+  'weight_grad_order',
+  'relay',
+  'schedule',
+  'schedule_scaled',
+)
+_TWIN = (
+  'twin_mode',
+  'twin_seed',
+  'twin_hazards',
+  'mmad_order',
+  'exp_rounding',
+  'flush_subnormals',
+  'saturate',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One kind of candidate.
+
+  Attributes:
+    kind: its class.
+    flag: that asks for it; None: nothing does, it is the one by default.
+    value: of that flag; None: any.
+    flags: that it understands; others are refused.
+    why: what it is, for who gives it others.
+  """
+
+  kind: type[candidates.Candidate]
+  flag: str | None
+  value: str | None
+  flags: tuple[str, ...]
+  why: str
+
+  def typed(self, given: Mapping[str, Any]) -> str:
+    """Returns how flags asked for it, '' where none did."""
+    return f'--{self.flag}={given[self.flag]}' if self.flag else ''
+
+  @property
+  def option(self) -> str:
+    """How one asks for it."""
+    return f'--{self.flag}={self.value or "pkg.module:function"}'
+
+  def is_asked(self, given: Mapping[str, Any]) -> bool:
+    """Says whether flags ask for it."""
+    if self.flag is None:
+      return True
+    return self.flag in given and self.value in (None, given[self.flag])
+
+  def make(self, fields: Mapping[str, Any]) -> candidates.Candidate:
+    """Returns the candidate of those fields that it has."""
+    mine = {f.name for f in dataclasses.fields(self.kind) if f.init}
+    return self.kind(**{n: v for n, v in fields.items() if n in mine})
+
+
+HOST = Row(
+  host.Megakernel,
+  None,
+  None,
+  (*_TASKS, *checking.NAMES, 'threads', 'deadline', 'fault', 'isa'),
+  'all ranks are in one process of the host',
+)
+# The first that is asked for is it.
+ROWS = (
+  Row(
+    twin_candidate.Twin,
+    'backend',
+    twin_candidate.NAME,
+    (*_TASKS, *_TWIN, 'backend', 'deadline', 'fault'),
+    "the twin runs the device's source, all ranks in one process and thread",
+  ),
+  *(
+    Row(
+      front_end.FrontEnd,
+      'frontend',
+      name,
+      (*_TASKS, 'frontend', 'threads', 'deadline', *more),
+      "it calls our backend as a framework's users do",
+    )
+    for name, more in (('jax', ()), ('mindspore', ('device',)))
+  ),
+  Row(
+    user_candidate.Subprocess,
+    'candidate',
+    None,
+    (*_TILES, 'candidate', 'timeout', *user_candidate.Subprocess.can.modes),
+    'tasks, workers and faults are of our own backend',
+  ),
+  Row(
+    mpi_launcher.MpiMegakernel,
+    'launcher',
+    'mpi',
+    (*_TASKS, 'launcher', 'deadline'),
+    'there each rank is a process with one thread',
+  ),
+  HOST,
+)
+
+
+def find(given: Mapping[str, Any], rows: Sequence[Row] = ROWS) -> Row:
+  """Returns the kind that flags ask for.
+
+  Args:
+    given: flags that are not as by default, by name.
+    rows: kinds to choose from.
+
+  Raises:
+    ValueError: a flag that was given is of other kinds; names it.
+  """
+  row = next(one for one in rows if one.is_asked(given))
+  for name, value in given.items():
+    others = [one for one in rows if name in one.flags]
+    if name in row.flags or not others:
+      continue
+    if row.flag is None:
+      needed = ' or '.join(one.option for one in others)
+      raise ValueError(f'{name}: expected {needed} beside it, got {value}')
+    raise ValueError(
+      f'{name}: expected none with {row.typed(given)}, got {value}: {row.why}'
+    )
+  return row

@@ -1,0 +1,71 @@
+"""What is asked: sizes, precision, routing and values of a layer."""
+
+import dataclasses
+
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import presets
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A layer, its data, and the passes to run on them.
+
+  Attributes:
+    direction: one of `passes.DIRECTIONS`; 'backward' runs a candidate on the
+      oracle's forward tensors, 'both' on its own.
+    preset: name of the shape.
+    ranks: R.
+    tokens: T instead of the preset's.
+    dtype: storage, as policies call it.
+    routing: a name of `inputs.ROUTINGS` or a file.
+    input: a .safetensors file that holds all inputs; its shapes win.
+    text: a text file to embed.
+    seed: of all values.
+    placement: where the routing weight multiplies.
+    accumulation_order: of the sums of our backend.
+    capacity: N; None is what the routing needs.
+  """
+
+  direction: str = 'forward'
+  preset: str = 'small'
+  ranks: int = 4
+  tokens: int | None = None
+  dtype: str = 'float32'
+  routing: str = 'text'
+  input: str | None = None
+  text: str | None = None
+  seed: int = 0
+  placement: str = 'combine'
+  accumulation_order: str = 'ascending'
+  capacity: int | None = None
+
+  @property
+  def passes(self) -> tuple[passes.Pass, ...]:
+    """The passes to run, in order."""
+    return passes.of(self.direction)
+
+  def make(self) -> inputs_lib.LayerInputs:
+    """Returns the real data.
+
+    Raises:
+      ValueError: the case or a file is wrong.
+    """
+    return self._made().in_order(self.accumulation_order)
+
+  def _made(self) -> inputs_lib.LayerInputs:
+    if self.input is not None:
+      return inputs_lib.load_safetensors(
+        self.input, self.placement, self.capacity, self.seed
+      )
+    return inputs_lib.make_inputs(
+      presets.to_run(self.preset),
+      self.ranks,
+      self.tokens,
+      self.dtype,
+      self.routing,
+      self.seed,
+      self.text,
+      placement=self.placement,
+      capacity=self.capacity,
+    )

@@ -1,0 +1,296 @@
+"""One case on the bench: its data, the oracle's answers, and who is examined.
+
+Whoever checks several candidates on the same inputs keeps the answers; a single
+check lets go of them, for the sake of memory.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import of_pass
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import sampling
+from hpmoe.parity_tests.judge import told
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import standards
+
+Tensors = passes.Tensors
+
+
+class NothingToJudge(ValueError):
+  """The lanes asked for have nothing that they could judge."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Examined:
+  """What the lanes said of a candidate.
+
+  Attributes:
+    results: every comparison.
+    wrong: in isolated replay, the guilty tasks, each once.
+  """
+
+  results: list[verdicts.Result]
+  wrong: list[isolation.WrongTask]
+
+
+class Bench:
+  """The inputs of a case, and the oracle's answers to them."""
+
+  def __init__(self, case: case_lib.Case, keep: bool = False):
+    """Makes the inputs.
+
+    Raises:
+      ValueError: the case is wrong.
+    """
+    self._case = case
+    self.made = case.make()
+    self._keep = keep
+    self._answers: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    self._exact: dict[str, inputs_lib.LayerInputs] = {}
+
+  def inputs(self, data: str) -> inputs_lib.LayerInputs:
+    """Returns data of that name (`inputs.DATA`) on the same routing."""
+    if data == 'real':
+      return self.made
+    if data in self._exact:
+      return self._exact[data]
+    backward = passes.BACKWARD in self._case.passes
+    made = inputs_lib.with_data(self.made, data, backward, self._case.seed)
+    if self._keep:
+      self._exact[data] = made
+    return made
+
+  @functools.cached_property
+  def plan(self) -> dict[str, np.ndarray]:
+    """The oracle's plan of the routing."""
+    made = self.made
+    return oracle_lib.Oracle(made.config, made.policy, made.arrays).plan()
+
+  def answer(
+    self,
+    made: inputs_lib.LayerInputs,
+    which: passes.Pass = passes.FORWARD,
+  ) -> dict[str, np.ndarray]:
+    """Returns the oracle's tensors of a pass; the caller may drop some.
+
+    Args:
+      made: this bench's real or exact inputs; for the backward pass with what
+        the oracle's forward pass saved.
+      which: the pass.
+    """
+    name = (made.data, which.name)
+    if name not in self._answers:
+      answer = _ask(made, which)
+      if not self._keep:
+        return answer
+      self._answers[name] = answer
+    return dict(self._answers[name])
+
+  def case(
+    self,
+    candidate: candidates.Candidate,
+    which: passes.Pass,
+    made: inputs_lib.LayerInputs,
+    own: Tensors | None = None,
+  ) -> judging.Case:
+    """Returns a pass on this bench's inputs, ready to be judged.
+
+    Args:
+      candidate: its granularity.
+      which: the pass.
+      made: real or exact inputs.
+      own: what the candidate's forward pass returned, if it ran.  The backward
+        pass reads it; what it did not return, or what is not finite and would
+        say nothing of a backward pass, is the oracle's.
+    """
+    arrays = dict(made.arrays)
+    kept = {}
+    if which is passes.BACKWARD:
+      kept = _usable(own or {}, passes.saved(made.policy))
+      arrays |= self._saved(made, kept)
+    read = which.reads(made.policy)
+    given = dataclasses.replace(made, arrays={n: arrays[n] for n in read})
+    answer = functools.partial(_ask if kept else self.answer, given, which)
+    options = candidate.options
+    relay = options.relay and candidate.can.relays
+    tiling = tiling_of(options, made, self.plan)
+    return judging.Case(which, given, tiling, answer, relay)
+
+  def _saved(self, made: inputs_lib.LayerInputs, kept: Tensors) -> Tensors:
+    """Returns what a forward pass saved, `kept` where that is there."""
+    names = passes.saved(made.policy)
+    if set(names) <= set(kept):
+      return self.plan | dict(kept)
+    forward = self.answer(made)
+    return self.plan | {name: forward[name] for name in names} | dict(kept)
+
+  def judge(
+    self,
+    request: request_lib.Request,
+    progress: judging.Progress = lambda step: None,
+  ) -> list[verdicts.Result]:
+    """As `examine`, the comparisons only."""
+    return self.examine(request, progress).results
+
+  def examine(
+    self,
+    request: request_lib.Request,
+    progress: judging.Progress = lambda step: None,
+  ) -> Examined:
+    """Runs the lanes of a request on this bench's data.
+
+    Args:
+      request: its case differs from the bench's in the direction alone.
+      progress: called with the name of each step as it begins.
+
+    Raises:
+      ValueError: the request asks for a pass that this bench was not made for.
+      NothingToJudge: no lane could judge anything.
+      candidates.CandidateError: the candidate gave no answer.
+    """
+    self._refuse_other_passes(request.case)
+    judgement, candidate = request.judgement, request.candidate
+    records = (
+      standards.get(n, self.made.policy.storage) for n in judgement.standards
+    )
+    asked = judging.Asked(judgement.lanes, tuple(records), progress)
+    results: list[verdicts.Result] = []
+    wrong: list[isolation.WrongTask] = []
+    for data, lane in _lanes(request):
+      for found in self._in_turn(request, data, functools.partial(lane, asked)):
+        results += found.results
+        wrong += found.wrong
+    _refuse_nothing(request, results)
+    verdicts.check_each_once(results)
+    results.sort(key=_pass_then_lane)
+    # A stage in isolation gains nothing from what others would have returned.
+    isolated = candidate.checking.isolate
+    hinted = results if isolated else told.with_hint(results)
+    replayed = list(told.with_replay(request.replay, hinted))
+    return Examined(replayed, _guilty(request, wrong) if isolated else [])
+
+  def _refuse_other_passes(self, case: case_lib.Case) -> None:
+    mine = self._case.passes
+    if not set(case.passes) <= set(mine):
+      raise ValueError(
+        f'direction: expected a pass of {[p.name for p in mine]}, got '
+        f'{case.direction!r}'
+      )
+
+  def _in_turn(self, request, data, lane) -> Iterator[judging.Judged]:
+    """Judges the passes in order, the second on what the first one saved.
+
+    In a replay on what the oracle saved: nothing spreads.
+    """
+    made, candidate = self.inputs(data), request.candidate
+    saved: Tensors = {}
+    for which in request.case.passes:
+      case = self.case(candidate, which, made, saved)
+      found = lane(case, candidate)
+      # The rest is not held while the next pass runs.
+      if not candidate.checking.replays:
+        got, names = found.got, passes.saved(made.policy)
+        saved = {n: got[n] for n in names if n in got}
+        del got
+      yield dataclasses.replace(found, got={})
+      del found
+
+
+def tiling_of(
+  options: flow_lib.Options, made: inputs_lib.LayerInputs, plan: Tensors
+) -> tiles.Tiling:
+  """Returns the tiles that options cut of a routing."""
+  cut = options.resolve(made.config)
+  return tiles.Tiling(
+    made.config,
+    plan['counts'],
+    plan['row_of_slot'],
+    made.arrays['topk_ids'],
+    cut.row_block,
+    cut.col_block,
+    cut.token_block,
+  )
+
+
+def _lanes(request: request_lib.Request) -> Iterator[tuple]:
+  """Yields data and what judges on them."""
+  judgement = request.judgement
+  if 'exact' in judgement.lanes:
+    yield 'exact', judging.exact_lane
+    yield 'wide', judging.exact_lane
+  if not {*judgement.lanes} - {'exact'}:
+    return
+  if judgement.tiles is None:
+    yield 'real', judging.real_lanes
+    return
+  sample = tiles.Sample(judgement.tiles, request.case.seed)
+  yield 'real', functools.partial(sampling.lanes_of_sample, sample=sample)
+
+
+def _refuse_nothing(
+  request: request_lib.Request, results: Sequence[verdicts.Result]
+) -> None:
+  """Refuses to call a layer right of which nothing was judged.
+
+  Nor is it right because the fault asked for is not in it.
+
+  Raises:
+    NothingToJudge: no lane judged, or no launch committed the fault.
+  """
+  unseen = [r.why for r in results if r.verdict == verdicts.NOT_JUDGED]
+  name, fault = request.candidate.name, request.candidate.fault
+  if len(unseen) == len(results):
+    raise NothingToJudge(
+      f'lane: expected one that can judge what {name} returned, got '
+      f'{list(request.judgement.lanes)}: {unseen[0]}'
+    )
+  if fault is not None and not request.candidate.committed:
+    raise NothingToJudge(
+      f'fault: expected one that changes a bit of this layer in some lane, got '
+      f'{fault!r}: {unseen[0]}'
+    )
+
+
+def _guilty(
+  request: request_lib.Request, wrong: Sequence[isolation.WrongTask]
+) -> list[isolation.WrongTask]:
+  found = []
+  for which in request.case.passes:
+    races = [
+      race
+      for launch in request.candidate.launches
+      if launch.which is which
+      for race in launch.races
+    ]
+    mine = [one for one in wrong if one.direction == which.name]
+    found += isolation.judged(mine, races, which.name)
+  return found
+
+
+def _ask(
+  made: inputs_lib.LayerInputs, which: passes.Pass
+) -> dict[str, np.ndarray]:
+  oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
+  return of_pass.answer(oracle, which, made.arrays)
+
+
+def _usable(own: Tensors, names: Sequence[str]) -> dict[str, np.ndarray]:
+  return {n: own[n] for n in names if n in own and np.isfinite(own[n]).all()}
+
+
+def _pass_then_lane(result: verdicts.Result) -> tuple[int, int]:
+  backward = verdicts.pass_of(result.stage) is passes.BACKWARD
+  return int(backward), verdicts.LANES.index(result.lane)

@@ -1,0 +1,49 @@
+"""How a candidate is judged: lanes, records, sampling."""
+
+import dataclasses
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import standards
+
+# A sample is judged by golden values alone: the oracle computes whole tensors.
+OF_SAMPLE = ('bitwise', 'bounded')
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+  """What judges, and how much of it.
+
+  Attributes:
+    lanes: some of `verdicts.LANES`.
+    standards: names of records for lane 'standard'.
+    tiles: tiles of each stage to judge, the others not; None: all.
+  """
+
+  lanes: tuple[str, ...] = verdicts.LANES
+  standards: tuple[str, ...] = standards.DEFAULT
+  tiles: int | None = None
+
+  def refuse(
+    self, case: case_lib.Case, candidate: candidates.Candidate
+  ) -> None:
+    """Refuses what a sample cannot judge.
+
+    Raises:
+      ValueError: such was asked for beside `tiles`.
+    """
+    if self.tiles is None:
+      return
+    if self.tiles < 1:
+      raise ValueError(f'tiles: expected at least 1, got {self.tiles}')
+    if case.direction != 'forward' or candidate.checking.replays:
+      raise ValueError(
+        'tiles: expected --direction=forward without --isolate, --start_at '
+        f'and --stop_after, got {case.direction} {candidate.checking.asked()}'
+      )
+    if set(self.lanes) != set(OF_SAMPLE):
+      raise ValueError(
+        f'tiles: expected --lane={",".join(OF_SAMPLE)}, got '
+        f'{",".join(self.lanes)}'
+      )

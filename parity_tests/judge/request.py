@@ -1,0 +1,67 @@
+"""A request: a case, who answers it, and how the answer is judged."""
+
+import dataclasses
+import os
+import shlex
+import shutil
+import sys
+from typing import Any, Self
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import judgement as judgement_lib
+
+_CHECK = 'check'
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What is to be checked.
+
+  Attributes:
+    case: what is asked.
+    candidate: who answers.
+    judgement: how the answer is judged.
+    command: the arguments of `hpmoe` that ask for this, without lanes.
+  """
+
+  case: case_lib.Case = case_lib.Case()
+  candidate: candidates.Candidate = host.Megakernel()
+  judgement: judgement_lib.Judgement = judgement_lib.Judgement()
+  command: tuple[str, ...] = (_CHECK,)
+
+  def but(self, **fields: Any) -> Self:
+    """Returns the request with other parts, or other fields of its parts.
+
+    Raises:
+      ValueError: no part has such a field.
+    """
+    parts = {n: fields.pop(n, part) for n, part in vars(self).items()}
+    for name, part in parts.items():
+      known = getattr(part, '__dataclass_fields__', {})
+      mine = {n: fields.pop(n) for n in [*fields] if n in known}
+      parts[name] = dataclasses.replace(part, **mine) if mine else part
+    for name, value in fields.items():
+      raise ValueError(
+        f'{name}: expected a field of the case, of {self.candidate.name} or of '
+        f'the judgement, got {value!r}'
+      )
+    return type(self)(**parts)
+
+  def replay(self, *lanes: str) -> str:
+    """Returns the command that repeats this, `hpmoe check` in some lanes."""
+    words = [program(), *self.command]
+    if self.command[0] == _CHECK and lanes:
+      words.append(f'--lane={",".join(lanes)}')
+    return shlex.join(words)
+
+
+def program() -> str:
+  """Returns what runs `hpmoe` if it is typed here."""
+  invoked = sys.argv[0]
+  if os.path.basename(invoked) != 'hpmoe':
+    return 'hpmoe'
+  found = shutil.which('hpmoe')
+  same = found and os.path.realpath(found) == os.path.realpath(invoked)
+  return 'hpmoe' if same else invoked
