@@ -168,3 +168,37 @@ COMPILE = {
   layout.Direction.FORWARD: compile_forward,
   layout.Direction.BACKWARD: compile_backward,
 }
+
+
+def compile(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy = precision.PrecisionPolicy(),
+  options: flow_lib.Options | None = None,
+  *,
+  direction: str = 'forward',
+  target: str = 'host',
+) -> Compiled:
+  """Lowers, places, serialises and proves one pass of a layer.
+
+  Args:
+    config: sizes.
+    policy: precision.
+    options: granularity, cores and order; None: `flow.host_options`, or those
+      by default for another target.
+    direction: 'forward' or 'backward'.
+    target: one of TARGETS.
+
+  Raises:
+    ValueError: an argument is out of range, or of the target's.
+    ProofError: the flow would deadlock, race, or not write every element
+      once; names the tasks and the region.
+  """
+  known = {one.name.lower(): function for one, function in COMPILE.items()}
+  if direction not in known:
+    raise ValueError(
+      f'direction: expected one of {[*known]}, got {direction!r}'
+    )
+  if options is None:
+    host = target == 'host'
+    options = flow_lib.host_options(config) if host else flow_lib.Options()
+  return known[direction](config, policy, options, target=target)

@@ -15,6 +15,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The one import name; its folder links to those below.
 PACKAGE = 'hpmoe'
 
+# What `import hpmoe` may load: the highest that is behind its names.
+FACE = 'parity_tests/api.py'
+
 # Top-level folders that hold code; a folder that is not there yet is skipped.
 FOLDERS = (
   'reference',
@@ -112,7 +115,9 @@ def _python_imports(root: pathlib.Path, path: str) -> Imports:
     for module, name in _imported(node, path):
       top, _, inside = module.partition('.')
       where = f'{path}:{node.lineno}'
-      if top == PACKAGE:
+      if module == PACKAGE and not _is_floor(root, name):
+        project.add(FACE)
+      elif top == PACKAGE:
         project.add(_resolve(root, inside, name, where))
       elif top in OUTSIDE:
         project.add(_resolve(root, module, name, where))
@@ -123,6 +128,10 @@ def _python_imports(root: pathlib.Path, path: str) -> Imports:
       elif top not in sys.stdlib_module_names:
         third_party.add(top)
   return Imports(frozenset(project - {path}), frozenset(third_party))
+
+
+def _is_floor(root: pathlib.Path, name: str | None) -> bool:
+  return name is not None and (root / name).is_dir()
 
 
 def _imported(

@@ -6,9 +6,10 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import sysconfig
+import venv
 import zipfile
 
+import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import _native
@@ -38,6 +39,43 @@ def layer(inputs, config, policy):
   return fused_moe.fused_moe(inputs, config, policy)
 """
 
+_KERNELS = """
+from hpmoe.parity_tests.examples import fused_moe
+
+def right(inputs, config, policy):
+  return fused_moe.fused_moe(inputs, config, policy)
+
+def wrong(inputs, config, policy):
+  return {'y': right(inputs, config, policy)['y'] * 1.02}
+"""
+_TESTS = """
+import hpmoe
+import pytest
+from models import mine
+
+@pytest.mark.parametrize('kernel', ['right', 'wrong'])
+def test_layer(kernel):
+  case = hpmoe.Case(preset='tiny', ranks=2, routing='balanced')
+  hpmoe.assert_parity(getattr(mine, kernel), case, lanes=['bounded'])
+"""
+_TYPED = """import hpmoe
+case = hpmoe.Case(preset='tiny')
+passed: bool = hpmoe.check(None, case).passed
+wrong: str = hpmoe.check(None, case).passed
+hpmoe.MoEConfig(num_rank=2)
+"""
+_IMPORTS = """
+import importlib.util
+import models.mine, reference.mine
+import hpmoe.reference.layer
+print(models.mine.MINE, reference.mine.MINE)
+names = ('backend_ascend', 'parity_tests', 'tools', 'benchmarks')
+found = [name for name in names if importlib.util.find_spec(name)]
+print(found + [hpmoe.reference.layer.__package__])
+"""
+
+# Where what the wheel depends on is installed.
+_SITE = str(pathlib.Path(np.__file__).parents[1])
 # They test or maintain the tree.
 _LEFT_OUT = ('_test.py', '_testing.py', 'test_util.py')
 
@@ -85,8 +123,13 @@ class TestWheel:
     assert found == want
 
   def test_holds_the_text_that_it_reads(self, installed):
-    for text in ('parity_tests/testdata/alice', 'models/train/data/persuasion'):
+    for text in ('parity_tests/data/alice', 'models/train/data/persuasion'):
       assert (installed / f'hpmoe/{text}.txt').is_file()
+
+  def test_holds_nothing_that_only_tests_read(self, installed):
+    held = [p.relative_to(installed) for p in installed.rglob('*')]
+    assert not [p for p in held if 'testdata' in p.parts]
+    assert not [p for p in held if p.suffix in ('.safetensors', '.npz', '.bin')]
 
   def test_the_users_names_are_the_users(self, installed, tmp_path):
     # given a repository with folders of our names
@@ -96,7 +139,7 @@ class TestWheel:
     (tmp_path / 'mine.py').write_text(_CANDIDATE)
     # when its kernel is checked from there, with itself on the path; outside
     # the environment, whose editable install would answer for the wheel
-    path = ['.', str(installed), sysconfig.get_path('purelib')]
+    path = ['.', str(installed), _SITE]
     ran = subprocess.run(
       [sys._base_executable, '-m', 'hpmoe.parity_tests.commands.main', 'check']
       + ['--candidate=mine:layer', '--preset=tiny', '--ranks=2']
@@ -109,3 +152,64 @@ class TestWheel:
     # then everyone got his own
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert 'PASS' in ran.stdout.splitlines()[-1]
+
+  def test_a_pytest_of_the_user(self, installed, tmp_path):
+    # given tests beside folders of our names, one of which must fail
+    (tmp_path / 'models').mkdir()
+    (tmp_path / 'models' / 'mine.py').write_text(_KERNELS)
+    (tmp_path / 'mine_test.py').write_text(_TESTS)
+    # when they run from there
+    path = ['.', str(installed), _SITE]
+    ran = subprocess.run(
+      [sys._base_executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider']
+      + ['mine_test.py'],
+      cwd=tmp_path,
+      env=dict(os.environ, PYTHONPATH=os.pathsep.join(path)),
+      capture_output=True,
+      text=True,
+    )
+    # then the failure says where
+    assert '1 failed, 1 passed' in ran.stdout, ran.stdout + ran.stderr
+    assert 'AssertionError: first failure: y (bounded: ' in ran.stdout
+    assert 'api.py' not in ran.stdout  # the line of the user's is shown
+
+  @pytest.mark.slow
+  def test_a_type_checker_of_the_user_sees_types(self, installed, tmp_path):
+    # given an environment of their own that has the wheel
+    venv.create(tmp_path / 'env')
+    (site,) = (tmp_path / 'env').glob('lib/*/site-packages')
+    paths = (str(installed), _SITE)
+    (site / 'hpmoe.pth').write_text('\n'.join(paths))
+    (tmp_path / 'mine.py').write_text(_TYPED)
+    # when mypy reads two wrong lines
+    ran = subprocess.run(
+      [sys.executable, '-m', 'mypy', 'mine.py']
+      + [f'--python-executable={tmp_path}/env/bin/python'],
+      cwd=tmp_path,
+      capture_output=True,
+      text=True,
+    )
+    # then it names both, and nothing else
+    assert [line.split(':')[1] for line in ran.stdout.splitlines()[:-1]] == [
+      '4',
+      '5',
+    ], ran.stdout
+
+
+class TestCheckout:
+  def test_nothing_but_hpmoe_is_importable(self, tmp_path):
+    # given folders of our names without __init__.py, as a user's may be
+    for name in ('models', 'reference'):
+      (tmp_path / name).mkdir()
+      (tmp_path / name / 'mine.py').write_text('MINE = True')
+    # when the environment of this checkout runs a program of theirs
+    ran = subprocess.run(
+      [sys.executable, '-c', _IMPORTS],
+      cwd=tmp_path,
+      capture_output=True,
+      text=True,
+    )
+    # then it finds theirs, and ours under one name
+    assert ran.stdout.splitlines() == ['True True', "['hpmoe.reference']"], (
+      ran.stderr
+    )

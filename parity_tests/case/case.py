@@ -1,6 +1,9 @@
 """What is asked: sizes, precision, routing and values of a layer."""
 
+from collections.abc import Mapping
 import dataclasses
+
+import numpy as np
 
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -19,7 +22,8 @@ class Case:
     tokens: T instead of the preset's.
     dtype: storage, as policies call it.
     routing: a name of `inputs.ROUTINGS` or a file.
-    input: a .safetensors file that holds all inputs; its shapes win.
+    input: a .safetensors file that holds all inputs, or the inputs by name;
+      their shapes and dtype win.
     text: a text file to embed.
     seed: of all values.
     placement: where the routing weight multiplies.
@@ -33,7 +37,7 @@ class Case:
   tokens: int | None = None
   dtype: str = 'float32'
   routing: str = 'text'
-  input: str | None = None
+  input: str | Mapping[str, np.ndarray] | None = None
   text: str | None = None
   seed: int = 0
   placement: str = 'combine'
@@ -54,6 +58,10 @@ class Case:
     return self._made().in_order(self.accumulation_order)
 
   def _made(self) -> inputs_lib.LayerInputs:
+    if isinstance(self.input, Mapping):
+      return inputs_lib.of_arrays(
+        self.input, self.placement, self.capacity, self.seed
+      )
     if self.input is not None:
       return inputs_lib.load_safetensors(
         self.input, self.placement, self.capacity, self.seed

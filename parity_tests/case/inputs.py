@@ -201,27 +201,56 @@ def load_safetensors(
   """
   arrays = tensor_file.read(path, tensors.INPUTS, ('dy',), only=True)
   try:
-    config = _config_of_shapes(arrays, capacity)
+    _refuse_other_shapes(arrays)
     _check_axes(arrays, tensor_file.notes(path))
-    if arrays['x'].dtype not in exact_data.STORAGE.values():
-      raise ValueError(
-        f'x: expected one of {list(exact_data.STORAGE)}, got '
-        f'{arrays["x"].dtype}'
-      )
-    policy = PrecisionPolicy(
-      storage=str(arrays['x'].dtype), placement=placement
-    )
-    checks.check_ids(config, arrays['topk_ids'])
-    config = _with_capacity(config, arrays['topk_ids'])
-    checks.check_inputs(config, policy, arrays)
-    if 'dy' in arrays:
-      _check_dy(config, policy, arrays['dy'])
+    made = of_arrays(arrays, placement, capacity, seed)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
-  facts = routings.skew(config, arrays['topk_ids'])
-  if 'dy' not in arrays:
+  return dataclasses.replace(made, routing=str(path))
+
+
+def of_arrays(
+  given: Mapping[str, np.ndarray],
+  placement: str = 'combine',
+  capacity: int | None = None,
+  seed: int = 0,
+) -> LayerInputs:
+  """Returns inputs of those values; their shapes are the config.
+
+  Args:
+    given: the tensors of `tensors.INPUTS` and maybe dy, numpy's or another
+      framework's; dtypes as for `load_safetensors`.
+    placement: where the routing weight multiplies.
+    capacity: N, as for `make_inputs`.
+    seed: of dy, if none is given.
+
+  Raises:
+    ValueError: a tensor is missing, unknown, or has a wrong shape, dtype or
+      value; the text names it.
+  """
+  known = (*tensors.INPUTS, 'dy')
+  for name in (*tensors.INPUTS, *given):
+    if name not in given or name not in known:
+      raise ValueError(
+        f'{name}: expected {", ".join(known[:-1])} and maybe dy, got '
+        f'{", ".join(given)}'
+      )
+  arrays = {name: np.asarray(value) for name, value in given.items()}
+  config = _config_of_shapes(arrays, capacity)
+  if arrays['x'].dtype not in exact_data.STORAGE.values():
+    raise ValueError(
+      f'x: expected one of {list(exact_data.STORAGE)}, got {arrays["x"].dtype}'
+    )
+  policy = PrecisionPolicy(storage=str(arrays['x'].dtype), placement=placement)
+  checks.check_ids(config, arrays['topk_ids'])
+  config = _with_capacity(config, arrays['topk_ids'])
+  checks.check_inputs(config, policy, arrays)
+  if 'dy' in arrays:
+    _check_dy(config, policy, arrays['dy'])
+  else:
     arrays['dy'] = draw_dy(config, arrays['x'].dtype, seed)
-  return LayerInputs(config, policy, arrays, str(path), facts)
+  facts = routings.skew(config, arrays['topk_ids'])
+  return LayerInputs(config, policy, arrays, 'given', facts)
 
 
 def save_safetensors(
@@ -324,7 +353,7 @@ def _weights(config, storage, seed) -> dict[str, np.ndarray]:
   return weights
 
 
-def _config_of_shapes(arrays, capacity) -> MoEConfig:
+def _refuse_other_shapes(arrays) -> None:
   for name in tensors.INPUTS:
     axes = tensors.SPECS[name].shape.split()
     if arrays[name].ndim != len(axes) or 0 in arrays[name].shape:
@@ -332,6 +361,10 @@ def _config_of_shapes(arrays, capacity) -> MoEConfig:
         f'{name}: expected shape [{", ".join(axes)}], none of them 0, got '
         f'{list(arrays[name].shape)}'
       )
+
+
+def _config_of_shapes(arrays, capacity) -> MoEConfig:
+  _refuse_other_shapes(arrays)
   ranks, num_tokens, width = arrays['x'].shape
   _, local, _, both = arrays['w_gate_up'].shape
   _check_w_down(arrays['w_down'].shape, local, both)

@@ -21,7 +21,7 @@ from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.numpy_typing import Float
 from hpmoe.reference.contract.numpy_typing import Int
 
-DEFAULT_TEXT = pathlib.Path(__file__).parents[1] / 'testdata' / 'alice.txt'
+DEFAULT_TEXT = pathlib.Path(__file__).parents[1] / 'data' / 'alice.txt'
 
 _CONTEXT = 3  # Bytes before the token that its n-grams reach.
 _BUCKETS = 1024  # Rows of the table of one n-gram length.

@@ -324,18 +324,8 @@ def _show(f: flags.FlagValues, report) -> None:
 
     page = report_html.to_html(report)
     pathlib.Path(f.html).write_text(page, encoding='utf-8')
-  print(report_lib.heading(report))
   table = report_lib.table if f.verbose else matrix.table
-  print(table(report, cli.colour()))
-  for part in (
-    report_lib.notes,
-    report_lib.failure,
-    report_lib.modes,
-    report_lib.summary,
-  ):
-    text = part(report)
-    if text:
-      print(f'\n{text}')
+  print(report_lib.text(report, table(report, cli.colour())))
 
 
 COMMAND = cli.Command(

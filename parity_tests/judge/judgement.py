@@ -25,6 +25,13 @@ class Judgement:
   standards: tuple[str, ...] = standards.DEFAULT
   tiles: int | None = None
 
+  def __post_init__(self):
+    unknown = [lane for lane in self.lanes if lane not in verdicts.LANES]
+    if unknown or not self.lanes:
+      raise ValueError(
+        f'lane: expected some of {list(verdicts.LANES)}, got {[*self.lanes]}'
+      )
+
   def refuse(
     self, case: case_lib.Case, candidate: candidates.Candidate
   ) -> None:

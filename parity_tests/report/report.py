@@ -420,3 +420,15 @@ def summary(report: check.Report) -> str:
     f'{len(judged)} comparisons pass, {tiles_seen} tiles, {_races(report)}'
     f'{report.seconds:.1f} s'
   )
+
+
+def text(report: check.Report, shown: str) -> str:
+  """Returns all that a reader is told, `shown` as the table."""
+  begin = f'{heading(report)}\n{shown}'
+  return '\n\n'.join(filter(None, (begin, notes(report), why_not(report))))
+
+
+def why_not(report: check.Report) -> str:
+  """Returns the first failure, what modes found, and the last line."""
+  parts = (failure(report), modes(report), summary(report))
+  return '\n\n'.join(filter(None, parts))

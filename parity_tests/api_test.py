@@ -1,0 +1,213 @@
+"""A check from Python: functions of this process, values of the caller."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.examples import fused_moe
+from hpmoe.parity_tests.examples import fused_moe_grad
+from hpmoe.reference.contract import presets
+
+CASE = hpmoe.Case(preset='tiny', ranks=2)
+
+
+def right(inputs, config, policy):
+  return fused_moe.fused_moe(inputs, config, policy)
+
+
+def wrong(inputs, config, policy):
+  return {'y': fused_moe.fused_moe(inputs, config, policy)['y'] * 1.02}
+
+
+class TestNames:
+  def test_import_takes_no_jax_and_little_time(self):
+    # Given a new interpreter, then the import loads nothing that is heavy.
+    code = (
+      'import sys, time\n'
+      'start = time.perf_counter()\n'
+      'import hpmoe\n'
+      'spent = time.perf_counter() - start\n'
+      "print(spent, {'jax', 'numpy'} & {*sys.modules})\n"
+    )
+    told = subprocess.run(
+      [sys.executable, '-c', code], capture_output=True, text=True, check=True
+    ).stdout
+    spent, heavy = told.split(maxsplit=1)
+    assert float(spent) < 0.1 and heavy.strip() == 'set()'
+
+  def test_each_name_is_what_type_checkers_see(self):
+    source = pathlib.Path(hpmoe.__file__).read_text()
+    for name, (module, attribute) in hpmoe._HOMES.items():
+      alias = '' if attribute == name else f' as {name}'
+      line = f'  from hpmoe.{module} import {attribute}{alias}\n'
+      assert source.count(line) == 1
+      assert getattr(hpmoe, name).__name__ == attribute
+    assert source.count('\n  from hpmoe.') == len(hpmoe._HOMES)
+    assert hpmoe.__all__ == sorted(hpmoe._HOMES)
+    assert set(hpmoe.__all__) <= set(dir(hpmoe))
+
+  def test_an_unknown_name_is_no_attribute(self):
+    with pytest.raises(AttributeError, match="'hpmoe' has no attribute 'chek'"):
+      _ = hpmoe.chek
+
+
+class TestCheck:
+  def test_a_right_function_passes_with_a_row_for_each_stage(self):
+    report = hpmoe.check(right, CASE)
+
+    assert report.passed and report.first_failure is None
+    assert {'pass'} == {report.stages[n] for n in ('expert_in', 'y', 'layer')}
+    assert report.stages['counts'] == 'not judged'
+    assert str(report).splitlines()[-1].startswith('PASS of a part')
+
+  def test_a_wrong_function_is_named_with_a_line_that_repeats_it(self):
+    report = hpmoe.check(wrong, CASE, lanes=['bounded'])
+
+    assert not report.passed and report.stages['y'] == 'fail'
+    failure = report.first_failure
+    assert failure.stage == 'y' and failure.pattern == 'got = 1.02 * expected'
+    assert failure.replay == (
+      "hpmoe.check(wrong, hpmoe.Case(preset='tiny', ranks=2), "
+      "lanes=('bounded',))"
+    )
+    repeated = eval(failure.replay, dict(globals(), wrong=wrong))
+    assert repeated.first_failure == failure
+
+  def test_a_report_as_data_and_as_a_page(self):
+    report = hpmoe.check(wrong, CASE, lanes=['bounded'])
+
+    told = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert told['verdict'] == 'fail'
+    assert told['first_failure']['stage'] == 'y'
+    page = report.to_html()
+    assert ElementTree.fromstring(page.partition('\n')[2]).tag.endswith('html')
+
+  def test_a_name_runs_in_a_process_of_its_own(self):
+    name = f'{fused_moe.__name__}:fused_moe'
+    assert hpmoe.check(name, CASE, lanes=['exact']).passed
+
+  def test_both_passes_and_a_backward_pass_that_is_missing(self):
+    case = hpmoe.Case(preset='tiny', ranks=2, direction='both')
+    report = hpmoe.check(fused_moe_grad.moe, case, lanes=['bounded'])
+    assert report.passed and report.stages['dx'] == 'pass'
+
+    with pytest.raises(ValueError, match='right: expected its backward pass'):
+      hpmoe.check(right, case)
+
+  def test_a_function_may_spoil_its_inputs(self):
+    def spoils(inputs, config, policy):
+      outputs = fused_moe.fused_moe(inputs, config, policy)
+      for array in inputs.values():
+        array[...] = 0
+      return outputs
+
+    assert hpmoe.check(spoils, CASE, lanes=['bounded']).passed
+
+  def test_a_function_that_raises(self):
+    def raises(inputs, config, policy):
+      raise RuntimeError('out of memory')
+
+    with pytest.raises(hpmoe.CandidateError, match='out of memory') as caught:
+      hpmoe.check(raises, CASE)
+    assert isinstance(caught.value.__cause__.__cause__, RuntimeError)
+
+  @pytest.mark.parametrize(
+    ('answer', 'said'),
+    [
+      (3, "expected a mapping with 'y', got int"),
+      ({}, r"expected 'y', got \[\]"),
+      ({'y': 'no array'}, 'y: expected float32'),
+      (
+        {'y': np.zeros((2, 16, 31), np.float32)},
+        r'y: expected float32 \[2, 16',
+      ),
+      ({'y': np.zeros((2, 16, 32), np.float64)}, 'y: expected float32'),
+    ],
+  )
+  def test_an_answer_that_is_none_is_refused(self, answer, said):
+    with pytest.raises(ValueError, match=said):
+      hpmoe.check(lambda *_: answer, CASE)
+
+  @pytest.mark.parametrize(
+    ('candidate', 'options', 'said'),
+    [
+      (3, {}, 'candidate: expected a function'),
+      ('no name', {}, 'candidate: expected pkg.module:function'),
+      (None, dict(lanes=['exat']), 'lane: .*got \\[.exat.\\]'),
+      (None, dict(standards=['msprob']), 'msprob'),
+    ],
+  )
+  def test_a_wrong_argument_is_named(self, candidate, options, said):
+    with pytest.raises(ValueError, match=said):
+      hpmoe.check(candidate, CASE, **options)
+
+
+class TestValuesOfTheCaller:
+  def _arrays(self):
+    return dict(inputs_lib.make_inputs(presets.get('tiny'), 2).arrays)
+
+  @pytest.mark.parametrize('kind', [np.asarray, jnp.asarray])
+  def test_are_what_is_checked(self, kind):
+    arrays = {n: kind(a) for n, a in self._arrays().items()}
+
+    def same(inputs, config, policy):
+      for name, array in inputs.items():
+        assert array.tobytes() == np.asarray(arrays[name]).tobytes()
+      return fused_moe.fused_moe(inputs, config, policy)
+
+    report = hpmoe.check(same, hpmoe.Case(input=arrays), lanes=['bounded'])
+    assert report.passed
+
+  @pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+      (dict(bias=np.ones(3)), 'bias: expected x, .*, w_down and maybe dy, got'),
+      (dict(x=np.ones((2, 16, 31), np.float32)), 'w_gate_up: expected float32'),
+      (dict(x=np.ones((2, 16, 32), np.float64)), 'x: expected one of'),
+      (dict(topk_ids=np.zeros((2, 16, 2), np.int32)), 'topk_ids: .*twice'),
+    ],
+  )
+  def test_that_are_no_layer_are_named(self, change, said):
+    case = hpmoe.Case(input=self._arrays() | change)
+    with pytest.raises(ValueError, match=said):
+      hpmoe.check(right, case)
+
+  def test_that_lack_one(self):
+    arrays = self._arrays()
+    del arrays['w_down']
+    with pytest.raises(ValueError, match='w_down: expected'):
+      hpmoe.check(right, hpmoe.Case(input=arrays))
+
+
+class TestAssertParity:
+  def test_returns_the_report(self):
+    assert hpmoe.assert_parity(right, CASE, lanes=['bounded']).passed
+
+  def test_raises_the_first_failure(self):
+    with pytest.raises(AssertionError) as caught:
+      hpmoe.assert_parity(wrong, CASE, lanes=['bounded'])
+    lines = str(caught.value).splitlines()
+    assert lines[0] == 'first failure: y (bounded: a-priori rounding bound)'
+    assert lines[-1].startswith('FAIL')
+
+
+class TestCompile:
+  CONFIG = presets.config(presets.get('tiny'), 2)
+
+  @pytest.mark.parametrize('direction', ['forward', 'backward'])
+  def test_has_the_options_of_its_target(self, direction):
+    compiled = hpmoe.compile(self.CONFIG, direction=direction)
+    assert compiled.summary()['direction'] == direction
+    assert compiled.flow.options.row_block == 16
+
+  def test_a_direction_that_is_none(self):
+    with pytest.raises(ValueError, match="direction: expected .*'forward'"):
+      hpmoe.compile(self.CONFIG, direction='both')
