@@ -79,6 +79,7 @@ class Can:
       is asked for.
     modes: fields of `Checking` that it has.
     relays: whether it returns relayed rows where its options relay.
+    repeats: whether it is run again, unasked, to see if it answers the same.
     why: what it is, for who asks for more.
   """
 
@@ -87,6 +88,7 @@ class Can:
   orders: tuple[str, ...] | None = precision.ACCUMULATION_ORDERS
   modes: tuple[str, ...] = ()
   relays: bool = False
+  repeats: bool = False
   why: str = ''
 
 
@@ -99,6 +101,7 @@ class Candidate:
     options: how its tensors are cut into tiles; ours are computed so.
     checking: its modes.
     launches: of each run, where it is ours.
+    seconds: of each run, where it repeats.
     fault: name of a fault that it is to commit, or None.
     committed: for each run with a fault, the task (layout.TASK) that did it.
     serial: as `run`, the same tile kernels one after another; None if the
@@ -110,6 +113,7 @@ class Candidate:
   options: flow_lib.Options = flow_lib.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
   launches: 'Sequence[Launch]' = ()
+  seconds: Sequence[float] = ()
   fault: str | None = None
   committed: Sequence[np.void] = ()
 

@@ -44,6 +44,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 from typing import ClassVar, Self
 
 import numpy as np
@@ -87,13 +88,16 @@ class Subprocess(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    modes=('poison', 'isolate'), orders=None
+    modes=('poison', 'isolate'), orders=None, repeats=True
   )
   name: str
   timeout_s: float = 600.0
   has_backward: bool = False
   options: flow_lib.Options = flow_lib.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
+  seconds: list[float] = dataclasses.field(
+    default_factory=list, init=False, compare=False
+  )
 
   def __post_init__(self):
     module, _, function = self.name.partition(':')
@@ -122,6 +126,7 @@ class Subprocess(candidates.Candidate):
       which: the pass.
       given: the oracle's plan and stages, if `checking` isolates.
     """
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
       exchange.save(job / 'inputs', {**inputs, **(given or {})})
@@ -140,6 +145,7 @@ class Subprocess(candidates.Candidate):
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job)
       outputs = exchange.load(job / 'outputs')
+    self.seconds.append(time.perf_counter() - start)
     needed = () if self.checking.isolate else which.results[:1]
     return check_outputs(self.name, config, policy, outputs, which, needed)
 

@@ -111,6 +111,20 @@ def _define_check(f: flags.FlagValues) -> None:
     'Forward, lanes bitwise and bounded. Default: every tile.',
     flag_values=f,
   )
+  flags.DEFINE_integer(
+    'repeat',
+    None,
+    'Runs of each pass on the same real data, whose bits must agree. Default: '
+    '2 with a --candidate whose runs take a few seconds in all, else 1.',
+    1,
+    flag_values=f,
+  )
+  flags.DEFINE_boolean(
+    'allow_nondeterministic',
+    False,
+    'Runs may differ; each is judged, and all must be right.',
+    flag_values=f,
+  )
   flags.DEFINE_boolean(
     'verbose',
     False,
@@ -247,6 +261,8 @@ def request(f: flags.FlagValues):
       lanes=_lanes(f),
       standards=tuple(f.standard) or standards.DEFAULT,
       tiles=f.tiles,
+      repeat=f.repeat,
+      allow_nondeterministic=f.allow_nondeterministic,
     ),
     ('check', *given),
   )

@@ -20,6 +20,7 @@ from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import repeat
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import sampling
 from hpmoe.parity_tests.judge import told
@@ -40,10 +41,12 @@ class Examined:
   Attributes:
     results: every comparison.
     wrong: in isolated replay, the guilty tasks, each once.
+    changes: what is not the same in each run.
   """
 
   results: list[verdicts.Result]
   wrong: list[isolation.WrongTask]
+  changes: list[verdicts.Change]
 
 
 class Bench:
@@ -169,10 +172,12 @@ class Bench:
     asked = judging.Asked(judgement.lanes, tuple(records), progress)
     results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []
+    changes: list[verdicts.Change] = []
     for data, lane in _lanes(request):
       for found in self._in_turn(request, data, functools.partial(lane, asked)):
         results += found.results
         wrong += found.wrong
+        changes += found.changes
     _refuse_nothing(request, results)
     verdicts.check_each_once(results)
     results.sort(key=_pass_then_lane)
@@ -180,7 +185,8 @@ class Bench:
     isolated = candidate.checking.isolate
     hinted = results if isolated else told.with_hint(results)
     replayed = list(told.with_replay(request.replay, hinted))
-    return Examined(replayed, _guilty(request, wrong) if isolated else [])
+    guilty = _guilty(request, wrong) if isolated else []
+    return Examined(replayed, guilty, changes)
 
   def _refuse_other_passes(self, case: case_lib.Case) -> None:
     mine = self._case.passes
@@ -233,11 +239,12 @@ def _lanes(request: request_lib.Request) -> Iterator[tuple]:
     yield 'wide', judging.exact_lane
   if not {*judgement.lanes} - {'exact'}:
     return
-  if judgement.tiles is None:
-    yield 'real', judging.real_lanes
-    return
-  sample = tiles.Sample(judgement.tiles, request.case.seed)
-  yield 'real', functools.partial(sampling.lanes_of_sample, sample=sample)
+  judge: repeat.Lane = judging.real_lanes
+  if judgement.tiles is not None:
+    sample = tiles.Sample(judgement.tiles, request.case.seed)
+    judge = functools.partial(sampling.lanes_of_sample, sample=sample)
+  again = functools.partial(repeat.lane, judge=judge, judgement=judgement)
+  yield 'real', again
 
 
 def _refuse_nothing(

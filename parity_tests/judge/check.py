@@ -11,6 +11,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import repeat
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 
@@ -27,6 +28,7 @@ class Report:
     seconds: wall time.
     wrong: in isolated replay, the tasks that are wrong.
     launches: of our backend.
+    changes: what later runs on the same inputs gave other bits.
   """
 
   config: Mapping[str, Any]
@@ -34,11 +36,18 @@ class Report:
   seconds: float
   wrong: tuple[isolation.WrongTask, ...] = ()
   launches: tuple[candidates.Launch, ...] = ()
+  changes: tuple[verdicts.Change, ...] = ()
 
   @property
   def verdict(self) -> str:
     fails = any(r.verdict == verdicts.FAIL for r in self.results)
-    return verdicts.FAIL if fails or self.num_races else verdicts.PASS
+    broken = fails or self.num_races or not self.is_steady
+    return verdicts.FAIL if broken else verdicts.PASS
+
+  @property
+  def is_steady(self) -> bool:
+    """Whether runs agree, or need not."""
+    return not self.changes or bool(self.config['allow_nondeterministic'])
 
   @property
   def num_races(self) -> int:
@@ -66,8 +75,9 @@ class Report:
 def count_steps(request: Request) -> int:
   """Returns how often `run` calls `progress`."""
   has_serial = request.candidate.serial is not None
+  again = repeat.runs(request.judgement, request.candidate) - 1
   return 1 + sum(
-    judging.count_steps(request.judgement.lanes, which, has_serial)
+    judging.count_steps(request.judgement.lanes, which, has_serial) + again
     for which in request.case.passes
   )
 
@@ -120,6 +130,7 @@ def examined(
     seconds=time.perf_counter() - start,
     wrong=tuple(found.wrong),
     launches=tuple(request.candidate.launches),
+    changes=tuple(found.changes),
   )
 
 

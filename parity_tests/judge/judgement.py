@@ -19,11 +19,16 @@ class Judgement:
     lanes: some of `verdicts.LANES`.
     standards: names of records for lane 'standard'.
     tiles: tiles of each stage to judge, the others not; None: all.
+    repeat: runs of each pass on real data; None: two of a user's kernel where
+      that is cheap, one of ours.
+    allow_nondeterministic: whether runs may differ; then each is judged.
   """
 
   lanes: tuple[str, ...] = verdicts.LANES
   standards: tuple[str, ...] = standards.DEFAULT
   tiles: int | None = None
+  repeat: int | None = None
+  allow_nondeterministic: bool = False
 
   def __post_init__(self):
     unknown = [lane for lane in self.lanes if lane not in verdicts.LANES]
@@ -35,11 +40,18 @@ class Judgement:
   def refuse(
     self, case: case_lib.Case, candidate: candidates.Candidate
   ) -> None:
-    """Refuses what a sample cannot judge.
+    """Refuses what a sample cannot judge, and parts of a pass again.
 
     Raises:
-      ValueError: such was asked for beside `tiles`.
+      ValueError: such was asked for.
     """
+    if self.repeat is not None and self.repeat < 1:
+      raise ValueError(f'repeat: expected at least 1, got {self.repeat}')
+    if self.repeat not in (None, 1) and candidate.checking.is_part:
+      raise ValueError(
+        'repeat: expected 1 beside --start_at and --stop_after, got '
+        f'{self.repeat}'
+      )
     if self.tiles is None:
       return
     if self.tiles < 1:

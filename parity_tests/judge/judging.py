@@ -169,11 +169,13 @@ class Judged:
     results: the comparisons.
     got: what the candidate returned.
     wrong: in isolated replay, the tasks that wrote what is wrong.
+    changes: what later runs gave other bits.
   """
 
   results: Results
   got: Got
   wrong: list[isolation.WrongTask] = dataclasses.field(default_factory=list)
+  changes: Sequence[verdicts.Change] = ()
 
 
 def count_steps(

@@ -134,6 +134,39 @@ class Result:
   experts: tuple[np.ndarray, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """A tensor that a later run gave other bits.
+
+  Attributes:
+    direction: the pass.
+    run: the first that differs from run 1, counted from 1.
+    tensor: its name.
+    elements: those that differ in that run.
+    of: all of them.
+    ulp: the largest distance.
+    index: coordinates of the first one.
+    first, later: what run 1 and that run gave there.
+  """
+
+  direction: str
+  run: int
+  tensor: str
+  elements: int
+  of: int
+  ulp: int
+  index: tuple[int, ...]
+  first: float
+  later: float
+
+  def __str__(self) -> str:
+    return (
+      f'{self.tensor}: {self.elements} of {self.of} elements differ in run '
+      f'{self.run}, by {self.ulp} ulp at most; first '
+      f'{self.tensor}{list(self.index)}: {self.first!r}, then {self.later!r}'
+    )
+
+
 def tensor_of(stage: str) -> str:
   """Returns the tensor that is compared in a stage's row."""
   return TENSOR_OF.get(stage, stage)

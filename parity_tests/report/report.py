@@ -86,6 +86,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
       wrong_tasks=[dataclasses.asdict(wrong) for wrong in report.wrong],
       races=[dataclasses.asdict(race) for race in report.races],
       num_races=report.num_races,
+      changes=[dataclasses.asdict(change) for change in report.changes],
       standards={
         j.name: dict(
           version=j.version,
@@ -233,6 +234,10 @@ def notes(report: check.Report) -> str:
   )
   if _only_exact_fails(report):
     lines.append(judging.EXACT_HINT)
+  if report.changes:
+    meant = 'as is allowed' if report.is_steady else 'but its bits must agree'
+    lines.append(f'not repeatable on the same inputs, {meant}:')
+    lines += [f'  {change}' for change in report.changes]
   return '\n'.join(lines)
 
 
@@ -390,6 +395,10 @@ def _races(report: check.Report) -> str:
   return f'{count} race{"s" * (count > 1)}, ' if count else ''
 
 
+def _steadiness(report: check.Report) -> str:
+  return 'not repeatable, ' if report.changes else ''
+
+
 def _part(report: check.Report) -> str:
   """Returns what a verdict rests on if that is not all, or ''."""
   judged = _judged(report)
@@ -418,7 +427,7 @@ def summary(report: check.Report) -> str:
   return (
     f'{report.verdict.upper()}{_part(report)}: {len(judged) - failed} of '
     f'{len(judged)} comparisons pass, {tiles_seen} tiles, {_races(report)}'
-    f'{report.seconds:.1f} s'
+    f'{_steadiness(report)}{report.seconds:.1f} s'
   )
 
 

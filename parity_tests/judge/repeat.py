@@ -1,0 +1,92 @@
+"""The same inputs again: the same bits, or what changes from run to run."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import judgement as judgement_lib
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import ulp
+
+# A user's kernel whose runs took less so far is run again unasked.
+CHEAP_S = 5.0
+
+Lane = Callable[..., judging.Judged]
+
+
+def runs(
+  judgement: judgement_lib.Judgement, candidate: candidates.Candidate
+) -> int:
+  """Returns how often a pass is run, the first time included."""
+  if judgement.repeat is not None:
+    return judgement.repeat
+  cheap = candidate.can.repeats and sum(candidate.seconds) <= CHEAP_S
+  return 2 if cheap else 1
+
+
+def lane(
+  asked: judging.Asked,
+  case: judging.Case,
+  candidate: candidates.Candidate,
+  judge: Lane,
+  judgement: judgement_lib.Judgement,
+) -> judging.Judged:
+  """Judges a pass, and runs it again.
+
+  Where another answer is meant, each is judged, and the worst rows are told.
+  """
+  found = judge(asked, case, candidate)
+  changes: dict[str, verdicts.Change] = {}
+  for run in range(2, runs(judgement, candidate) + 1):
+    asked.progress(f'{case.which.name}, real data: candidate, run {run}')
+    if judgement.allow_nondeterministic:
+      again = judge(asked, case, candidate)
+      found = dataclasses.replace(
+        found, results=_worst(found.results, again.results)
+      )
+      got = again.got
+    else:
+      got = case.ask(candidate).got
+    for change in _changes(case.which, run, found.got, got):
+      changes.setdefault(change.tensor, change)
+  return dataclasses.replace(found, changes=[*changes.values()])
+
+
+def _changes(
+  which: passes.Pass, run: int, first: passes.Tensors, later: passes.Tensors
+) -> list[verdicts.Change]:
+  found = []
+  for name in (name for name in which.outputs if name in first):
+    apart = ulp.bits(first[name]) != ulp.bits(later[name])
+    if apart.any():
+      index = tuple(int(i) for i in np.argwhere(apart)[0])
+      found.append(
+        verdicts.Change(
+          which.name,
+          run,
+          name,
+          int(apart.sum()),
+          apart.size,
+          int(ulp.distance(first[name], later[name]).max()),
+          index,
+          float(first[name][index]),
+          float(later[name][index]),
+        )
+      )
+  return found
+
+
+def _worst(
+  first: Sequence[verdicts.Result], later: Sequence[verdicts.Result]
+) -> list[verdicts.Result]:
+  """Returns of each row the one that fails, or is further off."""
+
+  def badness(row: verdicts.Result) -> tuple:
+    share = row.values.get('error_of_bound', 0.0)
+    return row.verdict == verdicts.FAIL, share, row.worst_ulp
+
+  return [max(pair, key=badness) for pair in zip(first, later, strict=True)]
