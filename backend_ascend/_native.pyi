@@ -365,7 +365,7 @@ class LaunchOptions:
     isa: str | None = None,
     fault: str | None = None,
     fault_task: int = -1,
-    poison: bool = True,
+    poison: bool | None = None,
     permute: int | None = None,
     late_puts: bool = False,
     races: bool = False,
@@ -385,19 +385,31 @@ class LaunchOptions:
   ) -> None:
     """
     threads: None for one per core.  isa: None for the best.
-    The rest as modes.Modes; actions: `[tasks] u8`.
+    The rest as modes.Modes; poison: None to fill nothing; actions: `[tasks] u8`.
     """
 
-def launch(
-  image: Image,
-  routing: Routing,
-  inputs: Mapping[
-    str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
-  ],
-  outputs: Mapping[str, Annotated[NDArray, dict(order='C', device='cpu')]],
-  options: LaunchOptions,
-) -> LaunchReport:
-  """Runs an image; outputs must be zeros."""
+class Launch:
+  """An image that is launched often."""
+
+  def __init__(self, image: Image) -> None: ...
+  def run(
+    self,
+    inputs: Mapping[
+      str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
+    ],
+    outputs: Mapping[str, Annotated[NDArray, dict(order='C', device='cpu')]],
+    options: LaunchOptions,
+    routing: Routing | None = None,
+  ) -> LaunchReport:
+    """Makes the tensors of `outputs`, no others.  Raises ValueError."""
+
+  @property
+  def arena_bytes(self) -> int:
+    """What it keeps between launches."""
+
+MAX_THREADS: int = 4096
+
+MAX_DEADLINE_S: float = 1000000000.0
 
 def launch_serial(
   image: Image,
@@ -420,27 +432,6 @@ def first_non_finite(
 
 def fault_names() -> list[str]:
   """All faults, in order."""
-
-class Production:
-  """An image that is launched often."""
-
-  def __init__(self, image: Image) -> None: ...
-  def launch(
-    self,
-    inputs: Mapping[
-      str, Annotated[NDArray, dict(order='C', device='cpu', writable=False)]
-    ],
-    outputs: Mapping[str, Annotated[NDArray, dict(order='C', device='cpu')]],
-    *,
-    threads: int | None = None,
-    deadline_s: float = 60.0,
-    isa: str | None = None,
-  ) -> Diagnosis:
-    """Makes the tensors of `outputs`, no others.  Raises ValueError."""
-
-  @property
-  def arena_bytes(self) -> int:
-    """What it keeps between launches."""
 
 def schedule_columns() -> list[str]:
   """What the analytical model knows of a schedule, in order."""

@@ -8,7 +8,6 @@ namespace hpmoe {
 void BindFluid(nb::module_& m);
 void BindImage(nb::module_& m);
 void BindKernels(nb::module_& m);
-void BindProduction(nb::module_& m);
 void BindProofs(nb::module_& m);
 void BindRanks(nb::module_& m);
 void BindRuntime(nb::module_& m);
@@ -26,7 +25,6 @@ NB_MODULE(_native, m) {
   hpmoe::BindProofs(m);
   hpmoe::BindRanks(m);
   hpmoe::BindRuntime(m);
-  hpmoe::BindProduction(m);
   hpmoe::BindSchedule(m);
   hpmoe::BindSimulator(m);
 }

@@ -1,4 +1,4 @@
-r"""What a production launch holds beside its inputs and the outputs asked for.
+r"""What a launch holds beside its inputs and the outputs asked for.
 
 The most that a process had resident during launches of one image (Linux's
 VmHWM, reset before them), less what it had when inputs and outputs were there
@@ -30,7 +30,7 @@ from benchmarks.peers import cases
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.kernels.host.launch import arrays as arrays_lib
-from hpmoe.backend_ascend.kernels.host.production import production
+from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow
 from hpmoe.reference.contract import precision
 
@@ -60,12 +60,12 @@ def _launcher(case: cases.Case, backward: bool):
       shape = arrays_lib.shape(image, name)
       made = rng.standard_normal(shape, np.float32)
       arrays[name] = made.astype(arrays_lib.dtype(image, name))
-  loaded = production.Production(image, threads=_THREADS.value)
+  loaded = runtime.Launch(image, threads=_THREADS.value)
   return loaded, {n: arrays[n] for n in dict.fromkeys(names)}
 
 
-def _outputs(loaded: production.Production, backward: bool):
-  names = sorted(production.FINAL_GRADS) if backward else ['y']
+def _outputs(loaded: runtime.Launch, backward: bool):
+  names = sorted(runtime.FINAL_GRADS) if backward else ['y']
   image = loaded.image
   return {
     n: np.ones(arrays_lib.shape(image, n), arrays_lib.dtype(image, n))
@@ -80,7 +80,7 @@ def measure(case: cases.Case, backward: bool) -> dict[str, float]:
   tensors = sum(a.nbytes for a in (*given.values(), *out.values()))
   with peak_memory.Peak() as peak:
     for _ in range(2):
-      loaded.launch(given, tuple(out), out)
+      loaded.run(given, tuple(out), out=out)
   return dict(tensors=tensors, beside=peak.bytes, arena=loaded.arena_bytes)
 
 

@@ -1,4 +1,4 @@
-r"""What threads, ranks and an uneven routing make of a production launch.
+r"""What threads, ranks and an uneven routing make of a launch.
 
 One layer on one instruction set and the host's own tiles, launched in turns:
 
@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.peers import cases
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.kernels.host.production import production
+from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow
 from hpmoe.reference.contract import precision
 
@@ -73,27 +73,26 @@ class Candidate:
     policy = precision.PrecisionPolicy(storage=arrays['x'].dtype.name)
     options = flow.host_options(config)
     self._images = [
-      production.Production(
-        lower(config, policy, options).image, threads=threads
-      )
+      runtime.Launch(lower(config, policy, options).image, threads=threads)
       for lower in (compiler.compile_forward, compiler.compile_backward)
     ]
     given = {n: _of_ranks(n, a, ranks) for n, a in arrays.items()}
     self._dy = given.pop('dy')
     self._inputs = given
     # Memory of outputs is the caller's, as in a loop: none is new in a round.
-    self._y = self._images[0].launch(given)
-    kept = self._images[0].launch(given, ('y', *layer_call.kept(policy)))
+    self._y = self._images[0].run(given).outputs
+    names = ('y', *layer_call.kept(policy))
+    kept = self._images[0].run(given, names).outputs
     known = given | kept
     read = {n: known[n] for n in layer_call.gradient_inputs(policy)}
     self._saved = read | dict(dy=self._dy)
-    self._grads = self._images[1].launch(self._saved)
+    self._grads = self._images[1].run(self._saved).outputs
 
   def forward(self) -> None:
-    self._images[0].launch(self._inputs, ('y',), self._y)
+    self._images[0].run(self._inputs, ('y',), out=self._y)
 
   def backward(self) -> None:
-    self._images[1].launch(self._saved, tuple(self._grads), self._grads)
+    self._images[1].run(self._saved, tuple(self._grads), out=self._grads)
 
   def results(self) -> dict[str, bytes]:
     """Returns the bits of what the last launches made."""

@@ -13,7 +13,7 @@ def register(
 ) -> list[list[str]]:
   """
   Keeps an image; returns the names of operands and results, in order,
-  and of what a production launch knows, by bit.
+  and of what a launch knows, by bit.
   """
 
 def handler() -> CapsuleType: ...

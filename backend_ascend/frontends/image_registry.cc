@@ -11,7 +11,7 @@ namespace {
 
 struct Entry {
   LoadedImage image;
-  std::unique_ptr<Production> production;
+  std::unique_ptr<Launch> launch;
 };
 
 struct Registry {
@@ -36,24 +36,19 @@ const Entry* Find(std::string_view digest) {
 
 Status RegisterImage(const std::string& digest, const void* data, size_t size) {
   Registry& registry = TheRegistry();
-  if (FindImage(digest) != nullptr) return {};
+  if (Find(digest) != nullptr) return {};
   auto entry = std::make_unique<Entry>();
   const Status status = entry->image.Load(data, size);
   if (status.code != 0) return status;
-  entry->production = std::make_unique<Production>(entry->image.view());
+  entry->launch = std::make_unique<Launch>(entry->image.view());
   const std::lock_guard<std::mutex> lock(registry.mutex);
   registry.entries.emplace(digest, std::move(entry));
   return status;
 }
 
-const ImageView* FindImage(std::string_view digest) {
+Launch* FindLaunch(std::string_view digest) {
   const Entry* const entry = Find(digest);
-  return entry == nullptr ? nullptr : &entry->image.view();
-}
-
-Production* FindProduction(std::string_view digest) {
-  const Entry* const entry = Find(digest);
-  return entry == nullptr ? nullptr : entry->production.get();
+  return entry == nullptr ? nullptr : entry->launch.get();
 }
 
 }  // namespace hpmoe

@@ -10,19 +10,18 @@
 #include <string>
 #include <string_view>
 
+#include "backend_ascend/kernels/host/launch/launch.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
-#include "backend_ascend/kernels/host/production/production.h"
 
 namespace hpmoe {
 
 // Checks and keeps a copy of the image until the process ends: a compiled graph
 // may be run at any time.  Does nothing if the digest is known.  Thread-safe,
-// as is FindImage.
+// as is FindLaunch.
 Status RegisterImage(const std::string& digest, const void* data, size_t size);
 
 // Null if it is not known.
-const ImageView* FindImage(std::string_view digest);
-Production* FindProduction(std::string_view digest);
+Launch* FindLaunch(std::string_view digest);
 
 }  // namespace hpmoe
 

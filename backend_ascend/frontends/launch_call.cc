@@ -73,27 +73,6 @@ CallStatus StatusOf(const Status& status, const Diagnosis& diagnosis) {
           diagnosis.text};
 }
 
-CallStatus Run(const ImageView& view, const LaunchTensors& tensors,
-               const CallOptions& call) {
-  LaunchOptions options;
-  options.threads = call.threads;
-  options.deadline_s = call.deadline_s;
-  LaunchReport report;
-  const Status status = Launch(view, tensors, options, &report);
-  return StatusOf(status, report.diagnosis);
-}
-
-CallStatus RunProduction(const LaunchTensors& tensors,
-                         const CallOptions& call) {
-  ProductionOptions options;
-  options.threads = call.threads;
-  options.deadline_s = call.deadline_s;
-  Diagnosis diagnosis;
-  const Status status =
-      FindProduction(call.digest)->Launch(tensors, options, &diagnosis);
-  return StatusOf(status, diagnosis);
-}
-
 // What the bits of a mask name; `made`: results.
 std::vector<Operand> Named(const ImageHeader& image, uint64_t mask, bool made,
                            bool scan) {
@@ -125,8 +104,8 @@ std::vector<Operand> ResultsOf(const ImageHeader& image,
 CallStatus CallLaunch(const CallOptions& options,
                       const std::vector<CallArray>& operands,
                       const std::vector<CallArray>& results) {
-  const ImageView* const view = FindImage(options.digest);
-  if (view == nullptr) {
+  Launch* const launch = FindLaunch(options.digest);
+  if (launch == nullptr) {
     return Expected("image",
                     "one that this process compiled (`prepare` of the front "
                     "end)",
@@ -137,16 +116,21 @@ CallStatus CallLaunch(const CallOptions& options,
     return Expected("deadline_s", "seconds in (0, 1e9]",
                     std::to_string(options.deadline_s));
   }
+  const ImageHeader& image = launch->image();
   LaunchTensors tensors{};
   CallStatus placed =
-      PlaceOperands(OperandsOf(*view->header, options), operands, &tensors);
+      PlaceOperands(OperandsOf(image, options), operands, &tensors);
   if (placed.code != CallStatus::kDone) return placed;
-  const bool production = options.asked != 0;
-  placed = PlaceResults(ResultsOf(*view->header, options), results,
-                        /*clear=*/!production, &tensors);
+  const bool whole = options.asked == 0;
+  placed = PlaceResults(ResultsOf(image, options), results, /*clear=*/whole,
+                        &tensors);
   if (placed.code != CallStatus::kDone) return placed;
-  if (production) return RunProduction(tensors, options);
-  return Run(*view, tensors, options);
+  LaunchOptions how;
+  how.threads = options.threads;
+  how.deadline_s = options.deadline_s;
+  if (whole) how.modes.start = Modes::Start::kPoison;
+  LaunchReport report;
+  return StatusOf(launch->Run(tensors, how, &report), report.diagnosis);
 }
 
 }  // namespace hpmoe

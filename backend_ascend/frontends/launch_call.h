@@ -24,11 +24,11 @@ struct CallOptions {
   std::string_view digest;  // see image_registry.h
   int32_t threads;          // 0: as the runtime chooses
   double deadline_s;
-  // Bits of KnownOperands, for a production launch: what is given, and what is
+  // Bits of KnownOperands: what is given, and what is
   // asked for.  0 and 0: a launch that takes and makes everything.
   uint64_t given = 0, asked = 0;
-  // Of a production launch: whether more than routing weights is looked through
-  // for values that are not finite.
+  // Of a launch of some tensors: whether more than routing weights is looked
+  // through for values that are not finite.
   bool scan = false;
 };
 

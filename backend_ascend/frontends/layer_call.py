@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -33,9 +34,6 @@ GRAD_OF = dict(
   w_gate_up='d_w_gate_up',
   w_down='d_w_down',
 )
-
-_MAX_THREADS = 4096
-_MAX_DEADLINE_S = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +62,7 @@ class LayerCall:
         raise ValueError(
           f'{name}: expected a {kind.__name__}, got {getattr(self, name)!r}'
         )
-    if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
-      raise ValueError(
-        f'threads: expected 1 to {_MAX_THREADS}, got {self.threads}'
-      )
-    if not 0 < self.deadline_s <= _MAX_DEADLINE_S:
-      raise ValueError(
-        f'deadline_s: expected seconds in (0, {_MAX_DEADLINE_S:g}], '
-        f'got {self.deadline_s}'
-      )
+    runtime.require_options(self.threads, self.deadline_s)
 
   def shape(self, name: str) -> tuple[int, ...]:
     """Returns the shape of a tensor of `tensors.SPECS`."""
@@ -113,7 +103,7 @@ class LayerCall:
 class Registered:
   """An image that a native part holds: its digest, and names in order.
 
-  `known`: what a production launch can be given and asked for, by bit.
+  `known`: what a launch can be given and asked for, by bit.
   """
 
   digest: str
@@ -122,7 +112,7 @@ class Registered:
   known: tuple[str, ...] = ()
 
   def part(self, given: Iterable[str], asked: Iterable[str]) -> 'Part':
-    """Returns a production launch of the image by names."""
+    """Returns a launch of some tensors, by names."""
     takes, makes = (
       sorted({self.known.index(name) for name in names})
       for names in (given, asked)

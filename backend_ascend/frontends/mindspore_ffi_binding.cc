@@ -58,9 +58,10 @@ int HpmoeMindSporeLaunch(int num_params, void** params, int* ndims,
       call.deadline_s, call.given,
       call.asked,      call.scan != 0};
   // Which params are results only the image can say.
-  const hpmoe::ImageView* const view = hpmoe::FindImage(digest);
-  const size_t given =
-      view == nullptr ? 0 : hpmoe::OperandsOf(*view->header, options).size();
+  const hpmoe::Launch* const launch = hpmoe::FindLaunch(digest);
+  const size_t given = launch == nullptr
+                           ? 0
+                           : hpmoe::OperandsOf(launch->image(), options).size();
   if (given < operands.size()) {
     results.assign(operands.begin() + given, operands.end());
     operands.resize(given);

@@ -27,7 +27,7 @@ std::vector<Operand> InputsOf(const ImageHeader& image);
 // counts, row_base, row_of_slot, then the buffers that tasks write.
 std::vector<Operand> OutputsOf(const ImageHeader& image);
 
-// What a production launch can be given and asked for, in the one order in
+// What a launch can be given and asked for, in the one order in
 // which the two above are: a call names some of them by a mask of bits.
 struct KnownOperand {
   Operand operand;

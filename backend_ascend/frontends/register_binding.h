@@ -22,14 +22,14 @@ inline std::vector<std::string> Names(const std::vector<Operand>& operands) {
   return names;
 }
 
-// Names of operands, of results, and of all that a production launch knows.
+// Names of operands, of results, and of all that a launch knows.
 inline std::vector<std::vector<std::string>> Register(
     const std::string& digest,
     const nanobind::ndarray<nanobind::ro, nanobind::c_contig,
                             nanobind::device::cpu>& image) {
   const Status status = RegisterImage(digest, image.data(), image.nbytes());
   if (status.code != 0) throw nanobind::value_error(status.message);
-  const ImageHeader& header = *FindImage(digest)->header;
+  const ImageHeader& header = FindLaunch(digest)->image();
   std::vector<Operand> known;
   for (const KnownOperand& each : KnownOperands(header)) {
     known.push_back(each.operand);
@@ -40,7 +40,7 @@ inline std::vector<std::vector<std::string>> Register(
 inline void BindRegister(nanobind::module_& m) {
   m.def("register", &Register, nanobind::arg("digest"), nanobind::arg("image"),
         "Keeps an image; returns the names of operands and results, in order,\n"
-        "and of what a production launch knows, by bit.");
+        "and of what a launch knows, by bit.");
 }
 
 }  // namespace hpmoe

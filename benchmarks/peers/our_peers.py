@@ -9,7 +9,7 @@ from benchmarks.peers import peer
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.frontends import jax_layer
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.kernels.host.production import production
+from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -42,7 +42,7 @@ class Numpy(peer.Peer):
     self._kept = layer_call.kept(policy)
     self._read = layer_call.gradient_inputs(policy)
     self._images = [
-      production.Production(lower(config, policy, options).image)
+      runtime.Launch(lower(config, policy, options).image)
       for lower in (compiler.compile_forward, compiler.compile_backward)
     ]
     self._inputs = {n: a[None] for n, a in arrays.items() if n != 'dy'}
@@ -51,7 +51,7 @@ class Numpy(peer.Peer):
   def _launch(self, name: str, image: int, inputs, asked=None):
     """Makes what is asked for where the first launch of that name made it."""
     held = self._held.get(name)
-    made = self._images[image].launch(inputs, asked, held)
+    made = self._images[image].run(inputs, asked, out=held).outputs
     self._held[name] = made
     return made
 

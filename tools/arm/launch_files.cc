@@ -109,7 +109,8 @@ void LaunchFolder(const std::string& folder, Isa isa, int32_t threads) {
     options.threads = threads;
     options.isa = isa;
     LaunchReport report;
-    Require(Launch(image.view(), tensors, options, &report));
+    options.modes.start = Modes::Start::kPoison;
+    Require(Launch(image.view()).Run(tensors, options, &report));
     if (report.diagnosis.reason != StopReason::kNone) {
       throw std::runtime_error(report.diagnosis.text);
     }

@@ -9,7 +9,6 @@ import pytest
 
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.kernels.host.production import production
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow.fuzz import image_seeds_testing
@@ -59,11 +58,11 @@ def _elements(parsed: image_lib.Image) -> int:
 
 
 def _produce(image: image_lib.Image, given, want) -> None:
-  """Launches for production: some tensors, then all; bits where proved."""
-  loaded = production.Production(image, threads=1)
+  """Launches that only compute: some tensors, then all; bits where proved."""
+  loaded = runtime.Launch(image, threads=1)
   for asked in (None, arrays.OUTPUTS[image.direction]):
     try:
-      got = loaded.launch(given, asked)
+      got = loaded.run(given, asked).outputs
     except runtime.WaitError:
       assert want is None
       continue

@@ -38,7 +38,7 @@ char* Margins::At(Copy* copy, int64_t row, int64_t col) {
 }
 
 char* Margins::Place(const TileOperand& operand, bool written) {
-  if (operand.data == nullptr) return nullptr;
+  if (operand.IsNone()) return nullptr;
   if (used_ == copies_.size()) copies_.emplace_back();
   Copy& copy = copies_[used_++];
   copy.of = operand;
@@ -46,10 +46,8 @@ char* Margins::Place(const TileOperand& operand, bool written) {
   const int64_t elements = (operand.rows + 2 * kRows) * Pitch(operand.cols);
   copy.bytes.resize(elements * operand.element_bytes);
   PoisonElements(copy.bytes.data(), elements, operand.element_bytes);
-  const auto* from = static_cast<const char*>(operand.data);
   for (int64_t row = 0; row < operand.rows; ++row) {
-    std::memcpy(At(&copy, row, 0),
-                from + row * operand.ld * operand.element_bytes,
+    std::memcpy(At(&copy, row, 0), operand.Row(row),
                 operand.cols * operand.element_bytes);
   }
   if (!written) copy.kept = copy.bytes;
@@ -98,10 +96,8 @@ std::string Margins::Finish() {
     if (found.empty()) found = Changed(&copy);
     if (!copy.written) continue;
     const TileOperand& of = copy.of;
-    auto* to = static_cast<char*>(const_cast<void*>(of.data));
     for (int64_t row = 0; row < of.rows; ++row) {
-      std::memcpy(to + row * of.ld * of.element_bytes, At(&copy, row, 0),
-                  of.cols * of.element_bytes);
+      std::memcpy(of.Row(row), At(&copy, row, 0), of.cols * of.element_bytes);
     }
   }
   used_ = 0;
@@ -113,6 +109,17 @@ void GuardedKernels::Finish() {
   if (found_.empty()) found_ = found;
 }
 
+const void* const* GuardedKernels::ReadRows(const TileOperand& operand) {
+  const auto* const copy = static_cast<const char*>(margins_.Read(operand));
+  if (copy == nullptr) return nullptr;
+  rows_.resize(operand.rows);
+  for (int64_t row = 0; row < operand.rows; ++row) {
+    rows_[row] =
+        copy + row * Margins::Pitch(operand.cols) * operand.element_bytes;
+  }
+  return rows_.data();
+}
+
 void GuardedKernels::Gemm(const GemmTile& tile) {
   GemmTile copy = tile;
   const int64_t bytes = BytesOf(tile.dtype);
@@ -120,6 +127,7 @@ void GuardedKernels::Gemm(const GemmTile& tile) {
   const bool ta = tile.trans_a, tb = tile.trans_b;
   copy.a = margins_.Read({"a", tile.a, a[ta], a[!ta], tile.lda, bytes});
   copy.b = margins_.Read({"b", tile.b, b[tb], b[!tb], tile.ldb, bytes});
+  copy.a_rows = ReadRows({"a", nullptr, a[ta], a[!ta], 0, bytes, tile.a_rows});
   copy.lda = Margins::Pitch(a[!ta]);
   copy.ldb = Margins::Pitch(b[!tb]);
   const bool carries = tile.carry != nullptr;
@@ -178,6 +186,7 @@ void GuardedKernels::Combine(const CombineTile& tile) {
   const int64_t bytes = BytesOf(tile.dtype);
   copy.returned =
       margins_.Read({"returned", tile.returned, slots, cols, tile.ld, bytes});
+  copy.rows = ReadRows({"rows", nullptr, slots, cols, 0, bytes, tile.rows});
   copy.weights = static_cast<const float*>(
       margins_.Read(Floats("weights", tile.weights, slots)));
   copy.y = margins_.Write({"y", tile.y, tile.tokens, cols, tile.ld_y, bytes});
@@ -235,6 +244,11 @@ void GuardedKernels::WriteHeader(int32_t slot, float weight, int32_t* slot_to,
 
 void GuardedKernels::ReadHeader(const int32_t* slot) {
   kernels_.ReadHeader(slot);
+}
+
+void* GuardedKernels::Scratch(GemmScratch::Slot slot, int64_t elements,
+                              int64_t element_bytes) {
+  return kernels_.Scratch(slot, elements, element_bytes);
 }
 
 }  // namespace hpmoe

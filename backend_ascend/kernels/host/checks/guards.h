@@ -24,6 +24,15 @@ struct TileOperand {
   const void* data;
   int64_t rows, cols, ld;  // ld in elements
   int64_t element_bytes;
+  // Addresses of the rows, in place of `data` and `ld`; or null.
+  const void* const* at = nullptr;
+
+  bool IsNone() const { return data == nullptr && at == nullptr; }
+  char* Row(int64_t row) const {
+    const void* const begin = at != nullptr ? at[row] : data;
+    const int64_t past = at != nullptr ? 0 : row * ld * element_bytes;
+    return static_cast<char*>(const_cast<void*>(begin)) + past;
+  }
 };
 
 // Copies of the operands of one kernel call; one per OS thread.
@@ -71,16 +80,21 @@ class GuardedKernels final : public Kernels {
   void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                    float* weight_to) override;
   void ReadHeader(const int32_t* slot) override;
+  void* Scratch(GemmScratch::Slot slot, int64_t elements,
+                int64_t element_bytes) override;
 
   // The first thing that went wrong, or ''.
   const std::string& found() const { return found_; }
 
  private:
   void Finish();
+  // Copies rows that lie anywhere; returns where each copy is.
+  const void* const* ReadRows(const TileOperand& operand);
 
   Kernels& kernels_;
   Margins& margins_;
   std::string found_;
+  std::vector<const void*> rows_;
 };
 
 }  // namespace hpmoe

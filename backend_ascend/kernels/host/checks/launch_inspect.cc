@@ -61,17 +61,14 @@ Status Inspect(const ImageView& view, const Plan& plan, const int32_t* topk_ids,
   if (!memory.AllTaken()) {
     return {1, "topk_ids: expected a layer that fits into memory, got none"};
   }
-  Prepared prepared;
+  Held held;
   LaunchState state{};
-  const Status status =
-      Prepare(view, tensors, BestIsa(), &prepared, &state.layer, false);
+  const Status status = Prepare(view, tensors, {}, &held, &state.layer);
   if (status.code != 0) return status;
-  const SentRows sent(state.layer);
+  SentRows sent(state.layer);
   // As puts home find them.
-  prepared.header_slot = sent.slot;
-  state.layer.header_slot = prepared.header_slot.data();
-  prepared.copies = sent.copies;
-  state.layer.copies = prepared.copies.data();
+  state.layer.header_slot = sent.slot.data();
+  if (!sent.copies.empty()) state.layer.copies = sent.copies.data();
   state.view = &view;
   state.fault = {FaultKind::kNone, -1};
   state.modes.races = true;

@@ -1,4 +1,5 @@
-// How a launch that checks differs from one that only computes.
+// How a launch that checks differs from one that only computes, which has none
+// of these.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_MODES_H_
 #define BACKEND_ASCEND_KERNELS_HOST_MODES_H_
@@ -13,7 +14,10 @@ namespace hpmoe {
 enum Action : uint8_t { kActRun = 1, kActCapture = 2, kActHeal = 4 };
 
 struct Modes {
-  bool poison = true;  // what tasks write starts as NaN, otherwise as zeros
+  // What tasks write, and scratch tiles, start as what is in memory, zeros
+  // (scratch: what is there) or NaN.
+  enum class Start { kUndefined, kZeros, kPoison };
+  Start start = Start::kUndefined;
   bool permute = false;
   uint64_t seed = 0;
   bool late_puts = false;

@@ -6,8 +6,12 @@ import enum
 
 import numpy as np
 
+from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import task_names
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
 
 POISON = np.uint32(0x7FDEDEAD).view(np.float32)
 _POISON_16 = np.uint16(0x7FDE)
@@ -45,8 +49,13 @@ ISOLATED = Action.RUN | Action.CAPTURE | Action.HEAL
 class Modes:
   """Modes of one launch; they combine with each other and with a fault.
 
+  All but two reach a launch whichever tensors are asked for.  What must see a
+  tensor that is not, makes it: `actions` all that tasks write, and a fault
+  those that its task reads and writes.
+
   Attributes:
-    poison: what tasks write starts as `POISON`; otherwise as zeros.
+    poison: what tasks write starts as `POISON`, scratch tiles too; otherwise as
+      zeros.
     permute: seed from which each thread draws which ready worker goes next,
       one task at a time; None: in turn.  With one thread the seed decides the
       whole order.
@@ -146,7 +155,7 @@ class Launched:
   """What a launch gave.
 
   Attributes:
-    outputs: as of `runtime.launch`: the buffers as the tasks left them.
+    outputs: what was asked for, as the tasks left it.
     captured: by name of the tensors that tasks write, in the shape of
       `outputs`; `POISON` where nothing was captured.  Backward with weights
       before w_down also has what travels beside rows: d_row_weight `[R, N]`
@@ -191,3 +200,73 @@ def is_poison(array: np.ndarray) -> np.ndarray:
   if array.dtype.itemsize == 2:
     return array.view(np.uint16) == _POISON_16
   return array.view(np.uint32) == POISON.view(np.uint32)
+
+
+def checked_actions(image: image_lib.Image, modes: Modes):
+  """Returns the checked actions or None, and the tensors that heal."""
+  if modes.actions is None:
+    if modes.given is not None:
+      raise ValueError('modes.given: expected None without actions')
+    return None, {}
+  actions = np.asarray(modes.actions)
+  shape = (len(image.tables['tasks']),)
+  if actions.dtype != np.uint8 or actions.shape != shape:
+    raise ValueError(
+      f'modes.actions: expected uint8 {shape}, got {actions.dtype} '
+      f'{actions.shape}'
+    )
+  if (actions > ISOLATED).any():
+    raise ValueError(
+      f'modes.actions: expected at most {int(ISOLATED)}, got {actions.max()}'
+    )
+  if not (actions & Action.HEAL).any():
+    return np.ascontiguousarray(actions), {}
+  return np.ascontiguousarray(actions), _healed(image, modes.given or {})
+
+
+def written(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns the tensors that an image's tasks write: Modes.given's names."""
+  names = arrays.outputs(image)
+  return tuple(name for name in names if name not in tensors.PLAN)
+
+
+def _healed(image: image_lib.Image, given) -> dict[str, np.ndarray]:
+  names = written(image)
+  if not set(names) <= set(given):
+    raise ValueError(
+      f'modes.given: expected {sorted(names)}, got {sorted(given)}'
+    )
+  return {
+    name: arrays.fitting(
+      image, name, given[name], called=f'modes.given[{name!r}]'
+    )
+    for name in names
+  }
+
+
+def captured(image: image_lib.Image, actions):
+  """Returns poisoned tensors for what is captured, or None."""
+  if actions is None or not (actions & Action.CAPTURE).any():
+    return None
+  made = arrays.zeros(image, written(image))
+  if (
+    image.direction == layout.Direction.BACKWARD
+    and image.policy.placement == 'before_down'
+  ):
+    r, n, t, k = (image.config.dims()[c] for c in 'RNTK')
+    made['d_row_weight'] = np.zeros((r, n), np.float32)
+    made['d_slot_weight'] = np.zeros((r, t, k), np.float32)
+  for array in made.values():
+    array[...] = poison(array.dtype)
+  return made
+
+
+def times(recorded: np.ndarray) -> Times:
+  """Returns times of a launch from `[tasks, 4]` blocked, start, end, thread."""
+  blocked, start, end, thread = recorded.T
+  return Times(
+    start=start * 1e-9,
+    end=end * 1e-9,
+    waited=np.where(blocked < 0, 0, start - blocked) * 1e-9,
+    thread=thread.astype(np.int32),
+  )

@@ -47,10 +47,8 @@ std::vector<Range> RangesOf(const Layer& layer) {
     beside(image.direction == kForward ? kXRelayed : kDyRelayed, layer.copies,
            image.num_rows, CopiesOf(image) * (sizeof(RowCopy) / 4));
   }
-  if (layer.d_slot_weight != nullptr) {
-    beside(kDGateUp, layer.d_row_weight, image.num_rows, 1);
-    beside(kDReturned, layer.d_slot_weight, layer.Slots(), 1);
-  }
+  beside(kDGateUp, layer.d_row_weight, image.num_rows, 1);
+  beside(kDReturned, layer.d_slot_weight, layer.Slots(), 1);
   return ranges;
 }
 
@@ -65,8 +63,9 @@ class Recorder final : public Kernels {
 
   void Gemm(const GemmTile& t) override {
     const int64_t bytes = BytesOf(t.dtype);
-    Box(kReads, t.a, t.trans_a ? t.k : t.m, t.trans_a ? t.m : t.k, t.lda,
-        bytes);
+    const int32_t rows = t.trans_a ? t.k : t.m, cols = t.trans_a ? t.m : t.k;
+    Box(kReads, t.a, rows, cols, t.lda, bytes);
+    Rows(t.a_rows, rows, cols, bytes);
     Box(kReads, t.b, t.trans_b ? t.n : t.k, t.trans_b ? t.k : t.n, t.ldb,
         bytes);
     if (!t.carry_out) Box(kWrites, t.c, t.m, t.n, t.ldc, bytes);
@@ -96,6 +95,7 @@ class Recorder final : public Kernels {
   void Combine(const CombineTile& t) override {
     const int64_t bytes = BytesOf(t.dtype);
     Box(kReads, t.returned, int64_t{t.tokens} * t.top_k, t.cols, t.ld, bytes);
+    Rows(t.rows, int64_t{t.tokens} * t.top_k, t.cols, bytes);
     Box(kWrites, t.y, t.tokens, t.cols, t.ld_y, bytes);
   }
 
@@ -126,7 +126,20 @@ class Recorder final : public Kernels {
     Run(kReads, slot, sizeof(*slot));
   }
 
+  // What is a thread's own is no buffer; nobody touches it here.
+  void* Scratch(GemmScratch::Slot slot, int64_t elements, int64_t) override {
+    return scratch_.Reserve(slot, elements);
+  }
+
  private:
+  // Rows at addresses of their own, which are read; none at null.
+  void Rows(const void* const* rows, int64_t count, int64_t cols,
+            int64_t element_bytes) {
+    for (int64_t i = 0; rows != nullptr && i < count; ++i) {
+      Box(kReads, rows[i], 1, cols, cols, element_bytes);
+    }
+  }
+
   // Rows of elements, `ld` elements apart; none at null.
   void Box(bool write, const void* at, int64_t rows, int64_t cols, int64_t ld,
            int64_t element_bytes) {
@@ -210,6 +223,7 @@ class Recorder final : public Kernels {
   int64_t cols_[kNumBuffers];
   int32_t last_[kNumBuffers][2][2] = {};  // place in accesses_, from 1
   std::vector<Access> accesses_;
+  GemmScratch scratch_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@ slab of each, without the rank axis.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import ml_dtypes
 import numpy as np
@@ -27,8 +28,11 @@ OUTPUTS = {
   layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
   layout.Direction.BACKWARD: tensors.GRADS,
 }
-
-
+# What stands in for an input of the backward pass, where nobody kept that one.
+SPARES = {
+  layout.Direction.FORWARD: {},
+  layout.Direction.BACKWARD: dict(expert_in='x', returned='expert_out'),
+}
 _RELAYED = dict(zip(layout.Direction, (s.name for s in tensors.RELAYED)))
 
 
@@ -82,8 +86,8 @@ def fitting(
 
 def require_finite(
   image: image_lib.Image, name: str, value: np.ndarray
-) -> np.ndarray:
-  """Returns a tensor's bits.
+) -> None:
+  """Looks through a tensor's bits.
 
   Raises:
     ValueError: a value of it is not finite.
@@ -95,15 +99,23 @@ def require_finite(
       index = tuple(int(i) for i in np.unravel_index(at, value.shape))
       got = value.reshape(-1)[at : at + 1].view(dtype(image, name))[0]
       raise ValueError(f'{name}: expected finite values, got {got} at {index}')
-  return value
 
 
 def inputs(
   image: image_lib.Image,
   given: Mapping[str, np.ndarray],
   of_rank: bool = False,
+  spares: Mapping[str, str] = MappingProxyType({}),
+  scan: bool = True,
 ) -> dict[str, np.ndarray]:
   """Returns a launch's inputs as the native part takes them.
+
+  Args:
+    image: the pass.
+    given: by name.
+    of_rank: whether they are a rank's slabs.
+    spares: what may be given in place of which input.
+    scan: whether more than routing weights must be finite.
 
   Raises:
     ValueError: a name, shape or dtype is not the image's, or a value is not
@@ -112,15 +124,20 @@ def inputs(
   names = INPUTS[image.direction]
   # A weight that is applied before w_down has its gradient there.
   unread = {'returned'} if image.policy.placement == 'before_down' else set()
-  read = [name for name in names if name not in unread]
-  if not set(read) <= set(given) <= set(names):
+  read = [n for n in names if n not in unread]
+  needed = [n for n in read if spares.get(n) not in given]
+  spare = [spares[n] for n in names if n in spares]
+  if not set(needed) <= set(given) <= {*names, *spare}:
     raise ValueError(f'inputs: expected {sorted(read)}, got {sorted(given)}')
-  return {
-    name: require_finite(
-      image, name, fitting(image, name, given[name], of_rank)
-    )
-    for name in read
+  bits = {
+    name: fitting(image, name, given[name], of_rank)
+    for name in (*read, *spare)
+    if name in given
   }
+  for name, array in bits.items():
+    if scan or name == 'topk_weights':
+      require_finite(image, name, array)
+  return bits
 
 
 def zeros(

@@ -3,85 +3,142 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <memory>
-#include <thread>
 #include <utility>
-#include <vector>
 
-#include "backend_ascend/kernels/host/launch/launch_prepare.h"
+#include "backend_ascend/kernels/host/launch/runtime_workers.h"
 #include "backend_ascend/kernels/host/tiles/float_environment.h"
 
 namespace hpmoe {
+namespace {
 
-Status Launch(const ImageView& view, const LaunchTensors& tensors,
-              const LaunchOptions& options, LaunchReport* report) {
-  const DefaultFloatEnvironment environment;
-  Prepared prepared;
-  LaunchState state{};
-  *report = {};
-  Status status = Prepare(view, tensors, options.isa, &prepared, &state.layer,
-                          options.modes.poison);
-  if (status.code != 0) return status;
-  const Plan& plan = *prepared.routed.plan;
-  if (options.modes.guards) PoisonPadding(plan, state.layer);
-  state.view = &view;
-  state.modes = options.modes;
-  state.fault = options.fault;
-  if (state.fault.kind == FaultKind::kNone) state.fault.task = -1;
-  state.counters = std::vector<EventCounter>(view.header->events.count);
-  state.progress.assign(view.header->tasks.count, Progress::kWaiting);
-  if (state.modes.trace) state.order.resize(view.num_tasks);
-  if (state.modes.times) state.times.resize(view.num_tasks);
-  if (state.modes.races) state.RecordOrder();
-  if (state.modes.actions != nullptr) {
-    state.replay = std::make_unique<Replay>(state.layer, state.modes);
+// Elements that tasks multiply into: what a task takes grows with them.
+std::vector<int64_t> WorkOf(const ImageView& view, const Layer& layer) {
+  std::vector<int64_t> work(view.num_tasks, 0);
+  for (int32_t t = 0; t < view.num_tasks; ++t) {
+    const TaskDesc& task = view.tasks[t];
+    const KindInfo& kind = KindOf(task);
+    if (!layer.Has(kind.written)) continue;
+    const int64_t rows = RealRows(task, layer).count();
+    const int64_t cols = task.col_end - task.col_begin;
+    switch (kind.work) {
+      case Work::kGemm:
+      case Work::kGemmTransposed:
+      case Work::kActivationGrad:
+        work[t] = rows * view.header->d_model;
+        break;
+      case Work::kActivation:
+        work[t] = layer.Has(kGateUpBuffer) ? 0 : rows * cols;
+        break;
+      case Work::kWeightGrad:
+        work[t] =
+            rows * cols / view.header->d_ff * SummedRows(task, layer).count();
+        break;
+      default:
+        break;
+    }
   }
+  return work;
+}
 
-  state.began = std::chrono::steady_clock::now();
-  const auto faulty = static_cast<uint32_t>(state.fault.task);
-  if (state.fault.kind == FaultKind::kSkippedWait) {
-    state.unwaiting = view.tasks[faulty];
-    state.unwaiting.wait_count = 0;
-  } else if (state.fault.kind == FaultKind::kMissingWait) {
-    HostPlatform(&state).RunOutOfOrder(faulty);
+// What all workers share, before the first task.
+void Start(const ImageView& view, const LaunchOptions& options,
+           LaunchState* state) {
+  state->view = &view;
+  state->modes = options.modes;
+  state->fault = options.fault;
+  if (state->fault.kind == FaultKind::kNone) state->fault.task = -1;
+  state->counters = std::vector<EventCounter>(view.header->events.count);
+  state->progress.assign(view.header->tasks.count, Progress::kWaiting);
+  state->work = WorkOf(view, state->layer);
+  if (state->modes.trace) state->order.resize(view.num_tasks);
+  if (state->modes.times) state->times.resize(view.num_tasks);
+  if (state->modes.races) state->RecordOrder();
+  if (state->modes.actions != nullptr) {
+    state->replay = std::make_unique<Replay>(state->layer, state->modes);
   }
-  WorkerPool pool(&state, ThreadCount(view, options.threads),
-                  options.deadline_s);
+}
+
+// Runs all tasks, and the faulty one when its fault says.
+void RunTasks(const LaunchOptions& options, LaunchState* state, Held* held,
+              LaunchReport* report) {
+  const ImageView& view = *state->view;
+  const int32_t threads = ThreadCount(view, options.threads);
+  // Fewer would lose what the others hold.
+  held->scratch.resize(
+      std::max<size_t>(held->scratch.size(), static_cast<size_t>(threads)));
+  state->scratch = held->scratch.data();
+  state->began = std::chrono::steady_clock::now();
+  const auto faulty = static_cast<uint32_t>(state->fault.task);
+  if (state->fault.kind == FaultKind::kSkippedWait) {
+    state->unwaiting = view.tasks[faulty];
+    state->unwaiting.wait_count = 0;
+  } else if (state->fault.kind == FaultKind::kMissingWait) {
+    HostPlatform(state).RunOutOfOrder(faulty);
+  }
+  WorkerPool pool(state, threads, options.deadline_s);
   const StopReason reason = pool.Run();
-  if (state.fault.kind == FaultKind::kEarlySignal) {
-    HostPlatform(&state).RunOutOfOrder(faulty);
+  if (state->fault.kind == FaultKind::kEarlySignal) {
+    HostPlatform(state).RunOutOfOrder(faulty);
   }
   if (reason != StopReason::kNone) {
-    report->diagnosis = Diagnose(state, pool, reason);
-  } else if (state.modes.races) {
-    report->races = FindRaces(state);
+    report->diagnosis = Diagnose(*state, pool, reason);
+  } else if (state->modes.races) {
+    report->races = FindRaces(*state);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Held> Launch::Take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty()) return std::make_unique<Held>();
+  std::unique_ptr<Held> held = std::move(free_.back());
+  free_.pop_back();
+  return held;
+}
+
+void Launch::Return(std::unique_ptr<Held> held) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(held));
+}
+
+int64_t Launch::arena_bytes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t bytes = 0;
+  for (const std::unique_ptr<Held>& held : free_) bytes += held->arena.bytes();
+  return bytes;
+}
+
+Status Launch::Run(const LaunchTensors& tensors, const LaunchOptions& options,
+                   LaunchReport* report) {
+  const DefaultFloatEnvironment environment;
+  *report = {};
+  std::unique_ptr<Held> held = Take();
+  const Status status = RunIn(tensors, options, held.get(), report);
+  // Also after a refusal: the next launch wants its memory.
+  Return(std::move(held));
+  return status;
+}
+
+Status Launch::RunIn(const LaunchTensors& tensors, const LaunchOptions& options,
+                     Held* held, LaunchReport* report) const {
+  LaunchState state{};
+  Status status = Prepare(view_, tensors, options, held, &state.layer);
+  if (status.code != 0) return status;
+  const Plan& plan = *held->routed.plan;
+  if (options.modes.guards) PoisonPadding(plan, state.layer);
+  Start(view_, options, &state);
+  RunTasks(options, &state, held, report);
   if (options.modes.guards) ClearPadding(plan, state.layer);
   if (state.overrun_task >= 0) {
     status.code = kBroken;
     std::snprintf(status.message, sizeof(status.message), "%s: %s",
-                  TaskText(view, state.overrun_task).c_str(),
+                  TaskText(view_, state.overrun_task).c_str(),
                   state.overrun.c_str());
   }
   report->fault_changed = state.fault_changed;
   report->order = std::move(state.order);
   report->times = std::move(state.times);
-  return status;
-}
-
-Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
-                    Isa isa) {
-  const DefaultFloatEnvironment environment;
-  Prepared prepared;
-  Layer layer{};
-  const Status status = Prepare(view, tensors, isa, &prepared, &layer);
-  if (status.code != 0) return status;
-  GemmScratch scratch;
-  for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
-    for (uint64_t t = 0; t < view.header->tasks.count; ++t) {
-      if (view.tasks[t].kind == kind) RunTask(view.tasks[t], layer, &scratch);
-    }
-  }
   return status;
 }
 

@@ -1,31 +1,28 @@
-// One launch: a task image, its inputs and the routing in, every tensor out.
+// One image, launched many times: inputs and the routing in, the tensors that
+// are asked for out.
+//
+// A launch that only computes asks for some tensors, has no modes, and fills
+// and scans nothing beyond what memory safety needs: ids and capacity.  A
+// launch that checks asks for any tensors, and has modes: checks/modes.h.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
 #define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
-#include "backend_ascend/kernels/host/checks/faults.h"
-#include "backend_ascend/kernels/host/checks/modes.h"
 #include "backend_ascend/kernels/host/checks/races.h"
 #include "backend_ascend/kernels/host/launch/diagnosis.h"
+#include "backend_ascend/kernels/host/launch/launch_prepare.h"
 #include "backend_ascend/kernels/host/launch/runtime_platform.h"
-#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 
 namespace hpmoe {
 
 constexpr int32_t kMaxThreads = 4096;
 constexpr double kMaxDeadlineS = 1e9;  // what clocks count
-
-struct LaunchOptions {
-  int32_t threads = 0;     // 0: one per core, no more than there are workers
-  double deadline_s = 60;  // without any task ending
-  Isa isa = BestIsa();
-  FaultSpec fault = {FaultKind::kNone, -1};
-  Modes modes;
-};
 
 struct LaunchReport {
   Diagnosis diagnosis;  // reason kNone: every task ran
@@ -35,14 +32,37 @@ struct LaunchReport {
   std::vector<TaskTime> times;  // by task, where they were asked for
 };
 
-// Runs the image.  Buffers that tasks write must arrive zeroed: what lies past
-// a rank's last valid row is left as it is, the rest is poisoned first.  The
-// status speaks of inputs only; a launch that stopped says so in the report.
-Status Launch(const ImageView& view, const LaunchTensors& tensors,
-              const LaunchOptions& options, LaunchReport* report);
+class Launch {
+ public:
+  // `view` must outlive it.
+  explicit Launch(const ImageView& view) : view_(view) {}
+
+  // What lies past a rank's last valid row stays as it was.  The status speaks
+  // of inputs only; a launch that stopped says so in the report.  Thread-safe:
+  // launches at the same time have memory of their own.
+  Status Run(const LaunchTensors& tensors, const LaunchOptions& options,
+             LaunchReport* report);
+
+  const ImageView& view() const { return view_; }
+  const ImageHeader& image() const { return *view_.header; }
+
+  // Of all arenas.
+  int64_t arena_bytes();
+
+ private:
+  std::unique_ptr<Held> Take();
+  void Return(std::unique_ptr<Held> held);
+  Status RunIn(const LaunchTensors& tensors, const LaunchOptions& options,
+               Held* held, LaunchReport* report) const;
+
+  const ImageView& view_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Held>> free_;  // guarded by mutex_
+};
 
 // The same tasks on one thread, kind by kind in the image's order, without
-// waits or signals.
+// waits or signals; some rows of every kind in plain C++.  All tensors of the
+// pass are given.
 Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
                     Isa isa);
 

@@ -4,13 +4,25 @@
 #define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
 
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
+#include "backend_ascend/kernels/host/checks/faults.h"
+#include "backend_ascend/kernels/host/checks/modes.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
 
 namespace hpmoe {
+
+struct LaunchOptions {
+  int32_t threads = 0;     // 0: one per core, no more than there are workers
+  double deadline_s = 60;  // without any task ending
+  Isa isa = BestIsa();
+  FaultSpec fault = {FaultKind::kNone, -1};
+  Modes modes;
+};
 
 // The routing of a launch.  `ids` are its own: another thread of the caller's
 // may write to the given ones after they were checked.
@@ -20,27 +32,35 @@ struct Routed {
   const Plan* plan = nullptr;
 };
 
-// Plans the tensors' routing, or takes the plan given, checks it and writes its
-// tables where they are asked for.  `routed` must stay where it is.
-Status Route(const ImageHeader& image, const LaunchTensors& tensors,
-             Routed* routed);
+// Memory that grows and is not cleared.
+class Arena {
+ public:
+  // `bytes`, aligned to cache lines, contents undefined.  Throws bad_alloc.
+  char* Reserve(int64_t bytes);
+  int64_t bytes() const { return bytes_; }
 
-// Owns what a launch needs beside its tensors.
-struct Prepared {
-  Routed routed;
-  std::vector<int32_t> header_slot;
-  std::vector<float> header_weight;
-  std::vector<RowCopy> copies;
-  std::vector<char> relayed;  // rows that the caller did not ask for
-  std::vector<float> d_row_weight;
-  std::vector<float> d_slot_weight;
-  std::vector<float> sums[kNumBuffers];
+ private:
+  struct Free {
+    void operator()(char* p) const { std::free(p); }
+  };
+  std::unique_ptr<char, Free> data_;
+  int64_t bytes_ = 0;
 };
 
-// Routes, poisons what tasks write and points the layer at it all.
-// `prepared` must outlive the layer.
-Status Prepare(const ImageView& view, const LaunchTensors& tensors, Isa isa,
-               Prepared* prepared, Layer* layer, bool poison = true);
+// What a launch needs beside its tensors, kept for the next one.
+struct Held {
+  Arena arena;
+  Routed routed;
+  std::vector<GemmScratch> scratch;  // by thread
+};
+
+// Routes and points the layer at what is given and at `held`, which must
+// outlive it.  Of what tasks write, a buffer is there if it is asked for, if
+// tasks that cannot do without it read it, or if a mode must see it: `actions`
+// see all of them, a fault those that its task reads and writes.  What travels
+// beside rows is carried where they are put; else it is there already.
+Status Prepare(const ImageView& view, const LaunchTensors& tensors,
+               const LaunchOptions& options, Held* held, Layer* layer);
 
 // Poisons what tasks of a form will write in an array; `slices` are of its rows
 // where they are packed.

@@ -1,7 +1,13 @@
-"""Executes a task image on the host, in one launch or stage by stage."""
+"""Executes a task image on the host: one `Launch`, with checking modes or none.
+
+A launch that only computes makes the tensors that are asked for and fills and
+scans nothing that memory safety does not need; one that checks makes any of
+them, with `modes`.  Both run the same tasks by the same kernels.
+"""
 
 import collections.abc
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -12,13 +18,13 @@ from hpmoe.backend_ascend.kernels.host.checks import race_report
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import task_names
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import tensors
 
 TaskName = task_names.TaskName
 task_name = task_names.task_name
 POISON = modes_lib.POISON
 is_poison = modes_lib.is_poison
+written = modes_lib.written
 
 _REASONS = ('none', 'deadlock', 'deadline')
 
@@ -83,33 +89,6 @@ ImageError = _native.ImageError
 BrokenError = _native.BrokenError
 
 
-def _launch(image: image_lib.Image, inputs, plan, native, guards=False):
-  """Returns what the image computes, its plan, and what `native` returns."""
-  read = arrays.inputs(image, inputs)
-  plan = plan or _native.Routing(image, read['topk_ids'])
-  if guards:
-    read |= _with_poisoned_padding(image, read, plan)
-  names = arrays.outputs(image)
-  outputs = arrays.zeros(image, tensors.PLAN + names)
-  result = native(plan, read, {n: arrays.bits(a) for n, a in outputs.items()})
-  made = [{n: outputs[n] for n in some} for some in (names, tensors.PLAN)]
-  return *made, result
-
-
-def _with_poisoned_padding(image: image_lib.Image, read, plan):
-  """Returns copies of saved rows; past the last valid one they are NaN."""
-  rows = plan.counts.sum(axis=0).reshape(image.config.num_ranks, -1).sum(axis=1)
-  packed = {}
-  for name, bits in read.items():
-    if tensors.SPECS[name].shape.split()[1] != 'N':
-      continue
-    packed[name] = bits.copy()
-    poison = arrays.bits(np.array(modes_lib.poison(arrays.dtype(image, name))))
-    for of_rank, valid in zip(packed[name], rows):
-      of_rank[valid:] = poison
-  return packed
-
-
 def diagnosis(image: image_lib.Image, found) -> Diagnosis:
   """Returns a native diagnosis with the names of its tasks."""
   names = lambda tasks: tuple(task_name(image, task) for task in tasks)
@@ -127,188 +106,319 @@ def diagnosis(image: image_lib.Image, found) -> Diagnosis:
   )
 
 
-def _actions(image: image_lib.Image, modes: modes_lib.Modes):
-  """Returns the checked actions or None, and the tensors that heal."""
-  if modes.actions is None:
-    if modes.given is not None:
-      raise ValueError('modes.given: expected None without actions')
-    return None, {}
-  actions = np.asarray(modes.actions)
-  shape = (len(image.tables['tasks']),)
-  if actions.dtype != np.uint8 or actions.shape != shape:
-    raise ValueError(
-      f'modes.actions: expected uint8 {shape}, got {actions.dtype} '
-      f'{actions.shape}'
-    )
-  if (actions > modes_lib.ISOLATED).any():
-    raise ValueError(
-      f'modes.actions: expected at most {int(modes_lib.ISOLATED)}, '
-      f'got {actions.max()}'
-    )
-  if not (actions & modes_lib.Action.HEAL).any():
-    return np.ascontiguousarray(actions), {}
-  return np.ascontiguousarray(actions), _healed(image, modes.given or {})
+def _with_poisoned_padding(image: image_lib.Image, read, plan):
+  """Returns copies of saved rows; past the last valid one they are NaN."""
+  rows = plan.counts.sum(axis=0).reshape(image.config.num_ranks, -1).sum(axis=1)
+  packed = {}
+  for name, bits in read.items():
+    if tensors.SPECS[name].shape.split()[1] != 'N':
+      continue
+    packed[name] = bits.copy()
+    poison = arrays.bits(np.array(modes_lib.poison(arrays.dtype(image, name))))
+    for of_rank, valid in zip(packed[name], rows):
+      of_rank[valid:] = poison
+  return packed
 
 
-def written(image: image_lib.Image) -> tuple[str, ...]:
-  """Returns the tensors that an image's tasks write: Modes.given's names."""
-  names = arrays.outputs(image)
-  return tuple(name for name in names if name not in tensors.PLAN)
+# Gradients of the layer's inputs.
+FINAL_GRADS = frozenset(['dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down'])
 
 
-def _healed(image: image_lib.Image, given) -> dict[str, np.ndarray]:
-  names = written(image)
-  if not set(names) <= set(given):
-    raise ValueError(
-      f'modes.given: expected {sorted(names)}, got {sorted(given)}'
-    )
-  return {
-    name: arrays.fitting(
-      image, name, given[name], called=f'modes.given[{name!r}]'
-    )
-    for name in names
-  }
+def require_options(threads: int | None, deadline_s: float) -> None:
+  """Refuses what no launch takes.
 
-
-def _captured(image: image_lib.Image, actions):
-  """Returns poisoned tensors for what is captured, or None."""
-  if actions is None or not (actions & modes_lib.Action.CAPTURE).any():
-    return None
-  captured = arrays.zeros(image, written(image))
-  if (
-    image.direction == layout.Direction.BACKWARD
-    and image.policy.placement == 'before_down'
-  ):
-    r, n, t, k = (image.config.dims()[c] for c in 'RNTK')
-    captured['d_row_weight'] = np.zeros((r, n), np.float32)
-    captured['d_slot_weight'] = np.zeros((r, t, k), np.float32)
-  for array in captured.values():
-    array[...] = modes_lib.poison(array.dtype)
-  return captured
-
-
-def _times(recorded: np.ndarray) -> modes_lib.Times:
-  """Returns times of a launch from `[tasks, 4]` blocked, start, end, thread."""
-  blocked, start, end, thread = recorded.T
-  return modes_lib.Times(
-    start=start * 1e-9,
-    end=end * 1e-9,
-    waited=np.where(blocked < 0, 0, start - blocked) * 1e-9,
-    thread=thread.astype(np.int32),
+  Raises:
+    ValueError: names the option.
+    TypeError: it is of another type.
+  """
+  _require_type('threads', threads, (int, np.integer), 'an integer')
+  _require_type(
+    'deadline_s', deadline_s, (int, float, np.number), 'a number of seconds'
   )
+  if threads is not None and not 1 <= threads <= _native.MAX_THREADS:
+    raise ValueError(
+      f'threads: expected 1 to {_native.MAX_THREADS}, got {threads}'
+    )
+  if not 0 < deadline_s <= _native.MAX_DEADLINE_S:
+    raise ValueError(
+      f'deadline_s: expected seconds in (0, {_native.MAX_DEADLINE_S:g}], '
+      f'got {deadline_s}'
+    )
+
+
+def _require_type(name: str, value, types: tuple[type, ...], said: str) -> None:
+  if value is not None and not isinstance(value, types):
+    raise TypeError(f'{name}: expected {said}, got {value!r}')
+
+
+class Launch:
+  """One image, loaded once and launched often; its memory is kept."""
+
+  def __init__(
+    self,
+    image,
+    *,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+    isa: str | None = None,
+    scan: bool = False,
+  ):
+    """Loads an image.
+
+    Args:
+      image: `compiler.compile_forward(...).image`, or of `compile_backward`;
+        or its bytes.
+      threads: OS threads of a launch; None means one per core.
+      deadline_s: seconds without any task ending after which to give up.
+      isa: instruction set of the tile kernels; None means the best one.
+      scan: whether values that are not finite are looked for, and refused.
+        Ids, routing weights and capacity always are.
+
+    Raises:
+      ValueError: the image is corrupt, or an option out of range.
+      TypeError: the image or an option is of another type.
+    """
+    require_options(threads, deadline_s)
+    _require_type('isa', isa, (str,), 'the name of an instruction set')
+    self.image = image_lib.load(image)
+    self._native = _native.Launch(self.image)
+    self._options = functools.partial(
+      _native.LaunchOptions, threads=threads, deadline_s=deadline_s, isa=isa
+    )
+    self._plain = self._options()
+    self._scan = scan
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The tensors that it can make."""
+    return tuple(dict.fromkeys(tensors.PLAN + arrays.outputs(self.image)))
+
+  @property
+  def finals(self) -> tuple[str, ...]:
+    """What the layer is for: y, or the gradients of its inputs."""
+    return tuple(n for n in self.names if n == 'y' or n in FINAL_GRADS)
+
+  @property
+  def arena_bytes(self) -> int:
+    """What it keeps between launches, beside packing buffers."""
+    return self._native.arena_bytes
+
+  def run(
+    self,
+    inputs: collections.abc.Mapping[str, np.ndarray],
+    asked: collections.abc.Iterable[str] | None = None,
+    *,
+    out: collections.abc.Mapping[str, np.ndarray] | None = None,
+    modes: modes_lib.Modes | None = None,
+    fault: faults.Fault | None = None,
+    plan: _native.Routing | None = None,
+  ) -> modes_lib.Launched:
+    """Runs the image once.
+
+    Args:
+      inputs: by name.  Forward: x `[R, T, D]`, topk_ids `[R, T, K]` i32,
+        topk_weights `[R, T, K]` f32, w_gate_up `[R, L, D, 2F]`, w_down
+        `[R, L, F, D]`; the rest in the storage dtype of the image's policy.
+        Backward: dy `[R, T, D]` in place of x, and of a forward launch
+        expert_in `[R, N, D]`, or x, gate_up `[R, N, 2F]`, activation
+        `[R, N, F]` and, but for placement 'before_down', which does not read
+        it, returned `[R, T, K, D]`, or expert_out `[R, N, D]`.
+      asked: names of tensors to make, of `names`; None means `finals`.
+      out: arrays to make them in, for some of the names, none of which may
+        overlap another or an input; others are new.
+      modes: of a launch that checks; None: it only computes.
+      fault: a fault to commit, for checking checkers.
+      plan: what `route` returned for the inputs' topk_ids, if it was called.
+
+    Returns:
+      The tensors asked for, by name, and what the modes saw.  Rows past a
+      rank's last valid row are zero with modes, but what was there before in
+      arrays of `out` and in those of a launch that only computes.
+
+    Raises:
+      ValueError: an input, output or mode does not fit the image, outputs
+        overlap, a name is not one that the image makes, routing exceeds its
+        capacity, or the fault changes nothing where it was put.
+      WaitError: a task waited for an event that did not come.
+      BrokenError: a kernel wrote beyond its tile; where there are
+        `modes.guards`.
+    """
+    image = self.image
+    asked = _names_asked(asked, self.names, self.finals)
+    read = arrays.inputs(
+      image, inputs, spares=arrays.SPARES[image.direction], scan=self._scan
+    )
+    made = self._outputs(asked, {} if out is None else out, read, modes)
+    planned = {}
+    if modes is not None:
+      planned = arrays.zeros(image, tensors.PLAN) | made
+      planned = {name: planned[name] for name in tensors.PLAN}
+      if modes.guards and 'topk_ids' in read:
+        plan = plan or _native.Routing(image, read['topk_ids'])
+        read |= _with_poisoned_padding(image, read, plan)
+    options, captured = self._how(modes, fault)
+    report = self._native.run(
+      read,
+      {n: arrays.bits(a) for n, a in (made | planned).items()},
+      options,
+      plan,
+    )
+    if report.diagnosis.reason:
+      raise WaitError(diagnosis(image, report.diagnosis), planned)
+    if fault and not report.fault_changed:
+      raise faults.NoEffect(
+        f'fault: expected a task that {fault.name} changes, got '
+        f'{task_name(image, fault.task)}, whose output stays the same'
+      )
+    if modes is None:
+      return modes_lib.Launched(outputs=made)
+    return modes_lib.Launched(
+      outputs=made,
+      captured=captured,
+      order=report.order if modes.trace else None,
+      times=modes_lib.times(report.times) if modes.times else None,
+      races=tuple(race_report.race(image, race) for race in report.races),
+      num_races=report.num_races,
+    )
+
+  def _outputs(self, asked, out, read, modes) -> dict[str, np.ndarray]:
+    """Returns the arrays to make tensors in."""
+    if not set(out) <= set(asked):
+      raise ValueError(
+        f'out: expected some of {asked}, got {sorted(set(out) - set(asked))}'
+      )
+    new = np.empty if modes is None else np.zeros
+    made = {n: _array(self.image, n, out.get(n), new) for n in asked}
+    _require_apart(read, {n: made[n] for n in out})
+    return made
+
+  def _how(self, modes, fault):
+    """Returns native options, and what is captured or None."""
+    if modes is None and fault is None:
+      return self._plain, None
+    named = self._options
+    if fault:
+      named = functools.partial(named, fault=fault.name, fault_task=fault.task)
+    if modes is None:
+      return named(), None
+    actions, healed = modes_lib.checked_actions(self.image, modes)
+    captured = modes_lib.captured(self.image, actions)
+    options = named(
+      poison=modes.poison,
+      permute=modes.permute,
+      late_puts=modes.late_puts,
+      races=modes.races,
+      guards=modes.guards,
+      trace=modes.trace,
+      times=modes.times,
+      actions=actions,
+      captured={n: arrays.bits(a) for n, a in (captured or {}).items()},
+      given=healed,
+    )
+    return options, captured
+
+
+def _names_asked(
+  asked: collections.abc.Iterable[str] | None,
+  known: tuple[str, ...],
+  finals: tuple[str, ...],
+) -> tuple[str, ...]:
+  """Returns the names of tensors to make; None means the finals."""
+  if asked is None:
+    return finals
+  # The letters of a string are no names.
+  names = () if isinstance(asked, str) else tuple(asked)
+  if isinstance(asked, str) or any(name not in known for name in names):
+    raise ValueError(
+      f'asked: expected a list of names of {known}, got {asked!r}'
+    )
+  return names
+
+
+def _array(image, name: str, given: np.ndarray | None, new) -> np.ndarray:
+  shape, dtype = arrays.shape(image, name), arrays.dtype(image, name)
+  if given is None:
+    return new(shape, dtype)
+  if not isinstance(given, np.ndarray):
+    raise ValueError(
+      f'out[{name!r}]: expected an array, got {type(given).__name__}'
+    )
+  if wrong := _unfit(given, shape, dtype):
+    raise ValueError(
+      f'out[{name!r}]: expected a writable, contiguous {dtype} {shape}, '
+      f'got {wrong}'
+    )
+  return given
+
+
+def _unfit(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> str:
+  """Returns why tasks cannot write into an array; empty if they can."""
+  wrong = []
+  if given.shape != shape or given.dtype != dtype:
+    wrong.append(f'{given.dtype} {given.shape}')
+  if not given.flags.writeable:
+    wrong.append('one that is read-only')
+  if not given.flags.c_contiguous:
+    wrong.append(f'strides of {given.strides} bytes')
+  if not given.flags.aligned:
+    wrong.append('one that is not aligned to its elements')
+  return ', '.join(wrong)
+
+
+def _require_apart(
+  read: collections.abc.Mapping[str, np.ndarray],
+  given: collections.abc.Mapping[str, np.ndarray],
+) -> None:
+  """Refuses memory of one array for another: tasks have no order for it.
+
+  Raises:
+    ValueError: an array to write overlaps one that is read or written.
+  """
+  others = list(read.items())
+  for name, array in given.items():
+    for other, taken in others:
+      # Of contiguous arrays the bounds tell.
+      if np.may_share_memory(array, taken):
+        raise ValueError(
+          f'out: expected memory of its own for {name}, got an overlap with '
+          f'{other}'
+        )
+    others.append((name, array))
 
 
 def run(
   image,
   inputs: collections.abc.Mapping[str, np.ndarray],
   *,
-  threads: int | None = None,
-  deadline_s: float = 60.0,
   fault: faults.Fault | None = None,
-  isa: str | None = None,
   modes: modes_lib.Modes = modes_lib.Modes(),
   plan: _native.Routing | None = None,
+  **how,
 ) -> modes_lib.Launched:
-  """Executes the image in one launch that checks; otherwise as `launch`.
+  """Launches an image once, to check: it makes every tensor and scans inputs.
 
-  `plan`: what `route` returned for the inputs' topk_ids, if it was called.
+  Args:
+    image: as of `Launch`.
+    inputs: as of `Launch.run`, and the three below.
+    fault: a fault.
+    modes: beside these, what is not written is `POISON`.
+    plan: of the routing.
+    **how: `threads`, `deadline_s` and `isa` of `Launch`.
 
   Raises:
-    ValueError: as `launch`, or `modes` does not fit the image.
-    WaitError: a task waited for an event that did not come.
-    BrokenError: a kernel wrote beyond its tile; where there are `modes.guards`.
+    ValueError, WaitError, BrokenError: as `Launch.run`.
   """
-  image = image_lib.load(image)
-  actions, healed = _actions(image, modes)
-  captured = _captured(image, actions)
-  options = _native.LaunchOptions(
-    threads=threads,
-    deadline_s=deadline_s,
-    isa=isa,
-    fault=fault.name if fault else None,
-    fault_task=fault.task if fault else -1,
-    poison=modes.poison,
-    permute=modes.permute,
-    late_puts=modes.late_puts,
-    races=modes.races,
-    guards=modes.guards,
-    trace=modes.trace,
-    times=modes.times,
-    actions=actions,
-    captured={
-      name: arrays.bits(array) for name, array in (captured or {}).items()
-    },
-    given=healed,
-  )
-  outputs, planned, report = _launch(
-    image,
-    inputs,
-    plan,
-    lambda plan, read, out: _native.launch(image, plan, read, out, options),
-    guards=modes.guards,
-  )
-  if report.diagnosis.reason:
-    raise WaitError(diagnosis(image, report.diagnosis), planned)
-  if fault and not report.fault_changed:
-    raise faults.NoEffect(
-      f'fault: expected a task that {fault.name} changes, got '
-      f'{task_name(image, fault.task)}, whose output stays the same'
-    )
-  return modes_lib.Launched(
-    outputs=outputs,
-    captured=captured,
-    order=report.order if modes.trace else None,
-    times=_times(report.times) if modes.times else None,
-    races=tuple(race_report.race(image, race) for race in report.races),
-    num_races=report.num_races,
+  loaded = Launch(image, scan=True, **how)
+  return loaded.run(
+    inputs, arrays.outputs(loaded.image), modes=modes, fault=fault, plan=plan
   )
 
 
 def launch(
-  image,
-  inputs: collections.abc.Mapping[str, np.ndarray],
-  *,
-  threads: int | None = None,
-  deadline_s: float = 60.0,
-  fault: faults.Fault | None = None,
-  isa: str | None = None,
+  image, inputs: collections.abc.Mapping[str, np.ndarray], **how
 ) -> dict[str, np.ndarray]:
-  """Executes the image in one launch.
-
-  Args:
-    image: of `compiler.compile_forward` or `compile_backward`, or its bytes; it
-      says which pass is computed.
-    inputs: by name.  Forward: x `[R, T, D]`, topk_ids `[R, T, K]` i32,
-      topk_weights `[R, T, K]` f32, w_gate_up `[R, L, D, 2F]`, w_down
-      `[R, L, F, D]`; the rest in the storage dtype of the image's policy.
-      Backward: dy `[R, T, D]` in place of x, and what the forward launch
-      returned: expert_in `[R, N, D]`, gate_up `[R, N, 2F]`, activation
-      `[R, N, F]` and, but for placement 'before_down', which does not read
-      it, returned `[R, T, K, D]`.
-    threads: OS threads that drive the image's workers; None means one per
-      core.
-    deadline_s: seconds without any task ending after which to give up.
-    fault: a fault to commit, for checking checkers.
-    isa: instruction set of the tile kernels; None means the best one.
-
-  Returns:
-    Every tensor of `tensors.PLAN` and `STAGES`, or of `BACKWARD` but
-    dy, by name; with relay that of `RELAYED`, too.  Rows past a rank's last
-    valid row are zero; what no task wrote is `POISON`.
-
-  Raises:
-    ValueError: an input does not fit the image, routing exceeds its capacity,
-      the image is corrupt, or the fault changes nothing where it was put.
-    WaitError: a task waited for an event that did not come.
-  """
-  return run(
-    image,
-    inputs,
-    threads=threads,
-    deadline_s=deadline_s,
-    fault=fault,
-    isa=isa,
-  ).outputs
+  """Returns the outputs of `run`."""
+  return run(image, inputs, **how).outputs
 
 
 def launch_serial(
@@ -318,19 +428,21 @@ def launch_serial(
   isa: str | None = None,
   plan: _native.Routing | None = None,
 ) -> dict[str, np.ndarray]:
-  """Runs the same tasks on one thread, kind by kind; see `launch`.
+  """Runs the same tasks on one thread, kind by kind; see `run`.
 
-  Nothing waits and nothing signals, so this is what any schedule must equal,
-  bit for bit.
+  Nothing waits and nothing signals, and some rows of every kind of task are
+  computed in plain C++, whatever the instruction set: so this is what any
+  launch must equal, bit for bit.
   """
   image = image_lib.load(image)
-  outputs, *_ = _launch(
-    image,
-    inputs,
-    plan,
-    lambda plan, read, out: _native.launch_serial(image, plan, read, out, isa),
+  read = arrays.inputs(image, inputs)
+  names = arrays.outputs(image)
+  outputs = arrays.zeros(image, tensors.PLAN + names)
+  plan = plan or _native.Routing(image, read['topk_ids'])
+  _native.launch_serial(
+    image, plan, read, {n: arrays.bits(a) for n, a in outputs.items()}, isa
   )
-  return outputs
+  return {name: outputs[name] for name in names}
 
 
 ACCESS = np.dtype(

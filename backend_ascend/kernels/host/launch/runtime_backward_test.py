@@ -226,7 +226,7 @@ class TestInputs:
     message = self.refusal(image=testing.compile_layer(SMALL, policy()))
     assert message.startswith("inputs: expected ['topk_ids', ")
     assert "'x']" in message
-    assert "'x'" in self.refusal(x=lambda _: np.zeros(1, np.float32))
+    assert "'y'" in self.refusal(y=lambda _: np.zeros(1, np.float32))
 
   def test_returned_is_not_read_where_weights_come_before_down(self):
     # Given the weights before w_down, when `returned` is left out or spoiled,

@@ -72,8 +72,9 @@ LaunchOptions OptionsFor(const ImageView& view, const Options& options) {
 void InitOptions(Options* self, std::optional<int32_t> threads,
                  double deadline_s, const std::optional<std::string>& isa,
                  const std::optional<std::string>& fault, int64_t fault_task,
-                 bool poison, std::optional<uint64_t> permute, bool late_puts,
-                 bool races, bool guards, bool trace, bool times,
+                 const std::optional<bool>& poison,
+                 std::optional<uint64_t> permute, bool late_puts, bool races,
+                 bool guards, bool trace, bool times,
                  const std::optional<Actions>& actions, const Arrays& captured,
                  const ConstArrays& given) {
   if (threads && (*threads < 1 || *threads > kMaxThreads)) {
@@ -89,7 +90,9 @@ void InitOptions(Options* self, std::optional<int32_t> threads,
     Refuse("fault", "a known fault", "'" + *fault + "'");
   }
   Modes modes;
-  modes.poison = poison;
+  if (poison) {
+    modes.start = *poison ? Modes::Start::kPoison : Modes::Start::kZeros;
+  }
   modes.permute = permute.has_value();
   modes.seed = permute.value_or(0);
   modes.late_puts = late_puts;
@@ -103,17 +106,18 @@ void InitOptions(Options* self, std::optional<int32_t> threads,
                      given};
 }
 
-LaunchReport LaunchPy(const LoadedImage& image, const Routing& routing,
-                      const ConstArrays& inputs, const Arrays& outputs,
-                      const Options& options) {
+LaunchReport RunPy(Launch* self, const ConstArrays& inputs,
+                   const Arrays& outputs, const Options& options,
+                   const Routing* routing) {
   const LaunchTensors tensors =
-      TensorsOf(image.header(), &routing.plan, inputs, outputs);
-  const LaunchOptions launch = OptionsFor(image.view(), options);
+      TensorsOf(self->image(), routing == nullptr ? nullptr : &routing->plan,
+                inputs, outputs);
+  const LaunchOptions launch = OptionsFor(self->view(), options);
   LaunchReport report;
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = Launch(image.view(), tensors, launch, &report);
+    status = self->Run(tensors, launch, &report);
   }
   Check(status);
   return report;
@@ -226,15 +230,28 @@ void BindRuntime(nb::module_& m) {
   nb::class_<Options>(m, "LaunchOptions", "How a launch is to go.")
       .def("__init__", &InitOptions, nb::kw_only(), "threads"_a = nb::none(),
            "deadline_s"_a = LaunchOptions().deadline_s, "isa"_a = nb::none(),
-           "fault"_a = nb::none(), "fault_task"_a = -1,
-           "poison"_a = Modes().poison, "permute"_a = nb::none(),
-           "late_puts"_a = false, "races"_a = false, "guards"_a = false,
-           "trace"_a = false, "times"_a = false, "actions"_a = nb::none(),
-           "captured"_a = Arrays(), "given"_a = ConstArrays(),
+           "fault"_a = nb::none(), "fault_task"_a = -1, "poison"_a = nb::none(),
+           "permute"_a = nb::none(), "late_puts"_a = false, "races"_a = false,
+           "guards"_a = false, "trace"_a = false, "times"_a = false,
+           "actions"_a = nb::none(), "captured"_a = Arrays(),
+           "given"_a = ConstArrays(),
            "threads: None for one per core.  isa: None for the best.\n"
-           "The rest as modes.Modes; actions: `[tasks] u8`.");
-  m.def("launch", &LaunchPy, "image"_a, "routing"_a, "inputs"_a, "outputs"_a,
-        "options"_a, "Runs an image; outputs must be zeros.");
+           "The rest as modes.Modes; poison: None to fill nothing; actions: "
+           "`[tasks] u8`.");
+  nb::class_<Launch>(m, "Launch", "An image that is launched often.")
+      .def(
+          "__init__",
+          [](Launch* self, const LoadedImage& image) {
+            new (self) Launch(image.view());
+          },
+          "image"_a, nb::keep_alive<1, 2>())
+      .def("run", &RunPy, "inputs"_a, "outputs"_a, "options"_a,
+           "routing"_a.none() = nb::none(),
+           "Makes the tensors of `outputs`, no others.  Raises ValueError.")
+      .def_prop_ro("arena_bytes", &Launch::arena_bytes,
+                   "What it keeps between launches.");
+  m.attr("MAX_THREADS") = kMaxThreads;
+  m.attr("MAX_DEADLINE_S") = kMaxDeadlineS;
   m.def("launch_serial", &LaunchSerialPy, "image"_a, "routing"_a, "inputs"_a,
         "outputs"_a, "isa"_a = nb::none(),
         "The same tasks on one thread, kind by kind.");

@@ -5,7 +5,6 @@ import pytest
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.backend_ascend.kernels.host.production import production
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
@@ -53,7 +52,7 @@ def test_bits_depend_on_the_order_alone(compile_layer, placement):
     for isa in _native.isas():
       got = runtime.launch(image, inputs, threads=2, isa=isa)
       assert same(got, want), (rows, cols, chain, isa)
-    made = production.Production(image, threads=2).launch(inputs)
+    made = runtime.Launch(image, threads=2).run(inputs).outputs
     assert same(made, {n: want[n] for n in made}), (rows, cols, chain)
 
 

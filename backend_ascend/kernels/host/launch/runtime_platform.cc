@@ -104,18 +104,17 @@ void HostPlatform::Work(uint32_t index) {
 void HostPlatform::Compute(uint32_t index) {
   const TaskDesc& task = state_.view->tasks[index];
   const bool faulty = static_cast<int64_t>(index) == state_.fault.task;
-  if (state_.production != nullptr) {
-    RunProductionTask(task, *state_.production, scratch_);
-  } else if (faulty && !IsOrderFault(state_.fault.kind)) {
+  HostKernels kernels(state_.layer.isa, scratch_,
+                      state_.modes.start == Modes::Start::kPoison);
+  if (faulty && !IsOrderFault(state_.fault.kind)) {
     state_.fault_changed =
         RunFaulty(task, state_.fault.kind, state_.layer, scratch_);
   } else if (state_.modes.guards) {
-    HostKernels kernels(state_.layer.isa, scratch_);
     GuardedKernels guarded(&kernels, &margins_);
     RunTask(task, state_.layer, &guarded);
     if (!guarded.found().empty()) state_.AddOverrun(index, guarded.found());
   } else {
-    RunTask(task, state_.layer, scratch_);
+    RunTask(task, state_.layer, &kernels);
   }
   if (state_.HasFault(index, FaultKind::kSkippedWait)) {
     state_.fault_changed =

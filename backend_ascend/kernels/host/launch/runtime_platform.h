@@ -16,9 +16,8 @@
 #include "backend_ascend/kernels/host/checks/modes.h"
 #include "backend_ascend/kernels/host/checks/replay.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
-#include "backend_ascend/kernels/host/launch/splitmix.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
-#include "backend_ascend/kernels/host/production/production_tasks.h"
+#include "backend_ascend/kernels/host/splitmix.h"
 #include "backend_ascend/kernels/worker.h"
 
 namespace hpmoe {
@@ -64,12 +63,10 @@ class LatePuts {
 struct LaunchState {
   const ImageView* view;
   Layer layer;
-  const ProductionLayer* production = nullptr;  // of such a launch
   GemmScratch* scratch = nullptr;  // of each thread; null: it makes its own
   FaultSpec fault;
   Modes modes;
-  std::vector<int64_t> work;  // by task, in any unit, 0: next to none; empty:
-                              // not known
+  std::vector<int64_t> work;           // by task, in any unit, 0: next to none
   std::vector<EventCounter> counters;  // by event; home rank's in each
   std::vector<Progress> progress;      // by task; its worker writes, read when
                                        // all threads have ended

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "backend_ascend/kernels/host/tiles/poison.h"
+
 namespace hpmoe {
 
 void HostKernels::Gemm(const GemmTile& tile) {
@@ -38,6 +40,15 @@ void HostKernels::WriteHeader(int32_t slot, float weight, int32_t* slot_to,
 
 void HostKernels::ReadHeader(const int32_t*) {}
 
+void* HostKernels::Scratch(GemmScratch::Slot slot, int64_t elements,
+                           int64_t element_bytes) {
+  float* const tile = scratch_->Reserve(slot, elements);
+  if (poison_) {
+    PoisonElements(reinterpret_cast<char*>(tile), elements, element_bytes);
+  }
+  return tile;
+}
+
 namespace {
 
 const Array& Left(const TaskDesc& task, const Layer& layer) {
@@ -60,14 +71,24 @@ AccumulationOrder OrderOf(const Layer& layer) {
   return static_cast<AccumulationOrder>(layer.image->accumulation_order);
 }
 
-bool IsWeighted(const TaskDesc& task, const Layer& layer) {
-  return KindOf(task).weighted == static_cast<int32_t>(layer.image->placement);
+bool IsWeighted(const KindInfo& kind, const Layer& layer) {
+  return kind.weighted == static_cast<int32_t>(layer.image->placement);
 }
 
-// The weights of the task's rows, or null where it does not apply them.
-const float* RowWeights(const TaskDesc& task, const Layer& layer, int64_t row) {
-  if (!IsWeighted(task, layer)) return nullptr;
-  return layer.header_weight + layer.RowAt(task.rank, row);
+bool IsWeighted(const TaskDesc& task, const Layer& layer) {
+  return IsWeighted(KindOf(task), layer);
+}
+
+// The weights of the task's rows, or null where the kind does not apply them.
+const float* RowWeights(const KindInfo& kind, const TaskDesc& task,
+                        const Layer& layer) {
+  if (!IsWeighted(kind, layer)) return nullptr;
+  return layer.header_weight + layer.RowAt(task.rank, FirstRow(task, layer));
+}
+
+// Null where the launch does not have the rows.
+const char* RowsAt(const Array& rows, int64_t slab, int64_t row, int64_t col) {
+  return rows.data == nullptr ? nullptr : rows.At(slab, row, col);
 }
 
 // Where a dispatch writes consecutive rows and their headers.
@@ -278,34 +299,6 @@ void PutHome(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   if (layer.transport != nullptr) SendRowsHome(task, layer);
 }
 
-// A token's weight gradients came home with its rows, or are dots of its row
-// of `left` with its rows of `right`.
-void WeightDots(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
-  const Array& dy = Left(task, layer);
-  const Array& returned = Right(task, layer);
-  const int32_t top_k = layer.image->top_k;
-  for (int32_t token = task.row_begin; token < task.row_end; ++token) {
-    const int64_t slot = int64_t{token} * top_k;
-    auto* out =
-        reinterpret_cast<float*>(Written(task, layer).At(task.rank, token, 0));
-    if (layer.d_slot_weight != nullptr) {
-      kernels->Copy(layer.d_slot_weight + layer.SlotAt(task.rank, slot),
-                    top_k * sizeof(float), out);
-      continue;
-    }
-    RowDotTile tile{};
-    tile.a = dy.At(task.rank, token, 0);
-    tile.b = returned.At(task.rank, slot, 0);
-    tile.out = out;
-    tile.ld_a = 0;
-    tile.ld_b = returned.cols;
-    tile.rows = top_k;
-    tile.cols = static_cast<int32_t>(dy.cols);
-    tile.dtype = StoredAs(layer);
-    kernels->RowDots(tile);
-  }
-}
-
 }  // namespace
 
 Array ShapeOf(const ImageHeader& image, BufferId buffer) {
@@ -323,37 +316,55 @@ void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
   RunScaleRowsTile(MakeSentRow(task, layer, token, &weight, to), layer.isa);
 }
 
-GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
-                      const Layer& layer) {
-  const Array& rows = Left(task, layer);
-  const Array& weight = Right(task, layer);
-  const Array& out = Written(task, layer);
-  const int32_t row = FirstRow(task, layer);
+namespace {
+
+// The product of a kind for the task's rows, but for where it goes.
+GemmTile MakeProduct(const KindInfo& kind, const TaskDesc& task, int32_t expert,
+                     int32_t col, int32_t cols, const Layer& layer) {
+  const Array& rows = layer.buffers[kind.left()];
+  const Array& weight = layer.buffers[kind.right()];
   GemmTile tile{};
-  tile.trans_b = KindOf(task).work == Work::kGemmTransposed;
-  tile.a = rows.At(task.rank, row, 0);
-  tile.b = tile.trans_b ? weight.At(expert, task.col_begin, 0)
-                        : weight.At(expert, 0, task.col_begin);
-  tile.c = out.At(task.rank, row, task.col_begin);
+  tile.trans_b = kind.work == Work::kGemmTransposed;
+  tile.a = RowsAt(rows, task.rank, FirstRow(task, layer), 0);
+  tile.b = tile.trans_b ? weight.At(expert, col, 0) : weight.At(expert, 0, col);
   tile.lda = rows.cols;
   tile.ldb = weight.cols;
-  tile.ldc = out.cols;
   tile.m = RealRows(task, layer).count();
-  tile.n = task.col_end - task.col_begin;
+  tile.n = cols;
   tile.k = static_cast<int32_t>(rows.cols);
   tile.dtype = StoredAs(layer);
   tile.order = OrderOf(layer);
   return tile;
 }
 
-namespace {
-
-// Null where a production launch does not make the rows and brings others.
-const char* RowsAt(const Array& rows, int64_t slab, int64_t row, int64_t col) {
-  return rows.data == nullptr ? nullptr : rows.At(slab, row, col);
+// The activation of the task's rows, but for where it goes.
+SwigluTile MakeActivation(const TaskDesc& task, int32_t col, int32_t cols,
+                          const Layer& layer) {
+  const Array& gate_up = layer.buffers[kGateUpBuffer];
+  const int32_t row = FirstRow(task, layer);
+  SwigluTile tile{};
+  tile.gate = RowsAt(gate_up, task.rank, row, col);
+  tile.up = RowsAt(gate_up, task.rank, row, layer.image->d_ff + col);
+  tile.ld_in = gate_up.cols;
+  tile.rows = RealRows(task, layer).count();
+  tile.cols = cols;
+  tile.row_weight = RowWeights(kKinds[kSwiglu], task, layer);
+  tile.dtype = StoredAs(layer);
+  tile.activation = static_cast<ActivationKind>(layer.image->activation);
+  return tile;
 }
 
 }  // namespace
+
+GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
+                      const Layer& layer) {
+  const Array& out = Written(task, layer);
+  GemmTile tile = MakeProduct(KindOf(task), task, expert, task.col_begin,
+                              task.col_end - task.col_begin, layer);
+  tile.c = out.At(task.rank, FirstRow(task, layer), task.col_begin);
+  tile.ldc = out.cols;
+  return tile;
+}
 
 GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
   const Array& left = Left(task, layer);
@@ -390,20 +401,11 @@ GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer) {
 }
 
 SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer) {
-  const Array& gate_up = Left(task, layer);
   const Array& out = Written(task, layer);
-  const int32_t row = FirstRow(task, layer);
-  SwigluTile tile{};
-  tile.gate = gate_up.At(task.rank, row, task.col_begin);
-  tile.up = gate_up.At(task.rank, row, layer.image->d_ff + task.col_begin);
-  tile.out = out.At(task.rank, row, task.col_begin);
-  tile.ld_in = gate_up.cols;
+  SwigluTile tile = MakeActivation(task, task.col_begin,
+                                   task.col_end - task.col_begin, layer);
+  tile.out = out.At(task.rank, FirstRow(task, layer), task.col_begin);
   tile.ld_out = out.cols;
-  tile.rows = RealRows(task, layer).count();
-  tile.cols = task.col_end - task.col_begin;
-  tile.row_weight = RowWeights(task, layer, row);
-  tile.dtype = StoredAs(layer);
-  tile.activation = static_cast<ActivationKind>(layer.image->activation);
   return tile;
 }
 
@@ -416,7 +418,7 @@ SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer) {
   const int32_t row = FirstRow(task, layer);
   const int32_t width = layer.image->d_ff;
   SwigluGradTile tile{};
-  tile.d_out = d_out.At(task.rank, row, 0);
+  tile.d_out = RowsAt(d_out, task.rank, row, 0);
   tile.gate = gate_up.At(task.rank, row, 0);
   tile.up = gate_up.At(task.rank, row, width);
   tile.d_gate = grad.At(task.rank, row, 0);
@@ -426,7 +428,7 @@ SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer) {
   tile.ld_grad = grad.cols;
   tile.rows = RealRows(task, layer).count();
   tile.cols = width;
-  tile.row_weight = RowWeights(task, layer, row);
+  tile.row_weight = RowWeights(KindOf(task), task, layer);
   if (layer.d_row_weight != nullptr) {
     tile.d_row_weight = layer.d_row_weight + layer.RowAt(task.rank, row);
   }
@@ -440,7 +442,7 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   const Array& out = Written(task, layer);
   const int64_t slot = int64_t{task.row_begin} * layer.image->top_k;
   CombineTile tile{};
-  tile.returned = rows.At(task.rank, slot, task.col_begin);
+  tile.returned = RowsAt(rows, task.rank, slot, task.col_begin);
   if (IsWeighted(task, layer)) {
     tile.weights = layer.topk_weights + layer.SlotAt(task.rank, slot);
   }
@@ -454,26 +456,249 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   return tile;
 }
 
+namespace {
+
+// Work whose rows may not be made.
+class Fused {
+ public:
+  Fused(const TaskDesc& task, const Layer& layer, Kernels* kernels)
+      : task_(task),
+        layer_(layer),
+        image_(*layer.image),
+        kernels_(*kernels),
+        bytes_(BytesOf(StoredAs(layer))),
+        rows_(RealRows(task, layer).count()) {}
+
+  void Gemm() {
+    Multiply(KindOf(task_), MakeGemmTile(task_, task_.expert, layer_));
+  }
+
+  void Activate() {
+    SwigluTile tile = MakeSwigluTile(task_, layer_);
+    if (tile.gate == nullptr) PlaceGates(task_.col_begin, &tile);
+    kernels_.Swiglu(tile);
+  }
+
+  void ActivateGrad() {
+    SwigluGradTile tile = MakeSwigluGradTile(task_, layer_);
+    if (tile.d_out == nullptr) {
+      const KindInfo& kind = kKinds[kDownGrad];
+      GemmTile product =
+          MakeProduct(kind, task_, task_.expert, 0, tile.cols, layer_);
+      product.c = Scratch(GemmScratch::kActTile, tile.cols);
+      product.ldc = tile.ld_d_out = tile.cols;
+      tile.d_out = product.c;
+      Multiply(kind, product);
+    }
+    kernels_.SwigluGrad(tile);
+  }
+
+  void WeightGrad() {
+    GemmTile tile = MakeWeightGradTile(task_, layer_);
+    const RowRange summed = SummedRows(task_, layer_);
+    if (summed.count() > 0) {
+      const int32_t first =
+          layer_.plan.expert_base[task_.expert] + summed.begin;
+      if (tile.b == nullptr) CopyTokens(first, &tile);
+      if (tile.a == nullptr) {
+        tile.a_rows =
+            RowsOfTokens(KindOf(task_).left(), first, tile.k, task_.row_begin);
+      }
+    }
+    kernels_.Gemm(tile);
+  }
+
+  void SumSlots() {
+    CombineTile tile = MakeCombineTile(task_, layer_);
+    if (tile.returned == nullptr) tile.rows = RowsOfOwners();
+    kernels_.Combine(tile);
+  }
+
+  void WeightDots() {
+    for (int32_t token = task_.row_begin; token < task_.row_end; ++token) {
+      const Array& out = Written(task_, layer_);
+      DotsOf(token, reinterpret_cast<float*>(out.At(task_.rank, token, 0)));
+    }
+  }
+
+ private:
+  // Of the task's rows.
+  void* Scratch(GemmScratch::Slot slot, int64_t cols) {
+    return kernels_.Scratch(slot, rows_ * cols, bytes_);
+  }
+
+  void Multiply(const KindInfo& kind, GemmTile tile) {
+    if (tile.a == nullptr && kind.left() == kActivation) {
+      const SwigluTile made = ActivationTile();
+      tile.a = made.out;
+      tile.lda = made.ld_out;
+    } else if (tile.a == nullptr) {
+      tile.a_rows =
+          RowsOfTokens(kind.left(), FirstRow(task_, layer_), tile.m, 0);
+    }
+    kernels_.Gemm(tile);
+  }
+
+  // In place of the gates if nobody asked for those.
+  SwigluTile ActivationTile() {
+    SwigluTile tile = MakeActivation(task_, 0, image_.d_ff, layer_);
+    if (tile.gate == nullptr) {
+      PlaceGates(0, &tile);
+      tile.out = const_cast<void*>(tile.gate);
+      tile.ld_out = tile.ld_in;
+    } else {
+      tile.out = Scratch(GemmScratch::kActTile, tile.cols);
+      tile.ld_out = tile.cols;
+    }
+    kernels_.Swiglu(tile);
+    return tile;
+  }
+
+  // [rows, 2 * cols]: gate columns first.
+  void PlaceGates(int32_t col, SwigluTile* tile) {
+    const int32_t cols = tile->cols;
+    auto* const gate =
+        static_cast<char*>(Scratch(GemmScratch::kGateUpTile, 2 * cols));
+    tile->gate = gate;
+    tile->up = gate + cols * bytes_;
+    tile->ld_in = 2 * cols;
+    const auto multiply = [&](int32_t from, int32_t count, char* to) {
+      const KindInfo& kind = kKinds[kGateUp];
+      GemmTile product =
+          MakeProduct(kind, task_, task_.expert, from, count, layer_);
+      product.c = to;
+      product.ldc = 2 * cols;
+      Multiply(kind, product);
+    };
+    if (cols == image_.d_ff) return multiply(0, 2 * cols, gate);
+    multiply(col, cols, gate);
+    multiply(image_.d_ff + col, cols, gate + cols * bytes_);
+  }
+
+  // Addresses of what a put would send to `count` rows of the expert from
+  // `first`, as its owner packs them; from a column on.
+  const void* const* RowsOfTokens(BufferId sent, int32_t first, int32_t count,
+                                  int32_t col) {
+    const Array& tokens = layer_.buffers[sent == kExpertIn ? kX : kDy];
+    const PlanView& plan = layer_.plan;
+    pointers_.clear();
+    for (int32_t source = 0; source < image_.num_ranks; ++source) {
+      const int64_t slice = SliceOf(task_, source, plan);
+      const int32_t base = plan.row_base[slice];
+      const int32_t end = std::min(base + plan.counts[slice], first + count);
+      for (int32_t row = std::max(base, first); row < end; ++row) {
+        const int32_t slot =
+            plan.slice_slots[plan.slice_begin[slice] + row - base];
+        pointers_.push_back(tokens.At(source, slot / image_.top_k, col));
+      }
+    }
+    return pointers_.data();
+  }
+
+  // Rows of dy for a weight gradient: a copy of the columns that it reads.
+  void CopyTokens(int32_t first, GemmTile* tile) {
+    const int64_t row_bytes = tile->n * bytes_;
+    auto* to = static_cast<char*>(kernels_.Scratch(
+        GemmScratch::kGateUpTile, int64_t{tile->n} * tile->k, bytes_));
+    tile->b = to;
+    tile->ldb = tile->n;
+    const void* const* const rows =
+        RowsOfTokens(KindOf(task_).right(), first, tile->k, task_.col_begin);
+    for (int32_t i = 0; i < tile->k; ++i, to += row_bytes) {
+      kernels_.Copy(rows[i], row_bytes, to);
+    }
+  }
+
+  // Where a token's expert has the row of one of its slots.
+  int32_t OwnerOf(int64_t slot) const {
+    return layer_.Owner(layer_.topk_ids[layer_.SlotAt(task_.rank, slot)]);
+  }
+  int32_t RowOf(int64_t slot) const {
+    return layer_.row_of_slot[layer_.SlotAt(task_.rank, slot)];
+  }
+
+  // Of all slots of the task's tokens: what would be put home.
+  const void* const* RowsOfOwners() {
+    const bool back = KindOf(task_).left() == kDReturned;
+    const Array& from = layer_.buffers[back ? kDExpertIn : kExpertOut];
+    const int64_t slot = int64_t{task_.row_begin} * image_.top_k;
+    pointers_.resize(rows_ * image_.top_k);
+    for (size_t i = 0; i < pointers_.size(); ++i) {
+      pointers_[i] =
+          from.At(OwnerOf(slot + i), RowOf(slot + i), task_.col_begin);
+    }
+    return pointers_.data();
+  }
+
+  // A token's weight gradients came home with its rows, or stayed with them, or
+  // are dots of its row of `left` with its rows of `right`.
+  void DotsOf(int32_t token, float* out) {
+    const int32_t top_k = image_.top_k;
+    const int64_t slot = int64_t{token} * top_k;
+    if (layer_.d_slot_weight != nullptr) {
+      return kernels_.Copy(
+          layer_.d_slot_weight + layer_.SlotAt(task_.rank, slot),
+          top_k * sizeof(float), out);
+    }
+    for (int32_t k = 0; k < top_k && layer_.d_row_weight != nullptr; ++k) {
+      const int64_t row = layer_.RowAt(OwnerOf(slot + k), RowOf(slot + k));
+      kernels_.Copy(layer_.d_row_weight + row, sizeof(float), out + k);
+    }
+    if (layer_.d_row_weight != nullptr) return;
+    RowDotTile tile{};
+    tile.a = Left(task_, layer_).At(task_.rank, token, 0);
+    tile.b = RowsAt(Right(task_, layer_), task_.rank, slot, 0);
+    tile.out = out;
+    tile.ld_b = image_.d_model;
+    tile.rows = top_k;
+    tile.cols = image_.d_model;
+    tile.dtype = StoredAs(layer_);
+    if (tile.b != nullptr) return kernels_.RowDots(tile);
+    tile.rows = 1;
+    for (int32_t k = 0; k < top_k; ++k, ++tile.out) {
+      tile.b =
+          layer_.buffers[kExpertOut].At(OwnerOf(slot + k), RowOf(slot + k), 0);
+      kernels_.RowDots(tile);
+    }
+  }
+
+  const TaskDesc& task_;
+  const Layer& layer_;
+  const ImageHeader& image_;
+  Kernels& kernels_;
+  const int64_t bytes_;
+  const int64_t rows_;
+  std::vector<const void*> pointers_;
+};
+
+}  // namespace
+
 void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
-  if (RealRows(task, layer).count() == 0) return;
-  switch (KindOf(task).work) {
+  const KindInfo& kind = KindOf(task);
+  // A corrupt image may have tiles without columns: there is no memory then.
+  const bool wide = kind.info().whole_rows || task.col_end > task.col_begin;
+  if (RealRows(task, layer).count() == 0 || !wide || !layer.Has(kind.written)) {
+    return;
+  }
+  Fused fused(task, layer, kernels);
+  switch (kind.work) {
     case Work::kPutRows:
       return PutRows(task, layer, kernels);
     case Work::kGemm:
     case Work::kGemmTransposed:
-      return kernels->Gemm(MakeGemmTile(task, task.expert, layer));
+      return fused.Gemm();
     case Work::kWeightGrad:
-      return kernels->Gemm(MakeWeightGradTile(task, layer));
+      return fused.WeightGrad();
     case Work::kActivation:
-      return kernels->Swiglu(MakeSwigluTile(task, layer));
+      return fused.Activate();
     case Work::kActivationGrad:
-      return kernels->SwigluGrad(MakeSwigluGradTile(task, layer));
+      return fused.ActivateGrad();
     case Work::kPutHome:
       return PutHome(task, layer, kernels);
     case Work::kSumSlots:
-      return kernels->Combine(MakeCombineTile(task, layer));
+      return fused.SumSlots();
     case Work::kWeightDots:
-      return WeightDots(task, layer, kernels);
+      return fused.WeightDots();
     case Work::kPutOnce:
       return PutOnce(task, layer, kernels);
     case Work::kRelayRows:

@@ -36,13 +36,14 @@ struct Array {
 // Shape of a buffer as reference/contract/tensors.py says, without data.
 Array ShapeOf(const ImageHeader& image, BufferId buffer);
 
-// What the caller holds.  Buffers are those that the image's direction uses;
-// those that no task writes are only read.
+// What the caller holds.  Buffers that tasks write are asked for where they are
+// given; the others are only read.  Backward, `x` may stand for expert_in, and
+// expert_out for returned.
 struct LaunchTensors {
   const Plan* plan;  // of topk_ids, or null
   const int32_t* topk_ids;
   const float* topk_weights;
-  int32_t* counts;
+  int32_t* counts;  // or null, as the two below
   int32_t* row_base;
   int32_t* row_of_slot;
   void* buffers[kNumBuffers];
@@ -53,6 +54,11 @@ struct Layer {
   const ImageHeader* image;
   PlanView plan;
   const float* topk_weights;  // [R, T * K]
+  // Where a token's slots lie with their owners; null where `returned` and
+  // d_returned are made.
+  const int32_t* topk_ids;     // [R, T * K]
+  const int32_t* row_of_slot;  // [R, T * K]
+  // Those that this launch does not have are without data.
   Array buffers[kNumBuffers];
   int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
   float* header_weight;  // [R, N]
@@ -70,6 +76,7 @@ struct Layer {
   Transport* transport;    // null where all ranks are held
   const HeapLayout* heap;  // of the other ranks
 
+  bool Has(int buffer) const { return buffers[buffer].data != nullptr; }
   bool Holds(int32_t rank) const {
     return rank >= first_rank && rank < first_rank + ranks_held;
   }
@@ -126,6 +133,7 @@ void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
                   float weight, void* to);
 
 // The kernel arguments of a task with real rows; `expert` owns the weights.
+// Null for rows that this launch does not make: RunTask brings others.
 GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert, const Layer& layer);
 GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer);
 SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer);
@@ -148,12 +156,17 @@ class Kernels {
                            float* weight_to) = 0;
   // Puts home and relays read where their rows belong, not what is there.
   virtual void ReadHeader(const int32_t* slot) = 0;
+  // A tile of the thread's own, of so many elements, contents undefined.
+  virtual void* Scratch(GemmScratch::Slot slot, int64_t elements,
+                        int64_t element_bytes) = 0;
 };
 
 // Those that compute.
 class HostKernels final : public Kernels {
  public:
-  HostKernels(Isa isa, GemmScratch* scratch) : isa_(isa), scratch_(scratch) {}
+  // `poison`: scratch tiles start as NaN.
+  HostKernels(Isa isa, GemmScratch* scratch, bool poison = false)
+      : isa_(isa), scratch_(scratch), poison_(poison) {}
 
   void Gemm(const GemmTile& tile) override;
   void Swiglu(const SwigluTile& tile) override;
@@ -165,13 +178,27 @@ class HostKernels final : public Kernels {
   void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                    float* weight_to) override;
   void ReadHeader(const int32_t* slot) override;
+  void* Scratch(GemmScratch::Slot slot, int64_t elements,
+                int64_t element_bytes) override;
 
  private:
   const Isa isa_;
   GemmScratch* const scratch_;
+  const bool poison_;
 };
 
-// Does the task's work, once.  Tasks without real rows do nothing.
+// Does the task's work, once.  Tasks without real rows do nothing, nor do those
+// whose buffer is not made.  A buffer that its readers find not made,
+//
+//   expert_in, d_expert_out at    is read where its tokens lie
+//     no weight
+//   gate_up                       is computed by the activation's task
+//   activation                    by the task of `down`, which has all columns
+//   d_activation                  by the task of d_gate_up
+//   returned, d_returned          is read where the owners of its rows have it
+//
+// so every element that is made comes from the same values by the same chain,
+// rounded at the same places.
 void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels);
 void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch);
 

@@ -48,12 +48,11 @@ std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
   return puts;
 }
 
-// Workers by number, or those with most work first.
+// Workers, those with most work first.
 std::vector<uint32_t> TurnsOf(const LaunchState& state) {
   const ImageView& view = *state.view;
   std::vector<uint32_t> turns(view.header->queues.count);
   std::iota(turns.begin(), turns.end(), 0);
-  if (state.work.empty()) return turns;
   std::vector<int64_t> work(turns.size(), 0);
   for (size_t i = 0; i < turns.size(); ++i) {
     const QueueDesc& queue = view.queues[i];
@@ -144,11 +143,7 @@ StopReason WorkerPool::Run() {
 }
 
 WorkerPool::Path WorkerPool::PathOf(int32_t thread) const {
-  // Where work is known, all begin with the most.
-  const size_t apart = state_->work.empty() ? thread : 0;
-  Path path{workers_.size() * apart / wanted_,
-            {},
-            SplitMix(modes_.seed, static_cast<uint64_t>(thread))};
+  Path path{0, {}, SplitMix(modes_.seed, static_cast<uint64_t>(thread))};
   if (modes_.permute) {
     path.drawn.resize(workers_.size());
     std::iota(path.drawn.begin(), path.drawn.end(), size_t{0});
@@ -212,7 +207,7 @@ bool WorkerPool::Scan(Path* path, HostPlatform* platform) {
 
 // Whether the next task takes so long that its worker's turn ends with it.
 bool WorkerPool::IsLong(const Cursor& cursor) const {
-  return !state_->work.empty() && cursor.next < cursor.count &&
+  return cursor.next < cursor.count &&
          state_->work[cursor.tasks[cursor.next]] > 0;
 }
 

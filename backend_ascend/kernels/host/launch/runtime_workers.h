@@ -36,9 +36,8 @@ int32_t ThreadCount(const ImageView& view, int32_t wanted);
 // and where there is none that is a deadlock, seen at once.
 //
 // Which ready worker goes next is a matter of turns, or drawn from a seed.
-// Turns go by number, or from the worker with most work to the one with least
-// where work is known: the last tasks to run are then small, and no thread
-// waits long for another's.
+// Turns go from the worker with most work to the one with least: the last tasks
+// to run are then small, and no thread waits long for another's.
 class WorkerPool {
  public:
   WorkerPool(LaunchState* state, int32_t threads, double deadline_s);

@@ -15,25 +15,18 @@ struct PlanBytes {
         by_slot(int64_t{h.num_ranks} * h.num_tokens * h.top_k * 4) {}
 };
 
-// Which arrays there are: every tensor of the pass, but for relayed rows that
-// nobody asks for; or beside the routing any of them, and of what the pass has
-// no use for by its table.
-enum class Given { kAll, kSome };
-
-// `plan`: of the routing, or null.  Arrays must outlive what is returned.
+// Of any tensors; `plan`: of the routing, or null.  Arrays must outlive what is
+// returned.
 inline LaunchTensors TensorsOf(const ImageHeader& header, const Plan* plan,
-                               const ConstArrays& inputs, const Arrays& outputs,
-                               Given given = Given::kAll) {
+                               const ConstArrays& inputs,
+                               const Arrays& outputs) {
   const PlanBytes bytes(header);
-  const bool some = given == Given::kSome;
-  const auto find = [](const auto& arrays, const char* name, int64_t size,
-                       bool may_lack) {
+  const auto find = [](const auto& arrays, const char* name, int64_t size) {
     using Data = decltype(Find(arrays, name, size));
-    return may_lack && arrays.count(name) == 0 ? Data{nullptr}
-                                               : Find(arrays, name, size);
+    return arrays.count(name) == 0 ? Data{nullptr} : Find(arrays, name, size);
   };
   const auto ints = [&](const char* name, int64_t size) {
-    return static_cast<int32_t*>(find(outputs, name, size, some));
+    return static_cast<int32_t*>(find(outputs, name, size));
   };
   LaunchTensors tensors{};
   tensors.plan = plan;
@@ -45,15 +38,13 @@ inline LaunchTensors TensorsOf(const ImageHeader& header, const Plan* plan,
   tensors.row_base = ints("row_base", bytes.by_expert);
   tensors.row_of_slot = ints("row_of_slot", bytes.by_slot);
   for (int b = 0; b < kNumBuffers; ++b) {
-    const BufferInfo& info = kBuffers[b];
-    const Use use = UseOf(header, b);
+    const char* const name = kBuffers[b].name;
     const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
-    if (use == Use::kWritten) {
-      tensors.buffers[b] = find(outputs, info.name, size, some || IsRelayed(b));
-    } else if (use == Use::kInput || some) {
-      // Tasks only read it.
-      tensors.buffers[b] = const_cast<void*>(
-          static_cast<const void*>(find(inputs, info.name, size, some)));
+    if (PassUse(header, b) == Use::kWritten) {
+      tensors.buffers[b] = find(outputs, name, size);
+    } else {  // tasks only read it
+      tensors.buffers[b] =
+          const_cast<void*>(static_cast<const void*>(find(inputs, name, size)));
     }
   }
   return tensors;

@@ -1,4 +1,4 @@
-"""A production launch has the bits of one that checks, for what is asked."""
+"""A launch that only computes has the bits of one that checks."""
 
 from concurrent import futures
 
@@ -10,7 +10,6 @@ from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.backend_ascend.kernels.host.production import production
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
@@ -61,9 +60,9 @@ class TestForward:
     for cols in COLS:
       image = testing.compile_layer(config, pol, row_block=16, col_block=cols)
       want = runtime.launch(image, inputs, threads=1)
-      loaded = production.Production(image, threads=2)
+      loaded = runtime.Launch(image, threads=2)
       for asked in (('y',), KEPT, tuple(want), ('returned',), ('y',)):
-        got = loaded.launch(inputs, asked)
+        got = loaded.run(inputs, asked).outputs
         assert not differing(config, got, want, inputs['topk_ids']), asked
         assert tuple(got) == asked
 
@@ -81,8 +80,8 @@ class TestHostOptions:
     options = flow_lib.host_options(config)
     assert options.row_block % 16 == 0
     image = compiler.compile_forward(config, policy(), options).image
-    loaded = production.Production(image)
-    assert loaded.launch(inputs)['y'].tobytes() == want['y'].tobytes()
+    loaded = runtime.Launch(image)
+    assert loaded.run(inputs).outputs['y'].tobytes() == want['y'].tobytes()
     rows = config.num_ranks * config.num_rows
     arena = [rows * config.d_model * 4, rows * 4, rows * 4]
     assert loaded.arena_bytes == sum(-(-part // 64) * 64 for part in arena)
@@ -130,12 +129,12 @@ class TestBackward:
       given = inputs | made | dict(dy=dy)
       given = {n: given[n] for n in arrays.INPUTS[image.direction]}
       want = runtime.launch(image, given, threads=1)
-      loaded = production.Production(image, threads=2)
+      loaded = runtime.Launch(image, threads=2)
       spare = dict(given, x=inputs['x'], expert_out=made['expert_out'])
       del spare['expert_in'], spare['returned']
       for names in (None, tuple(want), ('dx',), ('d_w_down',)):
         for read in (given, spare):
-          got = loaded.launch(read, names)
+          got = loaded.run(read, names).outputs
           assert not differing(config, got, want, inputs['topk_ids']), names
 
 
@@ -150,18 +149,18 @@ class TestRelay:
     options = dict(row_block=16, col_block=8, relay=True)
     image = testing.compile_layer(config, pol, **options)
     made = runtime.launch(image, inputs, threads=1)
-    loaded = production.Production(image, threads=2)
+    loaded = runtime.Launch(image, threads=2)
     for asked in (('y',), ('expert_in',), arrays.OUTPUTS[image.direction]):
-      got = loaded.launch(inputs, asked)
+      got = loaded.run(inputs, asked).outputs
       assert not differing(config, got, made, inputs['topk_ids']), asked
     image = testing.compile_grad(config, pol, **options)
     dy = testing.make_inputs(config, pol, name='dy')['x']
     given = inputs | made | dict(dy=dy)
     given = {n: given[n] for n in arrays.INPUTS[image.direction]}
     want = runtime.launch(image, given, threads=1)
-    loaded = production.Production(image, threads=2)
+    loaded = runtime.Launch(image, threads=2)
     for asked in (None, ('d_expert_out',), arrays.OUTPUTS[image.direction]):
-      got = loaded.launch(given, asked)
+      got = loaded.run(given, asked).outputs
       assert not differing(config, got, want, inputs['topk_ids']), asked
 
 
@@ -178,11 +177,11 @@ class TestOneAfterAnother:
     image = testing.compile_layer(
       config, pol, row_block=4, col_block=8, relay=relay
     )
-    loaded = production.Production(image, threads=1)
+    loaded = runtime.Launch(image, threads=1)
     for names in ((), ('x',), ('topk_weights',), ('topk_ids',), tuple(other)):
       inputs = first | {n: other[n] for n in names}
       want = runtime.launch(image, inputs, threads=1)
-      got = loaded.launch(inputs, ('y',))
+      got = loaded.run(inputs, ('y',)).outputs
       assert not differing(config, got, want, inputs['topk_ids']), names
 
 
@@ -193,30 +192,30 @@ class TestRefused:
     pol = policy()
     self.image = testing.compile_layer(self.CONFIG, pol, row_block=16)
     self.inputs = testing.make_inputs(self.CONFIG, pol)
-    self.loaded = production.Production(self.image)
+    self.loaded = runtime.Launch(self.image)
 
   def test_ids(self):
     # Given an id that is none, then every launch refuses it.
     self.inputs['topk_ids'][0, 3, 1] = 5
     with pytest.raises(ValueError, match='topk_ids: .* got 5 at rank 0, tok'):
-      self.loaded.launch(self.inputs)
+      self.loaded.run(self.inputs)
 
   def test_values_only_where_scanned(self):
     # Given an infinite weight, then a launch that scans refuses it.
     self.inputs['w_down'][0, 0, 0, 0] = np.inf
-    self.loaded.launch(self.inputs)
+    self.loaded.run(self.inputs)
     self.inputs['topk_weights'][0, 1, 1] = np.nan
     with pytest.raises(ValueError, match='topk_weights: .* got nan'):
-      self.loaded.launch(self.inputs)
+      self.loaded.run(self.inputs)
     self.inputs['topk_weights'][0, 1, 1] = 1
-    scanning = production.Production(self.image, scan=True)
+    scanning = runtime.Launch(self.image, scan=True)
     with pytest.raises(ValueError, match='w_down: expected finite .* got inf'):
-      scanning.launch(self.inputs)
+      scanning.run(self.inputs)
 
   def test_an_input_that_is_missing(self):
     del self.inputs['w_down']
-    with pytest.raises(ValueError, match='w_down: expected an array, got none'):
-      self.loaded.launch(self.inputs)
+    with pytest.raises(ValueError, match="inputs: expected .*'w_down'.*, got "):
+      self.loaded.run(self.inputs)
 
   @pytest.mark.parametrize('asked', [['nothing'], ['y', 'dx'], 'y', [['y']]])
   def test_a_tensor_that_is_not_made(self, asked):
@@ -224,22 +223,22 @@ class TestRefused:
     with pytest.raises(
       ValueError, match=r'asked: expected a list .* got '
     ) as e:
-      self.loaded.launch(self.inputs, asked)
+      self.loaded.run(self.inputs, asked)
     assert str(e.value).endswith(f'got {asked!r}')
 
   @pytest.mark.parametrize('name', ['dy', 'expert_out', 'nothing'])
   def test_an_input_that_is_none(self, name):
     # Given what only a backward pass reads, then a forward one refuses it.
     self.inputs[name] = self.inputs['x']
-    with pytest.raises(ValueError, match=rf"inputs: .* got \['{name}'\]$"):
-      self.loaded.launch(self.inputs)
+    with pytest.raises(ValueError, match=rf"inputs: .* got .*'{name}'"):
+      self.loaded.run(self.inputs)
 
   def test_an_output_that_does_not_fit(self):
     y = np.empty((1, 33, 24), np.float64)
     with pytest.raises(ValueError, match=r"out\['y'\]: expected a writable"):
-      self.loaded.launch(self.inputs, out=dict(y=y))
+      self.loaded.run(self.inputs, out=dict(y=y))
     with pytest.raises(ValueError, match=r"out\['y'\]: .* got list"):
-      self.loaded.launch(self.inputs, out=dict(y=[1.0]))
+      self.loaded.run(self.inputs, out=dict(y=[1.0]))
 
   @pytest.mark.parametrize('what', ['read-only', 'strides', 'aligned', 'shape'])
   def test_an_output_says_what_is_wrong_with_it(self, what):
@@ -256,12 +255,12 @@ class TestRefused:
     else:
       y, what = y[0], r'got float32 \(33, 24\)$'
     with pytest.raises(ValueError, match=rf"out\['y'\]: expected .*{what}"):
-      self.loaded.launch(self.inputs, out=dict(y=y))
+      self.loaded.run(self.inputs, out=dict(y=y))
 
   def test_what_holds_an_image_is_none(self):
     made = compiler.compile_forward(LAYERS['one_rank'], policy())
     with pytest.raises(TypeError, match=r'^image: expected .*, got Compiled$'):
-      production.Production(made)
+      runtime.Launch(made)
 
   @pytest.mark.parametrize(
     'name, value',
@@ -269,20 +268,24 @@ class TestRefused:
   )
   def test_an_option_of_another_type(self, name, value):
     with pytest.raises(TypeError, match=rf'^{name}: expected .*got {value!r}$'):
-      production.Production(self.image, **{name: value})
+      runtime.Launch(self.image, **{name: value})
 
   @pytest.mark.parametrize(
-    'name, value', [('threads', 0), ('deadline_s', 0), ('isa', 'neither')]
+    'name, value', [('threads', 0), ('threads', 10**12), ('deadline_s', 0)]
   )
   def test_an_option_out_of_range(self, name, value):
-    loaded = production.Production(self.image, **{name: value})
-    with pytest.raises(ValueError, match=rf'^{name}: expected .*got '):
-      loaded.launch(self.inputs)
+    # Given a number that no native integer or clock holds, then it is said.
+    with pytest.raises(ValueError, match=rf'^{name}: expected .*got {value}$'):
+      runtime.Launch(self.image, **{name: value})
+
+  def test_an_instruction_set_that_is_none(self):
+    with pytest.raises(ValueError, match="^isa: expected .*got 'neither'"):
+      runtime.Launch(self.image, isa='neither')
 
   def test_an_output_that_is_not_asked_for(self):
     given = dict(expert_out=np.empty((1, 66, 24), np.float32))
     with pytest.raises(ValueError, match=r"out: .* got \['expert_out'\]"):
-      self.loaded.launch(self.inputs, out=given)
+      self.loaded.run(self.inputs, out=given)
 
   @pytest.mark.parametrize('other', ['x', 'w_down', 'expert_in'])
   def test_an_output_that_overlaps(self, other):
@@ -298,7 +301,7 @@ class TestRefused:
       out['y'] = memory[-33 * 24 :].reshape(1, 33, 24)
       self.inputs[other] = memory[: np.prod(shape)].reshape(shape)
     with pytest.raises(ValueError, match='out: .* overlap'):
-      self.loaded.launch(self.inputs, out, out)
+      self.loaded.run(self.inputs, out, out=out)
 
 
 class TestIdsOfTheCaller:
@@ -315,8 +318,8 @@ class TestIdsOfTheCaller:
     ids = y.view(np.int32).reshape(-1)[: inputs['topk_ids'].size]
     ids[:] = inputs['topk_ids'].reshape(-1)
     inputs['topk_ids'] = ids.reshape(inputs['topk_ids'].shape)
-    _native.Production(image_lib.load(image)).launch(
-      inputs, dict(y=y), threads=1
+    _native.Launch(image_lib.load(image)).run(
+      inputs, dict(y=y), _native.LaunchOptions(threads=1)
     )
     assert y.tobytes() == want.tobytes()
 
@@ -334,7 +337,7 @@ class TestUnaligned:
     inputs[name] = np.ndarray(given.shape, given.dtype, memory, offset=1)
     inputs[name][...] = given
     assert arrays.fitting(image, name, inputs[name]).flags.aligned
-    got = production.Production(image).launch(inputs)
+    got = runtime.Launch(image).run(inputs).outputs
     assert got['y'].tobytes() == want['y'].tobytes()
 
 
@@ -350,11 +353,11 @@ class TestAtOnce:
     routings = ('uniform', 'empty_experts', 'one_rank')
     given = [testing.make_inputs(config, policy(), r) for r in routings]
     want = [runtime.launch(image, i, threads=1)['y'].tobytes() for i in given]
-    loaded = production.Production(image, threads=3)
+    loaded = runtime.Launch(image, threads=3)
 
     def launch(turn: int) -> bool:
       at = turn % len(given)
-      return loaded.launch(given[at])['y'].tobytes() == want[at]
+      return loaded.run(given[at]).outputs['y'].tobytes() == want[at]
 
     with futures.ThreadPoolExecutor(6) as pool:
       assert all(pool.map(launch, range(60)))
@@ -373,14 +376,14 @@ class TestOneRankGetsAll:
     options = dict(row_block=16, col_block=8, relay=relay)
     image = testing.compile_layer(config, pol, **options)
     made = runtime.launch(image, inputs, threads=1)
-    got = production.Production(image).launch(inputs, KEPT)
+    got = runtime.Launch(image).run(inputs, KEPT).outputs
     assert not differing(config, got, made, inputs['topk_ids'])
     dy = testing.make_inputs(config, pol, name='dy')['x']
     image = testing.compile_grad(config, pol, **options)
     given = inputs | made | dict(dy=dy)
     given = {n: given[n] for n in arrays.INPUTS[image.direction]}
     want = runtime.launch(image, given, threads=1)
-    got = production.Production(image).launch(given)
+    got = runtime.Launch(image).run(given).outputs
     assert not differing(config, got, want, inputs['topk_ids'])
 
 
@@ -391,8 +394,8 @@ class TestArena:
     config = config_lib.MoEConfig(1, 64, 4, 2, 32, 64)
     image = testing.compile_layer(config, row_block=64, col_block=256)
     inputs = testing.make_inputs(config, policy())
-    loaded = production.Production(image)
-    kept = [loaded.launch(inputs) and loaded.arena_bytes for _ in range(3)]
+    loaded = runtime.Launch(image)
+    kept = [loaded.run(inputs) and loaded.arena_bytes for _ in range(3)]
     assert kept == [128 * 32 * 4 + 2 * 128 * 4] * 3
 
   @pytest.mark.parametrize('token, slot', [(0, 0), (17, 1)])
@@ -401,12 +404,12 @@ class TestArena:
     # then its memory is kept, and the next launch has the bits of the first.
     config = LAYERS['one_rank']
     inputs = testing.make_inputs(config, policy())
-    loaded = production.Production(testing.compile_layer(config, policy()))
-    want = loaded.launch(inputs)['y'].tobytes()
+    loaded = runtime.Launch(testing.compile_layer(config, policy()))
+    want = loaded.run(inputs).outputs['y'].tobytes()
     kept = loaded.arena_bytes
     refused = inputs['topk_ids'].copy()
     refused[0, token, slot] = -1
     with pytest.raises(ValueError, match='topk_ids: .* got -1'):
-      loaded.launch(inputs | dict(topk_ids=refused))
+      loaded.run(inputs | dict(topk_ids=refused))
     assert loaded.arena_bytes == kept > 0
-    assert loaded.launch(inputs)['y'].tobytes() == want
+    assert loaded.run(inputs).outputs['y'].tobytes() == want

@@ -1,0 +1,151 @@
+#include <cstdint>
+
+#include "backend_ascend/kernels/host/launch/launch.h"
+#include "backend_ascend/kernels/host/splitmix.h"
+#include "backend_ascend/kernels/host/tiles/float_environment.h"
+
+namespace hpmoe {
+namespace {
+
+const void* Advance(const void* data, int64_t elements, DType dtype) {
+  return static_cast<const char*>(data) + elements * BytesOf(dtype);
+}
+
+void* Advance(void* data, int64_t elements, DType dtype) {
+  return static_cast<char*>(data) + elements * BytesOf(dtype);
+}
+
+template <class T>
+T* Advance(T* values, int64_t elements) {
+  return values == nullptr ? nullptr : values + elements;
+}
+
+// Tiles from a row on, of so many.
+
+GemmTile RowsOf(GemmTile t, int32_t row, int32_t count) {
+  t.a = Advance(t.a, t.trans_a ? row : row * t.lda, t.dtype);
+  t.c = Advance(t.c, row * t.ldc, t.dtype);
+  t.carry = Advance(t.carry, row * t.ld_carry);
+  t.m = count;
+  return t;
+}
+
+SwigluTile RowsOf(SwigluTile t, int32_t row, int32_t count) {
+  t.gate = Advance(t.gate, row * t.ld_in, t.dtype);
+  t.up = Advance(t.up, row * t.ld_in, t.dtype);
+  t.out = Advance(t.out, row * t.ld_out, t.dtype);
+  t.row_weight = Advance(t.row_weight, row);
+  t.rows = count;
+  return t;
+}
+
+SwigluGradTile RowsOf(SwigluGradTile t, int32_t row, int32_t count) {
+  t.d_out = Advance(t.d_out, row * t.ld_d_out, t.dtype);
+  t.gate = Advance(t.gate, row * t.ld_in, t.dtype);
+  t.up = Advance(t.up, row * t.ld_in, t.dtype);
+  t.d_gate = Advance(t.d_gate, row * t.ld_grad, t.dtype);
+  t.d_up = Advance(t.d_up, row * t.ld_grad, t.dtype);
+  t.row_weight = Advance(t.row_weight, row);
+  t.d_row_weight = Advance(t.d_row_weight, row);
+  t.rows = count;
+  return t;
+}
+
+CombineTile RowsOf(CombineTile t, int32_t row, int32_t count) {
+  t.returned = Advance(t.returned, int64_t{row} * t.top_k * t.ld, t.dtype);
+  t.weights = Advance(t.weights, int64_t{row} * t.top_k);
+  t.y = Advance(t.y, row * t.ld_y, t.dtype);
+  t.tokens = count;
+  return t;
+}
+
+RowDotTile RowsOf(RowDotTile t, int32_t row, int32_t count) {
+  t.a = Advance(t.a, row * t.ld_a, t.dtype);
+  t.b = Advance(t.b, row * t.ld_b, t.dtype);
+  t.out += row;
+  t.rows = count;
+  return t;
+}
+
+// Kernels of an instruction set, but for a row of the first call and of each
+// kEvery-th after it, which plain C++ computes: what all launches of a machine
+// have in common, its instruction set, has a witness.  Rows are drawn, the same
+// ones every time.  All rows lie where their buffers have them.
+class PinnedKernels final : public Kernels {
+ public:
+  PinnedKernels(uint64_t seed, Kernels* fast, Kernels* plain)
+      : fast_(*fast), plain_(*plain), draw_(seed, 0) {}
+
+  void Gemm(const GemmTile& t) override { Pin(t, t.m, &Kernels::Gemm); }
+  void Swiglu(const SwigluTile& t) override {
+    Pin(t, t.rows, &Kernels::Swiglu);
+  }
+  void SwigluGrad(const SwigluGradTile& t) override {
+    Pin(t, t.rows, &Kernels::SwigluGrad);
+  }
+  void Combine(const CombineTile& t) override {
+    Pin(t, t.tokens, &Kernels::Combine);
+  }
+  void RowDots(const RowDotTile& t) override {
+    Pin(t, t.rows, &Kernels::RowDots);
+  }
+  // One row each: all of a call, or none.
+  void ScaleRows(const ScaleRowsTile& t) override {
+    (calls_++ % kEvery == 0 ? plain_ : fast_).ScaleRows(t);
+  }
+  void Copy(const void* from, size_t bytes, void* to) override {
+    plain_.Copy(from, bytes, to);
+  }
+  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
+                   float* weight_to) override {
+    plain_.WriteHeader(slot, weight, slot_to, weight_to);
+  }
+  void ReadHeader(const int32_t* slot) override { plain_.ReadHeader(slot); }
+  void* Scratch(GemmScratch::Slot slot, int64_t elements,
+                int64_t element_bytes) override {
+    return plain_.Scratch(slot, elements, element_bytes);
+  }
+
+ private:
+  static constexpr uint64_t kEvery = 16;
+
+  template <class Tile>
+  void Pin(const Tile& tile, int32_t rows, void (Kernels::*run)(const Tile&)) {
+    if (calls_++ % kEvery != 0) return (fast_.*run)(tile);
+    const auto row = static_cast<int32_t>(draw_.Below(rows));
+    const int32_t after = rows - row - 1;
+    if (row > 0) (fast_.*run)(RowsOf(tile, 0, row));
+    (plain_.*run)(RowsOf(tile, row, 1));
+    if (after > 0) (fast_.*run)(RowsOf(tile, row + 1, after));
+  }
+
+  Kernels& fast_;
+  Kernels& plain_;
+  SplitMix draw_;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace
+
+Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
+                    Isa isa) {
+  const DefaultFloatEnvironment environment;
+  LaunchOptions options;
+  options.isa = isa;
+  options.modes.start = Modes::Start::kPoison;
+  Held held;
+  Layer layer{};
+  const Status status = Prepare(view, tensors, options, &held, &layer);
+  if (status.code != 0) return status;
+  GemmScratch scratch;
+  HostKernels fast(isa, &scratch), plain(Isa::kPortable, &scratch);
+  for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
+    PinnedKernels kernels(kind, &fast, &plain);
+    for (uint64_t t = 0; t < view.header->tasks.count; ++t) {
+      if (view.tasks[t].kind == kind) RunTask(view.tasks[t], layer, &kernels);
+    }
+  }
+  return status;
+}
+
+}  // namespace hpmoe
