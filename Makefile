@@ -139,7 +139,7 @@ sanitize-address: SANITIZE = address,undefined
 sanitize-thread: SANITIZE = thread
 # What launches, with threads; the rest has none.
 sanitize-thread: SANITIZED_TESTS = backend_ascend/kernels/host/checks/faults_test.py \
-  backend_ascend/kernels/host/production/production_test.py \
+  backend_ascend/kernels/host/launch/launch_test.py \
   $(wildcard backend_ascend/kernels/host/*/runtime*_test.py)
 sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \

@@ -385,7 +385,8 @@ class LaunchOptions:
   ) -> None:
     """
     threads: None for one per core.  isa: None for the best.
-    The rest as modes.Modes; poison: None to fill nothing; actions: `[tasks] u8`.
+    poison: None to fill nothing.  The rest as modes.Modes;
+    actions: `[tasks] u8`.
     """
 
 class Launch:

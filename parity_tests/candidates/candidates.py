@@ -106,6 +106,8 @@ class Candidate:
     committed: for each run with a fault, the task (layout.TASK) that did it.
     serial: as `run`, the same tile kernels one after another; None if the
       candidate cannot.
+    as_used: as `run`, what is launched for users, who ask for results only;
+      None if that is `run` itself.
   """
 
   can: ClassVar[Can] = Can()
@@ -119,6 +121,10 @@ class Candidate:
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    return None
+
+  @property
+  def as_used(self) -> Callable[..., dict[str, np.ndarray]] | None:
     return None
 
   def run(

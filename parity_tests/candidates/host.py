@@ -170,6 +170,34 @@ class Megakernel(candidates.Candidate):
       launched = runtime.run(image, inputs, threads=1, modes=modes, plan=plan)
       return _own_outputs(plan, launched)
 
+  @property
+  def as_used(self) -> Callable[..., dict[str, np.ndarray]] | None:
+    """What the launch that front ends make gives: only the pass's results.
+
+    None where tasks read the oracle's tensors or commit a fault: users' do not.
+    """
+    return None if self.checking.replays or self.fault else self._run_as_used
+
+  def _run_as_used(
+    self, config, policy, inputs, which=passes.FORWARD
+  ) -> dict[str, np.ndarray]:
+    with candidates.own_failures(self.name):
+      options = flow_lib.host_options(config)
+      image = self._compiled(which, config, policy, options)
+      loaded = runtime.Launch(
+        image,
+        threads=self.threads,
+        deadline_s=self.deadline_s,
+        isa=self.isa[0] if self.isa else None,
+      )
+      given = given_by_front_ends(which, config, policy, inputs)
+      launched = loaded.run(given, modes=self.checking.modes(image))
+    if launched.num_races:
+      raise candidates.CandidateError(
+        f'{self.name}: the launch that front ends make: {launched.races[0]}'
+      )
+    return launched.outputs
+
   def _serial_options(self, config, which) -> flow_lib.Options:
     return cut_otherwise(self.options, config, which)
 
@@ -219,6 +247,27 @@ def read_by_runtime(
   """Returns a pass's inputs but those that our runtime makes or never reads."""
   unread = {'x', *tensors.PLAN} if which is passes.BACKWARD else ()
   return {n: inputs[n] for n in which.reads(policy) if n not in unread}
+
+
+def given_by_front_ends(
+  which: passes.Pass,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  inputs: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+  """Returns a pass's inputs as our layers keep them: x and expert_out."""
+  if which is passes.FORWARD:
+    return {name: inputs[name] for name in which.reads(policy)}
+  names = ('dy', *tensors.INPUTS, 'gate_up', 'activation')
+  given = {name: inputs[name] for name in names}
+  if policy.placement == 'combine':
+    returned = inputs['returned']
+    shape = (config.num_ranks, config.num_rows, config.d_model)
+    rows = np.zeros_like(returned, shape=shape)
+    owners = inputs['topk_ids'] // config.experts_per_rank
+    rows[owners, inputs['row_of_slot']] = returned
+    given['expert_out'] = rows
+  return given
 
 
 def cut_otherwise(

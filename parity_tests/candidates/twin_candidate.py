@@ -67,6 +67,11 @@ class Twin(host.Megakernel):
     self.counts.append(launched.counts)
     return launched.outputs
 
+  @property
+  def as_used(self) -> None:
+    """None: front ends launch on the host, or on an NPU."""
+    return None
+
   def _serial_options(self, config, which) -> flow_lib.Options:
     """Returns another cut where the order of terms does not depend on it."""
     if self.twin.mmad_order == 'ascending':

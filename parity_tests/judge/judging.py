@@ -29,6 +29,7 @@ EXACT_HINT = (
 _PLACED = ('activation', 'expert_out', 'returned', 'd_expert_out')
 WIDE_RULE = 'equals the oracle on wide data'
 SERIAL_RULE = 'equals its kernels run serially'
+USED_RULE = 'equals the launch that front ends make'
 ORDERED_RULE = 'equals the oracle in its order'
 # One product, or a sum in slot order: the contract leaves one order only.
 _ORDERED = ('y', 'd_expert_out', 'dx')
@@ -323,6 +324,12 @@ def real_lanes(
       )
     del serial
     results += ordered_rows(case, answered)
+  if 'bitwise' in asked.lanes and candidate.as_used is not None:
+    used = case.run(candidate.as_used)
+    results += [
+      equality(name, 'bitwise', USED_RULE, used, got, case.tiling)
+      for name in which.results
+    ]
   asked.progress(f'{which.name}, real data: oracle')
   expected = case.answer()
   # The oracle's own stages stand in only where the candidate kept to itself

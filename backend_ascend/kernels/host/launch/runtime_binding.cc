@@ -236,8 +236,8 @@ void BindRuntime(nb::module_& m) {
            "actions"_a = nb::none(), "captured"_a = Arrays(),
            "given"_a = ConstArrays(),
            "threads: None for one per core.  isa: None for the best.\n"
-           "The rest as modes.Modes; poison: None to fill nothing; actions: "
-           "`[tasks] u8`.");
+           "poison: None to fill nothing.  The rest as modes.Modes;\n"
+           "actions: `[tasks] u8`.");
   nb::class_<Launch>(m, "Launch", "An image that is launched often.")
       .def(
           "__init__",
