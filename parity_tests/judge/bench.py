@@ -232,13 +232,14 @@ def tiling_of(
 
 
 def _lanes(request: request_lib.Request) -> Iterator[tuple]:
-  """Yields data and what judges on them."""
+  """Yields data and what judges on them.
+
+  Whatever is asked for, the layer is judged on real data.
+  """
   judgement = request.judgement
   if 'exact' in judgement.lanes:
     yield 'exact', judging.exact_lane
     yield 'wide', judging.exact_lane
-  if not {*judgement.lanes} - {'exact'}:
-    return
   judge: repeat.Lane = judging.real_lanes
   if judgement.tiles is not None:
     sample = tiles.Sample(judgement.tiles, request.case.seed)

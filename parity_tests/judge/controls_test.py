@@ -99,7 +99,7 @@ class Product:
   def judge(self, control, kept, **changes):
     request = self.request.but(**changes)
     exact = request.judgement.lanes == ('exact',)
-    data = ('exact', 'wide') if exact else ('real',)
+    data = ('exact', 'wide', 'real') if exact else ('real',)
     answers = [self.answer(control, name) for name in data]
     return self.bench.judge(request.but(candidate=Kernel(answers, kept)))
 
@@ -124,6 +124,7 @@ def _always(result):
   movement = result.lane == 'bitwise'
   lost = verdicts.tensor_of(result.stage) in ('returned', 'd_returned')
   layer = result.stage.startswith(verdicts.LAYER)
+  layer |= result.rule == verdicts.EDGES_RULE
   return movement or (result.lane == 'bounded' and (layer or lost))
 
 

@@ -1,6 +1,6 @@
 """One pass of a candidate in the four lanes, on given inputs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 
@@ -16,6 +16,8 @@ from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import processes
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import precision
@@ -37,6 +39,7 @@ _ORDERED = ('y', 'd_expert_out', 'dx')
 Progress = Callable[[str], None]
 Results = list[verdicts.Result]
 Got = dict[str, np.ndarray]
+Job = Callable[[], Results]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,10 +120,15 @@ class Case:
     made = self.made
     return function(made.config, made.policy, made.arrays, self.which)
 
-  def golden(self, captured: passes.Tensors) -> golden_lib.Rows:
-    made = self.made
+  def golden(
+    self,
+    captured: passes.Tensors,
+    policy: precision.PrecisionPolicy | None = None,
+  ) -> golden_lib.Rows:
+    """Returns golden rows, under the policy of the inputs or another."""
+    made, policy = self.made, policy or self.made.policy
     return of_pass.golden(
-      self.which, self.tiling, made.policy, made.arrays, captured
+      self.which, self.tiling, policy, made.arrays, captured
     )
 
   def recompute(self, name: str, got: passes.Tensors) -> np.ndarray:
@@ -137,6 +145,14 @@ class Case:
   def follows(self, name: str, got: passes.Tensors) -> bool:
     """Says whether all that a stage of this pass reads was captured."""
     return set(self.sources.get(name, ())) <= set(got)
+
+  def unseen(self, name: str, got: passes.Tensors) -> tuple[str, ...]:
+    """Returns what a stage was computed from and `got` lacks, in order."""
+    before: set[str] = set()
+    for source in self.sources.get(name, ()):
+      if source not in got:
+        before |= {source, *self.unseen(source, got)}
+    return tuple(one for one in self.which.stages if one in before)
 
   def descends(self, name: str, got: passes.Tensors) -> bool:
     """Says whether anything that a stage is computed from was captured."""
@@ -183,9 +199,7 @@ def count_steps(
   asked: Sequence[str], which: passes.Pass, has_serial: bool
 ) -> int:
   """Returns how often the lanes of a pass call `progress`."""
-  steps = 6 * ('exact' in asked)
-  if set(asked) - {'exact'}:
-    steps += 2 + len(which.stages) + 1
+  steps = 6 * ('exact' in asked) + 2 + len(which.stages) + 1
   if 'bitwise' in asked and has_serial:
     steps += 1
   return steps
@@ -301,7 +315,10 @@ def equality(
 def real_lanes(
   asked: Asked, case: Case, candidate: candidates.Candidate
 ) -> Judged:
-  """Lanes bitwise, bounded and standard, on one run of the candidate."""
+  """Lanes bitwise, bounded and standard, on one run of the candidate.
+
+  Where none of them is asked for, what moves and the layer are judged still.
+  """
   which = case.which
   asked.progress(f'{which.name}, real data: candidate')
   answered = case.ask(candidate)
@@ -455,60 +472,101 @@ def judged(
   a rule for it, and stages may agree among themselves and be wrong.  Where each
   stage ran alone, nothing passed through the layer; then every stage must.
   """
-  which, got, sources = case.which, answered.got, answered.sources
+  which, got = case.which, answered.got
   records = asked.records if 'standard' in asked.lanes else ()
-  whole = sources is got
-  bounded = 'bounded' in asked.lanes
+  whole = answered.sources is got
   layer = case.golden({})
-  stages = case.golden(sources)
-  steps, jobs = [], []
+  goldens = layer, case.golden(answered.sources)
+  jobs: list[tuple[str, Job]] = []
   for name in which.stages:
-    steps.append(name)
-    mine = () if name in case.movement else records
-    # Bits cannot say where the rows came from.
-    lost = name in case.movement and not case.follows(name, sources)
-    bound = bounded or lost or not (whole or answered.serial)
-    if name not in got:
-      missed = functools.partial(_not_captured, name, mine, bound)
-      jobs.append(missed)
-      continue
-    known = case.descends(name, sources)
-    apart = bound and not case.follows(name, sources)
-    beside = None
-    if mine or apart:
-      beside = case.recompute(name, sources) if known else expected[name]
-    # A stage that reads inputs only is no fused operator.
-    alone = known or not case.sources.get(name)
-    golden = stages if alone else layer
-    same = beside if apart else None
-    jobs.append(
-      functools.partial(
-        lanes.tolerances, name, got[name], golden, beside, mine, bound, same
-      )
-    )
+    found = _stage_jobs(asked, case, answered, expected, goldens, name)
+    jobs += [(name, job) for job in found]
   mine = tuple(r for r in records if r.layer)
   for name in which.results if whole else ():
     row, home = verdicts.LAYERS[name], expected[name]
-    steps.append('layer')
     if name in got:
       judge = functools.partial(lanes.tolerances, row, got[name], layer, home)
-      jobs.append(functools.partial(judge, mine, same=home))
+      job: Job = functools.partial(judge, mine, same=home)
     else:
-      jobs.append(functools.partial(_not_captured, row, mine, True, name))
-  return _by_all(asked, which, steps, jobs)
+      job = functools.partial(_not_captured, row, mine, True, name)
+    jobs.append(('layer', job))
+  return _by_all(asked, which, jobs)
+
+
+def _stage_jobs(
+  asked: Asked,
+  case: Case,
+  answered: Answered,
+  expected: passes.Tensors,
+  goldens: tuple[golden_lib.Rows, golden_lib.Rows],
+  name: str,
+) -> Iterator[Job]:
+  """Yields what judges one stage; `goldens` are the layer's and the stages'."""
+  got, sources = answered.got, answered.sources
+  records = asked.records if 'standard' in asked.lanes else ()
+  records = () if name in case.movement else records
+  follows = case.follows(name, sources)
+  # Bits cannot say where the rows came from.
+  lost = name in case.movement and not follows
+  whole = sources is got or answered.serial
+  bound = 'bounded' in asked.lanes or lost or not whole
+  if name not in got:
+    yield functools.partial(_not_captured, name, records, bound)
+    return
+  # What was made of tensors that stayed away went through several operators.
+  fit = tuple(r for r in records if r.layer or follows)
+  known = case.descends(name, sources)
+  apart = bound and not follows
+  beside = None
+  if fit or apart:
+    beside = case.recompute(name, sources) if known else expected[name]
+  # A stage that reads inputs only is no fused operator.
+  golden = goldens[known or not case.sources.get(name)]
+  same = beside if apart else None
+  yield functools.partial(
+    lanes.tolerances, name, got[name], golden, beside, fit, bound, same
+  )
+  if follows:
+    return
+  unfit = tuple(r for r in records if not r.layer)
+  before = case.unseen(name, sources)[-1]
+  yield functools.partial(_not_captured, name, unfit, False, before)
+  is_result = name in case.which.results
+  if bounds.is_narrow(case.made.policy) and (bound or is_result):
+    right = chain(case, name, sources, expected)
+    yield functools.partial(_within_edges, name, got[name], right)
+
+
+def chain(
+  case: Case, name: str, sources: passes.Tensors, expected: passes.Tensors
+) -> edges.Chain:
+  """Returns the stages from the nearest that were captured to `name`."""
+  unseen = case.unseen(name, sources)
+  own: Got = {}
+  for one in (*unseen, name):
+    if case.descends(one, sources):
+      own[one] = case.recompute(one, {**sources, **own})
+    else:
+      own[one] = expected[one]
+  policy = dataclasses.replace(case.made.policy, storage='float32')
+  golden = case.golden({**sources, **own}, policy)
+  return edges.Chain(golden, own, unseen, verdicts.COMPARISONS)
+
+
+def _within_edges(name: str, got: np.ndarray, chain: edges.Chain) -> Results:
+  return [lanes.within_edges(name, got, chain)]
 
 
 def _by_all(
   asked: Asked,
   which: passes.Pass,
-  steps: Sequence[str],
-  jobs: Sequence[Callable[[], Results]],
+  jobs: Sequence[tuple[str, Job]],
 ) -> Results:
   """Returns what jobs say, and tells each step before the first of its jobs."""
   results: Results = []
   told = ''
-  found = processes.results(jobs)
-  for step in steps:
+  found = processes.results([job for _, job in jobs])
+  for step, _ in jobs:
     if step != told:
       asked.progress(f'{which.name}, bounded, standard: {step}')
       told = step

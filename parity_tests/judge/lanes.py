@@ -5,7 +5,8 @@ exact     small-integer data: every correct order of summation gives the same
 bitwise   any data: stages that move, against the oracle; and the megakernel
           against its own tile kernels run serially, cut in another way.
 bounded   any data: within the a-priori rounding bound of the golden, and as
-          spread around it as rounding spreads, see `spread`.
+          spread around it as rounding spreads, see `spread`; in narrow
+          storage what was computed from what is not known, by `edges`.
 standard  any data: published rules, see `standards`.
 """
 
@@ -21,6 +22,7 @@ from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
+from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
@@ -151,6 +153,24 @@ def tolerances(
       judges.add(rank, at, *seen)
     judges.add_padding(rank, tiling.padding(tensor, got, rank))
   return judges.results()
+
+
+@_overflows
+def within_edges(
+  stage: str, got: np.ndarray, chain: edges.Chain
+) -> verdicts.Result:
+  """Judges a tensor `[R, ...]` by what right kernels may store, see `edges`."""
+  tiling = chain.golden.tiling
+  tally = tally_lib.Tally(stage, 'bounded', verdicts.EDGES_RULE, tiling)
+  for rank in range(len(got)):
+    held = tiling.rows(stage, got, rank)
+    for cut, first, rows in ranges_of(tiling, stage, rank):
+      right = chain.interval(stage, rank, rows.start, rows.stop)
+      bad = right.refuses(held[rows])
+      chunk = _unequal(rank, cut, first, held[rows], right.own, bad)
+      tally.add(chunk)
+    tally.add_padding(rank, tiling.padding(stage, got, rank))
+  return tally.result()
 
 
 class _Judges:

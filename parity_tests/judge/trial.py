@@ -12,6 +12,7 @@ import numpy as np
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import verdicts
@@ -352,6 +353,40 @@ def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
   which = verdicts.pass_of(name)
   of = tiling(made.config, made.arrays)
   return of_pass.golden(which, of, made.policy, made.arrays, captured)
+
+
+def failed_edges(
+  made: inputs_lib.LayerInputs, seed: int
+) -> list[verdicts.Result]:
+  """Returns what `edges` refuses of a right kernel; both passes.
+
+  Each stage is judged as if none before it had been returned.  The kernel and
+  the one that stands in for the oracle sum in orders of the seed.
+  """
+  orders = list(ORDERS.values())
+  own, got = (
+    Kernel(orders[(seed + i * (1 + seed // len(orders) % 5)) % len(orders)])
+    for i in range(2)
+  )
+  found = []
+  for which, inputs in (
+    (passes.FORWARD, made),
+    (passes.BACKWARD, with_saved(made)),
+  ):
+    of = inputs.config, inputs.policy, inputs.arrays
+    one, other = (
+      kernel.forward(*of) if which is passes.FORWARD else kernel.backward(*of)
+      for kernel in (own, got)
+    )
+    case = judging.Case(
+      which, inputs, tiling(inputs.config, inputs.arrays), dict
+    )
+    found += [
+      lanes.within_edges(name, other[name], judging.chain(case, name, {}, one))
+      for name in which.stages
+      if case.sources.get(name)
+    ]
+  return [result for result in found if result.verdict == verdicts.FAIL]
 
 
 def with_saved(made: inputs_lib.LayerInputs) -> inputs_lib.LayerInputs:

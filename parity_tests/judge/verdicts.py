@@ -29,6 +29,7 @@ ORDER = tuple(
 COMPARISONS = len(ORDER) - len(tensors.RELAYED)
 BOUND_RULE = 'a-priori rounding bound'
 SPREAD_RULE = 'spread of rounding errors'
+EDGES_RULE = 'rounding edges'
 
 PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 

@@ -137,9 +137,9 @@ def join(parts: Sequence[Bounded]) -> Bounded:
   )
 
 
-def exact(stored: np.ndarray) -> Bounded:
-  """Returns stored values `[...]` as they are, without error."""
-  return Bounded(stored.astype(np.float64))
+def exact(stored: np.ndarray, off: np.ndarray | None = None) -> Bounded:
+  """Returns stored values `[...]` as they are, at most `off` `[...]` off."""
+  return Bounded(stored.astype(np.float64), off)
 
 
 def gamma(roundings: int, u: float = _U) -> float:
@@ -319,8 +319,10 @@ def _activation(policy, gate_up, row_weight) -> Bounded:
     left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1, 0.0
   value = left * up.value
   left_error = slope * gate.bound() + left_tiny
-  error = np.abs(left) * up.bound() + left_error * (
-    np.abs(up.value) + up.bound()
+  up_size = np.abs(up.value) + up.bound()
+  error, flushed = (
+    np.abs(left) * up.bound() + left_error * up_size,
+    left_tiny * up_size,
   )
   factors = None
   if gate.variance is not None:
@@ -330,24 +332,30 @@ def _activation(policy, gate_up, row_weight) -> Bounded:
     factors = at * up.value, left
   if row_weight is not None:
     weight = row_weight.astype(np.float64)[:, None]
-    value, error, roundings = (
+    value, error, flushed, roundings = (
       value * weight,
       error * np.abs(weight),
-      (roundings + 1),
+      flushed * np.abs(weight),
+      roundings + 1,
     )
     factors = factors and tuple(factor * weight for factor in factors)
   scale = gamma(roundings) + gamma(roundings, _U64)
   error = error + scale * (np.abs(value) + error) + 2 * _TINY
-  own = _few_roundings(policy, value, roundings)
+  own = _few_roundings(policy, value, roundings, flushed + 2 * _TINY)
   return Bounded(value, error, *_carried(own, factors, (gate, up)))
 
 
-def _few_roundings(policy, value: np.ndarray, roundings: int) -> np.ndarray:
-  """Returns the variance of a value after some roundings, an exp maybe."""
+def _few_roundings(
+  policy, value: np.ndarray, roundings: int, flushed: np.ndarray
+) -> np.ndarray:
+  """Returns the variance of a value after some roundings, an exp maybe.
+
+  What may be `flushed` counts in full.
+  """
   variance = roundings * _VARIANCE
   if policy.activation == 'swiglu':
     variance += _EXP_VARIANCE
-  return _kernels(policy) * variance * np.square(value) + _TINY**2
+  return _kernels(policy) * variance * np.square(value) + np.square(flushed)
 
 
 def _carried(own: np.ndarray, factors, sources):
@@ -488,7 +496,7 @@ def _times(policy, weight, grad: Bounded, act: Bounded, up) -> Bounded:
   for factor in (grad, act):
     flushed = flushed * (1 + np.abs(factor.value) + factor.bound())
   error = carried + scale * (np.abs(value) + carried) + flushed
-  own = _few_roundings(policy, value, 3)
+  own = _few_roundings(policy, value, 3, flushed)
   if act.variance is not None:
     own = own + act.variance * np.square(before * up)
   factors = None if grad.variance is None else (weight * right,)
@@ -501,8 +509,8 @@ def _act(policy, gate: np.ndarray) -> Bounded:
     return Bounded(np.abs(gate))
   value = gate * _sigmoid(gate)
   scale = gamma(_SIGMOID_ROUNDINGS) + gamma(_SIGMOID_ROUNDINGS, _U64)
-  error = scale * np.abs(value) + _TINY * (np.abs(gate) + 1)
-  return Bounded(value, error)
+  flushed = _TINY * (np.abs(gate) + 1)
+  return Bounded(value, scale * np.abs(value) + flushed, np.square(flushed))
 
 
 def _slope(policy, gate: np.ndarray) -> Bounded:
@@ -527,10 +535,12 @@ def _slope(policy, gate: np.ndarray) -> Bounded:
   roundings = 2 * _SIGMOID_ROUNDINGS + _EXP_ROUNDINGS + 3
   scale = gamma(roundings) + gamma(roundings, _U64)
   terms = s * (1 + 2 * np.abs(gate))
-  error = scale * terms + 4 * _TINY * (1 + 2 * np.abs(gate))
+  flushed = 4 * _TINY * (1 + 2 * np.abs(gate))
+  error = scale * terms + flushed
   # An exp in both sigmoids, and the terms that cancel.
   variance = roundings * _VARIANCE + 4 * _EXP_VARIANCE
   variance = _kernels(policy) * variance * np.square(terms)
+  variance += np.square(flushed)
   return Bounded(s * (1 + gate * c), error, variance)
 
 

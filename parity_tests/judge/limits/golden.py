@@ -32,6 +32,7 @@ class Rows:
     inputs: stored tensors that are not under judgement, by name.
     captured: the candidate's tensors by name; empty for the fused layer.
     chunk: elements computed at once.
+    off: how far captured tensors may be off, by name; elsewhere they are exact.
   """
 
   tiling: tiles.Tiling
@@ -39,6 +40,7 @@ class Rows:
   inputs: Mapping[str, np.ndarray]
   captured: Mapping[str, np.ndarray]
   chunk: int = 1 << 19
+  off: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   _whole: dict = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
   )
@@ -56,8 +58,11 @@ class Rows:
     """Returns what the candidate holds in a tensor, or should."""
     if stage not in self.captured:
       return self.rows(stage, rank, lo, hi)
-    own = self.tiling.rows(stage, self.captured[stage], rank)
-    return bounds.exact(own[lo:hi])
+    own = self.tiling.rows(stage, self.captured[stage], rank)[lo:hi]
+    if stage not in self.off:
+      return bounds.exact(own)
+    off = self.tiling.rows(stage, self.off[stage], rank)[lo:hi]
+    return bounds.exact(own, off)
 
   def tokens(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
     """Returns `[hi - lo, D]`, an input `[R, T, D]` at packed rows."""
@@ -111,7 +116,8 @@ class Rows:
     row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi]
     owner = ids // self.tiling.config.experts_per_rank
     if source in self.captured:
-      return bounds.exact(self.captured[source][owner, row])
+      off = self.off[source][owner, row] if source in self.off else None
+      return bounds.exact(self.captured[source][owner, row], off)
     value, error = np.empty((2, hi - lo, self.tiling.columns(source)))
     for at, rows in enumerate(self._packed_rows(source)):
       mine = owner == at
@@ -160,6 +166,15 @@ class Rows:
         sums.add(slots[mine] // config.top_k, out[mine], weights[slots[mine]])
     return sums
 
+  def combined(
+    self, source: str, weights: np.ndarray, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns `[hi - lo, D]`, captured rows `source` summed by weights."""
+    top_k = self.tiling.config.top_k
+    rows = self.held(source, rank, lo * top_k, hi * top_k)
+    shape = hi - lo, weights.shape[-1], rows.value.shape[-1]
+    return bounds.combine(self.policy, rows.reshape(*shape), weights)
+
   def total(
     self, sums: bounds.CombineSums, rank: int, lo: int, hi: int
   ) -> bounds.Bounded:
@@ -188,9 +203,8 @@ class Golden(Rows):
       return self.sent_back('expert_out', rank, lo, hi)
     if 'returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
-    rows = self.captured['returned'][rank, lo:hi]
     weights = self._combine_weights()[rank, lo:hi]
-    return bounds.combine(self.policy, bounds.exact(rows), weights)
+    return self.combined('returned', weights, rank, lo, hi)
 
   def _combine_weights(self) -> np.ndarray:
     weights = self.inputs['topk_weights']

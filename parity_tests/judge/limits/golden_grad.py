@@ -147,8 +147,7 @@ class GoldenGrad(golden.Rows):
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if 'd_returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
-    rows = bounds.exact(self.captured['d_returned'][rank, lo:hi])
-    return bounds.combine(self.policy, rows, self._ones[rank, lo:hi])
+    return self.combined('d_returned', self._ones[rank, lo:hi], rank, lo, hi)
 
   @property
   def _ones(self) -> np.ndarray:

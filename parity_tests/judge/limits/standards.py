@@ -92,8 +92,9 @@ class Standard:
     reading: how unclear words were read, and where we part from the letter.
     tolerance: by dtype.
     rules: all clauses must hold; a clause holds if any of its rules does.
-    layer: whether it also judges the fused layer, x to y.  Under the others the
-      layer must lie within its rounding bound.
+    layer: whether it also judges a whole pass: the fused layer, x to y, and
+      stages made of tensors that were not returned.  The others are meant for
+      one operator; there the layer must lie within its rounding bound.
     excuse_rounding: see the module.
     default: whether a check uses it unasked.
   """
