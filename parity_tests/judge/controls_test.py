@@ -179,14 +179,14 @@ def test_a_kernel_that_changes_its_inputs_fails_on_real_data(product, change):
     pytest.skip('reads x by way of expert_in, which the forward pass saved')
   answer = controls_testing.unlike(product.case('real'), name, CHANGES[change])
 
-  request = dataclasses.replace(
-    product.request, standards=_fit(product.records)
+  request = product.request.but(
+    standards=_fit(product.records), candidate=Kernel([answer], kept)
   )
 
-  results = product.bench.judge(request, Kernel([answer], kept))
+  results = product.bench.judge(request)
 
-  failed = [r.stage for r in results if r.verdict == lanes.FAIL]
-  assert kept[0] in {lanes.tensor_of(stage) for stage in failed}
+  failed = [r.stage for r in results if r.verdict == verdicts.FAIL]
+  assert kept[0] in {verdicts.tensor_of(stage) for stage in failed}
 
 
 @pytest.mark.parametrize('kept', range(3))
