@@ -31,12 +31,10 @@ from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_job
 from hpmoe.parity_tests.candidates import mpi_worker
+from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
 
 Tensors = Mapping[str, np.ndarray]
-
-# In the environment of every process of a job.
-JOB_VARIABLE = 'HPMOE_JOB'
 
 _POLL_S = 0.05
 _STDERR_CHARS = 2000
@@ -143,28 +141,8 @@ def _environment(job: pathlib.Path) -> dict[str, str]:
   return dict(
     os.environ,
     PYTHONPATH=os.pathsep.join(path or os.getcwd() for path in sys.path),
-    **{JOB_VARIABLE: str(job)},
+    **processes.mark(job),
   )
-
-
-def processes_of(job: pathlib.Path) -> list[int]:
-  """Returns the ids of this machine's live processes that work on the job."""
-  mark = os.fsencode(f'{JOB_VARIABLE}={job}')
-  found = []
-  for entry in pathlib.Path('/proc').iterdir():
-    # Another user's processes, and those that just ended, cannot be read.
-    with contextlib.suppress(OSError):
-      if entry.name.isdigit():
-        words = (entry / 'environ').read_bytes().split(b'\0')
-        found += [int(entry.name)] if mark in words else []
-  return found
-
-
-def _end_processes(job: pathlib.Path) -> None:
-  """Ends what is left of a job on this machine."""
-  for pid in processes_of(job):
-    with contextlib.suppress(ProcessLookupError):
-      os.kill(pid, signal.SIGKILL)
 
 
 def _sweep_segments(job: pathlib.Path, num_ranks: int) -> None:
@@ -241,7 +219,7 @@ def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
       _wait(process, job, num_ranks, request['deadline_s'])
     finally:
       _stop(process)
-      _end_processes(job)
+      processes.end(job)
       _sweep_segments(job, num_ranks)
   return read_job(job)
 

@@ -25,6 +25,7 @@ from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_job
 from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.candidates import mpi_worker
+from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -189,7 +190,7 @@ class Failing:
     # A killed supervisor's keepers take their time, and others' segments may be
     # without a process for a moment.
     for _ in range(150):
-      left = mpi_launcher.processes_of(self.job), _orphans() - before
+      left = processes.of(self.job), _orphans() - before
       if left == ([], set()):
         break
       time.sleep(0.1)

@@ -53,6 +53,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -155,9 +156,7 @@ class Subprocess(candidates.Candidate):
     env = os.environ | (_POISON if self.checking.poison else {})
     try:
       # What it prints belongs to the reader, not to our table.
-      code = subprocess.run(
-        command, stdout=_STDERR, timeout=self.timeout_s, env=env
-      ).returncode
+      code = processes.call(job, command, env, self.timeout_s, _STDERR)
     except subprocess.TimeoutExpired as error:
       raise candidates.CandidateError(
         f'{self.name}: expected an answer within {self.timeout_s:g} s, got none'

@@ -1,6 +1,7 @@
 """The user's candidate: what it may return, and how it may end."""
 
 import dataclasses
+import pathlib
 import textwrap
 
 import numpy as np
@@ -176,6 +177,25 @@ def test_a_hang_ends_at_the_timeout(candidate):
 
   with pytest.raises(candidates.CandidateError, match='within 3 s, got none'):
     _run(ours)
+
+
+def test_what_a_kernel_starts_does_not_outlive_it(candidate, tmp_path):
+  # Given a kernel whose child is in a session of its own, when the kernel
+  # hangs, or returns without a thought of it, then the child ends too.
+  start = """
+      def forward(inputs, config, policy):
+        import subprocess
+        child = subprocess.Popen(['sleep', '1000'], start_new_session=True)
+        open('child', 'w').write(str(child.pid))
+        %s
+      """
+  for body, timeout_s in (('time.sleep(60)', 3), ('return inputs', 60)):
+    with pytest.raises((candidates.CandidateError, ValueError)):
+      _run(candidate(start % body, timeout_s=timeout_s))
+
+    pid = (tmp_path / 'child').read_text()
+    state = pathlib.Path(f'/proc/{pid}/stat')
+    assert not state.exists() or ') Z ' in state.read_text()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import ctypes
 import io
 import os
 import re
+import signal
 import sys
 
 from absl import flags
@@ -262,6 +263,10 @@ def _keep_memory() -> None:
 def run() -> None:
   """Entry point of `hpmoe`."""
   _keep_memory()
+  # As Ctrl-C: what was started is ended, what was written for it removed.
+  for asked in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(asked) == signal.SIG_DFL:  # not under nohup
+      signal.signal(asked, signal.default_int_handler)
   # A terminal that lacks a mark of the table gets a question mark.
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors='replace')

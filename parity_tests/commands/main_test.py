@@ -557,7 +557,7 @@ def test_an_interrupt_ends_in_one_line(tmp_path):
     '  os.kill(os.getppid(), signal.SIGINT)\n'
     '  time.sleep(60)\n'
   )
-  root = pathlib.Path(main.__file__).resolve().parents[2]
+  path = os.pathsep.join(sys.path)
 
   # when it is checked,
   ended = subprocess.run(
@@ -573,7 +573,7 @@ def test_an_interrupt_ends_in_one_line(tmp_path):
     cwd=tmp_path,
     capture_output=True,
     text=True,
-    env=os.environ | {'PYTHONPATH': str(root)},
+    env=os.environ | {'PYTHONPATH': path},
     # A shell's background jobs, and what they start, ignore it.
     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
@@ -582,6 +582,43 @@ def test_an_interrupt_ends_in_one_line(tmp_path):
   assert ended.returncode == cli.INTERRUPTED
   told = [line for line in ended.stderr.splitlines() if _COMPILES not in line]
   assert told == ['hpmoe check: interrupted']
+
+
+@pytest.mark.parametrize('sent', [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_ends_the_kernels_processes_too(tmp_path, sent):
+  # Given a kernel that has started a process, and waits,
+  (tmp_path / 'slow.py').write_text(
+    'import pathlib, subprocess, time\n'
+    'def forward(inputs, config, policy):\n'
+    "  child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    "  pathlib.Path('draft').write_text(str(child.pid))\n"
+    "  pathlib.Path('draft').rename('child')\n"
+    '  time.sleep(1000)\n'
+  )
+  scratch = tmp_path / 'scratch'
+  scratch.mkdir()
+  path = os.pathsep.join(sys.path)
+  command = ['-m', 'hpmoe.parity_tests.commands.main', 'check', *TINY]
+  process = subprocess.Popen(
+    [sys.executable, *command, '--candidate=slow:forward', '--lane=bounded'],
+    cwd=tmp_path,
+    stderr=subprocess.PIPE,
+    text=True,
+    env=os.environ | {'PYTHONPATH': path, 'TMPDIR': str(scratch)},
+    preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL),
+  )
+  while not (tmp_path / 'child').exists():
+    assert process.poll() is None
+    time.sleep(0.05)
+  # when the command is told to end,
+  process.send_signal(sent)
+  said = process.communicate(timeout=60)[1].splitlines()
+  # then nothing of it is left.
+  assert process.returncode == cli.INTERRUPTED
+  assert said[-1] == 'hpmoe check: interrupted'
+  assert not list(scratch.iterdir())
+  state = pathlib.Path(f'/proc/{(tmp_path / "child").read_text()}/stat')
+  assert not state.exists() or ') Z ' in state.read_text()
 
 
 def test_a_bar_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
