@@ -20,10 +20,10 @@ from absl import flags
 import numpy as np
 
 from hpmoe.backend_ascend.schedule import list_order
-from hpmoe.backend_ascend.schedule import space
-from hpmoe.backend_ascend.schedule import tuner
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.tune import space
+from hpmoe.backend_ascend.tune import tuner
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 

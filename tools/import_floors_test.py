@@ -1,4 +1,6 @@
-"""Imports run down the floors only."""
+"""Imports run down the floors only, and down the rooms of each."""
+
+import pathlib
 
 import pytest
 
@@ -16,6 +18,103 @@ FLOORS = {
   'tools': ('reference', 'backend_ascend', 'models', 'parity_tests'),
   'parity_tests': ('reference', 'backend_ascend', 'models'),
 }
+
+# Rooms of a floor, tier by tier from the ground: one imports from tiers below,
+# never beside.  A room is a folder, or files that stand apart from the rest of
+# their folder; '' is the floor's own folder.
+ROOMS = {
+  'reference': (('contract',), ('',)),
+  'models': (('',), ('checkpoint', 'jax'), ('mindspore',), ('train',)),
+  'parity_tests': (
+    ('kept', 'examples'),
+    ('case',),
+    ('candidates',),
+    ('judge/ahead.py',),
+    ('judge/limits',),
+    ('judge',),
+    ('report',),
+    ('law', 'compare'),
+    ('', 'commands'),
+  ),
+  'backend_ascend': (
+    ('kernels', 'taskflow', 'simulator/machines'),
+    ('kernels/host/load', 'kernels/host/tiles', 'kernels/ascendc'),
+    ('kernels/host', 'kernels/host/tiles/amx', 'taskflow/proofs', 'simulator'),
+    ('schedule',),
+    ('',),
+    ('tune', 'simulator/reproduce'),
+    # What the runtime keeps of a launch, before there are workers.
+    ('kernels/host/ranks/transport.h',),
+    (
+      'kernels/host/launch/runtime_tasks.h',
+      'kernels/host/launch/task_names.py',
+      'kernels/host/launch/arrays.py',
+    ),
+    ('kernels/host/checks',),
+    ('kernels/host/launch',),
+    # What is seen of workers while they run, and after.
+    (
+      'kernels/host/checks/launch_inspect.cc',
+      'kernels/host/checks/races.cc',
+      'kernels/host/ranks',
+    ),
+    ('frontends', 'simulator/trace'),
+    # The twin's instructions as data; its memory is watched by them.
+    ('kernels/ascendc/twin/engine/instruction.h',),
+    ('kernels/ascendc/twin/engine/launch.h',),
+    ('kernels/ascendc/twin/memory',),
+    ('kernels/ascendc/twin/engine',),
+    ('kernels/ascendc/twin/api', 'kernels/ascendc/twin/examples'),
+    ('kernels/ascendc/twin/instructions', 'kernels/ascendc/operator'),
+    ('kernels/ascendc/twin/include',),
+    ('kernels/ascendc/twin/launch',),
+    ('taskflow/fuzz',),
+  ),
+}
+# Not held to rooms: they test, or show all of a floor to Python.
+_ANYWHERE = (
+  '_test.py',
+  '_testing.py',
+  'test_util.py',
+  '_test.cc',
+  '_testing.h',
+  '_binding.cc',
+  '_module.cc',
+)
+
+
+def room_of(path: str) -> tuple[int, str]:
+  """Returns the tier and the name of the room that a file lies in.
+
+  Raises:
+    ValueError: it lies in none.
+  """
+  floor, _, inside = path.partition('/')
+  names = {n: i for i, tier in enumerate(ROOMS[floor]) for n in tier}
+  parents = [p.as_posix() for p in pathlib.PurePosixPath(inside).parents][:-1]
+  for name in (inside, *(parents or [''])):
+    if name in names:
+      return names[name], name
+  raise ValueError(f'{path}: expected it in a room of ROOMS, got none')
+
+
+def climbs(graph: dict[str, import_graph.Imports]) -> list[str]:
+  """Returns one line per import that climbs inside its floor."""
+  lines = []
+  for path, imports in graph.items():
+    floor = path.split('/')[0]
+    if floor not in ROOMS or path.endswith(_ANYWHERE):
+      continue
+    tier, room = room_of(path)
+    for target in sorted(imports.project):
+      if target in import_graph.EXTENSIONS.values():
+        continue
+      if not target.startswith(f'{floor}/'):
+        continue
+      below, other = room_of(target)
+      if other != room and below >= tier:
+        lines.append(f'{path}: expected imports of rooms below, got {target}')
+  return lines
 
 
 def violations(graph: dict[str, import_graph.Imports]) -> list[str]:
@@ -37,6 +136,38 @@ class TestImportFloors:
     graph = import_graph.graph()
     assert len(graph) > 10
     assert not violations(graph), '\n'.join(violations(graph))
+
+  def test_rooms(self):
+    lines = climbs(import_graph.graph())
+    assert not lines, '\n'.join(lines)
+
+  def test_every_room_is_there(self):
+    for floor, tiers in ROOMS.items():
+      for name in (name for tier in tiers for name in tier):
+        assert (import_graph.ROOT / floor / name).exists(), name
+
+  @pytest.mark.parametrize(
+    ('path', 'line'),
+    [
+      ('case/a.py', 'from hpmoe.parity_tests.judge import b'),
+      ('judge/limits/a.py', 'from hpmoe.parity_tests.judge import b'),
+      ('law/a.py', 'from hpmoe.parity_tests.compare import b'),
+      ('report/a.py', 'def f():\n  from hpmoe.parity_tests.law import b'),
+      ('report/a.py', 'import hpmoe'),
+    ],
+  )
+  def test_an_import_that_climbs_inside_is_named(self, tmp_path, path, line):
+    for room in ('case', 'judge/limits', 'law', 'compare', 'report'):
+      (tmp_path / 'parity_tests' / room).mkdir(parents=True)
+      (tmp_path / 'parity_tests' / room / 'b.py').touch()
+    (tmp_path / 'parity_tests/judge/b.py').touch()
+    (tmp_path / 'parity_tests' / path).write_text(line)
+    (message,) = climbs(import_graph.graph(tmp_path))
+    assert message.startswith(f'parity_tests/{path}: ')
+
+  def test_a_file_in_no_room_is_named(self):
+    with pytest.raises(ValueError, match='parity_tests/new/a.py: expected'):
+      room_of('parity_tests/new/a.py')
 
   def test_vocabulary_leads_to_no_computation(self):
     graph = import_graph.graph()

@@ -88,8 +88,8 @@ def _layer(f: flags.FlagValues, step):
   """Returns what is tuned."""
   import numpy as np
 
-  from hpmoe.backend_ascend.schedule import tuner
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+  from hpmoe.backend_ascend.tune import tuner
   from hpmoe.parity_tests.case import cases
   from hpmoe.reference.contract import presets
 
@@ -124,8 +124,8 @@ def _layer(f: flags.FlagValues, step):
 def _count_steps(f: flags.FlagValues) -> int:
   """Returns how many steps a search tells, at most."""
   from hpmoe.backend_ascend import compiler
-  from hpmoe.backend_ascend.schedule import space
-  from hpmoe.backend_ascend.schedule import tuner
+  from hpmoe.backend_ascend.tune import space
+  from hpmoe.backend_ascend.tune import tuner
 
   near = sum(
     len(options)
@@ -146,8 +146,8 @@ def _count_steps(f: flags.FlagValues) -> int:
 
 def _search(f: flags.FlagValues, layer, step):
   """Returns all that was found, as plain objects by name."""
-  from hpmoe.backend_ascend.schedule import space
-  from hpmoe.backend_ascend.schedule import tuner
+  from hpmoe.backend_ascend.tune import space
+  from hpmoe.backend_ascend.tune import tuner
 
   search = tuner.Tuner(layer)
   published = search.time(search.published)
@@ -218,7 +218,7 @@ def _tune(f: flags.FlagValues) -> int:
       compile_pass(layer.config, layer.policy, best, target=layer.target)
   cli.write_json(f.json, _json(layer, found))
   if f.png is not None:
-    from hpmoe.backend_ascend.schedule import plot
+    from hpmoe.backend_ascend.tune import plot
 
     shown = found['subspace'][1] if found['subspace'] else found['all']
     plot.write(
@@ -280,7 +280,7 @@ def _cases(layer, found) -> str:
 
 
 def _choices(layer, found) -> str:
-  from hpmoe.backend_ascend.schedule import space
+  from hpmoe.backend_ascend.tune import space
 
   del layer
   search, best = found['search'], found['best'].options
@@ -337,7 +337,7 @@ def _summary(layer, found) -> str:
 
 
 def _json(layer, found) -> dict:
-  from hpmoe.backend_ascend.schedule import tuner
+  from hpmoe.backend_ascend.tune import tuner
 
   content = dict(
     layer=dataclasses.asdict(layer.config),

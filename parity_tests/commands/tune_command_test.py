@@ -6,7 +6,7 @@ import re
 import pytest
 
 from hpmoe.backend_ascend.schedule import schedule_file
-from hpmoe.backend_ascend.schedule import space
+from hpmoe.backend_ascend.tune import space
 from hpmoe.parity_tests.commands import main
 
 SMALL = ['--preset=small', '--ranks=2', '--confirm=2', '--rounds=0']

@@ -17,7 +17,6 @@ from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.schedule import model
 from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.schedule import placement
-from hpmoe.backend_ascend.schedule import space
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
@@ -25,6 +24,7 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_backward
 from hpmoe.backend_ascend.taskflow import lower_forward
+from hpmoe.backend_ascend.tune import space
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.schedule import model
-from hpmoe.backend_ascend.schedule import space
-from hpmoe.backend_ascend.schedule import tuner
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.tune import space
+from hpmoe.backend_ascend.tune import tuner
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 

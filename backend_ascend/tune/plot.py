@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 import os
 
-from hpmoe.backend_ascend.schedule import tuner
+from hpmoe.backend_ascend.tune import tuner
 
 
 def write(
