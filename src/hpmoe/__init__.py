@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from hpmoe.backend_ascend.compiler import Compiled
   from hpmoe.backend_ascend.compiler import compile
+  from hpmoe.backend_ascend.kernels.host.launch.runtime import Launch
   from hpmoe.backend_ascend.simulator.machines.machine import Machine
   from hpmoe.backend_ascend.simulator.machines.machine import load as machine
   from hpmoe.backend_ascend.simulator.simulate import simulate
@@ -36,6 +37,7 @@ _HOMES = {
   'Case': ('parity_tests.case.case', 'Case'),
   'CandidateError': ('parity_tests.candidates.candidates', 'CandidateError'),
   'Compiled': ('backend_ascend.compiler', 'Compiled'),
+  'Launch': ('backend_ascend.kernels.host.launch.runtime', 'Launch'),
   'Machine': ('backend_ascend.simulator.machines.machine', 'Machine'),
   'MoEConfig': ('reference.contract.config', 'MoEConfig'),
   'Options': ('backend_ascend.taskflow.flow', 'Options'),
@@ -59,6 +61,7 @@ __all__ = [
   'CandidateError',
   'Case',
   'Compiled',
+  'Launch',
   'Machine',
   'MoEConfig',
   'Options',
