@@ -678,13 +678,14 @@ def _weights(
   for expert in range(config.num_experts):
     place = divmod(expert, local)
     name = f'exact/{expert}'
-    gate_up = _sparse(f'{name}/w_gate_up', seed, width, 2 * hidden, turn)
+    rows, signs = _entries(f'{name}/w_gate_up', seed, width, 2 * hidden, turn)
     gate = stable_random.integers(
       stable_random.seed_of(name, 'gate', seed), (hidden,), gate_max + 1
     )
-    gate_up[:, :hidden] *= 2 * gate - gate_max
-    w_gate_up[place] = gate_up
-    w_down[place] = _sparse(f'{name}/w_down', seed, hidden, width, turn)
+    signs[:hidden] *= (2 * gate - gate_max)[:, None]
+    w_gate_up[place][rows, np.arange(2 * hidden)[:, None]] = signs
+    rows, signs = _entries(f'{name}/w_down', seed, hidden, width, turn)
+    w_down[place][rows, np.arange(width)[:, None]] = signs
   return dict(w_gate_up=w_gate_up, w_down=w_down)
 
 
@@ -694,10 +695,10 @@ def _terms(rows: int, columns: int) -> int:
   return min(terms, _MAX_TERMS, rows - 1 + rows % 2 or 1)
 
 
-def _sparse(
+def _entries(
   name, seed, rows, columns, turn: _Turn
-) -> Int[np.ndarray, 'rows columns']:
-  """Returns +-1 in an odd number of places of every column, zero elsewhere.
+) -> tuple[Int[np.ndarray, 'columns terms'], Int[np.ndarray, 'columns terms']]:
+  """Returns the rows where each column has an entry, an odd number, and +-1.
 
   Columns take their places in turn from one seeded order of the rows, so that
   rows up to `_MAX_TERMS` times the columns are all read.
@@ -706,7 +707,4 @@ def _sparse(
   terms = _terms(rows, columns)
   taken = turn(terms * columns, rows).reshape(columns, terms)
   places = stable_random.permutation(seed, rows)[taken]
-  matrix = np.zeros((rows, columns), np.int64)
-  signs = 2 * stable_random.integers(seed + 1, places.shape, 2) - 1
-  matrix[places, np.arange(columns)[:, None]] = signs
-  return matrix
+  return places, 2 * stable_random.integers(seed + 1, places.shape, 2) - 1

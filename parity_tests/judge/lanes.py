@@ -188,6 +188,7 @@ class _Judges:
     self._spread_tally = spread_tally.SpreadTally(stage, golden, same)
     self._bounded = bounded
     self._worst_of_bound = 0.0
+    self._regions: chunk_sums.Regions | None = None  # of right chunks
     pairs = dict.fromkeys(judge.thresholds for judge in self._judges)
     self._pairs = [pair for pair in pairs if pair is not None]
     self._excuse = all(record.excuse_rounding for record in records)
@@ -251,8 +252,9 @@ class _Judges:
     self._note_worst(right.sums.worst_of_bound)
     for tally in (self._bound_tally, *self._tallies):
       tally.add_right(rank, cut, tile_rows, right)
-    for judge in self._judges:
-      judge.add_right(right.sums)
+    regions = right.sums.regions
+    total = self._regions
+    self._regions = regions if total is None else total + regions
     return True
 
   def add_padding(self, rank: int, padding: np.ndarray) -> None:
@@ -266,6 +268,8 @@ class _Judges:
       results = [self._bound_tally.result(values=values)]
       results += self._spread_tally.results()
     for judge, tally in zip(self._judges, self._tallies):
+      if self._regions is not None:
+        judge.add_right(self._regions)
       broken = judge.broken()
       if tally.padding_failed:
         broken.append('rows past the last valid one are zero')

@@ -239,29 +239,29 @@ def gemm(
   and x products and x - 1 sums may be flushed.
   """
   depth = weights.shape[0]
-  w = weights.astype(np.float64)
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
-  value, prefixes = _prefix_sums(rows.value, w, block)
+  value, prefixes = _prefix_sums(rows.value, weights.astype(np.float64), block)
   of_total, of_terms = _sum_variance(policy, depth, min(block, depth))
   own = of_terms * np.square(rows.value)
   of_sum = of_total * np.square(value) + (2 * depth * _TINY) ** 2
   if prefixes is not None:
     of_sum += _kernels(policy) * _VARIANCE * block * prefixes
-  w = _finite(w)
+  sizes = _Sizes.of(weights)
+  square = sizes.square()
   scale = gamma(depth) + gamma(depth, _U64)
-  reach = _finite(rows.value) @ w
+  reach = sizes.at_most(_finite(rows.value))
   error = scale * reach + 2 * depth * _TINY
   if rows.error is not None:
-    error += (1 + scale) * (rows.error @ w)
-  square = np.square(w)
+    error += (1 + scale) * sizes.at_most(rows.error)
   if rows.variance is None:
-    variance = of_sum + _roughly(own, square)
+    variance = of_sum + square.roughly(own)
     return _stored(policy, value, error, variance, reach=reach)
-  variance = of_sum + _roughly(own + rows.variance, square)
+  variance = of_sum + square.roughly(own + rows.variance)
   apart = None
   if is_narrow(policy):
     # Many errors add up as variances do, a few as distances.
-    few = np.sqrt(of_sum + _roughly(own, square)) + _roughly(rows.distance(), w)
+    few = np.sqrt(of_sum + square.roughly(own))
+    few += sizes.roughly(rows.distance())
     apart = np.minimum(np.sqrt(variance), few)
   return _stored(policy, value, error, variance, apart, reach)
 
@@ -280,16 +280,59 @@ def _prefix_sums(
   return total, squares
 
 
-def _roughly(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """Returns rows `[n, x]` times weights `[x, y]`, none of them negative.
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+  """What is not negative of weights, for sums that float32 is enough for.
 
-  In float32, which is enough for a spread, scaled so that nothing overflows.
+  Attributes:
+    size: `[x, y]` float32, of order one, so that no sum overflows.
+    scale: a power of two, by which `size` is too small.
   """
-  row = np.max(rows, axis=1, keepdims=True, initial=np.finfo(np.float64).tiny)
-  weight = max(float(weights.max(initial=0)), np.finfo(np.float64).tiny)
-  narrow = (weights / weight).astype(np.float32)
-  with np.errstate(invalid='ignore'):  # infinite, where the value is
-    return ((rows / row).astype(np.float32) @ narrow) * (row * weight)
+
+  size: np.ndarray
+  scale: float
+
+  @classmethod
+  def of(cls, weights: np.ndarray) -> '_Sizes':
+    """Returns magnitudes of stored weights `[x, y]`."""
+    size = weights.astype(np.float32)
+    size = _finite(np.abs(size, out=size))
+    exponent = np.frexp(size.max(initial=0))[1]
+    # Beyond, the factor itself is none of float32's normal numbers.
+    scale = 2.0 ** float(np.clip(exponent, -126, 126))
+    size *= np.float32(1 / scale)
+    return cls(size, scale)
+
+  def square(self) -> '_Sizes':
+    return _Sizes(np.square(self.size), self.scale**2)
+
+  def roughly(self, rows: np.ndarray) -> np.ndarray:
+    """Returns `[n, y]`, rows `[n, x]` times these, as a spread needs it."""
+    sums, unit = self._sums(rows)
+    return sums * unit
+
+  def at_most(self, rows: np.ndarray) -> np.ndarray:
+    """Returns `[n, y]`, not below rows `[n, x]` times these.
+
+    A term passes its rounding to float32, its product, x - 1 sums and what
+    follows in float64.  Operands, products and sums may be flushed.
+    """
+    sums, unit = self._sums(rows)
+    depth = len(self.size)
+    sums *= 1 + gamma(depth + 3)
+    sums += 4 * depth * _TINY
+    sums *= unit
+    if not unit.max(initial=0.0) < np.inf:
+      sums[~np.isfinite(unit[:, 0])] = np.inf
+    return sums
+
+  def _sums(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `[n, y]` float64, made in float32, and its unit `[n, 1]`."""
+    least = np.finfo(np.float64).tiny
+    row = np.max(rows, axis=1, keepdims=True, initial=least)
+    with np.errstate(invalid='ignore'):  # infinite, where the value is
+      sums = (rows / row).astype(np.float32) @ self.size
+    return sums.astype(np.float64), row * self.scale
 
 
 def activation(

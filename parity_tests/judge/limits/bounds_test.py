@@ -57,6 +57,26 @@ def test_gemm_in_any_order_stays_within_the_bound(policy, order):
   assert 0 < _excess(got, bounded) <= 1
 
 
+@pytest.mark.parametrize('size', [1e-42, 1e-38, 1e-20, 1.0, 1e20, 3e38])
+def test_sums_of_magnitudes_in_float32_are_never_too_small(size):
+  # given: weights near an end of float32, and rows that float32 cannot hold.
+  rng = np.random.default_rng(0)
+  weights = (size * rng.uniform(-1, 1, (300, 40))).astype(np.float32)
+  rows = (
+    rng.uniform(0, 1, (30, 300)) * 10.0 ** np.linspace(-60, 60, 30)[:, None]
+  )
+  rows[3], rows[4, 5] = 0.0, np.inf
+  # when: they are summed in float32; then: no sum is below the true one, and
+  # few are far above it.
+  with np.errstate(invalid='ignore'):
+    sums = bounds._Sizes.of(weights).at_most(rows)
+    expected = rows @ np.abs(weights.astype(np.float64))
+  np.testing.assert_array_equal(sums[4], np.inf)
+  sums, expected = (np.delete(a, [3, 4], axis=0) for a in (sums, expected))
+  assert (sums >= expected).all()
+  assert (sums <= 1.001 * expected).all() or size < 1e-38
+
+
 def test_gemm_bound_needs_its_depth():
   # Given 1 followed by terms of half a unit each, which all get lost one by
   # one (ties go to even), when they are added in that order,

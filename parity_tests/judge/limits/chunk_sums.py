@@ -37,16 +37,50 @@ class Region:
 
 
 @dataclasses.dataclass(frozen=True)
+class Regions:
+  """Sums over all regions of one chunk, or of many.
+
+  Attributes:
+    sums: `[1 + 3 pairs, figures]` float64, as C++ made them.
+    thresholds: pairs by which elements were told apart.
+  """
+
+  sums: np.ndarray
+  thresholds: tuple[Thresholds, ...]
+
+  def __add__(self, other: 'Regions') -> 'Regions':
+    return Regions(self.sums + other.sums, self.thresholds)
+
+  def of(self, pair: Thresholds, place: int | None) -> Region:
+    """Returns the sums of a region.
+
+    Args:
+      pair: one of `thresholds`.
+      place: 0 for normal elements, 1 for small and 2 for cancelling ones; None
+        for all.
+    """
+    row = 0
+    if place is not None:
+      row = 1 + 3 * self.thresholds.index(pair) + place
+    count, golden, relative, square, beside, beside_square = (
+      float(v) for v in self.sums[row]
+    )
+    return Region(
+      int(count), golden, (relative, beside), (square, beside_square)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Sums:
   """Sums over a chunk.
 
   Attributes:
     added: as they were made.
-    thresholds: by which elements were told apart.
+    regions: those that records ask for.
   """
 
   added: _chunk_sums.Added
-  thresholds: tuple[Thresholds, ...]
+  regions: Regions
 
   @property
   def worst_error(self) -> float:
@@ -62,24 +96,6 @@ class Sums:
   def worst_of_bound(self) -> float:
     """The largest share of a bound that an error is."""
     return self.added.worst_of_bound
-
-  def region(self, pair: Thresholds, place: int | None) -> Region:
-    """Returns the sums of a region.
-
-    Args:
-      pair: one of `thresholds`.
-      place: 0 for normal elements, 1 for small and 2 for cancelling ones; None
-        for all.
-    """
-    row = 0
-    if place is not None:
-      row = 1 + 3 * self.thresholds.index(pair) + place
-    count, golden, relative, square, beside, beside_square = (
-      float(v) for v in self.added.regions[row]
-    )
-    return Region(
-      int(count), golden, (relative, beside), (square, beside_square)
-    )
 
 
 def of(
@@ -117,7 +133,7 @@ def of(
     cut.col_starts.tolist(),
     list(pairs),
   )
-  return None if added is None else Sums(added, pairs)
+  return None if added is None else Sums(added, Regions(added.regions, pairs))
 
 
 def _stored(values: np.ndarray) -> np.ndarray:

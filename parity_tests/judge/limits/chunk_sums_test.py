@@ -74,7 +74,7 @@ class TestARightChunk:
         (pair, 2): cancel,
       }
     for (pair, place), mask in masks.items():
-      region = sums.region(pair, place)
+      region = sums.regions.of(pair, place)
       assert region.count == mask.sum()
       g = e.golden[mask]
       assert region.golden_square == pytest.approx(g @ g, rel=1e-12)

@@ -412,13 +412,13 @@ class Judge:
     t = self.standard.tolerance[self._dtype]
     return (t.small, t.cancel) if t.small or t.cancel else None
 
-  def add_right(self, sums: chunk_sums.Sums) -> None:
-    """Takes a chunk in whose every error rounding explains, and excuses."""
+  def add_right(self, regions: chunk_sums.Regions) -> None:
+    """Takes chunks in whose every error rounding explains, and excuses."""
     pair = self.thresholds
     for clause in self.standard.rules:
       for rule in clause:
         place = None if pair is None else _PLACES.get(rule.region)
-        region = sums.region(pair or (0.0, 0.0), place)
+        region = regions.of(pair or (0.0, 0.0), place)
         right = METRICS[rule.metric].right
         self._merge(rule, False, right(region, 0))
         if rule.ratio:
