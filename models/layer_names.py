@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 import importlib
+import os
+import sys
 from typing import Any
 
 Layer = Callable[..., Any]
@@ -30,6 +32,9 @@ def found(name: str, layers: Mapping[str, Layer], *others: str) -> Layer:
 
 
 def _imported(name: str, module: str, function: str) -> Layer:
+  # As Python finds what it runs, wherever this command was installed.
+  if os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
   try:
     layer = getattr(importlib.import_module(module), function)
   except (ImportError, AttributeError) as e:

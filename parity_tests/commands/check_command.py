@@ -1,7 +1,5 @@
 """`hpmoe check`."""
 
-import pathlib
-
 from absl import flags
 
 from hpmoe.parity_tests.commands import backend_flags
@@ -322,11 +320,11 @@ def _check(f: flags.FlagValues) -> int:
       reports.append(report_lib.error_json(asked, error))
       cli.write_json(f.json, report_lib.joined(reports))
       raise
+    verdicts.append(report.verdict)
+    _show(f, report)
     if f.json is not None:
       reports.append(report_lib.to_json(report))
       cli.write_json(f.json, report_lib.joined(reports))
-    verdicts.append(report.verdict)
-    _show(f, report)
   return cli.PARITY if set(verdicts) == {'pass'} else cli.NO_PARITY
 
 
@@ -335,13 +333,22 @@ def _show(f: flags.FlagValues, report) -> None:
   from hpmoe.parity_tests.report import matrix
   from hpmoe.parity_tests.report import report as report_lib
 
+  print(report_lib.heading(report))
+  table = report_lib.table if f.verbose else matrix.table
+  print(table(report, cli.colour()))
+  for part in (
+    report_lib.notes,
+    report_lib.failure,
+    report_lib.modes,
+    report_lib.summary,
+  ):
+    text = part(report)
+    if text:
+      print(f'\n{text}', flush=True)
   if f.html is not None:
     from hpmoe.parity_tests.report import report_html
 
-    page = report_html.to_html(report)
-    pathlib.Path(f.html).write_text(page, encoding='utf-8')
-  table = report_lib.table if f.verbose else matrix.table
-  print(report_lib.text(report, table(report, cli.colour())))
+    cli.write('html', f.html, report_html.to_html(report))
 
 
 COMMAND = cli.Command(

@@ -173,10 +173,34 @@ def progress(total: int | None = None, estimate: bool = False):
 
 
 def write_json(path: str | None, content: object) -> None:
-  if path is None:
-    return
-  text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-  pathlib.Path(path).write_text(text)
+  if path is not None:
+    write('json', path, json.dumps(content, indent=2, allow_nan=False) + '\n')
+
+
+def write(name: str, path: str, text: str) -> None:
+  """Writes a file whole, or tells that it is not; a verdict stands without it.
+
+  Args:
+    name: of the flag that asked for it.
+    path: of the file; one that is there stays until the new one is whole.
+    text: what to write.
+  """
+  target = pathlib.Path(os.path.realpath(path))
+  whole = target
+  if target.is_file() or not target.exists():
+    whole = target.with_name(f'.{target.name}.{os.getpid()}')
+  try:
+    whole.write_text(text, encoding='utf-8')
+    if whole is not target:
+      whole.replace(target)
+  except OSError as error:
+    if whole is not target:
+      whole.unlink(missing_ok=True)
+    print(
+      f'hpmoe: {name}: expected room for a report in {path}, got '
+      f'{error.strerror}: it is not written',
+      file=sys.stderr,
+    )
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -360,6 +361,33 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
     assert {'stage', 'rule', 'worst_ulp', 'worst_abs'} <= set(row)
     assert row['rule'] in out
   assert 'PASS' in out.splitlines()[-1]
+
+
+def test_a_report_that_finds_no_room_leaves_the_verdict(capsys):
+  arguments = ('--direction=forward', '--lane=bitwise', '--json=/dev/full')
+
+  assert main.main(['check', *TINY, *arguments]) == cli.PARITY
+
+  said = capsys.readouterr()
+  assert said.out.splitlines()[-1].startswith('PASS')
+  assert 'json: expected room for a report in /dev/full' in said.err
+
+
+def test_a_file_is_written_whole_or_stays(tmp_path, capsys):
+  # Given a report of before, and no room for another,
+  path = tmp_path / 'out.json'
+  cli.write('json', str(path), 'before')
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+  try:
+    cli.write('json', str(path), 'after' * 4096)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  # then it is as it was, and told, until there is room.
+  assert path.read_text() == 'before' and len(list(tmp_path.iterdir())) == 1
+  assert 'json: expected room' in capsys.readouterr().err
+  cli.write('json', str(path), 'after')
+  assert path.read_text() == 'after' and len(list(tmp_path.iterdir())) == 1
 
 
 _SECOND = """

@@ -1,0 +1,19 @@
+"""A layer of the user is found where the command is typed."""
+
+import sys
+
+import pytest
+
+from hpmoe.models import layer_names
+
+
+def test_a_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
+  # Given a module beside the shell, on nobody's path,
+  (tmp_path / 'layer_beside_me.py').write_text('def layer():\n  return 7\n')
+  monkeypatch.chdir(tmp_path)
+  others = [path for path in sys.path if path not in ('', str(tmp_path))]
+  monkeypatch.setattr(sys, 'path', others)
+
+  assert layer_names.found('layer_beside_me:layer', {})() == 7
+  with pytest.raises(ValueError, match="moe: expected to import 'nobody:l'"):
+    layer_names.found('nobody:l', {})
