@@ -48,7 +48,7 @@ def expert_gemm(
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
-    TypeError: it is differentiated; `layer_grad.layer` can be.
+    TypeError: it is differentiated; `differentiable.layer` can be.
   """
   num_rows = rows.shape[1]
   height = min(BLOCK_ROWS, num_rows)
@@ -90,7 +90,7 @@ def _refuse_gradient(config, policy, primals, tangents):
   # It moves bits, and JAX takes the derivative of bits for zero.
   raise TypeError(
     'expert_gemm: expected not to be differentiated; the layer with its '
-    'gradient is hpmoe.reference.layer_grad.layer'
+    'gradient is hpmoe.reference.differentiable.layer'
   )
 
 

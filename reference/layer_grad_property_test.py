@@ -24,8 +24,7 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import tensors
 
 SPECS = {spec.name: spec for spec in tensors.BACKWARD}
-# At 'before_down' d_topk_weights needs d_activation: it is judged last.
-STAGES = sorted(list(SPECS)[1:], key=lambda name: name == 'd_topk_weights')
+STAGES = tensors.GRADS
 DTYPES = dict(
   float64=np.float64, float32=np.float32, bfloat16=ml_dtypes.bfloat16
 )
@@ -34,7 +33,8 @@ DTYPES = dict(
 def both(config, policy, inputs, dy):
   """Returns every tensor of a forward and a backward pass, and the inputs."""
   forward = inputs | layer.forward(config, policy, **inputs)
-  return forward | layer_grad.backward(config, policy, forward, dy)
+  grads = layer_grad.backward(config, policy, forward, dy)
+  return forward | {'dy': dy} | grads
 
 
 run = jax.jit(both, static_argnums=(0, 1))

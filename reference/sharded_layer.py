@@ -2,11 +2,11 @@
 
 Counts are all-gathered, so every rank knows the address of every row; rows go
 to the owner of their expert and home again by all-to-all, one message from each
-rank to each.  What is computed is `layer.stages` and `layer_grad.gradients`,
-on the shard of one rank.
+rank to each.  What is computed are the entries of `stages`, on the shard of one
+rank.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import movement
-from hpmoe.reference import numerics
+from hpmoe.reference import stages
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -57,13 +58,13 @@ def forward(
     Every tensor of `tensors.PLAN` and `tensors.STAGES` by its name.
 
   Raises:
-    ValueError: the mesh or an array has another number of ranks, or the mesh no
-      such axis; the policy is in float64 and jax_enable_x64 is off.
+    ValueError: as in `layer.forward`; the mesh has another number of ranks, or
+      no such axis.
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
-  inputs = dict(zip(tensors.INPUTS, map(jnp.asarray, arrays)))
+  inputs = dict(zip(tensors.INPUTS, arrays, strict=True))
   run = functools.partial(_forward_shard, config, policy, axis)
-  return _on_mesh(config, policy, mesh, axis, run, inputs)
+  return _on_mesh(config, policy, mesh, axis, run, inputs, tensors.INPUTS)
 
 
 def backward(
@@ -88,13 +89,11 @@ def backward(
   Raises:
     ValueError: as in `forward`, or a tensor of `forward` is missing.
   """
-  names = layer_grad.reads(policy)
-  if missing := [name for name in names if name not in forward]:
-    raise ValueError(f'forward: expected a tensor {missing[0]}, got none')
-  inputs = {name: jnp.asarray(forward[name]) for name in names}
-  inputs['dy'] = jnp.asarray(dy)
+  known = {**forward, 'dy': dy}
+  names = (*layer_grad.reads(policy), 'dy')
+  inputs = {name: known[name] for name in names if name in known}
   run = functools.partial(_backward_shard, config, policy, axis)
-  return _on_mesh(config, policy, mesh, axis, run, inputs)
+  return _on_mesh(config, policy, mesh, axis, run, inputs, names)
 
 
 def _on_mesh(
@@ -104,8 +103,8 @@ def _on_mesh(
   axis: str,
   run: Callable[[dict[str, at.Array]], dict[str, at.Array]],
   inputs: dict[str, at.Array],
+  names: Iterable[str],
 ) -> dict[str, at.Array]:
-  numerics.storage_dtype(policy)
   if axis not in mesh.axis_names:
     raise ValueError(
       f'axis: expected an axis of the mesh, {mesh.axis_names}, got {axis!r}'
@@ -115,19 +114,14 @@ def _on_mesh(
       f'mesh: expected num_ranks={config.num_ranks} devices along {axis!r}, '
       f'got {mesh.shape[axis]}'
     )
-  for name, array in inputs.items():
-    dims = tensors.SPECS[name].dims(**config.dims())
-    if array.shape != dims:
-      raise ValueError(
-        f'{name}: expected shape {list(dims)}, got {list(array.shape)}'
-      )
+  checks.check_arrays(config, policy, inputs, names)
   ranks = jax.sharding.PartitionSpec(axis)
   # Loops over blocks start from values that do not yet differ between ranks,
   # which the check of varying axes would refuse.
   sharded = jax.shard_map(
     run, mesh=mesh, in_specs=ranks, out_specs=ranks, check_vma=False
   )
-  return sharded(inputs)
+  return sharded({name: jnp.asarray(inputs[name]) for name in names})
 
 
 # From here on an array is the shard of one rank: its rank axis has one entry.
@@ -147,8 +141,8 @@ def layer_of_shard(
   """Returns this rank's `y`, `[1, T, D]`, inside a `shard_map` over `axis`.
 
   For a program of which all is sharded, as a whole model is.  Reverse mode
-  runs `layer_grad.gradients` on the shard; the gradients of the weights are
-  those of the tokens of all ranks.
+  runs the backward stages on the shard; the gradients of the weights are those
+  of the tokens of all ranks.
 
   Args:
     config: sizes of the whole layer; R is the size of `axis`.
@@ -159,6 +153,9 @@ def layer_of_shard(
     topk_weights: `[1, T, K]` float32.
     w_gate_up: `[1, L, D, 2F]` storage.
     w_down: `[1, L, F, D]` storage.
+
+  Raises:
+    ValueError: an array is not as above.
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
   return _shard_forward(config, policy, axis, *arrays)[0]
@@ -166,6 +163,7 @@ def layer_of_shard(
 
 def _shard_forward(config, policy, axis, *arrays):
   inputs = dict(zip(tensors.INPUTS, arrays, strict=True))
+  checks.check_arrays(config, policy, inputs, tensors.INPUTS, ranks=1)
   known = inputs | _forward_shard(config, policy, axis, inputs)
   return known['y'], {name: known[name] for name in layer_grad.reads(policy)}
 
@@ -191,17 +189,10 @@ def _forward_shard(
   base = _mine(token_order.row_bases(config, all_counts), axis)
   rows = token_order.slot_rows(ids, counts, base)
   plan = token_order.Plan(counts, base, rows)
-  outputs = layer.stages(
-    _one_rank(config),
-    policy,
-    _held(config, all_counts, rows, axis),
-    _by_message(_routes(config, axis, plan, all_counts, ids), axis),
-    inputs['x'].astype(numerics.storage_dtype(policy)),
-    inputs['topk_weights'],
-    inputs['w_gate_up'],
-    inputs['w_down'],
-  )
-  return plan._asdict() | outputs
+  known = inputs | plan._asdict()
+  place = _place(config, policy, axis, plan, all_counts, ids)
+  make = functools.partial(stages.at_place, place=place)
+  return plan._asdict() | layer.each(tensors.STAGES, make, known)
 
 
 def _backward_shard(
@@ -213,13 +204,26 @@ def _backward_shard(
   plan = token_order.Plan(*(inputs[name] for name in tensors.PLAN))
   ids = inputs['topk_ids']
   all_counts = lax.all_gather(plan.counts, axis, tiled=True)
-  return layer_grad.gradients(
+  place = _place(config, policy, axis, plan, all_counts, ids)
+  make = functools.partial(stages.at_place, place=place)
+  return layer.each(tensors.GRADS, make, inputs)
+
+
+def _place(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  axis: str,
+  plan: token_order.Plan,
+  all_counts: at.Int32[at.Array, 'R E'],
+  topk_ids: at.Int32[at.Array, '1 T K'],
+) -> stages.Place:
+  """Returns one owner: its experts, its rows, and messages to all others."""
+  routes = _routes(config, axis, plan, all_counts, topk_ids)
+  return stages.Place(
     _one_rank(config),
     policy,
     _held(config, all_counts, plan.row_of_slot, axis),
-    _by_message(_routes(config, axis, plan, all_counts, ids), axis),
-    inputs,
-    inputs['dy'].astype(numerics.storage_dtype(policy)),
+    _by_message(routes, axis),
   )
 
 

@@ -70,8 +70,7 @@ class LayerCall:
 
   def dtype(self, name: str) -> str:
     """Returns the name of a tensor's dtype."""
-    kinds = {'storage': self.policy.storage, 'f32': 'float32', 'i32': 'int32'}
-    return kinds[tensors.SPECS[name].kind]
+    return self.policy.dtype(name)
 
   def compile(self, direction: layout.Direction) -> image_lib.Image:
     """Returns the task image of a pass.

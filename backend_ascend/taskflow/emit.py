@@ -92,6 +92,11 @@ def shape(
       f'policy: expected {" or ".join(layout.DTYPES)} storage with float32 '
       f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
+  if policy.unrounded:
+    raise ValueError(
+      'policy.unrounded: expected none for our backend, which stores every '
+      f'intermediate rounded, got {list(policy.unrounded)}'
+    )
   dims = config.dims()
   options = options.resolve(config, policy.accumulation_order)
   return Shape(

@@ -21,7 +21,7 @@ from hpmoe.models import config as config_lib
 from hpmoe.models import layer_names
 from hpmoe.models.jax import ops
 from hpmoe.models.jax import router
-from hpmoe.reference import layer_grad
+from hpmoe.reference import differentiable
 from hpmoe.reference import sharded_layer
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as layer_config
@@ -144,7 +144,7 @@ def oracle(
 ) -> at.Float[at.Array, 'R T D']:
   """The reference layer."""
   config = config_of(x, topk_ids, w_down)
-  return layer_grad.layer(
+  return differentiable.layer(
     config, policy, x, topk_ids, topk_weights, w_gate_up, w_down
   )
 

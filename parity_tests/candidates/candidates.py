@@ -78,6 +78,7 @@ class Can:
     orders: of accumulation; None: its sums have an order of its own, whatever
       is asked for.
     modes: fields of `Checking` that it has.
+    unrounds: whether it keeps intermediates that `policy.unrounded` names.
     relays: whether it returns relayed rows where its options relay.
     repeats: whether it is run again, unasked, to see if it answers the same.
     why: what it is, for who asks for more.
@@ -87,6 +88,7 @@ class Can:
   dtypes: tuple[str, ...] = tuple(storage.STORED)
   orders: tuple[str, ...] | None = precision.ACCUMULATION_ORDERS
   modes: tuple[str, ...] = ()
+  unrounds: bool = False
   relays: bool = False
   repeats: bool = False
   why: str = ''
@@ -173,6 +175,11 @@ class Candidate:
           f'{name}: expected {" or ".join(known)} with {beside}, got {value}'
           f'{": " if can.why else ""}{can.why}'
         )
+    if case.unrounded and not can.unrounds:
+      raise ValueError(
+        f'unrounded: expected none with {beside}, which stores every '
+        f'intermediate rounded, got {",".join(case.unrounded)}'
+      )
     for mode, value in self.checking.asked().items():
       if mode not in can.modes:
         raise ValueError(f'{mode}: expected none with {beside}, got {value}')

@@ -8,7 +8,7 @@ import pytest
 
 from hpmoe.backend_ascend.frontends import jax_layer
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.reference import layer_grad
+from hpmoe.reference import differentiable
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -41,7 +41,7 @@ def named(policy):
 
 @pytest.mark.parametrize('policy', POLICIES, ids=named)
 def test_exact_data_gives_the_oracle_s_values_and_gradients(policy):
-  oracle = value_and_grads(layer_grad.layer, policy)
+  oracle = value_and_grads(differentiable.layer, policy)
   backend = value_and_grads(jax_layer.layer, policy)
   for routing in testing.ROUTINGS:
     # Given: small integers, every sum of which is exact.

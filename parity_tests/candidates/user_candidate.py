@@ -89,7 +89,7 @@ class Subprocess(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    modes=('poison', 'isolate'), orders=None, repeats=True
+    modes=('poison', 'isolate'), orders=None, repeats=True, unrounds=True
   )
   name: str
   timeout_s: float = 600.0
@@ -192,7 +192,6 @@ def check_outputs(
   for key in needed:
     if key not in outputs:
       raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')
-  kinds = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
   for key, value in outputs.items():
     if key not in which.outputs:
       raise ValueError(
@@ -200,9 +199,9 @@ def check_outputs(
       )
     spec = tensors.SPECS[key]
     dims = spec.dims(**config.dims())
-    if value.shape != dims or str(value.dtype) != kinds[spec.kind]:
+    if value.shape != dims or str(value.dtype) != policy.dtype(key):
       raise ValueError(
-        f'{name}: {key}: expected {kinds[spec.kind]} {list(dims)}, got '
+        f'{name}: {key}: expected {policy.dtype(key)} {list(dims)}, got '
         f'{value.dtype} {list(value.shape)}'
       )
   return dict(outputs)

@@ -7,6 +7,8 @@ import numpy as np
 
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import memory
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 
 
@@ -29,6 +31,7 @@ class Case:
     placement: where the routing weight multiplies.
     accumulation_order: of the sums of our backend.
     capacity: N; None is what the routing needs.
+    unrounded, activation_ulp: of the policy.
   """
 
   direction: str = 'forward'
@@ -43,6 +46,8 @@ class Case:
   placement: str = 'combine'
   accumulation_order: str = 'ascending'
   capacity: int | None = None
+  unrounded: tuple[str, ...] = ()
+  activation_ulp: float = precision.ACTIVATION_ULP
 
   @property
   def passes(self) -> tuple[passes.Pass, ...]:
@@ -55,7 +60,21 @@ class Case:
     Raises:
       ValueError: the case or a file is wrong.
     """
-    return self._made().in_order(self.accumulation_order)
+    return self._made().under(
+      accumulation_order=self.accumulation_order,
+      unrounded=self.unrounded,
+      activation_ulp=self.activation_ulp,
+    )
+
+  def bytes_needed(self, of: str) -> int:
+    """Returns the least that a part of `memory.COPIES` needs."""
+    preset = presets.to_run(self.preset)
+    config = presets.config(preset, self.ranks, self.tokens, self.capacity)
+    # What a rank gets of T K R rows is unknown before they are routed.
+    rows = self.capacity or config.num_tokens * config.top_k
+    config = dataclasses.replace(config, capacity=rows)
+    policy = precision.PrecisionPolicy(self.dtype, unrounded=self.unrounded)
+    return memory.bytes_needed(config, policy, self.direction, of)
 
   def _made(self) -> inputs_lib.LayerInputs:
     if isinstance(self.input, Mapping):

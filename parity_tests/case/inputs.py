@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -58,15 +59,13 @@ class LayerInputs:
   facts: Mapping[str, object]
   data: str = 'real'
 
-  def in_order(self, accumulation_order: str) -> 'LayerInputs':
-    """Returns the same layer with another order of its sums.
+  def under(self, **fields: Any) -> 'LayerInputs':
+    """Returns the same layer with other fields of its policy.
 
     Raises:
-      ValueError: the order is not defined for the storage.
+      ValueError: the policy has no such value.
     """
-    policy = dataclasses.replace(
-      self.policy, accumulation_order=accumulation_order
-    )
+    policy = dataclasses.replace(self.policy, **fields)
     return dataclasses.replace(self, policy=policy)
 
 

@@ -80,9 +80,7 @@ def _layer(policy, arrays):
 
 def _stage(policy, name, tensors):
   oracle = oracle_lib.Oracle(_ROOMY, policy, tensors)
-  if name in _FORWARD:
-    return oracle.stage(name, tensors)
-  return oracle.stage_grad(name, tensors, tensors)
+  return oracle.stage(name, tensors)
 
 
 @_SOME_POLICIES

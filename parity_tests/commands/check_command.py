@@ -15,6 +15,7 @@ def _define_check(f: flags.FlagValues) -> None:
 
   layer_flags.define_layer(f, orders=True)
   layer_flags.define_granularity(f)
+  layer_flags.define_policy(f)
   layer_flags.define_data(f)
   layer_flags.define_direction(
     f,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 import dataclasses
 import math
+from typing import Any
 
 from absl import flags
 
@@ -91,6 +92,33 @@ def define_layer(f: flags.FlagValues, orders: bool = False) -> None:
     'routing needs; compile: lossless.',
     flag_values=f,
   )
+
+
+def define_policy(f: flags.FlagValues) -> None:
+  """Defines what a policy leaves to candidates that are not ours."""
+  flags.DEFINE_list(
+    'unrounded',
+    [],
+    'Intermediates that the candidate keeps in float32: some of gate_up, '
+    'activation, expert_out.',
+    flag_values=f,
+  )
+  flags.DEFINE_float(
+    'activation_ulp',
+    None,
+    'How far its silu may be off, in float32 units in the last place. Default: '
+    '3.5; exp2 needs g + 3.5 and tanh 1.5 (1 + e^g) for gates up to g.',
+    lower_bound=0.0,
+    flag_values=f,
+  )
+
+
+def _policy(f: flags.FlagValues) -> dict[str, Any]:
+  if 'unrounded' not in f:
+    return {}
+  ulp = f.activation_ulp
+  told = {} if ulp is None else {'activation_ulp': ulp}
+  return told | {'unrounded': tuple(f.unrounded)}
 
 
 def _define_order(f: flags.FlagValues, a_list: bool) -> None:
@@ -410,6 +438,7 @@ def case(f: flags.FlagValues, direction: str | None = None):
     placement=f.placement,
     accumulation_order=order_of(f),
     capacity=f.capacity,
+    **_policy(f),
   )
 
 

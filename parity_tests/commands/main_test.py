@@ -32,6 +32,7 @@ from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.kept import compiled
 from hpmoe.parity_tests.kept import versions
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
@@ -912,3 +913,21 @@ def test_a_launch_that_ends_early_is_in_the_report(
   assert json.loads(path.read_text()) == dict(
     verdict='fail', error='gate_up waits for 3, got 2'
   )
+
+
+@pytest.mark.parametrize(
+  ('tokens', 'told'),
+  [
+    (2**31, 'tokens: expected R * T * K of at most 2147483647'),
+    (2**28, 'or more'),
+  ],
+)
+def test_a_check_says_what_it_needs_and_takes_nothing(
+  tokens, told, monkeypatch, capsys
+):
+  monkeypatch.setattr(memory, 'available', lambda: 10**9)
+  args = ['check', '--preset=tiny', '--ranks=2', f'--tokens={tokens}']
+  assert main.main(args) == 2
+  error = capsys.readouterr().err
+  assert told in error
+  assert tokens == 2**31 or 'memory available, 1.0 GB, got one' in error

@@ -80,7 +80,7 @@ class Bench:
   def plan(self) -> dict[str, np.ndarray]:
     """The oracle's plan of the routing."""
     made = self.made
-    return oracle_lib.Oracle(made.config, made.policy, made.arrays).plan()
+    return oracle_lib.Oracle(made.config, made.policy, made.arrays).plan
 
   def answer(
     self,
@@ -292,7 +292,7 @@ def _ask(
   made: inputs_lib.LayerInputs, which: passes.Pass
 ) -> dict[str, np.ndarray]:
   oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
-  return of_pass.answer(oracle, which, made.arrays)
+  return of_pass.answer(oracle, which)
 
 
 def _usable(own: Tensors, names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import repeat
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import memory
 
 Request = request_lib.Request
 
@@ -99,6 +100,10 @@ def run(
   candidate = request.candidate.ready(request.case)
   request.judgement.refuse(request.case, candidate)
   request = dataclasses.replace(request, candidate=candidate)
+  if request.case.input is None:
+    # Of a sample, the oracle computes the sample.
+    of = 'check' if request.judgement.tiles is None else 'launch'
+    memory.check(request.case.bytes_needed(of), of)
   progress('inputs')
   bench = bench_lib.Bench(request.case)
   try:

@@ -12,7 +12,6 @@ import numpy as np
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import of_pass
 
 Tensors = dict[str, np.ndarray]
 # (case, the tensors so far, the last of which is the one to spoil).
@@ -38,11 +37,11 @@ def answer(case: judging.Case, control: Control | None = None) -> Tensors:
   """Returns what a kernel with the control's fault, or without, computes."""
   oracle, made = case.oracle, {}
   for name in case.which.stages:
-    made[name] = of_pass.stage(oracle, case.which, name, case.made.arrays, made)
+    made[name] = oracle.stage(name, made)
     spoiled = control and (not control.stages or name in control.stages)
     if control and spoiled:
       made[name] = control.spoil(case, made).astype(made[name].dtype)
-  return (oracle.plan() if case.which.plan else {}) | made
+  return (oracle.plan if case.which.plan else {}) | made
 
 
 def _last(made: Tensors) -> np.ndarray:

@@ -140,7 +140,7 @@ class Case:
       source: got[source] if source in got else self.recompute(source, got)
       for source in self.sources.get(name, ())
     }
-    return of_pass.stage(self.oracle, self.which, name, self.made.arrays, read)
+    return self.oracle.stage(name, read)
 
   def follows(self, name: str, got: passes.Tensors) -> bool:
     """Says whether all that a stage of this pass reads was captured."""

@@ -1,4 +1,4 @@
-"""What judges each pass: its golden rows, and the oracle's stages."""
+"""What judges each pass: its golden rows, and the oracle's answer."""
 
 from collections.abc import Mapping
 
@@ -20,29 +20,10 @@ def golden(which: passes.Pass, *of) -> golden_lib.Rows:
   return _GOLDEN[which.name](*of)
 
 
-def stage(
-  oracle: oracle_lib.Oracle,
-  which: passes.Pass,
-  name: str,
-  inputs: passes.Tensors,
-  captured: passes.Tensors,
-) -> np.ndarray:
-  """Returns a tensor that the oracle computes from captured ones."""
-  if which is passes.FORWARD:
-    return oracle.stage(name, captured)
-  return oracle.stage_grad(name, inputs, captured)
-
-
 def answer(
-  oracle: oracle_lib.Oracle, which: passes.Pass, inputs: passes.Tensors
+  oracle: oracle_lib.Oracle, which: passes.Pass
 ) -> dict[str, np.ndarray]:
-  """Returns the oracle's `plan` and `stages`, made stage by stage.
-
-  Single stages are judged anyway, so they are compiled anyway; the pass as
-  one function, whose bits are the same, takes longer to compile than all.
-  """
-  plan = oracle.plan() if which.plan else {}
-  made: dict[str, np.ndarray] = {}
-  for name in which.stages:
-    made[name] = stage(oracle, which, name, inputs, made)
-  return plan | made
+  """Returns the oracle's `plan` and `stages`."""
+  if which is passes.FORWARD:
+    return oracle.forward()
+  return oracle.backward(oracle.inputs, oracle.inputs['dy'])

@@ -1,14 +1,21 @@
-"""Each pass stage by stage: the bits of the oracle's whole pass."""
+"""What a check holds kernels to is what users of the oracle call."""
 
+import jax
 import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.kept import programs
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import stages
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import tensors
 
 
 @pytest.mark.parametrize(
@@ -19,9 +26,7 @@ from hpmoe.reference.contract import presets
     ('float32', 'combine', True),
   ],
 )
-def test_answers_stage_by_stage_have_the_bits_of_the_whole(
-  dtype, placement, exact
-):
+def test_answers_have_the_bits_of_what_users_call(dtype, placement, exact):
   # Given a layer whose last rank has rows to spare,
   made = inputs.make_inputs(
     presets.get('tiny'),
@@ -32,16 +37,67 @@ def test_answers_stage_by_stage_have_the_bits_of_the_whole(
     exact=exact,
     placement=placement,
   )
-  oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
-
-  # when both passes are run stage by stage,
-  forward = of_pass.answer(oracle, passes.FORWARD, made.arrays)
   dy = inputs.draw_dy(made.config, made.arrays['x'].dtype, 3)
-  given = {**made.arrays, **forward, 'dy': dy}
-  backward = of_pass.answer(oracle, passes.BACKWARD, given)
+  of = made.config, made.policy
 
-  # then each tensor is that of the pass as one function.
-  whole = oracle.forward() | oracle.backward(given, dy)
+  # when a check asks for both passes, stage by stage,
+  forward = of_pass.answer(oracle_lib.Oracle(*of, made.arrays), passes.FORWARD)
+  given = {**made.arrays, **forward, 'dy': dy}
+  backward = of_pass.answer(oracle_lib.Oracle(*of, given), passes.BACKWARD)
+
+  # then each tensor is that of the pass under jit, as one function.
+  whole = jax.jit(layer.forward, static_argnums=(0, 1))(
+    *of, **{name: made.arrays[name] for name in tensors.INPUTS}
+  )
+  grads = jax.jit(layer_grad.backward, static_argnums=(0, 1))
+  whole |= grads(*of, {n: given[n] for n in layer_grad.reads(made.policy)}, dy)
   assert set(forward | backward) == set(whole)
   for name, value in (forward | backward).items():
-    np.testing.assert_array_equal(ulp.bits(value), ulp.bits(whole[name]), name)
+    theirs = ulp.bits(np.asarray(whole[name]))
+    np.testing.assert_array_equal(ulp.bits(value), theirs, name)
+
+
+def _twice(function, name):
+  def wrong(*args, **kwargs):
+    out = function(*args, **kwargs)
+    return {**out, name: out[name] * 2} if isinstance(out, dict) else out * 2
+
+  return wrong
+
+
+@pytest.mark.parametrize(
+  ('where', 'what', 'direction', 'stage'),
+  [
+    (layer, 'forward', 'forward', 'y'),
+    (layer_grad, 'backward', 'backward', 'd_topk_weights'),
+    (stages, '_STAGES', 'backward', 'd_topk_weights'),
+    (stages, '_STAGES', 'forward', 'y'),
+  ],
+  ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_a_bug_in_what_users_call_fails_a_check(
+  where, what, direction, stage, monkeypatch
+):
+  # Given an oracle of which one tensor is twice what it should be,
+  if where is stages:
+    wrong = _twice(stages._STAGES[stage], stage)
+    monkeypatch.setitem(stages._STAGES, stage, wrong)
+    program = programs.Program('hpmoe.reference.stages:run', 3)
+    monkeypatch.setattr(oracle_lib, '_stage', program)
+    jax.clear_caches()
+  else:
+    monkeypatch.setattr(where, what, _twice(getattr(where, what), stage))
+
+  # when a backend that is right is checked, then they part there.
+  request = check.Request(
+    preset='tiny',
+    ranks=2,
+    tokens=13,
+    dtype='bfloat16',
+    lanes=('exact',),
+    direction=direction,
+  )
+  failed = {r.stage for r in check.run(request).results if r.verdict == 'fail'}
+  if where is stages:
+    jax.clear_caches()
+  assert failed == {stage}

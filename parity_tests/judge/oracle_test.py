@@ -48,12 +48,11 @@ def run(request):
 
 def test_backward_returns_every_gradient_as_specified(run):
   oracle, _, grads = run
-  dtypes = {'storage': oracle.policy.storage, 'f32': 'float32'}
   assert tuple(grads) == tensors.GRADS
   for name, value in grads.items():
     spec = tensors.SPECS[name]
     assert value.shape == spec.dims(**oracle.config.dims())
-    assert value.dtype == dtypes[spec.kind]
+    assert value.dtype == oracle.policy.dtype(name)
     assert value.any()
 
 
@@ -61,7 +60,7 @@ def test_backward_returns_every_gradient_as_specified(run):
 def test_stage_of_the_oracles_own_gradients_has_their_bits(run, name):
   oracle, saved, grads = run
 
-  got = oracle.stage_grad(name, saved, grads)
+  got = oracle.stage(name, {**saved, **grads})
 
   assert got.dtype == grads[name].dtype
   assert got.tobytes() == grads[name].tobytes()
@@ -74,28 +73,28 @@ def test_stage_follows_what_was_captured(run, name):
   captured = {_NEEDS[name]: grads[_NEEDS[name]] * 2}
 
   # when the stage after it runs, which is linear in it, then that is too;
-  got = oracle.stage_grad(name, saved, captured)
+  got = oracle.stage(name, {**saved, **captured})
   np.testing.assert_array_equal(got, grads[name] * 2)
   # and without it there is nothing to run on.
   with pytest.raises(KeyError, match=_NEEDS[name]):
-    oracle.stage_grad(name, saved, {})
+    oracle.stage(name, saved)
 
 
 def test_weight_gradient_reads_d_activation_only_where_it_must(run):
   oracle, saved, grads = run
   if oracle.policy.placement == 'combine':
-    got = oracle.stage_grad('d_topk_weights', saved, {})
+    got = oracle.stage('d_topk_weights', saved)
     assert got.tobytes() == grads['d_topk_weights'].tobytes()
   else:
     with pytest.raises(KeyError, match='d_activation'):
-      oracle.stage_grad('d_topk_weights', saved, {})
+      oracle.stage('d_topk_weights', saved)
 
 
 def test_unknown_gradient_is_refused(run):
   oracle, saved, grads = run
-  with pytest.raises(ValueError, match="got 'y'"):
-    oracle.stage_grad('y', saved, grads)
-  with pytest.raises(KeyError, match='gate_up'):
+  with pytest.raises(KeyError, match='dy'):
+    oracle.stage('dy', {**saved, **grads})
+  with pytest.raises(ValueError, match='^gate_up: expected .* got nothing'):
     oracle.backward(
       {n: a for n, a in saved.items() if n != 'gate_up'}, saved['dy']
     )

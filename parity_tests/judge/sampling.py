@@ -34,7 +34,7 @@ def lanes_of_sample(
   asked.progress(f'{which.name}, real data: candidate')
   got = case.ask(candidate).got
   asked.progress(f'{which.name}, bitwise: order and movement')
-  plan = case.oracle.plan()
+  plan = case.oracle.plan
   results = [
     judging.equality(
       name, 'bitwise', judging.ORACLE_RULE, got, plan, case.tiling
@@ -86,7 +86,7 @@ def _layer(
     if name not in ('w_gate_up', 'w_down')
   } | {name: case.made.arrays[name] for name in ('w_gate_up', 'w_down')}
   small = dataclasses.replace(config, num_tokens=len(tokens))
-  plan = oracle_lib.Oracle(small, case.made.policy, arrays).plan()
+  plan = oracle_lib.Oracle(small, case.made.policy, arrays).plan
   tiling = dataclasses.replace(
     case.tiling,
     config=small,

@@ -165,13 +165,15 @@ class Kernel:
     x = arrays['x'].reshape(-1, config.d_model)
     returned = made['returned'].reshape(*lay.row.shape, -1)
     for at, rows, token, slot in lay.experts():
-      gate_up = self._multiply(policy, x[token], arrays['w_gate_up'][at])
+      storing = policy.storing('gate_up')
+      gate_up = self._multiply(storing, x[token], arrays['w_gate_up'][at])
       gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
       hidden = self._act(policy, gate) * up
       if early:
         hidden = hidden * weights[token, slot, None]
-      hidden = self._store(policy, hidden)
-      out = self._multiply(policy, hidden, arrays['w_down'][at])
+      hidden = self._store(policy.storing('activation'), hidden)
+      storing = policy.storing('expert_out')
+      out = self._multiply(storing, hidden, arrays['w_down'][at])
       made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
       made['activation'][rows], made['expert_out'][rows] = hidden, out
       returned[token, slot] = out
@@ -289,13 +291,11 @@ class _Layout:
   def empty(self, policy, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns tensors of zeros."""
     dims = self.config.dims()
-    stored = ulp.storage_dtype(policy.storage)
-    specs = {name: tensors.SPECS[name] for name in names}
     return {
       name: np.zeros(
-        spec.dims(**dims), np.float32 if spec.kind == 'f32' else stored
+        tensors.SPECS[name].dims(**dims), ulp.storage_dtype(policy.dtype(name))
       )
-      for name, spec in specs.items()
+      for name in names
     }
 
 

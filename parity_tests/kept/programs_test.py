@@ -444,7 +444,7 @@ sizes = config.MoEConfig(
   capacity=8)
 with programs.kept(pathlib.Path(sys.argv[1])):
   plan = oracle.Oracle(
-    sizes, precision.PrecisionPolicy(), {'topk_ids': ids}).plan()
+    sizes, precision.PrecisionPolicy(), {'topk_ids': ids}).plan
 assert plan['counts'].tolist() == [[3, 3, 2]]
 assert ('jax' not in sys.modules) == (sys.argv[2] == 'True')
 """

@@ -241,7 +241,7 @@ def make_inputs(
     plan.seed,
     placement=plan.placement,
   )
-  return made.in_order(order)
+  return made.under(accumulation_order=order)
 
 
 def sums_of(made: inputs_lib.LayerInputs) -> str:

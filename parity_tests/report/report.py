@@ -200,6 +200,11 @@ def table(report: check.Report, colour: bool = False) -> str:
   )
 
 
+def _unrounded(policy: Mapping[str, Any]) -> str:
+  kept = policy.get('unrounded')
+  return f'unrounded {" ".join(kept)}, ' if kept else ''
+
+
 def heading(report: check.Report) -> str:
   """Returns what is being checked, in one line or two."""
   c = report.config
@@ -211,7 +216,7 @@ def heading(report: check.Report) -> str:
     f'T={layer["num_tokens"]} E={layer["num_experts"]} K={layer["top_k"]} '
     f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
     f'{c["policy"]["storage"]}, sums {c["policy"]["accumulation_order"]}, '
-    f'weights {c["policy"]["placement"]}, '
+    f'weights {c["policy"]["placement"]}, {_unrounded(c["policy"])}'
     f'routing {c["routing"]}{passes}'
   )
 

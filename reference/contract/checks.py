@@ -1,11 +1,14 @@
 """What the contract asks of inputs; in numpy, for which nothing is compiled."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+import sys
+from typing import Any
 
 import numpy as np
 
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.numpy_typing import Float
 from hpmoe.reference.contract.numpy_typing import Int
@@ -28,12 +31,9 @@ def check_inputs(
       ids are no routing (`check_ids`), or a rank gets more rows than it can
       hold (`check_capacity`).
   """
-  dtypes = {'storage': policy.storage, 'f32': 'float32', 'i32': 'int32'}
+  check_arrays(config, policy, inputs, tensors.INPUTS)
   for name in tensors.INPUTS:
-    spec = tensors.SPECS[name]
-    dims = spec.dims(**config.dims())
-    _check_tensor(name, inputs.get(name), dims, dtypes[spec.kind])
-  check_ids(config, inputs['topk_ids'])
+    _check_finite(name, inputs[name])
   check_capacity(config, _counts(config, inputs['topk_ids']))
 
 
@@ -45,18 +45,54 @@ def _counts(
   return np.stack([np.bincount(i, minlength=config.num_experts) for i in ids])
 
 
-def _check_tensor(
-  name: str, value: np.ndarray | None, dims: tuple[int, ...], dtype: str
+def check_arrays(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  arrays: Mapping[str, Any],
+  names: Iterable[str],
+  ranks: int | None = None,
 ) -> None:
-  if value is None:
-    raise ValueError(f'{name}: expected {dtype} {list(dims)}, got nothing')
-  if tuple(value.shape) != dims or str(value.dtype) != dtype:
-    raise ValueError(
-      f'{name}: expected {dtype} {list(dims)}, got {value.dtype} '
-      f'{list(value.shape)}'
-    )
-  if dtype == 'int32':
-    return
+  """Refuses arrays of other shapes or dtypes, and ids that are no routing.
+
+  Free under jit: traced ids are not looked at.  Under a policy in float64 an
+  array may be stored narrower, which loses nothing; otherwise not.
+
+  Args:
+    config: sizes.
+    policy: dtypes.
+    arrays: of numpy or JAX, by name; others than `names` are not looked at.
+    names: of `tensors.SPECS`.
+    ranks: entries of a rank axis; None: R.
+
+  Raises:
+    ValueError: an array is missing, has another shape or dtype, or `topk_ids`
+      are no routing (`check_ids`); names the first.
+  """
+  sizes = config.dims() | ({} if ranks is None else {'R': ranks})
+  wide = policy.accumulate == 'float64'
+  for name in names:
+    dims = tensors.SPECS[name].dims(**sizes)
+    dtype, value = policy.dtype(name), arrays.get(name)
+    told = f'{name}: expected {dtype} {list(dims)}'
+    if value is None:
+      raise ValueError(f'{told}, got nothing')
+    narrower = storage.FORMATS if wide and dtype != 'int32' else ()
+    got = str(value.dtype)
+    if tuple(value.shape) != dims or got not in (dtype, *narrower):
+      raise ValueError(f'{told}, got {got} {list(value.shape)}')
+    if name == 'topk_ids' and _is_known(value):
+      _check_routing(config, np.asarray(value))
+
+
+def _is_known(value: Any) -> bool:
+  """Says whether an array's values are at hand, and not traced or elsewhere."""
+  jax = sys.modules.get('jax')
+  if jax is None or not isinstance(value, jax.Array):
+    return True
+  return not isinstance(value, jax.core.Tracer) and value.is_fully_addressable
+
+
+def _check_finite(name: str, value: np.ndarray) -> None:
   bad = np.argwhere(~np.isfinite(np.asarray(value)))
   if bad.size:
     index = tuple(int(i) for i in bad[0])
@@ -81,6 +117,12 @@ def check_ids(
       f'topk_ids: expected int32 {list(expected)}, got {ids.dtype} '
       f'{list(ids.shape)}'
     )
+  _check_routing(config, ids)
+
+
+def _check_routing(
+  config: config_lib.MoEConfig, ids: Int[np.ndarray, 'R T K']
+) -> None:
   outside = np.argwhere((ids < 0) | (ids >= config.num_experts))
   if outside.size:
     rank, token, slot = outside[0]

@@ -3,6 +3,8 @@
 import dataclasses
 import operator
 
+_MOST = 2**31 - 1
+
 
 @dataclasses.dataclass(frozen=True)
 class MoEConfig:
@@ -19,7 +21,8 @@ class MoEConfig:
       R * T * min(K, L) rows.
 
   Raises:
-    ValueError: a size is not positive, R does not divide E, or K > E.
+    ValueError: a size is not positive, R does not divide E, K > E, or slots,
+      rows or columns are more than int32 can count.
   """
 
   num_ranks: int
@@ -31,6 +34,10 @@ class MoEConfig:
   capacity: int | None = None
 
   def __post_init__(self):
+    self._check_sizes()
+    self._check_addresses()
+
+  def _check_sizes(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if field.name == 'capacity' and value is None:
@@ -51,6 +58,22 @@ class MoEConfig:
         f'top_k: expected at most num_experts={self.num_experts}, '
         f'got {self.top_k}'
       )
+
+  def _check_addresses(self):
+    # Slots, rows and columns are counted in int32, in arrays and in images.
+    r, t, e, k = self.num_ranks, self.num_tokens, self.num_experts, self.top_k
+    for name, what, size in (
+      ('num_tokens', 'R * T * K', r * t * k),
+      ('num_experts', 'R * E', r * e),
+      ('d_model', 'D', self.d_model),
+      ('d_ff', '2 * F', 2 * self.d_ff),
+      ('capacity', 'N', self.num_rows),
+    ):
+      if size > _MOST:
+        raise ValueError(
+          f'{name}: expected {what} of at most {_MOST}, which int32 can '
+          f'address, got {size}'
+        )
 
   @property
   def experts_per_rank(self) -> int:

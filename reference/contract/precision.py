@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 import dataclasses
 
 from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
 
 STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = ('combine', 'before_down')
@@ -14,6 +15,15 @@ _EVEN_ODD_STORAGE = 'bfloat16'
 
 # Tensors that the layer writes and therefore rounds to the storage dtype.
 ROUNDING_POINTS = ('gate_up', 'activation', 'expert_out', 'y')
+# Of these, the ones that a fused kernel may keep as they were summed.
+INTERMEDIATES = ROUNDING_POINTS[:-1]
+# z / (1 + exp(-z)) in float32, its exp within 2 units in the last place: with
+# u = 2^-24, and a unit of at most 2 u, that is 4 u, and 3 u of sum, reciprocal
+# and product.  Where |z| reaches at most g, formulas that are off by more:
+#   exp2(-z log2(e)), of a rounded argument   (2 g + 7) u:      g + 3.5 units
+#   z (1 + tanh(z / 2)) / 2, which cancels    3 (1 + e^g) u:    1.5 (1 + e^g)
+ACTIVATION_ULP = 3.5
+_COPY_OF = {'returned': 'expert_out'}
 
 
 def sums(
@@ -57,6 +67,10 @@ class PrecisionPolicy:
       'even_odd_32', of bfloat16 storage: 32 terms at a time, a chain over the
       even and one over the odd of them, their sum then added to the total; so
       do the matrix units of x86 CPUs (AMX).
+    unrounded: those of `INTERMEDIATES` that stay in `accumulate`, as a fused
+      kernel keeps them; whoever returns one returns it so.
+    activation_ulp: how far silu may be off, in units in the last place of its
+      float32 result: see `ACTIVATION_ULP` for what formulas in use need.
 
   Raises:
     ValueError: a field is not one of the names above, or the order is not
@@ -68,6 +82,8 @@ class PrecisionPolicy:
   placement: str = 'combine'
   activation: str = 'swiglu'
   accumulation_order: str = 'ascending'
+  unrounded: tuple[str, ...] = ()
+  activation_ulp: float = ACTIVATION_ULP
 
   def __post_init__(self):
     for name, known in (
@@ -81,6 +97,16 @@ class PrecisionPolicy:
         raise ValueError(
           f'{name}: expected one of {known}, got {getattr(self, name)!r}'
         )
+    if not 0 < self.activation_ulp < float('inf'):
+      raise ValueError(
+        'activation_ulp: expected a positive number of units, got '
+        f'{self.activation_ulp!r}'
+      )
+    object.__setattr__(self, 'unrounded', tuple(self.unrounded))
+    if not set(self.unrounded) <= set(INTERMEDIATES):
+      raise ValueError(
+        f'unrounded: expected some of {INTERMEDIATES}, got {self.unrounded}'
+      )
     if self.accumulation_order == 'ascending':
       return
     if self.storage != _EVEN_ODD_STORAGE:
@@ -90,6 +116,25 @@ class PrecisionPolicy:
         f'for {_EVEN_ODD_STORAGE!r}'
       )
 
+  def dtype(self, name: str) -> str:
+    """Returns the dtype of a tensor of `tensors.SPECS`."""
+    kind = tensors.SPECS[name].kind
+    if kind != 'storage':
+      return {'f32': 'float32', 'i32': 'int32'}[kind]
+    kept = _COPY_OF.get(name, name) in self.unrounded
+    return self.accumulate if kept else self.storage
+
+  def storing(self, name: str) -> 'PrecisionPolicy':
+    """Returns the policy of a stage that writes a tensor: its dtype stored."""
+    if tensors.SPECS[name].kind != 'storage' or not self.unrounded:
+      return self
+    return dataclasses.replace(
+      self,
+      storage=self.dtype(name),
+      accumulation_order='ascending',
+      unrounded=(),
+    )
+
   def golden(self) -> 'PrecisionPolicy':
     """Returns the same layer in float64 throughout."""
     return dataclasses.replace(
@@ -97,4 +142,5 @@ class PrecisionPolicy:
       storage='float64',
       accumulate='float64',
       accumulation_order='ascending',
+      unrounded=(),
     )

@@ -52,8 +52,8 @@ FORWARD = (
 BACKWARD = (
   TensorSpec('dy', 'R T D', 'storage', 'input'),
   TensorSpec('d_expert_out', 'R N D', 'storage', 'compute'),
-  TensorSpec('d_topk_weights', 'R T K', 'f32', 'compute'),
   TensorSpec('d_activation', 'R N F', 'storage', 'compute'),
+  TensorSpec('d_topk_weights', 'R T K', 'f32', 'compute'),
   TensorSpec('d_w_down', 'R L F D', 'storage', 'compute'),
   TensorSpec('d_gate_up', 'R N 2F', 'storage', 'compute'),
   TensorSpec('d_expert_in', 'R N D', 'storage', 'compute'),
@@ -79,6 +79,11 @@ GRADS = tuple(s.name for s in BACKWARD if s.role != 'input')
 # What a stage is computed from, routing and its weights apart; a GEMM's left
 # and right.
 READS = {
+  'counts': ('topk_ids',),
+  'row_base': ('counts',),
+  'row_of_slot': ('topk_ids', 'counts', 'row_base'),
+  'x_relayed': ('x',),
+  'dy_relayed': ('dy',),
   'expert_in': ('x',),
   'gate_up': ('expert_in', 'w_gate_up'),
   'activation': ('gate_up',),
@@ -113,6 +118,16 @@ WEIGHT_GRADS = _gemms('d_w_down', 'd_w_gate_up')
 def reads(placement: str) -> dict[str, tuple[str, ...]]:
   """Returns `READS` for a placement of the routing weights."""
   return READS | (_EARLY_READS if placement == 'before_down' else {})
+
+
+def needs(name: str, placement: str) -> tuple[str, ...]:
+  """Returns all that a tensor is computed from, routing with it.
+
+  Raises:
+    KeyError: it is an input.
+  """
+  read = reads(placement)[name]
+  return read if name in PLAN else ('topk_ids', 'topk_weights', *PLAN, *read)
 
 
 def role(name: str, placement: str) -> str:

@@ -59,16 +59,11 @@ _U64 = ulp.unit_roundoff('float64')
 _TINY = ulp.smallest_normal('float32')
 _LARGEST = float(np.finfo(np.float32).max)
 
-# exp within 2 units in the last place.  A unit is at most 2u of the value.
-_EXP_ROUNDINGS = 4
-# 1 / (1 + exp(-z)), or z / (1 + exp(-z)): sum, and quotient (or reciprocal and
-# product).  The error of exp counts in full in the sum, which is at least as
-# large.
-_SIGMOID_ROUNDINGS = _EXP_ROUNDINGS + 3
+# Of z / (1 + exp(-z)) beside its exp, whose error counts in full in the sum: of
+# the sum, and the quotient (or reciprocal and product).
+_BESIDE_EXP = 3
 # Variance of one float32 rounding, relative to the square of its result.
 _VARIANCE = _U**2 / 3
-# exp may err in one direction throughout: all it may err counts as spread.
-_EXP_VARIANCE = (_EXP_ROUNDINGS * _U) ** 2
 # Prefixes of a long sum that are looked at, and terms between two of them.
 _PREFIXES, _PREFIX_TERMS = 8, 256
 # |d silu(z) / dz| <= 1.0999 (its maximum, at z = 2.3994).
@@ -142,7 +137,7 @@ def exact(stored: np.ndarray, off: np.ndarray | None = None) -> Bounded:
   return Bounded(stored.astype(np.float64), off)
 
 
-def gamma(roundings: int, u: float = _U) -> float:
+def gamma(roundings: float, u: float = _U) -> float:
   """Returns the relative error bound of that many roundings.
 
   Raises:
@@ -153,6 +148,21 @@ def gamma(roundings: int, u: float = _U) -> float:
       f'roundings: expected fewer than {1 / u:.0f}, got {roundings}'
     )
   return roundings * u / (1 - roundings * u)
+
+
+def silu_roundings(policy: precision.PrecisionPolicy) -> float:
+  """Returns what silu, or a sigmoid, may err by; a unit is at most 2u of it."""
+  return 2 * policy.activation_ulp
+
+
+def exp_roundings(policy: precision.PrecisionPolicy) -> float:
+  """Returns what of `silu_roundings` may err in one direction throughout."""
+  return max(silu_roundings(policy) - _BESIDE_EXP, 0.0)
+
+
+def _exp_variance(policy: precision.PrecisionPolicy) -> float:
+  """Returns it as a variance: all that it may err counts as spread."""
+  return (exp_roundings(policy) * _U) ** 2
 
 
 def is_narrow(policy: precision.PrecisionPolicy) -> bool:
@@ -172,20 +182,24 @@ def _stored(
   variance: np.ndarray,
   apart: np.ndarray | None = None,
   reach: np.ndarray | None = None,
+  dtype: str | None = None,
+  crossed: np.ndarray | None = None,
 ) -> Bounded:
   """Returns what is stored of a value; `reach` is the sum of magnitudes."""
+  dtype = dtype or policy.storage
   # Sums are float32 already: only a narrower storage rounds once more.
-  if is_narrow(policy):
-    half = ulp.half_spacing(np.abs(value) + error, policy.storage)
+  if dtype != policy.accumulate:
+    half = ulp.half_spacing(np.abs(value) + error, dtype)
+    crossed = None
     apart = np.sqrt(variance) if apart is None else apart
     error, variance = error + half, variance + 2 * half * apart
-  stored, error = _overflowed(policy.storage, value, error)
+  stored, error = _overflowed(dtype, value, error)
   if reach is not None and not reach.max(initial=0.0) < _LARGEST:
     # Terms of the other sign may overflow too, and then the sum is NaN.
     against = (reach - np.abs(value)) / 2
     sure = (reach < _LARGEST) | (np.isinf(stored) & (against < _LARGEST))
     error = np.where(sure, error, np.inf)
-  return Bounded(stored, error, variance, apart)
+  return Bounded(stored, error, variance, apart, crossed)
 
 
 def _overflowed(
@@ -230,9 +244,14 @@ def _sum_variance(
 
 
 def gemm(
-  policy: precision.PrecisionPolicy, rows: Bounded, weights: np.ndarray
+  policy: precision.PrecisionPolicy,
+  rows: Bounded,
+  weights: np.ndarray,
+  dtype: str | None = None,
 ) -> Bounded:
   """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]` (stored, exact).
+
+  It is stored in `dtype`; None: in the policy's storage.
 
   |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + 2 x tiny, in any order: each
   of the x products passes one rounding of its own and at most x - 1 of sums,
@@ -255,7 +274,7 @@ def gemm(
     error += (1 + scale) * sizes.at_most(rows.error)
   if rows.variance is None:
     variance = of_sum + square.roughly(own)
-    return _stored(policy, value, error, variance, reach=reach)
+    return _stored(policy, value, error, variance, reach=reach, dtype=dtype)
   variance = of_sum + square.roughly(own + rows.variance)
   apart = None
   if is_narrow(policy):
@@ -263,7 +282,10 @@ def gemm(
     few = np.sqrt(of_sum + square.roughly(own))
     few += sizes.roughly(rows.distance())
     apart = np.minimum(np.sqrt(variance), few)
-  return _stored(policy, value, error, variance, apart, reach)
+  crossed = _crossed_by(policy, rows, dtype)
+  if crossed is not None:
+    crossed = np.broadcast_to(crossed.sum(-1, keepdims=True), value.shape)
+  return _stored(policy, value, error, variance, apart, reach, dtype, crossed)
 
 
 def _prefix_sums(
@@ -339,14 +361,25 @@ def activation(
   policy: precision.PrecisionPolicy,
   gate_up: Bounded,
   row_weight: np.ndarray | None,
+  dtype: str | None = None,
 ) -> Bounded:
   """Returns `[n, F]` of gate and up `[n, 2F]`, weighted `[n]` if asked.
 
-  'absolute': |gate| * up, 1 rounding.  'swiglu': gate / (1 + exp(-gate)) * up:
-  silu and product with up.  exp(-gate) may overflow and 1 / (1 + exp(-gate))
-  may be flushed: both lose at most tiny * |gate|.
+  'absolute': |gate| * up, 1 rounding.  'swiglu': silu(gate), which may be off
+  as the policy says, and its product with up.  exp(-gate) may overflow and
+  1 / (1 + exp(-gate)) may be flushed: both lose at most tiny * |gate|.  It is
+  stored in `dtype`; None: in the policy's storage.
   """
-  return _stored(policy, *_activation(policy, gate_up, row_weight).arrays())
+  made = _activation(policy, gate_up, row_weight)
+  crossed = _crossed_by(policy, gate_up, dtype)
+  if crossed is not None:
+    of_gate, of_up = np.split(crossed, 2, axis=-1)
+    crossed = of_gate + of_up
+  value, error, variance, apart, _ = made.arrays()
+  assert error is not None and variance is not None
+  return _stored(
+    policy, value, error, variance, apart, dtype=dtype, crossed=crossed
+  )
 
 
 def _activation(policy, gate_up, row_weight) -> Bounded:
@@ -356,10 +389,10 @@ def _activation(policy, gate_up, row_weight) -> Bounded:
   if policy.activation == 'swiglu':
     sigmoid = _sigmoid(gate.value)
     left = gate.value * sigmoid
-    slope, roundings = _SILU_SLOPE, _SIGMOID_ROUNDINGS + 1
+    slope, roundings = _SILU_SLOPE, silu_roundings(policy) + 1
     left_tiny = _TINY * (np.abs(gate.value) + gate.bound() + 1)
   else:
-    left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1, 0.0
+    left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1.0, 0.0
   value = left * up.value
   left_error = slope * gate.bound() + left_tiny
   up_size = np.abs(up.value) + up.bound()
@@ -389,7 +422,7 @@ def _activation(policy, gate_up, row_weight) -> Bounded:
 
 
 def _few_roundings(
-  policy, value: np.ndarray, roundings: int, flushed: np.ndarray
+  policy, value: np.ndarray, roundings: float, flushed: np.ndarray
 ) -> np.ndarray:
   """Returns the variance of a value after some roundings, an exp maybe.
 
@@ -397,7 +430,7 @@ def _few_roundings(
   """
   variance = roundings * _VARIANCE
   if policy.activation == 'swiglu':
-    variance += _EXP_VARIANCE
+    variance += _exp_variance(policy)
   return _kernels(policy) * variance * np.square(value) + np.square(flushed)
 
 
@@ -471,6 +504,17 @@ def _crossed(policy: precision.PrecisionPolicy, stored: Bounded) -> np.ndarray:
   return np.minimum(stored.distance() / spacing, 1)
 
 
+def _crossed_by(
+  policy: precision.PrecisionPolicy, source: Bounded, dtype: str | None
+) -> np.ndarray | None:
+  """Returns `_crossed`, of narrow numbers that float32 `dtype` is made of."""
+  if dtype != policy.accumulate or not is_narrow(policy):
+    return None
+  if source.crossed is not None or source.apart is None:
+    return source.crossed
+  return _crossed(policy, source)
+
+
 def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
   """Returns the most that one rounding of operands adds to a sum's variance.
 
@@ -495,7 +539,8 @@ def row_weight_grad(
   if dots.crossed is None or policy.activation != 'swiglu':
     return dots
   # Each element is judged alone, so a scale that exp is off by counts in it.
-  of_exp = _kernels(policy) * _EXP_VARIANCE * np.square(dots.value)
+  scale = _kernels(policy) * _exp_variance(policy)
+  of_exp = scale * np.square(dots.value)
   return dataclasses.replace(dots, variance=dots.variance + of_exp)
 
 
@@ -551,7 +596,8 @@ def _act(policy, gate: np.ndarray) -> Bounded:
   if policy.activation == 'absolute':
     return Bounded(np.abs(gate))
   value = gate * _sigmoid(gate)
-  scale = gamma(_SIGMOID_ROUNDINGS) + gamma(_SIGMOID_ROUNDINGS, _U64)
+  roundings = silu_roundings(policy)
+  scale = gamma(roundings) + gamma(roundings, _U64)
   flushed = _TINY * (np.abs(gate) + 1)
   return Bounded(value, scale * np.abs(value) + flushed, np.square(flushed))
 
@@ -575,13 +621,13 @@ def _slope(policy, gate: np.ndarray) -> Bounded:
   if policy.activation == 'absolute':
     return Bounded(np.sign(gate))
   s, c = _sigmoid(gate), _sigmoid(-gate)
-  roundings = 2 * _SIGMOID_ROUNDINGS + _EXP_ROUNDINGS + 3
+  roundings = 2 * silu_roundings(policy) + exp_roundings(policy) + 3
   scale = gamma(roundings) + gamma(roundings, _U64)
   terms = s * (1 + 2 * np.abs(gate))
   flushed = 4 * _TINY * (1 + 2 * np.abs(gate))
   error = scale * terms + flushed
   # An exp in both sigmoids, and the terms that cancel.
-  variance = roundings * _VARIANCE + 4 * _EXP_VARIANCE
+  variance = roundings * _VARIANCE + 4 * _exp_variance(policy)
   variance = _kernels(policy) * variance * np.square(terms)
   variance += np.square(flushed)
   return Bounded(s * (1 + gate * c), error, variance)

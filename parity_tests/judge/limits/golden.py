@@ -51,8 +51,7 @@ class Rows:
 
   def dtype(self, stage: str) -> str:
     """Returns the dtype that a tensor is stored in."""
-    kind = tensors.SPECS[stage].kind
-    return 'float32' if kind == 'f32' else self.policy.storage
+    return self.policy.dtype(stage)
 
   def held(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns what the candidate holds in a tensor, or should."""
@@ -87,16 +86,17 @@ class Rows:
     weights: np.ndarray,
     rank: int,
     lo: int,
+    dtype: str,
   ) -> bounds.Bounded:
     """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`."""
     hi = lo + len(source.value)
     parts = [
-      bounds.gemm(self.policy, source[begin:end], weights[rank, expert])
+      bounds.gemm(self.policy, source[begin:end], weights[rank, expert], dtype)
       for expert, begin, end in self._experts(rank, lo, hi)
     ]
     # An expert without rows.
     return bounds.join(
-      parts or [bounds.gemm(self.policy, source, weights[rank, 0])]
+      parts or [bounds.gemm(self.policy, source, weights[rank, 0], dtype)]
     )
 
   def _experts(
@@ -194,11 +194,11 @@ class Golden(Rows):
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      return self.gemm(source, self.inputs[name], rank, lo)
+      return self.gemm(source, self.inputs[name], rank, lo, self.dtype(stage))
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
       weight = self.early_weight(rank, lo, hi)
-      return bounds.activation(self.policy, source, weight)
+      return bounds.activation(self.policy, source, weight, self.dtype(stage))
     if stage == 'returned':
       return self.sent_back('expert_out', rank, lo, hi)
     if 'returned' not in self.captured:

@@ -45,7 +45,7 @@ class GoldenGrad(golden.Rows):
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
       weights = np.swapaxes(self.inputs[name], -1, -2)
-      return self.gemm(source, weights, rank, lo)
+      return self.gemm(source, weights, rank, lo, self.policy.storage)
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
     compute = {

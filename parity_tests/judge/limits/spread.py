@@ -59,8 +59,7 @@ _WORDS = dict(
 FALSE_ALARM = 1e-9
 # Most that a tile is judged by: a root mean square and a slope, of two parts.
 _NUMBERS, _PARTS = 2, 2
-# exp of a libm may be off in one direction: in silu, and in its slope.
-_SLOPE_OF_EXP = 8 * ulp.unit_roundoff('float32')
+_U = ulp.unit_roundoff('float32')
 _STEPS = 60  # of Newton, from above on a convex function: monotone
 
 
@@ -331,8 +330,10 @@ class Judge:
       rms = own * rms + of_all * all_rms
       slope_of = own * slope_of + of_all * all_slope
     if self.policy.activation == 'swiglu':
-      # exp may be off in one direction: within its variance, but not random.
-      rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + _SLOPE_OF_EXP
+      # exp may be off in one direction, in silu and in its slope: within its
+      # variance, but not random.
+      off = 2 * bounds.exp_roundings(self.policy) * _U
+      rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + off
     with np.errstate(divide='ignore', invalid='ignore'):
       slope = np.abs(sums.product) / sums.information / slope_of
     slope = np.where(sums.information == 0, 0, slope)

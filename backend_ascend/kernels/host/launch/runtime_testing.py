@@ -23,12 +23,15 @@ def rng(*name) -> np.random.Generator:
   return np.random.default_rng(zlib.crc32('/'.join(map(str, name)).encode()))
 
 
+_OF_SUMS_AND_LIMITS = ('accumulation_order', 'unrounded', 'activation_ulp')
+
+
 def _data_name(policy: precision.PrecisionPolicy) -> str:
   """Returns what of a policy decides the data: not the order of its sums."""
   fields = (
     f'{field.name}={getattr(policy, field.name)!r}'
     for field in dataclasses.fields(policy)
-    if field.name != 'accumulation_order'
+    if field.name not in _OF_SUMS_AND_LIMITS
   )
   return f'PrecisionPolicy({", ".join(fields)})'
 

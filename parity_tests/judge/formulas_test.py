@@ -1,0 +1,114 @@
+"""Formulas of silu, and intermediates kept in float32, as the policy says.
+
+A kernel is right or wrong by `policy.activation_ulp` and `policy.unrounded`,
+whether it returns y or every tensor.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import trial
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+ALL = tensors.STAGES
+ONLY_Y = ('y',)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numpy(candidates.Candidate):
+  """A kernel in numpy.
+
+  Attributes:
+    kernel: computes it.
+    returns: names of what it returns.
+    unrounded: what it keeps in float32, whatever the policy; None: as that.
+  """
+
+  can: ClassVar[candidates.Can] = candidates.Can(orders=None, unrounds=True)
+  kernel: trial.Kernel = trial.Kernel()
+  returns: tuple[str, ...] = ALL
+  unrounded: tuple[str, ...] | None = None
+  name: str = 'mine:layer'
+
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+    del which, given
+    if self.unrounded is not None:
+      policy = dataclasses.replace(policy, unrounded=self.unrounded)
+    made = self.kernel.forward(config, policy, inputs)
+    return {name: made[name] for name in self.returns}
+
+
+def failed(candidate, lanes=('exact', 'bounded', 'standard'), **case):
+  """Returns the stages that fail, and asserts that something was judged."""
+  request = request_lib.Request(
+    case_lib.Case(preset='tiny', ranks=2, **case),
+    candidate,
+    judgement.Judgement(lanes),
+  )
+  results = check.run(request).results
+  assert 'pass' in {r.verdict for r in results}
+  return {r.stage for r in results if r.verdict == 'fail'}
+
+
+@pytest.mark.parametrize('returns', [ALL, ONLY_Y], ids=['all', 'y'])
+@pytest.mark.parametrize(
+  'unrounded', [('gate_up',), ('activation', 'expert_out')]
+)
+def test_a_fused_kernel_is_right_under_its_policy(unrounded, returns):
+  candidate = Numpy(returns=returns)
+  assert not failed(candidate, dtype='bfloat16', unrounded=unrounded)
+
+
+def test_a_fused_kernel_is_wrong_under_the_default_policy():
+  # Given gate_up, float32 in a policy that stores bfloat16, and so returned,
+  candidate = Numpy(unrounded=('gate_up',), returns=('gate_up', 'y'))
+  assert failed(candidate, dtype='bfloat16', lanes=('bounded',))
+
+
+# g + 3.5 for gates up to g, below whose -104 silu is flushed to zero.
+_EXP2_NEEDS = 107.5
+
+
+def exp2(gate):
+  with np.errstate(over='ignore'):
+    return gate / (1 + np.exp2(gate * np.float32(-np.log2(np.e))))
+
+
+@pytest.mark.parametrize('returns', [ALL, ONLY_Y], ids=['all', 'y'])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_exp2_is_right_by_what_it_needs(dtype, returns):
+  candidate = Numpy(trial.Kernel(silu_of=exp2), returns)
+  lanes = ('bounded',)
+  assert not failed(candidate, lanes, dtype=dtype, activation_ulp=_EXP2_NEEDS)
+
+
+@pytest.mark.parametrize('ulp', [precision.ACTIVATION_ULP, 50.0])
+def test_four_times_the_error_allowed_is_wrong(ulp):
+  # Given a silu that is off by four times what may be, beside its roundings,
+  off = np.float32(1 + 4 * ulp * 2.0**-23)
+  kernel = trial.Kernel(silu=off)
+  # when it is judged, then it fails; with that much allowed it does not.
+  lanes = ('bounded',)
+  assert 'activation' in failed(Numpy(kernel), lanes, activation_ulp=ulp)
+  assert not failed(Numpy(kernel), lanes, activation_ulp=5 * ulp)
+
+
+@pytest.mark.parametrize('value', [0.0, -1.0, float('inf'), float('nan')])
+def test_units_are_a_positive_number(value):
+  with pytest.raises(ValueError, match='^activation_ulp: expected a positive'):
+    precision.PrecisionPolicy(activation_ulp=value)
+
+
+def test_only_intermediates_can_be_unrounded():
+  with pytest.raises(ValueError, match=r"^unrounded: expected .* \('y',\)"):
+    precision.PrecisionPolicy('bfloat16', unrounded=('y',))

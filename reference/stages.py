@@ -1,0 +1,188 @@
+"""The one table of what a layer computes: each tensor from those before it.
+
+`layer.forward`, `layer_grad.backward` and `sharded_layer` run entries of it
+and nothing beside.
+"""
+
+from collections.abc import Callable, Mapping
+import functools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from hpmoe.reference import combine
+from hpmoe.reference import combine_grad
+from hpmoe.reference import dispatch_grad
+from hpmoe.reference import expert_gemm
+from hpmoe.reference import expert_gemm_grad
+from hpmoe.reference import movement
+from hpmoe.reference import numerics
+from hpmoe.reference import relay
+from hpmoe.reference import swiglu
+from hpmoe.reference import swiglu_grad
+from hpmoe.reference import token_order
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+Known = Mapping[str, at.Array]
+
+
+class Place(NamedTuple):
+  """Where stages run: on all ranks at once, or on one.
+
+  Attributes:
+    config: sizes, as the expert GEMMs see them.
+    policy: dtypes, placement of the weights, activation.
+    plan: says the GEMMs which expert a row belongs to.
+    moves: how rows travel.
+  """
+
+  config: config_lib.MoEConfig
+  policy: precision.PrecisionPolicy
+  plan: token_order.Plan
+  moves: movement.Movement
+
+
+def run(
+  name: str,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  known: Known,
+) -> at.Array:
+  """Returns a tensor of `tensors.SPECS`, computed from others, on all ranks.
+
+  Args:
+    name: of a tensor that is no input.
+    config: sizes.
+    policy: dtypes, placement of the weights, activation.
+    known: at least those that `tensors.needs` names.
+
+  Raises:
+    KeyError: one of those is missing, or `name` is an input.
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  needs = tensors.needs(name, policy.placement)
+  known = {name: jnp.asarray(known[name]) for name in needs}
+  if name in _PLANS:
+    return _PLANS[name](config, known)
+  plan = token_order.Plan(*(known[name] for name in tensors.PLAN))
+  moves = movement.by_address(config, plan, known['topk_ids'])
+  return at_place(name, Place(config, policy, plan, moves), known)
+
+
+def at_place(name: str, place: Place, known: Known) -> at.Array:
+  """Returns a tensor of `tensors.STAGES` or `GRADS`, however rows travel."""
+  policy = place.policy.storing(name)
+  return _STAGES[name](place._replace(policy=policy), known)
+
+
+def _rows(name: str, place: Place, known: Known) -> at.Array:
+  storage = numerics.storage_dtype(place.policy)
+  return place.moves.dispatch(known[name].astype(storage))
+
+
+def _home(name: str, place: Place, known: Known) -> at.Array:
+  return place.moves.return_rows(known[name])
+
+
+def _relayed(name: str, place: Place, known: Known) -> at.Array:
+  return relay.relayed(place.config, known['topk_ids'], known[name])
+
+
+def _gemm(function, left: str, right: str, place: Place, known: Known):
+  config, policy, plan, _ = place
+  return function(config, policy, plan, known[left], known[right])
+
+
+def _early_weight(place: Place, known: Known) -> at.Array | None:
+  if place.policy.placement == 'combine':
+    return None
+  return place.moves.row_weight(known['topk_weights'])
+
+
+def _activation(place: Place, known: Known) -> at.Array:
+  weight = _early_weight(place, known)
+  return swiglu.swiglu(place.policy, known['gate_up'], weight)
+
+
+def _y(place: Place, known: Known) -> at.Array:
+  weights = known['topk_weights']
+  return combine.combine(place.policy, known['returned'], weights)
+
+
+def _d_expert_out(place: Place, known: Known) -> at.Array:
+  dy = known['dy'].astype(numerics.storage_dtype(place.policy))
+  weights = known['topk_weights']
+  return dispatch_grad.dispatch_grad(place.policy, place.moves, weights, dy)
+
+
+def _d_topk_weights(place: Place, known: Known) -> at.Array:
+  """Returns `[R, T, K]` in the dtype of `topk_weights`."""
+  policy, dtype = place.policy, known['topk_weights'].dtype
+  if policy.placement == 'combine':
+    dy, returned = known['dy'], known['returned']
+    grad = dispatch_grad.combine_weight_grad(policy, dy, returned)
+    return grad.astype(dtype)
+  of_row = swiglu_grad.row_weight_grad(
+    policy, known['gate_up'], known['d_activation']
+  )
+  rows = of_row.astype(dtype)[..., None]
+  return place.moves.return_rows(rows)[..., 0]
+
+
+def _d_gate_up(place: Place, known: Known) -> at.Array:
+  return swiglu_grad.swiglu_grad(
+    place.policy,
+    known['gate_up'],
+    known['d_activation'],
+    _early_weight(place, known),
+  )
+
+
+def _dx(place: Place, known: Known) -> at.Array:
+  return combine_grad.combine_grad(place.policy, known['d_returned'])
+
+
+def _counts(config: config_lib.MoEConfig, known: Known) -> at.Array:
+  return token_order.slot_counts(config, known['topk_ids'])
+
+
+def _row_base(config: config_lib.MoEConfig, known: Known) -> at.Array:
+  return token_order.row_bases(config, known['counts'])
+
+
+def _row_of_slot(config: config_lib.MoEConfig, known: Known) -> at.Array:
+  counts, base = known['counts'], known['row_base']
+  return token_order.slot_rows(known['topk_ids'], counts, base)
+
+
+_PLANS: dict[str, Callable[[config_lib.MoEConfig, Known], at.Array]] = {
+  'counts': _counts,
+  'row_base': _row_base,
+  'row_of_slot': _row_of_slot,
+}
+
+_STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
+  'x_relayed': functools.partial(_relayed, 'x'),
+  'expert_in': functools.partial(_rows, 'x'),
+  'activation': _activation,
+  'returned': functools.partial(_home, 'expert_out'),
+  'y': _y,
+  'dy_relayed': functools.partial(_relayed, 'dy'),
+  'd_expert_out': _d_expert_out,
+  'd_topk_weights': _d_topk_weights,
+  'd_gate_up': _d_gate_up,
+  'd_returned': functools.partial(_home, 'd_expert_in'),
+  'dx': _dx,
+}
+for _function, _gemms in (
+  (expert_gemm.expert_gemm, tensors.GEMMS),
+  (expert_gemm_grad.rows_grad, tensors.TRANSPOSED_GEMMS),
+  (expert_gemm_grad.weight_grad, tensors.WEIGHT_GRADS),
+):
+  _STAGES |= {
+    name: functools.partial(_gemm, _function, *read)
+    for name, read in _gemms.items()
+  }
