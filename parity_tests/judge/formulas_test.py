@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
@@ -41,11 +42,15 @@ class Numpy(candidates.Candidate):
   name: str = 'mine:layer'
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    del which, given
+    del given
+    asked = policy
     if self.unrounded is not None:
       policy = dataclasses.replace(policy, unrounded=self.unrounded)
     made = self.kernel.forward(config, policy, inputs)
-    return {name: made[name] for name in self.returns}
+    made = {name: made[name] for name in self.returns}
+    return user_candidate.check_outputs(
+      self.name, config, asked, made, which, ONLY_Y
+    )
 
 
 def failed(candidate, lanes=('exact', 'bounded', 'standard'), **case):
@@ -72,7 +77,8 @@ def test_a_fused_kernel_is_right_under_its_policy(unrounded, returns):
 def test_a_fused_kernel_is_wrong_under_the_default_policy():
   # Given gate_up, float32 in a policy that stores bfloat16, and so returned,
   candidate = Numpy(unrounded=('gate_up',), returns=('gate_up', 'y'))
-  assert failed(candidate, dtype='bfloat16', lanes=('bounded',))
+  with pytest.raises(ValueError, match='gate_up: expected bfloat16 .* float32'):
+    failed(candidate, dtype='bfloat16', lanes=('bounded',))
 
 
 # g + 3.5 for gates up to g, below whose -104 silu is flushed to zero.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
   from hpmoe.reference.contract.precision import PrecisionPolicy
   from hpmoe.reference.layer import forward
   from hpmoe.reference.layer_grad import backward
-  from hpmoe.reference.layer_grad import layer
+  from hpmoe.reference.differentiable import layer
   from hpmoe.reference.routing import sigmoid_group_topk
   from hpmoe.reference.routing import softmax_topk
   from hpmoe.reference.sharded_layer import layer_of_shard
@@ -49,7 +49,7 @@ _HOMES = {
   'check_inputs': ('reference.contract.checks', 'check_inputs'),
   'compile': ('backend_ascend.compiler', 'compile'),
   'forward': ('reference.layer', 'forward'),
-  'layer': ('reference.layer_grad', 'layer'),
+  'layer': ('reference.differentiable', 'layer'),
   'layer_of_shard': ('reference.sharded_layer', 'layer_of_shard'),
   'machine': ('backend_ascend.simulator.machines.machine', 'load'),
   'sigmoid_group_topk': ('reference.routing', 'sigmoid_group_topk'),
