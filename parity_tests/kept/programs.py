@@ -264,7 +264,8 @@ def _is_plain(leaf) -> bool:
   jax = sys.modules.get('jax')
   if jax is not None and isinstance(leaf, jax.Array):
     plain = not isinstance(leaf, jax.core.Tracer)
-  return plain and leaf.dtype.itemsize <= 4
+  # Of another byte order, the same bytes are other values.
+  return plain and leaf.dtype.itemsize <= 4 and leaf.dtype.isnative
 
 
 def _surroundings() -> tuple[str, ...]:

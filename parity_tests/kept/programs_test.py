@@ -103,6 +103,15 @@ class TestKept:
       programs.Program(_scaled, 1)(3, wide)
     assert not entries(tmp_path)
 
+  def test_another_byte_order_is_no_answer(self, tmp_path):
+    # Given the same bytes in another order, which are other numbers, then what
+    # was answered to the first is not found for them.
+    answer(tmp_path)
+    swapped = ONES.view('>f4')
+    assert swapped.tobytes() == ONES.tobytes()
+    with programs.kept(tmp_path), pytest.raises(TypeError, match='argument'):
+      programs.Program(_scaled, 1)(3, swapped)
+
   def test_two_at_once_leave_one(self, tmp_path):
     command = [sys.executable, '-c', _OTHER_PROCESS, str(tmp_path)]
     both = [subprocess.Popen(command) for _ in range(2)]

@@ -358,6 +358,7 @@ def _launches(
       launched = runtime.run(
         image,
         made.arrays,
+        asked=_asked(which, interleaving, threads),
         threads=threads,
         fault=fault,
         isa=isa,
@@ -371,6 +372,16 @@ def _launches(
         how['replay'],
       ) from error
     yield launched, how
+
+
+def _asked(
+  which: passes.Pass, interleaving: int, threads: int
+) -> tuple[str, ...] | None:
+  """Returns what a launch makes: all, or as front ends results only, in turn.
+
+  Each with puts in time and late, and with every number of threads.
+  """
+  return which.results if (interleaving // 2 + threads) % 2 else None
 
 
 def _not_ascending(made: inputs_lib.LayerInputs) -> str | None:

@@ -103,6 +103,18 @@ int main() {
   const float* c = At(gemm.c, 0);
   std::printf("read: %f %f %f %f\n", c[0], c[1], c[2], c[9]);
 
+  // Rows of a at addresses of their own.
+  const void* const a_rows[] = {At(gemm.a, 16), At(gemm.a, 0)};
+  gemm.a_rows = a_rows;
+  drill.gemm = [](const GemmTile& t) {
+    *At(t.c, 0) = *At(t.a_rows[1], 4);                        // a term too many
+    *At(t.c, 1) = *At(t.a_rows[0], 3) + *At(t.a_rows[1], 3);  // its own
+    *At(t.a_rows[0], -1) = 5;
+  };
+  bench.Print("gathered gemm", run_gemm);
+  std::printf("read: %f %f\n", c[0], c[1]);
+  gemm.a_rows = nullptr;
+
   gemm.trans_a = gemm.trans_b = true;  // a [4, 2], b [3, 4]
   drill.gemm = [](const GemmTile& t) {
     *At(t.c, 0) = *At(t.a, 4 * t.lda);
@@ -152,6 +164,13 @@ int main() {
               [&](Kernels* k) { k->Combine(combine); });
   const float* y = At(combine.y, 0);
   std::printf("read: %f %f %f\n", y[0], y[1], y[2]);
+
+  const void* const rows[] = {At(combine.returned, 0), At(combine.returned, 8),
+                              At(combine.returned, 0), At(combine.returned, 8)};
+  combine.rows = rows;
+  combine.returned = nullptr;
+  drill.combine = [](const CombineTile& t) { *At(t.rows[3], 3) = 5; };
+  bench.Print("gathered combine", [&](Kernels* k) { k->Combine(combine); });
 
   RowDotTile dots{bench.Take(10), bench.Take(40), weight, 0, 8, 3, 4, f32};
   drill.dots = [](const RowDotTile& t) {

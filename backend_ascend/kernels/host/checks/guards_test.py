@@ -29,6 +29,8 @@ gemm, an operand: wrote element [0, 0] of b, which is [4, 3] and only read
 gemm, beside another task that writes its operand:
 gemm, reads beyond:
 read: nan nan nan 2.000000
+gathered gemm: wrote element [0, -1] of a, which is [2, 4]
+read: nan 2.000000
 transposed gemm, reads beyond:
 read: nan nan 2.000000
 gemm, carry: wrote element [2, 0] of carry, which is [2, 3]
@@ -37,6 +39,7 @@ swiglu grad: wrote element [0, 2] of d_row_weight, which is [1, 2]
 combine: wrote element [1, 3] of y, which is [2, 3]
 combine, reads beyond:
 read: nan nan 2.000000
+gathered combine: wrote element [3, 3] of rows, which is [4, 3]
 dots: wrote element [0, 3] of out, which is [1, 3]
 read: nan nan 2.000000
 put: wrote element [3, 0] of out, which is [3, 4]

@@ -51,7 +51,7 @@ class Modes:
 
   All but two reach a launch whichever tensors are asked for.  What must see a
   tensor that is not, makes it: `actions` all that tasks write, and a fault
-  those that its task reads and writes.
+  of values those that its task reads and writes.
 
   Attributes:
     poison: what tasks write starts as `POISON`, scratch tiles too; otherwise as

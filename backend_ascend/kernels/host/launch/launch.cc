@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "backend_ascend/kernels/host/launch/runtime_workers.h"
@@ -89,23 +90,9 @@ void RunTasks(const LaunchOptions& options, LaunchState* state, Held* held,
 
 }  // namespace
 
-std::unique_ptr<Held> Launch::Take() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (free_.empty()) return std::make_unique<Held>();
-  std::unique_ptr<Held> held = std::move(free_.back());
-  free_.pop_back();
-  return held;
-}
-
-void Launch::Return(std::unique_ptr<Held> held) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  free_.push_back(std::move(held));
-}
-
 int64_t Launch::arena_bytes() {
-  const std::lock_guard<std::mutex> lock(mutex_);
   int64_t bytes = 0;
-  for (const std::unique_ptr<Held>& held : free_) bytes += held->arena.bytes();
+  memory_.ForEach([&](const Held& held) { bytes += held.arena.bytes(); });
   return bytes;
 }
 
@@ -113,10 +100,10 @@ Status Launch::Run(const LaunchTensors& tensors, const LaunchOptions& options,
                    LaunchReport* report) {
   const DefaultFloatEnvironment environment;
   *report = {};
-  std::unique_ptr<Held> held = Take();
+  std::unique_ptr<Held> held = memory_.Take();
   const Status status = RunIn(tensors, options, held.get(), report);
   // Also after a refusal: the next launch wants its memory.
-  Return(std::move(held));
+  memory_.Return(std::move(held));
   return status;
 }
 

@@ -9,8 +9,6 @@
 #define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <vector>
 
 #include "backend_ascend/kernels/host/checks/races.h"
@@ -18,6 +16,7 @@
 #include "backend_ascend/kernels/host/launch/launch_prepare.h"
 #include "backend_ascend/kernels/host/launch/runtime_platform.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/kernels/host/pool.h"
 
 namespace hpmoe {
 
@@ -50,14 +49,11 @@ class Launch {
   int64_t arena_bytes();
 
  private:
-  std::unique_ptr<Held> Take();
-  void Return(std::unique_ptr<Held> held);
   Status RunIn(const LaunchTensors& tensors, const LaunchOptions& options,
                Held* held, LaunchReport* report) const;
 
   const ImageView& view_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Held>> free_;  // guarded by mutex_
+  Pool<Held> memory_;
 };
 
 // The same tasks on one thread, kind by kind in the image's order, without

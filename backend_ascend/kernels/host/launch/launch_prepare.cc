@@ -28,7 +28,8 @@ class Makes {
       : image_(*view.header),
         tensors_(tensors),
         all_(options.modes.actions != nullptr),
-        faulty_(options.fault.kind == FaultKind::kNone
+        faulty_(options.fault.kind == FaultKind::kNone ||
+                        IsOrderFault(options.fault.kind)
                     ? nullptr
                     : &KindOf(view.tasks[options.fault.task])) {
     for (int32_t t = 0; t < view.num_tasks; ++t) {

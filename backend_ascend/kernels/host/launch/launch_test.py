@@ -1,12 +1,17 @@
 """A launch that only computes has the bits of one that checks."""
 
 from concurrent import futures
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
@@ -304,24 +309,126 @@ class TestRefused:
       self.loaded.run(self.inputs, out, out=out)
 
 
+_ALL_MODES = modes_lib.Modes(
+  permute=3, late_puts=True, races=True, guards=True, trace=True, times=True
+)
+
+
+class TestChecked:
+  """The modes reach tasks whose tensors are fused away."""
+
+  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('direction', layout.Direction)
+  @pytest.mark.parametrize('relay', [False, True])
+  def test_every_mode_finds_nothing_and_changes_no_bit(
+    self, direction, placement, relay
+  ):
+    # Given all modes at once, when only results are asked for, then they have
+    # the bits of a launch of all tensors, nothing races and each task ends.
+    config, pol = LAYERS['four_ranks'], policy('bfloat16', placement)
+    for cols in COLS:
+      case = testing.make_case(
+        direction, config, pol, row_block=8, col_block=cols, relay=relay
+      )
+      loaded = runtime.Launch(case.image, threads=2)
+      got = loaded.run(case.inputs, modes=_ALL_MODES)
+      assert got.num_races == 0
+      assert sorted(got.order) == list(range(len(got.order)))
+      assert not testing.differing(
+        got.outputs, {n: case.right[n] for n in got.outputs}
+      )
+
+  @pytest.mark.parametrize(
+    'kind, tensor',
+    [
+      (layout.Kind.COMBINE, 'expert_out'),
+      (layout.Kind.DOWN, 'gate_up'),
+      (layout.Kind.COMBINE_GRAD, 'd_expert_in'),
+      (layout.Kind.TOPK_WEIGHT_GRAD, 'd_gate_up'),
+    ],
+  )
+  def test_a_wait_that_is_skipped_is_a_race_on_what_is_read(self, kind, tensor):
+    # Given a task that reads owners' rows, or gates, in place of a tensor that
+    # nobody made, when it does not wait, then that is a race on those.
+    backward = kind > layout.Kind.COMBINE
+    case = testing.make_case(
+      layout.Direction(backward),
+      LAYERS['four_ranks'],
+      policy(placement='before_down'),
+      row_block=8,
+    )
+    task = int(np.flatnonzero(case.image.tables['tasks']['kind'] == kind)[0])
+    loaded = runtime.Launch(case.image, threads=1)
+    got = loaded.run(
+      case.inputs,
+      [*loaded.finals, *(['gate_up'] if tensor == 'gate_up' else [])],
+      modes=modes_lib.Modes(races=True),
+      fault=faults.Fault('skipped_wait', task),
+    )
+    assert {race.tensor for race in got.races} == {tensor}
+    assert all(task == race.blame.index for race in got.races)
+
+  def test_a_faulty_task_has_its_tensors(self):
+    # Given a fault of values, when only y is asked for, then what its task
+    # reads and writes is made, and y is wrong as in a launch of all tensors.
+    case = testing.make_case(
+      layout.Direction.FORWARD, LAYERS['two_ranks'], policy(), row_block=8
+    )
+    tasks = case.image.tables['tasks']
+    for name, kind in (
+      ('swapped_experts', layout.Kind.GATE_UP),
+      ('zero_output', layout.Kind.SWIGLU),
+      ('off_by_one_row', layout.Kind.RETURN),
+      ('stale_row', layout.Kind.DISPATCH),
+    ):
+      fault = faults.Fault(name, int(np.flatnonzero(tasks['kind'] == kind)[0]))
+      want = runtime.launch(case.image, case.inputs, fault=fault)['y']
+      got = runtime.Launch(case.image).run(case.inputs, fault=fault)
+      assert got.outputs['y'].tobytes() == want.tobytes(), name
+      assert want.tobytes() != case.right['y'].tobytes(), name
+
+  def test_replay_makes_all_tensors(self):
+    # Given tasks that read given tensors, when only y is asked for, then it is
+    # right although no task but the last did its work.
+    case = testing.make_case(
+      layout.Direction.FORWARD, LAYERS['two_ranks'], policy(), row_block=8
+    )
+    kinds = case.image.tables['tasks']['kind']
+    actions = np.where(kinds == layout.Kind.COMBINE, 1, 4).astype(np.uint8)
+    modes = modes_lib.Modes(actions=actions, given=case.right)
+    got = runtime.Launch(case.image).run(case.inputs, modes=modes)
+    assert got.outputs['y'].tobytes() == case.right['y'].tobytes()
+
+
 class TestIdsOfTheCaller:
   @pytest.mark.parametrize('layer', ['one_rank', 'four_ranks'])
   def test_are_not_read_once_they_were_checked(self, layer):
     # Given ids that others write to while tasks run (here tasks themselves do:
     # y lies in their memory, which Python would refuse), then y is that of the
-    # ids that were checked.
-    config = LAYERS[layer]
-    image = testing.compile_layer(config, policy(), row_block=4, token_block=4)
-    inputs = testing.make_inputs(config, policy())
-    want = runtime.launch(image, inputs, threads=1)['y']
-    y = np.zeros_like(want)
-    ids = y.view(np.int32).reshape(-1)[: inputs['topk_ids'].size]
-    ids[:] = inputs['topk_ids'].reshape(-1)
-    inputs['topk_ids'] = ids.reshape(inputs['topk_ids'].shape)
-    _native.Launch(image_lib.load(image)).run(
-      inputs, dict(y=y), _native.LaunchOptions(threads=1)
+    # ids that were checked.  In a process of its own: it would end.
+    module = self.__module__
+    script = f'from {module} import launch_on_ids; launch_on_ids({layer!r})'
+    path = os.pathsep.join(sys.path)
+    ran = subprocess.run(
+      [sys.executable, '-c', script], env=os.environ | dict(PYTHONPATH=path)
     )
-    assert y.tobytes() == want.tobytes()
+    assert ran.returncode == 0
+
+
+def launch_on_ids(layer: str) -> None:
+  """Launches with y in the memory of ids; y must be right."""
+  config = LAYERS[layer]
+  image = testing.compile_layer(config, policy(), row_block=4, token_block=4)
+  inputs = testing.make_inputs(config, policy())
+  want = runtime.launch(image, inputs, threads=1)['y']
+  y = np.zeros_like(want)
+  ids = y.view(np.int32).reshape(-1)[: inputs['topk_ids'].size]
+  ids[:] = inputs['topk_ids'].reshape(-1)
+  inputs['topk_ids'] = ids.reshape(inputs['topk_ids'].shape)
+  _native.Launch(image_lib.load(image)).run(
+    inputs, dict(y=y), _native.LaunchOptions(threads=1)
+  )
+  assert y.tobytes() == want.tobytes()
 
 
 class TestUnaligned:

@@ -390,16 +390,18 @@ def run(
   image,
   inputs: collections.abc.Mapping[str, np.ndarray],
   *,
+  asked: collections.abc.Iterable[str] | None = None,
   fault: faults.Fault | None = None,
   modes: modes_lib.Modes = modes_lib.Modes(),
   plan: _native.Routing | None = None,
   **how,
 ) -> modes_lib.Launched:
-  """Launches an image once, to check: it makes every tensor and scans inputs.
+  """Launches an image once, to check: inputs are scanned.
 
   Args:
     image: as of `Launch`.
-    inputs: as of `Launch.run`, and the three below.
+    inputs: as of `Launch.run`, and the four below.
+    asked: names of tensors to make; None means all.
     fault: a fault.
     modes: beside these, what is not written is `POISON`.
     plan: of the routing.
@@ -409,9 +411,9 @@ def run(
     ValueError, WaitError, BrokenError: as `Launch.run`.
   """
   loaded = Launch(image, scan=True, **how)
-  return loaded.run(
-    inputs, arrays.outputs(loaded.image), modes=modes, fault=fault, plan=plan
-  )
+  if asked is None:
+    asked = arrays.outputs(loaded.image)
+  return loaded.run(inputs, asked, modes=modes, fault=fault, plan=plan)
 
 
 def launch(
