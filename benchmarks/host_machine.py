@@ -46,11 +46,15 @@ _ROUNDS = flags.DEFINE_integer('rounds', 9, 'Interleaved repetitions.')
 
 _ROW_BLOCKS = (16, 64, 256)
 _COL_BLOCKS = (32, 128, 384)
-_SIZES = config_lib.MoEConfig(2, 256, 8, 4, 768, 384)
+_SIZES = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=256, num_experts=8, top_k=4, d_model=768, d_ff=384
+)
 _STREAM_BYTES = 2**28
 _CACHED_BYTES = 2**23
 _NEVER = 1e30
-_TINY = config_lib.MoEConfig(4, 64, 16, 4, 32, 16)
+_TINY = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=64, num_experts=16, top_k=4, d_model=32, d_ff=16
+)
 
 # Units by choice, and what a host does not have, or in no time.
 _ASSUMED = {

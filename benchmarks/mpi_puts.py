@@ -33,7 +33,9 @@ from hpmoe.reference.contract import precision
 _ROUNDS = flags.DEFINE_integer('rounds', 7, 'Launches of each way.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
-CONFIG = config_lib.MoEConfig(2, 2048, 8, 2, 16, 8)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=2048, num_experts=8, top_k=2, d_model=16, d_ff=8
+)
 # By name: whether windows are mapped.
 WAYS = {'stores': True, 'calls of MPI': False}
 

@@ -120,7 +120,9 @@ def pypto_cycles(kind: str, sizes) -> tuple[int, int]:
 def our_cycles(kind: int, rows: int, depth: int, cols: int):
   """Returns cycles of the first task of a kind: (own, alone)."""
   d, f = (depth, cols // 2) if kind == layout.Kind.GATE_UP else (256, cols)
-  config = config_lib.MoEConfig(1, rows, 1, 1, d, f)
+  config = config_lib.MoEConfig(
+    num_ranks=1, num_tokens=rows, num_experts=1, top_k=1, d_model=d, d_ff=f
+  )
   policy = precision.PrecisionPolicy(storage='bfloat16')
   options = flow_lib.Options(row_block=rows, col_block=cols)
   image = compiler.compile_forward(config, policy, options).image

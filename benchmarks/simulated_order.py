@@ -45,7 +45,9 @@ _ROUNDS = flags.DEFINE_integer('rounds', 15, 'Interleaved launches of each.')
 _THREADS = flags.DEFINE_integer('threads', None, "Default: the machine's.")
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
-LAYER = config_lib.MoEConfig(2, 512, 16, 4, 512, 256)
+LAYER = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=512, num_experts=16, top_k=4, d_model=512, d_ff=256
+)
 # Where all rows are for one rank, numbers of its workers matter.
 ROUTINGS = ('uniform', 'one_rank')
 

@@ -52,7 +52,13 @@ def make_image(tasks: int) -> image_lib.Image:
   tokens = 128 * blocks
   rows = -(-tokens * TOP_K * 9 // 8 // 128) * 128
   config = config_lib.MoEConfig(
-    RANKS, tokens, EXPERTS, TOP_K, 7168, 2048, capacity=rows
+    num_ranks=RANKS,
+    num_tokens=tokens,
+    num_experts=EXPERTS,
+    top_k=TOP_K,
+    d_model=7168,
+    d_ff=2048,
+    capacity=rows,
   )
   options = flow_lib.Options(
     row_block=128,

@@ -30,7 +30,15 @@ from hpmoe.reference.contract import precision
 _REPEATS = flags.DEFINE_integer('repeats', 5, 'Repetitions.')
 _JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
-EP8 = config_lib.MoEConfig(8, 4096, 64, 8, 7168, 2048, capacity=32768)
+EP8 = config_lib.MoEConfig(
+  num_ranks=8,
+  num_tokens=4096,
+  num_experts=64,
+  top_k=8,
+  d_model=7168,
+  d_ff=2048,
+  capacity=32768,
+)
 
 
 def _seconds(run) -> tuple[float, object]:

@@ -23,7 +23,15 @@ class TestReturnRows:
   def test_every_slot_gets_its_row(self):
     # Given, by hand: owner 0 holds expert 0 three times, then expert 1; owner 1
     # holds expert 2, then expert 3 three times.
-    config = config_lib.MoEConfig(2, 2, 4, 2, 1, 1, capacity=4)
+    config = config_lib.MoEConfig(
+      num_ranks=2,
+      num_tokens=2,
+      num_experts=4,
+      top_k=2,
+      d_model=1,
+      d_ff=1,
+      capacity=4,
+    )
     # When.
     out = run_return(
       config,
@@ -39,7 +47,15 @@ class TestReturnRows:
 
   def test_a_row_past_the_capacity_is_nan(self):
     # Given: room for three rows of four.
-    config = config_lib.MoEConfig(2, 2, 4, 2, 1, 1, capacity=3)
+    config = config_lib.MoEConfig(
+      num_ranks=2,
+      num_tokens=2,
+      num_experts=4,
+      top_k=2,
+      d_model=1,
+      d_ff=1,
+      capacity=3,
+    )
     # When.
     out = run_return(
       config,

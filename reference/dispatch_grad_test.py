@@ -23,7 +23,15 @@ def run(policy, dy):
 
 
 # Owner 0 holds expert 0 of slots (0,0,1), (0,1,0); owner 1 expert 2 of (0,0,0).
-CONFIG = config_lib.MoEConfig(2, 1, 4, 2, 3, 1, capacity=3)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2,
+  num_tokens=1,
+  num_experts=4,
+  top_k=2,
+  d_model=3,
+  d_ff=1,
+  capacity=3,
+)
 IDS = jnp.array([[[2, 0]], [[0, 1]]], jnp.int32)
 WEIGHTS = jnp.array([[[0.3, 0.7]], [[1.1, 0.9]]], jnp.float32)
 # Source (rank, slot) of every row, owner by owner, in token order.

@@ -11,7 +11,15 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import config as config_lib
 
 # Two ranks of two experts; expert 1 gets nothing, rank 1 more than rank 0.
-CONFIG = config_lib.MoEConfig(2, 2, 4, 2, 3, 1, capacity=7)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2,
+  num_tokens=2,
+  num_experts=4,
+  top_k=2,
+  d_model=3,
+  d_ff=1,
+  capacity=7,
+)
 IDS = jnp.array([[[3, 0], [2, 3]], [[0, 3], [2, 0]]], jnp.int32)
 # (source rank, token, slot) of each row of each rank, by hand.
 ROWS = (

@@ -63,7 +63,15 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
   # Given: small integers, exact in any order; NaN where no row is.
   counts, num_rows = CASES[name]
   counts = counts[:ranks]
-  config = config_lib.MoEConfig(ranks, 1, 2, 1, 3, 1, capacity=num_rows)
+  config = config_lib.MoEConfig(
+    num_ranks=ranks,
+    num_tokens=1,
+    num_experts=2,
+    top_k=1,
+    d_model=3,
+    d_ff=1,
+    capacity=num_rows,
+  )
   policy = precision.PrecisionPolicy(storage)
   rng = test_util.generator(name)
   rows = rng.integers(-4, 5, (ranks, num_rows, 3)).astype(float)
@@ -93,7 +101,15 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
 
 def test_rows_of_another_expert_never_reach_a_weight():
   # Given: expert 0 holds NaN and infinity, in the same block as expert 1.
-  config = config_lib.MoEConfig(1, 1, 2, 1, 1, 1, capacity=3)
+  config = config_lib.MoEConfig(
+    num_ranks=1,
+    num_tokens=1,
+    num_experts=2,
+    top_k=1,
+    d_model=1,
+    d_ff=1,
+    capacity=3,
+  )
   rows = jnp.array([[[np.nan], [2.0], [3.0]]])
   d_out = jnp.array([[[np.inf], [5.0], [7.0]]])
   # When.
@@ -107,7 +123,15 @@ def test_rows_of_another_expert_never_reach_a_weight():
 def test_blocks_are_added_in_row_order(before):
   # Given: 2^24 in the first block and a unit in each of the two after it, which
   # are lost one by one, and kept where they meet first.
-  config = config_lib.MoEConfig(1, 1, 2, 1, 1, 1, capacity=before + 300)
+  config = config_lib.MoEConfig(
+    num_ranks=1,
+    num_tokens=1,
+    num_experts=2,
+    top_k=1,
+    d_model=1,
+    d_ff=1,
+    capacity=before + 300,
+  )
   rows = np.zeros((1, before + 300, 1), np.float32)
   rows[0, before :: expert_gemm.BLOCK_ROWS] = 1
   rows[0, before] = 2.0**24
@@ -130,7 +154,13 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
   seen = set()
   for before, after in ((0, 0), (0, 90), (77, 0), (130, 300)):
     config = config_lib.MoEConfig(
-      1, 1, 2, 1, 1, 1, capacity=before + 150 + after
+      num_ranks=1,
+      num_tokens=1,
+      num_experts=2,
+      top_k=1,
+      d_model=1,
+      d_ff=1,
+      capacity=before + 150 + after,
     )
     padding = ((before, after), (0, 0))
     # When.
@@ -149,7 +179,15 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
 def test_a_sum_is_rounded_once():
   # Given: 4096 in the first block and 12 in each of the two after it, which are
   # lost beside it in bfloat16, whose unit there is 32, one by one.
-  config = config_lib.MoEConfig(1, 1, 1, 1, 1, 1, capacity=300)
+  config = config_lib.MoEConfig(
+    num_ranks=1,
+    num_tokens=1,
+    num_experts=1,
+    top_k=1,
+    d_model=1,
+    d_ff=1,
+    capacity=300,
+  )
   block = expert_gemm.BLOCK_ROWS
   rows = jnp.zeros((1, 300, 1), jnp.bfloat16).at[0, ::block].set(12)
   rows = rows.at[0, 0].set(4096)
@@ -162,7 +200,15 @@ def test_a_sum_is_rounded_once():
 
 def test_memory_does_not_grow_with_experts_times_rows():
   # Given: 32 experts of 16 x 16 and 10^4 rows.
-  config = config_lib.MoEConfig(1, 1, 32, 1, 16, 1, capacity=10_000)
+  config = config_lib.MoEConfig(
+    num_ranks=1,
+    num_tokens=1,
+    num_experts=32,
+    top_k=1,
+    d_model=16,
+    d_ff=1,
+    capacity=10_000,
+  )
   plan = plan_of([[300] * 32])
   for storage, size in (('float32', 4), ('bfloat16', 2)):
     policy = precision.PrecisionPolicy(storage)
@@ -183,7 +229,9 @@ import jax, numpy as np, zlib
 jax.config.update('jax_enable_x64', True)
 from hpmoe.reference import expert_gemm_grad_test as test
 from hpmoe.reference.contract import config, precision
-shape = config.MoEConfig(1, 1, 1, 1, 1, 1, capacity=1000)
+shape = config.MoEConfig(
+  num_ranks=1, num_tokens=1, num_experts=1, top_k=1,
+  d_model=1, d_ff=1, capacity=1000)
 rng = np.random.default_rng(0)
 for dtype in ('float32', 'float64'):
   policy = precision.PrecisionPolicy(dtype, dtype)

@@ -63,7 +63,15 @@ class TestExpertGemm:
   def test_integers_equal_a_serial_loop(self, name, storage, ranks):
     # Given: small integers, exact in any order.
     counts, num_rows = CASES[name]
-    config = config_lib.MoEConfig(ranks, 1, 2, 1, 3, 1, capacity=num_rows)
+    config = config_lib.MoEConfig(
+      num_ranks=ranks,
+      num_tokens=1,
+      num_experts=2,
+      top_k=1,
+      d_model=3,
+      d_ff=1,
+      capacity=num_rows,
+    )
     counts = counts[:ranks]
     policy = precision.PrecisionPolicy(storage)
     rng = test_util.generator(name)
@@ -86,7 +94,15 @@ class TestExpertGemm:
   @pytest.mark.parametrize('inner', [1, 256, 600])
   def test_golden_takes_any_float_and_keeps_float64(self, inner):
     # Given: float32 rows and bfloat16 weights.
-    config = config_lib.MoEConfig(1, 1, 2, 1, inner, 1, capacity=9)
+    config = config_lib.MoEConfig(
+      num_ranks=1,
+      num_tokens=1,
+      num_experts=2,
+      top_k=1,
+      d_model=inner,
+      d_ff=1,
+      capacity=9,
+    )
     counts = [[4, 3]]
     rng = test_util.generator('golden')
     with test_util.x64():
@@ -106,7 +122,15 @@ class TestExpertGemm:
 
   def test_memory_does_not_grow_with_experts_times_rows(self):
     # Given: 32 experts of 16 x 16 and 10^4 rows.
-    config = config_lib.MoEConfig(1, 1, 32, 1, 16, 1, capacity=10_000)
+    config = config_lib.MoEConfig(
+      num_ranks=1,
+      num_tokens=1,
+      num_experts=32,
+      top_k=1,
+      d_model=16,
+      d_ff=1,
+      capacity=10_000,
+    )
     for storage, size in (('float32', 4), ('bfloat16', 2)):
       lowered = run.lower(
         config,
@@ -128,7 +152,9 @@ import jax, numpy as np, zlib
 jax.config.update('jax_enable_x64', True)
 from hpmoe.reference import expert_gemm, expert_gemm_test as test
 from hpmoe.reference.contract import config, precision
-shape = config.MoEConfig(1, 1, 1, 1, 1, 1, capacity=128)
+shape = config.MoEConfig(
+  num_ranks=1, num_tokens=1, num_experts=1, top_k=1,
+  d_model=1, d_ff=1, capacity=128)
 plan = test.plan_of(shape, [[128]])
 rng = np.random.default_rng(0)
 for dtype in ('float32', 'float64'):

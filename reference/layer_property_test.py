@@ -22,13 +22,27 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 SHAPES = {
-  'plain': config_lib.MoEConfig(2, 5, 4, 2, 6, 3),
-  'empty experts': config_lib.MoEConfig(2, 2, 8, 1, 3, 2),
-  'one row': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
-  'one rank gets all': config_lib.MoEConfig(4, 3, 8, 2, 3, 2),
-  'K = E': config_lib.MoEConfig(2, 3, 4, 4, 5, 2),
-  'R = 1': config_lib.MoEConfig(1, 4, 5, 3, 4, 3),
-  'R = E': config_lib.MoEConfig(3, 3, 3, 2, 2, 4),
+  'plain': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=6, d_ff=3
+  ),
+  'empty experts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=2, num_experts=8, top_k=1, d_model=3, d_ff=2
+  ),
+  'one row': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+  ),
+  'one rank gets all': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=3, num_experts=8, top_k=2, d_model=3, d_ff=2
+  ),
+  'K = E': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=3, num_experts=4, top_k=4, d_model=5, d_ff=2
+  ),
+  'R = 1': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=4, num_experts=5, top_k=3, d_model=4, d_ff=3
+  ),
+  'R = E': config_lib.MoEConfig(
+    num_ranks=3, num_tokens=3, num_experts=3, top_k=2, d_model=2, d_ff=4
+  ),
 }
 # High skew sends every token to the first K experts.
 SKEW = {'empty experts': 9.0, 'one rank gets all': 9.0}

@@ -13,7 +13,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_lib.MoEConfig(2, 3, 4, 2, 8, 6)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=3, num_experts=4, top_k=2, d_model=8, d_ff=6
+)
 POLICY = precision.PrecisionPolicy('bfloat16')
 
 
@@ -51,7 +53,9 @@ class TestForward:
     # When, then: other values, the same trace.
     for name in ('first', 'second'):
       run(CONFIG, POLICY, **inputs_of(name))
-    equal = config_lib.MoEConfig(2, 3, 4, 2, 8, 6)
+    equal = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=3, num_experts=4, top_k=2, d_model=8, d_ff=6
+    )
     run(equal, precision.PrecisionPolicy('bfloat16'), **inputs_of('third'))
     with pytest.raises(AssertionError):
       run(CONFIG, precision.PrecisionPolicy(), **inputs_of('fourth'))
@@ -129,6 +133,14 @@ class TestCheckInputs:
       checks.check_inputs(CONFIG, POLICY, inputs)
 
   def test_capacity(self):
-    small = config_lib.MoEConfig(2, 3, 4, 2, 8, 6, capacity=5)
+    small = config_lib.MoEConfig(
+      num_ranks=2,
+      num_tokens=3,
+      num_experts=4,
+      top_k=2,
+      d_model=8,
+      d_ff=6,
+      capacity=5,
+    )
     with pytest.raises(ValueError, match='^capacity: expected at least'):
       checks.check_inputs(small, POLICY, inputs_of('capacity'))

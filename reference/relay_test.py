@@ -10,10 +10,18 @@ from hpmoe.reference.contract import config as config_lib
 
 # R, T, E, K, D, F: K = E, one expert, one rank, T no multiple of anything.
 CONFIGS = {
-  'ragged': config_lib.MoEConfig(2, 7, 8, 3, 2, 1),
-  'k_is_e': config_lib.MoEConfig(2, 3, 4, 4, 2, 1),
-  'one_expert': config_lib.MoEConfig(1, 3, 1, 1, 2, 1),
-  'one_rank': config_lib.MoEConfig(1, 5, 4, 2, 2, 1),
+  'ragged': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=7, num_experts=8, top_k=3, d_model=2, d_ff=1
+  ),
+  'k_is_e': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=3, num_experts=4, top_k=4, d_model=2, d_ff=1
+  ),
+  'one_expert': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=3, num_experts=1, top_k=1, d_model=2, d_ff=1
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=5, num_experts=4, top_k=2, d_model=2, d_ff=1
+  ),
 }
 
 

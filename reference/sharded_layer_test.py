@@ -24,10 +24,24 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 CONFIGS = {
-  1: config_lib.MoEConfig(1, 5, 3, 3, 8, 6),  # K = E
-  2: config_lib.MoEConfig(2, 7, 4, 2, 8, 6),
-  4: config_lib.MoEConfig(4, 3, 8, 2, 8, 6, capacity=10),  # at times too few
-  8: config_lib.MoEConfig(8, 2, 8, 8, 8, 6),  # K = E, one expert a rank
+  1: config_lib.MoEConfig(
+    num_ranks=1, num_tokens=5, num_experts=3, top_k=3, d_model=8, d_ff=6
+  ),  # K = E
+  2: config_lib.MoEConfig(
+    num_ranks=2, num_tokens=7, num_experts=4, top_k=2, d_model=8, d_ff=6
+  ),
+  4: config_lib.MoEConfig(
+    num_ranks=4,
+    num_tokens=3,
+    num_experts=8,
+    top_k=2,
+    d_model=8,
+    d_ff=6,
+    capacity=10,
+  ),  # at times too few
+  8: config_lib.MoEConfig(
+    num_ranks=8, num_tokens=2, num_experts=8, top_k=8, d_model=8, d_ff=6
+  ),  # K = E, one expert a rank
 }
 # Liking for the first experts: any; most get one; all rows go to rank 0 where K
 # experts live on one rank, and most experts are empty.

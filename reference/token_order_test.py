@@ -13,12 +13,30 @@ from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
 
 CONFIGS = {
-  'several ranks': config_lib.MoEConfig(2, 5, 6, 3, 1, 1),
-  'one rank': config_lib.MoEConfig(1, 4, 3, 2, 1, 1),
-  'one expert a rank': config_lib.MoEConfig(4, 3, 4, 2, 1, 1),
-  'K = E': config_lib.MoEConfig(2, 2, 4, 4, 1, 1),
-  'one row': config_lib.MoEConfig(1, 1, 2, 1, 1, 1),
-  'small capacity': config_lib.MoEConfig(2, 5, 6, 3, 1, 1, capacity=26),
+  'several ranks': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=6, top_k=3, d_model=1, d_ff=1
+  ),
+  'one rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=4, num_experts=3, top_k=2, d_model=1, d_ff=1
+  ),
+  'one expert a rank': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=3, num_experts=4, top_k=2, d_model=1, d_ff=1
+  ),
+  'K = E': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=2, num_experts=4, top_k=4, d_model=1, d_ff=1
+  ),
+  'one row': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=2, top_k=1, d_model=1, d_ff=1
+  ),
+  'small capacity': config_lib.MoEConfig(
+    num_ranks=2,
+    num_tokens=5,
+    num_experts=6,
+    top_k=3,
+    d_model=1,
+    d_ff=1,
+    capacity=26,
+  ),
 }
 NAMES = sorted(CONFIGS)
 plan = jax.jit(token_order.plan, static_argnums=0)
@@ -51,7 +69,9 @@ def appended(
 class TestPlan:
   def test_golden_routing_case(self):
     # Given: the published case of two ranks and four experts.
-    config = config_lib.MoEConfig(2, 26, 4, 1, 1, 1)
+    config = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=26, num_experts=4, top_k=1, d_model=1, d_ff=1
+    )
     counts = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8]], jnp.int32)
     # When.
     base = token_order.row_bases(config, counts)
@@ -99,7 +119,15 @@ class TestPlan:
 
 
 class TestChecks:
-  CONFIG = config_lib.MoEConfig(2, 3, 4, 2, 1, 1, capacity=6)
+  CONFIG = config_lib.MoEConfig(
+    num_ranks=2,
+    num_tokens=3,
+    num_experts=4,
+    top_k=2,
+    d_model=1,
+    d_ff=1,
+    capacity=6,
+  )
   IDS = np.array([[[0, 1], [2, 3], [1, 2]], [[3, 0], [0, 2], [2, 1]]], np.int32)
 
   def changed(self, value: int) -> np.ndarray:

@@ -63,7 +63,9 @@ class TestBits:
 
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
   def test_under_awkward_routings(self, routing):
-    config = config_lib.MoEConfig(2, 9, 4, 2, 8, 6)
+    config = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=9, num_experts=4, top_k=2, d_model=8, d_ff=6
+    )
     inputs, dy = case(routing=routing, config=config)
     run = jax.jit(layer_and_grads(layer_of(config)))
     got = named(run(dy, *inputs.values()))
@@ -225,7 +227,9 @@ class TestSchedule:
 
 
 def test_images_are_compiled_once():
-  config = config_lib.MoEConfig(1, 3, 2, 1, 4, 4)
+  config = config_lib.MoEConfig(
+    num_ranks=1, num_tokens=3, num_experts=2, top_k=1, d_model=4, d_ff=4
+  )
   inputs, dy = case(config=config)
   with mock.patch.object(
     compiler, 'compile_forward', side_effect=compiler.compile_forward
@@ -368,7 +372,9 @@ class TestRefusedWhenItRuns:
 
   def test_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
-    config = config_lib.MoEConfig(2, 5, 4, 2, 8, 8)
+    config = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=8, d_ff=8
+    )
     inputs, _ = case(config=config)
     image = testing.compile_layer(config, F32, row_block=8)
     spoilt = testing.without_signals(image, 0)
@@ -385,7 +391,9 @@ class TestRefusedWhenItRuns:
 
   def test_deadline(self):
     # Given: idle threads, and a deadline far below the length of a task.
-    config = config_lib.MoEConfig(1, 512, 1, 1, 512, 512)
+    config = config_lib.MoEConfig(
+      num_ranks=1, num_tokens=512, num_experts=1, top_k=1, d_model=512, d_ff=512
+    )
     options = flow_lib.Options(
       row_block=512, col_block=1024, num_aic=1, num_aiv=2
     )

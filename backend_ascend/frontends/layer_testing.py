@@ -10,7 +10,9 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 
 # Two ranks, rows that are no multiple of a block, a column left over.
-CONFIG = config_lib.MoEConfig(2, 21, 4, 2, 17, 13)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=21, num_experts=4, top_k=2, d_model=17, d_ff=13
+)
 OPTIONS = flow_lib.Options(row_block=8, col_block=16, num_aic=2, num_aiv=3)
 POLICIES = {
   f'{storage}-{placement}': precision.PrecisionPolicy(

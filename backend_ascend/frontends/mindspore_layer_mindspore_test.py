@@ -138,7 +138,9 @@ class TestBits:
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
   @pytest.mark.parametrize('top_k', [2, 4])
   def test_under_awkward_routings(self, routing, top_k):
-    config = config_lib.MoEConfig(2, 9, 4, top_k, 8, 6)
+    config = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=9, num_experts=4, top_k=top_k, d_model=8, d_ff=6
+    )
     inputs, dy = case(routing=routing, config=config)
     got = layer_and_grads(cell_of(config))(*tensors_of(inputs, dy))
     want = launched(inputs, dy, config=config)
@@ -254,7 +256,9 @@ def test_a_schedule_decides_the_image(tmp_path):
 
 
 def test_images_are_compiled_once():
-  config = config_lib.MoEConfig(1, 3, 2, 1, 4, 4)
+  config = config_lib.MoEConfig(
+    num_ranks=1, num_tokens=3, num_experts=2, top_k=1, d_model=4, d_ff=4
+  )
   with mock.patch.object(
     compiler, 'compile_forward', side_effect=compiler.compile_forward
   ) as compiled:
@@ -409,7 +413,9 @@ class TestRefusedWhenItRuns:
 
   def test_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
-    config = config_lib.MoEConfig(2, 5, 4, 2, 8, 12)
+    config = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=8, d_ff=12
+    )
     inputs, dy = case(config=config)
     image = testing.compile_layer(config, F32, row_block=8)
     spoilt = testing.without_signals(image, 0)

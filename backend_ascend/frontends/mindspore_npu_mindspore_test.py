@@ -19,7 +19,9 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 
-CONFIG = config_lib.MoEConfig(1, 21, 4, 2, 17, 13)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=1, num_tokens=21, num_experts=4, top_k=2, d_model=17, d_ff=13
+)
 POLICIES = {
   name: policy
   for name, policy in layer_testing.POLICIES.items()

@@ -19,7 +19,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
-CONFIG = config_lib.MoEConfig(2, 32, 32, 2, 8, 4)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=32, num_experts=32, top_k=2, d_model=8, d_ff=4
+)
 OPTIONS = flow_lib.Options(
   'row_block', 4, 2, num_aic=24, num_aiv=48, token_block=2, vector_rows=2
 )

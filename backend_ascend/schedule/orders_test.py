@@ -21,7 +21,9 @@ LOWER = {
 Form = layout.Form
 
 # Four experts a rank, three row blocks an expert.
-CONFIG = config_lib.MoEConfig(2, 12, 8, 4, 8, 4)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=12, num_experts=8, top_k=4, d_model=8, d_ff=4
+)
 
 # Each field away from its default, and all of them.
 ORDERS = [

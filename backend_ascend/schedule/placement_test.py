@@ -17,7 +17,9 @@ from hpmoe.reference.contract import precision
 @pytest.fixture(scope='module')
 def flow():
   return lower_forward.lower_forward(
-    config_lib.MoEConfig(2, 8, 4, 2, 8, 4),
+    config_lib.MoEConfig(
+      num_ranks=2, num_tokens=8, num_experts=4, top_k=2, d_model=8, d_ff=4
+    ),
     precision.PrecisionPolicy(),
     flow_lib.Options('row_block', 4, 4, num_aic=3, num_aiv=2),
   )

@@ -13,7 +13,9 @@ from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 
-CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
+)
 both_passes = pytest.mark.parametrize('direction', layout.Direction)
 both_grains = pytest.mark.parametrize('grain', ['expert', 'row_block'])
 

@@ -11,7 +11,9 @@ from hpmoe.reference.contract import precision
 DIRECTIONS = ('forward', 'backward')
 # One has parts enough for a cache that holds some of them.
 SHAPES = lowering.SHAPES | {
-  'many_parts': config_lib.MoEConfig(2, 24, 4, 2, 24, 16)
+  'many_parts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=24, num_experts=4, top_k=2, d_model=24, d_ff=16
+  )
 }
 
 

@@ -20,7 +20,9 @@ def small_image(
   compile_layer, grain: str, placement: str, relay: bool = False
 ) -> image_lib.Image:
   return compile_layer(
-    config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
+    config_lib.MoEConfig(
+      num_ranks=2, num_tokens=2, num_experts=2, top_k=1, d_model=2, d_ff=1
+    ),
     precision.PrecisionPolicy(placement=placement),
     flow_lib.Options(
       grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2, relay=relay

@@ -10,10 +10,18 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 SHAPES = {
-  'one_rank': config_lib.MoEConfig(1, 8, 2, 1, 8, 4),
-  'ragged': config_lib.MoEConfig(2, 5, 4, 2, 9, 5),
-  'k_is_e': config_lib.MoEConfig(2, 4, 4, 4, 8, 4),
-  'rank_per_expert': config_lib.MoEConfig(4, 6, 4, 2, 8, 6),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=8, num_experts=2, top_k=1, d_model=8, d_ff=4
+  ),
+  'ragged': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=9, d_ff=5
+  ),
+  'k_is_e': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=4, num_experts=4, top_k=4, d_model=8, d_ff=4
+  ),
+  'rank_per_expert': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=6, num_experts=4, top_k=2, d_model=8, d_ff=6
+  ),
 }
 GRAINS = flow_lib.EVENT_GRAINS
 RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)

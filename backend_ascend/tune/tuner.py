@@ -192,7 +192,14 @@ class Tuner:
 
   def _compiles(self, rows: int, cols: int, relay: bool) -> bool:
     # Of a small layer that has whole tiles: they decide, not its size.
-    small = config_lib.MoEConfig(1, rows, 1, 1, 2 * cols, 2 * cols)
+    small = config_lib.MoEConfig(
+      num_ranks=1,
+      num_tokens=rows,
+      num_experts=1,
+      top_k=1,
+      d_model=2 * cols,
+      d_ff=2 * cols,
+    )
     options = flow_lib.Options(row_block=rows, col_block=cols, relay=relay)
     try:
       for make in compiler.COMPILE.values():

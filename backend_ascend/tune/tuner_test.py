@@ -14,7 +14,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 # Large enough that its GEMMs take most of the time, as the paper's do.
-CONFIG = config_lib.MoEConfig(2, 2048, 8, 4, 2048, 1024)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=2048, num_experts=8, top_k=4, d_model=2048, d_ff=1024
+)
 # Mean error of UniEP's model against exhaustive search (arXiv 2604.19241).
 PUBLISHED_MODEL_ERROR = 0.038
 POLICY = precision.PrecisionPolicy(storage='bfloat16')

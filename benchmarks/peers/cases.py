@@ -15,9 +15,25 @@ from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config as config_lib
 
 SHAPES = {
-  'S': config_lib.MoEConfig(1, 1024, 8, 2, 256, 512),
-  'M': config_lib.MoEConfig(1, 2048, 32, 4, 1024, 512),
-  'L': config_lib.MoEConfig(1, 2048, 64, 8, 2048, 768),
+  'S': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1024, num_experts=8, top_k=2, d_model=256, d_ff=512
+  ),
+  'M': config_lib.MoEConfig(
+    num_ranks=1,
+    num_tokens=2048,
+    num_experts=32,
+    top_k=4,
+    d_model=1024,
+    d_ff=512,
+  ),
+  'L': config_lib.MoEConfig(
+    num_ranks=1,
+    num_tokens=2048,
+    num_experts=64,
+    top_k=8,
+    d_model=2048,
+    d_ff=768,
+  ),
 }
 DTYPES = {'f32': np.dtype(np.float32), 'bf16': np.dtype(ml_dtypes.bfloat16)}
 ROUTINGS = ('balanced', 'zipf')

@@ -19,7 +19,12 @@ def _layer(arrays) -> tuple[config_lib.MoEConfig, precision.PrecisionPolicy]:
   (num_tokens, top_k), shape = arrays['topk_ids'].shape, arrays['w_down'].shape
   num_experts, d_ff, d_model = shape
   config = config_lib.MoEConfig(
-    1, num_tokens, num_experts, top_k, d_model, d_ff
+    num_ranks=1,
+    num_tokens=num_tokens,
+    num_experts=num_experts,
+    top_k=top_k,
+    d_model=d_model,
+    d_ff=d_ff,
   )
   return config, precision.PrecisionPolicy(storage=arrays['x'].dtype.name)
 

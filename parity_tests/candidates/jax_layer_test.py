@@ -13,7 +13,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_lib.MoEConfig(2, 10, 4, 2, 12, 8)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=10, num_experts=4, top_k=2, d_model=12, d_ff=8
+)
 POLICIES = [
   precision.PrecisionPolicy(storage, placement=placement, activation='absolute')
   for storage, placement in [

@@ -49,9 +49,15 @@ DEADLINE_S = 5.0
 HUNG_S = 90.0
 SIZES = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 LAYERS = {
-  2: config_lib.MoEConfig(2, 23, 6, 3, 24, 20),
-  4: config_lib.MoEConfig(4, 19, 8, 3, 20, 12),
-  8: config_lib.MoEConfig(8, 9, 8, 2, 17, 9),
+  2: config_lib.MoEConfig(
+    num_ranks=2, num_tokens=23, num_experts=6, top_k=3, d_model=24, d_ff=20
+  ),
+  4: config_lib.MoEConfig(
+    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
+  ),
+  8: config_lib.MoEConfig(
+    num_ranks=8, num_tokens=9, num_experts=8, top_k=2, d_model=17, d_ff=9
+  ),
 }
 # Every pair of storage, grain and data.
 PAIRS = (

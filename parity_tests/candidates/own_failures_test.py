@@ -10,7 +10,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_lib.MoEConfig(1, 3, 2, 1, 4, 2)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=1, num_tokens=3, num_experts=2, top_k=1, d_model=4, d_ff=2
+)
 
 
 def _inputs():

@@ -1,5 +1,6 @@
 """Exact data: any order gives the same bits, and a fault changes them."""
 
+import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -31,6 +32,12 @@ _SOME = pytest.mark.parametrize(
   halved_testing.halved(exact_data.STORAGE, ['combine', 'before_down']),
 )
 _PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
+
+
+def _sized(sizes):
+  """Returns a config of sizes in the order of its fields."""
+  names = (field.name for field in dataclasses.fields(MoEConfig))
+  return MoEConfig(**dict(zip(names, sizes)))
 
 
 def _policy(storage='float32', placement='combine'):
@@ -198,7 +205,9 @@ class TestProve:
 
   @pytest.mark.parametrize('value', [2**24 - 1, 2**24])
   def test_limit_itself_is_refused(self, value):
-    config = MoEConfig(1, 1, 1, 1, 1, 1)
+    config = MoEConfig(
+      num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+    )
     one = np.ones((1, 1, 1), np.float32)
     arrays = {
       'x': one,
@@ -291,12 +300,16 @@ class TestDiscriminating:
     assert (arrays['w_down'] != 0).any(-1).all()
 
   def test_tokens_that_cannot_be_told_apart_are_refused(self):
-    config = MoEConfig(1, 17, 2, 1, 1, 4)
+    config = MoEConfig(
+      num_ranks=1, num_tokens=17, num_experts=2, top_k=1, d_model=1, d_ff=4
+    )
     with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
       _make(config)
 
   def test_experts_that_cannot_be_told_apart_are_refused(self):
-    config = MoEConfig(1, 4, 64, 1, 8, 1)
+    config = MoEConfig(
+      num_ranks=1, num_tokens=4, num_experts=64, top_k=1, d_model=8, d_ff=1
+    )
     with pytest.raises(exact_data.ExactnessError, match='64 distinct experts'):
       _make(config)
 
@@ -316,7 +329,7 @@ class TestAwkward:
   @_EACH
   @_PLACES
   def test_proof_holds(self, sizes, storage, placement):
-    config, policy = MoEConfig(*sizes), _policy(storage, placement)
+    config, policy = _sized(sizes), _policy(storage, placement)
     arrays, proof = _make(config, policy)
     assert arrays['x'].dtype == exact_data.STORAGE[storage]
     assert all(0 < bound < 2**24 for bound in proof.bounds.values())
@@ -512,7 +525,14 @@ class TestGrad:
   def test_limit_is_refused_at_its_stage(self, storage, stage):
     arrays = _scalars(storage, **_REACHES_LIMIT[stage])
     ranks, tokens, top_k = arrays['topk_ids'].shape
-    config = MoEConfig(ranks, tokens, top_k, top_k, 1, 1)
+    config = MoEConfig(
+      num_ranks=ranks,
+      num_tokens=tokens,
+      num_experts=top_k,
+      top_k=top_k,
+      d_model=1,
+      d_ff=1,
+    )
     # given: a quarter of dy passes; when: one sum is 2^24; then: it is named.
     exact_data.prove_grad(
       config, _policy(storage), _enlarged(arrays, 'dy', 1 / 4)
@@ -537,7 +557,9 @@ class TestGrad:
       exact_data.prove_grad(_ROOMY, _policy(), arrays)
 
   def test_tokens_that_cannot_be_told_apart_are_refused(self):
-    config = MoEConfig(1, 17, 2, 1, 1, 4)
+    config = MoEConfig(
+      num_ranks=1, num_tokens=17, num_experts=2, top_k=1, d_model=1, d_ff=4
+    )
     with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
       _make_grad(config, routing='balanced')
 
@@ -572,6 +594,6 @@ class TestGrad:
   )
   @_PAIRS
   def test_awkward_sizes(self, sizes, storage, placement):
-    config, policy = MoEConfig(*sizes), _policy(storage, placement)
+    config, policy = _sized(sizes), _policy(storage, placement)
     _, proof = _make_grad(config, policy, 'balanced')
     assert all(0 < bound < 2**24 for bound in proof.bounds.values())

@@ -23,7 +23,14 @@ AWKWARD = {
 
 
 def _config(ranks, tokens, experts, top_k):
-  return MoEConfig(ranks, tokens, experts, top_k, d_model=8, d_ff=8)
+  return MoEConfig(
+    num_ranks=ranks,
+    num_tokens=tokens,
+    num_experts=experts,
+    top_k=top_k,
+    d_model=8,
+    d_ff=8,
+  )
 
 
 def _cases():

@@ -18,7 +18,9 @@ ROWS = tuple(name for name in ALL if name not in WEIGHTS + TOKENS)
 def _routing(name: str):
   """Named routings with their config: the awkward cases."""
   rng = np.random.default_rng(zlib.crc32(name.encode()))
-  config = config_lib.MoEConfig(2, 7, 4, 2, 6, 5)
+  config = config_lib.MoEConfig(
+    num_ranks=2, num_tokens=7, num_experts=4, top_k=2, d_model=6, d_ff=5
+  )
   ids = np.stack(
     [np.stack([rng.permutation(4)[:2] for _ in range(7)]) for _ in range(2)]
   )

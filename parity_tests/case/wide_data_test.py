@@ -1,5 +1,6 @@
 """Wide exact data: exact in any order, and a narrowed operand changes it."""
 
+import dataclasses
 import functools
 
 import jax
@@ -48,6 +49,12 @@ _BACKWARD = {
   'd_expert_in': ('d_gate_up', 'w_gate_up'),
   'd_w_gate_up': ('expert_in', 'd_gate_up'),
 }
+
+
+def _sized(sizes):
+  """Returns a config of sizes in the order of its fields."""
+  names = (field.name for field in dataclasses.fields(MoEConfig))
+  return MoEConfig(**dict(zip(names, sizes)))
 
 
 def _tf32(a):
@@ -206,5 +213,5 @@ def test_every_preset_has_wide_rows_in_every_expert(name):
 )
 @_POLICIES
 def test_awkward_sizes(sizes, policy):
-  arrays, _ = _make(policy, MoEConfig(*sizes), 'balanced')
+  arrays, _ = _make(policy, _sized(sizes), 'balanced')
   assert arrays['x'].any() and arrays['w_down'].any() and arrays['dy'].any()

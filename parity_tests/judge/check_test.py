@@ -30,10 +30,18 @@ from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 
 SHAPES = {
-  'one_of_each': MoEConfig(1, 1, 1, 1, 3, 2),
-  'k_is_e': MoEConfig(2, 5, 4, 4, 6, 3),
-  'an_expert_per_rank': MoEConfig(4, 3, 4, 1, 8, 5),
-  'one_token_each': MoEConfig(2, 1, 4, 2, 5, 4),
+  'one_of_each': MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=3, d_ff=2
+  ),
+  'k_is_e': MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=6, d_ff=3
+  ),
+  'an_expert_per_rank': MoEConfig(
+    num_ranks=4, num_tokens=3, num_experts=4, top_k=1, d_model=8, d_ff=5
+  ),
+  'one_token_each': MoEConfig(
+    num_ranks=2, num_tokens=1, num_experts=4, top_k=2, d_model=5, d_ff=4
+  ),
 }
 LAYERS = SHAPES | {
   name: presets.config(presets.get(name), 4) for name in presets.RUNS_HERE

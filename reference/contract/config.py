@@ -6,7 +6,7 @@ import operator
 _MOST = 2**31 - 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MoEConfig:
   """Sizes of one MoE layer under expert parallelism.
 

@@ -54,3 +54,8 @@ def test_available_is_read_or_unknown(tmp_path):
   told.write_text('MemTotal: 9 kB\n')
   assert memory.available(told) is None
   assert memory.available(tmp_path / 'none') is None
+
+
+def test_sizes_have_names():
+  with pytest.raises(TypeError, match='positional'):
+    config_lib.MoEConfig(2, 3, 4, 2, 8, 4)  # type: ignore[misc]

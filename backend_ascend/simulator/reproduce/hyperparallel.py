@@ -191,7 +191,14 @@ _PUBLIC_CODE = Hypotheses(all_aiv=False)
 
 def config(ep: int, tokens: int = 4096) -> config_lib.MoEConfig:
   """Returns the layer of the paper's table at this EP."""
-  return config_lib.MoEConfig(ep, tokens, 8 * ep, 8, 7168, 2048)
+  return config_lib.MoEConfig(
+    num_ranks=ep,
+    num_tokens=tokens,
+    num_experts=8 * ep,
+    top_k=8,
+    d_model=7168,
+    d_ff=2048,
+  )
 
 
 def cases(
@@ -310,7 +317,14 @@ def _no_gain_at_8k(values: witness_lib.Values) -> bool:
 def _hot_rank(
   machine: machine_lib.Machine, tell
 ) -> Iterator[tuple[str, float]]:
-  layer = config_lib.MoEConfig(8, 4096, 48, 8, 5120, 1792)
+  layer = config_lib.MoEConfig(
+    num_ranks=8,
+    num_tokens=4096,
+    num_experts=48,
+    top_k=8,
+    d_model=5120,
+    d_ff=1792,
+  )
   times = {}
   for ratio in _HOT:
     tell(f'A2, hot rank {ratio:g}')

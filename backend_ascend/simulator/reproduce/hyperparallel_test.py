@@ -9,7 +9,9 @@ from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.reference.contract import config as config_lib
 
-_SMALL = config_lib.MoEConfig(4, 512, 32, 8, 1024, 512)
+_SMALL = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=512, num_experts=32, top_k=8, d_model=1024, d_ff=512
+)
 
 
 @pytest.fixture(scope='module')

@@ -15,7 +15,14 @@ def _distinct(ids) -> bool:
 def test_balanced_slices_are_equal(ranks):
   # Given the sizes of the published table, when tokens are dealt, then every
   # slice (source, expert) has the same rows and no token an expert twice.
-  config = config_lib.MoEConfig(ranks, 4096, 8 * ranks, 8, 7168, 2048)
+  config = config_lib.MoEConfig(
+    num_ranks=ranks,
+    num_tokens=4096,
+    num_experts=8 * ranks,
+    top_k=8,
+    d_model=7168,
+    d_ff=2048,
+  )
   ids = layers.balanced(config)
   assert _distinct(ids)
   for of_rank in ids:
@@ -27,7 +34,14 @@ def test_balanced_slices_are_equal(ranks):
 def test_the_hot_rank_receives_its_ratio(ratio):
   # Given the sizes of the repository's measurement, when rank 0 is to be hot,
   # then it receives that many times the mean, and the others share the rest.
-  config = config_lib.MoEConfig(8, 4096, 48, 8, 5120, 1792)
+  config = config_lib.MoEConfig(
+    num_ranks=8,
+    num_tokens=4096,
+    num_experts=48,
+    top_k=8,
+    d_model=5120,
+    d_ff=1792,
+  )
   ids = layers.hot(config, ratio)
   assert _distinct(ids)
   received = layers.rows(config, ids).reshape(8, -1)
@@ -39,6 +53,8 @@ def test_the_hot_rank_receives_its_ratio(ratio):
 
 
 def test_a_rank_cannot_receive_more_than_its_experts_can():
-  config = config_lib.MoEConfig(8, 64, 16, 8, 32, 16)
+  config = config_lib.MoEConfig(
+    num_ranks=8, num_tokens=64, num_experts=16, top_k=8, d_model=32, d_ff=16
+  )
   with pytest.raises(ValueError, match='ratio: expected experts of one rank'):
     layers.hot(config, 6.0)

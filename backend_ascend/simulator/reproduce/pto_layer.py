@@ -56,7 +56,13 @@ def knobs(ep: int, tokens: int, join: int | None = None) -> megamoe.Knobs:
 def config(ep: int, tokens: int) -> config_lib.MoEConfig:
   rows = tokens * TOP_K
   return config_lib.MoEConfig(
-    ep, tokens, EXPERTS * ep, TOP_K, 7168, 2048, capacity=rows
+    num_ranks=ep,
+    num_tokens=tokens,
+    num_experts=EXPERTS * ep,
+    top_k=TOP_K,
+    d_model=7168,
+    d_ff=2048,
+    capacity=rows,
   )
 
 

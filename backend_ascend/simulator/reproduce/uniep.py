@@ -89,7 +89,12 @@ def distinct_ranks(config: config_lib.MoEConfig) -> float:
 def _config(name: str) -> config_lib.MoEConfig:
   experts, hidden, intermediate = LAYERS[name]
   return config_lib.MoEConfig(
-    RANKS, TOKENS, experts, TOP_K, hidden, intermediate
+    num_ranks=RANKS,
+    num_tokens=TOKENS,
+    num_experts=experts,
+    top_k=TOP_K,
+    d_model=hidden,
+    d_ff=intermediate,
   )
 
 

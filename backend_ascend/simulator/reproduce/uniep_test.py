@@ -12,13 +12,17 @@ from hpmoe.reference.contract import config as config_lib
 def test_distinct_ranks_follow_the_formula():
   # K experts drawn without putting back: a rank has none of them with
   # C(E - L, K) / C(E, K).  Deviation of a mean over 8192 tokens: 0.01.
-  config = config_lib.MoEConfig(8, 1024, 512, 8, 8, 4)
+  config = config_lib.MoEConfig(
+    num_ranks=8, num_tokens=1024, num_experts=512, top_k=8, d_model=8, d_ff=4
+  )
   missed = math.comb(512 - 64, 8) / math.comb(512, 8)
   assert uniep.distinct_ranks(config) == pytest.approx(
     8 * (1 - missed), abs=0.05
   )
   # With one rank they all lie there.
-  one = config_lib.MoEConfig(1, 64, 16, 8, 8, 4)
+  one = config_lib.MoEConfig(
+    num_ranks=1, num_tokens=64, num_experts=16, top_k=8, d_model=8, d_ff=4
+  )
   assert uniep.distinct_ranks(one) == 1
 
 
@@ -33,7 +37,16 @@ def test_relay_puts_each_token_on_a_link_once(monkeypatch):
     for relay in (False, True)
   )
   ratio = uniep.dispatched(relayed) / uniep.dispatched(plain)
-  distinct = uniep.distinct_ranks(config_lib.MoEConfig(8, 128, 64, 8, 256, 128))
+  distinct = uniep.distinct_ranks(
+    config_lib.MoEConfig(
+      num_ranks=8,
+      num_tokens=128,
+      num_experts=64,
+      top_k=8,
+      d_model=256,
+      d_ff=128,
+    )
+  )
   # A row of 512 B has 8 B beside it, a relayed one 12 B for each of 8 copies.
   headers = (512 + 96) / (512 + 8)
   assert ratio == pytest.approx(distinct / 8 * headers, rel=0.01)

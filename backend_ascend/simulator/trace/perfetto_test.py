@@ -20,7 +20,15 @@ _TILE = ('task', 'expert', 'row_begin', 'col_begin', 'waited_us')
 
 def ep8() -> timeline.Timeline:
   """Returns the forward pass of HyperParallel-MoE's EP8 shape, modelled."""
-  config = config_lib.MoEConfig(8, 4096, 64, 8, 7168, 2048, capacity=4096 * 8)
+  config = config_lib.MoEConfig(
+    num_ranks=8,
+    num_tokens=4096,
+    num_experts=64,
+    top_k=8,
+    d_model=7168,
+    d_ff=2048,
+    capacity=4096 * 8,
+  )
   options = flow_lib.Options(
     row_block=128, col_block=256, expert_capacity=8 * 4096 * 8 // 64
   )

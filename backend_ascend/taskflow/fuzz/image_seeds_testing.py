@@ -19,9 +19,15 @@ _COMPILE = {
 }
 # Every expert alone with its rank; K = E; T no multiple of any block.
 _SHAPES = {
-  'two_ranks': config_lib.MoEConfig(2, 2, 2, 1, 2, 1),
-  'one_rank': config_lib.MoEConfig(1, 3, 2, 2, 3, 2),
-  'four_experts': config_lib.MoEConfig(2, 3, 4, 2, 4, 2),
+  'two_ranks': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=2, num_experts=2, top_k=1, d_model=2, d_ff=1
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=3, num_experts=2, top_k=2, d_model=3, d_ff=2
+  ),
+  'four_experts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=3, num_experts=4, top_k=2, d_model=4, d_ff=2
+  ),
 }
 
 

@@ -995,7 +995,14 @@ def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
   relay = seed >= 3
   flow = copy(
     testing.COMPILE[direction](
-      config_lib.MoEConfig(2, 2, 4 if relay else 2, 1, 2, 2),
+      config_lib.MoEConfig(
+        num_ranks=2,
+        num_tokens=2,
+        num_experts=4 if relay else 2,
+        top_k=1,
+        d_model=2,
+        d_ff=2,
+      ),
       precision.PrecisionPolicy(placement='before_down'),
       flow_lib.Options(
         grain,

@@ -17,7 +17,9 @@ from hpmoe.reference.contract import storage as storage_lib
 
 Kind = layout.Kind
 Direction = layout.Direction
-CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
+)
 STORAGES = tuple(storage_lib.STORED)
 GRAINS = ('expert', 'row_block')
 # All faults that do not hang, in every dtype in which they are sure to show;
@@ -338,7 +340,9 @@ class TestTargets:
     ],
   )
   def test_layer_too_small(self, name, what):
-    config = config_lib.MoEConfig(1, 1, 1, 1, 1, 1)
+    config = config_lib.MoEConfig(
+      num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+    )
     image, inputs = layer('float32', 'combine', 'expert', config)
     with pytest.raises(ValueError, match=f'fault {name}: expected.*{what}'):
       target(image, inputs, name)

@@ -16,7 +16,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 _HERE = 'backend_ascend/kernels/host/checks'
-CONFIG = config_lib.MoEConfig(4, 13, 8, 3, 10, 6)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=13, num_experts=8, top_k=3, d_model=10, d_ff=6
+)
 
 # What kernels do that read or write beyond their tiles, and what is said.
 _FOUND = """\

@@ -12,7 +12,9 @@ from hpmoe.reference.contract import precision
 Buffer = layout.Buffer
 Direction = layout.Direction
 Kind = layout.Kind
-CONFIG = config_lib.MoEConfig(4, 13, 8, 3, 10, 6)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=13, num_experts=8, top_k=3, d_model=10, d_ff=6
+)
 HEADED = {Direction.FORWARD: 'expert_in', Direction.BACKWARD: 'd_expert_out'}
 SLICES = (Buffer.EXPERT_IN, Buffer.D_EXPERT_OUT)
 HOMES = (Buffer.RETURNED, Buffer.D_RETURNED)

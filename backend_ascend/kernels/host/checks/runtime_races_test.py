@@ -21,9 +21,15 @@ from hpmoe.reference.contract import precision
 
 Direction = layout.Direction
 Kind = layout.Kind
-CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
-SMALL = config_lib.MoEConfig(2, 20, 4, 2, 17, 9)
-ONE_RANK = config_lib.MoEConfig(1, 20, 4, 2, 17, 9)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
+)
+SMALL = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=20, num_experts=4, top_k=2, d_model=17, d_ff=9
+)
+ONE_RANK = config_lib.MoEConfig(
+  num_ranks=1, num_tokens=20, num_experts=4, top_k=2, d_model=17, d_ff=9
+)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 RACES = modes_lib.Modes(races=True)
 WAITING = [

@@ -12,7 +12,9 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 
 Modes = modes_lib.Modes
-CONFIG = config_lib.MoEConfig(4, 33, 8, 3, 40, 24)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
+)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 MODES = (
   Modes(times=True),

@@ -23,10 +23,18 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 LAYERS = {
-  'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
-  'one_rank': config_lib.MoEConfig(1, 33, 5, 2, 24, 20),
-  'two_ranks': config_lib.MoEConfig(2, 37, 6, 3, 17, 9),
-  'four_ranks': config_lib.MoEConfig(4, 19, 8, 3, 20, 12),
+  'one_of_everything': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=33, num_experts=5, top_k=2, d_model=24, d_ff=20
+  ),
+  'two_ranks': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=37, num_experts=6, top_k=3, d_model=17, d_ff=9
+  ),
+  'four_ranks': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
+  ),
 }
 # Columns of tasks: all, so that `down` makes the activation, and fewer.
 COLS = (256, 8)
@@ -93,7 +101,11 @@ class TestHostOptions:
 
   def test_blocks_hold_twice_an_even_load_up_to_a_limit(self):
     blocks = [
-      flow_lib.host_options(config_lib.MoEConfig(2, t, 8, 2, 8, 8)).row_block
+      flow_lib.host_options(
+        config_lib.MoEConfig(
+          num_ranks=2, num_tokens=t, num_experts=8, top_k=2, d_model=8, d_ff=8
+        )
+      ).row_block
       for t in (1, 64, 100, 4096)
     ]
     assert blocks == [16, 64, 112, 512]
@@ -103,7 +115,14 @@ class TestHostOptions:
     # then no two full blocks share a queue while another has none: threads
     # would wait for it.
     for experts, most in ((8, 1), (128, 2)):
-      config = config_lib.MoEConfig(1, 256, experts, 2, 8, 8)
+      config = config_lib.MoEConfig(
+        num_ranks=1,
+        num_tokens=256,
+        num_experts=experts,
+        top_k=2,
+        d_model=8,
+        d_ff=8,
+      )
       flow = compiler.compile_forward(
         config, policy(), flow_lib.host_options(config)
       ).flow
@@ -477,7 +496,12 @@ class TestOneRankGetsAll:
     # Given eight ranks whose tokens all go to the experts of one, when they are
     # launched, forward and backward, then bits are those of a launch that
     # checks: seven ranks have no row at all.
-    config, pol = config_lib.MoEConfig(8, 5, 16, 2, 12, 7), policy()
+    config, pol = (
+      config_lib.MoEConfig(
+        num_ranks=8, num_tokens=5, num_experts=16, top_k=2, d_model=12, d_ff=7
+      ),
+      policy(),
+    )
     inputs = testing.make_inputs(config, pol)
     inputs['topk_ids'][...] = [2 * rank + 1, 2 * rank]
     options = dict(row_block=16, col_block=8, relay=relay)
@@ -498,7 +522,9 @@ class TestArena:
   def test_is_kept_and_small(self):
     # Given a layer of many rows, when only y is asked for, then what is kept
     # is one tensor of rows and their headers, launch after launch.
-    config = config_lib.MoEConfig(1, 64, 4, 2, 32, 64)
+    config = config_lib.MoEConfig(
+      num_ranks=1, num_tokens=64, num_experts=4, top_k=2, d_model=32, d_ff=64
+    )
     image = testing.compile_layer(config, row_block=64, col_block=256)
     inputs = testing.make_inputs(config, policy())
     loaded = runtime.Launch(image)

@@ -21,11 +21,21 @@ from hpmoe.reference.contract import tensors
 WORKERS = ((1, 1), (3, 5), (24, 48))
 THREADS = (1, 2, 7)
 LAYERS = {
-  'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
-  'one_rank': config_lib.MoEConfig(1, 33, 5, 2, 24, 20),
-  'two_ranks': config_lib.MoEConfig(2, 37, 6, 3, 17, 9),
-  'all_experts': config_lib.MoEConfig(2, 5, 4, 4, 8, 8),
-  'four_ranks': config_lib.MoEConfig(4, 19, 8, 3, 20, 12),
+  'one_of_everything': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=33, num_experts=5, top_k=2, d_model=24, d_ff=20
+  ),
+  'two_ranks': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=37, num_experts=6, top_k=3, d_model=17, d_ff=9
+  ),
+  'all_experts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=8, d_ff=8
+  ),
+  'four_ranks': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
+  ),
 }
 SMALL = LAYERS['two_ranks']
 

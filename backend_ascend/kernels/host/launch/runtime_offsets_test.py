@@ -16,10 +16,20 @@ from hpmoe.reference.contract import precision
 Buffer = layout.Buffer
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
 # Few rows of many: those of the last rank lie past 2**31 elements.
-FEW = config_lib.MoEConfig(4, 3, 4, 2, 512, 512)
+FEW = config_lib.MoEConfig(
+  num_ranks=4, num_tokens=3, num_experts=4, top_k=2, d_model=512, d_ff=512
+)
 CAPACITY = 1_400_000
 # Rows so wide that the slots of the last ranks do.
-WIDE = config_lib.MoEConfig(4, 2048, 4, 2, 1 << 18, 64, capacity=5000)
+WIDE = config_lib.MoEConfig(
+  num_ranks=4,
+  num_tokens=2048,
+  num_experts=4,
+  top_k=2,
+  d_model=1 << 18,
+  d_ff=64,
+  capacity=5000,
+)
 PACKED = ('expert_in', 'gate_up', 'activation', 'expert_out')
 
 

@@ -16,11 +16,21 @@ from hpmoe.reference.contract import precision
 Kind = layout.Kind
 # R, T, E, K, D, F.
 SHAPES = {
-  'ragged': config_lib.MoEConfig(2, 13, 8, 3, 6, 5),
-  'one_rank': config_lib.MoEConfig(1, 7, 4, 4, 6, 5),
-  'k_is_e': config_lib.MoEConfig(4, 9, 8, 8, 5, 3),
-  'one_expert': config_lib.MoEConfig(1, 5, 1, 1, 4, 3),
-  'rank_per_expert': config_lib.MoEConfig(3, 10, 3, 2, 4, 3),
+  'ragged': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=13, num_experts=8, top_k=3, d_model=6, d_ff=5
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=7, num_experts=4, top_k=4, d_model=6, d_ff=5
+  ),
+  'k_is_e': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=9, num_experts=8, top_k=8, d_model=5, d_ff=3
+  ),
+  'one_expert': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=5, num_experts=1, top_k=1, d_model=4, d_ff=3
+  ),
+  'rank_per_expert': config_lib.MoEConfig(
+    num_ranks=3, num_tokens=10, num_experts=3, top_k=2, d_model=4, d_ff=3
+  ),
 }
 # No two experts of a token on one rank, and all of them where they fit.
 ROUTINGS = (*testing.ROUTINGS, 'apart', 'together')
@@ -119,7 +129,9 @@ def test_a_token_crosses_to_a_rank_once(shape, routing):
 def test_top_8_of_64_experts_on_8_ranks_crosses_less():
   # Given a uniform routing, when the rows that cross are counted, then they are
   # as many as tokens have distinct ranks: 8 (1 - C(56, 8) / C(64, 8)) each.
-  config = config_lib.MoEConfig(8, 512, 64, 8, 1, 1)
+  config = config_lib.MoEConfig(
+    num_ranks=8, num_tokens=512, num_experts=64, top_k=8, d_model=1, d_ff=1
+  )
   ids = topk_ids(config, 'uniform')
   image = testing.compile_layer(
     config, relay=True, row_block=4096, num_aic=1, num_aiv=1

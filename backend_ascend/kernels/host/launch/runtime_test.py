@@ -22,11 +22,21 @@ from hpmoe.reference.contract import tensors
 WORKERS = ((1, 1), (3, 5), (24, 48))
 THREADS = (1, 2, 7)
 LAYERS = {
-  'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
-  'one_rank': config_lib.MoEConfig(1, 33, 5, 2, 24, 20),
-  'two_ranks': config_lib.MoEConfig(2, 70, 6, 3, 17, 9),
-  'all_experts': config_lib.MoEConfig(2, 5, 4, 4, 8, 8),
-  'four_ranks': config_lib.MoEConfig(4, 37, 8, 3, 40, 24),
+  'one_of_everything': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=33, num_experts=5, top_k=2, d_model=24, d_ff=20
+  ),
+  'two_ranks': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=70, num_experts=6, top_k=3, d_model=17, d_ff=9
+  ),
+  'all_experts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=8, d_ff=8
+  ),
+  'four_ranks': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=37, num_experts=8, top_k=3, d_model=40, d_ff=24
+  ),
 }
 SMALL = LAYERS['two_ranks']
 
@@ -267,7 +277,9 @@ class TestDiagnosis:
     # Given idle threads and a deadline far below the length of a task (the
     # portable kernel takes its time), when launched, then it ends, and with
     # the same image a minute is enough.
-    config = config_lib.MoEConfig(1, 256, 1, 1, 512, 512)
+    config = config_lib.MoEConfig(
+      num_ranks=1, num_tokens=256, num_experts=1, top_k=1, d_model=512, d_ff=512
+    )
     pol = policy()
     inputs = testing.make_inputs(config, pol)
     image = testing.compile_layer(
@@ -335,7 +347,9 @@ from hpmoe.reference.contract import precision
 
 tokens = 1 << 17
 image = testing.compile_layer(
-    config_lib.MoEConfig(1, tokens, 1, 1, 64, 64),
+    config_lib.MoEConfig(
+  num_ranks=1, num_tokens=tokens, num_experts=1, top_k=1,
+  d_model=64, d_ff=64),
     precision.PrecisionPolicy('bfloat16'),
     row_block=tokens, put_rows=tokens, token_block=tokens,
     num_aic=1, num_aiv=1,

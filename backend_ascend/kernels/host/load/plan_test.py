@@ -14,11 +14,21 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 LAYERS = {
-  'one_of_everything': config_lib.MoEConfig(1, 1, 1, 1, 1, 1),
-  'one_rank': config_lib.MoEConfig(1, 9, 5, 2, 4, 4),
-  'two_ranks': config_lib.MoEConfig(2, 7, 6, 3, 4, 4),
-  'all_experts': config_lib.MoEConfig(2, 5, 4, 4, 4, 4),
-  'four_ranks': config_lib.MoEConfig(4, 13, 16, 4, 4, 4),
+  'one_of_everything': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=9, num_experts=5, top_k=2, d_model=4, d_ff=4
+  ),
+  'two_ranks': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=7, num_experts=6, top_k=3, d_model=4, d_ff=4
+  ),
+  'all_experts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=4, d_ff=4
+  ),
+  'four_ranks': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=13, num_experts=16, top_k=4, d_model=4, d_ff=4
+  ),
 }
 
 
@@ -52,7 +62,9 @@ class TestPlan:
 
 
 class TestRefusals:
-  CONFIG = config_lib.MoEConfig(2, 6, 4, 2, 4, 4)
+  CONFIG = config_lib.MoEConfig(
+    num_ranks=2, num_tokens=6, num_experts=4, top_k=2, d_model=4, d_ff=4
+  )
 
   def refusal(self, config, ids, **options) -> str:
     with pytest.raises(ValueError) as error:
@@ -137,7 +149,9 @@ def _far(table):
 class TestBijection:
   """A launch checks the tables that its own puts read."""
 
-  CONFIG = config_lib.MoEConfig(2, 6, 4, 2, 4, 4)
+  CONFIG = config_lib.MoEConfig(
+    num_ranks=2, num_tokens=6, num_experts=4, top_k=2, d_model=4, d_ff=4
+  )
   # A slot of another expert, or that is no slot; a row that another has.
   BROKEN = (
     ('slice_slots', _swap, 'slot'),
@@ -219,7 +233,9 @@ class TestBijection:
 
   def test_a_plan_of_another_image_is_a_wrong_request(self):
     image, inputs = self.case()
-    other = config_lib.MoEConfig(2, 5, 4, 2, 4, 4)
+    other = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=4, d_ff=4
+    )
     ids = testing.make_ids(other, 'uniform', testing.rng('other'))
     plan = runtime.route(testing.compile_layer(other), ids)
 

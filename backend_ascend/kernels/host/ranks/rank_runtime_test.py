@@ -15,11 +15,21 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 LAYERS = {
-  'one_rank': config_lib.MoEConfig(1, 9, 5, 2, 24, 20),
-  'one_slot': config_lib.MoEConfig(2, 23, 2, 1, 8, 8),
-  'all_experts': config_lib.MoEConfig(2, 5, 4, 4, 8, 8),
-  'four_ranks': config_lib.MoEConfig(4, 19, 8, 3, 20, 12),
-  'eight_ranks': config_lib.MoEConfig(8, 7, 8, 2, 9, 5),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=9, num_experts=5, top_k=2, d_model=24, d_ff=20
+  ),
+  'one_slot': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=23, num_experts=2, top_k=1, d_model=8, d_ff=8
+  ),
+  'all_experts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=8, d_ff=8
+  ),
+  'four_ranks': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
+  ),
+  'eight_ranks': config_lib.MoEConfig(
+    num_ranks=8, num_tokens=7, num_experts=8, top_k=2, d_model=9, d_ff=5
+  ),
 }
 OPTIONS = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 FOUR = LAYERS['four_ranks']

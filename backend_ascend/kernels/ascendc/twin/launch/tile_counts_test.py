@@ -17,7 +17,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 # Columns and depths that no fractal divides.
-CONFIG = config_lib.MoEConfig(2, 13, 4, 2, 40, 20)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=13, num_experts=4, top_k=2, d_model=40, d_ff=20
+)
 OPTIONS = flow_lib.Options(num_aic=2, num_aiv=3, row_block=8, col_block=24)
 
 

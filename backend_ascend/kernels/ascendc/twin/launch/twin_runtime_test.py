@@ -19,7 +19,9 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 # Rows, columns and depths that no block divides.
-CONFIG = config_lib.MoEConfig(2, 13, 4, 2, 24, 20)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=13, num_experts=4, top_k=2, d_model=24, d_ff=20
+)
 OPTIONS = flow_lib.Options(
   num_aic=2, num_aiv=3, row_block=8, col_block=16, chain_rows=8
 )
@@ -138,7 +140,9 @@ class TestRefusals:
       twin_runtime.launch(image, inputs)
 
   def test_a_tile_that_does_not_fit(self):
-    config = config_lib.MoEConfig(1, 600, 1, 1, 16, 512)
+    config = config_lib.MoEConfig(
+      num_ranks=1, num_tokens=600, num_experts=1, top_k=1, d_model=16, d_ff=512
+    )
     options = flow_lib.Options(
       num_aic=1, num_aiv=1, row_block=512, col_block=1024
     )
