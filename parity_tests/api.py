@@ -86,6 +86,8 @@ def check(
   lanes: Sequence[str] = verdicts.LANES,
   standards: Sequence[str] = standards_lib.DEFAULT,
   tiles: int | None = None,
+  repeat: int | None = None,
+  allow_nondeterministic: bool = False,
   timeout_s: float = 600.0,
 ) -> Report:
   """Compares a candidate with the oracle, tile by tile.
@@ -98,6 +100,9 @@ def check(
     lanes: some of 'exact', 'bitwise', 'bounded', 'standard'.
     standards: names of records for lane 'standard'.
     tiles: tiles of each stage to judge, the others not; None: all.
+    repeat: runs of each pass on real data, which must give the same bits; None:
+      two of a kernel of yours where that is cheap.
+    allow_nondeterministic: whether they may differ; then each is judged.
     timeout_s: seconds that a candidate in a process of its own may take.
 
   Raises:
@@ -107,7 +112,9 @@ def check(
   request = _Call(
     case=case,
     candidate=_candidate(candidate, timeout_s),
-    judgement=judgement_lib.Judgement(tuple(lanes), tuple(standards), tiles),
+    judgement=judgement_lib.Judgement(
+      tuple(lanes), tuple(standards), tiles, repeat, allow_nondeterministic
+    ),
   )
   with compiled.kept(compiled.folder()):
     return Report(check_lib.run(request))
@@ -136,7 +143,9 @@ def _typed(candidate: candidates.Candidate) -> str:
   if isinstance(candidate, host.Megakernel):
     return 'None'
   if isinstance(candidate, in_process.Function):
-    return candidate.name.partition(':')[2]
+    module, _, named = candidate.name.partition(':')
+    is_there = module != '__main__' and '<' not in named
+    return f'{module}.{named}' if is_there else named
   return repr(candidate.name)
 
 

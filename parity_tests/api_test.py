@@ -1,5 +1,6 @@
 """A check from Python: functions of this process, values of the caller."""
 
+import itertools
 import json
 import pathlib
 import subprocess
@@ -75,10 +76,10 @@ class TestCheck:
     failure = report.first_failure
     assert failure.stage == 'y' and failure.pattern == 'got = 1.02 * expected'
     assert failure.replay == (
-      "hpmoe.check(wrong, hpmoe.Case(preset='tiny', ranks=2), "
+      f"hpmoe.check({__name__}.wrong, hpmoe.Case(preset='tiny', ranks=2), "
       "lanes=('bounded',))"
     )
-    repeated = eval(failure.replay, dict(globals(), wrong=wrong))
+    repeated = eval(failure.replay.replace(f'{__name__}.', ''))
     assert repeated.first_failure == failure
 
   def test_a_report_as_data_and_as_a_page(self):
@@ -105,11 +106,27 @@ class TestCheck:
   def test_a_function_may_spoil_its_inputs(self):
     def spoils(inputs, config, policy):
       outputs = fused_moe.fused_moe(inputs, config, policy)
+      # JAX may not yet have read them.
+      outputs = {name: np.array(value) for name, value in outputs.items()}
       for array in inputs.values():
         array[...] = 0
       return outputs
 
     assert hpmoe.check(spoils, CASE, lanes=['bounded']).passed
+
+  def test_a_function_that_answers_otherwise_the_next_time(self):
+    turns = itertools.count()
+
+    def unsteady(inputs, config, policy):
+      outputs = dict(fused_moe.fused_moe(inputs, config, policy))
+      y = outputs['y'] = np.array(outputs['y'])
+      y[0, 0, 0] = np.nextafter(y[0, 0, 0], np.float32(next(turns) % 2))
+      return outputs
+
+    report = hpmoe.check(unsteady, CASE, lanes=['bounded'])
+    assert not report.passed and 'y[0, 0, 0]' in str(report)
+    meant = dict(allow_nondeterministic=True)
+    assert hpmoe.check(unsteady, CASE, lanes=['bounded'], **meant).passed
 
   def test_a_function_that_raises(self):
     def raises(inputs, config, policy):

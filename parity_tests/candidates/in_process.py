@@ -6,6 +6,7 @@ takes the caller along.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import time
 from typing import ClassVar, Self
 
 import numpy as np
@@ -26,9 +27,12 @@ class Function(candidates.Candidate):
     options: how its tensors are cut into tiles.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(orders=None)
+  can: ClassVar[candidates.Can] = candidates.Can(orders=None, repeats=True)
   function: Callable[..., Mapping]
   options: flow_lib.Options = flow_lib.Options()
+  seconds: list[float] = dataclasses.field(
+    default_factory=list, init=False, compare=False
+  )
 
   @property
   def name(self) -> str:  # type: ignore[override]
@@ -41,7 +45,7 @@ class Function(candidates.Candidate):
     super().ready(case, beside)
     if passes.BACKWARD in case.passes:
       self._of(passes.BACKWARD)
-    return self
+    return dataclasses.replace(self)
 
   def facts(self) -> dict[str, object]:
     """See `Candidate`."""
@@ -61,12 +65,14 @@ class Function(candidates.Candidate):
       )
     # A copy: a function that works in place would spoil the oracle's inputs.
     own = {name: array.copy() for name, array in inputs.items()}
+    start = time.perf_counter()
     try:
       returned = function(own, config, policy)
     except Exception as error:
       raise candidates.CandidateError(
         f'{self.name}: raised {error!r}'
       ) from error
+    self.seconds.append(time.perf_counter() - start)
     if not isinstance(returned, Mapping):
       raise ValueError(
         f'{self.name}: expected a mapping with {which.results[0]!r}, got '
@@ -85,7 +91,8 @@ class Function(candidates.Candidate):
     if not callable(backward):
       raise ValueError(
         f'{self.name}: expected its backward pass as an attribute, '
-        f"backward(inputs, config, policy), got none; without it 'forward'"
+        'backward(inputs, config, policy), got none; without it direction='
+        "'forward'"
       )
     return backward
 

@@ -92,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *__all__})
+  return __all__
