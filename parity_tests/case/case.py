@@ -31,7 +31,7 @@ class Case:
     placement: where the routing weight multiplies.
     accumulation_order: of the sums of our backend.
     capacity: N; None is what the routing needs.
-    unrounded, activation_ulp: of the policy.
+    unrounded, activation_ulp, sigmoid_ulp: of the policy.
   """
 
   direction: str = 'forward'
@@ -48,6 +48,7 @@ class Case:
   capacity: int | None = None
   unrounded: tuple[str, ...] = ()
   activation_ulp: float = precision.ACTIVATION_ULP
+  sigmoid_ulp: float = 0.0
 
   @property
   def passes(self) -> tuple[passes.Pass, ...]:
@@ -64,6 +65,7 @@ class Case:
       accumulation_order=self.accumulation_order,
       unrounded=self.unrounded,
       activation_ulp=self.activation_ulp,
+      sigmoid_ulp=self.sigmoid_ulp,
     )
 
   def bytes_needed(self, of: str) -> int:

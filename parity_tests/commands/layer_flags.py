@@ -103,21 +103,24 @@ def define_policy(f: flags.FlagValues) -> None:
     'activation, expert_out.',
     flag_values=f,
   )
-  flags.DEFINE_float(
-    'activation_ulp',
-    None,
-    'How far its silu may be off, in float32 units in the last place. Default: '
-    '3.5; exp2 needs g + 3.5 and tanh 1.5 (1 + e^g) for gates up to g.',
-    lower_bound=0.0,
-    flag_values=f,
-  )
+  for name, text in (
+    ('activation_ulp', 'silu may be off, in units of its result. Default: 3.5'),
+    ('sigmoid_ulp', 'sigmoid may be off beside, of 1: exp2 0.25, tanh 0.75'),
+  ):
+    flags.DEFINE_float(
+      name,
+      None,
+      f'How far its {text}; float32 units in the last place.',
+      lower_bound=0.0,
+      flag_values=f,
+    )
 
 
 def _policy(f: flags.FlagValues) -> dict[str, Any]:
   if 'unrounded' not in f:
     return {}
-  ulp = f.activation_ulp
-  told = {} if ulp is None else {'activation_ulp': ulp}
+  units = {name: f[name].value for name in ('activation_ulp', 'sigmoid_ulp')}
+  told = {name: value for name, value in units.items() if value is not None}
   return told | {'unrounded': tuple(f.unrounded)}
 
 

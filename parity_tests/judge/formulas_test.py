@@ -81,8 +81,13 @@ def test_a_fused_kernel_is_wrong_under_the_default_policy():
     failed(candidate, dtype='bfloat16', lanes=('bounded',))
 
 
-# g + 3.5 for gates up to g, below whose -104 silu is flushed to zero.
-_EXP2_NEEDS = 107.5
+# See `precision.ACTIVATION_ULP`.
+_NEEDS = dict(exp2=0.25, tanh=0.75)
+
+
+def tanh(gate):
+  half = np.float32(0.5)
+  return gate * (half * (1 + np.tanh(half * gate)))
 
 
 def exp2(gate):
@@ -92,10 +97,24 @@ def exp2(gate):
 
 @pytest.mark.parametrize('returns', [ALL, ONLY_Y], ids=['all', 'y'])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_exp2_is_right_by_what_it_needs(dtype, returns):
-  candidate = Numpy(trial.Kernel(silu_of=exp2), returns)
+@pytest.mark.parametrize('formula', [exp2, tanh])
+def test_a_formula_is_right_by_what_it_needs(formula, dtype, returns):
+  candidate = Numpy(trial.Kernel(silu_of=formula), returns)
+  needs = _NEEDS[formula.__name__]
   lanes = ('bounded',)
-  assert not failed(candidate, lanes, dtype=dtype, activation_ulp=_EXP2_NEEDS)
+  assert not failed(candidate, lanes, dtype=dtype, sigmoid_ulp=needs)
+
+
+@pytest.mark.parametrize('formula', [exp2, tanh])
+def test_a_sigmoid_off_by_four_times_what_may_be_is_wrong(formula):
+  # Given a sigmoid that is off by four times what the formula needs,
+  needs = _NEEDS[formula.__name__]
+  off = np.float32(4 * needs * 2.0**-23)
+  kernel = trial.Kernel(silu_of=lambda gate: formula(gate) + off * gate)
+  # when it is judged, then it fails; with that much allowed it does not.
+  lanes = ('bounded',)
+  assert 'activation' in failed(Numpy(kernel), lanes, sigmoid_ulp=needs)
+  assert not failed(Numpy(kernel), lanes, sigmoid_ulp=5 * needs)
 
 
 @pytest.mark.parametrize('ulp', [precision.ACTIVATION_ULP, 50.0])

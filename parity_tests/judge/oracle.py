@@ -92,6 +92,7 @@ def _run(
     policy,
     accumulation_order='ascending',
     activation_ulp=precision.ACTIVATION_ULP,
+    sigmoid_ulp=0.0,
   )
   if name not in _ACTIVATED:
     policy = dataclasses.replace(policy, activation='swiglu')

@@ -19,9 +19,11 @@ ROUNDING_POINTS = ('gate_up', 'activation', 'expert_out', 'y')
 INTERMEDIATES = ROUNDING_POINTS[:-1]
 # z / (1 + exp(-z)) in float32, its exp within 2 units in the last place: with
 # u = 2^-24, and a unit of at most 2 u, that is 4 u, and 3 u of sum, reciprocal
-# and product.  Where |z| reaches at most g, formulas that are off by more:
-#   exp2(-z log2(e)), of a rounded argument   (2 g + 7) u:      g + 3.5 units
-#   z (1 + tanh(z / 2)) / 2, which cancels    3 (1 + e^g) u:    1.5 (1 + e^g)
+# and product.  Formulas that are off by more, s being the sigmoid:
+#   exp2(-z log2(e)) rounds its argument: 2 |z| (1 - s) u more of the result, or
+#     2 |z| s (1 - s) u <= 0.45 u of 1: sigmoid_ulp 0.25
+#   (1 + tanh(z / 2)) / 2 cancels: 2 u of tanh and 1 u of the sum, halved, of 1:
+#     sigmoid_ulp 0.75
 ACTIVATION_ULP = 3.5
 _COPY_OF = {'returned': 'expert_out'}
 
@@ -70,7 +72,9 @@ class PrecisionPolicy:
     unrounded: those of `INTERMEDIATES` that stay in `accumulate`, as a fused
       kernel keeps them; whoever returns one returns it so.
     activation_ulp: how far silu may be off, in units in the last place of its
-      float32 result: see `ACTIVATION_ULP` for what formulas in use need.
+      float32 result: see `ACTIVATION_ULP`.
+    sigmoid_ulp: how far its sigmoid may be off beside that, in units in the
+      last place of 1: an error that does not shrink with the result.
 
   Raises:
     ValueError: a field is not one of the names above, or the order is not
@@ -84,6 +88,7 @@ class PrecisionPolicy:
   accumulation_order: str = 'ascending'
   unrounded: tuple[str, ...] = ()
   activation_ulp: float = ACTIVATION_ULP
+  sigmoid_ulp: float = 0.0
 
   def __post_init__(self):
     for name, known in (
@@ -101,6 +106,11 @@ class PrecisionPolicy:
       raise ValueError(
         'activation_ulp: expected a positive number of units, got '
         f'{self.activation_ulp!r}'
+      )
+    if not 0 <= self.sigmoid_ulp < float('inf'):
+      raise ValueError(
+        'sigmoid_ulp: expected a number of units, none below 0, got '
+        f'{self.sigmoid_ulp!r}'
       )
     object.__setattr__(self, 'unrounded', tuple(self.unrounded))
     if not set(self.unrounded) <= set(INTERMEDIATES):

@@ -155,6 +155,11 @@ def silu_roundings(policy: precision.PrecisionPolicy) -> float:
   return 2 * policy.activation_ulp
 
 
+def sigmoid_error(policy: precision.PrecisionPolicy) -> float:
+  """Returns what a sigmoid may be off by beside that, whatever its size."""
+  return policy.sigmoid_ulp * 2 * _U
+
+
 def exp_roundings(policy: precision.PrecisionPolicy) -> float:
   """Returns what of `silu_roundings` may err in one direction throughout."""
   return max(silu_roundings(policy) - _BESIDE_EXP, 0.0)
@@ -394,7 +399,10 @@ def _activation(policy, gate_up, row_weight) -> Bounded:
   else:
     left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1.0, 0.0
   value = left * up.value
-  left_error = slope * gate.bound() + left_tiny
+  off = np.zeros(1)
+  if policy.activation == 'swiglu' and policy.sigmoid_ulp:
+    off = sigmoid_error(policy) * (np.abs(gate.value) + gate.bound())
+  left_error = slope * gate.bound() + left_tiny + off
   up_size = np.abs(up.value) + up.bound()
   error, flushed = (
     np.abs(left) * up.bound() + left_error * up_size,
@@ -414,10 +422,13 @@ def _activation(policy, gate_up, row_weight) -> Bounded:
       flushed * np.abs(weight),
       roundings + 1,
     )
+    off = off * np.abs(weight)
     factors = factors and tuple(factor * weight for factor in factors)
   scale = gamma(roundings) + gamma(roundings, _U64)
   error = error + scale * (np.abs(value) + error) + 2 * _TINY
   own = _few_roundings(policy, value, roundings, flushed + 2 * _TINY)
+  if off.any():
+    own += _kernels(policy) * np.square(off * up.value)
   return Bounded(value, error, *_carried(own, factors, (gate, up)))
 
 
@@ -598,8 +609,10 @@ def _act(policy, gate: np.ndarray) -> Bounded:
   value = gate * _sigmoid(gate)
   roundings = silu_roundings(policy)
   scale = gamma(roundings) + gamma(roundings, _U64)
+  off = sigmoid_error(policy) * np.abs(gate)
   flushed = _TINY * (np.abs(gate) + 1)
-  return Bounded(value, scale * np.abs(value) + flushed, np.square(flushed))
+  variance = np.square(flushed) + _kernels(policy) * np.square(off)
+  return Bounded(value, scale * np.abs(value) + off + flushed, variance)
 
 
 def _slope(policy, gate: np.ndarray) -> Bounded:
@@ -616,7 +629,8 @@ def _slope(policy, gate: np.ndarray) -> Bounded:
 
   No term passes more roundings than silu(z) c with c = exp(-z) s: two sigmoids,
   an exp, two products and the sum.  s, silu and c may each be flushed, and are
-  multiplied by no more than 1 + 2 |z|; so may the result.
+  multiplied by no more than 1 + 2 |z|; so may the result.  What s and c are off
+  by whatever their size, and silu by |z| times that, counts 1 + 3 |z| times.
   """
   if policy.activation == 'absolute':
     return Bounded(np.sign(gate))
@@ -625,11 +639,12 @@ def _slope(policy, gate: np.ndarray) -> Bounded:
   scale = gamma(roundings) + gamma(roundings, _U64)
   terms = s * (1 + 2 * np.abs(gate))
   flushed = 4 * _TINY * (1 + 2 * np.abs(gate))
-  error = scale * terms + flushed
+  off = sigmoid_error(policy) * (1 + 3 * np.abs(gate))
+  error = scale * terms + off + flushed
   # An exp in both sigmoids, and the terms that cancel.
   variance = roundings * _VARIANCE + 4 * _exp_variance(policy)
-  variance = _kernels(policy) * variance * np.square(terms)
-  variance += np.square(flushed)
+  variance = variance * np.square(terms) + np.square(off)
+  variance = _kernels(policy) * variance + np.square(flushed)
   return Bounded(s * (1 + gate * c), error, variance)
 
 

@@ -333,6 +333,9 @@ class Judge:
       # exp may be off in one direction, in silu and in its slope: within its
       # variance, but not random.
       off = 2 * bounds.exp_roundings(self.policy) * _U
+      # z s' leans on z s as z^2 s on z^2 s^2: by 2 at most, where as many gates
+      # are negative as not.
+      off += 2 * bounds.sigmoid_error(self.policy)
       rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + off
     with np.errstate(divide='ignore', invalid='ignore'):
       slope = np.abs(sums.product) / sums.information / slope_of

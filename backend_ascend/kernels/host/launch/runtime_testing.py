@@ -23,7 +23,12 @@ def rng(*name) -> np.random.Generator:
   return np.random.default_rng(zlib.crc32('/'.join(map(str, name)).encode()))
 
 
-_OF_SUMS_AND_LIMITS = ('accumulation_order', 'unrounded', 'activation_ulp')
+_OF_SUMS_AND_LIMITS = (
+  'accumulation_order',
+  'unrounded',
+  'activation_ulp',
+  'sigmoid_ulp',
+)
 
 
 def _data_name(policy: precision.PrecisionPolicy) -> str:
