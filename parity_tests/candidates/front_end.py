@@ -15,6 +15,7 @@ import numpy as np
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -106,6 +107,24 @@ def _mindspore(device: str) -> Framework:
 
 _FRAMEWORKS = dict(jax=_jax, mindspore=_mindspore)
 NAMES = tuple(_FRAMEWORKS)
+
+
+FLAGS = (
+  flag_lib.Flag(
+    'frontend',
+    'framework',
+    "Our backend as the framework's users call it: the layer and its "
+    'gradient; see docs/jax.md and docs/mindspore.md.',
+    choices=NAMES,
+  ),
+  flag_lib.Flag(
+    'device',
+    'device',
+    'Where the layer of --frontend=mindspore runs; see docs/on_an_npu.md.',
+    'cpu',
+    choices=('cpu', 'ascend'),
+  ),
+)
 
 
 @dataclasses.dataclass(frozen=True)

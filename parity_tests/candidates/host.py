@@ -16,6 +16,7 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -25,6 +26,38 @@ Tensors = Mapping[str, np.ndarray]
 
 # A fault may change nothing where it is put, the data being what they are.
 _TRIES = 8
+
+
+FLAGS = (
+  flag_lib.Flag(
+    'threads',
+    'threads',
+    'OS threads of our backend. Default: one per core.',
+    kind=int,
+  ),
+  flag_lib.Flag(
+    'deadline',
+    'deadline_s',
+    'Seconds without progress before our backend gives up.',
+    60.0,
+    float,
+  ),
+  flag_lib.Flag(
+    'isa',
+    'isa',
+    'Instruction sets of our backend: the launch is by the first, the serial '
+    'run that it must equal in lane bitwise by the last. Some of what this CPU '
+    'has. Default: the best. A list.',
+    '',
+    list,
+  ),
+  flag_lib.Flag(
+    'fault',
+    'fault',
+    'Fault that our backend commits, one of '
+    f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
+  ),
+)
 
 
 def _empty(kind: type):

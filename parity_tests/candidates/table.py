@@ -11,6 +11,7 @@ from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import flag as flag_lib
 
 # How tensors are cut into tiles, and what else decides the tasks of ours.
 _TILES = ('row_block', 'col_block', 'token_block')
@@ -27,15 +28,38 @@ _TASKS = (
   'schedule',
   'schedule_scaled',
 )
-_TWIN = (
-  'twin_mode',
-  'twin_seed',
-  'twin_hazards',
-  'mmad_order',
-  'exp_rounding',
-  'flush_subnormals',
-  'saturate',
+# Which of our backends, and whether its ranks share a process.
+CHOICES = (
+  flag_lib.Flag(
+    'backend',
+    '',
+    "What runs the image: the host's kernels, or the source that an NPU runs, "
+    'on its twin; see docs/twin.md.',
+    'host',
+    choices=('host', twin_candidate.NAME),
+  ),
+  flag_lib.Flag(
+    'launcher',
+    '',
+    '`mpi`: each rank of our backend in a process of its own, over MPI-3 '
+    'one-sided communication; see docs/ranks.md.',
+    'threads',
+    choices=('threads', 'mpi'),
+  ),
 )
+# All that decide a candidate but how it is cut into tasks.
+FLAGS = (
+  *CHOICES,
+  *host.FLAGS,
+  *checking.FLAGS,
+  *twin_candidate.FLAGS,
+  *front_end.FLAGS,
+  *user_candidate.FLAGS,
+)
+
+
+def _names(flags: Sequence[flag_lib.Flag]) -> tuple[str, ...]:
+  return tuple(flag.name for flag in flags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +79,11 @@ class Row:
   value: str | None
   flags: tuple[str, ...]
   why: str
+
+  @property
+  def head(self) -> str:
+    """What a list of flags calls it."""
+    return self.option if self.flag else 'our backend on the host'
 
   def typed(self, given: Mapping[str, Any]) -> str:
     """Returns how flags asked for it, '' where none did."""
@@ -81,7 +110,7 @@ HOST = Row(
   host.Megakernel,
   None,
   None,
-  (*_TASKS, *checking.NAMES, 'threads', 'deadline', 'fault', 'isa'),
+  (*_TASKS, *_names(checking.FLAGS), *_names(host.FLAGS)),
   'all ranks are in one process of the host',
 )
 # The first that is asked for is it.
@@ -90,7 +119,7 @@ ROWS = (
     twin_candidate.Twin,
     'backend',
     twin_candidate.NAME,
-    (*_TASKS, *_TWIN, 'backend', 'deadline', 'fault'),
+    (*_TASKS, *_names(twin_candidate.FLAGS), 'backend', 'deadline', 'fault'),
     "the twin runs the device's source, all ranks in one process and thread",
   ),
   *(
@@ -107,7 +136,11 @@ ROWS = (
     user_candidate.Subprocess,
     'candidate',
     None,
-    (*_TILES, 'candidate', 'timeout', *user_candidate.Subprocess.can.modes),
+    (
+      *_TILES,
+      *_names(user_candidate.FLAGS),
+      *user_candidate.Subprocess.can.modes,
+    ),
     'tasks, workers and faults are of our own backend',
   ),
   Row(

@@ -9,8 +9,62 @@ from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import flag as flag_lib
 
 NAME = 'ascend_twin'
+
+
+_PLAIN = twin_runtime.Modes()
+# They set fields of `twin_runtime.Modes`.
+FLAGS = (
+  flag_lib.Flag(
+    'twin_mode',
+    'order',
+    'Which of the orders that flags allow the twin takes: as issued, drawn by '
+    '--twin_seed, or each instruction as late as it can be.',
+    _PLAIN.order,
+    choices=tuple(twin_runtime.ORDERS),
+  ),
+  flag_lib.Flag(
+    'mmad_order',
+    'mmad_order',
+    'In which the cube unit of the twin adds terms; what it does is not '
+    'published.',
+    _PLAIN.mmad_order,
+    choices=tuple(twin_runtime.MMAD_ORDERS),
+  ),
+  flag_lib.Flag(
+    'exp_rounding',
+    'exp',
+    "The twin's exp: the nearest float, or the one above or below.",
+    _PLAIN.exp,
+    choices=tuple(twin_runtime.EXPS),
+  ),
+  flag_lib.Flag(
+    'twin_seed', 'seed', 'Of --twin_mode=seeded.', _PLAIN.seed, int
+  ),
+  flag_lib.Flag(
+    'twin_hazards',
+    'hazards',
+    'Accesses that nothing orders end the launch; without, it is faster.',
+    _PLAIN.hazards,
+    bool,
+  ),
+  flag_lib.Flag(
+    'flush_subnormals',
+    'flush_subnormals',
+    'The units of the twin take them for zero.',
+    _PLAIN.flush_subnormals,
+    bool,
+  ),
+  flag_lib.Flag(
+    'saturate',
+    'saturate',
+    'On the twin infinities become the largest number, NaN zero.',
+    _PLAIN.saturate,
+    bool,
+  ),
+)
 
 
 class TwinFailure(candidates.CandidateError):

@@ -54,6 +54,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -72,6 +73,24 @@ _KINDS = {
   'failed': candidates.CandidateError,
   'cannot': candidates.CannotJudge,
 }
+
+
+FLAGS = (
+  flag_lib.Flag(
+    'candidate',
+    'name',
+    'pkg.module:function that takes the place of our backend: '
+    'function(inputs, config, policy) -> dict of names, with y; see '
+    'docs/find_a_bug.md.',
+  ),
+  flag_lib.Flag(
+    'timeout',
+    'timeout_s',
+    'Seconds that a --candidate may take.',
+    600.0,
+    float,
+  ),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -98,3 +98,7 @@ class Case:
       placement=self.placement,
       capacity=self.capacity,
     )
+
+
+# A preset's sizes may be given beside it.
+FLAGS = (*(field.name for field in dataclasses.fields(Case)), *presets.SIZES)

@@ -1,5 +1,7 @@
 """`hpmoe check`."""
 
+from collections.abc import Sequence
+
 from absl import flags
 
 from hpmoe.parity_tests.commands import backend_flags
@@ -10,8 +12,8 @@ _RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
 
 
 def _define_check(f: flags.FlagValues) -> None:
-  from hpmoe.backend_ascend.kernels.host.checks import faults
-  from hpmoe.parity_tests.judge.limits import standards
+  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.judge import judgement
 
   layer_flags.define_layer(f, orders=True)
   layer_flags.define_granularity(f)
@@ -24,106 +26,8 @@ def _define_check(f: flags.FlagValues) -> None:
     'oracle saved, `both` on what its own did. Default: both, but forward '
     'with --candidate.',
   )
-  flags.DEFINE_list(
-    'lane',
-    ['all'],
-    '`all`, or some of exact, bitwise, bounded, standard; '
-    "lane exact asks the candidate for policy.activation 'absolute'.",
-    flag_values=f,
-  )
-  flags.DEFINE_list(
-    'standard',
-    [],
-    f'Records of lane standard, some of '
-    f'{", ".join(standards.STANDARDS)}. Default: '
-    f'{",".join(standards.DEFAULT)}.',
-    flag_values=f,
-  )
-  flags.DEFINE_integer(
-    'threads',
-    None,
-    'OS threads of our backend. Default: one per core.',
-    flag_values=f,
-  )
-  layer_flags.define_isa(
-    f,
-    'Instruction sets of our backend: the launch is by the first, the serial '
-    'run that it must equal in lane bitwise by the last.',
-  )
-  flags.DEFINE_enum(
-    'launcher',
-    'threads',
-    ['threads', 'mpi'],
-    '`mpi`: each rank of our '
-    'backend in a process of its own, over MPI-3 one-sided communication; '
-    'see docs/ranks.md.',
-    flag_values=f,
-  )
-  flags.DEFINE_float(
-    'deadline',
-    60.0,
-    'Seconds without progress before our backend gives up.',
-    flag_values=f,
-  )
-  flags.DEFINE_string(
-    'candidate',
-    None,
-    'pkg.module:function that takes the place of our '
-    'backend: function(inputs, config, policy) -> dict of names, with y; '
-    'see docs/find_a_bug.md.',
-    flag_values=f,
-  )
-  flags.DEFINE_enum(
-    'frontend',
-    None,
-    ['jax', 'mindspore'],
-    "Our backend as the framework's users call it: the layer and its "
-    'gradient; see docs/jax.md and docs/mindspore.md.',
-    flag_values=f,
-  )
-  flags.DEFINE_enum(
-    'device',
-    'cpu',
-    ['cpu', 'ascend'],
-    'Where the layer of --frontend=mindspore runs; see docs/on_an_npu.md.',
-    flag_values=f,
-  )
-  flags.DEFINE_float(
-    'timeout', 600.0, 'Seconds that a --candidate may take.', flag_values=f
-  )
-  flags.DEFINE_string(
-    'fault',
-    None,
-    'Fault that our backend commits, one of '
-    f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
-    flag_values=f,
-  )
-  _define_modes(f)
-  backend_flags.define_backend(f)
-  backend_flags.define_twin(f)
-  flags.DEFINE_integer(
-    'tiles',
-    None,
-    'Judge a sample, for shapes whose oracle would take too long: movement '
-    'and order whole, this many row blocks of each stage and those at the '
-    'edges, and so many tokens of each rank end to end; chosen by --seed. '
-    'Forward, lanes bitwise and bounded. Default: every tile.',
-    flag_values=f,
-  )
-  flags.DEFINE_integer(
-    'repeat',
-    None,
-    'Runs of each pass on the same real data, whose bits must agree. Default: '
-    '2 with a --candidate whose runs take a few seconds in all, else 1.',
-    1,
-    flag_values=f,
-  )
-  flags.DEFINE_boolean(
-    'allow_nondeterministic',
-    False,
-    'Runs may differ; each is judged, and all must be right.',
-    flag_values=f,
-  )
+  cli.define(f, table.FLAGS)
+  cli.define(f, judgement.FLAGS)
   flags.DEFINE_boolean(
     'verbose',
     False,
@@ -140,56 +44,19 @@ def _define_check(f: flags.FlagValues) -> None:
   )
 
 
-def _define_modes(f: flags.FlagValues) -> None:
-  """Each mode is one question that a launch, or a candidate, is asked."""
-  flags.DEFINE_boolean(
-    'poison',
-    True,
-    'Buffers start as NaN that no kernel writes; --nopoison: '
-    'as zeros. With --candidate, memory that it allocates starts as garbage '
-    '(MALLOC_PERTURB_ of glibc; elsewhere without effect).',
-    flag_values=f,
-  )
-  flags.DEFINE_integer(
-    'permute',
-    None,
-    'Seed of an order among ready tasks. Default: in turn.',
-    flag_values=f,
-  )
-  flags.DEFINE_boolean(
-    'races',
-    None,
-    'Find accesses that nothing orders, by vector clocks, and what kernels '
-    'write beyond their tiles, and fail by them. '
-    'Default: in every launch of our backend that --launcher=threads makes; '
-    '--races also counts those of none.',
-    flag_values=f,
-  )
-  for name, text in (
-    ('late_puts', 'Puts are delivered only when nothing else can run.'),
-    (
-      'isolate',
-      "Every task reads the oracle's tensors, so that a fault does "
-      'not spread; names the tasks that are wrong. Finds races too. With '
-      '--candidate, each of its function.stages does.',
-    ),
-  ):
-    flags.DEFINE_boolean(name, False, text, flag_values=f)
-  for name, text in (
-    (
-      'start_at',
-      "The oracle's tensors stand in for all that is done before "
-      'this task starts.',
-    ),
-    ('stop_after', 'Runs this task and what it needs, and nothing else.'),
-  ):
-    flags.DEFINE_string(
-      name,
-      None,
-      f"{text} Its number, or such as 'gate_up rank=1 expert=3 "
-      "row_block=0 col_block=2'.",
-      flag_values=f,
-    )
+def _heads() -> list[tuple[str, Sequence[str]]]:
+  """Returns what a request is made of, and the flags of each part."""
+  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.case import case
+  from hpmoe.parity_tests.judge import judgement
+
+  rows = [table.HOST, *(row for row in table.ROWS if row is not table.HOST)]
+  return [
+    ('case', case.FLAGS),
+    *((f'candidate, {row.head}', row.flags) for row in rows),
+    ('judgement', [flag.name for flag in judgement.FLAGS]),
+    ('report', ('verbose', 'json', 'html')),
+  ]
 
 
 def _checking(f: flags.FlagValues):
@@ -379,4 +246,5 @@ COMMAND = cli.Command(
   '3 the candidate crashed, '
   'hung or could not run',
   compiles=True,
+  heads=_heads,
 )

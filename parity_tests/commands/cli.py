@@ -1,6 +1,6 @@
 """What every subcommand of `hpmoe` is made of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import contextlib
 import dataclasses
 import json
@@ -11,8 +11,11 @@ import shutil
 import sys
 import textwrap
 import time
+from typing import Any
 
 from absl import flags
+
+from hpmoe.parity_tests.case import flag as flag_lib
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
@@ -38,6 +41,7 @@ class Command:
     operand: the flag that one argument without a name sets, as in `hpmoe
       reproduce uniep`; None where there is none.
     compiles: whether XLA compiles an oracle for it, which is kept.
+    heads: returns what its flags decide, and which; None: all in one list.
   """
 
   name: str
@@ -48,6 +52,7 @@ class Command:
   codes: str
   operand: str | None = None
   compiles: bool = False
+  heads: Callable[[], list[tuple[str, Sequence[str]]]] | None = None
 
   def flags(self) -> flags.FlagValues:
     values = flags.FlagValues()
@@ -59,13 +64,22 @@ class Command:
     lines = [f'hpmoe {self.name}: {self.help}', '', 'examples:']
     lines += [f'  {example}' for example in self.examples]
     lines += ['', 'options:']
-    for name in sorted(values):
-      flag = values[name]
-      unset = flag.default in (None, [])
-      default = '' if unset else f' Default: {text(flag.default)}.'
-      lines.append(_wrapped(f'  --{name}: {flag.help}{default}'))
+    told: set[str] = set()
+    for head, names in self.heads() if self.heads else [('', list(values))]:
+      mine = sorted({*names} & {*values})
+      again = ', '.join(f'--{name}' for name in mine if name in told)
+      lines += ['', f'{head}:'] if head else []
+      lines += [_wrapped(f'  as above: {again}')] if again else []
+      lines += [_told(values[name]) for name in mine if name not in told]
+      told |= {*mine}
     lines += ['', _wrapped(f'exit codes: {self.codes}, 130 interrupted')]
     return '\n'.join(lines)
+
+
+def _told(flag: flags.Flag) -> str:
+  unset = flag.default in (None, [])
+  default = '' if unset else f' Default: {text(flag.default)}.'
+  return _wrapped(f'  --{flag.name}: {flag.help}{default}')
 
 
 def _wrapped(text: str) -> str:
@@ -80,6 +94,24 @@ def _wrapped(text: str) -> str:
 
 def text(value: object) -> str:
   return ','.join(value) if isinstance(value, list) else str(value)
+
+
+_DEFINE: dict[type, Callable[..., Any]] = {
+  str: flags.DEFINE_string,
+  int: flags.DEFINE_integer,
+  float: flags.DEFINE_float,
+  bool: flags.DEFINE_boolean,
+  list: flags.DEFINE_list,
+  tuple: flags.DEFINE_enum,
+}
+
+
+def define(f: flags.FlagValues, rows: Iterable[flag_lib.Flag]) -> None:
+  """Defines flags that stand beside the objects which they set."""
+  for row in rows:
+    one_of = [list(row.choices)] if row.choices else []
+    define_one = _DEFINE[tuple if one_of else row.kind]
+    define_one(row.name, row.default, *one_of, row.help, flag_values=f)
 
 
 def define_json(f: flags.FlagValues) -> None:

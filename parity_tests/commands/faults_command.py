@@ -8,6 +8,9 @@ from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_faults(f: flags.FlagValues) -> None:
+  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.candidates import twin_candidate
+
   layer_flags.define_layer(f)
   f['preset'].value = f['preset'].default = 'tiny'
   layer_flags.define_granularity(f)
@@ -18,8 +21,7 @@ def _define_faults(f: flags.FlagValues) -> None:
   flags.DEFINE_integer(
     'threads', None, 'OS threads. Default: one per core.', flag_values=f
   )
-  backend_flags.define_backend(f)
-  backend_flags.define_twin(f)
+  cli.define(f, [table.CHOICES[0], *twin_candidate.FLAGS])
   cli.define_json(f)
 
 

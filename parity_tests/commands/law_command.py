@@ -4,13 +4,13 @@ import dataclasses
 
 from absl import flags
 
-from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_law(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.kernels.host.checks import faults
+  from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.law import law
 
   plan = law.Plan()
@@ -73,7 +73,7 @@ def _define_law(f: flags.FlagValues) -> None:
   layer_flags.define_isa(f, 'Instruction sets, which launches take in turn.')
   layer_flags.define_relay(f)
   layer_flags.define_schedule(f)
-  backend_flags.define_backend(f)
+  cli.define(f, table.CHOICES[:1])
   cli.define_json(f)
 
 

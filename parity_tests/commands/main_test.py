@@ -180,7 +180,7 @@ def _refused(capsys, *arguments) -> str:
         '--lane=exact',
         '--fault=empty_grad_not_zeroed',
       ],
-      "in some lane, got 'empty_grad_not_zeroed': fault ",
+      'fault empty_grad_not_zeroed: expected a task whose output it changes',
     ),
     (['check', '--direction=up'], 'should be one of <forward|backward|b'),
     (['check', '--chain_rows=0'], 'chain_rows: expected a positive'),
@@ -292,6 +292,24 @@ def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
   for name, command in main.COMMANDS.items():
     line = next(x for x in lines if command.help in x)
     assert line.split()[:2] == ['hpmoe', name]
+
+
+def test_the_flags_of_check_stand_under_what_they_decide(capsys):
+  main.main(['check', '--help'])
+
+  said = capsys.readouterr().out.partition('options:')[2]
+  heads = re.findall(r'^(\w.*):$', said, re.MULTILINE)
+  assert heads[0] == 'case' and heads[-2:] == ['judgement', 'report']
+  assert heads[1] == 'candidate, our backend on the host'
+  assert 'candidate, --frontend=mindspore' in heads and len(heads) == 9
+  parts = dict(zip(heads, re.split(r'^\w.*:$', said, flags=re.MULTILINE)[1:]))
+  assert '\n  --device: ' in parts['candidate, --frontend=mindspore']
+  assert (
+    '\n  --seed: ' in parts['case'] and '\n  --lane: ' in parts['judgement']
+  )
+  # Each is explained once.
+  told = re.findall(r'^  --(\w+): ', said, re.MULTILINE)
+  assert sorted(told) == sorted(main.COMMANDS['check'].flags())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import dataclasses
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 
@@ -66,3 +67,46 @@ class Judgement:
         f'tiles: expected --lane={",".join(OF_SAMPLE)}, got '
         f'{",".join(self.lanes)}'
       )
+
+
+FLAGS = (
+  flag_lib.Flag(
+    'lane',
+    'lanes',
+    '`all`, or some of exact, bitwise, bounded, standard; lane exact asks the '
+    "candidate for policy.activation 'absolute'.",
+    'all',
+    list,
+  ),
+  flag_lib.Flag(
+    'standard',
+    'standards',
+    f'Records of lane standard, some of {", ".join(standards.STANDARDS)}. '
+    f'Default: {",".join(standards.DEFAULT)}.',
+    '',
+    list,
+  ),
+  flag_lib.Flag(
+    'tiles',
+    'tiles',
+    'Judge a sample, for shapes whose oracle would take too long: movement '
+    'and order whole, this many row blocks of each stage and those at the '
+    'edges, and so many tokens of each rank end to end; chosen by --seed. '
+    'Forward, lanes bitwise and bounded. Default: every tile.',
+    kind=int,
+  ),
+  flag_lib.Flag(
+    'repeat',
+    'repeat',
+    'Runs of each pass on the same real data, whose bits must agree. Default: '
+    '2 with a --candidate whose runs take a few seconds in all, else 1.',
+    kind=int,
+  ),
+  flag_lib.Flag(
+    'allow_nondeterministic',
+    'allow_nondeterministic',
+    'Runs may differ; each is judged, and all must be right.',
+    False,
+    bool,
+  ),
+)

@@ -1,0 +1,73 @@
+"""Each kind of candidate understands its own flags, and no other's."""
+
+import dataclasses
+
+import pytest
+
+from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import table
+from hpmoe.parity_tests.candidates import twin_candidate
+from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import case as case_lib
+
+_ALL = sorted({name for row in table.ROWS for name in row.flags})
+_ASKING = {row.flag for row in table.ROWS}
+
+
+def _asked(row: table.Row) -> dict[str, str]:
+  return {row.flag: row.value or 'a:b'} if row.flag else {}
+
+
+@pytest.mark.parametrize('row', table.ROWS, ids=lambda row: row.head)
+def test_a_flag_of_others_is_refused_by_name(row):
+  for name in {*_ALL} - _ASKING:
+    given = _asked(row) | {name: 'given'}
+    if name in row.flags:
+      assert table.find(given) is row
+      continue
+    with pytest.raises(ValueError, match=f'^{name}: expected .* got given'):
+      table.find(given)
+
+
+def test_the_first_that_is_asked_for_is_it_and_the_other_is_named():
+  given = dict(candidate='a:b', launcher='mpi')
+  with pytest.raises(ValueError, match='^launcher: expected none with --cand'):
+    table.find(given)
+  assert table.find(dict(candidate='a:b')).kind is user_candidate.Subprocess
+  assert table.find({}) is table.HOST
+
+
+def test_every_flag_is_defined_once_and_somebody_understands_it():
+  names = [flag.name for flag in table.FLAGS]
+  assert len(names) == len(set(names)) and set(names) <= set(_ALL)
+  fields = {f.name for f in dataclasses.fields(checking.Checking)}
+  assert fields == {flag.field for flag in checking.FLAGS}
+
+
+@pytest.mark.parametrize(
+  ('ours', 'asked', 'told'),
+  [
+    (twin_candidate.Twin(), dict(dtype='float16'), 'dtype: expected float32'),
+    (
+      twin_candidate.Twin(),
+      dict(accumulation_order='even_odd_32', dtype='bfloat16'),
+      'accumulation_order: expected ascending with ascend_twin',
+    ),
+    (
+      user_candidate.Subprocess('a:b', checking=checking.Checking(permute=1)),
+      {},
+      'permute: expected none with a:b, got 1',
+    ),
+    (host.Megakernel(fault='nope'), {}, 'fault: expected one of'),
+  ],
+)
+def test_what_a_kind_cannot_do_is_refused(ours, asked, told):
+  with pytest.raises(ValueError, match=f'^{told}'):
+    ours.ready(case_lib.Case(**asked))
+
+
+def test_who_is_ready_has_launched_nothing():
+  ours = host.Megakernel()
+  ours.launches.append(None)
+  assert not ours.ready(case_lib.Case()).launches
