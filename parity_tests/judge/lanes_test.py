@@ -464,6 +464,20 @@ def test_a_forward_fault_does_not_spread_to_the_backward_pass(value):
   assert is_backward == sorted(is_backward)
 
 
+def test_the_oracles_answer_stands_beside_what_read_the_same_bits(bench):
+  case = bench.case(Spoiled(bench), passes.FORWARD, bench.made)
+  answer = case.answer()
+
+  beside = judging._beside(case, 'gate_up', answer, answer)
+  assert beside is answer['gate_up']
+
+  # when: a candidate dispatched twice the rows; then: beside it stands what
+  # the oracle makes of those.
+  doubled = answer | {'expert_in': 2 * answer['expert_in']}
+  beside = judging._beside(case, 'gate_up', doubled, answer)
+  np.testing.assert_array_equal(beside, 2 * answer['gate_up'])
+
+
 def test_a_pass_that_a_bench_was_not_made_for_is_refused(bench):
   with pytest.raises(ValueError, match='direction: expected a pass of'):
     _judge(bench, Spoiled(bench), direction='both')
