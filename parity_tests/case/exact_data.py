@@ -25,9 +25,9 @@ import numpy as np
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
+from hpmoe.reference.contract.array_typing import Float
+from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
-from hpmoe.reference.contract.numpy_typing import Float
-from hpmoe.reference.contract.numpy_typing import Int
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 LIMIT = 2**24  # Integers up to here are exact in float32.

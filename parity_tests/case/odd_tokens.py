@@ -9,7 +9,7 @@ import numpy as np
 
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
-from hpmoe.reference.contract.numpy_typing import Float
+from hpmoe.reference.contract.array_typing import Float
 
 EVERY = 8  # The first of so many tokens is odd.
 # What becomes of a weight, by turns over slots, and over odd tokens.

@@ -9,9 +9,9 @@ import numpy as np
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensor_file
+from hpmoe.reference.contract.array_typing import Float
+from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
-from hpmoe.reference.contract.numpy_typing import Float
-from hpmoe.reference.contract.numpy_typing import Int
 
 _FAR = np.uint64(2**63)  # Sorts an expert behind every preferred one.
 

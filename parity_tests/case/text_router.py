@@ -17,9 +17,9 @@ from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract.array_typing import Float
+from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
-from hpmoe.reference.contract.numpy_typing import Float
-from hpmoe.reference.contract.numpy_typing import Int
 
 DEFAULT_TEXT = pathlib.Path(__file__).parents[1] / 'data' / 'alice.txt'
 

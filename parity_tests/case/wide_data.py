@@ -22,8 +22,8 @@ import numpy as np
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
+from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
-from hpmoe.reference.contract.numpy_typing import Int
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 # What a column of x is for; columns take turns.  'x': x is wide there for some

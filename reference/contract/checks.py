@@ -10,8 +10,8 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
-from hpmoe.reference.contract.numpy_typing import Float
-from hpmoe.reference.contract.numpy_typing import Int
+from hpmoe.reference.contract.array_typing import Float
+from hpmoe.reference.contract.array_typing import Int
 
 
 def check_inputs(

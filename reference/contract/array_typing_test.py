@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hpmoe.reference.contract.numpy_typing import Float
-from hpmoe.reference.contract.numpy_typing import Int
+from hpmoe.reference.contract.array_typing import Float
+from hpmoe.reference.contract.array_typing import Int
 
 
 def test_an_annotation_is_the_array_type():
