@@ -214,17 +214,35 @@ class Megakernel(candidates.Candidate):
   def _run_as_used(
     self, config, policy, inputs, which=passes.FORWARD
   ) -> dict[str, np.ndarray]:
+    given = given_by_front_ends(which, config, policy, inputs)
+    routing = {n: given[n][:, ::-1] for n in ('topk_ids', 'topk_weights')}
+    layer = which, config, policy
     with candidates.own_failures(self.name):
-      options = flow_lib.host_options(config)
-      image = self._compiled(which, config, policy, options)
-      loaded = runtime.Launch(
-        image,
-        threads=self.threads,
-        deadline_s=self.deadline_s,
-        isa=self.isa[0] if self.isa else None,
-      )
-      given = given_by_front_ends(which, config, policy, inputs)
-      launched = loaded.run(given, modes=self.checking.modes(image))
+      # Blocks of this check cut what those of a front end hold whole.
+      cut = self._asked_of_users(*layer, self.options)
+      whole = self._asked_of_users(*layer, flow_lib.host_options(config))
+      launched = self._run_with_modes(cut, given)
+      # It keeps memory: that of another routing must not show.
+      self._run_with_modes(whole, given | routing)
+      outputs = whole.run(given).outputs
+    for name, array in outputs.items():
+      if array.tobytes() != launched[name].tobytes():
+        raise candidates.CandidateError(
+          f'{self.name}: the launch that front ends make: {name}: expected the '
+          'same bits however tasks are cut and whatever ran before, got others'
+        )
+    return outputs
+
+  def _asked_of_users(self, which, config, policy, options) -> runtime.Launch:
+    return runtime.Launch(
+      self._compiled(which, config, policy, options),
+      threads=self.threads,
+      deadline_s=self.deadline_s,
+      isa=self.isa[0] if self.isa else None,
+    )
+
+  def _run_with_modes(self, loaded: runtime.Launch, given) -> Tensors:
+    launched = loaded.run(given, modes=self.checking.modes(loaded.image))
     if launched.num_races:
       raise candidates.CandidateError(
         f'{self.name}: the launch that front ends make: {launched.races[0]}'
