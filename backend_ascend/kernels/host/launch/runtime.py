@@ -435,6 +435,10 @@ def launch_serial(
   Nothing waits and nothing signals, and some rows of every kind of task are
   computed in plain C++, whatever the instruction set: so this is what any
   launch must equal, bit for bit.
+
+  Raises:
+    ValueError: as `Launch.run`.
+    BrokenError: the sums of an instruction set are not those of plain C++.
   """
   image = image_lib.load(image)
   read = arrays.inputs(image, inputs)
