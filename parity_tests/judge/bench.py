@@ -26,6 +26,7 @@ from hpmoe.parity_tests.judge import sampling
 from hpmoe.parity_tests.judge import told
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import tensors
 
 Tensors = passes.Tensors
 
@@ -251,19 +252,21 @@ def _lanes(request: request_lib.Request) -> Iterator[tuple]:
 def _refuse_nothing(
   request: request_lib.Request, results: Sequence[verdicts.Result]
 ) -> None:
-  """Refuses to call a layer right of which nothing was judged.
+  """Refuses to call a layer right of which nothing but the plan was judged.
 
   Nor is it right because the fault asked for is not in it.
 
   Raises:
     NothingToJudge: no lane judged, or no launch committed the fault.
   """
-  unseen = [r.why for r in results if r.verdict == verdicts.NOT_JUDGED]
+  stages = [r for r in results if r.stage not in tensors.PLAN]
+  unseen = [r.why for r in stages if r.verdict == verdicts.NOT_JUDGED]
   name, fault = request.candidate.name, request.candidate.fault
-  if len(unseen) == len(results):
+  if len(unseen) == len(stages):
+    why = verdicts.NO_LIMIT if verdicts.NO_LIMIT in unseen else unseen[0]
     raise NothingToJudge(
       f'lane: expected one that can judge what {name} returned, got '
-      f'{list(request.judgement.lanes)}: {unseen[0]}'
+      f'{list(request.judgement.lanes)}: {why}'
     )
   if fault is not None and not request.candidate.committed:
     raise NothingToJudge(

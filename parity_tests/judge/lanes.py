@@ -24,6 +24,7 @@ from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import tensors
@@ -162,6 +163,7 @@ def within_edges(
   """Judges a tensor `[R, ...]` by what right kernels may store, see `edges`."""
   tiling = chain.golden.tiling
   tally = tally_lib.Tally(stage, 'bounded', verdicts.EDGES_RULE, tiling)
+  worst, worth = 0.0, power.Power()
   for rank in range(len(got)):
     held = tiling.rows(stage, got, rank)
     for cut, first, rows in ranges_of(tiling, stage, rank):
@@ -169,8 +171,12 @@ def within_edges(
       bad = right.refuses(held[rows])
       chunk = _unequal(rank, cut, first, held[rows], right.own, bad)
       tally.add(chunk)
+      seen = right.seen
+      worst = max(worst, float((chunk.error / seen).max(initial=0.0)))
+      worth += power.of(right.own, right.deviation, seen)
     tally.add_padding(rank, tiling.padding(stage, got, rank))
-  return tally.result()
+  result = tally.result(values={'error_of_bound': worst})
+  return verdicts.weighed(result, worth)
 
 
 class _Judges:
@@ -189,6 +195,8 @@ class _Judges:
     self._bounded = bounded
     self._worst_of_bound = 0.0
     self._regions: chunk_sums.Regions | None = None  # of right chunks
+    self._worth = power.Power()
+    self._known = 0  # elements with a finite bound
     pairs = dict.fromkeys(judge.thresholds for judge in self._judges)
     self._pairs = [pair for pair in pairs if pair is not None]
     self._excuse = all(record.excuse_rounding for record in records)
@@ -198,7 +206,14 @@ class _Judges:
     held = got[at[2]]
     beside = None if benchmark is None else benchmark[at[2]]
     value = golden_rows(golden, tensor, rank, at)
-    return held, value, beside, self._right(at, held, value, beside)
+    right = self._right(at, held, value, beside)
+    return held, value, beside, right, self._power(held, value)
+
+  def _power(self, held: np.ndarray, value: bounds.Bounded) -> power.Power:
+    limit = value.bound()
+    # Where the golden is certain to be infinite, so must the candidate be.
+    error = np.abs(held.astype(np.float64) - value.value)
+    return power.of(held, limit, power.stored(held, limit + error))
 
   def add(
     self,
@@ -208,9 +223,12 @@ class _Judges:
     value: bounds.Bounded,
     beside: np.ndarray | None,
     right: tally_lib.Right | None,
+    worth: power.Power,
   ) -> None:
     """Takes whole tile rows in; `beside` is the benchmark's, if one asks."""
     cut, first, rows = at
+    self._worth += worth
+    self._known += int(np.isfinite(value.bound()).sum())
     if right is not None and self._add_right(rank, cut, first, right, value):
       return
     e = _elements(value, held, held if beside is None else beside)
@@ -265,7 +283,8 @@ class _Judges:
     results = []
     if self._bounded:
       values = {'error_of_bound': self._worst_of_bound}
-      results = [self._bound_tally.result(values=values)]
+      bound = self._bound_tally.result(values=values)
+      results = [verdicts.weighed(bound, self._worth)]
       results += self._spread_tally.results()
     for judge, tally in zip(self._judges, self._tallies):
       if self._regions is not None:
@@ -274,7 +293,12 @@ class _Judges:
       if tally.padding_failed:
         broken.append('rows past the last valid one are zero')
       results.append(tally.result(broken, judge.values()))
-    return results
+    if self._known or not self._worth.elements:
+      return results
+    unknown = power.Power(
+      elements=self._worth.elements, not_judged=self._worth.elements
+    )
+    return [verdicts.weighed(result, unknown) for result in results]
 
 
 def golden_rows(

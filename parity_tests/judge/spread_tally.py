@@ -10,6 +10,7 @@ from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
@@ -45,6 +46,7 @@ class SpreadTally:
     self._keys: list[np.ndarray] = []
     self._sums: spread.Sums | None = None
     self._worst: dict[str, float] = {}
+    self._power = power.Power()
 
   def add(
     self,
@@ -78,6 +80,7 @@ class SpreadTally:
     seen = e.actual, expected.astype(np.float64), model
     sums = self._judge.sums(chunk.cut, chunk.first, *seen)
     shares = self._judge.shares(sums)
+    self._power += self._judge.power(sums, chunk.cut, chunk.first, model)
     self._add_up(sums, e.golden.sum(axis=1), shares)
     bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
     refused = chunk.cut.fill(bad, chunk.first)
@@ -114,6 +117,7 @@ class SpreadTally:
     shares = self._judge.shares(sums)
     if not all(np.all(share <= 1) for share in shares.values()):
       return False
+    self._power += self._judge.power(sums, cut, tile_rows.start, value)
     self._add_up(sums, added.by_row.sum(axis=1), shares)
     self._tally.add_right(rank, cut, tile_rows, right)
     return True
@@ -136,6 +140,7 @@ class SpreadTally:
     alike = np.asarray(equal * self._tiling.columns(self._tensor))
     sums = dataclasses.replace(self._sums, alike=alike)
     self._note(self._judge.shares(sums), 'tensor_')
+    self._power += self._judge.power(sums)
 
   def results(self) -> list[verdicts.Result]:
     self._judge_tensor()
@@ -148,7 +153,10 @@ class SpreadTally:
     ]
     worst = float(np.max(list(self._worst.values())))
     values = self._worst | {'error_of_bound': worst}
-    return [self._tally.result(broken, values)]
+    result = self._tally.result(broken, values)
+    if np.isinf(self._power.whole):
+      return [result]
+    return [dataclasses.replace(result, power=self._power.sizes())]
 
 
 def independent(

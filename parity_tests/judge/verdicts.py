@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge.limits import power as power_lib
 from hpmoe.reference.contract import tensors
 
 LANES = ('exact', 'bitwise', 'bounded', 'standard')
@@ -32,6 +33,7 @@ SPREAD_RULE = 'spread of rounding errors'
 EDGES_RULE = 'rounding edges'
 
 PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
+NO_LIMIT = 'no element has a limit that is less than its size'
 
 # How a tensor's tiles are cut, by its axes after the rank.
 _BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
@@ -113,6 +115,9 @@ class Result:
     why: the limit that broke, or why nothing was judged.
     missing: the tensor that would have to be returned, or ''.
     values: the rule's metrics by name.
+    power: the smallest relative errors that it would have seen, by what is
+      wrong: 'element', 'row' or 'whole', see `limits.power`.
+    not_judged: elements whose limit says nothing of them.
     failure: the first bad tile, None if it passes.
     grids: per rank `[B, C]` bool, bad tiles.
     experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
@@ -130,6 +135,8 @@ class Result:
   why: str = ''
   missing: str = ''
   values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  power: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  not_judged: int = 0
   failure: Failure | None = None
   grids: tuple[np.ndarray, ...] = ()
   experts: tuple[np.ndarray, ...] = ()
@@ -189,6 +196,16 @@ def is_of_tokens(stage: str) -> bool:
   """Says whether a row is a token's sum over experts."""
   axes = tensors.SPECS[tensor_of(stage)].shape.split()
   return axes[:2] == ['R', 'T'] and len(axes) == 3
+
+
+def weighed(result: Result, power: power_lib.Power) -> Result:
+  """Returns a row with what it is worth; a pass of nothing is none."""
+  found = dataclasses.replace(
+    result, power=power.sizes(), not_judged=power.not_judged
+  )
+  if power.judged or not power.elements or result.verdict != PASS:
+    return found
+  return dataclasses.replace(found, verdict=NOT_JUDGED, why=NO_LIMIT)
 
 
 def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:

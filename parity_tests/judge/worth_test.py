@@ -16,6 +16,7 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import precision
@@ -27,6 +28,8 @@ TINY = check.Request(
   host.Megakernel(),
   judgement.Judgement(),
 )
+# The slow tests draw 200.
+DRAWS = 12
 REAL = ('bitwise', 'bounded', 'standard')
 
 
@@ -229,6 +232,86 @@ class TestFromYAlone:
 
     assert not only_y.refused(own).any()
     assert only_y.refused(up).mean() > 0.5
+
+
+def _planted(own, kind, size, rng):
+  """Returns a tensor `[R, T, D]` with one error of a size, drawn by `rng`."""
+  wrong = own.astype(np.float64)
+  sign = rng.choice((-1, 1))
+  rank, token, column = (rng.integers(n) for n in own.shape)
+  if kind == 'element':
+    row = np.sqrt(np.mean(np.square(wrong[rank, token])))
+    wrong[rank, token, column] += sign * size * row
+  elif kind == 'row':
+    wrong[rank, token] *= 1 + sign * size
+  else:
+    wrong *= 1 + sign * size
+  return wrong.astype(own.dtype)
+
+
+@pytest.fixture(scope='module', params=('float32', *NARROW))
+def stated(request):
+  """What judges y alone, and the power that it states."""
+  asked = TINY.but(dtype=request.param, lanes=('bounded',))
+  judge = OnlyY(asked)
+  got = judge.bench.plan | {'y': judge.own['y']}
+  results = _judge(judge.bench, asked, got)
+  return judge, power.best(r.power for r in results if r.power)
+
+
+class TestPower:
+  """Errors of just above what is stated are found, smaller ones are not."""
+
+  @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
+  def test_draws_just_above_are_all_found(self, stated, kind):
+    judge, sizes = stated
+    rng = np.random.default_rng(18)
+
+    for _ in range(DRAWS):
+      wrong = _planted(judge.own['y'], kind, 1.05 * sizes[kind], rng)
+      assert judge.failed(wrong), kind
+
+  @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
+  def test_some_far_below_are_not(self, stated, kind):
+    judge, sizes = stated
+    rng = np.random.default_rng(18)
+
+    found = [
+      bool(judge.failed(_planted(judge.own['y'], kind, sizes[kind] / 8, rng)))
+      for _ in range(DRAWS)
+    ]
+
+    assert not all(found)
+
+
+class TestWithoutALimit:
+  def test_a_check_that_judged_nothing_has_no_verdict(self):
+    # given inputs whose partial sums come near the largest float32
+    request = TINY.but(lanes=('bounded',))
+    bench = bench_lib.Bench(request.case, keep=True)
+    arrays = dict(bench.made.arrays)
+    arrays['x'] = np.ones_like(arrays['x'])
+    arrays['w_gate_up'] = np.full_like(arrays['w_gate_up'], 1 / 8)
+    signs = 1 - 2 * (np.arange(arrays['w_down'].shape[2]) % 2)
+    arrays['w_down'] = np.full_like(arrays['w_down'], 2e37) * signs[:, None]
+    arrays['w_down'] = arrays['w_down'].astype(np.float32)
+    bench.made = dataclasses.replace(bench.made, arrays=arrays)
+    y = np.full_like(arrays['x'], 12345.0)
+
+    # when a kernel answers the same everywhere, then that is no pass
+    with pytest.raises(bench_lib.NothingToJudge, match='no element has a'):
+      _judge(bench, request, bench.plan | {'y': y})
+
+  def test_such_elements_are_counted(self):
+    held = np.array([[1.0, 1.0, 0.0], [4.0, 0.0, 0.0]], np.float32)
+    limit = np.array([[0.5, np.inf, 0.5], [3.0, 2.0, 3.0]])
+
+    made = power.of(held, limit, power.stored(held, limit))
+
+    # In the second row the root mean square is 2.3.
+    assert (made.elements, made.not_judged) == (6, 2)
+    assert made.whole == pytest.approx(0.5, rel=1e-6)
+    assert made.row == pytest.approx(0.75, rel=1e-6)
 
 
 @pytest.mark.slow

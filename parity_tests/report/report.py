@@ -14,6 +14,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import text_table
@@ -29,7 +30,9 @@ _COLUMNS = (
   'worst_element',
   'verdict',
 )
-HEADING = (*_COLUMNS[:7], 'of_bound', *_COLUMNS[7:])
+HEADING = (*_COLUMNS[:7], 'of_bound', 'not_judged', 'sees', *_COLUMNS[7:])
+# What `power` gives sizes of, as the last line calls it.
+_WRONG = dict(element='one element', row='one row', whole='all')
 _FAILURE = (
   'stage',
   'lane',
@@ -79,7 +82,12 @@ def to_json(report: check.Report) -> dict[str, Any]:
       config=report.config,
       stages=[
         {name: getattr(r, name) for name in _COLUMNS}
-        | dict(why=r.why, values=r.values)
+        | dict(
+          why=r.why,
+          values=r.values,
+          power=r.power,
+          not_judged=r.not_judged,
+        )
         for r in report.results
       ],
       first_failure=first and {name: getattr(first, name) for name in _FAILURE},
@@ -185,6 +193,8 @@ def cells(result: verdicts.Result) -> tuple[str, ...]:
     '-' if math.isnan(result.worst_abs) else str(result.worst_ulp),
     _number(result.worst_abs),
     _number(share) if share is not None else '-',
+    str(result.not_judged),
+    ' '.join(f'{n} {_number(v)}' for n, v in result.power.items()) or '-',
     element,
     result.verdict,
   )
@@ -412,6 +422,9 @@ def _part(report: check.Report) -> str:
     stages = {r.stage for r in judged}
     names = (name for name in verdicts.ORDER if name in stages)
     parts.append(f'judged: {", ".join(names)}')
+  unlimited = sum(r.not_judged for r in report.results)
+  if unlimited:
+    parts.append(f'{unlimited} elements have no limit')
   silent = {*report.config['lanes']} - {r.lane for r in judged}
   if silent:
     parts.append(f'not in lane {", ".join(sorted(silent))}')
@@ -424,6 +437,28 @@ def _part(report: check.Report) -> str:
   return f' of a part ({"; ".join(parts)})' if parts else ''
 
 
+def _blind(report: check.Report) -> str:
+  """Returns how large an error could hide from what passed, or ''."""
+  rows: dict[str, list] = {}
+  for one in report.results:
+    if one.power and one.verdict == verdicts.PASS:
+      rows.setdefault(verdicts.tensor_of(one.stage), []).append(one.power)
+  sizes = power.worst(power.best(mine) for mine in rows.values())
+  if not sizes or report.verdict == verdicts.FAIL:
+    return ''
+  parts = [f'{_WRONG[n]} by {_percent(sizes[n])}' for n in _WRONG if n in sizes]
+  names = [name for name in verdicts.ORDER if name in rows]
+  alone = f'from {", ".join(names)} alone: ' if _missing(report) else ''
+  more = ''
+  if _missing(report):
+    more = f'; return {", ".join(_missing(report))} to see less'
+  return f'; {alone}{" or ".join(parts)} off could hide{more}'
+
+
+def _percent(share: float) -> str:
+  return f'{100 * share:.2g} %'
+
+
 def summary(report: check.Report) -> str:
   """Returns the last line."""
   judged = _judged(report)
@@ -432,7 +467,7 @@ def summary(report: check.Report) -> str:
   return (
     f'{report.verdict.upper()}{_part(report)}: {len(judged) - failed} of '
     f'{len(judged)} comparisons pass, {tiles_seen} tiles, {_races(report)}'
-    f'{_steadiness(report)}{report.seconds:.1f} s'
+    f'{_steadiness(report)}{report.seconds:.1f} s{_blind(report)}'
   )
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import spread
+from hpmoe.parity_tests.judge.limits import ulp
 
 # Elements that are looked at at once.
 _CHUNK = 1 << 18
@@ -54,6 +55,16 @@ class Interval:
         self.high.astype(np.float64) - own, own - self.low.astype(np.float64)
       )
     return np.where(self.known, np.maximum(off, 0.0), np.inf)
+
+  @property
+  def seen(self) -> np.ndarray:
+    """Returns float64, the least error that leads past the limits."""
+    dtype = str(self.own.dtype)
+    with np.errstate(invalid='ignore'):
+      size = np.abs(self.own.astype(np.float64)) + self.deviation
+      # What is not half a spacing past them is stored as they are.
+      half = ulp.half_spacing(size, dtype)
+    return (self.deviation + half) * (1 + ulp.unit_roundoff(dtype))
 
   def refuses(self, got: np.ndarray) -> np.ndarray:
     """Returns bool, where `got` `[rows, columns]` is no right number."""

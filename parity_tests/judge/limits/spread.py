@@ -46,6 +46,7 @@ import numpy as np
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge.limits import _chunk_sums
 from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import precision
 
@@ -321,6 +322,55 @@ class Judge:
     if sums.counted:
       limit = count_limit(sums.chance, sums.alike, self._log_p)
       return dict(differing=sums.differing / limit)
+    rms, slope_of = self._limits_of_errors(sums)
+    with np.errstate(divide='ignore', invalid='ignore'):
+      slope = np.abs(sums.product) / sums.information / slope_of
+    slope = np.where(sums.information == 0, 0, slope)
+    return dict(rms=np.sqrt(sums.square / sums.elements) / rms, slope=slope)
+
+  def power(
+    self,
+    sums: Sums,
+    cut: tiles.Cut | None = None,
+    first: int = 0,
+    golden: bounds.Bounded | None = None,
+  ) -> power.Power:
+    """Returns what tiles, or with no `cut` a tensor, would have seen.
+
+    In deviations an error in a tile must be as long as the limit of the root
+    mean square allows, and as what is right may be of the other sign.
+    """
+    if sums.counted:
+      return power.Power()
+    rms, slope_of = self._limits_of_errors(sums)
+    off = rms * np.sqrt(sums.elements) + np.sqrt(sums.square)
+    with np.errstate(divide='ignore', invalid='ignore'):
+      by_slope = slope_of + np.abs(sums.product) / sums.information
+      seen = np.minimum(by_slope, off / np.sqrt(sums.information))
+    seen = np.where(sums.information == 0, np.inf, seen)
+    whole = float(np.min(seen, initial=np.inf))
+    if cut is None or golden is None or not golden.value.size:
+      return power.Power(whole=whole)
+    element, row = self._of_rows(off, cut, first, golden)
+    return power.Power(element, row, whole)
+
+  def _of_rows(self, off, cut, first, golden) -> tuple[float, float]:
+    """Returns what is seen of an element and of a row of tiles `[b, C]`."""
+    heights = np.diff(cut.starts)[first : first + len(off)]
+    off = np.repeat(off, heights, axis=0)
+    variance = np.maximum(golden.variance, np.finfo(np.float64).tiny)
+    square = np.square(golden.value)
+    begin = cut.col_starts[:-1]
+    widest = np.sqrt(np.maximum.reduceat(variance, begin, axis=1))
+    size = np.sqrt(square.mean(axis=1, keepdims=True))
+    information = np.add.reduceat(square / variance, begin, axis=1)
+    with np.errstate(divide='ignore', invalid='ignore'):
+      element = np.where(size > 0, off * widest / size, 0.0).max()
+      least = (off / np.sqrt(information)).min(axis=1)
+    return float(element), float(least[np.isfinite(least)].max(initial=0.0))
+
+  def _limits_of_errors(self, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the limits of root mean square and slope, where errors count."""
     rms, slope_of = self._limits(sums, sums.alike)
     if self.independent.common:
       # The part in common is one group.
@@ -337,10 +387,7 @@ class Judge:
       # are negative as not.
       off += 2 * bounds.sigmoid_error(self.policy)
       rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + off
-    with np.errstate(divide='ignore', invalid='ignore'):
-      slope = np.abs(sums.product) / sums.information / slope_of
-    slope = np.where(sums.information == 0, 0, slope)
-    return dict(rms=np.sqrt(sums.square / sums.elements) / rms, slope=slope)
+    return rms, slope_of
 
   def _limits(self, sums: Sums, alike) -> tuple[np.ndarray, np.ndarray]:
     """Returns the limits of root mean square and slope."""
