@@ -164,7 +164,7 @@ def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
 def test_no_distance_is_given_to_nan():
   bad = verdicts.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
 
-  assert report.table(_report(bad)).split()[-5:-3] == ['-', 'nan']
+  assert report.table(_report(bad)).split()[-7:-5] == ['-', 'nan']
 
 
 def _failing(stage, got=1.5):
@@ -246,4 +246,25 @@ def test_the_share_of_the_bound_is_in_the_table():
 
   heading, _, row = report.table(_report(held)).splitlines()
 
-  assert 'of bound' in heading and row.split()[-3:] == ['0.25', '-', 'pass']
+  assert 'of bound' in heading and row.split()[-5:] == [
+    '0.25',
+    '0',
+    '-',
+    '-',
+    'pass',
+  ]
+
+
+def test_the_last_line_says_what_could_hide():
+  seen = dict(element=0.18, row=0.02, whole=0.004)
+  bound = dataclasses.replace(Y, power=seen, not_judged=3)
+  sharper = dataclasses.replace(bound, power=dict(whole=0.001), not_judged=0)
+  away = verdicts.not_captured('returned', 'bounded', 'rule', 'returned')
+
+  last = report.summary(_report(bound, sharper, away))
+
+  assert '3 elements have no limit' in last
+  assert last.endswith(
+    '; from y alone: one element by 18 % or one row by 2 % or all by 0.1 % off '
+    'could hide; return returned to see less'
+  )

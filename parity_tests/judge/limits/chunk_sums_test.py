@@ -270,6 +270,7 @@ class TestBothWaysOfJudging:
     assert [r.verdict for r in by_both] == ['pass'] * len(by_numpy)
     for one, other in zip(by_both, by_numpy, strict=True):
       assert one.values == pytest.approx(other.values, rel=1e-9)
+      assert one.power == pytest.approx(other.power, rel=1e-9)
       assert _facts(one) == _facts(other)
 
   @pytest.mark.parametrize('factor', [1 + 2e-6, 1.01, np.nan])
@@ -297,5 +298,7 @@ class TestBothWaysOfJudging:
 
 
 def _facts(result: verdicts.Result):
-  plain = dataclasses.replace(result, values={}, grids=(), experts=(), why='')
+  plain = dataclasses.replace(
+    result, values={}, power={}, grids=(), experts=(), why=''
+  )
   return plain, [grid.tolist() for grid in result.grids + result.experts]
