@@ -134,7 +134,8 @@ def join(parts: Sequence[Bounded]) -> Bounded:
 
 def exact(stored: np.ndarray, off: np.ndarray | None = None) -> Bounded:
   """Returns stored values `[...]` as they are, at most `off` `[...]` off."""
-  return Bounded(stored.astype(np.float64), off)
+  error = None if off is None else off.astype(np.float64)
+  return Bounded(stored.astype(np.float64), error)
 
 
 def gamma(roundings: float, u: float = _U) -> float:
