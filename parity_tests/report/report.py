@@ -422,9 +422,9 @@ def _part(report: check.Report) -> str:
     stages = {r.stage for r in judged}
     names = (name for name in verdicts.ORDER if name in stages)
     parts.append(f'judged: {", ".join(names)}')
-  unlimited = sum(r.not_judged for r in report.results)
+  unlimited = {r.stage for r in report.results if r.why == verdicts.NO_LIMIT}
   if unlimited:
-    parts.append(f'{unlimited} elements have no limit')
+    parts.append(f'no limit for {", ".join(sorted(unlimited))}')
   silent = {*report.config['lanes']} - {r.lane for r in judged}
   if silent:
     parts.append(f'not in lane {", ".join(sorted(silent))}')
@@ -452,6 +452,8 @@ def _blind(report: check.Report) -> str:
   more = ''
   if _missing(report):
     more = f'; return {", ".join(_missing(report))} to see less'
+  unseen = sum(one.not_judged for one in report.results)
+  more += f'; {unseen} elements have no limit' if unseen else ''
   return f'; {alone}{" or ".join(parts)} off could hide{more}'
 
 
