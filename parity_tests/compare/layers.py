@@ -7,6 +7,7 @@ wrong before it is not held against it.
 from collections.abc import Mapping
 import dataclasses
 import time
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,10 @@ class Captured(candidates.Candidate):
 
   outputs: Arrays
   name: str
+
+  def facts(self) -> dict[str, Any]:
+    """See `candidates.Candidate`; its answers are no facts of how it ran."""
+    return {}
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     """See `candidates.Candidate`."""
