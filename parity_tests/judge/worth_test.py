@@ -28,8 +28,8 @@ TINY = check.Request(
   host.Megakernel(),
   judgement.Judgement(),
 )
-# The slow tests draw 200.
 DRAWS = 12
+MANY_DRAWS = 200
 REAL = ('bitwise', 'bounded', 'standard')
 
 
@@ -262,12 +262,15 @@ def stated(request):
 class TestPower:
   """Errors of just above what is stated are found, smaller ones are not."""
 
+  @pytest.mark.parametrize(
+    'draws', (DRAWS, pytest.param(MANY_DRAWS, marks=pytest.mark.slow))
+  )
   @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
-  def test_draws_just_above_are_all_found(self, stated, kind):
+  def test_draws_just_above_are_all_found(self, stated, kind, draws):
     judge, sizes = stated
     rng = np.random.default_rng(18)
 
-    for _ in range(DRAWS):
+    for _ in range(draws):
       wrong = _planted(judge.own['y'], kind, 1.05 * sizes[kind], rng)
       assert judge.failed(wrong), kind
 
