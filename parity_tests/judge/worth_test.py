@@ -316,6 +316,14 @@ class TestWithoutALimit:
     assert made.whole == pytest.approx(0.5, rel=1e-6)
     assert made.row == pytest.approx(0.75, rel=1e-6)
 
+  @pytest.mark.parametrize('limit, not_judged', ((0.0, 0), (1e-30, 3)))
+  def test_zeros_that_are_certain_are_judged(self, limit, not_judged):
+    held, limits = np.zeros((1, 3), np.float32), np.full((1, 3), limit)
+
+    made = power.of(held, limits, power.stored(held, limits))
+
+    assert made.not_judged == not_judged
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize('storage', NARROW)
