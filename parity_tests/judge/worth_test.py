@@ -324,6 +324,14 @@ class TestWithoutALimit:
 
     assert made.not_judged == not_judged
 
+  def test_a_row_of_zeros_is_judged_beside_others(self):
+    held = np.array([[0.0, 0.0], [1.0, -1.0]], np.float32)
+    limits = np.array([[1e-36, 1e-6], [1e-6, 1e-6]])
+
+    made = power.of(held, limits, power.stored(held, limits))
+
+    assert made.not_judged == 1
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize('storage', NARROW)

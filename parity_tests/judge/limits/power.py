@@ -7,8 +7,9 @@ more.
 Sizes are relative.  An element's own size says little where terms cancel, so
 its scale is the larger of it and of the root mean square of its row, which is
 what it is added to next.  An element whose limit is as large as that, or is
-not finite, is not judged: any number of its size would do.  A limit below the
-smallest normal number always says something: a row of zeros has no size.
+not finite, is not judged: any number of its size would do.  A row of
+zeros has no size: there, what the rest of the tensor would lose in an addition
+is the scale.  Zeros that are certain are judged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -70,8 +71,9 @@ def of(held: np.ndarray, limit: np.ndarray, seen: np.ndarray) -> Power:
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     row = np.sqrt(np.mean(np.square(size), axis=1, keepdims=True))
     # An infinity that is certain is judged: everybody must hold it.
-    scale = np.maximum(np.maximum(size, row), _least(held.dtype))
-    judged = (limit < scale) & np.isfinite(limit)
+    lost = ulp.unit_roundoff(str(held.dtype)) * np.sqrt(np.mean(row * row))
+    scale = np.maximum(np.maximum(size, row), lost)
+    judged = ((limit < scale) | (limit == 0)) & np.isfinite(limit)
     finite = judged & np.isfinite(seen)
     of_row = np.where(finite & (row > 0), seen / row, 0.0)
     factor = np.where(finite & (size > 0), seen / size, np.inf)
@@ -84,10 +86,6 @@ def of(held: np.ndarray, limit: np.ndarray, seen: np.ndarray) -> Power:
     size.size,
     int(size.size - judged.sum()),
   )
-
-
-def _least(dtype: np.dtype) -> float:
-  return ulp.smallest_normal(str(dtype))
 
 
 def stored(held: np.ndarray, seen: np.ndarray) -> np.ndarray:
