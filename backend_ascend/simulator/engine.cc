@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "backend_ascend/kernels/host/load/turns.h"
 #include "backend_ascend/kernels/rows.h"
 #include "backend_ascend/kernels/worker.h"
 #include "backend_ascend/simulator/operators.h"
@@ -24,8 +25,9 @@ constexpr int32_t kMaxRun = 16;
 
 // Of a host: drives one worker at a time, whichever has a task ready.
 struct Thread {
-  int32_t next = 0;  // worker to look at
-  int32_t ran = 0;   // tasks of the worker that it drives
+  int32_t next = 0;   // worker to look at, into the turns
+  int32_t ran = 0;    // tasks of the worker that it drives
+  bool done = false;  // it ran a long one: its worker's turn ends
   bool idle = false;
 };
 
@@ -70,6 +72,10 @@ class Engine {
         workers_(view_.num_queues),
         threads_(static_cast<size_t>(figures.threads)),
         busy_(view_.num_queues, 0.0) {
+    if (!threads_.empty()) {
+      work_ = WorkOf(view_, launch.plan);
+      turns_ = TurnsOf(view_, work_);
+    }
     for (int q = 0; q < view_.num_queues; ++q) {
       const QueueDesc& queue = view_.queues[q];
       workers_[q].cursor = {operators_.tasks() + queue.begin, queue.count, 0,
@@ -84,8 +90,6 @@ class Engine {
       for (int q = 0; q < view_.num_queues; ++q) Resume(q);
     }
     for (size_t t = 0; t < threads_.size(); ++t) {
-      threads_[t].next =
-          static_cast<int32_t>(workers_.size() * t / threads_.size());
       Scan(static_cast<int32_t>(t));
     }
     Settle();
@@ -185,12 +189,12 @@ class Engine {
   // each that it looks at takes it the time of a poll.
   void Scan(int32_t t) {
     Thread& thread = threads_[t];
-    thread.idle = false;
+    thread.idle = thread.done = false;
     thread.ran = 0;
     for (size_t looked = 1; looked <= workers_.size(); ++looked) {
-      const int32_t w = thread.next;
+      const auto w = static_cast<int32_t>(turns_[thread.next]);
       Worker& worker = workers_[w];
-      thread.next = (w + 1) % static_cast<int32_t>(workers_.size());
+      thread.next = (thread.next + 1) % static_cast<int32_t>(turns_.size());
       if (worker.thread != kNobody) continue;
       const Fetched fetched = Fetch(&worker.cursor, *this);
       if (fetched.result == StepResult::kBlocked) Blocked(&worker);
@@ -205,7 +209,7 @@ class Engine {
   void GoOn(int32_t w) {
     Worker& worker = workers_[w];
     const int32_t t = worker.thread;
-    while (threads_[t].ran < kMaxRun) {
+    while (threads_[t].ran < kMaxRun && !threads_[t].done) {
       const Fetched fetched = Fetch(&worker.cursor, *this);
       if (fetched.result == StepResult::kBlocked) Blocked(&worker);
       if (fetched.result != StepResult::kRan) break;
@@ -237,7 +241,10 @@ class Engine {
     const TaskDesc& task = view_.tasks[index];
     times_[index].start = now_;
     times_[index].thread = worker.thread;
-    if (worker.thread != kNobody) ++threads_[worker.thread].ran;
+    if (worker.thread != kNobody) {
+      ++threads_[worker.thread].ran;
+      threads_[worker.thread].done = work_[index] > 0;
+    }
     times_[index].waited = worker.since == kNoTime ? 0 : now_ - worker.since;
     worker.since = kNoTime;
     worker.seen = 0;
@@ -354,6 +361,8 @@ class Engine {
   double seen_ = 0;              // the last of those that were reached
   std::vector<Worker> workers_;  // by queue
   std::vector<Thread> threads_;  // of a host; none: workers are cores
+  std::vector<int64_t> work_;    // by task, and the order in which threads
+  std::vector<uint32_t> turns_;  // look at workers; where there are threads
   std::vector<double> busy_;
   std::vector<int32_t> ready_;
   std::vector<Timer> timers_;   // a heap; at most one a worker

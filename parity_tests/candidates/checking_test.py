@@ -351,24 +351,23 @@ def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
     (('--permute=-1',), 'permute: expected a seed, 0 or more, got -1'),
     (
       ('--candidate=a:b', '--races', '--permute=0', '--isolate'),
-      'check: permute, races: expected none with --candidate, got 0, '
-      'True: it steers the tasks of our own runtime',
+      'check: permute: expected none with --candidate=a:b, got 0: tasks, ',
     ),
     (
       ('--candidate=a:b', '--nopoison', '--stop_after=3'),
-      'check: stop_after: expected none with --candidate, got 3: ',
+      'check: stop_after: expected none with --candidate=a:b, got 3: ',
     ),
     (
       ('--candidate=a:b', '--late_puts'),
-      'check: late_puts: expected none with --candidate, got True: ',
+      'check: late_puts: expected none with --candidate=a:b, got True',
     ),
     (
       ('--candidate=a:b', '--launcher=mpi'),
-      'launcher: expected none with --candidate=a:b, got mpi: it ',
+      'launcher: expected none with --candidate=a:b, got mpi: tasks',
     ),
     (
       ('--launcher=mpi', '--races', '--nopoison'),
-      'check: poison, races: expected none with --launcher=mpi, got ',
+      'check: poison: expected none with --launcher=mpi, got False',
     ),
     (
       ('--isolate', '--start_at=3', '--direction=forward'),

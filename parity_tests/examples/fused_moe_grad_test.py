@@ -12,7 +12,7 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 
 
-def _check(function, **kwargs) -> check.Report:
+def _check(function, lane: str, **kwargs) -> check.Report:
   return check.run(
     check.Request(
       case_lib.Case(
@@ -22,6 +22,7 @@ def _check(function, **kwargs) -> check.Report:
         f'{fused_moe_grad.__name__}:{function.__name__}',
         options=flow_lib.Options(row_block=fused_moe.TILE),
       ),
+      judgement.Judgement(lanes=(lane,)),
     )
   )
 
@@ -33,8 +34,8 @@ def _check(function, **kwargs) -> check.Report:
 def test_the_right_version_passes_in_both_directions(lane, dtype, placement):
   report = _check(
     fused_moe_grad.moe,
+    lane,
     direction='both',
-    lanes=(lane,),
     dtype=dtype,
     placement=placement,
   )
@@ -47,7 +48,7 @@ def test_the_right_version_passes_in_both_directions(lane, dtype, placement):
 def test_the_bug_is_found_at_its_stage_and_expert():
   # When a kernel loses the last rows of an expert in its weight gradients,
   report = _check(
-    fused_moe_grad.moe_with_a_bug, direction='backward', lanes=('bounded',)
+    fused_moe_grad.moe_with_a_bug, 'bounded', direction='backward'
   )
 
   # then the first expert with more than whole tiles is named,

@@ -16,7 +16,9 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
 
 
-def _check(function, lane: str, **kwargs) -> check.Report:
+def _check(
+  function, lane: str, checking=checking.Checking(), **kwargs
+) -> check.Report:
   """Runs the command of the page."""
   return check.run(
     check.Request(
@@ -26,6 +28,7 @@ def _check(function, lane: str, **kwargs) -> check.Report:
       user_candidate.Subprocess(
         f'{fused_moe.__name__}:{function.__name__}',
         options=flow_lib.Options(row_block=fused_moe.TILE),
+        checking=checking,
       ),
       judgement.Judgement(lanes=(lane,)),
     )

@@ -70,7 +70,7 @@ def test_what_is_meant_passes_if_every_run_is_right():
 def test_what_is_meant_fails_if_one_run_is_wrong():
   report, _ = _run(units=1 << 22, allow_nondeterministic=True)
   assert report.verdict == 'fail' and report.first_failure.stage == 'y'
-  assert report.first_failure.index == (0, 3, 0)
+  assert report.first_failure.index[:2] == (0, 3)
 
 
 @pytest.mark.parametrize(

@@ -172,11 +172,12 @@ def test_rows_do_not_depend_on_how_they_are_cut(case):
     for first, last in cut.chunks(100):
       lo, hi = int(cut.starts[first]), int(cut.starts[last])
       part = golden.rows(name, 1, lo, hi)
-      for got, right in (
-        (part.value, expected.value[lo:hi]),
-        (part.bound(), expected.bound()[lo:hi]),
+      # Sums of magnitudes are float32, rounded up by what they may lose.
+      for got, right, rtol in (
+        (part.value, expected.value[lo:hi], 1e-9),
+        (part.bound(), expected.bound()[lo:hi], 1e-3),
       ):
-        np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-30)
+        np.testing.assert_allclose(got, right, rtol=rtol, atol=1e-30)
 
 
 def test_dtypes_are_those_of_the_stored_tensors(case):
@@ -237,7 +238,7 @@ def test_misplaced_weight_breaks_the_bound(case):
   # when the stage that reads them runs, then it is outside the bound.
   early = policy.placement == 'before_down'
   name = 'd_gate_up' if early else 'd_expert_out'
-  got = oracle.stage(name, saved, case.grads)
+  got = oracle.stage(name, saved | case.grads)
   assert case.excess(name, case.grads[name], case.grads) <= 1
   assert case.excess(name, got, case.grads) > 10
 

@@ -7,39 +7,11 @@
 #include <utility>
 
 #include "backend_ascend/kernels/host/launch/runtime_workers.h"
+#include "backend_ascend/kernels/host/load/turns.h"
 #include "backend_ascend/kernels/host/tiles/float_environment.h"
 
 namespace hpmoe {
 namespace {
-
-// Elements that tasks multiply into: what a task takes grows with them.
-std::vector<int64_t> WorkOf(const ImageView& view, const Layer& layer) {
-  std::vector<int64_t> work(view.num_tasks, 0);
-  for (int32_t t = 0; t < view.num_tasks; ++t) {
-    const TaskDesc& task = view.tasks[t];
-    const KindInfo& kind = KindOf(task);
-    if (!layer.Has(kind.written)) continue;
-    const int64_t rows = RealRows(task, layer).count();
-    const int64_t cols = task.col_end - task.col_begin;
-    switch (kind.work) {
-      case Work::kGemm:
-      case Work::kGemmTransposed:
-      case Work::kActivationGrad:
-        work[t] = rows * view.header->d_model;
-        break;
-      case Work::kActivation:
-        work[t] = layer.Has(kGateUpBuffer) ? 0 : rows * cols;
-        break;
-      case Work::kWeightGrad:
-        work[t] =
-            rows * cols / view.header->d_ff * SummedRows(task, layer).count();
-        break;
-      default:
-        break;
-    }
-  }
-  return work;
-}
 
 // What all workers share, before the first task.
 void Start(const ImageView& view, const LaunchOptions& options,
@@ -50,7 +22,8 @@ void Start(const ImageView& view, const LaunchOptions& options,
   if (state->fault.kind == FaultKind::kNone) state->fault.task = -1;
   state->counters = std::vector<EventCounter>(view.header->events.count);
   state->progress.assign(view.header->tasks.count, Progress::kWaiting);
-  state->work = WorkOf(view, state->layer);
+  const Layer& layer = state->layer;
+  state->work = WorkOf(view, layer.plan, [&](int b) { return layer.Has(b); });
   if (state->modes.trace) state->order.resize(view.num_tasks);
   if (state->modes.times) state->times.resize(view.num_tasks);
   if (state->modes.races) state->RecordOrder();

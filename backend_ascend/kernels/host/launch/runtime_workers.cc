@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "backend_ascend/kernels/host/launch/task_signals.h"
+#include "backend_ascend/kernels/host/load/turns.h"
 
 namespace hpmoe {
 namespace {
@@ -46,23 +47,6 @@ std::vector<std::vector<uint32_t>> PutsTo(const LaunchState& state) {
     }
   }
   return puts;
-}
-
-// Workers, those with most work first.
-std::vector<uint32_t> TurnsOf(const LaunchState& state) {
-  const ImageView& view = *state.view;
-  std::vector<uint32_t> turns(view.header->queues.count);
-  std::iota(turns.begin(), turns.end(), 0);
-  std::vector<int64_t> work(turns.size(), 0);
-  for (size_t i = 0; i < turns.size(); ++i) {
-    const QueueDesc& queue = view.queues[i];
-    for (uint32_t t = 0; t < queue.count; ++t) {
-      work[i] += state.work[view.queue_tasks[queue.begin + t]];
-    }
-  }
-  std::stable_sort(turns.begin(), turns.end(),
-                   [&](uint32_t a, uint32_t b) { return work[a] > work[b]; });
-  return turns;
 }
 
 // Spinning pays only while every thread has a core, and only where another one
@@ -110,7 +94,7 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
       wanted_(threads),
       workers_(state->view->header->queues.count),
       threads_(threads),
-      turns_(TurnsOf(*state)),
+      turns_(TurnsOf(*state->view, state->work)),
       puts_to_(PutsTo(*state)),
       // No thread has this number.
       late_draw_(state->modes.seed, ~uint64_t{0}),
