@@ -81,6 +81,11 @@ def test_who_is_cheap_is_run_again(took, repeat, runs):
   assert len(made) == runs
 
 
+def test_who_may_differ_is_run_again_however_long_it_takes():
+  _, made = _run(0, 9, allow_nondeterministic=True)
+  assert len(made) == 2
+
+
 def test_our_own_is_run_again_where_asked():
   ours, asked = host.Megakernel(), judgement.Judgement(('bitwise',), repeat=2)
   report = check.run(check.Request(CASE, ours, asked))

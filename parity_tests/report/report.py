@@ -18,6 +18,7 @@ from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import tensors
 
 _COLUMNS = (
   'stage',
@@ -32,7 +33,11 @@ _COLUMNS = (
 )
 HEADING = (*_COLUMNS[:7], 'of_bound', 'not_judged', 'sees', *_COLUMNS[7:])
 # What `power` gives sizes of, as the last line calls it.
-_WRONG = dict(element='one element', row='one row', whole='all')
+_WRONG = dict(
+  element="one element off by {} of its row's root mean square",
+  row='one row by {}',
+  whole='all by {}',
+)
 _FAILURE = (
   'stage',
   'lane',
@@ -249,11 +254,19 @@ def notes(report: check.Report) -> str:
   )
   if _only_exact_fails(report):
     lines.append(judging.EXACT_HINT)
-  if report.changes:
-    meant = 'as is allowed' if report.is_steady else 'but its bits must agree'
-    lines.append(f'not repeatable on the same inputs, {meant}:')
-    lines += [f'  {change}' for change in report.changes]
-  return '\n'.join(lines)
+  lines.append(_changes(report))
+  return '\n'.join(filter(None, lines))
+
+
+def _changes(report: check.Report) -> str:
+  """Returns what later runs on the same inputs gave other bits, or ''."""
+  if not report.changes:
+    return ''
+  meant = 'is what --allow_nondeterministic allows'
+  if not report.is_steady:
+    meant = 'fails; if it is meant, --allow_nondeterministic says so'
+  lines = [f'the same inputs gave other bits, which {meant}:']
+  return '\n'.join(lines + [f'  {change}' for change in report.changes])
 
 
 def _only_exact_fails(report: check.Report) -> bool:
@@ -446,15 +459,18 @@ def _blind(report: check.Report) -> str:
   sizes = power.worst(power.best(mine) for mine in rows.values())
   if not sizes or report.verdict == verdicts.FAIL:
     return ''
-  parts = [f'{_WRONG[n]} by {_percent(sizes[n])}' for n in _WRONG if n in sizes]
+  parts = [
+    text.format(_percent(sizes[name]))
+    for name, text in _WRONG.items()
+    if name in sizes
+  ]
   names = [name for name in verdicts.ORDER if name in rows]
-  alone = f'from {", ".join(names)} alone: ' if _missing(report) else ''
-  more = ''
-  if _missing(report):
-    more = f'; return {", ".join(_missing(report))} to see less'
+  missing = [name for name in _missing(report) if name not in tensors.PLAN]
+  alone = f'from {", ".join(names)} alone, ' if missing else ''
+  more = f'; {", ".join(missing)} would show smaller ones' if missing else ''
   unseen = sum(one.not_judged for one in report.results)
   more += f'; {unseen} elements have no limit' if unseen else ''
-  return f'; {alone}{" or ".join(parts)} off could hide{more}'
+  return f'; {alone}this could hide: {", ".join(parts)}{more}'
 
 
 def _percent(share: float) -> str:
@@ -481,5 +497,5 @@ def text(report: check.Report, shown: str) -> str:
 
 def why_not(report: check.Report) -> str:
   """Returns the first failure, what modes found, and the last line."""
-  parts = (failure(report), modes(report), summary(report))
+  parts = failure(report), _changes(report), modes(report), summary(report)
   return '\n\n'.join(filter(None, parts))

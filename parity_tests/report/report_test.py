@@ -264,6 +264,7 @@ def test_the_last_line_says_what_could_hide():
   last = report.summary(_report(bound, sharper, away))
 
   assert last.endswith(
-    '; from y alone: one element by 18 % or one row by 2 % or all by 0.1 % off '
-    'could hide; return returned to see less; 3 elements have no limit'
+    "; from y alone, this could hide: one element off by 18 % of its row's "
+    'root mean square, one row by 2 %, all by 0.1 %; returned would show '
+    'smaller ones; 3 elements have no limit'
   )
