@@ -1,5 +1,6 @@
 """Candidates: what a check puts to the test, ours or the user's."""
 
+import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -94,7 +95,7 @@ class Can:
   why: str = ''
 
 
-class Candidate:
+class Candidate(abc.ABC):
   """Runs a pass of one layer.  `table` has a row for each kind.
 
   Attributes:
@@ -129,6 +130,7 @@ class Candidate:
   def as_used(self) -> Callable[..., dict[str, np.ndarray]] | None:
     return None
 
+  @abc.abstractmethod
   def run(
     self,
     config: config_lib.MoEConfig,
@@ -150,7 +152,6 @@ class Candidate:
       ValueError: the request does not suit the candidate.
       CandidateError: it crashed, hung or could not run.
     """
-    raise NotImplementedError
 
   def ready(self, case: case_lib.Case, beside: str = '') -> Self:
     """Returns the candidate ready for a case, before what takes long.

@@ -117,15 +117,7 @@ class Megakernel(candidates.Candidate):
   def run(
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    """See `Candidate`.
-
-    Args:
-      config: sizes.
-      policy: precision.
-      inputs: those of `which.reads(policy)`.
-      which: the pass.
-      given: the oracle's tensors, if `checking` replays.
-    """
+    """See `Candidate`."""
     with candidates.own_failures(self.name):
       image = self._compiled(which, config, policy, self.options)
       inputs = read_by_runtime(which, policy, inputs)

@@ -102,9 +102,9 @@ class Subprocess(candidates.Candidate):
     timeout_s: seconds after which it counts as hung.
     has_backward: whether it will have to run its backward pass too: one that
       lacks it is refused before its first run.
-    checking: `poison`: memory that it
-      allocates and never writes is not zero by luck, under glibc; `isolate`:
-      its stages run, each on the oracle's tensors.
+    checking: `poison`: memory that it allocates and never writes is not zero by
+      luck, under glibc; `isolate`: its stages run, each on the oracle's
+      tensors.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
@@ -137,15 +137,7 @@ class Subprocess(candidates.Candidate):
   def run(
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    """See `Candidate`.
-
-    Args:
-      config: sizes.
-      policy: precision.
-      inputs: those of `which.reads(policy)`.
-      which: the pass.
-      given: the oracle's plan and stages, if `checking` isolates.
-    """
+    """See `Candidate`; `given` are the oracle's plan and stages."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)

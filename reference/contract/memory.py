@@ -9,7 +9,7 @@ from hpmoe.reference.contract import tensors
 
 # How often each holds the inputs and what is computed of them, at the least: a
 # check has those of a candidate and of the oracle, and data of two kinds.
-COPIES = dict(launch=1, oracle=1, check=2)
+COPIES = dict(launch=1, check=2)
 _BYTES = dict(float64=8, float32=4, int32=4, bfloat16=2, float16=2)
 
 
