@@ -154,6 +154,23 @@ HPMOE_FUNCTION void ForEachCopy(const TaskDesc& task, const PlanView& plan,
   }
 }
 
+// Calls visit(at, source, slot) for each row that is put, as if all ranks were
+// held: `at` into [R, N], `slot` of the source rank.
+template <class Visit>
+HPMOE_FUNCTION void ForEachPlannedRow(const PlanView& plan, Visit visit) {
+  const ImageHeader& image = *plan.image;
+  const int64_t experts = image.num_experts;
+  for (int64_t s = 0; s < image.num_ranks * experts; ++s) {
+    const int64_t owner = s % experts / LocalExperts(image);
+    const int64_t row = owner * image.num_rows + plan.row_base[s];
+    const int64_t from = plan.slice_begin[s];
+    for (int64_t i = 0; i < plan.counts[s]; ++i) {
+      visit(row + i, static_cast<int32_t>(s / experts),
+            plan.slice_slots[from + i]);
+    }
+  }
+}
+
 // Calls visit(place in [R, N, CopiesOf], source rank, row of the copy, slot)
 // for every copy of every relayed row, from a plan of all ranks.
 template <class Visit>

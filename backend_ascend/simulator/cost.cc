@@ -95,13 +95,9 @@ Launch MakeLaunch(const ImageView& view, const Plan& plan) {
   const ImageHeader& h = *view.header;
   Launch launch = {&view, ViewOf(h, plan), {}, {}};
   launch.slots.assign(int64_t{h.num_ranks} * h.num_rows, -1);
-  const int32_t local = LocalExperts(h);
-  for (int64_t s = 0; s < int64_t{h.num_ranks} * h.num_experts; ++s) {
-    const int64_t owner = s % h.num_experts / local;
-    std::copy(plan.slice_slots.begin() + plan.slice_begin[s],
-              plan.slice_slots.begin() + plan.slice_begin[s + 1],
-              launch.slots.begin() + owner * h.num_rows + plan.row_base[s]);
-  }
+  ForEachPlannedRow(launch.plan, [&](int64_t at, int32_t, int32_t slot) {
+    launch.slots[at] = slot;
+  });
   if (h.relay != 0) launch.copies.assign(launch.slots.size() * CopiesOf(h), -1);
   ForEachPlannedCopy(launch.plan, [&](int64_t at, int32_t, int32_t row,
                                       int32_t) { launch.copies[at] = row; });

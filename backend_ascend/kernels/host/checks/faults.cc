@@ -7,6 +7,7 @@
 
 #include "backend_ascend/kernels/host/checks/faults_writes.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
+#include "backend_ascend/kernels/host/tiles/tile_rows.h"
 
 namespace hpmoe {
 namespace {
@@ -55,15 +56,6 @@ void UntilOneChanges(const std::vector<Bytes>& rows, Rewrite rewrite) {
   }
 }
 
-const void* Advance(const void* data, int64_t elements, DType dtype) {
-  return static_cast<const char*>(data) + elements * BytesOf(dtype);
-}
-
-void* Advance(void* data, int64_t elements, DType dtype) {
-  return const_cast<void*>(
-      Advance(static_cast<const void*>(data), elements, dtype));
-}
-
 float LoadAs(const void* data, int64_t at, DType dtype) {
   float value = 0.0f;
   HPMOE_STORED(dtype, value = LoadFloat(static_cast<const T*>(data) + at));
@@ -108,25 +100,13 @@ void SpoilOffByOneRow(const Writes& writes) {
   }
 }
 
-// The task's tile narrowed to one token.
-CombineTile OneToken(const CombineTile& tile, int32_t token,
-                     const Writes& writes) {
-  CombineTile one = tile;
-  one.tokens = 1;
-  one.returned =
-      Advance(tile.returned, int64_t{token} * tile.top_k * tile.ld, tile.dtype);
-  one.y = writes.rows[token].data;
-  if (tile.weights != nullptr) one.weights = tile.weights + token * tile.top_k;
-  return one;
-}
-
 // The first token whose sum changes is summed without its last slot.  The
 // kernel reads [tokens, top_k] rows, so it is a tile of its own.
 void SpoilLostSlot(const TaskDesc& task, const Layer& layer,
                    const Writes& writes) {
   const CombineTile tile = MakeCombineTile(task, layer);
   UntilOneChanges(writes.rows, [&](int32_t token) {
-    CombineTile one = OneToken(tile, token, writes);
+    CombineTile one = RowsOf(tile, token, 1);
     one.top_k -= 1;
     RunCombineTile(one, layer.isa);
   });
@@ -138,7 +118,7 @@ void SpoilTokenWeight(const TaskDesc& task, const Layer& layer,
   const CombineTile tile = MakeCombineTile(task, layer);
   if (tile.weights == nullptr) return;
   UntilOneChanges(writes.rows, [&](int32_t token) {
-    CombineTile one = OneToken(tile, token, writes);
+    CombineTile one = RowsOf(tile, token, 1);
     std::vector<float> weights(one.weights + 1, one.weights + one.top_k);
     weights.push_back(one.weights[0]);
     one.weights = weights.data();
@@ -179,11 +159,7 @@ void SpoilRowWeight(const TaskDesc& task, const Layer& layer,
   const SwigluTile tile = MakeSwigluTile(task, layer);
   if (tile.row_weight == nullptr) return;
   UntilOneChanges(writes.rows, [&](int32_t i) {
-    SwigluTile one = tile;
-    one.rows = 1;
-    one.gate = Advance(tile.gate, i * tile.ld_in, tile.dtype);
-    one.up = Advance(tile.up, i * tile.ld_in, tile.dtype);
-    one.out = writes.rows[i].data;
+    SwigluTile one = RowsOf(tile, i, 1);
     one.row_weight = tile.row_weight + (i + 1) % tile.rows;
     RunSwigluTile(one, layer.isa);
   });
@@ -194,13 +170,7 @@ void SpoilRowWeightGrad(const TaskDesc& task, const Layer& layer,
   const SwigluGradTile tile = MakeSwigluGradTile(task, layer);
   if (tile.row_weight == nullptr) return;
   UntilOneChanges(writes.rows, [&](int32_t i) {
-    SwigluGradTile one = tile;
-    one.rows = 1;
-    one.d_out = Advance(tile.d_out, i * tile.ld_d_out, tile.dtype);
-    one.gate = Advance(tile.gate, i * tile.ld_in, tile.dtype);
-    one.up = Advance(tile.up, i * tile.ld_in, tile.dtype);
-    one.d_gate = Advance(tile.d_gate, i * tile.ld_grad, tile.dtype);
-    one.d_up = Advance(tile.d_up, i * tile.ld_grad, tile.dtype);
+    SwigluGradTile one = RowsOf(tile, i, 1);
     one.row_weight = tile.row_weight + (i + 1) % tile.rows;
     one.d_row_weight = nullptr;
     RunSwigluGradTile(one, layer.isa);

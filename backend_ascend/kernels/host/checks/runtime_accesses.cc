@@ -233,17 +233,10 @@ SentRows::SentRows(const Layer& layer) {
   const PlanView& plan = layer.plan;
   source.assign(int64_t{image.num_ranks} * image.num_rows, -1);
   slot = source;
-  for (int32_t rank = 0; rank < image.num_ranks; ++rank) {
-    for (int32_t expert = 0; expert < image.num_experts; ++expert) {
-      const int64_t slice = int64_t{rank} * image.num_experts + expert;
-      const int64_t row =
-          int64_t{layer.Owner(expert)} * image.num_rows + plan.row_base[slice];
-      for (int32_t i = 0; i < plan.counts[slice]; ++i) {
-        source[row + i] = rank;
-        slot[row + i] = plan.slice_slots[plan.slice_begin[slice] + i];
-      }
-    }
-  }
+  ForEachPlannedRow(plan, [&](int64_t at, int32_t from, int32_t of) {
+    source[at] = from;
+    slot[at] = of;
+  });
   if (image.relay == 0) return;
   copies.assign(source.size() * CopiesOf(image), {-1, -1, 0.0f});
   ForEachPlannedCopy(

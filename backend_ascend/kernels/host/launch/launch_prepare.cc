@@ -167,19 +167,10 @@ class Placement {
 
 // Slots and weights of every row, as puts bring them.
 void FillHeaders(const Layer& layer) {
-  const ImageHeader& image = *layer.image;
-  const PlanView& plan = layer.plan;
-  for (int64_t s = 0; s < int64_t{image.num_ranks} * image.num_experts; ++s) {
-    const auto source = static_cast<int32_t>(s / image.num_experts);
-    const auto expert = static_cast<int32_t>(s % image.num_experts);
-    const int64_t at = layer.RowAt(layer.Owner(expert), plan.row_base[s]);
-    for (int32_t i = 0; i < plan.counts[s]; ++i) {
-      const int32_t slot = plan.slice_slots[plan.slice_begin[s] + i];
-      layer.header_slot[at + i] = slot;
-      layer.header_weight[at + i] =
-          layer.topk_weights[layer.SlotAt(source, slot)];
-    }
-  }
+  ForEachPlannedRow(layer.plan, [&](int64_t at, int32_t source, int32_t slot) {
+    layer.header_slot[at] = slot;
+    layer.header_weight[at] = layer.topk_weights[layer.SlotAt(source, slot)];
+  });
 }
 
 // And what relayed rows are copied to.
