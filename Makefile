@@ -244,9 +244,9 @@ ascend-npu:
 	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD)
 	$(NPU_CMAKE) --build $(NPU_BUILD) --parallel $(JOBS)
 
-BENCHMARKS := $(filter-out %/__init__.py %_test.py %_layer.py,$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: $(VENV)/full.stamp
-	for f in $(BENCHMARKS); do $(BIN)/python $$f; done
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
 # torch of PyPI brings 6 GB, so this environment is made for nothing else.
 PEERS_FLAGS ?=

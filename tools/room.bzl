@@ -18,7 +18,6 @@ _PACKAGES = [
     "optax",
     "pytest",
     "safetensors",
-    "threadpoolctl",
     "tokenizers",
     "tqdm",
 ]

@@ -116,7 +116,6 @@ class TestBuildFiles:
       'mindspore',
       'torch',
       'transformers',
-      'nanobind',
       'scikit_build_core',
       'mpi4py',
     }
