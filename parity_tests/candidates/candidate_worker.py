@@ -129,20 +129,27 @@ def _run_stages(
   outputs = {}
   for key, stage in stages.items():
     later = known[known.index(key) :]
-    # A copy: a stage that works in place would spoil the next one's.
-    tensors = {n: a.copy() for n, a in given.items() if n not in later}
+    tensors = {n: a for n, a in given.items() if n not in later}
     outputs[key] = _call(
       job, f'{name}.stages[{key!r}]', stage, tensors, config, policy
     )
   return outputs
 
 
-def _call(job: pathlib.Path, name: str, function: Callable, *arguments):
+def _call(
+  job: pathlib.Path, name: str, function: Callable, given: Mapping, *layer
+):
+  from hpmoe.parity_tests.candidates import exchange
+
+  own = {key: array.copy() for key, array in given.items()}
   try:
-    return function(*arguments)
+    answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
     _print_traceback(error)
     _refuse(job, f'{name}: raised {error!r}', 'failed')
+  if wrong := exchange.spoilt(given, own):
+    _refuse(job, f'{name}: {wrong}', 'spoilt')
+  return answer
 
 
 def _check_activation(

@@ -49,6 +49,13 @@ class CandidateError(RuntimeError):
     self.seconds = seconds
 
 
+class InputsSpoilt(CandidateError):
+  """The candidate wrote to what it was to read: no caller of it expects that.
+
+  Its answer may be right for the inputs that it was given all the same.
+  """
+
+
 @contextlib.contextmanager
 def own_failures(name: str) -> Iterator[None]:
   """Tells what our own backend made wrong from a request that was wrong.

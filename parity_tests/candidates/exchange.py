@@ -40,6 +40,17 @@ def as_array(value: object) -> np.ndarray:
   return array
 
 
+def spoilt(before: Mapping[str, np.ndarray], after: Mapping) -> str:
+  """Returns what is wrong with inputs that a call was given, or ''."""
+  for name, array in before.items():
+    if array.tobytes() != after[name].tobytes():
+      return (
+        f'{name}: expected an input as it was before the call, got other '
+        'values: it was written to; work on a copy'
+      )
+  return ''
+
+
 def save(folder: pathlib.Path, values: Mapping[str, np.ndarray]) -> None:
   """Writes tensors as .npy, bfloat16 as its bits, dtypes beside them."""
   folder.mkdir()

@@ -63,11 +63,10 @@ class Function(candidates.Candidate):
         f'{self.name} declares activations {tuple(known)}, which lack '
         f'policy.activation={policy.activation!r}'
       )
-    # A copy: a function that works in place would spoil the oracle's inputs.
     own = {name: array.copy() for name, array in inputs.items()}
     start = time.perf_counter()
     try:
-      returned = function(own, config, policy)
+      returned = function(dict(own), config, policy)
     except Exception as error:
       raise candidates.CandidateError(
         f'{self.name}: raised {error!r}'
@@ -79,6 +78,8 @@ class Function(candidates.Candidate):
         f'{type(returned).__name__}'
       )
     arrays = {name: self._array(name, a) for name, a in returned.items()}
+    if wrong := exchange.spoilt(inputs, own):
+      raise candidates.InputsSpoilt(f'{self.name}: {wrong}')
     return user_candidate.check_outputs(
       self.name, config, policy, arrays, which, which.results[:1]
     )
@@ -98,7 +99,8 @@ class Function(candidates.Candidate):
 
   def _array(self, name: str, value: object) -> np.ndarray:
     try:
-      return exchange.as_array(value)
+      # A copy: the next call may answer in the same memory.
+      return exchange.as_array(value).copy()
     except Exception as error:
       raise ValueError(
         f'{self.name}: {name}: expected an array, got '

@@ -72,6 +72,7 @@ _KINDS = {
   'request': ValueError,
   'failed': candidates.CandidateError,
   'cannot': candidates.CannotJudge,
+  'spoilt': candidates.InputsSpoilt,
 }
 
 

@@ -395,7 +395,6 @@ _STAGES_SOURCE = """
     def gate_up(tensors, config, policy):
       assert {'x', 'counts', 'expert_in'} <= set(tensors)
       assert not {'gate_up', 'activation', 'y'} & set(tensors)
-      tensors['expert_in'] += 1
       return np.zeros((1, config.num_rows, 4), np.float32)
     def activation(tensors, config, policy):
       assert (tensors['expert_in'] == 7).all() and 'activation' not in tensors
@@ -419,9 +418,32 @@ def _run_stages(ours, which=passes.FORWARD):
 def test_a_stage_alone_reads_what_the_oracle_wrote_before_it(candidate):
   got = _run_stages(candidate(_STAGES_SOURCE))
 
-  # Not what the user's stage returned, nor what it did to its arguments.
+  # Not what the user's stage returned.
   assert set(got) == {'gate_up', 'activation'}
   assert (got['gate_up'] == 0).all() and (got['activation'] == 21).all()
+
+
+@pytest.mark.parametrize('dtype', ('float32', 'bfloat16'))
+def test_a_kernel_that_writes_to_its_inputs_is_told_so(candidate, dtype):
+  ours = candidate("""
+      def forward(inputs, config, policy):
+        inputs['x'][0, 0, 0] = -0.0
+        return dict(y=inputs['x'])
+      """)
+
+  told = '^user_kernel:forward: x: expected an input as it was before the call'
+  with pytest.raises(candidates.InputsSpoilt, match=told):
+    _run(ours, dtype)
+
+
+def test_a_stage_that_writes_to_its_inputs_is_told_so(candidate):
+  source = textwrap.dedent(_STAGES_SOURCE).replace(
+    'return np', "tensors['expert_in'][0] += 1; return np"
+  )
+
+  told = r"^user_kernel:forward.stages\['gate_up'\]: expert_in: expected an"
+  with pytest.raises(candidates.InputsSpoilt, match=told):
+    _run_stages(candidate(source))
 
 
 def test_a_stage_of_the_backward_pass_alone(candidate):

@@ -219,6 +219,8 @@ def exact_lane(
   asked.progress(f'{which.name}, {data}: candidate')
   try:
     answered = case.ask(candidate)
+  except candidates.InputsSpoilt:
+    raise
   except candidates.CandidateError as error:
     # Only a name of the user's has a colon.
     if ':' not in candidate.name:
