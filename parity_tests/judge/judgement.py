@@ -81,7 +81,8 @@ FLAGS = (
   flag_lib.Flag(
     'standard',
     'standards',
-    f'Records of lane standard, some of {", ".join(standards.STANDARDS)}. '
+    f'Records of lane standard, some of {", ".join(standards.STANDARDS)}; one '
+    'that is not meant for a tensor does not judge it. '
     f'Default: {",".join(standards.DEFAULT)}.',
     '',
     list,

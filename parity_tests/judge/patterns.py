@@ -9,6 +9,8 @@ from hpmoe.reference.contract import storage
 _MAX_ROWS = 4096
 # A byte of what a candidate's memory starts with under --poison.
 _FILL = 0x7F
+# Units in the last place that a right kernel's errors may have here and there.
+_FEW = 4
 
 
 def describe(
@@ -37,11 +39,12 @@ def describe(
       return f'{got.dtype} values that {to.name} could hold: rounded too early'
   row = int(np.argmax(bad.any(axis=1)))
   one, right = (a[row].astype(np.float64) for a in (got, expected))
-  if _close(one, right):
-    return 'near what is expected: rounding, or a lost low-order term'
-  scale = _constant_ratio(one, right, bad[row])
-  if scale is not None:
-    return f'got = {scale:.6g} * expected'
+  for part in (np.arange(len(bad)) == row, slice(None)):
+    factor = _factor(got[part][bad[part]], expected[part][bad[part]])
+    if factor is not None:
+      return f'got = {factor:.6g} * expected'
+  if near := _near(got, expected, bad):
+    return near
   if one.size > 2 and _close(one[:-1], right[1:]):
     return 'shifted by one column'
   if _one_outer_product(got, expected, bad):
@@ -85,15 +88,40 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
   return bool(np.abs(a - b).max() <= 2.0**-6 * np.abs(b).max() > 0)
 
 
-def _constant_ratio(one, right, bad) -> float | None:
-  usable = bad & (right != 0)
-  if usable.sum() < 3:
+def _factor(got: np.ndarray, expected: np.ndarray) -> float | None:
+  """Returns the factor that explains almost all of a difference, or None.
+
+  Rounding leaves differences that no factor explains, unless they are few.
+  """
+  one, right = (a.astype(np.float64) for a in (got, expected))
+  size = np.square(right).sum()
+  if not 0 < size < np.inf:
     return None
-  ratio = one[usable] / right[usable]
-  middle = float(np.median(ratio))
-  if not np.abs(ratio - middle).max() <= 2.0**-6 * abs(middle):
+  factor = float((one * right).sum() / size)
+  left = np.square(one - factor * right).sum()
+  if np.count_nonzero(right) < (8 if abs(factor - 1) < 2.0**-6 else 3):
     return None
-  return None if abs(middle - 1) < 2.0**-6 else middle
+  most = min(abs(factor - 1) / 4, 2.0**-6 * abs(factor))
+  return factor if left <= most**2 * size else None
+
+
+def _near(got: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> str:
+  rows = bad.any(axis=1)
+  one, right = (a[rows].astype(np.float64) for a in (got, expected))
+  largest = np.abs(right).max(axis=1, keepdims=True)
+  apart = np.abs(one - right) / np.where(largest > 0, largest, np.nan)
+  most = apart[bad[rows]].max()
+  if not most <= 2.0**-6:  # coarser than any rounding, finer than two rows
+    return ''
+  unit = 2 * storage.FORMATS[str(got.dtype)].unit_roundoff
+  if most <= _FEW * unit:
+    return 'near what is expected: rounding, or a lost low-order term'
+  median = np.median(apart[bad[rows]])
+  return (
+    f'off by up to {100 * most:.2g} %, in the median {100 * median:.2g} %, of '
+    f"its row's largest: more than rounding to {got.dtype} leaves; an "
+    'approximation, operands of fewer bits, or a lost low-order term'
+  )
 
 
 def _same_row(one: np.ndarray, rows: np.ndarray) -> int | None:

@@ -93,17 +93,22 @@ def cell(results: Sequence[verdicts.Result]) -> Cell:
   judged = [r for r in results if r.verdict == verdict]
   worst = max(judged, key=lambda r: r.failed)
   aside = f'{worst.failed} of {worst.tiles} tiles'
-  figure = _figure(judged, len(results), verdict)
+  figure = _figure(results, verdict)
   return Cell(
     verdict, figure, '' if verdict == verdicts.PASS else aside, results
   )
 
 
-def _figure(judged: Sequence[verdicts.Result], rules: int, verdict: str) -> str:
+def _figure(results: Sequence[verdicts.Result], verdict: str) -> str:
   """Returns the worst figure of the rules that gave a verdict."""
+  judged = [r for r in results if r.verdict == verdict]
   if judged[0].lane == 'standard':
-    amount = f'{len(judged)} of {rules} rule{"s" * (rules > 1)}'
-    return amount if verdict == verdicts.PASS else f'fails {amount}'
+    rules = [r for r in results if r.verdict != verdicts.NOT_JUDGED]
+    amount = f'{len(rules)} rule{"s" * (len(rules) > 1)}'
+    if verdict == verdicts.FAIL:
+      return f'fails {len(judged)} of {amount}'
+    silent = len(results) - len(rules)
+    return amount + (f', {silent} not judged' if silent else '')
   if any(math.isnan(r.worst_abs) for r in judged):
     return 'NaN'  # No distance leads to it.
   shares = [r.values[SHARE] for r in judged if SHARE in r.values]
@@ -111,7 +116,3 @@ def _figure(judged: Sequence[verdicts.Result], rules: int, verdict: str) -> str:
     return f'{max(shares):.3g} of bound'
   worst = max(r.worst_ulp for r in judged)
   return f'{worst if worst < 10**6 else f"{worst:.1e}"} ulp'
-
-
-def _size(value: float) -> float:
-  return math.inf if math.isnan(value) else value

@@ -46,7 +46,14 @@ class TestCell:
   def test_records_are_counted(self):
     good = dataclasses.replace(EXACT, lane='standard')
 
-    assert str(matrix.cell([good, good])) == '✓ 2 of 2 rules'
+    # A record that is not meant for a tensor did not fail it.
+    elsewhere = dataclasses.replace(good, verdict=verdicts.NOT_JUDGED)
+
+    assert str(matrix.cell([good, good])) == '✓ 2 rules'
+    assert str(matrix.cell([good, elsewhere])) == '✓ 1 rule, 1 not judged'
+    assert str(matrix.cell([_failing(good), elsewhere])) == (
+      '✕ fails 1 of 1 rule, 1 of 4 tiles'
+    )
     assert str(matrix.cell([good, _failing(good)])) == (
       '✕ fails 1 of 2 rules, 1 of 4 tiles'
     )

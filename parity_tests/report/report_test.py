@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -31,6 +32,12 @@ def _halved(got):
   return got * np.float32(0.5)
 
 
+def _noisy(size):
+  """Returns what moves each element by up to a share of it, either way."""
+  noise = np.random.default_rng(3).uniform(-size, size, (6, 8))
+  return lambda a: (a * (1 + noise)).astype(np.float32)
+
+
 def _early(got):
   return got.astype(ulp.storage_dtype('bfloat16')).astype(np.float32)
 
@@ -48,7 +55,10 @@ def _early(got):
     (lambda a: np.roll(a, -1, axis=1), 'shifted by one column'),
     (lambda a: np.roll(a, 1, axis=0), "holds another row's values"),
     (_early, 'bfloat16 could hold'),
-    (lambda a: a * np.float32(1.001), 'near what is expected'),
+    (lambda a: a * np.float32(1.001), 'got = 1.001 * expected'),
+    (_noisy(2.0**-23), 'near what is expected: rounding, or'),
+    (_noisy(2.0**-11), 'more than rounding to float32 leaves; an approx'),
+    (lambda a: a * (1 + 0.01 * np.tanh(a)), 'off by '),
     (
       lambda a: a - np.outer(a[:, 3], a[2]),
       'off by one outer product: one term of every sum',
@@ -58,12 +68,23 @@ def _early(got):
 )
 def test_patterns(spoil, text):
   right = _tile()
-  got = spoil(right.copy())
+  got = spoil(right.copy()).astype(np.float32)
 
   said = patterns.describe(got, right, got != right, right)
 
   assert said.startswith(text) if text.startswith('got') else text in said
   assert text or not said
+
+
+@pytest.mark.parametrize('dtype', ('float32', 'float16', 'bfloat16'))
+def test_a_silu_one_percent_off_is_a_factor_and_no_rounding(dtype):
+  gate, up = np.random.default_rng(9).normal(size=(2, 16, 24))
+  silu = gate / (1 + np.exp(-gate)) * up
+  right, got = (a.astype(ulp.storage_dtype(dtype)) for a in (silu, silu * 1.01))
+
+  said = patterns.describe(got, right, got != right, right)
+
+  assert re.fullmatch(r'got = 1\.(01\d*|009[5-9]\d*) \* expected', said)
 
 
 def test_small_integers_are_not_called_rounded():
