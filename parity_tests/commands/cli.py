@@ -209,8 +209,19 @@ def write_json(path: str | None, content: object) -> None:
     write('json', path, json.dumps(content, indent=2, allow_nan=False) + '\n')
 
 
+# What a command could not write, told once its verdict is.
+_unwritten: list[str] = []
+
+
+def unwritten() -> list[str]:
+  """Returns a line for each file that is missing, and forgets them."""
+  lines = [*dict.fromkeys(_unwritten)]
+  _unwritten.clear()
+  return lines
+
+
 def write(name: str, path: str, text: str) -> None:
-  """Writes a file whole, or tells that it is not; a verdict stands without it.
+  """Writes a file whole, or has it told that it is not: see `unwritten`.
 
   Args:
     name: of the flag that asked for it.
@@ -228,10 +239,9 @@ def write(name: str, path: str, text: str) -> None:
   except OSError as error:
     if whole is not target:
       whole.unlink(missing_ok=True)
-    print(
-      f'hpmoe: {name}: expected room for a report in {path}, got '
-      f'{error.strerror}: it is not written',
-      file=sys.stderr,
+    _unwritten.append(
+      f'{name}: expected room for a report in {path}, got {error.strerror}: it '
+      'is not written'
     )
 
 

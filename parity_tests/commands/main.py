@@ -149,7 +149,11 @@ def main(arguments: Sequence[str]) -> int:
   if {'--help', '-h', '--helpfull'} & set(rest):
     print(command.usage())
     return cli.PARITY
-  return _guarded(command, rest)
+  code = _guarded(command, rest)
+  missing = cli.unwritten()
+  for line in missing:
+    print(f'hpmoe {name}: {line}', file=sys.stderr)
+  return cli.WRONG_REQUEST if missing and code == cli.PARITY else code
 
 
 def _meant(name: str) -> str:

@@ -382,17 +382,28 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
   assert 'PASS' in out.splitlines()[-1]
 
 
-def test_a_report_that_finds_no_room_leaves_the_verdict(capsys):
+@pytest.mark.parametrize(
+  ('more', 'code', 'verdict'),
+  [
+    ((), cli.WRONG_REQUEST, 'PASS'),
+    (('--fault=swapped_experts',), cli.NO_PARITY, 'FAIL'),
+  ],
+)
+def test_a_report_that_finds_no_room_leaves_the_verdict(
+  capsys, more, code, verdict
+):
   arguments = ('--direction=forward', '--lane=bitwise', '--json=/dev/full')
 
-  assert main.main(['check', *TINY, *arguments]) == cli.PARITY
+  assert main.main(['check', *TINY, *arguments, *more]) == code
 
   said = capsys.readouterr()
-  assert said.out.splitlines()[-1].startswith('PASS')
-  assert 'json: expected room for a report in /dev/full' in said.err
+  assert said.out.splitlines()[-1].startswith(verdict)
+  assert said.err.splitlines()[-1].startswith(
+    'hpmoe check: json: expected room for a report in /dev/full, got'
+  )
 
 
-def test_a_file_is_written_whole_or_stays(tmp_path, capsys):
+def test_a_file_is_written_whole_or_stays(tmp_path):
   # Given a report of before, and no room for another,
   path = tmp_path / 'out.json'
   cli.write('json', str(path), 'before')
@@ -404,7 +415,7 @@ def test_a_file_is_written_whole_or_stays(tmp_path, capsys):
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   # then it is as it was, and told, until there is room.
   assert path.read_text() == 'before' and len(list(tmp_path.iterdir())) == 1
-  assert 'json: expected room' in capsys.readouterr().err
+  assert 'json: expected room' in ''.join(cli.unwritten())
   cli.write('json', str(path), 'after')
   assert path.read_text() == 'after' and len(list(tmp_path.iterdir())) == 1
 
