@@ -43,11 +43,13 @@ class Examined:
     results: every comparison.
     wrong: in isolated replay, the guilty tasks, each once.
     changes: what is not the same in each run.
+    runs: of each pass on real data, at least.
   """
 
   results: list[verdicts.Result]
   wrong: list[isolation.WrongTask]
   changes: list[verdicts.Change]
+  runs: int
 
 
 class Bench:
@@ -174,11 +176,13 @@ class Bench:
     results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []
     changes: list[verdicts.Change] = []
+    runs: list[int] = []
     for data, lane in _lanes(request):
       for found in self._in_turn(request, data, functools.partial(lane, asked)):
         results += found.results
         wrong += found.wrong
         changes += found.changes
+        runs += [found.runs] * (data == 'real')
     _refuse_nothing(request, results)
     verdicts.check_each_once(results)
     results.sort(key=_pass_then_lane)
@@ -187,7 +191,7 @@ class Bench:
     hinted = results if isolated else told.with_hint(results)
     replayed = list(told.with_replay(request.replay, hinted))
     guilty = _guilty(request, wrong) if isolated else []
-    return Examined(replayed, guilty, changes)
+    return Examined(replayed, guilty, changes, min(runs))
 
   def _refuse_other_passes(self, case: case_lib.Case) -> None:
     mine = self._case.passes

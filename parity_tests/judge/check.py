@@ -30,6 +30,7 @@ class Report:
     wrong: in isolated replay, the tasks that are wrong.
     launches: of our backend.
     changes: what later runs on the same inputs gave other bits.
+    runs: of each pass on the same inputs, at least.
   """
 
   config: Mapping[str, Any]
@@ -38,6 +39,7 @@ class Report:
   wrong: tuple[isolation.WrongTask, ...] = ()
   launches: tuple[candidates.Launch, ...] = ()
   changes: tuple[verdicts.Change, ...] = ()
+  runs: int = 1
 
   @property
   def verdict(self) -> str:
@@ -136,6 +138,7 @@ def examined(
     wrong=tuple(found.wrong),
     launches=tuple(request.candidate.launches),
     changes=tuple(found.changes),
+    runs=found.runs,
   )
 
 

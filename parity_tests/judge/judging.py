@@ -192,12 +192,14 @@ class Judged:
     got: what the candidate returned.
     wrong: in isolated replay, the tasks that wrote what is wrong.
     changes: what later runs gave other bits.
+    runs: of the candidate on these inputs.
   """
 
   results: Results
   got: Got
   wrong: list[isolation.WrongTask] = dataclasses.field(default_factory=list)
   changes: Sequence[verdicts.Change] = ()
+  runs: int = 1
 
 
 def count_steps(

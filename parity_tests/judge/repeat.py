@@ -41,7 +41,8 @@ def lane(
   """
   found = judge(asked, case, candidate)
   changes: dict[str, verdicts.Change] = {}
-  for run in range(2, runs(judgement, candidate) + 1):
+  count = runs(judgement, candidate)
+  for run in range(2, count + 1):
     asked.progress(f'{case.which.name}, real data: candidate, run {run}')
     if judgement.allow_nondeterministic:
       again = judge(asked, case, candidate)
@@ -53,7 +54,7 @@ def lane(
       got = case.ask(candidate).got
     for change in _changes(case.which, run, found.got, got):
       changes.setdefault(change.tensor, change)
-  return dataclasses.replace(found, changes=[*changes.values()])
+  return dataclasses.replace(found, changes=[*changes.values()], runs=count)
 
 
 def _changes(

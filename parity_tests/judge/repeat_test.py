@@ -77,8 +77,10 @@ def test_what_is_meant_fails_if_one_run_is_wrong():
   ('took', 'repeat', 'runs'), [(0, None, 2), (9, None, 1), (9, 3, 3), (0, 1, 1)]
 )
 def test_who_is_cheap_is_run_again(took, repeat, runs):
-  _, made = _run(0, took, repeat=repeat)
-  assert len(made) == runs
+  report, made = _run(0, took, repeat=repeat)
+  assert len(made) == runs == report_lib.to_json(report)['runs']
+  told = f'the same bits in {runs} runs, ' in report_lib.summary(report)
+  assert told == (runs > 1)
 
 
 def test_who_may_differ_is_run_again_however_long_it_takes():

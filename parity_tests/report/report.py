@@ -100,6 +100,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
       races=[dataclasses.asdict(race) for race in report.races],
       num_races=report.num_races,
       changes=[dataclasses.asdict(change) for change in report.changes],
+      runs=report.runs,
       standards={
         j.name: dict(
           version=j.version,
@@ -424,7 +425,9 @@ def _races(report: check.Report) -> str:
 
 
 def _steadiness(report: check.Report) -> str:
-  return 'not repeatable, ' if report.changes else ''
+  if report.changes:
+    return 'not repeatable, '
+  return f'the same bits in {report.runs} runs, ' if report.runs > 1 else ''
 
 
 def _part(report: check.Report) -> str:
