@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Mapping
 import importlib
+import inspect
 import os
 import sys
 from typing import Any
 
 Layer = Callable[..., Any]
+
+_ARGUMENTS = (
+  *('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down'),
+  'policy',
+)
 
 
 def found(name: str, layers: Mapping[str, Layer], *others: str) -> Layer:
@@ -43,4 +49,17 @@ def _imported(name: str, module: str, function: str) -> Layer:
     raise ValueError(
       f'moe: expected {name!r} to be a function, got {type(layer).__name__}'
     )
+  _check_arguments(name, layer)
   return layer
+
+
+def _check_arguments(name: str, layer: Layer) -> None:
+  try:
+    inspect.signature(layer).bind(*_ARGUMENTS)
+  except TypeError as error:
+    raise ValueError(
+      f'moe: expected a layer({", ".join(_ARGUMENTS)}) -> y, got '
+      f'{name}{inspect.signature(layer)}: {error}'
+    ) from error
+  except ValueError:  # a built-in keeps it to itself
+    return

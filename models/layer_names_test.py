@@ -9,7 +9,7 @@ from hpmoe.models import layer_names
 
 def test_a_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
   # Given a module beside the shell, on nobody's path,
-  (tmp_path / 'layer_beside_me.py').write_text('def layer():\n  return 7\n')
+  (tmp_path / 'layer_beside_me.py').write_text('def layer(*_):\n  return 7\n')
   monkeypatch.chdir(tmp_path)
   others = [path for path in sys.path if path not in ('', str(tmp_path))]
   monkeypatch.setattr(sys, 'path', others)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import sys
 from typing import Any
 
 from hpmoe.parity_tests.candidates import candidates
@@ -66,17 +67,18 @@ class _Call(check_lib.Request):
 
   def replay(self, *lanes: str) -> str:
     """See `Request`."""
-    changed = {
-      f.name: getattr(self.case, f.name)
-      for f in dataclasses.fields(self.case)
-      if getattr(self.case, f.name) is not f.default
-    }
+    typed = _typed(self.candidate)
+    if typed is None:
+      return (
+        f'none: {self.candidate.name} is not to be found by that name; call '
+        'hpmoe.check on it as before'
+      )
+    case = _changed(self.case)
     if isinstance(self.case.input, Mapping):
-      changed['input'] = '...'
-    fields = ', '.join(f'{name}={value!r}' for name, value in changed.items())
-    fields = fields.replace(repr('...'), '...')
-    asked = f', lanes={lanes}' if lanes else ''
-    return f'hpmoe.check({_typed(self.candidate)}, hpmoe.Case({fields}){asked})'
+      case['input'] = ...
+    asked = _changed(self.judgement) | (dict(lanes=lanes) if lanes else {})
+    words = [typed, f'hpmoe.Case({", ".join(_written(case))})']
+    return f'hpmoe.check({", ".join([*words, *_written(asked)])})'
 
 
 def check(
@@ -109,6 +111,13 @@ def check(
     ValueError: the request was wrong; the text names the argument.
     CandidateError: the candidate crashed, hung or could not run.
   """
+  if not isinstance(case, case_lib.Case):
+    raise ValueError(
+      f"case: expected such as hpmoe.Case(preset='tiny'), got {case!r}"
+    )
+  for name, value in (('lanes', lanes), ('standards', standards)):
+    if isinstance(value, str):
+      raise ValueError(f'{name}: expected a list, [{value!r}], got {value!r}')
   request = _Call(
     case=case,
     candidate=_candidate(candidate, timeout_s),
@@ -138,15 +147,32 @@ def assert_parity(
   return report
 
 
-def _typed(candidate: candidates.Candidate) -> str:
-  """Returns what one types for a candidate."""
+def _changed(part: Any) -> dict[str, Any]:
+  """Returns the fields that are not as by default."""
+  mine = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+  return {n: v for n, v in mine.items() if v is not getattr(type(part), n)}
+
+
+def _written(arguments: Mapping[str, Any]) -> list[str]:
+  return [
+    f'{name}={"..." if value is ... else repr(value)}'
+    for name, value in arguments.items()
+  ]
+
+
+def _typed(candidate: candidates.Candidate) -> str | None:
+  """Returns what one types for a candidate; None: nothing names it."""
   if isinstance(candidate, host.Megakernel):
     return 'None'
-  if isinstance(candidate, in_process.Function):
-    module, _, named = candidate.name.partition(':')
-    is_there = module != '__main__' and '<' not in named
-    return f'{module}.{named}' if is_there else named
-  return repr(candidate.name)
+  if not isinstance(candidate, in_process.Function):
+    return repr(candidate.name)
+  module, _, named = candidate.name.partition(':')
+  found: Any = sys.modules.get(module)
+  for part in named.split('.'):
+    found = getattr(found, part, None)
+  if found is not candidate.function:
+    return None
+  return named if module == '__main__' else f'{module}.{named}'
 
 
 def _candidate(given: Candidate, timeout_s: float) -> candidates.Candidate:

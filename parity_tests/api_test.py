@@ -1,5 +1,6 @@
 """A check from Python: functions of this process, values of the caller."""
 
+import functools
 import itertools
 import json
 import pathlib
@@ -81,6 +82,24 @@ class TestCheck:
     )
     repeated = eval(failure.replay.replace(f'{__name__}.', ''))
     assert repeated.first_failure == failure
+
+  def test_a_line_that_repeats_a_check_has_its_options(self):
+    first = hpmoe.check(wrong, CASE, lanes=['bounded'], repeat=3).first_failure
+
+    repeated = eval(first.replay.replace(f'{__name__}.', ''))
+    assert first.replay.endswith("lanes=('bounded',), repeat=3)")
+    assert repeated.first_failure == first
+
+  @pytest.mark.parametrize(
+    'function', [lambda *layer: wrong(*layer), functools.partial(wrong)]
+  )
+  def test_a_function_without_a_name_has_no_line_that_repeats_it(
+    self, function
+  ):
+    failure = hpmoe.check(function, CASE, lanes=['bounded']).first_failure
+
+    assert failure.replay.startswith('none: ')
+    assert 'hpmoe.check(' not in failure.replay
 
   def test_a_report_as_data_and_as_a_page(self):
     report = hpmoe.check(wrong, CASE, lanes=['bounded'])
@@ -166,13 +185,16 @@ class TestCheck:
     [
       (3, {}, 'candidate: expected a function'),
       ('no name', {}, 'candidate: expected pkg.module:function'),
-      (None, dict(lanes=['exat']), 'lane: .*got \\[.exat.\\]'),
+      (None, dict(lanes='bounded'), r"lanes: .*\['bounded'\], got 'bounded'$"),
+      (None, dict(standards='msprobe'), "standards: .*, got 'msprobe'$"),
+      (None, dict(case='tiny'), r"case: .*Case\(preset='tiny'\), got 'tiny'$"),
+      (None, dict(lanes=['exat']), 'lanes: .*got \\[.exat.\\]'),
       (None, dict(standards=['msprob']), 'msprob'),
     ],
   )
   def test_a_wrong_argument_is_named(self, candidate, options, said):
     with pytest.raises(ValueError, match=said):
-      hpmoe.check(candidate, CASE, **options)
+      hpmoe.check(candidate, **dict(case=CASE) | options)
 
 
 class TestValuesOfTheCaller:

@@ -61,6 +61,7 @@ _FLAG_OF = {
   'dtypes': 'dtype',
   'directions': 'direction',
   'layouts': 'layout',
+  'lanes': 'lane',
   'grains': 'event_grain',
   'row_blocks': 'row_block',
   'weight_grad_orders': 'weight_grad_order',

@@ -80,6 +80,12 @@ class TestTrain:
     [
       (['--model=nope'], 'model: expected a config.json or one of'),
       (['--moe=nope'], 'moe: expected one of'),
+      (
+        ['--moe=hpmoe.parity_tests.examples.fused_moe:fused_moe'],
+        'moe: expected a layer(x, topk_ids, topk_weights, w_gate_up, w_down, '
+        'policy) -> y, got hpmoe.parity_tests.examples.fused_moe:fused_moe('
+        'inputs',
+      ),
       (['--moe=ascend'], "'ascend' expects an Ascend NPU"),
       (['--text=no/such'], 'no/such: expected a file to use'),
       (['--steps=0'], 'steps: expected at least 1, got 0'),

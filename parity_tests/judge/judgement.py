@@ -35,7 +35,7 @@ class Judgement:
     unknown = [lane for lane in self.lanes if lane not in verdicts.LANES]
     if unknown or not self.lanes:
       raise ValueError(
-        f'lane: expected some of {list(verdicts.LANES)}, got {[*self.lanes]}'
+        f'lanes: expected some of {list(verdicts.LANES)}, got {[*self.lanes]}'
       )
 
   def refuse(
