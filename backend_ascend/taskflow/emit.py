@@ -5,6 +5,7 @@ experts, relays there, grouped GEMM tiles, row-wise vector tiles, puts home, and
 token-wise tiles.
 """
 
+from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
@@ -13,11 +14,15 @@ from hpmoe.backend_ascend.taskflow import events
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
 Kind = layout.Kind
 View = layout.View
+
+# What lowering, proofs and image hold of a task at their peak, as measured.
+_TASK_BYTES = 640
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +90,8 @@ def shape(
   """Returns the sizes.
 
   Raises:
-    ValueError: the policy is not one that the backend computes.
+    ValueError: the policy is not one that the backend computes, or the tasks
+      would need more memory than there is.
   """
   if policy.storage not in layout.DTYPES or policy.accumulate != 'float32':
     raise ValueError(
@@ -99,12 +105,23 @@ def shape(
     )
   dims = config.dims()
   options = options.resolve(config, policy.accumulation_order)
+  memory.check(_TASK_BYTES * _least_tasks(dims, options), 'list of tasks')
   return Shape(
     **{letter: dims[letter.upper()] for letter in 'rtelkdf'},
     c=options.expert_capacity,
     slice_rows=min(dims['T'], options.expert_capacity),
     options=options,
     before_down=policy.placement == 'before_down',
+  )
+
+
+def _least_tasks(dims: Mapping[str, int], options: flow_lib.Options) -> int:
+  """Returns how many tasks a pass has at least: tiles as wide as a row."""
+  tokens, capacity = dims['T'], options.expert_capacity
+  puts = dims['R'] * count(min(tokens, capacity), options.put_rows)
+  tiles = 3 * count(capacity, options.row_block)  # two GEMMs and between them
+  return dims['E'] * (puts + tiles) + dims['R'] * count(
+    tokens, options.token_block
   )
 
 

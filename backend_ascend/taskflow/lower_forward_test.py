@@ -1,12 +1,16 @@
 """The forward lowering against a brute-force reading of its regions."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.taskflow import emit
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_forward
 from hpmoe.backend_ascend.taskflow import lowering_testing as testing
+from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
 
 lower = testing.lower
@@ -112,6 +116,30 @@ def test_a_policy_that_the_backend_does_not_compute_is_refused():
       precision.PrecisionPolicy().golden(),
       flow_lib.Options(),
     )
+
+
+def test_more_tasks_than_memory_holds_are_refused_at_once(monkeypatch):
+  # Given memory for a flow, but not for its list of tasks, then it is refused
+  # before any is made; one that fits is not.
+  config = testing.SHAPES['ragged']
+  large = dataclasses.replace(config, num_tokens=1 << 24)
+  monkeypatch.setattr(memory, 'available', lambda: 1 << 28)
+  layer = precision.PrecisionPolicy(), flow_lib.Options(row_block=16)
+
+  assert len(lower_forward.lower_forward(config, *layer).tasks)
+  with pytest.raises(ValueError, match='^num_tokens: .* list of tasks fits'):
+    lower_forward.lower_forward(large, *layer)
+
+
+@every_shape
+@pytest.mark.parametrize('relay', (False, True))
+def test_at_least_so_many_tasks_are_made(shape, relay):
+  config = testing.SHAPES[shape]
+  options = flow_lib.Options(row_block=16, relay=relay)
+  policy = precision.PrecisionPolicy()
+  made = lower_forward.lower_forward(config, policy, options)
+  least = emit._least_tasks(config.dims(), made.options)
+  assert len(made.tasks) / 3 <= least <= len(made.tasks)
 
 
 @every_grain
