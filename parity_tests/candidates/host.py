@@ -189,10 +189,10 @@ class Megakernel(candidates.Candidate):
       image = self._compiled(which, config, policy, options)
       inputs = read_by_runtime(which, policy, inputs)
       plan = runtime.route(image, inputs['topk_ids'])
-      if not self.checking.isolate:
-        return self._launch_serial(image, inputs, plan)
-      modes = checking_lib.Checking(isolate=True).modes(image, given)
-      launched = runtime.run(image, inputs, threads=1, modes=modes, plan=plan)
+      modes = checking_lib.Checking(isolate=self.checking.isolate)
+      launched = self._launch_serial(
+        image, inputs, plan, modes.modes(image, given)
+      )
       return _own_outputs(plan, launched)
 
   @property
@@ -244,9 +244,9 @@ class Megakernel(candidates.Candidate):
   def _serial_options(self, config, which) -> flow_lib.Options:
     return cut_otherwise(self.options, config, which)
 
-  def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
+  def _launch_serial(self, image, inputs, plan, modes) -> modes_lib.Launched:
     isa = self.isa[-1] if self.isa else None
-    return runtime.launch_serial(image, inputs, isa=isa, plan=plan)
+    return runtime.run_serial(image, inputs, isa=isa, plan=plan, modes=modes)
 
 
 def _launch_of(which, image, plan, launched, modes) -> candidates.Launch:

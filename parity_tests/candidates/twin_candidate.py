@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
@@ -136,10 +137,11 @@ class Twin(host.Megakernel):
       return dataclasses.replace(other, col_block=min(other.col_block, smaller))
     return dataclasses.replace(self.options, num_aic=1, num_aiv=1)
 
-  def _launch_serial(self, image, inputs, plan) -> dict[str, np.ndarray]:
-    del plan  # The launch makes its own.
-    modes = dataclasses.replace(self.twin, order='in_order')
+  def _launch_serial(self, image, inputs, plan, modes) -> modes_lib.Launched:
+    del plan, modes  # The launch makes its own, and none of the host's.
+    mine = dataclasses.replace(self.twin, order='in_order')
     try:
-      return twin_runtime.launch_serial(image, inputs, modes=modes)
+      outputs = twin_runtime.launch_serial(image, inputs, modes=mine)
     except twin_runtime.TwinError as error:
       raise TwinFailure(error) from error
+    return modes_lib.Launched(outputs)

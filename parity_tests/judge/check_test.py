@@ -155,7 +155,7 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   # are in that order by the first, serial runs by the last, and all pass.
   first, last = _native.isas()[-1], 'portable'
   seen = set()
-  for name in ('run', 'launch_serial'):
+  for name in ('run', 'run_serial'):
 
     def spied(image, *arguments, name=name, of=getattr(runtime, name), **how):
       order = image.policy.accumulation_order
@@ -178,7 +178,7 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   assert {r.verdict for r in results} == {verdicts.PASS}
   assert seen == {
     ('run', 'even_odd_32', first),
-    ('launch_serial', 'even_odd_32', last),
+    ('run_serial', 'even_odd_32', last),
   }
 
 

@@ -102,12 +102,12 @@ void LaunchFolder(const std::string& folder, Isa isa, int32_t threads) {
   Require(image.Load(blob.data(), blob.size()));
   Tensors files(folder);
   const LaunchTensors tensors = TensorsOf(image.header(), &files);
+  LaunchOptions options;
+  options.isa = isa;
   if (threads == 0) {
-    Require(LaunchSerial(image.view(), tensors, isa));
+    Require(LaunchSerial(image.view(), tensors, options));
   } else {
-    LaunchOptions options;
     options.threads = threads;
-    options.isa = isa;
     LaunchReport report;
     options.modes.start = Modes::Start::kPoison;
     Require(Launch(image.view()).Run(tensors, options, &report));

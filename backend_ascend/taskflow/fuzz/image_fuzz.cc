@@ -418,7 +418,7 @@ void LaunchSmall(const ImageView& view, bool proved) {
   // The serial launch takes the links of a chain in the order of the table.
   if (h.direction == kBackward && LinksOf(h) > 1) return;
   Tensors serial = MakeTensors(h);
-  Require(LaunchSerial(view, serial.view(), options.isa).code == 0,
+  Require(LaunchSerial(view, serial.view(), options).code == 0,
           "the serial launch takes what the launch takes");
   RequireEqual(h, tensors, serial);
 }

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "backend_ascend/kernels/host/checks/faults_writes.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
 #include "backend_ascend/kernels/host/tiles/tile_rows.h"
 
@@ -40,19 +39,51 @@ static_assert(sizeof(kFaultNames) / sizeof(kFaultNames[0]) ==
                   static_cast<size_t>(FaultKind::kNumFaultKinds),
               "every fault has a name");
 
-bool IsGemm(const TaskDesc& task) {
-  const Work work = KindOf(task).work;
-  return work == Work::kGemm || work == Work::kGemmTransposed;
+// What a call writes, one entry a row: so that it can be spoilt, and seen to
+// be.
+struct Bytes {
+  char* data;
+  int64_t size;
+};
+using Rows = std::vector<Bytes>;
+
+void Add(void* data, int64_t count, int64_t stride, int64_t size, Rows* rows) {
+  for (int64_t i = 0; i < count; ++i) {
+    rows->push_back({static_cast<char*>(data) + i * stride, size});
+  }
+}
+
+Rows RowsAt(void* data, int64_t count, int64_t cols, int64_t ld,
+            int64_t element_bytes) {
+  Rows rows;
+  Add(data, count, ld * element_bytes, cols * element_bytes, &rows);
+  return rows;
+}
+
+std::vector<char> Gather(const Rows& rows) {
+  std::vector<char> bytes;
+  for (const Bytes& row : rows) {
+    bytes.insert(bytes.end(), row.data, row.data + row.size);
+  }
+  return bytes;
+}
+
+void Scatter(const std::vector<char>& bytes, const Rows& rows) {
+  const char* from = bytes.data();
+  for (const Bytes& row : rows) {
+    std::memcpy(row.data, from, row.size);
+    from += row.size;
+  }
 }
 
 // Calls rewrite(i) for the first row i that changes by it, and for those
 // before it, which do not.
 template <class Rewrite>
-void UntilOneChanges(const std::vector<Bytes>& rows, Rewrite rewrite) {
+void UntilOneChanges(const Rows& rows, Rewrite rewrite) {
   for (size_t i = 0; i < rows.size(); ++i) {
-    const std::vector<char> right(rows[i].data, rows[i].data + rows[i].size);
+    const std::vector<char> right = Gather({rows[i]});
     rewrite(static_cast<int32_t>(i));
-    if (std::memcmp(right.data(), rows[i].data, rows[i].size) != 0) return;
+    if (Gather({rows[i]}) != right) return;
   }
 }
 
@@ -64,135 +95,6 @@ float LoadAs(const void* data, int64_t at, DType dtype) {
 
 void StoreAs(float value, void* data, int64_t at, DType dtype) {
   HPMOE_STORED(dtype, StoreFloat(value, static_cast<T*>(data) + at));
-}
-
-float WeightOf(const TaskDesc& task, const Layer& layer, int32_t slot) {
-  return layer.topk_weights[task.rank * layer.Slots() + slot];
-}
-
-// Another token of the rank overwrites the first row that it would change.
-void SpoilStaleRow(const TaskDesc& task, const Layer& layer,
-                   const Writes& writes) {
-  UntilOneChanges(writes.rows, [&](int32_t i) {
-    const Bytes& row = writes.rows[i];
-    const std::vector<char> right(row.data, row.data + row.size);
-    const float weight = WeightOf(task, layer, SentSlot(task, layer, i));
-    for (int32_t t = 0; t < layer.image->num_tokens; ++t) {
-      WriteSentRow(task, layer, t, weight, row.data);
-      if (std::memcmp(right.data(), row.data, row.size) != 0) return;
-    }
-  });
-}
-
-void SpoilWrongOffset(const Layer& layer, const Writes& writes) {
-  const size_t shift = BytesOf(DType{layer.image->dtype});
-  for (const Bytes& row : writes.rows) {
-    std::rotate(row.data, row.data + shift, row.data + row.size);
-  }
-}
-
-void SpoilOffByOneRow(const Writes& writes) {
-  for (const std::vector<Bytes>* rows : {&writes.rows, &writes.weights}) {
-    if (rows->empty()) continue;
-    std::vector<char> sent = Gather(*rows);
-    std::rotate(sent.begin(), sent.begin() + rows->front().size, sent.end());
-    Scatter(sent.data(), *rows);
-  }
-}
-
-// The first token whose sum changes is summed without its last slot.  The
-// kernel reads [tokens, top_k] rows, so it is a tile of its own.
-void SpoilLostSlot(const TaskDesc& task, const Layer& layer,
-                   const Writes& writes) {
-  const CombineTile tile = MakeCombineTile(task, layer);
-  UntilOneChanges(writes.rows, [&](int32_t token) {
-    CombineTile one = RowsOf(tile, token, 1);
-    one.top_k -= 1;
-    RunCombineTile(one, layer.isa);
-  });
-}
-
-// The first token whose sum changes takes every weight from its next slot.
-void SpoilTokenWeight(const TaskDesc& task, const Layer& layer,
-                      const Writes& writes) {
-  const CombineTile tile = MakeCombineTile(task, layer);
-  if (tile.weights == nullptr) return;
-  UntilOneChanges(writes.rows, [&](int32_t token) {
-    CombineTile one = RowsOf(tile, token, 1);
-    std::vector<float> weights(one.weights + 1, one.weights + one.top_k);
-    weights.push_back(one.weights[0]);
-    one.weights = weights.data();
-    RunCombineTile(one, layer.isa);
-  });
-}
-
-// The first copy that changes takes the weight of the next one.
-void SpoilCopiedWeight(const TaskDesc& task, const Layer& layer,
-                       const Writes& writes) {
-  const int32_t per = CopiesOf(*layer.image);
-  const RowCopy* const copies = layer.CopiesAt(task.rank, 0);
-  std::vector<int64_t> at;
-  ForEachCopy(task, layer.plan, CopyRowsOf(layer, task.rank),
-              [&](int64_t place, int32_t) { at.push_back(place); });
-  UntilOneChanges(writes.rows, [&](int32_t i) {
-    const RowCopy& next = copies[at[(i + 1) % at.size()]];
-    WriteSentRow(task, layer, static_cast<int32_t>(at[i] / per), next.weight,
-                 writes.rows[i].data);
-  });
-}
-
-// The first row that changes takes the weight of its token's next slot.
-void SpoilSentWeight(const TaskDesc& task, const Layer& layer,
-                     const Writes& writes) {
-  const int32_t top_k = layer.image->top_k;
-  UntilOneChanges(writes.rows, [&](int32_t i) {
-    const int32_t slot = SentSlot(task, layer, i), token = slot / top_k;
-    const int32_t next = token * top_k + (slot + 1) % top_k;
-    WriteSentRow(task, layer, token, WeightOf(task, layer, next),
-                 writes.rows[i].data);
-  });
-}
-
-// The first row that changes takes the weight of the next row of the tile.
-void SpoilRowWeight(const TaskDesc& task, const Layer& layer,
-                    const Writes& writes) {
-  const SwigluTile tile = MakeSwigluTile(task, layer);
-  if (tile.row_weight == nullptr) return;
-  UntilOneChanges(writes.rows, [&](int32_t i) {
-    SwigluTile one = RowsOf(tile, i, 1);
-    one.row_weight = tile.row_weight + (i + 1) % tile.rows;
-    RunSwigluTile(one, layer.isa);
-  });
-}
-
-void SpoilRowWeightGrad(const TaskDesc& task, const Layer& layer,
-                        const Writes& writes) {
-  const SwigluGradTile tile = MakeSwigluGradTile(task, layer);
-  if (tile.row_weight == nullptr) return;
-  UntilOneChanges(writes.rows, [&](int32_t i) {
-    SwigluGradTile one = RowsOf(tile, i, 1);
-    one.row_weight = tile.row_weight + (i + 1) % tile.rows;
-    one.d_row_weight = nullptr;
-    RunSwigluGradTile(one, layer.isa);
-  });
-}
-
-void SpoilMisplacedWeight(const TaskDesc& task, const Layer& layer,
-                          const Writes& writes) {
-  switch (KindOf(task).work) {
-    case Work::kPutRows:
-      return SpoilSentWeight(task, layer, writes);
-    case Work::kRelayRows:
-      return SpoilCopiedWeight(task, layer, writes);
-    case Work::kSumSlots:
-      return SpoilTokenWeight(task, layer, writes);
-    case Work::kActivation:
-      return SpoilRowWeight(task, layer, writes);
-    case Work::kActivationGrad:
-      return SpoilRowWeightGrad(task, layer, writes);
-    default:
-      return;
-  }
 }
 
 // silu(gate) * up as a wrong kernel computes it.
@@ -222,45 +124,41 @@ void RunSpoiltSwiglu(const SwigluTile& tile, FaultKind kind, Isa isa) {
 
 // d_up is silu(gate) * d_out [* row_weight]: the forward's tile with d_out for
 // up, a row at a time since it is not stored beside gate.
-void SpoilSiluGrad(const TaskDesc& task, FaultKind kind, const Layer& layer) {
-  const SwigluGradTile grad = MakeSwigluGradTile(task, layer);
+void RunSpoiltSiluGrad(const SwigluGradTile& grad, FaultKind kind, Isa isa) {
   for (int32_t i = 0; i < grad.rows; ++i) {
+    const SwigluGradTile of = RowsOf(grad, i, 1);
     SwigluTile row{};
-    row.gate = Advance(grad.gate, i * grad.ld_in, grad.dtype);
-    row.up = Advance(grad.d_out, i * grad.ld_d_out, grad.dtype);
-    row.out = Advance(grad.d_up, i * grad.ld_grad, grad.dtype);
+    row.gate = of.gate;
+    row.up = of.d_out;
+    row.out = of.d_up;
     row.rows = 1;
-    row.cols = grad.cols;
-    row.row_weight = grad.row_weight ? grad.row_weight + i : nullptr;
-    row.dtype = grad.dtype;
-    row.activation = grad.activation;
-    RunSpoiltSwiglu(row, kind, layer.isa);
+    row.cols = of.cols;
+    row.row_weight = of.row_weight;
+    row.dtype = of.dtype;
+    row.activation = of.activation;
+    RunSpoiltSwiglu(row, kind, isa);
   }
 }
 
-void SpoilSwappedGateUp(const TaskDesc& task, const Layer& layer) {
-  if (KindOf(task).work == Work::kActivation) {
-    SwigluTile tile = MakeSwigluTile(task, layer);
-    std::swap(tile.gate, tile.up);
-    RunSwigluTile(tile, layer.isa);
-  } else {
-    SwigluGradTile tile = MakeSwigluGradTile(task, layer);
-    std::swap(tile.gate, tile.up);
-    tile.d_row_weight = nullptr;
-    RunSwigluGradTile(tile, layer.isa);
+// Puts rows of `a` that are gathered side by side: what is returned holds them.
+std::vector<char> SideBySide(GemmTile* tile) {
+  std::vector<char> rows;
+  if (tile->a_rows == nullptr) return rows;
+  const int32_t count = tile->trans_a ? tile->k : tile->m;
+  tile->lda = tile->trans_a ? tile->m : tile->k;
+  const int64_t bytes = tile->lda * BytesOf(tile->dtype);
+  rows.resize(count * bytes);
+  for (int32_t i = 0; i < count; ++i) {
+    std::memcpy(rows.data() + i * bytes, tile->a_rows[i], bytes);
   }
+  tile->a = rows.data();
+  tile->a_rows = nullptr;
+  return rows;
 }
 
-void SpoilActivation(const TaskDesc& task, FaultKind kind, const Layer& layer) {
-  if (kind == FaultKind::kSwappedGateUp) {
-    SpoilSwappedGateUp(task, layer);
-  } else if (kind != FaultKind::kEarlyRounding && kind != FaultKind::kSiluOff) {
-    return;
-  } else if (KindOf(task).work == Work::kActivationGrad) {
-    SpoilSiluGrad(task, kind, layer);
-  } else {
-    RunSpoiltSwiglu(MakeSwigluTile(task, layer), kind, layer.isa);
-  }
+bool IsIn(const Array& array, const void* at) {
+  const auto* const byte = static_cast<const char*>(at);
+  return byte >= array.data && byte < array.data + array.bytes();
 }
 
 // An operand, rows of `cols` side by side, with fewer bits.
@@ -323,81 +221,272 @@ void SumRanges(const GemmTile& tile, const std::vector<RowRange>& ranges,
   }
 }
 
-// Faults of any GEMM; false: not one of them.
-bool RunSpoiltGemm(const GemmTile& tile, FaultKind kind, Isa isa,
-                   GemmScratch* scratch) {
-  switch (kind) {
-    case FaultKind::kWrongAccumulation:
-      RunGemmTileBf16Accumulate(tile);
-      return true;
-    case FaultKind::kNarrowOperandsTf32:
-    case FaultKind::kNarrowOperandsBf16:
-      HPMOE_STORED(tile.dtype, RunNarrowGemm<T>(tile, kind, isa, scratch));
-      return true;
-    case FaultKind::kNarrowAccumulator:
-      SumRanges(tile, {{0, tile.k / 2}, {tile.k / 2, tile.k}}, isa, scratch,
-                true);
-      return true;
-    case FaultKind::kDroppedKTerm:
-      SumRanges(tile, {{0, std::max(tile.k - 1, 0)}}, isa, scratch);
-      return true;
-    default:
-      return false;
-  }
-}
+// Kernels of one task: each call that writes what the task makes is done
+// rightly, then wrongly.
+class FaultyKernels final : public Kernels {
+ public:
+  FaultyKernels(const TaskDesc& task, FaultKind kind, const Layer& layer,
+                GemmScratch* scratch, Kernels* right)
+      : task_(task),
+        kind_(kind),
+        layer_(layer),
+        scratch_(scratch),
+        right_(*right) {}
 
-// `found`: what stood before the task ran where it writes.
-void SpoilWeightGrad(const TaskDesc& task, FaultKind kind, const Layer& layer,
-                     const Writes& writes, const std::vector<char>& found,
-                     GemmScratch* scratch) {
-  Scatter(found.data(), writes.rows);
-  const GemmTile tile = MakeWeightGradTile(task, layer);
-  const int32_t half = tile.k / 2;
-  const bool empty = layer.plan.expert_rows[task.expert] == 0;
-  if (RunSpoiltGemm(tile, kind, layer.isa, scratch)) {
-    return;
-  } else if (kind == FaultKind::kWeightGradTwice) {
-    SumRanges(tile, {{0, tile.k}, {0, tile.k}}, layer.isa, scratch);
-  } else if (kind == FaultKind::kBlocksOutOfOrder) {
-    SumRanges(tile, {{half, tile.k}, {0, half}}, layer.isa, scratch);
-  } else if (kind != FaultKind::kEmptyGradNotZeroed || !empty) {
-    RunGemmTile(tile, layer.isa, scratch);  // no fault of this task
-  }
-}
+  bool changed() const { return changed_; }
 
-void Spoil(const TaskDesc& task, FaultKind kind, const Layer& layer,
-           const Writes& writes, const std::vector<char>& found,
-           GemmScratch* scratch) {
-  const ImageHeader& image = *layer.image;
-  const Work work = KindOf(task).work;
-  const bool put = IsPut(FormOf(task));
-  const bool of_tokens = work == Work::kPutRows || work == Work::kPutOnce;
-  if (kind == FaultKind::kZeroOutput) {
-    const std::vector<char> zeros(found.size(), 0);
-    Scatter(zeros.data(), writes.rows);
-    Scatter(zeros.data(), writes.weights);
-  } else if (work == Work::kWeightGrad) {
-    SpoilWeightGrad(task, kind, layer, writes, found, scratch);
-  } else if (kind == FaultKind::kSwappedExperts && IsGemm(task)) {
-    const int32_t next = (task.expert + 1) % image.num_experts;
-    RunGemmTile(MakeGemmTile(task, next, layer), layer.isa, scratch);
-  } else if (IsGemm(task)) {
-    RunSpoiltGemm(MakeGemmTile(task, task.expert, layer), kind, layer.isa,
-                  scratch);
-  } else if (kind == FaultKind::kStaleRow && of_tokens) {
-    SpoilStaleRow(task, layer, writes);
-  } else if (kind == FaultKind::kWrongOffset && put) {
-    SpoilWrongOffset(layer, writes);
-  } else if (kind == FaultKind::kOffByOneRow && work == Work::kPutHome) {
-    SpoilOffByOneRow(writes);
-  } else if (kind == FaultKind::kLostKSlot && work == Work::kSumSlots) {
-    if (image.top_k > 1) SpoilLostSlot(task, layer, writes);
-  } else if (kind == FaultKind::kMisplacedWeight) {
-    SpoilMisplacedWeight(task, layer, writes);
-  } else if (work == Work::kActivation || work == Work::kActivationGrad) {
-    SpoilActivation(task, kind, layer);
+  void Gemm(const GemmTile& t) override {
+    const bool sums = t.carry != nullptr && t.carry_out;
+    if (!sums && !IsWritten(t.c)) return right_.Gemm(t);
+    const Rows rows = sums
+                          ? RowsAt(t.carry, t.m, t.n, t.ld_carry, sizeof(float))
+                          : RowsAt(t.c, t.m, t.n, t.ldc, BytesOf(t.dtype));
+    const std::vector<char> found = Gather(rows);
+    Spoil(
+        rows, [&] { right_.Gemm(t); },
+        [&] {
+          const std::vector<char> right = Gather(rows);
+          Scatter(found, rows);  // what sums start from
+          if (!SpoilGemm(t)) Scatter(right, rows);
+        });
   }
-}
+
+  void Swiglu(const SwigluTile& t) override {
+    if (!IsWritten(t.out)) return right_.Swiglu(t);
+    const Rows rows = RowsAt(t.out, t.rows, t.cols, t.ld_out, BytesOf(t.dtype));
+    Spoil(rows, [&] { right_.Swiglu(t); }, [&] { SpoilSwiglu(t, rows); });
+  }
+
+  void SwigluGrad(const SwigluGradTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    const Rows d_gate = RowsAt(t.d_gate, t.rows, t.cols, t.ld_grad, bytes);
+    Rows rows = d_gate;
+    Add(t.d_up, t.rows, t.ld_grad * bytes, t.cols * bytes, &rows);
+    if (t.d_row_weight != nullptr) Add(t.d_row_weight, t.rows, 4, 4, &rows);
+    Spoil(
+        rows, [&] { right_.SwigluGrad(t); },
+        [&] { SpoilSwigluGrad(t, d_gate); });
+  }
+
+  void Combine(const CombineTile& t) override {
+    const Rows rows = RowsAt(t.y, t.tokens, t.cols, t.ld_y, BytesOf(t.dtype));
+    Spoil(rows, [&] { right_.Combine(t); }, [&] { SpoilCombine(t, rows); });
+  }
+
+  void RowDots(const RowDotTile& t) override {
+    Spoil(
+        RowsAt(t.out, 1, t.rows, t.rows, sizeof(float)),
+        [&] { right_.RowDots(t); }, [] {});
+  }
+
+  // Of one row.
+  void ScaleRows(const ScaleRowsTile& t) override {
+    const Rows row = RowsAt(t.out, 1, t.cols, t.ld_out, BytesOf(t.dtype));
+    Spoil(row, [&] { right_.ScaleRows(t); }, [&] { SpoilRow(t, row); });
+    ++num_rows_;
+  }
+
+  void Copy(const void* from, size_t bytes, void* to) override {
+    const auto copy = [&] { right_.Copy(from, bytes, to); };
+    if (KindOf(task_).work != Work::kPutHome) return copy();
+    const auto size = static_cast<int64_t>(bytes);
+    Spoil(RowsAt(to, 1, size, size, 1), copy, [&] {
+      if (kind_ != FaultKind::kOffByOneRow) return;
+      right_.Copy(NextReturned(from, size), bytes, to);
+    });
+  }
+
+  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
+                   float* weight_to) override {
+    right_.WriteHeader(slot, weight, slot_to, weight_to);
+  }
+  void ReadHeader(const int32_t* slot) override { right_.ReadHeader(slot); }
+  void* Scratch(GemmScratch::Slot slot, int64_t elements,
+                int64_t element_bytes) override {
+    return right_.Scratch(slot, elements, element_bytes);
+  }
+
+ private:
+  // Of a tile that the task hands on to itself: false.
+  bool IsWritten(const void* to) const {
+    return IsIn(layer_.buffers[KindOf(task_).written], to);
+  }
+
+  template <class Right, class Wrong>
+  void Spoil(const Rows& rows, Right right, Wrong wrong) {
+    right();
+    const std::vector<char> expected = Gather(rows);
+    if (kind_ == FaultKind::kZeroOutput) {
+      Scatter(std::vector<char>(expected.size(), 0), rows);
+    } else {
+      wrong();
+    }
+    changed_ = changed_ || Gather(rows) != expected;
+  }
+
+  // False: a fault of other calls.
+  bool SpoilGemm(GemmTile t) {
+    const std::vector<char> gathered = SideBySide(&t);
+    const int32_t half = t.k / 2;
+    switch (kind_) {
+      case FaultKind::kWrongAccumulation:
+        RunGemmTileBf16Accumulate(t);
+        return true;
+      case FaultKind::kNarrowOperandsTf32:
+      case FaultKind::kNarrowOperandsBf16:
+        HPMOE_STORED(t.dtype, RunNarrowGemm<T>(t, kind_, layer_.isa, scratch_));
+        return true;
+      case FaultKind::kNarrowAccumulator:
+        Sum(t, {{0, half}, {half, t.k}}, /*narrow=*/true);
+        return true;
+      case FaultKind::kDroppedKTerm:
+        Sum(t, {{0, std::max(t.k - 1, 0)}});
+        return true;
+      case FaultKind::kSwappedExperts:
+        if (t.trans_a) return false;
+        t.b = OfNextExpert(t.b);
+        right_.Gemm(t);
+        return true;
+      case FaultKind::kWeightGradTwice:
+        if (t.trans_a) Sum(t, {{0, t.k}, {0, t.k}});
+        return t.trans_a;
+      case FaultKind::kBlocksOutOfOrder:
+        if (t.trans_a) Sum(t, {{half, t.k}, {0, half}});
+        return t.trans_a;
+      case FaultKind::kEmptyGradNotZeroed:
+        return t.trans_a && layer_.plan.expert_rows[task_.expert] == 0;
+      default:
+        return false;
+    }
+  }
+
+  void Sum(const GemmTile& t, const std::vector<RowRange>& ranges,
+           bool narrow = false) {
+    SumRanges(t, ranges, layer_.isa, scratch_, narrow);
+  }
+
+  const void* OfNextExpert(const void* weights) const {
+    const Array& all = layer_.buffers[KindOf(task_).right()];
+    const int64_t at = static_cast<const char*>(weights) - all.data;
+    return all.data + (at + all.bytes() / all.slabs) % all.bytes();
+  }
+
+  void SpoilSwiglu(SwigluTile t, const Rows& rows) {
+    if (kind_ == FaultKind::kSwappedGateUp) {
+      std::swap(t.gate, t.up);
+      right_.Swiglu(t);
+    } else if (IsOfSilu()) {
+      RunSpoiltSwiglu(t, kind_, layer_.isa);
+    } else if (IsOfWeights() && t.row_weight != nullptr) {
+      UntilOneChanges(rows, [&](int32_t i) {
+        SwigluTile one = RowsOf(t, i, 1);
+        one.row_weight = t.row_weight + (i + 1) % t.rows;
+        right_.Swiglu(one);
+      });
+    }
+  }
+
+  void SpoilSwigluGrad(SwigluGradTile t, const Rows& rows) {
+    t.d_row_weight = nullptr;
+    if (kind_ == FaultKind::kSwappedGateUp) {
+      std::swap(t.gate, t.up);
+      right_.SwigluGrad(t);
+    } else if (IsOfSilu()) {
+      RunSpoiltSiluGrad(t, kind_, layer_.isa);
+    } else if (IsOfWeights() && t.row_weight != nullptr) {
+      UntilOneChanges(rows, [&](int32_t i) {
+        SwigluGradTile one = RowsOf(t, i, 1);
+        one.row_weight = t.row_weight + (i + 1) % t.rows;
+        right_.SwigluGrad(one);
+      });
+    }
+  }
+
+  // The first token whose sum changes is summed without its last slot, or takes
+  // every weight from its next slot.
+  void SpoilCombine(const CombineTile& t, const Rows& rows) {
+    const bool lost = kind_ == FaultKind::kLostKSlot && t.top_k > 1;
+    if (!lost && (!IsOfWeights() || t.weights == nullptr)) return;
+    UntilOneChanges(rows, [&](int32_t token) {
+      CombineTile one = RowsOf(t, token, 1);
+      std::vector<float> weights;
+      if (lost) {
+        --one.top_k;
+      } else {
+        weights.assign(one.weights, one.weights + one.top_k);
+        std::rotate(weights.begin(), weights.begin() + 1, weights.end());
+        one.weights = weights.data();
+      }
+      right_.Combine(one);
+    });
+  }
+
+  // Of a put or relay: another token overwrites the first row that it would
+  // change, or the first row that changes takes another weight.
+  void SpoilRow(ScaleRowsTile t, const Rows& row) {
+    if (kind_ == FaultKind::kWrongOffset) {
+      char* const out = row[0].data;
+      std::rotate(out, out + BytesOf(t.dtype), out + row[0].size);
+    } else if (changed_) {
+      return;
+    } else if (IsOfWeights() && t.weight != nullptr) {
+      const float next = NextWeight();
+      t.weight = &next;
+      right_.ScaleRows(t);
+    } else if (kind_ == FaultKind::kStaleRow) {
+      const std::vector<char> right = Gather(row);
+      const Array& tokens = layer_.buffers[KindOf(task_).left()];
+      for (int32_t i = 0; i < tokens.rows && Gather(row) == right; ++i) {
+        t.x = tokens.At(task_.rank, i, 0);
+        right_.ScaleRows(t);
+      }
+    }
+  }
+
+  // What the task's next copy has, or the next slot of a put row's token.
+  float NextWeight() const {
+    if (KindOf(task_).work == Work::kRelayRows) {
+      const RowCopy* const copies = layer_.CopiesAt(task_.rank, 0);
+      std::vector<float> weights;
+      ForEachCopy(
+          task_, layer_.plan, CopyRowsOf(layer_, task_.rank),
+          [&](int64_t at, int32_t) { weights.push_back(copies[at].weight); });
+      return weights[(num_rows_ + 1) % weights.size()];
+    }
+    const int32_t top_k = layer_.image->top_k;
+    const int32_t slot = SentSlot(task_, layer_, num_rows_);
+    const int32_t next = slot / top_k * top_k + (slot + 1) % top_k;
+    return layer_.topk_weights[layer_.SlotAt(task_.rank, next)];
+  }
+
+  // The row, or gradient of its weight, behind one of a put home; the first
+  // behind the last.
+  const void* NextReturned(const void* from, int64_t bytes) const {
+    const Array& rows = layer_.buffers[KindOf(task_).left()];
+    const int32_t first = FirstRow(task_, layer_);
+    const void* const begin =
+        IsIn(rows, from)
+            ? rows.At(task_.rank, first, 0)
+            : static_cast<const void*>(layer_.d_row_weight +
+                                       layer_.RowAt(task_.rank, first));
+    const auto* const base = static_cast<const char*>(begin);
+    const int64_t next = static_cast<const char*>(from) - base + bytes;
+    return base + next % (RealRows(task_, layer_).count() * bytes);
+  }
+
+  bool IsOfSilu() const {
+    return kind_ == FaultKind::kEarlyRounding || kind_ == FaultKind::kSiluOff;
+  }
+  bool IsOfWeights() const { return kind_ == FaultKind::kMisplacedWeight; }
+
+  const TaskDesc& task_;
+  const FaultKind kind_;
+  const Layer& layer_;
+  GemmScratch* const scratch_;
+  Kernels& right_;
+  int32_t num_rows_ = 0;  // that a put or relay wrote
+  bool changed_ = false;
+};
 
 }  // namespace
 
@@ -425,15 +514,13 @@ bool IsMoved(FaultKind kind) {
 }
 
 bool RunFaulty(const TaskDesc& task, FaultKind kind, const Layer& layer,
-               GemmScratch* scratch) {
-  if (RealRows(task, layer).count() == 0) return false;
-  if (kind == FaultKind::kDroppedTile) return true;
-  const Writes writes = WritesOf(task, layer);
-  const std::vector<char> found = Gather(writes);
-  RunTask(task, layer, scratch);
-  const std::vector<char> right = Gather(writes);
-  Spoil(task, kind, layer, writes, found, scratch);
-  return Gather(writes) != right;
+               GemmScratch* scratch, Kernels* right) {
+  if (kind == FaultKind::kDroppedTile) {
+    return RealRows(task, layer).count() > 0 && layer.Has(KindOf(task).written);
+  }
+  FaultyKernels kernels(task, kind, layer, scratch, right);
+  RunTask(task, layer, &kernels);
+  return kernels.changed();
 }
 
 }  // namespace hpmoe

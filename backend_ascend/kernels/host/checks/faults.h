@@ -63,10 +63,11 @@ bool IsOrderFault(FaultKind kind);
 // Whether the task's work is done out of its turn.
 bool IsMoved(FaultKind kind);
 
-// Does the task's work wrongly.  Returns whether any byte that the task
-// writes differs from what it should have written.
+// Does the task's work wrongly, `right` being the kernels that do it rightly.
+// Returns whether any byte that the task writes differs from what it should
+// have written; what this launch does not make, nobody can spoil.
 bool RunFaulty(const TaskDesc& task, FaultKind kind, const Layer& layer,
-               GemmScratch* scratch);
+               GemmScratch* scratch, Kernels* right);
 
 }  // namespace hpmoe
 

@@ -18,14 +18,20 @@ class Replay {
   Replay(const Layer& layer, const Modes& modes)
       : layer_(layer), modes_(modes), sent_(layer) {}
 
-  // Whether the task does its work.  A link of a chain but the last one writes
-  // nothing that could be healed, so it does.
-  bool Runs(const TaskDesc& task, uint8_t actions) const;
-
-  // What follows the task's work, or comes in its place.
-  void After(const TaskDesc& task, uint8_t actions) const;
+  // Calls work() where the task does its work, and does what follows it or
+  // comes in its place.
+  template <class Work>
+  void Do(const TaskDesc& task, uint64_t index, Work work) const {
+    const uint8_t actions = modes_.actions[index];
+    if (Runs(task, actions)) work();
+    After(task, actions);
+  }
 
  private:
+  // A link of a chain but the last one writes nothing that could be healed, so
+  // it does its work.
+  bool Runs(const TaskDesc& task, uint8_t actions) const;
+  void After(const TaskDesc& task, uint8_t actions) const;
   // What travels beside a row, where it is the plan's; false: it is not.
   bool WriteHeader(uint16_t buffer, int32_t rank, int32_t row) const;
   void Capture(const Access& access) const;

@@ -61,6 +61,22 @@ void RunTasks(const LaunchOptions& options, LaunchState* state, Held* held,
   }
 }
 
+// Refuses events to which more was added than all signals are worth: waits were
+// met too early, though nobody may have read what they are for.
+Status CheckEvents(const LaunchState& state) {
+  Status status{};
+  const EventDesc* const events = state.view->events;
+  for (size_t e = 0; status.code == 0 && e < state.counters.size(); ++e) {
+    const int32_t value = state.counters[e].value.load();
+    if (value <= events[e].threshold) continue;
+    status.code = kBroken;
+    std::snprintf(status.message, sizeof(status.message),
+                  "event %zu of rank %d: expected signals worth %d, got %d", e,
+                  events[e].rank, events[e].threshold, value);
+  }
+  return status;
+}
+
 }  // namespace
 
 int64_t Launch::arena_bytes() {
@@ -89,6 +105,7 @@ Status Launch::RunIn(const LaunchTensors& tensors, const LaunchOptions& options,
   if (options.modes.guards) PoisonPadding(plan, state.layer);
   Start(view_, options, &state);
   RunTasks(options, &state, held, report);
+  if (options.modes.races) status = CheckEvents(state);
   if (options.modes.guards) ClearPadding(plan, state.layer);
   if (state.overrun_task >= 0) {
     status.code = kBroken;

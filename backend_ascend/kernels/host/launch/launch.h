@@ -59,9 +59,9 @@ class Launch {
 // The same tasks on one thread, kind by kind in the image's order, without
 // waits or signals; some rows of every kind in plain C++.  Broken where the
 // sums of an instruction set are not those of plain C++.  All tensors of the
-// pass are given.
+// pass are given.  Of the options, the instruction set and actions.
 Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
-                    Isa isa);
+                    const LaunchOptions& options);
 
 }  // namespace hpmoe
 

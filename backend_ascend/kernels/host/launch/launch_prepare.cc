@@ -23,15 +23,8 @@ Status Missing(const char* name) {
 // Which of the buffers that tasks write are made.
 class Makes {
  public:
-  Makes(const ImageView& view, const LaunchTensors& tensors,
-        const LaunchOptions& options)
-      : image_(*view.header),
-        tensors_(tensors),
-        all_(options.modes.actions != nullptr),
-        faulty_(options.fault.kind == FaultKind::kNone ||
-                        IsOrderFault(options.fault.kind)
-                    ? nullptr
-                    : &KindOf(view.tasks[options.fault.task])) {
+  Makes(const ImageView& view, const LaunchTensors& tensors)
+      : image_(*view.header), tensors_(tensors) {
     for (int32_t t = 0; t < view.num_tasks; ++t) {
       const TaskDesc& task = view.tasks[t];
       if (task.kind != kDown) continue;
@@ -41,17 +34,7 @@ class Makes {
   }
 
   bool operator()(int buffer) const {
-    return tensors_.buffers[buffer] != nullptr || all_ || IsSeen(buffer) ||
-           IsNeeded(buffer);
-  }
-
-  // By a fault.
-  bool IsSeen(int buffer) const {
-    if (faulty_ == nullptr) return false;
-    if (faulty_->written == buffer) return true;
-    return std::any_of(
-        faulty_->reads, faulty_->reads + faulty_->num_reads(),
-        [=](const ReadSpec& read) { return read.buffer == buffer; });
+    return tensors_.buffers[buffer] != nullptr || IsNeeded(buffer);
   }
 
  private:
@@ -80,8 +63,6 @@ class Makes {
 
   const ImageHeader& image_;
   const LaunchTensors& tensors_;
-  const bool all_;
-  const KindInfo* const faulty_;
   bool whole_down_ = true;  // every task of `down` has all columns
 };
 
@@ -117,7 +98,6 @@ class Placement {
   // Whether tasks do without an input: what it was made of is there.
   bool IsSpared(int b) const {
     if (UseOf(image_, b) == Use::kAbsent) return true;
-    if (makes_.IsSeen(b)) return false;
     return (b == kExpertIn && IsGiven(kX)) ||
            (b == kReturned && IsGiven(kExpertOut));
   }
@@ -340,7 +320,7 @@ Status Prepare(const ImageView& view, const LaunchTensors& tensors,
   layer->topk_ids = held->routed.ids.data();
   layer->row_of_slot = plan.row_of_slot.data();
   layer->isa = options.isa;
-  const Makes makes(view, tensors, options);
+  const Makes makes(view, tensors);
   status = Placement(tensors, makes, layer).Place(&held->arena);
   if (status.code != 0) return status;
   const Modes::Start start = options.modes.start;

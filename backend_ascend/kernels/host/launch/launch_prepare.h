@@ -55,10 +55,10 @@ struct Held {
 };
 
 // Routes and points the layer at what is given and at `held`, which must
-// outlive it.  Of what tasks write, a buffer is there if it is asked for, if
-// tasks that cannot do without it read it, or if a mode must see it: `actions`
-// see all of them, a fault of values those that its task reads and writes. What
-// travels beside rows is carried where they are put; else it is there already.
+// outlive it.  Of what tasks write, a buffer is there if it is asked for, or if
+// tasks that cannot do without it read it; whatever the modes and the fault.
+// What travels beside rows is carried where they are put; else it is there
+// already.
 Status Prepare(const ImageView& view, const LaunchTensors& tensors,
                const LaunchOptions& options, Held* held, Layer* layer);
 

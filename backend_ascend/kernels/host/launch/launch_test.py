@@ -387,26 +387,108 @@ class TestChecked:
     assert {race.tensor for race in got.races} == {tensor}
     assert all(task == race.blame.index for race in got.races)
 
-  def test_a_faulty_task_has_its_tensors(self):
-    # Given a fault of values, when only y is asked for, then what its task
-    # reads and writes is made, and y is wrong as in a launch of all tensors.
+  def test_headers_that_a_signal_counts_by_are_read_whatever_is_made(self):
+    # Given rows that stay home, when the put home that only counts them does
+    # not wait, then it races with who writes the headers it counts by.
+    case = testing.make_case(
+      layout.Direction.FORWARD, LAYERS['four_ranks'], policy(), row_block=8
+    )
+    task = first_with_rows(case, layout.Kind.RETURN)
+    got = runtime.Launch(case.image, threads=1).run(
+      case.inputs,
+      ['y', 'expert_in'],
+      modes=modes_lib.Modes(races=True),
+      fault=faults.Fault('skipped_wait', task),
+    )
+    mine = [race for race in got.races if race.blame.index == task]
+    assert {race.tensor for race in mine} == {'expert_in'}
+
+  def test_an_event_that_was_signalled_too_often_is_broken(self):
+    # Given a task that signals twice as much as its readers wait for, then
+    # every bit may be right, and yet the launch is refused.
+    case = testing.make_case(
+      layout.Direction.FORWARD, LAYERS['two_ranks'], policy(), row_block=8
+    )
+    blob = bytearray(case.image)
+    tables = image_lib.tables(blob)
+    task = first_with_rows(case, layout.Kind.DOWN)
+    tables['signals']['amount'][tables['tasks']['signal_begin'][task]] *= 2
+    loaded = runtime.Launch(image_lib.seal(blob))
+    with pytest.raises(runtime.BrokenError, match='^event .* worth .* got'):
+      loaded.run(case.inputs, modes=modes_lib.Modes(races=True))
+
+  def test_a_fault_spoils_what_is_made_and_nothing_else(self):
+    # Given a fault of values, when only y is asked for, then it is as wrong as
+    # in a launch of all tensors if the task's own tensor is made, though what
+    # it reads is not; otherwise there is nothing to spoil.
     case = testing.make_case(
       layout.Direction.FORWARD, LAYERS['two_ranks'], policy(), row_block=8
     )
     tasks = case.image.tables['tasks']
+    for name, kind in (
+      ('swapped_experts', layout.Kind.DOWN),
+      ('narrow_operands_bf16', layout.Kind.DOWN),
+      ('dropped_k_term', layout.Kind.DOWN),
+      ('lost_k_slot', layout.Kind.COMBINE),
+      ('misplaced_weight', layout.Kind.COMBINE),
+    ):
+      fault = faults.Fault(name, first_with_rows(case, kind))
+      want = runtime.launch(case.image, case.inputs, fault=fault)['y']
+      got = runtime.Launch(case.image).run(case.inputs, fault=fault)
+      assert got.outputs['y'].tobytes() == want.tobytes(), name
+      assert want.tobytes() != case.right['y'].tobytes(), name
     for name, kind in (
       ('swapped_experts', layout.Kind.GATE_UP),
       ('zero_output', layout.Kind.SWIGLU),
       ('off_by_one_row', layout.Kind.RETURN),
       ('stale_row', layout.Kind.DISPATCH),
     ):
-      fault = faults.Fault(name, int(np.flatnonzero(tasks['kind'] == kind)[0]))
-      want = runtime.launch(case.image, case.inputs, fault=fault)['y']
-      got = runtime.Launch(case.image).run(case.inputs, fault=fault)
-      assert got.outputs['y'].tobytes() == want.tobytes(), name
-      assert want.tobytes() != case.right['y'].tobytes(), name
+      fault = faults.Fault(name, first_with_rows(case, kind))
+      with pytest.raises(faults.NoEffect):
+        runtime.Launch(case.image).run(case.inputs, fault=fault)
 
-  def test_replay_makes_all_tensors(self):
+  def test_gradients_of_gathered_rows_are_spoilt_as_those_of_made_ones(self):
+    # Given weight gradients whose rows are gathered where their tokens lie,
+    # when their sums are narrowed or cut, then bits are those of a launch in
+    # which the rows were put side by side.
+    case = testing.make_case(
+      layout.Direction.BACKWARD, LAYERS['two_ranks'], policy(), row_block=8
+    )
+    for name in (
+      'narrow_operands_bf16',
+      'dropped_k_term',
+      'narrow_accumulator',
+      'wrong_accumulation',
+      'weight_grad_twice',
+    ):
+      task = first_with_rows(case, layout.Kind.GATE_UP_WEIGHT_GRAD)
+      fault = faults.Fault(name, task)
+      want = runtime.launch(case.image, case.inputs, fault=fault)
+      got = runtime.Launch(case.image).run(case.inputs, fault=fault).outputs
+      assert testing.differing(want, case.right) == ['d_w_gate_up'], name
+      assert not testing.differing(got, {n: want[n] for n in got}), name
+
+  def test_replay_captures_what_is_made(self):
+    # Given tasks that read given tensors, when only y is asked for, then each
+    # task that makes something has the bits that it has if all is made, and
+    # what nobody made is not captured.
+    case = testing.make_case(
+      layout.Direction.FORWARD, LAYERS['two_ranks'], policy(), row_block=8
+    )
+    actions = np.full(
+      len(case.image.tables['tasks']), modes_lib.ISOLATED, np.uint8
+    )
+    modes = modes_lib.Modes(actions=actions, given=case.right)
+    got = runtime.Launch(case.image).run(case.inputs, modes=modes).captured
+    made = {
+      name for name, array in got.items() if not modes_lib.is_poison(array).all()
+    }
+    assert made == {'expert_out', 'y'}
+    for name in made:
+      own = ~modes_lib.is_poison(got[name])
+      assert (got[name][own] == case.right[name][own]).all()
+
+  def test_replay_heals_what_is_made(self):
     # Given tasks that read given tensors, when only y is asked for, then it is
     # right although no task but the last did its work.
     case = testing.make_case(
@@ -432,6 +514,14 @@ class TestIdsOfTheCaller:
       [sys.executable, '-c', script], env=os.environ | dict(PYTHONPATH=path)
     )
     assert ran.returncode == 0
+
+
+def first_with_rows(case, kind: layout.Kind) -> int:
+  """Returns the first task of a kind that has rows."""
+  counts = runtime.route(case.image, case.inputs['topk_ids']).counts
+  real = faults.real_rows(case.image, counts) > 0
+  kinds = case.image.tables['tasks']['kind']
+  return int(np.flatnonzero((kinds == kind) & real)[0])
 
 
 def launch_on_ids(layer: str) -> None:

@@ -301,8 +301,7 @@ class Launch:
       named = functools.partial(named, fault=fault.name, fault_task=fault.task)
     if modes is None:
       return named(), None
-    actions, healed = modes_lib.checked_actions(self.image, modes)
-    captured = modes_lib.captured(self.image, actions)
+    replayed, captured = _replayed(self.image, modes)
     options = named(
       poison=modes.poison,
       permute=modes.permute,
@@ -311,11 +310,17 @@ class Launch:
       guards=modes.guards,
       trace=modes.trace,
       times=modes.times,
-      actions=actions,
-      captured={n: arrays.bits(a) for n, a in (captured or {}).items()},
-      given=healed,
+      **replayed,
     )
     return options, captured
+
+
+def _replayed(image: image_lib.Image, modes: modes_lib.Modes):
+  """Returns native options of the modes' actions, and what is captured."""
+  actions, healed = modes_lib.checked_actions(image, modes)
+  captured = modes_lib.captured(image, actions)
+  bits = {n: arrays.bits(a) for n, a in (captured or {}).items()}
+  return dict(actions=actions, captured=bits, given=healed), captured
 
 
 def _names_asked(
@@ -423,18 +428,19 @@ def launch(
   return run(image, inputs, **how).outputs
 
 
-def launch_serial(
+def run_serial(
   image,
   inputs: collections.abc.Mapping[str, np.ndarray],
   *,
   isa: str | None = None,
   plan: _native.Routing | None = None,
-) -> dict[str, np.ndarray]:
+  modes: modes_lib.Modes = modes_lib.Modes(),
+) -> modes_lib.Launched:
   """Runs the same tasks on one thread, kind by kind; see `run`.
 
   Nothing waits and nothing signals, and some rows of every kind of task are
   computed in plain C++, whatever the instruction set: so this is what any
-  launch must equal, bit for bit.
+  launch must equal, bit for bit.  Of the modes it has `actions`.
 
   Raises:
     ValueError: as `Launch.run`.
@@ -445,10 +451,22 @@ def launch_serial(
   names = arrays.outputs(image)
   outputs = arrays.zeros(image, tensors.PLAN + names)
   plan = plan or _native.Routing(image, read['topk_ids'])
+  replayed, captured = _replayed(image, modes)
   _native.launch_serial(
-    image, plan, read, {n: arrays.bits(a) for n, a in outputs.items()}, isa
+    image,
+    plan,
+    read,
+    {n: arrays.bits(a) for n, a in outputs.items()},
+    _native.LaunchOptions(isa=isa, **replayed),
   )
-  return {name: outputs[name] for name in names}
+  return modes_lib.Launched({n: outputs[n] for n in names}, captured)
+
+
+def launch_serial(
+  image, inputs: collections.abc.Mapping[str, np.ndarray], **how
+) -> dict[str, np.ndarray]:
+  """Returns the outputs of `run_serial`."""
+  return run_serial(image, inputs, **how).outputs
 
 
 ACCESS = np.dtype(

@@ -125,14 +125,14 @@ LaunchReport RunPy(Launch* self, const ConstArrays& inputs,
 
 void LaunchSerialPy(const LoadedImage& image, const Routing& routing,
                     const ConstArrays& inputs, const Arrays& outputs,
-                    const std::optional<std::string>& isa_name) {
+                    const Options& options) {
   const LaunchTensors tensors =
       TensorsOf(image.header(), &routing.plan, inputs, outputs);
-  const Isa isa = IsaOf(isa_name);
+  const LaunchOptions launch = OptionsFor(image.view(), options);
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = LaunchSerial(image.view(), tensors, isa);
+    status = LaunchSerial(image.view(), tensors, launch);
   }
   Check(status);
 }
@@ -253,7 +253,7 @@ void BindRuntime(nb::module_& m) {
   m.attr("MAX_THREADS") = kMaxThreads;
   m.attr("MAX_DEADLINE_S") = kMaxDeadlineS;
   m.def("launch_serial", &LaunchSerialPy, "image"_a, "routing"_a, "inputs"_a,
-        "outputs"_a, "isa"_a = nb::none(),
+        "outputs"_a, "options"_a,
         "The same tasks on one thread, kind by kind.");
   m.def("inspect", &InspectPy, "image"_a, "routing"_a,
         "What tasks would access and signal; see runtime.inspect.");

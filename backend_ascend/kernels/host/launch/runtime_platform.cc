@@ -69,9 +69,7 @@ void HostPlatform::DoTurn(uint32_t index) {
 }
 
 void HostPlatform::RunOutOfOrder(uint32_t index) {
-  const TaskDesc& task = Task(index);
-  state_.fault_changed =
-      task.wait_count > 0 && RealRows(task, state_.layer).count() > 0;
+  state_.fault_changed = state_.Waits(index);
   Work(index);
 }
 
@@ -89,10 +87,8 @@ void HostPlatform::Work(uint32_t index) {
   if (state_.replay == nullptr) {
     Compute(index);
   } else {
-    const TaskDesc& task = state_.view->tasks[index];
-    const uint8_t actions = state_.modes.actions[index];
-    if (state_.replay->Runs(task, actions)) Compute(index);
-    state_.replay->After(task, actions);
+    state_.replay->Do(state_.view->tasks[index], index,
+                      [&] { Compute(index); });
   }
   if (state_.modes.times) {
     TaskTime& time = state_.times[index];
@@ -108,7 +104,7 @@ void HostPlatform::Compute(uint32_t index) {
                       state_.modes.start == Modes::Start::kPoison);
   if (faulty && !IsOrderFault(state_.fault.kind)) {
     state_.fault_changed =
-        RunFaulty(task, state_.fault.kind, state_.layer, scratch_);
+        RunFaulty(task, state_.fault.kind, state_.layer, scratch_, &kernels);
   } else if (state_.modes.guards) {
     GuardedKernels guarded(&kernels, &margins_);
     RunTask(task, state_.layer, &guarded);
@@ -117,8 +113,7 @@ void HostPlatform::Compute(uint32_t index) {
     RunTask(task, state_.layer, &kernels);
   }
   if (state_.HasFault(index, FaultKind::kSkippedWait)) {
-    state_.fault_changed =
-        task.wait_count > 0 && RealRows(task, state_.layer).count() > 0;
+    state_.fault_changed = state_.Waits(index);
   }
 }
 

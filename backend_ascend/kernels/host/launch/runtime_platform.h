@@ -114,6 +114,11 @@ struct LaunchState {
     return HasFault(index, FaultKind::kSkippedWait) ? unwaiting
                                                     : view->tasks[index];
   }
+  // Whether the task has something to wait for.
+  bool Waits(uint32_t index) const {
+    const TaskDesc& task = view->tasks[index];
+    return task.wait_count > 0 && RealRows(task, layer).count() > 0;
+  }
   bool HasFault(uint32_t task, FaultKind kind) const {
     return static_cast<int64_t>(task) == fault.task && fault.kind == kind;
   }

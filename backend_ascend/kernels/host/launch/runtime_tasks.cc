@@ -218,6 +218,21 @@ void PutOnce(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   }
 }
 
+// Those that puts home and relays go by, and their signals, which count rows
+// that this launch does not make, too.
+void ReadHeaders(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+  if (FormOf(task) == Form::kHomePut) {
+    ForEachReturned(task, layer, [&](int32_t row, int32_t, int32_t) {
+      kernels->ReadHeader(layer.header_slot + layer.RowAt(task.rank, row));
+    });
+  } else if (FormOf(task) == Form::kRelayTile) {
+    const RowCopy* const copies = layer.CopiesAt(task.rank, 0);
+    ForEachCopy(
+        task, layer.plan, CopyRowsOf(layer, task.rank),
+        [&](int64_t at, int32_t) { kernels->ReadHeader(&copies[at].row); });
+  }
+}
+
 // A row of its own for every expert that a relayed row is for.
 void RelayRows(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   const Array& to = Written(task, layer);
@@ -228,7 +243,6 @@ void RelayRows(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
                 const RowCopy& copy = copies[at];
                 const auto from = static_cast<int32_t>(at / per);
                 const int64_t header = layer.RowAt(task.rank, row);
-                kernels->ReadHeader(&copy.row);
                 kernels->ScaleRows(MakeSentRow(task, layer, from, &copy.weight,
                                                to.At(task.rank, row, 0)));
                 kernels->WriteHeader(copy.slot, copy.weight,
@@ -289,7 +303,6 @@ void PutHome(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   ForEachReturned(task, layer, [&](int32_t row, int32_t source, int32_t slot) {
     if (!layer.Holds(source)) return;
     const int64_t at = layer.RowAt(task.rank, row);
-    kernels->ReadHeader(layer.header_slot + at);
     kernels->Copy(rows.At(task.rank, row, 0), row_bytes,
                   home.At(source, slot, 0));
     if (layer.d_slot_weight == nullptr) return;
@@ -309,11 +322,6 @@ Array ShapeOf(const ImageHeader& image, BufferId buffer) {
   return {nullptr, IsWeight(info.rows) ? image.num_experts : image.num_ranks,
           rows, SizeOf(image, info.cols),
           info.element == Element::kFloat ? 4 : stored};
-}
-
-void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
-                  float weight, void* to) {
-  RunScaleRowsTile(MakeSentRow(task, layer, token, &weight, to), layer.isa);
 }
 
 namespace {
@@ -354,7 +362,8 @@ SwigluTile MakeActivation(const TaskDesc& task, int32_t col, int32_t cols,
   return tile;
 }
 
-}  // namespace
+// The kernel arguments of a task with real rows.  Null for rows that this
+// launch does not make: Fused brings others.
 
 GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert,
                       const Layer& layer) {
@@ -455,8 +464,6 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   tile.dtype = StoredAs(layer);
   return tile;
 }
-
-namespace {
 
 // Work whose rows may not be made.
 class Fused {
@@ -677,9 +684,9 @@ void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   const KindInfo& kind = KindOf(task);
   // A corrupt image may have tiles without columns: there is no memory then.
   const bool wide = kind.info().whole_rows || task.col_end > task.col_begin;
-  if (RealRows(task, layer).count() == 0 || !wide || !layer.Has(kind.written)) {
-    return;
-  }
+  if (RealRows(task, layer).count() == 0 || !wide) return;
+  ReadHeaders(task, layer, kernels);
+  if (!layer.Has(kind.written)) return;
   Fused fused(task, layer, kernels);
   switch (kind.work) {
     case Work::kPutRows:

@@ -128,18 +128,6 @@ void ForEachReturned(const TaskDesc& task, const Layer& layer, Visit visit) {
   ForEachReturned(task, layer.plan, layer.HeaderSlots(task.rank), visit);
 }
 
-// Writes the row that a put sends for a token under a weight.
-void WriteSentRow(const TaskDesc& task, const Layer& layer, int32_t token,
-                  float weight, void* to);
-
-// The kernel arguments of a task with real rows; `expert` owns the weights.
-// Null for rows that this launch does not make: RunTask brings others.
-GemmTile MakeGemmTile(const TaskDesc& task, int32_t expert, const Layer& layer);
-GemmTile MakeWeightGradTile(const TaskDesc& task, const Layer& layer);
-SwigluTile MakeSwigluTile(const TaskDesc& task, const Layer& layer);
-SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer);
-CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer);
-
 // All that touches tensors: every address that a task's work reads or writes
 // on its own ranks passes here.
 class Kernels {

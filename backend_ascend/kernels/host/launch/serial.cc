@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "backend_ascend/kernels/host/checks/replay.h"
 #include "backend_ascend/kernels/host/launch/launch.h"
 #include "backend_ascend/kernels/host/splitmix.h"
 #include "backend_ascend/kernels/host/tiles/float_environment.h"
@@ -159,22 +161,27 @@ class PinnedKernels final : public Kernels {
 }  // namespace
 
 Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
-                    Isa isa) {
+                    const LaunchOptions& asked) {
   const DefaultFloatEnvironment environment;
-  LaunchOptions options;
-  options.isa = isa;
+  LaunchOptions options = asked;
   options.modes.start = Modes::Start::kPoison;
   Held held;
   Layer layer{};
   Status status = Prepare(view, tensors, options, &held, &layer);
   if (status.code != 0) return status;
   GemmScratch scratch;
-  HostKernels fast(isa, &scratch), plain(Isa::kPortable, &scratch);
+  std::unique_ptr<Replay> replay;
+  if (options.modes.actions != nullptr) {
+    replay = std::make_unique<Replay>(layer, options.modes);
+  }
+  HostKernels fast(options.isa, &scratch), plain(Isa::kPortable, &scratch);
   for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
     PinnedKernels kernels(kind, &fast, &plain);
     for (uint64_t t = 0; t < view.header->tasks.count; ++t) {
-      if (view.tasks[t].kind != kind) continue;
-      RunTask(view.tasks[t], layer, &kernels);
+      const TaskDesc& task = view.tasks[t];
+      if (task.kind != kind) continue;
+      const auto run = [&] { RunTask(task, layer, &kernels); };
+      replay == nullptr ? run() : replay->Do(task, t, run);
       if (kernels.found().empty()) continue;
       std::snprintf(status.message, sizeof(status.message), "%s: %s",
                     TaskText(view, t).c_str(), kernels.found().c_str());

@@ -58,6 +58,7 @@ inline SwigluGradTile RowsOf(SwigluGradTile t, int32_t row, int32_t count) {
 inline CombineTile RowsOf(CombineTile t, int32_t row, int32_t count) {
   t.returned = Advance(t.returned, int64_t{row} * t.top_k * t.ld, t.dtype);
   t.weights = Advance(t.weights, int64_t{row} * t.top_k);
+  t.rows = Advance(t.rows, int64_t{row} * t.top_k);
   t.y = Advance(t.y, row * t.ld_y, t.dtype);
   t.tokens = count;
   return t;
