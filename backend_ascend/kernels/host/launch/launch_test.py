@@ -424,7 +424,6 @@ class TestChecked:
     case = testing.make_case(
       layout.Direction.FORWARD, LAYERS['two_ranks'], policy(), row_block=8
     )
-    tasks = case.image.tables['tasks']
     for name, kind in (
       ('swapped_experts', layout.Kind.DOWN),
       ('narrow_operands_bf16', layout.Kind.DOWN),
@@ -480,9 +479,7 @@ class TestChecked:
     )
     modes = modes_lib.Modes(actions=actions, given=case.right)
     got = runtime.Launch(case.image).run(case.inputs, modes=modes).captured
-    made = {
-      name for name, array in got.items() if not modes_lib.is_poison(array).all()
-    }
+    made = {n for n, a in got.items() if not modes_lib.is_poison(a).all()}
     assert made == {'expert_out', 'y'}
     for name in made:
       own = ~modes_lib.is_poison(got[name])
