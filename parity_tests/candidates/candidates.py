@@ -118,6 +118,8 @@ class Candidate(abc.ABC):
       candidate cannot.
     as_used: as `run`, what is launched for users, who ask for results only;
       None if that is `run` itself.
+    alone_as_used: as `as_used`, in isolated replay: what its tasks wrote, and
+      what they must have written; None if the candidate cannot.
   """
 
   can: ClassVar[Can] = Can()
@@ -128,6 +130,7 @@ class Candidate(abc.ABC):
   seconds: Sequence[float] = ()
   fault: str | None = None
   committed: Sequence[np.void] = ()
+  alone_as_used: Callable[..., tuple[dict, dict]] | None = None
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import ClassVar, Self
 
 import numpy as np
@@ -57,6 +58,15 @@ FLAGS = (
     'Fault that our backend commits, one of '
     f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
   ),
+  flag_lib.Flag(
+    'fused',
+    'fused',
+    "Our backend makes only the pass's results, as front ends have it: what "
+    'lies between is fused away. Without, a check judges such a launch beside '
+    'the one that makes all.',
+    False,
+    bool,
+  ),
 )
 
 
@@ -77,6 +87,7 @@ class Megakernel(candidates.Candidate):
     checking: the modes of each launch.
     isa: instruction sets: a launch is by the first, a serial run by the last;
       none: the best.
+    fused: what it makes is the pass's results only, of what front ends keep.
     committed: for each run with a fault, the task (layout.TASK) that did it.
     images: compiled so far, by pass, config, policy and options.
   """
@@ -91,6 +102,7 @@ class Megakernel(candidates.Candidate):
   checking: checking_lib.Checking = checking_lib.Checking()
   name: str = 'backend_ascend'
   isa: tuple[str, ...] = ()
+  fused: bool = False
   committed: list[np.void] = _empty(list)
   launches: list[candidates.Launch] = _empty(list)
   images: dict[tuple, image_lib.Image] = _empty(dict)
@@ -112,6 +124,11 @@ class Megakernel(candidates.Candidate):
         f'fault: expected one of {list(known)} in direction '
         f'{case.direction}, got {self.fault!r}'
       )
+    if self.fused and self.checking.replays:
+      raise ValueError(
+        'fused: expected none with isolate, which replays the fused launch, '
+        'too, nor with start_at or stop_after'
+      )
     return dataclasses.replace(self)
 
   def run(
@@ -120,17 +137,23 @@ class Megakernel(candidates.Candidate):
     """See `Candidate`."""
     with candidates.own_failures(self.name):
       image = self._compiled(which, config, policy, self.options)
-      inputs = read_by_runtime(which, policy, inputs)
-      plan = runtime.route(image, inputs['topk_ids'])
       modes = self.checking.modes(image, given)
-      if self.fault not in faults.specs(which.direction):
-        return self._launch(which, image, plan, inputs, None, modes)
-      return self._launch_with_fault(which, image, plan, inputs, modes)
+      return self._run(which, image, inputs, modes, self.fused)
 
-  def _launch_with_fault(
-    self, which, image, plan, inputs, modes
-  ) -> dict[str, np.ndarray]:
-    """Commits the fault in the first task that it changes."""
+  def _run(self, which, image, inputs, modes, fused) -> dict[str, np.ndarray]:
+    """Commits the fault, if there is one, in the first task that it changes."""
+    policy, asked = image.policy, None
+    if fused:
+      inputs = given_by_front_ends(which, image.config, policy, inputs)
+      asked = which.results
+    else:
+      inputs = read_by_runtime(which, policy, inputs)
+    plan = runtime.route(image, inputs['topk_ids'])
+    launch = functools.partial(
+      self._launch, which, image, plan, inputs, modes=modes, asked=asked
+    )
+    if self.fault not in faults.specs(which.direction):
+      return launch(None)
     try:
       tasks = faults.candidates(
         image, plan.counts, self.fault, plan.relayed_counts
@@ -140,8 +163,7 @@ class Megakernel(candidates.Candidate):
     for task in tasks[:_TRIES]:
       self.committed.append(image.tables['tasks'][task])
       try:
-        fault = faults.Fault(self.fault, int(task))
-        return self._launch(which, image, plan, inputs, fault, modes)
+        return launch(faults.Fault(self.fault, int(task)))
       except faults.NoEffect:
         self.committed.pop()
     raise candidates.FaultDoesNothing(
@@ -150,11 +172,12 @@ class Megakernel(candidates.Candidate):
     )
 
   def _launch(
-    self, which, image, plan, inputs, fault, modes
+    self, which, image, plan, inputs, fault, *, modes, asked
   ) -> dict[str, np.ndarray]:
     launched = runtime.run(
       image,
       inputs,
+      asked=asked,
       threads=self.threads,
       deadline_s=self.deadline_s,
       fault=fault,
@@ -199,9 +222,11 @@ class Megakernel(candidates.Candidate):
   def as_used(self) -> Callable[..., dict[str, np.ndarray]] | None:
     """What the launch that front ends make gives: only the pass's results.
 
-    None where tasks read the oracle's tensors or commit a fault: users' do not.
+    None where it is `run`, or where tasks read the oracle's tensors or commit a
+    fault: users' do not.
     """
-    return None if self.checking.replays or self.fault else self._run_as_used
+    plain = not (self.fused or self.checking.replays or self.fault)
+    return self._run_as_used if plain else None
 
   def _run_as_used(
     self, config, policy, inputs, which=passes.FORWARD
@@ -224,6 +249,30 @@ class Megakernel(candidates.Candidate):
           'same bits however tasks are cut and whatever ran before, got others'
         )
     return outputs
+
+  def alone_as_used(
+    self, config, policy, inputs, which=passes.FORWARD
+  ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Replays the launch that front ends make: each task of it by itself.
+
+    It reads what a launch of all tensors made, so what it writes must be bits
+    of that; no fault spreads.
+
+    Returns:
+      What tasks wrote, but for what is fused away; and that launch's tensors.
+
+    Raises:
+      candidates.FaultDoesNothing: the fault has no place in it.
+      candidates.CandidateError: it ended early.
+    """
+    with candidates.own_failures(self.name):
+      image = self._compiled(which, config, policy, self.options)
+      whole = dataclasses.replace(self, fault=None)._run(
+        which, image, inputs, modes_lib.Modes(), False
+      )
+      alone = dataclasses.replace(self.checking, isolate=True)
+      got = self._run(which, image, inputs, alone.modes(image, whole), True)
+    return got, whole
 
   def _asked_of_users(self, which, config, policy, options) -> runtime.Launch:
     return runtime.Launch(
@@ -272,14 +321,17 @@ def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
     return launched.outputs
   relayed = {spec.name for spec in tensors.RELAYED}
   outputs = dict(launched.outputs)
-  for name in outputs.keys() & launched.captured.keys():
-    own = launched.captured[name]
+  for name, own in launched.captured.items():
+    fused_away = name not in outputs and modes_lib.is_poison(own).all()
+    if name not in tensors.SPECS or fused_away:
+      continue
     counts = plan.relayed_counts if name in relayed else plan.counts
     rows = counts.sum(axis=0).reshape(len(plan.counts), -1).sum(axis=1)
     if 'N' in tensors.SPECS[name].shape.split():
       # No task has the rows past the last valid one.
       for rank, valid in enumerate(rows):
-        own[rank, valid:] = outputs[name][rank, valid:]
+        past = outputs[name][rank, valid:] if name in outputs else 0
+        own[rank, valid:] = past
     outputs[name] = own
   return outputs
 

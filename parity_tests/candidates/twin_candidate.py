@@ -102,9 +102,9 @@ class Twin(host.Megakernel):
   )
 
   def _launch(
-    self, which, image, plan, inputs, fault, modes
+    self, which, image, plan, inputs, fault, *, modes, asked
   ) -> dict[str, np.ndarray]:
-    del modes  # Those of the host, of which the twin has none.
+    del modes, asked  # Those of the host, of which the twin has none.
     try:
       launched = twin_runtime.run(
         image,

@@ -356,6 +356,11 @@ def real_lanes(
       equality(name, 'bitwise', USED_RULE, used, got, case.tiling)
       for name in which.results
     ]
+  alone = isolated and candidate.alone_as_used and not candidate.fault
+  if alone and 'bitwise' in asked.lanes:
+    found, tasks = alone_as_used(case, candidate)
+    results += found
+    wrong += tasks
   asked.progress(f'{which.name}, real data: oracle')
   expected = case.answer()
   # The oracle's own stages stand in only where the candidate kept to itself
@@ -386,6 +391,25 @@ def real_lanes(
       lambda name: lanes.out_of_bound(name, got[name], golden),
     )
   return Judged(results, got, wrong)
+
+
+def alone_as_used(
+  case: Case, candidate: candidates.Candidate
+) -> tuple[Results, list[isolation.WrongTask]]:
+  """Judges each task, by itself, of the launch that front ends make.
+
+  Returns:
+    A row for each tensor that it makes, and the tasks that are wrong.
+  """
+  assert candidate.alone_as_used is not None
+  got, whole = case.run(candidate.alone_as_used)
+  results = [
+    equality(name, 'bitwise', USED_RULE, got, whole, case.tiling)
+    for name in case.stages
+    if name in got
+  ]
+  differs = lambda name: lanes.differs('bitwise', got[name], whole[name])
+  return results, guilty(case, candidate, 'bitwise', results, differs)
 
 
 def _continued(
@@ -426,6 +450,7 @@ def serial_rows(
       name, 'bitwise', SERIAL_RULE, got[name], take(name), case.tiling
     )
     for name in case.which.stages
+    if name in got
   ]
 
 
@@ -445,6 +470,7 @@ def ordered_rows(case: Case, answered: Answered) -> Results:
     )
     for name in case.which.stages
     if name in _ORDERED and name not in case.movement
+    if name in answered.got and case.follows(name, answered.sources)
   ]
 
 

@@ -17,6 +17,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import text_table
 
@@ -48,6 +49,8 @@ class Row:
     expected_at: where it was put.
     isolated: the task that isolated replay names, or several; '-' on the twin,
       which has none.
+    fused: as `isolated`, in the launch that front ends make, where that has a
+      place for the fault; otherwise why it has none.
     caught: whether it was caught, located and named alone; for the control,
       whether nothing was.
   """
@@ -58,6 +61,7 @@ class Row:
   located_at: str
   expected_at: str
   isolated: str
+  fused: str
   caught: bool
 
 
@@ -87,13 +91,14 @@ def run(
     bench = bench_lib.Bench(case, keep=True)
     progress(f'{which.name}: {CONTROL}')
     rows.append(_control(one, bench))
+    made = _made_as_used(one, bench)
     for spec in faults.specs(which.direction).values():
       if bench.made.policy.storage not in spec.storages:
         continue
       if spec.empty and case.input is not None and _all_have_rows(bench):
         continue
       progress(f'{which.name}: {spec.name}')
-      rows.append(_fault(one, bench, spec))
+      rows.append(_fault(one, bench, spec, made))
   return rows
 
 
@@ -117,7 +122,7 @@ def _needs(spec: faults.FaultSpec) -> str:
 def _control(request: check.Request, bench: bench_lib.Bench) -> Row:
   results = bench.judge(_ready(request))
   failed = _failed_lanes(results)
-  named, _ = _isolated(request, bench) if _is_on_host(request) else ([], set())
+  named = _isolated(request, bench)[0] if _is_on_host(request) else []
   return Row(
     request.case.direction,
     CONTROL,
@@ -125,12 +130,16 @@ def _control(request: check.Request, bench: bench_lib.Bench) -> Row:
     _where(_first(results)),
     '-',
     _told(named),
+    _told(named),
     not failed and not named,
   )
 
 
 def _fault(
-  request: check.Request, bench: bench_lib.Bench, spec: faults.FaultSpec
+  request: check.Request,
+  bench: bench_lib.Bench,
+  spec: faults.FaultSpec,
+  made: Sequence[str],
 ) -> Row:
   request = _ready(request, fault=spec.name)
   if spec.empty and _all_have_rows(bench):
@@ -138,18 +147,21 @@ def _fault(
     request = dataclasses.replace(request, case=case)
     bench = bench_lib.Bench(case)
   found = _in_lanes(request, bench, spec)
-  named: list[runtime.TaskName] = []
-  alone = True
+  isolated, alone, fused = '-', True, '-'
   if _is_on_host(request):
-    named, committed = _isolated(request, bench)
-    alone = {_identity(task) for task in named} == committed
+    isolated, alone = _names_alone(*_isolated(request, bench))
+    fused = _no_place(request, spec, made)
+    if not fused:
+      fused, used_alone = _names_alone(*_isolated_as_used(request, bench))
+      alone = alone and used_alone
   return Row(
     request.case.direction,
     spec.name,
     found.by,
     found.located_at,
     found.expected_at,
-    _told(named),
+    isolated,
+    fused,
     found.right and alone,
   )
 
@@ -289,11 +301,65 @@ def _isolated(
   try:
     named = [one.task for one in bench.examine(request).wrong]
   except candidates.CandidateError as error:
-    diagnosis = error.diagnosis
-    named = list(diagnosis.suspects[:1]) if diagnosis else []
+    named = _suspects(error)
   except bench_lib.NothingToJudge:
     named = []
   return named, {_identity_of_row(task) for task in candidate.committed}
+
+
+def _isolated_as_used(
+  request: check.Request, bench: bench_lib.Bench
+) -> tuple[list[runtime.TaskName], set[tuple]]:
+  """As `_isolated`, of the launch that front ends make."""
+  one = _ready(request, checking=checking.Checking(isolate=True))
+  candidate, (which,) = _ours(one), one.case.passes
+  case = bench.case(candidate, which, bench.made)
+  try:
+    _, wrong = judging.alone_as_used(case, candidate)
+    races = candidate.launches[-1].races
+    named = [w.task for w in isolation.judged(wrong, races, which.name)]
+  except candidates.CandidateError as error:
+    named = _suspects(error)
+  return named, {_identity_of_row(task) for task in candidate.committed}
+
+
+def _made_as_used(
+  request: check.Request, bench: bench_lib.Bench
+) -> tuple[str, ...]:
+  """Returns the tensors that a launch of front ends makes; none on the twin."""
+  if not _is_on_host(request):
+    return ()
+  one = _ready(request)
+  (which,) = one.case.passes
+  case = bench.case(one.candidate, which, bench.made)
+  rows, _ = judging.alone_as_used(case, one.candidate)
+  return tuple(row.stage for row in rows)
+
+
+def _no_place(
+  request: check.Request, spec: faults.FaultSpec, made: Sequence[str]
+) -> str:
+  """Returns why a launch of front ends has no place for a fault, or ''.
+
+  What is not made cannot be wrong, nor early; it is announced all the same.
+  """
+  relay = request.candidate.options.relay
+  kind, _ = spec.located(request.case.placement, relay)
+  tensor = layout.STAGE_OF_KIND[kind]
+  if tensor in made or spec.hangs:
+    return ''
+  return f'no place: {tensor} is not made'
+
+
+def _suspects(error: candidates.CandidateError) -> list[runtime.TaskName]:
+  return list(error.diagnosis.suspects[:1]) if error.diagnosis else []
+
+
+def _names_alone(
+  named: Sequence[runtime.TaskName], committed: set[tuple]
+) -> tuple[str, bool]:
+  """Returns the tasks that are named, and whether just those did it."""
+  return _told(named), {_identity(task) for task in named} == committed
 
 
 def _identity(task: runtime.TaskName) -> tuple:
@@ -477,6 +543,7 @@ def table(rows: Sequence[Row]) -> str:
     'caught by',
     'first bad tile',
     'isolated replay names',
+    'fused, it names',
     'verdict',
   )
   cells = []
@@ -490,6 +557,7 @@ def table(rows: Sequence[Row]) -> str:
         ', '.join(row.caught_by) or '-',
         row.located_at,
         row.isolated,
+        row.fused,
         good if row.caught else bad,
       )
     )

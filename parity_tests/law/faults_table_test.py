@@ -38,6 +38,12 @@ def test_every_fault_is_caught_and_located(grain, placement):
   for row in rows:
     assert row.caught, row
     assert (row.caught_by == ()) == (row.name == 'none')
+    if row.name != 'none' and not row.fused.startswith('no place: '):
+      assert row.fused == row.isolated
+  # The launch that front ends make has a place for those of what it makes.
+  placed = {row.name for row in rows if row.fused == row.isolated}
+  assert {'zero_output', 'lost_k_slot', 'missing_signal'} < placed
+  assert 'no place: gate_up is not made' in {row.fused for row in rows}
   text = faults_table.table(rows)
   assert 'passes' in text and 'MISSED' not in text
 
@@ -52,6 +58,24 @@ def test_a_fault_that_no_lane_sees_is_missed():
   assert missed == [*unseen, *unseen, 'blocks_out_of_order']
   assert faults_table.to_json(rows)['verdict'] == 'fail'
   assert 'MISSED' in faults_table.table(rows)
+
+
+def test_a_fault_that_the_fused_launch_alone_hides_is_missed(monkeypatch):
+  # Given a replay of the fused launch that sees nothing, when faults are
+  # planted there, too, then those that have a place in it are missed.
+  def blind(self, *arguments, of=host.Megakernel.alone_as_used):
+    got, whole = of(self, *arguments)
+    return {name: whole[name] for name in got}, whole
+
+  monkeypatch.setattr(host.Megakernel, 'alone_as_used', blind)
+
+  rows = faults_table.run(REQUEST.but(direction='forward'))
+
+  missed = {row.name for row in rows if not row.caught}
+  assert {'zero_output', 'lost_k_slot', 'misplaced_weight'} <= missed
+  assert not any(
+    row.name in missed for row in rows if row.fused.startswith('no place')
+  )
 
 
 def test_a_fault_that_bfloat16_hides_is_left_out_by_name():

@@ -183,7 +183,7 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
     for direction in plan.directions:
       (which,) = passes.of(direction)
       start = time.perf_counter()
-      mine, seen = _try(plan, which, read(plan, which, made), progress)
+      mine, seen = _try(plan, which, _saved(plan, which, made), progress)
       rows += mine
       seconds = round(time.perf_counter() - start, 3)
       schedules.append(dataclasses.replace(seen, seconds=seconds))
@@ -255,13 +255,21 @@ def read(
   plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
 ) -> inputs_lib.LayerInputs:
   """Returns a pass's inputs, the backward one's from a serial forward."""
+  saved = _saved(plan, which, made)
+  read = host.read_by_runtime(which, made.policy, saved.arrays)
+  return dataclasses.replace(made, arrays=read)
+
+
+def _saved(
+  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
+) -> inputs_lib.LayerInputs:
+  """Returns data with all that a forward pass makes, if one comes before."""
   arrays = dict(made.arrays)
   if which is passes.BACKWARD:
     image = compile_image(passes.FORWARD, made, next(plan.options()))
     read = host.read_by_runtime(passes.FORWARD, made.policy, arrays)
     arrays |= runtime.launch_serial(image, read)
-  read = host.read_by_runtime(which, made.policy, arrays)
-  return dataclasses.replace(made, arrays=read)
+  return dataclasses.replace(made, arrays=arrays)
 
 
 def compile_image(
@@ -290,7 +298,8 @@ def _try(
   for options in plan.options():
     image = compile_image(which, made, options)
     if not tallies:
-      expected = serial(image, made)
+      read = host.read_by_runtime(which, made.policy, made.arrays)
+      expected = runtime.launch_serial(image, read)
       tallies = [law_tally.Tally(n, expected[n]) for n in which.results]
     routing = runtime.route(image, made.arrays['topk_ids'])
     _, signals = runtime.inspect(image, routing)
@@ -331,8 +340,14 @@ def _launches(
   threads: int,
 ) -> Iterator[tuple[modes_lib.Launched, dict]]:
   fault = fault_of(plan, which, image, routing)
+  policy, arrays = made.policy, made.arrays
+  whole = host.read_by_runtime(which, policy, arrays)
+  kept = host.given_by_front_ends(which, made.config, policy, arrays)
   for interleaving in range(plan.interleavings):
     late = interleaving % 2 == 1
+    # In turn, each with puts in time and late, and with all numbers of threads.
+    # `hpmoe faults` judges what a fused launch makes of a fault.
+    fused = not fault and (interleaving // 2 + threads) % 2 == 1
     isa = None
     if plan.isa:  # each with puts in time and late
       isa = plan.isa[interleaving // 2 % len(plan.isa)]
@@ -345,8 +360,9 @@ def _launches(
     how['replay'] = replay(
       plan,
       which,
-      made.policy.storage,
+      policy.storage,
       options,
+      fused=fused or None,
       accumulation_order=_not_ascending(made),
       isa=isa,
       threads=threads,
@@ -357,8 +373,8 @@ def _launches(
     try:
       launched = runtime.run(
         image,
-        made.arrays,
-        asked=_asked(which, interleaving, threads),
+        kept if fused else whole,
+        asked=which.results if fused else None,
         threads=threads,
         fault=fault,
         isa=isa,
@@ -372,16 +388,6 @@ def _launches(
         how['replay'],
       ) from error
     yield launched, how
-
-
-def _asked(
-  which: passes.Pass, interleaving: int, threads: int
-) -> tuple[str, ...] | None:
-  """Returns what a launch makes: all, or as front ends results only, in turn.
-
-  Each with puts in time and late, and with every number of threads.
-  """
-  return which.results if (interleaving // 2 + threads) % 2 else None
 
 
 def _not_ascending(made: inputs_lib.LayerInputs) -> str | None:

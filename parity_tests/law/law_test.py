@@ -237,6 +237,41 @@ def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   assert main.main([*arguments, '--lane=bitwise']) == cli.NO_PARITY
 
 
+def test_what_only_the_fused_launch_does_is_in_the_replay(
+  monkeypatch, tmp_path, capsys
+):
+  # Given a backend that is wrong where it makes results only,
+  def spoilt(*arguments, of=runtime.run, **how):
+    launched = of(*arguments, **how)
+    if how['asked'] is not None:
+      launched.outputs['y'][0, 0, 0] += 1
+    return launched
+
+  monkeypatch.setattr(runtime, 'run', spoilt)
+
+  # when the law is tried, then it is broken,
+  arguments = ['--tokens=13', '--interleavings=2', '--dtype=f32']
+  code = main.main(
+    [
+      'law',
+      *arguments,
+      '--threads=1',
+      '--direction=forward',
+      f'--json={tmp_path / "law.json"}',
+    ]
+  )
+  assert code == cli.NO_PARITY
+
+  # and the command that it gives makes such a launch; without, all is right.
+  report = json.loads((tmp_path / 'law.json').read_text())
+  replay = report['rows'][0]['first_break']['replay']
+  _, *arguments = shlex.split(replay)
+  assert main.main(arguments) == cli.NO_PARITY
+  arguments.remove('--fused')
+  assert main.main(arguments) == cli.PARITY
+  capsys.readouterr()
+
+
 def test_a_fault_is_committed_in_the_passes_that_know_it():
   # Given a fault of the backward pass, when the law is tried on both,
   table = law.run(dataclasses.replace(ONE, fault='weight_grad_twice'))
