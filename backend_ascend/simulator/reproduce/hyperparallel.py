@@ -18,7 +18,6 @@ import dataclasses
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import layers
-from hpmoe.backend_ascend.simulator.reproduce import vector_pair
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
@@ -56,19 +55,6 @@ SYSTEMS = ('baseline', 'system')
 # ms of forward and backward by rows of the hottest rank over the mean.
 _HOT = {1.0: 29.60, 2.25: 58.28, 3.5: 91.75, 6.0: 177.20}
 
-# The microbenchmark, us or share; rows, order of the two operators, dispatch.
-_PAIR = 'arXiv 2605.23764, SwiGLU+Add on A3, reading notes'
-_PAIR_COLS = 2048  # not published; the intermediate width of the paper's layer
-_PAIR_ROWS = {
-  ('32K', 'serial', 'static'): 723.29,
-  ('32K', 'interleaved', 'static'): 588.38,
-  ('32K', 'interleaved', 'dynamic'): 862.80,
-  ('2K', 'interleaved', 'static'): 54.00,
-  ('2K', 'interleaved', 'dynamic'): 413.00,
-}
-_HITS = {'serial': 0.0520, 'interleaved': 0.2544}
-_DYNAMIC_S = 2.36e-6  # published: to dispatch a task to an AIV
-
 _SUMS = ('combine', 'combine_grad', 'topk_weight_grad')
 
 
@@ -89,15 +75,6 @@ def _rows() -> Iterator[witness_lib.Row]:
     ratio = _SPEEDUPS[ep, part]
     name = _speedup(ep, part)
     yield witness_lib.Row(name, ratio, 'x', 'speedup', _PAPER, fitted)
-  for key, value in _PAIR_ROWS.items():
-    yield witness_lib.Row(_pair_name(*key), value, 'us', 'SwiGLU+Add', _PAIR)
-  for name, before, after in _PAIR_FACTORS:
-    factor = _PAIR_ROWS[before] / _PAIR_ROWS[after]
-    yield witness_lib.Row(name, factor, 'x', 'SwiGLU+Add factor', _PAIR)
-  for order, value in _HITS.items():
-    yield witness_lib.Row(
-      f'SwiGLU+Add 32K {order}, L2 hits', value, '1', 'L2 hits', _PAIR
-    )
   for ratio, value in _HOT.items():
     yield witness_lib.Row(
       _hot_name(ratio), value, 'ms', 'hot rank', _REPOSITORY
@@ -110,29 +87,6 @@ def _rows() -> Iterator[witness_lib.Row]:
         'hot rank scaling',
         _REPOSITORY,
       )
-
-
-def _pair_name(size: str, order: str, dispatch: str) -> str:
-  return f'SwiGLU+Add {size} {order}, {dispatch} dispatch'
-
-
-_PAIR_FACTORS = (
-  (
-    'SwiGLU+Add 32K, serial over interleaved',
-    ('32K', 'serial', 'static'),
-    ('32K', 'interleaved', 'static'),
-  ),
-  (
-    'SwiGLU+Add 2K, dynamic over static',
-    ('2K', 'interleaved', 'dynamic'),
-    ('2K', 'interleaved', 'static'),
-  ),
-  (
-    'SwiGLU+Add 32K, dynamic over static',
-    ('32K', 'interleaved', 'dynamic'),
-    ('32K', 'interleaved', 'static'),
-  ),
-)
 
 
 def _hot_name(ratio: float) -> str:
@@ -272,48 +226,6 @@ def _table(
         yield _speedup(ep, part), times[part, 'baseline'] / value
 
 
-def _pair(
-  machine: machine_lib.Machine, size: str, order: str, dispatch: str
-) -> vector_pair.Timed:
-  if dispatch == 'dynamic':
-    machine = machine.with_figures(aiv_task=_DYNAMIC_S)
-  tiles = _TAKEN.options('system')
-  pair = vector_pair.Pair(
-    rows=1024 * int(size[:-1]),
-    cols=_PAIR_COLS,
-    tile_rows=tiles.row_block,
-    cores=tiles.num_aiv,
-    interleaved=order == 'interleaved',
-  )
-  return vector_pair.run(pair, machine)
-
-
-def _pairs(machine: machine_lib.Machine) -> Iterator[tuple[str, float]]:
-  times = {}
-  # At 8K a claim asks for both orders.
-  for key in (
-    *_PAIR_ROWS,
-    ('8K', 'serial', 'static'),
-    ('8K', 'interleaved', 'static'),
-  ):
-    timed = _pair(machine, *key)
-    times[key] = 1e6 * timed.seconds
-    yield _pair_name(*key), times[key]
-    size, order, dispatch = key
-    if size == '32K' and dispatch == 'static':
-      yield f'SwiGLU+Add 32K {order}, L2 hits', timed.hit_rate
-  for name, before, after in _PAIR_FACTORS:
-    yield name, times[before] / times[after]
-
-
-def _no_gain_at_8k(values: witness_lib.Values) -> bool:
-  serial, interleaved = (
-    values[_pair_name('8K', order, 'static')]
-    for order in ('serial', 'interleaved')
-  )
-  return interleaved >= serial
-
-
 def _hot_rank(
   machine: machine_lib.Machine, tell
 ) -> Iterator[tuple[str, float]]:
@@ -337,10 +249,8 @@ def _hot_rank(
 
 
 def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
-  a3, a2 = machines['ascend_a3'], machines['ascend_a2']
-  return (
-    _TAKEN.run(machines, tell) | dict(_pairs(a3)) | dict(_hot_rank(a2, tell))
-  )
+  hot = _hot_rank(machines['ascend_a2'], tell)
+  return _TAKEN.run(machines, tell) | dict(hot)
 
 
 _EP4 = tuple(
@@ -395,22 +305,10 @@ WITNESS = witness_lib.Witness(
     _variant('queues expert by expert', order=flow_lib.Order()),
     _variant('24 AIV work, as in the public code, not 48', all_aiv=False),
   ),
-  claims=(
-    witness_lib.Claim(
-      'SwiGLU+Add: interleaving gains nothing at M=8K (published: slightly '
-      'slower)',
-      _no_gain_at_8k,
-    ),
-  ),
   gaps=(
     witness_lib.Gap(
-      'SwiGLU+Add with dynamic dispatch',
-      'the number of tasks is not published: 2.36 us a task makes 159 tasks an '
-      'AIV at 2K and 121 at 32K, tiles of 128 rows make 2 and 22',
-    ),
-    witness_lib.Gap(
-      'SwiGLU+Add, time at a given M',
-      'the width is not published: 2048 is taken, which the hit rates fit',
+      'SwiGLU+Add, serial and interleaved',
+      'two vector operators and no layer, so there is no image of them',
     ),
     witness_lib.Gap(
       'speedup of the whole training step, 1.08 to 1.09',
