@@ -25,32 +25,26 @@ template <typename T, typename U, typename S>
 void Mmad(const LocalTensor<T>& dst, const LocalTensor<U>& a,
           const LocalTensor<S>& b, const MmadParams& params,
           Site site = Site::Here()) {
-  ascend_twin::MultiplyAccumulate({"Mmad", site}, ascend_twin::OperandOf(dst),
-                                  ascend_twin::OperandOf(a),
-                                  ascend_twin::OperandOf(b), nullptr, params);
+  ascend_twin::MultiplyAccumulate({"Mmad", site}, dst, a, b, nullptr, params);
 }
 template <typename T, typename U, typename S, typename V>
 void Mmad(const LocalTensor<T>& dst, const LocalTensor<U>& a,
           const LocalTensor<S>& b, const LocalTensor<V>& bias,
           const MmadParams& params, Site site = Site::Here()) {
-  const ascend_twin::Operand table = ascend_twin::OperandOf(bias);
-  ascend_twin::MultiplyAccumulate({"Mmad", site}, ascend_twin::OperandOf(dst),
-                                  ascend_twin::OperandOf(a),
-                                  ascend_twin::OperandOf(b), &table, params);
+  const ascend_twin::Operand table(bias);
+  ascend_twin::MultiplyAccumulate({"Mmad", site}, dst, a, b, &table, params);
 }
 
 template <typename T, typename U, const FixpipeConfig& config = CFG_ROW_MAJOR>
 void Fixpipe(const GlobalTensor<T>& dst, const LocalTensor<U>& src,
              const FixpipeParamsV220& params, Site site = Site::Here()) {
-  ascend_twin::MoveResult({"Fixpipe", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), config.format, params);
+  ascend_twin::MoveResult({"Fixpipe", site}, dst, src, config.format, params);
 }
 // To L1: in NZ only.
 template <typename T, typename U, const FixpipeConfig& config = CFG_ROW_MAJOR>
 void Fixpipe(const LocalTensor<T>& dst, const LocalTensor<U>& src,
              const FixpipeParamsV220& params, Site site = Site::Here()) {
-  ascend_twin::MoveResult({"Fixpipe", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), config.format, params);
+  ascend_twin::MoveResult({"Fixpipe", site}, dst, src, config.format, params);
 }
 
 inline void SetHF32Mode(HF32Mode mode, Site site = Site::Here()) {

@@ -24,8 +24,7 @@ namespace AscendC {
 template <typename T>
 void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>& src,
               const LoadData2DParams& params, Site site = Site::Here()) {
-  ascend_twin::LoadFractals({"LoadData", site}, ascend_twin::OperandOf(dst),
-                            ascend_twin::OperandOf(src), params);
+  ascend_twin::LoadFractals({"LoadData", site}, dst, src, params);
 }
 
 template <typename T>
@@ -38,17 +37,15 @@ void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>& src,
       params.dilationFilterW, params.dilationFilterH, params.enTranspose,
       params.enSmallK, 0, params.filterSizeW, params.filterSizeH,
       params.fMatrixCtrl);
-  ascend_twin::LoadMatrix({"LoadData", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), untyped);
+  ascend_twin::LoadMatrix({"LoadData", site}, dst, src, untyped);
 }
 
 template <typename T>
 void LoadDataWithTranspose(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                            const LoadData2dTransposeParams& params,
                            Site site = Site::Here()) {
-  ascend_twin::LoadTransposed({"LoadDataWithTranspose", site},
-                              ascend_twin::OperandOf(dst),
-                              ascend_twin::OperandOf(src), params);
+  ascend_twin::LoadTransposed({"LoadDataWithTranspose", site}, dst, src,
+                              params);
 }
 
 }  // namespace AscendC

@@ -43,46 +43,39 @@ namespace AscendC {
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
               uint32_t count, Site site = Site::Here()) {
-  ascend_twin::MoveCount({"DataCopy", site}, ascend_twin::OperandOf(dst),
-                         ascend_twin::OperandOf(src), count);
+  ascend_twin::MoveCount({"DataCopy", site}, dst, src, count);
 }
 template <typename T>
 void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
               uint32_t count, Site site = Site::Here()) {
-  ascend_twin::MoveCount({"DataCopy", site}, ascend_twin::OperandOf(dst),
-                         ascend_twin::OperandOf(src), count);
+  ascend_twin::MoveCount({"DataCopy", site}, dst, src, count);
 }
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
               uint32_t count, Site site = Site::Here()) {
-  ascend_twin::MoveCount({"DataCopy", site}, ascend_twin::OperandOf(dst),
-                         ascend_twin::OperandOf(src), count);
+  ascend_twin::MoveCount({"DataCopy", site}, dst, src, count);
 }
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
               const DataCopyParams& params, Site site = Site::Here()) {
-  ascend_twin::MoveBlocks({"DataCopy", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), params);
+  ascend_twin::MoveBlocks({"DataCopy", site}, dst, src, params);
 }
 template <typename T>
 void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
               const DataCopyParams& params, Site site = Site::Here()) {
-  ascend_twin::MoveBlocks({"DataCopy", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), params);
+  ascend_twin::MoveBlocks({"DataCopy", site}, dst, src, params);
 }
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
               const DataCopyParams& params, Site site = Site::Here()) {
-  ascend_twin::MoveBlocks({"DataCopy", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), params);
+  ascend_twin::MoveBlocks({"DataCopy", site}, dst, src, params);
 }
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
               const Nd2NzParams& params, Site site = Site::Here()) {
-  ascend_twin::MoveNdToNz({"DataCopy", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), params);
+  ascend_twin::MoveNdToNz({"DataCopy", site}, dst, src, params);
 }
 
 template <typename T>
@@ -91,19 +84,18 @@ void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
                  const DataCopyPadExtParams<T>& pad, Site site = Site::Here()) {
   const ascend_twin::PadFill fill{pad.isPad, pad.leftPadding, pad.rightPadding,
                                   ascend_twin::BitsOf(pad.paddingValue)};
-  ascend_twin::MovePadIn({"DataCopyPad", site}, ascend_twin::OperandOf(dst),
-                         ascend_twin::OperandOf(src), params, fill);
+  ascend_twin::MovePadIn({"DataCopyPad", site}, dst, src, params, fill);
 }
 template <typename T>
 void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
                  const DataCopyExtParams& params, Site site = Site::Here()) {
-  ascend_twin::MovePadOut({"DataCopyPad", site}, ascend_twin::OperandOf(dst),
-                          ascend_twin::OperandOf(src), params);
+  ascend_twin::MovePadOut({"DataCopyPad", site}, dst, src, params);
 }
 
 template <typename T>
 void SetAtomicAdd(Site site = Site::Here()) {
-  ascend_twin::SetAtomic({"SetAtomicAdd", site}, ascend_twin::TypeOf<T>::value);
+  ascend_twin::SetAtomic({"SetAtomicAdd", site},
+                         ascend_twin::TypeOf(static_cast<T*>(nullptr)));
 }
 inline void DisableDmaAtomic() {
   ascend_twin::SetAtomicType(ascend_twin::AtomicType::kNone);

@@ -27,52 +27,18 @@ enum class Type : uint8_t {
   kUint64
 };
 
-template <typename T>
-struct TypeOf;
-template <>
-struct TypeOf<int8_t> {
-  static constexpr Type value = Type::kInt8;
-};
-template <>
-struct TypeOf<uint8_t> {
-  static constexpr Type value = Type::kUint8;
-};
-template <>
-struct TypeOf<int16_t> {
-  static constexpr Type value = Type::kInt16;
-};
-template <>
-struct TypeOf<uint16_t> {
-  static constexpr Type value = Type::kUint16;
-};
-template <>
-struct TypeOf<half> {
-  static constexpr Type value = Type::kHalf;
-};
-template <>
-struct TypeOf<bfloat16_t> {
-  static constexpr Type value = Type::kBf16;
-};
-template <>
-struct TypeOf<int32_t> {
-  static constexpr Type value = Type::kInt32;
-};
-template <>
-struct TypeOf<uint32_t> {
-  static constexpr Type value = Type::kUint32;
-};
-template <>
-struct TypeOf<float> {
-  static constexpr Type value = Type::kFloat;
-};
-template <>
-struct TypeOf<int64_t> {
-  static constexpr Type value = Type::kInt64;
-};
-template <>
-struct TypeOf<uint64_t> {
-  static constexpr Type value = Type::kUint64;
-};
+// Of what a pointer points to.
+constexpr Type TypeOf(const int8_t*) { return Type::kInt8; }
+constexpr Type TypeOf(const uint8_t*) { return Type::kUint8; }
+constexpr Type TypeOf(const int16_t*) { return Type::kInt16; }
+constexpr Type TypeOf(const uint16_t*) { return Type::kUint16; }
+constexpr Type TypeOf(const half*) { return Type::kHalf; }
+constexpr Type TypeOf(const bfloat16_t*) { return Type::kBf16; }
+constexpr Type TypeOf(const int32_t*) { return Type::kInt32; }
+constexpr Type TypeOf(const uint32_t*) { return Type::kUint32; }
+constexpr Type TypeOf(const float*) { return Type::kFloat; }
+constexpr Type TypeOf(const int64_t*) { return Type::kInt64; }
+constexpr Type TypeOf(const uint64_t*) { return Type::kUint64; }
 
 constexpr uint64_t SizeOf(Type type) {
   switch (type) {
@@ -95,21 +61,24 @@ const char* NameOf(Type type);
 
 // Where an operand of a call begins, and of what type its elements are.
 struct Operand {
-  Memory memory;
-  uint64_t begin;
-  Type type;
+  Operand() = default;
+  template <typename T>
+  Operand(const AscendC::LocalTensor<T>& tensor)  // any tensor is an operand
+      : memory(tensor.memory()),
+        begin(tensor.begin()),
+        type(TypeOf(static_cast<T*>(nullptr))) {}
+  template <typename T>
+  Operand(const AscendC::GlobalTensor<T>& tensor)
+      : memory(Memory::kGm),
+        begin(tensor.begin()),
+        type(TypeOf(static_cast<T*>(nullptr))) {}
 
   uint64_t size() const { return SizeOf(type); }
-};
 
-template <typename T>
-Operand OperandOf(const AscendC::LocalTensor<T>& tensor) {
-  return {tensor.memory(), tensor.begin(), TypeOf<T>::value};
-}
-template <typename T>
-Operand OperandOf(const AscendC::GlobalTensor<T>& tensor) {
-  return {Memory::kGm, tensor.begin(), TypeOf<T>::value};
-}
+  Memory memory{};
+  uint64_t begin = 0;
+  Type type{};
+};
 
 constexpr uint64_t kBlock = 32;     // bytes of a block
 constexpr uint64_t kFractal = 512;  // bytes of a fractal

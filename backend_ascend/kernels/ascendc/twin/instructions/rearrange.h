@@ -36,89 +36,65 @@ namespace AscendC {
 template <typename T>
 void Duplicate(const LocalTensor<T>& dst, const T& value, const int32_t& count,
                Site site = Site::Here()) {
-  ascend_twin::IssueDuplicate({"Duplicate", site}, ascend_twin::OperandOf(dst),
+  ascend_twin::IssueDuplicate({"Duplicate", site}, dst,
                               ascend_twin::BitsOf(value),
                               ascend_twin::Mask::Count(count), 0, 1, 8);
 }
-template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dst, const T& value, uint64_t mask,
+// M: bits of lanes, or how many lanes.
+template <typename T, bool isSetMask = true, typename M>
+void Duplicate(const LocalTensor<T>& dst, const T& value, M mask,
                int64_t repeat, uint16_t dst_block_stride,
                uint8_t dst_repeat_stride, Site site = Site::Here()) {
-  ascend_twin::IssueDuplicate({"Duplicate", site}, ascend_twin::OperandOf(dst),
-                              ascend_twin::BitsOf(value),
-                              ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
-                              dst_block_stride, dst_repeat_stride);
-}
-template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dst, const T& value, const uint64_t mask[],
-               int64_t repeat, uint16_t dst_block_stride,
-               uint8_t dst_repeat_stride, Site site = Site::Here()) {
-  ascend_twin::IssueDuplicate({"Duplicate", site}, ascend_twin::OperandOf(dst),
+  ascend_twin::IssueDuplicate({"Duplicate", site}, dst,
                               ascend_twin::BitsOf(value),
                               ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
                               dst_block_stride, dst_repeat_stride);
 }
 
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint64_t mask,
+template <typename T, bool isSetMask = true, typename M>
+void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, M mask,
           int64_t repeat, const CopyRepeatParams& params,
           Site site = Site::Here()) {
-  ascend_twin::IssueCopy(
-      {"Copy", site}, ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src),
-      ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);
-}
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
-          const uint64_t mask[], int64_t repeat, const CopyRepeatParams& params,
-          Site site = Site::Here()) {
-  ascend_twin::IssueCopy(
-      {"Copy", site}, ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src),
-      ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);
+  ascend_twin::IssueCopy({"Copy", site}, dst, src,
+                         ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
+                         params);
 }
 
 template <typename T>
 void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, int64_t repeat,
           const BrcbRepeatParams& params, Site site = Site::Here()) {
-  ascend_twin::IssueBroadcast({"Brcb", site}, ascend_twin::OperandOf(dst),
-                              ascend_twin::OperandOf(src), repeat, params);
+  ascend_twin::IssueBroadcast({"Brcb", site}, dst, src, repeat, params);
 }
 
 template <typename T>
 void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src,
             const LocalTensor<uint32_t>& offsets, uint32_t base, uint32_t count,
             Site site = Site::Here()) {
-  ascend_twin::IssueGather({"Gather", site}, ascend_twin::OperandOf(dst),
-                           ascend_twin::OperandOf(src),
-                           uint64_t{src.GetSize()} * sizeof(T),
-                           ascend_twin::OperandOf(offsets), base, count);
+  ascend_twin::IssueGather({"Gather", site}, dst, src,
+                           uint64_t{src.GetSize()} * sizeof(T), offsets, base,
+                           count);
 }
 
 template <typename T, typename U>
 void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0,
              const LocalTensor<T>& src1, CMPMODE mode, uint32_t count,
              Site site = Site::Here()) {
-  ascend_twin::IssueCompare({"Compare", site}, ascend_twin::OperandOf(dst),
-                            ascend_twin::OperandOf(src0),
-                            ascend_twin::OperandOf(src1), mode, count);
+  ascend_twin::IssueCompare({"Compare", site}, dst, src0, src1, mode, count);
 }
 
 template <typename T, typename U>
 void Select(const LocalTensor<T>& dst, const LocalTensor<U>& mask,
             const LocalTensor<T>& src0, const LocalTensor<T>& src1,
             SELMODE mode, uint32_t count, Site site = Site::Here()) {
-  const ascend_twin::Operand other = ascend_twin::OperandOf(src1);
-  ascend_twin::IssueSelect({"Select", site}, ascend_twin::OperandOf(dst),
-                           ascend_twin::OperandOf(mask),
-                           ascend_twin::OperandOf(src0), &other, 0, mode,
+  const ascend_twin::Operand other(src1);
+  ascend_twin::IssueSelect({"Select", site}, dst, mask, src0, &other, 0, mode,
                            count);
 }
 template <typename T, typename U>
 void Select(const LocalTensor<T>& dst, const LocalTensor<U>& mask,
             const LocalTensor<T>& src0, T src1, SELMODE mode, uint32_t count,
             Site site = Site::Here()) {
-  ascend_twin::IssueSelect({"Select", site}, ascend_twin::OperandOf(dst),
-                           ascend_twin::OperandOf(mask),
-                           ascend_twin::OperandOf(src0), nullptr,
+  ascend_twin::IssueSelect({"Select", site}, dst, mask, src0, nullptr,
                            ascend_twin::BitsOf(src1), mode, count);
 }
 

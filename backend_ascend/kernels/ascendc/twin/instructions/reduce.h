@@ -31,48 +31,27 @@ void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
 
 namespace AscendC {
 
-template <ReduceType op, typename T, typename U, bool isSetMask = true>
+// M: bits of lanes, or how many lanes.
+template <ReduceType op, typename T, typename U, bool isSetMask = true,
+          typename M>
 void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src,
-                     const uint64_t mask[], int32_t repeat,
-                     int32_t dst_rep_stride, int32_t src_blk_stride,
-                     int32_t src_rep_stride, Site site = Site::Here()) {
-  ascend_twin::ReduceBlocks(
-      {"ReduceDataBlock", site}, op, ascend_twin::OperandOf(dst),
-      ascend_twin::OperandOf(src), ascend_twin::Mask::Lanes(isSetMask, mask),
-      repeat, {dst_rep_stride, src_blk_stride, src_rep_stride});
-}
-template <ReduceType op, typename T, typename U, bool isSetMask = true>
-void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src,
-                     int32_t mask, int32_t repeat, int32_t dst_rep_stride,
+                     M mask, int32_t repeat, int32_t dst_rep_stride,
                      int32_t src_blk_stride, int32_t src_rep_stride,
                      Site site = Site::Here()) {
-  ascend_twin::ReduceBlocks(
-      {"ReduceDataBlock", site}, op, ascend_twin::OperandOf(dst),
-      ascend_twin::OperandOf(src),
-      ascend_twin::Mask::Lanes(isSetMask, static_cast<uint64_t>(mask)), repeat,
-      {dst_rep_stride, src_blk_stride, src_rep_stride});
+  ascend_twin::ReduceBlocks({"ReduceDataBlock", site}, op, dst, src,
+                            ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
+                            {dst_rep_stride, src_blk_stride, src_rep_stride});
 }
 
-template <ReduceType op, typename T, typename U, bool isSetMask = true>
-void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src,
-                  const uint64_t mask[], int32_t repeat, int32_t dst_rep_stride,
+template <ReduceType op, typename T, typename U, bool isSetMask = true,
+          typename M>
+void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, M mask,
+                  int32_t repeat, int32_t dst_rep_stride,
                   int32_t src_blk_stride, int32_t src_rep_stride,
                   Site site = Site::Here()) {
-  ascend_twin::ReduceRepeats(
-      {"ReduceRepeat", site}, op, ascend_twin::OperandOf(dst),
-      ascend_twin::OperandOf(src), ascend_twin::Mask::Lanes(isSetMask, mask),
-      repeat, {dst_rep_stride, src_blk_stride, src_rep_stride});
-}
-template <ReduceType op, typename T, typename U, bool isSetMask = true>
-void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src,
-                  int32_t mask, int32_t repeat, int32_t dst_rep_stride,
-                  int32_t src_blk_stride, int32_t src_rep_stride,
-                  Site site = Site::Here()) {
-  ascend_twin::ReduceRepeats(
-      {"ReduceRepeat", site}, op, ascend_twin::OperandOf(dst),
-      ascend_twin::OperandOf(src),
-      ascend_twin::Mask::Lanes(isSetMask, static_cast<uint64_t>(mask)), repeat,
-      {dst_rep_stride, src_blk_stride, src_rep_stride});
+  ascend_twin::ReduceRepeats({"ReduceRepeat", site}, op, dst, src,
+                             ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
+                             {dst_rep_stride, src_blk_stride, src_rep_stride});
 }
 
 // The old names; of the two, only BlockReduceSum takes the repeats before the
@@ -82,31 +61,26 @@ void BlockReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                     int32_t repeat, int32_t mask, int32_t dst_rep_stride,
                     int32_t src_blk_stride, int32_t src_rep_stride,
                     Site site = Site::Here()) {
-  ascend_twin::ReduceBlocks(
-      {"BlockReduceSum", site}, ReduceType::SUM, ascend_twin::OperandOf(dst),
-      ascend_twin::OperandOf(src),
-      ascend_twin::Mask::Lanes(isSetMask, static_cast<uint64_t>(mask)), repeat,
-      {dst_rep_stride, src_blk_stride, src_rep_stride});
+  ascend_twin::ReduceBlocks({"BlockReduceSum", site}, ReduceType::SUM, dst, src,
+                            ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
+                            {dst_rep_stride, src_blk_stride, src_rep_stride});
 }
 template <typename T, bool isSetMask = true>
 void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                     int32_t mask, int32_t repeat, int32_t dst_rep_stride,
                     int32_t src_blk_stride, int32_t src_rep_stride,
                     Site site = Site::Here()) {
-  ascend_twin::ReduceRepeats(
-      {"WholeReduceSum", site}, ReduceType::SUM, ascend_twin::OperandOf(dst),
-      ascend_twin::OperandOf(src),
-      ascend_twin::Mask::Lanes(isSetMask, static_cast<uint64_t>(mask)), repeat,
-      {dst_rep_stride, src_blk_stride, src_rep_stride});
+  ascend_twin::ReduceRepeats({"WholeReduceSum", site}, ReduceType::SUM, dst,
+                             src, ascend_twin::Mask::Lanes(isSetMask, mask),
+                             repeat,
+                             {dst_rep_stride, src_blk_stride, src_rep_stride});
 }
 
 template <typename T>
 void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                const LocalTensor<T>& scratch, int32_t count,
                Site site = Site::Here()) {
-  ascend_twin::ReduceAll({"ReduceSum", site}, ascend_twin::OperandOf(dst),
-                         ascend_twin::OperandOf(src),
-                         ascend_twin::OperandOf(scratch), count);
+  ascend_twin::ReduceAll({"ReduceSum", site}, dst, src, scratch, count);
 }
 
 }  // namespace AscendC

@@ -53,43 +53,28 @@ AscendC::BinaryRepeatParams ContiguousBinary(const Operand& dst,
 
 namespace AscendC {
 
-// Three forms of each call: a mask of bits, a count of lanes, and a count of
-// elements.  TEMPLATE names the types as Ascend C does, for calls that give
-// them.
+// Two forms of each call: a mask, which is bits of lanes or how many lanes, and
+// a count of elements.  TEMPLATE names the types as Ascend C does, for calls
+// that give them.
 #define ASCEND_TWIN_T typename T
 #define ASCEND_TWIN_TU typename T, typename U
 
 #define ASCEND_TWIN_BINARY(NAME, TEMPLATE, U)                                  \
-  template <TEMPLATE, bool isSetMask = true>                                   \
+  template <TEMPLATE, bool isSetMask = true, typename M>                       \
   void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src0,             \
-            const LocalTensor<U>& src1, const uint64_t mask[], int64_t repeat, \
+            const LocalTensor<U>& src1, M mask, int64_t repeat,                \
             const BinaryRepeatParams& params, Site site = Site::Here()) {      \
     ascend_twin::IssueBinary(                                                  \
-        {#NAME, site}, ascend_twin::Binary::k##NAME,                           \
-        ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src0),             \
-        ascend_twin::OperandOf(src1),                                          \
-        ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);            \
-  }                                                                            \
-  template <TEMPLATE, bool isSetMask = true>                                   \
-  void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src0,             \
-            const LocalTensor<U>& src1, uint64_t mask, int64_t repeat,         \
-            const BinaryRepeatParams& params, Site site = Site::Here()) {      \
-    ascend_twin::IssueBinary(                                                  \
-        {#NAME, site}, ascend_twin::Binary::k##NAME,                           \
-        ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src0),             \
-        ascend_twin::OperandOf(src1),                                          \
+        {#NAME, site}, ascend_twin::Binary::k##NAME, dst, src0, src1,          \
         ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);            \
   }                                                                            \
   template <TEMPLATE>                                                          \
   void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src0,             \
             const LocalTensor<U>& src1, const int32_t& count,                  \
             Site site = Site::Here()) {                                        \
-    ascend_twin::IssueBinary(                                                  \
-        {#NAME, site}, ascend_twin::Binary::k##NAME,                           \
-        ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src0),             \
-        ascend_twin::OperandOf(src1), ascend_twin::Mask::Count(count), 0,      \
-        ascend_twin::ContiguousBinary(ascend_twin::OperandOf(dst),             \
-                                      ascend_twin::OperandOf(src0)));          \
+    ascend_twin::IssueBinary({#NAME, site}, ascend_twin::Binary::k##NAME, dst, \
+                             src0, src1, ascend_twin::Mask::Count(count), 0,   \
+                             ascend_twin::ContiguousBinary(dst, src0));        \
   }
 ASCEND_TWIN_BINARY(Add, ASCEND_TWIN_T, T)
 ASCEND_TWIN_BINARY(Sub, ASCEND_TWIN_T, T)
@@ -102,34 +87,21 @@ ASCEND_TWIN_BINARY(MulAddDst, ASCEND_TWIN_TU, U)
 #undef ASCEND_TWIN_BINARY
 
 // SCALAR and BITS: nothing and 0, or a parameter and its bits.
-#define ASCEND_TWIN_UNARY(NAME, TEMPLATE, U, SCALAR, BITS)                  \
-  template <TEMPLATE, bool isSetMask = true>                                \
-  void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src SCALAR,    \
-            const uint64_t mask[], int64_t repeat,                          \
-            const UnaryRepeatParams& params, Site site = Site::Here()) {    \
-    ascend_twin::IssueUnary(                                                \
-        {#NAME, site}, ascend_twin::Unary::k##NAME,                         \
-        ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src), BITS,     \
-        ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);         \
-  }                                                                         \
-  template <TEMPLATE, bool isSetMask = true>                                \
-  void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src SCALAR,    \
-            uint64_t mask, int64_t repeat, const UnaryRepeatParams& params, \
-            Site site = Site::Here()) {                                     \
-    ascend_twin::IssueUnary(                                                \
-        {#NAME, site}, ascend_twin::Unary::k##NAME,                         \
-        ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src), BITS,     \
-        ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);         \
-  }                                                                         \
-  template <TEMPLATE>                                                       \
-  void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src SCALAR,    \
-            const int32_t& count, Site site = Site::Here()) {               \
-    ascend_twin::IssueUnary(                                                \
-        {#NAME, site}, ascend_twin::Unary::k##NAME,                         \
-        ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src), BITS,     \
-        ascend_twin::Mask::Count(count), 0,                                 \
-        ascend_twin::Contiguous(ascend_twin::OperandOf(dst),                \
-                                ascend_twin::OperandOf(src)));              \
+#define ASCEND_TWIN_UNARY(NAME, TEMPLATE, U, SCALAR, BITS)                   \
+  template <TEMPLATE, bool isSetMask = true, typename M>                     \
+  void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src SCALAR,     \
+            M mask, int64_t repeat, const UnaryRepeatParams& params,         \
+            Site site = Site::Here()) {                                      \
+    ascend_twin::IssueUnary(                                                 \
+        {#NAME, site}, ascend_twin::Unary::k##NAME, dst, src, BITS,          \
+        ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);          \
+  }                                                                          \
+  template <TEMPLATE>                                                        \
+  void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src SCALAR,     \
+            const int32_t& count, Site site = Site::Here()) {                \
+    ascend_twin::IssueUnary({#NAME, site}, ascend_twin::Unary::k##NAME, dst, \
+                            src, BITS, ascend_twin::Mask::Count(count), 0,   \
+                            ascend_twin::Contiguous(dst, src));              \
   }
 #define ASCEND_TWIN_NONE
 #define ASCEND_TWIN_SCALAR_T , const T& scalar
@@ -159,30 +131,20 @@ ASCEND_TWIN_UNARY(Axpy, ASCEND_TWIN_TU, U, ASCEND_TWIN_SCALAR_U,
 #undef ASCEND_TWIN_TU
 #undef ASCEND_TWIN_T
 
-template <typename T, typename U, bool isSetMask = true>
+template <typename T, typename U, bool isSetMask = true, typename M>
 void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src,
-          const RoundMode& mode, const uint64_t mask[], int64_t repeat,
+          const RoundMode& mode, M mask, int64_t repeat,
           const UnaryRepeatParams& params, Site site = Site::Here()) {
-  ascend_twin::IssueCast(
-      {"Cast", site}, ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src),
-      mode, ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);
-}
-template <typename T, typename U, bool isSetMask = true>
-void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src,
-          const RoundMode& mode, uint64_t mask, int64_t repeat,
-          const UnaryRepeatParams& params, Site site = Site::Here()) {
-  ascend_twin::IssueCast(
-      {"Cast", site}, ascend_twin::OperandOf(dst), ascend_twin::OperandOf(src),
-      mode, ascend_twin::Mask::Lanes(isSetMask, mask), repeat, params);
+  ascend_twin::IssueCast({"Cast", site}, dst, src, mode,
+                         ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
+                         params);
 }
 template <typename T, typename U>
 void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src,
           const RoundMode& mode, uint32_t count, Site site = Site::Here()) {
-  ascend_twin::IssueCast({"Cast", site}, ascend_twin::OperandOf(dst),
-                         ascend_twin::OperandOf(src), mode,
+  ascend_twin::IssueCast({"Cast", site}, dst, src, mode,
                          ascend_twin::Mask::Count(count), 0,
-                         ascend_twin::Contiguous(ascend_twin::OperandOf(dst),
-                                                 ascend_twin::OperandOf(src)));
+                         ascend_twin::Contiguous(dst, src));
 }
 
 }  // namespace AscendC
