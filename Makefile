@@ -144,7 +144,7 @@ sanitize-thread: SANITIZED_TESTS = backend_ascend/kernels/host/checks/faults_tes
 sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
 	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
-	  -DHPMOE_FRONTENDS=OFF \
+	  -DHPMOE_FRONTENDS=OFF -DHPMOE_STUBS=OFF \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
 	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS)
 	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree

@@ -38,6 +38,7 @@ _NOT_SOURCES = ('__pycache__', '*.so', '.*')
 _CMAKE = (
   '-GNinja',
   '-DHPMOE_JAX=OFF',
+  '-DHPMOE_STUBS=OFF',
   '-DCMAKE_BUILD_TYPE=Release',
   '-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG',
 )
