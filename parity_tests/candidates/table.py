@@ -9,6 +9,7 @@ from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import front_end
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_launcher
+from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import flag as flag_lib
@@ -55,6 +56,7 @@ FLAGS = (
   *twin_candidate.FLAGS,
   *front_end.FLAGS,
   *user_candidate.FLAGS,
+  *outputs.FLAGS,
 )
 
 
@@ -72,6 +74,7 @@ class Row:
     value: of that flag; None: any.
     flags: that it understands; others are refused.
     why: what it is, for who gives it others.
+    example: of a value, where any will do.
   """
 
   kind: type[candidates.Candidate]
@@ -79,6 +82,7 @@ class Row:
   value: str | None
   flags: tuple[str, ...]
   why: str
+  example: str = 'pkg.module:function'
 
   @property
   def head(self) -> str:
@@ -92,7 +96,7 @@ class Row:
   @property
   def option(self) -> str:
     """How one asks for it."""
-    return f'--{self.flag}={self.value or "pkg.module:function"}'
+    return f'--{self.flag}={self.value or self.example}'
 
   def is_asked(self, given: Mapping[str, Any]) -> bool:
     """Says whether flags ask for it."""
@@ -142,6 +146,14 @@ ROWS = (
       *user_candidate.Subprocess.can.modes,
     ),
     'tasks, workers and faults are of our own backend',
+  ),
+  Row(
+    outputs.Outputs,
+    'outputs',
+    None,
+    (*_TILES, *_names(outputs.FLAGS)),
+    'it ran elsewhere',
+    'FOLDER',
   ),
   Row(
     mpi_launcher.MpiMegakernel,

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 import dataclasses
+from typing import Self
 
 import numpy as np
 
+from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import memory
@@ -32,6 +34,7 @@ class Case:
     accumulation_order: of the sums of our backend.
     capacity: N; None is what the routing needs.
     unrounded, activation_ulp, sigmoid_ulp: of the policy.
+    folder: of a case that was written, which decides all but `direction`.
   """
 
   direction: str = 'forward'
@@ -49,6 +52,37 @@ class Case:
   unrounded: tuple[str, ...] = ()
   activation_ulp: float = precision.ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
+  folder: str | None = None
+
+  @classmethod
+  def of(cls, folder: str, direction: str | None = None) -> Self:
+    """Returns a case that was written.
+
+    Args:
+      folder: of `hpmoe export`.
+      direction: some of its passes; None: all.
+
+    Raises:
+      ValueError: the folder is no case, or has no such pass.
+    """
+    held = folder_lib.read(folder)
+    direction = direction or held.direction
+    if not {*passes.of(direction)} <= {*passes.of(held.direction)}:
+      raise ValueError(
+        f'direction: expected {held.direction}, for which {folder} was '
+        f'written, got {direction}'
+      )
+    policy = dataclasses.asdict(held.policy)
+    known = {field.name for field in dataclasses.fields(cls)}
+    return cls(
+      direction=direction,
+      ranks=held.config.num_ranks,
+      tokens=held.config.num_tokens,
+      dtype=held.policy.storage,
+      capacity=held.config.capacity,
+      folder=folder,
+      **{name: value for name, value in policy.items() if name in known},
+    )
 
   @property
   def passes(self) -> tuple[passes.Pass, ...]:
@@ -61,6 +95,8 @@ class Case:
     Raises:
       ValueError: the case or a file is wrong.
     """
+    if self.folder is not None:
+      return folder_lib.read(self.folder).inputs()
     return self._made().under(
       accumulation_order=self.accumulation_order,
       unrounded=self.unrounded,
@@ -68,10 +104,26 @@ class Case:
       sigmoid_ulp=self.sigmoid_ulp,
     )
 
+  def data(
+    self, made: inputs_lib.LayerInputs, name: str
+  ) -> inputs_lib.LayerInputs:
+    """Returns data of another kind than `made`, on its routing.
+
+    Raises:
+      ValueError: there are none, `exact_data.ExactnessError` where none can be.
+    """
+    if self.folder is not None:
+      return folder_lib.read(self.folder).inputs(name)
+    backward = passes.BACKWARD in self.passes
+    return inputs_lib.with_data(made, name, backward, self.seed)
+
   def bytes_needed(self, of: str) -> int:
     """Returns the least that a part of `memory.COPIES` needs."""
-    preset = presets.to_run(self.preset)
-    config = presets.config(preset, self.ranks, self.tokens, self.capacity)
+    if self.folder is not None:
+      config = folder_lib.read(self.folder).config
+    else:
+      preset = presets.to_run(self.preset)
+      config = presets.config(preset, self.ranks, self.tokens, self.capacity)
     # What a rank gets of T K R rows is unknown before they are routed.
     rows = self.capacity or config.num_tokens * config.top_k
     config = dataclasses.replace(config, capacity=rows)
@@ -101,4 +153,8 @@ class Case:
 
 
 # A preset's sizes may be given beside it.
-FLAGS = (*(field.name for field in dataclasses.fields(Case)), *presets.SIZES)
+FLAGS = (
+  *(field.name for field in dataclasses.fields(Case) if field.name != 'folder'),
+  *presets.SIZES,
+  'case',
+)

@@ -26,6 +26,12 @@ def _define_check(f: flags.FlagValues) -> None:
     'oracle saved, `both` on what its own did. Default: both, but forward '
     'with --candidate.',
   )
+  flags.DEFINE_string(
+    'case',
+    None,
+    'A folder of hpmoe export, which decides sizes, precision and data.',
+    flag_values=f,
+  )
   cli.define(f, table.FLAGS)
   cli.define(f, judgement.FLAGS)
   flags.DEFINE_boolean(
@@ -98,8 +104,38 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
 
 
 def _direction(f: flags.FlagValues) -> str:
+  if f.case is not None:
+    return f.direction or _held(f).direction
   partly = f.candidate or f.tiles is not None
   return f.direction or ('forward' if partly else 'both')
+
+
+def _held(f: flags.FlagValues):
+  """Returns the case of --case."""
+  from hpmoe.parity_tests.case import folder
+
+  return folder.read(f.case)
+
+
+def _case(f: flags.FlagValues, direction: str):
+  """Returns the case that is asked for.
+
+  Raises:
+    ValueError: it is wrong, or a flag would have no effect beside --case.
+  """
+  from hpmoe.parity_tests.case import case
+
+  if f.case is None:
+    layer_flags.refuse_contradictions(f)
+    return layer_flags.case(f, direction)
+  free = ('case', 'direction', 'accumulation_order')
+  for name in case.FLAGS:
+    if name not in free and name in f and f[name].present:
+      raise cli.UsageError(
+        f'{name}: expected none beside --case={f.case}, which decides it, got '
+        f'{cli.text(f[name].value)}'
+      )
+  return case.Case.of(f.case, direction)
 
 
 def request(f: flags.FlagValues):
@@ -114,11 +150,10 @@ def request(f: flags.FlagValues):
 
   direction = _direction(f)
   layer_flags.refuse_out_of_range(f)
-  layer_flags.refuse_contradictions(f)
+  case = _case(f, direction)
   layer_flags.refuse_without_effect(f, direction)
   for name in f.standard:
-    standards.get(name, layer_flags.DTYPES[f.dtype])
-  case = layer_flags.case(f, direction)
+    standards.get(name, case.dtype)
   given = cli.arguments(f, without=('lane', 'json', 'html', 'verbose'))
   return request_lib.Request(
     case,
@@ -163,7 +198,7 @@ def requests(f: flags.FlagValues) -> list:
   _refuse_orders(f, orders)
   for order in orders:
     f['accumulation_order'].value = [order]  # as a replay asks for it
-    if f.input is None:
+    if f.input is None and f.case is None:
       layer_flags.policy(f)  # refused before the first takes its time
     asked.append(request(f))
   return asked

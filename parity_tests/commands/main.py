@@ -22,6 +22,7 @@ from hpmoe.parity_tests.commands import compare_command
 from hpmoe.parity_tests.commands import compile_command
 from hpmoe.parity_tests.commands import convert_command
 from hpmoe.parity_tests.commands import counts_command
+from hpmoe.parity_tests.commands import export_command
 from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import generate_command
 from hpmoe.parity_tests.commands import law_command
@@ -40,6 +41,7 @@ COMMANDS = {
     compare_command,
     compile_command,
     convert_command,
+    export_command,
     faults_command,
     generate_command,
     law_command,

@@ -73,8 +73,8 @@ class Bench:
       return self.made
     if data in self._exact:
       return self._exact[data]
-    backward = passes.BACKWARD in self._case.passes
-    made = inputs_lib.with_data(self.made, data, backward, self._case.seed)
+    made = self._case.data(self.made, data)
+
     if self._keep:
       self._exact[data] = made
     return made
@@ -135,13 +135,28 @@ class Bench:
     tiling = tiling_of(options, made, self.plan)
     return judging.Case(which, given, tiling, answer, relay)
 
+  def read_by(
+    self, which: Sequence[passes.Pass], data: str
+  ) -> inputs_lib.LayerInputs:
+    """Returns data of a kind: what passes read, saved tensors the oracle's."""
+    made = self.inputs(data)
+    held = {**made.arrays}
+    if passes.BACKWARD in which:
+      held |= self._saved(made, {})
+    names = dict.fromkeys(n for one in which for n in one.reads(made.policy))
+    return dataclasses.replace(made, arrays={n: held[n] for n in names})
+
   def _saved(self, made: inputs_lib.LayerInputs, kept: Tensors) -> Tensors:
-    """Returns what a forward pass saved, `kept` where that is there."""
+    """Returns what a forward pass saved, `kept` where that is there.
+
+    A case that was written says what a kernel elsewhere read.
+    """
     names = passes.saved(made.policy)
-    if set(names) <= set(kept):
-      return self.plan | dict(kept)
-    forward = self.answer(made)
-    return self.plan | {name: forward[name] for name in names} | dict(kept)
+    held = {n: made.arrays[n] for n in names if n in made.arrays} | dict(kept)
+    if not set(names) <= set(held):
+      forward = self.answer(made)
+      held = {name: forward[name] for name in names} | held
+    return self.plan | held
 
   def judge(
     self,

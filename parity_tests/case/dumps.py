@@ -1,0 +1,186 @@
+"""Tensors that a kernel left in files, whoever wrote them.
+
+A folder holds, for each kind of data and perhaps for each rank, one of
+
+    real.safetensors      real.rank0.npz      real.pt
+    real/                 with y.npy, gate_up.npy, ... or dump.json of msprobe
+
+Where no name begins with a kind of data, all of it is of real data.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import json
+import os
+import pathlib
+import re
+
+import numpy as np
+
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import read_case
+
+Arrays = Mapping[str, np.ndarray]
+
+_DATA = '|'.join(inputs_lib.DATA)
+_OF_DATA = re.compile(rf'({_DATA})(?:\.rank(\d+))?')
+_OF_RANK = re.compile(r'(?:.*\.)?rank(\d+)')
+# What msprobe calls its description, and the folder of its tensors.
+_MSPROBE, _MSPROBE_TENSORS = 'dump.json', 'dump_tensor_data'
+
+
+class Missing(ValueError):
+  """Nothing was computed from this kind of data."""
+
+
+def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
+  """Returns where each rank's tensors are; None: those of all ranks.
+
+  Raises:
+    Missing: there are none of that kind of data.
+    ValueError: there is no such folder, or it has both kinds of files.
+  """
+  top = pathlib.Path(folder)
+  if not top.is_dir():
+    raise ValueError(f'outputs: expected a folder, got {folder!r}')
+  named = {one: _OF_DATA.fullmatch(_stem(one)) for one in sorted(top.iterdir())}
+  known = {one: match for one, match in named.items() if match}
+  found = {
+    match[2] and int(match[2]): one
+    for one, match in known.items()
+    if match[1] == data
+  }
+  if not known and data == 'real':
+    found = _of_ranks(top) or {None: top}
+  if not found:
+    raise Missing(
+      f'nothing in {folder} was computed from {data} data: expected '
+      f'{data}.safetensors or the like'
+    )
+  if None in found and len(found) > 1:
+    raise ValueError(
+      f'{folder}: expected one file of all ranks, or one of each, got both'
+    )
+  return found
+
+
+def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Returns (tensors by name, notes) of a file or folder.
+
+  bfloat16 is `read_case.BFLOAT16`, where the file says so.
+
+  Raises:
+    ValueError: it cannot be read.
+  """
+  if path.is_dir():
+    return _read_folder(path)
+  if path.suffix not in _READERS:
+    raise ValueError(
+      f'{path}: expected one of {", ".join(_READERS)} or a folder, got '
+      f'{path.suffix!r}'
+    )
+  try:
+    return _READERS[path.suffix](path)
+  except ModuleNotFoundError as error:
+    raise ValueError(f'{path}: expected {error.name} installed') from error
+  except ValueError:
+    raise
+  except Exception as error:  # of damaged files libraries raise anything
+    raise ValueError(
+      f'{path}: expected a readable {path.suffix} file, got '
+      f'{type(error).__name__}: {error}'
+    ) from error
+
+
+def _stem(path: pathlib.Path) -> str:
+  return path.stem if path.suffix in _READERS else path.name
+
+
+def _of_ranks(top: pathlib.Path) -> dict[int | None, pathlib.Path]:
+  matches = {one: _OF_RANK.fullmatch(_stem(one)) for one in top.iterdir()}
+  return {int(match[1]): one for one, match in matches.items() if match}
+
+
+def _read_folder(path: pathlib.Path) -> tuple[dict, dict]:
+  described = sorted(path.rglob(_MSPROBE))
+  if described:
+    return _read_msprobe(described), {}
+  tensors: dict[str, np.ndarray] = {}
+  notes: dict[str, str] = {}
+  for one in sorted(path.iterdir()):
+    if one.suffix in _READERS:
+      held, said = read(one)
+      tensors |= held
+      notes |= said
+  if not tensors:
+    raise ValueError(
+      f'{path}: expected files that end in {", ".join(_READERS)}, got none'
+    )
+  return tensors, notes
+
+
+def _read_msprobe(described: list[pathlib.Path]) -> dict[str, np.ndarray]:
+  """Returns all tensors of a dump, by the names that it gives them."""
+  if len(described) > 1:
+    raise ValueError(
+      f'{described[0].parent}: expected the dump of one step and rank, got '
+      f'{len(described)}'
+    )
+  (path,) = described
+  try:
+    calls = json.loads(path.read_text())['data']
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(
+      f'{path}: expected a dump of msprobe, got {error!r}'
+    ) from error
+  tensors: dict[str, np.ndarray] = {}
+  for name in _names(calls):
+    file = path.parent / _MSPROBE_TENSORS / name
+    (tensors[file.stem],) = read(file)[0].values()
+
+  if not tensors:
+    raise ValueError(
+      f'{path}: expected tensors, got statistics alone: dump with task "tensor"'
+    )
+  return tensors
+
+
+def _names(node: object) -> Iterator[str]:
+  """Yields the names of files below a node of dump.json."""
+  if isinstance(node, dict):
+    if isinstance(node.get('data_name'), str):
+      yield node['data_name']
+    for value in node.values():
+      yield from _names(value)
+  elif isinstance(node, list):
+    for value in node:
+      yield from _names(value)
+
+
+def _read_npz(path):
+  with np.load(path, allow_pickle=False) as held:
+    return {name: held[name] for name in held.files}, {}
+
+
+def _read_npy(path):
+  return {path.stem: np.load(path, allow_pickle=False, mmap_mode='r')}, {}
+
+
+def _read_torch(path):
+  import torch
+
+  held = torch.load(path, map_location='cpu', weights_only=True)
+  if not isinstance(held, Mapping):
+    held = {path.stem: held}
+  return {name: read_case.bits_of(one) for name, one in held.items()}, {}
+
+
+def _read_safetensors(path):
+  return read_case.read(os.fspath(path))
+
+
+_READERS: Mapping[str, Callable[[pathlib.Path], tuple[dict, dict]]] = {
+  '.safetensors': _read_safetensors,
+  '.npz': _read_npz,
+  '.npy': _read_npy,
+  '.pt': _read_torch,
+}

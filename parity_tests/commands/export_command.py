@@ -1,0 +1,77 @@
+"""`hpmoe export`."""
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
+
+
+def _define(f: flags.FlagValues) -> None:
+  layer_flags.define_layer(f, orders=False)
+  layer_flags.define_policy(f)
+  layer_flags.define_data(f)
+  layer_flags.define_direction(
+    f, 'forward', 'Passes that the kernel is asked for.'
+  )
+  flags.DEFINE_string(
+    'out', None, 'The folder to write, empty or not there.', flag_values=f
+  )
+  flags.DEFINE_boolean(
+    'per_rank', False, 'Files of one rank each.', flag_values=f
+  )
+  flags.DEFINE_string(
+    'names',
+    None,
+    'A file whose [layouts] say how the kernel has its tensors, for instance '
+    'w_gate_up = "E 2F D"; see docs/elsewhere.md.',
+    flag_values=f,
+  )
+
+
+def _export(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.case import folder as folder_lib
+  from hpmoe.parity_tests.case import names
+  from hpmoe.parity_tests.judge import bench as bench_lib
+
+  if f.out is None:
+    raise cli.UsageError('out: expected a folder to write, got none')
+  layer_flags.refuse_contradictions(f)
+  case = layer_flags.case(f)
+  layouts = names.read(f.names).layouts
+  with cli.progress(4) as step:
+    step('inputs')
+    bench = bench_lib.Bench(case)
+    made = {}
+    for data in ('real', 'exact', 'wide'):
+      step(f'{data} data')
+      made[data] = bench.read_by(case.passes, data)
+    written = folder_lib.write(
+      f.out,
+      case.direction,
+      made,
+      f.per_rank,
+      layouts,
+      command=' '.join(cli.arguments(f, without=('out',))),
+    )
+  print(
+    f'{f.out}: case {written.id[:12]}, {", ".join(written.data)} data; a '
+    f'kernel elsewhere:\n'
+    f'  python {f.out}/read_case.py {f.out} kernel.py:function OUT\n'
+    f'and its verdict:\n'
+    f'  hpmoe check --case={f.out} --outputs=OUT'
+  )
+  return cli.PARITY
+
+
+COMMAND = cli.Command(
+  'export',
+  'writes a case for a kernel that runs elsewhere.',
+  (
+    'hpmoe export --preset=small --dtype=bf16 --out=case',
+    'hpmoe export --preset=tiny --direction=both --per_rank --out=case',
+  ),
+  _define,
+  _export,
+  '0 written, 2 the request was wrong',
+  compiles=True,
+)
