@@ -4,7 +4,7 @@ The mark is a variable of the environment, which children inherit: so those that
 left their parent's session or outlived it are found, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import contextlib
 import os
 import pathlib
@@ -49,23 +49,46 @@ def end(job: pathlib.Path) -> None:
 
 def call(
   job: pathlib.Path,
-  command: list[str],
+  commands: Mapping[int | None, Sequence[str]],
   env: Mapping[str, str],
   timeout_s: float,
-  stdout: int,
-) -> int:
-  """Returns how a command ended; nothing that it started outlives the call.
+) -> dict[int | None, int | None]:
+  """Runs commands at once; returns how each that ended first did.
 
-  Raises:
-    subprocess.TimeoutExpired: it did not end.
+  What they print goes to our error output.  Once one fails the others are
+  ended, and not told of; nothing that they started outlives the call.
+
+  Args:
+    job: its folder, the mark of its processes.
+    commands: by what one is called.
+    env: their environment.
+    timeout_s: of all.
+
+  Returns:
+    Exit codes by name, of the one that failed alone if one did; None: it did
+    not end in time.
   """
-  # A session of its own: an interrupt of ours is not its to handle.
-  process = subprocess.Popen(
-    command, stdout=stdout, env={**env, **mark(job)}, start_new_session=True
-  )
+  deadline = time.monotonic() + timeout_s
+  started: dict[int | None, subprocess.Popen] = {}
   try:
-    return process.wait(timeout_s)
+    for name, command in commands.items():
+      started[name] = subprocess.Popen(
+        command,
+        stdout=2,
+        env={**env, **mark(job)},
+        start_new_session=True,
+      )
+    while True:
+      codes = {name: process.poll() for name, process in started.items()}
+      failed = {name: code for name, code in codes.items() if code}
+      if failed or None not in codes.values():
+        return failed or codes
+      if time.monotonic() > deadline:
+        return {n: code for n, code in codes.items() if code is None}
+      time.sleep(_PASS_S)
   finally:
-    process.kill()
+    for process in started.values():
+      process.kill()
     end(job)
-    process.wait()
+    for process in started.values():
+      process.wait()

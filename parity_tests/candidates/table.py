@@ -6,6 +6,7 @@ from typing import Any
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import elsewhere
 from hpmoe.parity_tests.candidates import front_end
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_launcher
@@ -56,6 +57,7 @@ FLAGS = (
   *twin_candidate.FLAGS,
   *front_end.FLAGS,
   *user_candidate.FLAGS,
+  *elsewhere.FLAGS,
   *outputs.FLAGS,
 )
 
@@ -135,6 +137,22 @@ ROWS = (
       "it calls our backend as a framework's users do",
     )
     for name, more in (('jax', ()), ('mindspore', ('device',)))
+  ),
+  Row(
+    elsewhere.Interpreter,
+    'python',
+    None,
+    (*_TILES, 'python', 'candidate', 'names', 'timeout'),
+    'another Python calls the function',
+    'INTERPRETER',
+  ),
+  Row(
+    elsewhere.Program,
+    'command',
+    None,
+    (*_TILES, 'command', 'per_rank', 'names', 'timeout'),
+    'a program computes the layer',
+    "'./moe {case} {out}'",
   ),
   Row(
     user_candidate.Subprocess,

@@ -41,7 +41,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -59,8 +58,6 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
-
-_STDERR = 2
 
 # glibc fills memory that `malloc` returns with the complement of this byte: a
 # float32 or bfloat16 of it is 3.4e38, a float16 NaN, an int32 2.1e9.  Only the
@@ -166,13 +163,11 @@ class Subprocess(candidates.Candidate):
     worker = pathlib.Path(__file__).with_name('candidate_worker.py')
     command = [sys.executable, str(worker), str(job)]
     env = os.environ | (_POISON if self.checking.poison else {})
-    try:
-      # What it prints belongs to the reader, not to our table.
-      code = processes.call(job, command, env, self.timeout_s, _STDERR)
-    except subprocess.TimeoutExpired as error:
+    code = processes.call(job, {None: command}, env, self.timeout_s)[None]
+    if code is None:
       raise candidates.CandidateError(
         f'{self.name}: expected an answer within {self.timeout_s:g} s, got none'
-      ) from error
+      )
     told = job / 'error.json'
     if told.exists():
       word = json.loads(told.read_text())

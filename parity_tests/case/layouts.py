@@ -70,11 +70,13 @@ class Layout:
 
     Args:
       array: theirs.
-      sizes: of our axes, by letter.
+      sizes: of our axes, by letter; N is as many rows as they have.
 
     Raises:
       ValueError: its shape is another.
     """
+    if 'N' in self.axes and len(array.shape) == len(self.axes):
+      sizes = {**sizes, 'N': array.shape[self.axes.index('N')]}
     expected = self.shape(sizes)
     if array.shape != expected:
       raise ValueError(

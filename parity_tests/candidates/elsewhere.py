@@ -1,0 +1,203 @@
+"""A candidate that is a program: it reads a case, and writes what it computes.
+
+`--command='./moe {case} {out}'` is any program; `--python=INTERPRETER` calls
+the function of `--candidate` there, by `read_case`, which needs numpy alone.
+With `--per_rank` each rank has files of its own; where the command has {rank},
+a process of its own, too.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import os
+import pathlib
+import shlex
+import tempfile
+import time
+from typing import ClassVar, Self
+
+import numpy as np
+
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import answers
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import names as names_lib
+from hpmoe.parity_tests.case import passes
+
+_REAL = 'real'
+_CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'
+
+FLAGS = (
+  flag_lib.Flag(
+    'command',
+    'command',
+    "A program that takes the place of our backend, './moe {case} {out}': "
+    'folders of what it reads and of what it writes, once for each pass and '
+    'kind of data; docs/elsewhere.md.',
+  ),
+  flag_lib.Flag(
+    'python',
+    'python',
+    'The Python that calls the function of --candidate, FILE.py:function; it '
+    'needs numpy alone.',
+  ),
+  flag_lib.Flag(
+    'per_rank',
+    'per_rank',
+    'Files of one rank each for --command; one process a rank where it has '
+    '{rank}.',
+    False,
+    bool,
+  ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program(candidates.Candidate):
+  """A program of the user.
+
+  Attributes:
+    command: its words, with {case} and {out}.
+    per_rank: whether each rank has files of its own.
+    names: a file that says what its tensors are called, or None.
+    timeout_s: seconds after which it counts as hung.
+  """
+
+  can: ClassVar[candidates.Can] = candidates.Can(
+    orders=None, repeats=True, unrounds=True
+  )
+  command: str
+  per_rank: bool = False
+  names: str | None = None
+  timeout_s: float = 600.0
+  options: flow_lib.Options = flow_lib.Options()
+  seconds: list[float] = dataclasses.field(
+    default_factory=list, init=False, compare=False
+  )
+
+  @property
+  def name(self) -> str:  # type: ignore[override]
+    """What reports call it; a name of the user's has a colon."""
+    return f'command:{self.command}'
+
+  def ready(self, case, beside='') -> Self:
+    """See `Candidate`."""
+    super().ready(case, beside)
+    self._refuse()
+    names_lib.read(self.names)
+    return dataclasses.replace(self)
+
+  def _refuse(self) -> None:
+    for word in (_CASE, _OUT):
+      if word not in self.command:
+        raise ValueError(
+          f'command: expected a program with {{case}} and {{out}}, such as '
+          f"'./moe {{case}} {{out}}', got {self.command!r}"
+        )
+    if _RANK in self.command and not self.per_rank:
+      raise ValueError(
+        f'command: expected --per_rank beside {{rank}}, got {self.command!r}'
+      )
+
+  def run(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    """See `Candidate`."""
+    del given
+    names = names_lib.read(self.names)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
+      job = pathlib.Path(folder)
+      made = inputs_lib.LayerInputs(config, policy, inputs, '', {}, _REAL)
+      case = folder_lib.write(
+        job / 'case', which.name, {_REAL: made}, self.per_rank, names.layouts
+      )
+      out = job / 'out'
+      out.mkdir()
+      self._call(job, config.num_ranks)
+      answer = answers.Answer(str(out), case, names)
+      try:
+        held = answer.tensors(_REAL, policy)
+      except dumps.Missing as error:
+        if policy.activation == 'swiglu':
+          raise candidates.CandidateError(f'{self.name}: {error}') from error
+        raise candidates.CannotJudge(
+          f'{self.name} wrote nothing for policy.activation='
+          f'{policy.activation!r}'
+        ) from error
+      except ValueError as error:
+        raise candidates.CandidateError(f'{self.name}: {error}') from error
+      held = {name: np.array(array) for name, array in held.items()}
+    self.seconds.append(time.perf_counter() - start)
+    return user_candidate.check_outputs(
+      self.name, config, policy, held, which, ()
+    )
+
+  def _call(self, job: pathlib.Path, ranks: int) -> None:
+    """Runs the program, each rank of it at once where it has ranks."""
+    places = {_CASE: str(job / 'case'), _OUT: str(job / 'out')}
+    each = range(ranks) if _RANK in self.command else (None,)
+    commands = {rank: self._words(places | {_RANK: str(rank)}) for rank in each}
+    try:
+      ended = processes.call(job, commands, self._env(), self.timeout_s)
+    except OSError as error:
+      raise ValueError(
+        f'command: expected a program that can be run, got {error}'
+      ) from error
+    for rank, code in ended.items():
+      of = self.name if rank is None else f'{self.name}: rank {rank}'
+      if code is None:
+        raise candidates.CandidateError(
+          f'{of}: expected an answer within {self.timeout_s:g} s, got none'
+        )
+      if code:
+        how = f'signal {-code}' if code < 0 else f'exit code {code}'
+        raise candidates.CandidateError(f'{of}: expected an answer, got {how}')
+
+  def _env(self) -> dict[str, str]:
+    return dict(os.environ)
+
+  def _words(self, places: dict[str, str]) -> Sequence[str]:
+    words = shlex.split(self.command)
+    for place, value in places.items():
+      words = [word.replace(place, value) for word in words]
+    return words
+
+
+@dataclasses.dataclass(frozen=True)
+class Interpreter(Program):
+  """A function in another Python.
+
+  Attributes:
+    python: the interpreter.
+    name: `FILE.py:function`.
+  """
+
+  command: str = ''
+  python: str = ''
+  name: str = ''  # type: ignore[misc]
+
+  def _refuse(self) -> None:
+    path, _, name = self.name.rpartition(':')
+    if not path.endswith('.py') or not name.isidentifier():
+      raise ValueError(
+        f'candidate: expected FILE.py:function beside --python, got '
+        f'{self.name!r}'
+      )
+    if not pathlib.Path(path).is_file():
+      raise ValueError(f'candidate: expected a file, got {path!r}')
+
+  def _words(self, places: dict[str, str]) -> Sequence[str]:
+    case, out = places[_CASE], places[_OUT]
+    reader = os.path.join(case, 'read_case.py')
+    return [self.python, reader, case, self.name, out]
+
+  def _env(self) -> dict[str, str]:
+    # Modules of our Python would be found by the other.
+    ours = ('PYTHONPATH', 'PYTHONHOME')
+    return {n: value for n, value in os.environ.items() if n not in ours}

@@ -1,0 +1,128 @@
+"""What a kernel elsewhere answered, as tensors of ours."""
+
+from collections.abc import Mapping
+import dataclasses
+import fnmatch
+
+import numpy as np
+
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import names as names_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+  """Tensors in files.
+
+  Attributes:
+    path: their folder.
+    case: what they were computed from.
+    names: what they are called, and how laid out.
+  """
+
+  path: str
+  case: folder_lib.Folder
+  names: names_lib.Names = names_lib.Names()
+
+  def tensors(
+    self, data: str, policy: precision.PrecisionPolicy
+  ) -> dict[str, np.ndarray]:
+    """Returns what was computed from a kind of data: `[R, ...]` by our names.
+
+    Raises:
+      dumps.Missing: nothing was.
+      ValueError: a file, a name, a shape or a dtype is wrong.
+    """
+    files = dumps.find(self.path, data)
+    ranks = self.case.config.num_ranks if None in files else 1
+    parts = {
+      rank: {
+        name: self._ours(name, array, policy, ranks)
+        for name, array in self._named(*dumps.read(path), str(path)).items()
+      }
+      for rank, path in files.items()
+    }
+    return parts[None] if None in parts else self._joined(parts)
+
+  def _ours(
+    self, name: str, array: np.ndarray, policy, ranks: int
+  ) -> np.ndarray:
+    """Returns `[ranks, ...]` of a tensor of theirs."""
+    layout = self.names.layouts.get(name)
+    ours = self.case.ours(name, array, policy, ranks, layout)
+    if tensors.SPECS[name].shape.split()[1] == 'N':
+      return _rows(name, ours, self.case.config.num_rows)
+    return ours
+
+  def _joined(
+    self, parts: Mapping[int | None, Mapping[str, np.ndarray]]
+  ) -> dict[str, np.ndarray]:
+    """Returns `[R, ...]` of parts of one rank each.
+
+    Raises:
+      ValueError: a rank is missing, or has other tensors than the first.
+    """
+    ranks = range(self.case.config.num_ranks)
+    if {*ranks} != {*parts}:
+      raise ValueError(
+        f'{self.path}: expected ranks 0 to {len(ranks) - 1}, got '
+        f'{", ".join(str(rank) for rank in parts)}'
+      )
+    for rank in ranks:
+      if {*parts[rank]} != {*parts[0]}:
+        raise ValueError(
+          f'{self.path}: rank {rank}: expected {", ".join(parts[0])}, as of '
+          f'rank 0, got {", ".join(parts[rank])}'
+        )
+    return {n: np.concatenate([parts[r][n] for r in ranks]) for n in parts[0]}
+
+  def _named(
+    self, held: Mapping[str, np.ndarray], notes: Mapping[str, str], path: str
+  ) -> dict[str, np.ndarray]:
+    """Returns tensors under our names.
+
+    Raises:
+      ValueError: they belong to another case, or one is unknown.
+    """
+    of = notes.get('case', self.case.id)
+    if of != self.case.id:
+      raise ValueError(
+        f'{path}: expected outputs of case {self.case.id[:12]}, got those of '
+        f'{of[:12]}'
+      )
+    found = {}
+    theirs = {name: ours for ours, name in self.names.tensors.items()}
+    known = {*passes.FORWARD.outputs, *passes.BACKWARD.outputs}
+    for name, array in held.items():
+      ours = theirs.get(name, name)
+      if ours in known:
+        found[ours] = array
+      elif not any(fnmatch.fnmatchcase(name, drop) for drop in self.names.drop):
+        raise ValueError(
+          f'{path}: tensor {name!r}: expected {", ".join(sorted(known))}, or '
+          'its name in the map of --names: under [tensors], or under [drop]'
+        )
+    missing = [n for n in theirs if n not in held]
+    if missing:
+      raise ValueError(
+        f'{path}: expected {missing[0]!r}, as the map says, got '
+        f'{", ".join(sorted(held))}'
+      )
+    return found
+
+
+def _rows(name: str, array: np.ndarray, rows: int) -> np.ndarray:
+  """Returns `[R, N, ...]` of `[R, n, ...]`: zeros added or cut off."""
+  if array.shape[1] > rows and array[:, rows:].any():
+    raise ValueError(
+      f'{name}: expected at most {rows} rows of a rank, got {array.shape[1]}, '
+      'not all zero'
+    )
+  array = array[:, :rows]
+  lack = [(0, 0)] * array.ndim
+  lack[1] = 0, rows - array.shape[1]
+  return np.pad(array, lack) if lack[1][1] else array
