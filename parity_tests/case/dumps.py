@@ -18,6 +18,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import torch_file
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -80,8 +81,6 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     )
   try:
     return _READERS[path.suffix](path)
-  except ModuleNotFoundError as error:
-    raise ValueError(f'{path}: expected {error.name} installed') from error
   except ValueError:
     raise
   except Exception as error:  # of damaged files libraries raise anything
@@ -166,12 +165,12 @@ def _read_npy(path):
 
 
 def _read_torch(path):
-  import torch
-
-  held = torch.load(path, map_location='cpu', weights_only=True)
-  if not isinstance(held, Mapping):
-    held = {path.stem: held}
-  return {name: read_case.bits_of(one) for name, one in held.items()}, {}
+  held = torch_file.read(path)
+  named = held if isinstance(held, Mapping) else {path.stem: held}
+  wrong = [n for n, one in named.items() if not isinstance(one, np.ndarray)]
+  if wrong:
+    raise ValueError(f'{path}: expected tensors by name, got {wrong[0]!r}')
+  return dict(named), {}
 
 
 def _read_safetensors(path):

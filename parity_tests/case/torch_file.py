@@ -1,0 +1,91 @@
+"""Reads a .pt file without torch: tensors only, nothing of it is run.
+
+The format is that of `torch.save` (a zip of data.pkl and one file a storage,
+torch/serialization.py); what the pickle may name is what `weights_only` allows
+of tensors, dicts and lists.
+"""
+
+import collections
+from collections.abc import Mapping
+import os
+import pickle
+import zipfile
+
+import numpy as np
+
+from hpmoe.parity_tests.case import read_case
+
+_STORAGES = {
+  'DoubleStorage': np.dtype('<f8'),
+  'FloatStorage': np.dtype('<f4'),
+  'HalfStorage': np.dtype('<f2'),
+  'BFloat16Storage': read_case.BFLOAT16,
+  'LongStorage': np.dtype('<i8'),
+  'IntStorage': np.dtype('<i4'),
+  'ShortStorage': np.dtype('<i2'),
+  'CharStorage': np.dtype('i1'),
+  'ByteStorage': np.dtype('u1'),
+  'BoolStorage': np.dtype('?'),
+}
+
+
+def read(path: str | os.PathLike[str]) -> object:
+  """Returns what a .pt file holds, tensors as arrays.
+
+  bfloat16 is `read_case.BFLOAT16`.
+
+  Raises:
+    ValueError: it is damaged, or holds what is no tensor.
+  """
+  try:
+    with zipfile.ZipFile(path) as archive:
+      (name,) = (n for n in archive.namelist() if n.endswith('data.pkl'))
+      with archive.open(name) as file:
+        return _Unpickler(file, archive, name.removesuffix('data.pkl')).load()
+  except Exception as error:  # of damaged files pickle raises anything
+    raise ValueError(
+      f'{path}: expected tensors that torch.save wrote, got '
+      f'{type(error).__name__}: {error}'
+    ) from error
+
+
+class _Unpickler(pickle.Unpickler):
+  """Makes arrays, and refuses all else."""
+
+  def __init__(self, file, archive: zipfile.ZipFile, prefix: str):
+    super().__init__(file)
+    self._archive, self._prefix = archive, prefix
+
+  def find_class(self, module: str, name: str):
+    known: Mapping[tuple[str, str], object] = {
+      ('collections', 'OrderedDict'): collections.OrderedDict,
+      ('torch._utils', '_rebuild_tensor_v2'): _tensor,
+      ('torch._utils', '_rebuild_parameter'): _parameter,
+      **{('torch', storage): dtype for storage, dtype in _STORAGES.items()},
+    }
+    if (module, name) not in known:
+      raise pickle.UnpicklingError(f'{module}.{name}, which is no tensor')
+    return known[module, name]
+
+  def persistent_load(self, pid) -> np.ndarray:
+    kind, dtype, key, _, elements = pid
+    if kind != 'storage':
+      raise pickle.UnpicklingError(f'{kind!r}, which is no storage')
+    held = self._archive.read(f'{self._prefix}data/{key}')
+    return np.frombuffer(held, dtype, elements)
+
+
+def _tensor(storage, offset, size, stride, *_) -> np.ndarray:
+  """Returns a tensor of a storage, copied."""
+  last = offset + sum((n - 1) * step for n, step in zip(size, stride))
+  if min((offset, *size, *stride), default=0) < 0 or (
+    0 not in size and last >= len(storage)
+  ):
+    raise ValueError(f'a tensor {list(size)} beyond its storage')
+  steps = [step * storage.itemsize for step in stride]
+  view = np.lib.stride_tricks.as_strided(storage[offset:], size, steps)
+  return np.ascontiguousarray(view)
+
+
+def _parameter(data: np.ndarray, *_) -> np.ndarray:
+  return data
