@@ -180,7 +180,7 @@ class Interpreter(Program):
 
   command: str = ''
   python: str = ''
-  name: str = ''  # type: ignore[misc]
+  name: str = ''
 
   def _refuse(self) -> None:
     path, _, name = self.name.rpartition(':')

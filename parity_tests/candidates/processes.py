@@ -14,6 +14,9 @@ import time
 
 JOB_VARIABLE = 'HPMOE_JOB'
 
+# How processes ended, by what each is called; None: they did not.
+Codes = dict[int | None, int | None]
+
 _PASSES = 100
 _PASS_S = 0.01
 
@@ -52,7 +55,7 @@ def call(
   commands: Mapping[int | None, Sequence[str]],
   env: Mapping[str, str],
   timeout_s: float,
-) -> dict[int | None, int | None]:
+) -> Codes:
   """Runs commands at once; returns how each that ended first did.
 
   What they print goes to our error output.  Once one fails the others are
@@ -80,7 +83,7 @@ def call(
       )
     while True:
       codes = {name: process.poll() for name, process in started.items()}
-      failed = {name: code for name, code in codes.items() if code}
+      failed: Codes = {name: code for name, code in codes.items() if code}
       if failed or None not in codes.values():
         return failed or codes
       if time.monotonic() > deadline:

@@ -45,13 +45,13 @@ def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
     raise ValueError(f'outputs: expected a folder, got {folder!r}')
   named = {one: _OF_DATA.fullmatch(_stem(one)) for one in sorted(top.iterdir())}
   known = {one: match for one, match in named.items() if match}
-  found = {
-    match[2] and int(match[2]): one
+  found: dict[int | None, pathlib.Path] = {
+    int(match[2]) if match[2] else None: one
     for one, match in known.items()
     if match[1] == data
   }
-  if not known and data == 'real':
-    found = _of_ranks(top) or {None: top}
+  if not known and data == 'real' and named:
+    found = {**_of_ranks(top)} or {None: top}
   if not found:
     raise Missing(
       f'nothing in {folder} was computed from {data} data: expected '
@@ -81,9 +81,9 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     )
   try:
     return _READERS[path.suffix](path)
-  except ValueError:
-    raise
   except Exception as error:  # of damaged files libraries raise anything
+    if str(error).startswith(f'{path}: '):
+      raise
     raise ValueError(
       f'{path}: expected a readable {path.suffix} file, got '
       f'{type(error).__name__}: {error}'

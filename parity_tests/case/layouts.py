@@ -93,7 +93,7 @@ class Layout:
   def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Returns their shape, given the sizes of our axes."""
     return tuple(
-      int(np.prod([sizes[part] for part in MERGED.get(axis, (axis,))]))
+      int(np.prod([sizes[part] for part in self._of(axis)]))
       for axis in self.axes
     )
 
@@ -101,13 +101,13 @@ class Layout:
   def _own(self) -> tuple[str, ...]:
     return tuple(tensors.SPECS[self.name].shape.split())
 
+  def _of(self, axis: str) -> tuple[str, ...]:
+    """Returns the axes of ours that are one of theirs."""
+    return (axis,) if axis in self._own else MERGED.get(axis, (axis,))
+
   def _split(self) -> tuple[str, ...]:
     """Returns their axes, each merged one as ours."""
-    split: list[str] = []
-    for axis in self.axes:
-      merged = axis in MERGED and axis not in self._own
-      split += MERGED[axis] if merged else (axis,)
-    return tuple(split)
+    return tuple(part for axis in self.axes for part in self._of(axis))
 
   def _sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
     return dict(zip(self._own, shape, strict=True))

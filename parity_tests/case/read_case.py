@@ -25,7 +25,7 @@ that is installed, else widened to float32, which loses nothing.
 
 import argparse
 import hashlib
-import importlib.util
+import importlib.machinery
 import json
 import os
 import sys
@@ -35,7 +35,7 @@ import numpy as np
 
 # numpy knows no bfloat16: its bits, under its name.
 BFLOAT16 = np.dtype([('bfloat16', '<u2')])
-_DTYPES = {
+_DTYPES: 'dict[str, np.dtype]' = {
   'F64': np.dtype('<f8'),
   'F32': np.dtype('<f4'),
   'F16': np.dtype('<f2'),
@@ -242,7 +242,8 @@ def _tensor(held, row):
 
 def _tables(path, lines):
   """Yields (name, values) of each table; values are as JSON has them."""
-  name, values = '', {}
+  name = ''
+  values: dict = {}
   for number, line in enumerate(lines, 1):
     line = line.strip()
     if line.startswith('['):
@@ -266,9 +267,10 @@ def _function(named):
   if not path or not os.path.exists(path):
     raise ValueError(f'function: expected FILE.py:function, got {named!r}')
   sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-  spec = importlib.util.spec_from_file_location('hpmoe_candidate', path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
+  loader = importlib.machinery.SourceFileLoader('hpmoe_candidate', path)
+  module = types.ModuleType(loader.name)
+  sys.modules[loader.name] = module
+  loader.exec_module(module)
   return getattr(module, name)
 
 

@@ -1,0 +1,225 @@
+"""Programs that compute the layer: right, wrong, dead, hung, half done."""
+
+import pathlib
+import sys
+import textwrap
+import time
+
+import pytest
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import presets
+
+CASE = case_lib.Case(preset='tiny', ranks=2)
+# All ranks are computed from the files of all, and one is written.
+KERNEL = """
+import numpy as np
+
+def moe(inputs, layer, policy):
+  x, ids, weights = (inputs[n] for n in ('x', 'topk_ids', 'topk_weights'))
+  local = layer.num_experts // layer.num_ranks
+  y = np.zeros_like(x)
+  for r, t, k in np.ndindex(*ids.shape):
+    at = divmod(int(ids[r, t, k]), local)
+    gate, up = np.split(x[r, t] @ inputs['w_gate_up'][at], 2)
+    if policy.activation == 'absolute':
+      hidden = abs(gate) * up
+    else:
+      with np.errstate(over='ignore'):
+        hidden = gate / (1 + np.exp(-gate)) * up
+    y[r, t] += weights[r, t, k] * (hidden @ inputs['w_down'][at])
+  return {'y': y}
+
+def moe_lost_slot(inputs, layer, policy):
+  weights = inputs['topk_weights'].copy()
+  weights[1, 3, 0] = 0
+  return moe({**inputs, 'topk_weights': weights}, layer, policy)
+
+def moe_of_swiglu(inputs, layer, policy):
+  assert policy.activation == 'swiglu'
+  return moe(inputs, layer, policy)
+
+moe_of_swiglu.activations = ('swiglu',)
+"""
+RANK = """
+import os, signal, subprocess, sys, time
+import numpy as np
+folder, out, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+sys.path[:0] = [folder, os.path.dirname(os.path.abspath(__file__))]
+import kernel, read_case
+
+case, function = read_case.load(folder), kernel.moe
+if rank == 1:
+  %s
+  pass
+for data in case.data:
+  parts = [read_case.inputs(case, data, r) for r in range(2)]
+  inputs = {n: np.stack([part[n] for part in parts]) for n in parts[0]}
+  policy = case.data[data]
+  y = function(inputs, case.layer, policy)['y']
+  read_case.write(out, case, data, {'y': y[rank]}, rank)
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+  """Returns a function from what rank 1 does first to a program."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'kernel.py').write_text(KERNEL)
+
+  def make(first: str = 'pass', timeout_s: float = 60) -> elsewhere.Program:
+    (tmp_path / 'rank.py').write_text(RANK % textwrap.dedent(first))
+    command = f'{sys.executable} rank.py {{case}} {{out}} {{rank}}'
+    return elsewhere.Program(command, per_rank=True, timeout_s=timeout_s)
+
+  return make
+
+
+def _check(candidate, lanes=verdicts.LANES) -> check.Report:
+  return check.run(
+    check.Request(CASE, candidate, judgement.Judgement(tuple(lanes)))
+  )
+
+
+def _python(function: str) -> elsewhere.Interpreter:
+  return elsewhere.Interpreter(python=sys.executable, name=function)
+
+
+class TestVerdicts:
+  def test_a_function_in_another_python(self, program):
+    program()
+    report = _check(_python('kernel.py:moe'))
+    assert report.verdict == verdicts.PASS
+    assert {r.lane for r in report.results if r.verdict == verdicts.PASS} >= {
+      'exact',
+      'bounded',
+      'standard',
+    }
+    assert not report.changes
+
+  @pytest.mark.parametrize('lane', ('exact', 'bounded'))
+  def test_its_bug_is_found(self, program, lane):
+    program()
+    report = _check(_python('kernel.py:moe_lost_slot'), (lane,))
+    first = report.first_failure
+    assert (first.rank, first.token) == (1, 3)
+
+  def test_it_may_lack_an_activation(self, program):
+    program()
+    report = _check(_python('kernel.py:moe_of_swiglu'))
+    assert report.verdict == verdicts.PASS
+    exact = {r.verdict for r in report.results if r.lane == 'exact'}
+    assert exact == {verdicts.NOT_JUDGED}
+
+  def test_a_process_for_each_rank(self, program):
+    assert _check(program()).verdict == verdicts.PASS
+
+  def test_the_bug_of_one_rank_is_found(self, program):
+    report = _check(program('function = kernel.moe_lost_slot'))
+    assert report.verdict == verdicts.FAIL
+    assert report.first_failure.rank == 1
+
+
+def _run(candidate):
+  made = inputs_lib.make_inputs(presets.get('tiny'), 2)
+  candidate.ready(CASE)
+  return candidate.run(made.config, made.policy, made.arrays)
+
+
+@pytest.mark.parametrize(
+  ('first', 'said'),
+  [
+    ('os.abort()', 'rank 1: expected an answer, got signal 6'),
+    ('sys.exit(7)', 'rank 1: expected an answer, got exit code 7'),
+    ('time.sleep(60)', 'rank 1: expected an answer within 5 s, got none'),
+    ('sys.exit(0)', r'out: expected ranks 0 to 1, got 0'),
+    (
+      'open(f"{out}/real.rank1.safetensors", "wb").write(b"half"); os._exit(0)',
+      'real.rank1.safetensors: expected a readable',
+    ),
+    (
+      'function = lambda *a: {"y": np.zeros((2, 16, 31), "f4")}',
+      r'y: expected \w+ \[2, 16, 32\]|all the input array dimensions',
+    ),
+  ],
+)
+def test_a_rank_that_fails_is_named(program, capfd, first, said):
+  with pytest.raises((candidates.CandidateError, ValueError), match=said):
+    _run(program(first, timeout_s=5))
+
+
+def test_nothing_of_a_program_is_left(program, tmp_path, monkeypatch):
+  # given: a rank that leaves a child in a session of its own, and hangs.
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'temporary'))
+  (tmp_path / 'temporary').mkdir()
+  child = (
+    'child = subprocess.Popen(["sleep", "60"], start_new_session=True); '
+    f'open({str(tmp_path / "child")!r}, "w").write(str(child.pid)); '
+    'time.sleep(60)'
+  )
+
+  with pytest.raises(candidates.CandidateError, match='within 5 s'):
+    _run(program(child, timeout_s=5))
+
+  pid = int((tmp_path / 'child').read_text())
+  deadline = time.monotonic() + 5
+  while _is_alive(pid) and time.monotonic() < deadline:
+    time.sleep(0.01)
+  assert not _is_alive(pid)
+  assert not [*(tmp_path / 'temporary').iterdir()]
+
+
+def _is_alive(pid: int) -> bool:
+  try:
+    state = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return False
+  return state.rpartition(')')[2].split()[0] != 'Z'
+
+
+def test_the_other_ranks_end_with_the_first_that_fails(tmp_path):
+  start = time.monotonic()
+  codes = processes.call(
+    tmp_path, {0: ['sleep', '60'], 1: ['sh', '-c', 'exit 3']}, {}, 60
+  )
+  assert codes == {1: 3}
+  assert time.monotonic() - start < 30
+  assert not processes.of(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('candidate', 'said'),
+  [
+    (
+      elsewhere.Program('./moe {case}'),
+      r'command: expected a program with \{c',
+    ),
+    (elsewhere.Program('./moe {case} {out} {rank}'), 'expected --per_rank'),
+    (_python('kernel:moe'), 'candidate: expected FILE.py:function beside'),
+    (_python('none.py:moe'), "candidate: expected a file, got 'none.py'"),
+  ],
+)
+def test_what_cannot_be_run_is_refused_first(candidate, said):
+  with pytest.raises(ValueError, match=said):
+    candidate.ready(CASE)
+
+
+def test_a_program_that_is_not_there_is_named(program):
+  candidate = elsewhere.Program('./none {case} {out}')
+  with pytest.raises(ValueError, match='command: expected a program .*none'):
+    _run(candidate)
+
+
+def test_a_program_that_writes_nothing_has_no_answer(program):
+  candidate = elsewhere.Program('true {case} {out}')
+  with pytest.raises(
+    candidates.CandidateError, match='nothing in .*out was comp'
+  ):
+    _run(candidate)

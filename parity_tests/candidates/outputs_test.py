@@ -1,0 +1,285 @@
+"""Outputs from elsewhere are judged as the kernel itself would be."""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+import pathlib
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import layouts
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
+
+CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
+LAYOUTS = layouts.of(
+  dict(
+    gate_up='R N 2F, interleaved',
+    y='M D',
+    d_w_gate_up='E 2F D, up_gate',
+    d_topk_weights='R S',
+  )
+)
+
+
+@functools.cache
+def _made(data: str):
+  return bench_lib.Bench(CASE, keep=True).read_by(CASE.passes, data)
+
+
+def _export(path, per_rank=False, laid=None) -> folder.Folder:
+  made = {data: _made(data) for data in ('real', 'exact', 'wide')}
+  return folder.write(path, 'both', made, per_rank, laid)
+
+
+def _compute(kernel, made) -> dict[str, np.ndarray]:
+  """Returns all tensors of both passes, but what moves back."""
+  forward = kernel.forward(made.config, made.policy, made.arrays)
+  read = {**made.arrays, **forward}
+  return forward | kernel.backward(made.config, made.policy, read)
+
+
+def _in_place(kernel) -> in_process.Function:
+  def function(inputs, config, policy):
+    return kernel.forward(config, policy, inputs)
+
+  def backward(inputs, config, policy):
+    return kernel.backward(config, policy, inputs)
+
+  function.backward = backward  # type: ignore[attr-defined]
+  return in_process.Function(function)
+
+
+def _check(case: folder.Folder, candidate, direction='both') -> check.Report:
+  return check.run(
+    check.Request(case_lib.Case.of(case.path, direction), candidate)
+  )
+
+
+def _figures(report: check.Report) -> list[dict]:
+  """Returns all that a report says of tensors, but for who was asked."""
+  rows = [dataclasses.asdict(r) for r in report.results]
+  for row in rows:
+    row['grids'] = [grid.tolist() for grid in row['grids']]
+    row['experts'] = [experts.tolist() for experts in row['experts']]
+    if row['failure']:
+      row['failure'] |= dict(replay='', hint='')
+  return rows
+
+
+def _save_whole(out, case, data, tensors):
+  read_case.write(str(out), read_case.load(case.path), data, tensors)
+
+
+def _save_per_rank(out, case, data, tensors):
+  loaded = read_case.load(case.path)
+  for rank in range(CASE.ranks):
+    mine = {name: array[rank] for name, array in tensors.items()}
+    read_case.write(str(out), loaded, data, mine, rank)
+
+
+def _save_npy(out, case, data, tensors):
+  (out / data).mkdir(parents=True)
+  for name, array in tensors.items():
+    np.save(out / data / f'{name}.npy', array)  # bfloat16 as bare bytes
+
+
+def _save_npz_widened(out, case, data, tensors):
+  out.mkdir(exist_ok=True)
+  wide = {name: array.astype(np.float64) for name, array in tensors.items()}
+  np.savez(out / f'{data}.npz', **wide)
+
+
+def _save_without_padding(out, case, data, tensors):
+  """Each rank's rows that hold something, and nothing else."""
+  of = trial.tiling(_made(data).config, _made(data).arrays)
+  loaded = read_case.load(case.path)
+  for rank in range(CASE.ranks):
+    mine = {}
+    for name, array in tensors.items():
+      rows = (
+        of.num_valid(rank) if array.shape[1] == of.config.num_rows else None
+      )
+      mine[name] = array[rank, :rows] if rows else array[rank]
+    read_case.write(str(out), loaded, data, mine, rank)
+
+
+def _save_with_more_padding(out, case, data, tensors):
+  rows = _made(data).config.num_rows
+  more = {
+    name: np.pad(a, [(0, 0), (0, 7)] + [(0, 0)] * (a.ndim - 2))
+    if a.shape[1] == rows
+    else a
+    for name, a in tensors.items()
+  }
+  _save_whole(out, case, data, more)
+
+
+SAVES: tuple[Callable, ...] = (
+  _save_whole,
+  _save_per_rank,
+  _save_npy,
+  _save_npz_widened,
+  _save_without_padding,
+  _save_with_more_padding,
+)
+
+
+@pytest.mark.parametrize(
+  'kernel', (trial.Kernel(), trial.Kernel(silu=1.01)), ids=('right', 'wrong')
+)
+@pytest.mark.parametrize('save', SAVES, ids=lambda f: f.__name__)
+def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
+  # given: what a kernel computed of each kind of data, in files.
+  case = _export(tmp_path / 'case')
+  for data in case.data:
+    save(tmp_path / 'out', case, data, _compute(kernel, _made(data)))
+
+  report = _check(case, outputs.Outputs(str(tmp_path / 'out')))
+
+  assert _figures(report) == _figures(_check(case, _in_place(kernel)))
+  right = kernel == trial.Kernel()
+  assert report.verdict == (verdicts.PASS if right else verdicts.FAIL)
+  if not right:
+    assert report.first_failure.stage == 'activation'
+
+
+@pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
+def test_layouts_are_undone_before_the_verdict(tmp_path, per_rank):
+  # given: a kernel that swaps gate and up of one expert, in its own layout.
+  case = _export(tmp_path / 'case', per_rank, LAYOUTS)
+  for data in case.data:
+    tensors = _compute(trial.Kernel(), _made(data))
+    tensors['gate_up'][1, :3] = np.roll(tensors['gate_up'][1, :3], 16, axis=-1)
+    if per_rank:
+      mine = {n: a for n, a in tensors.items() if n not in LAYOUTS}
+      mine |= {n: tensors[n] for n in LAYOUTS}
+      for rank in range(CASE.ranks):
+        part = {
+          n: LAYOUTS[n].apply(a[rank : rank + 1]) if n in LAYOUTS else a[rank]
+          for n, a in mine.items()
+        }
+        loaded = read_case.load(case.path)
+        read_case.write(str(tmp_path / 'out'), loaded, data, part, rank)
+    else:
+      theirs = {
+        n: LAYOUTS[n].apply(a) if n in LAYOUTS else a
+        for n, a in tensors.items()
+      }
+      _save_whole(tmp_path / 'out', case, data, theirs)
+
+  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
+
+  assert report.verdict == verdicts.FAIL
+  first = report.first_failure
+  assert (first.stage, first.rank, first.row_block) == ('gate_up', 1, 0)
+
+
+def _one(tmp_path, **tensors) -> tuple[folder.Folder, pathlib.Path]:
+  """Returns a case, and a folder with some tensors of real data."""
+  case = _export(tmp_path / 'case')
+  right = _compute(trial.Kernel(), _made('real'))
+  out = tmp_path / 'out'
+  chosen = {n: right[n] if a is None else a for n, a in tensors.items()}
+  _save_whole(out, case, 'real', chosen)
+  return case, out
+
+
+def test_one_tensor_that_is_no_result_is_judged(tmp_path):
+  case, out = _one(tmp_path, gate_up=None)
+  report = _check(case, outputs.Outputs(str(out)), 'forward')
+  judged = {r.stage for r in report.results if r.verdict == verdicts.PASS}
+  assert judged == {'gate_up'}
+  assert report.verdict == verdicts.PASS
+  unseen = {r.stage for r in report.results if r.lane == 'exact'}
+  assert unseen == {'y'}  # nothing was computed from exact data
+
+
+def test_names_of_others_are_mapped(tmp_path):
+  case, out = _one(tmp_path)
+  right = _compute(trial.Kernel(), _made('real'))
+  for path in out.iterdir():
+    path.unlink()
+  np.savez(out / 'real.npz', **{'moe.out': right['y'], 'moe.bias': np.ones(3)})
+  names = tmp_path / 'names.toml'
+  names.write_text(
+    '[tensors]\ny = "moe.out"\n[drop]\nnames = ["*.bias"]\n', encoding='utf-8'
+  )
+  ours = outputs.Outputs(str(out), str(names))
+  assert _check(case, ours, 'forward').verdict == verdicts.PASS
+  with pytest.raises(ValueError, match="tensor 'moe.out': expected activation"):
+    _check(case, outputs.Outputs(str(out)), 'forward')
+  names.write_text('[tensors]\ny = "moe.out"\n')
+  with pytest.raises(ValueError, match="tensor 'moe.bias': expected"):
+    _check(case, ours, 'forward')
+  names.write_text('[tensors]\ny = "moe.gone"\n[drop]\nnames = ["moe.*"]\n')
+  with pytest.raises(ValueError, match="expected 'moe.gone', as the map says"):
+    _check(case, ours, 'forward')
+
+
+def test_outputs_of_another_case_are_refused(tmp_path):
+  case, out = _one(tmp_path, y=None)
+  other = _export(tmp_path / 'other', per_rank=True)
+  with pytest.raises(
+    ValueError, match=f'expected outputs of case {other.id[:12]}, got those of'
+  ):
+    _check(other, outputs.Outputs(str(out)), 'forward')
+  assert case.id != other.id
+
+
+@pytest.mark.parametrize(
+  ('array', 'said'),
+  [
+    (np.zeros((2, 16, 31)), r'y: expected \w+ \[2, 16, 32\], got'),
+    (
+      np.full((2, 16, 32), 1.001),
+      'y: expected values of bfloat16, got float64',
+    ),
+    (np.zeros((2, 16, 32), bool), 'y: expected bfloat16, got bool'),
+  ],
+)
+def test_a_tensor_that_cannot_be_it_is_refused(tmp_path, array, said):
+  case, out = _one(tmp_path, y=array)
+  with pytest.raises(ValueError, match=said):
+    _check(case, outputs.Outputs(str(out)), 'forward')
+
+
+def test_rows_that_hold_something_are_not_cut_off(tmp_path):
+  rows = _made('real').config.num_rows
+  case, out = _one(tmp_path, expert_in=np.ones((2, rows + 1, 32)))
+  with pytest.raises(
+    ValueError, match=f'expert_in: expected at most {rows} row'
+  ):
+    _check(case, outputs.Outputs(str(out)), 'forward')
+
+
+def test_outputs_need_their_case(tmp_path):
+  (tmp_path / 'y.npy').write_text('')
+  candidate = outputs.Outputs(str(tmp_path))
+  with pytest.raises(ValueError, match='outputs: expected --case beside it'):
+    check.run(check.Request(CASE, candidate))
+
+
+@pytest.mark.parametrize(
+  ('text', 'said'),
+  [
+    ('[tensors]\nz = "a"', r"expected names of ours on the left, got \['z'\]"),
+    ('[renames]\ny = "a"', r"expected \[tensors\].*got \['renames'\]"),
+    ('[layouts]\ny = "D F"', 'y: expected axes of'),
+    ('tensors', 'names.toml'),
+  ],
+)
+def test_a_wrong_map_is_refused_first(tmp_path, text, said):
+  case, out = _one(tmp_path, y=None)
+  names = tmp_path / 'names.toml'
+  names.write_text(text)
+  with pytest.raises(ValueError, match=f'names: .*names.toml: .*{said}|{said}'):
+    _check(case, outputs.Outputs(str(out), str(names)), 'forward')

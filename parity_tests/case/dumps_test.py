@@ -1,0 +1,157 @@
+"""Dumps: every kind of file, what is missing and what is damaged."""
+
+import json
+import pathlib
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import read_case
+
+Y = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+TORCH = pathlib.Path(__file__).with_name('testdata') / 'tensors.pt'
+
+
+def _touch(top, *names):
+  for name in names:
+    path = top / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b'')
+
+
+@pytest.mark.parametrize(
+  ('names', 'data', 'found'),
+  [
+    (['real.safetensors'], 'real', {None: 'real.safetensors'}),
+    (['real.npz', 'exact.pt'], 'exact', {None: 'exact.pt'}),
+    (['real/y.npy'], 'real', {None: 'real'}),
+    (
+      ['real.rank0.npz', 'real.rank10.npz'],
+      'real',
+      {0: 'real.rank0.npz', 10: 'real.rank10.npz'},
+    ),
+    (['y.npy', 'gate_up.npy'], 'real', {None: '.'}),
+    (['rank0/y.npy', 'rank1/y.npy'], 'real', {0: 'rank0', 1: 'rank1'}),
+    (['out.rank3.safetensors'], 'real', {3: 'out.rank3.safetensors'}),
+  ],
+)
+def test_where_tensors_are(tmp_path, names, data, found):
+  _touch(tmp_path, *names)
+  expected = {rank: tmp_path / name for rank, name in found.items()}
+  assert dumps.find(str(tmp_path), data) == expected
+
+
+@pytest.mark.parametrize('names', (['real.npz'], ['y.npy']))
+def test_data_that_nothing_was_computed_from(tmp_path, names):
+  _touch(tmp_path, *names)
+  with pytest.raises(dumps.Missing, match='was computed from wide data'):
+    dumps.find(str(tmp_path), 'wide')
+
+
+def test_files_of_all_and_of_each_are_refused(tmp_path):
+  _touch(tmp_path, 'real.npz', 'real.rank0.npz')
+  with pytest.raises(ValueError, match='got both'):
+    dumps.find(str(tmp_path), 'real')
+
+
+def test_no_folder_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="outputs: expected a folder, got '/"):
+    dumps.find(str(tmp_path / 'none'), 'real')
+
+
+def _write(kind: str, top: pathlib.Path) -> pathlib.Path:
+  path = top / f'real{kind}'
+  if kind == '.safetensors':
+    read_case.save(str(path), {'y': Y}, {})
+  elif kind == '.npz':
+    np.savez(path, y=Y)
+  elif kind == '.npy':
+    path = top / 'y.npy'
+    np.save(path, np.asfortranarray(Y))
+  elif kind == '':
+    path.mkdir()
+    np.save(path / 'y.npy', Y)
+  else:
+    path = _msprobe(path.with_suffix(''))
+  return path
+
+
+def _msprobe(top: pathlib.Path) -> pathlib.Path:
+  """Writes a dump of one call, with what msprobe says of other values."""
+  name = 'Module.mlp.MoE.forward.0.output.0'
+  leaf = dict(type='torch.Tensor', dtype='torch.float32', shape=[1, 2, 3])
+  calls = {
+    'Module.mlp.MoE.forward.0': dict(
+      input_args=[dict(leaf), None, dict(type='int', value=2)],
+      input_kwargs={},
+      output=[[dict(leaf, data_name=f'{name}.npy')]],
+    )
+  }
+  tensors = top / 'step0' / 'rank0' / 'dump_tensor_data'
+  tensors.mkdir(parents=True)
+  np.save(tensors / f'{name}.npy', Y)
+  (tensors.parent / 'dump.json').write_text(
+    json.dumps(dict(task='tensor', level='L0', data=calls))
+  )
+  return top
+
+
+@pytest.mark.parametrize(
+  'kind', ('.safetensors', '.npz', '.npy', '', '.msprobe')
+)
+def test_every_kind_of_file(tmp_path, kind):
+  held, _ = dumps.read(_write(kind, tmp_path))
+  (array,) = held.values()
+  np.testing.assert_array_equal(array, Y)
+
+
+def test_a_file_of_torch():
+  held, _ = dumps.read(TORCH)
+  assert {*held} == {'y', 'plain', 'ids', 'w'}
+  values = read_case.as_numpy(held['y'])
+  assert values.dtype == ml_dtypes.bfloat16 and values.shape == (1, 5, 2)
+
+
+def test_names_of_msprobe_are_those_of_its_files(tmp_path):
+  held, _ = dumps.read(_msprobe(tmp_path))
+  assert [*held] == ['Module.mlp.MoE.forward.0.output.0']
+
+
+def test_statistics_alone_are_refused(tmp_path):
+  path = _msprobe(tmp_path) / 'step0' / 'rank0' / 'dump.json'
+  path.write_text(path.read_text().replace('data_name', 'md5'))
+  with pytest.raises(ValueError, match='got statistics alone'):
+    dumps.read(tmp_path)
+
+
+def test_dumps_of_two_steps_are_refused(tmp_path):
+  _msprobe(tmp_path)
+  shutil.copytree(tmp_path / 'step0', tmp_path / 'step1')
+  with pytest.raises(ValueError, match='one step and rank, got 2'):
+    dumps.read(tmp_path)
+
+
+@pytest.mark.parametrize('kind', ('.safetensors', '.npz', '.npy', '.pt'))
+@pytest.mark.parametrize('content', (b'', b'not a file of tensors'))
+def test_a_damaged_file_is_named(tmp_path, kind, content):
+  path = tmp_path / f'real{kind}'
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=f'real{kind}: expected'):
+    dumps.read(path)
+
+
+def test_objects_are_refused(tmp_path):
+  np.save(tmp_path / 'y.npy', np.array([{}]), allow_pickle=True)
+  with pytest.raises(ValueError, match='y.npy: expected'):
+    dumps.read(tmp_path / 'y.npy')
+
+
+@pytest.mark.parametrize('name', ('real.txt', 'empty'))
+def test_what_holds_no_tensors_is_refused(tmp_path, name):
+  path = tmp_path / name
+  path.mkdir() if name == 'empty' else path.write_text('')
+  with pytest.raises(ValueError, match=f'{name}: expected .*safetensors'):
+    dumps.read(path)

@@ -1,0 +1,246 @@
+"""A case as a folder: what is read is what was written, anywhere."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import layouts
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import tensors
+
+LAYOUTS = layouts.of(
+  dict(
+    x='M D',
+    topk_ids='R K T, int64',
+    w_gate_up='E 2F D, interleaved',
+    w_down='E D F',
+  )
+)
+
+
+def _made(dtype='bfloat16', ranks=2) -> dict[str, inputs_lib.LayerInputs]:
+  real = inputs_lib.make_inputs(presets.get('tiny'), ranks, dtype=dtype)
+  exact = inputs_lib.with_data(real, 'exact', True, 0)
+  return dict(real=real, exact=exact)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+  same = one.dtype == other.dtype and one.shape == other.shape
+  return same and bool((ulp.bits(one) == ulp.bits(other)).all())
+
+
+@pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'float16'))
+@pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
+@pytest.mark.parametrize('laid', ({}, LAYOUTS), ids=('ours', 'theirs'))
+def test_what_is_read_is_what_was_written(tmp_path, dtype, per_rank, laid):
+  made = _made(dtype)
+
+  written = folder.write(tmp_path / 'case', 'both', made, per_rank, laid)
+  read = folder.read(tmp_path / 'case')
+
+  assert read == written
+  assert read.data == ('real', 'exact')
+  for data, one in made.items():
+    found = read.inputs(data)
+    assert found.config == one.config
+    assert found.policy == one.policy
+    assert {*found.arrays} == {*one.arrays}
+    for name, array in one.arrays.items():
+      assert _same(found.arrays[name], array), name
+
+
+def test_cases_that_differ_have_other_ids(tmp_path):
+  made = _made()
+  other = dataclasses.replace(
+    made['real'],
+    policy=dataclasses.replace(made['real'].policy, placement='before_down'),
+  )
+  cases = [
+    folder.write(tmp_path / '0', 'both', made),
+    folder.write(tmp_path / '1', 'both', made, per_rank=True),
+    folder.write(tmp_path / '2', 'both', dict(real=made['real'])),
+    folder.write(tmp_path / '3', 'both', dict(real=other)),
+    folder.write(tmp_path / '4', 'forward', dict(real=made['real'])),
+  ]
+  assert len({case.id for case in cases}) == len(cases)
+  assert folder.write(tmp_path / '5', 'both', made).id == cases[0].id
+
+
+def _flip(path):
+  held = bytearray(path.read_bytes())
+  held[-1] ^= 1
+  path.write_bytes(held)
+
+
+@pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
+def test_a_changed_tensor_is_refused(tmp_path, per_rank):
+  written = folder.write(tmp_path / 'case', 'both', _made(), per_rank)
+  changed = sorted((tmp_path / 'case').glob('real.forward*'))[-1]
+  _flip(changed)
+
+  with pytest.raises(ValueError, match=f'{changed.name}: expected the tensors'):
+    written.inputs()
+  assert written.inputs('exact')
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (lambda text: '', "no attribute 'case'"),
+    (
+      lambda text: text.replace('format = 1', 'format = 2'),
+      'expected 1, got 2',
+    ),
+    (
+      lambda text: text.replace('top_k = 2', 'top_k = '),
+      'expected name = value',
+    ),
+    (lambda text: text.replace('top_k', 'top'), 'top'),
+    (lambda text: text.replace('"combine"', '"middle"'), 'placement: expected'),
+  ],
+)
+def test_a_damaged_description_is_refused(tmp_path, change, said):
+  folder.write(tmp_path / 'case', 'both', _made())
+  path = tmp_path / 'case' / 'case.toml'
+  path.write_text(change(path.read_text()))
+  with pytest.raises(ValueError, match=said):
+    folder.read(tmp_path / 'case')
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path):
+  with pytest.raises(
+    ValueError, match='case: expected a folder with case.toml'
+  ):
+    folder.read(tmp_path)
+
+
+def test_a_folder_that_is_in_use_is_refused(tmp_path):
+  (tmp_path / 'mine').write_text('')
+  with pytest.raises(ValueError, match='out: expected a folder that is empty'):
+    folder.write(tmp_path, 'both', _made())
+
+
+def test_a_kind_of_data_that_is_not_there_is_named(tmp_path):
+  written = folder.write(tmp_path / 'case', 'both', _made())
+  with pytest.raises(ValueError, match='expected wide data in .*, got only'):
+    written.inputs('wide')
+
+
+def test_a_case_is_made_of_a_folder(tmp_path):
+  made = _made()
+  path = str(tmp_path / 'case')
+  folder.write(path, 'forward', dict(real=made['real']))
+
+  case = case_lib.Case.of(path)
+
+  assert (case.direction, case.ranks, case.dtype) == ('forward', 2, 'bfloat16')
+  for name in tensors.INPUTS:
+    assert _same(case.make().arrays[name], made['real'].arrays[name])
+  assert case.bytes_needed('check') > 0
+  with pytest.raises(
+    ValueError, match='direction: expected forward, for which'
+  ):
+    case_lib.Case.of(path, 'both')
+
+
+_ELSEWHERE = """
+import sys
+
+def function(inputs, layer, policy):
+  assert not any(name.partition('.')[0] == 'hpmoe' for name in sys.modules)
+  assert layer.top_k == 2 and policy.placement == 'combine'
+  return inputs
+
+function.activations = (%s)
+"""
+
+
+def _run_elsewhere(tmp_path, activations) -> dict[str, np.ndarray]:
+  """Runs `read_case` where the project cannot be imported."""
+  (tmp_path / 'kernel.py').write_text(_ELSEWHERE % activations)
+  subprocess.run(
+    [
+      sys.executable,
+      '-I',
+      tmp_path / 'case' / 'read_case.py',
+      tmp_path / 'case',
+      f'{tmp_path}/kernel.py:function',
+      tmp_path / 'out',
+    ],
+    check=True,
+  )
+  files = sorted((tmp_path / 'out').iterdir())
+  return {path.name: read_case.read(path) for path in files}
+
+
+def test_a_kernel_elsewhere_reads_all_of_it(tmp_path):
+  made = _made('float32')
+  case = folder.write(tmp_path / 'case', 'forward', made)
+
+  found = _run_elsewhere(tmp_path, '"swiglu", "absolute"')
+
+  assert {*found} == {'real.safetensors', 'exact.safetensors'}
+  for data, one in made.items():
+    held, notes = found[f'{data}.safetensors']
+    assert notes == {'case': case.id}
+    for name in tensors.INPUTS:
+      assert _same(held[name], one.arrays[name]), name
+
+
+def test_a_kernel_elsewhere_may_lack_an_activation(tmp_path):
+  folder.write(tmp_path / 'case', 'forward', _made('float32'))
+  assert {*_run_elsewhere(tmp_path, '"swiglu",')} == {'real.safetensors'}
+
+
+class TestReadCase:
+  def test_bfloat16_without_ml_dtypes_is_widened(self, monkeypatch, tmp_path):
+    made = _made('bfloat16')
+    folder.write(tmp_path / 'case', 'forward', made)
+    monkeypatch.setitem(sys.modules, 'ml_dtypes', None)
+
+    case = read_case.load(tmp_path / 'case')
+    x = read_case.inputs(case, 'real')['x']
+
+    assert x.dtype == np.float32
+    np.testing.assert_array_equal(x, made['real'].arrays['x'])
+
+  @pytest.mark.parametrize('per_rank', (False, True))
+  def test_one_rank_has_no_rank_axis(self, tmp_path, per_rank):
+    made = _made('bfloat16')
+    folder.write(tmp_path / 'case', 'both', made, per_rank)
+    case = read_case.load(tmp_path / 'case')
+    for which, name in (('forward', 'w_down'), ('backward', 'dy')):
+      found = read_case.inputs(case, 'real', rank=1, which=which)[name]
+      assert _same(found, made['real'].arrays[name][1])
+
+  def test_a_file_is_whole_or_not_there(self, tmp_path):
+    path = str(tmp_path / 'y.safetensors')
+    with pytest.raises(ValueError, match='y: expected a dtype among'):
+      read_case.save(path, {'a': np.zeros(3), 'y': np.zeros(3, complex)}, {})
+    assert not [*tmp_path.iterdir()]
+
+  @pytest.mark.parametrize('cut', (0, 7, 30, -1))
+  def test_a_damaged_file_is_refused(self, tmp_path, cut):
+    path = tmp_path / 'y.safetensors'
+    read_case.save(str(path), {'y': np.arange(8.0)}, {})
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match='expected a readable .safetensors'):
+      read_case.read(str(path))
+
+  @pytest.mark.parametrize('shape', [(), (0,), (2, 0, 3), (3, 4)])
+  def test_any_shape_comes_back(self, tmp_path, shape):
+    path = str(tmp_path / 'a.safetensors')
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    read_case.save(path, {'a': array, 't': array.T}, {'note': 'n'})
+    held, notes = read_case.read(path)
+    np.testing.assert_array_equal(held['a'], array)
+    np.testing.assert_array_equal(held['t'], array.T)
+    assert notes == {'note': 'n'}

@@ -1,0 +1,69 @@
+"""Files of torch.save, read without torch; `testdata` holds two of torch 2.14.
+
+t = torch.arange(24, dtype=torch.float32).reshape(4, 6) / 8
+part = t.t()[1:, ::2]
+torch.save(dict(y=part.bfloat16()[None], plain=part, ids=torch.arange(3),
+                w=torch.nn.Parameter(t[:1])), 'tensors.pt')
+torch.save(t.half(), 'one.pt')
+"""
+
+import pathlib
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import torch_file
+
+DATA = pathlib.Path(__file__).with_name('testdata')
+VALUES = np.arange(24, dtype=np.float32).reshape(4, 6) / 8
+
+
+def test_tensors_by_name():
+  held = torch_file.read(DATA / 'tensors.pt')
+  part = VALUES.T[1:, ::2]
+  np.testing.assert_array_equal(held['plain'], part)
+  np.testing.assert_array_equal(held['ids'], [0, 1, 2])
+  np.testing.assert_array_equal(held['w'], VALUES[:1])
+  assert held['y'].dtype == read_case.BFLOAT16
+  np.testing.assert_array_equal(read_case.as_numpy(held['y'])[0], part)
+
+
+def test_one_tensor():
+  held = torch_file.read(DATA / 'one.pt')
+  np.testing.assert_array_equal(held, VALUES.astype(np.float16))
+
+
+class _Evil:
+  def __reduce__(self):
+    return print, ('run',)
+
+
+@pytest.mark.parametrize('content', (_Evil(), {'y': _Evil()}))
+def test_nothing_of_a_file_is_run(tmp_path, capsys, content):
+  path = tmp_path / 'evil.pt'
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr('evil/data.pkl', pickle.dumps(content))
+  with pytest.raises(ValueError, match=r'builtins\.print, which is no tensor'):
+    torch_file.read(path)
+  assert capsys.readouterr().out == ''
+
+
+@pytest.mark.parametrize('cut', (0, 10, 500, 1500))
+def test_a_damaged_file_is_refused(tmp_path, cut):
+  path = tmp_path / 'cut.pt'
+  path.write_bytes((DATA / 'tensors.pt').read_bytes()[:cut])
+  with pytest.raises(ValueError, match=r'cut\.pt: expected tensors that'):
+    torch_file.read(path)
+
+
+@pytest.mark.parametrize(
+  ('offset', 'size', 'stride'),
+  [(20, (5,), (1,)), (0, (5, 6), (6, 1)), (0, (2,), (-1,)), (-1, (2,), (1,))],
+)
+def test_a_tensor_stays_within_its_storage(offset, size, stride):
+  storage = VALUES.reshape(-1)
+  with pytest.raises(ValueError, match='beyond its storage'):
+    torch_file._tensor(storage, offset, size, stride)
