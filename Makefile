@@ -29,7 +29,7 @@ JOBS ?= 2
 SHELL = /bin/bash
 .SHELLFLAGS = -euo pipefail -c
 
-NATIVE := $(shell find backend_ascend tools -name __pycache__ -prune -o \
+NATIVE := $(shell find backend_ascend parity_tests tools -name __pycache__ -prune -o \
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
 

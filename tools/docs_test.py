@@ -1,9 +1,14 @@
 """The examples of the docs run as they stand, and print what they say."""
 
 import contextlib
+import fnmatch
 import io
+import os
 import pathlib
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +37,68 @@ def run(page: str) -> dict:
     code, said = block['code'], block['said'] or ''
     assert (code, told.getvalue()) == (code, said)
   return names
+
+
+_FILE = re.compile(
+  r'^```(?:python|toml)\n# (?P<name>\S+)\n(?P<text>.*?)^```', re.M | re.S
+)
+_CONSOLE = re.compile(r'^```console\n(?P<text>.*?)^```', re.M | re.S)
+_SECONDS = re.compile(r'\b\d+\.\d s\b')
+
+
+def run_commands(page: str, folder: pathlib.Path) -> None:
+  """Runs the commands of a page in a folder, with the files that it shows.
+
+  In what they print `...` is anything, and so are seconds.
+
+  Raises:
+    AssertionError: one prints something else than the page says.
+  """
+  hpmoe_here = folder / 'bin' / 'hpmoe'
+  hpmoe_here.parent.mkdir()
+  hpmoe_here.write_text(
+    f'#!/bin/sh\nexec {sys.executable} '
+    '-m hpmoe.parity_tests.commands.main "$@"\n'
+  )
+  hpmoe_here.chmod(0o755)
+  (folder / 'bin' / 'python').symlink_to(sys.executable)
+  env = os.environ | dict(PATH=f'{folder}/bin:{os.environ["PATH"]}')
+  for file in _FILE.finditer(page):
+    (folder / file['name']).write_text(file['text'])
+  for block in _CONSOLE.finditer(page):
+    for command, said in _commands(block['text']):
+      done = subprocess.run(
+        ['sh', '-c', command],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+      )
+      told = _SECONDS.sub('0.0 s', done.stdout)
+      assert fnmatch.fnmatchcase(told, said), (command, said, told)
+
+
+def _commands(block: str):
+  """Yields (command, pattern of what it prints) of a console."""
+  for part in re.split(r'^\$ ', block, flags=re.M)[1:]:
+    command, _, said = part.partition('\n')
+    said = _SECONDS.sub('0.0 s', said).replace('[', '[[]')
+    yield (
+      command,
+      re.sub(r'^\.\.\.\n', '*', said, flags=re.M).replace('...', '*'),
+    )
+
+
+def test_a_page_of_commands_prints_what_it_says(tmp_path):
+  shutil.copy(ROOT / 'parity_tests/examples/moe.cc', tmp_path)
+  run_commands((ROOT / 'docs/elsewhere.md').read_text(), tmp_path)
+
+
+@pytest.mark.parametrize('said', ('b', '...\nb', 'a\n'))
+def test_a_command_that_prints_something_else_is_named(tmp_path, said):
+  page = f'```console\n$ echo a\n{said}\n```\n'
+  with pytest.raises(AssertionError, match='echo a'):
+    run_commands(page, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def _define_check(f: flags.FlagValues) -> None:
     None,
     '`backward` runs the candidate on what the forward pass of the '
     'oracle saved, `both` on what its own did. Default: both, but forward '
-    'with --candidate.',
+    'with --candidate and --command.',
   )
   flags.DEFINE_string(
     'case',
@@ -106,7 +106,7 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
 def _direction(f: flags.FlagValues) -> str:
   if f.case is not None:
     return f.direction or _held(f).direction
-  partly = f.candidate or f.tiles is not None
+  partly = f.candidate or f.command or f.tiles is not None
   return f.direction or ('forward' if partly else 'both')
 
 
