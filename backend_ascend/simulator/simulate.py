@@ -202,7 +202,13 @@ def _figures(machine, barriers: bool) -> dict[str, float]:
 
 
 def _model(
-  image, machine, topk_ids, skip, element, element_bytes, barriers=False
+  image,
+  machine,
+  topk_ids,
+  skip,
+  element=None,
+  element_bytes=None,
+  barriers=False,
 ):
   element = element or image.policy.storage
   if element not in ELEMENTS:
@@ -232,10 +238,6 @@ def _model(
     element_bytes=_element_bytes(image, element, element_bytes),
     skipped=_skipped(skip),
   )
-
-
-def _columns(image, names) -> dict[str, np.ndarray]:
-  return {name: np.zeros(int(image.header['tasks']['count'])) for name in names}
 
 
 def simulate(
@@ -307,12 +309,11 @@ def costs(
   topk_ids: np.ndarray,
   *,
   skip: collections.abc.Collection[str] = (),
-  element: str | None = None,
-  element_bytes: collections.abc.Mapping[str, float] | None = None,
 ) -> Costs:
   """Returns what each task asks for; arguments as of `simulate`."""
-  model = _model(image, machine, topk_ids, skip, element, element_bytes)
-  columns = _columns(image, _COSTS)
+  model = _model(image, machine, topk_ids, skip)
+  tasks = int(image.header['tasks']['count'])
+  columns = {name: np.zeros(tasks) for name in _COSTS}
   told = model.costs(columns, float('inf'))
   unit = image.tables['tasks']['unit']
   aic = unit == layout.Unit.AIC
@@ -338,24 +339,13 @@ def bound(
   image: image_lib.Image,
   machine: machine_lib.Machine,
   topk_ids: np.ndarray,
-  *,
-  skip: collections.abc.Collection[str] = (),
-  element: str | None = None,
-  element_bytes: collections.abc.Mapping[str, float] | None = None,
 ) -> Bound:
   """Returns the time that the busiest unit, memory or link needs at least.
 
   Every core of a unit busy to the end; HBM carries what is written and what
   is read for the first time.  Arguments as of `simulate`.
   """
-  cost = costs(
-    image,
-    machine,
-    topk_ids,
-    skip=skip,
-    element=element,
-    element_bytes=element_bytes,
-  )
+  cost = costs(image, machine, topk_ids)
   tasks = image.tables['tasks']
   ranks = image.config.num_ranks
 

@@ -13,6 +13,7 @@ from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 FACTORS = (0.5, 2.0)
+_THREADS = 2  # the engine runs without Python's lock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,6 @@ def effects(
   machines: dict[str, machine_lib.Machine],
   values: witness_lib.Values,
   tell: witness_lib.Tell,
-  workers: int = 2,
 ) -> list[Effect]:
   """Returns what halving and doubling each assumed figure does.
 
@@ -89,7 +89,6 @@ def effects(
     machines: by name, as `witness.run` takes them.
     values: what they give unchanged.
     tell: is told the figure that was done.
-    workers: threads; the engine runs without Python's lock.
   """
   changes = [
     (name, figure, factor)
@@ -97,7 +96,7 @@ def effects(
     for factor in FACTORS
   ]
   done = []
-  with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
     made = pool.map(
       lambda change: _effect(witness, machines, values, change), changes
     )

@@ -191,35 +191,21 @@ def _busy(name: str, seconds: np.ndarray, cores: int, total: float) -> Busy:
 
 def units(times: timeline.Timeline) -> tuple[Busy, ...]:
   """Returns how busy each unit was, and the threads where there are any."""
-  tasks, options = times.tasks, times.image.options
-  took = times.end - times.start
-  ranks = times.image.config.num_ranks
+  options, took = times.image.options, times.end - times.start
+  by_unit = {
+    'AIC': ((layout.Unit.AIC,), options.num_aic),
+    'AIV': ((layout.Unit.AIV,), options.num_aiv),
+  }
+  group, groups = times.tasks['rank'], times.image.config.num_ranks
   if times.thread is not None:
-    return _of_threads(times, took)
+    group, groups = times.thread, int(times.thread.max(initial=0)) + 1
+    by_unit = {name: (units_, 1) for name, (units_, _) in by_unit.items()}
+    by_unit['threads'] = (tuple(layout.Unit), 1)
   found = []
-  for unit, cores in (
-    (layout.Unit.AIC, options.num_aic),
-    (layout.Unit.AIV, options.num_aiv),
-  ):
-    mine = tasks['unit'] == unit
-    seconds = np.bincount(tasks['rank'][mine], took[mine], ranks)
-    found.append(_busy(unit.name, seconds, cores, times.total))
-  return tuple(found)
-
-
-def _of_threads(times: timeline.Timeline, took: np.ndarray) -> tuple[Busy, ...]:
-  """Returns what threads spent on tasks of each unit, and on all."""
-  assert times.thread is not None
-  threads = int(times.thread.max(initial=0)) + 1
-  found = []
-  for name, units_ in (
-    ('AIC', (layout.Unit.AIC,)),
-    ('AIV', (layout.Unit.AIV,)),
-    ('threads', tuple(layout.Unit)),
-  ):
+  for name, (units_, cores) in by_unit.items():
     mine = np.isin(times.tasks['unit'], units_)
-    seconds = np.bincount(times.thread[mine], took[mine], threads)
-    found.append(_busy(name, seconds, 1, times.total))
+    seconds = np.bincount(group[mine], took[mine], groups)
+    found.append(_busy(name, seconds, cores, times.total))
   return tuple(found)
 
 

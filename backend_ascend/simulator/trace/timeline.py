@@ -81,12 +81,8 @@ class Timeline:
     return float(self.end.max(initial=0.0))
 
 
-def kind_names(tasks: np.ndarray) -> list[str]:
-  """Returns the names of the kinds that occur, in dependency order."""
-  return [kind.name.lower() for kind in kinds(tasks)]
-
-
 def kinds(tasks: np.ndarray) -> list[layout.Kind]:
+  """Returns the kinds that occur, in dependency order."""
   return [layout.Kind(k) for k in np.unique(tasks['kind'])]
 
 
