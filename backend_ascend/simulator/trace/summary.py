@@ -192,7 +192,7 @@ def _busy(name: str, seconds: np.ndarray, cores: int, total: float) -> Busy:
 def units(times: timeline.Timeline) -> tuple[Busy, ...]:
   """Returns how busy each unit was, and the threads where there are any."""
   options, took = times.image.options, times.end - times.start
-  by_unit = {
+  by_unit: dict[str, tuple[tuple[layout.Unit, ...], int]] = {
     'AIC': ((layout.Unit.AIC,), options.num_aic),
     'AIV': ((layout.Unit.AIV,), options.num_aiv),
   }

@@ -67,6 +67,11 @@ void Machine::Note(Error error) {
   aborted_ = true;
 }
 
+void Machine::Fail(Error error) {
+  Note(std::move(error));
+  throw Abort{};
+}
+
 // Memory ran out, or a hook of the caller's threw.
 void Machine::NoteException(const std::exception& exception) {
   Error error{ErrorKind::kRefused, kNowhere};
@@ -82,8 +87,7 @@ void Machine::FailAt(ErrorKind kind, const Place& at, std::string text,
   error.text = std::move(text);
   error.others = std::move(others);
   error.missing = std::move(missing);
-  Note(std::move(error));
-  throw Abort{};
+  Fail(std::move(error));
 }
 
 std::string Machine::SpanText(Memory memory, uint64_t begin,
@@ -99,8 +103,7 @@ void Machine::FailSpan(ErrorKind kind, const Place& at, Memory memory,
   Error error{kind, at, memory, begin, end};
   error.text = std::string(at.call) + " of " + SpanText(memory, begin, end) +
                ": " + text;
-  Note(std::move(error));
-  throw Abort{};
+  Fail(std::move(error));
 }
 
 Place Machine::WhereOf(const Access& access) const {
@@ -117,8 +120,7 @@ void Machine::FailConflict(const Place& at, Memory memory, uint64_t base,
   error.text = std::string(at.call) + (writes ? " writes " : " reads ") +
                SpanText(memory, error.begin, error.end);
   DescribeConflict(at, conflict, &error);
-  Note(std::move(error));
-  throw Abort{};
+  Fail(std::move(error));
 }
 
 namespace {
@@ -223,8 +225,7 @@ void Machine::FailStale(const Place& at, uint64_t begin, uint64_t bytes,
                CoreText(line.writer.core) + " wrote it at " +
                PlaceText(line.writer) +
                ": expected DataCacheCleanAndInvalid before the load";
-  Note(std::move(error));
-  throw Abort{};
+  Fail(std::move(error));
 }
 
 void Machine::FailDirty(const Place& at, uint64_t number, const Line& line) {
@@ -240,8 +241,7 @@ void Machine::FailDirty(const Place& at, uint64_t number, const Line& line) {
                PlaceText(line.writer) +
                " since it was loaded: expected DataCacheCleanAndInvalid before "
                "the store, and a line of 64 B that one core writes";
-  Note(std::move(error));
-  throw Abort{};
+  Fail(std::move(error));
 }
 
 }  // namespace ascend_twin

@@ -250,6 +250,7 @@ class Machine {
 
   // errors.cc
   void Note(Error error);
+  [[noreturn]] void Fail(Error error);
   void NoteException(const std::exception& error);
   [[noreturn]] void FailSpan(ErrorKind kind, const Place& at, Memory memory,
                              uint64_t begin, uint64_t end,

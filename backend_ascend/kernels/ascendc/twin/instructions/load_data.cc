@@ -129,7 +129,7 @@ namespace {
 
 // Checks that leave a matrix of what could be an image.
 void CheckMatrix(const Call& call, const Operand& src,
-                 const AscendC::LoadData3DParamsV2<uint8_t>& params) {
+                 const AscendC::LoadData3DParamsV2Base& params) {
   call.OneOf(
       "src", src.type,
       {Type::kHalf, Type::kBf16, Type::kInt32, Type::kUint32, Type::kFloat});
@@ -175,7 +175,7 @@ void CheckMatrix(const Call& call, const Operand& src,
 // make fractals of 16 columns and 8 rows, and columns beyond kExtension are not
 // written.
 void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
-                const AscendC::LoadData3DParamsV2<uint8_t>& params) {
+                const AscendC::LoadData3DParamsV2Base& params) {
   CheckOperands(call, dst, src);
   if (params.l1H == 0 || params.l1W == 0 || params.channelSize == 0 ||
       params.kExtension == 0 || params.mExtension == 0) {

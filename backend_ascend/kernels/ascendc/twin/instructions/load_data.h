@@ -12,10 +12,9 @@ void LoadFractals(const Call& call, const Operand& dst, const Operand& src,
                   const AscendC::LoadData2DParams& params);
 void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
                     const AscendC::LoadData2dTransposeParams& params);
-// As a matrix: an image one high, a filter of one element.  `params` without
-// its type, which only padValue has.
+// As a matrix: an image one high, a filter of one element.
 void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
-                const AscendC::LoadData3DParamsV2<uint8_t>& params);
+                const AscendC::LoadData3DParamsV2Base& params);
 
 }  // namespace ascend_twin
 
@@ -30,14 +29,7 @@ void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>& src,
 template <typename T>
 void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>& src,
               const LoadData3DParamsV2<T>& params, Site site = Site::Here()) {
-  const LoadData3DParamsV2<uint8_t> untyped(
-      params.padList, params.l1H, params.l1W, params.channelSize,
-      params.kExtension, params.mExtension, params.kStartPt, params.mStartPt,
-      params.strideW, params.strideH, params.filterW, params.filterH,
-      params.dilationFilterW, params.dilationFilterH, params.enTranspose,
-      params.enSmallK, 0, params.filterSizeW, params.filterSizeH,
-      params.fMatrixCtrl);
-  ascend_twin::LoadMatrix({"LoadData", site}, dst, src, untyped);
+  ascend_twin::LoadMatrix({"LoadData", site}, dst, src, params);
 }
 
 template <typename T>

@@ -40,34 +40,16 @@ void StoreToGlobal(char* dst, const char* src, uint64_t bytes,
 
 namespace AscendC {
 
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
-              uint32_t count, Site site = Site::Here()) {
+// Between memories of any kinds; which go together is checked as it runs.
+template <template <typename> class Dst, template <typename> class Src,
+          typename T>
+void DataCopy(const Dst<T>& dst, const Src<T>& src, uint32_t count,
+              Site site = Site::Here()) {
   ascend_twin::MoveCount({"DataCopy", site}, dst, src, count);
 }
-template <typename T>
-void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
-              uint32_t count, Site site = Site::Here()) {
-  ascend_twin::MoveCount({"DataCopy", site}, dst, src, count);
-}
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
-              uint32_t count, Site site = Site::Here()) {
-  ascend_twin::MoveCount({"DataCopy", site}, dst, src, count);
-}
-
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
-              const DataCopyParams& params, Site site = Site::Here()) {
-  ascend_twin::MoveBlocks({"DataCopy", site}, dst, src, params);
-}
-template <typename T>
-void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
-              const DataCopyParams& params, Site site = Site::Here()) {
-  ascend_twin::MoveBlocks({"DataCopy", site}, dst, src, params);
-}
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+template <template <typename> class Dst, template <typename> class Src,
+          typename T>
+void DataCopy(const Dst<T>& dst, const Src<T>& src,
               const DataCopyParams& params, Site site = Site::Here()) {
   ascend_twin::MoveBlocks({"DataCopy", site}, dst, src, params);
 }

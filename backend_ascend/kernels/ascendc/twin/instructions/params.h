@@ -156,39 +156,8 @@ struct LoadData2dTransposeParams {
   uint8_t addrMode = 0;
 };
 
-template <typename T>
-struct LoadData3DParamsV2 {
-  LoadData3DParamsV2() {}
-  LoadData3DParamsV2(const uint8_t pads[4], uint16_t l1_h, uint16_t l1_w,
-                     uint16_t channel_size, uint16_t k_extension,
-                     uint16_t m_extension, uint16_t k_start, uint16_t m_start,
-                     uint8_t stride_w, uint8_t stride_h, uint8_t filter_w,
-                     uint8_t filter_h, uint8_t dilation_w, uint8_t dilation_h,
-                     bool en_transpose, bool en_small_k, T pad_value,
-                     bool filter_size_w = false, bool filter_size_h = false,
-                     bool f_matrix_ctrl = false)
-      : l1H(l1_h),
-        l1W(l1_w),
-        channelSize(channel_size),
-        kExtension(k_extension),
-        mExtension(m_extension),
-        kStartPt(k_start),
-        mStartPt(m_start),
-        strideW(stride_w),
-        strideH(stride_h),
-        filterW(filter_w),
-        filterH(filter_h),
-        dilationFilterW(dilation_w),
-        dilationFilterH(dilation_h),
-        enTranspose(en_transpose),
-        enSmallK(en_small_k),
-        padValue(pad_value),
-        filterSizeW(filter_size_w),
-        filterSizeH(filter_size_h),
-        fMatrixCtrl(f_matrix_ctrl) {
-    for (int i = 0; i < 4; ++i) padList[i] = pads[i];
-  }
-
+// But for the value of pads, which alone has the type of the elements.
+struct LoadData3DParamsV2Base {
   uint8_t padList[4] = {};
   uint16_t l1H = 0;
   uint16_t l1W = 0;
@@ -205,10 +174,45 @@ struct LoadData3DParamsV2 {
   uint8_t dilationFilterH = 1;
   bool enTranspose = false;
   bool enSmallK = false;
-  T padValue{};
   bool filterSizeW = false;
   bool filterSizeH = false;
   bool fMatrixCtrl = false;
+};
+
+template <typename T>
+struct LoadData3DParamsV2 : LoadData3DParamsV2Base {
+  LoadData3DParamsV2() {}
+  LoadData3DParamsV2(const uint8_t pads[4], uint16_t l1_h, uint16_t l1_w,
+                     uint16_t channel_size, uint16_t k_extension,
+                     uint16_t m_extension, uint16_t k_start, uint16_t m_start,
+                     uint8_t stride_w, uint8_t stride_h, uint8_t filter_w,
+                     uint8_t filter_h, uint8_t dilation_w, uint8_t dilation_h,
+                     bool en_transpose, bool en_small_k, T pad_value,
+                     bool filter_size_w = false, bool filter_size_h = false,
+                     bool f_matrix_ctrl = false)
+      : padValue(pad_value) {
+    for (int i = 0; i < 4; ++i) padList[i] = pads[i];
+    l1H = l1_h;
+    l1W = l1_w;
+    channelSize = channel_size;
+    kExtension = k_extension;
+    mExtension = m_extension;
+    kStartPt = k_start;
+    mStartPt = m_start;
+    strideW = stride_w;
+    strideH = stride_h;
+    filterW = filter_w;
+    filterH = filter_h;
+    dilationFilterW = dilation_w;
+    dilationFilterH = dilation_h;
+    enTranspose = en_transpose;
+    enSmallK = en_small_k;
+    filterSizeW = filter_size_w;
+    filterSizeH = filter_size_h;
+    fMatrixCtrl = f_matrix_ctrl;
+  }
+
+  T padValue{};
 };
 
 struct MmadParams {
