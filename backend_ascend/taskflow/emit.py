@@ -156,6 +156,12 @@ def tasks(kind: Kind, n: int, rows, cols, **fields) -> np.ndarray:
   return table
 
 
+def expert_tasks(s: Shape, kind: Kind, g, rows, cols, **fields) -> np.ndarray:
+  """Returns tasks of the experts of a grid: axis l of axis r."""
+  of = dict(rank=g['r'], expert=g['r'] * s.l + g['l'])
+  return tasks(kind, g['r'].size, rows, cols, **(of | fields))
+
+
 def region(n: int, buffer, view, rank, group, rows, cols) -> np.ndarray:
   """Returns `[n]` layout.REGION."""
   table = np.zeros(n, layout.REGION)
@@ -210,15 +216,7 @@ def relay(s: Shape, kind: Kind, source, target) -> Batch:
   n = g['r'].size
   rows = blocks(g['b'], s.options.row_block, s.c)
   at = (g['r'], g['l'])
-  table = tasks(
-    kind,
-    n,
-    rows,
-    (0, s.d),
-    rank=g['r'],
-    expert=g['r'] * s.l + g['l'],
-    row_block=g['b'],
-  )
+  table = expert_tasks(s, kind, g, rows, (0, s.d), row_block=g['b'])
   reads = stack(region(n, source, View.ROWS, *at, rows, (0, s.d + 1)))
   sent = region(n, target, View.SENDER, *at, rows, (0, s.d + 1))
   return Batch(table, reads, stack(sent))
@@ -285,15 +283,8 @@ def gemm(
   rows = blocks(g['b'], s.options.row_block, s.c)
   cols = blocks(g['c'], s.options.col_block, width)
   at = (g['r'], g['l'])
-  table = tasks(
-    kind,
-    n,
-    rows,
-    cols,
-    rank=g['r'],
-    expert=g['r'] * s.l + g['l'],
-    row_block=g['b'],
-    col_block=g['c'],
+  table = expert_tasks(
+    s, kind, g, rows, cols, row_block=g['b'], col_block=g['c']
   )
   box = (cols, (0, depth)) if transposed else ((0, depth), cols)
   reads = stack(
@@ -310,15 +301,8 @@ def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
   n = g['r'].size
   rows = blocks(g['b'], s.vector_rows, s.c)
   at = (g['r'], g['l'])
-  table = tasks(
-    kind,
-    n,
-    rows,
-    (0, width),
-    rank=g['r'],
-    expert=g['r'] * s.l + g['l'],
-    row_block=rows[0] // s.options.row_block,
-  )
+  block = rows[0] // s.options.row_block
+  table = expert_tasks(s, kind, g, rows, (0, width), row_block=block)
   read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
   writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
   return Batch(table, stack(*read), writes)
@@ -345,19 +329,9 @@ def puts_home(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
     block = g['p']
   n = g['r'].size
   at = (g['r'], g['l'])
-  expert = g['r'] * s.l + g['l']
-  table = tasks(
-    kind,
-    n,
-    rows,
-    (0, s.d),
-    rank=g['r'],
-    expert=expert,
-    peer=peer,
-    row_block=block,
-  )
+  table = expert_tasks(s, kind, g, rows, (0, s.d), peer=peer, row_block=block)
   read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
-  sent = region(n, target, View.SENDER, to, expert, rows, (0, width))
+  sent = region(n, target, View.SENDER, to, table['expert'], rows, (0, width))
   return Batch(table, stack(*read), stack(sent))
 
 

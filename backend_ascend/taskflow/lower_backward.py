@@ -47,16 +47,8 @@ def _weight_grad(
   summed = emit.blocks(g['j'], s.options.chain_rows, s.c)
   at = (g['r'], g['l'])
   link = g['l'] * links + g['j']
-  table = emit.tasks(
-    kind,
-    n,
-    rows,
-    cols,
-    rank=g['r'],
-    expert=g['r'] * s.l + g['l'],
-    peer=g['j'],
-    row_block=g['b'],
-    col_block=g['c'],
+  table = emit.expert_tasks(
+    s, kind, g, rows, cols, peer=g['j'], row_block=g['b'], col_block=g['c']
   )
   reads = [
     emit.region(n, left, View.ROWS, *at, summed, rows),
