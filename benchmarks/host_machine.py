@@ -35,7 +35,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
@@ -251,7 +251,7 @@ def _times(layer: runtime_testing.Case) -> modes_lib.Times:
 def _looks(image: image_lib.Image, order: np.ndarray) -> np.ndarray:
   """Returns 1, signals of a task, workers looked at before the next one."""
   tasks = image.tables['tasks']
-  queue = timeline.worker(image)[order]
+  queue = happens_before.places(image)[0][order]
   signals = tasks['signal_count'][order[:-1]].astype(float)
   count = len(image.tables['queues'])
   steps = (queue[1:] - queue[:-1]) % count

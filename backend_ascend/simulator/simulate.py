@@ -44,6 +44,7 @@ _TIMES = (
   'thread',
 )
 _TIME_WORDS = 8
+# As `Cost` of `cost.h`.
 _COSTS = ('fixed', 'own', 'flops', 'read', 'missed', 'written', 'linked')
 
 
@@ -313,8 +314,9 @@ def costs(
   """Returns what each task asks for; arguments as of `simulate`."""
   model = _model(image, machine, topk_ids, skip)
   tasks = int(image.header['tasks']['count'])
-  columns = {name: np.zeros(tasks) for name in _COSTS}
-  told = model.costs(columns, float('inf'))
+  made = np.zeros((tasks, len(_COSTS)))
+  told = model.costs(made)
+  columns = dict(zip(_COSTS, np.ascontiguousarray(made.T)))
   unit = image.tables['tasks']['unit']
   aic = unit == layout.Unit.AIC
   read = np.where(aic, machine['aic_read'], machine['aiv_read'])

@@ -1,6 +1,7 @@
 // An image in modelled time, from Python.
 
 #include <algorithm>
+#include <limits>
 
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/simulator/cost.h"
@@ -10,7 +11,6 @@ namespace hpmoe {
 namespace {
 
 using Doubles = nb::ndarray<double, nb::c_contig, nb::device::cpu>;
-using Columns = std::map<std::string, Doubles>;
 using Numbers = std::map<std::string, double>;
 
 sim::Figures FiguresOf(const Numbers& numbers) {
@@ -76,32 +76,22 @@ class Model {
     return told;
   }
 
-  // By name of sim::Cost, `[tasks]`; tasks as they are numbered.  Returns each
-  // link's bytes, and those that arrive at each rank.
-  nb::dict Costs(const Columns& into, double l2_bytes) const {
-    double* const fixed = Column(into, "fixed");
-    double* const own = Column(into, "own");
-    double* const flops = Column(into, "flops");
-    double* const read = Column(into, "read");
-    double* const missed = Column(into, "missed");
-    double* const written = Column(into, "written");
-    double* const linked = Column(into, "linked");
+  // `into`: sim::Cost of each task, `[tasks, 7]`, as they are numbered, were L2
+  // endless.  Returns each link's bytes, and those that arrive at each rank.
+  nb::dict Costs(const Doubles& into) const {
+    CheckBytes("into", int64_t{sizeof(sim::Cost)} * view_.num_tasks,
+               into.nbytes());
+    auto* const costs = reinterpret_cast<sim::Cost*>(into.data());
     const int64_t ranks = view_.header->num_ranks;
     std::vector<double> links(fabric_.capacity.size(), 0.0);
     std::vector<double> arrives(ranks, 0.0);
     {
       const nb::gil_scoped_release release;
-      sim::CostModel model(launch_, figures_, fabric_, pricing_, l2_bytes);
+      sim::CostModel model(launch_, figures_, fabric_, pricing_,
+                           std::numeric_limits<double>::infinity());
       for (int32_t t = 0; t < view_.num_tasks; ++t) {
         const TaskDesc& task = view_.tasks[t];
-        const sim::Cost cost = model.Of(task);
-        fixed[t] = cost.fixed;
-        own[t] = cost.own;
-        flops[t] = cost.flops;
-        read[t] = cost.read;
-        missed[t] = cost.missed;
-        written[t] = cost.written;
-        linked[t] = cost.linked;
+        costs[t] = model.Of(task);
         for (const sim::Sent& sent : model.sent()) {
           if (sent.rank == task.rank) continue;
           arrives[sent.rank] += sent.bytes;
@@ -121,9 +111,6 @@ class Model {
   }
 
  private:
-  double* Column(const Columns& into, const std::string& name) const {
-    return Find(into, name, int64_t{8} * view_.num_tasks);
-  }
   static nb::list Pairs(const std::vector<sim::Used>& used) {
     nb::list pairs;
     for (const sim::Used& u : used)
@@ -166,8 +153,8 @@ void BindSimulator(nb::module_& m) {
            "sharing"_a,
            "Fills a float64 array `[tasks, 8]`; returns totals.  Raises\n"
            "ValueError.")
-      .def("costs", &Model::Costs, "into"_a, "l2_bytes"_a,
-           "Fills float64 arrays `[tasks]` by name; returns bytes of links.");
+      .def("costs", &Model::Costs, "into"_a,
+           "Fills a float64 array `[tasks, 7]`; returns bytes of links.");
 }
 
 }  // namespace hpmoe

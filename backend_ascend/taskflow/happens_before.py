@@ -86,7 +86,10 @@ def grouped(pairs: np.ndarray, groups: int) -> list[np.ndarray]:
   )
 
 
-def _places(image: image_lib.Image):
+def places(
+  image: image_lib.Image,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns `[tasks]` i32: queue, place in it, and the task before or -1."""
   queues, tasks = image.tables['queues'], image.tables['queue_tasks']
   queue = np.empty(len(tasks), np.int32)
   position, before = np.empty_like(queue), np.empty_like(queue)
@@ -113,7 +116,7 @@ def clocks(
   """
   num_tasks = len(image.tables['tasks'])
   num_events = len(image.tables['events'])
-  queue, position, before = _places(image)
+  queue, position, before = places(image)
   signalled = signals(image) if signalled is None else signalled
   pending = np.bincount(signalled[:, 1], minlength=num_events)
   signals_of = grouped(signalled, num_tasks)

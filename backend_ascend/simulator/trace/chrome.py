@@ -15,6 +15,7 @@ import os
 import numpy as np
 
 from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 
 MOST_ARROWS = 20_000
@@ -48,7 +49,7 @@ class Arrow:
 
 def arrows(times: timeline.Timeline, most: int = MOST_ARROWS) -> Arrow:
   """Returns at most `most` arrows by ARROW_RULE, by event."""
-  waiter, event = timeline.waits_of(times.image)
+  waiter, event = happens_before.waits(times.image).T
   first = np.full(len(times.image.tables['events']), timeline.NONE, np.int64)
   by_start = np.argsort(-times.start[waiter], kind='stable')
   first[event[by_start]] = waiter[by_start]
@@ -97,6 +98,10 @@ def _tid_of_queue(times: timeline.Timeline) -> np.ndarray:
   return np.arange(len(queues)) - firsts + 1
 
 
+def _tid_of_task(times: timeline.Timeline) -> np.ndarray:
+  return _tid_of_queue(times)[happens_before.places(times.image)[0]]
+
+
 def _threads_pid(times: timeline.Timeline) -> int:
   return times.image.config.num_ranks
 
@@ -107,7 +112,7 @@ def _slices(times: timeline.Timeline) -> collections.abc.Iterator[str]:
   units = [unit.name for unit in layout.Unit]
   start, end = _nanoseconds(times.start), _nanoseconds(times.end)
   waited = _nanoseconds(times.waited)
-  tid = _tid_of_queue(times)[timeline.worker(times.image)]
+  tid = _tid_of_task(times)
   columns = [tasks[name].tolist() for name in _COORDINATES]
   thread = None if times.thread is None else (times.thread + 1).tolist()
   of_threads = _threads_pid(times)
@@ -141,7 +146,7 @@ def _flows(
 ) -> collections.abc.Iterator[str]:
   tasks = times.tasks
   start, end = _nanoseconds(times.start), _nanoseconds(times.end)
-  tid = _tid_of_queue(times)[timeline.worker(times.image)]
+  tid = _tid_of_task(times)
   # An arrow's ends belong to the slices that are open at their times.
   leaves = np.maximum(start[shown.signaller], end[shown.signaller] - 1)
   for phase, bound, task, when in (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.simulator.trace import chrome
-from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 
 both_sources = pytest.mark.parametrize(
@@ -98,7 +98,7 @@ class TestWrite:
     starts = {r['id']: r for r in of(trace, 's')}
     ends = {r['id']: r for r in of(trace, 'f')}
     waiters = {
-      (event, task) for task, event in zip(*timeline.waits_of(times.image))
+      (event, task) for task, event in happens_before.waits(times.image)
     }
     signals = {(event, task) for task, event in times.signals.tolist()}
     assert starts.keys() == ends.keys() and len(of(trace, 's')) == len(starts)

@@ -5,6 +5,7 @@ import os
 import numpy as np
 
 from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 
 MOST_WORKERS = 160  # rows of the picture
@@ -57,7 +58,7 @@ def _rows(times: timeline.Timeline) -> tuple[np.ndarray, list[str]]:
     f'{q["rank"]} {layout.Unit(q["unit"]).name} {q["core"]}'
     for q in queues[shown]
   ]
-  return row[timeline.worker(times.image)], names
+  return row[happens_before.places(times.image)[0]], names
 
 
 def colours(kinds) -> dict[layout.Kind, tuple]:

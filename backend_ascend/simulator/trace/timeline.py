@@ -10,6 +10,7 @@ from jaxtyping import Float
 from jaxtyping import Int
 import numpy as np
 
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 
@@ -60,7 +61,7 @@ class Timeline:
         f'end: expected at least start, got {self.end[early[0]]} after '
         f'{self.start[early[0]]} for task {early[0]}'
       )
-    before = in_queue_before(self.image)
+    _, _, before = happens_before.places(self.image)
     has = np.flatnonzero(before != NONE)
     overlap = has[self.start[has] < self.end[before[has]]]
     if overlap.size:
@@ -92,28 +93,6 @@ def is_put(tasks: np.ndarray) -> np.ndarray:
   return np.isin(tasks['kind'], puts)
 
 
-def worker(image: image_lib.Image) -> Int[np.ndarray, ' tasks']:
-  """Returns the worker of each task: its queue's place in the image."""
-  tables = image.tables
-  of_task = np.empty(len(tables['tasks']), np.int64)
-  queues = np.repeat(
-    np.arange(len(tables['queues'])), tables['queues']['count']
-  )
-  of_task[tables['queue_tasks']] = queues
-  return of_task
-
-
-def in_queue_before(image: image_lib.Image) -> Int[np.ndarray, ' tasks']:
-  """Returns the task before each one in its queue, or NONE."""
-  tables = image.tables
-  order = tables['queue_tasks'].astype(np.int64)
-  before = np.full(len(tables['tasks']), NONE, np.int64)
-  before[order[1:]] = order[:-1]
-  queues = tables['queues']
-  before[order[queues['begin'][queues['count'] > 0]]] = NONE
-  return before
-
-
 def _last(keys, times, tasks, size: int) -> np.ndarray:
   """Returns, for each key in [0, size), the task with the latest time."""
   last = np.full(size, NONE, np.int64)
@@ -130,16 +109,6 @@ def last_signaller(times: Timeline) -> Int[np.ndarray, ' events']:
   task, event = times.signals.T
   size = len(times.image.tables['events'])
   return _last(event, times.end[task], task, size)
-
-
-def waits_of(image: image_lib.Image) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (task, event) of every wait, by task."""
-  tasks, waits = image.tables['tasks'], image.tables['waits']
-  count = tasks['wait_count'].astype(np.int64)
-  task = np.repeat(np.arange(len(tasks)), count)
-  within = np.arange(len(task)) - np.repeat(np.cumsum(count) - count, count)
-  at = np.repeat(tasks['wait_begin'].astype(np.int64), count) + within
-  return task, waits['event'][at].astype(np.int64)
 
 
 def _on_thread_before(times: Timeline) -> np.ndarray:
@@ -160,9 +129,10 @@ def released_by(times: Timeline) -> Int[np.ndarray, ' tasks']:
   and the one before it on its thread, that which ended last.
   """
   tasks = len(times.start)
-  waiter, event = waits_of(times.image)
+  waiter, event = happens_before.waits(times.image).T
   signaller = last_signaller(times)[event]
-  befores = [in_queue_before(times.image), _on_thread_before(times)]
+  _, _, in_queue_before = happens_before.places(times.image)
+  befores = [in_queue_before, _on_thread_before(times)]
   # Of equal ends the later in this list wins: a signal before a queue.
   after = np.concatenate([np.arange(tasks), np.arange(tasks), waiter])
   cause = np.concatenate([*befores, signaller])

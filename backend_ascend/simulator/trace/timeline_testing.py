@@ -7,6 +7,7 @@ import numpy as np
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator.trace import sources
 from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 
@@ -44,7 +45,7 @@ def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
   for task, event in signals.tolist():
     signallers.setdefault(event, []).append(task)
   waits: list[list[int]] = [[] for _ in range(tasks)]
-  for task, event in zip(*timeline.waits_of(image)):
+  for task, event in happens_before.waits(image):
     waits[task].append(int(event))
   left = [
     list(image.tables['queue_tasks'][q['begin'] :][: q['count']])
