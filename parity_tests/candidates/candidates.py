@@ -114,6 +114,7 @@ class Candidate(abc.ABC):
     seconds: of each run, where it repeats.
     fault: name of a fault that it is to commit, or None.
     committed: for each run with a fault, the task (layout.TASK) that did it.
+    ranks: whose tensors it returns, where that is not all.
     serial: as `run`, the same tile kernels one after another; None if the
       candidate cannot.
     as_used: as `run`, what is launched for users, who ask for results only;
@@ -130,6 +131,7 @@ class Candidate(abc.ABC):
   seconds: Sequence[float] = ()
   fault: str | None = None
   committed: Sequence[np.void] = ()
+  ranks: tuple[int, ...] | None = None
   alone_as_used: Callable[..., tuple[dict, dict]] | None = None
 
   @property

@@ -122,6 +122,11 @@ class Program(candidates.Candidate):
       self._call(job, config.num_ranks)
       answer = answers.Answer(str(out), case, names)
       try:
+        missing = {*range(config.num_ranks)} - {
+          *(answer.ranks(_REAL) or range(config.num_ranks))
+        }
+        if missing:
+          raise ValueError(f'expected outputs of rank {min(missing)}, got none')
         held = answer.tensors(_REAL, policy)
       except dumps.Missing as error:
         if policy.activation == 'swiglu':

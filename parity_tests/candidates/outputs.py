@@ -43,12 +43,14 @@ class Outputs(candidates.Candidate):
     path: their folder.
     names: a file that says what they are called, or None.
     case: what they were computed from.
+    ranks: see `Candidate`.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(orders=None, unrounds=True)
   path: str
   names: str | None = None
   case: folder_lib.Folder | None = None
+  ranks: tuple[int, ...] | None = None
   options: flow_lib.Options = flow_lib.Options()
 
   @property
@@ -65,9 +67,14 @@ class Outputs(candidates.Candidate):
         'computed from, got none'
       )
     held = folder_lib.read(case.folder)
-    dumps.find(self.path, 'real')
-    names_lib.read(self.names)  # refused before what takes long
-    return dataclasses.replace(self, case=held)
+    answer = answers.Answer(self.path, held, names_lib.read(self.names))
+    ranks = answer.ranks('real')
+    if ranks is not None and case.direction == 'both':
+      raise ValueError(
+        'direction: expected forward or backward where ranks are missing, as '
+        f'a backward pass read what they saved, got both and ranks {ranks}'
+      )
+    return dataclasses.replace(self, case=held, ranks=ranks)
 
   def facts(self) -> dict[str, object]:
     """See `Candidate`."""
@@ -85,7 +92,13 @@ class Outputs(candidates.Candidate):
     assert self.case is not None  # `ready`
     answer = answers.Answer(self.path, self.case, names_lib.read(self.names))
     try:
-      held = answer.tensors(self._data(inputs), policy)
+      data = self._data(inputs)
+      if answer.ranks(data) != self.ranks:
+        raise ValueError(
+          f'{self.path}: expected ranks {self.ranks or "all"} of {data} data, '
+          f'as of real data, got {answer.ranks(data) or "all"}'
+        )
+      held = answer.tensors(data, policy)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
     mine = {n: a for n, a in held.items() if n in which.outputs}

@@ -12,12 +12,14 @@ from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import layouts
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import report as report_lib
 
 CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
 LAYOUTS = layouts.of(
@@ -181,6 +183,91 @@ def test_layouts_are_undone_before_the_verdict(tmp_path, per_rank):
   assert report.verdict == verdicts.FAIL
   first = report.first_failure
   assert (first.stage, first.rank, first.row_block) == ('gate_up', 1, 0)
+
+
+CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
+
+
+@pytest.mark.parametrize('kept', (None, ('y',), ('gate_up', 'y')))
+@pytest.mark.parametrize('bad', (None, 0, 1, 3))
+def test_missing_ranks_are_not_judged(tmp_path, kept, bad):
+  # given: outputs of ranks 0 and 2, one of which may be wrong, as may others.
+  bench = bench_lib.Bench(CASE4, keep=True)
+  made = {d: bench.read_by(CASE4.passes, d) for d in inputs_lib.DATA}
+  case = folder.write(tmp_path / 'case', 'forward', made)
+  loaded = read_case.load(case.path)
+  for data, one in made.items():
+    tensors = trial.Kernel().forward(one.config, one.policy, one.arrays)
+    if bad is not None:
+      # what a rank's experts compute is wrong, and with it all that follows.
+      tensors['gate_up'][bad, 0, 5] *= -4
+      spoiled = trial.Kernel(silu=1.5).forward(
+        one.config, one.policy, one.arrays
+      )
+      tensors['y'][bad, 3] = spoiled['y'][bad, 3] * 2
+    for rank in (0, 2):
+      mine = {n: a[rank] for n, a in tensors.items() if not kept or n in kept}
+      read_case.write(str(tmp_path / 'out'), loaded, data, mine, rank)
+
+  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
+
+  seen = bad == 0
+  assert report.verdict == (verdicts.FAIL if seen else verdicts.PASS)
+  if seen:
+    assert report.first_failure.rank == 0
+  for result in report.results:
+    for rank in (1, 3):
+      assert not any(grid.size for grid in result.grids[rank : rank + 1])
+  assert 'ranks 0, 2 of 4' in report_lib.summary(report)
+  whole = {r.stage for r in report.results if r.verdict == verdicts.PASS}
+  assert seen or {'layer', 'y'} <= whole
+
+
+_SOME = {
+  'forward': (('expert_out', 'y'), ('returned',), ('activation', 'returned')),
+  'backward': (('d_expert_in', 'dx'), ('d_w_down', 'd_topk_weights'), ()),
+}
+
+
+@pytest.mark.parametrize('direction', _SOME)
+@pytest.mark.parametrize('placement', ('combine', 'before_down'))
+@pytest.mark.parametrize('dtype', ('float32', 'bfloat16'))
+def test_right_ranks_pass_whatever_they_return(
+  tmp_path, dtype, placement, direction
+):
+  # given: rank 1 of a kernel that sums in another order than the oracle.
+  asked = case_lib.Case(
+    direction, 'tiny', ranks=2, dtype=dtype, placement=placement
+  )
+  bench = bench_lib.Bench(asked, keep=True)
+  made = {d: bench.read_by(asked.passes, d) for d in inputs_lib.DATA}
+  case = folder.write(tmp_path / 'case', direction, made)
+  for number, names in enumerate(_SOME[direction]):
+    out = tmp_path / str(number)
+    for data, one in made.items():
+      run = getattr(trial.Kernel(trial.pairwise), direction)
+      tensors = run(one.config, one.policy, one.arrays)
+      mine = {n: a[1] for n, a in tensors.items() if n in names or not names}
+      read_case.write(str(out), read_case.load(case.path), data, mine, rank=1)
+
+    report = _check(case, outputs.Outputs(str(out)), direction)
+
+    assert report.verdict == verdicts.PASS, names
+
+
+def test_missing_ranks_have_no_saved_tensors(tmp_path):
+  case = _export(tmp_path / 'case')
+  read_case.write(
+    str(tmp_path / 'out'),
+    read_case.load(case.path),
+    'real',
+    {'y': _compute(trial.Kernel(), _made('real'))['y'][1]},
+    rank=1,
+  )
+  candidate = outputs.Outputs(str(tmp_path / 'out'))
+  with pytest.raises(ValueError, match='direction: expected forward or back'):
+    _check(case, candidate, 'both')
+  assert _check(case, candidate, 'forward').verdict == verdicts.PASS
 
 
 def _one(tmp_path, **tensors) -> tuple[folder.Folder, pathlib.Path]:

@@ -28,10 +28,24 @@ class Answer:
   case: folder_lib.Folder
   names: names_lib.Names = names_lib.Names()
 
+  def ranks(self, data: str) -> tuple[int, ...] | None:
+    """Returns the ranks that are there, None if all are.
+
+    Raises:
+      dumps.Missing: nothing was computed from that kind of data.
+    """
+    there = tuple(
+      sorted(r for r in dumps.find(self.path, data) if r is not None)
+    )
+    every = range(self.case.config.num_ranks)
+    return None if there in ((), tuple(every)) else there
+
   def tensors(
     self, data: str, policy: precision.PrecisionPolicy
   ) -> dict[str, np.ndarray]:
     """Returns what was computed from a kind of data: `[R, ...]` by our names.
+
+    Of ranks that are not there it is zero.
 
     Raises:
       dumps.Missing: nothing was.
@@ -64,21 +78,26 @@ class Answer:
     """Returns `[R, ...]` of parts of one rank each.
 
     Raises:
-      ValueError: a rank is missing, or has other tensors than the first.
+      ValueError: there is a rank too many, or one has other tensors than the
+        first.
     """
     ranks = range(self.case.config.num_ranks)
-    if {*ranks} != {*parts}:
-      raise ValueError(
-        f'{self.path}: expected ranks 0 to {len(ranks) - 1}, got '
-        f'{", ".join(str(rank) for rank in parts)}'
-      )
-    for rank in ranks:
-      if {*parts[rank]} != {*parts[0]}:
+    first, *_ = parts
+    for rank, part in parts.items():
+      if rank not in ranks:
         raise ValueError(
-          f'{self.path}: rank {rank}: expected {", ".join(parts[0])}, as of '
-          f'rank 0, got {", ".join(parts[rank])}'
+          f'{self.path}: expected ranks 0 to {len(ranks) - 1}, got {rank}'
         )
-    return {n: np.concatenate([parts[r][n] for r in ranks]) for n in parts[0]}
+      if {*part} != {*parts[first]}:
+        raise ValueError(
+          f'{self.path}: rank {rank}: expected {", ".join(parts[first])}, as '
+          f'of rank {first}, got {", ".join(part)}'
+        )
+    absent = {
+      name: np.zeros_like(array) for name, array in parts[first].items()
+    }
+    every = [parts.get(rank, absent) for rank in ranks]
+    return {n: np.concatenate([one[n] for one in every]) for n in absent}
 
   def _named(
     self, held: Mapping[str, np.ndarray], notes: Mapping[str, str], path: str

@@ -239,6 +239,11 @@ _CUT_COLUMNS = (
 _RELAYED = tuple(spec.name for spec in tensors.RELAYED)
 
 
+def is_of_tokens(stage: str) -> bool:
+  """Says whether a rank's rows are of its tokens, not of its experts."""
+  return tensors.SPECS[stage].shape.split()[1] == 'T'
+
+
 def _row_axes(stage: str) -> str:
   """Returns the axes whose product are a rank's rows: N, T, TK, LD or LF."""
   return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
@@ -283,6 +288,7 @@ class Tiling:
     col_block: columns of a GEMM tile.
     token_block: tokens of a combine tile.
     sample: the tiles to be judged by golden values; None: all.
+    ranks: those whose tensors are here, ascending; None: all.
   """
 
   config: config_lib.MoEConfig
@@ -293,6 +299,13 @@ class Tiling:
   col_block: int = 128
   token_block: int = 64
   sample: Sample | None = None
+  ranks: tuple[int, ...] | None = None
+
+  @property
+  def held(self) -> Sequence[int]:
+    """The ranks whose tensors are here."""
+    every = range(self.config.num_ranks)
+    return every if self.ranks is None else self.ranks
 
   def judged(
     self, stage: str, rank: int, elements: int

@@ -132,7 +132,9 @@ class Bench:
     answer = functools.partial(_ask if kept else self.answer, given, which)
     options = candidate.options
     relay = options.relay and candidate.can.relays
-    tiling = tiling_of(options, made, self.plan)
+    tiling = dataclasses.replace(
+      tiling_of(options, made, self.plan), ranks=candidate.ranks
+    )
     return judging.Case(which, given, tiling, answer, relay)
 
   def read_by(

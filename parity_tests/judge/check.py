@@ -182,6 +182,7 @@ def describe(
       candidate=candidate.name,
       options=dataclasses.asdict(options),
       modes=dataclasses.asdict(candidate.checking),
+      ranks=candidate.ranks,
     )
     | dataclasses.asdict(request.judgement)
     | dict(command=request.replay())

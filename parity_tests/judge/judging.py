@@ -131,11 +131,23 @@ class Case:
       self.which, self.tiling, policy, made.arrays, captured
     )
 
+  def usable(self, name: str, got: passes.Tensors) -> passes.Tensors:
+    """Returns those of tensors that a stage may be recomputed from.
+
+    Rows of tokens are made of rows of all ranks' experts, and these of those:
+    where ranks are missing, of its own side alone.
+    """
+    if self.tiling.ranks is None:
+      return got
+    side = tiles.is_of_tokens(name)
+    return {n: a for n, a in got.items() if tiles.is_of_tokens(n) == side}
+
   def recompute(self, name: str, got: passes.Tensors) -> np.ndarray:
     """Returns the oracle's stage, from the nearest tensors that were captured.
 
     What the stage reads and `got` lacks is recomputed in the same way.
     """
+    got = self.usable(name, got)
     read = {
       source: got[source] if source in got else self.recompute(source, got)
       for source in self.sources.get(name, ())
@@ -144,11 +156,12 @@ class Case:
 
   def follows(self, name: str, got: passes.Tensors) -> bool:
     """Says whether all that a stage of this pass reads was captured."""
-    return set(self.sources.get(name, ())) <= set(got)
+    return set(self.sources.get(name, ())) <= set(self.usable(name, got))
 
   def unseen(self, name: str, got: passes.Tensors) -> tuple[str, ...]:
     """Returns what a stage was computed from and `got` lacks, in order."""
     before: set[str] = set()
+    got = self.usable(name, got)
     for source in self.sources.get(name, ()):
       if source not in got:
         before |= {source, *self.unseen(source, got)}
@@ -161,6 +174,7 @@ class Case:
 
   def descends(self, name: str, got: passes.Tensors) -> bool:
     """Says whether anything that a stage is computed from was captured."""
+    got = self.usable(name, got)
     return any(
       source in got or self.descends(source, got)
       for source in self.sources.get(name, ())
@@ -368,6 +382,8 @@ def real_lanes(
   first = {name for name in case.stages if not case.descends(name, sources)}
   second = {name for name in case.stages if case.reads_only(name, first)}
   needed = {*which.plan, *which.results, *first, *second}
+  if case.tiling.ranks is not None:
+    needed |= {*case.stages}
   expected = {name: expected[name] for name in needed}
   found, homes = moved(case, answered, expected)
   results += found
@@ -537,13 +553,13 @@ def _stage_jobs(
   name: str,
 ) -> Iterator[Job]:
   """Yields what judges one stage; `goldens` are the layer's and the stages'."""
-  got, sources = answered.got, answered.sources
+  got, sources = answered.got, case.usable(name, answered.sources)
   records = asked.records if 'standard' in asked.lanes else ()
   records = () if name in case.movement else records
   follows = case.follows(name, sources)
   # Bits cannot say where the rows came from.
   lost = name in case.movement and not follows
-  whole = sources is got or answered.serial
+  whole = answered.sources is got or answered.serial
   bound = 'bounded' in asked.lanes or lost or not whole
   if name not in got:
     yield functools.partial(_not_captured, name, records, bound)

@@ -65,7 +65,7 @@ def out_of_bound(
   bad = np.zeros(got.shape, bool)
   tiling = golden.tiling
   judge = spread_tally.SpreadTally(stage, golden, None)
-  for rank in range(len(got)):
+  for rank in tiling.held:
     for cut, first, rows in ranges_of(tiling, stage, rank):
       held = tiling.rows(stage, got, rank)[rows]
       value = golden.rows(stage, rank, rows.start, rows.stop)
@@ -91,7 +91,7 @@ def compare(
   same = _same_values if lane == 'exact' else _same_bits
   plan = stage in tensors.PLAN
   tally = tally_lib.Tally(stage, lane, rule, None if plan else tiling)
-  for rank in range(len(got)):
+  for rank in tiling.held:
     if plan:
       one, other = (np.atleast_2d(a[rank]) for a in (got, expected))
       cut = tiles.cut_tokens(*(n for n in one.shape for _ in range(2)))
@@ -146,7 +146,7 @@ def tolerances(
   if not golden.captured:  # Fused: roundings on the way count as well.
     dtype = golden.policy.storage
   judges = _Judges(stage, golden, records, dtype, bounded, same)
-  for rank in range(len(got)):
+  for rank in tiling.held:
     held = tiling.rows(tensor, got, rank)
     beside = tiling.rows(tensor, benchmark, rank) if records else None
     look = functools.partial(judges.look, golden, tensor, rank, held, beside)
@@ -164,7 +164,7 @@ def within_edges(
   tiling = chain.golden.tiling
   tally = tally_lib.Tally(stage, 'bounded', verdicts.EDGES_RULE, tiling)
   worst, worth = 0.0, power.Power()
-  for rank in range(len(got)):
+  for rank in tiling.held:
     held = tiling.rows(stage, got, rank)
     for cut, first, rows in ranges_of(tiling, stage, rank):
       right = chain.interval(stage, rank, rows.start, rows.stop)

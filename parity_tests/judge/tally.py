@@ -227,8 +227,8 @@ class Tally:
       why='; '.join(broken or ()),
       values=values or {},
       failure=failure,
-      grids=tuple(np.concatenate(g) for g in self._grids.values()),
-      experts=tuple(np.concatenate(e) for e in self._experts.values()),
+      grids=_by_rank(self._grids, np.zeros((0, 0), bool)),
+      experts=_by_rank(self._experts, np.zeros(0, int)),
     )
 
   def _guilty_expert(self) -> str:
@@ -238,10 +238,11 @@ class Tally:
     bad = np.stack([np.concatenate(b) for b in self._bad_tokens.values()])
     if not bad.any():
       return ''
+    ids = self._tiling.topk_ids[[*self._bad_tokens]]
     guilty = [
       str(expert)
       for expert in range(self._tiling.config.num_experts)
-      if ((self._tiling.topk_ids == expert).any(axis=-1) == bad).all()
+      if ((ids == expert).any(axis=-1) == bad).all()
     ]
     if not guilty:
       return ''
@@ -336,3 +337,11 @@ class Tally:
 
 def _plain(value) -> float | int:
   return int(value) if value.dtype.kind == 'i' else float(value)
+
+
+def _by_rank(
+  held: Mapping[int, Sequence[np.ndarray]], absent: np.ndarray
+) -> tuple[np.ndarray, ...]:
+  """Returns one array a rank, up to the last that is held."""
+  ranks = range(max(held, default=-1) + 1)
+  return tuple(np.concatenate(held.get(r, [absent])) for r in ranks)

@@ -444,6 +444,10 @@ def _part(report: check.Report) -> str:
   silent = {*report.config['lanes']} - {r.lane for r in judged}
   if silent:
     parts.append(f'not in lane {", ".join(sorted(silent))}')
+  ranks = report.config.get('ranks')
+  if ranks is not None:
+    of = report.config['layer']['num_ranks']
+    parts.append(f'ranks {", ".join(map(str, ranks))} of {of}')
   if any(one.tasks_run < one.num_tasks for one in report.launches):
     parts.append('not all tasks ran')
   if report.config['modes']['isolate']:
