@@ -20,7 +20,6 @@ Example:
   python -m benchmarks.simulated_order --json=/tmp/order.json
 """
 
-from collections.abc import Callable
 import dataclasses
 import itertools
 import json
@@ -52,40 +51,34 @@ LAYER = config_lib.MoEConfig(
 ROUTINGS = ('uniform', 'one_rank')
 
 
-def _options(**changed) -> flow_lib.Options:
-  return flow_lib.Options(**(dict(num_aic=4, num_aiv=8) | changed))
-
-
-SCHEDULES = {
-  '64 x 128, 4 + 8 workers': _options(),
-  'event grain expert': _options(event_grain='expert'),
-  'published order': _options(
-    event_grain='expert', order=flow_lib.PUBLISHED_ORDER
-  ),
-  'list schedule': _options(
-    order=flow_lib.Order(policy='list', machine='host')
-  ),
-  'column by column': _options(order=flow_lib.Order(swizzle=0)),
-  'relay': _options(relay=True),
-  'rows 16': _options(row_block=16),
-  'rows 256': _options(row_block=256),
-  'columns 32': _options(col_block=32),
-  'columns 512': _options(col_block=512),
-  '16 x 32': _options(row_block=16, col_block=32),
-  '4 x 16': _options(row_block=4, col_block=16, token_block=64),
-  'puts of 1 row, 1 token': _options(put_rows=1, token_block=1),
-  '1 + 1 workers': _options(num_aic=1, num_aiv=1),
-  '1 + 1 workers, rows 16': _options(row_block=16, num_aic=1, num_aiv=1),
-  '200 + 400 workers': _options(num_aic=200, num_aiv=400),
+_BASE = dict(num_aic=4, num_aiv=8)
+_SINGLE = dict(num_aic=1, num_aiv=1)
+SCHEDULES: dict[str, dict] = {
+  '64 x 128, 4 + 8 workers': {},
+  'event grain expert': dict(event_grain='expert'),
+  'published order': dict(event_grain='expert', order=flow_lib.PUBLISHED_ORDER),
+  'list schedule': dict(order=flow_lib.Order(policy='list', machine='host')),
+  'column by column': dict(order=flow_lib.Order(swizzle=0)),
+  'relay': dict(relay=True),
+  'rows 16': dict(row_block=16),
+  'rows 256': dict(row_block=256),
+  'columns 32': dict(col_block=32),
+  'columns 512': dict(col_block=512),
+  '16 x 32': dict(row_block=16, col_block=32),
+  '4 x 16': dict(row_block=4, col_block=16, token_block=64),
+  'puts of 1 row, 1 token': dict(put_rows=1, token_block=1),
+  '1 + 1 workers': _SINGLE,
+  '1 + 1 workers, rows 16': dict(row_block=16) | _SINGLE,
+  '200 + 400 workers': dict(num_aic=200, num_aiv=400),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-  """A schedule: how it is launched, what was simulated and measured, s."""
+  """A schedule: what is launched, and what was simulated and measured, s."""
 
   name: str
-  launch: Callable[[], float]
+  case: runtime_testing.Case
   simulated: float
   measured: list[float] = dataclasses.field(default_factory=list)
 
@@ -103,53 +96,35 @@ def candidates(
   direction: layout.Direction, routing: str, machine: machine_lib.Machine
 ) -> list[Candidate]:
   """Returns the schedules of one pass on one routing, not yet measured."""
-  found = []
-  for name, options in SCHEDULES.items():
-    layer = _case(direction, routing, options)
-    simulated = simulate.simulate(
-      layer.image, machine, layer.inputs['topk_ids']
-    )
-
-    def launch(layer=layer) -> float:
-      launched = runtime.run(
-        layer.image,
-        layer.inputs,
-        threads=int(machine['threads']),
-        plan=layer.routing,
-        modes=modes_lib.Modes(times=True),
-      )
-      assert launched.times is not None
-      return launched.times.total
-
-    found.append(Candidate(name, launch, simulated.total))
-  return found
-
-
-def _case(direction, routing: str, options) -> runtime_testing.Case:
   ids = runtime_testing.make_inputs(
     LAYER, precision.PrecisionPolicy(), routing, name='case'
   )['topk_ids']
   # Empty tasks have a price of their own; here there are none.
-  most = int(np.bincount(ids.ravel()).max())
-  of_options = {
-    field.name: getattr(options, field.name)
-    for field in dataclasses.fields(options)
-  }
-  return runtime_testing.make_case(
-    direction,
-    LAYER,
-    routing=routing,
-    **(of_options | dict(expert_capacity=most)),
-  )
+  most = dict(expert_capacity=int(np.bincount(ids.ravel()).max()))
+  found = []
+  for name, changed in SCHEDULES.items():
+    case = runtime_testing.make_case(
+      direction, LAYER, routing=routing, **(_BASE | changed | most)
+    )
+    simulated = simulate.simulate(case.image, machine, ids)
+    found.append(Candidate(name, case, simulated.total))
+  return found
 
 
-def measure(found: list[Candidate], rounds: int) -> None:
+def measure(found: list[Candidate], rounds: int, threads: int) -> None:
   """Launches all in turn; a first turn is not counted."""
   for turn in range(rounds + 1):
     for one in found:
-      seconds = one.launch()
+      launched = runtime.run(
+        one.case.image,
+        one.case.inputs,
+        threads=threads,
+        plan=one.case.routing,
+        modes=modes_lib.Modes(times=True),
+      )
+      assert launched.times is not None
       if turn > 0:
-        one.measured.append(seconds)
+        one.measured.append(launched.times.total)
 
 
 def agreement(found: list[Candidate]) -> dict[str, float]:
@@ -204,7 +179,7 @@ def main(argv: list[str]) -> None:
   for direction in layout.Direction:
     for routing in ROUTINGS:
       found = candidates(direction, routing, machine)
-      measure(found, _ROUNDS.value)
+      measure(found, _ROUNDS.value, int(machine['threads']))
       told = agreement(found)
       title = f'{direction.name.lower()}, {routing}, ms'
       _show(title, found, told)

@@ -19,14 +19,6 @@ std::vector<std::string> Columns() {
   return names;
 }
 
-sim::Figures FiguresOf(const Numbers& numbers) {
-  sim::Figures figures;
-#define HPMOE_FIGURE(name, unit) figures.name = numbers.at(#name);
-  HPMOE_FIGURES(HPMOE_FIGURE)
-#undef HPMOE_FIGURE
-  return figures;
-}
-
 ImageHeader HeaderOf(const Numbers& layer) {
   const auto number = [&](const char* name) {
     return static_cast<int32_t>(layer.at(name));
@@ -50,7 +42,7 @@ void Predict(const Numbers& layer, const Numbers& figures,
              std::vector<double> dispatch_s, std::vector<double> return_s,
              const Doubles& points, const Doubles& seconds) {
   const ImageHeader header = HeaderOf(layer);
-  const sim::Figures machine = FiguresOf(figures);
+  const sim::Figures machine = sim::FiguresOf(figures);
   const schedule::Routing routing = {
       rank,   std::move(rows),       std::move(sent),
       remote, std::move(dispatch_s), std::move(return_s)};

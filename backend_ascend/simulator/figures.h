@@ -5,6 +5,8 @@
 #define BACKEND_ASCEND_SIMULATOR_FIGURES_H_
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace hpmoe::sim {
@@ -50,6 +52,14 @@ struct Figures {
   HPMOE_FIGURES(HPMOE_FIGURE)
 #undef HPMOE_FIGURE
 };
+
+inline Figures FiguresOf(const std::map<std::string, double>& numbers) {
+  Figures figures;
+#define HPMOE_FIGURE(name, unit) figures.name = numbers.at(#name);
+  HPMOE_FIGURES(HPMOE_FIGURE)
+#undef HPMOE_FIGURE
+  return figures;
+}
 
 // Links and routes as flat tables.
 struct FabricTables {

@@ -13,14 +13,6 @@ namespace {
 using Doubles = nb::ndarray<double, nb::c_contig, nb::device::cpu>;
 using Numbers = std::map<std::string, double>;
 
-sim::Figures FiguresOf(const Numbers& numbers) {
-  sim::Figures figures;
-#define HPMOE_FIGURE(name, unit) figures.name = numbers.at(#name);
-  HPMOE_FIGURES(HPMOE_FIGURE)
-#undef HPMOE_FIGURE
-  return figures;
-}
-
 sim::Pricing PricingOf(double cube, double cube_depth,
                        const std::vector<double>& element_bytes,
                        const std::vector<bool>& skipped) {
@@ -42,7 +34,7 @@ class Model {
         const std::vector<double>& element_bytes,
         const std::vector<bool>& skipped)
       : view_(image.view()),
-        figures_(FiguresOf(figures)),
+        figures_(sim::FiguresOf(figures)),
         fabric_{std::move(capacity), std::move(factor), std::move(route_begin),
                 std::move(route_links), std::move(latency)},
         pricing_(PricingOf(cube, cube_depth, element_bytes, skipped)) {
