@@ -207,9 +207,16 @@ class _Judges:
     beside = None if benchmark is None else benchmark[at[2]]
     value = golden_rows(golden, tensor, rank, at)
     right = self._right(at, held, value, beside)
-    return held, value, beside, right, self._power(held, value)
+    return held, value, beside, right, self._power(held, value, right)
 
-  def _power(self, held: np.ndarray, value: bounds.Bounded) -> power.Power:
+  def _power(
+    self,
+    held: np.ndarray,
+    value: bounds.Bounded,
+    right: tally_lib.Right | None,
+  ) -> power.Power:
+    if right is not None:
+      return right.sums.power
     limit = value.bound()
     # Where the golden is certain to be infinite, so must the candidate be.
     error = np.abs(held.astype(np.float64) - value.value)
@@ -228,9 +235,9 @@ class _Judges:
     """Takes whole tile rows in; `beside` is the benchmark's, if one asks."""
     cut, first, rows = at
     self._worth += worth
-    self._known += int(np.isfinite(value.bound()).sum())
     if right is not None and self._add_right(rank, cut, first, right, value):
       return
+    self._known += int(np.isfinite(value.bound()).sum())
     e = _elements(value, held, held if beside is None else beside)
     chunk = _against_golden(rank, cut, first, held, value, e)
     self._bound_tally.add(chunk)
@@ -267,6 +274,7 @@ class _Judges:
       rank, cut, tile_rows, right, value
     ):
       return False
+    self._known += right.got.size
     self._note_worst(right.sums.worst_of_bound)
     for tally in (self._bound_tally, *self._tallies):
       tally.add_right(rank, cut, tile_rows, right)

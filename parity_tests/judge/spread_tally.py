@@ -80,7 +80,9 @@ class SpreadTally:
     seen = e.actual, expected.astype(np.float64), model
     sums = self._judge.sums(chunk.cut, chunk.first, *seen)
     shares = self._judge.shares(sums)
-    self._power += self._judge.power(sums, chunk.cut, chunk.first, model)
+    if not counts:
+      lines = spread.Rows.of(chunk.cut, model)
+      self._power += self._judge.power(sums, chunk.cut, chunk.first, lines)
     self._add_up(sums, e.golden.sum(axis=1), shares)
     bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
     refused = chunk.cut.fill(bad, chunk.first)
@@ -117,7 +119,7 @@ class SpreadTally:
     shares = self._judge.shares(sums)
     if not all(np.all(share <= 1) for share in shares.values()):
       return False
-    self._power += self._judge.power(sums, cut, tile_rows.start, value)
+    self._power += self._judge.power(sums, cut, tile_rows.start, added)
     self._add_up(sums, added.by_row.sum(axis=1), shares)
     self._tally.add_right(rank, cut, tile_rows, right)
     return True

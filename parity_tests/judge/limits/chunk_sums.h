@@ -8,6 +8,7 @@
 #define PARITY_TESTS_LANES_CHUNK_SUMS_H_
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct Chunk {
   const double* golden;
   const double* bound;
   const double* variance;  // null: nobody asks for the spread
+  double unit_roundoff;    // of what the candidate is stored in
   // Of tiles, and the end of the last: `[tile_rows + 1]`, `[tile_columns + 1]`.
   std::vector<int64_t> row_starts, col_starts;
 
@@ -50,6 +52,13 @@ struct Chunk {
   }
 };
 
+// The smallest errors that the bounds would have seen, as `power` has them.
+struct Power {
+  double element = 0, row = 0;
+  double whole = std::numeric_limits<double>::infinity();
+  int64_t judged = 0;
+};
+
 struct Sums {
   double worst_error = 0, worst_of_bound = 0;
   int64_t worst_at = 0;         // the first element with that error
@@ -58,6 +67,10 @@ struct Sums {
   std::vector<double> square, product, information;
   // Of the golden: `[rows, tile_columns]` and `[tile_rows, columns]`.
   std::vector<double> by_row, by_column;
+  // `[rows, tile_columns]`: the golden's squares, these in deviations, and the
+  // largest variance.
+  std::vector<double> row_square, row_information, row_variance;
+  Power power;
 };
 
 // Returns false if an element, or the benchmark's, is not within a finite bound

@@ -14,6 +14,8 @@ import numpy as np
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge.limits import _chunk_sums
 from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import power as power_lib
+from hpmoe.parity_tests.judge.limits import ulp
 
 # Below the first a value is small; below the second it may cancel.
 Thresholds = tuple[float, float]
@@ -77,10 +79,20 @@ class Sums:
   Attributes:
     added: as they were made.
     regions: those that records ask for.
+    elements: how many there are.
   """
 
   added: _chunk_sums.Added
   regions: Regions
+  elements: int
+
+  @property
+  def power(self) -> power_lib.Power:
+    """What the bounds would have seen, see `limits.power`."""
+    seen, elements = self.added.power, self.elements
+    return power_lib.Power(
+      seen.element, seen.row, seen.whole, elements, elements - seen.judged
+    )
 
   @property
   def worst_error(self) -> float:
@@ -132,8 +144,11 @@ def of(
     (cut.starts[first : last + 1] - cut.starts[first]).tolist(),
     cut.col_starts.tolist(),
     list(pairs),
+    ulp.unit_roundoff(str(actual.dtype)),
   )
-  return None if added is None else Sums(added, Regions(added.regions, pairs))
+  if added is None:
+    return None
+  return Sums(added, Regions(added.regions, pairs), actual.size)
 
 
 def _stored(values: np.ndarray) -> np.ndarray:

@@ -65,7 +65,8 @@ std::unique_ptr<Added> AddOf(
     const std::optional<Floats>& benchmark,
     const std::optional<Doubles>& variance, const Starts& row_starts,
     const Starts& col_starts,
-    const std::vector<std::pair<double, double>>& thresholds) {
+    const std::vector<std::pair<double, double>>& thresholds,
+    double unit_roundoff) {
   CheckStarts("row_starts", row_starts, golden.shape(0));
   CheckStarts("col_starts", col_starts, golden.shape(1));
   const Chunk chunk{DataOf<float>("actual", golden, actual),
@@ -73,6 +74,7 @@ std::unique_ptr<Added> AddOf(
                     golden.data(),
                     DataOf<double>("bound", golden, bound),
                     DataOf("variance", golden, variance),
+                    unit_roundoff,
                     row_starts,
                     col_starts};
   std::vector<Thresholds> pairs;
@@ -107,41 +109,40 @@ auto View(const std::vector<double>& values, size_t columns) {
 }
 
 void BindAdded(nb::module_& m) {
-  const auto in_place = nb::rv_policy::reference_internal;
-  nb::class_<Added>(m, "Added")
+  nb::class_<Power>(m, "Power")
+      .def_ro("element", &Power::element)
+      .def_ro("row", &Power::row)
+      .def_ro("whole", &Power::whole)
+      .def_ro("judged", &Power::judged);
+  nb::class_<Added> added(m, "Added");
+  added.def_prop_ro("power", [](Added& a) { return a.sums.power; })
       .def_prop_ro("worst_error", [](Added& a) { return a.sums.worst_error; })
       .def_prop_ro("worst_of_bound",
                    [](Added& a) { return a.sums.worst_of_bound; })
-      .def_prop_ro("worst_at", [](Added& a) { return a.sums.worst_at; })
-      .def_prop_ro(
-          "regions", [](Added& a) { return View(a.sums.regions, kNumColumns); },
-          in_place)
-      .def_prop_ro(
-          "square",
-          [](Added& a) { return View(a.sums.square, a.tile_columns); },
-          in_place)
-      .def_prop_ro(
-          "product",
-          [](Added& a) { return View(a.sums.product, a.tile_columns); },
-          in_place)
-      .def_prop_ro(
-          "information",
-          [](Added& a) { return View(a.sums.information, a.tile_columns); },
-          in_place)
-      .def_prop_ro(
-          "by_row",
-          [](Added& a) { return View(a.sums.by_row, a.tile_columns); },
-          in_place)
-      .def_prop_ro(
-          "by_column",
-          [](Added& a) { return View(a.sums.by_column, a.columns); }, in_place);
+      .def_prop_ro("worst_at", [](Added& a) { return a.sums.worst_at; });
+  const auto array = [&added](const char* name, auto of, auto columns) {
+    added.def_prop_ro(
+        name, [=](Added& a) { return View(a.sums.*of, columns(a)); },
+        nb::rv_policy::reference_internal);
+  };
+  const auto tiles = [](const Added& a) { return a.tile_columns; };
+  array("regions", &Sums::regions, [](auto&) { return size_t{kNumColumns}; });
+  array("square", &Sums::square, tiles);
+  array("product", &Sums::product, tiles);
+  array("information", &Sums::information, tiles);
+  array("by_row", &Sums::by_row, tiles);
+  array("by_column", &Sums::by_column, [](auto& a) { return a.columns; });
+  array("row_square", &Sums::row_square, tiles);
+  array("row_information", &Sums::row_information, tiles);
+  array("row_variance", &Sums::row_variance, tiles);
 }
 
 NB_MODULE(_chunk_sums, m) {
   m.doc() = "Native part of parity_tests.judge.limits.";
   BindAdded(m);
   m.def("add", &AddOf, "actual"_a, "golden"_a, "bound"_a, "benchmark"_a.none(),
-        "variance"_a.none(), "row_starts"_a, "col_starts"_a, "thresholds"_a);
+        "variance"_a.none(), "row_starts"_a, "col_starts"_a, "thresholds"_a,
+        "unit_roundoff"_a);
   m.def("furthest", &FurthestIn<int16_t>, "one"_a, "other"_a);
   m.def("furthest", &FurthestIn<int32_t>, "one"_a, "other"_a);
 }

@@ -193,7 +193,7 @@ class TestArgumentsThatDoNotFit:
     wide = tensor.actual.astype(np.float64)
     with pytest.raises(ValueError, match='row_starts: expected ascending'):
       chunk_sums._chunk_sums.add(
-        wide, wide, wide, None, None, starts, [0, COLUMNS], []
+        wide, wide, wide, None, None, starts, [0, COLUMNS], [], 0.0
       )
 
   def test_words(self):

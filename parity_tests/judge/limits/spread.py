@@ -205,6 +205,32 @@ _SUMMED = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Rows:
+  """What the power asks of rows `[rows, C]` of tiles, as `Added` has it.
+
+  Attributes:
+    row_square: of the golden.
+    row_information: the same, in deviations.
+    row_variance: the largest.
+  """
+
+  row_square: np.ndarray
+  row_information: np.ndarray
+  row_variance: np.ndarray
+
+  @classmethod
+  def of(cls, cut: tiles.Cut, golden: bounds.Bounded) -> 'Rows':
+    """Returns those of whole rows `[rows, columns]`."""
+    variance = np.maximum(golden.variance, np.finfo(np.float64).tiny)
+    square, begin = np.square(golden.value), cut.col_starts[:-1]
+    return cls(
+      np.add.reduceat(square, begin, axis=1),
+      np.add.reduceat(square / variance, begin, axis=1),
+      np.maximum.reduceat(variance, begin, axis=1),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Judge:
   """Judges tiles of one tensor, and all of it.
 
@@ -333,7 +359,7 @@ class Judge:
     sums: Sums,
     cut: tiles.Cut | None = None,
     first: int = 0,
-    golden: bounds.Bounded | None = None,
+    rows: 'Rows | _chunk_sums.Added | None' = None,
   ) -> power.Power:
     """Returns what tiles, or with no `cut` a tensor, would have seen.
 
@@ -349,24 +375,21 @@ class Judge:
       seen = np.minimum(by_slope, off / np.sqrt(sums.information))
     seen = np.where(sums.information == 0, np.inf, seen)
     whole = float(np.min(seen, initial=np.inf))
-    if cut is None or golden is None or not golden.value.size:
+    if cut is None or rows is None or not rows.row_square.size:
       return power.Power(whole=whole)
-    element, row = self._of_rows(off, cut, first, golden)
+    element, row = self._of_rows(off, cut, first, rows)
     return power.Power(element, row, whole)
 
-  def _of_rows(self, off, cut, first, golden) -> tuple[float, float]:
+  def _of_rows(self, off, cut, first, rows) -> tuple[float, float]:
     """Returns what is seen of an element and of a row of tiles `[b, C]`."""
     heights = np.diff(cut.starts)[first : first + len(off)]
     off = np.repeat(off, heights, axis=0)
-    variance = np.maximum(golden.variance, np.finfo(np.float64).tiny)
-    square = np.square(golden.value)
-    begin = cut.col_starts[:-1]
-    widest = np.sqrt(np.maximum.reduceat(variance, begin, axis=1))
-    size = np.sqrt(square.mean(axis=1, keepdims=True))
-    information = np.add.reduceat(square / variance, begin, axis=1)
+    square = rows.row_square.sum(axis=1, keepdims=True)
+    size = np.sqrt(square / cut.col_starts[-1])
     with np.errstate(divide='ignore', invalid='ignore'):
-      element = np.where(size > 0, off * widest / size, 0.0).max()
-      least = (off / np.sqrt(information)).min(axis=1)
+      wide = off * np.sqrt(rows.row_variance)
+      element = np.where(size > 0, wide / size, 0.0).max()
+      least = (off / np.sqrt(rows.row_information)).min(axis=1)
     return float(element), float(least[np.isfinite(least)].max(initial=0.0))
 
   def _limits_of_errors(self, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
