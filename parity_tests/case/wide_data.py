@@ -238,13 +238,11 @@ class _FreeColumns:
   def __init__(self, config: MoEConfig, pattern: _Pattern):
     # One column for each feature, as each feature meets one row.
     column_of = dict(zip(pattern.down.tolist(), range(config.d_model)))
+    free: dict[_Feature, list[int]] = {feature: [] for feature in _FEATURES}
+    for feature, column in column_of.items():
+      free[pattern.features[feature]].append(column)
     self._free = [
-      {
-        feature: [
-          c for f, c in column_of.items() if pattern.features[f] == feature
-        ]
-        for feature in _FEATURES
-      }
+      {feature: [*columns] for feature, columns in free.items()}
       for _ in range(config.num_experts)
     ]
 
