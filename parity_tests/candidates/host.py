@@ -240,7 +240,9 @@ class Megakernel(candidates.Candidate):
       whole = self._asked_of_users(*layer, flow_lib.host_options(config))
       launched = self._run_with_modes(cut, given)
       # It keeps memory: that of another routing must not show.
-      self._run_with_modes(whole, given | routing, guards=False)
+      none = np.zeros(len(whole.image.tables['tasks']), np.uint8)
+      other = given | routing
+      self._run_with_modes(whole, other, guards=False, actions=none)
       outputs = whole.run(given).outputs
     for name, array in outputs.items():
       bytes_ = (a.view(np.uint8) for a in (array, launched[name]))

@@ -78,13 +78,18 @@ class Sums:
 
   Attributes:
     added: as they were made.
-    regions: those that records ask for.
+    thresholds: of the records.
     elements: how many there are.
   """
 
   added: _chunk_sums.Added
-  regions: Regions
+  thresholds: tuple[Thresholds, ...]
   elements: int
+
+  @property
+  def regions(self) -> Regions:
+    """The sums that records ask for."""
+    return Regions(self.added.regions, self.thresholds)
 
   @property
   def power(self) -> power_lib.Power:
@@ -146,9 +151,7 @@ def of(
     list(pairs),
     ulp.unit_roundoff(str(actual.dtype)),
   )
-  if added is None:
-    return None
-  return Sums(added, Regions(added.regions, pairs), actual.size)
+  return added if added is None else Sums(added, pairs, actual.size)
 
 
 def _stored(values: np.ndarray) -> np.ndarray:
