@@ -155,9 +155,7 @@ class Megakernel(candidates.Candidate):
     if self.fault not in faults.specs(which.direction):
       return launch(None)
     try:
-      tasks = faults.candidates(
-        image, plan.counts, self.fault, plan.relayed_counts
-      )
+      tasks = faults.candidates(image, plan, self.fault)
     except faults.NoEffect as error:
       raise candidates.FaultDoesNothing(str(error)) from error
     for task in tasks[:_TRIES]:

@@ -460,7 +460,5 @@ def fault_of(
   """Returns the fault that a plan's launches of a pass commit, or None."""
   if plan.fault not in faults.specs(which.direction):
     return None
-  task = faults.choose_target(
-    image, routing.counts, plan.fault, routing.relayed_counts
-  )
+  task = faults.choose_target(image, routing, plan.fault)
   return faults.Fault(plan.fault, task)

@@ -8,10 +8,11 @@ unless puts are late.
 """
 
 import dataclasses
-import functools
 
 import numpy as np
 
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.checks import accesses
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
@@ -23,6 +24,8 @@ _PUTS = layout.kinds(layout.Form.SLICE_PUT)
 _PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
 _RELAYS = layout.kinds(layout.Form.RELAY_TILE)
 _TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
+# What waits for rows waits for these.
+_BRINGS = (*_PUTS, *_RELAYS)
 _WEIGHT_GRADS = layout.kinds(layout.Form.WEIGHT_TILE)
 
 
@@ -41,22 +44,23 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class FaultSpec:
-  """A row of the table.
+  """A row of the table: a fault in one pass.
 
   Attributes:
     name: as commands spell it.
     description: what goes wrong.
+    direction: pass in which it is committed; the same fault has another row
+      for the other pass.
     kind: kind of task that commits it.
-    stage: tensor in which it must be located, the first that is wrong in
-      dependency order (of `layout.Kind`); for faults of order that is what the
-      consumer writes.
-    before_down: (kind, stage) where the weights are applied before w_down, if
-      they differ.
-    relayed: (kind, stage) with relay, where rows come another way.
-    hangs: the launch ends with a wait diagnosis; the blocked task writes
-      `stage`.
+    seen: kind of task that writes the tensor in which it must be located, the
+      first that is wrong in dependency order (of `layout.Kind`), for faults of
+      order; None: its own.
+    before_down: kind where the weights are applied before w_down, if another.
+    relayed: kind with relay, where rows come another way.
     rows: real rows that the task must have at least; of a weight gradient's
       task, rows that it sums.
+    hangs: the launch ends with a wait diagnosis; the blocked task is of kind
+      `seen`.
     empty: the task's expert must have no rows at all.
     top_k: K must be at least this.
     num_experts: E must be at least this.
@@ -64,28 +68,26 @@ class FaultSpec:
     d_model: D must be at least this.
     activation: activation without which it does nothing; None: any.
     digits: it is sure to show in storage whose significand has more bits.
-    direction: pass in which it is committed; the same fault has another row
-      for the other pass.
     needs: field of `modes.Modes` without which a launch is usually right by
       luck; None: none.
   """
 
   name: str
   description: str
+  direction: Direction
   kind: Kind
-  stage: str
-  before_down: tuple[Kind, str] | None = None
-  relayed: tuple[Kind, str] | None = None
-  hangs: bool = False
+  seen: Kind | None = None
+  before_down: Kind | None = None
+  relayed: Kind | None = None
   rows: int = 1
+  hangs: bool = False
+  empty: bool = False
   top_k: int = 1
   num_experts: int = 1
   num_tokens: int = 1
   d_model: int = 1
   activation: str | None = None
   digits: int = 0
-  empty: bool = False
-  direction: Direction = Direction.FORWARD
   needs: str | None = None
 
   @property
@@ -94,319 +96,196 @@ class FaultSpec:
     formats = storage.STORED.values()
     return tuple(f.name for f in formats if f.digits > self.digits)
 
+  @property
+  def stage(self) -> str:
+    """The tensor in which it is located, of rows that are put directly."""
+    return self.located('combine')[1]
+
   def located(self, placement: str, relay: bool = False) -> tuple[Kind, str]:
     """Returns (kind of task, stage) for a placement of the weights.
 
     With relay those of an image that has it.
     """
+    kind = self.kind
     if placement == 'before_down' and self.before_down:
-      return self.before_down
-    if relay and self.relayed:
-      return self.relayed
-    return self.kind, self.stage
+      kind = self.before_down
+    elif relay and self.relayed:
+      kind = self.relayed
+    return kind, layout.STAGE_OF_KIND[self.seen or kind]
 
 
-_grad_fault = functools.partial(FaultSpec, direction=Direction.BACKWARD)
+def _both(
+  name: str,
+  description: str,
+  kinds: tuple[Kind, Kind],
+  *,
+  rows: tuple[int, int] = (1, 1),
+  seen: tuple[Kind | None, Kind | None] = (None, None),
+  before_down: tuple[Kind | None, Kind | None] = (None, None),
+  relayed: tuple[Kind | None, Kind | None] = (None, None),
+  **needs,
+) -> tuple[FaultSpec, ...]:
+  """Returns a row for each pass, from what is different in it."""
+  each = zip(Direction, kinds, seen, before_down, relayed, rows, strict=True)
+  return tuple(
+    FaultSpec(name, description, *differing, **needs) for differing in each
+  )
 
-TABLE = (
-  FaultSpec(
+
+def _backward(name: str, description: str, kind: Kind, **needs):
+  return (FaultSpec(name, description, Direction.BACKWARD, kind, **needs),)
+
+
+_ROWS = (
+  _both(
     'zero_output',
     'a tile is written as zeros',
-    Kind.DOWN,
-    'expert_out',
+    (Kind.DOWN, Kind.GATE_UP_GRAD),
   ),
-  FaultSpec(
+  _both(
     'dropped_tile',
     'a tile is not written, but announced',
-    Kind.GATE_UP,
-    'gate_up',
+    (Kind.GATE_UP, Kind.DOWN_GRAD),
   ),
-  FaultSpec(
+  _both(
     'swapped_experts',
     'a tile is computed with the weights of the next expert',
-    Kind.GATE_UP,
-    'gate_up',
+    (Kind.GATE_UP, Kind.DOWN_GRAD),
     num_experts=2,
   ),
-  FaultSpec(
+  _both(
     'stale_row',
     "a put leaves another token's data in one row",
-    Kind.DISPATCH,
-    'expert_in',
-    relayed=(Kind.RELAY_PUT, 'x_relayed'),
+    (Kind.DISPATCH, Kind.DISPATCH_GRAD),
+    relayed=(Kind.RELAY_PUT, Kind.RELAY_PUT_GRAD),
     num_tokens=2,
   ),
-  FaultSpec(
+  _both(
     'lost_k_slot',
     'one slot of one token is left out of the sum',
-    Kind.COMBINE,
-    'y',
+    (Kind.COMBINE, Kind.COMBINE_GRAD),
     top_k=2,
   ),
-  FaultSpec(
+  _both(
     'misplaced_weight',
-    'one token is weighted with the weights of the next slot (before '
-    'w_down: of the next row)',
-    Kind.COMBINE,
-    'y',
-    before_down=(Kind.SWIGLU, 'activation'),
+    'one token, or row of dy, is weighted with the weights of the next slot '
+    '(before w_down: of the next row)',
+    (Kind.COMBINE, Kind.DISPATCH_GRAD),
+    before_down=(Kind.SWIGLU, Kind.SWIGLU_GRAD),
+    relayed=(None, Kind.RELAY_GRAD),
     top_k=2,
   ),
-  FaultSpec(
+  _both(
     'missing_wait',
     'a task runs before its producers',
-    Kind.GATE_UP,
-    'gate_up',
+    (Kind.GATE_UP, Kind.DOWN_GRAD),
   ),
-  FaultSpec(
+  _both(
     'missing_signal',
     'a task never says that it is done',
-    Kind.GATE_UP,
-    'activation',
+    (Kind.GATE_UP, Kind.DOWN_GRAD),
+    seen=(Kind.SWIGLU, Kind.SWIGLU_GRAD),
     hangs=True,
   ),
-  FaultSpec(
+  _both(
     'early_signal',
     'a task says that it is done and only then begins',
-    Kind.SWIGLU,
-    'expert_out',
+    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
+    seen=(Kind.DOWN, Kind.GATE_UP_GRAD),
   ),
-  FaultSpec(
+  _both(
     'wrong_offset',
     'a put reads its rows one element too far',
-    Kind.DISPATCH,
-    'expert_in',
-    relayed=(Kind.RELAY_PUT, 'x_relayed'),
+    (Kind.DISPATCH, Kind.DISPATCH_GRAD),
+    relayed=(Kind.RELAY_PUT, Kind.RELAY_PUT_GRAD),
     d_model=2,
   ),
-  FaultSpec(
+  _both(
     'off_by_one_row',
     'a put sends row n + 1 in place of row n',
-    Kind.RETURN,
-    'returned',
-    rows=2,
+    (Kind.RETURN, Kind.RETURN_GRAD),
+    rows=(2, 2),
   ),
-  FaultSpec(
+  _both(
     'early_rounding',
-    'silu(gate) is rounded to bfloat16 before it meets up',
-    Kind.SWIGLU,
-    'activation',
+    'silu(gate) is rounded to bfloat16 before it meets up, or d_activation',
+    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
     activation='swiglu',
   ),
-  FaultSpec(
+  _both(
     'wrong_accumulation',
     'a tile is summed in bfloat16',
-    Kind.DOWN,
-    'expert_out',
+    (Kind.DOWN, Kind.DOWN_WEIGHT_GRAD),
+    rows=(1, 2),
   ),
-  FaultSpec(
+  _both(
     'narrow_operands_tf32',
     'the operands of a tile are rounded to TF32',
-    Kind.DOWN,
-    'expert_out',
+    (Kind.DOWN, Kind.GATE_UP_GRAD),
     digits=11,
   ),
-  FaultSpec(
+  _both(
     'narrow_operands_bf16',
     'the operands of a tile are rounded to bfloat16',
-    Kind.GATE_UP,
-    'gate_up',
+    (Kind.GATE_UP, Kind.DOWN_GRAD),
     digits=8,
   ),
-  FaultSpec(
+  _both(
     'narrow_accumulator',
     'the sums of a tile are rounded to bfloat16 once, half way',
-    Kind.GATE_UP,
-    'gate_up',
+    (Kind.GATE_UP, Kind.DOWN_WEIGHT_GRAD),
+    rows=(1, 2),
     d_model=2,
   ),
-  FaultSpec(
+  _both(
     'dropped_k_term',
     'the last term of each sum of a tile is left out',
-    Kind.DOWN,
-    'expert_out',
+    (Kind.DOWN, Kind.GATE_UP_WEIGHT_GRAD),
   ),
-  FaultSpec(
+  _both(
     'swapped_gate_up',
     'gate and up change places in a tile',
-    Kind.SWIGLU,
-    'activation',
+    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
   ),
-  FaultSpec(
+  _both(
     'silu_off',
     'silu(gate) is 1e-4 too large in a tile',
-    Kind.SWIGLU,
-    'activation',
+    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
     activation='swiglu',
   ),
-  FaultSpec(
-    'skipped_wait',
-    'a task does not wait for puts that have usually arrived at its turn',
-    Kind.GATE_UP,
-    'gate_up',
-    needs='races',
-  ),
-  _grad_fault(
-    'zero_output',
-    'a tile is written as zeros',
-    Kind.GATE_UP_GRAD,
-    'd_expert_in',
-  ),
-  _grad_fault(
-    'dropped_tile',
-    'a tile is not written, but announced',
-    Kind.DOWN_GRAD,
-    'd_activation',
-  ),
-  _grad_fault(
-    'swapped_experts',
-    'a tile is computed with the weights of the next expert',
-    Kind.DOWN_GRAD,
-    'd_activation',
-    num_experts=2,
-  ),
-  _grad_fault(
-    'stale_row',
-    "a put leaves another token's data in one row",
-    Kind.DISPATCH_GRAD,
-    'd_expert_out',
-    relayed=(Kind.RELAY_PUT_GRAD, 'dy_relayed'),
-    num_tokens=2,
-  ),
-  _grad_fault(
-    'lost_k_slot',
-    'one slot of one token is left out of the sum',
-    Kind.COMBINE_GRAD,
-    'dx',
-    top_k=2,
-  ),
-  _grad_fault(
-    'misplaced_weight',
-    'one row is weighted with the weight of the next slot (before w_down: '
-    'of the next row)',
-    Kind.DISPATCH_GRAD,
-    'd_expert_out',
-    before_down=(Kind.SWIGLU_GRAD, 'd_gate_up'),
-    relayed=(Kind.RELAY_GRAD, 'd_expert_out'),
-    top_k=2,
-  ),
-  _grad_fault(
-    'missing_wait',
-    'a task runs before its producers',
-    Kind.DOWN_GRAD,
-    'd_activation',
-  ),
-  _grad_fault(
-    'missing_signal',
-    'a task never says that it is done',
-    Kind.DOWN_GRAD,
-    'd_gate_up',
-    hangs=True,
-  ),
-  _grad_fault(
-    'early_signal',
-    'a task says that it is done and only then begins',
-    Kind.SWIGLU_GRAD,
-    'd_expert_in',
-  ),
-  _grad_fault(
-    'wrong_offset',
-    'a put reads its rows one element too far',
-    Kind.DISPATCH_GRAD,
-    'd_expert_out',
-    relayed=(Kind.RELAY_PUT_GRAD, 'dy_relayed'),
-    d_model=2,
-  ),
-  _grad_fault(
-    'off_by_one_row',
-    'a put sends row n + 1 in place of row n',
-    Kind.RETURN_GRAD,
-    'd_returned',
-    rows=2,
-  ),
-  _grad_fault(
-    'early_rounding',
-    'silu(gate) is rounded to bfloat16 before it meets d_activation',
-    Kind.SWIGLU_GRAD,
-    'd_gate_up',
-    activation='swiglu',
-  ),
-  _grad_fault(
-    'wrong_accumulation',
-    'a tile is summed in bfloat16',
-    Kind.DOWN_WEIGHT_GRAD,
-    'd_w_down',
-    rows=2,
-  ),
-  _grad_fault(
-    'narrow_operands_tf32',
-    'the operands of a tile are rounded to TF32',
-    Kind.GATE_UP_GRAD,
-    'd_expert_in',
-    digits=11,
-  ),
-  _grad_fault(
-    'narrow_operands_bf16',
-    'the operands of a tile are rounded to bfloat16',
-    Kind.DOWN_GRAD,
-    'd_activation',
-    digits=8,
-  ),
-  _grad_fault(
-    'narrow_accumulator',
-    'the sums of a weight gradient are rounded to bfloat16 once, half way',
-    Kind.DOWN_WEIGHT_GRAD,
-    'd_w_down',
-    rows=2,
-  ),
-  _grad_fault(
-    'dropped_k_term',
-    'the last row of a weight gradient is not summed',
-    Kind.GATE_UP_WEIGHT_GRAD,
-    'd_w_gate_up',
-  ),
-  _grad_fault(
-    'swapped_gate_up',
-    'gate and up change places in a tile',
-    Kind.SWIGLU_GRAD,
-    'd_gate_up',
-  ),
-  _grad_fault(
-    'silu_off',
-    'silu(gate) is 1e-4 too large in a tile',
-    Kind.SWIGLU_GRAD,
-    'd_gate_up',
-    activation='swiglu',
-  ),
-  _grad_fault(
+  _backward(
     'empty_grad_not_zeroed',
     'the gradient of an expert without rows keeps what was there',
     Kind.DOWN_WEIGHT_GRAD,
-    'd_w_down',
     rows=0,
     empty=True,
   ),
-  _grad_fault(
+  _backward(
     'weight_grad_twice',
     'the rows of a weight gradient are summed twice',
     Kind.GATE_UP_WEIGHT_GRAD,
-    'd_w_gate_up',
   ),
-  _grad_fault(
+  _backward(
     'blocks_out_of_order',
     'the later half of the rows of a weight gradient is summed first',
     Kind.DOWN_WEIGHT_GRAD,
-    'd_w_down',
     rows=2,
     digits=11,
   ),
-  _grad_fault(
+  _both(
     'skipped_wait',
     'a task does not wait for puts that have usually arrived at its turn',
-    Kind.DOWN_GRAD,
-    'd_activation',
+    (Kind.GATE_UP, Kind.DOWN_GRAD),
     needs='races',
   ),
+)
+# Of each pass in turn.
+TABLE = tuple(
+  spec
+  for direction in Direction
+  for row in _ROWS
+  for spec in row
+  if spec.direction == direction
 )
 
 
@@ -491,96 +370,54 @@ def real_rows(
   return np.maximum(np.minimum(end, extent) - begin, 0).astype(np.int32)
 
 
-def _expert_rows(image: image_lib.Image, counts: np.ndarray):
-  """Returns [begin, end) of the rows of its expert that each task has."""
-  tasks = image.tables['tasks']
-  put = np.isin(tasks['kind'], _PUTS)
-  slice_begin = np.cumsum(counts, axis=0) - counts
-  begin = tasks['row_begin'] + np.where(
-    put, slice_begin[tasks['rank'], tasks['expert']], 0
-  )
-  return begin, begin + real_rows(image, counts)
-
-
-def _signals(image: image_lib.Image, counts: np.ndarray) -> np.ndarray:
-  """Returns `[s, 2]` (task, event): of puts, what they signal in this routing.
-
-  A put signals the partitions of its rows; that of the expert's last row also
-  those which stay short of their threshold.
-  """
-  may = happens_before.signals(image)
-  task = image.tables['tasks'][may[:, 0]]
-  event = image.tables['events'][may[:, 1]]
-  begin, end = (rows[may[:, 0]] for rows in _expert_rows(image, counts))
-  first = event['part'] * event['part_rows']
-  total = counts.sum(axis=0)[task['expert']]
-  last = np.where(
-    total > 0,
-    (end == total) & (begin < end),
-    (task['rank'] == 0) & (task['row_begin'] == 0),
-  )
-  short = np.clip(total - first, 0, event['part_rows']) < event['threshold']
-  lands = (begin < end) & (begin < first + event['part_rows']) & (first < end)
-  put = np.isin(task['kind'], _PUTS)
-  return may[~put | lands | (last & short)]
-
-
-def _luck(image: image_lib.Image, counts, tasks) -> np.ndarray:
+def _luck(image: image_lib.Image, plan: _native.Routing, tasks) -> np.ndarray:
   """Returns how well each of the tasks shows what comes of a skipped wait.
 
-  0: not at all, something else orders all puts that it reads.  1: it races.
-  More where the task before it in its queue waits, so that the puts are likely
-  to be there at its turn: 1 more, and again on rank 0, whose workers come first
-  and again only after all others; 2 more on the first core of a rank, for
-  which late puts are delivered before any other core of it.
+  0: not at all, something else orders all that it reads.  1: it races.  More
+  where the task before it in its queue waits, so that rows are likely to be
+  there at its turn: 1 more, and again on rank 0, whose workers come first and
+  again only after all others; 2 more on the first core of a rank, for which
+  late puts are delivered before any other core of it.
 
   Returns:
     `[all tasks]` i32.
   """
   table = image.tables['tasks']
-  known = happens_before.clocks(image, _signals(image, counts))
-  begin, end = _expert_rows(image, counts)
-  puts = np.flatnonzero(np.isin(table['kind'], _PUTS))
+  made, signals = accesses.inspect(image, plan)
+  known = happens_before.clocks(image, signals)
+  writes = made[
+    (made['write'] == 1) & np.isin(table['kind'], _BRINGS)[made['task']]
+  ]
   luck = np.zeros(len(table), np.int32)
   for task in tasks:
     before = known.predecessor[task]
-    read = puts[
-      (table[puts]['expert'] == table[task]['expert'])
-      & (begin[puts] < np.minimum(end[task], end[puts]))
-      & (begin[task] < end[puts])
-    ]
+    brought = _overlapping(
+      writes, made[(made['task'] == task) & (made['write'] == 0)]
+    )
     if before >= 0:
-      read = read[~known.before(read, before)]
-    luck[task] = len(read) > 0
+      brought = brought[~known.before(brought, before)]
+    luck[task] = len(brought) > 0
     if luck[task] and before >= 0 and table[before]['wait_count']:
       luck[task] += 1 + (table[task]['rank'] == 0)
       luck[task] += 2 * (table[task]['core'] == 0)
   return luck
 
 
-def _first_waiters(image: image_lib.Image) -> np.ndarray:
-  """Returns `[tasks]` i32, 1 for a core's first task that waits for an event.
-
-  Whatever it reads, nothing else of its core has waited for that.
-  """
-  first = np.zeros(len(image.tables['tasks']), np.int32)
-  waits = happens_before.grouped(happens_before.waits(image), len(first))
-  tasks = image.tables['queue_tasks']
-  for queue in image.tables['queues']:
-    seen: set[int] = set()
-    begin = int(queue['begin'])
-    for task in tasks[begin : begin + int(queue['count'])]:
-      events = set(map(int, waits[task]))
-      first[task] = bool(events - seen)
-      seen |= events
-  return first
+def _overlapping(writes: np.ndarray, reads: np.ndarray) -> np.ndarray:
+  """Returns the tasks of the writes of rows that some read has, too."""
+  found = np.zeros(len(writes), bool)
+  for read in reads:
+    found |= (
+      (writes['buffer'] == read['buffer'])
+      & (writes['slab'] == read['slab'])
+      & (writes['row_begin'] < read['row_end'])
+      & (read['row_begin'] < writes['row_end'])
+    )
+  return np.unique(writes['task'][found])
 
 
 def candidates(
-  image: image_lib.Image,
-  counts: np.ndarray,
-  name: str,
-  relayed: np.ndarray | None = None,
+  image: image_lib.Image, plan: _native.Routing, name: str
 ) -> np.ndarray:
   """Returns the tasks in which a fault may be put, the best first.
 
@@ -589,9 +426,8 @@ def candidates(
 
   Args:
     image: the parsed image.
-    counts: `[R, E]` i32, of the launch plan.
+    plan: of the launch.
     name: a name of `TABLE`, in the image's direction.
-    relayed: as of `real_rows`.
 
   Returns:
     `[candidates]` task indices, possibly none.
@@ -602,33 +438,27 @@ def candidates(
   """
   spec = _spec(image, name)
   _refuse_layer(spec, image)
-  relay = image.options.relay
-  kind, _ = spec.located(image.policy.placement, relay)
+  kind, _ = spec.located(image.policy.placement, image.options.relay)
   needed = spec.rows
   if name == 'misplaced_weight' and kind in (Kind.SWIGLU, Kind.SWIGLU_GRAD):
     needed = 2
   tasks = image.tables['tasks']
-  rows = real_rows(image, counts, relayed)
+  rows = real_rows(image, plan.counts, plan.relayed_counts)
   fits = (tasks['kind'] == kind) & (rows >= needed)
   if spec.empty:
     # The first link of a chain starts from zero, the others go on.
-    no_rows = np.asarray(counts).sum(axis=0)[tasks['expert']] == 0
+    no_rows = plan.counts.sum(axis=0)[tasks['expert']] == 0
     fits &= no_rows & (tasks['peer'] == 0)
   luck = fits.astype(np.int32)
-  if spec.needs == 'races' and relay:
-    luck = luck * _first_waiters(image)
-    fits = luck > 0
-  elif spec.needs == 'races':
-    luck = _luck(image, np.asarray(counts), np.flatnonzero(fits))
+  if spec.needs == 'races':
+    luck = _luck(image, plan, np.flatnonzero(fits))
     fits = luck > 0
   found = np.flatnonzero(fits)
   distance = np.abs(np.arange(len(found)) - len(found) // 2)
   return found[np.lexsort((distance, -luck[found]))]
 
 
-def choose_target(
-  image, counts: np.ndarray, name: str, relayed: np.ndarray | None = None
-) -> int:
+def choose_target(image, plan: _native.Routing, name: str) -> int:
   """Returns the task in which to put a fault, always the same one.
 
   Whether the fault shows also depends on the data (equal weights cannot be
@@ -636,16 +466,15 @@ def choose_target(
 
   Args:
     image: a loaded one, or its bytes.
-    counts: `[R, E]` i32, of the launch plan.
+    plan: of the launch.
     name: a name of `TABLE`.
-    relayed: as of `real_rows`.
 
   Raises:
     NoEffect: no task qualifies, or a layer in which the fault does nothing.
     ValueError: an unknown fault.
   """
   image = image_lib.load(image)
-  found = candidates(image, counts, name, relayed)
+  found = candidates(image, plan, name)
   if not len(found):
     raise NoEffect(
       f'fault {name}: expected a task that can commit it, got none among '

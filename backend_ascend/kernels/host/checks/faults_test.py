@@ -91,8 +91,8 @@ def layer_of(spec, storage, placement, grain, chain=None):
 
 
 def target(image, inputs, name) -> faults.Fault:
-  counts = runtime.route(image, inputs['topk_ids']).counts
-  return faults.Fault(name, faults.choose_target(image, counts, name))
+  plan = runtime.route(image, inputs['topk_ids'])
+  return faults.Fault(name, faults.choose_target(image, plan, name))
 
 
 def in_order(names) -> list[str]:
@@ -376,11 +376,11 @@ class TestTargets:
     image, inputs = layer(
       'float32', 'combine', grain, direction=direction, routing=routing
     )
-    counts = runtime.route(image, inputs['topk_ids']).counts
+    plan = runtime.route(image, inputs['topk_ids'])
     parsed = image_lib.load(image)
-    found = faults.candidates(parsed, counts, 'skipped_wait')
+    found = faults.candidates(parsed, plan, 'skipped_wait')
     kind = faults.specs(direction)['skipped_wait'].kind
-    real = faults.real_rows(parsed, counts) > 0
+    real = faults.real_rows(parsed, plan.counts) > 0
     same = np.flatnonzero((parsed.tables['tasks']['kind'] == kind) & real)
     others = np.setdiff1d(same, found)
     for task in (*found[::4], *others[::4]):

@@ -156,8 +156,7 @@ class TestPoison:
     # Given a tile that is not written, when launched, then it is poison, and
     # what is computed from it is another NaN.
     layer = case(direction, storage)
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    task = faults.choose_target(layer.image, counts, 'dropped_tile')
+    task = faults.choose_target(layer.image, layer.routing, 'dropped_tile')
     fault = faults.Fault('dropped_tile', task)
     got = runtime.launch(layer.image, layer.inputs, fault=fault)
     ((tensor, where),) = written_by(layer, task).items()
@@ -199,9 +198,8 @@ class TestOrder:
   @both_passes
   def test_a_task_out_of_its_turn_is_first_or_last(self, direction):
     layer = case(direction)
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     for name, place in (('missing_wait', 0), ('early_signal', -1)):
-      task = faults.choose_target(layer.image, counts, name)
+      task = faults.choose_target(layer.image, layer.routing, name)
       got = runtime.run(
         layer.image,
         layer.inputs,
@@ -313,8 +311,7 @@ class TestLatePuts:
     # Given a task that does not wait for puts, when launched as usual, then
     # its bits are right; with late puts they are not, whatever the threads.
     layer = case(direction, placement=placement, grain=grain)
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    task = faults.choose_target(layer.image, counts, 'skipped_wait')
+    task = faults.choose_target(layer.image, layer.routing, 'skipped_wait')
     fault = faults.Fault('skipped_wait', task)
     usual = runtime.launch(layer.image, layer.inputs, threads=1, fault=fault)
     assert not testing.differing(usual, layer.right)
@@ -503,8 +500,7 @@ class TestIsolated:
       chain=chain,
       routing='empty_experts' if spec.empty else 'uniform',
     )
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    task = faults.choose_target(layer.image, counts, spec.name)
+    task = faults.choose_target(layer.image, layer.routing, spec.name)
     _, stage = spec.located(placement)
     for threads in (1, 3):
       modes = isolated(layer, late_puts=spec.needs is not None)

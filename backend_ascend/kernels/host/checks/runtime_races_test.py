@@ -190,8 +190,7 @@ class TestSkippedWait:
   @both_passes
   def test_is_the_same_in_every_run(self, direction):
     layer = case(direction)
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    task = faults.choose_target(layer.image, counts, 'skipped_wait')
+    task = faults.choose_target(layer.image, layer.routing, 'skipped_wait')
     fault = faults.Fault('skipped_wait', task)
     want = run(layer, threads=1, fault=fault)
     assert not testing.differing(want.outputs, layer.right)
@@ -272,8 +271,7 @@ class TestOrderFaults:
   @both_passes
   def test_missing_wait(self, direction):
     layer = case(direction)
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    task = faults.choose_target(layer.image, counts, 'missing_wait')
+    task = faults.choose_target(layer.image, layer.routing, 'missing_wait')
     got = run(layer, fault=faults.Fault('missing_wait', task))
     writers = {a for a, b, _ in overlapping(layer, task) if b == task}
     assert writers == {race.first.index for race in got.races}
@@ -285,8 +283,7 @@ class TestOrderFaults:
   @both_passes
   def test_early_signal(self, direction):
     layer = case(direction)
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    task = faults.choose_target(layer.image, counts, 'early_signal')
+    task = faults.choose_target(layer.image, layer.routing, 'early_signal')
     got = run(layer, fault=faults.Fault('early_signal', task))
     readers = {b for a, b, _ in overlapping(layer, task) if a == task}
     assert readers == {race.second.index for race in got.races}
@@ -298,8 +295,7 @@ class TestOrderFaults:
   @both_passes
   def test_faults_of_values_are_no_races(self, direction):
     layer = case(direction)
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    task = faults.choose_target(layer.image, counts, 'zero_output')
+    task = faults.choose_target(layer.image, layer.routing, 'zero_output')
     assert not run(layer, fault=faults.Fault('zero_output', task)).num_races
 
 

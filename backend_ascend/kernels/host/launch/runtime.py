@@ -12,6 +12,7 @@ import functools
 import numpy as np
 
 from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.kernels.host.checks import accesses
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.checks import race_report
@@ -20,6 +21,7 @@ from hpmoe.backend_ascend.kernels.host.launch import task_names
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.reference.contract import tensors
 
+inspect = accesses.inspect
 TaskName = task_names.TaskName
 task_name = task_names.task_name
 POISON = modes_lib.POISON
@@ -467,46 +469,6 @@ def launch_serial(
 ) -> dict[str, np.ndarray]:
   """Returns the outputs of `run_serial`."""
   return run_serial(image, inputs, **how).outputs
-
-
-ACCESS = np.dtype(
-  [
-    (name, '<i4')
-    for name in (
-      'task',
-      'buffer',
-      'write',
-      'slab',
-      'row_begin',
-      'row_end',
-      'col_begin',
-      'col_end',
-    )
-  ]
-)
-
-
-def inspect(image, plan: _native.Routing) -> tuple[np.ndarray, np.ndarray]:
-  """Returns what the tasks of a launch would access and signal.
-
-  Args:
-    image: a compiled image of either direction.
-    plan: of a routing, as of `route`.
-
-  Returns:
-    `[a]` ACCESS by task: the rectangles that the kernels are given, in physical
-    rows of a slab (a rank, or the expert of a weight).  Columns past the
-    tensor's are what travels beside it, see `modes.Race.cols`.
-    `[s, 2]` i32 of (task, event) by task, once for every time that it signals.
-
-  Raises:
-    ValueError: the plan is not of this image's sizes.
-  """
-  accesses, signals = _native.inspect(image_lib.load(image), plan)
-  return (
-    np.frombuffer(accesses, ACCESS),
-    np.frombuffer(signals, np.int32).reshape(-1, 2),
-  )
 
 
 def route(image, topk_ids: np.ndarray) -> _native.Routing:

@@ -167,8 +167,8 @@ class TestRefusals:
 
 def test_a_task_that_does_not_signal_is_diagnosed():
   image, inputs = case(FORWARD, policy_of(**EXACT))
-  counts = runtime.route(image, inputs['topk_ids']).counts
-  task = faults.choose_target(image, counts, 'missing_signal')
+  plan = runtime.route(image, inputs['topk_ids'])
+  task = faults.choose_target(image, plan, 'missing_signal')
   with pytest.raises(runtime.WaitError) as error:
     twin_runtime.run(image, inputs, fault=faults.Fault('missing_signal', task))
   found = error.value.diagnosis
@@ -179,8 +179,8 @@ def test_a_task_that_does_not_signal_is_diagnosed():
 
 def test_a_task_that_does_not_wait_is_found():
   image, inputs = case(FORWARD, policy_of(**EXACT))
-  counts = runtime.route(image, inputs['topk_ids']).counts
-  task = faults.choose_target(image, counts, 'missing_wait')
+  plan = runtime.route(image, inputs['topk_ids'])
+  task = faults.choose_target(image, plan, 'missing_wait')
   with pytest.raises(twin_runtime.TwinError) as error:
     twin_runtime.run(image, inputs, fault=faults.Fault('missing_wait', task))
   first = error.value.findings[0]
