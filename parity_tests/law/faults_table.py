@@ -6,8 +6,10 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import happens_before
+from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
@@ -22,16 +24,10 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import text_table
 
 Kind = layout.Kind
-_PUTS = layout.kinds(layout.Form.SLICE_PUT)
-_PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
-_RELAYS = layout.kinds(layout.Form.RELAY_TILE)
-_TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
+_TILE = ['kind', 'rank', 'expert', 'row_block', 'col_block']
 
 CONTROL = 'none'
 DIAGNOSIS = 'wait diagnosis'
-STAGE_OF = {
-  kind.name.lower(): stage for kind, stage in layout.STAGE_OF_KIND.items()
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,36 +192,48 @@ def _in_lanes(
   try:
     results = bench.judge(request)
   except twin_candidate.TwinFailure as error:
-    return _found_by_twin(request, spec, bench, candidate, error)
+    return _found_by_twin(candidate, error)
   except candidates.CandidateError as error:
-    return _hung(request, spec, candidate, error.diagnosis)
+    return _hung(spec, candidate, error.diagnosis)
   except bench_lib.NothingToJudge:
     return _Found((), 'no lane could see it', '-', False)
-  expected = _expectations(request, spec, bench, candidate)
   first, failed = _first(results), _failed_lanes(results)
-  right = first is not None and any(
-    e.holds(
-      first.stage,
-      first.rank,
-      first.expert,
-      first.row_block,
-      first.col_block,
-    )
-    for e in expected
-  )
+  right = first is not None and _is_at(request, spec, candidate, first)
   raced = any(launch.num_races for launch in candidate.launches)
   failed = (*failed, isolation.RACES) if raced else failed
   if raced or (spec.needs and _is_on_host(request)):
     right = right and _raced(candidate)
-  return _Found(failed, _where(first), ' or '.join(map(str, expected)), right)
+  return _Found(failed, _where(first), _told(_committed(candidate)), right)
+
+
+def _is_at(
+  request: check.Request,
+  spec: faults.FaultSpec,
+  candidate: host.Megakernel,
+  first: verdicts.Failure,
+) -> bool:
+  """Says whether a failure is where the tasks that did it wrote.
+
+  In the tensor that it must be located in: where that is another one than
+  theirs, in their rows.
+  """
+  launch = candidate.launches[-1]
+  image = launch.image
+  _, stage = spec.located(request.case.placement, candidate.options.relay)
+  own = layout.STAGE_OF_KIND[Kind(candidate.committed[0]['kind'])]
+  like = {own: np.empty(arrays.shape(image, own))}
+  # What a link of a chain spoils shows in what the last one writes.
+  tasks = image.tables['tasks'][_TILE]
+  guilty = np.isin(tasks, np.stack(candidate.committed)[_TILE])
+  written = isolation.written_by(image, launch.plan, guilty, like)[own]
+  if own != stage:
+    written = written.any(axis=-1, keepdims=True)
+  index = first.index if own == stage else (*first.index[:-1], 0)
+  return first.stage == stage and bool(written[index])
 
 
 def _found_by_twin(
-  request: check.Request,
-  spec: faults.FaultSpec,
-  bench: bench_lib.Bench,
-  candidate: host.Megakernel,
-  error: twin_candidate.TwinFailure,
+  candidate: host.Megakernel, error: twin_candidate.TwinFailure
 ) -> _Found:
   """What the twin finds must name the faulty task, or one that reads of it.
 
@@ -233,41 +241,44 @@ def _found_by_twin(
   """
   first = error.findings[0]
   named = [task for task in first.tasks if task is not None]
-  guilty = {_identity_of_row(task) for task in candidate.committed}
-  guilty |= _readers(candidate)
-  expected = _expectations(request, spec, bench, candidate)
-  right = any(
-    _identity(task) in guilty
-    or any(
-      place.holds(
-        STAGE_OF[task.kind],
-        task.rank,
-        task.expert,
-        task.row_block,
-        task.col_block,
-      )
-      for place in expected
-    )
-    for task in named
-  )
-  return _Found(
-    (first.kind,), _told(named), ' or '.join(map(str, expected)), right
-  )
+  guilty = _identities(candidate) | _readers(candidate)
+  right = any(_identity(task) in guilty for task in named)
+  where = _told(_committed(candidate))
+  return _Found((first.kind,), _told(named), where, right)
 
 
-def _readers(candidate: host.Megakernel) -> set[tuple]:
-  """Returns the tasks that wait for what the faulty task announces."""
-  image = next(
+def _image(candidate: host.Megakernel) -> image_lib.Image:
+  return next(
     image
     for (*_, options), image in candidate.images.items()
     if options == candidate.options
   )
-  tasks = image.tables['tasks']
+
+
+def _guilty(image: image_lib.Image, candidate: host.Megakernel) -> np.ndarray:
+  """Returns `[tasks]` bool, those that committed the fault."""
+  return np.isin(image.tables['tasks'], np.stack(candidate.committed))
+
+
+def _committed(candidate: host.Megakernel) -> list[runtime.TaskName]:
+  image = _image(candidate)
+  guilty = np.flatnonzero(_guilty(image, candidate))
+  return [runtime.task_name(image, int(task)) for task in guilty]
+
+
+def _identities(candidate: host.Megakernel) -> set[tuple]:
+  return {_identity(task) for task in _committed(candidate)}
+
+
+def _readers(candidate: host.Megakernel) -> set[tuple]:
+  """Returns the tasks that wait for what the faulty task announces."""
+  image = _image(candidate)
   signals, waits = happens_before.signals(image), happens_before.waits(image)
-  guilty = np.isin(tasks, np.stack(candidate.committed))
+  guilty = _guilty(image, candidate)
   events = signals[guilty[signals[:, 0]], 1]
-  waiting = waits[np.isin(waits[:, 1], events), 0]
-  return {_identity_of_row(task) for task in tasks[waiting]}
+  waiting = np.unique(waits[np.isin(waits[:, 1], events), 0])
+  names = (runtime.task_name(image, int(task)) for task in waiting)
+  return {_identity(task) for task in names}
 
 
 def _ours(request: check.Request) -> host.Megakernel:
@@ -283,7 +294,7 @@ def _raced(candidate: host.Megakernel) -> bool:
     for launch in candidate.launches
     for race in launch.races
   }
-  return blamed == {_identity_of_row(task) for task in candidate.committed}
+  return blamed == _identities(candidate)
 
 
 def _isolated(
@@ -304,7 +315,7 @@ def _isolated(
     named = _suspects(error)
   except bench_lib.NothingToJudge:
     named = []
-  return named, {_identity_of_row(task) for task in candidate.committed}
+  return named, _identities(candidate) if candidate.committed else set()
 
 
 def _isolated_as_used(
@@ -320,7 +331,7 @@ def _isolated_as_used(
     named = [w.task for w in isolation.judged(wrong, races, which.name)]
   except candidates.CandidateError as error:
     named = _suspects(error)
-  return named, {_identity_of_row(task) for task in candidate.committed}
+  return named, _identities(candidate) if candidate.committed else set()
 
 
 def _made_as_used(
@@ -366,11 +377,6 @@ def _identity(task: runtime.TaskName) -> tuple:
   return (task.kind, task.rank, task.expert, task.row_block, task.col_block)
 
 
-def _identity_of_row(task) -> tuple:
-  place = (int(task[n]) for n in ('rank', 'expert', 'row_block', 'col_block'))
-  return (Kind(task['kind']).name.lower(), *place)
-
-
 def _told(named: Sequence[runtime.TaskName]) -> str:
   return '; '.join(str(task) for task in named) or '-'
 
@@ -380,120 +386,18 @@ def _all_have_rows(bench: bench_lib.Bench) -> bool:
 
 
 def _hung(
-  request: check.Request,
   spec: faults.FaultSpec,
   candidate: host.Megakernel,
   diagnosis: runtime.Diagnosis | None,
 ) -> _Found:
-  """A launch that ended early must name the task that waits, and for whom."""
-  task = candidate.committed[-1]
+  """A launch that ended early must name a task that waits, and for whom."""
+  where = _told(_committed(candidate))
   if not spec.hangs or diagnosis is None or diagnosis.task is None:
-    return _Found((DIAGNOSIS,), str(diagnosis), '-', False)
-  blocked = diagnosis.task
-  block = int(task['row_block'])
-  whole_expert = candidate.options.event_grain == 'expert'
-  expected = _Place(
-    spec.stage,
-    int(task['rank']),
-    int(task['expert']),
-    None if whole_expert else range(block, block + 1),
-    None,
-  )
-  located = _place(
-    STAGE_OF[blocked.kind],
-    blocked.rank,
-    blocked.expert,
-    blocked.row_block,
-    blocked.col_block,
-  )
-  guilty = (
-    layout.STAGE_OF_KIND[Kind(task['kind'])],
-    int(task['rank']),
-    int(task['expert']),
-  )
-  named = {(STAGE_OF[s.kind], s.rank, s.expert) for s in diagnosis.suspects}
-  found = expected.holds(
-    STAGE_OF[blocked.kind],
-    blocked.rank,
-    blocked.expert,
-    blocked.row_block,
-    blocked.col_block,
-  )
-  right = found and guilty in named
-  return _Found((DIAGNOSIS,), located, str(expected), right)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Place:
-  """Where a fault must be found; None is anywhere."""
-
-  stage: str
-  rank: int | None
-  expert: int | None
-  row_blocks: range | None
-  col_block: int | None
-
-  def holds(self, stage, rank, expert, row_block, col_block) -> bool:
-    return (
-      stage == self.stage
-      and self.rank in (None, rank)
-      and self.expert in (None, expert)
-      and (self.row_blocks is None or row_block in self.row_blocks)
-      and self.col_block in (None, col_block)
-    )
-
-  def __str__(self) -> str:
-    blocks = None
-    if self.row_blocks is not None:
-      ends = sorted({self.row_blocks[0], self.row_blocks[-1]})
-      blocks = '-'.join(map(str, ends))
-    return _place(self.stage, self.rank, self.expert, blocks, self.col_block)
-
-
-def _expectations(
-  request: check.Request,
-  spec: faults.FaultSpec,
-  bench: bench_lib.Bench,
-  candidate: host.Megakernel,
-) -> list[_Place]:
-  """Returns the places of the tasks that committed the fault, each once."""
-  options = candidate.options
-  _, stage = spec.located(request.case.placement, options.relay)
-  tiling = bench_lib.tiling_of(options, bench.made, bench.plan)
-  counts = tiling.of(stage).counts
-  places = [
-    _expectation(options.row_block, counts, stage, task)
-    for task in candidate.committed
-  ]
-  return list(dict.fromkeys(places))
-
-
-def _expectation(block_rows, counts, stage, task) -> _Place:
-  """Where the rows that a task writes are, in the stage it must be found in."""
-  kind, rank, expert = (int(task[n]) for n in ('kind', 'rank', 'expert'))
-  if kind in _PUTS_HOME:
-    # Its rows go to their tokens' ranks, wherever those are.
-    return _Place(stage, None, expert, None, None)
-  if kind in _RELAYS:
-    # Its rows go to any later expert of its rank, too.
-    return _Place(stage, rank, None, None, None)
-  if kind in _PUTS:
-    earlier = int(counts[:rank, expert].sum())
-    sent = min(int(task['row_end']), int(counts[rank, expert]))
-    rows = range(
-      (earlier + int(task['row_begin'])) // block_rows,
-      (earlier + sent - 1) // block_rows + 1,
-    )
-    return _Place(stage, int(task['peer']), expert, rows, None)
-  block = int(task['row_block'])
-  own = layout.STAGE_OF_KIND[Kind(kind)] == stage
-  return _Place(
-    stage,
-    rank,
-    None if kind in _TOKEN_TILES else expert,
-    range(block, block + 1),
-    int(task['col_block']) if own else None,
-  )
+    return _Found((DIAGNOSIS,), str(diagnosis), where, False)
+  named = {_identity(suspect) for suspect in diagnosis.suspects}
+  waits = _identity(diagnosis.task) in _readers(candidate)
+  right = waits and bool(named & _identities(candidate))
+  return _Found((DIAGNOSIS,), str(diagnosis.task), where, right)
 
 
 def _failed_lanes(results: Sequence[verdicts.Result]) -> tuple[str, ...]:
@@ -509,19 +413,10 @@ def _first(results: Sequence[verdicts.Result]) -> verdicts.Failure | None:
 def _where(failure: verdicts.Failure | None) -> str:
   if failure is None:
     return '-'
-  return _place(
-    failure.stage,
-    failure.rank,
-    failure.expert,
-    failure.row_block,
-    failure.col_block,
-  )
-
-
-def _place(stage, rank, expert, row_block, col_block) -> str:
+  stage = failure.stage
   parts = zip(
     ('rank', 'expert', verdicts.block_name(stage), 'column block'),
-    (rank, expert, row_block, col_block),
+    (failure.rank, failure.expert, failure.row_block, failure.col_block),
   )
   named = [f'{name} {value}' for name, value in parts if value is not None]
   return ', '.join([stage, *named])
