@@ -1,7 +1,10 @@
-#include "backend_ascend/kernels/ascendc/twin/launch/faulty_image.h"
+#include "backend_ascend/kernels/ascendc/twin/launch/changed_image.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "backend_ascend/kernels/regions.h"
 
 namespace hpmoe {
 namespace {
@@ -114,6 +117,36 @@ std::vector<uint64_t> FaultyImage(const ImageView& view,
       break;
     default:
       break;
+  }
+  return tables.Take();
+}
+
+int64_t NumLinks(const ImageHeader& header, uint16_t kind) {
+  return kKinds[kind].form() == Form::kWeightTile ? LinksOf(header) : 1;
+}
+
+std::vector<uint64_t> ImageOfKind(const ImageView& view, uint16_t kind,
+                                  int64_t link) {
+  const ImageHeader& header = *view.header;
+  Tables tables(view, 0);
+  TaskDesc* const tasks = tables.At<TaskDesc>(header.tasks);
+  for (int32_t t = 0; t < view.num_tasks; ++t) {
+    tasks[t].wait_count = tasks[t].signal_count = 0;
+  }
+  QueueDesc* const queues = tables.At<QueueDesc>(header.queues);
+  uint32_t* const queued = tables.At<uint32_t>(header.queue_tasks);
+  uint32_t end = 0;
+  for (int32_t q = 0; q < view.num_queues; ++q) {
+    queues[q].begin = end;
+    for (int32_t t = 0; queues[q].core == 0 && t < view.num_tasks; ++t) {
+      const TaskDesc& task = tasks[t];
+      const bool wanted =
+          task.kind == kind && task.rank == queues[q].rank &&
+          task.unit == queues[q].unit &&
+          (kKinds[kind].form() != Form::kWeightTile || task.peer == link);
+      if (wanted) queued[end++] = t;
+    }
+    queues[q].count = end - queues[q].begin;
   }
   return tables.Take();
 }
