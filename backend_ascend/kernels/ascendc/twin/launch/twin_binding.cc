@@ -98,63 +98,54 @@ std::optional<std::string> RefusalPy(const ConstArray& bytes) {
   return std::string(status.message);
 }
 
-template <class T>
-nb::ndarray<nb::numpy, int64_t> Matrix(const std::vector<T>& rows,
-                                       size_t columns) {
-  auto* const values = new std::vector<int64_t>;
-  for (const T& row : rows) row.Append(values);
-  const nb::capsule owner(values, [](void* p) noexcept {
-    delete static_cast<std::vector<int64_t>*>(p);
-  });
-  return {values->data(), {rows.size(), columns}, owner};
-}
-
-struct CoreRow {
-  ascend_twin::CoreName core;
-  void AppendCore(std::vector<int64_t>* to) const {
-    to->insert(to->end(),
-               {core.rank, core.type == CoreType::kAiv ? 1 : 0, core.index});
-  }
-};
-
-struct CountRow : CoreRow {
-  Counts counts;
-  void Append(std::vector<int64_t>* to) const {
-    AppendCore(to);
-    to->push_back(counts.tag);
-    to->insert(to->end(), std::begin(counts.instructions),
-               std::end(counts.instructions));
-    to->insert(to->end(), std::begin(counts.bytes), std::end(counts.bytes));
-    for (const uint64_t each : {counts.cube_steps, counts.vector_steps,
-                                counts.waits, counts.barriers, counts.polls}) {
-      to->push_back(static_cast<int64_t>(each));
-    }
-  }
-};
+using Row = std::vector<int64_t>;
 constexpr size_t kCountColumns = 4 + 2 * ascend_twin::kNumPipes + 5;
-
-struct EndRow : CoreRow {
-  CoreDiagnosis end;
-  void Append(std::vector<int64_t>* to) const {
-    AppendCore(to);
-    to->insert(to->end(), {end.reason, end.task, end.event, end.expected,
-                           end.actual, end.tasks_run});
-  }
-};
 constexpr size_t kEndColumns = 3 + 6;
 
+Row RowOf(const ascend_twin::CoreName& core) {
+  return {core.rank, core.type == CoreType::kAiv ? 1 : 0, core.index};
+}
+
+Row RowOf(const Counts& counts) {
+  Row row = RowOf(counts.core);
+  row.push_back(counts.tag);
+  row.insert(row.end(), std::begin(counts.instructions),
+             std::end(counts.instructions));
+  row.insert(row.end(), std::begin(counts.bytes), std::end(counts.bytes));
+  for (const uint64_t each : {counts.cube_steps, counts.vector_steps,
+                              counts.waits, counts.barriers, counts.polls}) {
+    row.push_back(static_cast<int64_t>(each));
+  }
+  return row;
+}
+
+Row RowOf(const CoreEnd& of) {
+  const CoreDiagnosis& end = of.diagnosis;
+  Row row = RowOf(of.core);
+  row.insert(row.end(), {end.reason, end.task, end.event, end.expected,
+                         end.actual, end.tasks_run});
+  return row;
+}
+
+template <class T>
+nb::ndarray<nb::numpy, int64_t> Matrix(const std::vector<T>& all,
+                                       size_t columns) {
+  auto* const values = new Row;
+  for (const T& each : all) {
+    const Row row = RowOf(each);
+    values->insert(values->end(), row.begin(), row.end());
+  }
+  const nb::capsule owner(
+      values, [](void* p) noexcept { delete static_cast<Row*>(p); });
+  return {values->data(), {all.size(), columns}, owner};
+}
+
 nb::ndarray<nb::numpy, int64_t> CountsOf(const TwinReport& report) {
-  std::vector<CountRow> rows;
-  for (const Counts& each : report.counts) rows.push_back({{each.core}, each});
-  return Matrix(rows, kCountColumns);
+  return Matrix(report.counts, kCountColumns);
 }
 
 nb::ndarray<nb::numpy, int64_t> EndsOf(const TwinReport& report) {
-  std::vector<EndRow> rows;
-  for (const CoreEnd& each : report.ends) {
-    rows.push_back({{each.core}, each.diagnosis});
-  }
-  return Matrix(rows, kEndColumns);
+  return Matrix(report.ends, kEndColumns);
 }
 
 std::vector<int64_t> TasksOf(const Error& error) {

@@ -24,10 +24,9 @@ int32_t BlocksOf(const ImageHeader& header) {
 class Session {
  public:
   Session(const ImageView& view, const Plan& plan, const LaunchTensors& tensors,
-          const TwinOptions& options, bool serial)
+          const TwinOptions& options)
       : view_(view),
         options_(options),
-        serial_(serial),
         memory_(view, plan, tensors, options.deadline_us,
                 FaultyImageSlack(*view.header)),
         faulty_(view, plan, memory_, options.fault) {}
@@ -88,7 +87,6 @@ class Session {
 
   const ImageView& view_;
   const TwinOptions& options_;
-  const bool serial_;
   DeviceMemory memory_;
   FaultyTask faulty_;
 };
@@ -127,7 +125,7 @@ Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
   Plan plan;
   const Status status = Prepare(view, tensors, &plan);
   if (status.code != 0) return status;
-  Session session(view, plan, tensors, options, /*serial=*/false);
+  Session session(view, plan, tensors, options);
   session.Run(FaultyImage(view, options.fault), /*first=*/true, report);
   if (IsOrderFault(options.fault.kind)) {
     report->fault_changed = ChangesOrder(view, plan, options.fault);
@@ -142,7 +140,7 @@ Status LaunchTwinSerial(const ImageView& view, const LaunchTensors& tensors,
   Plan plan;
   const Status status = Prepare(view, tensors, &plan);
   if (status.code != 0) return status;
-  Session session(view, plan, tensors, options, /*serial=*/true);
+  Session session(view, plan, tensors, options);
   bool first = true;
   for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
     if (DirectionOf(kind) != Direction{view.header->direction}) continue;
