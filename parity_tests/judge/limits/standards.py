@@ -715,6 +715,51 @@ _DEEPGEMM = Standard(
   rules=((Rule('calc_diff', dict.fromkeys((FLOAT32, BFLOAT16), 1e-5)),),),
 )
 
+
+def _assert_close(
+  name: str, version: str, source: str, tolerance: dict[str, Tolerance]
+) -> Standard:
+  """Returns a rule of a test of a fused layer."""
+  return Standard(
+    name=name,
+    version=version,
+    source=source,
+    scope='a fused MoE layer, x to y, on small inputs',
+    reading=(
+      '|a - g| <= atol + rtol |g| at every element, g the golden for their '
+      'loop in torch. The numbers are absolute: they say what they mean on '
+      'inputs of their size alone, see docs/elsewhere.md. Errors within the '
+      'rounding bound do not count.'
+    ),
+    tolerance=tolerance,
+    rules=((Rule('mismatches', _all(0)),),),
+    layer=True,
+  )
+
+
+_VLLM = _assert_close(
+  'vllm',
+  '0026f37',
+  'vllm-project/vllm tests/kernels/moe/test_moe.py run_moe_test',
+  {BFLOAT16: Tolerance(atol=2e-2)},
+)
+_SGLANG = _assert_close(
+  'sglang',
+  '0716759',
+  'sgl-project/sglang test/registered/moe/test_fused_moe.py get_tolerance',
+  {
+    FLOAT32: Tolerance(rtol=1e-3, atol=1e-5),
+    BFLOAT16: Tolerance(rtol=1e-1, atol=1e-2),
+    FLOAT16: Tolerance(rtol=1e-1, atol=1e-2),
+  },
+)
+_MEGATRON = _assert_close(
+  'megatron',
+  '00fa19c',
+  'NVIDIA/Megatron-LM tests/unit_tests/inference/test_vllm_fused_moe.py',
+  {BFLOAT16: Tolerance(rtol=5e-2, atol=5e-2)},
+)
+
 _ALL = (
   _ECOSYSTEM_V1,
   _ECOSYSTEM_V1_LETTER,
@@ -729,6 +774,9 @@ _ALL = (
   _TORCH.letter('As printed, against the golden.'),
   _CATLASS,
   _DEEPGEMM,
+  _VLLM,
+  _SGLANG,
+  _MEGATRON,
 )
 STANDARDS = {standard.name: standard for standard in _ALL}
 DEFAULT = tuple(s.name for s in _ALL if s.default)
