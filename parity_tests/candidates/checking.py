@@ -29,7 +29,7 @@ class Checking:
     permute: seed of an order among ready tasks, or None.
     late_puts: puts are delivered when nothing else can run.
     races: look for accesses that nothing orders, and beyond tiles; None: where
-      tasks are ours, which costs a check less than a hundredth.
+      tasks are ours, beyond tiles on real data.
     isolate: every task reads the oracle's tensors.
     start_at: a task; the oracle stands in for what is done before it starts.
     stop_after: a task; what it does not need is not run.
@@ -143,8 +143,8 @@ FLAGS = (
     'races',
     'Find accesses that nothing orders, by vector clocks, and what kernels '
     'write beyond their tiles, and fail by them. Default: in every launch of '
-    'our backend that --launcher=threads makes; --races also counts those of '
-    'none.',
+    'our backend that --launcher=threads makes, beyond tiles in those on real '
+    'data; --races also counts those of none.',
     kind=bool,
   ),
   flag_lib.Flag(

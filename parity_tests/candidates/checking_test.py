@@ -31,10 +31,21 @@ OPTIONS = flow_lib.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2)
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=8')
 
 
-def _image() -> image_lib.Image:
-  return compiler.compile_forward(
-    CONFIG, precision.PrecisionPolicy(), OPTIONS
-  ).image
+def _image(activation: str = 'swiglu') -> image_lib.Image:
+  policy = precision.PrecisionPolicy(activation=activation)
+  return compiler.compile_forward(CONFIG, policy, OPTIONS).image
+
+
+@pytest.mark.parametrize(
+  'races, on_real, on_exact',
+  [(None, True, False), (True, True, True), (False, False, False)],
+)
+def test_kernels_are_guarded_on_real_data_or_wherever_it_is_asked(
+  races, on_real, on_exact
+):
+  asked = checking.Checking(races=races)
+  assert asked.modes(_image()).guards == on_real
+  assert asked.modes(_image('absolute')).guards == on_exact
 
 
 class TestFindTask:

@@ -102,7 +102,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
 @pytest.mark.parametrize('deaf', [True, False])
 def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
   # Given a kernel that has the weights after the return, whatever is asked,
-  right = judging.Case.run
+  right = judging.PassCase.run
 
   def run(case, function):
     policy = case.made.policy
@@ -115,7 +115,7 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
       function,
     )
 
-  monkeypatch.setattr(judging.Case, 'run', run)
+  monkeypatch.setattr(judging.PassCase, 'run', run)
   kernel = fused_moe.fused_moe if deaf else fused_moe.fused_moe_with_a_bug
   report = _check(kernel, 'exact', placement='before_down')
 

@@ -111,7 +111,7 @@ class Bench:
     which: passes.Pass,
     made: inputs_lib.LayerInputs,
     own: Tensors | None = None,
-  ) -> judging.Case:
+  ) -> judging.PassCase:
     """Returns a pass on this bench's inputs, ready to be judged.
 
     Args:
@@ -135,7 +135,7 @@ class Bench:
     tiling = dataclasses.replace(
       tiling_of(options, made, self.plan), ranks=candidate.ranks
     )
-    return judging.Case(which, given, tiling, answer, relay)
+    return judging.PassCase(which, given, tiling, answer, relay)
 
   def read_by(
     self, which: Sequence[passes.Pass], data: str

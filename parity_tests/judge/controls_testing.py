@@ -15,7 +15,7 @@ from hpmoe.parity_tests.judge import judging
 
 Tensors = dict[str, np.ndarray]
 # (case, the tensors so far, the last of which is the one to spoil).
-Spoil = Callable[[judging.Case, Tensors], np.ndarray]
+Spoil = Callable[[judging.PassCase, Tensors], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Control:
   spoil: Spoil
 
 
-def answer(case: judging.Case, control: Control | None = None) -> Tensors:
+def answer(case: judging.PassCase, control: Control | None = None) -> Tensors:
   """Returns what a kernel with the control's fault, or without, computes."""
   oracle, made = case.oracle, {}
   for name in case.which.stages:
@@ -114,7 +114,7 @@ def _swapped_halves(case, made):
 
 
 def unlike(
-  case: judging.Case, name: str, change: Callable[[np.ndarray], np.ndarray]
+  case: judging.PassCase, name: str, change: Callable[[np.ndarray], np.ndarray]
 ) -> Tensors:
   """Returns what a kernel computes that changes one of its inputs first."""
   arrays = dict(case.made.arrays)
@@ -123,7 +123,7 @@ def unlike(
   return answer(dataclasses.replace(case, made=made))
 
 
-def controls(case: judging.Case) -> tuple[Control, ...]:
+def controls(case: judging.PassCase) -> tuple[Control, ...]:
   """Returns the controls of a pass."""
   early = case.made.policy.placement == 'before_down'
   # Where a row's weight shows: at combine it scales the row that returns.

@@ -58,7 +58,7 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class PassCase:
   """One pass on one set of inputs.
 
   Attributes:
@@ -227,7 +227,7 @@ def count_steps(
 
 
 def exact_lane(
-  asked: Asked, case: Case, candidate: candidates.Candidate
+  asked: Asked, case: PassCase, candidate: candidates.Candidate
 ) -> Judged:
   """Integer data on the same routing: candidate and oracle must be equal."""
   which, data = case.which, case.made.data
@@ -274,7 +274,7 @@ def exact_lane(
 
 
 def with_placement(
-  case: Case, got: Got, result: verdicts.Result
+  case: PassCase, got: Got, result: verdicts.Result
 ) -> verdicts.Result:
   """Tells who has a tensor as the other `policy.placement` would make it."""
   if result.failure is None or result.stage not in _PLACED:
@@ -286,7 +286,7 @@ def with_placement(
   )
   elsewhere = dataclasses.replace(case, made=made)
 
-  def made_by(one: Case) -> bool:
+  def made_by(one: PassCase) -> bool:
     stage = one.recompute(result.stage, got)
     return not lanes.differs('exact', got[result.stage], stage).any()
 
@@ -299,7 +299,7 @@ def with_placement(
 
 
 def guilty(
-  case: Case,
+  case: PassCase,
   candidate: candidates.Candidate,
   lane: str,
   results: Results,
@@ -336,7 +336,7 @@ def equality(
 
 
 def real_lanes(
-  asked: Asked, case: Case, candidate: candidates.Candidate
+  asked: Asked, case: PassCase, candidate: candidates.Candidate
 ) -> Judged:
   """Lanes bitwise, bounded and standard, on one run of the candidate.
 
@@ -410,7 +410,7 @@ def real_lanes(
 
 
 def alone_as_used(
-  case: Case, candidate: candidates.Candidate
+  case: PassCase, candidate: candidates.Candidate
 ) -> tuple[Results, list[isolation.WrongTask]]:
   """Judges each task, by itself, of the launch that front ends make.
 
@@ -429,7 +429,7 @@ def alone_as_used(
 
 
 def _continued(
-  case: Case, candidate: candidates.Candidate, answered: Answered
+  case: PassCase, candidate: candidates.Candidate, answered: Answered
 ) -> Answered:
   """Returns what a part of the tasks gave, continued by the oracle.
 
@@ -450,14 +450,14 @@ def _continued(
 
 
 def _last_launch(
-  case: Case, candidate: candidates.Candidate
+  case: PassCase, candidate: candidates.Candidate
 ) -> candidates.Launch | None:
   launches = reversed(candidate.launches)
   return next((one for one in launches if one.which is case.which), None)
 
 
 def serial_rows(
-  case: Case, serial: Got, got: passes.Tensors, keep: bool
+  case: PassCase, serial: Got, got: passes.Tensors, keep: bool
 ) -> Results:
   """The megakernel against its own tile kernels, run serially."""
   take = serial.__getitem__ if keep else serial.pop
@@ -470,7 +470,7 @@ def serial_rows(
   ]
 
 
-def ordered_rows(case: Case, answered: Answered) -> Results:
+def ordered_rows(case: PassCase, answered: Answered) -> Results:
   """What has one legal order of additions, against the oracle in that order.
 
   Only our own kernels are held to it: those of others may add as they like.
@@ -491,7 +491,7 @@ def ordered_rows(case: Case, answered: Answered) -> Results:
 
 
 def moved(
-  case: Case, answered: Answered, expected: passes.Tensors
+  case: PassCase, answered: Answered, expected: passes.Tensors
 ) -> tuple[Results, Got]:
   """What only moves or counts, bit for bit, and what it must equal.
 
@@ -515,7 +515,7 @@ def moved(
 
 
 def judged(
-  asked: Asked, case: Case, answered: Answered, expected: passes.Tensors
+  asked: Asked, case: PassCase, answered: Answered, expected: passes.Tensors
 ) -> Results:
   """Lanes bounded and standard: every stage, then the fused layer.
 
@@ -546,7 +546,7 @@ def judged(
 
 def _stage_jobs(
   asked: Asked,
-  case: Case,
+  case: PassCase,
   answered: Answered,
   expected: passes.Tensors,
   goldens: tuple[golden_lib.Rows, golden_lib.Rows],
@@ -589,7 +589,7 @@ def _stage_jobs(
 
 
 def _beside(
-  case: Case, name: str, sources: passes.Tensors, expected: passes.Tensors
+  case: PassCase, name: str, sources: passes.Tensors, expected: passes.Tensors
 ) -> np.ndarray:
   """Returns the oracle's stage on a candidate's tensors.
 
@@ -605,7 +605,7 @@ def _beside(
 
 
 def chain(
-  case: Case, name: str, sources: passes.Tensors, expected: passes.Tensors
+  case: PassCase, name: str, sources: passes.Tensors, expected: passes.Tensors
 ) -> edges.Chain:
   """Returns the stages from the nearest that were captured to `name`."""
   unseen = case.unseen(name, sources)

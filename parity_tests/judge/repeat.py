@@ -30,7 +30,7 @@ def runs(
 
 def lane(
   asked: judging.Asked,
-  case: judging.Case,
+  case: judging.PassCase,
   candidate: candidates.Candidate,
   judge: Lane,
   judgement: judgement_lib.Judgement,

@@ -25,7 +25,7 @@ _ROWS = 1 << 12
 
 def lanes_of_sample(
   asked: judging.Asked,
-  case: judging.Case,
+  case: judging.PassCase,
   candidate: candidates.Candidate,
   sample: tiles.Sample,
 ) -> judging.Judged:
@@ -51,7 +51,7 @@ def lanes_of_sample(
 
 
 def _stage(
-  case: judging.Case,
+  case: judging.PassCase,
   golden: golden_lib.Rows,
   name: str,
   got: judging.Got,
@@ -75,7 +75,7 @@ def _stage(
 
 
 def _layer(
-  case: judging.Case, got: judging.Got, sample: tiles.Sample
+  case: judging.PassCase, got: judging.Got, sample: tiles.Sample
 ) -> judging.Results:
   """The layer on some tokens of each rank, the first and last among them."""
   config, (result,) = case.made.config, case.which.results

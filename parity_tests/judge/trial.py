@@ -378,7 +378,7 @@ def failed_edges(
       kernel.forward(*of) if which is passes.FORWARD else kernel.backward(*of)
       for kernel in (own, got)
     )
-    case = judging.Case(
+    case = judging.PassCase(
       which, inputs, tiling(inputs.config, inputs.arrays), dict
     )
     found += [
