@@ -47,13 +47,12 @@ class Pass:
     return self.plan + self.stages
 
   def sources(self, policy: precision.PrecisionPolicy) -> Sources:
-    """Returns what each stage is computed from; a stage without has none."""
+    """Returns the stages of this pass that each of its tensors is made from."""
     reads = tensors.reads(policy.placement)
-    own = {
+    return dict.fromkeys((*self.plan, self.relayed), ()) | {
       name: tuple(read for read in reads[name] if read in self.stages)
       for name in self.stages
     }
-    return {name: before for name, before in own.items() if before}
 
   def movement(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
     """Returns the stages that only copy."""

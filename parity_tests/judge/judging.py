@@ -150,26 +150,26 @@ class PassCase:
     got = self.usable(name, got)
     read = {
       source: got[source] if source in got else self.recompute(source, got)
-      for source in self.sources.get(name, ())
+      for source in self.sources[name]
     }
     return self.oracle.stage(name, read)
 
   def follows(self, name: str, got: passes.Tensors) -> bool:
     """Says whether all that a stage of this pass reads was captured."""
-    return set(self.sources.get(name, ())) <= set(self.usable(name, got))
+    return set(self.sources[name]) <= set(self.usable(name, got))
 
   def unseen(self, name: str, got: passes.Tensors) -> tuple[str, ...]:
     """Returns what a stage was computed from and `got` lacks, in order."""
     before: set[str] = set()
     got = self.usable(name, got)
-    for source in self.sources.get(name, ()):
+    for source in self.sources[name]:
       if source not in got:
         before |= {source, *self.unseen(source, got)}
     return tuple(one for one in self.which.stages if one in before)
 
   def reads_only(self, name: str, some: Set[str]) -> bool:
     """Says whether a stage reads stages of this pass, all of them in `some`."""
-    read = set(self.sources.get(name, ()))
+    read = set(self.sources[name])
     return bool(read) and read <= some
 
   def descends(self, name: str, got: passes.Tensors) -> bool:
@@ -177,7 +177,7 @@ class PassCase:
     got = self.usable(name, got)
     return any(
       source in got or self.descends(source, got)
-      for source in self.sources.get(name, ())
+      for source in self.sources[name]
     )
 
 
@@ -443,7 +443,7 @@ def _continued(
   )
   got = dict(answered.got)
   for name in case.which.stages:
-    if case.sources.get(name) and left_out[name].any():
+    if case.sources[name] and left_out[name].any():
       stage = case.recompute(name, got)
       got[name] = np.where(left_out[name], stage, got[name])
   return Answered(got, got, answered.serial)
@@ -503,7 +503,7 @@ def moved(
   homes: Got = {}
   for name in (*case.which.plan, *case.movement):
     rule = ORACLE_RULE
-    before = case.sources.get(name)
+    before = case.sources[name]
     if before:
       rule = f'equals its own {before[0]}, returned'
     if name in got and not case.follows(name, sources):
@@ -572,7 +572,7 @@ def _stage_jobs(
   if fit or apart:
     beside = _beside(case, name, sources, expected) if known else expected[name]
   # A stage that reads inputs only is no fused operator.
-  golden = goldens[known or not case.sources.get(name)]
+  golden = goldens[known or not case.sources[name]]
   same = beside if apart else None
   yield functools.partial(
     lanes.tolerances, name, got[name], golden, beside, fit, bound, same

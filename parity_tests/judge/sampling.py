@@ -59,7 +59,7 @@ def _stage(
   moves = name in case.movement
   lane = 'bitwise' if moves else 'bounded'
   rule = judging.ORACLE_RULE if moves else verdicts.BOUND_RULE
-  needed = (name, *case.sources.get(name, ()))
+  needed = (name, *case.sources[name])
   missing = [n for n in needed if n not in got]
   if missing:
     return [verdicts.not_captured(name, lane, rule, missing[0])]
