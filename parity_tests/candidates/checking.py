@@ -130,6 +130,7 @@ FLAGS = (
     'permute',
     'Seed of an order among ready tasks. Default: in turn.',
     kind=int,
+    least=0,
   ),
   flag_lib.Flag(
     'late_puts',

@@ -35,13 +35,15 @@ FLAGS = (
     'threads',
     'OS threads of our backend. Default: one per core.',
     kind=int,
+    least=1,
+    most=4096,
   ),
   flag_lib.Flag(
     'deadline',
     'deadline_s',
     'Seconds without progress before our backend gives up.',
     60.0,
-    float,
+    flag_lib.seconds,
   ),
   flag_lib.Flag(
     'isa',
@@ -50,7 +52,7 @@ FLAGS = (
     'run that it must equal in lane bitwise by the last. Some of what this CPU '
     'has. Default: the best. A list.',
     '',
-    list,
+    many=True,
   ),
   flag_lib.Flag(
     'fault',

@@ -11,25 +11,11 @@ from hpmoe.parity_tests.candidates import front_end
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import flag as flag_lib
 
-# How tensors are cut into tiles, and what else decides the tasks of ours.
-_TILES = ('row_block', 'col_block', 'token_block')
-_TASKS = (
-  *_TILES,
-  'event_grain',
-  'vector_rows',
-  'put_rows',
-  'chain_rows',
-  'aic',
-  'aiv',
-  'weight_grad_order',
-  'relay',
-  'schedule',
-  'schedule_scaled',
-)
 # Which of our backends, and whether its ranks share a process.
 CHOICES = (
   flag_lib.Flag(
@@ -64,6 +50,9 @@ FLAGS = (
 
 def _names(flags: Sequence[flag_lib.Flag]) -> tuple[str, ...]:
   return tuple(flag.name for flag in flags)
+
+
+_TASKS = _names(tasks.FLAGS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +131,7 @@ ROWS = (
     elsewhere.Interpreter,
     'python',
     None,
-    (*_TILES, 'python', 'candidate', 'names', 'timeout'),
+    (*tasks.TILES, 'python', 'candidate', 'names', 'timeout'),
     'another Python calls the function',
     'INTERPRETER',
   ),
@@ -150,7 +139,7 @@ ROWS = (
     elsewhere.Program,
     'command',
     None,
-    (*_TILES, 'command', 'per_rank', 'names', 'timeout'),
+    (*tasks.TILES, 'command', 'per_rank', 'names', 'timeout'),
     'a program computes the layer',
     "'./moe {case} {out}'",
   ),
@@ -159,7 +148,7 @@ ROWS = (
     'candidate',
     None,
     (
-      *_TILES,
+      *tasks.TILES,
       *_names(user_candidate.FLAGS),
       *user_candidate.Subprocess.can.modes,
     ),
@@ -169,7 +158,7 @@ ROWS = (
     outputs.Outputs,
     'outputs',
     None,
-    (*_TILES, *_names(outputs.FLAGS)),
+    (*tasks.TILES, *_names(outputs.FLAGS)),
     'it ran elsewhere',
     'FOLDER',
   ),

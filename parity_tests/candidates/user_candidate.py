@@ -86,7 +86,7 @@ FLAGS = (
     'timeout_s',
     'Seconds that a --candidate may take.',
     600.0,
-    float,
+    flag_lib.seconds,
   ),
 )
 

@@ -150,11 +150,3 @@ class Case:
       placement=self.placement,
       capacity=self.capacity,
     )
-
-
-# A preset's sizes may be given beside it.
-FLAGS = (
-  *(field.name for field in dataclasses.fields(Case) if field.name != 'folder'),
-  *presets.SIZES,
-  'case',
-)

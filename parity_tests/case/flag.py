@@ -1,6 +1,9 @@
 """One option of the command line, as data beside the object that it sets."""
 
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
+import math
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -9,16 +12,94 @@ class Flag:
 
   Attributes:
     name: as typed, after --.
-    field: of the object, that it sets.
+    field: of the object, that it sets; '': of none.
     help: what it says.
     default: its value where it is not given.
-    kind: of its value: str, int, float, bool or list.
-    choices: all values that it may have; empty: any.
+    kind: str, int, float, bool, or what else makes a value of a word.
+    choices: all values that it may have, perhaps with what they mean; empty:
+      any.
+    least, most: of a number.
+    many: whether it is a list.
+    only: the one pass that it is for; '': both.
   """
 
   name: str
   field: str
   help: str
-  default: object = None
-  kind: type = str
-  choices: tuple[str, ...] = ()
+  default: Any = None
+  kind: Callable[[str], Any] = str
+  choices: tuple[str, ...] | Mapping[str, Any] = ()
+  least: float = -math.inf
+  most: float = math.inf
+  many: bool = False
+  only: str = ''
+
+  def but(self, **changes: Any) -> 'Flag':
+    """Returns the option with other attributes."""
+    return dataclasses.replace(self, **changes)
+
+  def listed(self, default: Iterable[Any]) -> 'Flag':
+    """Returns it as a list."""
+    return self.but(
+      default=[*default],
+      help=f'{self.help} A list.',
+      many=True,
+    )
+
+  def parse(self, text: str) -> Any:
+    """Returns the value that a text means.
+
+    Raises:
+      ValueError: it means none; says what was expected and what came.
+    """
+    if not self.many:
+      return self._value(text)
+    words = [word.strip() for word in text.split(',') if word.strip()]
+    if self.choices and not words:
+      raise ValueError(f'expected some of {[*self.choices]}, got none')
+    return list(dict.fromkeys(map(self._value, words)))
+
+  def _value(self, word: str) -> Any:
+    try:
+      value = self.kind(word)
+    except ValueError as error:
+      expected = _NUMBERS.get(self.kind, str(error))
+      raise ValueError(f'expected {expected}, got {word!r}') from error
+    if self.choices and value not in self.choices:
+      some = 'some' if self.many else 'one'
+      raise ValueError(f'expected {some} of {[*self.choices]}, got {word!r}')
+    if self.kind in _NUMBERS and not self.least <= value <= self.most:
+      to = f'{self.least} to {self.most}'
+      among = f'at least {self.least}' if self.most == math.inf else to
+      raise ValueError(f'expected {among}, got {word}')
+    return value
+
+  def meant(self, value: Any) -> Any:
+    """Returns what the object is told: a choice by its meaning, no lists."""
+    if isinstance(value, list):
+      return tuple(map(self.meant, value))
+    return self.choices[value] if isinstance(self.choices, Mapping) else value
+
+
+_NUMBERS: dict[Callable, str] = {int: 'an integer', float: 'a number'}
+
+
+def seconds(word: str) -> float:
+  """Returns a time that a wait may take; a kind.
+
+  Raises:
+    ValueError: it is none.
+  """
+  try:
+    value = float(word)
+  except ValueError:
+    raise ValueError('a number') from None
+  if not 0 < value < math.inf:
+    raise ValueError('seconds, more than 0')
+  return value
+
+
+def some(rows: Iterable[Flag], *names: str) -> list[Flag]:
+  """Returns the options of those names, in that order."""
+  by_name = {row.name: row for row in rows}
+  return [by_name[name] for name in names]

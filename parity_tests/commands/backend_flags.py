@@ -1,11 +1,7 @@
 """Options that say what runs the image, and how the twin does."""
 
-from collections.abc import Iterable
-from typing import Any
-
 from absl import flags
 
-from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -23,36 +19,29 @@ def row(f: flags.FlagValues):
   return table.find(given)
 
 
-def candidate(f: flags.FlagValues, case, checking=None):
+def candidate(f: flags.FlagValues, case):
   """Returns the candidate that flags ask for, fit for a case.
 
   Args:
     f: all flags.
     case: what will be asked.
-    checking: its modes; None: as by default.
 
   Raises:
     ValueError: a flag was given that would have no effect, or the candidate
       cannot do what is asked.
     candidates.CandidateError: what it needs is not here.
   """
+  from hpmoe.parity_tests.candidates import checking
   from hpmoe.parity_tests.candidates import table
 
   kind = row(f)
-  fields = _fields(f, [one for one in table.FLAGS if one.name in kind.flags])
+  fields = cli.fields(f, [one for one in table.FLAGS if one.name in kind.flags])
   fields['options'] = layer_flags.options(f)
-  if checking is not None:
-    fields['checking'] = checking
+  fields['checking'] = checking.Checking(**cli.fields(f, checking.FLAGS))
   if 'twin_mode' in kind.flags and 'twin_mode' in f:
     fields['twin'] = _modes(f)
   made = kind.make(fields)
   return made.ready(case, kind.typed({n: f[n].value for n in f}))
-
-
-def _fields(f: flags.FlagValues, of: Iterable[flag_lib.Flag]) -> dict[str, Any]:
-  """Returns the fields that flags set, those of them that a command has."""
-  found = {one.field: f[one.name].value for one in of if one.name in f}
-  return {n: tuple(v) if isinstance(v, list) else v for n, v in found.items()}
 
 
 def _modes(f: flags.FlagValues):
@@ -68,4 +57,4 @@ def _modes(f: flags.FlagValues):
     raise cli.UsageError(
       f'twin_seed: expected --twin_mode=seeded beside it, got {f.twin_mode}'
     )
-  return twin_runtime.Modes(**_fields(f, twin_candidate.FLAGS))
+  return twin_runtime.Modes(**cli.fields(f, twin_candidate.FLAGS))

@@ -4,34 +4,28 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
-
-_RUNS_TOGETHER = ('exact', 'bitwise', 'bounded', 'standard')
 
 
 def _define_check(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.judge import judgement
 
-  layer_flags.define_layer(f, orders=True)
-  layer_flags.define_granularity(f)
-  layer_flags.define_policy(f)
-  layer_flags.define_data(f)
-  layer_flags.define_direction(
-    f,
-    None,
-    '`backward` runs the candidate on what the forward pass of the '
-    'oracle saved, `both` on what its own did. Default: both, but forward '
-    'with --candidate and --command.',
-  )
-  flags.DEFINE_string(
-    'case',
-    None,
-    'A folder of hpmoe export, which decides sizes, precision and data.',
-    flag_values=f,
-  )
+  in_turn = 'One verdict each, and in the JSON `reports`.'
+  for row in (*case_flags.FLAGS, case_flags.FOLDER, *tasks.FLAGS):
+    if row.name == 'accumulation_order':
+      row = row.but(help=f'{row.help} {in_turn}').listed([row.default])
+    if row.name == 'direction':
+      row = row.but(
+        default=None,
+        help=f'{row.help} Default: both, but forward with --candidate and '
+        '--command.',
+      )
+    cli.define(f, [row])
   cli.define(f, table.FLAGS)
   cli.define(f, judgement.FLAGS)
   flags.DEFINE_boolean(
@@ -53,54 +47,24 @@ def _define_check(f: flags.FlagValues) -> None:
 def _heads() -> list[tuple[str, Sequence[str]]]:
   """Returns what a request is made of, and the flags of each part."""
   from hpmoe.parity_tests.candidates import table
-  from hpmoe.parity_tests.case import case
   from hpmoe.parity_tests.judge import judgement
 
   rows = [table.HOST, *(row for row in table.ROWS if row is not table.HOST)]
   return [
-    ('case', case.FLAGS),
+    ('case', [*(flag.name for flag in case_flags.FLAGS), 'case']),
     *((f'candidate, {row.head}', row.flags) for row in rows),
     ('judgement', [flag.name for flag in judgement.FLAGS]),
     ('report', ('verbose', 'json', 'html')),
   ]
 
 
-def _checking(f: flags.FlagValues):
-  from hpmoe.parity_tests.candidates import checking
-
-  for name in ('start_at', 'stop_after'):
-    if f[name].value is not None and _direction(f) == 'both':
-      raise cli.UsageError(
-        f'{name}: expected --direction=forward or backward beside it, got '
-        'both: each has tasks of its own'
-      )
-  if f.permute is not None and f.permute < 0:
-    raise cli.UsageError(
-      f'permute: expected a seed, 0 or more, got {f.permute}'
-    )
-  return checking.Checking(
-    poison=f.poison,
-    permute=f.permute,
-    late_puts=f.late_puts,
-    races=f.races,
-    isolate=f.isolate,
-    start_at=f.start_at,
-    stop_after=f.stop_after,
-  )
-
-
 def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
   from hpmoe.parity_tests.judge import judgement
+  from hpmoe.parity_tests.judge import verdicts
 
-  every = _RUNS_TOGETHER if f.tiles is None else judgement.OF_SAMPLE
-  asked = every if f.lane == ['all'] else tuple(f.lane)
-  wrong = [lane for lane in asked if lane not in _RUNS_TOGETHER]
-  if wrong or not asked:
-    raise cli.UsageError(
-      f'lane: expected all or some of {list(_RUNS_TOGETHER)}, got '
-      f'{",".join(f.lane)!r}'
-    )
-  return asked
+  if 'all' not in f.lane:
+    return tuple(f.lane)
+  return verdicts.LANES if f.tiles is None else judgement.OF_SAMPLE
 
 
 def _direction(f: flags.FlagValues) -> str:
@@ -126,11 +90,10 @@ def _case(f: flags.FlagValues, direction: str):
   from hpmoe.parity_tests.case import case
 
   if f.case is None:
-    layer_flags.refuse_contradictions(f)
     return layer_flags.case(f, direction)
-  free = ('case', 'direction', 'accumulation_order')
-  for name in case.FLAGS:
-    if name not in free and name in f and f[name].present:
+  free = ('direction', 'accumulation_order')
+  for name in (row.name for row in case_flags.FLAGS):
+    if name not in free and f[name].present:
       raise cli.UsageError(
         f'{name}: expected none beside --case={f.case}, which decides it, got '
         f'{cli.text(f[name].value)}'
@@ -149,27 +112,28 @@ def request(f: flags.FlagValues):
   from hpmoe.parity_tests.judge.limits import standards
 
   direction = _direction(f)
-  layer_flags.refuse_out_of_range(f)
   case = _case(f, direction)
   layer_flags.refuse_without_effect(f, direction)
+  for name in ('start_at', 'stop_after'):
+    if f[name].value is not None and direction == 'both':
+      raise cli.UsageError(
+        f'{name}: expected --direction=forward or backward beside it, got '
+        'both: each has tasks of its own'
+      )
   for name in f.standard:
     standards.get(name, case.dtype)
   given = cli.arguments(f, without=('lane', 'json', 'html', 'verbose'))
+  judged = cli.fields(f, judgement.FLAGS) | dict(lanes=_lanes(f))
+  judged['standards'] = judged['standards'] or standards.DEFAULT
   return request_lib.Request(
     case,
-    backend_flags.candidate(f, case, _checking(f)),
-    judgement.Judgement(
-      lanes=_lanes(f),
-      standards=tuple(f.standard) or standards.DEFAULT,
-      tiles=f.tiles,
-      repeat=f.repeat,
-      allow_nondeterministic=f.allow_nondeterministic,
-    ),
+    backend_flags.candidate(f, case),
+    judgement.Judgement(**judged),
     ('check', *given),
   )
 
 
-def _refuse_orders(f: flags.FlagValues, orders: tuple[str, ...]) -> None:
+def _refuse_orders(f: flags.FlagValues, orders: Sequence[str]) -> None:
   """Refuses orders that cannot be told apart, before the first takes long.
 
   Raises:
@@ -194,7 +158,7 @@ def requests(f: flags.FlagValues) -> list:
     ValueError: one is wrong, or more than one cannot be told.
   """
   asked = []
-  orders = layer_flags.orders(f.accumulation_order)
+  orders = f.accumulation_order
   _refuse_orders(f, orders)
   for order in orders:
     f['accumulation_order'].value = [order]  # as a replay asks for it

@@ -93,25 +93,42 @@ def _wrapped(text: str) -> str:
 
 
 def text(value: object) -> str:
-  return ','.join(value) if isinstance(value, list) else str(value)
+  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-_DEFINE: dict[type, Callable[..., Any]] = {
-  str: flags.DEFINE_string,
-  int: flags.DEFINE_integer,
-  float: flags.DEFINE_float,
-  bool: flags.DEFINE_boolean,
-  list: flags.DEFINE_list,
-  tuple: flags.DEFINE_enum,
-}
+class _Parser(flags.ArgumentParser):
+  """Parses as a row says, but what is a value already."""
+
+  def __init__(self, row: flag_lib.Flag):
+    self._row = row
+
+  def parse(self, argument: Any) -> Any:
+    return self._row.parse(argument) if isinstance(argument, str) else argument
 
 
-def define(f: flags.FlagValues, rows: Iterable[flag_lib.Flag]) -> None:
-  """Defines flags that stand beside the objects which they set."""
+class _Serializer(flags.ArgumentSerializer):
+  """Writes what a `_Parser` reads."""
+
+  def serialize(self, value: Any) -> str:
+    return text(value)
+
+
+def define(
+  f: flags.FlagValues, rows: Iterable[flag_lib.Flag], **defaults: Any
+) -> None:
+  """Defines flags that stand as data; `defaults` of some, by name."""
   for row in rows:
-    one_of = [list(row.choices)] if row.choices else []
-    define_one = _DEFINE[tuple if one_of else row.kind]
-    define_one(row.name, row.default, *one_of, row.help, flag_values=f)
+    default = defaults.get(row.name, row.default)
+    if row.kind is bool and not row.many:
+      flags.DEFINE_boolean(row.name, default, row.help, flag_values=f)
+      continue
+    flags.DEFINE(_Parser(row), row.name, default, row.help, f, _Serializer())
+
+
+def fields(f: flags.FlagValues, of: Iterable[flag_lib.Flag]) -> dict[str, Any]:
+  """Returns the fields that flags set, those of them that a command has."""
+  mine = [row for row in of if row.field and row.name in f]
+  return {row.field: row.meant(f[row.name].value) for row in mine}
 
 
 def define_json(f: flags.FlagValues) -> None:

@@ -6,6 +6,7 @@ import pathlib
 
 from absl import flags
 
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.report import text_table
@@ -47,21 +48,7 @@ def _sized(f: flags.FlagValues, preset):
 
 
 def _define_compile(f: flags.FlagValues) -> None:
-  layer_flags.define_layer(f)
-  layer_flags.define_granularity(f, aic=None, aiv=None)
-  flags.DEFINE_enum(
-    'direction',
-    'forward',
-    ['forward', 'backward'],
-    'Pass to compile.',
-    flag_values=f,
-  )
-  flags.DEFINE_integer(
-    'ranks',
-    None,
-    "Expert-parallel ranks. Default: the preset's.",
-    flag_values=f,
-  )
+  cli.define(f, [*layer_flags.ONE_PASS, case_flags.RANKS_OF_PRESET])
   flags.DEFINE_float(
     'capacity_factor',
     None,
@@ -147,9 +134,7 @@ def _compile_layer(f: flags.FlagValues) -> int:
   cli.check_writable('out', f.out)
   layer_flags.refuse_without_effect(f, f.direction)
   preset = presets.get(layer_flags.preset(f))
-  for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
-    if f[name].value is None:
-      f[name].value = default
+  layer_flags.fill_cores(f)
   config, options = _sized(f, preset)
   policy = layer_flags.policy(f)
   compile_pass = {

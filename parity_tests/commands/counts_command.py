@@ -22,12 +22,7 @@ _FIGURES = (
 
 
 def _define_counts(f: flags.FlagValues) -> None:
-  layer_flags.define_layer(f)
-  f['preset'].value = f['preset'].default = 'tiny'
-  layer_flags.define_granularity(f)
-  layer_flags.define_data(f)
-  f['ranks'].value = f['ranks'].default = 2
-  layer_flags.define_direction(f, 'both', 'Passes to count.')
+  cli.define(f, layer_flags.CASE, preset='tiny', ranks=2)
   cli.define_json(f)
   flags.DEFINE_string(
     'csv', None, 'Write every column here, a line a tile.', flag_values=f
@@ -42,7 +37,6 @@ def _counts(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   cli.check_writable('csv', f.csv)
-  layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
   case = layer_flags.case(f)
   candidate = twin_candidate.Twin(layer_flags.options(f)).ready(case)

@@ -2,17 +2,13 @@
 
 from absl import flags
 
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define(f: flags.FlagValues) -> None:
-  layer_flags.define_layer(f, orders=False)
-  layer_flags.define_policy(f)
-  layer_flags.define_data(f)
-  layer_flags.define_direction(
-    f, 'forward', 'Passes that the kernel is asked for.'
-  )
+  cli.define(f, case_flags.FLAGS, direction='forward')
   flags.DEFINE_string(
     'out', None, 'The folder to write, empty or not there.', flag_values=f
   )
@@ -35,7 +31,6 @@ def _export(f: flags.FlagValues) -> int:
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')
-  layer_flags.refuse_contradictions(f)
   case = layer_flags.case(f)
   layouts = names.read(f.names).layouts
   with cli.progress(4) as step:

@@ -2,26 +2,21 @@
 
 from absl import flags
 
+from hpmoe.parity_tests.case import flag
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_faults(f: flags.FlagValues) -> None:
+  from hpmoe.parity_tests.candidates import host
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.candidates import twin_candidate
 
-  layer_flags.define_layer(f)
-  f['preset'].value = f['preset'].default = 'tiny'
-  layer_flags.define_granularity(f)
   # A small tile, so that a fault has neighbours to be told from.
-  f['row_block'].value = f['row_block'].default = 16
-  layer_flags.define_data(f)
-  layer_flags.define_direction(f, 'both', 'Passes whose faults are committed.')
-  flags.DEFINE_integer(
-    'threads', None, 'OS threads. Default: one per core.', flag_values=f
-  )
+  cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
   cli.define(f, [table.CHOICES[0], *twin_candidate.FLAGS])
+  cli.define(f, flag.some(host.FLAGS, 'threads'))
   cli.define_json(f)
 
 
@@ -30,8 +25,6 @@ def _faults(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.law import faults_table
 
   cli.check_writable('json', f.json)
-  layer_flags.refuse_out_of_range(f)
-  layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
   case = layer_flags.case(f)
   request = request_lib.Request(case, backend_flags.candidate(f, case))

@@ -4,89 +4,67 @@ import dataclasses
 
 from absl import flags
 
+from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
 
+def _workers(word: str) -> tuple[int, int]:
+  aic, x, aiv = word.partition('x')
+  if not (x and aic.isdecimal() and aiv.isdecimal()):
+    raise ValueError('cube x vector workers, such as 3x5')
+  return int(aic), int(aiv)
+
+
 def _define_law(f: flags.FlagValues) -> None:
-  from hpmoe.backend_ascend.kernels.host.checks import faults
+  from hpmoe.parity_tests.candidates import host
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.law import law
 
   plan = law.Plan()
-  layer_flags.define_sizes(f)
-  for name, default, text in (
-    ('preset', plan.preset, 'Shape of the layer.'),
-    ('routing', plan.routing, 'As of hpmoe check.'),
-  ):
-    flags.DEFINE_string(name, default, text, flag_values=f)
-  for name, value, text in (
-    ('ranks', plan.ranks, 'Expert-parallel ranks.'),
-    ('tokens', None, "Tokens of ONE rank. Default: the preset's."),
-    ('seed', plan.seed, 'Seed of all values.'),
+  layer = *(layer_flags.CASE), *host.FLAGS
+  mine = ('preset', 'routing', 'ranks', 'seed', 'placement')
+  defaults = {name: getattr(plan, name) for name in mine}
+  cli.define(f, flag.some(layer, *mine, 'tokens'), **defaults)
+  cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, table.CHOICES[0]])
+  cli.define(f, flag.some(layer, 'relay', 'fault', 'isa'))
+  for row, default in zip(
+    flag.some(layer, 'direction', 'dtype', 'threads', 'accumulation_order'),
     (
-      'interleavings',
-      plan.interleavings,
-      'Seeded orders of each image and '
-      'number of threads; every second one has its puts late.',
-    ),
-  ):
-    flags.DEFINE_integer(name, value, text, flag_values=f)
-  flags.DEFINE_enum(
-    'placement',
-    plan.placement,
-    ['combine', 'before_down'],
-    layer_flags.PLACEMENT_HELP,
-    flag_values=f,
-  )
-  for name, values, text in (
-    ('direction', plan.directions, 'Passes. A list.'),
-    ('dtype', layer_flags.SHORT, 'Storage dtypes. A list.'),
-    ('threads', plan.threads, 'OS threads. A list.'),
-    (
-      'accumulation_order',
+      plan.directions,
+      case_flags.SHORT,
+      plan.threads,
       plan.accumulation_orders,
-      f'{layer_flags.ORDER_HELP} A list.',
     ),
-    (
-      'layout',
-      [f'{aic}x{aiv}' for aic, aiv in plan.layouts],
-      'Cube x vector workers of one rank. A list.',
-    ),
+    strict=True,
   ):
-    flags.DEFINE_list(name, list(map(str, values)), text, flag_values=f)
-  flags.DEFINE_list(
-    'processes',
-    [],
-    'Also launches with this many ranks, each a process of '
-    'its own over MPI; such as 2,4,8. A list.',
-    flag_values=f,
+    cli.define(f, [row.listed(default)])
+  cli.define(
+    f,
+    [
+      flag.Flag(
+        'interleavings',
+        '',
+        'Seeded orders of each image and number of threads; every second one '
+        'has its puts late.',
+        plan.interleavings,
+        int,
+      ),
+      flag.Flag(
+        'layout', '', 'Cube x vector workers of one rank.', kind=_workers
+      ).listed(plan.layouts),
+      flag.Flag(
+        'processes',
+        '',
+        'Also launches with this many ranks, each a process of its own over '
+        'MPI; such as 2,4,8.',
+        kind=int,
+      ).listed(()),
+    ],
   )
-  flags.DEFINE_string(
-    'fault',
-    None,
-    'Fault that every launch of a pass that knows it commits: '
-    'is it seen? One of '
-    f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
-    flag_values=f,
-  )
-  layer_flags.define_isa(f, 'Instruction sets, which launches take in turn.')
-  layer_flags.define_relay(f)
-  layer_flags.define_schedule(f)
-  cli.define(f, table.CHOICES[:1])
   cli.define_json(f)
-
-
-def _layouts(values: list[str]) -> tuple[tuple[int, int], ...]:
-  layouts = []
-  for value in values:
-    aic, x, aiv = value.partition('x')
-    if not (x and aic.isdecimal() and aiv.isdecimal()):
-      raise cli.UsageError(
-        f'layout: expected cube x vector workers, such as 3x5, got {value!r}'
-      )
-    layouts.append((int(aic), int(aiv)))
-  return tuple(layouts)
 
 
 def _plan(f: flags.FlagValues):
@@ -94,13 +72,8 @@ def _plan(f: flags.FlagValues):
   from hpmoe.reference.contract import presets
 
   presets.to_run(f.preset)
-  wrong = [d for d in f.direction if d not in law.DIRECTIONS]
-  if wrong:
-    raise cli.UsageError(
-      f'direction: expected some of {list(law.DIRECTIONS)}, got {wrong[0]!r}'
-    )
-  dtypes = layer_flags.dtype_list(f.dtype)
-  orders = layer_flags.orders(f.accumulation_order)
+  dtypes = tuple(case_flags.DTYPES[dtype] for dtype in f.dtype)
+  orders = tuple(f.accumulation_order)
   if 'ascending' not in orders and not f['dtype'].present:
     dtypes = ('bfloat16',)
   return law.Plan(
@@ -119,8 +92,8 @@ def _plan(f: flags.FlagValues):
     accumulation_orders=orders,
     isa=tuple(f.isa),
     interleavings=f.interleavings,
-    threads=layer_flags.integers('threads', f.threads),
-    layouts=_layouts(f.layout),
+    threads=tuple(f.threads),
+    layouts=tuple(f.layout),
     fault=f.fault,
     relay=f.relay,
   )
@@ -149,11 +122,10 @@ def _law(f: flags.FlagValues) -> int:
   plan = _plan(f)
   if f.backend != 'host':
     return _law_of_twin(f, plan)
-  processes = layer_flags.integers('processes', f.processes)
-  steps = len(processes) * len(plan.sums) * len(plan.directions)
+  steps = len(f.processes) * len(plan.sums) * len(plan.directions)
   with cli.failure_reported(f.json), cli.progress(plan.steps + steps) as step:
     # First: what cannot be is told before the long part.
-    ranks = law_ranks.run(plan, processes, step)
+    ranks = law_ranks.run(plan, tuple(f.processes), step)
     table = law.run(plan, step)
   content = law_table.to_json(plan, table) | dict(
     processes=[dataclasses.asdict(row) for row in ranks]

@@ -5,7 +5,7 @@ crashed, hung or could not run, 130 interrupted.
 """
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 import contextlib
 import ctypes
 import io
@@ -55,34 +55,8 @@ COMMANDS = {
   )
 }
 
-# What libraries call an option, and what the user types.
-_FLAG_OF = {
-  'num_ranks': 'ranks',
-  'presets': 'preset',
-  'routings': 'routing',
-  'dtypes': 'dtype',
-  'directions': 'direction',
-  'layouts': 'layout',
-  'lanes': 'lane',
-  'grains': 'event_grain',
-  'row_blocks': 'row_block',
-  'weight_grad_orders': 'weight_grad_order',
-  'accumulation_orders': 'accumulation_order',
-  'num_tokens': 'tokens',
-  'num_aic': 'aic',
-  'num_aiv': 'aiv',
-  'deadline_s': 'deadline',
-  'timeout_s': 'timeout',
-}
-
 # Of mallopt, in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
-# How Python begins to say that a text is no number, and what it should be.
-_NOT_A_NUMBER = {
-  'invalid literal for int()': 'an integer',
-  'could not convert string to float': 'a number',
-}
 
 
 def usage() -> str:
@@ -198,8 +172,8 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   except ValueError as error:
     why = str(error)
     if parsed is not None:
-      why = layer_flags.refused(parsed, why)
-    tell(_as_typed(why))
+      why = _as_typed(layer_flags.refused(parsed, why), parsed)
+    tell(why)
     return cli.WRONG_REQUEST
   except ModuleNotFoundError as error:
     text = cli.missing(str(error.name).partition('.')[0])
@@ -235,21 +209,26 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
 
 
 def _as_ours(text: str) -> str:
-  """Returns what absl says of a value that is no number as we say it."""
-  match = re.fullmatch(r'flag --(\w+)=(.*?): (.*)', text)
-  if match is None:
-    return text
-  name, value, why = match.groups()
-  for start, expected in _NOT_A_NUMBER.items():
-    if why.startswith(start):
-      return f'{name}: expected {expected}, got {value!r}'
-  return text
+  """Returns what absl says of a value as we say it."""
+  match = re.fullmatch(r'flag --(\w+)=.*?: (expected .*)', text)
+  return f'{match[1]}: {match[2]}' if match else text
 
 
-def _as_typed(text: str) -> str:
-  """Returns an error with the name of its argument as the user typed it."""
+def _as_typed(text: str, known: Container[str]) -> str:
+  """Returns an error with the name of its argument as the user typed it.
+
+  Libraries say num_tokens, lanes and deadline_s.
+  """
   name, colon, rest = text.partition(':')
-  return _FLAG_OF.get(name, name) + colon + rest
+  for typed in (
+    name,
+    name.removeprefix('num_'),
+    name.removesuffix('s'),
+    name.removesuffix('_s'),
+  ):
+    if typed in known:
+      return typed + colon + rest
+  return text
 
 
 def _one_line(text: object) -> str:

@@ -20,11 +20,13 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import table
+from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flags
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
-from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
@@ -77,7 +79,7 @@ def _refused(capsys, *arguments) -> str:
     (['check', '--ranks=2=:3'], "ranks: expected an integer, got '2=:3'"),
     (['check', '--timeout=soon'], "timeout: expected a number, got 'soon'"),
     (['check', '--ranks=3'], 'expected a divisor of num_experts=8, got 3'),
-    (['check', '--dtype=f8'], 'value should be one of <f32|bf16'),
+    (['check', '--dtype=f8'], r"dtype: expected one of \['f32', .* got 'f8'"),
     (
       ['check', '--accumulation_order=up'],
       "accumulation_order: expected some of .* got 'up'",
@@ -124,15 +126,15 @@ def _refused(capsys, *arguments) -> str:
     (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
     (['check', '--preset=ep16'], 'which is for hpmoe compile'),
     (['check', '--routing=nope'], "routing: expected .* got 'nope'"),
-    (['check', '--lane=nope'], "lane: expected all or some .* got 'nope'"),
+    (['check', '--lane=nope'], "lane: expected some of .'all', .* got 'nope'"),
     (['check', '--standard=nope'], "standard: expected .* got 'nope'"),
     (['check', '--row_block=0'], 'row_block: expected a positive integer'),
     (['check', '--ranks=3'], 'hpmoe check: ranks: expected a divisor'),
     (['check', '--aic=70000'], 'check: aic: expected at most 65535'),
     (['compile', '--aiv=0'], 'compile: aiv: expected a positive integer'),
-    (['check', '--deadline=0'], 'deadline: expected seconds, .* got 0'),
-    (['check', '--deadline=nan'], 'deadline: expected seconds, .* got nan'),
-    (['check', '--timeout=-1'], 'timeout: expected seconds, .* got -1'),
+    (['check', '--deadline=0'], "deadline: expected seconds, .* got '0'"),
+    (['check', '--deadline=nan'], "deadline: expected seconds, .* got 'nan'"),
+    (['check', '--timeout=-1'], "timeout: expected seconds, .* got '-1'"),
     (['faults', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
     (['check', '--fault=nope'], "fault: expected one of .* got 'nope'"),
     (['check', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
@@ -150,7 +152,7 @@ def _refused(capsys, *arguments) -> str:
     (['law', '--experts=7'], 'experts: expected a multiple of 4, .* got 7'),
     (['sweep', '--experts=7'], 'experts: .*multiple of 2, .* got 7'),
     (['faults', '--top_k=9'], 'top_k: expected at most num_experts=8, got 9'),
-    (['check', '--d_ff=0'], 'flag --d_ff=0: .*positive integer'),
+    (['check', '--d_ff=0'], 'd_ff: expected at least 1, got 0'),
     (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
     (
       ['check', '--candidate=a:b', '--fault=stale_row'],
@@ -183,7 +185,10 @@ def _refused(capsys, *arguments) -> str:
       ],
       'fault empty_grad_not_zeroed: expected a task whose output it changes',
     ),
-    (['check', '--direction=up'], 'should be one of <forward|backward|b'),
+    (
+      ['check', '--direction=up'],
+      "direction: expected one of .'forward', .* got 'up'",
+    ),
     (['check', '--chain_rows=0'], 'chain_rows: expected a positive'),
     (
       ['check', '--direction=forward', '--chain_rows=16'],
@@ -197,8 +202,11 @@ def _refused(capsys, *arguments) -> str:
       ['compile', '--chain_rows=16'],
       'chain_rows: expected none beside direction forward, got 16',
     ),
-    (['sweep', '--chain_rows=x'], 'chain_rows: expected integers'),
-    (['sweep', '--ranks=x'], 'ranks: expected integers'),
+    (
+      ['sweep', '--chain_rows=x'],
+      "chain_rows: expected all or integers, got 'x'",
+    ),
+    (['sweep', '--ranks=x'], "ranks: expected an integer, got 'x'"),
     (['sweep', '--relay=x'], "relay: expected true or false, got 'x'"),
     (['sweep', '--dtype=x'], 'dtype: expected some of'),
   ],
@@ -895,8 +903,9 @@ def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
 
 
 def test_flags_offer_what_the_libraries_take():
-  assert layer_flags.DIRECTIONS == passes.DIRECTIONS
-  assert tuple(flow_lib.WEIGHT_GRAD_ORDERS) == layer_flags.WEIGHT_GRAD_ORDERS
+  assert flags.DIRECTIONS == passes.DIRECTIONS
+  (order,) = flag.some(tasks.CUT, 'weight_grad_order')
+  assert order.choices == tuple(flow_lib.WEIGHT_GRAD_ORDERS)
 
 
 def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):

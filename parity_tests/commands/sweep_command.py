@@ -1,55 +1,50 @@
 """`hpmoe sweep`."""
 
-from collections.abc import Sequence
 import json
 
 from absl import flags
 
+from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+
+
+def _boolean(word: str) -> bool:
+  known = {'false': False, 'true': True}
+  if word not in known:
+    raise ValueError('true or false')
+  return known[word]
+
+
+def _chain(word: str) -> int | None:
+  if word != 'all' and not word.isdecimal():
+    raise ValueError('all or integers')
+  return None if word == 'all' else int(word)
 
 
 def _define_sweep(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.case import inputs
   from hpmoe.reference.contract import presets
 
-  for name, default, text in (
-    ('preset', list(presets.RUNS_HERE), 'Shapes.'),
-    ('ranks', ['1', '2', '4', '8'], 'Expert-parallel ranks.'),
-    ('routing', list(inputs.ROUTINGS), 'Routings.'),
-    ('dtype', list(layer_flags.SHORT), 'Storage dtypes.'),
-    ('event_grain', ['expert', 'row_block'], 'Event grains.'),
-    ('row_block', ['16', '64', '128'], 'Rows of a tile.'),
-    (
-      'chain_rows',
-      ['all'],
-      'Backward: `all`, or rows that one task of a weight gradient sums.',
-    ),
-    ('weight_grad_order', ['interleaved'], layer_flags.WEIGHT_GRAD_ORDER_HELP),
-    ('accumulation_order', ['ascending'], layer_flags.ORDER_HELP),
-    (
-      'relay',
-      ['false'],
-      '`true`: a token for several experts of one rank crosses the link once.',
-    ),
-  ):
-    flags.DEFINE_list(name, default, f'{text} A list.', flag_values=f)
-  layer_flags.define_sizes(f)
-  layer_flags.define_direction(f, 'both', 'Passes to check.')
-  flags.DEFINE_integer(
-    'tokens',
-    None,
-    "Tokens of ONE rank. Default: the preset's.",
-    flag_values=f,
+  lists = dict(
+    preset=presets.RUNS_HERE,
+    ranks=(1, 2, 4, 8),
+    routing=inputs.ROUTINGS,
+    dtype=case_flags.SHORT,
+    event_grain=('expert', 'row_block'),
+    row_block=(16, 64, 128),
+    chain_rows=(None,),
+    weight_grad_order=('interleaved',),
+    accumulation_order=('ascending',),
+    relay=(False,),
   )
-  flags.DEFINE_integer('seed', 0, 'Seed of all values.', flag_values=f)
-  flags.DEFINE_enum(
-    'placement',
-    'combine',
-    ['combine', 'before_down'],
-    layer_flags.PLACEMENT_HELP,
-    flag_values=f,
-  )
+  kinds = dict(chain_rows=_chain, relay=_boolean)
+  for row in flag.some(layer_flags.CASE, *lists):
+    row = row.but(kind=kinds.get(row.name, row.kind))
+    cli.define(f, [row.listed(lists[row.name])])
+  cli.define(f, [*case_flags.SIZES, case_flags.DIRECTION])
+  cli.define(f, flag.some(layer_flags.CASE, 'tokens', 'seed', 'placement'))
   flags.DEFINE_string(
     'out',
     'sweep.jsonl',
@@ -59,21 +54,6 @@ def _define_sweep(f: flags.FlagValues) -> None:
   cli.define_json(f)
 
 
-def _chains(values: Sequence[str]) -> tuple[int | None, ...]:
-  return tuple(
-    None if value == 'all' else layer_flags.integers('chain_rows', [value])[0]
-    for value in values
-  )
-
-
-def _booleans(values: Sequence[str]) -> tuple[bool, ...]:
-  known = {'false': False, 'true': True}
-  unknown = [value for value in values if value not in known]
-  if unknown:
-    raise cli.UsageError(f'relay: expected true or false, got {unknown[0]!r}')
-  return tuple(known[value] for value in values)
-
-
 def _sweep(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.law import sweep
 
@@ -81,15 +61,15 @@ def _sweep(f: flags.FlagValues) -> int:
   plan = sweep.Plan(
     direction=f.direction,
     presets=tuple(layer_flags.preset(f, name) for name in f.preset),
-    ranks=layer_flags.integers('ranks', f.ranks),
+    ranks=tuple(f.ranks),
     routings=tuple(f.routing),
-    dtypes=layer_flags.dtype_list(f.dtype),
-    grains=tuple(f.event_grain),
-    row_blocks=layer_flags.integers('row_block', f.row_block),
-    chain_rows=_chains(f.chain_rows),
+    dtypes=tuple(case_flags.DTYPES[dtype] for dtype in f.dtype),
+    event_grains=tuple(f.event_grain),
+    row_blocks=tuple(f.row_block),
+    chain_rows=tuple(f.chain_rows),
     weight_grad_orders=tuple(f.weight_grad_order),
-    accumulation_orders=layer_flags.orders(f.accumulation_order),
-    relay=_booleans(f.relay),
+    accumulation_orders=tuple(f.accumulation_order),
+    relay=tuple(f.relay),
     tokens=f.tokens,
     seed=f.seed,
     placement=f.placement,

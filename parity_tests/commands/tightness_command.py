@@ -4,28 +4,21 @@ import dataclasses
 
 from absl import flags
 
+from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
-from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.law import tightness
 
-  flags.DEFINE_list(
-    'depth',
-    [str(depth) for depth in tightness.DEPTHS],
-    'Terms of a sum. A list.',
-    flag_values=f,
+  depth = flag.Flag('depth', '', 'Terms of a sum.', kind=int)
+  seeds = flag.Flag(
+    'seeds', '', 'Tiles of each depth; layers.', 3, int, least=1
   )
-  flags.DEFINE_integer(
-    'seeds', 3, 'Tiles of each depth; layers.', lower_bound=1, flag_values=f
-  )
-  flags.DEFINE_list(
-    'dtype',
-    list(layer_flags.SHORT),
-    'Storage dtypes of the layers. A list.',
-    flag_values=f,
-  )
+  (dtype,) = flag.some(case_flags.LAYER, 'dtype')
+  cli.define(f, [depth.listed(tightness.DEPTHS), seeds])
+  cli.define(f, [dtype.listed(case_flags.SHORT)])
   cli.define_json(f)
 
 
@@ -33,11 +26,10 @@ def _tightness(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.law import tightness
 
   cli.check_writable('json', f.json)
-  depths = layer_flags.integers('depth', f.depth)
-  dtypes = layer_flags.dtype_list(f.dtype)
+  dtypes = [case_flags.DTYPES[dtype] for dtype in f.dtype]
   layers = [layer for layer in tightness.LAYERS if layer[0] in dtypes]
-  with cli.progress(len(depths) + len(layers)) as step:
-    rows = tightness.measure(depths, f.seeds, step)
+  with cli.progress(len(f.depth) + len(layers)) as step:
+    rows = tightness.measure(f.depth, f.seeds, step)
     stages = tightness.measure_stages(f.seeds, step, layers)
   cli.write_json(
     f.json,

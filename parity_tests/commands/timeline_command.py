@@ -4,6 +4,8 @@ import dataclasses
 
 from absl import flags
 
+from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -13,17 +15,10 @@ _LAUNCHES = 5
 def _define_timeline(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.simulator.machines import machine
   from hpmoe.backend_ascend.simulator.trace import chrome
+  from hpmoe.parity_tests.candidates import host
 
-  layer_flags.define_layer(f)
-  layer_flags.define_granularity(f, aic=None, aiv=None)
-  layer_flags.define_data(f)
-  flags.DEFINE_enum(
-    'direction',
-    'forward',
-    ['forward', 'backward'],
-    'Pass that is launched.',
-    flag_values=f,
-  )
+  cli.define(f, layer_flags.ONE_PASS)
+  cli.define(f, case_flags.DATA)
   flags.DEFINE_string(
     'machine',
     None,
@@ -31,12 +26,7 @@ def _define_timeline(f: flags.FlagValues) -> None:
     'file. Default: none, the launch runs here and is measured.',
     flag_values=f,
   )
-  flags.DEFINE_integer(
-    'threads',
-    None,
-    'Measured: OS threads that drive all workers. Default: one per core.',
-    flag_values=f,
-  )
+  cli.define(f, flag.some(host.FLAGS, 'threads'))
   flags.DEFINE_integer(
     'launches',
     _LAUNCHES,
@@ -79,17 +69,7 @@ def _refuse(f: flags.FlagValues) -> None:
     raise cli.UsageError('arrows: expected --trace beside it, got none')
   if f.png is not None:
     import matplotlib  # noqa: F401  # type: ignore[import-untyped]
-  layer_flags.refuse_out_of_range(f)
-  layer_flags.refuse_contradictions(f)
   layer_flags.refuse_without_effect(f, f.direction)
-
-
-def _fill_units(f: flags.FlagValues) -> None:
-  from hpmoe.reference.contract import presets
-
-  preset = presets.get(layer_flags.preset(f))
-  for name, default in (('aic', preset.num_aic), ('aiv', preset.num_aiv)):
-    f[name].value = default if f[name].value is None else f[name].value
 
 
 def _sized(options, config, topk_ids):
@@ -193,7 +173,7 @@ def _timeline(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.simulator.trace import summary
 
   _refuse(f)
-  _fill_units(f)
+  layer_flags.fill_cores(f)
   with cli.progress() as step:
     times, bound = (_measure if f.machine is None else _model)(f, step)
     step('summary')

@@ -6,6 +6,7 @@ import time
 
 from absl import flags
 
+from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.report import text_table
@@ -15,16 +16,8 @@ _NOT_RUN = ', which the target does not run'
 
 
 def _define_tune(f: flags.FlagValues) -> None:
-  layer_flags.define_layer(f)
-  f['preset'].value = f['preset'].default = 'ep16'
-  f['dtype'].value = f['dtype'].default = 'bf16'
-  flags.DEFINE_integer(
-    'ranks',
-    None,
-    "Expert-parallel ranks. Default: the preset's.",
-    1,
-    flag_values=f,
-  )
+  cli.define(f, case_flags.LAYER, preset='ep16', dtype='bf16')
+  cli.define(f, [case_flags.RANKS_OF_PRESET])
   flags.DEFINE_string(
     'machine',
     'ascend_a3',

@@ -76,7 +76,8 @@ FLAGS = (
     '`all`, or some of exact, bitwise, bounded, standard; lane exact asks the '
     "candidate for policy.activation 'absolute'.",
     'all',
-    list,
+    choices=('all', *verdicts.LANES),
+    many=True,
   ),
   flag_lib.Flag(
     'standard',
@@ -85,7 +86,7 @@ FLAGS = (
     'that is not meant for a tensor does not judge it. '
     f'Default: {",".join(standards.DEFAULT)}.',
     '',
-    list,
+    many=True,
   ),
   flag_lib.Flag(
     'tiles',
@@ -95,6 +96,7 @@ FLAGS = (
     'edges, and so many tokens of each rank end to end; chosen by --seed. '
     'Forward, lanes bitwise and bounded. Default: every tile.',
     kind=int,
+    least=1,
   ),
   flag_lib.Flag(
     'repeat',
@@ -102,6 +104,7 @@ FLAGS = (
     'Runs of each pass on the same real data, whose bits must agree. Default: '
     '2 with a --candidate whose runs take a few seconds in all, else 1.',
     kind=int,
+    least=1,
   ),
   flag_lib.Flag(
     'allow_nondeterministic',

@@ -384,7 +384,7 @@ def failed_edges(
     found += [
       lanes.within_edges(name, other[name], judging.chain(case, name, {}, one))
       for name in which.stages
-      if case.sources.get(name)
+      if case.sources[name]
     ]
   return [result for result in found if result.verdict == verdicts.FAIL]
 

@@ -37,7 +37,7 @@ _LISTS = (
   'ranks',
   'routings',
   'dtypes',
-  'grains',
+  'event_grains',
   'row_blocks',
   'chain_rows',
   'weight_grad_orders',
@@ -55,7 +55,7 @@ class Plan:
 
   Attributes:
     presets, ranks, routings, dtypes: inputs.
-    grains, row_blocks: granularities of the backend.
+    event_grains, row_blocks: granularities of the backend.
     chain_rows, weight_grad_orders: of its backward pass.
     accumulation_orders: of its sums, each of the dtypes that have it.
     relay: whether rows are relayed.
@@ -69,7 +69,7 @@ class Plan:
   ranks: tuple[int, ...]
   routings: tuple[str, ...]
   dtypes: tuple[str, ...]
-  grains: tuple[str, ...]
+  event_grains: tuple[str, ...]
   row_blocks: tuple[int, ...]
   chain_rows: tuple[int | None, ...] = (None,)
   weight_grad_orders: tuple[str, ...] = ('interleaved',)
@@ -127,7 +127,7 @@ class Plan:
 
   def options(self) -> Iterator[flow_lib.Options]:
     for grain, row_block, chain, order, relay in itertools.product(
-      self.grains,
+      self.event_grains,
       self.row_blocks,
       self.chain_rows,
       self.weight_grad_orders,

@@ -15,7 +15,7 @@ PLAN = sweep.Plan(
   ranks=(2,),
   routings=('zipf', 'empty_experts'),
   dtypes=('float32',),
-  grains=('expert', 'row_block'),
+  event_grains=('expert', 'row_block'),
   row_blocks=(16,),
   tokens=9,
 )
@@ -30,7 +30,7 @@ def test_every_case_is_run_and_passes():
   assert [c.judged for c in cases] == ['all lanes', 'same bits'] * 2
   assert all(c.verdict == 'pass' and c.tiles > 0 for c in cases)
   assert {(c.routing, c.event_grain) for c in cases} == {
-    (r, g) for r in PLAN.routings for g in PLAN.grains
+    (r, g) for r in PLAN.routings for g in PLAN.event_grains
   }
   assert '4 of 4 cases pass' in sweep.summary(cases)
 
@@ -40,7 +40,7 @@ def test_cuts_of_the_weight_gradients_are_covered():
     PLAN,
     direction='backward',
     routings=('zipf',),
-    grains=('row_block',),
+    event_grains=('row_block',),
     chain_rows=(None, 16),
     weight_grad_orders=('interleaved', 'last'),
   )
@@ -63,7 +63,7 @@ def test_orders_of_accumulation_are_covered_where_a_dtype_has_them():
     direction='forward',
     dtypes=('float32', 'bfloat16'),
     routings=('zipf',),
-    grains=('row_block',),
+    event_grains=('row_block',),
     accumulation_orders=('ascending', 'even_odd_32'),
   )
 
@@ -82,7 +82,7 @@ def test_relay_is_covered():
   # Given both, when swept, then a relayed layer has the bits of the other.
   cases = sweep.run(
     dataclasses.replace(
-      PLAN, routings=('zipf',), grains=('row_block',), relay=(False, True)
+      PLAN, routings=('zipf',), event_grains=('row_block',), relay=(False, True)
     ),
     lambda line: None,
   )

@@ -1,0 +1,126 @@
+"""The options that name a case: each sets a field of `case.Case`."""
+
+from hpmoe.parity_tests.case import flag
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
+
+SHORT = tuple(row.short for row in storage.STORED.values())
+DTYPES = {row.short: name for name, row in storage.STORED.items()} | {
+  name: name for name in storage.STORED
+}
+DIRECTIONS = ('forward', 'backward', 'both')
+_OF_PRESET = "Default: the preset's."
+
+# Of a preset, in whose name they go.
+SIZES = tuple(
+  flag.Flag(name, '', f'{text} {_OF_PRESET}', kind=int, least=1)
+  for name, text in (
+    ('experts', 'Experts of the layer, E.'),
+    ('top_k', 'Experts of a token, K.'),
+    ('d_model', 'Model width, D.'),
+    ('d_ff', 'Expert width, F.'),
+  )
+)
+LAYER = (
+  flag.Flag(
+    'preset',
+    'preset',
+    'Shape of the layer; `tiny`, `small`, `odd`, `deepseek_v3`, '
+    '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
+    'small',
+  ),
+  *SIZES,
+  flag.Flag('tokens', 'tokens', f'Tokens of ONE rank. {_OF_PRESET}', kind=int),
+  flag.Flag('dtype', 'dtype', 'Storage dtype.', 'f32', choices=DTYPES),
+  flag.Flag(
+    'placement',
+    'placement',
+    'Where the routing weight multiplies: `combine`, the returned rows as they '
+    'are summed, or `before_down`, the activation before the down GEMM.',
+    'combine',
+    choices=precision.PLACEMENTS,
+  ),
+  flag.Flag(
+    'accumulation_order',
+    'accumulation_order',
+    "Order of our backend's sums: `ascending`, or of bf16 `even_odd_32`; see "
+    'docs/fast_lane.md.',
+    'ascending',
+    choices=precision.ACCUMULATION_ORDERS,
+  ),
+  flag.Flag(
+    'capacity',
+    'capacity',
+    'Rows that one rank can hold. Default: as many as the routing needs; '
+    'compile: lossless.',
+    kind=int,
+  ),
+)
+# What a policy leaves to candidates that are not ours.
+POLICY = (
+  flag.Flag(
+    'unrounded',
+    'unrounded',
+    'Intermediates that the candidate keeps in float32: some of gate_up, '
+    'activation, expert_out.',
+    '',
+    many=True,
+  ),
+  flag.Flag(
+    'activation_ulp',
+    'activation_ulp',
+    'How far its silu may be off, in units of its result; float32 units in the '
+    'last place.',
+    precision.ACTIVATION_ULP,
+    float,
+    least=0,
+  ),
+  flag.Flag(
+    'sigmoid_ulp',
+    'sigmoid_ulp',
+    'How far its sigmoid may be off beside, of 1: exp2 0.25, tanh 0.75; '
+    'float32 units in the last place.',
+    0.0,
+    float,
+    least=0,
+  ),
+)
+DATA = (
+  flag.Flag('ranks', 'ranks', 'Expert-parallel ranks.', 4, int),
+  flag.Flag(
+    'routing',
+    'routing',
+    '`text`, `balanced`, `zipf`, `hot`, `one_rank`, `empty_experts`, or a '
+    '.safetensors or .npz file with topk_ids int32 [R,T,K] and optionally '
+    'topk_weights float32 [R,T,K].',
+    'text',
+  ),
+  flag.Flag(
+    'input',
+    'input',
+    'A .safetensors or .npz file with x, topk_ids, topk_weights, w_gate_up, '
+    'w_down and perhaps dy; its shapes replace the preset.',
+  ),
+  flag.Flag(
+    'text',
+    'text',
+    'A text to embed and route. Default: the one that ships.',
+  ),
+  flag.Flag('seed', 'seed', 'Seed of all values.', 0, int),
+)
+RANKS_OF_PRESET = DATA[0].but(default=None, help=f'{DATA[0].help} {_OF_PRESET}')
+DIRECTION = flag.Flag(
+  'direction',
+  'direction',
+  '`backward` runs the candidate on what the forward pass of the oracle saved, '
+  '`both` on what its own did.',
+  'both',
+  choices=DIRECTIONS,
+)
+FLAGS = (*LAYER, *POLICY, *DATA, DIRECTION)
+# That has them all, but which pass and order.
+FOLDER = flag.Flag(
+  'case',
+  '',
+  'A folder of hpmoe export, which decides sizes, precision and data.',
+)
