@@ -40,11 +40,8 @@ class Flag:
 
   def listed(self, default: Iterable[Any]) -> 'Flag':
     """Returns it as a list."""
-    return self.but(
-      default=[*default],
-      help=f'{self.help} A list.',
-      many=True,
-    )
+    text, _, _ = self.help.partition(' Default:')
+    return self.but(default=[*default], help=f'{text} A list.', many=True)
 
   def parse(self, text: str) -> Any:
     """Returns the value that a text means.

@@ -28,19 +28,19 @@ def _define_check(f: flags.FlagValues) -> None:
     cli.define(f, [row])
   cli.define(f, table.FLAGS)
   cli.define(f, judgement.FLAGS)
-  flags.DEFINE_boolean(
+  cli.option(
+    f,
     'verbose',
-    False,
     'Print every comparison. Default: the worst figure of each stage and lane.',
-    flag_values=f,
+    False,
+    bool,
   )
   cli.define_json(f)
-  flags.DEFINE_string(
+  cli.option(
+    f,
     'html',
-    None,
     'Write a page to look at here: one file, without scripts. '
     'A candidate that gave no answer leaves none.',
-    flag_values=f,
   )
 
 

@@ -125,6 +125,18 @@ def define(
     flags.DEFINE(_Parser(row), row.name, default, row.help, f, _Serializer())
 
 
+def option(
+  f: flags.FlagValues,
+  name: str,
+  text: str,
+  default: Any = None,
+  kind: Any = str,
+  **more: Any,
+) -> None:
+  """Defines a flag of a command itself, which sets no field of an object."""
+  define(f, [flag_lib.Flag(name, '', text, default, kind, **more)])
+
+
 def fields(f: flags.FlagValues, of: Iterable[flag_lib.Flag]) -> dict[str, Any]:
   """Returns the fields that flags set, those of them that a command has."""
   mine = [row for row in of if row.field and row.name in f]
@@ -132,16 +144,15 @@ def fields(f: flags.FlagValues, of: Iterable[flag_lib.Flag]) -> dict[str, Any]:
 
 
 def define_json(f: flags.FlagValues) -> None:
-  flags.DEFINE_string('json', None, 'Write the report here.', flag_values=f)
+  option(f, 'json', 'Write the report here.')
 
 
 def define_weights_dtype(f: flags.FlagValues, more: str = '') -> None:
-  flags.DEFINE_enum(
+  option(
+    f,
     'dtype',
-    None,
-    ['float32', 'bfloat16'],
     f'Rounds weights to this. Default: as config.json says{more}.',
-    flag_values=f,
+    choices=('float32', 'bfloat16'),
   )
 
 

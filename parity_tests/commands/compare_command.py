@@ -33,7 +33,7 @@ def _define(f: flags.FlagValues) -> None:
       'Fault that the candidate, jax:host, commits, see hpmoe check.',
     ),
   ):
-    flags.DEFINE_string(name, value, text, flag_values=f)
+    cli.option(f, name, text, value)
   for number, default, text in (
     ('seed', 0, 'Of the weights, and of the place in the text.'),
     ('batch', 2, 'Sequences.'),
@@ -41,14 +41,14 @@ def _define(f: flags.FlagValues) -> None:
     ('ranks', 1, "Ranks that a layer's tokens and experts lie on."),
     ('fault_layer', None, 'Layer, counted from 0, that commits it.'),
   ):
-    flags.DEFINE_integer(number, default, text, flag_values=f)
+    cli.option(f, number, text, default, int)
   cli.define_weights_dtype(f)
-  flags.DEFINE_enum(
+  cli.option(
+    f,
     'direction',
-    'both',
-    ['forward', 'both'],
     '`both` compares the gradients of the loss too.',
-    flag_values=f,
+    'both',
+    choices=('forward', 'both'),
   )
   cli.define_json(f)
 

@@ -49,28 +49,25 @@ def _sized(f: flags.FlagValues, preset):
 
 def _define_compile(f: flags.FlagValues) -> None:
   cli.define(f, [*layer_flags.ONE_PASS, case_flags.RANKS_OF_PRESET])
-  flags.DEFINE_float(
+  cli.option(
+    f,
     'capacity_factor',
-    None,
     'Rows that a rank and an expert can hold, as a '
     'multiple of balanced routing. Default: lossless for shapes that run '
     f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.',
-    flag_values=f,
+    kind=float,
   )
-  flags.DEFINE_enum(
+  cli.option(
+    f,
     'target',
-    'host',
-    ['host', 'ascend'],
     'What is to run it: `ascend` refuses tiles that do not fit in the memories '
     "of an NPU's core, and what its source has no kernels for.",
-    flag_values=f,
+    'host',
+    choices=('host', 'ascend'),
   )
-  flags.DEFINE_string('out', None, 'Write the image here.', flag_values=f)
-  flags.DEFINE_string(
-    'check',
-    None,
-    'Prove this image, which --out wrote, and compile nothing.',
-    flag_values=f,
+  cli.option(f, 'out', 'Write the image here.')
+  cli.option(
+    f, 'check', 'Prove this image, which --out wrote, and compile nothing.'
   )
   cli.define_json(f)
 

@@ -19,10 +19,8 @@ def _define(f: flags.FlagValues) -> None:
     ('from', 'Folder with weights and config.json, in any of the formats.'),
     ('to', 'Folder to write, which is not there yet.'),
   ):
-    flags.DEFINE_string(name, None, text, flag_values=f)
-  flags.DEFINE_enum(
-    'format', 'hf', list(convert.FORMATS), f'{formats}.', flag_values=f
-  )
+    cli.option(f, name, text)
+  cli.option(f, 'format', f'{formats}.', 'hf', choices=list(convert.FORMATS))
   cli.define_weights_dtype(f, ', and then no weight is rounded')
   cli.define_json(f)
 

@@ -24,9 +24,7 @@ _FIGURES = (
 def _define_counts(f: flags.FlagValues) -> None:
   cli.define(f, layer_flags.CASE, preset='tiny', ranks=2)
   cli.define_json(f)
-  flags.DEFINE_string(
-    'csv', None, 'Write every column here, a line a tile.', flag_values=f
-  )
+  cli.option(f, 'csv', 'Write every column here, a line a tile.')
 
 
 def _counts(f: flags.FlagValues) -> int:

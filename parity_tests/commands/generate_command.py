@@ -26,23 +26,15 @@ def _define(f: flags.FlagValues) -> None:
       'your pkg.module:function.',
     ),
   ):
-    flags.DEFINE_string(name, value, text, flag_values=f)
-  flags.DEFINE_integer('tokens', 200, 'Most tokens to draw.', flag_values=f)
-  flags.DEFINE_float(
-    'temperature',
-    0.8,
-    'Divides the logits; 0 takes the best token.',
-    flag_values=f,
+    cli.option(f, name, text, value)
+  cli.option(f, 'tokens', 'Most tokens to draw.', 200, int)
+  cli.option(
+    f, 'temperature', 'Divides the logits; 0 takes the best token.', 0.8, float
   )
-  flags.DEFINE_integer(
-    'top_k',
-    default.top_k,
-    'Draws from so many best tokens; 0 for all.',
-    flag_values=f,
+  cli.option(
+    f, 'top_k', 'Draws from so many best tokens; 0 for all.', default.top_k, int
   )
-  flags.DEFINE_integer(
-    'seed', default.seed, 'Decides every draw.', flag_values=f
-  )
+  cli.option(f, 'seed', 'Decides every draw.', default.seed, int)
   cli.define_weights_dtype(f)
   cli.define_json(f)
 

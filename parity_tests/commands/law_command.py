@@ -11,11 +11,11 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
 
-def _workers(word: str) -> tuple[int, int]:
+def _workers(word: str) -> str:
   aic, x, aiv = word.partition('x')
   if not (x and aic.isdecimal() and aiv.isdecimal()):
     raise ValueError('cube x vector workers, such as 3x5')
-  return int(aic), int(aiv)
+  return word
 
 
 def _define_law(f: flags.FlagValues) -> None:
@@ -24,7 +24,7 @@ def _define_law(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.law import law
 
   plan = law.Plan()
-  layer = *(layer_flags.CASE), *host.FLAGS
+  layer = (*layer_flags.CASE, *host.FLAGS)
   mine = ('preset', 'routing', 'ranks', 'seed', 'placement')
   defaults = {name: getattr(plan, name) for name in mine}
   cli.define(f, flag.some(layer, *mine, 'tokens'), **defaults)
@@ -54,7 +54,7 @@ def _define_law(f: flags.FlagValues) -> None:
       ),
       flag.Flag(
         'layout', '', 'Cube x vector workers of one rank.', kind=_workers
-      ).listed(plan.layouts),
+      ).listed(f'{aic}x{aiv}' for aic, aiv in plan.layouts),
       flag.Flag(
         'processes',
         '',
@@ -76,6 +76,7 @@ def _plan(f: flags.FlagValues):
   orders = tuple(f.accumulation_order)
   if 'ascending' not in orders and not f['dtype'].present:
     dtypes = ('bfloat16',)
+  layouts = (word.split('x') for word in f.layout)
   return law.Plan(
     scheduled=_scheduled(f, dtypes),
     schedule_arguments=cli.arguments(
@@ -93,7 +94,7 @@ def _plan(f: flags.FlagValues):
     isa=tuple(f.isa),
     interleavings=f.interleavings,
     threads=tuple(f.threads),
-    layouts=tuple(f.layout),
+    layouts=tuple((int(aic), int(aiv)) for aic, aiv in layouts),
     fault=f.fault,
     relay=f.relay,
   )

@@ -207,7 +207,7 @@ def _refused(capsys, *arguments) -> str:
       "chain_rows: expected all or integers, got 'x'",
     ),
     (['sweep', '--ranks=x'], "ranks: expected an integer, got 'x'"),
-    (['sweep', '--relay=x'], "relay: expected true or false, got 'x'"),
+    (['sweep', '--relay=x'], "relay: expected some of .'false', .* got 'x'"),
     (['sweep', '--dtype=x'], 'dtype: expected some of'),
   ],
   ids=lambda value: ' '.join(value) if isinstance(value, list) else '',

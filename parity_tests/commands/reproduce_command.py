@@ -8,43 +8,42 @@ from hpmoe.parity_tests.commands import cli
 
 
 def _define_reproduce(f: flags.FlagValues) -> None:
-  flags.DEFINE_string(
+  cli.option(
+    f,
     'witness',
-    'hyperparallel-moe',
     'The published system: hyperparallel-moe, pto-megamoe or uniep; may stand '
     'without the name of this option.',
-    flag_values=f,
+    'hyperparallel-moe',
   )
-  flags.DEFINE_string(
+  cli.option(
+    f,
     'machine',
-    None,
     'A machine, or a file that describes one, in place of the one that the '
     'witness ran on.',
-    flag_values=f,
   )
-  flags.DEFINE_bool(
+  cli.option(
+    f,
     'sensitivity',
-    None,
     'Halve and double each assumed figure. Default: for hyperparallel-moe, as '
     'it takes minutes for the others.',
-    flag_values=f,
+    kind=bool,
   )
-  flags.DEFINE_bool(
+  cli.option(
+    f,
     'fit',
-    False,
     'Fit the fitted figures anew, to their rows only, before anything else.',
-    flag_values=f,
-  )
-  flags.DEFINE_bool(
-    'hypotheses',
     False,
+    bool,
+  )
+  cli.option(
+    f,
+    'hypotheses',
     'Replace each hypothesis on what is not published, and fit anew.',
-    flag_values=f,
+    False,
+    bool,
   )
   cli.define_json(f)
-  flags.DEFINE_string(
-    'png', None, 'Write a plot of simulated over published here.', flag_values=f
-  )
+  cli.option(f, 'png', 'Write a plot of simulated over published here.')
 
 
 def _reproduce(f: flags.FlagValues) -> int:

@@ -10,17 +10,10 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
 
-def _boolean(word: str) -> bool:
-  known = {'false': False, 'true': True}
-  if word not in known:
-    raise ValueError('true or false')
-  return known[word]
-
-
-def _chain(word: str) -> int | None:
+def _chain(word: str) -> str:
   if word != 'all' and not word.isdecimal():
     raise ValueError('all or integers')
-  return None if word == 'all' else int(word)
+  return word
 
 
 def _define_sweep(f: flags.FlagValues) -> None:
@@ -34,23 +27,21 @@ def _define_sweep(f: flags.FlagValues) -> None:
     dtype=case_flags.SHORT,
     event_grain=('expert', 'row_block'),
     row_block=(16, 64, 128),
-    chain_rows=(None,),
+    chain_rows=('all',),
     weight_grad_order=('interleaved',),
     accumulation_order=('ascending',),
-    relay=(False,),
+    relay=('false',),
   )
-  kinds = dict(chain_rows=_chain, relay=_boolean)
+  kinds = dict(
+    chain_rows=dict(kind=_chain),
+    relay=dict(kind=str, choices=('false', 'true')),
+  )
   for row in flag.some(layer_flags.CASE, *lists):
-    row = row.but(kind=kinds.get(row.name, row.kind))
+    row = row.but(**kinds.get(row.name, {}))
     cli.define(f, [row.listed(lists[row.name])])
   cli.define(f, [*case_flags.SIZES, case_flags.DIRECTION])
   cli.define(f, flag.some(layer_flags.CASE, 'tokens', 'seed', 'placement'))
-  flags.DEFINE_string(
-    'out',
-    'sweep.jsonl',
-    'Write one JSON line for each case here.',
-    flag_values=f,
-  )
+  cli.option(f, 'out', 'Write one JSON line for each case here.', 'sweep.jsonl')
   cli.define_json(f)
 
 
@@ -66,10 +57,12 @@ def _sweep(f: flags.FlagValues) -> int:
     dtypes=tuple(case_flags.DTYPES[dtype] for dtype in f.dtype),
     event_grains=tuple(f.event_grain),
     row_blocks=tuple(f.row_block),
-    chain_rows=tuple(f.chain_rows),
+    chain_rows=tuple(
+      None if word == 'all' else int(word) for word in f.chain_rows
+    ),
     weight_grad_orders=tuple(f.weight_grad_order),
     accumulation_orders=tuple(f.accumulation_order),
-    relay=tuple(f.relay),
+    relay=tuple(word == 'true' for word in f.relay),
     tokens=f.tokens,
     seed=f.seed,
     placement=f.placement,

@@ -19,39 +19,37 @@ def _define_timeline(f: flags.FlagValues) -> None:
 
   cli.define(f, layer_flags.ONE_PASS)
   cli.define(f, case_flags.DATA)
-  flags.DEFINE_string(
+  cli.option(
+    f,
     'machine',
-    None,
     f'Machine whose time is modelled: {", ".join(machine.names())}, or a TOML '
     'file. Default: none, the launch runs here and is measured.',
-    flag_values=f,
   )
   cli.define(f, flag.some(host.FLAGS, 'threads'))
-  flags.DEFINE_integer(
+  cli.option(
+    f,
     'launches',
-    _LAUNCHES,
     'Measured: launches after a first one that is not counted; the one of '
     'median time is shown.',
-    1,
-    flag_values=f,
+    _LAUNCHES,
+    int,
+    least=1,
   )
-  flags.DEFINE_string(
+  cli.option(
+    f,
     'trace',
-    None,
     'Write a trace here that Perfetto and chrome://tracing open; about 260 '
     'bytes a task.',
-    flag_values=f,
   )
-  flags.DEFINE_integer(
+  cli.option(
+    f,
     'arrows',
-    chrome.MOST_ARROWS,
     f'Most arrows of the trace: {chrome.ARROW_RULE}.',
-    0,
-    flag_values=f,
+    chrome.MOST_ARROWS,
+    int,
+    least=0,
   )
-  flags.DEFINE_string(
-    'png', None, 'Write a picture of workers and units here.', flag_values=f
-  )
+  cli.option(f, 'png', 'Write a picture of workers and units here.')
   cli.define_json(f)
 
 

@@ -1,6 +1,5 @@
 """`hpmoe train`."""
 
-from collections.abc import Callable
 import dataclasses
 import math
 import pathlib
@@ -30,11 +29,6 @@ _SETTINGS = {
   'clip': ('clip', 'Most length of a gradient over all parameters.'),
   'bias_rate': ('bias_rate', "Step of a router's bias, for an even load."),
 }
-_DEFINE: dict[type, Callable[..., object]] = {
-  int: flags.DEFINE_integer,
-  float: flags.DEFINE_float,
-  str: flags.DEFINE_string,
-}
 
 
 def _define(f: flags.FlagValues) -> None:
@@ -46,21 +40,19 @@ def _define(f: flags.FlagValues) -> None:
     default = defaults[field]
     kind = str if default is None else type(default)
     text = text.format(', '.join(config_lib.names()))
-    _DEFINE[kind](flag, default, text, flag_values=f)
+    cli.option(f, flag, text, default, kind)
   for name, value, text in (
     ('steps', 200, 'Steps of the run, those before --resume included.'),
     ('save_every', 100, 'Steps from one state to the next.'),
   ):
-    flags.DEFINE_integer(name, value, text, flag_values=f)
-  flags.DEFINE_string(
+    cli.option(f, name, text, value, int)
+  cli.option(
+    f,
     'out',
-    'out/train',
     'Folder of the run: its states, metrics, plots and model.',
-    flag_values=f,
+    'out/train',
   )
-  flags.DEFINE_bool(
-    'resume', False, 'Go on from the newest state of --out.', flag_values=f
-  )
+  cli.option(f, 'resume', 'Go on from the newest state of --out.', False, bool)
   cli.define_json(f)
 
 

@@ -18,11 +18,11 @@ _NOT_RUN = ', which the target does not run'
 def _define_tune(f: flags.FlagValues) -> None:
   cli.define(f, case_flags.LAYER, preset='ep16', dtype='bf16')
   cli.define(f, [case_flags.RANKS_OF_PRESET])
-  flags.DEFINE_string(
+  cli.option(
+    f,
     'machine',
-    'ascend_a3',
     'On which: a description that ships, or a .toml file.',
-    flag_values=f,
+    'ascend_a3',
   )
   flags.DEFINE_list(
     'routing',
@@ -31,13 +31,12 @@ def _define_tune(f: flags.FlagValues) -> None:
     'skewed, zipf, hot, one_rank, empty_experts. A list.',
     flag_values=f,
   )
-  flags.DEFINE_enum(
+  cli.option(
+    f,
     'target',
-    None,
-    ['host', 'ascend'],
     'What the tiles must fit. Default: ascend where the machine is one, or is '
     'based on one.',
-    flag_values=f,
+    choices=('host', 'ascend'),
   )
   for name, default, least, text in (
     ('seed', 0, 0, 'Seed of the routings.'),
@@ -49,20 +48,17 @@ def _define_tune(f: flags.FlagValues) -> None:
       'Rounds of trying each option of each choice around the best.',
     ),
   ):
-    flags.DEFINE_integer(name, default, text, least, flag_values=f)
-  flags.DEFINE_boolean(
+    cli.option(f, name, text, default, int, least=least)
+  cli.option(
+    f,
     'exhaustive',
-    False,
     'Also simulates all points of a subspace, to see how good the model is.',
-    flag_values=f,
+    False,
+    bool,
   )
-  flags.DEFINE_string(
-    'out', None, 'Write the best schedule here.', flag_values=f
-  )
+  cli.option(f, 'out', 'Write the best schedule here.')
   cli.define_json(f)
-  flags.DEFINE_string(
-    'png', None, 'Write a picture of the search here.', flag_values=f
-  )
+  cli.option(f, 'png', 'Write a picture of the search here.')
 
 
 def _refuse(f: flags.FlagValues) -> None:
