@@ -9,18 +9,13 @@ from hpmoe.parity_tests.commands import layer_flags
 
 def _define(f: flags.FlagValues) -> None:
   cli.define(f, case_flags.FLAGS, direction='forward')
-  flags.DEFINE_string(
-    'out', None, 'The folder to write, empty or not there.', flag_values=f
-  )
-  flags.DEFINE_boolean(
-    'per_rank', False, 'Files of one rank each.', flag_values=f
-  )
-  flags.DEFINE_string(
+  cli.option(f, 'out', 'The folder to write, empty or not there.')
+  cli.option(f, 'per_rank', 'Files of one rank each.', False, bool)
+  cli.option(
+    f,
     'names',
-    None,
     'A file whose [layouts] say how the kernel has its tensors, for instance '
     'w_gate_up = "E 2F D"; see docs/elsewhere.md.',
-    flag_values=f,
   )
 
 
