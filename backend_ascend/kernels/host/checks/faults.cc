@@ -296,11 +296,6 @@ class FaultyKernels final : public Kernels {
     });
   }
 
-  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
-                   float* weight_to) override {
-    right_.WriteHeader(slot, weight, slot_to, weight_to);
-  }
-  void ReadHeader(const int32_t* slot) override { right_.ReadHeader(slot); }
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override {
     return right_.Scratch(slot, elements, element_bytes);

@@ -242,10 +242,6 @@ void GuardedKernels::WriteHeader(int32_t slot, float weight, int32_t* slot_to,
   Finish();
 }
 
-void GuardedKernels::ReadHeader(const int32_t* slot) {
-  kernels_.ReadHeader(slot);
-}
-
 void* GuardedKernels::Scratch(GemmScratch::Slot slot, int64_t elements,
                               int64_t element_bytes) {
   return kernels_.Scratch(slot, elements, element_bytes);

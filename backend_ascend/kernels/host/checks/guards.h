@@ -79,7 +79,6 @@ class GuardedKernels final : public Kernels {
   void Copy(const void* from, size_t bytes, void* to) override;
   void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                    float* weight_to) override;
-  void ReadHeader(const int32_t* slot) override;
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override;
 

@@ -28,18 +28,6 @@ void HostKernels::ScaleRows(const ScaleRowsTile& tile) {
   RunScaleRowsTile(tile, isa_);
 }
 
-void HostKernels::Copy(const void* from, size_t bytes, void* to) {
-  std::memcpy(to, from, bytes);
-}
-
-void HostKernels::WriteHeader(int32_t slot, float weight, int32_t* slot_to,
-                              float* weight_to) {
-  *slot_to = slot;
-  *weight_to = weight;
-}
-
-void HostKernels::ReadHeader(const int32_t*) {}
-
 void* HostKernels::Scratch(GemmScratch::Slot slot, int64_t elements,
                            int64_t element_bytes) {
   float* const tile = scratch_->Reserve(slot, elements);

@@ -5,6 +5,7 @@
 
 #include <cassert>
 #include <cstdint>
+#include <cstring>
 
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
@@ -139,11 +140,16 @@ class Kernels {
   virtual void Combine(const CombineTile& tile) = 0;
   virtual void RowDots(const RowDotTile& tile) = 0;
   virtual void ScaleRows(const ScaleRowsTile& tile) = 0;
-  virtual void Copy(const void* from, size_t bytes, void* to) = 0;
+  virtual void Copy(const void* from, size_t bytes, void* to) {
+    std::memcpy(to, from, bytes);
+  }
   virtual void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
-                           float* weight_to) = 0;
+                           float* weight_to) {
+    *slot_to = slot;
+    *weight_to = weight;
+  }
   // Puts home and relays read where their rows belong, not what is there.
-  virtual void ReadHeader(const int32_t* slot) = 0;
+  virtual void ReadHeader(const int32_t*) {}
   // A tile of the thread's own, of so many elements, contents undefined.
   virtual void* Scratch(GemmScratch::Slot slot, int64_t elements,
                         int64_t element_bytes) = 0;
@@ -162,10 +168,6 @@ class HostKernels final : public Kernels {
   void Combine(const CombineTile& tile) override;
   void RowDots(const RowDotTile& tile) override;
   void ScaleRows(const ScaleRowsTile& tile) override;
-  void Copy(const void* from, size_t bytes, void* to) override;
-  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
-                   float* weight_to) override;
-  void ReadHeader(const int32_t* slot) override;
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override;
 

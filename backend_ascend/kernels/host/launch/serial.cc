@@ -93,14 +93,6 @@ class PinnedKernels final : public Kernels {
   void ScaleRows(const ScaleRowsTile& t) override {
     (calls_++ % kEvery == 0 ? plain_ : fast_).ScaleRows(t);
   }
-  void Copy(const void* from, size_t bytes, void* to) override {
-    plain_.Copy(from, bytes, to);
-  }
-  void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
-                   float* weight_to) override {
-    plain_.WriteHeader(slot, weight, slot_to, weight_to);
-  }
-  void ReadHeader(const int32_t* slot) override { plain_.ReadHeader(slot); }
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override {
     return plain_.Scratch(slot, elements, element_bytes);
