@@ -56,7 +56,7 @@ class TestConvert:
   @pytest.mark.parametrize(
     'options, text',
     [
-      (['--format=pickle'], 'value should be one of <hf|hpmoe|mindspore>'),
+      (['--format=pickle'], "format: expected one of ['hf', 'hpmoe'"),
       (['--from=no/such'], 'no/such: expected a folder, got none'),
       (['--to=no/such/folder'], 'expected a folder no/such, got none'),
       (['--json=no/such/file'], 'json: expected a file that can be written'),
