@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import elsewhere
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check as check_lib
@@ -96,8 +98,10 @@ def check(
 
   Args:
     candidate: a function of (inputs, config, policy) that returns tensors by
-      name, called in this process; 'pkg.module:function', in a process of its
-      own, which may crash or hang; or None, for our own backend.
+      name, called in this process; 'pkg.module:function' or 'FILE.py:function',
+      in a process of its own, which may crash or hang; 'command:./moe {case}
+      {out}', a program; 'outputs:FOLDER', what was computed elsewhere of a case
+      `Case.of(folder)`; or None, for our own backend.
     case: what is asked.
     lanes: some of 'exact', 'bitwise', 'bounded', 'standard'.
     standards: names of records for lane 'standard'.
@@ -179,6 +183,11 @@ def _candidate(given: Candidate, timeout_s: float) -> candidates.Candidate:
   if given is None:
     return host.Megakernel()
   if isinstance(given, str):
+    kind, _, of = given.partition(':')
+    if kind == 'outputs':
+      return outputs.Outputs(of)
+    if kind == 'command':
+      return elsewhere.Program(of, timeout_s=timeout_s)
     return user_candidate.Subprocess(given, timeout_s)
   if isinstance(given, candidates.Candidate):
     return given

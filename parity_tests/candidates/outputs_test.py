@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
+import hpmoe
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
@@ -370,3 +371,11 @@ def test_a_wrong_map_is_refused_first(tmp_path, text, said):
   names.write_text(text)
   with pytest.raises(ValueError, match=f'names: .*names.toml: .*{said}|{said}'):
     _check(case, outputs.Outputs(str(out), str(names)), 'forward')
+
+
+def test_from_python(tmp_path):
+  case, out = _one(tmp_path, y=None)
+  report = hpmoe.assert_parity(
+    f'outputs:{out}', hpmoe.Case.of(case.path, 'forward')
+  )
+  assert report.stages['y'] == 'pass'

@@ -77,7 +77,7 @@ FLAGS = (
   flag_lib.Flag(
     'candidate',
     'name',
-    'pkg.module:function that takes the place of our backend: '
+    'pkg.module:function or FILE.py:function in place of our backend: '
     'function(inputs, config, policy) -> dict of names, with y; see '
     'docs/find_a_bug.md.',
   ),
@@ -96,7 +96,7 @@ class Subprocess(candidates.Candidate):
   """The user's function, in a process of its own.
 
   Attributes:
-    name: `pkg.module:function`.
+    name: `pkg.module:function`, or `FILE.py:function`.
     timeout_s: seconds after which it counts as hung.
     has_backward: whether it will have to run its backward pass too: one that
       lacks it is refused before its first run.
@@ -118,12 +118,22 @@ class Subprocess(candidates.Candidate):
   )
 
   def __post_init__(self):
-    module, _, function = self.name.partition(':')
+    module, _, function = self._there[1].partition(':')
     parts = (*module.split('.'), *function.split('.'))
     if not all(part.isidentifier() for part in parts):
       raise ValueError(
-        f'candidate: expected pkg.module:function, got {self.name!r}'
+        'candidate: expected pkg.module:function or FILE.py:function, got '
+        f'{self.name!r}'
       )
+
+  @property
+  def _there(self) -> tuple[str, str]:
+    """The folder that its module is looked for in first, and its name there."""
+    file, _, function = self.name.rpartition(':')
+    if not file.endswith('.py'):
+      return os.getcwd(), self.name
+    path = pathlib.Path(file).absolute()
+    return str(path.parent), f'{path.stem}:{function}'
 
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
@@ -141,7 +151,7 @@ class Subprocess(candidates.Candidate):
       job = pathlib.Path(folder)
       exchange.save(job / 'inputs', {**inputs, **(given or {})})
       request = dict(
-        candidate=self.name,
+        candidate=self._there[1],
         is_backward=which is passes.BACKWARD,
         stages=which.stages,
         backward_stages=passes.BACKWARD.stages,
@@ -150,7 +160,7 @@ class Subprocess(candidates.Candidate):
         isolate=self.checking.isolate,
         config=dataclasses.asdict(config),
         policy=dataclasses.asdict(policy),
-        path=[os.getcwd(), *sys.path],
+        path=[self._there[0], os.getcwd(), *sys.path],
       )
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job)

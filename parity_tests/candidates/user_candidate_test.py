@@ -527,3 +527,21 @@ def test_a_kernel_that_raises_in_lane_exact_gets_the_hint(candidate):
 
   with pytest.raises(candidates.CandidateError, match="say so: .*'swiglu'"):
     check.run(request)
+
+
+def test_a_file_is_a_module(tmp_path, monkeypatch):
+  # given: a folder away from here, with a module of a name that others have.
+  folder = tmp_path / 'away'
+  folder.mkdir()
+  (folder / 'helper.py').write_text('FACTOR = 3\n')
+  (folder / 'models.py').write_text(
+    'import helper\n'
+    'def forward(inputs, config, policy):\n'
+    "  return dict(y=inputs['x'] * helper.FACTOR)\n"
+  )
+  monkeypatch.chdir(tmp_path)
+  for path in ('away/models.py', f'{folder}/models.py'):
+    got = _run(user_candidate.Subprocess(f'{path}:forward'))
+    np.testing.assert_array_equal(got['y'], np.full((1, 3, 4), 3, np.float32))
+  with pytest.raises(ValueError, match='expected pkg.module:function or FILE'):
+    user_candidate.Subprocess('away/mo-dels.py:forward')
