@@ -359,7 +359,7 @@ def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
   'arguments, told',
   [
     (('--start_at=3',), 'start_at: expected --direction=forward'),
-    (('--permute=-1',), 'permute: expected a seed, 0 or more, got -1'),
+    (('--permute=-1',), 'permute: expected at least 0, got -1'),
     (
       ('--candidate=a:b', '--races', '--permute=0', '--isolate'),
       'check: permute: expected none with --candidate=a:b, got 0: tasks, ',

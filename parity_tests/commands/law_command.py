@@ -40,6 +40,8 @@ def _define_law(f: flags.FlagValues) -> None:
     ),
     strict=True,
   ):
+    if row.name == 'direction':
+      row = row.but(choices=law.DIRECTIONS, help='Passes.')
     cli.define(f, [row.listed(default)])
   cli.define(
     f,

@@ -298,11 +298,15 @@ def test_a_launch_that_ends_early_is_told_with_its_command(capsys):
     ('--layout=3', 'layout: expected cube x vector workers, such as 3x5'),
     ('--direction=sideways', 'direction: expected some of'),
     ('--interleavings=0', 'interleavings: expected at least 1, got 0'),
-    ('--threads=two', 'threads: expected integers'),
+    ('--threads=two', "threads: expected an integer, got 'two'"),
     ('--preset=huge', 'preset: expected one of'),
     # What tries nothing finds nothing: that is no proof.
-    ('--direction=', 'direction: expected at least one, got none'),
-    ('--dtype=', 'dtype: expected at least one, got none'),
+    ('--direction=', "direction: expected some of ['forward', 'backward'], "),
+    (
+      '--direction=both',
+      "direction: expected some of ['forward', 'backward'], ",
+    ),
+    ('--dtype=', "dtype: expected some of ['f32', "),
     ('--threads=', 'threads: expected at least one, got none'),
     ('--layout=', 'layout: expected at least one, got none'),
     ('--fault=nothing', "got 'nothing'"),
