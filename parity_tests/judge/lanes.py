@@ -139,12 +139,16 @@ def tolerances(
     same: the oracle's tensor, where the golden is computed from what was never
       stored; None if it is but one stage away from stored tensors.
   """
-  if not (records or bounded):
-    return []
   tensor = verdicts.tensor_of(stage)
   tiling, dtype = golden.tiling, golden.dtype(tensor)
   if not golden.captured:  # Fused: roundings on the way count as well.
     dtype = golden.policy.storage
+  silent = [
+    _has_no_number(stage, r, dtype) for r in records if not r.has(dtype)
+  ]
+  records = [r for r in records if r.has(dtype)]
+  if not (records or bounded):
+    return silent
   judges = _Judges(stage, golden, records, dtype, bounded, same)
   for rank in tiling.held:
     held = tiling.rows(tensor, got, rank)
@@ -153,7 +157,19 @@ def tolerances(
     for at, seen in ahead.map_ahead(look, ranges_of(tiling, tensor, rank)):
       judges.add(rank, at, *seen)
     judges.add_padding(rank, tiling.padding(tensor, got, rank))
-  return judges.results()
+  return judges.results() + silent
+
+
+def _has_no_number(
+  stage: str, record: standards.Standard, dtype: str
+) -> verdicts.Result:
+  return verdicts.Result(
+    stage,
+    'standard',
+    record.name,
+    verdict=verdicts.NOT_JUDGED,
+    why=f'{record.name} has no number for {dtype}',
+  )
 
 
 @_overflows

@@ -110,6 +110,10 @@ class Standard:
   excuse_rounding: bool = True
   default: bool = False
 
+  def has(self, dtype: str) -> bool:
+    """Says whether it has numbers for a dtype."""
+    return dtype in self.tolerance
+
   def letter(self, reading: str, **changes) -> 'Standard':
     """Returns the record as printed, out of the default set."""
     return dataclasses.replace(
@@ -784,7 +788,7 @@ DEFAULT = tuple(s.name for s in _ALL if s.default)
 
 def names(dtype: str) -> list[str]:
   """Returns the records that have numbers for a dtype."""
-  return [s.name for s in _ALL if dtype in s.tolerance]
+  return [s.name for s in _ALL if s.has(dtype)]
 
 
 def get(name: str, dtype: str = FLOAT32) -> Standard:
