@@ -92,7 +92,7 @@ class Outputs(candidates.Candidate):
     assert self.case is not None  # `ready`
     answer = answers.Answer(self.path, self.case, names_lib.read(self.names))
     try:
-      data = self._data(inputs)
+      data = self.case.data_of(inputs['x'])
       if answer.ranks(data) != self.ranks:
         raise ValueError(
           f'{self.path}: expected ranks {self.ranks or "all"} of {data} data, '
@@ -105,11 +105,3 @@ class Outputs(candidates.Candidate):
     return user_candidate.check_outputs(
       self.name, config, policy, mine, which, ()
     )
-
-  def _data(self, inputs: passes.Tensors) -> str:
-    """Returns the kind of data that inputs are."""
-    assert self.case is not None  # `ready`
-    for data in self.case.data:
-      if np.array_equal(self.case.inputs(data).arrays['x'], inputs['x']):
-        return data
-    raise ValueError('case: expected data of its folder, got other inputs')

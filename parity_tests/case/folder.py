@@ -76,6 +76,32 @@ class Folder:
       self.config, policy, arrays, self.path, self.facts, data
     )
 
+  def data_of(self, x: np.ndarray) -> str:
+    """Returns the kind of data that x `[R, T, D]` is of.
+
+    Raises:
+      ValueError: it is of none.
+    """
+    for data in self.data:
+      # Of one file of many only x is read.
+      for rank, path in self._paths(f'{data}.{_PARTS[0]}').items():
+        ranks = self.config.num_ranks if rank is None else 1
+        held = read_case.read(path)[0]['x']
+        mine = x if rank is None else x[rank : rank + 1]
+        if not np.array_equal(self.ours('x', held, self.policy, ranks), mine):
+          break
+      else:
+        return data
+    raise ValueError(f'case: expected data of {self.path}, got others')
+
+  def _paths(self, name: str) -> dict[int | None, str]:
+    """Returns the file of all ranks, or those of each."""
+    whole = read_case.path_of(self.path, name)
+    if os.path.exists(whole):
+      return {None: whole}
+    ranks = range(self.config.num_ranks)
+    return {rank: read_case.path_of(self.path, name, rank) for rank in ranks}
+
   def ours(
     self,
     name: str,
@@ -109,11 +135,10 @@ class Folder:
     self, name: str, hashes: list[str], policy: PrecisionPolicy
   ) -> dict[str, np.ndarray]:
     """Returns the tensors `[R, ...]` of a part."""
-    ranks = self.config.num_ranks if len(hashes) == 1 else 1
     held = []
-    for rank, expected in enumerate(hashes):
-      of = None if len(hashes) == 1 else rank
-      path = read_case.path_of(self.path, name, of)
+    paths = self._paths(name).items()
+    for (rank, path), expected in zip(paths, hashes, strict=True):
+      ranks = self.config.num_ranks if rank is None else 1
       found = read_case.read(path)[0]
       if read_case.digest(found) != expected:
         raise ValueError(
@@ -126,6 +151,8 @@ class Folder:
     return {n: np.concatenate([one[n] for one in held]) for n in held[0]}
 
 
+# Tables of case.toml that its id is made of, with those of data.
+_TOLD = ('layer', 'policy', 'layouts', 'returns')
 _PARTS = (passes.FORWARD.name, passes.BACKWARD.name)
 
 
@@ -142,6 +169,7 @@ def read(path: str | os.PathLike[str]) -> Folder:
         f'format: expected {FORMAT}, got {case.case.format}: it was written by '
         f'hpmoe {case.case.hpmoe}'
       )
+    _check_id(case)
     return Folder(
       str(path),
       case.case.id,
@@ -156,6 +184,21 @@ def read(path: str | os.PathLike[str]) -> Folder:
     raise ValueError(
       f'{path}: expected a case of `hpmoe export`, got {error}'
     ) from error
+
+
+def _check_id(case) -> None:
+  """Refuses a description that is not the one that was written.
+
+  Raises:
+    ValueError: it was changed.
+  """
+  told = {name: vars(getattr(case, name)) for name in _TOLD}
+  data = {f'data.{name}': vars(table) for name, table in case.data.items()}
+  if _id(told | data) != case.case.id:
+    raise ValueError(
+      f'other sizes, policy, layouts or hashes than those of case '
+      f'{case.case.id[:12]}: {_TOML} was changed'
+    )
 
 
 def write(

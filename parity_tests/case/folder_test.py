@@ -40,8 +40,11 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 @pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'float16'))
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
 @pytest.mark.parametrize('laid', ({}, LAYOUTS), ids=('ours', 'theirs'))
-def test_what_is_read_is_what_was_written(tmp_path, dtype, per_rank, laid):
-  made = _made(dtype)
+@pytest.mark.parametrize('ranks', (1, 2))
+def test_what_is_read_is_what_was_written(
+  tmp_path, dtype, per_rank, laid, ranks
+):
+  made = _made(dtype, ranks)
 
   written = folder.write(tmp_path / 'case', 'both', made, per_rank, laid)
   read = folder.read(tmp_path / 'case')
@@ -55,6 +58,9 @@ def test_what_is_read_is_what_was_written(tmp_path, dtype, per_rank, laid):
     assert {*found.arrays} == {*one.arrays}
     for name, array in one.arrays.items():
       assert _same(found.arrays[name], array), name
+    assert read.data_of(one.arrays['x']) == data
+  with pytest.raises(ValueError, match='case: expected data of'):
+    read.data_of(made['real'].arrays['x'] + 1)
 
 
 def test_cases_that_differ_have_other_ids(tmp_path):
@@ -103,8 +109,12 @@ def test_a_changed_tensor_is_refused(tmp_path, per_rank):
       lambda text: text.replace('top_k = 2', 'top_k = '),
       'expected name = value',
     ),
-    (lambda text: text.replace('top_k', 'top'), 'top'),
-    (lambda text: text.replace('"combine"', '"middle"'), 'placement: expected'),
+    (lambda text: text.replace('top_k = 2', 'top = 2'), 'was changed'),
+    (lambda text: text.replace('"combine"', '"before_down"'), 'was changed'),
+    (
+      lambda text: text.replace('activation_ulp = 3', 'activation_ulp = 9'),
+      'changed',
+    ),
   ],
 )
 def test_a_damaged_description_is_refused(tmp_path, change, said):
