@@ -88,6 +88,7 @@ class Can:
     modes: fields of `Checking` that it has.
     unrounds: whether it keeps intermediates that `policy.unrounded` names.
     relays: whether it returns relayed rows where its options relay.
+    declares: whether it may say which activations it knows.
     repeats: whether it is run again, unasked, to see if it answers the same.
     why: what it is, for who asks for more.
   """
@@ -99,6 +100,7 @@ class Can:
   unrounds: bool = False
   relays: bool = False
   repeats: bool = False
+  declares: bool = False
   why: str = ''
 
 

@@ -71,6 +71,7 @@ class Program(candidates.Candidate):
   can: ClassVar[candidates.Can] = candidates.Can(
     orders=None, repeats=True, unrounds=True
   )
+  _flag: ClassVar[str] = 'command'
   command: str
   per_rank: bool = False
   names: str | None = None
@@ -130,13 +131,16 @@ class Program(candidates.Candidate):
         held = answer.tensors(_REAL, policy)
       except dumps.Missing as error:
         if policy.activation == 'swiglu':
-          raise candidates.CandidateError(f'{self.name}: {error}') from error
+          raise candidates.CandidateError(
+            f'{self.name}: expected tensors in {_OUT}, got none'
+          ) from error
         raise candidates.CannotJudge(
           f'{self.name} wrote nothing for policy.activation='
           f'{policy.activation!r}'
         ) from error
       except ValueError as error:
-        raise candidates.CandidateError(f'{self.name}: {error}') from error
+        told = str(error).replace(str(out), _OUT)
+        raise candidates.CandidateError(f'{self.name}: {told}') from error
       held = {name: np.array(array) for name, array in held.items()}
     self.seconds.append(time.perf_counter() - start)
     return user_candidate.check_outputs(
@@ -152,7 +156,7 @@ class Program(candidates.Candidate):
       ended = processes.call(job, commands, self._env(), self.timeout_s)
     except OSError as error:
       raise ValueError(
-        f'command: expected a program that can be run, got {error}'
+        f'{self._flag}: expected a program that can be run, got {error}'
       ) from error
     for rank, code in ended.items():
       of = self.name if rank is None else f'{self.name}: rank {rank}'
@@ -183,6 +187,10 @@ class Interpreter(Program):
     name: `FILE.py:function`.
   """
 
+  can: ClassVar[candidates.Can] = candidates.Can(
+    orders=None, repeats=True, unrounds=True, declares=True
+  )
+  _flag: ClassVar[str] = 'python'
   command: str = ''
   python: str = ''
   name: str = ''

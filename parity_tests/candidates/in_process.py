@@ -27,7 +27,9 @@ class Function(candidates.Candidate):
     options: how its tensors are cut into tiles.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(orders=None, repeats=True)
+  can: ClassVar[candidates.Can] = candidates.Can(
+    orders=None, repeats=True, declares=True
+  )
   function: Callable[..., Mapping]
   options: flow_lib.Options = flow_lib.Options()
   seconds: list[float] = dataclasses.field(

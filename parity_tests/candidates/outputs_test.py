@@ -308,8 +308,11 @@ def test_names_of_others_are_mapped(tmp_path):
   names.write_text('[tensors]\ny = "moe.out"\n')
   with pytest.raises(ValueError, match="tensor 'moe.bias': expected"):
     _check(case, ours, 'forward')
-  names.write_text('[tensors]\ny = "moe.gone"\n[drop]\nnames = ["moe.*"]\n')
-  with pytest.raises(ValueError, match="expected 'moe.gone', as the map says"):
+  more = '[tensors]\ny = "moe.out"\ngate_up = "moe.gone"\n'
+  names.write_text(f'{more}[drop]\nnames = ["*.bias"]\n')
+  assert _check(case, ours, 'forward').verdict == verdicts.PASS
+  names.write_text('[drop]\nnames = ["moe.*"]\n')
+  with pytest.raises(ValueError, match="such as 'y', got none"):
     _check(case, ours, 'forward')
 
 
@@ -332,6 +335,7 @@ def test_outputs_of_another_case_are_refused(tmp_path):
       'y: expected values of bfloat16, got float64',
     ),
     (np.zeros((2, 16, 32), bool), 'y: expected bfloat16, got bool'),
+    (np.zeros((2, 16, 32), int), 'y: expected bfloat16, got int64'),
   ],
 )
 def test_a_tensor_that_cannot_be_it_is_refused(tmp_path, array, said):

@@ -106,7 +106,11 @@ class Subprocess(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    modes=('poison', 'isolate'), orders=None, repeats=True, unrounds=True
+    modes=('poison', 'isolate'),
+    orders=None,
+    repeats=True,
+    unrounds=True,
+    declares=True,
   )
   name: str
   timeout_s: float = 600.0
@@ -206,6 +210,11 @@ def check_outputs(
     ValueError: one that is needed is missing, a name is unknown, or a shape or
       dtype is not that of `tensors.SPECS`.
   """
+  if not outputs:
+    raise ValueError(
+      f'{name}: expected tensors of the {which.name} pass, such as '
+      f'{which.results[0]!r}, got none'
+    )
   for key in needed:
     if key not in outputs:
       raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')

@@ -45,11 +45,14 @@ def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
     raise ValueError(f'outputs: expected a folder, got {folder!r}')
   named = {one: _OF_DATA.fullmatch(_stem(one)) for one in sorted(top.iterdir())}
   known = {one: match for one, match in named.items() if match}
-  found: dict[int | None, pathlib.Path] = {
-    int(match[2]) if match[2] else None: one
-    for one, match in known.items()
-    if match[1] == data
-  }
+  found: dict[int | None, pathlib.Path] = {}
+  for one, match in known.items():
+    rank = int(match[2]) if match[2] else None
+    if match[1] == data and found.setdefault(rank, one) is not one:
+      raise ValueError(
+        f'{folder}: expected one file or folder of {data} data, got '
+        f'{found[rank].name} and {one.name}'
+      )
   if not known and data == 'real' and named:
     found = {**_of_ranks(top)} or {None: top}
   if not found:
@@ -108,6 +111,8 @@ def _read_folder(path: pathlib.Path) -> tuple[dict, dict]:
   for one in sorted(path.iterdir()):
     if one.suffix in _READERS:
       held, said = read(one)
+      for name in {*held} & {*tensors}:
+        raise ValueError(f'{path}: expected one tensor {name!r}, got two')
       tensors |= held
       notes |= said
   if not tensors:

@@ -57,6 +57,22 @@ def test_files_of_all_and_of_each_are_refused(tmp_path):
     dumps.find(str(tmp_path), 'real')
 
 
+@pytest.mark.parametrize(
+  'names', (['real.npz', 'real.pt'], ['real.rank1.npz', 'real.rank1/y.npy'])
+)
+def test_two_files_of_the_same_are_refused(tmp_path, names):
+  _touch(tmp_path, *names)
+  with pytest.raises(ValueError, match='expected one file or folder of real'):
+    dumps.find(str(tmp_path), 'real')
+
+
+def test_two_tensors_of_a_name_are_refused(tmp_path):
+  np.save(tmp_path / 'y.npy', Y)
+  np.savez(tmp_path / 'z.npz', y=Y)
+  with pytest.raises(ValueError, match="expected one tensor 'y', got two"):
+    dumps.read(tmp_path)
+
+
 def test_no_folder_is_refused(tmp_path):
   with pytest.raises(ValueError, match="outputs: expected a folder, got '/"):
     dumps.find(str(tmp_path / 'none'), 'real')

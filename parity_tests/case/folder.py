@@ -126,7 +126,7 @@ class Folder:
     array = read_case.as_numpy(array)
     layout = layout or self.layouts.get(name)
     if layout is not None:
-      array = layout.undo(array, sizes)
+      array = layout.undo(layout.with_rank(array, ranks), sizes)
     elif ranks == 1 and array.ndim < len(tensors.SPECS[name].shape.split()):
       array = array[None]
     return layouts_lib.as_stored(name, array, policy.dtype(name))

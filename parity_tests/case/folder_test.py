@@ -210,6 +210,42 @@ def test_a_kernel_elsewhere_may_lack_an_activation(tmp_path):
   assert {*_run_elsewhere(tmp_path, '"swiglu",')} == {'real.safetensors'}
 
 
+@pytest.mark.parametrize(
+  ('kernel', 'function', 'said'),
+  [
+    ('def f(i, l, p):\n  return {"y": i["x"]}', 'g', "expected 'g' in"),
+    ('def f(i, l, p):\n  i["x"] *= 2\n  return {}', 'f', 'x: expected it unch'),
+    ('def f(i, l, p):\n  raise ValueError("mine")', 'f', 'line 2, in f'),
+  ],
+)
+def test_what_goes_wrong_elsewhere_is_told(tmp_path, kernel, function, said):
+  case = tmp_path / 'case'
+  folder.write(case, 'forward', dict(real=_made('float32')['real']))
+  (tmp_path / 'kernel.py').write_text(kernel)
+  done = subprocess.run(
+    [
+      sys.executable,
+      '-I',
+      case / 'read_case.py',
+      case,
+      f'{tmp_path}/kernel.py:{function}',
+      tmp_path / 'out',
+    ],
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  assert done.returncode == 1 and said in done.stderr
+  assert ('Traceback' in done.stderr) == ('mine' in kernel)
+
+
+def test_outputs_of_an_earlier_run_are_not_mixed_in(tmp_path):
+  made = _made('float32')
+  folder.write(tmp_path / 'case', 'forward', made)
+  _run_elsewhere(tmp_path, '"swiglu", "absolute"')
+  with pytest.raises(subprocess.CalledProcessError):
+    _run_elsewhere(tmp_path, '"swiglu",')
+
+
 class TestReadCase:
   def test_bfloat16_without_ml_dtypes_is_widened(self, monkeypatch, tmp_path):
     made = _made('bfloat16')

@@ -14,6 +14,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
@@ -89,6 +90,13 @@ class Layout:
     wide = array.reshape([sizes[axis] for axis in every])
     back = wide.transpose([every.index(axis) for axis in own])
     return self._turned(np.ascontiguousarray(back), undo=True)
+
+  def with_rank(self, array: np.ndarray, ranks: int) -> np.ndarray:
+    """Returns a tensor of one rank with its axis, where that was left out."""
+    is_left_out = array.ndim == len(self.axes) - 1
+    if ranks == 1 and 'R' in self.axes and is_left_out:
+      return np.expand_dims(array, self.axes.index('R'))
+    return array
 
   def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Returns their shape, given the sizes of our axes."""
@@ -171,7 +179,8 @@ def as_stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
   bare = array.dtype.kind in 'Vui' and array.dtype.itemsize == wanted.itemsize
   if bare and wanted.kind != 'i' and wanted.itemsize == 2:
     return array.view(wanted)
-  if array.dtype.kind not in 'fiu' and array.dtype.name != 'bfloat16':
+  is_float = array.dtype.kind == 'f' or array.dtype.name == 'bfloat16'
+  if not (is_float if wanted.kind != 'i' else array.dtype.kind in 'iu'):
     raise ValueError(f'{name}: expected {dtype}, got {array.dtype}')
   with np.errstate(over='ignore', invalid='ignore'):
     cast = array.astype(wanted)
@@ -180,9 +189,15 @@ def as_stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     at = tuple(int(i) for i in np.argwhere(lost)[0])
     raise ValueError(
       f'{name}: expected values of {dtype}, got {array.dtype} {array[at]} at '
-      f'{list(at)}, which {dtype} has not: is it kept unrounded (--unrounded)?'
+      f'{list(at)}, which {dtype} has not: {_how_to_store(name, dtype)}'
     )
   return cast
+
+
+def _how_to_store(name: str, dtype: str) -> str:
+  if name in precision.INTERMEDIATES:
+    return f'round it to {dtype}, or export the case with --unrounded={name}'
+  return f'round it to {dtype} before it is written'
 
 
 def _numpy(dtype: str) -> np.dtype:

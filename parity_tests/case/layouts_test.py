@@ -122,6 +122,13 @@ def test_an_axis_left_out_has_one_element():
     layout.apply(np.zeros((2, 3, 4)))
 
 
+def test_one_rank_may_lack_its_axis():
+  layout = layouts.parse('gate_up', 'N R 2F, interleaved')
+  array = np.arange(12.0).reshape(3, 4)
+  assert layout.with_rank(array, 1).shape == (3, 1, 4)
+  assert layout.with_rank(array, 2) is array
+
+
 def test_another_shape_is_refused():
   layout = layouts.parse('w_down', 'E D F')
   sizes = {**SIZES['all_differ'], '2F': 14}

@@ -246,10 +246,10 @@ def _tables(path, lines):
   values: dict = {}
   for number, line in enumerate(lines, 1):
     line = line.strip()
-    if line.startswith('['):
+    if line.startswith('[') and line.endswith(']'):
       if name:
         yield name, values
-      name, values = line.strip('[]'), {}
+      name, values = line[1:-1], {}
     elif line and not line.startswith('#'):
       key, _, value = line.partition(' = ')
       try:
@@ -271,11 +271,20 @@ def _function(named):
   module = types.ModuleType(loader.name)
   sys.modules[loader.name] = module
   loader.exec_module(module)
+  if not callable(getattr(module, name, None)):
+    raise ValueError(f'function: expected {name!r} in {path}, got none')
   return getattr(module, name)
 
 
 def run(case, function, out, torch=False):
-  """Calls a function on each kind of data, and writes what it returns."""
+  """Calls a function on each kind of data, and writes what it returns.
+
+  Raises:
+    ValueError: the folder of outputs is in use, or the function changed what it
+      was given.
+  """
+  if os.path.isdir(out) and os.listdir(out):
+    raise ValueError(f'out: expected a folder that is empty, got {out!r}')
   for data, table in case.data.items():
     known = getattr(function, 'activations', (table.activation,))
     if table.activation not in known:
@@ -284,14 +293,36 @@ def run(case, function, out, torch=False):
     policy.activation = table.activation
     found = {}
     if case.case.direction != BACKWARD:
-      found.update(
-        function(inputs(case, data, None, torch), case.layer, policy)
-      )
+      held = inputs(case, data, None, torch)
+      found.update(_called(function, held, case.layer, policy))
     if case.case.direction != FORWARD:
       held = inputs(case, data, None, torch, BACKWARD)
       held.update((n, a) for n, a in found.items() if n in held)
-      found.update(function.backward(held, case.layer, policy))
+      found.update(_called(function.backward, held, case.layer, policy))
     write(out, case, data, found)
+
+
+def _is_of(error, named):
+  """Says whether an error was raised in the file of the function."""
+  path, frame = named.rpartition(':')[0], error.__traceback__
+  while frame is not None:
+    if frame.tb_frame.f_code.co_filename == path:
+      return True
+    frame = frame.tb_next
+  return False
+
+
+def _called(function, held, layer, policy):
+  """Returns what a function returns; it must leave its inputs as they are."""
+  own = {
+    n: np.array(a) if isinstance(a, np.ndarray) else a for n, a in held.items()
+  }
+  before = {name: digest({name: array}) for name, array in own.items()}
+  found = function(dict(own), layer, policy)
+  for name, array in own.items():
+    if digest({name: array}) != before[name]:
+      raise ValueError(f'{name}: expected it unchanged, got other values')
+  return found
 
 
 def main():
@@ -301,7 +332,12 @@ def main():
   parser.add_argument('out', help='folder to write to')
   parser.add_argument('--torch', action='store_true', help='tensors of torch')
   given = parser.parse_args()
-  run(load(given.case), _function(given.function), given.out, given.torch)
+  try:
+    run(load(given.case), _function(given.function), given.out, given.torch)
+  except ValueError as error:
+    if _is_of(error, given.function):  # it is the user's own, with its lines
+      raise
+    sys.exit(f'read_case: {error}')
 
 
 if __name__ == '__main__':

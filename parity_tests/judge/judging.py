@@ -238,10 +238,12 @@ def exact_lane(
   except candidates.InputsSpoilt:
     raise
   except candidates.CandidateError as error:
-    # Only a name of the user's has a colon.
-    if ':' not in candidate.name:
-      raise
-    raise candidates.CandidateError(f'{error}; {EXACT_HINT}') from error
+    hint = f'; {EXACT_HINT}' if candidate.can.declares else ''
+    raise candidates.CandidateError(
+      f'{error} (on {data} data){hint}',
+      error.diagnosis,
+      plan=error.plan,
+    ) from error
   except candidates.CannotJudge as error:
     result = verdicts.Result(
       which.results[0],
