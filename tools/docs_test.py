@@ -54,14 +54,14 @@ def run_commands(page: str, folder: pathlib.Path) -> None:
   Raises:
     AssertionError: one prints something else than the page says.
   """
-  hpmoe_here = folder / 'bin' / 'hpmoe'
-  hpmoe_here.parent.mkdir()
-  hpmoe_here.write_text(
-    f'#!/bin/sh\nexec {sys.executable} '
-    '-m hpmoe.parity_tests.commands.main "$@"\n'
-  )
-  hpmoe_here.chmod(0o755)
-  (folder / 'bin' / 'python').symlink_to(sys.executable)
+  # Not a link, which would be a Python without what is installed beside it.
+  for name, of in dict(
+    python='', hpmoe=' -m hpmoe.parity_tests.commands.main'
+  ).items():
+    program = folder / 'bin' / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable}{of} "$@"\n')
+    program.chmod(0o755)
   env = os.environ | dict(PATH=f'{folder}/bin:{os.environ["PATH"]}')
   for file in _FILE.finditer(page):
     (folder / file['name']).write_text(file['text'])
