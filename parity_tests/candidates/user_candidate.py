@@ -210,14 +210,14 @@ def check_outputs(
     ValueError: one that is needed is missing, a name is unknown, or a shape or
       dtype is not that of `tensors.SPECS`.
   """
+  for key in needed:
+    if key not in outputs:
+      raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')
   if not outputs:
     raise ValueError(
       f'{name}: expected tensors of the {which.name} pass, such as '
       f'{which.results[0]!r}, got none'
     )
-  for key in needed:
-    if key not in outputs:
-      raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')
   for key, value in outputs.items():
     if key not in which.outputs:
       raise ValueError(
