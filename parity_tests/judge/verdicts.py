@@ -83,10 +83,14 @@ class Failure:
   replay: str = ''
 
   def order(self) -> tuple:
-    """Sort key: dependency order of tasks, then lane."""
+    """Sort key: dependency order of tasks, then lane.
+
+    Of a stage, an element that is wrong before a tensor that is as a whole.
+    """
     padding = self.row_block is None
     return (
       ORDER.index(self.stage),
+      self.bad_rows == 0,
       self.rank,
       padding,
       self.expert or 0,

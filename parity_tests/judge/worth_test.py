@@ -7,6 +7,7 @@ import pytest
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -178,7 +179,7 @@ class OnlyY:
 
 
 class TestFromYAlone:
-  """Each was passed once, see issue 18."""
+  """Errors that wider limits let through."""
 
   def test_a_token_one_percent_off_fails(self, only_y):
     y = only_y.own['y'].astype(np.float32)
@@ -232,6 +233,25 @@ class TestFromYAlone:
 
     assert not only_y.refused(own).any()
     assert only_y.refused(up).mean() > 0.5
+
+
+def test_an_element_is_named_before_a_tensor_that_is_off_as_a_whole():
+  def rounds_weights(inputs, config, policy):
+    kernel = trial.Kernel(round_weights=True)
+    return {'y': kernel.forward(config, policy, inputs)['y']}
+
+  report = check.run(
+    check.Request(
+      case_lib.Case(preset='tiny', ranks=2, dtype='bfloat16'),
+      in_process.Function(rounds_weights),
+      judgement.Judgement(lanes=('bounded',)),
+    )
+  )
+
+  failed = {r.rule for r in report.results if r.verdict == verdicts.FAIL}
+  assert failed == {verdicts.SPREAD_RULE, verdicts.EDGES_RULE}
+  assert report.first_failure.rule == verdicts.EDGES_RULE
+  assert report.first_failure.bad_rows
 
 
 def _planted(own, kind, size, rng):
