@@ -238,11 +238,12 @@ def exact_lane(
   except candidates.InputsSpoilt:
     raise
   except candidates.CandidateError as error:
+    # Only a name of the user's has a colon.
+    if ':' not in candidate.name:
+      raise
     hint = f'; {EXACT_HINT}' if candidate.can.declares else ''
     raise candidates.CandidateError(
-      f'{error} (on {data} data){hint}',
-      error.diagnosis,
-      plan=error.plan,
+      f'{error} (on {data} data){hint}'
     ) from error
   except candidates.CannotJudge as error:
     result = verdicts.Result(
