@@ -170,14 +170,12 @@ def table() -> list[dict[str, str]]:
   rows = [{'wrong': name} for name in WRONG]
   for test in TESTS:
     cases = [drawn(test, shape) for shape in test.shapes]
+    right = [_y(made, trial.Kernel()) for made in cases]
     for row in rows:
-      answers = [
-        (made, WRONG[row['wrong']](made, trial.Kernel())) for made in cases
-      ]
-      theirs = sum(
-        accepts(test, y, _y(made, trial.Kernel())) for made, y in answers
-      )
-      ours = sum(verdict(made, y) for made, y in answers)
+      spoil = WRONG[row['wrong']]
+      got = [spoil(made, trial.Kernel()) for made in cases]
+      theirs = sum(accepts(test, *pair) for pair in zip(got, right))
+      ours = sum(verdict(made, y) for made, y in zip(cases, got))
       row[test.record] = f'{theirs} of {len(cases)}'
       row[f'hpmoe on data of {test.record}'] = f'{ours} of {len(cases)}'
   return rows

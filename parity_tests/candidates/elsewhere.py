@@ -123,11 +123,10 @@ class Program(candidates.Candidate):
       self._call(job, config.num_ranks)
       answer = answers.Answer(str(out), case, names)
       try:
-        missing = {*range(config.num_ranks)} - {
-          *(answer.ranks(_REAL) or range(config.num_ranks))
-        }
-        if missing:
-          raise ValueError(f'expected outputs of rank {min(missing)}, got none')
+        some = answer.ranks(_REAL)
+        if some is not None:
+          first = min({*range(config.num_ranks)} - {*some})
+          raise ValueError(f'expected outputs of rank {first}, got none')
         held = answer.tensors(_REAL, policy)
       except dumps.Missing as error:
         if policy.activation == 'swiglu':
@@ -160,13 +159,9 @@ class Program(candidates.Candidate):
       ) from error
     for rank, code in ended.items():
       of = self.name if rank is None else f'{self.name}: rank {rank}'
-      if code is None:
-        raise candidates.CandidateError(
-          f'{of}: expected an answer within {self.timeout_s:g} s, got none'
-        )
-      if code:
-        how = f'signal {-code}' if code < 0 else f'exit code {code}'
-        raise candidates.CandidateError(f'{of}: expected an answer, got {how}')
+      if code != 0:
+        told = processes.unlike_an_answer(code, self.timeout_s)
+        raise candidates.CandidateError(f'{of}: {told}')
 
   def _env(self) -> dict[str, str]:
     return dict(os.environ)

@@ -42,14 +42,14 @@ class Outputs(candidates.Candidate):
   Attributes:
     path: their folder.
     names: a file that says what they are called, or None.
-    case: what they were computed from.
+    answer: the same, and what they were computed from.
     ranks: see `Candidate`.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(orders=None, unrounds=True)
   path: str
   names: str | None = None
-  case: folder_lib.Folder | None = None
+  answer: answers.Answer | None = None
   ranks: tuple[int, ...] | None = None
   options: flow_lib.Options = flow_lib.Options()
 
@@ -74,7 +74,7 @@ class Outputs(candidates.Candidate):
         'direction: expected forward or backward where ranks are missing, as '
         f'a backward pass read what they saved, got both and ranks {ranks}'
       )
-    return dataclasses.replace(self, case=held, ranks=ranks)
+    return dataclasses.replace(self, answer=answer, ranks=ranks)
 
   def facts(self) -> dict[str, object]:
     """See `Candidate`."""
@@ -89,10 +89,10 @@ class Outputs(candidates.Candidate):
       CannotJudge: nothing was computed from this kind of data.
     """
     del given
-    assert self.case is not None  # `ready`
-    answer = answers.Answer(self.path, self.case, names_lib.read(self.names))
+    answer = self.answer
+    assert answer is not None  # `ready`
     try:
-      data = self.case.data_of(inputs['x'])
+      data = answer.case.data_of(inputs['x'])
       if answer.ranks(data) != self.ranks:
         raise ValueError(
           f'{self.path}: expected ranks {self.ranks or "all"} of {data} data, '

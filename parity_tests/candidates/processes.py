@@ -50,6 +50,19 @@ def end(job: pathlib.Path) -> None:
     time.sleep(_PASS_S)
 
 
+def unlike_an_answer(code: int | None, timeout_s: float) -> str:
+  """Says what was expected of a process, and how it ended: not with 0.
+
+  Args:
+    code: see `Codes`.
+    timeout_s: seconds that it had.
+  """
+  if code is None:
+    return f'expected an answer within {timeout_s:g} s, got none'
+  how = f'signal {-code}' if code < 0 else f'exit code {code}'
+  return f'expected an answer, got {how}'
+
+
 def call(
   job: pathlib.Path,
   commands: Mapping[int | None, Sequence[str]],

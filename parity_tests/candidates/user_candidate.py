@@ -178,22 +178,17 @@ class Subprocess(candidates.Candidate):
     command = [sys.executable, str(worker), str(job)]
     env = os.environ | (_POISON if self.checking.poison else {})
     code = processes.call(job, {None: command}, env, self.timeout_s)[None]
-    if code is None:
-      raise candidates.CandidateError(
-        f'{self.name}: expected an answer within {self.timeout_s:g} s, got none'
-      )
     told = job / 'error.json'
-    if told.exists():
+    if code is not None and told.exists():
       word = json.loads(told.read_text())
       raise _KINDS[word['kind']](word['text'])
     # `exchange.save` writes the dtypes last.
-    if not code and (job / 'outputs' / 'dtypes.json').exists():
+    if code == 0 and (job / 'outputs' / 'dtypes.json').exists():
       return
-    how = f'signal {-code}' if code < 0 else f'exit code {code}'
-    how = how if code else 'exit status 0 without one'
-    raise candidates.CandidateError(
-      f'{self.name}: expected an answer, got {how}'
-    )
+    how = 'expected an answer, got exit status 0 without one'
+    if code != 0:
+      how = processes.unlike_an_answer(code, self.timeout_s)
+    raise candidates.CandidateError(f'{self.name}: {how}')
 
 
 def check_outputs(
