@@ -89,9 +89,10 @@ def _commands(block: str):
     )
 
 
-def test_a_page_of_commands_prints_what_it_says(tmp_path):
+@pytest.mark.parametrize('page', ['docs/elsewhere.md', 'docs/promises.md'])
+def test_a_page_of_commands_prints_what_it_says(page, tmp_path):
   shutil.copy(ROOT / 'parity_tests/examples/moe.cc', tmp_path)
-  run_commands((ROOT / 'docs/elsewhere.md').read_text(), tmp_path)
+  run_commands((ROOT / page).read_text(), tmp_path)
 
 
 @pytest.mark.parametrize('said', ('b', '...\nb', 'a\n'))

@@ -81,26 +81,6 @@ def _held(f: flags.FlagValues):
   return folder.read(f.case)
 
 
-def _case(f: flags.FlagValues, direction: str):
-  """Returns the case that is asked for.
-
-  Raises:
-    ValueError: it is wrong, or a flag would have no effect beside --case.
-  """
-  from hpmoe.parity_tests.case import case
-
-  if f.case is None:
-    return layer_flags.case(f, direction)
-  free = ('direction', 'accumulation_order')
-  for name in (row.name for row in case_flags.FLAGS):
-    if name not in free and f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none beside --case={f.case}, which decides it, got '
-        f'{cli.text(f[name].value)}'
-      )
-  return case.Case.of(f.case, direction)
-
-
 def request(f: flags.FlagValues):
   """Returns what parsed flags ask for.
 
@@ -112,7 +92,7 @@ def request(f: flags.FlagValues):
   from hpmoe.parity_tests.judge.limits import standards
 
   direction = _direction(f)
-  case = _case(f, direction)
+  case = layer_flags.asked_case(f, direction)
   layer_flags.refuse_without_effect(f, direction)
   for name in ('start_at', 'stop_after'):
     if f[name].value is not None and direction == 'both':

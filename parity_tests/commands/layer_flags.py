@@ -204,6 +204,26 @@ def case(f: flags.FlagValues, direction: str | None = None):
   return case_lib.Case(**made)
 
 
+def asked_case(f: flags.FlagValues, direction: str):
+  """Returns the case of these options, or that of --case.
+
+  Raises:
+    ValueError: it is wrong, or a flag would have no effect beside --case.
+  """
+  from hpmoe.parity_tests.case import case as case_lib
+
+  if f.case is None:
+    return case(f, direction)
+  free = ('direction', 'accumulation_order')
+  for name in (row.name for row in case_flags.FLAGS):
+    if name not in free and f[name].present:
+      raise cli.UsageError(
+        f'{name}: expected none beside --case={f.case}, which decides it, got '
+        f'{cli.text(f[name].value)}'
+      )
+  return case_lib.Case.of(f.case, direction)
+
+
 def _refuse_contradictions(f: flags.FlagValues) -> None:
   if f.input is None:
     if f['text'].present and f.routing != 'text':

@@ -25,6 +25,7 @@ from hpmoe.parity_tests.commands import counts_command
 from hpmoe.parity_tests.commands import export_command
 from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import generate_command
+from hpmoe.parity_tests.commands import invariance_command
 from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.commands import reproduce_command
@@ -44,6 +45,7 @@ COMMANDS = {
     export_command,
     faults_command,
     generate_command,
+    invariance_command,
     law_command,
     reproduce_command,
     sweep_command,

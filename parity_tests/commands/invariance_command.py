@@ -1,0 +1,69 @@
+"""`hpmoe invariance`."""
+
+from absl import flags
+
+from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flags as case_flags
+from hpmoe.parity_tests.commands import backend_flags
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
+
+
+def _define(f: flags.FlagValues) -> None:
+  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.candidates import tasks
+  from hpmoe.parity_tests.law import variants
+
+  cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
+  cli.define(f, (*tasks.FLAGS, *table.FLAGS))
+  known = tuple(one.name for one in variants.PROPERTIES)
+  one = flag.Flag('property', '', 'Some of them.', choices=known)
+  cli.define(f, [one.listed(())])
+  cli.option(
+    f,
+    'promise',
+    'A TOML file of what must hold: [promise], then a line for a property, '
+    'such as batch = "bits" or tokens = {y = "bits"}; "rounding" is what '
+    'all must be. Default: run_to_run = "bits".',
+  )
+  cli.define_json(f)
+
+
+def _invariance(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.law import invariance
+  from hpmoe.parity_tests.law import invariance_table
+  from hpmoe.parity_tests.report import report
+
+  cli.check_writable('json', f.json)
+  layer_flags.refuse_without_effect(f, f.direction)
+  promise = invariance.read_promise(f.promise)
+  case = layer_flags.asked_case(f, f.direction)
+  candidate = backend_flags.candidate(f, case)
+  with (
+    cli.failure_reported(f.json),
+    cli.progress(invariance.count_steps(case)) as step,
+  ):
+    rows = invariance.run(candidate, case, promise, f.property, step)
+  cli.write_json(f.json, report.jsonable(invariance_table.to_json(rows)))
+  print(invariance_table.text(rows))
+  kept = invariance.is_kept(rows)
+  return cli.PARITY if kept else cli.NO_PARITY
+
+
+COMMAND = cli.Command(
+  'invariance',
+  'what a kernel keeps of its bits: run to run, in any batch, in any order.',
+  (
+    'hpmoe invariance --preset=tiny --candidate=kernel.py:moe',
+    'hpmoe invariance --candidate=kernel.py:moe --promise=promise.toml '
+    '--json=out.json',
+    'hpmoe invariance --preset=tiny --direction=both --property=tokens,ranks',
+  ),
+  _define,
+  _invariance,
+  '0 what was promised holds, '
+  '1 it does not, '
+  '2 the request was wrong, '
+  '3 the candidate crashed, hung or could not run',
+  compiles=True,
+)

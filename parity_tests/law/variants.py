@@ -1,0 +1,323 @@
+"""The same layer dealt in another way: what must give a token the same bits.
+
+A variant says of each token, slot and expert which one of the base layer it is.
+All else follows: its inputs, and where a result of the base must stand in it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import tensors
+
+Arrays = Mapping[str, np.ndarray]
+
+# What strangers hold: near the largest float16, so that a sum with one of them
+# shows in any dtype.
+_HUGE = 2.0**15
+# Rows that a rank has room for, beyond those of the base.
+_MORE_ROWS = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+  """A layer whose parts are those of another.
+
+  Attributes:
+    says: what is different, in words.
+    tokens: `[R', T']` int, the flat token (rank * T + token) of the base.
+    slots: `[K]` int, the slot of the base.
+    experts: `[E]` int, the expert of the base.
+    strangers: `[R', T']` bool, tokens that share a base token's routing alone:
+      x and dy are another's, and nobody compares what becomes of them.
+    more_rows: how much larger the capacity is than it need be.
+    threads: how many the candidate may use; None: as it likes.
+  """
+
+  says: str
+  tokens: np.ndarray
+  slots: np.ndarray
+  experts: np.ndarray
+  strangers: np.ndarray
+  more_rows: int = 0
+  threads: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Dealt:
+  """A layer's tensors by token, slot, row and expert.
+
+  Attributes:
+    config: sizes.
+    ids: `[R, T, K]` int32.
+  """
+
+  config: config_lib.MoEConfig
+  ids: np.ndarray
+
+  @functools.cached_property
+  def plan(self) -> dict[str, np.ndarray]:
+    """The oracle's."""
+    policy = precision.PrecisionPolicy()
+    return oracle_lib.Oracle(self.config, policy, dict(topk_ids=self.ids)).plan
+
+  @property
+  def rows(self) -> tuple[np.ndarray, np.ndarray]:
+    """`[R T, K]` twice: rank and packed row of each slot."""
+    owner = self.ids // self.config.experts_per_rank
+    flat = (-1, self.config.top_k)
+    return owner.reshape(flat), self.plan['row_of_slot'].reshape(flat)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """A base layer and a variant of it.
+
+  Attributes:
+    base: the layer.
+    other: the variant's.
+    variant: how they are related.
+  """
+
+  base: Dealt
+  other: Dealt
+  variant: Variant
+
+  @property
+  def is_whole(self) -> bool:
+    """Whether each token is there once: sums over tokens are the same."""
+    base, variant = self.base.config, self.variant
+    everyone = np.arange(base.num_ranks * base.num_tokens)
+    tokens = np.sort(variant.tokens, axis=None)
+    return not variant.strangers.any() and np.array_equal(tokens, everyone)
+
+  def mapped(self, name: str, array: np.ndarray) -> np.ndarray:
+    """Returns a tensor of the base as the variant has it.
+
+    Args:
+      name: of `tensors.SPECS`, no plan; a sum over tokens is taken as it is.
+      array: the base's.
+    """
+    config, other, variant = self.base.config, self.other.config, self.variant
+    axes = tensors.SPECS[name].shape.split()
+    tokens = variant.tokens.reshape(-1)
+    shape = tensors.SPECS[name].dims(**other.dims())
+    if axes[1] == 'L':
+      flat = array.reshape(config.num_experts, *array.shape[2:])
+      return flat[variant.experts].reshape(shape)
+    if axes[1] == 'T':
+      flat = array.reshape(-1, *array.shape[2:])[tokens]
+      if axes[2:3] == ['K']:
+        flat = flat[:, variant.slots]
+      return flat.reshape(shape)
+    made = np.zeros(shape, array.dtype)
+    rank, row = (a[tokens][:, variant.slots] for a in self.base.rows)
+    made[self.other.rows] = array[rank, row]
+    return made
+
+  def compared(self, name: str) -> np.ndarray | None:
+    """Returns `[R', ...]` bool, what of a tensor must be the base's.
+
+    None: nothing, as its sums are over other tokens.
+    """
+    axes = tensors.SPECS[name].shape.split()
+    shape = tensors.SPECS[name].dims(**self.other.config.dims())
+    known = ~self.variant.strangers
+    if axes[1] == 'L':
+      return np.ones(shape, bool) if self.is_whole else None
+    made = np.zeros(shape, bool)
+    if axes[1] == 'T':
+      made[known] = True
+    else:
+      rank, row = (a[known.reshape(-1)] for a in self.other.rows)
+      made[rank, row] = True
+    return made
+
+
+def pair(made: inputs_lib.LayerInputs, variant: Variant) -> Pair:
+  """Returns a layer beside a variant of it, which has the room that it needs.
+
+  Args:
+    made: the base.
+    variant: what is different.
+  """
+  config, ids = made.config, made.arrays['topk_ids']
+  flat = ids.reshape(-1, config.top_k)[variant.tokens.reshape(-1)]
+  labels = np.argsort(variant.experts).astype(np.int32)
+  theirs = labels[flat][:, variant.slots].reshape(*variant.tokens.shape, -1)
+  ranks, num_tokens = variant.tokens.shape
+  local = config.num_experts // ranks
+  most = int(np.bincount(theirs.reshape(-1) // local, minlength=ranks).max())
+  other = dataclasses.replace(
+    config,
+    num_ranks=ranks,
+    num_tokens=num_tokens,
+    # At least one row more than it needs, as cases have.
+    capacity=(most // 16 + 1) * 16 + variant.more_rows,
+  )
+  return Pair(Dealt(config, ids), Dealt(other, theirs), variant)
+
+
+def inputs(made: inputs_lib.LayerInputs, of: Pair) -> inputs_lib.LayerInputs:
+  """Returns what the variant reads; `made` is what the base does."""
+  arrays = {}
+  for name, array in made.arrays.items():
+    if name == 'topk_ids':
+      arrays[name] = of.other.ids
+    elif name in tensors.PLAN:
+      arrays[name] = of.other.plan[name]
+    else:
+      arrays[name] = of.mapped(name, array)
+  strange = of.variant.strangers
+  for name in {'x', 'dy'} & {*arrays} if strange.any() else ():
+    huge = np.resize([_HUGE, -_HUGE / 2], arrays[name].shape[-1])
+    arrays[name] = np.where(strange[..., None], huge, arrays[name]).astype(
+      arrays[name].dtype
+    )
+  return dataclasses.replace(made, config=of.other.config, arrays=arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Property:
+  """What a kernel may promise.
+
+  Attributes:
+    name: as a promise calls it.
+    says: what it means that it holds.
+    variants: yields what is tried, for a layer and a seed.
+  """
+
+  name: str
+  says: str
+  variants: Callable[[config_lib.MoEConfig, int], Iterator[Variant]]
+
+
+def _as_it_is(config: config_lib.MoEConfig, says: str) -> Variant:
+  ranks, num = config.num_ranks, config.num_tokens
+  return Variant(
+    says,
+    np.arange(ranks * num).reshape(ranks, num),
+    np.arange(config.top_k),
+    np.arange(config.num_experts),
+    np.zeros((ranks, num), bool),
+  )
+
+
+def _some(base: Variant, says: str, columns: np.ndarray | slice) -> Variant:
+  """Returns some tokens of each rank."""
+  tokens = base.tokens[:, columns]
+  return dataclasses.replace(
+    base, says=says, tokens=tokens, strangers=np.zeros(tokens.shape, bool)
+  )
+
+
+def _permutation(of: str, seed: int, size: int) -> np.ndarray:
+  drawn = stable_random.normal(stable_random.seed_of(of, seed), (size,))
+  return np.argsort(drawn, kind='stable')
+
+
+def _runs(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  del seed
+  for run in (2, 3):
+    yield _as_it_is(config, f'run {run}')
+
+
+def _batches(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  del seed
+  base, num = _as_it_is(config, ''), config.num_tokens
+  for token in sorted({0, num // 2, num - 1}) if num > 1 else ():
+    yield _some(base, f'token {token} of each rank alone', [token])
+  if num > 2:
+    yield _some(base, 'the first half of each rank', slice(num // 2))
+    yield _some(base, 'the second half of each rank', slice(num // 2, None))
+    yield _some(base, 'all but the first token', slice(1, None))
+
+
+def _tokens(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  base, num = _as_it_is(config, ''), config.num_tokens
+  if num > 1:
+    yield _some(base, 'each rank, last token first', np.roll(range(num), 1))
+    yield _some(base, 'each rank backwards', slice(None, None, -1))
+  order = _permutation('tokens', seed, config.num_ranks * num)
+  tokens = order.reshape(base.tokens.shape)
+  yield dataclasses.replace(base, says='any token on any rank', tokens=tokens)
+
+
+def _experts(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  base, num = _as_it_is(config, ''), config.num_experts
+  for says, order in (
+    ('experts backwards', np.arange(num)[::-1]),
+    ('any expert on any rank', _permutation('experts', seed, num)),
+  ):
+    yield dataclasses.replace(base, says=says, experts=order)
+
+
+def _slots(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  del seed
+  if config.top_k > 1:
+    base = _as_it_is(config, 'slots backwards')
+    yield dataclasses.replace(base, slots=base.slots[::-1])
+
+
+def _ranks(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  del seed
+  base = _as_it_is(config, '')
+  everyone = base.tokens.reshape(-1)
+  for ranks in (1, 2, 4, 8):
+    even = not (config.num_experts % ranks or len(everyone) % ranks)
+    if even and ranks != config.num_ranks:
+      tokens = everyone.reshape(ranks, -1)
+      strange = np.zeros(tokens.shape, bool)
+      yield dataclasses.replace(
+        base, says=f'R={ranks}', tokens=tokens, strangers=strange
+      )
+
+
+def _others(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  del seed
+  base, num = _as_it_is(config, ''), config.num_tokens
+  at = np.arange(num)
+  for says, strange in (
+    ('every second token is huge', at % 2 == 1),
+    ('all tokens but the first are huge', at > 0),
+  ):
+    if strange.any():
+      every = np.broadcast_to(strange, base.tokens.shape)
+      yield dataclasses.replace(base, says=says, strangers=every)
+
+
+def _padding(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  del seed
+  base, num = _as_it_is(config, ''), config.num_tokens
+  yield dataclasses.replace(
+    base, says=f'{_MORE_ROWS} rows more room', more_rows=_MORE_ROWS
+  )
+  more = np.concatenate([np.arange(num), np.arange(num)[:3]])
+  padded = _some(base, f'{len(more) - num} huge tokens at the end', more)
+  strange = np.broadcast_to(np.arange(len(more)) >= num, padded.tokens.shape)
+  yield dataclasses.replace(padded, strangers=strange)
+
+
+def _threads(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+  del seed
+  yield dataclasses.replace(_as_it_is(config, 'one thread'), threads=1)
+
+
+PROPERTIES = (
+  Property('run_to_run', 'the same call gives the same bits', _runs),
+  Property('batch', 'whatever else is in the batch, by number', _batches),
+  Property('tokens', 'wherever a token stands', _tokens),
+  Property('others', 'whatever the other tokens hold', _others),
+  Property('padding', 'whatever fills the batch or the buffers up', _padding),
+  Property('experts', 'whatever the experts are numbered', _experts),
+  Property('slots', "in any order of a token's experts", _slots),
+  Property('ranks', 'on any number of ranks', _ranks),
+  Property('threads', 'with any number of threads', _threads),
+)
