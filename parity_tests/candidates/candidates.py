@@ -200,6 +200,16 @@ class Candidate(abc.ABC):
         raise ValueError(f'{mode}: expected none with {beside}, got {value}')
     return self
 
+  def place(self, tensor: str, index: Sequence[np.ndarray]) -> str:
+    """Returns where elements of the last run are in its own files, or ''.
+
+    Args:
+      tensor: its name.
+      index: arrays that broadcast, one for each axis `[R, ...]`.
+    """
+    del tensor, index
+    return ''
+
   def facts(self) -> dict[str, Any]:
     """Returns what it was made with but its modes, as plain data."""
     fields = getattr(self, '__dataclass_fields__', {}).values()

@@ -26,8 +26,8 @@ from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
-from hpmoe.parity_tests.case import names as names_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.theirs import names as names_lib
 
 _REAL = 'real'
 _CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'
@@ -80,6 +80,9 @@ class Program(candidates.Candidate):
   seconds: list[float] = dataclasses.field(
     default_factory=list, init=False, compare=False
   )
+  origins: dict[str, answers.Origin] = dataclasses.field(
+    default_factory=dict, init=False, compare=False
+  )
 
   @property
   def name(self) -> str:  # type: ignore[override]
@@ -127,7 +130,7 @@ class Program(candidates.Candidate):
         if some is not None:
           first = min({*range(config.num_ranks)} - {*some})
           raise ValueError(f'expected outputs of rank {first}, got none')
-        held = answer.tensors(_REAL, policy)
+        held, origins = answer.tensors(_REAL, policy)
       except dumps.Missing as error:
         if policy.activation == 'swiglu':
           raise candidates.CandidateError(
@@ -141,10 +144,17 @@ class Program(candidates.Candidate):
         told = str(error).replace(str(out), _OUT)
         raise candidates.CandidateError(f'{self.name}: {told}') from error
       held = {name: np.array(array) for name, array in held.items()}
+    self.origins.update(
+      {name: origin.but_for(str(out), _OUT) for name, origin in origins.items()}
+    )
     self.seconds.append(time.perf_counter() - start)
     return user_candidate.check_outputs(
       self.name, config, policy, held, which, ()
     )
+
+  def place(self, tensor, index) -> str:
+    """See `Candidate`."""
+    return self.origins[tensor].place(index)
 
   def _call(self, job: pathlib.Path, ranks: int) -> None:
     """Runs the program, each rank of it at once where it has ranks."""

@@ -1,7 +1,7 @@
 """A candidate that ran elsewhere: what it left in files.
 
 `--case` names what it was given, a folder of `hpmoe export`, and `--outputs`
-what it computed, under names and layouts of `--names`, see `case.names`.
+what it computed, under names and layouts of `--names`, see `case.theirs.names`.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import folder as folder_lib
-from hpmoe.parity_tests.case import names as names_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.theirs import names as names_lib
 
 FLAGS = (
   flag_lib.Flag(
@@ -44,6 +44,7 @@ class Outputs(candidates.Candidate):
     names: a file that says what they are called, or None.
     answer: the same, and what they were computed from.
     ranks: see `Candidate`.
+    origins: where tensors of the last run are.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(orders=None, unrounds=True)
@@ -51,6 +52,9 @@ class Outputs(candidates.Candidate):
   names: str | None = None
   answer: answers.Answer | None = None
   ranks: tuple[int, ...] | None = None
+  origins: dict[str, answers.Origin] = dataclasses.field(
+    default_factory=dict, init=False, compare=False
+  )
   options: flow_lib.Options = flow_lib.Options()
 
   @property
@@ -76,6 +80,10 @@ class Outputs(candidates.Candidate):
       )
     return dataclasses.replace(self, answer=answer, ranks=ranks)
 
+  def place(self, tensor, index) -> str:
+    """See `Candidate`."""
+    return self.origins[tensor].place(index)
+
   def facts(self) -> dict[str, object]:
     """See `Candidate`."""
     return dict(outputs=self.path, names=self.names)
@@ -98,7 +106,8 @@ class Outputs(candidates.Candidate):
           f'{self.path}: expected ranks {self.ranks or "all"} of {data} data, '
           f'as of real data, got {answer.ranks(data) or "all"}'
         )
-      held = answer.tensors(data, policy)
+      held, origins = answer.tensors(data, policy)
+      self.origins.update(origins)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
     mine = {n: a for n, a in held.items() if n in which.outputs}

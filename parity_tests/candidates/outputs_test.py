@@ -14,10 +14,11 @@ from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import inputs as inputs_lib
-from hpmoe.parity_tests.case import layouts
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case.theirs import layouts
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
@@ -74,7 +75,7 @@ def _figures(report: check.Report) -> list[dict]:
     row['grids'] = [grid.tolist() for grid in row['grids']]
     row['experts'] = [experts.tolist() for experts in row['experts']]
     if row['failure']:
-      row['failure'] |= dict(replay='', hint='')
+      row['failure'] |= dict(replay='', hint='', there='')
   return rows
 
 
@@ -155,6 +156,24 @@ def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
     assert report.first_failure.stage == 'activation'
 
 
+def _save_laid_out(out, case, data, tensors, per_rank, laid=LAYOUTS, **more):
+  """Saves tensors as layouts say; `more` by name, of all ranks."""
+  made, loaded = _made(data), read_case.load(case.path)
+  of = made.config.dims(), made.arrays['topk_ids']
+  if not per_rank:
+    theirs = {
+      n: laid[n].apply(a, *of) if n in laid else a for n, a in tensors.items()
+    }
+    read_case.write(str(out), loaded, data, theirs | more)
+    return
+  theirs = {
+    n: laid[n].split(a, *of) if n in laid else a for n, a in tensors.items()
+  }
+  for rank in range(CASE.ranks):
+    mine = {n: a[rank] for n, a in (theirs | more).items()}
+    read_case.write(str(out), loaded, data, mine, rank)
+
+
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
 def test_layouts_are_undone_before_the_verdict(tmp_path, per_rank):
   # given: a kernel that swaps gate and up of one expert, in its own layout.
@@ -162,28 +181,148 @@ def test_layouts_are_undone_before_the_verdict(tmp_path, per_rank):
   for data in case.data:
     tensors = _compute(trial.Kernel(), _made(data))
     tensors['gate_up'][1, :3] = np.roll(tensors['gate_up'][1, :3], 16, axis=-1)
-    if per_rank:
-      mine = {n: a for n, a in tensors.items() if n not in LAYOUTS}
-      mine |= {n: tensors[n] for n in LAYOUTS}
-      for rank in range(CASE.ranks):
-        part = {
-          n: LAYOUTS[n].apply(a[rank : rank + 1]) if n in LAYOUTS else a[rank]
-          for n, a in mine.items()
-        }
-        loaded = read_case.load(case.path)
-        read_case.write(str(tmp_path / 'out'), loaded, data, part, rank)
-    else:
-      theirs = {
-        n: LAYOUTS[n].apply(a) if n in LAYOUTS else a
-        for n, a in tensors.items()
-      }
-      _save_whole(tmp_path / 'out', case, data, theirs)
+    _save_laid_out(tmp_path / 'out', case, data, tensors, per_rank)
 
   report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
 
   assert report.verdict == verdicts.FAIL
   first = report.first_failure
   assert (first.stage, first.rank, first.row_block) == ('gate_up', 1, 0)
+
+
+# Of gate_up; `ids` names the slot of each row.
+_ROWS_OF_OTHERS = (
+  'R N 2F, interleaved',
+  'R N 2F, up_gate, pad F 24',
+  'N R 2F, aligned 8',
+  'R N 2F, by_source',
+  'R N 2F, experts 7 6 5 4 3 2 1 0 -1 -1',
+  'E C 2F, interleaved',
+  'R L C 2F, C=40, zeros',
+  'M K 2F',
+  'R M K 2F',
+  'R N 2F, order ids',
+)
+
+
+# Where the tile of expert 5 is, in some.
+_TILES = {
+  'R N 2F, interleaved': '1, {begin}:{end}, 0:32',
+  'R N 2F, up_gate, pad F 24': '1, {begin}:{end}, {{0 1 2 3 ...}}',
+  'E C 2F, interleaved': '5, 0:{rows}, 0:32',
+}
+
+
+def _by_arrival(rows: np.ndarray, ids: np.ndarray, seed: int):
+  """Returns rows `[R, N, ...]` in no order, with the slot of each."""
+  of = trial.tiling(_made('real').config, dict(topk_ids=ids))
+  slots = np.full(rows.shape[:2], -1)
+  there = np.ones_like(rows)  # what is no row is not looked at
+  rng = np.random.default_rng(seed)
+  for rank, mine in enumerate(of.slot_of_row):
+    place = rng.permutation(rows.shape[1])[: len(mine)]
+    slots[rank, place], there[rank, place] = mine, rows[rank, : len(mine)]
+  return there, slots
+
+
+@pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
+@pytest.mark.parametrize('text', _ROWS_OF_OTHERS)
+def test_a_bug_is_told_in_their_coordinates_too(tmp_path, text, per_rank):
+  # given: three rows of expert 5 with one wrong element each, as `text` lays
+  # them out.
+  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  laid = {'gate_up': layouts.parse('gate_up', text)}
+  (tmp_path / 'names.toml').write_text(f'[layouts]\ngate_up = "{text}"\n')
+  apart = {}
+  for data in case.data:
+    right = _compute(trial.Kernel(), _made(data))
+    wrong = right['gate_up'].copy()
+    of = trial.tiling(_made(data).config, _made(data).arrays)
+    begin = of.cut('gate_up', 1).starts[1]
+    wrong[1, begin + 2, 21] = 96
+    saved, more = {**right, 'gate_up': wrong}, {}
+    ids = _made(data).arrays['topk_ids']
+    if laid['gate_up'].order:
+      good = _by_arrival(right['gate_up'], ids, 3)[0]
+      bad, more['ids'] = _by_arrival(wrong, ids, 3)
+      del saved['gate_up']
+      more['gate_up'] = bad
+    else:
+      sizes = _made(data).config.dims()
+      good, bad = (
+        laid['gate_up'].apply(a, sizes, ids) for a in (right['gate_up'], wrong)
+      )
+    apart[data] = np.argwhere(good != bad)
+    kept = {n: a for n, a in saved.items() if n in ('expert_in', 'gate_up')}
+    _save_laid_out(out, case, data, kept, per_rank, laid, **more)
+
+  names = str(tmp_path / 'names.toml')
+  report = _check(case, outputs.Outputs(str(out), names), 'forward')
+
+  failed = {
+    r.lane: r.failure
+    for r in report.results
+    if r.failure and r.stage == 'gate_up' and r.lane in ('exact', 'bounded')
+  }
+  assert {*failed} == {'exact', 'bounded'}
+  for lane, first in failed.items():
+    assert (first.rank, first.expert, first.row_block) == (1, 5, 0)
+    data = 'wide' if first.rule == judging.WIDE_RULE else 'exact'
+    data = data if lane == 'exact' else 'real'
+    assert first.index[2] == 21
+    (theirs,) = apart[data].tolist()
+    file, *rest = first.there.split(' gate_up[')
+    if per_rank:
+      assert file.startswith(f'{out}/{data}.rank'), first.there
+      one = read_case.read(file)[0]['gate_up']
+      index = tuple(map(int, rest[0].split(']')[0].split(', ')))
+      assert float(read_case.as_numpy(one)[index]) == 96
+    else:
+      assert file == f'{out}/{data}.safetensors'
+      assert rest[0].startswith(f'{", ".join(map(str, theirs))}]; tile: ')
+  if text in _TILES and not per_rank:
+    begin, end = of.cut('gate_up', 1).starts[1:3]
+    tile = _TILES[text].format(begin=begin, end=end, rows=end - begin)
+    assert report.first_failure.there.endswith(f'gate_up[{tile}]')
+  told = report_lib.failure_words(report)
+  assert f'theirs    {report.first_failure.there}' in told
+
+
+@pytest.mark.parametrize('text', ('R N 2F, order ids', 'M K 2F'))
+def test_one_rank_of_rows_in_their_order(tmp_path, text):
+  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  (tmp_path / 'names.toml').write_text(f'[layouts]\ngate_up = "{text}"\n')
+  made = _made('real')
+  right = _compute(trial.Kernel(), made)['gate_up']
+  rows, ids = _by_arrival(right, made.arrays['topk_ids'], 3)
+  mine = dict(gate_up=rows[1], ids=ids[1])
+  if 'M K' in text:
+    mine = dict(gate_up=np.zeros((16, 2, 32), right.dtype))
+  read_case.write(str(out), read_case.load(case.path), 'real', mine, rank=1)
+  candidate = outputs.Outputs(str(out), str(tmp_path / 'names.toml'))
+  if 'M K' in text:
+    with pytest.raises(ValueError, match='gate_up: expected all ranks with'):
+      _check(case, candidate, 'forward')
+  else:
+    assert _check(case, candidate, 'forward').verdict == verdicts.PASS
+
+
+def test_a_tensor_of_all_ranks_beside_files_of_each(tmp_path):
+  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  loaded = read_case.load(case.path)
+  right = _compute(trial.Kernel(), _made('real'))
+  read_case.write(str(out), loaded, 'real', {'y': right['y']})
+  for rank in range(CASE.ranks):
+    mine = {n: right[n][rank] for n in ('gate_up', 'activation')}
+    read_case.write(str(out), loaded, 'real', mine, rank)
+
+  report = _check(case, outputs.Outputs(str(out)), 'forward')
+
+  judged = {r.stage for r in report.results if r.verdict == verdicts.PASS}
+  assert judged == {'gate_up', 'activation', 'y', 'layer'}
+  read_case.write(str(out), loaded, 'real', {'gate_up': right['gate_up']})
+  with pytest.raises(ValueError, match='gate_up of all ranks or of each'):
+    _check(case, outputs.Outputs(str(out)), 'forward')
 
 
 CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
@@ -329,7 +468,7 @@ def test_outputs_of_another_case_are_refused(tmp_path):
 @pytest.mark.parametrize(
   ('array', 'said'),
   [
-    (np.zeros((2, 16, 31)), r'y: expected \w+ \[2, 16, 32\], got'),
+    (np.zeros((2, 16, 31)), r'y: expected \[R T D\] = \[2, 16, 32\], got'),
     (
       np.full((2, 16, 32), 1.001),
       'y: expected values of bfloat16, got float64',

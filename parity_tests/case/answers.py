@@ -1,6 +1,6 @@
 """What a kernel elsewhere answered, as tensors of ours."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import fnmatch
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder as folder_lib
-from hpmoe.parity_tests.case import names as names_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.theirs import names as names_lib
+from hpmoe.parity_tests.case.theirs import placed as placed_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -42,65 +43,84 @@ class Answer:
 
   def tensors(
     self, data: str, policy: precision.PrecisionPolicy
-  ) -> dict[str, np.ndarray]:
-    """Returns what was computed from a kind of data: `[R, ...]` by our names.
+  ) -> tuple[dict[str, np.ndarray], dict[str, 'Origin']]:
+    """Returns what was computed from a kind of data, and where it is.
 
-    Of ranks that are not there it is zero.
+    Returns:
+      Tensors `[R, ...]` by our names, zero for ranks that are not there; and
+      where each came from.
 
     Raises:
       dumps.Missing: nothing was.
       ValueError: a file, a name, a shape or a dtype is wrong.
     """
     files = dumps.find(self.path, data)
-    ranks = self.case.config.num_ranks if None in files else 1
-    parts: dict[int | None, dict[str, np.ndarray]] = {}
-    for rank, path in files.items():
-      named = self._named(*dumps.read(path), str(path))
+    held = {
+      rank: self._named(*dumps.read(path), str(path))
+      for rank, path in files.items()
+    }
+    self._check_ranks(held)
+    found, origins = {}, {}
+    for name in dict.fromkeys(n for part in held.values() for n in part):
+      parts = {rank: part[name] for rank, part in held.items() if name in part}
+      if name not in tensors.SPECS:
+        continue
       try:
-        parts[rank] = {
-          name: self._ours(name, array, policy, ranks)
-          for name, array in named.items()
-        }
+        found[name], placed = self._ours(name, parts, held, policy)
       except ValueError as error:
-        raise ValueError(f'{path}: {error}') from error
-    return parts[None] if None in parts else self._joined(parts)
+        place = files[None] if None in parts else self.path
+        raise ValueError(f'{place}: {error}') from error
+      there = {rank: str(files[rank]) for rank in parts}
+      called = self.names.tensors.get(name, name)
+      axes = placed.layout.axes
+      lacks = any(part.ndim < len(axes) for part in parts.values())
+      gone = axes.index('R') if lacks else None
+      origins[name] = Origin(called, there, placed, gone)
+    return found, origins
 
   def _ours(
-    self, name: str, array: np.ndarray, policy, ranks: int
-  ) -> np.ndarray:
-    """Returns `[ranks, ...]` of a tensor of theirs."""
-    layout = self.names.layouts.get(name)
-    ours = self.case.ours(name, array, policy, ranks, layout)
+    self, name: str, parts: folder_lib.Parts, held, policy
+  ) -> tuple[np.ndarray, placed_lib.Placed]:
+    """Returns `[R, ...]` of a tensor of theirs."""
+    layout = self.names.layouts.get(name) or self.case.layouts.get(name)
+    order = None
+    if layout is not None and layout.order:
+      order = {r: held[r].get(layout.order) for r in parts}
+      if any(one is None for one in order.values()):
+        raise ValueError(
+          f'{name}: expected tensor {layout.order!r} beside it, got none'
+        )
+    ours, placed = self.case.taken(name, parts, policy, layout, order)
     if tensors.SPECS[name].shape.split()[1] == 'N':
-      return _rows(name, ours, self.case.config.num_rows)
-    return ours
+      ours = _rows(name, ours, self.case.config.num_rows)
+    return ours, placed
 
-  def _joined(
+  def _check_ranks(
     self, parts: Mapping[int | None, Mapping[str, np.ndarray]]
-  ) -> dict[str, np.ndarray]:
-    """Returns `[R, ...]` of parts of one rank each.
+  ) -> None:
+    """Refuses ranks that do not go together.
 
     Raises:
-      ValueError: there is a rank too many, or one has other tensors than the
-        first.
+      ValueError: there is a rank too many, one has other tensors than the
+        first, or a tensor is there of all ranks and of one.
     """
     ranks = range(self.case.config.num_ranks)
-    first, *_ = parts
-    for rank, part in parts.items():
+    each = {rank: part for rank, part in parts.items() if rank is not None}
+    first = next(iter(each), 0)
+    for rank, part in each.items():
       if rank not in ranks:
         raise ValueError(
           f'{self.path}: expected ranks 0 to {len(ranks) - 1}, got {rank}'
         )
-      if {*part} != {*parts[first]}:
+      if {*part} != {*each[first]}:
         raise ValueError(
-          f'{self.path}: rank {rank}: expected {", ".join(parts[first])}, as '
+          f'{self.path}: rank {rank}: expected {", ".join(each[first])}, as '
           f'of rank {first}, got {", ".join(part)}'
         )
-    absent = {
-      name: np.zeros_like(array) for name, array in parts[first].items()
-    }
-    every = [parts.get(rank, absent) for rank in ranks]
-    return {n: np.concatenate([one[n] for one in every]) for n in absent}
+    for name in {*parts.get(None, {})} & {*each.get(first, {})}:
+      raise ValueError(
+        f'{self.path}: expected {name} of all ranks or of each, got both'
+      )
 
   def _named(
     self, held: Mapping[str, np.ndarray], notes: Mapping[str, str], path: str
@@ -119,9 +139,10 @@ class Answer:
     found = {}
     theirs = {name: ours for ours, name in self.names.tensors.items()}
     known = {*passes.FORWARD.outputs, *passes.BACKWARD.outputs}
+    orders = {one.order for one in self.names.layouts.values()}
     for name, array in held.items():
       ours = theirs.get(name, name)
-      if ours in known:
+      if ours in known or name in orders:
         found[ours] = array
       elif not any(fnmatch.fnmatchcase(name, drop) for drop in self.names.drop):
         raise ValueError(
@@ -129,6 +150,64 @@ class Answer:
           'its name in the map of --names: under [tensors], or under [drop]'
         )
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """Where a tensor is, in the words of who wrote it.
+
+  Attributes:
+    name: theirs.
+    files: of all ranks (None), or of each.
+    placed: where elements of ours are.
+    gone: which axis is of ranks alone and was left out, or None.
+  """
+
+  name: str
+  files: Mapping[int | None, str]
+  placed: placed_lib.Placed
+  gone: int | None
+
+  def but_for(self, folder: str, called: str) -> 'Origin':
+    """Returns the same in a folder of another name."""
+    files = {r: one.replace(folder, called) for r, one in self.files.items()}
+    return dataclasses.replace(self, files=files)
+
+  def place(self, index: placed_lib.Index) -> str:
+    """Returns where elements of ours are: a file, and coordinates there.
+
+    Args:
+      index: arrays that broadcast, one for each axis of ours.
+    """
+    found = np.broadcast_arrays(*self.placed.there(index))
+    there = [one.reshape(-1) for one in found]
+    if None in self.files:
+      return self._told(None, there)
+    ranks, local = self.placed.of_rank(there)
+    told = [
+      self._told(int(rank), [one[ranks == rank] for one in local])
+      for rank in np.unique(ranks)
+    ]
+    return '; '.join(told[:2] + ['...'] * (len(told) > 2))
+
+  def _told(self, rank: int | None, there: Sequence[np.ndarray]) -> str:
+    """Returns a file, and coordinates: '5, 128:192, 0:32:2'."""
+    spans = [_span(np.unique(one)) for one in there]
+    if self.gone is not None:
+      del spans[self.gone]
+    return f'{self.files[rank]} {self.name}[{", ".join(spans)}]'
+
+
+def _span(values: np.ndarray) -> str:
+  first, last = int(values[0]), int(values[-1])
+  if len(values) == 1:
+    return str(first)
+  steps = {*np.diff(values).tolist()}
+  if len(steps) > 1:
+    some = ' '.join(map(str, values[:4].tolist()))
+    return f'{{{some}{" ..." * (len(values) > 4)}}}'
+  (step,) = steps
+  return f'{first}:{last + 1}' + f':{step}' * (step > 1)
 
 
 def _rows(name: str, array: np.ndarray, rows: int) -> np.ndarray:

@@ -38,7 +38,7 @@ def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
 
   Raises:
     Missing: there are none of that kind of data.
-    ValueError: there is no such folder, or it has both kinds of files.
+    ValueError: there is no such folder, or it has two for the same.
   """
   top = pathlib.Path(folder)
   if not top.is_dir():
@@ -59,10 +59,6 @@ def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
     raise Missing(
       f'nothing in {folder} was computed from {data} data: expected '
       f'{data}.safetensors or the like'
-    )
-  if None in found and len(found) > 1:
-    raise ValueError(
-      f'{folder}: expected one file of all ranks, or one of each, got both'
     )
   return found
 

@@ -36,6 +36,11 @@ def _touch(top, *names):
     (['y.npy', 'gate_up.npy'], 'real', {None: '.'}),
     (['rank0/y.npy', 'rank1/y.npy'], 'real', {0: 'rank0', 1: 'rank1'}),
     (['out.rank3.safetensors'], 'real', {3: 'out.rank3.safetensors'}),
+    (
+      ['real.npz', 'real.rank0.npz'],
+      'real',
+      {None: 'real.npz', 0: 'real.rank0.npz'},
+    ),
   ],
 )
 def test_where_tensors_are(tmp_path, names, data, found):
@@ -49,12 +54,6 @@ def test_data_that_nothing_was_computed_from(tmp_path, names):
   _touch(tmp_path, *names)
   with pytest.raises(dumps.Missing, match='was computed from wide data'):
     dumps.find(str(tmp_path), 'wide')
-
-
-def test_files_of_all_and_of_each_are_refused(tmp_path):
-  _touch(tmp_path, 'real.npz', 'real.rank0.npz')
-  with pytest.raises(ValueError, match='got both'):
-    dumps.find(str(tmp_path), 'real')
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ data; `read_case.py` beside them reads it anywhere.
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -17,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.case import inputs as inputs_lib
-from hpmoe.parity_tests.case import layouts as layouts_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
+from hpmoe.parity_tests.case.theirs import placed as placed_lib
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
@@ -27,6 +29,9 @@ from hpmoe.reference.contract.precision import PrecisionPolicy
 
 FORMAT = 1
 _TOML = 'case.toml'
+
+# A tensor of theirs: of all ranks (None), or of each.
+Parts = Mapping[int | None, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,16 +88,21 @@ class Folder:
       ValueError: it is of none.
     """
     for data in self.data:
-      # Of one file of many only x is read.
-      for rank, path in self._paths(f'{data}.{_PARTS[0]}').items():
-        ranks = self.config.num_ranks if rank is None else 1
-        held = read_case.read(path)[0]['x']
-        mine = x if rank is None else x[rank : rank + 1]
-        if not np.array_equal(self.ours('x', held, self.policy, ranks), mine):
-          break
-      else:
+      found = self._read('x', f'{data}.{_PARTS[0]}')
+      if np.array_equal(self.ours('x', found, self.policy), x):
         return data
     raise ValueError(f'case: expected data of {self.path}, got others')
+
+  @functools.cached_property
+  def ids(self) -> np.ndarray:
+    """`[R, T, K]` int32 experts, of every kind of data."""
+    found = self._read('topk_ids', f'{self.data[0]}.{_PARTS[0]}')
+    return self.ours('topk_ids', found, self.policy)
+
+  def _read(self, tensor: str, name: str) -> Parts:
+    """Returns one tensor of a part; of a file no more of it is read."""
+    paths = self._paths(name).items()
+    return {rank: read_case.read(path)[0][tensor] for rank, path in paths}
 
   def _paths(self, name: str) -> dict[int | None, str]:
     """Returns the file of all ranks, or those of each."""
@@ -103,52 +113,72 @@ class Folder:
     return {rank: read_case.path_of(self.path, name, rank) for rank in ranks}
 
   def ours(
+    self, name: str, parts: Parts, policy: PrecisionPolicy
+  ) -> np.ndarray:
+    """Returns `[R, ...]` of a tensor that is laid out as in this case."""
+    return self.taken(name, parts, policy)[0]
+
+  def taken(
     self,
     name: str,
-    array: np.ndarray,
+    parts: Parts,
     policy: PrecisionPolicy,
-    ranks: int,
     layout: layouts_lib.Layout | None = None,
-  ) -> np.ndarray:
-    """Returns `[ranks, ...]` of a tensor that was laid out as theirs.
+    order: Parts | None = None,
+  ) -> tuple[np.ndarray, placed_lib.Placed]:
+    """Returns `[R, ...]` of a tensor that was laid out as theirs.
 
     Args:
       name: of the tensor.
-      array: theirs; of one rank its axis may be missing.
+      parts: theirs, of all ranks or of some; of one rank its axis may be
+        missing.  Of ranks that are not there ours is zero.
       policy: its dtype.
-      ranks: R, or 1.
       layout: None: that of the case, or ours.
+      order: what `layout.order` names, likewise.
+
+    Returns:
+      It, and where its elements are in theirs, whose ranks have an axis.
 
     Raises:
       ValueError: its shape or dtype cannot be that of the tensor.
     """
-    sizes = {**self.config.dims(), '2F': 2 * self.config.d_ff, 'R': ranks}
-    array = read_case.as_numpy(array)
-    layout = layout or self.layouts.get(name)
-    if layout is not None:
-      array = layout.undo(layout.with_rank(array, ranks), sizes)
-    elif ranks == 1 and array.ndim < len(tensors.SPECS[name].shape.split()):
-      array = array[None]
-    return layouts_lib.as_stored(name, array, policy.dtype(name))
+    layout = layout or self.layouts.get(name) or layouts_lib.plain(name)
+    ranks = self.config.num_ranks
+    some = None if None in parts or len(parts) == ranks else tuple(parts)
+    if some is not None and layout.is_of_tokens and layout.moves_rows:
+      raise ValueError(
+        f'{name}: expected all ranks with layout {str(layout)!r}, whose rows '
+        f"are on their tokens' ranks, got ranks {some}"
+      )
+    of = layout if None in parts else layout.with_ranks
+    held = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
+    theirs = layout.joined(held, ranks)
+    slots = None
+    if order is not None:
+      slots = layout.joined(order, ranks, of_order=True)
+    ids = self.ids if layout.moves_rows else None
+    placed = of.placed(self.config.dims(), ids, slots, theirs.shape)
+    ours = placed.undo(theirs, some)
+    return layouts_lib.as_stored(name, ours, policy.dtype(name)), placed
 
   def _part(
     self, name: str, hashes: list[str], policy: PrecisionPolicy
   ) -> dict[str, np.ndarray]:
     """Returns the tensors `[R, ...]` of a part."""
-    held = []
+    held: dict[int | None, dict[str, np.ndarray]] = {}
     paths = self._paths(name).items()
     for (rank, path), expected in zip(paths, hashes, strict=True):
-      ranks = self.config.num_ranks if rank is None else 1
-      found = read_case.read(path)[0]
-      if read_case.digest(found) != expected:
+      held[rank] = read_case.read(path)[0]
+      if read_case.digest(held[rank]) != expected:
         raise ValueError(
           f'{path}: expected the tensors that were written, with hash '
           f'{expected[:12]}, got others'
         )
-      held.append({n: self.ours(n, a, policy, ranks) for n, a in found.items()})
-    if len(held) == 1:
-      return held[0]
-    return {n: np.concatenate([one[n] for one in held]) for n in held[0]}
+    first = next(iter(held.values()))
+    return {
+      n: self.ours(n, {rank: one[n] for rank, one in held.items()}, policy)
+      for n in first
+    }
 
 
 # Tables of case.toml that its id is made of, with those of data.
@@ -231,7 +261,15 @@ def write(
   tables: dict[str, Mapping[str, object]] = {}
   for data, one in made.items():
     tables[f'data.{data}'] = dict(activation=one.policy.activation) | {
-      part: _write_part(path, f'{data}.{part}', held, per_rank, layouts or {})
+      part: _write_part(
+        path,
+        f'{data}.{part}',
+        held,
+        real.config,
+        real.arrays['topk_ids'],
+        per_rank,
+        layouts or {},
+      )
       for part, held in _parts(one).items()
     }
   told = dict(
@@ -262,26 +300,38 @@ def _write_part(
   path: pathlib.Path,
   name: str,
   held: Mapping[str, np.ndarray],
+  config: MoEConfig,
+  ids: np.ndarray,
   per_rank: bool,
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> list[str]:
   """Writes tensors `[R, ...]`; returns the hash of each file."""
-  ranks = range(len(next(iter(held.values())))) if per_rank else (None,)
+  theirs = {
+    n: _theirs(n, a, config, ids, per_rank, layouts.get(n))
+    for n, a in held.items()
+  }
   hashes = []
-  for rank in ranks:
-    of = {n: _theirs(a, rank, layouts.get(n)) for n, a in held.items()}
+  for rank in range(config.num_ranks) if per_rank else (None,):
+    of = {n: parts[rank or 0] for n, parts in theirs.items()}
     read_case.save(read_case.path_of(str(path), name, rank), of, {})
     hashes.append(read_case.digest(of))
   return hashes
 
 
 def _theirs(
-  array: np.ndarray, rank: int | None, layout: layouts_lib.Layout | None
-) -> np.ndarray:
-  """Returns a tensor `[R, ...]` as it is written, of a rank or of all."""
-  if layout is not None:
-    return layout.apply(array if rank is None else array[rank : rank + 1])
-  return array if rank is None else array[rank]
+  name: str,
+  array: np.ndarray,
+  config: MoEConfig,
+  ids: np.ndarray,
+  per_rank: bool,
+  layout: layouts_lib.Layout | None,
+) -> list[np.ndarray]:
+  """Returns a tensor `[R, ...]` as it is written, of each rank or of all."""
+  if layout is None:
+    return [*array] if per_rank else [array]
+  if per_rank:
+    return layout.split(array, config.dims(), ids)
+  return [layout.apply(array, config.dims(), ids)]
 
 
 def _id(tables: Mapping[str, Mapping[str, object]]) -> str:

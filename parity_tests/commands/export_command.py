@@ -21,7 +21,7 @@ def _define(f: flags.FlagValues) -> None:
 
 def _export(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.case import folder as folder_lib
-  from hpmoe.parity_tests.case import names
+  from hpmoe.parity_tests.case.theirs import names
   from hpmoe.parity_tests.judge import bench as bench_lib
 
   if f.out is None:

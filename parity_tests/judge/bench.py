@@ -233,7 +233,8 @@ class Bench:
         got, names = found.got, passes.saved(made.policy)
         saved = {n: got[n] for n in names if n in got}
         del got
-      yield dataclasses.replace(found, got={})
+      placed = told.with_place(found.results, candidate, case.tiling)
+      yield dataclasses.replace(found, results=placed, got={})
       del found
 
 

@@ -1,10 +1,15 @@
-"""What a failure is told with: what to return, and what repeats it."""
+"""What a failure is told with: what to return, where it is, what repeats it."""
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import tensors
 
 
 def with_hint(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
@@ -24,6 +29,47 @@ def with_hint(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
       failure = dataclasses.replace(failure, hint=failure.hint or told)
     hinted.append(dataclasses.replace(result, failure=failure))
   return hinted
+
+
+def with_place(
+  results: Sequence[verdicts.Result],
+  candidate: candidates.Candidate,
+  tiling: tiles.Tiling,
+) -> list[verdicts.Result]:
+  """Tells who has tensors in files where the first bad tile is in them."""
+  placed = []
+  for result in results:
+    failure = result.failure
+    if failure is not None:
+      tensor = verdicts.tensor_of(result.stage)
+      there = candidate.place(tensor, [np.array([i]) for i in failure.index])
+      tile = _tile(tensor, failure, tiling)
+      if there and tile is not None:
+        there += f'; tile: {candidate.place(tensor, tile)}'
+      failure = dataclasses.replace(failure, there=there)
+    placed.append(dataclasses.replace(result, failure=failure))
+  return placed
+
+
+def _tile(
+  tensor: str, failure: verdicts.Failure, tiling: tiles.Tiling
+) -> list[np.ndarray] | None:
+  """Returns the coordinates of a tile: arrays that broadcast, or None."""
+  if tensor in tensors.PLAN or failure.row_block is None:
+    return None
+  cut = tiling.cut(tensor, failure.rank)
+  expert = tiles.NO_EXPERT if failure.expert is None else failure.expert
+  mine = (cut.block == failure.row_block) & (
+    (cut.expert == tiles.NO_EXPERT) | (cut.expert == expert)
+  )
+  assert failure.col_block is not None  # as is row_block
+  rows, columns = cut.window((int(np.argmax(mine)), failure.col_block))
+  places = [
+    tiling.index(tensor, failure.rank, row)
+    for row in range(rows.start, rows.stop)
+  ]
+  axes = np.array(places).T[..., None]
+  return [*axes, np.arange(columns.start, columns.stop)[None]]
 
 
 def with_replay(

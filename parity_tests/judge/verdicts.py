@@ -58,6 +58,7 @@ class Failure:
     hint: what may bring the reader nearer to the cause, or ''.
     pattern: what the tile looks like, or ''.
     replay: the command that shows it again.
+    there: the element and the tile where who returned them has them, or ''.
   """
 
   stage: str
@@ -81,6 +82,7 @@ class Failure:
   hint: str = ''
   pattern: str = ''
   replay: str = ''
+  there: str = ''
 
   def order(self) -> tuple:
     """Sort key: dependency order of tasks, then lane.

@@ -50,6 +50,7 @@ _FAILURE = (
   'source_rank',
   'slot',
   'index',
+  'there',
   'got',
   'expected',
   'ulp',
@@ -323,6 +324,8 @@ def failure_words(report: check.Report) -> str:
     f'  expected  {first.expected!r}',
     f'  ulp       {"-" if _is_nan(first) else first.ulp}',
   ]
+  if first.there:
+    lines.insert(3, f'  theirs    {first.there}')
   if first.bad_rows:
     lines.append(
       f'  bad in this tile: {first.bad_rows} of {first.rows} rows, '

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import dataclasses
 import tomllib
 
-from hpmoe.parity_tests.case import layouts as layouts_lib
+from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
 from hpmoe.reference.contract import tensors
 
 

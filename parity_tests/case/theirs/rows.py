@@ -1,0 +1,117 @@
+"""Where others put routed rows: by expert, by slot, by who sent them.
+
+A slot is `(source rank * T + token) * K + k`.  Each has one row, so that an
+order of rows is a place for each slot.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+Coordinates = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """Our rows of a routing: on a rank by expert, then by slot.
+
+  Attributes:
+    ids: `[R, T, K]` experts.
+    num_experts: E, a multiple of R.
+  """
+
+  ids: np.ndarray
+  num_experts: int
+
+  @property
+  def local(self) -> int:
+    """L."""
+    return self.num_experts // len(self.ids)
+
+  @functools.cached_property
+  def expert(self) -> np.ndarray:
+    """`[slots]` expert of each slot."""
+    return self.ids.reshape(-1).astype(np.int64)
+
+  @property
+  def owner(self) -> np.ndarray:
+    """`[slots]` rank of each slot's expert."""
+    return self.expert // self.local
+
+  @functools.cached_property
+  def row(self) -> np.ndarray:
+    """`[slots]` row of each slot on its owner."""
+    return self.ranked(self.owner, self.expert)
+
+  @functools.cached_property
+  def position(self) -> np.ndarray:
+    """`[slots]` how many rows of the same expert come before it."""
+    return self.ranked(self.expert)
+
+  @functools.cached_property
+  def counts(self) -> np.ndarray:
+    """`[E]` rows of each expert."""
+    return np.bincount(self.expert, minlength=self.num_experts)
+
+  def ranked(self, group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """Returns `[slots]` places inside groups, by keys, then by slot."""
+    order = np.lexsort((*reversed(keys), group))
+    place = np.empty_like(order)
+    in_order = group[order]
+    place[order] = np.arange(len(order)) - np.searchsorted(in_order, in_order)
+    return place
+
+  def starts(self, block: int) -> np.ndarray:
+    """Returns `[E]` first row of each expert on its rank, rounded up."""
+    sizes = -(-self.counts // block) * block
+    by_rank = sizes.reshape(-1, self.local)
+    return (np.cumsum(by_rank, axis=1) - by_rank).reshape(-1)
+
+  def slot_of(self, rank: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Returns the slots of rows.
+
+    Raises:
+      KeyError: one is past the last valid row of its rank.
+    """
+    held = self._slots
+    if (row >= held.shape[1]).any() or (held[rank, row] < 0).any():
+      raise KeyError('a row that is no slot')
+    return held[rank, row]
+
+  @functools.cached_property
+  def _slots(self) -> np.ndarray:
+    """`[R, most]` slot of each row, -1 for none."""
+    held = np.full((len(self.ids), int(self.row.max(initial=-1)) + 1), -1)
+    held[self.owner, self.row] = self._all
+    return held
+
+  # Each of these returns coordinates of slots, by axis.
+
+  def packed(self, block: int = 1) -> Coordinates:
+    """By expert, each from a multiple of `block` on."""
+    starts = self.starts(block)[self.expert]
+    return dict(R=self.owner, N=starts + self.position)
+
+  def by_source(self) -> Coordinates:
+    """By who sent them, then by expert."""
+    source = np.arange(len(self.expert)) // self.ids[0].size
+    return dict(R=self.owner, N=self.ranked(self.owner, source, self.expert))
+
+  def buffers(self) -> Coordinates:
+    """In a buffer of each expert."""
+    rank, local = np.divmod(self.expert, self.local)
+    return dict(R=rank, L=local, C=self.position)
+
+  def slots(self) -> Coordinates:
+    """On the token's rank."""
+    return dict(zip('RTK', np.unravel_index(self._all, self.ids.shape)))
+
+  def slots_of_all(self) -> Coordinates:
+    """On the expert's rank, which has room for those of all tokens."""
+    top_k = self.ids.shape[-1]
+    return dict(R=self.owner, M=self._all // top_k, K=self._all % top_k)
+
+  @property
+  def _all(self) -> np.ndarray:
+    return np.arange(len(self.expert))
