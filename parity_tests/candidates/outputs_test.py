@@ -288,6 +288,53 @@ def test_a_bug_is_told_in_their_coordinates_too(tmp_path, text, per_rank):
   assert f'theirs    {report.first_failure.there}' in told
 
 
+_FORGOTTEN = {
+  'gate_up': (
+    ('R N 2F, interleaved', "layout 'R N 2F, interleaved': is it declared"),
+    ('R N 2F, up_gate', "layout 'R N 2F, up_gate': is it declared"),
+    ('R N 2F, by_source', "layout 'R N 2F, by_source': is it declared"),
+    ('R N 2F', ''),
+  ),
+  'd_w_gate_up': (('R L 2F D', "layout 'R L 2F D': is it declared"),),
+  'expert_in': (
+    ('R N D, by_source', "layout 'R N D, by_source': is it declared"),
+  ),
+  'y': (('swapped', 'rank 1 0 where 0 1 should be'),),
+}
+
+
+@pytest.mark.parametrize('lane', ('exact', 'real'))
+@pytest.mark.parametrize('name', _FORGOTTEN)
+def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
+  # given: outputs in a layout of which --names says nothing; D = 2F = 32.
+  case = _export(tmp_path / 'case')
+  which = 'backward' if name.startswith('d_') else 'forward'
+  for number, (text, said) in enumerate(_FORGOTTEN[name]):
+    out = tmp_path / str(number)
+    for data in case.data if lane == 'exact' else ['real']:
+      made = _made(data)
+      tensor = _compute(trial.Kernel(), made)[name]
+      if text == 'swapped':
+        theirs = tensor[::-1]
+      else:
+        of = made.config.dims(), made.arrays['topk_ids']
+        theirs = layouts.parse(name, text).apply(tensor, *of).copy()
+      if not said:
+        theirs[:] = theirs[..., ::-1]
+      _save_whole(out, case, data, {name: theirs})
+
+    report = _check(case, outputs.Outputs(str(out)), which)
+
+    hints = {
+      (r.lane, r.rule): r.failure.hint
+      for r in report.results
+      if r.failure and r.stage == name and r.lane != 'standard'
+    }
+    assert {one for one, _ in hints} & {lane, 'bounded', 'bitwise'}
+    for hint in hints.values():
+      assert hint.startswith('right as with ' + said) == bool(said), hint
+
+
 @pytest.mark.parametrize('text', ('R N 2F, order ids', 'M K 2F'))
 def test_one_rank_of_rows_in_their_order(tmp_path, text):
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'

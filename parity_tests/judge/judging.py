@@ -10,6 +10,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.case.theirs import readings
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
@@ -264,6 +265,10 @@ def exact_lane(
   ]
   if ':' in candidate.name:
     results = [with_placement(case, got, result) for result in results]
+    again = lambda name, array: [
+      equality(name, 'exact', rule, {name: array}, expected, case.tiling)
+    ]
+    results = with_readings(case, got, results, again)
   wrong = []
   if answered.sources is not got:
     wrong = guilty(
@@ -299,6 +304,54 @@ def with_placement(
   hint = f'as with placement {other}: is policy.placement read?'
   failure = dataclasses.replace(result.failure, hint=hint)
   return dataclasses.replace(result, failure=failure)
+
+
+def with_readings(
+  case: PassCase,
+  got: Got,
+  results: Results,
+  again: Callable[[str, np.ndarray], Results],
+) -> Results:
+  """Tells who has a right tensor, but laid out in another way.
+
+  Args:
+    case: the pass.
+    got: what the candidate returned.
+    results: of its tensors.
+    again: judges another tensor of a name.
+  """
+  hints: dict[str, str] = {}
+  for result in results:
+    name = result.stage
+    if result.failure and name in case.which.stages and name not in hints:
+      hints |= _reading(case, got[name], result, again)
+  hinted = []
+  for result in results:
+    failure, name = result.failure, verdicts.tensor_of(result.stage)
+    if failure and name in hints:
+      failure = dataclasses.replace(failure, hint=hints[name])
+    hinted.append(dataclasses.replace(result, failure=failure))
+  return hinted
+
+
+def _reading(
+  case: PassCase,
+  tensor: np.ndarray,
+  result: verdicts.Result,
+  again: Callable[[str, np.ndarray], Results],
+) -> dict[str, str]:
+  """Returns a hint by the stage's name, if all of some ranks is wrong."""
+  if any(grid.any() and not grid.all() for grid in result.grids):
+    return {}
+  bad = [rank for rank, grid in enumerate(result.grids) if grid.any()]
+  sizes, ids = case.made.config.dims(), case.made.arrays['topk_ids']
+  for told, other in readings.others(result.stage, tensor, sizes, ids, bad):
+    rows = [
+      one for one in again(result.stage, other) if one.lane == result.lane
+    ]
+    if rows and all(one.verdict == verdicts.PASS for one in rows):
+      return {result.stage: f'right as with {told}'}
+  return {}
 
 
 def guilty(
@@ -400,6 +453,9 @@ def real_lanes(
     )
   found = judged(asked, case, answered, expected)
   results += found
+  if ':' in candidate.name and not isolated:
+    again = functools.partial(_read_again, asked, case, got, expected)
+    results = with_readings(case, got, results, again)
   if isolated:
     golden = case.golden(sources)
     wrong += guilty(
@@ -589,6 +645,26 @@ def _stage_jobs(
   if bounds.is_narrow(case.made.policy) and (bound or is_result):
     right = chain(case, name, sources, expected)
     yield functools.partial(_within_edges, name, got[name], right)
+
+
+def _read_again(
+  asked: Asked,
+  case: PassCase,
+  got: Got,
+  expected: passes.Tensors,
+  name: str,
+  array: np.ndarray,
+) -> Results:
+  """Judges one stage of real data, were it another tensor."""
+  read = got | {name: array}
+  answered = Answered(read, read, None)
+  if name in case.movement and case.follows(name, read):
+    return [
+      row for row in moved(case, answered, expected)[0] if row.stage == name
+    ]
+  goldens = case.golden({}), case.golden(read)
+  jobs = _stage_jobs(asked, case, answered, expected, goldens, name)
+  return [row for job in jobs for row in job()]
 
 
 def _beside(
