@@ -457,6 +457,47 @@ def test_missing_ranks_have_no_saved_tensors(tmp_path):
   assert _check(case, candidate, 'forward').verdict == verdicts.PASS
 
 
+def test_files_of_bytes_are_described(tmp_path):
+  # given: of each rank its rows that hold something, as bytes after a header.
+  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  of = trial.tiling(_made('real').config, _made('real').arrays)
+  names = tmp_path / 'names.toml'
+  names.write_text("""
+[tensors]
+gate_up = "g"
+[raw.g]
+file = "gate_up.bin"
+dtype = "bfloat16"
+shape = [-1, 32]
+offset = 16
+[raw.y]
+file = "y.bin"
+dtype = "float32"
+shape = [16, 32]
+order = "F"
+""")
+  for data in case.data:
+    made = _compute(trial.Kernel(), _made(data))
+    for rank in range(CASE.ranks):
+      there = out / f'{data}.rank{rank}'
+      there.mkdir(parents=True)
+      rows = made['gate_up'][rank, : of.num_valid(rank)]
+      (there / 'gate_up.bin').write_bytes(b'x' * 16 + rows.tobytes())
+      y = made['y'][rank].astype(np.float32)
+      (there / 'y.bin').write_bytes(y.tobytes('F'))
+  candidate = outputs.Outputs(str(out), str(names))
+
+  report = _check(case, candidate, 'forward')
+
+  judged = {r.stage for r in report.results if r.verdict == verdicts.PASS}
+  assert judged == {'gate_up', 'y', 'layer'}
+  assert report.verdict == verdicts.PASS
+  short = out / 'real.rank1' / 'y.bin'
+  short.write_bytes(short.read_bytes()[:-1])
+  with pytest.raises(ValueError, match=r'y.bin: .* \[16, 32\].*got 2047 bytes'):
+    _check(case, candidate, 'forward')
+
+
 def _one(tmp_path, **tensors) -> tuple[folder.Folder, pathlib.Path]:
   """Returns a case, and a folder with some tensors of real data."""
   case = _export(tmp_path / 'case')
@@ -539,6 +580,33 @@ def test_rows_that_hold_something_are_not_cut_off(tmp_path):
     _check(case, outputs.Outputs(str(out)), 'forward')
 
 
+@pytest.mark.parametrize('weights', ('bfloat16', 'float32'))
+def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
+  # given: a kernel that rounds its routing weights to bfloat16.
+  asked = dataclasses.replace(CASE, direction='forward', weights=weights)
+  bench = bench_lib.Bench(asked)
+  made = {d: bench.read_by(asked.passes, d) for d in inputs_lib.DATA}
+  laid = layouts.of(dict(topk_weights=f'M K, {weights}'))
+  case = folder.write(tmp_path / 'case', 'forward', made, layouts=laid)
+  for data in case.data:
+    one = case.inputs(data)
+    kernel = trial.Kernel(round_weights=True)
+    found = kernel.forward(one.config, one.policy, one.arrays)
+    _save_whole(tmp_path / 'out', case, data, {'y': found['y']})
+
+  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
+
+  narrow = weights == 'bfloat16'
+  assert (report.verdict == verdicts.PASS) == narrow
+  assert ('topk_weights' in case.facts) == narrow
+
+
+def test_routing_weights_are_not_rounded_unasked(tmp_path):
+  laid = layouts.of(dict(topk_weights='M K, bfloat16'))
+  with pytest.raises(ValueError, match='topk_weights: expected values of bf'):
+    _export(tmp_path / 'case', laid=laid)
+
+
 def test_outputs_need_their_case(tmp_path):
   (tmp_path / 'y.npy').write_text('')
   candidate = outputs.Outputs(str(tmp_path))
@@ -552,6 +620,15 @@ def test_outputs_need_their_case(tmp_path):
     ('[tensors]\nz = "a"', r"expected names of ours on the left, got \['z'\]"),
     ('[renames]\ny = "a"', r"expected \[tensors\].*got \['renames'\]"),
     ('[layouts]\ny = "D F"', 'y: expected axes of'),
+    ('[raw.y]\nfile = "y"', "missing 2 required .*'dtype' and 'shape'"),
+    (
+      '[raw.y]\nfile = "y"\ndtype = "f5"\nshape = [1]',
+      "dtype: expected a name, got data type 'f5'",
+    ),
+    (
+      '[raw.y]\nfile = "y"\ndtype = "float8_e4m3fn"\nshape = [-1, -1]',
+      'shape: expected integers, one -1',
+    ),
     ('tensors', 'names.toml'),
   ],
 )

@@ -56,7 +56,7 @@ class Answer:
     """
     files = dumps.find(self.path, data)
     held = {
-      rank: self._named(*dumps.read(path), str(path))
+      rank: self._named(*dumps.read(path, self.names.raw), str(path))
       for rank, path in files.items()
     }
     self._check_ranks(held)

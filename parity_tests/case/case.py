@@ -34,6 +34,7 @@ class Case:
     accumulation_order: of the sums of our backend.
     capacity: N; None is what the routing needs.
     unrounded, activation_ulp, sigmoid_ulp: of the policy.
+    weights: the dtype that routing weights are rounded to.
     folder: of a case that was written, which decides all but `direction`.
   """
 
@@ -52,6 +53,7 @@ class Case:
   unrounded: tuple[str, ...] = ()
   activation_ulp: float = precision.ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
+  weights: str = 'float32'
   folder: str | None = None
 
   @classmethod
@@ -97,7 +99,7 @@ class Case:
     """
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs()
-    return self._made().under(
+    return inputs_lib.with_weights(self._made(), self.weights).under(
       accumulation_order=self.accumulation_order,
       unrounded=self.unrounded,
       activation_ulp=self.activation_ulp,
@@ -115,7 +117,8 @@ class Case:
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs(name)
     backward = passes.BACKWARD in self.passes
-    return inputs_lib.with_data(made, name, backward, self.seed)
+    drawn = inputs_lib.with_data(made, name, backward, self.seed)
+    return inputs_lib.with_weights(drawn, self.weights)
 
   def bytes_needed(self, of: str) -> int:
     """Returns the least that a part of `memory.COPIES` needs."""

@@ -19,6 +19,7 @@ import numpy as np
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import torch_file
+from hpmoe.parity_tests.case.theirs import names as names_lib
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -63,16 +64,22 @@ def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
   return found
 
 
-def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read(
+  path: pathlib.Path, raw: Mapping[str, names_lib.Raw] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """Returns (tensors by name, notes) of a file or folder.
 
   bfloat16 is `read_case.BFLOAT16`, where the file says so.
+
+  Args:
+    path: where.
+    raw: what else is in a folder, by name.
 
   Raises:
     ValueError: it cannot be read.
   """
   if path.is_dir():
-    return _read_folder(path)
+    return _read_folder(path, raw or {})
   if path.suffix not in _READERS:
     raise ValueError(
       f'{path}: expected one of {", ".join(_READERS)} or a folder, got '
@@ -98,11 +105,13 @@ def _of_ranks(top: pathlib.Path) -> dict[int | None, pathlib.Path]:
   return {int(match[1]): one for one, match in matches.items() if match}
 
 
-def _read_folder(path: pathlib.Path) -> tuple[dict, dict]:
+def _read_folder(
+  path: pathlib.Path, raw: Mapping[str, names_lib.Raw]
+) -> tuple[dict, dict]:
   described = sorted(path.rglob(_MSPROBE))
   if described:
     return _read_msprobe(described), {}
-  tensors: dict[str, np.ndarray] = {}
+  tensors = {name: one.read(path) for name, one in raw.items()}
   notes: dict[str, str] = {}
   for one in sorted(path.iterdir()):
     if one.suffix in _READERS:

@@ -17,6 +17,7 @@ from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
@@ -174,6 +175,26 @@ def with_data(
     lambda: make(made.config, policy, ids, seed)[0],
   )
   return dataclasses.replace(made, policy=policy, arrays=arrays, data=data)
+
+
+def with_weights(made: LayerInputs, dtype: str) -> LayerInputs:
+  """Returns the same with routing weights that a narrow dtype has.
+
+  They are rounded to it, and stay float32: who reads either reads the same.
+
+  Raises:
+    exact_data.ExactnessError: data that were exact are not so any more.
+  """
+  weights = made.arrays['topk_weights']
+  rounded = weights.astype(storage.FORMATS[dtype].numpy).astype(np.float32)
+  if np.array_equal(rounded, weights):
+    return made
+  arrays = {**made.arrays, 'topk_weights': rounded}
+  if made.data != 'real':
+    prove = exact_data.prove_grad if 'dy' in arrays else exact_data.prove
+    prove(made.config, made.policy, arrays)
+  facts = {**made.facts, 'topk_weights': f'rounded to {dtype}'}
+  return dataclasses.replace(made, arrays=arrays, facts=facts)
 
 
 def load_safetensors(

@@ -27,6 +27,12 @@ _STORAGES = {
   'ByteStorage': np.dtype('u1'),
   'BoolStorage': np.dtype('?'),
 }
+# Of tensors whose storage is of bytes.
+_DTYPES = read_case.FLOAT8 | {
+  'uint8': np.dtype('u1'),
+  'uint16': np.dtype('<u2'),
+  'uint32': np.dtype('<u4'),
+}
 
 
 def read(path: str | os.PathLike[str]) -> object:
@@ -60,8 +66,11 @@ class _Unpickler(pickle.Unpickler):
     known: Mapping[tuple[str, str], object] = {
       ('collections', 'OrderedDict'): collections.OrderedDict,
       ('torch._utils', '_rebuild_tensor_v2'): _tensor,
+      ('torch._utils', '_rebuild_tensor_v3'): _tensor_of,
+      ('torch.storage', 'UntypedStorage'): np.dtype('u1'),
       ('torch._utils', '_rebuild_parameter'): _parameter,
       **{('torch', storage): dtype for storage, dtype in _STORAGES.items()},
+      **{('torch', name): dtype for name, dtype in _DTYPES.items()},
     }
     if (module, name) not in known:
       raise pickle.UnpicklingError(f'{module}.{name}, which is no tensor')
@@ -85,6 +94,14 @@ def _tensor(storage, offset, size, stride, *_) -> np.ndarray:
   steps = [step * storage.itemsize for step in stride]
   view = np.lib.stride_tricks.as_strided(storage[offset:], size, steps)
   return np.ascontiguousarray(view)
+
+
+def _tensor_of(storage, offset, size, stride, grad, hooks, dtype, *_):
+  """Returns a tensor of bytes that have a dtype."""
+  del grad, hooks
+  if not isinstance(dtype, np.dtype):
+    raise ValueError(f'a tensor of {dtype!r}')
+  return _tensor(storage.view(dtype), offset, size, stride)
 
 
 def _parameter(data: np.ndarray, *_) -> np.ndarray:

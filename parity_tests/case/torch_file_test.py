@@ -1,10 +1,13 @@
-"""Files of torch.save, read without torch; `testdata` holds two of torch 2.14.
+"""Files of torch.save, read without torch; `testdata` is of torch 2.14.
 
 t = torch.arange(24, dtype=torch.float32).reshape(4, 6) / 8
 part = t.t()[1:, ::2]
 torch.save(dict(y=part.bfloat16()[None], plain=part, ids=torch.arange(3),
                 w=torch.nn.Parameter(t[:1])), 'tensors.pt')
 torch.save(t.half(), 'one.pt')
+t = torch.arange(-6, 6, dtype=torch.float32).reshape(3, 4) / 4
+torch.save(dict(y=t.to(torch.float8_e4m3fn).t(),
+                z=t.to(torch.float8_e5m2)[1:]), 'float8.pt')  # torch 2.13
 """
 
 import pathlib
@@ -34,6 +37,14 @@ def test_tensors_by_name():
 def test_one_tensor():
   held = torch_file.read(DATA / 'one.pt')
   np.testing.assert_array_equal(held, VALUES.astype(np.float16))
+
+
+def test_tensors_of_float8():
+  held = torch_file.read(DATA / 'float8.pt')
+  values = np.arange(-6, 6).reshape(3, 4) / 4
+  for name, expected in (('y', values.T), ('z', values[1:])):
+    found = read_case.as_numpy(held[name])
+    np.testing.assert_array_equal(found.astype(np.float32), expected)
 
 
 class _Evil:

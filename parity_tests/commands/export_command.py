@@ -1,5 +1,7 @@
 """`hpmoe export`."""
 
+import dataclasses
+
 from absl import flags
 
 from hpmoe.parity_tests.case import flags as case_flags
@@ -26,8 +28,10 @@ def _export(f: flags.FlagValues) -> int:
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')
-  case = layer_flags.case(f)
   layouts = names.read(f.names).layouts
+  of_weights = layouts.get('topk_weights')
+  dtype = of_weights.dtype if of_weights else ''
+  case = dataclasses.replace(layer_flags.case(f), weights=dtype or 'float32')
   with cli.progress(4) as step:
     step('inputs')
     bench = bench_lib.Bench(case)
@@ -43,6 +47,8 @@ def _export(f: flags.FlagValues) -> int:
       layouts,
       command=' '.join(cli.arguments(f, without=('out',))),
     )
+  if 'topk_weights' in made['real'].facts:
+    print(f'topk_weights: {made["real"].facts["topk_weights"]}, in every lane')
   print(
     f'{f.out}: case {written.id[:12]}, {", ".join(written.data)} data; a '
     f'kernel elsewhere:\n'

@@ -476,6 +476,8 @@ def as_stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
   bare = array.dtype.kind in 'Vui' and array.dtype.itemsize == wanted.itemsize
   if bare and wanted.kind != 'i' and wanted.itemsize == 2:
     return array.view(wanted)
+  if array.dtype.name.startswith('float8'):  # of which it has every value
+    array = array.astype(np.float32)
   is_float = array.dtype.kind == 'f' or array.dtype.name == 'bfloat16'
   if not (is_float if wanted.kind != 'i' else array.dtype.kind in 'iu'):
     raise ValueError(f'{name}: expected {dtype}, got {array.dtype}')
@@ -534,6 +536,7 @@ def _check_words(layout: Layout) -> None:
   own, moved = layout.own, layout.name not in _RELAYED
   rows = own[1] if 'N' in layout.spec and moved else ''
   known = {*own, *layout.axes, *(('F',) if '2F' in own else ())}
+  is_whole = tensors.SPECS[layout.name].kind == 'i32'
   at_experts = {'E', 'L'} & {*own} or rows or layout.name == 'topk_ids'
   for wrong, word in (
     (bool({axis for axis, _ in layout.pads} - known), 'pad'),
@@ -543,6 +546,8 @@ def _check_words(layout: Layout) -> None:
     (layout.capacity is not None and rows != 'L', 'C'),
     (layout.order != '' and not rows, 'order'),
     (layout.moves_rows and not moved, 'order of rows'),
+    (layout.dtype.startswith('int') and not is_whole, layout.dtype),
+    (layout.dtype not in ('', 'int32', 'int64') and is_whole, layout.dtype),
   ):
     if wrong:
       raise ValueError(

@@ -281,6 +281,21 @@ def test_copies_of_an_expert_are_the_same():
     layout.undo(theirs, sizes)
 
 
+def test_ids_may_be_of_places():
+  # given: expert 1 in places 3 and 4 of 5.
+  layout = layouts.parse('topk_ids', 'M K, experts 0 2 3 1 1, int64')
+  sizes = dict(SIZES['of_one'], T=2, K=2, E=4, L=4)
+  ids = np.int32([[[1, 0], [3, 1]]])
+  theirs = layout.apply(ids, sizes)
+  np.testing.assert_array_equal(theirs, [[3, 0], [2, 3]])
+  theirs[0, 0] = 4
+  np.testing.assert_array_equal(layout.undo(theirs, sizes), ids)
+  for strange in (-1, 5):
+    theirs[0, 0] = strange
+    with pytest.raises(ValueError, match=f'topk_ids: .* 0 to 4, got {strange}'):
+      layout.undo(theirs, sizes)
+
+
 def test_another_dtype_of_the_same_values():
   ids = np.int32([[[3, 0]]])
   theirs = layouts.parse('topk_ids', 'M K, int64').apply(
@@ -305,6 +320,15 @@ def test_other_values_are_refused(array, dtype, said):
     layouts.as_stored('y', array, dtype)
 
 
+@pytest.mark.parametrize('dtype', ('float8_e4m3fn', 'float8_e5m2'))
+def test_every_value_of_float8_is_one_of_bfloat16(dtype):
+  every = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype))
+  found = layouts.as_stored('y', every, 'bfloat16')
+  np.testing.assert_array_equal(
+    found.astype(np.float32), every.astype(np.float32)
+  )
+
+
 @pytest.mark.parametrize('bits', (np.uint16, np.int16, np.dtype('V2')))
 def test_bits_of_bfloat16_are_its_values(bits):
   values = np.array([1.5, -2], ml_dtypes.bfloat16)
@@ -327,6 +351,8 @@ def test_bits_of_bfloat16_are_its_values(bits):
     ('gate_up', 'R N 2F, C=4', 'got C'),
     ('gate_up', 'M K 2F, by_source', 'got order of rows'),
     ('x_relayed', 'E C D', 'got order of rows'),
+    ('topk_weights', 'R T K, int32', 'got int32'),
+    ('topk_ids', 'R T K, bfloat16', 'got bfloat16'),
     ('w_down', 'E F D, order ids', 'got order'),
   ],
 )

@@ -109,7 +109,7 @@ class Placed:
     if self.layout.zeros:
       self._check_zeros(array, every)
     if self._has_ids:
-      held = np.array(self.layout.experts)[held].astype(array.dtype)
+      held = self._experts_of(held)
     if self.rows is None:
       return np.ascontiguousarray(held)
     ours = np.zeros(self._own_shape(rows), array.dtype)
@@ -221,6 +221,15 @@ class Placed:
       return feature * 2 + half
     half = 1 - half if self.layout.halves == 'up_gate' else half
     return half * self._padded('F', self.sizes['F']) + feature
+
+  def _experts_of(self, ids: np.ndarray) -> np.ndarray:
+    experts = np.array(self.layout.experts)
+    outside = ids[(ids < 0) | (ids >= len(experts))]
+    if outside.size:
+      raise ValueError(
+        f'topk_ids: expected places 0 to {len(experts) - 1}, got {outside[0]}'
+      )
+    return experts[ids].astype(ids.dtype)
 
   def _check_copy(self, first: np.ndarray, other: np.ndarray) -> None:
     apart = _bytes(first) != _bytes(other)
