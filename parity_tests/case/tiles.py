@@ -289,6 +289,7 @@ class Tiling:
     token_block: tokens of a combine tile.
     sample: the tiles to be judged by golden values; None: all.
     ranks: those whose tensors are here, ascending; None: all.
+    share: those that this process judges, ascending; None: all.
   """
 
   config: config_lib.MoEConfig
@@ -300,12 +301,14 @@ class Tiling:
   token_block: int = 64
   sample: Sample | None = None
   ranks: tuple[int, ...] | None = None
+  share: tuple[int, ...] | None = None
 
   @property
   def held(self) -> Sequence[int]:
-    """The ranks whose tensors are here."""
+    """The ranks that are judged: their tensors are here."""
     every = range(self.config.num_ranks)
-    return every if self.ranks is None else self.ranks
+    there = every if self.ranks is None else self.ranks
+    return there if self.share is None else [*filter(self.share.count, there)]
 
   def judged(
     self, stage: str, rank: int, elements: int

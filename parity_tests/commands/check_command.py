@@ -1,6 +1,6 @@
 """`hpmoe check`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from absl import flags
 
@@ -35,6 +35,16 @@ def _define_check(f: flags.FlagValues) -> None:
     False,
     bool,
   )
+  cli.option(
+    f,
+    'shard',
+    'r/R: judge the r-th of R parts of the ranks of --outputs, and write what '
+    'was found to --parts. Default: all, or under mpiexec its own.',
+  )
+  cli.option(f, 'parts', 'The folder that shards write to.')
+  cli.option(
+    f, 'merge', 'A folder that shards wrote to: one report of them all.'
+  )
   cli.define_json(f)
   cli.option(
     f,
@@ -42,6 +52,11 @@ def _define_check(f: flags.FlagValues) -> None:
     'Write a page to look at here: one file, without scripts. '
     'A candidate that gave no answer leaves none.',
   )
+
+
+# Flags that say nothing of what is judged.
+_REPORT = ('verbose', 'json', 'html')
+_SHARDS = ('shard', 'parts', 'merge')
 
 
 def _heads() -> list[tuple[str, Sequence[str]]]:
@@ -54,7 +69,8 @@ def _heads() -> list[tuple[str, Sequence[str]]]:
     ('case', [*(flag.name for flag in case_flags.FLAGS), 'case']),
     *((f'candidate, {row.head}', row.flags) for row in rows),
     ('judgement', [flag.name for flag in judgement.FLAGS]),
-    ('report', ('verbose', 'json', 'html')),
+    ('report', _REPORT),
+    ('several processes', _SHARDS),
   ]
 
 
@@ -102,7 +118,7 @@ def request(f: flags.FlagValues):
       )
   for name in f.standard:
     standards.get(name, case.dtype)
-  given = cli.arguments(f, without=('lane', 'json', 'html', 'verbose'))
+  given = cli.arguments(f, without=('lane', *_REPORT, *_SHARDS))
   judged = cli.fields(f, judgement.FLAGS) | dict(lanes=_lanes(f))
   judged['standards'] = judged['standards'] or standards.DEFAULT
   return request_lib.Request(
@@ -149,12 +165,90 @@ def requests(f: flags.FlagValues) -> list:
 
 
 def _check(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.judge import check
+
+  cli.check_writable('json', f.json)
+  cli.check_writable('html', f.html)
+  if any(f[name].value is not None for name in _SHARDS):
+    return _sharded(f)
+  if f.outputs is not None:
+    from hpmoe.parity_tests.judge import started
+
+    job = started.by_mpiexec()
+    if job is not None:
+      return _by_ranks(f, job)
+  return _report(f, check.run)
+
+
+def _sharded(f: flags.FlagValues) -> int:
+  """Judges one shard, or merges what shards found.
+
+  Raises:
+    ValueError: the request was wrong, or there is nothing to merge.
+  """
+  from hpmoe.parity_tests.judge import shards
+
+  if f.merge is not None:
+    for name in ('shard', 'parts'):
+      if f[name].value is not None:
+        raise cli.UsageError(
+          f'{name}: expected none beside --merge={f.merge}, got {f[name].value}'
+        )
+    return _report(f, lambda asked, step: shards.merge(asked, f.merge))
+  if f.shard is None or f.parts is None:
+    raise cli.UsageError(
+      f'shard: expected --shard=r/R and --parts=FOLDER, got shard={f.shard} '
+      f'parts={f.parts}'
+    )
+  for name in _REPORT:
+    if f[name].present:
+      raise cli.UsageError(
+        f'{name}: expected none beside --shard: who merges has the report, got '
+        f'{f[name].value}'
+      )
+  shard = shards.Shard.parse(f.shard)
+  path = shards.place(f.parts, shard)
+  (asked,) = requests(f)
+  with cli.progress() as step:
+    shards.write(path, shards.judge(asked, shard, step))
+  print(f'{shard.name}: judged; --merge={f.parts} has the report of all')
+  return cli.PARITY
+
+
+def _by_ranks(f: flags.FlagValues, job) -> int:
+  """Judges a shard in each process of mpiexec; the first one reports.
+
+  Raises:
+    ValueError: the request was wrong.
+    shards.ShardError: a process ended early; it is named.
+  """
+  from hpmoe.parity_tests.judge import shards
+  from hpmoe.parity_tests.judge import started
+
+  def judge() -> None:
+    (asked,) = requests(f)
+    with cli.progress() as step:
+      found = shards.judge(asked, job.shard, step)
+    shards.write(job.shard.file(job.folder), found)
+
+  job.make_folder()
+  if job.shard.index:
+    started.kept(job, judge)
+    return cli.PARITY
+  try:
+    started.kept(job, judge)
+    started.wait(job)
+    return _report(f, lambda asked, step: shards.merge(asked, job.folder))
+  finally:
+    job.remove_folder()
+
+
+def _report(f: flags.FlagValues, run: Callable) -> int:
+  """Prints and writes what was found, one report for each request."""
   from hpmoe.parity_tests.candidates import candidates
   from hpmoe.parity_tests.judge import check
   from hpmoe.parity_tests.report import report as report_lib
 
-  cli.check_writable('json', f.json)
-  cli.check_writable('html', f.html)
   reports: list[dict] = []
   verdicts: list[str] = []
   for asked in requests(f):
@@ -162,7 +256,7 @@ def _check(f: flags.FlagValues) -> int:
       print()
     try:
       with cli.progress(check.count_steps(asked)) as step:
-        report = check.run(asked, step)
+        report = run(asked, step)
     except candidates.CandidateError as error:
       reports.append(report_lib.error_json(asked, error))
       cli.write_json(f.json, report_lib.joined(reports))

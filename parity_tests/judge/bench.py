@@ -55,13 +55,23 @@ class Examined:
 class Bench:
   """The inputs of a case, and the oracle's answers to them."""
 
-  def __init__(self, case: case_lib.Case, keep: bool = False):
+  def __init__(
+    self,
+    case: case_lib.Case,
+    keep: bool = False,
+    share: tuple[int, ...] | None = None,
+  ):
     """Makes the inputs.
+
+    Args:
+      case: what is asked.
+      keep: whether the oracle's answers are kept.
+      share: the ranks to be judged; None: all.
 
     Raises:
       ValueError: the case is wrong.
     """
-    self._case = case
+    self._case, self._share = case, share
     self.made = case.make()
     self._keep = keep
     self._answers: dict[tuple[str, str], dict[str, np.ndarray]] = {}
@@ -133,7 +143,9 @@ class Bench:
     options = candidate.options
     relay = options.relay and candidate.can.relays
     tiling = dataclasses.replace(
-      tiling_of(options, made, self.plan), ranks=candidate.ranks
+      tiling_of(options, made, self.plan),
+      ranks=candidate.ranks,
+      share=self._share,
     )
     return judging.PassCase(which, given, tiling, answer, relay)
 
@@ -184,8 +196,16 @@ class Bench:
       NothingToJudge: no lane could judge anything.
       candidates.CandidateError: the candidate gave no answer.
     """
+    return settled(request, self.judged(request, progress))
+
+  def judged(
+    self,
+    request: request_lib.Request,
+    progress: judging.Progress = lambda step: None,
+  ) -> Examined:
+    """Returns what the lanes say of this bench's ranks, see `settled`."""
     self._refuse_other_passes(request.case)
-    judgement, candidate = request.judgement, request.candidate
+    judgement = request.judgement
     records = (
       standards.get(n, self.made.policy.storage) for n in judgement.standards
     )
@@ -200,15 +220,7 @@ class Bench:
         wrong += found.wrong
         changes += found.changes
         runs += [found.runs] * (data == 'real')
-    _refuse_nothing(request, results)
-    verdicts.check_each_once(results)
-    results.sort(key=_pass_then_lane)
-    # A stage in isolation gains nothing from what others would have returned.
-    isolated = candidate.checking.isolate
-    hinted = results if isolated else told.with_hint(results)
-    replayed = list(told.with_replay(request.replay, hinted))
-    guilty = _guilty(request, wrong) if isolated else []
-    return Examined(replayed, guilty, changes, min(runs))
+    return Examined(results, wrong, changes, min(runs))
 
   def _refuse_other_passes(self, case: case_lib.Case) -> None:
     mine = self._case.passes
@@ -236,6 +248,29 @@ class Bench:
       placed = told.with_place(found.results, candidate, case.tiling)
       yield dataclasses.replace(found, results=placed, got={})
       del found
+
+
+def settled(request: request_lib.Request, found: Examined) -> Examined:
+  """Returns what a report says of what the lanes found on all ranks.
+
+  Raises:
+    NothingToJudge: no lane could judge anything.
+  """
+  results = found.results
+  _refuse_nothing(request, results)
+  verdicts.check_each_once(results)
+  results = sorted(results, key=_pass_then_lane)
+  # A stage in isolation gains nothing from what others would have returned.
+  isolated = request.candidate.checking.isolate
+  hinted = results if isolated else told.with_hint(results)
+  return dataclasses.replace(
+    found,
+    results=[
+      dataclasses.replace(one, part=None)
+      for one in told.with_replay(request.replay, hinted)
+    ],
+    wrong=_guilty(request, found.wrong) if isolated else [],
+  )
 
 
 def tiling_of(

@@ -131,10 +131,20 @@ def examined(
 ) -> Report:
   """Returns the report of a bench; `start` is when its work began."""
   found = bench.examine(request, progress)
+  return report_of(request, bench, found, time.perf_counter() - start)
+
+
+def report_of(
+  request: Request,
+  bench: bench_lib.Bench,
+  found: bench_lib.Examined,
+  seconds: float,
+) -> Report:
+  """Returns the report of what was found."""
   return Report(
     config=describe(request, bench.made),
     results=tuple(found.results),
-    seconds=time.perf_counter() - start,
+    seconds=seconds,
     wrong=tuple(found.wrong),
     launches=tuple(request.candidate.launches),
     changes=tuple(found.changes),

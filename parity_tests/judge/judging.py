@@ -287,7 +287,7 @@ def with_placement(
   """Tells who has a tensor as the other `policy.placement` would make it."""
   if result.failure is None or result.stage not in _PLACED:
     return result
-  policy = case.made.policy
+  policy, rank = case.made.policy, result.failure.rank
   (other,) = set(precision.PLACEMENTS) - {policy.placement}
   made = dataclasses.replace(
     case.made, policy=dataclasses.replace(policy, placement=other)
@@ -295,15 +295,15 @@ def with_placement(
   elsewhere = dataclasses.replace(case, made=made)
 
   def made_by(one: PassCase) -> bool:
-    stage = one.recompute(result.stage, got)
-    return not lanes.differs('exact', got[result.stage], stage).any()
+    mine = got[result.stage][rank]
+    stage = one.recompute(result.stage, got)[rank]
+    return not lanes.differs('exact', mine, stage).any()
 
   # What merely follows a stage that is wrong is as asked for in itself.
   if made_by(case) or not made_by(elsewhere):
     return result
   hint = f'as with placement {other}: is policy.placement read?'
-  failure = dataclasses.replace(result.failure, hint=hint)
-  return dataclasses.replace(result, failure=failure)
+  return result.part.but(lambda one: dataclasses.replace(one, hint=hint))
 
 
 def with_readings(

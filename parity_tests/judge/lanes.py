@@ -10,13 +10,14 @@ bounded   any data: within the a-priori rounding bound of the golden, and as
 standard  any data: published rules, see `standards`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import functools
 
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge import parts
 from hpmoe.parity_tests.judge import spread_tally
 from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
@@ -88,26 +89,46 @@ def compare(
 
   In lane 'exact' values must be equal, elsewhere bits.
   """
+  look = functools.partial(
+    _compare_rank, stage, lane, rule, got, expected, tiling
+  )
+  return _of_ranks(tiling, lambda rank: [look(rank)])[0]
+
+
+def _compare_rank(
+  stage, lane, rule, got, expected, tiling, rank: int
+) -> parts.Part:
   same = _same_values if lane == 'exact' else _same_bits
   plan = stage in tensors.PLAN
   tally = tally_lib.Tally(stage, lane, rule, None if plan else tiling)
-  for rank in tiling.held:
-    if plan:
-      one, other = (np.atleast_2d(a[rank]) for a in (got, expected))
-      cut = tiles.cut_tokens(*(n for n in one.shape for _ in range(2)))
+  if plan:
+    one, other = (np.atleast_2d(a[rank]) for a in (got, expected))
+    cut = tiles.cut_tokens(*(n for n in one.shape for _ in range(2)))
+  else:
+    one, other = (tiling.rows(stage, a, rank) for a in (got, expected))
+    cut = tiling.cut(stage, rank)
+  for first, last in cut.chunks(_CHUNK):
+    rows = slice(cut.starts[first], cut.starts[last])
+    bad = ~same(one[rows], other[rows])
+    if bad.any():
+      tally.add(_unequal(rank, cut, first, one[rows], other[rows], bad))
     else:
-      one, other = (tiling.rows(stage, a, rank) for a in (got, expected))
-      cut = tiling.cut(stage, rank)
-    for first, last in cut.chunks(_CHUNK):
-      rows = slice(cut.starts[first], cut.starts[last])
-      bad = ~same(one[rows], other[rows])
-      if bad.any():
-        tally.add(_unequal(rank, cut, first, one[rows], other[rows], bad))
-      else:
-        tally.add_right(rank, cut, range(first, last), None)
-    if not plan:
-      tally.add_padding(rank, tiling.padding(stage, got, rank))
-  return tally.result()
+      tally.add_right(rank, cut, range(first, last), None)
+  if not plan:
+    tally.add_padding(rank, tiling.padding(stage, got, rank))
+  return tally.part()
+
+
+def _of_ranks(
+  tiling: tiles.Tiling, judge: Callable[[int], list[parts.Part]]
+) -> list[verdicts.Result]:
+  """Returns the verdicts on the ranks that are judged, rank by rank."""
+  found: list[parts.Part] = []
+  for rank in tiling.held:
+    mine = judge(rank)
+    found = [a + b for a, b in zip(found, mine, strict=True)] if found else mine
+  results = (part.result() for part in found)
+  return [result for result in results if result is not None]
 
 
 def _unequal(rank, cut, first, got, expected, bad) -> tally_lib.Chunk:
@@ -149,15 +170,19 @@ def tolerances(
   records = [r for r in records if r.has(dtype)]
   if not (records or bounded):
     return silent
-  judges = _Judges(stage, golden, records, dtype, bounded, same)
-  for rank in tiling.held:
+  of = stage, golden, records, dtype, bounded, same
+
+  def judged(rank: int) -> list[parts.Part]:
+    judges = _Judges(*of)
     held = tiling.rows(tensor, got, rank)
     beside = tiling.rows(tensor, benchmark, rank) if records else None
     look = functools.partial(judges.look, golden, tensor, rank, held, beside)
     for at, seen in ahead.map_ahead(look, ranges_of(tiling, tensor, rank)):
       judges.add(rank, at, *seen)
     judges.add_padding(rank, tiling.padding(tensor, got, rank))
-  return judges.results() + silent
+    return judges.parts()
+
+  return _of_ranks(tiling, judged) + silent
 
 
 def _has_no_number(
@@ -178,9 +203,10 @@ def within_edges(
 ) -> verdicts.Result:
   """Judges a tensor `[R, ...]` by what right kernels may store, see `edges`."""
   tiling = chain.golden.tiling
-  tally = tally_lib.Tally(stage, 'bounded', verdicts.EDGES_RULE, tiling)
-  worst, worth = 0.0, power.Power()
-  for rank in tiling.held:
+
+  def judged(rank: int) -> list[parts.Part]:
+    tally = tally_lib.Tally(stage, 'bounded', verdicts.EDGES_RULE, tiling)
+    worst, worth = 0.0, power.Power()
     held = tiling.rows(stage, got, rank)
     for cut, first, rows in ranges_of(tiling, stage, rank):
       right = chain.interval(stage, rank, rows.start, rows.stop)
@@ -191,8 +217,9 @@ def within_edges(
       worst = max(worst, float((chunk.error / seen).max(initial=0.0)))
       worth += power.of(right.own, right.deviation, seen)
     tally.add_padding(rank, tiling.padding(stage, got, rank))
-  result = tally.result(values={'error_of_bound': worst})
-  return verdicts.weighed(result, worth)
+    return [tally.part(parts.OfBound(worst, worth, worth.elements))]
+
+  return _of_ranks(tiling, judged)[0]
 
 
 class _Judges:
@@ -208,7 +235,7 @@ class _Judges:
       stage, 'bounded', verdicts.BOUND_RULE, tiling
     )
     self._spread_tally = spread_tally.SpreadTally(stage, golden, same)
-    self._bounded = bounded
+    self._bounded, self._dtype = bounded, dtype
     self._worst_of_bound = 0.0
     self._regions: chunk_sums.Regions | None = None  # of right chunks
     self._worth = power.Power()
@@ -303,26 +330,25 @@ class _Judges:
     for tally in (self._bound_tally, *self._tallies):
       tally.add_padding(rank, padding)
 
-  def results(self) -> list[verdicts.Result]:
-    results = []
+  def parts(self) -> list[parts.Part]:
+    """Returns what each of them found."""
+    known, elements = self._known, self._worth.elements
+    found = []
     if self._bounded:
-      values = {'error_of_bound': self._worst_of_bound}
-      bound = self._bound_tally.result(values=values)
-      results = [verdicts.weighed(bound, self._worth)]
-      results += self._spread_tally.results()
+      figures = parts.OfBound(self._worst_of_bound, self._worth, known)
+      found = [
+        self._bound_tally.part(figures),
+        self._spread_tally.part(known, elements),
+      ]
     for judge, tally in zip(self._judges, self._tallies):
       if self._regions is not None:
         judge.add_right(self._regions)
-      broken = judge.broken()
-      if tally.padding_failed:
-        broken.append('rows past the last valid one are zero')
-      results.append(tally.result(broken, judge.values()))
-    if self._known or not self._worth.elements:
-      return results
-    unknown = power.Power(
-      elements=self._worth.elements, not_judged=self._worth.elements
-    )
-    return [verdicts.weighed(result, unknown) for result in results]
+      name, dtype = judge.standard.name, self._dtype
+      sums = judge.partials, judge.not_finite
+      found.append(
+        tally.part(parts.OfStandard(name, dtype, *sums, known, elements))
+      )
+    return found
 
 
 def golden_rows(

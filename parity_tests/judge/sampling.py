@@ -60,13 +60,14 @@ def _stage(
   lane = 'bitwise' if moves else 'bounded'
   rule = judging.ORACLE_RULE if moves else verdicts.BOUND_RULE
   needed = (name, *case.sources[name])
-  missing = [n for n in needed if n not in got]
+  usable = {name: got[name], **case.usable(name, got)} if name in got else {}
+  missing = [n for n in needed if n not in usable]
   if missing:
     return [verdicts.not_captured(name, lane, rule, missing[0])]
   if not moves:
     return lanes.tolerances(name, got[name], golden, None, ())
   home = np.zeros_like(got[name])
-  for rank in range(len(home)):
+  for rank in case.tiling.held:
     rows = case.tiling.rows(name, home, rank)
     for lo in range(0, len(rows), _ROWS):
       hi = min(lo + _ROWS, len(rows))
@@ -111,19 +112,15 @@ def _in_whole(
 ) -> verdicts.Result:
   """Names the tokens of a result as the whole layer does."""
 
-  def whole(index: tuple[int, ...]) -> tuple[int, ...]:
-    return (index[0], int(tokens[index[1]]), *index[2:])
-
-  worst, failure = result.worst_element, result.failure
-  if failure is not None:
-    index = whole(failure.index)
-    failure = dataclasses.replace(
-      failure,
-      index=index,
-      token=index[1],
-      row_block=index[1] // token_block,
+  def whole(one: verdicts.Failure) -> verdicts.Failure:
+    rank, token, *rest = one.index
+    token = int(tokens[token])
+    return dataclasses.replace(
+      one,
+      index=(rank, token, *rest),
+      token=token,
+      row_block=token // token_block,
       bad_rows=0,
     )
-  return dataclasses.replace(
-    result, worst_element=worst and whole(worst), failure=failure
-  )
+
+  return result.part.but(whole)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 import dataclasses
+from typing import Self
 
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import parts
 from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
@@ -28,6 +30,7 @@ class SpreadTally:
   ):
     self._tensor = verdicts.tensor_of(stage)
     self._tiling, self._same = golden.tiling, same
+    self._is_fused = stage in verdicts.TENSOR_OF
     dtype = golden.dtype(self._tensor)
     cuts = [
       self._tiling.cut(self._tensor, rank)
@@ -57,7 +60,11 @@ class SpreadTally:
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, what stands out in refused tiles."""
     counts, same = self._judge.counts(value), self._same
-    lost = value.crossed is not None and same is None
+    # What differs is told from the oracle's own tensor; rounded, a golden that
+    # kept every intermediate whole is not that.
+    lost = same is None and (
+      value.crossed is not None or (counts and self._is_fused)
+    )
     if value.variance is None or lost or not chunk.bad.size:
       return np.zeros_like(chunk.bad)
     expected = chunk.expected
@@ -130,35 +137,101 @@ class SpreadTally:
     self._keys.append(keys)
     self._note(shares)
 
-  def _note(self, shares: Mapping[str, np.ndarray], prefix: str = '') -> None:
+  def _note(self, shares: Mapping[str, np.ndarray]) -> None:
     for name, share in shares.items():
-      worst = np.maximum(self._worst.get(prefix + name, 0.0), np.max(share))
-      self._worst[prefix + name] = float(worst)  # NaN stays
+      worst = parts.largest(self._worst.get(name, 0.0), np.max(share))
+      self._worst[name] = worst
 
-  def _judge_tensor(self) -> None:
-    if self._sums is None or not self._judge.independent.rows:
-      return
-    equal = tiles.most_equal(np.concatenate(self._keys))
-    alike = np.asarray(equal * self._tiling.columns(self._tensor))
-    sums = dataclasses.replace(self._sums, alike=alike)
-    self._note(self._judge.shares(sums), 'tensor_')
-    self._power += self._judge.power(sums)
+  def part(self, known: int, elements: int) -> parts.Part:
+    """Returns what was found; of `elements` that many have a finite bound."""
+    return self._tally.part(
+      OfSpread(
+        self._judge,
+        self._tiling.columns(self._tensor),
+        self._sums,
+        np.concatenate([*self._keys, np.zeros(0)]),
+        self._worst,
+        self._power,
+        known,
+        elements,
+      )
+    )
 
-  def results(self) -> list[verdicts.Result]:
-    self._judge_tensor()
-    if not self._worst:
-      return []
+
+@dataclasses.dataclass(frozen=True)
+class OfSpread:
+  """The sums of a tensor's errors, see `parts.Figures`.
+
+  Attributes:
+    judge: of the tensor.
+    columns: of it.
+    sums: over its tiles, None if there are none.
+    keys: `[rows]` float64; rows that may err alike have one.
+    worst: by number, the most that a tile uses of its limit.
+    sees: what the limits of tiles would have seen.
+    known: elements with a finite rounding bound.
+    elements: all of them.
+  """
+
+  judge: spread.Judge
+  columns: int
+  sums: spread.Sums | None
+  keys: np.ndarray
+  worst: Mapping[str, float]
+  sees: power.Power
+  known: int
+  elements: int
+
+  def __add__(self, other: Self) -> Self:
+    sums = self.sums
+    if sums is None or other.sums is None:
+      sums = sums or other.sums
+    else:
+      sums = sums + other.sums
+    names = {**self.worst, **other.worst}
+    return dataclasses.replace(
+      self,
+      sums=sums,
+      keys=np.concatenate([self.keys, other.keys]),
+      worst={
+        name: parts.largest(self.worst.get(name, 0), other.worst.get(name, 0))
+        for name in names
+      },
+      sees=self.sees + other.sees,
+      known=self.known + other.known,
+      elements=self.elements + other.elements,
+    )
+
+  def settled(self, padding_failed: bool) -> parts.Settled | None:
+    """See `parts.Figures`."""
+    del padding_failed
+    if not self.worst:
+      return None
+    shares, whole = self._of_tensor()
+    shares = {**self.worst, **shares}
     broken = [
       f'{spread.words(name)}: {share:.3g} times the limit'
-      for name, share in self._worst.items()
+      for name, share in shares.items()
       if not share <= 1
     ]
-    worst = float(np.max(list(self._worst.values())))
-    values = self._worst | {'error_of_bound': worst}
-    result = self._tally.result(broken, values)
-    if np.isinf(self._power.whole):
-      return [result]
-    return [dataclasses.replace(result, power=self._power.sizes())]
+    worst = float(np.max(list(shares.values())))
+    values = shares | {'error_of_bound': worst}
+    if not self.known and self.elements:
+      return parts.Settled(broken, values, {}, self.elements, 0)
+    sees = {} if np.isinf(whole.whole) else whole.sizes()
+    return parts.Settled(broken, values, sees)
+
+  def _of_tensor(self) -> tuple[dict[str, float], power.Power]:
+    """Returns what the whole tensor uses of its limits, and their power."""
+    if self.sums is None or not self.judge.independent.rows:
+      return {}, self.sees
+    alike = np.asarray(tiles.most_equal(self.keys) * self.columns)
+    sums = dataclasses.replace(self.sums, alike=alike)
+    shares = self.judge.shares(sums)
+    return {
+      f'tensor_{name}': parts.largest(0.0, np.max(share))
+      for name, share in shares.items()
+    }, self.sees + self.judge.power(sums)
 
 
 def independent(

@@ -1,12 +1,12 @@
 """Adds chunks of a tensor up to one row, and locates what is wrong in it."""
 
-from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import parts
 from hpmoe.parity_tests.judge import patterns
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import chunk_sums
@@ -78,7 +78,7 @@ class Right:
 
 
 class Tally:
-  """Adds chunks up to one `Result`.  Chunks come in tile order."""
+  """Adds chunks up to one `parts.Part`.  Chunks come in tile order."""
 
   def __init__(
     self, stage: str, lane: str, rule: str, tiling: tiles.Tiling | None
@@ -203,51 +203,44 @@ class Tally:
       pattern='not zero past the last valid row',
     )
 
-  def result(
-    self,
-    broken: Sequence[str] | None = None,
-    values: Mapping[str, float] | None = None,
-  ) -> verdicts.Result:
-    """Returns the verdict: of a rule if it says what is `broken`, or tiles'."""
-    fails = bool(self._failed if broken is None else broken)
+  def part(self, figures: parts.Figures | None = None) -> parts.Part:
+    """Returns what was found, with what the rule added up."""
     worst: verdicts.Failure | None = None
     if self._worst is not None:
       worst = self._locate_element(*self._worst)
-    failure = (self._failure or worst) if fails else None
-    if failure is not None:
-      failure = dataclasses.replace(failure, hint=self._guilty_expert())
-    return verdicts.Result(
-      *self._id,
+    experts = self._experts_of_bad()
+    return parts.Part(
+      of=self._id,
       tiles=self._tiles,
       failed=self._failed,
       worst_ulp=self._worst_ulp,
       worst_abs=self._worst_abs,
-      worst_element=worst.index if worst else None,
-      verdict=verdicts.FAIL if fails else verdicts.PASS,
-      why='; '.join(broken or ()),
-      values=values or {},
-      failure=failure,
-      grids=_by_rank(self._grids, np.zeros((0, 0), bool)),
-      experts=_by_rank(self._experts, np.zeros(0, int)),
+      worst=worst,
+      first=self._failure,
+      padding_failed=self.padding_failed,
+      has_bad_tokens=any(b.any() for b in self._bad_of_rank().values()),
+      experts_of_bad=tuple(experts),
+      figures=(figures or parts.Plain(),),
+      grids={rank: np.concatenate(g) for rank, g in self._grids.items()},
+      experts={rank: np.concatenate(e) for rank, e in self._experts.items()},
     )
 
-  def _guilty_expert(self) -> str:
-    """Names the expert whose tokens are the bad ones, if there is one."""
+  def _bad_of_rank(self) -> dict[int, np.ndarray]:
+    """Returns which tokens of each rank are bad."""
+    return {rank: np.concatenate(b) for rank, b in self._bad_tokens.items()}
+
+  def _experts_of_bad(self) -> list[int]:
+    """Returns the experts to which all bad tokens went, and no others."""
     if self._tiling is None or not self._bad_tokens or self._tiling.sample:
-      return ''
-    bad = np.stack([np.concatenate(b) for b in self._bad_tokens.values()])
-    if not bad.any():
-      return ''
-    ids = self._tiling.topk_ids[[*self._bad_tokens]]
-    guilty = [
-      str(expert)
+      return []
+    ids, bad = self._tiling.topk_ids, self._bad_of_rank()
+    return [
+      expert
       for expert in range(self._tiling.config.num_experts)
-      if ((ids == expert).any(axis=-1) == bad).all()
+      if all(
+        ((ids[rank] == expert).any(axis=-1) == bad[rank]).all() for rank in bad
+      )
     ]
-    if not guilty:
-      return ''
-    named = ' or '.join(guilty)
-    return f'all bad tokens, and no others, went to expert {named}'
 
   def _locate(
     self, chunk: Chunk, refused: np.ndarray, tile: tuple[int, int]
@@ -337,11 +330,3 @@ class Tally:
 
 def _plain(value) -> float | int:
   return int(value) if value.dtype.kind == 'i' else float(value)
-
-
-def _by_rank(
-  held: Mapping[int, Sequence[np.ndarray]], absent: np.ndarray
-) -> tuple[np.ndarray, ...]:
-  """Returns one array a rank, up to the last that is held."""
-  ranks = range(max(held, default=-1) + 1)
-  return tuple(np.concatenate(held.get(r, [absent])) for r in ranks)

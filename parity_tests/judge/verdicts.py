@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.judge.limits import power as power_lib
 from hpmoe.reference.contract import tensors
 
 LANES = ('exact', 'bitwise', 'bounded', 'standard')
@@ -127,6 +127,8 @@ class Result:
     failure: the first bad tile, None if it passes.
     grids: per rank `[B, C]` bool, bad tiles.
     experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
+    part: the `parts.Part` that it was made of; None where nothing was compared,
+      and in a report.
   """
 
   stage: str
@@ -146,6 +148,7 @@ class Result:
   failure: Failure | None = None
   grids: tuple[np.ndarray, ...] = ()
   experts: tuple[np.ndarray, ...] = ()
+  part: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,16 +205,6 @@ def is_of_tokens(stage: str) -> bool:
   """Says whether a row is a token's sum over experts."""
   axes = tensors.SPECS[tensor_of(stage)].shape.split()
   return axes[:2] == ['R', 'T'] and len(axes) == 3
-
-
-def weighed(result: Result, power: power_lib.Power) -> Result:
-  """Returns a row with what it is worth; a pass of nothing is none."""
-  found = dataclasses.replace(
-    result, power=power.sizes(), not_judged=power.not_judged
-  )
-  if power.judged or not power.elements or result.verdict != PASS:
-    return found
-  return dataclasses.replace(found, verdict=NOT_JUDGED, why=NO_LIMIT)
 
 
 def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:

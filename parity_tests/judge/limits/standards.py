@@ -387,19 +387,35 @@ METRICS = {
 _PLACES = {NORMAL: 0, SMALL: 1, CANCEL: 2}
 
 
+# Number of a rule, whether of the benchmark, and its sums.
+Partials = tuple[tuple[int, bool, np.ndarray], ...]
+
+
 class Judge:
   """One standard on one tensor, fed chunk by chunk."""
 
   def __init__(self, standard: Standard, dtype: str):
     self.standard = standard
     self._dtype = dtype
+    self._rules = [rule for clause in standard.rules for rule in clause]
     self._partials: dict[tuple[int, bool], np.ndarray] = {}
-    self._not_finite = 0
+    self.not_finite = 0
+
+  @property
+  def partials(self) -> Partials:
+    """Its sums so far."""
+    return tuple((*key, sums) for key, sums in self._partials.items())
+
+  def merge(self, partials: Partials, not_finite: int) -> None:
+    """Takes in what a judge of the same standard added up."""
+    self.not_finite += not_finite
+    for number, of_benchmark, sums in partials:
+      self._merge(self._rules[number], of_benchmark, sums)
 
   def add(self, e: Elements) -> np.ndarray:
     """Takes a chunk in; returns `[...]` bool, its mismatches."""
     # A wrong infinity or NaN is a mismatch, and no part of any sum.
-    self._not_finite += e.num_not_finite
+    self.not_finite += e.num_not_finite
     seen = _Seen(self.standard, self._dtype, e)
     with np.errstate(over='ignore', invalid='ignore'):
       for clause in self.standard.rules:
@@ -434,13 +450,16 @@ class Judge:
     self._merge(rule, of_benchmark, new)
 
   def _merge(self, rule, of_benchmark: bool, new: np.ndarray) -> None:
-    key = (id(rule), of_benchmark)
+    key = (self._number(rule), of_benchmark)
     old = self._partials.get(key)
     merge = METRICS[rule.metric].merge
     self._partials[key] = new if old is None else merge(old, new)
 
+  def _number(self, rule: Rule) -> int:
+    return next(i for i, one in enumerate(self._rules) if one is rule)
+
   def _value(self, rule: Rule, of_benchmark: bool = False) -> float:
-    partial = self._partials.get((id(rule), of_benchmark))
+    partial = self._partials.get((self._number(rule), of_benchmark))
     total = METRICS[rule.metric].total
     return 0.0 if partial is None else float(total(partial))
 
@@ -456,8 +475,8 @@ class Judge:
   def broken(self) -> list[str]:
     """Returns the clauses that do not hold; empty means it accepts."""
     broken = []
-    if self._not_finite:
-      broken.append(f'finite values, got {self._not_finite} that are not')
+    if self.not_finite:
+      broken.append(f'finite values, got {self.not_finite} that are not')
     for clause in self.standard.rules:
       reasons = [self._broken(rule) for rule in clause]
       if all(reasons):

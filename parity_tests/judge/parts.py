@@ -1,0 +1,302 @@
+"""What a comparison found on some ranks, and what that comes to on all.
+
+One process adds up the parts of its ranks, and several processes add up theirs,
+in the same order: both come to the same bits.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import functools
+import operator
+from typing import Protocol, Self
+
+import numpy as np
+
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import power as power_lib
+from hpmoe.parity_tests.judge.limits import standards
+
+
+@dataclasses.dataclass(frozen=True)
+class Settled:
+  """What figures come to.
+
+  Attributes:
+    broken: the limits that broke; None: bad tiles alone decide.
+    values: metrics by name.
+    power: see `verdicts.Result`.
+    not_judged: elements whose limit says nothing of them.
+    judged: elements whose limit says something; None: that is not asked.
+  """
+
+  broken: Sequence[str] | None = None
+  values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  power: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  not_judged: int = 0
+  judged: int | None = None
+
+
+class Figures(Protocol):
+  """What a rule adds up beside bad tiles."""
+
+  def __add__(self, other: Self) -> Self:
+    """Returns those of both, `other` of later ranks."""
+
+  def settled(self, padding_failed: bool) -> Settled | None:
+    """Returns what they come to; None: there is nothing to say."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+  """Bad tiles say it all."""
+
+  def __add__(self, other: Self) -> Self:
+    return self
+
+  def settled(self, padding_failed: bool) -> Settled:
+    """See `Figures`."""
+    del padding_failed
+    return Settled()
+
+
+@dataclasses.dataclass(frozen=True)
+class OfBound:
+  """A limit for each element.
+
+  Attributes:
+    worst: the largest share of a limit that an error is.
+    power: what the limits would have seen.
+    known: elements with a finite limit.
+  """
+
+  worst: float
+  power: power_lib.Power
+  known: int
+
+  def __add__(self, other: Self) -> Self:
+    return dataclasses.replace(
+      self,
+      worst=largest(self.worst, other.worst),
+      power=self.power + other.power,
+      known=self.known + other.known,
+    )
+
+  def settled(self, padding_failed: bool) -> Settled:
+    """See `Figures`."""
+    del padding_failed
+    values = {'error_of_bound': self.worst}
+    power, elements = self.power, self.power.elements
+    if not self.known and elements:
+      return Settled(None, values, {}, elements, 0)
+    judged = power.judged if elements else None
+    return Settled(None, values, power.sizes(), power.not_judged, judged)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfStandard:
+  """A record's sums.
+
+  Attributes:
+    record: its name.
+    dtype: whose numbers judge.
+    sums: of `standards.Judge`.
+    not_finite: elements.
+    known: elements with a finite rounding bound.
+    elements: all of them.
+  """
+
+  record: str
+  dtype: str
+  sums: standards.Partials
+  not_finite: int
+  known: int
+  elements: int
+
+  def __add__(self, other: Self) -> Self:
+    judge = self._judge()
+    judge.merge(other.sums, other.not_finite)
+    return dataclasses.replace(
+      self,
+      sums=judge.partials,
+      not_finite=judge.not_finite,
+      known=self.known + other.known,
+      elements=self.elements + other.elements,
+    )
+
+  def _judge(self) -> standards.Judge:
+    judge = standards.Judge(standards.STANDARDS[self.record], self.dtype)
+    judge.merge(self.sums, self.not_finite)
+    return judge
+
+  def settled(self, padding_failed: bool) -> Settled:
+    """See `Figures`."""
+    judge = self._judge()
+    broken = judge.broken()
+    if padding_failed:
+      broken.append('rows past the last valid one are zero')
+    found = Settled(broken, judge.values())
+    if self.known or not self.elements:
+      return found
+    return dataclasses.replace(found, not_judged=self.elements, judged=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One comparison on some ranks.
+
+  Attributes:
+    of: stage, lane and rule.
+    tiles: tiles compared.
+    failed: tiles with a bad element.
+    worst_ulp: largest distance to what was expected.
+    worst_abs: largest |got - expected|; NaN if an element is not finite.
+    worst: where that is, None if nothing differs.
+    first: the first bad tile, None if there is none.
+    padding_failed: whether rows past the last valid one are not zero.
+    has_bad_tokens: whether a row that is a token's is bad.
+    experts_of_bad: experts to which all bad tokens went, and no others.
+    figures: what the rule adds up, of each rank.
+    grids: `[B, C]` bool by rank, bad tiles.
+    experts: `[B]` by rank, expert of a tile row or `tiles.NO_EXPERT`.
+  """
+
+  of: tuple[str, str, str]
+  tiles: int
+  failed: int
+  worst_ulp: int
+  worst_abs: float
+  worst: verdicts.Failure | None
+  first: verdicts.Failure | None
+  padding_failed: bool
+  has_bad_tokens: bool
+  experts_of_bad: tuple[int, ...]
+  figures: tuple[Figures, ...]
+  grids: Mapping[int, np.ndarray]
+  experts: Mapping[int, np.ndarray]
+
+  def __add__(self, other: 'Part') -> 'Part':
+    """Returns both; `other` is of later ranks."""
+    worst_abs, worst = self.worst_abs, self.worst
+    # NaN is the worst of all, and stays so.
+    if not (other.worst_abs <= worst_abs or np.isnan(worst_abs)):
+      worst_abs, worst = other.worst_abs, other.worst or worst
+    return dataclasses.replace(
+      self,
+      tiles=self.tiles + other.tiles,
+      failed=self.failed + other.failed,
+      worst_ulp=max(self.worst_ulp, other.worst_ulp),
+      worst_abs=worst_abs,
+      worst=worst,
+      first=self.first or other.first,
+      padding_failed=self.padding_failed or other.padding_failed,
+      has_bad_tokens=self.has_bad_tokens or other.has_bad_tokens,
+      experts_of_bad=tuple(
+        e for e in self.experts_of_bad if e in other.experts_of_bad
+      ),
+      figures=self.figures + other.figures,
+      grids={**self.grids, **other.grids},
+      experts={**self.experts, **other.experts},
+    )
+
+  def but(
+    self, change: Callable[[verdicts.Failure], verdicts.Failure]
+  ) -> verdicts.Result:
+    """Returns the verdict with its places told in another way."""
+    changed = dataclasses.replace(
+      self,
+      first=self.first and change(self.first),
+      worst=self.worst and change(self.worst),
+    ).result()
+    assert changed is not None  # who asks has a verdict
+    return changed
+
+  def result(self) -> verdicts.Result | None:
+    """Returns the verdict, None if the rule has nothing to say."""
+    # Rank by rank, however many ranks were judged by one process.
+    figures = functools.reduce(operator.add, self.figures)
+    found = figures.settled(self.padding_failed)
+    if found is None:
+      return None
+    fails = bool(self.failed if found.broken is None else found.broken)
+    failure = (self.first or self.worst) if fails else None
+    if failure is not None:
+      hint = self._guilty_expert() or failure.hint
+      failure = dataclasses.replace(failure, hint=hint)
+    verdict, why = verdicts.PASS, '; '.join(found.broken or ())
+    if fails:
+      verdict = verdicts.FAIL
+    elif found.judged == 0:
+      verdict, why = verdicts.NOT_JUDGED, verdicts.NO_LIMIT
+    return verdicts.Result(
+      *self.of,
+      tiles=self.tiles,
+      failed=self.failed,
+      worst_ulp=self.worst_ulp,
+      worst_abs=self.worst_abs,
+      worst_element=self.worst.index if self.worst else None,
+      verdict=verdict,
+      why=why,
+      values=found.values,
+      power=found.power,
+      not_judged=found.not_judged,
+      failure=failure,
+      grids=_by_rank(self.grids, np.zeros((0, 0), bool)),
+      experts=_by_rank(self.experts, np.zeros(0, int)),
+      part=self,
+    )
+
+  def _guilty_expert(self) -> str:
+    """Names the expert whose tokens are the bad ones, if there is one."""
+    if not self.has_bad_tokens or not self.experts_of_bad:
+      return ''
+    named = ' or '.join(map(str, self.experts_of_bad))
+    return f'all bad tokens, and no others, went to expert {named}'
+
+
+def total(
+  of_ranks: Iterable[Sequence[verdicts.Result]],
+) -> list[verdicts.Result]:
+  """Returns one row a comparison of rows of different ranks, in rank order.
+
+  Raises:
+    ValueError: of a row without a part there are two that differ.
+  """
+  rows: dict[tuple[str, str, str], verdicts.Result] = {}
+  order: list[tuple[str, str, str]] = []
+  for results in of_ranks:
+    at = 0
+    for result in results:
+      key = (result.stage, result.lane, result.rule)
+      if key not in rows:
+        order.insert(at, key)
+        rows[key] = result
+      else:
+        rows[key] = _both(rows[key], result)
+      at = order.index(key) + 1
+  return [rows[key] for key in order]
+
+
+def _both(one: verdicts.Result, other: verdicts.Result) -> verdicts.Result:
+  if one.part is None or other.part is None:
+    if one != other:
+      raise ValueError(
+        f'{one.stage}: expected one word of all ranks on {one.rule!r}, got '
+        f'{one.verdict} {one.why} and {other.verdict} {other.why}'
+      )
+    return one
+  found = (one.part + other.part).result()
+  assert found is not None  # either had something to say
+  return found
+
+
+def largest(one: float, other: float) -> float:
+  """Returns the larger; NaN stays."""
+  return float(np.maximum(one, other))
+
+
+def _by_rank(
+  held: Mapping[int, np.ndarray], absent: np.ndarray
+) -> tuple[np.ndarray, ...]:
+  """Returns one array a rank, up to the last that is held."""
+  ranks = range(max(held, default=-1) + 1)
+  return tuple(held.get(rank, absent) for rank in ranks)

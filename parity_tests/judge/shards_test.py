@@ -1,0 +1,252 @@
+"""Several processes, each of which judges some ranks, say what one says."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import shards
+from hpmoe.parity_tests.judge import started
+from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import report as report_lib
+
+CASE = case_lib.Case('both', 'tiny', ranks=4, dtype='bfloat16')
+# What is wrong, by tensor: where, and by how much.
+BUGS = {
+  'gate_up': ((1, 0, 5), 4.0),
+  'y': ((2, 3), 1.0),
+  'd_w_down': ((2, 0, 3, 3), 1.0),
+}
+
+
+@functools.cache
+def _made(data: str):
+  return bench_lib.Bench(CASE, keep=True).read_by(CASE.passes, data)
+
+
+@functools.cache
+def _tensors(data: str) -> dict[str, np.ndarray]:
+  made = _made(data)
+  of = made.config, made.policy
+  forward = trial.Kernel().forward(*of, made.arrays)
+  backward = trial.Kernel().backward(*of, {**made.arrays, **forward})
+  return forward | backward
+
+
+def _case(top: pathlib.Path) -> folder.Folder:
+  made = {data: _made(data) for data in inputs_lib.DATA}
+  return folder.write(top / 'case', 'both', made, per_rank=True)
+
+
+def _outputs(top, case, bugs, kept=None, ranks=range(4)) -> None:
+  loaded = read_case.load(case.path)
+  for data in inputs_lib.DATA:
+    held = {n: a.copy() for n, a in _tensors(data).items()}
+    for name in bugs:
+      index, more = BUGS[name]
+      held[name][index] += more
+    for rank in ranks:
+      mine = {n: a[rank] for n, a in held.items() if not kept or n in kept}
+      read_case.write(str(top / 'out'), loaded, data, mine, rank)
+
+
+def _request(top, direction='both', **judged) -> check.Request:
+  return check.Request(
+    case_lib.Case.of(str(top / 'case'), direction),
+    outputs.Outputs(str(top / 'out')),
+    judgement.Judgement(**judged),
+  )
+
+
+def _figures(report: check.Report) -> dict:
+  """Returns all that a report says, but for times."""
+  maps = [
+    [(rank, grid.tolist()) for rank, grid in enumerate(one.grids)]
+    for one in report.results
+  ]
+  said = report_lib.to_json(dataclasses.replace(report, seconds=0))
+  return said | dict(maps=maps, failures=[r.failure for r in report.results])
+
+
+def _by_shards(request, top, count) -> check.Report:
+  for index in range(count):
+    shard = shards.Shard(index, count)
+    found = shards.judge(request, shard)
+    shards.write(shards.place(top / 'parts', shard), found)
+  return shards.merge(request, top / 'parts')
+
+
+@pytest.mark.parametrize('direction', ('forward', 'backward', 'both'))
+@pytest.mark.parametrize('bugs', ((), tuple(BUGS)), ids=('right', 'wrong'))
+def test_reports_are_those_of_one_process(tmp_path, direction, bugs):
+  # given: outputs of four ranks, two of them wrong or none.
+  _outputs(tmp_path, _case(tmp_path), bugs)
+  request = _request(tmp_path, direction)
+  whole = check.run(request)
+
+  report = _by_shards(request, tmp_path, 4)
+
+  assert _figures(report) == _figures(whole)
+  assert report.verdict == (verdicts.FAIL if bugs else verdicts.PASS)
+  failures = [r.failure for r in report.results if r.failure]
+  wrong = {'forward': {1, 2}, 'backward': {2}, 'both': {1, 2}}[direction]
+  assert {one.rank for one in failures} == (wrong if bugs else set())
+  assert all(one.bad_rows for one in failures if one.lane == 'exact')
+
+
+@pytest.mark.parametrize('kept', (('y', 'dx'), ('expert_out', 'd_activation')))
+@pytest.mark.parametrize('count', (2, 3))
+def test_fewer_shards_than_ranks_and_tensors_than_all(tmp_path, kept, count):
+  bugs = [name for name in BUGS if name in kept]
+  _outputs(tmp_path, _case(tmp_path), bugs, kept)
+  request = _request(tmp_path)
+  whole = check.run(request)
+  assert _figures(_by_shards(request, tmp_path, count)) == _figures(whole)
+  assert (whole.verdict == verdicts.FAIL) == bool(bugs)
+
+
+def test_missing_ranks(tmp_path):
+  _outputs(tmp_path, _case(tmp_path), ('y',), ranks=(0, 2))
+  request = _request(tmp_path, 'forward')
+  report = _by_shards(request, tmp_path, 4)
+  assert _figures(report) == _figures(check.run(request))
+  assert report.first_failure.rank == 2
+
+
+@pytest.mark.parametrize('bugs', ((), ('gate_up', 'y')))
+def test_a_sample_of_tiles(tmp_path, bugs):
+  _outputs(tmp_path, _case(tmp_path), bugs)
+  request = _request(tmp_path, 'forward', tiles=2, lanes=judgement.OF_SAMPLE)
+  report = _by_shards(request, tmp_path, 4)
+  assert _figures(report) == _figures(check.run(request))
+  assert report.verdict == (verdicts.FAIL if bugs else verdicts.PASS)
+
+
+class TestRefused:
+  @pytest.fixture
+  def judged(self, tmp_path):
+    _outputs(tmp_path, _case(tmp_path), (), ('y',))
+    request = _request(tmp_path, 'forward')
+    _by_shards(request, tmp_path, 2)
+    return request, tmp_path
+
+  def test_nothing(self, judged):
+    request, top = judged
+    with pytest.raises(shards.ShardError, match='expected the files of.*none'):
+      shards.merge(request, top / 'nowhere')
+
+  def test_a_missing_shard(self, judged):
+    request, top = judged
+    shards.Shard(1, 2).file(top / 'parts').unlink()
+    with pytest.raises(shards.ShardError, match='shard 1 of 2: .*got no file'):
+      shards.merge(request, top / 'parts')
+
+  def test_shards_of_two_checks(self, judged):
+    request, top = judged
+    shards.write(shards.Shard(0, 3).file(top / 'parts'), {})
+    with pytest.raises(shards.ShardError, match='those of 2 and of 3'):
+      shards.merge(request, top / 'parts')
+
+  def test_one_shard_twice(self, judged):
+    request, top = judged
+    first, second = (shards.Shard(i, 2).file(top / 'parts') for i in (0, 1))
+    shutil.copy(first, second)
+    with pytest.raises(shards.ShardError, match='got that of shard 0 of 2'):
+      shards.merge(request, top / 'parts')
+
+  @pytest.mark.parametrize('name', ('case', 'command', 'versions'))
+  def test_a_shard_that_was_asked_something_else(self, judged, name):
+    request, top = judged
+    path = shards.Shard(1, 2).file(top / 'parts')
+    found = json.loads(path.read_text())
+    found['asked'][name] = 'another'
+    shards.write(path, found)
+    with pytest.raises(shards.ShardError, match=f'shard 1 of 2: {name}: exp'):
+      shards.merge(request, top / 'parts')
+
+  def test_half_a_file(self, judged):
+    request, top = judged
+    path = shards.Shard(0, 2).file(top / 'parts')
+    path.write_text(path.read_text()[:-9])
+    with pytest.raises(shards.ShardError, match='shard 0 of 2: .*readable'):
+      shards.merge(request, top / 'parts')
+
+  def test_a_candidate_that_runs_here(self, tmp_path):
+    request = check.Request(CASE)
+    with pytest.raises(ValueError, match='shard: expected --outputs beside'):
+      shards.judge(request, shards.Shard(0, 4))
+
+  @pytest.mark.parametrize('text', ('4/4', '1', '-1/2', 'a/b'))
+  def test_no_shard(self, text):
+    with pytest.raises(ValueError, match=r'shard: expected r/R'):
+      shards.Shard.parse(text)
+
+  def test_more_shards_than_ranks(self):
+    with pytest.raises(ValueError, match='expected at most 4 of them'):
+      shards.Shard(0, 5).ranks(4)
+
+
+@pytest.mark.parametrize(
+  ('judge', 'said'),
+  [
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), 'ended by SIGKILL'),
+    (lambda: os._exit(0), 'ended with exit code 0'),
+    (lambda: 1 // 0, 'ended with exit code 1'),
+    (lambda: json.loads('{'), 'Expecting property name'),
+  ],
+)
+def test_a_rank_that_dies_is_named(tmp_path, judge, said):
+  job = started.Job(shards.Shard(2, 3), tmp_path)
+  for index in (0, 1):
+    shards.write(shards.Shard(index, 3).file(tmp_path), {})
+  started.kept(job, judge)
+  started.wait(job)
+  with pytest.raises(shards.ShardError, match=f'shard 2 of 3: {said}'):
+    shards._read(job.shard, tmp_path)
+
+
+def test_ranks_are_known_from_mpiexec():
+  assert started.by_mpiexec({}) is None
+  assert started.by_mpiexec(dict(PMI_RANK='0', PMI_SIZE='1')) is None
+  with pytest.raises(ValueError, match='mpiexec: expected its 4 processes'):
+    started.by_mpiexec(dict(PMI_RANK='1', PMI_SIZE='4', MPI_LOCALNRANKS='2'))
+
+
+def test_mpiexec_has_the_report_of_one_process(tmp_path):
+  beside = str(pathlib.Path(sys.executable).parent)
+  mpiexec = shutil.which('mpiexec', path=beside) or shutil.which('mpiexec')
+  if mpiexec is None:
+    pytest.skip('needs the extra `mpi`')
+  _outputs(tmp_path, _case(tmp_path), ('gate_up', 'y'))
+  command = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main', 'check']
+  command += ['--case=case', '--outputs=out', '--direction=forward']
+
+  def run(*before: str, name: str) -> dict:
+    asked = [*before, *command, f'--json={name}']
+    where = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    done = subprocess.run(
+      asked, cwd=tmp_path, env=where, capture_output=True, check=False
+    )
+    assert done.returncode == 1, done.stderr.decode()
+    assert done.stdout.decode().count('first failure: gate_up') == 1
+    return json.loads((tmp_path / name).read_text()) | dict(seconds=0)
+
+  one = run(name='one.json')
+  assert run(mpiexec, '-n', '4', name='four.json') == one

@@ -1,0 +1,139 @@
+"""Processes that mpiexec started, each of which judges a shard.
+
+MPI is not called: each rank knows its number from the environment and writes to
+a folder of the job, on one machine.  mpiexec kills all ranks where one ends in
+another way than by exit code 0, and says nothing of it that names the rank.  So
+the process that it started only waits: a fork of it judges, and the file of a
+fork that died says how.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+
+from hpmoe.parity_tests.judge import shards
+
+# Number of a rank, of all of them, and of those on its machine: MPICH and Intel
+# MPI; Open MPI.
+_NAMES = (
+  ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALNRANKS'),
+  (
+    'OMPI_COMM_WORLD_RANK',
+    'OMPI_COMM_WORLD_SIZE',
+    'OMPI_COMM_WORLD_LOCAL_SIZE',
+  ),
+)
+# What starts the ranks of a machine, as /proc calls it.
+_STARTERS = (
+  'hydra_pmi_proxy',
+  'mpiexec',
+  'mpirun',
+  'orted',
+  'prted',
+  'prterun',
+)
+_POLL_S = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One of the processes of a job.
+
+  Attributes:
+    shard: which.
+    folder: to which all of them write.
+  """
+
+  shard: shards.Shard
+  folder: pathlib.Path
+
+  @property
+  def file(self) -> pathlib.Path:
+    """What this process writes."""
+    return self.shard.file(self.folder)
+
+  def make_folder(self) -> None:
+    """Makes it, unless another rank has."""
+    self.folder.mkdir(mode=0o700, exist_ok=True)
+
+  def remove_folder(self) -> None:
+    """Removes it with what is in it."""
+    shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def by_mpiexec(environment: Mapping[str, str] = os.environ) -> Job | None:
+  """Returns the job of this process, None if there is but this process.
+
+  Raises:
+    ValueError: its ranks are on several machines.
+  """
+  for rank, size, local in _NAMES:
+    if rank not in environment or environment.get(size, '1') == '1':
+      continue
+    shard = shards.Shard(int(environment[rank]), int(environment[size]))
+    starter = _starter()
+    if starter is None or environment.get(local) != str(shard.of):
+      raise ValueError(
+        f'mpiexec: expected its {shard.of} processes on one machine, got '
+        f'{environment.get(local, "no number")} here: on several, start each '
+        'with --shard=r/R --parts=FOLDER, then check with --merge=FOLDER'
+      )
+    return Job(shard, pathlib.Path(tempfile.gettempdir()) / starter)
+  return None
+
+
+def _starter() -> str | None:
+  """Returns a name of what started the ranks, of this start alone."""
+  process = os.getppid()
+  while process > 1:
+    words = pathlib.Path(f'/proc/{process}/stat').read_text().rpartition(')')
+    fields = words[2].split()
+    if words[0].partition('(')[2].startswith(_STARTERS):
+      return f'hpmoe-shards-{os.getuid()}-{process}-{fields[19]}'
+    process = int(fields[1])
+  return None
+
+
+def kept(job: Job, judge: Callable[[], None]) -> None:
+  """Runs what writes the file of a job, which says why if that fails."""
+  sys.stdout.flush()
+  sys.stderr.flush()
+  child = os.fork()
+  if not child:
+    _run_and_end(job, judge)
+  status = os.waitpid(child, 0)[1]
+  if not job.file.exists():
+    how = f'ended with exit code {os.waitstatus_to_exitcode(status)}'
+    if os.WIFSIGNALED(status):
+      how = f'ended by {signal.Signals(os.WTERMSIG(status)).name}'
+    shards.write(job.file, dict(error=f'{how} before it had judged'))
+
+
+def _run_and_end(job: Job, judge: Callable[[], None]) -> None:
+  code = 1
+  try:
+    judge()
+    code = 0
+  except (ValueError, RuntimeError) as error:
+    shards.write(job.file, dict(error=str(error)))
+  except BaseException:  # of ours: its place is what helps
+    traceback.print_exc()
+  finally:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def wait(job: Job) -> None:
+  """Waits until every shard has a file: who dies has one, see `kept`."""
+  for index in range(job.shard.of):
+    path = shards.Shard(index, job.shard.of).file(job.folder)
+    while not path.exists():
+      time.sleep(_POLL_S)
