@@ -96,6 +96,29 @@ def backward(
   return _on_mesh(config, policy, mesh, axis, run, inputs, names)
 
 
+def of_process(
+  mesh: jax.sharding.Mesh,
+  axis: str,
+  held: Mapping[str, at.Array],
+) -> dict[str, at.Array]:
+  """Returns arrays of all ranks, of which each process holds its own.
+
+  For `forward` and `backward` on the devices of several hosts, all of which
+  call this after `jax.distributed.initialize`; on CPUs with the option
+  jax_cpu_collectives_implementation 'gloo'.  What is returned by either is
+  divided likewise: `addressable_shards` has this process's ranks.
+
+  Args:
+    mesh: over the devices of all processes, along `axis` those of one process
+      beside each other.
+    axis: name of the mesh axis that is the rank.
+    held: `[r, ...]` by name, of the r ranks on this process's devices.
+  """
+  where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis))
+  make = jax.make_array_from_process_local_data
+  return {name: make(where, array) for name, array in held.items()}
+
+
 def _on_mesh(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,

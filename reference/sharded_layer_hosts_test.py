@@ -1,0 +1,115 @@
+"""The sharded layer over several processes: the bits of the rank-axis form.
+
+This file is also the program of each process: it prints the tensors whose bits
+differ on the rank that it holds.
+"""
+
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import sharded_layer
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+PROCESSES = 2
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=8, d_ff=6
+)
+POLICY = precision.PrecisionPolicy('bfloat16')
+
+
+def differing(where, mine, inputs, dy, want, fault=False) -> list[str]:
+  """Returns the names of tensors whose bits differ on this process's rank."""
+  held = {n: np.asarray(a)[mine] for n, a in (inputs | {'dy': dy}).items()}
+  if fault:
+    held['w_down'] = held['w_down'][:, ::-1]
+  given = sharded_layer.of_process(*where, held)
+  got = by_devices(*where, given)
+  found = []
+  for name, array in got.items():
+    (shard,) = array.addressable_shards
+    right = np.asarray(want[name])[shard.index]
+    assert shard.index[0] == mine
+    if np.asarray(shard.data).tobytes() != right.tobytes():
+      found.append(name)
+  assert got.keys() == want.keys()
+  return sorted(found)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def by_devices(mesh, axis, given):
+  of = CONFIG, POLICY, mesh, axis
+  inputs = {name: given[name] for name in tensors.INPUTS}
+  out = sharded_layer.forward(*of, **inputs)
+  return out | sharded_layer.backward(*of, inputs | out, given['dy'])
+
+
+@jax.jit
+def by_rank_axis(inputs, dy):
+  out = layer.forward(CONFIG, POLICY, **inputs)
+  return out | layer_grad.backward(CONFIG, POLICY, inputs | out, dy)
+
+
+def main(process: int, port: str) -> None:
+  """Prints what differs on one process: of right data, and of wrong ones."""
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  jax.distributed.initialize(f'127.0.0.1:{port}', PROCESSES, process)
+  where = jax.sharding.Mesh(np.array(jax.devices()), ('rank',)), 'rank'
+  rng = test_util.generator('hosts')
+  inputs = test_util.random_inputs(CONFIG, POLICY, rng, 0.3, False)
+  dy = jnp.asarray(rng.integers(-3, 4, inputs['x'].shape), POLICY.storage)
+  want = by_rank_axis(inputs, dy)
+  of = where, slice(process, process + 1, None), inputs, dy, want
+  print(json.dumps([differing(*of), differing(*of, fault=process == 1)]))
+
+
+def run() -> list:
+  """Returns what each of the processes prints."""
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    port = str(free.getsockname()[1])
+  where = os.environ | dict(XLA_FLAGS='', JAX_PLATFORMS='cpu')
+  program = [sys.executable, '-m', 'hpmoe.reference.sharded_layer_hosts_test']
+  started = [
+    subprocess.Popen(
+      [*program, str(process), port],
+      env=where,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for process in range(PROCESSES)
+  ]
+  try:
+    ended = [process.communicate(timeout=300) for process in started]
+  finally:
+    for process in started:
+      process.kill()
+  for process, (_, error) in zip(started, ended, strict=True):
+    assert process.returncode == 0, error
+  return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+
+
+def test_two_processes_have_the_bits_of_one():
+  (first, first_faulty), (second, second_faulty) = run()
+  assert (first, second) == ([], [])
+  # The second process has its experts' w_down exchanged: seen where it is read.
+  assert {'expert_out', 'd_activation'} <= {*second_faulty}
+  assert 'expert_out' not in first_faulty
+  assert {'y', 'returned'} <= {*first_faulty} | {*second_faulty}
+
+
+if __name__ == '__main__':
+  main(int(sys.argv[1]), sys.argv[2])
