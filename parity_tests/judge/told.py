@@ -37,18 +37,21 @@ def with_place(
   tiling: tiles.Tiling,
 ) -> list[verdicts.Result]:
   """Tells who has tensors in files where the first bad tile is in them."""
-  placed = []
-  for result in results:
-    failure = result.failure
-    if failure is not None:
-      tensor = verdicts.tensor_of(result.stage)
-      there = candidate.place(tensor, [np.array([i]) for i in failure.index])
-      tile = _tile(tensor, failure, tiling)
-      if there and tile is not None:
-        there += f'; tile: {candidate.place(tensor, tile)}'
-      failure = dataclasses.replace(failure, there=there)
-    placed.append(dataclasses.replace(result, failure=failure))
-  return placed
+
+  def place(failure: verdicts.Failure) -> verdicts.Failure:
+    tensor = verdicts.tensor_of(failure.stage)
+    there = candidate.place(tensor, [np.array([i]) for i in failure.index])
+    tile = _tile(tensor, failure, tiling)
+    if there and tile is not None:
+      there += f'; tile: {candidate.place(tensor, tile)}'
+    return dataclasses.replace(failure, there=there)
+
+  if tiling.share is not None:  # What fails is known on all ranks.
+    return [one.part.but(place) if one.part else one for one in results]
+  return [
+    dataclasses.replace(one, failure=one.failure and place(one.failure))
+    for one in results
+  ]
 
 
 def _tile(
