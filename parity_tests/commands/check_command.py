@@ -172,7 +172,7 @@ def _check(f: flags.FlagValues) -> int:
   if any(f[name].value is not None for name in _SHARDS):
     return _sharded(f)
   if f.outputs is not None:
-    from hpmoe.parity_tests.judge import started
+    from hpmoe.parity_tests.judge.several import started
 
     job = started.by_mpiexec()
     if job is not None:
@@ -186,7 +186,7 @@ def _sharded(f: flags.FlagValues) -> int:
   Raises:
     ValueError: the request was wrong, or there is nothing to merge.
   """
-  from hpmoe.parity_tests.judge import shards
+  from hpmoe.parity_tests.judge.several import shards
 
   if f.merge is not None:
     for name in ('shard', 'parts'):
@@ -222,8 +222,8 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
     ValueError: the request was wrong.
     shards.ShardError: a process ended early; it is named.
   """
-  from hpmoe.parity_tests.judge import shards
-  from hpmoe.parity_tests.judge import started
+  from hpmoe.parity_tests.judge.several import shards
+  from hpmoe.parity_tests.judge.several import started
 
   def judge() -> None:
     (asked,) = requests(f)

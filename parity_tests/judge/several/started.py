@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 
-from hpmoe.parity_tests.judge import shards
+from hpmoe.parity_tests.judge.several import shards
 
 # Number of a rank, of all of them, and of those on its machine: MPICH and Intel
 # MPI; Open MPI.

@@ -21,10 +21,10 @@ from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import shards
-from hpmoe.parity_tests.judge import started
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.several import shards
+from hpmoe.parity_tests.judge.several import started
 from hpmoe.parity_tests.report import report as report_lib
 
 CASE = case_lib.Case('both', 'tiny', ranks=4, dtype='bfloat16')
