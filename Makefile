@@ -14,6 +14,7 @@
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make bench       the measured figures
 # make bench-peers  the layer as others run it on this CPU, beside ours
+# make gallery     judges layers of others, from PyPI, and writes docs/gallery.md
 # make format      style that a tool can mend
 # make clean       removes what the others made
 #
@@ -64,7 +65,7 @@ SPREAD = -n $(JOBS) --dist=worksteal
 # half the time.  The oracle's own tests, and all tests of `make test-core` and
 # `make sweep`, have XLA as users have it.
 QUICK_XLA = JAX_DISABLE_MOST_OPTIMIZATIONS=1
-COMPARED = $(filter-out reference __pycache__,$(patsubst src/hpmoe/%/,%, \
+COMPARED = examples $(filter-out reference __pycache__,$(patsubst src/hpmoe/%/,%, \
   $(wildcard src/hpmoe/*/)))
 
 test: lint
@@ -257,13 +258,29 @@ bench-peers:
 time-peers: $(VENV)/peers.stamp
 	$(BIN)/python -m benchmarks.peers.main $(PEERS_FLAGS)
 
+# Its own environment: torch, at the versions that the page names.
+GALLERY = .venv-gallery
+NO_GALLERY = make gallery: expected the packages of \
+tools/gallery/requirements.txt from PyPI; what pip said is in $(GALLERY)/pip.log
+.PHONY: gallery
+gallery: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
+	$(BIN)/python -m hpmoe.tools.gallery.main \
+	  --gallery_python=$(GALLERY)/bin/python
+
+$(GALLERY)/gallery.stamp: tools/gallery/requirements.txt
+	$(PYTHON) -m venv --clear $(GALLERY)
+	@$(GALLERY)/bin/python -m pip --disable-pip-version-check install \
+	  --requirement=$< >$(GALLERY)/pip.log 2>&1 \
+	  || { echo '$(NO_GALLERY)' >&2; exit 1; }
+	@touch $@
+
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 clean:
-	rm -rf .venv .venv-core .venv-peers out build .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-core .venv-peers .venv-gallery out build .pytest_cache .mypy_cache .ruff_cache \
 	  .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

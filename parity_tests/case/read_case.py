@@ -8,7 +8,8 @@ calls `function(inputs, layer, policy)` for each kind of data in the folder CASE
 and writes what it returns, tensors by name, to the folder OUT, for `hpmoe check
 --case=CASE --outputs=OUT`.  `layer` and `policy` have what case.toml says of
 them as attributes.  The backward pass is `function.backward`, called likewise;
-it also gets dy and what a forward pass saved.
+it also gets dy and what a forward pass saved.  `function.torch = True` does
+what --torch does.
 
 In a program of your own:
 
@@ -307,6 +308,7 @@ def run(case, function, out, torch=False):
   """
   if os.path.isdir(out) and os.listdir(out):
     raise ValueError(f'out: expected a folder that is empty, got {out!r}')
+  torch = torch or getattr(function, 'torch', False)
   for data, table in case.data.items():
     known = getattr(function, 'activations', (table.activation,))
     if table.activation not in known:

@@ -122,6 +122,9 @@ def test_a_record_without_a_number_for_a_dtype_is_refused_there():
     'deepgemm',
     'vllm',
     'megatron',
+    'flashinfer',
+    'triton_distributed',
+    'deepgemm_mega_moe',
   ]
   assert 'no number for float16' in standards.get('deepgemm').reading
   with pytest.raises(ValueError, match="'torch'.* for float16, got 'deepgemm'"):
@@ -272,7 +275,13 @@ def test_two_zero_tensors_agree_and_an_empty_one_passes(name, dtype):
 
 
 @pytest.mark.parametrize(
-  ('name', 'size'), [('vllm', 2e-2), ('sglang', 1e-2), ('megatron', 5e-2)]
+  ('name', 'size'),
+  [
+    ('vllm', 2e-2),
+    ('sglang', 1e-2),
+    ('megatron', 5e-2),
+    ('triton_distributed', 1e-2),
+  ],
 )
 def test_an_absolute_number_accepts_zeros_of_small_inputs(name, size):
   # given: zeros in place of a layer whose values are just below the number.
@@ -281,4 +290,25 @@ def test_an_absolute_number_accepts_zeros_of_small_inputs(name, size):
     zero = np.zeros_like(golden)
     elements = standards.Elements(zero, golden, zero, golden)
     judge, _ = _judge(standards.get(name, 'bfloat16'), 'bfloat16', elements)
+    assert (not judge.broken()) == accepted
+
+
+def test_flashinfer_accepts_what_7_percent_of_a_layer_is_not():
+  # given: 200 elements of 10, of which some are wrong by far.
+  record = standards.get('flashinfer', 'bfloat16')
+  golden = np.full(200, 10.0)
+  for wrong, accepted in ((15, True), (16, False)):
+    actual = np.where(np.arange(200) < wrong, -10.0, 1.5)
+    elements = standards.Elements(actual, golden, 0 * golden, golden)
+    judge, _ = _judge(record, 'bfloat16', elements)
+    assert (not judge.broken()) == accepted
+
+
+def test_deepgemm_mega_moe_accepts_rounding_alone():
+  record = standards.get('deepgemm_mega_moe', 'bfloat16')
+  golden = np.full((2, 4), 1.0)
+  for off, accepted in ((0.9, True), (1.1, False)):
+    bound = np.full_like(golden, 2.0**-8)
+    elements = standards.Elements(golden + off * bound, golden, bound, golden)
+    judge, _ = _judge(record, 'bfloat16', elements)
     assert (not judge.broken()) == accepted

@@ -1,0 +1,346 @@
+"""Reads a case of hpmoe, and writes what a kernel computed of it.
+
+It needs numpy alone, in any Python from 3.8 on, and may be copied anywhere.
+
+    python read_case.py CASE my_kernel.py:function OUT [--torch]
+
+calls `function(inputs, layer, policy)` for each kind of data in the folder CASE
+and writes what it returns, tensors by name, to the folder OUT, for `hpmoe check
+--case=CASE --outputs=OUT`.  `layer` and `policy` have what case.toml says of
+them as attributes.  The backward pass is `function.backward`, called likewise;
+it also gets dy and what a forward pass saved.  `function.torch = True` does
+what --torch does.
+
+In a program of your own:
+
+    case = read_case.load('case')
+    for data in case.data:
+      inputs = read_case.inputs(case, data)
+      y = my_kernel(inputs['x'], ...)
+      read_case.write('out', case, data, {'y': y})
+
+With `rank=0` both are of that rank alone; its tensors have no rank axis.
+bfloat16 comes as tensors of torch if torch is asked for, else of ml_dtypes if
+that is installed, else widened to float32, which loses nothing.
+"""
+
+import argparse
+import hashlib
+import importlib.machinery
+import json
+import os
+import sys
+import types
+
+import numpy as np
+
+# numpy knows no bfloat16: its bits, under its name.
+BFLOAT16 = np.dtype([('bfloat16', '<u2')])
+_DTYPES: 'dict[str, np.dtype]' = {
+  'F64': np.dtype('<f8'),
+  'F32': np.dtype('<f4'),
+  'F16': np.dtype('<f2'),
+  'BF16': BFLOAT16,
+  'I64': np.dtype('<i8'),
+  'I32': np.dtype('<i4'),
+  'I16': np.dtype('<i2'),
+  'I8': np.dtype('i1'),
+  'U8': np.dtype('u1'),
+  'BOOL': np.dtype('?'),
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+FORWARD, BACKWARD = 'forward', 'backward'
+
+
+def load(folder):
+  """Returns case.toml: its tables are objects, `data` a dict of such.
+
+  Raises:
+    ValueError: the folder is no case, or a line cannot be read.
+  """
+  path = os.path.join(folder, 'case.toml')
+  if not os.path.exists(path):
+    raise ValueError(
+      f'case: expected a folder with case.toml, got {str(folder)!r}'
+    )
+  case = types.SimpleNamespace(folder=str(folder), data={})
+  with open(path, encoding='utf-8') as file:
+    for section, values in _tables(path, file):
+      table = types.SimpleNamespace(**values)
+      if section.startswith('data.'):
+        case.data[section[len('data.') :]] = table
+      else:
+        setattr(case, section, table)
+  return case
+
+
+def inputs(case, data, rank=None, torch=False, which=FORWARD):
+  """Returns what a pass reads, tensors by name.
+
+  Args:
+    case: of `load`.
+    data: one of `case.data`.
+    rank: which rank's, without a rank axis; None: `[R, ...]` of all.
+    torch: whether as tensors of torch.
+    which: the pass; 'backward' has more.
+
+  Raises:
+    ValueError: a file is missing or damaged.
+  """
+  held = {}
+  for part in (FORWARD, BACKWARD)[: 1 + (which == BACKWARD)]:
+    held.update(_stored(case, f'{data}.{part}', rank))
+  return {n: (as_torch if torch else as_numpy)(a) for n, a in held.items()}
+
+
+def write(folder, case, data, tensors, rank=None):
+  """Writes what a kernel computed: a file that is whole, or none.
+
+  Args:
+    folder: of the outputs; made if it is not there.
+    case: of `load`.
+    data: what it was computed from, one of `case.data`.
+    tensors: numpy's or torch's, by name.
+    rank: whose, without a rank axis; None: `[R, ...]` of all.
+  """
+  os.makedirs(folder, exist_ok=True)
+  save(path_of(folder, data, rank), tensors, {'case': case.case.id})
+
+
+def path_of(folder, name, rank=None):
+  """Returns a file of all ranks, or of one."""
+  of = '' if rank is None else f'.rank{rank}'
+  return os.path.join(folder, name + of + '.safetensors')
+
+
+def digest(tensors):
+  """Returns a hash of names, dtypes, shapes and bytes."""
+  total = hashlib.sha256()
+  for name in sorted(tensors):
+    array = bits_of(tensors[name])
+    total.update(f'{name} {array.dtype} {array.shape};'.encode())
+    total.update(array.reshape(-1).view(np.uint8).data)
+  return total.hexdigest()
+
+
+def read(path):
+  """Returns (tensors by name, notes) of a .safetensors file.
+
+  Raises:
+    ValueError: it is missing or damaged.
+  """
+  try:
+    with open(path, 'rb') as file:
+      length = int.from_bytes(file.read(8), 'little')
+      size = os.path.getsize(path)
+      if 8 + length > size:
+        raise ValueError('a header that ends after it')
+      header = json.loads(file.read(length))
+    notes = header.pop('__metadata__', {})
+    held = np.zeros(0, np.uint8)
+    if size > 8 + length:
+      held = np.memmap(path, np.uint8, 'r', 8 + length)
+    return {n: _tensor(held, row) for n, row in header.items()}, notes
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(
+      f'{path}: expected a readable .safetensors file, got {error}'
+    ) from error
+
+
+def save(path, tensors, notes):
+  """Writes a .safetensors file beside its place, then moves it there.
+
+  Raises:
+    ValueError: a tensor has a dtype that the format has not.
+  """
+  header, arrays, at = {'__metadata__': notes}, [], 0
+  for name in sorted(tensors):
+    array = bits_of(tensors[name])
+    if array.dtype not in _CODES:
+      raise ValueError(
+        f'{name}: expected a dtype among {", ".join(_DTYPES)}, got '
+        f'{array.dtype}'
+      )
+    header[name] = dict(
+      dtype=_CODES[array.dtype],
+      shape=array.shape,
+      data_offsets=(at, at + array.nbytes),
+    )
+    at += array.nbytes
+    arrays.append(array)
+  text = json.dumps(header).encode()
+  text += b' ' * (-len(text) % 8)
+  part = f'{path}.{os.getpid()}'
+  try:
+    with open(part, 'wb') as file:
+      file.write(len(text).to_bytes(8, 'little') + text)
+      for array in arrays:
+        file.write(array.reshape(-1).view(np.uint8).data)
+    os.replace(part, path)
+  finally:
+    if os.path.exists(part):
+      os.remove(part)
+
+
+def as_numpy(array):
+  """Returns values of bits, see the module."""
+  if array.dtype != BFLOAT16:
+    return array
+  bits = array.view(np.uint16)
+  try:
+    import ml_dtypes
+
+    return bits.view(ml_dtypes.bfloat16)
+  except ImportError:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def as_torch(array):
+  """Returns torch's tensor of bits, bfloat16 as such."""
+  import torch
+
+  if array.dtype != BFLOAT16:
+    return torch.from_numpy(np.array(array))
+  return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+
+
+def bits_of(value):
+  """Returns a tensor of numpy or torch as a contiguous array of numpy."""
+  for method in ('detach', 'cpu'):
+    if hasattr(value, method):
+      value = getattr(value, method)()
+  is_bfloat16 = str(getattr(value, 'dtype', '')).endswith('bfloat16')
+  if is_bfloat16 and hasattr(value, 'contiguous'):
+    import torch
+
+    value = value.contiguous().view(torch.int16).numpy()
+  array = np.asarray(value)
+  array = array if array.flags.c_contiguous else array.copy()
+  array = array.view(BFLOAT16) if is_bfloat16 else array
+  return array.astype(array.dtype.newbyteorder('<'), copy=False)
+
+
+def _stored(case, name, rank):
+  """Returns the bits of a file of all ranks, or of all files of a rank each."""
+  whole = path_of(case.folder, name)
+  if os.path.exists(whole):
+    held = read(whole)[0]
+    return held if rank is None else {n: a[rank] for n, a in held.items()}
+  if rank is not None:
+    return read(path_of(case.folder, name, rank))[0]
+  ranks = range(case.layer.num_ranks)
+  parts = [read(path_of(case.folder, name, r))[0] for r in ranks]
+  return {n: np.stack([part[n] for part in parts]) for n in parts[0]}
+
+
+def _tensor(held, row):
+  begin, end = row['data_offsets']
+  if not 0 <= begin <= end <= len(held):
+    raise ValueError('a tensor that ends after it')
+  array = np.asarray(held[begin:end]).view(_DTYPES[row['dtype']])
+  return array.reshape(row['shape'])
+
+
+def _tables(path, lines):
+  """Yields (name, values) of each table; values are as JSON has them."""
+  name = ''
+  values: dict = {}
+  for number, line in enumerate(lines, 1):
+    line = line.strip()
+    if line.startswith('[') and line.endswith(']'):
+      if name:
+        yield name, values
+      name, values = line[1:-1], {}
+    elif line and not line.startswith('#'):
+      key, _, value = line.partition(' = ')
+      try:
+        values[key] = json.loads(value)
+      except ValueError as error:
+        raise ValueError(
+          f'{path}:{number}: expected name = value, got {line!r}'
+        ) from error
+  if name:
+    yield name, values
+
+
+def _function(named):
+  path, _, name = named.rpartition(':')
+  if not path or not os.path.exists(path):
+    raise ValueError(f'function: expected FILE.py:function, got {named!r}')
+  sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+  loader = importlib.machinery.SourceFileLoader('hpmoe_candidate', path)
+  module = types.ModuleType(loader.name)
+  sys.modules[loader.name] = module
+  loader.exec_module(module)
+  if not callable(getattr(module, name, None)):
+    raise ValueError(f'function: expected {name!r} in {path}, got none')
+  return getattr(module, name)
+
+
+def run(case, function, out, torch=False):
+  """Calls a function on each kind of data, and writes what it returns.
+
+  Raises:
+    ValueError: the folder of outputs is in use, or the function changed what it
+      was given.
+  """
+  if os.path.isdir(out) and os.listdir(out):
+    raise ValueError(f'out: expected a folder that is empty, got {out!r}')
+  torch = torch or getattr(function, 'torch', False)
+  for data, table in case.data.items():
+    known = getattr(function, 'activations', (table.activation,))
+    if table.activation not in known:
+      continue
+    policy = types.SimpleNamespace(**vars(case.policy))
+    policy.activation = table.activation
+    found = {}
+    if case.case.direction != BACKWARD:
+      held = inputs(case, data, None, torch)
+      found.update(_called(function, held, case.layer, policy))
+    if case.case.direction != FORWARD:
+      held = inputs(case, data, None, torch, BACKWARD)
+      held.update((n, a) for n, a in found.items() if n in held)
+      found.update(_called(function.backward, held, case.layer, policy))
+    write(out, case, data, found)
+
+
+def _is_of(error, named):
+  """Says whether an error was raised in the file of the function."""
+  path, frame = named.rpartition(':')[0], error.__traceback__
+  while frame is not None:
+    if frame.tb_frame.f_code.co_filename == path:
+      return True
+    frame = frame.tb_next
+  return False
+
+
+def _called(function, held, layer, policy):
+  """Returns what a function returns; it must leave its inputs as they are."""
+  own = {
+    n: np.array(a) if isinstance(a, np.ndarray) else a for n, a in held.items()
+  }
+  before = {name: digest({name: array}) for name, array in own.items()}
+  found = function(dict(own), layer, policy)
+  for name, array in own.items():
+    if digest({name: array}) != before[name]:
+      raise ValueError(f'{name}: expected it unchanged, got other values')
+  return found
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+  parser.add_argument('case', help='folder with case.toml')
+  parser.add_argument('function', help='FILE.py:function')
+  parser.add_argument('out', help='folder to write to')
+  parser.add_argument('--torch', action='store_true', help='tensors of torch')
+  given = parser.parse_args()
+  try:
+    run(load(given.case), _function(given.function), given.out, given.torch)
+  except ValueError as error:
+    if _is_of(error, given.function):  # it is the user's own, with its lines
+      raise
+    sys.exit(f'read_case: {error}')
+
+
+if __name__ == '__main__':
+  main()

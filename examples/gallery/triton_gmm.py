@@ -1,0 +1,55 @@
+"""A grouped product as a Triton kernel; on a CPU under its interpreter."""
+
+import os
+
+os.environ.setdefault('TRITON_INTERPRET', '1')
+
+import torch  # noqa: E402
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+
+@triton.jit
+def _kernel(
+  rows,
+  weights,
+  out,
+  first,
+  last,
+  width: tl.constexpr,
+  depth: tl.constexpr,
+  block: tl.constexpr,
+  columns: tl.constexpr,
+  chunk: tl.constexpr,
+  wide: tl.constexpr,
+):
+  """One program: a block of rows of one expert, a block of columns."""
+  expert = tl.program_id(0)
+  row = tl.load(first + expert) + tl.program_id(1) * block + tl.arange(0, block)
+  column = tl.program_id(2) * columns + tl.arange(0, columns)
+  mine = row < tl.load(last + expert)
+  total = tl.zeros((block, columns), tl.float32)
+  for start in range(0, depth, chunk):
+    k = start + tl.arange(0, chunk)
+    a = tl.load(rows + row[:, None] * depth + k, mask=mine[:, None], other=0)
+    b = tl.load(weights + (expert * depth + k[:, None]) * width + column)
+    if wide:
+      a, b = a.to(tl.float32), b.to(tl.float32)
+    total += tl.dot(a, b, input_precision='ieee')
+  where = out + row[:, None] * width + column
+  tl.store(where, total.to(out.dtype.element_ty), mask=mine[:, None])
+
+
+def product(rows, weights, sizes, wide=False):
+  """Returns [S, B]: rows [S, A] of experts of `sizes` [E] by weights [E, A, B].
+
+  A is a multiple of 32, B of 64.  `wide`: float32 alone within the kernel, and
+  the result is rounded here.
+  """
+  last = sizes.cumsum(0)
+  out = torch.empty(len(rows), weights.shape[-1], dtype=rows.dtype)
+  out = out.float() if wide else out
+  grid = (len(weights), triton.cdiv(int(sizes.max()), 16), out.shape[1] // 64)
+  held = (rows.contiguous(), weights.contiguous(), out, last - sizes, last)
+  _kernel[grid](*held, out.shape[1], rows.shape[1], 16, 64, 32, wide)
+  return out.to(rows.dtype)

@@ -1,0 +1,309 @@
+"""Layers of others, judged: runs `hpmoe check` on each, and writes the page.
+
+    python -m hpmoe.tools.gallery.main --gallery_python=PYTHON [--only=NAME]
+
+Adapters are in examples/gallery, what was found in figures.json
+beside this file, and docs/gallery.md is made of both.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import string
+import subprocess
+import sys
+from typing import Any
+
+from absl import app
+from absl import flags
+
+from hpmoe.tools import import_graph
+
+_PYTHON = flags.DEFINE_string(
+  'gallery_python', None, 'The Python that has torch; made by `make gallery`.'
+)
+_OURS = flags.DEFINE_string(
+  'python', sys.executable, 'The Python that has JAX and MindSpore.'
+)
+_ONLY = flags.DEFINE_multi_string('only', [], 'An entry; none: all.')
+
+ADAPTERS = import_graph.ROOT / 'examples/gallery'
+DOCS = import_graph.ROOT / 'docs/gallery.md'
+FIGURES = pathlib.Path(__file__).with_name('figures.json')
+_PAGE = pathlib.Path(__file__).with_name('page.md')
+
+CASE = ('--preset=small', '--ranks=1', '--tokens=64')
+DTYPES = ('f32', 'bf16')
+_SECONDS = re.compile(r', \d+\.\d s\b')
+_TIMEOUT_S = 900
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """A layer of others.
+
+  Attributes:
+    name: what the page calls it.
+    adapter: `FILE.py:function` in `ADAPTERS`.
+    packages: whose versions the page names.
+    promises: what its authors say of its arithmetic.
+    found: why what does not pass does not, by experiment; '' if all passes.
+    has_backward: whether its gradients are judged too.
+    case: flags that say what is judged.
+    python: 'ours', which has JAX and MindSpore; 'gallery'; or a variable of the
+      environment that names one, without which the entry stays as it was.
+  """
+
+  name: str
+  adapter: str
+  packages: tuple[str, ...]
+  promises: str
+  found: str = ''
+  has_backward: bool = False
+  case: tuple[str, ...] = CASE
+  python: str = 'gallery'
+
+
+_GATHER = (
+  'bf16 dx: autograd sums the K gradients of a token, which the gather of rows '
+  'makes, in bf16; a gather from float32 passes'
+)
+_SILU = 'bf16: silu(gate) is rounded to bf16 before it meets up'
+
+ENTRIES = (
+  Entry(
+    'torch grouped_mm',
+    'torch_grouped_mm.py:moe',
+    ('torch',),
+    'sums of bf16 in float32',
+    _GATHER,
+    has_backward=True,
+  ),
+  Entry(
+    'Hugging Face, eager',
+    'hugging_face.py:eager',
+    ('transformers', 'torch'),
+    'nothing written',
+    f'{_SILU}; y is summed over K in bf16, which lane exact shows',
+  ),
+  Entry(
+    'Hugging Face, grouped_mm',
+    'hugging_face.py:grouped',
+    ('transformers', 'torch'),
+    'nothing written',
+    f'{_SILU}; y is right, summed in float32',
+  ),
+  Entry(
+    'JAX ragged_dot',
+    'jax_products.py:ragged_dot',
+    ('jax',),
+    'sums in preferred_element_type, or as XLA likes',
+    _GATHER,
+    has_backward=True,
+    python='ours',
+  ),
+  Entry(
+    "JAX's megablox gmm, Pallas interpreted",
+    'jax_products.py:gmm',
+    ('jax',),
+    'sums in float32',
+    _GATHER,
+    has_backward=True,
+    python='ours',
+  ),
+  Entry(
+    'ONNX Runtime, com.microsoft.MoE',
+    'onnx_moe.py:moe',
+    ('onnxruntime',),
+    'float32 and float16 on CPUs',
+    'bf16: no kernel on CPUs',
+  ),
+  Entry(
+    'MindSpore operators',
+    'mindspore_operators.py:moe',
+    ('mindspore',),
+    'nothing written',
+    'bf16: neither gather nor matmul on CPUs',
+    python='ours',
+  ),
+  Entry(
+    'Triton kernel, interpreted',
+    'triton_kernel.py:moe',
+    ('triton', 'torch'),
+    'tl.dot sums in float32; casts round to nearest',
+    "bf16: the interpreter's tl.dot multiplies the bits as integers, and its "
+    'cast to bf16 cuts off; the next row does both in float32',
+  ),
+  Entry(
+    'the same, float32 alone within it',
+    'triton_kernel.py:wide',
+    ('triton', 'torch'),
+    'sums in float32',
+  ),
+  Entry(
+    "vLLM's fused_moe_kernel, interpreted",
+    'vllm_fused_moe.py:moe',
+    ('vllm', 'triton', 'torch'),
+    'sums in float32, routing weights in float32',
+    "bf16: tl.dot of Triton's interpreter, as above",
+    python='HPMOE_VLLM_PYTHON',
+    case=('--preset=tiny', '--ranks=1'),
+  ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """What a check said of an entry.
+
+  Attributes:
+    outcome: PASS, FAIL with the first failure, or that it could not run.
+    text: what was printed, without seconds.
+  """
+
+  outcome: str
+  text: str
+
+
+def command(entry: Entry, dtype: str, python: str, adapters='') -> list[str]:
+  """Returns the words after `hpmoe`."""
+  direction = ('--direction=both',) if entry.has_backward else ()
+  file = os.path.join(adapters or ADAPTERS, entry.adapter)
+  words = ['check', *entry.case, f'--dtype={dtype}', *direction]
+  return [*words, f'--python={python}', f'--candidate={file}']
+
+
+def judged(entry: Entry, dtype: str, python: str, adapters='') -> Figure:
+  """Runs a check.
+
+  Raises:
+    RuntimeError: the check itself failed.
+  """
+  words = command(entry, dtype, python, adapters)
+  main = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main']
+  done = subprocess.run(
+    [*main, *words],
+    capture_output=True,
+    text=True,
+    timeout=_TIMEOUT_S,
+  )
+  if done.returncode == 3:
+    return Figure('cannot run', _why(done.stderr))
+  if done.returncode not in (0, 1):
+    raise RuntimeError(f'{entry.name}: {done.stderr[-2000:]}')
+  text = _plain(done.stdout)
+  first = re.search(r'^first failure: (\S+) \((\w+)', text, re.M)
+  outcome = f'FAIL: {first[1]} ({first[2]})' if first else 'PASS'
+  return Figure(outcome, text)
+
+
+def _why(told: str) -> str:
+  """Returns the last line that a framework's own error has."""
+  lines = [
+    line for line in told.splitlines() if re.match(r'\S+Error: |\S+\.No', line)
+  ]
+  return lines[-1][:200] if lines else told.strip().splitlines()[-1]
+
+
+def _plain(told: str) -> str:
+  """Returns the table, the first failure and the verdict, alike in any run."""
+  kept = []
+  for part in told.strip().split('\n\n'):
+    lines = part.splitlines()
+    if lines[0].startswith(('rules of', 'not judged')):
+      continue
+    if lines[0].startswith('first failure'):
+      kept.append('\n'.join(lines[:6]))
+    else:
+      kept.append('\n'.join(lines))
+  text = '\n\n'.join(kept)
+  return _SECONDS.sub('', text.replace(f'{ADAPTERS}/', ''))
+
+
+def versions(entry: Entry, python: str) -> str:
+  """Returns 'torch 2.13.0' and so on, as that Python has them."""
+  ask = (
+    'import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))'
+  )
+  found = subprocess.run(
+    [python, '-c', ask, *entry.packages],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  pairs = zip(entry.packages, found.stdout.split())
+  return ', '.join(f'{name} {version}' for name, version in pairs)
+
+
+def _python(entry: Entry) -> str | None:
+  if entry.python == 'ours':
+    return _OURS.value
+  if entry.python == 'gallery':
+    return _PYTHON.value
+  return os.environ.get(entry.python)
+
+
+def wrong(figures: Mapping[str, Any]) -> list[str]:
+  """Returns a line for each entry whose words are not what was measured."""
+  lines = []
+  for entry in ENTRIES:
+    held = figures.get(entry.name)
+    if held is None:
+      lines.append(f'{entry.name}: expected figures, got none')
+      continue
+    for dtype in DTYPES:
+      passes = held[dtype]['outcome'] == 'PASS'
+      named = dtype in entry.found
+      if passes == named:
+        lines.append(
+          f'{entry.name}: found: expected {"nothing" if passes else "words"} '
+          f'of {dtype}, which {held[dtype]["outcome"]}, got {entry.found!r}'
+        )
+  return lines
+
+
+def page(figures: Mapping[str, Any]) -> str:
+  """Returns docs/gallery.md."""
+  rows = ['| layer | promises | f32 | bf16 | why |', '|---|---|---|---|---|']
+  shown = []
+  for entry in ENTRIES:
+    held = figures[entry.name]
+    file = entry.adapter.partition(':')[0]
+    link = f'[{entry.name}](../examples/gallery/{file})'
+    told = ' | '.join(held[dtype]['outcome'] for dtype in DTYPES)
+    rows.append(f'| {link} | {entry.promises} | {told} | {entry.found} |')
+    shown.append(f'### {entry.name}\n\n{held["versions"]}.')
+    for dtype in DTYPES:
+      words = ' '.join(command(entry, dtype, 'PYTHON', '.'))
+      text = f'$ hpmoe {words.replace("./", "")}\n{held[dtype]["text"]}'
+      shown.append(f'```\n{text}\n```')
+  template = string.Template(_PAGE.read_text('utf-8'))
+  return template.substitute(table='\n'.join(rows), shown='\n\n'.join(shown))
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv
+  figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+  for entry in ENTRIES:
+    python = _python(entry)
+    if python is None or (_ONLY.value and entry.name not in _ONLY.value):
+      continue
+    found = {d: dataclasses.asdict(judged(entry, d, python)) for d in DTYPES}
+    for dtype in DTYPES:
+      print(f'{entry.name}, {dtype}: {found[dtype]["outcome"]}', flush=True)
+      print(found[dtype]['text'], end='\n\n', flush=True)
+    figures[entry.name] = dict(versions=versions(entry, python), **found)
+  figures = {e.name: figures[e.name] for e in ENTRIES if e.name in figures}
+  FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + '\n')
+  lines = wrong(figures)
+  if not any('got none' in line for line in lines):
+    DOCS.write_text(page(figures), 'utf-8')
+  if lines:
+    sys.exit('\n'.join(lines))
+
+
+if __name__ == '__main__':
+  app.run(main)
