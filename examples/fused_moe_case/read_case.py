@@ -34,13 +34,17 @@ import types
 
 import numpy as np
 
-# numpy knows no bfloat16: its bits, under its name.
+# numpy knows none of these: their bits, under their names.
 BFLOAT16 = np.dtype([('bfloat16', '<u2')])
+FLOAT8 = {n: np.dtype([(n, 'u1')]) for n in ('float8_e4m3fn', 'float8_e5m2')}
+_BARE = {'bfloat16': BFLOAT16, **FLOAT8}
 _DTYPES: 'dict[str, np.dtype]' = {
   'F64': np.dtype('<f8'),
   'F32': np.dtype('<f4'),
   'F16': np.dtype('<f2'),
   'BF16': BFLOAT16,
+  'F8_E4M3': FLOAT8['float8_e4m3fn'],
+  'F8_E5M2': FLOAT8['float8_e5m2'],
   'I64': np.dtype('<i8'),
   'I32': np.dtype('<i4'),
   'I16': np.dtype('<i2'),
@@ -184,24 +188,27 @@ def save(path, tensors, notes):
 
 def as_numpy(array):
   """Returns values of bits, see the module."""
-  if array.dtype != BFLOAT16:
+  if array.dtype not in _BARE.values():
     return array
-  bits = array.view(np.uint16)
+  (name,) = array.dtype.names
+  bits = array.view(f'u{array.itemsize}')
   try:
     import ml_dtypes
 
-    return bits.view(ml_dtypes.bfloat16)
+    return bits.view(getattr(ml_dtypes, name))
   except ImportError:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return _widened(name, bits)
 
 
 def as_torch(array):
   """Returns torch's tensor of bits, bfloat16 as such."""
   import torch
 
-  if array.dtype != BFLOAT16:
+  if array.dtype not in _BARE.values():
     return torch.from_numpy(np.array(array))
-  return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+  (name,) = array.dtype.names
+  bits = torch.from_numpy(array.view(f'i{array.itemsize}').copy())
+  return bits.view(getattr(torch, name))
 
 
 def bits_of(value):
@@ -209,15 +216,30 @@ def bits_of(value):
   for method in ('detach', 'cpu'):
     if hasattr(value, method):
       value = getattr(value, method)()
-  is_bfloat16 = str(getattr(value, 'dtype', '')).endswith('bfloat16')
-  if is_bfloat16 and hasattr(value, 'contiguous'):
+  name = str(getattr(value, 'dtype', '')).rpartition('.')[2]
+  if name in _BARE and hasattr(value, 'contiguous'):
     import torch
 
-    value = value.contiguous().view(torch.int16).numpy()
+    whole = torch.int16 if name == 'bfloat16' else torch.uint8
+    value = value.contiguous().view(whole).numpy()
   array = np.asarray(value)
   array = array if array.flags.c_contiguous else array.copy()
-  array = array.view(BFLOAT16) if is_bfloat16 else array
+  array = array.view(_BARE[name]) if name in _BARE else array
   return array.astype(array.dtype.newbyteorder('<'), copy=False)
+
+
+def _widened(name, bits):
+  """Returns float32 of bits, the same values."""
+  if name == 'bfloat16':
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+  if name == 'float8_e5m2':
+    return (bits.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+  every = np.arange(256)
+  power, low = every >> 3 & 15, every & 7
+  size = np.where(power, np.ldexp(8 + low, power - 10), np.ldexp(low, -9))
+  size[every & 127 == 127] = np.nan
+  table = np.where(every < 128, size, -size).astype(np.float32)
+  return table[bits]
 
 
 def _stored(case, name, rank):
