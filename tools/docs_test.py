@@ -13,6 +13,7 @@ import sys
 import pytest
 
 import hpmoe
+from hpmoe.parity_tests.case.theirs import layouts
 
 ROOT = pathlib.Path(__file__).parents[1]
 _BLOCK = re.compile(
@@ -93,6 +94,14 @@ def _commands(block: str):
 def test_a_page_of_commands_prints_what_it_says(page, tmp_path):
   shutil.copy(ROOT / 'parity_tests/examples/moe.cc', tmp_path)
   run_commands((ROOT / page).read_text(), tmp_path)
+
+
+def test_layouts_of_a_page_are_such():
+  page = (ROOT / 'docs/elsewhere.md').read_text()
+  shown = re.findall(r'`(\w+) = "([^"]+)"`', page)
+  assert len(shown) >= 10
+  for name, text in shown:
+    assert layouts.parse(name, text).axes
 
 
 @pytest.mark.parametrize('said', ('b', '...\nb', 'a\n'))

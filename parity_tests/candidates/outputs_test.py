@@ -335,6 +335,53 @@ def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
       assert hint.startswith('right as with ' + said) == bool(said), hint
 
 
+# Of tensors that are no rows: an element of ours that is wrong.
+_OTHERS = (
+  ('y', 'M D, pad M 40', (1, 3, 5)),
+  ('y', 'D T R, float32', (1, 3, 5)),
+  ('returned', 'A D, pad D 48', (1, 3, 1, 5)),
+  ('d_w_gate_up', 'E 2F D, up_gate, pad F 24', (1, 1, 9, 21)),
+  ('d_w_gate_up', 'R L D 2F, interleaved, pad L 5', (1, 1, 9, 21)),
+  ('d_w_down', 'E D F, experts 0 1 2 3 4 5 6 7 5 -1', (1, 1, 9, 7)),
+  ('d_w_down', 'F E D, experts 7 6 5 4 3 2 1 0', (1, 1, 9, 7)),
+  ('d_topk_weights', 'R S, pad S 48, zeros', (1, 3, 1)),
+)
+
+
+@pytest.mark.parametrize('lane', ('exact', 'real'))
+@pytest.mark.parametrize(('name', 'text', 'at'), _OTHERS)
+def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
+  tmp_path, name, text, at, lane
+):
+  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  (tmp_path / 'names.toml').write_text(f'[layouts]\n{name} = "{text}"\n')
+  layout, data = layouts.parse(name, text), lane
+  made = _made(data)
+  right = _compute(trial.Kernel(), made)[name]
+  wrong = right.copy()
+  wrong[at] = 4096
+  of = made.config.dims(), made.arrays['topk_ids']
+  theirs = layout.apply(wrong, *of)
+  _save_whole(out, case, data, {name: theirs})
+  if lane == 'exact':  # real data are always judged
+    good = _compute(trial.Kernel(), _made('real'))[name]
+    _save_whole(out, case, 'real', {name: layout.apply(good, *of)})
+
+  which = 'backward' if name.startswith('d') else 'forward'
+  names = str(tmp_path / 'names.toml')
+  report = _check(case, outputs.Outputs(str(out), names), which)
+
+  apart = np.argwhere(theirs != layout.apply(right, *of)).tolist()
+  first = report.first_failure
+  assert (first.stage, first.rank, first.index) == (name, 1, at)
+  assert (first.lane == 'exact') == (lane == 'exact')
+  file, place = first.there.split(f' {name}[', 1)
+  assert file == f'{out}/{data}.safetensors'
+  told = [[*map(int, place.split(']')[0].split(', '))]]
+  assert told == apart[:1]
+  assert f'; tile: {file} {name}[' in place
+
+
 @pytest.mark.parametrize('text', ('R N 2F, order ids', 'M K 2F'))
 def test_one_rank_of_rows_in_their_order(tmp_path, text):
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
