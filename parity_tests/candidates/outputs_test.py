@@ -335,6 +335,26 @@ def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
       assert hint.startswith('right as with ' + said) == bool(said), hint
 
 
+@pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
+def test_saved_rows_are_read_as_they_were_written(tmp_path, per_rank):
+  laid = layouts.of(
+    dict(
+      expert_in='R N D, aligned 8',
+      gate_up='E C 2F, up_gate, pad C 4',
+      activation='M K F',
+      returned='A D',
+      dy='D M',
+    )
+  )
+  case = _export(tmp_path / 'case', per_rank, laid)
+  for data in case.data:
+    found, made = case.inputs(data).arrays, _made(data).arrays
+    assert {*found} == {*made} and {*laid} <= {*made}
+    for name, array in made.items():
+      assert found[name].dtype == array.dtype
+      assert found[name].tobytes() == array.tobytes(), name
+
+
 # Of tensors that are no rows: an element of ours that is wrong.
 _OTHERS = (
   ('y', 'M D, pad M 40', (1, 3, 5)),

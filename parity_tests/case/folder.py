@@ -258,6 +258,8 @@ def write(
     raise ValueError(f'out: expected a folder that is empty, got {str(path)!r}')
   path.mkdir(parents=True, exist_ok=True)
   real = made['real']
+  # Where rows will be is not known of what has not run: it reads them as ours.
+  layouts = {n: one for n, one in (layouts or {}).items() if not one.order}
   tables: dict[str, Mapping[str, object]] = {}
   for data, one in made.items():
     tables[f'data.{data}'] = dict(activation=one.policy.activation) | {
@@ -268,15 +270,15 @@ def write(
         real.config,
         real.arrays['topk_ids'],
         per_rank,
-        layouts or {},
+        layouts,
       )
       for part, held in _parts(one).items()
     }
   told = dict(
     layer=dataclasses.asdict(real.config),
     policy=dataclasses.asdict(real.policy),
-    layouts={name: str(one) for name, one in (layouts or {}).items()},
-    returns=_returns(direction, real.policy, layouts or {}),
+    layouts={name: str(one) for name, one in layouts.items()},
+    returns=_returns(direction, real.policy, layouts),
   )
   head = dict(format=FORMAT, id=_id(told | tables), direction=direction)
   tables = (

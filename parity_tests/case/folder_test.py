@@ -24,6 +24,17 @@ LAYOUTS = layouts.of(
     w_down='E D F',
   )
 )
+# Experts moved, rows in others' orders, weights padded.
+MOVED = layouts.of(
+  dict(
+    x='M D, pad D 48',
+    topk_ids='M K, experts 7 6 5 4 3 2 1 0, int64',
+    w_gate_up='E 2F D, experts 7 6 5 4 3 2 1 0, pad F 24, zeros',
+    w_down='R L D F, experts 7 6 5 4 3 2 1 0 1 -1',
+    gate_up='R N 2F, order ids',
+    activation='E C F',
+  )
+)
 
 
 def _made(dtype='bfloat16', ranks=2) -> dict[str, inputs_lib.LayerInputs]:
@@ -39,7 +50,9 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 @pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'float16'))
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
-@pytest.mark.parametrize('laid', ({}, LAYOUTS), ids=('ours', 'theirs'))
+@pytest.mark.parametrize(
+  'laid', ({}, LAYOUTS, MOVED), ids=('ours', 'theirs', 'moved')
+)
 @pytest.mark.parametrize('ranks', (1, 2))
 def test_what_is_read_is_what_was_written(
   tmp_path, dtype, per_rank, laid, ranks
