@@ -3,6 +3,7 @@
 import contextlib
 import fnmatch
 import io
+import json
 import os
 import pathlib
 import re
@@ -129,3 +130,24 @@ def test_the_page_shows_every_name():
     n for n in hpmoe.__all__ if not re.search(rf'`{n}`|hpmoe\.{n}\b', page)
   ]
   assert not unseen
+
+
+def rules_unlike(page: str, counts: dict) -> list[str]:
+  """Returns the rows of `Their rules, judged` that are not what was counted."""
+  wrong = []
+  for name in next(iter(counts.values())):
+    pairs = [counts[record][name] for record in counts]
+    cells = [name, *(f'{theirs} of 3' for theirs, _ in pairs)]
+    cells.append(f'{sum(ours for _, ours in pairs)} of {3 * len(pairs)}')
+    row = f'| {" | ".join(cells)} |'
+    wrong += [row] if f'\n{row}\n' not in page else []
+  return wrong
+
+
+def test_the_table_of_rules_is_what_was_counted():
+  page = (ROOT / 'docs/elsewhere.md').read_text()
+  counts = json.loads((ROOT / 'benchmarks/public_rules.json').read_text())
+  assert not rules_unlike(page, counts)
+  counts['vllm']['y is zero'] = [1, 0]
+  (row,) = rules_unlike(page, counts)
+  assert row.startswith('| y is zero | 1 of 3 |')

@@ -194,7 +194,12 @@ def judged(entry: Entry, dtype: str, python: str, adapters='') -> Figure:
     return Figure('cannot run', _why(done.stderr))
   if done.returncode not in (0, 1):
     raise RuntimeError(f'{entry.name}: {done.stderr[-2000:]}')
-  text = _plain(done.stdout)
+  return figure(done.stdout)
+
+
+def figure(told: str) -> Figure:
+  """Returns what a check that was made has printed."""
+  text = _plain(told)
   first = re.search(r'^first failure: (\S+) \((\w+)', text, re.M)
   outcome = f'FAIL: {first[1]} ({first[2]})' if first else 'PASS'
   return Figure(outcome, text)
