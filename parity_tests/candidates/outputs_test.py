@@ -22,6 +22,7 @@ from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.reference.contract import tensors as tensors_lib
 
 CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
 LAYOUTS = layouts.of(
@@ -340,7 +341,7 @@ def test_saved_rows_are_read_as_they_were_written(tmp_path, per_rank):
   laid = layouts.of(
     dict(
       expert_in='R N D, aligned 8',
-      gate_up='E C 2F, up_gate, pad C 4',
+      gate_up='R N 2F, order ids' if per_rank else 'E C 2F, up_gate, pad C 4',
       activation='M K F',
       returned='A D',
       dy='D M',
@@ -672,6 +673,42 @@ def test_routing_weights_are_not_rounded_unasked(tmp_path):
   laid = layouts.of(dict(topk_weights='M K, bfloat16'))
   with pytest.raises(ValueError, match='topk_weights: expected values of bf'):
     _export(tmp_path / 'case', laid=laid)
+
+
+@pytest.mark.parametrize('skips', (True, False))
+def test_slots_that_are_not_used_add_nothing(tmp_path, skips):
+  # given: inputs of a dump, of whose slots every third has id -1, and a kernel
+  # that leaves them out, or takes -1 for the last expert.
+  made = _made('real').arrays
+  given = {n: np.asarray(made[n]) for n in tensors_lib.INPUTS}
+  ids, weights = given['topk_ids'].copy(), given['topk_weights']
+  ids.reshape(-1)[::3] = -1
+  asked = case_lib.Case('forward', input={**given, 'topk_ids': ids})
+  bench = bench_lib.Bench(asked, keep=True)
+  every = {d: bench.read_by(asked.passes, d) for d in inputs_lib.DATA}
+  real, held = every['real'], every['real'].arrays
+  assert real.facts['unused_slots'] == (ids == -1).sum()
+  np.testing.assert_array_equal(held['topk_ids'][ids >= 0], ids[ids >= 0])
+  assert not held['topk_weights'][ids == -1].any()
+  case = folder.write(tmp_path / 'case', 'forward', every)
+  y = np.zeros(held['x'].shape, np.float32)
+  for rank, token, slot in np.ndindex(*ids.shape):
+    if skips and ids[rank, token, slot] < 0:
+      continue
+    expert = divmod(int(ids[rank, token, slot]) % 8, 4)
+    x = held['x'][rank, token].astype(np.float32)
+    rows = trial.Kernel()
+    gate_up = rows._multiply(real.policy, x[None], held['w_gate_up'][expert])
+    gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
+    hidden = rows._store(real.policy, rows._act(real.policy, gate) * up)
+    out = rows._multiply(real.policy, hidden, held['w_down'][expert])[0]
+    y[rank, token] += weights[rank, token, slot] * out.astype(np.float32)
+  y = rows._store(real.policy, y)
+  _save_whole(tmp_path / 'out', case, 'real', {'y': y})
+
+  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
+
+  assert (report.verdict == verdicts.PASS) == skips
 
 
 def test_outputs_need_their_case(tmp_path):

@@ -239,7 +239,8 @@ def of_arrays(
 
   Args:
     given: the tensors of `tensors.INPUTS` and maybe dy, numpy's or another
-      framework's; dtypes as for `load_safetensors`.
+      framework's; dtypes as for `load_safetensors`.  An id of -1 is a slot
+      that is not used: its weight becomes 0, its expert one more of the token.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if none is given.
@@ -262,6 +263,8 @@ def of_arrays(
       f'x: expected one of {list(exact_data.STORAGE)}, got {arrays["x"].dtype}'
     )
   policy = PrecisionPolicy(storage=str(arrays['x'].dtype), placement=placement)
+  unused = arrays['topk_ids'] == -1
+  arrays |= _in_use(arrays, unused, config.num_experts)
   checks.check_ids(config, arrays['topk_ids'])
   config = _with_capacity(config, arrays['topk_ids'])
   checks.check_inputs(config, policy, arrays)
@@ -270,7 +273,41 @@ def of_arrays(
   else:
     arrays['dy'] = draw_dy(config, arrays['x'].dtype, seed)
   facts = routings.skew(config, arrays['topk_ids'])
+  if unused.any():
+    facts['unused_slots'] = int(unused.sum())
   return LayerInputs(config, policy, arrays, 'given', facts)
+
+
+def _in_use(
+  arrays: Mapping[str, np.ndarray], unused: np.ndarray, num_experts: int
+) -> dict[str, np.ndarray]:
+  """Returns ids and weights whose unused slots add nothing to y.
+
+  Each has weight 0, and the lowest expert that its token has not: of the layer
+  every slot has a row.
+
+  Args:
+    arrays: with `topk_ids` and `topk_weights` `[R, T, K]`.
+    unused: `[R, T, K]` bool.
+    num_experts: E.
+  """
+  ids, weights = arrays['topk_ids'], arrays['topk_weights']
+  if not unused.any() or weights.shape != ids.shape:
+    return {}
+  token = np.flatnonzero(unused.any(axis=-1).reshape(-1))
+  some = ids.reshape(-1, ids.shape[-1])[token]
+  gone = some == -1
+  taken = np.zeros((len(token), num_experts), bool)
+  known = np.nonzero((some >= 0) & (some < num_experts))
+  taken[known[0], some[known]] = True
+  free = np.argsort(taken, axis=1, kind='stable')
+  some[gone] = np.take_along_axis(free, np.cumsum(gone, axis=1) - 1, 1)[gone]
+  filled = ids.reshape(-1, ids.shape[-1]).copy()
+  filled[token] = some
+  return dict(
+    topk_ids=filled.reshape(ids.shape),
+    topk_weights=np.where(unused, weights.dtype.type(0), weights),
+  )
 
 
 def save_safetensors(
