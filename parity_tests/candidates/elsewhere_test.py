@@ -125,6 +125,9 @@ class TestVerdicts:
     report = _check(program('function = kernel.moe_lost_slot'))
     assert report.verdict == verdicts.FAIL
     assert report.first_failure.rank == 1
+    token, column = report.first_failure.index[1:]
+    place = f'{{out}}/real.rank1.safetensors y[{token}, {column}]; tile: '
+    assert report.first_failure.there.startswith(place)
 
 
 def _run(candidate):
