@@ -90,6 +90,8 @@ class Can:
     relays: whether it returns relayed rows where its options relay.
     declares: whether it may say which activations it knows.
     repeats: whether it is run again, unasked, to see if it answers the same.
+    saves: whether its backward pass may read what its own forward pass saved
+      and did not return.
     why: what it is, for who asks for more.
   """
 
@@ -100,6 +102,7 @@ class Can:
   unrounds: bool = False
   relays: bool = False
   repeats: bool = False
+  saves: bool = False
   declares: bool = False
   why: str = ''
 

@@ -1,7 +1,7 @@
 """Tensors between processes, and from whatever a user's kernel returns.
 
-The process of a user's candidate imports this and `reference.contract` of the
-project, and nothing else of it.
+The process of a user's candidate imports this, what it imports and
+`reference.contract` of the project, and nothing else of it.
 """
 
 from collections.abc import Mapping
@@ -11,33 +11,19 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
+from hpmoe.parity_tests.case import read_case
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def as_array(value: object) -> np.ndarray:
   """Returns a tensor of numpy, JAX, torch or another framework as numpy's.
 
-  torch's refuse numpy while they require a gradient, lie on a device or hold
-  bfloat16, which float32 holds without loss.
-
   Raises:
     Exception: whatever the framework raises.
     TypeError: it is no array of numbers.
   """
-  for method in ('detach', 'cpu'):
-    if hasattr(value, method):
-      value = getattr(value, method)()
-  name = str(getattr(value, 'dtype', '')).lower().rpartition('.')[2]
-  widen = getattr(value, 'float', None)
-  if name == 'bfloat16' and widen is not None:
-    return as_array(widen()).astype(BFLOAT16)
-  if hasattr(value, '__array__') or not hasattr(value, '__dlpack__'):
-    array = np.asarray(value)
-  else:
-    array = np.from_dlpack(value)
-  if array.dtype.hasobject:
-    raise TypeError(f'its elements are objects, not numbers: {array.dtype}')
-  return array
+  return read_case.as_numpy(read_case.bits_of(value))
 
 
 def spoilt(before: Mapping[str, np.ndarray], after: Mapping) -> str:

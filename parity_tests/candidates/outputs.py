@@ -1,7 +1,8 @@
 """A candidate that ran elsewhere: what it left in files.
 
-`--case` names what it was given, a folder of `hpmoe export`, and `--outputs`
-what it computed, under names and layouts of `--names`, see `case.theirs.names`.
+`--case` names what it was given, a folder of `hpmoe export`, or `--input`, a
+file of `hpmoe.capture`, and `--outputs` what it computed, under names and
+layouts of `--names`, see `case.theirs.names`.
 """
 
 import dataclasses
@@ -47,7 +48,9 @@ class Outputs(candidates.Candidate):
     origins: where tensors of the last run are.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(orders=None, unrounds=True)
+  can: ClassVar[candidates.Can] = candidates.Can(
+    orders=None, unrounds=True, saves=True
+  )
   path: str
   names: str | None = None
   answer: answers.Answer | None = None
@@ -65,12 +68,15 @@ class Outputs(candidates.Candidate):
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
-    if case.folder is None:
+    if case.folder is not None:
+      held = folder_lib.read(case.folder)
+    elif isinstance(case.input, str):
+      held = answers.File.of(case.input, case.direction, case.make())
+    else:
       raise ValueError(
-        'outputs: expected --case beside it, the folder of what they were '
+        'outputs: expected --case or --input beside it, what they were '
         'computed from, got none'
       )
-    held = folder_lib.read(case.folder)
     answer = answers.Answer(self.path, held, names_lib.read(self.names))
     ranks = answer.ranks('real')
     if ranks is not None and case.direction == 'both':

@@ -3,16 +3,51 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import fnmatch
+from typing import Self
 
 import numpy as np
 
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.theirs import names as names_lib
 from hpmoe.parity_tests.case.theirs import placed as placed_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
+
+
+class File(folder_lib.Folder):
+  """A file of inputs in a case's place: real data alone."""
+
+  @classmethod
+  def of(cls, path: str, direction: str, made: inputs_lib.LayerInputs) -> Self:
+    """Returns the file that real data were read from."""
+    return cls(
+      path=path,
+      id=read_case.digest(read_case.read(path)[0]),
+      direction=direction,
+      config=made.config,
+      policy=made.policy,
+      data=('real',),
+      facts={},
+      layouts=inputs_lib.layouts_of(path),
+    )
+
+  def data_of(self, x: np.ndarray) -> str:
+    """See `Folder`.
+
+    Raises:
+      dumps.Missing: x is not of the file.
+    """
+    try:
+      return super().data_of(x)
+    except ValueError as error:
+      raise dumps.Missing(f'{self.path} has real data alone') from error
+
+  def _paths(self, name: str) -> dict[int | None, str]:
+    return {None: self.path}
 
 
 @dataclasses.dataclass(frozen=True)

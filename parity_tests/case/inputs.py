@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import math
 import os
 from typing import Any
 
@@ -10,9 +11,11 @@ import safetensors.numpy
 
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import odd_tokens
+from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case import wide_data
+from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
@@ -208,9 +211,10 @@ def load_safetensors(
   Args:
     path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`:
       x and weights in one storage dtype throughout; ids int32;
-      routing weights float32.  It may hold dy, and nothing else.  A weight
-      whose last two axes are equally long has its axes in the metadata, as
-      `save_safetensors` writes them: transposed it would look the same.
+      routing weights float32.  It may hold dy, and nothing else.  A tensor
+      that is laid out otherwise has its layout in the metadata, under its name;
+      so has a weight whose last two axes are equally long, as
+      `save_safetensors` writes it: transposed it would look the same.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if the file holds none.
@@ -219,14 +223,79 @@ def load_safetensors(
     ValueError: the file is unreadable or truncated, or a tensor is missing,
       unknown, or has a wrong shape, dtype or value; the text names it.
   """
-  arrays = tensor_file.read(path, tensors.INPUTS, ('dy',), only=True)
+  laid = layouts_of(path)
   try:
+    if laid:
+      arrays = _undone(read_case.read(str(path))[0], laid)
+    else:
+      arrays = tensor_file.read(path, tensors.INPUTS, ('dy',), only=True)
     _refuse_other_shapes(arrays)
-    _check_axes(arrays, tensor_file.notes(path))
+    told = {name: AXES[name] for name in {*laid} & {*AXES}}
+    _check_axes(arrays, tensor_file.notes(path) | told)
     made = of_arrays(arrays, placement, capacity, seed)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
   return dataclasses.replace(made, routing=str(path))
+
+
+def layouts_of(
+  path: str | os.PathLike[str],
+) -> dict[str, layouts_lib.Layout]:
+  """Returns the layouts that a file of tensors says it has, but for ours.
+
+  Raises:
+    ValueError: one is none.
+  """
+  try:
+    notes = read_case.read(str(path))[1]
+  except ValueError:  # said by who reads its tensors
+    return {}
+  return layouts_lib.of(
+    {
+      name: notes[name]
+      for name, spec in tensors.SPECS.items()
+      if notes.get(name, spec.shape) != spec.shape
+    }
+  )
+
+
+def _undone(
+  held: Mapping[str, np.ndarray], laid: Mapping[str, layouts_lib.Layout]
+) -> dict[str, np.ndarray]:
+  """Returns tensors as ours."""
+  laid = {
+    name: laid.get(name) or layouts_lib.plain(name)
+    for name in held
+    if name in tensors.SPECS
+  }
+  sizes = _sizes(held, laid)
+  storage = read_case.as_numpy(held['x']).dtype.name if 'x' in held else ''
+  policy = PrecisionPolicy(storage=storage)
+  return dict(held) | {
+    name: layouts_lib.as_stored(
+      name,
+      one.undo(read_case.as_numpy(held[name]), sizes),
+      policy.dtype(name),
+    )
+    for name, one in laid.items()
+  }
+
+
+def _sizes(
+  held: Mapping[str, np.ndarray], laid: Mapping[str, layouts_lib.Layout]
+) -> dict[str, int]:
+  """Returns the length of each axis of ours; R is 1 where no tensor has it."""
+  found: dict[str, int] = {}
+  for several in (False, True):
+    for name, one in laid.items():
+      for axis, size in zip(one.axes, held[name].shape):
+        parts = one.parts(axis)
+        rest = [part for part in parts if part not in found]
+        if len(rest) == 1 and (len(parts) > 1) == several:
+          known = [found[part] for part in parts if part in found]
+          found[rest[0]] = size // math.prod(known)
+    found.setdefault('R', 1)
+  return {**found, 'F': found['2F'] // 2, 'E': found['R'] * found['L'], 'N': 0}
 
 
 def of_arrays(
@@ -256,7 +325,10 @@ def of_arrays(
         f'{name}: expected {", ".join(known[:-1])} and maybe dy, got '
         f'{", ".join(given)}'
       )
-  arrays = {name: np.asarray(value) for name, value in given.items()}
+  arrays = {
+    name: read_case.as_numpy(read_case.bits_of(value))
+    for name, value in given.items()
+  }
   config = _config_of_shapes(arrays, capacity)
   if arrays['x'].dtype not in exact_data.STORAGE.values():
     raise ValueError(

@@ -212,20 +212,44 @@ def as_torch(array):
 
 
 def bits_of(value):
-  """Returns a tensor of numpy or torch as a contiguous array of numpy."""
-  for method in ('detach', 'cpu'):
-    if hasattr(value, method):
-      value = getattr(value, method)()
+  """Returns a tensor as a contiguous array of numpy.
+
+  Args:
+    value: numpy's, torch's, JAX's, MindSpore's, or another's that speaks
+      DLPack; anywhere, strided in any way, with a gradient or not.
+
+  Raises:
+    TypeError: it is no array of numbers.
+  """
+  for method in ('detach', 'cpu', 'asnumpy'):
+    value = getattr(value, method, lambda same=value: same)()
   name = str(getattr(value, 'dtype', '')).rpartition('.')[2]
-  if name in _BARE and hasattr(value, 'contiguous'):
+  # numpy knows no such of torch.
+  if name == 'bfloat16' and hasattr(value, 'float'):
+    wide = np.array(value.float())
+    value = (wide.view(np.uint32) >> 16).astype(np.uint16)
+  elif name in _BARE and hasattr(value, 'contiguous'):
     import torch
 
-    whole = torch.int16 if name == 'bfloat16' else torch.uint8
-    value = value.contiguous().view(whole).numpy()
-  array = np.asarray(value)
+    value = value.contiguous().view(torch.uint8).numpy()
+  if hasattr(value, '__array__') or not hasattr(value, '__dlpack__'):
+    array = np.asarray(value)
+  else:
+    array = _of_dlpack(value)
+  if array.dtype.hasobject:
+    raise TypeError(f'its elements are objects, not numbers: {array.dtype}')
   array = array if array.flags.c_contiguous else array.copy()
   array = array.view(_BARE[name]) if name in _BARE else array
   return array.astype(array.dtype.newbyteorder('<'), copy=False)
+
+
+def _of_dlpack(value):
+  try:
+    return np.from_dlpack(value)
+  except (BufferError, RuntimeError):  # bfloat16, or not on a CPU
+    import torch
+
+    return bits_of(torch.from_dlpack(value))
 
 
 def _widened(name, bits):

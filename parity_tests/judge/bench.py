@@ -130,7 +130,7 @@ class Bench:
       made: real or exact inputs.
       own: what the candidate's forward pass returned, if it ran.  The backward
         pass reads it; what it did not return, or what is not finite and would
-        say nothing of a backward pass, is the oracle's.
+        say nothing of a backward pass, is the oracle's.  None: it did not run.
     """
     arrays = dict(made.arrays)
     kept = {}
@@ -147,7 +147,10 @@ class Bench:
       ranks=candidate.ranks,
       share=self._share,
     )
-    return judging.PassCase(which, given, tiling, answer, relay)
+    unseen: tuple[str, ...] = ()
+    if own is not None and candidate.can.saves and which is passes.BACKWARD:
+      unseen = tuple(n for n in passes.saved(made.policy) if n not in kept)
+    return judging.PassCase(which, given, tiling, answer, relay, unseen)
 
   def read_by(
     self, which: Sequence[passes.Pass], data: str
@@ -236,7 +239,7 @@ class Bench:
     In a replay on what the oracle saved: nothing spreads.
     """
     made, candidate = self.inputs(data), request.candidate
-    saved: Tensors = {}
+    saved: Tensors | None = None
     for which in request.case.passes:
       case = self.case(candidate, which, made, saved)
       found = lane(case, candidate)

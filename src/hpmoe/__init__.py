@@ -21,6 +21,7 @@ if TYPE_CHECKING:
   from hpmoe.parity_tests.api import assert_parity
   from hpmoe.parity_tests.api import check
   from hpmoe.parity_tests.candidates.candidates import CandidateError
+  from hpmoe.parity_tests.capture.capture import capture
   from hpmoe.parity_tests.case.case import Case
   from hpmoe.reference.contract.checks import check_inputs
   from hpmoe.reference.contract.config import MoEConfig
@@ -45,6 +46,7 @@ _HOMES = {
   'Report': ('parity_tests.api', 'Report'),
   'assert_parity': ('parity_tests.api', 'assert_parity'),
   'backward': ('reference.layer_grad', 'backward'),
+  'capture': ('parity_tests.capture.capture', 'capture'),
   'check': ('parity_tests.api', 'check'),
   'check_inputs': ('reference.contract.checks', 'check_inputs'),
   'compile': ('backend_ascend.compiler', 'compile'),
@@ -69,6 +71,7 @@ __all__ = [
   'Report',
   'assert_parity',
   'backward',
+  'capture',
   'check',
   'check_inputs',
   'compile',

@@ -252,17 +252,20 @@ def _sum_variance(
 def gemm(
   policy: precision.PrecisionPolicy,
   rows: Bounded,
-  weights: np.ndarray,
+  weights: np.ndarray | Bounded,
   dtype: str | None = None,
 ) -> Bounded:
-  """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]` (stored, exact).
+  """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]`.
 
   It is stored in `dtype`; None: in the policy's storage.
 
   |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + 2 x tiny, in any order: each
   of the x products passes one rounding of its own and at most x - 1 of sums,
-  and x products and x - 1 sums may be flushed.
+  and x products and x - 1 sums may be flushed.  Weights that have an error f
+  add (1 + gamma_x) sum (|x| + e) f.
   """
+  of_weights = weights if isinstance(weights, Bounded) else Bounded(weights)
+  weights = of_weights.value
   depth = weights.shape[0]
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.astype(np.float64), block)
@@ -278,15 +281,24 @@ def gemm(
   error = scale * reach + 2 * depth * _TINY
   if rows.error is not None:
     error += (1 + scale) * sizes.at_most(rows.error)
-  if rows.variance is None:
+  if of_weights.error is not None:
+    # Weights that are no float32: `sizes` rounded them.
+    most = (np.abs(rows.value) + rows.bound()) @ of_weights.error
+    error = (error + (1 + scale) * most) * (1 + gamma(2))
+  if rows.variance is None and of_weights.variance is None:
     variance = of_sum + square.roughly(own)
     return _stored(policy, value, error, variance, reach=reach, dtype=dtype)
-  variance = of_sum + square.roughly(own + rows.variance)
+  carried = 0.0 if rows.variance is None else rows.variance
+  variance = of_sum + square.roughly(own + carried)
+  if of_weights.variance is not None:
+    variance += np.square(rows.value) @ of_weights.variance
   apart = None
   if is_narrow(policy):
     # Many errors add up as variances do, a few as distances.
     few = np.sqrt(of_sum + square.roughly(own))
     few += sizes.roughly(rows.distance())
+    if of_weights.variance is not None:
+      few += np.abs(rows.value) @ of_weights.distance()
     apart = np.minimum(np.sqrt(variance), few)
   crossed = _crossed_by(policy, rows, dtype)
   if crossed is not None:
@@ -473,9 +485,9 @@ def weighted(
 
 
 def weight_grad(
-  policy: precision.PrecisionPolicy, rows: np.ndarray, d_out: Bounded
+  policy: precision.PrecisionPolicy, rows: Bounded, d_out: Bounded
 ) -> Bounded:
-  """Returns `[x, y]`, stored rows `[n, x]`, transposed, times `[n, y]`.
+  """Returns `[x, y]`, rows `[n, x]`, transposed, times `[n, y]`.
 
   A GEMM of depth n.  A chain of float32 sums is one of its orders, and the
   zeros that fill a last block up add nothing.
@@ -539,14 +551,14 @@ def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
 
 def row_weight_grad(
   policy: precision.PrecisionPolicy,
-  gate_up: np.ndarray,
+  gate_up: Bounded,
   d_activation: Bounded,
 ) -> Bounded:
   """Returns `[n]`, d_activation `[n, F]` times the unweighted activation.
 
-  gate and up are stored `[n, 2F]`; the activation is never rounded to storage.
+  gate and up are `[n, 2F]`; the activation is never rounded to storage.
   """
-  unweighted = _activation(policy, exact(gate_up), None)
+  unweighted = _activation(policy, gate_up, None)
   dots = inner_product(policy, d_activation, unweighted)
   if dots.crossed is None or policy.activation != 'swiglu':
     return dots
@@ -558,65 +570,77 @@ def row_weight_grad(
 
 def activation_grad(
   policy: precision.PrecisionPolicy,
-  gate_up: np.ndarray,
+  gate_up: Bounded,
   d_activation: Bounded,
   row_weight: np.ndarray | None,
 ) -> Bounded:
   """Returns `[n, 2F]` of d_activation `[n, F]`, weighted `[n]` if asked.
 
-  gate and up are stored `[n, 2F]`.  With g the weighted d_activation, d_gate is
+  gate and up are `[n, 2F]`.  With g the weighted d_activation, d_gate is
   g * up * act'(gate) and d_up is g * act(gate): two products, in any order.
   """
-  half = gate_up.shape[-1] // 2
-  gate, up = np.split(gate_up.astype(np.float64), [half], axis=-1)
-  weight = np.ones((len(gate), 1))
+  half = gate_up.value.shape[-1] // 2
+  gate, up = gate_up[..., :half], gate_up[..., half:]
+  weight = np.ones((len(gate.value), 1))
   if row_weight is not None:
     weight = row_weight.astype(np.float64)[:, None]
   slope, act = _slope(policy, gate), _act(policy, gate)
   d_gate = _times(policy, weight, d_activation, slope, up)
-  d_up = _times(policy, weight, d_activation, act, np.ones((1, 1)))
+  one = Bounded(np.ones((1, 1)))
+  d_up = _times(policy, weight, d_activation, act, one)
   both = join((d_gate.T, d_up.T)).T
   return _stored(policy, *both.arrays())
 
 
-def _times(policy, weight, grad: Bounded, act: Bounded, up) -> Bounded:
+def _times(
+  policy, weight, grad: Bounded, act: Bounded, up: Bounded
+) -> Bounded:
   """Returns `[n, F]`, weight * grad * act * up, before it is stored.
 
   3 roundings in any order.  Each result may be flushed, and is multiplied by
   the factors that are left: 3 tiny times the product of 1 + |factor|.
   """
   before, before_error = weight * grad.value, np.abs(weight) * grad.bound()
-  right, right_error = act.value * up, act.bound() * np.abs(up)
+  up_size = np.abs(up.value) + up.bound()
+  right = act.value * up.value
+  right_error = act.bound() * up_size + np.abs(act.value) * up.bound()
   value = before * right
   carried = np.abs(before) * right_error + before_error * (
     np.abs(right) + right_error
   )
   scale = gamma(3) + gamma(3, _U64)
-  flushed = 3 * _TINY * (1 + np.abs(weight)) * (1 + np.abs(up))
+  flushed = 3 * _TINY * (1 + np.abs(weight)) * (1 + up_size)
   for factor in (grad, act):
     flushed = flushed * (1 + np.abs(factor.value) + factor.bound())
   error = carried + scale * (np.abs(value) + carried) + flushed
   own = _few_roundings(policy, value, 3, flushed)
   if act.variance is not None:
-    own = own + act.variance * np.square(before * up)
+    own = own + act.variance * np.square(before * up.value)
+  if up.variance is not None:
+    own = own + up.variance * np.square(before * act.value)
   factors = None if grad.variance is None else (weight * right,)
   return Bounded(value, error, *_carried(own, factors, (grad,)))
 
 
-def _act(policy, gate: np.ndarray) -> Bounded:
+def _act(policy, gate: Bounded) -> Bounded:
   """Returns act(gate) as computed in float32."""
+  z, e = gate.value, gate.bound()
   if policy.activation == 'absolute':
-    return Bounded(np.abs(gate))
-  value = gate * _sigmoid(gate)
+    return Bounded(np.abs(z), gate.error, gate.variance)
+  s = _sigmoid(z)
+  value, carried = z * s, _SILU_SLOPE * e
   roundings = silu_roundings(policy)
   scale = gamma(roundings) + gamma(roundings, _U64)
-  off = sigmoid_error(policy) * np.abs(gate)
-  flushed = _TINY * (np.abs(gate) + 1)
+  off = sigmoid_error(policy) * (np.abs(z) + e)
+  flushed = _TINY * (np.abs(z) + e + 1)
+  error = carried + scale * (np.abs(value) + carried) + off + flushed
   variance = np.square(flushed) + _kernels(policy) * np.square(off)
-  return Bounded(value, scale * np.abs(value) + off + flushed, variance)
+  if gate.variance is not None:
+    variance = variance + np.square(s + value * (1 - s)) * gate.variance
+  return Bounded(value, error, variance)
 
 
-def _slope(policy, gate: np.ndarray) -> Bounded:
+def _slope(policy, gate: Bounded) -> Bounded:
   """Returns act'(gate) as computed in float32.
 
   silu'(z) = s (1 + z c) with s = sigmoid(z), c = 1 - s, so it has a zero and a
@@ -632,21 +656,28 @@ def _slope(policy, gate: np.ndarray) -> Bounded:
   an exp, two products and the sum.  s, silu and c may each be flushed, and are
   multiplied by no more than 1 + 2 |z|; so may the result.  What s and c are off
   by whatever their size, and silu by |z| times that, counts 1 + 3 |z| times.
+
+  A gate that is itself e off moves silu' by e / 2 at most, as |silu''| <= 1/2,
+  and those terms by less than 3 e.
   """
+  z, e = gate.value, gate.bound()
   if policy.activation == 'absolute':
-    return Bounded(np.sign(gate))
-  s, c = _sigmoid(gate), _sigmoid(-gate)
+    return Bounded(np.sign(z), np.where(np.abs(z) <= e, 2.0 * (e > 0), 0.0))
+  s, c = _sigmoid(z), _sigmoid(-z)
   roundings = 2 * silu_roundings(policy) + exp_roundings(policy) + 3
   scale = gamma(roundings) + gamma(roundings, _U64)
-  terms = s * (1 + 2 * np.abs(gate))
-  flushed = 4 * _TINY * (1 + 2 * np.abs(gate))
-  off = sigmoid_error(policy) * (1 + 3 * np.abs(gate))
-  error = scale * terms + off + flushed
+  terms = s * (1 + 2 * np.abs(z))
+  flushed = 4 * _TINY * (1 + 2 * (np.abs(z) + e))
+  off = sigmoid_error(policy) * (1 + 3 * (np.abs(z) + e))
+  error = e / 2 + scale * (terms + 3 * e) + off + flushed
   # An exp in both sigmoids, and the terms that cancel.
   variance = roundings * _VARIANCE + 4 * _exp_variance(policy)
   variance = variance * np.square(terms) + np.square(off)
   variance = _kernels(policy) * variance + np.square(flushed)
-  return Bounded(s * (1 + gate * c), error, variance)
+  if gate.variance is not None:
+    bend = s * c * (2 + z * (c - s))
+    variance = variance + np.square(bend) * gate.variance
+  return Bounded(s * (1 + z * c), error, variance)
 
 
 def combine(

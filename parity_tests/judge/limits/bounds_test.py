@@ -250,8 +250,34 @@ def test_activation_grad_stays_within_the_bound(policy, weighted, slope):
 
   got = _activation_grad(gate, up, grad.astype(np.float32), weight, slope)
 
-  bounded = bounds.activation_grad(policy, gate_up, bounds.exact(grad), weight)
+  bounded = bounds.activation_grad(
+    policy, bounds.exact(gate_up), bounds.exact(grad), weight
+  )
   assert 0.05 < _excess(_store(policy, got), bounded) <= 1
+
+
+@pytest.mark.parametrize('activation', ('swiglu', 'absolute'))
+@pytest.mark.parametrize('off', (1e-6, 1e-3, 1.0))
+def test_activation_grad_of_a_gate_that_is_off_stays_within(activation, off):
+  # Given gates and ups that a kernel has a little off, each by all it may,
+  rng = _rng(f'gate off {activation} {off}')
+  policy = precision.PrecisionPolicy(activation=activation)
+  gate_up = np.concatenate([_gates(rng), rng.normal(size=(90, 96))], axis=1)
+  error = off * np.abs(rng.normal(size=gate_up.shape))
+  grad = rng.normal(size=(90, 96)).astype(np.float32)
+  there = gate_up + error * rng.choice([-1, 1], gate_up.shape)
+  gate, up = np.split(there, 2, axis=1)
+
+  # when the gradient is computed there,
+  if activation == 'swiglu':
+    got = _activation_grad(gate, up, grad, None, _SLOPES['own_complement'])
+  else:
+    got = np.concatenate([grad * up * np.sign(gate), grad * abs(gate)], axis=1)
+
+  # then it is within the bound of those that it should have had.
+  saved = bounds.Bounded(gate_up, error)
+  bounded = bounds.activation_grad(policy, saved, bounds.exact(grad), None)
+  assert 0.3 < _excess(got, bounded) <= 1
 
 
 @pytest.mark.parametrize('unit', (-3, 3))
@@ -270,7 +296,10 @@ def test_activation_grad_may_use_an_exp_two_units_off(unit):
 
   # then the gate's columns use more than one rounding of the slope allows.
   bounded = bounds.activation_grad(
-    F32, np.concatenate([gate, up], axis=1), bounds.exact(grad), None
+    F32,
+    bounds.exact(np.concatenate([gate, up], axis=1)),
+    bounds.exact(grad),
+    None,
   )
   assert _worst_relative(got, bounded[:, :64]) > 4 * 2.0**-24
   assert _excess(got, bounded[:, :64]) <= 1
@@ -293,7 +322,9 @@ def test_slope_of_an_early_rounded_sigmoid_breaks_the_bound():
 
   got = _activation_grad(gate, up, grad, None, early)
 
-  bounded = bounds.activation_grad(F32, gate_up, bounds.exact(grad), None)
+  bounded = bounds.activation_grad(
+    F32, bounds.exact(gate_up), bounds.exact(grad), None
+  )
   assert _excess(got, bounded) > 10
 
 
@@ -303,7 +334,9 @@ def test_activation_grad_of_products_has_three_roundings_at_most():
   gate_up = np.array([[3, 5]], np.float32)
   grad = bounds.exact(np.array([[7.0]], np.float32))
 
-  bounded = bounds.activation_grad(policy, gate_up, grad, np.float32([2]))
+  bounded = bounds.activation_grad(
+    policy, bounds.exact(gate_up), grad, np.float32([2])
+  )
 
   # then values are products, and their roundings the bound.
   np.testing.assert_array_equal(bounded.value, [[70, 42]])
@@ -322,7 +355,7 @@ def test_activation_grad_of_products_stays_within_the_bound():
 
   bounded = bounds.activation_grad(
     policy,
-    np.concatenate([gate, up], axis=1),
+    bounds.exact(np.concatenate([gate, up], axis=1)),
     bounds.exact(grad),
     weight[:, 0],
   )
@@ -344,7 +377,7 @@ def test_weight_grad_in_a_chain_stays_within_the_bound(policy, link):
       rows[part].T, d_out[part], range(len(rows[part]))
     )
 
-  bounded = bounds.weight_grad(policy, rows, bounds.exact(d_out))
+  bounded = bounds.weight_grad(policy, bounds.exact(rows), bounds.exact(d_out))
 
   # then the sum is within the bound; and with a row left out it is not.
   assert 0 < _excess(_store(policy, got), bounded) <= 1
@@ -361,13 +394,18 @@ def test_chain_of_stored_sums_breaks_the_weight_grad_bound():
     part = _gemm_in_order(rows[row : row + 1].T, d_out[row : row + 1], [0])
     got = _store(BF16, got.astype(np.float32) + part)
 
-  assert _excess(got, bounds.weight_grad(BF16, rows, bounds.exact(d_out))) > 2
+  assert (
+    _excess(
+      got, bounds.weight_grad(BF16, bounds.exact(rows), bounds.exact(d_out))
+    )
+    > 2
+  )
 
 
 def test_weight_grad_of_an_expert_without_rows_is_zero():
   nobody = np.zeros((0, 3), np.float32)
 
-  bounded = bounds.weight_grad(F32, nobody, bounds.exact(nobody))
+  bounded = bounds.weight_grad(F32, bounds.exact(nobody), bounds.exact(nobody))
 
   np.testing.assert_array_equal(bounded.value, np.zeros((3, 3)))
   np.testing.assert_array_equal(bounded.error, np.zeros((3, 3)))
@@ -429,7 +467,9 @@ def test_row_weight_grad_stays_within_the_bound(policy):
   activation = gate * _sigmoid(gate) * up
   wide = grad.astype(np.float32)
 
-  bounded = bounds.row_weight_grad(policy, gate_up, bounds.exact(grad))
+  bounded = bounds.row_weight_grad(
+    policy, bounds.exact(gate_up), bounds.exact(grad)
+  )
 
   # then in float32 it is within the bound, and stored in between it is not.
   assert 0 < _excess((wide * activation).sum(axis=1), bounded) <= 1
@@ -456,8 +496,8 @@ def test_errors_carried_through_the_backward_stages_are_bounded(policy):
   got = _store(policy, _gemm_in_order(rows.T, stored, range(50)))
 
   end = bounds.gemm(policy, bounds.exact(d_out), down)
-  end = bounds.activation_grad(policy, gate_up, end, weight)
-  end = bounds.weight_grad(policy, rows, end)
+  end = bounds.activation_grad(policy, bounds.exact(gate_up), end, weight)
+  end = bounds.weight_grad(policy, bounds.exact(rows), end)
 
   assert _excess(got, end) <= 1
   assert (np.abs(end.value) > end.error).mean() > 0.5
@@ -470,10 +510,12 @@ def test_gradients_flushed_to_zero_are_within_the_bound():
 
   for bounded in (
     bounds.weighted(F32, small, np.float32([2.0**-70])),
-    bounds.weight_grad(F32, small, bounds.exact(small)),
+    bounds.weight_grad(F32, bounds.exact(small), bounds.exact(small)),
     bounds.inner_product(F32, bounds.exact(small), bounds.exact(small)),
-    bounds.activation_grad(product, small, grad, None),
-    bounds.activation_grad(F32, small, grad, np.float32([2.0**-70])),
+    bounds.activation_grad(product, bounds.exact(small), grad, None),
+    bounds.activation_grad(
+      F32, bounds.exact(small), grad, np.float32([2.0**-70])
+    ),
   ):
     assert _excess(np.zeros_like(bounded.value), bounded) <= 1
 

@@ -118,20 +118,20 @@ class Rows:
     if source in self.captured:
       off = self.off[source][owner, row] if source in self.off else None
       return bounds.exact(self.captured[source][owner, row], off)
-    value, error = np.empty((2, hi - lo, self.tiling.columns(source)))
-    for at, rows in enumerate(self._packed_rows(source)):
-      mine = owner == at
-      value[mine] = rows.value[row[mine]]
-      error[mine] = rows.bound()[row[mine]]
-    return bounds.Bounded(value, error)
+    first, rows = self._packed_rows(source)
+    return rows[first[owner] + row]
 
-  def _packed_rows(self, source: str) -> list[bounds.Bounded]:
-    """Returns every rank's rows of a tensor that was not captured."""
+  def _packed_rows(self, source: str) -> tuple[np.ndarray, bounds.Bounded]:
+    """Returns all ranks' rows of a tensor that was not captured.
+
+    Before them, `[R]`, where each rank's begin.
+    """
     if source not in self._whole:
-      self._whole[source] = [
-        self.rows(source, rank, 0, self.tiling.num_valid(rank))
-        for rank in range(self.tiling.config.num_ranks)
-      ]
+      ranks = range(self.tiling.config.num_ranks)
+      valid = [self.tiling.num_valid(rank) for rank in ranks]
+      rows = [self.rows(source, rank, 0, valid[rank]) for rank in ranks]
+      first = np.cumsum([0, *valid[:-1]])
+      self._whole[source] = first, bounds.join(rows)
     return self._whole[source]
 
   def packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:

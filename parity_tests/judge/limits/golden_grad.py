@@ -23,7 +23,7 @@ class GoldenGrad(golden.Rows):
   """The backward layer: captured are tensors of `tensors.GRADS`.
 
   `inputs` are `tensors.INPUTS`, dy and the saved forward tensors that
-  `layer_grad.reads` names.
+  `layer_grad.reads` names; one that is not there the candidate computed itself.
   """
 
   _expert: dict = dataclasses.field(
@@ -59,8 +59,19 @@ class GoldenGrad(golden.Rows):
       raise ValueError(f'stage: expected a gradient, got {stage!r}')
     return compute[stage](rank, lo, hi)
 
-  def _saved(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
-    return self.inputs[name][rank, lo:hi]
+  def _saved(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns rows of a tensor `[R, N, ...]` that the forward pass saved."""
+    if name in self.inputs:
+      return bounds.exact(self.inputs[name][rank, lo:hi])
+    return self._forward.held(name, rank, lo, hi)
+
+  @functools.cached_property
+  def _forward(self) -> golden.Golden:
+    stages = {*self.inputs} & {*tensors.STAGES}
+    captured = {name: self.inputs[name] for name in stages}
+    return golden.Golden(
+      self.tiling, self.policy, self.inputs, captured, self.chunk
+    )
 
   def _d_expert_out(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     dy = self.tokens('dy', rank, lo, hi)
@@ -99,10 +110,10 @@ class GoldenGrad(golden.Rows):
     with self._lock:
       if key not in self._expert:
         self._expert.clear()
-        self._expert[key] = self.held(grad, rank, lo, hi)
-      held = self._expert[key]
-    rows = self._saved(saved, rank, lo, hi)[:, part]
-    return bounds.weight_grad(self.policy, rows, held)
+        rows = self._saved(saved, rank, lo, hi)
+        self._expert[key] = rows, self.held(grad, rank, lo, hi)
+      rows, held = self._expert[key]
+    return bounds.weight_grad(self.policy, rows[:, part], held)
 
   def _d_topk_weights(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if self.policy.placement == 'before_down':
@@ -119,9 +130,19 @@ class GoldenGrad(golden.Rows):
 
   def _token_dots(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, K]`: dy times what every slot returned."""
-    dy = bounds.exact(self._saved('dy', rank, lo, hi)[:, None])
-    returned = bounds.exact(self._saved('returned', rank, lo, hi))
-    return bounds.inner_product(self.policy, dy, returned)
+    dy = bounds.exact(self.inputs['dy'][rank, lo:hi, None])
+    return bounds.inner_product(
+      self.policy, self._returned(rank, lo, hi), dy
+    )
+
+  def _returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, K, D]`."""
+    if 'returned' in self.inputs:
+      return bounds.exact(self.inputs['returned'][rank, lo:hi])
+    config = self.tiling.config
+    count = config.top_k
+    rows = self._forward.held('returned', rank, lo * count, hi * count)
+    return rows.reshape(hi - lo, count, config.d_model)
 
   @functools.cached_property
   def _dots(self) -> bounds.Bounded:

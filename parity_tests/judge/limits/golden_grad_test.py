@@ -1,6 +1,7 @@
 """The backward golden is the oracle's in float64; its bounds catch faults."""
 
 import dataclasses
+import itertools
 
 import jax
 import ml_dtypes
@@ -10,6 +11,7 @@ import pytest
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge.limits import golden
 from hpmoe.parity_tests.judge.limits import golden_grad
 from hpmoe.reference import layer_grad
 from hpmoe.reference import test_util
@@ -146,6 +148,33 @@ def test_golden_of_a_captured_stage_starts_there(case):
   # and what comes before them from dy, as if nothing had been returned.
   before = ('d_expert_out', 'd_activation', 'd_w_down', 'd_topk_weights')
   _agree(case, golden, _in_float64(case), before)
+
+
+def test_what_a_candidate_saved_itself_may_be_as_far_off_as_it_may(case):
+  # Given a candidate whose forward pass is right, but off by all that it may,
+  stages = [n for n in case.saved if n in tensors.STAGES]
+  hidden = dataclasses.replace(
+    case, saved={n: a for n, a in case.saved.items() if n not in stages}
+  )
+  forward = golden.Golden(case.tiling, case.policy, hidden.saved, {})
+  own = {name: case.saved[name].astype(np.float64) for name in stages}
+  for name, rank in itertools.product(stages, range(2)):
+    rows = case.tiling.rows(name, own[name], rank)
+    bounded = forward.rows(name, rank, 0, len(rows))
+    sign = np.where(np.arange(rows.size).reshape(rows.shape) % 3, 1, -1)
+    rows[:] = bounded.value + sign * bounded.bound()
+
+  # when gradients are computed from what it saved, then they are right,
+  grads = _in_float64(case, **own)
+  far = []
+  for name in (n for n in tensors.GRADS if n != 'd_returned'):
+    assert hidden.excess(name, grads[name], {}) <= 1, name
+    far.append(case.excess(name, grads[name], {}) > 1)
+  # which from what the oracle saved not all of them would be,
+  assert any(far)
+  # and a thousandth too much is not.
+  name = 'd_w_down'
+  assert hidden.excess(name, grads[name] * (1 + 2.0**-3), {}) > 1
 
 
 @pytest.mark.parametrize('returned', ('all', 'some', 'none'))

@@ -325,12 +325,14 @@ def test_float32_of_narrow_numbers_counts_what_crossed_an_edge():
   )
   weights = (rng.standard_normal((256, 256)) / 16).astype(np.float32)
   grad = bounds.gemm(policy, bounds.exact(rows), weights)
-  dots = bounds.row_weight_grad(policy, gate_up, grad)
+  dots = bounds.row_weight_grad(policy, bounds.exact(gate_up), grad)
 
   # then few rows are expected to show it,
   assert 0 < np.median(dots.crossed) < 0.5
   # and a captured gradient shows none.
-  alone = bounds.row_weight_grad(policy, gate_up, bounds.exact(grad.value))
+  alone = bounds.row_weight_grad(
+    policy, bounds.exact(gate_up), bounds.exact(grad.value)
+  )
   assert alone.crossed is None and alone.variance is not None
 
 

@@ -1,0 +1,398 @@
+"""Records one call of a MoE layer in a run of yours, gradients included.
+
+It needs numpy, and torch or MindSpore (eager); where hpmoe is not installed,
+copy this file and `case/read_case.py`, to any Python from 3.8 on.
+
+    with capture(model.model.layers[0].mlp, 'captured'):
+      model(tokens, labels=tokens).loss.backward()
+
+`captured/inputs.safetensors` is what the layer read, `captured/real.safetensors`
+what it computed: y and, of a backward pass, the gradients.  Their verdict:
+
+    hpmoe check --input=captured/inputs.safetensors --outputs=captured
+"""
+
+import contextlib
+import fnmatch
+import inspect
+import os
+import re
+import sys
+
+import numpy as np
+
+try:
+  from hpmoe.parity_tests.case import read_case
+except ImportError:  # copied, beside it
+  import read_case  # type: ignore[import-not-found, no-redef]
+
+# Where the tensors of a layer are, and how they lie: the name of an argument of
+# its call or of a parameter; axes as in `case/layouts.py`.
+_TRANSFORMERS = {
+  'x': ('hidden_states', 'M D'),
+  'topk_ids': ('top_k_index', 'M K'),
+  'topk_weights': ('top_k_weights', 'M K'),
+  'w_gate_up': ('gate_up_proj', 'E 2F D'),
+  'w_down': ('down_proj', 'E D F'),
+}
+LAYERS = (
+  # This project's own.
+  {
+    'x': ('x', 'R T D'),
+    'topk_ids': ('topk_ids', 'R T K'),
+    'topk_weights': ('topk_weights', 'R T K'),
+    'w_gate_up': ('w_gate_up', 'R L D 2F'),
+    'w_down': ('w_down', 'R L F D'),
+  },
+  # Experts of transformers 5: Mixtral, Qwen, DeepSeek and many more.
+  _TRANSFORMERS,
+)
+INPUTS = tuple(_TRANSFORMERS)
+_GRADS = {'x': 'dx', 'topk_weights': 'd_topk_weights'}
+_GRADS.update({name: 'd_' + name for name in ('w_gate_up', 'w_down')})
+
+
+@contextlib.contextmanager
+def capture(layer, folder, call=None, **places):
+  """Records one call of a layer that is made within its block.
+
+  What is recorded of a gradient is what flows through this call alone,
+  whatever else its inputs and weights are used for: `dx` is without the
+  router's part.  A tensor that wants a gradient and gets none in torch's
+  backward pass has the gradient zero.
+
+  Args:
+    layer: a Module of torch or a Cell of MindSpore, called with tokens, ids and
+      routing weights, or one whose `experts` is; or a function, which is to be
+      called as what the block is given.
+    folder: to write, empty or not there; it is left so if the block raises.
+    call: which of several calls, from 0.
+    **places: by names of `INPUTS`, where a tensor is: the name of an argument
+      or a parameter, of several that are stacked if it has a *, a list of names
+      whose tensors are the halves of 2F, or a function of the call's arguments;
+      or a pair of that and its layout.  Default: a row of `LAYERS`.
+
+  Yields:
+    What to call, where `layer` is a function.
+
+  Raises:
+    ValueError: a tensor is not to be found, no call is made or more than one,
+      or more than one backward pass goes through it.
+  """
+  if os.path.isdir(folder) and os.listdir(folder):
+    raise ValueError(f'folder: expected one that is empty, got {folder!r}')
+  target, method = _target(layer, not places)
+  function = getattr(target, method) if method else target
+  record = _Record(function, target if method else None, call, places)
+  if not method:
+    yield record.called
+  else:
+    own = method in vars(target)
+    setattr(target, method, record.called)
+    try:
+      yield layer
+    finally:
+      delattr(target, method)
+      if own:
+        setattr(target, method, function)
+  record.write(folder)
+
+
+def _target(layer, inside):
+  """Returns what is called with a routing, and the method that is it.
+
+  Args:
+    layer: of the user.
+    inside: whether it may be the `experts` of the layer.
+  """
+  for method in ('forward', 'construct'):
+    if hasattr(layer, method):
+      experts = getattr(layer, 'experts', None)
+      known = _arguments(getattr(experts, method, None))
+      return (experts if inside and 'top_k_index' in known else layer), method
+  if not callable(layer):
+    raise ValueError(
+      f'layer: expected a Module, a Cell or a function, got {layer!r}'
+    )
+  return layer, ''
+
+
+def _arguments(function):
+  """Returns the names of a function's arguments."""
+  return inspect.signature(function).parameters if callable(function) else ()
+
+
+class _Record:
+  """What one call reads and computes."""
+
+  def __init__(self, function, module, call, places):
+    self._function, self._module, self._call = function, module, call
+    self._calls = 0
+    self._places = _places(function, module, places)
+    self._layouts = {name: place[1] for name, place in self._places.items()}
+    self._inputs, self._outputs = {}, {}
+    # By name, each part of a tensor with what its gradients were.
+    self._parts = {}
+    self._dy = []
+
+  def called(self, *args, **kwargs):
+    """Calls the layer; of the call in question, keeps what it reads."""
+    self._calls += 1
+    if self._calls - 1 != (self._call or 0):
+      return self._function(*args, **kwargs)
+    bound = inspect.signature(self._function).bind(*args, **kwargs)
+    with contextlib.ExitStack() as after:
+      for name, place in self._places.items():
+        self._read(name, place, bound.arguments, (args, kwargs), after)
+      result = self._function(*bound.args, **bound.kwargs)
+    many = isinstance(result, tuple)
+    y = result[0] if many else result
+    self._outputs['y'] = _bits(y)
+    y = _tapped(y, self._dy)
+    return (y, *result[1:]) if many else y
+
+  def _read(self, name, place, arguments, call, after):
+    """Keeps an input, and puts an alias in its place, whose gradient is kept."""
+    where, layout = place
+    alone = not any(callable(where) for where, _ in self._places.values())
+    if callable(where):
+      self._inputs[name] = _bits(where(*call[0], **call[1]))
+    elif where in arguments:
+      value = arguments[where]
+      part = _Part(value)
+      self._inputs[name] = part.value
+      if name in _GRADS and (alone or name != 'x'):
+        self._parts[name] = [[part]]
+        arguments[where] = _tapped(value, part.grads)
+    else:
+      named = _parameters(self._module)
+      self._parts[name] = []
+      for one in where if isinstance(where, list) else [where]:
+        found = _matching(one, named)
+        parts = [_Part(named[path]) for path in found]
+        self._parts[name].append(parts if '*' in one else parts[0])
+        for path, part in zip(found, parts):
+          after.enter_context(_in_place(self._module, path, part.grads))
+      self._inputs[name] = _whole(self._parts[name], layout, 'value')
+
+  def write(self, folder):
+    """Writes inputs and outputs."""
+    self._check()
+    inputs, outputs = dict(self._inputs), dict(self._outputs)
+    layouts = dict(self._layouts)
+    for name in ('topk_ids', 'topk_weights'):
+      dtype = inputs[name].dtype
+      word = 'bfloat16' if dtype == read_case.BFLOAT16 else dtype.name
+      layouts[name] = f'{layouts[name]}, {word}'
+    layouts.update((grad, layouts[name]) for name, grad in _GRADS.items())
+    layouts.update(y=layouts['x'], dy=layouts['x'])
+    if self._dy:
+      inputs['dy'] = self._dy[0]
+      for name, parts in self._parts.items():
+        if any(part.is_wanted for part in _flat(parts)):
+          outputs[_GRADS[name]] = _whole(parts, self._layouts[name], 'grad')
+    os.makedirs(folder, exist_ok=True)
+    for file, held in (('inputs', inputs), ('real', outputs)):
+      held = {n: _flattened(a, layouts[n]) for n, a in held.items()}
+      if file == 'inputs':
+        layouts['case'] = read_case.digest(held)
+      read_case.save(read_case.path_of(folder, file), held, layouts)
+
+  def _check(self):
+    """Refuses what is not one call and one backward pass.
+
+    Raises:
+      ValueError: says which.
+    """
+    wanted = self._call or 0
+    if self._calls <= wanted:
+      raise ValueError(
+        f'layer: expected call {wanted} within the block, got {self._calls} '
+        'calls'
+      )
+    if self._call is None and self._calls > 1:
+      raise ValueError(
+        f'call: expected which one, 0 to {self._calls - 1}, of the '
+        f'{self._calls} within the block, got none'
+      )
+    parts = [part for held in self._parts.values() for part in _flat(held)]
+    most = max(len(grads) for grads in (self._dy, *(p.grads for p in parts)))
+    if most > 1:
+      raise ValueError(
+        f'layer: expected one backward pass through call {wanted}, got {most}'
+      )
+
+
+class _Part:
+  """A tensor, and the gradients of it that came.
+
+  Attributes:
+    value: its bits.
+    grads: as they came.
+    is_wanted: whether a backward pass is to give one.
+  """
+
+  def __init__(self, value):
+    self.value = _bits(value)
+    self.grads = []
+    # MindSpore's only wants what its `grad` is asked for.
+    self._requires = not _is_mindspore(value) and value.requires_grad
+
+  @property
+  def is_wanted(self):
+    return bool(self.grads) or self._requires
+
+  @property
+  def grad(self):
+    return self.grads[0] if self.grads else np.zeros_like(self.value)
+
+
+def _places(function, module, given):
+  """Returns, by name, (where, layout) of each input.
+
+  Raises:
+    ValueError: one is not to be found.
+  """
+  strange = [name for name in given if name not in INPUTS]
+  if strange:
+    raise ValueError(
+      f'{strange[0]}: expected {", ".join(INPUTS)}, got {strange[0]!r}'
+    )
+  named = _parameters(module)
+  known = (*_arguments(function), *named)
+  lacking = []
+  for row in LAYERS:
+    places = {n: _place(given.get(n, row[n]), row[n][1]) for n in INPUTS}
+    lacks = [n for n, place in places.items() if not _is_known(place, known)]
+    if not lacks:
+      _refuse_others(places, named)
+      return places
+    lacking.append((len(lacks), lacks[0], places[lacks[0]][0]))
+  _, name, where = min(lacking)
+  raise ValueError(
+    f'{name}: expected an argument of the layer or a parameter of that name, '
+    f'got none named {where!r}, but {", ".join(known) or "nothing"}: say where '
+    f'it is, as {name}=...'
+  )
+
+
+def _place(given, layout):
+  """Returns (where, layout) of what a user gave."""
+  is_pair = isinstance(given, tuple)
+  return given if is_pair else (given, layout)
+
+
+def _is_known(place, known):
+  where = place[0]
+  names = where if isinstance(where, list) else [where]
+  return all(callable(n) or fnmatch.filter(known, n) for n in names)
+
+
+def _refuse_others(places, named):
+  """Refuses parameters that are none of the layer's weights.
+
+  Raises:
+    ValueError: names one.
+  """
+  if any(callable(where) for where, _ in places.values()):
+    return  # the router's are among them
+  used = []
+  for where, _ in places.values():
+    for one in where if isinstance(where, list) else [where]:
+      used += fnmatch.filter(named, one)
+  others = [name for name in named if name not in used]
+  if others and used:
+    raise ValueError(
+      f'layer: expected parameters {", ".join(used)} alone, got {others[0]}, '
+      'which this layer has not'
+    )
+
+
+def _matching(pattern, named):
+  """Returns the names that a pattern means, in order of their numbers."""
+  return sorted(
+    fnmatch.filter(named, pattern),
+    key=lambda name: [int(n) for n in re.findall(r'\d+', name)],
+  )
+
+
+def _parameters(module):
+  """Returns the parameters of a Module or a Cell by name."""
+  if module is None:
+    return {}
+  if hasattr(module, 'parameters_and_names'):
+    return dict(module.parameters_and_names())
+  return dict(module.named_parameters())
+
+
+@contextlib.contextmanager
+def _in_place(module, path, grads):
+  """Has an alias where a parameter is, whose gradients are kept."""
+  *parents, name = path.split('.')
+  for parent in parents:
+    module = getattr(module, parent)
+  held = getattr(module, '_params' if _is_cell(module) else '_parameters')
+  own = held[name]
+  held[name] = _tapped(own, grads)
+  try:
+    yield
+  finally:
+    held[name] = own
+
+
+def _is_cell(module):
+  return hasattr(module, 'construct')
+
+
+def _is_mindspore(tensor):
+  mindspore = sys.modules.get('mindspore')
+  return mindspore is not None and isinstance(tensor, mindspore.Tensor)
+
+
+def _tapped(tensor, grads):
+  """Returns an alias of a tensor; gradients of the alias are kept."""
+  if _is_mindspore(tensor):
+    keep = lambda grad: grads.append(_bits(grad[0]))
+    return sys.modules['mindspore'].ops.HookBackward(keep)(tensor)
+  alias = tensor.view_as(tensor)
+  if alias.requires_grad:
+    alias.register_hook(lambda grad: grads.append(_bits(grad)))
+  return alias
+
+
+def _bits(tensor):
+  """Returns a copy of a tensor, as `read_case.bits_of` does."""
+  return np.array(read_case.bits_of(tensor))
+
+
+def _flat(parts):
+  """Returns the parts of a tensor, those of stacks too."""
+  for part in parts:
+    if isinstance(part, list):
+      for one in part:
+        yield one
+    else:
+      yield part
+
+
+def _whole(halves, layout, field):
+  """Returns a tensor of its parts: halves of 2F, each perhaps a stack."""
+  held = [
+    np.stack([getattr(part, field) for part in half])
+    if isinstance(half, list)
+    else getattr(half, field)
+    for half in halves
+  ]
+  if len(held) == 1:
+    return held[0]
+  return np.concatenate(held, _axes(layout).index('2F'))
+
+
+def _axes(layout):
+  return layout.partition(',')[0].split()
+
+
+def _flattened(array, layout):
+  """Returns a tensor whose first axes are as many as its layout says."""
+  rest = len(_axes(layout)) - 1
+  return array.reshape(-1, *array.shape[array.ndim - rest :])
