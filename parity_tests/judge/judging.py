@@ -22,6 +22,7 @@ from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 ORACLE_RULE = 'equals the oracle'
 EXACT_HINT = (
@@ -161,16 +162,23 @@ class PassCase:
 
   def follows(self, name: str, got: passes.Tensors) -> bool:
     """Says whether all that a stage of this pass reads was captured."""
-    return set(self.sources[name]) <= set(self.usable(name, got))
+    seen = set(self.sources[name]) <= set(self.usable(name, got))
+    return seen and not self._hidden(name)
+
+  def _hidden(self, name: str) -> Set[str]:
+    """Returns what a stage reads of `unseen_saved`."""
+    reads = tensors.reads(self.made.policy.placement)[name]
+    return set(reads) & set(self.unseen_saved)
 
   def unseen(self, name: str, got: passes.Tensors) -> tuple[str, ...]:
     """Returns what a stage was computed from and `got` lacks, in order."""
-    before: set[str] = set()
+    before = {*self._hidden(name)}
     got = self.usable(name, got)
     for source in self.sources[name]:
       if source not in got:
         before |= {source, *self.unseen(source, got)}
-    return tuple(one for one in self.which.stages if one in before)
+    every = (*self.unseen_saved, *self.which.stages)
+    return tuple(one for one in every if one in before)
 
   def reads_only(self, name: str, some: Set[str]) -> bool:
     """Says whether a stage reads stages of this pass, all of them in `some`."""
@@ -645,6 +653,8 @@ def _stage_jobs(
   unfit = tuple(r for r in records if not r.layer)
   before = case.unseen(name, sources)[-1]
   yield functools.partial(_not_captured, name, unfit, False, before)
+  if case.unseen_saved:  # edges follow what one pass alone stored
+    return
   is_result = name in case.which.results
   if bounds.is_narrow(case.made.policy) and (bound or is_result):
     right = chain(case, name, sources, expected)
