@@ -2,6 +2,7 @@
 # make model       train a small decoder with the megakernel; it writes on
 # make model-mindspore  the same in MindSpore
 # make test        style, types and the test suite, MindSpore included
+# make test-torch  a layer of Hugging Face recorded in torch, and judged
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
 # make sweep       slow tests (one needs Chromium), every preset, rank count and routing, mutants,
 #                  ARM64, 10 minutes of fuzzing
@@ -273,6 +274,12 @@ $(GALLERY)/gallery.stamp: tools/gallery/requirements.txt
 	  --requirement=$< >$(GALLERY)/pip.log 2>&1 \
 	  || { echo '$(NO_GALLERY)' >&2; exit 1; }
 	@touch $@
+
+# A user's environment: this project is not in it.
+.PHONY: test-torch
+test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
+	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python $(QUICK_XLA) \
+	  $(BIN)/python -m pytest parity_tests/capture/capture_torch_test.py
 
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .

@@ -25,7 +25,10 @@ logging.set_verbosity(logging.WARNING)
 # Collected where MindSpore is installed, and never skipped there.
 _NEED_MINDSPORE = ['*_mindspore_test.py', '*models/mindspore/*_test.py']
 _MINDSPORE = importlib.util.find_spec('mindspore') is not None
-collect_ignore_glob = [] if _MINDSPORE else _NEED_MINDSPORE
+collect_ignore_glob = [] if _MINDSPORE else [*_NEED_MINDSPORE]
+# `make test-torch` names a Python that has torch.
+if 'HPMOE_TORCH_PYTHON' not in os.environ:
+  collect_ignore_glob += ['*_torch_test.py']
 
 
 def pytest_report_header() -> list[str]:

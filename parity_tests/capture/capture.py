@@ -6,8 +6,8 @@ copy this file and `case/read_case.py`, to any Python from 3.8 on.
     with capture(model.model.layers[0].mlp, 'captured'):
       model(tokens, labels=tokens).loss.backward()
 
-`captured/inputs.safetensors` is what the layer read, `captured/real.safetensors`
-what it computed: y and, of a backward pass, the gradients.  Their verdict:
+`captured/inputs.safetensors` is what the layer read, `real.safetensors` beside
+it what it computed: y and, of a backward pass, gradients.  The verdict:
 
     hpmoe check --input=captured/inputs.safetensors --outputs=captured
 """
@@ -141,9 +141,15 @@ class _Record:
     if self._calls - 1 != (self._call or 0):
       return self._function(*args, **kwargs)
     bound = inspect.signature(self._function).bind(*args, **kwargs)
+    named = _parameters(self._module)
     with contextlib.ExitStack() as after:
       for name, place in self._places.items():
-        self._read(name, place, bound.arguments, (args, kwargs), after)
+        if callable(place[0]):
+          self._inputs[name] = _bits(place[0](*args, **kwargs))
+        elif place[0] in tuple(bound.arguments):
+          self._read(name, place[0], bound.arguments)
+        else:
+          self._read_weights(name, *place, named, after)
       result = self._function(*bound.args, **bound.kwargs)
     many = isinstance(result, tuple)
     y = result[0] if many else result
@@ -151,29 +157,26 @@ class _Record:
     y = _tapped(y, self._dy)
     return (y, *result[1:]) if many else y
 
-  def _read(self, name, place, arguments, call, after):
-    """Keeps an input, and puts an alias in its place, whose gradient is kept."""
-    where, layout = place
-    alone = not any(callable(where) for where, _ in self._places.values())
-    if callable(where):
-      self._inputs[name] = _bits(where(*call[0], **call[1]))
-    elif where in arguments:
-      value = arguments[where]
-      part = _Part(value)
-      self._inputs[name] = part.value
-      if name in _GRADS and (alone or name != 'x'):
-        self._parts[name] = [[part]]
-        arguments[where] = _tapped(value, part.grads)
-    else:
-      named = _parameters(self._module)
-      self._parts[name] = []
-      for one in where if isinstance(where, list) else [where]:
-        found = _matching(one, named)
-        parts = [_Part(named[path]) for path in found]
-        self._parts[name].append(parts if '*' in one else parts[0])
-        for path, part in zip(found, parts):
-          after.enter_context(_in_place(self._module, path, part.grads))
-      self._inputs[name] = _whole(self._parts[name], layout, 'value')
+  def _read(self, name, argument, arguments):
+    """Keeps an argument; an alias, whose gradient is kept, takes its place."""
+    part = _Part(arguments[argument])
+    self._inputs[name] = part.value
+    # Where the layer routes by itself, x has a gradient of the router too.
+    routes = any(callable(where) for where, _ in self._places.values())
+    if name in _GRADS and not (routes and name == 'x'):
+      self._parts[name] = [part]
+      arguments[argument] = _tapped(arguments[argument], part.grads)
+
+  def _read_weights(self, name, where, layout, named, after):
+    """Likewise of parameters, until the call is over."""
+    self._parts[name] = []
+    for one in where if isinstance(where, list) else [where]:
+      found = _matching(one, named)
+      parts = [_Part(named[path]) for path in found]
+      self._parts[name].append(parts if '*' in one else parts[0])
+      for path, part in zip(found, parts):
+        after.enter_context(_in_place(self._module, path, part.grads))
+    self._inputs[name] = _whole(self._parts[name], layout, 'value')
 
   def write(self, folder):
     """Writes inputs and outputs."""
@@ -269,9 +272,10 @@ def _places(function, module, given):
       return places
     lacking.append((len(lacks), lacks[0], places[lacks[0]][0]))
   _, name, where = min(lacking)
+  some = [*known[:6], '...'] if len(known) > 6 else known
   raise ValueError(
     f'{name}: expected an argument of the layer or a parameter of that name, '
-    f'got none named {where!r}, but {", ".join(known) or "nothing"}: say where '
+    f'got none named {where!r}, but {", ".join(some) or "nothing"}: say where '
     f'it is, as {name}=...'
   )
 
@@ -368,11 +372,7 @@ def _bits(tensor):
 def _flat(parts):
   """Returns the parts of a tensor, those of stacks too."""
   for part in parts:
-    if isinstance(part, list):
-      for one in part:
-        yield one
-    else:
-      yield part
+    yield from part if isinstance(part, list) else [part]
 
 
 def _whole(halves, layout, field):

@@ -1,6 +1,6 @@
 """Inputs of one check: real or exact data on a named routing, or a file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import math
 import os
@@ -259,19 +259,29 @@ def layouts_of(
   )
 
 
+def _check_names(given: Iterable[str]) -> None:
+  known = (*tensors.INPUTS, 'dy')
+  for name in (*tensors.INPUTS, *given):
+    if name not in given or name not in known:
+      raise ValueError(
+        f'{name}: expected {", ".join(known[:-1])} and maybe dy, got '
+        f'{", ".join(given)}'
+      )
+
+
 def _undone(
   held: Mapping[str, np.ndarray], laid: Mapping[str, layouts_lib.Layout]
 ) -> dict[str, np.ndarray]:
-  """Returns tensors as ours."""
-  laid = {
-    name: laid.get(name) or layouts_lib.plain(name)
-    for name in held
-    if name in tensors.SPECS
-  }
+  """Returns tensors as ours.
+
+  Raises:
+    ValueError: one is missing or unknown, or has another shape or dtype.
+  """
+  _check_names(held)
+  laid = {name: laid.get(name) or layouts_lib.plain(name) for name in held}
   sizes = _sizes(held, laid)
-  storage = read_case.as_numpy(held['x']).dtype.name if 'x' in held else ''
-  policy = PrecisionPolicy(storage=storage)
-  return dict(held) | {
+  policy = PrecisionPolicy(read_case.as_numpy(held['x']).dtype.name)
+  return {
     name: layouts_lib.as_stored(
       name,
       one.undo(read_case.as_numpy(held[name]), sizes),
@@ -288,7 +298,13 @@ def _sizes(
   found: dict[str, int] = {}
   for several in (False, True):
     for name, one in laid.items():
-      for axis, size in zip(one.axes, held[name].shape):
+      shape = held[name].shape
+      if len(shape) != len(one.axes) or 0 in shape:
+        raise ValueError(
+          f'{name}: expected [{" ".join(one.axes)}], none of them 0, got '
+          f'{list(shape)}'
+        )
+      for axis, size in zip(one.axes, shape):
         parts = one.parts(axis)
         rest = [part for part in parts if part not in found]
         if len(rest) == 1 and (len(parts) > 1) == several:
@@ -318,13 +334,7 @@ def of_arrays(
     ValueError: a tensor is missing, unknown, or has a wrong shape, dtype or
       value; the text names it.
   """
-  known = (*tensors.INPUTS, 'dy')
-  for name in (*tensors.INPUTS, *given):
-    if name not in given or name not in known:
-      raise ValueError(
-        f'{name}: expected {", ".join(known[:-1])} and maybe dy, got '
-        f'{", ".join(given)}'
-      )
+  _check_names(given)
   arrays = {
     name: read_case.as_numpy(read_case.bits_of(value))
     for name, value in given.items()

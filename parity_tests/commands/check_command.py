@@ -86,8 +86,17 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
 def _direction(f: flags.FlagValues) -> str:
   if f.case is not None:
     return f.direction or _held(f).direction
+  if f.outputs is not None and f.input is not None:
+    return f.direction or _direction_of(f.input)
   partly = f.candidate or f.command or f.tiles is not None
   return f.direction or ('forward' if partly else 'both')
+
+
+def _direction_of(path: str) -> str:
+  """Returns the passes of a run that a file of its inputs is of."""
+  from hpmoe.parity_tests.case import read_case
+
+  return 'both' if 'dy' in read_case.read(path)[0] else 'forward'
 
 
 def _held(f: flags.FlagValues):

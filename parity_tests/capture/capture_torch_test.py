@@ -1,0 +1,112 @@
+"""A layer of Hugging Face's Qwen3-MoE, recorded in a run, and judged.
+
+Where torch is, this project is not: HPMOE_TORCH_PYTHON names a Python that has
+torch and transformers.  `make test-torch` runs it.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+import hpmoe
+from hpmoe.parity_tests.case import read_case
+
+HERE = pathlib.Path(__file__).parent
+GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
+
+
+@pytest.fixture(scope='module')
+def ran(tmp_path_factory) -> tuple[pathlib.Path, dict]:
+  """Returns a folder of what was recorded, and what was seen beside."""
+  folder = tmp_path_factory.mktemp('torch')
+  for file in (HERE / 'capture.py', read_case.__file__):
+    shutil.copy(file, folder)
+  done = subprocess.run(
+    [
+      os.environ['HPMOE_TORCH_PYTHON'],
+      '-I',
+      HERE / 'torch_testing.py',
+      folder,
+      folder,
+    ],
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return folder, json.loads(done.stdout.splitlines()[-1])
+
+
+def _verdict(folder: pathlib.Path):
+  case = hpmoe.Case(input=f'{folder}/inputs.safetensors', direction='both')
+  return hpmoe.check(f'outputs:{folder}', case, lanes=['bounded', 'standard'])
+
+
+def test_a_run_that_is_recorded_is_as_one_that_is_not(ran):
+  assert ran[1]['same']
+
+
+@pytest.mark.parametrize('run', ('right', 'grouped', 'two_steps'))
+def test_a_right_layer_and_its_gradients_pass(ran, run):
+  report = _verdict(ran[0] / run)
+  assert report.passed, str(report)
+  assert {report.stages[name] for name in ('y', *GRADS)} == {'pass'}
+
+
+def test_a_fault_of_the_forward_pass_is_found(ran):
+  assert _verdict(ran[0] / 'lost').first_failure.stage == 'y'
+
+
+def test_a_fault_of_the_backward_pass_is_found(ran):
+  report = _verdict(ran[0] / 'cut')
+  failure = report.first_failure
+  assert (failure.stage, failure.expert) == ('d_w_down', 3)
+  # In their own coordinates too: [E, D, F].
+  assert 'down_proj' in str(report) or 'd_w_down[3' in str(report)
+  assert report.stages['y'] == report.stages['d_w_gate_up'] == 'pass'
+
+
+def test_bfloat16_rounds_more_than_the_policy_says(ran):
+  assert _verdict(ran[0] / 'bf16').first_failure.stage == 'y'
+
+
+def test_what_wants_no_gradient_is_not_judged(ran):
+  report = _verdict(ran[0] / 'frozen')
+  assert report.passed, str(report)
+  judged = {name for name in GRADS if report.stages[name] == 'pass'}
+  assert judged == {'d_w_gate_up'}
+
+
+def test_a_block_that_routes_and_has_a_list_of_experts(ran):
+  report = _verdict(ran[0] / 'list')
+  assert report.passed, str(report)
+  judged = {name for name in GRADS if report.stages[name] == 'pass'}
+  assert judged == {'d_w_gate_up', 'd_w_down'}
+
+
+@pytest.mark.parametrize(
+  ('run', 'said'),
+  [
+    ('none', 'layer: expected call 0 within the block, got 0 calls'),
+    ('two', 'call: expected which one, 0 to 1, of the 2 within the block'),
+    ('late', 'layer: expected call 1 within the block, got 1 calls'),
+    ('twice', 'layer: expected one backward pass through call 0, got 2'),
+    ('broken', 'mine'),
+    (
+      'where',
+      "x: expected an argument of the layer .* got none named 'tokens'",
+    ),
+    ('name', "w_up: expected x, .* got 'w_up'"),
+    ('block', 'topk_ids: expected an argument of the layer or a parameter'),
+    ('bias', 'layer: expected parameters .* alone, got bias'),
+  ],
+)
+def test_what_cannot_be_recorded_is_refused(ran, run, said):
+  pytest.raises(ValueError, _raise, ran[1]['said'][run]).match(said)
+
+
+def _raise(text: str):
+  raise ValueError(text)

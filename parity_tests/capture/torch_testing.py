@@ -1,0 +1,253 @@
+"""Runs of torch with a layer recorded, for `capture_torch_test.py`.
+
+    python torch_testing.py capture.py's-folder OUT
+
+It runs where torch and transformers are and this project is not; `capture` and
+`read_case` are copies.  It prints what it saw, as JSON.
+"""
+
+import hashlib
+import json
+import os
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+TOKENS = torch.tensor(np.random.default_rng(0).integers(0, 64, (2, 8)))
+
+
+def model(dtype=torch.float32, by='eager'):
+  """Returns Qwen3-MoE with two layers of eight experts."""
+  torch.manual_seed(0)
+  config = transformers.Qwen3MoeConfig(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    moe_intermediate_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    num_experts=8,
+    num_experts_per_tok=2,
+    experts_implementation=by,
+  )
+  made = transformers.Qwen3MoeForCausalLM(config).to(dtype)
+  with torch.no_grad():
+    for one in made.parameters():
+      if one.dim() > 1:
+        one.normal_(std=one.shape[-1] ** -0.5)
+  return made
+
+
+def train(made):
+  """Returns a digest of the loss and all gradients of a step."""
+  loss = made(TOKENS, labels=TOKENS).loss
+  loss.backward()
+  total = hashlib.sha256(repr(loss.item()).encode())
+  for one in made.parameters():
+    total.update(b'' if one.grad is None else read_case.bits_of(one.grad))
+  return total.hexdigest()
+
+
+def lost(experts):
+  """Expert 3 returns nothing."""
+  forward = experts.forward
+  experts.forward = lambda hidden_states, top_k_index, top_k_weights: forward(
+    hidden_states, top_k_index, top_k_weights * (top_k_index != 3)
+  )
+
+
+def cut(experts):
+  """Expert 3's w_down gets no gradient."""
+  forward, mine = experts.forward, torch.arange(8)[:, None, None] == 3
+
+  def wrong(hidden_states, top_k_index, top_k_weights):
+    own = experts._parameters['down_proj']
+    experts._parameters['down_proj'] = torch.where(mine, own.detach(), own)
+    try:
+      return forward(hidden_states, top_k_index, top_k_weights)
+    finally:
+      experts._parameters['down_proj'] = own
+
+  experts.forward = wrong
+
+
+def of_model(folder, fault=None, **options):
+  made = model(**options)
+  block = made.model.layers[0].mlp
+  if fault is not None:
+    fault(block.experts)
+  before = dict(block.experts._parameters), vars(block.experts).get('forward')
+  with capture.capture(block, folder):
+    seen = train(made)
+  after = dict(block.experts._parameters), vars(block.experts).get('forward')
+  assert before[0] == after[0] and before[1] is after[1]
+  return seen
+
+
+def of_two_steps(folder):
+  """The second of two passes whose gradients add up, on shared weights."""
+  made = model()
+  made.model.layers[1].mlp = made.model.layers[0].mlp
+  with capture.capture(made.model.layers[0].mlp, folder, call=3):
+    train(made)
+    made(TOKENS.flip(1), labels=TOKENS).loss.backward()
+
+
+def of_one_frozen(folder):
+  """Without a gradient of x and of w_down."""
+  made = model()
+  made.requires_grad_(False)
+  made.model.layers[0].mlp.experts.gate_up_proj.requires_grad_(True)
+  with capture.capture(made.model.layers[0].mlp, folder):
+    made(TOKENS, labels=TOKENS).loss.backward()
+
+
+class Block(torch.nn.Module):
+  """Routes by itself, its experts a list, as many a repository has it."""
+
+  def __init__(self):
+    super().__init__()
+    torch.manual_seed(0)
+    self.gate = torch.nn.Linear(32, 8, bias=False)
+    self.experts = torch.nn.ModuleList()
+    for _ in range(12):  # more than nine, and four that nobody asks for
+      expert = torch.nn.Module()
+      for name, sizes in dict(w1=(32, 16), w3=(32, 16), w2=(16, 32)).items():
+        setattr(expert, name, torch.nn.Linear(*sizes, bias=False))
+      self.experts.append(expert)
+
+  def route(self, x):
+    return self.gate(x.reshape(-1, 32)).softmax(-1).topk(2)
+
+  def forward(self, x):
+    rows = x.reshape(-1, 32)
+    shares, ids = self.route(x)
+    y = torch.zeros_like(rows)
+    for number, one in enumerate(self.experts):
+      token, slot = torch.where(ids == number)
+      if len(token):
+        h = torch.nn.functional.silu(one.w1(rows[token])) * one.w3(rows[token])
+        y = y.index_add(0, token, one.w2(h) * shares[token, slot, None])
+    return y.reshape(x.shape), shares
+
+
+def of_list(folder):
+  block = Block()
+  x = torch.randn(2, 8, 32, requires_grad=True)
+  names = dict(
+    x=('x', 'M D'),
+    topk_ids=(lambda x: block.route(x)[1], 'M K'),
+    topk_weights=(lambda x: block.route(x)[0], 'M K'),
+    w_gate_up=(['experts.*.w1.weight', 'experts.*.w3.weight'], 'E 2F D'),
+    w_down=('experts.*.w2.weight', 'E D F'),
+  )
+  with capture.capture(block, folder, **names):
+    y, _ = block(x)
+    (y * torch.randn(y.shape)).sum().backward()
+
+
+def refused(folder):
+  """Returns what is said of runs that cannot be recorded."""
+  said = {}
+
+  def told(name, run, **options):
+    made = model()
+    try:
+      with capture.capture(made.model.layers[0].mlp, folder, **options):
+        run(made)
+    except ValueError as error:
+      said[name] = str(error)
+    assert not os.path.exists(folder), name
+
+  def forward(made):
+    return made(TOKENS, labels=TOKENS).loss
+
+  def twice(made):
+    loss = forward(made)
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+  def broken(made):
+    forward(made)
+    raise ValueError('mine')
+
+  told('none', lambda made: None)
+  told('two', lambda made: (forward(made), forward(made)))
+  told('late', forward, call=1)
+  told('twice', twice)
+  told('broken', broken)
+  told('where', forward, x='tokens')
+  told('name', forward, w_up='up_proj')
+  other = Block()
+  try:
+    with capture.capture(other, folder):
+      pass
+  except ValueError as error:
+    said['block'] = str(error)
+  experts = model().model.layers[0].mlp.experts
+  experts.bias = torch.nn.Parameter(torch.zeros(3))
+  try:
+    with capture.capture(experts, folder):
+      pass
+  except ValueError as error:
+    said['bias'] = str(error)
+  return said
+
+
+class Foreign:
+  """A tensor that speaks DLPack alone."""
+
+  def __init__(self, tensor):
+    self._tensor = tensor
+
+  def __dlpack__(self, **options):
+    return self._tensor.__dlpack__(**options)
+
+  def __dlpack_device__(self):
+    return self._tensor.__dlpack_device__()
+
+
+def read_as_they_are():
+  """Tensors of every kind give the bits of a plain one."""
+  values = torch.arange(24.0).reshape(4, 6) / 8
+  for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
+    held = values.to(dtype)
+    kinds = [held, held.t(), held[1:, ::2], held.flip(0), held[0], held[2, 3]]
+    kinds += [held.expand(2, 4, 6), torch.nn.Parameter(held, False)]
+    if dtype.is_floating_point:
+      kinds += [held.clone().requires_grad_() * 1]
+    for one in kinds:
+      plain = one.detach().double().numpy()
+      for given in (one, Foreign(one.detach())):
+        bits = read_case.bits_of(given)
+        assert bits.flags.c_contiguous
+        assert (bits.dtype == read_case.BFLOAT16) == (dtype == torch.bfloat16)
+        got = read_case.as_numpy(bits)
+        assert got.shape == plain.shape
+        assert (got.astype(np.float64) == plain).all(), (dtype, one.shape)
+
+
+def main(out):
+  plain = train(model())
+  same = of_model(f'{out}/right') == plain
+  of_model(f'{out}/grouped', by='grouped_mm')
+  of_model(f'{out}/bf16', dtype=torch.bfloat16)
+  of_model(f'{out}/lost', lost)
+  of_model(f'{out}/cut', cut)
+  of_two_steps(f'{out}/two_steps')
+  of_one_frozen(f'{out}/frozen')
+  of_list(f'{out}/list')
+  read_as_they_are()
+  print(json.dumps(dict(same=same, said=refused(f'{out}/none'))))
+
+
+if __name__ == '__main__':
+  sys.path.insert(0, sys.argv[1])
+  import capture
+  import read_case
+
+  main(sys.argv[2])
