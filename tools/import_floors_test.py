@@ -28,7 +28,7 @@ ROOMS = {
   'parity_tests': (
     ('kept', 'examples'),
     ('case',),
-    ('candidates',),
+    ('candidates', 'capture'),
     ('judge/ahead.py',),
     ('judge/limits',),
     ('judge',),

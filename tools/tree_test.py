@@ -118,5 +118,8 @@ class TestBuildFiles:
       'transformers',
       'scikit_build_core',
       'mpi4py',
+      # A copy of ours, beside a user's script.
+      'capture',
+      'read_case',
     }
     assert {known.get(m, m) for m in imported} - optional <= named

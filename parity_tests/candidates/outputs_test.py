@@ -714,7 +714,7 @@ def test_slots_that_are_not_used_add_nothing(tmp_path, skips):
 def test_outputs_need_their_case(tmp_path):
   (tmp_path / 'y.npy').write_text('')
   candidate = outputs.Outputs(str(tmp_path))
-  with pytest.raises(ValueError, match='outputs: expected --case beside it'):
+  with pytest.raises(ValueError, match='outputs: expected --case or --input'):
     check.run(check.Request(CASE, candidate))
 
 

@@ -6,7 +6,9 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import text_router
+from hpmoe.parity_tests.case.theirs import layouts
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensor_file
@@ -264,9 +266,9 @@ class TestLoadSafetensors:
     with pytest.raises(ValueError, match="tensor 'bias': expected only x, "):
       inputs.load_safetensors(path)
 
-  @pytest.mark.parametrize('notes', [None, {'w_gate_up': 'R L 2F D'}])
+  @pytest.mark.parametrize('notes', [None, {'topk_ids': 'R T K, int32'}])
   def test_a_weight_that_may_be_transposed_is_refused(self, tmp_path, notes):
-    # Given D = 2F = 32, and axes that are not said, or are others.
+    # Given D = 2F = 32, and axes that are not said.
     arrays = dict(_tiny().arrays)
     arrays['w_gate_up'] = np.ascontiguousarray(
       np.swapaxes(arrays['w_gate_up'], -1, -2)
@@ -277,6 +279,48 @@ class TestLoadSafetensors:
     with pytest.raises(ValueError, match=said) as caught:
       inputs.load_safetensors(path)
     assert '\n' not in str(caught.value)
+
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('ranks', [1, 2])
+  def test_tensors_are_laid_out_as_the_file_says(self, tmp_path, ranks, dtype):
+    # Given a file of a framework's, D = 2F among its sizes,
+    made = inputs.make_inputs(_TINY, ranks, dtype=dtype)
+    laid = layouts.of(
+      dict(
+        x='M D' if ranks == 1 else 'R T D',
+        topk_ids='M K, int64',
+        w_gate_up='E 2F D, interleaved',
+        w_down='E D F',
+        dy='M D',
+      )
+    )
+    dims = made.config.dims()
+    held = {
+      name: laid[name].apply(array, dims) if name in laid else array
+      for name, array in made.arrays.items()
+    }
+    path = str(tmp_path / 'layer.safetensors')
+    notes = {name: str(one) for name, one in laid.items()}
+    read_case.save(path, held, notes)
+
+    found = inputs.load_safetensors(path)
+
+    # then it is read as ours,
+    assert found.config == made.config
+    for name, array in made.arrays.items():
+      assert found.arrays[name].dtype == array.dtype
+      assert found.arrays[name].tobytes() == array.tobytes(), name
+    # and what is missing, too much or of another shape is named.
+    for change, said in (
+      (dict(w_down=None), 'w_down: expected x, topk_ids'),
+      (dict(bias=held['dy']), 'bias: expected x, topk_ids'),
+      (dict(w_down=held['w_down'][0]), r'w_down: expected \[E D F\], none'),
+      (dict(dy=held['dy'][1:]), r'dy: expected \[M D\] = '),
+    ):
+      some = {n: a for n, a in {**held, **change}.items() if a is not None}
+      read_case.save(path, some, notes)
+      with pytest.raises(ValueError, match=f'layer.safetensors: {said}'):
+        inputs.load_safetensors(path)
 
   @pytest.mark.parametrize('keep', [0, 5, 40, 3000, -1])
   @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
