@@ -143,13 +143,13 @@ class _Record:
     bound = inspect.signature(self._function).bind(*args, **kwargs)
     named = _parameters(self._module)
     with contextlib.ExitStack() as after:
-      for name, place in self._places.items():
-        if callable(place[0]):
-          self._inputs[name] = _bits(place[0](*args, **kwargs))
-        elif place[0] in tuple(bound.arguments):
-          self._read(name, place[0], bound.arguments)
+      for name, (where, layout) in self._places.items():
+        if callable(where):
+          self._inputs[name] = _bits(where(*args, **kwargs))
+        elif where in tuple(bound.arguments):
+          self._read(name, where, bound.arguments)
         else:
-          self._read_weights(name, *place, named, after)
+          self._read_weights(name, where, layout, named, after)
       result = self._function(*bound.args, **bound.kwargs)
     many = isinstance(result, tuple)
     y = result[0] if many else result

@@ -592,9 +592,7 @@ def activation_grad(
   return _stored(policy, *both.arrays())
 
 
-def _times(
-  policy, weight, grad: Bounded, act: Bounded, up: Bounded
-) -> Bounded:
+def _times(policy, weight, grad: Bounded, act: Bounded, up: Bounded) -> Bounded:
   """Returns `[n, F]`, weight * grad * act * up, before it is stored.
 
   3 roundings in any order.  Each result may be flushed, and is multiplied by

@@ -131,9 +131,7 @@ class GoldenGrad(golden.Rows):
   def _token_dots(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, K]`: dy times what every slot returned."""
     dy = bounds.exact(self.inputs['dy'][rank, lo:hi, None])
-    return bounds.inner_product(
-      self.policy, self._returned(rank, lo, hi), dy
-    )
+    return bounds.inner_product(self.policy, self._returned(rank, lo, hi), dy)
 
   def _returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, K, D]`."""
