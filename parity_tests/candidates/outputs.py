@@ -71,6 +71,11 @@ class Outputs(candidates.Candidate):
     if case.folder is not None:
       held = folder_lib.read(case.folder)
     elif isinstance(case.input, str):
+      if case.direction == 'backward':
+        raise ValueError(
+          'direction: expected both or forward with --input, as a backward '
+          'pass read what its own forward pass saved, got backward'
+        )
       held = answers.File.of(case.input, case.direction, case.make())
     else:
       raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hpmoe
+from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
@@ -22,6 +23,7 @@ from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors as tensors_lib
 
 CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
@@ -716,6 +718,33 @@ def test_outputs_need_their_case(tmp_path):
   candidate = outputs.Outputs(str(tmp_path))
   with pytest.raises(ValueError, match='outputs: expected --case or --input'):
     check.run(check.Request(CASE, candidate))
+
+
+def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path):
+  # Given a file of inputs, and what was computed from it,
+  made = inputs_lib.make_inputs(presets.get('tiny'), 2)
+  path = str(tmp_path / 'inputs.safetensors')
+  inputs_lib.save_safetensors(path, made.arrays)
+  case = case_lib.Case('both', input=path)
+  digest = read_case.digest(read_case.read(path)[0])
+  candidate = outputs.Outputs(str(tmp_path))
+  for of in (digest, '0' * 64):
+    answer = {'y': made.arrays['x'], 'dx': made.arrays['x']}
+    read_case.save(str(tmp_path / 'real.safetensors'), answer, {'case': of})
+    ready = candidate.ready(case)
+    run = functools.partial(ready.run, made.config, made.policy)
+    # when it is asked for, then it is there; of other inputs there is none,
+    if of == digest:
+      assert {*run(made.arrays)} == {'y'}
+      with pytest.raises(candidates.CannotJudge, match='real data alone'):
+        run(made.arrays | dict(x=made.arrays['x'] + 1))
+    # what was computed from others is refused,
+    else:
+      with pytest.raises(ValueError, match='got those of 000000000000'):
+        run(made.arrays)
+  # and so is a backward pass on what the oracle saved.
+  with pytest.raises(ValueError, match='direction: expected both or forward'):
+    candidate.ready(dataclasses.replace(case, direction='backward'))
 
 
 @pytest.mark.parametrize(
