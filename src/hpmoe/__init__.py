@@ -26,9 +26,9 @@ if TYPE_CHECKING:
   from hpmoe.reference.contract.checks import check_inputs
   from hpmoe.reference.contract.config import MoEConfig
   from hpmoe.reference.contract.precision import PrecisionPolicy
+  from hpmoe.reference.differentiable import layer
   from hpmoe.reference.layer import forward
   from hpmoe.reference.layer_grad import backward
-  from hpmoe.reference.differentiable import layer
   from hpmoe.reference.routing import sigmoid_group_topk
   from hpmoe.reference.routing import softmax_topk
   from hpmoe.reference.sharded_layer import layer_of_shard
