@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -259,6 +260,19 @@ def test_outputs_of_an_earlier_run_are_not_mixed_in(tmp_path):
     _run_elsewhere(tmp_path, '"swiglu",')
 
 
+class _Foreign:
+  """A tensor that speaks DLPack alone."""
+
+  def __init__(self, array: np.ndarray):
+    self._array, self.shape = array, array.shape
+
+  def __dlpack__(self, **options):
+    return self._array.__dlpack__(**options)
+
+  def __dlpack_device__(self):
+    return self._array.__dlpack_device__()
+
+
 class TestReadCase:
   def test_bfloat16_without_ml_dtypes_is_widened(self, monkeypatch, tmp_path):
     made = _made('bfloat16')
@@ -279,6 +293,26 @@ class TestReadCase:
     for which, name in (('forward', 'w_down'), ('backward', 'dy')):
       found = read_case.inputs(case, 'real', rank=1, which=which)[name]
       assert _same(found, made['real'].arrays[name][1])
+
+  @pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'int32'))
+  def test_any_tensor_is_read_as_it_is(self, dtype):
+    # Given tensors of JAX, in Fortran's order, by strides, or of DLPack alone,
+    values = np.arange(24).reshape(2, 3, 4).astype(jnp.dtype(dtype))
+    kinds = [values, jnp.asarray(values), np.asfortranarray(values)]
+    kinds += [values[:, ::-1].copy()[:, ::-1], values[:1].repeat(2, 0)[:, 2, 1]]
+    if dtype != 'bfloat16':
+      kinds.append(_Foreign(values))
+    for one in kinds:
+      right = values if one.shape == values.shape else one
+      # when they are read, then their bits are as of a plain one.
+      bits = read_case.bits_of(one)
+      assert bits.flags.c_contiguous
+      assert _same(read_case.as_numpy(bits), right)
+
+  @pytest.mark.parametrize('value', (None, [{}], object()))
+  def test_what_is_no_tensor_is_refused(self, value):
+    with pytest.raises(TypeError, match='objects, not numbers'):
+      read_case.bits_of(value)
 
   def test_a_file_is_whole_or_not_there(self, tmp_path):
     path = str(tmp_path / 'y.safetensors')
