@@ -267,6 +267,7 @@ tools/gallery/requirements.txt from PyPI; what pip said is in $(GALLERY)/pip.log
 gallery: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 	$(BIN)/python -m hpmoe.tools.gallery.main \
 	  --gallery_python=$(GALLERY)/bin/python
+	@$(MAKE) --no-print-directory test-torch
 
 $(GALLERY)/gallery.stamp: tools/gallery/requirements.txt
 	$(PYTHON) -m venv --clear $(GALLERY)
