@@ -10,7 +10,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.case.theirs import readings
+from hpmoe.parity_tests.judge import explain
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
@@ -277,10 +277,8 @@ def exact_lane(
   ]
   if ':' in candidate.name:
     results = [with_placement(case, got, result) for result in results]
-    again = lambda name, array: [
-      equality(name, 'exact', rule, {name: array}, expected, case.tiling)
-    ]
-    results = with_readings(case, got, results, again)
+  refuses = lambda name, right: lanes.differs('exact', got[name], right)
+  results = explained(case, answered, expected, results, refuses, exact=True)
   wrong = []
   if answered.sources is not got:
     wrong = guilty(
@@ -291,6 +289,93 @@ def exact_lane(
       lambda name: lanes.differs('exact', got[name], expected[name]),
     )
   return Judged(results, got, wrong)
+
+
+def explained(
+  case: PassCase,
+  answered: Answered,
+  expected: passes.Tensors,
+  results: Results,
+  refuses: Callable[[str, np.ndarray], np.ndarray],
+  exact: bool,
+) -> Results:
+  """Tells of the first stage that fails what it looks like, see `explain`.
+
+  Args:
+    case: the pass.
+    answered: what the candidate returned.
+    expected: tensors of the oracle's.
+    results: of one lane.
+    refuses: returns `[R, ...]` bool, the elements that the lane refuses, of a
+      stage's name and of what it should be.
+    exact: whether right values are equal.
+  """
+  failed = [r for r in results if r.failure and r.failure.bad_rows]
+  stages = {verdicts.tensor_of(r.stage): r for r in reversed(failed)}
+  name = next((n for n in case.stages if n in stages), None)
+  if name is None or case.tiling.ranks is not None or case.tiling.sample:
+    return results
+  first = stages[name]
+  stage = _failed_stage(case, answered, expected, first, refuses, exact)
+  assert first.failure is not None
+  found = explain.explain(stage, first.failure.pattern)
+  return [_told(r, name, found) for r in results]
+
+
+def _told(result: verdicts.Result, name: str, found: str) -> verdicts.Result:
+  if result.failure is None or verdicts.tensor_of(result.stage) != name:
+    return result
+  failure = dataclasses.replace(result.failure, pattern=found)
+  return dataclasses.replace(result, failure=failure)
+
+
+def _weights_of(stage: str) -> tuple[str, ...]:
+  gemms = (tensors.GEMMS, tensors.TRANSPOSED_GEMMS, tensors.WEIGHT_GRADS)
+  moves = tensors.SPECS[stage].role != 'compute'
+  is_gemm = any(stage in some for some in gemms)
+  return () if is_gemm or moves else ('topk_weights',)
+
+
+def _failed_stage(
+  case, answered, expected, result, refuses, exact
+) -> explain.Stage:
+  name, sources = verdicts.tensor_of(result.stage), answered.sources
+  held = {**case.made.arrays, **expected, **sources}
+  held |= case.oracle.plan
+  chain = (*case.unseen(name, sources), name)
+  for one in chain[:-1]:
+    held[one] = case.recompute(one, sources)
+  right = case.recompute(name, sources)
+
+  def recompute(bugs: explain.Bugs) -> np.ndarray:
+    made = dict(held)
+    begun = False
+    for one in chain:
+      begun = begun or one in bugs
+      if not begun:
+        continue
+      read = {n: bug(made[n]) for n, bug in bugs.get(one, {}).items()}
+      read = {
+        n: np.ascontiguousarray(a) for n, a in read.items() if a is not None
+      }
+      made[one] = case.oracle.stage(one, {**made, **read})
+    return made[name]
+
+  reads = tensors.reads(case.made.policy.placement)
+  return explain.Stage(
+    name,
+    result.failure.rank,
+    answered.got[name],
+    right,
+    refuses(name, right),
+    {
+      one: {n: held[n] for n in (*_weights_of(one), *reads[one])}
+      for one in reversed(chain)
+    },
+    recompute,
+    case.tiling,
+    exact,
+  )
 
 
 def with_placement(
@@ -464,10 +549,15 @@ def real_lanes(
       lambda name: lanes.differs('bitwise', got[name], homes[name]),
     )
   found = judged(asked, case, answered, expected)
-  results += found
-  if ':' in candidate.name and not isolated:
-    again = functools.partial(_read_again, asked, case, got, expected)
-    results = with_readings(case, got, results, again)
+  golden = case.golden(sources)
+  results = explained(
+    case,
+    answered,
+    expected,
+    results + found,
+    lambda name, right: lanes.out_of_bound(name, got[name], golden),
+    exact=False,
+  )
   if isolated:
     golden = case.golden(sources)
     wrong += guilty(

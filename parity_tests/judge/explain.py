@@ -1,0 +1,406 @@
+"""Why a stage is wrong, in words: a hint, never part of a verdict.
+
+A stage that fails is computed again as a kernel with a known bug would: with a
+tensor that it reads changed, or with what it writes changed.  The change that
+gives what the candidate has is named, and where in the tensor it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import math
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.reference.contract import tensors
+
+Arrays = Mapping[str, np.ndarray]
+# Returns a tensor `[R, ...]` as a bug would have it, None where it cannot.
+Bug = Callable[[np.ndarray], np.ndarray | None]
+# Stage -> tensor that it reads -> what becomes of that.
+Bugs = Mapping[str, Mapping[str, Bug]]
+
+# Of what is wrong: a change that explains less is not named, and what explains
+# fewer elements may do so by chance.
+_ENOUGH, _FEWEST = 0.9, 6
+# A stage of more products is not computed again and again.
+_MOST_PRODUCTS = 1 << 30
+# Blocks of a sum's depth.
+_BLOCKS = (1, 8, 16, 32, 64, 128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """What a kernel may do to a tensor by mistake.
+
+  Attributes:
+    says: what became of the tensor.
+    axes: that it must have; '' for any.
+    bug: does so.
+    look: where to look in the kernel.
+  """
+
+  says: str
+  axes: str
+  bug: Bug
+  look: str = ''
+
+
+def _halves(a: np.ndarray) -> np.ndarray | None:
+  if a.shape[-1] % 2:
+    return None
+  return np.concatenate(np.split(a, 2, axis=-1)[::-1], axis=-1)
+
+
+def _by_turns(a: np.ndarray) -> np.ndarray | None:
+  if a.shape[-1] % 2:
+    return None
+  return np.stack(np.split(a, 2, axis=-1), axis=-1).reshape(a.shape)
+
+
+def _from_turns(a: np.ndarray) -> np.ndarray:
+  return np.concatenate([a[..., ::2], a[..., 1::2]], axis=-1)
+
+
+def _neighbours(a: np.ndarray) -> np.ndarray | None:
+  if a.shape[-1] % 2:
+    return None
+  return a.reshape(*a.shape[:-1], -1, 2)[..., ::-1].reshape(a.shape)
+
+
+def _transposed(a: np.ndarray) -> np.ndarray | None:
+  square = a.shape[-1] == a.shape[-2]
+  return a.swapaxes(-1, -2) if square else None
+
+
+def _shifted(axis: int, by: int) -> Bug:
+  return lambda a: np.roll(a, by, axis) if a.shape[axis] > 1 else None
+
+
+def _experts(by: int) -> Bug:
+  def shifted(a: np.ndarray) -> np.ndarray:
+    flat = a.reshape(-1, *a.shape[2:])
+    return np.roll(flat, by, 0).reshape(a.shape)
+
+  return shifted
+
+
+def _depth(block: int, last: bool, factor: int) -> Bug:
+  at = slice(-block, None) if last else slice(block)
+
+  def cut(a: np.ndarray) -> np.ndarray | None:
+    if a.shape[-1] <= block:
+      return None
+    made = a.copy()
+    made[..., at] *= factor
+    return made
+
+  return cut
+
+
+def _rounded(digits: int) -> Bug:
+  """Returns what rounds float32 to so many bits of the mantissa."""
+
+  def rounded(a: np.ndarray) -> np.ndarray | None:
+    if a.dtype != np.float32:
+      return None
+    low = np.uint32(23 - digits)
+    word = np.ascontiguousarray(a).view(np.uint32)
+    word = word + ((np.uint32(1) << (low - 1)) - 1 + (word >> low & 1))
+    return (word >> low << low).view(np.float32)
+
+  return rounded
+
+
+_GATE_UP = 'which columns are gate: a half of them, or every second one?'
+_EXPERT = 'the expert of a tile'
+_COLUMNS = (
+  Change('had its halves of columns exchanged', '2F', _halves, _GATE_UP),
+  Change('had its columns by turns', '2F', _by_turns, _GATE_UP),
+  Change(
+    'had its columns taken for such by turns', '2F', _from_turns, _GATE_UP
+  ),
+  Change('had neighbouring columns exchanged', '', _neighbours),
+  Change('was shifted by one column', '', _shifted(-1, 1)),
+  Change('was shifted back by one column', '', _shifted(-1, -1)),
+)
+_ROWS = (
+  Change('was shifted by one row', '', _shifted(-2, 1)),
+  Change('was shifted back by one row', '', _shifted(-2, -1)),
+)
+_WEIGHTS = (
+  Change('was transposed', 'L', _transposed, 'its layout: [K, N] or [N, K]?'),
+  Change('was that of the expert before', 'L', _experts(1), _EXPERT),
+  Change('was that of the expert after', 'L', _experts(-1), _EXPERT),
+)
+_ROUNDED = (
+  Change('was rounded to bfloat16', '', _rounded(7)),
+  Change('was rounded to TF32', '', _rounded(10)),
+)
+_ROUTING = (
+  Change('was left out', 'R T K', np.ones_like),
+  Change('was applied twice', 'R T K', np.square),
+  _ROUNDED[0],
+  Change('had its slots backwards', 'R T K', lambda a: a[..., ::-1]),
+  Change("was the next token's", 'R T K', _shifted(1, -1)),
+)
+_DEPTH = tuple(
+  Change(
+    f'{"lacked" if factor == 0 else "had"} its {"last" if last else "first"} '
+    f'{block} of depth{"" if factor == 0 else " twice"}',
+    '',
+    _depth(block, last, factor),
+    'the loop over blocks of depth',
+  )
+  for block in _BLOCKS
+  for last in (True, False)
+  for factor in (0, 2)
+)
+_ZERO = Change('was zero', '', np.zeros_like)
+_GEMMS = {**tensors.GEMMS, **tensors.TRANSPOSED_GEMMS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """A stage that failed, on the rank of its first failure.
+
+  Attributes:
+    name: of the stage.
+    rank: which.
+    got: the candidate's `[R, ...]`.
+    expected: what it should have, same shape.
+    bad: `[R, ...]` bool, what a lane refuses.
+    reads: what it is computed from, by name; and if nobody saw some of these,
+      what they are, by stage, the last one first.
+    recompute: computes the first of some stages from other tensors, then the
+      rest up to this one.
+    tiling: where its rows belong.
+    exact: whether right values are equal, not near.
+  """
+
+  name: str
+  rank: int
+  got: np.ndarray
+  expected: np.ndarray
+  bad: np.ndarray
+  reads: Mapping[str, Arrays]
+  recompute: Callable[[Bugs], np.ndarray]
+  tiling: tiles.Tiling
+  exact: bool
+
+
+def explain(stage: Stage, seen: str) -> str:
+  """Returns a likely cause and its place, or what was seen in one tile."""
+  bad = stage.bad[stage.rank]
+  if not bad.any() or stage.got.dtype.kind == 'i':
+    return seen
+  place = where(stage)
+  got, right = stage.got[stage.rank][bad], stage.expected[stage.rank][bad]
+  if (np.isnan(got) & ~np.isnan(right)).any():
+    return _joined(seen, where_nan(stage), place)
+  share, says, look = _best(stage)
+  if share < _ENOUGH or bad.sum() < _FEWEST:
+    return _joined(seen, place)
+  part = '' if share == 1 else f', {100 * share:.3g} % of what is wrong'
+  return _joined(says + part, place, f'look at {look}' if look else '')
+
+
+def _joined(*parts: str) -> str:
+  return '; '.join(part for part in parts if part)
+
+
+def _best(stage: Stage) -> tuple[float, str, str]:
+  """Returns the share that a bug explains, its words, and where to look."""
+  zero = _explained(stage, np.zeros_like(stage.expected))
+  # What zeros explain, many bugs do.
+  best = (zero, f'as if {stage.name} {_ZERO.says}', '')
+  for says, look, made in _changes(stage):
+    share = _explained(stage, made)
+    if share > best[0] + 2.0**-10:
+      best = share, says, look
+    if share == 1:
+      break
+  return best
+
+
+def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
+  """Yields what a bug is called, where to look, and what it would write."""
+  for change in _of(stage.name, (*_COLUMNS, *_ROWS, *_WEIGHTS[:1])):
+    made = change.bug(stage.expected)
+    if made is not None:
+      yield f'as if {stage.name} {change.says}', change.look, made
+  others = _rows_of_others(stage)
+  if others is not None:
+    yield others[0], 'the row that a slot is sent to', others[1]
+  products = sum(
+    reads[_GEMMS[one][0]].size * max(reads[_GEMMS[one][1]].shape[-2:])
+    for one, reads in stage.reads.items()
+    if one in _GEMMS
+  )
+  if products > _MOST_PRODUCTS:
+    return
+  for says, look, bugs in _bugs(stage.reads):
+    yield says, look, stage.recompute(bugs)
+
+
+def _bugs(stages: Mapping[str, Arrays]) -> Iterator[tuple[str, str, Bugs]]:
+  """Yields what a bug is called, where to look, and what it changes."""
+  for one, reads in stages.items():
+    for name, read in reads.items():
+      for change in _of(name, _for_read(one, name)):
+        if read.dtype.kind != 'i' and change.bug(read) is not None:
+          says = f'as if {name} {change.says} where {one} reads it'
+          yield says, change.look, {one: {name: change.bug}}
+  gemms = [one for one in stages if one in _GEMMS]
+  for some in (*([one] for one in gemms), gemms if len(gemms) > 1 else ()):
+    told = ' and '.join(reversed(some))
+    for change in _ROUNDED if some else ():
+      both = {one: dict.fromkeys(_GEMMS[one], change.bug) for one in some}
+      yield f'as if what {told} reads {change.says}', '', both
+    for change in _DEPTH if len(some) > 1 else ():
+      left = {one: {_GEMMS[one][0]: change.bug} for one in some}
+      yield f'as if {told} {change.says}', change.look, left
+
+
+def _for_read(stage: str, name: str) -> tuple[Change, ...]:
+  left, right = _GEMMS.get(stage, ('', ''))
+  if name == 'topk_weights':
+    return _ROUTING
+  if name == left:
+    return (*_COLUMNS, *_ROWS, *_DEPTH)
+  if name == right:
+    return (*_WEIGHTS, *_COLUMNS[:3])
+  return (*_COLUMNS, *_ROWS, *_ROUNDED)
+
+
+def _of(name: str, changes: Sequence[Change]) -> Iterator[Change]:
+  """Yields those that a tensor's axes allow."""
+  shape = tensors.SPECS[name].shape
+  for change in changes:
+    if not change.axes or f' {change.axes} ' in f' {shape} ':
+      yield change
+
+
+def _explained(stage: Stage, made: np.ndarray) -> float:
+  """Returns the share of what is wrong that a change gives."""
+  bad = stage.bad[stage.rank]
+  got, right, other = (
+    a[stage.rank][bad].astype(np.float64)
+    for a in (stage.got, stage.expected, made)
+  )
+  with np.errstate(invalid='ignore', over='ignore'):
+    if stage.exact:
+      alike = (got == other) & (other != right)
+    else:
+      alike = np.abs(got - other) <= np.abs(got - right) / 16
+  return float(alike.mean())
+
+
+def _rows_of_others(stage: Stage) -> tuple[str, np.ndarray] | None:
+  """Returns rows that a rank has, where it should have others of them."""
+  rank, tiling = stage.rank, stage.tiling
+  got, right, wrong = (
+    tiling.rows(stage.name, a, rank)
+    for a in (stage.got, stage.expected, stage.bad)
+  )
+  first: dict[bytes, int] = {}
+  for row in range(len(right)):
+    first.setdefault(right[row].tobytes(), row)
+  bad = np.flatnonzero(wrong.any(axis=1))
+  source = np.array([first.get(got[row].tobytes(), -1) for row in bad])
+  bad, source = bad[source >= 0], source[source >= 0]
+  if not len(bad):
+    return None
+  made = stage.expected.copy()
+  tiling.rows(stage.name, made, rank)[bad] = right[source]
+  whose = [
+    [tiling.expert_of(stage.name, rank, int(row)) for row in rows]
+    for rows in (bad, source)
+  ]
+  of = ''
+  if whose[0][0] != tiles.NO_EXPERT:
+    of = ' of the same expert' if whose[0] == whose[1] else ' of other experts'
+  return f'as if rows of {stage.name} were those of others{of}', made
+
+
+def where_nan(stage: Stage) -> str:
+  """Returns what is told of gates where a NaN is, or ''."""
+  gate_up = stage.reads[stage.name].get('gate_up')
+  if gate_up is None or stage.name != 'activation':
+    return ''
+  rows = stage.tiling.rows
+  gate = rows('gate_up', gate_up, stage.rank)[:, : stage.got.shape[-1]]
+  gate = gate.astype(np.float64)
+  nan = np.isnan(rows(stage.name, stage.got, stage.rank).astype(np.float64))
+  if nan.all() or not nan.any():
+    return ''
+  if gate[nan].max() < gate[~nan].min():
+    return f'NaN where gate is {gate[nan].max():.4g} or less'
+  if gate[nan].min() > gate[~nan].max():
+    return f'NaN where gate is {gate[nan].min():.4g} or more'
+  return ''
+
+
+def where(stage: Stage) -> str:
+  """Returns where in its rank a stage is wrong, if that is telling, or ''."""
+  bad = stage.tiling.rows(stage.name, stage.bad, stage.rank)
+  cut = stage.tiling.cut(stage.name, stage.rank)
+  said = [_some_rows(cut, bad.any(axis=1)), _some_columns(bad.any(axis=0))]
+  return ', '.join(one for one in said if one)
+
+
+def _some_columns(bad: np.ndarray) -> str:
+  at = np.flatnonzero(bad)
+  if len(at) == len(bad):
+    return ''
+  if len(at) == 1:
+    return f'in column {at[0]} alone'
+  if len(at) == at[-1] - at[0] + 1 and (bad[0] or bad[-1]):
+    return f'in the {"first" if bad[0] else "last"} {len(at)} columns alone'
+  return ''
+
+
+def _some_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
+  """Returns which rows are wrong, where there is a word for them."""
+  at = np.flatnonzero(bad)
+  if len(at) == len(bad):
+    return ''
+  if len(at) == 1:
+    return f'in row {at[0]} alone'
+  expert = np.repeat(cut.expert, np.diff(cut.starts))
+  tile_rows = {*(np.searchsorted(cut.starts, at, 'right') - 1)}
+  if len(tile_rows) == 1 and (cut.expert == expert[at[0]]).sum() > 1:
+    block = cut.block[tile_rows.pop()]
+    return f'in row block {block}{_of_expert(expert[at[0]])} alone'
+  if len({*expert}) > 1 and len({*expert[at]}) == 1:
+    return f'in rows of expert {expert[at[0]]} alone'
+  ends = _ends(expert, bad)
+  if ends:
+    return ends
+  every_second = np.array_equal(at, np.arange(at[0] % 2, len(bad), 2))
+  if every_second and len(at) > 2:
+    return f'in {"odd" if at[0] else "even"} rows alone'
+  return ''
+
+
+def _of_expert(expert: int) -> str:
+  return '' if expert == tiles.NO_EXPERT else f' of expert {expert}'
+
+
+def _ends(expert: np.ndarray, bad: np.ndarray) -> str:
+  """Says so where the last rows of experts are wrong, and none before."""
+  starts, whole = [], 0
+  for one in np.unique(expert):
+    mine = bad[expert == one]
+    first = int(np.argmax(mine))
+    if not mine.any():
+      continue
+    if not mine[first:].all():
+      return ''
+    starts.append(first)
+    whole += first == 0
+  if whole == len(starts):
+    return ''
+  multiple = math.gcd(*starts)
+  past = f', past a multiple of {multiple}' if multiple > 1 else ''
+  return f'in the last rows of experts alone{past}'
