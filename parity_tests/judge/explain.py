@@ -7,6 +7,7 @@ gives what the candidate has is named, and where in the tensor it is.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -156,6 +157,9 @@ _DEPTH = tuple(
   for last in (True, False)
   for factor in (0, 2)
 )
+_SENT = 'the row that a slot is sent to'
+# Fewer rows than this are not shifted: they are other rows.
+_FEW_ROWS = 3
 _ZERO = Change('was zero', '', np.zeros_like)
 _GEMMS = {**tensors.GEMMS, **tensors.TRANSPOSED_GEMMS}
 
@@ -169,7 +173,7 @@ class Stage:
     rank: which.
     got: the candidate's `[R, ...]`.
     expected: what it should have, same shape.
-    bad: `[R, ...]` bool, what a lane refuses.
+    bad: `[R, ...]` bool, what a lane refuses of the rows that hold something.
     reads: what it is computed from, by name; and if nobody saw some of these,
       what they are, by stage, the last one first.
     recompute: computes the first of some stages from other tensors, then the
@@ -225,13 +229,15 @@ def _best(stage: Stage) -> tuple[float, str, str]:
 
 def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields what a bug is called, where to look, and what it would write."""
+  others = _rows_of_others(stage)
+  if others is not None and others[2] < _FEW_ROWS:
+    yield others[0], _SENT, others[1]
   for change in _of(stage.name, (*_COLUMNS, *_ROWS, *_WEIGHTS[:1])):
     made = change.bug(stage.expected)
     if made is not None:
       yield f'as if {stage.name} {change.says}', change.look, made
-  others = _rows_of_others(stage)
   if others is not None:
-    yield others[0], 'the row that a slot is sent to', others[1]
+    yield others[0], _SENT, others[1]
   products = sum(
     reads[_GEMMS[one][0]].size * max(reads[_GEMMS[one][1]].shape[-2:])
     for one, reads in stage.reads.items()
@@ -296,31 +302,35 @@ def _explained(stage: Stage, made: np.ndarray) -> float:
   return float(alike.mean())
 
 
-def _rows_of_others(stage: Stage) -> tuple[str, np.ndarray] | None:
-  """Returns rows that a rank has, where it should have others of them."""
+def _rows_of_others(stage: Stage) -> tuple[str, np.ndarray, int] | None:
+  """Returns rows that a rank has, where it should have others; how many."""
   rank, tiling = stage.rank, stage.tiling
   got, right, wrong = (
     tiling.rows(stage.name, a, rank)
     for a in (stage.got, stage.expected, stage.bad)
   )
-  first: dict[bytes, int] = {}
-  for row in range(len(right)):
-    first.setdefault(right[row].tobytes(), row)
   bad = np.flatnonzero(wrong.any(axis=1))
-  source = np.array([first.get(got[row].tobytes(), -1) for row in bad])
+  whose = functools.partial(tiling.expert_of, stage.name, rank)
+  first: dict[object, int] = {}
+  for row in range(len(right)):
+    held = right[row].tobytes()
+    # A token's row is the same in each of its experts.
+    first.setdefault((whose(row), held), row)
+    first.setdefault(held, row)
+  source = np.full(len(bad), -1)
+  for at, row in enumerate(bad):
+    held = got[row].tobytes()
+    source[at] = first.get((whose(int(row)), held), first.get(held, -1))
   bad, source = bad[source >= 0], source[source >= 0]
   if not len(bad):
     return None
   made = stage.expected.copy()
   tiling.rows(stage.name, made, rank)[bad] = right[source]
-  whose = [
-    [tiling.expert_of(stage.name, rank, int(row)) for row in rows]
-    for rows in (bad, source)
-  ]
   of = ''
-  if whose[0][0] != tiles.NO_EXPERT:
-    of = ' of the same expert' if whose[0] == whose[1] else ' of other experts'
-  return f'as if rows of {stage.name} were those of others{of}', made
+  if whose(int(bad[0])) != tiles.NO_EXPERT:
+    same = all(whose(int(a)) == whose(int(b)) for a, b in zip(bad, source))
+    of = ' of the same expert' if same else ' of other experts'
+  return f'as if rows of {stage.name} were those of others{of}', made, len(bad)
 
 
 def where_nan(stage: Stage) -> str:
@@ -351,7 +361,7 @@ def where(stage: Stage) -> str:
 
 def _some_columns(bad: np.ndarray) -> str:
   at = np.flatnonzero(bad)
-  if len(at) == len(bad):
+  if len(at) in (0, len(bad)):
     return ''
   if len(at) == 1:
     return f'in column {at[0]} alone'
@@ -363,7 +373,7 @@ def _some_columns(bad: np.ndarray) -> str:
 def _some_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
   """Returns which rows are wrong, where there is a word for them."""
   at = np.flatnonzero(bad)
-  if len(at) == len(bad):
+  if len(at) in (0, len(bad)):
     return ''
   if len(at) == 1:
     return f'in row {at[0]} alone'

@@ -346,6 +346,8 @@ def _failed_stage(
   for one in chain[:-1]:
     held[one] = case.recompute(one, sources)
   right = case.recompute(name, sources)
+  bad = refuses(name, right)
+  case.tiling.padding(name, bad, result.failure.rank)[:] = False
 
   def recompute(bugs: explain.Bugs) -> np.ndarray:
     made = dict(held)
@@ -367,7 +369,7 @@ def _failed_stage(
     result.failure.rank,
     answered.got[name],
     right,
-    refuses(name, right),
+    bad,
     {
       one: {n: held[n] for n in (*_weights_of(one), *reads[one])}
       for one in reversed(chain)

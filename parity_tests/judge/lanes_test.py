@@ -505,7 +505,10 @@ def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
   assert first.bad_cols == (right[rank, rows.start + 1] != row).sum()
   x = made.arrays['x'][first.source_rank, first.token]
   np.testing.assert_array_equal(ulp.bits(x), ulp.bits(right[first.index[:2]]))
-  assert first.pattern == "holds another row's values"
+  assert first.pattern == (
+    'as if rows of expert_in were those of others of the same expert; in row '
+    f'{rows.start + 1} alone; look at the row that a slot is sent to'
+  )
   assert first.replay.endswith('--lane=bitwise')
 
 
