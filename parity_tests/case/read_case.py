@@ -309,7 +309,12 @@ def _tables(path, lines):
     yield name, values
 
 
-def _function(named):
+def function(named):
+  """Returns a function that FILE.py:function names.
+
+  Raises:
+    ValueError: it is not there.
+  """
   path, _, name = named.rpartition(':')
   if not path or not os.path.exists(path):
     raise ValueError(f'function: expected FILE.py:function, got {named!r}')
@@ -323,18 +328,18 @@ def _function(named):
   return getattr(module, name)
 
 
-def run(case, function, out, torch=False):
+def run(case, kernel, out, torch=False):
   """Calls a function on each kind of data, and writes what it returns.
 
   Raises:
-    ValueError: the folder of outputs is in use, or the function changed what it
+    ValueError: the folder of outputs is in use, or the kernel changed what it
       was given.
   """
   if os.path.isdir(out) and os.listdir(out):
     raise ValueError(f'out: expected a folder that is empty, got {out!r}')
   torch = torch or getattr(function, 'torch', False)
   for data, table in case.data.items():
-    known = getattr(function, 'activations', (table.activation,))
+    known = getattr(kernel, 'activations', (table.activation,))
     if table.activation not in known:
       continue
     policy = types.SimpleNamespace(**vars(case.policy))
@@ -342,11 +347,11 @@ def run(case, function, out, torch=False):
     found = {}
     if case.case.direction != BACKWARD:
       held = inputs(case, data, None, torch)
-      found.update(_called(function, held, case.layer, policy))
+      found.update(_called(kernel, held, case.layer, policy))
     if case.case.direction != FORWARD:
       held = inputs(case, data, None, torch, BACKWARD)
       held.update((n, a) for n, a in found.items() if n in held)
-      found.update(_called(function.backward, held, case.layer, policy))
+      found.update(_called(kernel.backward, held, case.layer, policy))
     write(out, case, data, found)
 
 
@@ -381,7 +386,7 @@ def main():
   parser.add_argument('--torch', action='store_true', help='tensors of torch')
   given = parser.parse_args()
   try:
-    run(load(given.case), _function(given.function), given.out, given.torch)
+    run(load(given.case), function(given.function), given.out, given.torch)
   except ValueError as error:
     if _is_of(error, given.function):  # it is the user's own, with its lines
       raise

@@ -29,6 +29,7 @@ from hpmoe.parity_tests.commands import invariance_command
 from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.commands import reproduce_command
+from hpmoe.parity_tests.commands import shrink_command
 from hpmoe.parity_tests.commands import sweep_command
 from hpmoe.parity_tests.commands import tightness_command
 from hpmoe.parity_tests.commands import timeline_command
@@ -48,6 +49,7 @@ COMMANDS = {
     invariance_command,
     law_command,
     reproduce_command,
+    shrink_command,
     sweep_command,
     tightness_command,
     timeline_command,

@@ -1,0 +1,67 @@
+"""`hpmoe shrink`."""
+
+from absl import flags
+
+from hpmoe.parity_tests.case import flags as case_flags
+from hpmoe.parity_tests.commands import backend_flags
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import layer_flags
+
+
+def _define(f: flags.FlagValues) -> None:
+  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.candidates import tasks
+  from hpmoe.parity_tests.judge import judgement
+
+  cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
+  cli.define(f, (*tasks.FLAGS, *table.FLAGS))
+  cli.define(f, [row for row in judgement.FLAGS if row.name == 'lane'])
+  cli.option(f, 'out', 'The folder to write, empty or not there.')
+  cli.define_json(f)
+
+
+def _shrink(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.judge import judgement as judgement_lib
+  from hpmoe.parity_tests.judge import request as request_lib
+  from hpmoe.parity_tests.judge import verdicts
+  from hpmoe.parity_tests.law import shrink
+  from hpmoe.parity_tests.report import report
+
+  if f.out is None:
+    raise cli.UsageError('out: expected a folder to write, got none')
+  cli.check_writable('json', f.json)
+  case = layer_flags.asked_case(f, f.direction)
+  lanes = verdicts.LANES if 'all' in f.lane else tuple(f.lane)
+  request = request_lib.Request(
+    case,
+    backend_flags.candidate(f, case),
+    judgement_lib.Judgement(lanes=lanes),
+  )
+  try:
+    with cli.failure_reported(f.json), cli.progress() as step:
+      found = shrink.shrink(request, step)
+  except shrink.Right as right:
+    print(f'{right}: nothing is written')
+    return cli.NO_PARITY
+  given = ' '.join(cli.arguments(f, without=('out', 'json')))
+  shrink.write(found, f.out, given)
+  cli.write_json(f.json, report.jsonable(shrink.to_json(found)))
+  print(shrink.text(found, f.out))
+  return cli.PARITY
+
+
+COMMAND = cli.Command(
+  'shrink',
+  'the smallest case that a kernel still fails in the same way.',
+  (
+    'hpmoe shrink --candidate=kernel.py:moe --preset=small --out=smallest',
+    'hpmoe shrink --case=case --candidate=kernel.py:moe --out=smallest',
+  ),
+  _define,
+  _shrink,
+  '0 written, '
+  '1 the case does not fail, '
+  '2 the request was wrong, '
+  '3 the candidate crashed, hung or could not run',
+  compiles=True,
+)

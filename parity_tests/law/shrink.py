@@ -1,0 +1,395 @@
+"""The smallest case that still fails in the same way.
+
+One after another sizes are made smaller, the smallest first, and values
+simpler; what fails at the same stage and looks the same is kept.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import pathlib
+import re
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import reproduce
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check as check_lib
+from hpmoe.parity_tests.judge import judgement as judgement_lib
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import tensors
+
+Arrays = Mapping[str, np.ndarray]
+# Of a failure, what must stay: its lane, its stage and what it looks like.
+Look = tuple[str, str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """Inputs by axes that may be cut: M = R T, E = R L, and 2F as 2 and F.
+
+  Attributes:
+    ranks: R.
+    held: x, dy, ids, weights and whatever else a layer reads, by name.
+  """
+
+  ranks: int
+  held: Arrays
+
+  @classmethod
+  def of(cls, made: inputs_lib.LayerInputs) -> 'Layer':
+    sizes = {**made.config.dims(), '2': 2}
+    sizes['M'] = sizes['R'] * sizes['T']
+    return cls(
+      made.config.num_ranks,
+      {
+        name: array.reshape([sizes[axis] for axis in _axes(name)])
+        for name, array in made.arrays.items()
+      },
+    )
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    """R, T, E, K, D and F."""
+    num, width = self.held['x'].shape
+    experts, hidden = self.held['w_down'].shape[:2]
+    return dict(
+      R=self.ranks,
+      T=num // self.ranks,
+      E=experts,
+      K=self.held['topk_ids'].shape[1],
+      D=width,
+      F=hidden,
+    )
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """Returns them as a case takes them."""
+    sizes = self.sizes
+    sizes['L'] = sizes['E'] // sizes['R']
+    return {
+      name: np.ascontiguousarray(array).reshape(
+        tensors.SPECS[name].dims(**sizes)
+      )
+      for name, array in self.held.items()
+    }
+
+  def cut(self, axis: str, at: np.ndarray | slice) -> 'Layer':
+    """Returns what is left of an axis."""
+    made = {}
+    for name, array in self.held.items():
+      index = [at if mine == axis else slice(None) for mine in _axes(name)]
+      made[name] = array[tuple(index)]
+    return dataclasses.replace(self, held=made)
+
+  def but(self, name: str, array: np.ndarray) -> 'Layer':
+    """Returns the layer with another tensor of a name."""
+    return dataclasses.replace(self, held={**self.held, name: array})
+
+
+_ONE = {'R T': 'M', 'R L': 'E'}
+
+
+def _axes(name: str) -> tuple[str, ...]:
+  first, rest = tensors.SPECS[name].shape[:3], tensors.SPECS[name].shape[3:]
+  return (_ONE[first], *rest.replace('2F', '2 F').split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """A case that fails.
+
+  Attributes:
+    case: as a check takes it.
+    layer: its inputs.
+    failure: the first one.
+    tried: cases that were checked.
+  """
+
+  case: case_lib.Case
+  layer: Layer
+  failure: verdicts.Failure
+  tried: int = 1
+
+
+class Right(ValueError):
+  """The case does not fail."""
+
+
+def look(failure: verdicts.Failure) -> Look:
+  """Returns what a smaller failure must share; places and numbers may not."""
+  words = failure.pattern.split('; ')[0].split(' where ')[0].split(',')[0]
+  if words.startswith('in ') or 'look at' in words:
+    words = ''
+  return failure.lane, failure.stage, re.sub(r'-?\d+(\.\d+)?', 'n', words)
+
+
+def write(found: Found, folder: str, command: str) -> None:
+  """Writes a case, and a script that shows the failure without us.
+
+  Args:
+    found: what fails.
+    folder: to write to, empty or not there.
+    command: what a report should say wrote it.
+
+  Raises:
+    ValueError: the folder has something in it.
+  """
+  bench = bench_lib.Bench(found.case)
+  data = _data(found)
+  made = {
+    kind: bench.read_by(found.case.passes, kind)
+    for kind in dict.fromkeys(('real', data))
+  }
+  folder_lib.write(folder, found.case.direction, made, command=command)
+  failure = found.failure
+  script = pathlib.Path(reproduce.__file__).read_text(encoding='utf-8')
+  values = dict(
+    DATA=data,
+    STAGE=verdicts.tensor_of(failure.stage),
+    INDEX=failure.index,
+    GOT=failure.got,
+    EXPECTED=failure.expected,
+  )
+  for name, value in values.items():
+    script = re.sub(rf'^{name} = .*', f'{name} = {value!r}', script, flags=re.M)
+  (pathlib.Path(folder) / 'reproduce.py').write_text(script, encoding='utf-8')
+
+
+def _data(found: Found) -> str:
+  """Returns the kind of data on which it fails."""
+  if found.failure.lane != 'exact':
+    return 'real'
+  is_wide = found.failure.rule == judging.WIDE_RULE
+  return 'wide' if is_wide else 'exact'
+
+
+def shrink(
+  request: request_lib.Request,
+  progress: Callable[[str], None] = lambda step: None,
+) -> Found:
+  """Returns a smallest case that a candidate fails as it fails the first one.
+
+  Args:
+    request: the case that fails.
+    progress: called with what is tried next.
+
+  Raises:
+    Right: it does not fail.
+    candidates.CandidateError: the candidate gave no answer to it.
+  """
+  progress('as it is')
+  first = check_lib.run(request).first_failure
+  if first is None:
+    raise Right(
+      f'{request.candidate.name}: expected a case that it fails, got one that '
+      'it passes'
+    )
+  found = _begun(request, first)
+  before = None
+  while before != found.layer.sizes:
+    before = found.layer.sizes
+    for axis in _AXES:
+      found = _smaller(request, found, axis, progress)
+  return _simpler(request, found, progress)
+
+
+def _begun(request: request_lib.Request, first: verdicts.Failure) -> Found:
+  """Returns the case with its inputs given, in one pass if that fails."""
+  case = request.case
+  layer = Layer.of(case.make())
+  which = verdicts.pass_of(first.stage).name
+  for direction in dict.fromkeys((which, case.direction)):
+    of = dataclasses.replace(case, direction=direction)
+    found = _fails(request, _with(of, layer), layer, look(first))
+    if found is not None:
+      return found
+  return Found(case, layer, first)
+
+
+def _with(case: case_lib.Case, layer: Layer) -> case_lib.Case:
+  return dataclasses.replace(
+    case, input=layer.arrays(), folder=None, capacity=None
+  )
+
+
+def _fails(
+  request: request_lib.Request,
+  case: case_lib.Case,
+  layer: Layer,
+  wanted: Look,
+) -> Found | None:
+  """Returns a case if it fails as wanted."""
+  judgement = judgement_lib.Judgement(
+    lanes=(wanted[0],), standards=request.judgement.standards, repeat=1
+  )
+  asked = dataclasses.replace(request, case=case, judgement=judgement)
+  try:
+    failure = check_lib.run(asked).first_failure
+  except (ValueError, candidates.CandidateError):
+    return None  # smaller than the kernel, or exact data, can be
+  if failure is None or look(failure) != wanted:
+    return None
+  return Found(case, layer, failure)
+
+
+def _smaller(
+  request: request_lib.Request,
+  found: Found,
+  axis: str,
+  progress: Callable[[str], None],
+) -> Found:
+  """Returns the case with an axis as small as still fails."""
+  tried = found.tried
+  for size in _sizes(axis, found.layer):
+    for layer in _AXES[axis](found, size):
+      progress(f'{axis}={size} of {found.layer.sizes[axis]}')
+      case = _with(found.case, layer)
+      tried += 1
+      smaller = _fails(request, case, layer, look(found.failure))
+      if smaller is not None:
+        return dataclasses.replace(smaller, tried=tried)
+  return dataclasses.replace(found, tried=tried)
+
+
+def _sizes(axis: str, layer: Layer) -> Iterator[int]:
+  """Yields smaller sizes of an axis, the smallest first."""
+  sizes = layer.sizes
+  most, size = sizes[axis], 1
+  while size < most:
+    fits = {
+      'R': sizes['E'] % size == 0 and len(layer.held['x']) % size == 0,
+      'E': size >= sizes['K'] and size % sizes['R'] == 0,
+    }
+    if fits.get(axis, True):
+      yield size
+    size += 1 if size < 4 else size // 2
+  if most > 4:
+    yield most - 1 if axis == 'T' else most - most % 2
+
+
+def _ranks(found: Found, size: int) -> Iterator[Layer]:
+  yield dataclasses.replace(found.layer, ranks=size)
+
+
+def _tokens(found: Found, size: int) -> Iterator[Layer]:
+  """Yields windows of tokens of each rank: where it fails, then the ends."""
+  num = found.layer.sizes['T']
+  rows = np.arange(num * found.layer.ranks).reshape(-1, num)
+  for start in _starts(found.failure.token, size, num):
+    some = rows[:, start : start + size]
+    yield found.layer.cut('M', some.reshape(-1))
+
+
+def _starts(at: int | None, size: int, most: int) -> Iterator[int]:
+  """Yields where a window may begin: it ends or begins with `at`, if it can."""
+  last = most - size
+  some = () if at is None else (max(at - size + 1, 0), at)
+  yield from dict.fromkeys(min(start, last) for start in (*some, 0, last))
+
+
+def _experts(found: Found, size: int) -> Iterator[Layer]:
+  """Yields some experts; tokens of others go to one of these."""
+  layer = found.layer
+  for start in _starts(found.failure.expert, size, layer.sizes['E']):
+    ids = _distinct(layer.held['topk_ids'] - np.int32(start), size)
+    yield layer.cut('E', slice(start, start + size)).but('topk_ids', ids)
+
+
+def _distinct(ids: np.ndarray, size: int) -> np.ndarray:
+  """Returns `[M, K]` int32 ids below `size`, those that are so kept."""
+  made = ids.copy()
+  for row in made:
+    free = [e for e in range(size) if e not in row]
+    for slot in np.flatnonzero((row < 0) | (row >= size)):
+      row[slot] = free.pop(row[slot] % len(free))
+  return made
+
+
+def _slots(found: Found, size: int) -> Iterator[Layer]:
+  for start in _starts(found.failure.slot, size, found.layer.sizes['K']):
+    yield found.layer.cut('K', slice(start, start + size))
+
+
+def _columns(axis: str) -> Callable[[Found, int], Iterator[Layer]]:
+  def columns(found: Found, size: int) -> Iterator[Layer]:
+    for start in _starts(None, size, found.layer.sizes[axis]):
+      yield found.layer.cut(axis, slice(start, start + size))
+
+  return columns
+
+
+_AXES: Mapping[str, Callable[[Found, int], Iterator[Layer]]] = dict(
+  T=_tokens,
+  R=_ranks,
+  E=_experts,
+  K=_slots,
+  D=_columns('D'),
+  F=_columns('F'),
+)
+
+
+def _simpler(
+  request: request_lib.Request,
+  found: Found,
+  progress: Callable[[str], None],
+) -> Found:
+  """Returns the case with small integers for values, where they still fail."""
+  tried = found.tried
+  if found.failure.lane == 'exact':
+    return found  # its data are such
+  for name, held in found.layer.held.items():
+    if held.dtype.kind == 'i':
+      continue
+    progress(f'{name} of integers')
+    simple = _integers(held.astype(np.float32)).astype(held.dtype)
+    layer = found.layer.but(name, simple)
+    tried += 1
+    simpler = _fails(
+      request, _with(found.case, layer), layer, look(found.failure)
+    )
+    found = simpler or found
+  return dataclasses.replace(found, tried=tried)
+
+
+def _integers(values: np.ndarray) -> np.ndarray:
+  """Returns integers of -4 to 4, as far apart as the values are."""
+  scale = 4 / max(float(np.abs(values).max()), 2.0**-100)
+  return np.rint(values * scale)
+
+
+def text(found: Found, folder: str) -> str:
+  """Returns what was found, and what shows it again."""
+  failure = found.failure
+  sizes = ' '.join(f'{name}={size}' for name, size in found.layer.sizes.items())
+  tensor = verdicts.tensor_of(failure.stage)
+  lines = [
+    f'{sizes}, {found.case.direction}: {failure.stage} still fails '
+    f'({failure.lane}: {failure.rule}), {found.tried} cases tried',
+    f'  element   {tensor}{list(failure.index)}',
+    f'  got       {failure.got!r}',
+    f'  expected  {failure.expected!r}',
+  ]
+  lines += [f'  pattern   {failure.pattern}'] if failure.pattern else []
+  return '\n'.join(
+    [
+      *lines,
+      f'{folder}: the case, and a script that needs numpy alone:',
+      f'  python {folder}/reproduce.py kernel.py:function',
+      f'  hpmoe check --case={folder} --candidate=kernel.py:function',
+    ]
+  )
+
+
+def to_json(found: Found) -> dict:
+  """Returns it as plain data."""
+  return dict(
+    sizes=found.layer.sizes,
+    direction=found.case.direction,
+    tried=found.tried,
+    failure=dataclasses.asdict(found.failure),
+  )

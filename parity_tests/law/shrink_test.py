@@ -1,0 +1,168 @@
+"""A failing case is made smaller, and fails as before."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.judge import explain_test
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.law import shrink
+
+CASE = case_lib.Case(preset='tiny', ranks=2)
+SMALL = case_lib.Case(preset='small', ranks=4)
+# What a bug needs: more than one expert, or rows, or ranks.
+NEEDS = dict(expert_after=dict(E=2), expert_before=dict(E=2), a_row=dict(R=2))
+
+KERNEL = """
+import numpy as np
+
+def moe(inputs, layer, policy):
+  x, ids, weights = inputs['x'], inputs['topk_ids'], inputs['topk_weights']
+  local = layer.num_experts // layer.num_ranks
+  y = np.zeros_like(x)
+  for rank, token, slot in np.ndindex(*ids.shape):
+    at = divmod(int(ids[rank, token, slot]), local)
+    gate, up = np.split(x[rank, token] @ inputs['w_gate_up'][at], 2)
+    if policy.activation == 'absolute':
+      hidden = abs(gate) * up
+    else:
+      hidden = gate / (1 + np.exp(-gate)) * up
+    y[rank, token] += WEIGHT * (hidden @ inputs['w_down'][at])
+  return {'y': y}
+"""
+
+
+def request(kernel, case=CASE):
+  def function(inputs, config, policy):
+    return kernel(config, policy, inputs)
+
+  return request_lib.Request(case, in_process.Function(function))
+
+
+@pytest.mark.parametrize('bug', ['halves', 'tail'])
+def test_a_case_is_made_small(bug):
+  # given
+  kernel, stage, said, _ = explain_test.BUGS[bug]
+
+  # when
+  found = shrink.shrink(request(kernel))
+
+  # then
+  sizes = found.layer.sizes
+  assert found.failure.stage == stage
+  assert said.split('; ')[0] in found.failure.pattern
+  assert sizes['R'] == sizes['E'] == sizes['K'] == 1
+  assert max(sizes['T'], sizes['D'], sizes['F']) <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('bug', explain_test.BUGS)
+def test_cases_of_some_ranks_are_made_small(bug):
+  # given
+  kernel, stage, _, _ = explain_test.BUGS[bug]
+
+  # when
+  found = shrink.shrink(request(kernel, SMALL))
+
+  # then
+  sizes, needs = found.layer.sizes, NEEDS.get(bug, {})
+  assert found.failure.stage == stage
+  assert sizes['R'] <= max(2, needs.get('R', 1))
+  assert max(sizes['T'], sizes['E']) <= 4
+  assert max(sizes['D'], sizes['F']) <= 16
+
+
+def test_a_fault_of_ours_stays_the_same():
+  # given: swapped experts need two of them
+  candidate = host.Megakernel(fault='swapped_experts')
+  asked = request_lib.Request(
+    dataclasses.replace(CASE, direction='forward'), candidate
+  )
+
+  # when
+  found = shrink.shrink(asked)
+
+  # then
+  assert found.failure.stage == 'gate_up'
+  assert found.layer.sizes['E'] == 2
+
+
+def test_a_right_kernel_has_none():
+  # given
+  asked = request(trial.Kernel(trial.ascending).forward)
+
+  # when / then
+  with pytest.raises(shrink.Right, match='expected a case that it fails'):
+    shrink.shrink(asked)
+
+
+def test_the_folder_shows_it_without_us(tmp_path, capsys):
+  # given
+  kernel = tmp_path / 'kernel.py'
+  kernel.write_text(KERNEL.replace('WEIGHT', '1'))
+  out = tmp_path / 'smallest'
+
+  # when
+  code = main.main(
+    [
+      'shrink',
+      f'--candidate={kernel}:moe',
+      '--preset=tiny',
+      '--ranks=2',
+      '--lane=exact',
+      f'--out={out}',
+      f'--json={tmp_path}/out.json',
+    ]
+  )
+
+  # then
+  assert code == cli.PARITY
+  assert 'topk_weights was left out' in capsys.readouterr().out
+  assert folder_lib.read(out).config.num_experts == 1
+  alone = tmp_path / 'alone'
+  shutil.copytree(out, alone)
+  assert _reproduced(alone, kernel) == 1
+  kernel.write_text(KERNEL.replace('WEIGHT', 'weights[rank, token, slot]'))
+  assert _reproduced(alone, kernel) == 0
+  assert (
+    main.main(
+      ['shrink', f'--candidate={kernel}:moe', f'--case={out}', '--out=none']
+    )
+    == cli.NO_PARITY
+  )
+
+
+def _reproduced(folder, kernel) -> int:
+  command = [
+    sys.executable,
+    '-I',
+    str(folder / 'reproduce.py'),
+    f'{kernel}:moe',
+  ]
+  return subprocess.run(command, cwd=folder, check=False).returncode
+
+
+@pytest.mark.parametrize('size', [2, 3])
+def test_experts_of_a_token_stay_distinct(size):
+  # given: K = 2 of 8 experts
+  ids = np.array([[0, 7], [6, 4], [3, 1], [2, 5]], np.int32)
+
+  # when
+  made = shrink._distinct(ids - 1, size)
+
+  # then
+  assert made.min() >= 0 and made.max() < size
+  assert all(len({*row}) == 2 for row in made)
+  kept = (ids - 1 >= 0) & (ids - 1 < size)
+  np.testing.assert_array_equal(made[kept], (ids - 1)[kept])
