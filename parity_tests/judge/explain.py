@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.case.theirs import readings
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, np.ndarray]
@@ -229,6 +230,7 @@ def _best(stage: Stage) -> tuple[float, str, str]:
 
 def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields what a bug is called, where to look, and what it would write."""
+  yield from _readings(stage)
   others = _rows_of_others(stage)
   if others is not None and others[2] < _FEW_ROWS:
     yield others[0], _SENT, others[1]
@@ -247,6 +249,15 @@ def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
     return
   for says, look, bugs in _bugs(stage.reads):
     yield says, look, stage.recompute(bugs)
+
+
+def _readings(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
+  """Yields what was written, where it is right in another layout or rank."""
+  sizes, ids = stage.tiling.config.dims(), stage.tiling.topk_ids
+  bad = [rank for rank, one in enumerate(stage.bad) if one.any()]
+  for told, other in readings.others(stage.name, stage.got, sizes, ids, bad):
+    if _is_right(stage, other):
+      yield f'right as with {told}', '', stage.got
 
 
 def _bugs(stages: Mapping[str, Arrays]) -> Iterator[tuple[str, str, Bugs]]:
@@ -300,6 +311,20 @@ def _explained(stage: Stage, made: np.ndarray) -> float:
     else:
       alike = np.abs(got - other) <= np.abs(got - right) / 16
   return float(alike.mean())
+
+
+def _is_right(stage: Stage, tensor: np.ndarray) -> bool:
+  """Says whether all rows of the rank are near what they should be."""
+  got, right = (
+    stage.tiling.rows(stage.name, a, stage.rank).astype(np.float64)
+    for a in (tensor, stage.expected)
+  )
+  if stage.exact:
+    return np.array_equal(got, right)
+  # Coarser than any storage rounding, finer than two unrelated rows.
+  largest = np.abs(right).max(axis=-1, keepdims=True, initial=0.0)
+  with np.errstate(invalid='ignore'):
+    return bool((np.abs(got - right) <= 2.0**-6 * largest).all())
 
 
 def _rows_of_others(stage: Stage) -> tuple[str, np.ndarray, int] | None:

@@ -301,6 +301,8 @@ def explained(
 ) -> Results:
   """Tells of the first stage that fails what it looks like, see `explain`.
 
+  Not where some ranks are judged alone: it takes the tensors of all.
+
   Args:
     case: the pass.
     answered: what the candidate returned.
@@ -315,18 +317,17 @@ def explained(
   name = next((n for n in case.stages if n in stages), None)
   if name is None or case.tiling.ranks is not None or case.tiling.sample:
     return results
-  first = stages[name]
-  stage = _failed_stage(case, answered, expected, first, refuses, exact)
-  assert first.failure is not None
-  found = explain.explain(stage, first.failure.pattern)
-  return [_told(r, name, found) for r in results]
-
-
-def _told(result: verdicts.Result, name: str, found: str) -> verdicts.Result:
-  if result.failure is None or verdicts.tensor_of(result.stage) != name:
-    return result
-  failure = dataclasses.replace(result.failure, pattern=found)
-  return dataclasses.replace(result, failure=failure)
+  failure = stages[name].failure
+  assert failure is not None
+  stage = _failed_stage(case, answered, expected, failure, refuses, exact)
+  words = explain.explain(stage, failure.pattern)
+  tell = lambda one: dataclasses.replace(one, pattern=words)
+  return [
+    r.part.but(tell)
+    if r in failed and verdicts.tensor_of(r.stage) == name
+    else r
+    for r in results
+  ]
 
 
 def _weights_of(stage: str) -> tuple[str, ...]:
@@ -337,9 +338,9 @@ def _weights_of(stage: str) -> tuple[str, ...]:
 
 
 def _failed_stage(
-  case, answered, expected, result, refuses, exact
+  case, answered, expected, failure, refuses, exact
 ) -> explain.Stage:
-  name, sources = verdicts.tensor_of(result.stage), answered.sources
+  name, sources = verdicts.tensor_of(failure.stage), answered.sources
   held = {**case.made.arrays, **expected, **sources}
   held |= case.oracle.plan
   chain = (*case.unseen(name, sources), name)
@@ -347,7 +348,7 @@ def _failed_stage(
     held[one] = case.recompute(one, sources)
   right = case.recompute(name, sources)
   bad = refuses(name, right)
-  case.tiling.padding(name, bad, result.failure.rank)[:] = False
+  case.tiling.padding(name, bad, failure.rank)[:] = False
 
   def recompute(bugs: explain.Bugs) -> np.ndarray:
     made = dict(held)
@@ -366,7 +367,7 @@ def _failed_stage(
   reads = tensors.reads(case.made.policy.placement)
   return explain.Stage(
     name,
-    result.failure.rank,
+    failure.rank,
     answered.got[name],
     right,
     bad,
@@ -403,54 +404,6 @@ def with_placement(
     return result
   hint = f'as with placement {other}: is policy.placement read?'
   return result.part.but(lambda one: dataclasses.replace(one, hint=hint))
-
-
-def with_readings(
-  case: PassCase,
-  got: Got,
-  results: Results,
-  again: Callable[[str, np.ndarray], Results],
-) -> Results:
-  """Tells who has a right tensor, but laid out in another way.
-
-  Args:
-    case: the pass.
-    got: what the candidate returned.
-    results: of its tensors.
-    again: judges another tensor of a name.
-  """
-  hints: dict[str, str] = {}
-  for result in results:
-    name = result.stage
-    if result.failure and name in case.which.stages and name not in hints:
-      hints |= _reading(case, got[name], result, again)
-  hinted = []
-  for result in results:
-    failure, name = result.failure, verdicts.tensor_of(result.stage)
-    if failure and name in hints:
-      failure = dataclasses.replace(failure, hint=hints[name])
-    hinted.append(dataclasses.replace(result, failure=failure))
-  return hinted
-
-
-def _reading(
-  case: PassCase,
-  tensor: np.ndarray,
-  result: verdicts.Result,
-  again: Callable[[str, np.ndarray], Results],
-) -> dict[str, str]:
-  """Returns a hint by the stage's name, if all of some ranks is wrong."""
-  if any(grid.any() and not grid.all() for grid in result.grids):
-    return {}
-  bad = [rank for rank, grid in enumerate(result.grids) if grid.any()]
-  sizes, ids = case.made.config.dims(), case.made.arrays['topk_ids']
-  for told, other in readings.others(result.stage, tensor, sizes, ids, bad):
-    rows = [
-      one for one in again(result.stage, other) if one.lane == result.lane
-    ]
-    if rows and all(one.verdict == verdicts.PASS for one in rows):
-      return {result.stage: f'right as with {told}'}
-  return {}
 
 
 def guilty(
@@ -751,26 +704,6 @@ def _stage_jobs(
   if bounds.is_narrow(case.made.policy) and (bound or is_result):
     right = chain(case, name, sources, expected)
     yield functools.partial(_within_edges, name, got[name], right)
-
-
-def _read_again(
-  asked: Asked,
-  case: PassCase,
-  got: Got,
-  expected: passes.Tensors,
-  name: str,
-  array: np.ndarray,
-) -> Results:
-  """Judges one stage of real data, were it another tensor."""
-  read = got | {name: array}
-  answered = Answered(read, read, None)
-  if name in case.movement and case.follows(name, read):
-    return [
-      row for row in moved(case, answered, expected)[0] if row.stage == name
-    ]
-  goldens = case.golden({}), case.golden(read)
-  jobs = _stage_jobs(asked, case, answered, expected, goldens, name)
-  return [row for job in jobs for row in job()]
 
 
 def _beside(

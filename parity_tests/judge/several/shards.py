@@ -1,7 +1,8 @@
 """A check by several processes, each of which judges some ranks.
 
 A shard writes what it found to a file of a folder that all of them see; who
-merges the files has the report of one process.  Nothing else is exchanged.
+merges the files has the report of one process, but for what a failure looks
+like (`explain`), which takes all ranks.  Nothing else is exchanged.
 """
 
 from collections.abc import Mapping

@@ -76,7 +76,15 @@ def _request(top, direction='both', **judged) -> check.Request:
 
 
 def _figures(report: check.Report) -> dict:
-  """Returns all that a report says, but for times."""
+  """Returns all that a report says, but for times and patterns.
+
+  What a tensor that is wrong looks like, who has those of all ranks says.
+  """
+  results = []
+  for one in report.results:
+    failure = one.failure and dataclasses.replace(one.failure, pattern='')
+    results.append(dataclasses.replace(one, failure=failure))
+  report = dataclasses.replace(report, results=tuple(results))
   maps = [
     [(rank, grid.tolist()) for rank, grid in enumerate(one.grids)]
     for one in report.results
