@@ -142,8 +142,7 @@ def write(found: Found, folder: str, command: str) -> None:
   bench = bench_lib.Bench(found.case)
   data = _data(found)
   made = {
-    kind: bench.read_by(found.case.passes, kind)
-    for kind in dict.fromkeys(('real', data))
+    kind: bench.read_by(found.case.passes, kind) for kind in inputs_lib.DATA
   }
   folder_lib.write(folder, found.case.direction, made, command=command)
   failure = found.failure
