@@ -4,6 +4,7 @@
 it needs numpy and read_case.py beside it.
 """
 
+import importlib
 import os
 import sys
 import tempfile
@@ -18,7 +19,7 @@ EXPECTED = 0.0
 def main():
   here = os.path.dirname(os.path.abspath(__file__))
   sys.path.insert(0, here)
-  import read_case
+  read_case = importlib.import_module('read_case')
 
   if len(sys.argv) != 2:
     sys.exit(f'usage: {sys.argv[0]} kernel.py:function')
