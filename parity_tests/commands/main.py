@@ -18,13 +18,10 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import check_command
 from hpmoe.parity_tests.commands import cli
-from hpmoe.parity_tests.commands import compare_command
 from hpmoe.parity_tests.commands import compile_command
-from hpmoe.parity_tests.commands import convert_command
 from hpmoe.parity_tests.commands import counts_command
 from hpmoe.parity_tests.commands import export_command
 from hpmoe.parity_tests.commands import faults_command
-from hpmoe.parity_tests.commands import generate_command
 from hpmoe.parity_tests.commands import invariance_command
 from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import layer_flags
@@ -33,8 +30,11 @@ from hpmoe.parity_tests.commands import shrink_command
 from hpmoe.parity_tests.commands import sweep_command
 from hpmoe.parity_tests.commands import tightness_command
 from hpmoe.parity_tests.commands import timeline_command
-from hpmoe.parity_tests.commands import train_command
 from hpmoe.parity_tests.commands import tune_command
+from hpmoe.parity_tests.commands.models import compare_command
+from hpmoe.parity_tests.commands.models import convert_command
+from hpmoe.parity_tests.commands.models import generate_command
+from hpmoe.parity_tests.commands.models import train_command
 
 COMMANDS = {
   module.COMMAND.name: module.COMMAND

@@ -14,9 +14,9 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.judge import explain_test
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge.cause import explain_test
 from hpmoe.parity_tests.law import shrink
 
 CASE = case_lib.Case(preset='tiny', ranks=2)

@@ -8,8 +8,8 @@ import pytest
 
 from hpmoe.parity_tests import api
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.judge import explain
 from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge.cause import explain
 from hpmoe.reference.contract import stable_random
 
 KERNEL = trial.Kernel(trial.ascending)
