@@ -45,6 +45,7 @@ class Outputs(candidates.Candidate):
     names: a file that says what they are called, or None.
     answer: the same, and what they were computed from.
     ranks: see `Candidate`.
+    in_shares: whether tensors are read where they are used, see `case.slabs`.
     origins: where tensors of the last run are.
   """
 
@@ -55,6 +56,7 @@ class Outputs(candidates.Candidate):
   names: str | None = None
   answer: answers.Answer | None = None
   ranks: tuple[int, ...] | None = None
+  in_shares: bool = False
   origins: dict[str, answers.Origin] = dataclasses.field(
     default_factory=dict, init=False, compare=False
   )
@@ -93,7 +95,14 @@ class Outputs(candidates.Candidate):
 
   def place(self, tensor, index) -> str:
     """See `Candidate`."""
+    if self.in_shares and tensor not in self.origins:
+      return ''  # who merges says so
     return self.origins[tensor].place(index)
+
+  def locate(self, data: str, tensor: str) -> None:
+    """Has `place` tell where a tensor of a kind of data is."""
+    assert self.answer is not None  # `ready`
+    self.origins[tensor] = self.answer.origin(data, tensor)
 
   def facts(self) -> dict[str, object]:
     """See `Candidate`."""
@@ -117,8 +126,11 @@ class Outputs(candidates.Candidate):
           f'{self.path}: expected ranks {self.ranks or "all"} of {data} data, '
           f'as of real data, got {answer.ranks(data) or "all"}'
         )
-      held, origins = answer.tensors(data, policy)
-      self.origins.update(origins)
+      if self.in_shares:
+        held = answer.share(data, policy)
+      else:
+        held, origins = answer.tensors(data, policy)
+        self.origins.update(origins)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
     mine = {n: a for n, a in held.items() if n in which.outputs}

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import fnmatch
-from typing import Self
+import functools
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import slabs as slabs_lib
+from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
 from hpmoe.parity_tests.case.theirs import names as names_lib
 from hpmoe.parity_tests.case.theirs import placed as placed_lib
 from hpmoe.reference.contract import precision
@@ -35,7 +38,7 @@ class File(folder_lib.Folder):
       layouts=inputs_lib.layouts_of(path),
     )
 
-  def data_of(self, x: np.ndarray) -> str:
+  def data_of(self, x: np.ndarray | slabs_lib.Slabs) -> str:
     """See `Folder`.
 
     Raises:
@@ -112,6 +115,70 @@ class Answer:
       gone = axes.index('R') if lacks else None
       origins[name] = Origin(called, there, placed, gone)
     return found, origins
+
+  def share(
+    self, data: str, policy: precision.PrecisionPolicy
+  ) -> dict[str, Any]:
+    """Returns what `tensors` does, to be read where it is used.
+
+    Raises:
+      dumps.Missing: nothing was.
+    """
+    files = dumps.find(self.path, data)
+    some = [files[None]] if None in files else [*files.values()]
+    names = self._named(*dumps.read(some[0]), str(some[0]))
+    known = (name for name in names if name in tensors.SPECS)
+    return {name: self._slabs(name, files, policy, data) for name in known}
+
+  def origin(self, data: str, name: str) -> 'Origin':
+    """Returns where a tensor of a kind of data is; little of it is read.
+
+    Where rows are in another order, all of it is.
+    """
+    files = dumps.find(self.path, data)
+    layout = (
+      self.names.layouts.get(name)
+      or self.case.layouts.get(name)
+      or layouts_lib.plain(name)
+    )
+    if layout.moves_rows:
+      return self.tensors(data, self.case.policy)[1][name]
+    path = next(iter(files.values()))
+    shape = [*self._named(*dumps.read(path), str(path))[name].shape]
+    gone = None
+    if len(shape) < len(layout.axes):
+      gone = layout.axes.index('R')
+      shape.insert(gone, self.case.config.num_ranks)
+    of = layout if None in files else layout.with_ranks
+    placed = of.placed(self.case.config.dims(), shape=tuple(shape))
+    called = self.names.tensors.get(name, name)
+    there = {rank: str(one) for rank, one in files.items()}
+    return Origin(called, there, placed, gone)
+
+  def _slabs(self, name: str, files, policy, data: str) -> slabs_lib.Slabs:
+    """Returns a tensor of theirs, read rank by rank."""
+    layout = self.names.layouts.get(name) or self.case.layouts.get(name)
+
+    def part(rank: int | None, called: str = name) -> np.ndarray:
+      held = self._named(*dumps.read(files[rank]), str(files[rank]))
+      if called not in held:
+        raise ValueError(
+          f'{files[rank]}: expected {called}, as of other ranks, got '
+          f'{", ".join(held)}'
+        )
+      return held[called]
+
+    order = None
+    if layout is not None and layout.order:
+      order = functools.partial(part, called=layout.order)
+    there = (*files,)
+    of = self.case.slabs(name, there, part, policy, data, layout, order)
+    if tensors.SPECS[name].shape.split()[1] != 'N':
+      return of
+    rows, read = self.case.config.num_rows, of.read
+    return dataclasses.replace(
+      of, read=lambda rank: _rows(name, read(rank)[None], rows)[0]
+    )
 
   def _ours(
     self, name: str, parts: folder_lib.Parts, held, policy

@@ -91,6 +91,17 @@ class Case:
     """The passes to run, in order."""
     return passes.of(self.direction)
 
+  def share(
+    self, ranks: tuple[int, ...], data: str = 'real'
+  ) -> inputs_lib.LayerInputs:
+    """Returns data of a case that was written, to be read where it is used.
+
+    Raises:
+      ValueError: a file of these ranks is wrong.
+    """
+    assert self.folder is not None  # only those are judged in shares
+    return folder_lib.read(self.folder).share(ranks, data)
+
   def make(self) -> inputs_lib.LayerInputs:
     """Returns the real data.
 

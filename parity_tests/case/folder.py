@@ -5,7 +5,7 @@ tensors are in .safetensors files, of all ranks or one of each, for each kind of
 data; `read_case.py` beside them reads it anywhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -20,9 +20,11 @@ import numpy as np
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import slabs as slabs_lib
 from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
 from hpmoe.parity_tests.case.theirs import placed as placed_lib
 from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
@@ -65,14 +67,7 @@ class Folder:
     Raises:
       ValueError: it is not there, or is not what was written.
     """
-    case = read_case.load(self.path)
-    if data not in case.data:
-      raise ValueError(
-        f'case: expected {data} data in {self.path}, got only '
-        f'{", ".join(self.data)}'
-      )
-    table = case.data[data]
-    policy = dataclasses.replace(self.policy, activation=table.activation)
+    table, policy = self._table(data)
     arrays: dict[str, np.ndarray] = {}
     for part in _PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       arrays |= self._part(f'{data}.{part}', getattr(table, part), policy)
@@ -81,12 +76,111 @@ class Folder:
       self.config, policy, arrays, self.path, self.facts, data
     )
 
-  def data_of(self, x: np.ndarray) -> str:
+  def share(
+    self, ranks: Sequence[int], data: str = 'real'
+  ) -> inputs_lib.LayerInputs:
+    """Returns what `inputs` does, to be read where it is used.
+
+    Routing is held, of all ranks.  Only the files of `ranks` are checked, and
+    one of all ranks where 0 is among them.
+
+    Raises:
+      ValueError: as `inputs`.
+    """
+    table, policy = self._table(data)
+    arrays: dict[str, Any] = {}
+    for part in _PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
+      paths = self._paths(f'{data}.{part}')
+      for (rank, path), expected in zip(
+        paths.items(), getattr(table, part), strict=True
+      ):
+        if (rank or 0) in ranks:
+          _check_hash(path, _digest(path), expected)
+      for name in read_case.read(next(iter(paths.values())))[0]:
+        arrays[name] = self._slabs(name, paths, policy, data)
+    for name in ('topk_ids', 'topk_weights', *tensors.PLAN):
+      if name in arrays:
+        arrays[name] = np.asarray(arrays[name])
+    checks.check_arrays(self.config, policy, arrays, tensors.INPUTS)
+    for name in tensors.INPUTS:
+      for rank in ranks:
+        for part in arrays[name][rank]:
+          checks.check_finite(f'{name} of rank {rank}', part)
+    return inputs_lib.LayerInputs(
+      self.config, policy, arrays, self.path, self.facts, data
+    )
+
+  def _slabs(
+    self, name: str, paths, policy: PrecisionPolicy, data: str
+  ) -> slabs_lib.Slabs:
+    def part(rank: int | None) -> np.ndarray:
+      return read_case.read(paths[rank])[0][name]
+
+    return self.slabs(name, tuple(paths), part, policy, data)
+
+  def slabs(
+    self,
+    name: str,
+    files: Sequence[int | None],
+    part: Callable[[int | None], np.ndarray],
+    policy: PrecisionPolicy,
+    data: str,
+    layout: layouts_lib.Layout | None = None,
+    order: Callable[[int | None], np.ndarray] | None = None,
+  ) -> slabs_lib.Slabs:
+    """Returns a tensor that is read rank by rank, as `taken` would have it.
+
+    Args:
+      name: of the tensor.
+      files: ranks of which there are parts, ours is zero of others; None: one
+        of all.
+      part: reads theirs.
+      policy: its dtype.
+      data: kind of data.
+      layout: None: that of the case, or ours.
+      order: reads what `layout.order` names.
+    """
+    layout = layout or self.layouts.get(name)
+    shape = tensors.SPECS[name].dims(**self.config.dims())
+    dtype = storage.FORMATS.get(policy.dtype(name))
+    numpy = np.dtype(np.int32) if dtype is None else np.dtype(dtype.numpy)
+
+    def read(rank: int) -> np.ndarray:
+      whole = None in files
+      if not whole and rank not in files:
+        return np.zeros(shape[1:], numpy)
+      if layout is None:
+        found = read_case.as_numpy(part(None if whole else rank))
+        if whole or found.ndim == len(shape):
+          found = found[rank if whole else 0]
+        return layouts_lib.as_stored(name, found, policy.dtype(name))
+      alone = not (whole or (layout.is_of_tokens and layout.moves_rows))
+      some = [rank] if alone else files
+      theirs = {one: part(one) for one in some}
+      orders = None if order is None else {one: order(one) for one in some}
+      return self.taken(name, theirs, policy, layout, orders)[0][rank]
+
+    return slabs_lib.Slabs(shape, numpy, read, data)
+
+  def _table(self, data: str) -> tuple[Any, PrecisionPolicy]:
+    """Returns what case.toml says of a kind of data, and its policy."""
+    case = read_case.load(self.path)
+    if data not in case.data:
+      raise ValueError(
+        f'case: expected {data} data in {self.path}, got only '
+        f'{", ".join(self.data)}'
+      )
+    table = case.data[data]
+    return table, dataclasses.replace(self.policy, activation=table.activation)
+
+  def data_of(self, x: np.ndarray | slabs_lib.Slabs) -> str:
     """Returns the kind of data that x `[R, T, D]` is of.
 
     Raises:
       ValueError: it is of none.
     """
+    if isinstance(x, slabs_lib.Slabs):
+      return x.data
     for data in self.data:
       found = self._read('x', f'{data}.{_PARTS[0]}')
       if np.array_equal(self.ours('x', found, self.policy), x):
@@ -169,11 +263,7 @@ class Folder:
     paths = self._paths(name).items()
     for (rank, path), expected in zip(paths, hashes, strict=True):
       held[rank] = read_case.read(path)[0]
-      if read_case.digest(held[rank]) != expected:
-        raise ValueError(
-          f'{path}: expected the tensors that were written, with hash '
-          f'{expected[:12]}, got others'
-        )
+      _check_hash(path, read_case.digest(held[rank]), expected)
     first = next(iter(held.values()))
     return {
       n: self.ours(n, {rank: one[n] for rank, one in held.items()}, policy)
@@ -181,6 +271,27 @@ class Folder:
     }
 
 
+def _check_hash(path: str, got: str, expected: str) -> None:
+  if got != expected:
+    raise ValueError(
+      f'{path}: expected the tensors that were written, with hash '
+      f'{expected[:12]}, got others'
+    )
+
+
+def _digest(path: str) -> str:
+  """Returns `read_case.digest` of a file; little of it is held at once."""
+  total = hashlib.sha256()
+  for name, array in sorted(read_case.read(path)[0].items()):
+    total.update(f'{name} {array.dtype} {array.shape};'.encode())
+    for first in range(0, array.nbytes, _CHUNK):
+      again = read_case.read(path)[0][name].reshape(-1).view(np.uint8)
+      total.update(again[first : first + _CHUNK].tobytes())
+  return total.hexdigest()
+
+
+# Bytes of a file that are held at once.
+_CHUNK = 1 << 24
 # Tables of case.toml that its id is made of, with those of data.
 _TOLD = ('layer', 'policy', 'layouts', 'returns')
 _PARTS = (passes.FORWARD.name, passes.BACKWARD.name)

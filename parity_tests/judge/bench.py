@@ -72,7 +72,7 @@ class Bench:
       ValueError: the case is wrong.
     """
     self._case, self._share = case, share
-    self.made = case.make()
+    self.made = case.make() if share is None else case.share(share)
     self._keep = keep
     self._answers: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     self._exact: dict[str, inputs_lib.LayerInputs] = {}
@@ -83,8 +83,9 @@ class Bench:
       return self.made
     if data in self._exact:
       return self._exact[data]
+    if self._share is not None:
+      return self._case.share(self._share, data)
     made = self._case.data(self.made, data)
-
     if self._keep:
       self._exact[data] = made
     return made

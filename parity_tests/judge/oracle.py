@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.case import slabs
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
@@ -87,7 +88,7 @@ def _run(
 ) -> at.Array:
   """Returns `stages.run`, kept for all policies in which it is the same."""
   needs = tensors.needs(name, policy.placement)
-  known = {name: known[name] for name in needs}
+  known = {name: slabs.whole(known[name]) for name in needs}
   policy = dataclasses.replace(
     policy,
     accumulation_order='ascending',

@@ -66,7 +66,7 @@ def _stage(
     return [verdicts.not_captured(name, lane, rule, missing[0])]
   if not moves:
     return lanes.tolerances(name, got[name], golden, None, ())
-  home = np.zeros_like(got[name])
+  home = np.zeros(got[name].shape, got[name].dtype)
   for rank in case.tiling.held:
     rows = case.tiling.rows(name, home, rank)
     for lo in range(0, len(rows), _ROWS):

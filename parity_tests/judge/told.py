@@ -46,8 +46,6 @@ def with_place(
       there += f'; tile: {candidate.place(tensor, tile)}'
     return dataclasses.replace(failure, there=there)
 
-  if tiling.share is not None:  # What fails is known on all ranks.
-    return [one.part.but(place) if one.part else one for one in results]
   return [
     dataclasses.replace(one, failure=one.failure and place(one.failure))
     for one in results

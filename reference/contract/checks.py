@@ -33,7 +33,7 @@ def check_inputs(
   """
   check_arrays(config, policy, inputs, tensors.INPUTS)
   for name in tensors.INPUTS:
-    _check_finite(name, inputs[name])
+    check_finite(name, inputs[name])
   check_capacity(config, _counts(config, inputs['topk_ids']))
 
 
@@ -92,7 +92,12 @@ def _is_known(value: Any) -> bool:
   return not isinstance(value, jax.core.Tracer) and value.is_fully_addressable
 
 
-def _check_finite(name: str, value: np.ndarray) -> None:
+def check_finite(name: str, value: np.ndarray) -> None:
+  """Refuses values that are not finite.
+
+  Raises:
+    ValueError: one is not; names the first.
+  """
   bad = np.argwhere(~np.isfinite(np.asarray(value)))
   if bad.size:
     index = tuple(int(i) for i in bad[0])

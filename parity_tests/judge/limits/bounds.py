@@ -252,7 +252,7 @@ def _sum_variance(
 def gemm(
   policy: precision.PrecisionPolicy,
   rows: Bounded,
-  weights: np.ndarray | Bounded,
+  weights: 'np.ndarray | Bounded | Weights',
   dtype: str | None = None,
 ) -> Bounded:
   """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]`.
@@ -264,18 +264,17 @@ def gemm(
   and x products and x - 1 sums may be flushed.  Weights that have an error f
   add (1 + gamma_x) sum (|x| + e) f.
   """
-  of_weights = weights if isinstance(weights, Bounded) else Bounded(weights)
-  weights = of_weights.value
-  depth = weights.shape[0]
+  if not isinstance(weights, Weights):
+    weights = Weights.of(weights)
+  of_weights, depth = weights.given, len(weights.value)
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
-  value, prefixes = _prefix_sums(rows.value, weights.astype(np.float64), block)
+  value, prefixes = _prefix_sums(rows.value, weights.value, block)
   of_total, of_terms = _sum_variance(policy, depth, min(block, depth))
   own = of_terms * np.square(rows.value)
   of_sum = of_total * np.square(value) + (2 * depth * _TINY) ** 2
   if prefixes is not None:
     of_sum += _kernels(policy) * _VARIANCE * block * prefixes
-  sizes = _Sizes.of(weights)
-  square = sizes.square()
+  sizes, square = weights.sizes, weights.squares
   scale = gamma(depth) + gamma(depth, _U64)
   reach = sizes.at_most(_finite(rows.value))
   error = scale * reach + 2 * depth * _TINY
@@ -373,6 +372,31 @@ class _Sizes:
     with np.errstate(invalid='ignore'):  # infinite, where the value is
       sums = (rows / row).astype(np.float32) @ self.size
     return sums.astype(np.float64), row * self.scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """Weights `[x, y]`, made ready to be multiplied more than once.
+
+  Attributes:
+    given: they, as they are stored if they have no error.
+    value: float64.
+    sizes: of them.
+    squares: of them.
+  """
+
+  given: Bounded
+  value: np.ndarray
+  sizes: _Sizes
+  squares: _Sizes
+
+  @classmethod
+  def of(cls, given: np.ndarray | Bounded) -> 'Weights':
+    """Returns weights `[x, y]`."""
+    given = given if isinstance(given, Bounded) else Bounded(given)
+    sizes = _Sizes.of(given.value)
+    value = given.value.astype(np.float64)
+    return cls(given, value, sizes, sizes.square())
 
 
 def activation(

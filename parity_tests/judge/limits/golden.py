@@ -9,6 +9,7 @@ bring their rounding bound along.
 from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
+import threading
 
 import numpy as np
 
@@ -44,6 +45,12 @@ class Rows:
   _whole: dict = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
   )
+  _ready: dict = dataclasses.field(
+    default_factory=dict, init=False, repr=False, compare=False
+  )
+  _lock: threading.RLock = dataclasses.field(
+    default_factory=threading.RLock, init=False, repr=False, compare=False
+  )
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a tensor."""
@@ -65,9 +72,9 @@ class Rows:
 
   def tokens(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
     """Returns `[hi - lo, D]`, an input `[R, T, D]` at packed rows."""
-    values = self.inputs[name]
     token = self.tiling.slot_of_row[rank][lo:hi] // self.tiling.config.top_k
-    return values.reshape(-1, values.shape[-1])[token]
+    source, token = np.divmod(token, self.tiling.config.num_tokens)
+    return self.inputs[name][source, token]
 
   def slot_weight(self, rank: int, lo: int, hi: int) -> np.ndarray:
     """Returns `[hi - lo]`, the routing weights of packed rows."""
@@ -83,21 +90,41 @@ class Rows:
   def gemm(
     self,
     source: bounds.Bounded,
-    weights: np.ndarray,
+    name: str,
     rank: int,
     lo: int,
     dtype: str,
+    transposed: bool = False,
   ) -> bounds.Bounded:
     """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`."""
     hi = lo + len(source.value)
+
+    def multiply(rows: bounds.Bounded, expert: int) -> bounds.Bounded:
+      weights = self._weights(name, rank, expert, transposed)
+      return bounds.gemm(self.policy, rows, weights, dtype)
+
     parts = [
-      bounds.gemm(self.policy, source[begin:end], weights[rank, expert], dtype)
+      multiply(source[begin:end], expert)
       for expert, begin, end in self._experts(rank, lo, hi)
     ]
     # An expert without rows.
-    return bounds.join(
-      parts or [bounds.gemm(self.policy, source, weights[rank, 0], dtype)]
-    )
+    return bounds.join(parts or [multiply(source, 0)])
+
+  def _weights(
+    self, name: str, rank: int, expert: int, transposed: bool
+  ) -> bounds.Weights:
+    """Returns one expert's weights; the last of each name are kept.
+
+    Rows of one expert come one after another.
+    """
+    key = (rank, expert)
+    with self._lock:
+      if self._ready.get(name, (None,))[0] != key:
+        self._ready.pop(name, None)
+        stored = self.inputs[name][rank, expert]
+        stored = stored.T if transposed else stored
+        self._ready[name] = (key, bounds.Weights.of(stored))
+      return self._ready[name][1]
 
   def _experts(
     self, rank: int, lo: int, hi: int
@@ -118,29 +145,48 @@ class Rows:
     if source in self.captured:
       off = self.off[source][owner, row] if source in self.off else None
       return bounds.exact(self.captured[source][owner, row], off)
-    first, rows = self._packed_rows(source)
-    return rows[first[owner] + row]
+    first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
+    at, rows = self._of_slots(source)
+    return rows[at[first + lo : first + hi]]
 
-  def _packed_rows(self, source: str) -> tuple[np.ndarray, bounds.Bounded]:
-    """Returns all ranks' rows of a tensor that was not captured.
+  def _of_slots(self, source: str) -> tuple[np.ndarray, bounds.Bounded]:
+    """Returns packed rows of a tensor that was not captured.
 
-    Before them, `[R]`, where each rank's begin.
+    Before them, `[R T K]`, which of them is of a slot of the judged ranks.
     """
     if source not in self._whole:
-      ranks = range(self.tiling.config.num_ranks)
-      valid = [self.tiling.num_valid(rank) for rank in ranks]
-      rows = [self.rows(source, rank, 0, valid[rank]) for rank in ranks]
-      first = np.cumsum([0, *valid[:-1]])
-      self._whole[source] = first, bounds.join(rows)
+      held = [
+        (slots, self.rows(source, rank, lo, hi))
+        for rank, lo, hi, slots in self.packed()
+      ]
+      found = np.concatenate([slots for slots, _ in held])
+      at = np.zeros(self.tiling.topk_ids.size, np.int64)
+      at[found] = np.arange(len(found))
+      self._whole[source] = at, bounds.join([rows for _, rows in held])
     return self._whole[source]
 
   def packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
-    """Yields (rank, rows lo to hi, their slots) of all packed rows."""
-    for rank in range(self.tiling.config.num_ranks):
-      cut = self.tiling.cut('gate_up', rank)
-      for first, last in cut.chunks(self.chunk):
-        lo, hi = int(cut.starts[first]), int(cut.starts[last])
-        yield rank, lo, hi, self.tiling.slot_of_row[rank][lo:hi]
+    """Yields (rank, rows lo to hi, their slots) of rows of the judged ranks.
+
+    They are of one expert and of one rank's tokens: what is computed of them
+    has the same bits whoever else is judged.
+    """
+    config = self.tiling.config
+    slots_of_rank = config.num_tokens * config.top_k
+    most = max(1, self.chunk // self.tiling.columns('gate_up'))
+    held = np.zeros(config.num_ranks, bool)
+    held[[*self.tiling.held]] = True
+    for rank in range(config.num_ranks):
+      slots = self.tiling.slot_of_row[rank]
+      edges = tiles.expert_rows(config, self.tiling.counts, rank)
+      expert = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+      key = expert * config.num_ranks + slots // slots_of_rank
+      begins = np.flatnonzero(np.diff(key, prepend=-1))
+      for begin, end in zip(begins, [*begins[1:], len(key)]):
+        if held[key[begin] % config.num_ranks]:
+          for lo in range(int(begin), int(end), most):
+            hi = min(lo + most, int(end))
+            yield rank, lo, hi, slots[lo:hi]
 
   def slot_sums(self, source: str, weights: np.ndarray) -> bounds.CombineSums:
     """Returns all tokens' sums of weighted rows, filled owner by owner.
@@ -194,7 +240,7 @@ class Golden(Rows):
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      return self.gemm(source, self.inputs[name], rank, lo, self.dtype(stage))
+      return self.gemm(source, name, rank, lo, self.dtype(stage))
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
       weight = self.early_weight(rank, lo, hi)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import threading
 
 import numpy as np
 
@@ -29,9 +28,6 @@ class GoldenGrad(golden.Rows):
   _expert: dict = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
   )
-  _lock: threading.Lock = dataclasses.field(
-    default_factory=threading.Lock, init=False, repr=False, compare=False
-  )
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a gradient.
@@ -44,8 +40,8 @@ class GoldenGrad(golden.Rows):
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      weights = np.swapaxes(self.inputs[name], -1, -2)
-      return self.gemm(source, weights, rank, lo, self.policy.storage)
+      dtype = self.policy.storage
+      return self.gemm(source, name, rank, lo, dtype, transposed=True)
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
     compute = {
@@ -144,12 +140,18 @@ class GoldenGrad(golden.Rows):
 
   @functools.cached_property
   def _dots(self) -> bounds.Bounded:
-    """`[R T, K]`: rows' weight gradients at placement 'before_down'."""
+    """`[R T, K]`: rows' weight gradients at placement 'before_down'.
+
+    Those of ranks that are not judged are not theirs.
+    """
     parts, order = [], []
     for (*_, slots), dots in ahead.map_ahead(self._row_dots, self.packed()):
       order.append(slots)
       parts.append(dots)
-    of_slot = bounds.join(parts)[np.argsort(np.concatenate(order))]
+    found = np.concatenate(order)
+    at = np.zeros(self.tiling.topk_ids.size, np.int64)
+    at[found] = np.arange(len(found))
+    of_slot = bounds.join(parts)[at]
     return of_slot.reshape(-1, self.tiling.config.top_k)
 
   def _row_dots(self, part) -> bounds.Bounded:

@@ -22,6 +22,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import parts
 from hpmoe.parity_tests.judge import spread_tally
+from hpmoe.parity_tests.judge import told
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import spread
@@ -127,7 +128,12 @@ def _ready(request: check.Request, share, progress=lambda step: None):
       'shard: expected --outputs beside it, what ran elsewhere, got '
       f'{request.candidate.name}'
     )
-  candidate = request.candidate.ready(request.case)
+  if request.case.folder is None:
+    raise ValueError(
+      'shard: expected --case beside it, a folder of `hpmoe export`, got none'
+    )
+  candidate = dataclasses.replace(request.candidate, in_shares=True)
+  candidate = candidate.ready(request.case)
   request.judgement.refuse(request.case, candidate)
   progress('inputs')
   bench = bench_lib.Bench(request.case, share=share)
@@ -179,11 +185,30 @@ def merge(
     [change for _, changes, _ in found for change in changes],
     min(runs for *_, runs in found),
   )
+  examined = dataclasses.replace(
+    examined, results=[_placed(request, bench, r) for r in examined.results]
+  )
   examined = bench_lib.settled(request, examined)
   longest = max(one['seconds'] for _, one in held)
   return check.report_of(
     request, bench, examined, longest + time.perf_counter() - start
   )
+
+
+def _placed(
+  request: check.Request, bench: bench_lib.Bench, result: verdicts.Result
+) -> verdicts.Result:
+  """Tells where the first bad tile of all ranks is in files."""
+  candidate = request.candidate
+  assert isinstance(candidate, outputs.Outputs)
+  if result.failure is None:
+    return result
+  data = 'real'
+  if result.lane == 'exact':
+    data = 'wide' if result.rule == judging.WIDE_RULE else 'exact'
+  candidate.locate(data, verdicts.tensor_of(result.stage))
+  tiling = bench_lib.tiling_of(candidate.options, bench.made, bench.plan)
+  return told.with_place([result], candidate, tiling)[0]
 
 
 def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:

@@ -1,0 +1,72 @@
+"""Tensors `[R, ...]` in files, of which a rank's part is read when it is used.
+
+Nothing is kept: a part is a map of its file where it lies there as ours, so
+that what is not looked at is not read; what is taken out of it is a copy.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Slabs:
+  """A tensor, indexed as an array would be: by rank first.
+
+  Attributes:
+    shape: of all ranks.
+    dtype: of its elements.
+    read: returns the part `[...]` of a rank.
+    data: kind of data, one of `inputs.DATA`.
+  """
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  read: Callable[[int], np.ndarray]
+  data: str
+
+  @property
+  def ndim(self) -> int:
+    """Axes, that of ranks among them."""
+    return len(self.shape)
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  def __getitem__(self, index: Any) -> Any:
+    """Returns a part, a copy of some of it, or rows `(owners, rows)` `[n]`."""
+    first, *rest = index if isinstance(index, tuple) else (index,)
+    if isinstance(first, slice):
+      return self._some(first, tuple(rest))
+    if np.ndim(first):
+      return self._rows(np.asarray(first), np.asarray(*rest))
+    part = self.read(int(first))
+    return np.array(part[tuple(rest)]) if rest else part
+
+  def _some(self, ranks: slice, rest: tuple) -> 'Slabs':
+    if ranks != slice(None):
+      raise IndexError(f'slabs: expected all ranks or one, got {ranks}')
+    of_one = np.broadcast_to(np.zeros((), self.dtype), self.shape[1:])[rest]
+    shape = (self.shape[0], *of_one.shape)
+    read = self.read
+    return dataclasses.replace(self, shape=shape, read=lambda r: read(r)[rest])
+
+  def _rows(self, owners: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    found = np.empty((len(owners), *self.shape[2:]), self.dtype)
+    for rank in np.unique(owners):
+      mine = owners == rank
+      found[mine] = self.read(int(rank))[rows[mine]]
+    return found
+
+  def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    """Returns all of it."""
+    del copy
+    whole = np.stack([self.read(rank) for rank in range(len(self))])
+    return whole if dtype is None else whole.astype(dtype)
+
+
+def whole(array: Any) -> Any:
+  """Returns an array; of slabs all of them."""
+  return np.asarray(array) if isinstance(array, Slabs) else array
