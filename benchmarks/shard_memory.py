@@ -30,7 +30,7 @@ _SIZES = flags.DEFINE_list(
   'Flags of `hpmoe export` that give the layer.',
 )
 _MAIN = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main']
-_KERNEL = '''
+_KERNEL = """
 import sys
 from hpmoe.parity_tests.case import folder, read_case
 from hpmoe.parity_tests.judge import trial
@@ -40,7 +40,7 @@ held = trial.Kernel().forward(made.config, made.policy, made.arrays)
 for rank in range(made.config.num_ranks):
   mine = {name: array[rank] for name, array in held.items()}
   read_case.write(out, loaded, 'real', mine, rank)
-'''
+"""
 
 
 def _peak(command: list[str]) -> dict[str, float]:
