@@ -343,7 +343,9 @@ def _failed_stage(
   name, sources = verdicts.tensor_of(failure.stage), answered.sources
   held = {**case.made.arrays, **expected, **sources}
   held |= case.oracle.plan
-  chain = (*case.unseen(name, sources), name)
+  before = case.unseen(name, sources)
+  # What its forward pass kept to itself is the oracle's, in `made`.
+  chain = (*(one for one in before if one in case.sources), name)
   for one in chain[:-1]:
     held[one] = case.recompute(one, sources)
   right = case.recompute(name, sources)
