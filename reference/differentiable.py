@@ -21,39 +21,40 @@ def layer(
   topk_weights: at.Float[at.Array, 'R T K'],
   w_gate_up: at.Float[at.Array, 'R L D 2*F'],
   w_down: at.Float[at.Array, 'R L F D'],
+  *parts: at.Array,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` of `layer.forward`, whose arguments it takes.
 
   Reverse mode runs `layer_grad.backward`; a gradient comes in the dtype of its
-  argument.
+  argument.  `parts` are what else `tensors.inputs` names, in that order.
 
   Raises:
     ValueError: as `layer.forward`.
   """
-  outputs = layer_lib.forward(
-    config, policy, x, topk_ids, topk_weights, w_gate_up, w_down
-  )
+  arrays = (x, topk_ids, topk_weights, w_gate_up, w_down, *parts)
+  inputs = layer_lib.named(config, arrays)
+  outputs = layer_lib.forward(config, policy, run=layer_lib.stage, **inputs)
   return outputs['y']
 
 
 def _forward(config, policy, *arguments):
-  inputs = dict(zip(tensors.INPUTS, arguments, strict=True))
-  known = inputs | layer_lib.forward(config, policy, **inputs)
-  kept = {name: known[name] for name in layer_grad.reads(policy)}
-  # Residuals are arrays: an empty one carries the dtype of x.
-  return known['y'], (kept, inputs['x'][:0])
+  inputs = layer_lib.named(config, arguments)
+  known = inputs | layer_lib.forward(
+    config, policy, run=layer_lib.stage, **inputs
+  )
+  kept = {name: known[name] for name in layer_grad.reads(config, policy)}
+  # Residuals are arrays: empty ones carry the dtypes of what is not kept.
+  return known['y'], (kept, {n: a[:0] for n, a in inputs.items()})
 
 
 def _backward(config, policy, saved, dy):
-  kept, empty_x = saved
+  kept, empty = saved
   out = layer_grad.backward(config, policy, kept, dy)
-  return (
-    out['dx'].astype(empty_x.dtype),
-    None,
-    out['d_topk_weights'],
-    out['d_w_gate_up'].astype(kept['w_gate_up'].dtype),
-    out['d_w_down'].astype(kept['w_down'].dtype),
-  )
+  grads = {'x': out['dx'].astype(empty['x'].dtype), 'topk_ids': None}
+  for name in tensors.inputs(config):
+    if name not in grads:
+      grads[name] = out[f'd_{name}'].astype(empty[name].dtype)
+  return tuple(grads.values())
 
 
 layer.defvjp(_forward, _backward)

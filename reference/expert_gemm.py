@@ -30,8 +30,13 @@ def expert_gemm(
   plan: token_order.Plan,
   rows: at.Float[at.Array, 'R N X'],
   weights: at.Float[at.Array, 'R L X Y'],
+  bias: at.Float[at.Array, 'R L Y'] | None = None,
+  scale: at.Float[at.Array, 'R N'] | None = None,
 ) -> at.Float[at.Array, 'R N Y']:
-  """Multiplies row n of rank r by the weight of its expert.
+  """Multiplies row n of rank r by the weight of its expert, and adds a bias.
+
+  The bias, times `scale` if that is given, is added in the accumulate dtype to
+  the whole sum, before that is rounded.
 
   Work and memory follow the rows that exist: nothing larger than the result
   and one expert's weight in the accumulation dtype is made.
@@ -42,6 +47,8 @@ def expert_gemm(
     plan: says which expert a row belongs to.
     rows: `[R, N, X]` any float dtype, in token order.
     weights: `[R, L, X, Y]` any float dtype.
+    bias: `[R, L, Y]` any float dtype, or None.
+    scale: `[R, N]` float, of the bias of each row; None: 1.
 
   Returns:
     `[R, N, Y]` in the storage dtype, zero past the last valid row.
@@ -73,6 +80,13 @@ def expert_gemm(
     a = numerics.values(_rows_of(row_bits, rank, start, height), rows.dtype)
     b = numerics.values(weight_bits[rank, expert], weights.dtype)
     sums = _dot(numerics.widen(policy, a), numerics.widen(policy, b))
+    if bias is not None:
+      term = numerics.widen(policy, bias[rank, expert])[None]
+      if scale is not None:
+        factor = lax.dynamic_slice(scale, (rank, start), (1, height))
+        factor = numerics.widen(policy, factor[0, :, None])
+        term = numerics.rounded(factor * term)
+      sums = sums + term
     product = numerics.bits(numerics.store(policy, sums))
     old = _rows_of(out, rank, start, height)
     new = jnp.where(mine[:, None], product, old)

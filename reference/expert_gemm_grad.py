@@ -93,6 +93,35 @@ def weight_grad(
   return sums.reshape(config.num_ranks, config.experts_per_rank, *shape)
 
 
+def bias_grad(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  plan: token_order.Plan,
+  d_out: at.Float[at.Array, 'R N Y'],
+  scale: at.Float[at.Array, 'R N'] | None = None,
+) -> at.Float[at.Array, 'R L Y']:
+  """Sums, for every expert, its rows, each times `scale` if that is given.
+
+  The weight of one input column that is 1, or `scale`: see `weight_grad`.
+
+  Args:
+    config: sizes.
+    policy: sums run in its accumulate dtype and are rounded once.
+    plan: says which expert a row belongs to.
+    d_out: `[R, N, Y]` any float dtype, in token order.
+    scale: `[R, N]` float; None: 1.
+
+  Returns:
+    `[R, L, Y]` in the storage dtype, zero for an expert without rows.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  column = jnp.ones(d_out.shape[:2], d_out.dtype) if scale is None else scale
+  grad = weight_grad(config, policy, plan, column[..., None], d_out)
+  return grad[..., 0, :]
+
+
 def _block(
   bits: at.Array, rank: at.Array, row: at.Array, end: at.Array, height: int
 ) -> at.Array:

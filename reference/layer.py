@@ -4,7 +4,7 @@ This module, `layer_grad` and what they import load no JAX: `stages` does, when
 the first stage runs.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 
 from hpmoe.reference.contract import array_typing as at
@@ -40,6 +40,7 @@ def forward(
   w_down: at.Float[at.Array, 'R L F D'],
   *,
   run: Run = stage,
+  **parts: at.Array,
 ) -> dict[str, at.Array]:
   """Runs the layer; shapes and kinds are those of `tensors.FORWARD`.
 
@@ -57,19 +58,39 @@ def forward(
     w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
     w_down: `[R, L, F, D]` storage.
     run: makes one tensor.
+    **parts: what else `tensors.inputs` names of the layer.
 
   Returns:
-    Every tensor of `tensors.PLAN` and `tensors.STAGES` by its name.
+    Every tensor of `tensors.PLAN` and `tensors.stages` by its name.
 
   Raises:
     ValueError: an array is not as above, ids are no routing, or the policy is
       in float64 and jax_enable_x64 is off.
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
-  inputs = dict(zip(tensors.INPUTS, arrays, strict=True))
-  checks.check_arrays(config, policy, inputs, tensors.INPUTS)
+  inputs = dict(zip(tensors.INPUTS, arrays, strict=True)) | parts
+  names = tensors.inputs(config)
+  for name in {*parts} - {*names}:
+    raise ValueError(f'{name}: expected only {", ".join(names)}, got it too')
+  checks.check_arrays(config, policy, inputs, names)
   make = functools.partial(run, config=config, policy=policy)
-  return each(tensors.PLAN + tensors.STAGES, make, inputs)
+  return each(tensors.PLAN + tensors.stages(config), make, inputs)
+
+
+def named(
+  config: config_lib.MoEConfig, arrays: Sequence[at.Array]
+) -> dict[str, at.Array]:
+  """Returns the inputs of a layer by name, of arrays in their order.
+
+  Raises:
+    ValueError: there are too many or too few.
+  """
+  names = tensors.inputs(config)
+  if len(names) != len(arrays):
+    raise ValueError(
+      f'arrays: expected {", ".join(names)}, got {len(arrays)} arrays'
+    )
+  return dict(zip(names, arrays))
 
 
 def each(

@@ -10,10 +10,12 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 
-def reads(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+def reads(
+  config: config_lib.MoEConfig, policy: precision.PrecisionPolicy
+) -> tuple[str, ...]:
   """Returns the names of the forward tensors that `backward` reads."""
-  inputs = ('topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
-  return inputs + tensors.PLAN + tensors.saved(policy.placement)
+  of = config, policy.placement
+  return tensors.read_again(*of) + tensors.PLAN + tensors.saved(*of)
 
 
 def backward(
@@ -41,14 +43,14 @@ def backward(
     run: makes one tensor.
 
   Returns:
-    Every tensor of `tensors.GRADS` by its name.
+    Every tensor of `tensors.grads` by its name.
 
   Raises:
     ValueError: as in `layer.forward`, or a tensor of `forward` is missing.
   """
   known = {**forward, 'dy': dy}
-  names = (*reads(policy), 'dy')
+  names = (*reads(config, policy), 'dy')
   checks.check_arrays(config, policy, known, names)
   known = {name: known[name] for name in names}
   make = functools.partial(run, config=config, policy=policy)
-  return layer.each(tensors.GRADS, make, known)
+  return layer.each(tensors.grads(config), make, known)

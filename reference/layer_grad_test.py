@@ -134,7 +134,7 @@ class TestBackward:
     policy = precision.PrecisionPolicy('bfloat16', placement=placement)
     inputs, dy = inputs_of('reads')
     forward = inputs | forward_jit(CONFIG, policy, **inputs)
-    names = layer_grad.reads(policy)
+    names = layer_grad.reads(CONFIG, policy)
     kept = {name: forward[name] for name in names}
     jax.eval_shape(lambda a: layer_grad.backward(CONFIG, policy, a, dy), kept)
     for name in names:

@@ -37,6 +37,7 @@ def forward(
   topk_weights: at.Float[at.Array, 'R T K'],
   w_gate_up: at.Float[at.Array, 'R L D 2*F'],
   w_down: at.Float[at.Array, 'R L F D'],
+  *parts: at.Array,
 ) -> dict[str, at.Array]:
   """Runs the layer as `layer.forward` does, whose results it returns.
 
@@ -53,18 +54,19 @@ def forward(
     topk_weights: `[R, T, K]` float32.
     w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
     w_down: `[R, L, F, D]` storage.
+    *parts: what else `tensors.inputs` names, in that order.
 
   Returns:
-    Every tensor of `tensors.PLAN` and `tensors.STAGES` by its name.
+    Every tensor of `tensors.PLAN` and `tensors.stages` by its name.
 
   Raises:
     ValueError: as in `layer.forward`; the mesh has another number of ranks, or
       no such axis.
   """
-  arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
-  inputs = dict(zip(tensors.INPUTS, arrays, strict=True))
+  arrays = (x, topk_ids, topk_weights, w_gate_up, w_down, *parts)
+  inputs = layer.named(config, arrays)
   run = functools.partial(_forward_shard, config, policy, axis)
-  return _on_mesh(config, policy, mesh, axis, run, inputs, tensors.INPUTS)
+  return _on_mesh(config, policy, mesh, axis, run, inputs, [*inputs])
 
 
 def backward(
@@ -90,7 +92,7 @@ def backward(
     ValueError: as in `forward`, or a tensor of `forward` is missing.
   """
   known = {**forward, 'dy': dy}
-  names = (*layer_grad.reads(policy), 'dy')
+  names = (*layer_grad.reads(config, policy), 'dy')
   inputs = {name: known[name] for name in names if name in known}
   run = functools.partial(_backward_shard, config, policy, axis)
   return _on_mesh(config, policy, mesh, axis, run, inputs, names)
@@ -160,6 +162,7 @@ def layer_of_shard(
   topk_weights: at.Float[at.Array, '1 T K'],
   w_gate_up: at.Float[at.Array, '1 L D 2*F'],
   w_down: at.Float[at.Array, '1 L F D'],
+  *parts: at.Array,
 ) -> at.Float[at.Array, '1 T D']:
   """Returns this rank's `y`, `[1, T, D]`, inside a `shard_map` over `axis`.
 
@@ -176,25 +179,28 @@ def layer_of_shard(
     topk_weights: `[1, T, K]` float32.
     w_gate_up: `[1, L, D, 2F]` storage.
     w_down: `[1, L, F, D]` storage.
+    *parts: what else `tensors.inputs` names, in that order.
 
   Raises:
     ValueError: an array is not as above.
   """
-  arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
+  arrays = (x, topk_ids, topk_weights, w_gate_up, w_down, *parts)
   return _shard_forward(config, policy, axis, *arrays)[0]
 
 
 def _shard_forward(config, policy, axis, *arrays):
-  inputs = dict(zip(tensors.INPUTS, arrays, strict=True))
-  checks.check_arrays(config, policy, inputs, tensors.INPUTS, ranks=1)
+  inputs = layer.named(config, arrays)
+  checks.check_arrays(config, policy, inputs, inputs, ranks=1)
   known = inputs | _forward_shard(config, policy, axis, inputs)
-  return known['y'], {name: known[name] for name in layer_grad.reads(policy)}
+  return known['y'], {
+    name: known[name] for name in layer_grad.reads(config, policy)
+  }
 
 
 def _shard_backward(config, policy, axis, kept, dy):
   out = _backward_shard(config, policy, axis, kept | {'dy': dy})
-  weights = (out['d_topk_weights'], out['d_w_gate_up'], out['d_w_down'])
-  return out['dx'], None, *weights
+  rest = tensors.inputs(config)[1:]
+  return out['dx'], *(out.get(f'd_{name}') for name in rest)
 
 
 layer_of_shard.defvjp(_shard_forward, _shard_backward)
@@ -215,7 +221,7 @@ def _forward_shard(
   known = inputs | plan._asdict()
   place = _place(config, policy, axis, plan, all_counts, ids)
   make = functools.partial(stages.at_place, place=place)
-  return plan._asdict() | layer.each(tensors.STAGES, make, known)
+  return plan._asdict() | layer.each(tensors.stages(config), make, known)
 
 
 def _backward_shard(
@@ -229,7 +235,7 @@ def _backward_shard(
   all_counts = lax.all_gather(plan.counts, axis, tiled=True)
   place = _place(config, policy, axis, plan, all_counts, ids)
   make = functools.partial(stages.at_place, place=place)
-  return layer.each(tensors.GRADS, make, inputs)
+  return layer.each(tensors.grads(config), make, inputs)
 
 
 def _place(

@@ -5,6 +5,7 @@ and nothing beside.
 """
 
 from collections.abc import Callable, Mapping
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ def run(
     KeyError: one of those is missing, or `name` is an input.
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  needs = tensors.needs(name, policy.placement)
+  needs = tensors.needs(name, config, policy.placement)
   known = {name: jnp.asarray(known[name]) for name in needs}
   if name in _PLANS:
     return _PLANS[name](config, known)
@@ -94,6 +95,29 @@ def _relayed(name: str, place: Place, known: Known) -> at.Array:
 def _gemm(function, left: str, right: str, place: Place, known: Known):
   config, policy, plan, _ = place
   return function(config, policy, plan, known[left], known[right])
+
+
+def _biased(name: str, bias: str, place: Place, known: Known) -> at.Array:
+  added = {}
+  if place.config.bias:
+    added = dict(bias=known[bias], scale=_bias_scale(bias, place, known))
+  function = functools.partial(expert_gemm.expert_gemm, **added)
+  return _gemm(function, *tensors.GEMMS[name], place, known)
+
+
+def _bias_grad(bias: str, of: str, place: Place, known: Known) -> at.Array:
+  config, policy, plan, _ = place
+  scale = _bias_scale(bias, place, known)
+  return expert_gemm_grad.bias_grad(config, policy, plan, known[of], scale)
+
+
+def _bias_scale(bias: str, place: Place, known: Known) -> at.Array | None:
+  """Returns what multiplies the bias of each row; None: nothing does.
+
+  The routing weight is of all that an expert gives: where it was applied before
+  w_down, b_down has not had it.
+  """
+  return _early_weight(place, known) if bias == 'b_down' else None
 
 
 def _early_weight(place: Place, known: Known) -> at.Array | None:
@@ -128,6 +152,12 @@ def _d_topk_weights(place: Place, known: Known) -> at.Array:
   of_row = swiglu_grad.row_weight_grad(
     policy, known['gate_up'], known['d_activation']
   )
+  if place.config.bias:
+    # Of each row its product with the one column that its expert's bias is.
+    wide = dataclasses.replace(policy, storage=policy.accumulate)
+    rows, column = known['d_expert_out'], known['b_down'][..., None]
+    where = place.config, wide, place.plan
+    of_row += expert_gemm.expert_gemm(*where, rows, column)[..., 0]
   rows = of_row.astype(dtype)[..., None]
   return place.moves.return_rows(rows)[..., 0]
 
@@ -167,18 +197,21 @@ _PLANS: dict[str, Callable[[config_lib.MoEConfig, Known], at.Array]] = {
 _STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
   'x_relayed': functools.partial(_relayed, 'x'),
   'expert_in': functools.partial(_rows, 'x'),
+  'gate_up': functools.partial(_biased, 'gate_up', 'b_gate_up'),
   'activation': _activation,
+  'expert_out': functools.partial(_biased, 'expert_out', 'b_down'),
   'returned': functools.partial(_home, 'expert_out'),
   'y': _y,
   'dy_relayed': functools.partial(_relayed, 'dy'),
   'd_expert_out': _d_expert_out,
   'd_topk_weights': _d_topk_weights,
   'd_gate_up': _d_gate_up,
+  'd_b_down': functools.partial(_bias_grad, 'b_down', 'd_expert_out'),
+  'd_b_gate_up': functools.partial(_bias_grad, 'b_gate_up', 'd_gate_up'),
   'd_returned': functools.partial(_home, 'd_expert_in'),
   'dx': _dx,
 }
 for _function, _gemms in (
-  (expert_gemm.expert_gemm, tensors.GEMMS),
   (expert_gemm_grad.rows_grad, tensors.TRANSPOSED_GEMMS),
   (expert_gemm_grad.weight_grad, tensors.WEIGHT_GRADS),
 ):

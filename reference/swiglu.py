@@ -14,8 +14,9 @@ def swiglu(
 ) -> at.Float[at.Array, '*batch F']:
   """Returns `activation` `[..., F]` in the storage dtype, rounded once.
 
-  In the accumulation dtype: 'swiglu' is gate / (1 + exp(-gate)) * up,
-  'absolute' is |gate| * up; then times the weight, if it is applied here.
+  In the accumulation dtype: 'swiglu' is gate / (1 + exp(-alpha gate)) * up,
+  'absolute' is |gate| * up, of what `gated` makes of both; then times the
+  weight, if it is applied here.
 
   Args:
     policy: activation, placement and dtypes.
@@ -28,15 +29,43 @@ def swiglu(
       or the policy is in float64 and jax_enable_x64 is off.
   """
   _check_arguments(policy, gate_up, row_weight)
-  gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
-  if policy.activation == 'swiglu':
-    gate = gate / (1 + jnp.exp(-gate))
-  else:
-    gate = jnp.abs(gate)
-  activation = gate * up
+  gate, up = gated(policy, gate_up)
+  activation = act(policy, gate) * up
   if row_weight is not None:
     activation = activation * numerics.widen(policy, row_weight)[..., None]
   return numerics.store(policy, activation)
+
+
+def gated(
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Float[at.Array, '*batch 2*F'],
+) -> tuple[at.Float[at.Array, '*batch F'], at.Float[at.Array, '*batch F']]:
+  """Returns min(gate, limit), and up clamped to [-limit, limit] + offset.
+
+  Each `[..., F]` in the accumulation dtype; without a limit as they are.
+  """
+  gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
+  if policy.limit:
+    gate = jnp.minimum(gate, policy.limit)
+    up = jnp.clip(up, -policy.limit, policy.limit)
+  # A sum with 0 would lose the sign of -0.0.
+  return gate, up + policy.offset if policy.offset else up
+
+
+def act(
+  policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
+  """Returns what of an activation up is multiplied with, `[...]`."""
+  if policy.activation == 'swiglu':
+    return gate / (1 + jnp.exp(-scaled(policy, gate)))
+  return jnp.abs(gate)
+
+
+def scaled(
+  policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
+  """Returns alpha times a gate, `[...]`."""
+  return gate if policy.alpha == 1 else policy.alpha * gate
 
 
 def _check_arguments(

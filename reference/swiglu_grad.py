@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from hpmoe.reference import inner_product
 from hpmoe.reference import numerics
+from hpmoe.reference import swiglu
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
 
@@ -17,9 +18,10 @@ def swiglu_grad(
   """Returns `d_gate_up` `[..., 2F]` in the storage dtype, rounded once.
 
   With g = d_activation, times the weight if it is applied here: gate columns
-  are (g * up) * act'(gate), up columns g * act(gate), in the accumulate dtype;
-  act is silu for 'swiglu', the absolute value for 'absolute', whose slope is
-  the sign, 0 at 0.
+  are (g * up) * act'(gate), up columns g * act(gate), in the accumulate dtype,
+  gate and up as `swiglu.gated` has them; act is gate * sigmoid(alpha gate) for
+  'swiglu', the absolute value for 'absolute', whose slope is the sign, 0 at 0.
+  What was clamped has the gradient 0; at the limit itself nothing was.
 
   Args:
     policy: activation, placement and dtypes.
@@ -33,17 +35,29 @@ def swiglu_grad(
       above, or the policy is in float64 and jax_enable_x64 is off.
   """
   _check_arguments(policy, gate_up, d_activation, row_weight)
-  gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
+  gate, up = swiglu.gated(policy, gate_up)
   g = numerics.widen(policy, d_activation)
   if row_weight is not None:
     g = g * numerics.widen(policy, row_weight)[..., None]
   d_gate = g * up
   if policy.activation == 'swiglu':
-    d_gate = d_gate * _silu_slope(gate)
+    d_gate = d_gate * _slope(swiglu.scaled(policy, gate))
   else:
     d_gate = d_gate * jnp.sign(gate)
-  d_gate_up = jnp.concatenate([d_gate, g * _act(policy, gate)], axis=-1)
+  d_up = g * swiglu.act(policy, gate)
+  d_gate_up = jnp.concatenate([d_gate, d_up], axis=-1)
+  if policy.limit:
+    d_gate_up = jnp.where(_clamped(policy, gate_up), 0, d_gate_up)
   return numerics.store(policy, d_gate_up)
+
+
+def _clamped(
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Float[at.Array, '*batch 2*F'],
+) -> at.Bool[at.Array, '*batch 2*F']:
+  gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
+  beyond = gate > policy.limit, jnp.abs(up) > policy.limit
+  return jnp.concatenate(beyond, axis=-1)
 
 
 def row_weight_grad(
@@ -65,25 +79,16 @@ def row_weight_grad(
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
-  unweighted = _act(policy, gate) * up
+  gate, up = swiglu.gated(policy, gate_up)
+  unweighted = swiglu.act(policy, gate) * up
   return inner_product.inner_product(policy, d_activation, unweighted)
 
 
-def _act(
-  policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
-) -> at.Float[at.Array, '*shape']:
-  if policy.activation == 'swiglu':
-    return gate / (1 + jnp.exp(-gate))
-  return jnp.abs(gate)
-
-
-def _silu_slope(
-  gate: at.Float[at.Array, '*shape'],
-) -> at.Float[at.Array, '*shape']:
-  # Not 1 - sigmoid: it has no digit left where gate multiplies it most.
-  sigmoid, complement = 1 / (1 + jnp.exp(-gate)), 1 / (1 + jnp.exp(gate))
-  return sigmoid * (1 + numerics.rounded(gate * complement))
+def _slope(z: at.Float[at.Array, '*shape']) -> at.Float[at.Array, '*shape']:
+  """Returns the slope of gate * sigmoid(z), z = alpha gate."""
+  # Not 1 - sigmoid: it has no digit left where z multiplies it most.
+  sigmoid, complement = 1 / (1 + jnp.exp(-z)), 1 / (1 + jnp.exp(z))
+  return sigmoid * (1 + numerics.rounded(z * complement))
 
 
 def _check_arguments(

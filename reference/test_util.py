@@ -46,9 +46,9 @@ def random_inputs(
   skew: float = 0.0,
   integer: bool = False,
 ) -> dict[str, at.Array]:
-  """Returns the tensors of `tensors.INPUTS`, real or small integers."""
+  """Returns the tensors of `tensors.inputs`, real or small integers."""
   inputs = {}
-  for name in tensors.INPUTS:
+  for name in tensors.inputs(config):
     spec = tensors.SPECS[name]
     dims = spec.dims(**config.dims())
     dtype = policy.storage if spec.kind == 'storage' else 'float32'

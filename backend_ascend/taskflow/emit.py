@@ -103,6 +103,13 @@ def shape(
       'policy.unrounded: expected none for our backend, which stores every '
       f'intermediate rounded, got {list(policy.unrounded)}'
     )
+  if config.bias:
+    raise ValueError('bias: expected False for our backend, got True')
+  if policy.form not in precision.ACTIVATIONS:
+    raise ValueError(
+      f'policy.activation: expected one of {list(precision.ACTIVATIONS)} for '
+      f'our backend, without alpha, limit and offset, got {policy.form!r}'
+    )
   dims = config.dims()
   options = options.resolve(config, policy.accumulation_order)
   memory.check(_TASK_BYTES * _least_tasks(dims, options), 'list of tasks')

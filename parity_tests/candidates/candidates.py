@@ -89,6 +89,7 @@ class Can:
     unrounds: whether it keeps intermediates that `policy.unrounded` names.
     relays: whether it returns relayed rows where its options relay.
     declares: whether it may say which activations it knows.
+    parts: whether it may have biases, and other activations than swiglu.
     repeats: whether it is run again, unasked, to see if it answers the same.
     saves: whether its backward pass may read what its own forward pass saved
       and did not return.
@@ -104,6 +105,7 @@ class Can:
   repeats: bool = False
   saves: bool = False
   declares: bool = False
+  parts: bool = False
   why: str = ''
 
 
@@ -193,6 +195,10 @@ class Candidate(abc.ABC):
           f'{name}: expected {" or ".join(known)} with {beside}, got {value}'
           f'{": " if can.why else ""}{can.why}'
         )
+    for name, plain in (('activation', 'swiglu'), ('bias', False)):
+      value = getattr(case, name)
+      if value != plain and not can.parts:
+        raise ValueError(f'{name}: expected {plain} with {beside}, got {value}')
     if case.unrounded and not can.unrounds:
       raise ValueError(
         f'unrounded: expected none with {beside}, which stores every '

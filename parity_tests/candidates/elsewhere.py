@@ -69,7 +69,7 @@ class Program(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, repeats=True, unrounds=True
+    orders=None, parts=True, repeats=True, unrounds=True
   )
   _flag: ClassVar[str] = 'command'
   command: str
@@ -193,7 +193,7 @@ class Interpreter(Program):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, repeats=True, unrounds=True, declares=True
+    orders=None, parts=True, repeats=True, unrounds=True, declares=True
   )
   _flag: ClassVar[str] = 'python'
   command: str = ''

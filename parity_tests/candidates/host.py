@@ -345,7 +345,8 @@ def read_by_runtime(
 ) -> dict[str, np.ndarray]:
   """Returns a pass's inputs but those that our runtime makes or never reads."""
   unread = {'x', *tensors.PLAN} if which is passes.BACKWARD else ()
-  return {n: inputs[n] for n in which.reads(policy) if n not in unread}
+  read = which.reads(tensors.Parts(), policy)
+  return {n: inputs[n] for n in read if n not in unread}
 
 
 def given_by_front_ends(
@@ -356,7 +357,7 @@ def given_by_front_ends(
 ) -> dict[str, np.ndarray]:
   """Returns a pass's inputs as our layers keep them: x and expert_out."""
   if which is passes.FORWARD:
-    return {name: inputs[name] for name in which.reads(policy)}
+    return {name: inputs[name] for name in which.reads(config, policy)}
   names = ('dy', *tensors.INPUTS, 'gate_up', 'activation')
   given = {name: inputs[name] for name in names}
   if policy.placement == 'combine':

@@ -28,7 +28,7 @@ class Function(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, repeats=True, declares=True
+    orders=None, parts=True, repeats=True, declares=True
   )
   function: Callable[..., Mapping]
   options: flow_lib.Options = flow_lib.Options()
@@ -88,7 +88,7 @@ class Function(candidates.Candidate):
 
   def _of(self, which: passes.Pass) -> Callable[..., Mapping]:
     """Returns the function of a pass."""
-    if which is passes.FORWARD:
+    if which.name == passes.FORWARD.name:
       return self.function
     backward = getattr(self.function, 'backward', None)
     if not callable(backward):

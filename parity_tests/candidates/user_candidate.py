@@ -108,6 +108,7 @@ class Subprocess(candidates.Candidate):
   can: ClassVar[candidates.Can] = candidates.Can(
     modes=('poison', 'isolate'),
     orders=None,
+    parts=True,
     repeats=True,
     unrounds=True,
     declares=True,
@@ -156,9 +157,9 @@ class Subprocess(candidates.Candidate):
       exchange.save(job / 'inputs', {**inputs, **(given or {})})
       request = dict(
         candidate=self._there[1],
-        is_backward=which is passes.BACKWARD,
+        is_backward=which.name == passes.BACKWARD.name,
         stages=which.stages,
-        backward_stages=passes.BACKWARD.stages,
+        backward_stages=passes.BACKWARD.of_layer(config).stages,
         result=which.results[0],
         has_backward=self.has_backward,
         isolate=self.checking.isolate,

@@ -329,7 +329,7 @@ def _run_backward(ours):
   dims = CONFIG.dims()
   kinds = {'storage': np.float32, 'f32': np.float32, 'i32': np.int32}
   inputs = {}
-  for name in passes.BACKWARD.reads(policy):
+  for name in passes.BACKWARD.reads(CONFIG, policy):
     spec = tensors.SPECS[name]
     inputs[name] = np.ones(spec.dims(**dims), kinds[spec.kind])
   return ours.run(CONFIG, policy, inputs, passes.BACKWARD)
@@ -408,10 +408,10 @@ def _run_stages(ours, which=passes.FORWARD):
   policy = precision.PrecisionPolicy()
   kinds = {'storage': np.float32, 'f32': np.float32, 'i32': np.int32}
   given = {}
-  for name in {*which.reads(policy), *tensors.PLAN, *which.stages}:
+  for name in {*which.reads(CONFIG, policy), *tensors.PLAN, *which.stages}:
     spec = tensors.SPECS[name]
     given[name] = np.full(spec.dims(**CONFIG.dims()), 7, kinds[spec.kind])
-  inputs = {name: given.pop(name) for name in which.reads(policy)}
+  inputs = {name: given.pop(name) for name in which.reads(CONFIG, policy)}
   return ours.run(CONFIG, policy, inputs, which, given=given)
 
 

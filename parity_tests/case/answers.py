@@ -240,7 +240,9 @@ class Answer:
       )
     found = {}
     theirs = {name: ours for ours, name in self.names.tensors.items()}
-    known = {*passes.FORWARD.outputs, *passes.BACKWARD.outputs}
+    both = (passes.FORWARD, passes.BACKWARD)
+    layer = self.case.config
+    known = {n for one in both for n in one.of_layer(layer).outputs}
     orders = {one.order for one in self.names.layouts.values()}
     for name, array in held.items():
       ours = theirs.get(name, name)

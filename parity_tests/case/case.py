@@ -35,6 +35,8 @@ class Case:
     capacity: N; None is what the routing needs.
     unrounded, activation_ulp, sigmoid_ulp: of the policy.
     weights: the dtype that routing weights are rounded to.
+    activation: between the two GEMMs, see `precision.activation_of`.
+    bias: whether both GEMMs add one; given inputs have it or not.
     folder: of a case that was written, which decides all but `direction`.
   """
 
@@ -54,6 +56,8 @@ class Case:
   activation_ulp: float = precision.ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
   weights: str = 'float32'
+  activation: str = 'swiglu'
+  bias: bool = False
   folder: str | None = None
 
   @classmethod
@@ -75,6 +79,7 @@ class Case:
         f'written, got {direction}'
       )
     policy = dataclasses.asdict(held.policy)
+    policy['activation'] = held.policy.form
     known = {field.name for field in dataclasses.fields(cls)}
     return cls(
       direction=direction,
@@ -82,6 +87,7 @@ class Case:
       tokens=held.config.num_tokens,
       dtype=held.policy.storage,
       capacity=held.config.capacity,
+      bias=held.config.bias,
       folder=folder,
       **{name: value for name, value in policy.items() if name in known},
     )
@@ -115,6 +121,7 @@ class Case:
       unrounded=self.unrounded,
       activation_ulp=self.activation_ulp,
       sigmoid_ulp=self.sigmoid_ulp,
+      **precision.activation_of(self.activation),
     )
 
   def data(
@@ -140,7 +147,8 @@ class Case:
       config = presets.config(preset, self.ranks, self.tokens, self.capacity)
     # What a rank gets of T K R rows is unknown before they are routed.
     rows = self.capacity or config.num_tokens * config.top_k
-    config = dataclasses.replace(config, capacity=rows)
+    bias = config.bias or self.bias
+    config = dataclasses.replace(config, capacity=rows, bias=bias)
     policy = precision.PrecisionPolicy(self.dtype, unrounded=self.unrounded)
     return memory.bytes_needed(config, policy, self.direction, of)
 
@@ -163,4 +171,6 @@ class Case:
       self.text,
       placement=self.placement,
       capacity=self.capacity,
+      bias=self.bias,
+      limit=float(precision.activation_of(self.activation).get('limit', 0)),
     )

@@ -25,6 +25,7 @@ import numpy as np
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
+from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Float
 from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
@@ -72,12 +73,13 @@ def make(
   seed: int = 0,
   x_max: int | None = None,
 ) -> tuple[dict[str, np.ndarray], Proof]:
-  """Returns the inputs of `tensors.INPUTS` and the proof that they are exact.
+  """Returns the inputs of `tensors.inputs` and the proof that they are exact.
 
   Rows of x are distinct (they begin with the token's number), experts are
   distinct, and the weights of a token's first eight slots are.  A column of
   w_gate_up reads 3 to 5 columns of x, which together read all of them if
-  D <= 10 F; likewise w_down reads all of `activation` if F <= 5 D.
+  D <= 10 F; likewise w_down reads all of `activation` if F <= 5 D.  A limit of
+  the activation is exceeded by some values of gate and of up, and not by some.
 
   Args:
     config: sizes.
@@ -103,6 +105,7 @@ def make(
       topk_ids=topk_ids,
       topk_weights=_routing_weights(config, seed),
       **_weights(config, storage, seed, most.gate),
+      **_biases(config, policy, seed, most),
     )
     _check_distinct(config, arrays)
     drawn_from = ('exact', seed, most)
@@ -117,7 +120,7 @@ def make_grad(
   topk_ids: Int[np.ndarray, 'R T K'],
   seed: int = 0,
 ) -> tuple[dict[str, np.ndarray], Proof]:
-  """Returns the tensors of `tensors.INPUTS`, dy, and the proof for both passes.
+  """Returns the tensors of `tensors.inputs`, dy, and the proof for both passes.
 
   As `make`, but of magnitudes that leave room for the longer sums of the
   backward pass, and with an odd number of terms in most rows of the weights
@@ -142,6 +145,7 @@ def make_grad(
       topk_ids=topk_ids,
       topk_weights=_routing_weights(config, seed),
       **_weights(config, storage, seed, most.gate, _odd_turn),
+      **_biases(config, policy, seed, most),
       dy=_labelled_rows(config, seed, most.dy, 'exact/dy').astype(storage),
     )
     _check_distinct(config, arrays)
@@ -149,7 +153,7 @@ def make_grad(
     drawn_from = ('exact', seed, most)
     return arrays, proved(prove_grad, config, policy, arrays, drawn_from)
 
-  return _first_stored(drawn, _magnitudes(config, topk_ids))
+  return _first_stored(drawn, _magnitudes(config, policy, topk_ids))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,28 +195,32 @@ def _first_stored(drawn: Callable, sizes: Sequence[_Magnitudes]):
   return drawn(sizes[-1])
 
 
-def _magnitudes(config, topk_ids) -> tuple[_Magnitudes, ...]:
+def _magnitudes(config, policy, topk_ids) -> tuple[_Magnitudes, ...]:
   """Returns those that fit whatever the signs, or else the smallest."""
   rows = int(np.bincount(topk_ids.reshape(-1)).max())
   # A sixteenth is for what rounding to narrow storage may add.
   fits = tuple(
     most
     for most in _MAGNITUDES
-    if _largest_sum(config, rows, most) < LIMIT - LIMIT // 16
+    if _largest_sum(config, policy, rows, most) < LIMIT - LIMIT // 16
   )
   return fits or _MAGNITUDES[-1:]
 
 
-def _largest_sum(config, rows: int, most: _Magnitudes) -> int:
+def _largest_sum(config, policy, rows: int, most: _Magnitudes) -> int:
   """Bounds every sum of |a| |b| if the fullest expert has so many rows."""
   width, hidden = config.d_model, config.d_ff
   up_terms, down_terms = _terms(width, 2 * hidden), _terms(hidden, width)
   # Terms of a weight's row, at most: `_odd_turn` adds 2 to their mean.
   up_row = -(-up_terms * 2 * hidden // width) + 2
   down_row = -(-down_terms * width // hidden) + 2
-  gate = up_terms * most.x * most.gate
-  activation = gate * up_terms * most.x
-  expert_out = down_terms * activation
+  bias = _most_bias(most) if config.bias else 0
+  gate = up_terms * most.x * most.gate + bias
+  up = up_terms * most.x + bias
+  if policy.limit:
+    up = min(up, policy.limit)
+  activation = gate * (up + abs(policy.offset))
+  expert_out = down_terms * activation + bias * _MAX_ROUTING_WEIGHT
   # The routing weight counts once on the way down and once on the way back.
   d_row = _MAX_ROUTING_WEIGHT * most.dy
   d_gate_up = down_row * d_row * gate
@@ -237,6 +245,7 @@ _BACKWARD = (
   'd_w_gate_up',
   'dx',
 )
+_BACKWARD_OF_BIAS = ('d_b_down', 'd_b_gate_up')
 
 
 def proved(
@@ -287,16 +296,18 @@ def prove(
     ValueError: the policy is not one that can be exact.
   """
   _check_policy(policy)
-  for name in ('x', 'topk_weights', 'w_gate_up', 'w_down'):
+  for name in _numbers(config):
     _check_integers(name, arrays[name])
   bounds = dict.fromkeys(_FORWARD, 0)
-  combined = _per_token(config)
+  combined, beyond = _per_token(config), _Beyond(policy)
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
     for tokens, slots in chunks:
       rows = _Rows.of(arrays, expert, tokens, slots)
       held = _prove_rows(policy, weights, rows, bounds)
+      beyond.look(held.gate_up)
       combined[tokens] += _combined(policy, rows, held)
+  beyond.check()
   return _proof(policy, bounds, y=combined)
 
 
@@ -314,7 +325,7 @@ def prove_grad(
   Args:
     config: sizes.
     policy: storage one of `STORAGE`, activation 'absolute'.
-    arrays: tensors of `tensors.INPUTS` and dy `[R, T, D]`.
+    arrays: tensors of `tensors.inputs` and dy `[R, T, D]`.
 
   Raises:
     ExactnessError: an input is not integer, a sum |a| |b| reaches `LIMIT`, or
@@ -322,28 +333,70 @@ def prove_grad(
     ValueError: the policy is not one that can be exact.
   """
   _check_policy(policy)
-  for name in ('x', 'topk_weights', 'w_gate_up', 'w_down', 'dy'):
+  for name in (*_numbers(config), 'dy'):
     _check_integers(name, arrays[name])
-  bounds = dict.fromkeys(_FORWARD + _BACKWARD, 0)
+  more = _BACKWARD_OF_BIAS if config.bias else ()
+  bounds = dict.fromkeys(_FORWARD + _BACKWARD + more, 0)
   combined, dx = _per_token(config), _per_token(config)
+  beyond = _Beyond(policy)
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
     d_w_down = _Gradient.zeros(policy, weights.w_down)
     d_w_gate_up = _Gradient.zeros(policy, weights.w_gate_up)
+    d_b_down = _Gradient.zeros(policy, weights.w_down[:1])
+    d_b_gate_up = _Gradient.zeros(policy, weights.w_gate_up[:1])
     for tokens, slots in chunks:
       rows = _Rows.of(arrays, expert, tokens, slots)
       held = _prove_rows(policy, weights, rows, bounds)
+      beyond.look(held.gate_up)
       combined[tokens] += _combined(policy, rows, held)
       dy = _of_tokens(arrays, 'dy', tokens)
       grads = _prove_rows_grad(policy, weights, rows, held, dy, bounds)
       dx[tokens] += np.abs(grads.d_expert_in)
       d_w_down.add(held.activation, grads.d_expert_out)
       d_w_gate_up.add(rows.x, grads.d_gate_up)
-    for stage, grad in (('d_w_down', d_w_down), ('d_w_gate_up', d_w_gate_up)):
+      ones = np.ones_like(rows.weight)
+      d_b_down.add(ones * _early_weight(policy, rows), grads.d_expert_out)
+      d_b_gate_up.add(ones, grads.d_gate_up)
+    of_expert = dict(d_w_down=d_w_down, d_w_gate_up=d_w_gate_up)
+    if config.bias:
+      of_expert |= dict(d_b_down=d_b_down, d_b_gate_up=d_b_gate_up)
+    for stage, grad in of_expert.items():
       _bound(bounds, stage, grad.magnitude, f'expert {expert}, row')
       if grad.value is not None:
         _check_stored(policy, stage, grad.value)
+  beyond.check()
   return _proof(policy, bounds, y=combined, dx=dx)
+
+
+def _numbers(config) -> tuple[str, ...]:
+  """Returns the inputs that are no ids."""
+  return tuple(name for name in tensors.inputs(config) if name != 'topk_ids')
+
+
+class _Beyond:
+  """Whether values lie on both sides of a limit: else nobody meets it."""
+
+  def __init__(self, policy):
+    self._limit, self._seen = policy.limit, set()
+
+  def look(self, gate_up: np.ndarray) -> None:
+    if not self._limit or len(self._seen) == 6:
+      return
+    halves = np.split(gate_up, 2, axis=-1)
+    for name, half in zip(('gate', 'up'), halves):
+      sides = np.sign(half) * (np.abs(half) > self._limit)
+      self._seen |= {(name, int(side)) for side in np.unique(sides)}
+
+  def check(self) -> None:
+    """Raises an ExactnessError: on one side there is nothing."""
+    for name in ('gate', 'up') if self._limit else ():
+      sides = sorted(side for half, side in self._seen if half == name)
+      if {-1, 1} - {*sides}:
+        raise ExactnessError(
+          f'limit: expected one that exact data of this layer exceed, got '
+          f'{self._limit:g}, which no {name} does in both directions'
+        )
 
 
 def _per_token(config) -> np.ndarray:
@@ -391,12 +444,16 @@ class _Weights:
 
   w_gate_up: Float[np.ndarray, 'D 2*F']
   w_down: Float[np.ndarray, 'F D']
+  b_gate_up: Float[np.ndarray, '2*F'] | float = 0.0
+  b_down: Float[np.ndarray, 'D'] | float = 0.0
 
   @classmethod
   def of(cls, config, arrays, expert) -> '_Weights':
     place = divmod(expert, config.experts_per_rank)
-    names = ('w_gate_up', 'w_down')
-    return cls(*(_wide(arrays[name][place]) for name in names))
+    names = (f.name for f in dataclasses.fields(cls))
+    return cls(
+      *(_wide(arrays[name][place]) for name in names if name in arrays)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -435,20 +492,32 @@ class _Held:
 
 def _prove_rows(policy, weights: _Weights, rows: _Rows, bounds) -> _Held:
   """Bounds the stages of some rows of one expert; returns what they store."""
-  sums = _magnitude(rows.x, weights.w_gate_up)
+  sums = _magnitude(rows.x, weights.w_gate_up) + np.abs(weights.b_gate_up)
   _bound(bounds, 'gate_up', sums, rows.where)
-  gate_up = _store(policy, 'gate_up', rows.x @ weights.w_gate_up)
+  gate_up = rows.x @ weights.w_gate_up + weights.b_gate_up
+  gate_up = _store(policy, 'gate_up', gate_up)
 
-  gate, up = np.split(gate_up, 2, axis=-1)
+  gate, up, _ = _gated(policy, gate_up)
   _check_gates(gate, rows.where)
   activation = np.abs(gate) * up * _early_weight(policy, rows)
   _bound(bounds, 'activation', np.abs(activation), rows.where)
   activation = _store(policy, 'activation', activation)
 
-  sums = _magnitude(activation, weights.w_down)
+  bias = weights.b_down * _early_weight(policy, rows)
+  sums = _magnitude(activation, weights.w_down) + np.abs(bias)
   _bound(bounds, 'expert_out', sums, rows.where)
-  expert_out = _store(policy, 'expert_out', activation @ weights.w_down)
+  expert_out = activation @ weights.w_down + bias
+  expert_out = _store(policy, 'expert_out', expert_out)
   return _Held(gate_up, activation, expert_out)
+
+
+def _gated(policy, gate_up: np.ndarray):
+  """Returns gate, up + offset, both clamped, and what passes, `[n, 2F]`."""
+  gate, up = np.split(gate_up, 2, axis=-1)
+  limit = policy.limit or np.inf
+  passes = np.concatenate([gate <= limit, np.abs(up) <= limit], axis=-1)
+  up = np.clip(up, -limit, limit) + np.float32(policy.offset)
+  return np.minimum(gate, limit).astype(np.float32), up, passes
 
 
 def _check_gates(gate: np.ndarray, where: str) -> None:
@@ -497,15 +566,15 @@ def _prove_rows_grad(
   _bound(bounds, 'd_activation', sums, rows.where)
   d_activation = _store(policy, 'd_activation', d_expert_out @ weights.w_down.T)
 
-  gate, up = np.split(held.gate_up, 2, axis=-1)
-  one, other = dy, held.expert_out
+  gate, up, passes = _gated(policy, held.gate_up)
+  sums = np.abs(dy * held.expert_out).sum(-1, keepdims=True)
   if policy.placement == 'before_down':
-    one, other = d_activation, np.abs(gate) * up
-  sums = np.abs(one * other).sum(-1, keepdims=True)
+    sums = np.abs(d_activation * gate * up).sum(-1, keepdims=True)
+    sums += np.abs(dy * weights.b_down).sum(-1, keepdims=True)
   _bound(bounds, 'd_topk_weights', sums, rows.where)
 
   g = d_activation * _early_weight(policy, rows)
-  d_gate_up = np.concatenate(
+  d_gate_up = passes * np.concatenate(
     [g * np.sign(gate) * up, g * np.abs(gate)], axis=-1
   )
   _bound(bounds, 'd_gate_up', np.abs(d_gate_up), rows.where)
@@ -584,6 +653,12 @@ def _check_policy(policy):
         f'{name}: expected one of {known} in the exact lane, got '
         f'{getattr(policy, name)!r}'
       )
+  for name in ('limit', 'offset'):
+    if getattr(policy, name) % 1:
+      raise ValueError(
+        f'{name}: expected an integer in the exact lane, got '
+        f'{getattr(policy, name):g}'
+      )
 
 
 def _check_integers(name, array):
@@ -610,7 +685,8 @@ def _check_distinct_rows(config, name, values):
 
 def _check_distinct(config, arrays):
   _check_distinct_rows(config, 'x', arrays['x'])
-  for name in ('w_gate_up', 'w_down'):
+  weights = [n for n in _numbers(config) if n not in ('x', 'topk_weights')]
+  for name in weights:
     marks = {zlib.crc32(e) for rank in arrays[name] for e in rank}
     if len(marks) != config.num_experts:
       raise ExactnessError(
@@ -624,16 +700,19 @@ def _labelled_rows(
 ) -> Int[np.ndarray, 'R T D']:
   """Returns odd integers in [-x_max, x_max]; rows begin with their number."""
   shape = (config.num_ranks, config.num_tokens, config.d_model)
-  levels = x_max + 1
-  drawn = stable_random.integers(
-    stable_random.seed_of(name, seed), shape, levels
-  )
+  seed = stable_random.seed_of(name, seed)
+  return 2 * _numbered(seed, shape, x_max + 1) - x_max
+
+
+def _numbered(seed: int, shape, levels: int) -> Int[np.ndarray, 'R X Y']:
+  """Returns integers below `levels`; rows begin with their number's digits."""
+  drawn = stable_random.integers(seed, shape, levels)
   number = np.arange(shape[0] * shape[1]).reshape(shape[:2])
-  for column in range(config.d_model):
+  for column in range(shape[2]):
     if levels**column >= number.size:
       break
     drawn[..., column] = number // levels**column % levels
-  return 2 * drawn - x_max
+  return drawn
 
 
 def _routing_weights(config, seed) -> Float[np.ndarray, 'R T K']:
@@ -687,6 +766,36 @@ def _weights(
     rows, signs = _entries(f'{name}/w_down', seed, hidden, width, turn)
     w_down[place][rows, np.arange(width)[:, None]] = signs
   return dict(w_gate_up=w_gate_up, w_down=w_down)
+
+
+def _most_bias(most: _Magnitudes) -> int:
+  return most.x + 1
+
+
+def _biases(config, policy, seed, most: _Magnitudes) -> dict[str, np.ndarray]:
+  """Returns integers, of which none is 0, so that gates, too, stay odd.
+
+  Those of b_gate_up are even.  So are those of b_down, but where an odd offset
+  makes up, and so the sum that it is added to, even.
+  """
+  found = {}
+  for name in ('b_gate_up', 'b_down') if config.bias else ():
+    local = config.experts_per_rank
+    columns = tensors.SPECS[name].dims(**config.dims())[-1]
+    # As many levels as x has, on both sides of 0; an expert begins with its
+    # number.
+    levels = most.x + 1
+    drawn = _numbered(
+      stable_random.seed_of('exact', name, seed),
+      (config.num_ranks, local, columns),
+      levels,
+    )
+    size = 2 * drawn - most.x
+    values = size + np.sign(size)
+    if name == 'b_down' and policy.offset % 2:
+      values = size
+    found[name] = values.astype(STORAGE[policy.storage])
+  return found
 
 
 def _terms(rows: int, columns: int) -> int:

@@ -59,6 +59,22 @@ LAYER = (
 # What a policy leaves to candidates that are not ours.
 POLICY = (
   flag.Flag(
+    'activation',
+    'activation',
+    'Between the two GEMMs: `swiglu`, perhaps with `:alpha=A`, `:limit=L` and '
+    '`:offset=O`, min(gate, L) sigmoid(A gate) (clamp(up, -L, L) + O); '
+    f'`gpt_oss` is `{precision.FORMS["gpt_oss"]}`.',
+    'swiglu',
+  ),
+  flag.Flag(
+    'bias',
+    'bias',
+    'Both GEMMs add a bias of the expert, b_gate_up and b_down; --input has '
+    'them or not.',
+    False,
+    bool,
+  ),
+  flag.Flag(
     'unrounded',
     'unrounded',
     'Intermediates that the candidate keeps in float32: some of gate_up, '

@@ -24,6 +24,7 @@ from hpmoe.parity_tests.case import slabs as slabs_lib
 from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
 from hpmoe.parity_tests.case.theirs import placed as placed_lib
 from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
@@ -101,8 +102,9 @@ class Folder:
     for name in ('topk_ids', 'topk_weights', *tensors.PLAN):
       if name in arrays:
         arrays[name] = np.asarray(arrays[name])
-    checks.check_arrays(self.config, policy, arrays, tensors.INPUTS)
-    for name in tensors.INPUTS:
+    names = tensors.inputs(self.config)
+    checks.check_arrays(self.config, policy, arrays, names)
+    for name in names:
       for rank in ranks:
         for part in arrays[name][rank]:
           checks.check_finite(f'{name} of rank {rank}', part)
@@ -171,7 +173,7 @@ class Folder:
         f'{", ".join(self.data)}'
       )
     table = case.data[data]
-    return table, dataclasses.replace(self.policy, activation=table.activation)
+    return table, dataclasses.replace(self.policy, **_policy_of(table))
 
   def data_of(self, x: np.ndarray | slabs_lib.Slabs) -> str:
     """Returns the kind of data that x `[R, T, D]` is of.
@@ -373,7 +375,7 @@ def write(
   layouts = {n: one for n, one in (layouts or {}).items() if not one.order}
   tables: dict[str, Mapping[str, object]] = {}
   for data, one in made.items():
-    tables[f'data.{data}'] = dict(activation=one.policy.activation) | {
+    tables[f'data.{data}'] = _own_policy(one.policy, real.policy) | {
       part: _write_part(
         path,
         f'{data}.{part}',
@@ -385,11 +387,11 @@ def write(
       )
       for part, held in _parts(one).items()
     }
-  told = dict(
-    layer=dataclasses.asdict(real.config),
-    policy=dataclasses.asdict(real.policy),
+  told: dict[str, Mapping[str, object]] = dict(
+    layer=_told(real.config),
+    policy=_told(real.policy),
     layouts={name: str(one) for name, one in layouts.items()},
-    returns=_returns(direction, real.policy, layouts),
+    returns=_returns(direction, real, layouts),
   )
   head = dict(format=FORMAT, id=_id(told | tables), direction=direction)
   tables = (
@@ -401,9 +403,37 @@ def write(
   return read(path)
 
 
+def _told(of: MoEConfig | PrecisionPolicy) -> dict[str, object]:
+  """Returns fields; those that came later only where a layer has the part."""
+  fields = dataclasses.asdict(of)
+  later = ('bias', *precision.FORM)
+  return {
+    n: v for n, v in fields.items() if n not in later or v != _usual(of, n)
+  }
+
+
+def _usual(of: MoEConfig | PrecisionPolicy, name: str) -> object:
+  return getattr(type(of), name)
+
+
+def _own_policy(
+  mine: PrecisionPolicy, real: PrecisionPolicy
+) -> dict[str, object]:
+  """Returns what a kind of data has for an activation."""
+  form = {n: getattr(mine, n) for n in precision.FORM}
+  other = {n: v for n, v in form.items() if v != getattr(real, n)}
+  return dict(activation=mine.activation) | other
+
+
+def _policy_of(table: object) -> dict[str, object]:
+  """Returns what `_own_policy` told."""
+  known = ('activation', *precision.FORM)
+  return {n: v for n, v in vars(table).items() if n in known}
+
+
 def _parts(made: inputs_lib.LayerInputs) -> dict[str, dict[str, np.ndarray]]:
   """Returns what the forward pass reads, and what the backward adds."""
-  forward = {n: made.arrays[n] for n in tensors.INPUTS}
+  forward = {n: made.arrays[n] for n in tensors.inputs(made.config)}
   rest = {n: a for n, a in made.arrays.items() if n not in forward}
   parts = dict(zip(_PARTS, (forward, rest)))
   return {part: held for part, held in parts.items() if held}
@@ -459,15 +489,15 @@ def _versions() -> dict[str, str]:
 
 def _returns(
   direction: str,
-  policy: PrecisionPolicy,
+  made: inputs_lib.LayerInputs,
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> dict[str, str]:
   """Returns axes and dtype of what may be returned, by name."""
   return {
     name: f'{layouts.get(name, tensors.SPECS[name].shape)}, '
-    f'{policy.dtype(name)}'
+    f'{made.policy.dtype(name)}'
     for which in passes.of(direction)
-    for name in which.outputs
+    for name in which.of_layer(made.config).outputs
   }
 
 

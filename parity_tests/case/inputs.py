@@ -32,8 +32,12 @@ DATA = ('exact', 'wide', 'real')
 ROUTINGS = ('text', *routings.GENERATORS)
 _CAPACITY_STEP = 16
 # Of the gate columns, in turn.  Gates are of order one without: exp(-gate) then
+# Of the up columns, in turn: these are times the limit, where there is one, so
+# that some are beyond it and some are not.
+_TO_LIMIT = [4, 12]
 # neither overflows nor vanishes, and a kernel that clamps it looks right.
 _GATE_SCALES = np.ones(16)
+_BIASES = tuple(s.name for s in tensors.FORWARD if s.part == 'bias')
 _GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
 # How a file says which axes of a weight are which: name -> axes.
 AXES = {name: tensors.SPECS[name].shape for name in ('w_gate_up', 'w_down')}
@@ -48,7 +52,7 @@ class LayerInputs:
   Attributes:
     config: sizes.
     policy: precision.
-    arrays: the tensors of `tensors.INPUTS` and, but for exact data, dy by
+    arrays: the tensors of `tensors.inputs` and, but for exact data, dy by
       name, in their stored dtypes.
     routing: name of the routing, or the path of its file.
     facts: what a report should say: seed, origin, skew, and for exact data
@@ -84,6 +88,8 @@ def make_inputs(
   exact: bool = False,
   placement: str = 'combine',
   capacity: int | None = None,
+  bias: bool = False,
+  limit: float = 0.0,
 ) -> LayerInputs:
   """Returns seeded inputs whose stages are all of order one.
 
@@ -102,6 +108,8 @@ def make_inputs(
     placement: where the routing weight multiplies.
     capacity: N; None means what the fullest rank receives, rounded up as the
       preset's `capacity_step` says, so that there is always empty space.
+    bias: whether both GEMMs add one.
+    limit: of the activation, which some values of up are to exceed; 0: none.
 
   Raises:
     ValueError: an argument, a file or the data do not suit (one line, which
@@ -117,6 +125,7 @@ def make_inputs(
     activation='absolute' if exact else 'swiglu',
   )
   config = presets.config(preset, ranks, tokens, capacity)
+  config = dataclasses.replace(config, bias=bias)
   x = text_router.embed(config, text_router.read(text), seed)
   routed = _route(preset.router, config, routing, x, seed)
   has_others = config.num_experts >= config.top_k + 2
@@ -143,7 +152,8 @@ def make_inputs(
         if routing in ROUTINGS
         else routed.topk_weights
       ),
-      **_weights(config, storage, seed),
+      **_weights(config, storage, seed, limit),
+      **_biases(config, storage, seed),
       dy=draw_dy(config, storage, seed),
     )
   checks.check_inputs(config, policy, arrays)
@@ -169,6 +179,7 @@ def with_data(
   make = exact_data.make_grad if backward else exact_data.make
   if data == 'wide':
     make = wide_data.make
+    policy = dataclasses.replace(policy, limit=0.0, offset=0.0)
   ids = made.arrays['topk_ids']
   # Proved exact when they were drawn: what is kept has the very same bits.
   arrays = programs.remembered(
@@ -209,9 +220,10 @@ def load_safetensors(
   """Returns the inputs in a file; their shapes are the config.
 
   Args:
-    path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`:
-      x and weights in one storage dtype throughout; ids int32;
-      routing weights float32.  It may hold dy, and nothing else.  A tensor
+    path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`,
+      and those of parts that the layer has: x, weights and biases in one
+      storage dtype; ids int32; routing weights float32.  It may hold dy, and
+      nothing else.  A tensor
       that is laid out otherwise has its layout in the metadata, under its name;
       so has a weight whose last two axes are equally long, as
       `save_safetensors` writes it: transposed it would look the same.
@@ -228,7 +240,8 @@ def load_safetensors(
     if laid:
       arrays = _undone(read_case.read(str(path))[0], laid)
     else:
-      arrays = tensor_file.read(path, tensors.INPUTS, ('dy',), only=True)
+      others = (*_BIASES, 'dy')
+      arrays = tensor_file.read(path, tensors.INPUTS, others, only=True)
     _refuse_other_shapes(arrays)
     told = {name: AXES[name] for name in {*laid} & {*AXES}}
     _check_axes(arrays, tensor_file.notes(path) | told)
@@ -260,11 +273,12 @@ def layouts_of(
 
 
 def _check_names(given: Iterable[str]) -> None:
-  known = (*tensors.INPUTS, 'dy')
-  for name in (*tensors.INPUTS, *given):
-    if name not in given or name not in known:
+  bias = not {*_BIASES}.isdisjoint(given)
+  needed = tensors.inputs(tensors.Parts(bias=bias))
+  for name in (*needed, *given):
+    if name not in given or name not in (*needed, 'dy'):
       raise ValueError(
-        f'{name}: expected {", ".join(known[:-1])} and maybe dy, got '
+        f'{name}: expected {", ".join(needed)} and maybe dy, got '
         f'{", ".join(given)}'
       )
 
@@ -323,7 +337,7 @@ def of_arrays(
   """Returns inputs of those values; their shapes are the config.
 
   Args:
-    given: the tensors of `tensors.INPUTS` and maybe dy, numpy's or another
+    given: the tensors of `tensors.INPUTS`, biases, maybe dy; numpy's or another
       framework's; dtypes as for `load_safetensors`.  An id of -1 is a slot
       that is not used: its weight becomes 0, its expert one more of the token.
     placement: where the routing weight multiplies.
@@ -466,19 +480,32 @@ def _with_capacity(config, topk_ids, step=_CAPACITY_STEP) -> MoEConfig:
   return dataclasses.replace(config, capacity=steps * step)
 
 
-def _weights(config, storage, seed) -> dict[str, np.ndarray]:
+def _biases(config, storage, seed) -> dict[str, np.ndarray]:
+  """Returns biases of every expert, normal and half of what they add to."""
+  found = {}
+  for name in _BIASES if config.bias else ():
+    shape = tensors.SPECS[name].dims(**config.dims())
+    drawn = stable_random.normal(stable_random.seed_of(name, seed), shape)
+    found[name] = (drawn / 2).astype(storage)
+  return found
+
+
+def _weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
   """Returns normal weights over the root of their fan-in, expert by expert.
 
   Gates of a few features are spread by `_GATE_SCALES`, tiny to saturating;
   where that enlarges them, up is smaller by as much, so that no feature
-  outweighs the others.
+  outweighs the others.  Up of a few others is of the order of a limit.
   """
   ranks, local = config.num_ranks, config.experts_per_rank
   width, hidden = config.d_model, config.d_ff
   shapes = dict(w_gate_up=(width, 2 * hidden), w_down=(hidden, width))
   weights = {}
   gate = np.resize(_GATE_SCALES, hidden)
-  spread = np.concatenate([gate, 1 / np.maximum(gate, 1)])
+  up = 1 / np.maximum(_GATE_SCALES, 1)
+  if limit:
+    up[_TO_LIMIT] = limit
+  spread = np.concatenate([gate, np.resize(up, hidden)])
   scales = dict(w_gate_up=spread, w_down=1.0)
   for name, shape in shapes.items():
     weights[name] = np.empty((ranks, local, *shape), storage)
@@ -520,6 +547,7 @@ def _config_of_shapes(arrays, capacity) -> MoEConfig:
     d_model=width,
     d_ff=both // 2,
     capacity=capacity,
+    bias='b_gate_up' in arrays,
   )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+from typing import Self
 
 import numpy as np
 
@@ -25,6 +26,8 @@ def _in_task_order(names: tuple[str, ...]) -> tuple[str, ...]:
 class Pass:
   """One direction of a layer.
 
+  `FORWARD` and `BACKWARD` are those of a layer without parts, see `of_layer`.
+
   Attributes:
     name: 'forward' or 'backward'.
     direction: as the image spells it.
@@ -41,14 +44,31 @@ class Pass:
   relayed: str
   results: tuple[str, ...]
 
+  def of_layer(self, layer: tensors.Layer) -> Self:
+    """Returns the pass of a layer, which may have more tensors."""
+    forward = self.name == 'forward'
+    known = tensors.stages(layer) if forward else tensors.grads(layer)
+    stages, reads = [*self.stages], tensors.reads(layer, 'combine')
+    more = [name for name in known if name not in stages]
+    if not more:
+      return self
+    for name in more:
+      after = (stages.index(one) + 1 for one in reads[name] if one in stages)
+      stages.insert(max(after, default=0), name)
+    of_inputs = {f'd_{name}' for name in tensors.inputs(layer)}
+    results = (*self.results, *(name for name in more if name in of_inputs))
+    return dataclasses.replace(self, stages=tuple(stages), results=results)
+
   @property
   def outputs(self) -> tuple[str, ...]:
     """Names that a candidate may return."""
     return self.plan + self.stages
 
-  def sources(self, policy: precision.PrecisionPolicy) -> Sources:
+  def sources(
+    self, layer: tensors.Layer, policy: precision.PrecisionPolicy
+  ) -> Sources:
     """Returns the stages of this pass that each of its tensors is made from."""
-    reads = tensors.reads(policy.placement)
+    reads = tensors.reads(layer, policy.placement)
     return dict.fromkeys((*self.plan, self.relayed), ()) | {
       name: tuple(read for read in reads[name] if read in self.stages)
       for name in self.stages
@@ -62,16 +82,21 @@ class Pass:
       if tensors.role(name, policy.placement) == 'movement'
     )
 
-  def reads(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  def reads(
+    self, layer: tensors.Layer, policy: precision.PrecisionPolicy
+  ) -> tuple[str, ...]:
     """Returns the names of this pass's inputs."""
+    inputs = tensors.inputs(layer)
     if self.name == 'forward':
-      return tensors.INPUTS
-    return (*tensors.INPUTS, 'dy', *tensors.PLAN, *saved(policy))
+      return inputs
+    return (*inputs, 'dy', *tensors.PLAN, *saved(layer, policy))
 
 
-def saved(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+def saved(
+  layer: tensors.Layer, policy: precision.PrecisionPolicy
+) -> tuple[str, ...]:
   """Returns the forward stages that the backward pass reads."""
-  return tensors.saved(policy.placement)
+  return tensors.saved(layer, policy.placement)
 
 
 FORWARD = Pass(

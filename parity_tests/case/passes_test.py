@@ -7,12 +7,16 @@ from hpmoe.reference import layer_grad
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
+LAYERS = (tensors.Parts(), tensors.EVERY_PART)
 
+
+@pytest.mark.parametrize('layer', LAYERS, ids=('plain', 'every part'))
 @pytest.mark.parametrize('placement', ('combine', 'before_down'))
 @pytest.mark.parametrize('which', (passes.FORWARD, passes.BACKWARD))
-def test_a_stage_comes_after_what_it_is_computed_from(which, placement):
+def test_a_stage_comes_after_what_it_is_computed_from(which, placement, layer):
   policy = precision.PrecisionPolicy(placement=placement)
-  sources = which.sources(policy)
+  which = which.of_layer(layer)
+  sources = which.sources(layer, policy)
 
   assert set(sources) == {*which.outputs, which.relayed}
   for stage, before in sources.items():
@@ -23,14 +27,21 @@ def test_a_stage_comes_after_what_it_is_computed_from(which, placement):
   assert set(which.results) <= set(which.stages)
 
 
+@pytest.mark.parametrize('layer', LAYERS, ids=('plain', 'every part'))
 @pytest.mark.parametrize('placement', ('combine', 'before_down'))
-def test_the_backward_pass_reads_what_the_oracle_reads(placement):
+def test_the_backward_pass_reads_what_the_oracle_reads(placement, layer):
   policy = precision.PrecisionPolicy(placement=placement)
 
-  read = set(passes.BACKWARD.reads(policy))
+  read = set(passes.BACKWARD.reads(layer, policy))
 
-  assert read == {*layer_grad.reads(policy), 'x', 'dy'}
-  assert set(passes.saved(policy)) < set(tensors.STAGES)
+  needed = {*layer_grad.reads(layer, policy), 'dy'}
+  assert needed | {*tensors.inputs(layer)} == read
+  assert set(passes.saved(layer, policy)) < set(tensors.stages(layer))
+
+
+def test_a_layer_without_parts_has_the_pass_of_every_layer():
+  for which in (passes.FORWARD, passes.BACKWARD):
+    assert which.of_layer(tensors.Parts()) is which
 
 
 def test_a_direction_is_its_passes_in_order():

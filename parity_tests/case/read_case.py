@@ -54,6 +54,9 @@ _DTYPES: 'dict[str, np.dtype]' = {
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 FORWARD, BACKWARD = 'forward', 'backward'
+# What case.toml does not say is so.
+_PLAIN_LAYER = dict(bias=False)
+_PLAIN_POLICY = dict(alpha=1.0, limit=0.0, offset=0.0)
 
 
 def load(folder):
@@ -342,16 +345,19 @@ def run(case, kernel, out, torch=False):
     known = getattr(kernel, 'activations', (table.activation,))
     if table.activation not in known:
       continue
-    policy = types.SimpleNamespace(**vars(case.policy))
-    policy.activation = table.activation
+    layer = types.SimpleNamespace(**dict(_PLAIN_LAYER, **vars(case.layer)))
+    policy = types.SimpleNamespace(**dict(_PLAIN_POLICY, **vars(case.policy)))
+    for name in ('activation', 'limit', 'offset'):
+      if hasattr(table, name):
+        setattr(policy, name, getattr(table, name))
     found = {}
     if case.case.direction != BACKWARD:
       held = inputs(case, data, None, torch)
-      found.update(_called(kernel, held, case.layer, policy))
+      found.update(_called(kernel, held, layer, policy))
     if case.case.direction != FORWARD:
       held = inputs(case, data, None, torch, BACKWARD)
       held.update((n, a) for n, a in found.items() if n in held)
-      found.update(_called(kernel.backward, held, case.layer, policy))
+      found.update(_called(kernel.backward, held, layer, policy))
     write(out, case, data, found)
 
 

@@ -233,6 +233,8 @@ _CUT_COLUMNS = (
   'd_expert_in',
   'd_w_down',
   'd_w_gate_up',
+  'd_b_gate_up',
+  'd_b_down',
 )
 
 
@@ -245,7 +247,7 @@ def is_of_tokens(stage: str) -> bool:
 
 
 def _row_axes(stage: str) -> str:
-  """Returns the axes whose product are a rank's rows: N, T, TK, LD or LF."""
+  """Returns the axes whose product are a rank's rows: N, T, TK, L, LD or LF."""
   return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
 
 
@@ -370,13 +372,14 @@ class Tiling:
     axes = _row_axes(stage)
     if axes == 'TK':
       return rank, *divmod(row, self.config.top_k)
-    if axes[0] == 'L':
+    if axes[:-1] == 'L':
       return rank, *divmod(row, self._height(stage))
     return rank, row
 
   def _height(self, stage: str) -> int:
-    """Returns X, the rows of one expert, of a weight gradient."""
-    return self.config.dims()[_row_axes(stage)[1]]
+    """Returns the rows of one expert: X of a weight, 1 of a bias."""
+    of_expert = _row_axes(stage)[1:]
+    return self.config.dims()[of_expert] if of_expert else 1
 
   def num_valid(self, rank: int) -> int:
     return int(expert_rows(self.config, self.counts, rank)[-1])

@@ -10,7 +10,8 @@ other routing weights are 0.  Its dy has one entry, in a column that no other
 token of that expert uses, so that a weight's gradient has one term as well.
 What is wide goes by turns, over features and over tokens, for two wide numbers
 must not meet: where they would, up is 0.  No gate is.  A layer of fewer than 4
-columns has room for wide routing weights only.
+columns has room for wide routing weights only.  Biases are 0: a sum has no room
+for another number.
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import numpy as np
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
@@ -86,7 +88,7 @@ def make(
   topk_ids: Int[np.ndarray, 'R T K'],
   seed: int = 0,
 ) -> tuple[dict[str, np.ndarray], exact_data.Proof]:
-  """Returns the tensors of `tensors.INPUTS`, dy, and the proof for both passes.
+  """Returns the tensors of `tensors.inputs`, dy, and the proof for both passes.
 
   Args:
     config: sizes.
@@ -108,6 +110,10 @@ def make(
   narrow = ('x', 'w_gate_up', 'w_down', 'dy')
   arrays |= {name: arrays[name].astype(stored) for name in narrow}
   arrays['topk_ids'] = topk_ids
+  for name in tensors.inputs(config):
+    if name not in arrays:
+      shape = tensors.SPECS[name].dims(**config.dims())
+      arrays[name] = np.zeros(shape, stored)
   proof = exact_data.proved(
     exact_data.prove_grad, config, policy, arrays, ('wide', seed)
   )

@@ -182,6 +182,7 @@ _SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
   ('top_k', lambda made: made.config.top_k),
   ('d_model', lambda made: made.config.d_model),
   ('d_ff', lambda made: made.config.d_ff),
+  ('bias', lambda made: made.config.bias),
 )
 _REPLACED_BY_INPUT = ('preset', 'routing', 'text')
 

@@ -136,9 +136,9 @@ class Bench:
     arrays = dict(made.arrays)
     kept = {}
     if which is passes.BACKWARD:
-      kept = _usable(own or {}, passes.saved(made.policy))
+      kept = _usable(own or {}, passes.saved(made.config, made.policy))
       arrays |= self._saved(made, kept)
-    read = which.reads(made.policy)
+    read = which.reads(made.config, made.policy)
     given = dataclasses.replace(made, arrays={n: arrays[n] for n in read})
     answer = functools.partial(_ask if kept else self.answer, given, which)
     options = candidate.options
@@ -148,10 +148,12 @@ class Bench:
       ranks=candidate.ranks,
       share=self._share,
     )
+    mine = which.of_layer(made.config)
     unseen: tuple[str, ...] = ()
     if own is not None and candidate.can.saves and which is passes.BACKWARD:
-      unseen = tuple(n for n in passes.saved(made.policy) if n not in kept)
-    return judging.PassCase(which, given, tiling, answer, relay, unseen)
+      saved = passes.saved(made.config, made.policy)
+      unseen = tuple(name for name in saved if name not in kept)
+    return judging.PassCase(mine, given, tiling, answer, relay, unseen)
 
   def read_by(
     self, which: Sequence[passes.Pass], data: str
@@ -161,7 +163,8 @@ class Bench:
     held = {**made.arrays}
     if passes.BACKWARD in which:
       held |= self._saved(made, {})
-    names = dict.fromkeys(n for one in which for n in one.reads(made.policy))
+    of = made.config, made.policy
+    names = dict.fromkeys(n for one in which for n in one.reads(*of))
     return dataclasses.replace(made, arrays={n: held[n] for n in names})
 
   def _saved(self, made: inputs_lib.LayerInputs, kept: Tensors) -> Tensors:
@@ -169,7 +172,7 @@ class Bench:
 
     A case that was written says what a kernel elsewhere read.
     """
-    names = passes.saved(made.policy)
+    names = passes.saved(made.config, made.policy)
     held = {n: made.arrays[n] for n in names if n in made.arrays} | dict(kept)
     if not set(names) <= set(held):
       forward = self.answer(made)
@@ -246,7 +249,7 @@ class Bench:
       found = lane(case, candidate)
       # The rest is not held while the next pass runs.
       if not candidate.checking.replays:
-        got, names = found.got, passes.saved(made.policy)
+        got, names = found.got, passes.saved(made.config, made.policy)
         saved = {n: got[n] for n in names if n in got}
         del got
       placed = told.with_place(found.results, candidate, case.tiling)

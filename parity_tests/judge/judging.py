@@ -114,7 +114,7 @@ class PassCase:
 
   @property
   def sources(self) -> passes.Sources:
-    return self.which.sources(self.made.policy)
+    return self.which.sources(self.made.config, self.made.policy)
 
   @property
   def movement(self) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class PassCase:
 
   def _hidden(self, name: str) -> Set[str]:
     """Returns what a stage reads of `unseen_saved`."""
-    reads = tensors.reads(self.made.policy.placement)[name]
+    reads = tensors.reads(self.made.config, self.made.policy.placement)[name]
     return set(reads) & set(self.unseen_saved)
 
   def unseen(self, name: str, got: passes.Tensors) -> tuple[str, ...]:
@@ -366,7 +366,7 @@ def _failed_stage(
       made[one] = case.oracle.stage(one, {**made, **read})
     return made[name]
 
-  reads = tensors.reads(case.made.policy.placement)
+  reads = tensors.reads(case.made.config, case.made.policy.placement)
   return explain.Stage(
     name,
     failure.rank,
@@ -737,7 +737,8 @@ def chain(
       own[one] = expected[one]
   policy = dataclasses.replace(case.made.policy, storage='float32')
   golden = case.golden({**sources, **own}, policy)
-  return edges.Chain(golden, own, unseen, verdicts.COMPARISONS)
+  comparisons = verdicts.comparisons(case.made.config)
+  return edges.Chain(golden, own, unseen, comparisons)
 
 
 def _within_edges(name: str, got: np.ndarray, chain: edges.Chain) -> Results:

@@ -24,6 +24,6 @@ def answer(
   oracle: oracle_lib.Oracle, which: passes.Pass
 ) -> dict[str, np.ndarray]:
   """Returns the oracle's `plan` and `stages`."""
-  if which is passes.FORWARD:
+  if which.name == passes.FORWARD.name:
     return oracle.forward()
   return oracle.backward(oracle.inputs, oracle.inputs['dy'])

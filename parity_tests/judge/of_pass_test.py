@@ -53,7 +53,9 @@ def test_answers_have_the_bits_of_what_users_call(dtype, placement, exact):
     *of, **{name: made.arrays[name] for name in tensors.INPUTS}
   )
   grads = jax.jit(layer_grad.backward, static_argnums=(0, 1))
-  whole |= grads(*of, {n: given[n] for n in layer_grad.reads(made.policy)}, dy)
+  whole |= grads(
+    *of, {n: given[n] for n in layer_grad.reads(made.config, made.policy)}, dy
+  )
   assert set(forward | backward) == set(whole)
   for name, value in (forward | backward).items():
     theirs = ulp.bits(np.asarray(whole[name]))

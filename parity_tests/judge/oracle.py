@@ -20,6 +20,7 @@ Tensors = Mapping[str, np.ndarray]
 _stage = programs.Program('hpmoe.reference.stages:run', 3)
 # Whose bits depend on the activation.
 _ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
+_ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +39,16 @@ class Oracle:
   inputs: Tensors
 
   def forward(self) -> dict[str, np.ndarray]:
-    """Returns every tensor of `tensors.PLAN` and `STAGES` by name.
+    """Returns every tensor of `tensors.PLAN` and `stages` by name.
 
     As `layer.forward` does, whose stages are compiled one by one: single ones
     are judged anyway, and a pass as one function takes longer to compile.
     """
-    inputs = (self.inputs[name] for name in tensors.INPUTS)
-    return _held(layer.forward(self.config, self.policy, *inputs, run=_run))
+    inputs = {n: self.inputs[n] for n in tensors.inputs(self.config)}
+    return _held(layer.forward(self.config, self.policy, **inputs, run=_run))
 
   def backward(self, forward: Tensors, dy: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns every tensor of `tensors.GRADS`, as `layer_grad.backward` does.
+    """Returns every tensor of `tensors.grads`, as `layer_grad.backward` does.
 
     Args:
       forward: tensors of `INPUTS`, `PLAN` and `STAGES` by name; those that
@@ -87,7 +88,7 @@ def _run(
   known: Tensors,
 ) -> at.Array:
   """Returns `stages.run`, kept for all policies in which it is the same."""
-  needs = tensors.needs(name, policy.placement)
+  needs = tensors.needs(name, config, policy.placement)
   known = {name: slabs.whole(known[name]) for name in needs}
   policy = dataclasses.replace(
     policy,
@@ -96,5 +97,5 @@ def _run(
     sigmoid_ulp=0.0,
   )
   if name not in _ACTIVATED:
-    policy = dataclasses.replace(policy, activation='swiglu')
+    policy = dataclasses.replace(policy, **_ANY_ACTIVATION)
   return _stage(name, config, policy, known)

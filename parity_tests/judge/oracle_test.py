@@ -42,7 +42,7 @@ def run(request):
   forward = {**made.arrays, **oracle.forward()}
   dy = stable_random.normal(stable_random.seed_of('dy'), forward['x'].shape)
   dy = dy.astype(forward['x'].dtype)
-  saved = {n: forward[n] for n in layer_grad.reads(made.policy)}
+  saved = {n: forward[n] for n in layer_grad.reads(made.config, made.policy)}
   return oracle, {**saved, 'dy': dy}, oracle.backward(forward, dy)
 
 

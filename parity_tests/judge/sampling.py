@@ -82,10 +82,9 @@ def _layer(
   config, (result,) = case.made.config, case.which.results
   tokens = _tokens(config.num_tokens, sample)
   arrays = {
-    name: a[:, tokens] if a.shape[1] == config.num_tokens else a
+    name: a[:, tokens] if tiles.is_of_tokens(name) else a
     for name, a in case.made.arrays.items()
-    if name not in ('w_gate_up', 'w_down')
-  } | {name: case.made.arrays[name] for name in ('w_gate_up', 'w_down')}
+  }
   small = dataclasses.replace(config, num_tokens=len(tokens))
   plan = oracle_lib.Oracle(small, case.made.policy, arrays).plan
   tiling = dataclasses.replace(

@@ -41,7 +41,7 @@ class SpreadTally:
       dtype,
       independent(stage, golden, fused=same is not None),
       sum(int(np.prod(cut.shape)) for cut in cuts),
-      comparisons=verdicts.COMPARISONS,
+      comparisons=verdicts.comparisons(self._tiling.config),
     )
     self._tally = tally_lib.Tally(
       stage, 'bounded', verdicts.SPREAD_RULE, self._tiling
@@ -248,11 +248,12 @@ def independent(
     return spread.Independent()
   tensor, policy = verdicts.tensor_of(stage), golden.policy
   # Both halves of d_gate_up come from one d_activation.
-  pairs = tensor in ('d_gate_up', 'd_w_gate_up')
+  pairs = tensor in ('d_gate_up', 'd_w_gate_up', 'd_b_gate_up')
   if tensors.SPECS[tensor].shape.split()[1] != 'L':
     return spread.Independent(columns=False, pairs=pairs)
   common = 0.0
-  if tensor == 'd_w_gate_up' and policy.placement == 'combine':
+  of_gate_up = tensor in ('d_w_gate_up', 'd_b_gate_up')
+  if of_gate_up and policy.placement == 'combine':
     # All columns of d_activation read the same weighted rows of dy.
     depth = golden.tiling.config.d_model
     common = bounds.share_of_operands(policy, depth)

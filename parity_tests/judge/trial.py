@@ -76,6 +76,15 @@ def plain_silu(gate: np.ndarray) -> np.ndarray:
   return gate / (1 + np.exp(-gate))
 
 
+def begins_with(gemm: Gemm, a, b, factor, bias) -> np.ndarray:
+  """A sum whose first term is a bias `[y]`, times `[n, 1]`."""
+  return gemm(np.hstack([factor, a]), np.vstack([bias, b]))
+
+
+def ends_with(gemm: Gemm, a, b, factor, bias) -> np.ndarray:
+  return gemm(a, b) + factor * bias
+
+
 def plain_slope(gate: np.ndarray) -> np.ndarray:
   """Returns the derivative of silu."""
   s = 1 / (1 + np.exp(-gate))
@@ -88,6 +97,29 @@ def cut_bits(a: np.ndarray, digits: int) -> np.ndarray:
   word = a.view(np.uint32)
   word = word + np.uint32((1 << (low - 1)) - 1) + (word >> low & 1)
   return (word & ~np.uint32((1 << low) - 1)).view(np.float32)
+
+
+# What a kernel may get wrong of biases and clamps; the last ones of gradients.
+WRONG = (
+  'b_gate_up forgotten',
+  'b_down forgotten',
+  'b_gate_up of the next expert',
+  'b_down of the next expert',
+  'b_down after the weight',
+  'gate not clamped',
+  'gate clamped below',
+  'up not clamped',
+  'no offset',
+  'no alpha',
+)
+WRONG_GRADS = (
+  'gradient through clamps',
+  'no gradient at the limit',
+  'no offset',
+  'no alpha',
+  'b_down forgotten',
+  'd_b_down unweighted',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +136,8 @@ class Kernel:
     round_weights: routing weights are rounded to the storage dtype, in float32
       to bfloat16.
     truncate: stores cut a mantissa off instead of rounding.
+    add_bias: adds one to a product of matrices.
+    wrong: one of `WRONG`, what it gets wrong of biases and clamps; or ''.
   """
 
   gemm: Gemm = blas
@@ -114,6 +148,8 @@ class Kernel:
   slope_of: Callable[[np.ndarray], np.ndarray] = plain_slope
   round_weights: bool = False
   truncate: bool = False
+  add_bias: Callable[..., np.ndarray] = ends_with
+  wrong: str = ''
 
   def _store(self, policy, a: np.ndarray) -> np.ndarray:
     to = storage.FORMATS[policy.storage]
@@ -122,14 +158,48 @@ class Kernel:
       a = (a.view(np.uint32) & ~low).view(np.float32)
     return a.astype(to.numpy)
 
-  def _multiply(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  def _multiply(
+    self, policy, a: np.ndarray, b: np.ndarray, bias=None, factor=None
+  ) -> np.ndarray:
     a, b = (
       np.ascontiguousarray(m.astype(np.float32)).astype(np.float32)
       for m in (a, b)
     )
     if self.operand_bits < 23:
       a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
-    return self._store(policy, self.gemm(a, b))
+    if bias is None:
+      return self._store(policy, self.gemm(a, b))
+    if factor is None:
+      factor = np.ones((len(a), 1), np.float32)
+    bias = bias.astype(np.float32)
+    return self._store(policy, self.add_bias(self.gemm, a, b, factor, bias))
+
+  def _bias(self, config, arrays: Arrays, name: str, at) -> np.ndarray | None:
+    """Returns an expert's bias, `[y]`; None: the layer has none."""
+    if not config.bias or self.wrong == f'{name} forgotten':
+      return None
+    if self.wrong == f'{name} of the next expert':
+      rank, local = at
+      at = rank, (local + 1) % config.experts_per_rank
+    return arrays[name][at]
+
+  def _gated(self, policy, gate_up: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns gate and up `[n, F]`, clamped and moved, and what passes."""
+    gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
+    limit = np.float32(policy.limit or np.inf)
+    passes = np.hstack([gate <= limit, np.abs(up) <= limit])
+    if self.wrong == 'gradient through clamps':
+      passes[:] = True
+    if self.wrong == 'no gradient at the limit':
+      passes = np.hstack([gate < limit, np.abs(up) < limit])
+    if self.wrong != 'gate not clamped':
+      gate = np.minimum(gate, limit)
+    if self.wrong == 'gate clamped below':
+      gate = np.maximum(gate, -limit)
+    if self.wrong != 'up not clamped':
+      up = np.clip(up, -limit, limit)
+    offset = 0 if self.wrong == 'no offset' else policy.offset
+    return gate, up + np.float32(offset), passes
 
   def _weights(self, policy, weights: np.ndarray) -> np.ndarray:
     if not self.round_weights:
@@ -141,13 +211,20 @@ class Kernel:
     if policy.activation == 'absolute':
       return np.abs(gate)
     with np.errstate(over='ignore', invalid='ignore'):
+      alpha = self._alpha(policy)
+      if alpha != 1:
+        return gate / (1 + np.exp(-alpha * gate)) * np.float32(self.silu)
       return self.silu_of(gate) * np.float32(self.silu)
+
+  def _alpha(self, policy) -> np.float32:
+    return np.float32(1 if self.wrong == 'no alpha' else policy.alpha)
 
   def _slope(self, policy, gate: np.ndarray) -> np.ndarray:
     if policy.activation == 'absolute':
       return np.sign(gate)
     with np.errstate(over='ignore', invalid='ignore'):
-      return self.slope_of(gate) * np.float32(self.slope)
+      z = gate * self._alpha(policy)
+      return self.slope_of(z) * np.float32(self.slope)
 
   def forward(
     self,
@@ -155,25 +232,30 @@ class Kernel:
     policy: precision.PrecisionPolicy,
     arrays: Arrays,
   ) -> dict[str, np.ndarray]:
-    """Returns the tensors of `tensors.STAGES` by name."""
+    """Returns the tensors of `tensors.stages` by name."""
     lay = _Layout.of(config, arrays)
     weights = self._weights(policy, arrays['topk_weights']).reshape(
       lay.row.shape
     )
     early = policy.placement == 'before_down'
-    made = lay.empty(policy, tensors.STAGES)
+    made = lay.empty(policy, tensors.stages(config))
     x = arrays['x'].reshape(-1, config.d_model)
     returned = made['returned'].reshape(*lay.row.shape, -1)
     for at, rows, token, slot in lay.experts():
       storing = policy.storing('gate_up')
-      gate_up = self._multiply(storing, x[token], arrays['w_gate_up'][at])
-      gate, up = np.split(gate_up.astype(np.float32), 2, axis=1)
+      bias = self._bias(config, arrays, 'b_gate_up', at)
+      gate_up = self._multiply(storing, x[token], arrays['w_gate_up'][at], bias)
+      gate, up, _ = self._gated(policy, gate_up)
       hidden = self._act(policy, gate) * up
       if early:
         hidden = hidden * weights[token, slot, None]
       hidden = self._store(policy.storing('activation'), hidden)
       storing = policy.storing('expert_out')
-      out = self._multiply(storing, hidden, arrays['w_down'][at])
+      bias = self._bias(config, arrays, 'b_down', at)
+      factor = weights[token, slot, None] if early else None
+      if self.wrong == 'b_down after the weight':
+        factor = None if early else 1 / weights[token, slot, None]
+      out = self._multiply(storing, hidden, arrays['w_down'][at], bias, factor)
       made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
       made['activation'][rows], made['expert_out'][rows] = hidden, out
       returned[token, slot] = out
@@ -190,7 +272,8 @@ class Kernel:
     if backward:
       run, which = self.backward, passes.BACKWARD
     all_ = run(made.config, made.policy, made.arrays)
-    return {name: all_[name] for name in which.results}
+    results = which.of_layer(made.config).results
+    return {name: all_[name] for name in results}
 
   def _combine(
     self, policy, returned: np.ndarray, weights: np.ndarray | None
@@ -207,7 +290,7 @@ class Kernel:
     policy: precision.PrecisionPolicy,
     arrays: Arrays,
   ) -> dict[str, np.ndarray]:
-    """Returns the tensors of `tensors.GRADS` by name.
+    """Returns the tensors of `tensors.grads` by name.
 
     Args:
       config: sizes.
@@ -219,7 +302,7 @@ class Kernel:
       lay.row.shape
     )
     early = policy.placement == 'before_down'
-    made = lay.empty(policy, tensors.GRADS)
+    made = lay.empty(policy, tensors.grads(config))
     dy = arrays['dy'].reshape(-1, config.d_model)
     d_weights = made['d_topk_weights'].reshape(lay.row.shape)
     sent = made['d_returned'].reshape(*lay.row.shape, config.d_model)
@@ -237,13 +320,25 @@ class Kernel:
       made['d_w_down'][at] = self._multiply(
         policy, arrays['activation'][rows].T, d_out
       )
-      gate, up = np.split(arrays['gate_up'][rows].astype(np.float32), 2, axis=1)
+      gate, up, passes = self._gated(policy, arrays['gate_up'][rows])
       act, grad = self._act(policy, gate), d_act.astype(np.float32)
       if early:
-        d_weights[token, slot] = self._dots(grad, act * up)
-        grad = grad * w
+        unweighted = act * up
+        bias = self._bias(config, arrays, 'b_down', at)
+        if bias is not None:
+          bias = np.broadcast_to(bias.astype(np.float32), d_out.shape)
+          unweighted = np.hstack([unweighted, bias])
+          grad = np.hstack([grad, d_out.astype(np.float32)])
+        d_weights[token, slot] = self._dots(grad, unweighted)
+        grad = grad[:, : act.shape[1]] * w
       d_gate = grad * up * self._slope(policy, gate)
-      d_gate_up = self._store(policy, np.hstack([d_gate, grad * act]))
+      d_gate_up = passes * np.hstack([d_gate, grad * act])
+      d_gate_up = self._store(policy, d_gate_up)
+      if config.bias:
+        ones = np.ones_like(w)
+        factor = w if early and self.wrong != 'd_b_down unweighted' else ones
+        made['d_b_down'][at] = self._multiply(policy, factor.T, d_out)[0]
+        made['d_b_gate_up'][at] = self._multiply(policy, ones.T, d_gate_up)[0]
       made['d_w_gate_up'][at] = self._multiply(
         policy, arrays['expert_in'][rows].T, d_gate_up
       )
@@ -379,11 +474,14 @@ def failed_edges(
       for kernel in (own, got)
     )
     case = judging.PassCase(
-      which, inputs, tiling(inputs.config, inputs.arrays), dict
+      which.of_layer(inputs.config),
+      inputs,
+      tiling(inputs.config, inputs.arrays),
+      dict,
     )
     found += [
       lanes.within_edges(name, other[name], judging.chain(case, name, {}, one))
-      for name in which.stages
+      for name in case.which.stages
       if case.sources[name]
     ]
   return [result for result in found if result.verdict == verdicts.FAIL]
@@ -426,6 +524,12 @@ def draw(
     w_down=normal(ranks, local, hidden, width, fan_in=hidden),
     dy=normal(ranks, tokens, width),
   )
+  if config.bias:
+    arrays['b_gate_up'] = normal(ranks, local, 2 * hidden, fan_in=4)
+    arrays['b_down'] = normal(ranks, local, width, fan_in=4)
+  if policy.limit:
+    # Some of gate and up are beyond it.
+    arrays['w_gate_up'][..., ::4] *= policy.limit
   return inputs_lib.LayerInputs(config, policy, arrays, 'uniform', {})
 
 

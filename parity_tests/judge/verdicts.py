@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,36 @@ LANES = ('exact', 'bitwise', 'bounded', 'standard')
 LAYER = 'layer'  # the fused layer, x to y, as one operator
 # A pass as one operator has a row of its own for each result.
 LAYERS = {'y': LAYER} | {
-  name: f'{LAYER} {name}' for name in passes.BACKWARD.results
+  name: f'{LAYER} {name}'
+  for name in passes.BACKWARD.of_layer(tensors.EVERY_PART).results
 }
 TENSOR_OF = {row: tensor for tensor, row in LAYERS.items()}
-ORDER = tuple(
-  name
-  for one in (passes.FORWARD, passes.BACKWARD)
-  for name in (
-    *one.plan,
-    one.relayed,
-    *one.stages,
-    *(LAYERS[result] for result in one.results),
+
+
+def order(layer: tensors.Layer) -> tuple[str, ...]:
+  """Returns the rows of a layer, in dependency order."""
+  both = (one.of_layer(layer) for one in (passes.FORWARD, passes.BACKWARD))
+  return tuple(
+    name
+    for one in both
+    for name in (
+      *one.plan,
+      one.relayed,
+      *one.stages,
+      *(LAYERS[result] for result in one.results),
+    )
   )
-)
-# What may be told apart by chance: relayed rows have bits only.
-COMPARISONS = len(ORDER) - len(tensors.RELAYED)
+
+
+@functools.cache
+def comparisons(layer: tensors.Layer) -> int:
+  """Returns what may be told apart by chance: relayed rows have bits only."""
+  return len(order(layer)) - len(tensors.RELAYED)
+
+
+ORDER = order(tensors.EVERY_PART)
+# Of a layer without parts.
+COMPARISONS = comparisons(tensors.Parts())
 BOUND_RULE = 'a-priori rounding bound'
 SPREAD_RULE = 'spread of rounding errors'
 EDGES_RULE = 'rounding edges'
@@ -191,7 +207,8 @@ def tensor_of(stage: str) -> str:
 
 def pass_of(stage: str) -> passes.Pass:
   """Returns the pass that a row belongs to."""
-  forward = (*passes.FORWARD.outputs, passes.FORWARD.relayed)
+  whole = passes.FORWARD.of_layer(tensors.EVERY_PART)
+  forward = (*whole.outputs, whole.relayed)
   return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
 
 

@@ -455,9 +455,11 @@ def likely(
 def _before(name: str) -> tuple[str, ...]:
   """Returns the stages of its pass that a tensor is computed from, in order."""
   found: set[str] = set()
-  reads = tensors.reads('combine')
+  layer = tensors.EVERY_PART
+  reads = tensors.reads(layer, 'combine')
   todo = [name]
-  which = passes.FORWARD if name in passes.FORWARD.stages else passes.BACKWARD
+  forward, backward = (p.of_layer(layer) for p in passes.of('both'))
+  which = forward if name in forward.stages else backward
   while todo:
     read = [r for r in reads[todo.pop()] if r in which.stages]
     todo += [r for r in read if r not in found]

@@ -24,15 +24,16 @@ def check_inputs(
   Args:
     config: sizes.
     policy: its storage dtype.
-    inputs: the tensors of `tensors.INPUTS` by name.
+    inputs: the tensors of `tensors.inputs` by name.
 
   Raises:
     ValueError: a tensor is missing, has another shape or dtype, is not finite,
       ids are no routing (`check_ids`), or a rank gets more rows than it can
       hold (`check_capacity`).
   """
-  check_arrays(config, policy, inputs, tensors.INPUTS)
-  for name in tensors.INPUTS:
+  names = tensors.inputs(config)
+  check_arrays(config, policy, inputs, names)
+  for name in names:
     check_finite(name, inputs[name])
   check_capacity(config, _counts(config, inputs['topk_ids']))
 

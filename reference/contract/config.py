@@ -19,6 +19,7 @@ class MoEConfig:
     d_ff: F, expert hidden width.
     capacity: N, routed rows one rank can hold; None means lossless, that is
       R * T * min(K, L) rows.
+    bias: whether both expert GEMMs add one, `b_gate_up` and `b_down`.
 
   Raises:
     ValueError: a size is not positive, R does not divide E, K > E, or slots,
@@ -32,14 +33,19 @@ class MoEConfig:
   d_model: int
   d_ff: int
   capacity: int | None = None
+  bias: bool = False
 
   def __post_init__(self):
     self._check_sizes()
     self._check_addresses()
 
   def _check_sizes(self):
+    if not isinstance(self.bias, bool):
+      raise ValueError(f'bias: expected True or False, got {self.bias!r}')
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
+      if field.name == 'bias':
+        continue
       if field.name == 'capacity' and value is None:
         continue
       if not hasattr(value, '__index__') or value < 1:

@@ -27,9 +27,9 @@ def bytes_needed(
     direction: 'forward', or another that includes the backward pass.
     of: one of `COPIES`.
   """
-  specs = [*tensors.FORWARD]
+  specs = [*tensors.of(tensors.FORWARD, config)]
   if direction != 'forward':
-    specs += tensors.BACKWARD
+    specs += tensors.of(tensors.BACKWARD, config)
   elements = {s.name: math.prod(s.dims(**config.dims())) for s in specs}
   return COPIES[of] * sum(
     count * _BYTES[policy.dtype(name)] for name, count in elements.items()

@@ -25,6 +25,10 @@ INTERMEDIATES = ROUNDING_POINTS[:-1]
 #   (1 + tanh(z / 2)) / 2 cancels: 2 u of tanh and 1 u of the sum, halved, of 1:
 #     sigmoid_ulp 0.75
 ACTIVATION_ULP = 3.5
+# Of the activation, beside its name.
+FORM = ('alpha', 'limit', 'offset')
+# Activations that models have, by a name of their own.
+FORMS = {'gpt_oss': 'swiglu:alpha=1.702:limit=7:offset=1'}
 _COPY_OF = {'returned': 'expert_out'}
 
 
@@ -48,6 +52,32 @@ def sums(
   return tuple(found)
 
 
+def activation_of(form: str) -> dict[str, str | float]:
+  """Returns fields of a policy; `swiglu:limit=10` has two of them.
+
+  Raises:
+    ValueError: no activation is called so.
+  """
+  name, *words = FORMS.get(form, form).split(':')
+  fields: dict[str, str | float] = dict(activation=name)
+  for word in words:
+    key, _, value = word.partition('=')
+    try:
+      fields[key] = float(value)
+    except ValueError:
+      key = ''
+    if key not in FORM:
+      raise ValueError(
+        f'activation: expected {list(FORM)}, each =NUMBER, after {name}:, got '
+        f'{word!r}'
+      )
+  if name not in ACTIVATIONS:
+    raise ValueError(
+      f'activation: expected one of {[*ACTIVATIONS, *FORMS]}, got {form!r}'
+    )
+  return fields
+
+
 @dataclasses.dataclass(frozen=True)
 class PrecisionPolicy:
   """Every choice that decides the bits of a layer.
@@ -61,8 +91,12 @@ class PrecisionPolicy:
     placement: where the routing weight multiplies: 'combine' (the owner of
       the token, after return) or 'before_down' (into `activation`, before it
       is rounded).  The two are not equal in narrow storage.
-    activation: 'swiglu', silu(gate) * up; or 'absolute', |gate| * up, which has
-      no exp and keeps integers exact, and tells gate from up.
+    activation: 'swiglu', gate / (1 + exp(-alpha gate)) * (up + offset); or
+      'absolute', |gate| * (up + offset), which has no exp and keeps integers
+      exact, and tells gate from up.
+    alpha, limit, offset: of it, as numbers of `accumulate`.  A limit that is
+      not 0 comes first: gate becomes min(gate, limit), and up is clamped to
+      [-limit, limit].  GPT-OSS has 1.702, 7 and 1.
     accumulation_order: of the sum that is an element of a GEMM, in backends;
       the reference sums in an order of its own, and bounds hold for all.
       'ascending': one chain of fused multiply-adds over the depth.
@@ -89,6 +123,9 @@ class PrecisionPolicy:
   unrounded: tuple[str, ...] = ()
   activation_ulp: float = ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
+  alpha: float = 1.0
+  limit: float = 0.0
+  offset: float = 0.0
 
   def __post_init__(self):
     for name, known in (
@@ -112,6 +149,7 @@ class PrecisionPolicy:
         'sigmoid_ulp: expected a number of units, none below 0, got '
         f'{self.sigmoid_ulp!r}'
       )
+    self._check_form()
     object.__setattr__(self, 'unrounded', tuple(self.unrounded))
     if not set(self.unrounded) <= set(INTERMEDIATES):
       raise ValueError(
@@ -125,6 +163,30 @@ class PrecisionPolicy:
         f'{self.storage!r}, got {self.accumulation_order!r}, which is defined '
         f'for {_EVEN_ODD_STORAGE!r}'
       )
+
+  def _check_form(self):
+    for name, least in (('alpha', 0), ('limit', 0), ('offset', -float('inf'))):
+      value = getattr(self, name)
+      above = value > least or (name == 'limit' and value == 0)
+      if not (above and value < float('inf')):
+        what = 'positive' if name == 'alpha' else 'finite'
+        what += ' number, 0 for none' if name == 'limit' else ' number'
+        raise ValueError(f'{name}: expected a {what}, got {value!r}')
+      # In a file 7 is as good as 7.0.
+      object.__setattr__(self, name, float(value))
+
+  @property
+  def form(self) -> str:
+    """How the activation is asked for, see `activation_of`."""
+    default = PrecisionPolicy
+    return ':'.join(
+      [self.activation]
+      + [
+        f'{name}={getattr(self, name):.15g}'
+        for name in FORM
+        if getattr(self, name) != getattr(default, name)
+      ]
+    )
 
   def dtype(self, name: str) -> str:
     """Returns the dtype of a tensor of `tensors.SPECS`."""

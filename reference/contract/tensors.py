@@ -4,7 +4,26 @@ Dumps, reports, tasks and functions all use these names.  Every tensor has a
 leading rank axis R, because the oracle computes all ranks at once.
 """
 
+from collections.abc import Sequence
 import dataclasses
+from typing import Protocol
+
+
+class Layer(Protocol):
+  """What of a `config.MoEConfig` says which tensors there are."""
+
+  @property
+  def bias(self) -> bool: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """The same, without sizes."""
+
+  bias: bool = False
+
+
+EVERY_PART = Parts(bias=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,12 +35,14 @@ class TensorSpec:
     shape: axes, space separated, in the notation's letters.
     kind: 'storage' (the policy's storage dtype), 'f32' or 'i32'.
     role: 'input', 'weight', 'plan', 'movement' or 'compute'.
+    part: of a layer that has it; '' of every layer.
   """
 
   name: str
   shape: str
   kind: str
   role: str
+  part: str = ''
 
   def dims(self, **sizes: int) -> tuple[int, ...]:
     """Returns the shape as integers, given R, T, E, L, K, D, F and N."""
@@ -37,6 +58,8 @@ FORWARD = (
   TensorSpec('topk_weights', 'R T K', 'f32', 'input'),
   TensorSpec('w_gate_up', 'R L D 2F', 'storage', 'weight'),
   TensorSpec('w_down', 'R L F D', 'storage', 'weight'),
+  TensorSpec('b_gate_up', 'R L 2F', 'storage', 'weight', 'bias'),
+  TensorSpec('b_down', 'R L D', 'storage', 'weight', 'bias'),
   TensorSpec('counts', 'R E', 'i32', 'plan'),
   TensorSpec('row_base', 'R E', 'i32', 'plan'),
   TensorSpec('row_of_slot', 'R T K', 'i32', 'plan'),
@@ -55,9 +78,11 @@ BACKWARD = (
   TensorSpec('d_activation', 'R N F', 'storage', 'compute'),
   TensorSpec('d_topk_weights', 'R T K', 'f32', 'compute'),
   TensorSpec('d_w_down', 'R L F D', 'storage', 'compute'),
+  TensorSpec('d_b_down', 'R L D', 'storage', 'compute', 'bias'),
   TensorSpec('d_gate_up', 'R N 2F', 'storage', 'compute'),
   TensorSpec('d_expert_in', 'R N D', 'storage', 'compute'),
   TensorSpec('d_w_gate_up', 'R L D 2F', 'storage', 'compute'),
+  TensorSpec('d_b_gate_up', 'R L 2F', 'storage', 'compute', 'bias'),
   TensorSpec('d_returned', 'R T K D', 'storage', 'movement'),
   TensorSpec('dx', 'R T D', 'storage', 'compute'),
 )
@@ -68,13 +93,43 @@ RELAYED = (
   TensorSpec('dy_relayed', 'R N D', 'storage', 'movement'),
 )
 
-SPECS = {spec.name: spec for spec in FORWARD + BACKWARD + RELAYED}
-INPUTS = tuple(s.name for s in FORWARD if s.role in ('input', 'weight'))
-PLAN = tuple(s.name for s in FORWARD if s.role == 'plan')
-STAGES = tuple(s.name for s in FORWARD if s.role in ('movement', 'compute'))
+# Those of every layer first: a place here does not depend on parts.
+SPECS = {
+  spec.name: spec
+  for spec in sorted(FORWARD + BACKWARD + RELAYED, key=lambda s: s.part != '')
+}
 
-# What the backward pass computes, in dependency order.
-GRADS = tuple(s.name for s in BACKWARD if s.role != 'input')
+
+def parts(layer: Layer) -> tuple[str, ...]:
+  """Returns the parts of a layer that not every layer has, '' before them."""
+  return ('', 'bias') if layer.bias else ('',)
+
+
+def of(specs: Sequence[TensorSpec], layer: Layer) -> tuple[TensorSpec, ...]:
+  """Returns those of `FORWARD` or `BACKWARD` that a layer has, in order."""
+  return tuple(s for s in specs if s.part in parts(layer))
+
+
+def inputs(layer: Layer) -> tuple[str, ...]:
+  """Returns what a layer reads: `INPUTS`, then those of its parts."""
+  given = of(FORWARD, layer)
+  return tuple(s.name for s in given if s.role in ('input', 'weight'))
+
+
+def stages(layer: Layer) -> tuple[str, ...]:
+  """Returns what the forward pass of a layer computes, in dependency order."""
+  made = of(FORWARD, layer)
+  return tuple(s.name for s in made if s.role in ('movement', 'compute'))
+
+
+def grads(layer: Layer) -> tuple[str, ...]:
+  """Returns what the backward pass of a layer computes, in that order."""
+  return tuple(s.name for s in of(BACKWARD, layer) if s.role != 'input')
+
+
+# Of a layer without parts.
+INPUTS, STAGES, GRADS = inputs(Parts()), stages(Parts()), grads(Parts())
+PLAN = tuple(s.name for s in FORWARD if s.role == 'plan')
 
 # What a stage is computed from, routing and its weights apart; a GEMM's left
 # and right.
@@ -103,6 +158,16 @@ READS = {
 # What differs where the routing weights are applied before w_down.
 _EARLY_READS = {'d_topk_weights': ('d_activation', 'gate_up')}
 _EARLY_ROLES = {'d_expert_out': 'movement'}
+# What tensors read beside, by part; and where weights are applied early.
+_MORE_READS = {
+  'bias': {
+    'gate_up': ('b_gate_up',),
+    'expert_out': ('b_down',),
+    'd_b_down': ('d_expert_out',),
+    'd_b_gate_up': ('d_gate_up',),
+  },
+}
+_MORE_EARLY_READS = {'bias': {'d_topk_weights': ('d_expert_out', 'b_down')}}
 
 
 def _gemms(*names: str) -> dict[str, tuple[str, str]]:
@@ -115,18 +180,24 @@ TRANSPOSED_GEMMS = _gemms('d_activation', 'd_expert_in')
 WEIGHT_GRADS = _gemms('d_w_down', 'd_w_gate_up')
 
 
-def reads(placement: str) -> dict[str, tuple[str, ...]]:
-  """Returns `READS` for a placement of the routing weights."""
-  return READS | (_EARLY_READS if placement == 'before_down' else {})
+def reads(layer: Layer, placement: str) -> dict[str, tuple[str, ...]]:
+  """Returns `READS` of a layer, for a placement of the routing weights."""
+  early = placement == 'before_down'
+  made = READS | (_EARLY_READS if early else {})
+  for part in parts(layer)[1:]:
+    for more in (_MORE_READS, _MORE_EARLY_READS)[: 1 + early]:
+      for name, read in more[part].items():
+        made[name] = (*made.get(name, ()), *read)
+  return made
 
 
-def needs(name: str, placement: str) -> tuple[str, ...]:
+def needs(name: str, layer: Layer, placement: str) -> tuple[str, ...]:
   """Returns all that a tensor is computed from, routing with it.
 
   Raises:
     KeyError: it is an input.
   """
-  read = reads(placement)[name]
+  read = reads(layer, placement)[name]
   return read if name in PLAN else ('topk_ids', 'topk_weights', *PLAN, *read)
 
 
@@ -136,8 +207,18 @@ def role(name: str, placement: str) -> str:
   return early.get(name, SPECS[name].role)
 
 
-def saved(placement: str) -> tuple[str, ...]:
+def saved(layer: Layer, placement: str) -> tuple[str, ...]:
   """Returns the forward stages that the backward pass reads."""
-  made = reads(placement)
-  read = {before for name in GRADS for before in made[name]}
-  return tuple(name for name in STAGES if name in read)
+  read = _read_by_grads(layer, placement)
+  return tuple(name for name in stages(layer) if name in read)
+
+
+def read_again(layer: Layer, placement: str) -> tuple[str, ...]:
+  """Returns the inputs that the backward pass reads, routing among them."""
+  read = {'topk_ids', 'topk_weights'} | _read_by_grads(layer, placement)
+  return tuple(name for name in inputs(layer) if name in read)
+
+
+def _read_by_grads(layer: Layer, placement: str) -> set[str]:
+  made = reads(layer, placement)
+  return {before for name in grads(layer) for before in made[name]}

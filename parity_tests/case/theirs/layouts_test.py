@@ -43,6 +43,8 @@ AXES = {
     'E F D, experts COPIES, pad E 5',
     'R L D F, experts MOVED',
   ),
+  'R L 2F': ('R L 2F', 'E 2F', '2F E', 'E 2F, pad F 16', 'E 2F, experts MOVED'),
+  'R L D': ('R L D', 'E D', 'D E, pad D 16', 'E D, experts COPIES, zeros'),
   'R E': ('R E', 'E R', 'R E, pad E 3', 'R E, experts MOVED'),
 }
 # Of rows, the axes before the last one, and words.

@@ -305,6 +305,23 @@ def gemm(
   return _stored(policy, value, error, variance, apart, reach, dtype, crossed)
 
 
+def beside(*parts: Bounded) -> Bounded:
+  """Returns parts side by side, along the last axis."""
+  if any(part.apart is not None for part in parts):
+    parts = tuple(
+      dataclasses.replace(part, apart=part.distance()) for part in parts
+    )
+  found = []
+  for arrays in zip(*(part.arrays() for part in parts)):
+    filled = (
+      np.zeros_like(part.value) if a is None else a
+      for a, part in zip(arrays, parts)
+    )
+    known = any(a is not None for a in arrays)
+    found.append(np.concatenate([*filled], -1) if known else None)
+  return Bounded(*found)
+
+
 def _prefix_sums(
   rows: np.ndarray, weights: np.ndarray, block: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -409,8 +426,10 @@ def activation(
 
   'absolute': |gate| * up, 1 rounding.  'swiglu': silu(gate), which may be off
   as the policy says, and its product with up.  exp(-gate) may overflow and
-  1 / (1 + exp(-gate)) may be flushed: both lose at most tiny * |gate|.  It is
-  stored in `dtype`; None: in the policy's storage.
+  1 / (1 + exp(-gate)) may be flushed: both lose at most tiny * |gate|.  Of
+  both, alpha times gate may be off as `_argument` says, a clamp takes no error
+  larger, and up + offset is one rounding more.  It is stored in `dtype`; None:
+  in the policy's storage.
   """
   made = _activation(policy, gate_up, row_weight)
   crossed = _crossed_by(policy, gate_up, dtype)
@@ -426,19 +445,25 @@ def activation(
 
 def _activation(policy, gate_up, row_weight) -> Bounded:
   """Returns `[n, F]` before it is rounded to storage."""
-  half = gate_up.value.shape[-1] // 2
-  gate, up = gate_up[..., :half], gate_up[..., half:]
+  gate, up, _ = _gated(policy, gate_up)
+  argument = np.zeros(1)
   if policy.activation == 'swiglu':
-    sigmoid = _sigmoid(gate.value)
+    alpha, z, turned = _argument(policy, gate)
+    sigmoid = _sigmoid(z)
     left = gate.value * sigmoid
     slope, roundings = _SILU_SLOPE, silu_roundings(policy) + 1
     left_tiny = _TINY * (np.abs(gate.value) + gate.bound() + 1)
+    if turned is not None:
+      argument = np.abs(left) * np.expm1((1 - sigmoid) * turned)
+      argument += slope * turned * gate.bound()
   else:
     left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1.0, 0.0
+  roundings += policy.offset != 0
   value = left * up.value
   off = np.zeros(1)
   if policy.activation == 'swiglu' and policy.sigmoid_ulp:
     off = sigmoid_error(policy) * (np.abs(gate.value) + gate.bound())
+  off = off + argument
   left_error = slope * gate.bound() + left_tiny + off
   up_size = np.abs(up.value) + up.bound()
   error, flushed = (
@@ -449,7 +474,7 @@ def _activation(policy, gate_up, row_weight) -> Bounded:
   if gate.variance is not None:
     at = 1.0
     if policy.activation == 'swiglu':
-      at = sigmoid + left * (1 - sigmoid)
+      at = sigmoid + alpha * left * (1 - sigmoid)
     factors = at * up.value, left
   if row_weight is not None:
     weight = row_weight.astype(np.float64)[:, None]
@@ -491,6 +516,59 @@ def _carried(own: np.ndarray, factors, sources):
     variance = variance + np.square(factor) * source.variance
     apart = apart + np.abs(factor) * source.distance()
   return variance, apart
+
+
+def _gated(
+  policy: precision.PrecisionPolicy, gate_up: Bounded
+) -> tuple[Bounded, Bounded, tuple[np.ndarray, np.ndarray] | None]:
+  """Returns gate and up `[n, F]` of `[n, 2F]`, clamped, and offset added.
+
+  And `[n, 2F]` which of both pass their clamps, or may, and of which that is
+  not sure; None: there are none.  What is beyond for certain has no error.
+  """
+  half = gate_up.value.shape[-1] // 2
+  gate, up = gate_up[..., :half], gate_up[..., half:]
+  clamps = None
+  limit, offset = _number(policy, policy.limit), _number(policy, policy.offset)
+  if limit:
+    size = np.concatenate([gate.value, np.abs(up.value)], axis=-1)
+    off = gate_up.bound()
+    passes = size - off <= limit
+    clamps = passes, passes & (size + off > limit)
+    gate = _clamped(gate, np.minimum(gate.value, limit), passes[..., :half])
+    up = _clamped(up, np.clip(up.value, -limit, limit), passes[..., half:])
+  if offset:
+    up = dataclasses.replace(up, value=up.value + offset)
+  return gate, up, clamps
+
+
+def _clamped(of: Bounded, value: np.ndarray, passes: np.ndarray) -> Bounded:
+  off = of._map(lambda array: np.where(passes, array, 0.0))
+  return dataclasses.replace(off, value=value)
+
+
+def _number(policy: precision.PrecisionPolicy, number: float) -> float:
+  """Returns a number of the policy as the accumulation dtype has it."""
+  return float(np.dtype(policy.accumulate).type(number))
+
+
+def _argument(
+  policy: precision.PrecisionPolicy, gate: Bounded
+) -> tuple[float, np.ndarray, np.ndarray | None]:
+  """Returns alpha, z = alpha gate, and what a kernel's z may be off beside.
+
+  None: by nothing.
+
+  Two roundings: one of the product, and one where alpha is a factor of another
+  constant, log2(e) say.  Off by d, sigmoid(z) is so by expm1((1 - s) d e^d) of
+  it.  Beyond 2^20 it is 0 or 1 for all, so that d needs be no larger than 1.
+  """
+  alpha = _number(policy, policy.alpha)
+  if alpha == 1:
+    return alpha, gate.value, None
+  z = alpha * gate.value
+  off = np.minimum(2 * _U * (np.abs(z) + alpha * gate.bound()), 1.0)
+  return alpha, z, off * np.exp(off)
 
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:
@@ -577,12 +655,19 @@ def row_weight_grad(
   policy: precision.PrecisionPolicy,
   gate_up: Bounded,
   d_activation: Bounded,
+  of_bias: tuple[Bounded, np.ndarray] | None = None,
 ) -> Bounded:
   """Returns `[n]`, d_activation `[n, F]` times the unweighted activation.
 
   gate and up are `[n, 2F]`; the activation is never rounded to storage.
+  `of_bias` are d_expert_out `[n, D]` and each row's b_down `[n, D]`, whose
+  products are terms of the same sum; None: there is no bias.
   """
   unweighted = _activation(policy, gate_up, None)
+  if of_bias is not None:
+    d_expert_out, bias = of_bias
+    d_activation = beside(d_activation, d_expert_out)
+    unweighted = beside(unweighted, exact(bias))
   dots = inner_product(policy, d_activation, unweighted)
   if dots.crossed is None or policy.activation != 'swiglu':
     return dots
@@ -603,8 +688,7 @@ def activation_grad(
   gate and up are `[n, 2F]`.  With g the weighted d_activation, d_gate is
   g * up * act'(gate) and d_up is g * act(gate): two products, in any order.
   """
-  half = gate_up.value.shape[-1] // 2
-  gate, up = gate_up[..., :half], gate_up[..., half:]
+  gate, up, clamps = _gated(policy, gate_up)
   weight = np.ones((len(gate.value), 1))
   if row_weight is not None:
     weight = row_weight.astype(np.float64)[:, None]
@@ -613,14 +697,37 @@ def activation_grad(
   one = Bounded(np.ones((1, 1)))
   d_up = _times(policy, weight, d_activation, act, one)
   both = join((d_gate.T, d_up.T)).T
-  return _stored(policy, *both.arrays())
+  return _stored(policy, *_through(both, clamps).arrays())
+
+
+def _through(grad: Bounded, clamps: tuple[np.ndarray, ...] | None) -> Bounded:
+  """Returns a gradient `[n, 2F]` behind clamps, see `_gated`.
+
+  The slope of what is clamped is 0, at the limit itself 1.  Where it is unsure
+  which, both are right.
+  """
+  if clamps is None:
+    return grad
+  passes, unsure = clamps
+  grad = grad._map(lambda array: np.where(passes, array, 0.0))
+  if not unsure.any():
+    return grad
+  either = np.where(unsure, np.abs(grad.value), 0.0)
+  assert grad.variance is not None
+  return dataclasses.replace(
+    grad,
+    error=grad.bound() + either,
+    variance=grad.variance + np.square(either),
+    apart=None,
+  )
 
 
 def _times(policy, weight, grad: Bounded, act: Bounded, up: Bounded) -> Bounded:
   """Returns `[n, F]`, weight * grad * act * up, before it is stored.
 
-  3 roundings in any order.  Each result may be flushed, and is multiplied by
-  the factors that are left: 3 tiny times the product of 1 + |factor|.
+  3 roundings in any order, and that of up + offset.  Each result may be
+  flushed, and is multiplied by the factors that are left: 3 tiny times the
+  product of 1 + |factor|.
   """
   before, before_error = weight * grad.value, np.abs(weight) * grad.bound()
   up_size = np.abs(up.value) + up.bound()
@@ -630,12 +737,13 @@ def _times(policy, weight, grad: Bounded, act: Bounded, up: Bounded) -> Bounded:
   carried = np.abs(before) * right_error + before_error * (
     np.abs(right) + right_error
   )
-  scale = gamma(3) + gamma(3, _U64)
+  roundings = 3 + (policy.offset != 0)
+  scale = gamma(roundings) + gamma(roundings, _U64)
   flushed = 3 * _TINY * (1 + np.abs(weight)) * (1 + up_size)
   for factor in (grad, act):
     flushed = flushed * (1 + np.abs(factor.value) + factor.bound())
   error = carried + scale * (np.abs(value) + carried) + flushed
-  own = _few_roundings(policy, value, 3, flushed)
+  own = _few_roundings(policy, value, roundings, flushed)
   if act.variance is not None:
     own = own + act.variance * np.square(before * up.value)
   if up.variance is not None:
@@ -649,25 +757,30 @@ def _act(policy, gate: Bounded) -> Bounded:
   z, e = gate.value, gate.bound()
   if policy.activation == 'absolute':
     return Bounded(np.abs(z), gate.error, gate.variance)
+  alpha, z, turned = _argument(policy, gate)
   s = _sigmoid(z)
-  value, carried = z * s, _SILU_SLOPE * e
+  value, carried = gate.value * s, _SILU_SLOPE * e
   roundings = silu_roundings(policy)
   scale = gamma(roundings) + gamma(roundings, _U64)
-  off = sigmoid_error(policy) * (np.abs(z) + e)
-  flushed = _TINY * (np.abs(z) + e + 1)
+  off = sigmoid_error(policy) * (np.abs(gate.value) + e)
+  if turned is not None:
+    off = off + np.abs(value) * np.expm1((1 - s) * turned)
+    off = off + _SILU_SLOPE * turned * e
+  flushed = _TINY * (np.abs(gate.value) + e + 1)
   error = carried + scale * (np.abs(value) + carried) + off + flushed
   variance = np.square(flushed) + _kernels(policy) * np.square(off)
   if gate.variance is not None:
-    variance = variance + np.square(s + value * (1 - s)) * gate.variance
+    bend = s + alpha * value * (1 - s)
+    variance = variance + np.square(bend) * gate.variance
   return Bounded(value, error, variance)
 
 
 def _slope(policy, gate: Bounded) -> Bounded:
   """Returns act'(gate) as computed in float32.
 
-  silu'(z) = s (1 + z c) with s = sigmoid(z), c = 1 - s, so it has a zero and a
-  relative bound cannot hold.  Formulas in use, and their terms before the last
-  sum cancels them:
+  silu'(z) = s (1 + z c) with z = alpha gate, s = sigmoid(z), c = 1 - s, has a
+  zero, so that a relative bound cannot hold.  Formulas in use, and their terms
+  before the last sum cancels them:
 
   * s (1 + z c): s (1 + |z|), even where c was computed as 1 - s and errs by
     roundings of 1;
@@ -685,19 +798,25 @@ def _slope(policy, gate: Bounded) -> Bounded:
   z, e = gate.value, gate.bound()
   if policy.activation == 'absolute':
     return Bounded(np.sign(z), np.where(np.abs(z) <= e, 2.0 * (e > 0), 0.0))
+  alpha, z, turned = _argument(policy, gate)
+  e = alpha * e
   s, c = _sigmoid(z), _sigmoid(-z)
   roundings = 2 * silu_roundings(policy) + exp_roundings(policy) + 3
   scale = gamma(roundings) + gamma(roundings, _U64)
   terms = s * (1 + 2 * np.abs(z))
   flushed = 4 * _TINY * (1 + 2 * (np.abs(z) + e))
   off = sigmoid_error(policy) * (1 + 3 * (np.abs(z) + e))
+  if turned is not None:
+    # The slope of this is s c (2 + z (c - s)), and s c no more than e^-|z|;
+    # what a kernel's z is off stays below 1, or s c is 0.
+    off = off + turned * (np.e * s * c * (2 + np.abs(z)) + e)
   error = e / 2 + scale * (terms + 3 * e) + off + flushed
   # An exp in both sigmoids, and the terms that cancel.
   variance = roundings * _VARIANCE + 4 * _exp_variance(policy)
   variance = variance * np.square(terms) + np.square(off)
   variance = _kernels(policy) * variance + np.square(flushed)
   if gate.variance is not None:
-    bend = s * c * (2 + z * (c - s))
+    bend = alpha * s * c * (2 + z * (c - s))
     variance = variance + np.square(bend) * gate.variance
   return Bounded(s * (1 + z * c), error, variance)
 

@@ -95,25 +95,42 @@ class Rows:
     lo: int,
     dtype: str,
     transposed: bool = False,
+    bias: tuple[str, np.ndarray] | None = None,
   ) -> bounds.Bounded:
-    """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`."""
+    """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`.
+
+    A `bias` is the name of `[R, L, Y]` that is added, and a factor of it for
+    each row `[n]`.
+    """
     hi = lo + len(source.value)
 
-    def multiply(rows: bounds.Bounded, expert: int) -> bounds.Bounded:
-      weights = self._weights(name, rank, expert, transposed)
+    def multiply(begin: int, end: int, expert: int) -> bounds.Bounded:
+      rows, added = source[begin:end], None
+      if bias is not None:
+        added, factors = bias
+        # A column of the rows, and a row of the weights: one term more.  It is
+        # the first, as kernels begin with a bias or end with it.
+        column = bounds.exact(factors[begin:end, None])
+        rows = bounds.beside(column, rows)
+      weights = self._weights(name, rank, expert, transposed, added)
       return bounds.gemm(self.policy, rows, weights, dtype)
 
     parts = [
-      multiply(source[begin:end], expert)
+      multiply(begin, end, expert)
       for expert, begin, end in self._experts(rank, lo, hi)
     ]
     # An expert without rows.
-    return bounds.join(parts or [multiply(source, 0)])
+    return bounds.join(parts or [multiply(0, 0, 0)])
 
   def _weights(
-    self, name: str, rank: int, expert: int, transposed: bool
+    self,
+    name: str,
+    rank: int,
+    expert: int,
+    transposed: bool,
+    bias: str | None,
   ) -> bounds.Weights:
-    """Returns one expert's weights; the last of each name are kept.
+    """Returns one expert's weights, below its bias; the last ones are kept.
 
     Rows of one expert come one after another.
     """
@@ -123,6 +140,9 @@ class Rows:
         self._ready.pop(name, None)
         stored = self.inputs[name][rank, expert]
         stored = stored.T if transposed else stored
+        if bias is not None:
+          row = self.inputs[bias][rank, expert]
+          stored = np.concatenate([row[None], stored])
         self._ready[name] = (key, bounds.Weights.of(stored))
       return self._ready[name][1]
 
@@ -231,7 +251,7 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Golden(Rows):
-  """The forward layer: inputs are `tensors.INPUTS`, captured its stages."""
+  """The forward layer: inputs are `tensors.inputs`, captured its stages."""
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor."""
@@ -240,7 +260,8 @@ class Golden(Rows):
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      return self.gemm(source, name, rank, lo, self.dtype(stage))
+      bias = self._bias(stage, rank, lo, hi)
+      return self.gemm(source, name, rank, lo, self.dtype(stage), bias=bias)
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
       weight = self.early_weight(rank, lo, hi)
@@ -251,6 +272,18 @@ class Golden(Rows):
       return self.total(self._sums, rank, lo, hi)
     weights = self._combine_weights()[rank, lo:hi]
     return self.combined('returned', weights, rank, lo, hi)
+
+  def _bias(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> tuple[str, np.ndarray] | None:
+    """Returns the bias of a GEMM, and its factors `[hi - lo]`."""
+    if not self.tiling.config.bias:
+      return None
+    factors = np.ones(hi - lo)
+    if stage == 'gate_up':
+      return 'b_gate_up', factors
+    early = self.early_weight(rank, lo, hi)
+    return 'b_down', factors if early is None else early
 
   def _combine_weights(self) -> np.ndarray:
     weights = self.inputs['topk_weights']

@@ -1,5 +1,6 @@
 """The golden of the backward pass, as `golden` is that of the forward one."""
 
+from collections.abc import Callable
 import dataclasses
 import functools
 
@@ -19,9 +20,9 @@ _WEIGHT_GRADS = tensors.WEIGHT_GRADS
 
 @dataclasses.dataclass(frozen=True)
 class GoldenGrad(golden.Rows):
-  """The backward layer: captured are tensors of `tensors.GRADS`.
+  """The backward layer: captured are tensors of `tensors.grads`.
 
-  `inputs` are `tensors.INPUTS`, dy and the saved forward tensors that
+  `inputs` are `tensors.inputs`, dy and the saved forward tensors that
   `layer_grad.reads` names; one that is not there the candidate computed itself.
   """
 
@@ -35,7 +36,7 @@ class GoldenGrad(golden.Rows):
     Rows are those of `Tiling.rows`.
 
     Raises:
-      ValueError: `stage` is not one of `tensors.GRADS`.
+      ValueError: `stage` is not one of `tensors.grads`.
     """
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
@@ -44,10 +45,12 @@ class GoldenGrad(golden.Rows):
       return self.gemm(source, name, rank, lo, dtype, transposed=True)
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
-    compute = {
+    compute: dict[str, Callable[[int, int, int], bounds.Bounded]] = {
       'd_expert_out': self._d_expert_out,
       'd_topk_weights': self._d_topk_weights,
       'd_gate_up': self._d_gate_up,
+      'd_b_down': functools.partial(self._bias_grad, 'd_expert_out'),
+      'd_b_gate_up': functools.partial(self._bias_grad, 'd_gate_up'),
       'd_returned': self._d_returned,
       'dx': self._dx,
     }
@@ -63,7 +66,7 @@ class GoldenGrad(golden.Rows):
 
   @functools.cached_property
   def _forward(self) -> golden.Golden:
-    stages = {*self.inputs} & {*tensors.STAGES}
+    stages = {*self.inputs} & {*tensors.stages(self.tiling.config)}
     captured = {name: self.inputs[name] for name in stages}
     return golden.Golden(
       self.tiling, self.policy, self.inputs, captured, self.chunk
@@ -110,6 +113,25 @@ class GoldenGrad(golden.Rows):
         self._expert[key] = rows, self.held(grad, rank, lo, hi)
       rows, held = self._expert[key]
     return bounds.weight_grad(self.policy, rows[:, part], held)
+
+  def _bias_grad(
+    self, grad: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns the sums over the rows of experts `lo` to `hi`.
+
+    The weight gradient of one column, of ones; of b_down, where the routing
+    weight is early, of those.
+    """
+    edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
+    parts = []
+    for expert in range(lo, hi):
+      rows = rank, int(edges[expert]), int(edges[expert + 1])
+      column = self.early_weight(*rows)
+      if column is None or grad != 'd_expert_out':
+        column = np.ones(rows[2] - rows[1])
+      factors, held = bounds.exact(column[:, None]), self.held(grad, *rows)
+      parts.append(bounds.weight_grad(self.policy, factors, held))
+    return bounds.join(parts)
 
   def _d_topk_weights(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if self.policy.placement == 'before_down':
@@ -160,7 +182,19 @@ class GoldenGrad(golden.Rows):
       self.policy,
       self._saved('gate_up', rank, lo, hi),
       self.held('d_activation', rank, lo, hi),
+      self._of_bias(rank, lo, hi),
     )
+
+  def _of_bias(
+    self, rank: int, lo: int, hi: int
+  ) -> tuple[bounds.Bounded, np.ndarray] | None:
+    """Returns d_expert_out and b_down `[hi - lo, D]` of rows."""
+    if not self.tiling.config.bias:
+      return None
+    of_row = np.empty((hi - lo, self.tiling.config.d_model))
+    for expert, begin, end in self._experts(rank, lo, hi):
+      of_row[begin:end] = self.inputs['b_down'][rank, expert]
+    return self.held('d_expert_out', rank, lo, hi), of_row
 
   def _d_returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return self.sent_back('d_expert_in', rank, lo, hi)

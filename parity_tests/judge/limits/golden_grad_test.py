@@ -85,7 +85,7 @@ def make_case(policy, routing='zipf') -> Case:
   grads = oracle.backward(forward, dy)
   names = ('counts', 'row_of_slot', 'topk_ids')
   tiling = tiles.Tiling(made.config, *(forward[n] for n in names), 4, 5, 3)
-  kept = {name: forward[name] for name in layer_grad.reads(policy)}
+  kept = {name: forward[name] for name in layer_grad.reads(made.config, policy)}
   saved = {**made.arrays, **kept, 'dy': dy}
   return Case(
     tiling, policy, saved, {name: a.copy() for name, a in grads.items()}
@@ -101,7 +101,8 @@ def _in_float64(case, **changed):
   """Returns the oracle's gradients of the same stored tensors in float64."""
   with test_util.x64():
     weights = case.saved['topk_weights'].astype(np.float64)
-    read = {name: case.saved[name] for name in layer_grad.reads(case.policy)}
+    names = layer_grad.reads(case.tiling.config, case.policy)
+    read = {name: case.saved[name] for name in names}
     read.update(topk_weights=weights, **changed)
     grads = jax.jit(layer_grad.backward, static_argnums=(0, 1))(
       case.tiling.config, case.policy.golden(), read, case.saved['dy']

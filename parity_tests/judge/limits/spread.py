@@ -409,6 +409,8 @@ class Judge:
       # z s' leans on z s as z^2 s on z^2 s^2: by 2 at most, where as many gates
       # are negative as not.
       off += 2 * bounds.sigmoid_error(self.policy)
+      # And so does z^2 s c on z^2 s^2, by less.
+      off += 2 * _U * (self.policy.alpha != 1)
       rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + off
     return rms, slope_of
 

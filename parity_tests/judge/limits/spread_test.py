@@ -105,12 +105,20 @@ def _judge(policy, comparisons=verdicts.COMPARISONS, independent=None):
 
 
 class TestAFalseAlarmIsShared:
-  def test_among_all_tensors_that_a_run_judges(self):
+  @pytest.mark.parametrize(
+    'layer, expected',
+    [
+      (tensors.Parts(), 6 + 1 + 9 + 4),
+      (tensors.Parts(bias=True), 6 + 1 + 11 + 6),
+    ],
+  )
+  def test_among_all_tensors_that_a_run_judges(self, layer, expected):
     # Each tensor of both passes, and each result of a fused layer.
-    rows = {row for row in verdicts.ORDER if row not in tensors.PLAN}
+    rows = {row for row in verdicts.order(layer) if row not in tensors.PLAN}
 
     rows -= {spec.name for spec in tensors.RELAYED}
-    assert len(rows) == 6 + 1 + 9 + 4 <= verdicts.COMPARISONS
+    assert len(rows) == expected <= verdicts.comparisons(layer)
+    assert verdicts.comparisons(tensors.Parts()) == verdicts.COMPARISONS
 
   def test_a_tensor_that_is_judged_twice_is_refused(self):
     row = verdicts.Result('gate_up', 'bounded', verdicts.SPREAD_RULE)

@@ -21,7 +21,7 @@ INPUTS = {
   layout.Direction.BACKWARD: (
     'dy',
     *(name for name in tensors.INPUTS if name != 'x'),
-    *tensors.saved('combine'),
+    *tensors.saved(tensors.Parts(), 'combine'),
   ),
 }
 OUTPUTS = {

@@ -1,0 +1,246 @@
+"""Layers with biases and a clamped activation: what is right, and what is not.
+
+A right kernel passes whatever order it sums in; each that gets one thing wrong
+fails, by its results alone.
+"""
+
+import dataclasses
+import functools
+
+import pytest
+
+from hpmoe.backend_ascend import compiler
+from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2,
+  num_tokens=24,
+  num_experts=4,
+  top_k=2,
+  d_model=40,
+  d_ff=24,
+  bias=True,
+)
+CASE = case_lib.Case(
+  'both',
+  preset='tiny',
+  ranks=2,
+  tokens=13,
+  placement='before_down',
+  activation='gpt_oss',
+  bias=True,
+)
+RIGHT = trial.Kernel()
+# They sum in another order, and begin with the bias.
+OTHER = trial.Kernel(trial.pairwise, add_bias=trial.begins_with)
+# Where the routing weight multiplies for a fault to be seen; '': anywhere.
+PLACED = {
+  ('backward', 'b_down forgotten'): 'before_down',
+  ('backward', 'd_b_down unweighted'): 'before_down',
+}
+# Only lane exact has values at the limit, and no exp.
+AT_LIMIT, NO_EXP = 'no gradient at the limit', 'no alpha'
+# What y hides in some storage: sigmoid(-12) is nearly as small as 0.
+HIDDEN = {('bfloat16', 'gate clamped below')}
+FAULTS = [
+  *(('forward', wrong) for wrong in trial.WRONG),
+  *(('backward', wrong) for wrong in trial.WRONG_GRADS),
+]
+
+
+@functools.cache
+def _drawn(storage, placement, direction):
+  policy = precision.PrecisionPolicy(
+    storage, placement=placement, **precision.activation_of('gpt_oss')
+  )
+  made = trial.draw(CONFIG, policy, 0)
+  return trial.with_saved(made) if direction == 'backward' else made
+
+
+@functools.cache
+def _same(storage, placement, direction):
+  made = _drawn(storage, placement, direction)
+  return OTHER.results(made, direction == 'backward')
+
+
+def _failed(kernel, storage, placement, direction) -> set[str]:
+  """Returns the results of a kernel that lane bounded refuses."""
+  made = _drawn(storage, placement, direction)
+  got = kernel.results(made, direction == 'backward')
+  found = trial.judge(made, got, _same(storage, placement, direction))
+  return {
+    name
+    for (name, _), result in found.items()
+    if result.verdict == verdicts.FAIL
+  }
+
+
+@pytest.mark.parametrize('direction', ('forward', 'backward'))
+@pytest.mark.parametrize('placement', precision.PLACEMENTS)
+@pytest.mark.parametrize('storage', ('float32', 'bfloat16', 'float16'))
+@pytest.mark.parametrize('kernel', (RIGHT, OTHER), ids=('blas', 'pairwise'))
+def test_a_right_kernel_is_within_its_bounds(
+  kernel, storage, placement, direction
+):
+  assert not _failed(kernel, storage, placement, direction)
+
+
+@pytest.mark.parametrize('storage', ('float32', 'bfloat16'))
+@pytest.mark.parametrize('direction, wrong', FAULTS)
+def test_each_fault_is_out_of_bounds(direction, wrong, storage):
+  if wrong == AT_LIMIT or (storage, wrong) in HIDDEN:
+    pytest.skip('lane exact alone sees it')
+  kernel = dataclasses.replace(RIGHT, wrong=wrong)
+  placement = PLACED.get((direction, wrong), 'combine')
+  assert _failed(kernel, storage, placement, direction)
+
+
+def _candidate(kernel) -> in_process.Function:
+  def forward(inputs, config, policy):
+    return {'y': kernel.forward(config, policy, inputs)['y']}
+
+  def backward(inputs, config, policy):
+    made = kernel.backward(config, policy, inputs)
+    results = passes.BACKWARD.of_layer(config).results
+    return {name: made[name] for name in results}
+
+  forward.backward = backward
+  return in_process.Function(forward)
+
+
+@pytest.fixture(scope='module')
+def bench():
+  return bench_lib.Bench(CASE, keep=True)
+
+
+def _refused(bench, kernel, direction, *lanes) -> set[str]:
+  case = dataclasses.replace(CASE, direction=direction)
+  asked = judgement.Judgement(lanes=lanes, repeat=1)
+  request = check.Request(case, _candidate(kernel), asked)
+  return {
+    verdicts.tensor_of(one.stage)
+    for one in bench.judge(request)
+    if one.verdict == verdicts.FAIL and one.lane in lanes
+  }
+
+
+def test_a_right_kernel_passes_in_every_lane(bench):
+  assert not _refused(bench, RIGHT, 'both', *verdicts.LANES)
+
+
+@pytest.mark.parametrize('direction, wrong', FAULTS)
+def test_no_fault_passes_lane_exact(bench, direction, wrong):
+  kernel = dataclasses.replace(RIGHT, wrong=wrong)
+  refused = _refused(bench, kernel, direction, 'exact')
+  assert bool(refused) == (wrong != NO_EXP)
+
+
+KERNEL = """
+import numpy as np
+
+
+def moe(inputs, layer, policy):
+  x, ids, weights = inputs['x'], inputs['topk_ids'], inputs['topk_weights']
+  local = layer.num_experts // layer.num_ranks
+  y = np.zeros_like(x)
+  for rank, token, slot in np.ndindex(*ids.shape):
+    expert = divmod(int(ids[rank, token, slot]), local)
+    row = x[rank, token] @ inputs['w_gate_up'][expert]
+    gate, up = np.split(row + inputs['b_gate_up'][expert], 2)
+    if policy.limit:
+      gate = np.minimum(gate, np.float32(policy.limit))
+      up = np.clip(up, -policy.limit, policy.limit)
+    hidden = abs(gate)
+    if policy.activation == 'swiglu':
+      with np.errstate(over='ignore'):
+        hidden = gate / (1 + np.exp(-np.float32(policy.alpha) * gate))
+    hidden = (hidden * (up + np.float32(policy.offset))).astype(np.float32)
+    out = hidden @ inputs['w_down'][expert] + inputs['b_down'][expert]
+    y[rank, token] += weights[rank, token, slot] * out
+  return {'y': y}
+"""
+
+
+@pytest.mark.parametrize(
+  'change', ('', "inputs['b_down'][expert]", ' + np.float32(policy.offset)')
+)
+def test_a_case_with_parts_is_judged_elsewhere(bench, tmp_path, change):
+  # Given a case that was written, and a kernel that knows numpy alone,
+  made = {data: bench.read_by(CASE.passes, data) for data in inputs.DATA}
+  folder.write(tmp_path / 'case', 'forward', made)
+  path = tmp_path / 'kernel.py'
+  path.write_text(KERNEL.replace(change, ' + 0 ') if change else KERNEL)
+  given = read_case.load(tmp_path / 'case')
+  # when it ran there, right or without a part of the layer,
+  read_case.run(given, read_case.function(f'{path}:moe'), tmp_path / 'out')
+  # then its y says so.
+  case = case_lib.Case.of(str(tmp_path / 'case'), 'forward')
+  request = check.Request(case, outputs.Outputs(str(tmp_path / 'out')))
+  found = check.run(request)
+  failed = {(r.stage, r.lane) for r in found.results if r.failure}
+  expected = {('y', 'exact'), ('y', 'bounded'), ('layer', 'bounded')}
+  assert failed & expected == (expected if change else set())
+
+
+def test_a_plain_case_says_nothing_of_parts(tmp_path):
+  plain = case_lib.Case(preset='tiny', ranks=2)
+  folder.write(tmp_path, 'forward', {'real': plain.make()})
+  told = (tmp_path / 'case.toml').read_text()
+  assert 'swiglu' in told
+  for word in ('bias', 'b_gate_up', 'alpha', 'limit', 'offset'):
+    assert word not in told
+
+
+def test_given_inputs_have_both_biases_or_none(bench):
+  given = dict(bench.made.arrays)
+  assert inputs.of_arrays(given).config.bias
+  del given['b_down']
+  with pytest.raises(ValueError, match='^b_down: expected x, .*, b_down and'):
+    inputs.of_arrays(given)
+
+
+def test_exact_data_reach_a_limit_or_are_refused():
+  far = dataclasses.replace(CASE, activation='swiglu:limit=5000')
+  part = dataclasses.replace(CASE, activation='swiglu:limit=7.5')
+  for case, error, told in (
+    (far, exact_data.ExactnessError, 'limit: expected one that exact data'),
+    (part, ValueError, 'limit: expected an integer in the exact lane'),
+  ):
+    with pytest.raises(error, match=told):
+      case.data(case.make(), 'exact')
+
+
+def test_our_backend_refuses_parts():
+  clamped = dataclasses.replace(CASE, bias=False)
+  for case, told in (
+    (CASE, 'bias: expected False for our backend, got True'),
+    (
+      clamped,
+      r"policy.activation: expected one of \['swiglu', 'absolute'\] for our "
+      "backend, .* got 'swiglu:alpha=1.702:limit=7:offset=1'",
+    ),
+  ):
+    made = case.make()
+    with pytest.raises(ValueError, match=told):
+      compiler.compile_forward(made.config, made.policy)
+
+
+@pytest.mark.parametrize('name', ('bias', 'activation'))
+def test_a_check_of_our_backend_refuses_parts_at_once(name):
+  case = case_lib.Case(**{name: getattr(CASE, name)})
+  with pytest.raises(ValueError, match=f'^{name}: expected .* backend_ascend'):
+    check.run(check.Request(case))
