@@ -50,7 +50,9 @@ def request(kernel, case=CASE):
   return request_lib.Request(case, in_process.Function(function))
 
 
-@pytest.mark.parametrize('bug', ['halves', 'tail'])
+@pytest.mark.parametrize(
+  'bug', ['halves', pytest.param('tail', marks=pytest.mark.slow)]
+)
 def test_a_case_is_made_small(bug):
   # given
   kernel, stage, said, _ = explain_test.BUGS[bug]
@@ -83,6 +85,7 @@ def test_cases_of_some_ranks_are_made_small(bug):
   assert max(sizes['D'], sizes['F']) <= 16
 
 
+@pytest.mark.slow
 def test_a_fault_of_ours_stays_the_same():
   # given: swapped experts need two of them
   candidate = host.Megakernel(fault='swapped_experts')
