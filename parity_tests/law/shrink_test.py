@@ -20,6 +20,9 @@ from hpmoe.parity_tests.judge.cause import explain_test
 from hpmoe.parity_tests.law import shrink
 
 CASE = case_lib.Case(preset='tiny', ranks=2)
+LITTLE = case_lib.Case(
+  preset='tiny:experts=4:d_model=8:d_ff=4', ranks=2, tokens=4
+)
 SMALL = case_lib.Case(preset='small', ranks=4)
 # What a bug needs: more than one expert, or rows, or ranks.
 NEEDS = dict(expert_after=dict(E=2), expert_before=dict(E=2), a_row=dict(R=2))
@@ -58,7 +61,7 @@ def test_a_case_is_made_small(bug):
   kernel, stage, said, _ = explain_test.BUGS[bug]
 
   # when
-  found = shrink.shrink(request(kernel))
+  found = shrink.shrink(request(kernel, LITTLE))
 
   # then
   sizes = found.layer.sizes
@@ -112,38 +115,29 @@ def test_a_right_kernel_has_none():
 
 def test_the_folder_shows_it_without_us(tmp_path, capsys):
   # given
-  kernel = tmp_path / 'kernel.py'
+  kernel, out = tmp_path / 'kernel.py', tmp_path / 'smallest'
   kernel.write_text(KERNEL.replace('WEIGHT', '1'))
-  out = tmp_path / 'smallest'
-
-  # when
-  code = main.main(
-    [
-      'shrink',
-      f'--candidate={kernel}:moe',
-      '--preset=tiny',
-      '--ranks=2',
-      '--lane=exact',
-      f'--out={out}',
-      f'--json={tmp_path}/out.json',
-    ]
+  names: dict = {}
+  exec(kernel.read_text(), names)
+  asked = request_lib.Request(
+    dataclasses.replace(LITTLE, tokens=2), in_process.Function(names['moe'])
   )
 
+  # when
+  found = shrink.shrink(asked)
+  shrink.write(found, str(out), 'shrink')
+
   # then
-  assert code == cli.PARITY
-  assert 'topk_weights was left out' in capsys.readouterr().out
+  assert 'topk_weights was left out' in shrink.text(found, str(out))
   assert folder_lib.read(out).config.num_experts == 1
   alone = tmp_path / 'alone'
   shutil.copytree(out, alone)
   assert _reproduced(alone, kernel) == 1
   kernel.write_text(KERNEL.replace('WEIGHT', 'weights[rank, token, slot]'))
   assert _reproduced(alone, kernel) == 0
-  assert (
-    main.main(
-      ['shrink', f'--candidate={kernel}:moe', f'--case={out}', '--out=none']
-    )
-    == cli.NO_PARITY
-  )
+  given = [f'--candidate={kernel}:moe', f'--case={out}', '--out=none']
+  assert main.main(['shrink', *given]) == cli.NO_PARITY
+  assert 'nothing is written' in capsys.readouterr().out
 
 
 def _reproduced(folder, kernel) -> int:
