@@ -340,7 +340,7 @@ def run(case, kernel, out, torch=False):
   """
   if os.path.isdir(out) and os.listdir(out):
     raise ValueError(f'out: expected a folder that is empty, got {out!r}')
-  torch = torch or getattr(function, 'torch', False)
+  torch = torch or getattr(kernel, 'torch', False)
   for data, table in case.data.items():
     known = getattr(kernel, 'activations', (table.activation,))
     if table.activation not in known:

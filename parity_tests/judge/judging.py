@@ -9,6 +9,7 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import slabs
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import lanes
@@ -341,8 +342,8 @@ def _failed_stage(
   case, answered, expected, failure, refuses, exact
 ) -> explain.Stage:
   name, sources = verdicts.tensor_of(failure.stage), answered.sources
-  held = {**case.made.arrays, **expected, **sources}
-  held |= case.oracle.plan
+  held = {**case.made.arrays, **expected, **sources, **case.oracle.plan}
+  held = {n: slabs.whole(a) for n, a in held.items()}
   before = case.unseen(name, sources)
   # What its forward pass kept to itself is the oracle's, in `made`.
   chain = (*(one for one in before if one in case.sources), name)
@@ -370,8 +371,8 @@ def _failed_stage(
   return explain.Stage(
     name,
     failure.rank,
-    answered.got[name],
-    right,
+    slabs.whole(answered.got[name]),
+    slabs.whole(right),
     bad,
     {
       one: {n: held[n] for n in (*_weights_of(one), *reads[one])}
