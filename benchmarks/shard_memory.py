@@ -1,6 +1,6 @@
 """What a process holds that judges a share of a layer's ranks, measured.
 
-    python -m benchmarks.shard_memory --out=figures.json [--case=FOLDER]
+    python -m benchmarks.shard_memory --out=benchmarks/shard_memory.json
 
 Writes a case of eight ranks and right outputs, one file a rank, then judges a
 sample of its tiles by R = 1, 2, 4, 8 processes, one after another; of each the

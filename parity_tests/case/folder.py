@@ -468,10 +468,11 @@ def _theirs(
   ids: np.ndarray,
   per_rank: bool,
   layout: layouts_lib.Layout | None,
-) -> list[np.ndarray]:
+) -> np.ndarray | slabs_lib.Slabs | list[np.ndarray]:
   """Returns a tensor `[R, ...]` as it is written, of each rank or of all."""
   if layout is None:
-    return [*array] if per_rank else [array]
+    # Made or read rank by rank, it is never held whole.
+    return array if per_rank else [array]
   if per_rank:
     return layout.split(array, config.dims(), ids)
   return [layout.apply(array, config.dims(), ids)]
