@@ -315,7 +315,8 @@ def explained(
   """
   failed = [r for r in results if r.failure and r.failure.bad_rows]
   stages = {verdicts.tensor_of(r.stage): r for r in reversed(failed)}
-  name = next((n for n in case.stages if n in stages), None)
+  # Relayed rows have bits only.
+  name = next((n for n in case.which.stages if n in stages), None)
   if name is None or case.tiling.ranks is not None or case.tiling.sample:
     return results
   failure = stages[name].failure
@@ -513,7 +514,11 @@ def real_lanes(
     answered,
     expected,
     results + found,
-    lambda name, right: lanes.out_of_bound(name, got[name], golden),
+    lambda name, right: (
+      lanes.differs('bitwise', got[name], right)
+      if name in case.movement
+      else lanes.out_of_bound(name, got[name], golden)
+    ),
     exact=False,
   )
   if isolated:

@@ -1,6 +1,6 @@
 """Layers of others, judged: runs `hpmoe check` on each, and writes the page.
 
-    python -m hpmoe.tools.gallery.main --gallery_python=PYTHON [--only=NAME]
+    python -m hpmoe.tools.gallery.main --gallery_python=PYTHON [--entry=NAME]
 
 Adapters are in examples/gallery, what was found in figures.json
 beside this file, and docs/gallery.md is made of both.
@@ -28,7 +28,7 @@ _PYTHON = flags.DEFINE_string(
 _OURS = flags.DEFINE_string(
   'python', sys.executable, 'The Python that has JAX and MindSpore.'
 )
-_ONLY = flags.DEFINE_multi_string('only', [], 'An entry; none: all.')
+_ONLY = flags.DEFINE_multi_string('entry', [], 'One of them; none: all.')
 
 ADAPTERS = import_graph.ROOT / 'examples/gallery'
 DOCS = import_graph.ROOT / 'docs/gallery.md'

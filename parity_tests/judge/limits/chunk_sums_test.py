@@ -299,6 +299,6 @@ class TestBothWaysOfJudging:
 
 def _facts(result: verdicts.Result):
   plain = dataclasses.replace(
-    result, values={}, power={}, grids=(), experts=(), why=''
+    result, values={}, power={}, grids=(), experts=(), why='', part=None
   )
   return plain, [grid.tolist() for grid in result.grids + result.experts]
