@@ -235,9 +235,7 @@ def _refuse_contradictions(f: flags.FlagValues) -> None:
       raise cli.UsageError(
         f'{name}: expected none beside --input={f.input}, got {f[name].value}'
       )
-  asked = [
-    (n, said) for n, said in _SAID_BY_INPUT if n in f and f[n].present
-  ]
+  asked = [(n, said) for n, said in _SAID_BY_INPUT if n in f and f[n].present]
   made = _of_file(f) if asked else None
   for name, said in asked:
     value = case_flags.DTYPES.get(f[name].value, f[name].value)
