@@ -1,0 +1,283 @@
+"""The one table of quantised forms: what codes and scales stand for a tensor.
+
+A row is how one published quantiser makes them, bit by bit, in float32;
+`quantised.quantise` executes it.  `[..., across, depth]` is what the last two
+axes are called here: `depth` is summed over by the GEMM that reads the tensor.
+Where several rows differ by a rounding alone, each is a kernel that exists.
+"""
+
+import dataclasses
+from typing import Any
+
+# How a scale s is made of the largest magnitude a of a group, and what a value
+# x becomes before it is rounded, where `top` is the largest code:
+RULES = {
+  'divide': 's = a / top, x / s',
+  'reciprocal': 's = a / top, x * (1 / s)',
+  'encode': 'e = top / a, s = 1 / e, x * e',
+  # 448 / a in torch is a product with the reciprocal of a.
+  'encode_torch': 'e = (1 / a) * top, s = 1 / e, x * e',
+  'encode_apart': 'e = (1 / a) * top, s = a / top, x * e',
+  # Powers of two, found by bits, so that x / s is exact.
+  'ceil': 's = the power of two that is not below a / top, x / s',
+  'floor': 's = 2^floor(log2 a) / 2^floor(log2 top), x / s',
+  # All between 0 and the largest code; the group's zero is round(-least / s).
+  'zero_point': 's = (most - least) / top, round(x / s) + zero',
+}
+MODES = ('even', 'away', 'zero', 'cut')
+
+
+@dataclasses.dataclass(frozen=True)
+class Element:
+  """A format of codes, or one that a kernel rounds to on the way.
+
+  Attributes:
+    name: as numpy and ml_dtypes call it.
+    digits: bits of the significand, the hidden one included.
+    min_exponent: of the smallest number with all digits, 2**min_exponent; that
+      of whole numbers makes their spacing 1.
+    lowest, highest: codes saturate there.
+  """
+
+  name: str
+  digits: int
+  min_exponent: int
+  lowest: float
+  highest: float
+
+  @property
+  def is_packed(self) -> bool:
+    """Whether files hold several codes in a word."""
+    return self.name.split('_')[0].endswith('4')
+
+
+ELEMENTS = {
+  row.name: row
+  for row in (
+    Element('int8', 8, 7, -128, 127),
+    Element('int4', 4, 3, -8, 7),
+    Element('uint4', 4, 3, 0, 15),
+    Element('float8_e4m3fn', 4, -6, -448, 448),
+    Element('float8_e5m2', 3, -14, -57344, 57344),
+    Element('float4_e2m1fn', 2, 0, -6, 6),
+    Element('float16', 11, -14, -65504, 65504),
+  )
+}
+
+# Which element of a word lies in its i-th nibble, from the lowest.
+PACKINGS = {
+  # GPT-OSS, DeepGEMM, and vLLM's Triton kernels: bytes.
+  'low': (0, 1),
+  'high': (1, 0),
+  # GPTQ (along the depth) and AWQ (across): words of 32 bits.
+  'gptq': (0, 1, 2, 3, 4, 5, 6, 7),
+  'awq': (0, 2, 4, 6, 1, 3, 5, 7),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """Codes and scales of one kernel's quantiser.
+
+  Attributes:
+    name: in flags and reports.
+    element: of `ELEMENTS`, of a code.
+    group: elements across and along the depth that share a scale; 0 is all.
+      Groups start at 0; the last one may be shorter, and is filled with zeros.
+    source: whose it is.
+    rule: of `RULES`.
+    top: what the largest magnitude becomes, above zero and below.
+    least: a magnitude, that of a group is at least this.
+    of_zeros: the scale of a group of zeros; its codes are zeros.
+    scale: dtype of scales.
+    rounding: in turn, (format, how): to nearest and a tie to even, away from
+      zero or to zero; or cut.  The last one is to `element`, and saturates.
+    packing: of `PACKINGS`, of 4-bit codes in files.
+  """
+
+  name: str
+  element: str
+  group: tuple[int, int]
+  source: str
+  rule: str = 'divide'
+  top: tuple[float, float] = (0.0, 0.0)
+  least: float = 0.0
+  of_zeros: float = 1.0
+  scale: str = 'float32'
+  rounding: tuple[tuple[str, str], ...] = ()
+  packing: str = 'low'
+
+  def __post_init__(self):
+    highest = ELEMENTS[self.element].highest
+    for name, value in (
+      ('top', (highest, highest)),
+      ('rounding', ((self.element, 'even'),)),
+    ):
+      if not any(getattr(self, name)):
+        object.__setattr__(self, name, value)
+
+  def groups(self, across: int, depth: int) -> tuple[int, int]:
+    """Returns how many scales a tensor of such sizes has along each axis."""
+    rows, columns = (
+      -(-size // (most or max(size, 1)))
+      for size, most in zip((across, depth), self.group)
+    )
+    return rows, columns
+
+
+_E4M3, _E5M2, _E2M1 = 'float8_e4m3fn', 'float8_e5m2', 'float4_e2m1fn'
+_TENSOR, _ROW, _TILE, _SQUARE, _MX = (
+  (0, 0),
+  (1, 0),
+  (1, 128),
+  (128, 128),
+  (1, 32),
+)
+_E8M0: dict[str, Any] = dict(scale='float8_e8m0fnu')
+_POWER: dict[str, Any] = dict(rule='ceil', **_E8M0)
+_OCP: dict[str, Any] = dict(rule='floor', of_zeros=2.0**-127, **_E8M0)
+
+_TABLE = (
+  # Weights of 8 bits; scales often come in the dtype of the activations.
+  Form('int8_channel', 'int8', _ROW, 'vLLM, W8A16 and W8A8'),
+  Form(
+    'int8_channel_bf16',
+    'int8',
+    _ROW,
+    'Ascend GroupedMatmulV5, antiquantScale',
+    scale='bfloat16',
+  ),
+  # Activations of 8 bits.
+  Form(
+    'int8_token',
+    'int8',
+    _ROW,
+    'Ascend DynamicQuant, MoeDistributeDispatchV2',
+    rule='encode',
+    of_zeros=0.0,
+  ),
+  Form(
+    'int8_token_swiglu',
+    'int8',
+    _ROW,
+    'Ascend GroupedMatmulSwigluQuant',
+    rule='reciprocal',
+    of_zeros=0.0,
+    rounding=(('float16', 'even'), ('int8', 'even')),
+  ),
+  Form(
+    'int8_token_routing',
+    'int8',
+    _ROW,
+    'Ascend MoeInitRoutingQuantV2',
+    of_zeros=0.0,
+    rounding=(('float16', 'cut'), ('int8', 'away')),
+  ),
+  Form(
+    'int8_token_torch',
+    'int8',
+    _ROW,
+    'torch quantized_decomposed.quantize_per_token',
+    rule='reciprocal',
+    least=1e-5,
+  ),
+  # Weights of 4 bits.
+  *(
+    Form(
+      f'int4_{depth}',
+      'int4',
+      (1, depth),
+      'vLLM quantize_weights, uint4b8',
+      top=(7, 8),
+      scale='bfloat16',
+    )
+    for depth in (32, 64, 128)
+  ),
+  *(
+    Form(
+      f'uint4_{depth}',
+      'uint4',
+      (1, depth),
+      'GPTQ Quantizer.find_params, sym=False',
+      rule='zero_point',
+      of_zeros=2 / 15,
+      scale='bfloat16',
+    )
+    for depth in (32, 64, 128)
+  ),
+  # 8-bit floating point with float32 scales.
+  Form('e4m3_tensor', _E4M3, _TENSOR, 'vLLM scaled_fp8_quant', 'reciprocal'),
+  Form('e5m2_tensor', _E5M2, _TENSOR, 'the same, of e5m2', 'reciprocal'),
+  Form(
+    'e4m3_token',
+    _E4M3,
+    _ROW,
+    'vLLM ref_dynamic_per_token_quant',
+    rule='reciprocal',
+    least=1 / 512,
+  ),
+  Form('e4m3_channel', _E4M3, _ROW, 'vLLM, per channel'),
+  Form('e4m3_1x128', _E4M3, _TILE, 'DeepSeek-V3 act_quant', least=1e-4),
+  Form(
+    'e4m3_1x128_deepgemm',
+    _E4M3,
+    _TILE,
+    'DeepGEMM per_token_cast_to_fp8',
+    rule='reciprocal',
+    least=1e-4,
+  ),
+  Form(
+    'e4m3_1x128_deepep',
+    _E4M3,
+    _TILE,
+    'DeepEP per_token_cast_to_fp8',
+    rule='encode_apart',
+    least=1e-4,
+  ),
+  Form(
+    'e4m3_1x128_vllm', _E4M3, _TILE, 'vLLM per_token_group_quant', least=1e-10
+  ),
+  Form('e4m3_128x128', _E4M3, _SQUARE, 'DeepSeek-V3 weight_quant'),
+  Form(
+    'e4m3_128x128_deepgemm',
+    _E4M3,
+    _SQUARE,
+    'DeepGEMM per_block_cast_to_fp8',
+    rule='reciprocal',
+    least=1e-4,
+  ),
+  Form(
+    'e4m3_128x128_transformers',
+    _E4M3,
+    _SQUARE,
+    'transformers Fp8Quantize',
+    rule='encode_torch',
+  ),
+  # The same with scales that are powers of two.
+  Form('e4m3_1x128_ceil', _E4M3, _TILE, 'DeepGEMM', least=1e-4, **_POWER),
+  Form('e4m3_128x128_ceil', _E4M3, _SQUARE, 'DeepGEMM', least=1e-4, **_POWER),
+  Form('mxfp8', _E4M3, _MX, 'OCP MX v1.0; Ascend scaleAlg 0', **_OCP),
+  Form('mxfp8_e5m2', _E5M2, _MX, 'OCP MX v1.0; Ascend scaleAlg 0', **_OCP),
+  Form(
+    'mxfp8_ceil',
+    _E4M3,
+    _MX,
+    'torch to_mxfp; Ascend scaleAlg 1',
+    of_zeros=2.0**-127,
+    **_POWER,
+  ),
+  # 4-bit floating point.
+  Form('mxfp4', _E2M1, _MX, 'OCP MX v1.0, GPT-OSS', **_OCP),
+  Form('mxfp4_ceil', _E2M1, _MX, 'torch to_mxfp', of_zeros=2.0**-127, **_POWER),
+  Form(
+    'mxfp4_deepgemm',
+    _E2M1,
+    _MX,
+    'DeepGEMM per_token_cast_to_fp4',
+    least=1e-4,
+    rounding=((_E2M1, 'zero'),),
+    **_POWER,
+  ),
+)
+
+FORMS = {row.name: row for row in _TABLE}

@@ -1,0 +1,268 @@
+"""Codes and scales of a tensor, as a row of `contract.quantised` says.
+
+Of numpy arrays it makes numpy's, of JAX's JAX's, with the same bits, but that
+JAX on CPUs takes subnormal float32 numbers for zero.  Numpy needs no JAX.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import quantised
+
+# Of float32.
+_BIAS, _MANTISSA = 127, 23
+
+
+class Quantised(NamedTuple):
+  """A tensor `[..., A, B]` as codes and scales.
+
+  Attributes:
+    codes: `[..., A, B]` in the form's element.
+    scales: `[..., a, b]` in its scale dtype, one for each group.
+    zeros: `[..., a, b]` int32, codes of 0; None: 0 throughout.
+  """
+
+  codes: at.Array
+  scales: at.Array
+  zeros: at.Array | None = None
+
+
+def quantise(
+  form: quantised.Form,
+  values: at.Float[at.Array, '*batch A B'],
+  depth: int = -1,
+) -> Quantised:
+  """Returns what stands for finite values `[..., A, B]`.
+
+  Args:
+    form: how.
+    values: `[..., A, B]` float, of at most 32 bits.
+    depth: the axis that a GEMM sums over: -1 of rows, -2 of weights.
+
+  Raises:
+    TypeError: a form of 4 bits of JAX's arrays.
+  """
+  xp = _library(values)
+  element = quantised.ELEMENTS[form.element]
+  if element.is_packed and xp is not np:
+    # XLA on CPUs writes 4-bit results past their buffer.
+    raise TypeError(f'values: expected numpy for {form.name}, got JAX')
+  if depth == -2:
+    values = xp.swapaxes(values, -1, -2)
+  across, along = values.shape[-2:]
+  groups = _grouped(form, xp, values.astype('float32'))
+  scaled, scales, zeros = _scaled(form, xp, groups)
+  for name, how in form.rounding:
+    scaled = rounded(quantised.ELEMENTS[name], how, scaled)
+  if zeros is not None:
+    scaled, zeros = scaled + zeros, zeros.astype('int32')
+  scaled = xp.clip(scaled, xp.float32(element.lowest), element.highest)
+  *batch, a, height, b, width = scaled.shape
+  codes = scaled.reshape(*batch, a * height, b * width)[..., :across, :along]
+  made = [
+    codes,
+    *(z if z is None else z[..., 0, :, 0] for z in (scales, zeros)),
+  ]
+  if depth == -2:
+    made = [m if m is None else xp.swapaxes(m, -1, -2) for m in made]
+  return Quantised(made[0].astype(numpy_dtype(form.element)), *made[1:])
+
+
+def dequantise(
+  form: quantised.Form,
+  made: Quantised,
+  depth: int = -1,
+  dtype: str = 'float32',
+) -> at.Float[at.Array, '*batch A B']:
+  """Returns (code - zero) * scale, `[..., A, B]`, one operation in `dtype`.
+
+  It is exact in float64, and in float32 where scales are powers of two or have
+  16 bits; a product with a float32 scale is rounded once.
+  """
+  codes = made.codes.astype(dtype)
+  scales = made.scales.astype(dtype)
+  if made.zeros is not None:
+    codes = codes - spread(form, made.zeros, codes.shape, depth).astype(dtype)
+  return codes * spread(form, scales, codes.shape, depth)
+
+
+def spread(
+  form: quantised.Form,
+  of_groups: at.Num[at.Array, '*batch a b'],
+  shape: tuple[int, ...],
+  depth: int = -1,
+) -> at.Num[at.Array, '*batch A B']:
+  """Returns what each element's group has, `[..., A, B]` of that shape."""
+  xp = _library(of_groups)
+  sizes = form.group if depth == -1 else form.group[::-1]
+  for axis, size in zip((-2, -1), sizes):
+    of_groups = xp.repeat(of_groups, size or shape[axis], axis=axis)
+  return of_groups[..., : shape[-2], : shape[-1]]
+
+
+def rounded(
+  element: quantised.Element, how: str, values: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
+  """Returns float32 values `[...]` as the element has them, were it unbounded.
+
+  `how` is one of `quantised.MODES`.
+  """
+  xp = _library(values)
+  exponent = xp.maximum(_exponent(xp, values), element.min_exponent)
+  exponent = exponent - (element.digits - 1)
+  steps = xp.abs(values * _power(xp, -exponent))
+  whole = xp.rint(steps) if how == 'even' else xp.floor(steps)
+  if how == 'away':
+    whole = whole + (steps - whole >= 0.5)
+  elif how == 'zero':
+    whole = whole + (steps - whole > 0.5)
+  return xp.copysign(whole * _power(xp, exponent), values)
+
+
+def pack(form: quantised.Form, codes: np.ndarray, axis: int = -1) -> np.ndarray:
+  """Returns 4-bit codes `[...]` in words, along an axis, as files hold them.
+
+  Raises:
+    ValueError: words cannot be filled.
+  """
+  order = quantised.PACKINGS[form.packing]
+  nibbles = np.moveaxis(codes, axis, -1)
+  if nibbles.shape[-1] % len(order):
+    raise ValueError(
+      f'codes: expected a multiple of {len(order)} along axis {axis}, got '
+      f'{list(codes.shape)}'
+    )
+  words = _nibbles(nibbles).reshape(*nibbles.shape[:-1], -1, len(order))
+  word = np.dtype(f'u{len(order) // 2}')
+  shifts = (4 * np.arange(len(order))).astype(word)
+  held = words[..., list(order)].astype(word) << shifts
+  return np.moveaxis(np.bitwise_or.reduce(held, -1), -1, axis)
+
+
+def unpack(
+  form: quantised.Form, words: np.ndarray, axis: int = -1
+) -> np.ndarray:
+  """Returns the codes `[...]` that `pack` put into words."""
+  order = quantised.PACKINGS[form.packing]
+  words = np.moveaxis(words, axis, -1)[..., None]
+  shifts = (4 * np.argsort(order)).astype(words.dtype)
+  nibbles = (words >> shifts & words.dtype.type(15)).astype(np.uint8)
+  nibbles = nibbles.reshape(*words.shape[:-2], -1)
+  return np.moveaxis(_codes_of(form, nibbles), -1, axis)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+  """Returns a dtype of codes or scales."""
+  # Not above: flags read the table before anything heavy is loaded.
+  import ml_dtypes
+
+  return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _library(array: Any) -> Any:
+  """Returns numpy, or the module that does the same for JAX's arrays."""
+  if isinstance(array, np.ndarray):
+    return np
+  import jax.numpy as jnp
+
+  return jnp
+
+
+def _kept(xp, value, by=None):
+  """Returns a value that a compiler neither folds nor moves.
+
+  XLA makes a / 448 a product with 1 / 448, and 1 / (448 / a) a / 448, which
+  have other bits.  `by` is what a constant is used with.
+  """
+  by = value if by is None else by
+  return xp.where(by == by, value, xp.float32(xp.nan))
+
+
+def _grouped(form: quantised.Form, xp, values):
+  """Returns `[..., a, across, b, depth]`, filled up with zeros."""
+  *batch, across, along = values.shape
+  counts = form.groups(across, along)
+  sizes = [g or n for g, n in zip(form.group, (across, along))]
+  missing = [c * s - n for c, s, n in zip(counts, sizes, (across, along))]
+  if any(missing):
+    widths = [(0, 0)] * len(batch) + [(0, more) for more in missing]
+    values = xp.pad(values, widths)
+  return values.reshape(*batch, counts[0], sizes[0], counts[1], sizes[1])
+
+
+def _scaled(form: quantised.Form, xp, groups):
+  """Returns `[..., a, across, b, depth]` to be rounded, scales and zeros.
+
+  Both of them `[..., a, 1, b, 1]`.
+  """
+  most = xp.max(groups, axis=(-3, -1), keepdims=True, initial=0)
+  least = xp.max(-groups, axis=(-3, -1), keepdims=True, initial=0)
+  live = xp.maximum(xp.maximum(most, least), xp.float32(form.least)) > 0
+  # A group of zeros is scaled as if there were a 1: 0 stays 0.
+  most, least = (xp.where(live, a, xp.float32(1)) for a in (most, least))
+  amax = xp.maximum(xp.maximum(most, least), xp.float32(form.least))
+  top, bottom, one = (_kept(xp, xp.float32(a), amax) for a in (*form.top, 1.0))
+  scales = amax / top
+  if form.rule == 'zero_point':
+    scales = _kept(xp, most + least) / top
+  elif form.top[0] != form.top[1]:
+    scales = xp.maximum(most / top, least / bottom)
+  scales = _kept(xp, scales)
+  if form.rule in ('ceil', 'floor'):
+    return _by_powers(form, xp, groups, live, amax, scales)
+  encode = _kept(xp, top / amax)
+  if form.rule in ('encode_torch', 'encode_apart'):
+    encode = _kept(xp, _kept(xp, one / amax) * top)
+  if form.rule in ('encode', 'encode_torch'):
+    scales = _kept(xp, one / encode)
+  # Codes are made of scales as they are stored.
+  stored = scales.astype(numpy_dtype(form.scale))
+  scales = stored.astype('float32')
+  if form.rule in ('divide', 'zero_point'):
+    scaled = groups / scales
+  else:
+    encode = _kept(xp, one / scales) if form.rule == 'reciprocal' else encode
+    scaled = groups * encode
+  zeros = xp.rint(least / scales) if form.rule == 'zero_point' else None
+  of_zeros = xp.float32(form.of_zeros).astype(stored.dtype)
+  return scaled, xp.where(live, stored, of_zeros), zeros
+
+
+def _by_powers(form: quantised.Form, xp, groups, live, amax, scales):
+  """Returns what `_scaled` does, of scales that are powers of two."""
+  if form.rule == 'floor':
+    exponent = _exponent(xp, amax) - (math.frexp(form.top[0])[1] - 1)
+  else:
+    fraction = scales.view('int32') & ((1 << _MANTISSA) - 1)
+    exponent = _exponent(xp, scales) + (fraction != 0)
+  exponent = xp.clip(exponent, -_BIAS, _BIAS)
+  scaled = groups * _power(xp, -exponent)
+  of_zeros = math.frexp(form.of_zeros)[1] - 1
+  # By bits: 2^-127, whose byte is 0, is no normal float32.
+  held = (xp.where(live, exponent, of_zeros) + _BIAS).astype('uint8')
+  return scaled, held.view(numpy_dtype(form.scale)), None
+
+
+def _exponent(xp, values):
+  """Returns floor(log2 |value|) `[...]` int32; of subnormal numbers -127."""
+  return (values.view('int32') >> _MANTISSA & 255) - _BIAS
+
+
+def _power(xp, exponent):
+  """Returns 2**exponent `[...]` float32, of -126 to 127."""
+  return ((exponent + _BIAS).astype('int32') << _MANTISSA).view('float32')
+
+
+def _nibbles(codes: np.ndarray) -> np.ndarray:
+  return codes.view(np.uint8) & np.uint8(15)
+
+
+def _codes_of(form: quantised.Form, nibbles: np.ndarray) -> np.ndarray:
+  dtype = numpy_dtype(form.element)
+  if form.element == 'int4':
+    nibbles = (nibbles.astype(np.int8) ^ np.int8(8)) - np.int8(8)
+    return nibbles.astype(dtype)
+  return nibbles.view(dtype)

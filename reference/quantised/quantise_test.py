@@ -1,0 +1,399 @@
+"""Tests of quantise.
+
+`testdata/quantised.npz` is what torch and transformers make of the same values;
+`tools/make_quantised_golden.py` makes it.
+"""
+
+import functools
+import math
+import pathlib
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.reference.contract import quantised
+from hpmoe.reference.quantised import quantise
+
+FORMS = quantised.FORMS
+FILE = pathlib.Path(__file__).resolve().parents[1] / 'testdata/quantised.npz'
+f32 = np.float32
+
+
+def bits(array) -> np.ndarray:
+  array = np.asarray(array)
+  return array.view(f'u{array.dtype.itemsize}')
+
+
+def drawn(*shape: int) -> np.ndarray:
+  """Returns values of many sizes; rows 1 and 2, and a corner, are zero."""
+  rng = np.random.default_rng(len(shape))
+  sizes = np.exp2(rng.integers(-12, 12, size=(shape[0], 1)))
+  values = f32(rng.normal(size=shape) * sizes)
+  values[1:3] = 0
+  values[:8, 128:] = 0
+  # Largest magnitudes at a power of two, and just above and below it.
+  values[3:6] = values[3:6] / np.abs(values[3:6]).max() / 2
+  values[3:6, 5] = 4, np.nextafter(f32(4), f32(5)), np.nextafter(f32(4), f32(0))
+  return values
+
+
+# What kernels do to one group, in plain steps: (scale, codes[, zero]).
+def _clip(values, highest):
+  return np.clip(values, -highest, highest)
+
+
+def _to(dtype):
+  dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+  return lambda values: values.astype(dtype).astype(f32)
+
+
+E4M3, E2M1 = _to('float8_e4m3fn'), _to('float4_e2m1fn')
+
+
+def ascend_dynamic_quant(x, amax):
+  encode = f32(127) / amax
+  return f32(1) / encode, np.rint(x * encode)
+
+
+def ascend_swiglu_quant(x, amax):
+  scale = amax / f32(127)
+  half = (x * (f32(1) / scale)).astype('f2')
+  return scale, np.rint(half).astype(f32)
+
+
+def ascend_routing_quant(x, amax):
+  scale = amax / f32(127)
+  scaled = x / scale
+  half = scaled.astype('f2')
+  beyond = np.abs(half.astype(f32)) > np.abs(scaled)
+  half = np.where(beyond, np.nextafter(half, np.float16(0)), half).astype('f8')
+  return scale, np.copysign(np.floor(np.abs(half) + 0.5), half)
+
+
+def torch_int8(x, amax):
+  scale = max(amax, f32(1e-5)) / f32(127)
+  return scale, np.rint(x * (f32(1) / scale))
+
+
+def vllm_int8(x, amax):
+  scale = amax / f32(127)
+  return scale, np.rint(x / scale)
+
+
+def ascend_int8_weights(x, amax):
+  scale = _to('bfloat16')(amax / f32(127))
+  return scale, np.rint(x / scale)
+
+
+def vllm_uint4b8(x, amax):
+  del amax
+  scale = _to('bfloat16')(max(abs(x.max() / f32(7)), abs(x.min() / f32(8))))
+  return scale, np.clip(np.rint(x / scale), -8, 7)
+
+
+def gptq(x, amax):
+  del amax
+  least, most = min(x.min(), f32(0)), max(x.max(), f32(0))
+  if least == most == 0:
+    least, most = f32(-1), f32(1)
+  scale = _to('bfloat16')((most - least) / f32(15))
+  zero = np.rint(-least / scale)
+  return scale, np.clip(np.rint(x / scale) + zero, 0, 15), zero
+
+
+def vllm_fp8(x, amax):
+  scale = amax / f32(448)
+  return scale, E4M3(_clip(x * (f32(1) / scale), 448))
+
+
+def vllm_e5m2(x, amax):
+  scale = amax / f32(57344)
+  return scale, _to('float8_e5m2')(_clip(x * (f32(1) / scale), 57344))
+
+
+def vllm_fp8_token(x, amax):
+  scale = max(amax / f32(448), f32(1) / f32(448 * 512))
+  return scale, E4M3(_clip(x * (f32(1) / scale), 448))
+
+
+def divided(floor, x, amax):
+  scale = max(amax, f32(floor)) / f32(448)
+  return scale, E4M3(x / scale)
+
+
+def deepgemm(x, amax):
+  scale = max(amax, f32(1e-4)) / f32(448)
+  return scale, E4M3(x * (f32(1) / scale))
+
+
+def deepep(x, amax):
+  amax = max(amax, f32(1e-4))
+  return amax / f32(448), E4M3(x * (f32(1) / amax * f32(448)))
+
+
+def transformers_fp8(x, amax):
+  if not amax:
+    return f32(1), x
+  # torch has no other division of a number by a tensor.
+  encode = f32(1) / amax * f32(448)
+  return f32(1) / encode, E4M3(_clip(x * encode, 448))
+
+
+def _ceil_power(scale):
+  mantissa, exponent = math.frexp(scale)
+  return f32(math.ldexp(1, exponent - (mantissa == 0.5)))
+
+
+def deepgemm_ceil(x, amax):
+  scale = _ceil_power(max(amax, f32(1e-4)) / f32(448))
+  return scale, E4M3(x / scale)
+
+
+def torch_mx(top, to, x, amax):
+  scale = _ceil_power(amax / f32(top)) if amax else f32(2.0**-127)
+  return scale, to(_clip(x / scale, top))
+
+
+def ocp(top, to, x, amax):
+  exponent = math.frexp(amax)[1] - math.frexp(top)[1] if amax else -127
+  scale = f32(2.0**exponent)
+  return scale, to(_clip(x / scale, top))
+
+
+def deepgemm_fp4(x, amax):
+  scale = _ceil_power(max(amax, f32(1e-4)) / f32(6))
+  edges = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+  codes = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+  found = codes[np.searchsorted(edges, np.abs(x / scale))]
+  return scale, np.copysign(found, x)
+
+
+PLAIN = {
+  'int8_channel': vllm_int8,
+  'int8_channel_bf16': ascend_int8_weights,
+  'int8_token': ascend_dynamic_quant,
+  'int8_token_swiglu': ascend_swiglu_quant,
+  'int8_token_routing': ascend_routing_quant,
+  'int8_token_torch': torch_int8,
+  **dict.fromkeys([f'int4_{n}' for n in (32, 64, 128)], vllm_uint4b8),
+  **dict.fromkeys([f'uint4_{n}' for n in (32, 64, 128)], gptq),
+  'e4m3_tensor': vllm_fp8,
+  'e5m2_tensor': vllm_e5m2,
+  'e4m3_token': vllm_fp8_token,
+  'e4m3_channel': functools.partial(divided, 0),
+  'e4m3_1x128': functools.partial(divided, 1e-4),
+  'e4m3_1x128_deepgemm': deepgemm,
+  'e4m3_1x128_deepep': deepep,
+  'e4m3_1x128_vllm': functools.partial(divided, 1e-10),
+  'e4m3_128x128': functools.partial(divided, 0),
+  'e4m3_128x128_deepgemm': deepgemm,
+  'e4m3_128x128_transformers': transformers_fp8,
+  'e4m3_1x128_ceil': deepgemm_ceil,
+  'e4m3_128x128_ceil': deepgemm_ceil,
+  'mxfp8': functools.partial(ocp, 448, E4M3),
+  'mxfp8_e5m2': functools.partial(ocp, 57344, _to('float8_e5m2')),
+  'mxfp8_ceil': functools.partial(torch_mx, 448, E4M3),
+  'mxfp4': functools.partial(ocp, 6, E2M1),
+  'mxfp4_ceil': functools.partial(torch_mx, 6, E2M1),
+  'mxfp4_deepgemm': deepgemm_fp4,
+}
+
+
+class TestElements:
+  @pytest.mark.parametrize(
+    'name', ['float8_e4m3fn', 'float8_e5m2', 'float4_e2m1fn']
+  )
+  def test_rounding_is_that_of_ml_dtypes(self, name):
+    # Given: every number of the format, midpoints, and their neighbours.
+    element = quantised.ELEMENTS[name]
+    dtype = quantise.numpy_dtype(name)
+    count = 16 if element.is_packed else 256
+    held = np.arange(count, dtype=np.uint8).view(dtype).astype(f32)
+    held = np.unique(held[np.isfinite(held)])
+    edges = np.concatenate([held, (held[1:] + held[:-1]) / 2])
+    near = [np.nextafter(edges, f32(to)) for to in (-np.inf, np.inf)]
+    values = np.concatenate([edges, *near])
+    values = values[np.abs(values) <= element.highest]
+    # When.
+    got = quantise.rounded(element, 'even', values)
+    # Then.
+    np.testing.assert_array_equal(got, values.astype(dtype).astype(f32))
+    assert held[-1] == element.highest
+
+  @pytest.mark.parametrize(
+    'how, expected',
+    [
+      ('even', [0, 2, 2, 3, -2, 0]),
+      ('away', [1, 2, 3, 3, -2, 0]),
+      ('zero', [0, 1, 2, 3, -1, 0]),
+      ('cut', [0, 1, 2, 2, -1, 0]),
+    ],
+  )
+  def test_ties_go_as_the_mode_says(self, how, expected):
+    values = np.float32(
+      [0.5, 1.5, 2.5, 2.75, -1.5, np.nextafter(f32(0.5), f32(0))]
+    )
+    got = quantise.rounded(quantised.ELEMENTS['int8'], how, values)
+    np.testing.assert_array_equal(got, expected)
+
+
+class TestQuantise:
+  @pytest.mark.parametrize('name', FORMS)
+  @pytest.mark.parametrize('depth', [-1, -2])
+  def test_it_is_what_the_kernel_does_to_each_group(self, name, depth):
+    # Given: 140 x 200, whose last groups are not full.
+    form = FORMS[name]
+    values = drawn(140, 200)
+    # When.
+    made = quantise.quantise(form, values if depth == -1 else values.T, depth)
+    codes, scales, zeros = (
+      a if a is None or depth == -1 else a.T for a in made
+    )
+    # Then.
+    height, width = (g or n for g, n in zip(form.group, values.shape))
+    for a, b in np.ndindex(scales.shape):
+      here = np.s_[a * height : (a + 1) * height, b * width : (b + 1) * width]
+      group = values[here]
+      if not group.any() and form.of_zeros != 2 / 15 and not form.least:
+        plain = form.of_zeros, group
+      else:
+        with np.errstate(all='ignore'):
+          plain = PLAIN[name](group, np.abs(group).max())
+      assert f32(scales[a, b]) == f32(plain[0]), (a, b)
+      np.testing.assert_array_equal(codes[here].astype(f32), plain[1])
+      if zeros is not None:
+        assert zeros[a, b] == plain[2]
+
+  def test_jax_makes_the_same_bits(self):
+    values = drawn(140, 200)
+    # One form of each rule; 4 bits are numpy's.
+    forms = {
+      (form.rule, form.rounding): form
+      for form in FORMS.values()
+      if not quantised.ELEMENTS[form.element].is_packed
+    }.values()
+    found = jax.jit(lambda a: [quantise.quantise(f, a)[:2] for f in forms])(
+      values
+    )
+    for form, made in zip(forms, found):
+      for got, expected in zip(made, quantise.quantise(form, values)):
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(bits(got), bits(expected), form.name)
+
+  def test_a_packed_form_of_jax_is_refused(self):
+    with pytest.raises(TypeError, match='expected numpy for mxfp4, got JAX'):
+      quantise.quantise(FORMS['mxfp4'], jax.numpy.ones((2, 32)))
+
+  def test_nothing_has_no_scales(self):
+    made = quantise.quantise(FORMS['e4m3_1x128'], np.zeros((0, 256), f32))
+    assert made.codes.shape == (0, 256) and made.scales.shape == (0, 2)
+
+  def test_floor_saturates_and_ceil_does_not(self):
+    # 7.5 of e2m1, whose largest number is 6.
+    values = np.full((1, 32), 7.5, f32)
+    for name, expected in (('mxfp4', 6), ('mxfp4_ceil', 8)):
+      form = FORMS[name]
+      made = quantise.quantise(form, values)
+      np.testing.assert_array_equal(quantise.dequantise(form, made), expected)
+
+
+@functools.cache
+def _golden() -> dict[str, np.ndarray]:
+  with np.load(FILE) as held:
+    return dict(held)
+
+
+class TestTorch:
+  @pytest.mark.parametrize(
+    'name, of',
+    [
+      ('int8_token_torch', 'rows'),
+      ('e4m3_128x128_transformers', 'weights'),
+      ('e4m3_128x128_ceil', 'weights'),
+      ('mxfp8_ceil', 'rows'),
+      ('mxfp4_ceil', 'rows'),
+    ],
+  )
+  def test_codes_and_scales_are_its(self, name, of):
+    golden, form = _golden(), FORMS[name]
+    values = golden[of].view(ml_dtypes.bfloat16).astype(f32)
+    made = quantise.quantise(form, values)
+    codes = made.codes
+    if quantised.ELEMENTS[form.element].is_packed:
+      codes = quantise.pack(form, codes)
+    np.testing.assert_array_equal(bits(codes), golden[f'{name}.codes'])
+    scales = golden[f'{name}.scales']
+    np.testing.assert_array_equal(bits(made.scales), bits(scales))
+
+  @pytest.mark.parametrize('name', ['float8_e4m3fn', 'float8_e5m2'])
+  def test_rounding_is_its(self, name):
+    cast = _golden()[f'{name}.casts']
+    values = np.arange(len(cast), dtype=np.uint16).view(ml_dtypes.bfloat16)
+    got = quantise.rounded(quantised.ELEMENTS[name], 'even', values.astype(f32))
+    np.testing.assert_array_equal(
+      bits(got.astype(quantise.numpy_dtype(name))), cast
+    )
+
+  def test_values_of_packed_weights_are_those_of_transformers(self):
+    golden, form = _golden(), FORMS['mxfp4']
+    codes = quantise.unpack(form, golden['mxfp4_ceil.codes'])
+    scales = golden['mxfp4_ceil.scales'].view(ml_dtypes.float8_e8m0fnu)
+    got = quantise.dequantise(form, quantise.Quantised(codes, scales))
+    np.testing.assert_array_equal(got, golden['mxfp4.values'])
+
+
+class TestDequantise:
+  @pytest.mark.parametrize('name', FORMS)
+  def test_it_is_one_product_in_float32(self, name):
+    # Given: weights of 2 experts, 200 x 140.
+    form = FORMS[name]
+    values = np.stack([drawn(140, 200).T] * 2)
+    made = quantise.quantise(form, values, -2)
+    # When.
+    exact = quantise.dequantise(form, made, -2, 'float64')
+    got = quantise.dequantise(form, made, -2)
+    # Then.
+    np.testing.assert_array_equal(got, exact.astype(f32))
+    if form.scale != 'float32':
+      np.testing.assert_array_equal(got, exact)
+    worst = np.abs(exact - values).max() / np.abs(values).max()
+    assert worst < 2.0 ** (1 - quantised.ELEMENTS[form.element].digits)
+
+
+class TestPack:
+  @pytest.mark.parametrize(
+    'packing, expected',
+    [
+      ('low', [0x21, 0x43, 0x65, 0x87]),
+      ('high', [0x12, 0x34, 0x56, 0x78]),
+      ('gptq', [0x87654321]),
+      ('awq', [0x86427531]),
+    ],
+  )
+  def test_nibbles_lie_as_files_have_them(self, packing, expected):
+    form = quantised.Form('f', 'uint4', (1, 8), '', packing=packing)
+    codes = np.arange(1, 9, dtype=np.uint8).astype(ml_dtypes.uint4)
+    words = quantise.pack(form, codes)
+    np.testing.assert_array_equal(words, expected)
+    np.testing.assert_array_equal(quantise.unpack(form, words), codes)
+
+  @pytest.mark.parametrize('element', ['int4', 'uint4', 'float4_e2m1fn'])
+  def test_every_code_comes_back_along_any_axis(self, element):
+    form = quantised.Form('f', element, (1, 8), '')
+    dtype = quantise.numpy_dtype(element)
+    codes = np.arange(16, dtype=np.uint8)
+    codes = (
+      codes.view(dtype)
+      if 'float' in element
+      else codes.astype('i1') - (8 if element == 'int4' else 0)
+    )
+    codes = codes.astype(dtype).reshape(4, 4)
+    back = quantise.unpack(form, quantise.pack(form, codes, 0), 0)
+    np.testing.assert_array_equal(back.astype(f32), codes.astype(f32))
+    assert back.dtype == dtype
+
+  def test_half_a_word_is_refused(self):
+    with pytest.raises(ValueError, match='expected a multiple of 2 along axis'):
+      quantise.pack(FORMS['mxfp4'], np.zeros((1, 3), ml_dtypes.uint4))
