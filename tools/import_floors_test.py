@@ -23,7 +23,7 @@ FLOORS = {
 # never beside.  A room is a folder, or files that stand apart from the rest of
 # their folder; '' is the floor's own folder.
 ROOMS = {
-  'reference': (('contract',), ('',)),
+  'reference': (('contract',), ('quantised',), ('',)),
   'models': (('',), ('checkpoint', 'jax'), ('mindspore',), ('train',)),
   'parity_tests': (
     ('kept', 'examples'),
