@@ -10,6 +10,7 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def return_rows(
@@ -20,12 +21,14 @@ def return_rows(
 ) -> at.Float[at.Array, 'R T K D']:
   """Returns `returned` `[R, T, K, D]`, in the dtype of `expert_out`.
 
-  Bits are copied.  A row past the capacity, which `check_capacity` refuses,
-  comes back as NaN.
+  Bits are copied.  A slot that is not used comes back as zeros; a row past the
+  capacity, which `check_capacity` refuses, as NaN.
   """
-  owner = topk_ids // config.experts_per_rank
-  rows = expert_out.at[owner, plan.row_of_slot]
-  return rows.get(mode='fill', fill_value=jnp.nan)
+  owner = token_order.owners(config, topk_ids)
+  at_row = expert_out.at[owner, plan.row_of_slot]
+  rows = at_row.get(mode='fill', fill_value=jnp.nan)
+  used = (topk_ids != tensors.UNUSED)[..., None]
+  return jnp.where(used, rows, jnp.zeros_like(rows))
 
 
 def combine(

@@ -131,12 +131,12 @@ def stored_as(policy, name: str, a: np.ndarray) -> np.ndarray:
   return a.astype(DTYPES['float32' if kind == 'f32' else policy.storage])
 
 
-def outcome_of(name, policy, seed, integer):
+def outcome_of(name, policy, seed, integer, unused):
   """Returns the oracle's tensors, forward and back, and the loop's rows."""
   config, skew = serial.SHAPES[name], serial.SKEW.get(name, 0.1)
   rng = np.random.default_rng(seed)
   with test_util.x64(policy.storage == 'float64'):
-    inputs = test_util.random_inputs(config, policy, rng, skew, integer)
+    inputs = test_util.random_inputs(config, policy, rng, skew, integer, unused)
     dims = inputs['x'].shape
     dy = rng.integers(-3, 4, dims) if integer else rng.normal(size=dims)
     out = run(config, policy, inputs, jnp.asarray(dy, policy.storage))
@@ -144,8 +144,8 @@ def outcome_of(name, policy, seed, integer):
   return config, out, serial.Loop(config, out['topk_ids']).rows
 
 
-def check_stages(name, policy, seed) -> None:
-  config, out, rows = outcome_of(name, policy, seed, False)
+def check_stages(name, policy, seed, unused=0.0) -> None:
+  config, out, rows = outcome_of(name, policy, seed, False, unused)
   read = {name: np.asarray(a, np.float64) for name, a in out.items()}
   terms = Terms(config)
   for row in rows:
@@ -156,9 +156,9 @@ def check_stages(name, policy, seed) -> None:
     assert (error <= bounds[stage]).all(), (stage, error.max())
 
 
-def check_integers(name, policy, seed) -> None:
+def check_integers(name, policy, seed, unused=0.0) -> None:
   """End to end: each stage of the loop is fed the loop's own, rounded."""
-  config, out, rows = outcome_of(name, policy, seed, True)
+  config, out, rows = outcome_of(name, policy, seed, True, unused)
   read = {n: np.asarray(a, np.float64) for n, a in out.items()}
   read |= {stage: np.zeros_like(read[stage]) for stage in STAGES}
   for stage in STAGES:
@@ -194,8 +194,9 @@ def test_every_shape(name, policy):
   name=st.sampled_from(sorted(serial.SHAPES)),
   policy=st.sampled_from(serial.SOME_POLICIES),
   seed=st.integers(0, 2**32 - 1),
+  unused=serial.UNUSED,
 )
-def test_any_seed(name, policy, seed):
-  check_stages(name, policy, seed)
+def test_any_seed(name, policy, seed, unused):
+  check_stages(name, policy, seed, unused)
   if policy.activation == 'absolute':
-    check_integers(name, policy, seed)
+    check_integers(name, policy, seed, unused)

@@ -74,6 +74,9 @@ EXP_ROUNDINGS = 4
 # Unit roundoff of each dtype.
 UNIT = {'float64': 2.0**-53, 'float32': 2.0**-24, 'bfloat16': 2.0**-8}
 
+# Share of slots that no expert serves.
+UNUSED = st.sampled_from([0.0, 0.3, 1.0])
+
 run = jax.jit(layer.forward, static_argnums=(0, 1))
 
 
@@ -86,7 +89,8 @@ class Loop:
       for token in range(config.num_tokens):
         for slot in range(config.top_k):
           expert = ids[rank, token, slot]
-          self.lists[expert].append((rank, token, slot))
+          if expert >= 0:
+            self.lists[expert].append((rank, token, slot))
     self.rows = []  # (owner, row, local expert, (rank, token, slot))
     per_rank = config.num_experts // config.num_ranks
     used = [0] * config.num_ranks
@@ -101,9 +105,8 @@ def plan_of(config: config_lib.MoEConfig, loop: Loop) -> dict[str, np.ndarray]:
   counts = np.zeros((config.num_ranks, config.num_experts), np.int32)
   # A rank that sends nothing to an expert stands where its rows would.
   row_base = np.zeros_like(counts)
-  row_of_slot = np.zeros(
-    (config.num_ranks, config.num_tokens, config.top_k), np.int32
-  )
+  slots = config.num_ranks, config.num_tokens, config.top_k
+  row_of_slot = np.full(slots, -1, np.int32)
   for _, row, _, source in loop.rows:
     row_of_slot[source] = row
   per_rank = config.num_experts // config.num_ranks
@@ -208,11 +211,11 @@ def serial_layer(
   return {name: given[name] for name in tensors.STAGES}
 
 
-def outcome_of(config, policy, seed, skew, integer):
+def outcome_of(config, policy, seed, skew, integer, unused=0.0):
   """Returns numpy inputs, the oracle's outputs and the loop's token order."""
   rng = np.random.default_rng(seed)
   with test_util.x64(policy.storage == 'float64'):
-    inputs = test_util.random_inputs(config, policy, rng, skew, integer)
+    inputs = test_util.random_inputs(config, policy, rng, skew, integer, unused)
     checks.check_inputs(config, policy, inputs)
     outputs = run(config, policy, **inputs)
   inputs = {name: np.asarray(a) for name, a in inputs.items()}
@@ -226,8 +229,9 @@ def assert_same_bits(actual: Mapping, expected: Mapping) -> None:
     np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
-def check_stages(config, policy, seed, skew) -> None:
-  inputs, outputs, loop = outcome_of(config, policy, seed, skew, False)
+def check_stages(config, policy, seed, skew, unused=0.0) -> None:
+  case = config, policy, seed, skew, False, unused
+  inputs, outputs, loop = outcome_of(*case)
   given = {**inputs, **outputs}
   assert_same_bits(outputs, plan_of(config, loop))
   assert_same_bits(outputs, moved(config, loop, given))
@@ -236,8 +240,9 @@ def check_stages(config, policy, seed, skew) -> None:
     assert (error <= bound_of(policy, *parts)).all(), (name, error.max())
 
 
-def check_integers(config, policy, seed, skew) -> None:
-  inputs, outputs, loop = outcome_of(config, policy, seed, skew, True)
+def check_integers(config, policy, seed, skew, unused=0.0) -> None:
+  case = config, policy, seed, skew, True, unused
+  inputs, outputs, loop = outcome_of(*case)
   assert_same_bits(outputs, plan_of(config, loop))
   expected = serial_layer(config, policy, loop, inputs)
   assert_same_bits(outputs, expected)
@@ -266,9 +271,10 @@ def test_every_shape(name, policy):
   name=st.sampled_from(sorted(SHAPES)),
   seed=st.integers(0, 2**32 - 1),
   skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
+  unused=UNUSED,
 )
-def test_integers_equal_the_loop_bit_for_bit(name, seed, skew):
-  check_integers(SHAPES[name], SOME_POLICIES[0], seed, skew)
+def test_integers_equal_the_loop_bit_for_bit(name, seed, skew, unused):
+  check_integers(SHAPES[name], SOME_POLICIES[0], seed, skew, unused)
 
 
 @hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
@@ -277,6 +283,9 @@ def test_integers_equal_the_loop_bit_for_bit(name, seed, skew):
   policy=st.sampled_from(SOME_POLICIES),
   seed=st.integers(0, 2**32 - 1),
   skew=st.sampled_from([0.0, 0.1, 0.5, 9.0]),
+  unused=UNUSED,
 )
-def test_stages_are_within_the_bound_of_the_loop(name, policy, seed, skew):
-  check_stages(SHAPES[name], policy, seed, skew)
+def test_stages_are_within_the_bound_of_the_loop(
+  name, policy, seed, skew, unused
+):
+  check_stages(SHAPES[name], policy, seed, skew, unused)

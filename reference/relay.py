@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import tensors
 
 
 def plan(
@@ -19,13 +20,13 @@ def plan(
 
   `counts` and `row_base` `[R, E]` int32 are of relayed rows; `row_of_slot`
   `[R, T, K]` is the row of a slot that is its token's lowest on its rank, -1 of
-  the others, which have no row of their own.
+  the others, which have no row of their own, and of slots that are not used.
   """
   ids = topk_ids.reshape(config.num_ranks, -1, topk_ids.shape[-1])
   owner = ids // config.experts_per_rank
   same = owner[..., :, None] == owner[..., None, :]
   lower = ids[..., None, :] < ids[..., :, None]
-  first = ~jnp.any(same & lower, axis=-1)
+  first = ~jnp.any(same & lower, axis=-1) & (ids != tensors.UNUSED)
   sources = jnp.arange(config.num_ranks)[:, None, None]
   counts = jnp.zeros((config.num_ranks, config.num_experts), jnp.int32)
   counts = counts.at[jnp.broadcast_to(sources, ids.shape), ids].add(

@@ -25,8 +25,9 @@ CONFIGS = {
 }
 
 
+@pytest.mark.parametrize('unused', (0.0, 0.3))
 @pytest.mark.parametrize('name', CONFIGS)
-def test_every_token_has_one_row_on_each_rank_of_its_experts(name):
+def test_every_token_has_one_row_on_each_rank_of_its_experts(name, unused):
   # Given a routing, when a loop appends to each expert, source ranks and tokens
   # ascending, those tokens that have no lower expert on its rank, then these
   # are the relayed rows, counts and addresses.
@@ -34,7 +35,7 @@ def test_every_token_has_one_row_on_each_rank_of_its_experts(name):
   rng = test_util.generator('relay/' + name)
   r, t, k, e, n, d = (config.dims()[letter] for letter in 'RTKEND')
   local = config.experts_per_rank
-  ids = np.argsort(rng.random((r, t, e)), axis=-1)[..., :k].astype(np.int32)
+  ids = test_util.random_ids(config, rng, unused=unused)
   x = rng.normal(size=(r, t, d)).astype(np.float32)
   expected = np.zeros((r, n, d), np.float32)
   counts = np.zeros((r, e), np.int32)

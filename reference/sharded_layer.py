@@ -293,7 +293,7 @@ class _Routes(NamedTuple):
 
   Attributes:
     num_rows: N.
-    owner: `[T, K]` int32 rank that a slot's row goes to.
+    owner: `[T, K]` int32 rank that a slot's row goes to; R: to none.
     place: `[T, K]` int32 its place in the message to that rank.
     row: `[R, C]` int32 row here of each place of the message from each rank;
       N past the message's end.
@@ -330,7 +330,8 @@ def _routes(
   offset = places - jnp.take_along_axis(begin[:, me], held, axis=1)
   row = jnp.take_along_axis(base, held, axis=1) + offset
   row = jnp.where(expert < local, row, jnp.int32(config.num_rows))
-  return _Routes(config.num_rows, ids // local, place, row)
+  owner = token_order.owners(config, ids)
+  return _Routes(config.num_rows, owner, place, row)
 
 
 def _by_message(routes: _Routes, axis: str) -> movement.Movement:
@@ -342,7 +343,8 @@ def _by_message(routes: _Routes, axis: str) -> movement.Movement:
   def to_owner(of_slot: at.Num[at.Array, '1 T K *X']) -> at.Array:
     shape = routes.row.shape + of_slot.shape[3:]
     messages = jnp.zeros(shape, of_slot.dtype)
-    messages = messages.at[routes.owner, routes.place].set(of_slot[0])
+    at_place = messages.at[routes.owner, routes.place]
+    messages = at_place.set(of_slot[0], mode='drop')
     rows = jnp.zeros((routes.num_rows, *shape[2:]), of_slot.dtype)
     rows = rows.at[routes.row].set(exchange(messages), mode='drop')
     return rows[None]
@@ -354,6 +356,7 @@ def _by_message(routes: _Routes, axis: str) -> movement.Movement:
   def return_rows(rows: at.Float[at.Array, '1 N D']) -> at.Array:
     # As in `combine.return_rows`, a row past the capacity is NaN.
     messages = rows[0].at[routes.row].get(mode='fill', fill_value=jnp.nan)
-    return exchange(messages)[routes.owner, routes.place][None]
+    of_slot = exchange(messages).at[routes.owner, routes.place]
+    return of_slot.get(mode='fill', fill_value=0)[None]
 
   return movement.Movement(dispatch, to_owner, return_rows)

@@ -63,10 +63,10 @@ def by_devices(config, policy, inputs, dy):
   return out | grads
 
 
-def differing(config, policy, skew, integer):
+def differing(config, policy, skew, integer, unused=0.0):
   """Returns the names of the tensors whose bits differ."""
   rng = test_util.generator(f'{config}{policy}{skew}')
-  inputs = test_util.random_inputs(config, policy, rng, skew, integer)
+  inputs = test_util.random_inputs(config, policy, rng, skew, integer, unused)
   dy = jnp.asarray(rng.integers(-3, 4, inputs['x'].shape), policy.storage)
   want = by_rank_axis(config, policy, inputs, dy)
   got = by_devices(config, policy, inputs, dy)
@@ -93,7 +93,7 @@ def wrong_routes(*args):
 
 
 def cases(which):
-  """Yields (config, policy, skew, integer); a policy is seconds of compiler."""
+  """Yields arguments of `differing`; a policy is seconds of compiler."""
   every = itertools.product(
     CONFIGS.values(),
     ('float32', 'bfloat16'),
@@ -113,6 +113,7 @@ def cases(which):
     data = (True, False) if activation == 'absolute' else (False,)
     for skew, integer in itertools.product(SKEWS, data):
       yield config, policy, skew, integer
+    yield config, policy, SKEWS[1], False, 0.3
 
 
 def main(which):

@@ -31,12 +31,22 @@ def x64(enabled: bool = True) -> Iterator[None]:
 
 
 def random_ids(
-  config: config_lib.MoEConfig, rng: np.random.Generator, skew: float = 0.0
+  config: config_lib.MoEConfig,
+  rng: np.random.Generator,
+  skew: float = 0.0,
+  unused: float = 0.0,
 ) -> np.ndarray:
-  """Returns `[R, T, K]` int32 ids; high skew sends all to the first experts."""
+  """Returns `[R, T, K]` int32 ids; high skew sends all to the first experts.
+
+  `unused` is the chance that a slot is, and half of it that a token's all are.
+  """
   shape = (config.num_ranks, config.num_tokens, config.num_experts)
   liking = rng.random(shape) - skew * np.arange(config.num_experts)
-  return np.argsort(-liking, axis=-1)[..., : config.top_k].astype(np.int32)
+  ids = np.argsort(-liking, axis=-1)[..., : config.top_k].astype(np.int32)
+  if unused:
+    ids[rng.random(ids.shape) < unused] = tensors.UNUSED
+    ids[rng.random(ids.shape[:2]) < unused / 2] = tensors.UNUSED
+  return ids
 
 
 def random_inputs(
@@ -45,6 +55,7 @@ def random_inputs(
   rng: np.random.Generator,
   skew: float = 0.0,
   integer: bool = False,
+  unused: float = 0.0,
 ) -> dict[str, at.Array]:
   """Returns the tensors of `tensors.inputs`, real or small integers."""
   inputs = {}
@@ -54,5 +65,5 @@ def random_inputs(
     dtype = policy.storage if spec.kind == 'storage' else 'float32'
     values = rng.integers(-3, 4, dims) if integer else rng.normal(size=dims)
     inputs[name] = jnp.asarray(values, dtype)
-  inputs['topk_ids'] = jnp.asarray(random_ids(config, rng, skew))
+  inputs['topk_ids'] = jnp.asarray(random_ids(config, rng, skew, unused))
   return inputs

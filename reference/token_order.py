@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import tensors
 
 
 class Plan(NamedTuple):
@@ -18,7 +19,8 @@ class Plan(NamedTuple):
   Attributes:
     counts: `[R, E]` int32, rows that rank r sends to expert e.
     row_base: `[R, E]` int32, first row, on the owner of e, of those.
-    row_of_slot: `[R, T, K]` int32, row on the owner of the slot's expert.
+    row_of_slot: `[R, T, K]` int32, row on the owner of the slot's expert; -1
+      of a slot that is not used.
   """
 
   counts: at.Int32[at.Array, 'R E']
@@ -43,9 +45,9 @@ def slot_counts(
   config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'ranks T K']
 ) -> at.Int32[at.Array, 'ranks E']:
   """Returns `[ranks, E]` int32 rows of each rank, of all or one, by expert."""
-  ids, ranks = _by_rank(topk_ids)
+  ids, ranks = _by_rank(topk_ids, config.num_experts)
   counts = jnp.zeros((len(ids), config.num_experts), jnp.int32)
-  return counts.at[ranks, ids].add(1)
+  return counts.at[ranks, ids].add(1, mode='drop')
 
 
 def slot_rows(
@@ -54,14 +56,15 @@ def slot_rows(
   row_base: at.Int32[at.Array, 'ranks E'],
 ) -> at.Int32[at.Array, 'ranks T K']:
   """Returns `row_of_slot` `[ranks, T, K]` int32 of the same ranks' arrays."""
-  ids, ranks = _by_rank(topk_ids)
+  ids, ranks = _by_rank(topk_ids, counts.shape[1])
   # In a stable sort by expert, a slot's place less the first place of its
   # expert is the number of earlier slots of that rank and expert.
   order = jnp.argsort(ids, axis=-1, stable=True)
   places = jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
   place = jnp.zeros_like(ids).at[ranks, order].set(places)
   offset = place - exclusive_sum(counts, axis=1)[ranks, ids]
-  return (row_base[ranks, ids] + offset).reshape(topk_ids.shape)
+  rows = (row_base[ranks, ids] + offset).reshape(topk_ids.shape)
+  return jnp.where(topk_ids == tensors.UNUSED, jnp.int32(-1), rows)
 
 
 def row_bases(
@@ -105,8 +108,21 @@ def slot_of_row(
   slots = jnp.arange(topk_ids.size, dtype=jnp.int32).reshape(topk_ids.shape)
   nobody = jnp.int32(topk_ids.size)
   empty = jnp.full((config.num_ranks, config.num_rows), nobody, jnp.int32)
-  owner = topk_ids // config.experts_per_rank
+  owner = owners(config, topk_ids)
   return empty.at[owner, plan_.row_of_slot].set(slots, mode='drop')
+
+
+def owners(
+  config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, '*shape']
+) -> at.Int32[at.Array, '*shape']:
+  """Returns `[...]` int32 rank of each slot's expert, R of one not used.
+
+  An index of -1 would be the last rank's.
+  """
+  owner = topk_ids // config.experts_per_rank
+  return jnp.where(
+    topk_ids == tensors.UNUSED, jnp.int32(config.num_ranks), owner
+  )
 
 
 def exclusive_sum(
@@ -117,7 +133,9 @@ def exclusive_sum(
 
 
 def _by_rank(
-  topk_ids: at.Int32[at.Array, 'ranks T K'],
+  topk_ids: at.Int32[at.Array, 'ranks T K'], num_experts: int
 ) -> tuple[at.Int32[at.Array, 'ranks T*K'], at.Int32[at.Array, 'ranks 1']]:
+  """Returns ids, E of slots that are not used, and the rank of each."""
   ids = topk_ids.reshape(topk_ids.shape[0], -1)
+  ids = jnp.where(ids == tensors.UNUSED, jnp.int32(num_experts), ids)
   return ids, jnp.arange(len(ids), dtype=jnp.int32)[:, None]

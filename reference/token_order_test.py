@@ -57,7 +57,7 @@ def appended(
 ) -> list[list[tuple[int, int, int]]]:
   """Returns the (source rank, token, slot) of every rank's rows, in order."""
   lists = [[] for _ in range(config.num_experts)]
-  for r, t, k in np.ndindex(*ids.shape):
+  for r, t, k in np.argwhere(ids >= 0):
     lists[ids[r, t, k]].append((r, t, k))
   per_rank = config.num_experts // config.num_ranks
   return [
@@ -82,13 +82,14 @@ class TestPlan:
     np.testing.assert_array_equal(end, [[6, 14], [10, 22]])
 
   @pytest.mark.parametrize(
-    'skew, x64', [(0.0, False), (0.3, True), (9.0, True)]
+    'skew, x64, unused',
+    [(0.0, False, 0.0), (0.3, True, 0.3), (9.0, True, 0.0), (0.3, False, 1.0)],
   )
   @pytest.mark.parametrize('name', NAMES)
-  def test_equals_appending_in_a_loop(self, name, skew, x64):
+  def test_equals_appending_in_a_loop(self, name, skew, x64, unused):
     # Given.
     config = CONFIGS[name]
-    ids = test_util.random_ids(config, test_util.generator(name), skew)
+    ids = test_util.random_ids(config, test_util.generator(name), skew, unused)
     # When.
     with test_util.x64(x64):
       out, slots, experts = everything(config, ids)
@@ -99,6 +100,7 @@ class TestPlan:
     expected_slots = np.full((config.num_ranks, config.num_rows), ids.size)
     expected_experts = np.full_like(expected_slots, -1)
     first = np.full((config.num_ranks, config.num_experts), -1)
+    assert (out.row_of_slot[ids < 0] == -1).all()
     for owner, rows in enumerate(appended(config, ids)):
       for row, (r, t, k) in enumerate(rows):
         expert = ids[r, t, k]
@@ -137,10 +139,14 @@ class TestChecks:
 
   def test_valid_ids_pass(self):
     checks.check_ids(self.CONFIG, self.IDS)
+    checks.check_ids(self.CONFIG, np.full_like(self.IDS, -1))
 
-  @pytest.mark.parametrize('value', [-1, 4])
+  @pytest.mark.parametrize('value', [-2, 4])
   def test_id_outside(self, value):
-    match = rf'topk_ids: .*\[0, 4\), got {value} at rank 1, token 2, slot 1'
+    match = (
+      r'topk_ids: .*\[0, 4\), or -1 for a slot that is not used, got '
+      rf'{value} at rank 1, token 2, slot 1'
+    )
     with pytest.raises(ValueError, match=match):
       checks.check_ids(self.CONFIG, self.changed(value))
 

@@ -17,6 +17,7 @@ from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
@@ -89,7 +90,8 @@ class Can:
     unrounds: whether it keeps intermediates that `policy.unrounded` names.
     relays: whether it returns relayed rows where its options relay.
     declares: whether it may say which activations it knows.
-    parts: whether it may have biases, and other activations than swiglu.
+    parts: whether it may have biases, slots that no expert serves, and other
+      activations than swiglu.
     repeats: whether it is run again, unasked, to see if it answers the same.
     saves: whether its backward pass may read what its own forward pass saved
       and did not return.
@@ -199,6 +201,11 @@ class Candidate(abc.ABC):
       value = getattr(case, name)
       if value != plain and not can.parts:
         raise ValueError(f'{name}: expected {plain} with {beside}, got {value}')
+    if case.routing in routings.DROPPING and not can.parts:
+      raise ValueError(
+        f'routing: expected one that uses every slot with {beside}, got '
+        f'{case.routing}'
+      )
     if case.unrounded and not can.unrounds:
       raise ValueError(
         f'unrounded: expected none with {beside}, which stores every '

@@ -197,7 +197,7 @@ def _first_stored(drawn: Callable, sizes: Sequence[_Magnitudes]):
 
 def _magnitudes(config, policy, topk_ids) -> tuple[_Magnitudes, ...]:
   """Returns those that fit whatever the signs, or else the smallest."""
-  rows = int(np.bincount(topk_ids.reshape(-1)).max())
+  rows = int(np.bincount(topk_ids[topk_ids >= 0], minlength=1).max())
   # A sixteenth is for what rounding to narrow storage may add.
   fits = tuple(
     most
@@ -611,8 +611,9 @@ def _row_chunks(
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
   """Yields (expert, tokens of all ranks, slots), a few hundred rows each."""
   ids = topk_ids.reshape(-1)
-  order = np.argsort(ids, kind='stable')
-  ends = np.cumsum(np.bincount(ids, minlength=config.num_experts))
+  used = ids >= 0
+  order = np.argsort(ids, kind='stable')[np.count_nonzero(~used) :]
+  ends = np.cumsum(np.bincount(ids[used], minlength=config.num_experts))
   for expert, end in enumerate(ends):
     begin = ends[expert - 1] if expert else 0
     for first in range(begin, end, _ROWS):

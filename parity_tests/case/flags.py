@@ -106,9 +106,10 @@ DATA = (
   flag.Flag(
     'routing',
     'routing',
-    '`text`, `balanced`, `zipf`, `hot`, `one_rank`, `empty_experts`, or a '
-    '.safetensors or .npz file with topk_ids int32 [R,T,K] and optionally '
-    'topk_weights float32 [R,T,K].',
+    '`text`, `balanced`, `zipf`, `hot`, `one_rank`, `empty_experts`, '
+    '`dropped` (some slots have no expert, id -1), or a .safetensors or .npz '
+    'file with topk_ids int32 [R,T,K] and optionally topk_weights float32 '
+    '[R,T,K].',
     'text',
   ),
   flag.Flag(

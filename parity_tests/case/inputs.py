@@ -29,7 +29,7 @@ from hpmoe.reference.contract.precision import PrecisionPolicy
 # Of a check, in this order.  The first two are lane exact's.
 DATA = ('exact', 'wide', 'real')
 
-ROUTINGS = ('text', *routings.GENERATORS)
+ROUTINGS = ('text', *routings.GENERATORS, *routings.DROPPING)
 _CAPACITY_STEP = 16
 # Of the gate columns, in turn.  Gates are of order one without: exp(-gate) then
 # Of the up columns, in turn: these are times the limit, where there is one, so
@@ -338,8 +338,7 @@ def of_arrays(
 
   Args:
     given: the tensors of `tensors.INPUTS`, biases, maybe dy; numpy's or another
-      framework's; dtypes as for `load_safetensors`.  An id of -1 is a slot
-      that is not used: its weight becomes 0, its expert one more of the token.
+      framework's; dtypes as for `load_safetensors`.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if none is given.
@@ -359,8 +358,6 @@ def of_arrays(
       f'x: expected one of {list(exact_data.STORAGE)}, got {arrays["x"].dtype}'
     )
   policy = PrecisionPolicy(storage=str(arrays['x'].dtype), placement=placement)
-  unused = arrays['topk_ids'] == -1
-  arrays |= _in_use(arrays, unused, config.num_experts)
   checks.check_ids(config, arrays['topk_ids'])
   config = _with_capacity(config, arrays['topk_ids'])
   checks.check_inputs(config, policy, arrays)
@@ -369,41 +366,7 @@ def of_arrays(
   else:
     arrays['dy'] = draw_dy(config, arrays['x'].dtype, seed)
   facts = routings.skew(config, arrays['topk_ids'])
-  if unused.any():
-    facts['unused_slots'] = int(unused.sum())
   return LayerInputs(config, policy, arrays, 'given', facts)
-
-
-def _in_use(
-  arrays: Mapping[str, np.ndarray], unused: np.ndarray, num_experts: int
-) -> dict[str, np.ndarray]:
-  """Returns ids and weights whose unused slots add nothing to y.
-
-  Each has weight 0, and the lowest expert that its token has not: of the layer
-  every slot has a row.
-
-  Args:
-    arrays: with `topk_ids` and `topk_weights` `[R, T, K]`.
-    unused: `[R, T, K]` bool.
-    num_experts: E.
-  """
-  ids, weights = arrays['topk_ids'], arrays['topk_weights']
-  if not unused.any() or weights.shape != ids.shape:
-    return {}
-  token = np.flatnonzero(unused.any(axis=-1).reshape(-1))
-  some = ids.reshape(-1, ids.shape[-1])[token]
-  gone = some == -1
-  taken = np.zeros((len(token), num_experts), bool)
-  known = np.nonzero((some >= 0) & (some < num_experts))
-  taken[known[0], some[known]] = True
-  free = np.argsort(taken, axis=1, kind='stable')
-  some[gone] = np.take_along_axis(free, np.cumsum(gone, axis=1) - 1, 1)[gone]
-  filled = ids.reshape(-1, ids.shape[-1]).copy()
-  filled[token] = some
-  return dict(
-    topk_ids=filled.reshape(ids.shape),
-    topk_weights=np.where(unused, weights.dtype.type(0), weights),
-  )
 
 
 def save_safetensors(
@@ -460,7 +423,7 @@ def _route(router, config, routing, x, seed) -> routings.TokenRouting:
   if routing == 'text':
     scores = text_router.gate_scores(config, x, seed)
     return text_router.route(config, router, scores, seed)
-  if routing in routings.GENERATORS:
+  if routing in ROUTINGS:
     return routings.make(routing, config, seed)
   if os.path.splitext(routing)[1] in tensor_file.READERS:
     return routings.load(routing, config, seed)

@@ -7,6 +7,7 @@ from safetensors import numpy as safetensors_numpy
 
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case.theirs import layouts
 from hpmoe.reference.contract import checks
@@ -63,7 +64,7 @@ class TestMakeInputs:
     assert np.abs(gate[:, np.abs(gate).max(axis=0) < 1e-4]).size
 
   @pytest.mark.parametrize('ranks', [1, 4])
-  @pytest.mark.parametrize('routing', inputs.ROUTINGS)
+  @pytest.mark.parametrize('routing', ('text', *routings.GENERATORS))
   def test_odd_starves_two_experts_and_nothing_divides_it(self, ranks, routing):
     made = inputs.make_inputs(_ODD, ranks, routing=routing)
     rows = np.bincount(made.arrays['topk_ids'].ravel(), minlength=24)
@@ -211,7 +212,7 @@ class TestLoadSafetensors:
       ({'x': lambda a: a.astype(np.float64)}, 'tensor x: .*got F64'),
       ({'x': lambda a: a.astype(np.int32)}, 'x: .*got int32'),
       ({'x': lambda a: a * np.nan}, 'x: expected finite values, got nan'),
-      ({'topk_ids': lambda a: a + 1}, r'topk_ids: .*\[0, 8\), got 8'),
+      ({'topk_ids': lambda a: a + 1}, r'topk_ids: .*\[0, 8\), .*got 8'),
       ({'topk_ids': lambda a: a * 0}, 'topk_ids: .*expert 0 twice'),
       ({'topk_ids': lambda a: a[:, 1:]}, r'topk_ids: .*got .*\[2, 15, 2\]'),
       (

@@ -21,7 +21,8 @@ class TokenRouting:
   """Experts and weights of every token.
 
   Attributes:
-    topk_ids: `[R, T, K]` int32, distinct within a token.
+    topk_ids: `[R, T, K]` int32, distinct within a token; -1 is a slot that no
+      expert serves.
     topk_weights: `[R, T, K]` float32.
     note: what a reader should know, or ''.
   """
@@ -38,12 +39,11 @@ def make(name: str, config: MoEConfig, seed: int = 0) -> TokenRouting:
     ValueError: the name is unknown, the config cannot be routed so, or the
       generated ids are not what the name says.
   """
-  if name not in GENERATORS:
-    raise ValueError(
-      f'routing: expected one of {list(GENERATORS)}, got {name!r}'
-    )
+  known = {**GENERATORS, **DROPPING}
+  if name not in known:
+    raise ValueError(f'routing: expected one of {list(known)}, got {name!r}')
   seed = stable_random.seed_of('routing', name, seed)
-  ids, note = GENERATORS[name](config, seed)
+  ids, note = known[name](config, seed)
   ids = _shuffle_slots(ids, seed + 1)
   ids = ids.reshape(config.num_ranks, config.num_tokens, config.top_k)
   ids = ids.astype(np.int32)
@@ -131,13 +131,14 @@ def skew(
   config: MoEConfig, ids: Int[np.ndarray, 'R T K']
 ) -> dict[str, float | int]:
   """Returns how uneven a routing is: rows of experts and of ranks."""
-  rows = count_rows(config, ids)
+  rows, unused = count_rows(config, ids), int((ids < 0).sum())
   ranks = rows.reshape(config.num_ranks, -1).sum(-1)
   return {
-    'max_over_mean_expert': round(float(rows.max() / rows.mean()), 3),
-    'max_over_mean_rank': round(float(ranks.max() / ranks.mean()), 3),
+    'max_over_mean_expert': round(float(rows.max() / (rows.mean() or 1)), 3),
+    'max_over_mean_rank': round(float(ranks.max() / (ranks.mean() or 1)), 3),
     'empty_experts': int((rows == 0).sum()),
     'max_rows_of_rank': int(ranks.max()),
+    **({'unused_slots': unused} if unused else {}),
   }
 
 
@@ -145,7 +146,7 @@ def count_rows(
   config: MoEConfig, ids: Int[np.ndarray, '...']
 ) -> Int[np.ndarray, 'E']:
   """Returns `[E]` int64, rows that every expert receives from all ranks."""
-  return np.bincount(ids.ravel(), minlength=config.num_experts)
+  return np.bincount(ids[ids >= 0], minlength=config.num_experts)
 
 
 def _balanced(config, seed):
@@ -272,6 +273,17 @@ def _empty_experts(config, seed):
   return ids, ''
 
 
+def _dropped(config, seed):
+  """Every third token has lost a slot, and the last one all of them."""
+  if _tokens(config) < 2:
+    raise ValueError('dropped: expected 2 tokens, so that one has a row, got 1')
+  ids, _ = _balanced(config, seed)
+  tokens = np.arange(0, _tokens(config), 3)
+  ids[tokens, tokens // 3 % config.top_k] = -1
+  ids[-1] = -1
+  return ids, 'every third token has lost a slot, the last one all'
+
+
 GENERATORS: dict[str, Callable] = {
   'balanced': _balanced,
   'zipf': _zipf,
@@ -279,6 +291,8 @@ GENERATORS: dict[str, Callable] = {
   'one_rank': _one_rank,
   'empty_experts': _empty_experts,
 }
+# Some of their slots no expert serves, which not every kernel can have.
+DROPPING: dict[str, Callable] = {'dropped': _dropped}
 
 
 def _tokens(config: MoEConfig) -> int:

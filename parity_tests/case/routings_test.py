@@ -11,6 +11,7 @@ from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract.config import MoEConfig
 
+EVERY = (*routings.GENERATORS, *routings.DROPPING)
 # R, T, E, K: one row, K = E, R = 1, L = 1, odd L, T no multiple of a block.
 AWKWARD = {
   'one_row': (1, 1, 8, 1),
@@ -109,6 +110,7 @@ class TestRoutings:
       ('hot', 1172647323),
       ('one_rank', 2882138074),
       ('empty_experts', 2659002240),
+      ('dropped', 921528472),
     ],
   )
   def test_bits_are_these(self, name, crc):
@@ -116,7 +118,7 @@ class TestRoutings:
     got = zlib.crc32(routed.topk_ids.tobytes() + routed.topk_weights.tobytes())
     assert got == crc
 
-  @pytest.mark.parametrize('name', routings.GENERATORS)
+  @pytest.mark.parametrize('name', EVERY)
   def test_seed_matters(self, name):
     config = _config(2, 64, 16, 4)
     one, two = (routings.make(name, config, seed) for seed in (1, 2))
@@ -136,6 +138,16 @@ class TestRoutings:
     monkeypatch.setattr(routings, 'count_rows', shifted)
     with pytest.raises(ValueError, match=f'routing {name}: expected'):
       routings.make(name, _config(2, 64, 16, 4))
+
+  def test_dropped_slots_are_of_every_third_token_and_all_of_one(self):
+    config = _config(2, 8, 8, 2)
+    ids = routings.make('dropped', config).topk_ids.reshape(16, 2)
+    lost = (ids == -1).sum(axis=1)
+    expected = np.arange(16) % 3 == 0
+    np.testing.assert_array_equal(lost[:-1], expected[:-1])
+    assert lost[-1] == 2
+    with pytest.raises(ValueError, match='^dropped: expected 2 tokens'):
+      routings.make('dropped', _config(1, 1, 8, 2))
 
   def test_balanced_mixes_experts(self):
     # given: K divides E, where dealing alone yields E / K lists.

@@ -394,6 +394,7 @@ class Tiling:
     owner = ids // self.config.experts_per_rank
     same = owner[..., :, None] == owner[..., None, :]
     lowest = ~(same & (ids[..., None, :] < ids[..., :, None])).any(axis=-1)
+    lowest &= ids != tensors.UNUSED
     source = np.broadcast_to(np.arange(len(ids))[:, None, None], ids.shape)
     counts = np.zeros_like(self.counts)
     np.add.at(counts, (source[lowest], ids[lowest]), 1)

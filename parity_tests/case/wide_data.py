@@ -215,10 +215,13 @@ def _tokens(config, bits, pattern, topk_ids, seed) -> dict[str, np.ndarray]:
   ids = topk_ids.reshape(-1, config.top_k)
   free = _FreeColumns(config, pattern)
   of_x, not_up = pattern.columns == 'x', pattern.columns != 'up'
-  for token, (role, slot) in enumerate(_turns(len(ids), config.top_k)):
+  for token, (role, turn) in enumerate(_turns(len(ids), config.top_k)):
     x_wide[token] = (role.wide == 'x') & of_x
     x_read[token] = role.reads_up | not_up
-    weighty = role.wide == 'topk_weights'
+    used = np.roll(np.flatnonzero(ids[token] >= 0), -turn)
+    if not used.size:
+      continue
+    slot, weighty = used[0], role.wide == 'topk_weights'
     weights[token, slot] = abs(wide_weight[token]) if weighty else 1
     column = free.take(ids[token, slot], role)
     if column is not None:

@@ -17,13 +17,13 @@ def _chain(word: str) -> str:
 
 
 def _define_sweep(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.case import inputs
+  from hpmoe.parity_tests.case import routings
   from hpmoe.reference.contract import presets
 
   lists = dict(
     preset=presets.RUNS_HERE,
     ranks=(1, 2, 4, 8),
-    routing=inputs.ROUTINGS,
+    routing=('text', *routings.GENERATORS),
     dtype=case_flags.SHORT,
     event_grain=('expert', 'row_block'),
     row_block=(16, 64, 128),

@@ -397,14 +397,16 @@ class _Layout:
 def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
   """Returns the tiles of a routing, planned in numpy."""
   ids = arrays['topk_ids'].reshape(config.num_ranks, -1)
-  counts = [np.bincount(i, minlength=config.num_experts) for i in ids]
+  most = config.num_experts
+  counts = [np.bincount(i[i >= 0], minlength=most) for i in ids]
   everyone = ids.reshape(-1)
   order = np.argsort(everyone, kind='stable')
   place = np.empty_like(order)
   place[order] = np.arange(len(order))
   owner = everyone // config.experts_per_rank
   first = np.searchsorted(owner[order], np.arange(config.num_ranks))
-  row = (place - first[owner]).reshape(arrays['topk_ids'].shape)
+  row = np.where(owner < 0, -1, place - first[owner])
+  row = row.reshape(arrays['topk_ids'].shape)
   return tiles.Tiling(config, np.stack(counts), row, arrays['topk_ids'])
 
 

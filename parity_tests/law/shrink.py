@@ -295,7 +295,8 @@ def _experts(found: Found, size: int) -> Iterator[Layer]:
   """Yields some experts; tokens of others go to one of these."""
   layer = found.layer
   for start in _starts(found.failure.expert, size, layer.sizes['E']):
-    ids = _distinct(layer.held['topk_ids'] - np.int32(start), size)
+    ids = layer.held['topk_ids']
+    ids = np.where(ids < 0, ids, _distinct(ids - np.int32(start), size))
     yield layer.cut('E', slice(start, start + size)).but('topk_ids', ids)
 
 

@@ -70,7 +70,7 @@ class Dealt:
 
   @property
   def rows(self) -> tuple[np.ndarray, np.ndarray]:
-    """`[R T, K]` twice: rank and packed row of each slot."""
+    """`[R T, K]` twice: rank and packed row of each slot, or -1."""
     owner = self.ids // self.config.experts_per_rank
     flat = (-1, self.config.top_k)
     return owner.reshape(flat), self.plan['row_of_slot'].reshape(flat)
@@ -119,7 +119,9 @@ class Pair:
       return flat.reshape(shape)
     made = np.zeros(shape, array.dtype)
     rank, row = (a[tokens][:, variant.slots] for a in self.base.rows)
-    made[self.other.rows] = array[rank, row]
+    used = row >= 0
+    there = tuple(a[used] for a in self.other.rows)
+    made[there] = array[rank[used], row[used]]
     return made
 
   def compared(self, name: str) -> np.ndarray | None:
@@ -137,7 +139,7 @@ class Pair:
       made[known] = True
     else:
       rank, row = (a[known.reshape(-1)] for a in self.other.rows)
-      made[rank, row] = True
+      made[rank[row >= 0], row[row >= 0]] = True
     return made
 
 
@@ -151,10 +153,12 @@ def pair(made: inputs_lib.LayerInputs, variant: Variant) -> Pair:
   config, ids = made.config, made.arrays['topk_ids']
   flat = ids.reshape(-1, config.top_k)[variant.tokens.reshape(-1)]
   labels = np.argsort(variant.experts).astype(np.int32)
-  theirs = labels[flat][:, variant.slots].reshape(*variant.tokens.shape, -1)
+  theirs = np.where(flat < 0, flat, labels[flat])[:, variant.slots]
+  theirs = theirs.reshape(*variant.tokens.shape, -1)
   ranks, num_tokens = variant.tokens.shape
   local = config.num_experts // ranks
-  most = int(np.bincount(theirs.reshape(-1) // local, minlength=ranks).max())
+  owner = theirs[theirs >= 0] // local
+  most = int(np.bincount(owner, minlength=ranks).max())
   other = dataclasses.replace(
     config,
     num_ranks=ranks,

@@ -43,7 +43,8 @@ def _counts(
 ) -> Int[np.ndarray, 'R E']:
   """Returns `[R, E]` counts."""
   ids = np.asarray(topk_ids).reshape(config.num_ranks, -1)
-  return np.stack([np.bincount(i, minlength=config.num_experts) for i in ids])
+  most = config.num_experts
+  return np.stack([np.bincount(i[i >= 0], minlength=most) for i in ids])
 
 
 def check_arrays(
@@ -113,8 +114,8 @@ def check_ids(
   """Refuses `topk_ids` that are not a routing of this layer.
 
   Raises:
-    ValueError: not int32 `[R, T, K]`, an id outside [0, E), or an expert twice
-      for one token; names the first.
+    ValueError: not int32 `[R, T, K]`, an id outside [0, E) that is not
+      `tensors.UNUSED`, or an expert twice for one token; names the first.
   """
   ids = np.asarray(topk_ids)
   expected = (config.num_ranks, config.num_tokens, config.top_k)
@@ -129,15 +130,18 @@ def check_ids(
 def _check_routing(
   config: config_lib.MoEConfig, ids: Int[np.ndarray, 'R T K']
 ) -> None:
-  outside = np.argwhere((ids < 0) | (ids >= config.num_experts))
+  used = ids != tensors.UNUSED
+  outside = np.argwhere(used & ((ids < 0) | (ids >= config.num_experts)))
   if outside.size:
     rank, token, slot = outside[0]
     raise ValueError(
-      f'topk_ids: expected ids in [0, {config.num_experts}), got '
+      f'topk_ids: expected ids in [0, {config.num_experts}), or '
+      f'{tensors.UNUSED} for a slot that is not used, got '
       f'{ids[rank, token, slot]} at rank {rank}, token {token}, slot {slot}'
     )
   ascending = np.sort(ids, axis=-1)
-  twice = np.argwhere(ascending[..., 1:] == ascending[..., :-1])
+  same = ascending[..., 1:] == ascending[..., :-1]
+  twice = np.argwhere(same & (ascending[..., 1:] != tensors.UNUSED))
   if twice.size:
     rank, token, place = twice[0]
     raise ValueError(

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Protocol
 
+# In topk_ids: no expert serves this slot.  It has no row (-1 in row_of_slot),
+# comes back as zeros, and its routing weight, which is finite like all of them,
+# has no effect and gradient 0.
+UNUSED = -1
+
 
 class Layer(Protocol):
   """What of a `config.MoEConfig` says which tensors there are."""

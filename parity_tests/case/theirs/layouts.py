@@ -162,7 +162,8 @@ class Layout:
     if shape is None and order is not None:
       theirs |= dict(zip(self.row_axes, order.shape))
     elif shape is None:
-      needed = {a: int(slots[a].max(initial=-1)) + 1 for a in slots}
+      used = {axis: of[rows.used] for axis, of in slots.items()}
+      needed = {a: int(of.max(initial=-1)) + 1 for a, of in used.items()}
       theirs |= self._room(needed, sizes)
     found = placed_lib.Placed(self, sizes, theirs, rows, slots)
     found.check_rows(order)
@@ -351,7 +352,8 @@ class Layout:
           f'{self.name}: expected `order` in layout {str(self)!r}, since an '
           'expert has more than one place'
         )
-      there = rows_lib.Rows(place[rows.ids, 0], theirs['E'])
+      ids = np.where(rows.ids < 0, rows.ids, place[rows.ids, 0])
+      there = rows_lib.Rows(ids, theirs['E'])
     if self.own[1] == 'N':
       by_source = self.by_source
       return there.by_source() if by_source else there.packed(self.block or 1)

@@ -10,11 +10,13 @@ from hpmoe.parity_tests.case.theirs import layouts
 from hpmoe.parity_tests.case.theirs import rows as rows_lib
 from hpmoe.reference.contract import tensors
 
-# All sizes differ; one rank with one expert; D = 2F, so that shapes say little.
+# All sizes differ; one rank with one expert; D = 2F, so that shapes say little;
+# `every` third slot is not used.
 SIZES = {
   'all_differ': dict(R=2, T=3, E=8, L=4, K=5, D=6, F=7, N=19),
   'of_one': dict(R=1, T=1, E=1, L=1, K=1, D=2, F=1, N=1),
   'square': dict(R=2, T=4, E=4, L=2, K=2, D=8, F=4, N=18),
+  'unused': dict(R=2, T=3, E=8, L=4, K=3, D=4, F=5, N=11, every=3),
 }
 # Axes of others, by ours.
 AXES = {
@@ -103,7 +105,10 @@ def _ids(sizes) -> np.ndarray:
   rng = np.random.default_rng(0)
   some = max(sizes['K'], sizes['E'] - 1)
   shape = sizes['R'], sizes['T'], some
-  return np.argsort(rng.random(shape))[..., : sizes['K']].astype(np.int32)
+  ids = np.argsort(rng.random(shape))[..., : sizes['K']].astype(np.int32)
+  if 'every' in sizes:
+    ids.reshape(-1)[:: sizes['every']] = -1
+  return ids
 
 
 def _order(layout, sizes, ids) -> np.ndarray | None:
@@ -115,7 +120,8 @@ def _order(layout, sizes, ids) -> np.ndarray | None:
   if layout.experts and 'E' in layout.row_axes:
     shape[layout.row_axes.index('E')] = len(layout.experts)
   order = np.where(np.arange(np.prod(shape)) % 2, ids.size, -1)
-  order[rng.permutation(len(order))[: ids.size]] = np.arange(ids.size)
+  slots = np.flatnonzero(ids >= 0)
+  order[rng.permutation(len(order))[: len(slots)]] = slots
   return order.reshape(shape)
 
 
@@ -292,7 +298,11 @@ def test_ids_may_be_of_places():
   np.testing.assert_array_equal(theirs, [[3, 0], [2, 3]])
   theirs[0, 0] = 4
   np.testing.assert_array_equal(layout.undo(theirs, sizes), ids)
-  for strange in (-1, 5):
+  unused = np.where(ids == 3, np.int32(-1), ids)
+  theirs[1, 0] = -1
+  np.testing.assert_array_equal(layout.undo(theirs, sizes), unused)
+  assert layout.apply(unused, sizes)[1, 0] == -1
+  for strange in (-2, 5):
     theirs[0, 0] = strange
     with pytest.raises(ValueError, match=f'topk_ids: .* 0 to 4, got {strange}'):
       layout.undo(theirs, sizes)

@@ -86,7 +86,8 @@ class Placed:
     there = np.zeros(self.shape, array.dtype)
     held = array[every] if self.rows is not None else array
     if self._has_ids:
-      held = places(self.layout.experts)[held, 0].astype(array.dtype)
+      place = places(self.layout.experts)[held, 0].astype(array.dtype)
+      held = np.where(held < 0, held, place)
     for copy in range(self._copies):
       there[self.there(every, copy)] = held
     return there
@@ -144,12 +145,15 @@ class Placed:
         )
       return
     for axis, of in self.slots.items():
-      most = int(of.max(initial=-1)) + 1
+      rows = self.rows
+      assert rows is not None
+      at = rows.used
+      most = int(of[at].max(initial=-1)) + 1
       if most > self.theirs[axis]:
-        expert = int(self.rows.expert[of.argmax()])  # type: ignore[union-attr]
+        expert = int(rows.expert[at[of[at].argmax()]])
         raise ValueError(
           f'{name}: expected {axis} of at least {most}, which expert {expert} '
-          f'needs, got {self.theirs[axis]}: a case has no slot that is dropped'
+          f'needs, got {self.theirs[axis]}: a slot that is dropped has id -1'
         )
 
   @property
@@ -165,7 +169,7 @@ class Placed:
     """Returns the coordinates in ours of all that is theirs."""
     if self.rows is None:
       return np.ix_(*map(np.arange, self._own_shape(self.theirs['N'])))
-    slots = np.arange(self.rows.expert.size)
+    slots = self.rows.used
     if ranks is not None:
       slots = slots[np.isin(self.rows.owner, ranks)]
     for of in self.slots.values():
@@ -224,12 +228,12 @@ class Placed:
 
   def _experts_of(self, ids: np.ndarray) -> np.ndarray:
     experts = np.array(self.layout.experts)
-    outside = ids[(ids < 0) | (ids >= len(experts))]
+    outside = ids[(ids < -1) | (ids >= len(experts))]
     if outside.size:
       raise ValueError(
         f'topk_ids: expected places 0 to {len(experts) - 1}, got {outside[0]}'
       )
-    return experts[ids].astype(ids.dtype)
+    return np.where(ids < 0, ids, experts[ids]).astype(ids.dtype)
 
   def _check_copy(self, first: np.ndarray, other: np.ndarray) -> None:
     apart = _bytes(first) != _bytes(other)

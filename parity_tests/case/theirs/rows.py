@@ -1,7 +1,8 @@
 """Where others put routed rows: by expert, by slot, by who sent them.
 
-A slot is `(source rank * T + token) * K + k`.  Each has one row, so that an
-order of rows is a place for each slot.
+A slot is `(source rank * T + token) * K + k`.  Each that is used has one row,
+so that an order of rows is a place for each of them; those of others say
+nothing.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ class Rows:
   """Our rows of a routing: on a rank by expert, then by slot.
 
   Attributes:
-    ids: `[R, T, K]` experts.
+    ids: `[R, T, K]` experts; -1 of slots that are not used.
     num_experts: E, a multiple of R.
   """
 
@@ -33,6 +34,11 @@ class Rows:
   def expert(self) -> np.ndarray:
     """`[slots]` expert of each slot."""
     return self.ids.reshape(-1).astype(np.int64)
+
+  @functools.cached_property
+  def used(self) -> np.ndarray:
+    """The slots that have a row, ascending."""
+    return np.flatnonzero(self.expert >= 0)
 
   @property
   def owner(self) -> np.ndarray:
@@ -52,7 +58,8 @@ class Rows:
   @functools.cached_property
   def counts(self) -> np.ndarray:
     """`[E]` rows of each expert."""
-    return np.bincount(self.expert, minlength=self.num_experts)
+    used = self.expert[self.used]
+    return np.bincount(used, minlength=self.num_experts)
 
   def ranked(self, group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     """Returns `[slots]` places inside groups, by keys, then by slot."""
@@ -82,8 +89,9 @@ class Rows:
   @functools.cached_property
   def _slots(self) -> np.ndarray:
     """`[R, most]` slot of each row, -1 for none."""
-    held = np.full((len(self.ids), int(self.row.max(initial=-1)) + 1), -1)
-    held[self.owner, self.row] = self._all
+    row = self.row[self.used]
+    held = np.full((len(self.ids), int(row.max(initial=-1)) + 1), -1)
+    held[self.owner[self.used], row] = self.used
     return held
 
   # Each of these returns coordinates of slots, by axis.

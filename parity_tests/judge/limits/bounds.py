@@ -106,6 +106,16 @@ class Bounded:
   def reshape(self, *shape: int) -> 'Bounded':
     return self._map(lambda array: array.reshape(*shape))
 
+  def among(self, taken: np.ndarray) -> 'Bounded':
+    """Returns `[n, ...]`: these where `taken` `[n]`, in order, else zeros."""
+
+    def spread(array: np.ndarray) -> np.ndarray:
+      made = np.zeros((len(taken), *array.shape[1:]), array.dtype)
+      made[taken] = array
+      return made
+
+    return self if taken.all() else self._map(spread)
+
   def _map(self, change) -> 'Bounded':
     return Bounded(*(a if a is None else change(a) for a in self.arrays()))
 

@@ -158,16 +158,20 @@ class Rows:
   def sent_back(
     self, source: str, rank: int, lo: int, hi: int
   ) -> bounds.Bounded:
-    """Returns `[hi - lo, D]`, packed rows `source` at a rank's own slots."""
+    """Returns `[hi - lo, D]`, packed rows `source` at a rank's own slots.
+
+    Those of slots that are not used are zeros.
+    """
     ids = self.tiling.topk_ids[rank].reshape(-1)[lo:hi]
-    row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi]
-    owner = ids // self.tiling.config.experts_per_rank
+    used = ids != tensors.UNUSED
+    row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi][used]
+    owner = ids[used] // self.tiling.config.experts_per_rank
     if source in self.captured:
       off = self.off[source][owner, row] if source in self.off else None
-      return bounds.exact(self.captured[source][owner, row], off)
+      return bounds.exact(self.captured[source][owner, row], off).among(used)
     first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
     at, rows = self._of_slots(source)
-    return rows[at[first + lo : first + hi]]
+    return rows[at[first + lo : first + hi][used]].among(used)
 
   def _of_slots(self, source: str) -> tuple[np.ndarray, bounds.Bounded]:
     """Returns packed rows of a tensor that was not captured.
@@ -189,13 +193,15 @@ class Rows:
     """Yields (rank, rows lo to hi, their slots) of rows of the judged ranks.
 
     They are of one expert and of one rank's tokens: what is computed of them
-    has the same bits whoever else is judged.
+    has the same bits whoever else is judged.  Of no row there is one of none.
     """
     config = self.tiling.config
     slots_of_rank = config.num_tokens * config.top_k
     most = max(1, self.chunk // self.tiling.columns('gate_up'))
     held = np.zeros(config.num_ranks, bool)
     held[[*self.tiling.held]] = True
+    if not (self.tiling.topk_ids[held] != tensors.UNUSED).any():
+      yield 0, 0, 0, np.zeros(0, np.int64)
     for rank in range(config.num_ranks):
       slots = self.tiling.slot_of_row[rank]
       edges = tiles.expert_rows(config, self.tiling.counts, rank)

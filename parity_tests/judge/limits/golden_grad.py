@@ -164,16 +164,16 @@ class GoldenGrad(golden.Rows):
   def _dots(self) -> bounds.Bounded:
     """`[R T, K]`: rows' weight gradients at placement 'before_down'.
 
-    Those of ranks that are not judged are not theirs.
+    Those of ranks that are not judged, and of slots that are not used, are 0.
     """
     parts, order = [], []
     for (*_, slots), dots in ahead.map_ahead(self._row_dots, self.packed()):
       order.append(slots)
       parts.append(dots)
     found = np.concatenate(order)
-    at = np.zeros(self.tiling.topk_ids.size, np.int64)
+    at = np.full(self.tiling.topk_ids.size, -1)
     at[found] = np.arange(len(found))
-    of_slot = bounds.join(parts)[at]
+    of_slot = bounds.join(parts)[at[at >= 0]].among(at >= 0)
     return of_slot.reshape(-1, self.tiling.config.top_k)
 
   def _row_dots(self, part) -> bounds.Bounded:

@@ -1,0 +1,138 @@
+"""Layers with slots that no expert serves: what is right, and what is not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+CASE = case_lib.Case(
+  'both', preset='tiny', ranks=2, tokens=13, routing='dropped'
+)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=24, num_experts=4, top_k=2, d_model=40, d_ff=24
+)
+KERNEL = trial.Kernel()
+
+
+def _right(config, policy, arrays):
+  """Returns all that a kernel makes of both passes, from what was saved."""
+  saved = KERNEL.forward(config, policy, arrays)
+  return saved | KERNEL.backward(config, policy, {**saved, **arrays})
+
+
+def _by_last_expert(config, policy, arrays):
+  """As an index of -1 has it."""
+  ids = arrays['topk_ids']
+  ids = np.where(ids < 0, np.int32(config.num_experts - 1), ids)
+  config = dataclasses.replace(config, capacity=None)
+  given = {n: arrays[n] for n in (*tensors.INPUTS, 'dy')}
+  return _right(config, policy, {**given, 'topk_ids': ids})
+
+
+def _renormalised(config, policy, arrays):
+  """The weights of the slots that are left have the sum of all."""
+  used, weights = arrays['topk_ids'] >= 0, arrays['topk_weights']
+  left = (weights * used).sum(-1, keepdims=True)
+  scale = weights.sum(-1, keepdims=True) / np.where(left == 0, 1, left)
+  return _right(config, policy, {**arrays, 'topk_weights': weights * scale})
+
+
+def _token_lost(config, policy, arrays):
+  """A token without one of its slots has no other either."""
+  ids = arrays['topk_ids']
+  ids = np.where((ids < 0).any(-1, keepdims=True), np.int32(-1), ids)
+  return _right(config, policy, {**arrays, 'topk_ids': ids})
+
+
+def _stale(config, policy, arrays):
+  """What nobody wrote comes home; a gradient is of it."""
+  found = _right(config, policy, arrays)
+  unused = np.argwhere(arrays['topk_ids'] < 0)[0]
+  found['d_topk_weights'][tuple(unused)] = 2
+  found['y'][tuple(unused[:2])] += np.array(2, found['y'].dtype)
+  return found
+
+
+FAULTS = (_by_last_expert, _renormalised, _token_lost, _stale)
+
+
+def _candidate(compute) -> in_process.Function:
+  def forward(inputs, config, policy):
+    arrays = {'dy': np.zeros_like(inputs['x']), **inputs}
+    made = compute(config, policy, arrays)
+    return {name: made[name] for name in ('returned', 'y')}
+
+  def backward(inputs, config, policy):
+    made = compute(config, policy, inputs)
+    return {n: made[n] for n in ('d_returned', *passes.BACKWARD.results)}
+
+  forward.backward = backward
+  return in_process.Function(forward)
+
+
+@pytest.fixture(scope='module')
+def bench():
+  return bench_lib.Bench(CASE, keep=True)
+
+
+def _refused(bench, compute, direction, *lanes) -> set[tuple[str, str]]:
+  case = dataclasses.replace(CASE, direction=direction)
+  asked = judgement.Judgement(lanes=lanes, repeat=1)
+  found = bench.judge(check.Request(case, _candidate(compute), asked))
+  return {(r.lane, r.stage) for r in found if r.verdict == verdicts.FAIL}
+
+
+def test_a_right_kernel_passes_in_every_lane(bench):
+  assert not _refused(bench, _right, 'both', *verdicts.LANES)
+
+
+@pytest.mark.parametrize('direction', ('forward', 'backward'))
+@pytest.mark.parametrize('compute', FAULTS)
+def test_no_fault_passes(bench, compute, direction):
+  refused = _refused(bench, compute, direction, 'exact', 'bounded')
+  assert {lane for lane, _ in refused} == {'exact', 'bounded'}
+
+
+@pytest.mark.parametrize('direction', ('forward', 'backward'))
+@pytest.mark.parametrize('placement', precision.PLACEMENTS)
+@pytest.mark.parametrize('ranks', ([1], [0, 1]), ids=('one', 'all'))
+@pytest.mark.parametrize('storage', ('float32', 'bfloat16'))
+def test_ranks_that_send_nothing_are_judged(
+  storage, ranks, placement, direction
+):
+  policy = precision.PrecisionPolicy(storage, placement=placement)
+  made = trial.draw(CONFIG, policy, 0)
+  made.arrays['topk_ids'][ranks] = -1
+  made = trial.with_saved(made)
+  got = KERNEL.results(made, direction == 'backward')
+  found = trial.judge(made, got, got)
+  assert not [one for one in found.values() if one.failure]
+  # One that adds a little where nothing is to be is refused.
+  for array in got.values():
+    array.reshape(-1)[-1] += 1
+  found = trial.judge(made, got, got)
+  refused = [name for (name, _), r in found.items() if r.failure]
+  assert {*got} == {*refused}
+
+
+def test_our_backend_refuses_them():
+  told = '^routing: expected one that uses every slot with backend_ascend'
+  with pytest.raises(ValueError, match=told):
+    check.run(check.Request(CASE))
+  arrays = CASE.make().arrays
+  given = {name: arrays[name] for name in tensors.INPUTS}
+  told = r'topk_ids: expected ids in \[0, 8\), got -1 at rank'
+  with pytest.raises(ValueError, match=told):
+    check.run(check.Request(case_lib.Case('forward', input=given)))
