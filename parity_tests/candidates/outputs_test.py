@@ -747,6 +747,28 @@ def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path):
     candidate.ready(dataclasses.replace(case, direction='backward'))
 
 
+def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
+  # Given: a folder whose writer had no exact data, such as a capture.
+  case = folder.write(tmp_path / 'case', 'both', {'real': _made('real')})
+  _save_whole(
+    tmp_path / 'out', case, 'real', _compute(trial.Kernel(), _made('real'))
+  )
+  # When.
+  report = _check(case, outputs.Outputs(str(tmp_path / 'out')))
+  # Then.
+  exact = [r for r in report.results if r.lane == 'exact']
+  assert {(r.stage, r.verdict) for r in exact} == {
+    ('y', verdicts.NOT_JUDGED),
+    ('dx', verdicts.NOT_JUDGED),
+  }
+  assert {r.why for r in exact} == {
+    f'the case has no {data} data (hpmoe export writes it)'
+    for data in ('exact', 'wide')
+  }
+  assert report.verdict == verdicts.PASS
+  assert 'lane exact: the case has no exact' in report_lib.notes(report)
+
+
 @pytest.mark.parametrize(
   ('text', 'said'),
   [

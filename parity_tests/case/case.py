@@ -124,6 +124,10 @@ class Case:
       **precision.activation_of(self.activation),
     )
 
+  def has(self, data: str) -> bool:
+    """Says whether there are data of that kind: a folder may lack some."""
+    return self.folder is None or data in folder_lib.read(self.folder).data
+
   def data(
     self, made: inputs_lib.LayerInputs, name: str
   ) -> inputs_lib.LayerInputs:

@@ -222,6 +222,12 @@ class Bench:
     changes: list[verdicts.Change] = []
     runs: list[int] = []
     for data, lane in _lanes(request):
+      if not self._case.has(data):
+        why = f'the case has no {data} data (hpmoe export writes it)'
+        results += [
+          judging.not_exact(which, data, why) for which in request.case.passes
+        ]
+        continue
       for found in self._in_turn(request, data, functools.partial(lane, asked)):
         results += found.results
         wrong += found.wrong

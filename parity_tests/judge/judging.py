@@ -33,6 +33,7 @@ EXACT_HINT = (
 # What has other values where the routing weight multiplies elsewhere.
 _PLACED = ('activation', 'expert_out', 'returned', 'd_expert_out')
 WIDE_RULE = 'equals the oracle on wide data'
+_EXACT_RULES = dict(exact=ORACLE_RULE, wide=WIDE_RULE)
 SERIAL_RULE = 'equals its kernels run serially'
 USED_RULE = 'equals the launch that front ends make'
 ORDERED_RULE = 'equals the oracle in its order'
@@ -245,7 +246,7 @@ def exact_lane(
 ) -> Judged:
   """Integer data on the same routing: candidate and oracle must be equal."""
   which, data = case.which, case.made.data
-  rule = WIDE_RULE if data == 'wide' else ORACLE_RULE
+  rule = _EXACT_RULES[data]
   asked.progress(f'{which.name}, {data}: candidate')
   try:
     answered = case.ask(candidate)
@@ -260,14 +261,7 @@ def exact_lane(
       f'{error} (on {data} data){hint}'
     ) from error
   except candidates.CannotJudge as error:
-    result = verdicts.Result(
-      which.results[0],
-      'exact',
-      rule,
-      verdict=verdicts.NOT_JUDGED,
-      why=str(error),
-    )
-    return Judged([result], {})
+    return Judged([not_exact(which, data, str(error))], {})
   asked.progress(f'{which.name}, {data}: oracle')
   expected = case.answer()
   asked.progress(f'{which.name}, {data}: compare')
@@ -290,6 +284,17 @@ def exact_lane(
       lambda name: lanes.differs('exact', got[name], expected[name]),
     )
   return Judged(results, got, wrong)
+
+
+def not_exact(which: passes.Pass, data: str, why: str) -> verdicts.Result:
+  """Returns the row of lane exact where a pass has no answer."""
+  return verdicts.Result(
+    which.results[0],
+    'exact',
+    _EXACT_RULES[data],
+    verdict=verdicts.NOT_JUDGED,
+    why=why,
+  )
 
 
 def explained(
