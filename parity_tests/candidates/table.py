@@ -158,7 +158,7 @@ ROWS = (
     outputs.Outputs,
     'outputs',
     None,
-    (*tasks.TILES, *_names(outputs.FLAGS)),
+    (*tasks.TILES, *_names(outputs.FLAGS), 'timeout'),
     'it ran elsewhere',
     'FOLDER',
   ),

@@ -84,7 +84,7 @@ FLAGS = (
   flag_lib.Flag(
     'timeout',
     'timeout_s',
-    'Seconds that a --candidate may take.',
+    'Seconds that a --candidate, --command or --shard may take.',
     600.0,
     flag_lib.seconds,
   ),

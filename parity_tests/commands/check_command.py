@@ -1,6 +1,7 @@
 """`hpmoe check`."""
 
 from collections.abc import Callable, Sequence
+import pathlib
 
 from absl import flags
 
@@ -127,7 +128,8 @@ def request(f: flags.FlagValues):
       )
   for name in f.standard:
     standards.get(name, case.dtype)
-  given = cli.arguments(f, without=('lane', *_REPORT, *_SHARDS))
+  apart = ('timeout',) if f.outputs is not None else ()  # of a shard
+  given = cli.arguments(f, without=('lane', *_REPORT, *_SHARDS, *apart))
   judged = cli.fields(f, judgement.FLAGS) | dict(lanes=_lanes(f))
   judged['standards'] = judged['standards'] or standards.DEFAULT
   return request_lib.Request(
@@ -178,36 +180,43 @@ def _check(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   cli.check_writable('html', f.html)
-  if any(f[name].value is not None for name in _SHARDS):
+  if f.shard is not None or f.parts is not None:
     return _sharded(f)
-  if f.outputs is not None:
+  job = None
+  if f.outputs is not None and f.merge is None:
     from hpmoe.parity_tests.judge.several import started
 
     job = started.by_mpiexec()
-    if job is not None:
-      return _by_ranks(f, job)
-  return _report(f, check.run)
+  if job is not None:
+    return _by_ranks(f, job)
+  if f.outputs is not None and f['timeout'].present:
+    raise cli.UsageError(
+      'timeout: expected --shard beside it, or mpiexec before, as with '
+      f'--outputs a shard may take so long, got {f.timeout:g}'
+    )
+  return _report(f, check.run) if f.merge is None else _merged(f, f.merge)
+
+
+def _merged(f: flags.FlagValues, folder) -> int:
+  from hpmoe.parity_tests.judge.several import shards
+
+  return _report(f, lambda asked, step: shards.merge(asked, folder))
 
 
 def _sharded(f: flags.FlagValues) -> int:
-  """Judges one shard, or merges what shards found.
+  """Judges one shard.
 
   Raises:
-    ValueError: the request was wrong, or there is nothing to merge.
+    ValueError: the request was wrong.
+    shards.ShardError: it ended early, or too late.
   """
   from hpmoe.parity_tests.judge.several import shards
+  from hpmoe.parity_tests.judge.several import started
 
-  if f.merge is not None:
-    for name in ('shard', 'parts'):
-      if f[name].value is not None:
-        raise cli.UsageError(
-          f'{name}: expected none beside --merge={f.merge}, got {f[name].value}'
-        )
-    return _report(f, lambda asked, step: shards.merge(asked, f.merge))
-  if f.shard is None or f.parts is None:
+  if f.shard is None or f.parts is None or f.merge is not None:
     raise cli.UsageError(
-      f'shard: expected --shard=r/R and --parts=FOLDER, got shard={f.shard} '
-      f'parts={f.parts}'
+      'shard: expected --shard=r/R and --parts=FOLDER, or --merge=FOLDER '
+      f'alone, got shard={f.shard} parts={f.parts} merge={f.merge}'
     )
   for name in _REPORT:
     if f[name].present:
@@ -216,21 +225,19 @@ def _sharded(f: flags.FlagValues) -> int:
         f'{f[name].value}'
       )
   shard = shards.Shard.parse(f.shard)
-  path = shards.place(f.parts, shard)
-  (asked,) = requests(f)
-  with cli.progress() as step:
-    shards.write(path, shards.judge(asked, shard, step))
+  shards.place(f.parts, shard)
+  job = started.Job(shard, pathlib.Path(f.parts))
+  _judge(f, job)
+  try:
+    shards.read(shard, f.parts)
+  except shards.ShardError as error:
+    raise shards.ShardError(f'{shard.name}: {error}') from error
   print(f'{shard.name}: judged; --merge={f.parts} has the report of all')
   return cli.PARITY
 
 
-def _by_ranks(f: flags.FlagValues, job) -> int:
-  """Judges a shard in each process of mpiexec; the first one reports.
-
-  Raises:
-    ValueError: the request was wrong.
-    shards.ShardError: a process ended early; it is named.
-  """
+def _judge(f: flags.FlagValues, job) -> None:
+  """Judges a shard, in a process of its own; its file says what came of it."""
   from hpmoe.parity_tests.judge.several import shards
   from hpmoe.parity_tests.judge.several import started
 
@@ -238,16 +245,28 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
     (asked,) = requests(f)
     with cli.progress() as step:
       found = shards.judge(asked, job.shard, step)
-    shards.write(job.shard.file(job.folder), found)
+    shards.write(job.file, found)
+
+  started.kept(job, judge, f.timeout)
+
+
+def _by_ranks(f: flags.FlagValues, job) -> int:
+  """Judges a shard in each process of mpiexec; the first one reports.
+
+  Raises:
+    ValueError: the request was wrong.
+    shards.ShardError: a process ended early, or too late; it is named.
+  """
+  from hpmoe.parity_tests.judge.several import started
 
   job.make_folder()
   if job.shard.index:
-    started.kept(job, judge)
+    _judge(f, job)
     return cli.PARITY
   try:
-    started.kept(job, judge)
-    started.wait(job)
-    return _report(f, lambda asked, step: shards.merge(asked, job.folder))
+    _judge(f, job)
+    started.wait(job, f.timeout)
+    return _merged(f, job.folder)
   finally:
     job.remove_folder()
 

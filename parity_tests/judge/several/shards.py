@@ -5,7 +5,7 @@ merges the files has the report of one process, but for what a failure looks
 like (`explain`), which takes all ranks.  Nothing else is exchanged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -87,6 +87,11 @@ class Shard:
     """What errors call it."""
     return f'shard {self.index} of {self.of}'
 
+  def told(self, num_ranks: int) -> str:
+    """Returns its name with its ranks."""
+    ranks = ', '.join(map(str, self.ranks(num_ranks)))
+    return f'{self.name} (rank {ranks})'
+
 
 def judge(
   request: check.Request,
@@ -152,9 +157,14 @@ def _asked(request: check.Request) -> dict[str, Any]:
   )
 
 
+def half_written(path: pathlib.Path, process: int | str) -> str:
+  """Returns the name that a process writes a shard's file under."""
+  return f'.{path.name}.{process}'
+
+
 def write(path: pathlib.Path, found: Mapping[str, Any]) -> None:
   """Writes what a shard found: a file that is whole, or none."""
-  whole = path.with_name(f'.{path.name}.{os.getpid()}')
+  whole = path.with_name(half_written(path, os.getpid()))
   try:
     whole.write_text(json.dumps(found), encoding='utf-8')
     whole.replace(path)
@@ -175,10 +185,8 @@ def merge(
   start = time.perf_counter()
   shards = _of_folder(folder)
   request, bench = _ready(request, ())
-  held = [(shard, _read(shard, folder)) for shard in shards]
-  for shard, one in held:
-    _refuse_other(shard, one['asked'], _asked(request))
-  found = [decoded(one['found']) for _, one in held]
+  held = _held(shards, folder, request)
+  found = [decoded(one['found']) for one in held]
   examined = bench_lib.Examined(
     parts.total(results for results, *_ in found),
     [],
@@ -189,7 +197,7 @@ def merge(
     examined, results=[_placed(request, bench, r) for r in examined.results]
   )
   examined = bench_lib.settled(request, examined)
-  longest = max(one['seconds'] for _, one in held)
+  longest = max(one['seconds'] for one in held)
   return check.report_of(
     request, bench, examined, longest + time.perf_counter() - start
   )
@@ -225,32 +233,52 @@ def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:
   return [Shard(index, counts[0]) for index in range(counts[0])]
 
 
-def _read(shard: Shard, folder) -> dict[str, Any]:
+def _held(shards: Sequence[Shard], folder, request) -> list[dict[str, Any]]:
+  """Returns what each shard found.
+
+  Raises:
+    ShardError: names all from which there is none.
+  """
+  held, gone = [], []
+  asked = _asked(request)
+  for shard in shards:
+    try:
+      held.append(read(shard, folder))
+      _refuse_other(held[-1]['asked'], asked)
+    except ShardError as error:
+      gone.append(f'{shard.told(request.case.ranks)}: {error}')
+  if gone:
+    raise ShardError('; '.join(gone))
+  return held
+
+
+def read(shard: Shard, folder: str | os.PathLike[str]) -> dict[str, Any]:
+  """Returns what a shard found.
+
+  Raises:
+    ShardError: says what is there instead.
+  """
   path = shard.file(folder)
   try:
     found = json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as error:
-    raise ShardError(f'{shard.name}: expected {path}, got no file') from error
+    raise ShardError(f'expected {path}, got no file') from error
   except (OSError, ValueError) as error:
-    raise ShardError(
-      f'{shard.name}: expected a readable {path}, got {error}'
-    ) from error
+    raise ShardError(f'expected a readable {path}, got {error}') from error
   if 'error' in found:
-    raise ShardError(f'{shard.name}: {found["error"]}')
+    raise ShardError(found['error'])
   if found['shard'] != shard.name:
     raise ShardError(
-      f'{shard.name}: expected what it found in {path}, got that of '
-      f'{found["shard"]}'
+      f'expected what it found in {path}, got that of {found["shard"]}'
     )
   return found
 
 
-def _refuse_other(shard: Shard, got: Mapping, expected: Mapping) -> None:
+def _refuse_other(got: Mapping, expected: Mapping) -> None:
   for name, value in expected.items():
     if got.get(name) != value:
       raise ShardError(
-        f'{shard.name}: {name}: expected {value}, as of who merges, got '
-        f'{got.get(name)}'
+        f'{name}: expected {value}, as of who merges, got {got.get(name)}'
       )
 
 

@@ -1,14 +1,17 @@
 """Several processes, each of which judges some ranks, say what one says."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -163,7 +166,17 @@ class TestRefused:
   def test_a_missing_shard(self, judged):
     request, top = judged
     shards.Shard(1, 2).file(top / 'parts').unlink()
-    with pytest.raises(shards.ShardError, match='shard 1 of 2: .*got no file'):
+    told = r'shard 1 of 2 \(rank 2, 3\): .*got no file'
+    with pytest.raises(shards.ShardError, match=told):
+      shards.merge(request, top / 'parts')
+
+  def test_shards_that_ended_early_are_all_named(self, judged):
+    request, top = judged
+    for index in range(2):
+      path = shards.Shard(index, 2).file(top / 'parts')
+      shards.write(path, dict(error=f'e{index}'))
+    told = r'0 of 2 \(rank 0, 1\): e0; shard 1 of 2 \(rank 2, 3\): e1'
+    with pytest.raises(shards.ShardError, match=told):
       shards.merge(request, top / 'parts')
 
   def test_shards_of_two_checks(self, judged):
@@ -186,14 +199,14 @@ class TestRefused:
     found = json.loads(path.read_text())
     found['asked'][name] = 'another'
     shards.write(path, found)
-    with pytest.raises(shards.ShardError, match=f'shard 1 of 2: {name}: exp'):
+    with pytest.raises(shards.ShardError, match=f'shard 1 of 2 .*{name}: exp'):
       shards.merge(request, top / 'parts')
 
   def test_half_a_file(self, judged):
     request, top = judged
     path = shards.Shard(0, 2).file(top / 'parts')
     path.write_text(path.read_text()[:-9])
-    with pytest.raises(shards.ShardError, match='shard 0 of 2: .*readable'):
+    with pytest.raises(shards.ShardError, match='shard 0 of 2 .*: .*readable'):
       shards.merge(request, top / 'parts')
 
   def test_a_candidate_that_runs_here(self, tmp_path):
@@ -214,20 +227,53 @@ class TestRefused:
 @pytest.mark.parametrize(
   ('judge', 'said'),
   [
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), 'ended by SIGKILL'),
-    (lambda: os._exit(0), 'ended with exit code 0'),
-    (lambda: 1 // 0, 'ended with exit code 1'),
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), 'an answer, got signal 9'),
+    (lambda: os._exit(0), 'an answer, got exit code 0'),
+    (lambda: 1 // 0, 'an answer, got exit code 1'),
     (lambda: json.loads('{'), 'Expecting property name'),
+    (lambda: time.sleep(600), 'an answer within 0.2 s, got none'),
   ],
 )
-def test_a_rank_that_dies_is_named(tmp_path, judge, said):
+def test_a_rank_that_dies_or_hangs_is_named(tmp_path, judge, said):
   job = started.Job(shards.Shard(2, 3), tmp_path)
   for index in (0, 1):
     shards.write(shards.Shard(index, 3).file(tmp_path), {})
-  started.kept(job, judge)
-  started.wait(job)
-  with pytest.raises(shards.ShardError, match=f'shard 2 of 3: {said}'):
-    shards._read(job.shard, tmp_path)
+  timeout_s = 0.2 if 'within 0.2 s' in said else 60.0
+  started.kept(job, judge, timeout_s)
+  started.wait(job, timeout_s)
+  with pytest.raises(shards.ShardError, match=said):
+    shards.read(job.shard, tmp_path)
+
+
+def test_of_a_rank_that_hangs_nothing_is_left(tmp_path):
+  # Given: a rank that started another process and wrote half a file.
+  job = started.Job(shards.Shard(0, 2), tmp_path)
+  pids = tmp_path / 'pids'
+
+  def judge():
+    other = subprocess.Popen(['sleep', '600'])
+    pids.write_text(f'{os.getpid()} {other.pid}')
+    half = job.file.with_name(shards.half_written(job.file, os.getpid()))
+    half.write_text('{"shard": "shard 0 of 2", "found"')
+    time.sleep(600)
+
+  # When.
+  started.kept(job, judge, 1.0)
+  # Then.
+  assert {*tmp_path.iterdir()} == {pids, job.file}
+  for pid in map(int, pids.read_text().split()):
+    with contextlib.suppress(ProcessLookupError):
+      assert select.select([os.pidfd_open(pid)], [], [], 5)[0]
+
+
+def test_a_rank_that_does_not_start_is_named(tmp_path, monkeypatch):
+  job = started.Job(shards.Shard(0, 3), tmp_path)
+  shards.write(job.file, {})
+  monkeypatch.setattr(started, '_GRACE_S', 0.0)
+  started.wait(job, 0.1)
+  for index in (1, 2):
+    with pytest.raises(shards.ShardError, match='within 0.1 s, got none'):
+      shards.read(shards.Shard(index, 3), tmp_path)
 
 
 def test_ranks_are_known_from_mpiexec():

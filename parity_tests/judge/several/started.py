@@ -4,13 +4,15 @@ MPI is not called: each rank knows its number from the environment and writes to
 a folder of the job, on one machine.  mpiexec kills all ranks where one ends in
 another way than by exit code 0, and says nothing of it that names the rank.  So
 the process that it started only waits: a fork of it judges, and the file of a
-fork that died says how.
+fork that died, or took too long, says so.
 """
 
 from collections.abc import Callable, Mapping
+import ctypes
 import dataclasses
 import os
 import pathlib
+import select
 import shutil
 import signal
 import sys
@@ -18,6 +20,7 @@ import tempfile
 import time
 import traceback
 
+from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.judge.several import shards
 
 # Number of a rank, of all of them, and of those on its machine: MPICH and Intel
@@ -40,6 +43,9 @@ _STARTERS = (
   'prterun',
 )
 _POLL_S = 0.02
+# That processes may start one after another, beside the time that each has.
+_GRACE_S = 10.0
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,24 +107,44 @@ def _starter() -> str | None:
   return None
 
 
-def kept(job: Job, judge: Callable[[], None]) -> None:
-  """Runs what writes the file of a job, which says why if that fails."""
+def kept(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
+  """Runs what writes the file of a job, which says why if that fails.
+
+  Args:
+    job: whose.
+    judge: runs in a fork, which ends with this process at the latest.
+    timeout_s: seconds that it may take.
+  """
   sys.stdout.flush()
   sys.stderr.flush()
   child = os.fork()
   if not child:
     _run_and_end(job, judge)
-  status = os.waitpid(child, 0)[1]
+  ended = os.pidfd_open(child)
+  is_late = not select.select([ended], [], [], timeout_s)[0]
+  os.close(ended)
+  _end(child)
+  code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+  for half in job.folder.glob(shards.half_written(job.file, '*')):
+    half.unlink()
   if not job.file.exists():
-    how = f'ended with exit code {os.waitstatus_to_exitcode(status)}'
-    if os.WIFSIGNALED(status):
-      how = f'ended by {signal.Signals(os.WTERMSIG(status)).name}'
-    shards.write(job.file, dict(error=f'{how} before it had judged'))
+    how = processes.unlike_an_answer(None if is_late else code, timeout_s)
+    shards.write(job.file, dict(error=how))
+
+
+def _end(child: int) -> None:
+  """Ends a fork, and what it started."""
+  try:
+    os.killpg(child, signal.SIGKILL)
+  except ProcessLookupError:  # it had no time to make a group of its own
+    os.kill(child, signal.SIGKILL)
 
 
 def _run_and_end(job: Job, judge: Callable[[], None]) -> None:
   code = 1
   try:
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     judge()
     code = 0
   except (ValueError, RuntimeError) as error:
@@ -131,9 +157,18 @@ def _run_and_end(job: Job, judge: Callable[[], None]) -> None:
     os._exit(code)
 
 
-def wait(job: Job) -> None:
-  """Waits until every shard has a file: who dies has one, see `kept`."""
+def wait(job: Job, timeout_s: float) -> None:
+  """Waits until every shard has a file, be it of who died or is late.
+
+  Args:
+    job: of any shard.
+    timeout_s: seconds that each may have taken.
+  """
+  deadline = time.monotonic() + timeout_s + _GRACE_S
   for index in range(job.shard.of):
     path = shards.Shard(index, job.shard.of).file(job.folder)
     while not path.exists():
+      if time.monotonic() > deadline:
+        how = processes.unlike_an_answer(None, timeout_s)
+        shards.write(path, dict(error=how))
       time.sleep(_POLL_S)
