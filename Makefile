@@ -15,7 +15,8 @@
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make bench       the measured figures
 # make bench-peers  the layer as others run it on this CPU, beside ours
-# make gallery     judges layers of others, from PyPI, and writes docs/gallery.md
+# make gallery     judges layers of others, from PyPI; docs/measured.md has a table
+# make docs        writes measured figures into README.md and docs/
 # make format      style that a tool can mend
 # make clean       removes what the others made
 #
@@ -281,6 +282,10 @@ $(GALLERY)/gallery.stamp: tools/gallery/requirements.txt
 test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python $(QUICK_XLA) \
 	  $(BIN)/python -m pytest parity_tests/capture/capture_torch_test.py
+
+.PHONY: docs
+docs: $(VENV)/core.stamp
+	$(BIN)/python -m hpmoe.tools.docs.main
 
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ process of its own, whose freed memory goes back to the system: else launches
 would take it unseen.
 
 The forward pass makes y, backward all gradients from what a forward pass keeps.
-The shapes are those of docs/peers.md; L backward takes 3 GB.
+The shapes are those of docs/measured.md; L backward takes 3 GB.
 
 Example:
   python -m benchmarks.launches --shapes=M --dtypes=f32 --json=/tmp/l.json

@@ -6,14 +6,11 @@ Each row of `TESTS` is a test of a fused MoE layer, or of a part of one, as its
 repository has it: how inputs are drawn, the shapes, and a record of lane
 standard, as printed.  A wrong kernel that stays within it on every shape passes
 there.  Ours is `hpmoe.check` of y alone on the same inputs.  Counts are kept in
-public_rules.json beside this file, and docs/elsewhere.md has the table of them.
+benchmarks/figures/public_rules.json, of which docs/measured.md has a table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import json
-import pathlib
-import re
 import zlib
 
 from absl import app
@@ -25,12 +22,11 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.tools.docs import figures
 
 _ONLY = flags.DEFINE_list('only', [], 'Records to try again; none: all.')
 _DTYPE = 'bfloat16'
-_COUNTS = pathlib.Path(__file__).with_suffix('.json')
-_DOCS = pathlib.Path(__file__).parents[1] / 'docs/elsewhere.md'
-_TABLE = re.compile(r'^\| wrong \|.*?\n(?=\n)', re.M | re.S)
+_NAME = 'public_rules'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,29 +240,30 @@ def counts(test: Test) -> dict[str, list[int]]:
   return found
 
 
-def table(counted: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
-  """Returns the table of docs/elsewhere.md."""
+def table(
+  counted: Mapping[str, Mapping[str, Sequence[int]]],
+) -> tuple[list[str], list[list[str]]]:
+  """Returns the columns and rows of docs/measured.md."""
   tests = [test for test in TESTS if test.record in counted]
-  heads = ['wrong', *(test.name for test in tests), 'hpmoe, on all of these']
-  rows = [heads, ['---'] * len(heads)]
+  columns = ['wrong', *(test.name for test in tests), 'hpmoe, on all of these']
+  rows = []
   shapes = sum(len(test.shapes) for test in tests)
   for name in WRONG:
     each = [counted[test.record][name] for test in tests]
     ours = sum(pair[1] for pair in each)
-    theirs = [f'{n} of {len(t.shapes)}' for (n, _), t in zip(each, tests)]
-    rows.append([name, *theirs, f'{ours} of {shapes}'])
-  return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
+    theirs = [f'{n}/{len(t.shapes)}' for (n, _), t in zip(each, tests)]
+    rows.append([name, *theirs, f'{ours}/{shapes}'])
+  return columns, rows
 
 
 def main(argv):
   del argv
-  kept = json.loads(_COUNTS.read_text()) if _COUNTS.exists() else {}
+  kept = figures.load(_NAME)['counts']
   for test in TESTS:
     if not _ONLY.value or test.record in _ONLY.value:
       kept[test.record] = counts(test)
-      _COUNTS.write_text(json.dumps(kept, indent=1) + '\n')
-  page = _DOCS.read_text('utf-8')
-  _DOCS.write_text(_TABLE.sub(lambda _: table(kept), page, count=1), 'utf-8')
+  run = figures.run('python -m benchmarks.public_rules')
+  figures.write(_NAME, *table(kept), [run], counts=kept)
 
 
 if __name__ == '__main__':

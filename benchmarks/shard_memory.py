@@ -1,17 +1,14 @@
 """What a process holds that judges a share of a layer's ranks, measured.
 
-    python -m benchmarks.shard_memory --out=benchmarks/shard_memory.json
+    python -m benchmarks.shard_memory
 
 Writes a case of eight ranks and right outputs, one file a rank, then judges a
 sample of its tiles by R = 1, 2, 4, 8 processes, one after another; of each the
 peak resident memory is what the kernel says of a child (`ru_maxrss`).
 """
 
-import datetime
-import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
@@ -20,7 +17,8 @@ import time
 from absl import app
 from absl import flags
 
-_OUT = flags.DEFINE_string('out', None, 'JSON to write.', required=True)
+from hpmoe.tools.docs import figures
+
 _CASE = flags.DEFINE_string('case', None, 'Where to keep case and outputs.')
 _SHARDS = flags.DEFINE_list('shards', ['1', '2', '4', '8'], 'Processes.')
 _SIZES = flags.DEFINE_list(
@@ -83,29 +81,24 @@ def main(argv: list[str]) -> None:
       one.stat().st_size for one in (top / 'case').glob('real.forward.*')
     )
     values = [_measured(top, int(count)) for count in _SHARDS.value]
-  commit = ['git', 'rev-parse', '--short', 'HEAD']
-  told = dict(
-    command=' '.join(['python -m benchmarks.shard_memory', *argv[1:]]),
-    commit=subprocess.run(
-      commit, capture_output=True, text=True, check=False
-    ).stdout.strip(),
-    date=str(datetime.date.today()),
-    processor=_processor(),
+  figures.write(
+    'shard_memory',
+    ['processes', 'MiB of each', 'seconds of each', 'seconds to merge'],
+    [_row(value) for value in values],
+    [figures.run(' '.join(['python -m benchmarks.shard_memory', *argv[1:]]))],
     layer=_SIZES.value,
     bytes=dict(sizes, real_inputs=real),
     values=values,
   )
-  pathlib.Path(_OUT.value).write_text(json.dumps(told, indent=2) + '\n')
-  for row in values:
-    peaks = [one['mib'] for one in row['shards']]
-    print(row['processes'], 'processes:', peaks, 'MiB; merge', row['merge'])
 
 
-def _processor() -> str:
-  for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
-    if line.startswith('model name'):
-      return line.partition(': ')[2]
-  return platform.machine()
+def _row(value) -> list[object]:
+  spread = lambda name: '{} to {}'.format(
+    min(one[name] for one in value['shards']),
+    max(one[name] for one in value['shards']),
+  )
+  merged = value['merge']['seconds']
+  return [value['processes'], spread('mib'), spread('seconds'), merged]
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ The case beside it was made by
 
     hpmoe export --preset=tiny --ranks=1 --tokens=8 --dtype=bf16 --out=...
 
-and has inputs for every lane.  docs/gallery.md tells more.
+and has inputs for every lane.  docs/api.md tells more.
 """
 
 import pathlib

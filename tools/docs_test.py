@@ -3,10 +3,10 @@
 import contextlib
 import fnmatch
 import io
-import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +15,9 @@ import pytest
 
 import hpmoe
 from hpmoe.parity_tests.case.theirs import layouts
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.tools.docs import figures
 
 ROOT = pathlib.Path(__file__).parents[1]
 _BLOCK = re.compile(
@@ -91,10 +94,67 @@ def _commands(block: str):
     )
 
 
-@pytest.mark.parametrize('page', ['docs/elsewhere.md', 'docs/promises.md'])
+_SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+  'page',
+  [
+    'README.md',
+    'docs/api.md',
+    'docs/elsewhere.md',
+    pytest.param('docs/find_a_bug.md', marks=_SLOW),
+    pytest.param('docs/schedule.md', marks=_SLOW),
+  ],
+)
 def test_a_page_of_commands_prints_what_it_says(page, tmp_path):
   shutil.copy(ROOT / 'parity_tests/examples/moe.cc', tmp_path)
   run_commands((ROOT / page).read_text(), tmp_path)
+
+
+_CODE = re.compile(r'`(hpmoe [^`]*)`|^(?:    |\$ )(.*)$', re.M)
+
+
+def commands_of(page: str):
+  """Yields the words of each `hpmoe` command of a page, after that name."""
+  for match in _CODE.finditer(page.replace('\\\n', ' ')):
+    _, known, rest = f' {match[1] or match[2]}'.partition(' hpmoe ')
+    if known and rest[0].islower():
+      plain = re.sub(r'[|;#&].*', '', rest.replace('$i', '0'))
+      yield shlex.split(plain)
+
+
+def not_commands(page: str) -> list[str]:
+  """Returns a line for each command that the parser refuses, or Makefile."""
+  wrong = []
+  for name, *words in commands_of(page):
+    try:
+      main._parse(main.COMMANDS[name], [w for w in words if w != '--help'])
+    except (KeyError, cli.UsageError, ValueError) as error:
+      wrong.append(f'hpmoe {name} {" ".join(words)}: {error}')
+  makefile = (ROOT / 'Makefile').read_text()
+  made = set(re.findall(r'(?:`|^    )make ([a-z-]+)', page, re.M))
+  return wrong + [
+    f'make {n}'
+    for n in made
+    if not re.search(rf'(^| ){n}( [a-z-]+)*:', makefile, re.M)
+  ]
+
+
+@pytest.mark.parametrize(
+  'page', [str(path.relative_to(ROOT)) for path in figures.pages()]
+)
+def test_every_command_of_a_page_is_one(page):
+  text = (ROOT / page).read_text()
+  assert not not_commands(text)
+
+
+def test_what_is_no_command_is_named():
+  page = (
+    '`hpmoe check --lnae=exact` `hpmoe chekc` `make tset`\n    hpmoe law --x\n'
+  )
+  assert len(not_commands(page)) == 4
+  assert not not_commands('    hpmoe check --preset=tiny  # or small\n')
 
 
 def test_layouts_of_a_page_are_such():
@@ -113,7 +173,14 @@ def test_a_command_that_prints_something_else_is_named(tmp_path, said):
 
 
 @pytest.mark.parametrize(
-  'page', ['README.md', 'docs/api.md', 'docs/fast_lane.md']
+  'page',
+  [
+    'README.md',
+    'docs/api.md',
+    'docs/frontends.md',
+    'docs/simulator.md',
+    pytest.param('docs/models.md', marks=_SLOW),
+  ],
 )
 def test_a_page_prints_what_it_says(page):
   run((ROOT / page).read_text())
@@ -130,24 +197,3 @@ def test_the_page_shows_every_name():
     n for n in hpmoe.__all__ if not re.search(rf'`{n}`|hpmoe\.{n}\b', page)
   ]
   assert not unseen
-
-
-def rules_unlike(page: str, counts: dict) -> list[str]:
-  """Returns the rows of `Their rules, judged` that are not what was counted."""
-  wrong = []
-  for name in next(iter(counts.values())):
-    pairs = [counts[record][name] for record in counts]
-    cells = [name, *(f'{theirs} of 3' for theirs, _ in pairs)]
-    cells.append(f'{sum(ours for _, ours in pairs)} of {3 * len(pairs)}')
-    row = f'| {" | ".join(cells)} |'
-    wrong += [row] if f'\n{row}\n' not in page else []
-  return wrong
-
-
-def test_the_table_of_rules_is_what_was_counted():
-  page = (ROOT / 'docs/elsewhere.md').read_text()
-  counts = json.loads((ROOT / 'benchmarks/public_rules.json').read_text())
-  assert not rules_unlike(page, counts)
-  counts['vllm']['y is zero'] = [1, 0]
-  (row,) = rules_unlike(page, counts)
-  assert row.startswith('| y is zero | 1 of 3 |')

@@ -14,7 +14,13 @@ FLOORS = {
   'reference': (),
   'backend_ascend': (),
   'models': ('reference', 'backend_ascend'),
-  'benchmarks': ('reference', 'backend_ascend', 'models', 'parity_tests'),
+  'benchmarks': (
+    'reference',
+    'backend_ascend',
+    'models',
+    'parity_tests',
+    'tools',
+  ),
   'tools': ('reference', 'backend_ascend', 'models', 'parity_tests'),
   'parity_tests': ('reference', 'backend_ascend', 'models'),
 }

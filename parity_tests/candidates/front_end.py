@@ -114,7 +114,7 @@ FLAGS = (
     'frontend',
     'framework',
     "Our backend as the framework's users call it: the layer and its "
-    'gradient; see docs/jax.md and docs/mindspore.md.',
+    'gradient; see docs/frontends.md.',
     choices=NAMES,
   ),
   flag_lib.Flag(

@@ -30,7 +30,7 @@ CHOICES = (
     'launcher',
     '',
     '`mpi`: each rank of our backend in a process of its own, over MPI-3 '
-    'one-sided communication; see docs/ranks.md.',
+    'one-sided communication; see docs/frontends.md.',
     'threads',
     choices=('threads', 'mpi'),
   ),

@@ -44,7 +44,7 @@ LAYER = (
     'accumulation_order',
     'accumulation_order',
     "Order of our backend's sums: `ascending`, or of bf16 `even_odd_32`; see "
-    'docs/fast_lane.md.',
+    'docs/architecture.md.',
     'ascending',
     choices=precision.ACCUMULATION_ORDERS,
   ),

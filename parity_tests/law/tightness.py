@@ -1,7 +1,7 @@
 """How much of a limit a right kernel uses, and which wrong ones it catches.
 
 One tile of a sum per depth and order, and the stages of whole layers; the
-figures are kept in docs/tightness.md.
+figures are kept in docs/measured.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence

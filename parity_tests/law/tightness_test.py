@@ -1,4 +1,4 @@
-"""The limits are as tight as docs/tightness.md says."""
+"""The limits are as tight as docs/measured.md says."""
 
 import dataclasses
 

@@ -1,18 +1,15 @@
-"""Layers of others, judged: runs `hpmoe check` on each, and writes the page.
+"""Layers of others, judged: runs `hpmoe check` on each, and keeps what it says.
 
     python -m hpmoe.tools.gallery.main --gallery_python=PYTHON [--entry=NAME]
 
-Adapters are in examples/gallery, what was found in figures.json
-beside this file, and docs/gallery.md is made of both.
+Adapters are in examples/gallery, what was found in
+benchmarks/figures/gallery.json.
 """
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import json
 import os
-import pathlib
 import re
-import string
 import subprocess
 import sys
 from typing import Any
@@ -21,6 +18,7 @@ from absl import app
 from absl import flags
 
 from hpmoe.tools import import_graph
+from hpmoe.tools.docs import figures as figures_lib
 
 _PYTHON = flags.DEFINE_string(
   'gallery_python', None, 'The Python that has torch; made by `make gallery`.'
@@ -31,9 +29,8 @@ _OURS = flags.DEFINE_string(
 _ONLY = flags.DEFINE_multi_string('entry', [], 'One of them; none: all.')
 
 ADAPTERS = import_graph.ROOT / 'examples/gallery'
-DOCS = import_graph.ROOT / 'docs/gallery.md'
-FIGURES = pathlib.Path(__file__).with_name('figures.json')
-_PAGE = pathlib.Path(__file__).with_name('page.md')
+NAME = 'gallery'
+COLUMNS = ('layer', 'promises', 'float32', 'bfloat16', 'why')
 
 CASE = ('--preset=small', '--ranks=1', '--tokens=64')
 DTYPES = ('f32', 'bf16')
@@ -67,11 +64,8 @@ class Entry:
   python: str = 'gallery'
 
 
-_GATHER = (
-  'bf16 dx: autograd sums the K gradients of a token, which the gather of rows '
-  'makes, in bf16; a gather from float32 passes'
-)
-_SILU = 'bf16: silu(gate) is rounded to bf16 before it meets up'
+_GATHER = 'bf16: autograd sums the K gradients of a token in bf16'
+_SILU = 'bf16: silu(gate) is rounded before it meets up'
 
 ENTRIES = (
   Entry(
@@ -86,21 +80,21 @@ ENTRIES = (
     'Hugging Face, eager',
     'hugging_face.py:eager',
     ('transformers', 'torch'),
-    'nothing written',
-    f'{_SILU}; y is summed over K in bf16, which lane exact shows',
+    '-',
+    f'{_SILU}; y is summed over K in bf16',
   ),
   Entry(
     'Hugging Face, grouped_mm',
     'hugging_face.py:grouped',
     ('transformers', 'torch'),
-    'nothing written',
-    f'{_SILU}; y is right, summed in float32',
+    '-',
+    _SILU,
   ),
   Entry(
     'JAX ragged_dot',
     'jax_products.py:ragged_dot',
     ('jax',),
-    'sums in preferred_element_type, or as XLA likes',
+    'as preferred_element_type says',
     _GATHER,
     has_backward=True,
     python='ours',
@@ -125,7 +119,7 @@ ENTRIES = (
     'MindSpore operators',
     'mindspore_operators.py:moe',
     ('mindspore',),
-    'nothing written',
+    '-',
     'bf16: neither gather nor matmul on CPUs',
     python='ours',
   ),
@@ -133,9 +127,8 @@ ENTRIES = (
     'Triton kernel, interpreted',
     'triton_kernel.py:moe',
     ('triton', 'torch'),
-    'tl.dot sums in float32; casts round to nearest',
-    "bf16: the interpreter's tl.dot multiplies the bits as integers, and its "
-    'cast to bf16 cuts off; the next row does both in float32',
+    'sums in float32; rounds to nearest',
+    "bf16: the interpreter's tl.dot multiplies bits as integers",
   ),
   Entry(
     'the same, float32 alone within it',
@@ -147,8 +140,8 @@ ENTRIES = (
     "vLLM's fused_moe_kernel, interpreted",
     'vllm_fused_moe.py:moe',
     ('vllm', 'triton', 'torch'),
-    'sums in float32, routing weights in float32',
-    "bf16: tl.dot of Triton's interpreter, as above",
+    'sums in float32',
+    'bf16: as above',
     python='HPMOE_VLLM_PYTHON',
     case=('--preset=tiny', '--ranks=1'),
   ),
@@ -270,31 +263,31 @@ def wrong(figures: Mapping[str, Any]) -> list[str]:
   return lines
 
 
-def page(figures: Mapping[str, Any]) -> str:
-  """Returns docs/gallery.md."""
-  rows = [
-    '| layer | promises | keeps, f32 | keeps, bf16 | found |',
-    '|---|---|---|---|---|',
+def rows(held: Mapping[str, Any]) -> list[list[str]]:
+  """Returns a row for each layer, of what was found."""
+  return [
+    [
+      f'[{entry.name}](../examples/gallery/{entry.adapter.partition(":")[0]})',
+      entry.promises,
+      *(held[entry.name][dtype]['outcome'] for dtype in DTYPES),
+      entry.found,
+    ]
+    for entry in ENTRIES
   ]
-  shown = []
-  for entry in ENTRIES:
-    held = figures[entry.name]
-    file = entry.adapter.partition(':')[0]
-    link = f'[{entry.name}](../examples/gallery/{file})'
-    told = ' | '.join(held[dtype]['outcome'] for dtype in DTYPES)
-    rows.append(f'| {link} | {entry.promises} | {told} | {entry.found} |')
-    shown.append(f'### {entry.name}\n\n{held["versions"]}.')
-    for dtype in DTYPES:
-      words = ' '.join(command(entry, dtype, 'PYTHON', '.'))
-      text = f'$ hpmoe {words.replace("./", "")}\n{held[dtype]["text"]}'
-      shown.append(f'```\n{text}\n```')
-  template = string.Template(_PAGE.read_text('utf-8'))
-  return template.substitute(table='\n'.join(rows), shown='\n\n'.join(shown))
+
+
+def keep(held: Mapping[str, Any]) -> None:
+  """Writes what was found, and when each layer was judged."""
+  runs = {}
+  for one in held.values():
+    runs[one['run']['commit'], one['run']['date']] = one['run']
+  more = dict(layers=held)
+  figures_lib.write(NAME, COLUMNS, rows(held), list(runs.values()), **more)
 
 
 def main(argv: Sequence[str]) -> None:
   del argv
-  figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+  figures = figures_lib.load(NAME)['layers']
   for entry in ENTRIES:
     python = _python(entry)
     if python is None or (_ONLY.value and entry.name not in _ONLY.value):
@@ -303,12 +296,14 @@ def main(argv: Sequence[str]) -> None:
     for dtype in DTYPES:
       print(f'{entry.name}, {dtype}: {found[dtype]["outcome"]}', flush=True)
       print(found[dtype]['text'], end='\n\n', flush=True)
-    figures[entry.name] = dict(versions=versions(entry, python), **found)
+    run = figures_lib.run('make gallery')
+    figures[entry.name] = dict(
+      run=run, versions=versions(entry, python), **found
+    )
   figures = {e.name: figures[e.name] for e in ENTRIES if e.name in figures}
-  FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + '\n')
   lines = wrong(figures)
   if not any('got none' in line for line in lines):
-    DOCS.write_text(page(figures), 'utf-8')
+    keep(figures)
   if lines:
     sys.exit('\n'.join(lines))
 

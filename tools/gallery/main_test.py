@@ -1,18 +1,18 @@
-"""The page says what was measured, and a wrong adapter is named."""
+"""What was found has a reason, and a wrong adapter is named."""
 
 import ast
-import json
 
 import pytest
 
 import hpmoe
+from hpmoe.tools.docs import figures as figures_lib
 from hpmoe.tools.gallery import main
 
 _LINES = 15
 
 
 def _figures() -> dict:
-  return json.loads(main.FIGURES.read_text())
+  return figures_lib.load(main.NAME)['layers']
 
 
 def _adapters() -> list[str]:
@@ -28,9 +28,9 @@ def _lines(source: str) -> dict[str, int]:
   }
 
 
-class TestPage:
-  def test_is_made_of_the_figures(self):
-    assert main.DOCS.read_text() == main.page(_figures())
+class TestFound:
+  def test_rows_are_of_what_was_found(self):
+    assert figures_lib.load(main.NAME)['rows'] == main.rows(_figures())
 
   def test_has_a_reason_for_each_failure_and_no_other(self):
     assert not main.wrong(_figures())

@@ -29,6 +29,7 @@ class Mutant:
     guard: a test file, for what both sides of a check share: no lane can see
       that.  The others have the test beside their file, if no check sees them.
     equivalent: why no output can change, for a mutant that must survive.
+    kind: what part of the tree it is in; the name of its file of data.
   """
 
   name: str
@@ -41,6 +42,7 @@ class Mutant:
   tile: dict[str, int] = dataclasses.field(default_factory=dict)
   guard: str = ''
   equivalent: str = ''
+  kind: str = ''
 
   def __post_init__(self):
     for field in ('file', 'find', 'imitates'):
@@ -79,7 +81,7 @@ def load(folder: pathlib.Path = DATA) -> tuple[Mutant, ...]:
       if name in mutants:
         raise ValueError(f'{path.name}: {name}: expected one of that name')
       try:
-        mutants[name] = Mutant(name, **fields)
+        mutants[name] = Mutant(name, kind=path.stem, **fields)
       except TypeError as error:
         raise ValueError(f'{path.name}: {name}: {error}') from error
   return tuple(mutants.values())

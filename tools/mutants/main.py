@@ -35,7 +35,7 @@ _STALE = flags.DEFINE_bool(
   'keep outcomes of other states of the tree, those in the catalogue too',
 )
 _WRITE = flags.DEFINE_bool(
-  'write', False, 'write the outcomes of the catalogue, and docs/mutants.md'
+  'write', False, 'write the outcomes of the catalogue, and their counts'
 )
 
 _CLEAN = 'no bug'

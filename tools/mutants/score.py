@@ -1,10 +1,8 @@
 """What became of the mutants, as tables."""
 
 from collections.abc import Mapping, Sequence
-import pathlib
-import string
 
-from hpmoe.tools import import_graph
+from hpmoe.tools.docs import figures
 from hpmoe.tools.mutants import catalogue
 from hpmoe.tools.mutants import outcomes as log_lib
 from hpmoe.tools.mutants import planting
@@ -26,8 +24,17 @@ DEFAULT = 'check'
 SURVIVED = 'survived'
 EQUIVALENT = 'equivalent'
 
-DOCS = import_graph.ROOT / 'docs/mutants.md'
-_PAGE = pathlib.Path(__file__).with_name('page.md')
+COLUMNS = (
+  'bugs of',
+  'planted',
+  'not tried',
+  '`hpmoe check`',
+  'with flags',
+  'tests alone',
+  'no effect',
+  'found elsewhere',
+  'survived',
+)
 _OUTCOMES = catalogue.DATA / 'outcomes.jsonl'
 
 Outcomes = Mapping[str, planting.Outcome]
@@ -46,12 +53,14 @@ def outcomes(
 
 
 def write(mutants: Sequence[catalogue.Mutant], found: Outcomes) -> None:
-  """Writes the catalogue's outcomes, and docs/mutants.md of them."""
+  """Writes the catalogue's outcomes, and counts of them for docs/."""
   _OUTCOMES.unlink(missing_ok=True)
   for mutant in mutants:
     if mutant.name in found:
       log_lib.append(_OUTCOMES, found[mutant.name])
-  DOCS.write_text(page(mutants, found), 'utf-8')
+  figures.write(
+    'mutants', COLUMNS, rows(mutants, found), [figures.run('make mutants')]
+  )
 
 
 def verdict(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
@@ -124,86 +133,43 @@ def summary(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
   return '\n'.join(lines)
 
 
-def markdown(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
-  """Returns a heading and a table for each end, for docs/mutants.md."""
-  done = [m for m in mutants if m.name in outcomes]
-  tested = [m for m in done if _by_test(outcomes[m.name])]
-  found = [m for m in done if outcomes[m.name].by and m not in tested]
-  default = [m for m in found if outcomes[m.name].rung == DEFAULT]
-  further = [m for m in found if outcomes[m.name].rung != DEFAULT]
-  rest = [m for m in done if m not in found]
-  tables = (
-    (
-      'Found by `hpmoe check` without a flag',
-      ('mutant', 'imitates', 'found by', 'where'),
-      [_row(m, outcomes[m.name]) for m in default],
-    ),
-    (
-      'Found by further checks only',
-      ('mutant', 'imitates', 'found by', 'where', 'by the check'),
-      [(*_row(m, outcomes[m.name]), outcomes[m.name].rung) for m in further],
-    ),
-    (
-      'Found elsewhere than they are',
-      ('mutant', 'it is at', 'why it is found elsewhere'),
-      [
-        (m.name, m.stage, m.elsewhere or 'not known')
-        for m in found
-        if not planting.located(m, outcomes[m.name])
-      ],
-    ),
-    (
-      'Survived',
-      ('mutant', 'imitates'),
-      [
-        (m.name, m.imitates)
-        for m in rest
-        if verdict(m, outcomes[m.name]) == SURVIVED
-      ],
-    ),
-    (
-      'Without effect',
-      ('mutant', 'imitates', 'why no output can change'),
-      [(m.name, m.imitates, m.equivalent) for m in rest if m.equivalent],
-    ),
-    (
-      'Found by tests of the suite only',
-      ('mutant', 'imitates', 'test'),
-      [(m.name, m.imitates, f'`{outcomes[m.name].rung}`') for m in tested],
-    ),
-  )
-  return '\n\n'.join(_table(*one) for one in tables if one[-1])
+def rows(
+  mutants: Sequence[catalogue.Mutant], outcomes: Outcomes
+) -> list[list[object]]:
+  """Returns how many of each kind ended how, and the names of survivors."""
+  kinds = [*dict.fromkeys(m.kind for m in mutants), 'all']
+  return [
+    _row(kind, [m for m in mutants if kind in (m.kind, 'all')], outcomes)
+    for kind in kinds
+  ]
 
 
-def page(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
-  """Returns docs/mutants.md."""
-  done = [m for m in mutants if m.name in outcomes]
-  dates = sorted({outcomes[m.name].date for m in done})
-  left = [f'`{m.name}`' for m in mutants if m.name not in outcomes]
-  template = string.Template(_PAGE.read_text('utf-8'))
-  return template.substitute(
-    planted=len(mutants),
-    done=len(done) if left else 'All',
-    dates=' to '.join(dict.fromkeys([dates[0], dates[-1]])) if dates else '',
-    summary=summary(done, outcomes),
-    left=f'Not yet tried: {", ".join(left)}.' if left else 'None is left.',
-    tables=markdown(done, outcomes),
-  )
+def _row(
+  kind: str, mutants: Sequence[catalogue.Mutant], outcomes: Outcomes
+) -> list[object]:
+  tried = [m for m in mutants if m.name in outcomes]
+  ends = {m.name: verdict(m, outcomes[m.name]) for m in tried}
+  tested = [m for m in tried if _by_test(outcomes[m.name])]
+  first = [m for m in tried if outcomes[m.name].rung == DEFAULT]
+  found = [m for m in tried if outcomes[m.name].by]
+  away = [
+    m
+    for m in found
+    if m not in tested and not planting.located(m, outcomes[m.name])
+  ]
+  survivors = [name for name, end in ends.items() if end == SURVIVED]
+  return [
+    kind.replace('_', ' '),
+    len(mutants),
+    len(mutants) - len(tried),
+    len([m for m in first if m in found]),
+    len(found) - len([m for m in first if m in found]) - len(tested),
+    len(tested),
+    list(ends.values()).count(EQUIVALENT),
+    len(away),
+    ', '.join(survivors) or 'none',
+  ]
 
 
 def _by_test(outcome: planting.Outcome) -> bool:
   return planting.UNIT_TEST in outcome.by
-
-
-def _row(mutant: catalogue.Mutant, outcome: planting.Outcome) -> tuple:
-  where = outcome.stage or mutant.stage
-  if not planting.located(mutant, outcome):
-    where = f'{outcome.stage or "a message"} (elsewhere)'
-  return mutant.name, mutant.imitates, ', '.join(outcome.by), where
-
-
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]):
-  line = lambda cells: f'| {" | ".join(cells)} |'
-  escaped = [[c.replace('|', '\\|') for c in cells] for cells in rows]
-  lines = [line(head), line(['---'] * len(head)), *map(line, escaped)]
-  return f'## {title}: {len(rows)}\n\n' + '\n'.join(lines)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from hpmoe.tools.docs import figures
 from hpmoe.tools.mutants import catalogue
 from hpmoe.tools.mutants import main
 from hpmoe.tools.mutants import planting
@@ -71,39 +72,21 @@ class TestScore:
     reason = 'gradients of y are wrong first'
     known = dataclasses.replace(ELSEWHERE, elsewhere=reason)
     assert score.misplaced([known], OUTCOMES) == []
-    assert f'| elsewhere | y | {reason} |' in score.markdown([known], OUTCOMES)
 
-  def test_every_mutant_is_in_the_table_of_its_end(self):
-    tables = score.markdown(ALL, OUTCOMES).split('## ')[1:]
-    rows = {
-      table.splitlines()[0]: [
-        line.split(' | ')[0] for line in table.splitlines()[4:] if line
-      ]
-      for table in tables
-    }
-    assert rows == {
-      'Found by `hpmoe check` without a flag: 1': ['| found'],
-      'Found by further checks only: 1': ['| elsewhere'],
-      'Found elsewhere than they are: 1': ['| elsewhere'],
-      'Survived: 1': ['| survivor'],
-      'Without effect: 1': ['| same'],
-      'Found by tests of the suite only: 1': ['| guarded'],
-    }
-
-  def test_the_page_says_what_is_left(self):
-    some = {n: o for n, o in OUTCOMES.items() if n != 'survivor'}
-    whole, part = (score.page(ALL, o) for o in (OUTCOMES, some))
-    assert 'All of 5 mutants, 2031-05-01,' in whole and 'None is left.' in whole
-    assert '4 of 5 mutants' in part and 'Not yet tried: `survivor`.' in part
-    assert '## Found by further checks only: 1' in part
-    assert '$' not in part.replace('$ hpmoe', '')
+  def test_every_mutant_is_counted_once(self):
+    kinds = [dataclasses.replace(m, kind='a_kind') for m in ALL]
+    some = {n: o for n, o in OUTCOMES.items() if n != 'same'}
+    (row, everything) = score.rows(kinds, some)
+    # Planted, not tried, by default, with flags, tests, without effect.
+    assert row == ['a kind', 5, 1, 1, 1, 1, 0, 1, 'survivor']
+    assert everything == ['all', *row[1:]]
+    assert len(row) == len(score.COLUMNS)
 
 
-def test_the_page_is_that_of_the_catalogue():
-  # Counts, names and reasons of docs/mutants.md are those of the data.
+def test_the_figures_are_those_of_the_catalogue():
   everyone = catalogue.load()
   known = score.outcomes(everyone)
-  assert score.DOCS.read_text('utf-8') == score.page(everyone, known)
+  assert figures.load('mutants')['rows'] == score.rows(everyone, known)
   assert score.wrong([m for m in everyone if m.name in known], known) == []
 
 

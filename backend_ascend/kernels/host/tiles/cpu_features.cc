@@ -66,7 +66,7 @@ bool Detect(Isa isa) {
 }
 
 // Intel's units take four times as long for a VDPBF16PS as for an FMA, which
-// makes it half as fast (docs/fast_lane.md).
+// makes it half as fast (docs/development.md).
 bool IsSlow(Isa isa) {
 #if HPMOE_X86
   return isa == Isa::kAvx512Bf16 && !__builtin_cpu_is("amd");

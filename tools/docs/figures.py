@@ -1,0 +1,130 @@
+"""Measured figures as data, and the tables of pages that are made of them.
+
+A file of `FIGURES` is one table.  In a page it stands between
+
+    <!-- figures: NAME -->
+    <!-- end -->
+
+and is written there by `make docs`.
+"""
+
+from collections.abc import Sequence
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+from typing import Any
+
+from hpmoe.tools import import_graph
+
+ROOT = import_graph.ROOT
+FIGURES = ROOT / 'benchmarks/figures'
+# Of a run whose values no processor and no load can change.
+ANY = 'any'
+# What is known of a run; where it has a name, columns say it.
+RUN = ('command', 'commit', 'date', 'processor', 'load')
+_PLACE = re.compile(
+  r'^<!-- figures: (?P<name>\w+) -->\n.*?^<!-- end -->$', re.M | re.S
+)
+
+
+def pages(root: pathlib.Path = ROOT) -> list[pathlib.Path]:
+  """Returns what a user reads: README and docs/."""
+  return [root / 'README.md', *sorted((root / 'docs').glob('*.md'))]
+
+
+def load(name: str) -> dict[str, Any]:
+  """Returns a file of figures."""
+  return json.loads((FIGURES / f'{name}.json').read_text('utf-8'))
+
+
+def run(command: str, load: str = '') -> dict[str, str]:
+  """Returns what is known of a run on this machine, now."""
+  shown = subprocess.run(
+    ['git', 'rev-parse', '--short', 'HEAD'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  busy = f'load {os.getloadavg()[0]:.1f}'
+  return dict(
+    command=command,
+    commit=shown.stdout.strip() or 'unknown',
+    date=str(datetime.date.today()),
+    processor=f'{processor()}, {os.cpu_count()} cores',
+    load=load or busy,
+  )
+
+
+def processor() -> str:
+  """Returns the name of this machine's processor."""
+  known = pathlib.Path('/proc/cpuinfo')
+  for line in known.read_text().splitlines() if known.exists() else ():
+    if line.startswith('model name'):
+      return line.partition(': ')[2]
+  return platform.machine()
+
+
+def write(
+  name: str,
+  columns: Sequence[str],
+  rows: Sequence[Sequence[object]],
+  runs: Sequence[dict[str, str]],
+  **more: Any,
+) -> None:
+  """Writes a file of figures, and the pages that show it.
+
+  Args:
+    name: of the file.
+    columns: heads of the table.
+    rows: its cells, as they are shown.
+    runs: what `run` returns; one that has a `name` is one of several.
+    **more: what else was found, which no page shows.
+  """
+  held = dict(runs=list(runs), columns=list(columns), rows=rows, **more)
+  text = json.dumps(held, indent=1, ensure_ascii=False)
+  FIGURES.mkdir(exist_ok=True)
+  (FIGURES / f'{name}.json').write_text(text + '\n', 'utf-8')
+  fill()
+
+
+def fill() -> None:
+  """Writes the tables of every page."""
+  for path in pages():
+    path.write_text(filled(path.read_text('utf-8')), 'utf-8')
+
+
+def filled(page: str) -> str:
+  """Returns a page with its tables as the figures are."""
+
+  def table_of(match: re.Match[str]) -> str:
+    name = match['name']
+    return f'<!-- figures: {name} -->\n{table(load(name))}<!-- end -->'
+
+  return _PLACE.sub(table_of, page)
+
+
+def shown(page: str) -> list[str]:
+  """Returns the names of the figures that a page shows."""
+  return [match['name'] for match in _PLACE.finditer(page)]
+
+
+def table(held: dict[str, Any]) -> str:
+  """Returns figures as a table, and a line for each run."""
+  rows = [held['columns'], ['---'] * len(held['columns']), *held['rows']]
+  lines = [f'|{"|".join(_cell(cell) for cell in row)}|' for row in rows]
+  return '\n'.join([*lines, '', *map(_source, held['runs']), ''])
+
+
+def _cell(cell: object) -> str:
+  return str(cell).replace('|', '\\|')
+
+
+def _source(run: dict[str, str]) -> str:
+  name = f'{run["name"]}: ' if 'name' in run else ''
+  where = ', '.join(run[known] for known in RUN[2:] if run[known] != ANY)
+  return f'{name}`{run["command"]}` at {run["commit"]}, {where}.'

@@ -1,0 +1,124 @@
+"""Every figure of a page is in a file, with what it was measured by."""
+
+import collections
+import re
+
+import pytest
+
+from hpmoe.tools.docs import figures
+
+NAMES = sorted(path.stem for path in figures.FIGURES.glob('*.json'))
+PAGES = {
+  str(path.relative_to(figures.ROOT)): path.read_text('utf-8')
+  for path in figures.pages()
+}
+MOST_PAGES, MOST_WORDS, MOST_WORDS_IN_ALL = 14, 1500, 18000
+
+
+def too_long(pages: dict[str, str]) -> list[str]:
+  """Returns a line for each limit that pages pass."""
+  words = {name: len(text.split()) for name, text in pages.items()}
+  lines = [
+    f'{name}: expected at most {MOST_WORDS} words, got {count}'
+    for name, count in words.items()
+    if count > MOST_WORDS
+  ]
+  total = sum(words.values())
+  if total > MOST_WORDS_IN_ALL:
+    lines.append(f'expected at most {MOST_WORDS_IN_ALL} words, got {total}')
+  if len(words) > MOST_PAGES:
+    lines.append(f'expected at most {MOST_PAGES} pages, got {len(words)}')
+  return lines
+
+
+def unsourced(held: dict) -> list[str]:
+  """Returns what a file of figures lacks to be believed."""
+  lines = [
+    f'run {at}: expected {name}'
+    for at, run in enumerate(held['runs'])
+    for name in figures.RUN
+    if not run.get(name)
+  ]
+  if not held['runs']:
+    lines.append('expected a run')
+  wide = len(held['columns'])
+  return lines + [
+    f'{row[0]}: expected {wide} cells, got {len(row)}'
+    for row in held['rows']
+    if len(row) != wide
+  ]
+
+
+def broken(pages: dict[str, str]) -> list[str]:
+  """Returns the links of pages that lead to no file, or to no heading."""
+  return [
+    f'{page}: {target}'
+    for page, text in pages.items()
+    for target in re.findall(r'\]\(([^)\s]+)\)', _CODE.sub('', text))
+    if not target.startswith('http') and not _leads(page, target, text)
+  ]
+
+
+_CODE = re.compile(r'^```.*?^```|`[^`\n]*`', re.M | re.S)
+
+
+def _leads(page: str, target: str, text: str) -> bool:
+  name, _, anchor = target.partition('#')
+  path = (figures.ROOT / page).parent / name
+  if not anchor or not path.exists():
+    return path.exists()
+  known = path.read_text('utf-8') if name else text
+  heads = re.findall(r'^#+ (.*)', known, re.M)
+  plain = (re.sub(r'[^\w\s-]', '', head.lower()) for head in heads)
+  return anchor in [head.replace(' ', '-') for head in plain]
+
+
+class TestPages:
+  @pytest.mark.parametrize('page', PAGES)
+  def test_has_the_figures_of_the_data(self, page):
+    assert figures.filled(PAGES[page]) == PAGES[page], 'make docs writes it'
+
+  def test_another_figure_is_written_anew(self):
+    name = NAMES[0]
+    page = f'a\n<!-- figures: {name} -->\n|1|\n<!-- end -->\nb\n'
+    whole = figures.filled(page)
+    assert whole != page and '|1|\n' not in whole
+    assert whole.startswith('a\n') and whole.endswith('-->\nb\n')
+    assert figures.filled(whole) == whole
+
+  def test_every_file_is_shown_once(self):
+    shown = collections.Counter(
+      name for text in PAGES.values() for name in figures.shown(text)
+    )
+    assert shown == collections.Counter(NAMES)
+
+  def test_are_short(self):
+    assert not too_long(PAGES)
+
+  def test_a_long_page_is_named(self):
+    (line,) = too_long({'a.md': 'word ' * (MOST_WORDS + 1), 'b.md': 'word'})
+    assert line == 'a.md: expected at most 1500 words, got 1501'
+    assert len(too_long({f'{i}.md': 'word ' * 1400 for i in range(15)})) == 2
+
+  def test_links_lead_somewhere(self):
+    assert not broken(PAGES)
+
+  def test_a_broken_link_is_named(self):
+    text = '# A b\n[a](b.md) [c](#a-b) [d](#e) `[f](g)` [h](https://h.i)\n'
+    assert broken({'a.md': text}) == ['a.md: b.md', 'a.md: #e']
+
+
+class TestFigures:
+  @pytest.mark.parametrize('name', NAMES)
+  def test_say_how_they_were_measured(self, name):
+    assert not unsourced(figures.load(name))
+
+  def test_what_is_missing_is_named(self):
+    held = dict(runs=[figures.run('echo')], columns=['a', 'b'], rows=[['1']])
+    assert unsourced(held) == ['1: expected 2 cells, got 1']
+    held['runs'][0]['load'] = ''
+    assert unsourced(held)[0] == 'run 0: expected load'
+
+  def test_a_cell_with_a_bar_stays_one_cell(self):
+    held = dict(runs=[figures.run('echo')], columns=['a'], rows=[['x|y']])
+    assert '|x\\|y|' in figures.table(held)
