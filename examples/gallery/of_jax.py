@@ -44,4 +44,5 @@ def differentiable(moe):
     return dict(zip(GRADS.values(), back(jnp.asarray(inputs['dy']))))
 
   moe.backward = backward
+  backward.recomputes = True  # it calls moe again
   return moe

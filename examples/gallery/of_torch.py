@@ -45,4 +45,5 @@ def differentiable(moe):
 
   moe.torch = True  # inputs are tensors of torch
   moe.backward = backward
+  backward.recomputes = True  # it calls moe again
   return moe

@@ -211,6 +211,9 @@ def main(job: pathlib.Path) -> None:
   else:
     _check_arguments(job, name, function)
     outputs = _call(job, name, function, inputs, config, policy)
+  backward = getattr(function, 'backward', function)
+  said = dict(recomputes=bool(getattr(backward, 'recomputes', False)))
+  (job / 'said.json').write_text(json.dumps(said))
   exchange.save(job / 'outputs', _arrays(job, name, outputs, request['result']))
 
 

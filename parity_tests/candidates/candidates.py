@@ -144,6 +144,14 @@ class Candidate(abc.ABC):
   alone_as_used: Callable[..., tuple[dict, dict]] | None = None
 
   @property
+  def recomputes(self) -> bool | None:
+    """Whether its backward pass computes again what the forward pass saved.
+
+    Known once it has run; None: its kind cannot say.
+    """
+    return None
+
+  @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
     return None
 

@@ -80,6 +80,9 @@ class Program(candidates.Candidate):
   seconds: list[float] = dataclasses.field(
     default_factory=list, init=False, compare=False
   )
+  said: dict[str, bool] = dataclasses.field(
+    default_factory=dict, init=False, compare=False
+  )
   origins: dict[str, answers.Origin] = dataclasses.field(
     default_factory=dict, init=False, compare=False
   )
@@ -88,6 +91,11 @@ class Program(candidates.Candidate):
   def name(self) -> str:  # type: ignore[override]
     """What reports call it; a name of the user's has a colon."""
     return f'command:{self.command}'
+
+  @property
+  def recomputes(self) -> bool:
+    """See `Candidate`; a note of what it wrote."""
+    return self.said.get('recomputes', False)
 
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
@@ -131,6 +139,8 @@ class Program(candidates.Candidate):
           first = min({*range(config.num_ranks)} - {*some})
           raise ValueError(f'expected outputs of rank {first}, got none')
         held, origins = answer.tensors(_REAL, policy)
+        again = answer.notes(_REAL).get('recomputes') == 'true'
+        self.said['recomputes'] = again
       except dumps.Missing as error:
         if policy.activation == 'swiglu':
           raise candidates.CandidateError(

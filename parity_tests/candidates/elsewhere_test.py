@@ -1,20 +1,25 @@
 """Programs that compute the layer: right, wrong, dead, hung, half done."""
 
+import dataclasses
 import pathlib
 import sys
 import textwrap
 import time
+import types
 
 import pytest
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import presets
 
 CASE = case_lib.Case(preset='tiny', ranks=2)
@@ -47,6 +52,44 @@ def moe_of_swiglu(inputs, layer, policy):
   return moe(inputs, layer, policy)
 
 moe_of_swiglu.activations = ('swiglu',)
+
+def moe_back(inputs, layer, policy, slope=1):
+  x, dy, ids = (inputs[n] for n in ('x', 'dy', 'topk_ids'))
+  weights, w_gate_up, w_down = (
+    inputs[n] for n in ('topk_weights', 'w_gate_up', 'w_down'))
+  grads = {n: np.zeros_like(inputs[n]) for n in (
+    'x', 'topk_weights', 'w_gate_up', 'w_down')}
+  local = layer.num_experts // layer.num_ranks
+  for r, t, k in np.ndindex(*ids.shape):
+    at = divmod(int(ids[r, t, k]), local)
+    # In the order of depth, as the oracle does not add.
+    terms = x[r, t][:, None] * w_gate_up[at]
+    gate, up = np.split(np.cumsum(terms, 0)[-1], 2)
+    act, d_act = abs(gate), np.sign(gate)
+    if policy.activation != 'absolute':
+      with np.errstate(over='ignore'):
+        sigmoid = 1 / (1 + np.exp(-gate))
+      act, d_act = gate * sigmoid, sigmoid * (1 + gate * (1 - sigmoid))
+    hidden, d_out = act * up, dy[r, t] * weights[r, t, k]
+    d_hidden = w_down[at] @ d_out
+    d_gate_up = np.hstack([d_hidden * up * d_act * slope, d_hidden * act])
+    grads['topk_weights'][r, t, k] = dy[r, t] @ (hidden @ w_down[at])
+    grads['w_down'][at] += np.outer(hidden, d_out)
+    grads['w_gate_up'][at] += np.outer(x[r, t], d_gate_up)
+    grads['x'][r, t] += w_gate_up[at] @ d_gate_up
+  return {'dx' if n == 'x' else f'd_{n}': a for n, a in grads.items()}
+
+def of_swiglu(backward):
+  forward = lambda *given: moe_of_swiglu(*given)
+  forward.activations, forward.backward = ('swiglu',), backward
+  return forward
+
+silent = of_swiglu(moe_back)
+again = of_swiglu(lambda *given: moe_back(*given))
+again.backward.recomputes = True
+again_and_wrong = of_swiglu(
+  lambda *given: moe_back(*given, slope=np.float32(1.0001)))
+again_and_wrong.backward.recomputes = True
 """
 RANK = """
 import os, signal, subprocess, sys, time
@@ -82,14 +125,56 @@ def program(tmp_path, monkeypatch):
   return make
 
 
-def _check(candidate, lanes=verdicts.LANES) -> check.Report:
+def _check(candidate, lanes=verdicts.LANES, direction='forward'):
+  case = dataclasses.replace(CASE, direction=direction)
   return check.run(
-    check.Request(CASE, candidate, judgement.Judgement(tuple(lanes)))
+    check.Request(case, candidate, judgement.Judgement(tuple(lanes)))
   )
 
 
 def _python(function: str) -> elsewhere.Interpreter:
   return elsewhere.Interpreter(python=sys.executable, name=function)
+
+
+def _called(function: str) -> candidates.Candidate:
+  path, _, name = function.partition(':')
+  return in_process.Function(getattr(_module(path), name))
+
+
+def _module(path: str):
+  module = types.ModuleType('kernel')
+  exec(pathlib.Path(path).read_text(), vars(module))
+  return module
+
+
+@pytest.mark.parametrize(
+  'kind',
+  [_python, user_candidate.Subprocess, _called],
+  ids=('python', 'candidate', 'called'),
+)
+class TestABackwardPassThatRecomputes:
+  # Given: it returns y alone, and reads nothing that the forward pass saved.
+
+  @pytest.mark.parametrize('direction', ('both', 'backward'))
+  def test_is_judged_by_what_it_may_have_recomputed(
+    self, program, kind, direction
+  ):
+    program()
+    report = _check(kind('kernel.py:again'), direction=direction)
+    assert report.verdict == verdicts.PASS
+    assert 'recomputes' not in report_lib.notes(report)
+
+  def test_is_told_to_say_so(self, program, kind):
+    program()
+    report = _check(kind('kernel.py:silent'), direction='both')
+    assert report.first_failure.stage == 'd_w_down'
+    assert 'function.backward.recomputes = True' in report_lib.notes(report)
+
+  def test_may_be_wrong(self, program, kind):
+    program()
+    report = _check(kind('kernel.py:again_and_wrong'), direction='both')
+    assert report.first_failure.stage == 'd_w_gate_up'
+    assert 'recomputes' not in report_lib.notes(report)
 
 
 class TestVerdicts:

@@ -42,6 +42,12 @@ class Function(candidates.Candidate):
     named = getattr(self.function, '__qualname__', type(self.function).__name__)
     return f'{getattr(self.function, "__module__", "")}:{named}'
 
+  @property
+  def recomputes(self) -> bool:
+    """See `Candidate`."""
+    backward = getattr(self.function, 'backward', None)
+    return bool(getattr(backward, 'recomputes', False))
+
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)

@@ -19,7 +19,8 @@ returns may be numpy's, JAX's, torch's or another framework's.
 Its backward pass is an attribute, `function.backward`, that takes the same
 arguments.  Its inputs are `passes.BACKWARD.reads(policy)`: `tensors.INPUTS`,
 dy, and what the forward pass saved.  It must return 'dx' and may return any
-tensor of `tensors.GRADS`.
+tensor of `tensors.GRADS`.  One that computes again what the forward pass saved,
+and did not return, says so: `function.backward.recomputes = True`.
 
 Isolated replay calls neither, but the stages that they are made of: attributes
 `function.stages` and `function.backward.stages`, a mapping from some names of
@@ -121,6 +122,9 @@ class Subprocess(candidates.Candidate):
   seconds: list[float] = dataclasses.field(
     default_factory=list, init=False, compare=False
   )
+  said: dict[str, bool] = dataclasses.field(
+    default_factory=dict, init=False, compare=False
+  )
 
   def __post_init__(self):
     module, _, function = self._there[1].partition(':')
@@ -130,6 +134,11 @@ class Subprocess(candidates.Candidate):
         'candidate: expected pkg.module:function or FILE.py:function, got '
         f'{self.name!r}'
       )
+
+  @property
+  def recomputes(self) -> bool:
+    """See `Candidate`; not of stages, each on what it is given."""
+    return not self.checking.isolate and self.said.get('recomputes', False)
 
   @property
   def _there(self) -> tuple[str, str]:
@@ -170,6 +179,7 @@ class Subprocess(candidates.Candidate):
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job)
       outputs = exchange.load(job / 'outputs')
+      self.said.update(json.loads((job / 'said.json').read_text()))
     self.seconds.append(time.perf_counter() - start)
     needed = () if self.checking.isolate else which.results[:1]
     return check_outputs(self.name, config, policy, outputs, which, needed)

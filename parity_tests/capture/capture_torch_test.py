@@ -29,6 +29,7 @@ def ran(tmp_path_factory) -> tuple[pathlib.Path, dict]:
     [
       os.environ['HPMOE_TORCH_PYTHON'],
       '-I',
+      '-Werror::DeprecationWarning:read_case',
       HERE / 'torch_testing.py',
       folder,
       folder,

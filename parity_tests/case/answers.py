@@ -116,6 +116,11 @@ class Answer:
       origins[name] = Origin(called, there, placed, gone)
     return found, origins
 
+  def notes(self, data: str) -> Mapping[str, str]:
+    """Returns what a file says beside its tensors."""
+    path = next(iter(dumps.find(self.path, data).values()))
+    return dumps.read(path, self.names.raw)[1]
+
   def share(
     self, data: str, policy: precision.PrecisionPolicy
   ) -> dict[str, Any]:

@@ -8,8 +8,9 @@ calls `function(inputs, layer, policy)` for each kind of data in the folder CASE
 and writes what it returns, tensors by name, to the folder OUT, for `hpmoe check
 --case=CASE --outputs=OUT`.  `layer` and `policy` have what case.toml says of
 them as attributes.  The backward pass is `function.backward`, called likewise;
-it also gets dy and what a forward pass saved.  `function.torch = True` does
-what --torch does.
+it also gets dy and what a forward pass saved; one that computes that again says
+so: `function.backward.recomputes = True`.  `function.torch = True` does what
+--torch does.
 
 In a program of your own:
 
@@ -100,7 +101,7 @@ def inputs(case, data, rank=None, torch=False, which=FORWARD):
   return {n: (as_torch if torch else as_numpy)(a) for n, a in held.items()}
 
 
-def write(folder, case, data, tensors, rank=None):
+def write(folder, case, data, tensors, rank=None, **notes):
   """Writes what a kernel computed: a file that is whole, or none.
 
   Args:
@@ -109,9 +110,11 @@ def write(folder, case, data, tensors, rank=None):
     data: what it was computed from, one of `case.data`.
     tensors: numpy's or torch's, by name.
     rank: whose, without a rank axis; None: `[R, ...]` of all.
+    **notes: strings to be kept with them; recomputes='true': the backward pass
+      computed again what it was given of a forward pass.
   """
   os.makedirs(folder, exist_ok=True)
-  save(path_of(folder, data, rank), tensors, {'case': case.case.id})
+  save(path_of(folder, data, rank), tensors, dict(notes, case=case.case.id))
 
 
 def path_of(folder, name, rank=None):
@@ -229,7 +232,7 @@ def bits_of(value):
   name = str(getattr(value, 'dtype', '')).rpartition('.')[2]
   # numpy knows no such of torch.
   if name == 'bfloat16' and hasattr(value, 'float'):
-    wide = np.array(value.float())
+    wide = np.asarray(value.float())
     value = (wide.view(np.uint32) >> 16).astype(np.uint16)
   elif name in _BARE and hasattr(value, 'contiguous'):
     import torch
@@ -358,7 +361,9 @@ def run(case, kernel, out, torch=False):
       held = inputs(case, data, None, torch, BACKWARD)
       held.update((n, a) for n, a in found.items() if n in held)
       found.update(_called(kernel.backward, held, layer, policy))
-    write(out, case, data, found)
+    backward = getattr(kernel, 'backward', None)
+    again = bool(getattr(backward, 'recomputes', False))
+    write(out, case, data, found, recomputes=json.dumps(again))
 
 
 def _is_of(error, named):

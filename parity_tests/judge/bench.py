@@ -149,11 +149,17 @@ class Bench:
       share=self._share,
     )
     mine = which.of_layer(made.config)
-    unseen: tuple[str, ...] = ()
-    if own is not None and candidate.can.saves and which is passes.BACKWARD:
+
+    def hidden() -> tuple[str, ...]:
+      its_own = candidate.recomputes
+      if candidate.can.saves:
+        its_own = own is not None
+      if which is not passes.BACKWARD or not its_own:
+        return ()
       saved = passes.saved(made.config, made.policy)
-      unseen = tuple(name for name in saved if name not in kept)
-    return judging.PassCase(mine, given, tiling, answer, relay, unseen)
+      return tuple(name for name in saved if name not in kept)
+
+    return judging.PassCase(mine, given, tiling, answer, relay, hidden)
 
   def read_by(
     self, which: Sequence[passes.Pass], data: str

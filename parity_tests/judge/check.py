@@ -193,6 +193,7 @@ def describe(
       options=dataclasses.asdict(options),
       modes=dataclasses.asdict(candidate.checking),
       ranks=candidate.ranks,
+      recomputes=candidate.recomputes,
     )
     | dataclasses.asdict(request.judgement)
     | dict(command=request.replay())

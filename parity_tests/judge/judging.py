@@ -30,6 +30,11 @@ EXACT_HINT = (
   "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
   "swiglu should say so: function.activations = ('swiglu',)"
 )
+RECOMPUTES_HINT = (
+  'hint: the backward pass was judged as if it had read the saved tensors that '
+  'it was given, which the forward pass did not return; if it computes them '
+  'again, say so: function.backward.recomputes = True'
+)
 # What has other values where the routing weight multiplies elsewhere.
 _PLACED = ('activation', 'expert_out', 'returned', 'd_expert_out')
 WIDE_RULE = 'equals the oracle on wide data'
@@ -71,8 +76,7 @@ class PassCase:
     tiling: how tasks cut its tensors, for this routing.
     pass_answer: returns the oracle's tensors of the pass.
     relay: whether tokens cross to a rank once, which can be seen.
-    unseen_saved: of the backward pass's arrays, what the candidate's forward
-      pass saved and kept to itself: it may be as far off as rounding allows.
+    hidden: returns `unseen_saved`, once the candidate has run.
   """
 
   which: passes.Pass
@@ -80,7 +84,15 @@ class PassCase:
   tiling: tiles.Tiling
   pass_answer: Callable[[], Got]
   relay: bool = False
-  unseen_saved: tuple[str, ...] = ()
+  hidden: Callable[[], tuple[str, ...]] = tuple
+
+  @functools.cached_property
+  def unseen_saved(self) -> tuple[str, ...]:
+    """Of the backward pass's arrays, what the candidate kept to itself.
+
+    It may be as far off as rounding allows.
+    """
+    return self.hidden()
 
   @property
   def relayed(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
@@ -256,6 +257,8 @@ def notes(report: check.Report) -> str:
   )
   if _only_exact_fails(report):
     lines.append(judging.EXACT_HINT)
+  if _may_recompute(report):
+    lines.append(judging.RECOMPUTES_HINT)
   lines.append(_changes(report))
   return '\n'.join(filter(None, lines))
 
@@ -275,6 +278,15 @@ def _only_exact_fails(report: check.Report) -> bool:
   failed = {r.lane for r in report.results if r.verdict == verdicts.FAIL}
   # Only a name of the user's has a colon.
   return ':' in report.config['candidate'] and failed == {'exact'}
+
+
+def _may_recompute(report: check.Report) -> bool:
+  """Says whether gradients alone are off, by rounding, and might not be."""
+  failed = [r for r in report.results if r.verdict == verdicts.FAIL]
+  lanes = {r.lane for r in failed} - {'bounded', 'standard'}
+  forward = any(verdicts.pass_of(r.stage) is passes.FORWARD for r in failed)
+  may = bool(failed) and not lanes and not forward
+  return may and report.config['recomputes'] is False
 
 
 def failure(report: check.Report) -> str:
