@@ -86,7 +86,7 @@ def run_commands(page: str, folder: pathlib.Path) -> None:
 def _commands(block: str):
   """Yields (command, pattern of what it prints) of a console."""
   for part in re.split(r'^\$ ', block, flags=re.M)[1:]:
-    command, _, said = part.partition('\n')
+    command, _, said = part.replace('\\\n', '').partition('\n')
     said = _SECONDS.sub('0.0 s', said).replace('[', '[[]')
     yield (
       command,
