@@ -29,8 +29,8 @@ FLAGS = (
   flag_lib.Flag(
     'mmad_order',
     'mmad_order',
-    'In which the cube unit of the twin adds terms; what it does is not '
-    'published.',
+    'Order in which the cube unit of the twin adds; that of the hardware is '
+    'not published.',
     _PLAIN.mmad_order,
     choices=tuple(twin_runtime.MMAD_ORDERS),
   ),
@@ -42,7 +42,11 @@ FLAGS = (
     choices=tuple(twin_runtime.EXPS),
   ),
   flag_lib.Flag(
-    'twin_seed', 'seed', 'Of --twin_mode=seeded.', _PLAIN.seed, int
+    'twin_seed',
+    'seed',
+    'Seed of the order of --twin_mode=seeded.',
+    _PLAIN.seed,
+    int,
   ),
   flag_lib.Flag(
     'twin_hazards',
@@ -54,7 +58,7 @@ FLAGS = (
   flag_lib.Flag(
     'flush_subnormals',
     'flush_subnormals',
-    'The units of the twin take them for zero.',
+    'The units of the twin take subnormal numbers for zeros.',
     _PLAIN.flush_subnormals,
     bool,
   ),

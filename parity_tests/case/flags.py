@@ -61,9 +61,9 @@ POLICY = (
   flag.Flag(
     'activation',
     'activation',
-    'Between the two GEMMs: `swiglu`, perhaps with `:alpha=A`, `:limit=L` and '
-    '`:offset=O`, min(gate, L) sigmoid(A gate) (clamp(up, -L, L) + O); '
-    f'`gpt_oss` is `{precision.FORMS["gpt_oss"]}`.',
+    'Activation between the two GEMMs: `swiglu`, perhaps with `:alpha=A`, '
+    '`:limit=L` and `:offset=O`, min(gate, L) sigmoid(A gate) (clamp(up, -L, '
+    f'L) + O); `gpt_oss` is `{precision.FORMS["gpt_oss"]}`.',
     'swiglu',
   ),
   flag.Flag(
@@ -85,8 +85,7 @@ POLICY = (
   flag.Flag(
     'activation_ulp',
     'activation_ulp',
-    'How far its silu may be off, in units of its result; float32 units in the '
-    'last place.',
+    'Allowed error of silu, in float32 units in the last place of its result.',
     precision.ACTIVATION_ULP,
     float,
     least=0,
@@ -94,8 +93,8 @@ POLICY = (
   flag.Flag(
     'sigmoid_ulp',
     'sigmoid_ulp',
-    'How far its sigmoid may be off beside, of 1: exp2 0.25, tanh 0.75; '
-    'float32 units in the last place.',
+    'Allowed error of its sigmoid beside that, in float32 units in the last '
+    'place of 1: exp2 needs 0.25, tanh 0.75.',
     0.0,
     float,
     least=0,

@@ -60,8 +60,8 @@ def _define_compile(f: flags.FlagValues) -> None:
   cli.option(
     f,
     'target',
-    'What is to run it: `ascend` refuses tiles that do not fit in the memories '
-    "of an NPU's core, and what its source has no kernels for.",
+    'What will run the image: `ascend` refuses tiles that do not fit in the '
+    "memories of an NPU's core, and what its source has no kernels for.",
     'host',
     choices=('host', 'ascend'),
   )

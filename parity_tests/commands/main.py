@@ -36,27 +36,38 @@ from hpmoe.parity_tests.commands.models import convert_command
 from hpmoe.parity_tests.commands.models import generate_command
 from hpmoe.parity_tests.commands.models import train_command
 
-COMMANDS = {
-  module.COMMAND.name: module.COMMAND
-  for module in (
+# What a user wants, and the commands that serve it.
+_GROUPS = {
+  'verify': (
     check_command,
-    compare_command,
-    compile_command,
-    convert_command,
     export_command,
-    faults_command,
-    generate_command,
     invariance_command,
     law_command,
-    reproduce_command,
-    shrink_command,
     sweep_command,
+  ),
+  'find the cause, and test the checks': (
+    shrink_command,
+    faults_command,
     tightness_command,
+  ),
+  'schedule and simulate': (
+    compile_command,
     timeline_command,
     tune_command,
-    train_command,
+    reproduce_command,
     counts_command,
-  )
+  ),
+  'models': (
+    train_command,
+    generate_command,
+    compare_command,
+    convert_command,
+  ),
+}
+COMMANDS = {
+  module.COMMAND.name: module.COMMAND
+  for modules in _GROUPS.values()
+  for module in modules
 }
 
 # Of mallopt, in glibc's malloc.h.
@@ -64,11 +75,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def usage() -> str:
-  lines = ['hpmoe: verifies fused mixture-of-experts kernels', '']
+  lines = ['hpmoe: verifies fused mixture-of-experts kernels']
   width = max(map(len, COMMANDS))
-  for command in COMMANDS.values():
-    lines.append(f'  hpmoe {command.name:<{width}}  {command.help}')
-    lines.append(f'      {command.examples[0]}')
+  for group, modules in _GROUPS.items():
+    lines += ['', f'{group}:']
+    for command in (module.COMMAND for module in modules):
+      lines.append(f'  hpmoe {command.name:<{width}}  {command.help}')
+      lines.append(f'      {command.examples[0]}')
   lines += [
     '',
     'hpmoe COMMAND --help lists the options of a command, '

@@ -14,7 +14,12 @@ def _define(f: flags.FlagValues) -> None:
 
   depth = flag.Flag('depth', '', 'Terms of a sum.', kind=int)
   seeds = flag.Flag(
-    'seeds', '', 'Tiles of each depth; layers.', 3, int, least=1
+    'seeds',
+    '',
+    'Tiles of each depth, and layers, drawn by seeds from 0.',
+    3,
+    int,
+    least=1,
   )
   (dtype,) = flag.some(case_flags.LAYER, 'dtype')
   cli.define(f, [depth.listed(tightness.DEPTHS), seeds])

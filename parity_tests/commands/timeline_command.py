@@ -44,7 +44,7 @@ def _define_timeline(f: flags.FlagValues) -> None:
   cli.option(
     f,
     'arrows',
-    f'Most arrows of the trace: {chrome.ARROW_RULE}.',
+    f'Maximum number of arrows in the trace: {chrome.ARROW_RULE}.',
     chrome.MOST_ARROWS,
     int,
     least=0,

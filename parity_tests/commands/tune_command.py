@@ -21,7 +21,7 @@ def _define_tune(f: flags.FlagValues) -> None:
   cli.option(
     f,
     'machine',
-    'On which: a description that ships, or a .toml file.',
+    'Machine to tune for: one that ships, or a TOML file.',
     'ascend_a3',
   )
   flags.DEFINE_list(
@@ -40,7 +40,7 @@ def _define_tune(f: flags.FlagValues) -> None:
   )
   for name, default, least, text in (
     ('seed', 0, 0, 'Seed of the routings.'),
-    ('confirm', 8, 1, 'Best points of the model that are simulated.'),
+    ('confirm', 8, 1, 'Points that are best by the model, and simulated.'),
     (
       'rounds',
       1,

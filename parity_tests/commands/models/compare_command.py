@@ -16,7 +16,7 @@ def _define(f: flags.FlagValues) -> None:
       "(the megakernel), framework (the framework's own operators) or your "
       'pkg.module:function.',
     ),
-    ('right', 'jax:host', 'The candidate, likewise.'),
+    ('right', 'jax:host', 'The candidate, FRAMEWORK:MOE as --left.'),
     (
       'model',
       'deepseek_tiny',
@@ -35,7 +35,7 @@ def _define(f: flags.FlagValues) -> None:
   ):
     cli.option(f, name, text, value)
   for number, default, text in (
-    ('seed', 0, 'Of the weights, and of the place in the text.'),
+    ('seed', 0, 'Seed of the weights, and of the place in the text.'),
     ('batch', 2, 'Sequences.'),
     ('sequence', 32, 'Bytes of a sequence.'),
     ('ranks', 1, "Ranks that a layer's tokens and experts lie on."),

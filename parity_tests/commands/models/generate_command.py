@@ -27,14 +27,18 @@ def _define(f: flags.FlagValues) -> None:
     ),
   ):
     cli.option(f, name, text, value)
-  cli.option(f, 'tokens', 'Most tokens to draw.', 200, int)
+  cli.option(f, 'tokens', 'Maximum number of new tokens.', 200, int)
   cli.option(
     f, 'temperature', 'Divides the logits; 0 takes the best token.', 0.8, float
   )
   cli.option(
-    f, 'top_k', 'Draws from so many best tokens; 0 for all.', default.top_k, int
+    f,
+    'top_k',
+    'Samples from the k most likely tokens; 0: all.',
+    default.top_k,
+    int,
   )
-  cli.option(f, 'seed', 'Decides every draw.', default.seed, int)
+  cli.option(f, 'seed', 'Seed of the sampling.', default.seed, int)
   cli.define_weights_dtype(f)
   cli.define_json(f)
 

@@ -20,14 +20,20 @@ _SETTINGS = {
   ),
   'ranks': ('ranks', "Ranks that the layer's tokens and experts lie on."),
   'text': ('text', 'Text to learn from. Default: the one that ships.'),
-  'batch': ('batch', 'Sequences of a step.'),
-  'length': ('length', 'Bytes of a sequence.'),
-  'seed': ('seed', 'Of the first weights and of the order of the text.'),
-  'learning_rate': ('learning_rate', 'Of AdamW, after the warm-up.'),
-  'warmup': ('warmup', 'Steps in which the rate rises to that.'),
-  'weight_decay': ('weight_decay', 'Of matrices.'),
-  'clip': ('clip', 'Most length of a gradient over all parameters.'),
-  'bias_rate': ('bias_rate', "Step of a router's bias, for an even load."),
+  'batch': ('batch', 'Batch size: sequences of a step.'),
+  'length': ('length', 'Sequence length, in bytes.'),
+  'seed': ('seed', 'Seed of the initial weights and of the order of the text.'),
+  'learning_rate': ('learning_rate', 'Peak learning rate of AdamW.'),
+  'warmup': ('warmup', 'Steps in which the learning rate rises to its peak.'),
+  'weight_decay': (
+    'weight_decay',
+    'Weight decay of AdamW, of matrices alone: vectors are spared.',
+  ),
+  'clip': ('clip', 'Maximum global gradient norm.'),
+  'bias_rate': (
+    'bias_rate',
+    "Update of a router's bias a step, for an even load.",
+  ),
 }
 
 
@@ -43,7 +49,7 @@ def _define(f: flags.FlagValues) -> None:
     cli.option(f, flag, text, default, kind)
   for name, value, text in (
     ('steps', 200, 'Steps of the run, those before --resume included.'),
-    ('save_every', 100, 'Steps from one state to the next.'),
+    ('save_every', 100, 'Steps between saved states.'),
   ):
     cli.option(f, name, text, value, int)
   cli.option(
@@ -52,7 +58,7 @@ def _define(f: flags.FlagValues) -> None:
     'Folder of the run: its states, metrics, plots and model.',
     'out/train',
   )
-  cli.option(f, 'resume', 'Go on from the newest state of --out.', False, bool)
+  cli.option(f, 'resume', 'Resume from the newest state of --out.', False, bool)
   cli.define_json(f)
 
 
