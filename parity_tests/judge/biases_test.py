@@ -7,6 +7,7 @@ fails, by its results alone.
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import compiler
@@ -87,6 +88,32 @@ def _failed(kernel, storage, placement, direction) -> set[str]:
     for (name, _), result in found.items()
     if result.verdict == verdicts.FAIL
   }
+
+
+def _of_expert_before(bias):
+  return np.roll(bias.reshape(-1, bias.shape[-1]), 1, 0).reshape(bias.shape)
+
+
+@pytest.mark.parametrize('name', ('b_gate_up', 'b_down'))
+@pytest.mark.parametrize(
+  ('wrong', 'said'),
+  [
+    (np.zeros_like, 'was left out'),
+    (lambda bias: bias + bias, 'was added twice'),
+    (_of_expert_before, 'was that of the expert before'),
+  ],
+)
+def test_a_wrong_bias_is_named(name, wrong, said):
+  # Given: a kernel that returns y alone.
+  def function(given, config, policy):
+    given[name] = wrong(given[name])
+    return {'y': RIGHT.forward(config, policy, given)['y']}
+
+  # When.
+  case = dataclasses.replace(CASE, direction='forward')
+  report = check.run(check.Request(case, in_process.Function(function)))
+  # Then.
+  assert f'{name} {said}' in report.first_failure.pattern
 
 
 @pytest.mark.parametrize('direction', ('forward', 'backward'))

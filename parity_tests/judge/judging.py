@@ -723,7 +723,10 @@ def _stage_jobs(
   unfit = tuple(r for r in records if not r.layer)
   before = case.unseen(name, sources)[-1]
   yield functools.partial(_not_captured, name, unfit, False, before)
-  if case.unseen_saved:  # edges follow what one pass alone stored
+  # Edges are told from what the oracle stored, stage by stage, and a chain has
+  # the golden of one pass: what the forward pass kept would be float64, not
+  # what was stored.
+  if case.unseen_saved:
     return
   is_result = name in case.which.results
   if bounds.is_narrow(case.made.policy) and (bound or is_result):

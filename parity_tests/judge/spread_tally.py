@@ -40,6 +40,8 @@ class SpreadTally:
       golden.policy,
       dtype,
       independent(stage, golden, fused=same is not None),
+      # Of all ranks, also where some are missing: limits are then a little
+      # wider than they need be, and a shard's those of one process.
       sum(int(np.prod(cut.shape)) for cut in cuts),
       comparisons=verdicts.comparisons(self._tiling.config),
     )

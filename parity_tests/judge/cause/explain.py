@@ -135,6 +135,11 @@ _WEIGHTS = (
   Change('was that of the expert before', 'L', _experts(1), _EXPERT),
   Change('was that of the expert after', 'L', _experts(-1), _EXPERT),
 )
+_BIASES = (
+  Change('was left out', '', np.zeros_like),
+  Change('was added twice', '', lambda a: a + a),
+  *_WEIGHTS[1:],
+)
 _ROUNDED = (
   Change('was rounded to bfloat16', '', _rounded(7)),
   Change('was rounded to TF32', '', _rounded(10)),
@@ -283,6 +288,8 @@ def _for_read(stage: str, name: str) -> tuple[Change, ...]:
   left, right = _GEMMS.get(stage, ('', ''))
   if name == 'topk_weights':
     return _ROUTING
+  if tensors.SPECS[name].part == 'bias':
+    return _BIASES
   if name == left:
     return (*_COLUMNS, *_ROWS, *_DEPTH)
   if name == right:
