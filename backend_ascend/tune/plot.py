@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import os
 
+from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.tune import tuner
 
 
@@ -25,15 +26,14 @@ def write(
   Raises:
     OSError: the file cannot be written.
   """
-  from matplotlib import figure
-
-  made = figure.Figure(figsize=(11, 4.2), layout='constrained')
-  left, right = made.subplots(1, 2)
+  made = style.figure(9)
+  left, right = made.subplots(2, height_ratios=[5, 4])
+  left.set_prop_cycle(color=style.COLOURS)
   for case in best.predicted:
     left.scatter(
       [1e3 * one.total(case) for one in timed],
       [1e3 * one.predicted[case] for one in timed],
-      s=8,
+      s=16,
       alpha=0.6,
       label=f'{len(timed)} schedules, {case}',
     )
@@ -44,7 +44,7 @@ def write(
       left.scatter(
         [1e3 * one.total(case)],
         [1e3 * one.predicted[case]],
-        s=90,
+        s=140,
         marker=mark,
         label=f'{name}, {case}',
       )
@@ -54,13 +54,13 @@ def write(
   left.plot([min(ends), max(ends)], [min(ends), max(ends)], color='0.6', lw=0.8)
   left.set_xlabel('simulated, forward + backward, ms')
   left.set_ylabel('analytical model, ms')
-  left.legend(fontsize=7)
+  left.legend()
   rows = [row for row in ablation if row.gain is not None][::-1]
   right.barh(
     [f'{row.choice}: {row.mine}, not {row.without}' for row in rows],
     [100 * (row.gain or 0) for row in rows],
+    color=style.COLOURS[0],
   )
   right.axvline(0, color='0.4', lw=0.8)
   right.set_xlabel('slower with the published option instead, %')
-  right.tick_params(axis='y', labelsize=7)
-  made.savefig(path, dpi=120, metadata={'Software': None}, format='png')
+  style.save(made, path)

@@ -34,7 +34,6 @@ from absl import app
 from absl import flags
 
 from benchmarks.peers import cases as cases_lib
-from benchmarks.peers import plot
 from benchmarks.peers import tables
 from benchmarks.peers import worker
 
@@ -47,7 +46,7 @@ _PEERS = flags.DEFINE_list('peers', [], 'words of their names; all if none')
 _CORES = flags.DEFINE_integer('cores', None, 'that peers see; all if none')
 _CLOCK = flags.DEFINE_enum('clock', 'wall', tables.CLOCKS, 'of the table')
 _ROUNDS = flags.DEFINE_integer('rounds', 15, 'of every case')
-_OUT = flags.DEFINE_string('out', 'out/peers', 'figures.json, table and plot')
+_OUT = flags.DEFINE_string('out', 'out/peers', 'figures.json and table')
 _SEED = flags.DEFINE_integer('seed', 0, 'of data and of the order in a round')
 
 
@@ -226,7 +225,6 @@ def main(argv: Sequence[str]) -> None:
     )
     (out / 'figures.json').write_text(json.dumps(figures, indent=1) + '\n')
     (out / 'peers.md').write_text(tables.markdown(figures))
-    plot.draw(figures, out / 'peers.png')
   sys.exit(0 if all(entry.is_right for entry in entries) else 1)
 
 

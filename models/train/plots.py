@@ -7,6 +7,8 @@ from jaxtyping import Float
 from jaxtyping import Int
 import numpy as np
 
+from hpmoe.backend_ascend.simulator import style
+
 LOSS, LOAD = 'loss.png', 'expert_load.png'
 _WINDOW = 10  # steps that a line's mean covers
 
@@ -29,36 +31,30 @@ def write(
     bigram: entropy of the text, nats for each byte.
     held_out: loss on text that was not trained on, nats for each byte.
   """
-  # Not pyplot: no window, no state beside the figure.
-  from matplotlib.backends import backend_agg
-  from matplotlib.figure import Figure
-
-  def save(figure, name):
-    backend_agg.FigureCanvasAgg(figure).print_png(pathlib.Path(folder) / name)
-
-  figure = Figure(figsize=(7, 4), layout='constrained')
+  figure = style.figure(4.5)
   _draw_loss(figure.subplots(), losses, bigram, held_out)
-  save(figure, LOSS)
-  figure = Figure(figsize=(7, 1 + 1.5 * len(layers)), layout='constrained')
+  style.save(figure, pathlib.Path(folder) / LOSS)
+  figure = style.figure(1 + 1.5 * len(layers))
   axes = figure.subplots(len(layers), sharex=True, squeeze=False)[:, 0]
   for axis, layer, of_layer in zip(axes, layers, loads.swapaxes(0, 1)):
     image = _draw_load(axis, layer, of_layer)
   axes[-1].set_xlabel('step')
   figure.colorbar(image, ax=axes, label='load / mean load')
-  save(figure, LOAD)
+  style.save(figure, pathlib.Path(folder) / LOAD)
 
 
 def _draw_loss(axis, losses, bigram: float, held_out: float) -> None:
+  blue, orange, green = style.COLOURS[:3]
   steps = np.arange(len(losses))
   axis.plot(steps, losses, color='0.75', linewidth=1, label='each step')
   if len(losses) >= _WINDOW:
     mean = np.convolve(losses, np.full(_WINDOW, 1 / _WINDOW), 'valid')
-    axis.plot(steps[_WINDOW - 1 :], mean, label=f'mean of {_WINDOW} steps')
-  axis.axhline(
-    bigram, color='C3', linestyle='--', label=f'bigram entropy {bigram:.3f}'
-  )
+    label = f'mean of {_WINDOW} steps'
+    axis.plot(steps[_WINDOW - 1 :], mean, color=blue, label=label)
+  label = f'bigram entropy {bigram:.3f}'
+  axis.axhline(bigram, color=orange, linestyle='--', label=label)
   label = f'held-out text {held_out:.3f}'
-  axis.plot(steps[-1:], [held_out], 'o', color='C2', label=label)
+  axis.plot(steps[-1:], [held_out], 'o', color=green, label=label)
   axis.set(xlabel='step', ylabel='loss, nats per byte')
   axis.legend()
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import dataclasses
 
+from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.reproduce import fit
 from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
@@ -165,10 +166,6 @@ class Reproduction:
 
   def plot(self, path: str) -> None:
     """Writes simulated over published, row by row, as a PNG."""
-    # Not pyplot: no window, no state beside the figure.
-    from matplotlib.backends import backend_agg
-    from matplotlib.figure import Figure
-
     limited = {goal.group for goal in self.score.witness.goals}
     panels = [
       [s for s in self.score.rows if (s.row.group in limited) == asked]
@@ -176,33 +173,43 @@ class Reproduction:
     ]
     panels = [rows for rows in panels if rows]
     heights = [len(rows) for rows in panels]
-    figure = Figure(figsize=(8, 2 + 0.22 * sum(heights)), layout='constrained')
-    figure.suptitle(self.score.witness.name)
+    figure = style.figure(2 + 0.25 * sum(heights))
+    figure.suptitle(f'{self.score.witness.name}: simulated and published')
     axes = figure.subplots(len(panels), height_ratios=heights, squeeze=False)
     for axis, rows in zip(axes[:, 0], panels):
       _draw(axis, rows)
-    backend_agg.FigureCanvasAgg(figure).print_png(path)
+    handles = {n: h for a in axes[:, 0] for h, n in zip(*_named(a))}
+    figure.legend(
+      handles.values(),
+      handles.keys(),
+      loc='outside upper right',
+      ncols=len(handles),
+    )
+    style.save(figure, path)
+
+
+def _named(axis):
+  return axis.get_legend_handles_labels()
 
 
 def _draw(axis, rows: Sequence[score_lib.Scored]) -> None:
   """Draws a bar for each row."""
-  for fitted, colour in ((False, 'C0'), (True, '0.7')):
+  for fitted, colour in zip((False, True), style.COLOURS):
     chosen = [i for i, s in enumerate(rows) if s.row.fitted == fitted]
-    axis.barh(
-      chosen,
-      [100 * rows[i].error for i in chosen],
-      color=colour,
-      label='fitted' if fitted else 'held out',
-    )
+    if chosen:
+      axis.barh(
+        chosen,
+        [100 * rows[i].error for i in chosen],
+        color=colour,
+        label='fitted' if fitted else 'held out',
+      )
   axis.axvline(0, color='black', linewidth=1)
   axis.set_yticks(
     range(len(rows)),
     [f'{s.row.name}  {_value(s.row.published, s.row.unit)}' for s in rows],
-    fontsize=8,
   )
   axis.set_ylim(len(rows), -1)
   axis.set(xlabel='simulated over published, less 1, %')
-  axis.legend()
 
 
 _HOLDS = {True: 'yes', False: 'NO'}

@@ -4,13 +4,15 @@ import os
 
 import numpy as np
 
+from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 
 MOST_WORKERS = 160  # rows of the picture
 _BINS = 240
-_WIDTH_INCHES = 12
+_NAMED_ROWS = 24
+_LEGEND_COLUMNS = (6, 4)  # where the entries fit in one row; where not
 _UNITS = {'ms': 1e3, 'us': 1e6}
 
 
@@ -62,9 +64,10 @@ def _rows(times: timeline.Timeline) -> tuple[np.ndarray, list[str]]:
 
 
 def colours(kinds) -> dict[layout.Kind, tuple]:
-  from matplotlib import colormaps
+  """Returns red, green and blue of each kind of task, from 0 to 1."""
+  from matplotlib.colors import to_rgb
 
-  return {kind: colormaps['tab10'](i) for i, kind in enumerate(kinds)}
+  return {kind: to_rgb(style.COLOURS[i]) for i, kind in enumerate(kinds)}
 
 
 def _draw_tasks(axis, times: timeline.Timeline, scale: float) -> None:
@@ -73,10 +76,12 @@ def _draw_tasks(axis, times: timeline.Timeline, scale: float) -> None:
   row, names = _rows(times)
   kinds = timeline.kinds(times.tasks)
   colour_of = colours(kinds)
+  # Gaps between rows that are a pixel high would be stripes.
+  half = 0.45 if len(names) <= _NAMED_ROWS else 0.5
   for kind in kinds:
     mine = (times.tasks['kind'] == kind) & (row != timeline.NONE)
     left, right = times.start[mine] * scale, times.end[mine] * scale
-    low, high = row[mine] - 0.45, row[mine] + 0.45
+    low, high = row[mine] - half, row[mine] + half
     corners = np.stack(
       [
         np.stack([left, low], -1),
@@ -97,24 +102,31 @@ def _draw_tasks(axis, times: timeline.Timeline, scale: float) -> None:
     )
   axis.set_ylim(len(names) - 0.5, -0.5)
   _name_rows(axis, times, names)
+  _legend(axis, len(kinds))
+
+
+def _legend(axis, entries: int = 0) -> None:
+  row, rows = _LEGEND_COLUMNS
   axis.legend(
     loc='lower center',
     bbox_to_anchor=(0.5, 1.0),
-    ncols=len(kinds),
+    ncols=row if entries <= row else rows,
+    columnspacing=1.2,
+    handlelength=1.4,
     frameon=False,
   )
 
 
 def _name_rows(axis, times: timeline.Timeline, names: list[str]) -> None:
-  if len(names) <= 24:
-    axis.set_yticks(range(len(names)), names, fontsize=7)
+  if len(names) <= _NAMED_ROWS:
+    axis.set_yticks(range(len(names)), names, fontsize=10)
     return
   groups = [' '.join(name.split()[:2]) for name in names]
   firsts = [i for i, g in enumerate(groups) if i == 0 or g != groups[i - 1]]
   ends = [*firsts[1:], len(names)]
   middles = [(a + b - 1) / 2 for a, b in zip(firsts, ends)]
   labels = ['rank ' + groups[a] for a in firsts]
-  axis.set_yticks(middles, labels, fontsize=8)
+  axis.set_yticks(middles, labels, fontsize=10)
   for first in firsts[1:]:
     axis.axhline(first - 0.5, color='black', linewidth=0.4)
 
@@ -130,17 +142,18 @@ def _draw_units(axis, times: timeline.Timeline, scale: float) -> None:
     cores = {'AIC': options.num_aic * ranks, 'AIV': options.num_aiv * ranks}
   else:
     cores = dict.fromkeys(('AIC', 'AIV'), int(times.thread.max(initial=0)) + 1)
-  for name, mine, of in (
-    ('AIC', ~aiv, 'AIC'),
-    ('AIV', aiv, 'AIV'),
-    ('AIV, puts alone', puts, 'AIV'),
+  axis.set_prop_cycle(color=style.COLOURS)
+  for name, mine, of, line in (
+    ('AIC', ~aiv, 'AIC', '-'),
+    ('AIV', aiv, 'AIV', '-'),
+    ('AIV, puts alone', puts, 'AIV', '--'),
   ):
     share = utilisation(times.start[mine], times.end[mine], edges) / cores[of]
-    axis.plot(middles, 100 * share, linewidth=1, label=name)
+    axis.plot(middles, 100 * share, line, linewidth=1.5, label=name)
   axis.set_ylim(0, 102)
   of = 'cores' if times.thread is None else 'threads'
   axis.set_ylabel(f'% of {of}, all ranks')
-  axis.legend(loc='upper right', fontsize=7)
+  _legend(axis)
 
 
 def _title(times: timeline.Timeline) -> str:
@@ -162,16 +175,12 @@ def write_png(path: str | os.PathLike[str], times: timeline.Timeline) -> None:
     OSError: the file cannot be written.
     ImportError: matplotlib is missing.
   """
-  # Not pyplot: no window, no state beside the figure.
-  from matplotlib.backends import backend_agg
-  from matplotlib.figure import Figure
-
   unit = 'ms' if times.total >= 1e-3 else 'us'
-  figure = Figure(figsize=(_WIDTH_INCHES, 7), layout='constrained', dpi=110)
+  figure = style.figure(7)
   tasks, units = figure.subplots(2, sharex=True, height_ratios=[3, 1])
   _draw_tasks(tasks, times, _UNITS[unit])
   _draw_units(units, times, _UNITS[unit])
   units.set_xlim(0, times.total * _UNITS[unit])
   units.set_xlabel(unit)
-  figure.suptitle(_title(times), fontsize=10)
-  backend_agg.FigureCanvasAgg(figure).print_png(path)
+  figure.suptitle(_title(times), fontsize=11)
+  style.save(figure, path)
