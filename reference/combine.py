@@ -35,6 +35,7 @@ def combine(
   policy: precision.PrecisionPolicy,
   returned: at.Float[at.Array, 'R T K D'],
   topk_weights: at.Float[at.Array, 'R T K'],
+  last: at.Float[at.Array, 'R T D'] | None = None,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
 
@@ -46,6 +47,8 @@ def combine(
     policy: placement and dtypes.
     returned: `[R, T, K, D]` float.
     topk_weights: `[R, T, K]` float32.
+    last: `[R, T, D]` float, `shared_out`, added to the sum of the slots; None:
+      there is none.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
@@ -59,4 +62,7 @@ def combine(
     return numerics.rounded(weight * row)
 
   terms = map(term, range(returned.shape[2]))
-  return numerics.store(policy, functools.reduce(operator.add, terms))
+  total = functools.reduce(operator.add, terms)
+  if last is not None:
+    total = total + numerics.widen(policy, last)
+  return numerics.store(policy, total)

@@ -8,6 +8,7 @@ from hpmoe.reference.contract import precision
 def combine_grad(
   policy: precision.PrecisionPolicy,
   d_returned: at.Float[at.Array, 'R T K D'],
+  last: at.Float[at.Array, 'R T D'] | None = None,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
 
@@ -18,6 +19,8 @@ def combine_grad(
     policy: dtypes.
     d_returned: `[R, T, K, D]` float, `d_expert_in` come home
       (`combine.return_rows`).
+    last: `[R, T, D]` float, `d_shared_in`, added to the sum of the slots; None:
+      there is none.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
@@ -25,4 +28,6 @@ def combine_grad(
   total = numerics.widen(policy, d_returned[:, :, 0])
   for slot in range(1, d_returned.shape[2]):
     total = total + numerics.widen(policy, d_returned[:, :, slot])
+  if last is not None:
+    total = total + numerics.widen(policy, last)
   return numerics.store(policy, total)

@@ -22,13 +22,20 @@ from hpmoe.reference import sharded_layer
 from hpmoe.reference import test_util
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 CONFIGS = {
   1: config_lib.MoEConfig(
     num_ranks=1, num_tokens=5, num_experts=3, top_k=3, d_model=8, d_ff=6
   ),  # K = E
   2: config_lib.MoEConfig(
-    num_ranks=2, num_tokens=7, num_experts=4, top_k=2, d_model=8, d_ff=6
+    num_ranks=2,
+    num_tokens=7,
+    num_experts=4,
+    top_k=2,
+    d_model=8,
+    d_ff=6,
+    d_shared=4,
   ),
   4: config_lib.MoEConfig(
     num_ranks=4,
@@ -58,7 +65,8 @@ def by_rank_axis(config, policy, inputs, dy):
 def by_devices(config, policy, inputs, dy):
   devices = np.array(jax.devices()[: config.num_ranks])
   where = jax.sharding.Mesh(devices, ('rank',)), 'rank'
-  out = sharded_layer.forward(config, policy, *where, **inputs)
+  given = (inputs[name] for name in tensors.inputs(config))
+  out = sharded_layer.forward(config, policy, *where, *given)
   grads = sharded_layer.backward(config, policy, *where, inputs | out, dy)
   return out | grads
 
@@ -168,10 +176,10 @@ class TestRefused:
     return test_util.random_inputs(self.CONFIG, self.POLICY, rng)
 
   def test_mesh_with_another_number_of_devices(self):
-    message = "mesh: expected num_ranks=2 devices along 'rank', got 1"
+    message = "mesh: expected num_ranks=4 devices along 'rank', got 1"
     with pytest.raises(ValueError, match=message):
       sharded_layer.forward(
-        CONFIGS[2], self.POLICY, self.mesh(), 'rank', **self.inputs()
+        CONFIGS[4], self.POLICY, self.mesh(), 'rank', **self.inputs()
       )
 
   def test_axis_that_the_mesh_has_not(self):

@@ -75,8 +75,25 @@ def run(
 
 def at_place(name: str, place: Place, known: Known) -> at.Array:
   """Returns a tensor of `tensors.STAGES` or `GRADS`, however rows travel."""
+  if tensors.SPECS[name].part == 'shared':
+    return _of_shared(name, place, known)
   policy = place.policy.storing(name)
   return _STAGES[name](place._replace(policy=policy), known)
+
+
+def _of_shared(name: str, place: Place, known: Known) -> at.Array:
+  """Returns a tensor of the shared experts, whose layer `config.shared` is."""
+  config = place.config.shared()
+  policy = dataclasses.replace(place.policy, placement='combine', unrounded=())
+  read = tensors.reads(place.config, 'combine')[name]
+  held = tensors.as_routed({one: known[one] for one in read})
+  shape = (*known[read[0]].shape[:2], 1)
+  ids = jnp.arange(shape[0], dtype=jnp.int32)[:, None, None]
+  plan = token_order.plan(config, jnp.broadcast_to(ids, shape))
+  there = Place(config, policy, plan, place.moves)
+  routed = tensors.AS_ROUTED[name]
+  made = {routed: _STAGES[routed](there, held)}
+  return tensors.of_shared(made)[name]
 
 
 def _rows(name: str, place: Place, known: Known) -> at.Array:
@@ -132,8 +149,8 @@ def _activation(place: Place, known: Known) -> at.Array:
 
 
 def _y(place: Place, known: Known) -> at.Array:
-  weights = known['topk_weights']
-  return combine.combine(place.policy, known['returned'], weights)
+  weights, last = known['topk_weights'], known.get('shared_out')
+  return combine.combine(place.policy, known['returned'], weights, last)
 
 
 def _d_expert_out(place: Place, known: Known) -> at.Array:
@@ -172,7 +189,8 @@ def _d_gate_up(place: Place, known: Known) -> at.Array:
 
 
 def _dx(place: Place, known: Known) -> at.Array:
-  return combine_grad.combine_grad(place.policy, known['d_returned'])
+  last = known.get('d_shared_in')
+  return combine_grad.combine_grad(place.policy, known['d_returned'], last)
 
 
 def _counts(config: config_lib.MoEConfig, known: Known) -> at.Array:

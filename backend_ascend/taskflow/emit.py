@@ -105,6 +105,10 @@ def shape(
     )
   if config.bias:
     raise ValueError('bias: expected False for our backend, got True')
+  if config.d_shared:
+    raise ValueError(
+      f'd_shared: expected 0 for our backend, got {config.d_shared}'
+    )
   if policy.form not in precision.ACTIVATIONS:
     raise ValueError(
       f'policy.activation: expected one of {list(precision.ACTIVATIONS)} for '

@@ -90,8 +90,8 @@ class Can:
     unrounds: whether it keeps intermediates that `policy.unrounded` names.
     relays: whether it returns relayed rows where its options relay.
     declares: whether it may say which activations it knows.
-    parts: whether it may have biases, slots that no expert serves, and other
-      activations than swiglu.
+    parts: whether it may have biases, shared experts, slots that no expert
+      serves, and other activations than swiglu.
     repeats: whether it is run again, unasked, to see if it answers the same.
     saves: whether its backward pass may read what its own forward pass saved
       and did not return.
@@ -205,7 +205,11 @@ class Candidate(abc.ABC):
           f'{name}: expected {" or ".join(known)} with {beside}, got {value}'
           f'{": " if can.why else ""}{can.why}'
         )
-    for name, plain in (('activation', 'swiglu'), ('bias', False)):
+    for name, plain in (
+      ('activation', 'swiglu'),
+      ('bias', False),
+      ('d_shared', 0),
+    ):
       value = getattr(case, name)
       if value != plain and not can.parts:
         raise ValueError(f'{name}: expected {plain} with {beside}, got {value}')

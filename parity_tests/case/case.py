@@ -37,6 +37,7 @@ class Case:
     weights: the dtype that routing weights are rounded to.
     activation: between the two GEMMs, see `precision.activation_of`.
     bias: whether both GEMMs add one; given inputs have it or not.
+    d_shared: S, of the shared experts; given inputs have them or not.
     folder: of a case that was written, which decides all but `direction`.
   """
 
@@ -58,6 +59,7 @@ class Case:
   weights: str = 'float32'
   activation: str = 'swiglu'
   bias: bool = False
+  d_shared: int = 0
   folder: str | None = None
 
   @classmethod
@@ -88,6 +90,7 @@ class Case:
       dtype=held.policy.storage,
       capacity=held.config.capacity,
       bias=held.config.bias,
+      d_shared=held.config.d_shared,
       folder=folder,
       **{name: value for name, value in policy.items() if name in known},
     )
@@ -151,8 +154,12 @@ class Case:
       config = presets.config(preset, self.ranks, self.tokens, self.capacity)
     # What a rank gets of T K R rows is unknown before they are routed.
     rows = self.capacity or config.num_tokens * config.top_k
-    bias = config.bias or self.bias
-    config = dataclasses.replace(config, capacity=rows, bias=bias)
+    more = dict(
+      capacity=rows,
+      bias=config.bias or self.bias,
+      d_shared=config.d_shared or self.d_shared,
+    )
+    config = dataclasses.replace(config, **more)
     policy = precision.PrecisionPolicy(self.dtype, unrounded=self.unrounded)
     return memory.bytes_needed(config, policy, self.direction, of)
 
@@ -176,5 +183,6 @@ class Case:
       placement=self.placement,
       capacity=self.capacity,
       bias=self.bias,
+      d_shared=self.d_shared,
       limit=float(precision.activation_of(self.activation).get('limit', 0)),
     )

@@ -22,6 +22,7 @@ import zlib
 
 import numpy as np
 
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
@@ -105,6 +106,7 @@ def make(
       topk_ids=topk_ids,
       topk_weights=_routing_weights(config, seed),
       **_weights(config, storage, seed, most.gate),
+      **_shared_weights(config, storage, seed, most.gate),
       **_biases(config, policy, seed, most),
     )
     _check_distinct(config, arrays)
@@ -145,6 +147,7 @@ def make_grad(
       topk_ids=topk_ids,
       topk_weights=_routing_weights(config, seed),
       **_weights(config, storage, seed, most.gate, _odd_turn),
+      **_shared_weights(config, storage, seed, most.gate, _odd_turn),
       **_biases(config, policy, seed, most),
       dy=_labelled_rows(config, seed, most.dy, 'exact/dy').astype(storage),
     )
@@ -198,12 +201,15 @@ def _first_stored(drawn: Callable, sizes: Sequence[_Magnitudes]):
 def _magnitudes(config, policy, topk_ids) -> tuple[_Magnitudes, ...]:
   """Returns those that fit whatever the signs, or else the smallest."""
   rows = int(np.bincount(topk_ids[topk_ids >= 0], minlength=1).max())
+
+  def largest(most: _Magnitudes) -> int:
+    found = _largest_sum(config, policy, rows, most)
+    if config.d_shared:
+      found += _largest_sum(config.shared(), policy, config.num_tokens, most)
+    return found
+
   # A sixteenth is for what rounding to narrow storage may add.
-  fits = tuple(
-    most
-    for most in _MAGNITUDES
-    if _largest_sum(config, policy, rows, most) < LIMIT - LIMIT // 16
-  )
+  fits = tuple(m for m in _MAGNITUDES if largest(m) < LIMIT - LIMIT // 16)
   return fits or _MAGNITUDES[-1:]
 
 
@@ -298,8 +304,36 @@ def prove(
   _check_policy(policy)
   for name in _numbers(config):
     _check_integers(name, arrays[name])
-  bounds = dict.fromkeys(_FORWARD, 0)
-  combined, beyond = _per_token(config), _Beyond(policy)
+  bounds, combined = _with_shared(_prove_forward, config, policy, arrays)
+  return _proof(policy, bounds, y=combined)
+
+
+def _with_shared(prove_one: Callable, config, policy, arrays):
+  """Returns bounds of stages, and sums of tokens, shared experts among them.
+
+  Where all their weights are 0, as wide data have them, so is all they make.
+  """
+  beyond = _Beyond(policy)
+  bounds, *sums = prove_one(config, policy, arrays, beyond)
+  beyond.check()
+  shared = [a for n, a in arrays.items() if n.startswith('w_shared_')]
+  if any(array.any() for array in shared):
+    policy = dataclasses.replace(policy, placement='combine')
+    given = passes.shared_layer(config, arrays)
+    try:
+      more, *others = prove_one(config.shared(), policy, given, beyond)
+    except ExactnessError as error:
+      raise type(error)(f'shared experts: {error}') from error
+    for name, routed in tensors.AS_ROUTED.items():
+      if tensors.SPECS[name].part and routed in more:
+        bounds[name] = more[routed]
+    sums = [one + other for one, other in zip(sums, others)]
+  return bounds, *sums
+
+
+def _prove_forward(config, policy, arrays, beyond: '_Beyond'):
+  """Returns bounds of stages, and `[R T, D]` magnitudes of y."""
+  bounds, combined = dict.fromkeys(_FORWARD, 0), _per_token(config)
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
     for tokens, slots in chunks:
@@ -307,8 +341,7 @@ def prove(
       held = _prove_rows(policy, weights, rows, bounds)
       beyond.look(held.gate_up)
       combined[tokens] += _combined(policy, rows, held)
-  beyond.check()
-  return _proof(policy, bounds, y=combined)
+  return bounds, combined
 
 
 @_OVERFLOWS
@@ -335,10 +368,15 @@ def prove_grad(
   _check_policy(policy)
   for name in (*_numbers(config), 'dy'):
     _check_integers(name, arrays[name])
+  bounds, *sums = _with_shared(_prove_both, config, policy, arrays)
+  return _proof(policy, bounds, y=sums[0], dx=sums[1])
+
+
+def _prove_both(config, policy, arrays, beyond: '_Beyond'):
+  """Returns bounds of stages, and `[R T, D]` magnitudes of y and of dx."""
   more = _BACKWARD_OF_BIAS if config.bias else ()
   bounds = dict.fromkeys(_FORWARD + _BACKWARD + more, 0)
   combined, dx = _per_token(config), _per_token(config)
-  beyond = _Beyond(policy)
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
     d_w_down = _Gradient.zeros(policy, weights.w_down)
@@ -365,8 +403,7 @@ def prove_grad(
       _bound(bounds, stage, grad.magnitude, f'expert {expert}, row')
       if grad.value is not None:
         _check_stored(policy, stage, grad.value)
-  beyond.check()
-  return _proof(policy, bounds, y=combined, dx=dx)
+  return bounds, combined, dx
 
 
 def _numbers(config) -> tuple[str, ...]:
@@ -688,11 +725,14 @@ def _check_distinct(config, arrays):
   _check_distinct_rows(config, 'x', arrays['x'])
   weights = [n for n in _numbers(config) if n not in ('x', 'topk_weights')]
   for name in weights:
-    marks = {zlib.crc32(e) for rank in arrays[name] for e in rank}
-    if len(marks) != config.num_experts:
+    values = arrays[name]
+    if tensors.SPECS[name].part == 'shared':
+      values = values[:, None]
+    marks = {zlib.crc32(e) for rank in values for e in rank}
+    if len(marks) != values.shape[0] * values.shape[1]:
       raise ExactnessError(
-        f'{name}: expected {config.num_experts} distinct experts, got '
-        f'{len(marks)}'
+        f'{name}: expected {values.shape[0] * values.shape[1]} distinct '
+        f'experts, got {len(marks)}'
       )
 
 
@@ -747,8 +787,18 @@ def _odd_turn(count: int, rows: int) -> Int[np.ndarray, 'count']:
   return np.concatenate([np.arange(whole) % rows, *parts])
 
 
-def _weights(
+def _shared_weights(
   config, dtype, seed, gate_max, turn: _Turn = _even_turn
+) -> dict[str, np.ndarray]:
+  """Returns those of the shared experts, others on each rank."""
+  if not config.d_shared:
+    return {}
+  of = config.shared(), dtype, seed, gate_max, turn, 'exact/shared'
+  return tensors.of_shared(_weights(*of))
+
+
+def _weights(
+  config, dtype, seed, gate_max, turn: _Turn = _even_turn, of: str = 'exact'
 ) -> dict[str, np.ndarray]:
   """Returns sparse w_gate_up and w_down: odd gate, and +-1 elsewhere."""
   ranks, local = config.num_ranks, config.experts_per_rank
@@ -757,7 +807,7 @@ def _weights(
   w_down = np.zeros((ranks, local, hidden, width), dtype)
   for expert in range(config.num_experts):
     place = divmod(expert, local)
-    name = f'exact/{expert}'
+    name = f'{of}/{expert}'
     rows, signs = _entries(f'{name}/w_gate_up', seed, width, 2 * hidden, turn)
     gate = stable_random.integers(
       stable_random.seed_of(name, 'gate', seed), (hidden,), gate_max + 1

@@ -75,6 +75,15 @@ POLICY = (
     bool,
   ),
   flag.Flag(
+    'd_shared',
+    'd_shared',
+    'Hidden width of the shared experts, which all tokens go to, as one MLP; '
+    '--input has them or not.',
+    0,
+    int,
+    least=0,
+  ),
+  flag.Flag(
     'unrounded',
     'unrounded',
     'Intermediates that the candidate keeps in float32: some of gate_up, '

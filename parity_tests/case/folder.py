@@ -406,7 +406,7 @@ def write(
 def _told(of: MoEConfig | PrecisionPolicy) -> dict[str, object]:
   """Returns fields; those that came later only where a layer has the part."""
   fields = dataclasses.asdict(of)
-  later = ('bias', *precision.FORM)
+  later = ('bias', 'd_shared', *precision.FORM)
   return {
     n: v for n, v in fields.items() if n not in later or v != _usual(of, n)
   }

@@ -37,10 +37,20 @@ _CAPACITY_STEP = 16
 _TO_LIMIT = [4, 12]
 # neither overflows nor vanishes, and a kernel that clamps it looks right.
 _GATE_SCALES = np.ones(16)
-_BIASES = tuple(s.name for s in tensors.FORWARD if s.part == 'bias')
+_OF_PARTS = {
+  part: tuple(
+    spec.name
+    for spec in tensors.FORWARD
+    if spec.part == part and spec.role == 'weight'
+  )
+  for part in ('bias', 'shared')
+}
+_BIASES, _SHARED = _OF_PARTS.values()
 _GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
 # How a file says which axes of a weight are which: name -> axes.
-AXES = {name: tensors.SPECS[name].shape for name in ('w_gate_up', 'w_down')}
+AXES = {
+  name: tensors.SPECS[name].shape for name in ('w_gate_up', 'w_down', *_SHARED)
+}
 # The plan has R * E counts, which a small file of many ranks squares.
 _MAX_COUNTS = 1 << 24
 
@@ -90,6 +100,7 @@ def make_inputs(
   capacity: int | None = None,
   bias: bool = False,
   limit: float = 0.0,
+  d_shared: int = 0,
 ) -> LayerInputs:
   """Returns seeded inputs whose stages are all of order one.
 
@@ -110,6 +121,7 @@ def make_inputs(
       preset's `capacity_step` says, so that there is always empty space.
     bias: whether both GEMMs add one.
     limit: of the activation, which some values of up are to exceed; 0: none.
+    d_shared: S, of the shared experts, the same on all ranks; 0: none.
 
   Raises:
     ValueError: an argument, a file or the data do not suit (one line, which
@@ -125,7 +137,7 @@ def make_inputs(
     activation='absolute' if exact else 'swiglu',
   )
   config = presets.config(preset, ranks, tokens, capacity)
-  config = dataclasses.replace(config, bias=bias)
+  config = dataclasses.replace(config, bias=bias, d_shared=d_shared)
   x = text_router.embed(config, text_router.read(text), seed)
   routed = _route(preset.router, config, routing, x, seed)
   has_others = config.num_experts >= config.top_k + 2
@@ -154,6 +166,7 @@ def make_inputs(
       ),
       **_weights(config, storage, seed, limit),
       **_biases(config, storage, seed),
+      **_shared(config, storage, seed, limit),
       dy=draw_dy(config, storage, seed),
     )
   checks.check_inputs(config, policy, arrays)
@@ -240,7 +253,7 @@ def load_safetensors(
     if laid:
       arrays = _undone(read_case.read(str(path))[0], laid)
     else:
-      others = (*_BIASES, 'dy')
+      others = (*_BIASES, *_SHARED, 'dy')
       arrays = tensor_file.read(path, tensors.INPUTS, others, only=True)
     _refuse_other_shapes(arrays)
     told = {name: AXES[name] for name in {*laid} & {*AXES}}
@@ -273,8 +286,8 @@ def layouts_of(
 
 
 def _check_names(given: Iterable[str]) -> None:
-  bias = not {*_BIASES}.isdisjoint(given)
-  needed = tensors.inputs(tensors.Parts(bias=bias))
+  bias, shared = (not {*some}.isdisjoint(given) for some in _OF_PARTS.values())
+  needed = tensors.inputs(tensors.Parts(bias=bias, d_shared=int(shared)))
   for name in (*needed, *given):
     if name not in given or name not in (*needed, 'dy'):
       raise ValueError(
@@ -325,7 +338,8 @@ def _sizes(
           known = [found[part] for part in parts if part in found]
           found[rest[0]] = size // math.prod(known)
     found.setdefault('R', 1)
-  return {**found, 'F': found['2F'] // 2, 'E': found['R'] * found['L'], 'N': 0}
+  found |= {'F': found['2F'] // 2, 'E': found['R'] * found['L'], 'N': 0}
+  return found | {'S': found.get('S', found.get('2S', 0) // 2)}
 
 
 def of_arrays(
@@ -376,7 +390,7 @@ def save_safetensors(
   safetensors.numpy.save_file(
     {name: np.ascontiguousarray(array) for name, array in arrays.items()},
     path,
-    metadata=AXES,
+    metadata={name: axes for name, axes in AXES.items() if name in arrays},
   )
 
 
@@ -392,6 +406,8 @@ def _check_axes(
 ) -> None:
   """Refuses a weight whose shape and file leave it open to two readings."""
   for name, axes in AXES.items():
+    if name not in arrays:
+      continue
     is_square = 1 < arrays[name].shape[-2] == arrays[name].shape[-1]
     said = notes.get(name, '' if is_square else axes)
     if said != axes:
@@ -453,6 +469,16 @@ def _biases(config, storage, seed) -> dict[str, np.ndarray]:
   return found
 
 
+def _shared(config, storage, seed, limit) -> dict[str, np.ndarray]:
+  """Returns weights of shared experts, drawn as those of an expert are."""
+  if not config.d_shared:
+    return {}
+  layer = dataclasses.replace(config.shared(), num_ranks=1, num_experts=1)
+  seed = stable_random.seed_of('shared', seed)
+  found = tensors.of_shared(_weights(layer, storage, seed, limit))
+  return {n: np.repeat(a, config.num_ranks, axis=0) for n, a in found.items()}
+
+
 def _weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
   """Returns normal weights over the root of their fan-in, expert by expert.
 
@@ -483,7 +509,7 @@ def _weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
 
 
 def _refuse_other_shapes(arrays) -> None:
-  for name in tensors.INPUTS:
+  for name in (*tensors.INPUTS, *({*_SHARED} & {*arrays})):
     axes = tensors.SPECS[name].shape.split()
     if arrays[name].ndim != len(axes) or 0 in arrays[name].shape:
       raise ValueError(
@@ -511,6 +537,7 @@ def _config_of_shapes(arrays, capacity) -> MoEConfig:
     d_ff=both // 2,
     capacity=capacity,
     bias='b_gate_up' in arrays,
+    d_shared=arrays[_SHARED[1]].shape[1] if _SHARED[1] in arrays else 0,
   )
 
 

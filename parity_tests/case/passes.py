@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 
 from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -97,6 +98,25 @@ def saved(
 ) -> tuple[str, ...]:
   """Returns the forward stages that the backward pass reads."""
   return tensors.saved(layer, policy.placement)
+
+
+def shared_layer(
+  config: config_lib.MoEConfig, arrays: Tensors
+) -> dict[str, np.ndarray]:
+  """Returns what the layer of the shared experts reads, by `config.shared`.
+
+  Args:
+    config: of the whole layer.
+    arrays: what that reads, in one pass or both.
+  """
+  ranks, tokens = config.num_ranks, config.num_tokens
+  ids = np.arange(ranks, dtype=np.int32)[:, None, None]
+  given = {name: arrays[name] for name in ('x', 'dy') if name in arrays}
+  return given | {
+    **tensors.as_routed(arrays),
+    'topk_ids': np.broadcast_to(ids, (ranks, tokens, 1)),
+    'topk_weights': np.ones((ranks, tokens, 1), np.float32),
+  }
 
 
 FORWARD = Pass(

@@ -235,9 +235,12 @@ _CUT_COLUMNS = (
   'd_w_gate_up',
   'd_b_gate_up',
   'd_b_down',
+  *(name for name, spec in tensors.SPECS.items() if spec.part == 'shared'),
 )
 
 
+# Axes of rows that are no rank's tokens and of no expert.
+_OF_WEIGHTS = ('D', 'S')
 _RELAYED = tuple(spec.name for spec in tensors.RELAYED)
 
 
@@ -247,7 +250,10 @@ def is_of_tokens(stage: str) -> bool:
 
 
 def _row_axes(stage: str) -> str:
-  """Returns the axes whose product are a rank's rows: N, T, TK, L, LD or LF."""
+  """Returns the axes whose product are a rank's rows.
+
+  N, T, TK, L, LD, LF, or D or S of a gradient of shared weights.
+  """
   return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
 
 
@@ -326,8 +332,7 @@ class Tiling:
 
   def columns(self, stage: str) -> int:
     last = tensors.SPECS[stage].shape.split()[-1]
-    dims = self.config.dims()
-    return 2 * dims['F'] if last == '2F' else dims[last]
+    return self.config.dims()[last[-1]] * (1 + last.startswith('2'))
 
   def cut(self, stage: str, rank: int) -> Cut:
     """Returns the tiles of a tensor of `STAGES` or `GRADS` on one rank.
@@ -345,6 +350,8 @@ class Tiling:
       )
     if axes[0] == 'L':
       return cut_weights(config, rank, self._height(stage), width, col_block)
+    if axes in _OF_WEIGHTS:
+      return cut_tokens(config.dims()[axes], col_block, width, col_block)
     slots = config.top_k if axes == 'TK' else 1
     rows = config.num_tokens * slots
     return cut_tokens(rows, self.token_block * slots, width, col_block)
@@ -408,6 +415,20 @@ class Tiling:
     return dataclasses.replace(self, counts=counts, row_of_slot=rows)
 
   @functools.cached_property
+  def shared(self) -> 'Tiling':
+    """That of the layer that the shared experts are, see `config.shared`."""
+    config = self.config.shared()
+    ranks, tokens = config.num_ranks, config.num_tokens
+    shape = (ranks, tokens, 1)
+    return dataclasses.replace(
+      self,
+      config=config,
+      counts=np.int32(tokens) * np.eye(ranks, dtype=np.int32),
+      row_of_slot=np.broadcast_to(np.arange(tokens)[:, None], shape),
+      topk_ids=np.broadcast_to(np.arange(ranks)[:, None, None], shape),
+    )
+
+  @functools.cached_property
   def slot_of_row(self) -> tuple[np.ndarray, ...]:
     """Per rank `[valid rows]` int64, (source rank * T + token) * K + slot."""
     owner = (self.topk_ids // self.config.experts_per_rank).reshape(-1)
@@ -430,7 +451,7 @@ class Tiling:
     """
     k, t = self.config.top_k, self.config.num_tokens
     axes = _row_axes(stage)
-    if axes[0] == 'L':
+    if axes[0] in ('L', *_OF_WEIGHTS):
       return None, None, None
     if axes == 'T':
       return rank, row, -1
@@ -442,7 +463,7 @@ class Tiling:
   def expert_of(self, stage: str, rank: int, row: int) -> int:
     """Returns the global expert of a row, or NO_EXPERT."""
     axes = _row_axes(stage)
-    if axes == 'T':
+    if axes in ('T', *_OF_WEIGHTS):
       return NO_EXPERT
     if axes[0] == 'L':
       local = row // self._height(stage)

@@ -10,8 +10,8 @@ other routing weights are 0.  Its dy has one entry, in a column that no other
 token of that expert uses, so that a weight's gradient has one term as well.
 What is wide goes by turns, over features and over tokens, for two wide numbers
 must not meet: where they would, up is 0.  No gate is.  A layer of fewer than 4
-columns has room for wide routing weights only.  Biases are 0: a sum has no room
-for another number.
+columns has room for wide routing weights only.  Biases are 0, and
+so are weights of shared experts: a sum has no room for another number.
 """
 
 from collections.abc import Iterator

@@ -183,6 +183,7 @@ _SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
   ('d_model', lambda made: made.config.d_model),
   ('d_ff', lambda made: made.config.d_ff),
   ('bias', lambda made: made.config.bias),
+  ('d_shared', lambda made: made.config.d_shared),
 )
 _REPLACED_BY_INPUT = ('preset', 'routing', 'text')
 

@@ -351,9 +351,10 @@ def explained(
 
 def _weights_of(stage: str) -> tuple[str, ...]:
   gemms = (tensors.GEMMS, tensors.TRANSPOSED_GEMMS, tensors.WEIGHT_GRADS)
-  moves = tensors.SPECS[stage].role != 'compute'
+  spec = tensors.SPECS[stage]
+  unweighted = spec.role != 'compute' or spec.part == 'shared'
   is_gemm = any(stage in some for some in gemms)
-  return () if is_gemm or moves else ('topk_weights',)
+  return () if is_gemm or unweighted else ('topk_weights',)
 
 
 def _failed_stage(

@@ -96,6 +96,6 @@ def _run(
     activation_ulp=precision.ACTIVATION_ULP,
     sigmoid_ulp=0.0,
   )
-  if name not in _ACTIVATED:
+  if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:
     policy = dataclasses.replace(policy, **_ANY_ACTIVATION)
   return _stage(name, config, policy, known)

@@ -16,7 +16,8 @@ def with_hint(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
   """Tells who returned only a pass's results how to have a failure located."""
   missing = {r.missing for r in results}
   hints: dict[str, str] = {}
-  for which in (passes.FORWARD, passes.BACKWARD):
+  for which in passes.of('both'):
+    which = which.of_layer(tensors.EVERY_PART)
     wanted = [name for name in which.stages if name in missing]
     if wanted:
       hint = f'return {", ".join(wanted)} to locate it nearer'

@@ -121,6 +121,15 @@ WRONG_GRADS = (
   'd_b_down unweighted',
 )
 
+# Of shared experts, in either pass.
+WRONG_SHARED = (
+  'shared experts forgotten',
+  'shared experts twice',
+  'shared experts weighted',
+  'shared experts of another rank',
+  'shared experts added to what was rounded',
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
@@ -137,7 +146,8 @@ class Kernel:
       to bfloat16.
     truncate: stores cut a mantissa off instead of rounding.
     add_bias: adds one to a product of matrices.
-    wrong: one of `WRONG`, what it gets wrong of biases and clamps; or ''.
+    wrong: one of `WRONG`, `WRONG_GRADS` or `WRONG_SHARED`, what it gets wrong
+      of parts; or ''.
   """
 
   gemm: Gemm = blas
@@ -259,10 +269,42 @@ class Kernel:
       made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
       made['activation'][rows], made['expert_out'][rows] = hidden, out
       returned[token, slot] = out
-    made['y'][:] = self._combine(
-      policy, returned, None if early else weights
+    made |= self._of_shared(self.forward, config, policy, arrays)
+    made['y'][:] = self._sum(
+      policy, returned, None if early else weights, made.get('shared_out'), lay
     ).reshape(made['y'].shape)
     return made
+
+  def _of_shared(self, run, config, policy, arrays: Arrays) -> Arrays:
+    """Returns what a pass makes of the shared experts, if there are any."""
+    if not config.d_shared:
+      return {}
+    layer, given = config.shared(), passes.shared_layer(config, arrays)
+    if self.wrong == 'shared experts of another rank':
+      given |= {
+        n: np.roll(given[n], 1, axis=0) for n in ('w_gate_up', 'w_down')
+      }
+    # What comes home is of no interest, nor are gradients of weights of 1.
+    given['returned'] = np.zeros_like(arrays['x'])[:, :, None]
+    policy = dataclasses.replace(policy, placement='combine', unrounded=())
+    return tensors.of_shared(run(layer, policy, given))
+
+  def _sum(self, policy, returned, weights, last, lay: '_Layout') -> np.ndarray:
+    """Returns rows of slots summed by weights, and `last` `[R, T, D]`."""
+    if last is None or self.wrong == 'shared experts forgotten':
+      return self._combine(policy, returned, weights)
+    last = last.reshape(returned[:, 0].shape).astype(np.float32)
+    if self.wrong == 'shared experts twice':
+      last = 2 * last
+    if self.wrong == 'shared experts weighted':
+      last = last * lay.weights[:, :1]
+    if self.wrong == 'shared experts added to what was rounded':
+      found = self._combine(policy, returned, weights).astype(np.float32)
+      return self._store(policy, found + last)
+    slots = np.concatenate([returned.astype(np.float32), last[:, None]], axis=1)
+    if weights is not None:
+      weights = np.hstack([weights, np.ones_like(weights[:, :1])])
+    return self._combine(policy, slots, weights)
 
   def results(
     self, made: inputs_lib.LayerInputs, backward: bool = False
@@ -346,7 +388,11 @@ class Kernel:
       made['d_expert_out'][rows], made['d_activation'][rows] = d_out, d_act
       made['d_gate_up'][rows], made['d_expert_in'][rows] = d_gate_up, d_in
       sent[token, slot] = d_in
-    made['dx'][:] = self._combine(policy, sent, None).reshape(made['dx'].shape)
+    made |= self._of_shared(self.backward, config, policy, arrays)
+    last = made.get('d_shared_in')
+    made['dx'][:] = self._sum(policy, sent, None, last, lay).reshape(
+      made['dx'].shape
+    )
     return made
 
   def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -364,17 +410,19 @@ class _Layout:
     config: sizes.
     ids: `[R T, K]` experts.
     row: `[R T, K]` packed row on the expert's rank.
+    weights: `[R T, K]` routing weights.
   """
 
   config: config_lib.MoEConfig
   ids: np.ndarray
   row: np.ndarray
+  weights: np.ndarray
 
   @classmethod
   def of(cls, config: config_lib.MoEConfig, arrays: Arrays) -> '_Layout':
     ids = arrays['topk_ids'].reshape(-1, config.top_k)
     row = tiling(config, arrays).row_of_slot.reshape(ids.shape)
-    return cls(config, ids, row)
+    return cls(config, ids, row, arrays['topk_weights'].reshape(ids.shape))
 
   def experts(self):
     """Yields (rank and local expert, its packed rows, tokens, slots)."""
@@ -529,6 +577,13 @@ def draw(
   if config.bias:
     arrays['b_gate_up'] = normal(ranks, local, 2 * hidden, fan_in=4)
     arrays['b_down'] = normal(ranks, local, width, fan_in=4)
+  for name, fan_in in (
+    ('w_shared_gate_up', width),
+    ('w_shared_down', config.d_shared),
+  ):
+    if config.d_shared:
+      shape = tensors.SPECS[name].dims(**config.dims())
+      arrays[name] = normal(*shape, fan_in=fan_in)
   if policy.limit:
     # Some of gate and up are beyond it.
     arrays['w_gate_up'][..., ::4] *= policy.limit

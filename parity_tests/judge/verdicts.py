@@ -52,7 +52,9 @@ PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 NO_LIMIT = 'no element has a limit that is less than its size'
 
 # How a tensor's tiles are cut, by its axes after the rank.
-_BLOCK_NAMES = {'N': 'row block', 'T': 'token block', 'L': 'weight row block'}
+_BLOCK_NAMES = {'N': 'row block', 'T': 'token block'} | dict.fromkeys(
+  'LDS', 'weight row block'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,8 +222,9 @@ def block_name(stage: str) -> str:
 
 def is_of_tokens(stage: str) -> bool:
   """Says whether a row is a token's sum over experts."""
-  axes = tensors.SPECS[tensor_of(stage)].shape.split()
-  return axes[:2] == ['R', 'T'] and len(axes) == 3
+  spec = tensors.SPECS[tensor_of(stage)]
+  axes = spec.shape.split()
+  return axes[:2] == ['R', 'T'] and len(axes) == 3 and spec.part != 'shared'
 
 
 def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:

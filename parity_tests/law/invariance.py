@@ -201,6 +201,7 @@ def run(
   rows = []
   for which in case.passes:
     made = bench.read_by((which,), 'real')
+    which = which.of_layer(made.config)
     tried = _Tried(candidate, which, made, bench.plan, case.seed)
     progress(f'{which.name}: as it is')
     unsteady: frozenset[str] = frozenset()
@@ -262,7 +263,7 @@ class _Tried:
       apart,
       {name: promised(promise, of.name, name) for name in names},
       why or ('' if tried else 'the layer is too small'),
-      likely(of.name, names, apart, unsteady),
+      likely(of.name, self._which, names, apart, unsteady),
     )
 
   def _cannot(self, of: variants.Property) -> str:
@@ -382,6 +383,7 @@ def _where(pair: variants.Pair, name: str, index: tuple[int, ...]) -> str:
 _KINDS = dict.fromkeys((*tensors.GEMMS, *tensors.TRANSPOSED_GEMMS), 'gemm')
 _KINDS |= dict.fromkeys(tensors.WEIGHT_GRADS, 'weights')
 _KINDS |= dict.fromkeys(('y', 'dx'), 'sum')
+_KINDS |= {n: _KINDS[r] for n, r in tensors.AS_ROUTED.items() if r in _KINDS}
 
 # By property and by kind of the first tensor that differs, '' for any.
 LIKELY: Mapping[tuple[str, str], str] = {
@@ -424,6 +426,7 @@ LIKELY: Mapping[tuple[str, str], str] = {
 
 def likely(
   name: str,
+  which: passes.Pass,
   held: Sequence[str],
   apart: Mapping[str, Apart],
   unsteady: frozenset[str] = frozenset(),
@@ -432,6 +435,7 @@ def likely(
 
   Args:
     name: of the property.
+    which: the pass of the layer.
     held: tensors that were compared.
     apart: those that differ, in order.
     unsteady: those that differ from run to run.
@@ -443,7 +447,7 @@ def likely(
   first = next(iter(apart))
   kind = _KINDS.get(first, '')
   found = LIKELY.get((name, kind), LIKELY.get((name, ''), ''))
-  unseen = [n for n in _before(first) if n not in held and n in _KINDS]
+  unseen = [n for n in _before(which, first) if n not in held and n in _KINDS]
   if kind == 'sum' and unseen:
     gemm = LIKELY.get((name, 'gemm'))
     either = '; or '.join(dict.fromkeys(w for w in (gemm, found) if w))
@@ -452,14 +456,11 @@ def likely(
 
 
 @functools.cache
-def _before(name: str) -> tuple[str, ...]:
+def _before(which: passes.Pass, name: str) -> tuple[str, ...]:
   """Returns the stages of its pass that a tensor is computed from, in order."""
   found: set[str] = set()
-  layer = tensors.EVERY_PART
-  reads = tensors.reads(layer, 'combine')
+  reads = tensors.reads(tensors.EVERY_PART, 'combine')
   todo = [name]
-  forward, backward = (p.of_layer(layer) for p in passes.of('both'))
-  which = forward if name in forward.stages else backward
   while todo:
     read = [r for r in reads[todo.pop()] if r in which.stages]
     todo += [r for r in read if r not in found]

@@ -33,6 +33,8 @@ Look = tuple[str, str, str]
 class Layer:
   """Inputs by axes that may be cut: M = R T, E = R L, and 2F as 2 and F.
 
+  Of weights of shared experts as many ranks' count as there are ranks.
+
   Attributes:
     ranks: R.
     held: x, dy, ids, weights and whatever else a layer reads, by name.
@@ -55,9 +57,11 @@ class Layer:
 
   @property
   def sizes(self) -> dict[str, int]:
-    """R, T, E, K, D and F."""
+    """R, T, E, K, D and F, and S if there are shared experts."""
     num, width = self.held['x'].shape
     experts, hidden = self.held['w_down'].shape[:2]
+    shared = self.held.get('w_shared_down')
+    more = {} if shared is None else dict(S=shared.shape[1])
     return dict(
       R=self.ranks,
       T=num // self.ranks,
@@ -65,6 +69,7 @@ class Layer:
       K=self.held['topk_ids'].shape[1],
       D=width,
       F=hidden,
+      **more,
     )
 
   def arrays(self) -> dict[str, np.ndarray]:
@@ -72,9 +77,9 @@ class Layer:
     sizes = self.sizes
     sizes['L'] = sizes['E'] // sizes['R']
     return {
-      name: np.ascontiguousarray(array).reshape(
-        tensors.SPECS[name].dims(**sizes)
-      )
+      name: np.ascontiguousarray(
+        array[: self.ranks] if _axes(name)[0] == 'R' else array
+      ).reshape(tensors.SPECS[name].dims(**sizes))
       for name, array in self.held.items()
     }
 
@@ -95,8 +100,8 @@ _ONE = {'R T': 'M', 'R L': 'E'}
 
 
 def _axes(name: str) -> tuple[str, ...]:
-  first, rest = tensors.SPECS[name].shape[:3], tensors.SPECS[name].shape[3:]
-  return (_ONE[first], *rest.replace('2F', '2 F').split())
+  shape = tensors.SPECS[name].shape.replace('2', '2 ')
+  return (*_ONE.get(shape[:3], shape[:3]).split(), *shape[3:].split())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +263,7 @@ def _smaller(
 def _sizes(axis: str, layer: Layer) -> Iterator[int]:
   """Yields smaller sizes of an axis, the smallest first."""
   sizes = layer.sizes
-  most, size = sizes[axis], 1
+  most, size = sizes.get(axis, 0), 1
   while size < most:
     fits = {
       'R': sizes['E'] % size == 0 and len(layer.held['x']) % size == 0,
@@ -330,6 +335,7 @@ _AXES: Mapping[str, Callable[[Found, int], Iterator[Layer]]] = dict(
   K=_slots,
   D=_columns('D'),
   F=_columns('F'),
+  S=_columns('S'),
 )
 
 

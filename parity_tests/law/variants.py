@@ -26,6 +26,10 @@ _HUGE = 2.0**15
 _MORE_ROWS = 80
 
 
+# First axis of a rank's weights of shared experts.
+_OF_SHARED = ('D', 'S')
+
+
 @dataclasses.dataclass(frozen=True)
 class Variant:
   """A layer whose parts are those of another.
@@ -98,12 +102,23 @@ class Pair:
     tokens = np.sort(variant.tokens, axis=None)
     return not variant.strangers.any() and np.array_equal(tokens, everyone)
 
+  @property
+  def keeps_ranks(self) -> bool:
+    """Whether each rank has its tokens, and no others."""
+    base, tokens = self.base.config, self.variant.tokens
+    everyone = np.arange(base.num_ranks * base.num_tokens)
+    everyone = everyone.reshape(base.num_ranks, base.num_tokens)
+    return self.is_whole and np.array_equal(np.sort(tokens, axis=1), everyone)
+
   def mapped(self, name: str, array: np.ndarray) -> np.ndarray:
     """Returns a tensor of the base as the variant has it.
 
     Args:
       name: of `tensors.SPECS`, no plan; a sum over tokens is taken as it is.
       array: the base's.
+
+    Raises:
+      ValueError: tokens change ranks whose weights are not the same.
     """
     config, other, variant = self.base.config, self.other.config, self.variant
     axes = tensors.SPECS[name].shape.split()
@@ -112,6 +127,14 @@ class Pair:
     if axes[1] == 'L':
       flat = array.reshape(config.num_experts, *array.shape[2:])
       return flat[variant.experts].reshape(shape)
+    if axes[1] in _OF_SHARED:
+      if self.keeps_ranks:
+        return array
+      if (array != array[:1]).any():
+        raise ValueError(
+          f'{name}: expected the same on each rank, where tokens change ranks'
+        )
+      return np.broadcast_to(array[:1], shape)
     if axes[1] == 'T':
       flat = array.reshape(-1, *array.shape[2:])[tokens]
       if axes[2:3] == ['K']:
@@ -134,6 +157,8 @@ class Pair:
     known = ~self.variant.strangers
     if axes[1] == 'L':
       return np.ones(shape, bool) if self.is_whole else None
+    if axes[1] in _OF_SHARED:
+      return np.ones(shape, bool) if self.keeps_ranks else None
     made = np.zeros(shape, bool)
     if axes[1] == 'T':
       made[known] = True

@@ -9,6 +9,7 @@
 | `d`, D | model width                    | `f`, F | expert hidden width   |
 | `n`, N | routed row held by a rank      | `b`    | row block: successive |
 |        | after dispatch                 |        | rows of ONE expert    |
+| `s`, S | shared experts' hidden width   |        |                       |
 
 Shapes in jaxtyping strings use the capitals; `2F` is written `2*F`.
 

@@ -20,6 +20,8 @@ class MoEConfig:
     capacity: N, routed rows one rank can hold; None means lossless, that is
       R * T * min(K, L) rows.
     bias: whether both expert GEMMs add one, `b_gate_up` and `b_down`.
+    d_shared: S, hidden width of the shared experts, which every token goes to,
+      as one MLP (n of width S / n are one of width S); 0: there are none.
 
   Raises:
     ValueError: a size is not positive, R does not divide E, K > E, or slots,
@@ -34,6 +36,7 @@ class MoEConfig:
   d_ff: int
   capacity: int | None = None
   bias: bool = False
+  d_shared: int = 0
 
   def __post_init__(self):
     self._check_sizes()
@@ -48,10 +51,10 @@ class MoEConfig:
         continue
       if field.name == 'capacity' and value is None:
         continue
-      if not hasattr(value, '__index__') or value < 1:
-        raise ValueError(
-          f'{field.name}: expected a positive integer, got {value!r}'
-        )
+      least = int(field.name != 'd_shared')
+      if not hasattr(value, '__index__') or value < least:
+        what = 'a positive integer' if least else 'an integer, 0 for none'
+        raise ValueError(f'{field.name}: expected {what}, got {value!r}')
       # A numpy integer would wrap where sizes are multiplied.
       object.__setattr__(self, field.name, operator.index(value))
     if self.num_experts % self.num_ranks:
@@ -73,6 +76,7 @@ class MoEConfig:
       ('num_experts', 'R * E', r * e),
       ('d_model', 'D', self.d_model),
       ('d_ff', '2 * F', 2 * self.d_ff),
+      ('d_shared', '2 * S', 2 * self.d_shared),
       ('capacity', 'N', self.num_rows),
     ):
       if size > _MOST:
@@ -106,4 +110,20 @@ class MoEConfig:
       D=self.d_model,
       F=self.d_ff,
       N=self.num_rows,
+      S=self.d_shared,
+    )
+
+  def shared(self) -> 'MoEConfig':
+    """Returns the layer that the shared experts are, see `tensors.as_routed`.
+
+    It has one expert on each rank, to which all tokens of the rank go.
+    """
+    return MoEConfig(
+      num_ranks=self.num_ranks,
+      num_tokens=self.num_tokens,
+      num_experts=self.num_ranks,
+      top_k=1,
+      d_model=self.d_model,
+      d_ff=self.d_shared,
+      capacity=self.num_tokens,
     )

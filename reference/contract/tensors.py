@@ -4,9 +4,9 @@ Dumps, reports, tasks and functions all use these names.  Every tensor has a
 leading rank axis R, because the oracle computes all ranks at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Protocol
+from typing import Any, Protocol
 
 # In topk_ids: no expert serves this slot.  It has no row (-1 in row_of_slot),
 # comes back as zeros, and its routing weight, which is finite like all of them,
@@ -20,15 +20,19 @@ class Layer(Protocol):
   @property
   def bias(self) -> bool: ...
 
+  @property
+  def d_shared(self) -> int: ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
   """The same, without sizes."""
 
   bias: bool = False
+  d_shared: int = 0
 
 
-EVERY_PART = Parts(bias=True)
+EVERY_PART = Parts(bias=True, d_shared=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +54,9 @@ class TensorSpec:
   part: str = ''
 
   def dims(self, **sizes: int) -> tuple[int, ...]:
-    """Returns the shape as integers, given R, T, E, L, K, D, F and N."""
+    """Returns the shape as integers, given R, T, E, L, K, D, F, N and S."""
     return tuple(
-      2 * sizes['F'] if axis == '2F' else sizes[axis]
+      sizes[axis[-1]] * (1 + axis.startswith('2'))
       for axis in self.shape.split()
     )
 
@@ -65,6 +69,8 @@ FORWARD = (
   TensorSpec('w_down', 'R L F D', 'storage', 'weight'),
   TensorSpec('b_gate_up', 'R L 2F', 'storage', 'weight', 'bias'),
   TensorSpec('b_down', 'R L D', 'storage', 'weight', 'bias'),
+  TensorSpec('w_shared_gate_up', 'R D 2S', 'storage', 'weight', 'shared'),
+  TensorSpec('w_shared_down', 'R S D', 'storage', 'weight', 'shared'),
   TensorSpec('counts', 'R E', 'i32', 'plan'),
   TensorSpec('row_base', 'R E', 'i32', 'plan'),
   TensorSpec('row_of_slot', 'R T K', 'i32', 'plan'),
@@ -73,6 +79,9 @@ FORWARD = (
   TensorSpec('activation', 'R N F', 'storage', 'compute'),
   TensorSpec('expert_out', 'R N D', 'storage', 'compute'),
   TensorSpec('returned', 'R T K D', 'storage', 'movement'),
+  TensorSpec('shared_gate_up', 'R T 2S', 'storage', 'compute', 'shared'),
+  TensorSpec('shared_activation', 'R T S', 'storage', 'compute', 'shared'),
+  TensorSpec('shared_out', 'R T D', 'storage', 'compute', 'shared'),
   TensorSpec('y', 'R T D', 'storage', 'compute'),
 )
 
@@ -89,6 +98,11 @@ BACKWARD = (
   TensorSpec('d_w_gate_up', 'R L D 2F', 'storage', 'compute'),
   TensorSpec('d_b_gate_up', 'R L 2F', 'storage', 'compute', 'bias'),
   TensorSpec('d_returned', 'R T K D', 'storage', 'movement'),
+  TensorSpec('d_shared_activation', 'R T S', 'storage', 'compute', 'shared'),
+  TensorSpec('d_w_shared_down', 'R S D', 'storage', 'compute', 'shared'),
+  TensorSpec('d_shared_gate_up', 'R T 2S', 'storage', 'compute', 'shared'),
+  TensorSpec('d_shared_in', 'R T D', 'storage', 'compute', 'shared'),
+  TensorSpec('d_w_shared_gate_up', 'R D 2S', 'storage', 'compute', 'shared'),
   TensorSpec('dx', 'R T D', 'storage', 'compute'),
 )
 
@@ -98,16 +112,20 @@ RELAYED = (
   TensorSpec('dy_relayed', 'R N D', 'storage', 'movement'),
 )
 
+_PARTS = ('', 'bias', 'shared')
 # Those of every layer first: a place here does not depend on parts.
 SPECS = {
   spec.name: spec
-  for spec in sorted(FORWARD + BACKWARD + RELAYED, key=lambda s: s.part != '')
+  for part in _PARTS
+  for spec in FORWARD + BACKWARD + RELAYED
+  if spec.part == part
 }
 
 
 def parts(layer: Layer) -> tuple[str, ...]:
   """Returns the parts of a layer that not every layer has, '' before them."""
-  return ('', 'bias') if layer.bias else ('',)
+  has = True, layer.bias, layer.d_shared > 0
+  return tuple(part for part, there in zip(_PARTS, has) if there)
 
 
 def of(specs: Sequence[TensorSpec], layer: Layer) -> tuple[TensorSpec, ...]:
@@ -164,15 +182,68 @@ READS = {
 _EARLY_READS = {'d_topk_weights': ('d_activation', 'gate_up')}
 _EARLY_ROLES = {'d_expert_out': 'movement'}
 # What tensors read beside, by part; and where weights are applied early.
-_MORE_READS = {
+_MORE_READS: dict[str, dict[str, tuple[str, ...]]] = {
   'bias': {
     'gate_up': ('b_gate_up',),
     'expert_out': ('b_down',),
     'd_b_down': ('d_expert_out',),
     'd_b_gate_up': ('d_gate_up',),
   },
+  'shared': {
+    'shared_gate_up': ('x', 'w_shared_gate_up'),
+    'shared_activation': ('shared_gate_up',),
+    'shared_out': ('shared_activation', 'w_shared_down'),
+    'y': ('shared_out',),
+    'd_shared_activation': ('dy', 'w_shared_down'),
+    'd_w_shared_down': ('shared_activation', 'dy'),
+    'd_shared_gate_up': ('d_shared_activation', 'shared_gate_up'),
+    'd_shared_in': ('d_shared_gate_up', 'w_shared_gate_up'),
+    'd_w_shared_gate_up': ('x', 'd_shared_gate_up'),
+    'dx': ('d_shared_in',),
+  },
 }
-_MORE_EARLY_READS = {'bias': {'d_topk_weights': ('d_expert_out', 'b_down')}}
+_MORE_EARLY_READS: dict[str, dict[str, tuple[str, ...]]] = {
+  'bias': {'d_topk_weights': ('d_expert_out', 'b_down')},
+  'shared': {},
+}
+# What the shared experts' tensors are in the layer that `config.shared` is:
+# its rows are the rank's tokens, in order.
+AS_ROUTED = {
+  'x': 'expert_in',
+  'w_shared_gate_up': 'w_gate_up',
+  'w_shared_down': 'w_down',
+  'shared_gate_up': 'gate_up',
+  'shared_activation': 'activation',
+  'shared_out': 'expert_out',
+  'dy': 'd_expert_out',
+  'd_shared_activation': 'd_activation',
+  'd_w_shared_down': 'd_w_down',
+  'd_shared_gate_up': 'd_gate_up',
+  'd_shared_in': 'd_expert_in',
+  'd_w_shared_gate_up': 'd_w_gate_up',
+}
+
+
+def as_routed(held: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns those of `AS_ROUTED` by their other names; weights have an L."""
+  return {
+    AS_ROUTED[name]: array[:, None] if _is_of_experts(name) else array
+    for name, array in held.items()
+    if name in AS_ROUTED
+  }
+
+
+def of_shared(held: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what `as_routed` made, by the names of the shared experts."""
+  return {
+    name: held[routed][:, 0] if _is_of_experts(name) else held[routed]
+    for name, routed in AS_ROUTED.items()
+    if SPECS[name].part and routed in held
+  }
+
+
+def _is_of_experts(name: str) -> bool:
+  return 'L' in SPECS[AS_ROUTED[name]].shape
 
 
 def _gemms(*names: str) -> dict[str, tuple[str, str]]:

@@ -101,6 +101,11 @@ class Layout:
     return self == Layout(self.name, self.spec, dtype=self.dtype)
 
   @property
+  def both(self) -> str:
+    """The axis of gate and up, 2F or 2S; '': there is none."""
+    return next((axis for axis in self.spec if axis[0] == '2'), '')
+
+  @property
   def moves_rows(self) -> bool:
     """Whether routed rows have another order, which the routing decides."""
     packed = self.own[1] == 'N' and not self.experts
@@ -142,7 +147,8 @@ class Layout:
     Raises:
       ValueError: a size or a row has no place there.
     """
-    sizes = {**sizes, '2F': 2 * sizes['F'], 'M': sizes['R'] * sizes['T']}
+    sizes = {**sizes, 'M': sizes['R'] * sizes['T']}
+    sizes |= {f'2{axis}': 2 * sizes.get(axis, 0) for axis in 'FS'}
     self._check_sizes(sizes)
     theirs = dict(sizes)
     if self.experts:
@@ -526,7 +532,7 @@ def _check_axes(layout: Layout) -> None:
       f'({_merged()}), '
       f'each once, got [{" ".join(layout.axes)}]'
     )
-  if layout.halves != HALVES[0] and '2F' not in own:
+  if layout.halves != HALVES[0] and not layout.both:
     raise ValueError(
       f'{layout.name}: expected no order of halves, as [{" ".join(own)}] has '
       f'no 2F, got {layout.halves}'
@@ -537,7 +543,7 @@ def _check_words(layout: Layout) -> None:
   """Refuses words that say nothing of the tensor."""
   own, moved = layout.own, layout.name not in _RELAYED
   rows = own[1] if 'N' in layout.spec and moved else ''
-  known = {*own, *layout.axes, *(('F',) if '2F' in own else ())}
+  known = {*own, *layout.axes, layout.both[1:]}
   is_whole = tensors.SPECS[layout.name].kind == 'i32'
   at_experts = {'E', 'L'} & {*own} or rows or layout.name == 'topk_ids'
   for wrong, word in (

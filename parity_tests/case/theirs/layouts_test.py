@@ -13,10 +13,10 @@ from hpmoe.reference.contract import tensors
 # All sizes differ; one rank with one expert; D = 2F, so that shapes say little;
 # `every` third slot is not used.
 SIZES = {
-  'all_differ': dict(R=2, T=3, E=8, L=4, K=5, D=6, F=7, N=19),
-  'of_one': dict(R=1, T=1, E=1, L=1, K=1, D=2, F=1, N=1),
-  'square': dict(R=2, T=4, E=4, L=2, K=2, D=8, F=4, N=18),
-  'unused': dict(R=2, T=3, E=8, L=4, K=3, D=4, F=5, N=11, every=3),
+  'all_differ': dict(R=2, T=3, E=8, L=4, K=5, D=6, F=7, N=19, S=9),
+  'of_one': dict(R=1, T=1, E=1, L=1, K=1, D=2, F=1, N=1, S=1),
+  'square': dict(R=2, T=4, E=4, L=2, K=2, D=8, F=4, N=18, S=4),
+  'unused': dict(R=2, T=3, E=8, L=4, K=3, D=4, F=5, N=11, S=2, every=3),
 }
 # Axes of others, by ours.
 AXES = {
@@ -47,6 +47,10 @@ AXES = {
   ),
   'R L 2F': ('R L 2F', 'E 2F', '2F E', 'E 2F, pad F 16', 'E 2F, experts MOVED'),
   'R L D': ('R L D', 'E D', 'D E, pad D 16', 'E D, experts COPIES, zeros'),
+  'R T 2S': ('R T 2S', 'M 2S', '2S M, pad 2S 8', 'T R 2S, pad S 4'),
+  'R T S': ('R T S', 'M S', 'S R T, pad S 4, zeros'),
+  'R D 2S': ('R D 2S', 'R 2S D', '2S R D, pad S 4', 'R D 2S, pad D 5, zeros'),
+  'R S D': ('R S D', 'R D S, zeros', 'D R S, pad S 16'),
   'R E': ('R E', 'E R', 'R E, pad E 3', 'R E, experts MOVED'),
 }
 # Of rows, the axes before the last one, and words.
@@ -94,7 +98,7 @@ def _theirs(sizes):
     *_, last = spec.shape.split()
     rows = PLAIN if spec.name in relayed else ROWS
     known = AXES.get(spec.shape) or [f'{a} {last}, {w}' for a, w in rows]
-    halves = layouts.HALVES if last == '2F' or '2F' in spec.shape else ('',)
+    halves = layouts.HALVES if '2' in spec.shape else ('',)
     for axes, half in itertools.product(known, halves):
       words = [word for word in (axes.rstrip(', '), half) if word]
       yield spec.name, _experts(sizes, ', '.join(words))

@@ -60,8 +60,9 @@ class Placed:
       at |= {axis: of[slot] for axis, of in self.slots.items()}
     elif layout.experts:
       at |= self._of_expert(at, copy)
-    if '2F' in at:
-      at['2F'] = self._in_halves(at['2F'])
+    both = layout.both
+    if both in at:
+      at[both] = self._in_halves(at[both], both[1:])
     return tuple(self._coordinate(axis, at) for axis in layout.axes)
 
   def of_rank(
@@ -189,9 +190,10 @@ class Placed:
 
   def _size(self, axis: str) -> int:
     """Returns the length of an axis of theirs."""
-    parts = ('F', 'F') if axis == '2F' else self.layout.parts(axis)
+    both = axis == self.layout.both
+    parts = (axis[1:],) * 2 if both else self.layout.parts(axis)
     sizes = [self._padded(part, self.theirs[part]) for part in parts]
-    size = sum(sizes) if axis == '2F' else math.prod(sizes)
+    size = sum(sizes) if both else math.prod(sizes)
     return self._padded(axis, size)
 
   def _padded(self, axis: str, size: int) -> int:
@@ -219,12 +221,12 @@ class Placed:
     found = place[at['R'] * self.sizes['L'] + at['L']]
     return dict(zip('RL', np.divmod(found, self.theirs['L'])))
 
-  def _in_halves(self, column: np.ndarray) -> np.ndarray:
-    half, feature = np.divmod(column, self.sizes['F'])
+  def _in_halves(self, column: np.ndarray, axis: str) -> np.ndarray:
+    half, feature = np.divmod(column, self.sizes[axis])
     if self.layout.halves == 'interleaved':
       return feature * 2 + half
     half = 1 - half if self.layout.halves == 'up_gate' else half
-    return half * self._padded('F', self.sizes['F']) + feature
+    return half * self._padded(axis, self.sizes[axis]) + feature
 
   def _experts_of(self, ids: np.ndarray) -> np.ndarray:
     experts = np.array(self.layout.experts)

@@ -42,7 +42,7 @@ def others(
 
 
 def _texts(spec: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
-  if '2F' in spec:
+  if {'2F', '2S'} & {*spec}:
     yield from (f'{" ".join(spec)}, {one}' for one in layouts.HALVES[1:])
   if 'N' in spec and len(spec) == 3:
     yield f'{" ".join(spec)}, by_source'

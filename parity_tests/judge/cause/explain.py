@@ -168,6 +168,11 @@ _SENT = 'the row that a slot is sent to'
 _FEW_ROWS = 3
 _ZERO = Change('was zero', '', np.zeros_like)
 _GEMMS = {**tensors.GEMMS, **tensors.TRANSPOSED_GEMMS}
+_GEMMS |= {
+  name: (read[0], read[1])
+  for name, read in tensors.reads(tensors.EVERY_PART, 'combine').items()
+  if tensors.AS_ROUTED.get(name) in _GEMMS
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -835,15 +835,20 @@ def combine(
   policy: precision.PrecisionPolicy,
   returned: Bounded,
   topk_weights: np.ndarray,
+  last: Bounded | None = None,
 ) -> Bounded:
   """Returns `[t, D]`, the weighted sum of `[t, K, D]` over its K slots.
 
-  Weights are `[t, K]`; as a GEMM of depth K.
+  Weights are `[t, K]`; as a GEMM of depth K.  What is `last`, `[t, D]`, counts
+  as one slot more, of weight 1.
   """
   tokens, slots, columns = returned.value.shape
-  sums = CombineSums.zeros(policy, slots, tokens, columns)
+  terms = slots + (last is not None)
+  sums = CombineSums.zeros(policy, terms, tokens, columns)
   for slot in range(slots):
     sums.add(np.arange(tokens), returned[:, slot], topk_weights[:, slot])
+  if last is not None:
+    sums.add(np.arange(tokens), last, np.ones(tokens))
   return sums.total()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import threading
+from typing import Self
 
 import numpy as np
 
@@ -214,7 +215,9 @@ class Rows:
             hi = min(lo + most, int(end))
             yield rank, lo, hi, slots[lo:hi]
 
-  def slot_sums(self, source: str, weights: np.ndarray) -> bounds.CombineSums:
+  def slot_sums(
+    self, source: str, weights: np.ndarray, last: str = ''
+  ) -> bounds.CombineSums:
     """Returns all tokens' sums of weighted rows, filled owner by owner.
 
     The rows are never held together.
@@ -222,12 +225,13 @@ class Rows:
     Args:
       source: a packed tensor `[R, N, D]`.
       weights: `[R, T, K]` of the slots.
+      last: `[R, T, D]` that is added, of the judged ranks; '': nothing is.
     """
     config = self.tiling.config
     weights = weights.reshape(-1)
     tokens = config.num_ranks * config.num_tokens
     sums = bounds.CombineSums.zeros(
-      self.policy, config.top_k, tokens, config.d_model
+      self.policy, config.top_k + bool(last), tokens, config.d_model
     )
     parts = ahead.map_ahead(
       lambda part: self.held(source, *part[:3]), self.packed()
@@ -236,16 +240,47 @@ class Rows:
       for slot in range(config.top_k):
         mine = slots % config.top_k == slot
         sums.add(slots[mine] // config.top_k, out[mine], weights[slots[mine]])
+    for rank in self.tiling.held if last else ():
+      step = max(1, self.chunk // config.d_model)
+      for lo in range(0, config.num_tokens, step):
+        rows = self.held(last, rank, lo, min(lo + step, config.num_tokens))
+        token = rank * config.num_tokens + lo + np.arange(len(rows.value))
+        sums.add(token, rows, np.ones(len(token)))
     return sums
 
   def combined(
-    self, source: str, weights: np.ndarray, rank: int, lo: int, hi: int
+    self,
+    source: str,
+    weights: np.ndarray,
+    rank: int,
+    lo: int,
+    hi: int,
+    last: str = '',
   ) -> bounds.Bounded:
-    """Returns `[hi - lo, D]`, captured rows `source` summed by weights."""
+    """Returns `[hi - lo, D]`, captured rows `source` summed by weights.
+
+    And `last` `[R, T, D]`, if it is not ''.
+    """
     top_k = self.tiling.config.top_k
     rows = self.held(source, rank, lo * top_k, hi * top_k)
     shape = hi - lo, weights.shape[-1], rows.value.shape[-1]
-    return bounds.combine(self.policy, rows.reshape(*shape), weights)
+    also = self.held(last, rank, lo, hi) if last else None
+    return bounds.combine(self.policy, rows.reshape(*shape), weights, also)
+
+  @functools.cached_property
+  def shared(self) -> Self:
+    """The golden of the layer that the shared experts are."""
+    tokens = {n: self.inputs[n] for n in ('x', 'dy') if n in self.inputs}
+    return dataclasses.replace(
+      self,
+      tiling=self.tiling.shared,
+      policy=dataclasses.replace(
+        self.policy, placement='combine', unrounded=()
+      ),
+      inputs=tensors.as_routed(self.inputs),
+      captured=tensors.as_routed({**self.captured, **tokens}),
+      off=tensors.as_routed(self.off),
+    )
 
   def total(
     self, sums: bounds.CombineSums, rank: int, lo: int, hi: int
@@ -261,6 +296,8 @@ class Golden(Rows):
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor."""
+    if stage in tensors.AS_ROUTED:
+      return self.shared.rows(tensors.AS_ROUTED[stage], rank, lo, hi)
     if stage == 'expert_in':
       return bounds.exact(self.tokens('x', rank, lo, hi))
     if stage in _GEMMS:
@@ -277,7 +314,7 @@ class Golden(Rows):
     if 'returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
     weights = self._combine_weights()[rank, lo:hi]
-    return self.combined('returned', weights, rank, lo, hi)
+    return self.combined('returned', weights, rank, lo, hi, self._last)
 
   def _bias(
     self, stage: str, rank: int, lo: int, hi: int
@@ -298,4 +335,9 @@ class Golden(Rows):
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    return self.slot_sums('expert_out', self._combine_weights())
+    weights = self._combine_weights()
+    return self.slot_sums('expert_out', weights, self._last)
+
+  @property
+  def _last(self) -> str:
+    return 'shared_out' if self.tiling.config.d_shared else ''

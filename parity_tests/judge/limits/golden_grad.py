@@ -38,6 +38,8 @@ class GoldenGrad(golden.Rows):
     Raises:
       ValueError: `stage` is not one of `tensors.grads`.
     """
+    if stage in tensors.AS_ROUTED:
+      return self.shared.rows(tensors.AS_ROUTED[stage], rank, lo, hi)
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
@@ -202,7 +204,8 @@ class GoldenGrad(golden.Rows):
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if 'd_returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
-    return self.combined('d_returned', self._ones[rank, lo:hi], rank, lo, hi)
+    ones = self._ones[rank, lo:hi]
+    return self.combined('d_returned', ones, rank, lo, hi, self._last)
 
   @property
   def _ones(self) -> np.ndarray:
@@ -210,4 +213,8 @@ class GoldenGrad(golden.Rows):
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    return self.slot_sums('d_expert_in', self._ones)
+    return self.slot_sums('d_expert_in', self._ones, self._last)
+
+  @property
+  def _last(self) -> str:
+    return 'd_shared_in' if self.tiling.config.d_shared else ''

@@ -110,6 +110,7 @@ class TestAFalseAlarmIsShared:
     [
       (tensors.Parts(), 6 + 1 + 9 + 4),
       (tensors.Parts(bias=True), 6 + 1 + 11 + 6),
+      (tensors.Parts(d_shared=4), 9 + 1 + 14 + 6),
     ],
   )
   def test_among_all_tensors_that_a_run_judges(self, layer, expected):

@@ -1,4 +1,4 @@
-"""Layers with biases and a clamped activation: what is right, and what is not.
+"""Layers with biases, a clamped activation and shared experts: right and wrong.
 
 A right kernel passes whatever order it sums in; each that gets one thing wrong
 fails, by its results alone.
@@ -35,6 +35,7 @@ CONFIG = config_lib.MoEConfig(
   d_model=40,
   d_ff=24,
   bias=True,
+  d_shared=28,
 )
 CASE = case_lib.Case(
   'both',
@@ -44,6 +45,7 @@ CASE = case_lib.Case(
   placement='before_down',
   activation='gpt_oss',
   bias=True,
+  d_shared=20,
 )
 RIGHT = trial.Kernel()
 # They sum in another order, and begin with the bias.
@@ -57,9 +59,11 @@ PLACED = {
 AT_LIMIT, NO_EXP = 'no gradient at the limit', 'no alpha'
 # What y hides in some storage: sigmoid(-12) is nearly as small as 0.
 HIDDEN = {('bfloat16', 'gate clamped below')}
+# Of one that rounds twice see below: in float32 there is nothing to see.
+*WRONG_SHARED, TWICE_ROUNDED = trial.WRONG_SHARED
 FAULTS = [
-  *(('forward', wrong) for wrong in trial.WRONG),
-  *(('backward', wrong) for wrong in trial.WRONG_GRADS),
+  *(('forward', wrong) for wrong in (*trial.WRONG, *WRONG_SHARED)),
+  *(('backward', wrong) for wrong in (*trial.WRONG_GRADS, *WRONG_SHARED)),
 ]
 
 
@@ -136,6 +140,22 @@ def test_each_fault_is_out_of_bounds(direction, wrong, storage):
   assert _failed(kernel, storage, placement, direction)
 
 
+@pytest.mark.parametrize('storage', ('bfloat16', 'float16'))
+@pytest.mark.parametrize('direction', ('forward', 'backward'))
+def test_a_sum_that_is_rounded_twice_is_out_of_bounds(direction, storage):
+  made = _drawn(storage, 'combine', direction)
+  of = made.config, made.policy, made.arrays
+  for kernel, stages in (
+    (RIGHT, set()),
+    (dataclasses.replace(RIGHT, wrong=TWICE_ROUNDED), {'y', 'dx'}),
+  ):
+    got = (
+      kernel.forward(*of) if direction == 'forward' else kernel.backward(*of)
+    )
+    found = trial.judge_stages(made, got).items()
+    assert {n for (n, _), one in found if one.failure} == stages & {*got}
+
+
 def _candidate(kernel) -> in_process.Function:
   def forward(inputs, config, policy):
     return {'y': kernel.forward(config, policy, inputs)['y']}
@@ -180,37 +200,46 @@ KERNEL = """
 import numpy as np
 
 
+def mlp(row, up, down, b_up, b_down, policy):
+  gate, up = np.split(row @ up + b_up, 2)
+  if policy.limit:
+    gate = np.minimum(gate, np.float32(policy.limit))
+    up = np.clip(up, -policy.limit, policy.limit)
+  hidden = abs(gate)
+  if policy.activation == 'swiglu':
+    with np.errstate(over='ignore'):
+      hidden = gate / (1 + np.exp(-np.float32(policy.alpha) * gate))
+  hidden = (hidden * (up + np.float32(policy.offset))).astype(np.float32)
+  return hidden @ down + b_down
+
+
 def moe(inputs, layer, policy):
   x, ids, weights = inputs['x'], inputs['topk_ids'], inputs['topk_weights']
   local = layer.num_experts // layer.num_ranks
   y = np.zeros_like(x)
   for rank, token, slot in np.ndindex(*ids.shape):
-    expert = divmod(int(ids[rank, token, slot]), local)
-    row = x[rank, token] @ inputs['w_gate_up'][expert]
-    gate, up = np.split(row + inputs['b_gate_up'][expert], 2)
-    if policy.limit:
-      gate = np.minimum(gate, np.float32(policy.limit))
-      up = np.clip(up, -policy.limit, policy.limit)
-    hidden = abs(gate)
-    if policy.activation == 'swiglu':
-      with np.errstate(over='ignore'):
-        hidden = gate / (1 + np.exp(-np.float32(policy.alpha) * gate))
-    hidden = (hidden * (up + np.float32(policy.offset))).astype(np.float32)
-    out = hidden @ inputs['w_down'][expert] + inputs['b_down'][expert]
+    at = divmod(int(ids[rank, token, slot]), local)
+    names = 'w_gate_up', 'w_down', 'b_gate_up', 'b_down'
+    out = mlp(x[rank, token], *(inputs[name][at] for name in names), policy)
     y[rank, token] += weights[rank, token, slot] * out
+  for rank, token in np.ndindex(*ids.shape[:2]):
+    names = 'w_shared_gate_up', 'w_shared_down'
+    shared = (inputs[name][rank] for name in names)
+    y[rank, token] += mlp(x[rank, token], *shared, 0, 0, policy)
   return {'y': y}
 """
 
 
 @pytest.mark.parametrize(
-  'change', ('', "inputs['b_down'][expert]", ' + np.float32(policy.offset)')
+  'change', ('', '+ b_down', '+ np.float32(policy.offset)', ', 0, 0')
 )
 def test_a_case_with_parts_is_judged_elsewhere(bench, tmp_path, change):
   # Given a case that was written, and a kernel that knows numpy alone,
   made = {data: bench.read_by(CASE.passes, data) for data in inputs.DATA}
   folder.write(tmp_path / 'case', 'forward', made)
   path = tmp_path / 'kernel.py'
-  path.write_text(KERNEL.replace(change, ' + 0 ') if change else KERNEL)
+  instead = ', 1, 1' if change == ', 0, 0' else '+ 0'
+  path.write_text(KERNEL.replace(change, instead) if change else KERNEL)
   given = read_case.load(tmp_path / 'case')
   # when it ran there, right or without a part of the layer,
   read_case.run(given, read_case.function(f'{path}:moe'), tmp_path / 'out')
@@ -228,15 +257,19 @@ def test_a_plain_case_says_nothing_of_parts(tmp_path):
   folder.write(tmp_path, 'forward', {'real': plain.make()})
   told = (tmp_path / 'case.toml').read_text()
   assert 'swiglu' in told
-  for word in ('bias', 'b_gate_up', 'alpha', 'limit', 'offset'):
+  for word in ('bias', 'b_gate_up', 'alpha', 'limit', 'offset', 'shared'):
     assert word not in told
 
 
-def test_given_inputs_have_both_biases_or_none(bench):
+@pytest.mark.parametrize('name', ('b_down', 'w_shared_gate_up'))
+def test_given_inputs_have_all_of_a_part_or_none(bench, tmp_path, name):
   given = dict(bench.made.arrays)
-  assert inputs.of_arrays(given).config.bias
-  del given['b_down']
-  with pytest.raises(ValueError, match='^b_down: expected x, .*, b_down and'):
+  config = inputs.of_arrays(given).config
+  assert (config.bias, config.d_shared) == (True, 20)
+  inputs.save_safetensors(tmp_path / 'one.safetensors', given)
+  assert inputs.load_safetensors(tmp_path / 'one.safetensors').config == config
+  del given[name]
+  with pytest.raises(ValueError, match=f'^{name}: expected x, .*, {name}'):
     inputs.of_arrays(given)
 
 
@@ -252,9 +285,11 @@ def test_exact_data_reach_a_limit_or_are_refused():
 
 
 def test_our_backend_refuses_parts():
-  clamped = dataclasses.replace(CASE, bias=False)
+  clamped = dataclasses.replace(CASE, bias=False, d_shared=0)
+  shared = dataclasses.replace(CASE, bias=False, activation='swiglu')
   for case, told in (
     (CASE, 'bias: expected False for our backend, got True'),
+    (shared, 'd_shared: expected 0 for our backend, got 20'),
     (
       clamped,
       r"policy.activation: expected one of \['swiglu', 'absolute'\] for our "
@@ -266,7 +301,7 @@ def test_our_backend_refuses_parts():
       compiler.compile_forward(made.config, made.policy)
 
 
-@pytest.mark.parametrize('name', ('bias', 'activation'))
+@pytest.mark.parametrize('name', ('bias', 'activation', 'd_shared'))
 def test_a_check_of_our_backend_refuses_parts_at_once(name):
   case = case_lib.Case(**{name: getattr(CASE, name)})
   with pytest.raises(ValueError, match=f'^{name}: expected .* backend_ascend'):
