@@ -19,7 +19,7 @@ The forward pass makes y, backward all gradients from what a forward pass keeps.
 The shapes are those of docs/measured.md; L backward takes 3 GB.
 
 Example:
-  python -m benchmarks.launches --shapes=M --dtypes=f32 --json=/tmp/l.json
+  python -m benchmarks.launches --shapes=M --dtypes=f32 --keep
 """
 
 import concurrent.futures
@@ -27,7 +27,6 @@ import ctypes
 import dataclasses
 import gc
 import itertools
-import json
 import multiprocessing
 import os
 import pathlib
@@ -46,11 +45,11 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
+from hpmoe.tools.docs import figures
 
 _SHAPES = flags.DEFINE_list('shapes', list(cases.SHAPES), 'Of the layer.')
 _DTYPES = flags.DEFINE_list('dtypes', list(cases.DTYPES), 'Of storage.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Launches of each kind.')
-_JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
 PASSES = ('forward', 'backward')
 # By name: routing, threads, ranks.
@@ -152,6 +151,36 @@ def in_a_process(work, *arguments):
     return pool.submit(work, *arguments).result()
 
 
+def times(rows):
+  """Returns the columns and rows of wall times."""
+  columns = ['ms', *KINDS, *QUOTIENTS]
+  table = []
+  for row in rows:
+    ms = row['milliseconds']
+    ratios = (ms[over] / ms[under] for over, under in QUOTIENTS.values())
+    shown = (
+      *(f'{ms[kind]:.0f}' for kind in KINDS),
+      *(f'{r:.2f}' for r in ratios),
+    )
+    table.append([' '.join(row['case']), *shown])
+  return columns, table
+
+
+def shares(rows):
+  """Returns the columns and rows of memory beside inputs and outputs."""
+  share = {
+    row['case']: f'{row["bytes"]["beside"] / row["bytes"]["tensors"]:.1%}'
+    for row in rows
+  }
+  columns = list(dict.fromkeys(case[1:] for case in share))
+  shapes = list(dict.fromkeys(case[0] for case in share))
+  table = [
+    [shape, *(share[shape, *column] for column in columns)] for shape in shapes
+  ]
+  head = 'tensors beside inputs and outputs'
+  return [head, *map(' '.join, columns)], table
+
+
 def main(argv):
   del argv
   rows = []
@@ -170,8 +199,8 @@ def main(argv):
       f'{of["arena"] / 1e6:.1f}',
       flush=True,
     )
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(rows, indent=1))
+  figures.keep('launches', 'launches', *times(rows), every=rows)
+  figures.keep('launches', 'launch_memory', *shares(rows))
 
 
 if __name__ == '__main__':

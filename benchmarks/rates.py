@@ -11,13 +11,11 @@ serialised and proved; 1,000,000 tasks/s simulated; each rate the same at ten
 times the tasks; 200,000 points/s timed by the analytical model.
 
 Example:
-  python -m benchmarks.rates --tasks=1000000,10000000 --json=/tmp/rates.json
+  python -m benchmarks.rates --tasks=1000000,10000000 --keep
 """
 
 from collections.abc import Callable
 import dataclasses
-import json
-import pathlib
 import statistics
 import time
 from typing import TypeVar
@@ -39,12 +37,12 @@ from hpmoe.backend_ascend.tune import space
 from hpmoe.backend_ascend.tune import tuner
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.tools.docs import figures
 
 _TASKS = flags.DEFINE_list(
   'tasks', ['10000', '100000', '1000000'], 'About how many tasks.'
 )
 _REPEATS = flags.DEFINE_integer('repeats', 3, 'Of each; medians count.')
-_JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
 LAYER = config_lib.MoEConfig(
   num_ranks=16,
@@ -55,6 +53,7 @@ LAYER = config_lib.MoEConfig(
   d_ff=2048,
 )
 POLICY = precision.PrecisionPolicy('bfloat16')
+_SHOWN = ('compile', 'simulate')
 Made = TypeVar('Made')
 
 
@@ -162,8 +161,12 @@ def main(argv):
     for tasks in map(int, _TASKS.value)
   ]
   rows.append(rates(of_points, 'points'))
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(rows, indent=1))
+  columns = ['tasks', 'compiled, million/s', 'simulated, million/s']
+  table = [
+    [f'{row["tasks"]:,}', *(f'{row[of] / 1e6:.2f}' for of in _SHOWN)]
+    for row in rows[:-1]
+  ]
+  figures.keep('rates', 'simulator_rates', columns, table, every=rows)
 
 
 if __name__ == '__main__':

@@ -10,19 +10,15 @@ measurement tells apart (quartiles that do not overlap) the share that the
 simulator orders alike.  Ratio error: how far the simulated ratio of a schedule
 to the first is from the measured one.
 
-Predicted before the first run: rank correlation 0.9; ratio error 10 %, as a
-product's cost is linear in flops and bytes, and caches are not modelled.
-
 Other jobs on the same cores spoil the measurement; where one may, run it in the
 scheduler's real-time class (`chrt -f 1`).
 
 Example:
-  python -m benchmarks.simulated_order --json=/tmp/order.json
+  python -m benchmarks.simulated_order --keep
 """
 
 import dataclasses
 import itertools
-import json
 
 from absl import app
 from absl import flags
@@ -38,11 +34,11 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.tools.docs import figures
 
 _MACHINE = flags.DEFINE_string('machine', 'host', 'A name or a TOML file.')
 _ROUNDS = flags.DEFINE_integer('rounds', 15, 'Interleaved launches of each.')
 _THREADS = flags.DEFINE_integer('threads', None, "Default: the machine's.")
-_JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
 LAYER = config_lib.MoEConfig(
   num_ranks=2, num_tokens=512, num_experts=16, top_k=4, d_model=512, d_ff=256
@@ -169,6 +165,29 @@ def _show(title: str, found: list[Candidate], told: dict[str, float]) -> None:
   )
 
 
+def table(report: list[dict]) -> tuple[list[str], list[list[str]]]:
+  """Returns the columns and rows of docs/schedule.md."""
+  rows = [
+    [
+      f'{told["direction"]}, {told["routing"]}',
+      f'{told["kendall"]:.2f}',
+      f'{told["ordered_alike"]} of {told["pairs_told_apart"]}',
+      f'{told["mean_ratio_error"]:.1%}',
+      f'{told["worst_ratio_error"]:.0%}',
+      f'{told["mean_error"]:.1%}',
+    ]
+    for told in report
+  ]
+  return [
+    'pass, routing',
+    'Kendall correlation',
+    'pairs told apart, ordered alike',
+    'error of ratios',
+    'worst',
+    'error of times',
+  ], rows
+
+
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f'expected no arguments, got {argv[1:]}')
@@ -199,9 +218,9 @@ def main(argv: list[str]) -> None:
           ],
         )
       )
-  if _JSON.value:
-    with open(_JSON.value, 'w', encoding='utf-8') as f:
-      json.dump(report, f, indent=1)
+  figures.keep(
+    'simulated_order', 'simulated_order', *table(report), every=report
+  )
 
 
 if __name__ == '__main__':

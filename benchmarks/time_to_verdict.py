@@ -16,14 +16,13 @@ exact.  At a real size nothing that an oracle answered of tokens is kept, so
 that its time is in both figures.
 
 Example:
-  python -m benchmarks.time_to_verdict --repeats=3 --json=/tmp/verdict.json
+  python -m benchmarks.time_to_verdict --repeats=3 --keep
   python -m benchmarks.time_to_verdict --shapes=deepseek_v3
   python -m benchmarks.time_to_verdict --shapes= --commands=7
 """
 
 from collections.abc import Callable
 import functools
-import json
 import os
 import pathlib
 import resource
@@ -46,6 +45,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.kept import compiled
 from hpmoe.parity_tests.kept import programs
+from hpmoe.tools.docs import figures
 
 _COMMANDS = flags.DEFINE_integer('commands', 5, 'Second checks of `small`.')
 _REPEATS = flags.DEFINE_integer(
@@ -54,7 +54,6 @@ _REPEATS = flags.DEFINE_integer(
 _SHAPES = flags.DEFINE_list(
   'shapes', ['M', 'qwen3_30b_a3b'], 'Some of SHAPES, or none.'
 )
-_JSON = flags.DEFINE_string('json', None, 'Write the figures to this file.')
 
 # Flags of `hpmoe check`: the middle shape of the issue's table, and widths of
 # real layers with as many experts and tokens as two cores judge in minutes.
@@ -195,14 +194,30 @@ def real_size(name: str, repeats: int) -> dict[str, Seconds]:
   return runs.medians()
 
 
+def table(found) -> tuple[list[str], list[list[str]]]:
+  """Returns the columns and rows of docs/measured.md."""
+  rows = [['preset `small`, second run', f'{found["small"]["second"][0]:.2f}']]
+  rows[0] += [''] * 3
+  for name, shape in SHAPES.items():
+    if name in found:
+      seconds = (*found[name]['check'], *found[name]['oracle and golden'])
+      sizes = ' '.join(f'{field}={size}' for field, size in shape.items())
+      rows.append([f'{name}: {sizes}', *(f'{s:.2f}' for s in seconds)])
+  return [
+    'layer',
+    'wall, s',
+    'processor, s',
+    'oracle and golden alone: wall, s',
+    'processor, s',
+  ], rows
+
+
 def main(argv):
   del argv
   found = {'small': second_check(_COMMANDS.value)}
   for name in _SHAPES.value:
     found[name] = real_size(name, _REPEATS.value)
-  if _JSON.value:
-    with open(_JSON.value, 'w') as f:
-      json.dump(found, f, indent=2)
+  figures.keep('time_to_verdict', 'time_to_verdict', *table(found))
 
 
 if __name__ == '__main__':

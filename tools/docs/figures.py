@@ -16,9 +16,16 @@ import pathlib
 import platform
 import re
 import subprocess
+import sys
 from typing import Any
 
+from absl import flags
+
 from hpmoe.tools import import_graph
+
+_KEEP = flags.DEFINE_bool(
+  'keep', False, 'Write benchmarks/figures, and the pages that show them.'
+)
 
 ROOT = import_graph.ROOT
 FIGURES = ROOT / 'benchmarks/figures'
@@ -92,6 +99,16 @@ def write(
   fill()
 
 
+def keep(
+  module: str, name: str, columns: Sequence[str], rows, **more: Any
+) -> None:
+  """As `write`, for a run of this program, where --keep asks for it."""
+  if _KEEP.value:
+    given = (word for word in sys.argv[1:] if word != '--keep')
+    ran = run(' '.join([f'python -m benchmarks.{module}', *given]))
+    write(name, columns, rows, [ran], **more)
+
+
 def fill() -> None:
   """Writes the tables of every page."""
   for path in pages():
@@ -103,6 +120,8 @@ def filled(page: str) -> str:
 
   def table_of(match: re.Match[str]) -> str:
     name = match['name']
+    if not (FIGURES / f'{name}.json').exists():
+      return match[0]  # a marker that waits for its first figures
     return f'<!-- figures: {name} -->\n{table(load(name))}<!-- end -->'
 
   return _PLACE.sub(table_of, page)
