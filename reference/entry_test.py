@@ -85,11 +85,11 @@ WRONG = {
   ),
   'an id past the last expert': (
     lambda a: ids_with(8),
-    r'^topk_ids: expected ids in \[0, 8\), got 8 at rank 1, token 2, slot 0',
+    r'^topk_ids: expected ids in \[0, 8\), .* got 8 at rank 1, token 2, slot 0',
   ),
-  'an id below 0': (
-    lambda a: ids_with(-1),
-    r'^topk_ids: expected ids in \[0, 8\), got -1 at rank 1',
+  'an id below -1': (
+    lambda a: ids_with(-2),
+    r'^topk_ids: expected ids in \[0, 8\), .* got -2 at rank 1',
   ),
   'equal ids': (
     lambda a: ids_with(None),

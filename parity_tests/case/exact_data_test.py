@@ -22,6 +22,7 @@ from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 _TINY = presets.config(presets.get('tiny'), 2)
+_SHARED = dataclasses.replace(_TINY, d_shared=12)
 # What reaches 2^24 without overflow.
 _WIDE = pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
 _EACH = pytest.mark.parametrize('storage', list(exact_data.STORAGE))
@@ -117,14 +118,23 @@ class TestProve:
   def test_bounds_are_the_largest_sums(self, storage):
     # given: float32 bounds by a second, slow way; narrow ones within the
     # rounding of two stages.
-    arrays, proof = _make(policy=_policy(storage))
+    arrays, proof = _make(_SHARED, _policy(storage))
     values = {n: a.astype(np.float64) for n, a in arrays.items()}
     largest = dict.fromkeys(proof.bounds, 0)
     for rank, token in np.ndindex(arrays['topk_ids'].shape[:2]):
-      y = 0
+      x = values['x'][rank, token]
+      up, down = (values[f'w_shared_{n}'][rank] for n in ('gate_up', 'down'))
+      gate, half = np.split(x @ up, 2)
+      y = np.abs((abs(gate) * half) @ down)
+      for stage, sums in (
+        ('shared_gate_up', np.abs(x) @ np.abs(up)),
+        ('shared_activation', np.abs(gate * half)),
+        ('shared_out', np.abs(gate * half) @ np.abs(down)),
+      ):
+        largest[stage] = max(largest[stage], sums.max())
       for slot, expert in enumerate(arrays['topk_ids'][rank, token]):
         place = divmod(expert, _TINY.experts_per_rank)
-        x, w = values['x'][rank, token], values['w_gate_up'][place]
+        w = values['w_gate_up'][place]
         gate_up, half = x @ w, _TINY.d_ff
         activation = np.abs(gate_up[:half] * gate_up[half:])
         out = activation @ np.abs(values['w_down'][place])
@@ -150,6 +160,7 @@ class TestProve:
       ('w_gate_up', 2**6, 'activation'),
       ('w_down', 2**11, 'expert_out'),
       ('topk_weights', 2**8, 'y'),
+      ('w_shared_down', 2**11, 'shared experts: expert_out'),
     ],
   )
   @_WIDE
@@ -157,14 +168,14 @@ class TestProve:
     self, storage, tensor, factor, stage
   ):
     policy = _policy(storage)
-    arrays, _ = _make(policy=policy)
+    arrays, _ = _make(_SHARED, policy)
     arrays[tensor] = (arrays[tensor].astype(np.float32) * factor).astype(
       arrays[tensor].dtype
     )
     with pytest.raises(
       exact_data.ExactnessError, match=rf'^{stage}: .*column \d'
     ):
-      exact_data.prove(_TINY, policy, arrays)
+      exact_data.prove(_SHARED, policy, arrays)
 
   @pytest.mark.parametrize(
     ('tensor', 'factor', 'stage'),

@@ -179,6 +179,13 @@ def test_gradients_of_jax_are_the_oracle_s(make):
     np.testing.assert_array_equal(grad, right[of], err_msg=of)
 
 
+def test_a_token_uses_one_slot_that_has_an_expert():
+  ids = routings.make('dropped', _ROOMY).topk_ids
+  arrays, _ = wide_data.make(_ROOMY, _EACH[0], ids)
+  used = (arrays['topk_weights'] != 0) & (ids >= 0)
+  np.testing.assert_array_equal(used.sum(-1), (ids >= 0).any(-1))
+
+
 def test_a_gate_of_0_is_refused():
   policy = PrecisionPolicy(activation='absolute')
   arrays, _ = _make(policy)

@@ -272,11 +272,14 @@ class TestPromise:
 
 
 class TestVariants:
-  @pytest.mark.parametrize('routing', ('text', 'dropped'))
+  @pytest.mark.parametrize('routing, d_shared', [('text', 0), ('dropped', 12)])
   @pytest.mark.parametrize('name', NAMES)
-  def test_a_right_layer_is_mapped_onto_the_variant(self, name, routing):
+  def test_a_right_layer_is_mapped_onto_the_variant(
+    self, name, routing, d_shared
+  ):
     # given
-    made = dataclasses.replace(CASE, routing=routing).make()
+    fields = dict(routing=routing, d_shared=d_shared)
+    made = dataclasses.replace(CASE, **fields).make()
     (one,) = (p for p in variants.PROPERTIES if p.name == name)
     kernel = trial.Kernel(trial.ascending)
     base = kernel.forward(made.config, made.policy, made.arrays)
@@ -288,10 +291,15 @@ class TestVariants:
       got = kernel.forward(given.config, given.policy, given.arrays)
 
       # then: all rows that have a token are compared, no other one is
-      for tensor in ('gate_up', 'expert_out', 'returned'):
+      shared = ('shared_out',) if d_shared else ()
+      for tensor in ('gate_up', 'expert_out', 'returned', *shared):
         mask = pair.compared(tensor)
         ids = pair.other.ids[~variant.strangers]
-        rows_ = ids.size if tensor == 'returned' else (ids >= 0).sum()
+        rows_ = (ids >= 0).sum()
+        if tensor == 'returned':
+          rows_ = ids.size
+        if tensor in shared:
+          rows_ = len(ids)
         assert mask.any(axis=-1).sum() == rows_
         np.testing.assert_array_equal(
           got[tensor][mask], pair.mapped(tensor, base[tensor])[mask]

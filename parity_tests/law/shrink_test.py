@@ -12,6 +12,7 @@ from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import request as request_lib
@@ -51,6 +52,21 @@ def request(kernel, case=CASE):
     return kernel(config, policy, inputs)
 
   return request_lib.Request(case, in_process.Function(function))
+
+
+def test_ranks_and_width_of_shared_experts_are_cut():
+  # Given a layer of four ranks, each with a copy of six shared features,
+  made = dataclasses.replace(CASE, ranks=4, d_shared=6).make()
+  layer = shrink.Layer.of(made)
+  assert layer.sizes['S'] == 6
+  # when two of them and one rank are left,
+  layer = dataclasses.replace(layer.cut('S', slice(2, 4)), ranks=1)
+  # then so they are in a case.
+  config = inputs.of_arrays(layer.arrays()).config
+  assert (config.num_ranks, config.d_shared) == (1, 2)
+  np.testing.assert_array_equal(
+    layer.arrays()['w_shared_down'][0], made.arrays['w_shared_down'][0, 2:4]
+  )
 
 
 @pytest.mark.parametrize(

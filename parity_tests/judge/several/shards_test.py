@@ -30,12 +30,20 @@ from hpmoe.parity_tests.judge.several import shards
 from hpmoe.parity_tests.judge.several import started
 from hpmoe.parity_tests.report import report as report_lib
 
-CASE = case_lib.Case('both', 'tiny', ranks=4, dtype='bfloat16')
+CASE = case_lib.Case(
+  'both',
+  'tiny',
+  ranks=4,
+  dtype='bfloat16',
+  routing='dropped',
+  d_shared=12,
+)
 # What is wrong, by tensor: where, and by how much.
 BUGS = {
   'gate_up': ((1, 0, 5), 4.0),
   'y': ((2, 3), 1.0),
   'd_w_down': ((2, 0, 3, 3), 1.0),
+  'd_w_shared_down': ((2, 3, 3), 1.0),
 }
 
 
@@ -117,7 +125,8 @@ def test_reports_are_those_of_one_process(tmp_path, direction, bugs):
   assert _figures(report) == _figures(whole)
   assert report.verdict == (verdicts.FAIL if bugs else verdicts.PASS)
   failures = [r.failure for r in report.results if r.failure]
-  wrong = {'forward': {1, 2}, 'backward': {2}, 'both': {1, 2}}[direction]
+  # The row of gate_up is of a token of rank 0, whose dx it reaches.
+  wrong = {'forward': {1, 2}, 'backward': {2}, 'both': {0, 1, 2}}[direction]
   assert {one.rank for one in failures} == (wrong if bugs else set())
   assert all(one.bad_rows for one in failures if one.lane == 'exact')
 
