@@ -121,6 +121,22 @@ def test_a_wrong_bias_is_named(name, wrong, said):
 
 
 @pytest.mark.parametrize('direction', ('forward', 'backward'))
+@pytest.mark.parametrize(
+  ('wrong', 'said'),
+  [
+    ('shared experts forgotten', 'was left out'),
+    ('shared experts twice', 'was added twice'),
+  ],
+)
+def test_wrong_shared_experts_are_named(wrong, said, direction):
+  kernel = dataclasses.replace(RIGHT, wrong=wrong)
+  case = dataclasses.replace(CASE, direction=direction)
+  report = check.run(check.Request(case, _candidate(kernel)))
+  name = {'forward': 'shared_out', 'backward': 'd_shared_in'}[direction]
+  assert f'{name} {said}' in report.first_failure.pattern
+
+
+@pytest.mark.parametrize('direction', ('forward', 'backward'))
 @pytest.mark.parametrize('placement', precision.PLACEMENTS)
 @pytest.mark.parametrize('storage', ('float32', 'bfloat16', 'float16'))
 @pytest.mark.parametrize('kernel', (RIGHT, OTHER), ids=('blas', 'pairwise'))

@@ -135,11 +135,11 @@ _WEIGHTS = (
   Change('was that of the expert before', 'L', _experts(1), _EXPERT),
   Change('was that of the expert after', 'L', _experts(-1), _EXPERT),
 )
-_BIASES = (
+_ADDED = (
   Change('was left out', '', np.zeros_like),
   Change('was added twice', '', lambda a: a + a),
-  *_WEIGHTS[1:],
 )
+_BIASES = (*_ADDED, *_WEIGHTS[1:])
 _ROUNDED = (
   Change('was rounded to bfloat16', '', _rounded(7)),
   Change('was rounded to TF32', '', _rounded(10)),
@@ -295,6 +295,8 @@ def _for_read(stage: str, name: str) -> tuple[Change, ...]:
     return _ROUTING
   if tensors.SPECS[name].part == 'bias':
     return _BIASES
+  if tensors.SPECS[name].part == 'shared' and stage in ('y', 'dx'):
+    return _ADDED
   if name == left:
     return (*_COLUMNS, *_ROWS, *_DEPTH)
   if name == right:
@@ -304,7 +306,7 @@ def _for_read(stage: str, name: str) -> tuple[Change, ...]:
 
 def _of(name: str, changes: Sequence[Change]) -> Iterator[Change]:
   """Yields those that a tensor's axes allow."""
-  shape = tensors.SPECS[name].shape
+  shape = tensors.SPECS[name].shape.replace('2S', '2F')
   for change in changes:
     if not change.axes or f' {change.axes} ' in f' {shape} ':
       yield change
