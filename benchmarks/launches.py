@@ -47,8 +47,10 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 from hpmoe.tools.docs import figures
 
-_SHAPES = flags.DEFINE_list('shapes', list(cases.SHAPES), 'Of the layer.')
-_DTYPES = flags.DEFINE_list('dtypes', list(cases.DTYPES), 'Of storage.')
+_SHAPES = flags.DEFINE_list(
+  'shapes', list(cases.SHAPES), 'Shapes of the layer.'
+)
+_DTYPES = flags.DEFINE_list('dtypes', list(cases.DTYPES), 'Storage dtypes.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Launches of each kind.')
 
 PASSES = ('forward', 'backward')

@@ -42,7 +42,9 @@ from hpmoe.tools.docs import figures
 _TASKS = flags.DEFINE_list(
   'tasks', ['10000', '100000', '1000000'], 'About how many tasks.'
 )
-_REPEATS = flags.DEFINE_integer('repeats', 3, 'Of each; medians count.')
+_REPEATS = flags.DEFINE_integer(
+  'repeats', 3, 'Repetitions, of which the median counts.'
+)
 
 LAYER = config_lib.MoEConfig(
   num_ranks=16,
