@@ -82,6 +82,7 @@ ENTRIES = (
     ('transformers', 'torch'),
     '-',
     f'{_SILU}; y is summed over K in bf16',
+    has_backward=True,
   ),
   Entry(
     'Hugging Face, grouped_mm',
@@ -89,6 +90,7 @@ ENTRIES = (
     ('transformers', 'torch'),
     '-',
     _SILU,
+    has_backward=True,
   ),
   Entry(
     'JAX ragged_dot',
