@@ -64,6 +64,8 @@ class Entry:
   python: str = 'gallery'
 
 
+# Triton's interpreter is slow.
+_TINY = ('--preset=tiny', '--ranks=1')
 _GATHER = 'bf16: autograd sums the K gradients of a token in bf16'
 _SILU = 'bf16: silu(gate) is rounded before it meets up'
 
@@ -145,7 +147,16 @@ ENTRIES = (
     'sums in float32',
     'bf16: as above',
     python='HPMOE_VLLM_PYTHON',
-    case=('--preset=tiny', '--ranks=1'),
+    case=_TINY,
+  ),
+  Entry(
+    "SGLang's fused_moe_kernel, interpreted",
+    'sglang_fused_moe.py:moe',
+    ('sglang', 'triton', 'torch'),
+    'sums in float32',
+    'bf16: as above',
+    python='HPMOE_SGLANG_PYTHON',
+    case=_TINY,
   ),
 )
 
