@@ -769,6 +769,24 @@ def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
   assert 'lane exact: the case has no exact' in report_lib.notes(report)
 
 
+def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():
+  # Given: so few columns that no two experts differ in lane exact.
+  rng = np.random.default_rng(0)
+  shapes = dict(x=(1, 8, 1), w_gate_up=(1, 4, 1, 2), w_down=(1, 4, 1, 1))
+  given = {n: rng.standard_normal(s, np.float32) for n, s in shapes.items()}
+  given['topk_ids'] = np.tile(np.arange(4, dtype=np.int32), (1, 8, 1))
+  given['topk_weights'] = rng.random((1, 8, 4), np.float32)
+  # When.
+  request = check.Request(
+    case_lib.Case(input=given), _in_place(trial.Kernel())
+  )
+  report = check.run(request)
+  # Then.
+  assert report.verdict == verdicts.PASS
+  whys = [r.why for r in report.results if r.lane == 'exact']
+  assert 'w_down: expected 4 distinct experts, got 2' in whys
+
+
 @pytest.mark.parametrize(
   ('text', 'said'),
   [

@@ -127,17 +127,14 @@ class Case:
       **precision.activation_of(self.activation),
     )
 
-  def has(self, data: str) -> bool:
-    """Says whether there are data of that kind: a folder may lack some."""
-    return self.folder is None or data in folder_lib.read(self.folder).data
-
   def data(
     self, made: inputs_lib.LayerInputs, name: str
   ) -> inputs_lib.LayerInputs:
     """Returns data of another kind than `made`, on its routing.
 
     Raises:
-      ValueError: there are none, `exact_data.ExactnessError` where none can be.
+      folder.NoData: the folder has none.
+      exact_data.ExactnessError: none can be.
     """
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs(name)

@@ -37,6 +37,10 @@ _TOML = 'case.toml'
 Parts = Mapping[int | None, np.ndarray]
 
 
+class NoData(ValueError):
+  """A case has nothing of that kind of data."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Folder:
   """A case that was written.
@@ -168,10 +172,7 @@ class Folder:
     """Returns what case.toml says of a kind of data, and its policy."""
     case = read_case.load(self.path)
     if data not in case.data:
-      raise ValueError(
-        f'case: expected {data} data in {self.path}, got only '
-        f'{", ".join(self.data)}'
-      )
+      raise NoData(f'the case has no {data} data (hpmoe export writes it)')
     table = case.data[data]
     return table, dataclasses.replace(self.policy, **_policy_of(table))
 

@@ -362,8 +362,8 @@ def run(case, kernel, out, torch=False):
       held.update((n, a) for n, a in found.items() if n in held)
       found.update(_called(kernel.backward, held, layer, policy))
     backward = getattr(kernel, 'backward', None)
-    again = bool(getattr(backward, 'recomputes', False))
-    write(out, case, data, found, recomputes=json.dumps(again))
+    again = getattr(backward, 'recomputes', False)
+    write(out, case, data, found, **({'recomputes': 'true'} if again else {}))
 
 
 def _is_of(error, named):

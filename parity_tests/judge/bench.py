@@ -13,6 +13,8 @@ import numpy as np
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
@@ -228,13 +230,15 @@ class Bench:
     changes: list[verdicts.Change] = []
     runs: list[int] = []
     for data, lane in _lanes(request):
-      if not self._case.has(data):
-        why = f'the case has no {data} data (hpmoe export writes it)'
+      try:
+        made = self.inputs(data)
+      except (folder_lib.NoData, exact_data.ExactnessError) as error:
         results += [
-          judging.not_exact(which, data, why) for which in request.case.passes
+          judging.not_exact(which, data, str(error))
+          for which in request.case.passes
         ]
         continue
-      for found in self._in_turn(request, data, functools.partial(lane, asked)):
+      for found in self._in_turn(request, made, functools.partial(lane, asked)):
         results += found.results
         wrong += found.wrong
         changes += found.changes
@@ -249,12 +253,12 @@ class Bench:
         f'{case.direction!r}'
       )
 
-  def _in_turn(self, request, data, lane) -> Iterator[judging.Judged]:
+  def _in_turn(self, request, made, lane) -> Iterator[judging.Judged]:
     """Judges the passes in order, the second on what the first one saved.
 
     In a replay on what the oracle saved: nothing spreads.
     """
-    made, candidate = self.inputs(data), request.candidate
+    candidate = request.candidate
     saved: Tensors | None = None
     for which in request.case.passes:
       case = self.case(candidate, which, made, saved)
