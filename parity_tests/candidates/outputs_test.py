@@ -777,9 +777,7 @@ def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():
   given['topk_ids'] = np.tile(np.arange(4, dtype=np.int32), (1, 8, 1))
   given['topk_weights'] = rng.random((1, 8, 4), np.float32)
   # When.
-  request = check.Request(
-    case_lib.Case(input=given), _in_place(trial.Kernel())
-  )
+  request = check.Request(case_lib.Case(input=given), _in_place(trial.Kernel()))
   report = check.run(request)
   # Then.
   assert report.verdict == verdicts.PASS
