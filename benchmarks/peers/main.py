@@ -36,6 +36,7 @@ from absl import flags
 from benchmarks.peers import cases as cases_lib
 from benchmarks.peers import tables
 from benchmarks.peers import worker
+from hpmoe.tools.docs import figures as figures_lib
 
 _SHAPES = flags.DEFINE_list('shapes', list(cases_lib.SHAPES), 'some of them')
 _DTYPES = flags.DEFINE_list('dtypes', list(cases_lib.DTYPES), 'some of them')
@@ -46,7 +47,7 @@ _PEERS = flags.DEFINE_list('peers', [], 'words of their names; all if none')
 _CORES = flags.DEFINE_integer('cores', None, 'that peers see; all if none')
 _CLOCK = flags.DEFINE_enum('clock', 'wall', tables.CLOCKS, 'of the table')
 _ROUNDS = flags.DEFINE_integer('rounds', 15, 'of every case')
-_OUT = flags.DEFINE_string('out', 'out/peers', 'figures.json and table')
+_OUT = flags.DEFINE_string('out', 'out/peers', 'folder of figures.json')
 _SEED = flags.DEFINE_integer('seed', 0, 'of data and of the order in a round')
 
 
@@ -190,6 +191,21 @@ def run_case(
   return entries
 
 
+def keep(figures: dict) -> None:
+  """Writes what this machine took beside what others did."""
+  machines = figures_lib.load('peers')['machines']
+  given = ' '.join(word for word in sys.argv[1:] if word != '--keep')
+  run = figures_lib.run(f"make bench-peers PEERS_FLAGS='{given}'")
+  name = figures['machine']['cpu']
+  machines[name] = dict(
+    run=dict(name=name) | run,
+    versions=figures['versions'],
+    milliseconds=tables.medians(figures),
+  )
+  runs = [held['run'] for held in machines.values()]
+  figures_lib.write('peers', *tables.table(machines), runs, machines=machines)
+
+
 def main(argv: Sequence[str]) -> None:
   if argv[1:]:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
@@ -224,7 +240,8 @@ def main(argv: Sequence[str]) -> None:
       entries=[dataclasses.asdict(entry) for entry in entries],
     )
     (out / 'figures.json').write_text(json.dumps(figures, indent=1) + '\n')
-    (out / 'peers.md').write_text(tables.markdown(figures))
+    if figures_lib.KEEP.value:
+      keep(figures)
   sys.exit(0 if all(entry.is_right for entry in entries) else 1)
 
 

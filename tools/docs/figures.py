@@ -23,7 +23,7 @@ from absl import flags
 
 from hpmoe.tools import import_graph
 
-_KEEP = flags.DEFINE_bool(
+KEEP = flags.DEFINE_bool(
   'keep', False, 'Write benchmarks/figures, and the pages that show them.'
 )
 
@@ -103,7 +103,7 @@ def keep(
   module: str, name: str, columns: Sequence[str], rows, **more: Any
 ) -> None:
   """As `write`, for a run of this program, where --keep asks for it."""
-  if _KEEP.value:
+  if KEEP.value:
     given = (word for word in sys.argv[1:] if word != '--keep')
     ran = run(' '.join([f'python -m benchmarks.{module}', *given]))
     write(name, columns, rows, [ran], **more)
