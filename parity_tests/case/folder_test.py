@@ -214,7 +214,7 @@ def test_a_kernel_elsewhere_reads_all_of_it(tmp_path):
   assert {*found} == {'real.safetensors', 'exact.safetensors'}
   for data, one in made.items():
     held, notes = found[f'{data}.safetensors']
-    assert notes == {'case': case.id}
+    assert notes['case'] == case.id
     for name in tensors.INPUTS:
       assert _same(held[name], one.arrays[name]), name
 
