@@ -103,6 +103,10 @@ class TestPages:
   def test_links_lead_somewhere(self):
     assert not broken(PAGES)
 
+  def test_readme_links_to_every_page(self):
+    linked = set(re.findall(r'\((docs/\w+\.md)', PAGES['README.md']))
+    assert linked == set(PAGES) - {'README.md'}
+
   def test_a_broken_link_is_named(self):
     text = '# A b\n[a](b.md) [c](#a-b) [d](#e) `[f](g)` [h](https://h.i)\n'
     assert broken({'a.md': text}) == ['a.md: b.md', 'a.md: #e']
