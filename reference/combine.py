@@ -1,7 +1,6 @@
 """Return and combine: a token's rows come home and are added in slot order."""
 
 import functools
-import operator
 
 import jax.numpy as jnp
 
@@ -39,12 +38,13 @@ def combine(
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
 
-  Slots are added one after another, in slot order, in the accumulation dtype.
-  At placement 'combine' each is first multiplied by its weight and that product
-  is rounded to the accumulation dtype; at 'before_down' weights are not read.
+  Slots are added one after another, in the order that they come in, in the
+  accumulation dtype.  At placement 'combine' each is first multiplied by its
+  weight and that product is rounded to the accumulation dtype; at others
+  weights are not read.
 
   Args:
-    policy: placement and dtypes.
+    policy: placement, dtypes and points.
     returned: `[R, T, K, D]` float.
     topk_weights: `[R, T, K]` float32.
     last: `[R, T, D]` float, `shared_out`, added to the sum of the slots; None:
@@ -53,16 +53,49 @@ def combine(
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-
-  def term(slot: int) -> at.Array:
-    row = numerics.widen(policy, returned[:, :, slot])
-    if policy.placement == 'before_down':
-      return row
-    weight = numerics.widen(policy, topk_weights[:, :, slot, None])
-    return numerics.rounded(weight * row)
-
-  terms = map(term, range(returned.shape[2]))
-  total = functools.reduce(operator.add, terms)
+  terms = numerics.widen(policy, returned)
+  if policy.placement == 'combine':
+    terms = weighted(policy, returned, topk_weights)
+    terms = numerics.at(policy, 'weighted', terms)
+  total = summed(policy, 'running_sum', terms)
   if last is not None:
     total = total + numerics.widen(policy, last)
   return numerics.store(policy, total)
+
+
+def weighted(
+  policy: precision.PrecisionPolicy,
+  rows: at.Float[at.Array, '*batch D'],
+  weights: at.Float[at.Array, '*batch'],
+) -> at.Float[at.Array, '*batch D']:
+  """Returns rows `[..., D]` times weights `[...]`, in the accumulate dtype."""
+  factor = numerics.at(
+    policy, 'routing_weight', numerics.widen(policy, weights)
+  )
+  return numerics.rounded(factor[..., None] * numerics.widen(policy, rows))
+
+
+def summed(
+  policy: precision.PrecisionPolicy,
+  point: str,
+  terms: at.Float[at.Array, 'R T K D'],
+) -> at.Float[at.Array, 'R T D']:
+  """Returns the sum over slots `[R, T, D]`, at a point after each."""
+
+  def add(total: at.Array, slot: int) -> at.Array:
+    return numerics.at(policy, point, total + terms[:, :, slot])
+
+  return functools.reduce(add, range(1, terms.shape[2]), terms[:, :, 0])
+
+
+def in_order(
+  policy: precision.PrecisionPolicy,
+  topk_ids: at.Int32[at.Array, 'R T K'],
+  of_slots: at.Array,
+) -> at.Array:
+  """Returns slots `[R, T, K, ...]` in the order that the policy sums them."""
+  if policy.sum_order == 'slot':
+    return of_slots
+  order = jnp.argsort(topk_ids, axis=-1)
+  order = order.reshape(*order.shape, *(1,) * (of_slots.ndim - 3))
+  return jnp.take_along_axis(of_slots, order, axis=2)

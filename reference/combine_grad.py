@@ -1,5 +1,6 @@
 """Backward combine: the gradients of a token's rows are added in slot order."""
 
+from hpmoe.reference import combine
 from hpmoe.reference import numerics
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
@@ -13,7 +14,7 @@ def combine_grad(
   """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
 
   Slots are added one after another, in slot order, in the accumulation dtype;
-  routing weights have no part in it at either placement.
+  routing weights have no part in it.
 
   Args:
     policy: dtypes.
@@ -25,9 +26,8 @@ def combine_grad(
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  total = numerics.widen(policy, d_returned[:, :, 0])
-  for slot in range(1, d_returned.shape[2]):
-    total = total + numerics.widen(policy, d_returned[:, :, slot])
+  terms = numerics.widen(policy, d_returned)
+  total = combine.summed(policy, 'd_running_sum', terms)
   if last is not None:
     total = total + numerics.widen(policy, last)
   return numerics.store(policy, total)

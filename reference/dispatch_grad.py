@@ -2,11 +2,13 @@
 
 import jax.numpy as jnp
 
+from hpmoe.reference import combine
 from hpmoe.reference import inner_product
 from hpmoe.reference import movement
 from hpmoe.reference import numerics
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def dispatch_grad(
@@ -17,24 +19,24 @@ def dispatch_grad(
 ) -> at.Float[at.Array, 'R N D']:
   """Returns `d_expert_out` `[R, N, D]` of `dy` `[R, T, D]`, in token order.
 
-  At placement 'combine' a row is its weight times dy, in the accumulate dtype,
-  rounded once to storage; at 'before_down' it is dy, bits copied.  Zero past
+  A row is its weight times dy, in the accumulate dtype, rounded once to
+  storage; at placements of `tensors.EARLY` it is dy, bits copied.  Zero past
   the last valid row.
 
   Args:
     policy: placement and dtypes.
     moves: how rows travel.
-    topk_weights: `[R, T, K]` float32; not read at 'before_down'.
+    topk_weights: `[R, T, K]` float32; not read at `tensors.EARLY`.
     dy: `[R, T, D]` storage.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   rows = moves.dispatch(dy)
-  if policy.placement == 'before_down':
+  if policy.placement in tensors.EARLY:
     return rows
-  weight = numerics.widen(policy, moves.row_weight(topk_weights))[..., None]
-  return numerics.store(policy, weight * numerics.widen(policy, rows))
+  weight = moves.row_weight(topk_weights)
+  return numerics.store(policy, combine.weighted(policy, rows, weight))
 
 
 def combine_weight_grad(
@@ -44,8 +46,8 @@ def combine_weight_grad(
 ) -> at.Float[at.Array, 'R T K']:
   """Returns <dy, returned> `[R, T, K]`, accumulate dtype, not rounded again.
 
-  This is `d_topk_weights` at placement 'combine', whose token has both.  For
-  'before_down' see `swiglu_grad.row_weight_grad`.
+  This is `d_topk_weights` where the token's own rank applies the weight:
+  `returned` are its rows before that.
 
   Args:
     policy: dtype of the sum; order as in `inner_product`.

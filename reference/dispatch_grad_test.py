@@ -13,6 +13,7 @@ from hpmoe.reference import test_util
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -52,7 +53,7 @@ def test_rows_are_weighted_where_combine_was(placement, storage):
   for owner, rows in enumerate(SOURCES):
     for row, (rank, slot) in enumerate(rows):
       weight = np.asarray(WEIGHTS)[rank, 0, slot]
-      if placement == 'before_down':
+      if placement in tensors.EARLY:
         weight = np.float32(1)
       expected[owner, row] = weight * np.asarray(dy)[rank, 0].astype('float32')
   assert out.dtype == storage

@@ -1,7 +1,6 @@
 """Grouped GEMM: each row times the weight of its expert."""
 
 import functools
-import operator
 
 import jax
 from jax import lax
@@ -20,7 +19,7 @@ BLOCK_ROWS = 128
 # Terms of one dot.  XLA on CPUs splits longer sums by cache size and number of
 # threads, and then the machine's load would decide the bits.  It splits 256
 # float32 terms on a Zen 3 (AVX2), and not on CPUs with AVX-512.
-BLOCK_INNER = 128
+BLOCK_INNER = precision.BLOCK_INNER
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -32,11 +31,12 @@ def expert_gemm(
   weights: at.Float[at.Array, 'R L X Y'],
   bias: at.Float[at.Array, 'R L Y'] | None = None,
   scale: at.Float[at.Array, 'R N'] | None = None,
+  after: at.Float[at.Array, 'R N'] | None = None,
 ) -> at.Float[at.Array, 'R N Y']:
   """Multiplies row n of rank r by the weight of its expert, and adds a bias.
 
   The bias, times `scale` if that is given, is added in the accumulate dtype to
-  the whole sum, before that is rounded.
+  the whole sum, and that is multiplied by `after`, before it is rounded.
 
   Work and memory follow the rows that exist: nothing larger than the result
   and one expert's weight in the accumulation dtype is made.
@@ -49,6 +49,7 @@ def expert_gemm(
     weights: `[R, L, X, Y]` any float dtype.
     bias: `[R, L, Y]` any float dtype, or None.
     scale: `[R, N]` float, of the bias of each row; None: 1.
+    after: `[R, N]` float, of each row; None: 1.
 
   Returns:
     `[R, N, Y]` in the storage dtype, zero past the last valid row.
@@ -79,14 +80,19 @@ def expert_gemm(
     mine = (held >= row) & (held < end[group])
     a = numerics.values(_rows_of(row_bits, rank, start, height), rows.dtype)
     b = numerics.values(weight_bits[rank, expert], weights.dtype)
-    sums = _dot(numerics.widen(policy, a), numerics.widen(policy, b))
+    sums = _dot(policy, operand(policy, a), operand(policy, b))
+
+    def times(factors: at.Array | None, value: at.Array) -> at.Array:
+      if factors is None:
+        return value
+      factor = lax.dynamic_slice(factors, (rank, start), (1, height))
+      factor = numerics.widen(policy, factor[0, :, None])
+      return numerics.rounded(factor * value)
+
     if bias is not None:
       term = numerics.widen(policy, bias[rank, expert])[None]
-      if scale is not None:
-        factor = lax.dynamic_slice(scale, (rank, start), (1, height))
-        factor = numerics.widen(policy, factor[0, :, None])
-        term = numerics.rounded(factor * term)
-      sums = sums + term
+      sums = sums + times(scale, term)
+    sums = times(after, sums)
     product = numerics.bits(numerics.store(policy, sums))
     old = _rows_of(out, rank, start, height)
     new = jnp.where(mine[:, None], product, old)
@@ -115,7 +121,14 @@ def _rows_of(
   return lax.dynamic_slice(a, (rank, start, jnp.int32(0)), sizes)[0]
 
 
-def _dot(a: at.Array, b: at.Array) -> at.Array:
+def operand(policy: precision.PrecisionPolicy, a: at.Array) -> at.Array:
+  """Returns stored values `[...]` as a GEMM multiplies them, wide."""
+  return numerics.at(policy, 'operands', numerics.widen(policy, a))
+
+
+def _dot(
+  policy: precision.PrecisionPolicy, a: at.Array, b: at.Array
+) -> at.Array:
   parts = [
     jnp.dot(
       a[:, inner : inner + BLOCK_INNER],
@@ -125,4 +138,5 @@ def _dot(a: at.Array, b: at.Array) -> at.Array:
     )
     for inner in range(0, a.shape[1], BLOCK_INNER)
   ]
-  return functools.reduce(operator.add, parts)
+  held = functools.partial(numerics.at, policy, 'accumulator')
+  return functools.reduce(lambda x, y: held(x + y), parts[1:], held(parts[0]))

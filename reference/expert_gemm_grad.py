@@ -80,7 +80,8 @@ def weight_grad(
       where = rank, begin[group] + i * height, end[group], height
       a = numerics.values(_block(left, *where), rows.dtype)
       b = numerics.values(_block(right, *where), d_out.dtype)
-      return total + _dot(numerics.widen(policy, a), numerics.widen(policy, b))
+      a, b = (expert_gemm.operand(policy, one) for one in (a, b))
+      return numerics.at(policy, 'accumulator', total + _dot(a, b))
 
     rank = group // config.experts_per_rank
     blocks = (end[group] - begin[group] + (height - 1)) // height

@@ -222,15 +222,19 @@ def plain_gemm(config, policy, plan, rows, weights):
   return jnp.einsum('rnx,rnxy->rny', rows, held, precision='highest')
 
 
+def plain_stage(name, place, known):
+  out = stages._gemm(plain_gemm, *tensors.GEMMS[name], place, known)
+  if tensors.WEIGHTED[place.policy.placement] != name:
+    return out
+  return out * place.moves.row_weight(known['topk_weights'])[..., None]
+
+
 def jax_grad(config, policy, inputs, dy):
   """Returns y and the gradients of `layer.forward` by reverse mode."""
   # JAX cannot go back through the loop of `expert_gemm` and a bitcast: it would
   # answer with zeros.  Its slope of abs at 0 is 1; the layer's is the sign, 0.
   # Everything else is the layer as it is.
-  plain = {
-    name: functools.partial(stages._gemm, plain_gemm, *read)
-    for name, read in tensors.GEMMS.items()
-  }
+  plain = {name: functools.partial(plain_stage, name) for name in tensors.GEMMS}
   with (
     mock.patch.dict(stages._STAGES, plain),
     mock.patch.object(jnp, 'abs', lambda x: x * jnp.sign(x)),
@@ -278,12 +282,12 @@ def test_backward_takes_numpy_arrays_as_forward_does():
 
 
 class TestAgainstJaxGrad:
-  # Every shape at one placement and one shape at both: compilation is dear.
+  # Every shape at one placement and one shape at all: compilation is dear.
   # The shapes that are not awkward are in `make sweep`;
   # `layer_grad_property_test` has the bits of all against a loop.
   @pytest.mark.parametrize(
     'name, placement',
-    [('plain', 'before_down')]
+    [('plain', placement) for placement in precision.PLACEMENTS[1:]]
     + [
       pytest.param(
         name,

@@ -54,7 +54,7 @@ POLICIES = tuple(
     activation,
   )
   for storage in ('float64', 'float32', 'bfloat16')
-  for placement in precision.PLACEMENTS
+  for placement in precision.LAUNCHED
   for activation in precision.ACTIVATIONS
 )
 # Half of them hold every pair of storage, placement and activation; `make

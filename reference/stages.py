@@ -16,6 +16,7 @@ from hpmoe.reference import combine_grad
 from hpmoe.reference import dispatch_grad
 from hpmoe.reference import expert_gemm
 from hpmoe.reference import expert_gemm_grad
+from hpmoe.reference import inner_product
 from hpmoe.reference import movement
 from hpmoe.reference import numerics
 from hpmoe.reference import relay
@@ -84,7 +85,7 @@ def at_place(name: str, place: Place, known: Known) -> at.Array:
 def _of_shared(name: str, place: Place, known: Known) -> at.Array:
   """Returns a tensor of the shared experts, whose layer `config.shared` is."""
   config = place.config.shared()
-  policy = dataclasses.replace(place.policy, placement='combine', unrounded=())
+  policy = place.policy.of_shared()
   read = tensors.reads(place.config, 'combine')[name]
   held = tensors.as_routed({one: known[one] for one in read})
   shape = (*known[read[0]].shape[:2], 1)
@@ -105,6 +106,14 @@ def _home(name: str, place: Place, known: Known) -> at.Array:
   return place.moves.return_rows(known[name])
 
 
+def _returned(place: Place, known: Known) -> at.Array:
+  rows = _home('expert_out', place, known)
+  if place.policy.placement != 'returned':
+    return rows
+  rows = combine.weighted(place.policy, rows, known['topk_weights'])
+  return numerics.store(place.policy, rows)
+
+
 def _relayed(name: str, place: Place, known: Known) -> at.Array:
   return relay.relayed(place.config, known['topk_ids'], known[name])
 
@@ -115,16 +124,18 @@ def _gemm(function, left: str, right: str, place: Place, known: Known):
 
 
 def _biased(name: str, bias: str, place: Place, known: Known) -> at.Array:
-  added = {}
+  added: dict[str, at.Array | None] = {}
   if place.config.bias:
     added = dict(bias=known[bias], scale=_bias_scale(bias, place, known))
+  if tensors.WEIGHTED[place.policy.placement] == name:
+    added['after'] = _early_weight(place, known)
   function = functools.partial(expert_gemm.expert_gemm, **added)
   return _gemm(function, *tensors.GEMMS[name], place, known)
 
 
 def _bias_grad(bias: str, of: str, place: Place, known: Known) -> at.Array:
   config, policy, plan, _ = place
-  scale = _bias_scale(bias, place, known)
+  scale = _early_weight(place, known) if bias == 'b_down' else None
   return expert_gemm_grad.bias_grad(config, policy, plan, known[of], scale)
 
 
@@ -134,23 +145,32 @@ def _bias_scale(bias: str, place: Place, known: Known) -> at.Array | None:
   The routing weight is of all that an expert gives: where it was applied before
   w_down, b_down has not had it.
   """
-  return _early_weight(place, known) if bias == 'b_down' else None
+  early = bias == 'b_down' and place.policy.placement == 'before_down'
+  return _early_weight(place, known) if early else None
 
 
 def _early_weight(place: Place, known: Known) -> at.Array | None:
-  if place.policy.placement == 'combine':
+  if place.policy.placement not in tensors.EARLY:
     return None
-  return place.moves.row_weight(known['topk_weights'])
+  weight = place.moves.row_weight(known['topk_weights'])
+  weight = numerics.widen(place.policy, weight)
+  return numerics.at(place.policy, 'routing_weight', weight)
 
 
 def _activation(place: Place, known: Known) -> at.Array:
-  weight = _early_weight(place, known)
+  weight = None
+  if place.policy.placement == 'before_down':
+    weight = _early_weight(place, known)
   return swiglu.swiglu(place.policy, known['gate_up'], weight)
 
 
 def _y(place: Place, known: Known) -> at.Array:
-  weights, last = known['topk_weights'], known.get('shared_out')
-  return combine.combine(place.policy, known['returned'], weights, last)
+  in_order = functools.partial(
+    combine.in_order, place.policy, known['topk_ids']
+  )
+  rows, weights = in_order(known['returned']), in_order(known['topk_weights'])
+  last = known.get('shared_out')
+  return combine.combine(place.policy, rows, weights, last)
 
 
 def _d_expert_out(place: Place, known: Known) -> at.Array:
@@ -162,13 +182,19 @@ def _d_expert_out(place: Place, known: Known) -> at.Array:
 def _d_topk_weights(place: Place, known: Known) -> at.Array:
   """Returns `[R, T, K]` in the dtype of `topk_weights`."""
   policy, dtype = place.policy, known['topk_weights'].dtype
-  if policy.placement == 'combine':
-    dy, returned = known['dy'], known['returned']
-    grad = dispatch_grad.combine_weight_grad(policy, dy, returned)
+  if policy.placement not in tensors.EARLY:
+    # What came home before it was weighted.
+    late = policy.placement == 'returned'
+    rows = _home('expert_out', place, known) if late else known['returned']
+    grad = dispatch_grad.combine_weight_grad(policy, known['dy'], rows)
     return grad.astype(dtype)
-  of_row = swiglu_grad.row_weight_grad(
-    policy, known['gate_up'], known['d_activation']
-  )
+  d_activation = known['d_activation']
+  if policy.placement == 'epilogue':
+    of_row = inner_product.inner_product(
+      policy, d_activation, known['activation']
+    )
+  else:
+    of_row = swiglu_grad.row_weight_grad(policy, known['gate_up'], d_activation)
   if place.config.bias:
     # Of each row its product with the one column that its expert's bias is.
     wide = dataclasses.replace(policy, storage=policy.accumulate)
@@ -188,9 +214,22 @@ def _d_gate_up(place: Place, known: Known) -> at.Array:
   )
 
 
+def _d_w_down(place: Place, known: Known) -> at.Array:
+  config, policy, plan, _ = place
+  d_out = known['d_expert_out']
+  weight = _early_weight(place, known)
+  if weight is not None and policy.placement == 'epilogue':
+    # What was weighted were the sums: nobody stored rows that have it.
+    weighted = combine.weighted(policy, d_out, weight)
+    d_out = numerics.store(policy, weighted)
+  rows = known['activation']
+  return expert_gemm_grad.weight_grad(config, policy, plan, rows, d_out)
+
+
 def _dx(place: Place, known: Known) -> at.Array:
+  rows = combine.in_order(place.policy, known['topk_ids'], known['d_returned'])
   last = known.get('d_shared_in')
-  return combine_grad.combine_grad(place.policy, known['d_returned'], last)
+  return combine_grad.combine_grad(place.policy, rows, last)
 
 
 def _counts(config: config_lib.MoEConfig, known: Known) -> at.Array:
@@ -218,7 +257,7 @@ _STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
   'gate_up': functools.partial(_biased, 'gate_up', 'b_gate_up'),
   'activation': _activation,
   'expert_out': functools.partial(_biased, 'expert_out', 'b_down'),
-  'returned': functools.partial(_home, 'expert_out'),
+  'returned': _returned,
   'y': _y,
   'dy_relayed': functools.partial(_relayed, 'dy'),
   'd_expert_out': _d_expert_out,
@@ -237,3 +276,4 @@ for _function, _gemms in (
     name: functools.partial(_gemm, _function, *read)
     for name, read in _gemms.items()
   }
+_STAGES['d_w_down'] = _d_w_down

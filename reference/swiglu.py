@@ -14,9 +14,9 @@ def swiglu(
 ) -> at.Float[at.Array, '*batch F']:
   """Returns `activation` `[..., F]` in the storage dtype, rounded once.
 
-  In the accumulation dtype: 'swiglu' is gate / (1 + exp(-alpha gate)) * up,
-  'absolute' is |gate| * up, of what `gated` makes of both; then times the
-  weight, if it is applied here.
+  In the accumulation dtype, but for the policy's points: 'swiglu' is
+  gate / (1 + exp(-alpha gate)) * up, 'absolute' is |gate| * up, of what `gated`
+  makes of both; then times the weight, if it is applied here.
 
   Args:
     policy: activation, placement and dtypes.
@@ -29,11 +29,20 @@ def swiglu(
       or the policy is in float64 and jax_enable_x64 is off.
   """
   _check_arguments(policy, gate_up, row_weight)
-  gate, up = gated(policy, gate_up)
-  activation = act(policy, gate) * up
+  activation = unweighted(policy, gate_up)
   if row_weight is not None:
     activation = activation * numerics.widen(policy, row_weight)[..., None]
   return numerics.store(policy, activation)
+
+
+def unweighted(
+  policy: precision.PrecisionPolicy,
+  gate_up: at.Float[at.Array, '*batch 2*F'],
+) -> at.Float[at.Array, '*batch F']:
+  """Returns act(gate) * up `[..., F]` in the accumulation dtype."""
+  gate, up = gated(policy, gate_up)
+  silu = numerics.at(policy, 'silu', act(policy, gate))
+  return numerics.at(policy, 'product', silu * up)
 
 
 def gated(

@@ -7,6 +7,7 @@ from hpmoe.reference import numerics
 from hpmoe.reference import swiglu
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def swiglu_grad(
@@ -27,7 +28,7 @@ def swiglu_grad(
     policy: activation, placement and dtypes.
     gate_up: `[..., 2F]` float, gate columns first.
     d_activation: `[..., F]` float.
-    row_weight: `[...]` float routing weights if placement is 'before_down',
+    row_weight: `[...]` float routing weights at placements of `tensors.EARLY`,
       otherwise None.
 
   Raises:
@@ -39,12 +40,12 @@ def swiglu_grad(
   g = numerics.widen(policy, d_activation)
   if row_weight is not None:
     g = g * numerics.widen(policy, row_weight)[..., None]
-  d_gate = g * up
+  d_gate = numerics.at(policy, 'd_silu', g * up)
   if policy.activation == 'swiglu':
     d_gate = d_gate * _slope(swiglu.scaled(policy, gate))
   else:
     d_gate = d_gate * jnp.sign(gate)
-  d_up = g * swiglu.act(policy, gate)
+  d_up = g * numerics.at(policy, 'silu', swiglu.act(policy, gate))
   d_gate_up = jnp.concatenate([d_gate, d_up], axis=-1)
   if policy.limit:
     d_gate_up = jnp.where(_clamped(policy, gate_up), 0, d_gate_up)
@@ -79,8 +80,7 @@ def row_weight_grad(
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  gate, up = swiglu.gated(policy, gate_up)
-  unweighted = swiglu.act(policy, gate) * up
+  unweighted = swiglu.unweighted(policy, gate_up)
   return inner_product.inner_product(policy, d_activation, unweighted)
 
 
@@ -102,7 +102,7 @@ def _check_arguments(
       'gate_up: expected twice the columns of d_activation, '
       f'{2 * d_activation.shape[-1]}, got {gate_up.shape[-1]}'
     )
-  wanted = policy.placement == 'before_down'
+  wanted = policy.placement in tensors.EARLY
   if wanted != (row_weight is not None):
     raise ValueError(
       f'row_weight: expected {"weights" if wanted else "None"} for placement '

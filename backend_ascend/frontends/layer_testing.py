@@ -19,7 +19,7 @@ POLICIES = {
     storage, placement=placement
   )
   for storage in storage_lib.STORED
-  for placement in precision.PLACEMENTS
+  for placement in precision.LAUNCHED
 }
 POLICIES['float16-combine'] = precision.PrecisionPolicy('float16')
 F32 = POLICIES['float32-combine']

@@ -98,10 +98,17 @@ def shape(
       f'policy: expected {" or ".join(layout.DTYPES)} storage with float32 '
       f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
-  if policy.unrounded:
+  plain = dict(points=(), sum_order='slot')
+  for name, value in plain.items():
+    if getattr(policy, name) != value:
+      raise ValueError(
+        f'policy.{name}: expected {value!r} for our backend, which rounds what '
+        f'it stores and nothing else, got {getattr(policy, name)!r}'
+      )
+  if policy.placement not in precision.LAUNCHED:
     raise ValueError(
-      'policy.unrounded: expected none for our backend, which stores every '
-      f'intermediate rounded, got {list(policy.unrounded)}'
+      f'policy.placement: expected one of {precision.LAUNCHED} for our '
+      f'backend, got {policy.placement!r}'
     )
   if config.bias:
     raise ValueError('bias: expected False for our backend, got True')

@@ -26,7 +26,7 @@ SHAPES = {
 GRAINS = flow_lib.EVENT_GRAINS
 RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)
 ARRIVED = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
-PLACEMENTS = precision.PLACEMENTS
+PLACEMENTS = precision.LAUNCHED
 COMPILE = {
   'forward': compiler.compile_forward,
   'backward': compiler.compile_backward,

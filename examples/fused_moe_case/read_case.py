@@ -8,8 +8,9 @@ calls `function(inputs, layer, policy)` for each kind of data in the folder CASE
 and writes what it returns, tensors by name, to the folder OUT, for `hpmoe check
 --case=CASE --outputs=OUT`.  `layer` and `policy` have what case.toml says of
 them as attributes.  The backward pass is `function.backward`, called likewise;
-it also gets dy and what a forward pass saved.  `function.torch = True` does
-what --torch does.
+it also gets dy and what a forward pass saved; one that computes that again says
+so: `function.backward.recomputes = True`.  `function.torch = True` does what
+--torch does.
 
 In a program of your own:
 
@@ -54,6 +55,9 @@ _DTYPES: 'dict[str, np.dtype]' = {
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 FORWARD, BACKWARD = 'forward', 'backward'
+# What case.toml does not say is so.
+_PLAIN_LAYER = dict(bias=False)
+_PLAIN_POLICY = dict(alpha=1.0, limit=0.0, offset=0.0)
 
 
 def load(folder):
@@ -97,7 +101,7 @@ def inputs(case, data, rank=None, torch=False, which=FORWARD):
   return {n: (as_torch if torch else as_numpy)(a) for n, a in held.items()}
 
 
-def write(folder, case, data, tensors, rank=None):
+def write(folder, case, data, tensors, rank=None, **notes):
   """Writes what a kernel computed: a file that is whole, or none.
 
   Args:
@@ -106,9 +110,11 @@ def write(folder, case, data, tensors, rank=None):
     data: what it was computed from, one of `case.data`.
     tensors: numpy's or torch's, by name.
     rank: whose, without a rank axis; None: `[R, ...]` of all.
+    **notes: strings to be kept with them; recomputes='true': the backward pass
+      computed again what it was given of a forward pass.
   """
   os.makedirs(folder, exist_ok=True)
-  save(path_of(folder, data, rank), tensors, {'case': case.case.id})
+  save(path_of(folder, data, rank), tensors, dict(notes, case=case.case.id))
 
 
 def path_of(folder, name, rank=None):
@@ -212,20 +218,44 @@ def as_torch(array):
 
 
 def bits_of(value):
-  """Returns a tensor of numpy or torch as a contiguous array of numpy."""
-  for method in ('detach', 'cpu'):
-    if hasattr(value, method):
-      value = getattr(value, method)()
+  """Returns a tensor as a contiguous array of numpy.
+
+  Args:
+    value: numpy's, torch's, JAX's, MindSpore's, or another's that speaks
+      DLPack; anywhere, strided in any way, with a gradient or not.
+
+  Raises:
+    TypeError: it is no array of numbers.
+  """
+  for method in ('detach', 'cpu', 'asnumpy'):
+    value = getattr(value, method, lambda same=value: same)()
   name = str(getattr(value, 'dtype', '')).rpartition('.')[2]
-  if name in _BARE and hasattr(value, 'contiguous'):
+  # numpy knows no such of torch.
+  if name == 'bfloat16' and hasattr(value, 'float'):
+    wide = np.asarray(value.float())
+    value = (wide.view(np.uint32) >> 16).astype(np.uint16)
+  elif name in _BARE and hasattr(value, 'contiguous'):
     import torch
 
-    whole = torch.int16 if name == 'bfloat16' else torch.uint8
-    value = value.contiguous().view(whole).numpy()
-  array = np.asarray(value)
+    value = value.contiguous().view(torch.uint8).numpy()
+  if hasattr(value, '__array__') or not hasattr(value, '__dlpack__'):
+    array = np.asarray(value)
+  else:
+    array = _of_dlpack(value)
+  if array.dtype.hasobject:
+    raise TypeError(f'its elements are objects, not numbers: {array.dtype}')
   array = array if array.flags.c_contiguous else array.copy()
   array = array.view(_BARE[name]) if name in _BARE else array
   return array.astype(array.dtype.newbyteorder('<'), copy=False)
+
+
+def _of_dlpack(value):
+  try:
+    return np.from_dlpack(value)
+  except (BufferError, RuntimeError):  # bfloat16, or not on a CPU
+    import torch
+
+    return bits_of(torch.from_dlpack(value))
 
 
 def _widened(name, bits):
@@ -285,7 +315,12 @@ def _tables(path, lines):
     yield name, values
 
 
-def _function(named):
+def function(named):
+  """Returns a function that FILE.py:function names.
+
+  Raises:
+    ValueError: it is not there.
+  """
   path, _, name = named.rpartition(':')
   if not path or not os.path.exists(path):
     raise ValueError(f'function: expected FILE.py:function, got {named!r}')
@@ -299,31 +334,36 @@ def _function(named):
   return getattr(module, name)
 
 
-def run(case, function, out, torch=False):
+def run(case, kernel, out, torch=False):
   """Calls a function on each kind of data, and writes what it returns.
 
   Raises:
-    ValueError: the folder of outputs is in use, or the function changed what it
+    ValueError: the folder of outputs is in use, or the kernel changed what it
       was given.
   """
   if os.path.isdir(out) and os.listdir(out):
     raise ValueError(f'out: expected a folder that is empty, got {out!r}')
-  torch = torch or getattr(function, 'torch', False)
+  torch = torch or getattr(kernel, 'torch', False)
   for data, table in case.data.items():
-    known = getattr(function, 'activations', (table.activation,))
+    known = getattr(kernel, 'activations', (table.activation,))
     if table.activation not in known:
       continue
-    policy = types.SimpleNamespace(**vars(case.policy))
-    policy.activation = table.activation
+    layer = types.SimpleNamespace(**dict(_PLAIN_LAYER, **vars(case.layer)))
+    policy = types.SimpleNamespace(**dict(_PLAIN_POLICY, **vars(case.policy)))
+    for name in ('activation', 'limit', 'offset'):
+      if hasattr(table, name):
+        setattr(policy, name, getattr(table, name))
     found = {}
     if case.case.direction != BACKWARD:
       held = inputs(case, data, None, torch)
-      found.update(_called(function, held, case.layer, policy))
+      found.update(_called(kernel, held, layer, policy))
     if case.case.direction != FORWARD:
       held = inputs(case, data, None, torch, BACKWARD)
       held.update((n, a) for n, a in found.items() if n in held)
-      found.update(_called(function.backward, held, case.layer, policy))
-    write(out, case, data, found)
+      found.update(_called(kernel.backward, held, layer, policy))
+    backward = getattr(kernel, 'backward', None)
+    again = bool(getattr(backward, 'recomputes', False))
+    write(out, case, data, found, recomputes=json.dumps(again))
 
 
 def _is_of(error, named):
@@ -357,7 +397,7 @@ def main():
   parser.add_argument('--torch', action='store_true', help='tensors of torch')
   given = parser.parse_args()
   try:
-    run(load(given.case), _function(given.function), given.out, given.torch)
+    run(load(given.case), function(given.function), given.out, given.torch)
   except ValueError as error:
     if _is_of(error, given.function):  # it is the user's own, with its lines
       raise

@@ -87,7 +87,8 @@ class Can:
     orders: of accumulation; None: its sums have an order of its own, whatever
       is asked for.
     modes: fields of `Checking` that it has.
-    unrounds: whether it keeps intermediates that `policy.unrounded` names.
+    rounds: whether it has other rounding points, placements and orders of
+      sums than our launch, see `policies`.
     relays: whether it returns relayed rows where its options relay.
     declares: whether it may say which activations it knows.
     parts: whether it may have biases, shared experts, slots that no expert
@@ -102,7 +103,7 @@ class Can:
   dtypes: tuple[str, ...] = tuple(storage.STORED)
   orders: tuple[str, ...] | None = precision.ACCUMULATION_ORDERS
   modes: tuple[str, ...] = ()
-  unrounds: bool = False
+  rounds: bool = False
   relays: bool = False
   repeats: bool = False
   saves: bool = False
@@ -218,10 +219,15 @@ class Candidate(abc.ABC):
         f'routing: expected one that uses every slot with {beside}, got '
         f'{case.routing}'
       )
-    if case.unrounded and not can.unrounds:
+    if case.policy and not can.rounds:
       raise ValueError(
-        f'unrounded: expected none with {beside}, which stores every '
-        f'intermediate rounded, got {",".join(case.unrounded)}'
+        f'policy: expected none with {beside}, which rounds what it stores and '
+        f'nothing else, got {",".join(case.policy)}'
+      )
+    if case.placement not in precision.LAUNCHED and not can.rounds:
+      raise ValueError(
+        f'placement: expected one of {precision.LAUNCHED} with {beside}, got '
+        f'{case.placement}'
       )
     for mode, value in self.checking.asked().items():
       if mode not in can.modes:

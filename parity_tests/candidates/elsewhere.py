@@ -69,7 +69,7 @@ class Program(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, parts=True, repeats=True, unrounds=True
+    orders=None, parts=True, repeats=True, rounds=True
   )
   _flag: ClassVar[str] = 'command'
   command: str
@@ -203,7 +203,7 @@ class Interpreter(Program):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, parts=True, repeats=True, unrounds=True, declares=True
+    orders=None, parts=True, repeats=True, rounds=True, declares=True
   )
   _flag: ClassVar[str] = 'python'
   command: str = ''

@@ -128,7 +128,7 @@ class TestSameBits:
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
   @pytest.mark.parametrize('data', ['exact', 'real'])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   def test_all_of_it(
     self, placement, data, grain, storage, num_ranks, direction
   ):

@@ -50,7 +50,7 @@ class Outputs(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, parts=True, unrounds=True, saves=True
+    orders=None, parts=True, rounds=True, saves=True
   )
   path: str
   names: str | None = None

@@ -111,7 +111,7 @@ class Subprocess(candidates.Candidate):
     orders=None,
     parts=True,
     repeats=True,
-    unrounds=True,
+    rounds=True,
     declares=True,
   )
   name: str

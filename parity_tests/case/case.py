@@ -10,6 +10,7 @@ from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import memory
+from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 
@@ -33,7 +34,8 @@ class Case:
     placement: where the routing weight multiplies.
     accumulation_order: of the sums of our backend.
     capacity: N; None is what the routing needs.
-    unrounded, activation_ulp, sigmoid_ulp: of the policy.
+    policy: names and words of `policies.fields`.
+    activation_ulp, sigmoid_ulp: of the policy.
     weights: the dtype that routing weights are rounded to.
     activation: between the two GEMMs, see `precision.activation_of`.
     bias: whether both GEMMs add one; given inputs have it or not.
@@ -53,7 +55,7 @@ class Case:
   placement: str = 'combine'
   accumulation_order: str = 'ascending'
   capacity: int | None = None
-  unrounded: tuple[str, ...] = ()
+  policy: tuple[str, ...] = ()
   activation_ulp: float = precision.ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
   weights: str = 'float32'
@@ -82,6 +84,10 @@ class Case:
       )
     policy = dataclasses.asdict(held.policy)
     policy['activation'] = held.policy.form
+    policy['policy'] = (
+      *held.policy.points,
+      f'sum_order={held.policy.sum_order}',
+    )
     known = {field.name for field in dataclasses.fields(cls)}
     return cls(
       direction=direction,
@@ -121,7 +127,7 @@ class Case:
       return folder_lib.read(self.folder).inputs()
     return inputs_lib.with_weights(self._made(), self.weights).under(
       accumulation_order=self.accumulation_order,
-      unrounded=self.unrounded,
+      **policies.fields(self.policy),
       activation_ulp=self.activation_ulp,
       sigmoid_ulp=self.sigmoid_ulp,
       **precision.activation_of(self.activation),
@@ -157,7 +163,9 @@ class Case:
       d_shared=config.d_shared or self.d_shared,
     )
     config = dataclasses.replace(config, **more)
-    policy = precision.PrecisionPolicy(self.dtype, unrounded=self.unrounded)
+    policy = precision.PrecisionPolicy(
+      self.dtype, **policies.fields(self.policy)
+    )
     return memory.bytes_needed(config, policy, self.direction, of)
 
   def _made(self) -> inputs_lib.LayerInputs:

@@ -391,10 +391,11 @@ def _prove_both(config, policy, arrays, beyond: '_Beyond'):
       dy = _of_tokens(arrays, 'dy', tokens)
       grads = _prove_rows_grad(policy, weights, rows, held, dy, bounds)
       dx[tokens] += np.abs(grads.d_expert_in)
-      d_w_down.add(held.activation, grads.d_expert_out)
+      again = _weight(policy, rows, 'expert_out')
+      d_w_down.add(held.activation, grads.d_expert_out * again)
       d_w_gate_up.add(rows.x, grads.d_gate_up)
       ones = np.ones_like(rows.weight)
-      d_b_down.add(ones * _early_weight(policy, rows), grads.d_expert_out)
+      d_b_down.add(ones * _weight(policy, rows, *_EARLY), grads.d_expert_out)
       d_b_gate_up.add(ones, grads.d_gate_up)
     of_expert = dict(d_w_down=d_w_down, d_w_gate_up=d_w_gate_up)
     if config.bias:
@@ -536,14 +537,16 @@ def _prove_rows(policy, weights: _Weights, rows: _Rows, bounds) -> _Held:
 
   gate, up, _ = _gated(policy, gate_up)
   _check_gates(gate, rows.where)
-  activation = np.abs(gate) * up * _early_weight(policy, rows)
+  activation = np.abs(gate) * up * _weight(policy, rows, 'activation')
   _bound(bounds, 'activation', np.abs(activation), rows.where)
   activation = _store(policy, 'activation', activation)
 
-  bias = weights.b_down * _early_weight(policy, rows)
+  bias = weights.b_down * _weight(policy, rows, 'activation')
   sums = _magnitude(activation, weights.w_down) + np.abs(bias)
   _bound(bounds, 'expert_out', sums, rows.where)
   expert_out = activation @ weights.w_down + bias
+  expert_out = expert_out * _weight(policy, rows, 'expert_out')
+  _bound(bounds, 'expert_out', np.abs(expert_out), rows.where)
   expert_out = _store(policy, 'expert_out', expert_out)
   return _Held(gate_up, activation, expert_out)
 
@@ -567,14 +570,19 @@ def _check_gates(gate: np.ndarray, where: str) -> None:
     )
 
 
-def _early_weight(policy, rows):
-  return 1 if policy.placement == 'combine' else rows.weight
+def _weight(policy, rows, *stages: str):
+  """Returns the routing weights, if one of some stages applies them, or 1."""
+  applied = tensors.WEIGHTED[policy.placement] in stages
+  return rows.weight if applied else 1
+
+
+# Stages of placements that are not `tensors.EARLY`, and of those that are.
+_LATE, _EARLY = ('y', 'returned'), ('activation', 'expert_out')
 
 
 def _combined(policy, rows: _Rows, held: _Held) -> np.ndarray:
   """Returns |w| |expert_out|, as a token adds it."""
-  late = np.abs(rows.weight) if policy.placement == 'combine' else 1
-  return np.abs(held.expert_out) * late
+  return np.abs(held.expert_out * _weight(policy, rows, *_LATE))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -594,8 +602,7 @@ def _prove_rows_grad(
   Products of three factors are exact in any order: those of two are no larger
   where the third is not zero, and do not matter where it is.
   """
-  late = rows.weight if policy.placement == 'combine' else 1
-  d_expert_out = dy * late
+  d_expert_out = dy * _weight(policy, rows, *_LATE)
   _bound(bounds, 'd_expert_out', np.abs(d_expert_out), rows.where)
   d_expert_out = _store(policy, 'd_expert_out', d_expert_out)
 
@@ -607,10 +614,13 @@ def _prove_rows_grad(
   sums = np.abs(dy * held.expert_out).sum(-1, keepdims=True)
   if policy.placement == 'before_down':
     sums = np.abs(d_activation * gate * up).sum(-1, keepdims=True)
-    sums += np.abs(dy * weights.b_down).sum(-1, keepdims=True)
+  if policy.placement == 'epilogue':
+    sums = np.abs(d_activation * held.activation).sum(-1, keepdims=True)
+  if policy.placement in tensors.EARLY:
+    sums = sums + np.abs(dy * weights.b_down).sum(-1, keepdims=True)
   _bound(bounds, 'd_topk_weights', sums, rows.where)
 
-  g = d_activation * _early_weight(policy, rows)
+  g = d_activation * _weight(policy, rows, *_EARLY)
   d_gate_up = passes * np.concatenate(
     [g * np.sign(gate) * up, g * np.abs(gate)], axis=-1
   )

@@ -36,7 +36,8 @@ LAYER = (
     'placement',
     'placement',
     'Where the routing weight multiplies: `combine`, the returned rows as they '
-    'are summed, or `before_down`, the activation before the down GEMM.',
+    'are summed; `before_down`, the activation before the down GEMM; '
+    "`epilogue`, that GEMM's sums; `returned`, stored rows, rounded again.",
     'combine',
     choices=precision.PLACEMENTS,
   ),
@@ -84,10 +85,10 @@ POLICY = (
     least=0,
   ),
   flag.Flag(
-    'unrounded',
-    'unrounded',
-    'Intermediates that the candidate keeps in float32: some of gate_up, '
-    'activation, expert_out.',
+    'policy',
+    'policy',
+    'Where the candidate rounds: a name of docs/find_a_bug.md '
+    '(`torch_grouped_mm`, `vllm`), or POINT=DTYPE: `gate_up=f32,silu=bf16`.',
     '',
     many=True,
   ),

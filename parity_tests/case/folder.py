@@ -407,7 +407,7 @@ def write(
 def _told(of: MoEConfig | PrecisionPolicy) -> dict[str, object]:
   """Returns fields; those that came later only where a layer has the part."""
   fields = dataclasses.asdict(of)
-  later = ('bias', 'd_shared', *precision.FORM)
+  later = ('bias', 'd_shared', 'points', 'sum_order', *precision.FORM)
   return {
     n: v for n, v in fields.items() if n not in later or v != _usual(of, n)
   }

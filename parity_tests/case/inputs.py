@@ -84,7 +84,9 @@ class LayerInputs:
       ValueError: the policy has no such value.
     """
     policy = dataclasses.replace(self.policy, **fields)
-    return dataclasses.replace(self, policy=policy)
+    return dataclasses.replace(
+      self, policy=policy, arrays=_stored(policy, self.arrays)
+    )
 
 
 def make_inputs(
@@ -201,7 +203,22 @@ def with_data(
     [ids],
     lambda: make(made.config, policy, ids, seed)[0],
   )
-  return dataclasses.replace(made, policy=policy, arrays=arrays, data=data)
+  return dataclasses.replace(
+    made, policy=policy, arrays=_stored(policy, arrays), data=data
+  )
+
+
+def _stored(
+  policy: PrecisionPolicy, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Returns inputs, each in the dtype that the policy gives it."""
+  dtypes = {n: policy.dtype(n) for n in arrays}
+  return {
+    n: a.astype(storage.FORMATS[dtypes[n]].numpy, copy=False)
+    if dtypes[n] in storage.FORMATS
+    else a
+    for n, a in arrays.items()
+  }
 
 
 def with_weights(made: LayerInputs, dtype: str) -> LayerInputs:

@@ -1,6 +1,6 @@
 """Formulas of silu, and intermediates kept in float32, as the policy says.
 
-A kernel is right or wrong by `policy.activation_ulp` and `policy.unrounded`,
+A kernel is right or wrong by `policy.activation_ulp` and `policy.points`,
 whether it returns y or every tensor.
 """
 
@@ -32,20 +32,20 @@ class Numpy(candidates.Candidate):
   Attributes:
     kernel: computes it.
     returns: names of what it returns.
-    unrounded: what it keeps in float32, whatever the policy; None: as that.
+    points: where it rounds, whatever the policy; None: as that.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(orders=None, unrounds=True)
+  can: ClassVar[candidates.Can] = candidates.Can(orders=None, rounds=True)
   kernel: trial.Kernel = trial.Kernel()
   returns: tuple[str, ...] = ALL
-  unrounded: tuple[str, ...] | None = None
+  points: tuple[str, ...] | None = None
   name: str = 'mine:layer'
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
     del given
     asked = policy
-    if self.unrounded is not None:
-      policy = dataclasses.replace(policy, unrounded=self.unrounded)
+    if self.points is not None:
+      policy = dataclasses.replace(policy, points=self.points)
     made = self.kernel.forward(config, policy, inputs)
     made = {name: made[name] for name in self.returns}
     return user_candidate.check_outputs(
@@ -67,16 +67,16 @@ def failed(candidate, lanes=('exact', 'bounded', 'standard'), **case):
 
 @pytest.mark.parametrize('returns', [ALL, ONLY_Y], ids=['all', 'y'])
 @pytest.mark.parametrize(
-  'unrounded', [('gate_up',), ('activation', 'expert_out')]
+  'points', [('gate_up=f32',), ('activation=f32', 'expert_out=f32')]
 )
-def test_a_fused_kernel_is_right_under_its_policy(unrounded, returns):
+def test_a_fused_kernel_is_right_under_its_policy(points, returns):
   candidate = Numpy(returns=returns)
-  assert not failed(candidate, dtype='bfloat16', unrounded=unrounded)
+  assert not failed(candidate, dtype='bfloat16', policy=points)
 
 
 def test_a_fused_kernel_is_wrong_under_the_default_policy():
   # Given gate_up, float32 in a policy that stores bfloat16, and so returned,
-  candidate = Numpy(unrounded=('gate_up',), returns=('gate_up', 'y'))
+  candidate = Numpy(points=('gate_up=f32',), returns=('gate_up', 'y'))
   with pytest.raises(ValueError, match='gate_up: expected bfloat16 .* float32'):
     failed(candidate, dtype='bfloat16', lanes=('bounded',))
 
@@ -134,6 +134,15 @@ def test_units_are_a_positive_number(value):
     precision.PrecisionPolicy(activation_ulp=value)
 
 
-def test_only_intermediates_can_be_unrounded():
-  with pytest.raises(ValueError, match=r"^unrounded: expected .* \('y',\)"):
-    precision.PrecisionPolicy('bfloat16', unrounded=('y',))
+@pytest.mark.parametrize(
+  'points, match',
+  [
+    (('tanh=bf16',), "expected some of .*'silu'.*, got 'tanh=bf16'"),
+    (('silu=bf15',), 'expected silu=DTYPE, one of .*tf32.*, got'),
+    (('y=tf32',), 'expected y=DTYPE'),
+    (('silu=bf16', 'silu=f16'), 'expected silu once, got bfloat16 too'),
+  ],
+)
+def test_points_are_those_of_the_table(points, match):
+  with pytest.raises(ValueError, match=f'^points: {match}'):
+    precision.PrecisionPolicy('bfloat16', points=points)

@@ -18,6 +18,7 @@ from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import processes
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.cause import explain
+from hpmoe.parity_tests.judge.cause import roundings
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
@@ -317,8 +318,9 @@ def explained(
   refuses: Callable[[str, np.ndarray], np.ndarray],
   exact: bool,
 ) -> Results:
-  """Tells of the first stage that fails what it looks like, see `explain`.
+  """Tells of stages that fail what they look like.
 
+  Of the first one see `explain`; of each where only roundings are, `roundings`.
   Not where some ranks are judged alone: it takes the tensors of all.
 
   Args:
@@ -330,23 +332,58 @@ def explained(
       stage's name and of what it should be.
     exact: whether right values are equal.
   """
-  failed = [r for r in results if r.failure and r.failure.bad_rows]
-  stages = {verdicts.tensor_of(r.stage): r for r in reversed(failed)}
-  # Relayed rows have bits only.
-  name = next((n for n in case.which.stages if n in stages), None)
-  if name is None or case.tiling.ranks is not None or case.tiling.sample:
+  if case.tiling.ranks is not None or case.tiling.sample:
     return results
-  failure = stages[name].failure
-  assert failure is not None
-  stage = _failed_stage(case, answered, expected, failure, refuses, exact)
-  words = explain.explain(stage, failure.pattern)
-  tell = lambda one: dataclasses.replace(one, pattern=words)
-  return [
-    r.part.but(tell)
-    if r in failed and verdicts.tensor_of(r.stage) == name
-    else r
-    for r in results
-  ]
+  failures = {
+    verdicts.tensor_of(r.stage): r.failure
+    for r in reversed(results)
+    if r.failure
+  }
+  words: dict[str, str] = {}
+  # Relayed rows have bits only.
+  for name in (n for n in case.which.stages if n in failures):
+    failure = failures[name]
+    told = ''
+    if not exact and _is_small(case):
+      told = roundings.explain(_rounded(case, answered, name))
+    if not told and not words and failure.bad_rows:
+      stage = _failed_stage(case, answered, expected, failure, refuses, exact)
+      told = explain.explain(stage, failure.pattern)
+    words[name] = told or failure.pattern
+
+  def tell(result: verdicts.Result) -> verdicts.Result:
+    name = verdicts.tensor_of(result.stage)
+    if result.failure is None or name not in words:
+      return result
+    change = functools.partial(dataclasses.replace, pattern=words[name])
+    return result.part.but(change)
+
+  return [tell(r) for r in results]
+
+
+# Products of a layer that is computed under a hundred policies.
+_MOST_PRODUCTS = 1 << 30
+
+
+def _is_small(case: PassCase) -> bool:
+  sizes = case.made.config.dims()
+  rows = sizes['R'] * sizes['T'] * sizes['K']
+  return 3 * rows * sizes['D'] * sizes['F'] <= _MOST_PRODUCTS
+
+
+def _rounded(case: PassCase, answered: Answered, name: str) -> roundings.Stage:
+  chain = (*case.unseen(name, answered.sources), name)
+  got = slabs.whole(answered.got[name])
+  real = np.ones(got.shape, bool)
+  for rank in range(len(got)):
+    case.tiling.padding(name, real, rank)[:] = False
+
+  def under(policy: precision.PrecisionPolicy) -> np.ndarray:
+    made = dataclasses.replace(case.made, policy=policy)
+    one = dataclasses.replace(case, made=made)
+    return slabs.whole(one.recompute(name, answered.sources))
+
+  return roundings.Stage(name, case.made.policy, chain, got, real, under)
 
 
 def _weights_of(stage: str) -> tuple[str, ...]:
@@ -406,26 +443,32 @@ def _failed_stage(
 def with_placement(
   case: PassCase, got: Got, result: verdicts.Result
 ) -> verdicts.Result:
-  """Tells who has a tensor as the other `policy.placement` would make it."""
+  """Tells who has a tensor as another `policy.placement` would make it."""
   if result.failure is None or result.stage not in _PLACED:
     return result
   policy, rank = case.made.policy, result.failure.rank
-  (other,) = set(precision.PLACEMENTS) - {policy.placement}
-  made = dataclasses.replace(
-    case.made, policy=dataclasses.replace(policy, placement=other)
-  )
-  elsewhere = dataclasses.replace(case, made=made)
 
-  def made_by(one: PassCase) -> bool:
+  def made_by(placement: str) -> bool:
+    policy = dataclasses.replace(case.made.policy, placement=placement)
+    made = dataclasses.replace(case.made, policy=policy)
+    one = dataclasses.replace(case, made=made)
+    if not {*one.unseen(result.stage, got)} <= {
+      *case.unseen(result.stage, got)
+    }:
+      return False
     mine = got[result.stage][rank]
     stage = one.recompute(result.stage, got)[rank]
     return not lanes.differs('exact', mine, stage).any()
 
   # What merely follows a stage that is wrong is as asked for in itself.
-  if made_by(case) or not made_by(elsewhere):
+  if made_by(policy.placement):
     return result
-  hint = f'as with placement {other}: is policy.placement read?'
-  return result.part.but(lambda one: dataclasses.replace(one, hint=hint))
+  for other in precision.PLACEMENTS:
+    if other != policy.placement and made_by(other):
+      hint = f'as with placement {other}: is policy.placement read?'
+      tell = functools.partial(dataclasses.replace, hint=hint)
+      return result.part.but(tell)
+  return result
 
 
 def guilty(
@@ -709,7 +752,9 @@ def _stage_jobs(
   # What was made of tensors that stayed away went through several operators.
   fit = tuple(r for r in records if r.layer or follows)
   known = case.descends(name, sources)
-  apart = bound and not follows
+  # A golden that is not rounded as the stage is says little of edges.
+  inside = precision.points_of(name, case.made.policy)
+  apart = bound and not (follows and not inside)
   beside = None
   if fit or apart:
     beside = _beside(case, name, sources, expected) if known else expected[name]

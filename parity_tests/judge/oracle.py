@@ -95,6 +95,8 @@ def _run(
     accumulation_order='ascending',
     activation_ulp=precision.ACTIVATION_ULP,
     sigmoid_ulp=0.0,
+    points=precision.points_of(name, policy),
+    sum_order=policy.sum_order if name in ('y', 'dx') else 'slot',
   )
   if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:
     policy = dataclasses.replace(policy, **_ANY_ACTIVATION)

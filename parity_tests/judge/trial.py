@@ -6,6 +6,7 @@ would.  Forward and backward, whole passes: a kernel that returns only results.
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -131,6 +132,17 @@ WRONG_SHARED = (
 )
 
 
+def _at(policy, point: str, a: np.ndarray) -> np.ndarray:
+  """Returns float32 values as a kernel that rounds them there has them."""
+  dtype = policy.rounding(point)
+  if dtype is None:
+    return a
+  if dtype == 'tf32':
+    return cut_bits(np.ascontiguousarray(a), 10)
+  with np.errstate(over='ignore'):
+    return a.astype(storage.FORMATS[dtype].numpy).astype(np.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Kernel:
   """How a kernel computes.
@@ -169,7 +181,7 @@ class Kernel:
     return a.astype(to.numpy)
 
   def _multiply(
-    self, policy, a: np.ndarray, b: np.ndarray, bias=None, factor=None
+    self, policy, a, b, bias=None, factor=None, after=None
   ) -> np.ndarray:
     a, b = (
       np.ascontiguousarray(m.astype(np.float32)).astype(np.float32)
@@ -177,12 +189,27 @@ class Kernel:
     )
     if self.operand_bits < 23:
       a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
+    a, b = (_at(policy, 'operands', m) for m in (a, b))
+    gemm = self.gemm
+    if policy.rounding('accumulator'):
+      gemm = functools.partial(self._in_blocks, policy)
     if bias is None:
-      return self._store(policy, self.gemm(a, b))
-    if factor is None:
-      factor = np.ones((len(a), 1), np.float32)
-    bias = bias.astype(np.float32)
-    return self._store(policy, self.add_bias(self.gemm, a, b, factor, bias))
+      sums = gemm(a, b)
+    else:
+      if factor is None:
+        factor = np.ones((len(a), 1), np.float32)
+      sums = self.add_bias(gemm, a, b, factor, bias.astype(np.float32))
+    return self._store(policy, sums if after is None else sums * after)
+
+  def _in_blocks(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    total = np.zeros((len(a), b.shape[1]), np.float32)
+    for lo in range(0, len(b), precision.BLOCK_INNER):
+      block = slice(lo, lo + precision.BLOCK_INNER)
+      total = total + self.gemm(
+        np.ascontiguousarray(a[:, block]), np.ascontiguousarray(b[block])
+      )
+      total = _at(policy, 'accumulator', total)
+    return total
 
   def _bias(self, config, arrays: Arrays, name: str, at) -> np.ndarray | None:
     """Returns an expert's bias, `[y]`; None: the layer has none."""
@@ -213,7 +240,7 @@ class Kernel:
 
   def _weights(self, policy, weights: np.ndarray) -> np.ndarray:
     if not self.round_weights:
-      return weights
+      return _at(policy, 'routing_weight', weights.astype(np.float32))
     narrow = 'bfloat16' if policy.storage == 'float32' else policy.storage
     return cut_bits(weights, storage.FORMATS[narrow].digits - 1)
 
@@ -247,7 +274,8 @@ class Kernel:
     weights = self._weights(policy, arrays['topk_weights']).reshape(
       lay.row.shape
     )
-    early = policy.placement == 'before_down'
+    at_stage = tensors.WEIGHTED[policy.placement]
+    early = at_stage == 'activation'
     made = lay.empty(policy, tensors.stages(config))
     x = arrays['x'].reshape(-1, config.d_model)
     returned = made['returned'].reshape(*lay.row.shape, -1)
@@ -256,7 +284,7 @@ class Kernel:
       bias = self._bias(config, arrays, 'b_gate_up', at)
       gate_up = self._multiply(storing, x[token], arrays['w_gate_up'][at], bias)
       gate, up, _ = self._gated(policy, gate_up)
-      hidden = self._act(policy, gate) * up
+      hidden = self._unweighted(policy, gate, up)
       if early:
         hidden = hidden * weights[token, slot, None]
       hidden = self._store(policy.storing('activation'), hidden)
@@ -265,15 +293,27 @@ class Kernel:
       factor = weights[token, slot, None] if early else None
       if self.wrong == 'b_down after the weight':
         factor = None if early else 1 / weights[token, slot, None]
-      out = self._multiply(storing, hidden, arrays['w_down'][at], bias, factor)
+      after = weights[token, slot, None] if at_stage == 'expert_out' else None
+      matrix = arrays['w_down'][at]
+      out = self._multiply(storing, hidden, matrix, bias, factor, after)
       made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
       made['activation'][rows], made['expert_out'][rows] = hidden, out
+      if at_stage == 'returned':
+        out = self._store(
+          policy.storing('returned'),
+          out.astype(np.float32) * weights[token, slot, None],
+        )
       returned[token, slot] = out
     made |= self._of_shared(self.forward, config, policy, arrays)
+    late = weights if at_stage == 'y' else None
     made['y'][:] = self._sum(
-      policy, returned, None if early else weights, made.get('shared_out'), lay
+      policy, 'y', returned, late, made.get('shared_out'), lay
     ).reshape(made['y'].shape)
     return made
+
+  def _unweighted(self, policy, gate: np.ndarray, up: np.ndarray):
+    act = _at(policy, 'silu', self._act(policy, gate))
+    return _at(policy, 'product', act * up)
 
   def _of_shared(self, run, config, policy, arrays: Arrays) -> Arrays:
     """Returns what a pass makes of the shared experts, if there are any."""
@@ -286,25 +326,24 @@ class Kernel:
       }
     # What comes home is of no interest, nor are gradients of weights of 1.
     given['returned'] = np.zeros_like(arrays['x'])[:, :, None]
-    policy = dataclasses.replace(policy, placement='combine', unrounded=())
-    return tensors.of_shared(run(layer, policy, given))
+    return tensors.of_shared(run(layer, policy.of_shared(), given))
 
-  def _sum(self, policy, returned, weights, last, lay: '_Layout') -> np.ndarray:
+  def _sum(self, policy, name, returned, weights, last, lay: '_Layout'):
     """Returns rows of slots summed by weights, and `last` `[R, T, D]`."""
     if last is None or self.wrong == 'shared experts forgotten':
-      return self._combine(policy, returned, weights)
+      return self._combine(policy, name, lay.ids, returned, weights)
     last = last.reshape(returned[:, 0].shape).astype(np.float32)
     if self.wrong == 'shared experts twice':
       last = 2 * last
     if self.wrong == 'shared experts weighted':
       last = last * lay.weights[:, :1]
+    more = last
     if self.wrong == 'shared experts added to what was rounded':
-      found = self._combine(policy, returned, weights).astype(np.float32)
-      return self._store(policy, found + last)
-    slots = np.concatenate([returned.astype(np.float32), last[:, None]], axis=1)
-    if weights is not None:
-      weights = np.hstack([weights, np.ones_like(weights[:, :1])])
-    return self._combine(policy, slots, weights)
+      more = None
+    found = self._combine(policy, name, lay.ids, returned, weights, more)
+    if more is None:
+      found = self._store(policy, found.astype(np.float32) + last)
+    return found
 
   def results(
     self, made: inputs_lib.LayerInputs, backward: bool = False
@@ -318,13 +357,20 @@ class Kernel:
     return {name: all_[name] for name in results}
 
   def _combine(
-    self, policy, returned: np.ndarray, weights: np.ndarray | None
+    self, policy, name: str, ids, returned: np.ndarray, weights, last=None
   ) -> np.ndarray:
+    terms = returned.astype(np.float32)
+    if weights is not None:
+      terms = _at(policy, 'weighted', terms * weights[..., None])
+    if policy.sum_order == 'expert':
+      terms = np.take_along_axis(terms, np.argsort(ids)[..., None], axis=1)
     total = np.zeros(returned[:, 0].shape, np.float32)
+    point = 'running_sum' if name == 'y' else 'd_running_sum'
     for k in range(returned.shape[1]):
-      term = returned[:, k].astype(np.float32)
-      total += term if weights is None else term * weights[:, k, None]
-    return self._store(policy, total)
+      total = total + terms[:, k]
+      total = _at(policy, point, total) if k else total
+    total = total if last is None else total + last
+    return self._store(policy.storing(name), total)
 
   def backward(
     self,
@@ -343,13 +389,14 @@ class Kernel:
     weights = self._weights(policy, arrays['topk_weights']).reshape(
       lay.row.shape
     )
-    early = policy.placement == 'before_down'
+    early = policy.placement in tensors.EARLY
+    at_stage = tensors.WEIGHTED[policy.placement]
     made = lay.empty(policy, tensors.grads(config))
     dy = arrays['dy'].reshape(-1, config.d_model)
     d_weights = made['d_topk_weights'].reshape(lay.row.shape)
     sent = made['d_returned'].reshape(*lay.row.shape, config.d_model)
     if not early:
-      returned = arrays['returned'].reshape(sent.shape).astype(np.float32)
+      returned = lay.home(arrays, policy).astype(np.float32)
       wide = dy.astype(np.float32)
       for k in range(config.top_k):
         d_weights[:, k] = self._dots(wide, returned[:, k])
@@ -357,15 +404,23 @@ class Kernel:
       w = weights[token, slot, None]
       d_out = dy[token]
       if not early:
-        d_out = self._store(policy, d_out.astype(np.float32) * w)
-      d_act = self._multiply(policy, d_out, arrays['w_down'][at].T)
+        storing = policy.storing('d_expert_out')
+        d_out = self._store(storing, d_out.astype(np.float32) * w)
+      storing = policy.storing('d_activation')
+      d_act = self._multiply(storing, d_out, arrays['w_down'][at].T)
+      storing, weighed = policy.storing('d_w_down'), d_out
+      if at_stage == 'expert_out':
+        weighed = self._store(storing, d_out.astype(np.float32) * w)
       made['d_w_down'][at] = self._multiply(
-        policy, arrays['activation'][rows].T, d_out
+        storing, arrays['activation'][rows].T, weighed
       )
       gate, up, passes = self._gated(policy, arrays['gate_up'][rows])
       act, grad = self._act(policy, gate), d_act.astype(np.float32)
+      act = _at(policy, 'silu', act)
       if early:
-        unweighted = act * up
+        unweighted = self._unweighted(policy, gate, up)
+        if at_stage == 'expert_out':
+          unweighted = arrays['activation'][rows].astype(np.float32)
         bias = self._bias(config, arrays, 'b_down', at)
         if bias is not None:
           bias = np.broadcast_to(bias.astype(np.float32), d_out.shape)
@@ -373,24 +428,28 @@ class Kernel:
           grad = np.hstack([grad, d_out.astype(np.float32)])
         d_weights[token, slot] = self._dots(grad, unweighted)
         grad = grad[:, : act.shape[1]] * w
-      d_gate = grad * up * self._slope(policy, gate)
+      d_silu = _at(policy, 'd_silu', grad * up)
+      d_gate = d_silu * self._slope(policy, gate)
       d_gate_up = passes * np.hstack([d_gate, grad * act])
-      d_gate_up = self._store(policy, d_gate_up)
+      d_gate_up = self._store(policy.storing('d_gate_up'), d_gate_up)
       if config.bias:
         ones = np.ones_like(w)
         factor = w if early and self.wrong != 'd_b_down unweighted' else ones
-        made['d_b_down'][at] = self._multiply(policy, factor.T, d_out)[0]
-        made['d_b_gate_up'][at] = self._multiply(policy, ones.T, d_gate_up)[0]
+        storing = policy.storing('d_b_down')
+        made['d_b_down'][at] = self._multiply(storing, factor.T, d_out)[0]
+        storing = policy.storing('d_b_gate_up')
+        made['d_b_gate_up'][at] = self._multiply(storing, ones.T, d_gate_up)[0]
       made['d_w_gate_up'][at] = self._multiply(
-        policy, arrays['expert_in'][rows].T, d_gate_up
+        policy.storing('d_w_gate_up'), arrays['expert_in'][rows].T, d_gate_up
       )
-      d_in = self._multiply(policy, d_gate_up, arrays['w_gate_up'][at].T)
+      storing = policy.storing('d_expert_in')
+      d_in = self._multiply(storing, d_gate_up, arrays['w_gate_up'][at].T)
       made['d_expert_out'][rows], made['d_activation'][rows] = d_out, d_act
       made['d_gate_up'][rows], made['d_expert_in'][rows] = d_gate_up, d_in
       sent[token, slot] = d_in
     made |= self._of_shared(self.backward, config, policy, arrays)
     last = made.get('d_shared_in')
-    made['dx'][:] = self._sum(policy, sent, None, last, lay).reshape(
+    made['dx'][:] = self._sum(policy, 'dx', sent, None, last, lay).reshape(
       made['dx'].shape
     )
     return made
@@ -430,6 +489,14 @@ class _Layout:
       at = divmod(expert, self.config.experts_per_rank)
       token, slot = np.nonzero(self.ids == expert)
       yield at, (at[0], self.row[token, slot]), token, slot
+
+  def home(self, arrays: Arrays, policy) -> np.ndarray:
+    """Returns `[R T, K, D]`, rows at their slots before they are weighted."""
+    if policy.placement != 'returned':
+      return arrays['returned'].reshape(*self.row.shape, -1)
+    return arrays['expert_out'][
+      self.ids // self.config.experts_per_rank, self.row
+    ]
 
   def empty(self, policy, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns tensors of zeros."""

@@ -218,9 +218,11 @@ def table(report: check.Report, colour: bool = False) -> str:
   )
 
 
-def _unrounded(policy: Mapping[str, Any]) -> str:
-  kept = policy.get('unrounded')
-  return f'unrounded {" ".join(kept)}, ' if kept else ''
+def _points(policy: Mapping[str, Any]) -> str:
+  told = [*(policy.get('points') or ())]
+  if policy.get('sum_order', 'slot') != 'slot':
+    told.append(f'sum_order={policy["sum_order"]}')
+  return f'{" ".join(told)}, ' if told else ''
 
 
 def heading(report: check.Report) -> str:
@@ -234,7 +236,7 @@ def heading(report: check.Report) -> str:
     f'T={layer["num_tokens"]} E={layer["num_experts"]} K={layer["top_k"]} '
     f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
     f'{c["policy"]["storage"]}, sums {c["policy"]["accumulation_order"]}, '
-    f'weights {c["policy"]["placement"]}, {_unrounded(c["policy"])}'
+    f'weights {c["policy"]["placement"]}, {_points(c["policy"])}'
     f'routing {c["routing"]}{passes}'
   )
 

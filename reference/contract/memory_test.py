@@ -25,7 +25,7 @@ def test_bytes_are_those_of_every_tensor():
 
 def test_unrounded_tensors_count_as_what_they_are():
   config = config_lib.MoEConfig(num_tokens=3, **SIZES, capacity=5)
-  policy = precision.PrecisionPolicy('bfloat16', unrounded=('gate_up',))
+  policy = precision.PrecisionPolicy('bfloat16', points=('gate_up=f32',))
   more = memory.bytes_needed(config, policy, 'forward', 'launch')
   fewer = memory.bytes_needed(config, BFLOAT16, 'forward', 'launch')
   assert more - fewer == 2 * 5 * 8 * 2

@@ -1,22 +1,95 @@
 """Precision policy as data: what is stored, accumulated and rounded where."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
+import functools
 
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 STORAGE_DTYPES = tuple(storage.FORMATS)
-PLACEMENTS = ('combine', 'before_down')
+PLACEMENTS = tuple(tensors.WEIGHTED)
+# Of these, what the project's own launches compute.
+LAUNCHED = PLACEMENTS[:2]
+SUM_ORDERS = ('slot', 'expert')
 ACTIVATIONS = ('swiglu', 'absolute')
 ACCUMULATION_ORDERS = ('ascending', 'even_odd_32')
 # What an order other than 'ascending' is defined for.
 _EVEN_ODD_STORAGE = 'bfloat16'
 
-# Tensors that the layer writes and therefore rounds to the storage dtype.
-ROUNDING_POINTS = ('gate_up', 'activation', 'expert_out', 'y')
-# Of these, the ones that a fused kernel may keep as they were summed.
-INTERMEDIATES = ROUNDING_POINTS[:-1]
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """A place where a kernel may round, or keep what others round.
+
+  Attributes:
+    name: in policies; a tensor's own name for what is read and written.
+    stages: tensors that are computed with it.
+    says: what is rounded there.
+  """
+
+  name: str
+  stages: tuple[str, ...]
+  says: str
+
+
+_GEMM_STAGES = (
+  *tensors.GEMMS,
+  *tensors.TRANSPOSED_GEMMS,
+  *tensors.WEIGHT_GRADS,
+)
+# Terms of a sum between two roundings of an accumulator.
+BLOCK_INNER = 128
+# Inside a stage: in the accumulate dtype, unless a policy rounds it.
+INSIDE = (
+  Point('operands', _GEMM_STAGES, 'what a GEMM multiplies'),
+  Point(
+    'accumulator',
+    _GEMM_STAGES,
+    f'the sum of a GEMM, each {BLOCK_INNER} terms',
+  ),
+  Point(
+    'silu',
+    ('activation', 'd_gate_up', 'd_topk_weights'),
+    'act(gate), before times up',
+  ),
+  Point(
+    'product',
+    ('activation', 'd_topk_weights'),
+    'act(gate) times up, before a weight',
+  ),
+  Point(
+    'routing_weight',
+    (
+      *('activation', 'expert_out', 'returned', 'y'),
+      *('d_expert_out', 'd_gate_up', 'd_w_down', 'd_b_down'),
+    ),
+    'the routing weight, before it multiplies',
+  ),
+  Point('weighted', ('y',), 'a row times its weight, before the sum'),
+  Point('running_sum', ('y',), "the sum of a token's rows, after each"),
+  Point('d_silu', ('d_gate_up',), 'd_activation times up, before the slope'),
+  Point('d_running_sum', ('dx',), 'the sum that is dx, after each row'),
+)
+# Tensors, each in a dtype of its own; what a copy has is that of its source.
+_COPY_OF = {
+  'expert_in': 'x',
+  'returned': 'expert_out',
+  'd_expert_out': 'dy',
+  'd_returned': 'd_expert_in',
+  'x_relayed': 'x',
+  'dy_relayed': 'dy',
+}
+TENSORS = tuple(
+  Point(spec.name, (spec.name,), f'{spec.name}, as it is stored')
+  for spec in tensors.SPECS.values()
+  if spec.kind == 'storage'
+  and spec.part != 'shared'
+  and (spec.role != 'movement' or spec.name in tensors.WEIGHTED.values())
+)
+POINTS = {point.name: point for point in TENSORS + INSIDE}
+# Dtypes by another word: of a policy's own fields.
+_OWN = ('storage', 'accumulate')
 # z / (1 + exp(-z)) in float32, its exp within 2 units in the last place: with
 # u = 2^-24, and a unit of at most 2 u, that is 4 u, and 3 u of sum, reciprocal
 # and product.  Formulas that are off by more, s being the sigmoid:
@@ -29,7 +102,6 @@ ACTIVATION_ULP = 3.5
 FORM = ('alpha', 'limit', 'offset')
 # Activations that models have, by a name of their own.
 FORMS = {'gpt_oss': 'swiglu:alpha=1.702:limit=7:offset=1'}
-_COPY_OF = {'returned': 'expert_out'}
 
 
 def sums(
@@ -83,14 +155,15 @@ class PrecisionPolicy:
   """Every choice that decides the bits of a layer.
 
   A stage reads stored values, computes in `accumulate` and rounds once, to
-  `storage`, when it writes (the tensors of `ROUNDING_POINTS`).
+  `storage`, when it writes; `points` says where it does otherwise.
 
   Attributes:
     storage: dtype of x, weights and every intermediate.
     accumulate: dtype of sums and of the activation's arithmetic.
-    placement: where the routing weight multiplies: 'combine' (the owner of
-      the token, after return) or 'before_down' (into `activation`, before it
-      is rounded).  The two are not equal in narrow storage.
+    placement: where the routing weight multiplies, before that is rounded:
+      'before_down' (into `activation`), 'epilogue' (the sums of the second
+      GEMM), 'returned' (a row that came home, rounded again) or 'combine' (in
+      the sum that is y).  They are not equal in narrow storage.
     activation: 'swiglu', gate / (1 + exp(-alpha gate)) * (up + offset); or
       'absolute', |gate| * (up + offset), which has no exp and keeps integers
       exact, and tells gate from up.
@@ -103,8 +176,11 @@ class PrecisionPolicy:
       'even_odd_32', of bfloat16 storage: 32 terms at a time, a chain over the
       even and one over the odd of them, their sum then added to the total; so
       do the matrix units of x86 CPUs (AMX).
-    unrounded: those of `INTERMEDIATES` that stay in `accumulate`, as a fused
-      kernel keeps them; whoever returns one returns it so.
+    points: 'POINT=DTYPE' of `POINTS`, a dtype of `storage.ROUNDED` or one of
+      the words storage and accumulate: what is rounded to it.  A tensor that a
+      fused kernel does not round is so in accumulate, and whoever returns one
+      returns it so.
+    sum_order: of a token's rows in y and dx: 'slot', or 'expert', by id.
     activation_ulp: how far silu may be off, in units in the last place of its
       float32 result: see `ACTIVATION_ULP`.
     sigmoid_ulp: how far its sigmoid may be off beside that, in units in the
@@ -120,7 +196,8 @@ class PrecisionPolicy:
   placement: str = 'combine'
   activation: str = 'swiglu'
   accumulation_order: str = 'ascending'
-  unrounded: tuple[str, ...] = ()
+  points: tuple[str, ...] = ()
+  sum_order: str = 'slot'
   activation_ulp: float = ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
   alpha: float = 1.0
@@ -134,6 +211,7 @@ class PrecisionPolicy:
       ('placement', PLACEMENTS),
       ('activation', ACTIVATIONS),
       ('accumulation_order', ACCUMULATION_ORDERS),
+      ('sum_order', SUM_ORDERS),
     ):
       if getattr(self, name) not in known:
         raise ValueError(
@@ -150,11 +228,8 @@ class PrecisionPolicy:
         f'{self.sigmoid_ulp!r}'
       )
     self._check_form()
-    object.__setattr__(self, 'unrounded', tuple(self.unrounded))
-    if not set(self.unrounded) <= set(INTERMEDIATES):
-      raise ValueError(
-        f'unrounded: expected some of {INTERMEDIATES}, got {self.unrounded}'
-      )
+    own = {name: getattr(self, name) for name in _OWN}
+    object.__setattr__(self, 'points', _sorted(self.points, own))
     if self.accumulation_order == 'ascending':
       return
     if self.storage != _EVEN_ODD_STORAGE:
@@ -188,24 +263,46 @@ class PrecisionPolicy:
       ]
     )
 
+  @functools.cached_property
+  def roundings(self) -> Mapping[str, str]:
+    """The dtype of each point that `points` names."""
+    return dict(point.split('=') for point in self.points)
+
+  def rounding(self, point: str) -> str | None:
+    """Returns what a point inside a stage rounds to; None: to nothing."""
+    dtype = self.roundings.get(point, self.accumulate)
+    wide = storage.ROUNDED[self.accumulate].digits
+    return dtype if storage.ROUNDED[dtype].digits < wide else None
+
   def dtype(self, name: str) -> str:
     """Returns the dtype of a tensor of `tensors.SPECS`."""
     kind = tensors.SPECS[name].kind
     if kind != 'storage':
       return {'f32': 'float32', 'i32': 'int32'}[kind]
-    kept = _COPY_OF.get(name, name) in self.unrounded
-    return self.accumulate if kept else self.storage
+    if tensors.role(name, self.placement) == 'movement':
+      name = _COPY_OF[name]
+    return self.roundings.get(name, self.storage)
 
   def storing(self, name: str) -> 'PrecisionPolicy':
     """Returns the policy of a stage that writes a tensor: its dtype stored."""
-    if tensors.SPECS[name].kind != 'storage' or not self.unrounded:
+    if tensors.SPECS[name].kind != 'storage' or not self.points:
       return self
     return dataclasses.replace(
       self,
       storage=self.dtype(name),
       accumulation_order='ascending',
-      unrounded=(),
+      points=tuple(
+        f'{point.name}={self.roundings[point.name]}'
+        for point in INSIDE
+        if point.name in self.roundings
+      ),
     )
+
+  def of_shared(self) -> 'PrecisionPolicy':
+    """Returns the policy of shared experts, as a layer of one expert."""
+    names = {point.name for point in INSIDE}
+    inside = (w for w in self.points if w.partition('=')[0] in names)
+    return dataclasses.replace(self, placement='combine', points=tuple(inside))
 
   def golden(self) -> 'PrecisionPolicy':
     """Returns the same layer in float64 throughout."""
@@ -214,5 +311,41 @@ class PrecisionPolicy:
       storage='float64',
       accumulate='float64',
       accumulation_order='ascending',
-      unrounded=(),
+      points=(),
     )
+
+
+def points_of(name: str, policy: PrecisionPolicy) -> tuple[str, ...]:
+  """Returns the points of a policy that have to do with a tensor."""
+  made = {name, _COPY_OF.get(name)}
+  return tuple(word for word in policy.points if made & {*_point(word).stages})
+
+
+def _point(word: str) -> Point:
+  return POINTS[word.partition('=')[0]]
+
+
+def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
+  """Returns points in the order of `POINTS`, dtypes by their names.
+
+  Those of the policy's `own` fields may be told by the field.
+
+  Raises:
+    ValueError: one is not POINT=DTYPE, or is told twice.
+  """
+  found: dict[str, str] = {}
+  short = {row.short: name for name, row in storage.ROUNDED.items()}
+  for word in points:
+    name, _, dtype = word.partition('=')
+    dtype = own.get(dtype, short.get(dtype, dtype))
+    if name not in POINTS:
+      raise ValueError(f'points: expected some of {[*POINTS]}, got {word!r}')
+    known = [*_OWN, *storage.ROUNDED]
+    whole = POINTS[name] in TENSORS
+    if dtype not in known or (whole and dtype == 'tf32'):
+      raise ValueError(
+        f'points: expected {name}=DTYPE, one of {known}, got {word!r}'
+      )
+    if found.setdefault(name, dtype) != dtype:
+      raise ValueError(f'points: expected {name} once, got {found[name]} too')
+  return tuple(f'{name}={found[name]}' for name in POINTS if name in found)

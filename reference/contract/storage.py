@@ -35,6 +35,10 @@ class Format:
     return np.dtype(getattr(ml_dtypes, self.name, self.name))
 
   @property
+  def exponent_bits(self) -> int:
+    return (2 - self.min_exponent).bit_length()
+
+  @property
   def unit_roundoff(self) -> float:
     """The largest relative error of one rounding to nearest."""
     return 2.0**-self.digits
@@ -62,6 +66,9 @@ _TABLE = (
 )
 
 FORMATS = {row.name: row for row in _TABLE}
+
+# What a value may be rounded to on its way: operands of matrix units too.
+ROUNDED = FORMATS | {'tf32': Format('tf32', 'tf32', 11, -126, None)}
 
 # What a kernel may store; float64 is for golden values.
 STORED = {name: row for name, row in FORMATS.items() if row.file_code}

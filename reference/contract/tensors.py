@@ -178,10 +178,29 @@ READS = {
   'd_returned': ('d_expert_in',),
   'dx': ('d_returned',),
 }
-# What differs where the routing weights are applied before w_down.
-_EARLY_READS = {'d_topk_weights': ('d_activation', 'gate_up')}
-_EARLY_ROLES = {'d_expert_out': 'movement'}
-# What tensors read beside, by part; and where weights are applied early.
+# The stage that multiplies a row by its routing weight, by placement.
+WEIGHTED = {
+  'combine': 'y',
+  'before_down': 'activation',
+  'epilogue': 'expert_out',
+  'returned': 'returned',
+}
+# Of these, where the expert's rank does.
+EARLY = ('before_down', 'epilogue')
+# What differs from 'combine', by placement.
+_READS_AT: dict[str, dict[str, tuple[str, ...]]] = {
+  'combine': {},
+  'before_down': {'d_topk_weights': ('d_activation', 'gate_up')},
+  'epilogue': {'d_topk_weights': ('d_activation', 'activation')},
+  'returned': {'d_topk_weights': ('dy', 'expert_out')},
+}
+_ROLES_AT = {
+  'combine': {},
+  'before_down': {'d_expert_out': 'movement'},
+  'epilogue': {'d_expert_out': 'movement'},
+  'returned': {'returned': 'compute'},
+}
+# What tensors read beside, by part; and at placements of `EARLY`.
 _MORE_READS: dict[str, dict[str, tuple[str, ...]]] = {
   'bias': {
     'gate_up': ('b_gate_up',),
@@ -258,8 +277,8 @@ WEIGHT_GRADS = _gemms('d_w_down', 'd_w_gate_up')
 
 def reads(layer: Layer, placement: str) -> dict[str, tuple[str, ...]]:
   """Returns `READS` of a layer, for a placement of the routing weights."""
-  early = placement == 'before_down'
-  made = READS | (_EARLY_READS if early else {})
+  early = placement in EARLY
+  made = READS | _READS_AT[placement]
   for part in parts(layer)[1:]:
     for more in (_MORE_READS, _MORE_EARLY_READS)[: 1 + early]:
       for name, read in more[part].items():
@@ -279,8 +298,7 @@ def needs(name: str, layer: Layer, placement: str) -> tuple[str, ...]:
 
 def role(name: str, placement: str) -> str:
   """Returns a tensor's role for a placement of the routing weights."""
-  early = _EARLY_ROLES if placement == 'before_down' else {}
-  return early.get(name, SPECS[name].role)
+  return _ROLES_AT[placement].get(name, SPECS[name].role)
 
 
 def saved(layer: Layer, placement: str) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def refused_rules(report) -> set[str]:
 
 class TestSoundFlows:
   @pytest.mark.parametrize('cores', [(1, 1), (3, 5), (24, 48)])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @both_grains
   @pytest.mark.parametrize('shape', testing.SHAPES)
   def test_are_proved(self, shape, grain, placement, cores):
@@ -177,7 +177,7 @@ class TestSoundFlows:
 
   @pytest.mark.parametrize('order', flow_lib.WEIGHT_GRAD_ORDERS)
   @pytest.mark.parametrize('chain_rows', [None, 4, 8])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @both_grains
   @pytest.mark.parametrize('shape', testing.SHAPES)
   def test_are_proved_backward(
@@ -264,7 +264,7 @@ class TestUnit:
 
 class TestRegions:
   @both_directions
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @both_grains
   def test_every_read_that_is_not_declared(self, grain, placement, direction):
     # Given each kind's declared reads, when one loses a row or a column at

@@ -502,8 +502,8 @@ def as_stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _how_to_store(name: str, dtype: str) -> str:
-  if name in precision.INTERMEDIATES:
-    return f'round it to {dtype}, or export the case with --unrounded={name}'
+  if name in precision.POINTS:
+    return f'round it to {dtype}, or export the case with --policy={name}=f32'
   return f'round it to {dtype} before it is written'
 
 

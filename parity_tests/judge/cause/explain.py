@@ -100,20 +100,6 @@ def _depth(block: int, last: bool, factor: int) -> Bug:
   return cut
 
 
-def _rounded(digits: int) -> Bug:
-  """Returns what rounds float32 to so many bits of the mantissa."""
-
-  def rounded(a: np.ndarray) -> np.ndarray | None:
-    if a.dtype != np.float32:
-      return None
-    low = np.uint32(23 - digits)
-    word = np.ascontiguousarray(a).view(np.uint32)
-    word = word + ((np.uint32(1) << (low - 1)) - 1 + (word >> low & 1))
-    return (word >> low << low).view(np.float32)
-
-  return rounded
-
-
 _GATE_UP = 'which columns are gate: a half of them, or every second one?'
 _EXPERT = 'the expert of a tile'
 _COLUMNS = (
@@ -139,15 +125,17 @@ _ADDED = (
   Change('was left out', '', np.zeros_like),
   Change('was added twice', '', lambda a: a + a),
 )
+<<<<<<< HEAD
 _BIASES = (*_ADDED, *_WEIGHTS[1:])
 _ROUNDED = (
   Change('was rounded to bfloat16', '', _rounded(7)),
   Change('was rounded to TF32', '', _rounded(10)),
 )
+=======
+>>>>>>> 3fa9f62 (Rounding points and placements are data: policies by name; oracle, bounds and limits follow; a stage off by roundings is told which)
 _ROUTING = (
   Change('was left out', 'R T K', np.ones_like),
   Change('was applied twice', 'R T K', np.square),
-  _ROUNDED[0],
   Change('had its slots backwards', 'R T K', lambda a: a[..., ::-1]),
   Change("was the next token's", 'R T K', _shifted(1, -1)),
 )
@@ -279,14 +267,10 @@ def _bugs(stages: Mapping[str, Arrays]) -> Iterator[tuple[str, str, Bugs]]:
           says = f'as if {name} {change.says} where {one} reads it'
           yield says, change.look, {one: {name: change.bug}}
   gemms = [one for one in stages if one in _GEMMS]
-  for some in (*([one] for one in gemms), gemms if len(gemms) > 1 else ()):
-    told = ' and '.join(reversed(some))
-    for change in _ROUNDED if some else ():
-      both = {one: dict.fromkeys(_GEMMS[one], change.bug) for one in some}
-      yield f'as if what {told} reads {change.says}', '', both
-    for change in _DEPTH if len(some) > 1 else ():
-      left = {one: {_GEMMS[one][0]: change.bug} for one in some}
-      yield f'as if {told} {change.says}', change.look, left
+  told = ' and '.join(reversed(gemms))
+  for change in _DEPTH if len(gemms) > 1 else ():
+    left = {one: {_GEMMS[one][0]: change.bug} for one in gemms}
+    yield f'as if {told} {change.says}', change.look, left
 
 
 def _for_read(stage: str, name: str) -> tuple[Change, ...]:
@@ -301,7 +285,7 @@ def _for_read(stage: str, name: str) -> tuple[Change, ...]:
     return (*_COLUMNS, *_ROWS, *_DEPTH)
   if name == right:
     return (*_WEIGHTS, *_COLUMNS[:3])
-  return (*_COLUMNS, *_ROWS, *_ROUNDED)
+  return (*_COLUMNS, *_ROWS)
 
 
 def _of(name: str, changes: Sequence[Change]) -> Iterator[Change]:

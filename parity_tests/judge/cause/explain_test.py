@@ -137,7 +137,7 @@ BUGS = {
   'rounded_weights': (
     changed('topk_weights', bfloat16),
     'y',
-    'topk_weights was rounded to bfloat16',
+    'routing_weight was rounded to bfloat16',
     True,
   ),
   'other_slots': (
@@ -261,7 +261,7 @@ def test_operands_of_tf32_are_named():
   kernel = dataclasses.replace(KERNEL, operand_bits=10).forward
 
   # when / then
-  said = 'as if what gate_up reads was rounded to TF32'
+  said = 'as if operands was rounded to tf32'
   assert pattern(kernel, CASE) == ('gate_up', said)
 
 

@@ -47,6 +47,7 @@ the mean of |d| as it was and adds s |d| to the mean of d^2.
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -188,7 +189,7 @@ def is_narrow(policy: precision.PrecisionPolicy) -> bool:
 
 def _kernels(policy: precision.PrecisionPolicy) -> int:
   """Returns how many kernels' errors count: their distance, or one's error."""
-  return 2 if is_narrow(policy) else 1
+  return 2 if is_narrow(policy) or policy.points else 1
 
 
 def _stored(
@@ -216,6 +217,93 @@ def _stored(
     sure = (reach < _LARGEST) | (np.isinf(stored) & (against < _LARGEST))
     error = np.where(sure, error, np.inf)
   return Bounded(stored, error, variance, apart, crossed)
+
+
+def at(
+  policy: precision.PrecisionPolicy, point: str, given: Bounded
+) -> Bounded:
+  """Returns a value after a rounding point of the policy."""
+  return _rounded(policy, policy.rounding(point), given)
+
+
+def _rounded(
+  policy: precision.PrecisionPolicy, dtype: str | None, given: Bounded
+) -> Bounded:
+  """Returns a value that a stage rounds and reads again; None: it does not.
+
+  A kernel's value before it lies in an interval, so after it between what the
+  ends are rounded to; on either side of an edge the golden itself is rounded.
+  """
+  if dtype is None:
+    return given
+  value, off = ulp.rounded(given.value, dtype), given.bound()
+  with np.errstate(invalid='ignore'):
+    ends = [
+      np.abs(ulp.rounded(given.value + end, dtype) - value)
+      for end in (off, -off)
+    ]
+  error = np.where(np.isinf(value), off, np.maximum(*ends))
+  if given.variance is None:
+    return Bounded(value, error)
+  variance, crossed = _across(policy, dtype, given.value, given.distance())
+  if crossed is None:
+    variance, apart = given.variance + variance, given.distance()
+    return Bounded(value, error, variance, apart, given.crossed)
+  # Whoever crosses no edge has the very same number.
+  same = np.zeros_like(value)
+  return Bounded(value, error, same, same, _both(given.crossed, crossed))
+
+
+def _across(
+  policy: precision.PrecisionPolicy,
+  dtype: str,
+  value: np.ndarray,
+  apart: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """Returns what edges of `dtype` between two right kernels come to.
+
+  In narrow storage the variance that they add; in float32, where few elements
+  cross one, none, and the chance that one does.
+  """
+  spacing = 2 * ulp.half_spacing(np.abs(value), dtype)
+  if is_narrow(policy):
+    return spacing * apart, None
+  return np.zeros_like(value), np.minimum(apart / spacing, 1)
+
+
+def _both(*crossed: np.ndarray | None) -> np.ndarray | None:
+  known = [one for one in crossed if one is not None]
+  return functools.reduce(np.add, known) if known else None
+
+
+def factors(
+  policy: precision.PrecisionPolicy, weights: np.ndarray
+) -> np.ndarray:
+  """Returns routing weights `[...]` float64, as they multiply."""
+  return at(policy, 'routing_weight', exact(weights)).value
+
+
+def _often_rounded(
+  policy: precision.PrecisionPolicy,
+  point: str,
+  times: int,
+  reach: np.ndarray,
+  apart: np.ndarray,
+) -> tuple[np.ndarray | float, np.ndarray | float, np.ndarray | None]:
+  """Returns error and, as `_across`, variance of a sum rounded each time.
+
+  `reach` `[...]` is the sum of magnitudes: no partial sum is larger, and where
+  it overflows nothing is known.  Two right kernels are `apart` `[...]` before,
+  and round in the same order.
+  """
+  dtype = policy.rounding(point)
+  if dtype is None or not times:
+    return 0.0, 0.0, None
+  u, row = ulp.unit_roundoff(dtype), storage.ROUNDED[dtype]
+  error = gamma(times, u) * reach + times * row.smallest
+  error = np.where(reach * (1 + gamma(times, u)) < row.largest, error, np.inf)
+  variance, crossed = _across(policy, dtype, reach, apart)
+  return error, times * variance, None if crossed is None else times * crossed
 
 
 def _overflowed(
@@ -264,10 +352,12 @@ def gemm(
   rows: Bounded,
   weights: 'np.ndarray | Bounded | Weights',
   dtype: str | None = None,
+  weight: np.ndarray | None = None,
 ) -> Bounded:
   """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]`.
 
-  It is stored in `dtype`; None: in the policy's storage.
+  It is multiplied by `weight` `[n]`, if that is given, and stored in `dtype`;
+  None: in the policy's storage.
 
   |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + 2 x tiny, in any order: each
   of the x products passes one rounding of its own and at most x - 1 of sums,
@@ -275,7 +365,8 @@ def gemm(
   add (1 + gamma_x) sum (|x| + e) f.
   """
   if not isinstance(weights, Weights):
-    weights = Weights.of(weights)
+    weights = Weights.of(policy, weights)
+  rows = at(policy, 'operands', rows)
   of_weights, depth = weights.given, len(weights.value)
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
@@ -294,9 +385,16 @@ def gemm(
     # Weights that are no float32: `sizes` rounded them.
     most = (np.abs(rows.value) + rows.bound()) @ of_weights.error
     error = (error + (1 + scale) * most) * (1 + gamma(2))
+  blocks = -(-depth // precision.BLOCK_INNER)
+  apart = np.sqrt(of_sum + square.roughly(own))
+  more, of_blocks, crossed = _often_rounded(
+    policy, 'accumulator', blocks, reach, apart
+  )
+  error, of_sum = error + (1 + scale) * more, of_sum + of_blocks
   if rows.variance is None and of_weights.variance is None:
     variance = of_sum + square.roughly(own)
-    return _stored(policy, value, error, variance, reach=reach, dtype=dtype)
+    sums = Bounded(value, error, variance, None, crossed)
+    return _weighed(policy, weight, sums, reach, dtype)
   carried = 0.0 if rows.variance is None else rows.variance
   variance = of_sum + square.roughly(own + carried)
   if of_weights.variance is not None:
@@ -309,10 +407,48 @@ def gemm(
     if of_weights.variance is not None:
       few += np.abs(rows.value) @ of_weights.distance()
     apart = np.minimum(np.sqrt(variance), few)
-  crossed = _crossed_by(policy, rows, dtype)
-  if crossed is not None:
-    crossed = np.broadcast_to(crossed.sum(-1, keepdims=True), value.shape)
+  by_row = _crossed_by(policy, rows, dtype)
+  if by_row is not None:
+    crossed = _both(
+      crossed, np.broadcast_to(by_row.sum(-1, keepdims=True), value.shape)
+    )
+  if of_weights.crossed is not None:
+    by_column = of_weights.crossed.sum(0)
+    crossed = _both(crossed, np.broadcast_to(by_column, value.shape))
+  sums = Bounded(value, error, variance, apart, crossed)
+  return _weighed(policy, weight, sums, reach, dtype)
+
+
+def _weighed(
+  policy: precision.PrecisionPolicy,
+  weight: np.ndarray | None,
+  sums: Bounded,
+  reach: np.ndarray,
+  dtype: str | None,
+) -> Bounded:
+  """Returns what is stored of sums `[n, y]`, weighted `[n]` if asked."""
+  if weight is not None:
+    size = np.abs(factors(policy, weight))[:, None]
+    sums, reach = _scaled(policy, sums, weight), reach * size
+  value, error, variance, apart, crossed = sums.arrays()
+  assert error is not None and variance is not None
   return _stored(policy, value, error, variance, apart, reach, dtype, crossed)
+
+
+def _scaled(
+  policy: precision.PrecisionPolicy, rows: Bounded, weight: np.ndarray
+) -> Bounded:
+  """Returns `[n, D]`, rows `[n, D]` times routing weights `[n]`: 1 rounding."""
+  weight = factors(policy, weight)[:, None]
+  value, carried = rows.value * weight, rows.bound() * np.abs(weight)
+  scale = gamma(1) + gamma(1, _U64)
+  error = carried + scale * (np.abs(value) + carried) + _TINY
+  own = _kernels(policy) * _VARIANCE * np.square(_finite(value)) + _TINY**2
+  variance, apart = own, None
+  if rows.variance is not None:
+    variance = own + rows.variance * np.square(weight)
+    apart = np.sqrt(own) + rows.distance() * np.abs(weight)
+  return Bounded(value, error, variance, apart, rows.crossed)
 
 
 def beside(*parts: Bounded) -> Bounded:
@@ -418,9 +554,14 @@ class Weights:
   squares: _Sizes
 
   @classmethod
-  def of(cls, given: np.ndarray | Bounded) -> 'Weights':
-    """Returns weights `[x, y]`."""
+  def of(
+    cls, policy: precision.PrecisionPolicy, given: np.ndarray | Bounded
+  ) -> 'Weights':
+    """Returns weights `[x, y]`, as a GEMM of the policy multiplies them."""
     given = given if isinstance(given, Bounded) else Bounded(given)
+    if policy.rounding('operands') is not None:
+      wide = given.value.astype(np.float64)
+      given = at(policy, 'operands', dataclasses.replace(given, value=wide))
     sizes = _Sizes.of(given.value)
     value = given.value.astype(np.float64)
     return cls(given, value, sizes, sizes.square())
@@ -441,12 +582,11 @@ def activation(
   larger, and up + offset is one rounding more.  It is stored in `dtype`; None:
   in the policy's storage.
   """
+  gate_up = dataclasses.replace(
+    gate_up, crossed=_crossed_by(policy, gate_up, dtype)
+  )
   made = _activation(policy, gate_up, row_weight)
-  crossed = _crossed_by(policy, gate_up, dtype)
-  if crossed is not None:
-    of_gate, of_up = np.split(crossed, 2, axis=-1)
-    crossed = of_gate + of_up
-  value, error, variance, apart, _ = made.arrays()
+  value, error, variance, apart, crossed = made.arrays()
   assert error is not None and variance is not None
   return _stored(
     policy, value, error, variance, apart, dtype=dtype, crossed=crossed
@@ -456,76 +596,49 @@ def activation(
 def _activation(policy, gate_up, row_weight) -> Bounded:
   """Returns `[n, F]` before it is rounded to storage."""
   gate, up, _ = _gated(policy, gate_up)
-  argument = np.zeros(1)
-  if policy.activation == 'swiglu':
-    alpha, z, turned = _argument(policy, gate)
-    sigmoid = _sigmoid(z)
-    left = gate.value * sigmoid
-    slope, roundings = _SILU_SLOPE, silu_roundings(policy) + 1
-    left_tiny = _TINY * (np.abs(gate.value) + gate.bound() + 1)
-    if turned is not None:
-      argument = np.abs(left) * np.expm1((1 - sigmoid) * turned)
-      argument += slope * turned * gate.bound()
-  else:
-    left, slope, roundings, left_tiny = np.abs(gate.value), 1.0, 1.0, 0.0
-  roundings += policy.offset != 0
-  value = left * up.value
-  off = np.zeros(1)
-  if policy.activation == 'swiglu' and policy.sigmoid_ulp:
-    off = sigmoid_error(policy) * (np.abs(gate.value) + gate.bound())
-  off = off + argument
-  left_error = slope * gate.bound() + left_tiny + off
+  silu = at(policy, 'silu', _act(policy, gate))
+  made = at(policy, 'product', _product(policy, silu, up))
+  return made if row_weight is None else _scaled(policy, made, row_weight)
+
+
+def _product(policy, act: Bounded, up: Bounded) -> Bounded:
+  """Returns `[n, F]`: 1 rounding, and that of up + offset."""
+  value = act.value * up.value
   up_size = np.abs(up.value) + up.bound()
-  error, flushed = (
-    np.abs(left) * up.bound() + left_error * up_size,
-    left_tiny * up_size,
-  )
-  factors = None
-  if gate.variance is not None:
-    at = 1.0
-    if policy.activation == 'swiglu':
-      at = sigmoid + alpha * left * (1 - sigmoid)
-    factors = at * up.value, left
-  if row_weight is not None:
-    weight = row_weight.astype(np.float64)[:, None]
-    value, error, flushed, roundings = (
-      value * weight,
-      error * np.abs(weight),
-      flushed * np.abs(weight),
-      roundings + 1,
-    )
-    off = off * np.abs(weight)
-    factors = factors and tuple(factor * weight for factor in factors)
+  carried = np.abs(act.value) * up.bound() + act.bound() * up_size
+  roundings = 1 + (policy.offset != 0)
   scale = gamma(roundings) + gamma(roundings, _U64)
-  error = error + scale * (np.abs(value) + error) + 2 * _TINY
-  own = _few_roundings(policy, value, roundings, flushed + 2 * _TINY)
-  if off.any():
-    own += _kernels(policy) * np.square(off * up.value)
-  return Bounded(value, error, *_carried(own, factors, (gate, up)))
+  error = carried + scale * (np.abs(value) + carried) + _TINY
+  own = _few_roundings(policy, value, roundings, _TINY)
+  more = _carried(own, (act, up.value), (up, act.value))
+  return Bounded(value, error, *more)
 
 
 def _few_roundings(
-  policy, value: np.ndarray, roundings: float, flushed: np.ndarray
+  policy, value: np.ndarray, roundings: float, flushed: np.ndarray | float
 ) -> np.ndarray:
-  """Returns the variance of a value after some roundings, an exp maybe.
+  """Returns the variance of a value after some roundings.
 
   What may be `flushed` counts in full.
   """
-  variance = roundings * _VARIANCE
-  if policy.activation == 'swiglu':
-    variance += _exp_variance(policy)
-  return _kernels(policy) * variance * np.square(value) + np.square(flushed)
+  variance = _kernels(policy) * roundings * _VARIANCE
+  return variance * np.square(value) + np.square(flushed)
 
 
-def _carried(own: np.ndarray, factors, sources):
-  """Returns variance and mean distance: `own`, and sources' times factors."""
-  if factors is None:
-    return own, None
+def _carried(own: np.ndarray, *sources: tuple[Bounded, np.ndarray]):
+  """Returns variance, mean distance and `crossed` of what sources make.
+
+  Variance and distance: `own`, and the sources' times factors.
+  """
+  crossed = _both(*(source.crossed for source, _ in sources))
+  known = [(source, f) for source, f in sources if source.variance is not None]
+  if not known:
+    return own, None, crossed
   variance, apart = own, np.sqrt(own)
-  for factor, source in zip(factors, sources):
+  for source, factor in known:
     variance = variance + np.square(factor) * source.variance
     apart = apart + np.abs(factor) * source.distance()
-  return variance, apart
+  return variance, apart, crossed
 
 
 def _gated(
@@ -587,24 +700,48 @@ def _sigmoid(z: np.ndarray) -> np.ndarray:
 
 
 def weighted(
-  policy: precision.PrecisionPolicy, rows: np.ndarray, weight: np.ndarray
+  policy: precision.PrecisionPolicy,
+  rows: Bounded,
+  weight: np.ndarray,
+  dtype: str | None = None,
 ) -> Bounded:
-  """Returns `[n, D]`, stored rows `[n, D]` times weights `[n]`: 1 rounding."""
-  value = rows.astype(np.float64) * weight.astype(np.float64)[:, None]
-  scale = gamma(1) + gamma(1, _U64)
-  variance = _kernels(policy) * _VARIANCE * np.square(value) + _TINY**2
-  return _stored(policy, value, scale * np.abs(value) + _TINY, variance)
+  """Returns `[n, D]`, rows `[n, D]` times weights `[n]`: 1 rounding.
+
+  It is stored in `dtype`; None: in the policy's storage.  What a stage reads
+  again itself is `weighed`.
+  """
+  value, error, variance, apart, crossed = _scaled(
+    policy, rows, weight
+  ).arrays()
+  assert error is not None and variance is not None
+  return _stored(
+    policy, value, error, variance, apart, dtype=dtype, crossed=crossed
+  )
+
+
+def weighed(
+  policy: precision.PrecisionPolicy,
+  rows: Bounded,
+  weight: np.ndarray,
+  dtype: str,
+) -> Bounded:
+  """Returns `[n, D]`, rows `[n, D]` times weights `[n]`, rounded on the way."""
+  narrow = dtype if dtype != policy.accumulate else None
+  return _rounded(policy, narrow, _scaled(policy, rows, weight))
 
 
 def weight_grad(
-  policy: precision.PrecisionPolicy, rows: Bounded, d_out: Bounded
+  policy: precision.PrecisionPolicy,
+  rows: Bounded,
+  d_out: Bounded,
+  dtype: str | None = None,
 ) -> Bounded:
   """Returns `[x, y]`, rows `[n, x]`, transposed, times `[n, y]`.
 
   A GEMM of depth n.  A chain of float32 sums is one of its orders, and the
   zeros that fill a last block up add nothing.
   """
-  return gemm(policy, d_out.T, rows).T
+  return gemm(policy, d_out.T, rows, dtype).T
 
 
 def inner_product(
@@ -620,7 +757,8 @@ def inner_product(
   value = (a.value * b.value).sum(-1)
   of_total, of_terms = _sum_variance(policy, depth)
   variance = of_terms * np.square(a.value * b.value)
-  crossed = None
+  crossed = _both(a.crossed, b.crossed)
+  crossed = None if crossed is None else crossed.sum(-1)
   if is_narrow(policy) and a.variance is not None:
     # What crossed an edge in storage is too rare for a variance in float32.
     crossed = _crossed(policy, a).sum(-1)
@@ -644,11 +782,12 @@ def _crossed_by(
   policy: precision.PrecisionPolicy, source: Bounded, dtype: str | None
 ) -> np.ndarray | None:
   """Returns `_crossed`, of narrow numbers that float32 `dtype` is made of."""
-  if dtype != policy.accumulate or not is_narrow(policy):
+  if (dtype or policy.storage) != policy.accumulate:
     return None
-  if source.crossed is not None or source.apart is None:
+  if source.crossed is not None:
     return source.crossed
-  return _crossed(policy, source)
+  narrow = is_narrow(policy) and source.apart is not None
+  return _crossed(policy, source) if narrow else None
 
 
 def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
@@ -669,11 +808,14 @@ def row_weight_grad(
 ) -> Bounded:
   """Returns `[n]`, d_activation `[n, F]` times the unweighted activation.
 
-  gate and up are `[n, 2F]`; the activation is never rounded to storage.
+  gate and up are `[n, 2F]`; the activation is never rounded to storage.  At
+  placement 'epilogue' it is given instead of them, as it was stored `[n, F]`.
   `of_bias` are d_expert_out `[n, D]` and each row's b_down `[n, D]`, whose
   products are terms of the same sum; None: there is no bias.
   """
-  unweighted = _activation(policy, gate_up, None)
+  unweighted = gate_up
+  if policy.placement != 'epilogue':
+    unweighted = _activation(policy, gate_up, None)
   if of_bias is not None:
     d_expert_out, bias = of_bias
     d_activation = beside(d_activation, d_expert_out)
@@ -692,22 +834,33 @@ def activation_grad(
   gate_up: Bounded,
   d_activation: Bounded,
   row_weight: np.ndarray | None,
+  dtype: str | None = None,
 ) -> Bounded:
   """Returns `[n, 2F]` of d_activation `[n, F]`, weighted `[n]` if asked.
 
   gate and up are `[n, 2F]`.  With g the weighted d_activation, d_gate is
   g * up * act'(gate) and d_up is g * act(gate): two products, in any order.
+  It is stored in `dtype`; None: in the policy's storage.
   """
   gate, up, clamps = _gated(policy, gate_up)
   weight = np.ones((len(gate.value), 1))
   if row_weight is not None:
-    weight = row_weight.astype(np.float64)[:, None]
-  slope, act = _slope(policy, gate), _act(policy, gate)
-  d_gate = _times(policy, weight, d_activation, slope, up)
+    weight = factors(policy, row_weight)[:, None]
+  slope, act = _slope(policy, gate), at(policy, 'silu', _act(policy, gate))
   one = Bounded(np.ones((1, 1)))
+  if policy.rounding('d_silu') is None:
+    d_gate = _times(policy, weight, d_activation, slope, up)
+  else:
+    d_silu = _times(policy, weight, d_activation, one, up)
+    d_gate = _product(policy, at(policy, 'd_silu', d_silu), slope)
   d_up = _times(policy, weight, d_activation, act, one)
-  both = join((d_gate.T, d_up.T)).T
-  return _stored(policy, *_through(both, clamps).arrays())
+  value, error, variance, apart, crossed = _through(
+    beside(d_gate, d_up), clamps
+  ).arrays()
+  assert error is not None and variance is not None
+  return _stored(
+    policy, value, error, variance, apart, dtype=dtype, crossed=crossed
+  )
 
 
 def _through(grad: Bounded, clamps: tuple[np.ndarray, ...] | None) -> Bounded:
@@ -754,19 +907,16 @@ def _times(policy, weight, grad: Bounded, act: Bounded, up: Bounded) -> Bounded:
     flushed = flushed * (1 + np.abs(factor.value) + factor.bound())
   error = carried + scale * (np.abs(value) + carried) + flushed
   own = _few_roundings(policy, value, roundings, flushed)
-  if act.variance is not None:
-    own = own + act.variance * np.square(before * up.value)
-  if up.variance is not None:
-    own = own + up.variance * np.square(before * act.value)
-  factors = None if grad.variance is None else (weight * right,)
-  return Bounded(value, error, *_carried(own, factors, (grad,)))
+  sources = (grad, weight * right), (act, before * up.value)
+  more = _carried(own, *sources, (up, before * act.value))
+  return Bounded(value, error, *more)
 
 
 def _act(policy, gate: Bounded) -> Bounded:
   """Returns act(gate) as computed in float32."""
   z, e = gate.value, gate.bound()
   if policy.activation == 'absolute':
-    return Bounded(np.abs(z), gate.error, gate.variance)
+    return dataclasses.replace(gate, value=np.abs(z))
   alpha, z, turned = _argument(policy, gate)
   s = _sigmoid(z)
   value, carried = gate.value * s, _SILU_SLOPE * e
@@ -778,11 +928,11 @@ def _act(policy, gate: Bounded) -> Bounded:
     off = off + _SILU_SLOPE * turned * e
   flushed = _TINY * (np.abs(gate.value) + e + 1)
   error = carried + scale * (np.abs(value) + carried) + off + flushed
-  variance = np.square(flushed) + _kernels(policy) * np.square(off)
-  if gate.variance is not None:
-    bend = s + alpha * value * (1 - s)
-    variance = variance + np.square(bend) * gate.variance
-  return Bounded(value, error, variance)
+  own = _few_roundings(policy, value, roundings, flushed)
+  of_exp = _exp_variance(policy) * np.square(value) + np.square(off)
+  own = own + _kernels(policy) * of_exp
+  bend = s + alpha * value * (1 - s)
+  return Bounded(value, error, *_carried(own, (gate, bend)))
 
 
 def _slope(policy, gate: Bounded) -> Bounded:
@@ -833,23 +983,29 @@ def _slope(policy, gate: Bounded) -> Bounded:
 
 def combine(
   policy: precision.PrecisionPolicy,
+  stage: str,
   returned: Bounded,
-  topk_weights: np.ndarray,
+  topk_weights: np.ndarray | None,
   last: Bounded | None = None,
 ) -> Bounded:
-  """Returns `[t, D]`, the weighted sum of `[t, K, D]` over its K slots.
+  """Returns `[t, D]`, the sum of `[t, K, D]` over its K slots, as a GEMM.
 
-  Weights are `[t, K]`; as a GEMM of depth K.  What is `last`, `[t, D]`, counts
-  as one slot more, of weight 1.
+  Weights are `[t, K]`; None: they are 1.  What is `last`, `[t, D]`, counts as
+  one slot more, of weight 1.  See `CombineSums`.
   """
   tokens, slots, columns = returned.value.shape
   terms = slots + (last is not None)
-  sums = CombineSums.zeros(policy, terms, tokens, columns)
+  sums = CombineSums.zeros(policy, stage, terms, tokens, columns)
   for slot in range(slots):
-    sums.add(np.arange(tokens), returned[:, slot], topk_weights[:, slot])
+    weight = None if topk_weights is None else topk_weights[:, slot]
+    sums.add(np.arange(tokens), returned[:, slot], weight)
   if last is not None:
-    sums.add(np.arange(tokens), last, np.ones(tokens))
+    sums.add(np.arange(tokens), last, None)
   return sums.total()
+
+
+# Where the sum over a token's rows may be rounded, by what it is.
+_RUNNING = {'y': 'running_sum', 'dx': 'd_running_sum'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -858,6 +1014,7 @@ class CombineSums:
 
   Attributes:
     policy: precision.
+    stage: what the sums are, y or dx.
     slots: rows of a token.
     value: `[t, D]` float64, sum of weight times value.
     error: `[t, D]` float64, sum of |weight| times error bound.
@@ -865,9 +1022,11 @@ class CombineSums:
     squares: `[t, D]` float64, sum of (weight times value)^2.
     variance: `[t, D]` float64, sum of weight^2 times variance.
     apart: `[t, D]` float64, sum of |weight| times mean distance; narrow only.
+    crossed: `[t, D]` float64, sum of those; None: no row of the policy has any.
   """
 
   policy: precision.PrecisionPolicy
+  stage: str
   slots: int
   value: np.ndarray
   error: np.ndarray
@@ -875,47 +1034,71 @@ class CombineSums:
   squares: np.ndarray
   variance: np.ndarray
   apart: np.ndarray
+  crossed: np.ndarray | None = None
 
   @classmethod
   def zeros(
     cls,
     policy: precision.PrecisionPolicy,
+    stage: str,
     slots: int,
     tokens: int,
     columns: int,
   ) -> 'CombineSums':
-    sums = (np.zeros((tokens, columns)) for _ in range(6))
-    return cls(policy, slots, *sums)
+    sums = [np.zeros((tokens, columns)) for _ in range(6)]
+    some = policy.points and not is_narrow(policy)
+    crossed = np.zeros((tokens, columns)) if some else None
+    held = cls(policy, stage, slots, *sums)
+    return dataclasses.replace(held, crossed=crossed)
 
   def __getitem__(self, index) -> 'CombineSums':
-    names = [field.name for field in dataclasses.fields(self)[2:]]
+    names = [field.name for field in dataclasses.fields(self)[3:]]
+    held = {name: getattr(self, name) for name in names}
     return dataclasses.replace(
-      self, **{name: getattr(self, name)[index] for name in names}
+      self, **{n: a[index] for n, a in held.items() if a is not None}
     )
 
-  def add(self, token: np.ndarray, row: Bounded, weight: np.ndarray) -> None:
+  def add(
+    self, token: np.ndarray, row: Bounded, weight: np.ndarray | None
+  ) -> None:
     """Adds rows `[n, D]` times weights `[n]` to n different tokens `[n]`."""
-    weight = weight.astype(np.float64)[:, None]
-    size, term = np.abs(weight), row.value * weight
-    self.value[token] += term
-    self.magnitude[token] += _finite(term)
-    self.squares[token] += np.square(term)
+    size: np.ndarray | float = 1.0
+    if weight is not None and self.policy.rounding('weighted') is not None:
+      row = at(self.policy, 'weighted', _scaled(self.policy, row, weight))
+    elif weight is not None:
+      factor = factors(self.policy, weight)[:, None]
+      size = np.abs(factor)
+      row = dataclasses.replace(row, value=row.value * factor)
+    self.value[token] += row.value
+    self.magnitude[token] += _finite(row.value)
+    self.squares[token] += np.square(row.value)
     if row.error is not None:
       self.error[token] += row.error * size
     if row.variance is not None:
-      self.variance[token] += row.variance * np.square(weight)
+      self.variance[token] += row.variance * np.square(size)
     if row.variance is not None and is_narrow(self.policy):
       self.apart[token] += row.distance() * size
+    if row.crossed is not None and self.crossed is not None:
+      self.crossed[token] += row.crossed
 
   def total(self) -> Bounded:
     scale = gamma(self.slots) + gamma(self.slots, _U64)
-    error = self.error + scale * (self.magnitude + self.error)
+    reach = self.magnitude + self.error
+    error = self.error + scale * reach
     of_total, of_terms = _sum_variance(self.policy, self.slots)
     own = of_total * np.square(self.value) + of_terms * self.squares
     own += (self.slots * _TINY) ** 2
+    point = _RUNNING[self.stage]
+    more, of_rounding, crossed = _often_rounded(
+      self.policy, point, self.slots - 1, reach, np.sqrt(own + self.variance)
+    )
+    error, own = error + (1 + scale) * more, own + of_rounding
+    crossed = _both(self.crossed, crossed)
     variance = own + self.variance
     apart = np.minimum(np.sqrt(variance), self.apart + np.sqrt(own))
     error += self.slots * _TINY
+    dtype = self.policy.dtype(self.stage)
+    policy, reach = self.policy, self.magnitude
     return _stored(
-      self.policy, self.value, error, variance, apart, self.magnitude
+      policy, self.value, error, variance, apart, reach, dtype, crossed
     )

@@ -150,7 +150,7 @@ def test_combine_in_any_slot_order_stays_within_the_bound(policy, top_k):
   for slot in rng.permutation(top_k):
     got = got + weights[:, slot, None] * returned[:, slot].astype(np.float32)
 
-  bounded = bounds.combine(policy, bounds.exact(returned), weights)
+  bounded = bounds.combine(policy, 'y', bounds.exact(returned), weights)
 
   assert 0 < _excess(_store(policy, got), bounded) <= 1
 
@@ -419,7 +419,7 @@ def test_weighted_rows_stay_within_the_bound(policy):
 
   got = _store(policy, weight[:, None] * rows.astype(np.float32))
 
-  bounded = bounds.weighted(policy, rows, weight)
+  bounded = bounds.weighted(policy, bounds.exact(rows), weight)
   assert 0.9 < _excess(got, bounded) <= 1
   turned = _store(policy, weight[::-1, None] * rows.astype(np.float32))
   assert _excess(turned, bounded) > 10
@@ -509,7 +509,7 @@ def test_gradients_flushed_to_zero_are_within_the_bound():
   product = precision.PrecisionPolicy(activation='absolute')
 
   for bounded in (
-    bounds.weighted(F32, small, np.float32([2.0**-70])),
+    bounds.weighted(F32, bounds.exact(small), np.float32([2.0**-70])),
     bounds.weight_grad(F32, bounds.exact(small), bounds.exact(small)),
     bounds.inner_product(F32, bounds.exact(small), bounds.exact(small)),
     bounds.activation_grad(product, bounds.exact(small), grad, None),

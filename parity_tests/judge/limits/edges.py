@@ -103,7 +103,8 @@ class Chain:
     own = self.golden.tiling.rows(stage, self.own[stage], rank)[lo:hi]
     alone = self.golden.rows(stage, rank, lo, hi)
     off = alone.bound()
-    if alone.variance is not None:
+    # Where a rounding inside may fall to either side the worst case holds.
+    if alone.variance is not None and alone.crossed is None:
       off = np.minimum(off, self._deviations * np.sqrt(alone.variance))
     if carried.off:
       off = off + carried.rows(stage, rank, lo, hi).bound() - alone.bound()

@@ -83,8 +83,8 @@ class Rows:
     return self.inputs['topk_weights'].reshape(-1)[slots]
 
   def early_weight(self, rank: int, lo: int, hi: int) -> np.ndarray | None:
-    """Returns `slot_weight` if it multiplies `activation`, otherwise None."""
-    if self.policy.placement == 'combine':
+    """Returns `slot_weight` where the expert's rank applies it, or None."""
+    if self.policy.placement not in tensors.EARLY:
       return None
     return self.slot_weight(rank, lo, hi)
 
@@ -97,11 +97,12 @@ class Rows:
     dtype: str,
     transposed: bool = False,
     bias: tuple[str, np.ndarray] | None = None,
+    after: np.ndarray | None = None,
   ) -> bounds.Bounded:
     """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`.
 
     A `bias` is the name of `[R, L, Y]` that is added, and a factor of it for
-    each row `[n]`.
+    each row `[n]`.  The sums are multiplied by `after` `[n]`.
     """
     hi = lo + len(source.value)
 
@@ -114,7 +115,8 @@ class Rows:
         column = bounds.exact(factors[begin:end, None])
         rows = bounds.beside(column, rows)
       weights = self._weights(name, rank, expert, transposed, added)
-      return bounds.gemm(self.policy, rows, weights, dtype)
+      weight = None if after is None else after[begin:end]
+      return bounds.gemm(self.policy, rows, weights, dtype, weight)
 
     parts = [
       multiply(begin, end, expert)
@@ -144,7 +146,7 @@ class Rows:
         if bias is not None:
           row = self.inputs[bias][rank, expert]
           stored = np.concatenate([row[None], stored])
-        self._ready[name] = (key, bounds.Weights.of(stored))
+        self._ready[name] = (key, bounds.Weights.of(self.policy, stored))
       return self._ready[name][1]
 
   def _experts(
@@ -216,22 +218,27 @@ class Rows:
             yield rank, lo, hi, slots[lo:hi]
 
   def slot_sums(
-    self, source: str, weights: np.ndarray, last: str = ''
+    self,
+    stage: str,
+    source: str,
+    weights: np.ndarray | None,
+    last: str = '',
   ) -> bounds.CombineSums:
     """Returns all tokens' sums of weighted rows, filled owner by owner.
 
     The rows are never held together.
 
     Args:
+      stage: what the sums are.
       source: a packed tensor `[R, N, D]`.
-      weights: `[R, T, K]` of the slots.
+      weights: `[R, T, K]` of the slots; None: 1.
       last: `[R, T, D]` that is added, of the judged ranks; '': nothing is.
     """
     config = self.tiling.config
-    weights = weights.reshape(-1)
+    late = self.policy.placement == 'returned' and stage == 'y'
     tokens = config.num_ranks * config.num_tokens
     sums = bounds.CombineSums.zeros(
-      self.policy, config.top_k + bool(last), tokens, config.d_model
+      self.policy, stage, config.top_k + bool(last), tokens, config.d_model
     )
     parts = ahead.map_ahead(
       lambda part: self.held(source, *part[:3]), self.packed()
@@ -239,19 +246,30 @@ class Rows:
     for (*_, slots), out in parts:
       for slot in range(config.top_k):
         mine = slots % config.top_k == slot
-        sums.add(slots[mine] // config.top_k, out[mine], weights[slots[mine]])
+        own = slots[mine]
+        rows = self.late(own, out[mine]) if late else out[mine]
+        weight = None if weights is None else weights.reshape(-1)[own]
+        sums.add(own // config.top_k, rows, weight)
     for rank in self.tiling.held if last else ():
       step = max(1, self.chunk // config.d_model)
       for lo in range(0, config.num_tokens, step):
         rows = self.held(last, rank, lo, min(lo + step, config.num_tokens))
         token = rank * config.num_tokens + lo + np.arange(len(rows.value))
-        sums.add(token, rows, np.ones(len(token)))
+        sums.add(token, rows, None)
     return sums
+
+  def late(self, slots: np.ndarray, rows: bounds.Bounded) -> bounds.Bounded:
+    """Returns rows of slots, weighted and stored as they come home."""
+    weight = self.inputs['topk_weights'].reshape(-1)[slots]
+    return bounds.weighted(
+      self.policy, rows, weight, self.policy.dtype('returned')
+    )
 
   def combined(
     self,
+    stage: str,
     source: str,
-    weights: np.ndarray,
+    weights: np.ndarray | None,
     rank: int,
     lo: int,
     hi: int,
@@ -263,9 +281,10 @@ class Rows:
     """
     top_k = self.tiling.config.top_k
     rows = self.held(source, rank, lo * top_k, hi * top_k)
-    shape = hi - lo, weights.shape[-1], rows.value.shape[-1]
+    rows = rows.reshape(hi - lo, top_k, rows.value.shape[-1])
+    weights = None if weights is None else weights[rank, lo:hi]
     also = self.held(last, rank, lo, hi) if last else None
-    return bounds.combine(self.policy, rows.reshape(*shape), weights, also)
+    return bounds.combine(self.policy, stage, rows, weights, also)
 
   @functools.cached_property
   def shared(self) -> Self:
@@ -274,9 +293,7 @@ class Rows:
     return dataclasses.replace(
       self,
       tiling=self.tiling.shared,
-      policy=dataclasses.replace(
-        self.policy, placement='combine', unrounded=()
-      ),
+      policy=self.policy.of_shared(),
       inputs=tensors.as_routed(self.inputs),
       captured=tensors.as_routed({**self.captured, **tokens}),
       off=tensors.as_routed(self.off),
@@ -300,21 +317,27 @@ class Golden(Rows):
       return self.shared.rows(tensors.AS_ROUTED[stage], rank, lo, hi)
     if stage == 'expert_in':
       return bounds.exact(self.tokens('x', rank, lo, hi))
+    weight = None
+    if tensors.WEIGHTED[self.policy.placement] == stage:
+      weight = self.early_weight(rank, lo, hi)
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      bias = self._bias(stage, rank, lo, hi)
-      return self.gemm(source, name, rank, lo, self.dtype(stage), bias=bias)
+      bias, dtype = self._bias(stage, rank, lo, hi), self.dtype(stage)
+      return self.gemm(source, name, rank, lo, dtype, bias=bias, after=weight)
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
-      weight = self.early_weight(rank, lo, hi)
       return bounds.activation(self.policy, source, weight, self.dtype(stage))
     if stage == 'returned':
-      return self.sent_back('expert_out', rank, lo, hi)
+      rows = self.sent_back('expert_out', rank, lo, hi)
+      if self.policy.placement != 'returned':
+        return rows
+      first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
+      return self.late(np.arange(first + lo, first + hi), rows)
     if 'returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
-    weights = self._combine_weights()[rank, lo:hi]
-    return self.combined('returned', weights, rank, lo, hi, self._last)
+    where = rank, lo, hi, self._last
+    return self.combined('y', 'returned', self._combine_weights, *where)
 
   def _bias(
     self, stage: str, rank: int, lo: int, hi: int
@@ -325,18 +348,18 @@ class Golden(Rows):
     factors = np.ones(hi - lo)
     if stage == 'gate_up':
       return 'b_gate_up', factors
-    early = self.early_weight(rank, lo, hi)
-    return 'b_down', factors if early is None else early
+    if self.policy.placement == 'before_down':
+      factors = bounds.factors(self.policy, self.slot_weight(rank, lo, hi))
+    return 'b_down', factors
 
-  def _combine_weights(self) -> np.ndarray:
-    weights = self.inputs['topk_weights']
+  @property
+  def _combine_weights(self) -> np.ndarray | None:
     at_combine = self.policy.placement == 'combine'
-    return weights if at_combine else np.ones_like(weights)
+    return self.inputs['topk_weights'] if at_combine else None
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    weights = self._combine_weights()
-    return self.slot_sums('expert_out', weights, self._last)
+    return self.slot_sums('y', 'expert_out', self._combine_weights, self._last)
 
   @property
   def _last(self) -> str:

@@ -43,7 +43,7 @@ class GoldenGrad(golden.Rows):
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
-      dtype = self.policy.storage
+      dtype = self.dtype(stage)
       return self.gemm(source, name, rank, lo, dtype, transposed=True)
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
@@ -76,9 +76,10 @@ class GoldenGrad(golden.Rows):
 
   def _d_expert_out(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     dy = self.tokens('dy', rank, lo, hi)
-    if self.policy.placement == 'before_down':
+    if self.policy.placement in tensors.EARLY:
       return bounds.exact(dy)
-    return bounds.weighted(self.policy, dy, self.slot_weight(rank, lo, hi))
+    weight, dtype = self.slot_weight(rank, lo, hi), self.dtype('d_expert_out')
+    return bounds.weighted(self.policy, bounds.exact(dy), weight, dtype)
 
   def _d_gate_up(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return bounds.activation_grad(
@@ -86,6 +87,7 @@ class GoldenGrad(golden.Rows):
       self._saved('gate_up', rank, lo, hi),
       self.held('d_activation', rank, lo, hi),
       self.early_weight(rank, lo, hi),
+      self.dtype('d_gate_up'),
     )
 
   def _weight_grad(
@@ -112,9 +114,21 @@ class GoldenGrad(golden.Rows):
       if key not in self._expert:
         self._expert.clear()
         rows = self._saved(saved, rank, lo, hi)
-        self._expert[key] = rows, self.held(grad, rank, lo, hi)
+        self._expert[key] = rows, self._d_out(stage, grad, rank, lo, hi)
       rows, held = self._expert[key]
-    return bounds.weight_grad(self.policy, rows[:, part], held)
+    dtype = self.dtype(stage)
+    return bounds.weight_grad(self.policy, rows[:, part], held, dtype)
+
+  def _d_out(
+    self, stage: str, grad: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns `[hi - lo, y]`, what rows are multiplied with."""
+    held = self.held(grad, rank, lo, hi)
+    if stage != 'd_w_down' or self.policy.placement != 'epilogue':
+      return held
+    # Nobody stored rows that have the weight of the sums.
+    weight = self.slot_weight(rank, lo, hi)
+    return bounds.weighed(self.policy, held, weight, self.dtype(stage))
 
   def _bias_grad(
     self, grad: str, rank: int, lo: int, hi: int
@@ -131,12 +145,15 @@ class GoldenGrad(golden.Rows):
       column = self.early_weight(*rows)
       if column is None or grad != 'd_expert_out':
         column = np.ones(rows[2] - rows[1])
+      else:
+        column = bounds.factors(self.policy, column)
       factors, held = bounds.exact(column[:, None]), self.held(grad, *rows)
-      parts.append(bounds.weight_grad(self.policy, factors, held))
+      dtype = self.dtype({'d_expert_out': 'd_b_down'}.get(grad, 'd_b_gate_up'))
+      parts.append(bounds.weight_grad(self.policy, factors, held, dtype))
     return bounds.join(parts)
 
   def _d_topk_weights(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    if self.policy.placement == 'before_down':
+    if self.policy.placement in tensors.EARLY:
       first = rank * self.tiling.config.num_tokens
       return self._dots[first + lo : first + hi]
     config = self.tiling.config
@@ -154,17 +171,21 @@ class GoldenGrad(golden.Rows):
     return bounds.inner_product(self.policy, self._returned(rank, lo, hi), dy)
 
   def _returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    """Returns `[hi - lo, K, D]`."""
-    if 'returned' in self.inputs:
-      return bounds.exact(self.inputs['returned'][rank, lo:hi])
+    """Returns `[hi - lo, K, D]`, rows that came home, before a weight."""
     config = self.tiling.config
     count = config.top_k
-    rows = self._forward.held('returned', rank, lo * count, hi * count)
+    slots = rank, lo * count, hi * count
+    if self.policy.placement == 'returned':
+      rows = self._forward.sent_back('expert_out', *slots)
+    elif 'returned' in self.inputs:
+      return bounds.exact(self.inputs['returned'][rank, lo:hi])
+    else:
+      rows = self._forward.held('returned', *slots)
     return rows.reshape(hi - lo, count, config.d_model)
 
   @functools.cached_property
   def _dots(self) -> bounds.Bounded:
-    """`[R T, K]`: rows' weight gradients at placement 'before_down'.
+    """`[R T, K]`: rows' weight gradients at placements of `tensors.EARLY`.
 
     Those of ranks that are not judged, and of slots that are not used, are 0.
     """
@@ -180,9 +201,10 @@ class GoldenGrad(golden.Rows):
 
   def _row_dots(self, part) -> bounds.Bounded:
     rank, lo, hi, _ = part
+    epilogue = self.policy.placement == 'epilogue'
     return bounds.row_weight_grad(
       self.policy,
-      self._saved('gate_up', rank, lo, hi),
+      self._saved('activation' if epilogue else 'gate_up', rank, lo, hi),
       self.held('d_activation', rank, lo, hi),
       self._of_bias(rank, lo, hi),
     )
@@ -204,16 +226,11 @@ class GoldenGrad(golden.Rows):
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if 'd_returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
-    ones = self._ones[rank, lo:hi]
-    return self.combined('d_returned', ones, rank, lo, hi, self._last)
-
-  @property
-  def _ones(self) -> np.ndarray:
-    return np.ones_like(self.inputs['topk_weights'])
+    return self.combined('dx', 'd_returned', None, rank, lo, hi, self._last)
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    return self.slot_sums('d_expert_in', self._ones, self._last)
+    return self.slot_sums('dx', 'd_expert_in', None, self._last)
 
   @property
   def _last(self) -> str:

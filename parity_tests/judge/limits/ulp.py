@@ -56,16 +56,27 @@ def half_spacing(magnitude: np.ndarray, dtype: str) -> np.ndarray:
   Half the spacing of `dtype` in the binade of `magnitude` `[...]` float64;
   among subnormals, half the smallest of them.
   """
-  digits = storage.FORMATS[dtype].digits
-  lowest = storage.FORMATS[dtype].min_exponent
+  digits = storage.ROUNDED[dtype].digits
+  lowest = storage.ROUNDED[dtype].min_exponent
   fraction, exponent = np.frexp(magnitude)
   exponent = np.where(fraction == 0, lowest, np.maximum(exponent - 1, lowest))
   return np.ldexp(0.5, exponent - (digits - 1))
 
 
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+  """Returns `[...]` float64, values `[...]` rounded to nearest even.
+
+  Beyond the largest number of `dtype` they are infinite.
+  """
+  spacing = 2 * half_spacing(np.abs(values), dtype)
+  near = np.rint(values / spacing) * spacing
+  beyond = np.abs(near) > storage.ROUNDED[dtype].largest
+  return np.where(beyond, np.copysign(np.inf, values), near)
+
+
 def unit_roundoff(dtype: str) -> float:
   """Returns u, the largest relative error of one rounding to nearest."""
-  return storage.FORMATS[dtype].unit_roundoff
+  return storage.ROUNDED[dtype].unit_roundoff
 
 
 def smallest_normal(dtype: str) -> float:

@@ -108,7 +108,7 @@ def test_table_has_the_names_of_the_runtime():
   assert list(backward) == native
   assert list(faults.SPECS) == native[:19] + ['skipped_wait']
   for spec in faults.TABLE:
-    for placement in precision.PLACEMENTS:
+    for placement in precision.LAUNCHED:
       kind, stage = spec.located(placement)
       assert (kind >= Kind.DISPATCH_GRAD) == bool(spec.direction)
       of_order = spec.hangs or spec.name == 'early_signal'
@@ -118,7 +118,7 @@ def test_table_has_the_names_of_the_runtime():
 # Each once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'grain, placement',
-  halved_testing.halved(GRAINS, precision.PLACEMENTS),
+  halved_testing.halved(GRAINS, precision.LAUNCHED),
 )
 class TestEveryFault:
   @pytest.mark.parametrize('spec, chain, storage', CASES)

@@ -26,7 +26,7 @@ def cases():
   for direction in Direction:
     for routing in testing.ROUTINGS:
       for grain in ('expert', 'row_block'):
-        for placement in precision.PLACEMENTS:
+        for placement in precision.LAUNCHED:
           for chain in (None, 8) if direction else (None,):
             yield direction, routing, grain, placement, chain
 

@@ -305,7 +305,7 @@ class TestLatePuts:
     assert len(seen) == 1
 
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @both_passes
   def test_skipped_wait_reads_poison(self, direction, placement, grain):
     # Given a task that does not wait for puts, when launched as usual, then
@@ -352,7 +352,7 @@ class TestLatePuts:
 class TestActions:
   @pytest.mark.parametrize('chain', [None, 16])
   @pytest.mark.parametrize('storage', list(storage_lib.STORED))
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @both_passes
   def test_capture_of_a_right_launch_is_its_output(
     self, direction, placement, storage, chain
@@ -373,7 +373,7 @@ class TestActions:
       assert runtime.is_poison(captured[~held]).all(), name
 
   @pytest.mark.parametrize('chain', [None, 16])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('action', [Action.HEAL, modes_lib.ISOLATED])
   @both_passes
   def test_healed_outputs_are_the_given_ones(
@@ -398,7 +398,7 @@ class TestActions:
     )
     assert not testing.differing(got.outputs, given)
 
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @both_passes
   def test_what_travels_beside_rows_is_healed_too(self, direction, placement):
     # Given one kind of task that is healed and not run, when the others run,
@@ -488,7 +488,7 @@ FAULTS = [
 
 
 class TestIsolated:
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('spec, chain', FAULTS)
   def test_a_fault_stays_in_its_task(self, spec, placement, chain):
     # Given a fault in one task, when each task reads right tensors, then only

@@ -107,7 +107,7 @@ def told(launched: modes_lib.Launched) -> set[tuple[int, int, int]]:
 class TestClean:
   @pytest.mark.parametrize('chain', [None, 16])
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
   @both_passes
   def test_no_race_in_any_layout(
@@ -143,7 +143,7 @@ class TestClean:
 
 class TestSkippedWait:
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('kind', WAITING)
   def test_every_kind_that_waits(self, kind, placement, grain):
     # Given a task of each kind that does not wait, when launched, then the

@@ -63,7 +63,7 @@ def differing(config, got, want, ids) -> list[str]:
 
 class TestForward:
   @pytest.mark.parametrize('storage', STORAGE)
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('routing', ['uniform', 'empty_experts'])
   @pytest.mark.parametrize('layer', LAYERS)
   def test_bits(self, layer, routing, placement, storage):
@@ -135,7 +135,7 @@ class TestHostOptions:
 
 class TestBackward:
   @pytest.mark.parametrize('storage', STORAGE)
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('chain', [None, 16])
   @pytest.mark.parametrize('layer', LAYERS)
   def test_bits(self, layer, chain, placement, storage):
@@ -164,7 +164,7 @@ class TestBackward:
 
 
 class TestRelay:
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('layer', ['two_ranks', 'four_ranks'])
   def test_bits(self, layer, placement):
     # Given tokens that cross to a rank once, when one tensor is asked for, or
@@ -191,7 +191,7 @@ class TestRelay:
 
 class TestOneAfterAnother:
   @pytest.mark.parametrize('relay', [False, True])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   def test_nothing_is_left_of_the_launch_before(self, placement, relay):
     # Given an image whose arena holds another launch, when tokens, their
     # weights or their experts are others, then bits are those of a launch that
@@ -337,7 +337,7 @@ _ALL_MODES = modes_lib.Modes(
 class TestChecked:
   """The modes reach tasks whose tensors are fused away."""
 
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('direction', layout.Direction)
   @pytest.mark.parametrize('relay', [False, True])
   def test_every_mode_finds_nothing_and_changes_no_bit(

@@ -48,7 +48,7 @@ def policy(storage='float32', placement='combine', activation='swiglu'):
 
 class TestSameBits:
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16', 'float16'])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
   @pytest.mark.parametrize('layer', LAYERS)
   def test_any_workers_threads_blocks_and_chains(
@@ -132,7 +132,7 @@ class TestSameBits:
 
 class TestAgainstLoops:
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16', 'float16'])
   @pytest.mark.parametrize('layer', LAYERS)
   def test_exact_data_gives_the_loops_bits(

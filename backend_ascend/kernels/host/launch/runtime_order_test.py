@@ -37,7 +37,7 @@ def same(got, want) -> bool:
   return all(got[n].tobytes() == want[n].tobytes() for n in want)
 
 
-@pytest.mark.parametrize('placement', precision.PLACEMENTS)
+@pytest.mark.parametrize('placement', precision.LAUNCHED)
 @pytest.mark.parametrize('compile_layer', [FORWARD, BACKWARD])
 def test_bits_depend_on_the_order_alone(compile_layer, placement):
   # Given one order, when tiles, links of chains, threads, instruction sets and

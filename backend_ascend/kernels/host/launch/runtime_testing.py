@@ -25,7 +25,8 @@ def rng(*name) -> np.random.Generator:
 
 _OF_SUMS_AND_LIMITS = (
   'accumulation_order',
-  'unrounded',
+  'points',
+  'sum_order',
   'activation_ulp',
   'sigmoid_ulp',
 )

@@ -56,7 +56,7 @@ def _wire(seed, **faults):
 class TestSameBits:
   @pytest.mark.parametrize('direction', ['forward', 'backward'])
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('layer', LAYERS)
   def test_late_and_reordered(self, layer, placement, grain, direction, seed):
     # Given puts that come late, in pieces and in any order, when ranks take
@@ -103,7 +103,7 @@ class TestSameBits:
 
 class TestMapped:
   @pytest.mark.parametrize('direction', ['forward', 'backward'])
-  @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('layer', LAYERS)
   def test_bits(self, layer, placement, direction, seed):
     # Given ranks that see each other's memory, when they take turns at random,

@@ -1,0 +1,123 @@
+"""Precision of kernels that people run, by name: words of a policy.
+
+A word is POINT=DTYPE of `precision.POINTS`, placement=NAME or sum_order=NAME.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+
+from hpmoe.reference.contract import precision
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+  """What a public implementation does.
+
+  Attributes:
+    words: of its policy.
+    source: repository, path and commit that it was read from.
+  """
+
+  words: tuple[str, ...]
+  source: str
+
+
+_SILU = 'silu=storage'
+_WEIGHT = 'routing_weight=storage'
+_EAGER = (_SILU, 'weighted=storage', 'running_sum=storage', 'sum_order=expert')
+_TRANSFORMERS = 'huggingface/transformers 5.23.0 '
+
+POLICIES = {
+  'torch_grouped_mm': Named(
+    (_SILU, _WEIGHT, 'weighted=storage'),
+    f'{_TRANSFORMERS}integrations/moe.py, weights in the dtype of x',
+  ),
+  'grouped_mm_f32_weights': Named(
+    (_SILU,), f'{_TRANSFORMERS}integrations/moe.py, weights in float32'
+  ),
+  'hf_mixtral': Named(
+    _EAGER, f'{_TRANSFORMERS}models/mixtral/modeling_mixtral.py, eager'
+  ),
+  'hf_qwen3_moe': Named(
+    (*_EAGER, _WEIGHT),
+    f'{_TRANSFORMERS}models/qwen3_moe/modeling_qwen3_moe.py, eager',
+  ),
+  'deepseek_v3': Named(
+    (*_EAGER, _WEIGHT),
+    'deepseek-ai/DeepSeek-V3 inference/model.py 9b4e978',
+  ),
+  'megatron': Named(
+    ('placement=before_down',),
+    'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, compiled',
+  ),
+  'megatron_eager': Named(
+    ('placement=before_down', _SILU, 'product=storage'),
+    'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, eager',
+  ),
+  'transformer_engine_index_map': Named(
+    (_WEIGHT, 'weighted=storage', 'running_sum=storage'),
+    'NVIDIA/TransformerEngine common/permutation/permutation.cu d0067d0',
+  ),
+  'deepgemm_mega_moe': Named(
+    ('placement=before_down',),
+    'deepseek-ai/DeepGEMM impls/sm100_*_mega_moe.cuh 54e2261, bfloat16',
+  ),
+  'vllm': Named(
+    ('placement=epilogue', _SILU),
+    'vllm-project/vllm fused_moe.py 000d145, more than 4 slots',
+  ),
+  'vllm_few_slots': Named(
+    ('placement=epilogue', _SILU, 'running_sum=storage'),
+    'vllm-project/vllm fused_moe.py 000d145, moe_sum of 4 slots or fewer',
+  ),
+  'sglang': Named(
+    ('placement=epilogue', _SILU),
+    'sgl-project/sglang fused_moe_triton_kernels.py 018e2ed, over 32 tokens',
+  ),
+  'marlin': Named(
+    ('placement=returned', _SILU),
+    'vllm-project/vllm contiguous finalise, a multiply in storage',
+  ),
+  'megablocks': Named(
+    (_SILU, 'weighted=storage'), 'databricks/megablocks 78eea65'
+  ),
+  'maxtext': Named(
+    (_SILU, _WEIGHT), 'AI-Hypercomputer/maxtext layers/moe.py e591f30'
+  ),
+  'onnxruntime': Named(
+    ('sum_order=expert',),
+    'microsoft/onnxruntime contrib_ops/cpu/moe/moe_cpu.cc 09fc631',
+  ),
+  'mindformers': Named(
+    (_WEIGHT, 'weighted=storage', 'running_sum=storage'),
+    'MindFormers parallel_core/training_graph fd4deeb',
+  ),
+  'ascend_finalize_routing': Named(
+    ('placement=epilogue',),
+    'CANN ops-transformer grouped_matmul_finalize_routing c29bc10',
+  ),
+  'dysharp': Named(('placement=epilogue',), 'DySHARP, section 4'),
+}
+_FIELDS = ('placement', 'sum_order')
+
+
+def fields(words: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
+  """Returns fields of a `precision.PrecisionPolicy`: later words win.
+
+  Raises:
+    ValueError: a word is neither a name of `POLICIES` nor as above.
+  """
+  found: dict[str, str] = {}
+  for word in words:
+    named = POLICIES.get(word)
+    for one in named.words if named else (word,):
+      name, _, value = one.partition('=')
+      if name not in _FIELDS and name not in precision.POINTS:
+        raise ValueError(
+          f'policy: expected one of {[*POLICIES]}, or NAME=VALUE of '
+          f'{[*_FIELDS, *precision.POINTS]}, got {word!r}'
+        )
+      found[name] = value
+  own = {name: found.pop(name) for name in _FIELDS if name in found}
+  points = tuple(f'{name}={dtype}' for name, dtype in found.items())
+  return {**own, **(dict(points=points) if points else {})}
