@@ -361,6 +361,6 @@ def test_right_kernels_pass_1000_seeds(storage):
     presets.config(presets.get('tiny'), 2, 8), capacity=64
   )
   for seed in range(1000):
-    placement = precision.PLACEMENTS[seed % 2]
+    placement = precision.LAUNCHED[seed % 2]
     policy = precision.PrecisionPolicy(storage=storage, placement=placement)
     assert not trial.failed_edges(trial.draw(config, policy, seed), seed)

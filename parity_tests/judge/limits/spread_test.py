@@ -254,7 +254,7 @@ _POLICIES = {
     policy, placement=placement
   )
   for policy in (F32, BF16, F16)
-  for placement in precision.PLACEMENTS
+  for placement in precision.LAUNCHED
 }
 
 
@@ -303,11 +303,11 @@ _WRONG_GRADS = {
 }
 
 
-@pytest.mark.parametrize('placement', precision.PLACEMENTS)
+@pytest.mark.parametrize('placement', precision.LAUNCHED)
 @pytest.mark.parametrize('wrong', _WRONG_GRADS)
 def test_wrong_gradients_fail_each_alone(wrong, placement):
   policy, how, *reached = _WRONG_GRADS[wrong]
-  names = reached[precision.PLACEMENTS.index(placement)]
+  names = reached[precision.LAUNCHED.index(placement)]
   made, same = _bench(f'{policy.storage}-{placement}', True)
 
   got = trial.Kernel(**how).results(made, backward=True)
