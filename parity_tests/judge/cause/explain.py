@@ -125,14 +125,7 @@ _ADDED = (
   Change('was left out', '', np.zeros_like),
   Change('was added twice', '', lambda a: a + a),
 )
-<<<<<<< HEAD
 _BIASES = (*_ADDED, *_WEIGHTS[1:])
-_ROUNDED = (
-  Change('was rounded to bfloat16', '', _rounded(7)),
-  Change('was rounded to TF32', '', _rounded(10)),
-)
-=======
->>>>>>> 3fa9f62 (Rounding points and placements are data: policies by name; oracle, bounds and limits follow; a stage off by roundings is told which)
 _ROUTING = (
   Change('was left out', 'R T K', np.ones_like),
   Change('was applied twice', 'R T K', np.square),
