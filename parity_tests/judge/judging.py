@@ -344,7 +344,7 @@ def explained(
   for name in (n for n in case.which.stages if n in failures):
     failure = failures[name]
     told = ''
-    if not exact and _is_small(case):
+    if _is_small(case):
       told = roundings.explain(_rounded(case, answered, name))
     if not told and not words and failure.bad_rows:
       stage = _failed_stage(case, answered, expected, failure, refuses, exact)
