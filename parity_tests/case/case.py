@@ -84,10 +84,7 @@ class Case:
       )
     policy = dataclasses.asdict(held.policy)
     policy['activation'] = held.policy.form
-    policy['policy'] = (
-      *held.policy.points,
-      f'sum_order={held.policy.sum_order}',
-    )
+    policy['policy'] = policies.words(held.policy)
     known = {field.name for field in dataclasses.fields(cls)}
     return cls(
       direction=direction,

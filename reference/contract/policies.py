@@ -101,13 +101,22 @@ POLICIES = {
 _FIELDS = ('placement', 'sum_order')
 
 
-def fields(words: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
+def words(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  """Returns what of a policy `fields` reads, its placement apart."""
+  plain = policy.sum_order == precision.PrecisionPolicy.sum_order
+  return (*policy.points, *([] if plain else [f'sum_order={policy.sum_order}']))
+
+
+def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
   """Returns fields of a `precision.PrecisionPolicy`: later words win.
+
+  A string holds words with commas between them.
 
   Raises:
     ValueError: a word is neither a name of `POLICIES` nor as above.
   """
   found: dict[str, str] = {}
+  words = words.split(',') if isinstance(words, str) else words
   for word in words:
     named = POLICIES.get(word)
     for one in named.words if named else (word,):
