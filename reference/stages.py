@@ -26,7 +26,9 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
+from hpmoe.reference.quantised import quantise
 
 Known = Mapping[str, at.Array]
 
@@ -120,7 +122,11 @@ def _relayed(name: str, place: Place, known: Known) -> at.Array:
 
 def _gemm(function, left: str, right: str, place: Place, known: Known):
   config, policy, plan, _ = place
-  return function(config, policy, plan, known[left], known[right])
+  rows = known[left]
+  if policy.rows:
+    form = quantised.FORMS[policy.rows]
+    rows = quantise.dequantise(form, quantise.quantise(form, rows))
+  return function(config, policy, plan, rows, known[right])
 
 
 def _biased(name: str, bias: str, place: Place, known: Known) -> at.Array:

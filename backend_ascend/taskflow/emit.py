@@ -116,6 +116,11 @@ def shape(
     raise ValueError(
       f'd_shared: expected 0 for our backend, got {config.d_shared}'
     )
+  for name in ('quantised', 'rows'):
+    if form := getattr(policy, name):
+      raise ValueError(
+        f"policy.{name}: expected '' for our backend, got {form!r}"
+      )
   if policy.form not in precision.ACTIVATIONS:
     raise ValueError(
       f'policy.activation: expected one of {list(precision.ACTIVATIONS)} for '

@@ -219,6 +219,12 @@ class Candidate(abc.ABC):
         f'routing: expected one that uses every slot with {beside}, got '
         f'{case.routing}'
       )
+    for flag, form in (('weights', case.quantised), ('rows', case.rows)):
+      if form and not can.parts:
+        raise ValueError(
+          f'{flag}: expected none with {beside}, which multiplies the dtype '
+          f'alone, got {form}'
+        )
     if case.policy and not can.rounds:
       raise ValueError(
         f'policy: expected none with {beside}, which rounds what it stores and '

@@ -13,8 +13,6 @@ import numpy as np
 
 from hpmoe.parity_tests.case import read_case
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
 
 def as_array(value: object) -> np.ndarray:
   """Returns a tensor of numpy, JAX, torch or another framework as numpy's.
@@ -38,13 +36,13 @@ def spoilt(before: Mapping[str, np.ndarray], after: Mapping) -> str:
 
 
 def save(folder: pathlib.Path, values: Mapping[str, np.ndarray]) -> None:
-  """Writes tensors as .npy, bfloat16 as its bits, dtypes beside them."""
+  """Writes tensors as .npy, what numpy lacks as its bits, dtypes beside."""
   folder.mkdir()
   dtypes = {}
   for name, value in values.items():
     dtypes[name] = str(value.dtype)
-    if value.dtype == BFLOAT16:
-      value = np.ascontiguousarray(value).view(np.uint16)
+    if value.dtype.kind == 'V':  # bfloat16, or float8
+      value = np.ascontiguousarray(value).view(f'u{value.itemsize}')
     np.save(folder / f'{name}.npy', value, allow_pickle=False)
   # Last: where it is, all the others are whole.
   (folder / 'dtypes.json').write_text(json.dumps(dtypes))
@@ -56,5 +54,5 @@ def load(folder: pathlib.Path) -> dict[str, np.ndarray]:
   values = {}
   for name, dtype in dtypes.items():
     word = np.load(folder / f'{name}.npy', allow_pickle=False)
-    values[name] = word.view(BFLOAT16) if dtype == 'bfloat16' else word
+    values[name] = word.view(getattr(ml_dtypes, dtype, dtype))
   return values

@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 
+from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -40,6 +41,8 @@ class Case:
     activation: between the two GEMMs, see `precision.activation_of`.
     bias: whether both GEMMs add one; given inputs have it or not.
     d_shared: S, of the shared experts; given inputs have them or not.
+    quantised: of `quantised.FORMS`, what expert weights are made of; ''.
+    rows: as of the policy.
     folder: of a case that was written, which decides all but `direction`.
   """
 
@@ -62,6 +65,8 @@ class Case:
   activation: str = 'swiglu'
   bias: bool = False
   d_shared: int = 0
+  quantised: str = ''
+  rows: str = ''
   folder: str | None = None
 
   @classmethod
@@ -120,14 +125,29 @@ class Case:
     Raises:
       ValueError: the case or a file is wrong.
     """
+    for flag, form in (('weights', self.quantised), ('rows', self.rows)):
+      if form and self.d_shared:
+        raise ValueError(
+          f'd_shared: expected 0 with {flag}={form}, got {self.d_shared}'
+        )
+      if form and self.direction != 'forward':
+        raise ValueError(
+          f'direction: expected forward with {flag}={form}, whose codes have '
+          f'no gradient, got {self.direction}'
+        )
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs()
-    return inputs_lib.with_weights(self._made(), self.weights).under(
-      accumulation_order=self.accumulation_order,
-      **policies.fields(self.policy),
-      activation_ulp=self.activation_ulp,
-      sigmoid_ulp=self.sigmoid_ulp,
-      **precision.activation_of(self.activation),
+    return (
+      inputs_lib.with_weights(self._made(), self.weights)
+      .under(
+        accumulation_order=self.accumulation_order,
+        **policies.fields(self.policy),
+        activation_ulp=self.activation_ulp,
+        sigmoid_ulp=self.sigmoid_ulp,
+        rows=self.rows,
+        **precision.activation_of(self.activation),
+      )
+      .with_codes(self.quantised)
     )
 
   def data(
@@ -141,9 +161,14 @@ class Case:
     """
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs(name)
+    if self.rows:
+      raise exact_data.ExactnessError(
+        f'no data are exact whose rows become {self.rows}'
+      )
     backward = passes.BACKWARD in self.passes
     drawn = inputs_lib.with_data(made, name, backward, self.seed)
-    return inputs_lib.with_weights(drawn, self.weights)
+    drawn = inputs_lib.with_weights(drawn, self.weights)
+    return drawn.with_codes(self.quantised, self.seed)
 
   def bytes_needed(self, of: str) -> int:
     """Returns the least that a part of `memory.COPIES` needs."""
@@ -161,18 +186,26 @@ class Case:
     )
     config = dataclasses.replace(config, **more)
     policy = precision.PrecisionPolicy(
-      self.dtype, **policies.fields(self.policy)
+      self.dtype, quantised=self.quantised, **policies.fields(self.policy)
     )
     return memory.bytes_needed(config, policy, self.direction, of)
 
   def _made(self) -> inputs_lib.LayerInputs:
     if isinstance(self.input, Mapping):
       return inputs_lib.of_arrays(
-        self.input, self.placement, self.capacity, self.seed
+        self.input,
+        self.placement,
+        self.capacity,
+        self.seed,
+        self.quantised,
       )
     if self.input is not None:
       return inputs_lib.load_safetensors(
-        self.input, self.placement, self.capacity, self.seed
+        self.input,
+        self.placement,
+        self.capacity,
+        self.seed,
+        self.quantised,
       )
     return inputs_lib.make_inputs(
       presets.to_run(self.preset),

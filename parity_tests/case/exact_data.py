@@ -24,6 +24,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.kept import programs
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
@@ -96,7 +97,7 @@ def make(
   """
   _check_policy(policy)
   storage = STORAGE[policy.storage]
-  sizes = _MAGNITUDES
+  sizes = _of_codes(policy, _MAGNITUDES)
   if x_max is not None:
     sizes = (dataclasses.replace(sizes[0], x=x_max),)
 
@@ -156,7 +157,8 @@ def make_grad(
     drawn_from = ('exact', seed, most)
     return arrays, proved(prove_grad, config, policy, arrays, drawn_from)
 
-  return _first_stored(drawn, _magnitudes(config, policy, topk_ids))
+  sizes = _of_codes(policy, _magnitudes(config, policy, topk_ids))
+  return _first_stored(drawn, sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +184,22 @@ _MAGNITUDES = tuple(
     (1, 1, 1),
   )
 )
+
+
+def _of_codes(
+  policy: PrecisionPolicy, sizes: Sequence[_Magnitudes]
+) -> tuple[_Magnitudes, ...]:
+  """Returns sizes whose weights are codes of the policy's form."""
+  most = most_of_weights(policy)
+  return tuple(one for one in sizes if one.gate <= most) or _MAGNITUDES[-1:]
+
+
+def most_of_weights(policy: PrecisionPolicy) -> int:
+  """Returns the largest number up to which all are weights; it is odd."""
+  if policy.quantised:
+    form = quantised.FORMS[policy.quantised]
+    return quantised.ELEMENTS[form.element].most_whole
+  return 2 ** storage_lib.FORMATS[policy.storage].digits - 1
 
 
 def _first_stored(drawn: Callable, sizes: Sequence[_Magnitudes]):

@@ -2,6 +2,7 @@
 
 from hpmoe.parity_tests.case import flag
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
 
 SHORT = tuple(row.short for row in storage.STORED.values())
@@ -110,6 +111,23 @@ POLICY = (
     least=0,
   ),
 )
+WEIGHTS = flag.Flag(
+  'weights',
+  'quantised',
+  'What expert weights come in: codes and scales of `int8_channel` (W8A16), '
+  '`int4_128` (W4A16), `e4m3_128x128`, `mxfp4`, ...; a candidate gets '
+  'w_gate_up_codes, w_gate_up_scales and so on. Default: the dtype.',
+  '',
+  choices=('', *quantised.FORMS),
+)
+ROWS = flag.Flag(
+  'rows',
+  'rows',
+  'What each expert GEMM makes of its rows, as they come: codes and scales of '
+  '`int8_token`, `e4m3_1x128`, ... Default: nothing.',
+  '',
+  choices=('', *quantised.OF_ROWS),
+)
 DATA = (
   flag.Flag('ranks', 'ranks', 'Expert-parallel ranks.', 4, int),
   flag.Flag(
@@ -143,7 +161,7 @@ DIRECTION = flag.Flag(
   'both',
   choices=DIRECTIONS,
 )
-FLAGS = (*LAYER, *POLICY, *DATA, DIRECTION)
+FLAGS = (*LAYER, *POLICY, WEIGHTS, ROWS, *DATA, DIRECTION)
 # That has them all, but which pass and order.
 FOLDER = flag.Flag(
   'case',

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
@@ -76,6 +77,8 @@ class Folder:
     arrays: dict[str, np.ndarray] = {}
     for part in _PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       arrays |= self._part(f'{data}.{part}', getattr(table, part), policy)
+    if policy.quantised:
+      arrays |= codes.values(policy.quantised, arrays)
     checks.check_inputs(self.config, policy, arrays)
     return inputs_lib.LayerInputs(
       self.config, policy, arrays, self.path, self.facts, data
@@ -93,6 +96,11 @@ class Folder:
       ValueError: as `inputs`.
     """
     table, policy = self._table(data)
+    if policy.quantised:
+      raise ValueError(
+        f'case: expected weights that are not quantised in {self.path}, to be '
+        f'judged in parts, got {policy.quantised}'
+      )
     arrays: dict[str, Any] = {}
     for part in _PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       paths = self._paths(f'{data}.{part}')
@@ -268,10 +276,17 @@ class Folder:
       held[rank] = read_case.read(path)[0]
       _check_hash(path, read_case.digest(held[rank]), expected)
     first = next(iter(held.values()))
+    parts = {n: {rank: one[n] for rank, one in held.items()} for n in first}
     return {
-      n: self.ours(n, {rank: one[n] for rank, one in held.items()}, policy)
-      for n in first
+      n: self.ours(n, of, policy) if n in tensors.SPECS else _whole(of)
+      for n, of in parts.items()
     }
+
+
+def _whole(parts: Parts) -> np.ndarray:
+  """Returns `[R, ...]` of codes, which are laid out as ours."""
+  held = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
+  return held[None] if None in held else np.stack([*held.values()])
 
 
 def _check_hash(path: str, got: str, expected: str) -> None:
@@ -407,7 +422,15 @@ def write(
 def _told(of: MoEConfig | PrecisionPolicy) -> dict[str, object]:
   """Returns fields; those that came later only where a layer has the part."""
   fields = dataclasses.asdict(of)
-  later = ('bias', 'd_shared', 'points', 'sum_order', *precision.FORM)
+  later = (
+    'bias',
+    'd_shared',
+    'points',
+    'sum_order',
+    'quantised',
+    'rows',
+    *precision.FORM,
+  )
   return {
     n: v for n, v in fields.items() if n not in later or v != _usual(of, n)
   }
@@ -434,8 +457,10 @@ def _policy_of(table: object) -> dict[str, object]:
 
 def _parts(made: inputs_lib.LayerInputs) -> dict[str, dict[str, np.ndarray]]:
   """Returns what the forward pass reads, and what the backward adds."""
-  forward = {n: made.arrays[n] for n in tensors.inputs(made.config)}
-  rest = {n: a for n, a in made.arrays.items() if n not in forward}
+  held = codes.given(made.policy, made.arrays)
+  names = passes.FORWARD.reads(made.config, made.policy)
+  forward = {n: held[n] for n in names if n in held}
+  rest = {n: a for n, a in held.items() if n not in forward}
   parts = dict(zip(_PARTS, (forward, rest)))
   return {part: held for part, held in parts.items() if held}
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import odd_tokens
 from hpmoe.parity_tests.case import read_case
@@ -87,6 +88,23 @@ class LayerInputs:
     return dataclasses.replace(
       self, policy=policy, arrays=_stored(policy, self.arrays)
     )
+
+  def with_codes(self, form: str, seed: int = 0) -> 'LayerInputs':
+    """Returns the same layer, its expert weights quantised; '': as it is.
+
+    Whole numbers stay as they are, see `codes.of_exact`.
+
+    Raises:
+      ValueError: codes do not fill words.
+    """
+    if not form or self.policy.quantised and codes.are_in(self.arrays):
+      return self
+    if self.data == 'real':
+      arrays = codes.of_values(form, self.arrays)
+    else:
+      arrays = codes.of_exact(form, self.arrays, seed)
+    made = dataclasses.replace(self, arrays=arrays)
+    return made.under(quantised=form)
 
 
 def make_inputs(
@@ -212,10 +230,11 @@ def _stored(
   policy: PrecisionPolicy, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
   """Returns inputs, each in the dtype that the policy gives it."""
-  dtypes = {n: policy.dtype(n) for n in arrays}
+  # Codes and scales have a dtype of their own.
+  dtypes = {n: policy.dtype(n) for n in arrays if n in tensors.SPECS}
   return {
     n: a.astype(storage.FORMATS[dtypes[n]].numpy, copy=False)
-    if dtypes[n] in storage.FORMATS
+    if dtypes.get(n) in storage.FORMATS
     else a
     for n, a in arrays.items()
   }
@@ -246,6 +265,7 @@ def load_safetensors(
   placement: str = 'combine',
   capacity: int | None = None,
   seed: int = 0,
+  quantised: str = '',
 ) -> LayerInputs:
   """Returns the inputs in a file; their shapes are the config.
 
@@ -260,6 +280,7 @@ def load_safetensors(
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if the file holds none.
+    quantised: as for `of_arrays`.
 
   Raises:
     ValueError: the file is unreadable or truncated, or a tensor is missing,
@@ -267,6 +288,9 @@ def load_safetensors(
   """
   laid = layouts_of(path)
   try:
+    if quantised and codes.are_in(held := read_case.read(str(path))[0]):
+      made = of_arrays(held, placement, capacity, seed, quantised)
+      return dataclasses.replace(made, routing=str(path))
     if laid:
       arrays = _undone(read_case.read(str(path))[0], laid)
     else:
@@ -302,9 +326,10 @@ def layouts_of(
   )
 
 
-def _check_names(given: Iterable[str]) -> None:
+def _check_names(given: Iterable[str], form: str = '') -> None:
   bias, shared = (not {*some}.isdisjoint(given) for some in _OF_PARTS.values())
-  needed = tensors.inputs(tensors.Parts(bias=bias, d_shared=int(shared)))
+  layer = tensors.Parts(bias=bias, d_shared=int(shared))
+  needed = codes.in_place(form, tensors.inputs(layer))
   for name in (*needed, *given):
     if name not in given or name not in (*needed, 'dy'):
       raise ValueError(
@@ -364,6 +389,7 @@ def of_arrays(
   placement: str = 'combine',
   capacity: int | None = None,
   seed: int = 0,
+  quantised: str = '',
 ) -> LayerInputs:
   """Returns inputs of those values; their shapes are the config.
 
@@ -373,22 +399,29 @@ def of_arrays(
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if none is given.
+    quantised: a form of `codes` that may be given in place of expert weights.
 
   Raises:
     ValueError: a tensor is missing, unknown, or has a wrong shape, dtype or
       value; the text names it.
   """
-  _check_names(given)
+  form = quantised if codes.are_in(given) else ''
+  _check_names(given, form)
   arrays = {
     name: read_case.as_numpy(read_case.bits_of(value))
     for name, value in given.items()
   }
+  if form:
+    codes.check(form, arrays)
+    arrays |= codes.values(form, arrays)
   config = _config_of_shapes(arrays, capacity)
   if arrays['x'].dtype not in exact_data.STORAGE.values():
     raise ValueError(
       f'x: expected one of {list(exact_data.STORAGE)}, got {arrays["x"].dtype}'
     )
-  policy = PrecisionPolicy(storage=str(arrays['x'].dtype), placement=placement)
+  policy = PrecisionPolicy(
+    storage=str(arrays['x'].dtype), placement=placement, quantised=form
+  )
   checks.check_ids(config, arrays['topk_ids'])
   config = _with_capacity(config, arrays['topk_ids'])
   checks.check_inputs(config, policy, arrays)

@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 
 from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.case import codes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -89,7 +90,7 @@ class Pass:
     """Returns the names of this pass's inputs."""
     inputs = tensors.inputs(layer)
     if self.name == 'forward':
-      return inputs
+      return (*inputs, *codes.names(policy))
     return (*inputs, 'dy', *tensors.PLAN, *saved(layer, policy))
 
 

@@ -122,17 +122,19 @@ def make(
 
 @dataclasses.dataclass(frozen=True)
 class _Bits:
-  """Bits of wide numbers: of stored ones, and of routing weights."""
+  """Bits of wide numbers: stored ones, routing weights, expert weights."""
 
   stored: int
   weights: int
+  matrix: int
 
   @classmethod
   def of(cls, policy: PrecisionPolicy) -> '_Bits':
     digits = storage.FORMATS[policy.storage].digits
     # A routing weight is float32: in narrow storage it has more bits than the
     # activation, and yet is finite there.
-    return cls(digits, max(digits, 15))
+    matrix = exact_data.most_of_weights(policy).bit_length()
+    return cls(digits, max(digits, 15), matrix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,11 +187,11 @@ def _weights(config, bits, pattern, seed) -> dict[str, np.ndarray]:
   wide_down = (wide == 'down')[pattern.down]
   for expert in range(config.num_experts):
     place, name = divmod(expert, local), f'wide/{expert}'
-    drawn = _drawn((name, 'w_gate_up', seed), wide_gate_up, bits.stored)
+    drawn = _drawn((name, 'w_gate_up', seed), wide_gate_up, bits.matrix)
     gate_up[place][pattern.reads, np.arange(2 * hidden).reshape(2, -1).T] = (
       drawn
     )
-    drawn = _drawn((name, 'w_down', seed), wide_down, bits.stored)
+    drawn = _drawn((name, 'w_down', seed), wide_down, bits.matrix)
     down[place][pattern.down, np.arange(width)] = drawn
   return dict(w_gate_up=gate_up, w_down=down)
 

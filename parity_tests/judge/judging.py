@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import slabs
@@ -138,7 +139,8 @@ class PassCase:
   def run(self, function: Callable[..., Got]) -> Got:
     """Returns what a candidate's `run` or `serial` answers."""
     made = self.made
-    return function(made.config, made.policy, made.arrays, self.which)
+    given = codes.given(made.policy, made.arrays)
+    return function(made.config, made.policy, given, self.which)
 
   def golden(
     self,

@@ -97,6 +97,7 @@ def _run(
     sigmoid_ulp=0.0,
     points=precision.points_of(name, policy),
     sum_order=policy.sum_order if name in ('y', 'dx') else 'slot',
+    quantised='',
   )
   if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:
     policy = dataclasses.replace(policy, **_ANY_ACTIVATION)

@@ -19,6 +19,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -277,7 +278,8 @@ class _Tried:
     candidate: candidates.Candidate,
     made: inputs_lib.LayerInputs,
   ) -> dict[str, np.ndarray]:
-    got = candidate.run(made.config, made.policy, made.arrays, self._which)
+    given = codes.given(made.policy, made.arrays)
+    got = candidate.run(made.config, made.policy, given, self._which)
     return {n: a for n, a in got.items() if n in self._which.stages}
 
   def _compared(

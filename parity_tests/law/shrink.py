@@ -187,6 +187,10 @@ def shrink(
     candidates.CandidateError: the candidate gave no answer to it.
   """
   progress('as it is')
+  if form := request.case.quantised:
+    raise ValueError(
+      f'weights: expected none, codes of groups do not shrink, got {form}'
+    )
   first = check_lib.run(request).first_failure
   if first is None:
     raise Right(

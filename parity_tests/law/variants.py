@@ -114,16 +114,21 @@ class Pair:
     """Returns a tensor of the base as the variant has it.
 
     Args:
-      name: of `tensors.SPECS`, no plan; a sum over tokens is taken as it is.
+      name: of `tensors.SPECS`, no plan, or codes; a sum over tokens is taken as
+        it is.
       array: the base's.
 
     Raises:
       ValueError: tokens change ranks whose weights are not the same.
     """
     config, other, variant = self.base.config, self.other.config, self.variant
-    axes = tensors.SPECS[name].shape.split()
     tokens = variant.tokens.reshape(-1)
-    shape = tensors.SPECS[name].dims(**other.dims())
+    spec = tensors.SPECS.get(name)
+    if spec is None:  # codes, expert by expert
+      flat = array.reshape(config.num_experts, *array.shape[2:])
+      home = other.num_ranks, other.experts_per_rank
+      return flat[variant.experts].reshape(*home, *array.shape[2:])
+    axes, shape = spec.shape.split(), spec.dims(**other.dims())
     if axes[1] == 'L':
       flat = array.reshape(config.num_experts, *array.shape[2:])
       return flat[variant.experts].reshape(shape)

@@ -222,6 +222,9 @@ def _points(policy: Mapping[str, Any]) -> str:
   told = [*(policy.get('points') or ())]
   if policy.get('sum_order', 'slot') != 'slot':
     told.append(f'sum_order={policy["sum_order"]}')
+  for name, words in (('quantised', 'expert weights'), ('rows', 'rows')):
+    if form := policy.get(name):
+      told.append(f'{words} {form}')
   return f'{" ".join(told)}, ' if told else ''
 
 

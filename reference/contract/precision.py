@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
 
+from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
@@ -102,6 +103,7 @@ ACTIVATION_ULP = 3.5
 FORM = ('alpha', 'limit', 'offset')
 # Activations that models have, by a name of their own.
 FORMS = {'gpt_oss': 'swiglu:alpha=1.702:limit=7:offset=1'}
+_WEIGHTS = tuple(weight for _, weight in tensors.GEMMS.values())
 
 
 def sums(
@@ -185,6 +187,11 @@ class PrecisionPolicy:
       float32 result: see `ACTIVATION_ULP`.
     sigmoid_ulp: how far its sigmoid may be off beside that, in units in the
       last place of 1: an error that does not shrink with the result.
+    quantised: of `quantised.FORMS`, what expert weights come in; '': in
+      `storage`.  They are then code times scale, in `accumulate`, and where the
+      scale multiplies, a term or its sum, is a kernel's choice.
+    rows: of `quantised.FORMS`, what each expert GEMM makes of its rows before
+      it multiplies them; '': nothing.
 
   Raises:
     ValueError: a field is not one of the names above, or the order is not
@@ -203,6 +210,8 @@ class PrecisionPolicy:
   alpha: float = 1.0
   limit: float = 0.0
   offset: float = 0.0
+  quantised: str = ''
+  rows: str = ''
 
   def __post_init__(self):
     for name, known in (
@@ -212,6 +221,8 @@ class PrecisionPolicy:
       ('activation', ACTIVATIONS),
       ('accumulation_order', ACCUMULATION_ORDERS),
       ('sum_order', SUM_ORDERS),
+      ('quantised', ('', *quantised_lib.FORMS)),
+      ('rows', ('', *quantised_lib.OF_ROWS)),
     ):
       if getattr(self, name) not in known:
         raise ValueError(
@@ -281,7 +292,9 @@ class PrecisionPolicy:
       return {'f32': 'float32', 'i32': 'int32'}[kind]
     if tensors.role(name, self.placement) == 'movement':
       name = _COPY_OF[name]
-    return self.roundings.get(name, self.storage)
+    coded = self.quantised and name in _WEIGHTS
+    stored = self.accumulate if coded else self.storage
+    return self.roundings.get(name, stored)
 
   def storing(self, name: str) -> 'PrecisionPolicy':
     """Returns the policy of a stage that writes a tensor: its dtype stored."""

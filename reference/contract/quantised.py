@@ -24,6 +24,8 @@ RULES = {
   # All between 0 and the largest code; the group's zero is round(-least / s).
   'zero_point': 's = (most - least) / top, round(x / s) + zero',
 }
+# Whose scales are powers of two.
+POWERS = ('ceil', 'floor')
 MODES = ('even', 'away', 'zero', 'cut')
 
 
@@ -49,6 +51,11 @@ class Element:
   def is_packed(self) -> bool:
     """Whether files hold several codes in a word."""
     return self.name.split('_')[0].endswith('4')
+
+  @property
+  def most_whole(self) -> int:
+    """Odd: all whole numbers of that size and less are codes less a zero."""
+    return int(min(2**self.digits - 1, (self.highest - self.lowest) // 2))
 
 
 ELEMENTS = {
@@ -281,3 +288,19 @@ _TABLE = (
 )
 
 FORMS = {row.name: row for row in _TABLE}
+# Of rows, quantised as they come: no value of another row counts.
+OF_ROWS = tuple(
+  name
+  for name, row in FORMS.items()
+  if row.group[0] == 1 and not ELEMENTS[row.element].is_packed
+)
+# Of an expert weight, in whose name they go.
+PARTS = ('codes', 'scales', 'zeros')
+
+
+def parts(form: str, weight: str) -> tuple[str, ...]:
+  """Returns the names of what stands for an expert weight; '': nothing."""
+  if not form:
+    return ()
+  count = 3 if FORMS[form].rule == 'zero_point' else 2
+  return tuple(f'{weight}_{part}' for part in PARTS[:count])

@@ -211,7 +211,7 @@ def _scaled(form: quantised.Form, xp, groups):
   elif form.top[0] != form.top[1]:
     scales = xp.maximum(most / top, least / bottom)
   scales = _kept(xp, scales)
-  if form.rule in ('ceil', 'floor'):
+  if form.rule in quantised.POWERS:
     return _by_powers(form, xp, groups, live, amax, scales)
   encode = _kept(xp, top / amax)
   if form.rule in ('encode_torch', 'encode_apart'):

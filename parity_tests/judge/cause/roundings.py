@@ -165,7 +165,9 @@ def _words(stage: Stage) -> Iterator[str]:
         storage.ROUNDED[dtype].digits
         >= storage.ROUNDED[policy.accumulate].digits
       )
+      # Operands are stored so already, but for weights of codes.
       stored = point.name == 'operands' and dtype == policy.storage
+      stored = stored and not policy.quantised
       if dtype != now and not wide and not stored:
         yield f'{point.name}={dtype}'
   for name in stage.chain[:-1]:

@@ -362,7 +362,9 @@ def gemm(
   |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + 2 x tiny, in any order: each
   of the x products passes one rounding of its own and at most x - 1 of sums,
   and x products and x - 1 sums may be flushed.  Weights that have an error f
-  add (1 + gamma_x) sum (|x| + e) f.
+  add (1 + gamma_x) sum (|x| + e) f.  Of codes, a scale multiplies each weight,
+  whose product may be rounded, or sums of terms: two roundings more, and as
+  many of the scales of rows.
   """
   if not isinstance(weights, Weights):
     weights = Weights.of(policy, weights)
@@ -371,12 +373,16 @@ def gemm(
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
   of_total, of_terms = _sum_variance(policy, depth, min(block, depth))
+  scalings = bool(policy.quantised) + bool(policy.rows)
+  of_total, of_terms = (
+    of + scalings * _kernels(policy) * _VARIANCE for of in (of_total, of_terms)
+  )
   own = of_terms * np.square(rows.value)
   of_sum = of_total * np.square(value) + (2 * depth * _TINY) ** 2
   if prefixes is not None:
     of_sum += _kernels(policy) * _VARIANCE * block * prefixes
   sizes, square = weights.sizes, weights.squares
-  scale = gamma(depth) + gamma(depth, _U64)
+  scale = gamma(depth + 2 * scalings) + gamma(depth, _U64)
   reach = sizes.at_most(_finite(rows.value))
   error = scale * reach + 2 * depth * _TINY
   if rows.error is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import ahead
 from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import coded_rows
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -105,6 +106,7 @@ class Rows:
     each row `[n]`.  The sums are multiplied by `after` `[n]`.
     """
     hi = lo + len(source.value)
+    source = coded_rows.of(self.policy, source)
 
     def multiply(begin: int, end: int, expert: int) -> bounds.Bounded:
       rows, added = source[begin:end], None
