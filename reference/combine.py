@@ -33,20 +33,19 @@ def return_rows(
 def combine(
   policy: precision.PrecisionPolicy,
   returned: at.Float[at.Array, 'R T K D'],
-  topk_weights: at.Float[at.Array, 'R T K'],
+  topk_weights: at.Float[at.Array, 'R T K'] | None,
   last: at.Float[at.Array, 'R T D'] | None = None,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
 
   Slots are added one after another, in the order that they come in, in the
-  accumulation dtype.  At placement 'combine' each is first multiplied by its
-  weight and that product is rounded to the accumulation dtype; at others
-  weights are not read.
+  accumulation dtype.  Each is first multiplied by its weight, if there are any,
+  and that product is rounded to the accumulation dtype.
 
   Args:
-    policy: placement, dtypes and points.
+    policy: dtypes and points.
     returned: `[R, T, K, D]` float.
-    topk_weights: `[R, T, K]` float32.
+    topk_weights: `[R, T, K]` float, or None: they were applied before.
     last: `[R, T, D]` float, `shared_out`, added to the sum of the slots; None:
       there is none.
 
@@ -54,7 +53,7 @@ def combine(
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   terms = numerics.widen(policy, returned)
-  if policy.placement == 'combine':
+  if topk_weights is not None:
     terms = weighted(policy, returned, topk_weights)
     terms = numerics.at(policy, 'weighted', terms)
   total = summed(policy, 'running_sum', terms)

@@ -81,7 +81,8 @@ class TestCombine:
     returned = jnp.asarray(rng.normal(size=(2, 7, top_k, 33)), storage)
     weights = jnp.asarray(rng.random((2, 7, top_k)), jnp.float32)
     # When.
-    out = run(policy, returned, weights)
+    given = weights if placement == 'combine' else None
+    out = run(policy, returned, given)
     # Then.
     rows = np.asarray(returned).astype(np.float32)
     total = np.zeros((2, 7, 33), np.float32)

@@ -110,9 +110,10 @@ def _home(name: str, place: Place, known: Known) -> at.Array:
 
 def _returned(place: Place, known: Known) -> at.Array:
   rows = _home('expert_out', place, known)
-  if place.policy.placement != 'returned':
+  weights = _weight_at('returned', place, known)
+  if weights is None:
     return rows
-  rows = combine.weighted(place.policy, rows, known['topk_weights'])
+  rows = combine.weighted(place.policy, rows, weights)
   return numerics.store(place.policy, rows)
 
 
@@ -130,11 +131,12 @@ def _gemm(function, left: str, right: str, place: Place, known: Known):
 
 
 def _biased(name: str, bias: str, place: Place, known: Known) -> at.Array:
-  added: dict[str, at.Array | None] = {}
+  added = dict(after=_weight_at(name, place, known))
   if place.config.bias:
-    added = dict(bias=known[bias], scale=_bias_scale(bias, place, known))
-  if tensors.WEIGHTED[place.policy.placement] == name:
-    added['after'] = _early_weight(place, known)
+    # Where the weight was applied before w_down, b_down has not had it.
+    early = bias == 'b_down'
+    scale = _weight_at('activation', place, known) if early else None
+    added |= dict(bias=known[bias], scale=scale)
   function = functools.partial(expert_gemm.expert_gemm, **added)
   return _gemm(function, *tensors.GEMMS[name], place, known)
 
@@ -145,28 +147,28 @@ def _bias_grad(bias: str, of: str, place: Place, known: Known) -> at.Array:
   return expert_gemm_grad.bias_grad(config, policy, plan, known[of], scale)
 
 
-def _bias_scale(bias: str, place: Place, known: Known) -> at.Array | None:
-  """Returns what multiplies the bias of each row; None: nothing does.
+def _weight_at(stage: str, place: Place, known: Known) -> at.Array | None:
+  """Returns what the rows of a stage are multiplied by; None: by nothing.
 
-  The routing weight is of all that an expert gives: where it was applied before
-  w_down, b_down has not had it.
+  `[R, N]` in the accumulate dtype, of a stage of tokens `[R, T, K]`.
   """
-  early = bias == 'b_down' and place.policy.placement == 'before_down'
-  return _early_weight(place, known) if early else None
+  if tensors.WEIGHTED[place.policy.placement] != stage:
+    return None
+  weights = known['topk_weights']
+  if stage in tensors.OF_EXPERTS:
+    weights = place.moves.row_weight(weights)
+  weights = numerics.widen(place.policy, weights)
+  return numerics.at(place.policy, 'routing_weight', weights)
 
 
 def _early_weight(place: Place, known: Known) -> at.Array | None:
-  if place.policy.placement not in tensors.EARLY:
-    return None
-  weight = place.moves.row_weight(known['topk_weights'])
-  weight = numerics.widen(place.policy, weight)
-  return numerics.at(place.policy, 'routing_weight', weight)
+  """Returns `[R, N]`, if the expert's rank applies the weights."""
+  found = (_weight_at(stage, place, known) for stage in tensors.OF_EXPERTS)
+  return next((weight for weight in found if weight is not None), None)
 
 
 def _activation(place: Place, known: Known) -> at.Array:
-  weight = None
-  if place.policy.placement == 'before_down':
-    weight = _early_weight(place, known)
+  weight = _weight_at('activation', place, known)
   return swiglu.swiglu(place.policy, known['gate_up'], weight)
 
 
@@ -174,8 +176,9 @@ def _y(place: Place, known: Known) -> at.Array:
   in_order = functools.partial(
     combine.in_order, place.policy, known['topk_ids']
   )
-  rows, weights = in_order(known['returned']), in_order(known['topk_weights'])
-  last = known.get('shared_out')
+  weights = _weight_at('y', place, known)
+  weights = None if weights is None else in_order(weights)
+  rows, last = in_order(known['returned']), known.get('shared_out')
   return combine.combine(place.policy, rows, weights, last)
 
 
@@ -187,28 +190,52 @@ def _d_expert_out(place: Place, known: Known) -> at.Array:
 
 def _d_topk_weights(place: Place, known: Known) -> at.Array:
   """Returns `[R, T, K]` in the dtype of `topk_weights`."""
-  policy, dtype = place.policy, known['topk_weights'].dtype
-  if policy.placement not in tensors.EARLY:
-    # What came home before it was weighted.
-    late = policy.placement == 'returned'
-    rows = _home('expert_out', place, known) if late else known['returned']
-    grad = dispatch_grad.combine_weight_grad(policy, known['dy'], rows)
-    return grad.astype(dtype)
-  d_activation = known['d_activation']
-  if policy.placement == 'epilogue':
-    of_row = inner_product.inner_product(
-      policy, d_activation, known['activation']
-    )
-  else:
-    of_row = swiglu_grad.row_weight_grad(policy, known['gate_up'], d_activation)
+  dtype = known['topk_weights'].dtype
+  home, of_rows = _DOTS[place.policy.placement]
+  dots = of_rows(place, known)
+  if home:
+    return dots.astype(dtype)
   if place.config.bias:
     # Of each row its product with the one column that its expert's bias is.
-    wide = dataclasses.replace(policy, storage=policy.accumulate)
+    wide = dataclasses.replace(place.policy, storage=place.policy.accumulate)
     rows, column = known['d_expert_out'], known['b_down'][..., None]
     where = place.config, wide, place.plan
-    of_row += expert_gemm.expert_gemm(*where, rows, column)[..., 0]
-  rows = of_row.astype(dtype)[..., None]
-  return place.moves.return_rows(rows)[..., 0]
+    dots += expert_gemm.expert_gemm(*where, rows, column)[..., 0]
+  return place.moves.return_rows(dots.astype(dtype)[..., None])[..., 0]
+
+
+def _dots_of_returned(place: Place, known: Known) -> at.Array:
+  return dispatch_grad.combine_weight_grad(
+    place.policy, known['dy'], known['returned']
+  )
+
+
+def _dots_of_expert_out(place: Place, known: Known) -> at.Array:
+  # What came home before it was weighted.
+  rows = _home('expert_out', place, known)
+  return dispatch_grad.combine_weight_grad(place.policy, known['dy'], rows)
+
+
+def _dots_of_gate_up(place: Place, known: Known) -> at.Array:
+  return swiglu_grad.row_weight_grad(
+    place.policy, known['gate_up'], known['d_activation']
+  )
+
+
+def _dots_of_activation(place: Place, known: Known) -> at.Array:
+  return inner_product.inner_product(
+    place.policy, known['d_activation'], known['activation']
+  )
+
+
+# What gradients of routing weights are, by placement; whether at home, where
+# tokens are.
+_DOTS = {
+  'combine': (True, _dots_of_returned),
+  'returned': (True, _dots_of_expert_out),
+  'before_down': (False, _dots_of_gate_up),
+  'epilogue': (False, _dots_of_activation),
+}
 
 
 def _d_gate_up(place: Place, known: Known) -> at.Array:
@@ -223,8 +250,8 @@ def _d_gate_up(place: Place, known: Known) -> at.Array:
 def _d_w_down(place: Place, known: Known) -> at.Array:
   config, policy, plan, _ = place
   d_out = known['d_expert_out']
-  weight = _early_weight(place, known)
-  if weight is not None and policy.placement == 'epilogue':
+  weight = _weight_at('expert_out', place, known)
+  if weight is not None:
     # What was weighted were the sums: nobody stored rows that have it.
     weighted = combine.weighted(policy, d_out, weight)
     d_out = numerics.store(policy, weighted)

@@ -21,14 +21,17 @@ def swiglu(
   Args:
     policy: activation, placement and dtypes.
     gate_up: `[..., 2F]` float, gate columns first.
-    row_weight: `[...]` float routing weights if placement is 'before_down',
-      otherwise None.
+    row_weight: `[...]` float routing weights, or None: not applied here.
 
   Raises:
-    ValueError: `row_weight` and the placement disagree, the last axis is odd,
-      or the policy is in float64 and jax_enable_x64 is off.
+    ValueError: the last axis is odd, or the policy is in float64 and
+      jax_enable_x64 is off.
   """
-  _check_arguments(policy, gate_up, row_weight)
+  if gate_up.shape[-1] % 2:
+    raise ValueError(
+      'gate_up: expected gate and up columns, an even number, got '
+      f'{gate_up.shape[-1]}'
+    )
   activation = unweighted(policy, gate_up)
   if row_weight is not None:
     activation = activation * numerics.widen(policy, row_weight)[..., None]
@@ -75,21 +78,3 @@ def scaled(
 ) -> at.Float[at.Array, '*shape']:
   """Returns alpha times a gate, `[...]`."""
   return gate if policy.alpha == 1 else policy.alpha * gate
-
-
-def _check_arguments(
-  policy: precision.PrecisionPolicy,
-  gate_up: at.Array,
-  row_weight: at.Array | None,
-) -> None:
-  if gate_up.shape[-1] % 2:
-    raise ValueError(
-      'gate_up: expected gate and up columns, an even number, got '
-      f'{gate_up.shape[-1]}'
-    )
-  wanted = policy.placement == 'before_down'
-  if wanted != (row_weight is not None):
-    raise ValueError(
-      f'row_weight: expected {"weights" if wanted else "None"} for placement '
-      f'{policy.placement!r}, got {"None" if wanted else "weights"}'
-    )

@@ -7,7 +7,6 @@ from hpmoe.reference import numerics
 from hpmoe.reference import swiglu
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import tensors
 
 
 def swiglu_grad(
@@ -28,14 +27,13 @@ def swiglu_grad(
     policy: activation, placement and dtypes.
     gate_up: `[..., 2F]` float, gate columns first.
     d_activation: `[..., F]` float.
-    row_weight: `[...]` float routing weights at placements of `tensors.EARLY`,
-      otherwise None.
+    row_weight: `[...]` float routing weights, or None: not applied before.
 
   Raises:
-    ValueError: `row_weight` and the placement disagree, a last axis is not as
-      above, or the policy is in float64 and jax_enable_x64 is off.
+    ValueError: a last axis is not as above, or the policy is in float64 and
+      jax_enable_x64 is off.
   """
-  _check_arguments(policy, gate_up, d_activation, row_weight)
+  _check_columns(gate_up, d_activation)
   gate, up = swiglu.gated(policy, gate_up)
   g = numerics.widen(policy, d_activation)
   if row_weight is not None:
@@ -91,20 +89,9 @@ def _slope(z: at.Float[at.Array, '*shape']) -> at.Float[at.Array, '*shape']:
   return sigmoid * (1 + numerics.rounded(z * complement))
 
 
-def _check_arguments(
-  policy: precision.PrecisionPolicy,
-  gate_up: at.Array,
-  d_activation: at.Array,
-  row_weight: at.Array | None,
-) -> None:
+def _check_columns(gate_up: at.Array, d_activation: at.Array) -> None:
   if gate_up.shape[-1] != 2 * d_activation.shape[-1]:
     raise ValueError(
       'gate_up: expected twice the columns of d_activation, '
       f'{2 * d_activation.shape[-1]}, got {gate_up.shape[-1]}'
-    )
-  wanted = policy.placement in tensors.EARLY
-  if wanted != (row_weight is not None):
-    raise ValueError(
-      f'row_weight: expected {"weights" if wanted else "None"} for placement '
-      f'{policy.placement!r}, got {"None" if wanted else "weights"}'
     )

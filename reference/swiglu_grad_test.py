@@ -97,19 +97,6 @@ def test_row_weight_grad_reads_the_unweighted_unrounded_activation():
   assert out.item() == 3 * above**2
 
 
-@pytest.mark.parametrize(
-  'placement, weight', [('combine', jnp.ones(2)), ('before_down', None)]
-)
-def test_placement_and_weight_must_agree(placement, weight):
-  with pytest.raises(ValueError, match=f'row_weight: expected .*{placement}'):
-    swiglu_grad.swiglu_grad(
-      policy_of(placement=placement),
-      jnp.ones((2, 4)),
-      jnp.ones((2, 2)),
-      weight,
-    )
-
-
 def test_columns():
   with pytest.raises(ValueError, match='gate_up: expected .*, 4, got 3'):
     swiglu_grad.swiglu_grad(policy_of(), jnp.ones((2, 3)), jnp.ones((2, 2)))

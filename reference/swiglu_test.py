@@ -60,14 +60,6 @@ def test_weight_is_applied_before_the_one_rounding():
   assert (once != twice.astype(jnp.bfloat16)).any()
 
 
-@pytest.mark.parametrize(
-  'placement, weight', [('combine', jnp.ones(2)), ('before_down', None)]
-)
-def test_placement_and_weight_must_agree(placement, weight):
-  with pytest.raises(ValueError, match=f'row_weight: expected .*{placement}'):
-    swiglu.swiglu(policy_of(placement=placement), jnp.ones((2, 4)), weight)
-
-
 def test_odd_columns():
   with pytest.raises(ValueError, match='gate_up: expected .* got 3'):
     swiglu.swiglu(policy_of(), jnp.ones((2, 3)))

@@ -185,8 +185,9 @@ WEIGHTED = {
   'epilogue': 'expert_out',
   'returned': 'returned',
 }
-# Of these, where the expert's rank does.
-EARLY = ('before_down', 'epilogue')
+# Of these stages, the ones that the expert's rank computes; their placements.
+OF_EXPERTS = ('activation', 'expert_out')
+EARLY = tuple(name for name, at in WEIGHTED.items() if at in OF_EXPERTS)
 # What differs from 'combine', by placement.
 _READS_AT: dict[str, dict[str, tuple[str, ...]]] = {
   'combine': {},
