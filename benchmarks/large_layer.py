@@ -124,7 +124,8 @@ def _write_outputs(made, case: folder.Folder, out: str) -> None:
     returned[of_row] = held[-1]['expert_out'][: len(of_row)]
   by_token = returned.reshape(-1, config.top_k, config.d_model)
   weights = arrays['topk_weights'].reshape(-1, config.top_k)
-  y = trial.Kernel()._combine(_POLICY, by_token, weights)
+  ids = arrays['topk_ids'].reshape(weights.shape)
+  y = trial.Kernel()._combine(_POLICY, 'y', ids, by_token, weights)
   tokens = config.num_tokens
   for rank, got in enumerate(held):
     mine = slice(rank * tokens, (rank + 1) * tokens)

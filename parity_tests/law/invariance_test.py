@@ -47,11 +47,12 @@ class Atomics(trial.Kernel):
 
   calls = itertools.count()
 
-  def _combine(self, policy, returned, weights):
+  def _combine(self, policy, name, ids, returned, weights, last=None):
     rng = np.random.default_rng(next(self.calls))
     order = rng.permutation(returned.shape[1])
     weights = None if weights is None else weights[:, order]
-    return super()._combine(policy, returned[:, order], weights)
+    returned = returned[:, order]
+    return super()._combine(policy, name, ids, returned, weights, last)
 
 
 class ByExpert(trial.Kernel):

@@ -22,18 +22,25 @@ class Named:
   source: str
 
 
-_SILU = 'silu=storage'
+# Operator by operator, as autograd has the gradients of them.
+_SILU = ('silu=storage', 'd_silu=storage')
 _WEIGHT = 'routing_weight=storage'
-_EAGER = (_SILU, 'weighted=storage', 'running_sum=storage', 'sum_order=expert')
+_EAGER = (
+  *_SILU,
+  'weighted=storage',
+  'running_sum=storage',
+  'd_running_sum=storage',
+  'sum_order=expert',
+)
 _TRANSFORMERS = 'huggingface/transformers 5.23.0 '
 
 POLICIES = {
   'torch_grouped_mm': Named(
-    (_SILU, _WEIGHT, 'weighted=storage'),
+    (*_SILU, _WEIGHT, 'weighted=storage'),
     f'{_TRANSFORMERS}integrations/moe.py, weights in the dtype of x',
   ),
   'grouped_mm_f32_weights': Named(
-    (_SILU,), f'{_TRANSFORMERS}integrations/moe.py, weights in float32'
+    _SILU, f'{_TRANSFORMERS}integrations/moe.py, weights in float32'
   ),
   'hf_mixtral': Named(
     _EAGER, f'{_TRANSFORMERS}models/mixtral/modeling_mixtral.py, eager'
@@ -51,7 +58,7 @@ POLICIES = {
     'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, compiled',
   ),
   'megatron_eager': Named(
-    ('placement=before_down', _SILU, 'product=storage'),
+    ('placement=before_down', *_SILU, 'product=storage'),
     'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, eager',
   ),
   'transformer_engine_index_map': Named(
@@ -63,26 +70,26 @@ POLICIES = {
     'deepseek-ai/DeepGEMM impls/sm100_*_mega_moe.cuh 54e2261, bfloat16',
   ),
   'vllm': Named(
-    ('placement=epilogue', _SILU),
+    ('placement=epilogue', *_SILU),
     'vllm-project/vllm fused_moe.py 000d145, more than 4 slots',
   ),
   'vllm_few_slots': Named(
-    ('placement=epilogue', _SILU, 'running_sum=storage'),
+    ('placement=epilogue', *_SILU, 'running_sum=storage'),
     'vllm-project/vllm fused_moe.py 000d145, moe_sum of 4 slots or fewer',
   ),
   'sglang': Named(
-    ('placement=epilogue', _SILU),
+    ('placement=epilogue', *_SILU),
     'sgl-project/sglang fused_moe_triton_kernels.py 018e2ed, over 32 tokens',
   ),
   'marlin': Named(
-    ('placement=returned', _SILU),
+    ('placement=returned', *_SILU),
     'vllm-project/vllm contiguous finalise, a multiply in storage',
   ),
   'megablocks': Named(
-    (_SILU, 'weighted=storage'), 'databricks/megablocks 78eea65'
+    (*_SILU, 'weighted=storage'), 'databricks/megablocks 78eea65'
   ),
   'maxtext': Named(
-    (_SILU, _WEIGHT), 'AI-Hypercomputer/maxtext layers/moe.py e591f30'
+    (*_SILU, _WEIGHT), 'AI-Hypercomputer/maxtext layers/moe.py e591f30'
   ),
   'onnxruntime': Named(
     ('sum_order=expert',),

@@ -30,10 +30,15 @@ _ONLY = flags.DEFINE_multi_string('entry', [], 'One of them; none: all.')
 
 ADAPTERS = import_graph.ROOT / 'examples/gallery'
 NAME = 'gallery'
-COLUMNS = ('layer', 'promises', 'float32', 'bfloat16', 'why')
+COLUMNS = (
+  *('layer', 'promises', 'float32', 'bfloat16', 'why'),
+  'right in bfloat16 under',
+)
 
 CASE = ('--preset=small', '--ranks=1', '--tokens=64')
 DTYPES = ('f32', 'bf16')
+# Asked beside: bf16 under the entry's policy.
+POLICY = 'policy'
 _SECONDS = re.compile(r', \d+\.\d s\b')
 _TIMEOUT_S = 900
 
@@ -49,6 +54,7 @@ class Entry:
     promises: what its authors say of its arithmetic.
     found: why what does not pass does not, by experiment; '' if all passes.
     has_backward: whether its gradients are judged too.
+    policy: under which it is right in bf16; '': under none.
     case: flags that say what is judged.
     python: 'ours', which has JAX and MindSpore; 'gallery'; or a variable of the
       environment that names one, without which the entry stays as it was.
@@ -60,6 +66,7 @@ class Entry:
   promises: str
   found: str = ''
   has_backward: bool = False
+  policy: str = ''
   case: tuple[str, ...] = CASE
   python: str = 'gallery'
 
@@ -68,6 +75,7 @@ class Entry:
 _TINY = ('--preset=tiny', '--ranks=1')
 _GATHER = 'bf16: autograd sums the K gradients of a token in bf16'
 _SILU = 'bf16: silu(gate) is rounded before it meets up'
+_GATHERED = 'd_running_sum=storage,sum_order=expert'
 
 ENTRIES = (
   Entry(
@@ -77,6 +85,7 @@ ENTRIES = (
     'sums of bf16 in float32',
     _GATHER,
     has_backward=True,
+    policy=_GATHERED,
   ),
   Entry(
     'Hugging Face, eager',
@@ -85,6 +94,7 @@ ENTRIES = (
     '-',
     f'{_SILU}; y is summed over K in bf16',
     has_backward=True,
+    policy='hf_mixtral',
   ),
   Entry(
     'Hugging Face, grouped_mm',
@@ -93,6 +103,7 @@ ENTRIES = (
     '-',
     _SILU,
     has_backward=True,
+    policy=f'grouped_mm_f32_weights,{_GATHERED}',
   ),
   Entry(
     'JAX ragged_dot',
@@ -101,6 +112,7 @@ ENTRIES = (
     'as preferred_element_type says',
     _GATHER,
     has_backward=True,
+    policy=_GATHERED,
     python='ours',
   ),
   Entry(
@@ -110,6 +122,7 @@ ENTRIES = (
     'sums in float32',
     _GATHER,
     has_backward=True,
+    policy=_GATHERED,
     python='ours',
   ),
   Entry(
@@ -174,21 +187,23 @@ class Figure:
   text: str
 
 
-def command(entry: Entry, dtype: str, python: str, adapters='') -> list[str]:
+def command(entry: Entry, asked: str, python: str, adapters='') -> list[str]:
   """Returns the words after `hpmoe`."""
   direction = ('--direction=both',) if entry.has_backward else ()
   file = os.path.join(adapters or ADAPTERS, entry.adapter)
+  dtype = 'bf16' if asked == POLICY else asked
   words = ['check', *entry.case, f'--dtype={dtype}', *direction]
+  words += [f'--policy={entry.policy}'] if asked == POLICY else []
   return [*words, f'--python={python}', f'--candidate={file}']
 
 
-def judged(entry: Entry, dtype: str, python: str, adapters='') -> Figure:
+def judged(entry: Entry, asked: str, python: str, adapters='') -> Figure:
   """Runs a check.
 
   Raises:
     RuntimeError: the check itself failed.
   """
-  words = command(entry, dtype, python, adapters)
+  words = command(entry, asked, python, adapters)
   main = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main']
   done = subprocess.run(
     [*main, *words],
@@ -273,6 +288,11 @@ def wrong(figures: Mapping[str, Any]) -> list[str]:
           f'{entry.name}: found: expected {"nothing" if passes else "words"} '
           f'of {dtype}, which {held[dtype]["outcome"]}, got {entry.found!r}'
         )
+    if entry.policy and held[POLICY]['outcome'] != 'PASS':
+      lines.append(
+        f'{entry.name}: policy: expected one under which it passes, got '
+        f'{entry.policy}: {held[POLICY]["outcome"]}'
+      )
   return lines
 
 
@@ -284,6 +304,7 @@ def rows(held: Mapping[str, Any]) -> list[list[str]]:
       entry.promises,
       *(held[entry.name][dtype]['outcome'] for dtype in DTYPES),
       entry.found,
+      f'`--policy={entry.policy}`' if entry.policy else '',
     ]
     for entry in ENTRIES
   ]
@@ -305,10 +326,11 @@ def main(argv: Sequence[str]) -> None:
     python = _python(entry)
     if python is None or (_ONLY.value and entry.name not in _ONLY.value):
       continue
-    found = {d: dataclasses.asdict(judged(entry, d, python)) for d in DTYPES}
-    for dtype in DTYPES:
-      print(f'{entry.name}, {dtype}: {found[dtype]["outcome"]}', flush=True)
-      print(found[dtype]['text'], end='\n\n', flush=True)
+    asked = (*DTYPES, POLICY) if entry.policy else DTYPES
+    found = {a: dataclasses.asdict(judged(entry, a, python)) for a in asked}
+    for one in asked:
+      print(f'{entry.name}, {one}: {found[one]["outcome"]}', flush=True)
+      print(found[one]['text'], end='\n\n', flush=True)
     run = figures_lib.run('make gallery')
     figures[entry.name] = dict(
       run=run, versions=versions(entry, python), **found

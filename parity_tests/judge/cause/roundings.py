@@ -239,7 +239,8 @@ def _how_well(stage: Stage, off: _Off, words: Sequence[str]) -> str:
 
 def _ask(stage: Stage, alike: Sequence[Sequence[str]]) -> str:
   """Returns the flag that allows it, and whose policy it is."""
-  words = (*stage.policy.points, *alike[0])
+  own = (w for w in policies.words(stage.policy) if not _told_by(w, alike[0]))
+  words = (*own, *alike[0])
   of_name = [
     name
     for name in policies.POLICIES
