@@ -92,9 +92,9 @@ ENTRIES = (
     'hugging_face.py:eager',
     ('transformers', 'torch'),
     '-',
-    f'{_SILU}; y is summed over K in bf16',
+    f'{_SILU}; y is summed over K in bf16 (`--policy=hf_mixtral`), dx from the '
+    'last expert back',
     has_backward=True,
-    policy='hf_mixtral',
   ),
   Entry(
     'Hugging Face, grouped_mm',
