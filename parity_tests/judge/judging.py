@@ -347,7 +347,8 @@ def explained(
     failure = failures[name]
     told = ''
     if _is_small(case):
-      told = roundings.explain(_rounded(case, answered, name))
+      with oracle_lib.in_passing():
+        told = roundings.explain(_rounded(case, answered, name))
     if not told and not words and failure.bad_rows:
       stage = _failed_stage(case, answered, expected, failure, refuses, exact)
       told = explain.explain(stage, failure.pattern)

@@ -1,6 +1,8 @@
 """The oracle as a check uses it: what users call, its stages kept compiled."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
+import contextvars
 import dataclasses
 import functools
 
@@ -18,6 +20,7 @@ from hpmoe.reference.contract import tensors
 Tensors = Mapping[str, np.ndarray]
 
 _stage = programs.Program('hpmoe.reference.stages:run', 3)
+_program = contextvars.ContextVar('program', default=_stage)
 # Whose bits depend on the activation.
 _ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
 _ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
@@ -101,4 +104,16 @@ def _run(
   )
   if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:
     policy = dataclasses.replace(policy, **_ANY_ACTIVATION)
-  return _stage(name, config, policy, known)
+  return _program.get()(name, config, policy, known)
+
+
+@contextlib.contextmanager
+def in_passing() -> Iterator[None]:
+  """Lets go, at the end, of the stages that are compiled meanwhile."""
+  passing = programs.Program('hpmoe.reference.stages:run', 3)
+  token = _program.set(passing)
+  try:
+    yield
+  finally:
+    _program.reset(token)
+    passing.forget()

@@ -100,7 +100,14 @@ class Program:
     if isinstance(function, str):
       module, _, name = function.partition(':')
       function = getattr(importlib.import_module(module), name)
-    return jax.jit(function, static_argnums=tuple(range(self._static)))
+    # Of its own, so that what it compiled can be let go of.
+    mine = lambda *args: function(*args)
+    return jax.jit(mine, static_argnums=tuple(range(self._static)))
+
+  def forget(self) -> None:
+    """Lets go of what was compiled: a process can hold some thousands."""
+    self._made.clear()
+    self.__dict__.pop('_jit', None)
 
   def __call__(self, *args):
     static, arrays = args[: self._static], args[self._static :]
