@@ -20,8 +20,9 @@ _NEAR = 2.0**-5
 # A policy is named that leaves so much of what is off; one word more is told
 # where it leaves so much of that; two that differ by less are not told apart.
 _ENOUGH, _MORE, _ALIKE = 0.25, 0.5, 1.25
-# No more words are tried where so little of it is left.
-_LITTLE = 2.0**-10
+# No more words are tried where so little of it is left, or where no word alone
+# takes more away than that: of three that hang together each takes a fifth.
+_LITTLE, _HARDLY = 1 / 16, 0.9
 # Words that may hang together; pairs that a third is tried with.
 _MOST_WORDS, _BEAM = 3, 3
 
@@ -116,6 +117,8 @@ def _search(stage: Stage, off: _Off) -> dict[tuple[str, ...], float]:
     least = min(tried.values())
     if least <= max(off.least, _LITTLE * off.right) or not sets:
       break
+    if least > _HARDLY * off.right:
+      return {}
     going_on = sorted(sets, key=lambda some: tried[some])
     if len(sets[0]) > 1:
       going_on = going_on[:_BEAM]
