@@ -45,7 +45,8 @@ def combine(
   Args:
     policy: dtypes and points.
     returned: `[R, T, K, D]` float.
-    topk_weights: `[R, T, K]` float, or None: they were applied before.
+    topk_weights: `[R, T, K]` accumulate dtype, or None: they were applied
+      before.
     last: `[R, T, D]` float, `shared_out`, added to the sum of the slots; None:
       there is none.
 
@@ -54,12 +55,10 @@ def combine(
   """
   terms = numerics.widen(policy, returned)
   if topk_weights is not None:
-    terms = weighted(policy, returned, topk_weights)
-    terms = numerics.at(policy, 'weighted', terms)
-  total = summed(policy, 'running_sum', terms)
-  if last is not None:
-    total = total + numerics.widen(policy, last)
-  return numerics.store(policy, total)
+    terms = numerics.at_point(
+      policy, 'weighted', weighted(policy, terms, topk_weights)
+    )
+  return summed(policy, 'running_sum', terms, last)
 
 
 def weighted(
@@ -67,24 +66,31 @@ def weighted(
   rows: at.Float[at.Array, '*batch D'],
   weights: at.Float[at.Array, '*batch'],
 ) -> at.Float[at.Array, '*batch D']:
-  """Returns rows `[..., D]` times weights `[...]`, in the accumulate dtype."""
-  factor = numerics.at(
-    policy, 'routing_weight', numerics.widen(policy, weights)
-  )
-  return numerics.rounded(factor[..., None] * numerics.widen(policy, rows))
+  """Returns rows `[..., D]` times weights `[...]`, in the accumulate dtype.
+
+  The weights are in it already, at their rounding point.
+  """
+  return numerics.rounded(weights[..., None] * numerics.widen(policy, rows))
 
 
 def summed(
   policy: precision.PrecisionPolicy,
   point: str,
   terms: at.Float[at.Array, 'R T K D'],
+  last: at.Float[at.Array, 'R T D'] | None,
 ) -> at.Float[at.Array, 'R T D']:
-  """Returns the sum over slots `[R, T, D]`, at a point after each."""
+  """Returns the sum over slots `[R, T, D]`, at a point after each, in storage.
+
+  `last`, if there is one, is added to it before it is rounded.
+  """
 
   def add(total: at.Array, slot: int) -> at.Array:
-    return numerics.at(policy, point, total + terms[:, :, slot])
+    return numerics.at_point(policy, point, total + terms[:, :, slot])
 
-  return functools.reduce(add, range(1, terms.shape[2]), terms[:, :, 0])
+  total = functools.reduce(add, range(1, terms.shape[2]), terms[:, :, 0])
+  if last is not None:
+    total = total + numerics.widen(policy, last)
+  return numerics.store(policy, total)
 
 
 def in_order(

@@ -27,7 +27,4 @@ def combine_grad(
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   terms = numerics.widen(policy, d_returned)
-  total = combine.summed(policy, 'd_running_sum', terms)
-  if last is not None:
-    total = total + numerics.widen(policy, last)
-  return numerics.store(policy, total)
+  return combine.summed(policy, 'd_running_sum', terms, last)

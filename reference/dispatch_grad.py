@@ -8,32 +8,32 @@ from hpmoe.reference import movement
 from hpmoe.reference import numerics
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import tensors
 
 
 def dispatch_grad(
   policy: precision.PrecisionPolicy,
   moves: movement.Movement,
-  topk_weights: at.Float[at.Array, 'R T K'],
+  topk_weights: at.Float[at.Array, 'R T K'] | None,
   dy: at.Float[at.Array, 'R T D'],
 ) -> at.Float[at.Array, 'R N D']:
   """Returns `d_expert_out` `[R, N, D]` of `dy` `[R, T, D]`, in token order.
 
   A row is its weight times dy, in the accumulate dtype, rounded once to
-  storage; at placements of `tensors.EARLY` it is dy, bits copied.  Zero past
-  the last valid row.
+  storage; without weights it is dy, bits copied.  Zero past the last valid
+  row.
 
   Args:
-    policy: placement and dtypes.
+    policy: dtypes.
     moves: how rows travel.
-    topk_weights: `[R, T, K]` float32; not read at `tensors.EARLY`.
+    topk_weights: `[R, T, K]` accumulate dtype, or None: an expert's rank
+      applies them (`tensors.EARLY`).
     dy: `[R, T, D]` storage.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   rows = moves.dispatch(dy)
-  if policy.placement in tensors.EARLY:
+  if topk_weights is None:
     return rows
   weight = moves.row_weight(topk_weights)
   return numerics.store(policy, combine.weighted(policy, rows, weight))

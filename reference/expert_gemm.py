@@ -123,7 +123,7 @@ def _rows_of(
 
 def operand(policy: precision.PrecisionPolicy, a: at.Array) -> at.Array:
   """Returns stored values `[...]` as a GEMM multiplies them, wide."""
-  return numerics.at(policy, 'operands', numerics.widen(policy, a))
+  return numerics.at_point(policy, 'operands', numerics.widen(policy, a))
 
 
 def _dot(
@@ -138,5 +138,5 @@ def _dot(
     )
     for inner in range(0, a.shape[1], BLOCK_INNER)
   ]
-  held = functools.partial(numerics.at, policy, 'accumulator')
+  held = functools.partial(numerics.at_point, policy, 'accumulator')
   return functools.reduce(lambda x, y: held(x + y), parts[1:], held(parts[0]))

@@ -81,7 +81,7 @@ def weight_grad(
       a = numerics.values(_block(left, *where), rows.dtype)
       b = numerics.values(_block(right, *where), d_out.dtype)
       a, b = (expert_gemm.operand(policy, one) for one in (a, b))
-      return numerics.at(policy, 'accumulator', total + _dot(a, b))
+      return numerics.at_point(policy, 'accumulator', total + _dot(a, b))
 
     rank = group // config.experts_per_rank
     blocks = (end[group] - begin[group] + (height - 1)) // height

@@ -4,7 +4,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from hpmoe.reference.contract import array_typing as at_
+from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 
@@ -39,15 +39,15 @@ def accumulate_dtype(policy: precision.PrecisionPolicy) -> jnp.dtype:
 
 
 def widen(
-  policy: precision.PrecisionPolicy, a: at_.Float[at_.Array, '*shape']
-) -> at_.Float[at_.Array, '*shape']:
+  policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
   """Returns stored values `[...]` in the accumulation dtype."""
   return a.astype(accumulate_dtype(policy))
 
 
 def store(
-  policy: precision.PrecisionPolicy, a: at_.Float[at_.Array, '*shape']
-) -> at_.Float[at_.Array, '*shape']:
+  policy: precision.PrecisionPolicy, a: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
   """Returns values `[...]` rounded once, to nearest even, to storage."""
   storage = storage_dtype(policy)
   source, target = jnp.finfo(a.dtype), jnp.finfo(storage)
@@ -56,17 +56,17 @@ def store(
   return a.astype(storage)
 
 
-def at(
+def at_point(
   policy: precision.PrecisionPolicy,
   point: str,
-  a: at_.Float[at_.Array, '*shape'],
-) -> at_.Float[at_.Array, '*shape']:
+  a: at.Float[at.Array, '*shape'],
+) -> at.Float[at.Array, '*shape']:
   """Returns values `[...]` after a rounding point, in their own dtype."""
   dtype = policy.rounding(point)
   return a if dtype is None else _narrowed(storage_lib.ROUNDED[dtype], a)
 
 
-def _narrowed(to: storage_lib.Format, a: at_.Array) -> at_.Array:
+def _narrowed(to: storage_lib.Format, a: at.Array) -> at.Array:
   # XLA may drop a convert to bfloat16 and back inside one jitted function
   # (excess precision); it never drops reduce_precision.
   narrow = lax.reduce_precision(a, to.exponent_bits, to.digits - 1)
@@ -78,15 +78,15 @@ def _narrowed(to: storage_lib.Format, a: at_.Array) -> at_.Array:
 
 
 def rounded(
-  product: at_.Float[at_.Array, '*shape'],
-) -> at_.Float[at_.Array, '*shape']:
+  product: at.Float[at.Array, '*shape'],
+) -> at.Float[at.Array, '*shape']:
   """Returns a product `[...]` that no later sum can absorb unrounded."""
   # XLA lets LLVM contract a * b + c to a fused multiply-add, and drops
   # optimization_barrier before it does; a select in between prevents it.
   return jnp.where(jnp.isnan(product), jnp.nan, product)
 
 
-def bits(a: at_.Array) -> at_.Array:
+def bits(a: at.Array) -> at.Array:
   """Returns a two-byte dtype `[...]` as uint16, and any other as it is."""
   # XLA on CPUs would widen a whole narrow buffer to read or write one block.
   if a.dtype.itemsize == 2:
@@ -94,6 +94,6 @@ def bits(a: at_.Array) -> at_.Array:
   return a
 
 
-def values(held: at_.Array, dtype: jnp.dtype) -> at_.Array:
+def values(held: at.Array, dtype: jnp.dtype) -> at.Array:
   """Returns what `bits` made of an array of `dtype`, as values again."""
   return lax.bitcast_convert_type(held, dtype)

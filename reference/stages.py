@@ -4,7 +4,7 @@
 and nothing beside.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -110,7 +110,7 @@ def _home(name: str, place: Place, known: Known) -> at.Array:
 
 def _returned(place: Place, known: Known) -> at.Array:
   rows = _home('expert_out', place, known)
-  weights = _weight_at('returned', place, known)
+  weights = _weight_at({'returned'}, place, known)
   if weights is None:
     return rows
   rows = combine.weighted(place.policy, rows, weights)
@@ -131,11 +131,11 @@ def _gemm(function, left: str, right: str, place: Place, known: Known):
 
 
 def _biased(name: str, bias: str, place: Place, known: Known) -> at.Array:
-  added = dict(after=_weight_at(name, place, known))
+  added = dict(after=_weight_at({name}, place, known))
   if place.config.bias:
     # Where the weight was applied before w_down, b_down has not had it.
     early = bias == 'b_down'
-    scale = _weight_at('activation', place, known) if early else None
+    scale = _weight_at({'activation'}, place, known) if early else None
     added |= dict(bias=known[bias], scale=scale)
   function = functools.partial(expert_gemm.expert_gemm, **added)
   return _gemm(function, *tensors.GEMMS[name], place, known)
@@ -143,32 +143,31 @@ def _biased(name: str, bias: str, place: Place, known: Known) -> at.Array:
 
 def _bias_grad(bias: str, of: str, place: Place, known: Known) -> at.Array:
   config, policy, plan, _ = place
-  scale = _early_weight(place, known) if bias == 'b_down' else None
+  scale = (
+    _weight_at(tensors.OF_EXPERTS, place, known) if bias == 'b_down' else None
+  )
   return expert_gemm_grad.bias_grad(config, policy, plan, known[of], scale)
 
 
-def _weight_at(stage: str, place: Place, known: Known) -> at.Array | None:
-  """Returns what the rows of a stage are multiplied by; None: by nothing.
+def _weight_at(
+  stages: Collection[str], place: Place, known: Known
+) -> at.Array | None:
+  """Returns what rows are multiplied by, if at one of these stages.
 
   `[R, N]` in the accumulate dtype, of a stage of tokens `[R, T, K]`.
   """
-  if tensors.WEIGHTED[place.policy.placement] != stage:
+  stage = tensors.WEIGHTED[place.policy.placement]
+  if stage not in stages:
     return None
   weights = known['topk_weights']
   if stage in tensors.OF_EXPERTS:
     weights = place.moves.row_weight(weights)
   weights = numerics.widen(place.policy, weights)
-  return numerics.at(place.policy, 'routing_weight', weights)
-
-
-def _early_weight(place: Place, known: Known) -> at.Array | None:
-  """Returns `[R, N]`, if the expert's rank applies the weights."""
-  found = (_weight_at(stage, place, known) for stage in tensors.OF_EXPERTS)
-  return next((weight for weight in found if weight is not None), None)
+  return numerics.at_point(place.policy, 'routing_weight', weights)
 
 
 def _activation(place: Place, known: Known) -> at.Array:
-  weight = _weight_at('activation', place, known)
+  weight = _weight_at({'activation'}, place, known)
   return swiglu.swiglu(place.policy, known['gate_up'], weight)
 
 
@@ -176,7 +175,7 @@ def _y(place: Place, known: Known) -> at.Array:
   in_order = functools.partial(
     combine.in_order, place.policy, known['topk_ids']
   )
-  weights = _weight_at('y', place, known)
+  weights = _weight_at({'y'}, place, known)
   weights = None if weights is None else in_order(weights)
   rows, last = in_order(known['returned']), known.get('shared_out')
   return combine.combine(place.policy, rows, weights, last)
@@ -184,7 +183,7 @@ def _y(place: Place, known: Known) -> at.Array:
 
 def _d_expert_out(place: Place, known: Known) -> at.Array:
   dy = known['dy'].astype(numerics.storage_dtype(place.policy))
-  weights = known['topk_weights']
+  weights = _weight_at({'returned', 'y'}, place, known)
   return dispatch_grad.dispatch_grad(place.policy, place.moves, weights, dy)
 
 
@@ -243,14 +242,14 @@ def _d_gate_up(place: Place, known: Known) -> at.Array:
     place.policy,
     known['gate_up'],
     known['d_activation'],
-    _early_weight(place, known),
+    _weight_at(tensors.OF_EXPERTS, place, known),
   )
 
 
 def _d_w_down(place: Place, known: Known) -> at.Array:
   config, policy, plan, _ = place
   d_out = known['d_expert_out']
-  weight = _weight_at('expert_out', place, known)
+  weight = _weight_at({'expert_out'}, place, known)
   if weight is not None:
     # What was weighted were the sums: nobody stored rows that have it.
     weighted = combine.weighted(policy, d_out, weight)

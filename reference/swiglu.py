@@ -44,8 +44,8 @@ def unweighted(
 ) -> at.Float[at.Array, '*batch F']:
   """Returns act(gate) * up `[..., F]` in the accumulation dtype."""
   gate, up = gated(policy, gate_up)
-  silu = numerics.at(policy, 'silu', act(policy, gate))
-  return numerics.at(policy, 'product', silu * up)
+  silu = numerics.at_point(policy, 'silu', act(policy, gate))
+  return numerics.at_point(policy, 'product', silu * up)
 
 
 def gated(

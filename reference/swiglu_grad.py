@@ -38,12 +38,12 @@ def swiglu_grad(
   g = numerics.widen(policy, d_activation)
   if row_weight is not None:
     g = g * numerics.widen(policy, row_weight)[..., None]
-  d_gate = numerics.at(policy, 'd_silu', g * up)
+  d_gate = numerics.at_point(policy, 'd_silu', g * up)
   if policy.activation == 'swiglu':
     d_gate = d_gate * _slope(swiglu.scaled(policy, gate))
   else:
     d_gate = d_gate * jnp.sign(gate)
-  d_up = g * numerics.at(policy, 'silu', swiglu.act(policy, gate))
+  d_up = g * numerics.at_point(policy, 'silu', swiglu.act(policy, gate))
   d_gate_up = jnp.concatenate([d_gate, d_up], axis=-1)
   if policy.limit:
     d_gate_up = jnp.where(_clamped(policy, gate_up), 0, d_gate_up)
