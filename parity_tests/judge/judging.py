@@ -347,8 +347,9 @@ def explained(
     failure = failures[name]
     told = ''
     if _is_small(case):
+      rounded = _rounded(case, answered, name)
       with oracle_lib.in_passing():
-        told = roundings.explain(_rounded(case, answered, name))
+        told = roundings.explain(rounded)
     if not told and not words and failure.bad_rows:
       stage = _failed_stage(case, answered, expected, failure, refuses, exact)
       told = explain.explain(stage, failure.pattern)
@@ -386,7 +387,9 @@ def _rounded(case: PassCase, answered: Answered, name: str) -> roundings.Stage:
     one = dataclasses.replace(case, made=made)
     return slabs.whole(one.recompute(name, answered.sources))
 
-  return roundings.Stage(name, case.made.policy, chain, got, real, under)
+  policy = case.made.policy
+  expected = under(policy)
+  return roundings.Stage(name, policy, chain, got, expected, real, under)
 
 
 def _weights_of(stage: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The oracle as a check uses it: what users call, its stages kept compiled."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import contextvars
 import dataclasses
@@ -20,9 +20,16 @@ from hpmoe.reference.contract import tensors
 Tensors = Mapping[str, np.ndarray]
 
 _stage = programs.Program('hpmoe.reference.stages:run', 3)
-_program = contextvars.ContextVar('program', default=_stage)
+_run_stage = contextvars.ContextVar[Callable]('run_stage', default=_stage)
 # Whose bits depend on the activation.
 _ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
+# The gradient of a weight has the product of its row with a bias.
+_WITH_GEMM = {
+  *tensors.GEMMS,
+  *tensors.TRANSPOSED_GEMMS,
+  *tensors.WEIGHT_GRADS,
+  'd_topk_weights',
+}
 _ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
 
 
@@ -104,16 +111,44 @@ def _run(
   )
   if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:
     policy = dataclasses.replace(policy, **_ANY_ACTIVATION)
-  return _program.get()(name, config, policy, known)
+  return _run_stage.get()(name, config, policy, known)
 
 
 @contextlib.contextmanager
 def in_passing() -> Iterator[None]:
-  """Lets go, at the end, of the stages that are compiled meanwhile."""
-  passing = programs.Program('hpmoe.reference.stages:run', 3)
-  token = _program.set(passing)
+  """Compiles as little as it can meanwhile, and keeps none of it.
+
+  For stages under a hundred policies: what is no GEMM runs operation by
+  operation, in the same bits, as does the rounding of what a GEMM stores; so
+  one program is enough for all dtypes of what it reads and writes.
+  """
+  gemms = programs.Program('hpmoe.reference.stages:run', 3)
+
+  def run(name, config, policy, known):
+    import jax.numpy as jnp
+
+    from hpmoe.reference import numerics
+    from hpmoe.reference import stages
+
+    if tensors.AS_ROUTED.get(name, name) not in _WITH_GEMM:
+      return stages.run(name, config, policy, known)
+    wide = {
+      n: a.astype(policy.accumulate)
+      for n, a in known.items()
+      if tensors.SPECS[n].role == 'compute'
+    }
+    known = {**known, **wide}
+    if name not in precision.POINTS:
+      return gemms(name, config, policy, known)
+    others = [p for p in policy.points if not p.startswith(f'{name}=')]
+    points = (*others, f'{name}={policy.accumulate}')
+    unrounded = dataclasses.replace(policy, points=points)
+    sums = jnp.asarray(gemms(name, config, unrounded, known))
+    return numerics.store(policy.storing(name), sums)
+
+  token = _run_stage.set(run)
   try:
     yield
   finally:
-    _program.reset(token)
-    passing.forget()
+    _run_stage.reset(token)
+    gemms.forget()

@@ -66,6 +66,20 @@ def test_stage_of_the_oracles_own_gradients_has_their_bits(run, name):
   assert got.tobytes() == grads[name].tobytes()
 
 
+def test_passes_in_passing_have_the_same_bits(run):
+  oracle, saved, grads = run
+  expected = {**oracle.forward(), **grads}
+
+  with oracle_lib.in_passing():
+    got = oracle.forward()
+    got |= oracle.backward({**saved, **got}, saved['dy'])
+
+  assert got.keys() == expected.keys()
+  for name, value in expected.items():
+    assert got[name].dtype == value.dtype
+    assert got[name].tobytes() == value.tobytes(), name
+
+
 @pytest.mark.parametrize('name', _NEEDS)
 def test_stage_follows_what_was_captured(run, name):
   # Given a captured gradient that is twice the right one,

@@ -23,8 +23,8 @@ _ENOUGH, _MORE, _ALIKE = 0.25, 0.5, 1.25
 # No more words are tried where so little of it is left, or where no word alone
 # takes more away than that: of three that hang together each takes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
-# Words that may hang together; pairs that a third is tried with.
-_MOST_WORDS, _BEAM = 3, 3
+# Words that may hang together; sets of them that one more is tried with.
+_MOST_WORDS, _BEAM = 3, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Stage:
     policy: what was asked for.
     chain: what nobody saw of what it is computed from, and itself, in order.
     got: `[R, ...]` what the candidate has.
+    expected: `[R, ...]` what it should have, computed as `under` does.
     real: `[R, ...]` bool, what is no padding.
     under: computes it under a policy, from what the candidate has.
   """
@@ -44,6 +45,7 @@ class Stage:
   policy: precision.PrecisionPolicy
   chain: Sequence[str]
   got: np.ndarray
+  expected: np.ndarray
   real: np.ndarray
   under: Callable[[precision.PrecisionPolicy], np.ndarray]
 
@@ -71,27 +73,24 @@ class _Off:
     size: `[n]` float64 the largest of its row.
     right: of the policy that was asked for.
     least: that one element comes to.
-    expected: `[n]` of that policy.
   """
 
   got: np.ndarray
   size: np.ndarray
   right: float
   least: float
-  expected: np.ndarray
 
   @classmethod
   def of(cls, stage: Stage) -> '_Off | None':
     """Returns it, or None where more than roundings is wrong."""
-    expected = stage.under(stage.policy)
-    wide = np.abs(expected.astype(np.float64))
+    wide = np.abs(stage.expected.astype(np.float64))
     size = np.broadcast_to(wide.max(axis=-1, keepdims=True), wide.shape)
     got = stage.got.astype(np.float64)
     size = np.where(size > 0, size, 1.0)[stage.real]
     unit = storage.FORMATS[str(stage.got.dtype)].unit_roundoff
     least = unit / max(len(size), 1)
-    held = cls(got[stage.real], size, 0.0, least, expected)
-    right = held.left(stage, expected)
+    held = cls(got[stage.real], size, 0.0, least)
+    right = held.left(stage, stage.expected)
     return dataclasses.replace(held, right=right) if right < _NEAR else None
 
   def left(self, stage: Stage, made: np.ndarray) -> float:
@@ -105,8 +104,8 @@ class _Off:
 def _search(stage: Stage, off: _Off) -> dict[tuple[str, ...], float]:
   """Returns sets of words that explain it, with what they leave.
 
-  All sets of two words are tried, and of three those that hold a pair that
-  leaves little.
+  Sets of two and three words are tried that hold one of those, a word or a
+  pair, that leave least.
   """
   words = [*_words(stage)]
   tried: dict[tuple[str, ...], float] = {(): off.right}
@@ -119,9 +118,7 @@ def _search(stage: Stage, off: _Off) -> dict[tuple[str, ...], float]:
       break
     if least > _HARDLY * off.right:
       return {}
-    going_on = sorted(sets, key=lambda some: tried[some])
-    if len(sets[0]) > 1:
-      going_on = going_on[:_BEAM]
+    going_on = sorted(sets, key=lambda some: tried[some])[:_BEAM]
     longer = {
       tuple(one for one in words if one in some or one == word)
       for some in going_on
@@ -230,7 +227,7 @@ def _one(stage: Stage, word: str) -> str:
 def _how_well(stage: Stage, off: _Off, words: Sequence[str]) -> str:
   made = stage.under(_with(stage.policy, words))
   wide = made[stage.real].astype(np.float64)
-  expected = off.expected[stage.real].astype(np.float64)
+  expected = stage.expected[stage.real].astype(np.float64)
   alike = 100 * float((wide == off.got).mean())
   before = 100 * float((expected == off.got).mean())
   if stage.got.dtype == np.float32:
