@@ -77,7 +77,7 @@ class Command:
 
 
 def _told(flag: flags.Flag) -> str:
-  unset = flag.default in (None, [])
+  unset = flag.default in (None, [], '')
   default = '' if unset else f' Default: {text(flag.default)}.'
   return _wrapped(f'  --{flag.name}: {flag.help}{default}')
 
