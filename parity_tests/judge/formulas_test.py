@@ -4,79 +4,31 @@ A kernel is right or wrong by `policy.activation_ulp` and `policy.points`,
 whether it returns y or every tensor.
 """
 
-import dataclasses
-from typing import ClassVar
-
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import user_candidate
-from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import tensors
 
-ALL = tensors.STAGES
-ONLY_Y = ('y',)
-
-
-@dataclasses.dataclass(frozen=True)
-class Numpy(candidates.Candidate):
-  """A kernel in numpy.
-
-  Attributes:
-    kernel: computes it.
-    returns: names of what it returns.
-    points: where it rounds, whatever the policy; None: as that.
-  """
-
-  can: ClassVar[candidates.Can] = candidates.Can(orders=None, rounds=True)
-  kernel: trial.Kernel = trial.Kernel()
-  returns: tuple[str, ...] = ALL
-  points: tuple[str, ...] | None = None
-  name: str = 'mine:layer'
-
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    del given
-    asked = policy
-    if self.points is not None:
-      policy = dataclasses.replace(policy, points=self.points)
-    made = self.kernel.forward(config, policy, inputs)
-    made = {name: made[name] for name in self.returns}
-    return user_candidate.check_outputs(
-      self.name, config, asked, made, which, ONLY_Y
-    )
+failed = numpy_testing.failed
+Numpy = numpy_testing.Numpy
 
 
-def failed(candidate, lanes=('exact', 'bounded', 'standard'), **case):
-  """Returns the stages that fail, and asserts that something was judged."""
-  request = request_lib.Request(
-    case_lib.Case(preset='tiny', ranks=2, **case),
-    candidate,
-    judgement.Judgement(lanes),
-  )
-  results = check.run(request).results
-  assert 'pass' in {r.verdict for r in results}
-  return {r.stage for r in results if r.verdict == 'fail'}
-
-
-@pytest.mark.parametrize('returns', [ALL, ONLY_Y], ids=['all', 'y'])
+@pytest.mark.parametrize('everything', [True, False], ids=['all', 'y'])
 @pytest.mark.parametrize(
   'points', [('gate_up=f32',), ('activation=f32', 'expert_out=f32')]
 )
-def test_a_fused_kernel_is_right_under_its_policy(points, returns):
-  candidate = Numpy(returns=returns)
+def test_a_fused_kernel_is_right_under_its_policy(points, everything):
+  candidate = Numpy(everything=everything)
   assert not failed(candidate, dtype='bfloat16', policy=points)
 
 
 def test_a_fused_kernel_is_wrong_under_the_default_policy():
   # Given gate_up, float32 in a policy that stores bfloat16, and so returned,
-  candidate = Numpy(points=('gate_up=f32',), returns=('gate_up', 'y'))
+  candidate = Numpy(
+    words=('gate_up=f32',), everything=False, returns=('gate_up',)
+  )
   with pytest.raises(ValueError, match='gate_up: expected bfloat16 .* float32'):
     failed(candidate, dtype='bfloat16', lanes=('bounded',))
 
@@ -95,11 +47,11 @@ def exp2(gate):
     return gate / (1 + np.exp2(gate * np.float32(-np.log2(np.e))))
 
 
-@pytest.mark.parametrize('returns', [ALL, ONLY_Y], ids=['all', 'y'])
+@pytest.mark.parametrize('everything', [True, False], ids=['all', 'y'])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('formula', [exp2, tanh])
-def test_a_formula_is_right_by_what_it_needs(formula, dtype, returns):
-  candidate = Numpy(trial.Kernel(silu_of=formula), returns)
+def test_a_formula_is_right_by_what_it_needs(formula, dtype, everything):
+  candidate = Numpy(trial.Kernel(silu_of=formula), everything)
   needs = _NEEDS[formula.__name__]
   lanes = ('bounded',)
   assert not failed(candidate, lanes, dtype=dtype, sigmoid_ulp=needs)

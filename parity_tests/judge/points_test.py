@@ -1,70 +1,26 @@
 """Every rounding point: right under its policy, and in which stage without."""
 
-import dataclasses
 import itertools
-from typing import ClassVar
 
 import pytest
 
-from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import user_candidate
-from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import request as request_lib
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-LAYER = dict(preset='tiny', ranks=2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rounds(candidates.Candidate):
-  """A kernel in numpy that rounds where it likes.
-
-  Attributes:
-    words: of its policy, whatever was asked for; None: as that.
-    returns: everything, or results alone.
-  """
-
-  can: ClassVar[candidates.Can] = candidates.Can(orders=None, rounds=True)
-  words: tuple[str, ...] | None = None
-  everything: bool = True
-  name: str = 'mine:layer'
-
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    del given
-    own = policy
-    if self.words is not None:
-      fields = policies.fields(self.words)
-      own = dataclasses.replace(policy, **{'points': (), **fields})
-    kernel = trial.Kernel()
-    run = kernel.forward if which is passes.FORWARD else kernel.backward
-    made = run(config, own, inputs)
-    names = which.of_layer(config).results
-    if not self.everything:
-      made = {name: made[name] for name in names}
-    return user_candidate.check_outputs(
-      self.name, config, policy, made, which, names
-    )
+Rounds = numpy_testing.Numpy
 
 
 def verdicts(candidate, direction, words, dtype, lanes):
-  request = request_lib.Request(
-    case_lib.Case(direction, dtype=dtype, policy=words, **LAYER),
-    candidate,
-    judgement.Judgement(lanes),
-  )
-  return check.run(request).results
+  case = dict(direction=direction, policy=words, dtype=dtype)
+  return numpy_testing.judged(candidate, lanes, **case)
 
 
-def failed(*arguments):
-  results = verdicts(*arguments)
-  assert 'pass' in {r.verdict for r in results}
-  return {r.stage for r in results if r.verdict == 'fail'}
+def failed(candidate, direction, words, dtype):
+  case = dict(direction=direction, policy=words, dtype=dtype)
+  return numpy_testing.failed(candidate, LANES[dtype], **case)
 
 
 # A record of lane standard compares with float64, whatever the policy.
@@ -96,7 +52,7 @@ def test_a_kernel_that_rounds_everywhere_is_right_under_its_policy(
   dtype = 'float32' if placement in tensors.EARLY else 'bfloat16'
   everywhere = (f'{point.name}=bfloat16' for point in precision.INSIDE)
   words = (*everywhere, f'placement={placement}', 'sum_order=expert')
-  assert not failed(Rounds(), direction, words, dtype, LANES[dtype])
+  assert not failed(Rounds(), direction, words, dtype)
 
 
 @pytest.mark.slow
@@ -107,7 +63,7 @@ def test_a_kernel_that_rounds_there_is_right_under_that_policy(
   direction, point, narrow, dtype
 ):
   words, _ = alone(point, narrow)
-  assert not failed(Rounds(), direction, words, dtype, LANES[dtype])
+  assert not failed(Rounds(), direction, words, dtype)
 
 
 @pytest.mark.slow
@@ -116,8 +72,7 @@ def test_a_kernel_that_rounds_there_is_right_under_that_policy(
 @pytest.mark.parametrize('name', policies.POLICIES)
 def test_a_kernel_is_right_under_its_named_policy(name, direction, everything):
   candidate = Rounds(everything=everything)
-  lanes = LANES['bfloat16']
-  assert not failed(candidate, direction, (name,), 'bfloat16', lanes)
+  assert not failed(candidate, direction, (name,), 'bfloat16')
 
 
 def found_alone(point, narrow, dtype):
@@ -125,7 +80,9 @@ def found_alone(point, narrow, dtype):
   words, base = alone(point, narrow)
   told = {}
   for direction in DIRECTIONS:
-    results = verdicts(Rounds(words), direction, base, dtype, ('bounded',))
+    results = verdicts(
+      Rounds(words=words), direction, base, dtype, ('bounded',)
+    )
     told |= {r.stage: r.failure.pattern for r in results if r.failure}
   return {stage: text for stage, text in told.items() if stage in tensors.SPECS}
 
@@ -144,7 +101,7 @@ def test_a_kernel_that_rounds_there_unasked_is_wrong_there(point, narrow):
   ['silu=bf16', 'routing_weight=bf16', 'weighted=bf16', 'placement=epilogue'],
 )
 def test_a_rounding_is_named_from_y_alone(word):
-  candidate = Rounds((word,), everything=False)
+  candidate = Rounds(words=(word,), everything=False)
   results = verdicts(candidate, 'forward', (), 'bfloat16', ('bounded',))
   (told,) = {r.failure.pattern for r in results if r.stage == 'y' and r.failure}
   name, _, value = word.partition('=')
@@ -169,7 +126,7 @@ PAIRS = [
 def test_two_roundings_are_both_named(pair, dtype):
   narrow = 'bfloat16' if dtype == 'float32' else dtype
   words = tuple(f'{point}={narrow}' for point in pair)
-  results = verdicts(Rounds(words), 'forward', (), dtype, ('bounded',))
+  results = verdicts(Rounds(words=words), 'forward', (), dtype, ('bounded',))
   told = {r.stage: r.failure.pattern for r in results if r.failure}
   for stage in {*told} & {*tensors.SPECS}:
     mine = [p for p in pair if stage in precision.POINTS[p].stages]

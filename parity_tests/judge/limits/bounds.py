@@ -400,7 +400,7 @@ def gemm(
   if rows.variance is None and of_weights.variance is None:
     variance = of_sum + square.roughly(own)
     sums = Bounded(value, error, variance, None, crossed)
-    return _weighed(policy, weight, sums, reach, dtype)
+    return _stored_sums(policy, weight, sums, reach, dtype)
   carried = 0.0 if rows.variance is None else rows.variance
   variance = of_sum + square.roughly(own + carried)
   if of_weights.variance is not None:
@@ -422,10 +422,10 @@ def gemm(
     by_column = of_weights.crossed.sum(0)
     crossed = _both(crossed, np.broadcast_to(by_column, value.shape))
   sums = Bounded(value, error, variance, apart, crossed)
-  return _weighed(policy, weight, sums, reach, dtype)
+  return _stored_sums(policy, weight, sums, reach, dtype)
 
 
-def _weighed(
+def _stored_sums(
   policy: precision.PrecisionPolicy,
   weight: np.ndarray | None,
   sums: Bounded,
@@ -714,7 +714,7 @@ def weighted(
   """Returns `[n, D]`, rows `[n, D]` times weights `[n]`: 1 rounding.
 
   It is stored in `dtype`; None: in the policy's storage.  What a stage reads
-  again itself is `weighed`.
+  again itself is `weighted_operand`.
   """
   value, error, variance, apart, crossed = _scaled(
     policy, rows, weight
@@ -725,7 +725,7 @@ def weighted(
   )
 
 
-def weighed(
+def weighted_operand(
   policy: precision.PrecisionPolicy,
   rows: Bounded,
   weight: np.ndarray,

@@ -128,7 +128,7 @@ class GoldenGrad(golden.Rows):
       return held
     # Nobody stored rows that have the weight of the sums.
     weight = self.slot_weight(rank, lo, hi)
-    return bounds.weighed(self.policy, held, weight, self.dtype(stage))
+    return bounds.weighted_operand(self.policy, held, weight, self.dtype(stage))
 
   def _bias_grad(
     self, grad: str, rank: int, lo: int, hi: int

@@ -1,0 +1,170 @@
+"""The layer equals what transformers computes in float64, both passes.
+
+`testdata/gpt_oss.npz` is of GPT-OSS's experts, with biases and a clamped
+activation (`tools/make_gpt_oss_golden.py`); `testdata/deepseek.npz` of
+DeepSeek-V3's layer, with shared experts and slots that are not used
+(`tools/make_deepseek_golden.py`).
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from hpmoe.reference import differentiable
+from hpmoe.reference import layer
+from hpmoe.reference import swiglu
+from hpmoe.reference import swiglu_grad
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+FILES = pathlib.Path(__file__).resolve().parent / 'testdata'
+GPT_OSS = config_lib.MoEConfig(
+  num_ranks=2,
+  num_tokens=5,
+  num_experts=4,
+  top_k=2,
+  d_model=6,
+  d_ff=3,
+  bias=True,
+)
+# Two shared experts of width 3.
+DEEPSEEK = dataclasses.replace(GPT_OSS, bias=False, d_shared=6)
+FORM = precision.activation_of('gpt_oss')
+# Of the largest element: some sums cancel.
+MOST_OFF = 1e-12
+_SLOW = pytest.mark.slow
+
+
+@functools.cache
+def _golden(name: str) -> dict[str, np.ndarray]:
+  with np.load(FILES / f'{name}.npz') as held:
+    return dict(held)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _both(config, policy, dy, arrays):
+  """Returns y and the gradients of the layer's inputs."""
+
+  def loss(arrays):
+    inputs = [arrays[name] for name in tensors.inputs(config)]
+    y = differentiable.layer(config, policy, *inputs)
+    return (y * dy).sum(), y
+
+  grads, y = jax.grad(loss, has_aux=True, allow_int=True)(arrays)
+  return {'y': y} | grads
+
+
+@pytest.mark.parametrize(
+  'name, placement',
+  [('gpt_oss', placement) for placement in precision.PLACEMENTS]
+  + [('deepseek', 'combine')]
+  + [
+    pytest.param('deepseek', placement, marks=_SLOW)
+    for placement in precision.PLACEMENTS
+    if placement != 'combine'
+  ],
+)
+def test_it_computes_what_transformers_does(name, placement):
+  config, form = dict(gpt_oss=(GPT_OSS, FORM), deepseek=(DEEPSEEK, {}))[name]
+  golden = _golden(name)
+  policy = precision.PrecisionPolicy('float64', 'float64', placement, **form)
+
+  with test_util.x64():
+    inputs = {one: golden[one] for one in tensors.inputs(config)}
+    made = _both(config, policy, golden['dy'], inputs)
+
+  for one in made.keys() - {'topk_ids'}:
+    expected = golden[{'y': 'y', 'x': 'dx'}.get(one, f'd_{one}')]
+    off = np.abs(np.asarray(made[one]) - expected).max()
+    assert off <= MOST_OFF * np.abs(expected).max(), one
+  unused = golden['topk_ids'] == tensors.UNUSED
+  assert unused.sum() == (3 if name == 'deepseek' else 0)
+  assert not np.asarray(made['topk_weights'])[unused].any()
+
+
+def test_gates_and_ups_of_the_golden_are_on_both_sides_of_the_limit():
+  golden = _golden('gpt_oss')
+  ids = golden['topk_ids'].reshape(-1)
+  weights, bias = (golden[f'{n}_gate_up'] for n in 'wb')
+  rows = np.repeat(golden['x'].reshape(-1, GPT_OSS.d_model), 2, axis=0)
+  weights, bias = (a.reshape(4, *a.shape[2:])[ids] for a in (weights, bias))
+  gate_up = np.einsum('nd,ndf->nf', rows, weights) + bias
+  for half in np.split(gate_up, 2, axis=-1):
+    assert (half > 7).any() and (half < -7).any() and (abs(half) < 7).any()
+
+
+def test_a_value_at_the_limit_is_not_clamped():
+  # Gates below, at and above the limit of 7, and ups likewise.
+  policy = precision.PrecisionPolicy(
+    activation='absolute', limit=7.0, offset=1.0
+  )
+  gate_up = np.float32([[-9, 7, 8, 2, -7, 7.5, 7, -8]])
+
+  out = swiglu.swiglu(policy, gate_up)
+  grad = swiglu_grad.swiglu_grad(policy, gate_up, np.ones((1, 4), np.float32))
+
+  np.testing.assert_array_equal(out, [[9 * -6, 7 * 8, 7 * 8, 2 * -6]])
+  np.testing.assert_array_equal(grad, [[6, 8, 0, -6, 9, 0, 7, 0]])
+
+
+def test_a_bias_that_the_layer_has_not_is_refused():
+  golden = _golden('gpt_oss')
+  inputs = {name: golden[name] for name in tensors.INPUTS}
+  policy = precision.PrecisionPolicy('float64', 'float64')
+  with test_util.x64():
+    with pytest.raises(ValueError, match=r'^b_down: expected float64 \[2, 2'):
+      layer.forward(GPT_OSS, policy, **inputs, b_gate_up=golden['b_gate_up'])
+    plain = config_lib.MoEConfig(**{**vars(GPT_OSS), 'bias': False})
+    with pytest.raises(ValueError, match='^b_down: expected only x, topk_ids'):
+      layer.forward(plain, policy, **inputs, b_down=golden['b_down'])
+
+
+@pytest.mark.parametrize(
+  'form, message',
+  [
+    ('gelu', r"activation: expected one of \['swiglu'.* got 'gelu'"),
+    ('swiglu:beta=1', r"expected \['alpha'.* after swiglu:, got 'beta=1'"),
+    ('swiglu:limit=x', "got 'limit=x'"),
+  ],
+)
+def test_an_activation_that_nobody_knows_is_refused(form, message):
+  with pytest.raises(ValueError, match=message):
+    precision.activation_of(form)
+
+
+@pytest.mark.parametrize(
+  'field, value', [('alpha', 0.0), ('limit', -1.0), ('offset', float('inf'))]
+)
+def test_a_number_out_of_range_is_refused(field, value):
+  with pytest.raises(ValueError, match=f'^{field}: expected a .* number'):
+    precision.PrecisionPolicy(**{field: value})
+
+
+def test_the_form_says_what_differs():
+  assert precision.PrecisionPolicy(limit=10).form == 'swiglu:limit=10'
+  found = precision.PrecisionPolicy(**FORM).form
+  assert precision.FORMS['gpt_oss'] == found
+
+
+def test_shared_experts_that_the_layer_has_not_are_refused():
+  inputs = test_util.random_inputs(
+    DEEPSEEK, precision.PrecisionPolicy(), test_util.generator('shared')
+  )
+  plain = config_lib.MoEConfig(**{**vars(DEEPSEEK), 'd_shared': 0})
+  with pytest.raises(ValueError, match='^w_shared_.*: expected only x, topk_'):
+    layer.forward(plain, precision.PrecisionPolicy(), **inputs)
+  del inputs['w_shared_down']
+  message = r'^w_shared_down: expected float32 \[2, 6, 6\], got nothing'
+  with pytest.raises(ValueError, match=message):
+    layer.forward(DEEPSEEK, precision.PrecisionPolicy(), **inputs)
+
+
+def test_a_width_below_zero_is_refused():
+  with pytest.raises(ValueError, match='d_shared: expected an integer, 0 for'):
+    config_lib.MoEConfig(**{**vars(DEEPSEEK), 'd_shared': -1})
