@@ -382,10 +382,21 @@ def _rounded(case: PassCase, answered: Answered, name: str) -> roundings.Stage:
   for rank in range(len(got)):
     case.tiling.padding(name, real, rank)[:] = False
 
+  computed = [one for one in chain if one in case.sources]
+  held: dict[tuple, np.ndarray] = {}
+
   def under(policy: precision.PrecisionPolicy) -> np.ndarray:
     made = dataclasses.replace(case.made, policy=policy)
-    one = dataclasses.replace(case, made=made)
-    return slabs.whole(one.recompute(name, answered.sources))
+    of_policy = dataclasses.replace(case, made=made)
+    known = dict(answered.sources)
+    key: tuple = ()
+    for one in computed:
+      where = policy.placement, policy.dtype(one), policy.sum_order
+      key = (*key, precision.points_of(one, policy), *where)
+      if key not in held:
+        held[key] = slabs.whole(of_policy.recompute(one, known))
+      known[one] = held[key]
+    return known[name]
 
   policy = case.made.policy
   expected = under(policy)

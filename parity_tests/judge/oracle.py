@@ -20,6 +20,8 @@ from hpmoe.reference.contract import tensors
 Tensors = Mapping[str, np.ndarray]
 
 _stage = programs.Program('hpmoe.reference.stages:run', 3)
+_passing = programs.Program('hpmoe.reference.stages:run', 3)
+_MOST_PASSING = 100
 _run_stage = contextvars.ContextVar[Callable]('run_stage', default=_stage)
 # Whose bits depend on the activation.
 _ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
@@ -116,13 +118,12 @@ def _run(
 
 @contextlib.contextmanager
 def in_passing() -> Iterator[None]:
-  """Compiles as little as it can meanwhile, and keeps none of it.
+  """Compiles as little as it can meanwhile, and keeps little of it.
 
   For stages under a hundred policies: what is no GEMM runs operation by
   operation, in the same bits, as does the rounding of what a GEMM stores; so
   one program is enough for all dtypes of what it reads and writes.
   """
-  gemms = programs.Program('hpmoe.reference.stages:run', 3)
 
   def run(name, config, policy, known):
     import jax.numpy as jnp
@@ -139,11 +140,11 @@ def in_passing() -> Iterator[None]:
     }
     known = {**known, **wide}
     if name not in precision.POINTS:
-      return gemms(name, config, policy, known)
+      return _passing(name, config, policy, known)
     others = [p for p in policy.points if not p.startswith(f'{name}=')]
     points = (*others, f'{name}={policy.accumulate}')
     unrounded = dataclasses.replace(policy, points=points)
-    sums = jnp.asarray(gemms(name, config, unrounded, known))
+    sums = jnp.asarray(_passing(name, config, unrounded, known))
     return numerics.store(policy.storing(name), sums)
 
   token = _run_stage.set(run)
@@ -151,4 +152,5 @@ def in_passing() -> Iterator[None]:
     yield
   finally:
     _run_stage.reset(token)
-    gemms.forget()
+    if _passing.count() > _MOST_PASSING:
+      _passing.forget()

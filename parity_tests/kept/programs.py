@@ -104,6 +104,10 @@ class Program:
     mine = lambda *args: function(*args)
     return jax.jit(mine, static_argnums=tuple(range(self._static)))
 
+  def count(self) -> int:
+    """Returns how many this process holds."""
+    return len(self._made) + self._jit._cache_size()
+
   def forget(self) -> None:
     """Lets go of what was compiled: a process can hold some thousands."""
     self._made.clear()
