@@ -217,19 +217,30 @@ class Bench:
     self,
     request: request_lib.Request,
     progress: judging.Progress = lambda step: None,
+    only: str = '',
+    roundings: bool = True,
   ) -> Examined:
-    """Returns what the lanes say of this bench's ranks, see `settled`."""
+    """Returns what the lanes say of this bench's ranks, see `settled`.
+
+    Args:
+      request: as in `examine`.
+      progress: as there.
+      only: the data to judge on; '': all.
+      roundings: whether roundings that explain a stage are looked for.
+    """
     self._refuse_other_passes(request.case)
     judgement = request.judgement
     records = (
       standards.get(n, self.made.policy.storage) for n in judgement.standards
     )
-    asked = judging.Asked(judgement.lanes, tuple(records), progress)
+    asked = judging.Asked(judgement.lanes, tuple(records), progress, roundings)
     results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []
     changes: list[verdicts.Change] = []
     runs: list[int] = []
     for data, lane in _lanes(request):
+      if only not in ('', data):
+        continue
       try:
         made = self.inputs(data)
       except (folder_lib.NoData, exact_data.ExactnessError) as error:
@@ -243,7 +254,7 @@ class Bench:
         wrong += found.wrong
         changes += found.changes
         runs += [found.runs] * (data == 'real')
-    return Examined(results, wrong, changes, min(runs))
+    return Examined(results, wrong, changes, min(runs, default=1))
 
   def _refuse_other_passes(self, case: case_lib.Case) -> None:
     mine = self._case.passes

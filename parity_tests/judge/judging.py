@@ -61,11 +61,13 @@ class Asked:
     lanes: some of `verdicts.LANES`.
     records: of lane standard.
     progress: called with the name of each step as it begins.
+    roundings: whether those that explain a stage are looked for.
   """
 
   lanes: tuple[str, ...]
   records: tuple[standards.Standard, ...]
   progress: Progress
+  roundings: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +290,9 @@ def exact_lane(
   if ':' in candidate.name:
     results = [with_placement(case, got, result) for result in results]
   refuses = lambda name, right: lanes.differs('exact', got[name], right)
-  results = explained(case, answered, expected, results, refuses, exact=True)
+  results = explained(
+    asked, case, answered, expected, results, refuses, exact=True
+  )
   wrong = []
   if answered.sources is not got:
     wrong = guilty(
@@ -313,6 +317,7 @@ def not_exact(which: passes.Pass, data: str, why: str) -> verdicts.Result:
 
 
 def explained(
+  asked: Asked,
   case: PassCase,
   answered: Answered,
   expected: passes.Tensors,
@@ -326,6 +331,7 @@ def explained(
   Not where some ranks are judged alone: it takes the tensors of all.
 
   Args:
+    asked: whether roundings are looked for.
     case: the pass.
     answered: what the candidate returned.
     expected: tensors of the oracle's.
@@ -346,7 +352,7 @@ def explained(
   for name in (n for n in case.which.stages if n in failures):
     failure = failures[name]
     told = ''
-    if _is_small(case):
+    if asked.roundings and _is_small(case):
       rounded = _rounded(case, answered, name)
       with oracle_lib.in_passing():
         told = roundings.explain(rounded)
@@ -588,6 +594,7 @@ def real_lanes(
   found = judged(asked, case, answered, expected)
   golden = case.golden(sources)
   results = explained(
+    asked,
     case,
     answered,
     expected,

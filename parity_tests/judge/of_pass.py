@@ -5,9 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import golden_grad
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 # By `Pass.name`.
 _GOLDEN: Mapping[str, type[golden_lib.Rows]] = dict(
@@ -27,3 +32,35 @@ def answer(
   if which.name == passes.FORWARD.name:
     return oracle.forward()
   return oracle.backward(oracle.inputs, oracle.inputs['dy'])
+
+
+def stored_golden(
+  name: str,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  known: passes.Tensors,
+) -> np.ndarray:
+  """Returns a tensor as `stages.run` does, but stages of golden rows.
+
+  Nothing is compiled for them.  On exact data they are the oracle's, bit for
+  bit; others differ by rounding.
+  """
+  if name in tensors.PLAN:
+    return oracle_lib.stage(name, config, policy, known)
+  made = np.zeros(
+    tensors.SPECS[name].dims(**config.dims()),
+    ulp.storage_dtype(policy.dtype(name)),
+  )
+  tiling = tiles.Tiling(
+    config, *(known[n] for n in ('counts', 'row_of_slot', 'topk_ids'))
+  )
+  # Of a weight, its gradient's golden asks the shape.
+  given = {name.removeprefix('d_'): made, **known}
+  is_forward = name in tensors.stages(config)
+  which = passes.FORWARD if is_forward else passes.BACKWARD
+  rows = golden(which, tiling, policy, given, known)
+  for rank in range(config.num_ranks):
+    mine = tiling.rows(name, made, rank)
+    with np.errstate(over='ignore', invalid='ignore'):
+      mine[...] = rows.rows(name, rank, 0, len(mine)).value
+  return made

@@ -84,11 +84,11 @@ def test_a_bug_in_what_users_call_fails_a_check(
   where, what, direction, stage, monkeypatch
 ):
   # Given an oracle of which one tensor is twice what it should be,
+  run = oracle_lib.stage
   if where is stages:
     wrong = _twice(stages._STAGES[stage], stage)
     monkeypatch.setitem(stages._STAGES, stage, wrong)
-    program = programs.Program('hpmoe.reference.stages:run', 3)
-    monkeypatch.setattr(oracle_lib, '_stage', program)
+    run = programs.Program('hpmoe.reference.stages:run', 3)
     jax.clear_caches()
   else:
     monkeypatch.setattr(where, what, _twice(getattr(where, what), stage))
@@ -100,10 +100,47 @@ def test_a_bug_in_what_users_call_fails_a_check(
     ),
     judgement=judgement.Judgement(('exact',)),
   )
-  with programs.kept(None):  # What is kept is right.
+  # What is kept is right.
+  with programs.kept(None), oracle_lib.by(run):
     report = check.run(request)
   failed = {r.stage for r in report.results if r.verdict == 'fail'}
   if where is stages:
     jax.clear_caches()
   stages_of = {*tensors.STAGES, *tensors.GRADS}
   assert failed & stages_of == {stage}
+
+
+@pytest.mark.parametrize(
+  ('dtype', 'placement'), [('float32', 'combine'), ('bfloat16', 'epilogue')]
+)
+def test_golden_stands_in_for_the_oracle_on_exact_data(dtype, placement):
+  # Given a layer with every part and exact data,
+  case = case_lib.Case(
+    direction='both',
+    preset='tiny',
+    ranks=2,
+    tokens=5,
+    dtype=dtype,
+    placement=placement,
+    bias=True,
+    d_shared=6,
+  )
+  made = case.data(case.make(), 'exact')
+
+  # when both passes are made of the oracle's stages, and of golden rows,
+  def tensors_of_passes():
+    oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
+    forward = oracle.forward()
+    return forward | oracle.backward(
+      {**made.arrays, **forward}, made.arrays['dy']
+    )
+
+  expected = tensors_of_passes()
+  with oracle_lib.by(of_pass.stored_golden):
+    got = tensors_of_passes()
+
+  # then each tensor has the same values.
+  assert got.keys() == expected.keys()
+  for name, value in expected.items():
+    assert got[name].dtype == value.dtype
+    np.testing.assert_array_equal(got[name], value, err_msg=name)

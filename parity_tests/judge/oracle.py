@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from hpmoe.reference.contract import tensors
 
 Tensors = Mapping[str, np.ndarray]
 
-_stage = programs.Program('hpmoe.reference.stages:run', 3)
+stage = programs.Program('hpmoe.reference.stages:run', 3)
 _passing = programs.Program('hpmoe.reference.stages:run', 3)
 _MOST_PASSING = 100
-_run_stage = contextvars.ContextVar[Callable]('run_stage', default=_stage)
+_run_stage = contextvars.ContextVar[Callable]('run_stage', default=stage)
 # Whose bits depend on the activation.
 _ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
 # The gradient of a weight has the product of its row with a bias.
@@ -33,6 +34,10 @@ _WITH_GEMM = {
   'd_topk_weights',
 }
 _ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
+# What no plan depends on.
+_ANY_COLUMNS: Mapping[str, Any] = dict(
+  d_model=1, d_ff=1, capacity=None, bias=False, d_shared=0
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +118,20 @@ def _run(
   )
   if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:
     policy = dataclasses.replace(policy, **_ANY_ACTIVATION)
+  if name in tensors.PLAN:
+    config = dataclasses.replace(config, **_ANY_COLUMNS)
+    policy = precision.PrecisionPolicy()
   return _run_stage.get()(name, config, policy, known)
+
+
+@contextlib.contextmanager
+def by(run: Callable) -> Iterator[None]:
+  """Has stages made by another function meanwhile: see `stages.run`."""
+  token = _run_stage.set(run)
+  try:
+    yield
+  finally:
+    _run_stage.reset(token)
 
 
 @contextlib.contextmanager
@@ -147,10 +165,9 @@ def in_passing() -> Iterator[None]:
     sums = jnp.asarray(_passing(name, config, unrounded, known))
     return numerics.store(policy.storing(name), sums)
 
-  token = _run_stage.set(run)
   try:
-    yield
+    with by(run):
+      yield
   finally:
-    _run_stage.reset(token)
     if _passing.count() > _MOST_PASSING:
       _passing.forget()

@@ -1,5 +1,7 @@
 """One stage of the oracle equals the same stage of its whole layer."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -112,3 +114,23 @@ def test_unknown_gradient_is_refused(run):
     oracle.backward(
       {n: a for n, a in saved.items() if n != 'gate_up'}, saved['dy']
     )
+
+
+def test_a_plan_is_compiled_once_for_all_columns():
+  # given: layers that differ in columns and in what multiplies where
+  asked = []
+
+  def run(name, config, policy, known):
+    asked.append((config, policy))
+    return oracle_lib.stage(name, config, policy, known)
+
+  with oracle_lib.by(run):
+    for placement, columns in (('combine', 8), ('returned', 12)):
+      preset = dataclasses.replace(presets.get('tiny'), d_model=columns)
+      made = inputs.make_inputs(preset, 2, 3, placement=placement)
+      # when
+      oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
+      assert oracle.plan
+
+  # then each of the plan's tensors has one program
+  assert len({*asked}) == 1

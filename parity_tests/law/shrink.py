@@ -20,8 +20,11 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check as check_lib
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import of_pass
+from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.cause import roundings
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, np.ndarray]
@@ -145,7 +148,7 @@ def write(found: Found, folder: str, command: str) -> None:
     ValueError: the folder has something in it.
   """
   bench = bench_lib.Bench(found.case)
-  data = _data(found)
+  data = _data(found.failure)
   made = {
     kind: bench.read_by(found.case.passes, kind) for kind in inputs_lib.DATA
   }
@@ -164,11 +167,11 @@ def write(found: Found, folder: str, command: str) -> None:
   (pathlib.Path(folder) / 'reproduce.py').write_text(script, encoding='utf-8')
 
 
-def _data(found: Found) -> str:
+def _data(failure: verdicts.Failure) -> str:
   """Returns the kind of data on which it fails."""
-  if found.failure.lane != 'exact':
+  if failure.lane != 'exact':
     return 'real'
-  is_wide = found.failure.rule == judging.WIDE_RULE
+  is_wide = failure.rule == judging.WIDE_RULE
   return 'wide' if is_wide else 'exact'
 
 
@@ -197,71 +200,107 @@ def shrink(
       f'{request.candidate.name}: expected a case that it fails, got one that '
       'it passes'
     )
-  found = _begun(request, first)
-  before = None
-  while before != found.layer.sizes:
-    before = found.layer.sizes
-    for axis in _AXES:
-      found = _smaller(request, found, axis, progress)
-  return _simpler(request, found, progress)
+  return _Shrinking(request, first, progress).smallest()
 
 
-def _begun(request: request_lib.Request, first: verdicts.Failure) -> Found:
-  """Returns the case with its inputs given, in one pass if that fails."""
-  case = request.case
-  layer = Layer.of(case.make())
-  which = verdicts.pass_of(first.stage).name
-  for direction in dict.fromkeys((which, case.direction)):
-    of = dataclasses.replace(case, direction=direction)
-    found = _fails(request, _with(of, layer), layer, look(first))
-    if found is not None:
-      return found
-  return Found(case, layer, first)
+class _Shrinking:
+  """One failure, made smaller.
 
+  Each shape of the oracle is compiled, which takes long.  So golden values
+  stand in for it, of a smaller case only the data are judged on which it fails,
+  and roundings are looked for only if one of them is what must stay.
+  """
 
-def _with(case: case_lib.Case, layer: Layer) -> case_lib.Case:
-  return dataclasses.replace(
-    case, input=layer.arrays(), folder=None, capacity=None
-  )
+  def __init__(
+    self,
+    request: request_lib.Request,
+    first: verdicts.Failure,
+    progress: Callable[[str], None],
+  ):
+    judgement = judgement_lib.Judgement(
+      lanes=(first.lane,), standards=request.judgement.standards, repeat=1
+    )
+    self._request = dataclasses.replace(request, judgement=judgement)
+    self._first, self._wanted = first, look(first)
+    self._data = _data(first)
+    self._roundings = roundings.ASKS in first.pattern
+    self._progress, self._tried = progress, 1
+    self._oracle = of_pass.stored_golden
 
+  def smallest(self) -> Found:
+    """Returns it, once the oracle says so as well."""
+    found = self._search()
+    self._oracle = oracle_lib.stage
+    found = self._fails(found.case, found.layer) or self._search()
+    return dataclasses.replace(found, tried=self._tried)
 
-def _fails(
-  request: request_lib.Request,
-  case: case_lib.Case,
-  layer: Layer,
-  wanted: Look,
-) -> Found | None:
-  """Returns a case if it fails as wanted."""
-  judgement = judgement_lib.Judgement(
-    lanes=(wanted[0],), standards=request.judgement.standards, repeat=1
-  )
-  asked = dataclasses.replace(request, case=case, judgement=judgement)
-  try:
-    failure = check_lib.run(asked).first_failure
-  except (ValueError, candidates.CandidateError):
-    return None  # smaller than the kernel, or exact data, can be
-  if failure is None or look(failure) != wanted:
-    return None
-  return Found(case, layer, failure)
+  def _search(self) -> Found:
+    found = self._begun()
+    before = None
+    while before != found.layer.sizes:
+      before = found.layer.sizes
+      for axis in _AXES:
+        found = self._smaller(found, axis)
+    return self._simpler(found)
 
+  def _begun(self) -> Found:
+    """Returns the case with its inputs given, in one pass if that fails."""
+    case, first = self._request.case, self._first
+    layer = Layer.of(case.make())
+    which = verdicts.pass_of(first.stage).name
+    for direction in dict.fromkeys((which, case.direction)):
+      of = dataclasses.replace(case, direction=direction)
+      found = self._fails(of, layer)
+      if found is not None:
+        return found
+    return Found(case, layer, first)
 
-def _smaller(
-  request: request_lib.Request,
-  found: Found,
-  axis: str,
-  progress: Callable[[str], None],
-) -> Found:
-  """Returns the case with an axis as small as still fails."""
-  tried = found.tried
-  for size in _sizes(axis, found.layer):
-    for layer in _AXES[axis](found, size):
-      progress(f'{axis}={size} of {found.layer.sizes[axis]}')
-      case = _with(found.case, layer)
-      tried += 1
-      smaller = _fails(request, case, layer, look(found.failure))
-      if smaller is not None:
-        return dataclasses.replace(smaller, tried=tried)
-  return dataclasses.replace(found, tried=tried)
+  def _fails(self, case: case_lib.Case, layer: Layer) -> Found | None:
+    """Returns a case on a layer's inputs if it fails as wanted."""
+    self._tried += 1
+    case = dataclasses.replace(
+      case, input=layer.arrays(), folder=None, capacity=None
+    )
+    try:
+      asked = dataclasses.replace(
+        self._request,
+        case=case,
+        candidate=self._request.candidate.ready(case),
+      )
+      with oracle_lib.by(self._oracle):
+        found = bench_lib.Bench(case).judged(
+          asked, only=self._data, roundings=self._roundings
+        )
+    except (ValueError, candidates.CandidateError):
+      return None  # smaller than the kernel, or exact data, can be
+    failures = (r.failure for r in found.results if r.failure is not None)
+    failure = min(failures, key=verdicts.Failure.order, default=None)
+    if failure is None or look(failure) != self._wanted:
+      return None
+    return Found(case, layer, failure)
+
+  def _smaller(self, found: Found, axis: str) -> Found:
+    """Returns the case with an axis as small as still fails."""
+    for size in _sizes(axis, found.layer):
+      for layer in _AXES[axis](found, size):
+        self._progress(f'{axis}={size} of {found.layer.sizes[axis]}')
+        smaller = self._fails(found.case, layer)
+        if smaller is not None:
+          return smaller
+    return found
+
+  def _simpler(self, found: Found) -> Found:
+    """Returns the case with small integers for values, if they still fail."""
+    if self._data != 'real':
+      return found  # its data are such
+    for name, held in found.layer.held.items():
+      if held.dtype.kind == 'i':
+        continue
+      self._progress(f'{name} of integers')
+      simple = _integers(held.astype(np.float32)).astype(held.dtype)
+      layer = found.layer.but(name, simple)
+      found = self._fails(found.case, layer) or found
+    return found
 
 
 def _sizes(axis: str, layer: Layer) -> Iterator[int]:
@@ -341,29 +380,6 @@ _AXES: Mapping[str, Callable[[Found, int], Iterator[Layer]]] = dict(
   F=_columns('F'),
   S=_columns('S'),
 )
-
-
-def _simpler(
-  request: request_lib.Request,
-  found: Found,
-  progress: Callable[[str], None],
-) -> Found:
-  """Returns the case with small integers for values, where they still fail."""
-  tried = found.tried
-  if found.failure.lane == 'exact':
-    return found  # its data are such
-  for name, held in found.layer.held.items():
-    if held.dtype.kind == 'i':
-      continue
-    progress(f'{name} of integers')
-    simple = _integers(held.astype(np.float32)).astype(held.dtype)
-    layer = found.layer.but(name, simple)
-    tried += 1
-    simpler = _fails(
-      request, _with(found.case, layer), layer, look(found.failure)
-    )
-    found = simpler or found
-  return dataclasses.replace(found, tried=tried)
 
 
 def _integers(values: np.ndarray) -> np.ndarray:

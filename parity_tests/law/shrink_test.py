@@ -17,7 +17,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import trial
-from hpmoe.parity_tests.judge.cause import explain_test
+from hpmoe.parity_tests.judge.cause import bugs_testing
 from hpmoe.parity_tests.law import shrink
 
 CASE = case_lib.Case(preset='tiny', ranks=2)
@@ -48,9 +48,7 @@ def moe(inputs, layer, policy):
 
 
 def request(kernel, case=CASE):
-  def function(inputs, config, policy):
-    return kernel(config, policy, inputs)
-
+  function = bugs_testing.function(kernel)
   return request_lib.Request(case, in_process.Function(function))
 
 
@@ -74,7 +72,7 @@ def test_ranks_and_width_of_shared_experts_are_cut():
 )
 def test_a_case_is_made_small(bug):
   # given
-  kernel, stage, said, _ = explain_test.BUGS[bug]
+  kernel, stage, said = bugs_testing.TWENTY[bug]
 
   # when
   found = shrink.shrink(request(kernel, LITTLE))
@@ -88,17 +86,22 @@ def test_a_case_is_made_small(bug):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('bug', explain_test.BUGS)
+@pytest.mark.parametrize('bug', bugs_testing.TWENTY)
 def test_cases_of_some_ranks_are_made_small(bug):
   # given
-  kernel, stage, _, _ = explain_test.BUGS[bug]
+  _, stage, said = bugs_testing.TWENTY[bug]
+  function, direction = bugs_testing.planted(bug)
+  case = dataclasses.replace(SMALL, direction=direction)
 
   # when
-  found = shrink.shrink(request(kernel, SMALL))
+  found = shrink.shrink(
+    request_lib.Request(case, in_process.Function(function))
+  )
 
   # then
   sizes, needs = found.layer.sizes, NEEDS.get(bug, {})
   assert found.failure.stage == stage
+  assert said.split('; ')[0] in found.failure.pattern
   assert sizes['R'] <= max(2, needs.get('R', 1))
   assert max(sizes['T'], sizes['E']) <= 4
   assert max(sizes['D'], sizes['F']) <= 16

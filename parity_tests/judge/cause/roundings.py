@@ -24,6 +24,8 @@ _ENOUGH, _MORE, _ALIKE = 0.25, 0.5, 1.25
 # No more words are tried where so little of it is left, or where no word alone
 # takes more away than that: of three that hang together each takes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
+# What the words of a rounding have, and no others.
+ASKS = '; --policy='
 # Words that may hang together; sets of them that one more is tried with.
 _MOST_WORDS, _BEAM = 3, 4
 
@@ -254,7 +256,7 @@ def _ask(stage: Stage, alike: Sequence[Sequence[str]]) -> str:
     if any(_is_named(stage, name, some) for some in alike)
   ]
   named = f', as does {", ".join(of_name[:3])}' if of_name else ''
-  return f'; --policy={",".join(words)} allows it{named}'
+  return f'{ASKS}{",".join(words)} allows it{named}'
 
 
 def _is_named(stage: Stage, name: str, words: Sequence[str]) -> bool:

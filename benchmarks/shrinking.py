@@ -1,0 +1,101 @@
+r"""How small `hpmoe shrink` makes twenty planted bugs, and how long it takes.
+
+Each bug is shrunk by a process of its own from preset `small` on 4 ranks, with
+nothing kept: programs of the oracle are compiled anew, as at a first use.
+Seconds are from its start to its end.
+
+Example:
+  python -m benchmarks.shrinking --keep
+  python -m benchmarks.shrinking --bugs=halves,tail
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+from absl import app
+from absl import flags
+
+from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge.cause import bugs_testing
+from hpmoe.parity_tests.law import shrink
+from hpmoe.tools.docs import figures
+
+_BUGS = flags.DEFINE_list('bugs', [*bugs_testing.TWENTY], 'Some of them.')
+_ONE = flags.DEFINE_string('one', None, 'Shrinks this one, and prints JSON.')
+
+_COLUMNS = (
+  'bug',
+  'wall, s',
+  'processor, s',
+  *'RTEKDF',
+  'cases',
+  'stage',
+  'named before',
+  'named after',
+  'look at first, at last',
+)
+
+
+def _shrunk(bug: str) -> dict:
+  """Returns what is left of a bug, and what it is called."""
+  function, direction = bugs_testing.planted(bug)
+  case = case_lib.Case(preset='small', ranks=4, direction=direction)
+  request = check.Request(case, in_process.Function(function))
+  first = check.run(request).first_failure
+  assert first is not None
+  found = shrink.shrink(request)
+  return dict(
+    sizes=found.layer.sizes,
+    tried=found.tried,
+    before=(first.stage, first.pattern),
+    after=(found.failure.stage, found.failure.pattern),
+  )
+
+
+def _row(bug: str) -> list[str]:
+  before = resource.getrusage(resource.RUSAGE_CHILDREN)
+  start = time.perf_counter()
+  ran = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.shrinking', f'--one={bug}'],
+    env=os.environ,
+    check=True,
+    stdout=subprocess.PIPE,
+  )
+  wall = time.perf_counter() - start
+  after = resource.getrusage(resource.RUSAGE_CHILDREN)
+  cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+  found = json.loads(ran.stdout)
+  _, stage, said = bugs_testing.TWENTY[bug]
+  kept = said.split('; ')[0]
+  named = [
+    'yes' if at == stage and kept in pattern else f'no: {at}: {pattern}'
+    for at, pattern in (found['before'], found['after'])
+  ]
+  sizes = (str(found['sizes'][axis]) for axis in 'RTEKDF')
+  told = found['before'][1], found['after'][1]
+  return [
+    *(bug, f'{wall:.0f}', f'{cpu:.0f}', *sizes, str(found['tried'])),
+    *(found['after'][0], *named, ' -> '.join(told)),
+  ]
+
+
+def main(argv):
+  del argv
+  if _ONE.value:
+    print(json.dumps(_shrunk(_ONE.value)))
+    return
+  rows = []
+  for bug in _BUGS.value:
+    rows.append(_row(bug))
+    print('\t'.join(rows[-1]), flush=True)
+  figures.keep('shrinking', 'shrinking', _COLUMNS, rows)
+
+
+if __name__ == '__main__':
+  app.run(main)
