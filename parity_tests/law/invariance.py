@@ -247,8 +247,16 @@ class _Tried:
     why = self._cannot(of)
     for variant in [] if why else of.variants(self._made.config, self._seed):
       progress(f'{self._which.name}, {of.name}: {variant.says}')
+      try:
+        found = [*self._compared(variant)]
+      except candidates.CandidateError as error:
+        # Who was made for one number of ranks has promised no other.
+        if of.name != 'ranks' or of.name in promise:
+          raise
+        why = f'it cannot: {variant.says}: {error}'
+        break
       tried.append(variant.says)
-      for name, one in self._compared(variant):
+      for name, one in found:
         compared.add(name)
         if one is None:
           continue

@@ -27,7 +27,9 @@ def verdict(rows: Sequence[invariance.Row]) -> str:
   ran = [row for row in rows if row.tried]
   if broken:
     return f'FAIL: not as promised: {"; ".join(broken)}'
-  return f'PASS: {len(steady)} of {len(ran)} properties hold bit for bit'
+  untried = ', '.join(dict.fromkeys(r.name for r in rows if not r.tried))
+  more = f'; not tried: {untried}' if untried else ''
+  return f'PASS: {len(steady)} of {len(ran)} properties hold bit for bit{more}'
 
 
 def to_json(rows: Sequence[invariance.Row]) -> dict:

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate
@@ -231,6 +232,28 @@ class TestPlanted:
     # then
     (row,) = found
     assert [*row.apart] == ['y'] and 'threads' in row.likely
+
+  @pytest.mark.parametrize('promise', [{}, {'ranks': 'bits'}])
+  def test_a_kernel_of_two_ranks_alone(self, promise):
+    # given
+    kernel = trial.Kernel(trial.ascending)
+
+    def function(inputs, config, policy):
+      assert config.num_ranks == 2
+      return kernel.forward(config, policy, inputs)
+
+    ours = in_process.Function(function)
+
+    # when / then: it is held to other numbers of ranks if it promised them
+    if promise:
+      with pytest.raises(candidates.CandidateError):
+        invariance.run(ours, CASE, promise, ['ranks'])
+      return
+    row, steady = invariance.run(ours, CASE, promise, ['ranks', 'others'])[::-1]
+    assert not row.tried and not row.holds and 'it cannot: ' in row.why
+    assert steady.holds == 'bits'
+    told = invariance_table.verdict([row, steady])
+    assert told == 'PASS: 1 of 1 properties hold bit for bit; not tried: ranks'
 
 
 class TestPromise:

@@ -8,15 +8,19 @@ benchmarks/figures/gallery.json.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from absl import app
 from absl import flags
 
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.law import invariance
 from hpmoe.tools import import_graph
 from hpmoe.tools.docs import figures as figures_lib
 
@@ -33,12 +37,27 @@ NAME = 'gallery'
 COLUMNS = (
   *('layer', 'promises', 'float32', 'bfloat16', 'why'),
   'right in bfloat16 under',
+  'float32 has other bits',
 )
 
 CASE = ('--preset=small', '--ranks=1', '--tokens=64')
 DTYPES = ('f32', 'bf16')
 # Asked beside: bf16 under the entry's policy.
 POLICY = 'policy'
+INVARIANCE = 'invariance'
+# What may change bits, as the table says it.
+_WHERE = dict(
+  run_to_run='from run to run',
+  batch='in a smaller batch',
+  tokens='at another place',
+  others='beside other tokens',
+  padding='with padding',
+  experts='with experts renumbered',
+  slots='with slots reordered',
+  ranks='on more ranks',
+  threads='with fewer threads',
+)
+_RESULTS = (*passes.FORWARD.results, *passes.BACKWARD.results)
 _SECONDS = re.compile(r', \d+\.\d s\b')
 _TIMEOUT_S = 900
 
@@ -204,18 +223,46 @@ def judged(entry: Entry, asked: str, python: str, adapters='') -> Figure:
     RuntimeError: the check itself failed.
   """
   words = command(entry, asked, python, adapters)
-  main = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main']
-  done = subprocess.run(
-    [*main, *words],
-    capture_output=True,
-    text=True,
-    timeout=_TIMEOUT_S,
-  )
+  done = _run(words)
   if done.returncode == 3:
     return Figure('cannot run', _why(done.stderr))
   if done.returncode not in (0, 1):
     raise RuntimeError(f'{entry.name}: {done.stderr[-2000:]}')
   return figure(done.stdout)
+
+
+def kept_bits(entry: Entry, python: str, adapters='') -> Figure:
+  """Says when a layer in float32 gives a token other bits.
+
+  Raises:
+    RuntimeError: `hpmoe invariance` failed.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    file = os.path.join(folder, 'rows.json')
+    words = command(entry, DTYPES[0], python, adapters)[1:]
+    done = _run(['invariance', *words, *_TINY, f'--json={file}'])
+    if done.returncode not in (0, 1):
+      raise RuntimeError(f'{entry.name}: {done.stderr[-2000:]}')
+    with open(file) as held:
+      rows = json.load(held)['rows']
+  apart: dict[str, list[str]] = {}
+  for row in rows:
+    if row['apart']:
+      where = apart.setdefault(_WHERE[row['name']], [])
+      where += [
+        f'{name}{" (WRONG)" if one["grade"] == invariance.WRONG else ""}'
+        for name, one in row['apart'].items()
+        if name in _RESULTS
+      ]
+  told = [f'{where}: {", ".join(names)}' for where, names in apart.items()]
+  return Figure('; '.join(told) or 'never', _plain(done.stdout))
+
+
+def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+  main = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main']
+  return subprocess.run(
+    [*main, *words], capture_output=True, text=True, timeout=_TIMEOUT_S
+  )
 
 
 def figure(told: str) -> Figure:
@@ -305,6 +352,7 @@ def rows(held: Mapping[str, Any]) -> list[list[str]]:
       *(held[entry.name][dtype]['outcome'] for dtype in DTYPES),
       entry.found,
       f'`--policy={entry.policy}`' if entry.policy else '',
+      held[entry.name].get(INVARIANCE, {}).get('outcome', ''),
     ]
     for entry in ENTRIES
   ]
@@ -328,7 +376,8 @@ def main(argv: Sequence[str]) -> None:
       continue
     asked = (*DTYPES, POLICY) if entry.policy else DTYPES
     found = {a: dataclasses.asdict(judged(entry, a, python)) for a in asked}
-    for one in asked:
+    found[INVARIANCE] = dataclasses.asdict(kept_bits(entry, python))
+    for one in found:
       print(f'{entry.name}, {one}: {found[one]["outcome"]}', flush=True)
       print(found[one]['text'], end='\n\n', flush=True)
     run = figures_lib.run('make gallery')
