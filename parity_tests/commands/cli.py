@@ -100,10 +100,10 @@ class _Parser(flags.ArgumentParser):
   """Parses as a row says, but what is a value already."""
 
   def __init__(self, row: flag_lib.Flag):
-    self._row = row
+    self.row = row
 
   def parse(self, argument: Any) -> Any:
-    return self._row.parse(argument) if isinstance(argument, str) else argument
+    return self.row.parse(argument) if isinstance(argument, str) else argument
 
 
 class _Serializer(flags.ArgumentSerializer):

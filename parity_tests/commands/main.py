@@ -86,6 +86,7 @@ def usage() -> str:
     '',
     'hpmoe COMMAND --help lists the options of a command, '
     'hpmoe --version says which this is.',
+    'bash and zsh complete them after eval "$(hpmoe completion)".',
   ]
   return '\n'.join(lines)
 
@@ -128,16 +129,18 @@ def main(arguments: Sequence[str]) -> int:
 
     print(f'hpmoe {versions.of("hyperparallel-moe")}')
     return cli.PARITY
+  if arguments and arguments[0] == 'completion':
+    from hpmoe.parity_tests.commands import completion
+
+    print(completion.script(COMMANDS))
+    return cli.PARITY
   if not arguments or arguments[0] in ('--help', '-h', 'help'):
     print(usage())
     return cli.PARITY if arguments else cli.WRONG_REQUEST
   name, rest = arguments[0], arguments[1:]
   if name not in COMMANDS:
-    print(
-      f'hpmoe: command: expected one of {list(COMMANDS)}, got {name!r}'
-      f'{_meant(name)}',
-      file=sys.stderr,
-    )
+    text = f'command: expected one of {list(COMMANDS)}, got {name!r}'
+    print(f'hpmoe: {_with_near(text)}', file=sys.stderr)
     return cli.WRONG_REQUEST
   command = COMMANDS[name]
   if {'--help', '-h', '--helpfull'} & set(rest):
@@ -150,11 +153,19 @@ def main(arguments: Sequence[str]) -> int:
   return cli.WRONG_REQUEST if missing and code == cli.PARITY else code
 
 
-def _meant(name: str) -> str:
+_CHOICES = re.compile(r"expected (?:one|some) of (.*), got '?([\w.-]+)'?$")
+
+
+def _with_near(text: str) -> str:
+  """Returns an error with the word that was meant, where one is near."""
   import difflib
 
-  close = difflib.get_close_matches(name, COMMANDS, 1)
-  return f': did you mean {close[0]!r}?' if close else ''
+  if not (match := _CHOICES.search(text)):
+    return text
+  close = difflib.get_close_matches(
+    match[2], re.findall(r'[\w-]+', match[1]), 1
+  )
+  return f'{text}: did you mean {close[0]!r}?' if close else text
 
 
 def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
@@ -190,7 +201,7 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
     why = str(error)
     if parsed is not None:
       why = _as_typed(layer_flags.refused(parsed, why), parsed)
-    tell(why)
+    tell(_with_near(_one_line(why)))
     return cli.WRONG_REQUEST
   except ModuleNotFoundError as error:
     text = cli.missing(str(error.name).partition('.')[0])

@@ -61,6 +61,10 @@ def _refused(capsys, *arguments) -> str:
   [
     (['chek'], "command: expected .* got 'chek': did you mean 'check'"),
     (['zzz'], "command: expected one of .* got 'zzz'$"),
+    (['check', '--preset=smal'], "got 'smal': did you mean 'small'"),
+    (['check', '--lane=exat'], "got 'exat': did you mean 'exact'"),
+    (['check', '--routing=zip'], "got 'zip': did you mean 'zipf'"),
+    (['check', '--weights=int8_chanel'], "did you mean 'int8_channel'"),
     (
       ['check', '--json'],
       'json: expected a value, such as --json=VALUE, got none .Write the rep',
