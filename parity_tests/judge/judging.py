@@ -833,6 +833,7 @@ def chain(
       own[one] = expected[one]
   policy = dataclasses.replace(case.made.policy, storage='float32')
   golden = case.golden({**sources, **own}, policy)
+  golden = dataclasses.replace(golden, within=case.made.policy.dtype(name))
   comparisons = verdicts.comparisons(case.made.config)
   return edges.Chain(golden, own, unseen, comparisons)
 

@@ -36,6 +36,7 @@ class Rows:
     captured: the candidate's tensors by name; empty for the fused layer.
     chunk: elements computed at once.
     off: how far captured tensors may be off, by name; elsewhere they are exact.
+    within: dtype of rows that a stage rounds for itself; '': of what it writes.
   """
 
   tiling: tiles.Tiling
@@ -44,6 +45,7 @@ class Rows:
   captured: Mapping[str, np.ndarray]
   chunk: int = 1 << 19
   off: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  within: str = ''
   _whole: dict = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
   )

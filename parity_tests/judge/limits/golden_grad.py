@@ -128,7 +128,8 @@ class GoldenGrad(golden.Rows):
       return held
     # Nobody stored rows that have the weight of the sums.
     weight = self.slot_weight(rank, lo, hi)
-    return bounds.weighted_operand(self.policy, held, weight, self.dtype(stage))
+    dtype = self.within or self.dtype(stage)
+    return bounds.weighted_operand(self.policy, held, weight, dtype)
 
   def _bias_grad(
     self, grad: str, rank: int, lo: int, hi: int
