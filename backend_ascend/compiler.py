@@ -16,6 +16,7 @@ from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
 
 # What an image can be compiled for; any of them is run by the host, too.
 TARGETS = ('host', 'ascend')
@@ -92,7 +93,7 @@ def _grad_sums_bytes(flow: flow_lib.Flow) -> int:
   """Returns bytes of what backward tasks hand on in float32."""
   sizes, options = flow.config.dims(), flow.options.resolve(flow.config)
   values = 0
-  if flow.policy.placement == 'before_down':
+  if flow.policy.placement in tensors.EARLY:
     values += sizes['N'] + sizes['T'] * sizes['K']
   if (options.chain_rows or 0) < (options.expert_capacity or 0):
     values += 3 * sizes['L'] * sizes['D'] * sizes['F']
@@ -103,8 +104,9 @@ def require_target(image: image_lib.Image, target: str) -> None:
   """Refuses an image that a target cannot run.
 
   Raises:
-    ValueError: no such target, or 'ascend' with a storage dtype that its source
-      has no kernels for, or tiles that do not fit in a core's memories.
+    ValueError: no such target, or 'ascend' with a storage dtype or placement
+      that its source has no kernels for, or tiles that do not fit in a core's
+      memories.
   """
   if target not in TARGETS:
     raise ValueError(f'target: expected one of {TARGETS}, got {target!r}')

@@ -59,7 +59,7 @@ POLICIES = tuple(
 )
 # Half of them hold every pair of storage, placement and activation; `make
 # sweep` runs the others.
-_PAIRWISE = (0, 3, 5, 6, 8, 11)
+_PAIRWISE = (0, 3, 4, 7, 8, 11, 12, 15, 16)
 EVERY_POLICY = [
   pytest.param(policy, marks=() if i in _PAIRWISE else pytest.mark.slow)
   for i, policy in enumerate(POLICIES)
@@ -146,7 +146,8 @@ def computed(
   Float64, from the stage's input in `given`; `roundings` counts those that a
   term of the sum goes through in the accumulation dtype.
   """
-  dims, inner = config.dims(), policy.placement == 'before_down'
+  dims, place = config.dims(), policy.placement
+  inner, after = place == 'before_down', place == 'epilogue'
   names = ('gate_up', 'activation', 'expert_out', 'y')
   zeros = {n: np.zeros(tensors.SPECS[n].dims(**dims)) for n in names}
   value, size = zeros, {name: a.copy() for name, a in zeros.items()}
@@ -160,6 +161,8 @@ def computed(
     ):
       value[stage][at] = read[a][at] @ read[w][owner, local]
       size[stage][at] = abs(read[a][at]) @ abs(read[w][owner, local])
+    value['expert_out'][at] *= weight if after else 1
+    size['expert_out'][at] *= abs(weight) if after else 1
     gate = read['gate_up'][at][: config.d_ff]
     up = read['gate_up'][at][config.d_ff :]
     if policy.activation == 'swiglu':
@@ -168,14 +171,14 @@ def computed(
       gate = abs(gate)
     value['activation'][at] = gate * up * (weight if inner else 1)
     size['activation'][at] = abs(value['activation'][at])
-    value_of_slot = read['returned'][source] * (1 if inner else weight)
+    value_of_slot = read['returned'][source] * (1 if inner or after else weight)
     value['y'][home] += value_of_slot
     size['y'][home] += abs(value_of_slot)
   exp = EXP_ROUNDINGS + 2 if policy.activation == 'swiglu' else 0
   roundings = dict(
     gate_up=config.d_model,
     activation=exp + 1 + inner,
-    expert_out=config.d_ff,
+    expert_out=config.d_ff + after,
     y=config.top_k,
   )
   return {name: (value[name], size[name], roundings[name]) for name in names}

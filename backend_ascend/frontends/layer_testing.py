@@ -8,6 +8,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
+from hpmoe.reference.contract import tensors
 
 # Two ranks, rows that are no multiple of a block, a column left over.
 CONFIG = config_lib.MoEConfig(
@@ -30,7 +31,7 @@ def launched(inputs, dy, policy=F32, config=CONFIG):
   """Returns y and the gradients that the runtime computes, by name."""
   options = dict(row_block=8, col_block=16, num_aic=2, num_aiv=3)
   out = runtime.launch(testing.compile_layer(config, policy, **options), inputs)
-  unread = ['x'] + ['returned'] * (policy.placement == 'before_down')
+  unread = ['x'] + ['returned'] * (policy.placement in tensors.EARLY)
   saved = ('expert_in', 'gate_up', 'activation', 'returned')
   given = inputs | {n: out[n] for n in saved} | dict(dy=dy)
   grads = runtime.launch(

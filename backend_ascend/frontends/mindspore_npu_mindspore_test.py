@@ -25,7 +25,7 @@ CONFIG = config_lib.MoEConfig(
 POLICIES = {
   name: policy
   for name, policy in layer_testing.POLICIES.items()
-  if policy.storage != 'float16'
+  if policy.storage != 'float16' and policy.placement != 'epilogue'
 }
 _LINE = 64
 
@@ -164,6 +164,11 @@ def test_a_launch_that_did_not_end_says_why(monkeypatch, end, told):
       CONFIG,
       layer_testing.POLICIES['float16-combine'],
       r'^policy.storage: expected float32 or bfloat16',
+    ),
+    (
+      CONFIG,
+      layer_testing.POLICIES['bfloat16-epilogue'],
+      r'^policy.placement: expected combine or before_down',
     ),
   ],
 )

@@ -20,7 +20,7 @@
 // What travels beside a row is one more column.  The row header is (slot,
 // weight): the slot on the source rank and the routing weight.  It travels with
 // its row, so owners need no global table.  The weight's gradient is there only
-// where the weight is applied before w_down.
+// where an expert's rank applies the weight.
 //
 // A put knows which rows it SENDS, not where they land: its write region is a
 // dense box in the sender view.
@@ -63,10 +63,12 @@ namespace hpmoe {
 enum Unit : uint16_t { kAic = 0, kAiv = 1, kNumUnits = 2 };
 enum Direction : uint32_t { kForward = 0, kBackward = 1 };
 enum View : uint16_t { kRows = 0, kSender = 1, kNumViews = 2 };
-enum WeightPlacement : uint32_t { kAtCombine = 0, kBeforeDown = 1 };
-
-// Where the routing weight multiplies rows: WeightPlacement, or nowhere.
-constexpr int32_t kUnweighted = -1;
+// Where the routing weight multiplies rows.
+enum WeightPlacement : uint32_t {
+  kAtCombine = 0,
+  kBeforeDown = 1,
+  kInEpilogue = 2,  // the sums of the second GEMM, before they are rounded
+};
 
 // Whether a pass uses a buffer, and whether its tasks write it.
 enum class Use : uint8_t { kAbsent, kInput, kWritten };
@@ -153,7 +155,16 @@ enum class Cols : uint8_t {
   kBeside,     // what travels beside
 };
 
-enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
+// The images in which a kind reads a buffer, or applies the routing weight.
+enum class When : uint8_t {
+  kAlways,
+  kUnweighted,  // never
+  kAtCombine,   // these three as WeightPlacement
+  kBeforeDown,
+  kInEpilogue,
+  kEarly,  // where an expert's rank applies the weight: either of the last two
+  kNotFirstLink,
+};
 
 // clang-format off
 
@@ -184,8 +195,8 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
   B(kDTopkWeights, "d_topk_weights", Absent,  Written, T,  K,  None,   Float)
 
 // Kinds of task, those of a pass in dependency order.  Id; name; work; the
-// buffer that only it writes; the placement at which it applies the routing
-// weight; all that it reads, left and right first.
+// buffer that only it writes; when it applies the routing weight; all that it
+// reads, left and right first.
 #define HPMOE_KINDS(KIND)                                                      \
   KIND(kDispatch, "dispatch", PutRows, kExpertIn, kUnweighted,                 \
        {kX, Rows::kAll, Cols::kAll})                                           \
@@ -200,9 +211,10 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
   KIND(kSwiglu, "swiglu", Activation, kActivation, kBeforeDown,                \
        {kGateUpBuffer, Rows::kTile, Cols::kGateAndUp},                         \
        {kExpertIn, Rows::kTile, Cols::kBeside, When::kBeforeDown})             \
-  KIND(kDown, "down", Gemm, kExpertOut, kUnweighted,                           \
+  KIND(kDown, "down", Gemm, kExpertOut, kInEpilogue,                           \
        {kActivation, Rows::kTile, Cols::kAll},                                 \
-       {kWDown, Rows::kAll, Cols::kTile})                                      \
+       {kWDown, Rows::kAll, Cols::kTile},                                      \
+       {kExpertIn, Rows::kTile, Cols::kBeside, When::kInEpilogue})             \
   KIND(kReturn, "return", PutHome, kReturned, kUnweighted,                     \
        {kExpertOut, Rows::kHome, Cols::kAll},                                  \
        {kExpertIn, Rows::kHome, Cols::kBeside})                                \
@@ -218,14 +230,16 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
   KIND(kDownGrad, "down_grad", GemmTransposed, kDActivation, kUnweighted,      \
        {kDExpertOut, Rows::kTile, Cols::kAll},                                 \
        {kWDown, Rows::kTileCols, Cols::kAll})                                  \
-  KIND(kDownWeightGrad, "down_weight_grad", WeightGrad, kDWDown, kUnweighted,  \
+  KIND(kDownWeightGrad, "down_weight_grad", WeightGrad, kDWDown, kInEpilogue,  \
        {kActivation, Rows::kSummed, Cols::kTileRows},                          \
        {kDExpertOut, Rows::kSummed, Cols::kTile},                              \
-       {kDWDown, Rows::kTile, Cols::kTile, When::kNotFirstLink})               \
-  KIND(kSwigluGrad, "swiglu_grad", ActivationGrad, kDGateUp, kBeforeDown,      \
+       {kDWDown, Rows::kTile, Cols::kTile, When::kNotFirstLink},               \
+       {kDExpertOut, Rows::kSummed, Cols::kBeside, When::kInEpilogue})         \
+  KIND(kSwigluGrad, "swiglu_grad", ActivationGrad, kDGateUp, kEarly,           \
        {kDActivation, Rows::kTile, Cols::kAll},                                \
        {kGateUpBuffer, Rows::kTile, Cols::kAll},                               \
-       {kDExpertOut, Rows::kTile, Cols::kBeside, When::kBeforeDown})           \
+       {kDExpertOut, Rows::kTile, Cols::kBeside, When::kEarly},                \
+       {kActivation, Rows::kTile, Cols::kAll, When::kInEpilogue})              \
   KIND(kGateUpGrad, "gate_up_grad", GemmTransposed, kDExpertIn, kUnweighted,   \
        {kDGateUp, Rows::kTile, Cols::kAll},                                    \
        {kWGateUp, Rows::kTileCols, Cols::kAll})                                \
@@ -237,14 +251,14 @@ enum class When : uint8_t { kAlways, kAtCombine, kBeforeDown, kNotFirstLink };
   KIND(kReturnGrad, "return_grad", PutHome, kDReturned, kUnweighted,           \
        {kDExpertIn, Rows::kHome, Cols::kAll},                                  \
        {kDExpertOut, Rows::kHome, Cols::kBeside},                              \
-       {kDGateUp, Rows::kHome, Cols::kBeside, When::kBeforeDown})              \
+       {kDGateUp, Rows::kHome, Cols::kBeside, When::kEarly})                   \
   KIND(kCombineGrad, "combine_grad", SumSlots, kDx, kUnweighted,               \
        {kDReturned, Rows::kSlots, Cols::kTile})                                \
   KIND(kTopkWeightGrad, "topk_weight_grad", WeightDots, kDTopkWeights,         \
        kUnweighted,                                                            \
        {kDy, Rows::kTile, Cols::kAll, When::kAtCombine},                       \
        {kReturned, Rows::kSlots, Cols::kAll, When::kAtCombine},                \
-       {kDReturned, Rows::kSlots, Cols::kBeside, When::kBeforeDown})
+       {kDReturned, Rows::kSlots, Cols::kBeside, When::kEarly})
 
 // clang-format on
 
@@ -274,7 +288,7 @@ struct KindInfo {
   const char* name;
   Work work;
   BufferId written;
-  int32_t weighted;  // the placement at which it applies the routing weight
+  When weighted;  // it applies the routing weight
   ReadSpec reads[kMaxReads];
 
   constexpr const WorkInfo& info() const {
@@ -301,7 +315,7 @@ constexpr BufferInfo kBuffers[] = {HPMOE_BUFFERS(HPMOE_ROW)};
 #undef HPMOE_ROW
 
 #define HPMOE_ROW(id, name, work, written, weighted, ...) \
-  {name, Work::k##work, written, weighted, {__VA_ARGS__}},
+  {name, Work::k##work, written, When::weighted, {__VA_ARGS__}},
 constexpr KindInfo kKinds[] = {HPMOE_KINDS(HPMOE_ROW)};
 #undef HPMOE_ROW
 

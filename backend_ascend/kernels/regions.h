@@ -72,11 +72,22 @@ HPMOE_FUNCTION int64_t SizeOf(const ImageHeader& h, Axis axis) {
   }
 }
 
+// Whether an expert's rank applies the routing weights: gradients of weights
+// are then made there.
+HPMOE_FUNCTION bool IsEarly(const ImageHeader& h) {
+  return h.placement == kBeforeDown || h.placement == kInEpilogue;
+}
+
+// Whether gradients of weights go home with their rows.
+HPMOE_FUNCTION bool WeightsTravel(const ImageHeader& h) {
+  return h.direction == kBackward && IsEarly(h);
+}
+
 // Columns beside those of a buffer's tensor.
 HPMOE_FUNCTION int32_t BesideOf(const ImageHeader& h, int buffer) {
   const Beside beside = kBuffers[buffer].beside;
   return beside == Beside::kHeader || beside == Beside::kHeaders ||
-         (beside == Beside::kGrad && h.placement == kBeforeDown);
+         (beside == Beside::kGrad && IsEarly(h));
 }
 
 // Logical size of a buffer on one rank.
@@ -115,10 +126,16 @@ HPMOE_FUNCTION Extent ExtentOf(const ImageHeader& h, int buffer, int view) {
 
 HPMOE_FUNCTION bool Applies(const ImageHeader& h, When when) {
   switch (when) {
+    case When::kUnweighted:
+      return false;
     case When::kAtCombine:
       return h.placement == kAtCombine;
     case When::kBeforeDown:
       return h.placement == kBeforeDown;
+    case When::kInEpilogue:
+      return h.placement == kInEpilogue;
+    case When::kEarly:
+      return IsEarly(h);
     case When::kNotFirstLink:
       return LinksOf(h) > 1;
     default:

@@ -352,7 +352,7 @@ class Predictor {
     const double bytes =
         SizeOf(h_, kBuffers[info.written].cols) * Width(info.written) +
         sim::BesideBytes(h_, info.written);
-    const bool weighted = info.weighted == static_cast<int32_t>(h_.placement);
+    const bool weighted = Applies(h_, info.weighted);
     const double ops =
         weighted ? f_.sum_ops * read / Width(info.left()) / f_.vector : 0;
     const double row = std::max({ops, read / f_.aiv_read,

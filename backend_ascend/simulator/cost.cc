@@ -288,8 +288,7 @@ void CostModel::Send(const TaskDesc& task, Cost* cost) {
         fabric_.latency[int64_t{task.rank} * header_.num_ranks + rank]);
   }
   cost->fixed += figures_.put_head + latency;
-  const bool weighted =
-      kind.weighted == static_cast<int32_t>(header_.placement);
+  const bool weighted = Applies(header_, kind.weighted);
   const double ops = weighted ? figures_.sum_ops * cost->read /
                                     pricing_.element_bytes[kind.left()]
                               : 0;

@@ -10,6 +10,7 @@ from hpmoe.backend_ascend.simulator import simulate_testing as testing
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
+from hpmoe.reference.contract import tensors
 
 DIRECTIONS = testing.DIRECTIONS
 # With what a host has besides, which the files of chips leave at nothing.
@@ -175,9 +176,9 @@ def test_every_byte_that_is_put_crosses_each_link_of_its_route_once(
   dims, relay = image.config.dims(), image.options.relay
   row = image.config.d_model * 4
   # Out with a header, or one for each copy, home without; a gradient of the
-  # weight comes home where it was applied before.
+  # weight comes home where an expert's rank applied it.
   header = 12 * min(dims['K'], dims['E'] // dims['R']) if relay else 8
-  grad = 4 if image.policy.placement == 'before_down' else 0
+  grad = 4 if image.policy.placement in tensors.EARLY else 0
   home = row + (grad if image.direction == layout.Direction.BACKWARD else 0)
   carried = _rows_sent(image, ids, relay) * (row + header)
   carried += _rows_sent(image, ids, False).T * home

@@ -5,7 +5,7 @@ experts, relays there, grouped GEMM tiles, row-wise vector tiles, puts home, and
 token-wise tiles.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 
 import numpy as np
@@ -16,6 +16,7 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 Buffer = layout.Buffer
 Kind = layout.Kind
@@ -49,7 +50,7 @@ class Shape:
     slice_rows: rows of one (source rank, expert): a token goes to an expert
       once, so at most T.
     options: resolved granularity.
-    before_down: whether the routing weight multiplies before `w_down`.
+    placement: where the routing weight multiplies.
   """
 
   r: int
@@ -62,7 +63,12 @@ class Shape:
   c: int
   slice_rows: int
   options: flow_lib.Options
-  before_down: bool
+  placement: str
+
+  @property
+  def early(self) -> bool:
+    """Whether an expert's rank multiplies rows by their weights."""
+    return self.placement in tensors.EARLY
 
   @property
   def row_blocks(self) -> int:
@@ -134,7 +140,7 @@ def shape(
     c=options.expert_capacity,
     slice_rows=min(dims['T'], options.expert_capacity),
     options=options,
-    before_down=policy.placement == 'before_down',
+    placement=policy.placement,
   )
 
 
@@ -299,8 +305,12 @@ def gemm(
   depth: int,
   width: int,
   transposed: bool = False,
+  more: Sequence[tuple] = (),
 ) -> Batch:
-  """Tiles of a grouped GEMM `[rows, depth] @ [depth, width]` per expert."""
+  """Tiles of a grouped GEMM `[rows, depth] @ [depth, width]` per expert.
+
+  `more` lists what it reads of each row beside: (buffer, columns).
+  """
   g = grid(r=s.r, l=s.l, b=s.row_blocks, c=count(width, s.options.col_block))
   n = g['r'].size
   rows = blocks(g['b'], s.options.row_block, s.c)
@@ -313,6 +323,7 @@ def gemm(
   reads = stack(
     region(n, source, View.ROWS, *at, rows, (0, depth)),
     region(n, weight, View.ROWS, *at, *box),
+    *(region(n, b, View.ROWS, *at, rows, read) for b, read in more),
   )
   writes = stack(region(n, target, View.ROWS, *at, rows, cols))
   return Batch(table, reads, writes)

@@ -9,6 +9,8 @@ A weight gradient sums over the rows of its expert in row order.  With
 `chain_rows` it is a chain of tasks, each waiting for the one before it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hpmoe.backend_ascend.taskflow import emit
@@ -35,8 +37,12 @@ def _weight_grad(
   target,
   height: int,
   width: int,
+  more: Sequence[tuple] = (),
 ) -> emit.Batch:
-  """Chains of `left[rows].T @ right[rows]` tiles, one chain per tile."""
+  """Chains of `left[rows].T @ right[rows]` tiles, one chain per tile.
+
+  `more` lists what it reads of each summed row beside: (buffer, columns).
+  """
   links, col = _links(s), s.options.col_block
   g = emit.grid(
     r=s.r, l=s.l, j=links, b=emit.count(height, col), c=emit.count(width, col)
@@ -59,6 +65,7 @@ def _weight_grad(
     before = np.where(g['j'] > 0, link - 1, link)
     box = (rows[0], np.where(g['j'] > 0, rows[1], rows[0]))
     reads.append(emit.region(n, target, View.ROWS, g['r'], before, box, cols))
+  reads += [emit.region(n, b, View.ROWS, *at, summed, read) for b, read in more]
   write = emit.region(n, target, View.ROWS, g['r'], link, rows, cols)
   return emit.Batch(table, emit.stack(*reads), emit.stack(write))
 
@@ -84,10 +91,14 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     (Buffer.DY, 1, (0, s.d)),
     (Buffer.RETURNED, s.k, (0, s.d)),
   ]
-  if s.before_down:
+  if s.early:
     swiglu_reads.append(header)
     home_reads.append((Buffer.D_GATE_UP, (2 * s.f, 2 * s.f + 1)))
     weight_reads = [(Buffer.D_RETURNED, s.k, (s.d, s.d + 1))]
+  down_reads = []
+  if s.placement == 'epilogue':
+    swiglu_reads.append((Buffer.ACTIVATION, (0, s.f)))
+    down_reads.append(header)
   return [
     *_ARRIVALS.batches(s),
     emit.gemm(
@@ -108,13 +119,14 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.D_W_DOWN,
       s.f,
       s.d,
+      more=down_reads,
     ),
     emit.row_wise(
       s,
       Kind.SWIGLU_GRAD,
       swiglu_reads,
       Buffer.D_GATE_UP,
-      2 * s.f + s.before_down,
+      2 * s.f + s.early,
     ),
     emit.gemm(
       s,
@@ -140,7 +152,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Kind.RETURN_GRAD,
       home_reads,
       Buffer.D_RETURNED,
-      s.d + s.before_down,
+      s.d + s.early,
     ),
     emit.token_wise(
       s,
@@ -179,7 +191,7 @@ def lower_backward(
   homes = [Buffer.D_RETURNED]
   rows = [
     (Buffer.D_ACTIVATION, s.l, s.c, s.f),
-    (Buffer.D_GATE_UP, s.l, s.c, 2 * s.f + s.before_down),
+    (Buffer.D_GATE_UP, s.l, s.c, 2 * s.f + s.early),
     (Buffer.D_EXPERT_IN, s.l, s.c, s.d),
   ]
   grads = [
@@ -203,7 +215,7 @@ def lower_backward(
       s,
       _ARRIVALS,
       rows + grads,
-      [(b, s.d + s.before_down) for b in homes],
+      [(b, s.d + s.early) for b in homes],
       [(Buffer.DX, s.d), (Buffer.D_TOPK_WEIGHTS, s.k)],
     ),
   )

@@ -29,7 +29,7 @@ _ARRIVALS = emit.Arrivals(
 def _batches(s: emit.Shape) -> list[emit.Batch]:
   header = (Buffer.EXPERT_IN, (s.d, s.d + 1))
   swiglu_reads = [(Buffer.GATE_UP, (0, 2 * s.f))]
-  if s.before_down:
+  if s.placement == 'before_down':
     swiglu_reads.append(header)
   return [
     *_ARRIVALS.batches(s),
@@ -51,6 +51,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       Buffer.EXPERT_OUT,
       s.f,
       s.d,
+      more=[header] if s.placement == 'epilogue' else [],
     ),
     emit.puts_home(
       s,

@@ -141,7 +141,7 @@ def _report(tmp_path, *arguments) -> tuple[int, dict]:
 # Each once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'direction, placement',
-  halved_testing.halved(['forward', 'backward'], ['before_down', 'combine']),
+  halved_testing.halved(['forward', 'backward'], precision.LAUNCHED),
 )
 def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
   # Given a right backend, when each mode asks its question,

@@ -36,6 +36,7 @@ from hpmoe.parity_tests.kept import compiled
 from hpmoe.parity_tests.kept import versions
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import memory
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
@@ -440,6 +441,7 @@ def test_a_file_is_written_whole_or_stays(tmp_path):
 _SECOND = """
 import sys
 from hpmoe.parity_tests.commands import main
+from hpmoe.reference.contract import precision
 assert main.main(sys.argv[2:]) == 0
 heavy = {'jax', 'jaxtyping', 'importlib.metadata', 'asyncio', 'unittest'}
 loaded = heavy & {*sys.modules}
@@ -846,7 +848,7 @@ class TestImageOfAFile:
       assert said.endswith(f'got {value}\n')
 
 
-@pytest.mark.parametrize('placement', ('combine', 'before_down'))
+@pytest.mark.parametrize('placement', precision.LAUNCHED)
 @pytest.mark.parametrize('chain', ([], ['--chain_rows=16']))
 def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   # Given an image of the backward pass, when it is proved from its file,
@@ -881,7 +883,7 @@ def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
       'd_returned',
     )
   ]
-  if placement == 'before_down':
+  if placement in tensors.EARLY:
     held += [
       (layer.num_ranks, layer.num_rows),
       tensors.SPECS['d_topk_weights'].dims(**dims),

@@ -73,7 +73,7 @@ def _returned(which):
 
 
 class TestTheOraclesOwnOutput:
-  @pytest.mark.parametrize('placement', ('combine', 'before_down'))
+  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('direction', ('forward', 'backward'))
   @pytest.mark.parametrize('dtype', ('float32', *NARROW))
   def test_passes_whatever_is_returned(self, dtype, direction, placement):
@@ -361,6 +361,6 @@ def test_right_kernels_pass_1000_seeds(storage):
     presets.config(presets.get('tiny'), 2, 8), capacity=64
   )
   for seed in range(1000):
-    placement = precision.LAUNCHED[seed % 2]
+    placement = precision.LAUNCHED[seed % len(precision.LAUNCHED)]
     policy = precision.PrecisionPolicy(storage=storage, placement=placement)
     assert not trial.failed_edges(trial.draw(config, policy, seed), seed)

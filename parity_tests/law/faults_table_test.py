@@ -12,6 +12,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.law import faults_table
 from hpmoe.reference.contract import halved_testing
+from hpmoe.reference.contract import precision
 
 REQUEST = check.Request(
   case_lib.Case(direction='both', preset='tiny', ranks=2),
@@ -22,7 +23,7 @@ REQUEST = check.Request(
 # Each grain and each placement once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'grain, placement',
-  halved_testing.halved(['expert', 'row_block'], ['before_down', 'combine']),
+  halved_testing.halved(['expert', 'row_block'], precision.LAUNCHED),
 )
 def test_every_fault_is_caught_and_located(grain, placement):
   options = dataclasses.replace(REQUEST.candidate.options, event_grain=grain)

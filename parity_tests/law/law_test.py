@@ -31,6 +31,7 @@ ONE = dataclasses.replace(
     ('combine', 'zipf'),
     ('before_down', 'one_rank'),
     ('combine', 'empty_experts'),
+    ('epilogue', 'empty_experts'),
   ],
 )
 def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):

@@ -11,7 +11,7 @@ from hpmoe.reference.contract import tensors
 STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = tuple(tensors.WEIGHTED)
 # Of these, what the project's own launches compute.
-LAUNCHED = PLACEMENTS[:2]
+LAUNCHED = PLACEMENTS[:3]
 SUM_ORDERS = ('slot', 'expert')
 ACTIVATIONS = ('swiglu', 'absolute')
 ACCUMULATION_ORDERS = ('ascending', 'even_odd_32')

@@ -18,7 +18,7 @@ namespace hpmoe {
 struct KindRow {
   Work work;
   BufferId left, right, written;
-  int32_t weighted;
+  When weighted;
 };
 
 // Compares instead of indexing: the table need not lie in a core's memory.
@@ -81,7 +81,7 @@ class RankTensors {
     return expert / LocalExperts(image);
   }
   HPMOE_FUNCTION bool IsWeighted(const KindRow& kind) const {
-    return kind.weighted == static_cast<int32_t>(image.placement);
+    return Applies(image, kind.weighted);
   }
   template <typename T>
   HPMOE_FUNCTION const HPMOE_GM T* Table(const TableRef& table) const {

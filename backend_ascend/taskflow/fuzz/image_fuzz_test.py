@@ -37,7 +37,7 @@ def _inputs(parsed: image_lib.Image) -> dict[str, np.ndarray]:
   names = tensors.INPUTS
   if parsed.direction == layout.Direction.BACKWARD:
     names = _BACKWARD_INPUTS
-    if parsed.policy.placement == 'before_down':
+    if parsed.policy.placement in tensors.EARLY:
       names = names[:-1]
   dtypes = {
     'storage': np.dtype(parsed.policy.storage),

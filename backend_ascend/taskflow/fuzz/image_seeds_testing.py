@@ -38,7 +38,11 @@ def images() -> dict[str, bytes]:
     _COMPILE,
     _SHAPES,
     flow_lib.EVENT_GRAINS,
-    [('float32', 'combine'), ('bfloat16', 'before_down')],
+    [
+      ('float32', 'combine'),
+      ('bfloat16', 'before_down'),
+      ('float16', 'epilogue'),
+    ],
     [False, True],
   ):
     image = _COMPILE[direction](

@@ -292,8 +292,10 @@ class TestRegions:
     reads = {
       ('forward', 'combine'): 9,
       ('forward', 'before_down'): 10,
+      ('forward', 'epilogue'): 10,
       ('backward', 'combine'): 18,
       ('backward', 'before_down'): 19,
+      ('backward', 'epilogue'): 21,
     }
     assert seen == 4 * reads[direction, placement]
 

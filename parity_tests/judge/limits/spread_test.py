@@ -292,14 +292,24 @@ _ROWS = ('dx', 'd_w_gate_up', 'd_w_down')
 # placement where they differ.  A weight gradient that no slope of silu enters
 # cannot show that it is off.
 _WRONG_GRADS = {
-  "f32 silu' 1e-5 off": (F32, dict(slope=1 + 1e-5), _SLOPE, _SLOPE),
-  'f32 silu 1e-5 off': (F32, dict(silu=1 + 1e-5), _SLOPE, _NOT_DOWN),
-  'TF32 operands': (F32, dict(operand_bits=10), _GRADS, _GRADS),
-  'f32 routing weights in bf16': (F32, dict(round_weights=True), _ROWS, _SLOPE),
-  "bf16 silu' 1e-3 off": (BF16, dict(slope=1 + 1e-3), _SLOPE, _SLOPE),
-  'bf16 silu 1e-3 off': (BF16, dict(silu=1 + 1e-3), _SLOPE, _NOT_DOWN),
-  'bf16 routing weights': (BF16, dict(round_weights=True), _ROWS, _SLOPE),
-  'bf16 truncation': (BF16, dict(truncate=True), _ROWS, _GRADS),
+  "f32 silu' 1e-5 off": (F32, dict(slope=1 + 1e-5), *[_SLOPE] * 3),
+  'f32 silu 1e-5 off': (F32, dict(silu=1 + 1e-5), _SLOPE, _NOT_DOWN, _SLOPE),
+  'TF32 operands': (F32, dict(operand_bits=10), *[_GRADS] * 3),
+  'f32 routing weights in bf16': (
+    F32,
+    dict(round_weights=True),
+    *(_ROWS, _SLOPE, _ROWS),
+  ),
+  "bf16 silu' 1e-3 off": (BF16, dict(slope=1 + 1e-3), *[_SLOPE] * 3),
+  'bf16 silu 1e-3 off': (BF16, dict(silu=1 + 1e-3), _SLOPE, _NOT_DOWN, _SLOPE),
+  'bf16 routing weights': (
+    BF16,
+    dict(round_weights=True),
+    _ROWS,
+    _SLOPE,
+    _ROWS,
+  ),
+  'bf16 truncation': (BF16, dict(truncate=True), _ROWS, _GRADS, _GRADS),
 }
 
 

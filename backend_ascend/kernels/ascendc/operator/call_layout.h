@@ -68,11 +68,6 @@ HPMOE_FUNCTION StateLayout StateOf(const ImageHeader& h) {
   return layout;
 }
 
-// Whether gradients of weights go home with their rows.
-HPMOE_FUNCTION bool WeightsTravel(const ImageHeader& h) {
-  return h.direction == kBackward && h.placement == kBeforeDown;
-}
-
 // Whether a weight gradient's links hand float32 sums on.
 HPMOE_FUNCTION bool HasSums(const ImageHeader& h, int buffer) {
   return BufferForm(h, buffer) == Form::kWeightTile && IsWritten(h, buffer) &&

@@ -247,7 +247,7 @@ class FaultyKernels final : public Kernels {
         [&] {
           const std::vector<char> right = Gather(rows);
           Scatter(found, rows);  // what sums start from
-          if (!SpoilGemm(t)) Scatter(right, rows);
+          if (!SpoilGemm(t, rows)) Scatter(right, rows);
         });
   }
 
@@ -281,6 +281,7 @@ class FaultyKernels final : public Kernels {
 
   // Of one row.
   void ScaleRows(const ScaleRowsTile& t) override {
+    if (!IsWritten(t.out)) return right_.ScaleRows(t);
     const Rows row = RowsAt(t.out, 1, t.cols, t.ld_out, BytesOf(t.dtype));
     Spoil(row, [&] { right_.ScaleRows(t); }, [&] { SpoilRow(t, row); });
     ++num_rows_;
@@ -320,7 +321,7 @@ class FaultyKernels final : public Kernels {
   }
 
   // False: a fault of other calls.
-  bool SpoilGemm(GemmTile t) {
+  bool SpoilGemm(GemmTile t, const Rows& rows) {
     const std::vector<char> gathered = SideBySide(&t);
     const int32_t half = t.k / 2;
     switch (kind_) {
@@ -348,6 +349,15 @@ class FaultyKernels final : public Kernels {
       case FaultKind::kBlocksOutOfOrder:
         if (t.trans_a) Sum(t, {{half, t.k}, {0, half}});
         return t.trans_a;
+      case FaultKind::kMisplacedWeight:
+        if (t.row_weight == nullptr) return false;
+        right_.Gemm(t);
+        UntilOneChanges(rows, [&](int32_t i) {
+          GemmTile one = RowsOf(t, i, 1);
+          one.row_weight = t.row_weight + (i + 1) % t.m;
+          right_.Gemm(one);
+        });
+        return true;
       case FaultKind::kEmptyGradNotZeroed:
         return t.trans_a && layer_.plan.expert_rows[task_.expert] == 0;
       default:

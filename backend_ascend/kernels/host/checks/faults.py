@@ -17,6 +17,7 @@ from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
 
 Kind = layout.Kind
 Direction = layout.Direction
@@ -55,7 +56,7 @@ class FaultSpec:
     seen: kind of task that writes the tensor in which it must be located, the
       first that is wrong in dependency order (of `layout.Kind`), for faults of
       order; None: its own.
-    before_down: kind where the weights are applied before w_down, if another.
+    at: (placement, kind) of those where it is another kind.
     relayed: kind with relay, where rows come another way.
     rows: real rows that the task must have at least; of a weight gradient's
       task, rows that it sums.
@@ -77,7 +78,7 @@ class FaultSpec:
   direction: Direction
   kind: Kind
   seen: Kind | None = None
-  before_down: Kind | None = None
+  at: tuple[tuple[str, Kind], ...] = ()
   relayed: Kind | None = None
   rows: int = 1
   hangs: bool = False
@@ -107,8 +108,8 @@ class FaultSpec:
     With relay those of an image that has it.
     """
     kind = self.kind
-    if placement == 'before_down' and self.before_down:
-      kind = self.before_down
+    if placement in dict(self.at):
+      kind = dict(self.at)[placement]
     elif relay and self.relayed:
       kind = self.relayed
     return kind, layout.STAGE_OF_KIND[self.seen or kind]
@@ -121,12 +122,12 @@ def _both(
   *,
   rows: tuple[int, int] = (1, 1),
   seen: tuple[Kind | None, Kind | None] = (None, None),
-  before_down: tuple[Kind | None, Kind | None] = (None, None),
+  at: tuple[tuple[tuple[str, Kind], ...], ...] = ((), ()),
   relayed: tuple[Kind | None, Kind | None] = (None, None),
   **needs,
 ) -> tuple[FaultSpec, ...]:
   """Returns a row for each pass, from what is different in it."""
-  each = zip(Direction, kinds, seen, before_down, relayed, rows, strict=True)
+  each = zip(Direction, kinds, seen, at, relayed, rows, strict=True)
   return tuple(
     FaultSpec(name, description, *differing, **needs) for differing in each
   )
@@ -169,9 +170,12 @@ _ROWS = (
   _both(
     'misplaced_weight',
     'one token, or row of dy, is weighted with the weights of the next slot '
-    '(before w_down: of the next row)',
+    "(where an expert's rank applies it: of the next row)",
     (Kind.COMBINE, Kind.DISPATCH_GRAD),
-    before_down=(Kind.SWIGLU, Kind.SWIGLU_GRAD),
+    at=(
+      (('before_down', Kind.SWIGLU), ('epilogue', Kind.DOWN)),
+      tuple((placement, Kind.SWIGLU_GRAD) for placement in tensors.EARLY),
+    ),
     relayed=(None, Kind.RELAY_GRAD),
     top_k=2,
   ),
@@ -440,7 +444,7 @@ def candidates(
   _refuse_layer(spec, image)
   kind, _ = spec.located(image.policy.placement, image.options.relay)
   needed = spec.rows
-  if name == 'misplaced_weight' and kind in (Kind.SWIGLU, Kind.SWIGLU_GRAD):
+  if name == 'misplaced_weight' and image.policy.placement in tensors.EARLY:
     needed = 2
   tasks = image.tables['tasks']
   rows = real_rows(image, plan.counts, plan.relayed_counts)

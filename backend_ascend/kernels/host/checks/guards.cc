@@ -130,6 +130,8 @@ void GuardedKernels::Gemm(const GemmTile& tile) {
   copy.a_rows = ReadRows({"a", nullptr, a[ta], a[!ta], 0, bytes, tile.a_rows});
   copy.lda = Margins::Pitch(a[!ta]);
   copy.ldb = Margins::Pitch(b[!tb]);
+  copy.row_weight = static_cast<const float*>(
+      margins_.Read(Floats("row_weight", tile.row_weight, tile.m)));
   const bool carries = tile.carry != nullptr;
   if (!carries || !tile.carry_out) {
     copy.c = margins_.Write({"c", tile.c, tile.m, tile.n, tile.ldc, bytes});

@@ -103,6 +103,17 @@ int main() {
   const float* c = At(gemm.c, 0);
   std::printf("read: %f %f %f %f\n", c[0], c[1], c[2], c[9]);
 
+  float* const weights = bench.Take(4);
+  gemm.row_weight = weights;
+  drill.gemm = [](const GemmTile& t) {
+    *At(t.c, 0) = t.row_weight[2];  // a row too many
+    *At(t.c, 1) = t.row_weight[0] + t.row_weight[1];
+    *At(t.row_weight, 0) = 5;
+  };
+  bench.Print("weights", run_gemm);
+  std::printf("read: %f %f\n", c[0], c[1]);
+  gemm.row_weight = nullptr;
+
   // Rows of a at addresses of their own.
   const void* const a_rows[] = {At(gemm.a, 16), At(gemm.a, 0)};
   gemm.a_rows = a_rows;

@@ -31,6 +31,8 @@ gemm, an operand: wrote element [0, 0] of b, which is [4, 3] and only read
 gemm, beside another task that writes its operand:
 gemm, reads beyond:
 read: nan nan nan 2.000000
+weights: wrote element [0, 0] of row_weight, which is [1, 2] and only read
+read: nan 2.000000
 gathered gemm: wrote element [0, -1] of a, which is [2, 4]
 read: nan 2.000000
 transposed gemm, reads beyond:

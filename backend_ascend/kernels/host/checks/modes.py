@@ -157,10 +157,10 @@ class Launched:
   Attributes:
     outputs: what was asked for, as the tasks left it.
     captured: by name of the tensors that tasks write, in the shape of
-      `outputs`; `POISON` where nothing was captured.  Backward with weights
-      before w_down also has what travels beside rows: d_row_weight `[R, N]`
-      f32 and d_slot_weight `[R, T, K]` f32, both gradients of topk_weights.
-      None unless an action asks for it.
+      `outputs`; `POISON` where nothing was captured.  Backward at placements
+      of `tensors.EARLY` also has what travels beside rows: d_row_weight
+      `[R, N]` f32 and d_slot_weight `[R, T, K]` f32, both gradients of
+      topk_weights.  None unless an action asks for it.
     order: `[tasks]` u32, each task's position among those that ended, a legal
       order of what depends on what; None unless traced.
     times: when each task ran; None unless asked for.
@@ -251,7 +251,7 @@ def captured(image: image_lib.Image, actions):
   made = arrays.zeros(image, written(image))
   if (
     image.direction == layout.Direction.BACKWARD
-    and image.policy.placement == 'before_down'
+    and image.policy.placement in tensors.EARLY
   ):
     r, n, t, k = (image.config.dims()[c] for c in 'RNTK')
     made['d_row_weight'] = np.zeros((r, n), np.float32)

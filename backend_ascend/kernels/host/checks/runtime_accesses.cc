@@ -68,6 +68,7 @@ class Recorder final : public Kernels {
     Rows(t.a_rows, rows, cols, bytes);
     Box(kReads, t.b, t.trans_b ? t.n : t.k, t.trans_b ? t.k : t.n, t.ldb,
         bytes);
+    Box(kReads, t.row_weight, t.m, 1, 1, 4);
     if (!t.carry_out) Box(kWrites, t.c, t.m, t.n, t.ldc, bytes);
     if (t.carry_in) Box(kReads, t.carry, t.m, t.n, t.ld_carry, 4);
     if (t.carry_out) Box(kWrites, t.carry, t.m, t.n, t.ld_carry, 4);
@@ -109,6 +110,7 @@ class Recorder final : public Kernels {
   void ScaleRows(const ScaleRowsTile& t) override {
     const int64_t bytes = BytesOf(t.dtype);
     Box(kReads, t.x, t.rows, t.cols, t.ld_x, bytes);
+    Box(kReads, t.weight, t.rows, 1, 1, 4);
     Box(kWrites, t.out, t.rows, t.cols, t.ld_out, bytes);
   }
 

@@ -8,6 +8,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 Buffer = layout.Buffer
 Direction = layout.Direction
@@ -87,7 +88,7 @@ def test_every_element_is_written_once(
   plan = runtime.route(layer.image, layer.inputs['topk_ids'])
   held = plan.counts.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
   beside = {HEADED[direction]}
-  if placement == 'before_down' and direction:
+  if placement in tensors.EARLY and direction:
     beside |= {'d_gate_up', 'd_returned'}
   for name, writes in count_writes(layer).items():
     width = writes.shape[2] // 2

@@ -122,8 +122,8 @@ def inputs(
       finite.
   """
   names = INPUTS[image.direction]
-  # A weight that is applied before w_down has its gradient there.
-  unread = {'returned'} if image.policy.placement == 'before_down' else set()
+  # A weight that an expert's rank applies has its gradient there.
+  unread = {'returned'} if image.policy.placement in tensors.EARLY else set()
   read = [n for n in names if n not in unread]
   needed = [n for n in read if spares.get(n) not in given]
   spare = [spares[n] for n in names if n in spares]

@@ -124,7 +124,7 @@ class Placement {
       Take(rows * CopiesOf(image_) * int64_t{sizeof(RowCopy)}, &layer_.copies);
     }
     if (image_.direction == kForward) return;
-    if (image_.placement == kBeforeDown) {
+    if (IsEarly(image_)) {
       Take(rows * 4, &layer_.d_row_weight);
       if (makes_(kDReturned)) {
         Take(image_.num_ranks * layer_.Slots() * 4, &layer_.d_slot_weight);

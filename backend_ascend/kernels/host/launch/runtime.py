@@ -223,8 +223,8 @@ class Launch:
         `[R, L, F, D]`; the rest in the storage dtype of the image's policy.
         Backward: dy `[R, T, D]` in place of x, and of a forward launch
         expert_in `[R, N, D]`, or x, gate_up `[R, N, 2F]`, activation
-        `[R, N, F]` and, but for placement 'before_down', which does not read
-        it, returned `[R, T, K, D]`, or expert_out `[R, N, D]`.
+        `[R, N, F]` and, but for placements of `tensors.EARLY`, which do not
+        read it, returned `[R, T, K, D]`, or expert_out `[R, N, D]`.
       asked: names of tensors to make, of `names`; None means `finals`.
       out: arrays to make them in, for some of the names, none of which may
         overlap another or an input; others are new.

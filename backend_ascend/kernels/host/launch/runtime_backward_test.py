@@ -238,10 +238,11 @@ class TestInputs:
     assert "'x']" in message
     assert "'y'" in self.refusal(y=lambda _: np.zeros(1, np.float32))
 
-  def test_returned_is_not_read_where_weights_come_before_down(self):
-    # Given the weights before w_down, when `returned` is left out or spoiled,
-    # then nothing changes; at combine both are refused.
-    pol = policy(placement='before_down')
+  @pytest.mark.parametrize('placement', tensors.EARLY)
+  def test_returned_is_not_read_where_weights_come_early(self, placement):
+    # Given weights that experts' ranks apply, when `returned` is left out or
+    # spoiled, then nothing changes; at combine both are refused.
+    pol = policy(placement=placement)
     inputs = testing.make_grad_inputs(SMALL, pol)
     image = testing.compile_grad(SMALL, pol)
     want = runtime.launch(image, inputs)

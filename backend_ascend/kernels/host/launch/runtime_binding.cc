@@ -36,7 +36,7 @@ void FindWritten(const ImageHeader& header,
 // Gradients of weights that travel with their rows.
 void FindWeights(const ImageHeader& header, const Arrays& captured,
                  Modes* modes) {
-  if (header.direction != kBackward || header.placement != kBeforeDown) return;
+  if (!WeightsTravel(header)) return;
   const int64_t rows = int64_t{header.num_ranks} * header.num_rows * 4;
   modes->captured_row_weight =
       static_cast<float*>(Find(captured, "d_row_weight", rows));

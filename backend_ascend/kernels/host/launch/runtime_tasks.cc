@@ -60,7 +60,7 @@ AccumulationOrder OrderOf(const Layer& layer) {
 }
 
 bool IsWeighted(const KindInfo& kind, const Layer& layer) {
-  return kind.weighted == static_cast<int32_t>(layer.image->placement);
+  return Applies(*layer.image, kind.weighted);
 }
 
 bool IsWeighted(const TaskDesc& task, const Layer& layer) {
@@ -330,6 +330,7 @@ GemmTile MakeProduct(const KindInfo& kind, const TaskDesc& task, int32_t expert,
   tile.k = static_cast<int32_t>(rows.cols);
   tile.dtype = StoredAs(layer);
   tile.order = OrderOf(layer);
+  tile.row_weight = RowWeights(kind, task, layer);
   return tile;
 }
 
@@ -426,7 +427,8 @@ SwigluGradTile MakeSwigluGradTile(const TaskDesc& task, const Layer& layer) {
   tile.rows = RealRows(task, layer).count();
   tile.cols = width;
   tile.row_weight = RowWeights(KindOf(task), task, layer);
-  if (layer.d_row_weight != nullptr) {
+  // Where the weight comes later its gradient is of what was stored.
+  if (layer.image->placement == kBeforeDown) {
     tile.d_row_weight = layer.d_row_weight + layer.RowAt(task.rank, row);
   }
   tile.dtype = StoredAs(layer);
@@ -486,6 +488,7 @@ class Fused {
       Multiply(kind, product);
     }
     kernels_.SwigluGrad(tile);
+    if (image_.placement == kInEpilogue) DotActivations(tile);
   }
 
   void WeightGrad() {
@@ -494,7 +497,7 @@ class Fused {
     if (summed.count() > 0) {
       const int32_t first =
           layer_.plan.expert_base[task_.expert] + summed.begin;
-      if (tile.b == nullptr) CopyTokens(first, &tile);
+      PlaceRight(first, &tile);
       if (tile.a == nullptr) {
         tile.a_rows =
             RowsOfTokens(KindOf(task_).left(), first, tile.k, task_.row_begin);
@@ -590,18 +593,50 @@ class Fused {
     return pointers_.data();
   }
 
-  // Rows of dy for a weight gradient: a copy of the columns that it reads.
-  void CopyTokens(int32_t first, GemmTile* tile) {
-    const int64_t row_bytes = tile->n * bytes_;
+  // Gradients of the rows' weights, with their rows.
+  void DotActivations(const SwigluGradTile& grad) {
+    const Array& activation = layer_.buffers[kActivation];
+    const int32_t row = FirstRow(task_, layer_);
+    RowDotTile tile{};
+    tile.a = grad.d_out;
+    tile.b = activation.At(task_.rank, row, 0);
+    tile.out = layer_.d_row_weight + layer_.RowAt(task_.rank, row);
+    tile.ld_a = grad.ld_d_out;
+    tile.ld_b = activation.cols;
+    tile.rows = grad.rows;
+    tile.cols = grad.cols;
+    tile.dtype = grad.dtype;
+    kernels_.RowDots(tile);
+  }
+
+  // The right rows of a weight gradient where no buffer has them as they are
+  // multiplied: rows of dy, or weighted ones.  Of the columns that it reads.
+  void PlaceRight(int32_t first, GemmTile* tile) {
+    const bool weighted = IsWeighted(task_, layer_);
+    if (tile->b != nullptr && !weighted) return;
+    const void* const* const tokens =
+        tile->b != nullptr ? nullptr
+                           : RowsOfTokens(KindOf(task_).right(), first, tile->k,
+                                          task_.col_begin);
+    ScaleRowsTile row{};
+    row.rows = 1;
+    row.cols = tile->n;
+    row.dtype = tile->dtype;
+    row.ld_x = row.ld_out = tile->n;
     auto* to = static_cast<char*>(kernels_.Scratch(
         GemmScratch::kGateUpTile, int64_t{tile->n} * tile->k, bytes_));
+    const float* const weights =
+        layer_.header_weight + layer_.RowAt(task_.rank, first);
+    for (int32_t i = 0; i < tile->k; ++i) {
+      row.x = tokens != nullptr
+                  ? tokens[i]
+                  : static_cast<const char*>(tile->b) + i * tile->ldb * bytes_;
+      row.out = to + i * tile->n * bytes_;
+      row.weight = weighted ? weights + i : nullptr;
+      kernels_.ScaleRows(row);
+    }
     tile->b = to;
     tile->ldb = tile->n;
-    const void* const* const rows =
-        RowsOfTokens(KindOf(task_).right(), first, tile->k, task_.col_begin);
-    for (int32_t i = 0; i < tile->k; ++i, to += row_bytes) {
-      kernels_.Copy(rows[i], row_bytes, to);
-    }
   }
 
   // Where a token's expert has the row of one of its slots.

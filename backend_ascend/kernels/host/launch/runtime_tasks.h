@@ -64,7 +64,7 @@ struct Layer {
   int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
   float* header_weight;  // [R, N]
   RowCopy* copies;       // [R, N, CopiesOf] beside relayed rows, or null
-  // Gradients of the weights where they are applied before w_down: with their
+  // Gradients of the weights where an expert's rank applies them: with their
   // rows, then with their slots.
   float* d_row_weight;       // [R, N], or null
   float* d_slot_weight;      // [R, T * K], or null

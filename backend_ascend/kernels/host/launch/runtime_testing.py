@@ -158,6 +158,8 @@ def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
             if policy.placement == 'before_down':
               act, weight = act * weight, 1.0
             result = act @ w2[owner, expert % l]
+            if policy.placement == 'epilogue':
+              result, weight = result * weight, 1.0
             out['counts'][source, expert] += 1
             out['row_of_slot'][source, token, slot] = row
             out['expert_in'][owner, row] = x[source, token]
@@ -199,13 +201,15 @@ def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
         dy = of['dy'][source, token]
         weight = of['topk_weights'][source, token, slot]
         d_out = dy * weight if at_combine else dy
+        act = of['activation'][owner, row]
         gate, up = np.split(of['gate_up'][owner, row], 2)
         d_act = of['w_down'][owner, expert] @ d_out
         if at_combine:
           d_weight = dy @ of['returned'][source, token, slot]
           d_product = d_act
         else:
-          d_weight = d_act @ (np.abs(gate) * up)
+          late = policy.placement == 'epilogue'
+          d_weight = d_act @ (act if late else np.abs(gate) * up)
           d_product = d_act * weight
         d_gate = d_product * np.sign(gate) * up
         d_gate_up = np.concatenate([d_gate, d_product * np.abs(gate)])
@@ -213,9 +217,8 @@ def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
         out['d_expert_out'][owner, row] = d_out
         out['d_topk_weights'][source, token, slot] = d_weight
         out['d_activation'][owner, row] = d_act
-        out['d_w_down'][owner, expert] += np.outer(
-          of['activation'][owner, row], d_out
-        )
+        d_sums = d_out * weight if policy.placement == 'epilogue' else d_out
+        out['d_w_down'][owner, expert] += np.outer(act, d_sums)
         out['d_gate_up'][owner, row] = d_gate_up
         out['d_expert_in'][owner, row] = d_in
         out['d_w_gate_up'][owner, expert] += np.outer(

@@ -42,8 +42,8 @@ float SumOf(const GemmTile& t, int32_t i, int32_t j, float sum) {
   return sum;
 }
 
-// Of a tile of one row, as float32, before they are rounded: nothing of what
-// other GEMMs do, no panels, no vectors, no tables of kernels.
+// Of a tile of one row, as float32, before they are weighted or rounded:
+// nothing of what other GEMMs do, no panels, no vectors, no tables of kernels.
 template <class T>
 void SumRow(const GemmTile& t, float* sums) {
   for (int32_t j = 0; j < t.n; ++j) {
@@ -57,8 +57,10 @@ void StoreRow(const GemmTile& t, const float* sums) {
   for (int32_t j = 0; j < t.n; ++j) {
     if (t.carry != nullptr && t.carry_out) {
       t.carry[j] = sums[j];
-    } else {
+    } else if (t.row_weight == nullptr) {
       StoreFloat(sums[j], static_cast<T*>(t.c) + j);
+    } else {
+      StoreFloat(t.row_weight[0] * sums[j], static_cast<T*>(t.c) + j);
     }
   }
 }
@@ -124,6 +126,7 @@ class PinnedKernels final : public Kernels {
                     j, want[j], got[j]);
       found_ = text;
     }
+    const FlushedSubnormals flushed(row.dtype == kBFloat16);
     HPMOE_STORED(row.dtype, StoreRow<T>(row, want.data()));
   }
 

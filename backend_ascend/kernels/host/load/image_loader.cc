@@ -118,7 +118,7 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"num_rows", h.num_rows, 1, kMaxInt32},
       {"expert_capacity", h.expert_capacity, 1, kMaxInt32},
       {"dtype", h.dtype, 0, kNumDTypes - 1},
-      {"placement", h.placement, 0, kBeforeDown},
+      {"placement", h.placement, 0, kInEpilogue},
       {"activation", h.activation, 0, kAbsolute},
       {"accumulation_order", h.accumulation_order, 0,
        h.dtype == kBFloat16 ? kEvenOdd32 : kAscending},

@@ -30,10 +30,9 @@ HeapLayout MakeHeapLayout(const ImageHeader& image) {
   const int64_t copies =
       image.relay == 0 ? 0 : int64_t{image.num_rows} * CopiesOf(image);
   heap.copies = Place(copies * sizeof(RowCopy), &heap.bytes);
-  const bool weights_travel =
-      image.direction == kBackward && image.placement == kBeforeDown;
   const int64_t slots = int64_t{image.num_tokens} * image.top_k;
-  heap.d_slot_weight = weights_travel ? Place(slots * 4, &heap.bytes) : -1;
+  heap.d_slot_weight =
+      WeightsTravel(image) ? Place(slots * 4, &heap.bytes) : -1;
   return heap;
 }
 

@@ -301,6 +301,15 @@ bool EndsInCarry(const GemmTile& t) {
   return t.carry != nullptr && t.carry_out;
 }
 
+// Before they are rounded; float32 sums are stored as they are.
+void WeighRows(const GemmTile& t, Rows sum) {
+  for (int32_t i = 0; t.row_weight != nullptr && i < t.m; ++i) {
+    const float weight = t.row_weight[i];
+    float* const row = sum.data + i * sum.ld;
+    for (int32_t j = 0; j < t.n; ++j) StoreFloat(weight * row[j], row + j);
+  }
+}
+
 template <typename T>
 void MultiplyStored(const GemmKernels& kernels, const GemmTile& t,
                     GemmScratch* scratch) {
@@ -308,11 +317,14 @@ void MultiplyStored(const GemmKernels& kernels, const GemmTile& t,
     return Multiply<T>(kernels, t, {t.carry, t.ld_carry}, scratch);
   }
   if constexpr (std::is_same_v<T, float>) {
-    return Multiply<T>(kernels, t, {static_cast<T*>(t.c), t.ldc}, scratch);
+    const Rows c = {static_cast<T*>(t.c), t.ldc};
+    Multiply<T>(kernels, t, c, scratch);
+    return WeighRows(t, c);
   }
   float* sum =
       scratch->Reserve(GemmScratch::kPartial, static_cast<int64_t>(t.m) * t.n);
   Multiply<T>(kernels, t, {sum, t.n}, scratch);
+  WeighRows(t, {sum, t.n});
   for (int32_t i = 0; i < t.m; ++i) {
     kernels.Moves<T>().narrow(sum + static_cast<int64_t>(i) * t.n,
                               static_cast<T*>(t.c) + i * t.ldc, t.n);
@@ -336,7 +348,8 @@ void MultiplyBf16Accumulate(const GemmTile& t) {
       if (EndsInCarry(t)) {
         StoreFloat(acc, carry);
       } else {
-        StoreFloat(acc, static_cast<T*>(t.c) + i * t.ldc + j);
+        const float weight = t.row_weight != nullptr ? t.row_weight[i] : 1.0f;
+        StoreFloat(weight * acc, static_cast<T*>(t.c) + i * t.ldc + j);
       }
     }
   }

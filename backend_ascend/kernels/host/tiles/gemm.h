@@ -23,9 +23,13 @@
 // only: not on the tile around it, not on the instruction set, not on how a and
 // b are stored.  NaN results are the canonical quiet NaN.
 //
+// Where rows have weights an element is its weight times its sum, in float32,
+// rounded once more to the storage type: the sum itself is not.
+//
 // A sum may be split over k into calls that hand on `carry`, the accumulators
 // themselves: first {carry_out}, then {carry_in, carry_out}, last {carry_in}.
-// The bits are those of one call; in order even_odd_32 where every call but the
+// Weights multiply what does not end in carry.  The bits are those of one call;
+// in order even_odd_32 where every call but the
 // last has whole steps, a multiple of 32 terms.
 
 #ifndef BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
@@ -60,6 +64,7 @@ struct GemmTile {
   // `lda`; or null.
   const void* const* a_rows = nullptr;
   AccumulationOrder order = kAscending;  // kEvenOdd32: dtype is bfloat16
+  const float* row_weight = nullptr;     // [m], or null
 };
 
 // Packing buffers, kept between tiles; one per OS thread.

@@ -192,6 +192,39 @@ class GemmTileTest(parameterized.TestCase):
 
     _assert_same(_native.gemm_tile(a, b, isa), want, f'{isa} {dtype} {k}')
 
+  @parameterized.product(isa=ISAS, dtype=DTYPES, trans_a=(False, True))
+  def test_weights_multiply_sums_before_they_are_rounded(
+    self, isa, dtype, trans_a
+  ):
+    # Given weights of rows, when sums end a chain of calls or are one call's,
+    # then each is rounded once, after its weight; the carry has no weight.
+    m, k, n = 29, 300, 47
+    a, b = _operands('test_weights_multiply_sums', m, k, n)
+    weights = np.linspace(-1.7, 2.3, m, dtype='f4')
+    weights[:3] = 0, np.nan, np.inf
+    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    sums = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
+    with np.errstate(over='ignore', invalid='ignore'):
+      want = gemm_testing.stored(weights[:, None] * sums, dtype)
+      twice = gemm_testing.loaded(gemm_testing.stored(sums, dtype))
+      twice = gemm_testing.stored(weights[:, None] * twice, dtype)
+    a = a.T.copy() if trans_a else a
+    cut = 256
+
+    got = _native.gemm_tile(a, b, isa, trans_a, row_weight=weights)
+    carry = np.zeros((m, n), 'f4')
+    first, last = (a[:cut], a[cut:]) if trans_a else (a[:, :cut], a[:, cut:])
+    _native.gemm_tile_carry(first, b[:cut], carry, isa, trans_a, carry_in=False)
+    split = _native.gemm_tile(
+      last, b[cut:], isa, trans_a, carry=carry, row_weight=weights
+    )
+
+    _assert_same(got, want, f'{isa} {dtype}')
+    _assert_same(split, want, f'{isa} {dtype} in two calls')
+    as_int = f'u{want.itemsize}'
+    differs = (twice.view(as_int) != want.view(as_int)).any()
+    self.assertEqual(differs, dtype != 'float32')
+
   def test_bf16_accumulation_rounds_every_partial_sum(self):
     a, b = _operands('test_bf16_accumulation', 5, 40, 6)
     acc = np.zeros((5, 6), 'f4')
@@ -328,6 +361,10 @@ class BadInputTest(parameterized.TestCase):
       ((a, np.zeros((4, 4), 'f4')), r'b: expected 3 rows.*got \[4, 4\]'),
       ((a, b.astype('u2')), 'b: expected the dtype'),
       ((a.astype('f8'), b), 'a: expected float32, float16 or uint16'),
+      (
+        (a, b, None, False, False, None, 'ascending', np.zeros(3, 'f4')),
+        r'row_weight: expected shape \[2\], got \[3\]',
+      ),
       ((a[0], b), r'a: expected 2 dimensions, got \[3\]'),
       ((a, np.asfortranarray(b)), 'b: expected contiguous columns'),
       ((a, b, 'mmx'), 'isa: expected one of portable.*got .mmx'),

@@ -134,9 +134,14 @@ void RunGemm(const GemmTile& tile, Isa isa) {
 
 Result Gemm(const In& a, const In& b, const std::optional<std::string>& isa,
             bool trans_a, bool trans_b, const std::optional<In>& carry,
-            const std::string& order) {
+            const std::string& order,
+            const std::optional<Weights>& row_weight) {
   GemmTile tile = MakeGemm(a, b, trans_a, trans_b, order);
   StartFrom(carry, &tile);
+  if (row_weight) {
+    CheckShape("row_weight", *row_weight, {static_cast<size_t>(tile.m)});
+    tile.row_weight = row_weight->data();
+  }
   const Result c = NewArray(tile.m, tile.n, tile.dtype);
   tile.c = c.data();
   RunGemm(tile, IsaOf(isa));
@@ -382,11 +387,13 @@ void BindKernels(nb::module_& m) {
   m.def("isas", &Isas, "Instruction sets of this build that this CPU runs.");
   m.def("gemm_tile", &Gemm, "a"_a, "b"_a, "isa"_a = none, "trans_a"_a = false,
         "trans_b"_a = false, "carry"_a = none, "order"_a = "ascending",
+        "row_weight"_a = none,
         "`[m, k] @ [k, n] -> [m, n]`, float32, float16 or bfloat16 bits "
         "(uint16).\n\n"
         "isa: None for the best.  trans_a, trans_b: stored [k, m], [n, k].\n"
         "carry: `[m, n] f32` that the sums start from.  order: of the sum,\n"
-        "'ascending' or, of bfloat16, 'even_odd_32'.  Raises ValueError.");
+        "'ascending' or, of bfloat16, 'even_odd_32'.  row_weight: `[m] f32`\n"
+        "that multiply sums.  Raises ValueError.");
   m.def("gemm_tile_into", &GemmInto, "a"_a, "b"_a, "c"_a, "isa"_a = none,
         "trans_a"_a = false, "trans_b"_a = false, "carry"_a = none,
         "order"_a = "ascending",

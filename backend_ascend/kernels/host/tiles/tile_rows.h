@@ -30,6 +30,7 @@ inline GemmTile RowsOf(GemmTile t, int32_t row, int32_t count) {
   t.a = Advance(t.a, t.trans_a ? row : row * t.lda, t.dtype);
   t.c = Advance(t.c, row * t.ldc, t.dtype);
   t.carry = Advance(t.carry, row * t.ld_carry);
+  t.row_weight = Advance(t.row_weight, row);
   t.m = count;
   return t;
 }

@@ -20,11 +20,6 @@ int64_t BytesOfRank(const ImageHeader& header, int b) {
   return ShapeOf(header, static_cast<BufferId>(b)).bytes() / header.num_ranks;
 }
 
-// Whether gradients of weights go home with their rows.
-bool WeightsTravel(const ImageHeader& header) {
-  return header.direction == kBackward && header.placement == kBeforeDown;
-}
-
 // Zeros are what nobody wrote there, and poison what nobody read either.
 template <class T>
 void CopyPadding(const char* from, int64_t elements, T poison, T nan,

@@ -46,6 +46,11 @@ Status CheckTarget(const ImageView& view) {
         "policy.accumulation_order: expected ascending for ascend, got "
         "even_odd_32");
   }
+  if (view.header->placement == kInEpilogue) {
+    return Refuse(
+        "policy.placement: expected combine or before_down for ascend, got "
+        "epilogue");
+  }
   const TooLarge found = FirstTooLarge(*view.header, view.tasks);
   if (found.shortage.memory != nullptr) {
     const TaskDesc& task = view.tasks[found.task];

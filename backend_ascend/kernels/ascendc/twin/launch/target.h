@@ -7,8 +7,9 @@
 
 namespace hpmoe {
 
-// Refuses a storage dtype that the kernels have not, tiles that do not fit in
-// the memories of a core, and what a cube core cannot signal.
+// Refuses a storage dtype that the kernels have not, weights on a cube core's
+// sums, tiles that do not fit in the memories of a core, and what a cube core
+// cannot signal.
 Status CheckTarget(const ImageView& view);
 
 }  // namespace hpmoe

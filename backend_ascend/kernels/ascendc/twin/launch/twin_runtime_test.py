@@ -139,6 +139,15 @@ class TestRefusals:
     with pytest.raises(ValueError, match=told):
       twin_runtime.launch(image, inputs)
 
+  def test_weights_on_the_sums_of_a_cube(self):
+    image, inputs = case(FORWARD, policy_of('bfloat16', 'epilogue', **EXACT))
+    told = (
+      r'^policy.placement: expected combine or before_down for ascend, got '
+      r'epilogue$'
+    )
+    with pytest.raises(ValueError, match=told):
+      twin_runtime.launch(image, inputs)
+
   def test_a_tile_that_does_not_fit(self):
     config = config_lib.MoEConfig(
       num_ranks=1, num_tokens=600, num_experts=1, top_k=1, d_model=16, d_ff=512
