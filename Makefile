@@ -64,8 +64,8 @@ model-mindspore: $(VENV)/full.stamp
 SPREAD = -n $(JOBS) --dist=worksteal
 
 # Where the oracle is only compared with, XLA compiles it without optimising, in
-# half the time.  The oracle's own tests, and all tests of `make test-core` and
-# `make sweep`, have XLA as users have it.
+# half the time.  The oracle's own tests, what JAX's users call in `make test-core`,
+# and all tests of `make sweep` have XLA as users have it.
 QUICK_XLA = JAX_DISABLE_MOST_OPTIMIZATIONS=1
 COMPARED = examples $(filter-out reference __pycache__,$(patsubst src/hpmoe/%/,%, \
   $(wildcard src/hpmoe/*/)))
@@ -91,13 +91,16 @@ NO_NEWER = $(addprefix --ignore=,tools backend_ascend/kernels/ascendc/operator \
   backend_ascend/taskflow/image_loader_test.py backend_ascend/taskflow/proofs) \
   --deselect=parity_tests/candidates/mpi_launcher_test.py::TestFailures
 
+OF_JAX = models/jax backend_ascend/frontends examples
 # Its own environment: MindSpore holds the other one to numpy 1.
 test-core:
 	@$(MAKE) --no-print-directory VENV=.venv-core test-newest
 
 .PHONY: test-newest
 test-newest: $(VENV)/newest.stamp
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(NO_NEWER)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" reference $(OF_JAX)
+	$(QUICK_XLA) $(BIN)/python -m pytest $(SPREAD) -m "not slow" $(NO_NEWER) \
+	  $(addprefix --ignore=,$(OF_JAX)) $(filter-out examples tools,$(COMPARED))
 
 sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest $(SPREAD) -m slow
