@@ -19,6 +19,7 @@ from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import processes
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.cause import explain
+from hpmoe.parity_tests.judge.cause import misread
 from hpmoe.parity_tests.judge.cause import roundings
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import edges
@@ -460,6 +461,7 @@ def _failed_stage(
     recompute,
     case.tiling,
     exact,
+    misread.of(case.made.policy.quantised, case.made.arrays),
   )
 
 

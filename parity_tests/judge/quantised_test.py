@@ -291,6 +291,29 @@ def test_a_right_kernel_passes_in_every_lane(form):
   assert {'exact', 'bounded', 'standard'} <= judged
 
 
+_BEFORE = 'w_gate_up had the scales of the group before along its'
+
+
+@pytest.mark.parametrize('lane', ('bounded', 'exact'))
+@pytest.mark.parametrize(
+  'wrong, form, told',
+  _some(
+    2,
+    ('of the next block', 'int4_32', f'{_BEFORE} depth'),
+    ('not of the tail', 'mxfp4', 'w_gate_up had no scale in the last group of'),
+    ('of the next block', 'int8_channel', f'{_BEFORE} columns'),
+    ('of the next block', 'mxfp8', f'{_BEFORE} depth'),
+    ('of the next block', 'e4m3_128x128', f'{_BEFORE} '),
+    ('transposed', 'int4_32', 'w_gate_up had its scales transposed'),
+    ('transposed', 'mxfp4', 'w_gate_up had its scales transposed'),
+    ('not of the tail', 'e4m3_128x128', 'had no scale in the last group of'),
+  ),
+)
+def test_a_wrong_scale_is_named(wrong, form, told, lane):
+  report = _judged(form, Kernel(wrong=wrong), lane)
+  assert told in report.first_failure.pattern
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('wrong, form', WRONG)
 @pytest.mark.parametrize('lane', ('bounded', 'standard'))

@@ -121,6 +121,7 @@ _WEIGHTS = (
   Change('was that of the expert before', 'L', _experts(1), _EXPERT),
   Change('was that of the expert after', 'L', _experts(-1), _EXPERT),
 )
+_SCALES = 'how codes and scales are indexed'
 _ADDED = (
   Change('was left out', '', np.zeros_like),
   Change('was added twice', '', lambda a: a + a),
@@ -172,6 +173,8 @@ class Stage:
       rest up to this one.
     tiling: where its rows belong.
     exact: whether right values are equal, not near.
+    misread: what else may be wrong of a tensor that is read, and what it then
+      is.
   """
 
   name: str
@@ -183,6 +186,7 @@ class Stage:
   recompute: Callable[[Bugs], np.ndarray]
   tiling: tiles.Tiling
   exact: bool
+  misread: Mapping[str, Sequence[tuple[str, Bug]]]
 
 
 def explain(stage: Stage, seen: str) -> str:
@@ -238,7 +242,7 @@ def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   )
   if products > _MOST_PRODUCTS:
     return
-  for says, look, bugs in _bugs(stage.reads):
+  for says, look, bugs in _bugs(stage):
     yield says, look, stage.recompute(bugs)
 
 
@@ -251,15 +255,18 @@ def _readings(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
       yield f'right as with {told}', '', stage.got
 
 
-def _bugs(stages: Mapping[str, Arrays]) -> Iterator[tuple[str, str, Bugs]]:
+def _bugs(stage: Stage) -> Iterator[tuple[str, str, Bugs]]:
   """Yields what a bug is called, where to look, and what it changes."""
-  for one, reads in stages.items():
+  for one, reads in stage.reads.items():
     for name, read in reads.items():
+      for says, bug in stage.misread.get(name, ()):
+        told = f'as if {name} {says} where {one} reads it'
+        yield told, _SCALES, {one: {name: bug}}
       for change in _of(name, _for_read(one, name)):
         if read.dtype.kind != 'i' and change.bug(read) is not None:
           says = f'as if {name} {change.says} where {one} reads it'
           yield says, change.look, {one: {name: change.bug}}
-  gemms = [one for one in stages if one in _GEMMS]
+  gemms = [one for one in stage.reads if one in _GEMMS]
   told = ' and '.join(reversed(gemms))
   for change in _DEPTH if len(gemms) > 1 else ():
     left = {one: {_GEMMS[one][0]: change.bug} for one in gemms}
