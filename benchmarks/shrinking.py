@@ -49,7 +49,7 @@ def _shrunk(bug: str) -> dict:
   request = check.Request(case, in_process.Function(function))
   first = check.run(request).first_failure
   assert first is not None
-  found = shrink.shrink(request)
+  [found] = shrink.shrink(request)
   return dict(
     sizes=found.layer.sizes,
     tried=found.tried,

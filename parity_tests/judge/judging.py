@@ -328,7 +328,8 @@ def explained(
 ) -> Results:
   """Tells of stages that fail what they look like.
 
-  Of the first one see `explain`; of each where only roundings are, `roundings`.
+  Of the first one, or of each that is wrong in itself, see `explain`; of each
+  where only roundings are, `roundings`.
   Not where some ranks are judged alone: it takes the tensors of all.
 
   Args:
@@ -357,7 +358,9 @@ def explained(
       rounded = _rounded(case, answered, name)
       with oracle_lib.in_passing():
         told = roundings.explain(rounded)
-    if not told and not words and failure.bad_rows:
+    # In lane exact what is wrong spreads, elsewhere each has its own reason.
+    first = not words or not exact and failure.stage == name
+    if not told and first and failure.bad_rows:
       stage = _failed_stage(case, answered, expected, failure, refuses, exact)
       told = explain.explain(stage, failure.pattern)
     words[name] = told or failure.pattern

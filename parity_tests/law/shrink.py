@@ -4,7 +4,7 @@ One after another sizes are made smaller, the smallest first, and values
 simpler; what fails at the same stage and looks the same is kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 import re
@@ -24,6 +24,7 @@ from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.cause import explain
 from hpmoe.parity_tests.judge.cause import roundings
 from hpmoe.reference.contract import tensors
 
@@ -116,28 +117,83 @@ class Found:
     layer: its inputs.
     failure: the first one.
     tried: cases that were checked.
+    also: stages that fail in the same way in the case as it was.
   """
 
   case: case_lib.Case
   layer: Layer
   failure: verdicts.Failure
   tried: int = 1
+  also: tuple[str, ...] = ()
 
 
 class Right(ValueError):
   """The case does not fail."""
 
 
-def look(failure: verdicts.Failure) -> Look:
-  """Returns what a smaller failure must share; places and numbers may not."""
-  words = failure.pattern.split('; ')[0].split(' where ')[0].split(',')[0]
-  if words.startswith('in ') or 'look at' in words:
-    words = ''
-  return failure.lane, failure.stage, re.sub(r'-?\d+(\.\d+)?', 'n', words)
+# What is said of many bugs, and places that say more than where it is.
+_VAGUE = ('in ', 'off by ', 'near ', 'look at ')
+_TELLING = ('in the first ', 'in the last ', 'in odd ', 'in even ')
 
 
-def write(found: Found, folder: str, command: str) -> None:
-  """Writes a case, and a script that shows the failure without us.
+def looks(failure: verdicts.Failure) -> tuple[Look, ...]:
+  """Returns what a smaller failure must share, for each bug that is told."""
+  return tuple(
+    (failure.lane, failure.stage, _words(told))
+    for told in failure.pattern.split(explain.BESIDE)
+  )
+
+
+def _words(pattern: str) -> str:
+  """Returns what is told of a bug; numbers may differ.
+
+  Places may as well, but where little else is said.
+  """
+  first, *more = pattern.split('; ')
+  words = first.split(' where ')[0].split(',')[0]
+  if first.startswith(_VAGUE):
+    places = (one.split(',')[0] for one in (first, *more))
+    said = '' if words.startswith(('in ', 'look at ')) else words
+    words = next((one for one in places if one.startswith(_TELLING)), said)
+  return re.sub(r'-?\d+(\.\d+)?', 'n', words)
+
+
+def apart(
+  report: check_lib.Report,
+) -> list[tuple[verdicts.Failure, Look, list[str]]]:
+  """Returns bugs: a failure, what it looks like, other stages of that look.
+
+  Beside the first failure that is each stage that is wrong in itself: in lane
+  bounded a stage is computed from what was captured before it.
+  """
+  first = report.first_failure
+  failures = [r.failure for r in report.results if r.failure is not None]
+  failures.sort(key=verdicts.Failure.order)
+  spread = {f.stage for f in failures if f.lane == 'exact'}
+  local = [
+    f
+    for f in failures
+    if f.lane == 'bounded' or f.rule.startswith('equals its own ')
+    if f.stage not in verdicts.TENSOR_OF and first and f.stage != first.stage
+    # What is right after a wrong tensor was computed from another copy of it.
+    if first.lane != 'exact' or f.stage in spread
+  ]
+  found: dict[str, tuple[verdicts.Failure, Look, list[str]]] = {}
+  for failure in (*([first] if first else []), *local):
+    for look in looks(failure):
+      kind = _NAMES.sub('', look[2])
+      bug = found.setdefault(kind, (failure, look, []))
+      if failure.stage not in (bug[0].stage, *bug[2]):
+        bug[2].append(failure.stage)
+  return [*found.values()]
+
+
+# Of a GEMM's bug each GEMM has its own tensors.
+_NAMES = re.compile(rf'\b({"|".join(tensors.SPECS)})\b')
+
+
+def write(found: Sequence[Found], folder: str, command: str) -> None:
+  """Writes cases, and scripts that show the failures without us.
 
   Args:
     found: what fails.
@@ -147,6 +203,11 @@ def write(found: Found, folder: str, command: str) -> None:
   Raises:
     ValueError: the folder has something in it.
   """
+  for bug, one in enumerate(found):
+    _write(one, folder_of(bug, folder), command)
+
+
+def _write(found: Found, folder: str, command: str) -> None:
   bench = bench_lib.Bench(found.case)
   data = _data(found.failure)
   made = {
@@ -178,8 +239,8 @@ def _data(failure: verdicts.Failure) -> str:
 def shrink(
   request: request_lib.Request,
   progress: Callable[[str], None] = lambda step: None,
-) -> Found:
-  """Returns a smallest case that a candidate fails as it fails the first one.
+) -> list[Found]:
+  """Returns a smallest case that a candidate fails as before, for each bug.
 
   Args:
     request: the case that fails.
@@ -194,13 +255,19 @@ def shrink(
     raise ValueError(
       f'weights: expected none, codes of groups do not shrink, got {form}'
     )
-  first = check_lib.run(request).first_failure
-  if first is None:
+  bugs = apart(check_lib.run(request))
+  if not bugs:
     raise Right(
       f'{request.candidate.name}: expected a case that it fails, got one that '
       'it passes'
     )
-  return _Shrinking(request, first, progress).smallest()
+  return [
+    dataclasses.replace(
+      _Shrinking(request, failure, wanted, progress).smallest(),
+      also=tuple(also),
+    )
+    for failure, wanted, also in bugs
+  ]
 
 
 class _Shrinking:
@@ -215,13 +282,14 @@ class _Shrinking:
     self,
     request: request_lib.Request,
     first: verdicts.Failure,
+    wanted: Look,
     progress: Callable[[str], None],
   ):
     judgement = judgement_lib.Judgement(
       lanes=(first.lane,), standards=request.judgement.standards, repeat=1
     )
     self._request = dataclasses.replace(request, judgement=judgement)
-    self._first, self._wanted = first, look(first)
+    self._first, self._wanted = first, wanted
     self._data = _data(first)
     self._roundings = roundings.ASKS in first.pattern
     self._progress, self._tried = progress, 1
@@ -273,11 +341,14 @@ class _Shrinking:
         )
     except (ValueError, candidates.CandidateError):
       return None  # smaller than the kernel, or exact data, can be
-    failures = (r.failure for r in found.results if r.failure is not None)
-    failure = min(failures, key=verdicts.Failure.order, default=None)
-    if failure is None or look(failure) != self._wanted:
-      return None
-    return Found(case, layer, failure)
+    failures = [r.failure for r in found.results if r.failure is not None]
+    failures.sort(key=verdicts.Failure.order)
+    if self._data != 'real':
+      del failures[1:]  # The rest may follow from it.
+    for failure in failures:
+      if self._wanted in looks(failure):
+        return Found(case, layer, failure)
+    return None
 
   def _smaller(self, found: Found, axis: str) -> Found:
     """Returns the case with an axis as small as still fails."""
@@ -388,8 +459,20 @@ def _integers(values: np.ndarray) -> np.ndarray:
   return np.rint(values * scale)
 
 
-def text(found: Found, folder: str) -> str:
+def folder_of(bug: int, folder: str) -> str:
+  """Returns where the case of a bug is written; the first is number 0."""
+  return folder if bug == 0 else f'{folder}/bug_{bug + 1}'
+
+
+def text(found: Sequence[Found], folder: str) -> str:
   """Returns what was found, and what shows it again."""
+  told = [_text(one, folder_of(bug, folder)) for bug, one in enumerate(found)]
+  if len(told) > 1:
+    told.insert(0, f'{len(told)} bugs, a case for each')
+  return '\n'.join(told)
+
+
+def _text(found: Found, folder: str) -> str:
   failure = found.failure
   sizes = ' '.join(f'{name}={size}' for name, size in found.layer.sizes.items())
   tensor = verdicts.tensor_of(failure.stage)
@@ -401,6 +484,7 @@ def text(found: Found, folder: str) -> str:
     f'  expected  {failure.expected!r}',
   ]
   lines += [f'  pattern   {failure.pattern}'] if failure.pattern else []
+  lines += [f'  also in   {", ".join(found.also)}'] if found.also else []
   return '\n'.join(
     [
       *lines,
@@ -411,11 +495,16 @@ def text(found: Found, folder: str) -> str:
   )
 
 
-def to_json(found: Found) -> dict:
-  """Returns it as plain data."""
-  return dict(
-    sizes=found.layer.sizes,
-    direction=found.case.direction,
-    tried=found.tried,
-    failure=dataclasses.asdict(found.failure),
+def to_json(found: Sequence[Found]) -> dict:
+  """Returns the first as plain data, and the others beside it."""
+  first, *others = (
+    dict(
+      sizes=one.layer.sizes,
+      direction=one.case.direction,
+      tried=one.tried,
+      also=one.also,
+      failure=dataclasses.asdict(one.failure),
+    )
+    for one in found
   )
+  return first | dict(others=others)

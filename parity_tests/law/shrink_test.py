@@ -15,6 +15,7 @@ from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge.cause import bugs_testing
@@ -75,7 +76,7 @@ def test_a_case_is_made_small(bug):
   kernel, stage, said = bugs_testing.TWENTY[bug]
 
   # when
-  found = shrink.shrink(request(kernel, LITTLE))
+  [found] = shrink.shrink(request(kernel, LITTLE))
 
   # then
   sizes = found.layer.sizes
@@ -94,7 +95,7 @@ def test_cases_of_some_ranks_are_made_small(bug):
   case = dataclasses.replace(SMALL, direction=direction)
 
   # when
-  found = shrink.shrink(
+  [found] = shrink.shrink(
     request_lib.Request(case, in_process.Function(function))
   )
 
@@ -107,6 +108,60 @@ def test_cases_of_some_ranks_are_made_small(bug):
   assert max(sizes['D'], sizes['F']) <= 16
 
 
+def two(pair, case):
+  function, direction, bugs = bugs_testing.PAIRS[pair]
+  case = dataclasses.replace(case, direction=direction)
+  return request_lib.Request(case, in_process.Function(function)), bugs
+
+
+@pytest.mark.parametrize('pair', bugs_testing.PAIRS)
+def test_two_bugs_are_told_apart(pair):
+  # given
+  asked, bugs = two(pair, CASE)
+
+  # when
+  found = shrink.apart(check.run(asked))
+
+  # then
+  assert len(found) == 2
+  for (stage, said), (failure, look, also) in zip(bugs, found):
+    assert (look[1], also) == (stage, [])
+    assert said in failure.pattern
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pair', bugs_testing.PAIRS)
+def test_each_of_two_bugs_has_a_case(pair, tmp_path):
+  # given
+  asked, bugs = two(pair, SMALL)
+
+  # when
+  found = shrink.shrink(asked)
+  shrink.write(found, str(tmp_path / 'smallest'), 'shrink')
+
+  # then
+  assert len(found) == 2
+  for (stage, said), one in zip(bugs, found):
+    sizes = one.layer.sizes
+    assert one.failure.stage == stage
+    assert said.split('; ')[0] in one.failure.pattern
+    assert sizes['R'] <= 2 and max(sizes['D'], sizes['F']) <= 16
+  second = folder_lib.read(tmp_path / 'smallest' / 'bug_2')
+  assert second.config.num_tokens == found[1].layer.sizes['T']
+
+
+@pytest.mark.parametrize(
+  'told, words',
+  [
+    ('off by up to 0.3 %, of all; in the last 7 columns alone', True),
+    ('near what is expected; in row 3 alone', False),
+    ('as if y was zero; in the last 7 columns alone', False),
+  ],
+)
+def test_a_place_must_stay_where_little_else_is_said(told, words):
+  assert shrink._words(told).startswith('in the last n columns') == words
+
+
 @pytest.mark.slow
 def test_a_fault_of_ours_stays_the_same():
   # given: swapped experts need two of them
@@ -116,7 +171,7 @@ def test_a_fault_of_ours_stays_the_same():
   )
 
   # when
-  found = shrink.shrink(asked)
+  [found] = shrink.shrink(asked)
 
   # then
   assert found.failure.stage == 'gate_up'
@@ -143,11 +198,11 @@ def test_the_folder_shows_it_without_us(tmp_path, capsys):
   )
 
   # when
-  found = shrink.shrink(asked)
-  shrink.write(found, str(out), 'shrink')
+  [found] = shrink.shrink(asked)
+  shrink.write([found], str(out), 'shrink')
 
   # then
-  assert 'topk_weights was left out' in shrink.text(found, str(out))
+  assert 'topk_weights was left out' in shrink.text([found], str(out))
   assert folder_lib.read(out).config.num_experts == 1
   alone = tmp_path / 'alone'
   shutil.copytree(out, alone)

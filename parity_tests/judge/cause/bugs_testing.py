@@ -235,3 +235,48 @@ def planted(bug):
   if bug in GRADS:
     return function(KERNEL.forward, kernel), 'backward'
   return function(kernel), 'forward'
+
+
+def both(spoil_one, spoil_other):
+  """A kernel that spoils two of what it wrote, each by (name, in place)."""
+
+  def kernel(config, policy, arrays):
+    made = KERNEL.forward(config, policy, arrays)
+    for name, spoil in (spoil_one, spoil_other):
+      spoil(made[name])
+    return made
+
+  return kernel
+
+
+def third_rows(out):
+  out[:, ::3] = 0
+
+
+# Two at once: (function, direction, what is said of each, by stage).
+PAIRS = {
+  'two_stages': (
+    function(both(('activation', neighbours), ('y', column_zero))),
+    'forward',
+    [
+      ('activation', 'activation had neighbouring columns exchanged'),
+      ('y', 'y was zero; in column 5 alone'),
+    ],
+  ),
+  'one_stage': (
+    function(both(('expert_out', shift), ('expert_out', third_rows))),
+    'forward',
+    [
+      ('expert_out', 'expert_out was shifted by one column'),
+      ('expert_out', 'expert_out was zero'),
+    ],
+  ),
+  'two_passes': (
+    function(TWENTY['weights_twice'][0], GRADS['grad_expert_after'][0]),
+    'both',
+    [
+      ('y', 'topk_weights was applied twice'),
+      ('d_w_gate_up', 'd_w_gate_up was that of the expert after'),
+    ],
+  ),
+}

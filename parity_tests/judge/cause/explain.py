@@ -25,6 +25,9 @@ Bugs = Mapping[str, Mapping[str, Bug]]
 # Of what is wrong: a change that explains less is not named, and what explains
 # fewer elements may do so by chance.
 _ENOUGH, _FEWEST = 0.9, 6
+# Of two bugs in one stage, each explains as much of it, if neither nearly all.
+_SOME = 0.1
+BESIDE = '; beside it '
 # A stage of more products is not computed again and again.
 _MOST_PRODUCTS = 1 << 30
 # Blocks of a sum's depth.
@@ -198,29 +201,75 @@ def explain(stage: Stage, seen: str) -> str:
   got, right = stage.got[stage.rank][bad], stage.expected[stage.rank][bad]
   if (np.isnan(got) & ~np.isnan(right)).any():
     return _joined(seen, where_nan(stage), place)
-  share, says, look = _best(stage)
-  if share < _ENOUGH or bad.sum() < _FEWEST:
+  options, every = [*_options(stage)], np.ones(int(bad.sum()), bool)
+  share, one = _best(options, every)
+  rest = every & ~one.alike
+  other_share, other = _best(options, rest)
+  two = min(share, other_share, rest.mean()) >= _SOME or share >= _ENOUGH
+  two = two and rest.sum() >= _FEWEST and other_share >= _ENOUGH
+  if not two and (share < _ENOUGH or len(every) < _FEWEST):
     return _joined(seen, place)
+  told = [(one, every, place)]
+  if two:
+    told = [
+      (each, mine, where(_only(stage, mine)))
+      for each, mine in ((one, one.alike), (other, rest & other.alike))
+    ]
+  return BESIDE.join(_told(*each) for each in told)
+
+
+def _told(option: '_Option', mine: np.ndarray, place: str) -> str:
+  """Returns a bug, where `mine` `[n]` of what is wrong lies, where to look."""
+  share = (option.alike & mine).mean()
   part = '' if share == 1 else f', {100 * share:.3g} % of what is wrong'
-  return _joined(says + part, place, f'look at {look}' if look else '')
+  look = f'look at {option.look}' if option.look else ''
+  return _joined(option.says + part, place, look)
+
+
+def _only(stage: Stage, mine: np.ndarray) -> Stage:
+  """Returns the stage with some of its rank's wrong elements alone."""
+  bad = np.zeros_like(stage.bad)
+  bad[stage.rank][stage.bad[stage.rank]] = mine
+  return dataclasses.replace(stage, bad=bad)
 
 
 def _joined(*parts: str) -> str:
   return '; '.join(part for part in parts if part)
 
 
-def _best(stage: Stage) -> tuple[float, str, str]:
-  """Returns the share that a bug explains, its words, and where to look."""
-  zero = _explained(stage, np.zeros_like(stage.expected))
-  # What zeros explain, many bugs do.
-  best = (zero, f'as if {stage.name} {_ZERO.says}', '')
+@dataclasses.dataclass(frozen=True)
+class _Option:
+  """A bug: what it is called, where to look, `[n]` bool what it explains."""
+
+  says: str
+  look: str
+  alike: np.ndarray
+
+
+def _options(stage: Stage) -> Iterator[_Option]:
+  """Yields bugs that explain something, up to one that explains all."""
+  zeros = np.zeros_like(stage.expected)
+  zero = f'as if {stage.name} {_ZERO.says}'
+  yield _Option(zero, '', _explained(stage, zeros))
   for says, look, made in _changes(stage):
-    share = _explained(stage, made)
-    if share > best[0] + 2.0**-10:
-      best = share, says, look
-    if share == 1:
-      break
-  return best
+    alike = _explained(stage, made)
+    if alike.any():
+      yield _Option(says, look, alike)
+    if alike.all():
+      return
+
+
+def _best(
+  options: Sequence[_Option], among: np.ndarray
+) -> tuple[float, _Option]:
+  """Returns the share of some of what is wrong that a bug explains, and it."""
+  # What zeros explain, many bugs do.
+  share, best = 0.0, options[0]
+  for one in options:
+    mine = float(one.alike[among].mean()) if among.any() else 0.0
+    if one is options[0] or mine > share + 2.0**-10:
+      share, best = mine, one
+  return share, best
 
 
 def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -229,12 +278,13 @@ def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   others = _rows_of_others(stage)
   if others is not None and others[2] < _FEW_ROWS:
     yield others[0], _SENT, others[1]
-  for change in _of(stage.name, (*_COLUMNS, *_ROWS, *_WEIGHTS[:1])):
+  for change in _of(stage.name, (*_COLUMNS, *_ROWS, *_WEIGHTS)):
     made = change.bug(stage.expected)
     if made is not None:
       yield f'as if {stage.name} {change.says}', change.look, made
   if others is not None:
     yield others[0], _SENT, others[1]
+  yield f'as if {stage.name} was twice that', '', 2 * stage.expected
   products = sum(
     reads[_GEMMS[one][0]].size * max(reads[_GEMMS[one][1]].shape[-2:])
     for one, reads in stage.reads.items()
@@ -296,8 +346,8 @@ def _of(name: str, changes: Sequence[Change]) -> Iterator[Change]:
       yield change
 
 
-def _explained(stage: Stage, made: np.ndarray) -> float:
-  """Returns the share of what is wrong that a change gives."""
+def _explained(stage: Stage, made: np.ndarray) -> np.ndarray:
+  """Returns `[n]` bool: of what is wrong, what a change gives."""
   bad = stage.bad[stage.rank]
   got, right, other = (
     a[stage.rank][bad].astype(np.float64)
@@ -305,10 +355,8 @@ def _explained(stage: Stage, made: np.ndarray) -> float:
   )
   with np.errstate(invalid='ignore', over='ignore'):
     if stage.exact:
-      alike = (got == other) & (other != right)
-    else:
-      alike = np.abs(got - other) <= np.abs(got - right) / 16
-  return float(alike.mean())
+      return (got == other) & (other != right)
+    return np.abs(got - other) <= np.abs(got - right) / 16
 
 
 def _is_right(stage: Stage, tensor: np.ndarray) -> bool:
