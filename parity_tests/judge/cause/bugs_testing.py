@@ -88,6 +88,22 @@ def neighbours(out):
   out[:] = out.reshape(*out.shape[:-1], -1, 2)[..., ::-1].reshape(out.shape)
 
 
+def other_rank(y):
+  y[1] = y[0]
+
+
+def rank_alone(out):
+  out[1] += 1
+
+
+def first_rows(y):
+  y[0, :4] *= 1.5
+
+
+def transposed(w):
+  return w.reshape(*w.shape[:2], w.shape[3], w.shape[2]).swapaxes(-1, -2)
+
+
 GATE_UP = changed('w_gate_up', halves)
 # (kernel, stage that is named, what is said, and from y alone: the same, other
 # words, or nothing)
@@ -189,6 +205,30 @@ BUGS = {
     'activation',
     'activation had neighbouring columns exchanged',
     False,
+  ),
+  'transposed': (
+    changed('w_down', transposed),
+    'expert_out',
+    'w_down was transposed where expert_out reads it',
+    True,
+  ),
+  'other_rank': (
+    written('y', other_rank),
+    'y',
+    'y was that of the rank before; on rank 1 alone',
+    True,
+  ),
+  'rank_alone': (
+    written('expert_out', rank_alone),
+    'expert_out',
+    'on rank 1 alone',
+    False,
+  ),
+  'first_rows': (
+    written('y', first_rows),
+    'y',
+    'in the first 4 rows alone, on rank 0 alone',
+    True,
   ),
 }
 # As above, of the backward pass: (kernel, stage, what is said).

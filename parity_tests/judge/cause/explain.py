@@ -73,9 +73,10 @@ def _neighbours(a: np.ndarray) -> np.ndarray | None:
   return a.reshape(*a.shape[:-1], -1, 2)[..., ::-1].reshape(a.shape)
 
 
-def _transposed(a: np.ndarray) -> np.ndarray | None:
-  square = a.shape[-1] == a.shape[-2]
-  return a.swapaxes(-1, -2) if square else None
+def _transposed(a: np.ndarray) -> np.ndarray:
+  """Returns [K, N] of what is held as [N, K]."""
+  *batch, rows, columns = a.shape
+  return a.reshape(*batch, columns, rows).swapaxes(-1, -2)
 
 
 def _shifted(axis: int, by: int) -> Bug:
@@ -118,6 +119,8 @@ _COLUMNS = (
 _ROWS = (
   Change('was shifted by one row', '', _shifted(-2, 1)),
   Change('was shifted back by one row', '', _shifted(-2, -1)),
+  Change('was that of the rank before', '', _shifted(0, 1)),
+  Change('was that of the rank after', '', _shifted(0, -1)),
 )
 _WEIGHTS = (
   Change('was transposed', 'L', _transposed, 'its layout: [K, N] or [N, K]?'),
@@ -426,18 +429,32 @@ def where(stage: Stage) -> str:
   """Returns where in its rank a stage is wrong, if that is telling, or ''."""
   bad = stage.tiling.rows(stage.name, stage.bad, stage.rank)
   cut = stage.tiling.cut(stage.name, stage.rank)
-  said = [_some_rows(cut, bad.any(axis=1)), _some_columns(bad.any(axis=0))]
+  said = [
+    _some_rows(cut, bad.any(axis=1)),
+    _stretch('column', bad.any(axis=0)),
+    _one_rank(stage),
+  ]
   return ', '.join(one for one in said if one)
 
 
-def _some_columns(bad: np.ndarray) -> str:
+def _one_rank(stage: Stage) -> str:
+  ranks = [
+    rank
+    for rank in range(len(stage.bad))
+    if stage.tiling.rows(stage.name, stage.bad, rank).any()
+  ]
+  more = len(stage.bad) > len(ranks) == 1
+  return f'on rank {stage.rank} alone' if more else ''
+
+
+def _stretch(what: str, bad: np.ndarray) -> str:
   at = np.flatnonzero(bad)
   if len(at) in (0, len(bad)):
     return ''
   if len(at) == 1:
-    return f'in column {at[0]} alone'
+    return f'in {what} {at[0]} alone'
   if len(at) == at[-1] - at[0] + 1 and (bad[0] or bad[-1]):
-    return f'in the {"first" if bad[0] else "last"} {len(at)} columns alone'
+    return f'in the {"first" if bad[0] else "last"} {len(at)} {what}s alone'
   return ''
 
 
@@ -461,7 +478,7 @@ def _some_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
   every_second = np.array_equal(at, np.arange(at[0] % 2, len(bad), 2))
   if every_second and len(at) > 2:
     return f'in {"odd" if at[0] else "even"} rows alone'
-  return ''
+  return _stretch('row', bad)
 
 
 def _of_expert(expert: int) -> str:
