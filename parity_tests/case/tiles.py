@@ -479,7 +479,7 @@ def ascii_map(
   """Draws tiles, one line per rank and tile column: '.' good, '#' bad.
 
   Args:
-    failed: per rank, `[B, C]` bool.
+    failed: per rank, `[B, C]`, not 0 where a tile is bad.
     experts: per rank, `[B]` expert of a tile row, or NO_EXPERT.
     width: most characters of a line; experts without a bad tile are left out
       of one that would be longer, and neighbours share a character.

@@ -156,7 +156,7 @@ class Part:
     has_bad_tokens: whether a row that is a token's is bad.
     experts_of_bad: experts to which all bad tokens went, and no others.
     figures: what the rule adds up, of each rank.
-    grids: `[B, C]` bool by rank, bad tiles.
+    grids: `[B, C]` int64 by rank, bad elements of each tile.
     experts: `[B]` by rank, expert of a tile row or `tiles.NO_EXPERT`.
   """
 
@@ -240,7 +240,7 @@ class Part:
       power=found.power,
       not_judged=found.not_judged,
       failure=failure,
-      grids=_by_rank(self.grids, np.zeros((0, 0), bool)),
+      grids=_by_rank(self.grids, np.zeros((0, 0), np.int64)),
       experts=_by_rank(self.experts, np.zeros(0, int)),
       part=self,
     )

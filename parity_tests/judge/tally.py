@@ -97,8 +97,8 @@ class Tally:
   def add(self, chunk: Chunk, refused: np.ndarray | None = None) -> None:
     """Takes a chunk in; `refused` stands in for its bad elements."""
     refused = chunk.bad if refused is None else refused
-    bad = chunk.cut.count(refused, chunk.first) > 0
-    self._add_tiles(chunk.rank, chunk.cut, chunk.first, bad)
+    wrong = chunk.cut.count(refused, chunk.first)
+    self._add_tiles(chunk.rank, chunk.cut, chunk.first, wrong)
     if self._of_tokens:
       rows = refused.any(axis=1)
       self._bad_tokens.setdefault(chunk.rank, []).append(rows)
@@ -106,8 +106,8 @@ class Tally:
       return
     worst, apart = chunk.worst
     self._worst_ulp = max(self._worst_ulp, apart)
-    if self._failure is None and bad.any():
-      tile = np.unravel_index(np.argmax(bad), bad.shape)
+    if self._failure is None and wrong.any():
+      tile = np.unravel_index(np.argmax(wrong > 0), wrong.shape)
       self._failure = self._locate(
         chunk, refused, (chunk.first + tile[0], tile[1])
       )
@@ -133,7 +133,7 @@ class Tally:
   ) -> None:
     """Takes tile rows in without a bad element; none: nor any that differs."""
     first, shape = tile_rows.start, (len(tile_rows), cut.shape[1])
-    self._add_tiles(rank, cut, first, np.zeros(shape, bool))
+    self._add_tiles(rank, cut, first, np.zeros(shape, np.int64))
     if self._of_tokens:
       num_rows = int(cut.starts[tile_rows.stop] - cut.starts[first])
       self._bad_tokens.setdefault(rank, []).append(np.zeros(num_rows, bool))
@@ -148,11 +148,11 @@ class Tally:
   def _of_tokens(self) -> bool:
     return self._tiling is not None and verdicts.is_of_tokens(self._id[0])
 
-  def _add_tiles(self, rank: int, cut: tiles.Cut, first: int, bad) -> None:
-    self._tiles += bad.size
-    self._failed += int(bad.sum())
-    self._grids.setdefault(rank, []).append(bad)
-    experts = cut.expert[first : first + len(bad)]
+  def _add_tiles(self, rank: int, cut: tiles.Cut, first: int, wrong) -> None:
+    self._tiles += wrong.size
+    self._failed += int(np.count_nonzero(wrong))
+    self._grids.setdefault(rank, []).append(wrong)
+    experts = cut.expert[first : first + len(wrong)]
     self._experts.setdefault(rank, []).append(experts)
 
   def _is_worst(self, error: float) -> bool:
@@ -165,7 +165,7 @@ class Tally:
       return
     if rank not in self._grids:  # a rank without rows has no chunk
       cut = self._tiling.cut(verdicts.tensor_of(self._id[0]), rank)
-      self._grids[rank] = [np.zeros(cut.shape, bool)]
+      self._grids[rank] = [np.zeros(cut.shape, np.int64)]
       self._experts[rank] = [cut.expert]
     if not padding.size:
       return

@@ -143,7 +143,7 @@ class Result:
       wrong: 'element', 'row' or 'whole', see `limits.power`.
     not_judged: elements whose limit says nothing of them.
     failure: the first bad tile, None if it passes.
-    grids: per rank `[B, C]` bool, bad tiles.
+    grids: per rank `[B, C]` int64, bad elements of each tile.
     experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
     part: the `parts.Part` that it was made of; None where nothing was compared,
       and in a report.

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 import xml.etree.ElementTree as ET
 
+import numpy as np
+
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.kept import versions
@@ -14,7 +16,7 @@ from hpmoe.parity_tests.report import svg_map
 
 # Characters for all maps with a failing tile and for all others, and those that
 # a square takes at most, its share of an expert's label included.
-_BUDGET, _SQUARE = {True: 600_000, False: 500_000}, 160
+_BUDGET, _SQUARE = {True: 1_000_000, False: 400_000}, 250
 _ASIDE = 400  # Characters that a hover or a cell tells at most.
 
 _MARKS = matrix.MARKS
@@ -168,8 +170,8 @@ def _tiles(report: check.Report) -> Iterator[ET.Element]:
   yield _tag('h2', 'Tiles')
   yield _tag(
     'p',
-    'A failing tile is crossed; the first failure has a ring. Hover for '
-    'its name. e3: expert 3.',
+    'A failing tile has the number of its wrong elements; the first failure '
+    'has a ring. Hover for its name. e3: expert 3; 16: its blocks from 16 on.',
     class_='small',
   )
   for stage, results in stages.items():
@@ -177,14 +179,13 @@ def _tiles(report: check.Report) -> Iterator[ET.Element]:
 
 
 def _groups(results: Sequence[verdicts.Result]) -> list[list[verdicts.Result]]:
-  """Returns comparisons whose maps are the same: those that fail, or all."""
+  """Returns comparisons of the same bad tiles: those that fail, or all."""
   judged = [r for r in results if r.verdict != verdicts.NOT_JUDGED]
   failing = [r for r in judged if r.verdict == verdicts.FAIL]
   groups: dict[tuple, list[verdicts.Result]] = {}
   for result in failing or judged:
-    groups.setdefault(tuple(g.tobytes() for g in result.grids), []).append(
-      result
-    )
+    bad = tuple((grid > 0).tobytes() for grid in result.grids)
+    groups.setdefault(bad, []).append(result)
   return list(groups.values())
 
 
@@ -216,20 +217,27 @@ def _group(report, group, most) -> Iterator[ET.Element]:
     many = f'{shown.failed} of {shown.tiles} tiles fail'
     yield _tag('h3', f'{many}: {_named(group)}')
     yield from (_tag('p', text) for text in _beside(shown))
-  first = report_lib.first_failing(report)
-  holder = next((r for r in group if r is first), shown)
+  first = report.first_failure
+  holder = next((r for r in group if r.failure is first), shown)
   squares = most[_has_failing_tile(shown)]
-  drawing = svg_map.make(holder, squares, report.first_failure)
+  drawing = svg_map.make(holder, squares, first)
   yield svg_map.draw(drawing)
-  yield _tag('p', drawing.words(), class_='small')
+  counted = f'; numbers are of {holder.lane}, {holder.rule}'
+  told = drawing.words() + counted * (len(group) > 1 and holder.failed > 0)
+  yield _tag('p', told, class_='small')
 
 
 def _named(group: Sequence[verdicts.Result]) -> str:
   by_lane = {
-    lane: ', '.join(r.rule for r in group if r.lane == lane)
+    lane: ', '.join(_counted(r) for r in group if r.lane == lane)
     for lane in verdicts.LANES
   }
   return ' · '.join(f'{n} ({rules})' for n, rules in by_lane.items() if rules)
+
+
+def _counted(result: verdicts.Result) -> str:
+  wrong = sum(int(grid.sum()) for grid in result.grids)
+  return f'{result.rule}: {wrong} wrong' if wrong else result.rule
 
 
 def _has_failing_tile(result: verdicts.Result) -> bool:
@@ -238,7 +246,7 @@ def _has_failing_tile(result: verdicts.Result) -> bool:
 
 def _beside(result: verdicts.Result) -> Iterator[str]:
   """Yields what a map does not show."""
-  drawn = sum(int(g.sum()) for g in result.grids)
+  drawn = sum(np.count_nonzero(g) for g in result.grids)
   if not result.failed:
     yield 'No single tile breaks the rule.'
   if result.failed > drawn:

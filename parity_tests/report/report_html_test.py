@@ -103,7 +103,8 @@ def test_the_tile_of_a_planted_fault_is_the_one_marked(faulty):
   assert mark in list(stage.iter('use'))
   assert _text(mark) == (
     f'rank {first.rank}, expert {first.expert}, weight row block '
-    f'{first.row_block}, column block {first.col_block}, the first failure'
+    f'{first.row_block}, column block {first.col_block}, '
+    f'{first.bad_rows * first.bad_cols} wrong elements, the first failure'
   )
   assert stage.get('open') == 'open'
   opened = {d.get('id') for d in tree.iter('details') if d.get('open')}
@@ -118,9 +119,9 @@ def test_every_tile_of_every_stage_is_in_its_maps(faulty):
     found = _stage(tree, stage.replace(' ', '-'))
     results = [r for r in faulty.results if r.stage == stage]
     chosen = [r for r in results if r.verdict == verdicts.FAIL] or results
-    grids = {tuple(g.tobytes() for g in r.grids): r.grids for r in chosen}
+    grids = {tuple((g > 0).tobytes() for g in r.grids): r.grids for r in chosen}
     places = ''.join(p.get('d') for p in found.iter('path'))
-    bad = sum(int(g.sum()) for gs in grids.values() for g in gs)
+    bad = sum(np.count_nonzero(g) for gs in grids.values() for g in gs)
     tiles_ = sum(g.size for gs in grids.values() for g in gs)
     assert len(list(found.iter('use'))) == bad
     assert places.count('M') == tiles_ - bad
@@ -186,7 +187,7 @@ def _grid(tile_rows=2, columns=1, bad=False):
     tiles=tile_rows * columns,
     failed=tile_rows * columns * bad,
     verdict=verdicts.FAIL if bad else verdicts.PASS,
-    grids=(np.full((tile_rows, columns), bad),),
+    grids=(np.full((tile_rows, columns), 5 * bad),),
     experts=(np.full(tile_rows, tiles.NO_EXPERT),),
   )
 
@@ -227,9 +228,11 @@ def test_what_is_not_judged_is_hatched_and_says_why():
 
 def test_lanes_that_fail_elsewhere_have_a_map_each():
   one, other = (_grid(bad=True) for _ in range(2))
-  other |= dict(grids=(np.array([[True], [False]]),), failed=1)
+  other |= dict(grids=(np.array([[3], [0]]),), failed=1)
+  wide = one | dict(grids=(np.array([[4], [1]]),))
   results = [
     verdicts.Result('y', 'exact', 'equal', **one),
+    verdicts.Result('y', 'exact', 'wide', **wide),
     verdicts.Result('y', 'bounded', 'bound', **other),
     verdicts.Result('y', 'standard', 'torch', **one),
   ]
@@ -237,10 +240,14 @@ def test_lanes_that_fail_elsewhere_have_a_map_each():
   stage = _stage(_parsed(report_html.to_html(_made(*results))), 'y')
 
   assert [_text(h) for h in stage.iter('h3')] == [
-    '2 of 2 tiles fail: exact (equal) · standard (torch)',
-    '1 of 2 tiles fail: bounded (bound)',
+    '2 of 2 tiles fail: exact (equal: 10 wrong, wide: 5 wrong) · standard '
+    '(torch: 10 wrong)',
+    '1 of 2 tiles fail: bounded (bound: 3 wrong)',
   ]
-  assert [len(list(d.iter('use'))) for d in stage.iter('div')][:2] == [2, 1]
+  maps = [d for d in stage.iter('div') if d.get('class') == 'maps']
+  numbers = [[t.text for t in one.iter('text')] for one in maps]
+  assert numbers == [['5', '5'], ['3']]
+  assert 'column blocks across; numbers are of exact, equal' in _text(stage)
 
 
 def test_what_fails_outside_of_the_tiles_is_told():
@@ -264,7 +271,11 @@ def test_a_page_stays_small_and_says_what_is_missing(bad, tile_rows):
   results = []
   for stage in verdicts.order(tensors.Parts(bias=True)):
     for lane in verdicts.LANES:
-      grids = [rng.random((tile_rows, 8)) < bad * 0.5 for _ in range(8)]
+      grids = [
+        rng.integers(0, 16_384, (tile_rows, 8))
+        * (rng.random((tile_rows, 8)) < bad * 0.5)
+        for _ in range(8)
+      ]
       experts = [np.arange(tile_rows) // 10] * 8
       results.append(
         verdicts.Result(

@@ -1,4 +1,4 @@
-"""Tile maps as SVG: one drawing per rank, one square per tile."""
+"""Tile maps as SVG: some drawings per expert, one square per tile."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -10,9 +10,11 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import markup
 
-_SIDE, _PITCH, _GAP = 12, 14, 6  # of a square; from one to the next; of experts
+# Of a square, in which a number fits, and from one to the next.
+_WIDTH, _HEIGHT, _ACROSS, _DOWN = 40, 14, 42, 16
 _LABEL = 34  # left of a square, for the expert
-_TITLE = 18  # above the squares, for the rank
+_EDGE, _BASE = 3, 11  # for a ring; from a square's top to its number's base
+_TALL = 16  # rows of squares, before the next go beside them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Strip:
   Attributes:
     rank: that holds them.
     expert: global, or `tiles.NO_EXPERT`.
-    bad: `[B, C]` bool by row block and column block.
+    bad: `[B, C]` int64 by row block and column block, bad elements.
   """
 
   rank: int
@@ -30,10 +32,9 @@ class Strip:
   bad: np.ndarray
 
   def squares(self, merged: int) -> np.ndarray:
-    """Returns `[ceil(B / merged), ceil(C / merged)]` int64, bad tiles."""
+    """Returns `[ceil(B / merged), ceil(C / merged)]` int64, bad elements."""
     rows, columns = (np.arange(0, n, merged) for n in self.bad.shape)
-    counts = self.bad.astype(np.int64)
-    return np.add.reduceat(np.add.reduceat(counts, rows), columns, axis=1)
+    return np.add.reduceat(np.add.reduceat(self.bad, rows), columns, axis=1)
 
   def num_squares(self, merged: int) -> int:
     rows, columns = self.bad.shape
@@ -65,11 +66,11 @@ class Map:
     told = [f'{self.block}s down, column blocks across']
     if self.merged > 1:
       told.append(
-        f'one square is up to {self.merged} x {self.merged} tiles and is '
-        'marked if any of them fails'
+        f'one square is up to {self.merged} x {self.merged} tiles and counts '
+        'for all of them'
       )
     if self.left_out:
-      bad = sum(int(strip.bad.sum()) for strip in self.left_out)
+      bad = sum(np.count_nonzero(strip.bad) for strip in self.left_out)
       told.append(
         f'not drawn, to keep the file small: {len(self.left_out)} of '
         f'{len(self.strips) + len(self.left_out)} experts, {bad} failing '
@@ -126,25 +127,17 @@ def _total(strips: Sequence[Strip], merged: int) -> int:
 
 def definitions() -> ET.Element:
   """Returns the marks, which a page has once."""
-  size = dict(width=_SIDE, height=_SIDE)
-  cross = markup.tag('path', d='M3 3l6 6M9 3l-6 6')
+  block = dict(width=_WIDTH, height=_HEIGHT)
+  ring = dict(x=-1.5, y=-1.5, width=_WIDTH + 3, height=_HEIGHT + 3)
   return markup.tag(
     'svg',
     markup.tag(
       'defs',
-      markup.tag('g', markup.tag('rect', **size), cross, id='bad'),
+      markup.tag('rect', **block, id='bad'),
       markup.tag(
         'g',
-        markup.tag('rect', **size),
-        markup.tag('path', d='M3 3l6 6M9 3l-6 6'),
-        markup.tag(
-          'rect',
-          class_='ring',
-          x=-1.5,
-          y=-1.5,
-          width=_SIDE + 3,
-          height=_SIDE + 3,
-        ),
+        markup.tag('rect', **block),
+        markup.tag('rect', **ring, class_='ring'),
         id='first',
       ),
     ),
@@ -155,7 +148,7 @@ def definitions() -> ET.Element:
 
 
 def draw(one: Map) -> ET.Element:
-  """Returns the drawings of all ranks, side by side."""
+  """Returns the drawings of all ranks, which fill a page's width."""
   by_rank: dict[int, list[Strip]] = {r: [] for r in range(one.num_ranks)}
   for strip in one.strips:
     by_rank[strip.rank].append(strip)
@@ -172,50 +165,60 @@ def draw(one: Map) -> ET.Element:
 
 
 def _rank(one: Map, rank: int, strips: Sequence[Strip]) -> ET.Element:
-  label = _LABEL if any(s.expert != tiles.NO_EXPERT for s in strips) else 2
-  parts = [markup.tag('text', f'rank {rank}', x=2, y=11)]
-  if not strips:
-    parts.append(markup.tag('text', 'no rows', x=2, y=_TITLE + 11))
-  top, width = _TITLE, 0
-  for strip in strips:
-    counts = strip.squares(one.merged)
-    if strip.expert != tiles.NO_EXPERT:
-      parts.append(markup.tag('text', f'e{strip.expert}', x=2, y=top + 10))
-    parts += _squares(one, strip, counts, label, top)
-    top += _PITCH * len(counts) + _GAP
-    width = max(width, counts.shape[1])
-  width = max(label + width * _PITCH + 2, 52)
-  height = max(top, _TITLE + _PITCH)
-  return markup.tag(
-    'svg',
-    *parts,
-    viewBox=f'0 0 {width} {height}',
-    width=width,
-    height=height,
-  )
+  drawn = [piece for strip in strips for piece in _pieces(one, strip)]
+  name = markup.tag('small', f'rank {rank}' + (': no rows' * (not drawn)))
+  return markup.tag('div', name, *drawn, class_='rank')
+
+
+def _pieces(one: Map, strip: Strip) -> Iterator[ET.Element]:
+  """Yields a drawing for each few rows of squares, one right of the other."""
+  counts = strip.squares(one.merged)
+  named = [_name(strip, b * one.merged) for b in range(0, len(counts), _TALL)]
+  left = _LABEL if any(named) else _EDGE
+  for name, begin in zip(named, range(0, len(counts), _TALL)):
+    rows = counts[begin : begin + _TALL]
+    width = left + rows.shape[1] * _ACROSS + _EDGE
+    height = len(rows) * _DOWN + 2 * _EDGE
+    yield markup.tag(
+      'svg',
+      *([markup.tag('text', name, x=2, y=_EDGE + _BASE)] if name else []),
+      *_squares(one, strip, rows, begin, left),
+      viewBox=f'0 0 {width} {height}',
+      width=width,
+    )
+
+
+def _name(strip: Strip, block: int) -> str:
+  if block:
+    return str(block)
+  return '' if strip.expert == tiles.NO_EXPERT else f'e{strip.expert}'
 
 
 def _squares(
-  one: Map, strip: Strip, counts: np.ndarray, left: int, top: int
+  one: Map, strip: Strip, counts: np.ndarray, begin: int, left: int
 ) -> Iterator[ET.Element]:
   good = np.argwhere(counts == 0)
   if len(good):
-    square = f'h{_SIDE}v{_SIDE}h-{_SIDE}z'
+    square = f'h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z'
     path = ''.join(
-      f'M{left + c * _PITCH} {top + b * _PITCH}{square}' for b, c in good
+      f'M{left + c * _ACROSS} {_EDGE + b * _DOWN}{square}' for b, c in good
     )
     owner = _owner(strip)
     about = [markup.tag('title', owner)] if owner else []
     yield markup.tag('path', *about, d=path, class_='good')
   for b, c in np.argwhere(counts):
-    is_first = _holds(one, strip, b, c)
+    bad, row = int(counts[b, c]), begin + b
+    is_first = _holds(one, strip, row, c)
+    x, y = left + c * _ACROSS, _EDGE + b * _DOWN
     yield markup.tag(
       'use',
-      markup.tag('title', _words(one, strip, b, c, counts[b, c], is_first)),
+      markup.tag('title', _words(one, strip, row, c, bad, is_first)),
       href='#first' if is_first else '#bad',
-      x=left + c * _PITCH,
-      y=top + b * _PITCH,
+      x=x,
+      y=y,
     )
+    number = str(bad) if bad < 100_000 else f'{bad // 1000}k'
+    yield markup.tag('text', number, x=x + _WIDTH // 2, y=y + _BASE)
 
 
 def _owner(strip: Strip) -> str:
@@ -245,6 +248,6 @@ def _words(
     where.append(
       f'{name} {begin}' if begin == last else f'{name}s {begin} to {last}'
     )
-  where += [f'{bad} failing tiles'] if bad > 1 else []
+  where += [f'{bad} wrong elements' if bad > 1 else '1 wrong element']
   where += ['the first failure'] if is_first else []
   return ', '.join(filter(None, where))

@@ -1,4 +1,4 @@
-"""Every tile is a square, every failing one a crossed square."""
+"""Every tile is a square, every failing one counts."""
 
 import re
 
@@ -13,11 +13,11 @@ PLENTY = 10**6
 
 
 def _result(*ranks, stage='gate_up', failure=None):
-  """Given per rank a list of (expert, `[B, C]` of 0 and 1)."""
+  """Given per rank a list of (expert, `[B, C]` bad elements)."""
   grids, experts = [], []
   for strips in ranks:
-    bad = [np.array(b, bool).reshape(len(b), -1) for _, b in strips]
-    grids.append(np.concatenate(bad) if bad else np.zeros((0, 2), bool))
+    bad = [np.array(b).reshape(len(b), -1) for _, b in strips]
+    grids.append(np.concatenate(bad) if bad else np.zeros((0, 2), int))
     owner = [[e] * len(b) for e, b in strips]
     experts.append(np.array(sum(owner, []), int))
   return verdicts.Result(
@@ -47,8 +47,12 @@ def _failure(**where):
   )
 
 
+def _ranks(drawing):
+  return [e for e in drawing.iter('div') if e.get('class') == 'rank']
+
+
 def _squares(drawing):
-  """Returns the places of good squares and of failing ones, by drawing."""
+  """Returns the places of good squares and of failing ones, by expert."""
   found = []
   for svg in drawing.iter('svg'):
     good = [
@@ -65,36 +69,53 @@ def _titles(drawing):
   return [use.find('title').text for use in drawing.iter('use')]
 
 
+def _texts(drawing):
+  return [text.text for text in drawing.iter('text')]
+
+
 TWO_RANKS = _result(
-  [(0, [[0, 0], [0, 1]]), (1, [[1, 0]])],
-  [(4, [[0, 0], [0, 0], [1, 1]])],
+  [(0, [[0, 0], [0, 7]]), (1, [[1, 0]])],
+  [(4, [[0, 0], [0, 0], [128, 123_456]])],
 )
 
 
-def test_every_tile_is_drawn_once_and_the_failing_ones_are_crossed():
+def test_every_tile_is_drawn_once_and_the_failing_ones_count():
   drawing = svg_map.draw(svg_map.make(TWO_RANKS, PLENTY))
 
-  for grid, (good, bad) in zip(TWO_RANKS.grids, _squares(drawing)):
-    assert len(bad) == grid.sum()
-    assert len(good) + len(bad) == grid.size
-    assert len({*good, *bad}) == grid.size
+  for grid, rank in zip(TWO_RANKS.grids, _ranks(drawing)):
+    assert len(_titles(rank)) == np.count_nonzero(grid)
+    assert sum(len(g) + len(b) for g, b in _squares(rank)) == grid.size
+    assert all(len({*g, *b}) == len(g) + len(b) for g, b in _squares(rank))
   assert _titles(drawing) == [
-    'rank 0, expert 0, row block 1, column block 1',
-    'rank 0, expert 1, row block 0, column block 0',
-    'rank 1, expert 4, row block 2, column block 0',
-    'rank 1, expert 4, row block 2, column block 1',
+    'rank 0, expert 0, row block 1, column block 1, 7 wrong elements',
+    'rank 0, expert 1, row block 0, column block 0, 1 wrong element',
+    'rank 1, expert 4, row block 2, column block 0, 128 wrong elements',
+    'rank 1, expert 4, row block 2, column block 1, 123456 wrong elements',
   ]
-  assert [t.text for t in drawing[0].iter('text')][1:] == ['e0', 'e1']
+  assert _texts(drawing) == ['e0', '7', 'e1', '1', 'e4', '128', '123k']
 
 
-def test_rows_go_down_columns_across_and_experts_stand_apart():
+def test_rows_go_down_and_columns_across():
   drawing = svg_map.draw(svg_map.make(TWO_RANKS, PLENTY))
 
-  (good, bad), _ = _squares(drawing)
+  good, bad = _squares(drawing)[0]
   first, right, below, corner = good[0], good[1], good[2], bad[0]
   assert right[0] > first[0] and right[1] == first[1]
   assert below[0] == first[0] and corner == (right[0], below[1])
-  assert bad[1][1] - corner[1] > corner[1] - first[1]
+
+
+def test_many_row_blocks_go_on_beside_the_first_ones():
+  # Given 40 row blocks, of which 17 has 3 bad elements,
+  blocks = np.zeros((40, 1), int)
+  blocks[17] = 3
+
+  # when they are drawn, then in three pieces that name their first.
+  drawing = svg_map.draw(svg_map.make(_result([(0, blocks)]), PLENTY))
+  assert _texts(drawing) == ['e0', '16', '3', '32']
+  assert _titles(drawing) == [
+    'rank 0, expert 0, row block 17, column block 0, 3 wrong elements'
+  ]
+  assert [len(g) + len(b) for g, b in _squares(drawing)] == [16, 16, 8]
 
 
 def test_only_the_tile_of_the_first_failure_has_a_ring():
@@ -106,7 +127,8 @@ def test_only_the_tile_of_the_first_failure_has_a_ring():
 
   rings = [u for u in here.iter('use') if u.get('href') == '#first']
   assert [r.find('title').text for r in rings] == [
-    'rank 1, expert 4, row block 2, column block 1, the first failure'
+    'rank 1, expert 4, row block 2, column block 1, 1 wrong element, the '
+    'first failure'
   ]
   assert {u.get('href') for u in elsewhere.iter('use')} == {'#bad'}
 
@@ -123,8 +145,8 @@ def test_a_failure_past_the_last_valid_row_has_no_tile():
 def test_a_rank_without_rows_says_so_and_the_others_keep_their_number():
   drawing = svg_map.draw(svg_map.make(_result([], [(5, [[1, 0]])]), PLENTY))
 
-  texts = [[t.text for t in svg.iter('text')] for svg in drawing.iter('svg')]
-  assert texts == [['rank 0', 'no rows'], ['rank 1', 'e5']]
+  told = [(r[0].text, _texts(r)) for r in _ranks(drawing)]
+  assert told == [('rank 0: no rows', []), ('rank 1', ['e5', '1'])]
 
 
 def test_tiles_of_tokens_have_no_expert():
@@ -132,21 +154,25 @@ def test_tiles_of_tokens_have_no_expert():
 
   drawing = svg_map.draw(svg_map.make(result, PLENTY))
 
-  assert _titles(drawing) == ['rank 0, token block 1, column block 0']
+  assert _titles(drawing) == [
+    'rank 0, token block 1, column block 0, 1 wrong element'
+  ]
+  assert _texts(drawing) == ['1']
 
 
 def test_too_many_tiles_share_squares_and_no_failing_one_is_lost():
-  # Given 7 x 5 tiles, two of which fail,
+  # Given 7 x 5 tiles, three of which fail,
   bad = np.zeros((7, 5), int)
   bad[3, 4] = bad[6, 0] = 1
+  bad[2, 4] = 30
 
   # when there may be but 12 squares, then 2 x 2 tiles share one.
   one = svg_map.make(_result([(0, bad)]), 12)
   assert one.merged == 2 and not one.left_out
   assert 'up to 2 x 2 tiles' in one.words()
   assert _titles(svg_map.draw(one)) == [
-    'rank 0, expert 0, row blocks 2 to 3, column block 4',
-    'rank 0, expert 0, row block 6, column blocks 0 to 1',
+    'rank 0, expert 0, row blocks 2 to 3, column block 4, 31 wrong elements',
+    'rank 0, expert 0, row block 6, column blocks 0 to 1, 1 wrong element',
   ]
 
 
@@ -160,4 +186,4 @@ def test_experts_are_left_out_last_and_those_that_fail_after_others(most):
   assert drawn == {1: [2], 2: [2, 5], 3: [0, 2, 5]}[most]
   lost = 9 if most == 1 else 0
   assert f'{6 - most} of 6 experts, {lost} failing tiles' in one.words()
-  assert len(svg_map.draw(one)) == most
+  assert len(_ranks(svg_map.draw(one))) == most
