@@ -141,13 +141,13 @@ endef
 
 .PHONY: sanitize sanitize-address sanitize-thread
 sanitize: sanitize-address sanitize-thread
-sanitize-address: SANITIZE = address,undefined
-sanitize-thread: SANITIZE = thread
+sanitize-address can-sanitize-address: SANITIZE = address,undefined
+sanitize-thread can-sanitize-thread: SANITIZE = thread
 # What launches, with threads; the rest has none.
 sanitize-thread: SANITIZED_TESTS = backend_ascend/kernels/host/checks/faults_test.py \
   backend_ascend/kernels/host/launch/launch_test.py \
   $(wildcard backend_ascend/kernels/host/*/runtime*_test.py)
-sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
+sanitize-address sanitize-thread: sanitize-%: can-sanitize-% $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
 	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
 	  -DHPMOE_FRONTENDS=OFF -DHPMOE_STUBS=OFF \
@@ -172,6 +172,14 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/full.stamp
 	  -p no:cacheprovider -m "not slow" -k "not $(VALUES_ALONE)" \
 	  $(filter-out %_offsets_test.py,$(SANITIZED_TESTS))
 
+# Targets can-* say in one line what lacks, before anything is built.
+NO_SANITIZER = expected a compiler with the runtimes of -fsanitize=$(SANITIZE). \
+On Debian: apt-get install g++, or beside Clang libclang-rt-dev
+.PHONY: can-sanitize-address can-sanitize-thread
+can-sanitize-address can-sanitize-thread:
+	@echo 'int main() {}' | $${CXX:-c++} -fsanitize=$(SANITIZE) -x c++ - -o /dev/null \
+	  2>/dev/null || { echo "$${CXX:-c++}: $(NO_SANITIZER)" >&2; exit 1; }
+
 # What was found new stays in out/fuzz/image, and what broke in out/fuzz.
 FUZZ_SECONDS ?= 60
 CLANGXX ?= clang++
@@ -185,17 +193,22 @@ SHOW_FINDING = find out/fuzz -maxdepth 1 -name '*-*' -type f | while read -r fil
   do echo "$$file, gzip, base64:"; gzip -9c "$$file" | base64 -w 0; echo; done; \
   grep -hE '^image_fuzz:|ERROR: |runtime error:' out/fuzz/image.log || true
 
+NO_FUZZER = $(CLANGXX): expected Clang with libFuzzer. \
+On Debian: apt-get install clang libclang-rt-dev
+.PHONY: can-fuzz
+can-fuzz:
+	@echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' \
+	  | $(CLANGXX) -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null \
+	  2>/dev/null || { echo '$(NO_FUZZER)' >&2; exit 1; }
+
 # A core for each.
 .PHONY: fuzz fuzz-image fuzz-tensor-file
-fuzz:
+fuzz: can-fuzz
 	@$(MAKE) --no-print-directory -j2 --output-sync=target \
 	  fuzz-image fuzz-tensor-file
 	@paste -sd';' out/fuzz/image.summary out/fuzz/tensor_file.summary
 
-fuzz-image: $(VENV)/core.stamp
-	@$(CLANGXX) --version >/dev/null 2>&1 || { echo '$(CLANGXX): expected \
-	Clang with libFuzzer. On Debian: apt-get install clang libclang-rt-dev' \
-	  >&2; exit 1; }
+fuzz-image: can-fuzz $(VENV)/core.stamp
 	mkdir -p out/fuzz/image out/fuzz/seeds
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/fuzz/build -G Ninja \
 	  -DHPMOE_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANGXX) >out/fuzz/image.log
@@ -218,10 +231,12 @@ fuzz-tensor-file: $(VENV)/core.stamp
 # editable install, which would answer for what Bazel laid out.
 BAZEL ?= bazel
 BAZEL_TESTS ?= //src/hpmoe/reference:routing_test //src/hpmoe/reference:dispatch_test
-.PHONY: bazel
-bazel: $(VENV)/full.stamp
-	@$(BAZEL) --version >/dev/null 2>&1 || { echo '$(BAZEL): expected Bazel. \
-	On Debian: apt-get install bazel-bootstrap' >&2; exit 1; }
+NO_BAZEL = $(BAZEL): expected Bazel. On Debian: apt-get install bazel-bootstrap
+.PHONY: bazel can-bazel
+can-bazel:
+	@$(BAZEL) --version >/dev/null 2>&1 || { echo '$(NO_BAZEL)' >&2; exit 1; }
+
+bazel: can-bazel $(VENV)/full.stamp
 	$(BAZEL) build --jobs=$(JOBS) //src/hpmoe/...
 	export PYTHONPATH="$$($(BIN)/python -c \
 	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
@@ -239,6 +254,7 @@ define NO_CANN
 ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, as its \
 set_env.sh sets it
 endef
+NO_CMAKE = $(NPU_CMAKE): expected CMake. On Debian: apt-get install cmake
 .PHONY: ascend-npu
 ascend-npu:
 	@test -n "$${ASCEND_HOME_PATH:-}" || { echo '$(NO_CANN), got none' >&2; \
@@ -247,6 +263,7 @@ ascend-npu:
 	  "$$ASCEND_HOME_PATH/compiler/$(ASC_CONFIG)" >/dev/null || compgen -G \
 	  "$$ASCEND_HOME_PATH/$$(uname -m)-linux/$(ASC_CONFIG)" >/dev/null || { echo "$(NO_CANN) \
 	with $(ASC_CONFIG), got $$ASCEND_HOME_PATH" >&2; exit 1; }
+	@$(NPU_CMAKE) --version >/dev/null 2>&1 || { echo '$(NO_CMAKE)' >&2; exit 1; }
 	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD)
 	$(NPU_CMAKE) --build $(NPU_BUILD) --parallel $(JOBS)
 
@@ -256,9 +273,14 @@ bench: $(VENV)/full.stamp
 
 # torch of PyPI brings 6 GB, so this environment is made for nothing else.
 PEERS_FLAGS ?=
+PEERS = .venv-peers
+NO_PEERS = make bench-peers: expected the packages of extra peers in \
+pyproject.toml from PyPI; what pip said is above
 .PHONY: bench-peers time-peers
 bench-peers:
-	@$(MAKE) --no-print-directory VENV=.venv-peers time-peers
+	@$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/peers.stamp \
+	  || { echo '$(NO_PEERS)' >&2; exit 1; }
+	@$(MAKE) --no-print-directory VENV=$(PEERS) time-peers
 
 time-peers: $(VENV)/peers.stamp
 	$(BIN)/python -m benchmarks.peers.main $(PEERS_FLAGS)

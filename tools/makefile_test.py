@@ -1,0 +1,76 @@
+"""What `make` says where a tool lacks: one line, before anything is built."""
+
+import os
+import subprocess
+
+import pytest
+
+from hpmoe.tools import import_graph
+
+# No target gets as far as an environment, and no compiler can link a runtime.
+LACKING = ('PYTHON=false', 'CLANGXX=false', 'BAZEL=false', 'NPU_CMAKE=false')
+
+
+def _said(target, tmp_path, **environment):
+  """Returns what `make` says but for its own lines."""
+  kept = {
+    k: v
+    for k, v in os.environ.items()
+    if not k.startswith(('MAKE', 'MFLAGS', 'ASCEND_'))
+  }
+  done = subprocess.run(
+    ['make', f'VENV={tmp_path}/venv', *LACKING, target],
+    cwd=import_graph.ROOT,
+    env=kept | environment,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2
+  lines = (done.stdout + done.stderr).splitlines()
+  return [line for line in lines if not line.startswith('make')]
+
+
+@pytest.mark.parametrize(
+  ('target', 'lacks'),
+  [
+    (
+      'fuzz',
+      'false: expected Clang with libFuzzer. On Debian: apt-get install '
+      'clang libclang-rt-dev',
+    ),
+    (
+      'sanitize',
+      'false: expected a compiler with the runtimes of '
+      '-fsanitize=address,undefined. On Debian: apt-get install g++, or beside '
+      'Clang libclang-rt-dev',
+    ),
+    (
+      'sanitize-thread',
+      'false: expected a compiler with the runtimes of '
+      '-fsanitize=thread. On Debian: apt-get install g++, or beside Clang '
+      'libclang-rt-dev',
+    ),
+    (
+      'bazel',
+      'false: expected Bazel. On Debian: apt-get install bazel-bootstrap',
+    ),
+    (
+      'ascend-npu',
+      'ASCEND_HOME_PATH: expected the folder of an installed CANN '
+      'toolkit, as its set_env.sh sets it, got none',
+    ),
+  ],
+)
+def test_a_target_says_in_one_line_what_lacks(target, lacks, tmp_path):
+  assert _said(target, tmp_path, CXX='false') == [lacks]
+
+
+def test_operators_for_an_npu_need_cmake_too(tmp_path):
+  # Given a folder that looks like CANN's,
+  config = tmp_path / 'tikcpp/ascendc_kernel_cmake/asc-config.cmake'
+  config.parent.mkdir(parents=True)
+  config.touch()
+
+  # when there is no CMake, then that is said.
+  said = _said('ascend-npu', tmp_path, ASCEND_HOME_PATH=str(tmp_path))
+  assert said == ['false: expected CMake. On Debian: apt-get install cmake']
