@@ -47,6 +47,7 @@ def rungs() -> dict[str, check.Request]:
   request = tiny.but
   narrow = dict(dtype='bfloat16')
   down = dict(placement='before_down')
+  sums = dict(placement='epilogue')
   wide: dict[str, Any] = dict(ranks=4, tokens=64, preset='small', capacity=None)
   found = {
     # As the command makes it, but for the time that a hang may take.
@@ -73,6 +74,7 @@ def rungs() -> dict[str, check.Request]:
       **narrow, **down, options=_COARSE, checking=_modes(late_puts=True)
     ),
     'tiny before_down': request(**down),
+    'tiny bf16 epilogue fine': request(**narrow, **sums, options=_FINE),
     'tiny bf16': request(**narrow),
     'tiny f16': request(dtype='float16'),
   }
