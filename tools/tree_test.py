@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import re
+import tomllib
 
 import pytest
 
@@ -120,3 +121,13 @@ class TestBuildFiles:
       'read_case',
     }
     assert {known.get(m, m) for m in imported} - optional <= named
+
+
+def test_a_release_has_one_version():
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  released = re.search(
+    r'^## \[(\d.*?)\]', (ROOT / 'CHANGELOG.md').read_text(), re.M
+  )
+
+  module = ast.literal_eval(calls(ROOT / 'MODULE.bazel')['module']['version'])
+  assert released and {released[1], module} == {project['version']}
