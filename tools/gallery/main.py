@@ -34,12 +34,14 @@ _ONLY = flags.DEFINE_multi_string('entry', [], 'One of them; none: all.')
 ADAPTERS = import_graph.ROOT / 'examples/gallery'
 NAME = 'gallery'
 COLUMNS = (
-  *('layer', 'promises', 'float32', 'bfloat16', 'why'),
+  *('layer', 'float32', 'bfloat16', 'why'),
   'right in bfloat16 under',
   'float32: y or dx changes bits by',
 )
 
 CASE = ('--preset=small', '--ranks=1', '--tokens=64')
+# Triton's interpreter is slow.
+TINY = ('--preset=tiny', '--ranks=1')
 DTYPES = ('f32', 'bf16')
 # Asked beside: bf16 under the entry's policy.
 POLICY = 'policy'
@@ -58,11 +60,12 @@ class Entry:
     name: what the page calls it.
     adapter: `FILE.py:function` in `ADAPTERS`.
     packages: whose versions the page names.
-    promises: what its authors say of its arithmetic.
     found: why what does not pass does not, by experiment; '' if all passes.
     has_backward: whether its gradients are judged too.
     policy: under which it is right in bf16; '': under none.
     case: flags that say what is judged.
+    bits: flags of the layer on which it is seen what changes bits; none: it is
+      not, as the kernel takes whole blocks and is interpreted.
     python: 'ours', which has JAX and MindSpore; 'gallery'; or a variable of the
       environment that names one, without which the entry stays as it was.
   """
@@ -70,16 +73,14 @@ class Entry:
   name: str
   adapter: str
   packages: tuple[str, ...]
-  promises: str
   found: str = ''
   has_backward: bool = False
   policy: str = ''
   case: tuple[str, ...] = CASE
+  bits: tuple[str, ...] = TINY
   python: str = 'gallery'
 
 
-# Triton's interpreter is slow.
-_TINY = ('--preset=tiny', '--ranks=1')
 _GATHER = 'bf16: autograd sums the K gradients of a token in bf16'
 _SILU = 'bf16: silu(gate) is rounded before it meets up'
 _GATHERED = 'd_running_sum=storage,sum_order=expert'
@@ -89,7 +90,6 @@ ENTRIES = (
     'torch grouped_mm',
     'torch_grouped_mm.py:moe',
     ('torch',),
-    'sums of bf16 in float32',
     _GATHER,
     has_backward=True,
     policy=_GATHERED,
@@ -98,7 +98,6 @@ ENTRIES = (
     'Hugging Face, eager',
     'hugging_face.py:eager',
     ('transformers', 'torch'),
-    '-',
     f'{_SILU}; y is summed over K in bf16 (`--policy=hf_mixtral`), dx from the '
     'last expert back',
     has_backward=True,
@@ -107,7 +106,6 @@ ENTRIES = (
     'Hugging Face, grouped_mm',
     'hugging_face.py:grouped',
     ('transformers', 'torch'),
-    '-',
     _SILU,
     has_backward=True,
     policy=f'grouped_mm_f32_weights,{_GATHERED}',
@@ -116,7 +114,6 @@ ENTRIES = (
     'JAX ragged_dot',
     'jax_products.py:ragged_dot',
     ('jax',),
-    'as preferred_element_type says',
     _GATHER,
     has_backward=True,
     policy=_GATHERED,
@@ -126,24 +123,22 @@ ENTRIES = (
     "JAX's megablox gmm, Pallas interpreted",
     'jax_products.py:gmm',
     ('jax',),
-    'sums in float32',
     _GATHER,
     has_backward=True,
     policy=_GATHERED,
     python='ours',
+    bits=(),
   ),
   Entry(
     'ONNX Runtime, com.microsoft.MoE',
     'onnx_moe.py:moe',
     ('onnxruntime',),
-    'float32 and float16 on CPUs',
     'bf16: no kernel on CPUs',
   ),
   Entry(
     'MindSpore operators',
     'mindspore_operators.py:moe',
     ('mindspore',),
-    '-',
     'bf16: neither gather nor matmul on CPUs',
     python='ours',
   ),
@@ -151,32 +146,30 @@ ENTRIES = (
     'Triton kernel, interpreted',
     'triton_kernel.py:moe',
     ('triton', 'torch'),
-    'sums in float32; rounds to nearest',
     "bf16: the interpreter's tl.dot multiplies bits as integers",
+    bits=(),
   ),
   Entry(
     'the same, float32 alone within it',
     'triton_kernel.py:wide',
     ('triton', 'torch'),
-    'sums in float32',
+    bits=(),
   ),
   Entry(
     "vLLM's fused_moe_kernel, interpreted",
     'vllm_fused_moe.py:moe',
     ('vllm', 'triton', 'torch'),
-    'sums in float32',
     'bf16: as above',
     python='HPMOE_VLLM_PYTHON',
-    case=_TINY,
+    case=TINY,
   ),
   Entry(
     "SGLang's fused_moe_kernel, interpreted",
     'sglang_fused_moe.py:moe',
     ('sglang', 'triton', 'torch'),
-    'sums in float32',
     'bf16: as above',
     python='HPMOE_SGLANG_PYTHON',
-    case=_TINY,
+    case=TINY,
   ),
 )
 
@@ -228,7 +221,7 @@ def kept_bits(entry: Entry, python: str, adapters='') -> Figure:
   with tempfile.TemporaryDirectory() as folder:
     file = os.path.join(folder, 'rows.json')
     words = command(entry, DTYPES[0], python, adapters)[1:]
-    done = _run(['invariance', *words, *_TINY, f'--json={file}'])
+    done = _run(['invariance', *words, *entry.bits, f'--json={file}'])
     if done.returncode not in (0, 1):
       raise RuntimeError(f'{entry.name}: {done.stderr[-2000:]}')
     with open(file) as held:
@@ -336,7 +329,6 @@ def rows(held: Mapping[str, Any]) -> list[list[str]]:
   return [
     [
       f'[{entry.name}](../examples/gallery/{entry.adapter.partition(":")[0]})',
-      entry.promises,
       *(held[entry.name][dtype]['outcome'] for dtype in DTYPES),
       entry.found,
       f'`--policy={entry.policy}`' if entry.policy else '',
@@ -364,7 +356,8 @@ def main(argv: Sequence[str]) -> None:
       continue
     asked = (*DTYPES, POLICY) if entry.policy else DTYPES
     found = {a: dataclasses.asdict(judged(entry, a, python)) for a in asked}
-    found[INVARIANCE] = dataclasses.asdict(kept_bits(entry, python))
+    if entry.bits:
+      found[INVARIANCE] = dataclasses.asdict(kept_bits(entry, python))
     for one in found:
       print(f'{entry.name}, {one}: {found[one]["outcome"]}', flush=True)
       print(found[one]['text'], end='\n\n', flush=True)
