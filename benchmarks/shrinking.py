@@ -2,7 +2,7 @@ r"""How small `hpmoe shrink` makes twenty planted bugs, and how long it takes.
 
 Each bug is shrunk by a process of its own from preset `small` on 4 ranks, with
 nothing kept: programs of the oracle are compiled anew, as at a first use.
-Seconds are from its start to its end.
+Seconds are from its start to its end, with a check of the whole case first.
 
 Example:
   python -m benchmarks.shrinking --keep

@@ -218,7 +218,7 @@ class Bench:
     request: request_lib.Request,
     progress: judging.Progress = lambda step: None,
     only: str = '',
-    roundings: bool = True,
+    roundings: Sequence[str] | None = None,
   ) -> Examined:
     """Returns what the lanes say of this bench's ranks, see `settled`.
 
@@ -226,7 +226,7 @@ class Bench:
       request: as in `examine`.
       progress: as there.
       only: the data to judge on; '': all.
-      roundings: whether roundings that explain a stage are looked for.
+      roundings: stages that are looked at for roundings; None: all.
     """
     self._refuse_other_passes(request.case)
     judgement = request.judgement

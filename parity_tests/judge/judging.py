@@ -62,13 +62,13 @@ class Asked:
     lanes: some of `verdicts.LANES`.
     records: of lane standard.
     progress: called with the name of each step as it begins.
-    roundings: whether those that explain a stage are looked for.
+    roundings: stages that are looked at for roundings; None: all.
   """
 
   lanes: tuple[str, ...]
   records: tuple[standards.Standard, ...]
   progress: Progress
-  roundings: bool = True
+  roundings: Sequence[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +333,7 @@ def explained(
   Not where some ranks are judged alone: it takes the tensors of all.
 
   Args:
-    asked: whether roundings are looked for.
+    asked: where roundings are looked for.
     case: the pass.
     answered: what the candidate returned.
     expected: tensors of the oracle's.
@@ -354,7 +354,8 @@ def explained(
   for name in (n for n in case.which.stages if n in failures):
     failure = failures[name]
     told = ''
-    if asked.roundings and _is_small(case):
+    looked = asked.roundings is None or name in asked.roundings
+    if looked and _is_small(case):
       rounded = _rounded(case, answered, name)
       with oracle_lib.in_passing():
         told = roundings.explain(rounded)

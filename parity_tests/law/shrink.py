@@ -150,7 +150,7 @@ def _words(pattern: str) -> str:
   Places may as well, but where little else is said.
   """
   first, *more = pattern.split('; ')
-  words = first.split(' where ')[0].split(',')[0]
+  words = re.split(' where |,|:', first)[0]
   if first.startswith(_VAGUE):
     places = (one.split(',')[0] for one in (first, *more))
     said = '' if words.startswith(('in ', 'look at ')) else words
@@ -291,7 +291,9 @@ class _Shrinking:
     self._request = dataclasses.replace(request, judgement=judgement)
     self._first, self._wanted = first, wanted
     self._data = _data(first)
-    self._roundings = roundings.ASKS in first.pattern
+    is_rounding = roundings.ASKS in first.pattern
+    stage = verdicts.tensor_of(first.stage)
+    self._roundings = (stage,) if is_rounding else ()
     self._progress, self._tried = progress, 1
     self._oracle = of_pass.stored_golden
 

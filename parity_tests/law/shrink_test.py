@@ -150,6 +150,12 @@ def test_each_of_two_bugs_has_a_case(pair, tmp_path):
   assert second.config.num_tokens == found[1].layer.sizes['T']
 
 
+def test_how_much_is_left_of_a_rounding_is_no_part_of_its_look():
+  told = 'as if operands was rounded to tf32: {} of what is off is left'
+  some = {shrink._words(told.format(left)) for left in ('nothing', '1/2e+05')}
+  assert len(some) == 1
+
+
 @pytest.mark.parametrize(
   'told, words',
   [

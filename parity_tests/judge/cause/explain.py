@@ -23,7 +23,7 @@ Bug = Callable[[np.ndarray], np.ndarray | None]
 Bugs = Mapping[str, Mapping[str, Bug]]
 
 # Of what is wrong: a change that explains less is not named, and what explains
-# fewer elements may do so by chance.
+# fewer elements may do so by chance, but for zeros.
 _ENOUGH, _FEWEST = 0.9, 6
 # Of two bugs in one stage, each explains as much of it, if neither nearly all.
 _SOME = 0.1
@@ -210,7 +210,8 @@ def explain(stage: Stage, seen: str) -> str:
   other_share, other = _best(options, rest)
   two = min(share, other_share, rest.mean()) >= _SOME or share >= _ENOUGH
   two = two and rest.sum() >= _FEWEST and other_share >= _ENOUGH
-  if not two and (share < _ENOUGH or len(every) < _FEWEST):
+  few = len(every) < _FEWEST and one is not options[0]
+  if not two and (share < _ENOUGH or few):
     return _joined(seen, place)
   told = [(one, every, place)]
   if two:
