@@ -5,6 +5,7 @@ simpler; what fails at the same stage and looks the same is kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import pathlib
 import re
@@ -13,6 +14,7 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import reproduce
@@ -210,9 +212,11 @@ def write(found: Sequence[Found], folder: str, command: str) -> None:
 def _write(found: Found, folder: str, command: str) -> None:
   bench = bench_lib.Bench(found.case)
   data = _data(found.failure)
-  made = {
-    kind: bench.read_by(found.case.passes, kind) for kind in inputs_lib.DATA
-  }
+  made = {}
+  for kind in inputs_lib.DATA:
+    # Layers that are too small have no exact data.
+    with contextlib.suppress(exact_data.ExactnessError):
+      made[kind] = bench.read_by(found.case.passes, kind)
   folder_lib.write(folder, found.case.direction, made, command=command)
   failure = found.failure
   script = pathlib.Path(reproduce.__file__).read_text(encoding='utf-8')
