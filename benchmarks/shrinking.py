@@ -29,17 +29,7 @@ from hpmoe.tools.docs import figures
 _BUGS = flags.DEFINE_list('bugs', [*bugs_testing.TWENTY], 'Some of them.')
 _ONE = flags.DEFINE_string('one', None, 'Shrinks this one, and prints JSON.')
 
-_COLUMNS = (
-  'bug',
-  'wall, s',
-  'processor, s',
-  *'RTEKDF',
-  'cases',
-  'stage',
-  'named before',
-  'named after',
-  'look at first, at last',
-)
+_COLUMNS = ('bug', 'seconds', 'of-processor', *'RTEKDF', 'cases', 'named')
 
 
 def _shrunk(bug: str) -> dict:
@@ -58,7 +48,8 @@ def _shrunk(bug: str) -> dict:
   )
 
 
-def _row(bug: str) -> list[str]:
+def _measured(bug: str) -> tuple[list[str], dict]:
+  """Returns the row of a bug, and what it is called before and after."""
   before = resource.getrusage(resource.RUSAGE_CHILDREN)
   start = time.perf_counter()
   ran = subprocess.run(
@@ -72,17 +63,14 @@ def _row(bug: str) -> list[str]:
   cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
   found = json.loads(ran.stdout)
   _, stage, said = bugs_testing.TWENTY[bug]
-  kept = said.split('; ')[0]
-  named = [
-    'yes' if at == stage and kept in pattern else f'no: {at}: {pattern}'
-    for at, pattern in (found['before'], found['after'])
-  ]
+  names = {when: found[when] for when in ('before', 'after')}
+  right = all(
+    at == stage and said.split('; ')[0] in pattern
+    for at, pattern in names.values()
+  )
   sizes = (str(found['sizes'][axis]) for axis in 'RTEKDF')
-  told = found['before'][1], found['after'][1]
-  return [
-    *(bug, f'{wall:.0f}', f'{cpu:.0f}', *sizes, str(found['tried'])),
-    *(found['after'][0], *named, ' -> '.join(told)),
-  ]
+  row = [bug, f'{wall:.0f}', f'{cpu:.0f}', *sizes, str(found['tried'])]
+  return [*row, 'right' if right else 'wrong'], names
 
 
 def main(argv):
@@ -90,11 +78,12 @@ def main(argv):
   if _ONE.value:
     print(json.dumps(_shrunk(_ONE.value)))
     return
-  rows = []
+  rows, names = [], {}
   for bug in _BUGS.value:
-    rows.append(_row(bug))
-    print('\t'.join(rows[-1]), flush=True)
-  figures.keep('shrinking', 'shrinking', _COLUMNS, rows)
+    row, names[bug] = _measured(bug)
+    rows.append(row)
+    print(' '.join(row), names[bug], flush=True)
+  figures.keep('shrinking', 'shrinking', _COLUMNS, rows, names=names)
 
 
 if __name__ == '__main__':
