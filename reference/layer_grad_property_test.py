@@ -61,15 +61,17 @@ def row_stages(policy, read, terms, row) -> None:
   """Adds what one routed row contributes to every stage."""
   owner, n, local, source = row
   here, home, expert = (owner, n), source[:2], (owner, local)
-  inner = policy.placement == 'before_down'
+  early = policy.placement in tensors.EARLY
   weight, width = read['topk_weights'][source], read['activation'].shape[-1]
-  terms.add('d_expert_out', here, read['dy'][home] * (1 if inner else weight))
+  terms.add('d_expert_out', here, read['dy'][home] * (1 if early else weight))
   for rows, d_out, w, d_rows, d_w in (
     ('activation', 'd_expert_out', 'w_down', 'd_activation', 'd_w_down'),
     ('expert_in', 'd_gate_up', 'w_gate_up', 'd_expert_in', 'd_w_gate_up'),
   ):
     d, a, m = read[d_out][here], read[rows][here], read[w][expert]
     terms.add(d_rows, here, m @ d, abs(m) @ abs(d))
+    if policy.placement == 'epilogue' and d_w == 'd_w_down':
+      d = as_operand(policy, weight, d)
     terms.add(d_w, expert, np.outer(a, d))
   gate, up = read['gate_up'][here][:width], read['gate_up'][here][width:]
   act, slope, slope_size = abs(gate), np.sign(gate), 1.0
@@ -77,7 +79,7 @@ def row_stages(policy, read, terms, row) -> None:
     act = gate * sigmoid(gate)
     slope = sigmoid(gate) + act * sigmoid(-gate)
     slope_size = sigmoid(gate) + abs(act) * sigmoid(-gate)
-  d = read['d_activation'][here] * (weight if inner else 1)
+  d = read['d_activation'][here] * (weight if early else 1)
   terms.add(
     'd_gate_up',
     here,
@@ -85,26 +87,36 @@ def row_stages(policy, read, terms, row) -> None:
     np.concatenate([abs(d * up) * slope_size, abs(d * act)]),
   )
   a, b = read['dy'][home], read['returned'][source]
-  if inner:
-    a, b = read['d_activation'][here], act * up
+  if early:
+    a, b = read['d_activation'][here], read['activation'][here]
+  if policy.placement == 'before_down':
+    b = act * up
   terms.add('d_topk_weights', source, a @ b, abs(a) @ abs(b))
   terms.add('d_returned', source, read['d_expert_in'][here])
   terms.add('dx', home, read['d_returned'][source])
 
 
+def as_operand(policy, weight: np.ndarray, d: np.ndarray) -> np.ndarray:
+  """Returns rows times their weight, rounded once more to storage."""
+  wide = DTYPES[policy.accumulate]
+  weighted = wide(weight) * d.astype(wide)
+  return stored_as(policy, 'd_expert_out', weighted).astype(np.float64)
+
+
 def roundings_of(config, policy) -> dict[str, int]:
   """Returns how often a term of each stage is rounded in the accumulation."""
+  early = policy.placement in tensors.EARLY
   inner = policy.placement == 'before_down'
   exp = serial.EXP_ROUNDINGS + 2 if policy.activation == 'swiglu' else 0
-  length = config.d_ff if inner else config.d_model
+  length = config.d_ff if early else config.d_model
   # An expert's rows, and a sum with each of their blocks.
   rows = config.num_ranks * config.num_tokens
   return dict(
-    d_expert_out=0 if inner else 1,
+    d_expert_out=0 if early else 1,
     d_topk_weights=1 + math.ceil(math.log2(length)) + inner * (exp + 1),
     d_activation=config.d_model,
     d_w_down=rows + 1,
-    d_gate_up=inner + 2 + (2 * exp + 3 if exp else 0),
+    d_gate_up=early + 2 + (2 * exp + 3 if exp else 0),
     d_expert_in=2 * config.d_ff,
     d_w_gate_up=rows + 1,
     d_returned=0,
