@@ -138,6 +138,11 @@ class NpuMoELayer(nn.Cell):
         'policy.storage: expected float32 or bfloat16 on an Ascend device, '
         'got float16'
       )
+    if call.policy.placement == 'epilogue':
+      raise ValueError(
+        'policy.placement: expected combine or before_down on an Ascend '
+        'device, got epilogue'
+      )
     if call.policy.accumulation_order != 'ascending':
       raise ValueError(
         'policy.accumulation_order: expected ascending on an Ascend device, '

@@ -23,6 +23,8 @@ Tensors = Mapping[str, np.ndarray]
 stage = programs.Program('hpmoe.reference.stages:run', 3)
 _passing = programs.Program('hpmoe.reference.stages:run', 3)
 _MOST_PASSING = 100
+_uncompiled = programs.Program('hpmoe.reference.stages:run', 3, compiled=False)
+_stored = programs.Program('hpmoe.reference.numerics:store', 1, compiled=False)
 _run_stage = contextvars.ContextVar[Callable]('run_stage', default=stage)
 # Whose bits depend on the activation.
 _ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
@@ -142,32 +144,25 @@ def in_passing() -> Iterator[None]:
   operation, in the same bits, as does the rounding of what a GEMM stores; so
   one program is enough for all dtypes of what it reads and writes.
   """
+  with by(_in_passing):
+    yield
+  if _passing.count() > _MOST_PASSING:
+    _passing.forget()
 
-  def run(name, config, policy, known):
-    import jax.numpy as jnp
 
-    from hpmoe.reference import numerics
-    from hpmoe.reference import stages
-
-    if tensors.AS_ROUTED.get(name, name) not in _WITH_GEMM:
-      return stages.run(name, config, policy, known)
-    wide = {
-      n: a.astype(policy.accumulate)
-      for n, a in known.items()
-      if tensors.SPECS[n].role == 'compute'
-    }
-    known = {**known, **wide}
-    if name not in precision.POINTS:
-      return _passing(name, config, policy, known)
-    others = [p for p in policy.points if not p.startswith(f'{name}=')]
-    points = (*others, f'{name}={policy.accumulate}')
-    unrounded = dataclasses.replace(policy, points=points)
-    sums = jnp.asarray(_passing(name, config, unrounded, known))
-    return numerics.store(policy.storing(name), sums)
-
-  try:
-    with by(run):
-      yield
-  finally:
-    if _passing.count() > _MOST_PASSING:
-      _passing.forget()
+def _in_passing(name, config, policy, known):
+  if tensors.AS_ROUTED.get(name, name) not in _WITH_GEMM:
+    return _uncompiled(name, config, policy, known)
+  wide = {
+    n: a.astype(policy.accumulate)
+    for n, a in known.items()
+    if tensors.SPECS[n].role == 'compute'
+  }
+  known = {**known, **wide}
+  if name not in precision.POINTS:
+    return _passing(name, config, policy, known)
+  others = [p for p in policy.points if not p.startswith(f'{name}=')]
+  points = (*others, f'{name}={policy.accumulate}')
+  unrounded = dataclasses.replace(policy, points=points)
+  sums = _passing(name, config, unrounded, known)
+  return _stored(policy.storing(name), np.asarray(sums))

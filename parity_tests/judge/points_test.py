@@ -87,9 +87,22 @@ def found_alone(point, narrow, dtype):
   return {stage: text for stage, text in told.items() if stage in tensors.SPECS}
 
 
-@pytest.mark.parametrize('point, narrow', ROUNDED)
-def test_a_kernel_that_rounds_there_unasked_is_wrong_there(point, narrow):
-  told = found_alone(point, narrow, 'float32')
+# Operands are stored in 16 bits already.
+NARROW = [
+  pytest.param(point.name, dtype, dtype, marks=pytest.mark.slow)
+  for point in precision.INSIDE
+  for dtype in ('bfloat16', 'float16')
+  if point.name != 'operands'
+]
+
+
+@pytest.mark.parametrize(
+  'point, narrow, dtype', [(*one, 'float32') for one in ROUNDED] + NARROW
+)
+def test_a_kernel_that_rounds_there_unasked_is_wrong_there(
+  point, narrow, dtype
+):
+  told = found_alone(point, narrow, dtype)
   assert {*told} <= {*precision.POINTS[point].stages}
   assert told
   for text in told.values():

@@ -81,15 +81,22 @@ def _tell_once() -> None:
 class Program:
   """A function of static arguments, then arrays, compiled for each shape."""
 
-  def __init__(self, function: Callable[..., Any] | str, static: int):
+  def __init__(
+    self,
+    function: Callable[..., Any] | str,
+    static: int,
+    compiled: bool = True,
+  ):
     """Wraps a function.
 
     Args:
       function: what JAX can trace, of a module of this project; or where it is
         found when it must be, 'module:name'.
       static: how many of its first arguments are no arrays.
+      compiled: or else it runs operation by operation, and answers are kept.
     """
     self._function, self._static = function, static
+    self._compiled = compiled
     self._made: dict[bytes, Compiled] = {}
 
   @functools.cached_property
@@ -102,10 +109,14 @@ class Program:
       function = getattr(importlib.import_module(module), name)
     # Of its own, so that what it compiled can be let go of.
     mine = lambda *args: function(*args)
+    if not self._compiled:
+      return mine
     return jax.jit(mine, static_argnums=tuple(range(self._static)))
 
   def count(self) -> int:
     """Returns how many this process holds."""
+    if '_jit' not in self.__dict__:
+      return len(self._made)
     return len(self._made) + self._jit._cache_size()
 
   def forget(self) -> None:
@@ -133,6 +144,8 @@ class Program:
     import jax
 
     arrays = args[self._static :]
+    if not self._compiled:
+      return jax.block_until_ready(self._jit(*args))
     if key in self._made:
       return jax.block_until_ready(self._made[key](*arrays))
     found = _found(_folder, key, arrays)
