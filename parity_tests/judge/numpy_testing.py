@@ -54,9 +54,9 @@ class Numpy(candidates.Candidate):
 def judged(
   candidate: candidates.Candidate, lanes: Sequence[str], **case
 ) -> Sequence[verdicts.Result]:
-  """Returns the rows of a check on `tiny`, on two ranks."""
+  """Returns the rows of a check, on `tiny` if no case says otherwise."""
   request = request_lib.Request(
-    case_lib.Case(preset='tiny', ranks=2, **case),
+    case_lib.Case(**{'preset': 'tiny', 'ranks': 2, **case}),
     candidate,
     judgement.Judgement(tuple(lanes)),
   )
