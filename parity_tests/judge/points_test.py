@@ -143,7 +143,9 @@ PAIRS = [
 def test_two_roundings_are_both_named(pair, dtype):
   narrow = 'bfloat16' if dtype == 'float32' else dtype
   words = tuple(f'{point}={narrow}' for point in pair)
-  results = verdicts(Rounds(words=words), 'forward', (), dtype, ('bounded',))
+  preset = 'tiny' if dtype == 'float32' else DEEP
+  asked = 'forward', (), dtype, ('bounded',), preset
+  results = verdicts(Rounds(words=words), *asked)
   told = {r.stage: r.failure.pattern for r in results if r.failure}
   for stage in {*told} & {*tensors.SPECS}:
     mine = [p for p in pair if stage in precision.POINTS[p].stages]
