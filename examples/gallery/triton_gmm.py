@@ -46,6 +46,11 @@ def product(rows, weights, sizes, wide=False):
   A is a multiple of 32, B of 64.  `wide`: float32 alone within the kernel, and
   the result is rounded here.
   """
+  shape = list(weights.shape)
+  if shape[1] % 32 or shape[2] % 64:
+    raise ValueError(
+      f'weights: expected [E, A, B], A of 32s and B of 64s, got {shape}'
+    )
   last = sizes.cumsum(0)
   out = torch.empty(len(rows), weights.shape[-1], dtype=rows.dtype)
   out = out.float() if wide else out
