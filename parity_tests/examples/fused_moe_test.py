@@ -108,12 +108,7 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
     policy = case.made.policy
     if deaf:
       policy = dataclasses.replace(policy, placement='combine')
-    return right(
-      dataclasses.replace(
-        case, made=dataclasses.replace(case.made, policy=policy)
-      ),
-      function,
-    )
+    return right(case.under(policy), function)
 
   monkeypatch.setattr(judging.PassCase, 'run', run)
   kernel = fused_moe.fused_moe if deaf else fused_moe.fused_moe_with_a_bug

@@ -157,6 +157,11 @@ class PassCase:
     }
     return of_pass.golden(self.which, self.tiling, policy, arrays, captured)
 
+  def under(self, policy: precision.PrecisionPolicy) -> 'PassCase':
+    """Returns the same inputs, to be computed under another policy."""
+    made = dataclasses.replace(self.made, policy=policy)
+    return dataclasses.replace(self, made=made)
+
   def usable(self, name: str, got: passes.Tensors) -> passes.Tensors:
     """Returns those of tensors that a stage may be recomputed from.
 
@@ -397,8 +402,7 @@ def _rounded(case: PassCase, answered: Answered, name: str) -> roundings.Stage:
   held: dict[tuple, np.ndarray] = {}
 
   def under(policy: precision.PrecisionPolicy) -> np.ndarray:
-    made = dataclasses.replace(case.made, policy=policy)
-    of_policy = dataclasses.replace(case, made=made)
+    of_policy = case.under(policy)
     known = dict(answered.sources)
     key: tuple = ()
     for one in computed:
@@ -479,8 +483,7 @@ def with_placement(
 
   def made_by(placement: str) -> bool:
     policy = dataclasses.replace(case.made.policy, placement=placement)
-    made = dataclasses.replace(case.made, policy=policy)
-    one = dataclasses.replace(case, made=made)
+    one = case.under(policy)
     if not {*one.unseen(result.stage, got)} <= {
       *case.unseen(result.stage, got)
     }:
