@@ -194,14 +194,13 @@ const Drill kFlagDrills[] = {
 const Drill kMemoryDrills[] = {
     {"beyond UB",
      [](World* w) { MoveIn((184 << 10) - 128, w->in.data(), kBytes); }},
-    {"misaligned", [](World* w) { MoveIn(16, w->in.data(), kBytes); }},
     {"UB on an AIC", [](World* w) { MoveIn(0, w->in.data(), kBytes); }, true},
     {"vector work on an AIC", [](World*) { Sum(0, 0, 0, 8); }, true},
     {"outside", [](World* w) { MoveIn(0, w->in.data() + 8, kBytes); }},
     {"a constant", [](World* w) { MoveOut(w->in.data(), 0, kBytes); }},
     {"nobody wrote UB", [](World*) { Sum(0, 256, 512, 8); }},
     {"nobody wrote it", [](World* w) { MoveIn(0, w->out.data(), 32); }},
-    {"half a unit",
+    {"an odd byte",
      [](World* w) {
        MoveIn(0, reinterpret_cast<const char*>(w->shared) + 1, 7);
      }},

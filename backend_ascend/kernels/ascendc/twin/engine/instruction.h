@@ -46,8 +46,6 @@ struct Span {
   uint64_t bytes;
   uint64_t rows = 1;
   uint64_t pitch = 0;
-  // What `begin` is a multiple of, on chip; 0: of what the memory asks for.
-  uint32_t align = 0;
 };
 
 // What a cost model counts.
@@ -77,7 +75,8 @@ struct Instruction {
 };
 
 // Gives an instruction to the core that runs: checks bounds and budgets of all
-// spans, then queues it.
+// spans, then queues it.  A span may begin at any byte: alignment is a matter
+// of operands, which the calls check.
 void Issue(Instruction instruction);
 
 // Ends the launch: the call asks for what the hardware does not do.  `text`

@@ -11,12 +11,6 @@ namespace {
 
 thread_local Machine* machine = nullptr;
 
-// What a span on chip begins at a multiple of.
-uint32_t Alignment(Memory memory) {
-  constexpr uint32_t kBytes[kNumMemories] = {1, 32, 32, 512, 512, 64, 64};
-  return kBytes[static_cast<int>(memory)];
-}
-
 uint64_t EndOf(const Span& span) {
   return span.begin + (span.rows - 1) * span.pitch + span.bytes;
 }
@@ -93,12 +87,6 @@ void Machine::CheckSpan(const Instruction& work, const Span& span,
     FailSpan(ErrorKind::kBounds, at, span.memory, span.begin, EndOf(span),
              "expected bytes below " + std::to_string(chip.size) +
                  ", which is what there is of " + NameOf(span.memory));
-  }
-  const uint32_t align = span.align ? span.align : Alignment(span.memory);
-  if (span.begin % align != 0) {
-    FailSpan(ErrorKind::kRefused, at, span.memory, span.begin, EndOf(span),
-             "expected a begin that is a multiple of " + std::to_string(align) +
-                 " B");
   }
 }
 

@@ -210,15 +210,13 @@ void Machine::TouchRow(Core* core, const Place& at, Memory memory,
     shadow = global->shadow.get();
   }
   if (shadow == nullptr) return;
-  if (((begin - base) | (end - base)) & ((1 << kUnitShift) - 1)) {
-    FailSpan(ErrorKind::kRefused, at, memory, begin, end,
-             "expected whole units of 2 bytes");
-  }
+  // A part of a unit counts as all of it.
+  constexpr uint64_t kRest = (1 << kUnitShift) - 1;
+  begin = (begin - base) & ~kRest;
+  end = (end - base + kRest) & ~kRest;
   const Conflict conflict =
-      writes
-          ? shadow->Write(&accesses_, begin - base, end - base, access, known)
-          : shadow->Read(&accesses_, begin - base, end - base, access, known,
-                         defined);
+      writes ? shadow->Write(&accesses_, begin, end, access, known)
+             : shadow->Read(&accesses_, begin, end, access, known, defined);
   if (conflict.kind != Conflict::kNone) {
     FailConflict(at, memory, base, conflict, writes);
   }

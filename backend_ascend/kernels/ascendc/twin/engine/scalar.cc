@@ -73,9 +73,8 @@ void Machine::ScalarOnChip(Memory memory, uint64_t begin, uint64_t bytes,
   const uint32_t access =
       accesses_.Add({AgentOf(*core, Pipe::kS), ++core->pipes[0].count, false,
                      true, at.call, at.site, at.tag, running_});
-  // Units of 2 bytes.
-  TouchRow(core, at, memory, begin & ~uint64_t{1}, (begin + bytes + 1) & ~1ull,
-           access, core->scalar_known(), writes, true);
+  TouchRow(core, at, memory, begin, begin + bytes, access, core->scalar_known(),
+           writes, true);
 }
 
 void Machine::Load(Memory memory, uint64_t begin, uint64_t bytes, void* to,
@@ -122,8 +121,7 @@ void Machine::LoadShadowed(Core* core, const Place& at, uint64_t begin,
   const uint32_t access =
       accesses_.Add({agent, ++core->in_order_count, false, true, at.call,
                      at.site, at.tag, running_});
-  const uint64_t from = begin & ~uint64_t{1};
-  TouchRow(core, at, Memory::kGm, from, (begin + bytes + 1) & ~1ull, access,
+  TouchRow(core, at, Memory::kGm, begin, begin + bytes, access,
            core->scalar_known(), false, true);
   core->scalar_known().Raise(agent, core->in_order_count);
   ScalarLearned(core);

@@ -1,6 +1,7 @@
 #include "backend_ascend/kernels/ascendc/twin/instructions/lanes.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -34,7 +35,18 @@ bool IsContiguous(const Strided& strided, int64_t lanes) {
              static_cast<uint64_t>(lanes) * strided.operand.size();
 }
 
-std::vector<Run> RunsOf(const uint64_t bits[2], int64_t lanes) {
+using Bits = std::array<uint64_t, 2>;
+
+// Bits of the first `count` lanes; more lanes than there are mean all.
+Bits FirstLanes(int64_t lanes, int64_t count) {
+  Bits bits{};
+  for (int64_t lane = 0; lane < std::min(lanes, count); ++lane) {
+    bits[lane / 64] |= uint64_t{1} << (lane % 64);
+  }
+  return bits;
+}
+
+std::vector<Run> RunsOf(const Bits& bits, int64_t lanes) {
   std::vector<Run> runs;
   for (int64_t lane = 0; lane < lanes; ++lane) {
     if ((bits[lane / 64] >> (lane % 64) & 1) == 0) continue;
@@ -87,11 +99,15 @@ void CountLanes(Lanes* lanes, int64_t total) {
   }
 }
 
-void MaskLanes(const Call& call, const uint64_t bits[2], int64_t repeat,
+void MaskLanes(const Call& call, const Bits& bits, int64_t repeat,
                Lanes* lanes) {
   const std::vector<Run> runs = RunsOf(bits, lanes->lanes_a_repeat);
   if (lanes->lanes_a_repeat <= 64 && bits[1] != 0) {
     call.Refuse("mask[1]: expected 0 where a repeat has 64 lanes or fewer");
+  }
+  if (lanes->lanes_a_repeat < 64 && bits[0] >> lanes->lanes_a_repeat != 0) {
+    call.Refuse("mask[0]: expected bits of " +
+                std::to_string(lanes->lanes_a_repeat) + " lanes, got more");
   }
   call.Between("repeatTime", repeat, 0, kMostRepeats);
   if (runs.empty()) return;
@@ -152,7 +168,7 @@ bool Equal(const std::vector<Interval>& a, const std::vector<Interval>& b) {
                     });
 }
 
-Interval Box(const Lanes& lanes, size_t index) {
+Interval BoxOf(const Lanes& lanes, size_t index) {
   const Operand& operand = lanes.operands[index].operand;
   Interval box{~uint64_t{0}, 0};
   for (const Piece& piece : lanes.pieces) {
@@ -177,17 +193,16 @@ bool InPlace(const Lanes& lanes, size_t source) {
 // a repeat writes is no source of a later one.
 void CheckOverlap(const Call& call, const Lanes& lanes, size_t source,
                   bool accumulates) {
-  const Interval to = Box(lanes, 0);
-  const Interval from = Box(lanes, source);
+  const Interval to = BoxOf(lanes, 0);
+  const Interval from = BoxOf(lanes, source);
   if (to.begin >= from.end || from.begin >= to.end) return;
   if (InPlace(lanes, source)) return;
   const auto dst = ByRepeat(lanes, 0);
   const auto src = ByRepeat(lanes, source);
   const Strided& strided = lanes.operands[source];
   const std::string what = strided.what;
-  const bool same = lanes.operands[0].operand.begin == strided.operand.begin;
-  const bool sums = accumulates && same && strided.repeat_stride == 0 &&
-                    lanes.operands[0].repeat_stride == 0;
+  const bool sums = accumulates && (strided.repeat_stride == 0 ||
+                                    lanes.operands[0].repeat_stride == 0);
   for (size_t i = 0; i < dst.size(); ++i) {
     if (Meet(dst[i], src[i]) && !Equal(dst[i], src[i])) {
       call.Refuse("dst and " + what +
@@ -205,6 +220,29 @@ void CheckOverlap(const Call& call, const Lanes& lanes, size_t source,
 
 }  // namespace
 
+Mask CountedIn(const Mask& mask) {
+  const Registers& registers = ThisRegisters();
+  if (!registers.mask_counts || mask.form == Mask::Form::kCount) return mask;
+  const uint64_t count = mask.form == Mask::Form::kBits ? mask.bits[0]
+                         : mask.form == Mask::Form::kRegister
+                             ? registers.mask[0]
+                             : static_cast<uint64_t>(mask.count);
+  return Mask::Count(static_cast<int64_t>(count));
+}
+
+namespace {
+
+Bits BitsOf(const Mask& mask, int64_t lanes) {
+  if (mask.form == Mask::Form::kBits) return {mask.bits[0], mask.bits[1]};
+  constexpr uint64_t kAll = ~uint64_t{0};
+  const Bits bits{ThisRegisters().mask[0], ThisRegisters().mask[1]};
+  // A register that is set for all lanes serves elements of any size.
+  const bool all = bits[0] == kAll && bits[1] == kAll;
+  return all ? FirstLanes(lanes, lanes) : bits;
+}
+
+}  // namespace
+
 Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
                           std::vector<Strided> operands) {
   call.On(CoreType::kAiv);
@@ -216,45 +254,42 @@ Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
   }
   lanes.operands = std::move(operands);
   lanes.lanes_a_repeat = kRepeat / widest;
-  const Registers& registers = ThisRegisters();
-  switch (mask.form) {
+  const Mask used = CountedIn(mask);
+  switch (used.form) {
     case Mask::Form::kCount:
-      call.Between("count", mask.count, 0, 1 << 20);
-      CountLanes(&lanes, mask.count);
-      return lanes;
-    case Mask::Form::kContiguous: {
-      if (registers.mask_counts) {
-        CountLanes(&lanes, mask.count);
-        return lanes;
-      }
-      call.Between("mask", mask.count, 0, lanes.lanes_a_repeat);
-      const uint64_t all = ~uint64_t{0};
-      const uint64_t bits[2] = {mask.count >= 64 ? all : ~(all << mask.count),
-                                mask.count <= 64 ? 0
-                                : mask.count >= 128
-                                    ? all
-                                    : ~(all << (mask.count - 64))};
-      MaskLanes(call, bits, repeat, &lanes);
-      return lanes;
-    }
-    case Mask::Form::kBits:
-    case Mask::Form::kRegister:
+      call.Between("count", used.count, 0, 1 << 20);
+      CountLanes(&lanes, used.count);
       break;
-  }
-  const uint64_t* const bits =
-      mask.form == Mask::Form::kBits ? mask.bits : registers.mask;
-  if (registers.mask_counts) {
-    call.Between("mask", static_cast<int64_t>(bits[0]), 0, 1 << 20);
-    CountLanes(&lanes, static_cast<int64_t>(bits[0]));
-  } else {
-    // A register that is set for all lanes serves elements of any size.
-    const bool all = mask.form == Mask::Form::kRegister &&
-                     bits[0] == ~uint64_t{0} && bits[1] == ~uint64_t{0};
-    const uint64_t used[2] = {bits[0],
-                              all && lanes.lanes_a_repeat <= 64 ? 0 : bits[1]};
-    MaskLanes(call, used, repeat, &lanes);
+    case Mask::Form::kContiguous:
+      if (used.count < 0) {
+        call.Refuse("mask: expected 0 or more, got " +
+                    std::to_string(used.count));
+      }
+      MaskLanes(call, FirstLanes(lanes.lanes_a_repeat, used.count), repeat,
+                &lanes);
+      break;
+    default:
+      MaskLanes(call, BitsOf(used, lanes.lanes_a_repeat), repeat, &lanes);
   }
   return lanes;
+}
+
+int64_t FirstReadLater(const Lanes& lanes, size_t operand, uint64_t begin,
+                       uint64_t bytes, uint64_t pitch) {
+  const Interval box = BoxOf(lanes, operand);
+  if (begin + (lanes.repeats - 1) * pitch + bytes <= box.begin ||
+      box.end <= begin) {
+    return -1;
+  }
+  const auto reads = ByRepeat(lanes, operand);
+  for (size_t i = 0; i < reads.size(); ++i, begin += pitch) {
+    for (size_t later = i; later < reads.size(); ++later) {
+      if (Meet({{begin, begin + bytes}}, reads[later])) {
+        return static_cast<int64_t>(later);
+      }
+    }
+  }
+  return -1;
 }
 
 Lanes LanesOf(const Call& call, const Mask& mask, int64_t repeat,

@@ -65,6 +65,9 @@ struct Lanes {
   bool empty() const { return pieces.empty(); }
 };
 
+// Where SetMaskCount is on, the count that `mask` is; else `mask`.
+Mask CountedIn(const Mask& mask);
+
 // Checks the operands: on an AIV, in UB, at 32 B, strides, overlaps.  Takes
 // `repeat` repeats, which the forms of mask that count elements do not need.
 // `accumulates`: the destination may also be a source of later repeats.
@@ -74,6 +77,11 @@ Lanes LanesOf(const Call& call, const Mask& mask, int64_t repeat,
 // The same, but how operands overlap is the caller's to check.
 Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
                           std::vector<Strided> operands);
+
+// The first repeat i or later of which an operand's bytes are among `bytes` at
+// `begin` + i * `pitch`; -1 if there is none.
+int64_t FirstReadLater(const Lanes& lanes, size_t operand, uint64_t begin,
+                       uint64_t bytes, uint64_t pitch);
 
 // Spans of one operand over all lanes.
 void AddSpans(std::vector<Span>* spans, const Lanes& lanes, size_t operand);

@@ -128,6 +128,8 @@ void MoveRows(const Call& call, Pipe pipe, const Operand& dst,
   Instruction instruction = call.Start(pipe);
   AddSpan(&instruction.reads, src.memory, src.begin, bytes, rows, src_pitch);
   AddSpan(&instruction.writes, dst.memory, dst.begin, bytes, rows, dst_pitch);
+  // A bias is moved in 64 bytes: past its end nobody need have written.
+  instruction.reads_defined = dst.memory != Memory::kBias;
   instruction.work.bytes = rows * bytes;
   const AtomicType atomic = AtomicFor(call, dst);
   const bool flush = ThisNumerics().flush_subnormals;

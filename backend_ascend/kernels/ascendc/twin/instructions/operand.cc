@@ -1,5 +1,7 @@
 #include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
 
+#include <algorithm>
+
 namespace ascend_twin {
 
 const char* NameOf(Type type) {
@@ -75,6 +77,34 @@ void Call::Equal(const char* what, int64_t value, int64_t expected) const {
   if (value == expected) return;
   Refuse(std::string(what) + ": expected " + std::to_string(expected) +
          ", got " + std::to_string(value));
+}
+
+namespace {
+
+// Whether bytes [begin, end) are among a span's.
+bool Meets(const Span& span, uint64_t begin, uint64_t end) {
+  if (end <= span.begin) return false;
+  if (span.rows == 1) return begin < span.begin + span.bytes;
+  // The last row that begins before `end`.
+  const uint64_t row =
+      std::min(span.rows - 1, (end - 1 - span.begin) / span.pitch);
+  return begin < span.begin + row * span.pitch + span.bytes;
+}
+
+}  // namespace
+
+void Call::Apart(const char* what, const std::vector<Span>& a,
+                 const std::vector<Span>& b) const {
+  for (const Span& one : a) {
+    for (const Span& other : b) {
+      if (one.memory != other.memory) continue;
+      for (uint64_t row = 0; row < one.rows; ++row) {
+        const uint64_t begin = one.begin + row * one.pitch;
+        if (!Meets(other, begin, begin + one.bytes)) continue;
+        Refuse(std::string(what) + ": expected none in common, got some");
+      }
+    }
+  }
 }
 
 Instruction Call::Start(Pipe pipe) const {

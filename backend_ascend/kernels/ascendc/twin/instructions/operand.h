@@ -7,6 +7,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "backend_ascend/kernels/ascendc/twin/api/tensor.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/instruction.h"
@@ -117,6 +118,9 @@ class Call {
                int64_t high) const;
   void Multiple(const char* what, uint64_t value, uint64_t of) const;
   void Equal(const char* what, int64_t value, int64_t expected) const;
+  // No byte is in both.
+  void Apart(const char* what, const std::vector<Span>& a,
+             const std::vector<Span>& b) const;
 
   Instruction Start(Pipe pipe) const;
 

@@ -29,6 +29,12 @@ enum class SELMODE : uint8_t {
   VSEL_TENSOR_TENSOR_MODE
 };
 enum class ReduceType : int8_t { NONE = -1, SUM = 0, MAX, MIN };
+enum class ReduceOrder : uint8_t {
+  ORDER_VALUE_INDEX,
+  ORDER_INDEX_VALUE,
+  ORDER_ONLY_VALUE,
+  ORDER_ONLY_INDEX
+};
 enum class MaskMode : uint8_t { NORMAL = 0, COUNTER };
 enum class HF32Mode { ENABLE, DISABLE };
 enum class HF32TransMode { NEAREST_ZERO, NEAREST_EVEN };

@@ -21,11 +21,6 @@ void CheckUb(const Call& call, const char* what, const Operand& operand) {
   call.Aligned(what, operand, kBlock);
 }
 
-bool Overlap(const Operand& a, uint64_t a_bytes, const Operand& b,
-             uint64_t b_bytes) {
-  return a.begin < b.begin + b_bytes && b.begin < a.begin + a_bytes;
-}
-
 }  // namespace
 
 void IssueDuplicate(const Call& call, const Operand& dst, uint64_t value,
@@ -42,18 +37,46 @@ void IssueDuplicate(const Call& call, const Operand& dst, uint64_t value,
   });
 }
 
+namespace {
+
+PieceFunction Mover(uint64_t size) {
+  return [size](int64_t count, char* const pointers[]) {
+    std::memmove(pointers[0], pointers[1], count * size);
+  };
+}
+
+Operand Later(Operand operand, uint64_t blocks) {
+  operand.begin += blocks * kBlock;
+  return operand;
+}
+
+}  // namespace
+
 void IssueCopy(const Call& call, const Operand& dst, const Operand& src,
                const Mask& mask, int64_t repeat,
                const AscendC::CopyRepeatParams& params) {
   CheckMoved(call, "dst", dst.type);
-  const Lanes lanes =
-      LanesOf(call, mask, repeat,
-              {{"dst", dst, params.dstStride, params.dstRepeatSize},
-               {"src", src, params.srcStride, params.srcRepeatSize}});
-  const uint64_t size = dst.size();
-  IssueLanes(call, lanes, [size](int64_t count, char* const pointers[]) {
-    std::memmove(pointers[0], pointers[1], count * size);
-  });
+  call.Between("dstRepeatSize", params.dstRepeatSize, 0, 4095);
+  call.Between("srcRepeatSize", params.srcRepeatSize, 0, 4095);
+  const Mask lanes_of_each = CountedIn(mask);
+  if (lanes_of_each.form != Mask::Form::kCount) {
+    const Lanes lanes =
+        LanesOf(call, mask, repeat,
+                {{"dst", dst, params.dstStride, params.dstRepeatSize},
+                 {"src", src, params.srcStride, params.srcRepeatSize}});
+    return IssueLanes(call, lanes, Mover(dst.size()));
+  }
+  // Copy alone takes SetMaskCount's number for each of its repeats, which then
+  // go past eight blocks.
+  call.Between("repeatTime", repeat, 0, 255);
+  for (int64_t i = 0; i < repeat; ++i) {
+    const Lanes lanes = LanesOf(call, lanes_of_each, 0,
+                                {{"dst", Later(dst, i * params.dstRepeatSize),
+                                  params.dstStride, 8u * params.dstStride},
+                                 {"src", Later(src, i * params.srcRepeatSize),
+                                  params.srcStride, 8u * params.srcStride}});
+    IssueLanes(call, lanes, Mover(dst.size()));
+  }
 }
 
 void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
@@ -69,11 +92,6 @@ void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
   const uint64_t size = dst.size();
   const uint64_t block_pitch = params.dstBlkStride * kBlock;
   const uint64_t repeat_pitch = params.dstRepStride * kBlock;
-  const uint64_t end =
-      (repeat - 1) * repeat_pitch + (kBlocks - 1) * block_pitch + kBlock;
-  if (Overlap(dst, end, src, repeat * kBlocks * size)) {
-    call.Refuse("dst and src: expected none in common, got some");
-  }
   Instruction instruction = call.Start(Pipe::kV);
   AddSpan(&instruction.reads, src.memory, src.begin, repeat * kBlocks * size);
   if (block_pitch == kBlock) {
@@ -85,6 +103,7 @@ void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
               kBlock, repeat, repeat_pitch);
     }
   }
+  call.Apart("dst and src", instruction.writes, instruction.reads);
   instruction.work.vector_steps = repeat;
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
@@ -114,15 +133,13 @@ void IssueGather(const Call& call, const Operand& dst, const Operand& src,
   const uint64_t size = dst.size();
   call.Multiple("srcBaseOffset", base, size);
   if (count == 0) return;
-  if (Overlap(dst, count * size, src, src_bytes)) {
-    call.Refuse("dst and src: expected none in common, got some");
-  }
   Instruction instruction = call.Start(Pipe::kV);
   instruction.reads_defined = false;
   AddSpan(&instruction.reads, src.memory, src.begin, src_bytes);
+  AddSpan(&instruction.writes, dst.memory, dst.begin, count * size);
+  call.Apart("dst and src", instruction.writes, instruction.reads);
   AddSpan(&instruction.reads, offsets.memory, offsets.begin,
           count * sizeof(uint32_t));
-  AddSpan(&instruction.writes, dst.memory, dst.begin, count * size);
   instruction.work.vector_steps = CeilDiv(count * size, kRepeat);
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
@@ -178,14 +195,11 @@ void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
   const uint64_t size = src0.size();
   call.Multiple("bytes of count", count * size, kRepeat);
   if (count == 0) return;
-  if (Overlap(dst, count / 8, src0, count * size) ||
-      Overlap(dst, count / 8, src1, count * size)) {
-    call.Refuse("dst and src: expected none in common, got some");
-  }
   Instruction instruction = call.Start(Pipe::kV);
   AddSpan(&instruction.reads, src0.memory, src0.begin, count * size);
   AddSpan(&instruction.reads, src1.memory, src1.begin, count * size);
   AddSpan(&instruction.writes, dst.memory, dst.begin, count / 8);
+  call.Apart("dst and src", instruction.writes, instruction.reads);
   instruction.work.vector_steps = count * size / kRepeat;
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
@@ -211,9 +225,8 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
                  const Operand& src0, const Operand* src1, uint64_t scalar,
                  AscendC::SELMODE mode, int64_t count) {
   call.OneOf("dst", dst.type, {Type::kHalf, Type::kFloat});
-  call.OneOf(
-      "selMask", mask.type,
-      {Type::kInt8, Type::kUint8, Type::kUint16, Type::kUint32, Type::kUint64});
+  call.OneOf("selMask", mask.type,
+             {Type::kUint8, Type::kUint16, Type::kUint32, Type::kUint64});
   const bool tensor = mode != AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE;
   if (tensor != (src1 != nullptr)) {
     call.Refuse(tensor ? "src1: expected a tensor in modes 0 and 2"
@@ -230,12 +243,10 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
   const int64_t bits =
       mode == AscendC::SELMODE::VSEL_CMPMASK_SPR ? a_repeat : count;
   const uint64_t mask_bytes = CeilDiv(std::min(bits, count), 8);
-  if (Overlap(dst, count * size, mask, mask_bytes)) {
-    call.Refuse("dst and selMask: expected none in common, got some");
-  }
   Instruction instruction = call.Start(Pipe::kV);
   AddSpan(&instruction.reads, mask.memory, mask.begin, mask_bytes);
   AddSpans(&instruction.writes, lanes, 0);
+  call.Apart("dst and selMask", instruction.writes, instruction.reads);
   for (size_t i = 1; i < lanes.operands.size(); ++i) {
     AddSpans(&instruction.reads, lanes, i);
   }

@@ -1,6 +1,7 @@
 #include "backend_ascend/kernels/ascendc/twin/instructions/reduce.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 namespace ascend_twin {
 namespace {
 
+using AscendC::ReduceOrder;
 using AscendC::ReduceType;
 
 constexpr int64_t kBlocks = 8;  // of a repeat
@@ -114,21 +116,12 @@ void CheckDestination(const Call& call, const Operand& dst, const Operand& src,
 // one.
 void CheckNoOverlap(const Call& call, const Operand& dst, uint64_t bytes,
                     uint64_t pitch, const Source& source) {
-  const uint64_t extent =
-      (kBlocks - 1) * source.strides.src_block * kBlock + kBlock;
-  for (int64_t i = 0; i < source.repeats(); ++i) {
-    const uint64_t to = dst.begin + i * pitch;
-    for (int64_t later = i; later < source.repeats(); ++later) {
-      const uint64_t from =
-          source.operand.begin + later * source.strides.src_repeat * kBlock;
-      if (to < from + extent && from < to + bytes) {
-        call.Refuse(
-            "dst: expected no source of this or a later repeat, got "
-            "src of repeat " +
-            std::to_string(later));
-      }
-    }
-  }
+  const int64_t repeat =
+      FirstReadLater(source.lanes, 0, dst.begin, bytes, pitch);
+  if (repeat < 0) return;
+  call.Refuse(
+      "dst: expected no source of this or a later repeat, got src of repeat " +
+      std::to_string(repeat));
 }
 
 Instruction StartReduction(const Call& call, Source* source) {
@@ -184,32 +177,73 @@ void ReduceBlocks(const Call& call, ReduceType op, const Operand& dst,
   Issue(std::move(instruction));
 }
 
+namespace {
+
+// What a repeat gives: bytes of it all, of the index alone, and where the two
+// begin; -1 where there is none.
+struct Result {
+  uint64_t bytes;
+  uint64_t index_bytes;
+  int64_t value;
+  int64_t index;
+};
+
+Result ResultOf(ReduceType op, ReduceOrder order, uint64_t size) {
+  if (op == ReduceType::SUM || order == ReduceOrder::ORDER_ONLY_VALUE) {
+    return {size, 0, 0, -1};
+  }
+  if (order == ReduceOrder::ORDER_ONLY_INDEX) return {4, 4, -1, 0};
+  const int64_t second = static_cast<int64_t>(size);
+  return order == ReduceOrder::ORDER_VALUE_INDEX
+             ? Result{2 * size, size, 0, second}
+             : Result{2 * size, size, second, 0};
+}
+
+// The first lane of the largest or smallest; NaN is either.  [inferred]
+uint32_t FirstOf(const Value* values, int64_t count, ReduceType op) {
+  int64_t first = -1;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!values[i].active) continue;
+    const float x = values[i].x;
+    const float best = first < 0 ? 0.0f : values[first].x;
+    const bool better = x != x || (op == ReduceType::MAX ? x > best : x < best);
+    if (first < 0 || (best == best && better)) first = i;
+  }
+  return static_cast<uint32_t>(first);
+}
+
+}  // namespace
+
 void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
                    const Operand& src, const Mask& mask, int64_t repeat,
-                   const ReduceStrides& strides) {
-  // MAX and MIN give an index beside the value.
-  call.Equal("reduceType", static_cast<int64_t>(op),
-             static_cast<int64_t>(ReduceType::SUM));
-  const uint64_t size = src.size();
-  CheckDestination(call, dst, src, size);
+                   const ReduceStrides& strides, ReduceOrder order) {
+  const Result result = ResultOf(op, order, src.size());
+  CheckDestination(call, dst, src, result.bytes);
   Source source = SourceOf(call, src, mask, repeat, strides);
   if (source.lanes.empty()) return;
-  const uint64_t pitch = strides.dst_repeat * size;
-  CheckNoOverlap(call, dst, size, pitch, source);
+  const uint64_t pitch = strides.dst_repeat * result.bytes;
+  CheckNoOverlap(call, dst, result.bytes, pitch, source);
   const bool saturate = ThisNumerics().saturate;
   const bool flush = ThisNumerics().flush_subnormals;
 
   Instruction instruction = StartReduction(call, &source);
-  AddSpan(&instruction.writes, dst.memory, dst.begin, size, source.repeats(),
-          pitch);
+  AddSpan(&instruction.writes, dst.memory, dst.begin, result.bytes,
+          source.repeats(), pitch);
   instruction.run = [=] {
     const FloatScope scope(flush);
-    char* const to = Bytes(dst.memory, dst.begin);
-    for (int64_t i = 0; i < source.repeats(); ++i) {
+    char* to = Bytes(dst.memory, dst.begin);
+    const int64_t lanes = source.lanes.lanes_a_repeat;
+    for (int64_t i = 0; i < source.repeats(); ++i, to += pitch) {
       Value values[kRepeat];
       source.Take(i, values);
-      Store(Tree(values, source.lanes.lanes_a_repeat, op, src.type, saturate).x,
-            dst.type, to + i * pitch);
+      if (result.index >= 0) {
+        const uint32_t index = FirstOf(values, lanes, op);
+        std::memcpy(to + result.index, &index, result.index_bytes);
+      }
+      if (result.value >= 0) {
+        Store(Tree(values, lanes, op, src.type, saturate).x, dst.type,
+              to + result.value);
+      }
     }
   };
   Issue(std::move(instruction));
@@ -222,6 +256,7 @@ void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
   const uint64_t size = src.size();
   CheckDestination(call, dst, src, size);
   call.In("sharedTmpBuffer", scratch, {Memory::kUb});
+  call.Aligned("sharedTmpBuffer", scratch, kBlock);
   Source source = SourceOf(call, src, Mask::Count(count), 0, {1, 1, 8});
   if (source.lanes.empty()) return;
   const bool saturate = ThisNumerics().saturate;

@@ -19,10 +19,11 @@ struct ReduceStrides {
 void ReduceBlocks(const Call& call, AscendC::ReduceType op, const Operand& dst,
                   const Operand& src, const Mask& mask, int64_t repeat,
                   const ReduceStrides& strides);
-// One result a repeat.
+// One result a repeat; of MAX and MIN a value, the first lane that has it, or
+// both.
 void ReduceRepeats(const Call& call, AscendC::ReduceType op, const Operand& dst,
                    const Operand& src, const Mask& mask, int64_t repeat,
-                   const ReduceStrides& strides);
+                   const ReduceStrides& strides, AscendC::ReduceOrder order);
 // One result; the repeats' sums are added in sequence.
 void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
                const Operand& scratch, int64_t count);
@@ -48,32 +49,35 @@ template <ReduceType op, typename T, typename U, bool isSetMask = true,
 void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, M mask,
                   int32_t repeat, int32_t dst_rep_stride,
                   int32_t src_blk_stride, int32_t src_rep_stride,
+                  ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX,
                   Site site = Site::Here()) {
   ascend_twin::ReduceRepeats({"ReduceRepeat", site}, op, dst, src,
                              ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
-                             {dst_rep_stride, src_blk_stride, src_rep_stride});
+                             {dst_rep_stride, src_blk_stride, src_rep_stride},
+                             order);
 }
 
 // The old names; of the two, only BlockReduceSum takes the repeats before the
 // mask.
-template <typename T, bool isSetMask = true>
+template <typename T, bool isSetMask = true, typename M>
 void BlockReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
-                    int32_t repeat, int32_t mask, int32_t dst_rep_stride,
+                    int32_t repeat, M mask, int32_t dst_rep_stride,
                     int32_t src_blk_stride, int32_t src_rep_stride,
                     Site site = Site::Here()) {
   ascend_twin::ReduceBlocks({"BlockReduceSum", site}, ReduceType::SUM, dst, src,
                             ascend_twin::Mask::Lanes(isSetMask, mask), repeat,
                             {dst_rep_stride, src_blk_stride, src_rep_stride});
 }
-template <typename T, bool isSetMask = true>
+template <typename T, bool isSetMask = true, typename M>
 void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
-                    int32_t mask, int32_t repeat, int32_t dst_rep_stride,
+                    M mask, int32_t repeat, int32_t dst_rep_stride,
                     int32_t src_blk_stride, int32_t src_rep_stride,
                     Site site = Site::Here()) {
   ascend_twin::ReduceRepeats({"WholeReduceSum", site}, ReduceType::SUM, dst,
                              src, ascend_twin::Mask::Lanes(isSetMask, mask),
                              repeat,
-                             {dst_rep_stride, src_blk_stride, src_rep_stride});
+                             {dst_rep_stride, src_blk_stride, src_rep_stride},
+                             ReduceOrder::ORDER_ONLY_VALUE);
 }
 
 template <typename T>

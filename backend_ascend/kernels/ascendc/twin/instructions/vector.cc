@@ -204,12 +204,12 @@ void IssueBinary(const Call& call, Binary op, const Operand& dst,
   } else {
     CheckArithmetic(call, dst.type);
   }
-  const Lanes lanes =
-      LanesOf(call, mask, repeat,
-              {{"dst", dst, params.dstBlkStride, params.dstRepStride},
-               {"src0", src0, params.src0BlkStride, params.src0RepStride},
-               {"src1", src1, params.src1BlkStride, params.src1RepStride}},
-              op <= Binary::kMin && op != Binary::kDiv);
+  const Lanes lanes = LanesOf(
+      call, mask, repeat,
+      {{"dst", dst, params.dstBlkStride, params.dstRepStride},
+       {"src0", src0, params.src0BlkStride, params.src0RepStride},
+       {"src1", src1, params.src1BlkStride, params.src1RepStride}},
+      op <= Binary::kMin && op != Binary::kDiv && dst.type != Type::kInt16);
   IssueLanes(call, lanes,
              FunctionOf(op, dst.type, src0.type, ThisNumerics().saturate),
              to_dst);

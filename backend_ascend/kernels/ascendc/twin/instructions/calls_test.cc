@@ -1,0 +1,1375 @@
+// Calls on the engine, by the thousand: each takes its operands from UB (L1 on
+// an AIC), at offsets, strides, repeats and masks that its page allows, and
+// what is in memory afterwards is what plain C++ makes of it, byte for byte; or
+// one rule is broken, and what is said names the operand and the rule. Prints
+// how many were tried, and what does not hold.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
+#include "kernel_operator.h"
+
+namespace {
+
+using namespace AscendC;  // NOLINT: a program of its own
+using ascend_twin::Type;
+
+constexpr int kRegion = 24 << 10;  // bytes of an operand, and
+constexpr int kImage = 3 * kRegion;
+constexpr int kBlock = 32;
+constexpr int kRegionBlocks = kRegion / kBlock;
+
+std::mt19937 random_bits{22};
+
+int Pick(int low, int high) {
+  return low + static_cast<int>(random_bits() % (high - low + 1));
+}
+template <typename T>
+T PickOf(std::initializer_list<T> choices) {
+  return choices.begin()[random_bits() % choices.size()];
+}
+
+// -- Numbers.
+
+template <typename T>
+constexpr Type kType = ascend_twin::TypeOf(static_cast<T*>(nullptr));
+
+int BytesOf(Type type) { return static_cast<int>(ascend_twin::SizeOf(type)); }
+
+bool IsReal(Type type) {
+  return type == Type::kFloat || type == Type::kHalf || type == Type::kBf16;
+}
+
+// Nearest even; what is encoded here is far from overflow.
+uint16_t HalfOf(double x) {
+  int exponent;
+  std::frexp(x == 0 ? 0x1p-24 : x, &exponent);
+  const double quantum = std::ldexp(1.0, std::max(exponent - 1, -14) - 10);
+  const auto size = static_cast<int>(std::nearbyint(std::fabs(x) / quantum));
+  const int sign = std::signbit(x) ? 0x8000 : 0;
+  return static_cast<uint16_t>(sign + ((std::ilogb(quantum) + 24) << 10) +
+                               size);
+}
+double OfHalf(uint16_t bits) {
+  const int exponent = bits >> 10 & 31;
+  const int fraction = bits & 1023;
+  const double size = exponent == 0
+                          ? fraction * 0x1p-24
+                          : std::ldexp(1024 + fraction, exponent - 25);
+  return bits >> 15 ? -size : size;
+}
+
+template <typename T>
+void Put(char* at, T x) {
+  std::memcpy(at, &x, sizeof(T));
+}
+template <typename T>
+T Got(const char* at) {
+  T x;
+  std::memcpy(&x, at, sizeof(T));
+  return x;
+}
+
+void Encode(char* at, Type type, double x) {
+  const auto whole = static_cast<int64_t>(x);
+  const auto real = static_cast<float>(x);
+  uint32_t bits;
+  std::memcpy(&bits, &real, sizeof(bits));
+  switch (type) {
+    case Type::kFloat:
+      return Put(at, real);
+    case Type::kHalf:
+      return Put(at, HalfOf(real));
+    case Type::kBf16:
+      return Put(at, static_cast<uint16_t>(bits >> 16));  // exact here
+    default:
+      std::memcpy(at, &whole, BytesOf(type));
+  }
+}
+
+double Decode(const char* at, Type type) {
+  switch (type) {
+    case Type::kFloat:
+      return Got<float>(at);
+    case Type::kHalf:
+      return OfHalf(Got<uint16_t>(at));
+    case Type::kBf16: {
+      const uint32_t bits = static_cast<uint32_t>(Got<uint16_t>(at)) << 16;
+      float x;
+      std::memcpy(&x, &bits, sizeof(x));
+      return x;
+    }
+    case Type::kInt8:
+      return Got<int8_t>(at);
+    case Type::kUint8:
+      return Got<uint8_t>(at);
+    case Type::kInt16:
+      return Got<int16_t>(at);
+    case Type::kUint16:
+      return Got<uint16_t>(at);
+    case Type::kInt32:
+      return Got<int32_t>(at);
+    case Type::kUint32:
+      return Got<uint32_t>(at);
+    default:
+      return static_cast<double>(Got<int64_t>(at));
+  }
+}
+
+// -- What a call is asked for.
+
+enum class Form { kCount, kContiguous, kBits, kRegister, kCounter };
+constexpr Form kForms[] = {Form::kCount, Form::kContiguous, Form::kBits,
+                           Form::kRegister, Form::kCounter};
+
+// An operand: type, byte where it begins, strides in blocks.
+struct Place {
+  Type type;
+  int begin;
+  int block = 1;
+  int repeat = 8;
+};
+
+struct Setting {
+  Form form = Form::kCount;
+  int64_t count = 0;  // of elements, or of lanes
+  uint64_t bits[2] = {};
+  int64_t repeat = 1;
+  int lanes = 0;  // of a repeat
+  std::vector<Place> at;
+
+  template <typename T>
+  LocalTensor<T> Tensor(int i) const {
+    return LocalTensor<T>(TPosition::VECCALC,
+                          static_cast<uint32_t>(at[i].begin),
+                          kRegion / static_cast<uint32_t>(sizeof(T)));
+  }
+  BinaryRepeatParams Binary() const {
+    const auto u8 = [](int x) { return static_cast<uint8_t>(x); };
+    return {u8(at[0].block),  u8(at[1].block),  u8(at[2].block),
+            u8(at[0].repeat), u8(at[1].repeat), u8(at[2].repeat)};
+  }
+  UnaryRepeatParams Unary() const {
+    return {
+        static_cast<uint16_t>(at[0].block), static_cast<uint16_t>(at[1].block),
+        static_cast<uint8_t>(at[0].repeat), static_cast<uint8_t>(at[1].repeat)};
+  }
+};
+
+// `masked` is given whether the call sets the mask, and the mask.
+template <typename ByCount, typename Masked>
+void Give(const Setting& s, ByCount by_count, Masked masked) {
+  switch (s.form) {
+    case Form::kCount:
+      return by_count();
+    case Form::kContiguous:
+      return masked(std::true_type(), static_cast<uint64_t>(s.count));
+    case Form::kBits:
+      return masked(std::true_type(), &s.bits[0]);
+    case Form::kRegister:
+      SetVectorMask<float>(s.bits[1], s.bits[0]);
+      break;
+    case Form::kCounter:
+      SetMaskCount();
+      SetVectorMask<float, MaskMode::COUNTER>(0,
+                                              static_cast<uint64_t>(s.count));
+  }
+  masked(std::false_type(), MASK_PLACEHOLDER);
+  SetMaskNorm();
+  ResetMask();
+}
+
+// Repeats and lanes that take part, in order.
+std::vector<std::pair<int, int>> Active(const Setting& s) {
+  std::vector<std::pair<int, int>> active;
+  if (s.form == Form::kCount || s.form == Form::kCounter) {
+    for (int i = 0; i < s.count; ++i) {
+      active.push_back({i / s.lanes, i % s.lanes});
+    }
+    return active;
+  }
+  for (int repeat = 0; repeat < s.repeat; ++repeat) {
+    for (int lane = 0; lane < s.lanes; ++lane) {
+      const bool on = s.form == Form::kContiguous
+                          ? lane < s.count
+                          : (s.bits[lane / 64] >> (lane % 64) & 1) != 0;
+      if (on) active.push_back({repeat, lane});
+    }
+  }
+  return active;
+}
+
+int ByteOf(const Place& place, std::pair<int, int> at) {
+  const int byte = at.second * BytesOf(place.type);
+  return place.begin +
+         (at.first * place.repeat + byte / kBlock * place.block) * kBlock +
+         byte % kBlock;
+}
+
+using Image = std::vector<char>;
+
+// What a call is: how it is issued, and what it does to memory.
+struct Job {
+  std::string name;
+  Setting setting;
+  std::function<void()> issue;
+  std::function<void(Image*)> plain;  // none: it is refused, and
+  std::vector<std::string> words;     // what is said has these
+  bool powers = false;  // data of powers of two, for inexact operations
+  bool positive = false;
+  bool cube = false;  // on an AIC, in L1
+};
+std::vector<Job> jobs;
+
+// -- Lane by lane.
+
+struct Lanewise {
+  std::string name;
+  std::vector<Type> types;  // dst, then sources
+  std::function<void(const Setting&)> issue;
+  std::function<double(double, double, double)> plain;  // of src0, src1, dst
+  bool by_count = true;
+  bool accumulates = false;
+  bool powers = false;
+  bool positive = false;
+};
+std::vector<Lanewise> lanewise;
+
+int WidestOf(const std::vector<Type>& types) {
+  int widest = 1;
+  for (const Type type : types) widest = std::max(widest, BytesOf(type));
+  return widest;
+}
+
+void DrawMask(Setting* s) {
+  const int lanes = s->lanes;
+  const bool wide = lanes > 64;
+  const uint64_t low = lanes < 64 ? (uint64_t{1} << lanes) - 1 : ~uint64_t{0};
+  if (s->form == Form::kCount || s->form == Form::kCounter) {
+    s->count = PickOf(
+        {1, 3, lanes - 1, lanes, lanes + 1, 2 * lanes + 5, Pick(1, 4 * lanes)});
+  } else {
+    s->count = PickOf({1, 5, lanes - 1, lanes, lanes + 7, Pick(1, lanes)});
+  }
+  const int first = Pick(1, lanes - 1);
+  const uint64_t random = uint64_t{random_bits()} << 32 | random_bits();
+  const uint64_t one[2] = {first < 64 ? uint64_t{1} << first : 0,
+                           first < 64 ? 0 : uint64_t{1} << (first - 64)};
+  switch (Pick(0, 4)) {
+    case 0:  // one lane, never the first
+      s->bits[0] = one[0], s->bits[1] = one[1];
+      break;
+    case 1:  // odd lanes
+      s->bits[0] = s->bits[1] = 0xAAAAAAAAAAAAAAAAull;
+      break;
+    case 2:  // from the middle of a block
+      s->bits[0] = ~uint64_t{0} << 5, s->bits[1] = 0x00FF00FFull;
+      break;
+    case 3:
+      s->bits[0] = random, s->bits[1] = ~random;
+      break;
+    default:  // the upper half alone
+      s->bits[0] = wide ? 0 : ~uint64_t{0} << (lanes / 2);
+      s->bits[1] = ~uint64_t{0};
+  }
+  s->bits[0] &= low;
+  if (!wide) s->bits[1] = 0;
+  if (s->bits[0] == 0 && s->bits[1] == 0) s->bits[0] = 2;
+}
+
+// Blocks of an operand from its begin to its end.
+int ExtentOf(const Setting& s, const Place& place, int blocks) {
+  const int repeats = s.form == Form::kCount || s.form == Form::kCounter
+                          ? static_cast<int>((s.count + s.lanes - 1) / s.lanes)
+                          : static_cast<int>(s.repeat);
+  return (repeats - 1) * place.repeat + (blocks - 1) * place.block + 1;
+}
+
+// Legal by construction: apart, or dst in place of src0.
+Setting Draw(const std::vector<Type>& types, Form form) {
+  Setting s;
+  s.form = form;
+  const int widest = WidestOf(types);
+  s.lanes = 256 / widest;
+  s.repeat = PickOf({1, 2, 3, 7, 16, 60, 255});
+  for (size_t i = 0; i < types.size(); ++i) {
+    const int blocks = 8 * BytesOf(types[i]) / widest;
+    Place place{types[i], static_cast<int>(i) * kRegion + Pick(0, 5) * kBlock};
+    place.block = i > 0 ? PickOf({0, 1, 1, 1, 2, 3}) : PickOf({1, 1, 1, 2, 3});
+    place.repeat =
+        (place.block == 0 ? 1 : place.block) * blocks + PickOf({0, 0, 0, 1, 3});
+    if (i > 0 && Pick(0, 6) == 0) place.repeat = 0;
+    if (form == Form::kCount) place.block = 1, place.repeat = blocks;
+    s.at.push_back(place);
+  }
+  DrawMask(&s);
+  const bool same = types.size() > 1 && BytesOf(types[0]) == BytesOf(types[1]);
+  if (same && Pick(0, 5) == 0) {
+    const Type type = s.at[1].type;
+    s.at[1] = s.at[0];
+    s.at[1].type = type;
+  }
+  for (const Place& place : s.at) {
+    const int blocks = 8 * BytesOf(place.type) / widest;
+    while (ExtentOf(s, place, blocks) > kRegionBlocks - 6) {
+      s.repeat = (s.repeat + 1) / 2;
+      s.count = (s.count + 1) / 2;
+    }
+  }
+  return s;
+}
+
+void Apply(const Lanewise& call, const Setting& s, Image* image) {
+  char* const bytes = image->data();
+  for (const auto& at : Active(s)) {
+    char* const to = bytes + ByteOf(s.at[0], at);
+    double values[2] = {};
+    for (size_t i = 1; i < s.at.size(); ++i) {
+      values[i - 1] = Decode(bytes + ByteOf(s.at[i], at), s.at[i].type);
+    }
+    const double was = Decode(to, s.at[0].type);
+    Encode(to, s.at[0].type, call.plain(values[0], values[1], was));
+  }
+}
+
+void AddCall(const Lanewise& call, const Setting& s,
+             std::vector<std::string> refused = {}) {
+  Job job{call.name, s, [call, s] { call.issue(s); }, nullptr, refused};
+  job.powers = call.powers;
+  job.positive = call.positive;
+  if (refused.empty()) {
+    job.plain = [call, s](Image* image) { Apply(call, s, image); };
+  }
+  jobs.push_back(job);
+}
+
+// One rule of a legal call broken.
+void AddBroken(const Lanewise& call) {
+  const auto bent = [&](Form form, auto bend, std::vector<std::string> words) {
+    Setting s = Draw(call.types, form);
+    bend(&s);
+    AddCall(call, s, words);
+  };
+  const char* const names[2][3] = {{"dst", "src", ""}, {"dst", "src0", "src1"}};
+  for (size_t i = 0; i < call.types.size(); ++i) {
+    const std::string name = names[call.types.size() > 2][i];
+    for (const int off : {2, 8, 16, 30}) {
+      bent(call.by_count ? kForms[off % 3] : Form::kBits,
+           [&](Setting* s) { s->at[i].begin += off; },
+           {name + ":", "a multiple of 32 B"});
+    }
+  }
+  bent(Form::kBits, [](Setting* s) { s->repeat = 256; },
+       {"repeatTime:", "0 to 255"});
+  bent(Form::kContiguous, [](Setting* s) { s->count = -1; },
+       {"mask:", "0 or more"});
+  bent(Form::kBits, [](Setting* s) { s->at[0].block = 0, s->bits[0] = 0xFFFF; },
+       {"dstBlkStride:", "expected 1 or more"});
+  if (WidestOf(call.types) >= 4) {
+    bent(Form::kBits, [](Setting* s) { s->bits[1] = 4; },
+         {"mask[1]:", "expected 0"});
+  }
+  if (call.types.size() < 2 ||
+      BytesOf(call.types[0]) != BytesOf(call.types[1])) {
+    return;
+  }
+  // A block on: what a repeat writes, it and the next read.
+  bent(Form::kContiguous,
+       [](Setting* s) {
+         s->at[0].block = s->at[1].block = 1;
+         s->at[0].repeat = s->at[1].repeat = 8;
+         s->at[1].begin = s->at[0].begin + kBlock;
+         s->count = s->lanes, s->repeat = 2;
+       },
+       {"dst and src", "the same bytes or none in common"});
+  bent(Form::kContiguous,
+       [](Setting* s) {
+         s->at[0].block = s->at[1].block = 1;
+         s->at[0].repeat = s->at[1].repeat = 8;
+         s->at[1].begin = s->at[0].begin - (s->at[0].begin % kRegion);
+         s->at[0].begin = s->at[1].begin + 256;
+         s->count = s->lanes, s->repeat = 2;
+       },
+       {"dst:", "no source of a later repeat"});
+}
+
+void AddLegal(const Lanewise& call, int each) {
+  for (const Form form : kForms) {
+    if (form == Form::kCount && !call.by_count) continue;
+    if (form == Form::kCounter && call.name == "Copy") continue;
+    for (int i = 0; i < each; ++i) AddCall(call, Draw(call.types, form));
+  }
+  if (!call.accumulates) return;
+  // Sums over repeats: dst stays, or src1 does.
+  for (const int stays : {0, 2}) {
+    Setting s = Draw(call.types, Form::kContiguous);
+    s.repeat = 3;
+    s.count = s.lanes;
+    s.at[1].begin = kRegion, s.at[1].block = 1, s.at[1].repeat = 8;
+    s.at[0].block = 1, s.at[0].repeat = 8;
+    s.at[2] = s.at[0];
+    s.at[stays].repeat = 0;
+    if (stays == 0) s.at[2].repeat = 0;
+    AddCall(call, s);
+  }
+}
+
+// TEMPLATE: arguments that come before isSetMask.  EXPR: of a, b and c, the
+// element of dst as it was.
+#define BINARY(NAME, T, U, EXPR, ...)                                       \
+  lanewise.push_back(                                                       \
+      {#NAME,                                                               \
+       {kType<T>, kType<U>, kType<U>},                                      \
+       [](const Setting& s) {                                               \
+         const auto d = s.Tensor<T>(0);                                     \
+         const auto x = s.Tensor<U>(1);                                     \
+         const auto y = s.Tensor<U>(2);                                     \
+         const auto counted = [&] { NAME(d, x, y, int32_t(s.count)); };     \
+         const auto masked = [&](auto set, auto mask) {                     \
+           NAME<__VA_ARGS__, decltype(set)::value>(d, x, y, mask, s.repeat, \
+                                                   s.Binary());             \
+         };                                                                 \
+         Give(s, counted, masked);                                          \
+       },                                                                   \
+       []([[maybe_unused]] double a, [[maybe_unused]] double b,             \
+          [[maybe_unused]] double c) -> double { return EXPR; }})
+#define UNARY(NAME, T, U, SCALAR, EXPR, ...)                                \
+  lanewise.push_back(                                                       \
+      {#NAME,                                                               \
+       {kType<T>, kType<U>},                                                \
+       [](const Setting& s) {                                               \
+         const auto d = s.Tensor<T>(0);                                     \
+         const auto x = s.Tensor<U>(1);                                     \
+         const auto counted = [&] { NAME(d, x SCALAR, int32_t(s.count)); }; \
+         const auto masked = [&](auto set, auto mask) {                     \
+           NAME<__VA_ARGS__, decltype(set)::value>(d, x SCALAR, mask,       \
+                                                   s.repeat, s.Unary());    \
+         };                                                                 \
+         Give(s, counted, masked);                                          \
+       },                                                                   \
+       []([[maybe_unused]] double a, double,                                \
+          [[maybe_unused]] double c) -> double { return EXPR; }})
+#define NONE
+#define SCALED(U) , Scalar<U>()
+
+template <typename T>
+T Scalar() {
+  char bytes[8];
+  Encode(bytes, kType<T>, 3);
+  return Got<T>(bytes);
+}
+
+template <typename T>
+void AddArithmetic() {
+  BINARY(Add, T, T, a + b, T);
+  BINARY(Sub, T, T, a - b, T);
+  BINARY(Mul, T, T, a * b, T);
+  BINARY(Max, T, T, a > b ? a : b, T);
+  BINARY(Min, T, T, a < b ? a : b, T);
+  if (kType<T> != Type::kInt16) {
+    for (size_t i = lanewise.size() - 5; i < lanewise.size(); ++i) {
+      lanewise[i].accumulates = true;
+    }
+  }
+  UNARY(Adds, T, T, SCALED(T), a + 3, T);
+  UNARY(Muls, T, T, SCALED(T), a * 3, T);
+  UNARY(Maxs, T, T, SCALED(T), a > 3 ? a : 3, T);
+  UNARY(Mins, T, T, SCALED(T), a < 3 ? a : 3, T);
+}
+
+template <typename T>
+void AddReal() {
+  BINARY(Div, T, T, a / b, T);
+  lanewise.back().powers = true;
+  BINARY(FusedMulAdd, T, T, a * c + b, T);
+  BINARY(MulAddDst, T, T, a * b + c, T, T);
+  UNARY(Axpy, T, T, SCALED(T), 3 * a + c, T, T);
+  UNARY(Abs, T, T, NONE, std::fabs(a), T);
+  UNARY(Exp, T, T, NONE, std::exp(a), T);
+  UNARY(Reciprocal, T, T, NONE, 1 / a, T);
+  lanewise.back().powers = true;
+  const size_t first = lanewise.size();
+  UNARY(Ln, T, T, NONE, std::log(a), T);
+  UNARY(Sqrt, T, T, NONE, std::sqrt(a), T);
+  UNARY(Rsqrt, T, T, NONE, 1 / std::sqrt(a), T);
+  for (size_t i = first; i < lanewise.size(); ++i) lanewise[i].positive = true;
+}
+
+template <typename T>
+void AddMoved() {
+  Lanewise fill{"Duplicate",
+                {kType<T>},
+                [](const Setting& s) {
+                  const auto d = s.Tensor<T>(0);
+                  const auto counted = [&] {
+                    Duplicate(d, Scalar<T>(), int32_t(s.count));
+                  };
+                  const auto masked = [&](auto set, auto mask) {
+                    Duplicate<T, decltype(set)::value>(
+                        d, Scalar<T>(), mask, s.repeat,
+                        static_cast<uint16_t>(s.at[0].block),
+                        static_cast<uint8_t>(s.at[0].repeat));
+                  };
+                  Give(s, counted, masked);
+                },
+                [](double, double, double) { return 3.0; }};
+  lanewise.push_back(fill);
+  Lanewise copy{"Copy",
+                {kType<T>, kType<T>},
+                [](const Setting& s) {
+                  const auto masked = [&](auto set, auto mask) {
+                    const auto u16 = [](int x) {
+                      return static_cast<uint16_t>(x);
+                    };
+                    Copy<T, decltype(set)::value>(
+                        s.Tensor<T>(0), s.Tensor<T>(1), mask, s.repeat,
+                        {u16(s.at[0].block), u16(s.at[1].block),
+                         u16(s.at[0].repeat), u16(s.at[1].repeat)});
+                  };
+                  Give(s, [] {}, masked);
+                },
+                [](double a, double, double) { return a; }};
+  copy.by_count = false;
+  lanewise.push_back(copy);
+}
+
+// To an integer, as a mode rounds; what is real stays as it is.
+double Rounded(RoundMode mode, double a) {
+  switch (mode) {
+    case RoundMode::CAST_FLOOR:
+      return std::floor(a);
+    case RoundMode::CAST_CEIL:
+      return std::ceil(a);
+    case RoundMode::CAST_ROUND:
+      return std::round(a);
+    case RoundMode::CAST_TRUNC:
+      return std::trunc(a);
+    default:
+      return std::nearbyint(a);
+  }
+}
+
+template <typename T, typename U>
+void AddCast(RoundMode mode) {
+  const bool whole = !IsReal(kType<T>) || kType<T> == kType<U>;
+  lanewise.push_back(
+      {"Cast",
+       {kType<T>, kType<U>},
+       [mode](const Setting& s) {
+         const auto d = s.Tensor<T>(0);
+         const auto x = s.Tensor<U>(1);
+         const auto counted = [&] { Cast(d, x, mode, uint32_t(s.count)); };
+         const auto masked = [&](auto set, auto mask) {
+           Cast<T, U, decltype(set)::value>(d, x, mode, mask, s.repeat,
+                                            s.Unary());
+         };
+         Give(s, counted, masked);
+       },
+       [=](double a, double, double) { return whole ? Rounded(mode, a) : a; }});
+  // Nothing under zero: an unsigned type has none.
+  lanewise.back().positive = kType<T> == Type::kUint8;
+}
+
+template <typename T, typename U>
+void AddCasts() {
+  for (const auto mode :
+       {RoundMode::CAST_RINT, RoundMode::CAST_FLOOR, RoundMode::CAST_CEIL,
+        RoundMode::CAST_ROUND, RoundMode::CAST_TRUNC}) {
+    AddCast<T, U>(mode);
+  }
+}
+
+void ListLanewise() {
+  AddArithmetic<float>();
+  AddArithmetic<half>();
+  AddArithmetic<int16_t>();
+  AddArithmetic<int32_t>();
+  AddReal<float>();
+  AddReal<half>();
+  BINARY(MulAddDst, float, half, a* b + c, float, half);
+  UNARY(Axpy, float, half, SCALED(half), 3 * a + c, float, half);
+  AddMoved<int16_t>();
+  AddMoved<uint16_t>();
+  AddMoved<half>();
+  AddMoved<bfloat16_t>();
+  AddMoved<int32_t>();
+  AddMoved<uint32_t>();
+  AddMoved<float>();
+  constexpr RoundMode kNone = RoundMode::CAST_NONE;
+  AddCast<half, int8_t>(kNone);
+  AddCast<half, uint8_t>(kNone);
+  AddCast<half, int16_t>(kNone);
+  AddCast<float, int16_t>(kNone);
+  AddCast<float, half>(kNone);
+  AddCast<float, bfloat16_t>(kNone);
+  AddCast<int16_t, int32_t>(kNone);
+  AddCast<float, int32_t>(kNone);
+  AddCast<int64_t, int32_t>(kNone);
+  AddCast<int32_t, int64_t>(kNone);
+  AddCasts<int8_t, half>();
+  AddCasts<uint8_t, half>();
+  AddCasts<int16_t, half>();
+  AddCasts<int32_t, half>();
+  AddCasts<int32_t, bfloat16_t>();
+  AddCasts<int16_t, float>();
+  AddCasts<half, float>();
+  AddCasts<bfloat16_t, float>();
+  AddCasts<int32_t, float>();
+  AddCasts<float, float>();
+  AddCasts<int64_t, float>();
+  AddCasts<float, int64_t>();
+}
+
+// -- Reductions.
+
+struct Reduction {
+  std::string name;
+  ReduceType op;
+  bool blocks;  // a result of each block
+  ReduceOrder order = ReduceOrder::ORDER_ONLY_VALUE;
+};
+
+template <typename T, ReduceType op>
+void IssueReduction(const Reduction& how, const Setting& s) {
+  const auto d = s.Tensor<T>(0);
+  const auto x = s.Tensor<T>(1);
+  const int to = s.at[0].repeat, block = s.at[1].block, next = s.at[1].repeat;
+  const auto masked = [&](auto set, auto mask) {
+    constexpr bool kSet = decltype(set)::value;
+    const auto times = static_cast<int32_t>(s.repeat);
+    if (how.name == "BlockReduceSum") {
+      BlockReduceSum<T, kSet>(d, x, times, mask, to, block, next);
+    } else if (how.name == "WholeReduceSum") {
+      WholeReduceSum<T, kSet>(d, x, mask, times, to, block, next);
+    } else if (how.blocks) {
+      ReduceDataBlock<op, T, T, kSet>(d, x, mask, times, to, block, next);
+    } else {
+      ReduceRepeat<op, T, T, kSet>(d, x, mask, times, to, block, next,
+                                   how.order);
+    }
+  };
+  Give(s, [] {}, masked);
+}
+
+// Bytes of what a repeat gives.
+int ResultBytes(const Reduction& how, int size) {
+  if (how.blocks) return 8 * size;
+  if (how.order == ReduceOrder::ORDER_ONLY_VALUE) return size;
+  return how.order == ReduceOrder::ORDER_ONLY_INDEX ? 4 : 2 * size;
+}
+
+void Reduce(const Reduction& how, const Setting& s, Image* image) {
+  const Type type = s.at[1].type;
+  const int size = BytesOf(type);
+  const int a_block = kBlock / size;
+  std::vector<std::vector<std::pair<int, double>>> groups;
+  std::vector<int> targets;
+  std::pair<int, int> last{-1, -1};
+  const Image before = *image;
+  for (const auto& at : Active(s)) {
+    const std::pair<int, int> group{at.first,
+                                    how.blocks ? at.second / a_block : 0};
+    if (group != last) {
+      groups.emplace_back();
+      targets.push_back(s.at[0].begin +
+                        group.first * s.at[0].repeat * ResultBytes(how, size) +
+                        group.second * size);
+    }
+    last = group;
+    groups.back().push_back(
+        {at.second, Decode(before.data() + ByteOf(s.at[1], at), type)});
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    double sum = 0;
+    auto best = groups[i][0];
+    for (const auto& one : groups[i]) {
+      sum += one.second;
+      if (how.op == ReduceType::MAX ? one.second > best.second
+                                    : one.second < best.second) {
+        best = one;
+      }
+    }
+    char* const to = image->data() + targets[i];
+    const double value = how.op == ReduceType::SUM ? sum : best.second;
+    const auto index = static_cast<uint32_t>(best.first);
+    const bool alone = how.order == ReduceOrder::ORDER_ONLY_INDEX;
+    const bool second = how.order == ReduceOrder::ORDER_VALUE_INDEX;
+    if (!alone) {
+      const bool after = how.order == ReduceOrder::ORDER_INDEX_VALUE;
+      Encode(to + (after ? size : 0), type, value);
+    }
+    if (how.order != ReduceOrder::ORDER_ONLY_VALUE) {
+      std::memcpy(to + (second ? size : 0), &index, alone ? 4 : size);
+    }
+  }
+}
+
+template <typename T, ReduceType op>
+void AddReduction(const Reduction& how, int each) {
+  const int size = sizeof(T);
+  const int bytes = ResultBytes(how, size);
+  const auto draw = [&](Form form) {
+    Setting s = Draw({kType<T>, kType<T>}, form);
+    s.at[1].begin = kRegion + Pick(0, 5) * kBlock;
+    s.at[0].begin = Pick(0, 9) * bytes;
+    s.at[0].repeat = PickOf({1, 1, 2, 5});
+    s.repeat = std::min<int64_t>(s.repeat, 60);
+    return s;
+  };
+  const auto add = [&](const Setting& s, std::vector<std::string> refused) {
+    Job job{how.name, s, [=] { IssueReduction<T, op>(how, s); }, nullptr,
+            refused};
+    if (refused.empty()) job.plain = [=](Image* m) { Reduce(how, s, m); };
+    jobs.push_back(job);
+  };
+  for (const Form form : kForms) {
+    if (form == Form::kCount) continue;
+    for (int i = 0; i < each; ++i) add(draw(form), {});
+  }
+  const auto bent = [&](auto bend, std::vector<std::string> words) {
+    Setting s = draw(Form::kBits);
+    bend(&s);
+    add(s, words);
+  };
+  const std::string rule = "a multiple of " + std::to_string(bytes) + " B";
+  bent([&](Setting* s) { s->at[0].begin += bytes / 2; }, {"dst:", rule});
+  bent([](Setting* s) { s->at[1].begin += 16; }, {"src:", "of 32 B"});
+  bent([](Setting* s) { s->repeat = 256; }, {"repeatTime:", "0 to 255"});
+  bent([](Setting* s) { s->at[1].repeat = 65536; },
+       {"srcRepStride:", "0 to 65535"});
+  bent([](Setting* s) { s->at[0].repeat = -1; },
+       {"dstRepStride:", "0 to 65535"});
+  bent([](Setting* s) { s->at[0].begin = s->at[1].begin, s->bits[0] = 255; },
+       {"dst:", "no source of this or a later repeat"});
+}
+
+template <typename T, ReduceType op>
+void AddOrders(int each) {
+  AddReduction<T, op>({"ReduceDataBlock", op, true}, each);
+  for (const auto order :
+       {ReduceOrder::ORDER_VALUE_INDEX, ReduceOrder::ORDER_INDEX_VALUE,
+        ReduceOrder::ORDER_ONLY_VALUE, ReduceOrder::ORDER_ONLY_INDEX}) {
+    if (op == ReduceType::SUM && order != ReduceOrder::ORDER_ONLY_VALUE) {
+      continue;
+    }
+    AddReduction<T, op>({"ReduceRepeat", op, false, order}, each);
+  }
+}
+
+template <typename T>
+void AddReductions(int each) {
+  AddReduction<T, ReduceType::SUM>({"BlockReduceSum", ReduceType::SUM, true},
+                                   each);
+  AddReduction<T, ReduceType::SUM>({"WholeReduceSum", ReduceType::SUM, false},
+                                   each);
+  AddOrders<T, ReduceType::SUM>(each);
+  AddOrders<T, ReduceType::MAX>(each);
+  AddOrders<T, ReduceType::MIN>(each);
+  for (int i = 0; i < 5 * each; ++i) {
+    Setting s = Draw({kType<T>, kType<T>, kType<T>}, Form::kCount);
+    s.at[1].begin = kRegion, s.at[1].repeat = 8;
+    s.at[0].begin = Pick(0, 30) * static_cast<int>(sizeof(T));
+    const bool wrong = i % 5 == 4;
+    if (wrong) s.at[0].begin += 1;
+    Job job{"ReduceSum",
+            s,
+            [s] {
+              ReduceSum(s.Tensor<T>(0), s.Tensor<T>(1), s.Tensor<T>(2),
+                        int32_t(s.count));
+            },
+            nullptr,
+            {}};
+    if (wrong) {
+      job.words = {"dst:", "a multiple of " + std::to_string(sizeof(T)) + " B"};
+    } else {
+      job.plain = [s](Image* image) {
+        double sum = 0;
+        for (const auto& at : Active(s)) {
+          sum += Decode(image->data() + ByteOf(s.at[1], at), kType<T>);
+        }
+        Encode(image->data() + s.at[0].begin, kType<T>, sum);
+      };
+    }
+    jobs.push_back(job);
+  }
+}
+
+// -- Calls that have forms of their own.
+
+template <typename T>
+LocalTensor<T> Local(int begin, int count = 1024) {
+  return {TPosition::VECCALC, static_cast<uint32_t>(begin),
+          static_cast<uint32_t>(count)};
+}
+
+void AddJob(const std::string& name, Type type, std::function<void()> issue,
+            std::function<void(Image*)> plain,
+            std::vector<std::string> refused = {}) {
+  Job job{name, {}, std::move(issue), std::move(plain), std::move(refused)};
+  for (int i = 0; i < 3; ++i) job.setting.at.push_back({type, i * kRegion});
+  jobs.push_back(job);
+}
+
+template <typename T>
+void AddBroadcasts(int each) {
+  constexpr int kSize = sizeof(T);
+  for (int i = 0; i < 2 * each; ++i) {
+    const int to = Pick(0, 9) * kBlock;
+    const int from = kRegion + Pick(0, 9) * kBlock;
+    const int repeat = Pick(0, 12);
+    const int block = Pick(1, 3);
+    const int next = PickOf({8 * block, 8 * block + 1, 0});
+    const auto issue = [=](int dst, int src, int times, int stride) {
+      return [=] {
+        Brcb(Local<T>(dst), Local<T>(src), times,
+             BrcbRepeatParams(static_cast<uint16_t>(stride),
+                              static_cast<uint16_t>(next)));
+      };
+    };
+    AddJob("Brcb", kType<T>, issue(to, from, repeat, block), [=](Image* m) {
+      for (int k = 0; k < 8 * repeat; ++k) {
+        char* const at = m->data() + to + (k / 8 * next + k % 8 * block) * 32;
+        for (int b = 0; b < kBlock; ++b) {
+          at[b] = (*m)[from + k * kSize + b % kSize];
+        }
+      }
+    });
+    if (i > 0) continue;
+    AddJob("Brcb", kType<T>, issue(to, from + 16, 1, 1), nullptr,
+           {"src:", "of 32 B"});
+    AddJob("Brcb", kType<T>, issue(to + 4, from, 1, 1), nullptr,
+           {"dst:", "of 32 B"});
+    AddJob("Brcb", kType<T>, issue(to, to, 1, 1), nullptr,
+           {"dst and src:", "none in common"});
+    AddJob("Brcb", kType<T>, issue(to, from, 1, 0), nullptr,
+           {"dstBlkStride:", "1 to 65535"});
+    AddJob("Brcb", kType<T>, issue(to, from, 256, 1), nullptr,
+           {"repeatTime:", "0 to 255"});
+  }
+}
+
+// SetMaskCount's number is of each repeat, here alone, and blocks go on.
+template <typename T>
+void AddCountedCopies(int each) {
+  constexpr int kSize = sizeof(T);
+  for (int i = 0; i < each; ++i) {
+    const int to = Pick(0, 9) * kBlock;
+    const int from = kRegion + Pick(0, 9) * kBlock;
+    const int repeat = Pick(0, 4), count = Pick(1, 300);
+    const int step = Pick(1, 2), gap = Pick(0, 3);
+    const int blocks = (count * kSize + 31) / 32;
+    const auto issue = [=](int longest) {
+      return [=] {
+        const auto u16 = [](int x) { return static_cast<uint16_t>(x); };
+        SetMaskCount();
+        SetVectorMask<T, MaskMode::COUNTER>(count);
+        Copy<T, false>(Local<T>(to), Local<T>(from), MASK_PLACEHOLDER, repeat,
+                       {1, u16(step), u16(blocks), u16(longest)});
+        SetMaskNorm();
+        ResetMask();
+      };
+    };
+    AddJob("Copy", kType<T>, issue(gap), [=](Image* m) {
+      for (int k = 0; k < repeat * count; ++k) {
+        const int byte = k % count * kSize;
+        std::memcpy(m->data() + to + k / count * blocks * 32 + byte,
+                    m->data() + from +
+                        (k / count * gap + byte / 32 * step) * 32 + byte % 32,
+                    kSize);
+      }
+    });
+    if (i > 0) continue;
+    AddJob("Copy", kType<T>, issue(4096), nullptr,
+           {"srcRepeatSize:", "0 to 4095"});
+  }
+}
+
+template <typename T>
+void AddGathers(int each) {
+  constexpr int kSize = sizeof(T);
+  for (int i = 0; i < each; ++i) {
+    const int to = Pick(0, 9) * kBlock;
+    const int from = kRegion + Pick(0, 9) * kBlock;
+    const int list = 2 * kRegion + Pick(0, 9) * kBlock;
+    const int count = Pick(0, 70);
+    const uint32_t base = Pick(0, 5) * kSize;
+    // The job's offsets are what the image has where the call finds them.
+    const auto index = [](int k) { return uint32_t(k * 37 % 101) * kSize; };
+    const auto issue = [=](int dst, int src, int offsets, uint32_t first) {
+      return [=] {
+        for (int k = 0; k < count; ++k) {
+          Local<uint32_t>(list).SetValue(k, index(k));
+        }
+        SetFlag<HardEvent::S_V>(0);
+        WaitFlag<HardEvent::S_V>(0);
+        Gather(Local<T>(dst), Local<T>(src), Local<uint32_t>(offsets), first,
+               uint32_t(count));
+      };
+    };
+    AddJob("Gather", kType<T>, issue(to, from, list, base), [=](Image* m) {
+      for (int k = 0; k < count; ++k) Put(m->data() + list + 4 * k, index(k));
+      for (int k = 0; k < count; ++k) {
+        std::memcpy(m->data() + to + k * kSize,
+                    m->data() + from + base + index(k), kSize);
+      }
+    });
+    if (i > 0) continue;
+    AddJob("Gather", kType<T>, issue(to + 8, from, list, base), nullptr,
+           {"dst:", "of 32 B"});
+    AddJob("Gather", kType<T>, issue(to, from + 2, list, base), nullptr,
+           {"src:", "of 32 B"});
+    AddJob("Gather", kType<T>, issue(to, from, list + 4, base), nullptr,
+           {"srcOffset:", "of 32 B"});
+    AddJob("Gather", kType<T>, issue(to, from, list, kSize + 1), nullptr,
+           {"srcBaseOffset:", "a multiple of"});
+  }
+}
+
+template <typename T>
+void AddChoices(int each) {
+  constexpr int kSize = sizeof(T);
+  constexpr int kLanes = 256 / kSize;
+  constexpr int kBits = 20 << 10;  // of dst's region
+  for (int i = 0; i < each; ++i) {
+    const int to = Pick(0, 9) * kBlock;
+    const int a = kRegion + Pick(0, 9) * kBlock;
+    const int b = 2 * kRegion + Pick(0, 9) * kBlock;
+    const auto mode = static_cast<CMPMODE>(Pick(0, 5));
+    const int count = Pick(0, 5) * kLanes;
+    const auto compare = [=](int dst, int x, int y, int n) {
+      return [=] {
+        Compare(Local<uint8_t>(dst), Local<T>(x), Local<T>(y), mode,
+                uint32_t(n));
+      };
+    };
+    AddJob("Compare", kType<T>, compare(to, a, b, count), [=](Image* m) {
+      for (int k = 0; k < count; ++k) {
+        const double x = Decode(m->data() + a + k * kSize, kType<T>);
+        const double y = Decode(m->data() + b + k * kSize, kType<T>);
+        const bool holds[] = {x<y, x> y, x == y, x <= y, x >= y, x != y};
+        char& byte = (*m)[to + k / 8];
+        if (k % 8 == 0) byte = 0;
+        byte |= static_cast<char>(holds[static_cast<int>(mode)] << (k % 8));
+      }
+    });
+    const auto selmode = static_cast<SELMODE>(i % 3);
+    const bool scalar = selmode == SELMODE::VSEL_TENSOR_SCALAR_MODE;
+    const int chosen = Pick(0, 300);
+    const auto select = [=](int dst, int bits, int x, int y, bool number) {
+      return [=] {
+        if (number) {
+          Select(Local<T>(dst), Local<uint8_t>(bits), Local<T>(x), Scalar<T>(),
+                 selmode, uint32_t(chosen));
+        } else {
+          Select(Local<T>(dst), Local<uint8_t>(bits), Local<T>(x), Local<T>(y),
+                 selmode, uint32_t(chosen));
+        }
+      };
+    };
+    AddJob("Select", kType<T>, select(to, kBits, a, b, scalar), [=](Image* m) {
+      for (int k = 0; k < chosen; ++k) {
+        const int bit = selmode == SELMODE::VSEL_CMPMASK_SPR ? k % kLanes : k;
+        const bool first = (*m)[kBits + bit / 8] >> (bit % 8) & 1;
+        char* const at = m->data() + to + k * kSize;
+        if (!first && scalar) Encode(at, kType<T>, 3);
+        if (!first && scalar) continue;
+        std::memcpy(at, m->data() + (first ? a : b) + k * kSize, kSize);
+      }
+    });
+    if (i > 2) continue;
+    AddJob("Compare", kType<T>, compare(to + 8, a, b, kLanes), nullptr,
+           {"dst:", "of 32 B"});
+    AddJob("Compare", kType<T>, compare(to, a + 4, b, kLanes), nullptr,
+           {"src0:", "of 32 B"});
+    AddJob("Compare", kType<T>, compare(to, a, b + 4, kLanes), nullptr,
+           {"src1:", "of 32 B"});
+    AddJob("Compare", kType<T>, compare(to, a, b, kLanes + 1), nullptr,
+           {"bytes of count:", "a multiple of 256"});
+    AddJob("Compare", kType<T>, compare(a, a, b, kLanes), nullptr,
+           {"dst and src:", "none in common"});
+    AddJob("Select", kType<T>, select(to + 2, kBits, a, b, scalar), nullptr,
+           {"dst:", "of 32 B"});
+    AddJob("Select", kType<T>, select(to, kBits + 1, a, b, scalar), nullptr,
+           {"selMask:", "of 32 B"});
+    AddJob("Select", kType<T>, select(to, kBits, a + 16, b, scalar), nullptr,
+           {"src0:", "of 32 B"});
+    AddJob("Select", kType<T>, select(to, kBits, a, b, !scalar), nullptr,
+           {"src1:", scalar ? "a scalar" : "a tensor"});
+  }
+}
+
+// -- Moves: an image of global memory lies behind that of the chip.
+
+char* other;  // its begin
+
+template <typename T>
+GlobalTensor<T> Global(int begin) {
+  GlobalTensor<T> tensor;
+  tensor.SetGlobalBuffer(reinterpret_cast<T*>(other + begin));
+  return tensor;
+}
+
+void CopyRows(Image* m, int to, int from, int rows, int bytes, int to_pitch,
+              int from_pitch) {
+  for (int row = 0; row < rows; ++row) {
+    std::memmove(m->data() + to + row * to_pitch,
+                 m->data() + from + row * from_pitch, bytes);
+  }
+}
+
+template <typename T>
+LocalTensor<T> OnChip(bool cube, int begin) {
+  return {cube ? TPosition::A1 : TPosition::VECIN, static_cast<uint32_t>(begin),
+          4096};
+}
+
+template <typename T>
+void AddMoves(bool cube, int each) {
+  constexpr int kSize = sizeof(T);
+  const auto add = [cube](const char* name, auto issue, auto plain,
+                          std::vector<std::string> words = {}) {
+    AddJob(name, kType<T>, issue, plain, words);
+    jobs.back().cube = cube;
+  };
+  for (int i = 0; i < each; ++i) {
+    const int on = Pick(0, 9) * kBlock;
+    const int off = Pick(0, 40) * kSize;
+    const int count = Pick(0, 200);
+    const int kept = count * kSize / kBlock * kBlock;
+    const auto u16 = [](int x) { return static_cast<uint16_t>(x); };
+    const int rows = Pick(0, 6), blocks = Pick(0, 5);
+    const int gap = Pick(0, 3), more = Pick(0, 3);
+    const DataCopyParams params(u16(rows), u16(blocks), u16(gap), u16(more));
+    add(
+        "DataCopy",
+        [=] { DataCopy(OnChip<T>(cube, on), Global<T>(off), uint32_t(count)); },
+        [=](Image* m) { CopyRows(m, on, kImage + off, 1, kept, 0, 0); });
+    add(
+        "DataCopy",
+        [=] { DataCopy(Global<T>(off), OnChip<T>(cube, on), uint32_t(count)); },
+        [=](Image* m) { CopyRows(m, kImage + off, on, 1, kept, 0, 0); });
+    add(
+        "DataCopy",
+        [=] { DataCopy(OnChip<T>(cube, on), Global<T>(off), params); },
+        [=](Image* m) {
+          CopyRows(m, on, kImage + off, rows, blocks * 32, (blocks + more) * 32,
+                   (blocks + gap) * 32);
+        });
+    add(
+        "DataCopy",
+        [=] { DataCopy(Global<T>(off), OnChip<T>(cube, on), params); },
+        [=](Image* m) {
+          CopyRows(m, kImage + off, on, rows, blocks * 32, (blocks + more) * 32,
+                   (blocks + gap) * 32);
+        });
+    if (i % 4 == 0) {
+      const int wrong = Pick(1, 31);
+      add("DataCopy",
+          [=] { DataCopy(OnChip<T>(cube, on + wrong), Global<T>(off), 64u); },
+          nullptr, {"dst:", "of 32 B"});
+      add("DataCopy",
+          [=] { DataCopy(Global<T>(off), OnChip<T>(cube, on + wrong), 64u); },
+          nullptr, {"src:", "of 32 B"});
+    }
+    if (cube) continue;
+    add(
+        "DataCopy",
+        [=] {
+          DataCopy(OnChip<T>(cube, on), OnChip<T>(cube, kRegion + on), params);
+        },
+        [=](Image* m) {
+          CopyRows(m, on, kRegion + on, rows, blocks * 32, (blocks + more) * 32,
+                   (blocks + gap) * 32);
+        });
+    const int bytes = Pick(0, 50) * kSize;
+    const int left = Pick(0, 32 / kSize), right = Pick(0, 32 / kSize);
+    const int row = (left * kSize + bytes + right * kSize + 31) / 32 * 32;
+    add(
+        "DataCopyPad",
+        [=] {
+          DataCopyPad(
+              Local<T>(on), Global<T>(off),
+              {u16(rows), uint32_t(bytes), uint32_t(gap), uint32_t(more), 0},
+              {true, uint8_t(left), uint8_t(right), Scalar<T>()});
+        },
+        [=](Image* m) {
+          for (int r = 0; r < rows && bytes > 0; ++r) {
+            char* const at = m->data() + on + r * (row + more * 32);
+            const char* const from =
+                m->data() + kImage + off + r * (bytes + gap);
+            for (int k = 0; k < row; k += kSize) {
+              if (left + right > 0) {
+                Encode(at + k, kType<T>, 3);
+              } else {
+                std::memcpy(at + k, from, kSize);
+              }
+            }
+            std::memcpy(at + left * kSize, from, bytes);
+          }
+        });
+    add(
+        "DataCopyPad",
+        [=] {
+          DataCopyPad(
+              Global<T>(off), Local<T>(on),
+              {u16(rows), uint32_t(bytes), uint32_t(gap), uint32_t(more), 0});
+        },
+        [=](Image* m) {
+          CopyRows(m, kImage + off, on, rows, bytes, bytes + more,
+                   (bytes + 31) / 32 * 32 + gap * 32);
+        });
+    const auto pad = [=](int dst, uint32_t length, int before) {
+      return [=] {
+        DataCopyPad(Local<T>(dst), Global<T>(off), {1, length, 0, 0, 0},
+                    {true, uint8_t(before), 0, Scalar<T>()});
+      };
+    };
+    if (i % 4 > 0) continue;
+    add("DataCopyPad", pad(on + 16, 32, 0), nullptr, {"dst:", "of 32 B"});
+    add("DataCopyPad", pad(on, 32, 33), nullptr,
+        {"bytes of leftPadding:", "0 to 32"});
+    add("DataCopyPad", pad(on, 2097152, 0), nullptr,
+        {"blockLen:", "0 to 2097151"});
+    add("DataCopyPad",
+        [=] {
+          DataCopyPad(Global<T>(off), Local<T>(on + 8), {1, 32, 0, 0, 0});
+        },
+        nullptr, {"src:", "of 32 B"});
+    if (kSize > 1) {
+      add("DataCopyPad", pad(on, kSize + 1, 0), nullptr,
+          {"blockLen:", "a multiple of"});
+      add("DataCopy",
+          [=] {
+            DataCopy(Local<T>(on), Global<T>(0)[off / kSize],
+                     DataCopyParams(4096, 1, 0, 0));
+          },
+          nullptr, {"blockCount:", "0 to 4095"});
+    }
+  }
+}
+
+template <typename T>
+void AddAtomics(int each) {
+  constexpr int kSize = sizeof(T);
+  for (int i = 0; i < each; ++i) {
+    const int on = Pick(0, 9) * kBlock;
+    const int off = Pick(0, 40) * kSize;
+    const int count = Pick(1, 60);
+    AddJob(
+        "SetAtomicAdd", kType<T>,
+        [=] {
+          SetAtomicAdd<T>();
+          DataCopyPad(Global<T>(off), Local<T>(on),
+                      {1, uint32_t(count * kSize), 0, 0, 0});
+          DisableDmaAtomic();
+        },
+        [=](Image* m) {
+          for (int k = 0; k < count; ++k) {
+            char* const to = m->data() + kImage + off + k * kSize;
+            Encode(to, kType<T>,
+                   Decode(to, kType<T>) +
+                       Decode(m->data() + on + k * kSize, kType<T>));
+          }
+        });
+  }
+}
+
+template <typename T>
+void AddFractals(int each) {
+  constexpr int kSize = sizeof(T);
+  constexpr int kC0 = kBlock / kSize;
+  for (int i = 0; i < each; ++i) {
+    const int on = Pick(0, 9) * kBlock;
+    const int off = Pick(0, 40) * kSize;
+    const int rows = Pick(0, 20), columns = Pick(0, 40);
+    const int pitch = columns + Pick(1, 5);
+    const int row_stride = Pick(1, 2);
+    const int stride = std::max(1, rows * row_stride + Pick(0, 3));
+    const auto issue = [=](int dst, int source_pitch, int c0_stride) {
+      return [=] {
+        const auto u16 = [](int x) { return static_cast<uint16_t>(x); };
+        DataCopy(
+            OnChip<T>(true, dst), Global<T>(off),
+            Nd2NzParams(1, u16(rows + (dst != on)), u16(columns + 1), 0,
+                        u16(source_pitch), u16(c0_stride), u16(row_stride), 0));
+      };
+    };
+    AddJob("DataCopy", kType<T>, issue(on, pitch, stride), [=](Image* m) {
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < (columns + kC0) / kC0 * kC0; ++c) {
+          char* const to = m->data() + on +
+                           (c / kC0 * stride + r * row_stride) * 32 +
+                           c % kC0 * kSize;
+          if (c > columns) {
+            std::memset(to, 0, kSize);
+          } else {
+            std::memcpy(to, m->data() + kImage + off + (r * pitch + c) * kSize,
+                        kSize);
+          }
+        }
+      }
+    });
+    jobs.back().cube = true;
+    if (i > 2) continue;
+    AddJob("DataCopy", kType<T>, issue(on + 8, pitch, stride), nullptr,
+           {"dst:", "of 32 B"});
+    jobs.back().cube = true;
+  }
+}
+
+void List() {
+  ListLanewise();
+  for (const Lanewise& call : lanewise) {
+    AddLegal(call, call.name == "Cast" ? 2 : 8);
+    if (call.name != "Cast" || Pick(0, 2) == 0) AddBroken(call);
+  }
+  AddReductions<float>(4);
+  AddReductions<half>(4);
+  AddBroadcasts<float>(8);
+  AddBroadcasts<bfloat16_t>(8);
+  AddCountedCopies<int32_t>(16);
+  AddCountedCopies<bfloat16_t>(16);
+  AddGathers<float>(16);
+  AddGathers<half>(16);
+  AddChoices<float>(24);
+  AddChoices<half>(24);
+  AddMoves<float>(false, 16);
+  AddMoves<half>(false, 16);
+  AddMoves<int8_t>(false, 16);
+  AddMoves<float>(true, 16);
+  AddMoves<bfloat16_t>(true, 16);
+  AddAtomics<float>(8);
+  AddAtomics<half>(8);
+  AddAtomics<int32_t>(8);
+  AddAtomics<int16_t>(8);
+  AddFractals<float>(24);
+  AddFractals<bfloat16_t>(24);
+}
+
+// -- Runs them.
+
+// Small numbers, exact in every type; a power of two each; or none below 1.
+const Image& Pattern(Type type, const Job& job) {
+  static Image patterns[16][3];
+  const int kind = job.powers ? 1 : job.positive ? 2 : 0;
+  Image& pattern = patterns[static_cast<int>(type)][kind];
+  if (!pattern.empty()) return pattern;
+  pattern.resize(kRegion + 1024);
+  const int size = BytesOf(type);
+  for (int i = 0; i * size < static_cast<int>(pattern.size()); ++i) {
+    const int small = i * 7 % 33 - 16;
+    const double x = kind == 1   ? std::ldexp(i % 2 ? 1.0 : -1.0, i * 5 % 7 - 3)
+                     : kind == 2 ? std::abs(small) + 1
+                                 : small;
+    Encode(&pattern[i * size], type, IsReal(type) && kind != 1 ? x / 4 : x);
+  }
+  return pattern;
+}
+
+Image ImageFor(const Job& job) {
+  Image image(2 * kImage);
+  for (int i = 0; i < 6; ++i) {
+    const auto& at = job.setting.at;
+    // What a call computes in place is the source's.
+    const bool in_place = at.size() > 1 && at[0].begin == at[1].begin;
+    const size_t place = i % 3 == 0 && in_place ? 1 : i % 3;
+    const Type type = at[std::min(place, at.size() - 1)].type;
+    std::memcpy(&image[i * kRegion], &Pattern(type, job)[i * 64], kRegion);
+  }
+  return image;
+}
+
+std::string Described(const Job& job) {
+  std::string text = job.name + (job.cube ? ", cube" : "") + ", form " +
+                     std::to_string(static_cast<int>(job.setting.form)) +
+                     ", count " + std::to_string(job.setting.count) +
+                     ", repeat " + std::to_string(job.setting.repeat);
+  for (const Place& at : job.setting.at) {
+    text += std::string(", ") + ascend_twin::NameOf(at.type) + " at " +
+            std::to_string(at.begin) + " by " + std::to_string(at.block) +
+            " and " + std::to_string(at.repeat);
+  }
+  return text;
+}
+
+ascend_twin::LaunchResult RunJob(const Job& job, int number, Image* image) {
+  static Image after(kImage);
+  other = image->data() + kImage;
+  const auto at = [](char* p) { return reinterpret_cast<uint64_t>(p); };
+  ascend_twin::LaunchSpec spec;
+  spec.kernel = "calls";
+  spec.type = job.cube ? ascend_twin::TaskType::kAicOnly
+                       : ascend_twin::TaskType::kAivOnly;
+  spec.mode = static_cast<ascend_twin::Mode>(number % 3);
+  spec.globals = {
+      {"image", at(image->data()), kImage, ascend_twin::GlobalKind::kConstant},
+      {"other", at(other), kImage, ascend_twin::GlobalKind::kFilled},
+      {"after", at(after.data()), kImage, ascend_twin::GlobalKind::kEmpty}};
+  spec.entry = [&](int32_t) {
+    InitSocState();
+    GlobalTensor<float> from, to;
+    from.SetGlobalBuffer(reinterpret_cast<float*>(image->data()));
+    to.SetGlobalBuffer(reinterpret_cast<float*>(after.data()));
+    const LocalTensor<float> all = OnChip<float>(job.cube, 0);
+    DataCopy(all, from, kImage / 4u);
+    PipeBarrier<PIPE_ALL>();
+    job.issue();
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(to, all, kImage / 4u);
+    PipeBarrier<PIPE_ALL>();
+  };
+  const ascend_twin::LaunchResult result = ascend_twin::Launch(spec);
+  std::memcpy(image->data(), after.data(), kImage);
+  return result;
+}
+
+// What does not hold; empty if all does.
+std::string WrongWith(const Job& job, int number) {
+  Image image = ImageFor(job);
+  Image want = image;
+  const auto result = RunJob(job, number, &image);
+  const std::string said = result.ok() ? "" : result.errors[0].text;
+  if (!job.plain) {
+    if (result.ok()) return "not refused";
+    std::vector<std::string> words = job.words;
+    words.push_back(job.name + ": ");
+    for (const std::string& word : words) {
+      if (said.find(word) == std::string::npos) {
+        return "expected \"" + word + "\" in what is said, got " + said;
+      }
+    }
+    return "";
+  }
+  if (!result.ok()) return said;
+  job.plain(&want);
+  for (size_t i = 0; i < image.size(); ++i) {
+    if (image[i] == want[i]) continue;
+    return "byte " + std::to_string(i) + ": expected " +
+           std::to_string(want[i]) + ", got " + std::to_string(image[i]);
+  }
+  return "";
+}
+
+}  // namespace
+
+int main() {
+  List();
+  int legal = 0, illegal = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const std::string wrong = WrongWith(jobs[i], static_cast<int>(i));
+    ++(jobs[i].plain ? legal : illegal);
+    if (wrong.empty()) continue;
+    std::printf("%zu: %s: %s\n", i, Described(jobs[i]).c_str(), wrong.c_str());
+  }
+  std::printf("legal: %d\nillegal: %d\n", legal, illegal);
+}
