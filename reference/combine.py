@@ -94,13 +94,12 @@ def summed(
 
 
 def in_order(
-  policy: precision.PrecisionPolicy,
-  topk_ids: at.Int32[at.Array, 'R T K'],
-  of_slots: at.Array,
+  order_of: str, topk_ids: at.Int32[at.Array, 'R T K'], of_slots: at.Array
 ) -> at.Array:
-  """Returns slots `[R, T, K, ...]` in the order that the policy sums them."""
-  if policy.sum_order == 'slot':
+  """Returns slots `[R, T, K, ...]` in one of `precision.ROW_ORDERS`."""
+  if order_of == 'slot':
     return of_slots
-  order = jnp.argsort(topk_ids, axis=-1)
+  back = order_of == 'expert_back'
+  order = jnp.argsort(topk_ids, axis=-1, descending=back)
   order = order.reshape(*order.shape, *(1,) * (of_slots.ndim - 3))
   return jnp.take_along_axis(of_slots, order, axis=2)

@@ -173,7 +173,7 @@ def _activation(place: Place, known: Known) -> at.Array:
 
 def _y(place: Place, known: Known) -> at.Array:
   in_order = functools.partial(
-    combine.in_order, place.policy, known['topk_ids']
+    combine.in_order, place.policy.sum_order, known['topk_ids']
   )
   weights = _weight_at({'y'}, place, known)
   weights = None if weights is None else in_order(weights)
@@ -259,7 +259,8 @@ def _d_w_down(place: Place, known: Known) -> at.Array:
 
 
 def _dx(place: Place, known: Known) -> at.Array:
-  rows = combine.in_order(place.policy, known['topk_ids'], known['d_returned'])
+  order, rows = place.policy.d_sum_order, known['d_returned']
+  rows = combine.in_order(order, known['topk_ids'], rows)
   last = known.get('d_shared_in')
   return combine_grad.combine_grad(place.policy, rows, last)
 

@@ -104,7 +104,7 @@ def shape(
       f'policy: expected {" or ".join(layout.DTYPES)} storage with float32 '
       f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
-  plain = dict(points=(), sum_order='slot')
+  plain = dict(points=(), **dict.fromkeys(precision.SUM_ORDERS, 'slot'))
   for name, value in plain.items():
     if getattr(policy, name) != value:
       raise ValueError(

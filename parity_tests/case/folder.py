@@ -426,7 +426,7 @@ def _told(of: MoEConfig | PrecisionPolicy) -> dict[str, object]:
     'bias',
     'd_shared',
     'points',
-    'sum_order',
+    *precision.SUM_ORDERS,
     'quantised',
     'rows',
     *precision.FORM,

@@ -406,7 +406,8 @@ def _rounded(case: PassCase, answered: Answered, name: str) -> roundings.Stage:
     known = dict(answered.sources)
     key: tuple = ()
     for one in computed:
-      where = policy.placement, policy.dtype(one), policy.sum_order
+      order = precision.order_of(one, policy)
+      where = policy.placement, policy.dtype(one), order
       key = (*key, precision.points_of(one, policy), *where)
       if key not in held:
         held[key] = slabs.whole(of_policy.recompute(one, known))

@@ -115,7 +115,10 @@ def _run(
     activation_ulp=precision.ACTIVATION_ULP,
     sigmoid_ulp=0.0,
     points=precision.points_of(name, policy),
-    sum_order=policy.sum_order if name in ('y', 'dx') else 'slot',
+    **{
+      field: getattr(policy, field) if name == made else 'slot'
+      for field, made in precision.SUM_ORDERS.items()
+    },
     quantised='',
   )
   if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:

@@ -51,7 +51,8 @@ def test_a_kernel_that_rounds_everywhere_is_right_under_its_policy(
 ):
   dtype = 'float32' if placement in tensors.EARLY else 'bfloat16'
   everywhere = (f'{point.name}=bfloat16' for point in precision.INSIDE)
-  words = (*everywhere, f'placement={placement}', 'sum_order=expert')
+  orders = ('sum_order=expert', 'd_sum_order=expert_back')
+  words = (*everywhere, f'placement={placement}', *orders)
   assert not failed(Rounds(), direction, words, dtype)
 
 
@@ -111,6 +112,29 @@ def test_a_kernel_that_rounds_there_unasked_is_wrong_there(
   assert told
   for text in told.values():
     assert f'{point} was rounded to {narrow}' in text
+
+
+@pytest.mark.parametrize('order', precision.ROW_ORDERS[1:])
+@pytest.mark.parametrize('field', precision.SUM_ORDERS)
+def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
+  field, order
+):
+  # given: a sum of four rows in bfloat16
+  backward = field == 'd_sum_order'
+  base = (f'{"d_" if backward else ""}running_sum=bfloat16',)
+  asked = (*base, f'{field}={order}')
+  case = 'bfloat16', ('exact', 'bounded'), DEEP
+
+  # when
+  right = verdicts(Rounds(), DIRECTIONS[backward], asked, *case)
+  wrong = verdicts(Rounds(words=asked), DIRECTIONS[backward], base, *case)
+
+  # then
+  assert not [r for r in right if r.failure]
+  said = ' added by ' + order.replace('_back', ', from the last one back')
+  told = {r.stage: r.failure.pattern for r in wrong if r.failure}
+  assert {*told} == {precision.SUM_ORDERS[field]}, told
+  assert f'{said}:' in told[precision.SUM_ORDERS[field]]
 
 
 @pytest.mark.parametrize(

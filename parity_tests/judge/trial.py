@@ -362,8 +362,10 @@ class Kernel:
     terms = returned.astype(np.float32)
     if weights is not None:
       terms = _at(policy, 'weighted', terms * weights[..., None])
-    if policy.sum_order == 'expert':
-      terms = np.take_along_axis(terms, np.argsort(ids)[..., None], axis=1)
+    order = precision.order_of(name, policy)
+    if order != 'slot':
+      key = ids if order == 'expert' else -ids
+      terms = np.take_along_axis(terms, np.argsort(key)[..., None], axis=1)
     total = np.zeros(returned[:, 0].shape, np.float32)
     point = 'running_sum' if name == 'y' else 'd_running_sum'
     for k in range(returned.shape[1]):

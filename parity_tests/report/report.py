@@ -19,6 +19,7 @@ from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 _COLUMNS = (
@@ -220,8 +221,9 @@ def table(report: check.Report, colour: bool = False) -> str:
 
 def _points(policy: Mapping[str, Any]) -> str:
   told = [*(policy.get('points') or ())]
-  if policy.get('sum_order', 'slot') != 'slot':
-    told.append(f'sum_order={policy["sum_order"]}')
+  for name in precision.SUM_ORDERS:
+    if policy.get(name, 'slot') != 'slot':
+      told.append(f'{name}={policy[name]}')
   for name, words in (('quantised', 'expert weights'), ('rows', 'rows')):
     if form := policy.get(name):
       told.append(f'{words} {form}')

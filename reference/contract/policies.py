@@ -1,6 +1,6 @@
 """Precision of kernels that people run, by name: words of a policy.
 
-A word is POINT=DTYPE of `precision.POINTS`, placement=NAME or sum_order=NAME.
+A word is POINT=DTYPE of `precision.POINTS`, or FIELD=NAME of `_FIELDS`.
 """
 
 from collections.abc import Sequence
@@ -31,6 +31,7 @@ _EAGER = (
   'running_sum=storage',
   'd_running_sum=storage',
   'sum_order=expert',
+  'd_sum_order=expert_back',
 )
 _TRANSFORMERS = 'huggingface/transformers 5.23.0 '
 
@@ -105,13 +106,14 @@ POLICIES = {
   ),
   'dysharp': Named(('placement=epilogue',), 'DySHARP, section 4'),
 }
-_FIELDS = ('placement', 'sum_order')
+_FIELDS = ('placement', *precision.SUM_ORDERS)
 
 
 def words(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   """Returns what of a policy `fields` reads, its placement apart."""
-  plain = policy.sum_order == precision.PrecisionPolicy.sum_order
-  return (*policy.points, *([] if plain else [f'sum_order={policy.sum_order}']))
+  orders = ((name, getattr(policy, name)) for name in precision.SUM_ORDERS)
+  told = (f'{name}={order}' for name, order in orders if order != 'slot')
+  return (*policy.points, *told)
 
 
 def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:

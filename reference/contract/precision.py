@@ -12,7 +12,9 @@ STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = tuple(tensors.WEIGHTED)
 # Of these, what the project's own launches compute.
 LAUNCHED = PLACEMENTS[:3]
-SUM_ORDERS = ('slot', 'expert')
+# Fields of a policy that say how a token's rows are added, and what they make.
+SUM_ORDERS = {'sum_order': 'y', 'd_sum_order': 'dx'}
+ROW_ORDERS = ('slot', 'expert', 'expert_back')
 ACTIVATIONS = ('swiglu', 'absolute')
 ACCUMULATION_ORDERS = ('ascending', 'even_odd_32')
 # What an order other than 'ascending' is defined for.
@@ -182,7 +184,9 @@ class PrecisionPolicy:
       the words storage and accumulate: what is rounded to it.  A tensor that a
       fused kernel does not round is so in accumulate, and whoever returns one
       returns it so.
-    sum_order: of a token's rows in y and dx: 'slot', or 'expert', by id.
+    sum_order: of a token's rows in y: 'slot'; 'expert', by id; 'expert_back',
+      from the last expert back, as autograd adds what a loop over experts has.
+    d_sum_order: the same of dx.
     activation_ulp: how far silu may be off, in units in the last place of its
       float32 result: see `ACTIVATION_ULP`.
     sigmoid_ulp: how far its sigmoid may be off beside that, in units in the
@@ -205,6 +209,7 @@ class PrecisionPolicy:
   accumulation_order: str = 'ascending'
   points: tuple[str, ...] = ()
   sum_order: str = 'slot'
+  d_sum_order: str = 'slot'
   activation_ulp: float = ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
   alpha: float = 1.0
@@ -220,7 +225,7 @@ class PrecisionPolicy:
       ('placement', PLACEMENTS),
       ('activation', ACTIVATIONS),
       ('accumulation_order', ACCUMULATION_ORDERS),
-      ('sum_order', SUM_ORDERS),
+      *((name, ROW_ORDERS) for name in SUM_ORDERS),
       ('quantised', ('', *quantised_lib.FORMS)),
       ('rows', ('', *quantised_lib.OF_ROWS)),
     ):
@@ -332,6 +337,12 @@ def points_of(name: str, policy: PrecisionPolicy) -> tuple[str, ...]:
   """Returns the points of a policy that have to do with a tensor."""
   made = {name, _COPY_OF.get(name)}
   return tuple(word for word in policy.points if made & {*_point(word).stages})
+
+
+def order_of(name: str, policy: PrecisionPolicy) -> str:
+  """Returns in which of `ROW_ORDERS` a tensor's rows are added, if they are."""
+  fields = (field for field, made in SUM_ORDERS.items() if made == name)
+  return next((getattr(policy, field) for field in fields), 'slot')
 
 
 def _point(word: str) -> Point:

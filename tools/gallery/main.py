@@ -83,7 +83,7 @@ class Entry:
 
 _GATHER = 'bf16: autograd sums the K gradients of a token in bf16'
 _SILU = 'bf16: silu(gate) is rounded before it meets up'
-_GATHERED = 'd_running_sum=storage,sum_order=expert'
+_GATHERED = 'd_running_sum=storage,d_sum_order=expert'
 
 ENTRIES = (
   Entry(
@@ -98,9 +98,9 @@ ENTRIES = (
     'Hugging Face, eager',
     'hugging_face.py:eager',
     ('transformers', 'torch'),
-    f'{_SILU}; y is summed over K in bf16 (`--policy=hf_mixtral`), dx from the '
-    'last expert back',
+    f'{_SILU}; y and dx are summed over K in bf16, dx from the last expert back',
     has_backward=True,
+    policy='hf_mixtral',
   ),
   Entry(
     'Hugging Face, grouped_mm',

@@ -183,9 +183,10 @@ def _words(stage: Stage) -> Iterator[str]:
     if name in precision.POINTS and tensors.SPECS[name].role == 'compute':
       kept = policy.dtype(name) == policy.accumulate
       yield f'{name}={narrow if kept else "accumulate"}'
-  if {'y', 'dx'} & {*stage.chain}:
-    other = {'slot': 'expert', 'expert': 'slot'}[policy.sum_order]
-    yield f'sum_order={other}'
+  for field, made in precision.SUM_ORDERS.items():
+    for order in precision.ROW_ORDERS if made in stage.chain else ():
+      if order != getattr(policy, field):
+        yield f'{field}={order}'
   weighs = {*tensors.WEIGHTED.values()} & {*stage.chain}
   for placement, at in tensors.WEIGHTED.items():
     both = {at, tensors.WEIGHTED[policy.placement]} <= weighs
@@ -193,6 +194,7 @@ def _words(stage: Stage) -> Iterator[str]:
       yield f'placement={placement}'
 
 
+_ORDERS = {'expert_back': 'expert, from the last one back'}
 # Dtypes beside the storage that points are rounded to.
 _MORE_DTYPES: Mapping[str, tuple[str, ...]] = {
   'operands': ('tf32', 'bfloat16'),
@@ -224,8 +226,8 @@ def _one(stage: Stage, word: str) -> str:
   name, _, value = word.partition('=')
   if name == 'placement':
     return f'the routing weight multiplied at {value}'
-  if name == 'sum_order':
-    return f"a token's rows were added by {value}"
+  if name in precision.SUM_ORDERS:
+    return f"a token's rows were added by {_ORDERS.get(value, value)}"
   point = precision.POINTS[name]
   says = '' if point in precision.TENSORS else f' ({point.says})'
   if value == 'accumulate':
@@ -261,8 +263,9 @@ def _ask(stage: Stage, alike: Sequence[Sequence[str]]) -> str:
 
 def _is_named(stage: Stage, name: str, words: Sequence[str]) -> bool:
   """Says whether a named policy does in the stage what some words do."""
-  plain = dataclasses.replace(stage.policy, points=(), sum_order='slot')
-  named = dataclasses.replace(plain, **policies.fields((name,)))
+  plain = dict.fromkeys(precision.SUM_ORDERS, 'slot')
+  fields = dict(points=(), **plain) | policies.fields((name,))
+  named = dataclasses.replace(stage.policy, **fields)
   mine = _with(stage.policy, words)
 
   def does(policy: precision.PrecisionPolicy):
@@ -272,6 +275,7 @@ def _is_named(stage: Stage, name: str, words: Sequence[str]) -> bool:
       if {*point.stages} & {*stage.chain}
     }
     kept = {one: policy.dtype(one) for one in stage.chain}
-    return rounds, kept, policy.placement, policy.sum_order
+    orders = [precision.order_of(one, policy) for one in stage.chain]
+    return rounds, kept, policy.placement, orders
 
   return does(named) == does(mine)

@@ -26,7 +26,7 @@ def rng(*name) -> np.random.Generator:
 _OF_SUMS_AND_LIMITS = (
   'accumulation_order',
   'points',
-  'sum_order',
+  *precision.SUM_ORDERS,
   'activation_ulp',
   'sigmoid_ulp',
 )
