@@ -98,7 +98,8 @@ ENTRIES = (
     'Hugging Face, eager',
     'hugging_face.py:eager',
     ('transformers', 'torch'),
-    f'{_SILU}; y and dx are summed over K in bf16, dx from the last expert back',
+    f'{_SILU}; y and dx are summed over K in bf16, dx from the last expert '
+    'back',
     has_backward=True,
     policy='hf_mixtral',
   ),
