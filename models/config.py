@@ -7,145 +7,10 @@ import math
 import pathlib
 from typing import Any
 
+from hpmoe.models import families
+
 _CONFIGS = pathlib.Path(__file__).resolve().parent / 'configs'
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What the models of one family have in common.
-
-  Attributes:
-    architecture: the class in `architectures` of config.json.
-    attention: 'mla' (compressed keys and values) or 'gqa'.
-    router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
-    qk_norm: whether queries and keys are normalised, head by head.
-    sandwich_norm: whether a layer also normalises what it adds.
-    block: name of the feed-forward block with experts.
-    experts: Hugging Face's names of gate, up and down of one expert.
-    fields: fields of `ModelConfig` that config.json of this family has, beside
-      `COMMON`.
-    renamed: our name of a field -> the family's.
-    also_named: our name of a field -> another under which files have it.
-  """
-
-  architecture: str
-  attention: str
-  router: str
-  fields: tuple[str, ...]
-  qk_norm: bool = False
-  sandwich_norm: bool = False
-  block: str = 'mlp'
-  experts: tuple[str, str, str] = ('gate_proj', 'up_proj', 'down_proj')
-  renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  also_named: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-COMMON = (
-  'vocab_size',
-  'hidden_size',
-  'intermediate_size',
-  'num_hidden_layers',
-  'num_attention_heads',
-  'num_key_value_heads',
-  'num_experts',
-  'num_experts_per_tok',
-  'max_position_embeddings',
-  'rms_norm_eps',
-  'rope_theta',
-  'rope_scaling',
-  'initializer_range',
-  'tie_word_embeddings',
-  'bos_token_id',
-  'eos_token_id',
-)
-_MLA = (
-  'q_lora_rank',
-  'kv_lora_rank',
-  'qk_nope_head_dim',
-  'qk_rope_head_dim',
-  'v_head_dim',
-)
-_SHARED = (
-  'attention_bias',
-  'moe_intermediate_size',
-  'norm_topk_prob',
-  'routed_scaling_factor',
-  'num_shared_experts',
-  'first_k_dense_replace',
-  'num_nextn_predict_layers',
-)
-FAMILIES = {
-  'deepseek_v3': Family(
-    architecture='DeepseekV3ForCausalLM',
-    attention='mla',
-    router='sigmoid_group',
-    fields=(
-      *_MLA,
-      *_SHARED,
-      'moe_layer_freq',
-      'n_group',
-      'topk_group',
-      'rope_interleave',
-    ),
-    renamed={
-      'num_experts': 'n_routed_experts',
-      'num_shared_experts': 'n_shared_experts',
-    },
-  ),
-  'qwen3_moe': Family(
-    architecture='Qwen3MoeForCausalLM',
-    attention='gqa',
-    router='softmax',
-    qk_norm=True,
-    fields=(
-      'head_dim',
-      'attention_bias',
-      'sliding_window',
-      'moe_intermediate_size',
-      'norm_topk_prob',
-      'decoder_sparse_step',
-      'mlp_only_layers',
-      'router_aux_loss_coef',
-    ),
-    also_named={'num_experts': 'num_local_experts'},  # by transformers 5
-  ),
-  'mixtral': Family(
-    architecture='MixtralForCausalLM',
-    attention='gqa',
-    router='softmax',
-    block='block_sparse_moe',
-    experts=('w1', 'w3', 'w2'),
-    fields=('head_dim', 'sliding_window', 'router_aux_loss_coef'),
-    renamed={'num_experts': 'num_local_experts'},
-  ),
-  # DeepSeek-V3's layer with sandwich norms, arXiv 2505.04519; names of the
-  # published openPangu-Ultra-MoE-718B.
-  'pangu_ultra_moe': Family(
-    architecture='PanguUltraMoEForCausalLM',
-    attention='mla',
-    router='sigmoid_group',
-    sandwich_norm=True,
-    fields=(*_MLA, *_SHARED),
-    renamed={
-      'num_experts': 'num_routed_experts',
-      'first_k_dense_replace': 'num_dense_layers',
-      'num_nextn_predict_layers': 'num_mtp_layers',
-      'q_lora_rank': 'attention_q_lora_dim',
-      'kv_lora_rank': 'attention_kv_lora_dim',
-      'qk_nope_head_dim': 'attention_qk_dim',
-      'qk_rope_head_dim': 'attention_qk_rope_dim',
-      'v_head_dim': 'attention_v_dim',
-    },
-  ),
-}
-
-# What these models compute and nothing else; a file that says otherwise is
-# another model.
-_EXPECTED = {
-  'hidden_act': 'silu',
-  'scoring_func': 'sigmoid',
-  'topk_method': 'noaux_tc',
-}
+FAMILIES = families.FAMILIES
 DTYPES = ('float32', 'bfloat16', 'float16')
 
 
@@ -160,6 +25,9 @@ class RopeScaling:
     beta_slow: rotations below which it is divided by `factor`.
     mscale: see `models/jax/rope.py`.
     mscale_all_dim: likewise; None for a family that has no such field.
+    attention_factor: factor on cosines and sines; None for the one that
+      follows from the others.
+    truncate: whether the ramp between both ends begins and ends at a pair.
   """
 
   factor: float
@@ -168,6 +36,8 @@ class RopeScaling:
   beta_slow: float = 1.0
   mscale: float | None = None
   mscale_all_dim: float | None = None
+  attention_factor: float | None = None
+  truncate: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +64,8 @@ class ModelConfig:
     kv_lora_rank: width of compressed keys and values.
     rope_interleave: whether pairs that rotate together are neighbours, as in
       the published weights of DeepSeek-V3, or half a head apart.
+    sandwich_norm: whether a layer also normalises what it adds.
+    router_bias: whether a router of sigmoids has a bias that corrects the load.
     norm_topk_prob: whether a token's K weights are divided by their sum.
     routed_scaling_factor: factor on them after that.
     n_group: groups of experts.
@@ -237,6 +109,8 @@ class ModelConfig:
   qk_nope_head_dim: int = 0
   qk_rope_head_dim: int = 0
   v_head_dim: int = 0
+  sandwich_norm: bool = False
+  router_bias: bool = True
   norm_topk_prob: bool = True
   routed_scaling_factor: float = 1.0
   n_group: int = 1
@@ -267,9 +141,14 @@ class ModelConfig:
     object.__setattr__(self, name, value)
 
   @property
-  def family(self) -> Family:
+  def family(self) -> families.Family:
     """What the models of this family have in common."""
     return FAMILIES[self.model_type]
+
+  @property
+  def use_sliding_window(self) -> bool:
+    """Whether there is a window, as some families' files say beside it."""
+    return self.sliding_window is not None
 
   @property
   def qk_head_dim(self) -> int:
@@ -308,8 +187,6 @@ class ModelConfig:
       out[theirs] = list(value) if isinstance(value, tuple) else value
     if self.rope_scaling is not None:
       out['rope_scaling'] = _scaling_to_hf(self.rope_scaling)
-    if 'sliding_window' in names and self.model_type == 'qwen3_moe':
-      out['use_sliding_window'] = self.sliding_window is not None
     if not self.eos_token_id:
       out['eos_token_id'] = None
     elif len(self.eos_token_id) == 1:
@@ -320,39 +197,30 @@ class ModelConfig:
 def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   """Returns the configuration that the contents of config.json mean.
 
-  Reads `rope_parameters`, as transformers 5 writes it, as well as `rope_theta`
-  with `rope_scaling`.  Fields that do not change the arithmetic are not read.
+  Where a key is absent, the default of the family's reference implementation
+  holds.  Reads `rope_parameters`, as transformers 5 writes it, as well as
+  `rope_theta` with `rope_scaling`.  Keys that do not change the arithmetic are
+  not read.
 
   Raises:
-    ValueError: a field is missing, out of range, or asks for what no model here
-      computes; names the field as the file does.
+    ValueError: a field is missing, out of range, unknown, or asks for what no
+      model here computes; names the field as the file does.
   """
   model_type = fields.get('model_type')
   if model_type not in FAMILIES:
     raise ValueError(
       f'model_type: expected one of {list(FAMILIES)}, got {model_type!r}'
     )
-  for name, expected in _EXPECTED.items():
-    if fields.get(name, expected) != expected:
-      raise ValueError(f'{name}: expected {expected!r}, got {fields[name]!r}')
-  values: dict[str, Any] = {'model_type': model_type}
-  fields = {**fields, **_rope(fields)}
-  if not fields.get('use_sliding_window', True):
-    fields['sliding_window'] = None
   family = FAMILIES[model_type]
-  for ours, theirs in _hf_names(family).items():
-    value = fields.get(theirs)
-    if value is None:
-      value = fields.get(family.also_named.get(ours, theirs))
-    if value is not None:
-      values[ours] = _typed(ours, theirs, value)
-    elif _DEFAULTS[ours] is dataclasses.MISSING:
-      raise ValueError(f'{theirs}: expected a value, got none')
-  if model_type == 'deepseek_v3':
-    # Published weights are interleaved; the field is transformers' own.
-    values.setdefault('rope_interleave', True)
+  _check_keys(model_type, fields)
+  fields = _with_rope(family, fields)
+  values = {ours: _value(family, ours, fields) for ours in family.defaults}
+  if not values.pop('use_sliding_window', True):
+    values['sliding_window'] = None
+  if values['num_key_value_heads'] is None:
+    values['num_key_value_heads'] = values['num_attention_heads']
   dtype = fields.get('dtype') or fields.get('torch_dtype') or 'float32'
-  return ModelConfig(**values, dtype=dtype)
+  return ModelConfig(model_type=model_type, **values, dtype=dtype)
 
 
 def load(name: str) -> ModelConfig:
@@ -385,9 +253,6 @@ def names() -> tuple[str, ...]:
   return tuple(sorted(path.stem for path in _CONFIGS.glob('*.json')))
 
 
-_DEFAULTS = {
-  field.name: field.default for field in dataclasses.fields(ModelConfig)
-}
 _OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
 # Fields that may be 0, each with what it then means in `ModelConfig`.
 _MAY_BE_ZERO = (
@@ -395,18 +260,66 @@ _MAY_BE_ZERO = (
   'first_k_dense_replace',
   'num_nextn_predict_layers',
 )
+# What null means where it is not None itself.
+_NULLS: dict[str, Any] = {
+  **dict.fromkeys((*_MAY_BE_ZERO, 'head_dim'), 0),
+  **dict.fromkeys(('mlp_only_layers', 'eos_token_id'), ()),
+}
+_MAY_BE_NULL = (
+  *_OPTIONAL_SIZES,
+  *('bos_token_id', 'rope_scaling', 'num_key_value_heads'),
+)
+_ROPE = ('rope_theta', 'rope_scaling', 'rope_parameters')
 
 
-def _hf_names(family: Family) -> dict[str, str]:
-  fields = COMMON + family.fields
-  return {name: family.renamed.get(name, name) for name in fields}
+def _hf_names(family: families.Family) -> dict[str, str]:
+  return {name: family.renamed.get(name, name) for name in family.defaults}
 
 
-def _typed(ours: str, theirs: str, value: Any) -> Any:
-  """Returns a value of config.json as the dataclass holds it."""
-  if ours == 'rope_scaling':
+def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
+  """Refuses a key that asks for what is not computed, or that is not known."""
+  family = FAMILIES[model_type]
+  fixed = {**families.FIXED, **family.fixed}
+  read = {*_hf_names(family).values(), *_ROPE, *family.unused, *families.UNUSED}
+  read.update(*family.also_named.values())
+  for name, value in fields.items():
+    if name in read or value is None or value == fixed.get(name):
+      continue
+    expected = (
+      repr(fixed[name])
+      if name in fixed
+      else f'a key that a {model_type} here computes with'
+    )
+    raise ValueError(f'{name}: expected {expected}, got {value!r}')
+
+
+def _value(
+  family: families.Family, ours: str, fields: Mapping[str, Any]
+) -> Any:
+  """Returns what a file says of a field under any of its names."""
+  theirs = family.renamed.get(ours, ours)
+  names = (theirs, *family.also_named.get(ours, ()))
+  given = {name: fields[name] for name in names if name in fields}
+  first = next(iter(given), None)
+  if first is None:
+    return family.defaults[ours]
+  for name, value in given.items():
+    if value != given[first]:
+      raise ValueError(
+        f'{name}: expected {first}={given[first]!r}, got {value!r}'
+      )
+  if given[first] is None:
+    if ours in _MAY_BE_NULL:
+      return None
+    if ours in _NULLS:
+      return _NULLS[ours]
+  return _typed(first, family.defaults[ours], given[first])
+
+
+def _typed(theirs: str, default: Any, value: Any) -> Any:
+  """Returns a value of config.json in the type of the field's default."""
+  if isinstance(value, RopeScaling):
     return value
-  default = _DEFAULTS[ours]
   if isinstance(default, tuple):
     value = value if isinstance(value, (list, tuple)) else [value]
     if not all(_is_int(v) for v in value):
@@ -429,34 +342,38 @@ def _is_int(value: Any) -> bool:
   return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _rope(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns `rope_theta` and `rope_scaling` of either form of config.json."""
-  given = dict(
-    fields.get('rope_parameters') or fields.get('rope_scaling') or {}
-  )
-  theta = given.pop('rope_theta', fields.get('rope_theta'))
-  kind = given.pop('rope_type', given.pop('type', 'default'))
-  given.pop('type', None)
+def _with_rope(
+  family: families.Family, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns fields with `rope_theta` and `rope_scaling`, if given at all."""
+  given = fields.get('rope_scaling') or fields.get('rope_parameters') or {}
+  given = {name: value for name, value in given.items() if value is not None}
+  kinds = [given.pop(name, None) for name in ('rope_type', 'type')]
+  kind = kinds[0] or kinds[1] or 'default'
+  out = {name: value for name, value in fields.items() if name not in _ROPE[1:]}
+  if 'rope_theta' in given:
+    out['rope_theta'] = given.pop('rope_theta')
   if kind not in ('default', 'yarn'):
     raise ValueError(
       f"rope_scaling: expected the type 'default' or 'yarn', got {kind!r}"
     )
-  if kind == 'default':
-    return {'rope_theta': theta, 'rope_scaling': None}
-  known = {field.name for field in dataclasses.fields(RopeScaling)}
-  if unknown := sorted(set(given) - known):
+  known = {
+    field.name: field.default for field in dataclasses.fields(RopeScaling)
+  }
+  if unknown := sorted(set(given) - set(known)):
     raise ValueError(
       f'rope_scaling: expected of yarn {sorted(known)}, got {unknown[0]!r}'
     )
-  given.setdefault(
-    'original_max_position_embeddings', fields.get('max_position_embeddings')
-  )
+  if kind == 'default':
+    return out
+  name = 'max_position_embeddings'
+  given.setdefault(f'original_{name}', _value(family, name, fields))
   for name, value in given.items():
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-      raise ValueError(f'rope_scaling.{name}: expected a number, got {value!r}')
+    kind = True if isinstance(known[name], bool) else 0.0
+    _typed(f'rope_scaling.{name}', kind, value)
   if 'factor' not in given:
     raise ValueError('rope_scaling.factor: expected a number, got none')
-  return {'rope_theta': theta, 'rope_scaling': RopeScaling(**given)}
+  return out | {'rope_scaling': RopeScaling(**given)}
 
 
 def _scaling_to_hf(scaling: RopeScaling) -> dict[str, Any]:
@@ -469,15 +386,15 @@ def _scaling_to_hf(scaling: RopeScaling) -> dict[str, Any]:
 
 
 def _check(config: ModelConfig) -> None:
-  family = config.family
-  for name, theirs in _hf_names(family).items():
-    value = getattr(config, name)
-    if _is_int(_DEFAULTS[name]) or _DEFAULTS[name] is dataclasses.MISSING:
+  for name, default in config.family.defaults.items():
+    value, theirs = getattr(config, name), _hf(config, name)
+    if name in _OPTIONAL_SIZES:
+      fine = value is None or (_is_int(value) and value >= 1)
+      _require(fine, theirs, '>= 1', value)
+    elif _is_int(default) and name != 'bos_token_id':
       least = 0 if name in _MAY_BE_ZERO else 1
       _require(_is_int(value) and value >= least, theirs, f'>= {least}', value)
-    elif name in _OPTIONAL_SIZES and value is not None:
-      _require(_is_int(value) and value >= 1, theirs, '>= 1', value)
-    elif isinstance(_DEFAULTS[name], float):
+    elif isinstance(default, float):
       fine = math.isfinite(value) and value >= 0
       _require(fine, theirs, 'a finite number >= 0', value)
   _check_heads(config)

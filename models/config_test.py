@@ -2,10 +2,15 @@
 
 import dataclasses
 import json
+import pathlib
 
 import pytest
 
 from hpmoe.models import config as config_lib
+
+FILE = pathlib.Path(__file__).parent / 'testdata/family_defaults.json'
+# By `tools/make_family_defaults.py`.
+REFERENCE = json.loads(FILE.read_text())
 
 
 def fields(name: str, **changed) -> dict:
@@ -41,6 +46,21 @@ class TestMeaning:
     given = fields('qwen3_moe_tiny', sliding_window=64, use_sliding_window=used)
     assert config_lib.from_hf(given).sliding_window == window
 
+  @pytest.mark.parametrize('experts', [0, None])
+  def test_no_shared_experts(self, experts):
+    config = config_lib.from_hf(
+      fields('deepseek_tiny', n_shared_experts=experts)
+    )
+    assert config.num_shared_experts == 0
+
+  def test_the_names_of_pangu_that_vllm_reads(self):
+    given, family = fields('pangu_ultra_moe'), config_lib.FAMILIES
+    for ours, (other,) in family['pangu_ultra_moe'].also_named.items():
+      given[other] = given.pop(
+        family['pangu_ultra_moe'].renamed.get(ours, ours)
+      )
+    assert config_lib.from_hf(given) == config_lib.load('pangu_ultra_moe')
+
   def test_layers_with_experts(self):
     assert config_lib.load('deepseek_v3').moe_layers() == tuple(range(3, 61))
     given = fields(
@@ -58,14 +78,72 @@ class TestMeaning:
     assert not config_lib.from_hf(given).rope_interleave
 
 
+def reference(model_type: str) -> dict:
+  """Returns the defaults of the keys that are read, under our first names."""
+  family, out = config_lib.FAMILIES[model_type], {}
+  for ours in family.defaults:
+    first = family.renamed.get(ours, ours)
+    for name in (first, *family.also_named.get(ours, ())):
+      if name in REFERENCE[model_type]['defaults']:
+        out[first] = REFERENCE[model_type]['defaults'][name]
+  return out
+
+
+def outcome(given: dict) -> config_lib.ModelConfig | str:
+  try:
+    return config_lib.from_hf(given)
+  except ValueError as refusal:
+    return str(refusal)
+
+
+class TestAbsentKeys:
+  # Small configurations with another value than the default for most keys.
+  SMALL = {
+    'deepseek_v3': dict(fields('deepseek_tiny'), model_type='deepseek_v3'),
+    'kimi_k2': dict(fields('deepseek_tiny'), model_type='kimi_k2'),
+    'qwen3_moe': dict(
+      fields('qwen3_moe_tiny'), sliding_window=3, norm_topk_prob=True
+    ),
+    'mixtral': dict(
+      fields('mixtral_tiny'), sliding_window=3, rms_norm_eps=1e-3
+    ),
+    'pangu_ultra_moe': dict(
+      fields('pangu_ultra_moe'), router_enable_expert_bias=True
+    ),
+  }
+
+  @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
+  def test_each_means_what_the_reference_takes(self, model_type):
+    small, defaults = self.SMALL[model_type], reference(model_type)
+    for key, default in defaults.items():
+      without = {k: v for k, v in small.items() if k != key}
+      assert outcome(without) == outcome(small | {key: default}), key
+
+  @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
+  def test_all_at_once(self, model_type):
+    reference = REFERENCE[model_type]['defaults']
+    given = config_lib.from_hf(dict(reference, model_type=model_type))
+    assert config_lib.from_hf(dict(model_type=model_type)) == given
+
+  @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
+  def test_the_table_has_no_key_that_the_reference_lacks(self, model_type):
+    family = config_lib.FAMILIES[model_type]
+    # Read with getattr, in one of two forms, or by the published code alone.
+    others = {'head_dim', 'rope_scaling', 'moe_layer_freq'}
+    assert len(reference(model_type)) >= len(set(family.defaults) - others)
+
+
 class TestRefusals:
   @pytest.mark.parametrize(
     'name, field, value',
     [
       ('deepseek_tiny', 'model_type', 'llama'),
       ('deepseek_tiny', 'model_type', None),
-      ('deepseek_tiny', 'hidden_size', 'absent'),
       ('deepseek_tiny', 'hidden_size', 0),
+      ('deepseek_tiny', 'hidden_size', None),
+      ('deepseek_tiny', 'attention_dropout', 0.1),
+      ('deepseek_tiny', 'index_topk', 64),
+      ('pangu_ultra_moe', 'topk_group', 2),
       ('deepseek_tiny', 'hidden_size', '128'),
       ('deepseek_tiny', 'hidden_size', True),
       ('deepseek_tiny', 'hidden_act', 'gelu'),
@@ -83,13 +161,13 @@ class TestRefusals:
       ('deepseek_tiny', 'rope_scaling', {'type': 'llama3', 'factor': 2}),
       ('deepseek_tiny', 'rope_scaling', {'type': 'yarn'}),
       ('deepseek_tiny', 'rope_scaling', {'type': 'yarn', 'factor': 'x'}),
-      ('deepseek_tiny', 'rope_scaling', {'type': 'yarn', 'truncate': False}),
+      ('deepseek_tiny', 'rope_scaling', {'type': 'yarn', 'truncate': 1}),
+      ('deepseek_tiny', 'rope_scaling', {'partial_rotary_factor': 0.5}),
       ('deepseek_tiny', 'torch_dtype', 'float8_e4m3fn'),
       ('qwen3_moe_tiny', 'num_key_value_heads', 3),
       ('qwen3_moe_tiny', 'mlp_only_layers', [4]),
       ('qwen3_moe_tiny', 'mlp_only_layers', ['a']),
       ('qwen3_moe_tiny', 'rms_norm_eps', float('nan')),
-      ('mixtral_tiny', 'num_local_experts', 'absent'),
       ('mixtral_tiny', 'num_experts_per_tok', 9),
       ('mixtral_tiny', 'sliding_window', 0),
     ],
@@ -99,6 +177,11 @@ class TestRefusals:
     expected = named.get(field, field)
     with pytest.raises(ValueError, match=f'^{expected}[.:a-z]* ?expected '):
       config_lib.from_hf(fields(name, **{field: value}))
+
+  def test_two_names_of_a_field_that_disagree(self):
+    given = fields('pangu_ultra_moe', n_routed_experts=8)
+    with pytest.raises(ValueError, match='^n_routed_experts: .*experts=256'):
+      config_lib.from_hf(given)
 
   def test_a_dataclass_is_checked_too(self):
     config = config_lib.load('qwen3_moe_tiny')

@@ -94,7 +94,7 @@ def _shapes(config: config_lib.ModelConfig) -> Shapes:
 def _layer(config: config_lib.ModelConfig, layer: int) -> Shapes:
   width = config.hidden_size
   norms = ['input_layernorm', 'post_attention_layernorm']
-  if config.family.sandwich_norm:
+  if config.sandwich_norm:
     norms += ['pre_mlp_layernorm', 'post_mlp_layernorm']
   attention = _mla if config.family.attention == 'mla' else _gqa
   parts: Shapes = {}
@@ -174,7 +174,7 @@ def _moe(config: config_lib.ModelConfig) -> Shapes:
   experts, width = config.num_experts, config.hidden_size
   hidden = config.moe_intermediate_size
   shapes = _linear('gate', width, experts)
-  if config.family.router == 'sigmoid_group':
+  if config.family.router == 'sigmoid_group' and config.router_bias:
     shapes['gate.e_score_correction_bias'] = (experts,)
   shapes['experts.w_gate_up'] = (experts, width, 2 * hidden)
   shapes['experts.w_down'] = (experts, hidden, width)

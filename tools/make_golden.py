@@ -1,5 +1,7 @@
 """Makes models/testdata/golden/ from the implementations in transformers.
 
+Pangu's, which is not in transformers, is `pangu_torch.py`.
+
 Needs torch and transformers, which are no dependency of the project, beside
 it; each file names the versions that made it:
 
@@ -22,6 +24,7 @@ from transformers import modeling_layers
 from hpmoe.models import config as config_lib
 from hpmoe.models import golden_testing as golden
 from hpmoe.models import parameters
+from hpmoe.tools import pangu_torch
 
 _ONLY = flags.DEFINE_list('only', [], 'Configurations to make; none for all.')
 _SEEDS = 2000
@@ -134,7 +137,7 @@ class _Run:
       self._forward(tokens)
 
   def _build(self, name: str) -> None:
-    model_class = getattr(transformers, self.config.family.architecture)
+    model_class = _model_class(self.config.family.architecture)
     given = dict(golden.CONFIGS[name], attn_implementation='eager')
     config = model_class.config_class(**given)
     config._experts_implementation = 'eager'
@@ -235,6 +238,11 @@ class _Run:
       self.grads[name] = grad.swapaxes(1, 2) if stacked else grad
 
 
+def _model_class(architecture: str):
+  of_pangu = architecture == pangu_torch.PanguUltraMoEForCausalLM.__name__
+  return getattr(pangu_torch if of_pangu else transformers, architecture)
+
+
 def _owner(run: _Run, place: str) -> str:
   owners = [p for p in run.modules if p and place.startswith(p)]
   return owners[0] if owners else ''
@@ -269,7 +277,7 @@ def _margin(config, router: torch.nn.Module, logits: np.ndarray) -> np.ndarray:
   A sigmoid moves by at most a quarter of what its logit does.
   """
   top_k = config.num_experts_per_tok
-  if config.family.router == 'softmax':
+  if config.family.router == 'softmax' or not config.router_bias:
     return _gap(logits, top_k) / 2
   biased = 1 / (1 + np.exp(-logits)) + _numpy(router.e_score_correction_bias)
   groups = biased.reshape(len(logits), config.n_group, -1)

@@ -74,6 +74,16 @@ class TestRead:
     want = files['model.norm.weight'].astype(np.float32)
     np.testing.assert_array_equal(loaded.read('model.norm.weight'), want)
 
+  def test_no_shared_experts(self, tmp_path):
+    # given what transformers saves of them: matrices without rows
+    files = {
+      name: tensor[:0] if 'shared_experts' in name else tensor
+      for name, tensor in model_testing.tensors(DEEPSEEK).items()
+    }
+    assert any('shared_experts' in name for name in files)
+    none = _folder(tmp_path / 'none', DEEPSEEK, files, n_shared_experts=0)
+    assert not [n for n in hf_folder.read(none).load() if 'shared' in n]
+
   def test_a_tied_head_that_is_repeated(self, tmp_path):
     files = model_testing.tensors(QWEN)
     files['lm_head.weight'] = files['model.embed_tokens.weight']

@@ -167,7 +167,7 @@ def _layer(
   of_attention = ops.under(params, 'self_attn')
   x = norm('input_layernorm', hidden)
   added, entries = attention(config, of_attention, x, seen, entries)
-  if config.family.sandwich_norm:
+  if config.sandwich_norm:
     hidden = hidden + norm('post_attention_layernorm', added)
     added, routed = _feed_forward(
       run, number, params, norm('pre_mlp_layernorm', hidden)

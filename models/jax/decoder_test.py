@@ -106,7 +106,7 @@ class TestSandwichNorms:
     # Given: Pangu's layers, whose outer norms are 0.
     config = dataclasses.replace(
       config_lib.load('deepseek_tiny'),
-      model_type='pangu_ultra_moe',
+      sandwich_norm=True,
       num_hidden_layers=2,
     )
     params = init.init(config, dtype='float32')

@@ -12,10 +12,6 @@ from hpmoe.models.jax import ops
 from hpmoe.models.jax import rope as rope_lib
 from hpmoe.reference.contract import array_typing as at
 
-# Published code gives the norms of compressed vectors the default of its norm
-# class, whatever `rms_norm_eps` says (`modeling_deepseek_v3.py`).
-_EPS = 1e-6
-
 
 def attention(
   config: config_lib.ModelConfig,
@@ -54,7 +50,8 @@ def _queries(
     queries = ops.linear(params, 'q_proj', x)
   else:
     low = ops.linear(params, 'q_a_proj', x)
-    low = ops.rms_norm(low, params['q_a_layernorm.weight'], _EPS)
+    eps = config.family.latent_eps
+    low = ops.rms_norm(low, params['q_a_layernorm.weight'], eps)
     queries = ops.linear(params, 'q_b_proj', low)
   queries = queries.reshape(*x.shape[:2], -1, config.qk_head_dim)
   plain, turning = jnp.split(queries, [config.qk_nope_head_dim], axis=-1)
@@ -75,7 +72,7 @@ def _compress(
     turning[:, :, None], seen.rope, config.rope_interleave
   )
   return {
-    'compressed': ops.rms_norm(compressed, norm, _EPS),
+    'compressed': ops.rms_norm(compressed, norm, config.family.latent_eps),
     'rotated': turned[:, :, 0],
   }
 

@@ -66,8 +66,11 @@ def frequencies(config: config_lib.ModelConfig) -> np.ndarray:
   scaling = config.rope_scaling
   if scaling is None:
     return plain
-  low = max(math.floor(_pair_turning(config, scaling.beta_fast)), 0)
-  high = min(math.ceil(_pair_turning(config, scaling.beta_slow)), width - 1)
+  low = _pair_turning(config, scaling.beta_fast)
+  high = _pair_turning(config, scaling.beta_slow)
+  if scaling.truncate:
+    low, high = math.floor(low), math.ceil(high)
+  low, high = max(low, 0), min(high, width - 1)
   span = high - low or 0.001
   divided = np.clip((np.arange(width // 2) - low) / span, 0, 1)
   return plain / scaling.factor * divided + plain * (1 - divided)
@@ -82,6 +85,8 @@ def amplitude(scaling: config_lib.RopeScaling | None) -> float:
   """
   if scaling is None:
     return 1.0
+  if scaling.attention_factor is not None:
+    return scaling.attention_factor
   if scaling.mscale and scaling.mscale_all_dim:
     ratio = _temperature(scaling.factor, scaling.mscale)
     return ratio / _temperature(scaling.factor, scaling.mscale_all_dim)

@@ -34,10 +34,18 @@ def route(
     return routing.softmax_topk(scores_, top_k, normalize)
   return routing.sigmoid_group_topk(
     scores_,
-    params['gate.e_score_correction_bias'].astype(scores_.dtype),
+    _bias(config, params).astype(scores_.dtype),
     top_k,
     config.n_group,
     config.topk_group,
     normalize,
     config.routed_scaling_factor,
   )
+
+
+def _bias(
+  config: config_lib.ModelConfig, params: ops.Params
+) -> at.Float[at.Array, 'E']:
+  if config.router_bias:
+    return params['gate.e_score_correction_bias']
+  return jnp.zeros(config.num_experts)

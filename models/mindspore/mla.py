@@ -13,9 +13,6 @@ from hpmoe.models.mindspore import ops
 from hpmoe.models.mindspore import rope as rope_lib
 from hpmoe.reference.contract import array_typing as at
 
-# As in `models/jax/mla.py`.
-_EPS = 1e-6
-
 
 def attention(
   config: config_lib.ModelConfig,
@@ -64,7 +61,8 @@ def _queries(
     queries = ops.linear(params, 'q_proj', x)
   else:
     low = ops.linear(params, 'q_a_proj', x)
-    low = ops.rms_norm(low, params['q_a_layernorm.weight'], _EPS)
+    eps = config.family.latent_eps
+    low = ops.rms_norm(low, params['q_a_layernorm.weight'], eps)
     queries = ops.linear(params, 'q_b_proj', low)
   queries = queries.reshape(*x.shape[:2], -1, config.qk_head_dim)
   plain, turning = _parts(queries, config.qk_nope_head_dim)
@@ -85,7 +83,7 @@ def _compress(
     turning.expand_dims(2), seen.rope, config.rope_interleave
   )
   return {
-    'compressed': ops.rms_norm(compressed, norm, _EPS),
+    'compressed': ops.rms_norm(compressed, norm, config.family.latent_eps),
     'rotated': turned.reshape(turning.shape),
   }
 

@@ -46,8 +46,10 @@ def route(
     weights = ms_ops.gather_elements(ops.softmax(scores_), -1, ids)
     return Routing(ids, _normalized(weights) if normalize else weights)
   shares = ops.sigmoid(scores_)
-  bias = params['gate.e_score_correction_bias'].astype(scores_.dtype)
-  biased = ms_ops.stop_gradient(shares + bias)
+  biased = ms_ops.stop_gradient(shares)
+  if config.router_bias:
+    bias = params['gate.e_score_correction_bias']
+    biased = biased + bias.astype(scores_.dtype)
   lowest = ms_ops.full_like(biased, float('-inf'))
   allowed = _allowed(biased, config.n_group, config.topk_group)
   ids = _best(ms_ops.where(allowed, biased, lowest), top_k)

@@ -90,7 +90,10 @@ def train(
       f'steps: expected at least 1, got {min(steps, save_every)}'
     )
   root = pathlib.Path(folder)
-  config = config_lib.load(settings.model)
+  # The head for later tokens is not trained, and so not written.
+  config = dataclasses.replace(
+    config_lib.load(settings.model), num_nextn_predict_layers=0
+  )
   text = text_lib.read(settings.text)
   parts = text_lib.split(text)
   for part in (parts.train, parts.held_out):

@@ -1,0 +1,244 @@
+"""Families of decoders: one row each, and nothing else knows them by name.
+
+A row says which parts a family is built of, what its config.json calls each
+field, and what the family's reference implementation takes where the file is
+silent: transformers 5.23, and for Pangu the configuration published with
+openPangu-Ultra-MoE-718B.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """What the models of one family have in common.
+
+  Attributes:
+    architecture: the class in `architectures` of config.json.
+    attention: 'mla' (compressed keys and values) or 'gqa'.
+    router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
+    defaults: the fields of `ModelConfig` that config.json of this family has ->
+      what its absence means.
+    qk_norm: whether queries and keys are normalised, head by head.
+    latent_eps: of the norms of compressed vectors, which the reference gives
+      the default of its norm class whatever `rms_norm_eps` says.
+    block: name of the feed-forward block with experts.
+    experts: Hugging Face's names of gate, up and down of one expert.
+    renamed: our name of a field -> the family's.
+    also_named: our name of a field -> others under which files have it.
+    fixed: keys of config.json that no model here computes another value of ->
+      that value.
+    unused: keys that the family's reference does not compute with.
+  """
+
+  architecture: str
+  attention: str
+  router: str
+  defaults: Mapping[str, Any]
+  qk_norm: bool = False
+  latent_eps: float = 1e-6
+  block: str = 'mlp'
+  experts: tuple[str, str, str] = ('gate_proj', 'up_proj', 'down_proj')
+  renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  also_named: Mapping[str, tuple[str, ...]] = dataclasses.field(
+    default_factory=dict
+  )
+  fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  unused: tuple[str, ...] = ()
+
+
+# Of any family: what describes a file, or how its model is used, and no number
+# that it computes.
+UNUSED = (
+  *('model_type', 'architectures', 'auto_map', 'transformers_version'),
+  *('torch_dtype', 'dtype', 'quantization_config', '_name_or_path'),
+  *('attn_implementation', '_attn_implementation', 'use_cache', 'pad_token_id'),
+  *('output_router_logits', 'output_hidden_states', 'output_attentions'),
+  *('return_dict', 'id2label', 'label2id', 'num_labels', 'problem_type'),
+  *('do_sample', 'temperature', 'top_k', 'top_p', 'repetition_penalty'),
+  *('max_length', 'max_new_tokens', 'pretraining_tp', 'ep_size'),
+)
+FIXED = {
+  'hidden_act': 'silu',
+  'attention_dropout': 0.0,
+  'is_encoder_decoder': False,
+  'chunk_size_feed_forward': 0,
+}
+
+_COMMON = dict(
+  rms_norm_eps=1e-6,
+  rope_theta=10000.0,
+  rope_scaling=None,
+  initializer_range=0.02,
+  tie_word_embeddings=False,
+  bos_token_id=None,
+  eos_token_id=(),
+)
+_DEEPSEEK_V3 = Family(
+  architecture='DeepseekV3ForCausalLM',
+  attention='mla',
+  router='sigmoid_group',
+  defaults=_COMMON
+  | dict(
+    vocab_size=129280,
+    hidden_size=7168,
+    intermediate_size=18432,
+    moe_intermediate_size=2048,
+    num_hidden_layers=61,
+    num_attention_heads=128,
+    num_key_value_heads=128,
+    num_experts=256,
+    num_experts_per_tok=8,
+    num_shared_experts=1,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    qk_nope_head_dim=128,
+    qk_rope_head_dim=64,
+    v_head_dim=128,
+    attention_bias=False,
+    rope_interleave=True,
+    norm_topk_prob=True,
+    routed_scaling_factor=2.5,
+    n_group=8,
+    topk_group=4,
+    first_k_dense_replace=3,
+    moe_layer_freq=1,
+    num_nextn_predict_layers=1,
+    max_position_embeddings=4096,
+    bos_token_id=0,
+    eos_token_id=(1,),
+  ),
+  renamed={
+    'num_experts': 'n_routed_experts',
+    'num_shared_experts': 'n_shared_experts',
+  },
+  also_named={
+    'num_experts': ('num_local_experts',),
+    'num_nextn_predict_layers': ('num_mtp_layers',),
+  },
+  fixed={'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc'},
+  # The first two are of training; the others follow from the widths.
+  unused=('aux_loss_alpha', 'seq_aux', 'head_dim', 'qk_head_dim'),
+)
+_QWEN3_MOE = Family(
+  architecture='Qwen3MoeForCausalLM',
+  attention='gqa',
+  router='softmax',
+  qk_norm=True,
+  defaults=_COMMON
+  | dict(
+    vocab_size=151936,
+    hidden_size=2048,
+    intermediate_size=6144,
+    moe_intermediate_size=768,
+    num_hidden_layers=24,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+    head_dim=0,
+    num_experts=128,
+    num_experts_per_tok=8,
+    attention_bias=False,
+    use_sliding_window=False,
+    sliding_window=4096,
+    norm_topk_prob=False,
+    decoder_sparse_step=1,
+    mlp_only_layers=(),
+    router_aux_loss_coef=0.001,
+    max_position_embeddings=32768,
+  ),
+  also_named={'num_experts': ('num_local_experts',)},  # by transformers 5
+  unused=('max_window_layers',),
+)
+_MIXTRAL = Family(
+  architecture='MixtralForCausalLM',
+  attention='gqa',
+  router='softmax',
+  block='block_sparse_moe',
+  experts=('w1', 'w3', 'w2'),
+  defaults=_COMMON
+  | dict(
+    vocab_size=32000,
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=0,
+    num_experts=8,
+    num_experts_per_tok=2,
+    sliding_window=None,
+    router_aux_loss_coef=0.001,
+    max_position_embeddings=131072,
+    rms_norm_eps=1e-5,
+    rope_theta=1e6,
+    bos_token_id=1,
+    eos_token_id=(2,),
+  ),
+  renamed={'num_experts': 'num_local_experts'},
+  also_named={'num_experts': ('num_experts',)},
+  fixed={'router_jitter_noise': 0.0},
+)
+# DeepSeek-V3's layer, without groups and, if the file says so, with sandwich
+# norms: arXiv 2505.04519 and the code of openPangu-Ultra-MoE-718B.  Its files
+# have the names on the right of `renamed`; those that vLLM reads have
+# DeepSeek-V3's.
+_PANGU = Family(
+  architecture='PanguUltraMoEForCausalLM',
+  attention='mla',
+  router='sigmoid_group',
+  latent_eps=1e-5,
+  defaults={
+    name: value
+    for name, value in _DEEPSEEK_V3.defaults.items()
+    if name not in ('n_group', 'topk_group', 'moe_layer_freq', 'attention_bias')
+  }
+  | dict(
+    vocab_size=153600,
+    hidden_size=7680,
+    sandwich_norm=False,
+    router_bias=False,
+    max_position_embeddings=131072,
+    rms_norm_eps=1e-5,
+    rope_theta=25600000.0,
+  ),
+  renamed={
+    'num_experts': 'num_routed_experts',
+    'first_k_dense_replace': 'num_dense_layers',
+    'num_nextn_predict_layers': 'num_mtp_layers',
+    'q_lora_rank': 'attention_q_lora_dim',
+    'kv_lora_rank': 'attention_kv_lora_dim',
+    'qk_nope_head_dim': 'attention_qk_dim',
+    'qk_rope_head_dim': 'attention_qk_rope_dim',
+    'v_head_dim': 'attention_v_dim',
+    'router_bias': 'router_enable_expert_bias',
+  },
+  also_named={
+    'num_experts': ('n_routed_experts',),
+    'num_shared_experts': ('n_shared_experts',),
+    'first_k_dense_replace': ('first_k_dense_replace',),
+    'num_nextn_predict_layers': ('num_nextn_predict_layers',),
+    'q_lora_rank': ('q_lora_rank',),
+    'kv_lora_rank': ('kv_lora_rank',),
+    'qk_nope_head_dim': ('qk_nope_head_dim',),
+    'qk_rope_head_dim': ('qk_rope_head_dim',),
+    'v_head_dim': ('v_head_dim',),
+  },
+  fixed={
+    'scoring_func': 'sigmoid',
+    'topk_method': 'noaux_tc',
+    'attention_bias': False,
+    'mlp_bias': False,
+    'moe_layer_freq': 1,
+    'n_group': 1,
+    'topk_group': 1,
+  },
+)
+FAMILIES = {
+  'deepseek_v3': _DEEPSEEK_V3,
+  'kimi_k2': _DEEPSEEK_V3,  # its files name DeepSeek-V3's class
+  'qwen3_moe': _QWEN3_MOE,
+  'mixtral': _MIXTRAL,
+  'pangu_ultra_moe': _PANGU,
+}

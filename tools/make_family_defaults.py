@@ -1,0 +1,49 @@
+"""Makes models/testdata/family_defaults.json from transformers' classes.
+
+What a config.json means by each key that it lacks, as the configuration
+classes of transformers say it; needs transformers beside the project:
+
+    python -m hpmoe.tools.make_family_defaults
+
+openPangu's class is published with its weights and not in transformers; its
+entry is copied by hand and kept.
+"""
+
+import dataclasses
+import json
+
+from absl import app
+import transformers
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import golden_testing as golden
+
+FILE = golden.FOLDER.parent / 'family_defaults.json'
+
+
+def main(argv) -> None:
+  del argv
+  held = json.loads(FILE.read_text())
+  for model_type, family in config_lib.FAMILIES.items():
+    model = getattr(transformers, family.architecture, None)
+    if model is not None:
+      held[model_type] = dict(
+        source=f'transformers {transformers.__version__}',
+        defaults=_defaults(model.config_class),
+      )
+  FILE.write_text(json.dumps(held, indent=1) + '\n')
+
+
+def _defaults(config_class) -> dict:
+  base = {f.name for f in dataclasses.fields(transformers.PreTrainedConfig)}
+  files = config_class.attribute_map
+  out = {
+    files.get(field.name, field.name): field.default
+    for field in dataclasses.fields(config_class)
+    if field.name not in base
+  }
+  return out | dict(rope_theta=config_class.default_theta)
+
+
+if __name__ == '__main__':
+  app.run(main)
