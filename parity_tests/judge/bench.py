@@ -238,6 +238,7 @@ class Bench:
     wrong: list[isolation.WrongTask] = []
     changes: list[verdicts.Change] = []
     runs: list[int] = []
+    before: dict[str, Tensors] = {}
     for data, lane in _lanes(request):
       if only not in ('', data):
         continue
@@ -249,7 +250,8 @@ class Bench:
           for which in request.case.passes
         ]
         continue
-      for found in self._in_turn(request, made, functools.partial(lane, asked)):
+      judge = functools.partial(lane, asked)
+      for found in self._in_turn(request, made, judge, before):
         results += found.results
         wrong += found.wrong
         changes += found.changes
@@ -264,16 +266,20 @@ class Bench:
         f'{case.direction!r}'
       )
 
-  def _in_turn(self, request, made, lane) -> Iterator[judging.Judged]:
+  def _in_turn(self, request, made, lane, before) -> Iterator[judging.Judged]:
     """Judges the passes in order, the second on what the first one saved.
 
-    In a replay on what the oracle saved: nothing spreads.
+    In a replay on what the oracle saved: nothing spreads.  `before` holds by
+    pass what a small layer's last call read and wrote.
     """
     candidate = request.candidate
     saved: Tensors | None = None
     for which in request.case.passes:
       case = self.case(candidate, which, made, saved)
+      case = dataclasses.replace(case, before=before.get(which.name, {}))
       found = lane(case, candidate)
+      if judging.is_small(case):
+        before[which.name] = {**case.made.arrays, **found.got}
       # The rest is not held while the next pass runs.
       if not candidate.checking.replays:
         got, names = found.got, passes.saved(made.config, made.policy)

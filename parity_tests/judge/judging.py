@@ -82,6 +82,8 @@ class PassCase:
     pass_answer: returns the oracle's tensors of the pass.
     relay: whether tokens cross to a rank once, which can be seen.
     hidden: returns `unseen_saved`, once the candidate has run.
+    before: tensors of this pass on other data, read and written by the call
+      before.
   """
 
   which: passes.Pass
@@ -90,6 +92,7 @@ class PassCase:
   pass_answer: Callable[[], Got]
   relay: bool = False
   hidden: Callable[[], tuple[str, ...]] = tuple
+  before: Got = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
   def unseen_saved(self) -> tuple[str, ...]:
@@ -360,7 +363,7 @@ def explained(
     failure = failures[name]
     told = ''
     looked = asked.roundings is None or name in asked.roundings
-    if looked and _is_small(case):
+    if looked and is_small(case):
       rounded = _rounded(case, answered, name)
       with oracle_lib.in_passing():
         told = roundings.explain(rounded)
@@ -385,7 +388,7 @@ def explained(
 _MOST_PRODUCTS = 1 << 30
 
 
-def _is_small(case: PassCase) -> bool:
+def is_small(case: PassCase) -> bool:
   sizes = case.made.config.dims()
   rows = sizes['R'] * sizes['T'] * sizes['K']
   return 3 * rows * sizes['D'] * sizes['F'] <= _MOST_PRODUCTS
@@ -440,7 +443,8 @@ def _failed_stage(
     held[one] = case.recompute(one, sources)
   right = case.recompute(name, sources)
   bad = refuses(name, right)
-  case.tiling.padding(name, bad, failure.rank)[:] = False
+  for rank in range(len(bad)):
+    case.tiling.padding(name, bad, rank)[:] = False
 
   def recompute(bugs: explain.Bugs) -> np.ndarray:
     made = dict(held)
@@ -471,6 +475,7 @@ def _failed_stage(
     case.tiling,
     exact,
     misread.of(case.made.policy.quantised, case.made.arrays),
+    {n: slabs.whole(a) for n, a in case.before.items()},
   )
 
 

@@ -28,6 +28,7 @@ _ENOUGH, _FEWEST = 0.9, 6
 # Of two bugs in one stage, each explains as much of it, if neither nearly all.
 _SOME = 0.1
 BESIDE = '; beside it '
+_STALE = 'what of an earlier call is still held'
 # A stage of more products is not computed again and again.
 _MOST_PRODUCTS = 1 << 30
 # Blocks of a sum's depth.
@@ -181,6 +182,7 @@ class Stage:
     exact: whether right values are equal, not near.
     misread: what else may be wrong of a tensor that is read, and what it then
       is.
+    before: tensors of the same pass, as the call before read and wrote them.
   """
 
   name: str
@@ -193,6 +195,13 @@ class Stage:
   tiling: tiles.Tiling
   exact: bool
   misread: Mapping[str, Sequence[tuple[str, Bug]]]
+  before: Arrays = dataclasses.field(default_factory=dict)
+
+  @functools.cached_property
+  def ranks(self) -> tuple[int, ...]:
+    """Those with anything wrong, that of the first failure first."""
+    bad = (rank for rank, one in enumerate(self.bad) if one.any())
+    return tuple(sorted(bad, key=lambda rank: rank != self.rank))
 
 
 def explain(stage: Stage, seen: str) -> str:
@@ -205,29 +214,47 @@ def explain(stage: Stage, seen: str) -> str:
   if (np.isnan(got) & ~np.isnan(right)).any():
     return _joined(seen, where_nan(stage), place)
   options, every = [*_options(stage)], np.ones(int(bad.sum()), bool)
-  share, one = _best(options, every)
-  rest = every & ~one.alike
-  other_share, other = _best(options, rest)
+  share, one = _best(options, stage.rank, every)
+  rest = every & ~one.alike[stage.rank]
+  other_share, other = _best(options, stage.rank, rest)
   two = min(share, other_share, rest.mean()) >= _SOME or share >= _ENOUGH
   two = two and rest.sum() >= _FEWEST and other_share >= _ENOUGH
   few = len(every) < _FEWEST and one is not options[0]
-  if not two and (share < _ENOUGH or few):
-    return _joined(seen, place)
-  told = [(one, every, place)]
+  named = two or share >= _ENOUGH and not few
+  told = [_told(stage, one, every)] if named else [_joined(seen, place)]
   if two:
     told = [
-      (each, mine, where(_only(stage, mine)))
-      for each, mine in ((one, one.alike), (other, rest & other.alike))
+      _told(_only(stage, mine), each, mine)
+      for each, mine in ((one, every & ~rest), (other, rest & other.at(stage)))
     ]
-  return BESIDE.join(_told(*each) for each in told)
+  known = [one, other] if two else [one] if named else []
+  return BESIDE.join([*told, *_elsewhere(stage, options, known)])
 
 
-def _told(option: '_Option', mine: np.ndarray, place: str) -> str:
+def _elsewhere(
+  stage: Stage, options: Sequence['_Option'], known: Sequence['_Option']
+) -> Iterator[str]:
+  """Yields other bugs that explain ranks which those known do not."""
+  said = [*known]
+  for rank in stage.ranks[1:]:
+    there = dataclasses.replace(stage, rank=rank)
+    every = np.ones(int(stage.bad[rank].sum()), bool)
+    share, one = _best(options, rank, every)
+    few = len(every) < _FEWEST and one is not options[0]
+    some = any(two.at(there).mean() >= _ENOUGH for two in said)
+    if share >= _ENOUGH and not few and not some:
+      said.append(one)
+      yield _told(there, one, every, f'on rank {rank}')
+
+
+def _told(
+  stage: Stage, option: '_Option', mine: np.ndarray, on: str = ''
+) -> str:
   """Returns a bug, where `mine` `[n]` of what is wrong lies, where to look."""
-  share = (option.alike & mine).mean()
+  share = (option.at(stage) & mine).mean()
   part = '' if share == 1 else f', {100 * share:.3g} % of what is wrong'
   look = f'look at {option.look}' if option.look else ''
-  return _joined(option.says + part, place, look)
+  return _joined(option.says + part, on, where(stage), look)
 
 
 def _only(stage: Stage, mine: np.ndarray) -> Stage:
@@ -247,30 +274,35 @@ class _Option:
 
   says: str
   look: str
-  alike: np.ndarray
+  alike: Mapping[int, np.ndarray]
+
+  def at(self, stage: Stage) -> np.ndarray:
+    return self.alike[stage.rank]
 
 
 def _options(stage: Stage) -> Iterator[_Option]:
-  """Yields bugs that explain something, up to one that explains all."""
+  """Yields bugs that explain something, up to those that explain all."""
   zeros = np.zeros_like(stage.expected)
   zero = f'as if {stage.name} {_ZERO.says}'
   yield _Option(zero, '', _explained(stage, zeros))
+  left = {*stage.ranks}
   for says, look, made in _changes(stage):
     alike = _explained(stage, made)
-    if alike.any():
+    if any(one.any() for one in alike.values()):
       yield _Option(says, look, alike)
-    if alike.all():
+    left -= {rank for rank, one in alike.items() if one.all()}
+    if not left:
       return
 
 
 def _best(
-  options: Sequence[_Option], among: np.ndarray
+  options: Sequence[_Option], rank: int, among: np.ndarray
 ) -> tuple[float, _Option]:
   """Returns the share of some of what is wrong that a bug explains, and it."""
   # What zeros explain, many bugs do.
   share, best = 0.0, options[0]
   for one in options:
-    mine = float(one.alike[among].mean()) if among.any() else 0.0
+    mine = float(one.alike[rank][among].mean()) if among.any() else 0.0
     if one is options[0] or mine > share + 2.0**-10:
       share, best = mine, one
   return share, best
@@ -279,15 +311,20 @@ def _best(
 def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields what a bug is called, where to look, and what it would write."""
   yield from _readings(stage)
-  others = _rows_of_others(stage)
-  if others is not None and others[2] < _FEW_ROWS:
-    yield others[0], _SENT, others[1]
+  if stage.name in stage.before:
+    says = f'as if {stage.name} was that of the call before'
+    yield says, _STALE, stage.before[stage.name]
+  sent = [_rows_of_others(stage, rank) for rank in stage.ranks]
+  for others in sent:
+    if others is not None and others[2] < _FEW_ROWS:
+      yield others[0], _SENT, others[1]
   for change in _of(stage.name, (*_COLUMNS, *_ROWS, *_WEIGHTS)):
     made = change.bug(stage.expected)
     if made is not None:
       yield f'as if {stage.name} {change.says}', change.look, made
-  if others is not None:
-    yield others[0], _SENT, others[1]
+  for others in sent:
+    if others is not None:
+      yield others[0], _SENT, others[1]
   yield f'as if {stage.name} was twice that', '', 2 * stage.expected
   products = sum(
     reads[_GEMMS[one][0]].size * max(reads[_GEMMS[one][1]].shape[-2:])
@@ -303,16 +340,22 @@ def _changes(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
 def _readings(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields what was written, where it is right in another layout or rank."""
   sizes, ids = stage.tiling.config.dims(), stage.tiling.topk_ids
-  bad = [rank for rank, one in enumerate(stage.bad) if one.any()]
+  bad = sorted(stage.ranks)
   for told, other in readings.others(stage.name, stage.got, sizes, ids, bad):
-    if _is_right(stage, other):
-      yield f'right as with {told}', '', stage.got
+    right = [rank for rank in stage.ranks if _is_right(stage, other, rank)]
+    if right:
+      made = stage.expected.copy()
+      made[right] = stage.got[right]
+      yield f'right as with {told}', '', made
 
 
 def _bugs(stage: Stage) -> Iterator[tuple[str, str, Bugs]]:
   """Yields what a bug is called, where to look, and what it changes."""
   for one, reads in stage.reads.items():
     for name, read in reads.items():
+      if name in stage.before and read.dtype.kind != 'i':
+        told = f'as if {name} was that of the call before where {one} reads it'
+        yield told, _STALE, {one: {name: _as(stage.before[name])}}
       for says, bug in stage.misread.get(name, ()):
         told = f'as if {name} {says} where {one} reads it'
         yield told, _SCALES, {one: {name: bug}}
@@ -325,6 +368,10 @@ def _bugs(stage: Stage) -> Iterator[tuple[str, str, Bugs]]:
   for change in _DEPTH if len(gemms) > 1 else ():
     left = {one: {_GEMMS[one][0]: change.bug} for one in gemms}
     yield f'as if {told} {change.says}', change.look, left
+
+
+def _as(array: np.ndarray) -> Bug:
+  return lambda a: array.astype(a.dtype).reshape(a.shape)
 
 
 def _for_read(stage: str, name: str) -> tuple[Change, ...]:
@@ -350,12 +397,15 @@ def _of(name: str, changes: Sequence[Change]) -> Iterator[Change]:
       yield change
 
 
-def _explained(stage: Stage, made: np.ndarray) -> np.ndarray:
-  """Returns `[n]` bool: of what is wrong, what a change gives."""
-  bad = stage.bad[stage.rank]
+def _explained(stage: Stage, made: np.ndarray) -> dict[int, np.ndarray]:
+  """Returns `[n]` bool by rank: of what is wrong, what a change gives."""
+  return {rank: _explained_at(stage, made, rank) for rank in stage.ranks}
+
+
+def _explained_at(stage: Stage, made: np.ndarray, rank: int) -> np.ndarray:
+  bad = stage.bad[rank]
   got, right, other = (
-    a[stage.rank][bad].astype(np.float64)
-    for a in (stage.got, stage.expected, made)
+    a[rank][bad].astype(np.float64) for a in (stage.got, stage.expected, made)
   )
   with np.errstate(invalid='ignore', over='ignore'):
     if stage.exact:
@@ -363,10 +413,10 @@ def _explained(stage: Stage, made: np.ndarray) -> np.ndarray:
     return np.abs(got - other) <= np.abs(got - right) / 16
 
 
-def _is_right(stage: Stage, tensor: np.ndarray) -> bool:
-  """Says whether all rows of the rank are near what they should be."""
+def _is_right(stage: Stage, tensor: np.ndarray, rank: int) -> bool:
+  """Says whether all rows of a rank are near what they should be."""
   got, right = (
-    stage.tiling.rows(stage.name, a, stage.rank).astype(np.float64)
+    stage.tiling.rows(stage.name, a, rank).astype(np.float64)
     for a in (tensor, stage.expected)
   )
   if stage.exact:
@@ -377,9 +427,11 @@ def _is_right(stage: Stage, tensor: np.ndarray) -> bool:
     return bool((np.abs(got - right) <= 2.0**-6 * largest).all())
 
 
-def _rows_of_others(stage: Stage) -> tuple[str, np.ndarray, int] | None:
+def _rows_of_others(
+  stage: Stage, rank: int
+) -> tuple[str, np.ndarray, int] | None:
   """Returns rows that a rank has, where it should have others; how many."""
-  rank, tiling = stage.rank, stage.tiling
+  tiling = stage.tiling
   got, right, wrong = (
     tiling.rows(stage.name, a, rank)
     for a in (stage.got, stage.expected, stage.bad)

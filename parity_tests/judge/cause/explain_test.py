@@ -126,6 +126,47 @@ def test_few_elements_have_no_name():
   assert 'as if' not in pattern(bugs_testing.written('y', spoil), CASE)[1]
 
 
+def test_what_the_call_before_left_is_named():
+  # given: a buffer that is written on the first call alone, and one that is
+  # read so
+  for name, kernel, said in (
+    ('activation', bugs_testing.held_output('activation'), ''),
+    ('gate_up', bugs_testing.held_input('w_gate_up'), ' where gate_up reads'),
+  ):
+    # when
+    stage, told = pattern(kernel, CASE)
+
+    # then
+    of = 'w_gate_up' if said else name
+    assert stage == name
+    assert told.startswith(f'as if {of} was that of the call before{said}')
+
+
+def test_other_bugs_of_other_ranks_are_named_too():
+  # given
+  def spoil(gate_up):
+    gate_up[0] = bugs_testing.halves(gate_up[0])
+    gate_up[1] = np.roll(gate_up[1], 1, axis=-1)
+
+  # when
+  _, said = pattern(bugs_testing.written('gate_up', spoil), CASE)
+  first, second = said.split(explain.BESIDE)
+
+  # then
+  assert 'up_gate' in first
+  assert 'shifted by one column; on rank 1' in second
+
+
+def test_one_bug_of_two_ranks_is_named_once():
+  def spoil(gate_up):
+    gate_up[:] = bugs_testing.halves(gate_up)
+
+  assert (
+    explain.BESIDE
+    not in pattern(bugs_testing.written('gate_up', spoil), CASE)[1]
+  )
+
+
 def test_words_are_of_axes_that_a_tensor_has():
   # given
   weights = {c.says for c in explain._of('w_down', explain._WEIGHTS)}
