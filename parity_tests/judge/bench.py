@@ -192,26 +192,30 @@ class Bench:
     request: request_lib.Request,
     progress: judging.Progress = lambda step: None,
   ) -> list[verdicts.Result]:
-    """As `examine`, the comparisons only."""
-    return self.examine(request, progress).results
+    """As `examine`, the comparisons only; what fails is not explained."""
+    return self.examine(request, progress, explain=False).results
 
   def examine(
     self,
     request: request_lib.Request,
     progress: judging.Progress = lambda step: None,
+    explain: bool = True,
   ) -> Examined:
     """Runs the lanes of a request on this bench's data.
 
     Args:
       request: its case differs from the bench's in the direction alone.
       progress: called with the name of each step as it begins.
+      explain: whether the pattern of a failure says what it looks like, which
+        takes longer than to find it.
 
     Raises:
       ValueError: the request asks for a pass that this bench was not made for.
       NothingToJudge: no lane could judge anything.
       candidates.CandidateError: the candidate gave no answer.
     """
-    return settled(request, self.judged(request, progress))
+    found = self.judged(request, progress, explain=explain)
+    return settled(request, found)
 
   def judged(
     self,
@@ -219,6 +223,7 @@ class Bench:
     progress: judging.Progress = lambda step: None,
     only: str = '',
     roundings: Sequence[str] | None = None,
+    explain: bool = True,
   ) -> Examined:
     """Returns what the lanes say of this bench's ranks, see `settled`.
 
@@ -227,13 +232,16 @@ class Bench:
       progress: as there.
       only: the data to judge on; '': all.
       roundings: stages that are looked at for roundings; None: all.
+      explain: as in `examine`.
     """
     self._refuse_other_passes(request.case)
     judgement = request.judgement
     records = (
       standards.get(n, self.made.policy.storage) for n in judgement.standards
     )
-    asked = judging.Asked(judgement.lanes, tuple(records), progress, roundings)
+    asked = judging.Asked(
+      judgement.lanes, tuple(records), progress, roundings, explain
+    )
     results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []
     changes: list[verdicts.Change] = []

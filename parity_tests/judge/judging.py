@@ -63,12 +63,14 @@ class Asked:
     records: of lane standard.
     progress: called with the name of each step as it begins.
     roundings: stages that are looked at for roundings; None: all.
+    explain: whether what fails is explained.
   """
 
   lanes: tuple[str, ...]
   records: tuple[standards.Standard, ...]
   progress: Progress
   roundings: Sequence[str] | None = None
+  explain: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,7 +352,7 @@ def explained(
       stage's name and of what it should be.
     exact: whether right values are equal.
   """
-  if case.tiling.ranks is not None or case.tiling.sample:
+  if not asked.explain or case.tiling.ranks is not None or case.tiling.sample:
     return results
   failures = {
     verdicts.tensor_of(r.stage): r.failure

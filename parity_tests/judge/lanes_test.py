@@ -484,7 +484,9 @@ def test_a_pass_that_a_bench_was_not_made_for_is_refused(bench):
 
 
 def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
-  results = _judge(bench, Spoiled(bench, stale_row), lanes=('bitwise',))
+  asked = REQUEST.but(candidate=Spoiled(bench, stale_row), lanes=('bitwise',))
+
+  results = bench.examine(asked).results
 
   first = min(
     (r.failure for r in results if r.failure), key=verdicts.Failure.order

@@ -310,7 +310,7 @@ def _isolated(
   )
   candidate = _ours(request)
   try:
-    named = [one.task for one in bench.examine(request).wrong]
+    named = [one.task for one in bench.examine(request, explain=False).wrong]
   except candidates.CandidateError as error:
     named = _suspects(error)
   except bench_lib.NothingToJudge:
