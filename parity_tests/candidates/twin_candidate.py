@@ -56,6 +56,15 @@ FLAGS = (
     bool,
   ),
   flag_lib.Flag(
+    'auto_sync',
+    'auto_sync',
+    'On the twin what the device compiler inserts by default '
+    '(--cce-auto-sync) is no hazard: V after V, and the scalar unit with V, '
+    'MTE2 and MTE3.',
+    _PLAIN.auto_sync,
+    bool,
+  ),
+  flag_lib.Flag(
     'flush_subnormals',
     'flush_subnormals',
     'The units of the twin take subnormal numbers for zeros.',

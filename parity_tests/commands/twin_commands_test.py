@@ -78,7 +78,8 @@ class TestCheck:
     assert line.startswith(f'hpmoe check: {named}') and '\n' not in line
 
   @pytest.mark.parametrize(
-    'flag', ['--twin_mode=late', '--mmad_order=reversed', '--saturate']
+    'flag',
+    ['--twin_mode=late', '--mmad_order=reversed', '--saturate', '--auto_sync'],
   )
   def test_modes_of_the_twin_need_it(self, capsys, flag):
     assert main.main(['check', *TINY, flag]) == cli.WRONG_REQUEST

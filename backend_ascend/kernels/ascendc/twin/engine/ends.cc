@@ -69,7 +69,7 @@ bool Machine::IsStuck(const Core& core) const {
   const Waiting::Kind kind = core.waiting.kind;
   return !core.fiber->done() &&
          (kind == Waiting::kFlag || kind == Waiting::kDrain ||
-          kind == Waiting::kRoom);
+          kind == Waiting::kRoom || kind == Waiting::kPipe);
 }
 
 namespace {

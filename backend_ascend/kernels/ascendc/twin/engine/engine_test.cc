@@ -211,6 +211,14 @@ const Drill kMemoryDrills[] = {
        Sum(kBytes, 0, 0, kWords);
        LocalTensor<int32_t>(TPosition::VECIN, 0, 8).SetValue(0, 1);
      }},
+    {"a scalar load of a sum",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       Order<HardEvent::MTE2_V>();
+       Sum(kBytes, 0, 0, kWords);
+       const LocalTensor<int32_t> sums(TPosition::VECIN, kBytes, 8);
+       if (sums.GetValue(3) != 2 * w->in[3]) std::printf("a stale sum\n");
+     }},
     {"one target twice",
      [](World* w) {
        MoveIn(0, w->in.data(), kBytes);
@@ -508,13 +516,20 @@ void PrintCounts() {
 }  // namespace
 
 int main() {
-  RunMode("in_order", [](LaunchSpec*) {});
-  RunMode("late", [](LaunchSpec* spec) { spec->mode = Mode::kLate; });
-  for (uint64_t seed = 0; seed < 8; ++seed) {
-    RunMode("seeded", [seed](LaunchSpec* spec) {
-      spec->mode = Mode::kSeeded;
-      spec->seed = seed;
-    });
+  for (const bool auto_sync : {false, true}) {
+    const auto run = [auto_sync](const char* name, Mode mode, uint64_t seed) {
+      const std::string full = std::string(auto_sync ? "auto " : "") + name;
+      RunMode(full.c_str(), [=](LaunchSpec* spec) {
+        spec->auto_sync = auto_sync;
+        spec->mode = mode;
+        spec->seed = seed;
+      });
+    };
+    run("in_order", Mode::kInOrder, 0);
+    run("late", Mode::kLate, 0);
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      run("seeded", Mode::kSeeded, seed);
+    }
   }
   RunTogether("merging", kTogether[0],
               [](LaunchSpec* spec) { spec->cross_flags_merge = true; });

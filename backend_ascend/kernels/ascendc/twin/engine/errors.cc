@@ -212,6 +212,10 @@ void Machine::DescribeOrder(const Place& at, const Place& other,
                  (same_core ? "" : " of " + CoreText(other.core)) + " at " +
                  SiteText(other.site) + " (" + other.call +
                  "); nothing orders them: expected " + expected + " between";
+  if (same_core && expected != "DataSyncBarrier" &&
+      CompilerOrders(at.core.type, other.pipe, at.pipe)) {
+    error->text += "; auto_sync takes it as inserted by the compiler";
+  }
 }
 
 void Machine::FailStale(const Place& at, uint64_t begin, uint64_t bytes,

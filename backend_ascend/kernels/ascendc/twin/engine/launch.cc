@@ -71,6 +71,15 @@ LaunchResult Machine::TakeResult() {
   return std::move(result_);
 }
 
+// The option by which some of a memory is not the kernel's.
+std::string Machine::KeptText(Memory memory) const {
+  if (memory == Memory::kUb && spec_.reserved_ub) {
+    return "; reserved_ub keeps the rest for the compiler";
+  }
+  if (memory != Memory::kL1 || spec_.reserved_l1 == 0) return "";
+  return "; reserved_l1 keeps " + std::to_string(spec_.reserved_l1) + " B";
+}
+
 void Machine::CheckSpan(const Instruction& work, const Span& span,
                         bool writes) {
   if (span.bytes == 0 || span.rows == 0) return;
@@ -86,7 +95,8 @@ void Machine::CheckSpan(const Instruction& work, const Span& span,
   if (EndOf(span) > chip.size) {
     FailSpan(ErrorKind::kBounds, at, span.memory, span.begin, EndOf(span),
              "expected bytes below " + std::to_string(chip.size) +
-                 ", which is what there is of " + NameOf(span.memory));
+                 ", which is what there is of " + NameOf(span.memory) +
+                 KeptText(span.memory));
   }
 }
 

@@ -56,6 +56,10 @@ struct LaunchSpec {
   uint64_t seed = 0;
   Numerics numerics;
   bool hazards = true;  // whether order of accesses is checked
+  // Whether an AIV's compiler puts synchronisation where accesses of its pipes
+  // depend on each other, as it does by default (--cce-auto-sync): between two
+  // of V, and between one of the scalar unit and one of V, MTE2 or MTE3.
+  bool auto_sync = false;
   // Modelled cycles (50 MHz) in which nothing happens but polls of global
   // memory, after which the launch ends as a deadlock.  A kernel's own deadline
   // should be sooner: then it fires.

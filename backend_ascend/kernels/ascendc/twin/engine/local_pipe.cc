@@ -26,7 +26,8 @@ uint32_t LocalPipe::Take(Memory memory, uint32_t bytes, Site site) {
     Refuse("InitBuffer", site,
            std::string("bytes: expected at most ") +
                std::to_string(size - begin) + ", which is what is left of " +
-               NameOf(memory) + ", got " + std::to_string(rounded));
+               NameOf(memory) + ThisMachine()->KeptText(memory) + ", got " +
+               std::to_string(rounded));
   }
   used += static_cast<uint32_t>(rounded);
   return begin;

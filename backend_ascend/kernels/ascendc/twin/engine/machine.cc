@@ -214,9 +214,13 @@ void Machine::TouchRow(Core* core, const Place& at, Memory memory,
   constexpr uint64_t kRest = (1 << kUnitShift) - 1;
   begin = (begin - base) & ~kRest;
   end = (end - base + kRest) & ~kRest;
-  const Conflict conflict =
-      writes ? shadow->Write(&accesses_, begin, end, access, known)
-             : shadow->Read(&accesses_, begin, end, access, known, defined);
+  Conflict conflict;
+  do {
+    conflict =
+        writes ? shadow->Write(&accesses_, begin, end, access, known)
+               : shadow->Read(&accesses_, begin, end, access, known, defined);
+  } while (conflict.other != 0 &&
+           Inserted(core, at, accesses_.At(conflict.other).agent));
   if (conflict.kind != Conflict::kNone) {
     FailConflict(at, memory, base, conflict, writes);
   }

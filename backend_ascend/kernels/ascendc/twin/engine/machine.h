@@ -84,7 +84,15 @@ struct Chip {
 
 // What a scalar unit that stands still waits for.
 struct Waiting {
-  enum Kind : uint8_t { kNothing, kFlag, kCross, kDrain, kRoom, kPoll };
+  enum Kind : uint8_t {
+    kNothing,
+    kFlag,
+    kCross,
+    kDrain,
+    kRoom,
+    kPoll,
+    kPipe  // until what `pipe` was given has run
+  };
   Kind kind = kNothing;
   const char* call = "";
   Site site = kItsEnd;
@@ -169,11 +177,16 @@ class Machine {
   void WriteBackAll(Site site);
   void WriteBacksDone();
 
+  // auto_sync.cc
+  void AwaitForScalar(Memory memory, uint64_t begin, uint64_t end, bool writes,
+                      const char* call, Site site);
+
   // machine.cc
   Counts& CountsOf(Core* core, int64_t tag);
   Place Here(const char* call, Site site) const;
 
   // launch.cc
+  std::string KeptText(Memory memory) const;
   void CheckSpan(const Instruction& work, const Span& span, bool writes);
 
   // errors.cc: `text` is what comes after the place.
@@ -197,6 +210,10 @@ class Machine {
   bool Idle();
   bool AllDone() const;
   void Turn();
+
+  // auto_sync.cc
+  bool Inserted(Core* core, const Place& at, uint32_t agent);
+  Pipe PendingFor(const Core& core, const Span& span, bool writes) const;
 
   // machine.cc
   void MakeCores();
@@ -292,6 +309,10 @@ class Machine {
 };
 
 Place PlaceOf(const Core& core, const Queued& queued);
+
+// Whether --cce-auto-sync orders accesses of two pipes that depend on each
+// other.
+bool CompilerOrders(CoreType type, Pipe from, Pipe to);
 
 // Of this thread, or null outside of a launch.
 Machine* ThisMachine();

@@ -68,6 +68,7 @@ void Machine::ScalarOnChip(Memory memory, uint64_t begin, uint64_t bytes,
     FailSpan(ErrorKind::kBounds, at, memory, begin, begin + bytes,
              "expected bytes below " + std::to_string(chip.size));
   }
+  AwaitForScalar(memory, begin, begin + bytes, writes, at.call, at.site);
   running_ = ++order_;
   if (!spec_.hazards) return;
   const uint32_t access =
@@ -98,6 +99,7 @@ void Machine::LoadGlobal(const Place& at, uint64_t begin, uint64_t bytes,
     std::memcpy(to, reinterpret_cast<const char*>(begin), bytes);
     return;
   }
+  AwaitForScalar(Memory::kGm, begin, begin + bytes, false, at.call, at.site);
   Line& line = LineOf(core, begin, bytes, global);
   const uint64_t mask = Mask(begin % kLineBytes, bytes);
   if (line.stale & mask) FailStale(at, begin, bytes, line);

@@ -105,6 +105,8 @@ bool Machine::CanResume(const Core& core) const {
              kQueueDepth;
     case Waiting::kPoll:
       return core.polled_version != flags_version_;
+    case Waiting::kPipe:
+      return core.pipes[static_cast<int>(waiting.pipe)].queue.empty();
   }
   return false;
 }

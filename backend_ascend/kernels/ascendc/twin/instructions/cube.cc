@@ -437,8 +437,10 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
       call.Refuse("isChannelSplit: expected an NZ of float");
     }
     call.Multiple("nSize", params.nSize, 8);
-  } else if (!rows || ThisNumerics().fixpipe_n_of_16) {
+  } else if (!rows) {
     call.Multiple("nSize", params.nSize, kSide);
+  } else if (ThisNumerics().fixpipe_n_of_16) {
+    call.Multiple("nSize by fixpipe_n_of_16", params.nSize, kSide);
   }
   call.Equal("ndNum", params.ndNum, 1);
   call.Equal("reluEn", params.reluEn, 0);

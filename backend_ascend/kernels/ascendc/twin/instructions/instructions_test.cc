@@ -1508,8 +1508,8 @@ Select: src1: expected a tensor in modes 0 and 2
 Gather: srcOffset 0: expected a multiple of 4 in the source's 256 B, got 4096
 not refused
 not refused
-Fixpipe: nSize: expected a multiple of 16, got 20
-LoadData: dst: expected L0A for elements of 4 B, got L0B
+Fixpipe: nSize by fixpipe_n_of_16: expected a multiple of 16, got 20
+LoadData: dst by no_float_to_l0b: expected L0A for elements of 4 B, got L0B
 )";
 
 void Try(const std::vector<Attempt>& attempts, std::string* said) {

@@ -184,7 +184,8 @@ void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
   CheckMatrix(call, src, params);
   if (dst.memory == Memory::kL0B && src.size() == 4 &&
       ThisNumerics().no_float_to_l0b) {
-    call.Refuse("dst: expected L0A for elements of 4 B, got L0B");
+    call.Refuse(
+        "dst by no_float_to_l0b: expected L0A for elements of 4 B, got L0B");
   }
   const uint64_t size = src.size();
   const uint64_t c0 = kBlock / size;

@@ -35,8 +35,8 @@ Enum Named(const char* what, const std::string& name,
 void InitOptions(TwinOptions* self, const std::string& mode, uint64_t seed,
                  bool hazards, const std::string& mmad_order,
                  const std::string& exp, bool flush_subnormals, bool saturate,
-                 double deadline_s, const std::optional<std::string>& fault,
-                 int64_t fault_task) {
+                 bool auto_sync, double deadline_s,
+                 const std::optional<std::string>& fault, int64_t fault_task) {
   if (!(deadline_s > 0 && deadline_s <= 1e6)) {
     Refuse("deadline_s", "seconds in (0, 1e6]", std::to_string(deadline_s));
   }
@@ -44,6 +44,7 @@ void InitOptions(TwinOptions* self, const std::string& mode, uint64_t seed,
   options.mode = Named<ascend_twin::Mode>("mode", mode, kModes);
   options.seed = seed;
   options.hazards = hazards;
+  options.auto_sync = auto_sync;
   options.numerics.mmad_order =
       Named<ascend_twin::MmadOrder>("mmad_order", mmad_order, kMmadOrders);
   options.numerics.exp = Named<ascend_twin::ExpMode>("exp", exp, kExpModes);
@@ -161,8 +162,9 @@ void Bind(nb::module_& m) {
       .def("__init__", &InitOptions, nb::kw_only(), "mode"_a = "in_order",
            "seed"_a = 0, "hazards"_a = true, "mmad_order"_a = "ascending",
            "exp"_a = "nearest", "flush_subnormals"_a = false,
-           "saturate"_a = false, "deadline_s"_a = 1.0, "fault"_a = nb::none(),
-           "fault_task"_a = -1, "As twin_runtime.Modes; deadline_s modelled.");
+           "saturate"_a = false, "auto_sync"_a = false, "deadline_s"_a = 1.0,
+           "fault"_a = nb::none(), "fault_task"_a = -1,
+           "As twin_runtime.Modes; deadline_s modelled.");
   nb::class_<Error>(m, "Error", "What the kernel did wrong.")
       .def_prop_ro("kind",
                    [](const Error& e) {

@@ -50,6 +50,7 @@ class Session {
     spec.mode = options_.mode;
     spec.seed = options_.seed;
     spec.hazards = options_.hazards;
+    spec.auto_sync = options_.auto_sync;
     spec.numerics = options_.numerics;
     if (options_.fault.task >= 0) {
       spec.on_issue = [this](int64_t tag, ascend_twin::Instruction* issued) {

@@ -21,6 +21,7 @@ struct TwinOptions {
   ascend_twin::Mode mode = ascend_twin::Mode::kInOrder;
   uint64_t seed = 0;
   bool hazards = true;
+  bool auto_sync = false;
   ascend_twin::Numerics numerics;
   uint64_t deadline_us = 1000000;  // modelled, of one wait
   FaultSpec fault = {FaultKind::kNone, -1};

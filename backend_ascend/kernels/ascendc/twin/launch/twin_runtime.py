@@ -41,6 +41,7 @@ class Modes:
     exp: one of EXPS: the nearest float, or the one above or below.
     flush_subnormals: the cube and vector units take them for zero.
     saturate: infinities become the largest number, NaN zero.
+    auto_sync: what the device's compiler inserts by default is no hazard.
   """
 
   order: str = 'in_order'
@@ -50,6 +51,7 @@ class Modes:
   exp: str = 'nearest'
   flush_subnormals: bool = False
   saturate: bool = False
+  auto_sync: bool = False
 
   def __post_init__(self):
     for name, known in (
@@ -170,14 +172,15 @@ def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
 
 
 def _options(modes, deadline_s, fault) -> _ascend_twin.Options:
+  # What stays at its default is the native part's own.
+  asked = {
+    field.name: getattr(modes, field.name)
+    for field in dataclasses.fields(Modes)
+    if getattr(modes, field.name) != field.default
+  }
   return _ascend_twin.Options(
-    mode=modes.order,
-    seed=modes.seed,
-    hazards=modes.hazards,
-    mmad_order=modes.mmad_order,
-    exp=modes.exp,
-    flush_subnormals=modes.flush_subnormals,
-    saturate=modes.saturate,
+    mode=asked.pop('order', 'in_order'),
+    **asked,
     deadline_s=deadline_s,
     fault=fault.name if fault else None,
     fault_task=fault.task if fault else -1,

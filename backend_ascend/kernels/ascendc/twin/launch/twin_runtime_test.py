@@ -76,7 +76,8 @@ class TestOneImageInBoth:
     image, inputs = case(direction, policy, routing, options)
     before = bytes(image)
     want = runtime.launch(image, inputs)
-    modes = twin_runtime.Modes(order, seed=3 if order == 'seeded' else 0)
+    seed = 3 if order == 'seeded' else 0
+    modes = twin_runtime.Modes(order, seed, auto_sync=order == 'late')
     got = twin_runtime.launch(image, inputs, modes=modes)
     assert not differing(got, want)
     assert bytes(image) == before
