@@ -80,6 +80,7 @@ _WITNESS = witness_lib.Witness(
     witness_lib.Row('launch', 20e-6, 's', 'time', 'here'),
   ),
   run=_run,
+  roofline=lambda machines: {'launch': 3.0},
   goals=(witness_lib.Goal('time', 0.01),),
   fits=(witness_lib.Fit('ascend_a3', 'cube_efficiency', ('sum',)),),
   gaps=(witness_lib.Gap('the rest', 'it is a test'),),
@@ -181,6 +182,35 @@ def test_a_machine_of_another_fabric_has_not_what_was_fitted(
   assert json.loads(path.read_text())['fitted'] == []
   told = _refused(capsys, '--machine=host', '--fit')
   assert "fit: expected a figure 'bus_link' in host, got none" in told
+
+
+def test_no_skill_is_exit_1_and_told(monkeypatch, capsys, tmp_path):
+  # Given a witness whose roofline is as near, when it is reproduced, then the
+  # goal is met and it does not pass; text and report say why, and what was
+  # chosen by how many rows.
+  claim = witness_lib.Claim('it is long', lambda v: v['else'] > 1)
+  witness = dataclasses.replace(
+    _WITNESS,
+    claims=(claim,),
+    seen=('its form',),
+    run=lambda machines, tell: _run(machines, tell) | {'else': 2.0},
+    roofline=lambda machines: {'launch': 20e-6},
+  )
+  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+  path = tmp_path / 'out.json'
+  code = main.main(('reproduce', '--nosensitivity', f'--json={path}'))
+  assert code == cli.NO_PARITY
+  out = capsys.readouterr().out
+  assert 'NO SKILL in time' in out and 'Beyond it: it is long.' in out
+  assert 'audit: 1 figures chosen by 1 rows, 2 by those of others' in out
+  assert '1 held-out rows count' in out and 'rows known: its form' in out
+  content = json.loads(path.read_text())
+  (group,) = content['held_out']
+  assert group['mean_error'] <= group['limit']
+  assert (group['has_skill'], group['holds']) == (False, False)
+  assert group['nulls'] == {'roofline': pytest.approx(0)}
+  assert content['verdict'] == 'fail'
+  assert content['audit']['fitted_rows'] == content['audit']['evidence'] == 1
 
 
 def test_an_error_beyond_the_goal_is_exit_1(monkeypatch, capsys):

@@ -5,6 +5,7 @@ import dataclasses
 
 from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.reproduce import fit
+from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
@@ -45,9 +46,14 @@ class Reproduction:
         for s in self.score.rows
       ],
       held_out=[
-        dataclasses.asdict(g) | dict(holds=g.holds) for g in self.score.groups
+        dataclasses.asdict(g) | dict(holds=g.holds, has_skill=g.has_skill)
+        for g in self.score.groups
       ],
-      claims=[dict(text=t, holds=h, why=w) for t, h, w in self.score.claims],
+      audit=self._audit(),
+      claims=[
+        dict(text=t, holds=h, why=w, null_holds=t in self.score.trivial)
+        for t, h, w in self.score.claims
+      ],
       fitted=[
         dataclasses.asdict(fit)
         | dict(value=self.machines[fit.machine].figures[fit.figure].value)
@@ -79,7 +85,9 @@ class Reproduction:
       self.score.witness.about,
       _rows(self.score),
       _held_out(self.score),
+      self._audit_line(),
       *self._claims(),
+      *self._no_skill(),
       self._fitted(),
       *self._sensitivity(),
       *self._hypotheses(),
@@ -88,9 +96,66 @@ class Reproduction:
     ]
     return '\n\n'.join(parts)
 
+  def _audit(self) -> dict[str, object]:
+    """Counts what was chosen, by what, and what is left as evidence.
+
+    The figures by their tags, not by what the witness says of its fits.
+    """
+    score, witness = self.score, self.score.witness
+    figures = {
+      (figure.source, name): figure.tag
+      for machine in self.machines.values()
+      for name, figure in machine.figures.items()
+    }
+    tags = list(figures.values())
+    rows = [scored.row for scored in score.rows]
+    return dict(
+      fitted_figures=len(self._fits()),
+      fitted_rows=len({name for fit in self._fits() for name in fit.rows}),
+      fitted_elsewhere=tags.count('fitted') - len(self._fits()),
+      assumed_figures=tags.count('assumed'),
+      evidence=sum(g.rows for g in score.groups if g.limit is not None),
+      without_goal=sum(g.rows for g in score.groups if g.limit is None),
+      sums=sum(bool(row.of) and not row.fitted for row in rows),
+      seen=list(witness.seen),
+    )
+
+  def _audit_line(self) -> str:
+    of = self._audit()
+    seen = '; '.join(self.score.witness.seen) or 'nothing'
+    return (
+      f'audit: {of["fitted_figures"]} figures chosen by {of["fitted_rows"]} '
+      f'rows, {of["fitted_elsewhere"]} by those of others, '
+      f'{of["assumed_figures"]} assumed; {of["evidence"]} held-out rows count, '
+      f'{of["sums"]} are sums of others, {of["without_goal"]} have no goal; '
+      f'settled with held-out rows known: {seen}'
+    )
+
+  def _no_skill(self) -> list[str]:
+    """Tells the groups that a null predictor knows as well, if any."""
+    without = [
+      group.name
+      for group in self.score.groups
+      if group.limit is not None and not group.has_skill
+    ]
+    if not without:
+      return []
+    beyond = [
+      text
+      for text, holds, _ in self.score.claims
+      if holds and text not in self.score.trivial
+    ]
+    return [
+      f'NO SKILL in {", ".join(without)}: a null predictor errs as little. '
+      f'Beyond it: {"; ".join(beyond) or "nothing"}.'
+    ]
+
   def _claims(self) -> list[str]:
-    rows = [(_HOLDS[holds], t, why) for t, holds, why in self.score.claims]
-    heading = ('holds', 'published', 'why not')
+    rows = [
+      (_HOLDS[holds], _HOLDS[text in self.score.trivial], text, why)
+      for text, holds, why in self.score.claims
+    ]
+    heading = ('holds', 'of a null predictor', 'published', 'why not')
     return [text_table.text(heading, rows)] if rows else []
 
   def _fits(self) -> list[witness_lib.Fit]:
@@ -212,6 +277,7 @@ def _draw(axis, rows: Sequence[score_lib.Scored]) -> None:
   axis.set(xlabel='simulated over published, less 1, %')
 
 
+_NULLS = (null.NEAREST, null.ROOFLINE)
 _HOLDS = {True: 'yes', False: 'NO'}
 
 
@@ -232,7 +298,7 @@ def _rows(score: score_lib.Score) -> str:
       f'{s.row.published:.4g}',
       f'{s.simulated:.4g}',
       f'{100 * s.error:+.1f}%',
-      'fitted' if s.row.fitted else 'held out',
+      'fitted' if s.row.fitted else 'sum' if s.row.of else 'held out',
     )
     for n, s in enumerate(score.rows, 1)
   ]
@@ -246,13 +312,24 @@ def _held_out(score: score_lib.Score) -> str:
       group.name,
       str(group.rows),
       _percent(group.mean_error),
+      *(_percent(group.nulls.get(name)) for name in _NULLS),
+      _HOLDS[group.has_skill] if group.nulls else '-',
       _percent(group.limit),
       _HOLDS[group.holds] if group.limit is not None else '-',
       group.worst,
     )
     for group in score.groups
   ]
-  heading = ('held out', 'rows', 'mean error', 'goal', 'holds', 'worst row')
+  heading = (
+    'held out',
+    'rows',
+    'mean error',
+    *_NULLS,
+    'skill',
+    'goal',
+    'holds',
+    'worst row',
+  )
   return text_table.text(heading, rows)
 
 

@@ -121,7 +121,7 @@ def variants(
       Refitted(
         variant.text,
         {figure: value for (_, figure), value in found.items()},
-        score_lib.score(variant.witness, values),
+        score_lib.score(variant.witness, values, machines),
       )
     )
   return done

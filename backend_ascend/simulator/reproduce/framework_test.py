@@ -6,6 +6,7 @@ import pytest
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import fit
+from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
@@ -15,8 +16,16 @@ _MACHINE = 'ascend_a3'
 _WORK = 1e14
 
 
-def _row(name, published, fitted=False, group='time'):
-  return witness_lib.Row(name, published, 's', group, 'this test', fitted)
+def _row(name, published, fitted=False, group='time', **more):
+  return witness_lib.Row(
+    name, published, 's', group, 'this test', fitted, **more
+  )
+
+
+def _roofline(machines):
+  """Of a machine that takes 1 s for whatever one core does."""
+  del machines
+  return {'one': 1.0, 'two': 3.0, 'late': 1.2}
 
 
 def _run(machines, tell):
@@ -32,13 +41,18 @@ def _run(machines, tell):
 
 
 def _witness(one=20.0, two=40.0, late=20.0, limit=0.05, **changes):
-  rows = (_row('one', one, fitted=True), _row('two', two), _row('late', late))
+  rows = (
+    _row('one', one, fitted=True),
+    _row('two', two, nearest='one'),
+    _row('late', late, nearest='one'),
+  )
   fields = dict(
     name='arithmetic',
     about='a test',
     machines=(_MACHINE,),
     rows=rows,
     run=_run,
+    roofline=_roofline,
     goals=(witness_lib.Goal('time', limit),),
     fits=(witness_lib.Fit(_MACHINE, 'cube_efficiency', ('one',)),),
   )
@@ -54,6 +68,24 @@ def _silent(text):
   [
     (dict(rows=(_row('one', 1.0), _row('one', 2.0))), 'one of each name'),
     (dict(rows=(_row('one', 0.0),)), 'not 0: one'),
+    (
+      dict(rows=(_row('one', 1.0, True), _row('two', 2.0, nearest='on'))),
+      "got 'on' for 'two'",
+    ),
+    (
+      dict(
+        rows=(
+          _row('one', 1.0, True),
+          _row('two', 2.0),
+          _row('late', 2.0, nearest='two'),
+        )
+      ),
+      "fitted if it is the nearest, got 'two' for 'late'",
+    ),
+    (
+      dict(rows=(_row('one', 1.0, True), _row('two', 2.0, of=('half',)))),
+      "got 'half' for 'two'",
+    ),
     (
       dict(fits=(witness_lib.Fit(_MACHINE, 'hbm', ('two',)),)),
       "marked as fitted, got 'two'",
@@ -103,18 +135,29 @@ def test_each_row_has_a_value():
     witness.simulate(witness.load(), _silent)
 
 
+_FAR = {'one': 1.0, 'two': 9.0, 'late': 9.0}
+
+
+def _score(witness, values):
+  # Without the nearest row, which is right here where all rows are alike.
+  rows = tuple(dataclasses.replace(r, nearest='') for r in witness.rows)
+  witness = dataclasses.replace(witness, rows=rows)
+  return score.score(witness, values, witness.load())
+
+
 def test_only_held_out_rows_are_evidence():
   # Given a fitted row that is half of the published one and held-out rows that
   # are 10 and 30 % off, when scored, then the mean error is 20 %.
   witness = _witness(one=1.0, two=1.0, late=1.0, limit=0.21)
   values = {'one': 0.5, 'two': 1.1, 'late': 0.7}
-  scored = score.score(witness, values)
+  witness = dataclasses.replace(witness, roofline=lambda machines: _FAR)
+  scored = _score(witness, values)
   (group,) = scored.groups
   assert group.mean_error == pytest.approx(0.2)
   assert (group.rows, group.worst, group.holds) == (2, 'late', True)
   assert scored.holds
   tight = dataclasses.replace(witness, goals=(witness_lib.Goal('time', 0.19),))
-  assert not score.score(tight, values).holds
+  assert not _score(tight, values).holds
 
 
 def test_a_claim_can_fail_the_score():
@@ -122,11 +165,85 @@ def test_a_claim_can_fail_the_score():
   claim = witness_lib.Claim(
     'two is longer', lambda v: v['two'] > v['one'], lambda v: f'{v["one"]} s'
   )
-  witness = _witness(claims=(claim,), limit=9.0)
-  assert score.score(witness, {'one': 1.0, 'two': 2.0, 'late': 1.0}).holds
-  failed = score.score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0})
+  witness = _witness(claims=(claim,), limit=9.0, roofline=lambda m: _FAR)
+  near = {'one': 20.0, 'two': 40.0, 'late': 20.0}
+  assert _score(witness, near).holds
+  failed = _score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0})
   assert not failed.holds
   assert failed.claims == (('two is longer', False, '2.0 s'),)
+
+
+def _published(witness):
+  return {row.name: row.published for row in witness.rows}
+
+
+def test_null_predictors_repeat_a_row_and_scale_it():
+  # Given a fitted row of 20 s whose roofline is 1 s, when others have 3 s and
+  # 1.2 s, then one predictor says 20 s of both and the other 60 s and 24 s.
+  witness = _witness(two=40.0, late=25.0)
+  said = null.predictions(witness, witness.load())
+  assert said == {
+    null.NEAREST: {'two': 20.0, 'late': 20.0},
+    null.ROOFLINE: {'one': 1.0, 'two': 60.0, 'late': pytest.approx(24.0)},
+  }
+  (group,) = score.score(witness, _published(witness), witness.load()).groups
+  assert group.nulls == {
+    null.NEAREST: pytest.approx((0.5 + 0.2) / 2),
+    null.ROOFLINE: pytest.approx((0.5 + 0.04) / 2),
+  }
+
+
+@pytest.mark.parametrize('predictor', [null.NEAREST, null.ROOFLINE])
+@pytest.mark.parametrize('name', ['arithmetic', *witnesses.MODULES])
+def test_a_null_predictor_in_place_of_the_simulator_does_not_pass(
+  name, predictor
+):
+  # Given a witness without goals that could fail, whose run is a null
+  # predictor, when scored, then it does not pass; and what is published does.
+  witness = _witness() if name == 'arithmetic' else witnesses.get(name)
+  goals = tuple(dataclasses.replace(g, limit=9.0) for g in witness.goals)
+  witness = dataclasses.replace(witness, goals=goals, claims=())
+  machines, published = witness.load(), _published(witness)
+  assert goals and score.score(witness, published, machines).holds
+  said = null.predictions(witness, machines)[predictor]
+  if not said:  # nothing is fitted, so nothing is near
+    assert not witness.fits and predictor == null.NEAREST
+    return
+  scored = score.score(witness, published | said, machines)
+  assert not scored.holds
+  assert not any(g.has_skill for g in scored.groups if g.limit is not None)
+
+
+def test_no_null_predictor_is_no_pass():
+  # Given rows that no predictor knows, when they are met, then that is nothing.
+  witness = _witness(roofline=lambda machines: {})
+  assert not _score(witness, _published(witness)).holds
+
+
+def test_a_sum_of_others_is_no_evidence():
+  # Given a held-out sum that is far off, when scored, then it does not count.
+  rows = (
+    _row('one', 20.0, True),
+    _row('two', 40.0, nearest='one'),
+    _row('late', 60.0, nearest='one', of=('one', 'two')),
+  )
+  values = {'one': 20.0, 'two': 40.0, 'late': 1.0}
+  witness = _witness(rows=rows)
+  (group,) = score.score(witness, values, witness.load()).groups
+  assert (group.rows, group.mean_error) == (1, 0)
+
+
+def test_a_claim_that_a_null_predictor_meets_is_told():
+  claims = (
+    witness_lib.Claim('two is longer', lambda v: v['two'] > v['one']),
+    witness_lib.Claim('two is twice', lambda v: v['two'] == 2 * v['one']),
+    witness_lib.Claim('none knows', lambda v: v['else'] > 0),
+  )
+  witness = _witness(claims=claims)
+  values = _published(witness) | {'else': 1.0}
+  scored = score.score(witness, values, witness.load())
+  assert scored.holds
+  assert scored.trivial == ('two is longer',)
 
 
 def test_a_fit_finds_what_the_rows_say():
@@ -169,7 +286,16 @@ def test_a_variant_is_fitted_anew_and_scored():
   def twice(machines, tell):
     return {n: 2 * value for n, value in _run(machines, tell).items()}
 
-  changes = dict(one=published, two=2 * published, late=published)
+  changes = dict(
+    one=published,
+    two=2 * published,
+    late=published,
+    rows=(
+      _row('one', published, fitted=True),
+      _row('two', 2 * published, nearest='one'),
+      _row('late', published),
+    ),
+  )
   other = witness_lib.Variant('twice', _witness(run=twice, **changes))
   witness = _witness(variants=(other,), **changes)
   (found,) = fit.variants(witness, _silent)

@@ -99,7 +99,7 @@ def test_the_paper_is_reproduced():
   witness = hyperparallel.WITNESS
   machines = witness.load()
   values = witness.simulate(machines, print)
-  assert score.score(witness, values).holds
+  assert score.score(witness, values, machines).holds
   assert witness.simulate(machines, print) == values
   fitted = dict(machines)
   for (name, figure), value in fit.fit(witness, machines, print).items():

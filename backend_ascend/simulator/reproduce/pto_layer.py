@@ -13,6 +13,7 @@ from hpmoe.backend_ascend.schedule import megamoe
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
@@ -136,6 +137,17 @@ def front(machine: machine_lib.Machine, tokens: int) -> float:
   moved = elements * (2 + TOP_K) / machine['hbm']
   cast = elements * _QUANTISE_OPS / (megamoe.NUM_AIV * machine['vector'])
   return machine['launch'] + max(moved, cast)
+
+
+def roofline(machine: machine_lib.Machine, ep: int, tokens: int):
+  """Returns the layer's products, weights and links at their peaks."""
+  return null.roofline(
+    config(ep, tokens),
+    machine,
+    topk_ids(ep, tokens),
+    element=_ELEMENT,
+    home_bytes=_ELEMENT_BYTES['returned'],
+  )
 
 
 def _simulate(made, machine, ep: int, tokens: int) -> simulate.Simulation:

@@ -90,6 +90,7 @@ def _rows() -> Iterator[Row]:
         'time',
         _TIMES,
         fitted=(ep, schedule) == _FITTED,
+        nearest=name(*_FITTED, tokens),
       )
   for stage, _, start, end in _STAGE_TIMES:
     for which, time in (('begins', start), ('ends', end)):
@@ -158,6 +159,16 @@ def _run_fitted(machines: witness_lib.Machines, tell) -> dict[str, float]:
   return _values(machines[MACHINE], [_FITTED], tell)
 
 
+def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
+  return {
+    name(ep, schedule, tokens): 1e6 * seconds
+    for ep in (8, 16)
+    for tokens in TOKENS
+    for seconds in [pto_layer.roofline(machines[MACHINE], ep, tokens).fused]
+    for schedule in (STAGE_MAJOR, EXPERT_MAJOR)
+  }
+
+
 def faster_is_named(values: witness_lib.Values) -> bool:
   """Whether the schedule that was measured to be faster is so here."""
   for ep in (8, 16):
@@ -166,7 +177,7 @@ def faster_is_named(values: witness_lib.Values) -> bool:
       if abs(stage - expert) <= _APART * min(stage, expert):
         continue
       told = [values[name(ep, s, tokens)] for s in (STAGE_MAJOR, EXPERT_MAJOR)]
-      if (stage < expert) != (told[0] < told[1]):
+      if told[0] == told[1] or (stage < expert) != (told[0] < told[1]):
         return False
   return True
 
@@ -182,6 +193,8 @@ WITNESS = witness_lib.Witness(
   rows=tuple(_rows()),
   run=_run,
   run_fitted=_run_fitted,
+  roofline=_roofline,
+  seen=('the form of the model',),
   goals=(witness_lib.Goal('time', 0.10),),
   fits=tuple(
     witness_lib.Fit(MACHINE, figure, _FITTED_ROWS)

@@ -1,8 +1,12 @@
-"""Simulated beside published: errors, goals, and which rows are evidence."""
+"""Simulated beside published: errors, goals, and which rows are evidence.
 
-from collections.abc import Sequence
+A goal is met only where the simulator errs less than every null predictor.
+"""
+
+from collections.abc import Mapping, Sequence
 import dataclasses
 
+from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 
@@ -26,14 +30,15 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Rows of one kind that were held out.
+  """Rows of one kind that are evidence: held out, and no sums of others.
 
   Attributes:
     name: the group.
-    rows: how many of its rows are held out.
+    rows: how many of its rows are evidence.
     mean_error: mean of their absolute errors.
     worst: name of the row with the greatest.
     limit: what the mean must not exceed; None where nothing is asked.
+    nulls: mean absolute errors of the null predictors that know all its rows.
   """
 
   name: str
@@ -41,10 +46,17 @@ class Group:
   mean_error: float
   worst: str
   limit: float | None
+  nulls: Mapping[str, float]
+
+  @property
+  def has_skill(self) -> bool:
+    """Whether there is a null predictor, and none errs as little."""
+    return bool(self.nulls) and self.mean_error < min(self.nulls.values())
 
   @property
   def holds(self) -> bool:
-    return self.limit is None or self.mean_error <= self.limit
+    within = self.limit is None or self.mean_error <= self.limit
+    return within and (self.limit is None or self.has_skill)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +66,16 @@ class Score:
   Attributes:
     witness: whose.
     rows: all, in the order of the witness.
-    groups: of held-out rows.
+    groups: of rows that are evidence.
     claims: text, whether it holds, and why it does not.
+    trivial: texts of the claims that a null predictor meets.
   """
 
   witness: witness_lib.Witness
   rows: tuple[Scored, ...]
   groups: tuple[Group, ...]
   claims: tuple[tuple[str, bool, str], ...]
+  trivial: tuple[str, ...]
 
   @property
   def holds(self) -> bool:
@@ -76,12 +90,11 @@ class Score:
     return max((abs(s.error) for s in self.rows if s.row.fitted), default=0.0)
 
 
-def _group(name: str, rows: Sequence[Scored], limit: float | None) -> Group:
+def _group(name: str, rows: Sequence[Scored], limit, predicted) -> Group:
   errors = [abs(scored.error) for scored in rows]
-  worst = max(rows, key=lambda scored: abs(scored.error))
-  return Group(
-    name, len(rows), sum(errors) / len(errors), worst.row.name, limit
-  )
+  worst = max(rows, key=lambda scored: abs(scored.error)).row.name
+  nulls = null.mean_errors(predicted, [scored.row for scored in rows])
+  return Group(name, len(rows), sum(errors) / len(errors), worst, limit, nulls)
 
 
 def _judged(claim: witness_lib.Claim, values) -> tuple[str, bool, str]:
@@ -89,15 +102,38 @@ def _judged(claim: witness_lib.Claim, values) -> tuple[str, bool, str]:
   return claim.text, holds, '' if holds else claim.why(values)
 
 
-def score(witness: witness_lib.Witness, values: witness_lib.Values) -> Score:
-  """Returns errors, by row and by group of held-out rows."""
+def _meets(claim: witness_lib.Claim, witness, values) -> bool:
+  """Whether a null predictor that knows so much meets a claim."""
+  known = {row.name: row.published for row in witness.rows if row.fitted}
+  try:
+    return claim.holds(known | values)
+  except KeyError:
+    return False
+
+
+def score(
+  witness: witness_lib.Witness,
+  values: witness_lib.Values,
+  machines: witness_lib.Machines,
+) -> Score:
+  """Returns errors, by row and by group of rows that are evidence.
+
+  Args:
+    witness: whose.
+    values: simulated, by row.
+    machines: that they were simulated on; the roofline has their rates.
+
+  Raises:
+    ValueError: a goal for a group without evidence.
+  """
   rows = tuple(Scored(row, float(values[row.name])) for row in witness.rows)
+  predicted = null.predictions(witness, machines)
   limits = {goal.group: goal.limit for goal in witness.goals}
-  held_out: dict[str, list[Scored]] = {}
+  evidence: dict[str, list[Scored]] = {}
   for scored in rows:
-    if not scored.row.fitted:
-      held_out.setdefault(scored.row.group, []).append(scored)
-  missing = set(limits) - set(held_out)
+    if scored.row.counts:
+      evidence.setdefault(scored.row.group, []).append(scored)
+  missing = set(limits) - set(evidence)
   if missing:
     raise ValueError(
       f'goals: expected a group with held-out rows, got {sorted(missing)}'
@@ -105,6 +141,11 @@ def score(witness: witness_lib.Witness, values: witness_lib.Values) -> Score:
   return Score(
     witness,
     rows,
-    tuple(_group(n, g, limits.get(n)) for n, g in held_out.items()),
+    tuple(_group(n, g, limits.get(n), predicted) for n, g in evidence.items()),
     tuple(_judged(claim, values) for claim in witness.claims),
+    tuple(
+      claim.text
+      for claim in witness.claims
+      if any(_meets(claim, witness, of) for of in predicted.values() if of)
+    ),
   )

@@ -72,7 +72,10 @@ def _effect(witness, machines, values, change) -> Effect:
     {
       row.name: _change(got[row.name], values[row.name]) for row in witness.rows
     },
-    {g.name: g.mean_error for g in score_lib.score(witness, got).groups},
+    {
+      g.name: g.mean_error
+      for g in score_lib.score(witness, got, changed).groups
+    },
   )
 
 

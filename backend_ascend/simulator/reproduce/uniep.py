@@ -1,9 +1,10 @@
 """UniEP (arXiv 2604.19241) on a node of eight Hopper GPUs: relay and ablation.
 
-Its traffic follows from the routing alone.  Its ablation is tried on layers of
-public models, for its own twelve are not published.  It starts from our flow
-without relay: the SMs that DeepEP takes put and do nothing else, as many do all
-that is neither a put nor a product.
+Its traffic follows from the routing alone, as a formula does.  Its ablation is
+tried on layers of public models, for its own twelve are not published.  It
+starts from the published order, operator by operator and without relay: the SMs
+that DeepEP takes put and do nothing else, as many do all that is neither a put
+nor a product.  Priority is a part of the last step, so the start has none.
 
 UniEP gives an SM its next role from one cursor.  In our flow an SM has one role
 for a whole launch; how many have which, and whether puts are a role of their
@@ -11,14 +12,16 @@ own, is what the tuner chooses, and a static order stands in place of the
 cursor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import dataclasses
+import functools
 
 import numpy as np
 
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import layers
+from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
@@ -29,17 +32,24 @@ Row = witness_lib.Row
 MACHINE = 'hopper'
 _PAPER = 'arXiv 2604.19241, reading notes'
 
-RANKS, TOP_K, TOKENS = 8, 8, 1024
+RANKS, TOP_K = 8, 8
+# Of a rank; published are sequences of 8k and 32k on eight GPUs.
+TOKENS = (1024, 4096)
 _SMS = 132
-# (experts, hidden, intermediate) of public models; 8192 tokens a node.
-LAYERS = {
+# (experts, hidden, intermediate) of public models.
+_MODELS = {
   'Qwen3-30B-A3B': (128, 2048, 768),
   'Qwen3-235B-A22B': (128, 4096, 1536),
   'DeepSeek-V3': (256, 7168, 2048),
 }
-# DeepEP: 20 of the SMs communicate.  In order of use: two experts ahead.
+LAYERS = {
+  f'{name} at {tokens}': (*sizes, tokens)
+  for tokens in TOKENS
+  for name, sizes in _MODELS.items()
+}
+# DeepEP: 20 of the SMs communicate.
 _START_SMS = 40
-_START_ORDER = flow_lib.Order(lead=2.0, lag=1.0, swizzle=0, comm_share=0.5)
+_START_ORDER = dataclasses.replace(flow_lib.PUBLISHED_ORDER, comm_share=0.5)
 # What the tuner chooses among.
 _OTHER_SMS = (24, 32, 40, 48, 56)
 _ORDERS = tuple(
@@ -53,6 +63,8 @@ _SAVED_ROW = 'bytes that dispatch saves by relay'
 _RELAY, _TUNED, _BOTH = 'relay', 'tuner and priority', 'both'
 # Links and puts as much faster as relay has less to send, and no copies.
 _FREE = 'relay that costs nothing'
+# Ranks of a token whose experts are drawn one by one.
+_DISTINCT = RANKS * (1 - (1 - 1 / RANKS) ** TOP_K)
 # Factors of the ablation, least and most over its configurations.
 _FACTORS = {_RELAY: (1.06, 1.36), _TUNED: (1.15, 1.68), _BOTH: (1.24, 1.73)}
 
@@ -73,6 +85,7 @@ def _rows() -> Iterator[Row]:
       yield Row(_factor_name(step, which), factor, 'x', 'ablation', _PAPER)
 
 
+@functools.lru_cache(maxsize=len(LAYERS))
 def topk_ids(config: config_lib.MoEConfig) -> np.ndarray:
   """Returns `[R, T, K]` i32: experts drawn without preference."""
   rng = np.random.default_rng(0)
@@ -87,10 +100,10 @@ def distinct_ranks(config: config_lib.MoEConfig) -> float:
 
 
 def _config(name: str) -> config_lib.MoEConfig:
-  experts, hidden, intermediate = LAYERS[name]
+  experts, hidden, intermediate, tokens = LAYERS[name]
   return config_lib.MoEConfig(
     num_ranks=RANKS,
-    num_tokens=TOKENS,
+    num_tokens=tokens,
     num_experts=experts,
     top_k=TOP_K,
     d_model=hidden,
@@ -154,16 +167,28 @@ def _faster(machine: machine_lib.Machine, saved: float) -> machine_lib.Machine:
   )
 
 
-def _factors(machine, name: str, saved: float, tell) -> dict[str, float]:
-  def seconds(point: Point) -> float:
-    tell(f'{name}: {point.other_sms} other SMs, relay {point.relay}')
-    return run(machine, name, point).total
+# Seconds of a layer on a machine under a schedule.
+_Seconds = Callable[[machine_lib.Machine, str, Point], float]
 
-  start, relayed = seconds(Point()), seconds(Point(relay=True))
-  tell(f'{name}: {_FREE}')
-  free = run(_faster(machine, saved), name, Point()).total
+
+def _at_peak(machine: machine_lib.Machine, name: str, point: Point) -> float:
+  """Returns the roofline of a schedule; what is relayed crosses links once."""
+  config = _config(name)
+  shared = machine.with_figures(aic=_SMS - point.other_sms)
+  of = null.roofline(config, shared, topk_ids(config))
+  crossed = (1 + _DISTINCT / TOP_K) / 2 if point.relay else 1.0
+  return dataclasses.replace(of, exchange=of.exchange * crossed).fused
+
+
+def _factors(machine, name, saved: float, seconds: _Seconds):
+  start, relayed = (
+    seconds(machine, name, Point(relay=relay)) for relay in (False, True)
+  )
+  free = seconds(_faster(machine, saved), name, Point())
   tuned = min(
-    seconds(Point(True, sms, order)) for sms in _OTHER_SMS for order in _ORDERS
+    seconds(machine, name, Point(True, sms, order))
+    for sms in _OTHER_SMS
+    for order in _ORDERS
   )
   return {
     _RELAY: start / relayed,
@@ -171,6 +196,18 @@ def _factors(machine, name: str, saved: float, tell) -> dict[str, float]:
     _BOTH: start / tuned,
     _FREE: start / free,
   }
+
+
+def _ablation(machine, saved: float, seconds: _Seconds) -> dict[str, float]:
+  values: dict[str, float] = {}
+  steps = {n: _factors(machine, n, saved, seconds) for n in LAYERS}
+  for name, factors in steps.items():
+    values |= {_of_layer(step, name): x for step, x in factors.items()}
+  for step in _FACTORS:
+    of = [factors[step] for factors in steps.values()]
+    values[_factor_name(step, 'least')] = min(of)
+    values[_factor_name(step, 'most')] = max(of)
+  return values
 
 
 def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
@@ -181,18 +218,22 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
     for relay in (False, True)
   )
   saved = 1 - relayed / plain
-  values = {
+
+  def seconds(machine, name: str, point: Point) -> float:
+    tell(f'{name}: {point.other_sms} other SMs, relay {point.relay}')
+    return run(machine, name, point).total
+
+  traffic = {
     _RANKS_ROW: distinct_ranks(_config(widest)),
     _SAVED_ROW: 100 * saved,
   }
-  steps = {name: _factors(machine, name, saved, tell) for name in LAYERS}
-  for name, factors in steps.items():
-    values |= {_of_layer(step, name): x for step, x in factors.items()}
-  for step in _FACTORS:
-    of = {name: factors[step] for name, factors in steps.items()}
-    values[_factor_name(step, 'least')] = min(of.values())
-    values[_factor_name(step, 'most')] = max(of.values())
-  return values
+  return traffic | _ablation(machine, saved, seconds)
+
+
+def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
+  saved = 1 - _DISTINCT / TOP_K
+  traffic = {_RANKS_ROW: _DISTINCT, _SAVED_ROW: 100 * saved}
+  return traffic | _ablation(machines[MACHINE], saved, _at_peak)
 
 
 def relay_gains(values: witness_lib.Values) -> bool:
@@ -200,19 +241,36 @@ def relay_gains(values: witness_lib.Values) -> bool:
 
 
 def why_no_gain(values: witness_lib.Values) -> str:
-  """Returns what relay could gain at most where it gains nothing."""
+  """Returns what relay gains at no cost where it gains nothing."""
   return '; '.join(
-    f'{name} does not wait for its links: relay at no cost would gain '
-    f'{values[_of_layer(_FREE, name)]:.2f}x, as tasks {factor:.2f}x'
+    f'{name}: {factor:.2f}x, and {values[_of_layer(_FREE, name)]:.2f}x if it '
+    'cost nothing'
     for name, factor in ((n, values[_of_layer(_RELAY, n)]) for n in LAYERS)
     if factor <= 1
   )
 
 
-def tuner_gains_more(values: witness_lib.Values) -> bool:
-  return all(
-    values[_of_layer(_TUNED, name)] > max(1, values[_of_layer(_RELAY, name)])
+def _tuner_gains(values: witness_lib.Values) -> dict[str, tuple[float, float]]:
+  """Returns by layer what the tuner gains, and what it ought to beat."""
+  return {
+    name: (
+      values[_of_layer(_TUNED, name)],
+      max(1.0, values[_of_layer(_RELAY, name)]),
+    )
     for name in LAYERS
+  }
+
+
+def tuner_gains_more(values: witness_lib.Values) -> bool:
+  return all(gain > other for gain, other in _tuner_gains(values).values())
+
+
+def why_not_more(values: witness_lib.Values) -> str:
+  """Returns the layers on which the tuner gains no more than relay."""
+  return '; '.join(
+    f'{name}: {gain:.2f}x, relay {other:.2f}x'
+    for name, (gain, other) in _tuner_gains(values).items()
+    if gain <= other
   )
 
 
@@ -224,7 +282,9 @@ WITNESS = witness_lib.Witness(
   quick=False,
   rows=tuple(_rows()),
   run=_run,
-  goals=(witness_lib.Goal('traffic', 0.03),),
+  roofline=_roofline,
+  seen=('the order that the ablation starts from',),
+  goals=(witness_lib.Goal('ablation', 0.10),),
   claims=(
     witness_lib.Claim(
       'relay alone gains on every layer', relay_gains, why_no_gain
@@ -232,6 +292,7 @@ WITNESS = witness_lib.Witness(
     witness_lib.Claim(
       'tuner and priority gain on every layer, and more than relay',
       tuner_gains_more,
+      why_not_more,
     ),
   ),
   gaps=(

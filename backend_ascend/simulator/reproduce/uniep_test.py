@@ -26,11 +26,18 @@ def test_distinct_ranks_follow_the_formula():
   assert uniep.distinct_ranks(one) == 1
 
 
+def test_the_roofline_is_a_formula():
+  # Given eight ranks, when a token's experts are drawn one by one, then it has
+  # 5.25 of them, as published; and relay never slows a roofline down.
+  values = uniep.WITNESS.roofline(uniep.WITNESS.load())
+  assert values[uniep.WITNESS.rows[0].name] == pytest.approx(5.25, abs=0.01)
+  assert all(values[f'relay, {name}'] >= 1 for name in uniep.LAYERS)
+
+
 def test_relay_puts_each_token_on_a_link_once(monkeypatch):
   # Given a small layer, when its rows are relayed, then dispatch sends as much
   # less as distinct ranks are fewer than experts, headers aside.
-  monkeypatch.setitem(uniep.LAYERS, 'small', (64, 256, 128))
-  monkeypatch.setattr(uniep, 'TOKENS', 128)
+  monkeypatch.setitem(uniep.LAYERS, 'small', (64, 256, 128, 128))
   machine = machine_lib.load(uniep.MACHINE)
   plain, relayed = (
     uniep.run(machine, 'small', uniep.Point(relay=relay))
@@ -66,5 +73,8 @@ def test_the_order_of_the_ablation_is_judged(relay, tuned, gains, more):
   }
   values |= {f'relay that costs nothing, {last}': 1.05}
   assert uniep.relay_gains(values) == gains
-  assert (f'{last} does not wait' in uniep.why_no_gain(values)) != gains
+  assert (
+    f'{last}: {relay:.2f}x, and 1.05x' in uniep.why_no_gain(values)
+  ) != gains
   assert uniep.tuner_gains_more(values) == more
+  assert (uniep.why_not_more(values) == '') == more

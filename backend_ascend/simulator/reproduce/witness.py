@@ -26,6 +26,10 @@ class Row:
     source: where it was published.
     fitted: whether a figure of the machine was fitted to it, or to rows that it
       follows from; such a row is no evidence.
+    nearest: the fitted row that is most like it, which a null predictor
+      repeats; '' where there is none.
+    of: rows that it is the sum of, or that its parts are; it is no evidence
+      beside them.
   """
 
   name: str
@@ -34,6 +38,13 @@ class Row:
   group: str
   source: str
   fitted: bool = False
+  nearest: str = ''
+  of: tuple[str, ...] = ()
+
+  @property
+  def counts(self) -> bool:
+    """Whether it is evidence."""
+    return not self.fitted and not self.of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Claim:
 
   Attributes:
     text: the statement.
-    holds: whether it does.
+    holds: whether it does; of null predictors too, if they know its rows.
     why: asked only if it does not: the reason, where one was found.
   """
 
@@ -126,11 +137,14 @@ class Witness:
     run_fitted: `run` of no more than the fitted rows, if it is shorter.
     variants: the same under other hypotheses.
     quick: whether a run is so short that sensitivity is shown unasked.
+    roofline: by row, what the busiest resource needs at its peak.
+    seen: what was settled with the held-out rows known.
 
   Raises:
     ValueError: two rows of one name, a published zero, a fit to a row that is
-      not marked as fitted or of a machine that is not named, or more fitted
-      figures than rows they were fitted to.
+      not marked as fitted or of a machine that is not named, more fitted
+      figures than rows they were fitted to, or a row that names one that is
+      not there, or as nearest one that is not fitted.
   """
 
   name: str
@@ -145,6 +159,8 @@ class Witness:
   run_fitted: Callable[[Machines, Tell], Values] | None = None
   variants: 'tuple[Variant, ...]' = ()
   quick: bool = True
+  roofline: Callable[[Machines], Values] = lambda machines: {}
+  seen: tuple[str, ...] = ()
 
   def __post_init__(self):
     rows = {row.name: row for row in self.rows}
@@ -153,6 +169,12 @@ class Witness:
     for row in self.rows:
       if not row.published:
         raise ValueError(f'rows: expected a figure that is not 0: {row.name}')
+      for name in (*row.of, *filter(None, [row.nearest])):
+        if name not in rows or (name == row.nearest and not rows[name].fitted):
+          raise ValueError(
+            f'rows: expected one that is there, and fitted if it is the '
+            f'nearest, got {name!r} for {row.name!r}'
+          )
     used = {name for fit in self.fits for name in fit.rows}
     for name in sorted(used):
       if name not in rows or not rows[name].fitted:

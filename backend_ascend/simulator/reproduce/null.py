@@ -1,0 +1,107 @@
+"""Null predictors: what anybody can say of a row without simulating it.
+
+A simulator that does no better on held-out rows knows nothing of them.  One
+predictor repeats the nearest fitted row.  The other, a roofline, scales that
+row by the busiest resource at its peak; where nothing is fitted it has no scale
+but that of the machine.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.schedule import model
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.reference.contract import config as config_lib
+
+NEAREST, ROOFLINE = 'nearest fitted row', 'roofline'
+
+
+def predictions(
+  witness: witness_lib.Witness, machines: witness_lib.Machines
+) -> dict[str, dict[str, float]]:
+  """Returns what each predictor says, by its name and by row."""
+  rows = {row.name: row for row in witness.rows}
+  near = {n: rows[row.nearest] for n, row in rows.items() if row.nearest}
+  plain = witness.roofline(machines)
+  scale = {n: other.published / plain[other.name] for n, other in near.items()}
+  return {
+    NEAREST: {n: other.published for n, other in near.items()},
+    ROOFLINE: {n: x * scale.get(n, 1.0) for n, x in plain.items()},
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+  """Seconds that each resource of a pass needs at its peak.
+
+  Attributes:
+    products: of all AIC of the busiest rank.
+    memory: to read the weights of a rank once, and each row.
+    exchange: of the busiest link, there and back.
+  """
+
+  products: float
+  memory: float
+  exchange: float
+
+  @property
+  def fused(self) -> float:
+    """All at once."""
+    return max(self.products, self.memory, self.exchange)
+
+  @property
+  def operators(self) -> float:
+    """One operator after the other."""
+    return max(self.products, self.memory) + self.exchange
+
+
+def roofline(
+  config: config_lib.MoEConfig,
+  machine: machine_lib.Machine,
+  topk_ids: np.ndarray,
+  direction: layout.Direction = layout.Direction.FORWARD,
+  element: str = 'bfloat16',
+  home_bytes: int | None = None,
+) -> Roofline:
+  """Returns the roofline of a pass.
+
+  Args:
+    config: sizes.
+    machine: its published rates; no efficiency.
+    topk_ids: `[R, T, K]` i32.
+    direction: the pass; a backward one has twice the products.
+    element: of what products read, a name of `simulate.ELEMENTS`.
+    home_bytes: of an element on its way home, if it is another.
+  """
+  width, cube, _ = simulate.ELEMENTS[element]
+  moved = model.traffic(config, machine, topk_ids)
+  size = config.dims()
+  weights = 3 * size['D'] * size['F']
+  passes = 1 if direction == layout.Direction.FORWARD else 2
+  rows = float(moved.rows.sum())
+  seconds = size['D'] * (
+    moved.dispatch_s.sum() * width
+    + moved.return_s.sum() * (home_bytes or width)
+  )
+  return Roofline(
+    passes * 2 * rows * weights / (machine['aic'] * machine[cube]),
+    (size['L'] * weights + rows * size['D']) * width / machine['hbm'],
+    float(seconds),
+  )
+
+
+def mean_errors(
+  predicted: Mapping[str, Mapping[str, float]],
+  rows: 'list[witness_lib.Row]',
+) -> dict[str, float]:
+  """Returns each predictor's mean absolute error, of those that know all."""
+  return {
+    name: float(np.mean([abs(of[r.name] / r.published - 1) for r in rows]))
+    for name, of in predicted.items()
+    if rows and all(r.name in of for r in rows)
+  }
