@@ -1,4 +1,4 @@
-"""A folder that is there whole or not at all, whenever the writer dies."""
+"""Folders and files that are whole or not there, whenever the writer dies."""
 
 from collections.abc import Iterator
 import contextlib
@@ -40,6 +40,15 @@ def writing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
   _sync(target.parent)
 
 
+def write_file(path: pathlib.Path, content: bytes) -> None:
+  """Writes a file; one that is there stays until the new one is on the disk."""
+  made = path.with_name(f'{_UNFINISHED}{path.name}')
+  made.write_bytes(content)
+  _sync(made)
+  made.replace(path)
+  _sync(path.parent)
+
+
 def remove(path: pathlib.Path) -> None:
   """Removes a folder, which at no time is there in part under its name."""
   doomed = path.with_name(f'{_UNFINISHED}{path.name}')
@@ -51,7 +60,10 @@ def remove(path: pathlib.Path) -> None:
 def remove_unfinished(folder: pathlib.Path) -> None:
   """Removes what killed writers left in a folder that one process writes."""
   for left in folder.glob(f'{_UNFINISHED}*'):
-    shutil.rmtree(left, ignore_errors=True)
+    if left.is_dir():
+      shutil.rmtree(left, ignore_errors=True)
+    else:
+      left.unlink()
 
 
 def _sync(path: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
     folder/
       step-00000100/state.safetensors   every array of the state; what is no
                                         array is in the header, as JSON
+      step-00000100/...                 files that belong to it
       step-00000200/...
 
 A step is there whole or not at all. The newest `keep` stay.
@@ -32,6 +33,7 @@ def save(
   tree: Any,
   header: Mapping[str, Any] | None = None,
   keep: int = 2,
+  files: Mapping[str, bytes] | None = None,
 ) -> pathlib.Path:
   """Writes the state of a run after `step`; returns the folder it lies in.
 
@@ -43,6 +45,7 @@ def save(
     tree: of arrays, any pytree: parameters, optimizer state, random keys.
     header: what else resuming needs, as JSON: place in the data, seeds.
     keep: so many of the newest stay.
+    files: name -> content of what else lies in the step's folder.
 
   Raises:
     OSError: a file cannot be written.
@@ -60,6 +63,8 @@ def save(
     safetensors_file.write(
       made / _FILE, arrays, arrays.__getitem__, {_HEADER: text}
     )
+    for name, content in (files or {}).items():
+      (made / name).write_bytes(content)
   for old in _steps(root)[:-keep]:
     atomic_folder.remove(old)
   return target

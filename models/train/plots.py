@@ -1,5 +1,6 @@
 """Plots of a run: the loss, and which experts have how much to do."""
 
+import io
 import os
 import pathlib
 
@@ -8,6 +9,7 @@ from jaxtyping import Int
 import numpy as np
 
 from hpmoe.backend_ascend.simulator import style
+from hpmoe.models.checkpoint import atomic_folder
 
 LOSS, LOAD = 'loss.png', 'expert_load.png'
 _WINDOW = 10  # steps that a line's mean covers
@@ -33,14 +35,20 @@ def write(
   """
   figure = style.figure(4.5)
   _draw_loss(figure.subplots(), losses, bigram, held_out)
-  style.save(figure, pathlib.Path(folder) / LOSS)
+  _save(figure, pathlib.Path(folder) / LOSS)
   figure = style.figure(1 + 1.5 * len(layers))
   axes = figure.subplots(len(layers), sharex=True, squeeze=False)[:, 0]
   for axis, layer, of_layer in zip(axes, layers, loads.swapaxes(0, 1)):
     image = _draw_load(axis, layer, of_layer)
   axes[-1].set_xlabel('step')
   figure.colorbar(image, ax=axes, label='load / mean load')
-  style.save(figure, pathlib.Path(folder) / LOAD)
+  _save(figure, pathlib.Path(folder) / LOAD)
+
+
+def _save(figure, path: pathlib.Path) -> None:
+  png = io.BytesIO()
+  style.save(figure, png)
+  atomic_folder.write_file(path, png.getvalue())
 
 
 def _draw_loss(axis, losses, bigram: float, held_out: float) -> None:

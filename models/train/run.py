@@ -2,12 +2,14 @@
 
     folder/
       metrics.jsonl     one line for each step
-      states/step-...   see `models/checkpoint/train_state.py`
+      states/step-...   see `models/checkpoint/train_state.py`; each with the
+                        metrics of the steps up to it, which resuming reads
       model/            at the end, a Hugging Face folder with a tokenizer
       *.png             see `plots.py`
 
 What a run is at step n depends on its settings alone, whether it was stopped
-and resumed or not.
+and resumed or not.  A process that is killed at any time leaves a folder that
+is resumed, or begun anew if it held no state yet.
 """
 
 from collections.abc import Callable
@@ -77,7 +79,8 @@ def train(
     folder: made if it is not there.
     steps: of the whole run, those before resuming included.
     save_every: steps from one state to the next; the last is always written.
-    resume: whether to go on from the folder's newest state.
+    resume: whether to go on from the folder's newest state; after the last
+      step only the model is written.
     told: is given a line for each step.
 
   Raises:
@@ -111,7 +114,7 @@ def train(
     told(f'loss {rows[-1]["loss"]:.4f}')
     run.note(rows[-1])
     if (step + 1) % save_every == 0 or step + 1 == steps:
-      run.save(state, step + 1)
+      run.save(state, rows)
   run.write_model(state)
   return Result(
     first,
@@ -195,17 +198,17 @@ class _Run:
           f'out: expected --resume or a folder without a run, got {self.root}'
         )
       self.root.mkdir(parents=True, exist_ok=True)
-      (self.root / _METRICS).write_text('')
+      self._write_metrics([])
       return trainer.first(), 0, []
     state, header = train_state.load(newest, trainer.first())
     self._check_same(header)
-    if header['step'] >= self.steps:
+    if header['step'] > self.steps:
       raise ValueError(
-        f'steps: expected more than the {header["step"]} that are done, got '
+        f'steps: expected at least the {header["step"]} that are done, got '
         f'{self.steps}'
       )
-    rows = self._rows(header['step'])
-    (self.root / _METRICS).write_text(''.join(map(_line, rows)))
+    rows = self._rows(newest / _METRICS, header['step'])
+    self._write_metrics(rows)
     return state, header['step'], rows
 
   def _check_same(self, header: dict[str, Any]) -> None:
@@ -217,27 +220,30 @@ class _Run:
     if header['text_crc'] != self.text_crc:
       raise ValueError('text: expected the one that the run has, got another')
 
-  def _rows(self, count: int) -> list[dict[str, Any]]:
-    """Returns the first `count` rows: a killed run may have noted more."""
-    path = self.root / _METRICS
+  def _rows(self, path: pathlib.Path, count: int) -> list[dict[str, Any]]:
     try:
-      lines = path.read_text().splitlines()[:count]
-      rows = [json.loads(line) for line in lines]
+      rows = [json.loads(line) for line in path.read_text().splitlines()]
     except ValueError as error:
       raise ValueError(f'{path}: expected JSON, got {error}') from error
     if [row.get('step') for row in rows] != list(range(count)):
       raise ValueError(f'{path}: expected steps 0 to {count - 1}, got others')
     return rows
 
+  def _write_metrics(self, rows: list[dict[str, Any]]) -> None:
+    for folder in (self.root, self.root / _STATES):
+      atomic_folder.remove_unfinished(folder)
+    atomic_folder.write_file(self.root / _METRICS, _lines(rows))
+
   def note(self, row: dict[str, Any]) -> None:
     with open(self.root / _METRICS, 'a') as file:
-      file.write(_line(row))
+      file.write(_lines([row]).decode())
 
-  def save(self, state, step: int) -> None:
+  def save(self, state, rows: list[dict[str, Any]]) -> None:
     header = dict(
       settings=dataclasses.asdict(self.settings), text_crc=self.text_crc
     )
-    train_state.save(self.root / _STATES, step, state, header)
+    files = {_METRICS: _lines(rows)}
+    train_state.save(self.root / _STATES, len(rows), state, header, files=files)
 
   def write_model(self, state) -> None:
     params = {name: np.asarray(p) for name, p in state.params.items()}
@@ -249,5 +255,5 @@ class _Run:
     convert.write(self.root / MODEL, weights)
 
 
-def _line(row: dict[str, Any]) -> str:
-  return json.dumps(row) + '\n'
+def _lines(rows: list[dict[str, Any]]) -> bytes:
+  return ''.join(json.dumps(row) + '\n' for row in rows).encode()

@@ -113,9 +113,21 @@ class TestResume:
     with pytest.raises(ValueError, match=text):
       run.train(other, straight[0], _STEPS + 1, resume=True)
 
-  def test_a_run_that_is_done(self, straight, settings):
-    with pytest.raises(ValueError, match='steps: expected more than the 6'):
-      run.train(settings, straight[0], _STEPS, resume=True)
+  def test_a_run_that_is_done_has_its_model_written_again(
+    self, straight, settings
+  ):
+    folder, result = straight
+    model = folder / 'model/model.safetensors'
+    before = model.read_bytes()
+    model.unlink()
+    again = run.train(settings, folder, _STEPS, resume=True)
+    assert again.first == _STEPS
+    assert model.read_bytes() == before
+    np.testing.assert_array_equal(again.losses, result.losses)
+
+  def test_fewer_steps_than_are_done(self, straight, settings):
+    with pytest.raises(ValueError, match='steps: expected at least the 6'):
+      run.train(settings, straight[0], _STEPS - 1, resume=True)
 
   def test_nothing_to_resume(self, settings, tmp_path):
     with pytest.raises(ValueError, match='resume: expected a state in'):

@@ -90,7 +90,9 @@ def _train(f: flags.FlagValues) -> int:
   summary = {
     'steps': len(result.losses),
     'seconds': round(seconds, 3),
-    'seconds_per_step': round(seconds / (len(result.losses) - result.first), 4),
+    'seconds_per_step': round(
+      seconds / max(1, len(result.losses) - result.first), 4
+    ),
     'first_loss': float(result.losses[0]),
     'last_loss': result.last,
     'held_out_loss': result.held_out,
