@@ -295,8 +295,17 @@ class TestFailures:
       assert 1 in ending.ranks
       assert ending.rank == 1 or 'rank 1' in ending.text
 
-  @pytest.mark.parametrize('wait_ms', [0, 10, 30])
-  @pytest.mark.parametrize('rank', [0, 2])
+  @pytest.mark.parametrize(
+    ('rank', 'wait_ms'),
+    [
+      (0, 0),
+      (2, 10),
+      *(
+        pytest.param(rank, wait, marks=pytest.mark.slow)
+        for rank, wait in ((0, 10), (0, 30), (2, 0), (2, 30))
+      ),
+    ],
+  )
   def test_stopped_while_mpi_starts(self, failing, rank, wait_ms):
     # Given a rank that is stopped in MPI_Init, a call that takes every rank,
     # when no rank goes on, then it alone is named.

@@ -73,9 +73,15 @@ def _returned(which):
 
 
 class TestTheOraclesOwnOutput:
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @pytest.mark.parametrize('direction', ('forward', 'backward'))
-  @pytest.mark.parametrize('dtype', ('float32', *NARROW))
+  @pytest.mark.parametrize(
+    ('dtype', 'placement'),
+    [
+      pytest.param(dtype, placement, marks=() if i == j else pytest.mark.slow)
+      for i, dtype in enumerate(('float32', *NARROW))
+      for j, placement in enumerate(precision.LAUNCHED)
+    ],
+  )
   def test_passes_whatever_is_returned(self, dtype, direction, placement):
     # given the oracle's tensors
     request = TINY.but(

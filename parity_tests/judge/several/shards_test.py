@@ -112,7 +112,12 @@ def _by_shards(request, top, count) -> check.Report:
   return shards.merge(request, top / 'parts')
 
 
-@pytest.mark.parametrize('direction', ('forward', 'backward', 'both'))
+ALONE = [
+  pytest.param(n, marks=pytest.mark.slow) for n in ('forward', 'backward')
+]
+
+
+@pytest.mark.parametrize('direction', (*ALONE, 'both'))
 @pytest.mark.parametrize('bugs', ((), tuple(BUGS)), ids=('right', 'wrong'))
 def test_reports_are_those_of_one_process(tmp_path, direction, bugs):
   # given: outputs of four ranks, two of them wrong or none.
@@ -131,8 +136,10 @@ def test_reports_are_those_of_one_process(tmp_path, direction, bugs):
   assert all(one.bad_rows for one in failures if one.lane == 'exact')
 
 
-@pytest.mark.parametrize('kept', (('y', 'dx'), ('expert_out', 'd_activation')))
-@pytest.mark.parametrize('count', (2, 3))
+@pytest.mark.parametrize(
+  ('count', 'kept'),
+  ((2, ('y', 'dx')), (3, ('expert_out', 'd_activation'))),
+)
 def test_fewer_shards_than_ranks_and_tensors_than_all(tmp_path, kept, count):
   bugs = [name for name in BUGS if name in kept]
   _outputs(tmp_path, _case(tmp_path), bugs, kept)
