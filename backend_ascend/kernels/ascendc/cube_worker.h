@@ -30,30 +30,34 @@ class CubeWorker {
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE3>(0);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE3>(0);
     for (int32_t id = 0; id < kInFlight; ++id) {
-      AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(id);
+      AscendC::SetFlag<AscendC::HardEvent::MTE3_MTE2>(id);
     }
   }
   // After the last.
   HPMOE_FUNCTION void Finish() {
     core_.Finish();
     for (int32_t id = 0; id < kInFlight; ++id) {
-      AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(id);
+      AscendC::WaitFlag<AscendC::HardEvent::MTE3_MTE2>(id);
     }
   }
 
-  // A task with real rows.  What Add moves comes after all that it wrote; the
-  // scalar unit goes on to the next task meanwhile, which is as far ahead as a
-  // flag of one bit allows.
+  // A task with real rows.  What Add moves comes after all that it wrote.  MTE3
+  // tells FIX that it has met the flag, by way of MTE2, before FIX sets it
+  // again: no flag goes straight from MTE3 to FIX, and some pages give an AIC
+  // none to or from its scalar unit.
   HPMOE_FUNCTION void Run(const TaskDesc& task) {
     core_.Run(MakeCubeTile<T>(task, rank_));
-    AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(in_flight_);
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_MTE2>(in_flight_);
+    AscendC::SetFlag<AscendC::HardEvent::MTE2_FIX>(in_flight_);
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_FIX>(in_flight_);
     AscendC::SetFlag<AscendC::HardEvent::FIX_MTE3>(in_flight_);
     AscendC::WaitFlag<AscendC::HardEvent::FIX_MTE3>(in_flight_);
-    AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(in_flight_);
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_MTE2>(in_flight_);
     in_flight_ = (in_flight_ + 1) % kInFlight;
   }
 
-  // The seven words behind the event's get zeros.
+  // The seven words behind the event's get zeros.  Kernels in public add int32
+  // words from L1 like this (hyper-parallel) and floats (asc-devkit's samples).
   HPMOE_FUNCTION void Add(HPMOE_GM CounterLine* line, int32_t amount) const {
     AscendC::SetAtomicAdd<int32_t>();
     for (int32_t i = 0; i < amount; ++i) {

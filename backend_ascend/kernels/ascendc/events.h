@@ -5,22 +5,13 @@
 
 #include "backend_ascend/kernels/ascendc/ascendc.h"
 #include "backend_ascend/kernels/ascendc/launch_args.h"
+#include "backend_ascend/kernels/ascendc/read_counter.h"
 #include "backend_ascend/kernels/ascendc/symmetric_memory.h"
 
 namespace hpmoe {
 
 constexpr int64_t kCyclesPerMicrosecond = 50;  // of GetSystemCycle
 constexpr int64_t kPollCycles = 50;            // from one poll to the next
-
-// The value in memory: a line that the scalar cache holds is dropped first.
-HPMOE_FUNCTION int32_t ReadCounter(HPMOE_GM CounterLine* line) {
-  const AscendC::GlobalTensor<int32_t> word =
-      GlobalOf(reinterpret_cast<HPMOE_GM int32_t*>(line));
-  AscendC::DataCacheCleanAndInvalid<int32_t,
-                                    AscendC::CacheLine::SINGLE_CACHE_LINE,
-                                    AscendC::DcciDst::CACHELINE_OUT>(word);
-  return word.GetValue(0);
-}
 
 // How long a core has waited.
 class Deadline {

@@ -189,6 +189,17 @@ const Drill kFlagDrills[] = {
     {"an id too high", [](World*) { SetFlag<HardEvent::MTE2_V>(6); }},
     {"a barrier of another core", [](World*) { PipeBarrier<PIPE_M>(); }},
     {"an event of an AIV", [](World*) { SetFlag<HardEvent::V_S>(0); }, true},
+    {"a scalar load on an AIC",
+     [](World* w) {
+       const Span l1{Memory::kL1, 0, sizeof(Line)};
+       Move("In", Pipe::kMte2, l1, OnGm(w->in.data(), sizeof(Line)),
+            Site::Here());
+       Order<HardEvent::MTE2_MTE3>();
+       Move("Out", Pipe::kMte3, OnGm(w->shared, sizeof(Line)), l1,
+            Site::Here());
+       Words(w->shared).GetValue(0);
+     },
+     true},
 };
 
 const Drill kMemoryDrills[] = {
@@ -531,6 +542,15 @@ int main() {
       run("seeded", Mode::kSeeded, seed);
     }
   }
+  const Drill scalar_flag = {"a scalar flag of an AIC",
+                             [](World*) {
+                               SetFlag<HardEvent::S_MTE3>(0);
+                               WaitFlag<HardEvent::S_MTE3>(0);
+                             },
+                             true};
+  RunDrill("disputed", scalar_flag, [](LaunchSpec*) {});
+  RunDrill("strict", scalar_flag,
+           [](LaunchSpec* spec) { spec->no_aic_scalar_flags = true; });
   RunTogether("merging", kTogether[0],
               [](LaunchSpec* spec) { spec->cross_flags_merge = true; });
   std::printf("in order:%s\n", Trace(Mode::kInOrder, 0).c_str());

@@ -51,6 +51,7 @@ _FOUND = {
   'the scalar waits for ever': ('deadlock [V_S]', 'in WaitFlag<V_S>(1)'),
   'an event of an AIC': ('refused []', 'expected one of an AIV, got M_FIX'),
   'an event of an AIV': ('refused []', 'expected one of an AIC, got V_S'),
+  'a scalar load on an AIC': ('hazard [MTE3_S]', 'shared of rank 0'),
   'an id too high': ('refused []', 'id: expected 0 to 5, got 6'),
   'a barrier of another core': ('refused []', 'a queue of an AIV, got M'),
   # Memories.
@@ -192,6 +193,18 @@ def test_flags_that_merge_let_a_kernel_that_counts_them_wait_for_ever(lines):
 
   assert 'deadlock' in merging
   assert 'in CrossCoreWaitFlag(5)' in merging
+
+
+def test_where_sources_disagree_an_aic_has_scalar_flags_or_none(lines):
+  disputed, strict = (
+    line.partition('; a scalar flag of an AIC: ')[2]
+    for line in lines
+    if '; a scalar flag of an AIC: ' in line
+  )
+
+  assert disputed == 'ok'
+  assert strict.startswith('refused')
+  assert 'by no_aic_scalar_flags: ' in strict and 'S_MTE3' in strict
 
 
 def test_a_wrong_request_is_answered_not_run(lines):

@@ -76,6 +76,9 @@ struct LaunchSpec {
   // Whether a cross-core flag that is set again before it was waited for stays
   // one.  The pages say that it counts to 15, users of it that it does not.
   bool cross_flags_merge = false;
+  // Whether an AIC has no flags to or from its scalar unit: a page says so, the
+  // headers and samples of A2 and A3 have them.
+  bool no_aic_scalar_flags = false;
   // Called for each instruction as it is issued, with the tag of OnTask; may
   // change `run`.
   std::function<void(int64_t tag, Instruction*)> on_issue;

@@ -42,6 +42,14 @@ void CheckFlag(const char* call, PipeEvent event, int32_t id, Site site) {
            "event: expected one of an " + std::string(NameOf(core.name.type)) +
                ", got " + name);
   }
+  const bool scalar = event.from == Pipe::kS || event.to == Pipe::kS;
+  if (scalar && core.name.type == CoreType::kAic &&
+      ThisMachine()->spec().no_aic_scalar_flags) {
+    Refuse(call, site,
+           "event by no_aic_scalar_flags: expected one between queues of an "
+           "AIC, got " +
+               name);
+  }
   // 6 and 7 are the compiler's where no TPipe hands out ids.
   const int32_t end = core.uses_tpipe ? kNumFlagIds : 6;
   if (id < 0 || id >= end) {

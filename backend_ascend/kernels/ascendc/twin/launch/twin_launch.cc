@@ -51,6 +51,7 @@ class Session {
     spec.seed = options_.seed;
     spec.hazards = options_.hazards;
     spec.auto_sync = options_.auto_sync;
+    spec.no_aic_scalar_flags = true;  // no public source disputes the others
     spec.numerics = options_.numerics;
     if (options_.fault.task >= 0) {
       spec.on_issue = [this](int64_t tag, ascend_twin::Instruction* issued) {

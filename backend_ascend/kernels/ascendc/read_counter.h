@@ -1,0 +1,29 @@
+// A poll of a word that other cores add to.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_READ_COUNTER_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_READ_COUNTER_H_
+
+#include "backend_ascend/kernels/ascendc/ascendc.h"
+#include "backend_ascend/kernels/ascendc/launch_args.h"
+
+namespace hpmoe {
+
+// No access of memory is moved across it by the compiler, or kept from one side
+// for the other: nothing tells it that dropping a cache line changes a word.
+HPMOE_FUNCTION void CompilerBarrier() { __asm__ __volatile__("" ::: "memory"); }
+
+// The value in memory: a line that the scalar cache holds is dropped first.
+HPMOE_FUNCTION int32_t ReadCounter(HPMOE_GM CounterLine* line) {
+  const AscendC::GlobalTensor<int32_t> word =
+      GlobalOf(reinterpret_cast<HPMOE_GM int32_t*>(line));
+  CompilerBarrier();
+  AscendC::DataCacheCleanAndInvalid<int32_t,
+                                    AscendC::CacheLine::SINGLE_CACHE_LINE,
+                                    AscendC::DcciDst::CACHELINE_OUT>(word);
+  CompilerBarrier();
+  return word.GetValue(0);
+}
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_READ_COUNTER_H_

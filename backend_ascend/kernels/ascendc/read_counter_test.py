@@ -1,0 +1,24 @@
+"""Polls are loads, each time round, however the compiler optimises."""
+
+import os
+import shlex
+import subprocess
+
+from hpmoe.backend_ascend.kernels import twin_testing
+
+
+def test_a_poll_sees_what_another_core_writes(tmp_path):
+  # Ascend C's header is the program's own.
+  (tmp_path / 'kernel_operator.h').touch()
+  binary = tmp_path / 'read_counter_test'
+  source = twin_testing.ROOT / (
+    'backend_ascend/kernels/ascendc/read_counter_test.cc'
+  )
+  compiler = shlex.split(os.environ.get('CXX') or 'c++')
+  flags = ('-std=c++17', '-O3', f'-I{tmp_path}', f'-I{twin_testing.ROOT}')
+  subprocess.run(
+    [*compiler, *flags, source, '-pthread', '-o', binary], check=True
+  )
+
+  # A load that left the loop never ends.
+  subprocess.run([binary], check=True, timeout=60)
