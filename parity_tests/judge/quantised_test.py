@@ -8,7 +8,6 @@ them, by steps of its own.
 import dataclasses
 import functools
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -26,14 +25,10 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=16, num_experts=4, top_k=2, d_model=144, d_ff=72
-)
 # Last groups of 32, 64 and 128 are not full.
 CASE = case_lib.Case(
   'forward',
@@ -58,168 +53,6 @@ FORMS = {
   'mxfp8': (32, 1),
 }
 SLOW = pytest.mark.slow
-E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-
-
-def _codes(form: str, codes: np.ndarray) -> np.ndarray:
-  """Returns codes `[X, Y]` float32; 4 bits are of int4, uint4 or e2m1."""
-  if '4_' not in form[:6] and form != 'mxfp4':
-    return codes.astype(np.float32)
-  pairs = np.stack([codes & 15, codes >> 4], axis=1)
-  nibbles = pairs.reshape(-1, codes.shape[1]).astype(np.int32)
-  if form == 'mxfp4':
-    return np.where(nibbles & 8, -1, 1) * E2M1[nibbles & 7]
-  if form.startswith('int4'):
-    nibbles = nibbles - 16 * (nibbles > 7)
-  return nibbles.astype(np.float32)
-
-
-def _wide(scales: np.ndarray) -> np.ndarray:
-  if scales.dtype == np.uint8:
-    return np.float32(2) ** (scales.astype(np.int32) - 127)
-  return scales.astype(np.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-  """A layer of codes.
-
-  Attributes:
-    where: a scale multiplies 'terms', or 'sums' of one group's terms; or terms
-      that are then rounded to 'operands' of the storage dtype.
-    rows: what it makes of its rows, see `_of_rows`.
-    wrong: what it does to the scales of w_gate_up, see `_spoilt`.
-  """
-
-  where: str = 'sums'
-  wrong: str = ''
-  rows: str = ''
-
-  def __call__(self, inputs, config, policy):
-    ids, local = inputs['topk_ids'], inputs['w_down_codes'].shape[1]
-    ranks, tokens, slots = ids.shape
-    x = inputs['x'].reshape(ranks * tokens, -1).astype(np.float32)
-    made = np.zeros((ranks * tokens, slots, x.shape[1]), np.float32)
-    gate_ups, hiddens, outs = (
-      np.zeros((ranks, config.num_rows, width), np.float32)
-      for width in (2 * config.d_ff, config.d_ff, config.d_model)
-    )
-    first = 0
-    for expert in range(ranks * local):
-      token, slot = np.nonzero(ids.reshape(-1, slots) == expert)
-      at = divmod(expert, local)
-      first = first if at[1] else 0
-      gate_up = self._gemm(policy, x[token], inputs, 'w_gate_up', at)
-      place = at[0], slice(first, first + len(token))
-      gate_ups[place] = gate_up
-      first += len(token)
-      gate, up = np.split(self._stored(policy, gate_up), 2, axis=1)
-      act = np.abs(gate)
-      if policy.activation == 'swiglu':
-        with np.errstate(over='ignore'):
-          act = gate / (1 + np.exp(-gate))
-      hidden = self._stored(policy, act * up)
-      out = self._gemm(policy, hidden, inputs, 'w_down', at)
-      made[token, slot] = self._stored(policy, out)
-      hiddens[place], outs[place] = hidden, out
-    weights = inputs['topk_weights'].reshape(-1, slots, 1)
-    y = (made * weights).sum(1, dtype=np.float32).reshape(ranks, tokens, -1)
-    dtype = inputs['x'].dtype
-    found = dict(y=y, gate_up=gate_ups, activation=hiddens, expert_out=outs)
-    return {name: a.astype(dtype) for name, a in found.items()}
-
-  def _stored(self, policy, a):
-    dtype = getattr(ml_dtypes, policy.storage, policy.storage)
-    return a.astype(dtype).astype(np.float32)
-
-  def _gemm(self, policy, a, inputs, name, at):
-    codes = _codes(policy.quantised, inputs[f'{name}_codes'][at])
-    scales = _wide(inputs[f'{name}_scales'][at])
-    size = [g or n for g, n in zip(FORMS[policy.quantised], codes.shape)]
-    if name == 'w_gate_up':
-      scales = _spoilt(self.wrong, scales)
-    each = np.repeat(scales, size[1], axis=1)[:, : codes.shape[1]]
-    if f'{name}_zeros' in inputs:
-      zeros = np.repeat(inputs[f'{name}_zeros'][at], size[1], axis=1)
-      zeros = np.repeat(zeros, size[0], axis=0)
-      codes = codes - zeros[: codes.shape[0], : codes.shape[1]]
-    total = np.zeros((len(a), codes.shape[1]), np.float32)
-    if self.rows:
-      return self._quantised(a, codes, each, size[0])
-    for block, scale in enumerate(each):
-      of = slice(block * size[0], (block + 1) * size[0])
-      if self.where == 'sums':
-        total += a[:, of] @ codes[of] * scale
-      else:
-        terms = codes[of] * scale
-        if self.where == 'operands':
-          terms = self._stored(policy, terms)
-        total += a[:, of] @ terms
-    return total
-
-  def _quantised(self, a, codes, each, size):
-    """Returns sums of products of codes, scaled block by block of 128."""
-    total = np.zeros((len(a), codes.shape[1]), np.float32)
-    of_name = {'128': 128, 'mx': 32}
-    word = next((w for w in of_name if w in self.rows), '')
-    step = of_name.get(word, len(codes))
-    for lo in range(0, len(codes), step):
-      of = slice(lo, lo + step)
-      mine, scale = _of_rows(self.rows, a[:, of])
-      total += (mine @ codes[of] * scale) * each[lo // size]
-    return total
-
-
-def _of_rows(how: str, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns codes of rows `[n, x]`, each one group, and scales `[n, 1]`."""
-  amax = np.abs(a).max(1, keepdims=True)
-  if how == 'mx':
-    power = np.frexp(np.where(amax, amax, 1))[1] - 1 - 8
-    scale = np.ldexp(np.float32(1), power)
-    codes = np.clip(a / scale, -448, 448)
-    return codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), scale
-  if how.startswith('e4m3'):
-    amax = np.maximum(amax, np.float32(1e-4))
-    scale = amax / np.float32(448)
-    codes = a / scale
-    if 'power' in how:
-      scale = np.exp2(np.ceil(np.log2(scale)))
-      codes = a / scale
-    if 'reciprocal' in how:
-      codes = a * (np.float32(1) / scale)
-    if 'tail' in how and a.shape[1] < 128:
-      scale = np.ones_like(scale)
-    return codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), scale
-  amax = np.where(amax, amax, np.float32(1))
-  scale = amax / np.float32(127)
-  codes = a * (np.float32(127) / amax)
-  if 'divide' in how:
-    codes = a / scale
-  if 'next row' in how:
-    scale = np.roll(scale, 1)
-  if 'cut' in how:
-    return np.trunc(codes), scale
-  if 'one scale' in how:
-    scale = np.broadcast_to(scale.max(), scale.shape)
-    codes = a / scale
-  return np.rint(codes), scale
-
-
-def _spoilt(wrong: str, scales: np.ndarray) -> np.ndarray:
-  scales = scales.copy()
-  if wrong == 'of the next block':
-    scales = np.roll(scales, 1, axis=int(scales.shape[0] == 1))
-  elif wrong == 'transposed':
-    scales = np.ascontiguousarray(scales.T).reshape(scales.shape)
-  elif wrong == 'an exponent off':
-    scales[-1, -1] *= 2
-  elif wrong == 'not of the tail':
-    scales[-1] = 1
-  elif wrong == 'in bfloat16':
-    scales = scales.astype(ml_dtypes.bfloat16).astype(np.float32)
-  elif wrong:
-    raise ValueError(wrong)
-  return scales
 
 
 def _some(quick: int, *of) -> list:
@@ -246,29 +79,14 @@ WRONG = [
 ]
 
 
-def _drawn(form: str, storage: str, seed: int, rows: str = ''):
-  policy = precision.PrecisionPolicy(storage, rows=rows)
-  return trial.draw(CONFIG, policy, seed).with_codes(form)
-
-
-def _failed(made, kernel: Kernel) -> list[str]:
-  """Returns what of y lane bounded refuses."""
-  other = 'terms' if kernel.where == 'sums' else 'sums'
-  right = dataclasses.replace(kernel, where=other)
-  got, same = (
-    {'y': k(made.arrays, made.config, made.policy)['y']}
-    for k in (kernel, right)
-  )
-  found = trial.judge(made, got, same)
-  return [r.rule for r in found.values() if r.verdict == verdicts.FAIL]
-
-
 @pytest.mark.parametrize('form', _some(3, *FORMS))
 @pytest.mark.parametrize('where', ('sums', 'terms'))
 def test_a_right_kernel_is_within_its_bounds(form, where):
   for seed, storage in enumerate(('bfloat16', 'float32', 'float16')):
-    made = _drawn(form, storage, seed)
-    assert not _failed(made, Kernel(where)), storage
+    made = quantised_testing.drawn(form, storage, seed)
+    assert not quantised_testing.failed(
+      made, quantised_testing.Kernel(where)
+    ), storage
 
 
 @functools.cache
@@ -285,7 +103,7 @@ def _judged(form: str, kernel, *lanes: str, **changes) -> check.Report:
 
 @pytest.mark.parametrize('form', _some(1, *FORMS))
 def test_a_right_kernel_passes_in_every_lane(form):
-  report = _judged(form, Kernel(), *verdicts.LANES)
+  report = _judged(form, quantised_testing.Kernel(), *verdicts.LANES)
   assert report.verdict == verdicts.PASS
   judged = {r.lane for r in report.results if r.verdict == verdicts.PASS}
   assert {'exact', 'bounded', 'standard'} <= judged
@@ -310,7 +128,7 @@ _BEFORE = 'w_gate_up had the scales of the group before along its'
   ),
 )
 def test_a_wrong_scale_is_named(wrong, form, told, lane):
-  report = _judged(form, Kernel(wrong=wrong), lane)
+  report = _judged(form, quantised_testing.Kernel(wrong=wrong), lane)
   assert told in report.first_failure.pattern
 
 
@@ -318,7 +136,7 @@ def test_a_wrong_scale_is_named(wrong, form, told, lane):
 @pytest.mark.parametrize('wrong, form', WRONG)
 @pytest.mark.parametrize('lane', ('bounded', 'standard'))
 def test_a_wrong_scale_fails_and_is_located(wrong, form, lane):
-  report = _judged(form, Kernel(wrong=wrong), lane)
+  report = _judged(form, quantised_testing.Kernel(wrong=wrong), lane)
   assert report.verdict == verdicts.FAIL
   # Standards allow of an element more than this one rounding.
   hidden = wrong == 'in bfloat16' and lane == 'standard'
@@ -327,7 +145,9 @@ def test_a_wrong_scale_fails_and_is_located(wrong, form, lane):
 
 def test_the_tile_of_a_wrong_scale_is_named():
   # The last column of w_gate_up has its last scale doubled.
-  report = _judged('int4_32', Kernel(wrong='an exponent off'), 'bounded')
+  report = _judged(
+    'int4_32', quantised_testing.Kernel(wrong='an exponent off'), 'bounded'
+  )
   failure = report.first_failure
   assert failure.stage == 'gate_up'
   assert failure.index[-1] == 2 * 72 - 1
@@ -344,7 +164,7 @@ def test_the_tile_of_a_wrong_scale_is_named():
 )
 @pytest.mark.slow
 def test_a_wrong_scale_fails_lane_exact(wrong, form):
-  report = _judged(form, Kernel(wrong=wrong), 'exact')
+  report = _judged(form, quantised_testing.Kernel(wrong=wrong), 'exact')
   assert report.first_failure.stage == 'gate_up'
 
 
@@ -352,7 +172,7 @@ def test_a_wrong_scale_fails_lane_exact(wrong, form):
 @pytest.mark.parametrize('form', ('int8_channel', 'uint4_64', 'mxfp4'))
 def test_no_control_passes_in_any_lane(form):
   bench = _bench(dataclasses.replace(CASE, quantised=form))
-  candidate = in_process.Function(Kernel())
+  candidate = in_process.Function(quantised_testing.Kernel())
   cases = [
     bench.case(candidate, passes.FORWARD, bench.inputs(data))
     for data in ('exact', 'wide', 'real')
@@ -504,38 +324,32 @@ def test_codes_reach_another_process_as_they_are(form, tmp_path):
     assert array.tobytes() == given[name].tobytes()
 
 
-# (weights, rows, what kernels do to rows).
-DYNAMIC = [
-  ('int8_channel', 'int8_token', 'int8 divide'),
-  ('e4m3_128x128', 'e4m3_1x128', 'e4m3 128 reciprocal'),
-  ('int8_channel', 'int8_token', 'int8'),
-  ('e4m3_128x128', 'e4m3_1x128', 'e4m3 128'),
-  ('e4m3_128x128_ceil', 'e4m3_1x128_ceil', 'e4m3 128 power'),
-  ('e4m3_channel', 'e4m3_1x128', 'e4m3 128'),
-  ('mxfp8', 'mxfp8', 'mx'),
-]
-
-
 @pytest.mark.parametrize('storage', _some(1, 'float16', 'bfloat16', 'float32'))
-@pytest.mark.parametrize('form, rows, how', DYNAMIC)
+@pytest.mark.parametrize('form, rows, how', quantised_testing.DYNAMIC)
 def test_rows_that_are_quantised_are_within_bounds(form, rows, how, storage):
-  made = _drawn(form, storage, 0, rows)
-  assert not _failed(made, Kernel(rows=how))
+  made = quantised_testing.drawn(form, storage, 0, rows)
+  assert not quantised_testing.failed(made, quantised_testing.Kernel(rows=how))
 
 
-@pytest.mark.parametrize('form, rows, how', _some(1, *DYNAMIC))
+@pytest.mark.parametrize(
+  'form, rows, how', _some(1, *quantised_testing.DYNAMIC)
+)
 def test_the_oracle_quantises_rows(form, rows, how):
   bench = _bench(dataclasses.replace(CASE, quantised=form, rows=rows))
-  candidate = in_process.Function(Kernel(rows=how))
+  candidate = in_process.Function(quantised_testing.Kernel(rows=how))
   case = bench.case(candidate, passes.FORWARD, bench.made)
   answer = controls_testing.answer(case)
   report = _judged(form, lambda *_: answer, 'bounded', rows=rows)
   assert report.verdict == verdicts.PASS
 
 
-@pytest.mark.parametrize('form, rows, how', _some(2, *DYNAMIC))
+@pytest.mark.parametrize(
+  'form, rows, how', _some(2, *quantised_testing.DYNAMIC)
+)
 def test_a_right_quantiser_of_rows_passes(form, rows, how):
-  report = _judged(form, Kernel(rows=how), *verdicts.LANES, rows=rows)
+  report = _judged(
+    form, quantised_testing.Kernel(rows=how), *verdicts.LANES, rows=rows
+  )
   assert report.verdict == verdicts.PASS
   (why,) = {r.why for r in report.results if r.lane == 'exact'}
   assert why == f'no data are exact whose rows become {rows}'
@@ -555,7 +369,9 @@ def test_a_right_quantiser_of_rows_passes(form, rows, how):
   ),
 )
 def test_a_wrong_quantiser_of_rows_is_located(form, rows, how):
-  report = _judged(form, Kernel(rows=how), 'bounded', rows=rows)
+  report = _judged(
+    form, quantised_testing.Kernel(rows=how), 'bounded', rows=rows
+  )
   assert report.first_failure.stage == 'gate_up'
 
 
@@ -577,7 +393,9 @@ def test_a_wrong_quantiser_of_rows_is_located(form, rows, how):
 def test_where_a_scale_multiplies_is_a_rounding_point(
   form, policy, where, told
 ):
-  report = _judged(form, Kernel(where), 'bounded', policy=policy)
+  report = _judged(
+    form, quantised_testing.Kernel(where), 'bounded', policy=policy
+  )
   failure = report.first_failure
   assert (failure.pattern if failure else '').startswith(told)
   assert bool(failure) == bool(told)

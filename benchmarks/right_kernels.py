@@ -1,0 +1,97 @@
+r"""How often right kernels fail: 1,000 layers, and 200 of every quantised form.
+
+A layer is judged in the lanes exact, bounded and standard, forward and
+backward: dtypes, placements of the routing weight, orders of sums, and what is
+returned take turns by seed.  Layers of codes are judged by y in lane bounded,
+where scales multiply terms or sums.  A row counts layers, those that fail, and
+those of which anything is explained.
+
+Example:
+  python -m benchmarks.right_kernels --keep
+  python -m benchmarks.right_kernels --seeds=10
+"""
+
+from collections.abc import Iterator
+
+from absl import app
+from absl import flags
+
+from hpmoe.parity_tests.judge import numpy_testing
+from hpmoe.parity_tests.judge import quantised_testing
+from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
+from hpmoe.tools.docs import figures
+
+_SEEDS = flags.DEFINE_integer('seeds', 1000, 'Layers without codes.')
+_OF_FORM = flags.DEFINE_integer('of_form', 200, 'Layers of each form.')
+
+_COLUMNS = ('kernel', 'layers', 'fail', 'explained')
+_DTYPES = ('float32', 'bfloat16', 'float16')
+_ORDERS = (
+  *(trial.blas, trial.ascending, trial.descending),
+  *(trial.even_odd, trial.blocked, trial.pairwise),
+)
+Layers = Iterator[tuple[str, bool, bool]]
+
+
+def _plain(seeds: int) -> Layers:
+  """Yields of each layer its row, whether it fails and is explained."""
+  for seed in range(seeds):
+    dtype = _DTYPES[seed % 3]
+    turn = seed // 3
+    placement = precision.PLACEMENTS[turn % len(precision.PLACEMENTS)]
+    kernel = trial.Kernel(_ORDERS[turn % len(_ORDERS)])
+    found = numpy_testing.judged(
+      numpy_testing.Numpy(kernel, everything=turn % 5 > 0),
+      ('exact', 'bounded', 'standard'),
+      seed=seed,
+      dtype=dtype,
+      direction='both',
+      policy=(f'placement={placement}',),
+    )
+    judged = [r for r in found if r.verdict != verdicts.NOT_JUDGED]
+    assert judged, seed
+    fails = any(r.verdict == verdicts.FAIL for r in judged)
+    yield dtype, fails, any(r.failure and r.failure.pattern for r in found)
+
+
+def _of_codes(form: str, rows: str, how: str, seeds: int) -> Layers:
+  for seed in range(seeds):
+    kernel = quantised_testing.Kernel(('sums', 'terms')[seed % 2], rows=how)
+    made = quantised_testing.drawn(form, _DTYPES[seed // 2 % 3], seed, rows)
+    fails = bool(quantised_testing.failed(made, kernel))
+    yield f'{form}, rows {rows}' if rows else form, fails, False
+
+
+def _all() -> Layers:
+  yield from _plain(_SEEDS.value)
+  for form in quantised.FORMS:
+    yield from _of_codes(form, '', '', _OF_FORM.value)
+  for form, rows, how in quantised_testing.DYNAMIC:
+    if how not in _OTHER:
+      yield from _of_codes(form, rows, how, _OF_FORM.value)
+
+
+# A second way to compute what another row has.
+_OTHER = ('int8 divide', 'e4m3 128 reciprocal')
+
+
+def main(argv):
+  del argv
+  counts: dict[str, list[int]] = {}
+  for done, (name, *found) in enumerate(_all(), 1):
+    row = counts.setdefault(name, [0, 0, 0])
+    counts[name] = [n + one for n, one in zip(row, (1, *found))]
+    if done % 50 == 0:
+      print(done, name, *counts[name], flush=True)
+  rows = [[name, *map(str, row)] for name, row in counts.items()]
+  for row in rows:
+    print(*row, sep='\t')
+  figures.keep('right_kernels', 'right_kernels', _COLUMNS, rows)
+  return int(any(row[1] for row in counts.values()))
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,210 @@
+"""A layer of codes and scales in numpy, right or wrong in a known way."""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
+
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=16, num_experts=4, top_k=2, d_model=144, d_ff=72
+)
+# (weights, rows, what kernels do to rows).
+DYNAMIC = [
+  ('int8_channel', 'int8_token', 'int8 divide'),
+  ('e4m3_128x128', 'e4m3_1x128', 'e4m3 128 reciprocal'),
+  ('int8_channel', 'int8_token', 'int8'),
+  ('e4m3_128x128', 'e4m3_1x128', 'e4m3 128'),
+  ('e4m3_128x128_ceil', 'e4m3_1x128_ceil', 'e4m3 128 power'),
+  ('e4m3_channel', 'e4m3_1x128', 'e4m3 128'),
+  ('mxfp8', 'mxfp8', 'mx'),
+]
+E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def _codes(form: str, codes: np.ndarray) -> np.ndarray:
+  """Returns codes `[X, Y]` float32; 4 bits are of int4, uint4 or e2m1."""
+  if not quantised.ELEMENTS[quantised.FORMS[form].element].is_packed:
+    return codes.astype(np.float32)
+  pairs = np.stack([codes & 15, codes >> 4], axis=1)
+  nibbles = pairs.reshape(-1, codes.shape[1]).astype(np.int32)
+  if form.startswith('mxfp4'):
+    return np.where(nibbles & 8, -1, 1) * E2M1[nibbles & 7]
+  if form.startswith('int4'):
+    nibbles = nibbles - 16 * (nibbles > 7)
+  return nibbles.astype(np.float32)
+
+
+def _wide(scales: np.ndarray) -> np.ndarray:
+  if scales.dtype == np.uint8:
+    return np.float32(2) ** (scales.astype(np.int32) - 127)
+  return scales.astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """A layer of codes.
+
+  Attributes:
+    where: a scale multiplies 'terms', or 'sums' of one group's terms; or terms
+      that are then rounded to 'operands' of the storage dtype.
+    rows: what it makes of its rows, see `_of_rows`.
+    wrong: what it does to the scales of w_gate_up, see `_spoilt`.
+  """
+
+  where: str = 'sums'
+  wrong: str = ''
+  rows: str = ''
+
+  def __call__(self, inputs, config, policy):
+    ids, local = inputs['topk_ids'], inputs['w_down_codes'].shape[1]
+    ranks, tokens, slots = ids.shape
+    x = inputs['x'].reshape(ranks * tokens, -1).astype(np.float32)
+    made = np.zeros((ranks * tokens, slots, x.shape[1]), np.float32)
+    gate_ups, hiddens, outs = (
+      np.zeros((ranks, config.num_rows, width), np.float32)
+      for width in (2 * config.d_ff, config.d_ff, config.d_model)
+    )
+    first = 0
+    for expert in range(ranks * local):
+      token, slot = np.nonzero(ids.reshape(-1, slots) == expert)
+      at = divmod(expert, local)
+      first = first if at[1] else 0
+      gate_up = self._gemm(policy, x[token], inputs, 'w_gate_up', at)
+      place = at[0], slice(first, first + len(token))
+      gate_ups[place] = gate_up
+      first += len(token)
+      gate, up = np.split(self._stored(policy, gate_up), 2, axis=1)
+      act = np.abs(gate)
+      if policy.activation == 'swiglu':
+        with np.errstate(over='ignore'):
+          act = gate / (1 + np.exp(-gate))
+      hidden = self._stored(policy, act * up)
+      out = self._gemm(policy, hidden, inputs, 'w_down', at)
+      made[token, slot] = self._stored(policy, out)
+      hiddens[place], outs[place] = hidden, out
+    weights = inputs['topk_weights'].reshape(-1, slots, 1)
+    y = (made * weights).sum(1, dtype=np.float32).reshape(ranks, tokens, -1)
+    dtype = inputs['x'].dtype
+    found = dict(y=y, gate_up=gate_ups, activation=hiddens, expert_out=outs)
+    return {name: a.astype(dtype) for name, a in found.items()}
+
+  def _stored(self, policy, a):
+    dtype = getattr(ml_dtypes, policy.storage, policy.storage)
+    return a.astype(dtype).astype(np.float32)
+
+  def _gemm(self, policy, a, inputs, name, at):
+    codes = _codes(policy.quantised, inputs[f'{name}_codes'][at])
+    scales = _wide(inputs[f'{name}_scales'][at])
+    size = [g or n for g, n in zip(_groups(policy.quantised), codes.shape)]
+    if name == 'w_gate_up':
+      scales = _spoilt(self.wrong, scales)
+    each = np.repeat(scales, size[1], axis=1)[:, : codes.shape[1]]
+    if f'{name}_zeros' in inputs:
+      zeros = np.repeat(inputs[f'{name}_zeros'][at], size[1], axis=1)
+      zeros = np.repeat(zeros, size[0], axis=0)
+      codes = codes - zeros[: codes.shape[0], : codes.shape[1]]
+    total = np.zeros((len(a), codes.shape[1]), np.float32)
+    if self.rows:
+      return self._quantised(a, codes, each, size[0])
+    for block, scale in enumerate(each):
+      of = slice(block * size[0], (block + 1) * size[0])
+      if self.where == 'sums':
+        total += a[:, of] @ codes[of] * scale
+      else:
+        terms = codes[of] * scale
+        if self.where == 'operands':
+          terms = self._stored(policy, terms)
+        total += a[:, of] @ terms
+    return total
+
+  def _quantised(self, a, codes, each, size):
+    """Returns sums of products of codes, scaled block by block of 128."""
+    total = np.zeros((len(a), codes.shape[1]), np.float32)
+    of_name = {'128': 128, 'mx': 32}
+    word = next((w for w in of_name if w in self.rows), '')
+    step = of_name.get(word, len(codes))
+    for lo in range(0, len(codes), step):
+      of = slice(lo, lo + step)
+      mine, scale = _of_rows(self.rows, a[:, of])
+      total += (mine @ codes[of] * scale) * each[lo // size]
+    return total
+
+
+def _of_rows(how: str, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns codes of rows `[n, x]`, each one group, and scales `[n, 1]`."""
+  amax = np.abs(a).max(1, keepdims=True)
+  if how == 'mx':
+    power = np.frexp(np.where(amax, amax, 1))[1] - 1 - 8
+    scale = np.ldexp(np.float32(1), power)
+    codes = np.clip(a / scale, -448, 448)
+    return codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), scale
+  if how.startswith('e4m3'):
+    amax = np.maximum(amax, np.float32(1e-4))
+    scale = amax / np.float32(448)
+    codes = a / scale
+    if 'power' in how:
+      scale = np.exp2(np.ceil(np.log2(scale)))
+      codes = a / scale
+    if 'reciprocal' in how:
+      codes = a * (np.float32(1) / scale)
+    if 'tail' in how and a.shape[1] < 128:
+      scale = np.ones_like(scale)
+    return codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), scale
+  amax = np.where(amax, amax, np.float32(1))
+  scale = amax / np.float32(127)
+  codes = a * (np.float32(127) / amax)
+  if 'divide' in how:
+    codes = a / scale
+  if 'next row' in how:
+    scale = np.roll(scale, 1)
+  if 'cut' in how:
+    return np.trunc(codes), scale
+  if 'one scale' in how:
+    scale = np.broadcast_to(scale.max(), scale.shape)
+    codes = a / scale
+  return np.rint(codes), scale
+
+
+def _spoilt(wrong: str, scales: np.ndarray) -> np.ndarray:
+  scales = scales.copy()
+  if wrong == 'of the next block':
+    scales = np.roll(scales, 1, axis=int(scales.shape[0] == 1))
+  elif wrong == 'transposed':
+    scales = np.ascontiguousarray(scales.T).reshape(scales.shape)
+  elif wrong == 'an exponent off':
+    scales[-1, -1] *= 2
+  elif wrong == 'not of the tail':
+    scales[-1] = 1
+  elif wrong == 'in bfloat16':
+    scales = scales.astype(ml_dtypes.bfloat16).astype(np.float32)
+  elif wrong:
+    raise ValueError(wrong)
+  return scales
+
+
+def _groups(form: str) -> tuple[int, ...]:
+  """Returns how long a group is along the depth and across; 0: all of it."""
+  return quantised.FORMS[form].group[::-1]
+
+
+def drawn(form: str, storage: str, seed: int, rows: str = ''):
+  policy = precision.PrecisionPolicy(storage, rows=rows)
+  return trial.draw(CONFIG, policy, seed).with_codes(form)
+
+
+def failed(made, kernel: Kernel) -> list[str]:
+  """Returns what of y lane bounded refuses."""
+  other = 'terms' if kernel.where == 'sums' else 'sums'
+  right = dataclasses.replace(kernel, where=other)
+  got, same = (
+    {'y': k(made.arrays, made.config, made.policy)['y']}
+    for k in (kernel, right)
+  )
+  found = trial.judge(made, got, same)
+  return [r.rule for r in found.values() if r.verdict == verdicts.FAIL]
