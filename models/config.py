@@ -56,6 +56,7 @@ class ModelConfig:
     num_experts: E, routed experts of a layer.
     num_experts_per_tok: K.
     num_shared_experts: experts that see every token, as one wide block.
+    shared_expert_intermediate_size: its width, for a family that has it so.
     head_dim: width of a head, which need not be hidden_size over heads; 0 for
       attention 'mla', which has widths of its own.
     sliding_window: a token sees itself and so many less one before it; None for
@@ -65,6 +66,7 @@ class ModelConfig:
     rope_interleave: whether pairs that rotate together are neighbours, as in
       the published weights of DeepSeek-V3, or half a head apart.
     sandwich_norm: whether a layer also normalises what it adds.
+    qkv_bias: whether queries, keys and values have a bias, and the output none.
     router_bias: whether a router of sigmoids has a bias that corrects the load.
     norm_topk_prob: whether a token's K weights are divided by their sum.
     routed_scaling_factor: factor on them after that.
@@ -94,6 +96,7 @@ class ModelConfig:
   num_experts_per_tok: int
   moe_intermediate_size: int = 0
   num_shared_experts: int = 0
+  shared_expert_intermediate_size: int = 0
   max_position_embeddings: int = 4096
   rms_norm_eps: float = 1e-6
   rope_theta: float = 10000.0
@@ -102,6 +105,7 @@ class ModelConfig:
   initializer_range: float = 0.02
   tie_word_embeddings: bool = False
   attention_bias: bool = False
+  qkv_bias: bool = False
   head_dim: int = 0
   sliding_window: int | None = None
   q_lora_rank: int | None = None
@@ -149,6 +153,17 @@ class ModelConfig:
   def use_sliding_window(self) -> bool:
     """Whether there is a window, as some families' files say beside it."""
     return self.sliding_window is not None
+
+  @property
+  def max_window_layers(self) -> int:
+    """Layers without a window, in a family that has it in the later ones."""
+    return self.num_hidden_layers
+
+  @property
+  def shared_width(self) -> int:
+    """Hidden width of what sees every token."""
+    own = self.num_shared_experts * self.moe_intermediate_size
+    return own or self.shared_expert_intermediate_size
 
   @property
   def qk_head_dim(self) -> int:
@@ -217,6 +232,9 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   values = {ours: _value(family, ours, fields) for ours in family.defaults}
   if not values.pop('use_sliding_window', True):
     values['sliding_window'] = None
+  if (full := values.pop('max_window_layers', None)) is not None:
+    _check_windows(values, full, 'layer_types' in fields)
+    values['sliding_window'] = None
   if values['num_key_value_heads'] is None:
     values['num_key_value_heads'] = values['num_attention_heads']
   dtype = fields.get('dtype') or fields.get('torch_dtype') or 'float32'
@@ -260,6 +278,7 @@ _MAY_BE_ZERO = (
   'first_k_dense_replace',
   'num_nextn_predict_layers',
 )
+_NO_SIZES = ('bos_token_id', 'rope_scaling')
 # What null means where it is not None itself.
 _NULLS: dict[str, Any] = {
   **dict.fromkeys((*_MAY_BE_ZERO, 'head_dim'), 0),
@@ -280,6 +299,8 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
   """Refuses a key that asks for what is not computed, or that is not known."""
   family = FAMILIES[model_type]
   fixed = {**families.FIXED, **family.fixed}
+  kinds = fields.get('layer_types')
+  fixed['layer_types'] = ['full_attention'] * len(kinds or ())
   read = {*_hf_names(family).values(), *_ROPE, *family.unused, *families.UNUSED}
   read.update(*family.also_named.values())
   for name, value in fields.items():
@@ -293,6 +314,18 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
     raise ValueError(f'{name}: expected {expected}, got {value!r}')
 
 
+def _check_windows(
+  values: Mapping[str, Any], full: int, are_listed: bool
+) -> None:
+  """Refuses layers of which some have a window; `_check_keys` read the list."""
+  layers = values['num_hidden_layers']
+  if values['sliding_window'] is not None and not are_listed and full < layers:
+    raise ValueError(
+      f'max_window_layers: expected at least num_hidden_layers={layers}, so '
+      f'that no layer has a window, got {full}'
+    )
+
+
 def _value(
   family: families.Family, ours: str, fields: Mapping[str, Any]
 ) -> Any:
@@ -300,19 +333,17 @@ def _value(
   theirs = family.renamed.get(ours, ours)
   names = (theirs, *family.also_named.get(ours, ()))
   given = {name: fields[name] for name in names if name in fields}
-  first = next(iter(given), None)
-  if first is None:
-    return family.defaults[ours]
+  first = next(iter(given), theirs)
+  given.setdefault(first, family.defaults[ours])
   for name, value in given.items():
     if value != given[first]:
       raise ValueError(
         f'{name}: expected {first}={given[first]!r}, got {value!r}'
       )
-  if given[first] is None:
-    if ours in _MAY_BE_NULL:
-      return None
-    if ours in _NULLS:
-      return _NULLS[ours]
+  if given[first] is None and ours in _MAY_BE_NULL:
+    return None
+  if given[first] is None and ours in _NULLS:
+    return _NULLS[ours]
   return _typed(first, family.defaults[ours], given[first])
 
 
@@ -391,7 +422,7 @@ def _check(config: ModelConfig) -> None:
     if name in _OPTIONAL_SIZES:
       fine = value is None or (_is_int(value) and value >= 1)
       _require(fine, theirs, '>= 1', value)
-    elif _is_int(default) and name != 'bos_token_id':
+    elif (default is None or _is_int(default)) and name not in _NO_SIZES:
       least = 0 if name in _MAY_BE_ZERO else 1
       _require(_is_int(value) and value >= least, theirs, f'>= {least}', value)
     elif isinstance(default, float):

@@ -11,6 +11,7 @@ from hpmoe.models import config as config_lib
 FILE = pathlib.Path(__file__).parent / 'testdata/family_defaults.json'
 # By `tools/make_family_defaults.py`.
 REFERENCE = json.loads(FILE.read_text())
+_GOLDEN = json.loads((FILE.parent / 'golden/configs.json').read_text())
 
 
 def fields(name: str, **changed) -> dict:
@@ -107,6 +108,9 @@ class TestAbsentKeys:
     'mixtral': dict(
       fields('mixtral_tiny'), sliding_window=3, rms_norm_eps=1e-3
     ),
+    'olmoe': dict(_GOLDEN['olmoe_bias'], rms_norm_eps=1e-3),
+    'qwen2_moe': _GOLDEN['qwen2_sparse'],
+    'dots1': dict(_GOLDEN['dots_groups'], sliding_window=None),
     'pangu_ultra_moe': dict(
       fields('pangu_ultra_moe'), router_enable_expert_bias=True
     ),
@@ -121,9 +125,9 @@ class TestAbsentKeys:
 
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
   def test_all_at_once(self, model_type):
-    reference = REFERENCE[model_type]['defaults']
-    given = config_lib.from_hf(dict(reference, model_type=model_type))
-    assert config_lib.from_hf(dict(model_type=model_type)) == given
+    # Nor is any key of the reference unknown here.
+    whole = REFERENCE[model_type]['defaults'] | {'model_type': model_type}
+    assert outcome({'model_type': model_type}) == outcome(whole)
 
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
   def test_the_table_has_no_key_that_the_reference_lacks(self, model_type):
@@ -177,6 +181,25 @@ class TestRefusals:
     expected = named.get(field, field)
     with pytest.raises(ValueError, match=f'^{expected}[.:a-z]* ?expected '):
       config_lib.from_hf(fields(name, **{field: value}))
+
+  @pytest.mark.parametrize(
+    'golden, field, value',
+    [
+      ('dots_groups', 'max_window_layers', 1),
+      ('dots_groups', 'layer_types', ['full_attention', 'sliding_attention']),
+      ('dots_groups', 'num_experts_per_tok', None),
+      ('qwen2_plain', 'use_sliding_window', True),
+      ('olmoe_plain', 'clip_qkv', 8.0),
+    ],
+  )
+  def test_what_one_family_alone_has(self, golden, field, value):
+    with pytest.raises(ValueError, match=f'^{field}: expected .* got '):
+      config_lib.from_hf(_GOLDEN[golden] | {field: value})
+
+  def test_listed_layers_without_a_window(self):
+    listed = {'layer_types': ['full_attention'] * 2, 'max_window_layers': 0}
+    config = config_lib.from_hf(_GOLDEN['dots_groups'] | listed)
+    assert config.sliding_window is None
 
   def test_two_names_of_a_field_that_disagree(self):
     given = fields('pangu_ultra_moe', n_routed_experts=8)

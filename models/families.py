@@ -20,12 +20,15 @@ class Family:
     attention: 'mla' (compressed keys and values) or 'gqa'.
     router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
     defaults: the fields of `ModelConfig` that config.json of this family has ->
-      what its absence means.
-    qk_norm: whether queries and keys are normalised, head by head.
+      what its absence means; None for a field that must be there, or null.
+    qk_norm: how queries and keys are normalised: each 'head', the 'whole'
+      width at once, or ''.
     latent_eps: of the norms of compressed vectors, which the reference gives
       the default of its norm class whatever `rms_norm_eps` says.
     block: name of the feed-forward block with experts.
     experts: Hugging Face's names of gate, up and down of one expert.
+    shared: name of the experts that see every token.
+    shared_gate: name of what weighs them for each token; '' for nothing.
     renamed: our name of a field -> the family's.
     also_named: our name of a field -> others under which files have it.
     fixed: keys of config.json that no model here computes another value of ->
@@ -37,10 +40,12 @@ class Family:
   attention: str
   router: str
   defaults: Mapping[str, Any]
-  qk_norm: bool = False
+  qk_norm: str = ''
   latent_eps: float = 1e-6
   block: str = 'mlp'
   experts: tuple[str, str, str] = ('gate_proj', 'up_proj', 'down_proj')
+  shared: str = 'shared_experts'
+  shared_gate: str = ''
   renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
   also_named: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
@@ -126,7 +131,7 @@ _QWEN3_MOE = Family(
   architecture='Qwen3MoeForCausalLM',
   attention='gqa',
   router='softmax',
-  qk_norm=True,
+  qk_norm='head',
   defaults=_COMMON
   | dict(
     vocab_size=151936,
@@ -150,6 +155,90 @@ _QWEN3_MOE = Family(
   ),
   also_named={'num_experts': ('num_local_experts',)},  # by transformers 5
   unused=('max_window_layers',),
+)
+_OLMOE = Family(
+  architecture='OlmoeForCausalLM',
+  attention='gqa',
+  router='softmax',
+  qk_norm='whole',
+  defaults=_COMMON
+  | dict(
+    vocab_size=50304,
+    hidden_size=2048,
+    intermediate_size=2048,
+    num_hidden_layers=16,
+    num_attention_heads=16,
+    num_key_value_heads=None,
+    head_dim=0,
+    num_experts=64,
+    num_experts_per_tok=8,
+    attention_bias=False,
+    norm_topk_prob=False,
+    router_aux_loss_coef=0.01,
+    max_position_embeddings=4096,
+    rms_norm_eps=1e-5,
+    eos_token_id=(50279,),
+  ),
+  also_named={'num_experts': ('num_local_experts',)},
+)
+_QWEN2_MOE = Family(
+  architecture='Qwen2MoeForCausalLM',
+  attention='gqa',
+  router='softmax',
+  shared='shared_expert',
+  shared_gate='shared_expert_gate',
+  defaults={
+    name: value
+    for name, value in _QWEN3_MOE.defaults.items()
+    if name not in ('attention_bias', 'use_sliding_window', 'sliding_window')
+  }
+  | dict(
+    intermediate_size=5632,
+    moe_intermediate_size=1408,
+    shared_expert_intermediate_size=5632,
+    num_attention_heads=16,
+    num_key_value_heads=16,
+    num_experts=60,
+    num_experts_per_tok=4,
+    qkv_bias=True,
+  ),
+  also_named={'num_experts': ('num_local_experts',)},
+  fixed={'use_sliding_window': False},
+  unused=('sliding_window', 'max_window_layers'),
+)
+# Qwen3's attention, DeepSeek-V3's experts.
+_DOTS1 = Family(
+  architecture='Dots1ForCausalLM',
+  attention='gqa',
+  router='sigmoid_group',
+  qk_norm='head',
+  defaults=_COMMON
+  | dict(
+    vocab_size=152064,
+    hidden_size=4608,
+    intermediate_size=10944,
+    moe_intermediate_size=1408,
+    num_hidden_layers=62,
+    num_attention_heads=32,
+    num_key_value_heads=32,
+    head_dim=0,
+    num_experts=None,
+    num_experts_per_tok=None,
+    num_shared_experts=None,
+    attention_bias=False,
+    sliding_window=4096,
+    max_window_layers=62,
+    norm_topk_prob=False,
+    routed_scaling_factor=1.0,
+    n_group=1,
+    topk_group=1,
+    first_k_dense_replace=0,
+    max_position_embeddings=2048,
+  ),
+  renamed=_DEEPSEEK_V3.renamed,
+  also_named={'num_experts': ('num_local_experts',)},
+  fixed={'moe_layer_freq': 1},
+  unused=('scoring_func', 'topk_method', 'use_sliding_window'),
 )
 _MIXTRAL = Family(
   architecture='MixtralForCausalLM',
@@ -240,5 +329,8 @@ FAMILIES = {
   'kimi_k2': _DEEPSEEK_V3,  # its files name DeepSeek-V3's class
   'qwen3_moe': _QWEN3_MOE,
   'mixtral': _MIXTRAL,
+  'olmoe': _OLMOE,
+  'qwen2_moe': _QWEN2_MOE,
+  'dots1': _DOTS1,
   'pangu_ultra_moe': _PANGU,
 }

@@ -123,17 +123,19 @@ def _norm(name: str, width: int) -> Shapes:
 
 def _gqa(config: config_lib.ModelConfig) -> Shapes:
   width, bias = config.hidden_size, config.attention_bias
+  of_inputs = bias or config.qkv_bias
   queries = config.num_attention_heads * config.head_dim
   keys = config.num_key_value_heads * config.head_dim
   shapes = (
-    _linear('q_proj', width, queries, bias)
-    | _linear('k_proj', width, keys, bias)
-    | _linear('v_proj', width, keys, bias)
+    _linear('q_proj', width, queries, of_inputs)
+    | _linear('k_proj', width, keys, of_inputs)
+    | _linear('v_proj', width, keys, of_inputs)
     | _linear('o_proj', queries, width, bias)
   )
   if config.family.qk_norm:
-    shapes |= _norm('q_norm', config.head_dim)
-    shapes |= _norm('k_norm', config.head_dim)
+    whole = config.family.qk_norm == 'whole'
+    shapes |= _norm('q_norm', queries if whole else config.head_dim)
+    shapes |= _norm('k_norm', keys if whole else config.head_dim)
   return shapes
 
 
@@ -178,8 +180,10 @@ def _moe(config: config_lib.ModelConfig) -> Shapes:
     shapes['gate.e_score_correction_bias'] = (experts,)
   shapes['experts.w_gate_up'] = (experts, width, 2 * hidden)
   shapes['experts.w_down'] = (experts, hidden, width)
-  if shared := config.num_shared_experts * hidden:
-    shapes |= _under('shared_experts', _mlp(width, shared))
+  if shared := config.shared_width:
+    shapes |= _under(config.family.shared, _mlp(width, shared))
+    if config.family.shared_gate:
+      shapes |= _linear(config.family.shared_gate, width, 1)
   return shapes
 
 

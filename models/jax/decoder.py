@@ -1,9 +1,9 @@
 """A decoder as a pure function over a flat dict of parameters.
 
-The three families differ in their attention, router and names alone, which
-`config.family` says.  Source of each: `modeling_deepseek_v3.py`,
-`modeling_qwen3_moe.py` and `modeling_mixtral.py` of transformers 5.23, which
-the golden files were made with; where this differs, the file that does says so.
+Families differ in the parts that `config.family` says (`models/families.py`).
+Source of each: its `modeling_*.py` of transformers 5.23, which the golden files
+were made with, and for Pangu its published code; where this differs, the file
+that does says so.
 """
 
 from collections.abc import Callable

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import families
 from hpmoe.models import layer_names
 from hpmoe.models.jax import ops
 from hpmoe.models.jax import router
@@ -83,9 +84,20 @@ def feed_forward(
   loads = jnp.sum(hits, axis=(0, 1, 2), dtype=jnp.int32)
   routed = Routed(tokens, scores, *chosen, loads, y)
   out = y.reshape(x.shape)
-  if config.num_shared_experts:
-    out = out + ops.mlp(ops.under(params, 'shared_experts'), x)
+  if config.shared_width:
+    out = out + _shared(config.family, params, x)
   return out, routed
+
+
+def _shared(
+  family: families.Family, params: ops.Params, x: at.Float[at.Array, 'B S D']
+) -> at.Float[at.Array, 'B S D']:
+  y = ops.mlp(ops.under(params, family.shared), x)
+  if not family.shared_gate:
+    return y
+  wide = x.astype(ops.wide(x.dtype))
+  weight = jax.nn.sigmoid(ops.linear(params, family.shared_gate, wide))
+  return (weight * y.astype(wide.dtype)).astype(x.dtype)
 
 
 def _by_rank(

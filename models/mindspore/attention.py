@@ -99,14 +99,7 @@ def attention(
     seen_: of these tokens.
     entries: of the tokens before; None for none.
   """
-  heads = (*x.shape[:2], -1, config.head_dim)
-  queries = ops.linear(params, 'q_proj', x).reshape(heads)
-  keys = ops.linear(params, 'k_proj', x).reshape(heads)
-  values = ops.linear(params, 'v_proj', x).reshape(heads)
-  if config.family.qk_norm:
-    eps = config.rms_norm_eps
-    queries = ops.rms_norm(queries, params['q_norm.weight'], eps)
-    keys = ops.rms_norm(keys, params['k_norm.weight'], eps)
+  queries, keys, values = (_heads(config, params, name, x) for name in 'qkv')
   queries = rope_lib.rotate(queries, seen_.rope, config.rope_interleave)
   keys = rope_lib.rotate(keys, seen_.rope, config.rope_interleave)
   held: cache_lib.Entries = {'keys': keys, 'values': values}
@@ -115,3 +108,20 @@ def attention(
   scale = config.head_dim**-0.5
   out = attend(queries, held['keys'], held['values'], seen_.mask, scale)
   return ops.linear(params, 'o_proj', out), held
+
+
+def _heads(
+  config: config_lib.ModelConfig,
+  params: ops.Params,
+  name: str,
+  x: at.Float[ms.Tensor, 'B S D'],
+) -> at.Float[ms.Tensor, 'B S H X']:
+  """Returns queries, keys or values by head, normalised if they are."""
+  y = ops.linear(params, f'{name}_proj', x)
+  heads = y.reshape(*y.shape[:2], -1, config.head_dim)
+  if name == 'v' or not config.family.qk_norm:
+    return heads
+  whole = config.family.qk_norm == 'whole'
+  weight = params[f'{name}_norm.weight']
+  y = ops.rms_norm(y if whole else heads, weight, config.rms_norm_eps)
+  return y.reshape(heads.shape)

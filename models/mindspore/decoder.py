@@ -1,9 +1,7 @@
 """A decoder as a function over a flat dict of parameters, and as a Cell.
 
 As `models/jax/decoder.py`, file by file and name by name; it runs eagerly
-(PYNATIVE).  Source of each family: `modeling_deepseek_v3.py`,
-`modeling_qwen3_moe.py` and `modeling_mixtral.py` of transformers 5.23, which
-the golden files were made with.
+(PYNATIVE).
 """
 
 from collections.abc import Callable, Mapping

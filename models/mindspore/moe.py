@@ -21,6 +21,7 @@ from mindspore import ops as ms_ops
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends import mindspore_parallel
 from hpmoe.models import config as config_lib
+from hpmoe.models import families
 from hpmoe.models import layer_names
 from hpmoe.models.mindspore import ops
 from hpmoe.models.mindspore import router
@@ -83,9 +84,20 @@ def feed_forward(
   loads = hits.astype(ms.int32).sum(axis=(0, 1, 2))
   routed = Routed(tokens, scores, *chosen, loads, y)
   out = y.reshape(x.shape)
-  if config.num_shared_experts:
-    out = out + ops.mlp(ops.under(params, 'shared_experts'), x)
+  if config.shared_width:
+    out = out + _shared(config.family, params, x)
   return out, routed
+
+
+def _shared(
+  family: families.Family, params: ops.Params, x: at.Float[ms.Tensor, 'B S D']
+) -> at.Float[ms.Tensor, 'B S D']:
+  y = ops.mlp(ops.under(params, family.shared), x)
+  if not family.shared_gate:
+    return y
+  wide = x.astype(ops.wide(x.dtype))
+  weight = ops.sigmoid(ops.linear(params, family.shared_gate, wide))
+  return (weight * y.astype(wide.dtype)).astype(x.dtype)
 
 
 def _hits(
