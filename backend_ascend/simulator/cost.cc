@@ -183,8 +183,9 @@ void CostModel::Cube(const TaskDesc& task, Cost* cost) {
   const double compute = steps / (pricing_.cube * figures_.cube_efficiency);
   const double packed =
       cols * depth * pricing_.element_bytes[kind.right()] * figures_.pack;
-  cost->own = std::max(compute, cost->read / figures_.aic_read) + packed +
-              cost->written / figures_.aic_write;
+  const double product =
+      std::max(compute, cost->read / figures_.aic_read) + packed;
+  cost->own = WithWriteOut(figures_, passes, product, cost->written);
   cost->fixed += figures_.product;
 }
 
@@ -275,7 +276,7 @@ void CostModel::Send(const TaskDesc& task, Cost* cost) {
       static_cast<double>(SizeOf(header_, kBuffers[kind.written].cols));
   const double row = cols * pricing_.element_bytes[kind.written] +
                      BesideBytes(header_, kind.written);
-  double latency = 0;
+  double latency = 0, held_up = 0;
   for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
     const int32_t rows = rows_to_[rank];
     if (rows == 0) continue;
@@ -283,18 +284,19 @@ void CostModel::Send(const TaskDesc& task, Cost* cost) {
     const double bytes = rows * row;
     sent_.push_back({rank, bytes});
     (rank == task.rank ? cost->written : cost->linked) += bytes;
-    latency = std::max(
-        latency,
-        fabric_.latency[int64_t{task.rank} * header_.num_ranks + rank]);
+    const double away =
+        fabric_.latency[int64_t{task.rank} * header_.num_ranks + rank];
+    latency = std::max(latency, away);
+    if (rank != task.rank) held_up += bytes * HeldUp(figures_, away);
   }
   cost->fixed += figures_.put_head + latency;
   const bool weighted = Applies(header_, kind.weighted);
   const double ops = weighted ? figures_.sum_ops * cost->read /
                                     pricing_.element_bytes[kind.left()]
                               : 0;
-  cost->own = std::max(
-      {ops / figures_.vector, cost->read / figures_.aiv_read,
-       cost->written / figures_.aiv_write + cost->linked / figures_.aiv_link});
+  cost->own = std::max({ops / figures_.vector, cost->read / figures_.aiv_read,
+                        cost->written / figures_.aiv_write +
+                            cost->linked / figures_.aiv_link + held_up});
 }
 
 Cost CostModel::Of(const TaskDesc& task) {

@@ -4,6 +4,7 @@
 #ifndef BACKEND_ASCEND_SIMULATOR_PRICES_H_
 #define BACKEND_ASCEND_SIMULATOR_PRICES_H_
 
+#include <algorithm>
 #include <cmath>
 
 #include "backend_ascend/kernels/image.h"
@@ -29,6 +30,22 @@ inline Passes PassesOf(const Figures& figures, double rows, double cols) {
   const bool lies = passes(wide, high) < passes(high, wide);
   return {std::ceil(cols / (lies ? high : wide)),
           std::ceil(rows / (lies ? wide : high))};
+}
+
+// Seconds of a product of so many passes and of what it writes.
+inline double WithWriteOut(const Figures& figures, const Passes& passes,
+                           double product, double written) {
+  const double write = written / figures.aic_write;
+  if (figures.write_beside == 0) return product + write;
+  const double last = write / (passes.left * passes.right);
+  return std::max(product, write - last) + last;
+}
+
+// Seconds a byte that a put over this latency takes more than its AIV's rate:
+// no more of it is on its way than the window holds.
+inline double HeldUp(const Figures& figures, double latency) {
+  if (figures.aiv_window == 0) return 0;
+  return std::max(0.0, latency / figures.aiv_window - 1 / figures.aiv_link);
 }
 
 // Operations of the whole steps that a cube takes.

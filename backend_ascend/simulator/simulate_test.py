@@ -141,3 +141,50 @@ class TestOptions:
     np.testing.assert_allclose(
       result.end - result.start, cost.fixed + cost.own, atol=1e-18
     )
+
+  @pytest.mark.parametrize('direction', DIRECTIONS)
+  @pytest.mark.parametrize('aic_write', [1e-3, 1.0, 1e3])
+  def test_a_tile_is_written_beside_the_next_of_its_task(
+    self, a3, direction, aic_write
+  ):
+    # Given accumulators of 2 x 3, so that a whole tile of 4 x 3 takes two, when
+    # they are written beside products, then the first is hidden by the product,
+    # or hides it, and the last is not.
+    image = image_of('k_is_e', direction=direction)
+    aic = image.tables['tasks']['unit'] == layout.Unit.AIC
+    a3 = a3.with_figures(cube_tile_rows=2, cube_tile_cols=3)
+    behind, beside, free = (
+      simulate.costs(image, machine, routing_of(image))
+      for machine in (
+        a3.with_figures(aic_write=aic_write * a3['aic_write']),
+        a3.with_figures(aic_write=aic_write * a3['aic_write'], write_beside=1),
+        a3.with_figures(aic_write=1e30),
+      )
+    )
+    whole = aic & (behind.written == behind.written[aic].max())
+    assert whole.any()
+    half = behind.written[whole] / (aic_write * a3['aic_write']) / 2
+    product = free.own[whole]
+    np.testing.assert_allclose(behind.own[whole], product + 2 * half)
+    np.testing.assert_allclose(
+      beside.own[whole], np.maximum(product, half) + half
+    )
+    np.testing.assert_array_equal(beside.own[~aic], behind.own[~aic])
+
+  @pytest.mark.parametrize('direction', DIRECTIONS)
+  def test_a_put_is_held_up_by_what_is_on_its_way(self, a3, direction):
+    # Given an AIV of 1 MB/s and a route of 1 s, when 1 kB at most is on its
+    # way, then each byte for the other rank takes 1 ms and not 1 us; and a
+    # window that the route does not fill changes nothing.
+    image = image_of('rank_per_expert', direction=direction)
+    a3 = a3.with_figures(
+      aiv_link=1e6, die_latency=1, node_latency=1, aiv_read=1e30, aiv_write=1e30
+    )
+    free, wide, narrow = (
+      simulate.costs(image, a3.with_figures(aiv_window=w), routing_of(image))
+      for w in (0, 1e6, 1e3)
+    )
+    assert (free.linked > 0).any()
+    np.testing.assert_array_equal(wide.own, free.own)
+    held_up = free.linked * (1e-3 - 1e-6)
+    np.testing.assert_allclose(narrow.own, free.own + held_up)

@@ -15,9 +15,11 @@ from hpmoe.backend_ascend.simulator.machines import fabric as fabric_lib
 TAGS = ('published', 'measured', 'fitted', 'assumed')
 UNITS: dict[str, str] = _native.figure_units()
 
-# Figures of a host alone: what a file without them means.
+# Figures that a file need not have, and what one without them means.
 OPTIONAL = {
   'threads': 'no host: each worker is a core, each rank has a memory',
+  'aiv_window': 'a put is never held up by what is on its way',
+  'write_beside': 'a task writes behind its last product',
   'pack': 'what is read is brought while the product runs',
   'product': 'nothing beside what its figures say',
 }
@@ -90,6 +92,15 @@ class Machine:
       fabric=dataclasses.replace(self.fabric, figures=_values(figures)),
       changed=tuple(sorted({*self.changed, *values})),
     )
+
+  def at_peak(self) -> 'Machine':
+    """Returns the machine with every share that was fitted at the whole."""
+    shares = {
+      name: 1.0
+      for name, figure in self.figures.items()
+      if figure.tag == 'fitted' and figure.unit == '1'
+    }
+    return self.with_figures(**shares)
 
 
 def names() -> tuple[str, ...]:

@@ -187,3 +187,15 @@ class TestFabric:
     for source, uplink in ((0, 'uplink 0'), (15, 'uplink 0'), (16, 'uplink 1')):
       route = fabric.route(source, 31 - source, 32)
       assert links[route.links[1]].name == uplink
+
+
+def test_at_its_peak_no_share_is_fitted():
+  # Given a machine with fitted shares and a fitted rate, when taken at its
+  # peak, then shares are 1, and what is known otherwise stays.
+  machine = machine_lib.load('ascend_a3_pto')
+  assert machine.figures['bus_link'].tag == 'fitted'
+  peak = machine.at_peak()
+  for name, figure in machine.figures.items():
+    share = figure.tag == 'fitted' and figure.unit == '1'
+    assert peak[name] == (1 if share else machine[name])
+  assert machine['collective'] != peak['collective'] == 1

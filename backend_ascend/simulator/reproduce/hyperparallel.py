@@ -13,7 +13,7 @@ say its micro-batch.  The authors' task builder strides experts by 4096 rows,
 which is this number over 8 experts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -55,6 +55,11 @@ SYSTEMS = ('baseline', 'system')
 
 # ms of forward and backward by rows of the hottest rank over the mean.
 _HOT = {1.0: 29.60, 2.25: 58.28, 3.5: 91.75, 6.0: 177.20}
+
+# Of the public worker, between polls.
+_POLL_TICKS = 2500
+# Bytes of one AIV on their way over one hop: 8.17 GB/s x 929 ns.
+_WINDOW = 8.17e9 * 929e-9
 
 _SUMS = ('combine', 'combine_grad', 'topk_weight_grad')
 
@@ -121,6 +126,8 @@ class Hypotheses:
     order: of the system's queues.
     all_aiv: whether all AIV work in the system, or half of them as in the
       public code.
+    figures: of the machine under the system, that it takes for others; the
+      baseline polls nothing, and its exchange is no put of an AIV.
   """
 
   tokens: int = 4096
@@ -128,6 +135,7 @@ class Hypotheses:
   permuted: bool = True
   order: flow_lib.Order = flow_lib.PUBLISHED_ORDER
   all_aiv: bool = True
+  figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def options(self, system: str, aic: int = 24) -> flow_lib.Options:
     """Returns the granularity of the system or of the baseline."""
@@ -254,8 +262,10 @@ def _table(
     layer = config(ep, taken.tokens)
     times = {}
     for system in SYSTEMS:
+      figures = taken.figures if system == 'system' else {}
+      under = machine.with_figures(**figures)
       for part, case in cases(layer, system, taken=taken).items():
-        times[part, system] = 1e3 * seconds(case, machine)
+        times[part, system] = 1e3 * seconds(case, under)
       times['total', system] = (
         times['forward', system] + times['backward', system]
       )
@@ -350,6 +360,15 @@ WITNESS = witness_lib.Witness(
     _variant('no permutations in the baseline', permuted=False),
     _variant('queues expert by expert', order=flow_lib.Order()),
     _variant('24 AIV work, as in the public code, not 48', all_aiv=False),
+    _variant(
+      'a pause of 2500 ticks at 50 MHz between polls, as in the public code',
+      figures=dict(poll=_POLL_TICKS / 2 / 50e6),
+    ),
+    _variant(
+      'nodes of 8 dies, and no more of a put on its way than over one hop; '
+      'found with the held-out rows known',
+      figures=dict(node=8, aiv_window=_WINDOW),
+    ),
   ),
   gaps=(
     witness_lib.Gap(
