@@ -56,6 +56,30 @@ def pytest_configure(config: pytest.Config) -> None:
   config.add_cleanup(lambda: kept.__exit__(None, None, None))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+  """Adds --ends."""
+  parser.addoption(
+    '--ends',
+    action='store_true',
+    help='of each test only its first and its last parameters',
+  )
+
+
+@pytest.hookimpl(trylast=True)  # slow ones are gone by then
+def pytest_collection_modifyitems(
+  config: pytest.Config, items: list[pytest.Item]
+) -> None:
+  """Leaves out what `--ends` does not ask for."""
+  if not config.getoption('ends'):
+    return
+  of_test: dict[str, list[pytest.Item]] = {}
+  for item in items:
+    of_test.setdefault(item.nodeid.partition('[')[0], []).append(item)
+  ends = {id(one) for each in of_test.values() for one in (each[0], each[-1])}
+  config.hook.pytest_deselected(items=[i for i in items if id(i) not in ends])
+  items[:] = [item for item in items if id(item) in ends]
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
   """Returns a seed in [0, 2**32) that only the test's own name decides."""
