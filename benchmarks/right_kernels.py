@@ -47,6 +47,8 @@ def _plain(seeds: int) -> Layers:
       numpy_testing.Numpy(kernel, everything=turn % 5 > 0),
       ('exact', 'bounded', 'standard'),
       seed=seed,
+      tokens=8,
+      capacity=64,
       dtype=dtype,
       direction='both',
       policy=(f'placement={placement}',),

@@ -13,6 +13,7 @@ import re
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import folder as folder_lib
@@ -120,6 +121,8 @@ class Found:
     failure: the first one.
     tried: cases that were checked.
     also: stages that fail in the same way in the case as it was.
+    tasks: of our own launch, those wrong by themselves in it; if none is, two
+      that no event orders.
   """
 
   case: case_lib.Case
@@ -127,6 +130,7 @@ class Found:
   failure: verdicts.Failure
   tried: int = 1
   also: tuple[str, ...] = ()
+  tasks: tuple[str, ...] = ()
 
 
 class Right(ValueError):
@@ -265,13 +269,34 @@ def shrink(
       f'{request.candidate.name}: expected a case that it fails, got one that '
       'it passes'
     )
-  return [
-    dataclasses.replace(
-      _Shrinking(request, failure, wanted, progress).smallest(),
-      also=tuple(also),
-    )
-    for failure, wanted, also in bugs
-  ]
+  made = []
+  for failure, wanted, also in bugs:
+    found = _Shrinking(request, failure, wanted, progress).smallest()
+    tasks = _tasks(request, found, progress)
+    made.append(dataclasses.replace(found, also=tuple(also), tasks=tasks))
+  return made
+
+
+def _tasks(
+  request: request_lib.Request,
+  found: Found,
+  progress: Callable[[str], None],
+) -> tuple[str, ...]:
+  """Returns the tasks without which our launch does not fail.
+
+  Each on the oracle's inputs, so that what one does wrong does not spread.
+  """
+  if not isinstance(request.candidate, host.Megakernel):
+    return ()
+  progress('task by task')
+  alone = dataclasses.replace(request.candidate.checking, isolate=True)
+  candidate = dataclasses.replace(request.candidate, checking=alone)
+  judgement = dataclasses.replace(
+    request.judgement, lanes=(found.failure.lane,), repeat=1
+  )
+  report = check_lib.run(request_lib.Request(found.case, candidate, judgement))
+  wrong = [str(one) for one in report.wrong if one.bad]
+  return tuple(wrong or [str(race) for race in report.races[:1]])
 
 
 class _Shrinking:
@@ -491,6 +516,9 @@ def _text(found: Found, folder: str) -> str:
   ]
   lines += [f'  pattern   {failure.pattern}'] if failure.pattern else []
   lines += [f'  also in   {", ".join(found.also)}'] if found.also else []
+  if found.tasks:
+    more = f'; {len(found.tasks) - 1} more like it' if found.tasks[1:] else ''
+    lines.append(f'  task      {found.tasks[0]}{more}')
   return '\n'.join(
     [
       *lines,
@@ -509,6 +537,7 @@ def to_json(found: Sequence[Found]) -> dict:
       direction=one.case.direction,
       tried=one.tried,
       also=one.also,
+      tasks=one.tasks,
       failure=dataclasses.asdict(one.failure),
     )
     for one in found

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
@@ -243,3 +244,23 @@ def test_experts_of_a_token_stay_distinct(size):
   assert all(len({*row}) == 2 for row in made)
   kept = (ids - 1 >= 0) & (ids - 1 < size)
   np.testing.assert_array_equal(made[kept], (ids - 1)[kept])
+
+
+@pytest.mark.parametrize(
+  'fault, late, said',
+  [
+    ('swapped_gate_up', False, 'swiglu task'),
+    ('skipped_wait', True, 'does not wait for event 0, which dispatch task'),
+  ],
+)
+def test_of_our_own_launch_the_task_or_event_is_told(fault, late, said):
+  # given
+  modes = checking.Checking(late_puts=late)
+  launch = host.Megakernel(checking=modes, fault=fault)
+
+  # when
+  [found] = shrink.shrink(request_lib.Request(LITTLE, launch))
+
+  # then
+  assert said in found.tasks[0]
+  assert said in shrink.text([found], 'out')
