@@ -266,7 +266,7 @@ class Predictor {
         sim::CubeOperations(rows, cols, depth, e_.cube_depth) /
         (e_.cube * f_.cube_efficiency);
     const double own = sim::WithWriteOut(
-        f_, passes, std::max(compute, read / f_.aic_read), written);
+        f_, depth, std::max(compute, read / f_.aic_read), written);
     return std::max(
         own, (read + written) / std::min(f_.aic_read, f_.l2 / p_.num_aic));
   }

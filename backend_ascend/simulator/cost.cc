@@ -185,7 +185,7 @@ void CostModel::Cube(const TaskDesc& task, Cost* cost) {
       cols * depth * pricing_.element_bytes[kind.right()] * figures_.pack;
   const double product =
       std::max(compute, cost->read / figures_.aic_read) + packed;
-  cost->own = WithWriteOut(figures_, passes, product, cost->written);
+  cost->own = WithWriteOut(figures_, depth, product, cost->written);
   cost->fixed += figures_.product;
 }
 

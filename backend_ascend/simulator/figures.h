@@ -45,10 +45,10 @@ namespace hpmoe::sim {
   /* a memory; 0: each worker is a core, each rank has a memory */             \
   X(pack, "s/B") /* of the right side of an AIC product, before it; */         \
   /* 0: while it runs */                                                       \
-  X(product, "s")      /* for each product with rows, besides */               \
-  X(aiv_window, "B")   /* of one AIV, sent and not yet there; 0: any number */ \
-  X(write_beside, "1") /* 1: an accumulator tile is written beside the next */ \
-  /* of its task; 0: behind all */
+  X(product, "s")    /* for each product with rows, besides */                 \
+  X(aiv_window, "B") /* of one AIV, sent and not yet there; 0: any number */   \
+  X(write_beside, "depth") /* of a product that runs beside a write-out: */    \
+  /* the end of its own tile and the start of the next */
 
 struct Figures {
 #define HPMOE_FIGURE(name, unit) double name = 0;

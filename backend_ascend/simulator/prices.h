@@ -32,13 +32,13 @@ inline Passes PassesOf(const Figures& figures, double rows, double cols) {
           std::ceil(rows / (lies ? wide : high))};
 }
 
-// Seconds of a product of so many passes and of what it writes.
-inline double WithWriteOut(const Figures& figures, const Passes& passes,
-                           double product, double written) {
+// Seconds of a product of a depth and of what it writes.
+inline double WithWriteOut(const Figures& figures, double depth, double product,
+                           double written) {
   const double write = written / figures.aic_write;
-  if (figures.write_beside == 0) return product + write;
-  const double last = write / (passes.left * passes.right);
-  return std::max(product, write - last) + last;
+  if (figures.write_beside == 0 || depth == 0) return product + write;
+  const double hidden = product * std::min(1.0, figures.write_beside / depth);
+  return product + std::max(0.0, write - hidden);
 }
 
 // Seconds a byte that a put over this latency takes more than its AIV's rate:

@@ -142,32 +142,24 @@ class TestOptions:
       result.end - result.start, cost.fixed + cost.own, atol=1e-18
     )
 
-  @pytest.mark.parametrize('direction', DIRECTIONS)
   @pytest.mark.parametrize('aic_write', [1e-3, 1.0, 1e3])
-  def test_a_tile_is_written_beside_the_next_of_its_task(
-    self, a3, direction, aic_write
-  ):
-    # Given accumulators of 2 x 3, so that a whole tile of 4 x 3 takes two, when
-    # they are written beside products, then the first is hidden by the product,
-    # or hides it, and the last is not.
-    image = image_of('k_is_e', direction=direction)
-    aic = image.tables['tasks']['unit'] == layout.Unit.AIC
-    a3 = a3.with_figures(cube_tile_rows=2, cube_tile_cols=3)
+  def test_a_tile_is_written_beside_products(self, a3, aic_write):
+    # Given products of 8 deep and of 4, when 2 of it run beside a write-out,
+    # then a quarter or half of a product hides as much of the write-out.
+    image = image_of('k_is_e')
+    tasks = image.tables['tasks']
+    aic = tasks['unit'] == layout.Unit.AIC
+    a3 = a3.with_figures(aic_write=aic_write * a3['aic_write'])
     behind, beside, free = (
-      simulate.costs(image, machine, routing_of(image))
-      for machine in (
-        a3.with_figures(aic_write=aic_write * a3['aic_write']),
-        a3.with_figures(aic_write=aic_write * a3['aic_write'], write_beside=1),
-        a3.with_figures(aic_write=1e30),
-      )
+      simulate.costs(image, a3.with_figures(**figures), routing_of(image))
+      for figures in ({}, dict(write_beside=2), dict(aic_write=1e30))
     )
-    whole = aic & (behind.written == behind.written[aic].max())
-    assert whole.any()
-    half = behind.written[whole] / (aic_write * a3['aic_write']) / 2
-    product = free.own[whole]
-    np.testing.assert_allclose(behind.own[whole], product + 2 * half)
+    share = np.where(tasks['kind'] == layout.Kind.GATE_UP, 2 / 8, 2 / 4)
+    write = behind.written / a3['aic_write']
+    hidden = np.minimum(write, free.own * share)
+    assert (hidden[aic & (behind.written > 0)] > 0).all()
     np.testing.assert_allclose(
-      beside.own[whole], np.maximum(product, half) + half
+      beside.own[aic], (free.own + write - hidden)[aic]
     )
     np.testing.assert_array_equal(beside.own[~aic], behind.own[~aic])
 

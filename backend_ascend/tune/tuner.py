@@ -247,14 +247,23 @@ class Tuner:
     self._known[options] = made
     return made
 
-  def bound(self, options: flow_lib.Options) -> dict[str, Bound]:
-    """Returns the roofline of a schedule's flow, by case."""
+  def bound(
+    self, options: flow_lib.Options, at_peak: bool = False
+  ) -> dict[str, Bound]:
+    """Returns the roofline of a schedule's flow, by case.
+
+    Args:
+      options: the schedule.
+      at_peak: whether with no share that was fitted, and so with nothing that
+        is known from the times that are to be beaten.
+    """
     layer = self.layer
+    machine = layer.machine.at_peak() if at_peak else layer.machine
     seconds = dict.fromkeys(layer.cases, 0.0)
     parts: dict[str, dict[str, str]] = {name: {} for name in layer.cases}
     for direction, image in self.images(options):
       for name, ids in layer.cases.items():
-        found = simulate.bound(image, layer.machine, ids)
+        found = simulate.bound(image, machine, ids)
         seconds[name] += found.seconds
         parts[name][direction.name.lower()] = found.name
     return {n: Bound(seconds[n], parts[n]) for n in layer.cases}

@@ -12,6 +12,8 @@ from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.report import text_table
 
 _MS = 1e3
+# Times over the published point.
+_GOAL = 1.15
 _NOT_RUN = ', which the target does not run'
 
 
@@ -113,6 +115,7 @@ def _layer(f: flags.FlagValues, step):
 def _count_steps(f: flags.FlagValues) -> int:
   """Returns how many steps a search tells, at most."""
   from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.tune import levers
   from hpmoe.backend_ascend.tune import space
   from hpmoe.backend_ascend.tune import tuner
 
@@ -128,6 +131,7 @@ def _count_steps(f: flags.FlagValues) -> int:
     + f.confirm
     + f.rounds * near
     + len(space.NAMES)
+    + 2 * (1 + len(levers.LEVERS)) * (1 + len(space.GRID['tile']))
     + f.exhaustive * subspace
     + len(compiler.COMPILE)
   )
@@ -135,6 +139,7 @@ def _count_steps(f: flags.FlagValues) -> int:
 
 def _search(f: flags.FlagValues, layer, step):
   """Returns all that was found, as plain objects by name."""
+  from hpmoe.backend_ascend.tune import levers
   from hpmoe.backend_ascend.tune import space
   from hpmoe.backend_ascend.tune import tuner
 
@@ -159,6 +164,8 @@ def _search(f: flags.FlagValues, layer, step):
   )
   best = pareto.best()
   ablation = tuner.ablate(search, best, step)
+  tiles = _allowed(search, choices)['tile']
+  levered, shares = levers.pull(layer, best, tiles, step)
   subspace = (
     tuner.accuracy(search, tuner.SUBSPACE, step) if f.exhaustive else None
   )
@@ -175,7 +182,10 @@ def _search(f: flags.FlagValues, layer, step):
     by_case=pareto.best_by_case(),
     regret=pareto.regret(best),
     bound=search.bound(best.options),
+    peak=search.bound(best.options, at_peak=True),
     ablation=ablation,
+    levered=levered,
+    levers=shares,
     subspace=subspace,
   )
 
@@ -227,7 +237,7 @@ def _tune(f: flags.FlagValues) -> int:
         seconds,
       ),
     )
-  for table in (_cases, _choices, _ablation, _accuracy):
+  for table in (_cases, _choices, _ablation, _levers, _accuracy):
     print(table(layer, found), end='\n\n')
   print(_summary(layer, found))
   print(f'schedule: {f.out or "not written, see --out"}')
@@ -248,6 +258,7 @@ def _cases(layer, found) -> str:
         *(f'{mine[p] * _MS:.3f}' for p in mine),
         f'{published.total(name) / best.total(name):.3f}',
         f'{bound.seconds * _MS:.3f}',
+        f'{found["peak"][name].seconds * _MS:.3f}',
         f'{100 * (best.total(name) / bound.seconds - 1):.1f} %',
         f'{100 * found["regret"][name]:.1f} %',
       )
@@ -261,6 +272,7 @@ def _cases(layer, found) -> str:
       'backward ms',
       'speedup',
       'bound ms',
+      'no figure fitted',
       'above it',
       'regret',
     ),
@@ -299,6 +311,27 @@ def _ablation(layer, found) -> str:
       for row in found['ablation']
     ],
   )
+
+
+def _levers(layer, found) -> str:
+  """Tells what no schedule holds: each lever's share, and the goal."""
+  rows = [
+    (row.choice, row.mine, row.without, f'{100 * row.gain:.2f} %')
+    for row in found['levers']
+  ]
+  heading = ('without lever', 'pulled', 'published', 'slower by')
+  published, levered = found['published'], found['levered']
+  goals = [
+    f'{name}: {gain:.3f}x over the published point with levers, goal '
+    f'{_GOAL:g}x: {"yes" if gain >= _GOAL else "NO"}; '
+    f'{published.total(name) / found["peak"][name].seconds:.3f}x at most by '
+    'the bound without a fitted figure'
+    for name in layer.cases
+    for gain in [published.total(name) / levered.total(name)]
+  ]
+  if not rows:
+    return '\n'.join(['no lever helps', *goals])
+  return '\n'.join([text_table.text(heading, rows), '', *goals])
 
 
 def _accuracy(layer, found) -> str:
@@ -340,9 +373,12 @@ def _json(layer, found) -> dict:
     simulated=found['tried'],
     regret=found['regret'],
     bound={n: dataclasses.asdict(b) for n, b in found['bound'].items()},
+    peak={n: dataclasses.asdict(b) for n, b in found['peak'].items()},
     ablation=[dataclasses.asdict(row) for row in found['ablation']],
+    levers=[dataclasses.asdict(row) for row in found['levers']],
+    goal=_GOAL,
   )
-  for name in ('published', 'confirmed', 'best'):
+  for name in ('published', 'confirmed', 'best', 'levered'):
     content[name] = tuner.plain(found[name])
   content['by_case'] = {n: tuner.plain(t) for n, t in found['by_case'].items()}
   if found['subspace'] is not None:

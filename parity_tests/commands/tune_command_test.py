@@ -45,6 +45,13 @@ def test_writes_what_check_and_law_run(tmp_path, capsys):
   found = json.loads(report.read_text())
   assert found['cases'] == ['balanced', 'skewed']
   assert found['target'] == 'ascend'
+  assert 'over the published point with levers, goal 1.15x' in told
+  assert 'without a fitted figure' in told
+  for case in found['cases']:
+    total = sum(found['levered']['simulated'][case].values())
+    assert found['peak'][case]['seconds'] <= found['bound'][case]['seconds']
+    for lever in found['levers']:
+      assert lever['seconds'][case] > 0 < total
   best = found['best']['simulated']['balanced']
   assert sum(best.values()) <= sum(
     found['confirmed']['simulated']['balanced'].values()

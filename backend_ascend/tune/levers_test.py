@@ -1,0 +1,81 @@
+"""Levers: what each does to a layer, and that only what helps is kept."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.tune import levers
+from hpmoe.backend_ascend.tune import space
+from hpmoe.backend_ascend.tune import tuner
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+_CONFIG = config_lib.MoEConfig(
+  num_ranks=2, num_tokens=256, num_experts=4, top_k=1, d_model=256, d_ff=128
+)
+_TILES = {w: space.GRID['tile'][w] for w in ('64x64', '128x128')}
+
+
+def _layer(*rows: int) -> tuner.Layer:
+  """Returns a layer with so many rows for each expert, on both ranks alike."""
+  ids = np.repeat(np.arange(4, dtype=np.int32), rows)
+  ids = np.tile(ids[None, :, None], (2, 1, 1))
+  config = dataclasses.replace(_CONFIG, capacity=2 * (rows[0] + rows[1]))
+  return tuner.Layer(
+    config,
+    precision.PrecisionPolicy(storage='bfloat16'),
+    machine_lib.load('ascend_a3'),
+    {'uneven': ids},
+    'ascend',
+  )
+
+
+@pytest.mark.parametrize(
+  'rows, ranks, number',
+  [
+    ((4, 3, 2, 1), 2, [0, 2, 3, 1]),  # 4 + 1 and 3 + 2
+    ((9, 1, 1, 1), 2, [0, 2, 3, 1]),  # full: the last one has no choice
+    ((1, 1, 1, 1), 1, [0, 1, 2, 3]),
+    ((0, 0, 5, 5), 2, [1, 3, 0, 2]),
+  ],
+)
+def test_experts_are_spread_fullest_first(rows, ranks, number):
+  assert levers.spread(np.array(rows), ranks).tolist() == number
+
+
+def test_spread_moves_whole_experts():
+  # Given 128 and 64 rows for the experts of rank 0, and 32 for the others, when
+  # spread, then ranks have 2 x 160 and 2 x 96 rows in place of 2 x 192 and 64.
+  layer = levers.pulled(_layer(128, 64, 32, 32), ['placement'])
+  (ids,) = layer.cases.values()
+  assert np.bincount(ids.ravel()).tolist() == [256, 64, 128, 64]
+  assert layer.config.capacity == 320
+
+
+def test_a_write_out_runs_beside_what_l0b_holds():
+  # Given 64 KiB of bfloat16 in 256 columns, then that is a depth of 128.
+  layer = _layer(64, 64, 64, 64)
+  pulled = levers.pulled(layer, ['write_out']).machine
+  assert pulled['write_beside'] == 128
+  # A lever changes how a core is used and no rate.
+  assert pulled.changed == ('write_beside',)
+
+
+@pytest.mark.parametrize(
+  'rows, kept', [((128, 64, 32, 32), True), ((64, 64, 64, 64), False)]
+)
+def test_only_what_helps_is_pulled_and_each_has_its_share(rows, kept):
+  # Given uneven and even rows, when levers are pulled, then experts are spread
+  # where they are uneven; without a lever that is kept all takes longer.
+  layer = _layer(*rows)
+  search = tuner.Tuner(layer)
+  best = search.time(search.base)
+  levered, shares = levers.pull(layer, best, _TILES)
+  assert ('placement' in [share.choice for share in shares]) == kept
+  assert levered.total('uneven') < best.total('uneven') or not shares
+  for share in shares:
+    longer = share.seconds['uneven'] / levered.total('uneven') - 1
+    assert share.gain == pytest.approx(longer)
+    assert share.gain > 0
