@@ -23,7 +23,7 @@ class RopeScaling:
     original_max_position_embeddings: context of training, positions.
     beta_fast: rotations over that context above which a frequency is kept.
     beta_slow: rotations below which it is divided by `factor`.
-    mscale: see `models/jax/rope.py`.
+    mscale: see `models/rope_numbers.py`.
     mscale_all_dim: likewise; None for a family that has no such field.
     attention_factor: factor on cosines and sines; None for the one that
       follows from the others.

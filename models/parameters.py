@@ -5,6 +5,9 @@ Names are Hugging Face's, and so are the shapes: a dense weight is
 the layer that is checked here (`reference/contract/tensors.py`).
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -48,6 +51,16 @@ def shared_parameters(config: config_lib.ModelConfig) -> dict[str, str]:
     shared[f'{prefix}embed_tokens.weight'] = 'model.embed_tokens.weight'
     shared[f'{prefix}shared_head.head.weight'] = head_name(config)
   return shared
+
+
+def under(params: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+  """Returns the parameters whose names begin with `prefix`, without it."""
+  begin = f'{prefix}.'
+  return {
+    name[len(begin) :]: value
+    for name, value in params.items()
+    if name.startswith(begin)
+  }
 
 
 def head_name(config: config_lib.ModelConfig) -> str:

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
-from hpmoe.models.jax import cache as cache_lib
 from hpmoe.models.jax import ops
 from hpmoe.models.jax import rope as rope_lib
 from hpmoe.reference.contract import array_typing as at
@@ -75,47 +74,3 @@ def attend(
   shares = jax.nn.softmax(scores, axis=-1).astype(dtype).astype(wide)
   out = jnp.einsum('bghsc,bcgy->bsghy', shares, values)
   return out.astype(dtype).reshape(batch, count, -1)
-
-
-def attention(
-  config: config_lib.ModelConfig,
-  params: ops.Params,
-  x: at.Float[at.Array, 'B S D'],
-  seen_: Seen,
-  entries: cache_lib.Entries | None,
-) -> tuple[at.Float[at.Array, 'B S D'], cache_lib.Entries]:
-  """Returns `[B, S, D]` and the layer's keys and values, these tokens' too.
-
-  Args:
-    config: sizes and options.
-    params: those of `self_attn`.
-    x: `[B, S, D]`, normalised.
-    seen_: of these tokens.
-    entries: of the tokens before; None for none.
-  """
-  queries, keys, values = (_heads(config, params, name, x) for name in 'qkv')
-  queries = rope_lib.rotate(queries, seen_.rope, config.rope_interleave)
-  keys = rope_lib.rotate(keys, seen_.rope, config.rope_interleave)
-  held: cache_lib.Entries = {'keys': keys, 'values': values}
-  if entries is not None:
-    held = cache_lib.append(entries, held, seen_.length)
-  scale = config.head_dim**-0.5
-  out = attend(queries, held['keys'], held['values'], seen_.mask, scale)
-  return ops.linear(params, 'o_proj', out), held
-
-
-def _heads(
-  config: config_lib.ModelConfig,
-  params: ops.Params,
-  name: str,
-  x: at.Float[at.Array, 'B S D'],
-) -> at.Float[at.Array, 'B S H X']:
-  """Returns queries, keys or values by head, normalised if they are."""
-  y = ops.linear(params, f'{name}_proj', x)
-  heads = y.reshape(*y.shape[:2], -1, config.head_dim)
-  if name == 'v' or not config.family.qk_norm:
-    return heads
-  whole = config.family.qk_norm == 'whole'
-  weight = params[f'{name}_norm.weight']
-  y = ops.rms_norm(y if whole else heads, weight, config.rms_norm_eps)
-  return y.reshape(heads.shape)

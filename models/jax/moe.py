@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from hpmoe.models import config as config_lib
 from hpmoe.models import families
 from hpmoe.models import layer_names
+from hpmoe.models import parameters
 from hpmoe.models.jax import ops
 from hpmoe.models.jax import router
 from hpmoe.reference import differentiable
@@ -92,7 +93,7 @@ def feed_forward(
 def _shared(
   family: families.Family, params: ops.Params, x: at.Float[at.Array, 'B S D']
 ) -> at.Float[at.Array, 'B S D']:
-  y = ops.mlp(ops.under(params, family.shared), x)
+  y = ops.mlp(parameters.under(params, family.shared), x)
   if not family.shared_gate:
     return y
   wide = x.astype(ops.wide(x.dtype))

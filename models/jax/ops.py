@@ -5,7 +5,7 @@ result once.  Hugging Face's implementations round more often: to bfloat16
 between the norm and its weight, between scores and softmax, and after silu.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,6 @@ import jax.numpy as jnp
 from hpmoe.reference.contract import array_typing as at
 
 Params = Mapping[str, at.Array]
-
-
-def under(params: Params, prefix: str) -> dict[str, at.Array]:
-  """Returns the parameters whose names begin with `prefix`, without it."""
-  begin = f'{prefix}.'
-  return {
-    name[len(begin) :]: value
-    for name, value in params.items()
-    if name.startswith(begin)
-  }
 
 
 def wide(dtype: jnp.dtype) -> jnp.dtype:
@@ -62,3 +52,32 @@ def mlp(
   gate = linear(params, 'gate_proj', x).astype(wide(x.dtype))
   up = linear(params, 'up_proj', x).astype(gate.dtype)
   return linear(params, 'down_proj', (jax.nn.silu(gate) * up).astype(x.dtype))
+
+
+def embed(
+  embeddings: at.Float[at.Array, 'V D'], tokens: at.Int32[at.Array, 'B S']
+) -> at.Float[at.Array, 'B S D']:
+  """Returns the rows of `tokens`."""
+  return embeddings[tokens]
+
+
+def parts(
+  x: at.Float[at.Array, '*batch X'], width: int
+) -> tuple[at.Array, at.Array]:
+  """Returns the first `width` of the last axis, and the rest."""
+  return x[..., :width], x[..., width:]
+
+
+def concat(arrays: Sequence[at.Array]) -> at.Array:
+  """Returns arrays after each other along the last axis."""
+  return jnp.concatenate(arrays, axis=-1)
+
+
+broadcast = jnp.broadcast_to
+
+
+def without_last(
+  x: at.Float[at.Array, 'B S D'],
+) -> at.Float[at.Array, 'B S-1 D']:
+  """Returns `x` without the last token."""
+  return x[:, :-1]

@@ -14,13 +14,14 @@ import numpy as np
 
 from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
+from hpmoe.models import layers
 from hpmoe.models import parameters
 from hpmoe.models import requests
 from hpmoe.models.mindspore import attention as attention_lib
 from hpmoe.models.mindspore import cache as cache_lib
-from hpmoe.models.mindspore import mla
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
+from hpmoe.models.mindspore import rope
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
 
@@ -51,15 +52,21 @@ Between = Callable[
 ]
 
 
-class _Run(NamedTuple):
-  """What every layer of one call is given."""
-
-  config: config_lib.ModelConfig
-  params: ops.Params
-  layer: moe_lib.Layer
-  policy: precision.PrecisionPolicy
-  ranks: int
-  between: Between
+_OPERATORS = layers.Operators(
+  linear=ops.linear,
+  rms_norm=ops.rms_norm,
+  mlp=ops.mlp,
+  embed=ops.embed,
+  parts=ops.parts,
+  concat=ops.concat,
+  broadcast=ops.broadcast,
+  without_last=ops.without_last,
+  rotate=rope.rotate,
+  attend=attention_lib.attend,
+  seen=attention_lib.seen,
+  append=cache_lib.append,
+  feed_forward=moe_lib.feed_forward,
+)
 
 
 def forward(
@@ -103,8 +110,8 @@ def forward(
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, shards)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
-  run = _Run(config, params, layer, policy, ranks, between)
-  hidden = between('model.embed_tokens', _embed(embeddings, tokens))
+  run = layers.Run(_OPERATORS, config, params, layer, policy, ranks, between)
+  hidden = between('model.embed_tokens', ops.embed(embeddings, tokens))
   count = tokens.shape[1]
   length, capacity = 0, count
   if cache is not None:
@@ -115,7 +122,7 @@ def forward(
   routed: dict[int, moe_lib.Routed | None] = {}
   for number in range(config.num_hidden_layers):
     entries = None if cache is None else cache.layers[number]
-    hidden, entries, of_layer = _layer(run, number, hidden, seen, entries)
+    hidden, entries, of_layer = layers.layer(run, number, hidden, seen, entries)
     hidden = between(f'model.layers.{number}', hidden)
     states.append(hidden)
     held.append(entries)
@@ -128,8 +135,8 @@ def forward(
     cache = cache_lib.Cache(length + count, tuple(held))
   further = None
   if mtp:
-    further, routed[config.num_hidden_layers] = _mtp(run, tokens, hidden)
-  return _logits(run, hidden), Aux(tuple(states), routed, cache, further)
+    further, routed[config.num_hidden_layers] = layers.mtp(run, tokens, hidden)
+  return layers.logits(run, hidden), Aux(tuple(states), routed, cache, further)
 
 
 def next_token_loss(
@@ -143,101 +150,6 @@ def next_token_loss(
   shares = ops.log_softmax(wide)
   picked = ms_ops.gather_elements(shares, -1, tokens[:, 1:].expand_dims(-1))
   return -picked.mean()
-
-
-def _embed(
-  embeddings: at.Float[ms.Tensor, 'V D'], tokens: at.Int32[ms.Tensor, 'B S']
-) -> at.Float[ms.Tensor, 'B S D']:
-  # No bfloat16 gather on a CPU.
-  rows = embeddings.astype(ops.wide(embeddings.dtype))
-  return ms_ops.gather(rows, tokens, 0).astype(embeddings.dtype)
-
-
-def _without_last(
-  x: at.Float[ms.Tensor, 'B S D'],
-) -> at.Float[ms.Tensor, 'B S-1 D']:
-  return x.astype(ops.wide(x.dtype))[:, :-1].astype(x.dtype)
-
-
-def _layer(
-  run: _Run,
-  number: int,
-  hidden: at.Float[ms.Tensor, 'B S D'],
-  seen: attention_lib.Seen,
-  entries: cache_lib.Entries | None,
-) -> tuple[
-  at.Float[ms.Tensor, 'B S D'], cache_lib.Entries, moe_lib.Routed | None
-]:
-  """Returns a layer's sum, what its attention holds, and its routing if any."""
-  config = run.config
-  params = ops.under(run.params, f'model.layers.{number}')
-
-  def norm(name: str, x):
-    return ops.rms_norm(x, params[f'{name}.weight'], config.rms_norm_eps)
-
-  latent = config.family.attention == 'mla'
-  attention = mla.attention if latent else attention_lib.attention
-  of_attention = ops.under(params, 'self_attn')
-  x = norm('input_layernorm', hidden)
-  added, entries = attention(config, of_attention, x, seen, entries)
-  if config.sandwich_norm:
-    hidden = hidden + norm('post_attention_layernorm', added)
-    added, routed = _feed_forward(
-      run, number, params, norm('pre_mlp_layernorm', hidden)
-    )
-    return hidden + norm('post_mlp_layernorm', added), entries, routed
-  hidden = hidden + added
-  added, routed = _feed_forward(
-    run, number, params, norm('post_attention_layernorm', hidden)
-  )
-  return hidden + added, entries, routed
-
-
-def _feed_forward(
-  run: _Run, number: int, params: ops.Params, x: at.Float[ms.Tensor, 'B S D']
-) -> tuple[at.Float[ms.Tensor, 'B S D'], moe_lib.Routed | None]:
-  if not run.config.has_experts(number):
-    return ops.mlp(ops.under(params, 'mlp'), x), None
-  block = ops.under(params, run.config.family.block)
-  return moe_lib.feed_forward(
-    run.config, block, x, run.layer, run.policy, run.ranks
-  )
-
-
-def _logits(
-  run: _Run, hidden: at.Float[ms.Tensor, 'B S D']
-) -> at.Float[ms.Tensor, 'B S V']:
-  head = {'head.weight': run.params[parameters.head_name(run.config)]}
-  return ops.linear(head, 'head', hidden)
-
-
-def _mtp(
-  run: _Run,
-  tokens: at.Int32[ms.Tensor, 'B S'],
-  hidden: at.Float[ms.Tensor, 'B S D'],
-) -> tuple[at.Float[ms.Tensor, 'B S-1 V'], moe_lib.Routed | None]:
-  """Returns scores of the token after the next: arXiv 2412.19437, section 2.2.
-
-  The paper leaves two things open, read here as in transformers' `MtpLayer`
-  and the published weights: `hidden` `[B, S, D]` is taken after the final norm,
-  and the embedding stands before it in `eh_proj`.
-  """
-  config, (number,) = run.config, parameters.mtp_layers(run.config)
-  params = ops.under(run.params, f'model.layers.{number}')
-
-  def norm(name: str, x):
-    return ops.rms_norm(x, params[f'{name}.weight'], config.rms_norm_eps)
-
-  embeddings = run.params['model.embed_tokens.weight']
-  after = _embed(embeddings, tokens[:, 1:])
-  both = [norm('enorm', after), norm('hnorm', _without_last(hidden))]
-  x = ops.linear(params, 'eh_proj', ms_ops.cat(both, -1))
-  x = run.between(f'model.layers.{number}.eh_proj', x)
-  count = x.shape[1]
-  seen = attention_lib.seen(config, 0, count, count, x.dtype)
-  x, _, routed = _layer(run, number, x, seen, None)
-  x = run.between(f'model.layers.{number}', x)
-  return _logits(run, norm('shared_head.norm', x)), routed
 
 
 def _moe_layer(moe: str | moe_lib.Layer, shards: int) -> moe_lib.Layer:

@@ -23,6 +23,7 @@ from hpmoe.backend_ascend.frontends import mindspore_parallel
 from hpmoe.models import config as config_lib
 from hpmoe.models import families
 from hpmoe.models import layer_names
+from hpmoe.models import parameters
 from hpmoe.models.mindspore import ops
 from hpmoe.models.mindspore import router
 from hpmoe.reference.contract import array_typing as at
@@ -92,7 +93,7 @@ def feed_forward(
 def _shared(
   family: families.Family, params: ops.Params, x: at.Float[ms.Tensor, 'B S D']
 ) -> at.Float[ms.Tensor, 'B S D']:
-  y = ops.mlp(ops.under(params, family.shared), x)
+  y = ops.mlp(parameters.under(params, family.shared), x)
   if not family.shared_gate:
     return y
   wide = x.astype(ops.wide(x.dtype))

@@ -6,7 +6,7 @@ explains; its float64 kernels are exact.  So there those four are computed in
 float64 and rounded once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import mindspore as ms
 from mindspore import ops
@@ -18,16 +18,6 @@ from hpmoe.reference.contract import array_typing as at
 Params = Mapping[str, ms.Tensor]
 
 to_numpy = mindspore_layer.to_numpy
-
-
-def under(params: Params, prefix: str) -> dict[str, ms.Tensor]:
-  """Returns the parameters whose names begin with `prefix`, without it."""
-  begin = f'{prefix}.'
-  return {
-    name[len(begin) :]: value
-    for name, value in params.items()
-    if name.startswith(begin)
-  }
 
 
 def dtype_name(dtype) -> str:
@@ -119,3 +109,39 @@ def log_softmax(
   exact = exact - ops.stop_gradient(exact.max(axis=-1, keepdims=True))
   total = ops.exp(exact).sum(axis=-1, keepdims=True)
   return (exact - ops.log(total)).astype(x.dtype)
+
+
+def embed(
+  embeddings: at.Float[ms.Tensor, 'V D'], tokens: at.Int32[ms.Tensor, 'B S']
+) -> at.Float[ms.Tensor, 'B S D']:
+  """Returns the rows of `tokens`."""
+  # No bfloat16 gather on a CPU.
+  rows = embeddings.astype(wide(embeddings.dtype))
+  return ops.gather(rows, tokens, 0).astype(embeddings.dtype)
+
+
+def parts(
+  x: at.Float[ms.Tensor, '*batch X'], width: int
+) -> tuple[ms.Tensor, ms.Tensor]:
+  """Returns the first `width` of the last axis, and the rest."""
+  # The gradient of a slice has no bfloat16 on a CPU; here and below.
+  values = x.astype(wide(x.dtype))
+  first, rest = values[..., :width], values[..., width:]
+  return first.astype(x.dtype), rest.astype(x.dtype)
+
+
+def concat(arrays: Sequence[ms.Tensor]) -> ms.Tensor:
+  """Returns arrays after each other along the last axis."""
+  return ops.cat(tuple(arrays), -1)
+
+
+def broadcast(x: ms.Tensor, shape: tuple[int, ...]) -> ms.Tensor:
+  """Returns `x` repeated to `shape`."""
+  return ops.broadcast_to(x.astype(wide(x.dtype)), shape).astype(x.dtype)
+
+
+def without_last(
+  x: at.Float[ms.Tensor, 'B S D'],
+) -> at.Float[ms.Tensor, 'B S-1 D']:
+  """Returns `x` without the last token."""
+  return x.astype(wide(x.dtype))[:, :-1].astype(x.dtype)

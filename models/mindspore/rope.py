@@ -7,14 +7,9 @@ from mindspore import ops as ms_ops
 import numpy as np
 
 from hpmoe.models import config as config_lib
-from hpmoe.models.jax import rope as numbers
+from hpmoe.models import rope_numbers
 from hpmoe.models.mindspore import ops
 from hpmoe.reference.contract import array_typing as at
-
-# Numbers of a configuration, which no framework computes.
-frequencies = numbers.frequencies
-amplitude = numbers.amplitude
-softmax_factor = numbers.softmax_factor
 
 
 class Rope(NamedTuple):
@@ -34,9 +29,9 @@ def rotations(
 ) -> Rope:
   """Returns the rotations of `positions` `[S]` for a model in `dtype`."""
   wide = ops.wide(dtype)
-  turns = ms.Tensor(frequencies(config), wide)
+  turns = ms.Tensor(rope_numbers.frequencies(config), wide)
   angles = ms.Tensor(positions, wide).reshape(-1, 1) * turns
-  factor = ops.number(amplitude(config.rope_scaling), angles)
+  factor = ops.number(rope_numbers.amplitude(config.rope_scaling), angles)
   return Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
 
 

@@ -1,0 +1,255 @@
+"""A decoder's layers, written once over the operators of a framework.
+
+What is here is the order of operators and the names of parameters; what a sum,
+a rotation or a routed layer is, each framework says in its `Operators`.
+Sources: arXiv 2412.19437, section 2.1.1, for compressed keys and values, and
+the published code of each family.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters
+from hpmoe.models import rope_numbers
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
+
+Params = Mapping[str, Any]
+Entries = Mapping[str, Any]
+
+
+class Operators(NamedTuple):
+  """What a framework provides; `x` has any leading axes.
+
+  Attributes:
+    linear: `(params, name, x)`: x times a weight, plus its bias if it has one.
+    rms_norm: `(x, weight, eps)`.
+    mlp: `(params, x)`: a dense block.
+    embed: `(embeddings, tokens)`: their rows.
+    parts: `(x, width)`: the first `width` of the last axis, and the rest.
+    concat: `(arrays)` along the last axis.
+    broadcast: `(x, shape)`.
+    without_last: `(x)`: `[B, S, D]` without the last token.
+    rotate: `(x, rope, interleave)`: positions, by head.
+    attend: `(queries, keys, values, mask, scale)`.
+    seen: `(config, length, count, capacity, dtype)`: who sees whom.
+    append: `(entries, new, length)`: of a cache.
+    feed_forward: `(config, params, x, layer, policy, ranks)`: experts.
+  """
+
+  linear: Callable[..., Any]
+  rms_norm: Callable[..., Any]
+  mlp: Callable[..., Any]
+  embed: Callable[..., Any]
+  parts: Callable[..., Any]
+  concat: Callable[..., Any]
+  broadcast: Callable[..., Any]
+  without_last: Callable[..., Any]
+  rotate: Callable[..., Any]
+  attend: Callable[..., Any]
+  seen: Callable[..., Any]
+  append: Callable[..., Any]
+  feed_forward: Callable[..., Any]
+
+
+class Run(NamedTuple):
+  """What every layer of one call is given."""
+
+  nn: Operators
+  config: config_lib.ModelConfig
+  params: Params
+  layer: Callable[..., Any]
+  policy: precision.PrecisionPolicy
+  ranks: int
+  between: Callable[[str, Any], Any]
+
+  def norm(self, params: Params, name: str, x: Any) -> Any:
+    """Returns `x` after the norm `name` of a layer."""
+    eps = self.config.rms_norm_eps
+    return self.nn.rms_norm(x, params[f'{name}.weight'], eps)
+
+
+def layer(
+  run: Run,
+  number: int,
+  hidden: at.Float[Any, 'B S D'],
+  seen: Any,
+  entries: Entries | None,
+) -> tuple[at.Float[Any, 'B S D'], Entries, Any]:
+  """Returns a layer's sum, what its attention holds, and its routing if any."""
+  params = parameters.under(run.params, f'model.layers.{number}')
+  latent = run.config.family.attention == 'mla'
+  attention = latent_attention if latent else grouped_attention
+  of_attention = parameters.under(params, 'self_attn')
+  x = run.norm(params, 'input_layernorm', hidden)
+  added, entries = attention(run, of_attention, x, seen, entries)
+  if run.config.sandwich_norm:
+    hidden = hidden + run.norm(params, 'post_attention_layernorm', added)
+    x = run.norm(params, 'pre_mlp_layernorm', hidden)
+    added, routed = _feed_forward(run, number, params, x)
+    added = run.norm(params, 'post_mlp_layernorm', added)
+    return hidden + added, entries, routed
+  hidden = hidden + added
+  x = run.norm(params, 'post_attention_layernorm', hidden)
+  added, routed = _feed_forward(run, number, params, x)
+  return hidden + added, entries, routed
+
+
+def _feed_forward(
+  run: Run, number: int, params: Params, x: at.Float[Any, 'B S D']
+) -> tuple[at.Float[Any, 'B S D'], Any]:
+  if not run.config.has_experts(number):
+    return run.nn.mlp(parameters.under(params, 'mlp'), x), None
+  block = parameters.under(params, run.config.family.block)
+  return run.nn.feed_forward(
+    run.config, block, x, run.layer, run.policy, run.ranks
+  )
+
+
+def logits(run: Run, hidden: at.Float[Any, 'B S D']) -> at.Float[Any, 'B S V']:
+  """Returns the scores of the next token."""
+  head = {'head.weight': run.params[parameters.head_name(run.config)]}
+  return run.nn.linear(head, 'head', hidden)
+
+
+def mtp(
+  run: Run, tokens: at.Int32[Any, 'B S'], hidden: at.Float[Any, 'B S D']
+) -> tuple[at.Float[Any, 'B S-1 V'], Any]:
+  """Returns scores of the token after the next: arXiv 2412.19437, section 2.2.
+
+  The paper leaves two things open, read here as in transformers' `MtpLayer`
+  and the published weights: `hidden` `[B, S, D]` is taken after the final norm,
+  and the embedding stands before it in `eh_proj`.
+  """
+  nn, (number,) = run.nn, parameters.mtp_layers(run.config)
+  params = parameters.under(run.params, f'model.layers.{number}')
+  after = nn.embed(run.params['model.embed_tokens.weight'], tokens[:, 1:])
+  both = (
+    run.norm(params, 'enorm', after),
+    run.norm(params, 'hnorm', nn.without_last(hidden)),
+  )
+  x = nn.linear(params, 'eh_proj', nn.concat(both))
+  x = run.between(f'model.layers.{number}.eh_proj', x)
+  count = x.shape[1]
+  x, _, routed = layer(
+    run, number, x, nn.seen(run.config, 0, count, count, x.dtype), None
+  )
+  x = run.between(f'model.layers.{number}', x)
+  return logits(run, run.norm(params, 'shared_head.norm', x)), routed
+
+
+def grouped_attention(
+  run: Run,
+  params: Params,
+  x: at.Float[Any, 'B S D'],
+  seen: Any,
+  entries: Entries | None,
+) -> tuple[at.Float[Any, 'B S D'], Entries]:
+  """Returns `[B, S, D]` and the layer's keys and values, these tokens' too.
+
+  Args:
+    run: of this call.
+    params: those of `self_attn`.
+    x: `[B, S, D]`, normalised.
+    seen: of these tokens.
+    entries: of the tokens before; None for none.
+  """
+  nn, config = run.nn, run.config
+  queries, keys, values = (_heads(run, params, name, x) for name in 'qkv')
+  queries = nn.rotate(queries, seen.rope, config.rope_interleave)
+  keys = nn.rotate(keys, seen.rope, config.rope_interleave)
+  held: Entries = {'keys': keys, 'values': values}
+  if entries is not None:
+    held = nn.append(entries, held, seen.length)
+  scale = config.head_dim**-0.5
+  out = nn.attend(queries, held['keys'], held['values'], seen.mask, scale)
+  return nn.linear(params, 'o_proj', out), held
+
+
+def _heads(
+  run: Run, params: Params, name: str, x: at.Float[Any, 'B S D']
+) -> at.Float[Any, 'B S H X']:
+  """Returns queries, keys or values by head, normalised if they are."""
+  config = run.config
+  y = run.nn.linear(params, f'{name}_proj', x)
+  heads = y.reshape(*y.shape[:2], -1, config.head_dim)
+  if name == 'v' or not config.family.qk_norm:
+    return heads
+  whole = config.family.qk_norm == 'whole'
+  y = run.norm(params, f'{name}_norm', y if whole else heads)
+  return y.reshape(heads.shape)
+
+
+def latent_attention(
+  run: Run,
+  params: Params,
+  x: at.Float[Any, 'B S D'],
+  seen: Any,
+  entries: Entries | None,
+) -> tuple[at.Float[Any, 'B S D'], Entries]:
+  """Returns `[B, S, D]` and the layer's compressed entries, these tokens' too.
+
+  Args:
+    run: of this call.
+    params: those of `self_attn`.
+    x: `[B, S, D]`, normalised.
+    seen: of these tokens.
+    entries: of the tokens before; None for none.
+  """
+  nn, config = run.nn, run.config
+  held = _compressed(run, params, x, seen)
+  if entries is not None:
+    held = nn.append(entries, held, seen.length)
+  queries = _queries(run, params, x, seen)
+  keys, values = _expanded(run, params, held)
+  scale = config.qk_head_dim**-0.5
+  scale *= rope_numbers.softmax_factor(config.rope_scaling)
+  out = nn.attend(queries, keys, values, seen.mask, scale)
+  return nn.linear(params, 'o_proj', out), held
+
+
+def _queries(
+  run: Run, params: Params, x: at.Float[Any, 'B S D'], seen: Any
+) -> at.Float[Any, 'B S H X']:
+  nn, config = run.nn, run.config
+  if config.q_lora_rank is None:
+    queries = nn.linear(params, 'q_proj', x)
+  else:
+    low = nn.linear(params, 'q_a_proj', x)
+    norm = params['q_a_layernorm.weight']
+    low = nn.rms_norm(low, norm, config.family.latent_eps)
+    queries = nn.linear(params, 'q_b_proj', low)
+  queries = queries.reshape(*x.shape[:2], -1, config.qk_head_dim)
+  plain, turning = nn.parts(queries, config.qk_nope_head_dim)
+  turned = nn.rotate(turning, seen.rope, config.rope_interleave)
+  return nn.concat((plain, turned))
+
+
+def _compressed(
+  run: Run, params: Params, x: at.Float[Any, 'B S D'], seen: Any
+) -> Entries:
+  nn, config = run.nn, run.config
+  both = nn.linear(params, 'kv_a_proj_with_mqa', x)
+  low, turning = nn.parts(both, config.kv_lora_rank)
+  one_head = turning.reshape(*turning.shape[:2], 1, -1)
+  turned = nn.rotate(one_head, seen.rope, config.rope_interleave)
+  norm = params['kv_a_layernorm.weight']
+  return {
+    'compressed': nn.rms_norm(low, norm, config.family.latent_eps),
+    'rotated': turned.reshape(turning.shape),
+  }
+
+
+def _expanded(
+  run: Run, params: Params, held: Entries
+) -> tuple[at.Float[Any, 'B C H X'], at.Float[Any, 'B C H Y']]:
+  """Returns keys and values of every head."""
+  nn, config = run.nn, run.config
+  both = nn.linear(params, 'kv_b_proj', held['compressed'])
+  both = both.reshape(*both.shape[:2], config.num_attention_heads, -1)
+  plain, values = nn.parts(both, config.qk_nope_head_dim)
+  rotated = held['rotated']
+  rotated = rotated.reshape(*rotated.shape[:2], 1, -1)
+  rotated = nn.broadcast(rotated, (*plain.shape[:3], rotated.shape[-1]))
+  return nn.concat((plain, rotated)), values
