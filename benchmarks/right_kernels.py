@@ -1,10 +1,11 @@
 r"""How often right kernels fail: 1,000 layers, and 200 of every quantised form.
 
-A layer is judged in the lanes exact, bounded and standard, forward and
-backward: dtypes, placements of the routing weight, orders of sums, and what is
-returned take turns by seed.  Layers of codes are judged by y in lane bounded,
-where scales multiply terms or sums.  A row counts layers, those that fail, and
-those of which anything is explained.
+Each stage and gradient of a layer is judged in lane bounded, and some layers by
+whole checks: in lanes exact, bounded and standard, both passes.  Dtypes,
+placements of the routing weight, orders of sums, and in checks what is returned
+take turns by seed.  Layers of codes are judged by y in lane bounded, where
+scales multiply terms or sums.  A row counts layers, those that fail, and those
+of which anything is explained.
 
 Example:
   python -m benchmarks.right_kernels --keep
@@ -12,6 +13,7 @@ Example:
 """
 
 from collections.abc import Iterator
+import dataclasses
 
 from absl import app
 from absl import flags
@@ -21,10 +23,12 @@ from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import quantised
 from hpmoe.tools.docs import figures
 
-_SEEDS = flags.DEFINE_integer('seeds', 1000, 'Layers without codes.')
+_SEEDS = flags.DEFINE_integer('seeds', 1000, 'Layers without codes, by stage.')
+_CHECKED = flags.DEFINE_integer('checked', 48, 'Layers checked whole.')
 _OF_FORM = flags.DEFINE_integer('of_form', 200, 'Layers of each form.')
 
 _COLUMNS = ('kernel', 'layers', 'fail', 'explained')
@@ -33,18 +37,39 @@ _ORDERS = (
   *(trial.blas, trial.ascending, trial.descending),
   *(trial.even_odd, trial.blocked, trial.pairwise),
 )
+_CONFIG = dataclasses.replace(
+  presets.config(presets.get('tiny'), 2, 8), capacity=64
+)
 Layers = Iterator[tuple[str, bool, bool]]
 
 
-def _plain(seeds: int) -> Layers:
+def _of_seed(seed: int) -> tuple[str, str, trial.Kernel]:
+  """Returns a dtype, a placement and a kernel."""
+  turn = seed // 3
+  placement = precision.PLACEMENTS[turn % len(precision.PLACEMENTS)]
+  kernel = trial.Kernel(_ORDERS[turn % len(_ORDERS)])
+  return _DTYPES[seed % 3], placement, kernel
+
+
+def _stages(seeds: int) -> Layers:
   """Yields of each layer its row, whether it fails and is explained."""
   for seed in range(seeds):
-    dtype = _DTYPES[seed % 3]
-    turn = seed // 3
-    placement = precision.PLACEMENTS[turn % len(precision.PLACEMENTS)]
-    kernel = trial.Kernel(_ORDERS[turn % len(_ORDERS)])
+    dtype, placement, kernel = _of_seed(seed)
+    policy = precision.PrecisionPolicy(dtype, placement=placement)
+    made = trial.with_saved(trial.draw(_CONFIG, policy, seed))
+    rows = []
+    for run in (kernel.forward, kernel.backward):
+      got = run(made.config, policy, made.arrays)
+      rows += trial.judge_stages(made, got).values()
+    assert any(r.verdict == verdicts.PASS for r in rows), seed
+    yield dtype, any(r.verdict == verdicts.FAIL for r in rows), False
+
+
+def _checked(seeds: int) -> Layers:
+  for seed in range(seeds):
+    dtype, placement, kernel = _of_seed(seed)
     found = numpy_testing.judged(
-      numpy_testing.Numpy(kernel, everything=turn % 5 > 0),
+      numpy_testing.Numpy(kernel, everything=seed // 3 % 5 > 0),
       ('exact', 'bounded', 'standard'),
       seed=seed,
       tokens=8,
@@ -56,7 +81,11 @@ def _plain(seeds: int) -> Layers:
     judged = [r for r in found if r.verdict != verdicts.NOT_JUDGED]
     assert judged, seed
     fails = any(r.verdict == verdicts.FAIL for r in judged)
-    yield dtype, fails, any(r.failure and r.failure.pattern for r in found)
+    yield (
+      f'{dtype}, checked',
+      fails,
+      any(r.failure and r.failure.pattern for r in found),
+    )
 
 
 def _of_codes(form: str, rows: str, how: str, seeds: int) -> Layers:
@@ -68,7 +97,8 @@ def _of_codes(form: str, rows: str, how: str, seeds: int) -> Layers:
 
 
 def _all() -> Layers:
-  yield from _plain(_SEEDS.value)
+  yield from _stages(_SEEDS.value)
+  yield from _checked(_CHECKED.value)
   for form in quantised.FORMS:
     yield from _of_codes(form, '', '', _OF_FORM.value)
   for form, rows, how in quantised_testing.DYNAMIC:
