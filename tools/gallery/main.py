@@ -42,8 +42,6 @@ COLUMNS = (
 CASE = ('--preset=small', '--ranks=1', '--tokens=64')
 # Triton's interpreter is slow.
 TINY = ('--preset=tiny', '--ranks=1')
-# Of kernels that take whole blocks of columns alone.
-BLOCKS = ('--preset=tiny:d_model=64:d_ff=32', '--ranks=1')
 DTYPES = ('f32', 'bf16')
 # Asked beside: bf16 under the entry's policy.
 POLICY = 'policy'
@@ -66,7 +64,8 @@ class Entry:
     has_backward: whether its gradients are judged too.
     policy: under which it is right in bf16; '': under none.
     case: flags that say what is judged.
-    bits: flags of the layer on which it is seen what changes bits.
+    bits: flags of the layer on which it is seen what changes bits; none: it is
+      not, as the kernel takes whole blocks and is interpreted.
     python: 'ours', which has JAX and MindSpore; 'gallery'; or a variable of the
       environment that names one, without which the entry stays as it was.
   """
@@ -149,13 +148,13 @@ ENTRIES = (
     'triton_kernel.py:moe',
     ('triton', 'torch'),
     "bf16: the interpreter's tl.dot multiplies bits as integers",
-    bits=BLOCKS,
+    bits=(),
   ),
   Entry(
     'the same, float32 alone within it',
     'triton_kernel.py:wide',
     ('triton', 'torch'),
-    bits=BLOCKS,
+    bits=(),
   ),
   Entry(
     "vLLM's fused_moe_kernel, interpreted",
