@@ -54,7 +54,10 @@ def spread(rows: np.ndarray, ranks: int) -> np.ndarray:
 
 
 def _spread(layer: tuner.Layer) -> tuner.Layer:
-  """Returns the layer with experts placed once, for all its routings."""
+  """Returns the layer with experts placed once, for all its routings.
+
+  They are those that are timed: a placement for rows not yet seen gains less.
+  """
   sizes = layer.config.dims()
   rows = [
     np.bincount(ids.ravel(), minlength=sizes['E']) / ids.size

@@ -324,8 +324,8 @@ def _levers(layer, found) -> str:
   goals = [
     f'{name}: {gain:.3f}x over the published point with levers, goal '
     f'{_GOAL:g}x: {"yes" if gain >= _GOAL else "NO"}; '
-    f'{published.total(name) / found["peak"][name].seconds:.3f}x at most by '
-    'the bound without a fitted figure'
+    f'{published.total(name) / found["peak"][name].seconds:.3f}x at most '
+    'without levers, by the bound without a fitted figure'
     for name in layer.cases
     for gain in [published.total(name) / levered.total(name)]
   ]
