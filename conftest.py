@@ -80,6 +80,12 @@ def pytest_collection_modifyitems(
   items[:] = [item for item in items if id(item) in ends]
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
+  """Lets go of what JAX compiled for a module's own tests at its end."""
+  if nextitem is None or item.path != nextitem.path:
+    jax.clear_caches()
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
   """Returns a seed in [0, 2**32) that only the test's own name decides."""

@@ -22,7 +22,6 @@ Tensors = Mapping[str, np.ndarray]
 
 stage = programs.Program('hpmoe.reference.stages:run', 3)
 _passing = programs.Program('hpmoe.reference.stages:run', 3)
-_MOST_PASSING = 100
 _uncompiled = programs.Program('hpmoe.reference.stages:run', 3, compiled=False)
 _stored = programs.Program('hpmoe.reference.numerics:store', 1, compiled=False)
 _run_stage = contextvars.ContextVar[Callable]('run_stage', default=stage)
@@ -141,7 +140,7 @@ def by(run: Callable) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_passing() -> Iterator[None]:
-  """Compiles as little as it can meanwhile, and keeps little of it.
+  """Compiles as little as it can meanwhile.
 
   For stages under a hundred policies: what is no GEMM runs operation by
   operation, in the same bits, as does the rounding of what a GEMM stores; so
@@ -149,8 +148,6 @@ def in_passing() -> Iterator[None]:
   """
   with by(_in_passing):
     yield
-  if _passing.count() > _MOST_PASSING:
-    _passing.forget()
 
 
 def _in_passing(name, config, policy, known):

@@ -42,6 +42,8 @@ _MAGIC = b'hpmoe program 2\n'
 _DIGEST = 32
 _PIECE = 1 << 19  # bytes, of which a digest is made
 _SIZE = 4  # bytes of a head's length
+# Compiled for a process to hold of one function; each is a megabyte or so.
+MOST_HELD = 100
 _SETTINGS = ('JAX_', 'XLA_')
 
 Compiled = Callable[..., Any]
@@ -115,18 +117,19 @@ class Program:
 
   def count(self) -> int:
     """Returns how many this process holds."""
-    if '_jit' not in self.__dict__:
-      return len(self._made)
-    return len(self._made) + self._jit._cache_size()
+    traced = self.__dict__.get('_jit') if self._compiled else None
+    return len(self._made) + (traced._cache_size() if traced else 0)
 
   def forget(self) -> None:
-    """Lets go of what was compiled: a process can hold some thousands."""
+    """Lets go of what was compiled."""
     self._made.clear()
     self.__dict__.pop('_jit', None)
 
   def __call__(self, *args):
     static, arrays = args[: self._static], args[self._static :]
     leaves, tree = flatten(arrays)
+    if self.count() >= MOST_HELD:
+      self.forget()
     if _folder is None or not all(map(_is_plain, leaves)):
       _tell_once()
       return self._jit(*args)
@@ -146,8 +149,9 @@ class Program:
     arrays = args[self._static :]
     if not self._compiled:
       return jax.block_until_ready(self._jit(*args))
-    if key in self._made:
-      return jax.block_until_ready(self._made[key](*arrays))
+    held = self._made.get(key)
+    if held is not None:
+      return jax.block_until_ready(held(*arrays))
     found = _found(_folder, key, arrays)
     if found is None:
       _tell_once()

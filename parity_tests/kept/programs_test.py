@@ -45,6 +45,9 @@ class Tried:
     self.compiled += 1
     return self._lower(*args)
 
+  def _cache_size(self):
+    return 0
+
   def __call__(self, folder, factor=3, x=ONES):
     with programs.kept(folder):
       return np.asarray(self.program(factor, x))
@@ -86,6 +89,20 @@ class TestKept:
     path.unlink()
     tried(tmp_path)
     assert tried.compiled == 1
+
+  @pytest.mark.parametrize('kept', (True, False))
+  def test_a_process_holds_no_more_than_it_may(
+    self, tmp_path, monkeypatch, kept
+  ):
+    monkeypatch.setattr(programs, 'MOST_HELD', 2)
+    program = programs.Program(_scaled, 1)
+
+    with programs.kept(tmp_path if kept else None):
+      for factor in range(5):
+        got = np.asarray(program(factor, ONES))
+
+        np.testing.assert_array_equal(got, _scaled(factor, ONES))
+        assert 1 <= program.count() <= 2
 
   def test_other_arguments_are_another_program(self, tmp_path):
     answer(tmp_path)
