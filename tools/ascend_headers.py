@@ -48,7 +48,11 @@ _SOURCES = flags.DEFINE_list(
   'Device sources, from the root.',
 )
 
-_HEADER = 'include/basic_api/kernel_basic_intf.h'
+# All of the basic API, from 9.0 on and before.
+_HEADERS = (
+  'include/basic_api/kernel_basic_intf.h',
+  'include/basic_api/kernel_operator_intf.h',
+)
 _CORES = {
   'AIC': ('__DAV_CUBE__', '__DAV_C220_CUBE__'),
   'AIV': ('__DAV_VEC__', '__DAV_C220_VEC__'),
@@ -95,8 +99,6 @@ template <pipe_t p, class... A> __aicore__ void mark_stamp(A...);
 """
 # What a build of CANN makes of an operator's tiling.
 _TILING = '#define GET_TILING_DATA(name, at) HpmoeLaunchTiling name{}; (void)at'
-# The basic API: the others need headers that a build of CANN generates.
-_OPERATOR = '#include "basic_api/kernel_basic_intf.h"\n'
 # Overloads that differ by address space only, which CXX has none of.
 _DUMP_GUARD = 'IMPL_UTILS_DEBUG_ASC_AICORE_DUMP_IMPL_H'
 _DUMPS = ('shape_impl', 'ubuf', 'l1buf', 'cbuf', 'gm')
@@ -226,13 +228,25 @@ def learn(compiler: Compiler, setting: Setting, source: pathlib.Path) -> None:
   (setting.ours / 'strict.h').write_text(prelude(True, functions))
 
 
+def _operator(headers: pathlib.Path) -> str:
+  """Returns what stands for kernel_operator.h of these headers."""
+  new, old = (headers / header for header in _HEADERS)
+  if new.is_file():
+    return f'#include "{new.name}"\n'
+  # The old one has the advanced API in it too.
+  basic = re.findall(r'#include "kernel_\w+\.h"', old.read_text())
+  early = ('kernel_tpipe_impl.h', 'kernel_tensor_impl.h', 'kernel_type.h')
+  return '\n'.join((*(f'#include "{name}"' for name in early), *basic, ''))
+
+
 def check(headers: pathlib.Path, sources: list[pathlib.Path]) -> int:
   """Prints what each compiler says of each source; returns the exit code."""
   failed = 0
   with tempfile.TemporaryDirectory() as folder:
     ours, loose = pathlib.Path(folder, 'ours'), pathlib.Path(folder, 'loose')
     ours.mkdir()
-    (ours / 'kernel_operator.h').write_text(_OPERATOR)
+    # The basic API: the others need headers that a build of CANN generates.
+    (ours / 'kernel_operator.h').write_text(_operator(headers))
     plain, *strict = compilers()
     for source in sources:
       learn(plain, Setting(headers, ours), source)
@@ -255,10 +269,10 @@ def main(argv: list[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
   headers = pathlib.Path(_INCLUDE.value or '')
-  if _INCLUDE.value is None or not (headers / _HEADER).is_file():
+  if not any((headers / header).is_file() for header in _HEADERS):
     print(
-      f'--include: expected a folder that holds {_HEADER} (asc-devkit, or asc '
-      f'of an installed CANN), got {_INCLUDE.value}',
+      f'--include: expected a folder that holds {" or ".join(_HEADERS)} '
+      f'(asc-devkit, or asc of an installed CANN), got {_INCLUDE.value}',
       file=sys.stderr,
     )
     return 2

@@ -39,6 +39,28 @@ HPMOE_FUNCTION AscendC::GlobalTensor<T> GlobalOf(HPMOE_GM T* address) {
   return tensor;
 }
 
+// What CANN's versions spell differently, by names that all have: those of
+// Ascend C from 8.5, and what its compiler knows by itself.  ReduceRepeat,
+// SetSaturationFlag and DisableDmaAtomic came with 9.0 and 9.1.
+
+// Products of floats are of floats.
+HPMOE_FUNCTION void KeepFloats() { AscendC::SetHF32Mode(false); }
+
+// Infinities and NaN stay what they are.
+HPMOE_FUNCTION void KeepInfinities() {
+  constexpr int32_t kFloatsStay = 48;  // of the control register
+  set_ctrl(sbitset1(get_ctrl(), kFloatsStay));
+}
+
+// The sum of the first `lanes` of each of `repeats` times 64 floats, one after
+// the other.
+HPMOE_FUNCTION void SumRepeats(const AscendC::LocalTensor<float>& to,
+                               const AscendC::LocalTensor<float>& from,
+                               int32_t lanes, int32_t repeats) {
+  constexpr int32_t kBlocks = 8;  // of a repeat
+  AscendC::WholeReduceSum<float>(to, from, lanes, repeats, 1, 1, kBlocks);
+}
+
 }  // namespace hpmoe
 
 #endif  // BACKEND_ASCEND_KERNELS_ASCENDC_ASCENDC_H_

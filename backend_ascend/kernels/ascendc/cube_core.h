@@ -25,8 +25,8 @@ class CubeCore {
 
   // Before the first tile.
   HPMOE_FUNCTION void Start() {
-    // Whatever ran before: float products are exact.
-    AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);
+    // Whatever ran before.
+    KeepFloats();
     for (int32_t stage = 0; stage < kStages; ++stage) {
       AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(stage);
       AscendC::SetFlag<AscendC::HardEvent::M_MTE1>(stage);

@@ -64,7 +64,7 @@ class CubeWorker {
       AscendC::DataCopy(GlobalOf(reinterpret_cast<HPMOE_GM int32_t*>(line)),
                         one_, kWords);
     }
-    AscendC::DisableDmaAtomic();
+    AscendC::SetAtomicNone();
   }
 
  private:

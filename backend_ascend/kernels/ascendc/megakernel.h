@@ -60,8 +60,7 @@ HPMOE_FUNCTION void RunCore(const RankTensors& rank) {
 // refused before launch.
 HPMOE_FUNCTION void RunMegakernel(const LaunchArgs& args) {
   AscendC::InitSocState();
-  // Infinities and NaN stay what they are, whatever ran before.
-  AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false);
+  KeepInfinities();  // whatever ran before
   ImageHeader image;
   CopyConstant(reinterpret_cast<const HPMOE_GM ImageHeader*>(args.image),
                &image);

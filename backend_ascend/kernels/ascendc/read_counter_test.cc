@@ -8,7 +8,18 @@
 #define __aicore__
 #define __gm__
 
+uint64_t get_ctrl();
+void set_ctrl(uint64_t bits);
+uint64_t sbitset1(uint64_t bits, int64_t at);
+
 namespace AscendC {
+
+template <typename T>
+struct LocalTensor {};
+void SetHF32Mode(bool);
+template <typename T>
+void WholeReduceSum(const LocalTensor<T>&, const LocalTensor<T>&, int, int, int,
+                    int, int);
 
 template <typename T>
 struct GlobalTensor {

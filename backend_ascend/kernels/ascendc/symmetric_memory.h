@@ -51,7 +51,7 @@ HPMOE_FUNCTION void SignalSet(HPMOE_GM CounterLine* line, int32_t value) {
 HPMOE_FUNCTION void SignalAdd(HPMOE_GM CounterLine* line, int32_t amount) {
   AscendC::SetAtomicAdd<int32_t>();
   SignalSet(line, amount);
-  AscendC::DisableDmaAtomic();
+  AscendC::SetAtomicNone();
 }
 
 }  // namespace hpmoe

@@ -137,9 +137,8 @@ HPMOE_FUNCTION AscendC::LocalTensor<float> SumRows(
     const int32_t lanes = Least(left, kRepeatFloats);
     left /= lanes;
     for (int32_t row = 0; row < shape.rows; ++row) {
-      AscendC::ReduceRepeat<AscendC::ReduceType::SUM>(
-          scratch[row * shape.width], values[row * shape.width], lanes, left, 1,
-          1, kRepeatFloats / kBlockFloats);
+      SumRepeats(scratch[row * shape.width], values[row * shape.width], lanes,
+                 left);
     }
     if (left == 1) return scratch;
     const AscendC::LocalTensor<float> sums = scratch;

@@ -11,6 +11,20 @@
 // The launch says which cores a block has.
 #define KERNEL_TASK_TYPE_DEFAULT(type) static_assert(true, #type)
 
+// The control register, of which the twin has float's saturation: bit 48.
+inline int64_t get_ctrl() {
+  return int64_t{!ascend_twin::ThisNumerics().saturate} << 48;
+}
+inline void set_ctrl(uint64_t bits) {
+  ascend_twin::SetSaturate((bits >> 48 & 1) == 0);
+}
+inline uint64_t sbitset0(uint64_t bits, int64_t at) {
+  return bits & ~(uint64_t{1} << at);
+}
+inline uint64_t sbitset1(uint64_t bits, int64_t at) {
+  return bits | uint64_t{1} << at;
+}
+
 namespace AscendC {
 
 using ascend_twin::Site;

@@ -50,6 +50,9 @@ void Fixpipe(const LocalTensor<T>& dst, const LocalTensor<U>& src,
 inline void SetHF32Mode(HF32Mode mode, Site site = Site::Here()) {
   ascend_twin::SetHf32({"SetHF32Mode", site}, mode == HF32Mode::ENABLE);
 }
+inline void SetHF32Mode(bool mode, Site site = Site::Here()) {
+  ascend_twin::SetHf32({"SetHF32Mode", site}, mode);
+}
 
 }  // namespace AscendC
 
