@@ -135,11 +135,9 @@ def _trainer(config: config_lib.ModelConfig, settings: settings_lib.Settings):
 
 
 def _mindspore_trainer(config, settings):
-  try:
-    from hpmoe.models.train import mindspore_trainer
-  except ImportError as error:
-    raise ValueError(f'framework: {error}') from error
   import mindspore
+
+  from hpmoe.models.train import mindspore_trainer
 
   mindspore.set_device('CPU')
   return mindspore_trainer.trainer(config, settings)
