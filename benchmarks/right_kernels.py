@@ -4,8 +4,8 @@ Each stage and gradient of a layer is judged in lane bounded, and some layers by
 whole checks: in lanes exact, bounded and standard, both passes.  Dtypes,
 placements of the routing weight, orders of sums, and in checks what is returned
 take turns by seed.  Layers of codes are judged by y in lane bounded, where
-scales multiply terms or sums.  A row counts layers, those that fail, and those
-of which anything is explained.
+scales multiply terms or sums.  A row counts layers and those that fail; `each`
+of the figures has them by dtype and form.
 
 Example:
   python -m benchmarks.right_kernels --keep
@@ -31,7 +31,8 @@ _SEEDS = flags.DEFINE_integer('seeds', 1000, 'Layers without codes, by stage.')
 _CHECKED = flags.DEFINE_integer('checked', 48, 'Layers checked whole.')
 _OF_FORM = flags.DEFINE_integer('of_form', 200, 'Layers of each form.')
 
-_COLUMNS = ('kernel', 'layers', 'fail', 'explained')
+_COLUMNS = ('right', 'layers', 'fail')
+_BY_STAGE, _WHOLE, _CODES = 'by_stage', 'checked_whole', 'quantised'
 _DTYPES = ('float32', 'bfloat16', 'float16')
 _ORDERS = (
   *(trial.blas, trial.ascending, trial.descending),
@@ -40,7 +41,8 @@ _ORDERS = (
 _CONFIG = dataclasses.replace(
   presets.config(presets.get('tiny'), 2, 8), capacity=64
 )
-Layers = Iterator[tuple[str, bool, bool]]
+# The row, the line of `each`, and whether it fails.
+Layers = Iterator[tuple[str, str, bool]]
 
 
 def _of_seed(seed: int) -> tuple[str, str, trial.Kernel]:
@@ -62,7 +64,8 @@ def _stages(seeds: int) -> Layers:
       got = run(made.config, policy, made.arrays)
       rows += trial.judge_stages(made, got).values()
     assert any(r.verdict == verdicts.PASS for r in rows), seed
-    yield dtype, any(r.verdict == verdicts.FAIL for r in rows), False
+    fails = any(r.verdict == verdicts.FAIL for r in rows)
+    yield _BY_STAGE, dtype, fails
 
 
 def _checked(seeds: int) -> Layers:
@@ -81,11 +84,7 @@ def _checked(seeds: int) -> Layers:
     judged = [r for r in found if r.verdict != verdicts.NOT_JUDGED]
     assert judged, seed
     fails = any(r.verdict == verdicts.FAIL for r in judged)
-    yield (
-      f'{dtype}, checked',
-      fails,
-      any(r.failure and r.failure.pattern for r in found),
-    )
+    yield _WHOLE, f'{dtype}, checked', fails
 
 
 def _of_codes(form: str, rows: str, how: str, seeds: int) -> Layers:
@@ -93,7 +92,7 @@ def _of_codes(form: str, rows: str, how: str, seeds: int) -> Layers:
     kernel = quantised_testing.Kernel(('sums', 'terms')[seed % 2], rows=how)
     made = quantised_testing.drawn(form, _DTYPES[seed // 2 % 3], seed, rows)
     fails = bool(quantised_testing.failed(made, kernel))
-    yield f'{form}, rows {rows}' if rows else form, fails, False
+    yield _CODES, f'{form}, rows {rows}' if rows else form, fails
 
 
 def _all() -> Layers:
@@ -112,17 +111,24 @@ _OTHER = ('int8 divide', 'e4m3 128 reciprocal')
 
 def main(argv):
   del argv
-  counts: dict[str, list[int]] = {}
-  for done, (name, *found) in enumerate(_all(), 1):
-    row = counts.setdefault(name, [0, 0, 0])
-    counts[name] = [n + one for n, one in zip(row, (1, *found))]
+  sums: dict[str, list[int]] = {}
+  each: dict[str, list[int]] = {}
+  for done, (row, line, fails) in enumerate(_all(), 1):
+    for counts, name in ((sums, row), (each, line)):
+      layers, failed = counts.setdefault(name, [0, 0])
+      counts[name] = [layers + 1, failed + fails]
     if done % 50 == 0:
-      print(done, name, *counts[name], flush=True)
-  rows = [[name, *map(str, row)] for name, row in counts.items()]
-  for row in rows:
-    print(*row, sep='\t')
-  figures.keep('right_kernels', 'right_kernels', _COLUMNS, rows)
-  return int(any(row[1] for row in counts.values()))
+      print(done, line, *each[line], flush=True)
+  for line in _told(each):
+    print(*line, sep='\t')
+  figures.keep(
+    'right_kernels', 'right_kernels', _COLUMNS, _told(sums), each=_told(each)
+  )
+  return int(any(failed for _, failed in sums.values()))
+
+
+def _told(counts: dict[str, list[int]]) -> list[list[str]]:
+  return [[name, *map(str, row)] for name, row in counts.items()]
 
 
 if __name__ == '__main__':

@@ -219,6 +219,8 @@ class _Run:
       raise ValueError('text: expected the one that the run has, got another')
 
   def _rows(self, path: pathlib.Path, count: int) -> list[dict[str, Any]]:
+    if not path.is_file():
+      raise ValueError(f'{path}: expected the metrics of its steps, got none')
     try:
       rows = [json.loads(line) for line in path.read_text().splitlines()]
     except ValueError as error:

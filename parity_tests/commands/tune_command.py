@@ -272,7 +272,7 @@ def _cases(layer, found) -> str:
       'backward ms',
       'speedup',
       'bound ms',
-      'no figure fitted',
+      'fitted shares at 1',
       'above it',
       'regret',
     ),
@@ -325,12 +325,14 @@ def _levers(layer, found) -> str:
     f'{name}: {gain:.3f}x over the published point with levers, goal '
     f'{_GOAL:g}x: {"yes" if gain >= _GOAL else "NO"}; '
     f'{published.total(name) / found["peak"][name].seconds:.3f}x at most '
-    'without levers, by the bound without a fitted figure'
+    'with this flow and no lever, fitted shares at 1'
     for name in layer.cases
     for gain in [published.total(name) / levered.total(name)]
   ]
   if not rows:
     return '\n'.join(['no lever helps', *goals])
+  if any(row.choice == 'placement' for row in found['levers']):
+    goals.append('placement is chosen on the routing that is timed')
   return '\n'.join([text_table.text(heading, rows), '', *goals])
 
 

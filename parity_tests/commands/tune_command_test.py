@@ -46,7 +46,7 @@ def test_writes_what_check_and_law_run(tmp_path, capsys):
   assert found['cases'] == ['balanced', 'skewed']
   assert found['target'] == 'ascend'
   assert 'over the published point with levers, goal 1.15x' in told
-  assert 'without a fitted figure' in told
+  assert 'fitted shares at 1' in told
   for case in found['cases']:
     total = sum(found['levered']['simulated'][case].values())
     assert found['peak'][case]['seconds'] <= found['bound'][case]['seconds']

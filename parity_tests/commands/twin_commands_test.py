@@ -119,7 +119,7 @@ class TestFaults:
       == ('early_signal', faults.Direction.BACKWARD)
     )
     monkeypatch.setattr(faults, 'TABLE', table)
-    arguments = ['--ranks=2', '--direction=backward', '--twin_mode=late']
+    arguments = ['--ranks=1', '--direction=backward', '--twin_mode=late']
     # when
     code = main.main(['faults', TWIN, *arguments])
     # then

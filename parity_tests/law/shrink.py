@@ -282,19 +282,27 @@ def _tasks(
   found: Found,
   progress: Callable[[str], None],
 ) -> tuple[str, ...]:
-  """Returns the tasks without which our launch does not fail.
+  """Returns the tasks of our launch that are wrong by themselves.
 
-  Each on the oracle's inputs, so that what one does wrong does not spread.
+  Each on the oracle's inputs, so that what one does wrong does not spread.  If
+  none is, what nothing orders.  None of a launch that cannot be replayed so.
   """
-  if not isinstance(request.candidate, host.Megakernel):
+  ours = request.candidate
+  if not isinstance(ours, host.Megakernel) or not ours.can.modes:
+    return ()
+  if ours.fused or ours.checking.is_part:
     return ()
   progress('task by task')
-  alone = dataclasses.replace(request.candidate.checking, isolate=True)
-  candidate = dataclasses.replace(request.candidate, checking=alone)
+  alone = dataclasses.replace(ours.checking, isolate=True)
+  candidate = dataclasses.replace(ours, checking=alone)
   judgement = dataclasses.replace(
     request.judgement, lanes=(found.failure.lane,), repeat=1
   )
-  report = check_lib.run(request_lib.Request(found.case, candidate, judgement))
+  asked = request_lib.Request(found.case, candidate, judgement)
+  try:
+    report = check_lib.run(asked)
+  except candidates.CandidateError:
+    return ()
   wrong = [str(one) for one in report.wrong if one.bad]
   return tuple(wrong or [str(race) for race in report.races[:1]])
 
