@@ -6,7 +6,7 @@ Sources: arXiv 2412.19437, section 2.1.1, for compressed keys and values, and
 the published code of each family.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpmoe.models import config as config_lib
@@ -26,6 +26,8 @@ class Operators(NamedTuple):
     linear: `(params, name, x)`: x times a weight, plus its bias if it has one.
     rms_norm: `(x, weight, eps)`.
     mlp: `(params, x)`: a dense block.
+    sigmoid: `(x)`.
+    wide: `(dtype)`: that of sums of `dtype`.
     embed: `(embeddings, tokens)`: their rows.
     parts: `(x, width)`: the first `width` of the last axis, and the rest.
     concat: `(arrays)` along the last axis.
@@ -35,12 +37,14 @@ class Operators(NamedTuple):
     attend: `(queries, keys, values, mask, scale)`.
     seen: `(config, length, count, capacity, dtype)`: who sees whom.
     append: `(entries, new, length)`: of a cache.
-    feed_forward: `(config, params, x, layer, policy, ranks)`: experts.
+    feed_forward: `(config, params, x, layer, policy, ranks)`: routed experts.
   """
 
   linear: Callable[..., Any]
   rms_norm: Callable[..., Any]
   mlp: Callable[..., Any]
+  sigmoid: Callable[..., Any]
+  wide: Callable[..., Any]
   embed: Callable[..., Any]
   parts: Callable[..., Any]
   concat: Callable[..., Any]
@@ -68,6 +72,37 @@ class Run(NamedTuple):
     """Returns `x` after the norm `name` of a layer."""
     eps = self.config.rms_norm_eps
     return self.nn.rms_norm(x, params[f'{name}.weight'], eps)
+
+
+def stack(
+  run: Run,
+  hidden: at.Float[Any, 'B S D'],
+  seen: Any,
+  cached: Sequence[Entries | None],
+) -> tuple[list[at.Float[Any, 'B S D']], list[Entries], dict[int, Any]]:
+  """Returns the states, what each attention holds, and routings by layer.
+
+  States `[B, S, D]` are the embeddings and what follows each layer, of the last
+  one after the norm.
+
+  Args:
+    run: of this call.
+    hidden: `[B, S, D]`, the embeddings.
+    seen: of these tokens.
+    cached: of each layer, entries of the tokens before; None for none.
+  """
+  states, held = [hidden], []
+  routed = {}
+  for number, entries in enumerate(cached):
+    hidden, entries, of_layer = layer(run, number, hidden, seen, entries)
+    hidden = run.between(f'model.layers.{number}', hidden)
+    states.append(hidden)
+    held.append(entries)
+    if of_layer is not None:
+      routed[number] = of_layer
+  normed = run.norm(run.params, 'model.norm', hidden)
+  states[-1] = run.between('model.norm', normed)
+  return states, held, routed
 
 
 def layer(
@@ -102,9 +137,24 @@ def _feed_forward(
   if not run.config.has_experts(number):
     return run.nn.mlp(parameters.under(params, 'mlp'), x), None
   block = parameters.under(params, run.config.family.block)
-  return run.nn.feed_forward(
+  y, routed = run.nn.feed_forward(
     run.config, block, x, run.layer, run.policy, run.ranks
   )
+  if run.config.shared_width:
+    y = y + _shared(run, block, x)
+  return y, routed
+
+
+def _shared(
+  run: Run, params: Params, x: at.Float[Any, 'B S D']
+) -> at.Float[Any, 'B S D']:
+  nn, family = run.nn, run.config.family
+  y = nn.mlp(parameters.under(params, family.shared), x)
+  if not family.shared_gate:
+    return y
+  wide = x.astype(nn.wide(x.dtype))
+  weight = nn.sigmoid(nn.linear(params, family.shared_gate, wide))
+  return (weight * y.astype(wide.dtype)).astype(x.dtype)
 
 
 def logits(run: Run, hidden: at.Float[Any, 'B S D']) -> at.Float[Any, 'B S V']:

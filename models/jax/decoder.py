@@ -54,6 +54,8 @@ _OPERATORS = layers.Operators(
   linear=ops.linear,
   rms_norm=ops.rms_norm,
   mlp=ops.mlp,
+  sigmoid=jax.nn.sigmoid,
+  wide=ops.wide,
   embed=ops.embed,
   parts=ops.parts,
   concat=ops.concat,
@@ -118,25 +120,17 @@ def forward(
     cache_lib.check_room(cache, count)
     length, capacity = cache.length, cache.capacity
   seen = attention_lib.seen(config, length, count, capacity, hidden.dtype)
-  states, held = [hidden], []
-  routed: dict[int, moe_lib.Routed | None] = {}
-  for number in range(config.num_hidden_layers):
-    entries = None if cache is None else cache.layers[number]
-    hidden, entries, of_layer = layers.layer(run, number, hidden, seen, entries)
-    hidden = between(f'model.layers.{number}', hidden)
-    states.append(hidden)
-    held.append(entries)
-    if of_layer is not None:
-      routed[number] = of_layer
-  norm = params['model.norm.weight']
-  hidden = ops.rms_norm(hidden, norm, config.rms_norm_eps)
-  hidden = states[-1] = between('model.norm', hidden)
+  none = (None,) * config.num_hidden_layers
+  cached = none if cache is None else cache.layers
+  states, held, routed = layers.stack(run, hidden, seen, cached)
   if cache is not None:
     cache = cache_lib.Cache(length + count, tuple(held))
   further = None
   if mtp:
-    further, routed[config.num_hidden_layers] = layers.mtp(run, tokens, hidden)
-  return layers.logits(run, hidden), Aux(tuple(states), routed, cache, further)
+    number = config.num_hidden_layers
+    further, routed[number] = layers.mtp(run, tokens, states[-1])
+  aux = Aux(tuple(states), routed, cache, further)
+  return layers.logits(run, states[-1]), aux
 
 
 def next_token_loss(

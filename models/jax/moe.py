@@ -18,9 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
-from hpmoe.models import families
 from hpmoe.models import layer_names
-from hpmoe.models import parameters
 from hpmoe.models.jax import ops
 from hpmoe.models.jax import router
 from hpmoe.reference import differentiable
@@ -60,7 +58,7 @@ def feed_forward(
   policy: precision.PrecisionPolicy,
   ranks: int,
 ) -> tuple[at.Float[at.Array, 'B S D'], Routed]:
-  """Returns routed and shared experts of `x` `[B, S, D]`, and the routing.
+  """Returns the routed experts of `x` `[B, S, D]`, and the routing.
 
   Args:
     config: sizes and options.
@@ -84,21 +82,7 @@ def feed_forward(
   hits = chosen.topk_ids[..., None] == experts
   loads = jnp.sum(hits, axis=(0, 1, 2), dtype=jnp.int32)
   routed = Routed(tokens, scores, *chosen, loads, y)
-  out = y.reshape(x.shape)
-  if config.shared_width:
-    out = out + _shared(config.family, params, x)
-  return out, routed
-
-
-def _shared(
-  family: families.Family, params: ops.Params, x: at.Float[at.Array, 'B S D']
-) -> at.Float[at.Array, 'B S D']:
-  y = ops.mlp(parameters.under(params, family.shared), x)
-  if not family.shared_gate:
-    return y
-  wide = x.astype(ops.wide(x.dtype))
-  weight = jax.nn.sigmoid(ops.linear(params, family.shared_gate, wide))
-  return (weight * y.astype(wide.dtype)).astype(x.dtype)
+  return y.reshape(x.shape), routed
 
 
 def _by_rank(

@@ -21,9 +21,7 @@ from mindspore import ops as ms_ops
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends import mindspore_parallel
 from hpmoe.models import config as config_lib
-from hpmoe.models import families
 from hpmoe.models import layer_names
-from hpmoe.models import parameters
 from hpmoe.models.mindspore import ops
 from hpmoe.models.mindspore import router
 from hpmoe.reference.contract import array_typing as at
@@ -61,7 +59,7 @@ def feed_forward(
   policy: precision.PrecisionPolicy,
   ranks: int,
 ) -> tuple[at.Float[ms.Tensor, 'B S D'], Routed]:
-  """Returns routed and shared experts of `x` `[B, S, D]`, and the routing.
+  """Returns the routed experts of `x` `[B, S, D]`, and the routing.
 
   Args:
     config: sizes and options.
@@ -84,21 +82,7 @@ def feed_forward(
   hits = _hits(chosen.topk_ids, config.num_experts)
   loads = hits.astype(ms.int32).sum(axis=(0, 1, 2))
   routed = Routed(tokens, scores, *chosen, loads, y)
-  out = y.reshape(x.shape)
-  if config.shared_width:
-    out = out + _shared(config.family, params, x)
-  return out, routed
-
-
-def _shared(
-  family: families.Family, params: ops.Params, x: at.Float[ms.Tensor, 'B S D']
-) -> at.Float[ms.Tensor, 'B S D']:
-  y = ops.mlp(parameters.under(params, family.shared), x)
-  if not family.shared_gate:
-    return y
-  wide = x.astype(ops.wide(x.dtype))
-  weight = ops.sigmoid(ops.linear(params, family.shared_gate, wide))
-  return (weight * y.astype(wide.dtype)).astype(x.dtype)
+  return y.reshape(x.shape), routed
 
 
 def _hits(
