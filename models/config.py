@@ -12,6 +12,7 @@ from hpmoe.models import families
 _CONFIGS = pathlib.Path(__file__).resolve().parent / 'configs'
 FAMILIES = families.FAMILIES
 DTYPES = ('float32', 'bfloat16', 'float16')
+_CONTEXT = 'original_max_position_embeddings'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,7 @@ class RopeScaling:
   """YaRN, arXiv 2309.00071, in the names of `rope_scaling` in config.json.
 
   Attributes:
-    factor: new context over the one of training.
+    factor: new context over the one of training, at least 1.
     original_max_position_embeddings: context of training, positions.
     beta_fast: rotations over that context above which a frequency is kept.
     beta_slow: rotations below which it is divided by `factor`.
@@ -68,7 +69,8 @@ class ModelConfig:
     sandwich_norm: whether a layer also normalises what it adds.
     qkv_bias: whether queries, keys and values have a bias, and the output none.
     router_bias: whether a router of sigmoids has a bias that corrects the load.
-    norm_topk_prob: whether a token's K weights are divided by their sum.
+    norm_topk_prob: whether a token's K weights are divided by their sum; see
+      `normalizes_weights`.
     routed_scaling_factor: factor on them after that.
     n_group: groups of experts.
     topk_group: groups that a token may go to.
@@ -166,6 +168,12 @@ class ModelConfig:
     return own or self.shared_expert_intermediate_size
 
   @property
+  def normalizes_weights(self) -> bool:
+    """Whether a token's routing weights are divided by their sum."""
+    several = self.num_experts_per_tok > 1
+    return self.norm_topk_prob and (several or self.family.normalizes_one)
+
+  @property
   def qk_head_dim(self) -> int:
     """Width of a query or key."""
     return self.head_dim or self.qk_nope_head_dim + self.qk_rope_head_dim
@@ -214,8 +222,8 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
 
   Where a key is absent, the default of the family's reference implementation
   holds.  Reads `rope_parameters`, as transformers 5 writes it, as well as
-  `rope_theta` with `rope_scaling`.  Keys that do not change the arithmetic are
-  not read.
+  `rope_theta` with `rope_scaling`, and both where they agree.  Keys that do not
+  change the arithmetic are not read.
 
   Raises:
     ValueError: a field is missing, out of range, unknown, or asks for what no
@@ -289,6 +297,8 @@ _MAY_BE_NULL = (
   *('bos_token_id', 'rope_scaling', 'num_key_value_heads'),
 )
 _ROPE = ('rope_theta', 'rope_scaling', 'rope_parameters')
+# Of the fields of `RopeScaling` that are no floats, a value of the type.
+_ROPE_TYPES = {_CONTEXT: 0, 'truncate': True}
 
 
 def _hf_names(family: families.Family) -> dict[str, str]:
@@ -342,7 +352,8 @@ def _value(
       )
   if given[first] is None and ours in _MAY_BE_NULL:
     return None
-  if given[first] is None and ours in _NULLS:
+  required = family.defaults[ours] is None
+  if given[first] is None and ours in _NULLS and not required:
     return _NULLS[ours]
   return _typed(first, family.defaults[ours], given[first])
 
@@ -376,35 +387,64 @@ def _is_int(value: Any) -> bool:
 def _with_rope(
   family: families.Family, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns fields with `rope_theta` and `rope_scaling`, if given at all."""
-  given = fields.get('rope_scaling') or fields.get('rope_parameters') or {}
-  given = {name: value for name, value in given.items() if value is not None}
-  kinds = [given.pop(name, None) for name in ('rope_type', 'type')]
-  kind = kinds[0] or kinds[1] or 'default'
+  """Returns fields with `rope_theta` and `rope_scaling`.
+
+  A file may have one, or both of transformers' forms if they mean the same.
+  """
   out = {name: value for name, value in fields.items() if name not in _ROPE[1:]}
-  if 'rope_theta' in given:
-    out['rope_theta'] = given.pop('rope_theta')
-  if kind not in ('default', 'yarn'):
+  given = [name for name in _ROPE[1:] if fields.get(name) is not None]
+  read = [_rope(family, name, fields[name], out) for name in given]
+  for name, rope in zip(given, read, strict=True):
+    if rope != read[0]:
+      raise ValueError(f'{name}: expected {given[0]}={read[0]}, got {rope}')
+  return out | (read[0] if read else {})
+
+
+def _rope(
+  family: families.Family, key: str, value: Any, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns what one form says, with the rest of the file's `fields`."""
+  _require(isinstance(value, Mapping), key, 'an object', value)
+  given = {name: v for name, v in value.items() if v is not None}
+  kind_names = [name for name in ('rope_type', 'type') if name in given]
+  kinds = {str(given.pop(name)) for name in kind_names} or {'default'}
+  if kinds not in ({'default'}, {'yarn'}):
     raise ValueError(
-      f"rope_scaling: expected the type 'default' or 'yarn', got {kind!r}"
+      f"{key}: expected the type 'default' or 'yarn', got {sorted(kinds)}"
     )
-  known = {
-    field.name: field.default for field in dataclasses.fields(RopeScaling)
-  }
-  if unknown := sorted(set(given) - set(known)):
+  out = {'rope_theta': _theta(family, key, given, fields)}
+  known = dataclasses.fields(RopeScaling) if kinds == {'yarn'} else ()
+  types = {field.name: _ROPE_TYPES.get(field.name, 0.0) for field in known}
+  if unknown := sorted(set(given) - set(types)):
     raise ValueError(
-      f'rope_scaling: expected of yarn {sorted(known)}, got {unknown[0]!r}'
+      f'{key}: expected of the type {min(kinds)!r} no key but '
+      f'{["rope_theta", *types]}, got {unknown[0]!r}'
     )
-  if kind == 'default':
+  if not types:
     return out
-  name = 'max_position_embeddings'
-  given.setdefault(f'original_{name}', _value(family, name, fields))
-  for name, value in given.items():
-    kind = True if isinstance(known[name], bool) else 0.0
-    _typed(f'rope_scaling.{name}', kind, value)
+  given.setdefault(_CONTEXT, _value(family, 'max_position_embeddings', fields))
   if 'factor' not in given:
-    raise ValueError('rope_scaling.factor: expected a number, got none')
-  return out | {'rope_scaling': RopeScaling(**given)}
+    raise ValueError(f'{key}.factor: expected a number, got none')
+  given = {n: _typed(f'{key}.{n}', types[n], v) for n, v in given.items()}
+  scaling = RopeScaling(**given)
+  _check_scaling(key, scaling)
+  return out | {'rope_scaling': scaling}
+
+
+def _theta(
+  family: families.Family,
+  key: str,
+  given: dict[str, Any],
+  fields: Mapping[str, Any],
+) -> float:
+  """Takes `rope_theta` out of one form; beside it, it must be the same."""
+  outer = _value(family, 'rope_theta', fields)
+  theta = given.pop('rope_theta', outer)
+  if 'rope_theta' in fields and theta != outer:
+    raise ValueError(
+      f'{key}.rope_theta: expected rope_theta={outer}, got {theta!r}'
+    )
+  return _typed(f'{key}.rope_theta', 0.0, theta)
 
 
 def _scaling_to_hf(scaling: RopeScaling) -> dict[str, Any]:
@@ -426,8 +466,12 @@ def _check(config: ModelConfig) -> None:
       least = 0 if name in _MAY_BE_ZERO else 1
       _require(_is_int(value) and value >= least, theirs, f'>= {least}', value)
     elif isinstance(default, float):
-      fine = math.isfinite(value) and value >= 0
-      _require(fine, theirs, 'a finite number >= 0', value)
+      turns = name == 'rope_theta'  # YaRN divides by its logarithm.
+      fine = math.isfinite(value) and (value > 1 if turns else value >= 0)
+      expected = f'a finite number {"> 1" if turns else ">= 0"}'
+      _require(fine, theirs, expected, value)
+  if config.rope_scaling is not None:
+    _check_scaling('rope_scaling', config.rope_scaling)
   _check_heads(config)
   _check_router(config)
   _require(config.dtype in DTYPES, 'dtype', f'one of {DTYPES}', config.dtype)
@@ -440,6 +484,19 @@ def _check(config: ModelConfig) -> None:
       f'layers below num_hidden_layers={config.num_hidden_layers}',
       layer,
     )
+
+
+def _check_scaling(key: str, scaling: RopeScaling) -> None:
+  # The next above 0 for what must not be 0.
+  tiny, slow = math.ulp(0.0), scaling.beta_slow
+  for name, least in (
+    *(('factor', 1), (_CONTEXT, 1), ('mscale', 0), ('mscale_all_dim', 0)),
+    *(('attention_factor', tiny), ('beta_slow', tiny), ('beta_fast', slow)),
+  ):
+    value = getattr(scaling, name)
+    fine = value is None or (math.isfinite(value) and value >= least)
+    expected = '> 0' if least == tiny else f'>= {least}'
+    _require(fine, f'{key}.{name}', f'a finite number {expected}', value)
 
 
 def _check_heads(config: ModelConfig) -> None:

@@ -14,6 +14,11 @@ REFERENCE = json.loads(FILE.read_text())
 _GOLDEN = json.loads((FILE.parent / 'golden/configs.json').read_text())
 
 
+NAN, INF = float('nan'), float('inf')
+CONTEXT = 'original_max_position_embeddings'
+YARN = {'type': 'yarn', 'factor': 4.0, CONTEXT: 64}
+
+
 def fields(name: str, **changed) -> dict:
   out = config_lib.load(name).to_hf() | changed
   return {key: value for key, value in out.items() if value != 'absent'}
@@ -34,6 +39,11 @@ class TestRoundTrip:
     scaling['rope_theta'] = given.pop('rope_theta')
     given['rope_parameters'] = scaling
     assert config_lib.from_hf(given) == config_lib.load(name)
+
+  def test_both_forms_of_rope_that_agree(self):
+    given = fields('deepseek_tiny', rope_scaling=YARN)
+    both = given | {'rope_parameters': YARN | {'rope_theta': 10000.0}}
+    assert config_lib.from_hf(both) == config_lib.from_hf(given)
 
 
 class TestMeaning:
@@ -61,6 +71,14 @@ class TestMeaning:
         family['pangu_ultra_moe'].renamed.get(ours, ours)
       )
     assert config_lib.from_hf(given) == config_lib.load('pangu_ultra_moe')
+
+  @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
+  def test_a_single_weight_is_divided_by_itself_but_in_pangu(self, model_type):
+    given = TestAbsentKeys.SMALL[model_type] | {'num_experts_per_tok': 1}
+    if model_type != 'mixtral':
+      given = given | {'norm_topk_prob': True}
+    config = config_lib.from_hf(given)
+    assert config.normalizes_weights == (model_type != 'pangu_ultra_moe')
 
   def test_layers_with_experts(self):
     assert config_lib.load('deepseek_v3').moe_layers() == tuple(range(3, 61))
@@ -167,6 +185,18 @@ class TestRefusals:
       ('deepseek_tiny', 'rope_scaling', {'type': 'yarn', 'factor': 'x'}),
       ('deepseek_tiny', 'rope_scaling', {'type': 'yarn', 'truncate': 1}),
       ('deepseek_tiny', 'rope_scaling', {'partial_rotary_factor': 0.5}),
+      ('deepseek_tiny', 'rope_scaling', {'factor': 4.0}),
+      ('deepseek_tiny', 'rope_scaling', {'rope_type': [], 'type': 'yarn'}),
+      ('deepseek_tiny', 'rope_scaling', [4.0]),
+      ('deepseek_tiny', 'rope_scaling', YARN | {'rope_type': 'default'}),
+      ('deepseek_tiny', 'rope_scaling', YARN | {'rope_theta': 1e6}),
+      ('deepseek_tiny', 'rope_parameters', YARN | {'factor': 8.0}),
+      ('deepseek_tiny', 'rope_parameters', {'rope_theta': 1e6}),
+      ('deepseek_tiny', 'rope_parameters', {'rope_type': 'default'}),
+      ('deepseek_tiny', 'rope_theta', 1),
+      ('deepseek_tiny', 'rope_theta', 0),
+      ('deepseek_tiny', 'rope_theta', -1e4),
+      ('deepseek_tiny', 'rope_theta', float('nan')),
       ('deepseek_tiny', 'torch_dtype', 'float8_e4m3fn'),
       ('qwen3_moe_tiny', 'num_key_value_heads', 3),
       ('qwen3_moe_tiny', 'mlp_only_layers', [4]),
@@ -179,8 +209,37 @@ class TestRefusals:
   def test_a_field_is_named(self, name, field, value):
     named = {'n_routed_experts': 'num_experts_per_tok', 'torch_dtype': 'dtype'}
     expected = named.get(field, field)
-    with pytest.raises(ValueError, match=f'^{expected}[.:a-z]* ?expected '):
-      config_lib.from_hf(fields(name, **{field: value}))
+    given = fields(name, rope_scaling=YARN) | {field: value}
+    with pytest.raises(ValueError, match=f'^{expected}[.:a-z_]* ?expected '):
+      config_lib.from_hf(given)
+
+  @pytest.mark.parametrize('key', ['rope_scaling', 'rope_parameters'])
+  @pytest.mark.parametrize(
+    'field, values',
+    [
+      ('factor', (0, 0.5, -4, NAN, INF)),
+      ('original_max_position_embeddings', (0, -1, 16.5)),
+      ('beta_slow', (0, -1, NAN)),
+      ('beta_fast', (0.5, NAN, INF)),
+      ('mscale', (-1, NAN)),
+      ('mscale_all_dim', (-1, INF)),
+      ('attention_factor', (0, -1, NAN)),
+      ('rope_theta', (1e6, NAN, '1e4')),
+    ],
+  )
+  def test_a_number_of_yarn_out_of_range(self, key, field, values):
+    given = fields('deepseek_tiny', rope_scaling='absent')
+    for value in values:
+      with pytest.raises(ValueError, match=f'^{key}.{field}: expected .*got'):
+        config_lib.from_hf(given | {key: YARN | {field: value}})
+      if field != 'rope_theta' and value != 16.5:
+        scaling = config_lib.RopeScaling(
+          **{'factor': 4.0, CONTEXT: 64, field: value}
+        )
+        with pytest.raises(ValueError, match=f'^rope_scaling.{field}: exp'):
+          dataclasses.replace(
+            config_lib.load('deepseek_tiny'), rope_scaling=scaling
+          )
 
   @pytest.mark.parametrize(
     'golden, field, value',
@@ -188,6 +247,7 @@ class TestRefusals:
       ('dots_groups', 'max_window_layers', 1),
       ('dots_groups', 'layer_types', ['full_attention', 'sliding_attention']),
       ('dots_groups', 'num_experts_per_tok', None),
+      ('dots_groups', 'n_shared_experts', None),
       ('qwen2_plain', 'use_sliding_window', True),
       ('olmoe_plain', 'clip_qkv', 8.0),
     ],

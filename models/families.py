@@ -21,6 +21,7 @@ class Family:
     router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
     defaults: the fields of `ModelConfig` that config.json of this family has ->
       what its absence means; None for a field that must be there, or null.
+    normalizes_one: whether a token's only weight is divided by itself too.
     qk_norm: how queries and keys are normalised: each 'head', the 'whole'
       width at once, or ''.
     latent_eps: of the norms of compressed vectors, which the reference gives
@@ -40,6 +41,7 @@ class Family:
   attention: str
   router: str
   defaults: Mapping[str, Any]
+  normalizes_one: bool = True
   qk_norm: str = ''
   latent_eps: float = 1e-6
   block: str = 'mlp'
@@ -277,6 +279,7 @@ _PANGU = Family(
   architecture='PanguUltraMoEForCausalLM',
   attention='mla',
   router='sigmoid_group',
+  normalizes_one=False,
   latent_eps=1e-5,
   defaults={
     name: value

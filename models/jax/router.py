@@ -29,7 +29,7 @@ def route(
   scores_: at.Float[at.Array, 'R T E'],
 ) -> routing.Routing:
   """Returns the choice of `config.family.router`; ties as in the oracle."""
-  top_k, normalize = config.num_experts_per_tok, config.norm_topk_prob
+  top_k, normalize = config.num_experts_per_tok, config.normalizes_weights
   if config.family.router == 'softmax':
     return routing.softmax_topk(scores_, top_k, normalize)
   return routing.sigmoid_group_topk(

@@ -40,7 +40,7 @@ def route(
   scores_: at.Float[ms.Tensor, 'R T E'],
 ) -> Routing:
   """Returns the choice of `config.family.router`; ties as in the oracle."""
-  top_k, normalize = config.num_experts_per_tok, config.norm_topk_prob
+  top_k, normalize = config.num_experts_per_tok, config.normalizes_weights
   if config.family.router == 'softmax':
     ids = _best(scores_, top_k)
     weights = ms_ops.gather_elements(ops.softmax(scores_), -1, ids)
