@@ -45,7 +45,7 @@ distance d before rounding that has the probability |d| / s, so rounding leaves
 the mean of |d| as it was and adds s |d| to the mean of d^2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 
@@ -288,13 +288,13 @@ def _often_rounded(
   point: str,
   times: int,
   reach: np.ndarray,
-  apart: np.ndarray,
+  apart: Callable[[], np.ndarray],
 ) -> tuple[np.ndarray | float, np.ndarray | float, np.ndarray | None]:
   """Returns error and, as `_across`, variance of a sum rounded each time.
 
   `reach` `[...]` is the sum of magnitudes: no partial sum is larger, and where
-  it overflows nothing is known.  Two right kernels are `apart` `[...]` before,
-  and round in the same order.
+  it overflows nothing is known.  Two right kernels are `apart()` `[...]`
+  before, and round in the same order.
   """
   dtype = policy.rounding(point)
   if dtype is None or not times:
@@ -302,7 +302,7 @@ def _often_rounded(
   u, row = ulp.unit_roundoff(dtype), storage.ROUNDED[dtype]
   error = gamma(times, u) * reach + times * row.smallest
   error = np.where(reach * (1 + gamma(times, u)) < row.largest, error, np.inf)
-  variance, crossed = _across(policy, dtype, reach, apart)
+  variance, crossed = _across(policy, dtype, reach, apart())
   return error, times * variance, None if crossed is None else times * crossed
 
 
@@ -392,9 +392,12 @@ def gemm(
     most = (np.abs(rows.value) + rows.bound()) @ of_weights.error
     error = (error + (1 + scale) * most) * (1 + gamma(2))
   blocks = -(-depth // precision.BLOCK_INNER)
-  apart = np.sqrt(of_sum + square.roughly(own))
   more, of_blocks, crossed = _often_rounded(
-    policy, 'accumulator', blocks, reach, apart
+    policy,
+    'accumulator',
+    blocks,
+    reach,
+    lambda: np.sqrt(of_sum + square.roughly(own)),
   )
   error, of_sum = error + (1 + scale) * more, of_sum + of_blocks
   if rows.variance is None and of_weights.variance is None:
@@ -1096,7 +1099,11 @@ class CombineSums:
     own += (self.slots * _TINY) ** 2
     point = _RUNNING[self.stage]
     more, of_rounding, crossed = _often_rounded(
-      self.policy, point, self.slots - 1, reach, np.sqrt(own + self.variance)
+      self.policy,
+      point,
+      self.slots - 1,
+      reach,
+      lambda: np.sqrt(own + self.variance),
     )
     error, own = error + (1 + scale) * more, own + of_rounding
     crossed = _both(self.crossed, crossed)
