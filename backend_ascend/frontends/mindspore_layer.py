@@ -21,9 +21,10 @@ try:
   from mindspore import nn
   from mindspore import ops
 except ImportError as e:
-  raise ImportError(
+  raise ModuleNotFoundError(
     'mindspore_layer: expected MindSpore, got none; '
-    "install the extra: pip install 'hyperparallel-moe[mindspore]'"
+    "install the extra: pip install 'hyperparallel-moe[mindspore]'",
+    name='mindspore',
   ) from e
 
 from hpmoe.backend_ascend.frontends import _mindspore_ffi  # noqa: E402

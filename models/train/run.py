@@ -84,6 +84,8 @@ def train(
     told: is given a line for each step.
 
   Raises:
+    ImportError: a package of the extra `models`, or `mindspore` for that
+      framework, is missing; names it.
     OSError: a file cannot be read or written.
     ValueError: a setting is wrong, the text is too short, the folder holds
       another run, or there is nothing to resume.
@@ -135,6 +137,8 @@ def _trainer(config: config_lib.ModelConfig, settings: settings_lib.Settings):
 
 
 def _mindspore_trainer(config, settings):
+  # First, for without MindSpore it says what installs it.
+  from hpmoe.backend_ascend.frontends import mindspore_layer  # noqa: F401, I001
   import mindspore
 
   from hpmoe.models.train import mindspore_trainer

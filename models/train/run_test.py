@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend import frontends
 from hpmoe.models import config as config_lib
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import tokenizer
@@ -69,6 +71,18 @@ class TestTrain:
     assert weights.config.num_hidden_layers == 1
     assert set(weights.load()) == set(weights.specs)
     assert tokenizer.load(folder / run.MODEL).encode('a').ids == [97]
+
+  def test_without_mindspore_the_extra_is_named(
+    self, settings, tmp_path, monkeypatch
+  ):
+    name = f'{frontends.__name__}.mindspore_layer'
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delattr(frontends, 'mindspore_layer', raising=False)
+    monkeypatch.setitem(sys.modules, 'mindspore', None)
+    other = dataclasses.replace(settings, framework='mindspore')
+    with pytest.raises(ImportError, match=r"pip install 'hyperparallel-moe\[m"):
+      run.train(other, tmp_path / 'run', 1)
+    assert not (tmp_path / 'run').exists()
 
   def test_the_bias_moves_by_its_rate_alone(self, straight, settings):
     folder, _ = straight
