@@ -1,77 +1,23 @@
 """A decoder's layers, written once over the operators of a framework.
 
 What is here is the order of operators and the names of parameters; what a sum,
-a rotation or a routed layer is, each framework says in its `Operators`.
+or a rotation is, each framework says in its `Operators`.
 Sources: arXiv 2412.19437, section 2.1.1, for compressed keys and values, and
 the published code of each family.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from hpmoe.models import config as config_lib
+from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.models import rope_numbers
+from hpmoe.models import routed as routed_lib
 from hpmoe.reference.contract import array_typing as at
-from hpmoe.reference.contract import precision
 
-Params = Mapping[str, Any]
+Params = operators.Params
+Run = operators.Run
 Entries = Mapping[str, Any]
-
-
-class Operators(NamedTuple):
-  """What a framework provides; `x` has any leading axes.
-
-  Attributes:
-    linear: `(params, name, x)`: x times a weight, plus its bias if it has one.
-    rms_norm: `(x, weight, eps)`.
-    mlp: `(params, x)`: a dense block.
-    sigmoid: `(x)`.
-    wide: `(dtype)`: that of sums of `dtype`.
-    embed: `(embeddings, tokens)`: their rows.
-    parts: `(x, width)`: the first `width` of the last axis, and the rest.
-    concat: `(arrays)` along the last axis.
-    broadcast: `(x, shape)`.
-    without_last: `(x)`: `[B, S, D]` without the last token.
-    rotate: `(x, rope, interleave)`: positions, by head.
-    attend: `(queries, keys, values, mask, scale)`.
-    seen: `(config, length, count, capacity, dtype)`: who sees whom.
-    append: `(entries, new, length)`: of a cache.
-    feed_forward: `(config, params, x, layer, policy, ranks)`: routed experts.
-  """
-
-  linear: Callable[..., Any]
-  rms_norm: Callable[..., Any]
-  mlp: Callable[..., Any]
-  sigmoid: Callable[..., Any]
-  wide: Callable[..., Any]
-  embed: Callable[..., Any]
-  parts: Callable[..., Any]
-  concat: Callable[..., Any]
-  broadcast: Callable[..., Any]
-  without_last: Callable[..., Any]
-  rotate: Callable[..., Any]
-  attend: Callable[..., Any]
-  seen: Callable[..., Any]
-  append: Callable[..., Any]
-  feed_forward: Callable[..., Any]
-
-
-class Run(NamedTuple):
-  """What every layer of one call is given."""
-
-  nn: Operators
-  config: config_lib.ModelConfig
-  params: Params
-  layer: Callable[..., Any]
-  policy: precision.PrecisionPolicy
-  ranks: int
-  between: Callable[[str, Any], Any]
-
-  def norm(self, params: Params, name: str, x: Any) -> Any:
-    """Returns `x` after the norm `name` of a layer."""
-    eps = self.config.rms_norm_eps
-    return self.nn.rms_norm(x, params[f'{name}.weight'], eps)
 
 
 def stack(
@@ -137,9 +83,7 @@ def _feed_forward(
   if not run.config.has_experts(number):
     return run.nn.mlp(parameters.under(params, 'mlp'), x), None
   block = parameters.under(params, run.config.family.block)
-  y, routed = run.nn.feed_forward(
-    run.config, block, x, run.layer, run.policy, run.ranks
-  )
+  y, routed = routed_lib.feed_forward(run, block, x)
   if run.config.shared_width:
     y = y + _shared(run, block, x)
   return y, routed
@@ -164,7 +108,9 @@ def logits(run: Run, hidden: at.Float[Any, 'B S D']) -> at.Float[Any, 'B S V']:
 
 
 def mtp(
-  run: Run, tokens: at.Int32[Any, 'B S'], hidden: at.Float[Any, 'B S D']
+  run: Run,
+  tokens: at.Int32[Any, 'B S'],
+  hidden: at.Float[Any, 'B S D'],
 ) -> tuple[at.Float[Any, 'B S-1 V'], Any]:
   """Returns scores of the token after the next: arXiv 2412.19437, section 2.2.
 

@@ -14,7 +14,9 @@ import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import layers
+from hpmoe.models import operators
 from hpmoe.models import requests
+from hpmoe.models import routed as routed_lib
 from hpmoe.models.jax import attention as attention_lib
 from hpmoe.models.jax import cache as cache_lib
 from hpmoe.models.jax import moe as moe_lib
@@ -38,7 +40,7 @@ class Aux(NamedTuple):
   """
 
   hidden_states: tuple[at.Float[at.Array, 'B S D'], ...]
-  routed: dict[int, moe_lib.Routed | None]
+  routed: dict[int, routed_lib.Routed | None]
   cache: cache_lib.Cache | None
   mtp_logits: at.Float[at.Array, 'B S-1 V'] | None
 
@@ -50,11 +52,16 @@ Between = Callable[
 ]
 
 
-_OPERATORS = layers.Operators(
+OPERATORS = operators.Operators(
   linear=ops.linear,
   rms_norm=ops.rms_norm,
   mlp=ops.mlp,
   sigmoid=jax.nn.sigmoid,
+  softmax=jax.nn.softmax,
+  best=ops.best,
+  gather=ops.gather,
+  where=jnp.where,
+  constant=ops.constant,
   wide=ops.wide,
   embed=ops.embed,
   parts=ops.parts,
@@ -65,7 +72,6 @@ _OPERATORS = layers.Operators(
   attend=attention_lib.attend,
   seen=attention_lib.seen,
   append=cache_lib.append,
-  feed_forward=moe_lib.feed_forward,
 )
 
 
@@ -112,7 +118,7 @@ def forward(
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, axis)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
-  run = layers.Run(_OPERATORS, config, params, layer, policy, ranks, between)
+  run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   hidden = between('model.embed_tokens', ops.embed(embeddings, tokens))
   count = tokens.shape[1]
   length, capacity = jnp.int32(0), count

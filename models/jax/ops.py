@@ -81,3 +81,25 @@ def without_last(
 ) -> at.Float[at.Array, 'B S-1 D']:
   """Returns `x` without the last token."""
   return x[:, :-1]
+
+
+def best(
+  scores: at.Float[at.Array, '*batch E'], count: int
+) -> at.Int32[at.Array, '*batch K']:
+  """Returns the places of the most, the most first, then the lower place."""
+  # Not lax.top_k: it does not promise that -0.0 and 0.0 tie.
+  order = jnp.argsort(-scores, axis=-1, stable=True)
+  return order[..., :count].astype(jnp.int32)
+
+
+def gather(
+  values: at.Float[at.Array, '*batch E'],
+  places: at.Int32[at.Array, '*batch K'],
+) -> at.Float[at.Array, '*batch K']:
+  """Returns the values of places along the last axis."""
+  return jnp.take_along_axis(values, places, axis=-1)
+
+
+def constant(value, like: at.Array) -> at.Array:
+  """Returns a number or an array in the dtype of `like`."""
+  return jnp.asarray(value, like.dtype)

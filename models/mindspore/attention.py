@@ -69,7 +69,7 @@ def attend(
   rows = rows.permute(0, 2, 3, 1, 4).reshape(-1, each * count, width)
   columns = keys.astype(wide).permute(0, 2, 3, 1).reshape(-1, width, held)
   scores = ms_ops.bmm(rows, columns).reshape(-1, count, held)
-  scores = scores * ops.number(scale, scores)
+  scores = scores * ops.constant(scale, scores)
   lowest = ms_ops.full_like(scores, float('-inf'))
   shares = ops.softmax(ms_ops.where(mask, scores, lowest))
   shares = shares.astype(values.dtype).astype(wide)

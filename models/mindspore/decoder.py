@@ -15,8 +15,10 @@ import numpy as np
 from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
 from hpmoe.models import layers
+from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.models import requests
+from hpmoe.models import routed as routed_lib
 from hpmoe.models.mindspore import attention as attention_lib
 from hpmoe.models.mindspore import cache as cache_lib
 from hpmoe.models.mindspore import moe as moe_lib
@@ -40,7 +42,7 @@ class Aux(NamedTuple):
   """
 
   hidden_states: tuple[at.Float[ms.Tensor, 'B S D'], ...]
-  routed: dict[int, moe_lib.Routed | None]
+  routed: dict[int, routed_lib.Routed | None]
   cache: cache_lib.Cache | None
   mtp_logits: at.Float[ms.Tensor, 'B S-1 V'] | None
 
@@ -52,11 +54,16 @@ Between = Callable[
 ]
 
 
-_OPERATORS = layers.Operators(
+OPERATORS = operators.Operators(
   linear=ops.linear,
   rms_norm=ops.rms_norm,
   mlp=ops.mlp,
   sigmoid=ops.sigmoid,
+  softmax=ops.softmax,
+  best=ops.best,
+  gather=ops.gather,
+  where=ms_ops.where,
+  constant=ops.constant,
   wide=ops.wide,
   embed=ops.embed,
   parts=ops.parts,
@@ -67,7 +74,6 @@ _OPERATORS = layers.Operators(
   attend=attention_lib.attend,
   seen=attention_lib.seen,
   append=cache_lib.append,
-  feed_forward=moe_lib.feed_forward,
 )
 
 
@@ -112,7 +118,7 @@ def forward(
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, shards)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
-  run = layers.Run(_OPERATORS, config, params, layer, policy, ranks, between)
+  run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   hidden = between('model.embed_tokens', ops.embed(embeddings, tokens))
   count = tokens.shape[1]
   length, capacity = 0, count

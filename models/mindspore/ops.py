@@ -30,8 +30,11 @@ def wide(dtype):
   return ms.float64 if dtype == ms.float64 else ms.float32
 
 
-def number(value: float, like: ms.Tensor) -> ms.Tensor:
-  """Returns `value` in the dtype of `like`; Python's are taken as float32."""
+def constant(value, like: ms.Tensor) -> ms.Tensor:
+  """Returns a number or an array in the dtype of `like`.
+
+  Python's numbers are taken as float32.
+  """
   return ms.Tensor(value, like.dtype)
 
 
@@ -59,7 +62,7 @@ def rms_norm(
   """Returns `weight * x / sqrt(mean(x^2) + eps)`, `[..., X]`, as x's dtype."""
   values = x.astype(wide(x.dtype))
   mean = (values * values).mean(axis=-1, keep_dims=True)
-  normed = values * ops.rsqrt(mean + number(eps, mean))
+  normed = values * ops.rsqrt(mean + constant(eps, mean))
   return (normed * weight.astype(normed.dtype)).astype(x.dtype)
 
 
@@ -145,3 +148,24 @@ def without_last(
 ) -> at.Float[ms.Tensor, 'B S-1 D']:
   """Returns `x` without the last token."""
   return x.astype(wide(x.dtype))[:, :-1].astype(x.dtype)
+
+
+def best(
+  scores: at.Float[ms.Tensor, '*batch E'], count: int
+) -> at.Int32[ms.Tensor, '*batch K']:
+  """Returns the places of the most, the most first, then the lower place.
+
+  Not `ops.topk`, which takes any of equal values.
+  """
+  # Stable, and -0.0 and 0.0 tie only if they are made the same.
+  plain = ops.stop_gradient(scores) + 0.0
+  order = ops.argsort(plain, axis=-1, descending=True)
+  return order[..., :count].astype(ms.int32)
+
+
+def gather(
+  values: at.Float[ms.Tensor, '*batch E'],
+  places: at.Int32[ms.Tensor, '*batch K'],
+) -> at.Float[ms.Tensor, '*batch K']:
+  """Returns the values of places along the last axis."""
+  return ops.gather_elements(values, -1, places)

@@ -31,7 +31,7 @@ def rotations(
   wide = ops.wide(dtype)
   turns = ms.Tensor(rope_numbers.frequencies(config), wide)
   angles = ms.Tensor(positions, wide).reshape(-1, 1) * turns
-  factor = ops.number(rope_numbers.amplitude(config.rope_scaling), angles)
+  factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
   return Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
-from hpmoe.models.jax import moe as moe_lib
+from hpmoe.models import routed as routed_lib
 from hpmoe.reference.contract import array_typing as at
 
 # Factor of the loss on sequences, section 4.2 of the same.
@@ -25,7 +25,7 @@ def factor(config: config_lib.ModelConfig) -> float:
 
 
 def loss(
-  config: config_lib.ModelConfig, routed: moe_lib.Routed, sequences: int
+  config: config_lib.ModelConfig, routed: routed_lib.Routed, sequences: int
 ) -> at.Float[at.Array, '']:
   """Returns how uneven a layer's choices are: 1 where all are even.
 

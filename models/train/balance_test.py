@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from hpmoe.models import config as config_lib
-from hpmoe.models.jax import moe as moe_lib
+from hpmoe.models import routed as routed_lib
 from hpmoe.models.train import balance
 
 DEEPSEEK, QWEN = map(config_lib.load, ('deepseek_tiny', 'qwen3_moe_tiny'))
 
 
-def _routed(config, scores, ids) -> moe_lib.Routed:
-  return moe_lib.Routed(
+def _routed(config, scores, ids) -> routed_lib.Routed:
+  return routed_lib.Routed(
     x=None,
     scores=jnp.asarray(scores, jnp.float32),
     topk_ids=jnp.asarray(ids, jnp.int32),

@@ -14,6 +14,7 @@ import numpy as np
 from hpmoe.models import config as config_lib
 from hpmoe.models import init as init_lib
 from hpmoe.models import parameters as parameters_lib
+from hpmoe.models import routed as routed_lib
 from hpmoe.models.mindspore import decoder
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
@@ -137,7 +138,7 @@ class Trainer:
 
 
 def unevenness(
-  config: config_lib.ModelConfig, routed: moe_lib.Routed, sequences: int
+  config: config_lib.ModelConfig, routed: routed_lib.Routed, sequences: int
 ) -> ms.Tensor:
   """Returns `[]`, as `balance.loss`."""
   softmax = config.family.router == 'softmax'

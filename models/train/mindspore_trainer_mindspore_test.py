@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import routed as routed_lib
 from hpmoe.models.checkpoint import train_state
-from hpmoe.models.jax import moe as jax_moe
-from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.train import balance
 from hpmoe.models.train import jax_trainer
 from hpmoe.models.train import mindspore_trainer
@@ -147,12 +146,14 @@ class TestBalance:
     rest = dict(x=None, topk_weights=None, loads=None, y=None)
     ours = mindspore_trainer.unevenness(
       config,
-      moe_lib.Routed(scores=ms.Tensor(scores), topk_ids=ms.Tensor(ids), **rest),
+      routed_lib.Routed(
+        scores=ms.Tensor(scores), topk_ids=ms.Tensor(ids), **rest
+      ),
       3,
     )
     theirs = balance.loss(
       config,
-      jax_moe.Routed(scores=jnp.asarray(scores), topk_ids=ids, **rest),
+      routed_lib.Routed(scores=jnp.asarray(scores), topk_ids=ids, **rest),
       3,
     )
     # Positive terms: as many roundings as there are additions, at most.

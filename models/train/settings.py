@@ -15,7 +15,7 @@ class Settings:
   Attributes:
     model: name of a configuration, or path of a config.json.
     framework: one of `FRAMEWORKS`.
-    moe: the layer of routed experts, see `models/jax/moe.py`.
+    moe: the layer of routed experts, see `models/routed.py`.
     ranks: R that the layer's tokens and experts are divided among.
     text: path of the text; None for the one that ships.
     batch: sequences of a step.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpmoe.models import routed as routed_lib
 from hpmoe.models.jax import decoder
 from hpmoe.models.jax import moe as moe_lib
 from hpmoe.parity_tests.candidates import candidates
@@ -142,7 +143,7 @@ def _launched(
 
   def layer(*arguments):
     *arrays, policy = arguments
-    config = moe_lib.config_of(arrays[0], arrays[1], arrays[4])
+    config = routed_lib.config_of(arrays[0], arrays[1], arrays[4])
 
     def forward(*arrays):
       given = dict(zip(tensors.INPUTS, map(np.asarray, arrays), strict=True))

@@ -1,0 +1,74 @@
+"""What a framework provides to a decoder, and what one call of it is given."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hpmoe.models import config as config_lib
+from hpmoe.reference.contract import precision
+
+Params = Mapping[str, Any]
+
+
+class Operators(NamedTuple):
+  """What a framework provides; `x` has any leading axes.
+
+  Attributes:
+    linear: `(params, name, x)`: x times a weight, plus its bias if it has one.
+    rms_norm: `(x, weight, eps)`.
+    mlp: `(params, x)`: a dense block.
+    sigmoid: `(x)`.
+    softmax: `(x)` along the last axis.
+    best: `(scores, count)`: int32 places of the most along the last axis, the
+      most first, of equal ones the lower place first; without a gradient.
+    gather: `(values, places)` along the last axis.
+    where: `(condition, x, y)`.
+    constant: `(value, like)`: a number, or NumPy's array, in the dtype of
+      `like`.
+    wide: `(dtype)`: that of sums of `dtype`.
+    embed: `(embeddings, tokens)`: their rows.
+    parts: `(x, width)`: the first `width` of the last axis, and the rest.
+    concat: `(arrays)` along the last axis.
+    broadcast: `(x, shape)`.
+    without_last: `(x)`: `[B, S, D]` without the last token.
+    rotate: `(x, rope, interleave)`: positions, by head.
+    attend: `(queries, keys, values, mask, scale)`.
+    seen: `(config, length, count, capacity, dtype)`: who sees whom.
+    append: `(entries, new, length)`: of a cache.
+  """
+
+  linear: Callable[..., Any]
+  rms_norm: Callable[..., Any]
+  mlp: Callable[..., Any]
+  sigmoid: Callable[..., Any]
+  softmax: Callable[..., Any]
+  best: Callable[..., Any]
+  gather: Callable[..., Any]
+  where: Callable[..., Any]
+  constant: Callable[..., Any]
+  wide: Callable[..., Any]
+  embed: Callable[..., Any]
+  parts: Callable[..., Any]
+  concat: Callable[..., Any]
+  broadcast: Callable[..., Any]
+  without_last: Callable[..., Any]
+  rotate: Callable[..., Any]
+  attend: Callable[..., Any]
+  seen: Callable[..., Any]
+  append: Callable[..., Any]
+
+
+class Run(NamedTuple):
+  """What every layer of one call is given."""
+
+  nn: Operators
+  config: config_lib.ModelConfig
+  params: Params
+  layer: Callable[..., Any]
+  policy: precision.PrecisionPolicy
+  ranks: int
+  between: Callable[[str, Any], Any]
+
+  def norm(self, params: Params, name: str, x: Any) -> Any:
+    """Returns `x` after the norm `name` of a layer."""
+    eps = self.config.rms_norm_eps
+    return self.nn.rms_norm(x, params[f'{name}.weight'], eps)
