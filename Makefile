@@ -251,15 +251,21 @@ NPU_BUILD ?= out/ascend_npu
 OPERATOR = backend_ascend/kernels/ascendc/operator
 NPU_CMAKE = $(firstword $(wildcard $(BIN)/cmake) cmake)
 ASC_CONFIG = tikcpp/ascendc_kernel_cmake/asc-config.cmake
+CANN_INFO = $$(uname -m)-linux/ascend_toolkit_install.info
+CANN_LEAST = 8.5.0
 define NO_CANN
-ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, as its \
-set_env.sh sets it
+ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, $(CANN_LEAST) \
+or newer, as its set_env.sh sets it
 endef
 NO_CMAKE = $(NPU_CMAKE): expected CMake. On Debian: apt-get install cmake
 .PHONY: ascend-npu
 ascend-npu:
 	@test -n "$${ASCEND_HOME_PATH:-}" || { echo '$(NO_CANN), got none' >&2; \
 	  exit 1; }
+	@found="$$(sed -n 's/^version=//p' "$$ASCEND_HOME_PATH/$(CANN_INFO)" \
+	  2>/dev/null || true)"; \
+	printf '%s\n' $(CANN_LEAST) "$${found:-$(CANN_LEAST)}" | sort -V -C || { \
+	  echo "$(NO_CANN), got $$found in $$ASCEND_HOME_PATH" >&2; exit 1; }
 	@compgen -G "$$ASCEND_HOME_PATH/$(ASC_CONFIG)" >/dev/null || compgen -G \
 	  "$$ASCEND_HOME_PATH/compiler/$(ASC_CONFIG)" >/dev/null || compgen -G \
 	  "$$ASCEND_HOME_PATH/$$(uname -m)-linux/$(ASC_CONFIG)" >/dev/null || { echo "$(NO_CANN) \

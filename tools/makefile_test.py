@@ -1,6 +1,7 @@
 """What `make` says where a tool lacks: one line, before anything is built."""
 
 import os
+import platform
 import subprocess
 
 import pytest
@@ -57,7 +58,7 @@ def _said(target, tmp_path, **environment):
     (
       'ascend-npu',
       'ASCEND_HOME_PATH: expected the folder of an installed CANN '
-      'toolkit, as its set_env.sh sets it, got none',
+      'toolkit, 8.5.0 or newer, as its set_env.sh sets it, got none',
     ),
   ],
 )
@@ -65,8 +66,30 @@ def test_a_target_says_in_one_line_what_lacks(target, lacks, tmp_path):
   assert _said(target, tmp_path, CXX='false') == [lacks]
 
 
-def test_operators_for_an_npu_need_cmake_too(tmp_path):
-  # Given a folder that looks like CANN's,
+def _cann(tmp_path, version):
+  """Makes a folder whose CANN says that it is of a version."""
+  info = f'{platform.machine()}-linux/ascend_toolkit_install.info'
+  (tmp_path / info).parent.mkdir()
+  (tmp_path / info).write_text(f'package_name=toolkit\nversion={version}\n')
+
+
+@pytest.mark.parametrize('version', ['8.3.RC1', '8.0.0.alpha003', '7.0.1'])
+def test_an_old_cann_is_named_with_the_least_version(version, tmp_path):
+  _cann(tmp_path, version)
+
+  said = _said('ascend-npu', tmp_path, ASCEND_HOME_PATH=str(tmp_path))
+
+  assert said == [
+    'ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, '
+    f'8.5.0 or newer, as its set_env.sh sets it, got {version} in {tmp_path}'
+  ]
+
+
+@pytest.mark.parametrize('version', [None, '8.5.0', '9.1.0', '10.0.0'])
+def test_operators_for_an_npu_need_cmake_too(version, tmp_path):
+  # Given a folder that looks like that of a CANN, which may not say which,
+  if version:
+    _cann(tmp_path, version)
   config = tmp_path / 'tikcpp/ascendc_kernel_cmake/asc-config.cmake'
   config.parent.mkdir(parents=True)
   config.touch()
