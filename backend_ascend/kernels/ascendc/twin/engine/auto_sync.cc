@@ -12,20 +12,30 @@ bool CompilerOrders(CoreType type, Pipe from, Pipe to) {
          (from == Pipe::kV && to == Pipe::kV);
 }
 
-// Whether an access is ordered after one of the core's that `agent` made, since
-// it waits for it; what is written back to memory is not the compiler's matter.
-bool Machine::Inserted(Core* core, const Place& at, uint32_t agent) {
-  const uint32_t kind = agent - core->first_agent;  // wraps, of other cores
+// What an instruction of a pipe knew as it ran: who waits for it learns this,
+// and nothing of what the pipe did or learned since.
+void Machine::NoteKnown(PipeState* pipe) {
+  if (pipe->learned.empty() || !(pipe->learned.back().known == pipe->known)) {
+    pipe->learned.push_back({pipe->count, pipe->known});
+  }
+}
+
+// Whether an access is ordered after another of the core's, since it waits for
+// it; what is written back to memory is not the compiler's matter.
+bool Machine::Inserted(Core* core, const Place& at, const Access& other) {
+  const uint32_t kind = other.agent - core->first_agent;  // wraps, of others
   if (!spec_.auto_sync || kind >= kNumPipes) return false;
   const Pipe from = static_cast<Pipe>(kind);
   if (!CompilerOrders(core->name.type, from, at.pipe)) return false;
   Clock& known = core->pipe(at.pipe).known;
-  if (from == at.pipe) {
-    known.Raise(agent, core->pipe(from).count - 1);
-  } else {
-    known.Join(Complete(core, from));
+  known.Raise(other.agent, other.number);
+  if (at.pipe != Pipe::kS) return true;
+  std::deque<Learned>& learned = core->pipe(from).learned;
+  while (learned.size() > 1 && learned[1].since <= other.number) {
+    learned.pop_front();
   }
-  if (at.pipe == Pipe::kS) ScalarLearned(core);
+  known.Join(learned.front().known);
+  ScalarLearned(core);
   return true;
 }
 
@@ -47,33 +57,34 @@ bool Touches(const std::vector<Span>& spans, const Span& bytes) {
 
 }  // namespace
 
-// A pipe that was given work on bytes and has not done it; kS: none.
-Pipe Machine::PendingFor(const Core& core, const Span& span,
-                         bool writes) const {
+// Work on bytes that a pipe was given and has not done; null: none.
+const Queued* Machine::PendingFor(const Core& core, const Span& span,
+                                  bool writes) const {
   for (const PipeState& pipe : core.pipes) {
     for (const Queued& queued : pipe.queue) {
       if (Touches(queued.work.writes, span) ||
           (writes && Touches(queued.work.reads, span))) {
-        return queued.work.pipe;
+        return &queued;
       }
     }
   }
-  return Pipe::kS;
+  return nullptr;
 }
 
-// Before the scalar unit touches bytes: it waits for pipes that have work on
-// them.
+// Before the scalar unit touches bytes: it waits for the work on them, not for
+// what their pipes were given later, which may wait for the scalar unit.
 void Machine::AwaitForScalar(Memory memory, uint64_t begin, uint64_t end,
                              bool writes, const char* call, Site site) {
   Core* const core = current_;
   if (!spec_.auto_sync || core->name.type != CoreType::kAiv) return;
   const Span span{memory, begin, end - begin};
   for (;;) {
-    const Pipe pipe = PendingFor(*core, span, writes);
-    if (pipe == Pipe::kS) return;
+    const Queued* const pending = PendingFor(*core, span, writes);
+    if (pending == nullptr) return;
     core->waiting.call = call;
     core->waiting.site = site;
-    Block(Waiting::kPipe, pipe);
+    core->waiting.order = pending->order;
+    Block(Waiting::kPipe, pending->work.pipe);
   }
 }
 

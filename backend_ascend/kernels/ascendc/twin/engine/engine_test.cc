@@ -230,6 +230,49 @@ const Drill kMemoryDrills[] = {
        const LocalTensor<int32_t> sums(TPosition::VECIN, kBytes, 8);
        if (sums.GetValue(3) != 2 * w->in[3]) std::printf("a stale sum\n");
      }},
+    {"a scalar load before a wait",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       WaitFlag<HardEvent::S_MTE2>(0);
+       LocalTensor<int32_t>(TPosition::VECIN, 0, 8).GetValue(0);
+       SetFlag<HardEvent::S_MTE2>(0);
+     }},
+    {"a move behind a scalar load",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       MoveIn(kBytes, w->in.data(), kBytes);
+       LocalTensor<int32_t>(TPosition::VECIN, 0, 8).GetValue(0);
+       Sum(2 * kBytes, kBytes, kBytes, kWords);
+     }},
+    {"a wait behind a scalar load",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       Order<HardEvent::MTE2_V>();
+       Sum(2 * kBytes, 0, 0, kWords);
+       MoveIn(kBytes, w->in.data(), kBytes);
+       SetFlag<HardEvent::MTE2_V>(1);
+       WaitFlag<HardEvent::MTE2_V>(1);
+       LocalTensor<int32_t>(TPosition::VECIN, 2 * kBytes, 8).GetValue(0);
+       MoveOut(w->out.data(), kBytes, kBytes);
+     }},
+    {"what a loaded sum waited for",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       Order<HardEvent::MTE2_V>();
+       Sum(kBytes, 0, 0, kWords);
+       LocalTensor<int32_t>(TPosition::VECIN, kBytes, 8).GetValue(0);
+       MoveOut(w->out.data(), 0, kBytes);
+     }},
+    {"a sum behind a scalar store",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       Order<HardEvent::MTE2_MTE3>();
+       LocalTensor<int32_t>(TPosition::VECOUT, 0, 8).SetValue(0, 1);
+       MoveOut(w->out.data(), 0, kBytes);
+       Order<HardEvent::MTE2_V>();
+       Sum(32, 64, 64, 8);
+       Order<HardEvent::V_S>();
+     }},
     {"one target twice",
      [](World* w) {
        MoveIn(0, w->in.data(), kBytes);

@@ -67,6 +67,17 @@ _FOUND = {
     ('hazard [V_S]', 'undefined []'),
     'GetValue reads',
   ),
+  'a scalar load before a wait': (
+    ('hazard [MTE2_S]', 'undefined []'),
+    'GetValue reads',
+  ),
+  'a move behind a scalar load': (('hazard [MTE2_V]', 'hazard [MTE2_S]'), ''),
+  'a wait behind a scalar load': (('hazard [MTE2_MTE3]', 'hazard [V_S]'), ''),
+  'what a loaded sum waited for': (
+    ('hazard [V_S]', 'undefined []'),
+    'GetValue reads',
+  ),
+  'a sum behind a scalar store': (('hazard [MTE3_V]', 'hazard [MTE2_S]'), ''),
   'one target twice': ('hazard [PipeBarrier<PIPE_MTE2>]', 'UB [0x20, 0x40)'),
   # The scalar cache.
   'own write, line kept': (
@@ -101,6 +112,8 @@ _INSERTED = (
   'no S_MTE3',
   'a scalar store after a read',
   'a scalar load of a sum',
+  'a scalar load before a wait',
+  'what a loaded sum waited for',
 )
 
 

@@ -69,6 +69,8 @@ struct Instruction {
   // All reads lie where data was written before; false where a call may read
   // what nobody wrote (padding of fractals) and drops it.
   bool reads_defined = true;
+  // It copies its first span byte by byte: what nobody wrote stays unwritten.
+  bool copies_undefined = false;
   // The hardware orders it with earlier ones of its pipe, as Mmad of 10 blocks
   // of 16 x 16 and more: no barrier is needed.
   bool in_order = false;

@@ -144,6 +144,8 @@ void Machine::RunWork(Core* core, Queued* queued) {
     Touch(core, at, work, span, access, false);
   for (const Span& span : work.writes)
     Touch(core, at, work, span, access, true);
+  if (spec_.hazards && work.copies_undefined) CopyUndefined(core, work);
+  if (spec_.auto_sync && spec_.hazards) NoteKnown(&pipe);
   work.run();
   for (const Span& span : work.writes) {
     if (span.memory != Memory::kGm) continue;
@@ -188,6 +190,18 @@ void Machine::Touch(Core* core, const Place& at, const Instruction& work,
   }
 }
 
+void Machine::CopyUndefined(Core* core, const Instruction& work) {
+  const Span& from = work.reads[0];
+  const Span& to = work.writes[0];
+  const auto shadow = [core](const Span& span) {
+    return core->chips[static_cast<int>(span.memory)].shadow.get();
+  };
+  for (uint64_t row = 0; row < from.rows; ++row) {
+    shadow(to)->CopyUndefined(*shadow(from), from.begin + row * from.pitch,
+                              to.begin + row * to.pitch, from.bytes);
+  }
+}
+
 void Machine::TouchFlags(uint64_t begin, uint64_t end, Clock* known,
                          bool writes, bool atomic) {
   if (writes) ++flags_version_;
@@ -220,7 +234,7 @@ void Machine::TouchRow(Core* core, const Place& at, Memory memory,
         writes ? shadow->Write(&accesses_, begin, end, access, known)
                : shadow->Read(&accesses_, begin, end, access, known, defined);
   } while (conflict.other != 0 &&
-           Inserted(core, at, accesses_.At(conflict.other).agent));
+           Inserted(core, at, accesses_.At(conflict.other)));
   if (conflict.kind != Conflict::kNone) {
     FailConflict(at, memory, base, conflict, writes);
   }

@@ -45,11 +45,18 @@ struct Queued {
   std::shared_ptr<const Clock> known;  // to the scalar unit as it issued this
 };
 
+// What a pipe's instructions knew as they ran, from the `since`-th on.
+struct Learned {
+  uint32_t since;
+  Clock known;
+};
+
 struct PipeState {
   std::deque<Queued> queue;
   Clock known;  // to be complete before what starts next
   std::shared_ptr<const Clock> joined;  // last, into `known`
   uint32_t count = 0;                   // of its instructions so far
+  std::deque<Learned> learned;          // with auto_sync
 };
 
 struct Flag {
@@ -91,7 +98,7 @@ struct Waiting {
     kDrain,
     kRoom,
     kPoll,
-    kPipe  // until what `pipe` was given has run
+    kPipe  // until `pipe` has run what is `order` of all that was issued
   };
   Kind kind = kNothing;
   const char* call = "";
@@ -99,6 +106,7 @@ struct Waiting {
   PipeEvent event{};
   int32_t id = 0;
   Pipe pipe = Pipe::kS;
+  uint64_t order = 0;
   uint64_t address = 0;  // of the last poll
   uint64_t version = 0;  // of flags in global memory, as it polled
 };
@@ -212,8 +220,10 @@ class Machine {
   void Turn();
 
   // auto_sync.cc
-  bool Inserted(Core* core, const Place& at, uint32_t agent);
-  Pipe PendingFor(const Core& core, const Span& span, bool writes) const;
+  void NoteKnown(PipeState* pipe);
+  bool Inserted(Core* core, const Place& at, const Access& other);
+  const Queued* PendingFor(const Core& core, const Span& span,
+                           bool writes) const;
 
   // machine.cc
   void MakeCores();
@@ -226,6 +236,7 @@ class Machine {
   void Count(Core* core, const Queued& queued);
   void Touch(Core* core, const Place& at, const Instruction& work,
              const Span& span, uint32_t access, bool writes);
+  void CopyUndefined(Core* core, const Instruction& work);
   void TouchFlags(uint64_t begin, uint64_t end, Clock* known, bool writes,
                   bool atomic);
   void TouchRow(Core* core, const Place& at, Memory memory, uint64_t begin,

@@ -105,8 +105,10 @@ bool Machine::CanResume(const Core& core) const {
              kQueueDepth;
     case Waiting::kPoll:
       return core.polled_version != flags_version_;
-    case Waiting::kPipe:
-      return core.pipes[static_cast<int>(waiting.pipe)].queue.empty();
+    case Waiting::kPipe: {
+      const auto& queue = core.pipes[static_cast<int>(waiting.pipe)].queue;
+      return queue.empty() || queue.front().order > waiting.order;
+    }
   }
   return false;
 }
@@ -165,6 +167,7 @@ void Machine::Drain(Site site) {
     all.Join(Complete(core, static_cast<Pipe>(pipe)));
   }
   core->scalar_known() = std::move(all);
+  for (PipeState& pipe : core->pipes) pipe.learned.clear();
   ScalarLearned(core);
 }
 

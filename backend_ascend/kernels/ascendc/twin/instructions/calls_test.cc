@@ -1227,6 +1227,34 @@ void AddFractals(int each) {
   }
 }
 
+// Of a bias of eight floats in L1, past what all other calls are given, 64
+// bytes are moved: as many columns as it has may be read.
+void AddBias(int columns, bool legal) {
+  const auto issue = [columns] {
+    const LocalTensor<float> bias(TPosition::C1, kImage, 16);
+    const LocalTensor<float> table(TPosition::C2, 0, 16);
+    const LocalTensor<half> a(TPosition::A2, 0, 256);
+    const LocalTensor<half> b(TPosition::B2, 0, 256);
+    LoadData2DParams fractal;
+    fractal.repeatTimes = 1;
+    DataCopy(bias, Global<float>(0), 8u);
+    LoadData(a, OnChip<half>(true, 0), fractal);
+    LoadData(b, OnChip<half>(true, 0), fractal);
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(table, bias, DataCopyParams(1, 1, 0, 0));
+    PipeBarrier<PIPE_ALL>();
+    Mmad(LocalTensor<float>(TPosition::CO1, 0, 256), a, b, table,
+         MmadParams(1, static_cast<uint16_t>(columns), 16, 0, false, true));
+  };
+  if (legal) {
+    AddJob("Mmad", Type::kHalf, issue, [](Image*) {});
+  } else {
+    AddJob("pipe M", Type::kHalf, issue, nullptr,
+           {"Mmad reads BiasTable [0x20, 0x24), which nobody has written"});
+  }
+  jobs.back().cube = true;
+}
+
 void List() {
   ListLanewise();
   for (const Lanewise& call : lanewise) {
@@ -1254,6 +1282,8 @@ void List() {
   AddAtomics<int16_t>(8);
   AddFractals<float>(24);
   AddFractals<bfloat16_t>(24);
+  AddBias(8, true);
+  AddBias(9, false);
 }
 
 // -- Runs them.

@@ -128,8 +128,10 @@ void MoveRows(const Call& call, Pipe pipe, const Operand& dst,
   Instruction instruction = call.Start(pipe);
   AddSpan(&instruction.reads, src.memory, src.begin, bytes, rows, src_pitch);
   AddSpan(&instruction.writes, dst.memory, dst.begin, bytes, rows, dst_pitch);
-  // A bias is moved in 64 bytes: past its end nobody need have written.
-  instruction.reads_defined = dst.memory != Memory::kBias;
+  // A bias is moved in 64 bytes: past its end nobody need have written, unless
+  // Mmad reads it.
+  instruction.copies_undefined = dst.memory == Memory::kBias;
+  instruction.reads_defined = !instruction.copies_undefined;
   instruction.work.bytes = rows * bytes;
   const AtomicType atomic = AtomicFor(call, dst);
   const bool flush = ThisNumerics().flush_subnormals;

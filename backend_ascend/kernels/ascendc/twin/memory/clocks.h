@@ -36,6 +36,7 @@ class Clock {
       done_[i] = done_[i] < other.done_[i] ? other.done_[i] : done_[i];
     }
   }
+  bool operator==(const Clock& other) const { return done_ == other.done_; }
 
  private:
   std::vector<uint32_t> done_;

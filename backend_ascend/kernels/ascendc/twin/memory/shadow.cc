@@ -143,4 +143,13 @@ Conflict Shadow::Write(Accesses* all, uint64_t begin, uint64_t end,
   return {};
 }
 
+void Shadow::CopyUndefined(const Shadow& other, uint64_t from, uint64_t to,
+                           uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes >> shift_; ++i) {
+    if (other.written_[(from >> shift_) + i] == 0) {
+      written_[(to >> shift_) + i] = 0;
+    }
+  }
+}
+
 }  // namespace ascend_twin

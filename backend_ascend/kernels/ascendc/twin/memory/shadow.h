@@ -73,6 +73,9 @@ class Shadow {
                 const Clock& known, bool must_be_defined);
   Conflict Write(Accesses* all, uint64_t begin, uint64_t end, uint32_t access,
                  const Clock& known);
+  // Bytes from `to` on are unwritten where those of `other` from `from` are.
+  void CopyUndefined(const Shadow& other, uint64_t from, uint64_t to,
+                     uint64_t bytes);
 
  private:
   struct Free {
