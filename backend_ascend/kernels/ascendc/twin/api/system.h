@@ -4,6 +4,7 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_SYSTEM_H_
 
 #include <cstdint>
+#include <string>
 
 #include "backend_ascend/kernels/ascendc/twin/api/types.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/sync.h"
@@ -15,7 +16,14 @@
 inline int64_t get_ctrl() {
   return int64_t{!ascend_twin::ThisNumerics().saturate} << 48;
 }
-inline void set_ctrl(uint64_t bits) {
+inline void set_ctrl(uint64_t bits,
+                     ascend_twin::Site site = ascend_twin::Site::Here()) {
+  for (int at = 0; at < 64; ++at) {
+    if (at == 48 || (bits >> at & 1) == 0) continue;
+    ascend_twin::Refuse(
+        "set_ctrl", site,
+        "bit " + std::to_string(at) + ": expected 0: the twin has bit 48 only");
+  }
   ascend_twin::SetSaturate((bits >> 48 & 1) == 0);
 }
 inline uint64_t sbitset0(uint64_t bits, int64_t at) {

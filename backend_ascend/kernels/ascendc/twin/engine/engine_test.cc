@@ -187,6 +187,8 @@ const Drill kFlagDrills[] = {
     {"the scalar waits for ever", [](World*) { WaitFlag<HardEvent::V_S>(1); }},
     {"an event of an AIC", [](World*) { SetFlag<HardEvent::M_FIX>(0); }},
     {"an id too high", [](World*) { SetFlag<HardEvent::MTE2_V>(6); }},
+    {"a bit of control",
+     [](World*) { set_ctrl(sbitset1(sbitset1(get_ctrl(), 48), 59)); }},
     {"a barrier of another core", [](World*) { PipeBarrier<PIPE_M>(); }},
     {"an event of an AIV", [](World*) { SetFlag<HardEvent::V_S>(0); }, true},
     {"a scalar load on an AIC",

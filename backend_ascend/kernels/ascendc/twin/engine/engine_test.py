@@ -53,6 +53,7 @@ _FOUND = {
   'an event of an AIV': ('refused []', 'expected one of an AIC, got V_S'),
   'a scalar load on an AIC': ('hazard [MTE3_S]', 'shared of rank 0'),
   'an id too high': ('refused []', 'id: expected 0 to 5, got 6'),
+  'a bit of control': ('refused []', 'set_ctrl: bit 59: expected 0'),
   'a barrier of another core': ('refused []', 'a queue of an AIV, got M'),
   # Memories.
   'beyond UB': ('bounds []', 'UB [0x2df80, 0x2e080): expected bytes below'),
