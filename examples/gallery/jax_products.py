@@ -25,7 +25,10 @@ def ragged_dot(inputs, layer, policy):
 
 
 def _gmm(rows, weights, sizes):
-  return megablox.gmm(rows, weights, sizes, rows.dtype, interpret=True)
+  # It takes whole blocks of 128 rows; those of no expert are cut off.
+  padded = jnp.pad(rows, ((0, -len(rows) % 128), (0, 0)))
+  out = megablox.gmm(padded, weights, sizes, rows.dtype, interpret=True)
+  return out[: len(rows)]
 
 
 @of_jax.differentiable
