@@ -217,6 +217,33 @@ def test_a_wrong_answer_shape_is_a_wrong_request(candidate, body, text):
     _run(candidate(source + body))
 
 
+@pytest.mark.parametrize('more', [-2, 0, 3])
+def test_rows_that_a_rank_did_not_receive_may_be_left_out(candidate, more):
+  # Given a kernel with fewer or more rows than N, the last of them zero, when
+  # it runs, then the check has N.
+  source = f"""
+      def forward(inputs, config, policy):
+        rows = np.zeros((1, config.num_rows + {more}, 4), np.float32)
+        rows[:, 0] = 7
+        return dict(y=inputs['x'], expert_in=rows)
+      """
+
+  rows = _run(candidate(source))['expert_in']
+
+  assert rows.shape[1] > 2 and (rows[:, 0] == 7).all() and not rows[:, 1:].any()
+
+
+def test_more_rows_than_a_rank_holds_are_refused(candidate):
+  source = """
+      def forward(inputs, config, policy):
+        rows = np.ones((1, config.num_rows + 1, 4), np.float32)
+        return dict(y=inputs['x'], expert_in=rows)
+      """
+
+  with pytest.raises(ValueError, match='expert_in: expected at most .* rows'):
+    _run(candidate(source))
+
+
 @pytest.mark.parametrize(
   ('name', 'text'),
   [

@@ -178,11 +178,9 @@ class Answer:
       order = functools.partial(part, called=layout.order)
     there = (*files,)
     of = self.case.slabs(name, there, part, policy, data, layout, order)
-    if tensors.SPECS[name].shape.split()[1] != 'N':
-      return of
     rows, read = self.case.config.num_rows, of.read
     return dataclasses.replace(
-      of, read=lambda rank: _rows(name, read(rank)[None], rows)[0]
+      of, read=lambda rank: with_rows(name, read(rank)[None], rows)[0]
     )
 
   def _ours(
@@ -198,9 +196,7 @@ class Answer:
           f'{name}: expected tensor {layout.order!r} beside it, got none'
         )
     ours, placed = self.case.taken(name, parts, policy, layout, order)
-    if tensors.SPECS[name].shape.split()[1] == 'N':
-      ours = _rows(name, ours, self.case.config.num_rows)
-    return ours, placed
+    return with_rows(name, ours, self.case.config.num_rows), placed
 
   def _check_ranks(
     self, parts: Mapping[int | None, Mapping[str, np.ndarray]]
@@ -319,8 +315,17 @@ def _span(values: np.ndarray) -> str:
   return f'{first}:{last + 1}' + f':{step}' * (step > 1)
 
 
-def _rows(name: str, array: np.ndarray, rows: int) -> np.ndarray:
-  """Returns `[R, N, ...]` of `[R, n, ...]`: zeros added or cut off."""
+def with_rows(name: str, array: np.ndarray, rows: int) -> np.ndarray:
+  """Returns `[R, N, ...]` of `[R, n, ...]`: zeros added or cut off.
+
+  A tensor that has no rows, or not as many axes, is returned as it is.
+
+  Raises:
+    ValueError: it has more rows than N, not all zero.
+  """
+  axes = tensors.SPECS[name].shape.split()
+  if axes[1] != 'N' or array.ndim != len(axes):
+    return array
   if array.shape[1] > rows and array[:, rows:].any():
     raise ValueError(
       f'{name}: expected at most {rows} rows of a rank, got {array.shape[1]}, '
