@@ -891,6 +891,14 @@ void AddCountedCopies(int each) {
     if (i > 0) continue;
     AddJob("Copy", kType<T>, issue(4096), nullptr,
            {"srcRepeatSize:", "0 to 4095"});
+    AddJob("Copy", kType<T>,
+           [] {
+             SetMaskCount();
+             SetVectorMask<T, MaskMode::COUNTER>(kBlock / kSize);
+             Copy<T, false>(Local<T>(2 * kBlock), Local<T>(0), MASK_PLACEHOLDER,
+                            3, {1, 1, 1, 1});
+           },
+           nullptr, {"dst: expected no source of a later repeat, got src"});
   }
 }
 

@@ -168,13 +168,21 @@ bool Equal(const std::vector<Interval>& a, const std::vector<Interval>& b) {
                     });
 }
 
-Interval BoxOf(const Lanes& lanes, size_t index) {
+std::vector<Interval> IntervalsOf(const Lanes& lanes, size_t index) {
   const Operand& operand = lanes.operands[index].operand;
-  Interval box{~uint64_t{0}, 0};
+  std::vector<Interval> intervals;
   for (const Piece& piece : lanes.pieces) {
     const uint64_t begin = operand.begin + piece.offset[index];
-    box.begin = std::min(box.begin, begin);
-    box.end = std::max(box.end, begin + piece.lanes * operand.size());
+    intervals.push_back({begin, begin + piece.lanes * operand.size()});
+  }
+  return intervals;
+}
+
+Interval BoxOf(const Lanes& lanes, size_t index) {
+  Interval box{~uint64_t{0}, 0};
+  for (const Interval& interval : IntervalsOf(lanes, index)) {
+    box.begin = std::min(box.begin, interval.begin);
+    box.end = std::max(box.end, interval.end);
   }
   return box;
 }
@@ -305,19 +313,29 @@ Lanes LanesOf(const Call& call, const Mask& mask, int64_t repeat,
   return lanes;
 }
 
+Lanes Joined(const Call& call, Lanes one, const Lanes& next) {
+  for (size_t i = 1; i < one.operands.size(); ++i) {
+    if (Meet(IntervalsOf(one, 0), IntervalsOf(next, i))) {
+      call.Refuse("dst: expected no source of a later repeat, got " +
+                  std::string(one.operands[i].what));
+    }
+  }
+  for (Piece piece : next.pieces) {
+    piece.repeat += one.repeats;
+    for (size_t i = 0; i < one.operands.size(); ++i) {
+      piece.offset[i] +=
+          next.operands[i].operand.begin - one.operands[i].operand.begin;
+    }
+    one.pieces.push_back(piece);
+  }
+  one.repeats += next.repeats;
+  return one;
+}
+
 // Bytes in order, joined where they touch, as rows where they repeat.
 void AddSpans(std::vector<Span>* spans, const Lanes& lanes, size_t operand) {
   const Operand& base = lanes.operands[operand].operand;
-  std::vector<Interval> intervals;
-  for (const Piece& piece : lanes.pieces) {
-    const uint64_t begin = base.begin + piece.offset[operand];
-    const uint64_t end = begin + piece.lanes * base.size();
-    if (!intervals.empty() && intervals.back().end == begin) {
-      intervals.back().end = end;
-    } else {
-      intervals.push_back({begin, end});
-    }
-  }
+  std::vector<Interval> intervals = IntervalsOf(lanes, operand);
   std::sort(intervals.begin(), intervals.end(),
             [](const Interval& a, const Interval& b) {
               return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;

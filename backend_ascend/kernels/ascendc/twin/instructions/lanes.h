@@ -78,6 +78,10 @@ Lanes LanesOf(const Call& call, const Mask& mask, int64_t repeat,
 Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
                           std::vector<Strided> operands);
 
+// `one` and then `next`, of the same operands elsewhere, as one call; what is
+// written first `next` does not read.
+Lanes Joined(const Call& call, Lanes one, const Lanes& next);
+
 // The first repeat i or later of which an operand's bytes are among `bytes` at
 // `begin` + i * `pitch`; -1 if there is none.
 int64_t FirstReadLater(const Lanes& lanes, size_t operand, uint64_t begin,

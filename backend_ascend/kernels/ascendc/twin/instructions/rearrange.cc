@@ -69,14 +69,16 @@ void IssueCopy(const Call& call, const Operand& dst, const Operand& src,
   // Copy alone takes SetMaskCount's number for each of its repeats, which then
   // go past eight blocks.
   call.Between("repeatTime", repeat, 0, 255);
+  Lanes all;
   for (int64_t i = 0; i < repeat; ++i) {
     const Lanes lanes = LanesOf(call, lanes_of_each, 0,
                                 {{"dst", Later(dst, i * params.dstRepeatSize),
                                   params.dstStride, 8u * params.dstStride},
                                  {"src", Later(src, i * params.srcRepeatSize),
                                   params.srcStride, 8u * params.srcStride}});
-    IssueLanes(call, lanes, Mover(dst.size()));
+    all = i == 0 ? lanes : Joined(call, std::move(all), lanes);
   }
+  IssueLanes(call, all, Mover(dst.size()));
 }
 
 void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
