@@ -13,6 +13,7 @@ _CONFIGS = pathlib.Path(__file__).resolve().parent / 'configs'
 FAMILIES = families.FAMILIES
 DTYPES = ('float32', 'bfloat16', 'float16')
 _CONTEXT = 'original_max_position_embeddings'
+_LIMITED = 'group_limited_greedy'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +163,11 @@ class ModelConfig:
     return self.num_hidden_layers
 
   @property
+  def topk_method(self) -> str:
+    """What a family's files say that may ignore groups."""
+    return 'greedy' if self.n_group == 1 else _LIMITED
+
+  @property
   def shared_width(self) -> int:
     """Hidden width of what sees every token."""
     own = self.num_shared_experts * self.moe_intermediate_size
@@ -236,8 +242,9 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
     )
   family = FAMILIES[model_type]
   _check_keys(model_type, fields)
-  fields = _with_rope(family, fields)
+  fields = _with_groups(family, _with_rope(family, fields))
   values = {ours: _value(family, ours, fields) for ours in family.defaults}
+  values.pop('topk_method', None)
   if not values.pop('use_sliding_window', True):
     values['sliding_window'] = None
   if (full := values.pop('max_window_layers', None)) is not None:
@@ -313,6 +320,7 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
   fixed['layer_types'] = ['full_attention'] * len(kinds or ())
   read = {*_hf_names(family).values(), *_ROPE, *family.unused, *families.UNUSED}
   read.update(*family.also_named.values())
+  read -= set(fixed)
   for name, value in fields.items():
     if name in read or value is None or value == fixed.get(name):
       continue
@@ -360,7 +368,7 @@ def _value(
 
 def _typed(theirs: str, default: Any, value: Any) -> Any:
   """Returns a value of config.json in the type of the field's default."""
-  if isinstance(value, RopeScaling):
+  if isinstance(value, RopeScaling) or isinstance(default, str):
     return value
   if isinstance(default, tuple):
     value = value if isinstance(value, (list, tuple)) else [value]
@@ -382,6 +390,18 @@ def _typed(theirs: str, default: Any, value: Any) -> Any:
 
 def _is_int(value: Any) -> bool:
   return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _with_groups(
+  family: families.Family, fields: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns fields without the groups that a 'greedy' router ignores."""
+  if 'topk_method' not in family.defaults:
+    return fields
+  method = fields.get('topk_method', family.defaults['topk_method'])
+  known = ('greedy', _LIMITED)
+  _require(method in known, 'topk_method', f'one of {known}', method)
+  return fields | (dict(n_group=1, topk_group=1) if method == 'greedy' else {})
 
 
 def _with_rope(
@@ -525,7 +545,9 @@ def _check_router(config: ModelConfig) -> None:
   groups, chosen = config.n_group, config.topk_group
   _require(experts % groups == 0, 'n_group', f'a divisor of {experts}', groups)
   size = experts // groups
-  _require(groups == 1 or size >= 2, 'n_group', 'groups of 2 or more', groups)
+  best = config.family.group_best
+  fine = groups == 1 or size >= best
+  _require(fine, 'n_group', f'groups of {best} or more', groups)
   _require(
     chosen <= groups and chosen * size >= top_k,
     'topk_group',

@@ -64,6 +64,15 @@ class TestMeaning:
     )
     assert config.num_shared_experts == 0
 
+  def test_a_greedy_router_ignores_groups(self):
+    given = _GOLDEN['deepseek2_groups']
+    config = config_lib.from_hf(given | {'topk_method': 'greedy'})
+    assert (config.n_group, config.topk_group) == (1, 1)
+    assert config.to_hf()['topk_method'] == 'greedy'
+    limited = config_lib.from_hf(given)
+    assert config_lib.from_hf(limited.to_hf()) == limited
+    assert limited.n_group == 4
+
   def test_the_names_of_pangu_that_vllm_reads(self):
     given, family = fields('pangu_ultra_moe'), config_lib.FAMILIES
     for ours, (other,) in family['pangu_ultra_moe'].also_named.items():
@@ -75,10 +84,11 @@ class TestMeaning:
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
   def test_a_single_weight_is_divided_by_itself_but_in_pangu(self, model_type):
     given = TestAbsentKeys.SMALL[model_type] | {'num_experts_per_tok': 1}
-    if model_type != 'mixtral':
+    if model_type not in ('mixtral', 'deepseek_v2'):
       given = given | {'norm_topk_prob': True}
     config = config_lib.from_hf(given)
-    assert config.normalizes_weights == (model_type != 'pangu_ultra_moe')
+    never = ('deepseek_v2', 'pangu_ultra_moe')
+    assert config.normalizes_weights == (model_type not in never)
 
   def test_layers_with_experts(self):
     assert config_lib.load('deepseek_v3').moe_layers() == tuple(range(3, 61))
@@ -118,6 +128,7 @@ def outcome(given: dict) -> config_lib.ModelConfig | str:
 class TestAbsentKeys:
   # Small configurations with another value than the default for most keys.
   SMALL = {
+    'deepseek_v2': _GOLDEN['deepseek2_groups'],
     'deepseek_v3': dict(fields('deepseek_tiny'), model_type='deepseek_v3'),
     'kimi_k2': dict(fields('deepseek_tiny'), model_type='kimi_k2'),
     'qwen3_moe': dict(
@@ -151,7 +162,7 @@ class TestAbsentKeys:
   def test_the_table_has_no_key_that_the_reference_lacks(self, model_type):
     family = config_lib.FAMILIES[model_type]
     # Read with getattr, in one of two forms, or by the published code alone.
-    others = {'head_dim', 'rope_scaling', 'moe_layer_freq'}
+    others = {'head_dim', 'rope_scaling', 'moe_layer_freq', 'rope_interleave'}
     assert len(reference(model_type)) >= len(set(family.defaults) - others)
 
 
@@ -250,6 +261,12 @@ class TestRefusals:
       ('dots_groups', 'n_shared_experts', None),
       ('qwen2_plain', 'use_sliding_window', True),
       ('olmoe_plain', 'clip_qkv', 8.0),
+      ('deepseek2_groups', 'norm_topk_prob', True),
+      ('deepseek2_groups', 'rope_interleave', False),
+      ('deepseek2_groups', 'topk_method', 'noaux_tc'),
+      ('deepseek2_groups', 'topk_method', None),
+      ('deepseek2_groups', 'topk_group', None),
+      ('deepseek2_groups', 'scoring_func', 'sigmoid'),
     ],
   )
   def test_what_one_family_alone_has(self, golden, field, value):

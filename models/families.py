@@ -21,6 +21,7 @@ class Family:
     router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
     defaults: the fields of `ModelConfig` that config.json of this family has ->
       what its absence means; None for a field that must be there, or null.
+    group_best: so many best experts speak for a group.
     normalizes_one: whether a token's only weight is divided by itself too.
     qk_norm: how queries and keys are normalised: each 'head', the 'whole'
       width at once, or ''.
@@ -33,7 +34,7 @@ class Family:
     renamed: our name of a field -> the family's.
     also_named: our name of a field -> others under which files have it.
     fixed: keys of config.json that no model here computes another value of ->
-      that value.
+      that value; it may be in `defaults` too.
     unused: keys that the family's reference does not compute with.
   """
 
@@ -41,6 +42,7 @@ class Family:
   attention: str
   router: str
   defaults: Mapping[str, Any]
+  group_best: int = 2
   normalizes_one: bool = True
   qk_norm: str = ''
   latent_eps: float = 1e-6
@@ -128,6 +130,52 @@ _DEEPSEEK_V3 = Family(
   fixed={'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc'},
   # The first two are of training; the others follow from the widths.
   unused=('aux_loss_alpha', 'seq_aux', 'head_dim', 'qk_head_dim'),
+)
+# As transformers computes it: weights are not divided by their sum.
+_DEEPSEEK_V2 = Family(
+  architecture='DeepseekV2ForCausalLM',
+  attention='mla',
+  router='softmax',
+  group_best=1,
+  defaults=_COMMON
+  | dict(
+    vocab_size=102400,
+    hidden_size=4096,
+    intermediate_size=11008,
+    moe_intermediate_size=1407,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=None,
+    num_experts=64,
+    num_experts_per_tok=None,
+    num_shared_experts=2,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    qk_nope_head_dim=128,
+    qk_rope_head_dim=64,
+    v_head_dim=128,
+    attention_bias=False,
+    rope_interleave=True,
+    norm_topk_prob=False,
+    routed_scaling_factor=1.0,
+    topk_method='greedy',
+    n_group=None,
+    topk_group=None,
+    first_k_dense_replace=0,
+    max_position_embeddings=2048,
+    bos_token_id=1,
+    eos_token_id=(2,),
+  ),
+  renamed=_DEEPSEEK_V3.renamed,
+  also_named={'num_experts': ('num_experts', 'num_local_experts')},
+  fixed={
+    'scoring_func': 'softmax',
+    'norm_topk_prob': False,
+    'rope_interleave': True,
+    'mlp_bias': False,
+    'moe_layer_freq': 1,
+  },
+  unused=_DEEPSEEK_V3.unused,
 )
 _QWEN3_MOE = Family(
   architecture='Qwen3MoeForCausalLM',
@@ -328,6 +376,7 @@ _PANGU = Family(
   },
 )
 FAMILIES = {
+  'deepseek_v2': _DEEPSEEK_V2,
   'deepseek_v3': _DEEPSEEK_V3,
   'kimi_k2': _DEEPSEEK_V3,  # its files name DeepSeek-V3's class
   'qwen3_moe': _QWEN3_MOE,

@@ -102,11 +102,11 @@ def _allowed(
   config: config_lib.ModelConfig,
   by: at.Float[Any, 'R T E'],
 ) -> at.Bool[Any, 'R T E']:
-  """Returns where the expert's group is a token's: by its two best."""
+  """Returns where the expert's group is a token's: by its best."""
   size = config.num_experts // config.n_group
   groups = by.reshape(*by.shape[:-1], config.n_group, size)
-  two_best = nn.gather(groups, nn.best(groups, 2))
-  chosen = nn.best(two_best.sum(axis=-1), config.topk_group)
+  best = nn.gather(groups, nn.best(groups, config.family.group_best))
+  chosen = nn.best(best.sum(axis=-1), config.topk_group)
   of_expert = nn.constant(np.arange(config.num_experts) // size, chosen)
   hits = (chosen[..., None] == of_expert).astype(chosen.dtype)
   return hits.sum(axis=-2) > 0

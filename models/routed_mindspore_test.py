@@ -35,7 +35,10 @@ def tied_scores() -> np.ndarray:
   """Returns `[2, T/2, E]` of few values, zeros of both signs among them."""
   drawn = np.random.default_rng(0).integers(-2, 3, (2, TOKENS // 2, EXPERTS))
   zeros = np.where(np.arange(EXPERTS) % 2, -0.0, 0.0)
-  return np.where(drawn == 0, zeros, drawn / 2).astype(np.float32)
+  out = np.where(drawn == 0, zeros, drawn / 2).astype(np.float32)
+  # Shares of 0, of which the scores still tell which is more.
+  out[0, 0] = -300 * np.arange(EXPERTS)[::-1]
+  return out
 
 
 def chosen(framework: str, config, params) -> tuple[np.ndarray, np.ndarray]:

@@ -276,20 +276,25 @@ def _margin(config, router: torch.nn.Module, logits: np.ndarray) -> np.ndarray:
 
   A sigmoid moves by at most a quarter of what its logit does.
   """
-  top_k = config.num_experts_per_tok
-  if config.family.router == 'softmax' or not config.router_bias:
+  top_k, softmax = config.num_experts_per_tok, config.family.router == 'softmax'
+  if config.n_group == 1 and (softmax or not config.router_bias):
     return _gap(logits, top_k) / 2
-  biased = 1 / (1 + np.exp(-logits)) + _numpy(router.e_score_correction_bias)
-  groups = biased.reshape(len(logits), config.n_group, -1)
-  sums = np.sort(groups, axis=-1)[..., -2:].sum(axis=-1)
-  # Two sums of two sigmoids; then two sigmoids.
-  of_groups = _gap(sums, config.topk_group)
+  by = logits
+  if not softmax:
+    by = 1 / (1 + np.exp(-logits)) + _numpy(router.e_score_correction_bias)
+  groups = by.reshape(len(logits), config.n_group, -1)
+  best = np.sort(groups, axis=-1)[..., -config.family.group_best :]
+  sums = best.sum(axis=-1)
   chosen = np.argsort(-sums, axis=-1)[:, : config.topk_group]
   masked = np.full_like(groups, -np.inf)
   for token, kept in enumerate(chosen):
     masked[token, kept] = groups[token, kept]
-  of_experts = 2 * _gap(masked.reshape(biased.shape), top_k)
-  return np.minimum(of_groups, of_experts)
+  of_groups = _gap(sums, config.topk_group)
+  of_experts = _gap(masked.reshape(by.shape), top_k)
+  # Two logits; or two sums of two sigmoids, then two sigmoids.
+  if softmax:
+    return np.minimum(of_groups, of_experts) / 2
+  return np.minimum(of_groups, 2 * of_experts)
 
 
 def _gap(values: np.ndarray, count: int) -> np.ndarray:
