@@ -29,6 +29,7 @@ class Traffic:
     remote: share of rows that leave their rank.
     dispatch_s: `[L]` f8, s on the busiest link for each byte of a row.
     return_s: `[L]` f8, the same on the way back.
+    link_s: `[2, N]` f8, of each link, over all experts, there and back.
   """
 
   rank: int
@@ -37,6 +38,7 @@ class Traffic:
   remote: float
   dispatch_s: np.ndarray
   return_s: np.ndarray
+  link_s: np.ndarray
 
 
 def traffic(
@@ -64,12 +66,15 @@ def traffic(
         seconds[0, link] += rows[one, other] * a_byte
         seconds[1, link] += rows[other, one] * a_byte
   local = rows[np.arange(ranks), np.arange(ranks)].sum()
+  there, back = seconds.max(1, initial=0.0)
   return Traffic(
     rank,
     received[rank].astype(float),
     rows.sum(1).max(0).astype(float),
     float(1 - local / rows.sum()),
-    *(s.max(0) if len(links) else np.zeros(sizes['L']) for s in seconds),
+    there,
+    back,
+    seconds.sum(-1),
   )
 
 

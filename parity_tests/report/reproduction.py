@@ -85,6 +85,7 @@ class Reproduction:
       self.score.witness.about,
       _rows(self.score),
       _held_out(self.score),
+      *_unknown(self.score),
       self._audit_line(),
       *self._claims(),
       *self._no_skill(),
@@ -304,6 +305,16 @@ def _rows(score: score_lib.Score) -> str:
   ]
   heading = ('#', 'row', 'unit', 'published', 'simulated', 'error', 'use')
   return text_table.text(heading, rows)
+
+
+def _unknown(score: score_lib.Score) -> list[str]:
+  """Tells of each group the rows that a null predictor knows nothing of."""
+  return [
+    f'{group.name}: no {name} for '
+    + ('any row' if len(rows) == group.rows else '; '.join(rows))
+    for group in score.groups
+    for name, rows in group.unknown.items()
+  ]
 
 
 def _held_out(score: score_lib.Score) -> str:

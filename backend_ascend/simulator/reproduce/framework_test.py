@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -11,6 +12,7 @@ from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.backend_ascend.simulator.reproduce import witnesses
+from hpmoe.reference.contract import config as config_lib
 
 _MACHINE = 'ascend_a3'
 _WORK = 1e14
@@ -218,6 +220,48 @@ def test_no_null_predictor_is_no_pass():
   # Given rows that no predictor knows, when they are met, then that is nothing.
   witness = _witness(roofline=lambda machines: {})
   assert not _score(witness, _published(witness)).holds
+
+
+def test_a_row_without_a_nearest_one_does_not_silence_the_predictor():
+  # Given a row without a nearest one that the simulator meets, and one where it
+  # errs more than the nearest row does, when scored, then it has no skill.
+  rows = (
+    _row('one', 20.0, True),
+    _row('two', 21.0, nearest='one'),
+    _row('late', 20.0),
+  )
+  witness = _witness(rows=rows, limit=9.0, roofline=lambda m: _FAR)
+  values = {'one': 20.0, 'two': 19.0, 'late': 20.0}
+  (group,) = score.score(witness, values, witness.load()).groups
+  assert group.unknown == {null.NEAREST: ('late',)}
+  assert group.nulls[null.NEAREST] == pytest.approx(1 / 21)
+  assert group.beside[null.NEAREST] == pytest.approx(2 / 21)
+  assert not group.holds
+
+
+def test_a_roofline_without_its_nearest_row_is_a_gap():
+  witness = _witness(roofline=lambda machines: {'two': 3.0})
+  said = null.predictions(witness, witness.load())
+  assert said[null.ROOFLINE] == {}
+  (group,) = score.score(witness, _published(witness), witness.load()).groups
+  assert group.unknown == {null.ROOFLINE: ('two', 'late')}
+
+
+def test_a_roofline_has_the_total_of_the_busiest_link():
+  # Given two ranks that send 4 rows to the other's first and second expert,
+  # when bounded, then each link has 4 rows there and 4 back, not 8 and 8.
+  config = config_lib.MoEConfig(
+    num_ranks=2, num_tokens=4, num_experts=4, top_k=1, d_model=16, d_ff=16
+  )
+  machine = machine_lib.load(_MACHINE)
+  ids = np.array([[[2]] * 4, [[1]] * 4])
+  links = machine.fabric.links(2)
+  used = np.zeros(len(links))
+  for ends in ((0, 1), (1, 0)):
+    for link in machine.fabric.route(*ends, 2).links:
+      used[link] += (4 + 4) * links[link].factor / links[link].capacity
+  bound = null.roofline(config, machine, ids)
+  assert bound.exchange == pytest.approx(16 * 2 * used.max())
 
 
 def test_a_sum_of_others_is_no_evidence():

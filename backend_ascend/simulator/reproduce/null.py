@@ -6,7 +6,6 @@ row by the busiest resource at its peak; where nothing is fitted it has no scale
 but that of the machine.
 """
 
-from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
@@ -24,14 +23,21 @@ NEAREST, ROOFLINE = 'nearest fitted row', 'roofline'
 def predictions(
   witness: witness_lib.Witness, machines: witness_lib.Machines
 ) -> dict[str, dict[str, float]]:
-  """Returns what each predictor says, by its name and by row."""
+  """Returns what each predictor says, by its name and by row.
+
+  A row has no roofline where that of the row that it is scaled by is unknown.
+  """
   rows = {row.name: row for row in witness.rows}
   near = {n: rows[row.nearest] for n, row in rows.items() if row.nearest}
   plain = witness.roofline(machines)
-  scale = {n: other.published / plain[other.name] for n, other in near.items()}
+  scale = {n: 1.0 for n in rows if n not in near} | {
+    n: other.published / plain[other.name]
+    for n, other in near.items()
+    if other.name in plain
+  }
   return {
     NEAREST: {n: other.published for n, other in near.items()},
-    ROOFLINE: {n: x * scale.get(n, 1.0) for n, x in plain.items()},
+    ROOFLINE: {n: x * scale[n] for n, x in plain.items() if n in scale},
   }
 
 
@@ -84,24 +90,10 @@ def roofline(
   weights = 3 * size['D'] * size['F']
   passes = 1 if direction == layout.Direction.FORWARD else 2
   rows = float(moved.rows.sum())
-  seconds = size['D'] * (
-    moved.dispatch_s.sum() * width
-    + moved.return_s.sum() * (home_bytes or width)
-  )
+  there, back = moved.link_s
+  seconds = size['D'] * (there * width + back * (home_bytes or width))
   return Roofline(
     passes * 2 * rows * weights / (machine['aic'] * machine[cube]),
     (size['L'] * weights + rows * size['D']) * width / machine['hbm'],
-    float(seconds),
+    float(seconds.max(initial=0.0)),
   )
-
-
-def mean_errors(
-  predicted: Mapping[str, Mapping[str, float]],
-  rows: 'list[witness_lib.Row]',
-) -> dict[str, float]:
-  """Returns each predictor's mean absolute error, of those that know all."""
-  return {
-    name: float(np.mean([abs(of[r.name] / r.published - 1) for r in rows]))
-    for name, of in predicted.items()
-    if rows and all(r.name in of for r in rows)
-  }

@@ -38,7 +38,9 @@ class Group:
     mean_error: mean of their absolute errors.
     worst: name of the row with the greatest.
     limit: what the mean must not exceed; None where nothing is asked.
-    nulls: mean absolute errors of the null predictors that know all its rows.
+    nulls: mean absolute error of each null predictor, of the rows it knows.
+    beside: the simulator's, of the same rows.
+    unknown: by null predictor, the rows that it knows nothing of.
   """
 
   name: str
@@ -47,11 +49,15 @@ class Group:
   worst: str
   limit: float | None
   nulls: Mapping[str, float]
+  beside: Mapping[str, float]
+  unknown: Mapping[str, tuple[str, ...]]
 
   @property
   def has_skill(self) -> bool:
     """Whether there is a null predictor, and none errs as little."""
-    return bool(self.nulls) and self.mean_error < min(self.nulls.values())
+    return bool(self.nulls) and all(
+      self.beside[name] < error for name, error in self.nulls.items()
+    )
 
   @property
   def holds(self) -> bool:
@@ -90,11 +96,34 @@ class Score:
     return max((abs(s.error) for s in self.rows if s.row.fitted), default=0.0)
 
 
+def _mean(rows: Sequence[Scored]) -> float:
+  return sum(abs(scored.error) for scored in rows) / len(rows)
+
+
 def _group(name: str, rows: Sequence[Scored], limit, predicted) -> Group:
-  errors = [abs(scored.error) for scored in rows]
   worst = max(rows, key=lambda scored: abs(scored.error)).row.name
-  nulls = null.mean_errors(predicted, [scored.row for scored in rows])
-  return Group(name, len(rows), sum(errors) / len(errors), worst, limit, nulls)
+  known = {
+    n: [s for s in rows if s.row.name in of] for n, of in predicted.items()
+  }
+  known = {n: some for n, some in known.items() if some}
+  said = {
+    n: [Scored(s.row, predicted[n][s.row.name]) for s in some]
+    for n, some in known.items()
+  }
+  unknown = {
+    n: tuple(s.row.name for s in rows if s.row.name not in of)
+    for n, of in predicted.items()
+  }
+  return Group(
+    name,
+    len(rows),
+    _mean(rows),
+    worst,
+    limit,
+    {n: _mean(some) for n, some in said.items()},
+    {n: _mean(some) for n, some in known.items()},
+    {n: names for n, names in unknown.items() if names},
+  )
 
 
 def _judged(claim: witness_lib.Claim, values) -> tuple[str, bool, str]:
