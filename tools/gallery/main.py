@@ -45,7 +45,7 @@ TINY = ('--preset=tiny', '--ranks=1')
 # Whole blocks of its depth and columns.
 BLOCKS = ('--preset=tiny:d_model=64:d_ff=32', '--ranks=1')
 DTYPES = ('f32', 'bf16')
-# Asked beside: bf16 under the entry's policy.
+# Asked beside: 16 bits under the entry's policy.
 POLICY = 'policy'
 INVARIANCE = 'invariance'
 # What a model's tokens see; sums over tokens follow their order anyway.
@@ -64,11 +64,12 @@ class Entry:
     packages: whose versions the page names.
     found: why what does not pass does not, by experiment; '' if all passes.
     has_backward: whether its gradients are judged too.
-    policy: under which it is right in bf16; '': under none.
+    policy: under which it is right in `narrow`; '': under none.
     case: flags that say what is judged.
     bits: flags of the layer on which it is seen what changes bits.
     python: 'ours', which has JAX and MindSpore; 'gallery'; or a variable of the
       environment that names one, without which the entry stays as it was.
+    narrow: dtype of 16 bits.
   """
 
   name: str
@@ -80,6 +81,7 @@ class Entry:
   case: tuple[str, ...] = CASE
   bits: tuple[str, ...] = TINY
   python: str = 'gallery'
+  narrow: str = 'bf16'
 
 
 _GATHER = 'bf16: autograd sums the K gradients of a token in bf16'
@@ -135,6 +137,8 @@ ENTRIES = (
     'onnx_moe.py:moe',
     ('onnxruntime',),
     'bf16: no kernel on CPUs',
+    policy='gate_up=accumulate,activation=accumulate',
+    narrow='f16',
   ),
   Entry(
     'MindSpore operators',
@@ -192,7 +196,7 @@ def command(entry: Entry, asked: str, python: str, adapters='') -> list[str]:
   """Returns the words after `hpmoe`."""
   direction = ('--direction=both',) if entry.has_backward else ()
   file = os.path.join(adapters or ADAPTERS, entry.adapter)
-  dtype = 'bf16' if asked == POLICY else asked
+  dtype = entry.narrow if asked == POLICY else asked
   words = ['check', *entry.case, f'--dtype={dtype}', *direction]
   words += [f'--policy={entry.policy}'] if asked == POLICY else []
   return [*words, f'--python={python}', f'--candidate={file}']
@@ -332,11 +336,16 @@ def rows(held: Mapping[str, Any]) -> list[list[str]]:
       f'[{entry.name}](../examples/gallery/{entry.adapter.partition(":")[0]})',
       *(held[entry.name][dtype]['outcome'] for dtype in DTYPES),
       entry.found,
-      f'`--policy={entry.policy}`' if entry.policy else '',
+      _flags(entry) if entry.policy else '',
       held[entry.name].get(INVARIANCE, {}).get('outcome', 'not tried'),
     ]
     for entry in ENTRIES
   ]
+
+
+def _flags(entry: Entry) -> str:
+  dtype = '' if entry.narrow == 'bf16' else f'--dtype={entry.narrow} '
+  return f'`{dtype}--policy={entry.policy}`'
 
 
 def keep(held: Mapping[str, Any]) -> None:
