@@ -35,7 +35,7 @@ ADAPTERS = import_graph.ROOT / 'examples/gallery'
 NAME = 'gallery'
 COLUMNS = (
   *('layer', 'float32', 'bfloat16', 'why'),
-  'right in bfloat16 under',
+  'right in 16 bits under',
   'float32: y or dx changes bits by',
 )
 
@@ -69,7 +69,7 @@ class Entry:
     bits: flags of the layer on which it is seen what changes bits.
     python: 'ours', which has JAX and MindSpore; 'gallery'; or a variable of the
       environment that names one, without which the entry stays as it was.
-    narrow: dtype of 16 bits.
+    narrow: dtype of 16 bits in which `policy` is judged.
   """
 
   name: str
