@@ -106,12 +106,12 @@ def _walk(path: pathlib.Path, ignore) -> Iterator[pathlib.Path]:
         yield from _walk(path / name, ignore)
 
 
-def digest(files: dict[str, bytes | str]) -> str:
-  """Returns the key of a tree: tests and tools have no part in it."""
+def digest(files: dict[str, bytes | str], *judges: str) -> str:
+  """Returns the key of a tree: of tests and tools, only `judges` are in it."""
   total = hashlib.sha256()
   for name, content in sorted(files.items()):
     decides = name.startswith(_DECIDES) and not name.endswith('_test.py')
-    if decides and isinstance(content, bytes):
+    if (decides or name in judges) and isinstance(content, bytes):
       total.update(f'{name} {len(content)}\n'.encode() + content)
   return total.hexdigest()[:16]
 

@@ -82,6 +82,8 @@ class TestKeys:
   def test_what_decides_an_outcome_changes_the_key(self, name, same):
     other = FILES | {name: b'other'}
     assert (planting.digest(FILES) == planting.digest(other)) is same
+    # A tool that judges decides, too.
+    assert planting.digest(FILES, name) != planting.digest(other, name)
 
   def test_a_changed_mutant_is_another(self):
     fields = dict(vars(MUTANT), change='x')

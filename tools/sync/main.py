@@ -41,6 +41,7 @@ _JSON = flags.DEFINE_string(
 
 SOURCE = 'backend_ascend/kernels/ascendc'
 _SAME = pathlib.Path(__file__).parent / 'same.toml'
+_PROBE = 'tools/sync/probe.py'
 _CLEAN = 'no change'
 
 
@@ -87,7 +88,7 @@ class Runner:
 
   def __init__(self, out: pathlib.Path):
     self._files = planting.sources()
-    self.tree = planting.digest(self._files)
+    self.tree = planting.digest(self._files, _PROBE)
     self._nursery = planting.Nursery((out / '0').resolve())
 
   def prepare(self) -> Outcome:

@@ -15,6 +15,7 @@ import numpy as np
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
+from hpmoe.backend_ascend.taskflow import flow
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
@@ -24,6 +25,10 @@ _FINE = dict(
   num_aiv=2,
 )  # fmt: skip
 _COARSE = dict(event_grain='expert', row_block=32, num_aic=2, num_aiv=4)
+# A core puts rows, sends others home, and puts further ones.
+_MIXED = _FINE | dict(order=flow.Order(lead=0), num_aiv=1)
+# A task has more rows than a vector core looks after at a time.
+_HIGH = dict(row_block=160, col_block=16, num_aic=1, num_aiv=1)
 _LATE = twin_runtime.Modes(order='late')
 _SEEDED = twin_runtime.Modes(order='seeded', seed=1)
 
@@ -55,6 +60,9 @@ def cases() -> Iterator[Case]:
   """Yields the launches, the cheapest first."""
   policy = precision.PrecisionPolicy
   small = _config(2, 13, 40, 24)
+  # Few rows: what a core reads for a signal, no signal may follow.
+  sparse = _config(3, 3, 40, 24)
+  tall = _config(1, 140, 16, 16)
   # Deeper and wider than one stage of every memory.
   deep = _config(1, 70, 700, 300)
   for order in (_LATE, _SEEDED):
@@ -69,6 +77,12 @@ def cases() -> Iterator[Case]:
     for storage in ('bfloat16', 'float32'):
       kind = policy(storage=storage, activation='absolute')
       yield Case(f'deep {storage} {order.order}', deep, kind, _COARSE, order)
+    exact = policy(activation='absolute')
+    for relay in (False, True):
+      title = f'{"relay" if relay else "rows"} {order.order}'
+      mixed, high = (dict(o, relay=relay) for o in (_MIXED, _HIGH))
+      yield Case(f'mixed {title}', sparse, exact, mixed, order)
+      yield Case(f'high {title}', tall, exact, high, order, 'empty_experts')
     # Its bits are the cube's and the vector unit's own: only order is judged.
     yield Case(f'swiglu {order.order}', small, policy(), _FINE, order)
   for routing in ('one_rank', 'empty_experts'):
