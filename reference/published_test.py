@@ -1,9 +1,8 @@
 """The layer equals what transformers computes in float64, both passes.
 
 `testdata/gpt_oss.npz` is of GPT-OSS's experts, with biases and a clamped
-activation (`tools/make_gpt_oss_golden.py`); `testdata/deepseek.npz` of
-DeepSeek-V3's layer, with shared experts and slots that are not used
-(`tools/make_deepseek_golden.py`).
+activation; `testdata/deepseek.npz` of DeepSeek-V3's layer, with shared experts
+and slots that are not used.  `tools/make_layer_golden.py` makes both.
 """
 
 import dataclasses
