@@ -46,6 +46,8 @@ struct Span {
   uint64_t bytes;
   uint64_t rows = 1;
   uint64_t pitch = 0;
+  // It may hold what nobody wrote, as padding of fractals does.
+  bool loose = false;
 };
 
 // What a cost model counts.
@@ -66,11 +68,10 @@ struct Instruction {
   std::function<void()> run;
   Work work;
   bool atomic = false;  // its writes are adds: two of them are no race
-  // All reads lie where data was written before; false where a call may read
-  // what nobody wrote (padding of fractals) and drops it.
-  bool reads_defined = true;
-  // It copies its first span byte by byte: what nobody wrote stays unwritten.
-  bool copies_undefined = false;
+  // What comes of loose reads: from marks of the bytes from the first read on,
+  // not 0 where nobody wrote, to those of the bytes from the first write on,
+  // which come as they were.
+  std::function<void(const char* from, char* to)> spread;
   // The hardware orders it with earlier ones of its pipe, as Mmad of 10 blocks
   // of 16 x 16 and more: no barrier is needed.
   bool in_order = false;

@@ -142,9 +142,14 @@ void Machine::RunWork(Core* core, Queued* queued) {
   const Place at = PlaceOf(*core, *queued);
   for (const Span& span : work.reads)
     Touch(core, at, work, span, access, false);
+  const std::vector<char> unwritten = Unwritten(*core, work);
   for (const Span& span : work.writes)
     Touch(core, at, work, span, access, true);
-  if (spec_.hazards && work.copies_undefined) CopyUndefined(core, work);
+  if (!unwritten.empty()) {
+    const Span& to = work.writes[0];
+    core->chips[static_cast<int>(to.memory)].shadow->Forget(to.begin,
+                                                            unwritten);
+  }
   if (spec_.auto_sync && spec_.hazards) NoteKnown(&pipe);
   work.run();
   for (const Span& span : work.writes) {
@@ -186,20 +191,35 @@ void Machine::Touch(Core* core, const Place& at, const Instruction& work,
     }
     if (!spec_.hazards) continue;
     TouchRow(core, at, span.memory, begin, end, access, known, writes,
-             work.reads_defined);
+             !span.loose);
   }
 }
 
-void Machine::CopyUndefined(Core* core, const Instruction& work) {
-  const Span& from = work.reads[0];
-  const Span& to = work.writes[0];
-  const auto shadow = [core](const Span& span) {
-    return core->chips[static_cast<int>(span.memory)].shadow.get();
-  };
-  for (uint64_t row = 0; row < from.rows; ++row) {
-    shadow(to)->CopyUndefined(*shadow(from), from.begin + row * from.pitch,
-                              to.begin + row * to.pitch, from.bytes);
+namespace {
+
+// Of those in the memory of the first.
+uint64_t EndOf(const std::vector<Span>& spans) {
+  uint64_t end = 0;
+  for (const Span& span : spans) {
+    if (span.memory != spans[0].memory) continue;
+    end = std::max(end, span.begin + (span.rows - 1) * span.pitch + span.bytes);
   }
+  return end;
+}
+
+}  // namespace
+
+std::vector<char> Machine::Unwritten(const Core& core,
+                                     const Instruction& work) const {
+  if (!spec_.hazards || !work.spread) return {};
+  const auto marks = [&core](const std::vector<Span>& spans) {
+    const Span& first = spans[0];
+    return core.chips[static_cast<int>(first.memory)].shadow->Unwritten(
+        first.begin, EndOf(spans));
+  };
+  std::vector<char> to = marks(work.writes);
+  work.spread(marks(work.reads).data(), to.data());
+  return to;
 }
 
 void Machine::TouchFlags(uint64_t begin, uint64_t end, Clock* known,
@@ -230,9 +250,17 @@ void Machine::TouchRow(Core* core, const Place& at, Memory memory,
   end = (end - base + kRest) & ~kRest;
   Conflict conflict;
   do {
-    conflict =
-        writes ? shadow->Write(&accesses_, begin, end, access, known)
-               : shadow->Read(&accesses_, begin, end, access, known, defined);
+    conflict = writes
+                   ? shadow->Write(&accesses_, begin, end, access, known)
+                   : shadow->Read(&accesses_, begin, end, access, known, true);
+    // What overtakes its writer reads what nobody wrote, too.
+    if (conflict.kind == Conflict::kUndefined && !defined &&
+        Pending(*core,
+                {ErrorKind::kUndefined, at, memory, base + conflict.begin,
+                 base + conflict.end},
+                false) == nullptr) {
+      conflict = shadow->Read(&accesses_, begin, end, access, known, false);
+    }
   } while (conflict.other != 0 &&
            Inserted(core, at, accesses_.At(conflict.other)));
   if (conflict.kind != Conflict::kNone) {

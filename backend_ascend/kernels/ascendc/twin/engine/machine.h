@@ -236,7 +236,9 @@ class Machine {
   void Count(Core* core, const Queued& queued);
   void Touch(Core* core, const Place& at, const Instruction& work,
              const Span& span, uint32_t access, bool writes);
-  void CopyUndefined(Core* core, const Instruction& work);
+  // Marks of the bytes from its first write on, not 0 where it leaves them
+  // unwritten; none if it has no loose reads.
+  std::vector<char> Unwritten(const Core& core, const Instruction& work) const;
   void TouchFlags(uint64_t begin, uint64_t end, Clock* known, bool writes,
                   bool atomic);
   void TouchRow(Core* core, const Place& at, Memory memory, uint64_t begin,

@@ -1263,6 +1263,77 @@ void AddBias(int columns, bool legal) {
   jobs.back().cube = true;
 }
 
+// How a fractal comes to L0, from two rows in L1 past what all other calls are
+// given: nobody wrote the others.
+using Load = void (*)(const LocalTensor<half>& to,
+                      const LocalTensor<half>& from);
+template <bool transposed>
+void LoadFractal(const LocalTensor<half>& to, const LocalTensor<half>& from) {
+  LoadData2DParams fractal;
+  fractal.repeatTimes = 1;
+  fractal.ifTranspose = transposed;
+  LoadData(to, from, fractal);
+}
+void LoadSquare(const LocalTensor<half>& to, const LocalTensor<half>& from) {
+  LoadDataWithTranspose(to, from, LoadData2dTransposeParams(0, 1, 0, 0, 0));
+}
+template <bool transposed>
+void LoadImage(const LocalTensor<half>& to, const LocalTensor<half>& from) {
+  LoadData3DParamsV2<half> image;
+  image.l1H = 1;
+  image.l1W = image.channelSize = image.kExtension = image.mExtension = 16;
+  image.enTranspose = transposed;
+  LoadData(to, from, image);
+}
+
+// They are A and give rows of C, or terms of its sums; or they are columns of
+// B.  `words`: of a product that takes a third; empty: of two.
+void AddUnwritten(Load load, char of, const std::string& words) {
+  const auto count = static_cast<uint16_t>(words.empty() ? 2 : 3);
+  const auto issue = [=] {
+    const LocalTensor<half> two(TPosition::A1, kImage, 256);
+    const LocalTensor<half> a(TPosition::A2, 0, 256), b(TPosition::B2, 0, 256);
+    const LocalTensor<float> c(TPosition::CO1, 0, 256);
+    const LocalTensor<float> out(TPosition::A1, kImage + 512, 256);
+    const LocalTensor<half> whole = OnChip<half>(true, 0);
+    DataCopy(two, Global<half>(0), 32u);
+    PipeBarrier<PIPE_ALL>();
+    (of == 'n' ? LoadFractal<false> : load)(a, of == 'n' ? whole : two);
+    (of == 'n' ? load : LoadFractal<false>)(b, of == 'n' ? two : whole);
+    PipeBarrier<PIPE_ALL>();
+    MmadParams product(16, of == 'n' ? count : 16, of == 'k' ? count : 16, 0,
+                       false, true);
+    Mmad(c, a, b, product);
+    PipeBarrier<PIPE_M>();
+    product.cmatrixInitVal = false;
+    Mmad(c, a, b, product);
+    PipeBarrier<PIPE_ALL>();
+    const FixpipeParamsV220 stored(16, of == 'm' ? count : 16, 16, 32, false);
+    Fixpipe<float, float, CFG_NZ>(out, c, stored);
+  };
+  const bool sums = words.find("L0C") != std::string::npos;
+  AddJob(sums            ? "pipe FIX"
+         : words.empty() ? "Mmad"
+                         : "pipe M",
+         Type::kHalf, issue, nullptr, {words});
+  if (words.empty()) jobs.back().plain = [](Image*) {};
+  jobs.back().cube = true;
+}
+
+void ListUnwritten() {
+  const std::string nobody = ", which nobody has written";
+  for (const Load load : {LoadFractal<false>, LoadImage<false>}) {
+    AddUnwritten(load, 'm', "");
+    AddUnwritten(load, 'm', "Fixpipe reads L0C [0x80, 0xc0)" + nobody);
+  }
+  for (const Load load : {LoadFractal<true>, LoadSquare, LoadImage<true>}) {
+    AddUnwritten(load, 'k', "");
+    AddUnwritten(load, 'k', "Fixpipe reads L0C [0x0, 0x400)" + nobody);
+  }
+  AddUnwritten(LoadFractal<false>, 'n', "");
+  AddUnwritten(LoadFractal<false>, 'n', "Mmad reads L0B [0x40, 0x60)" + nobody);
+}
+
 void List() {
   ListLanewise();
   for (const Lanewise& call : lanewise) {
@@ -1292,6 +1363,7 @@ void List() {
   AddFractals<bfloat16_t>(24);
   AddBias(8, true);
   AddBias(9, false);
+  ListUnwritten();
 }
 
 // -- Runs them.

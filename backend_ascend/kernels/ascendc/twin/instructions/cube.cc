@@ -154,23 +154,22 @@ struct Tile {
   uint64_t c0() const { return kBlock / a.size(); }
   uint64_t panels() const { return CeilDiv(n, kSide); }
   uint64_t c_rows() const { return RoundUp(m, kSide); }
+  // Byte of A where an element lies.
+  uint64_t InA(uint64_t row, uint64_t column) const {
+    if (m == 1) return column * a.size();
+    return row / kSide * a_row_pitch + column / c0() * kFractal +
+           row % kSide * kBlock + column % c0() * a.size();
+  }
 };
 
 // A's floats in the order of the sum; `padded` floats a row.
 void UnpackA(const Tile& tile, const std::vector<uint32_t>& ks, uint64_t padded,
              float* out) {
-  const uint64_t size = tile.a.size();
+  const char* const from = Bytes(tile.a.memory, tile.a.begin);
   for (uint64_t row = 0; row < tile.m; ++row) {
-    const char* const from = tile.m == 1 ? Bytes(tile.a.memory, tile.a.begin)
-                                         : Bytes(tile.a.memory, tile.a.begin) +
-                                               row / kSide * tile.a_row_pitch +
-                                               row % kSide * kBlock;
     for (uint64_t at = 0; at < ks.size(); ++at) {
-      const uint64_t k = ks[at];
-      const uint64_t offset =
-          tile.m == 1 ? k * size
-                      : k / tile.c0() * kFractal + k % tile.c0() * size;
-      out[row * padded + at] = FloatAt(from + offset, tile.a.type);
+      out[row * padded + at] =
+          FloatAt(from + tile.InA(row, ks[at]), tile.a.type);
     }
     std::fill(out + row * padded + ks.size(), out + (row + 1) * padded, 0.0f);
   }
@@ -252,10 +251,26 @@ void Run(const Tile& tile) {
   FinishC(tile, c);
 }
 
+// Rows of C are as unwritten as those of A, and of C before.
+void Spread(const Tile& tile, const char* a, char* c) {
+  for (uint64_t row = 0; row < tile.m; ++row) {
+    char unwritten = 0;
+    for (uint64_t i = 0; i < tile.k; ++i) unwritten |= a[tile.InA(row, i)];
+    for (uint64_t panel = 0; panel < tile.panels(); ++panel) {
+      char* const to = c + (panel * tile.c_rows() + row) * kStripeRow;
+      if (unwritten || tile.from_zero || tile.from_bias) {
+        std::memset(to, unwritten, kStripeRow);
+      }
+    }
+  }
+}
+
 // What the tile's numbers, and no others, take.
 void AddTileSpans(const Tile& tile, Instruction* instruction) {
   std::vector<Span>* const reads = &instruction->reads;
-  const uint64_t depth = CeilDiv(tile.k, tile.c0());
+  const uint64_t depth = tile.k / tile.c0();
+  const uint64_t rest = tile.k % tile.c0() * tile.a.size();
+  const uint64_t b_pitch = tile.panels() * kFractal;
   if (tile.m == 1) {
     AddSpan(reads, tile.a.memory, tile.a.begin, tile.k * tile.a.size());
   } else {
@@ -264,14 +279,23 @@ void AddTileSpans(const Tile& tile, Instruction* instruction) {
             tile.a_row_pitch);
     AddSpan(reads, tile.a.memory, tile.a.begin + whole * tile.a_row_pitch,
             tile.m % kSide * kBlock, depth, kFractal);
+    for (uint64_t row = 0; row < tile.m; row += kSide) {
+      AddSpan(reads, tile.a.memory,
+              tile.a.begin + row / kSide * tile.a_row_pitch + depth * kFractal,
+              rest, std::min(kSide, tile.m - row), kBlock);
+    }
   }
-  AddSpan(reads, tile.b.memory, tile.b.begin, tile.n * kBlock, depth,
-          tile.panels() * kFractal);
+  // Rows of A that nobody wrote give rows of C that nobody need read.
+  Loosen(reads);
+  AddSpan(reads, tile.b.memory, tile.b.begin, tile.n * kBlock, depth, b_pitch);
+  AddSpan(reads, tile.b.memory, tile.b.begin + depth * b_pitch, rest, tile.n,
+          kBlock);
   if (tile.from_bias) {
     AddSpan(reads, tile.bias.memory, tile.bias.begin, tile.n * sizeof(float));
   } else if (!tile.from_zero) {
     AddSpan(reads, tile.c.memory, tile.c.begin, tile.m * kStripeRow,
             tile.panels(), tile.c_rows() * kStripeRow);
+    reads->back().loose = true;
   }
   AddSpan(&instruction->writes, tile.c.memory, tile.c.begin,
           tile.panels() * tile.c_rows() * kStripeRow);
@@ -334,6 +358,7 @@ void MultiplyAccumulate(const Call& call, const Operand& dst, const Operand& a,
       CeilDiv(tile.m, kSide) * tile.panels() * CeilDiv(tile.k, tile.c0());
   instruction.in_order = tile.m / kSide * (tile.n / kSide) >= kOrderedBlocks;
   instruction.run = [tile] { Run(tile); };
+  instruction.spread = [tile](const char* a, char* c) { Spread(tile, a, c); };
   Issue(std::move(instruction));
 }
 

@@ -19,14 +19,6 @@ void CheckOperands(const Call& call, const Operand& dst, const Operand& src) {
   call.Aligned("dst", dst, kFractal);
 }
 
-// An L1 tail may hold what nobody wrote: it is moved with its fractal, and the
-// cube ignores it.
-Instruction StartLoad(const Call& call) {
-  Instruction instruction = call.Start(Pipe::kMte1);
-  instruction.reads_defined = false;
-  return instruction;
-}
-
 // dst[column][row] = src[row][column]; rows of `src` are 32 bytes, those of
 // `dst` are `dst_pitch` bytes.
 template <typename T>
@@ -57,14 +49,13 @@ void LoadFractals(const Call& call, const Operand& dst, const Operand& src,
   const uint64_t begin = src.begin + params.startIndex * kFractal;
   const bool transpose = params.ifTranspose;
 
-  Instruction instruction = StartLoad(call);
+  Instruction instruction = call.Start(Pipe::kMte1);
   AddSpan(&instruction.reads, src.memory, begin, kFractal, repeats, src_pitch);
   AddSpan(&instruction.writes, dst.memory, dst.begin, kFractal, repeats,
           dst_pitch);
   instruction.work.bytes = repeats * kFractal;
-  instruction.run = [=] {
-    const char* const from = Bytes(src.memory, begin);
-    char* const to = Bytes(dst.memory, dst.begin);
+  // An L1 tail may hold what nobody wrote: it is moved with its fractal.
+  const auto copy = [=](const char* from, char* to) {
     for (uint64_t i = 0; i < repeats; ++i) {
       if (transpose) {
         Transpose<uint16_t>(from + i * src_pitch, to + i * dst_pitch, kSide,
@@ -74,6 +65,7 @@ void LoadFractals(const Call& call, const Operand& dst, const Operand& src,
       }
     }
   };
+  Copies(copy, &instruction);
   Issue(std::move(instruction));
 }
 
@@ -94,16 +86,15 @@ void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
   const uint64_t half_pitch = (params.dstFracGap + uint64_t{1}) * kFractal;
   const uint64_t begin = src.begin + params.startIndex * square;
 
-  Instruction instruction = StartLoad(call);
+  Instruction instruction = call.Start(Pipe::kMte1);
   AddSpan(&instruction.reads, src.memory, begin, square, repeats, src_pitch);
   for (uint64_t i = 0; i < fractals; ++i) {
     AddSpan(&instruction.writes, dst.memory, dst.begin + i * half_pitch,
             kFractal, repeats, dst_pitch);
   }
   instruction.work.bytes = repeats * square;
-  instruction.run = [=] {
-    const char* const from = Bytes(src.memory, begin);
-    char* const to = Bytes(dst.memory, dst.begin);
+  // An L1 tail may hold what nobody wrote: it is moved with its fractal.
+  const auto copy = [=](const char* from, char* to) {
     for (uint64_t i = 0; i < repeats; ++i) {
       const char* const in = from + i * src_pitch;
       char* const out = to + i * dst_pitch;
@@ -122,6 +113,7 @@ void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
       }
     }
   };
+  Copies(copy, &instruction);
   Issue(std::move(instruction));
 }
 
@@ -204,7 +196,7 @@ void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
   // Fractals across a transposed matrix of 4-byte elements.
   const uint64_t squares = CeilDiv(columns, kSide);
 
-  Instruction instruction = StartLoad(call);
+  Instruction instruction = call.Start(Pipe::kMte1);
   AddSpan(&instruction.reads, src.memory, begin, rows * kBlock, blocks,
           image_rows * kBlock);
   if (!transpose || !wide) {
@@ -220,9 +212,8 @@ void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
             columns % kSide * kBlock, 2 * row_fractals, kFractal);
   }
   instruction.work.bytes = blocks * rows * kBlock;
-  instruction.run = [=] {
-    const char* const from = Bytes(src.memory, begin);
-    char* const to = Bytes(dst.memory, dst.begin);
+  // An L1 tail may hold what nobody wrote: it is moved with its fractal.
+  const auto copy = [=](const char* from, char* to) {
     for (uint64_t block = 0; block < blocks; ++block) {
       for (uint64_t i = 0; i < row_fractals; ++i) {
         char fractal[kFractal];
@@ -254,6 +245,7 @@ void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
       }
     }
   };
+  Copies(copy, &instruction);
   Issue(std::move(instruction));
 }
 

@@ -128,23 +128,23 @@ void MoveRows(const Call& call, Pipe pipe, const Operand& dst,
   Instruction instruction = call.Start(pipe);
   AddSpan(&instruction.reads, src.memory, src.begin, bytes, rows, src_pitch);
   AddSpan(&instruction.writes, dst.memory, dst.begin, bytes, rows, dst_pitch);
-  // A bias is moved in 64 bytes: past its end nobody need have written, unless
-  // Mmad reads it.
-  instruction.copies_undefined = dst.memory == Memory::kBias;
-  instruction.reads_defined = !instruction.copies_undefined;
   instruction.work.bytes = rows * bytes;
   const AtomicType atomic = AtomicFor(call, dst);
   const bool flush = ThisNumerics().flush_subnormals;
   instruction.atomic = atomic != AtomicType::kNone;
-  instruction.run = [=] {
+  const auto move = [=](const char* from, char* to) {
     const FloatScope scope(flush);
-    char* const to = Bytes(dst.memory, dst.begin);
-    const char* const from = Bytes(src.memory, src.begin);
     for (uint64_t row = 0; row < rows; ++row) {
       StoreToGlobal(to + row * dst_pitch, from + row * src_pitch, bytes,
                     atomic);
     }
   };
+  instruction.run = [=] {
+    move(Bytes(src.memory, src.begin), Bytes(dst.memory, dst.begin));
+  };
+  // A bias is moved in 64 bytes: past its end nobody need have written, unless
+  // Mmad reads it.
+  if (dst.memory == Memory::kBias) Copies(move, &instruction);
   Issue(std::move(instruction));
 }
 

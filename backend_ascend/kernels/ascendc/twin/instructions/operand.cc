@@ -1,6 +1,7 @@
 #include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ascend_twin {
 
@@ -112,8 +113,22 @@ Instruction Call::Start(Pipe pipe) const {
   instruction.name = name_;
   instruction.pipe = pipe;
   instruction.site = site_;
-  instruction.reads_defined = true;
   return instruction;
+}
+
+void Loosen(std::vector<Span>* spans) {
+  for (Span& span : *spans) span.loose = true;
+}
+
+void Copies(std::function<void(const char* from, char* to)> copy,
+            Instruction* instruction) {
+  const Span from = instruction->reads[0];
+  const Span to = instruction->writes[0];
+  Loosen(&instruction->reads);
+  instruction->run = [=] {
+    copy(Bytes(from.memory, from.begin), Bytes(to.memory, to.begin));
+  };
+  instruction->spread = std::move(copy);
 }
 
 void AddSpan(std::vector<Span>* spans, Memory memory, uint64_t begin,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -128,6 +129,13 @@ class Call {
   const char* name_;
   Site site_;
 };
+
+// All of them may hold what nobody wrote.
+void Loosen(std::vector<Span>* spans);
+// It does no more than `copy`, from its first read to its first write: what
+// nobody wrote stays unwritten.
+void Copies(std::function<void(const char* from, char* to)> copy,
+            Instruction* instruction);
 
 // Adds a span, and drops what is empty; rows that touch become one.
 void AddSpan(std::vector<Span>* spans, Memory memory, uint64_t begin,

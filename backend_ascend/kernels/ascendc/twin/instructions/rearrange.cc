@@ -136,9 +136,9 @@ void IssueGather(const Call& call, const Operand& dst, const Operand& src,
   call.Multiple("srcBaseOffset", base, size);
   if (count == 0) return;
   Instruction instruction = call.Start(Pipe::kV);
-  instruction.reads_defined = false;
   AddSpan(&instruction.reads, src.memory, src.begin, src_bytes);
   AddSpan(&instruction.writes, dst.memory, dst.begin, count * size);
+  Loosen(&instruction.reads);
   call.Apart("dst and src", instruction.writes, instruction.reads);
   AddSpan(&instruction.reads, offsets.memory, offsets.begin,
           count * sizeof(uint32_t));

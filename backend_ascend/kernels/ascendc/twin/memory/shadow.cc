@@ -143,12 +143,17 @@ Conflict Shadow::Write(Accesses* all, uint64_t begin, uint64_t end,
   return {};
 }
 
-void Shadow::CopyUndefined(const Shadow& other, uint64_t from, uint64_t to,
-                           uint64_t bytes) {
-  for (uint64_t i = 0; i < bytes >> shift_; ++i) {
-    if (other.written_[(from >> shift_) + i] == 0) {
-      written_[(to >> shift_) + i] = 0;
-    }
+std::vector<char> Shadow::Unwritten(uint64_t begin, uint64_t end) const {
+  std::vector<char> marks(end - begin);
+  for (uint64_t i = 0; i < marks.size(); ++i) {
+    marks[i] = written_[(begin + i) >> shift_] == 0;
+  }
+  return marks;
+}
+
+void Shadow::Forget(uint64_t begin, const std::vector<char>& marks) {
+  for (uint64_t i = 0; i < marks.size(); ++i) {
+    if (marks[i]) written_[(begin + i) >> shift_] = 0;
   }
 }
 

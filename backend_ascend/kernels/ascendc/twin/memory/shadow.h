@@ -73,9 +73,10 @@ class Shadow {
                 const Clock& known, bool must_be_defined);
   Conflict Write(Accesses* all, uint64_t begin, uint64_t end, uint32_t access,
                  const Clock& known);
-  // Bytes from `to` on are unwritten where those of `other` from `from` are.
-  void CopyUndefined(const Shadow& other, uint64_t from, uint64_t to,
-                     uint64_t bytes);
+  // Marks of bytes [begin, end): not 0 where nobody wrote.
+  std::vector<char> Unwritten(uint64_t begin, uint64_t end) const;
+  // From `begin` on, marked bytes are unwritten.
+  void Forget(uint64_t begin, const std::vector<char>& marks);
 
  private:
   struct Free {
