@@ -204,6 +204,13 @@ const Drill kFlagDrills[] = {
      true},
 };
 
+// Reads bytes of UB.
+void Look(uint64_t begin, uint64_t bytes, bool loose) {
+  Span from = OnUb(begin, bytes);
+  from.loose = loose;
+  Move("Look", Pipe::kV, OnUb(kBytes, bytes), from, Site::Here());
+}
+
 const Drill kMemoryDrills[] = {
     {"beyond UB",
      [](World* w) { MoveIn((184 << 10) - 128, w->in.data(), kBytes); }},
@@ -213,6 +220,18 @@ const Drill kMemoryDrills[] = {
     {"a constant", [](World* w) { MoveOut(w->in.data(), 0, kBytes); }},
     {"nobody wrote UB", [](World*) { Sum(0, 256, 512, 8); }},
     {"nobody wrote it", [](World* w) { MoveIn(0, w->out.data(), 32); }},
+    {"a byte that nobody wrote",
+     [](World* w) {
+       MoveIn(0, w->in.data(), 7);
+       Order<HardEvent::MTE2_V>();
+       Look(0, 8, false);
+     }},
+    {"padding that nobody wrote", [](World*) { Look(0, 8, true); }},
+    {"padding before it is there",
+     [](World* w) {
+       MoveIn(0, w->in.data(), 8);
+       Look(0, 8, true);
+     }},
     {"an odd byte",
      [](World* w) {
        MoveIn(0, reinterpret_cast<const char*>(w->shared) + 1, 7);
@@ -339,6 +358,12 @@ void Waits(int count) {
   for (int i = 0; i < count; ++i) CrossCoreWaitFlag(5);
 }
 
+void FillBytes(World* world, int begin, int bytes) {
+  MoveIn(0, world->in.data(), bytes);
+  Order<HardEvent::MTE2_MTE3>();
+  MoveOut(reinterpret_cast<char*>(world->out.data()) + begin, 0, bytes);
+}
+
 void FillOut(World* world, int first) {
   MoveIn(0, world->in.data(), kBytes);
   Order<HardEvent::MTE2_MTE3>();
@@ -445,6 +470,8 @@ const Together kTogether[] = {
      }},
     {"neighbours", Nothing, [](World* w) { FillOut(w, 0); },
      [](World* w) { FillOut(w, kWords); }},
+    {"neighbours by a byte", Nothing, [](World* w) { FillBytes(w, 0, 7); },
+     [](World* w) { FillBytes(w, 7, 9); }},
     {"two write one", Nothing, [](World* w) { FillOut(w, 0); },
      [](World* w) { FillOut(w, kWords / 2); }},
     {"two add to one", Nothing, [](World* w) { Signal(w->shared); },

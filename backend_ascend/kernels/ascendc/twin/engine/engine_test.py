@@ -21,6 +21,7 @@ _RIGHT = (
   'both AIVs set',
   'a cross flag orders',
   'neighbours',
+  'neighbours by a byte',
   'two add to one',
   'polls by moves',
   'polls by moves after',
@@ -29,6 +30,7 @@ _RIGHT = (
   'scalar stores',
   'SyncAll',
   'an odd byte',
+  'padding that nobody wrote',
 )
 _FOUND = {
   # A call left out of a pair of kernels that is right with it.
@@ -62,6 +64,8 @@ _FOUND = {
   'outside': ('bounds []', 'the nearest is in of rank 0 + 0x20 of 0x100'),
   'a constant': ('refused []', 'in of rank 0 + 0x0 (256 B)'),
   'nobody wrote UB': ('undefined []', 'UB [0x100, 0x120), which nobody'),
+  'a byte that nobody wrote': ('undefined []', 'UB [0x7, 0x8), which nobody'),
+  'padding before it is there': ('hazard [MTE2_V]', 'pipe V: Look reads UB'),
   'nobody wrote it': ('undefined []', 'out of rank 0 + 0x0 (32 B)'),
   'a scalar store after a read': (('hazard [V_S]', 'hazard [MTE2_S]'), ''),
   'a scalar load of a sum': (

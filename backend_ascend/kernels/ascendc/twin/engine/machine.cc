@@ -11,8 +11,6 @@
 namespace ascend_twin {
 namespace {
 
-constexpr int kUnitShift = 1;  // accesses are told apart by 2 bytes
-
 struct Size {
   Memory memory;
   uint64_t bytes;
@@ -31,16 +29,14 @@ Chip MakeChip(uint64_t bytes, bool hazards) {
   // Nobody wrote it yet: NaN in every type.
   chip.bytes.reset(new char[bytes + kLineBytes]);
   std::memset(chip.bytes.get(), 0xff, bytes + kLineBytes);
-  if (hazards) chip.shadow = std::make_unique<Shadow>(bytes, kUnitShift, false);
+  if (hazards) chip.shadow = std::make_unique<Shadow>(bytes, false);
   return chip;
 }
 
 }  // namespace
 
 Machine::Machine(const LaunchSpec& spec)
-    : spec_(spec),
-      globals_(spec.globals, kUnitShift, spec.hazards),
-      random_(spec.seed) {
+    : spec_(spec), globals_(spec.globals, spec.hazards), random_(spec.seed) {
   MakeCores();
 }
 
@@ -244,10 +240,8 @@ void Machine::TouchRow(Core* core, const Place& at, Memory memory,
     shadow = global->shadow.get();
   }
   if (shadow == nullptr) return;
-  // A part of a unit counts as all of it.
-  constexpr uint64_t kRest = (1 << kUnitShift) - 1;
-  begin = (begin - base) & ~kRest;
-  end = (end - base + kRest) & ~kRest;
+  begin -= base;
+  end -= base;
   Conflict conflict;
   do {
     conflict = writes

@@ -29,13 +29,12 @@ uint64_t Distance(const Global& global, uint64_t address) {
 
 }  // namespace
 
-Globals::Globals(const std::vector<GlobalRange>& ranges, int shift,
-                 bool hazards) {
+Globals::Globals(const std::vector<GlobalRange>& ranges, bool hazards) {
   for (const GlobalRange& range : ranges) {
     Global global{range, nullptr};
     if (hazards && HasShadow(range.kind)) {
       global.shadow = std::make_unique<Shadow>(
-          range.bytes, shift, range.kind == GlobalKind::kFilled);
+          range.bytes, range.kind == GlobalKind::kFilled);
     }
     globals_.push_back(std::move(global));
   }

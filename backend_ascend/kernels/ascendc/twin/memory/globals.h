@@ -26,9 +26,8 @@ struct Global {
 
 class Globals {
  public:
-  // `shift`: units of accesses are of 2^shift bytes.  No shadows without
-  // `hazards`.
-  Globals(const std::vector<GlobalRange>& ranges, int shift, bool hazards);
+  // No shadows without `hazards`.
+  Globals(const std::vector<GlobalRange>& ranges, bool hazards);
 
   // That holds bytes [begin, end), or null.
   Global* Find(uint64_t begin, uint64_t end);

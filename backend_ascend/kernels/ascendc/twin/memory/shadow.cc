@@ -88,32 +88,25 @@ uint32_t Accesses::Unordered(uint32_t set, uint32_t later, const Clock& known,
   return 0;
 }
 
-Shadow::Shadow(uint64_t bytes, int shift, bool defined)
-    : shift_(shift),
-      defined_(defined),
-      written_(Zeroed((bytes >> shift) + 1)),
-      read_(Zeroed((bytes >> shift) + 1)) {}
-
-Conflict Shadow::Say(Conflict::Kind kind, uint32_t other, uint64_t unit,
-                     uint64_t end) const {
-  return {kind, other, unit << shift_, end << shift_};
-}
+Shadow::Shadow(uint64_t bytes, bool defined)
+    : defined_(defined),
+      written_(Zeroed(bytes + 1)),
+      read_(Zeroed(bytes + 1)) {}
 
 Conflict Shadow::Read(Accesses* all, uint64_t begin, uint64_t end,
                       uint32_t access, const Clock& known,
                       bool must_be_defined) {
-  const uint64_t last = end >> shift_;
-  for (uint64_t i = begin >> shift_, next; i < last; i = next) {
-    next = EndOfEqual(written_.get(), i, last);
+  for (uint64_t i = begin, next; i < end; i = next) {
+    next = EndOfEqual(written_.get(), i, end);
     const uint32_t set = written_[i];
     if (set == 0 && must_be_defined && !defined_) {
-      return Say(Conflict::kUndefined, 0, i, next);
+      return {Conflict::kUndefined, 0, i, next};
     }
     const uint32_t other = all->Unordered(set, access, known, true);
-    if (other != 0) return Say(Conflict::kAfterWrite, other, i, next);
+    if (other != 0) return {Conflict::kAfterWrite, other, i, next};
   }
-  for (uint64_t i = begin >> shift_, next; i < last; i = next) {
-    next = EndOfEqual(read_.get(), i, last);
+  for (uint64_t i = begin, next; i < end; i = next) {
+    next = EndOfEqual(read_.get(), i, end);
     std::fill(&read_[i], &read_[next], all->Extend(read_[i], access, known));
   }
   return {};
@@ -122,38 +115,37 @@ Conflict Shadow::Read(Accesses* all, uint64_t begin, uint64_t end,
 Conflict Shadow::Write(Accesses* all, uint64_t begin, uint64_t end,
                        uint32_t access, const Clock& known) {
   const bool atomic = all->At(access).atomic;
-  const uint64_t last = end >> shift_;
-  for (uint64_t i = begin >> shift_, next; i < last; i = next) {
-    next = EndOfEqual(read_.get(), i, last);
+  for (uint64_t i = begin, next; i < end; i = next) {
+    next = EndOfEqual(read_.get(), i, end);
     const uint32_t other = all->Unordered(read_[i], access, known, true);
-    if (other != 0) return Say(Conflict::kAfterRead, other, i, next);
+    if (other != 0) return {Conflict::kAfterRead, other, i, next};
   }
-  for (uint64_t i = begin >> shift_, next; i < last; i = next) {
-    next = EndOfEqual(written_.get(), i, last);
+  for (uint64_t i = begin, next; i < end; i = next) {
+    next = EndOfEqual(written_.get(), i, end);
     const uint32_t set = written_[i];
     if (set == 0 && atomic && !defined_) {
-      return Say(Conflict::kUndefined, 0, i, next);
+      return {Conflict::kUndefined, 0, i, next};
     }
     const uint32_t other = all->Unordered(set, access, known, !atomic);
-    if (other != 0) return Say(Conflict::kAfterWrite, other, i, next);
+    if (other != 0) return {Conflict::kAfterWrite, other, i, next};
     std::fill(&written_[i], &written_[next],
               atomic ? all->Extend(set, access, known) : access);
   }
-  std::fill(&read_[begin >> shift_], &read_[last], 0u);
+  std::fill(&read_[begin], &read_[end], 0u);
   return {};
 }
 
 std::vector<char> Shadow::Unwritten(uint64_t begin, uint64_t end) const {
   std::vector<char> marks(end - begin);
   for (uint64_t i = 0; i < marks.size(); ++i) {
-    marks[i] = written_[(begin + i) >> shift_] == 0;
+    marks[i] = written_[begin + i] == 0;
   }
   return marks;
 }
 
 void Shadow::Forget(uint64_t begin, const std::vector<char>& marks) {
   for (uint64_t i = 0; i < marks.size(); ++i) {
-    if (marks[i]) written_[(begin + i) >> shift_] = 0;
+    if (marks[i]) written_[begin + i] = 0;
   }
 }
 

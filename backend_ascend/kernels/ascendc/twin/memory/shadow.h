@@ -65,8 +65,8 @@ struct Conflict {
 
 class Shadow {
  public:
-  // Of `bytes` bytes, in units of 2^shift; `defined`: the host wrote them.
-  Shadow(uint64_t bytes, int shift, bool defined);
+  // Of `bytes` bytes; `defined`: the host wrote them.
+  Shadow(uint64_t bytes, bool defined);
 
   // Bytes [begin, end) are read or written by `access`.
   Conflict Read(Accesses* all, uint64_t begin, uint64_t end, uint32_t access,
@@ -84,12 +84,8 @@ class Shadow {
   };
   using Units = std::unique_ptr<uint32_t[], Free>;
 
-  Conflict Say(Conflict::Kind kind, uint32_t other, uint64_t unit,
-               uint64_t end) const;
-
-  const int shift_;
   const bool defined_;
-  Units written_;  // sets, one a unit
+  Units written_;  // sets, one a byte
   Units read_;     // since it was written
 };
 
