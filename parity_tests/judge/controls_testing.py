@@ -14,8 +14,8 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import judging
 
 Tensors = dict[str, np.ndarray]
-# (case, the tensors so far, the last of which is the one to spoil).
-Spoil = Callable[[judging.PassCase, Tensors], np.ndarray]
+# (case, the tensors so far, the name of the one to spoil).
+Spoil = Callable[[judging.PassCase, Tensors, str], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,20 +36,21 @@ class Control:
 def answer(case: judging.PassCase, control: Control | None = None) -> Tensors:
   """Returns what a kernel with the control's fault, or without, computes."""
   oracle, made = case.oracle, {}
+  spoiled = spoils(case, control) if control else ()
   for name in case.which.stages:
     made[name] = oracle.stage(name, made)
-    spoiled = control and (not control.stages or name in control.stages)
-    if control and spoiled:
-      made[name] = control.spoil(case, made).astype(made[name].dtype)
+    if control and name in spoiled:
+      made[name] = control.spoil(case, made, name).astype(made[name].dtype)
   return (oracle.plan if case.which.plan else {}) | made
 
 
-def _last(made: Tensors) -> np.ndarray:
-  """Returns a float32 copy of the tensor to spoil."""
-  return made[next(reversed(made))].astype(np.float32)
+def spoils(case: judging.PassCase, control: Control) -> tuple[str, ...]:
+  """Returns the stages of a pass that a control spoils."""
+  stages = case.which.stages
+  return tuple(n for n in stages if n in (control.stages or stages))
 
 
-def _busy(tiling: tiles.Tiling) -> tuple[int, int, slice]:
+def busy(tiling: tiles.Tiling) -> tuple[int, int, slice]:
   """Returns (rank, local expert, its rows) of the fullest expert."""
   rows = tiling.counts.sum(axis=0)
   expert = int(np.argmax(rows))
@@ -58,16 +59,21 @@ def _busy(tiling: tiles.Tiling) -> tuple[int, int, slice]:
   return rank, local, slice(begin, begin + int(rows[expert]))
 
 
-def _dropped_tile(case, made):
-  rank, _, rows = _busy(case.tiling)
-  held = _last(made)
-  held[rank, rows.start : rows.start + 4, :8] = 0
-  return held
+def tile_of(value: float) -> Spoil:
+  """Returns what gives a tile of the fullest expert one value."""
+
+  def spoil(case, made, name):
+    rank, _, rows = busy(case.tiling)
+    held = made[name].astype(np.float32)
+    held[rank, rows.start : rows.start + 4, :8] = value
+    return held
+
+  return spoil
 
 
-def _swapped_experts(case, made):
-  rank, local, rows = _busy(case.tiling)
-  held = _last(made)
+def _swapped_experts(case, made, name):
+  rank, local, rows = busy(case.tiling)
+  held = made[name].astype(np.float32)
   if case.which is passes.FORWARD:
     before, weights = 'expert_in', case.made.arrays['w_gate_up']
   else:
@@ -78,39 +84,39 @@ def _swapped_experts(case, made):
   return held
 
 
-def _stale_row(case, made):
-  rank, _, rows = _busy(case.tiling)
-  held = _last(made)
+def _stale_row(case, made, name):
+  rank, _, rows = busy(case.tiling)
+  held = made[name].astype(np.float32)
   held[rank, rows.start + 1] = held[rank, rows.start + 2]
   return held
 
 
-def _lost_slot(case, made):
+def _lost_slot(case, made, name):
   forward = case.which is passes.FORWARD
   returned = made['returned' if forward else 'd_returned'][1, 5]
   weights = case.made.arrays['topk_weights'][1, 5].copy()
   if not forward or case.made.policy.placement == 'before_down':
     weights[:] = 1
   weights[0] = 0
-  held = _last(made)
+  held = made[name].astype(np.float32)
   held[1, 5] = weights @ returned.astype(np.float32)
   return held
 
 
-def _misplaced_weight(case, made):
+def _misplaced_weight(case, made, name):
   """A row is scaled by the weight of the row after it."""
-  rank, _, rows = _busy(case.tiling)
+  rank, _, rows = busy(case.tiling)
   slots = case.tiling.slot_of_row[rank][rows]
   weights = case.made.arrays['topk_weights'].reshape(-1)[slots]
   # The two rows whose weights are furthest apart; the first one's is not 0.
   right, wrong = np.argmax(weights), np.argmin(weights)
-  held = _last(made)
+  held = made[name].astype(np.float32)
   held[rank, rows.start + right] *= weights[wrong] / weights[right]
   return held
 
 
-def _swapped_halves(case, made):
-  return np.roll(_last(made), case.made.config.d_ff, axis=-1)
+def _swapped_halves(case, made, name):
+  return np.roll(made[name], case.made.config.d_ff, axis=-1)
 
 
 def unlike(
@@ -127,18 +133,15 @@ def controls(case: judging.PassCase) -> tuple[Control, ...]:
   """Returns the controls of a pass."""
   early = case.made.policy.placement == 'before_down'
   # Where a row's weight shows: at combine it scales the row that returns.
-  weighted = (
-    ('activation', 'd_gate_up')
-    if early
-    else (
-      'expert_out',
-      'd_expert_out',
-    )
-  )
+  weighted = ('expert_out', 'd_expert_out')
+  if early:
+    weighted = ('activation', 'd_gate_up')
   return (
-    Control('all zeros', (), lambda case, made: np.zeros_like(_last(made))),
-    Control('all NaN', (), lambda case, made: np.nan * _last(made)),
-    Control('dropped tile', ('gate_up', 'd_activation'), _dropped_tile),
+    Control(
+      'all zeros', (), lambda case, made, name: np.zeros_like(made[name])
+    ),
+    Control('all NaN', (), lambda case, made, name: np.nan * made[name]),
+    Control('dropped tile', ('gate_up', 'd_activation'), tile_of(0)),
     Control('swapped experts', ('gate_up', 'd_activation'), _swapped_experts),
     Control('stale row', ('expert_in', 'd_expert_out'), _stale_row),
     Control('lost slot', ('y', 'dx'), _lost_slot),
