@@ -40,15 +40,22 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
-TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=16')
+TINY = '--preset=tiny --ranks=2 --tokens=13 --row_block=16'
 
 
 _COMPILES = 'compiling the oracle for this layer, a minute or two'
 
 
-def _refused(capsys, *arguments) -> str:
+_PROGRAM = (sys.executable, '-m', 'hpmoe.parity_tests.commands.main')
+
+
+def _main(line: str) -> int:
+  return main.main(shlex.split(line))
+
+
+def _refused(capsys, line: str) -> str:
   """Runs a command that must end with one line and exit code 2."""
-  assert main.main(arguments) == cli.WRONG_REQUEST
+  assert _main(line) == cli.WRONG_REQUEST
   captured = capsys.readouterr()
   # Some are refused once the oracle was asked.
   told = [line for line in captured.err.splitlines() if _COMPILES not in line]
@@ -58,170 +65,151 @@ def _refused(capsys, *arguments) -> str:
 
 
 @pytest.mark.parametrize(
-  ('arguments', 'text'),
+  ('line', 'text'),
   [
-    (['chek'], "command: expected .* got 'chek': did you mean 'check'"),
-    (['zzz'], "command: expected one of .* got 'zzz'$"),
-    (['check', '--preset=smal'], "got 'smal': did you mean 'small'"),
-    (['check', '--lane=exat'], "got 'exat': did you mean 'exact'"),
-    (['check', '--routing=zip'], "got 'zip': did you mean 'zipf'"),
-    (['check', '--weights=int8_chanel'], "did you mean 'int8_channel'"),
+    ('chek', "command: expected .* got 'chek': did you mean 'check'"),
+    ('zzz', "command: expected one of .* got 'zzz'$"),
+    ('check --preset=smal', "got 'smal': did you mean 'small'"),
+    ('check --lane=exat', "got 'exat': did you mean 'exact'"),
+    ('check --routing=zip', "got 'zip': did you mean 'zipf'"),
+    ('check --weights=int8_chanel', "did you mean 'int8_channel'"),
     (
-      ['check', '--json'],
+      'check --json',
       'json: expected a value, such as --json=VALUE, got none .Write the rep',
     ),
     (
-      ['check', '--json', '--preset=tiny'],
+      'check --json --preset=tiny',
       'json: expected a value, such as --json=VALUE, got none',
     ),
-    (['check', '--bogus'], "Unknown command line flag 'bogus'"),
-    (['check', 'extra'], "expected --options only, got 'extra'"),
-    (['check', '--ranks=two'], "check: ranks: expected an integer, got 'two'"),
+    ('check --bogus', "Unknown command line flag 'bogus'"),
+    ('check extra', "expected --options only, got 'extra'"),
+    ('check --ranks=two', "check: ranks: expected an integer, got 'two'"),
     (
-      ['law', '--interleavings=x'],
+      'law --interleavings=x',
       "interleavings: expected an integer, got 'x",
     ),
-    (['check', '--ranks=2=:3'], "ranks: expected an integer, got '2=:3'"),
-    (['check', '--timeout=soon'], "timeout: expected a number, got 'soon'"),
-    (['check', '--ranks=3'], 'expected a divisor of num_experts=8, got 3'),
-    (['check', '--dtype=f8'], r"dtype: expected one of \['f32', .* got 'f8'"),
+    ('check --ranks=2=:3', "ranks: expected an integer, got '2=:3'"),
+    ('check --timeout=soon', "timeout: expected a number, got 'soon'"),
+    ('check --ranks=3', 'expected a divisor of num_experts=8, got 3'),
+    ('check --dtype=f8', r"dtype: expected one of \['f32', .* got 'f8'"),
     (
-      ['check', '--accumulation_order=up'],
+      'check --accumulation_order=up',
       "accumulation_order: expected some of .* got 'up'",
     ),
     (
-      ['check', '--accumulation_order=ascending,even_odd_32'],
+      'check --accumulation_order=ascending,even_odd_32',
       "accumulation_order: expected 'ascending' for storage 'float32'",
     ),
     (
-      ['sweep', '--accumulation_order=even_odd_32'],
+      'sweep --accumulation_order=even_odd_32',
       "accumulation_order: expected 'ascending' among them for float32",
     ),
     (
-      [
-        'check',
-        '--dtype=bf16',
-        '--accumulation_order=ascending,even_odd_32',
-        '--html=x.html',
-      ],
+      'check --dtype=bf16 --accumulation_order=ascending,even_odd_32 '
+      '--html=x.html',
       'html: expected one --accumulation_order beside it',
     ),
     (
-      [
-        'check',
-        '--dtype=bf16',
-        '--accumulation_order=ascending,even_odd_32',
-        '--candidate=some.module:kernel',
-      ],
+      'check --dtype=bf16 --accumulation_order=ascending,even_odd_32 '
+      '--candidate=some.module:kernel',
       'accumulation_order: expected one beside --candidate',
     ),
     (
-      [
-        'check',
-        '--dtype=bf16',
-        '--accumulation_order=ascending,even_odd_32',
-        '--backend=ascend_twin',
-      ],
+      'check --dtype=bf16 --accumulation_order=ascending,even_odd_32 '
+      '--backend=ascend_twin',
       'accumulation_order: expected ascending with --backend=ascend_twin',
     ),
     (
-      ['check', '--accumulation_order=ascending,even_od_32'],
+      'check --accumulation_order=ascending,even_od_32',
       "accumulation_order: expected some of .* got 'even_od_32'",
     ),
-    (['check', '--preset=nope'], "preset: expected .* got 'nope'"),
-    (['check', '--preset=ep16'], 'which is for hpmoe compile'),
-    (['check', '--routing=nope'], "routing: expected .* got 'nope'"),
-    (['check', '--lane=nope'], "lane: expected some of .'all', .* got 'nope'"),
-    (['check', '--standard=nope'], "standard: expected .* got 'nope'"),
-    (['check', '--row_block=0'], 'row_block: expected a positive integer'),
-    (['check', '--ranks=3'], 'hpmoe check: ranks: expected a divisor'),
-    (['check', '--aic=70000'], 'check: aic: expected at most 65535'),
-    (['compile', '--aiv=0'], 'compile: aiv: expected a positive integer'),
-    (['check', '--deadline=0'], "deadline: expected seconds, .* got '0'"),
-    (['check', '--deadline=nan'], "deadline: expected seconds, .* got 'nan'"),
-    (['check', '--timeout=-1'], "timeout: expected seconds, .* got '-1'"),
-    (['faults', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
-    (['check', '--fault=nope'], "fault: expected one of .* got 'nope'"),
-    (['check', '--threads=0'], 'threads: expected 1 to 4096, got 0'),
-    (['check', '--tokens=0'], 'check: tokens: expected a positive integer'),
-    (['check', '--capacity=2'], 'capacity: expected at least'),
+    ('check --preset=nope', "preset: expected .* got 'nope'"),
+    ('check --preset=ep16', 'which is for hpmoe compile'),
+    ('check --routing=nope', "routing: expected .* got 'nope'"),
+    ('check --lane=nope', "lane: expected some of .'all', .* got 'nope'"),
+    ('check --standard=nope', "standard: expected .* got 'nope'"),
+    ('check --row_block=0', 'row_block: expected a positive integer'),
+    ('check --ranks=3', 'hpmoe check: ranks: expected a divisor'),
+    ('check --aic=70000', 'check: aic: expected at most 65535'),
+    ('compile --aiv=0', 'compile: aiv: expected a positive integer'),
+    ('check --deadline=0', "deadline: expected seconds, .* got '0'"),
+    ('check --deadline=nan', "deadline: expected seconds, .* got 'nan'"),
+    ('check --timeout=-1', "timeout: expected seconds, .* got '-1'"),
+    ('faults --threads=0', 'threads: expected 1 to 4096, got 0'),
+    ('check --fault=nope', "fault: expected one of .* got 'nope'"),
+    ('check --threads=0', 'threads: expected 1 to 4096, got 0'),
+    ('check --tokens=0', 'check: tokens: expected a positive integer'),
+    ('check --capacity=2', 'capacity: expected at least'),
     (
-      ['check', '--experts=6'],
+      'check --experts=6',
       r'experts: expected a multiple of 4, or --ranks .*default: 4\), got 6',
     ),
     (
-      ['check', '--experts=6', '--ranks=4'],
+      'check --experts=6 --ranks=4',
       'ranks: expected a divisor of num_experts=6, got 4',
     ),
-    (['compile', '--experts=6'], 'experts: expected a multiple of 4, .* got 6'),
-    (['law', '--experts=7'], 'experts: expected a multiple of 4, .* got 7'),
-    (['sweep', '--experts=7'], 'experts: .*multiple of 2, .* got 7'),
-    (['faults', '--top_k=9'], 'top_k: expected at most num_experts=8, got 9'),
-    (['check', '--d_ff=0'], 'd_ff: expected at least 1, got 0'),
-    (['check', '--candidate=x'], 'candidate: expected pkg.module:function'),
+    ('compile --experts=6', 'experts: expected a multiple of 4, .* got 6'),
+    ('law --experts=7', 'experts: expected a multiple of 4, .* got 7'),
+    ('sweep --experts=7', 'experts: .*multiple of 2, .* got 7'),
+    ('faults --top_k=9', 'top_k: expected at most num_experts=8, got 9'),
+    ('check --d_ff=0', 'd_ff: expected at least 1, got 0'),
+    ('check --candidate=x', 'candidate: expected pkg.module:function'),
     (
-      ['check', '--candidate=a:b', '--fault=stale_row'],
+      'check --candidate=a:b --fault=stale_row',
       'fault: expected none with --candidate',
     ),
-    (['check', '--text=no.txt'], 'text: expected a readable file'),
-    (['check', '--json=/no/such/f'], 'json: expected a file that can be'),
-    (['check', '--html=/no/such/f'], 'html: expected a file that can be'),
-    (['compile', '--out=/no/such/f'], 'out: expected a file that can be'),
+    ('check --text=no.txt', 'text: expected a readable file'),
+    ('check --json=/no/such/f', 'json: expected a file that can be'),
+    ('check --html=/no/such/f', 'html: expected a file that can be'),
+    ('compile --out=/no/such/f', 'out: expected a file that can be'),
     (
-      ['compile', '--capacity_factor=0.5'],
+      'compile --capacity_factor=0.5',
       'capacity_factor: expected at least 1, got 0.5',
     ),
     (
-      ['compile', '--capacity_factor=2', '--capacity=64'],
+      'compile --capacity_factor=2 --capacity=64',
       'capacity_factor: expected no --capacity beside it',
     ),
     (
-      ['check', '--fault=weight_grad_twice', '--direction=forward'],
+      'check --fault=weight_grad_twice --direction=forward',
       "in direction forward, got 'weight_grad_twice'",
     ),
     (
-      [
-        'check',
-        '--preset=tiny',
-        '--ranks=2',
-        '--routing=balanced',
-        '--lane=exact',
-        '--fault=empty_grad_not_zeroed',
-      ],
+      'check --preset=tiny --ranks=2 --routing=balanced --lane=exact '
+      '--fault=empty_grad_not_zeroed',
       'fault empty_grad_not_zeroed: expected a task whose output it changes',
     ),
     (
-      ['check', '--direction=up'],
+      'check --direction=up',
       "direction: expected one of .'forward', .* got 'up'",
     ),
-    (['check', '--chain_rows=0'], 'chain_rows: expected a positive'),
+    ('check --chain_rows=0', 'chain_rows: expected a positive'),
     (
-      ['check', '--direction=forward', '--chain_rows=16'],
+      'check --direction=forward --chain_rows=16',
       'chain_rows: expected none beside direction forward, got 16',
     ),
     (
-      ['check', '--candidate=a:b', '--weight_grad_order=last'],
+      'check --candidate=a:b --weight_grad_order=last',
       'weight_grad_order: expected none beside direction forward',
     ),
     (
-      ['compile', '--chain_rows=16'],
+      'compile --chain_rows=16',
       'chain_rows: expected none beside direction forward, got 16',
     ),
     (
-      ['sweep', '--chain_rows=x'],
+      'sweep --chain_rows=x',
       "chain_rows: expected all or integers, got 'x'",
     ),
-    (['sweep', '--ranks=x'], "ranks: expected an integer, got 'x'"),
-    (['sweep', '--relay=x'], "relay: expected some of .'false', .* got 'x'"),
-    (['sweep', '--dtype=x'], 'dtype: expected some of'),
+    ('sweep --ranks=x', "ranks: expected an integer, got 'x'"),
+    ('sweep --relay=x', "relay: expected some of .'false', .* got 'x'"),
+    ('sweep --dtype=x', 'dtype: expected some of'),
   ],
-  ids=lambda value: ' '.join(value) if isinstance(value, list) else '',
 )
-def test_wrong_requests_end_with_one_line(capsys, arguments, text):
-  command, rest = arguments[0], arguments[1:]
-  tiny = ['--preset=tiny'] if command in ('check', 'compile') else []
+def test_wrong_requests_end_with_one_line(capsys, line, text):
+  command, _, rest = line.partition(' ')
+  tiny = '--preset=tiny' if command in ('check', 'compile') else ''
 
-  said = _refused(capsys, command, *tiny, *rest)
+  said = _refused(capsys, f'{command} {tiny} {rest}')
 
   assert said.startswith(f'hpmoe {command}: ' if tiny else 'hpmoe')
   assert re.search(text.replace('|', r'\|'), said), said
@@ -251,34 +239,34 @@ def layer_file(tmp_path_factory) -> str:
 def test_options_that_contradict_a_file_are_refused(
   capsys, layer_file, command, option, text
 ):
-  said = _refused(capsys, command, f'--input={layer_file}', option)
+  said = _refused(capsys, f'{command} --input={layer_file} {option}')
 
   assert said.startswith(f'hpmoe {command}: {text.replace("FILE", layer_file)}')
 
 
 def test_law_refuses_a_preset_that_only_compiles(capsys):
-  said = _refused(capsys, 'law', '--preset=ep16', '--interleavings=1')
+  said = _refused(capsys, 'law --preset=ep16 --interleavings=1')
 
   assert "got 'ep16', which is for hpmoe compile" in said
 
 
 def test_an_input_that_is_not_there_is_named(capsys):
-  said = _refused(capsys, 'check', '--input=no.safetensors')
+  said = _refused(capsys, 'check --input=no.safetensors')
 
   assert 'no.safetensors: expected a readable' in said
 
 
 @pytest.mark.parametrize('command', ['check', 'faults'])
 def test_a_text_that_no_routing_reads_is_refused(capsys, command):
-  said = _refused(capsys, command, '--routing=hot', '--text=some.txt')
+  said = _refused(capsys, f'{command} --routing=hot --text=some.txt')
 
   assert "text: expected --routing=text, got 'hot'" in said
 
 
 def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
-  arguments = ('--ranks=2', '--tokens=13', '--dtype=f32', '--lane=bitwise')
+  agree = '--ranks=2 --tokens=13 --dtype=f32 --lane=bitwise'
 
-  code = main.main(['check', f'--input={layer_file}', *arguments])
+  code = _main(f'check --input={layer_file} {agree}')
 
   assert code == cli.PARITY
   assert 'R=2 T=13' in capsys.readouterr().out
@@ -300,7 +288,7 @@ def test_help_shows_an_example_and_every_option(capsys, command):
 
 
 def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
-  main.main(['--help'])
+  _main('--help')
 
   lines = capsys.readouterr().out.splitlines()
   for name, command in main.COMMANDS.items():
@@ -312,7 +300,7 @@ def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
 
 
 def test_the_flags_of_check_stand_under_what_they_decide(capsys):
-  main.main(['check', '--help'])
+  _main('check --help')
 
   said = capsys.readouterr().out.partition('options:')[2]
   heads = re.findall(r'^(\w.*):$', said, re.MULTILINE)
@@ -370,7 +358,7 @@ def test_help_says_what_a_newcomer_asks(capsys, command, texts):
 
 
 def test_version_is_said(capsys):
-  assert main.main(['--version']) == cli.PARITY
+  assert _main('--version') == cli.PARITY
 
   said = capsys.readouterr().out.strip()
   assert said == f'hpmoe {versions.versions()["hyperparallel-moe"]}'
@@ -381,7 +369,7 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
 ):
   path = tmp_path / 'out.json'
 
-  code = main.main(['check', *TINY, '--verbose', f'--json={path}'])
+  code = _main(f'check {TINY} --verbose --json={path}')
 
   assert code == cli.PARITY
   out = capsys.readouterr().out
@@ -404,16 +392,16 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
 @pytest.mark.parametrize(
   ('more', 'code', 'verdict'),
   [
-    ((), cli.WRONG_REQUEST, 'PASS'),
-    (('--fault=swapped_experts',), cli.NO_PARITY, 'FAIL'),
+    ('', cli.WRONG_REQUEST, 'PASS'),
+    ('--fault=swapped_experts', cli.NO_PARITY, 'FAIL'),
   ],
 )
 def test_a_report_that_finds_no_room_leaves_the_verdict(
   capsys, more, code, verdict
 ):
-  arguments = ('--direction=forward', '--lane=bitwise', '--json=/dev/full')
+  asked = f'--direction=forward --lane=bitwise --json=/dev/full {more}'
 
-  assert main.main(['check', *TINY, *arguments, *more]) == code
+  assert _main(f'check {TINY} {asked}') == code
 
   said = capsys.readouterr()
   assert said.out.splitlines()[-1].startswith(verdict)
@@ -452,7 +440,7 @@ assert sys.argv[1] == 'first' or not loaded, loaded
 
 def test_a_second_check_loads_little(tmp_path):
   # What it does not load would take as long as numpy, or several times that.
-  asked = ['check', *TINY, '--direction=forward', '--lane=all']
+  asked = shlex.split(f'check {TINY} --direction=forward --lane=all')
   environment = os.environ | {compiled.VARIABLE: str(tmp_path)}
   for which in ('first', 'second'):
     done = subprocess.run(
@@ -468,10 +456,10 @@ def test_a_second_check_loads_little(tmp_path):
 
 def test_each_order_of_accumulation_gets_a_verdict(capsys, tmp_path):
   path, orders = tmp_path / 'out.json', ['ascending', 'even_odd_32']
-  asked = ['--dtype=bf16', f'--accumulation_order={",".join(orders)}']
-  asked += ['--direction=forward', '--lane=bounded']
+  asked = f'--dtype=bf16 --accumulation_order={",".join(orders)} '
+  asked += f'--direction=forward --lane=bounded --json={path}'
 
-  code = main.main(['check', *TINY, *asked, f'--json={path}'])
+  code = _main(f'check {TINY} {asked}')
 
   assert code == cli.PARITY
   out = capsys.readouterr().out
@@ -495,10 +483,10 @@ def test_one_order_that_fails_fails_the_check(capsys, tmp_path, monkeypatch):
     return answer
 
   monkeypatch.setattr(host.Megakernel, 'run', run)
-  asked = ['--dtype=bf16', '--accumulation_order=ascending,even_odd_32']
-  asked += ['--direction=forward', '--lane=bounded', f'--json={path}']
+  asked = '--dtype=bf16 --accumulation_order=ascending,even_odd_32 '
+  asked += f'--direction=forward --lane=bounded --json={path}'
 
-  assert main.main(['check', *TINY, *asked]) == cli.NO_PARITY
+  assert _main(f'check {TINY} {asked}') == cli.NO_PARITY
   joined = json.loads(path.read_text())
   assert joined['verdict'] == 'fail'
   assert [r['verdict'] for r in joined['reports']] == ['fail', 'pass']
@@ -507,15 +495,7 @@ def test_one_order_that_fails_fails_the_check(capsys, tmp_path, monkeypatch):
 def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
   # Given a fault, when it is checked,
   path, page = tmp_path / 'out.json', tmp_path / 'out.html'
-  code = main.main(
-    [
-      'check',
-      *TINY,
-      '--fault=stale_row',
-      f'--json={path}',
-      f'--html={page}',
-    ]
-  )
+  code = _main(f'check {TINY} --fault=stale_row --json={path} --html={page}')
 
   # then the report names the place,
   assert code == cli.NO_PARITY
@@ -539,17 +519,10 @@ def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
 def test_a_backward_fault_is_located_and_replays(capsys, tmp_path):
   # Given a fault of the backward pass and options of its own,
   path = tmp_path / 'out.json'
-  code = main.main(
-    [
-      'check',
-      *TINY,
-      '--fault=weight_grad_twice',
-      '--direction=backward',
-      '--chain_rows=16',
-      '--weight_grad_order=last',
-      '--lane=exact',
-      f'--json={path}',
-    ]
+  code = _main(
+    f'check {TINY} --fault=weight_grad_twice --direction=backward '
+    '--chain_rows=16 --weight_grad_order=last --lane=exact '
+    f'--json={path}'
   )
 
   # when it is checked, then it is named with its expert and drawn,
@@ -578,14 +551,8 @@ def test_a_backward_fault_is_located_and_replays(capsys, tmp_path):
 def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
   path = tmp_path / 'out.json'
 
-  code = main.main(
-    [
-      'check',
-      *TINY,
-      '--fault=missing_signal',
-      '--lane=bitwise',
-      f'--json={path}',
-    ]
+  code = _main(
+    f'check {TINY} --fault=missing_signal --lane=bitwise --json={path}'
   )
 
   assert code == cli.CANDIDATE_FAILED
@@ -611,15 +578,9 @@ def test_the_users_kernel_takes_our_place(capsys, tmp_path, monkeypatch):
   )
   for function, code in (('forward', cli.PARITY), ('zero', cli.NO_PARITY)):
     # when it is checked, then it passes if it is right,
-    assert code == main.main(
-      [
-        'check',
-        '--preset=tiny',
-        '--ranks=2',
-        '--tokens=13',
-        f'--candidate=mine:{function}',
-        '--lane=bounded,standard',
-      ]
+    assert code == _main(
+      'check --preset=tiny --ranks=2 --tokens=13 '
+      f'--candidate=mine:{function} --lane=bounded,standard'
     )
     out = capsys.readouterr().out
     # and what it did not return is told apart.
@@ -638,16 +599,9 @@ def test_an_interrupt_ends_in_one_line(tmp_path):
   path = os.pathsep.join(sys.path)
 
   # when it is checked,
+  asked = f'check {TINY} --candidate=impatient:forward --lane=bounded'
   ended = subprocess.run(
-    [
-      sys.executable,
-      '-m',
-      'hpmoe.parity_tests.commands.main',
-      'check',
-      *TINY,
-      '--candidate=impatient:forward',
-      '--lane=bounded',
-    ],
+    [*_PROGRAM, *shlex.split(asked)],
     cwd=tmp_path,
     capture_output=True,
     text=True,
@@ -676,9 +630,9 @@ def test_a_signal_to_end_ends_the_kernels_processes_too(tmp_path, sent):
   scratch = tmp_path / 'scratch'
   scratch.mkdir()
   path = os.pathsep.join(sys.path)
-  command = ['-m', 'hpmoe.parity_tests.commands.main', 'check', *TINY]
+  asked = f'check {TINY} --candidate=slow:forward --lane=bounded'
   process = subprocess.Popen(
-    [sys.executable, *command, '--candidate=slow:forward', '--lane=bounded'],
+    [*_PROGRAM, *shlex.split(asked)],
     cwd=tmp_path,
     stderr=subprocess.PIPE,
     text=True,
@@ -747,10 +701,10 @@ def test_a_log_tells_how_long_the_rest_takes_where_asked(monkeypatch, capsys):
 
 def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):
   lines, path = tmp_path / 'sweep.jsonl', tmp_path / 'sweep.json'
-  case = ('--ranks=2', '--routing=zipf', '--dtype=f32', '--tokens=9')
-  cut = ('--preset=tiny', '--event_grain=expert', '--row_block=16')
+  case = '--ranks=2 --routing=zipf --dtype=f32 --tokens=9 --preset=tiny'
+  cut = '--event_grain=expert --row_block=16'
 
-  code = main.main(['sweep', *case, *cut, f'--out={lines}', f'--json={path}'])
+  code = _main(f'sweep {case} {cut} --out={lines} --json={path}')
 
   assert code == cli.PARITY
   report = json.loads(path.read_text())
@@ -763,9 +717,7 @@ def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):
 def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
   image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
 
-  code = main.main(
-    ['compile', '--preset=tiny', f'--out={image}', f'--json={path}']
-  )
+  code = _main(f'compile --preset=tiny --out={image} --json={path}')
 
   assert code == cli.PARITY
   summary = json.loads(path.read_text())
@@ -778,7 +730,7 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
 @pytest.fixture(name='image', scope='module')
 def image_file(tmp_path_factory):
   path = tmp_path_factory.mktemp('image') / 'flow.img'
-  code = main.main(['compile', '--preset=tiny', '--ranks=2', f'--out={path}'])
+  code = _main(f'compile --preset=tiny --ranks=2 --out={path}')
   assert code == cli.PARITY
   return path
 
@@ -787,13 +739,10 @@ class TestImageOfAFile:
   def test_an_image_is_proved_with_the_lines_of_its_compilation(
     self, capsys, image, tmp_path
   ):
-    arguments = ['compile', '--preset=tiny', '--ranks=2']
-    main.main([*arguments, f'--json={tmp_path / "made.json"}'])
+    _main(f'compile --preset=tiny --ranks=2 --json={tmp_path / "made.json"}')
     made = capsys.readouterr().out.splitlines()
 
-    code = main.main(
-      ['compile', f'--check={image}', f'--json={tmp_path / "read.json"}']
-    )
+    code = _main(f'compile --check={image} --json={tmp_path / "read.json"}')
 
     read = capsys.readouterr().out.splitlines()
     assert code == cli.PARITY
@@ -808,7 +757,7 @@ class TestImageOfAFile:
     path = tmp_path / 'short.img'
     path.write_bytes(image.read_bytes()[:keep])
 
-    said = _refused(capsys, 'compile', f'--check={path}')
+    said = _refused(capsys, f'compile --check={path}')
 
     assert said.startswith(f'hpmoe compile: check: {path}: ')
 
@@ -819,7 +768,7 @@ class TestImageOfAFile:
     path = tmp_path / 'flipped.img'
     path.write_bytes(data)
 
-    said = _refused(capsys, 'compile', f'--check={path}')
+    said = _refused(capsys, f'compile --check={path}')
 
     assert said.startswith(f'hpmoe compile: check: {path}: ')
 
@@ -832,41 +781,31 @@ class TestImageOfAFile:
     path.write_bytes(image_lib.seal(blob))
 
     # when it is proved, then a rule is refused, by name.
-    assert main.main(['compile', f'--check={path}']) == cli.NO_PARITY
+    assert _main(f'compile --check={path}') == cli.NO_PARITY
     assert 'refused' in capsys.readouterr().out
 
   @pytest.mark.parametrize('name', ['absent.img', '.'])
   def test_an_unreadable_file_is_named(self, capsys, tmp_path, name):
-    said = _refused(capsys, 'compile', f'--check={tmp_path / name}')
+    said = _refused(capsys, f'compile --check={tmp_path / name}')
 
     assert f'{tmp_path / name}: expected a file to use' in said
 
   def test_an_image_excludes_what_describes_another(self, capsys, image):
     for option in ('--out=x.img', '--preset=tiny', '--row_block=16'):
-      said = _refused(capsys, 'compile', f'--check={image}', option)
+      said = _refused(capsys, f'compile --check={image} {option}')
       name, value = option.removeprefix('--').split('=')
       assert f'{name}: expected none beside --check={image}' in said
       assert said.endswith(f'got {value}\n')
 
 
 @pytest.mark.parametrize('placement', precision.LAUNCHED)
-@pytest.mark.parametrize('chain', ([], ['--chain_rows=16']))
+@pytest.mark.parametrize('chain', ('', '--chain_rows=16'))
 def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   # Given an image of the backward pass, when it is proved from its file,
   image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
-  arguments = [
-    'compile',
-    '--preset=tiny',
-    '--direction=backward',
-    '--row_block=16',
-    f'--placement={placement}',
-    f'--out={image}',
-    *chain,
-  ]
-  assert main.main(arguments) == cli.PARITY
-  assert (
-    main.main(['compile', f'--check={image}', f'--json={path}']) == cli.PARITY
-  )
+  asked = f'--direction=backward --placement={placement} --out={image} {chain}'
+  assert _main(f'compile --preset=tiny --row_block=16 {asked}') == cli.PARITY
+  assert _main(f'compile --check={image} --json={path}') == cli.PARITY
 
   # then its heap is the gradients between dy and the results, row headers,
   # counters, and what is handed on in float32.
@@ -904,8 +843,8 @@ def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
   # Given T=16, K=2, R=4 and L=2, when room is asked for as a multiple of
   # balanced routing, then a rank gets T * K of it, up to lossless.
   path = tmp_path / 'summary.json'
-  arguments = ['compile', '--preset=tiny', '--row_block=16', f'--json={path}']
-  code = main.main([*arguments, f'--capacity_factor={factor}', '--ranks=4'])
+  asked = f'--row_block=16 --json={path} --capacity_factor={factor} --ranks=4'
+  code = _main(f'compile --preset=tiny {asked}')
   assert code == cli.PARITY
   summary = json.loads(path.read_text())
   assert summary['config']['capacity'] == rows
@@ -919,9 +858,9 @@ def test_flags_offer_what_the_libraries_take():
 
 
 def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
-  arguments = [f'--input={layer_file}', '--direction=backward']
+  asked = f'--input={layer_file} --direction=backward --row_block=8'
 
-  code = main.main(['faults', *arguments, '--row_block=8'])
+  code = _main(f'faults {asked}')
 
   assert code == cli.PARITY
   assert capsys.readouterr().out.splitlines()[-1] == (
