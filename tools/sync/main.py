@@ -12,7 +12,6 @@ Exit code 0: the twin reports every change.
 from collections.abc import Sequence
 import dataclasses
 import fnmatch
-import json
 import pathlib
 import sys
 import time
@@ -21,6 +20,7 @@ import tomllib
 from absl import app
 from absl import flags
 
+from hpmoe.tools.docs import figures
 from hpmoe.tools.mutants import outcomes as log_lib
 from hpmoe.tools.mutants import planting
 from hpmoe.tools.sync import calls
@@ -35,14 +35,13 @@ _STALE = flags.DEFINE_bool(
   'sync_stale', False, 'keep outcomes of other states of the tree'
 )
 _MARKDOWN = flags.DEFINE_string('sync_markdown', None, 'write the table there')
-_JSON = flags.DEFINE_string(
-  'sync_json', None, 'write all outcomes to this file'
-)
 
 SOURCE = 'backend_ascend/kernels/ascendc'
 _SAME = pathlib.Path(__file__).parent / 'same.toml'
 _PROBE = 'tools/sync/probe.py'
 _CLEAN = 'no change'
+_SAME_PROGRAM = 'the same program'
+_COLUMNS = ('calls', 'tried', 'reported', 'same program', 'passed')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +63,10 @@ class Outcome:
   case: str
   text: str
   seconds: float
+
+
+# A change, what became of it, and the verdict.
+Row = tuple[calls.Change, Outcome, str]
 
 
 def device_source(root: pathlib.Path = planting.ROOT) -> dict[str, str]:
@@ -145,10 +148,10 @@ def verdict(change: calls.Change, outcome: Outcome, same) -> str:
   if outcome.how:
     return outcome.how
   why = same.get((change.call, change.change))
-  return f'the same program: {why}' if why else 'PASSED'
+  return f'{_SAME_PROGRAM}: {why}' if why else 'PASSED'
 
 
-def table(rows: Sequence[tuple[calls.Change, Outcome, str]]) -> str:
+def table(rows: Sequence[Row]) -> str:
   """Returns the outcomes as markdown."""
   lines = [
     '| file, line | call | change | found by | in |',
@@ -161,12 +164,34 @@ def table(rows: Sequence[tuple[calls.Change, Outcome, str]]) -> str:
   return '\n'.join(lines) + '\n'
 
 
-def summary(found: Sequence[str]) -> str:
+def tally(found: Sequence[str]) -> tuple[int, int, int, int]:
+  """Returns how many were tried, reported, are the same, and passed."""
   passed = sum(f == 'PASSED' for f in found)
-  same = sum(f.startswith('the same') for f in found)
+  same = sum(f.startswith(_SAME_PROGRAM) for f in found)
+  return len(found), len(found) - passed - same, same, passed
+
+
+def counts(rows: Sequence[Row]) -> list[list[str | int]]:
+  """Returns the tally of calls left out, and of those swapped."""
+  found: dict[str, list[str]] = {'left out': [], 'swapped': []}
+  for change, _, said in rows:
+    found['swapped' if ' with ' in change.change else 'left out'].append(said)
+  return [[kind, *tally(said)] for kind, said in found.items()]
+
+
+def plain(rows: Sequence[Row]) -> dict[str, str]:
+  """Returns how each change was found, and by which launch."""
+  return {
+    c.name.removeprefix(f'{SOURCE}/'): f'{v}, {o.case}' if o.how else v
+    for c, o, v in rows
+  }
+
+
+def summary(found: Sequence[str]) -> str:
+  tried, reported, same, passed = tally(found)
   return (
-    f'{len(found)} changes: {len(found) - passed - same} reported, {same} the '
-    f'same program, {passed} passed'
+    f'{tried} changes: {reported} reported, {same} the same program, '
+    f'{passed} passed'
   )
 
 
@@ -203,9 +228,9 @@ def main(argv: Sequence[str]) -> None:
     )
   if _MARKDOWN.value:
     pathlib.Path(_MARKDOWN.value).write_text(table(rows))
-  if _JSON.value:
-    plain = [dataclasses.asdict(o) | {'verdict': v} for _, o, v in rows]
-    pathlib.Path(_JSON.value).write_text(json.dumps(plain, indent=1) + '\n')
+  if figures.KEEP.value:
+    run = figures.run('make sync')
+    figures.write('sync', _COLUMNS, counts(rows), [run], every=plain(rows))
   found = [v for _, _, v in rows]
   print(summary(found))
   sys.exit(1 if 'PASSED' in found else 0)

@@ -38,6 +38,21 @@ class TestVerdict:
     )
 
 
+class TestCounts:
+  def test_of_calls_left_out_and_swapped(self):
+    swapped = dataclasses.replace(CHANGE, change='swapped with Wait();')
+    rows = [
+      (CHANGE, OUTCOME, 'hazard'),
+      (CHANGE, PASSED, 'PASSED'),
+      (swapped, PASSED, 'the same program: x'),
+    ]
+    assert main.counts(rows) == [
+      ['left out', 2, 1, 0, 1],
+      ['swapped', 1, 0, 1, 0],
+    ]
+    assert main.plain(rows[:1]) == {'a.h:1 left out': 'hazard, tiny'}
+
+
 class TestSource:
   def test_the_device_source_has_calls_and_reasons_name_one(self):
     made = calls.changes(main.device_source())
