@@ -39,20 +39,23 @@ struct World {
   Line flags[4];
   Line many[40];
   Line shared[2];
+  char bytes[8] = {};
 
   LaunchSpec Spec() {
     LaunchSpec spec;
     spec.kernel = "drill";
     spec.max_idle_cycles = 1 << 20;
     spec.max_instructions = 1 << 14;
-    spec.globals = {RangeOf("in", in, GlobalKind::kConstant),
-                    RangeOf("out", out, GlobalKind::kEmpty),
-                    {"flags", reinterpret_cast<uint64_t>(flags), sizeof(flags),
-                     GlobalKind::kFlags},
-                    {"many", reinterpret_cast<uint64_t>(many), sizeof(many),
-                     GlobalKind::kFlags},
-                    {"shared", reinterpret_cast<uint64_t>(shared),
-                     sizeof(shared), GlobalKind::kFilled}};
+    spec.globals = {
+        RangeOf("in", in, GlobalKind::kConstant),
+        RangeOf("out", out, GlobalKind::kEmpty),
+        {"flags", reinterpret_cast<uint64_t>(flags), sizeof(flags),
+         GlobalKind::kFlags},
+        {"many", reinterpret_cast<uint64_t>(many), sizeof(many),
+         GlobalKind::kFlags},
+        {"shared", reinterpret_cast<uint64_t>(shared), sizeof(shared),
+         GlobalKind::kFilled},
+        {"odd", reinterpret_cast<uint64_t>(bytes + 1), 7, GlobalKind::kFilled}};
     return spec;
   }
 };
@@ -232,10 +235,7 @@ const Drill kMemoryDrills[] = {
        MoveIn(0, w->in.data(), 8);
        Look(0, 8, true);
      }},
-    {"an odd byte",
-     [](World* w) {
-       MoveIn(0, reinterpret_cast<const char*>(w->shared) + 1, 7);
-     }},
+    {"an odd byte", [](World* w) { MoveIn(0, w->bytes + 1, 7); }},
     {"a scalar store after a read",
      [](World* w) {
        MoveIn(0, w->in.data(), kBytes);
@@ -565,7 +565,6 @@ void PrintRefused() {
   };
   print([](LaunchSpec* spec) { spec->entry = nullptr; });
   print([](LaunchSpec* spec) { spec->blocks = 0; });
-  print([](LaunchSpec* spec) { ++spec->globals[0].begin; });
   print([](LaunchSpec* spec) { spec->globals.push_back(spec->globals[1]); });
   print([](LaunchSpec* spec) {
     spec->entry = [](int32_t) { throw std::runtime_error("thrown"); };

@@ -34,9 +34,6 @@ std::string WrongWith(const LaunchSpec& spec) {
               return a.begin < b.begin;
             });
   for (size_t i = 0; i < ranges.size(); ++i) {
-    if (ranges[i].begin % 2 != 0) {
-      return "globals: expected an even address, got that of " + ranges[i].name;
-    }
     if (i > 0 && ranges[i - 1].begin + ranges[i - 1].bytes > ranges[i].begin) {
       return "globals: expected ranges that do not overlap, got " +
              ranges[i - 1].name + " and " + ranges[i].name;

@@ -1330,6 +1330,13 @@ void ListUnwritten() {
     AddUnwritten(load, 'k', "");
     AddUnwritten(load, 'k', "Fixpipe reads L0C [0x0, 0x400)" + nobody);
   }
+  const auto gather = [] {
+    const LocalTensor<uint32_t> offsets(TPosition::VECIN, kImage, 8);
+    Gather(OnChip<float>(false, 0), OnChip<float>(false, kRegion), offsets, 0,
+           8);
+  };
+  AddJob("pipe V", Type::kFloat, gather, nullptr,
+         {"Gather reads UB [0x12000, 0x12020)" + nobody});
   AddUnwritten(LoadFractal<false>, 'n', "");
   AddUnwritten(LoadFractal<false>, 'n', "Mmad reads L0B [0x40, 0x60)" + nobody);
 }
