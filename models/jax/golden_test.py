@@ -5,10 +5,12 @@ import pytest
 
 from hpmoe.models import golden_testing as golden
 from hpmoe.models.jax import model_testing
+from hpmoe.reference.contract import halved_testing
 
 
-@pytest.mark.parametrize('name', golden.CONFIGS)
-class TestGolden:
+# `make test` has each configuration in one framework, each family in both.
+@pytest.mark.parametrize('name', halved_testing.halved(golden.CONFIGS))
+class TestExactness:
   def test_no_less_exact_than_the_reference(self, name):
     case = golden.load(name)
     actual = model_testing.gradients(case, 'float32', 'host')
@@ -24,6 +26,9 @@ class TestGolden:
       wide = model_testing.model_of(case, 'float64', 'oracle')
       golden.check_exactness_nearby(narrow, wide, case)
 
+
+@pytest.mark.parametrize('name', golden.CONFIGS)
+class TestGolden:
   @pytest.mark.slow
   def test_no_less_exact_in_bfloat16(self, name):
     case = golden.load(name)

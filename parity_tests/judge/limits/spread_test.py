@@ -313,8 +313,9 @@ _WRONG_GRADS = {
 }
 
 
-@pytest.mark.parametrize('placement', precision.LAUNCHED)
-@pytest.mark.parametrize('wrong', _WRONG_GRADS)
+@pytest.mark.parametrize(
+  'wrong, placement', halved_testing.halved(_WRONG_GRADS, precision.LAUNCHED)
+)
 def test_wrong_gradients_fail_each_alone(wrong, placement):
   policy, how, *reached = _WRONG_GRADS[wrong]
   names = reached[precision.LAUNCHED.index(placement)]
