@@ -11,6 +11,7 @@ from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge.limits import golden_grad
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference import layer
@@ -31,6 +32,17 @@ _EACH = pytest.mark.parametrize('storage', list(exact_data.STORAGE))
 _SOME = pytest.mark.parametrize(
   'storage, placement',
   halved_testing.halved(exact_data.STORAGE, ['combine', 'before_down']),
+)
+_AWKWARD = pytest.mark.parametrize(
+  'sizes',
+  [
+    pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
+    pytest.param((2, 5, 8, 8, 32, 16), id='k_equals_e'),
+    pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
+    pytest.param((1, 2, 2, 1, 8192, 16), id='wide_model'),
+    pytest.param((1, 2, 2, 2, 16, 4096), id='wide_expert'),
+    pytest.param((1, 300, 2, 2, 10, 4), id='more_rows_than_a_chunk'),
+  ],
 )
 _PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
 
@@ -54,36 +66,15 @@ def _make(config=_TINY, policy=None, routing='balanced', **options):
   )
 
 
-def _round(policy, value):
-  return value.astype(exact_data.STORAGE[policy.storage]).astype(np.float32)
-
-
-def _dot(row, matrix, seed):
-  """Returns row @ matrix in float32, terms added one by one in some order."""
-  total = np.zeros(matrix.shape[1], np.float32)
-  for i in stable_random.permutation(seed, len(row)):
-    total += np.float32(row[i]) * matrix[i].astype(np.float32)
-  return total
-
-
 def _run(config, policy, arrays, seed=0):
-  """Returns y `[R T, D]` by a serial loop over tokens and slots."""
-  x = arrays['x'].reshape(-1, config.d_model).astype(np.float32)
-  shape = (config.num_experts, -1)
-  w_gate_up = arrays['w_gate_up'].reshape(*shape, 2 * config.d_ff)
-  w_down = arrays['w_down'].reshape(*shape, config.d_model)
-  ids = arrays['topk_ids'].reshape(-1, config.top_k)
-  weights = arrays['topk_weights'].reshape(-1, config.top_k)
-  y = np.zeros_like(x)
-  for token, slot in np.ndindex(ids.shape):
-    expert, weight = ids[token, slot], weights[token, slot]
-    gate_up = _round(policy, _dot(x[token], w_gate_up[expert], seed))
-    gate, up = np.split(gate_up, 2)
-    before = policy.placement == 'before_down'
-    activation = _round(policy, abs(gate) * up * (weight if before else 1))
-    out = _round(policy, _dot(activation, w_down[expert], seed + 1))
-    y[token] += out * (1 if before else weight)
-  return _round(policy, y)
+  """Returns y `[R T, D]`; products are added one by one in some order."""
+
+  def gemm(a, b):
+    order = stable_random.permutation(seed, len(b))
+    return trial.ascending(a[:, order], b[order])
+
+  y = trial.Kernel(gemm).forward(config, policy, arrays)['y']
+  return y.reshape(-1, config.d_model).astype(np.float32)
 
 
 class TestAnyOrder:
@@ -216,17 +207,7 @@ class TestProve:
 
   @pytest.mark.parametrize('value', [2**24 - 1, 2**24])
   def test_limit_itself_is_refused(self, value):
-    config = MoEConfig(
-      num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
-    )
-    one = np.ones((1, 1, 1), np.float32)
-    arrays = {
-      'x': one,
-      'topk_ids': np.zeros((1, 1, 1), np.int32),
-      'topk_weights': one,
-      'w_gate_up': np.array([[[[value, 1]]]], np.float32),
-      'w_down': np.ones((1, 1, 1, 1), np.float32),
-    }
+    config, arrays = _scalars('float32', gate=value)
     if value < exact_data.LIMIT:
       proof = exact_data.prove(config, _policy(), arrays)
       assert set(proof.bounds.values()) == {value}
@@ -310,33 +291,21 @@ class TestDiscriminating:
     assert (arrays['w_gate_up'] != 0).any(-1).all()
     assert (arrays['w_down'] != 0).any(-1).all()
 
-  def test_tokens_that_cannot_be_told_apart_are_refused(self):
-    config = MoEConfig(
-      num_ranks=1, num_tokens=17, num_experts=2, top_k=1, d_model=1, d_ff=4
-    )
+  @pytest.mark.parametrize('make', (exact_data.make, exact_data.make_grad))
+  def test_tokens_that_cannot_be_told_apart_are_refused(self, make):
+    config = _sized((1, 17, 2, 1, 1, 4))
+    ids = routings.make('balanced', config).topk_ids
     with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
-      _make(config)
+      make(config, _policy(), ids)
 
   def test_experts_that_cannot_be_told_apart_are_refused(self):
-    config = MoEConfig(
-      num_ranks=1, num_tokens=4, num_experts=64, top_k=1, d_model=8, d_ff=1
-    )
+    config = _sized((1, 4, 64, 1, 8, 1))
     with pytest.raises(exact_data.ExactnessError, match='64 distinct experts'):
       _make(config)
 
 
 class TestAwkward:
-  @pytest.mark.parametrize(
-    'sizes',
-    [
-      pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
-      pytest.param((2, 5, 8, 8, 32, 16), id='k_equals_e'),
-      pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
-      pytest.param((1, 2, 2, 1, 8192, 16), id='wide_model'),
-      pytest.param((1, 2, 2, 2, 16, 4096), id='wide_expert'),
-      pytest.param((1, 300, 2, 2, 8, 4), id='more_rows_than_a_chunk'),
-    ],
-  )
+  @_AWKWARD
   @_EACH
   @_PLACES
   def test_proof_holds(self, sizes, storage, placement):
@@ -427,7 +396,7 @@ def _scalars(storage, x=1, gate=1, up=1, down=1, dy=1, tokens=1, top_k=1):
   """Returns a layer of D = F = 1 whose experts are alike."""
   dtype = exact_data.STORAGE[storage]
   ids = np.tile(np.arange(top_k, dtype=np.int32), (1, tokens, 1))
-  return {
+  return _sized((1, tokens, top_k, top_k, 1, 1)), {
     'x': np.full((1, tokens, 1), x, dtype),
     'topk_ids': ids,
     'topk_weights': np.ones(ids.shape, np.float32),
@@ -534,16 +503,7 @@ class TestGrad:
   @pytest.mark.parametrize('stage', _REACHES_LIMIT)
   @_WIDE
   def test_limit_is_refused_at_its_stage(self, storage, stage):
-    arrays = _scalars(storage, **_REACHES_LIMIT[stage])
-    ranks, tokens, top_k = arrays['topk_ids'].shape
-    config = MoEConfig(
-      num_ranks=ranks,
-      num_tokens=tokens,
-      num_experts=top_k,
-      top_k=top_k,
-      d_model=1,
-      d_ff=1,
-    )
+    config, arrays = _scalars(storage, **_REACHES_LIMIT[stage])
     # given: a quarter of dy passes; when: one sum is 2^24; then: it is named.
     exact_data.prove_grad(
       config, _policy(storage), _enlarged(arrays, 'dy', 1 / 4)
@@ -567,13 +527,6 @@ class TestGrad:
     with pytest.raises(exact_data.ExactnessError, match=r'^dy: .*at \[1, 0, 0'):
       exact_data.prove_grad(_ROOMY, _policy(), arrays)
 
-  def test_tokens_that_cannot_be_told_apart_are_refused(self):
-    config = MoEConfig(
-      num_ranks=1, num_tokens=17, num_experts=2, top_k=1, d_model=1, d_ff=4
-    )
-    with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
-      _make_grad(config, routing='balanced')
-
   @pytest.mark.parametrize('name', ['x', 'dy'])
   def test_rows_are_odd_and_of_full_rank(self, name):
     config = presets.config(presets.get('small'), 4)
@@ -592,17 +545,7 @@ class TestGrad:
     assert arrays['dy'].dtype == exact_data.STORAGE[storage]
     assert np.abs(arrays['x'].astype(np.float32)).max() >= 3
 
-  @pytest.mark.parametrize(
-    'sizes',
-    [
-      pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
-      pytest.param((2, 5, 8, 8, 32, 16), id='k_equals_e'),
-      pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
-      pytest.param((1, 2, 2, 1, 8192, 16), id='wide_model'),
-      pytest.param((1, 2, 2, 2, 16, 4096), id='wide_expert'),
-      pytest.param((1, 300, 2, 2, 10, 4), id='more_rows_than_a_chunk'),
-    ],
-  )
+  @_AWKWARD
   @_PAIRS
   def test_awkward_sizes(self, sizes, storage, placement):
     config, policy = _sized(sizes), _policy(storage, placement)
