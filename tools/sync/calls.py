@@ -18,6 +18,8 @@ _SYNC = (
   'DataCacheCleanAndInvalid',
   'DataSyncBarrier',
 )
+# No instruction: what a compiler does without it, read_counter_test.py sees.
+_OF_COMPILER = ('CompilerBarrier',)
 # The queue of calls that always go to the same.
 _QUEUES = {'Mmad': 'M', 'Fixpipe': 'FIX', 'LoadData': 'MTE1'}
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -179,7 +181,7 @@ def _order_matters(a: Statement, b: Statement) -> bool:
   They are not where each goes to a queue of its own; the scalar unit's is the
   order of all, but it does not wait for what it only queues.
   """
-  if not (a.syncs or b.syncs):
+  if not (a.syncs or b.syncs) or {a.call, b.call} & set(_OF_COMPILER):
     return False
   sets = any(s.call == 'SetFlag' and s.queue == 'S' for s in (a, b))
   queued = any(s.call == 'WaitFlag' and s.queue != 'S' for s in (a, b))

@@ -12,7 +12,7 @@ void Copy(int row) {
   SetFlag<HardEvent::MTE2_V>(0);
   WaitFlag<HardEvent::MTE2_V>(0);
   if (row > 0) PipeBarrier<PIPE_V>();
-  int32_t next = row + 1;
+  int32_t next = row + 1; CompilerBarrier();
   SetFlag<HardEvent::V_S>(1);
   WaitFlag<HardEvent::V_S>(1);
   SetFlag<HardEvent::S_MTE3>(0);
@@ -61,6 +61,9 @@ class TestSwapped:
 
   def test_a_declaration_parts_neighbours(self, made):
     assert not any('PIPE_V' in c.call and 'V_S' in c.change for c in made)
+
+  def test_what_is_no_instruction_is_no_neighbour(self, made):
+    assert not any('CompilerBarrier' in c.call + c.change for c in made)
 
   def test_both_stand_in_each_others_place(self, made):
     change = next(c for c in made if c.line == 4 and c.change != 'left out')

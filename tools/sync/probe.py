@@ -25,8 +25,10 @@ _FINE = dict(
   num_aiv=2,
 )  # fmt: skip
 _COARSE = dict(event_grain='expert', row_block=32, num_aic=2, num_aiv=4)
-# A core puts rows, sends others home, and puts further ones.
-_MIXED = _FINE | dict(order=flow.Order(lead=0), num_aiv=1)
+# A core puts rows one by one, sends others home, and puts further ones.
+_MIXED = _FINE | dict(
+  row_block=1, put_rows=1, num_aiv=1, order=flow.Order(lead=0)
+)  # fmt: skip
 # A task has more rows than a vector core looks after at a time.
 _HIGH = dict(row_block=160, col_block=16, num_aic=1, num_aiv=1)
 _LATE = twin_runtime.Modes(order='late')
