@@ -1,6 +1,7 @@
 """Programs that compute the layer: right, wrong, dead, hung, half done."""
 
 import dataclasses
+import inspect
 import pathlib
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import pytest
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import elsewhere
 from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
@@ -25,23 +27,6 @@ from hpmoe.reference.contract import presets
 CASE = case_lib.Case(preset='tiny', ranks=2)
 # All ranks are computed from the files of all, and one is written.
 KERNEL = """
-import numpy as np
-
-def moe(inputs, layer, policy):
-  x, ids, weights = (inputs[n] for n in ('x', 'topk_ids', 'topk_weights'))
-  local = layer.num_experts // layer.num_ranks
-  y = np.zeros_like(x)
-  for r, t, k in np.ndindex(*ids.shape):
-    at = divmod(int(ids[r, t, k]), local)
-    gate, up = np.split(x[r, t] @ inputs['w_gate_up'][at], 2)
-    if policy.activation == 'absolute':
-      hidden = abs(gate) * up
-    else:
-      with np.errstate(over='ignore'):
-        hidden = gate / (1 + np.exp(-gate)) * up
-    y[r, t] += weights[r, t, k] * (hidden @ inputs['w_down'][at])
-  return {'y': y}
-
 def moe_lost_slot(inputs, layer, policy):
   weights = inputs['topk_weights'].copy()
   weights[1, 3, 0] = 0
@@ -106,6 +91,7 @@ for data in case.data:
   parts = [read_case.inputs(case, data, r) for r in range(2)]
   inputs = {n: np.stack([part[n] for part in parts]) for n in parts[0]}
   policy = case.data[data]
+  policy.limit, policy.alpha, policy.offset = 0, 1, 0
   y = function(inputs, case.layer, policy)['y']
   read_case.write(out, case, data, {'y': y[rank]}, rank)
 """
@@ -115,7 +101,9 @@ for data in case.data:
 def program(tmp_path, monkeypatch):
   """Returns a function from what rank 1 does first to a program."""
   monkeypatch.chdir(tmp_path)
-  (tmp_path / 'kernel.py').write_text(KERNEL)
+  (tmp_path / 'kernel.py').write_text(
+    inspect.getsource(numpy_kernel_testing) + KERNEL
+  )
 
   def make(first: str = 'pass', timeout_s: float = 60) -> elsewhere.Program:
     (tmp_path / 'rank.py').write_text(RANK % textwrap.dedent(first))

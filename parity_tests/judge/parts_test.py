@@ -6,12 +6,14 @@ fails, by its results alone.
 
 import dataclasses
 import functools
+import inspect
 
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_data
@@ -212,40 +214,6 @@ def test_no_fault_passes_lane_exact(bench, direction, wrong):
   assert bool(refused) == (wrong != NO_EXP)
 
 
-KERNEL = """
-import numpy as np
-
-
-def mlp(row, up, down, b_up, b_down, policy):
-  gate, up = np.split(row @ up + b_up, 2)
-  if policy.limit:
-    gate = np.minimum(gate, np.float32(policy.limit))
-    up = np.clip(up, -policy.limit, policy.limit)
-  hidden = abs(gate)
-  if policy.activation == 'swiglu':
-    with np.errstate(over='ignore'):
-      hidden = gate / (1 + np.exp(-np.float32(policy.alpha) * gate))
-  hidden = (hidden * (up + np.float32(policy.offset))).astype(np.float32)
-  return hidden @ down + b_down
-
-
-def moe(inputs, layer, policy):
-  x, ids, weights = inputs['x'], inputs['topk_ids'], inputs['topk_weights']
-  local = layer.num_experts // layer.num_ranks
-  y = np.zeros_like(x)
-  for rank, token, slot in np.ndindex(*ids.shape):
-    at = divmod(int(ids[rank, token, slot]), local)
-    names = 'w_gate_up', 'w_down', 'b_gate_up', 'b_down'
-    out = mlp(x[rank, token], *(inputs[name][at] for name in names), policy)
-    y[rank, token] += weights[rank, token, slot] * out
-  for rank, token in np.ndindex(*ids.shape[:2]):
-    names = 'w_shared_gate_up', 'w_shared_down'
-    shared = (inputs[name][rank] for name in names)
-    y[rank, token] += mlp(x[rank, token], *shared, 0, 0, policy)
-  return {'y': y}
-"""
-
-
 @pytest.mark.parametrize(
   'change', ('', '+ b_down', '+ np.float32(policy.offset)', ', 0, 0')
 )
@@ -255,7 +223,8 @@ def test_a_case_with_parts_is_judged_elsewhere(bench, tmp_path, change):
   folder.write(tmp_path / 'case', 'forward', made)
   path = tmp_path / 'kernel.py'
   instead = ', 1, 1' if change == ', 0, 0' else '+ 0'
-  path.write_text(KERNEL.replace(change, instead) if change else KERNEL)
+  text = inspect.getsource(numpy_kernel_testing)
+  path.write_text(text.replace(change, instead) if change else text)
   given = read_case.load(tmp_path / 'case')
   # when it ran there, right or without a part of the layer,
   read_case.run(given, read_case.function(f'{path}:moe'), tmp_path / 'out')

@@ -1,6 +1,7 @@
 """A failing case is made smaller, and fails as before."""
 
 import dataclasses
+import inspect
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs
@@ -29,24 +31,6 @@ LITTLE = case_lib.Case(
 SMALL = case_lib.Case(preset='small', ranks=4)
 # What a bug needs: more than one expert, or rows, or ranks.
 NEEDS = dict(expert_after=dict(E=2), expert_before=dict(E=2), a_row=dict(R=2))
-
-KERNEL = """
-import numpy as np
-
-def moe(inputs, layer, policy):
-  x, ids, weights = inputs['x'], inputs['topk_ids'], inputs['topk_weights']
-  local = layer.num_experts // layer.num_ranks
-  y = np.zeros_like(x)
-  for rank, token, slot in np.ndindex(*ids.shape):
-    at = divmod(int(ids[rank, token, slot]), local)
-    gate, up = np.split(x[rank, token] @ inputs['w_gate_up'][at], 2)
-    if policy.activation == 'absolute':
-      hidden = abs(gate) * up
-    else:
-      hidden = gate / (1 + np.exp(-gate)) * up
-    y[rank, token] += WEIGHT * (hidden @ inputs['w_down'][at])
-  return {'y': y}
-"""
 
 
 def request(kernel, case=CASE):
@@ -197,7 +181,10 @@ def test_a_right_kernel_has_none():
 def test_the_folder_shows_it_without_us(tmp_path, capsys):
   # given
   kernel, out = tmp_path / 'kernel.py', tmp_path / 'smallest'
-  kernel.write_text(KERNEL.replace('WEIGHT', '1'))
+  wrong = inspect.getsource(numpy_kernel_testing).replace(
+    'weights[rank, token, slot]', '1'
+  )
+  kernel.write_text(wrong)
   names: dict = {}
   exec(kernel.read_text(), names)
   asked = request_lib.Request(
@@ -214,7 +201,7 @@ def test_the_folder_shows_it_without_us(tmp_path, capsys):
   alone = tmp_path / 'alone'
   shutil.copytree(out, alone)
   assert _reproduced(alone, kernel) == 1
-  kernel.write_text(KERNEL.replace('WEIGHT', 'weights[rank, token, slot]'))
+  kernel.write_text(inspect.getsource(numpy_kernel_testing))
   assert _reproduced(alone, kernel) == 0
   given = [f'--candidate={kernel}:moe', f'--case={out}', '--out=none']
   assert main.main(['shrink', *given]) == cli.NO_PARITY
