@@ -8,7 +8,7 @@ from hpmoe.models.jax import model_testing
 from hpmoe.reference.contract import halved_testing
 
 
-# `make test` has each configuration in one framework, each family in both.
+# `make test` has each configuration in one framework.
 @pytest.mark.parametrize('name', halved_testing.halved(golden.CONFIGS))
 class TestExactness:
   def test_no_less_exact_than_the_reference(self, name):

@@ -54,7 +54,6 @@ void LoadFractals(const Call& call, const Operand& dst, const Operand& src,
   AddSpan(&instruction.writes, dst.memory, dst.begin, kFractal, repeats,
           dst_pitch);
   instruction.work.bytes = repeats * kFractal;
-  // An L1 tail may hold what nobody wrote: it is moved with its fractal.
   const auto copy = [=](const char* from, char* to) {
     for (uint64_t i = 0; i < repeats; ++i) {
       if (transpose) {
@@ -93,7 +92,6 @@ void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
             kFractal, repeats, dst_pitch);
   }
   instruction.work.bytes = repeats * square;
-  // An L1 tail may hold what nobody wrote: it is moved with its fractal.
   const auto copy = [=](const char* from, char* to) {
     for (uint64_t i = 0; i < repeats; ++i) {
       const char* const in = from + i * src_pitch;
@@ -212,7 +210,6 @@ void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
             columns % kSide * kBlock, 2 * row_fractals, kFractal);
   }
   instruction.work.bytes = blocks * rows * kBlock;
-  // An L1 tail may hold what nobody wrote: it is moved with its fractal.
   const auto copy = [=](const char* from, char* to) {
     for (uint64_t block = 0; block < blocks; ++block) {
       for (uint64_t i = 0; i < row_fractals; ++i) {

@@ -133,7 +133,7 @@ class Call {
 // All of them may hold what nobody wrote.
 void Loosen(std::vector<Span>* spans);
 // It does no more than `copy`, from its first read to its first write: what
-// nobody wrote stays unwritten.
+// nobody wrote, as an L1 tail that is moved with its fractal, stays unwritten.
 void Copies(std::function<void(const char* from, char* to)> copy,
             Instruction* instruction);
 
