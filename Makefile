@@ -202,14 +202,8 @@ can-fuzz:
 	  | $(CLANGXX) -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null \
 	  2>/dev/null || { echo '$(NO_FUZZER)' >&2; exit 1; }
 
-# A core for each.
-.PHONY: fuzz fuzz-image fuzz-tensor-file
-fuzz: can-fuzz
-	@$(MAKE) --no-print-directory -j2 --output-sync=target \
-	  fuzz-image fuzz-tensor-file
-	@paste -sd';' out/fuzz/image.summary out/fuzz/tensor_file.summary
-
-fuzz-image: can-fuzz $(VENV)/core.stamp
+.PHONY: fuzz
+fuzz: can-fuzz $(VENV)/core.stamp
 	mkdir -p out/fuzz/image out/fuzz/seeds
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/fuzz/build -G Ninja \
 	  -DHPMOE_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANGXX) >out/fuzz/image.log
@@ -220,13 +214,7 @@ fuzz-image: can-fuzz $(VENV)/core.stamp
 	@awk '/DONE/ { for (i = 1; i < NF; i++) if ($$i == "cov:") edges = $$(i + 1) } \
 	  /number_of_executed/ { runs = $$2 } /^Done/ { seconds = $$5 } \
 	  END { printf "image_fuzz: %d executions in %d s, %d edges, no finding\n", \
-	  runs, seconds, edges }' out/fuzz/image.log >out/fuzz/image.summary
-
-fuzz-tensor-file: $(VENV)/core.stamp
-	mkdir -p out/fuzz
-	JAX_PLATFORMS=cpu $(BIN)/python -m hpmoe.tools.tensor_file_fuzz \
-	  --seconds=$(FUZZ_SECONDS) --out=out/fuzz >out/fuzz/tensor_file.summary \
-	  || { cat out/fuzz/tensor_file.summary; exit 1; }
+	  runs, seconds, edges }' out/fuzz/image.log
 
 # The C++ part and some tests, on the packages of the environment but not its
 # editable install, which would answer for what Bazel laid out.

@@ -1,5 +1,7 @@
 """Inputs: valid for every preset, of order one, and files checked."""
 
+import pathlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -17,6 +19,9 @@ from hpmoe.reference.contract import tensors
 
 _TINY = presets.get('tiny')
 _ODD = presets.get('odd')
+# Found by a fuzzer: headers that numpy's reader ends on in other ways.
+_TESTDATA = pathlib.Path(__file__).parent / 'testdata'
+_DAMAGED = sorted((_TESTDATA / 'damaged').iterdir())
 
 
 def _tiny(**options):
@@ -350,6 +355,39 @@ class TestLoadSafetensors:
         tensor_file.read(path, ['topk_ids'])
       except ValueError as error:
         assert str(error).startswith(f'{path}: '), bit
+
+  def test_files_that_broke_a_reader_are_an_error(self):
+    assert len(_DAMAGED) == 11
+    for path in _DAMAGED:
+      with pytest.raises(ValueError) as caught:
+        inputs.load_safetensors(path)
+      assert str(caught.value).startswith(f'{path}: ')
+      assert '\n' not in str(caught.value)
+
+  @pytest.mark.parametrize('order', ['C', 'F'])
+  @pytest.mark.parametrize('save', [np.savez, np.savez_compressed])
+  def test_archives_are_read_as_numpy_reads_them(self, tmp_path, save, order):
+    path = tmp_path / 'ids.npz'
+    ids = np.arange(24, dtype=np.int32).reshape(2, 3, 4).copy(order)
+    save(path, topk_ids=ids)
+    read = tensor_file.read(path, ['topk_ids'])['topk_ids']
+    np.testing.assert_array_equal(read, np.load(path)['topk_ids'])
+    read[0, 0, 0] = 7  # as what numpy reads, it is the caller's to write
+
+  def test_more_counts_than_a_small_file_may_ask_for(self, tmp_path):
+    # Given 1 MB of 2**13 ranks with an expert each, then the plan would have
+    # 2**26 counts.
+    path = tmp_path / 'layer.safetensors'
+    one = np.ones((2**13, 1, 1), np.float32)
+    pairs = np.ones((2**13, 1, 1, 2), np.float32)
+    read_case.save(
+      str(path),
+      dict(x=one, topk_ids=0 * one.astype(np.int32), topk_weights=one)
+      | dict(w_gate_up=pairs, w_down=pairs[..., :1]),
+      {},
+    )
+    with pytest.raises(ValueError, match=r'R \* E of at most 16777216, got'):
+      inputs.load_safetensors(path)
 
   @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
   def test_unreadable(self, tmp_path, suffix):

@@ -1,1 +1,0 @@
-../../parity_tests/case/read_case.py
