@@ -56,7 +56,7 @@ ROOMS = {
       'kernels/host/launch/task_names.py',
       'kernels/host/launch/arrays.py',
     ),
-    ('kernels/host/checks',),
+    ('kernels/host/checks', 'kernels/ascendc/launch'),
     ('kernels/host/launch',),
     # What is seen of workers while they run, and after.
     (

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend_ascend/kernels/ascendc/launch/launch_arrays.h"
 #include "backend_ascend/kernels/host/tiles/poison.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
 
@@ -15,9 +16,17 @@ using ascend_twin::GlobalRange;
 constexpr uint64_t kAlign = 512;
 constexpr uint64_t kGap = 4096;  // behind each array: a wild access hits none
 
-// A rank's part of a buffer: one slab, or those of its experts.
-int64_t BytesOfRank(const ImageHeader& header, int b) {
-  return ShapeOf(header, static_cast<BufferId>(b)).bytes() / header.num_ranks;
+GlobalKind KindOf(Content content) {
+  switch (content) {
+    case Content::kConstant:
+      return GlobalKind::kConstant;
+    case Content::kEmpty:
+      return GlobalKind::kEmpty;
+    case Content::kCounters:
+      return GlobalKind::kFlags;
+    default:
+      return GlobalKind::kFilled;
+  }
 }
 
 // Zeros are what nobody wrote there, and poison what nobody read either.
@@ -40,16 +49,17 @@ class DeviceMemory::Placer {
 
   // An array of `count` elements; none has no address.
   template <class T>
-  T* Add(const char* name, int64_t count, GlobalKind kind) {
-    if (count == 0) return nullptr;
+  void Add(T** field, const char* name, int64_t count, Content content) {
+    *field = nullptr;
+    if (count == 0) return;
     end_ = (end_ + kAlign - 1) / kAlign * kAlign;
     const uint64_t at = end_;
     const uint64_t bytes = count * sizeof(T);
     end_ += bytes + kGap;
-    if (base_ == nullptr) return nullptr;
+    if (base_ == nullptr) return;
     const auto address = reinterpret_cast<uint64_t>(base_ + at);
-    ranges_->push_back({name, address, bytes, kind, rank_});
-    return reinterpret_cast<T*>(address);
+    ranges_->push_back({name, address, bytes, KindOf(content), rank_});
+    *field = reinterpret_cast<T*>(address);
   }
   // Arrays are a rank's from here on.
   void SetRank(int32_t rank) { rank_ = rank; }
@@ -89,21 +99,21 @@ DeviceMemory::DeviceMemory(const ImageView& view, const Plan& plan,
 
 void DeviceMemory::Place(Placer* placer) {
   LaunchArgs shared{};
-  PlaceShared(placer, &shared);
+  PlaceTables(header_, header_.total_bytes + slack_, SizesOf(plan_), placer,
+              &shared);
   std::vector<uint64_t> heaps(header_.num_ranks);
   for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
     placer->SetRank(rank);
     LaunchArgs args = shared;
     args.rank = rank;
     args.deadline_us = deadline_us_;
-    LaunchArgs* const at =
-        placer->Add<LaunchArgs>("launch_args", 1, GlobalKind::kConstant);
-    auto* const table = placer->Add<uint64_t>("heaps", header_.num_ranks,
-                                              GlobalKind::kConstant);
-    args.heaps = table;
+    LaunchArgs* at = nullptr;
+    placer->Add(&at, "launch_args", 1, Content::kConstant);
+    placer->Add(&args.heaps, "heaps", header_.num_ranks, Content::kConstant);
     heaps[rank] = reinterpret_cast<uint64_t>(placer->Next());
-    PlaceHeap(placer, &args);
-    PlaceOwn(placer, &args);
+    PlaceHeap(header_, placer, &args);
+    PlaceReady(placer, &args);
+    PlaceOwn(header_, placer, &args);
     if (placer->counts_only()) continue;
     *at = args;
     args_.push_back(at);
@@ -113,98 +123,12 @@ void DeviceMemory::Place(Placer* placer) {
   }
 }
 
-// Constant during a launch, and the same for every rank.
-void DeviceMemory::PlaceShared(Placer* placer, LaunchArgs* args) {
-  const auto add = [&](const char* name, const auto& values) {
-    using T = typename std::decay_t<decltype(values)>::value_type;
-    T* const at = placer->Add<T>(name, values.size(), GlobalKind::kConstant);
-    if (at != nullptr) std::copy(values.begin(), values.end(), at);
-    return at;
-  };
-  args->image = placer->Add<uint8_t>("image", header_.total_bytes + slack_,
-                                     GlobalKind::kConstant);
-  args->counts = add("counts", plan_.counts);
-  args->row_base = add("row_base", plan_.row_base);
-  args->expert_rows = add("expert_rows", plan_.expert_rows);
-  args->expert_base = add("expert_base", plan_.expert_base);
-  args->slice_begin = add("slice_begin", plan_.slice_begin);
-  args->slice_slots = add("slice_slots", plan_.slice_slots);
-  if (header_.relay != 0) {
-    args->once_counts = add("once_counts", plan_.once.counts);
-    args->once_row_base = add("once_row_base", plan_.once.row_base);
-    args->once_expert_rows = add("once_expert_rows", plan_.once.expert_rows);
-    args->once_expert_base = add("once_expert_base", plan_.once.expert_base);
-    args->once_slice_begin = add("once_slice_begin", plan_.once.slice_begin);
-    args->once_slice_slots = add("once_slice_slots", plan_.once.slice_slots);
-    args->copy_rows = add("copy_rows", plan_.copy_rows);
-    args->copy_slots = add("copy_slots", plan_.copy_slots);
-  }
-  args->constants =
-      placer->Add<Constants>("constants", 1, GlobalKind::kConstant);
-}
-
-// The same arrays in the same order on every rank: the same offsets.
-void DeviceMemory::PlaceHeap(Placer* placer, LaunchArgs* args) {
-  for (int b = 0; b < kNumBuffers; ++b) {
-    if (!IsWritten(header_, b) || !IsPut(BufferForm(header_, b))) continue;
-    args->buffers[b] = placer->Add<uint8_t>(
-        BufferName(b), BytesOfRank(header_, b), GlobalKind::kEmpty);
-  }
-  const int64_t slots = int64_t{header_.num_tokens} * header_.top_k;
-  args->header_slot = placer->Add<int32_t>("header_slot", header_.num_rows,
-                                           GlobalKind::kFilled);
-  args->header_weight =
-      placer->Add<float>("header_weight", header_.num_rows, GlobalKind::kEmpty);
-  const int64_t copies =
-      header_.relay == 0 ? 0 : int64_t{header_.num_rows} * CopiesOf(header_);
-  args->copy_row =
-      placer->Add<int32_t>("copy_row", copies, GlobalKind::kFilled);
-  args->copy_slot =
-      placer->Add<int32_t>("copy_slot", copies, GlobalKind::kEmpty);
-  args->copy_weight =
-      placer->Add<float>("copy_weight", copies, GlobalKind::kEmpty);
-  args->d_slot_weight = placer->Add<float>(
-      "d_slot_weight", WeightsTravel(header_) ? slots : 0, GlobalKind::kEmpty);
-  args->events = placer->Add<CounterLine>("events", header_.events.count,
-                                          GlobalKind::kFlags);
-  args->ready =
-      placer->Add<CounterLine>("ready", kReadyLines, GlobalKind::kFlags);
-}
-
-void DeviceMemory::PlaceOwn(Placer* placer, LaunchArgs* args) {
-  for (int b = 0; b < kNumBuffers; ++b) {
-    const Use use = UseOf(header_, b);
-    const Form form = BufferForm(header_, b);
-    const bool written = IsWritten(header_, b);
-    if (use == Use::kAbsent || (written && IsPut(form))) continue;
-    const int64_t bytes = BytesOfRank(header_, b);
-    args->buffers[b] = placer->Add<uint8_t>(
-        BufferName(b), bytes,
-        written ? GlobalKind::kEmpty : GlobalKind::kConstant);
-    if (!written || form != Form::kWeightTile || LinksOf(header_) == 1) {
-      continue;
-    }
-    const Array shape = ShapeOf(header_, static_cast<BufferId>(b));
-    args->sums[b] = placer->Add<float>("sums", bytes / shape.element_bytes,
-                                       GlobalKind::kEmpty);
-  }
-  const int64_t slots = int64_t{header_.num_tokens} * header_.top_k;
-  args->topk_weights =
-      placer->Add<float>("topk_weights", slots, GlobalKind::kConstant);
-  args->d_row_weight = placer->Add<float>(
-      "d_row_weight", WeightsTravel(header_) ? header_.num_rows : 0,
-      GlobalKind::kEmpty);
-  args->diagnosis = placer->Add<CoreDiagnosis>(
-      "diagnosis", header_.num_aic + header_.num_aiv, GlobalKind::kFilled);
-}
-
 void DeviceMemory::Fill() {
-  auto* const constants = const_cast<Constants*>(args_[0]->constants);
-  *constants = {};
-  constants->one[0] = 1;
-  for (int32_t i = 0; i < kIdentityRows; ++i) {
-    constants->identity[i * kIdentityRows + i] = 1.0f;
-  }
+  CopyTables(header_, plan_, *args_[0],
+             [](void* to, const void* from, size_t bytes) {
+               if (bytes > 0) std::memcpy(to, from, bytes);
+             });
+  FillConstants(const_cast<Constants*>(args_[0]->constants));
   const int64_t slots = int64_t{header_.num_tokens} * header_.top_k;
   for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
     const LaunchArgs& args = *args_[rank];

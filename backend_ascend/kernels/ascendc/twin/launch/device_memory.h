@@ -45,9 +45,6 @@ class DeviceMemory {
   // Gives out memory; in a first round, without any, it only counts.
   class Placer;
   void Place(Placer* placer);
-  void PlaceShared(Placer* placer, LaunchArgs* args);
-  void PlaceHeap(Placer* placer, LaunchArgs* args);
-  void PlaceOwn(Placer* placer, LaunchArgs* args);
   void Fill();
   void FillBuffer(int b);
   void CopyBuffer(int b) const;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "backend_ascend/kernels/ascendc/twin/launch/target.h"
+#include "backend_ascend/kernels/ascendc/launch/target.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/twin_launch.h"
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/launch/tensors_binding.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "backend_ascend/kernels/ascendc/launch/target.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/changed_image.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/device_memory.h"
-#include "backend_ascend/kernels/ascendc/twin/launch/target.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/twin_faults.h"
 #include "backend_ascend/kernels/rows.h"
 

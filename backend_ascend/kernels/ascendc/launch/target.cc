@@ -1,4 +1,4 @@
-#include "backend_ascend/kernels/ascendc/twin/launch/target.h"
+#include "backend_ascend/kernels/ascendc/launch/target.h"
 
 #include <cstdarg>
 #include <cstdio>
