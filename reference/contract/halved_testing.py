@@ -1,4 +1,4 @@
-"""A product of choices of which `make test` runs a half."""
+"""A product of choices of which `make test` runs some."""
 
 from collections.abc import Iterable
 import itertools
@@ -24,4 +24,25 @@ def halved(*axes: Iterable, odd: bool = False) -> list:
       marks=() if sum(i for i, _ in places) % 2 == odd else pytest.mark.slow,
     )
     for places in itertools.product(*map(enumerate, map(list, axes)))
+  ]
+
+
+def covering(*axes: Iterable) -> list:
+  """Returns the product of axes as test parameters, most of them slow.
+
+  Every pair of choices of two axes is in one that is not slow.  `make sweep`
+  runs the others.
+  """
+  cases = list(itertools.product(*axes))
+  pairs = {
+    case: set(itertools.combinations(enumerate(case), 2)) for case in cases
+  }
+  left, quick = set.union(*pairs.values()), set()
+  while left:
+    best = max(cases, key=lambda case: len(pairs[case] & left))
+    quick.add(best)
+    left -= pairs[best]
+  return [
+    pytest.param(*case, marks=() if case in quick else pytest.mark.slow)
+    for case in cases
   ]

@@ -1,4 +1,8 @@
-"""One launch gives the bits of the serial run, whatever the schedule."""
+"""One launch gives the bits of the serial run, whatever the schedule.
+
+Forward and backward; and the same bits however a weight gradient is cut into a
+chain.
+"""
 
 import itertools
 import os
@@ -13,32 +17,28 @@ import pytest
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
 
+FORWARD, BACKWARD = layout.Direction
+Kind = layout.Kind
 WORKERS = ((1, 1), (3, 5), (24, 48))
 THREADS = (1, 2, 7)
-LAYERS = {
-  'one_of_everything': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
-  ),
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=33, num_experts=5, top_k=2, d_model=24, d_ff=20
-  ),
-  'two_ranks': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=70, num_experts=6, top_k=3, d_model=17, d_ff=9
-  ),
-  'all_experts': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=8, d_ff=8
-  ),
-  'four_ranks': config_lib.MoEConfig(
-    num_ranks=4, num_tokens=37, num_experts=8, top_k=3, d_model=40, d_ff=24
-  ),
+GRAINS = ('expert', 'row_block')
+# (row block, rows of a link of a weight gradient's chain).
+BLOCKS = {
+  FORWARD: ((16, None), (64, None)),
+  BACKWARD: ((16, None), (16, 16), (8, 24), (64, None)),
 }
+LAYERS = testing.LAYERS
 SMALL = LAYERS['two_ranks']
+both_passes = pytest.mark.parametrize('direction', layout.Direction)
 
 
 def policy(storage='float32', placement='combine', activation='swiglu'):
@@ -47,45 +47,63 @@ def policy(storage='float32', placement='combine', activation='swiglu'):
   )
 
 
+@both_passes
 class TestSameBits:
-  @pytest.mark.parametrize('storage', ['float32', 'bfloat16', 'float16'])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('layer', LAYERS)
-  def test_any_workers_threads_and_blocks(
-    self, layer, grain, placement, storage
+  @pytest.mark.parametrize(
+    'layer, grain, placement, storage',
+    halved_testing.covering(
+      LAYERS, GRAINS, precision.LAUNCHED, storage_lib.STORED
+    ),
+  )
+  def test_any_workers_threads_blocks_and_chains(
+    self, direction, layer, grain, placement, storage
   ):
-    # Given a layer, when it is launched on any number of workers and threads
-    # and in blocks of any size, then every tensor has the serial run's bits.
+    # Given a layer, when it is launched on any number of workers and threads,
+    # in blocks and chains of any size, then every tensor has the first serial
+    # run's bits.
     config, pol = LAYERS[layer], policy(storage, placement)
-    inputs = testing.make_inputs(config, pol, name=grain)
+    inputs = testing.inputs_of(direction, config, pol, name=grain)
     want = None
-    for (aic, aiv), block in itertools.product(WORKERS, (16, 64)):
-      image = testing.compile_layer(
+    for (aic, aiv), (block, chain) in itertools.product(
+      WORKERS, BLOCKS[direction]
+    ):
+      image = testing.compiled(
+        direction,
         config,
         pol,
         event_grain=grain,
         row_block=block,
         col_block=block,
+        chain_rows=chain,
         num_aic=aic,
         num_aiv=aiv,
       )
-      if want is None:
-        want = runtime.launch_serial(image, inputs)
-        assert np.isfinite(want['y'].astype(np.float32)).all()
-      assert not testing.differing(runtime.launch_serial(image, inputs), want)
+      serial = runtime.launch_serial(image, inputs)
+      want = want or serial
+      assert not testing.differing(serial, want)
       for threads in THREADS:
         got = runtime.launch(image, inputs, threads=threads)
-        assert not testing.differing(got, want), (aic, aiv, block, threads)
+        case = aic, aiv, block, chain, threads
+        assert not testing.differing(got, want), case
+    for name, array in want.items():
+      assert np.isfinite(array.astype(np.float32)).all(), name
 
-  @pytest.mark.parametrize('routing', testing.ROUTINGS)
-  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  def test_odd_blocks_and_awkward_routings(self, grain, routing):
+  @pytest.mark.parametrize(
+    'order, routing, grain',
+    halved_testing.covering(('interleaved', 'last'), testing.ROUTINGS, GRAINS),
+  )
+  def test_odd_blocks_and_awkward_routings(
+    self, direction, grain, routing, order
+  ):
     # Given blocks that divide nothing and experts without rows, when launched,
-    # then the bits are the serial run's.
+    # then the bits are those of whole blocks and chains.
     config, pol = LAYERS['four_ranks'], policy('bfloat16', 'before_down')
-    inputs = testing.make_inputs(config, pol, routing)
-    image = testing.compile_layer(
+    inputs = testing.inputs_of(direction, config, pol, routing)
+    whole = testing.compiled(direction, config, pol)
+    want = runtime.launch_serial(whole, inputs)
+    backward = dict(chain_rows=7, order=flow_lib.WEIGHT_GRAD_ORDERS[order])
+    image = testing.compiled(
+      direction,
       config,
       pol,
       event_grain=grain,
@@ -95,45 +113,62 @@ class TestSameBits:
       token_block=3,
       num_aic=2,
       num_aiv=3,
+      **backward if direction else {},
     )
-    want = runtime.launch_serial(image, inputs)
     for threads in THREADS:
       got = runtime.launch(image, inputs, threads=threads)
       assert not testing.differing(got, want), threads
 
-  def test_many_launches_in_a_row(self):
+  @pytest.mark.parametrize('chain', [None, 4])
+  def test_many_launches_in_a_row(self, direction, chain):
     # Races are rare: many short launches, more threads than cores.
-    pol = policy()
-    inputs = testing.make_inputs(SMALL, pol)
-    image = testing.compile_layer(
-      SMALL, pol, row_block=4, col_block=8, num_aic=3, num_aiv=5
+    pol = policy('float32', 'before_down' if direction else 'combine')
+    inputs = testing.inputs_of(direction, SMALL, pol)
+    image = testing.compiled(
+      direction,
+      SMALL,
+      pol,
+      row_block=4,
+      col_block=8,
+      num_aic=3,
+      num_aiv=5,
+      chain_rows=chain,
     )
     want = runtime.launch_serial(image, inputs)
-    for launch in range(100):
+    for launch in range(50):
       got = runtime.launch(image, inputs, threads=1 + launch % 5)
       assert not testing.differing(got, want), launch
 
 
+@both_passes
 class TestAgainstLoops:
-  @pytest.mark.parametrize('routing', testing.ROUTINGS)
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @pytest.mark.parametrize('storage', ['float32', 'bfloat16', 'float16'])
-  @pytest.mark.parametrize('layer', LAYERS)
+  @pytest.mark.parametrize(
+    'layer, storage, placement, routing',
+    halved_testing.covering(
+      LAYERS, storage_lib.STORED, precision.LAUNCHED, testing.ROUTINGS
+    ),
+  )
   def test_exact_data_gives_the_loops_bits(
-    self, layer, storage, placement, routing
+    self, direction, layer, storage, placement, routing
   ):
     # Given integers so small that every stored value is exact, when launched,
-    # then every tensor equals the loop's, bit for bit.
+    # then every tensor equals the loop's, bit for bit: gradients of experts
+    # without rows and rows past the last valid one are zero, not what was
+    # there.
     config = LAYERS[layer]
     pol = policy(storage, placement, 'absolute')
-    inputs = testing.make_inputs(config, pol, routing, exact=True)
-    want = testing.dumb_layer(config, pol, inputs)
-    stored = inputs['x'].dtype
-    for name in tensors.STAGES:
-      exact = want[name].astype(stored)
-      assert (exact.astype(np.float64) == want[name]).all(), name
-    for grain in ('expert', 'row_block'):
-      image = testing.compile_layer(
+    inputs = testing.inputs_of(direction, config, pol, routing, exact=True)
+    dumb = testing.dumb_grad if direction else testing.dumb_layer
+    want = dumb(config, pol, inputs)
+    dtypes = dict.fromkeys(tensors.PLAN, np.int32)
+    dtypes['d_topk_weights'] = np.float32
+    for name, array in want.items():
+      stored = dtypes.get(name, inputs['w_down'].dtype)
+      assert (array.astype(stored).astype(np.float64) == array).all(), name
+    chains = (None, 16) if direction else (None,)
+    for grain, chain in itertools.product(GRAINS, chains):
+      image = testing.compiled(
+        direction,
         config,
         pol,
         event_grain=grain,
@@ -141,21 +176,24 @@ class TestAgainstLoops:
         col_block=16,
         num_aic=2,
         num_aiv=3,
+        chain_rows=chain,
       )
       got = runtime.launch(image, inputs, threads=2)
+      assert set(got) == set(want)
       for name in want:
         assert (got[name].astype(np.float64) == want[name]).all(), name
 
-  def test_outputs_have_the_contract_of_the_tensors(self):
+  def test_outputs_have_the_contract_of_the_tensors(self, direction):
     pol = policy('bfloat16')
-    inputs = testing.make_inputs(SMALL, pol)
-    got = runtime.launch(testing.compile_layer(SMALL, pol), inputs)
-    assert tuple(got) == tensors.PLAN + tensors.STAGES
+    inputs = testing.inputs_of(direction, SMALL, pol)
+    got = runtime.launch(testing.compiled(direction, SMALL, pol), inputs)
+    names = tensors.GRADS if direction else tensors.PLAN + tensors.STAGES
+    assert tuple(got) == tuple(names)
+    kinds = dict(storage=ml_dtypes.bfloat16, i32=np.int32, f32=np.float32)
     for name, array in got.items():
       spec = tensors.SPECS[name]
-      kind = {'storage': ml_dtypes.bfloat16, 'i32': np.int32}[spec.kind]
       assert array.shape == spec.dims(**SMALL.dims()), name
-      assert array.dtype == kind, name
+      assert array.dtype == kinds[spec.kind], name
 
 
 class TestInputs:
@@ -187,8 +225,8 @@ class TestInputs:
   def test_bfloat16_that_is_not_finite_is_named(self):
     pol = policy('bfloat16')
     inputs = testing.make_inputs(SMALL, pol)
-    inputs['x'][1, 69, 16] = np.inf
-    with pytest.raises(ValueError, match=r'x: .* got inf at \(1, 69, 16\)'):
+    inputs['x'][1, 36, 16] = np.inf
+    with pytest.raises(ValueError, match=r'x: .* got inf at \(1, 36, 16\)'):
       runtime.launch(testing.compile_layer(SMALL, pol), inputs)
 
   def test_dtype_shape_and_names(self):
@@ -235,21 +273,112 @@ class TestInputs:
     assert not testing.differing(got, runtime.launch(image, inputs))
 
 
+class TestBackwardInputs:
+  def refusal(self, pol=policy(), drop=(), image=None, **changes) -> str:
+    inputs = testing.make_grad_inputs(SMALL, pol)
+    inputs |= {
+      k: v(inputs[k].copy()) if k in inputs else v(None)
+      for k, v in changes.items()
+    }
+    for name in drop:
+      del inputs[name]
+    image = image or testing.compile_grad(SMALL, pol)
+    with pytest.raises(ValueError) as raised:
+      runtime.launch(image, inputs)
+    with pytest.raises(ValueError) as again:
+      runtime.launch_serial(image, inputs)
+    assert str(again.value) == str(raised.value)
+    return str(raised.value)
+
+  @pytest.mark.parametrize(
+    'name', ['dy', 'expert_in', 'gate_up', 'activation', 'returned']
+  )
+  def test_saved_tensors_are_checked(self, name):
+    assert self.refusal(**{name: lambda a: a[:, :-1]}).startswith(
+      f'{name}: expected shape'
+    )
+    assert self.refusal(**{name: lambda a: a.astype(np.float16)}) == (
+      f'{name}: expected dtype float32, got float16'
+    )
+    assert f"'{name}'" in self.refusal(drop=[name])
+
+  def test_dy_is_finite(self):
+    def spoil(array):
+      array[0, 1, 2] = np.nan
+      return array
+
+    assert self.refusal(dy=spoil) == (
+      'dy: expected finite values, got nan at (0, 1, 2)'
+    )
+
+  def test_a_forward_pass_that_overflowed_has_a_backward_pass(self):
+    # Given inputs whose products are beyond float32, when what the forward
+    # launch saved is launched backward, then it is no refusal, and the bits are
+    # the serial run's.
+    large = testing.make_inputs(SMALL, policy())
+    large['x'] = np.full_like(large['x'], 3e38)
+    saved = runtime.launch(testing.compile_layer(SMALL, policy()), large)
+    assert not np.isfinite(saved['gate_up']).all()
+    inputs = testing.make_grad_inputs(SMALL, policy())
+    inputs = {name: saved.get(name, inputs[name]) for name in inputs}
+    inputs |= {n: large[n] for n in inputs.keys() & large.keys()}
+    image = testing.compile_grad(SMALL, policy())
+
+    got = runtime.launch(image, inputs)
+
+    assert not testing.differing(runtime.launch_serial(image, inputs), got)
+
+  def test_forward_inputs_are_not_backward_inputs(self):
+    message = self.refusal(image=testing.compile_layer(SMALL, policy()))
+    assert message.startswith("inputs: expected ['topk_ids', ")
+    assert "'x']" in message
+    assert "'y'" in self.refusal(y=lambda _: np.zeros(1, np.float32))
+
+  @pytest.mark.parametrize('placement', tensors.EARLY)
+  def test_returned_is_not_read_where_weights_come_early(self, placement):
+    # Given weights that experts' ranks apply, when `returned` is left out or
+    # spoiled, then nothing changes; at combine both are refused.
+    pol = policy(placement=placement)
+    inputs = testing.make_grad_inputs(SMALL, pol)
+    image = testing.compile_grad(SMALL, pol)
+    want = runtime.launch(image, inputs)
+    inputs['returned'][:] = np.nan
+    assert not testing.differing(runtime.launch(image, inputs), want)
+    del inputs['returned']
+    assert not testing.differing(runtime.launch(image, inputs), want)
+    assert not testing.differing(runtime.launch_serial(image, inputs), want)
+
+
 class TestDiagnosis:
-  @pytest.mark.parametrize('threads', THREADS)
-  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  def test_every_kind_without_signal_is_found_at_once(self, grain, threads):
+  @pytest.mark.parametrize('grain', GRAINS)
+  @both_passes
+  def test_every_kind_without_signal_is_found_at_once(self, direction, grain):
     # Given an image in which one task signals nothing, when launched, then
-    # the launch ends at once and names the first task that waits for it.
-    pol = policy()
-    inputs = testing.make_inputs(SMALL, pol)
-    image = testing.compile_layer(
-      SMALL, pol, event_grain=grain, row_block=16, num_aic=3, num_aiv=5
+    # the launch ends at once and names a task that waits for it, by an event
+    # that it should have signalled; a link of a chain is waited for by the
+    # next one.
+    pol = policy(placement='before_down' if direction else 'combine')
+    inputs = testing.inputs_of(direction, SMALL, pol)
+    image = testing.compiled(
+      direction,
+      SMALL,
+      pol,
+      event_grain=grain,
+      row_block=16,
+      num_aic=3,
+      num_aiv=5,
+      chain_rows=16 if direction else None,
     )
     tables = image_lib.load(image).tables
-    kinds = layout.kinds(direction=layout.Direction.FORWARD, relay=False)
-    for kind, waiter in itertools.pairwise(kinds):
+    kinds = layout.kinds(direction=direction, relay=False)
+    ends = {Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD}
+    after = dict(itertools.pairwise(kinds))
+    for kind, threads in itertools.product(kinds, THREADS):
       task = int(np.flatnonzero(tables['tasks']['kind'] == kind)[0])
+      signalled = testing.signalled(tables, task)
+      assert bool(signalled) == (kind not in ends)
+      if not signalled:
+        continue
       begin = time.monotonic()
       with pytest.raises(runtime.WaitError) as error:
         runtime.launch(
@@ -258,17 +387,17 @@ class TestDiagnosis:
       assert time.monotonic() - begin < 10
       found = error.value.diagnosis
       assert found.reason == 'deadlock'
-      assert found.task.kind == waiter.name.lower()
+      if direction == FORWARD:  # whose stages are one after the other
+        assert found.task.kind == after[kind].name.lower()
       assert found.actual < found.expected
-      # The named event is one that the task should have signalled.  No task of
-      # the image does in its place, and those that do are told.
-      assert found.event in testing.signalled(tables, task)
+      # No task of the image signals in its place, and those that do are told.
+      assert found.event in signalled
       assert 0 < found.missing <= found.expected - found.actual
       assert task not in [adder.index for adder in found.adders]
       for adder in found.adders:
         assert found.event in testing.signalled(tables, adder.index)
         assert str(adder) in str(found)
-      told = f'never reached: {found.missing} too few are added in all, by: '
+      told = f'never reached: {found.missing} too few are added in all, '
       assert told in str(found)
       assert error.value.plan.keys() == set(tensors.PLAN)
       assert error.value.plan['counts'].sum() == inputs['topk_ids'].size

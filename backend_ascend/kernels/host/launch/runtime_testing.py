@@ -15,6 +15,23 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 
+LAYERS = {
+  'one_of_everything': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
+  ),
+  'one_rank': config_lib.MoEConfig(
+    num_ranks=1, num_tokens=33, num_experts=5, top_k=2, d_model=24, d_ff=20
+  ),
+  'two_ranks': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=37, num_experts=6, top_k=3, d_model=17, d_ff=9
+  ),
+  'all_experts': config_lib.MoEConfig(
+    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=8, d_ff=8
+  ),
+  'four_ranks': config_lib.MoEConfig(
+    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
+  ),
+}
 ROUTINGS = ('uniform', 'one_rank', 'empty_experts', 'one_expert_first')
 
 
@@ -120,6 +137,16 @@ def make_grad_inputs(
   names = ('expert_in', 'gate_up', 'activation', 'returned')
   del inputs['x']
   return dict(dy=drawn['x']) | inputs | {n: saved[n] for n in names}
+
+
+def compiled(direction: layout.Direction, *args, **options) -> image_lib.Image:
+  """Returns the image of one pass."""
+  return (compile_grad if direction else compile_layer)(*args, **options)
+
+
+def inputs_of(direction: layout.Direction, *args, **options):
+  """Returns the inputs of one pass."""
+  return (make_grad_inputs if direction else make_inputs)(*args, **options)
 
 
 def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
@@ -252,12 +279,8 @@ def make_case(
   **options,
 ) -> Case:
   """Returns a case of one pass."""
-  forward = direction == layout.Direction.FORWARD
-  image = (compile_layer if forward else compile_grad)(
-    config, policy, **options
-  )
-  drawn = make_inputs if forward else make_grad_inputs
-  inputs = drawn(config, policy, routing, name='case')
+  image = compiled(direction, config, policy, **options)
+  inputs = inputs_of(direction, config, policy, routing, name='case')
   return Case(
     image=image,
     inputs=inputs,
