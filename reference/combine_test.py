@@ -8,7 +8,7 @@ import pytest
 from hpmoe.reference import combine
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 run = jax.jit(combine.combine, static_argnums=0)
@@ -23,15 +23,7 @@ class TestReturnRows:
   def test_every_slot_gets_its_row(self):
     # Given, by hand: owner 0 holds expert 0 three times, then expert 1; owner 1
     # holds expert 2, then expert 3 three times.
-    config = config_lib.MoEConfig(
-      num_ranks=2,
-      num_tokens=2,
-      num_experts=4,
-      top_k=2,
-      d_model=1,
-      d_ff=1,
-      capacity=4,
-    )
+    config = config_testing.sized(r=2, t=2, e=4, k=2, d=1, f=1, n=4)
     # When.
     out = run_return(
       config,
@@ -47,15 +39,7 @@ class TestReturnRows:
 
   def test_a_row_past_the_capacity_is_nan(self):
     # Given: room for three rows of four.
-    config = config_lib.MoEConfig(
-      num_ranks=2,
-      num_tokens=2,
-      num_experts=4,
-      top_k=2,
-      d_model=1,
-      d_ff=1,
-      capacity=3,
-    )
+    config = config_testing.sized(r=2, t=2, e=4, k=2, d=1, f=1, n=3)
     # When.
     out = run_return(
       config,

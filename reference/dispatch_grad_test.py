@@ -11,7 +11,7 @@ from hpmoe.reference import dispatch_grad
 from hpmoe.reference import movement
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -24,15 +24,7 @@ def run(policy, weights, dy):
 
 
 # Owner 0 holds expert 0 of slots (0,0,1), (0,1,0); owner 1 expert 2 of (0,0,0).
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2,
-  num_tokens=1,
-  num_experts=4,
-  top_k=2,
-  d_model=3,
-  d_ff=1,
-  capacity=3,
-)
+CONFIG = config_testing.sized(r=2, t=1, e=4, k=2, d=3, f=1, n=3)
 IDS = jnp.array([[[2, 0]], [[0, 1]]], jnp.int32)
 WEIGHTS = jnp.array([[[0.3, 0.7]], [[1.1, 0.9]]], jnp.float32)
 # Source (rank, slot) of every row, owner by owner, in token order.

@@ -13,13 +13,11 @@ from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import sharded_layer
 from hpmoe.reference import test_util
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=6, num_experts=8, top_k=2, d_model=8, d_ff=4
-)
+CONFIG = config_testing.sized(r=4, t=6, e=8, k=2, d=8, f=4)
 FLOAT32 = precision.PrecisionPolicy()
 
 

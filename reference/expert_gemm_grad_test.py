@@ -14,7 +14,7 @@ from hpmoe.reference import expert_gemm
 from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
@@ -63,15 +63,7 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
   # Given: small integers, exact in any order; NaN where no row is.
   counts, num_rows = CASES[name]
   counts = counts[:ranks]
-  config = config_lib.MoEConfig(
-    num_ranks=ranks,
-    num_tokens=1,
-    num_experts=2,
-    top_k=1,
-    d_model=3,
-    d_ff=1,
-    capacity=num_rows,
-  )
+  config = config_testing.sized(r=ranks, t=1, e=2, k=1, d=3, f=1, n=num_rows)
   policy = precision.PrecisionPolicy(storage)
   rng = test_util.generator(name)
   rows = rng.integers(-4, 5, (ranks, num_rows, 3)).astype(float)
@@ -101,15 +93,7 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
 
 def test_rows_of_another_expert_never_reach_a_weight():
   # Given: expert 0 holds NaN and infinity, in the same block as expert 1.
-  config = config_lib.MoEConfig(
-    num_ranks=1,
-    num_tokens=1,
-    num_experts=2,
-    top_k=1,
-    d_model=1,
-    d_ff=1,
-    capacity=3,
-  )
+  config = config_testing.sized(r=1, t=1, e=2, k=1, d=1, f=1, n=3)
   rows = jnp.array([[[np.nan], [2.0], [3.0]]])
   d_out = jnp.array([[[np.inf], [5.0], [7.0]]])
   # When.
@@ -123,15 +107,7 @@ def test_rows_of_another_expert_never_reach_a_weight():
 def test_blocks_are_added_in_row_order(before):
   # Given: 2^24 in the first block and a unit in each of the two after it, which
   # are lost one by one, and kept where they meet first.
-  config = config_lib.MoEConfig(
-    num_ranks=1,
-    num_tokens=1,
-    num_experts=2,
-    top_k=1,
-    d_model=1,
-    d_ff=1,
-    capacity=before + 300,
-  )
+  config = config_testing.sized(r=1, t=1, e=2, k=1, d=1, f=1, n=before + 300)
   rows = np.zeros((1, before + 300, 1), np.float32)
   rows[0, before :: expert_gemm.BLOCK_ROWS] = 1
   rows[0, before] = 2.0**24
@@ -153,14 +129,8 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
   rows, d_out = rng.normal(size=(150, 3)), rng.normal(size=(150, 5))
   seen = set()
   for before, after in ((0, 0), (0, 90), (77, 0), (130, 300)):
-    config = config_lib.MoEConfig(
-      num_ranks=1,
-      num_tokens=1,
-      num_experts=2,
-      top_k=1,
-      d_model=1,
-      d_ff=1,
-      capacity=before + 150 + after,
+    config = config_testing.sized(
+      r=1, t=1, e=2, k=1, d=1, f=1, n=before + 150 + after
     )
     padding = ((before, after), (0, 0))
     # When.
@@ -179,15 +149,7 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
 def test_a_sum_is_rounded_once():
   # Given: 4096 in the first block and 12 in each of the two after it, which are
   # lost beside it in bfloat16, whose unit there is 32, one by one.
-  config = config_lib.MoEConfig(
-    num_ranks=1,
-    num_tokens=1,
-    num_experts=1,
-    top_k=1,
-    d_model=1,
-    d_ff=1,
-    capacity=300,
-  )
+  config = config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1, n=300)
   block = expert_gemm.BLOCK_ROWS
   rows = jnp.zeros((1, 300, 1), jnp.bfloat16).at[0, ::block].set(12)
   rows = rows.at[0, 0].set(4096)
@@ -200,15 +162,7 @@ def test_a_sum_is_rounded_once():
 
 def test_memory_does_not_grow_with_experts_times_rows():
   # Given: 32 experts of 16 x 16 and 10^4 rows.
-  config = config_lib.MoEConfig(
-    num_ranks=1,
-    num_tokens=1,
-    num_experts=32,
-    top_k=1,
-    d_model=16,
-    d_ff=1,
-    capacity=10_000,
-  )
+  config = config_testing.sized(r=1, t=1, e=32, k=1, d=16, f=1, n=10_000)
   plan = plan_of([[300] * 32])
   for storage, size in (('float32', 4), ('bfloat16', 2)):
     policy = precision.PrecisionPolicy(storage)

@@ -14,6 +14,7 @@ from hpmoe.reference import expert_gemm
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
@@ -63,15 +64,7 @@ class TestExpertGemm:
   def test_integers_equal_a_serial_loop(self, name, storage, ranks):
     # Given: small integers, exact in any order.
     counts, num_rows = CASES[name]
-    config = config_lib.MoEConfig(
-      num_ranks=ranks,
-      num_tokens=1,
-      num_experts=2,
-      top_k=1,
-      d_model=3,
-      d_ff=1,
-      capacity=num_rows,
-    )
+    config = config_testing.sized(r=ranks, t=1, e=2, k=1, d=3, f=1, n=num_rows)
     counts = counts[:ranks]
     policy = precision.PrecisionPolicy(storage)
     rng = test_util.generator(name)
@@ -94,15 +87,7 @@ class TestExpertGemm:
   @pytest.mark.parametrize('inner', [1, 256, 600])
   def test_golden_takes_any_float_and_keeps_float64(self, inner):
     # Given: float32 rows and bfloat16 weights.
-    config = config_lib.MoEConfig(
-      num_ranks=1,
-      num_tokens=1,
-      num_experts=2,
-      top_k=1,
-      d_model=inner,
-      d_ff=1,
-      capacity=9,
-    )
+    config = config_testing.sized(r=1, t=1, e=2, k=1, d=inner, f=1, n=9)
     counts = [[4, 3]]
     rng = test_util.generator('golden')
     with test_util.x64():
@@ -122,15 +107,7 @@ class TestExpertGemm:
 
   def test_memory_does_not_grow_with_experts_times_rows(self):
     # Given: 32 experts of 16 x 16 and 10^4 rows.
-    config = config_lib.MoEConfig(
-      num_ranks=1,
-      num_tokens=1,
-      num_experts=32,
-      top_k=1,
-      d_model=16,
-      d_ff=1,
-      capacity=10_000,
-    )
+    config = config_testing.sized(r=1, t=1, e=32, k=1, d=16, f=1, n=10_000)
     for storage, size in (('float32', 4), ('bfloat16', 2)):
       lowered = run.lower(
         config,

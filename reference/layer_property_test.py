@@ -18,31 +18,18 @@ from hpmoe.reference import layer
 from hpmoe.reference import test_util
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 SHAPES = {
-  'plain': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=6, d_ff=3
-  ),
-  'empty experts': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=2, num_experts=8, top_k=1, d_model=3, d_ff=2
-  ),
-  'one row': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
-  ),
-  'one rank gets all': config_lib.MoEConfig(
-    num_ranks=4, num_tokens=3, num_experts=8, top_k=2, d_model=3, d_ff=2
-  ),
-  'K = E': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=3, num_experts=4, top_k=4, d_model=5, d_ff=2
-  ),
-  'R = 1': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=4, num_experts=5, top_k=3, d_model=4, d_ff=3
-  ),
-  'R = E': config_lib.MoEConfig(
-    num_ranks=3, num_tokens=3, num_experts=3, top_k=2, d_model=2, d_ff=4
-  ),
+  'plain': config_testing.sized(r=2, t=5, e=4, k=2, d=6, f=3),
+  'empty experts': config_testing.sized(r=2, t=2, e=8, k=1, d=3, f=2),
+  'one row': config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1),
+  'one rank gets all': config_testing.sized(r=4, t=3, e=8, k=2, d=3, f=2),
+  'K = E': config_testing.sized(r=2, t=3, e=4, k=4, d=5, f=2),
+  'R = 1': config_testing.sized(r=1, t=4, e=5, k=3, d=4, f=3),
+  'R = E': config_testing.sized(r=3, t=3, e=3, k=2, d=2, f=4),
 }
 # High skew sends every token to the first K experts.
 SKEW = {'empty experts': 9.0, 'one rank gets all': 9.0}

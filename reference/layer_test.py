@@ -9,13 +9,11 @@ import pytest
 from hpmoe.reference import layer
 from hpmoe.reference import test_util
 from hpmoe.reference.contract import checks
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=3, num_experts=4, top_k=2, d_model=8, d_ff=6
-)
+CONFIG = config_testing.sized(r=2, t=3, e=4, k=2, d=8, f=6)
 POLICY = precision.PrecisionPolicy('bfloat16')
 
 
@@ -53,9 +51,7 @@ class TestForward:
     # When, then: other values, the same trace.
     for name in ('first', 'second'):
       run(CONFIG, POLICY, **inputs_of(name))
-    equal = config_lib.MoEConfig(
-      num_ranks=2, num_tokens=3, num_experts=4, top_k=2, d_model=8, d_ff=6
-    )
+    equal = config_testing.sized(r=2, t=3, e=4, k=2, d=8, f=6)
     run(equal, precision.PrecisionPolicy('bfloat16'), **inputs_of('third'))
     with pytest.raises(AssertionError):
       run(CONFIG, precision.PrecisionPolicy(), **inputs_of('fourth'))
@@ -133,14 +129,6 @@ class TestCheckInputs:
       checks.check_inputs(CONFIG, POLICY, inputs)
 
   def test_capacity(self):
-    small = config_lib.MoEConfig(
-      num_ranks=2,
-      num_tokens=3,
-      num_experts=4,
-      top_k=2,
-      d_model=8,
-      d_ff=6,
-      capacity=5,
-    )
+    small = config_testing.sized(r=2, t=3, e=4, k=2, d=8, f=6, n=5)
     with pytest.raises(ValueError, match='^capacity: expected at least'):
       checks.check_inputs(small, POLICY, inputs_of('capacity'))

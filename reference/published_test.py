@@ -19,19 +19,12 @@ from hpmoe.reference import swiglu
 from hpmoe.reference import swiglu_grad
 from hpmoe.reference import test_util
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 FILES = pathlib.Path(__file__).resolve().parent / 'testdata'
-GPT_OSS = config_lib.MoEConfig(
-  num_ranks=2,
-  num_tokens=5,
-  num_experts=4,
-  top_k=2,
-  d_model=6,
-  d_ff=3,
-  bias=True,
-)
+GPT_OSS = config_testing.sized(r=2, t=5, e=4, k=2, d=6, f=3, bias=True)
 # Two shared experts of width 3.
 DEEPSEEK = dataclasses.replace(GPT_OSS, bias=False, d_shared=6)
 FORM = precision.activation_of('gpt_oss')

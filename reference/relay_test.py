@@ -6,22 +6,14 @@ import pytest
 
 from hpmoe.reference import relay
 from hpmoe.reference import test_util
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
 # R, T, E, K, D, F: K = E, one expert, one rank, T no multiple of anything.
 CONFIGS = {
-  'ragged': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=7, num_experts=8, top_k=3, d_model=2, d_ff=1
-  ),
-  'k_is_e': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=3, num_experts=4, top_k=4, d_model=2, d_ff=1
-  ),
-  'one_expert': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=3, num_experts=1, top_k=1, d_model=2, d_ff=1
-  ),
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=5, num_experts=4, top_k=2, d_model=2, d_ff=1
-  ),
+  'ragged': config_testing.sized(r=2, t=7, e=8, k=3, d=2, f=1),
+  'k_is_e': config_testing.sized(r=2, t=3, e=4, k=4, d=2, f=1),
+  'one_expert': config_testing.sized(r=1, t=3, e=1, k=1, d=2, f=1),
+  'one_rank': config_testing.sized(r=1, t=5, e=4, k=2, d=2, f=1),
 }
 
 

@@ -19,14 +19,12 @@ from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import sharded_layer
 from hpmoe.reference import test_util
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 PROCESSES = 2
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=8, d_ff=6
-)
+CONFIG = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=6)
 POLICY = precision.PrecisionPolicy('bfloat16')
 
 

@@ -20,34 +20,18 @@ from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import sharded_layer
 from hpmoe.reference import test_util
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 CONFIGS = {
-  1: config_lib.MoEConfig(
-    num_ranks=1, num_tokens=5, num_experts=3, top_k=3, d_model=8, d_ff=6
-  ),  # K = E
-  2: config_lib.MoEConfig(
-    num_ranks=2,
-    num_tokens=7,
-    num_experts=4,
-    top_k=2,
-    d_model=8,
-    d_ff=6,
-    d_shared=4,
-  ),
-  4: config_lib.MoEConfig(
-    num_ranks=4,
-    num_tokens=3,
-    num_experts=8,
-    top_k=2,
-    d_model=8,
-    d_ff=6,
-    capacity=10,
+  1: config_testing.sized(r=1, t=5, e=3, k=3, d=8, f=6),  # K = E
+  2: config_testing.sized(r=2, t=7, e=4, k=2, d=8, f=6, s=4),
+  4: config_testing.sized(
+    r=4, t=3, e=8, k=2, d=8, f=6, n=10
   ),  # at times too few
-  8: config_lib.MoEConfig(
-    num_ranks=8, num_tokens=2, num_experts=8, top_k=8, d_model=8, d_ff=6
+  8: config_testing.sized(
+    r=8, t=2, e=8, k=8, d=8, f=6
   ),  # K = E, one expert a rank
 }
 # Liking for the first experts: any; most get one; all rows go to rank 0 where K

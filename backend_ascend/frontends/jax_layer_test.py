@@ -22,7 +22,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import tensors
 
 CONFIG, OPTIONS = layer_testing.CONFIG, layer_testing.OPTIONS
@@ -63,9 +63,7 @@ class TestBits:
 
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
   def test_under_awkward_routings(self, routing):
-    config = config_lib.MoEConfig(
-      num_ranks=2, num_tokens=9, num_experts=4, top_k=2, d_model=8, d_ff=6
-    )
+    config = config_testing.sized(r=2, t=9, e=4, k=2, d=8, f=6)
     inputs, dy = case(routing=routing, config=config)
     run = jax.jit(layer_and_grads(layer_of(config)))
     got = named(run(dy, *inputs.values()))
@@ -227,9 +225,7 @@ class TestSchedule:
 
 
 def test_images_are_compiled_once():
-  config = config_lib.MoEConfig(
-    num_ranks=1, num_tokens=3, num_experts=2, top_k=1, d_model=4, d_ff=4
-  )
+  config = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=4)
   inputs, dy = case(config=config)
   with mock.patch.object(
     compiler, 'compile_forward', side_effect=compiler.compile_forward
@@ -372,9 +368,7 @@ class TestRefusedWhenItRuns:
 
   def test_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
-    config = config_lib.MoEConfig(
-      num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=8, d_ff=8
-    )
+    config = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=8)
     inputs, _ = case(config=config)
     image = testing.compile_layer(config, F32, row_block=8)
     spoilt = testing.without_signals(image, 0)
@@ -391,9 +385,7 @@ class TestRefusedWhenItRuns:
 
   def test_deadline(self):
     # Given: idle threads, and a deadline far below the length of a task.
-    config = config_lib.MoEConfig(
-      num_ranks=1, num_tokens=512, num_experts=1, top_k=1, d_model=512, d_ff=512
-    )
+    config = config_testing.sized(r=1, t=512, e=1, k=1, d=512, f=512)
     options = flow_lib.Options(
       row_block=512, col_block=1024, num_aic=1, num_aiv=2
     )

@@ -5,15 +5,13 @@ import numpy as np
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
 
 # Two ranks, rows that are no multiple of a block, a column left over.
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=21, num_experts=4, top_k=2, d_model=17, d_ff=13
-)
+CONFIG = config_testing.sized(r=2, t=21, e=4, k=2, d=17, f=13)
 OPTIONS = flow_lib.Options(row_block=8, col_block=16, num_aic=2, num_aiv=3)
 POLICIES = {
   f'{storage}-{placement}': precision.PrecisionPolicy(

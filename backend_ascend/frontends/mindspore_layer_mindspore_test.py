@@ -20,7 +20,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import tensors
 
 CONFIG, OPTIONS = layer_testing.CONFIG, layer_testing.OPTIONS
@@ -140,9 +140,7 @@ class TestBits:
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
   @pytest.mark.parametrize('top_k', [2, 4])
   def test_under_awkward_routings(self, routing, top_k):
-    config = config_lib.MoEConfig(
-      num_ranks=2, num_tokens=9, num_experts=4, top_k=top_k, d_model=8, d_ff=6
-    )
+    config = config_testing.sized(r=2, t=9, e=4, k=top_k, d=8, f=6)
     inputs, dy = case(routing=routing, config=config)
     got = layer_and_grads(cell_of(config))(*tensors_of(inputs, dy))
     want = launched(inputs, dy, config=config)
@@ -258,9 +256,7 @@ def test_a_schedule_decides_the_image(tmp_path):
 
 
 def test_images_are_compiled_once():
-  config = config_lib.MoEConfig(
-    num_ranks=1, num_tokens=3, num_experts=2, top_k=1, d_model=4, d_ff=4
-  )
+  config = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=4)
   with mock.patch.object(
     compiler, 'compile_forward', side_effect=compiler.compile_forward
   ) as compiled:
@@ -415,9 +411,7 @@ class TestRefusedWhenItRuns:
 
   def test_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
-    config = config_lib.MoEConfig(
-      num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=8, d_ff=12
-    )
+    config = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=12)
     inputs, dy = case(config=config)
     image = testing.compile_layer(config, F32, row_block=8)
     spoilt = testing.without_signals(image, 0)

@@ -17,11 +17,9 @@ from hpmoe.backend_ascend.frontends import mindspore_npu
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=1, num_tokens=21, num_experts=4, top_k=2, d_model=17, d_ff=13
-)
+CONFIG = config_testing.sized(r=1, t=21, e=4, k=2, d=17, f=13)
 POLICIES = {
   name: policy
   for name, policy in layer_testing.POLICIES.items()

@@ -15,13 +15,11 @@ from hpmoe.backend_ascend.schedule import megamoe
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_forward
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=32, num_experts=32, top_k=2, d_model=8, d_ff=4
-)
+CONFIG = config_testing.sized(r=2, t=32, e=32, k=2, d=8, f=4)
 OPTIONS = flow_lib.Options(
   'row_block', 4, 2, num_aic=24, num_aiv=48, token_block=2, vector_rows=2
 )

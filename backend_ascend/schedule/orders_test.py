@@ -11,7 +11,7 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_backward
 from hpmoe.backend_ascend.taskflow import lower_forward
 from hpmoe.backend_ascend.taskflow.proofs import proofs
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 LOWER = {
@@ -21,9 +21,7 @@ LOWER = {
 Form = layout.Form
 
 # Four experts a rank, three row blocks an expert.
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=12, num_experts=8, top_k=4, d_model=8, d_ff=4
-)
+CONFIG = config_testing.sized(r=2, t=12, e=8, k=4, d=8, f=4)
 
 # Each field away from its default, and all of them.
 ORDERS = [

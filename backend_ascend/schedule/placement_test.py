@@ -10,16 +10,14 @@ from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_forward
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 
 @pytest.fixture(scope='module')
 def flow():
   return lower_forward.lower_forward(
-    config_lib.MoEConfig(
-      num_ranks=2, num_tokens=8, num_experts=4, top_k=2, d_model=8, d_ff=4
-    ),
+    config_testing.sized(r=2, t=8, e=4, k=2, d=8, f=4),
     precision.PrecisionPolicy(),
     flow_lib.Options('row_block', 4, 4, num_aic=3, num_aiv=2),
   )

@@ -8,12 +8,10 @@ import pytest
 from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=8, num_tokens=4096, num_experts=64, top_k=8, d_model=7168, d_ff=2048
-)
+CONFIG = config_testing.sized(r=8, t=4096, e=64, k=8, d=7168, f=2048)
 POLICY = precision.PrecisionPolicy(storage='bfloat16')
 SCHEDULE = schedule_file.Schedule(
   CONFIG,
@@ -69,9 +67,7 @@ def test_another_capacity_is_no_other_layer(path):
 def test_blocks_shrink_with_the_layer(path):
   # Given a layer with a 32nd of the width and a 64th of the tokens, when the
   # schedule is scaled to it, then it has as many blocks, in the same order.
-  small = config_lib.MoEConfig(
-    num_ranks=8, num_tokens=64, num_experts=64, top_k=8, d_model=224, d_ff=64
-  )
+  small = config_testing.sized(r=8, t=64, e=64, k=8, d=224, f=64)
   made = schedule_file.of(path, small, precision.PrecisionPolicy(), scaled=True)
   assert (made.row_block, made.col_block, made.chain_rows) == (2, 8, 32)
   assert made.order == SCHEDULE.options.order

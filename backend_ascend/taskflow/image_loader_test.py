@@ -10,7 +10,7 @@ from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 Kind, Buffer = layout.Kind, layout.Buffer
@@ -20,9 +20,7 @@ def small_image(
   compile_layer, grain: str, placement: str, relay: bool = False
 ) -> image_lib.Image:
   return compile_layer(
-    config_lib.MoEConfig(
-      num_ranks=2, num_tokens=2, num_experts=2, top_k=1, d_model=2, d_ff=1
-    ),
+    config_testing.sized(r=2, t=2, e=2, k=1, d=2, f=1),
     precision.PrecisionPolicy(placement=placement),
     flow_lib.Options(
       grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2, relay=relay

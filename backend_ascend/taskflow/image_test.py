@@ -11,18 +11,10 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_forward
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2,
-  num_tokens=5,
-  num_experts=4,
-  top_k=2,
-  d_model=9,
-  d_ff=5,
-  capacity=16,
-)
+CONFIG = config_testing.sized(r=2, t=5, e=4, k=2, d=9, f=5, n=16)
 POLICY = precision.PrecisionPolicy('bfloat16', placement='before_down')
 OPTIONS = flow_lib.Options('expert', 4, 3, num_aic=2, num_aiv=3)
 

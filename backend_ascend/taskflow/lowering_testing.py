@@ -6,22 +6,14 @@ from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 SHAPES = {
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=8, num_experts=2, top_k=1, d_model=8, d_ff=4
-  ),
-  'ragged': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=9, d_ff=5
-  ),
-  'k_is_e': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=4, num_experts=4, top_k=4, d_model=8, d_ff=4
-  ),
-  'rank_per_expert': config_lib.MoEConfig(
-    num_ranks=4, num_tokens=6, num_experts=4, top_k=2, d_model=8, d_ff=6
-  ),
+  'one_rank': config_testing.sized(r=1, t=8, e=2, k=1, d=8, f=4),
+  'ragged': config_testing.sized(r=2, t=5, e=4, k=2, d=9, f=5),
+  'k_is_e': config_testing.sized(r=2, t=4, e=4, k=4, d=8, f=4),
+  'rank_per_expert': config_testing.sized(r=4, t=6, e=4, k=2, d=8, f=6),
 }
 GRAINS = flow_lib.EVENT_GRAINS
 RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)

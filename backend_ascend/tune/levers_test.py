@@ -9,12 +9,10 @@ from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.tune import levers
 from hpmoe.backend_ascend.tune import space
 from hpmoe.backend_ascend.tune import tuner
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
-_CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=256, num_experts=4, top_k=1, d_model=256, d_ff=128
-)
+_CONFIG = config_testing.sized(r=2, t=256, e=4, k=1, d=256, f=128)
 _TILES = {w: space.GRID['tile'][w] for w in ('64x64', '128x128')}
 
 

@@ -10,13 +10,11 @@ from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.tune import space
 from hpmoe.backend_ascend.tune import tuner
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 # Large enough that its GEMMs take most of the time, as the paper's do.
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=2048, num_experts=8, top_k=4, d_model=2048, d_ff=1024
-)
+CONFIG = config_testing.sized(r=2, t=2048, e=8, k=4, d=2048, f=1024)
 # Mean error of UniEP's model against exhaustive search (arXiv 2604.19241).
 PUBLISHED_MODEL_ERROR = 0.038
 POLICY = precision.PrecisionPolicy(storage='bfloat16')

@@ -10,7 +10,7 @@ import sys
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 _COMPILE = {
@@ -19,15 +19,9 @@ _COMPILE = {
 }
 # Every expert alone with its rank; K = E; T no multiple of any block.
 _SHAPES = {
-  'two_ranks': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=2, num_experts=2, top_k=1, d_model=2, d_ff=1
-  ),
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=3, num_experts=2, top_k=2, d_model=3, d_ff=2
-  ),
-  'four_experts': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=3, num_experts=4, top_k=2, d_model=4, d_ff=2
-  ),
+  'two_ranks': config_testing.sized(r=2, t=2, e=2, k=1, d=2, f=1),
+  'one_rank': config_testing.sized(r=1, t=3, e=2, k=2, d=3, f=2),
+  'four_experts': config_testing.sized(r=2, t=3, e=4, k=2, d=4, f=2),
 }
 
 

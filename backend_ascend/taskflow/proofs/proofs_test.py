@@ -12,7 +12,7 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lowering_testing as testing
 from hpmoe.backend_ascend.taskflow.proofs import proofs
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
@@ -997,14 +997,7 @@ def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
   relay = seed >= 3
   flow = copy(
     testing.COMPILE[direction](
-      config_lib.MoEConfig(
-        num_ranks=2,
-        num_tokens=2,
-        num_experts=4 if relay else 2,
-        top_k=1,
-        d_model=2,
-        d_ff=2,
-      ),
+      config_testing.sized(r=2, t=2, e=4 if relay else 2, k=1, d=2, f=2),
       precision.PrecisionPolicy(placement='before_down'),
       flow_lib.Options(
         grain,

@@ -13,12 +13,10 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
 # Two ranks, one expert each, two tokens each: puts of one row.
-TINY = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=2, num_experts=2, top_k=1, d_model=2, d_ff=2
-)
+TINY = config_testing.sized(r=2, t=2, e=2, k=1, d=2, f=2)
 OPTIONS = dict(row_block=4, col_block=4, put_rows=1, num_aic=1, num_aiv=2)
 
 
@@ -213,9 +211,7 @@ def test_what_is_counted_can_be_last_in_a_larger_layer(direction):
   # counted task is the last that its waiter waits for.
   layer = testing.make_case(
     direction,
-    config_lib.MoEConfig(
-      num_ranks=2, num_tokens=16, num_experts=4, top_k=2, d_model=16, d_ff=8
-    ),
+    config_testing.sized(r=2, t=16, e=4, k=2, d=16, f=8),
     **dict(row_block=8, col_block=16, num_aic=4, num_aiv=8),
     **(dict(chain_rows=8) if direction == layout.Direction.BACKWARD else {}),
   )

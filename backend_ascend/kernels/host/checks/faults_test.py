@@ -10,16 +10,15 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 
 Kind = layout.Kind
 Direction = layout.Direction
-CONFIG = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
-)
+CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
+ONE = testing.LAYERS['one_of_everything']
 STORAGES = tuple(storage_lib.STORED)
 GRAINS = ('expert', 'row_block')
 # All faults that do not hang, in every dtype in which they are sure to show;
@@ -35,12 +34,6 @@ CASES = [
   if not spec.hangs and not spec.needs
   for chain in ((None, 16) if 'd_w_' in spec.stage else (None,))
   for storage in spec.storages
-]
-# Seen in the tile that commits them, and not first at its consumer.
-IN_OWN_TILE = [
-  case
-  for case in CASES
-  if case.values[0].stage == layout.STAGE_OF_KIND[case.values[0].kind]
 ]
 LAST = {
   Direction.FORWARD: ('y',),
@@ -62,20 +55,11 @@ def layer(
   policy = precision.PrecisionPolicy(
     storage=storage, placement=placement, activation=activation
   )
-  forward = direction == Direction.FORWARD
-  compiled = testing.compile_layer if forward else testing.compile_grad
-  drawn = testing.make_inputs if forward else testing.make_grad_inputs
-  image = compiled(
-    config,
-    policy,
-    event_grain=grain,
-    row_block=16,
-    col_block=16,
-    num_aic=3,
-    num_aiv=5,
-    chain_rows=chain,
-  )
-  return image, drawn(config, policy, routing, name='faults')
+  blocks = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
+  blocks |= dict(event_grain=grain, chain_rows=chain)
+  image = testing.compiled(direction, config, policy, **blocks)
+  inputs = testing.inputs_of(direction, config, policy, routing, name='faults')
+  return image, inputs
 
 
 def layer_of(spec, storage, placement, grain, chain=None):
@@ -131,59 +115,49 @@ def test_table_has_the_names_of_the_runtime():
 
 # Each once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
-  'grain, placement',
-  halved_testing.halved(GRAINS, precision.LAUNCHED),
+  'grain, placement', halved_testing.halved(GRAINS, precision.LAUNCHED)
 )
-class TestEveryFault:
-  @pytest.mark.parametrize('spec, chain, storage', CASES)
-  def test_is_first_seen_in_its_stage_and_the_same_for_any_threads(
-    self, spec, chain, grain, placement, storage
-  ):
-    # Given a right launch, when the fault is put into its task ...
-    image, inputs = layer_of(spec, storage, placement, grain, chain)
-    right = runtime.launch(image, inputs, threads=2)
-    fault = effective(image, inputs, spec.name)
-    wrong = runtime.launch(image, inputs, threads=1, fault=fault)
-    # ... then its stage is the first that differs, and downstream follows;
-    # the number of threads changes nothing.
-    _, stage = spec.located(placement)
-    changed = in_order(testing.differing(wrong, right))
-    assert changed[0] == stage
-    assert set(changed) & set(LAST[spec.direction])
-    for threads in (2, 7):
-      again = runtime.launch(image, inputs, threads=threads, fault=fault)
-      assert not testing.differing(again, wrong), threads
-
-  @pytest.mark.parametrize('spec, chain, storage', IN_OWN_TILE)
-  def test_changes_only_the_tile_it_was_put_in(
-    self, spec, chain, grain, placement, storage
-  ):
-    task_kind, stage = spec.located(placement)
-    image, inputs = layer_of(spec, storage, placement, grain, chain)
-    right = runtime.launch(image, inputs)
-    fault = effective(image, inputs, spec.name)
-    wrong = runtime.launch(image, inputs, fault=fault)
-    parsed = image_lib.load(image)
-    task = parsed.tables['tasks'][fault.task]
-    assert task['kind'] == task_kind
-    as_int = f'i{right[stage].itemsize}'
-    bad = np.argwhere(wrong[stage].view(as_int) != right[stage].view(as_int))
-    plan = runtime.route(image, inputs['topk_ids'])
-    if 'd_w_' in stage:
-      local = int(task['expert']) % parsed.config.experts_per_rank
-      assert (bad[:, :2] == (task['rank'], local)).all()
-      rows = bad[:, 2]
-      assert (task['row_begin'] <= rows).all()
-      assert (rows < task['row_end']).all()
-    else:
-      written = written_rows(parsed, task, plan)
-      assert {tuple(i[:2]) for i in bad} <= written
-    width = right[stage].shape[-1]
-    puts = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
-    columns = (
-      (0, width) if task_kind in puts else (task['col_begin'], task['col_end'])
-    )
-    assert (columns[0] <= bad[:, -1]).all() and (bad[:, -1] < columns[1]).all()
+@pytest.mark.parametrize('spec, chain, storage', CASES)
+def test_every_fault_is_first_seen_in_its_stage_and_in_its_tile(
+  spec, chain, grain, placement, storage
+):
+  # Given a right launch, when the fault is put into its task ...
+  image, inputs = layer_of(spec, storage, placement, grain, chain)
+  right = runtime.launch(image, inputs, threads=2)
+  fault = effective(image, inputs, spec.name)
+  wrong = runtime.launch(image, inputs, threads=1, fault=fault)
+  # ... then its stage is the first that differs, and downstream follows;
+  # the number of threads changes nothing.
+  kind, stage = spec.located(placement)
+  changed = in_order(testing.differing(wrong, right))
+  assert changed[0] == stage
+  assert set(changed) & set(LAST[spec.direction])
+  for threads in (2, 7):
+    again = runtime.launch(image, inputs, threads=threads, fault=fault)
+    assert not testing.differing(again, wrong), threads
+  # A fault that is not first seen at its consumer is in its own tile alone.
+  if stage != layout.STAGE_OF_KIND[kind]:
+    return
+  parsed = image_lib.load(image)
+  task = parsed.tables['tasks'][fault.task]
+  assert task['kind'] == kind
+  as_int = f'i{right[stage].itemsize}'
+  bad = np.argwhere(wrong[stage].view(as_int) != right[stage].view(as_int))
+  plan = runtime.route(image, inputs['topk_ids'])
+  if 'd_w_' in stage:
+    local = int(task['expert']) % parsed.config.experts_per_rank
+    assert (bad[:, :2] == (task['rank'], local)).all()
+    rows = bad[:, 2]
+    assert (task['row_begin'] <= rows).all() and (rows < task['row_end']).all()
+  else:
+    assert {tuple(i[:2]) for i in bad} <= written_rows(parsed, task, plan)
+  puts = layout.kinds(layout.Form.SLICE_PUT, layout.Form.HOME_PUT)
+  begin, end = (
+    (0, right[stage].shape[-1])
+    if kind in puts
+    else (task['col_begin'], task['col_end'])
+  )
+  assert (begin <= bad[:, -1]).all() and (bad[:, -1] < end).all()
 
 
 def written_rows(parsed, task, plan) -> set[tuple[int, int]]:
@@ -222,12 +196,7 @@ def written_rows(parsed, task, plan) -> set[tuple[int, int]]:
 @pytest.mark.parametrize('direction', Direction)
 @pytest.mark.parametrize(
   'name',
-  [
-    'dropped_tile',
-    'missing_wait',
-    'early_signal',
-    'empty_grad_not_zeroed',
-  ],
+  ['dropped_tile', 'missing_wait', 'early_signal', 'empty_grad_not_zeroed'],
 )
 def test_what_is_read_or_left_unwritten_is_nan(name, direction, storage):
   # Given a fault after which nobody has written, when launched, then what is
@@ -246,9 +215,10 @@ def test_what_is_read_or_left_unwritten_is_nan(name, direction, storage):
 
 
 class TestHangs:
-  @pytest.mark.parametrize('threads', (1, 2, 7))
-  @pytest.mark.parametrize('direction', Direction)
-  @pytest.mark.parametrize('grain', GRAINS)
+  @pytest.mark.parametrize(
+    'grain, direction, threads',
+    halved_testing.covering(GRAINS, Direction, (1, 2, 7)),
+  )
   def test_missing_signal_ends_with_the_cause(self, grain, direction, threads):
     # Given a task that never signals, when launched, then the diagnosis names
     # its consumer as blocked and the task as the first suspect.
@@ -333,38 +303,50 @@ class TestWeightGrads:
 
 
 class TestTargets:
-  def test_unknown_name(self):
+  @pytest.mark.parametrize(
+    'name, told, changes',
+    [
+      ('bogus', 'fault: expected one of .*bogus', {}),
+      ('weight_grad_twice', "got 'weight_grad_twice'", {}),
+      *(
+        (name, f'fault {name}: expected.*{what}', dict(config=ONE))
+        for name, what in dict(
+          swapped_experts='num_experts',
+          lost_k_slot='top_k',
+          misplaced_weight='top_k',
+          stale_row='num_tokens',
+          wrong_offset='d_model',
+          off_by_one_row='task',
+        ).items()
+      ),
+      (
+        'early_rounding',
+        'expected activation swiglu',
+        dict(activation='absolute'),
+      ),
+      (
+        'empty_grad_not_zeroed',
+        'empty_grad.*expected a task that',
+        dict(direction=Direction.BACKWARD),
+      ),
+      (
+        'blocks_out_of_order',
+        'expected storage float32',
+        dict(direction=Direction.BACKWARD, storage='bfloat16'),
+      ),
+    ],
+  )
+  def test_layer_that_has_no_target_is_told(self, name, told, changes):
+    chosen = dict(storage='float32', placement='combine', grain='expert')
+    with pytest.raises(ValueError, match=told):
+      target(*layer(**chosen | changes), name)
+
+  def test_fault_or_task_that_is_none(self):
     image, inputs = layer('float32', 'combine', 'expert')
-    with pytest.raises(ValueError, match='fault: expected one of .*bogus'):
-      target(image, inputs, 'bogus')
     with pytest.raises(ValueError, match='fault: .*bogus'):
       runtime.launch(image, inputs, fault=faults.Fault('bogus', 0))
     with pytest.raises(ValueError, match='fault.task: .*got 99999'):
       runtime.launch(image, inputs, fault=faults.Fault('zero_output', 99999))
-
-  @pytest.mark.parametrize(
-    'name, what',
-    [
-      ('swapped_experts', 'num_experts'),
-      ('lost_k_slot', 'top_k'),
-      ('misplaced_weight', 'top_k'),
-      ('stale_row', 'num_tokens'),
-      ('wrong_offset', 'd_model'),
-      ('off_by_one_row', 'task'),
-    ],
-  )
-  def test_layer_too_small(self, name, what):
-    config = config_lib.MoEConfig(
-      num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
-    )
-    image, inputs = layer('float32', 'combine', 'expert', config)
-    with pytest.raises(ValueError, match=f'fault {name}: expected.*{what}'):
-      target(image, inputs, name)
-
-  def test_early_rounding_needs_silu(self):
-    image, inputs = layer('float32', 'combine', 'expert', activation='absolute')
-    with pytest.raises(ValueError, match='expected activation swiglu'):
-      target(image, inputs, 'early_rounding')
 
   def test_target_has_real_rows(self):
     # Given a routing that leaves most experts empty, when a target is chosen,
@@ -432,25 +414,6 @@ class TestTargets:
       assert (per_expert == counts.sum(axis=0)).all(), kind
     empty = target(image, inputs, 'empty_grad_not_zeroed').task
     assert rows[empty] == 0
-
-  def test_no_expert_without_rows(self):
-    image, inputs = layer(
-      'float32', 'combine', 'expert', direction=Direction.BACKWARD
-    )
-    with pytest.raises(ValueError, match='empty_grad.*expected a task that'):
-      target(image, inputs, 'empty_grad_not_zeroed')
-
-  def test_fault_of_the_other_pass(self):
-    image, inputs = layer('float32', 'combine', 'expert')
-    with pytest.raises(ValueError, match="got 'weight_grad_twice'"):
-      target(image, inputs, 'weight_grad_twice')
-
-  def test_order_of_sums_is_hidden_by_bfloat16(self):
-    image, inputs = layer(
-      'bfloat16', 'combine', 'expert', direction=Direction.BACKWARD
-    )
-    with pytest.raises(ValueError, match='expected storage float32'):
-      target(image, inputs, 'blocks_out_of_order')
 
   def test_fault_without_effect_is_refused(self):
     # Given equal weights, when one is misplaced, then nothing can change.

@@ -12,13 +12,11 @@ from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 _HERE = 'backend_ascend/kernels/host/checks'
-CONFIG = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=13, num_experts=8, top_k=3, d_model=10, d_ff=6
-)
+CONFIG = config_testing.sized(r=4, t=13, e=8, k=3, d=10, f=6)
 
 # What kernels do that read or write beyond their tiles, and what is said.
 _FOUND = """\

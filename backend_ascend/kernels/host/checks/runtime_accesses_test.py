@@ -6,16 +6,14 @@ import pytest
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 Buffer = layout.Buffer
 Direction = layout.Direction
 Kind = layout.Kind
-CONFIG = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=13, num_experts=8, top_k=3, d_model=10, d_ff=6
-)
+CONFIG = config_testing.sized(r=4, t=13, e=8, k=3, d=10, f=6)
 HEADED = {Direction.FORWARD: 'expert_in', Direction.BACKWARD: 'd_expert_out'}
 SLICES = (Buffer.EXPERT_IN, Buffer.D_EXPERT_OUT)
 HOMES = (Buffer.RETURNED, Buffer.D_RETURNED)

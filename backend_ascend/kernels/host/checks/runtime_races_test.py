@@ -16,20 +16,14 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 Direction = layout.Direction
 Kind = layout.Kind
-CONFIG = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
-)
-SMALL = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=20, num_experts=4, top_k=2, d_model=17, d_ff=9
-)
-ONE_RANK = config_lib.MoEConfig(
-  num_ranks=1, num_tokens=20, num_experts=4, top_k=2, d_model=17, d_ff=9
-)
+CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
+SMALL = config_testing.sized(r=2, t=20, e=4, k=2, d=17, f=9)
+ONE_RANK = config_testing.sized(r=1, t=20, e=4, k=2, d=17, f=9)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 RACES = modes_lib.Modes(races=True)
 WAITING = [

@@ -20,7 +20,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
@@ -111,9 +111,7 @@ class TestHostOptions:
   def test_blocks_hold_twice_an_even_load_up_to_a_limit(self):
     blocks = [
       flow_lib.host_options(
-        config_lib.MoEConfig(
-          num_ranks=2, num_tokens=t, num_experts=8, top_k=2, d_model=8, d_ff=8
-        )
+        config_testing.sized(r=2, t=t, e=8, k=2, d=8, f=8)
       ).row_block
       for t in (1, 64, 100, 4096)
     ]
@@ -124,14 +122,7 @@ class TestHostOptions:
     # then no two full blocks share a queue while another has none: threads
     # would wait for it.
     for experts, most in ((8, 1), (128, 2)):
-      config = config_lib.MoEConfig(
-        num_ranks=1,
-        num_tokens=256,
-        num_experts=experts,
-        top_k=2,
-        d_model=8,
-        d_ff=8,
-      )
+      config = config_testing.sized(r=1, t=256, e=experts, k=2, d=8, f=8)
       flow = compiler.compile_forward(
         config, policy(), flow_lib.host_options(config)
       ).flow
@@ -188,9 +179,7 @@ class TestBothPasses:
   @pytest.mark.parametrize('relay', [False, True])
   @pytest.mark.parametrize('rank', [0, 7])
   def test_bits_where_seven_ranks_of_eight_have_no_row(self, rank, relay):
-    config = config_lib.MoEConfig(
-      num_ranks=8, num_tokens=5, num_experts=16, top_k=2, d_model=12, d_ff=7
-    )
+    config = config_testing.sized(r=8, t=5, e=16, k=2, d=12, f=7)
     inputs = testing.make_inputs(config, policy())
     inputs['topk_ids'][...] = [2 * rank + 1, 2 * rank]
     self.check(config, policy(), inputs, relay=relay)
@@ -587,9 +576,7 @@ class TestArena:
   def test_is_kept_and_small(self):
     # Given a layer of many rows, when only y is asked for, then what is kept
     # is one tensor of rows and their headers, launch after launch.
-    config = config_lib.MoEConfig(
-      num_ranks=1, num_tokens=64, num_experts=4, top_k=2, d_model=32, d_ff=64
-    )
+    config = config_testing.sized(r=1, t=64, e=4, k=2, d=32, f=64)
     image = testing.compile_layer(config, row_block=64, col_block=256)
     inputs = testing.make_inputs(config, policy())
     loaded = runtime.Launch(image)

@@ -10,26 +10,16 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
 # Few rows of many: those of the last rank lie past 2**31 elements.
-FEW = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=3, num_experts=4, top_k=2, d_model=512, d_ff=512
-)
+FEW = config_testing.sized(r=4, t=3, e=4, k=2, d=512, f=512)
 CAPACITY = 1_400_000
 # Rows so wide that the slots of the last ranks do.
-WIDE = config_lib.MoEConfig(
-  num_ranks=4,
-  num_tokens=2048,
-  num_experts=4,
-  top_k=2,
-  d_model=1 << 18,
-  d_ff=64,
-  capacity=5000,
-)
+WIDE = config_testing.sized(r=4, t=2048, e=4, k=2, d=1 << 18, f=64, n=5000)
 PACKED = ('expert_in', 'gate_up', 'activation', 'expert_out')
 
 

@@ -5,13 +5,11 @@ import pytest
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 # Experts of more than 32 rows; no size is a multiple of 32.
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=90, num_experts=4, top_k=2, d_model=70, d_ff=41
-)
+CONFIG = config_testing.sized(r=2, t=90, e=4, k=2, d=70, f=41)
 FORWARD, BACKWARD = testing.compile_layer, testing.compile_grad
 CORES = dict(num_aic=2, num_aiv=3)
 

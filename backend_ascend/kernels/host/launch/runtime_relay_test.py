@@ -10,27 +10,17 @@ from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
 # R, T, E, K, D, F.
 SHAPES = {
-  'ragged': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=13, num_experts=8, top_k=3, d_model=6, d_ff=5
-  ),
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=7, num_experts=4, top_k=4, d_model=6, d_ff=5
-  ),
-  'k_is_e': config_lib.MoEConfig(
-    num_ranks=4, num_tokens=9, num_experts=8, top_k=8, d_model=5, d_ff=3
-  ),
-  'one_expert': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=5, num_experts=1, top_k=1, d_model=4, d_ff=3
-  ),
-  'rank_per_expert': config_lib.MoEConfig(
-    num_ranks=3, num_tokens=10, num_experts=3, top_k=2, d_model=4, d_ff=3
-  ),
+  'ragged': config_testing.sized(r=2, t=13, e=8, k=3, d=6, f=5),
+  'one_rank': config_testing.sized(r=1, t=7, e=4, k=4, d=6, f=5),
+  'k_is_e': config_testing.sized(r=4, t=9, e=8, k=8, d=5, f=3),
+  'one_expert': config_testing.sized(r=1, t=5, e=1, k=1, d=4, f=3),
+  'rank_per_expert': config_testing.sized(r=3, t=10, e=3, k=2, d=4, f=3),
 }
 # No two experts of a token on one rank, and all of them where they fit.
 ROUTINGS = (*testing.ROUTINGS, 'apart', 'together')
@@ -129,9 +119,7 @@ def test_a_token_crosses_to_a_rank_once(shape, routing):
 def test_top_8_of_64_experts_on_8_ranks_crosses_less():
   # Given a uniform routing, when the rows that cross are counted, then they are
   # as many as tokens have distinct ranks: 8 (1 - C(56, 8) / C(64, 8)) each.
-  config = config_lib.MoEConfig(
-    num_ranks=8, num_tokens=512, num_experts=64, top_k=8, d_model=1, d_ff=1
-  )
+  config = config_testing.sized(r=8, t=512, e=64, k=8, d=1, f=1)
   ids = topk_ids(config, 'uniform')
   image = testing.compile_layer(
     config, relay=True, row_block=4096, num_aic=1, num_aiv=1

@@ -20,7 +20,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
@@ -406,9 +406,7 @@ class TestDiagnosis:
     # Given idle threads and a deadline far below the length of a task (the
     # portable kernel takes its time), when launched, then it ends, and with
     # the same image a minute is enough.
-    config = config_lib.MoEConfig(
-      num_ranks=1, num_tokens=256, num_experts=1, top_k=1, d_model=512, d_ff=512
-    )
+    config = config_testing.sized(r=1, t=256, e=1, k=1, d=512, f=512)
     pol = policy()
     inputs = testing.make_inputs(config, pol)
     image = testing.compile_layer(
@@ -468,17 +466,14 @@ STARVED = """
 import resource
 import ml_dtypes
 import numpy as np
-from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 tokens = 1 << 17
 image = testing.compile_layer(
-    config_lib.MoEConfig(
-  num_ranks=1, num_tokens=tokens, num_experts=1, top_k=1,
-  d_model=64, d_ff=64),
+    config_testing.sized(r=1, t=tokens, e=1, k=1, d=64, f=64),
     precision.PrecisionPolicy('bfloat16'),
     row_block=tokens, put_rows=tokens, token_block=tokens,
     num_aic=1, num_aiv=1,

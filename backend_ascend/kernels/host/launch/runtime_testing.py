@@ -12,25 +12,16 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 
 LAYERS = {
-  'one_of_everything': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
-  ),
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=33, num_experts=5, top_k=2, d_model=24, d_ff=20
-  ),
-  'two_ranks': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=37, num_experts=6, top_k=3, d_model=17, d_ff=9
-  ),
-  'all_experts': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=8, d_ff=8
-  ),
-  'four_ranks': config_lib.MoEConfig(
-    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
-  ),
+  'one_of_everything': config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1),
+  'one_rank': config_testing.sized(r=1, t=33, e=5, k=2, d=24, f=20),
+  'two_ranks': config_testing.sized(r=2, t=37, e=6, k=3, d=17, f=9),
+  'all_experts': config_testing.sized(r=2, t=5, e=4, k=4, d=8, f=8),
+  'four_ranks': config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
 }
 ROUTINGS = ('uniform', 'one_rank', 'empty_experts', 'one_expert_first')
 

@@ -10,25 +10,15 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.kernels.host.ranks import rank_testing
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 LAYERS = {
-  'one_of_everything': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=1, d_ff=1
-  ),
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=9, num_experts=5, top_k=2, d_model=4, d_ff=4
-  ),
-  'two_ranks': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=7, num_experts=6, top_k=3, d_model=4, d_ff=4
-  ),
-  'all_experts': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=4, d_ff=4
-  ),
-  'four_ranks': config_lib.MoEConfig(
-    num_ranks=4, num_tokens=13, num_experts=16, top_k=4, d_model=4, d_ff=4
-  ),
+  'one_of_everything': config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1),
+  'one_rank': config_testing.sized(r=1, t=9, e=5, k=2, d=4, f=4),
+  'two_ranks': config_testing.sized(r=2, t=7, e=6, k=3, d=4, f=4),
+  'all_experts': config_testing.sized(r=2, t=5, e=4, k=4, d=4, f=4),
+  'four_ranks': config_testing.sized(r=4, t=13, e=16, k=4, d=4, f=4),
 }
 
 
@@ -62,9 +52,7 @@ class TestPlan:
 
 
 class TestRefusals:
-  CONFIG = config_lib.MoEConfig(
-    num_ranks=2, num_tokens=6, num_experts=4, top_k=2, d_model=4, d_ff=4
-  )
+  CONFIG = config_testing.sized(r=2, t=6, e=4, k=2, d=4, f=4)
 
   def refusal(self, config, ids, **options) -> str:
     with pytest.raises(ValueError) as error:
@@ -149,9 +137,7 @@ def _far(table):
 class TestBijection:
   """A launch checks the tables that its own puts read."""
 
-  CONFIG = config_lib.MoEConfig(
-    num_ranks=2, num_tokens=6, num_experts=4, top_k=2, d_model=4, d_ff=4
-  )
+  CONFIG = config_testing.sized(r=2, t=6, e=4, k=2, d=4, f=4)
   # A slot of another expert, or that is no slot; a row that another has.
   BROKEN = (
     ('slice_slots', _swap, 'slot'),
@@ -233,9 +219,7 @@ class TestBijection:
 
   def test_a_plan_of_another_image_is_a_wrong_request(self):
     image, inputs = self.case()
-    other = config_lib.MoEConfig(
-      num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=4, d_ff=4
-    )
+    other = config_testing.sized(r=2, t=5, e=4, k=2, d=4, f=4)
     ids = testing.make_ids(other, 'uniform', testing.rng('other'))
     plan = runtime.route(testing.compile_layer(other), ids)
 

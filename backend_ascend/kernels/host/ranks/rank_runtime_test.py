@@ -11,25 +11,15 @@ from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.kernels.host.ranks import rank_testing
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 LAYERS = {
-  'one_rank': config_lib.MoEConfig(
-    num_ranks=1, num_tokens=9, num_experts=5, top_k=2, d_model=24, d_ff=20
-  ),
-  'one_slot': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=23, num_experts=2, top_k=1, d_model=8, d_ff=8
-  ),
-  'all_experts': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=8, d_ff=8
-  ),
-  'four_ranks': config_lib.MoEConfig(
-    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
-  ),
-  'eight_ranks': config_lib.MoEConfig(
-    num_ranks=8, num_tokens=7, num_experts=8, top_k=2, d_model=9, d_ff=5
-  ),
+  'one_rank': config_testing.sized(r=1, t=9, e=5, k=2, d=24, f=20),
+  'one_slot': config_testing.sized(r=2, t=23, e=2, k=1, d=8, f=8),
+  'all_experts': config_testing.sized(r=2, t=5, e=4, k=4, d=8, f=8),
+  'four_ranks': config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
+  'eight_ranks': config_testing.sized(r=8, t=7, e=8, k=2, d=9, f=5),
 }
 OPTIONS = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 FOUR = LAYERS['four_ranks']
