@@ -8,11 +8,13 @@ from typing import Any
 from hpmoe.models import config as config_lib
 
 NAME = 'config.json'
+TOKENIZER = 'tokenizer.json'
 _EXTRAS = (
+  'chat_template.jinja',
   'generation_config.json',
   'merges.txt',
   'special_tokens_map.json',
-  'tokenizer.json',
+  TOKENIZER,
   'tokenizer.model',
   'tokenizer_config.json',
   'vocab.json',

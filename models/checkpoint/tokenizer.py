@@ -7,7 +7,9 @@ import pathlib
 
 import tokenizers
 
-FILE = 'tokenizer.json'
+from hpmoe.models.checkpoint import config_file
+
+FILE = config_file.TOKENIZER
 # After the 256 bytes, in this order.
 SPECIALS = ('<|begin_of_text|>', '<|end_of_text|>')
 

@@ -85,6 +85,26 @@ def _steps(root: pathlib.Path) -> list[pathlib.Path]:
   return [found[step] for step in sorted(found)]
 
 
+def header(path: str | os.PathLike[str]) -> dict[str, Any]:
+  """Returns the header of the state in a folder that `save` returned.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: it is damaged.
+  """
+  file = pathlib.Path(path) / _FILE
+  return _header(file, safetensors_file.read_index(file)[1])
+
+
+def _header(file: pathlib.Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+  try:
+    return json.loads(metadata[_HEADER])
+  except (KeyError, ValueError) as error:
+    raise ValueError(
+      f'{file}: expected a header of a run, got {metadata}'
+    ) from error
+
+
 def load(path: str | os.PathLike[str], like: Any) -> tuple[Any, dict[str, Any]]:
   """Returns the state in a folder that `save` returned, and its header.
 
@@ -106,12 +126,7 @@ def load(path: str | os.PathLike[str], like: Any) -> tuple[Any, dict[str, Any]]:
       f'{file}: expected the state of this run, got {len(odd)} leaves missing '
       f'or unexpected, such as {odd[0]}, {kind}'
     )
-  try:
-    header = json.loads(metadata[_HEADER])
-  except (KeyError, ValueError) as error:
-    raise ValueError(
-      f'{file}: expected a header of a run, got {metadata}'
-    ) from error
+  said = _header(file, metadata)
   leaves = []
   for name, leaf in wanted.items():
     array = index[name].read()
@@ -120,7 +135,7 @@ def load(path: str | os.PathLike[str], like: Any) -> tuple[Any, dict[str, Any]]:
     except ValueError as error:
       raise ValueError(f'{file}: {error}') from error
     leaves.append(array)
-  return jax.tree.unflatten(jax.tree.structure(like), leaves), header
+  return jax.tree.unflatten(jax.tree.structure(like), leaves), said
 
 
 def _leaves(tree: Any) -> dict[str, Any]:

@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from hpmoe.models import config as config_lib
-from hpmoe.models import init as init_lib
 from hpmoe.models import parameters as parameters_lib
 from hpmoe.models.jax import decoder
 from hpmoe.models.jax import moe as moe_lib
 from hpmoe.models.train import balance
+from hpmoe.models.train import frozen
 from hpmoe.models.train import settings as settings_lib
 from hpmoe.reference.contract import array_typing as at
 
@@ -34,7 +35,7 @@ class Metrics(NamedTuple):
   """What a step says of itself.
 
   Attributes:
-    loss: `[]` mean cross-entropy of the step's batch, nats for each byte.
+    loss: `[]` mean cross-entropy of the step's batch, nats for each token.
     unevenness: `[]` mean of `balance.loss` over the layers with experts.
     loads: `[M, E]` int32, tokens of each expert of each such layer.
   """
@@ -65,20 +66,28 @@ class Trainer:
   ):
     self._config, self._settings = config, settings
     self._layer = moe_lib.named(settings.moe)
+    shapes = parameters_lib.parameter_shapes(config)
+    self._frozen = frozen.names(shapes, settings.freeze)
     self._optimizer = _optimizer(settings)
     self.step = jax.jit(self._step, donate_argnums=0)
     self.loss = jax.jit(lambda params, batch: self._loss(params, batch)[1].loss)
 
-  def first(self) -> State:
-    """Returns the state before step 0."""
-    made = init_lib.init(self._config, self._settings.seed)
-    params = jax.tree.map(jnp.asarray, made)
-    return State(params, self._optimizer.init(_trained(params)))
+  def first(self, values: Mapping[str, np.ndarray]) -> State:
+    """Returns the state before step 0, of parameters by name."""
+    params = jax.tree.map(jnp.asarray, dict(values))
+    return State(params, self._optimizer.init(self._trained(params)))
+
+  def _trained(self, params: Mapping[str, at.Array]) -> dict[str, at.Array]:
+    return {
+      name: array
+      for name, array in params.items()
+      if name not in self._frozen and not parameters_lib.is_router_bias(name)
+    }
 
   def _step(
     self, state: State, batch: at.Int32[at.Array, 'B T+1']
   ) -> tuple[State, Metrics]:
-    trained = _trained(state.params)
+    trained = self._trained(state.params)
     fixed = {k: v for k, v in state.params.items() if k not in trained}
 
     def total(trained):
@@ -118,19 +127,13 @@ class Trainer:
   ) -> dict[str, at.Array]:
     rows = {layer: n for n, layer in enumerate(self._config.moe_layers())}
     return {
-      name: balance.moved_bias(
-        bias, loads[rows[int(name.split('.')[2])]], self._settings.bias_rate
+      name: value
+      if name in self._frozen
+      else balance.moved_bias(
+        value, loads[rows[int(name.split('.')[2])]], self._settings.bias_rate
       )
-      for name, bias in fixed.items()
+      for name, value in fixed.items()
     }
-
-
-def _trained(params: Mapping[str, at.Array]) -> dict[str, at.Array]:
-  return {
-    name: array
-    for name, array in params.items()
-    if not parameters_lib.is_router_bias(name)
-  }
 
 
 def _optimizer(

@@ -12,13 +12,13 @@ from mindspore import ops as ms_ops
 import numpy as np
 
 from hpmoe.models import config as config_lib
-from hpmoe.models import init as init_lib
 from hpmoe.models import parameters as parameters_lib
 from hpmoe.models import routed as routed_lib
 from hpmoe.models.mindspore import decoder
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
 from hpmoe.models.train import balance
+from hpmoe.models.train import frozen
 from hpmoe.models.train import settings as settings_lib
 from hpmoe.reference.contract import array_typing as at
 
@@ -68,20 +68,28 @@ class Trainer:
   ):
     self._config, self._settings = config, settings
     self._layer = moe_lib.named(settings.moe)
+    shapes = parameters_lib.parameter_shapes(config)
+    self._frozen = frozen.names(shapes, settings.freeze)
 
-  def first(self) -> State:
-    """Returns the state before step 0."""
-    params = init_lib.init(self._config, self._settings.seed)
-    zeros = {name: np.zeros_like(params[name]) for name in _trained(params)}
+  def first(self, values: Arrays) -> State:
+    """Returns the state before step 0, of parameters by name."""
+    zeros = {
+      name: np.zeros_like(values[name]) for name in self._trained(values)
+    }
     moments = dict(count=np.int32(0), mu=zeros, nu=dict(zeros))
-    return State(params, moments)
+    return State(values, moments)
+
+  def _trained(self, params: Mapping[str, Any]) -> list[str]:
+    biases = filter(parameters_lib.is_router_bias, params)
+    left = self._frozen.union(biases)
+    return [name for name in params if name not in left]
 
   def step(
     self, state: State, batch: at.Int32[np.ndarray, 'B T+1']
   ) -> tuple[State, Metrics]:
     """Returns the state after a step on `batch`, and the step's metrics."""
     params = {name: ms.Tensor(array) for name, array in state.params.items()}
-    trained = _trained(params)
+    trained = self._trained(params)
     seen: dict[str, Metrics] = {}
 
     # Positions: a gradient over a dict is an empty tuple, without an error.
@@ -102,7 +110,7 @@ class Trainer:
   def loss(
     self, params: Mapping[str, np.ndarray], batch: at.Int32[np.ndarray, 'B T+1']
   ) -> float:
-    """Returns the mean cross-entropy of a batch, nats for each byte."""
+    """Returns the mean cross-entropy of a batch, nats for each token."""
     given = {name: ms.Tensor(array) for name, array in params.items()}
     return self._loss(given, batch)[1].loss
 
@@ -128,8 +136,10 @@ class Trainer:
 
   def _moved(self, fixed: Arrays, loads: np.ndarray) -> Arrays:
     rows = {layer: n for n, layer in enumerate(self._config.moe_layers())}
-    moved = {}
+    moved = dict(fixed)
     for name, bias in fixed.items():
+      if name in self._frozen:
+        continue
       of = loads[rows[int(name.split('.')[2])]].astype(np.int64)
       # Exact: no mean is rounded.
       step = np.sign(np.sum(of) - of * of.size).astype(bias.dtype)
@@ -155,10 +165,6 @@ def unevenness(
   )
   product = hits.mean(axis=1) * shares.mean(axis=1)
   return (experts * product.sum(axis=-1)).mean()
-
-
-def _trained(params: Mapping[str, Any]) -> list[str]:
-  return [n for n in params if not parameters_lib.is_router_bias(n)]
 
 
 def learning_rate(settings: settings_lib.Settings, count: int) -> float:

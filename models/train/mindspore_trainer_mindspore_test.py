@@ -12,8 +12,10 @@ import pytest
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import routed as routed_lib
+from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import train_state
 from hpmoe.models.train import balance
+from hpmoe.models.train import folder_testing
 from hpmoe.models.train import jax_trainer
 from hpmoe.models.train import mindspore_trainer
 from hpmoe.models.train import run
@@ -100,6 +102,33 @@ class TestRun:
     wrong = dataclasses.replace(settings, moe='oracle')
     with pytest.raises(ValueError, match="^moe: expected one of .* 'oracle'"):
       run.train(wrong, tmp_path, 1)
+
+
+class TestFrom:
+  def test_goes_on_from_a_folder_to_the_same_bits(self, tmp_path):
+    # Given: weights with a tokenizer, of which the router stays as it is.
+    folder = folder_testing.write(tmp_path / 'model')
+    settings = settings_lib.Settings(
+      source=str(folder),
+      freeze='router',
+      framework='mindspore',
+      batch=2,
+      length=16,
+      warmup=3,
+    )
+    # When: 20 steps, in one piece and resumed.
+    whole, parts = tmp_path / 'whole', tmp_path / 'parts'
+    result = run.train(settings, whole, 20, save_every=10)
+    run.train(settings, parts, 10, save_every=10)
+    run.train(settings, parts, 20, save_every=10, resume=True)
+    # Then.
+    assert result.unit == 'token'
+    assert result.losses[-3:].mean() < result.losses[0] - 0.5
+    assert _state(parts) == _state(whole)
+    before = convert.read(folder, 'float32').load()
+    after = convert.read(whole / run.MODEL).load()
+    same = {n for n in before if before[n].tobytes() == after[n].tobytes()}
+    assert same == {n for n in before if '.gate.' in n}
 
 
 class TestOptimizer:

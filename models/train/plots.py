@@ -22,19 +22,21 @@ def write(
   layers: tuple[int, ...],
   bigram: float,
   held_out: float,
+  unit: str = 'byte',
 ) -> None:
   """Writes `LOSS` and `LOAD` into a folder.
 
   Args:
     folder: where.
-    losses: `[N]` of each step, nats for each byte.
+    losses: `[N]` of each step, nats for each token.
     loads: `[N, M, E]` tokens of each expert.
     layers: `[M]` the layers' numbers.
-    bigram: entropy of the text, nats for each byte.
-    held_out: loss on text that was not trained on, nats for each byte.
+    bigram: entropy of the text, nats for each token.
+    held_out: loss on text that was not trained on, nats for each token.
+    unit: what a token is called.
   """
   figure = style.figure(4.5)
-  _draw_loss(figure.subplots(), losses, bigram, held_out)
+  _draw_loss(figure.subplots(), losses, bigram, held_out, unit)
   _save(figure, pathlib.Path(folder) / LOSS)
   figure = style.figure(1 + 1.5 * len(layers))
   axes = figure.subplots(len(layers), sharex=True, squeeze=False)[:, 0]
@@ -51,7 +53,7 @@ def _save(figure, path: pathlib.Path) -> None:
   atomic_folder.write_file(path, png.getvalue())
 
 
-def _draw_loss(axis, losses, bigram: float, held_out: float) -> None:
+def _draw_loss(axis, losses, bigram: float, held_out: float, unit: str) -> None:
   blue, orange, green = style.COLOURS[:3]
   steps = np.arange(len(losses))
   axis.plot(steps, losses, color='0.75', linewidth=1, label='each step')
@@ -63,7 +65,7 @@ def _draw_loss(axis, losses, bigram: float, held_out: float) -> None:
   axis.axhline(bigram, color=orange, linestyle='--', label=label)
   label = f'held-out text {held_out:.3f}'
   axis.plot(steps[-1:], [held_out], 'o', color=green, label=label)
-  axis.set(xlabel='step', ylabel='loss, nats per byte')
+  axis.set(xlabel='step', ylabel=f'loss, nats per {unit}')
   axis.legend()
 
 

@@ -18,17 +18,17 @@ import json
 import os
 import pathlib
 from typing import Any
-import zlib
 
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import parameters as parameters_lib
 from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.models.checkpoint import convert
-from hpmoe.models.checkpoint import tokenizer
 from hpmoe.models.checkpoint import train_state
 from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.models.train import settings as settings_lib
+from hpmoe.models.train import start as start_lib
 from hpmoe.models.train import text as text_lib
 
 _METRICS = 'metrics.jsonl'
@@ -44,11 +44,12 @@ class Result:
 
   Attributes:
     first: step that this process began with.
-    losses: `[N]` of every step of the run, nats for each byte.
+    losses: `[N]` of every step of the run, nats for each token.
     loads: `[N, M, E]` tokens of each expert of each layer with experts.
-    held_out: mean loss on text that was not trained on, nats for each byte.
-    bigram: bigram entropy of the text that was trained on, nats for each byte.
+    held_out: mean loss on text that was not trained on, nats for each token.
+    bigram: bigram entropy of the text that was trained on, likewise.
     moe_layers: `[M]` the layers' numbers.
+    unit: what a token is called: byte or token.
   """
 
   first: int
@@ -57,6 +58,7 @@ class Result:
   held_out: float
   bigram: float
   moe_layers: tuple[int, ...]
+  unit: str
 
   @property
   def last(self) -> float:
@@ -95,17 +97,14 @@ def train(
       f'steps: expected at least 1, got {min(steps, save_every)}'
     )
   root = pathlib.Path(folder)
-  # The head for later tokens is not trained, and so not written.
-  config = dataclasses.replace(
-    config_lib.load(settings.model), num_nextn_predict_layers=0
-  )
-  text = text_lib.read(settings.text)
-  parts = text_lib.split(text)
+  start = start_lib.of(settings)
+  config = start.config
+  data = text_lib.read(settings.text, start.encoding)
+  parts = text_lib.split(data.tokens)
   for part in (parts.train, parts.held_out):
     text_lib.check_length(part, settings.length)
-  _check_vocabulary(config)
   trainer = _trainer(config, settings)
-  run = _Run(root, settings, zlib.crc32(text.tobytes()), config, steps)
+  run = _Run(root, settings, data.crc, start, steps)
   state, first, rows = run.begin(trainer, resume)
   for step in range(first, steps):
     batch = text_lib.batch(
@@ -125,6 +124,7 @@ def train(
     _held_out(trainer, state, parts.held_out, settings),
     text_lib.bigram_entropy(parts.train),
     config.moe_layers(),
+    start.encoding.unit,
   )
 
 
@@ -145,15 +145,6 @@ def _mindspore_trainer(config, settings):
 
   mindspore.set_device('CPU')
   return mindspore_trainer.trainer(config, settings)
-
-
-def _check_vocabulary(config: config_lib.ModelConfig) -> None:
-  needed = tokenizer.byte_level().get_vocab_size()
-  if config.vocab_size < needed:
-    raise ValueError(
-      f'vocab_size: expected at least {needed}, bytes and specials, got '
-      f'{config.vocab_size}'
-    )
 
 
 def _row(step: int, metrics: Any) -> dict[str, Any]:
@@ -186,7 +177,7 @@ class _Run:
   root: pathlib.Path
   settings: settings_lib.Settings
   text_crc: int
-  config: config_lib.ModelConfig
+  start: start_lib.Start
   steps: int
 
   def begin(self, trainer, resume: bool):
@@ -201,22 +192,28 @@ class _Run:
         )
       self.root.mkdir(parents=True, exist_ok=True)
       self._write_metrics([])
-      return trainer.first(), 0, []
-    state, header = train_state.load(newest, trainer.first())
+      return trainer.first(self.start.first()), 0, []
+    header = train_state.header(newest)
     self._check_same(header)
     if header['step'] > self.steps:
       raise ValueError(
         f'steps: expected at least the {header["step"]} that are done, got '
         f'{self.steps}'
       )
+    state, _ = train_state.load(newest, trainer.first(self._zeros()))
     rows = self._rows(newest / _METRICS, header['step'])
     self._write_metrics(rows)
     return state, header['step'], rows
 
+  def _zeros(self) -> dict[str, np.ndarray]:
+    shapes = parameters_lib.parameter_shapes(self.start.config)
+    return {n: np.zeros(s.shape, s.dtype) for n, s in shapes.items()}
+
   def _check_same(self, header: dict[str, Any]) -> None:
     if odd := self.settings.differences(header['settings']):
+      name = 'from' if odd[0] == 'source' else odd[0]
       raise ValueError(
-        f'{odd[0]}: expected {header["settings"].get(odd[0])!r}, as the run '
+        f'{name}: expected {header["settings"].get(odd[0])!r}, as the run '
         f'has it, got {getattr(self.settings, odd[0], None)!r}'
       )
     if header['text_crc'] != self.text_crc:
@@ -251,9 +248,10 @@ class _Run:
 
   def write_model(self, state) -> None:
     params = {name: np.asarray(p) for name, p in state.params.items()}
-    weights = weights_lib.of_parameters(
-      self.config, params, tokenizer.byte_level_files()
-    )
+    start = self.start
+    weights = weights_lib.of_parameters(start.config, params, start.files)
+    if start.fields is not None:
+      weights = dataclasses.replace(weights, fields=start.fields)
     if (self.root / MODEL).exists():
       atomic_folder.remove(self.root / MODEL)
     convert.write(self.root / MODEL, weights)

@@ -158,7 +158,7 @@ class TestRefuses:
     # of 100 bytes the part that is held out is too short
     (tmp_path / 'text').write_bytes(b'a' * size)
     short = dataclasses.replace(settings, text=str(tmp_path / 'text'))
-    with pytest.raises(ValueError, match='text: expected at least 17 bytes'):
+    with pytest.raises(ValueError, match='text: expected at least 17 tokens'):
       run.train(short, tmp_path / 'out', 3)
     assert not (tmp_path / 'out').exists()
 

@@ -14,10 +14,12 @@ class Settings:
 
   Attributes:
     model: name of a configuration, or path of a config.json.
+    source: folder of weights to go on from, instead; None for none.
+    freeze: parameters that stay as they are, see `frozen.names`.
     framework: one of `FRAMEWORKS`.
     moe: the layer of routed experts, see `models/routed.py`.
     ranks: R that the layer's tokens and experts are divided among.
-    text: path of the text; None for the one that ships.
+    text: file or folder, see `text.documents`; None for the one that ships.
     batch: sequences of a step.
     length: tokens of a sequence.
     seed: of the first weights and of the order of the text.
@@ -32,6 +34,8 @@ class Settings:
   """
 
   model: str = 'deepseek_tiny'
+  source: str | None = None
+  freeze: str = ''
   framework: str = 'jax'
   moe: str = 'host'
   ranks: int = 1
@@ -70,5 +74,6 @@ class Settings:
   def differences(self, other: dict[str, Any]) -> list[str]:
     """Returns the names of settings that differ from those of another run."""
     mine = dataclasses.asdict(self)
-    names = sorted({*mine, *other})
-    return [name for name in names if mine.get(name) != other.get(name)]
+    # Of a run that is older than a setting, it has the default.
+    old = dataclasses.asdict(Settings()) | other
+    return [n for n in sorted({*mine, *old}) if mine.get(n) != old[n]]

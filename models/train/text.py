@@ -1,41 +1,210 @@
-"""Text as bytes: train and held-out parts, and batches that a seed decides.
+"""Text as tokens: train and held-out parts, and batches that a seed decides.
 
-A batch is a function of (seed, position) and of nothing else, so a run that
-stops and resumes reads what a run in one piece reads.
+One pipeline for all commands: documents are streamed from a file or a folder,
+and become the tokens of a model's tokenizer, or bytes.  A batch is a function
+of (seed, position) and of nothing else, so a run that stops and resumes reads
+what a run in one piece reads.
 """
 
+from collections.abc import Iterator
 import dataclasses
+import json
 import os
 import pathlib
+import tempfile
+from typing import Any
+import zlib
 
 from jaxtyping import Int
 import numpy as np
 
+from hpmoe.models import config as config_lib
+from hpmoe.models.checkpoint import config_file
+
 SHIPPED = pathlib.Path(__file__).parent / 'data' / 'persuasion.txt'
 
-_VALUES = 256
+_SUFFIXES = ('.jsonl', '.txt')
+# Bytes of whole lines that are encoded at once.
+_PIECE = 1 << 16
+# Tokens that `bigram_entropy` counts, at most.
+_COUNTED = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+  """How text becomes tokens.
+
+  Attributes:
+    tokenizer: of the library `tokenizers`; None for bytes, whose tokens are
+      their values.
+    end: the token between two documents; None for none.
+    vocabulary: tokens that the model has.
+  """
+
+  tokenizer: Any = None
+  end: int | None = None
+  vocabulary: int = 256
+
+  @property
+  def unit(self) -> str:
+    """What a token is called."""
+    return 'byte' if self.tokenizer is None else 'token'
+
+  def encode(self, text: bytes) -> Int[np.ndarray, ' N']:
+    """Returns the tokens `[N]` int64 of a piece of text.
+
+    Raises:
+      ValueError: the model lacks one.
+    """
+    if self.tokenizer is None:
+      ids = np.frombuffer(text, np.uint8).astype(np.int64)
+    else:
+      said = self.tokenizer.encode(
+        text.decode(errors='replace'), add_special_tokens=False
+      )
+      ids = np.array(said.ids, np.int64)
+    if ids.size and ids.max() >= self.vocabulary:
+      raise ValueError(
+        f'text: expected tokens below vocab_size={self.vocabulary}, got '
+        f'{ids.max()}'
+      )
+    return ids
+
+
+def encoding_of(
+  model: str | os.PathLike[str], config: config_lib.ModelConfig
+) -> Encoding:
+  """Returns the encoding of a model: its tokenizer's, or bytes.
+
+  Args:
+    model: its folder, a file in it, or a name without files.
+    config: sizes and options.
+
+  Raises:
+    ValueError: its tokenizer.json is damaged.
+  """
+  end = next(iter(config.eos_token_id), None)
+  path = pathlib.Path(model)
+  folder = path.parent if path.is_file() else path
+  if not (folder / config_file.TOKENIZER).is_file():
+    return Encoding(None, end, config.vocab_size)
+  # Only here: bytes need no library.
+  from hpmoe.models.checkpoint import tokenizer
+
+  return Encoding(tokenizer.load(folder), end, config.vocab_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """A data set.
+
+  Attributes:
+    tokens: `[S]`, mapped from a file without a name.
+    crc: of its text, and of its tokenizer.
+  """
+
+  tokens: Int[np.ndarray, ' S']
+  crc: int
+
+
+def read(
+  path: str | os.PathLike[str] | None = None,
+  encoding: Encoding = Encoding(),
+) -> Data:
+  """Returns the tokens of a text; None means the one shipped.
+
+  Memory holds one piece of it, a disk all its tokens.
+
+  Args:
+    path: a file or a folder, see `documents`.
+    encoding: what its tokens are.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: a file is not as `documents` wants it, or has a token that the
+      model lacks.
+  """
+  tokenizer = encoding.tokenizer
+  crc = zlib.crc32(tokenizer.to_str().encode()) if tokenizer else 0
+  dtype = np.uint16 if encoding.vocabulary <= 1 << 16 else np.uint32
+  with tempfile.TemporaryFile(prefix='hpmoe-tokens-') as file:
+    for number, document in enumerate(documents(path)):
+      if number and encoding.end is not None:
+        file.write(dtype(encoding.end).tobytes())
+      for piece in document:
+        crc = zlib.crc32(piece, crc)
+        file.write(encoding.encode(piece).astype(dtype).tobytes())
+    if not file.tell():
+      return Data(np.zeros(0, dtype), crc)
+    file.flush()
+    return Data(np.asarray(np.memmap(file, dtype, 'r')), crc)
+
+
+def documents(
+  path: str | os.PathLike[str] | None = None,
+) -> Iterator[Iterator[bytes]]:
+  """Yields documents, each in pieces of whole lines.
+
+  A .jsonl has a document in each line, under `text`; any other file is one.
+  Of a folder these are all .txt and .jsonl below it, by their paths.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: a folder has no such file, or a line of a .jsonl no text.
+  """
+  for file in _files(pathlib.Path(SHIPPED if path is None else path)):
+    if file.suffix == '.jsonl':
+      yield from _lines(file)
+    else:
+      yield _pieces(file)
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+  if not path.is_dir():
+    return [path]
+  found = [p for p in path.rglob('*') if p.suffix in _SUFFIXES and p.is_file()]
+  if not found:
+    raise ValueError(f'{path}: expected files {_SUFFIXES} in it, got none')
+  return sorted(found, key=lambda p: p.relative_to(path).parts)
+
+
+def _pieces(path: pathlib.Path) -> Iterator[bytes]:
+  with open(path, 'rb') as file:
+    while lines := file.readlines(_PIECE):
+      yield b''.join(lines)
+
+
+def _lines(path: pathlib.Path) -> Iterator[Iterator[bytes]]:
+  with open(path, 'rb') as file:
+    for number, line in enumerate(file, 1):
+      if line.strip():
+        yield iter((_text_of(line, f'{path}:{number}'),))
+
+
+def _text_of(line: bytes, where: str) -> bytes:
+  try:
+    content = json.loads(line)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{where}: expected JSON, got {error}') from error
+  text = content.get('text') if isinstance(content, dict) else None
+  if not isinstance(text, str):
+    raise ValueError(
+      f'{where}: expected an object with a text, got {str(content)[:40]}'
+    )
+  return text.encode(errors='replace')
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """A text in two parts that share no byte.
+  """A text in two parts that share no token.
 
   Attributes:
-    train: `[S]` uint8, what a model learns from.
-    held_out: `[H]` uint8, the end of the text, what it is judged on.
+    train: `[S]` tokens, what a model learns from.
+    held_out: `[H]`, the end of the text, what it is judged on.
   """
 
   train: Int[np.ndarray, ' S']
   held_out: Int[np.ndarray, ' H']
-
-
-def read(path: str | os.PathLike[str] | None = None) -> np.ndarray:
-  """Returns the bytes of a text file, `[S]` uint8; None means the one shipped.
-
-  Raises:
-    OSError: the file cannot be read.
-  """
-  return np.fromfile(SHIPPED if path is None else path, np.uint8)
 
 
 def split(text: Int[np.ndarray, ' S'], held_out: float = 0.05) -> Split:
@@ -59,12 +228,12 @@ def batch(
 ) -> Int[np.ndarray, 'B T+1']:
   """Returns batch number `position`, `[B, T + 1]` int32: inputs and targets.
 
-  Row b holds `length + 1` consecutive bytes; its first `length` are inputs and
-  its last `length` the targets, one byte on. Where a row begins is uniform and
+  Row b holds `length + 1` consecutive tokens; its first `length` are inputs and
+  its last `length` the targets, one token on. Where a row begins is uniform and
   depends on (seed, position) alone.
 
   Args:
-    text: `[S]` uint8.
+    text: `[S]` tokens.
     length: T, tokens of one sequence.
     size: B, sequences of one batch.
     seed: of the whole run.
@@ -100,8 +269,8 @@ def windows(
   rows = max(0, len(text) - 1) // length
   if rows < size:
     raise ValueError(
-      f'text: expected at least {size * length + 1} bytes, one batch of {size} '
-      f'sequences of {length}, got {len(text)}'
+      f'text: expected at least {size * length + 1} tokens, one batch of '
+      f'{size} sequences of {length}, got {len(text)}'
     )
   starts = np.arange(rows - rows % size) * length
   cut = text[starts[:, None] + np.arange(length + 1)].astype(np.int32)
@@ -116,29 +285,29 @@ def check_length(text: Int[np.ndarray, ' S'], length: int) -> None:
   """
   if len(text) < length + 1:
     raise ValueError(
-      f'text: expected at least {length + 1} bytes, one sequence of {length} '
-      f'and the byte after it, got {len(text)}'
+      f'text: expected at least {length + 1} tokens, one sequence of {length} '
+      f'and the one after it, got {len(text)}'
     )
 
 
 def bigram_entropy(text: Int[np.ndarray, ' S']) -> float:
-  """Returns the entropy of a byte given the one before it, in nats.
+  """Returns the entropy of a token given the one before it, in nats.
 
   H = - sum over pairs (a, b) of p(a, b) ln p(b | a), with p counted on the
-  text itself. No model that sees one byte has a lower mean loss on this text,
-  so a loss below it shows that more context is used. Divide by ln 2 for bits.
+  text itself, of a longer one on its first 2^24 tokens. No model that sees one
+  token has a lower mean loss on this text, so a loss below it shows that more
+  context is used. Divide by ln 2 for bits.
 
   Raises:
     ValueError: the text has no pair.
   """
   if len(text) < 2:
-    raise ValueError(f'text: expected at least 2 bytes, got {len(text)}')
-  pairs = text[:-1].astype(np.int64) * _VALUES + text[1:]
-  count = np.bincount(pairs, minlength=_VALUES**2).reshape(_VALUES, _VALUES)
-  first = count.sum(axis=1, keepdims=True)
-  a, b = np.nonzero(count)
-  n = count[a, b]
-  return float(-(n * np.log(n / first[a, 0])).sum() / n.sum())
+    raise ValueError(f'text: expected at least 2 tokens, got {len(text)}')
+  counted = text[:_COUNTED].astype(np.int64)
+  values = int(counted.max()) + 1
+  pairs, n = np.unique(counted[:-1] * values + counted[1:], return_counts=True)
+  first = np.bincount(pairs // values, weights=n, minlength=values)
+  return float(-(n * np.log(n / first[pairs // values])).sum() / n.sum())
 
 
 def _check_positive(name: str, value: int) -> None:

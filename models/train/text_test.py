@@ -1,9 +1,11 @@
 """Text: parts that share nothing, batches that only seed and place decide."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+import tokenizers
 
 from hpmoe.models.train import text
 
@@ -12,7 +14,7 @@ WORDS = np.frombuffer(b'the cat sat on the mat; ' * 40, np.uint8)
 
 class TestRead:
   def test_the_shipped_text_is_english_in_plain_ascii(self):
-    shipped = text.read()
+    shipped = text.read().tokens
     assert 200_000 < len(shipped) < 500_000
     assert set(shipped.tolist()) <= {ord('\n'), *range(32, 127)}
     # The commonest letter of English.
@@ -21,6 +23,79 @@ class TestRead:
   def test_a_path_that_is_not_there(self, tmp_path):
     with pytest.raises(OSError):
       text.read(tmp_path / 'no.txt')
+
+
+def _words() -> text.Encoding:
+  """Returns tokens that are words, 7 of them; what it lacks is token 0."""
+  vocabulary = ['?', 'a', 'cat', 'sat', '\n', 'on', '<end>']
+  made = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel({w: i for i, w in enumerate(vocabulary)}, '?')
+  )
+  made.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+    tokenizers.Regex('[a-z]+|\n'), 'removed', invert=True
+  )
+  return text.Encoding(made, end=6, vocabulary=7)
+
+
+class TestDocuments:
+  @pytest.fixture
+  def folder(self, tmp_path):
+    (tmp_path / 'b').mkdir()
+    (tmp_path / 'b/two.txt').write_text('a cat\n')
+    (tmp_path / 'one.jsonl').write_text(
+      '{"text": "sat", "id": 3}\n\n{"text": "on a\\ncat"}\n'
+    )
+    (tmp_path / 'notes.md').write_text('sat')
+    return tmp_path
+
+  def test_of_a_folder_in_the_order_of_its_paths(self, folder):
+    found = [b''.join(d) for d in text.documents(folder)]
+    assert found == [b'a cat\n', b'sat', b'on a\ncat']
+
+  def test_tokens_of_a_tokenizer_with_ends_between(self, folder):
+    read = text.read(folder, _words()).tokens
+    assert read.tolist() == [1, 2, 4, 6, 3, 6, 5, 1, 4, 2]
+
+  def test_bytes_without_one(self, folder):
+    ends = text.Encoding(end=257, vocabulary=258)
+    read = text.read(folder, ends).tokens
+    want = [*b'a cat\n', 257, *b'sat', 257, *b'on a\ncat']
+    assert read.tolist() == want
+
+  def test_one_file_is_its_bytes_whatever_they_are(self, tmp_path):
+    every = bytes(range(256)) * 999  # more than one piece
+    (tmp_path / 'file').write_bytes(every)
+    assert text.read(tmp_path / 'file').tokens.tolist() == [*every]
+
+  def test_the_sum_tells_texts_and_tokenizers_apart(self, folder):
+    ends = text.Encoding(end=257, vocabulary=258)
+    first = text.read(folder, ends).crc
+    assert text.read(folder, ends).crc == first
+    assert text.read(folder, _words()).crc != first
+    (folder / 'b/two.txt').write_text('a sat\n')
+    assert text.read(folder, ends).crc != first
+
+  @pytest.mark.parametrize(
+    'line, said',
+    [
+      ('{"text": 3}', 'one.jsonl:2: expected an object with a text, got'),
+      ('["text"]', 'one.jsonl:2: expected an object with a text, got'),
+      ('{"text"', 'one.jsonl:2: expected JSON, got'),
+    ],
+  )
+  def test_refuses_a_line(self, tmp_path, line, said):
+    (tmp_path / 'one.jsonl').write_text(f'{{"text": "a"}}\n{line}\n')
+    with pytest.raises(ValueError, match=said):
+      text.read(tmp_path)
+
+  def test_refuses_a_folder_without_text(self, tmp_path):
+    with pytest.raises(ValueError, match='expected files .* in it, got none'):
+      text.read(tmp_path)
+
+  def test_refuses_a_token_that_the_model_lacks(self, folder):
+    small = dataclasses.replace(_words(), vocabulary=5)
+    with pytest.raises(ValueError, match='below vocab_size=5, got 5'):
+      text.read(folder, small)
 
 
 class TestSplit:
@@ -68,7 +143,7 @@ class TestBatch:
     np.testing.assert_array_equal(row, np.stack([WORDS[:9]] * 2))
 
   def test_a_text_shorter_than_a_sequence(self):
-    with pytest.raises(ValueError, match='at least 9 bytes.* got 8'):
+    with pytest.raises(ValueError, match='at least 9 tokens.* got 8'):
       text.batch(WORDS[:8], 8, 2, 0, 0)
 
   @pytest.mark.parametrize('length, size', [(0, 1), (1, 0), (-1, 1)])
@@ -85,7 +160,7 @@ class TestWindows:
     assert len(WORDS) - 1 - len(targets) < 10 * 3
 
   def test_a_text_that_does_not_fill_a_batch(self):
-    with pytest.raises(ValueError, match='at least 31 bytes.* got 30'):
+    with pytest.raises(ValueError, match='at least 31 tokens.* got 30'):
       text.windows(WORDS[:30], 10, 3)
 
 
@@ -104,13 +179,13 @@ class TestBigramEntropy:
     assert got == pytest.approx(nats, rel=1e-15)
 
   def test_of_the_shipped_text_lies_below_its_letters(self):
-    shipped = text.read()
+    shipped = text.read().tokens
     p = np.bincount(shipped) / len(shipped)
     single = -(p[p > 0] * np.log(p[p > 0])).sum()
     assert 0.6 * single < text.bigram_entropy(shipped) < 0.9 * single
 
   def test_needs_a_pair(self):
-    with pytest.raises(ValueError, match='at least 2 bytes, got 1'):
+    with pytest.raises(ValueError, match='at least 2 tokens, got 1'):
       text.bigram_entropy(WORDS[:1])
 
 

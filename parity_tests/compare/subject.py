@@ -85,15 +85,16 @@ def load(
   ranks: int = 1,
   dtype: str | None = None,
 ) -> Subject:
-  """Returns a model and a batch of text, byte by byte.
+  """Returns a model and a batch of text in its tokens, or bytes.
 
   Args:
     model: name of a configuration or path of a config.json, which gets weights
       of `seed`; or a folder with weights, see `convert.read`.
-    text: path of a text file; None for the one that ships.
+    text: file or folder of text, see `text.documents`; None for the one that
+      ships.
     seed: of the weights, and of the place in the text.
     batch: B.
-    sequence: S, bytes.
+    sequence: S, tokens.
     ranks: R.
     dtype: of the weights; None for that of the configuration.
 
@@ -110,15 +111,11 @@ def load(
   else:
     config = config_lib.load(model)
     params = init.init(config, seed, dtype)
-  values = np.iinfo(np.uint8).max + 1
-  if config.vocab_size < values:
-    raise ValueError(
-      f'vocab_size: expected at least {values}, a token for each byte, got '
-      f'{config.vocab_size}'
-    )
   if not config.moe_layers():
     raise ValueError('model: expected one with routed experts, got none')
-  read = text_lib.batch(text_lib.read(text), sequence, batch, seed, 0)
+  encoding = text_lib.encoding_of(model, config)
+  tokens = text_lib.read(text, encoding).tokens
+  read = text_lib.batch(tokens, sequence, batch, seed, 0)
   subject = Subject(model, config, params, read[:, :-1], ranks)
   _check_ranks(subject)
   return subject

@@ -24,7 +24,12 @@ def _define(f: flags.FlagValues) -> None:
       'which gets weights of --seed: a config.json or one of '
       f'{", ".join(config_lib.names())}.',
     ),
-    ('text', None, 'Text to read, byte by byte. Default: one that ships.'),
+    (
+      'text',
+      None,
+      "Text to read, in tokens of the model's tokenizer.json, or bytes: a "
+      'file, or a folder of .txt and .jsonl. Default: one that ships.',
+    ),
     ('out', 'out/compare', 'Folder for what MoE layers read.'),
     ('csv', None, "Write the table here, under msprobe's column names."),
     (
@@ -37,7 +42,7 @@ def _define(f: flags.FlagValues) -> None:
   for number, default, text in (
     ('seed', 0, 'Seed of the weights, and of the place in the text.'),
     ('batch', 2, 'Sequences.'),
-    ('sequence', 32, 'Bytes of a sequence.'),
+    ('sequence', 32, 'Tokens of a sequence.'),
     ('ranks', 1, "Ranks that a layer's tokens and experts lie on."),
     ('fault_layer', None, 'Layer, counted from 0, that commits it.'),
   ):

@@ -11,7 +11,21 @@ from hpmoe.parity_tests.commands import cli
 
 # Flag -> (field of Settings, help).
 _SETTINGS = {
-  'model': ('model', 'Configuration, or path of a config.json. One of {}.'),
+  'model': (
+    'model',
+    'Configuration, or path of a config.json, whose folder may have a '
+    'tokenizer.json. One of {names}.',
+  ),
+  'from': (
+    'source',
+    'Folder of weights to go on from, in any format of hpmoe convert, with its '
+    'tokenizer; trained in float32. Instead of --model.',
+  ),
+  'freeze': (
+    'freeze',
+    'Parameters that stay as they are: some of {groups}, or patterns of their '
+    'names such as model.layers.0.*',
+  ),
   'framework': ('framework', 'Where the model runs: jax or mindspore.'),
   'moe': (
     'moe',
@@ -19,9 +33,16 @@ _SETTINGS = {
     "framework's own operators), or your pkg.module:function.",
   ),
   'ranks': ('ranks', "Ranks that the layer's tokens and experts lie on."),
-  'text': ('text', 'Text to learn from. Default: the one that ships.'),
+  'text': (
+    'text',
+    'Text to learn from: a file, or a folder of .txt and .jsonl with a text a '
+    'line. Default: the one that ships.',
+  ),
   'batch': ('batch', 'Batch size: sequences of a step.'),
-  'length': ('length', 'Sequence length, in bytes.'),
+  'length': (
+    'length',
+    'Sequence length, in tokens: bytes without a tokenizer.',
+  ),
   'seed': ('seed', 'Seed of the initial weights and of the order of the text.'),
   'learning_rate': ('learning_rate', 'Peak learning rate of AdamW.'),
   'warmup': ('warmup', 'Steps in which the learning rate rises to its peak.'),
@@ -39,13 +60,17 @@ _SETTINGS = {
 
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models import config as config_lib
+  from hpmoe.models.train import frozen
   from hpmoe.models.train import settings
 
+  told = dict(
+    names=', '.join(config_lib.names()), groups=', '.join(frozen.GROUPS)
+  )
   defaults = dataclasses.asdict(settings.Settings())
   for flag, (field, text) in _SETTINGS.items():
     default = defaults[field]
     kind = str if default is None else type(default)
-    text = text.format(', '.join(config_lib.names()))
+    text = text.format(**told)
     cli.option(f, flag, text, default, kind)
   for name, value, text in (
     ('steps', 200, 'Steps of the run, those before --resume included.'),
@@ -71,6 +96,8 @@ def _train(f: flags.FlagValues) -> int:
   from hpmoe.models.train import settings as settings_lib
 
   cli.check_writable('json', f.json)
+  if f['from'].value is not None and f['model'].present:
+    raise cli.UsageError(f'model: expected none beside --from, got {f.model}')
   given = {field: f[flag].value for flag, (field, _) in _SETTINGS.items()}
   settings = settings_lib.Settings(**given)
   start = time.perf_counter()
@@ -86,6 +113,7 @@ def _train(f: flags.FlagValues) -> int:
     result.moe_layers,
     result.bigram,
     result.held_out,
+    result.unit,
   )
   summary = {
     'steps': len(result.losses),
@@ -97,16 +125,16 @@ def _train(f: flags.FlagValues) -> int:
     'last_loss': result.last,
     'held_out_loss': result.held_out,
     'bigram_entropy': result.bigram,
-    'unit': 'nats per byte',
+    'unit': f'nats per {result.unit}',
     'model': str(pathlib.Path(f.out) / run.MODEL),
   }
   content = dict(settings=dataclasses.asdict(settings), **summary)
   cli.write_json(f.json, content | dict(losses=result.losses.tolist()))
-  _print(summary, f.out)
+  _print(summary, result.unit)
   return cli.PARITY
 
 
-def _print(summary: dict, out: str) -> None:
+def _print(summary: dict, unit: str) -> None:
   from hpmoe.models.train import run
 
   def both(name: str) -> str:
@@ -120,17 +148,18 @@ def _print(summary: dict, out: str) -> None:
     ('held_out_loss', 'loss on held-out text'),
     ('bigram_entropy', 'bigram entropy of the text'),
   ):
-    print(f'  {text:<28}{both(name)} a byte')
+    print(f'  {text:<28}{both(name)} a {unit}')
   print(f'hpmoe generate --from={summary["model"]}')
 
 
 COMMAND = cli.Command(
   'train',
-  'trains a small decoder on text, byte by byte.',
+  'trains a decoder on text, from random or given weights.',
   (
     'hpmoe train --steps=200 --out=out/tiny',
     'hpmoe train --steps=400 --out=out/tiny --resume',
     'hpmoe train --model=qwen3_moe_tiny --moe=oracle --out=out/qwen',
+    'hpmoe train --from=OLMoE-1B-7B --text=notes.jsonl --freeze=router',
     'hpmoe train --framework=mindspore --steps=20 --out=out/mindspore',
     'hpmoe train --moe=my_pkg.my_module:my_layer --ranks=4 --out=out/mine',
   ),

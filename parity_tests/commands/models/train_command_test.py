@@ -91,6 +91,8 @@ class TestTrain:
       (['--steps=0'], 'steps: expected at least 1, got 0'),
       (['--resume'], 'resume: expected a state in'),
       (['--batch=0'], 'batch: expected a positive integer'),
+      (['--from=no/such'], 'model: expected none beside --from, got'),
+      (['--freeze=embd'], 'freeze: expected one of '),
     ],
   )
   def test_refuses(self, config, tmp_path, capsys, options, text):

@@ -1,0 +1,54 @@
+"""A small folder of weights with a tokenizer of its own, for tests."""
+
+import collections
+import pathlib
+import re
+
+import tokenizers
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import init
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import weights as weights_lib
+from hpmoe.models.train import text as text_lib
+
+_SPLIT = '[A-Za-z]+|[^A-Za-z]'
+
+
+def write(path: pathlib.Path, family: str = 'deepseek_tiny') -> pathlib.Path:
+  """Writes a model of one layer in bfloat16 with `words`; returns it."""
+  fields = config_lib.load(family).to_hf() | dict(
+    hidden_size=32,
+    num_hidden_layers=1,
+    intermediate_size=32,
+    vocab_size=256,
+    eos_token_id=255,
+    dtype='bfloat16',
+  )
+  if family == 'deepseek_tiny':
+    fields |= dict(
+      first_k_dense_replace=0, moe_intermediate_size=16, n_routed_experts=8
+    )
+  config = config_lib.from_hf(fields)
+  convert.write(
+    path,
+    weights_lib.of_parameters(
+      config,
+      init.init(config, 5),
+      {'tokenizer.json': words().to_str().encode()},
+    ),
+  )
+  return path
+
+
+def words() -> tokenizers.Tokenizer:
+  """Returns 254 words of the shipped text; 0 is any other, 255 the end."""
+  text = text_lib.SHIPPED.read_text()
+  common = collections.Counter(re.findall(_SPLIT, text)).most_common(254)
+  known = {'?': 0} | {word: n for n, (word, _) in enumerate(common, 1)}
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, '?'))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+    tokenizers.Regex(_SPLIT), 'removed', invert=True
+  )
+  made.add_special_tokens(['<end>'])
+  return made
