@@ -5,6 +5,7 @@
 namespace nb = nanobind;
 
 namespace hpmoe {
+void BindFlows(nb::module_& m);
 void BindFluid(nb::module_& m);
 void BindImage(nb::module_& m);
 void BindKernels(nb::module_& m);
@@ -19,6 +20,7 @@ NB_MODULE(_native, m) {
   m.doc() = "Native part of backend_ascend.";
   // Caches hold images until the process ends.
   nb::set_leak_warnings(false);
+  hpmoe::BindFlows(m);
   hpmoe::BindFluid(m);
   hpmoe::BindImage(m);
   hpmoe::BindKernels(m);

@@ -46,6 +46,7 @@ ROOMS = {
     ('kernels', 'taskflow', 'simulator/machines'),
     ('kernels/host/load', 'kernels/host/tiles', 'kernels/ascendc'),
     ('kernels/host', 'kernels/host/tiles/amx', 'taskflow/proofs', 'simulator'),
+    ('simulator/flows',),
     ('schedule',),
     ('',),
     ('tune', 'simulator/reproduce'),

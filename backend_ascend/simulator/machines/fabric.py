@@ -1,8 +1,8 @@
 """Fabrics: which links a put crosses, what they carry and who shares them.
 
-A fabric is what `links` and `route` tell.  The engine sees nothing else: a hub
-or a switch that changes a packet is a link whose `factor` is not 1 (headers, or
-bytes that it merges), and ranks share a link by having it on their routes.
+A fabric is what `links` and `route` tell; an image's engine sees nothing else,
+and ranks share a link by having it on their routes.  What a switch does to the
+packets of a flow (`simulator/flows/`) is `switched`.
 """
 
 import collections.abc
@@ -77,11 +77,19 @@ class Fabric:
     classes: by name.
     routes: the first whose group holds both ranks is taken.
     figures: numbers of what the classes name.
+    switch: by what a switch is described by, a figure; see `flows/fabric.h`.
   """
 
   classes: collections.abc.Mapping[str, LinkClass]
   routes: tuple[RouteClass, ...]
   figures: collections.abc.Mapping[str, float]
+  switch: collections.abc.Mapping[str, str] = dataclasses.field(
+    default_factory=dict
+  )
+
+  def switched(self) -> dict[str, float]:
+    """Returns what its switches are described by; empty without."""
+    return {name: self.figures[figure] for name, figure in self.switch.items()}
 
   def _owners(self, name: str) -> int:
     return 1 if name == 'rank' else int(self.figures[name])

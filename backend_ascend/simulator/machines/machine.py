@@ -14,6 +14,7 @@ from hpmoe.backend_ascend.simulator.machines import fabric as fabric_lib
 # measurement, fitted by us to rows that are named, or assumed.
 TAGS = ('published', 'measured', 'fitted', 'assumed')
 UNITS: dict[str, str] = _native.figure_units()
+SWITCH_UNITS: dict[str, str] = _native.switch_units()
 
 # Figures that a file need not have, and what one without them means.
 OPTIONAL = {
@@ -23,6 +24,9 @@ OPTIONAL = {
   'pack': 'what is read is brought while the product runs',
   'product': 'nothing beside what its figures say',
 }
+
+# A time may be 0, and what a packet need not have.
+_MAY_BE_NONE = ('s', 'op', 'flits', 'ids', 'yes')
 
 _FOLDER = pathlib.Path(__file__).parent
 
@@ -71,7 +75,8 @@ class Machine:
   def digest(self) -> str:
     """Returns what differs where a time may: of all values and the fabric."""
     known = (sorted(_values(self.figures).items()), self.fabric.classes)
-    text = repr((*known, self.fabric.routes))
+    switch = (self.fabric.switch,) if self.fabric.switch else ()
+    text = repr((*known, self.fabric.routes, *switch))
     return f'{zlib.crc32(text.encode()):08x}'
 
   def with_figures(self, **values: float) -> 'Machine':
@@ -166,15 +171,23 @@ def parse(data: collections.abc.Mapping, where: str) -> Machine:
   for name, meaning in OPTIONAL.items():
     figures.setdefault(name, Figure(0.0, UNITS[name], 'published', meaning))
   classes, routes = _fabric(where, data['fabric'])
+  switch = _switch(where, data['fabric'].get('switch', {}))
   used = {n for c in classes.values() for n in (c.capacity, c.factor)}
   used |= {c.owner for c in classes.values()} - {'rank'}
   used |= {n for r in routes for n in (r.latency, r.within) if n}
+  used |= set(switch.values())
   for name in sorted({*UNITS, *used} - set(figures)):
     raise ValueError(f'{where}: expected a figure {name!r}, got none')
   for name in sorted(set(figures) - {*UNITS, *used}):
     raise ValueError(_unknown(where, name, {*UNITS, *used}))
+  for field, name in switch.items():
+    unit, wanted = figures[name].unit, SWITCH_UNITS[field]
+    if unit != wanted:
+      raise ValueError(
+        f'{where}: figure {name!r}: expected unit {wanted!r}, got {unit!r}'
+      )
   _check_values(where, figures)
-  fabric = fabric_lib.Fabric(classes, routes, _values(figures))
+  fabric = fabric_lib.Fabric(classes, routes, _values(figures), switch)
   return Machine(data['name'], data['about'], figures, fabric)
 
 
@@ -216,11 +229,11 @@ def _figure(where: str, name: str, entry) -> Figure:
 
 
 def _check_values(where: str, figures) -> None:
-  """A time may be 0; what is divided by may not."""
+  """What is divided by may not be 0."""
   for name, figure in figures.items():
     least = (
       'at least 0'
-      if name in OPTIONAL or figure.unit in ('s', 'op')
+      if name in OPTIONAL or figure.unit in _MAY_BE_NONE
       else 'more than 0'
     )
     good = figure.value >= 0 if least == 'at least 0' else figure.value > 0
@@ -232,7 +245,7 @@ def _check_values(where: str, figures) -> None:
 
 def _fabric(where: str, table):
   at = f'{where}: fabric'
-  _require_keys(at, table, ('links', 'routes'))
+  _require_keys(at, {'switch': None} | table, ('links', 'routes', 'switch'))
   classes = {}
   for name, entry in table['links'].items():
     _require_keys(
@@ -261,3 +274,14 @@ def _fabric(where: str, table):
       )
     )
   return classes, tuple(routes)
+
+
+def _switch(where: str, table) -> dict[str, str]:
+  """Returns which figure each field of a switch is."""
+  at = f'{where}: fabric: switch'
+  if table:
+    _require_keys(at, table, tuple(SWITCH_UNITS))
+  for field, name in table.items():
+    if not isinstance(name, str):
+      raise ValueError(f'{at}: {field}: expected a figure, got {name!r}')
+  return dict(table)

@@ -1,0 +1,67 @@
+// What a fabric may do to a message: how many flits it takes, which of a link's
+// channels it waits in, and what a switch keeps.  SI units.
+
+#ifndef BACKEND_ASCEND_SIMULATOR_FLOWS_FABRIC_H_
+#define BACKEND_ASCEND_SIMULATOR_FLOWS_FABRIC_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace hpmoe::sim {
+
+// X(name, unit): what a switch is.  Python reads it.
+#define HPMOE_SWITCH(X)                                              \
+  X(flit, "B")            /* that a link carries whole */            \
+  X(packet, "B")          /* of payload, at most */                  \
+  X(header, "flits")      /* of each packet */                       \
+  X(ids, "ids")           /* of targets in a flit behind it; 0: */   \
+                          /* a packet tells no targets */            \
+  X(hop, "s")             /* from a link's end to the next thing */  \
+  X(channels, "channels") /* of a link, that share it equally */     \
+  X(table, "B")           /* of sessions in all switches; 0: any */  \
+  X(timeout, "s")         /* of a session nobody came to; 0: none */ \
+  X(in_order, "yes")      /* 1: adds in order of ranks, not as it */ \
+                          /* comes */                                \
+  X(release, "s")         /* from a counter until work starts */
+
+struct Switch {
+#define HPMOE_FIELD(name, unit) double name = 0;
+  HPMOE_SWITCH(HPMOE_FIELD)
+#undef HPMOE_FIELD
+};
+
+inline Switch SwitchOf(const std::map<std::string, double>& numbers) {
+  Switch of;
+#define HPMOE_FIELD(name, unit) of.name = numbers.at(#name);
+  HPMOE_SWITCH(HPMOE_FIELD)
+#undef HPMOE_FIELD
+  return of;
+}
+
+// Bytes on a link of a message with so much payload, told so many targets.
+struct Packets {
+  const Switch& of;
+
+  double Head(double targets) const {
+    const double list = of.ids > 0 ? std::ceil(targets / of.ids) : 0;
+    return (of.header + list) * of.flit;
+  }
+  double Count(double bytes) const {
+    return std::max(1.0, std::ceil(bytes / of.packet));
+  }
+  // Packets without payload, as many as the answer has.
+  double Request(double bytes, double targets) const {
+    return Count(bytes) * Head(targets);
+  }
+  double Data(double bytes, double targets) const {
+    return Request(bytes, targets) + std::ceil(bytes / of.flit) * of.flit;
+  }
+};
+
+}  // namespace hpmoe::sim
+
+#endif  // BACKEND_ASCEND_SIMULATOR_FLOWS_FABRIC_H_

@@ -1,0 +1,95 @@
+// One direction of a rank's link: channels, each a queue, that share its rate
+// equally while they hold anything.
+
+#ifndef BACKEND_ASCEND_SIMULATOR_FLOWS_LINK_H_
+#define BACKEND_ASCEND_SIMULATOR_FLOWS_LINK_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "backend_ascend/simulator/fluid.h"
+
+namespace hpmoe::sim {
+
+class Link {
+ public:
+  Link(double capacity, int channels)
+      : capacity_(capacity), channels_(channels) {}
+
+  void Enter(double now, int channel, double bytes, int32_t what) {
+    Advance(now);
+    Channel& to = channels_[channel];
+    if (to.items.empty()) {
+      to.left = bytes;
+      ++active_;
+    }
+    to.items.push_back({bytes, what});
+    bytes_ += bytes;
+    Next();
+  }
+
+  // When the first message has passed; kNoTime: there is none.
+  double next() const { return next_; }
+
+  // At time next(): which one.
+  int32_t Leave() {
+    Advance(next_);
+    Channel& from = channels_[first_];
+    const int32_t what = from.items.front().what;
+    from.items.pop_front();
+    if (from.items.empty()) {
+      --active_;
+    } else {
+      from.left = from.items.front().bytes;
+    }
+    Next();
+    return what;
+  }
+
+  double bytes() const { return bytes_; }
+  double busy() const { return busy_; }
+
+ private:
+  struct Item {
+    double bytes;
+    int32_t what;
+  };
+  struct Channel {
+    std::deque<Item> items;
+    double left = 0;  // of the first
+  };
+
+  void Advance(double now) {
+    const double passed = now - now_;
+    now_ = now;
+    if (active_ == 0) return;
+    busy_ += passed;
+    const double flowed = passed * capacity_ / active_;
+    for (Channel& c : channels_) {
+      if (!c.items.empty()) c.left = std::max(0.0, c.left - flowed);
+    }
+  }
+
+  void Next() {
+    next_ = kNoTime;
+    for (size_t c = 0; c < channels_.size(); ++c) {
+      if (channels_[c].items.empty()) continue;
+      const double end = now_ + channels_[c].left * active_ / capacity_;
+      if (end >= next_) continue;
+      next_ = end;
+      first_ = c;
+    }
+  }
+
+  const double capacity_;
+  std::vector<Channel> channels_;
+  double now_ = 0, next_ = kNoTime, bytes_ = 0, busy_ = 0;
+  size_t first_ = 0;
+  int active_ = 0;
+};
+
+}  // namespace hpmoe::sim
+
+#endif  // BACKEND_ASCEND_SIMULATOR_FLOWS_LINK_H_
