@@ -3,10 +3,12 @@
 #ifndef BACKEND_ASCEND_KERNELS_HOST_GEMM_KERNELS_H_
 #define BACKEND_ASCEND_KERNELS_HOST_GEMM_KERNELS_H_
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "backend_ascend/kernels/host/tiles/storage.h"
 

@@ -59,37 +59,11 @@ void MultiplyEvenOdd(const MicroTile& t) {
   Finish(t, acc);
 }
 
-template <typename T>
-void Widen(const T* in, float* out, int64_t n) {
-  WidenBody(in, out, n);
-}
-
-template <typename T>
-void Narrow(const float* in, T* out, int64_t n) {
-  NarrowBody(in, out, n);
-}
-
-template <typename T>
-void Pack(const T* const* in, int64_t first, int32_t rows, int32_t cols,
-          float* out, int32_t ld_out) {
-  PackBody<kCols, kRows, T>(in, first, rows, cols, out, ld_out, Widen<T>);
-}
-
-template <typename T>
-void Transpose(const T* const* in, int64_t first, int32_t rows, int32_t cols,
-               float* out, int32_t ld_out) {
-  TransposeBody<T>(in, first, rows, cols, out, ld_out, Widen<T>);
-}
-
-template <typename T>
-constexpr GemmMoves<T> kMoves = {Pack<T>, Transpose<T>, Widen<T>, Narrow<T>};
+#define HPMOE_TARGET
+#include "backend_ascend/kernels/host/tiles/gemm_moves.h"
 
 }  // namespace
 
-const GemmKernels kGemmPortable = {kRows,
-                                   kCols,
-                                   Multiply,
-                                   MultiplyEvenOdd,
-                                   {kMoves<float>, kMoves<Bf16>, kMoves<Half>}};
+const GemmKernels kGemmPortable = kKernels;
 
 }  // namespace hpmoe
