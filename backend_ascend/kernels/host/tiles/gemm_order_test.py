@@ -66,23 +66,9 @@ def _sums(a, b, isa, trans_a=False, trans_b=False):
   a, b = a.T if trans_a else a, b.T if trans_b else b
   m, n = a.shape[trans_a], b.shape[not trans_b]
   sums = np.full((m, n), np.nan, 'f4')
-  _native.gemm_tile_carry(
-    np.ascontiguousarray(a),
-    np.ascontiguousarray(b),
-    sums,
-    isa,
-    trans_a,
-    trans_b,
-    False,
-    ORDER,
-  )
+  a, b = map(np.ascontiguousarray, (a, b))
+  _native.gemm_tile(a, b, isa, trans_a, trans_b, order=ORDER, sums=sums)
   return sums
-
-
-def _same(got, want, message):
-  np.testing.assert_array_equal(
-    got.view(f'u{got.itemsize}'), want.view(f'u{want.itemsize}'), message
-  )
 
 
 def _canonical(x):
@@ -100,13 +86,15 @@ class EvenOddTest(parameterized.TestCase):
       stored = _tile(a, b, isa, *transposed)
 
       message = f'{isa} {m}x{k}x{n} {transposed}'
-      _same(sums, want, message)
-      _same(stored, gemm_testing.stored(want, 'bfloat16'), message)
+      gemm_testing.assert_same(sums, want, message)
+      gemm_testing.assert_same(
+        stored, gemm_testing.stored(want, 'bfloat16'), message
+      )
 
   def test_it_is_another_order_than_ascending(self):
     a, b = _operands('another', 9, 64, 9)
     ascending = np.empty((9, 9), 'f4')
-    _native.gemm_tile_carry(a, b, ascending, carry_in=False)
+    _native.gemm_tile(a, b, sums=ascending)
     self.assertTrue((_sums(a, b, None) != ascending).any())
 
   @parameterized.product(isa=ISAS, k=(3, 32, 45, 300))
@@ -133,8 +121,8 @@ class EvenOddTest(parameterized.TestCase):
     self.assertTrue(np.isnan(want).any() and np.isinf(want).any())
     self.assertEqual(want[4, 39], 0)
 
-    _same(_sums(a, b, isa), want, f'{isa} {k}')
-    _same(
+    gemm_testing.assert_same(_sums(a, b, isa), want, f'{isa} {k}')
+    gemm_testing.assert_same(
       _tile(a, b, isa),
       gemm_testing.stored(want, 'bfloat16'),
       f'{isa} {k}',
@@ -152,7 +140,9 @@ class EvenOddTest(parameterized.TestCase):
 
     got = _tile(a, b, isa, carry=start)
 
-    _same(got, gemm_testing.stored(want, 'bfloat16'), f'{isa} {k}')
+    gemm_testing.assert_same(
+      got, gemm_testing.stored(want, 'bfloat16'), f'{isa} {k}'
+    )
 
   @parameterized.product(isa=ISAS, cuts=((32,), (64, 64, 512), (256, 288)))
   def test_whole_steps_may_be_split_off(self, isa, cuts):
@@ -162,31 +152,17 @@ class EvenOddTest(parameterized.TestCase):
     carry = np.full((m, n), np.nan, 'f4')
 
     for i, (p, end) in enumerate(itertools.pairwise((0, *cuts))):
-      _native.gemm_tile_carry(
-        a[:, p:end], b[p:end], carry, isa, carry_in=i > 0, order=ORDER
+      _native.gemm_tile(
+        a[:, p:end],
+        b[p:end],
+        isa,
+        carry=carry if i else None,
+        order=ORDER,
+        sums=carry,
       )
     got = _tile(a[:, cuts[-1] :], b[cuts[-1] :], isa, carry=carry)
 
-    _same(got, whole, f'{isa} {cuts}')
-
-  @parameterized.parameters(*ISAS)
-  def test_splits_in_m_and_n_change_no_bit(self, isa):
-    m, k, n = 53, 100, 71
-    a, b = _operands('tiles', m, k, n)
-    whole, parts = _tile(a, b, isa), np.zeros((m, n), 'u2')
-
-    for i, j in itertools.product(
-      itertools.pairwise((0, 1, 18, 50, m)), itertools.pairwise((0, 33, n))
-    ):
-      _native.gemm_tile_into(
-        a[slice(*i)],
-        b[:, slice(*j)],
-        parts[slice(*i), slice(*j)],
-        isa,
-        order=ORDER,
-      )
-
-    _same(parts, whole, isa)
+    gemm_testing.assert_same(got, whole, f'{isa} {cuts}')
 
 
 class RefusalTest(parameterized.TestCase):

@@ -86,12 +86,6 @@ def _transposed(a, b, trans_a, trans_b):
   return _inside(a.T if trans_a else a), _inside(b.T if trans_b else b)
 
 
-def _assert_same(got, want, message):
-  np.testing.assert_array_equal(
-    got.view(f'u{got.itemsize}'), want.view(f'u{want.itemsize}'), message
-  )
-
-
 class EmulationTest(absltest.TestCase):
   def test_fma_rounds_once(self):
     a, b = _operands('test_fma_rounds_once', 300, 1, 300)
@@ -105,7 +99,7 @@ class EmulationTest(absltest.TestCase):
       for x, y, z in zip(a, b, c)
     ]
     got = gemm_testing.fma(a, b, c)
-    _assert_same(got, np.array(want, 'f4'), 'emulated fma')
+    gemm_testing.assert_same(got, np.array(want, 'f4'), 'emulated fma')
 
 
 class GemmTileTest(parameterized.TestCase):
@@ -119,7 +113,7 @@ class GemmTileTest(parameterized.TestCase):
 
     got = _native.gemm_tile(a, b, isa)
 
-    _assert_same(got, want, f'{isa} {dtype} {shape}')
+    gemm_testing.assert_same(got, want, f'{isa} {dtype} {shape}')
 
   @parameterized.parameters(*ISAS)
   def test_sum_is_fused(self, isa):
@@ -138,28 +132,34 @@ class GemmTileTest(parameterized.TestCase):
       a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
       want = _native.gemm_tile(a, b, 'portable')
       got = _native.gemm_tile(a, b, isa)
-      _assert_same(got, want, f'{isa} {dtype} m={m} k={k} n={n}')
+      gemm_testing.assert_same(got, want, f'{isa} {dtype} m={m} k={k} n={n}')
 
-  @parameterized.product(isa=ISAS, dtype=DTYPES, split=(0, 1, 2, 3))
-  def test_splits_in_m_and_n_change_no_bit(self, isa, dtype, split):
+  @parameterized.product(
+    isa=ISAS, dtype=DTYPES, transposed=((False, False), *TRANSPOSED)
+  )
+  def test_splits_in_m_and_n_change_no_bit(self, isa, dtype, transposed):
+    trans_a, trans_b = transposed
     m, k, n = 53, 600, 71
     a, b = _operands('test_splits_in_m_and_n_change_no_bit', m, k, n)
     a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
     whole = _native.gemm_tile(a, b, isa)
-    rng = np.random.default_rng(split)
+    a, b = _transposed(a, b, *transposed)
+    rng = np.random.default_rng(2 * trans_a + trans_b)
     rows = [0, *np.sort(rng.choice(np.arange(1, m), 3, False)), m]
     cols = [0, *np.sort(rng.choice(np.arange(1, n), 3, False)), n]
     # A margin that no tile may touch.
     parts = np.full((m + 1, n + 20), 77, whole.dtype)
 
-    for (i, i_end), (j, j_end) in itertools.product(
-      itertools.pairwise(rows), itertools.pairwise(cols)
-    ):
-      _native.gemm_tile_into(
-        a[i:i_end], b[:, j:j_end], parts[i:i_end, j:j_end], isa
+    for i, j in itertools.product(*map(itertools.pairwise, (rows, cols))):
+      _native.gemm_tile(
+        a[:, slice(*i)] if trans_a else a[slice(*i)],
+        b[slice(*j)] if trans_b else b[:, slice(*j)],
+        isa,
+        *transposed,
+        out=parts[slice(*i), slice(*j)],
       )
 
-    _assert_same(parts[:m, :n], whole, f'{isa} {dtype} {rows} {cols}')
+    gemm_testing.assert_same(parts[:m, :n], whole, f'{isa} {dtype} {rows}')
     self.assertTrue((parts[m:] == 77).all() and (parts[:, n:] == 77).all())
 
   @parameterized.product(isa=ISAS, dtype=DTYPES, k=(600, 601))
@@ -190,7 +190,9 @@ class GemmTileTest(parameterized.TestCase):
     else:
       self.assertTrue(0 < abs(chain[4, 39]) < 2.0**lowest)
 
-    _assert_same(_native.gemm_tile(a, b, isa), want, f'{isa} {dtype} {k}')
+    gemm_testing.assert_same(
+      _native.gemm_tile(a, b, isa), want, f'{isa} {dtype} {k}'
+    )
 
   @parameterized.product(isa=ISAS, dtype=DTYPES, trans_a=(False, True))
   def test_weights_multiply_sums_before_they_are_rounded(
@@ -214,13 +216,13 @@ class GemmTileTest(parameterized.TestCase):
     got = _native.gemm_tile(a, b, isa, trans_a, row_weight=weights)
     carry = np.zeros((m, n), 'f4')
     first, last = (a[:cut], a[cut:]) if trans_a else (a[:, :cut], a[:, cut:])
-    _native.gemm_tile_carry(first, b[:cut], carry, isa, trans_a, carry_in=False)
+    _native.gemm_tile(first, b[:cut], isa, trans_a, sums=carry)
     split = _native.gemm_tile(
       last, b[cut:], isa, trans_a, carry=carry, row_weight=weights
     )
 
-    _assert_same(got, want, f'{isa} {dtype}')
-    _assert_same(split, want, f'{isa} {dtype} in two calls')
+    gemm_testing.assert_same(got, want, f'{isa} {dtype}')
+    gemm_testing.assert_same(split, want, f'{isa} {dtype} in two calls')
     as_int = f'u{want.itemsize}'
     differs = (twice.view(as_int) != want.view(as_int)).any()
     self.assertEqual(differs, dtype != 'float32')
@@ -233,9 +235,9 @@ class GemmTileTest(parameterized.TestCase):
         _bf16(gemm_testing.fma(a[:, p, None], b[None, p], acc))
       )
 
-    got = _native.gemm_tile_bf16_accumulate(a, b)
+    got = _native.gemm_tile(a, b, bf16_sums=True)
 
-    _assert_same(got, acc, 'float32 storage')
+    gemm_testing.assert_same(got, acc, 'float32 storage')
     self.assertTrue((got != _native.gemm_tile(a, b)).any())
 
 
@@ -249,30 +251,9 @@ class TransposedTest(parameterized.TestCase):
 
       got = _native.gemm_tile(*_transposed(a, b, *transposed), isa, *transposed)
 
-      _assert_same(got, want, f'{isa} {dtype} {transposed} {m} {k} {n}')
-
-  @parameterized.product(isa=ISAS, transposed=TRANSPOSED)
-  def test_splits_in_m_and_n_change_no_bit(self, isa, transposed):
-    trans_a, trans_b = transposed
-    m, k, n = 53, 600, 71
-    a, b = _operands('test_transposed_splits', m, k, n)
-    whole = _native.gemm_tile(a, b, isa)
-    a, b = _transposed(a, b, *transposed)
-    parts = np.full((m + 1, n + 20), 77, 'f4')
-
-    for i, j in itertools.product(
-      itertools.pairwise((0, 1, 18, 50, m)), itertools.pairwise((0, 33, n))
-    ):
-      _native.gemm_tile_into(
-        a[:, slice(*i)] if trans_a else a[slice(*i)],
-        b[slice(*j)] if trans_b else b[:, slice(*j)],
-        parts[slice(*i), slice(*j)],
-        isa,
-        *transposed,
+      gemm_testing.assert_same(
+        got, want, f'{isa} {dtype} {transposed} {m} {k} {n}'
       )
-
-    _assert_same(parts[:m, :n], whole, f'{isa} {transposed}')
-    self.assertTrue((parts[m:] == 77).all() and (parts[:, n:] == 77).all())
 
 
 class CarryTest(parameterized.TestCase):
@@ -300,12 +281,15 @@ class CarryTest(parameterized.TestCase):
       x = a[p:p_end] if trans_a else a[:, p:p_end]
       y = b[:, p:p_end] if trans_b else b[p:p_end]
       if p_end < k:
-        _native.gemm_tile_carry(x, y, carry, isa, *transposed, carry_in=i > 0)
+        start = carry if i else None
+        _native.gemm_tile(x, y, isa, *transposed, carry=start, sums=carry)
     before = carry.copy()
     got = _native.gemm_tile(x, y, isa, *transposed, carry=carry)
 
-    _assert_same(got, whole, f'{isa} {dtype} {transposed} {cuts}')
-    _assert_same(carry, before, 'a carry that only starts is only read')
+    gemm_testing.assert_same(got, whole, f'{isa} {dtype} {transposed} {cuts}')
+    gemm_testing.assert_same(
+      carry, before, 'a carry that only starts is only read'
+    )
     margin[1 : m + 1, 7 : n + 7] = np.nan
     self.assertTrue(np.isnan(margin).all())
 
@@ -316,9 +300,9 @@ class CarryTest(parameterized.TestCase):
     start = np.full((15, 33), np.nan, 'f4')
     want = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
 
-    _native.gemm_tile_carry(a, b, start, isa, carry_in=False)
+    _native.gemm_tile(a, b, isa, sums=start)
 
-    _assert_same(start, want, f'{isa} {dtype}')
+    gemm_testing.assert_same(start, want, f'{isa} {dtype}')
     self.assertTrue((gemm_testing.loaded(_bf16(want)) != want).any())
 
   @parameterized.product(isa=ISAS, dtype=DTYPES)
@@ -331,19 +315,21 @@ class CarryTest(parameterized.TestCase):
 
     got = _native.gemm_tile(a, b, isa, carry=carry)
 
-    _assert_same(got, gemm_testing.stored(carry, dtype), f'{isa} {dtype}')
+    gemm_testing.assert_same(
+      got, gemm_testing.stored(carry, dtype), f'{isa} {dtype}'
+    )
 
   def test_bf16_accumulation_takes_all_options(self):
     a, b = _operands('test_bf16_accumulation_takes_all_options', 5, 40, 6)
-    whole = _native.gemm_tile_bf16_accumulate(a, b)
-    half = _native.gemm_tile_bf16_accumulate(a[:, :17], b[:17])
+    whole = _native.gemm_tile(a, b, bf16_sums=True)
+    half = _native.gemm_tile(a[:, :17], b[:17], bf16_sums=True)
     a, b = _transposed(a, b, True, True)
 
-    got = _native.gemm_tile_bf16_accumulate(
-      a[17:], b[:, 17:], True, True, carry=half
+    got = _native.gemm_tile(
+      a[17:], b[:, 17:], None, True, True, carry=half, bf16_sums=True
     )
 
-    _assert_same(got, whole, 'float32 storage')
+    gemm_testing.assert_same(got, whole, 'float32 storage')
 
   @parameterized.parameters(*ISAS)
   def test_no_rows_or_columns(self, isa):
@@ -357,38 +343,21 @@ class CarryTest(parameterized.TestCase):
 class BadInputTest(parameterized.TestCase):
   def test_refusals_name_the_argument(self):
     a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')
-    cases = (
-      ((a, np.zeros((4, 4), 'f4')), r'b: expected 3 rows.*got \[4, 4\]'),
-      ((a, b.astype('u2')), 'b: expected the dtype'),
-      ((a.astype('f8'), b), 'a: expected float32, float16 or uint16'),
-      (
-        (a, b, None, False, False, None, 'ascending', np.zeros(3, 'f4')),
-        r'row_weight: expected shape \[2\], got \[3\]',
-      ),
-      ((a[0], b), r'a: expected 2 dimensions, got \[3\]'),
-      ((a, np.asfortranarray(b)), 'b: expected contiguous columns'),
-      ((a, b, 'mmx'), 'isa: expected one of portable.*got .mmx'),
-    )
-    for arguments, message in cases:
+    f4 = lambda *shape: np.zeros(shape, 'f4')
+    for changes, message in (
+      (dict(b=f4(4, 4)), r'b: expected float32 \[3, 4\] .*got .*\[4, 4\]'),
+      (dict(b=b.astype('u2')), 'b: expected float32 .* got another dtype'),
+      (dict(a=a.astype('f8')), 'a: expected float32, float16 or uint16'),
+      (dict(a=a[0]), r'a: expected .* 2 dimensions, got .*\[3\]'),
+      (dict(b=np.asfortranarray(b)), 'b: expected .* contiguous columns'),
+      (dict(row_weight=f4(3)), r'row_weight: expected float32 \[2\]'),
+      (dict(carry=f4(4, 2)), r'carry: expected float32 \[2, 4\]'),
+      (dict(carry=f4(2, 4), sums=f4(2, 4)), 'carry: expected the sums'),
+      (dict(out=f4(2, 5)), r'out: expected float32 \[2, 4\]'),
+      (dict(isa='mmx'), 'isa: expected one of portable.*got .mmx'),
+    ):
       with self.assertRaisesRegex(ValueError, message):
-        _native.gemm_tile(*arguments)
-
-  def test_refusals_of_transposed_and_carried(self):
-    a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')
-    cases = (
-      (dict(trans_a=True), 'b: expected 2 rows, as a has rows'),
-      (dict(trans_b=True), 'b: expected 3 columns, as a has columns'),
-      (dict(carry=np.zeros((4, 2), 'f4')), r'carry: expected shape \[2, 4\]'),
-      (dict(carry=np.zeros((2, 4), 'u2')), 'carry: expected float32'),
-    )
-    for options, message in cases:
-      with self.assertRaisesRegex(ValueError, message):
-        _native.gemm_tile(a, b, **options)
-
-  def test_refuses_an_output_of_another_shape(self):
-    a, b = np.zeros((2, 3), 'f4'), np.zeros((3, 4), 'f4')
-    with self.assertRaisesRegex(ValueError, r'c: expected shape \[2, 4\]'):
-      _native.gemm_tile_into(a, b, np.zeros((2, 5), 'f4'))
+        _native.gemm_tile(**dict(a=a, b=b) | changes)
 
 
 if __name__ == '__main__':

@@ -8,6 +8,13 @@ _NUMPY = {'bfloat16': ml_dtypes.bfloat16, 'float16': np.float16}
 _QUIET_NAN = {'float32': 0x7FC00000, 'bfloat16': 0x7FC0, 'float16': 0x7E00}
 
 
+def assert_same(got, want, message=''):
+  """Says where bits differ."""
+  np.testing.assert_array_equal(
+    got.view(f'u{got.itemsize}'), want.view(f'u{want.itemsize}'), message
+  )
+
+
 def passed(x, dtype):
   """Returns float32 `x` rounded, as bindings take and give it.
 

@@ -1,4 +1,4 @@
-// Python's view of the tile kernels: numpy arrays of float32 or float16, or of
+// Tests' view of the tile kernels: numpy arrays of float32 or float16, or of
 // uint16 that hold bfloat16 bits.  Rows may be strided, columns are contiguous.
 
 #include <algorithm>
@@ -17,52 +17,58 @@ using In = nb::ndarray<nb::ro, nb::device::cpu>;
 using Out = nb::ndarray<nb::device::cpu>;
 using Weights = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<nb::numpy>;
+using MaybeIsa = std::optional<std::string>;
 
-template <typename Array>
-std::string ShapeOf(const Array& x) {
-  std::string text = "[";
-  for (size_t i = 0; i < x.ndim(); ++i) {
-    text += (i ? ", " : "") + std::to_string(x.shape(i));
+template <typename Sizes>
+std::string Text(const Sizes& sizes) {
+  std::string text;
+  for (const auto size : sizes) {
+    text += (text.empty() ? "[" : ", ") + std::to_string(size);
   }
   return text + "]";
 }
 
 template <typename Array>
-void CheckShape(const char* name, const Array& x,
-                const std::vector<size_t>& shape) {
-  bool same = x.ndim() == shape.size();
-  std::string text;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    same = same && x.shape(i) == shape[i];
-    text += (i ? ", " : "") + std::to_string(shape[i]);
-  }
-  if (!same) Refuse(name, "shape [" + text + "]", ShapeOf(x));
+std::vector<size_t> ShapeOf(const Array& x) {
+  std::vector<size_t> shape;
+  for (size_t i = 0; i < x.ndim(); ++i) shape.push_back(x.shape(i));
+  return shape;
 }
 
 template <typename Array>
-DType DTypeOf(const char* name, const Array& x) {
-  const DType dtype = StoredAs(x);
-  if (dtype != kNumDTypes) return dtype;
-  Refuse(name, "float32, float16 or uint16 (bfloat16 bits)", "another dtype");
-}
-
-// Checks dtype, rank, extents and contiguous columns.
-template <typename Array>
-void CheckArray(const char* name, const Array& x, size_t ndim, DType dtype) {
-  if (DTypeOf(name, x) != dtype) {
-    Refuse(name, "the dtype of the first array", "another");
-  }
-  if (x.ndim() != ndim) {
-    Refuse(name, std::to_string(ndim) + " dimensions", ShapeOf(x));
-  }
-  for (size_t i = 0; i < ndim; ++i) {
-    if (x.shape(i) > INT32_MAX) Refuse(name, "int32 extents", ShapeOf(x));
-  }
+void CheckFits(const char* name, const Array& x,
+               const std::vector<size_t>& shape, DType dtype) {
+  const bool fits = StoredAs(x) == dtype && ShapeOf(x) == shape;
   // numpy 2 gives an array without elements stride 0.
-  if (x.size() > 0 && x.shape(ndim - 1) > 1 && x.stride(ndim - 1) != 1) {
-    Refuse(name, "contiguous columns",
-           "column stride " + std::to_string(x.stride(ndim - 1)));
+  if (fits &&
+      (x.size() == 0 || shape.back() == 1 || x.stride(shape.size() - 1) == 1)) {
+    return;
   }
+  const std::string got = StoredAs(x) == dtype ? "the dtype" : "another dtype";
+  Refuse(name,
+         std::string(kDTypes[dtype].name) + " " + Text(shape) +
+             " with contiguous columns",
+         got + " and " + Text(ShapeOf(x)));
+}
+
+// The dtype of the array that says which one the others have.
+DType DTypeOf(const char* name, const In& x, size_t ndim) {
+  const DType dtype = StoredAs(x);
+  if (dtype == kNumDTypes || x.ndim() != ndim) {
+    Refuse(
+        name,
+        "float32, float16 or uint16 of " + std::to_string(ndim) + " dimensions",
+        "another dtype or " + Text(ShapeOf(x)));
+  }
+  CheckFits(name, x, ShapeOf(x), dtype);
+  return dtype;
+}
+
+const float* DataOf(const char* name, const std::optional<Weights>& weights,
+                    const std::vector<size_t>& shape) {
+  if (!weights) return nullptr;
+  CheckFits(name, *weights, shape, kFloat32);
+  return weights->data();
 }
 
 Result NewArray(size_t rows, size_t cols, DType dtype) {
@@ -79,109 +85,66 @@ AccumulationOrder OrderOf(const std::string& name, DType dtype) {
          "'" + name + "' of " + kDTypes[dtype].name);
 }
 
-GemmTile MakeGemm(const In& a, const In& b, bool trans_a, bool trans_b,
-                  const std::string& order = "ascending") {
-  const DType dtype = DTypeOf("a", a);
-  CheckArray("a", a, 2, dtype);
-  CheckArray("b", b, 2, dtype);
-  const size_t k = a.shape(trans_a ? 0 : 1), n = b.shape(trans_b ? 0 : 1);
-  if (b.shape(trans_b ? 1 : 0) != k) {
-    Refuse("b",
-           std::to_string(k) + (trans_b ? " columns" : " rows") +
-               ", as a has " + (trans_a ? "rows" : "columns"),
-           ShapeOf(b));
-  }
-  GemmTile tile{a.data(),
-                b.data(),
-                /*c=*/nullptr,
-                a.stride(0),
-                b.stride(0),
-                static_cast<int64_t>(n),
-                static_cast<int32_t>(a.shape(trans_a ? 1 : 0)),
-                static_cast<int32_t>(n),
-                static_cast<int32_t>(k),
-                dtype,
-                trans_a,
-                trans_b};
+// A new array, or none where what is made goes into `out` or `sums`.
+std::optional<Result> Gemm(const In& a, const In& b, const MaybeIsa& isa,
+                           bool trans_a, bool trans_b,
+                           const std::optional<In>& carry,
+                           const std::string& order,
+                           const std::optional<Weights>& row_weight,
+                           const std::optional<Out>& out,
+                           const std::optional<Out>& sums, bool bf16_sums) {
+  const DType dtype = DTypeOf("a", a, 2);
+  DTypeOf("b", b, 2);
+  const size_t m = a.shape(trans_a ? 1 : 0), k = a.shape(trans_a ? 0 : 1);
+  const size_t n = b.shape(trans_b ? 0 : 1);
+  CheckFits("b", b, trans_b ? std::vector{n, k} : std::vector{k, n}, dtype);
+  GemmTile tile{};
+  tile.a = a.data();
+  tile.b = b.data();
+  tile.lda = a.stride(0);
+  tile.ldb = b.stride(0);
+  tile.ldc = static_cast<int64_t>(n);
+  tile.m = static_cast<int32_t>(m);
+  tile.n = static_cast<int32_t>(n);
+  tile.k = static_cast<int32_t>(k);
+  tile.dtype = dtype;
+  tile.trans_a = trans_a;
+  tile.trans_b = trans_b;
   tile.order = OrderOf(order, dtype);
-  return tile;
-}
-
-template <typename Array>
-void CheckCarry(const Array& carry, const GemmTile& tile) {
-  if (carry.dtype() != nb::dtype<float>()) {
-    Refuse("carry", "float32", "another dtype");
+  tile.row_weight = DataOf("row_weight", row_weight, {m});
+  if (carry) {
+    CheckFits("carry", *carry, {m, n}, kFloat32);
+    // A tile that does not end in it only reads it.
+    tile.carry = static_cast<float*>(const_cast<void*>(carry->data()));
+    tile.ld_carry = carry->stride(0);
+    tile.carry_in = true;
   }
-  CheckArray("carry", carry, 2, kFloat32);
-  CheckShape("carry", carry,
-             {static_cast<size_t>(tile.m), static_cast<size_t>(tile.n)});
-}
-
-// The tile only reads a carry that it does not end in.
-void StartFrom(const std::optional<In>& carry, GemmTile* tile) {
-  if (!carry) return;
-  CheckCarry(*carry, *tile);
-  tile->carry = static_cast<float*>(const_cast<void*>(carry->data()));
-  tile->ld_carry = carry->stride(0);
-  tile->carry_in = true;
-}
-
-void RunGemm(const GemmTile& tile, Isa isa) {
+  std::optional<Result> made;
+  if (sums) {
+    CheckFits("sums", *sums, {m, n}, kFloat32);
+    if (carry && carry->data() != sums->data()) {
+      Refuse("carry", "the sums themselves", "another array");
+    }
+    tile.carry = static_cast<float*>(sums->data());
+    tile.ld_carry = sums->stride(0);
+    tile.carry_out = true;
+  } else if (out) {
+    CheckFits("out", *out, {m, n}, dtype);
+    tile.c = out->data();
+    tile.ldc = out->stride(0);
+  } else {
+    made = NewArray(m, n, dtype);
+    tile.c = made->data();
+  }
+  const Isa chosen = IsaOf(isa);
   thread_local GemmScratch scratch;
   const nb::gil_scoped_release release;
-  RunGemmTile(tile, isa, &scratch);
-}
-
-Result Gemm(const In& a, const In& b, const std::optional<std::string>& isa,
-            bool trans_a, bool trans_b, const std::optional<In>& carry,
-            const std::string& order,
-            const std::optional<Weights>& row_weight) {
-  GemmTile tile = MakeGemm(a, b, trans_a, trans_b, order);
-  StartFrom(carry, &tile);
-  if (row_weight) {
-    CheckShape("row_weight", *row_weight, {static_cast<size_t>(tile.m)});
-    tile.row_weight = row_weight->data();
+  if (bf16_sums) {
+    RunGemmTileBf16Accumulate(tile);
+  } else {
+    RunGemmTile(tile, chosen, &scratch);
   }
-  const Result c = NewArray(tile.m, tile.n, tile.dtype);
-  tile.c = c.data();
-  RunGemm(tile, IsaOf(isa));
-  return c;
-}
-
-void GemmInto(const In& a, const In& b, const Out& c,
-              const std::optional<std::string>& isa, bool trans_a, bool trans_b,
-              const std::optional<In>& carry, const std::string& order) {
-  GemmTile tile = MakeGemm(a, b, trans_a, trans_b, order);
-  StartFrom(carry, &tile);
-  CheckArray("c", c, 2, tile.dtype);
-  CheckShape("c", c,
-             {static_cast<size_t>(tile.m), static_cast<size_t>(tile.n)});
-  tile.c = c.data();
-  tile.ldc = c.stride(0);
-  RunGemm(tile, IsaOf(isa));
-}
-
-void GemmCarry(const In& a, const In& b, const Out& carry,
-               const std::optional<std::string>& isa, bool trans_a,
-               bool trans_b, bool carry_in, const std::string& order) {
-  GemmTile tile = MakeGemm(a, b, trans_a, trans_b, order);
-  CheckCarry(carry, tile);
-  tile.carry = static_cast<float*>(carry.data());
-  tile.ld_carry = carry.stride(0);
-  tile.carry_in = carry_in;
-  tile.carry_out = true;
-  RunGemm(tile, IsaOf(isa));
-}
-
-Result GemmBf16Accumulate(const In& a, const In& b, bool trans_a, bool trans_b,
-                          const std::optional<In>& carry) {
-  GemmTile tile = MakeGemm(a, b, trans_a, trans_b);
-  StartFrom(carry, &tile);
-  const Result c = NewArray(tile.m, tile.n, tile.dtype);
-  tile.c = c.data();
-  const nb::gil_scoped_release release;
-  RunGemmTileBf16Accumulate(tile);
-  return c;
+  return made;
 }
 
 ActivationKind ActivationOf(const std::string& name) {
@@ -190,110 +153,92 @@ ActivationKind ActivationOf(const std::string& name) {
   Refuse("activation", "'swiglu' or 'absolute'", "'" + name + "'");
 }
 
-Result Swiglu(const In& gate, const In& up,
-              const std::optional<Weights>& row_weight,
-              const std::string& activation, bool early_rounding,
-              const std::optional<std::string>& isa) {
-  const DType dtype = DTypeOf("gate", gate);
-  CheckArray("gate", gate, 2, dtype);
-  CheckArray("up", up, 2, dtype);
-  CheckShape("up", up, {gate.shape(0), gate.shape(1)});
+// Gate and up lie in rows of one pitch.
+void CheckUp(const In& gate, const In& up, DType dtype) {
+  CheckFits("up", up, ShapeOf(gate), dtype);
   if (gate.shape(0) > 1 && up.stride(0) != gate.stride(0)) {
     Refuse("up", "row stride " + std::to_string(gate.stride(0)) + " of gate",
            std::to_string(up.stride(0)));
   }
-  if (row_weight) CheckShape("row_weight", *row_weight, {gate.shape(0)});
-  const Result out = NewArray(gate.shape(0), gate.shape(1), dtype);
-  const SwigluTile tile = {gate.data(),
-                           up.data(),
-                           out.data(),
-                           gate.stride(0),
-                           static_cast<int64_t>(gate.shape(1)),
-                           static_cast<int32_t>(gate.shape(0)),
-                           static_cast<int32_t>(gate.shape(1)),
-                           row_weight ? row_weight->data() : nullptr,
-                           dtype,
-                           ActivationOf(activation),
-                           early_rounding};
-  const Isa chosen = IsaOf(isa);
-  const nb::gil_scoped_release release;
-  RunSwigluTile(tile, chosen);
+}
+
+Result Swiglu(const In& gate, const In& up,
+              const std::optional<Weights>& row_weight,
+              const std::string& activation, bool early_rounding,
+              const MaybeIsa& isa) {
+  const DType dtype = DTypeOf("gate", gate, 2);
+  CheckUp(gate, up, dtype);
+  const size_t rows = gate.shape(0), cols = gate.shape(1);
+  Result out = NewArray(rows, cols, dtype);
+  SwigluTile tile{};
+  tile.gate = gate.data();
+  tile.up = up.data();
+  tile.out = out.data();
+  tile.ld_in = gate.stride(0);
+  tile.ld_out = static_cast<int64_t>(cols);
+  tile.rows = static_cast<int32_t>(rows);
+  tile.cols = static_cast<int32_t>(cols);
+  tile.row_weight = DataOf("row_weight", row_weight, {rows});
+  tile.dtype = dtype;
+  tile.activation = ActivationOf(activation);
+  tile.early_rounding = early_rounding;
+  RunSwigluTile(tile, IsaOf(isa));
   return out;
 }
 
-void CheckSameShape(const char* name, const In& x, const In& first,
-                    DType dtype) {
-  CheckArray(name, x, first.ndim(), dtype);
-  CheckShape(name, x, {first.shape(0), first.shape(1)});
-}
-
 // d_gate, d_up and, where asked for, d_row_weight [rows, 1].
-nb::tuple SwigluGrad(const In& d_out, const In& gate, const In& up,
-                     const std::optional<Weights>& row_weight,
-                     const std::string& activation, bool want_d_row_weight,
-                     const std::optional<std::string>& isa) {
-  const DType dtype = DTypeOf("d_out", d_out);
-  CheckArray("d_out", d_out, 2, dtype);
-  CheckSameShape("gate", gate, d_out, dtype);
-  CheckSameShape("up", up, d_out, dtype);
+std::vector<Result> SwigluGrad(const In& d_out, const In& gate, const In& up,
+                               const std::optional<Weights>& row_weight,
+                               const std::string& activation,
+                               bool want_d_row_weight, const MaybeIsa& isa) {
+  const DType dtype = DTypeOf("d_out", d_out, 2);
+  CheckFits("gate", gate, ShapeOf(d_out), dtype);
+  CheckUp(gate, up, dtype);
   const size_t rows = d_out.shape(0), cols = d_out.shape(1);
-  if (rows > 1 && up.stride(0) != gate.stride(0)) {
-    Refuse("up", "row stride " + std::to_string(gate.stride(0)) + " of gate",
-           std::to_string(up.stride(0)));
+  std::vector<Result> made = {NewArray(rows, cols, dtype),
+                              NewArray(rows, cols, dtype)};
+  if (want_d_row_weight) made.push_back(NewArray(rows, 1, kFloat32));
+  SwigluGradTile tile{};
+  tile.d_out = d_out.data();
+  tile.gate = gate.data();
+  tile.up = up.data();
+  tile.d_gate = made[0].data();
+  tile.d_up = made[1].data();
+  tile.ld_d_out = d_out.stride(0);
+  tile.ld_in = gate.stride(0);
+  tile.ld_grad = static_cast<int64_t>(cols);
+  tile.rows = static_cast<int32_t>(rows);
+  tile.cols = static_cast<int32_t>(cols);
+  tile.row_weight = DataOf("row_weight", row_weight, {rows});
+  if (want_d_row_weight) {
+    tile.d_row_weight = static_cast<float*>(made[2].data());
   }
-  if (row_weight) CheckShape("row_weight", *row_weight, {rows});
-  const Result d_gate = NewArray(rows, cols, dtype);
-  const Result d_up = NewArray(rows, cols, dtype);
-  const Result d_row_weight = NewArray(rows, 1, kFloat32);
-  const SwigluGradTile tile = {
-      d_out.data(),
-      gate.data(),
-      up.data(),
-      d_gate.data(),
-      d_up.data(),
-      d_out.stride(0),
-      gate.stride(0),
-      static_cast<int64_t>(cols),
-      static_cast<int32_t>(rows),
-      static_cast<int32_t>(cols),
-      row_weight ? row_weight->data() : nullptr,
-      want_d_row_weight ? static_cast<float*>(d_row_weight.data()) : nullptr,
-      dtype,
-      ActivationOf(activation)};
-  const Isa chosen = IsaOf(isa);
-  {
-    const nb::gil_scoped_release release;
-    RunSwigluGradTile(tile, chosen);
-  }
-  if (!want_d_row_weight) return nb::make_tuple(d_gate, d_up);
-  return nb::make_tuple(d_gate, d_up, d_row_weight);
+  tile.dtype = dtype;
+  tile.activation = ActivationOf(activation);
+  RunSwigluGradTile(tile, IsaOf(isa));
+  return made;
 }
 
 Result ScaleRows(const In& x, const std::optional<Weights>& weight,
-                 const std::optional<std::string>& isa) {
-  const DType dtype = DTypeOf("x", x);
-  CheckArray("x", x, 2, dtype);
-  if (weight) CheckShape("weight", *weight, {x.shape(0)});
-  const Result out = NewArray(x.shape(0), x.shape(1), dtype);
+                 const MaybeIsa& isa) {
+  const DType dtype = DTypeOf("x", x, 2);
+  Result out = NewArray(x.shape(0), x.shape(1), dtype);
   const ScaleRowsTile tile = {x.data(),
                               out.data(),
-                              weight ? weight->data() : nullptr,
+                              DataOf("weight", weight, {x.shape(0)}),
                               x.stride(0),
                               static_cast<int64_t>(x.shape(1)),
                               static_cast<int32_t>(x.shape(0)),
                               static_cast<int32_t>(x.shape(1)),
                               dtype};
-  const Isa chosen = IsaOf(isa);
-  const nb::gil_scoped_release release;
-  RunScaleRowsTile(tile, chosen);
+  RunScaleRowsTile(tile, IsaOf(isa));
   return out;
 }
 
-Result RowDot(const In& a, const In& b, const std::optional<std::string>& isa) {
-  const DType dtype = DTypeOf("a", a);
-  CheckArray("a", a, 2, dtype);
-  CheckSameShape("b", b, a, dtype);
-  const Result out = NewArray(a.shape(0), 1, kFloat32);
+Result RowDot(const In& a, const In& b, const MaybeIsa& isa) {
+  const DType dtype = DTypeOf("a", a, 2);
+  CheckFits("b", b, ShapeOf(a), dtype);
+  Result out = NewArray(a.shape(0), 1, kFloat32);
   const RowDotTile tile = {a.data(),
                            b.data(),
                            static_cast<float*>(out.data()),
@@ -302,26 +247,17 @@ Result RowDot(const In& a, const In& b, const std::optional<std::string>& isa) {
                            static_cast<int32_t>(a.shape(0)),
                            static_cast<int32_t>(a.shape(1)),
                            dtype};
-  const Isa chosen = IsaOf(isa);
-  const nb::gil_scoped_release release;
-  RunRowDotTile(tile, chosen);
+  RunRowDotTile(tile, IsaOf(isa));
   return out;
 }
 
 Result Combine(const In& returned, const std::optional<Weights>& weights,
-               const std::optional<std::string>& isa) {
-  const DType dtype = DTypeOf("returned", returned);
-  CheckArray("returned", returned, 3, dtype);
+               const MaybeIsa& isa) {
+  const DType dtype = DTypeOf("returned", returned, 3);
   const size_t tokens = returned.shape(0), top_k = returned.shape(1);
-  if (top_k == 0) Refuse("returned", "at least one slot", ShapeOf(returned));
-  if (tokens > 1 &&
-      returned.stride(0) != static_cast<int64_t>(top_k) * returned.stride(1)) {
-    Refuse("returned", "rows at one stride", "tokens apart from slots");
-  }
-  if (weights) CheckShape("weights", *weights, {tokens, top_k});
-  const Result y = NewArray(tokens, returned.shape(2), dtype);
+  Result y = NewArray(tokens, returned.shape(2), dtype);
   const CombineTile tile = {returned.data(),
-                            weights ? weights->data() : nullptr,
+                            DataOf("weights", weights, {tokens, top_k}),
                             y.data(),
                             returned.stride(1),
                             static_cast<int64_t>(returned.shape(2)),
@@ -329,36 +265,26 @@ Result Combine(const In& returned, const std::optional<Weights>& weights,
                             static_cast<int32_t>(top_k),
                             static_cast<int32_t>(returned.shape(2)),
                             dtype};
-  const Isa chosen = IsaOf(isa);
-  const nb::gil_scoped_release release;
-  RunCombineTile(tile, chosen);
+  RunCombineTile(tile, IsaOf(isa));
   return y;
 }
 
-double MaxUlp(uint64_t begin, uint64_t end,
-              const std::optional<std::string>& isa) {
-  constexpr uint64_t kEnd = uint64_t{1} << 32;
-  if (begin > end || end > kEnd) {
-    Refuse("begin_bits, end_bits", "0 <= begin_bits <= end_bits <= 2^32",
-           std::to_string(begin) + ", " + std::to_string(end));
-  }
+double MaxUlp(uint64_t begin, uint64_t end, const MaybeIsa& isa) {
   const Isa chosen = IsaOf(isa);
   const nb::gil_scoped_release release;
   return ExpMaxUlp(begin, end, chosen);
 }
 
 // [rows, cols] of a storage dtype in another, row by row.
-Result Convert(const In& x, const std::string& to,
-               const std::optional<std::string>& isa) {
-  const DType from = DTypeOf("x", x);
-  CheckArray("x", x, 2, from);
+Result Convert(const In& x, const std::string& to, const MaybeIsa& isa) {
+  const DType from = DTypeOf("x", x, 2);
   const auto named = [&](const DTypeInfo& info) { return info.name == to; };
   const auto* const found =
       std::find_if(std::begin(kDTypes), std::end(kDTypes), named);
   if (found == std::end(kDTypes)) Refuse("to", "a storage dtype", to);
   const auto dtype = DType(found - std::begin(kDTypes));
   const size_t rows = x.shape(0), cols = x.shape(1);
-  const Result out = NewArray(rows, cols, dtype);
+  Result out = NewArray(rows, cols, dtype);
   const GemmKernels& kernels = GemmKernelsOf(IsaOf(isa));
   std::vector<float> wide(cols);
   for (size_t i = 0; i < rows; ++i) {
@@ -387,25 +313,16 @@ void BindKernels(nb::module_& m) {
   m.def("isas", &Isas, "Instruction sets of this build that this CPU runs.");
   m.def("gemm_tile", &Gemm, "a"_a, "b"_a, "isa"_a = none, "trans_a"_a = false,
         "trans_b"_a = false, "carry"_a = none, "order"_a = "ascending",
-        "row_weight"_a = none,
+        "row_weight"_a = none, "out"_a = none, "sums"_a = none,
+        "bf16_sums"_a = false,
         "`[m, k] @ [k, n] -> [m, n]`, float32, float16 or bfloat16 bits "
         "(uint16).\n\n"
         "isa: None for the best.  trans_a, trans_b: stored [k, m], [n, k].\n"
         "carry: `[m, n] f32` that the sums start from.  order: of the sum,\n"
         "'ascending' or, of bfloat16, 'even_odd_32'.  row_weight: `[m] f32`\n"
-        "that multiply sums.  Raises ValueError.");
-  m.def("gemm_tile_into", &GemmInto, "a"_a, "b"_a, "c"_a, "isa"_a = none,
-        "trans_a"_a = false, "trans_b"_a = false, "carry"_a = none,
-        "order"_a = "ascending",
-        "gemm_tile into `c`, which overlaps none of the others.");
-  m.def("gemm_tile_carry", &GemmCarry, "a"_a, "b"_a, "carry"_a, "isa"_a = none,
-        "trans_a"_a = false, "trans_b"_a = false, "carry_in"_a = true,
-        "order"_a = "ascending",
-        "gemm_tile whose sums end in `carry`, `[m, n] f32`, unrounded; they\n"
-        "start from it where carry_in, else from zero.");
-  m.def("gemm_tile_bf16_accumulate", &GemmBf16Accumulate, "a"_a, "b"_a,
-        "trans_a"_a = false, "trans_b"_a = false, "carry"_a = none,
-        "gemm_tile with every partial sum rounded to bfloat16: a fault.");
+        "that multiply sums.  out: where it goes; it overlaps no operand.\n"
+        "sums: `[m, n] f32` that it ends in instead, unrounded.  bf16_sums:\n"
+        "every partial sum rounded to bfloat16, which is a fault.");
   m.def("swiglu_tile", &Swiglu, "gate"_a, "up"_a, "row_weight"_a = none,
         "activation"_a = "swiglu", "early_rounding"_a = false, "isa"_a = none,
         "`[rows, cols] x2 (, [rows] f32) -> [rows, cols]`:\nact(gate) * up "

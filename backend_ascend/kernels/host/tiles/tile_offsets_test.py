@@ -39,7 +39,7 @@ def test_gemm(isa, trans_a, trans_b):
   want = _native.gemm_tile(a, b, **how)
   near_b = b if trans_b else far(b)
   out = far(np.zeros_like(want))
-  _native.gemm_tile_into(far(a), near_b, out, **how)
+  _native.gemm_tile(far(a), near_b, out=out, **how)
   assert (out == want).all()
 
 

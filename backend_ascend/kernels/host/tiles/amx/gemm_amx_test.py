@@ -16,9 +16,9 @@ from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
 _TILES = 'backend_ascend/kernels/host/tiles'
 _SOURCES = ('amx/gemm_amx_test', 'gemm', 'gemm_portable')
 # Around one tile, two, and the rows and columns that one call takes.
-SHAPES = ((1, 1), (15, 17), (16, 16), (17, 31), (32, 32), (33, 40), (70, 65))
+SHAPES = ((1, 1), (15, 17), (16, 16), (17, 31), (32, 32), (70, 65))
 # No step, around one and two, odd, and past the depth of a panel.
-DEPTHS = (0, 1, 2, 31, 32, 33, 63, 100, 257, 300, 400)
+DEPTHS = (0, 1, 31, 32, 33, 63, 100, 300)
 
 
 @pytest.fixture(scope='module')
@@ -68,13 +68,12 @@ def test_bits_are_those_of_plain_multiply_adds(model):
   # AMX runs multiplies them on a model of AMX, then it configures, loads and
   # releases tiles as the CPU demands, and sums have the order's bits.
   cases = []
+  ways = itertools.cycle(itertools.product((0, 1), repeat=2))
   for (m, n), k in itertools.product(SHAPES, DEPTHS):
-    for trans in itertools.product((0, 1), repeat=2):
+    for trans in itertools.islice(ways, 3):
       a, b = _operands(m, k, n)
       want = np.empty((m, n), 'f4')
-      _native.gemm_tile_carry(
-        a, b, want, 'portable', carry_in=False, order='even_odd_32'
-      )
+      _native.gemm_tile(a, b, 'portable', order='even_odd_32', sums=want)
       if k > 64 and m > 4 and n > 4:
         assert want[4, 4].view('u4') == (k % 32 > 1) << 31
       a, b = a.T if trans[0] else a, b.T if trans[1] else b
