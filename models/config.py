@@ -61,6 +61,8 @@ class ModelConfig:
     shared_expert_intermediate_size: its width, for a family that has it so.
     head_dim: width of a head, which need not be hidden_size over heads; 0 for
       attention 'mla', which has widths of its own.
+    partial_rotary_factor: so much of a head, from its start, rotates.
+    use_qk_norm: whether queries and keys are normalised, if the family's are.
     sliding_window: a token sees itself and so many less one before it; None for
       all.
     q_lora_rank: width of compressed queries; None for none.
@@ -110,6 +112,8 @@ class ModelConfig:
   attention_bias: bool = False
   qkv_bias: bool = False
   head_dim: int = 0
+  partial_rotary_factor: float = 1.0
+  use_qk_norm: bool = True
   sliding_window: int | None = None
   q_lora_rank: int | None = None
   kv_lora_rank: int = 0
@@ -180,6 +184,11 @@ class ModelConfig:
     return self.norm_topk_prob and (several or self.family.normalizes_one)
 
   @property
+  def qk_norm(self) -> str:
+    """How queries and keys are normalised: see `Family.qk_norm`."""
+    return self.family.qk_norm if self.use_qk_norm else ''
+
+  @property
   def qk_head_dim(self) -> int:
     """Width of a query or key."""
     return self.head_dim or self.qk_nope_head_dim + self.qk_rope_head_dim
@@ -187,7 +196,8 @@ class ModelConfig:
   @property
   def rope_dim(self) -> int:
     """Width of the part of a query or key that rotates."""
-    return self.head_dim or self.qk_rope_head_dim
+    width = self.head_dim or self.qk_rope_head_dim
+    return int(width * self.partial_rotary_factor)
 
   def has_experts(self, layer: int) -> bool:
     """Returns whether a layer, counted from 0, has routed experts."""
@@ -306,6 +316,8 @@ _MAY_BE_NULL = (
 _ROPE = ('rope_theta', 'rope_scaling', 'rope_parameters')
 # Of the fields of `RopeScaling` that are no floats, a value of the type.
 _ROPE_TYPES = {_CONTEXT: 0, 'truncate': True}
+# Numbers that a file may hold beside a form of rope, in it, or both.
+_BESIDE = ('rope_theta', 'partial_rotary_factor')
 
 
 def _hf_names(family: families.Family) -> dict[str, str]:
@@ -432,13 +444,14 @@ def _rope(
     raise ValueError(
       f"{key}: expected the type 'default' or 'yarn', got {sorted(kinds)}"
     )
-  out = {'rope_theta': _theta(family, key, given, fields)}
+  beside = [name for name in _BESIDE if name in family.defaults]
+  out = {name: _beside(family, key, name, given, fields) for name in beside}
   known = dataclasses.fields(RopeScaling) if kinds == {'yarn'} else ()
   types = {field.name: _ROPE_TYPES.get(field.name, 0.0) for field in known}
   if unknown := sorted(set(given) - set(types)):
     raise ValueError(
       f'{key}: expected of the type {min(kinds)!r} no key but '
-      f'{["rope_theta", *types]}, got {unknown[0]!r}'
+      f'{[*beside, *types]}, got {unknown[0]!r}'
     )
   if not types:
     return out
@@ -451,20 +464,19 @@ def _rope(
   return out | {'rope_scaling': scaling}
 
 
-def _theta(
+def _beside(
   family: families.Family,
   key: str,
+  name: str,
   given: dict[str, Any],
   fields: Mapping[str, Any],
 ) -> float:
-  """Takes `rope_theta` out of one form; beside it, it must be the same."""
-  outer = _value(family, 'rope_theta', fields)
-  theta = given.pop('rope_theta', outer)
-  if 'rope_theta' in fields and theta != outer:
-    raise ValueError(
-      f'{key}.rope_theta: expected rope_theta={outer}, got {theta!r}'
-    )
-  return _typed(f'{key}.rope_theta', 0.0, theta)
+  """Takes a number out of one form; beside it, it must be the same."""
+  outer = _value(family, name, fields)
+  value = given.pop(name, outer)
+  if name in fields and value != outer:
+    raise ValueError(f'{key}.{name}: expected {name}={outer}, got {value!r}')
+  return _typed(f'{key}.{name}', 0.0, value)
 
 
 def _scaling_to_hf(scaling: RopeScaling) -> dict[str, Any]:
@@ -529,9 +541,11 @@ def _check_heads(config: ModelConfig) -> None:
   )
   if config.family.attention == 'mla':
     _require(kv_heads == heads, 'num_key_value_heads', f'{heads}', kv_heads)
-  width = config.rope_dim
+  width, part = config.rope_dim, config.partial_rotary_factor
+  _require(0 < part <= 1, 'partial_rotary_factor', 'in (0, 1]', part)
   name = 'head_dim' if config.head_dim else _hf(config, 'qk_rope_head_dim')
-  _require(width % 2 == 0, name, 'an even width', width)
+  fine = width >= 2 and width % 2 == 0
+  _require(fine, name, 'an even width that rotates', width)
 
 
 def _check_router(config: ModelConfig) -> None:

@@ -140,6 +140,7 @@ class TestAbsentKeys:
     'olmoe': dict(_GOLDEN['olmoe_bias'], rms_norm_eps=1e-3),
     'qwen2_moe': _GOLDEN['qwen2_sparse'],
     'dots1': dict(_GOLDEN['dots_groups'], sliding_window=None),
+    'glm4_moe': _GOLDEN['glm_groups'],
     'pangu_ultra_moe': dict(
       fields('pangu_ultra_moe'), router_enable_expert_bias=True
     ),
@@ -267,6 +268,10 @@ class TestRefusals:
       ('deepseek2_groups', 'topk_method', None),
       ('deepseek2_groups', 'topk_group', None),
       ('deepseek2_groups', 'scoring_func', 'sigmoid'),
+      ('glm_groups', 'partial_rotary_factor', 0.0),
+      ('glm_groups', 'partial_rotary_factor', 1.5),
+      ('glm_groups', 'partial_rotary_factor', '0.5'),
+      ('glm_groups', 'head_dim', 10),
     ],
   )
   def test_what_one_family_alone_has(self, golden, field, value):
@@ -277,6 +282,13 @@ class TestRefusals:
     listed = {'layer_types': ['full_attention'] * 2, 'max_window_layers': 0}
     config = config_lib.from_hf(_GOLDEN['dots_groups'] | listed)
     assert config.sliding_window is None
+
+  def test_parts_of_a_head_that_rotates_that_disagree(self):
+    given = _GOLDEN['glm_yarn'] | {'partial_rotary_factor': 0.5}
+    name = 'partial_rotary_factor'
+    refusal = f'^rope_parameters.{name}: expected {name}=0.5, got 0.75$'
+    with pytest.raises(ValueError, match=refusal):
+      config_lib.from_hf(given)
 
   def test_two_names_of_a_field_that_disagree(self):
     given = fields('pangu_ultra_moe', n_routed_experts=8)

@@ -290,6 +290,40 @@ _DOTS1 = Family(
   fixed={'moe_layer_freq': 1},
   unused=('scoring_func', 'topk_method', 'use_sliding_window'),
 )
+# GLM-4.5: dots1's layer, of which a part of each head rotates.
+_GLM4_MOE = Family(
+  architecture='Glm4MoeForCausalLM',
+  attention='gqa',
+  router='sigmoid_group',
+  qk_norm='head',
+  defaults=_COMMON
+  | dict(
+    vocab_size=151552,
+    hidden_size=4096,
+    intermediate_size=10944,
+    moe_intermediate_size=1408,
+    num_hidden_layers=46,
+    num_attention_heads=96,
+    num_key_value_heads=8,
+    head_dim=0,
+    num_experts=128,
+    num_experts_per_tok=8,
+    num_shared_experts=1,
+    qkv_bias=False,
+    use_qk_norm=False,
+    partial_rotary_factor=0.5,
+    norm_topk_prob=True,
+    routed_scaling_factor=1.0,
+    n_group=1,
+    topk_group=1,
+    first_k_dense_replace=1,
+    num_nextn_predict_layers=1,
+    max_position_embeddings=131072,
+    rms_norm_eps=1e-5,
+  ),
+  renamed=_DEEPSEEK_V3.renamed | {'qkv_bias': 'attention_bias'},
+  also_named=_DEEPSEEK_V3.also_named,
+)
 _MIXTRAL = Family(
   architecture='MixtralForCausalLM',
   attention='gqa',
@@ -384,5 +418,6 @@ FAMILIES = {
   'olmoe': _OLMOE,
   'qwen2_moe': _QWEN2_MOE,
   'dots1': _DOTS1,
+  'glm4_moe': _GLM4_MOE,
   'pangu_ultra_moe': _PANGU,
 }

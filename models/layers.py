@@ -153,14 +153,25 @@ def grouped_attention(
   """
   nn, config = run.nn, run.config
   queries, keys, values = (_heads(run, params, name, x) for name in 'qkv')
-  queries = nn.rotate(queries, seen.rope, config.rope_interleave)
-  keys = nn.rotate(keys, seen.rope, config.rope_interleave)
+  queries, keys = (_turned(run, x, seen) for x in (queries, keys))
   held: Entries = {'keys': keys, 'values': values}
   if entries is not None:
     held = nn.append(entries, held, seen.length)
   scale = config.head_dim**-0.5
   out = nn.attend(queries, held['keys'], held['values'], seen.mask, scale)
   return nn.linear(params, 'o_proj', out), held
+
+
+def _turned(
+  run: Run, x: at.Float[Any, 'B S H X'], seen: Any
+) -> at.Float[Any, 'B S H X']:
+  """Returns `x` with the part of each head that rotates turned."""
+  nn, config = run.nn, run.config
+  if config.rope_dim == x.shape[-1]:
+    return nn.rotate(x, seen.rope, config.rope_interleave)
+  turning, plain = nn.parts(x, config.rope_dim)
+  turned = nn.rotate(turning, seen.rope, config.rope_interleave)
+  return nn.concat((turned, plain))
 
 
 def _heads(
@@ -170,9 +181,9 @@ def _heads(
   config = run.config
   y = run.nn.linear(params, f'{name}_proj', x)
   heads = y.reshape(*y.shape[:2], -1, config.head_dim)
-  if name == 'v' or not config.family.qk_norm:
+  if name == 'v' or not config.qk_norm:
     return heads
-  whole = config.family.qk_norm == 'whole'
+  whole = config.qk_norm == 'whole'
   y = run.norm(params, f'{name}_norm', y if whole else heads)
   return y.reshape(heads.shape)
 

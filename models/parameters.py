@@ -145,8 +145,8 @@ def _gqa(config: config_lib.ModelConfig) -> Shapes:
     | _linear('v_proj', width, keys, of_inputs)
     | _linear('o_proj', queries, width, bias)
   )
-  if config.family.qk_norm:
-    whole = config.family.qk_norm == 'whole'
+  if config.qk_norm:
+    whole = config.qk_norm == 'whole'
     shapes |= _norm('q_norm', queries if whole else config.head_dim)
     shapes |= _norm('k_norm', keys if whole else config.head_dim)
   return shapes

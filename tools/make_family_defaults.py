@@ -42,7 +42,9 @@ def _defaults(config_class) -> dict:
     for field in dataclasses.fields(config_class)
     if field.name not in base
   }
-  return out | dict(rope_theta=config_class.default_theta)
+  rope = config_class().rope_parameters
+  beside = ('rope_theta', 'partial_rotary_factor')
+  return out | {name: rope[name] for name in beside if name in rope}
 
 
 if __name__ == '__main__':

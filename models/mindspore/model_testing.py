@@ -1,5 +1,7 @@
 """What tests of the MindSpore models share."""
 
+from collections.abc import Callable
+
 import mindspore as ms
 import numpy as np
 
@@ -22,6 +24,13 @@ def model(
   """Returns a golden configuration with parameters and tokens of a seed."""
   params = tensors(golden.weights(name, 0), dtype)
   return golden.config(name), params, ms.Tensor(golden.tokens(name, 0))
+
+
+def model_of(
+  case: golden.Golden, dtype: str, moe: str
+) -> Callable[[dict[str, np.ndarray]], golden.Result]:
+  """Returns the decoder of a golden configuration, of other parameters."""
+  return lambda params: gradients(case._replace(params=params), dtype, moe)
 
 
 def gradients(case: golden.Golden, dtype: str, moe: str) -> golden.Result:
