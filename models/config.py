@@ -284,7 +284,7 @@ def load(name: str) -> ModelConfig:
       )
   try:
     fields = json.loads(path.read_text())
-  except (UnicodeDecodeError, json.JSONDecodeError) as e:
+  except ValueError as e:
     raise ValueError(f'{path}: expected JSON, got {e}') from e
   if not isinstance(fields, dict):
     raise ValueError(f'{path}: expected an object, got {type(fields).__name__}')
@@ -296,6 +296,8 @@ def names() -> tuple[str, ...]:
   return tuple(sorted(path.stem for path in _CONFIGS.glob('*.json')))
 
 
+# Indices are int32.
+_MOST = 2**31 - 1
 _OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
 # Fields that may be 0, each with what it then means in `ModelConfig`.
 _MAY_BE_ZERO = (
@@ -394,9 +396,13 @@ def _typed(theirs: str, default: Any, value: Any) -> Any:
   if isinstance(default, float):
     if not (_is_int(value) or isinstance(value, float)):
       raise ValueError(f'{theirs}: expected a number, got {value!r}')
-    return float(value)
+    try:
+      return float(value)
+    except OverflowError as e:
+      raise ValueError(f'{theirs}: expected a number, got {value!r}') from e
   if not _is_int(value):
     raise ValueError(f'{theirs}: expected an integer, got {value!r}')
+  _require(value <= _MOST, theirs, f'<= {_MOST}', value)
   return value
 
 
@@ -491,12 +497,13 @@ def _scaling_to_hf(scaling: RopeScaling) -> dict[str, Any]:
 def _check(config: ModelConfig) -> None:
   for name, default in config.family.defaults.items():
     value, theirs = getattr(config, name), _hf(config, name)
-    if name in _OPTIONAL_SIZES:
-      fine = value is None or (_is_int(value) and value >= 1)
-      _require(fine, theirs, '>= 1', value)
-    elif (default is None or _is_int(default)) and name not in _NO_SIZES:
+    if name in _OPTIONAL_SIZES and value is None:
+      continue
+    is_size = default is None or _is_int(default) or name in _OPTIONAL_SIZES
+    if is_size and name not in _NO_SIZES:
       least = 0 if name in _MAY_BE_ZERO else 1
       _require(_is_int(value) and value >= least, theirs, f'>= {least}', value)
+      _require(value <= _MOST, theirs, f'<= {_MOST}', value)
     elif isinstance(default, float):
       turns = name == 'rope_theta'  # YaRN divides by its logarithm.
       fine = math.isfinite(value) and (value > 1 if turns else value >= 0)

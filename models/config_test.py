@@ -82,12 +82,12 @@ class TestMeaning:
     assert config_lib.from_hf(given) == config_lib.load('pangu_ultra_moe')
 
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
-  def test_a_single_weight_is_divided_by_itself_but_in_pangu(self, model_type):
+  def test_a_single_weight_is_divided_by_itself_or_not(self, model_type):
     given = TestAbsentKeys.SMALL[model_type] | {'num_experts_per_tok': 1}
     if model_type not in ('mixtral', 'deepseek_v2'):
       given = given | {'norm_topk_prob': True}
     config = config_lib.from_hf(given)
-    never = ('deepseek_v2', 'pangu_ultra_moe')
+    never = ('deepseek_v2', 'kimi_k2', 'pangu_ultra_moe')
     assert config.normalizes_weights == (model_type not in never)
 
   def test_layers_with_experts(self):
@@ -180,6 +180,12 @@ class TestRefusals:
       ('pangu_ultra_moe', 'topk_group', 2),
       ('deepseek_tiny', 'hidden_size', '128'),
       ('deepseek_tiny', 'hidden_size', True),
+      ('deepseek_tiny', 'hidden_size', 10**400),
+      ('deepseek_tiny', 'q_lora_rank', 2**31),
+      ('deepseek_tiny', 'rms_norm_eps', 10**400),
+      ('deepseek_tiny', 'rope_theta', 10**400),
+      ('deepseek_tiny', 'rope_scaling', YARN | {'factor': 10**400}),
+      ('deepseek_tiny', 'rope_scaling', YARN | {CONTEXT: 10**400}),
       ('deepseek_tiny', 'hidden_act', 'gelu'),
       ('deepseek_tiny', 'scoring_func', 'softmax'),
       ('deepseek_tiny', 'topk_method', 'greedy'),
@@ -300,7 +306,14 @@ class TestRefusals:
     with pytest.raises(ValueError, match='^hidden_size: expected >= 1, got -1'):
       dataclasses.replace(config, hidden_size=-1)
 
-  @pytest.mark.parametrize('text', ['', '[]', '{', '\xff'])
+  def test_a_size_of_a_dataclass_too(self):
+    config = config_lib.load('qwen3_moe_tiny')
+    with pytest.raises(ValueError, match='^vocab_size: expected <= 2147483647'):
+      dataclasses.replace(config, vocab_size=10**400)
+
+  @pytest.mark.parametrize(
+    'text', ['', '[]', '{', '\xff', '{"hidden_size": 1' + '0' * 5000 + '}']
+  )
   def test_a_file_that_is_no_configuration(self, tmp_path, text):
     path = tmp_path / 'config.json'
     path.write_bytes(text.encode('latin-1'))

@@ -409,10 +409,13 @@ _PANGU = Family(
     'topk_group': 1,
   },
 )
+# DeepSeek-V3 by the code that is published with its weights, not
+# transformers'; its files name that class.
+_KIMI_K2 = dataclasses.replace(_DEEPSEEK_V3, normalizes_one=False)
 FAMILIES = {
   'deepseek_v2': _DEEPSEEK_V2,
   'deepseek_v3': _DEEPSEEK_V3,
-  'kimi_k2': _DEEPSEEK_V3,  # its files name DeepSeek-V3's class
+  'kimi_k2': _KIMI_K2,
   'qwen3_moe': _QWEN3_MOE,
   'mixtral': _MIXTRAL,
   'olmoe': _OLMOE,
