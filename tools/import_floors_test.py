@@ -65,6 +65,7 @@ ROOMS = {
       'kernels/host/checks/races.cc',
       'kernels/host/ranks',
     ),
+    ('kernels/ascendc/npus',),
     ('frontends', 'simulator/trace'),
     # The twin's instructions as data; its memory is watched by them.
     ('kernels/ascendc/twin/engine/instruction.h',),
@@ -75,6 +76,7 @@ ROOMS = {
     ('kernels/ascendc/twin/instructions', 'kernels/ascendc/operator'),
     ('kernels/ascendc/twin/include',),
     ('kernels/ascendc/twin/launch',),
+    ('kernels/ascendc/npus/standin',),
     ('taskflow/fuzz',),
   ),
 }

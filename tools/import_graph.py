@@ -49,10 +49,12 @@ EXTENSIONS = {
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-# What Ascend C gives device source, and the twin in its place.
+# What CANN gives, and stand-ins in its place.
 _TOOLKIT = {
+  'acl/acl.h',
   'kernel_operator.h',
   'register/op_def_registry.h',
+  'shmem.h',
   'tiling/platform/platform_ascendc.h',
 }
 

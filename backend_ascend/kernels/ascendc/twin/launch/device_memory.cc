@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend_ascend/kernels/ascendc/launch/launch_arrays.h"
 #include "backend_ascend/kernels/host/tiles/poison.h"
 #include "backend_ascend/kernels/host/tiles/storage.h"
 
@@ -15,19 +14,6 @@ using ascend_twin::GlobalRange;
 
 constexpr uint64_t kAlign = 512;
 constexpr uint64_t kGap = 4096;  // behind each array: a wild access hits none
-
-GlobalKind KindOf(Content content) {
-  switch (content) {
-    case Content::kConstant:
-      return GlobalKind::kConstant;
-    case Content::kEmpty:
-      return GlobalKind::kEmpty;
-    case Content::kCounters:
-      return GlobalKind::kFlags;
-    default:
-      return GlobalKind::kFilled;
-  }
-}
 
 // Zeros are what nobody wrote there, and poison what nobody read either.
 template <class T>
@@ -41,6 +27,19 @@ void CopyPadding(const char* from, int64_t elements, T poison, T nan,
 }
 
 }  // namespace
+
+GlobalKind KindOf(Content content) {
+  switch (content) {
+    case Content::kConstant:
+      return GlobalKind::kConstant;
+    case Content::kEmpty:
+      return GlobalKind::kEmpty;
+    case Content::kCounters:
+      return GlobalKind::kFlags;
+    default:
+      return GlobalKind::kFilled;
+  }
+}
 
 class DeviceMemory::Placer {
  public:

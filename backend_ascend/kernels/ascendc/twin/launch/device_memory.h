@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend_ascend/kernels/ascendc/launch/launch_arrays.h"
 #include "backend_ascend/kernels/ascendc/launch_args.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
@@ -15,6 +16,9 @@
 #include "backend_ascend/kernels/host/load/plan.h"
 
 namespace hpmoe {
+
+// What the twin holds a kernel to.
+ascend_twin::GlobalKind KindOf(Content content);
 
 class DeviceMemory {
  public:

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "backend_ascend/kernels/ascendc/launch/target.h"
+#include "backend_ascend/kernels/ascendc/npus/standin/device_binding.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/twin_launch.h"
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/kernels/host/launch/tensors_binding.h"
@@ -213,4 +214,5 @@ NB_MODULE(_ascend_twin, m) {
   m.doc() = "Native part of backend_ascend.kernels.ascendc.twin.launch.";
   nanobind::set_leak_warnings(false);
   hpmoe::Bind(m);
+  hpmoe::BindDevice(m);
 }

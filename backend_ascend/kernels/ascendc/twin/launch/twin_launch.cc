@@ -47,12 +47,7 @@ class Session {
       const bool empty = range.kind == ascend_twin::GlobalKind::kEmpty;
       if (empty && !first) range.kind = ascend_twin::GlobalKind::kFilled;
     }
-    spec.mode = options_.mode;
-    spec.seed = options_.seed;
-    spec.hazards = options_.hazards;
-    spec.auto_sync = options_.auto_sync;
-    spec.no_aic_scalar_flags = true;  // no public source disputes the others
-    spec.numerics = options_.numerics;
+    SetModes(options_, &spec);
     if (options_.fault.task >= 0) {
       spec.on_issue = [this](int64_t tag, ascend_twin::Instruction* issued) {
         faulty_.OnIssue(tag, issued);
@@ -120,6 +115,15 @@ bool ChangesOrder(const ImageView& view, const Plan& plan,
 }
 
 }  // namespace
+
+void SetModes(const TwinOptions& options, ascend_twin::LaunchSpec* spec) {
+  spec->mode = options.mode;
+  spec->seed = options.seed;
+  spec->hazards = options.hazards;
+  spec->auto_sync = options.auto_sync;
+  spec->no_aic_scalar_flags = true;  // no public source disputes the others
+  spec->numerics = options.numerics;
+}
 
 Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
                   const TwinOptions& options, TwinReport* report) {

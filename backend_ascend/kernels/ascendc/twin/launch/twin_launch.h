@@ -27,6 +27,9 @@ struct TwinOptions {
   FaultSpec fault = {FaultKind::kNone, -1};
 };
 
+// Makes a launch go as the options say.
+void SetModes(const TwinOptions& options, ascend_twin::LaunchSpec* spec);
+
 // How a core ended.
 struct CoreEnd {
   ascend_twin::CoreName core;
