@@ -1,10 +1,9 @@
-"""The backward golden is the oracle's in float64; its bounds catch faults."""
+"""The backward golden is the oracle's in float64, however it is cut."""
 
 import dataclasses
 import itertools
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -30,7 +29,6 @@ _POLICIES = {
     ('bfloat16', 'before_down', 'swiglu'),
   )
 }
-_SWIGLU = ('float32-combine-swiglu', 'bfloat16-before_down-swiglu')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,20 +176,6 @@ def test_what_a_candidate_saved_itself_may_be_as_far_off_as_it_may(case):
   assert hidden.excess(name, grads[name] * (1 + 2.0**-3), {}) > 1
 
 
-@pytest.mark.parametrize('returned', ('all', 'some', 'none'))
-def test_oracle_is_within_the_bound(case, returned):
-  names = {
-    'all': tensors.GRADS,
-    'some': ('d_activation', 'd_expert_in', 'd_w_down'),
-    'none': (),
-  }[returned]
-  captured = {name: case.grads[name] for name in names}
-
-  for name in tensors.GRADS:
-    if name != 'd_returned' or 'd_expert_in' in captured:
-      assert case.excess(name, case.grads[name], captured) <= 1, name
-
-
 def test_rows_do_not_depend_on_how_they_are_cut(case):
   for name in tensors.GRADS:
     captured = {} if name != 'd_returned' else case.grads
@@ -219,80 +203,3 @@ def test_dtypes_are_those_of_the_stored_tensors(case):
 def test_unknown_is_refused(case):
   with pytest.raises(ValueError, match="expected a gradient, got 'y'"):
     case.golden({}).rows('y', 0, 0, 1)
-
-
-@pytest.mark.parametrize('routing', ('one_rank', 'empty_experts', 'hot'))
-@pytest.mark.parametrize('policy', _SWIGLU)
-def test_uneven_routings_are_within_the_bound(routing, policy):
-  case = make_case(_POLICIES[policy], routing)
-  for captured in ({}, case.grads):
-    for name in tensors.GRADS:
-      assert case.excess(name, case.grads[name], captured) <= 1, name
-
-
-def test_weight_gradient_without_one_row_breaks_the_bound(case):
-  # Given an expert with several rows, when one of them is not added to its
-  # weight gradients,
-  rows = case.tiling.counts.sum(axis=0)
-  rank, local = divmod(int(rows.argmax()), case.tiling.config.experts_per_rank)
-  row = int(
-    tiles.expert_rows(case.tiling.config, case.tiling.counts, rank)[local]
-  )
-  for name, left, right in (
-    ('d_w_down', 'activation', 'd_expert_out'),
-    ('d_w_gate_up', 'expert_in', 'd_gate_up'),
-  ):
-    got = case.grads[name].astype(np.float32)
-    got[rank, local] -= np.outer(
-      case.saved[left][rank, row].astype(np.float32),
-      case.grads[right][rank, row].astype(np.float32),
-    )
-    got = got.astype(case.grads[name].dtype)
-
-    # then that is outside the bound, stage by stage and fused.
-    assert case.excess(name, got, case.grads) > 10
-    assert case.excess(name, got, {}) > 1
-
-
-def test_misplaced_weight_breaks_the_bound(case):
-  # Given the routing weights of two tokens, exchanged,
-  policy = case.policy
-  saved = dict(case.saved)
-  weights = saved['topk_weights'].copy()
-  weights[0, [0, 1]] = weights[0, [1, 0]]
-  oracle = oracle_lib.Oracle(
-    case.tiling.config, policy, {**saved, 'topk_weights': weights}
-  )
-  saved['topk_weights'] = weights
-
-  # when the stage that reads them runs, then it is outside the bound.
-  early = policy.placement == 'before_down'
-  name = 'd_gate_up' if early else 'd_expert_out'
-  got = oracle.stage(name, saved | case.grads)
-  assert case.excess(name, case.grads[name], case.grads) <= 1
-  assert case.excess(name, got, case.grads) > 10
-
-
-def test_lost_slot_and_swapped_slots_break_the_bound(case):
-  lost = case.grads['dx'].astype(np.float32)
-  lost[0, 2] -= case.grads['d_returned'][0, 2, 1].astype(np.float32)
-  assert case.excess('dx', lost, case.grads) > 10
-  assert case.excess('dx', lost, {}) > 1
-
-  swapped = case.grads['d_topk_weights'].copy()
-  swapped[1, 3] = swapped[1, 3, ::-1]
-  assert case.excess('d_topk_weights', swapped, case.grads) > 10
-  assert case.excess('d_topk_weights', swapped, {}) > 1
-
-
-def test_slope_of_an_early_rounded_sigmoid_breaks_the_bound():
-  case = make_case(_POLICIES['float32-combine-swiglu'])
-  gate, up = np.split(case.saved['gate_up'], 2, axis=-1)
-  s = (1 / (1 + np.exp(-gate))).astype(ml_dtypes.bfloat16).astype(np.float32)
-  right = 1 / (1 + np.exp(-gate))
-  got = case.grads['d_gate_up'].copy()
-  factor = s * (1 + gate * (1 - s)) / (right * (1 + gate * (1 - right)))
-  got[..., : gate.shape[-1]] *= factor
-
-  assert case.excess('d_gate_up', case.grads['d_gate_up'], case.grads) <= 1
-  assert case.excess('d_gate_up', got, case.grads) > 10
