@@ -355,46 +355,6 @@ def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
   assert code == cli.NO_PARITY
 
 
-@pytest.mark.parametrize(
-  'arguments, told',
-  [
-    (('--start_at=3',), 'start_at: expected --direction=forward'),
-    (('--permute=-1',), 'permute: expected at least 0, got -1'),
-    (
-      ('--candidate=a:b', '--races', '--permute=0', '--isolate'),
-      'check: permute: expected none with --candidate=a:b, got 0: tasks, ',
-    ),
-    (
-      ('--candidate=a:b', '--nopoison', '--stop_after=3'),
-      'check: stop_after: expected none with --candidate=a:b, got 3: ',
-    ),
-    (
-      ('--candidate=a:b', '--late_puts'),
-      'check: late_puts: expected none with --candidate=a:b, got True',
-    ),
-    (
-      ('--candidate=a:b', '--launcher=mpi'),
-      'launcher: expected none with --candidate=a:b, got mpi: tasks',
-    ),
-    (
-      ('--launcher=mpi', '--races', '--nopoison'),
-      'check: poison: expected none with --launcher=mpi, got False',
-    ),
-    (
-      ('--isolate', '--start_at=3', '--direction=forward'),
-      'isolate: expected no start_at',
-    ),
-    (
-      ('--stop_after=gate_up', '--direction=forward'),
-      'stop_after: expected one task',
-    ),
-  ],
-)
-def test_a_mode_that_makes_no_sense_is_refused(capsys, arguments, told):
-  assert main.main(['check', *TINY, *arguments]) == cli.WRONG_REQUEST
-  assert told in capsys.readouterr().err
-
-
 def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
   # Given a kernel of the user whose sum begins in memory fresh from the kernel,
   monkeypatch.chdir(tmp_path)

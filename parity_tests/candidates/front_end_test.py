@@ -51,39 +51,6 @@ def test_what_users_call_is_judged(capsys, name):
   assert '✕' in row
 
 
-@pytest.mark.parametrize(
-  ('argument', 'text'),
-  [
-    (
-      '--candidate=a:b',
-      'candidate: expected none with --frontend=jax, got a:b',
-    ),
-    (
-      '--fault=stale_row',
-      'fault: expected none with --frontend=jax, got stale',
-    ),
-    ('--launcher=mpi', 'launcher: expected none with --frontend=jax, got mpi'),
-    ('--isolate', 'isolate: expected none with --frontend=jax, got True'),
-    ('--nopoison', 'poison: expected none with --frontend=jax, got False'),
-    (
-      '--direction=backward',
-      'direction: expected forward or both with --frontend=jax, got backward',
-    ),
-  ],
-)
-def test_what_it_cannot_do_is_refused(capsys, argument, text):
-  code, said = check(capsys, '--frontend=jax', argument)
-  assert code == cli.WRONG_REQUEST
-  assert said.startswith(f'hpmoe check: {text}')
-  assert said.count('\n') == 1
-
-
-def test_another_framework_is_refused(capsys):
-  code, said = check(capsys, '--frontend=torch')
-  assert code == cli.WRONG_REQUEST
-  assert 'torch' in said and 'mindspore' in said and said.count('\n') == 1
-
-
 def test_without_mindspore_the_extra_is_named(capsys, monkeypatch):
   # Given: no MindSpore, wherever this runs.
   name = f'{frontends.__name__}.mindspore_layer'

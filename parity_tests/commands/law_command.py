@@ -57,13 +57,6 @@ def _define_law(f: flags.FlagValues) -> None:
       flag.Flag(
         'layout', '', 'Cube x vector workers of one rank.', kind=_workers
       ).listed(f'{aic}x{aiv}' for aic, aiv in plan.layouts),
-      flag.Flag(
-        'processes',
-        '',
-        'Also launches with this many ranks, each a process of its own over '
-        'MPI; such as 2,4,8.',
-        kind=int,
-      ).listed(()),
     ],
   )
   cli.define_json(f)
@@ -117,7 +110,6 @@ def _scheduled(f: flags.FlagValues, dtypes):
 
 def _law(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.law import law
-  from hpmoe.parity_tests.law import law_ranks
   from hpmoe.parity_tests.law import law_table
   from hpmoe.parity_tests.report import report
 
@@ -125,20 +117,11 @@ def _law(f: flags.FlagValues) -> int:
   plan = _plan(f)
   if f.backend != 'host':
     return _law_of_twin(f, plan)
-  steps = len(f.processes) * len(plan.sums) * len(plan.directions)
-  with cli.failure_reported(f.json), cli.progress(plan.steps + steps) as step:
-    # First: what cannot be is told before the long part.
-    ranks = law_ranks.run(plan, tuple(f.processes), step)
+  with cli.failure_reported(f.json), cli.progress(plan.steps) as step:
     table = law.run(plan, step)
-  content = law_table.to_json(plan, table) | dict(
-    processes=[dataclasses.asdict(row) for row in ranks]
-  )
-  cli.write_json(f.json, report.jsonable(content))
-  if ranks:
-    print(law_ranks.text(ranks), end='\n\n')
+  cli.write_json(f.json, report.jsonable(law_table.to_json(plan, table)))
   print(law_table.text(table))
-  held = table.holds and not any(row.differing_bits for row in ranks)
-  return cli.PARITY if held else cli.NO_PARITY
+  return cli.PARITY if table.holds else cli.NO_PARITY
 
 
 def _law_of_twin(f: flags.FlagValues, plan) -> int:
@@ -147,7 +130,7 @@ def _law_of_twin(f: flags.FlagValues, plan) -> int:
   from hpmoe.parity_tests.law import law_twin
   from hpmoe.parity_tests.report import report
 
-  for name in ('threads', 'processes', 'isa', 'accumulation_order'):
+  for name in ('threads', 'isa', 'accumulation_order'):
     if f[name].present:
       raise cli.UsageError(
         f'{name}: expected none with --backend={f.backend}, got '
@@ -180,7 +163,6 @@ COMMAND = cli.Command(
   (
     'hpmoe law --json=law.json',
     'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
-    'hpmoe law --interleavings=20 --processes=2,4,8',
     'hpmoe law --interleavings=20 --fault=skipped_wait',
     'hpmoe law --interleavings=20 --schedule=ep8.schedule --schedule_scaled',
     'hpmoe law --backend=ascend_twin --ranks=2 --direction=forward',

@@ -24,22 +24,6 @@ def _refused(capsys, *arguments) -> str:
 
 
 @pytest.mark.parametrize(
-  'arguments, text',
-  [
-    (['uniap'], "witness: expected one of ['hyperparallel-moe'"),
-    (['--witness=uniap'], "got 'uniap'"),
-    (['hyperparallel-moe', 'uniep'], "expected --options only, got 'uniep'"),
-    (['--machine=ascend_a4'], 'machine: expected one of ascend_a2, ascend_a3'),
-    (['--machine=none.toml'], "got 'none.toml'"),
-    (['--json=/nowhere/out.json'], 'json: expected a file that can be'),
-    (['--png=/nowhere/out.png'], 'png: expected a file that can be'),
-  ],
-)
-def test_a_wrong_request_is_one_line(capsys, arguments, text):
-  assert text in _refused(capsys, *arguments)
-
-
-@pytest.mark.parametrize(
   'found, changed, text',
   [
     ("tag = 'measured', ", '', "figure 'hbm': expected 'tag', got none"),

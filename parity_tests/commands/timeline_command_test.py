@@ -1,7 +1,6 @@
 """`hpmoe timeline`: what it writes, and what it refuses."""
 
 import json
-import re
 
 import pytest
 
@@ -95,31 +94,3 @@ def test_a_schedule_says_which_cores_and_is_of_the_layer(tmp_path, capsys):
   code = main.main([*request, '--ranks=4', schedule])
   assert code == cli.WRONG_REQUEST
   assert capsys.readouterr().err.count('\n') == 1
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'text'),
-  [
-    (['--arrows=3'], 'arrows: expected --trace beside it, got none'),
-    (['--trace=/nowhere/t.json'], 'trace: expected a file that can be written'),
-    (['--machine=nope'], 'machine: expected one of .* or a TOML file, got'),
-    (
-      ['--machine=ascend_a3', '--threads=2'],
-      'threads: expected none beside --machine=ascend_a3, got 2',
-    ),
-    (['--machine=ascend_a3', '--aic=99'], 'at most 24 AIC on ascend_a3, got'),
-    (
-      ['--machine=ascend_a3', '--preset=ep16', '--routing=text'],
-      "routing: expected one of .* beside --preset=ep16, got 'text'",
-    ),
-    (['--preset=ep16'], 'which is for hpmoe compile'),
-    (['--threads=0'], 'threads: expected 1 to 4096, got 0'),
-    (['--launches=0'], 'launches: expected at least 1, got 0'),
-    (['--chain_rows=8'], 'chain_rows: expected none beside direction forward'),
-  ],
-)
-def test_a_wrong_request_is_one_line(arguments, text, capsys):
-
-  assert main.main(['timeline', *arguments]) == cli.WRONG_REQUEST
-  err = capsys.readouterr().err
-  assert err.count('\n') == 1 and re.search(text, err), err

@@ -1,7 +1,6 @@
 """`hpmoe tune`: a schedule file that the other commands take, or one line."""
 
 import json
-import re
 
 import pytest
 
@@ -93,25 +92,6 @@ def test_cores_are_those_of_the_machine(tmp_path, machine, aic, aiv):
   assert found['best']['options']['num_aic'] == aic
   assert found['best']['options']['num_aiv'] in aiv
   assert found['published']['options']['num_aiv'] == aiv[0]
-
-
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    (['--machine=abacus'], "machine: expected .* got 'abacus'"),
-    (['--routing=nowhere'], 'routing: expected some of'),
-    (['--routing=hot,hot'], 'routing: expected different cases'),
-    (['--out=/nowhere/x'], 'out: expected a file that can be written'),
-    (['--confirm=0'], 'confirm'),
-    (['--capacity=1'], 'capacity: expected at least [0-9]+ rows.* got 1$'),
-  ],
-)
-def test_what_cannot_be_tuned_is_told_in_one_line(capsys, arguments, message):
-  code = main.main(['tune', *SMALL, *arguments])
-  said = capsys.readouterr().err.strip()
-  assert code == 2
-  assert '\n' not in said
-  assert re.search(message, said)
 
 
 def test_a_space_without_a_point_is_told_in_one_line(capsys, monkeypatch):

@@ -50,41 +50,6 @@ class TestCheck:
     assert '"candidate": "ascend_twin"' in text
     assert '"mmad_order": "reversed"' in text
 
-  @pytest.mark.parametrize(
-    'flag, named',
-    [
-      ('--permute=3', 'permute'),
-      ('--late_puts', 'late_puts'),
-      ('--races', 'races'),
-      ('--isolate', 'isolate'),
-      ('--start_at=3', 'start_at'),
-      ('--stop_after=3', 'stop_after'),
-      ('--nopoison', 'poison'),
-      ('--threads=2', 'threads'),
-      ('--launcher=mpi', 'launcher'),
-      ('--frontend=jax', 'frontend'),
-      ('--candidate=a.b:c', 'candidate'),
-      ('--dtype=f16', 'dtype'),
-      ('--row_block=512 --col_block=1024 --preset=small', 'row_block'),
-      ('--twin_seed=3', 'twin_seed'),
-    ],
-  )
-  def test_what_the_twin_has_not_is_refused_in_one_line(
-    self, capsys, flag, named
-  ):
-    arguments = ['check', TWIN, *TINY, '--direction=forward', *flag.split()]
-    assert main.main(arguments) == cli.WRONG_REQUEST
-    line = told(capsys)
-    assert line.startswith(f'hpmoe check: {named}') and '\n' not in line
-
-  @pytest.mark.parametrize(
-    'flag',
-    ['--twin_mode=late', '--mmad_order=reversed', '--saturate', '--auto_sync'],
-  )
-  def test_modes_of_the_twin_need_it(self, capsys, flag):
-    assert main.main(['check', *TINY, flag]) == cli.WRONG_REQUEST
-    assert 'expected --backend=ascend_twin' in told(capsys)
-
   def test_a_fault_of_order_ends_it_with_its_task(self, capsys):
     arguments = ['--direction=forward', '--lane=exact', '--fault=missing_wait']
     code = main.main(['check', TWIN, *TINY, *arguments])
@@ -162,11 +127,6 @@ class TestLaw:
     rows = json.loads(path.read_text())['rows']
     assert all(row['differing_bits'] > 0 for row in rows)
     assert TWIN in rows[0]['first_break']['replay']
-
-  @pytest.mark.parametrize('flag', ['--threads=1', '--processes=2'])
-  def test_what_the_twin_has_not_is_refused(self, capsys, flag):
-    assert main.main([*self.ARGUMENTS, flag]) == cli.WRONG_REQUEST
-    assert 'expected none with --backend=ascend_twin' in told(capsys)
 
 
 class TestCounts:

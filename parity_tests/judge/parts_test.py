@@ -100,13 +100,13 @@ def _of_expert_before(bias):
   return np.roll(bias.reshape(-1, bias.shape[-1]), 1, 0).reshape(bias.shape)
 
 
-@pytest.mark.parametrize('name', ('b_gate_up', 'b_down'))
 @pytest.mark.parametrize(
-  ('wrong', 'said'),
+  ('name', 'wrong', 'said'),
   [
-    (np.zeros_like, 'was left out'),
-    (lambda bias: bias + bias, 'was added twice'),
-    (_of_expert_before, 'was that of the expert before'),
+    ('b_gate_up', np.zeros_like, 'was left out'),
+    ('b_down', np.zeros_like, 'was left out'),
+    ('b_gate_up', lambda bias: bias + bias, 'was added twice'),
+    ('b_down', _of_expert_before, 'was that of the expert before'),
   ],
 )
 def test_a_wrong_bias_is_named(name, wrong, said):
@@ -122,44 +122,42 @@ def test_a_wrong_bias_is_named(name, wrong, said):
   assert f'{name} {said}' in report.first_failure.pattern
 
 
-@pytest.mark.parametrize('direction', ('forward', 'backward'))
 @pytest.mark.parametrize(
-  ('wrong', 'said'),
+  ('direction', 'wrong', 'said'),
   [
-    ('shared experts forgotten', 'was left out'),
-    ('shared experts twice', 'was added twice'),
+    ('forward', 'forgotten', 'shared_out was left out'),
+    ('backward', 'twice', 'd_shared_in was added twice'),
   ],
 )
-def test_wrong_shared_experts_are_named(wrong, said, direction):
-  kernel = dataclasses.replace(RIGHT, wrong=wrong)
+def test_wrong_shared_experts_are_named(direction, wrong, said):
+  kernel = dataclasses.replace(RIGHT, wrong=f'shared experts {wrong}')
   case = dataclasses.replace(CASE, direction=direction)
   report = check.run(check.Request(case, _candidate(kernel)))
-  name = {'forward': 'shared_out', 'backward': 'd_shared_in'}[direction]
-  assert f'{name} {said}' in report.first_failure.pattern
+  assert said in report.first_failure.pattern
 
 
-@pytest.mark.parametrize('direction', ('forward', 'backward'))
-@pytest.mark.parametrize('placement', precision.PLACEMENTS)
+DIRECTIONS = pytest.mark.parametrize('direction', ('forward', 'backward'))
+
+
+@DIRECTIONS
 @pytest.mark.parametrize('storage', ('float32', 'bfloat16', 'float16'))
-@pytest.mark.parametrize('kernel', (RIGHT, OTHER), ids=('blas', 'pairwise'))
-def test_a_right_kernel_is_within_its_bounds(
-  kernel, storage, placement, direction
-):
-  assert not _failed(kernel, storage, placement, direction)
+def test_a_right_kernel_is_within_its_bounds(storage, direction):
+  for placement in precision.PLACEMENTS:
+    for kernel in (RIGHT, OTHER):
+      assert not _failed(kernel, storage, placement, direction), placement
 
 
 @pytest.mark.parametrize('storage', ('float32', 'bfloat16'))
-@pytest.mark.parametrize('direction, wrong', FAULTS)
-def test_each_fault_is_out_of_bounds(direction, wrong, storage):
-  if wrong == AT_LIMIT or (storage, wrong) in HIDDEN:
-    pytest.skip('lane exact alone sees it')
-  kernel = dataclasses.replace(RIGHT, wrong=wrong)
-  placement = PLACED.get((direction, wrong), 'combine')
-  assert _failed(kernel, storage, placement, direction)
+def test_each_fault_is_out_of_bounds(storage):
+  for direction, wrong in FAULTS:
+    if wrong != AT_LIMIT and (storage, wrong) not in HIDDEN:
+      kernel = dataclasses.replace(RIGHT, wrong=wrong)
+      placement = PLACED.get((direction, wrong), 'combine')
+      assert _failed(kernel, storage, placement, direction), wrong
 
 
+@DIRECTIONS
 @pytest.mark.parametrize('storage', ('bfloat16', 'float16'))
-@pytest.mark.parametrize('direction', ('forward', 'backward'))
 def test_a_sum_that_is_rounded_twice_is_out_of_bounds(direction, storage):
   made = _drawn(storage, 'combine', direction)
   of = made.config, made.policy, made.arrays
@@ -207,11 +205,11 @@ def test_a_right_kernel_passes_in_every_lane(bench):
   assert not _refused(bench, RIGHT, 'both', *verdicts.LANES)
 
 
-@pytest.mark.parametrize('direction, wrong', FAULTS)
-def test_no_fault_passes_lane_exact(bench, direction, wrong):
-  kernel = dataclasses.replace(RIGHT, wrong=wrong)
-  refused = _refused(bench, kernel, direction, 'exact')
-  assert bool(refused) == (wrong != NO_EXP)
+def test_no_fault_passes_lane_exact(bench):
+  for direction, wrong in FAULTS:
+    kernel = dataclasses.replace(RIGHT, wrong=wrong)
+    refused = _refused(bench, kernel, direction, 'exact')
+    assert bool(refused) == (wrong != NO_EXP), wrong
 
 
 @pytest.mark.parametrize(
