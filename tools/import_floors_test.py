@@ -49,6 +49,7 @@ ROOMS = {
     ('simulator/flows',),
     ('schedule',),
     ('',),
+    ('plan',),
     ('tune', 'simulator/reproduce'),
     # What the runtime keeps of a launch, before there are workers.
     ('kernels/host/ranks/transport.h',),

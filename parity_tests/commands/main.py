@@ -25,6 +25,7 @@ from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import invariance_command
 from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import plan_command
 from hpmoe.parity_tests.commands import reproduce_command
 from hpmoe.parity_tests.commands import shrink_command
 from hpmoe.parity_tests.commands import sweep_command
@@ -54,6 +55,7 @@ _GROUPS = {
     compile_command,
     timeline_command,
     tune_command,
+    plan_command,
     reproduce_command,
     counts_command,
   ),

@@ -13,7 +13,12 @@ from hpmoe.backend_ascend.simulator.machines import fabric as fabric_lib
 # How a figure is known: from a source's text or configuration, from a source's
 # measurement, fitted by us to rows that are named, or assumed.
 TAGS = ('published', 'measured', 'fitted', 'assumed')
-UNITS: dict[str, str] = _native.figure_units()
+# Beside those of the engine, what plans of whole models ask for.
+UNITS: dict[str, str] = _native.figure_units() | {
+  'memory': 'B',
+  'host_link': 'B/s',
+  'run_share': '1',
+}
 SWITCH_UNITS: dict[str, str] = _native.switch_units()
 
 # Figures that a file need not have, and what one without them means.
@@ -23,6 +28,9 @@ OPTIONAL = {
   'write_beside': 'a task writes behind its last product',
   'pack': 'what is read is brought while the product runs',
   'product': 'nothing beside what its figures say',
+  'memory': 'not told: nothing is planned for it',
+  'host_link': 'not told: nothing is kept in the host',
+  'run_share': 'a training run is as fast as its plan',
 }
 
 # A time may be 0, and what a packet need not have.

@@ -1,0 +1,99 @@
+"""Collectives on a fabric of two levels, by hand."""
+
+import dataclasses
+
+import pytest
+
+from hpmoe.backend_ascend.plan import collectives
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+
+
+@pytest.fixture(name='a2')
+def _a2():
+  """Nodes of eight: 100 GB/s and 1 us inside of one, 10 GB/s and 10 us out."""
+  return machine_lib.load('ascend_a2').with_figures(
+    mesh_link=100e9,
+    rdma_link=10e9,
+    node_latency=1e-6,
+    far_latency=10e-6,
+    collective=1.0,
+  )
+
+
+class TestTwoLevels:
+  def test_all_gather_inside_of_a_node(self, a2):
+    # 7/8 of 800 MB at 100 GB/s, seven steps.
+    got = collectives.all_gather(a2, 800e6, 8)
+    assert got == pytest.approx(7e-3 + 7e-6)
+
+  def test_all_gather_between_nodes(self, a2):
+    # Four nodes: each rank's share of 25 MB to three others at 10 GB/s, then
+    # 7/8 of 800 MB inside of each.
+    got = collectives.all_gather(a2, 800e6, 32)
+    assert got == pytest.approx(75e6 / 10e9 + 30e-6 + 700e6 / 100e9 + 7e-6)
+
+  def test_all_reduce_is_there_and_back(self, a2):
+    one = collectives.all_gather(a2, 800e6, 32)
+    assert collectives.all_reduce(a2, 800e6, 32) == 2 * one
+
+  def test_a_stride_of_a_node_leaves_only_far_links(self, a2):
+    # Four ranks, one on each node: 3/4 of 80 MB.
+    got = collectives.all_gather(a2, 80e6, 4, stride=8)
+    assert got == pytest.approx(60e6 / 10e9 + 3 * 10e-6)
+
+  def test_all_to_all(self, a2):
+    # 32 ranks: 24 of 32 shares of 320 MB leave the node and take 24 ms, longer
+    # than the 7 that stay.
+    got = collectives.all_to_all(a2, 320e6, 32)
+    assert got == pytest.approx(240e6 / 10e9 + 10e-6)
+    assert collectives.all_to_all(a2, 320e6, 8) == pytest.approx(
+      280e6 / 100e9 + 1e-6
+    )
+
+  def test_send(self, a2):
+    assert collectives.send(a2, 1e6, 1) == pytest.approx(1e-5 + 1e-6)
+    assert collectives.send(a2, 1e6, 8) == pytest.approx(1e-4 + 1e-5)
+
+
+def test_levels_that_share_a_link_add_up_on_it():
+  # Given dies of which two are a package, and nodes of 16 on the same links as
+  # what is farther: 62 of 64 shares leave the package.
+  a3 = machine_lib.load('ascend_a3').with_figures(collective=1.0)
+  got = collectives.all_to_all(a3, 64e6, 64)
+  assert got == pytest.approx(62e6 / a3['bus_link'] + a3['far_latency'])
+
+
+@pytest.mark.parametrize('name', ['ascend_a2', 'ascend_a3', 'hopper'])
+@pytest.mark.parametrize('ranks', [1, 2, 8, 24, 64])
+@pytest.mark.parametrize('stride', [1, 2, 16])
+def test_shares_add_up(name, ranks, stride):
+  machine = machine_lib.load(name)
+  total = sum(collectives.shares(machine, ranks, stride))
+  assert total + 1 / ranks == pytest.approx(1)
+
+
+def test_one_rank_sends_nothing():
+  machine = machine_lib.load('ascend_a3')
+  assert collectives.all_gather(machine, 1e9, 1) == 0
+  assert collectives.all_to_all(machine, 1e9, 1) == 0
+
+
+def test_a_link_that_ranks_share_is_divided(a2):
+  # Given one adapter for the eight ranks of a node, when they all send, then
+  # each has an eighth.
+  classes = dict(a2.fabric.classes)
+  for name in ('rdma_out', 'rdma_in'):
+    classes[name] = dataclasses.replace(classes[name], owner='node')
+  shared = dataclasses.replace(
+    a2, fabric=dataclasses.replace(a2.fabric, classes=classes)
+  )
+  assert collectives.send(shared, 8e6, 8) == pytest.approx(
+    8 * 8e6 / 10e9 + 10e-6
+  )
+
+
+def test_a_fabric_that_ends_is_named(a2):
+  fabric = dataclasses.replace(a2.fabric, routes=a2.fabric.routes[:1])
+  node = dataclasses.replace(a2, fabric=fabric)
+  with pytest.raises(ValueError, match='machine: expected a fabric of 32'):
+    collectives.all_gather(node, 1.0, 32)

@@ -1,0 +1,108 @@
+"""A few ranks stand for a group: the same work, and the same bytes on links."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.plan import collectives
+from hpmoe.backend_ascend.plan import moe_layer
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+
+Layer = moe_layer.Layer
+# Four nodes of an A2, two packages over nodes of an A3.
+LAYER = Layer(64, 8, 512, 256, 32, 64, fused=False)
+
+
+@pytest.fixture(name='a2', scope='module')
+def _a2():
+  return machine_lib.load('ascend_a2')
+
+
+class TestCopies:
+  """Copies of a token that leave its rank, over four nodes of eight."""
+
+  def test_each_row_for_itself(self, a2):
+    # Of 32 ranks 7 are near and 24 far.
+    assert moe_layer.sent(a2, LAYER) == (8 * 7 / 32, 8 * 24 / 32)
+
+  def test_once_to_each_node(self, a2):
+    # Three copies instead of six, and 7/8 of all eight rows inside of nodes.
+    layer = dataclasses.replace(LAYER, exchange='nodes')
+    assert moe_layer.sent(a2, layer) == (7, 3)
+
+  def test_nodes_that_a_token_may_go_to(self, a2):
+    # Of two nodes a token has, 3/4 are others.
+    layer = dataclasses.replace(LAYER, exchange='nodes', nodes=2)
+    assert moe_layer.sent(a2, layer) == (7, 1.5)
+
+  def test_one_node_has_one_way(self, a2):
+    layer = dataclasses.replace(LAYER, ranks=8, exchange='nodes')
+    assert moe_layer.sent(a2, layer) == (7,)
+
+
+@pytest.mark.parametrize('name', ['ascend_a2', 'ascend_a3'])
+@pytest.mark.parametrize('few', [4, 8])
+def test_few_ranks_compute_what_all_do(name, few):
+  # Given the experts, tokens and puts of a rank of 32, when rows move at once,
+  # then a layer takes the same time on a few.
+  machine = machine_lib.load(name)
+  whole = moe_layer.timed(machine, LAYER, 32)
+  some = moe_layer.timed(machine, LAYER, few)
+  for one, other in zip(whole, some):
+    assert other.compute == pytest.approx(one.compute, rel=1e-9)
+
+
+@pytest.mark.parametrize('exchange', moe_layer.EXCHANGES)
+@pytest.mark.parametrize('name', ['ascend_a2', 'ascend_a3', 'hopper'])
+def test_links_of_few_take_as_long(name, exchange):
+  # Given even routing, when a rank of a few sends what leaves it over each
+  # class of links, then each is busy as long as in the whole group.
+  machine = machine_lib.load(name)
+  layer = dataclasses.replace(LAYER, exchange=exchange)
+  few = moe_layer.stand_in(machine, layer, 4)
+  carried = collectives.on_links(
+    machine, moe_layer.sent(machine, layer), layer.ranks
+  )
+  for name, copies in carried.items():
+    busy = layer.top_k * 3 / 4 / collectives.link_rate(few, name)
+    assert busy == pytest.approx(copies / collectives.link_rate(machine, name))
+
+
+@pytest.mark.parametrize('fused', [False, True])
+@pytest.mark.parametrize('ranks', [1, 2, 32])
+@pytest.mark.parametrize('exchange', moe_layer.EXCHANGES)
+def test_no_layer_is_faster_than_its_roofline(a2, fused, ranks, exchange):
+  layer = dataclasses.replace(
+    LAYER, ranks=ranks, fused=fused, exchange=exchange
+  )
+  for bound, one in zip(
+    moe_layer.Roofline(a2)(layer), moe_layer.Timer(a2)(layer)
+  ):
+    assert bound.compute <= one.compute
+    whole = one.compute + one.exchange
+    assert bound.compute + bound.exchange <= whole * (1 + 1e-9)
+
+
+def test_a_layer_runs_once(a2):
+  told = []
+  timer = moe_layer.Timer(a2, told.append)
+  assert timer(LAYER) is timer(LAYER)
+  assert len(told) == 1 and len(timer.times) == 1
+
+
+def test_routing_is_even():
+  config = dataclasses.replace(LAYER, tokens=16)
+  from hpmoe.reference.contract import config as config_lib
+
+  ids = moe_layer.balanced(
+    config_lib.MoEConfig(
+      num_ranks=4,
+      num_tokens=config.tokens,
+      num_experts=8,
+      top_k=2,
+      d_model=8,
+      d_ff=4,
+    )
+  )
+  assert np.array_equal(np.bincount(ids.ravel()), np.full(8, 16))

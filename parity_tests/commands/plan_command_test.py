@@ -1,0 +1,100 @@
+"""`hpmoe plan`: a ranking as text, data and picture, and wrong requests."""
+
+import json
+
+import pytest
+
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+_SMALL = (
+  'plan',
+  '--model=qwen3_moe_tiny',
+  '--devices=8',
+  '--sequence=256',
+  '--micro_batch=1,2',
+)
+
+
+def test_a_ranking_as_text_data_and_picture(capsys, tmp_path):
+  json_path, png = tmp_path / 'plan.json', tmp_path / 'plan.png'
+
+  code = main.main((*_SMALL, f'--json={json_path}', f'--plot={png}', '--top=3'))
+
+  assert code == cli.PARITY
+  text = capsys.readouterr().out
+  assert 'qwen3_moe_tiny: ' in text and '8 x ascend_a3' in text
+  assert 'rank 1, average stage' in text
+  assert png.read_bytes().startswith(b'\x89PNG')
+  said = json.loads(json_path.read_text())
+  assert len(said['ranked']) == 3
+  first = said['ranked'][0]
+  assert first['seconds'] <= said['ranked'][1]['seconds']
+  assert sum(said['first']['parts'].values()) == pytest.approx(first['seconds'])
+  plan = first['plan']
+  assert plan['tp'] * plan['pp'] * plan['dp'] == 8
+  units = [unit for chunk in said['first']['chunks'] for unit in chunk]
+  assert units.count('moe') == said['model']['layers']
+
+
+def test_sizes_of_ones_own(tmp_path):
+  # Given a public model, when sizes stand beside it, then they hold.
+  path = tmp_path / 'plan.json'
+  sizes = ('--layers=6', '--dense_layers=1', '--d_model=256', '--experts=16')
+  assert main.main((*_SMALL, *sizes, f'--json={path}')) == cli.PARITY
+  model = json.loads(path.read_text())['model']
+  assert model['layers'] == 6 and model['dense'] == [0]
+  assert model['hidden'] == 256 and model['experts'] == 16
+
+
+def test_a_folder_and_what_a_plan_may_be(capsys, tmp_path):
+  from hpmoe.models import config as config_lib
+
+  content = config_lib.load('deepseek_tiny').to_hf()
+  (tmp_path / 'config.json').write_text(json.dumps(content))
+  code = main.main(
+    (
+      'plan',
+      f'--model={tmp_path}',
+      '--devices=8',
+      '--tp=2',
+      '--pp=2',
+      '--recompute=layer',
+      '--nooffload',
+      '--moe=operators',
+      '--overlap=exchange,gradients',
+    )
+  )
+  assert code == cli.PARITY
+  lines = capsys.readouterr().out.splitlines()
+  row = next(line for line in lines if line.startswith('   1 ')).split()
+  assert row[1:3] == ['2', '2'] and row[8:10] == ['layer', 'no']
+  assert 'operator by operator' in lines[1]
+
+
+@pytest.mark.parametrize(
+  'arguments, text',
+  [
+    (['--tp=3'], 'tp: expected a divisor of devices=64, got 3'),
+    (['--ep=7'], 'ep: expected a divisor of DP'),
+    (['--devices=0'], 'devices: expected at least 1, got 0'),
+    (['--model=none'], 'model: expected a config.json or one of'),
+    (['--overlap=all'], "overlap: expected some of ['exchange'"),
+    (['--machine=host'], 'machine: expected one that says its `memory`'),
+    (['--machine=hopper', '--moe=fused'], 'moe: expected operators on hopper'),
+    (['--states=1,2'], 'states: expected three numbers, such as 2,4,12'),
+    (['--devices=8'], 'devices: expected enough for deepseek_v3'),
+    (['--layers=3'], 'layers: expected more than the 3 without experts'),
+    (['--dense_layers=61'], 'dense_layers: expected fewer than layers=61'),
+    (['--top_k=300'], 'top_k: expected at most experts=256, got 300'),
+    (['--nodes=2'], 'nodes: expected --exchange=nodes beside it'),
+    (['--memory_share=2'], 'memory_share: expected more than 0'),
+    (['--offload', '--machine=ascend_a2'], 'offload: expected a machine'),
+    (['--plot=/nowhere/a.png'], 'plot: expected a file that can be written'),
+  ],
+)
+def test_a_wrong_request_names_its_flag(capsys, arguments, text):
+  assert main.main(['plan', *arguments]) == cli.WRONG_REQUEST
+  captured = capsys.readouterr()
+  assert captured.err.startswith(f'hpmoe plan: {text}')
+  assert captured.err.count('\n') == 1 and not captured.out

@@ -1,0 +1,186 @@
+"""A ranking of training plans as text and as data."""
+
+import dataclasses
+
+from hpmoe.backend_ascend.plan import memory as memory_lib
+from hpmoe.backend_ascend.plan import moe_layer
+from hpmoe.backend_ascend.plan import plan as plan_lib
+from hpmoe.backend_ascend.plan import search as search_lib
+from hpmoe.backend_ascend.plan import step as step_lib
+from hpmoe.backend_ascend.plan import unit_costs
+from hpmoe.parity_tests.report import text_table
+
+_GB = 1e9
+_HEADS = (
+  'rank',
+  'TP',
+  'PP',
+  'VPP',
+  'EP',
+  'DP',
+  'micro-batch',
+  'pad',
+  'recompute',
+  'offload',
+  's/step',
+  'tokens/s/device',
+  'MFU',
+  'waits',
+  'GB',
+)
+
+
+def _many(number: float) -> str:
+  return f'{number / 1e9:.1f} B' if number >= 1e9 else f'{number / 1e6:.1f} M'
+
+
+def nothing(setting: plan_lib.Setting, found: search_lib.Found) -> str:
+  """Returns why nothing was ranked, and what to change."""
+  if not found.too_large:
+    return found.why or 'devices: expected a plan that divides them, got none'
+  room = setting.memory_share * setting.machine['memory']
+  return (
+    f'devices: expected enough for {setting.model.name}, whose smallest plan '
+    f'takes {found.least / _GB:.1f} of {room / _GB:.1f} GB a device, got '
+    f'{setting.devices}'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+  """What one search says.
+
+  Attributes:
+    setting: what was planned.
+    found: the ranking.
+    layers: the engine's times.
+    seconds: that the search took.
+  """
+
+  setting: plan_lib.Setting
+  found: search_lib.Found
+  layers: moe_layer.Timer
+  seconds: float
+
+  def text(self) -> str:
+    """Returns the ranking, and where the time of the first plan goes."""
+    rows = [
+      (
+        str(rank),
+        *(str(getattr(cost.plan, n)) for n in ('tp', 'pp', 'vpp', 'ep', 'dp')),
+        str(cost.plan.micro_batch),
+        str(cost.plan.pad),
+        cost.plan.recompute,
+        'yes' if cost.plan.offload else 'no',
+        f'{cost.seconds:.3g}',
+        f'{cost.tokens_per_second:,.0f}',
+        f'{100 * cost.mfu:.1f}%',
+        f'{100 * cost.bubble:.0f}%',
+        f'{cost.memory.total / _GB:.1f}',
+      )
+      for rank, cost in enumerate(self.found.ranked, 1)
+    ]
+    return '\n'.join(
+      (
+        self._about(),
+        '',
+        text_table.text(_HEADS, rows),
+        '',
+        self._first(),
+        '',
+        self._counted(),
+      )
+    )
+
+  def _about(self) -> str:
+    setting, model = self.setting, self.setting.model
+    hidden = ', '.join(sorted(setting.overlap)) or 'nothing'
+    return (
+      f'{model.name}: {_many(model.count())} parameters, '
+      f'{_many(model.active())} active; {setting.devices} x '
+      f'{setting.machine.name}, {setting.global_batch} sequences of '
+      f'{setting.sequence} a step\nMoE layers '
+      f'{"fused" if setting.fused else "operator by operator"}, exchange '
+      f'{setting.exchange}, products {setting.element}; hidden: {hidden}'
+    )
+
+  def _first(self) -> str:
+    parts = self._parts()
+    whole = self.found.ranked[0].seconds
+    rows = [
+      (name, f'{took:.3g}', f'{100 * took / whole:.1f}%')
+      for name, took in parts.items()
+      if took
+    ]
+    memory = self.found.ranked[0].memory
+    held = ', '.join(
+      f'{name} {getattr(memory, name) / _GB:.1f}'
+      for name in ('weights', 'gradients', 'optimizer', 'activations')
+    )
+    return (
+      f'{text_table.text(("rank 1, average stage", "s", "share"), rows)}\n'
+      f'GB of a device of stage {memory.stage}, the fullest: {held}'
+    )
+
+  def _counted(self) -> str:
+    found = self.found
+    made = found.plans - found.refused
+    return (
+      f'{made:,} plans in {self.seconds:.1f} s: {found.too_large:,} do not fit '
+      f'in {self.setting.memory_share:g} of '
+      f'{self.setting.machine["memory"] / _GB:g} GB; {found.layers} MoE layers '
+      'simulated, where one could be of the best'
+    )
+
+  def _costs(self) -> unit_costs.Costs:
+    return unit_costs.Costs(self.setting, self.layers)
+
+  def _parts(self) -> dict[str, float]:
+    return step_lib.parts(self._costs(), self.found.ranked[0])
+
+  def content(self) -> dict:
+    """Returns all of it as plain data."""
+    setting, found = self.setting, self.found
+    costs, first = self._costs(), self.found.ranked[0]
+    held = costs.held(first.plan)
+    return dict(
+      model=dataclasses.asdict(setting.model)
+      | dict(parameters=setting.model.count(), active=setting.model.active()),
+      machine=setting.machine.name,
+      devices=setting.devices,
+      sequence=setting.sequence,
+      global_batch=setting.global_batch,
+      fused=setting.fused,
+      exchange=setting.exchange,
+      element=setting.element,
+      overlap=sorted(setting.overlap),
+      states=dataclasses.asdict(setting.states),
+      memory_share=setting.memory_share,
+      plans=found.plans - found.refused,
+      too_large=found.too_large,
+      layers_simulated=found.layers,
+      seconds=round(self.seconds, 2),
+      ranked=[
+        dataclasses.asdict(cost) | dict(memory_total=cost.memory.total)
+        for cost in found.ranked
+      ],
+      first=dict(
+        parts=self._parts(),
+        chunks=plan_lib.chunks(
+          setting.model, first.plan.pp, first.plan.vpp, first.plan.pad
+        ),
+        units={
+          kind: dataclasses.asdict(timed)
+          for kind, timed in costs.timed(first.plan).items()
+        },
+        memory=[
+          dataclasses.asdict(one)
+          for one in memory_lib.memories(setting, first.plan, held)
+        ],
+        operators=[
+          dataclasses.asdict(one)
+          | dict(seconds=one.seconds(setting.machine, setting.element))
+          for one in setting.share(first.plan).unit('moe').operators
+        ],
+      ),
+    )
