@@ -7,6 +7,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -21,17 +22,15 @@ GRADS = (Buffer.D_W_DOWN, Buffer.D_W_GATE_UP)
 WEIGHTS = (Buffer.W_GATE_UP, Buffer.W_DOWN, *GRADS)
 
 
-def cases():
-  for direction in Direction:
-    for routing in testing.ROUTINGS:
-      for grain in ('expert', 'row_block'):
-        for placement in precision.LAUNCHED:
-          for chain in (None, 8) if direction else (None,):
-            yield direction, routing, grain, placement, chain
-
-
 every_case = pytest.mark.parametrize(
-  'direction, routing, grain, placement, chain', list(cases())
+  'direction, routing, grain, placement, chain',
+  halved_testing.covering(
+    Direction,
+    testing.ROUTINGS,
+    ('expert', 'row_block'),
+    precision.LAUNCHED,
+    (None, 8),
+  ),
 )
 
 

@@ -11,6 +11,7 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
@@ -51,10 +52,12 @@ def distinct(config, ids: np.ndarray) -> np.ndarray:
   return there.sum(axis=1)
 
 
-@pytest.mark.parametrize('placement', precision.LAUNCHED)
-@pytest.mark.parametrize('grain', ['row_block', 'expert'])
-@pytest.mark.parametrize('routing', ROUTINGS)
-@pytest.mark.parametrize('shape', SHAPES)
+@pytest.mark.parametrize(
+  'shape, routing, grain, placement',
+  halved_testing.covering(
+    SHAPES, ROUTINGS, ('row_block', 'expert'), precision.LAUNCHED
+  ),
+)
 def test_every_bit_is_that_of_a_launch_without(
   shape, routing, grain, placement
 ):

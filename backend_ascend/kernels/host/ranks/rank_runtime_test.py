@@ -12,6 +12,7 @@ from hpmoe.backend_ascend.kernels.host.ranks import rank_testing
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 LAYERS = {
@@ -21,6 +22,7 @@ LAYERS = {
   'four_ranks': config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
   'eight_ranks': config_testing.sized(r=8, t=7, e=8, k=2, d=9, f=5),
 }
+GRAINS = ('expert', 'row_block')
 OPTIONS = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 FOUR = LAYERS['four_ranks']
 
@@ -44,10 +46,12 @@ def _wire(seed, **faults):
 
 
 class TestSameBits:
-  @pytest.mark.parametrize('direction', ['forward', 'backward'])
-  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @pytest.mark.parametrize('layer', LAYERS)
+  @pytest.mark.parametrize(
+    'layer, placement, grain, direction',
+    halved_testing.covering(
+      LAYERS, precision.LAUNCHED, GRAINS, ('forward', 'backward')
+    ),
+  )
   def test_late_and_reordered(self, layer, placement, grain, direction, seed):
     # Given puts that come late, in pieces and in any order, when ranks take
     # turns at random, then every tensor is that of one address space.
@@ -60,18 +64,18 @@ class TestSameBits:
     assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
 
   @pytest.mark.parametrize('direction', ['forward', 'backward'])
-  @pytest.mark.parametrize('routing', testing.ROUTINGS)
-  def test_awkward_routings(self, routing, direction, seed):
-    image, inputs = _case(FOUR, direction, routing=routing)
-
-    got = rank_testing.launch_all(image, inputs, _wire(seed))
-
-    assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
-
-  @pytest.mark.parametrize('direction', ['forward', 'backward'])
-  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  def test_tokens_that_cross_once(self, grain, direction, seed):
-    image, inputs = _case(FOUR, direction, event_grain=grain, relay=True)
+  @pytest.mark.parametrize(
+    'options',
+    [
+      *({'routing': routing} for routing in testing.ROUTINGS),
+      *({'event_grain': grain, 'relay': True} for grain in GRAINS),
+    ],
+    ids=str,
+  )
+  def test_awkward_routings_and_tokens_that_cross_once(
+    self, options, direction, seed
+  ):
+    image, inputs = _case(FOUR, direction, **options)
 
     got = rank_testing.launch_all(image, inputs, _wire(seed))
 
