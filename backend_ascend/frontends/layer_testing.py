@@ -1,9 +1,16 @@
-"""A layer, inputs and what the runtime computes, for tests of front ends."""
+"""What holds of every front end: the runtime's bits and its refusals."""
+
+import dataclasses
+from unittest import mock
 
 import numpy as np
+import pytest
 
+from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.schedule import schedule_file
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
@@ -48,3 +55,209 @@ def case(policy=F32, routing='uniform', config=CONFIG):
 def named(outputs):
   values = map(np.asarray, outputs)
   return dict(zip(('y', *GRADS), values, strict=True))
+
+
+def scheduled(storage, options) -> schedule_file.Schedule:
+  return schedule_file.Schedule(CONFIG, storage, F32.placement, options)
+
+
+def compiled():
+  """Returns a context that counts forward compilations."""
+  return mock.patch.object(
+    compiler, 'compile_forward', side_effect=compiler.compile_forward
+  )
+
+
+class FrontEndTests:
+  """What holds of every front end; a test class of each derives from it.
+
+  `calls` are its ways to run the layer and its gradient, `refused` the words
+  of an error at run time, `register` its keeping of an image, `raw` a call of
+  its operator without the checks of Python, `array` an array of NaN.
+  """
+
+  def calls(self, config=CONFIG, policy=F32, **how):
+    """Returns functions of (inputs, dy) to y and gradients, by name."""
+    raise NotImplementedError
+
+  def refused(self, run) -> str:
+    raise NotImplementedError
+
+  def register(self, image) -> layer_call.Registered:
+    raise NotImplementedError
+
+  def raw(self, image: layer_call.Part, *operands, deadline_s=1.0) -> str:
+    raise NotImplementedError
+
+  def nan(self, shape):
+    raise NotImplementedError
+
+  def call(self, inputs, dy, config=CONFIG, policy=F32, **how):
+    return self.calls(config, policy, **how)[0](inputs, dy)
+
+  @pytest.mark.parametrize('policy', POLICIES.values(), ids=POLICIES)
+  def test_bits_of_the_runtime(self, policy):
+    inputs, dy = case(policy)
+    want = launched(inputs, dy, policy)
+    assert all(np.any(array != 0) for array in want.values())
+    for call in self.calls(policy=policy):
+      assert not testing.differing(call(inputs, dy), want)
+
+  @pytest.mark.parametrize('routing', testing.ROUTINGS)
+  @pytest.mark.parametrize('top_k', [2, 4])
+  def test_bits_under_awkward_routings(self, routing, top_k):
+    config = config_testing.sized(r=2, t=9, e=4, k=top_k, d=8, f=6)
+    inputs, dy = case(routing=routing, config=config)
+    got = self.call(inputs, dy, config)
+    assert not testing.differing(got, launched(inputs, dy, config=config))
+
+  def test_bits_of_subnormal_numbers(self):
+    # Given: a framework's threads flush them to zero, the runtime does not.
+    inputs, dy = case()
+    small = inputs | dict(w_down=inputs['w_down'] * np.float32(1e-38))
+    want = launched(small, dy)
+    tiny = np.finfo(np.float32).tiny
+    assert ((want['y'] != 0) & (abs(want['y']) < tiny)).any()
+    for call in self.calls():
+      assert not testing.differing(call(small, dy), want)
+
+  def test_bits_of_rows_that_no_token_fills(self):
+    # Given: memory that held NaN; what a forward launch saves is checked for
+    # it by the backward one, all rows of it.
+    inputs, dy = case()
+    want, (*_, call) = launched(inputs, dy), self.calls()
+    for _ in range(5):
+      shapes = (s.dims(**CONFIG.dims()) for s in tensors.SPECS.values())
+      used = [self.nan(shape) for shape in shapes]
+      del used
+      assert not testing.differing(call(inputs, dy), want)
+
+  def test_a_schedule_decides_the_image(self, tmp_path):
+    # Given a schedule in a file, when the layer runs by it, then the bits are
+    # those of any other schedule, by an image of its own.
+    path, options = tmp_path / 'layer.schedule', OPTIONS
+    options = dataclasses.replace(options, row_block=4)
+    schedule_file.save(path, scheduled(F32.storage, options))
+    inputs, dy = case()
+    with compiled() as made:
+      got = self.call(inputs, dy, options=None, schedule=path)
+    assert not testing.differing(got, launched(inputs, dy))
+    assert made.call_args.args[2].row_block == 4
+
+  def test_images_are_compiled_once(self):
+    config = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=4)
+    inputs, dy = case(config=config)
+    with compiled() as made:
+      for call in (*self.calls(config), *self.calls(config, threads=1)):
+        call(inputs, dy)
+    assert made.call_count == 1
+
+  @pytest.mark.parametrize('name', tensors.INPUTS)
+  def test_a_wrong_shape_or_dtype_is_named(self, name):
+    inputs, dy = case()
+    for call in self.calls():
+      wrong = inputs | {name: inputs[name][:, :1]}
+      with pytest.raises(ValueError, match=f'^{name}: expected shape'):
+        call(wrong, dy)
+    wrong = inputs | {name: inputs[name].astype(np.float16)}
+    with pytest.raises(ValueError, match=f'^{name}: expected dtype .*float16'):
+      self.call(wrong, dy)
+
+  @pytest.mark.parametrize(
+    'how, told',
+    [
+      (dict(threads=0), 'threads: expected 1 to 4096, got 0'),
+      (dict(deadline_s=0.0), 'deadline_s: expected'),
+      (dict(deadline_s=float('nan')), 'deadline_s: expected'),
+      *(
+        ({name: {'num_tokens': 3}}, f'^{name}: expected a .*, got {{')
+        for name in ('config', 'policy', 'options')
+      ),
+      (
+        dict(schedule=scheduled(F32.storage, OPTIONS)),
+        'options: expected none',
+      ),
+      (
+        dict(options=None, schedule=scheduled('float16', OPTIONS)),
+        'schedule: expected one of this',
+      ),
+    ],
+    ids=str,
+  )
+  def test_what_does_not_fit_is_refused(self, how, told):
+    with pytest.raises(ValueError, match=told):
+      self.call(*case(), **how)
+
+  @pytest.mark.parametrize('bad', ['twice', 'range', 'capacity', 'nan', '-inf'])
+  def test_bad_values_are_refused_with_the_words_of_the_runtime(self, bad):
+    config, (inputs, dy) = CONFIG, case()
+    ids = inputs['topk_ids']
+    if bad == 'twice':
+      ids[1, 3] = 2
+    elif bad == 'range':
+      ids[0, 4, 1] = CONFIG.num_experts
+    elif bad == 'capacity':
+      config = testing.with_capacity(CONFIG, 40)
+    else:
+      inputs['w_gate_up'][1, 0, 2, 3] = float(bad)
+    with pytest.raises(ValueError) as want:
+      image = testing.compile_layer(config, F32, row_block=8)
+      runtime.launch(image, inputs)
+    for call in self.calls(config, scan=True):
+      said = self.refused(lambda call=call: call(inputs, dy))
+      assert str(want.value) in said
+
+  @pytest.mark.parametrize(
+    'policy, name, at, scan',
+    [
+      (F32, 'topk_weights', (1, 2, 0), False),
+      (POLICIES['bfloat16-combine'], 'x', (1, 20, 16), True),
+      (F32, 'dy', (0, 1, 2), True),
+    ],
+  )
+  def test_values_that_are_not_finite_are_refused(self, policy, name, at, scan):
+    inputs, dy = case(policy)
+    (inputs | dict(dy=dy))[name][at] = np.inf
+    for call in self.calls(policy=policy, scan=scan):
+      said = self.refused(lambda call=call: call(inputs, dy))
+      assert f'{name}: expected finite values, got inf at {at}' in said
+
+  def test_a_deadlock_is_told_as_the_runtime_tells_it(self):
+    # Given: an image in which one task forgets to signal.
+    config = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=10)
+    inputs, dy = case(config=config)
+    image = testing.compile_layer(config, F32, row_block=8)
+    spoilt = testing.without_signals(image, 0)
+    with pytest.raises(runtime.WaitError) as want:
+      runtime.launch(spoilt, inputs)
+    options = flow_lib.Options(row_block=8)
+    with mock.patch.object(compiler, 'compile_forward') as made:
+      made.return_value.image = spoilt
+      run = lambda: self.call(inputs, dy, config, options=options)
+      said = self.refused(run)
+    assert str(want.value) in said and 'waits for event' in said
+
+  def test_a_corrupt_image_is_refused(self):
+    image = bytearray(testing.compile_layer(CONFIG, F32))
+    image[len(image) // 2] ^= 1
+    with pytest.raises(ValueError, match='crc32'):
+      self.register(image)
+
+  def test_an_image_that_nobody_registered_is_refused(self):
+    said = self.raw(layer_call.Part('a' * 64, (), ()))
+    assert 'image: expected one that this process compiled' in said
+    assert '`prepare`' in said and f'got {"a" * 64}' in said
+
+  def test_a_graph_that_is_not_the_image_s_is_refused(self):
+    inputs, _ = case()
+    image = layer_call.whole(self.register(testing.compile_layer(CONFIG, F32)))
+    arrays = [inputs[name] for name in image.inputs]
+    for operands, told in (
+      (arrays[:1], 'operands: expected 5, got '),
+      (arrays, 'results: expected 9, got 1'),
+      ([arrays[0][:1], *arrays[1:]], 'topk_ids: expected 336 bytes, got 168'),
+    ):
+      assert told in self.raw(image, *operands)
+    for deadline in (0.0, -1.0, 1e300, np.nan):
+      said = self.raw(image, *arrays, deadline_s=deadline)
+      assert 'deadline_s: expected seconds in (0, 1e9], got ' in said

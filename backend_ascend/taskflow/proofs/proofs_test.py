@@ -13,6 +13,7 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lowering_testing as testing
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
@@ -22,6 +23,7 @@ DIRECTIONS = ('forward', 'backward')
 WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
 PUTS = layout.kinds(*layout.PUTS)
 WHOLE_ROWS = (Kind.SWIGLU_GRAD, Kind.TOPK_WEIGHT_GRAD)
+COUNTED = (Kind.RETURN, Kind.RETURN_GRAD, Kind.RELAY, Kind.RELAY_GRAD)
 LAST = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
 lower = testing.lower
 regions_of = testing.regions_of
@@ -159,12 +161,31 @@ def refused_rules(report) -> set[str]:
 
 
 class TestSoundFlows:
-  @pytest.mark.parametrize('cores', [(1, 1), (3, 5), (24, 48)])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @both_grains
-  @pytest.mark.parametrize('shape', testing.SHAPES)
-  def test_are_proved(self, shape, grain, placement, cores):
-    flow = lower(shape, grain, placement, num_aic=cores[0], num_aiv=cores[1])
+  @pytest.mark.parametrize(
+    'shape, grain, placement, direction, chain_rows, order, cores',
+    halved_testing.covering(
+      testing.SHAPES,
+      testing.GRAINS,
+      precision.LAUNCHED,
+      DIRECTIONS,
+      (None, 4, 8),
+      flow_lib.WEIGHT_GRAD_ORDERS,
+      ((1, 1), (3, 5), (24, 48)),
+    ),
+  )
+  def test_are_proved(
+    self, shape, grain, placement, direction, chain_rows, order, cores
+  ):
+    flow = lower(
+      shape,
+      grain,
+      placement,
+      direction,
+      num_aic=cores[0],
+      num_aiv=cores[1],
+      chain_rows=chain_rows,
+      order=flow_lib.WEIGHT_GRAD_ORDERS[order],
+    )
     report = proofs.require(image_lib.serialize(flow))
     assert [rule.name for rule in report.rules] == list(RULES)
     assert report.violations == ()
@@ -173,54 +194,19 @@ class TestSoundFlows:
     assert report.tasks == checked['unit'] == checked['regions'] == n
     assert checked['progress'] == checked['once'] == n
     assert report.events == checked['event'] == len(flow.events)
-    assert checked['order'] >= np.sum(flow.tasks['kind'] != Kind.DISPATCH)
+    assert checked['order'] >= np.sum(flow.tasks['wait_count'] > 0)
 
-  @pytest.mark.parametrize('order', flow_lib.WEIGHT_GRAD_ORDERS)
-  @pytest.mark.parametrize('chain_rows', [None, 4, 8])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @both_grains
-  @pytest.mark.parametrize('shape', testing.SHAPES)
-  def test_are_proved_backward(
-    self, shape, grain, placement, chain_rows, order
-  ):
-    for cores in [(1, 1), (3, 5), (24, 48)]:
-      flow = lower(
-        shape,
-        grain,
-        placement,
-        'backward',
-        num_aic=cores[0],
-        num_aiv=cores[1],
-        chain_rows=chain_rows,
-        order=flow_lib.WEIGHT_GRAD_ORDERS[order],
-      )
-      report = proofs.require(image_lib.serialize(flow))
-      checked = {rule.name: rule.checked for rule in report.rules}
-      n = len(flow.tasks)
-      assert checked['unit'] == checked['regions'] == n
-      assert checked['progress'] == checked['once'] == n
-      assert checked['event'] == len(flow.events)
-      assert checked['order'] >= np.sum(flow.tasks['wait_count'] > 0)
-
-  @both_directions
-  @pytest.mark.parametrize('row_block', [1, 3, 64])
-  @pytest.mark.parametrize('put_rows, token_block', [(1, 2), (3, 1), (9, 9)])
-  @both_grains
-  def test_are_proved_at_odd_tile_sizes(
-    self, grain, put_rows, token_block, row_block, direction
-  ):
-    assert prove(
-      lower(
-        'ragged',
-        grain,
-        direction=direction,
-        chain_rows=2 * row_block,
-        row_block=row_block,
-        put_rows=put_rows,
-        token_block=token_block,
-        col_block=100,
-      )
-    ).proved
+  @pytest.mark.parametrize(
+    'grain, direction, row_block, put',
+    halved_testing.covering(
+      testing.GRAINS, DIRECTIONS, (1, 3, 64), ((1, 2), (3, 1), (9, 9))
+    ),
+  )
+  def test_are_proved_at_odd_tile_sizes(self, grain, direction, row_block, put):
+    rows = dict(row_block=row_block, chain_rows=2 * row_block, col_block=100)
+    put_rows, token_block = put
+    rows |= dict(put_rows=put_rows, token_block=token_block)
+    assert prove(lower('ragged', grain, direction=direction, **rows)).proved
 
   @both_directions
   def test_are_proved_when_capacity_cuts_the_slices(self, direction):
@@ -237,6 +223,77 @@ class TestSoundFlows:
     assert prove(flow).proved
 
 
+def _flip(flow, task):
+  flow.tasks['unit'][task] = 1 - flow.tasks['unit'][task]
+
+
+def _read_another_link(flow, task):
+  assert flow.tasks['peer'][task] == 2
+  regions_of(flow, task)[0]['group'][2] -= 1
+
+
+def _narrow_write(flow, task):
+  regions_of(flow, task)[1]['col_end'] -= 1
+
+
+def _lower_row_event(flow, task):
+  event = flow.waits['event'][waits_of(flow, task).start]
+  flow.waits['threshold'][flow.waits['event'] == event] -= 1
+  flow.events['threshold'][event] -= 1
+
+
+def _count_twice(flow, task):
+  where = signals_of(flow, task)
+  flow.signals[where.start + 1] = flow.signals[where.start]
+
+
+def _leave_a_partition_out(flow, task):
+  flow.signals['span'][signals_of(flow, task).start] -= 1
+
+
+def _set(field, value):
+  def change(flow, task):
+    flow.tasks[field][task] = value
+
+  return change
+
+
+FIRST_READERS = (Kind.GATE_UP, Kind.COMBINE, Kind.DOWN_GRAD, Kind.COMBINE_GRAD)
+ALL = layout.STAGE_OF_KIND  # a tensor whose violation must be told
+# (rule, kinds, which of their tasks, change, words, buffer of the violation).
+BROKEN = {
+  'unit': ('unit', Kind, 0, _flip, '', None),
+  'link': ('regions', WEIGHT_GRADS, -1, _read_another_link, 'link 2', ALL),
+  'write': ('regions', Kind, 0, _narrow_write, ' writes ', None),
+  # The write region is whole, the columns are not.
+  'whole': (
+    *('regions', WHOLE_ROWS, 0, _set('col_begin', 1)),
+    *('writes whole rows: expected columns 0:', None),
+  ),
+  'none': ('regions', [Kind.DOWN], 0, _set('write_count', 0), '', None),
+  'row': ('event', FIRST_READERS, 0, _lower_row_event, 'of the part', None),
+  'twice': ('event', COUNTED, 0, _count_twice, 'got it twice', None),
+  'span': ('event', PUTS, 0, _leave_a_partition_out, 'over all part', None),
+}
+
+
+@pytest.mark.parametrize(
+  'broken, kind', [(n, k) for n, b in BROKEN.items() for k in b[1]]
+)
+def test_a_broken_task_is_named(broken, kind):
+  rule, _, at, change, words, buffer = BROKEN[broken]
+  flow = copy(lower_kind(kind))
+  task = of_kind(flow, kind)[at]
+  change(flow, task)
+  report = prove(flow)
+  # Readers and writers of an event whose threshold is too low are both right.
+  named(report, rule, None if broken == 'row' else task)
+  told = [v for v in report.violations if v.rule == rule and words in v.text]
+  assert told and (broken == 'row' or {v.task_a for v in told} >= {task})
+  assert buffer is None or told[0].region.buffer == buffer[kind]
+  assert broken != 'unit' or refused_rules(report) == {'unit'}
+
+
 class TestUnit:
   def test_an_aiv_task_on_an_aic_queue(self):
     flow = lower()
@@ -251,15 +308,6 @@ class TestUnit:
     assert 'swiglu(rank 0' in violation.text
     assert 'on an AIC queue' in violation.text
     assert violation.region.buffer == 'activation'
-
-  @pytest.mark.parametrize('kind', list(Kind))
-  def test_a_kind_that_says_the_other_unit(self, kind):
-    flow = copy(lower_kind(kind))
-    task = of_kind(flow, kind)[0]
-    flow.tasks['unit'][task] = 1 - flow.tasks['unit'][task]
-    report = prove(flow)
-    named(report, 'unit', task_a=task)
-    assert refused_rules(report) == {'unit'}
 
 
 class TestRegions:
@@ -299,24 +347,6 @@ class TestRegions:
     }
     assert seen == 4 * reads[direction, placement]
 
-  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
-  def test_a_link_that_says_it_reads_another_link(self, kind):
-    flow = copy(lower_kind(kind))
-    task = of_kind(flow, kind)[-1]
-    assert flow.tasks['peer'][task] == 2
-    regions_of(flow, task)[0]['group'][2] -= 1
-    violation = named(prove(flow), 'regions', task_a=task)
-    assert 'link 2' in violation.text
-    assert violation.region.buffer == layout.STAGE_OF_KIND[kind]
-
-  @pytest.mark.parametrize('kind', list(Kind))
-  def test_a_write_that_the_tile_does_not_say(self, kind):
-    flow = copy(lower_kind(kind))
-    task = of_kind(flow, kind)[0]
-    regions_of(flow, task)[1]['col_end'] -= 1
-    violation = named(prove(flow), 'regions', task_a=task)
-    assert ' writes ' in violation.text
-
   @pytest.mark.parametrize('kind', WHOLE_ROWS)
   def test_half_columns_of_a_kind_that_writes_whole_rows(self, kind):
     # Given a task cut into two of half the columns each, which between them
@@ -334,21 +364,6 @@ class TestRegions:
       violation = named(report, 'regions', task_a=each)
       assert violation.region.buffer == layout.STAGE_OF_KIND[kind]
     assert any('writes whole rows' in v.text for v in report.violations)
-
-  @pytest.mark.parametrize('kind', WHOLE_ROWS)
-  def test_columns_of_a_task_that_writes_whole_rows(self, kind):
-    # Given a task whose write region is whole but whose columns are not.
-    flow = copy(lower_kind(kind))
-    task = of_kind(flow, kind)[0]
-    flow.tasks['col_begin'][task] = 1
-    violation = named(prove(flow), 'regions', task_a=task)
-    assert 'writes whole rows: expected columns 0:' in violation.text
-
-  def test_a_task_that_declares_no_write(self):
-    flow = copy(lower())
-    task = of_kind(flow, Kind.DOWN)[0]
-    flow.tasks['write_count'][task] = 0
-    named(prove(flow), 'regions', task_a=task)
 
 
 class TestProgress:
@@ -489,19 +504,6 @@ class TestEvent:
     assert 'event' in refused_rules(report)
 
   @pytest.mark.parametrize(
-    'kind', [Kind.GATE_UP, Kind.COMBINE, Kind.DOWN_GRAD, Kind.COMBINE_GRAD]
-  )
-  def test_a_lowered_threshold_of_a_row_event(self, kind):
-    flow = copy(lower_kind(kind))
-    wait = waits_of(flow, of_kind(flow, kind)[0]).start
-    event = int(flow.waits['event'][wait])
-    flow.waits['threshold'][flow.waits['event'] == event] -= 1
-    flow.events['threshold'][event] -= 1
-    violation = named(prove(flow), 'event')
-    assert violation.event == event
-    assert 'rows of the partition' in violation.text
-
-  @pytest.mark.parametrize(
     'kind', [Kind.DISPATCH, Kind.GATE_UP, Kind.DISPATCH_GRAD, *WEIGHT_GRADS]
   )
   @both_grains
@@ -533,28 +535,6 @@ class TestEvent:
     assert 'event' in refused_rules(report)
     if field == 'rank':
       named(report, 'event', task_a=writer)
-
-  @pytest.mark.parametrize(
-    'kind', [Kind.RETURN, Kind.RETURN_GRAD, Kind.RELAY, Kind.RELAY_GRAD]
-  )
-  def test_a_row_counted_twice(self, kind):
-    flow = copy(lower_kind(kind))
-    task = of_kind(flow, kind)[0]
-    where = signals_of(flow, task)
-    flow.signals[where.start + 1] = flow.signals[where.start]
-    violation = [v for v in prove(flow).violations if 'got it twice' in v.text]
-    assert [v.task_a for v in violation] == [task]
-
-  @pytest.mark.parametrize(
-    'kind',
-    PUTS,
-  )
-  def test_a_row_signal_that_leaves_partitions_out(self, kind):
-    flow = copy(lower_kind(kind))
-    task = of_kind(flow, kind)[0]
-    flow.signals['span'][signals_of(flow, task).start] -= 1
-    violation = named(prove(flow), 'event', task_a=task)
-    assert 'over all partitions' in violation.text
 
   @pytest.mark.parametrize(
     'put_kind, kind',
@@ -985,10 +965,12 @@ def races(flow) -> set[tuple[int, int]]:
   return found
 
 
-@pytest.mark.parametrize('cores', [(1, 1), (2, 2)])
-@pytest.mark.parametrize('seed', range(6))
-@both_directions
-@both_grains
+@pytest.mark.parametrize(
+  'grain, direction, seed, cores',
+  halved_testing.covering(
+    testing.GRAINS, DIRECTIONS, range(6), ((1, 1), (2, 2))
+  ),
+)
 def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
   # Given a flow from which some waits were dropped at random, when its races
   # are found pair by pair, then the proof refuses it iff there is one, and
