@@ -11,6 +11,7 @@ _PACKAGES = [
     "hypothesis",
     "jax",
     "jaxtyping",
+    "jinja2",
     "ml-dtypes",
     "mpi4py",
     "matplotlib",

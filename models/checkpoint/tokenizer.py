@@ -1,6 +1,6 @@
 """tokenizer.json, of a model's folder and of our byte-level models."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 import json
 import os
 import pathlib
@@ -24,10 +24,24 @@ def load(folder: str | os.PathLike[str]) -> tokenizers.Tokenizer:
   if not path.is_file():
     raise ValueError(f'{folder}: expected a folder with {FILE}, got none')
   try:
-    return tokenizers.Tokenizer.from_file(str(path))
+    return of({FILE: path.read_bytes()})
+  except ValueError as error:
+    raise ValueError(f'{folder}/{error}') from error
+
+
+def of(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
+  """Returns the tokenizer of a folder's files by name; bytes' without one.
+
+  Raises:
+    ValueError: it is damaged.
+  """
+  if FILE not in files:
+    return byte_level()
+  try:
+    return tokenizers.Tokenizer.from_buffer(files[FILE])
   except Exception as error:  # the library raises nothing narrower
     reason = ' '.join(str(error).split())
-    raise ValueError(f'{path}: expected a tokenizer, got {reason}') from error
+    raise ValueError(f'{FILE}: expected a tokenizer, got {reason}') from error
 
 
 def byte_level() -> tokenizers.Tokenizer:
@@ -69,17 +83,3 @@ def _alphabet() -> list[str]:
   printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = iter(range(256, 512))
   return [chr(b if b in printable else next(others)) for b in range(256)]
-
-
-def stream(
-  tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]
-) -> Iterator[str]:
-  """Yields text as tokens come, each piece as soon as its bytes are whole.
-
-  Special tokens are left out.
-  """
-  decoding = tokenizers.decoders.DecodeStream(skip_special_tokens=True)
-  for token in tokens:
-    piece = decoding.step(tokenizer, token)
-    if piece:
-      yield piece

@@ -47,18 +47,3 @@ class TestLoad:
     with pytest.raises(ValueError, match='expected a tokenizer, got') as told:
       tokenizer.load(tmp_path)
     assert '\n' not in str(told.value)
-
-
-class TestStream:
-  @pytest.mark.parametrize('text', TEXTS)
-  def test_pieces_are_the_text(self, text):
-    pieces = list(tokenizer.stream(tokenizer.byte_level(), text.encode()))
-    assert ''.join(pieces) == text
-
-  def test_a_letter_of_two_bytes_comes_whole(self):
-    made = tokenizer.byte_level()
-    assert list(tokenizer.stream(made, 'aïb'.encode())) == ['a', 'ï', 'b']
-
-  def test_specials_are_left_out(self):
-    made = tokenizer.byte_level()
-    assert ''.join(tokenizer.stream(made, [256, 97, 257])) == 'a'

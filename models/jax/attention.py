@@ -17,12 +17,13 @@ class Seen(NamedTuple):
   Attributes:
     length: `[]` int32, tokens before them.
     rope: their rotations.
-    mask: `[S, C]`, true where token s sees token c, of all C that are held.
+    mask: `[S, C]`, true where token s sees token c, of all C that are held; of
+      each sequence, `[B, S, C]`, if they begin at tokens of their own.
   """
 
   length: at.Int32[at.Array, '']
   rope: rope_lib.Rope
-  mask: at.Bool[at.Array, 'S C']
+  mask: at.Bool[at.Array, '*B S C']
 
 
 def seen(
@@ -31,6 +32,7 @@ def seen(
   count: int,
   capacity: int,
   dtype,
+  starts: at.Int32[at.Array, 'B'] | None = None,
 ) -> Seen:
   """Returns what `count` tokens after `length` others see.
 
@@ -43,12 +45,19 @@ def seen(
     count: S.
     capacity: C, tokens that keys are held of, of which the last may be empty.
     dtype: of the model.
+    starts: `[B]`, the first token of each sequence, whose position is 0 and
+      before which none is seen but by itself; None for 0.
   """
   own = length + jnp.arange(count, dtype=jnp.int32)
-  back = own[:, None] - jnp.arange(capacity, dtype=jnp.int32)
+  every = jnp.arange(capacity, dtype=jnp.int32)
+  back = own[:, None] - every
   mask = back >= 0
   if config.sliding_window is not None:
     mask &= back < config.sliding_window
+  if starts is not None:
+    mask &= every >= starts[:, None, None]
+    mask |= back == 0
+    own = jnp.maximum(own - starts[:, None], 0)
   return Seen(length, rope_lib.rotations(config, own, dtype), mask)
 
 
@@ -56,7 +65,7 @@ def attend(
   queries: at.Float[at.Array, 'B S H X'],
   keys: at.Float[at.Array, 'B C G X'],
   values: at.Float[at.Array, 'B C G Y'],
-  mask: at.Bool[at.Array, 'S C'],
+  mask: at.Bool[at.Array, '*B S C'],
   scale: float,
 ) -> at.Float[at.Array, 'B S H*Y']:
   """Returns softmax(scale * queries keys^T) values, `[B, S, H*Y]`.
@@ -70,6 +79,8 @@ def attend(
   queries, keys, values = (a.astype(wide) for a in (queries, keys, values))
   queries = queries.reshape(batch, count, groups, heads // groups, width)
   scores = jnp.einsum('bsghx,bcgx->bghsc', queries, keys)
+  if mask.ndim == 3:
+    mask = mask[:, None, None]
   scores = jnp.where(mask, scores * scale, -jnp.inf)
   shares = jax.nn.softmax(scores, axis=-1).astype(dtype).astype(wide)
   out = jnp.einsum('bghsc,bcgy->bsghy', shares, values)

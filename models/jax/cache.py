@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
@@ -24,10 +25,13 @@ class Cache(NamedTuple):
   Attributes:
     length: `[]` int32, tokens held.
     layers: of each layer, arrays `[B, capacity, ...]` by name.
+    starts: `[B]` int32, of each sequence its first token that is no padding;
+      None for 0.
   """
 
   length: at.Int32[at.Array, '']
   layers: tuple[Entries, ...]
+  starts: at.Int32[at.Array, 'B'] | None = None
 
   @property
   def capacity(self) -> int:
@@ -36,7 +40,11 @@ class Cache(NamedTuple):
 
 
 def empty(
-  config: config_lib.ModelConfig, batch: int, capacity: int, dtype
+  config: config_lib.ModelConfig,
+  batch: int,
+  capacity: int,
+  dtype,
+  starts: np.ndarray | None = None,
 ) -> Cache:
   """Returns a cache of no tokens, with room for `capacity` of each of `batch`.
 
@@ -45,12 +53,14 @@ def empty(
     batch: B.
     capacity: most tokens of a sequence.
     dtype: of the model.
+    starts: `[B]`, see `Cache`.
   """
   layer = {
     name: jnp.zeros((batch, capacity, *shape), dtype)
     for name, shape in cache_room.shapes(config).items()
   }
-  return Cache(jnp.int32(0), (layer,) * config.num_hidden_layers)
+  first = None if starts is None else jnp.asarray(starts, jnp.int32)
+  return Cache(jnp.int32(0), (layer,) * config.num_hidden_layers, first)
 
 
 def append(

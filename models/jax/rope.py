@@ -14,21 +14,21 @@ class Rope(NamedTuple):
   """Rotations of the positions of some tokens, in `ops.wide` of the model.
 
   Attributes:
-    cos: `[S, X/2]`, for a rotating width X.
-    sin: `[S, X/2]`.
+    cos: `[S, X/2]`, for a rotating width X, or of each sequence `[B, S, X/2]`.
+    sin: likewise.
   """
 
-  cos: at.Float[at.Array, 'S X/2']
-  sin: at.Float[at.Array, 'S X/2']
+  cos: at.Float[at.Array, '*B S X/2']
+  sin: at.Float[at.Array, '*B S X/2']
 
 
 def rotations(
-  config: config_lib.ModelConfig, positions: at.Int[at.Array, 'S'], dtype
+  config: config_lib.ModelConfig, positions: at.Int[at.Array, '*B S'], dtype
 ) -> Rope:
-  """Returns the rotations of `positions` `[S]` for a model in `dtype`."""
+  """Returns the rotations of `positions` for a model in `dtype`."""
   wide = ops.wide(dtype)
   turns = jnp.asarray(rope_numbers.frequencies(config), wide)
-  angles = positions.astype(wide)[:, None] * turns
+  angles = positions.astype(wide)[..., None] * turns
   factor = rope_numbers.amplitude(config.rope_scaling)
   return Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
 
@@ -47,6 +47,6 @@ def rotate(
     first, second = values[..., 0::2], values[..., 1::2]
   else:
     first, second = jnp.split(values, 2, axis=-1)
-  cos, sin = rope.cos[:, None], rope.sin[:, None]
+  cos, sin = rope.cos[..., None, :], rope.sin[..., None, :]
   turned = [first * cos - second * sin, second * cos + first * sin]
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)

@@ -18,16 +18,22 @@ class Seen(NamedTuple):
   Attributes:
     length: tokens before them.
     rope: their rotations.
-    mask: `[S, C]`, true where token s sees token c, of all C that are held.
+    mask: `[S, C]`, true where token s sees token c, of all C that are held; of
+      each sequence, `[B, S, C]`, if they begin at tokens of their own.
   """
 
   length: int
   rope: rope_lib.Rope
-  mask: at.Bool[ms.Tensor, 'S C']
+  mask: at.Bool[ms.Tensor, '*B S C']
 
 
 def seen(
-  config: config_lib.ModelConfig, length: int, count: int, capacity: int, dtype
+  config: config_lib.ModelConfig,
+  length: int,
+  count: int,
+  capacity: int,
+  dtype,
+  starts: np.ndarray | None = None,
 ) -> Seen:
   """Returns what `count` tokens after `length` others see.
 
@@ -40,12 +46,18 @@ def seen(
     count: S.
     capacity: C, tokens that keys are held of, of which the last may be empty.
     dtype: of the model.
+    starts: `[B]`, the first token of each sequence, whose position is 0 and
+      before which none is seen but by itself; None for 0.
   """
   own = length + np.arange(count, dtype=np.int32)
-  back = own[:, None] - np.arange(capacity, dtype=np.int32)
+  every = np.arange(capacity, dtype=np.int32)
+  back = own[:, None] - every
   mask = back >= 0
   if config.sliding_window is not None:
     mask &= back < config.sliding_window
+  if starts is not None:
+    mask = mask & (every >= starts[:, None, None]) | (back == 0)
+    own = np.maximum(own - starts[:, None], 0)
   return Seen(length, rope_lib.rotations(config, own, dtype), ms.Tensor(mask))
 
 
@@ -53,7 +65,7 @@ def attend(
   queries: at.Float[ms.Tensor, 'B S H X'],
   keys: at.Float[ms.Tensor, 'B C G X'],
   values: at.Float[ms.Tensor, 'B C G Y'],
-  mask: at.Bool[ms.Tensor, 'S C'],
+  mask: at.Bool[ms.Tensor, '*B S C'],
   scale: float,
 ) -> at.Float[ms.Tensor, 'B S H*Y']:
   """Returns softmax(scale * queries keys^T) values, `[B, S, H*Y]`.
@@ -68,10 +80,11 @@ def attend(
   rows = queries.astype(wide).reshape(batch, count, groups, each, width)
   rows = rows.permute(0, 2, 3, 1, 4).reshape(-1, each * count, width)
   columns = keys.astype(wide).permute(0, 2, 3, 1).reshape(-1, width, held)
-  scores = ms_ops.bmm(rows, columns).reshape(-1, count, held)
+  scores = ms_ops.bmm(rows, columns).reshape(batch, -1, count, held)
   scores = scores * ops.constant(scale, scores)
   lowest = ms_ops.full_like(scores, float('-inf'))
-  shares = ops.softmax(ms_ops.where(mask, scores, lowest))
+  of_heads = mask.reshape(-1, 1, count, held)
+  shares = ops.softmax(ms_ops.where(of_heads, scores, lowest))
   shares = shares.astype(values.dtype).astype(wide)
   shares = shares.reshape(-1, each * count, held)
   right = (

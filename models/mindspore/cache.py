@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import mindspore as ms
 from mindspore import ops as ms_ops
+import numpy as np
 
 from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
@@ -22,10 +23,13 @@ class Cache(NamedTuple):
   Attributes:
     length: tokens held.
     layers: of each layer, tensors `[B, capacity, ...]` by name.
+    starts: `[B]` int32, of each sequence its first token that is no padding;
+      None for 0.
   """
 
   length: int
   layers: tuple[Entries, ...]
+  starts: np.ndarray | None = None
 
   @property
   def capacity(self) -> int:
@@ -34,7 +38,11 @@ class Cache(NamedTuple):
 
 
 def empty(
-  config: config_lib.ModelConfig, batch: int, capacity: int, dtype
+  config: config_lib.ModelConfig,
+  batch: int,
+  capacity: int,
+  dtype,
+  starts: np.ndarray | None = None,
 ) -> Cache:
   """Returns a cache of no tokens, with room for `capacity` of each of `batch`.
 
@@ -43,12 +51,13 @@ def empty(
     batch: B.
     capacity: most tokens of a sequence.
     dtype: of the model.
+    starts: `[B]`, see `Cache`.
   """
   layer = {
     name: ms_ops.zeros((batch, capacity, *shape), ms.float32).astype(dtype)
     for name, shape in cache_room.shapes(config).items()
   }
-  return Cache(0, (layer,) * config.num_hidden_layers)
+  return Cache(0, (layer,) * config.num_hidden_layers, starts)
 
 
 def append(entries: Entries, new: Entries, length: int) -> Entries:

@@ -121,16 +121,18 @@ def forward(
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   hidden = between('model.embed_tokens', ops.embed(embeddings, tokens))
   count = tokens.shape[1]
-  length, capacity = 0, count
+  length, capacity, starts = 0, count, None
   if cache is not None:
-    length, capacity = cache.length, cache.capacity
+    length, capacity, starts = cache.length, cache.capacity, cache.starts
     cache_room.check(length, count, capacity)
-  seen = attention_lib.seen(config, length, count, capacity, hidden.dtype)
+  seen = attention_lib.seen(
+    config, length, count, capacity, hidden.dtype, starts
+  )
   none = (None,) * config.num_hidden_layers
   cached = none if cache is None else cache.layers
   states, held, routed = layers.stack(run, hidden, seen, cached)
   if cache is not None:
-    cache = cache_lib.Cache(length + count, tuple(held))
+    cache = cache_lib.Cache(length + count, tuple(held), starts)
   further = None
   if mtp:
     number = config.num_hidden_layers

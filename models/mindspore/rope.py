@@ -16,21 +16,21 @@ class Rope(NamedTuple):
   """Rotations of the positions of some tokens, in `ops.wide` of the model.
 
   Attributes:
-    cos: `[S, X/2]`, for a rotating width X.
-    sin: `[S, X/2]`.
+    cos: `[S, X/2]`, for a rotating width X, or of each sequence `[B, S, X/2]`.
+    sin: likewise.
   """
 
-  cos: at.Float[ms.Tensor, 'S X/2']
-  sin: at.Float[ms.Tensor, 'S X/2']
+  cos: at.Float[ms.Tensor, '*B S X/2']
+  sin: at.Float[ms.Tensor, '*B S X/2']
 
 
 def rotations(
-  config: config_lib.ModelConfig, positions: at.Int[np.ndarray, 'S'], dtype
+  config: config_lib.ModelConfig, positions: at.Int[np.ndarray, '*B S'], dtype
 ) -> Rope:
-  """Returns the rotations of `positions` `[S]` for a model in `dtype`."""
+  """Returns the rotations of `positions` for a model in `dtype`."""
   wide = ops.wide(dtype)
   turns = ms.Tensor(rope_numbers.frequencies(config), wide)
-  angles = ms.Tensor(positions, wide).reshape(-1, 1) * turns
+  angles = ms.Tensor(positions, wide).expand_dims(-1) * turns
   factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
   return Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
 
@@ -51,6 +51,6 @@ def rotate(
     first, second = pairs[..., 0], pairs[..., 1]
   else:
     first, second = values[..., :half], values[..., half:]
-  cos, sin = rope.cos.expand_dims(1), rope.sin.expand_dims(1)
+  cos, sin = rope.cos.expand_dims(-2), rope.sin.expand_dims(-2)
   turned = (first * cos - second * sin, second * cos + first * sin)
   return ms_ops.cat(turned, -1).astype(x.dtype)

@@ -1,14 +1,22 @@
 """`hpmoe generate`."""
 
+from collections.abc import Mapping, Sequence
+import json
+import pathlib
 import sys
+import time
+from typing import Any
 
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 
+# What a framework compiles is ready after these tokens.
+_UNTIMED = 2
+
 
 def _define(f: flags.FlagValues) -> None:
-  from hpmoe.models.jax import sampling as sampling_lib
+  from hpmoe.models import sampling as sampling_lib
 
   default = sampling_lib.Sampling()
   for name, value, text in (
@@ -16,17 +24,39 @@ def _define(f: flags.FlagValues) -> None:
       'from',
       None,
       'Folder with weights in any format of hpmoe convert, config.json and '
-      'tokenizer.json.',
+      'tokenizer.json; without one, tokens are bytes.',
     ),
     ('prompt', 'She ', 'Text to go on from.'),
     (
+      'prompts',
+      None,
+      'File of many: one a line, of .jsonl a text under `prompt`, or with '
+      '--chat a conversation under `messages`. Instead of --prompt.',
+    ),
+    ('system', None, 'What --chat begins with, as the system.'),
+    (
       'moe',
       'host',
-      'Layer of routed experts: oracle, host (the megakernel), framework, or '
-      'your pkg.module:function.',
+      'Layer of routed experts: oracle (jax), host (the megakernel), '
+      'framework, or your pkg.module:function.',
     ),
   ):
     cli.option(f, name, text, value)
+  cli.option(
+    f,
+    'framework',
+    'Where the model runs.',
+    'jax',
+    choices=('jax', 'mindspore'),
+  )
+  cli.option(
+    f,
+    'chat',
+    "Prompts are a user's, in the model's chat template.",
+    False,
+    bool,
+  )
+  cli.option(f, 'batch', 'Prompts at once.', 16, int, least=1)
   cli.option(f, 'tokens', 'Maximum number of new tokens.', 200, int)
   cli.option(
     f, 'temperature', 'Divides the logits; 0 takes the best token.', 0.8, float
@@ -38,55 +68,236 @@ def _define(f: flags.FlagValues) -> None:
     default.top_k,
     int,
   )
-  cli.option(f, 'seed', 'Seed of the sampling.', default.seed, int)
+  cli.option(
+    f,
+    'top_p',
+    'Samples from the fewest likely tokens whose shares add up to this.',
+    default.top_p,
+    float,
+  )
+  cli.option(
+    f,
+    'stop',
+    r'Texts that end one, beside the tokens that do; \n is a new line.',
+    [],
+    many=True,
+  )
+  cli.option(
+    f, 'seed', 'Seed of the sampling, of each prompt alike.', default.seed, int
+  )
   cli.define_weights_dtype(f)
   cli.define_json(f)
 
 
 def _generate(f: flags.FlagValues) -> int:
+  from hpmoe.models import sampling as sampling_lib
   from hpmoe.models.checkpoint import convert
+  from hpmoe.models.checkpoint import generation_config
   from hpmoe.models.checkpoint import tokenizer as tokenizer_lib
-  from hpmoe.models.jax import sampling as sampling_lib
 
   if f['from'].value is None:
     raise cli.UsageError('from: expected a folder, got none')
   cli.check_writable('json', f.json)
-  sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.seed)
+  sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
   weights = convert.read(f['from'].value, f.dtype)
-  tokenizer = tokenizer_lib.load(f['from'].value)
-  prompt = tokenizer.encode(f.prompt).ids
+  tokenizer = tokenizer_lib.of(weights.extras)
+  prompts = _prompts(f, weights.extras)
+  ids = [
+    tokenizer.encode(p, add_special_tokens=not f.chat).ids for p in prompts
+  ]
+  config = generation_config.applied(weights.config, weights.extras)
   with cli.progress(len(weights.specs)) as step:
     params = weights.load(step)
-  drawn: list[int] = []
-
-  def noted():
-    for token in sampling_lib.generate(
-      params, weights.config, prompt, f.tokens, sampling, f.moe
-    ):
-      drawn.append(token)
-      yield token
-
-  pieces: list[str] = []
+  stops = [stop.replace(r'\n', '\n') for stop in f.stop]
+  shown = _Shown([''] * len(prompts) if f.chat else prompts)
   with cli.launches_in_frameworks():
-    for piece in tokenizer_lib.stream(tokenizer, noted()):
-      if not pieces:  # nothing before the first token: an error is one line
-        sys.stdout.write(f.prompt)
-      pieces.append(piece)
-      sys.stdout.write(piece)
-      sys.stdout.flush()
-  sys.stdout.write('\n')
-  content = dict(prompt=f.prompt, text=''.join(pieces), tokens=drawn)
-  cli.write_json(f.json, content)
+    model = _stepper(f.framework)(params, config, f.moe)
+    texts: list[dict[str, Any]] = []
+    for first in range(0, len(ids), f.batch):
+      some = ids[first : first + f.batch]
+      texts += _written(
+        model, config, tokenizer, some, f.tokens, sampling, stops, shown
+      )
+  told = [dict(prompt=p, **text) for p, text in zip(prompts, texts)]
+  print(shown.speed(), file=sys.stderr)
+  cli.write_json(f.json, dict(texts=told, tokens_per_second=shown.rate))
   return cli.PARITY
+
+
+def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:
+  """Returns what the model is to read.
+
+  Raises:
+    ValueError: there is none, or the template refuses it.
+  """
+  if f.prompts is not None and f['prompt'].present:
+    raise cli.UsageError('prompt: expected none beside --prompts, got one')
+  if f.system is not None and not f.chat:
+    raise cli.UsageError('system: expected --chat beside it, got none')
+  asked: list[Any] = [f.prompt] if f.prompts is None else _read(f.prompts)
+  if not f.chat:
+    if wrong := [p for p in asked if not isinstance(p, str)]:
+      raise cli.UsageError(f'chat: expected for messages, got none: {wrong[0]}')
+    return asked
+  from hpmoe.models.checkpoint import chat
+
+  begin = [dict(role='system', content=f.system)] if f.system else []
+  return [
+    chat.render(
+      files,
+      begin + ([dict(role='user', content=p)] if isinstance(p, str) else p),
+    )
+    for p in asked
+  ]
+
+
+def _read(path: str) -> list[Any]:
+  """Returns the prompts of a file: texts, or messages."""
+  lines = pathlib.Path(path).read_text(encoding='utf-8').splitlines()
+  found = [line for line in lines if line.strip()]
+  if pathlib.Path(path).suffix == '.jsonl':
+    found = [_of_line(path, line) for line in found]
+  if not found:
+    raise ValueError(f'prompts: expected some in {path}, got none')
+  return found
+
+
+def _of_line(path: str, line: str) -> Any:
+  try:
+    content = json.loads(line)
+    return content['prompt'] if 'prompt' in content else content['messages']
+  except (ValueError, TypeError, KeyError) as error:
+    raise ValueError(
+      f'prompts: expected objects with a prompt or messages in {path}, got '
+      f'{line[:40]}'
+    ) from error
+
+
+def _stepper(framework: str):
+  if framework == 'jax':
+    from hpmoe.models.jax import stepper as of_jax
+
+    return of_jax.Stepper
+  # First, for without MindSpore it says what installs it.
+  from hpmoe.backend_ascend.frontends import mindspore_layer  # noqa: F401, I001
+  import mindspore
+
+  from hpmoe.models.mindspore import stepper as of_mindspore
+
+  mindspore.set_device('CPU')
+  return of_mindspore.Stepper
+
+
+def _written(
+  model, config, tokenizer, prompts, count, sampling, stops, shown: '_Shown'
+) -> list[dict[str, Any]]:
+  """Returns text, tokens and end of what follows some prompts; shows them."""
+  from hpmoe.models import generation
+  from hpmoe.models import writing
+
+  writers = [writing.Writer(tokenizer, prompt, stops) for prompt in prompts]
+  first = shown.begin(len(prompts))
+
+  def told(row: int, token: int | None) -> bool:
+    if token is None:
+      shown.end(first + row, writers[row].end())
+    else:
+      shown.add(first + row, writers[row].add(token))
+    return writers[row].stopped is None
+
+  made = generation.generate(model, config, prompts, count, sampling, told)
+  return [
+    dict(text=writer.text, tokens=tokens, end=_end(writer, tokens, count))
+    for writer, tokens in zip(writers, made)
+  ]
+
+
+def _end(writer, tokens: Sequence[int], count: int) -> str:
+  if writer.stopped is not None:
+    return 'stop'
+  return 'tokens' if len(tokens) == count else 'eos'
+
+
+class _Shown:
+  """Writes texts in order: the first that has not ended as it comes."""
+
+  def __init__(self, heads: Sequence[str]):
+    self._heads = heads
+    self._texts = [''] * len(heads)
+    self._counts = [0] * len(heads)
+    self._ended: set[int] = set()
+    self._begun = 0
+    self._next = self._shown = 0  # a text, and so much of it
+    self._last: float | None = None
+    self._timed, self._seconds = 0, 0.0
+
+  def begin(self, count: int) -> int:
+    """Notes that `count` further texts begin; returns the first's number."""
+    first, self._begun = self._begun, self._begun + count
+    self._last = None
+    return first
+
+  def add(self, number: int, piece: str) -> None:
+    """Takes what came with a token."""
+    self._count(number)
+    self._texts[number] += piece
+    self._flush()
+
+  def end(self, number: int, piece: str) -> None:
+    """Takes the last of a text."""
+    self._texts[number] += piece
+    self._ended.add(number)
+    self._flush()
+
+  def _flush(self) -> None:
+    while self._next < len(self._heads):
+      number = self._next
+      # Nothing before the first token: an error is one line.
+      if self._texts[number] or number in self._ended:
+        text = self._heads[number] + self._texts[number]
+        self._show(text[self._shown :])
+        self._shown = len(text)
+      if number not in self._ended:
+        return
+      self._show('\n')
+      self._next, self._shown = number + 1, 0
+
+  def _show(self, text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+  def _count(self, number: int) -> None:
+    self._counts[number] += 1
+    now = time.perf_counter()
+    if self._counts[number] > _UNTIMED and self._last is not None:
+      self._timed += 1
+      self._seconds += now - self._last
+    self._last = now
+
+  @property
+  def rate(self) -> float | None:
+    """Tokens a second, of all texts."""
+    return self._timed / self._seconds if self._timed else None
+
+  def speed(self) -> str:
+    """Returns how many tokens there are, and how fast they came."""
+    total = sum(self._counts)
+    if self.rate is None:
+      return f'{total} tokens'
+    return (
+      f'{total} tokens, {self.rate:.1f} a second from the {_UNTIMED + 1}rd on'
+    )
 
 
 COMMAND = cli.Command(
   'generate',
-  'writes on from a prompt, with a trained model or a Hugging Face folder.',
+  'writes on from prompts, with a trained model or a Hugging Face folder.',
   (
     'hpmoe generate --from=out/train/model --prompt="Anne "',
     'hpmoe generate --from=out/train/model --temperature=0 --moe=oracle',
-    'hpmoe generate --from=Qwen3-30B-A3B --top_k=20 --seed=7 --dtype=bfloat16',
+    'hpmoe generate --from=Qwen3-30B-A3B --chat --prompt="Who are you?" '
+    '--top_k=20 --top_p=0.95 --dtype=bfloat16',
+    'hpmoe generate --from=OLMoE-1B-7B --prompts=prompts.txt --batch=8',
   ),
   _define,
   _generate,

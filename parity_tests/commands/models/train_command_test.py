@@ -1,4 +1,4 @@
-"""`hpmoe train` and `hpmoe generate`: a model from nothing to text."""
+"""`hpmoe train`: a model from nothing to text; extras that are missing."""
 
 import json
 import os
@@ -63,9 +63,9 @@ class TestTrain:
     command = ['generate', f'--from={out}/model', '--prompt=The ', '--tokens=3']
     assert main.main([*command, f'--json={report}']) == cli.PARITY
     # then
-    content = json.loads(report.read_text())
-    assert len(content['tokens']) == 3
-    assert capsys.readouterr().out == f'The {content["text"]}\n'
+    (made,) = json.loads(report.read_text())['texts']
+    assert len(made['tokens']) == 3 and made['end'] == 'tokens'
+    assert capsys.readouterr().out == f'The {made["text"]}\n'
 
   @pytest.mark.slow
   def test_a_run_that_diverges_is_one_line(self, config, tmp_path, capsys):
@@ -102,23 +102,7 @@ class TestTrain:
     assert not out.exists()
 
 
-class TestGenerate:
-  @pytest.mark.parametrize(
-    'options, text',
-    [
-      ([], 'from: expected a folder, got none'),
-      (['--from=no/such'], 'no/such: expected a folder, got none'),
-      (['--temperature=-1'], 'temperature: expected 0 or more'),
-    ],
-  )
-  def test_refuses(self, capsys, options, text):
-    if options and 'temp' in options[0]:
-      options = ['--from=.', *options]
-    assert main.main(['generate', *options]) == cli.WRONG_REQUEST
-    _one_line(capsys, text)
-
-
-_EXTRA = ('matplotlib>=3.8', 'optax>=0.2.4', 'tokenizers>=0.20')
+_EXTRA = ('jinja2>=3.1', 'matplotlib>=3.8', 'optax>=0.2.4', 'tokenizers>=0.22')
 
 
 @pytest.mark.parametrize(
@@ -129,6 +113,7 @@ _EXTRA = ('matplotlib>=3.8', 'optax>=0.2.4', 'tokenizers>=0.20')
     ('tokenizers', 'train --steps=1 --out=run'),
     ('mindspore', 'train --framework=mindspore --steps=1 --out=run'),
     ('tokenizers', 'generate --from=run/model'),
+    ('mindspore', 'generate --framework=mindspore'),
     ('matplotlib', 'timeline --png=t.png'),
     ('matplotlib', 'tune --png=t.png'),
     ('matplotlib', 'reproduce uniep --png=t.png'),

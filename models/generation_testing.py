@@ -1,0 +1,33 @@
+"""Batches of prompts against one prompt at a time; tests of both frameworks."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hpmoe.models import generation
+from hpmoe.models import golden_testing as golden
+from hpmoe.models import sampling
+
+# A golden configuration of each family.
+FAMILIES = tuple(
+  {golden.config(name).model_type: name for name in golden.CONFIGS}.values()
+)
+GREEDY = sampling.Sampling(temperature=0)
+_COUNT = 5
+
+
+def check_batch_is_one_at_a_time(name: str, stepper: Callable) -> None:
+  """Holds prompts of 8 and 3 tokens to what each gives alone."""
+  config = golden.config(name)
+  tokens = golden.tokens(name, 0)
+  prompts = [tokens[0].tolist(), tokens[1, :3].tolist()]
+  params = golden.weights(name, 0)
+  params = {n: value.astype(np.float32) for n, value in params.items()}
+  model = stepper(params, config, 'framework')
+
+  def made(some):
+    return generation.generate(model, config, some, _COUNT, GREEDY)
+
+  together = made(prompts)
+  assert together == [made([prompt])[0] for prompt in prompts]
+  assert all(together)

@@ -1,0 +1,96 @@
+"""Generation in JAX: caches, padding and company change no token."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import generation
+from hpmoe.models import generation_testing
+from hpmoe.models import init
+from hpmoe.models import sampling
+from hpmoe.models.jax import decoder
+from hpmoe.models.jax import stepper
+from hpmoe.reference.contract import halved_testing
+
+GREEDY = generation_testing.GREEDY
+
+
+@pytest.fixture(scope='module')
+def model():
+  """Returns (config, parameters) of one layer whose logits differ widely."""
+  config = dataclasses.replace(
+    config_lib.load('mixtral_tiny'), num_hidden_layers=1, initializer_range=0.3
+  )
+  return config, init.init(config, 3)
+
+
+def _made(model, prompts, count=6, how=GREEDY, **options):
+  config, params = model
+  steps = stepper.Stepper(params, config, 'framework')
+  return generation.generate(steps, config, prompts, count, how, **options)
+
+
+PROMPT = [5, 9, 200]
+
+
+# `make test` has each family in one framework.
+@pytest.mark.parametrize(
+  'name', halved_testing.halved(generation_testing.FAMILIES)
+)
+def test_a_batch_is_one_at_a_time(name):
+  generation_testing.check_batch_is_one_at_a_time(name, stepper.Stepper)
+
+
+class TestGenerate:
+  def test_the_best_token_of_the_model_without_a_cache(self, model):
+    config, params = model
+    tokens = [*PROMPT, *_made(model, [PROMPT])[0]]
+    logits, _ = decoder.forward(
+      params, config, jnp.asarray([tokens]), moe='framework'
+    )
+    best = jnp.argmax(logits[0], axis=-1).tolist()
+    assert tokens[3:] == best[2:-1]
+
+  def test_draws_do_not_depend_on_company(self, model):
+    how = sampling.Sampling(temperature=2.0, seed=7)
+    prompts = [PROMPT, [8] * 5, PROMPT]
+    first, other, third = _made(model, prompts, how=how)
+    assert first == third != other
+    assert [first] == _made(model, [PROMPT], how=how)
+
+  def test_ends_at_the_end_of_text_and_others_go_on(self, model):
+    # given one text's third token, which the other text has not
+    config, params = model
+    prompts = [PROMPT, [8] * 5]
+    first, other = _made(model, prompts)
+    third = first[2]
+    assert third not in [*first[:2], *other]
+    # when it ends a text
+    ends = dataclasses.replace(config, eos_token_id=(third,))
+    assert _made((ends, params), prompts) == [first[:2], other]
+
+  def test_ends_where_it_is_told(self, model):
+    told = []
+
+    def goes_on(row, token):
+      told.append((row, token))
+      return token is None or len(told) < 3
+
+    (made,) = _made(model, [PROMPT], told=goes_on)
+    assert told == [*((0, token) for token in made), (0, None)]
+    assert len(made) == 3
+
+  @pytest.mark.parametrize(
+    'prompt, count, text',
+    [
+      ([], 3, 'prompt: expected at least one token'),
+      ([1], 0, 'tokens: expected at least 1, got 0'),
+      ([258], 3, 'prompt: expected tokens below vocab_size=258, got 258'),
+      ([1], 5000, 'tokens: expected at most'),
+    ],
+  )
+  def test_refuses(self, model, prompt, count, text):
+    with pytest.raises(ValueError, match=text):
+      _made(model, [prompt], count)

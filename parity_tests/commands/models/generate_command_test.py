@@ -1,0 +1,115 @@
+"""`hpmoe generate`: one prompt or many, chats, and where a text stops."""
+
+import dataclasses
+import json
+
+import pytest
+
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.train import folder_testing
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+_TEMPLATE = '{% for m in messages %}{{ m.content }} said {% endfor %}'
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> str:
+  """Returns the folder of a model whose words are real, with a template."""
+  root = tmp_path_factory.mktemp('model')
+  weights = convert.read(folder_testing.write(root / 'plain'))
+  files = dict(
+    weights.extras,
+    **{
+      'tokenizer_config.json': json.dumps(
+        dict(chat_template=_TEMPLATE)
+      ).encode()
+    },
+  )
+  convert.write(root / 'chat', dataclasses.replace(weights, extras=files))
+  return str(root / 'chat')
+
+
+def _generated(folder, tmp_path, *options) -> list[dict]:
+  out = tmp_path / 'out.json'
+  sizes = ('--tokens=4', '--temperature=0', '--moe=framework', f'--json={out}')
+  command = ('generate', f'--from={folder}', *sizes, *options)
+  assert main.main(command) == cli.PARITY
+  return json.loads(out.read_text())['texts']
+
+
+class TestGenerate:
+  def test_many_prompts_are_each_alone(self, folder, tmp_path, capsys):
+    # given three prompts of other lengths, two at once
+    prompts = ['She ', 'Anne was very much', 'the']
+    (tmp_path / 'prompts.txt').write_text('\n'.join(prompts))
+    # when
+    many = _generated(
+      folder, tmp_path, f'--prompts={tmp_path}/prompts.txt', '--batch=2'
+    )
+    said = capsys.readouterr()
+    # then
+    assert [one['prompt'] for one in many] == prompts
+    assert said.out == ''.join(f'{o["prompt"]}{o["text"]}\n' for o in many)
+    assert '12 tokens, ' in said.err and ' a second' in said.err
+    for prompt, one in zip(prompts, many):
+      assert _generated(folder, tmp_path, f'--prompt={prompt}') == [one]
+
+  def test_a_chat_is_in_the_template_of_the_model(
+    self, folder, tmp_path, capsys
+  ):
+    (made,) = _generated(folder, tmp_path, '--chat', '--prompt=Anne')
+    assert made['prompt'] == 'Anne said '
+    assert capsys.readouterr().out == f'{made["text"]}\n'
+    asked = dict(messages=[dict(role='user', content='She')])
+    (tmp_path / 'asked.jsonl').write_text(json.dumps(asked))
+    (made,) = _generated(
+      folder, tmp_path, '--chat', f'--prompts={tmp_path}/asked.jsonl'
+    )
+    assert made['prompt'] == 'She said '
+
+  def test_ends_before_a_stop_string(self, folder, tmp_path):
+    (whole,) = _generated(folder, tmp_path, '--prompt=Anne was')
+    stop = whole['text'][2:4].replace('\n', '\\n')
+    (made,) = _generated(
+      folder, tmp_path, '--prompt=Anne was', f'--stop=@@,{stop}'
+    )
+    assert made['end'] == 'stop'
+    assert whole['text'].startswith(made['text'])
+    assert len(made['text']) <= 2
+
+  @pytest.mark.parametrize(
+    'options, text',
+    [
+      ([], 'from: expected a folder, got none'),
+      (['--from=no/such'], 'no/such: expected a folder, got none'),
+      (['--from=.', '--temperature=-1'], 'temperature: expected 0 or more'),
+      (['--from=.', '--top_p=0'], 'top_p: expected above 0'),
+      (['--batch=0'], 'batch: expected at least 1, got 0'),
+    ],
+  )
+  def test_refuses(self, capsys, options, text):
+    self._refused(capsys, options, text)
+
+  @pytest.mark.parametrize(
+    'options, text',
+    [
+      (['--prompts=no.txt'], 'no.txt: expected a file to use'),
+      (['--prompt=a', '--prompts=b'], 'prompt: expected none beside --prompts'),
+      (['--system=a'], 'system: expected --chat beside it'),
+      (['--prompts={}/empty.txt'], 'prompts: expected some in'),
+      (['--prompts={}/odd.jsonl'], 'prompts: expected objects with a prompt'),
+      (['--moe=no'], 'moe: expected one of'),
+    ],
+  )
+  def test_refuses_of_a_model(self, folder, tmp_path, capsys, options, text):
+    (tmp_path / 'empty.txt').write_text('\n')
+    (tmp_path / 'odd.jsonl').write_text('{"a": 1}\n')
+    options = [option.format(tmp_path) for option in options]
+    self._refused(capsys, [f'--from={folder}', *options], text)
+
+  def _refused(self, capsys, options, text):
+    assert main.main(['generate', *options]) == cli.WRONG_REQUEST
+    captured = capsys.readouterr()
+    assert captured.err.count('\n') == 1
+    assert text in captured.err
