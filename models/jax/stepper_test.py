@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from hpmoe.models import config as config_lib
@@ -10,6 +11,7 @@ from hpmoe.models import generation
 from hpmoe.models import generation_testing
 from hpmoe.models import init
 from hpmoe.models import sampling
+from hpmoe.models.jax import attention
 from hpmoe.models.jax import decoder
 from hpmoe.models.jax import stepper
 from hpmoe.reference.contract import halved_testing
@@ -41,6 +43,15 @@ PROMPT = [5, 9, 200]
 )
 def test_a_batch_is_one_at_a_time(name):
   generation_testing.check_batch_is_one_at_a_time(name, stepper.Stepper)
+
+
+def test_padding_counts_no_position():
+  config = config_lib.load('mixtral_tiny')
+  starts = np.array([0, 2], np.int32)
+  seen = attention.seen(config, 0, 4, 4, 'float32', starts)
+  cos = np.asarray(seen.rope.cos)
+  np.testing.assert_array_equal(cos[1, 2:], cos[0, :2])
+  assert (cos[0, 2:] != cos[0, :2]).any()
 
 
 class TestGenerate:
