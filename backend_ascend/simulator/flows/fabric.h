@@ -24,9 +24,7 @@ namespace hpmoe::sim {
   X(channels, "channels") /* of a link, that share it equally */     \
   X(table, "B")           /* of sessions in all switches; 0: any */  \
   X(timeout, "s")         /* of a session nobody came to; 0: none */ \
-  X(in_order, "yes")      /* 1: adds in order of ranks, not as it */ \
-                          /* comes */                                \
-  X(release, "s")         /* from a counter until work starts */
+  X(in_order, "yes")      /* 1: adds in order of ranks, not as it comes */
 
 struct Switch {
 #define HPMOE_FIELD(name, unit) double name = 0;

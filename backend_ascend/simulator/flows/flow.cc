@@ -196,7 +196,7 @@ class FlowEngine {
     const bool reached = event.counter >= flow_.threshold[number];
     event.counter += amount;
     if (reached || event.counter < flow_.threshold[number]) return;
-    event.seen = now_ + switch_.release;
+    event.seen = now_ + flow_.release[number];
     for (int32_t s = event.waiting; s != kNobody; s = servers_[s].behind) {
       SetTimer(event.seen, s);
     }
@@ -299,6 +299,7 @@ class FlowEngine {
         }
         return;
       case kReducePut:
+        Release(m);
         if (flow_.key[m] < 0) {
           leaves_.push_back({m, 1});
         } else {
@@ -359,6 +360,17 @@ class FlowEngine {
     leaves_.clear();
   }
 
+  // What holds for a message has one arrival less to wait for.
+  void Release(int32_t m) {
+    if (--left_[m] > 0 || owners_[m] == kNobody) return;
+    const int32_t s = owners_[m];
+    owners_[m] = kNobody;
+    int32_t* const holding = &holding_[servers_[s].task];
+    if (--*holding > 0) return;
+    *holding = -1;
+    SetTimer(now_, s);
+  }
+
   void Deliver(int32_t m, int32_t p, int32_t parts) {
     const bool home = flow_.op[m] == kGet || flow_.op[m] == kReduceGet;
     const int32_t rank = home ? flow_.rank[m] : flow_.peer[p];
@@ -370,13 +382,7 @@ class FlowEngine {
     const int32_t event = flow_.event[p];
     if (event >= 0) Count(event, flow_.amount[m] * parts);
     if (event < -1) Place(-2 - event, p, flow_.amount[m]);
-    if (--left_[m] > 0 || owners_[m] == kNobody) return;
-    const int32_t s = owners_[m];
-    owners_[m] = kNobody;
-    int32_t* const holding = &holding_[servers_[s].task];
-    if (--*holding > 0) return;
-    *holding = -1;
-    SetTimer(now_, s);
+    if (flow_.op[m] != kReducePut) Release(m);
   }
 
   // Rows take the next addresses; each block counts those that it got.
@@ -499,6 +505,7 @@ class Checker {
     Require("ids", Size(flow_.ids) == Size(flow_.peer));
     Require("event", Size(flow_.event) == Size(flow_.peer));
     Within("event", flow_.event, -1 - regions, events);
+    Require("release", Size(flow_.release) == events);
     Require("region", Size(flow_.region_block) == regions &&
                           Size(flow_.region_rows) == regions);
     if (status_.code != 0) return status_;

@@ -3,9 +3,9 @@
 //
 // Tasks of a pool start in its order, each on the first free of its servers,
 // which waits for the task's events.  A task takes its time, sends its messages
-// and signals; one that holds ends when they have arrived.  A message waits for
-// the links of its way in turn, whole: what is small beside its way costs
-// nothing.
+// and signals; one that holds ends when they have arrived, a part of a sum at a
+// switch.  A message waits for the links of its way in turn, whole: what is
+// small beside its way costs nothing.
 
 #ifndef BACKEND_ASCEND_SIMULATOR_FLOWS_FLOW_H_
 #define BACKEND_ASCEND_SIMULATOR_FLOWS_FLOW_H_
@@ -47,6 +47,7 @@ struct FlowTables {
   std::vector<int32_t> peer, ids, event;
   // Regions that give rows addresses as they come.
   std::vector<int32_t> region_event, region_block, region_rows;
+  std::vector<double> release;     // [events] s from a threshold until work
   std::vector<int32_t> threshold;  // [events]
 };
 

@@ -130,11 +130,11 @@ class Flow:
     self._regions = _Table(
       region_event=_INTS, region_block=_INTS, region_rows=_INTS
     )
-    self._events = _Table(threshold=_INTS)
+    self._events = _Table(threshold=_INTS, release=_DOUBLES)
 
-  def add_events(self, threshold) -> np.ndarray:
-    """A counter is reached at its threshold."""
-    return self._events.add(threshold=threshold)
+  def add_events(self, threshold, release=0.0) -> np.ndarray:
+    """A counter is reached at its threshold, and seen `release` s after."""
+    return self._events.add(threshold=threshold, release=release)
 
   def add_pools(self, servers, start=0.0) -> np.ndarray:
     """Servers begin at `start`, s, and take tasks as they were added."""

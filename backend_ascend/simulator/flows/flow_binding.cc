@@ -47,6 +47,7 @@ sim::FlowTables TablesOf(int32_t ranks, const nb::dict& tables) {
   HPMOE_TAKE(up)
   HPMOE_TAKE(down)
   HPMOE_TAKE(pool_start)
+  HPMOE_TAKE(release)
   HPMOE_TAKE(own)
   HPMOE_TAKE(bytes)
   HPMOE_TAKE(key)

@@ -53,6 +53,16 @@ class TestLegs:
     )
     assert timed.end == pytest.approx([42.0], **EXACT)
 
+  def test_a_part_of_a_sum_is_let_go_by_the_switch(self):
+    # Given two parts, when both hold, then each ends when the switch has it,
+    # though the sum is at its owner 15 after the last.
+    timed = flow_lib.simulate(
+      _flow(4, _sum([0.0, 7.0], expected=2), events=1, holds=True),
+      flow_testing.machine(),
+    )
+    assert timed.end == pytest.approx([15.0, 22.0], **EXACT)
+    assert timed.total == pytest.approx(37.0, **EXACT)
+
   def test_one_of_many_goes_up_once_and_down_once_each(self):
     # The other way: three puts wait for one link up.
     peers = [(1, -1), (2, -1), (3, -1)]
@@ -150,12 +160,20 @@ class TestChannels:
 
 class TestEvents:
   def test_work_starts_a_release_after_the_last_count(self):
-    flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, 0)], {})], events=1)
-    waiter = flow.add_tasks(1, 7.0)
-    flow.add_waits(waiter, 0)
-    timed = flow_lib.simulate(flow, flow_testing.machine(release=3.0))
-    assert timed.start[1] == pytest.approx(30 + 3, **EXACT)
-    assert timed.total == pytest.approx(40, **EXACT)
+    # Polled by one, released by a counter for the other.
+    flow = flow_lib.Flow(2)
+    events = flow.add_events(np.ones(2), [3.0, 0.0])
+    pools = flow.add_pools(np.ones(3))
+    flow.add_peers(
+      flow.add_messages(flow.add_tasks(pools[0], 0.0), Op.PUT, 0, 4), 1, 0
+    )
+    waiters = flow.add_tasks(pools[1:], 7.0)
+    flow.add_waits(waiters, events[0])
+    flow.add_waits(waiters[1:], events[1])
+    flow.add_signals(waiters[0], events[1])
+    timed = flow_lib.simulate(flow, flow_testing.machine())
+    assert timed.start[1:] == pytest.approx([33.0, 40.0], **EXACT)
+    assert timed.total == pytest.approx(47, **EXACT)
 
   def test_what_waits_for_ever_is_named(self):
     flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, -1)], {})], events=1)

@@ -15,7 +15,6 @@ HAND = dict(
   merge_table=1e9,
   merge_timeout=0.0,
   rank_order=0.0,
-  release=0.0,
 )
 
 

@@ -183,7 +183,7 @@ def parse(data: collections.abc.Mapping, where: str) -> Machine:
   used = {n for c in classes.values() for n in (c.capacity, c.factor)}
   used |= {c.owner for c in classes.values()} - {'rank'}
   used |= {n for r in routes for n in (r.latency, r.within) if n}
-  used |= set(switch.values())
+  used |= set(switch.values()) | set(data['fabric'].get('flows', ()))
   for name in sorted({*UNITS, *used} - set(figures)):
     raise ValueError(f'{where}: expected a figure {name!r}, got none')
   for name in sorted(set(figures) - {*UNITS, *used}):
@@ -253,7 +253,8 @@ def _check_values(where: str, figures) -> None:
 
 def _fabric(where: str, table):
   at = f'{where}: fabric'
-  _require_keys(at, {'switch': None} | table, ('links', 'routes', 'switch'))
+  more = dict(switch=None, flows=None)  # what a file need not have
+  _require_keys(at, more | table, ('links', 'routes', *more))
   classes = {}
   for name, entry in table['links'].items():
     _require_keys(

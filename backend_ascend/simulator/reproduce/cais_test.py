@@ -1,0 +1,129 @@
+"""Bytes of each system of CAIS against their sums, and its judgements."""
+
+import pytest
+
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import cais
+from hpmoe.backend_ascend.simulator.reproduce import cais_flows as flows
+
+OF = flows.SubLayer(tokens=4096, hidden=256, depth=64, width=512)
+# A packet of 128 B is 9 flits, and one of a request.
+DATA, ASK = 9 / 8, 1 / 8
+SHARE = 1 / 8
+
+# By system: of the activation's size, what each rank's link carries up, down.
+CARRIED = {
+  # Sums of all eight, home and to all.
+  'TP-NVLS': (
+    DATA + SHARE * ASK + SHARE * DATA,
+    ASK + SHARE * DATA + 7 * SHARE * DATA,
+  ),
+  # Of seven, as the owner reads its own.
+  'SP-NVLS': (
+    7 * SHARE * DATA + SHARE * ASK + SHARE * DATA,
+    7 * SHARE * ASK + SHARE * DATA + 7 * SHARE * DATA,
+  ),
+  # Parts and tiles one by one.
+  'CoCoNet': (14 * SHARE * DATA, 14 * SHARE * DATA),
+  'T3': (14 * SHARE * DATA, 14 * SHARE * DATA),
+  # Parts up, one sum down; one tile up, its copies down; requests of seven.
+  'CAIS': (
+    7 * SHARE * DATA + SHARE * DATA + 7 * SHARE * ASK,
+    SHARE * DATA + 7 * SHARE * DATA + SHARE * ASK,
+  ),
+}
+CARRIED |= {
+  'FuseLib': CARRIED['CoCoNet'],
+  'CoCoNet-N': CARRIED['TP-NVLS'],
+  'FuseLib-N': CARRIED['TP-NVLS'],
+  'T3-N': CARRIED['SP-NVLS'],
+  'CAIS-Partial': CARRIED['CAIS'],
+}
+
+
+@pytest.fixture(name='machine', scope='module')
+def _machine():
+  return cais.WITNESS.load()[cais.MACHINE]
+
+
+@pytest.mark.parametrize('system', CARRIED)
+def test_each_link_carries_what_a_system_sends(machine, system):
+  timed = flows.SYSTEMS[system](OF, machine)
+  up, down = CARRIED[system]
+  assert timed.up_bytes == pytest.approx([OF.size * up] * 8, rel=1e-12)
+  assert timed.down_bytes == pytest.approx([OF.size * down] * 8, rel=1e-12)
+
+
+def test_ranks_that_are_apart_do_not_merge(machine):
+  # Given a table for a tenth of the skew, when ranks are apart, then the links
+  # carry what merging would have saved; and nothing if they are not.
+  apart = flows.cais_base(OF, machine)
+  close = machine.with_figures(request_skew=1e-12)
+  unlimited = close.with_figures(merge_table=1e12, merge_timeout=0.0)
+  together = flows.cais_base(OF, unlimited)
+  assert together.sessions['evicted'] == 0
+  up, down = CARRIED['CAIS']
+  assert together.up_bytes == pytest.approx([OF.size * up] * 8, rel=1e-12)
+  assert together.down_bytes == pytest.approx([OF.size * down] * 8, rel=1e-12)
+  assert apart.down_bytes.sum() > 1.2 * together.down_bytes.sum()
+
+
+@pytest.mark.parametrize('waves', [False, True])
+def test_coordination_keeps_within_the_table(machine, waves):
+  of = cais.MODELS['LLaMA-7B'].sub_layers()['L2']
+  timed = flows._merged(of, machine, waves)
+  assert timed.sessions['evicted'] == timed.sessions['bypassed'] == 0
+  assert timed.sessions['peak'] <= machine['merge_table']
+
+
+@pytest.mark.parametrize('system', flows.SYSTEMS)
+def test_no_system_beats_its_links_and_products(machine, system):
+  timed = flows.SYSTEMS[system](OF, machine)
+  compute = OF.flops / (machine['aic'] * flows.rate(machine))
+  links = max(timed.up_bytes.max(), timed.down_bytes.max())
+  least = links / machine['nvlink']
+  assert timed.total >= max(compute, least)
+  assert flows.link_use(timed, timed.total, machine) <= 1
+
+
+def test_sizes_are_the_published_ones():
+  # 75.5 MB of LLaMA-7B; a layer's GEMMs have its weights once each.
+  model = cais.MODELS['LLaMA-7B']
+  of = model.sub_layers()
+  assert of['L1'].size == pytest.approx(75.5e6, rel=1e-3)
+  weights = 4 * 4096**2 + 3 * 4096 * 11264
+  forward = of['L1'].flops + of['L2'].flops
+  assert forward == pytest.approx(2 * 9216 * weights / 8)
+  assert of['L3'].flops + of['L4'].flops == forward
+
+
+def test_the_fitted_row_is_met(machine):
+  values = cais._run_fitted({cais.MACHINE: machine}, lambda text: None)
+  (value,) = values.values()
+  assert value == pytest.approx(1.6, rel=1e-5)
+
+
+@pytest.mark.parametrize('slow, holds', [(1.04, True), (1.06, False)])
+def test_growth_is_judged(slow, holds):
+  values = {cais.gpus_name(n): 1.0 for n in (8, 16, 32)}
+  values[cais.gpus_name(32)] = slow
+  assert cais.scales(values) == holds
+
+
+def test_the_order_is_judged_where_it_is_published():
+  values = {
+    cais.row_name('sub-layer', system, 'geomean'): mean
+    for system, (_, mean) in cais.FACTORS['sub-layer'].items()
+  }
+  assert cais.in_order(values)
+  # FuseLib and CoCoNet are within 5 %; T3 is not of TP-NVLS.
+  values[cais.row_name('sub-layer', 'FuseLib', 'geomean')] = 2.0
+  assert cais.in_order(values)
+  values[cais.row_name('sub-layer', 'T3', 'geomean')] = 1.3
+  assert not cais.in_order(values)
+
+
+def test_the_machine_says_what_is_not_the_papers():
+  machine = machine_lib.load('cais')
+  assert machine.figures['merge_timeout'].tag == 'assumed'
+  assert machine.figures['merge_table'].tag == 'published'
