@@ -66,13 +66,11 @@ SPREAD = -n $(JOBS) --dist=worksteal
 # Where the oracle is only compared with, XLA compiles it without optimising, in
 # half the time.  The oracle's own tests, what JAX's users call in `make test-core`,
 # and all tests of `make sweep` have XLA as users have it.
-QUICK_XLA = JAX_DISABLE_MOST_OPTIMIZATIONS=1
-COMPARED = examples $(filter-out reference __pycache__,$(patsubst src/hpmoe/%/,%, \
+TESTED = examples $(filter-out __pycache__,$(patsubst src/hpmoe/%/,%, \
   $(wildcard src/hpmoe/*/)))
 
 test: lint
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow" reference
-	$(QUICK_XLA) $(BIN)/python -m pytest $(SPREAD) -m "not slow" $(COMPARED)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" --users_xla=reference $(TESTED)
 
 lint: $(VENV)/full.stamp
 	$(BIN)/ruff check .
@@ -91,7 +89,6 @@ NO_NEWER = $(addprefix --ignore=,tools backend_ascend/kernels/ascendc/operator \
   backend_ascend/taskflow/image_loader_test.py backend_ascend/taskflow/proofs) \
   --deselect=parity_tests/candidates/mpi_launcher_test.py::TestFailures
 
-OF_JAX = models/jax backend_ascend/frontends examples
 # Its own environment: MindSpore holds the other one to numpy 1.  What only
 # compares with the oracle runs with both ends of each test's parameters.
 test-core:
@@ -99,9 +96,9 @@ test-core:
 
 .PHONY: test-newest
 test-newest: $(VENV)/newest.stamp
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow" reference $(OF_JAX)
-	$(QUICK_XLA) $(BIN)/python -m pytest $(SPREAD) -m "not slow" --ends $(NO_NEWER) \
-	  $(addprefix --ignore=,$(OF_JAX)) $(filter-out examples tools,$(COMPARED))
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" --ends $(NO_NEWER) \
+	  $(addprefix --users_xla=,reference models/jax backend_ascend/frontends examples) \
+	  $(filter-out tools,$(TESTED))
 
 sweep: $(VENV)/full.stamp
 	$(BIN)/python -m pytest $(SPREAD) -m slow
@@ -164,13 +161,13 @@ sanitize-address sanitize-thread: sanitize-%: can-sanitize-% $(VENV)/full.stamp
 	python="$$(readlink -f $(BIN)/python)"; cd out/sanitize/$*/tree; \
 	export LD_PRELOAD="$$(ldd backend_ascend/_native*.so \
 	  | awk '$$1 ~ /san|libstdc/ { print $$3 }' | tr '\n' ' ')"; \
-	export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(QUICK_XLA) \
+	export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
 	  ASAN_OPTIONS=detect_leaks=0 \
 	  UBSAN_OPTIONS=print_stacktrace=1 \
 	  TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1; \
 	"$$python" -c '$(CHECK_SANITIZED)'; \
 	"$$python" -m pytest -p xdist $(SPREAD) --capture=sys \
-	  -p no:cacheprovider -m "not slow" -k "not $(VALUES_ALONE)" \
+	  -p no:cacheprovider -m "not slow" --users_xla=none -k "not $(VALUES_ALONE)" \
 	  $(filter-out %_offsets_test.py,$(SANITIZED_TESTS))
 
 # Targets can-* say in one line what lacks, before anything is built.
@@ -300,8 +297,8 @@ $(GALLERY)/gallery.stamp: tools/gallery/requirements.txt
 # A user's environment: this project is not in it.
 .PHONY: test-torch
 test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
-	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python $(QUICK_XLA) \
-	  $(BIN)/python -m pytest parity_tests/capture/capture_torch_test.py
+	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
+	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py
 
 .PHONY: docs
 docs: $(VENV)/core.stamp

@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib.util
 import os
+import pathlib
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import pytest  # noqa: E402
 jax.config.update('jax_enable_x64', True)
 logging.set_verbosity(logging.WARNING)
 
+_ROOT = pathlib.Path(__file__).parent
 # Collected where MindSpore is installed, and never skipped there.
 _NEED_MINDSPORE = ['*_mindspore_test.py', '*models/mindspore/*_test.py']
 _MINDSPORE = importlib.util.find_spec('mindspore') is not None
@@ -57,11 +59,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-  """Adds --ends."""
+  """Adds --ends and --users_xla."""
   parser.addoption(
     '--ends',
     action='store_true',
-    help='of each test only its first and its last parameters',
+    help='of each test in no folder of --users_xla only its first and its last '
+    'parameters',
+  )
+  parser.addoption(
+    '--users_xla',
+    action='append',
+    metavar='FOLDER',
+    help='XLA optimises as for users in tests of this folder, and little in '
+    'all others; without this option, as for users in all',
   )
 
 
@@ -72,12 +82,30 @@ def pytest_collection_modifyitems(
   """Leaves out what `--ends` does not ask for."""
   if not config.getoption('ends'):
     return
+  whole_folders = config.getoption('users_xla') or []
   of_test: dict[str, list[pytest.Item]] = {}
   for item in items:
-    of_test.setdefault(item.nodeid.partition('[')[0], []).append(item)
+    whole = _is_in(item, whole_folders)
+    name = item.nodeid if whole else item.nodeid.partition('[')[0]
+    of_test.setdefault(name, []).append(item)
   ends = {id(one) for each in of_test.values() for one in (each[0], each[-1])}
   config.hook.pytest_deselected(items=[i for i in items if id(i) not in ends])
   items[:] = [item for item in items if id(item) in ends]
+
+
+def _is_in(item: pytest.Item, folders: list[str]) -> bool:
+  return any(item.path.is_relative_to(_ROOT / one) for one in folders)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+  """Lets XLA optimise as `--users_xla` says, in commands of the test too."""
+  folders = item.config.getoption('users_xla')
+  little = folders is not None and not _is_in(item, folders)
+  jax.config.update('jax_disable_most_optimizations', little)
+  if little:
+    os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
+  else:
+    os.environ.pop('JAX_DISABLE_MOST_OPTIMIZATIONS', None)
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):

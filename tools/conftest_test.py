@@ -5,6 +5,8 @@ import pathlib
 pytest_plugins = ['pytester']
 
 _CONFTEST = pathlib.Path(__file__).resolve().parents[1] / 'conftest.py'
+# Of each file, those marked so.
+SLOW = 2
 _TESTS = """
 import pytest
 
@@ -18,12 +20,45 @@ def test_one(): pass
 """
 
 
-def test_ends_keeps_first_and_last_parameters_that_are_not_slow(pytester):
+_XLA = """
+import os
+import jax
+from jax._src import compiler
+
+def test_xla():
+  level = compiler.get_compile_options(1, 1).executable_build_options
+  print(
+    'level', level.debug_options.xla_backend_optimization_level,
+    os.environ.get('JAX_DISABLE_MOST_OPTIMIZATIONS'),
+  )
+"""
+
+
+def test_ends_keeps_first_and_last_parameters_where_only_compared(pytester):
   pytester.makeconftest(_CONFTEST.read_text())
-  pytester.makepyfile(test_it=_TESTS)
-  pytester.makeini('[pytest]\nmarkers = slow')
+  for folder in 'here', 'there':
+    pytester.mkpydir(folder).joinpath('it_test.py').write_text(_TESTS)
+  pytester.makeini('[pytest]\nmarkers = slow\npython_files = *_test.py')
 
-  done = pytester.runpytest('--ends', '-m', 'not slow', '-v', '-p', 'no:xdist')
+  done = pytester.runpytest(
+    '--ends', '--users_xla=there', '-m', 'not slow', '-v', '-p', 'no:xdist'
+  )
 
-  done.assert_outcomes(passed=3, deselected=6)
+  done.assert_outcomes(passed=3 + 7, deselected=4 + 2 * SLOW)
   done.stdout.fnmatch_lines(['*test_many?x-1? PASSED*', '*test_many?y-3? PAS*'])
+
+
+def test_xla_optimises_little_but_where_users_are_asked_for(pytester):
+  pytester.makeconftest(_CONFTEST.read_text())
+  for folder in 'here', 'there':
+    pytester.mkpydir(folder).joinpath('it_test.py').write_text(_XLA)
+  pytester.makeini('[pytest]\npython_files = *_test.py')
+
+  for asked, levels in (
+    (['--users_xla=here'], ['level 3 None', 'level 0 1']),
+    (['--users_xla=none'], ['level 0 1', 'level 0 1']),
+    ([], ['level 3 None', 'level 3 None']),
+  ):
+    done = pytester.runpytest(*asked, '-s', '-p', 'no:xdist')
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines([f'*{level}*' for level in levels])
