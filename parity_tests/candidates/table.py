@@ -10,6 +10,7 @@ from hpmoe.parity_tests.candidates import elsewhere
 from hpmoe.parity_tests.candidates import front_end
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import mpi_launcher
+from hpmoe.parity_tests.candidates import npus_candidate
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.candidates import twin_candidate
@@ -21,10 +22,11 @@ CHOICES = (
   flag_lib.Flag(
     'backend',
     '',
-    "What runs the image: the host's kernels, or the source that an NPU runs, "
-    'on its twin; see docs/twin.md.',
+    "What runs the image: the host's kernels, or the source that an NPU runs: "
+    'on its twin, see docs/twin.md, or with a process for each rank, on the '
+    'twin or on NPUs, see docs/on_an_npu.md.',
     'host',
-    choices=('host', twin_candidate.NAME),
+    choices=('host', twin_candidate.NAME, npus_candidate.NAME),
   ),
   flag_lib.Flag(
     'launcher',
@@ -41,6 +43,7 @@ FLAGS = (
   *host.FLAGS,
   *checking.FLAGS,
   *twin_candidate.FLAGS,
+  *npus_candidate.FLAGS,
   *front_end.FLAGS,
   *user_candidate.FLAGS,
   *elsewhere.FLAGS,
@@ -116,6 +119,19 @@ ROWS = (
     twin_candidate.NAME,
     (*_TASKS, *_names(twin_candidate.FLAGS), 'backend', 'deadline', 'fault'),
     "the twin runs the device's source, all ranks in one process and thread",
+  ),
+  Row(
+    npus_candidate.Npus,
+    'backend',
+    npus_candidate.NAME,
+    (
+      *_TASKS,
+      *_names(twin_candidate.FLAGS),
+      *_names(npus_candidate.FLAGS),
+      'backend',
+      'deadline',
+    ),
+    'each rank is a process with an NPU, or its twin',
   ),
   *(
     Row(

@@ -108,11 +108,15 @@ bool Lives(int32_t pid) {
   return name_end != std::string::npos && text[name_end + 2] != 'Z';
 }
 
-// Leaves out a signal, if that is asked for: every rank's image is the same.
+// Leaves out signals or waits of a task, if that is asked for: in the image of
+// every rank, as its size stays.
 void Spoil(const FaultSpec& fault, uint8_t* image) {
   const auto& header = *reinterpret_cast<const ImageHeader*>(image);
   ImageView view{};
-  if (fault.kind != FaultKind::kMissingSignal) return;
+  if (fault.kind != FaultKind::kMissingSignal &&
+      fault.kind != FaultKind::kSkippedWait) {
+    return;
+  }
   if (LoadImage(image, header.total_bytes, &view).code != 0) return;
   const std::vector<uint64_t> spoilt = FaultyImage(view, fault);
   std::memcpy(image, spoilt.data(), header.total_bytes);

@@ -14,8 +14,9 @@ namespace hpmoe {
 
 // Waits up to `wait_s` for a launch, then for those of the other ranks as long
 // as its kernel would wait for them, and runs what is there.  A rank that is
-// not, or whose process has ended, has no cores.  Of faults only a missing
-// signal is known.  Returns the ranks that ran: none, where none launched.
+// not, or whose process has ended, has no cores.  Of faults only missing
+// signals and skipped waits are known.  Returns the ranks that ran: none, where
+// none launched.
 std::vector<int32_t> Serve(Board* board, const TwinOptions& options,
                            double wait_s, TwinReport* report);
 

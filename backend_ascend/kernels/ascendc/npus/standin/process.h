@@ -35,8 +35,8 @@ struct Process {
 };
 Process& ThisProcess();
 
-// Does at a call what HPMOE_BOARD_DRILL says, "RANK CALL kill" or "RANK CALL
-// SECONDS" of sleep: once.
+// Does at a call what HPMOE_BOARD_DRILL says, once: "RANK CALL kill", or "RANK
+// CALL SECONDS" of sleep; behind it the how-manieth call, if not the first.
 void Drill(const char* call);
 
 }  // namespace hpmoe

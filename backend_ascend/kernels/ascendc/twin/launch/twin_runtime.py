@@ -155,7 +155,7 @@ def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
     np.frombuffer(memoryview(image), np.uint8),
     read,
     {name: arrays.bits(array) for name, array in outputs.items()},
-    _options(modes, deadline_s, fault),
+    options(modes, deadline_s, fault),
   )
   plan = {name: outputs[name] for name in tensors.PLAN}
   _raise(image, report, plan)
@@ -171,7 +171,10 @@ def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
   )
 
 
-def _options(modes, deadline_s, fault) -> _ascend_twin.Options:
+def options(
+  modes: Modes, deadline_s: float = 60.0, fault: faults.Fault | None = None
+) -> _ascend_twin.Options:
+  """Returns the native part's options; arguments as of `run`."""
   # What stays at its default is the native part's own.
   asked = {
     field.name: getattr(modes, field.name)

@@ -1,0 +1,71 @@
+"""Several NPUs through `hpmoe`, their devices the twin: a process for each."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
+from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.candidates import npus_candidate
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+NPUS = ('check', '--backend=ascend_npus', '--preset=tiny')
+
+
+class TestCheck:
+  def test_two_ranks_pass_the_forward_lanes_of_exact_data(self, capsys):
+    some = ('--ranks=2', '--direction=forward', '--lane=exact,bitwise')
+    assert main.main([*NPUS, *some]) == cli.PARITY
+    assert 'ascend_npus against the oracle' in capsys.readouterr().out
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    'flags',
+    [
+      '--ranks=1',
+      '--ranks=2 --dtype=bf16 --twin_mode=late',
+      '--ranks=4',
+      '--ranks=4 --placement=before_down --chain_rows=8 --event_grain=expert',
+      '--ranks=2 --relay --twin_mode=seeded --twin_seed=5',
+    ],
+  )
+  def test_both_passes_in_all_lanes(self, flags):
+    assert main.main([*NPUS, *flags.split()]) == cli.PARITY
+
+  @pytest.mark.parametrize(
+    'flags, told',
+    [
+      ('--npus=/nowhere', 'npus: expected a folder with libhpmoe_npus.so'),
+      ('--npus=/x --twin_mode=late', 'npus: expected none beside modes of'),
+      ('--fault=stale_row', 'fault: expected none with --backend=ascend_npus'),
+      ('--dtype=f16', 'dtype: expected float32 or bfloat16'),
+    ],
+  )
+  def test_what_it_has_not_is_refused_in_one_line(self, capsys, flags, told):
+    assert main.main([*NPUS, *flags.split()]) == cli.WRONG_REQUEST
+    line = capsys.readouterr().err
+    assert line.startswith(f'hpmoe check: {told}') and line.count('\n') == 1
+
+
+class TestCandidate:
+  def test_says_what_the_twin_found_before_what_ranks_say(
+    self, monkeypatch, capsys
+  ):
+    # Given a product that waits for none of its rows, when it is launched, then
+    # the finding is told, with its line, not that cores did not end.
+    start = npus_candidate._Held._start
+
+    def start_wrong(held, owner, image):
+      products = image.tables['tasks']['kind'] == layout.Kind.GATE_UP
+      wrong = _ascend_twin.Options(
+        fault='skipped_wait', fault_task=int(np.flatnonzero(products)[0])
+      )
+      monkeypatch.setattr(twin_runtime, 'options', lambda *_: wrong)
+      start(held, owner, image)
+
+    monkeypatch.setattr(npus_candidate._Held, '_start', start_wrong)
+    some = ('--ranks=2', '--direction=forward', '--lane=exact')
+    assert main.main([*NPUS, *some]) == cli.CANDIDATE_FAILED
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert 'which nobody has written' in line and 'in gate_up task' in line
