@@ -99,6 +99,21 @@ def installed(tmp_path_factory) -> pathlib.Path:
   return folder / 'site'
 
 
+def _run(installed, folder, line: str) -> subprocess.CompletedProcess[str]:
+  """Runs a module outside of the environment.
+
+  Its editable install would answer for the wheel.
+  """
+  path = os.pathsep.join(['.', str(installed), _SITE])
+  return subprocess.run(
+    [sys._base_executable, '-m', *line.split()],
+    cwd=folder,
+    env=dict(os.environ, PYTHONPATH=path),
+    capture_output=True,
+    text=True,
+  )
+
+
 class TestWheel:
   def test_one_import_package_and_one_command(self, installed):
     names = sorted(path.name for path in installed.iterdir())
@@ -137,17 +152,12 @@ class TestWheel:
       (tmp_path / name).mkdir()
       (tmp_path / name / '__init__.py').write_text('MINE = True')
     (tmp_path / 'mine.py').write_text(_CANDIDATE)
-    # when its kernel is checked from there, with itself on the path; outside
-    # the environment, whose editable install would answer for the wheel
-    path = ['.', str(installed), _SITE]
-    ran = subprocess.run(
-      [sys._base_executable, '-m', 'hpmoe.parity_tests.commands.main', 'check']
-      + ['--candidate=mine:layer', '--preset=tiny', '--ranks=2']
-      + ['--routing=balanced', '--lane=exact'],
-      cwd=tmp_path,
-      env=dict(os.environ, PYTHONPATH=os.pathsep.join(path)),
-      capture_output=True,
-      text=True,
+    # when its kernel is checked from there, with itself on the path
+    ran = _run(
+      installed,
+      tmp_path,
+      'hpmoe.parity_tests.commands.main check --candidate=mine:layer '
+      '--preset=tiny --ranks=2 --routing=balanced --lane=exact',
     )
     # then everyone got his own
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -159,15 +169,8 @@ class TestWheel:
     (tmp_path / 'models' / 'mine.py').write_text(_KERNELS)
     (tmp_path / 'mine_test.py').write_text(_TESTS)
     # when they run from there
-    path = ['.', str(installed), _SITE]
-    ran = subprocess.run(
-      [sys._base_executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider']
-      + ['mine_test.py'],
-      cwd=tmp_path,
-      env=dict(os.environ, PYTHONPATH=os.pathsep.join(path)),
-      capture_output=True,
-      text=True,
-    )
+    asked = 'pytest -q -p no:cacheprovider mine_test.py'
+    ran = _run(installed, tmp_path, asked)
     # then the failure says where
     assert '1 failed, 1 passed' in ran.stdout, ran.stdout + ran.stderr
     assert 'AssertionError: first failure: y (bounded: ' in ran.stdout

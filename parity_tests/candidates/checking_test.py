@@ -132,6 +132,16 @@ def modes_names(image):
   return runtime.written(image)
 
 
+def _judged(candidate, *lanes, direction='forward') -> check.Report:
+  case = case_lib.Case(direction, 'tiny', ranks=2, tokens=13)
+  asked = judgement.Judgement(lanes=lanes)
+  return check.run(check.Request(case, candidate, asked))
+
+
+_CHAINED = flow_lib.Options(row_block=8, chain_rows=8)
+_ISOLATED = checking.Checking(isolate=True)
+
+
 def _report(tmp_path, *arguments) -> tuple[int, dict]:
   path = tmp_path / 'report.json'
   code = main.main(['check', *TINY, *arguments, f'--json={path}'])
@@ -212,16 +222,9 @@ def test_what_stands_in_is_not_judged_on_what_ran():
   # Given a right backend, when some tasks in the middle of a pass run, then
   # what the oracle gave for those after them is held to no bound of theirs.
   for first, last in ((74, 77), (185, 188), (222, 225)):
-    report = check.run(
-      check.Request(
-        case_lib.Case(preset='tiny', ranks=2, tokens=13, direction='backward'),
-        host.Megakernel(
-          options=flow_lib.Options(row_block=8, chain_rows=8),
-          checking=checking.Checking(start_at=str(first), stop_after=str(last)),
-        ),
-        judgement.Judgement(lanes=('bitwise', 'bounded')),
-      )
-    )
+    some = checking.Checking(start_at=str(first), stop_after=str(last))
+    ours = host.Megakernel(_CHAINED, checking=some)
+    report = _judged(ours, 'bitwise', 'bounded', direction='backward')
     assert report.verdict == 'pass'
     (launch,) = report.launches
     assert 0 < launch.tasks_run < launch.num_tasks
@@ -238,12 +241,8 @@ def test_what_stands_in_is_not_judged_on_what_ran():
 def test_a_plain_check_fails_by_a_race(fault, direction):
   # Given a task out of order, whether or not its values show it, when nobody
   # asks for races, then the check fails by them and blames that task.
-  request = check.Request(
-    case_lib.Case(preset='tiny', ranks=2, tokens=13, direction=direction),
-    host.Megakernel(fault=fault, options=OPTIONS),
-    judgement.Judgement(lanes=('exact',)),
-  )
-  report = check.run(request)
+  ours = host.Megakernel(fault=fault, options=OPTIONS)
+  report = _judged(ours, 'exact', direction=direction)
   assert report.verdict == 'fail' and report.num_races
   (blamed,) = {race.blame.kind for race in report.races}
   (spec,) = (
@@ -256,17 +255,8 @@ def test_a_plain_check_fails_by_a_race(fault, direction):
 
 def test_a_race_that_a_chain_sums_is_that_of_its_writer():
   # Given a task that says too early that it is done, to the middle of a chain,
-  report = check.run(
-    check.Request(
-      case_lib.Case(preset='tiny', ranks=2, tokens=13, direction='backward'),
-      host.Megakernel(
-        fault='early_signal',
-        options=flow_lib.Options(row_block=8, chain_rows=8),
-        checking=checking.Checking(isolate=True),
-      ),
-      judgement.Judgement(lanes=('exact', 'bitwise')),
-    )
-  )
+  ours = host.Megakernel(_CHAINED, fault='early_signal', checking=_ISOLATED)
+  report = _judged(ours, 'exact', 'bitwise', direction='backward')
 
   # then the last link, which shows it, is not guilty, and both are named.
   (wrong,) = report.wrong
@@ -280,32 +270,16 @@ def test_a_race_that_a_chain_sums_is_that_of_its_writer():
 
 
 def test_a_chain_is_named_at_its_last_link_and_says_so():
-  report = check.run(
-    check.Request(
-      case_lib.Case(preset='tiny', ranks=2, tokens=13, direction='backward'),
-      host.Megakernel(
-        fault='weight_grad_twice',
-        options=flow_lib.Options(row_block=8, chain_rows=8),
-        checking=checking.Checking(isolate=True),
-      ),
-      judgement.Judgement(lanes=('exact',)),
-    )
-  )
+  fault = 'weight_grad_twice'
+  ours = host.Megakernel(_CHAINED, fault=fault, checking=_ISOLATED)
 
-  (wrong,) = report.wrong
+  (wrong,) = _judged(ours, 'exact', direction='backward').wrong
   assert wrong.why.startswith('the last of 4 links')
 
 
 def test_a_lane_that_names_no_task_says_so():
-  report = check.run(
-    check.Request(
-      case_lib.Case(preset='tiny', ranks=2, tokens=13),
-      host.Megakernel(
-        fault='zero_output', checking=checking.Checking(isolate=True)
-      ),
-      judgement.Judgement(lanes=('standard',)),
-    )
-  )
+  ours = host.Megakernel(fault='zero_output', checking=_ISOLATED)
+  report = _judged(ours, 'standard')
 
   assert report.verdict == 'fail' and not report.wrong
   assert 'lane standard judges tensors' in report_lib.modes(report)
@@ -325,14 +299,8 @@ def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
   monkeypatch.setattr(oracle_lib, '_run', run)
 
   # when lane bitwise judges, then the task that moved it is named.
-  report = check.run(
-    check.Request(
-      case_lib.Case(preset='tiny', ranks=2, tokens=13),
-      host.Megakernel(checking=checking.Checking(isolate=True)),
-      judgement.Judgement(lanes=('bitwise',)),
-    )
-  )
-  (wrong,) = report.wrong
+  ours = host.Megakernel(checking=_ISOLATED)
+  (wrong,) = _judged(ours, 'bitwise').wrong
   assert wrong.task.kind == 'dispatch' and wrong.tensor == 'expert_in'
 
 

@@ -16,10 +16,7 @@ def _define_check(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.judge import judgement
 
-  in_turn = 'One verdict each, and in the JSON `reports`.'
   for row in (*case_flags.FLAGS, case_flags.FOLDER, *tasks.FLAGS):
-    if row.name == 'accumulation_order':
-      row = row.but(help=f'{row.help} {in_turn}').listed([row.default])
     if row.name == 'direction':
       row = row.but(
         default=None,
@@ -117,6 +114,8 @@ def request(f: flags.FlagValues):
   from hpmoe.parity_tests.judge import request as request_lib
   from hpmoe.parity_tests.judge.limits import standards
 
+  if f.input is None and f.case is None:
+    layer_flags.policy(f)  # refused before a case takes its time
   direction = _direction(f)
   case = layer_flags.asked_case(f, direction)
   layer_flags.refuse_without_effect(f, direction)
@@ -138,41 +137,6 @@ def request(f: flags.FlagValues):
     judgement.Judgement(**judged),
     ('check', *given),
   )
-
-
-def _refuse_orders(f: flags.FlagValues, orders: Sequence[str]) -> None:
-  """Refuses orders that cannot be told apart, before the first takes long.
-
-  Raises:
-    cli.UsageError: names what they do not go with.
-  """
-  if len(orders) > 1 and f.html is not None:
-    raise cli.UsageError(
-      'html: expected one --accumulation_order beside it, got '
-      f'{",".join(orders)}'
-    )
-  if len(orders) > 1 and backend_flags.row(f).kind.can.orders is None:
-    raise cli.UsageError(
-      'accumulation_order: expected one beside --candidate, whose sums have an '
-      f'order of their own, got {",".join(orders)}'
-    )
-
-
-def requests(f: flags.FlagValues) -> list:
-  """Returns what flags ask for, a request for each order of accumulation.
-
-  Raises:
-    ValueError: one is wrong, or more than one cannot be told.
-  """
-  asked = []
-  orders = f.accumulation_order
-  _refuse_orders(f, orders)
-  for order in orders:
-    f['accumulation_order'].value = [order]  # as a replay asks for it
-    if f.input is None and f.case is None:
-      layer_flags.policy(f)  # refused before the first takes its time
-    asked.append(request(f))
-  return asked
 
 
 def _check(f: flags.FlagValues) -> int:
@@ -242,9 +206,8 @@ def _judge(f: flags.FlagValues, job) -> None:
   from hpmoe.parity_tests.judge.several import started
 
   def judge() -> None:
-    (asked,) = requests(f)
     with cli.progress() as step:
-      found = shards.judge(asked, job.shard, step)
+      found = shards.judge(request(f), job.shard, step)
     shards.write(job.file, found)
 
   started.kept(job, judge, f.timeout)
@@ -272,29 +235,22 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
 
 
 def _report(f: flags.FlagValues, run: Callable) -> int:
-  """Prints and writes what was found, one report for each request."""
+  """Prints and writes what was found."""
   from hpmoe.parity_tests.candidates import candidates
   from hpmoe.parity_tests.judge import check
   from hpmoe.parity_tests.report import report as report_lib
 
-  reports: list[dict] = []
-  verdicts: list[str] = []
-  for asked in requests(f):
-    if verdicts:
-      print()
-    try:
-      with cli.progress(check.count_steps(asked)) as step:
-        report = run(asked, step)
-    except candidates.CandidateError as error:
-      reports.append(report_lib.error_json(asked, error))
-      cli.write_json(f.json, report_lib.joined(reports))
-      raise
-    verdicts.append(report.verdict)
-    _show(f, report)
-    if f.json is not None:
-      reports.append(report_lib.to_json(report))
-      cli.write_json(f.json, report_lib.joined(reports))
-  return cli.PARITY if set(verdicts) == {'pass'} else cli.NO_PARITY
+  asked = request(f)
+  try:
+    with cli.progress(check.count_steps(asked)) as step:
+      report = run(asked, step)
+  except candidates.CandidateError as error:
+    cli.write_json(f.json, report_lib.error_json(asked, error))
+    raise
+  _show(f, report)
+  if f.json is not None:
+    cli.write_json(f.json, report_lib.to_json(report))
+  return cli.PARITY if report.verdict == 'pass' else cli.NO_PARITY
 
 
 def _show(f: flags.FlagValues, report) -> None:
@@ -327,7 +283,7 @@ COMMAND = cli.Command(
     'hpmoe check --preset=small --ranks=4 --routing=text '
     '--lane=all --json=out.json',
     'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
-    'hpmoe check --dtype=bf16 --accumulation_order=ascending,even_odd_32',
+    'hpmoe check --dtype=bf16 --accumulation_order=even_odd_32',
     'hpmoe check --schedule=ep8.schedule --schedule_scaled',
     'hpmoe check --candidate=my_pkg.kernels:moe_forward '
     '--lane=bounded,standard',

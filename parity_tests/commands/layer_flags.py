@@ -152,12 +152,6 @@ def _of_file(f: flags.FlagValues):
   return inputs.load_safetensors(f.input, f.placement, f.capacity)
 
 
-def order_of(f: flags.FlagValues) -> str:
-  """Returns the order of accumulation, the first of a list."""
-  asked = f.accumulation_order
-  return asked if isinstance(asked, str) else asked[0]
-
-
 def policy(f: flags.FlagValues):
   """Returns the precision policy that is asked for.
 
@@ -169,7 +163,7 @@ def policy(f: flags.FlagValues):
   return precision.PrecisionPolicy(
     storage=case_flags.DTYPES[f.dtype],
     placement=f.placement,
-    accumulation_order=order_of(f),
+    accumulation_order=f.accumulation_order,
   )
 
 
@@ -201,7 +195,6 @@ def case(f: flags.FlagValues, direction: str | None = None):
   made = cli.fields(f, case_flags.FLAGS) | dict(
     direction=direction or f.direction,
     preset=preset(f),
-    accumulation_order=order_of(f),
   )
   return case_lib.Case(**made)
 
@@ -216,9 +209,8 @@ def asked_case(f: flags.FlagValues, direction: str):
 
   if f.case is None:
     return case(f, direction)
-  free = ('direction', 'accumulation_order')
   for name in (row.name for row in case_flags.FLAGS):
-    if name not in free and f[name].present:
+    if name != 'direction' and f[name].present:
       raise cli.UsageError(
         f'{name}: expected none beside --case={f.case}, which decides it, got '
         f'{cli.text(f[name].value)}'

@@ -15,6 +15,17 @@ from hpmoe.parity_tests.commands import main
 _A3 = pathlib.Path(machine_lib.__file__).with_name('ascend_a3.toml')
 
 
+@pytest.fixture
+def reproduce(monkeypatch):
+  """Returns a function that reproduces a witness; it returns the exit code."""
+
+  def run(witness, *flags):
+    monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+    return main.main(('reproduce', *flags))
+
+  return run
+
+
 def _refused(capsys, *arguments) -> str:
   assert main.main(('reproduce', *arguments)) == cli.WRONG_REQUEST
   captured = capsys.readouterr()
@@ -71,16 +82,13 @@ _WITNESS = witness_lib.Witness(
 )
 
 
-def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, monkeypatch):
+def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, reproduce):
   # Given a witness of two rows, when it is reproduced after a fit, then the
   # table, the held-out error, the sensitivity of the one row that rests on a
   # guess, and the gap are told, and the fit has moved the other row.
-  monkeypatch.setattr(witnesses, 'get', lambda name: _WITNESS)
   report, plot = tmp_path / 'out.json', tmp_path / 'out.png'
-  code = main.main(
-    ('reproduce', 'arithmetic', '--fit', f'--json={report}', f'--png={plot}')
-  )
-  assert code == cli.PARITY
+  asked = ('arithmetic', '--fit', f'--json={report}', f'--png={plot}')
+  assert reproduce(_WITNESS, *asked) == cli.PARITY
   out = capsys.readouterr().out
   for text in ('held out', 'fitted', '2: -50', '2: +100', 'it is a test'):
     assert text in out
@@ -105,70 +113,64 @@ def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, monkeypatch):
   ],
 )
 def test_sensitivity_that_takes_minutes_is_for_those_who_ask(
-  capsys, monkeypatch, quick, flags, shown
+  capsys, reproduce, quick, flags, shown
 ):
-  witness = dataclasses.replace(_WITNESS, quick=quick)
-  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
-  main.main(('reproduce', *flags))
+  reproduce(dataclasses.replace(_WITNESS, quick=quick), *flags)
   out = capsys.readouterr().out
   assert ('put_head' in out) == shown
   assert ('assumed figure decides: --sensitivity' in out) == (not shown)
 
 
-def test_a_witness_without_fits_says_so(capsys, monkeypatch):
+def test_a_witness_without_fits_says_so(capsys, reproduce):
   rows = (dataclasses.replace(_WITNESS.rows[0], fitted=False), _WITNESS.rows[1])
   witness = dataclasses.replace(_WITNESS, rows=rows, fits=())
-  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
-  main.main(('reproduce', '--nosensitivity'))
+  reproduce(witness, '--nosensitivity')
   assert 'No figure was fitted.' in capsys.readouterr().out
 
 
-def test_other_hypotheses_are_told(capsys, tmp_path, monkeypatch):
+def test_other_hypotheses_are_told(capsys, tmp_path, reproduce):
   # Given a witness with a variant, when hypotheses are asked for, then its
   # errors stand in text and report.
   variant = witness_lib.Variant('the same again', _WITNESS)
   witness = dataclasses.replace(_WITNESS, variants=(variant,))
-  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
   report = tmp_path / 'out.json'
   arguments = ('--hypotheses', '--nosensitivity', f'--json={report}')
-  assert main.main(('reproduce', *arguments)) == cli.PARITY
+  assert reproduce(witness, *arguments) == cli.PARITY
   assert 'the same again' in capsys.readouterr().out
   (told,) = json.loads(report.read_text())['hypotheses']
   assert told['fitted']['cube_efficiency'] == pytest.approx(0.9)
   assert told['held_out'][0]['mean_error'] == pytest.approx(0)
 
 
-def test_a_machine_of_the_user_need_not_be_fitted(capsys, monkeypatch):
+def test_a_machine_of_the_user_need_not_be_fitted(capsys, reproduce):
   # Given a machine whose figures were fitted to nothing, when a witness is to
   # run on it, then it does, with its figures.
   assert machine_lib.load('hopper').figures['cube_efficiency'].tag == 'assumed'
-  monkeypatch.setattr(witnesses, 'get', lambda name: _WITNESS)
   arguments = ('--machine=hopper', '--nosensitivity')
-  assert main.main(('reproduce', *arguments)) == cli.NO_PARITY
+  assert reproduce(_WITNESS, *arguments) == cli.NO_PARITY
   assert f'{machine_lib.load("hopper")["cube_efficiency"]:.4g}' in (
     capsys.readouterr().out
   )
 
 
 def test_a_machine_of_another_fabric_has_not_what_was_fitted(
-  capsys, monkeypatch, tmp_path
+  capsys, reproduce, tmp_path
 ):
   # Given a figure of a link that was fitted, and a machine without that link,
   # when a witness is to run on it, then it does, and reports no such fit.
   fitted = witness_lib.Fit('ascend_a3', 'bus_link', ('sum',), 8e10)
   witness = dataclasses.replace(_WITNESS, fits=(fitted,))
   assert 'bus_link' not in machine_lib.load('host').figures
-  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
   path = tmp_path / 'out.json'
   arguments = ('--machine=host', '--nosensitivity', f'--json={path}')
-  assert main.main(('reproduce', *arguments)) == cli.NO_PARITY
+  assert reproduce(witness, *arguments) == cli.NO_PARITY
   assert 'No figure was fitted.' in capsys.readouterr().out
   assert json.loads(path.read_text())['fitted'] == []
   told = _refused(capsys, '--machine=host', '--fit')
   assert "fit: expected a figure 'bus_link' in host, got none" in told
 
 
-def test_no_skill_is_exit_1_and_told(monkeypatch, capsys, tmp_path):
+def test_no_skill_is_exit_1_and_told(reproduce, capsys, tmp_path):
   # Given a witness whose roofline is as near, when it is reproduced, then the
   # goal is met and it does not pass; text and report say why, and what was
   # chosen by how many rows.
@@ -180,9 +182,8 @@ def test_no_skill_is_exit_1_and_told(monkeypatch, capsys, tmp_path):
     run=lambda machines, tell: _run(machines, tell) | {'else': 2.0},
     roofline=lambda machines: {'launch': 20e-6},
   )
-  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
   path = tmp_path / 'out.json'
-  code = main.main(('reproduce', '--nosensitivity', f'--json={path}'))
+  code = reproduce(witness, '--nosensitivity', f'--json={path}')
   assert code == cli.NO_PARITY
   out = capsys.readouterr().out
   assert 'NO SKILL in time' in out and 'Beyond it: it is long.' in out
@@ -197,10 +198,8 @@ def test_no_skill_is_exit_1_and_told(monkeypatch, capsys, tmp_path):
   assert content['audit']['fitted_rows'] == content['audit']['evidence'] == 1
 
 
-def test_an_error_beyond_the_goal_is_exit_1(monkeypatch, capsys):
+def test_an_error_beyond_the_goal_is_exit_1(reproduce, capsys):
   far = dataclasses.replace(_WITNESS.rows[1], published=21e-6)
   witness = dataclasses.replace(_WITNESS, rows=(_WITNESS.rows[0], far))
-  monkeypatch.setattr(witnesses, 'get', lambda name: witness)
-  code = main.main(('reproduce', '--nosensitivity'))
-  assert code == cli.NO_PARITY
+  assert reproduce(witness, '--nosensitivity') == cli.NO_PARITY
   assert 'NO' in capsys.readouterr().out

@@ -29,9 +29,10 @@ def path(tmp_path):
   return str(path)
 
 
-def run(capsys, *arguments):
+def run(capsys, line):
   """Returns the exit code and what was told on standard error."""
-  code = main.main([*arguments])
+  command, _, rest = line.partition(' ')
+  code = main.main([command, '--preset=tiny', '--ranks=2', *rest.split()])
   return code, capsys.readouterr().err.strip()
 
 
@@ -39,14 +40,7 @@ def test_check_runs_the_schedule(path, tmp_path, capsys):
   # Given a schedule of the layer, when it is checked in every lane, then parity
   # holds and the report says what ran.
   report = tmp_path / 'check.json'
-  code, _ = run(
-    capsys,
-    'check',
-    '--preset=tiny',
-    '--ranks=2',
-    f'--schedule={path}',
-    f'--json={report}',
-  )
+  code, _ = run(capsys, f'check --schedule={path} --json={report}')
   assert code == 0
   ran = json.loads(report.read_text())['config']['options']
   assert (ran['row_block'], ran['num_aiv']) == (4, 4)
@@ -57,45 +51,23 @@ def test_compile_runs_the_schedule_on_cores_that_were_given(
   path, tmp_path, capsys
 ):
   report = tmp_path / 'compile.json'
-  for cores, queues in (([], 14), (['--aic=1', '--aiv=2'], 6)):
-    code, _ = run(
-      capsys,
-      'compile',
-      '--preset=tiny',
-      '--ranks=2',
-      f'--schedule={path}',
-      f'--json={report}',
-      *cores,
-    )
+  for cores, queues in (('', 14), ('--aic=1 --aiv=2', 6)):
+    asked = f'compile --schedule={path} --json={report} {cores}'
+    code, _ = run(capsys, asked)
     assert code == 0
     assert json.loads(report.read_text())['queues'] == queues
 
 
 def test_law_holds_under_the_schedule(path, capsys):
-  code, _ = run(
-    capsys,
-    'law',
-    '--preset=tiny',
-    '--ranks=2',
-    '--interleavings=2',
-    '--dtype=f32',
-    f'--schedule={path}',
-  )
+  asked = f'law --interleavings=2 --dtype=f32 --schedule={path}'
+  code, _ = run(capsys, asked)
   assert code == 0
 
 
 def test_a_break_of_the_law_is_replayed_with_the_schedule(path, capsys):
-  code, said = run(
-    capsys,
-    'law',
-    '--preset=tiny',
-    '--ranks=2',
-    '--interleavings=4',
-    '--dtype=f32',
-    '--direction=forward',
-    '--fault=missing_signal',
-    f'--schedule={path}',
-  )
+  asked = 'law --interleavings=4 --dtype=f32 --direction=forward '
+  asked += f'--fault=missing_signal --schedule={path}'
+  code, said = run(capsys, asked)
   assert code == 3
   assert f'--schedule={path}' in said
   assert '--aic=1' in said and 'row_block' not in said.partition('replay')[2]
@@ -103,50 +75,35 @@ def test_a_break_of_the_law_is_replayed_with_the_schedule(path, capsys):
 
 def test_another_layer_is_refused_unless_scaled(path, capsys):
   for command in ('compile', 'check', 'law'):
-    code, said = run(
-      capsys, command, '--preset=tiny', '--ranks=4', f'--schedule={path}'
-    )
+    code, said = run(capsys, f'{command} --ranks=4 --schedule={path}')
     assert code == 2
     assert said.count('\n') == 0
     assert 'schedule: expected one of this layer, with num_ranks 4' in said
-  code, _ = run(
-    capsys,
-    'compile',
-    '--preset=tiny',
-    '--ranks=4',
-    f'--schedule={path}',
-    '--schedule_scaled',
-  )
+  asked = f'compile --ranks=4 --schedule={path} --schedule_scaled'
+  code, _ = run(capsys, asked)
   assert code == 0
 
 
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (['--row_block=4'], 'row_block: expected none beside --schedule='),
-    (['--schedule=none'], 'none: expected a file to use'),
-    (['--schedule='], 'schedule: expected a file of hpmoe tune, got none'),
-    (['--dtype=bf16'], 'with storage bfloat16'),
+    ('--row_block=4', 'row_block: expected none beside --schedule='),
+    ('--schedule=none', 'none: expected a file to use'),
+    ('--schedule=', 'schedule: expected a file of hpmoe tune, got none'),
+    ('--dtype=bf16', 'with storage bfloat16'),
   ],
 )
 def test_what_contradicts_a_schedule_is_refused(
   path, capsys, arguments, message
 ):
-  code, said = run(
-    capsys,
-    'compile',
-    '--preset=tiny',
-    '--ranks=2',
-    f'--schedule={path}',
-    *arguments,
-  )
+  code, said = run(capsys, f'compile --schedule={path} {arguments}')
   assert code == 2
   assert message in said
   assert '\n' not in said
 
 
 def test_scaling_nothing_is_refused(capsys):
-  code, said = run(capsys, 'compile', '--preset=tiny', '--schedule_scaled')
+  code, said = run(capsys, 'compile --schedule_scaled')
   assert code == 2
   assert 'schedule_scaled: expected --schedule beside it' in said
 
@@ -162,14 +119,7 @@ def test_a_schedule_without_room_for_the_routing_is_to_blame(
   schedule_file.save(
     path, schedule_file.Schedule(TINY, 'float32', 'combine', full)
   )
-  code, said = run(
-    capsys,
-    command,
-    '--preset=tiny',
-    '--ranks=2',
-    '--dtype=f32',
-    f'--schedule={path}',
-  )
+  code, said = run(capsys, f'{command} --dtype=f32 --schedule={path}')
   assert code == 2
   assert f'schedule: expected one with room for the routing, got {path}' in said
   assert 'expert_capacity=12' in said and '\n' not in said

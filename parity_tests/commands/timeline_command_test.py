@@ -63,16 +63,8 @@ def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
     )
     assert part['busy'] == pytest.approx(unit['utilisation'])
   again = tmp_path / 'again.out'
-  main.main(
-    [
-      'timeline',
-      '--machine=ascend_a3',
-      *layer,
-      '--d_ff=64',
-      f'--direction={direction}',
-      f'--trace={again}',
-    ]
-  )
+  asked = f'--machine=ascend_a3 --d_ff=64 --direction={direction} '
+  main.main(['timeline', *layer, *f'{asked} --trace={again}'.split()])
   assert again.read_bytes() == files['trace'].read_bytes()
 
 

@@ -25,17 +25,9 @@ def test_writes_what_check_and_law_run(tmp_path, capsys):
   # Given a layer, when a schedule is searched for two routings, then the report
   # says what was found, and the file holds in all lanes and under the law.
   path, report = tmp_path / 'best.schedule', tmp_path / 'tune.json'
-  code = main.main(
-    [
-      'tune',
-      *SMALL,
-      '--dtype=f32',
-      '--routing=balanced,skewed',
-      f'--out={path}',
-      f'--json={report}',
-      f'--png={tmp_path / "search.png"}',
-    ]
-  )
+  asked = f'--dtype=f32 --routing=balanced,skewed --out={path} '
+  asked += f'--json={report} --png={tmp_path / "search.png"}'
+  code = main.main(['tune', *SMALL, *asked.split()])
   told = capsys.readouterr().out
   assert code == 0
   assert 'published' in told and 'slower by' in told

@@ -25,19 +25,9 @@ class TestCheck:
   def test_both_passes_in_all_lanes(self, capsys, mode):
     # bfloat16, weights before w_down and whole experts: the other half of what
     # twin_runtime_test has.
-    code = main.main(
-      [
-        'check',
-        TWIN,
-        *TINY,
-        f'--twin_mode={mode}',
-        '--dtype=bf16',
-        '--placement=before_down',
-        '--event_grain=expert',
-        '--aic=3',
-        '--aiv=5',
-      ]
-    )
+    asked = f'--twin_mode={mode} --dtype=bf16 --placement=before_down '
+    asked += '--event_grain=expert --aic=3 --aiv=5'
+    code = main.main(['check', TWIN, *TINY, *asked.split()])
     assert code == cli.PARITY
     assert 'ascend_twin against the oracle' in capsys.readouterr().out
 
@@ -102,14 +92,8 @@ class TestFaults:
 
 class TestLaw:
   ARGUMENTS = (
-    'law',
-    TWIN,
-    '--ranks=2',
-    '--tokens=9',
-    '--direction=forward',
-    '--dtype=f32',
-    '--layout=2x3',
-    '--interleavings=1',
+    *('law', TWIN, '--ranks=2', '--tokens=9', '--direction=forward'),
+    *('--dtype=f32', '--layout=2x3', '--interleavings=1'),
   )
 
   def test_holds_within_one_policy(self, capsys):
@@ -169,16 +153,6 @@ PRODUCT = tuple(
   'preset, ranks, dtype, placement, grain, mode', PRODUCT
 )
 def test_the_product(preset, ranks, dtype, placement, grain, mode):
-  code = main.main(
-    [
-      'check',
-      TWIN,
-      f'--preset={preset}',
-      f'--ranks={ranks}',
-      f'--dtype={dtype}',
-      f'--placement={placement}',
-      f'--event_grain={grain}',
-      f'--twin_mode={mode}',
-    ]
-  )
-  assert code == cli.PARITY
+  asked = f'--preset={preset} --ranks={ranks} --dtype={dtype} '
+  asked += f'--placement={placement} --event_grain={grain} --twin_mode={mode}'
+  assert main.main(['check', TWIN, *asked.split()]) == cli.PARITY

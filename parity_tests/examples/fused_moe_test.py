@@ -1,4 +1,4 @@
-"""The example is right, and its bug is found where docs/find_a_bug.md says."""
+"""The examples are right, and their bugs are found where the page says."""
 
 import dataclasses
 
@@ -9,6 +9,7 @@ from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.examples import fused_moe
+from hpmoe.parity_tests.examples import fused_moe_grad
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import judging
@@ -26,7 +27,7 @@ def _check(
         preset='tiny', ranks=2, tokens=24, routing='zipf', **kwargs
       ),
       user_candidate.Subprocess(
-        f'{fused_moe.__name__}:{function.__name__}',
+        f'{function.__module__}:{function.__name__}',
         options=flow_lib.Options(row_block=fused_moe.TILE),
         checking=checking,
       ),
@@ -123,3 +124,36 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
   }
   assert hints.get('activation', False) == deaf
   assert any(hints.values()) == deaf and hints
+
+
+@pytest.mark.parametrize(
+  ('lane', 'dtype', 'placement'),
+  [('exact', 'float32', 'before_down'), ('bounded', 'bfloat16', 'combine')],
+)
+def test_the_right_gradient_passes_in_both_directions(lane, dtype, placement):
+  case = dict(direction='both', dtype=dtype, placement=placement)
+  report = _check(fused_moe_grad.moe, lane, **case)
+
+  assert report.verdict == verdicts.PASS
+  judged = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
+  assert {'y', 'dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'} <= judged
+
+
+def test_the_bug_of_a_gradient_is_found_at_its_stage_and_expert():
+  # When a kernel loses the last rows of an expert in its weight gradients,
+  kernel = fused_moe_grad.moe_with_a_bug
+  report = _check(kernel, 'bounded', direction='backward')
+
+  # then the first expert with more than whole tiles is named,
+  first = report.first_failure
+  assert first is not None
+  assert (first.stage, first.rank, first.expert) == ('d_w_down', 0, 2)
+  assert first.index[:2] == (0, 2) and first.token is None
+  # and only the weight gradients are blamed.
+  failing = {verdicts.tensor_of(stage) for stage in _failing(report)}
+  assert failing == {'d_w_down', 'd_w_gate_up'}
+
+
+def test_a_kernel_without_a_gradient_is_asked_for_one():
+  with pytest.raises(ValueError, match='expected its backward pass as an attr'):
+    _check(fused_moe.fused_moe, 'bounded', direction='both')

@@ -211,19 +211,11 @@ def test_a_replay_says_the_order_and_the_instruction_set():
 
 def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   # Given a backend in which one task does not wait for what it reads,
-  arguments = [
-    'law',
-    '--fault=skipped_wait',
-    '--tokens=13',
-    '--interleavings=4',
-    '--dtype=f32',
-    '--threads=1',
-    '--direction=forward',
-    f'--json={tmp_path / "law.json"}',
-  ]
+  asked = '--fault=skipped_wait --tokens=13 --interleavings=4 --dtype=f32 '
+  asked += f'--threads=1 --direction=forward --json={tmp_path / "law.json"}'
 
   # when the law is tried,
-  code = main.main(arguments)
+  code = main.main(['law', *asked.split()])
 
   # then late puts show it as bits that differ,
   report = json.loads((tmp_path / 'law.json').read_text())
@@ -251,17 +243,9 @@ def test_what_only_the_fused_launch_does_is_in_the_replay(
   monkeypatch.setattr(runtime, 'run', spoilt)
 
   # when the law is tried, then it is broken,
-  arguments = ['--tokens=13', '--interleavings=2', '--dtype=f32']
-  code = main.main(
-    [
-      'law',
-      *arguments,
-      '--threads=1',
-      '--direction=forward',
-      f'--json={tmp_path / "law.json"}',
-    ]
-  )
-  assert code == cli.NO_PARITY
+  asked = '--tokens=13 --interleavings=2 --dtype=f32 --threads=1 '
+  asked += f'--direction=forward --json={tmp_path / "law.json"}'
+  assert main.main(['law', *asked.split()]) == cli.NO_PARITY
 
   # and the command that it gives makes such a launch; without, all is right.
   report = json.loads((tmp_path / 'law.json').read_text())

@@ -1,6 +1,6 @@
 """What a reader sees: the table, the failure, the JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import math
 import shlex
@@ -123,16 +123,6 @@ def to_json(report: check.Report) -> dict[str, Any]:
       versions=versions.versions(),
       seconds=round(report.seconds, 3),
     )
-  )
-
-
-def joined(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """Returns the one report, or more under one verdict."""
-  if len(reports) == 1:
-    return reports[0]
-  held = all(one['verdict'] == verdicts.PASS for one in reports)
-  return dict(
-    verdict=verdicts.PASS if held else verdicts.FAIL, reports=list(reports)
   )
 
 

@@ -49,24 +49,19 @@ def nursery(tmp_path):
 
 
 class TestCopy:
-  def test_tree_becomes_equal_and_keeps_what_is_so(self, nursery):
+  def test_tree_becomes_equal_and_keeps_what_is_so_or_was_built(self, nursery):
     # Given a copy with one file too many, and one that differs.
     nursery.copy(FILES | {'reference/old.py': b''})
     same = nursery.tree / 'reference/a_test.py'
     os.utime(same, (1, 1))
+    built = nursery.tree / 'reference/_native.so'
+    built.touch()
     (nursery.tree / 'reference/a.py').write_text('planted')
     # When.
     nursery.copy(FILES)
     # Then.
     assert planting.sources(nursery.tree) == FILES
-    assert same.stat().st_mtime == 1
-
-  def test_what_was_built_stays(self, nursery):
-    nursery.copy(FILES)
-    built = nursery.tree / 'reference/_native.so'
-    built.touch()
-    nursery.copy(FILES)
-    assert built.exists()
+    assert same.stat().st_mtime == 1 and built.exists()
 
 
 class TestKeys:
@@ -136,29 +131,22 @@ class TestTryOut:
 
 
 class TestExamine:
-  def test_nothing_found(self, nursery):
-    nursery.prints(dict(rung='tiny'), dict(rung=None))
-    assert nursery.examine() == ('', None)
-
   @pytest.mark.parametrize(
-    'then, text',
+    'limit_s, then, text',
     [
-      ('raise MemoryError("no room")', 'MemoryError: no room'),
-      ('import os; os.abort()', 'exit code -6'),
+      (20, 'raise MemoryError("no room")', 'MemoryError: no room'),
+      (20, 'import os; os.abort()', 'exit code -6'),
+      (2, 'import time; time.sleep(60)', 'no end within 2 s'),
     ],
   )
-  def test_a_crash_is_found_at_its_rung(self, nursery, then, text):
+  def test_a_crash_or_hang_is_found_at_its_rung(
+    self, tmp_path, limit_s, then, text
+  ):
+    nursery = Fake(tmp_path / '0', limit_s)
     nursery.prints(dict(rung='tiny'), then=then)
     rung, found = nursery.examine()
     assert (rung, found['by']) == ('tiny', ['launch'])
     assert text in found['text']
-
-  def test_a_hang_is_found_at_its_rung(self, tmp_path):
-    nursery = Fake(tmp_path / '0', limit_s=2)
-    nursery.prints(dict(rung='tiny'), then='import time; time.sleep(60)')
-    rung, found = nursery.examine()
-    assert (rung, found['by']) == ('tiny', ['launch'])
-    assert 'no end within 2 s' in found['text']
 
   def test_what_the_clean_tree_took_is_the_measure(self, tmp_path, monkeypatch):
     # Given a machine so busy that the tree without a bug takes longer than any
@@ -192,22 +180,27 @@ def test_fast(): assert %s
 def test_slow(): time.sleep(%d) or pytest.fail("slow")
 """
 
-  def ran(self, tmp_path, passes, seconds, limit_s=20, **how):
+  @pytest.mark.parametrize(
+    'passes, seconds, limit_s, slow, text',
+    [
+      (b'False', 0, 20, True, 'test_fast'),
+      # One that hangs ends nothing else.
+      (b'True', 60, 0.5, True, 'no end within 2 s'),
+      # Slow ones are left out where nobody named them.
+      (b'True', 60, 20, False, None),
+    ],
+  )
+  def test_what_a_test_finds(
+    self, tmp_path, passes, seconds, limit_s, slow, text
+  ):
     nursery = Fake(tmp_path / '0', limit_s)
     nursery.copy({'a_test.py': self.TESTS % (passes, seconds)})
-    return nursery.guarded('a_test.py', **how)
-
-  def test_a_test_that_fails_finds_it(self, tmp_path):
-    test, found = self.ran(tmp_path, b'False', 0)
+    test, found = nursery.guarded('a_test.py', slow=slow)
+    if text is None:
+      assert (test, found) == ('', None)
+      return
     assert (test, found['by']) == ('a_test.py', [planting.UNIT_TEST])
-    assert 'test_fast' in found['text']
-
-  def test_a_test_that_hangs_finds_it_and_ends_nothing_else(self, tmp_path):
-    _, found = self.ran(tmp_path, b'True', 60, limit_s=0.5)
-    assert 'no end within 2 s' in found['text']
-
-  def test_slow_tests_are_left_out_where_nobody_named_them(self, tmp_path):
-    assert self.ran(tmp_path, b'True', 60, slow=False) == ('', None)
+    assert text in found['text']
 
 
 class TestLocated:

@@ -174,56 +174,43 @@ class TestRefused:
     _by_shards(request, tmp_path, 2)
     return request, tmp_path
 
-  def test_nothing(self, judged):
+  def test_what_is_no_whole_check_is_named(self, judged):
     request, top = judged
+    parts = top / 'parts'
+    first, second = (shards.Shard(i, 2).file(parts) for i in (0, 1))
+    third = shards.Shard(0, 3).file(parts)
+    whole = {path: path.read_text() for path in (first, second)}
+
+    def asked(name):
+      found = json.loads(whole[second])
+      found['asked'][name] = 'another'
+      shards.write(second, found)
+
+    def early():
+      for path, text in ((first, 'e0'), (second, 'e1')):
+        shards.write(path, dict(error=text))
+
+    for spoil, told in (
+      (second.unlink, r'shard 1 of 2 \(rank 2, 3\): .*got no file'),
+      (early, r'0 of 2 \(rank 0, 1\): e0; shard 1 of 2 \(rank 2, 3\): e1'),
+      (lambda: shards.write(third, {}), 'those of 2 and of 3'),
+      (lambda: shutil.copy(first, second), 'got that of shard 0 of 2'),
+      (lambda: asked('case'), 'shard 1 of 2 .*case: exp'),
+      (lambda: asked('command'), 'shard 1 of 2 .*command: exp'),
+      (lambda: asked('versions'), 'shard 1 of 2 .*versions: exp'),
+      (
+        lambda: first.write_text(whole[first][:-9]),
+        'shard 0 of 2 .*: .*readable',
+      ),
+    ):
+      spoil()
+      with pytest.raises(shards.ShardError, match=told):
+        shards.merge(request, parts)
+      third.unlink(missing_ok=True)
+      for path, text in whole.items():
+        path.write_text(text)
     with pytest.raises(shards.ShardError, match='expected the files of.*none'):
       shards.merge(request, top / 'nowhere')
-
-  def test_a_missing_shard(self, judged):
-    request, top = judged
-    shards.Shard(1, 2).file(top / 'parts').unlink()
-    told = r'shard 1 of 2 \(rank 2, 3\): .*got no file'
-    with pytest.raises(shards.ShardError, match=told):
-      shards.merge(request, top / 'parts')
-
-  def test_shards_that_ended_early_are_all_named(self, judged):
-    request, top = judged
-    for index in range(2):
-      path = shards.Shard(index, 2).file(top / 'parts')
-      shards.write(path, dict(error=f'e{index}'))
-    told = r'0 of 2 \(rank 0, 1\): e0; shard 1 of 2 \(rank 2, 3\): e1'
-    with pytest.raises(shards.ShardError, match=told):
-      shards.merge(request, top / 'parts')
-
-  def test_shards_of_two_checks(self, judged):
-    request, top = judged
-    shards.write(shards.Shard(0, 3).file(top / 'parts'), {})
-    with pytest.raises(shards.ShardError, match='those of 2 and of 3'):
-      shards.merge(request, top / 'parts')
-
-  def test_one_shard_twice(self, judged):
-    request, top = judged
-    first, second = (shards.Shard(i, 2).file(top / 'parts') for i in (0, 1))
-    shutil.copy(first, second)
-    with pytest.raises(shards.ShardError, match='got that of shard 0 of 2'):
-      shards.merge(request, top / 'parts')
-
-  @pytest.mark.parametrize('name', ('case', 'command', 'versions'))
-  def test_a_shard_that_was_asked_something_else(self, judged, name):
-    request, top = judged
-    path = shards.Shard(1, 2).file(top / 'parts')
-    found = json.loads(path.read_text())
-    found['asked'][name] = 'another'
-    shards.write(path, found)
-    with pytest.raises(shards.ShardError, match=f'shard 1 of 2 .*{name}: exp'):
-      shards.merge(request, top / 'parts')
-
-  def test_half_a_file(self, judged):
-    request, top = judged
-    path = shards.Shard(0, 2).file(top / 'parts')
-    path.write_text(path.read_text()[:-9])
-    with pytest.raises(shards.ShardError, match='shard 0 of 2 .*: .*readable'):
-      shards.merge(request, top / 'parts')
 
   def test_a_candidate_that_runs_here(self, tmp_path):
     request = check.Request(CASE)
