@@ -1,4 +1,4 @@
-"""Tests of combine."""
+"""Tests of combine and combine_grad."""
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from hpmoe.reference import combine
+from hpmoe.reference import combine_grad
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 run = jax.jit(combine.combine, static_argnums=0)
+run_grad = jax.jit(combine_grad.combine_grad, static_argnums=0)
 run_return = jax.jit(combine.return_rows, static_argnums=0)
 
 
@@ -54,35 +56,39 @@ class TestReturnRows:
     )
 
 
-class TestCombine:
-  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
-  @pytest.mark.parametrize('placement', ['combine', 'before_down'])
-  @pytest.mark.parametrize('top_k', [1, 2, 5])
-  def test_bits_equal_an_ordered_loop(self, top_k, placement, storage):
-    # Given: real data, on which order and fused multiply-adds show.
-    policy = precision.PrecisionPolicy(storage, placement=placement)
-    rng = test_util.generator(f'{top_k} {placement}')
-    returned = jnp.asarray(rng.normal(size=(2, 7, top_k, 33)), storage)
-    weights = jnp.asarray(rng.random((2, 7, top_k)), jnp.float32)
-    # When.
-    given = weights if placement == 'combine' else None
-    out = run(policy, returned, given)
-    # Then.
-    rows = np.asarray(returned).astype(np.float32)
-    total = np.zeros((2, 7, 33), np.float32)
-    for slot in range(top_k):
-      term = rows[:, :, slot]
-      if placement == 'combine':
-        term = np.asarray(weights)[:, :, slot, None] * term
-      total = total + term
-    assert out.dtype == storage
-    np.testing.assert_array_equal(out, total.astype(out.dtype))
+@pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('placement', [*precision.PLACEMENTS, 'backward'])
+@pytest.mark.parametrize('top_k', [1, 2, 5])
+def test_bits_equal_an_ordered_loop(top_k, placement, storage):
+  # Given: real data, on which order and fused multiply-adds show.
+  backward = placement == 'backward'
+  weighted = placement == 'combine'
+  placement = 'combine' if backward else placement
+  policy = precision.PrecisionPolicy(storage, placement=placement)
+  rng = test_util.generator(f'{top_k} {placement}')
+  rows = jnp.asarray(rng.normal(size=(2, 7, top_k, 33)), storage)
+  weights = jnp.asarray(rng.random((2, 7, top_k)), jnp.float32)
+  # When.
+  if backward:
+    out = run_grad(policy, rows)
+  else:
+    out = run(policy, rows, weights if weighted else None)
+  # Then.
+  rows = np.asarray(rows).astype(np.float32)
+  if weighted:
+    rows = np.asarray(weights)[..., None] * rows
+  total = np.zeros((2, 7, 33), np.float32)
+  for slot in range(top_k):
+    total = total + rows[:, :, slot]
+  assert out.dtype == storage
+  np.testing.assert_array_equal(out, total.astype(out.dtype))
 
-  def test_slot_order_shows(self):
-    # Given: a sum that only slot order makes 1.
-    returned = jnp.array([1e30, -1e30, 1.0]).reshape(1, 1, 3, 1)
-    # When, then.
-    policy = precision.PrecisionPolicy()
-    out = run(policy, returned, jnp.ones((1, 1, 3)))
-    assert out.item() == 1
-    assert run(policy, returned[:, :, ::-1], jnp.ones((1, 1, 3))).item() == 0
+
+def test_slot_order_shows():
+  # Given: a sum that only slot order makes 1.
+  rows = jnp.array([1e30, -1e30, 1.0]).reshape(1, 1, 3, 1)
+  policy, ones = precision.PrecisionPolicy(), jnp.ones((1, 1, 3))
+  # When, then.
+  for back, expected in ((slice(None), 1), (slice(None, None, -1), 0)):
+    assert run(policy, rows[:, :, back], ones).item() == expected
+    assert run_grad(policy, rows[:, :, back]).item() == expected

@@ -1,4 +1,4 @@
-"""Tests of expert_gemm."""
+"""Tests of expert_gemm and of its gradients."""
 
 import os
 import pathlib
@@ -11,34 +11,34 @@ import numpy as np
 import pytest
 
 from hpmoe.reference import expert_gemm
+from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
-from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 run = jax.jit(expert_gemm.expert_gemm, static_argnums=(0, 1))
+run_rows = jax.jit(expert_gemm_grad.rows_grad, static_argnums=(0, 1))
+run_weight = jax.jit(expert_gemm_grad.weight_grad, static_argnums=(0, 1))
 
 
-def plan_of(config: config_lib.MoEConfig, counts: list) -> token_order.Plan:
-  """Returns a plan with only `counts` `[R, E]` in it: all that a GEMM reads."""
+def plan_of(counts: list) -> token_order.Plan:
+  """Returns a plan with only `counts` `[R, E]` in it: all that is read."""
   counts = jnp.array(counts, jnp.int32)
   return token_order.Plan(counts, jnp.zeros_like(counts), counts)
 
 
-def serial(counts, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """Returns row times weight of its expert, one row at a time, in float64."""
-  out = np.zeros((*rows.shape[:2], weights.shape[-1]))
-  local = weights.shape[1]
-  for rank in range(rows.shape[0]):
+def rows_of(counts: list, ranks: int, num_rows: int):
+  """Yields (rank, row, local expert) of every row that exists."""
+  local = len(counts[0]) // ranks
+  for rank in range(ranks):
     row = 0
     for expert in range(local):
       for _ in range(sum(c[rank * local + expert] for c in counts)):
-        if row < rows.shape[1]:
-          out[rank, row] = rows[rank, row] @ weights[rank, expert]
+        if row < num_rows:
+          yield rank, row, expert
         row += 1
-  return out
 
 
 # Rows of an expert around the block of 128 and beyond; the tail holds garbage.
@@ -59,67 +59,150 @@ PAIRWISE = halved_testing.halved(
 )
 
 
-class TestExpertGemm:
-  @pytest.mark.parametrize('name, storage, ranks', PAIRWISE)
-  def test_integers_equal_a_serial_loop(self, name, storage, ranks):
-    # Given: small integers, exact in any order.
-    counts, num_rows = CASES[name]
-    config = config_testing.sized(r=ranks, t=1, e=2, k=1, d=3, f=1, n=num_rows)
-    counts = counts[:ranks]
-    policy = precision.PrecisionPolicy(storage)
-    rng = test_util.generator(name)
-    rows = rng.integers(-4, 5, (ranks, num_rows, 3))
-    weights = rng.integers(-4, 5, (ranks, 2 // ranks, 3, 5))
+@pytest.mark.parametrize('name, storage, ranks', PAIRWISE)
+def test_integers_equal_a_serial_loop(name, storage, ranks):
+  # Given: small integers, exact in any order; NaN where no row is.
+  counts, num_rows = CASES[name]
+  counts = counts[:ranks]
+  config = config_testing.sized(r=ranks, t=1, e=2, k=1, d=3, f=1, n=num_rows)
+  policy = precision.PrecisionPolicy(storage)
+  rng = test_util.generator(name)
+  rows = rng.integers(-4, 5, (ranks, num_rows, 3)).astype(float)
+  d_out = rng.integers(-4, 5, (ranks, num_rows, 5)).astype(float)
+  weights = rng.integers(-4, 5, (ranks, 2 // ranks, 3, 5)).astype(float)
+  out, d_rows, d_weights = (np.zeros(a.shape) for a in (d_out, rows, weights))
+  valid = np.zeros(rows.shape[:2], bool)
+  for rank, row, expert in rows_of(counts, ranks, num_rows):
+    valid[rank, row] = True
+    out[rank, row] = rows[rank, row] @ weights[rank, expert]
+    d_rows[rank, row] = weights[rank, expert] @ d_out[rank, row]
+    d_weights[rank, expert] += np.outer(rows[rank, row], d_out[rank, row])
+  rows[~valid] = d_out[~valid] = np.nan
+  rows, d_out, weights = (
+    jnp.asarray(a, storage) for a in (rows, d_out, weights)
+  )
+  # When.
+  plan = plan_of(counts)
+  actual = (
+    run(config, policy, plan, rows, weights),
+    run_rows(config, policy, plan, d_out, weights),
+    run_weight(config, policy, plan, rows, d_out),
+  )
+  # Then.
+  for got, expected in zip(actual, (out, d_rows, d_weights)):
+    assert got.dtype == storage
+    np.testing.assert_array_equal(got, expected.astype(got.dtype))
+
+
+@pytest.mark.parametrize('inner', [1, 256, 600])
+def test_golden_takes_any_float_and_keeps_float64(inner):
+  # Given: float32 rows and bfloat16 weights.
+  config = config_testing.sized(r=1, t=1, e=2, k=1, d=inner, f=1, n=9)
+  rng = test_util.generator('golden')
+  with test_util.x64():
+    rows = jnp.asarray(rng.normal(size=(1, 9, inner)), jnp.float32)
+    weights = jnp.asarray(rng.normal(size=(1, 2, inner, 4)), jnp.bfloat16)
     # When.
-    out = run(
+    golden = precision.PrecisionPolicy().golden()
+    out = np.asarray(run(config, golden, plan_of([[4, 3]]), rows, weights))
+  # Then: each of the two sums is off by at most gamma_X * sum |x||w|.
+  assert out.dtype == np.float64
+  rows, weights = (np.asarray(a).astype(np.float64) for a in (rows, weights))
+  eps = 2 * inner * np.finfo(np.float64).eps
+  for _, row, expert in rows_of([[4, 3]], 1, 9):
+    x, w = rows[0, row], weights[0, expert]
+    assert (abs(out[0, row] - x @ w) <= eps * (abs(x) @ abs(w))).all()
+  assert not out[0, 7:].any()
+
+
+def test_rows_of_another_expert_never_reach_a_weight():
+  # Given: expert 0 holds NaN and infinity, in the same block as expert 1.
+  config = config_testing.sized(r=1, t=1, e=2, k=1, d=1, f=1, n=3)
+  rows = jnp.array([[[np.nan], [2.0], [3.0]]])
+  d_out = jnp.array([[[np.inf], [5.0], [7.0]]])
+  # When.
+  policy = precision.PrecisionPolicy()
+  out = run_weight(config, policy, plan_of([[1, 2]]), rows, d_out)
+  # Then.
+  assert np.isnan(out[0, 0, 0, 0]) and out[0, 1, 0, 0] == 31
+
+
+@pytest.mark.parametrize('before', [0, 5])
+def test_blocks_are_added_in_row_order(before):
+  # Given: 2^24 in the first block and a unit in each of the two after it, which
+  # are lost one by one, and kept where they meet first.
+  config = config_testing.sized(r=1, t=1, e=2, k=1, d=1, f=1, n=before + 300)
+  rows = np.zeros((1, before + 300, 1), np.float32)
+  rows[0, before :: expert_gemm.BLOCK_ROWS] = 1
+  rows[0, before] = 2.0**24
+  # When.
+  out = run_weight(
+    config,
+    precision.PrecisionPolicy(),
+    plan_of([[before, 300]]),
+    jnp.asarray(rows),
+    jnp.ones(rows.shape),
+  )
+  # Then.
+  assert out[0, 1, 0, 0] == 2.0**24
+
+
+def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
+  # Given: the same 150 rows, alone and amid others.
+  rng = test_util.generator('capacity')
+  rows, d_out = rng.normal(size=(150, 3)), rng.normal(size=(150, 5))
+  seen = set()
+  for before, after in ((0, 0), (0, 90), (77, 0), (130, 300)):
+    config = config_testing.sized(
+      r=1, t=1, e=2, k=1, d=1, f=1, n=before + 150 + after
+    )
+    padding = ((before, after), (0, 0))
+    # When.
+    out = run_weight(
       config,
-      policy,
-      plan_of(config, counts),
-      jnp.asarray(rows, storage),
-      jnp.asarray(weights, storage),
+      precision.PrecisionPolicy(),
+      plan_of([[before, 150]]),
+      jnp.asarray(np.pad(rows, padding)[None], jnp.float32),
+      jnp.asarray(np.pad(d_out, padding)[None], jnp.float32),
     )
-    # Then.
-    assert out.dtype == storage
-    np.testing.assert_array_equal(
-      out.astype(jnp.float32), serial(counts, rows, weights)
-    )
+    seen.add(np.asarray(out[0, 1]).tobytes())
+  # Then.
+  assert len(seen) == 1
 
-  @pytest.mark.parametrize('inner', [1, 256, 600])
-  def test_golden_takes_any_float_and_keeps_float64(self, inner):
-    # Given: float32 rows and bfloat16 weights.
-    config = config_testing.sized(r=1, t=1, e=2, k=1, d=inner, f=1, n=9)
-    counts = [[4, 3]]
-    rng = test_util.generator('golden')
-    with test_util.x64():
-      rows = jnp.asarray(rng.normal(size=(1, 9, inner)), jnp.float32)
-      weights = jnp.asarray(rng.normal(size=(1, 2, inner, 4)), jnp.bfloat16)
-      # When.
-      golden = precision.PrecisionPolicy().golden()
-      out = run(config, golden, plan_of(config, counts), rows, weights)
-      # Then.
-      rows = np.asarray(rows, np.float64)
-      weights = np.asarray(weights).astype(np.float64)
-      # Each of the two sums is off by at most gamma_X * sum |x||w|.
-      scale = serial(counts, abs(rows), abs(weights))
-      bound = 2 * inner * np.finfo(np.float64).eps * scale
-      assert out.dtype == np.float64
-      assert (abs(out - serial(counts, rows, weights)) <= bound).all()
 
-  def test_memory_does_not_grow_with_experts_times_rows(self):
-    # Given: 32 experts of 16 x 16 and 10^4 rows.
-    config = config_testing.sized(r=1, t=1, e=32, k=1, d=16, f=1, n=10_000)
-    for storage, size in (('float32', 4), ('bfloat16', 2)):
-      lowered = run.lower(
-        config,
-        precision.PrecisionPolicy(storage),
-        plan_of(config, [[300] * 32]),
-        jax.ShapeDtypeStruct((1, 10_000, 16), storage),
-        jax.ShapeDtypeStruct((1, 32, 16, 16), storage),
-      )
+def test_a_sum_is_rounded_once():
+  # Given: 4096 in the first block and 12 in each of the two after it, which are
+  # lost beside it in bfloat16, whose unit there is 32, one by one.
+  config = config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1, n=300)
+  block = expert_gemm.BLOCK_ROWS
+  rows = jnp.zeros((1, 300, 1), jnp.bfloat16).at[0, ::block].set(12)
+  rows = rows.at[0, 0].set(4096)
+  # When, then.
+  policy = precision.PrecisionPolicy('bfloat16')
+  ones = jnp.ones_like(rows)
+  out = run_weight(config, policy, plan_of([[300]]), rows, ones)
+  assert out.item() == 4128
+
+
+def test_memory_does_not_grow_with_experts_times_rows():
+  # Given: 32 experts of 16 x 16 and 10^4 rows.
+  config = config_testing.sized(r=1, t=1, e=32, k=1, d=16, f=1, n=10_000)
+  plan = plan_of([[300] * 32])
+  for storage, size in (('float32', 4), ('bfloat16', 2)):
+    policy = precision.PrecisionPolicy(storage)
+    rows = jax.ShapeDtypeStruct((1, 10_000, 16), storage)
+    weights = jax.ShapeDtypeStruct((1, 32, 16, 16), storage)
+    # At most a result, and for gradients the inputs, once more, and blocks.
+    for function, other, most in (
+      (run, weights, 1),
+      (run_rows, weights, 2),
+      (run_weight, rows, 2),
+    ):
       # When.
+      lowered = function.lower(config, policy, plan, rows, other)
       memory = lowered.compile().memory_analysis()
-      # Then: less than the result once more, and some blocks.
-      assert memory.temp_size_in_bytes <= 10_000 * 16 * size + 100_000
+      # Then.
+      assert memory.temp_size_in_bytes <= most * 10_000 * 16 * size + 100_000
 
 
 _DIGEST = """
@@ -127,18 +210,22 @@ import os, sys
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:int(sys.argv[1])])
 import jax, numpy as np, zlib
 jax.config.update('jax_enable_x64', True)
-from hpmoe.reference import expert_gemm, expert_gemm_test as test
-from hpmoe.reference.contract import config, precision
-shape = config.MoEConfig(
-  num_ranks=1, num_tokens=1, num_experts=1, top_k=1,
-  d_model=1, d_ff=1, capacity=128)
-plan = test.plan_of(shape, [[128]])
+from hpmoe.reference import expert_gemm_test as test
+from hpmoe.reference.contract import config_testing, precision
+def shape(rows):
+  return config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1, n=rows)
 rng = np.random.default_rng(0)
 for dtype in ('float32', 'float64'):
   policy = precision.PrecisionPolicy(dtype, dtype)
-  a, b = rng.normal(size=(1, 128, 4096)), rng.normal(size=(1, 1, 4096, 64))
-  a, b = a.astype(dtype), b.astype(dtype)
-  print(zlib.crc32(np.asarray(test.run(shape, policy, plan, a, b))))
+  draw = lambda *dims: rng.normal(size=dims).astype(dtype)
+  a, b = draw(1, 128, 4096), draw(1, 1, 4096, 64)
+  out = test.run(shape(128), policy, test.plan_of([[128]]), a, b)
+  print(zlib.crc32(np.asarray(out)))
+  for x, y in ((64, 96), (1, 512), (512, 1)):
+    a, b = draw(1, 1000, x), draw(1, 1000, y)
+    plan = test.plan_of([[1000]])
+    out = test.run_weight(shape(1000), policy, plan, a, b)
+    print(zlib.crc32(np.asarray(out)))
 """
 
 
@@ -147,7 +234,7 @@ for dtype in ('float32', 'float64'):
   reason='needs two CPUs that a process can be bound to',
 )
 def test_bits_do_not_depend_on_the_number_of_threads():
-  # Given a sum long enough for XLA to split; when: on one CPU and on two.
+  # Given sums long enough for XLA to split; when: on one CPU and on two.
   digests = [
     subprocess.run(
       [sys.executable, '-c', _DIGEST, str(cpus)],

@@ -89,45 +89,34 @@ class TestBackward:
   @pytest.mark.parametrize('policy', serial.POLICIES, ids=serial.named)
   def test_every_tensor_has_its_shape_and_dtype(self, policy):
     with test_util.x64(policy.storage == 'float64'):
-      # Given.
       inputs, dy = inputs_of('shapes', policy=policy)
-      forward = inputs | jax.eval_shape(
-        lambda a: layer.forward(CONFIG, policy, **a), inputs
-      )
-      # When.
-      out = jax.eval_shape(
-        lambda a, b: layer_grad.backward(CONFIG, policy, a, b), forward, dy
-      )
-    # Then.
-    assert set(out) == set(tensors.GRADS)
-    for name, value in out.items():
+      both = functools.partial(grad_serial.both, CONFIG, policy)
+      out = jax.eval_shape(both, inputs, dy)
+    names = {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
+    assert set(out) == {*names, 'dy', *inputs}
+    for name in names:
       dims = tensors.SPECS[name].dims(**CONFIG.dims())
-      assert value.shape == dims, name
-      assert value.dtype == policy.dtype(name), name
+      assert out[name].shape == dims, name
+      assert out[name].dtype == policy.dtype(name), name
 
   def test_one_trace_per_config_and_policy(self):
     # Given.
     chex.clear_trace_counter()
-    traced = chex.assert_max_traces(layer_grad.backward, n=1)
+    traced = chex.assert_max_traces(grad_serial.both, n=1)
     once = jax.jit(traced, static_argnums=(0, 1))
-    # When, then: other values, the same trace.
+    # When, then: other values, an equal policy, the same trace.
     for name in ('first', 'second'):
-      inputs, dy = inputs_of(name)
-      forward = inputs | forward_jit(CONFIG, BFLOAT16, **inputs)
-      once(CONFIG, precision.PrecisionPolicy('bfloat16'), forward, dy)
+      equal = precision.PrecisionPolicy('bfloat16')
+      once(CONFIG, equal, *inputs_of(name))
     with pytest.raises(AssertionError):
       other = precision.PrecisionPolicy('bfloat16', activation='absolute')
-      once(CONFIG, other, forward, dy)
+      once(CONFIG, other, *inputs_of('third'))
 
   @ONE_PLACEMENT
   def test_jit_and_eager_give_the_same_bits(self, placement):
     policy = precision.PrecisionPolicy('bfloat16', placement=placement)
-    inputs, dy = inputs_of('same bits')
-    forward = inputs | forward_jit(CONFIG, policy, **inputs)
-    chex.assert_trees_all_equal(
-      backward_jit(CONFIG, policy, forward, dy),
-      layer_grad.backward(CONFIG, policy, forward, dy),
-    )
+    given = CONFIG, policy, *inputs_of('same bits')
+    chex.assert_trees_all_equal(run(*given), grad_serial.both(*given))
 
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
   def test_it_reads_only_what_it_says(self, placement):

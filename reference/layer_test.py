@@ -1,6 +1,8 @@
-"""Tests of layer; `layer_property_test` checks its values."""
+"""Tests of layer; `layer_property_test` checks its values.
 
-import chex
+`layer_grad_test` has what holds of both passes.
+"""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,46 +26,6 @@ def inputs_of(
 
 
 class TestForward:
-  @pytest.mark.parametrize('storage', ['float32', 'bfloat16', 'float64'])
-  def test_every_tensor_has_its_shape_and_dtype(self, storage):
-    with test_util.x64(storage == 'float64'):
-      # Given.
-      policy = precision.PrecisionPolicy(
-        storage, 'float64' if storage == 'float64' else 'float32'
-      )
-      # When.
-      out = jax.eval_shape(
-        lambda **inputs: layer.forward(CONFIG, policy, **inputs),
-        **inputs_of('shapes', policy),
-      )
-    # Then.
-    assert set(out) == {*tensors.PLAN, *tensors.STAGES}
-    for name, value in out.items():
-      spec = tensors.SPECS[name]
-      assert value.shape == spec.dims(**CONFIG.dims()), name
-      assert value.dtype == policy.dtype(name), name
-
-  def test_one_trace_per_config_and_policy(self):
-    # Given.
-    chex.clear_trace_counter()
-    traced = chex.assert_max_traces(layer.forward, n=1)
-    run = jax.jit(traced, static_argnums=(0, 1))
-    # When, then: other values, the same trace.
-    for name in ('first', 'second'):
-      run(CONFIG, POLICY, **inputs_of(name))
-    equal = config_testing.sized(r=2, t=3, e=4, k=2, d=8, f=6)
-    run(equal, precision.PrecisionPolicy('bfloat16'), **inputs_of('third'))
-    with pytest.raises(AssertionError):
-      run(CONFIG, precision.PrecisionPolicy(), **inputs_of('fourth'))
-
-  def test_jit_and_eager_give_the_same_bits(self):
-    inputs = inputs_of('same bits')
-    jitted = jax.jit(layer.forward, static_argnums=(0, 1))
-    chex.assert_trees_all_equal(
-      jitted(CONFIG, POLICY, **inputs),
-      layer.forward(CONFIG, POLICY, **inputs),
-    )
-
   def test_golden_reads_narrow_inputs(self):
     with test_util.x64():
       golden = jax.eval_shape(
