@@ -40,6 +40,10 @@ IMAGES = {
   ),
 }
 every_image = pytest.mark.parametrize('name', IMAGES)
+# One of each form of task; bit by bit.
+some_images = pytest.mark.parametrize(
+  'name', ['row_block', 'backward_expert', 'relay_backward']
+)
 
 
 def refusal(blob) -> str | None:
@@ -81,34 +85,30 @@ def test_what_the_compiler_makes_is_accepted(name):
     assert refusal(kind(IMAGES[name])) is None
 
 
-@every_image
-def test_every_single_bit_flip_is_refused(name):
-  blob = bytearray(IMAGES[name])
+def flips(blob: bytearray):
+  """Yields each bit's number while the bit is flipped."""
   for bit in range(8 * len(blob)):
     blob[bit // 8] ^= 1 << bit % 8
-    assert refusal(blob) is not None, bit
+    yield bit
     blob[bit // 8] ^= 1 << bit % 8
+
+
+def test_every_single_bit_flip_and_truncation_is_refused():
+  blob = bytearray(IMAGES['relay_backward'])
+  for bit in flips(blob):
+    assert refusal(blob) is not None, bit
   assert refusal(blob) is None
-
-
-@every_image
-def test_every_truncation_is_refused(name):
-  blob = bytes(IMAGES[name])
   for size in range(len(blob)):
     assert refusal(blob[:size]) is not None, size
   assert refusal(blob + b'\0') is not None
 
 
-@every_image
+@some_images
 def test_every_single_bit_flip_with_a_right_checksum_is_survived(name):
   # Given flips that the checksum cannot see, when each is loaded and proved,
   # then most are refused and none crashes.
   blob = bytearray(IMAGES[name])
-  accepted = 0
-  for bit in range(8 * len(blob)):
-    blob[bit // 8] ^= 1 << bit % 8
-    accepted += refusal(image_lib.seal(blob)) is None
-    blob[bit // 8] ^= 1 << bit % 8
+  accepted = sum(refusal(image_lib.seal(blob)) is None for _ in flips(blob))
   assert 0 < accepted < 4 * len(blob)
 
 
@@ -158,36 +158,18 @@ def test_tables_cut_short_by_their_count_are_survived(name):
     ('header', 0, 'd_ff', -1, r'header\.d_ff: expected 1\.\.\d+, got -1'),
     ('header', 0, 'row_block', 3, r'expert_capacity: .*row_block=3, got 4'),
     ('header', 0, 'direction', 2, r'direction: expected 0\.\.1, got 2'),
-    (
-      'header',
-      0,
-      'direction',
-      1,
-      r'kind: expected one of the backward layer, got 0',
-    ),
+    ('header', 0, 'direction', 1, 'kind: .* the backward layer, got 0'),
     ('header', 0, 'chain_rows', 0, r'chain_rows: expected 1\.\.4, got 0'),
     ('header', 0, 'chain_rows', 5, r'chain_rows: expected 1\.\.4, got 5'),
     ('header', 0, 'chain_rows', 3, r'chain_rows: .*row_block=2, got 3'),
     ('header', 0, 'relay', 2, r'relay: expected 0\.\.1, got 2'),
-    (
-      'header',
-      0,
-      'relay',
-      1,
-      r'kind: expected one of the forward layer with relay, got 0 \(dispatch\)',
-    ),
+    ('header', 0, 'relay', 1, r'forward layer with relay, got 0 \(dispatch'),
     ('header', 0, 'dtype', 3, r'header\.dtype: expected 0\.\.2, got 3'),
     ('header', 0, 'tasks.offset', 257, r'tasks\.offset: .*64, got 257'),
     ('header', 0, 'waits.offset', 2**63, r'waits\.offset: expected'),
     ('header', 0, 'waits.offset', 256, r'waits\.offset: expected'),
     ('header', 0, 'queue_tasks.count', 2**62, r'queue_tasks\.count:'),
-    (
-      'tasks',
-      3,
-      'kind',
-      int(Kind.DISPATCH_GRAD),
-      r'tasks\[3\]\.kind: expected one of the forward layer, got 8',
-    ),
+    ('tasks', 3, 'kind', 8, r'tasks\[3\]\.kind: .*forward layer, got 8'),
     ('tasks', 3, 'unit', 2, r'tasks\[3\]\.unit: expected 0\.\.1, got 2'),
     ('tasks', 3, 'rank', 2, r'tasks\[3\]\.rank: expected 0\.\.1, got 2'),
     ('tasks', 3, 'expert', 2, r'tasks\[3\]\.expert: expected 0\.\.1'),
@@ -242,24 +224,9 @@ def first_of(kind: layout.Kind) -> int:
   'kind, field, value, message',
   [
     # Forward tasks do not run in a backward image, nor what is no task.
-    (
-      'DOWN_GRAD',
-      'kind',
-      3,
-      r'\.kind: expected one of the backward layer, got 3',
-    ),
-    (
-      'DOWN_GRAD',
-      'kind',
-      5,
-      r'\.kind: expected one of the backward layer, got 5',
-    ),
-    (
-      'DOWN_GRAD',
-      'kind',
-      len(Kind),
-      r'\.kind: expected one of the backward layer, got 19',
-    ),
+    ('DOWN_GRAD', 'kind', 3, r'\.kind: .* backward layer, got 3'),
+    ('DOWN_GRAD', 'kind', 5, r'\.kind: .* backward layer, got 5'),
+    ('DOWN_GRAD', 'kind', len(Kind), r'\.kind: .* backward layer, got 19'),
     # R=2, T=2, E=2, K=1, D=2, F=1; C=4 in two links; weights before down.
     ('DISPATCH_GRAD', 'peer', 1, r'\.peer: expected 0, got 1'),
     ('DISPATCH_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),
@@ -305,13 +272,7 @@ def test_backward_tiles_out_of_range_are_refused(kind, field, value, message):
     ('backward', 'header', 'placement', 0, 'col_end: expected 0..2, got 3'),
     ('backward_expert', 'header', 'placement', 1, r'cols: expected 3, got'),
     ('backward', 'header', 'chain_rows', 4, r'peer: expected 0, got 1'),
-    (
-      'backward',
-      'header',
-      'direction',
-      0,
-      r'kind: expected one of the forward layer, got 8',
-    ),
+    ('backward', 'header', 'direction', 0, 'one of the forward layer, got 8'),
   ],
 )
 def test_what_does_not_fit_the_direction_is_refused(
