@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 import concurrent.futures
+import fcntl
 import functools
+import hashlib
 import os
 import pathlib
 import shlex
@@ -24,24 +26,36 @@ def _compile(source: pathlib.Path, to: pathlib.Path, tree: pathlib.Path):
 
 
 @functools.cache
-def _library() -> tempfile.TemporaryDirectory:
-  """Returns the folder of the twin's objects, compiled once a process."""
-  folder = tempfile.TemporaryDirectory(prefix='ascend_twin')
+def _library() -> pathlib.Path:
+  """Returns the folder of the twin's objects.
+
+  In `HPMOE_CACHE`, which all processes of a test run have: compiled once.
+  """
+  held = sorted(p for p in TWIN.rglob('*') if p.suffix in ('.cc', '.h'))
+  seen = hashlib.sha256(repr((_FLAGS, os.environ.get('CXX'))).encode())
+  for source in held:
+    seen.update(source.read_bytes())
+  cache = os.environ.get('HPMOE_CACHE') or tempfile.gettempdir()
+  folder = pathlib.Path(cache, f'twin-{seen.hexdigest()[:16]}')
+  folder.mkdir(parents=True, exist_ok=True)
+  with open(folder / 'lock', 'w') as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not (folder / 'done').exists():
+      _compile_parts(folder)
+      (folder / 'done').touch()
+  return folder
+
+
+def _compile_parts(folder: pathlib.Path) -> None:
   sources = [s for part in _PARTS for s in (TWIN / part).glob('*.cc')]
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     done = [
-      pool.submit(
-        _compile,
-        s,
-        pathlib.Path(folder.name, f'{s.parent.name}_{s.stem}.o'),
-        ROOT,
-      )
+      pool.submit(_compile, s, folder / f'{s.parent.name}_{s.stem}.o', ROOT)
       for s in sources
       if not s.stem.endswith(('_test', '_binding', '_module'))
     ]
   for compiled in done:
     compiled.result()
-  return folder
 
 
 def compile_program(
@@ -65,6 +79,6 @@ def compile_program(
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
   own = binary.with_suffix('.o')
   _compile(source, own, tree)
-  objects = sorted(pathlib.Path(_library().name).glob('*.o'))
+  objects = sorted(_library().glob('*.o'))
   twin = [o for o in objects if o.name.split('_')[0] in parts]
   subprocess.run([*compiler, own, *twin, '-pthread', '-o', binary], check=True)
