@@ -27,7 +27,6 @@ PEERS = {
   'Hugging Face': ('torch_peers', 'HuggingFace'),
   'JAX ragged_dot': ('jax_peers', 'JaxRagged'),
   'JAX capacity': ('jax_peers', 'JaxCapacity'),
-  'ONNX Runtime': ('onnx_peer', 'OnnxMoe'),
   'numpy loop': ('numpy_peer', 'NumpyLoop'),
 }
 

@@ -11,8 +11,9 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.report import text_table
 
-# Lossless, the table of ep16 has 12 million tasks, nearly all of them empty.
-_FULL_SHAPE_FACTOR = 2.0
+# Of balanced routing, what ranks and experts of full shapes hold: lossless, the
+# table of ep16 has 12 million tasks, nearly all of them empty.
+_FULL_SHAPE_FACTOR = 2
 
 
 def _sized(f: flags.FlagValues, preset):
@@ -23,20 +24,10 @@ def _sized(f: flags.FlagValues, preset):
     preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
   )
   options = layer_flags.options(f)
-  factor = f.capacity_factor
-  if f.schedule is not None:
+  given = f.schedule is not None or f.capacity is not None
+  if given or preset.runs_here:
     return config, options
-  if factor is None and f.capacity is None and not preset.runs_here:
-    factor = _FULL_SHAPE_FACTOR
-  if factor is None:
-    return config, options
-  if f.capacity is not None:
-    raise cli.UsageError('capacity_factor: expected no --capacity beside it')
-  if not 1 <= factor < math.inf:
-    raise cli.UsageError(
-      f'capacity_factor: expected at least 1, got {factor:g}'
-    )
-  rows = math.ceil(config.num_tokens * config.top_k * factor)
+  rows = config.num_tokens * config.top_k * _FULL_SHAPE_FACTOR
   lossless = config.num_ranks * config.num_tokens
   return (
     dataclasses.replace(config, capacity=min(config.num_rows, rows)),
@@ -49,14 +40,6 @@ def _sized(f: flags.FlagValues, preset):
 
 def _define_compile(f: flags.FlagValues) -> None:
   cli.define(f, [*layer_flags.ONE_PASS, case_flags.RANKS_OF_PRESET])
-  cli.option(
-    f,
-    'capacity_factor',
-    'Rows that a rank and an expert can hold, as a '
-    'multiple of balanced routing. Default: lossless for shapes that run '
-    f'here, {_FULL_SHAPE_FACTOR:g} for full shapes.',
-    kind=float,
-  )
   cli.option(
     f,
     'target',

@@ -98,8 +98,8 @@ def scheduled(f: flags.FlagValues, config, policy):
     return None
   if not f.schedule:
     raise cli.UsageError('schedule: expected a file of hpmoe tune, got none')
-  for name in {*(row.name for row in tasks.CUT), 'capacity_factor'} & {*f}:
-    if f[name].present:
+  for name in (row.name for row in tasks.CUT):
+    if name in f and f[name].present:
       raise cli.UsageError(
         f'{name}: expected none beside --schedule={f.schedule}, got '
         f'{cli.text(f[name].value)}'

@@ -147,14 +147,6 @@ def _refused(capsys, line: str) -> str:
     ('check --html=/no/such/f', 'html: expected a file that can be'),
     ('compile --out=/no/such/f', 'out: expected a file that can be'),
     (
-      'compile --capacity_factor=0.5',
-      'capacity_factor: expected at least 1, got 0.5',
-    ),
-    (
-      'compile --capacity_factor=2 --capacity=64',
-      'capacity_factor: expected no --capacity beside it',
-    ),
-    (
       'check --fault=weight_grad_twice --direction=forward',
       "in direction forward, got 'weight_grad_twice'",
     ),
@@ -870,17 +862,18 @@ def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   assert summary['heap_bytes'] * layer.num_ranks == expected
 
 
-@pytest.mark.parametrize(('factor', 'rows'), [(1, 32), (2, 64), (99, 128)])
-def test_a_capacity_factor_sizes_ranks_and_experts(tmp_path, factor, rows):
-  # Given T=16, K=2, R=4 and L=2, when room is asked for as a multiple of
-  # balanced routing, then a rank gets T * K of it, up to lossless.
+def test_full_shapes_have_room_for_twice_balanced_routing(tmp_path):
+  # Given T=16, K=2, R=4 and L=2, then a rank has room for 2 T K rows, or for
+  # what is asked.
   path = tmp_path / 'summary.json'
-  asked = f'--row_block=16 --json={path} --capacity_factor={factor} --ranks=4'
-  code = _main(f'compile --preset=tiny {asked}')
-  assert code == cli.PARITY
-  summary = json.loads(path.read_text())
-  assert summary['config']['capacity'] == rows
-  assert summary['options']['expert_capacity'] == min(64, rows // 2)
+  sizes = '--tokens=16 --top_k=2 --experts=8 --d_model=32 --d_ff=16 '
+  sizes += '--ranks=4 --row_block=16'
+  for asked, rows in (('', 64), ('--capacity=96', 96)):
+    line = f'compile --preset=ep16 {sizes} {asked} --json={path}'
+    assert _main(line) == cli.PARITY
+    summary = json.loads(path.read_text())
+    assert summary['config']['capacity'] == rows
+    assert asked or summary['options']['expert_capacity'] == 32
 
 
 def test_flags_offer_what_the_libraries_take():

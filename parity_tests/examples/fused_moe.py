@@ -44,15 +44,6 @@ def fused_moe_with_a_bug(
   return _layer(config, policy, _owned_with_a_bug, **inputs)
 
 
-def y_with_a_bug(
-  inputs: Inputs,
-  config: config_lib.MoEConfig,
-  policy: precision.PrecisionPolicy,
-) -> Outputs:
-  """As `fused_moe_with_a_bug`, but keeps the intermediates to itself."""
-  return {'y': fused_moe_with_a_bug(inputs, config, policy)['y']}
-
-
 def _owned(row: jax.Array, begin: jax.Array, end: jax.Array) -> jax.Array:
   return (row >= begin) & (row < end)
 

@@ -6,6 +6,7 @@ import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.examples import fused_moe
@@ -16,36 +17,26 @@ from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
 
+OPTIONS = flow_lib.Options(row_block=fused_moe.TILE)
 
-def _check(
-  function, lane: str, checking=checking.Checking(), **kwargs
-) -> check.Report:
-  """Runs the command of the page."""
-  return check.run(
-    check.Request(
-      case_lib.Case(
-        preset='tiny', ranks=2, tokens=24, routing='zipf', **kwargs
-      ),
-      user_candidate.Subprocess(
-        f'{function.__module__}:{function.__name__}',
-        options=flow_lib.Options(row_block=fused_moe.TILE),
-        checking=checking,
-      ),
-      judgement.Judgement(lanes=(lane,)),
-    )
-  )
+
+def _judged(candidate, lane: str, **kwargs) -> check.Report:
+  case = dict(preset='tiny', ranks=2, tokens=24, routing='zipf') | kwargs
+  asked = judgement.Judgement(lanes=(lane,))
+  return check.run(check.Request(case_lib.Case(**case), candidate, asked))
+
+
+def _check(function, lane: str, **kwargs) -> check.Report:
+  return _judged(in_process.Function(function, OPTIONS), lane, **kwargs)
 
 
 def _failing(report: check.Report) -> set[str]:
   return {r.stage for r in report.results if r.verdict == verdicts.FAIL}
 
 
-@pytest.mark.parametrize(
-  ('lane', 'dtype', 'placement'),
-  [('exact', 'float32', 'combine'), ('bounded', 'bfloat16', 'before_down')],
-)
-def test_the_right_version_passes(lane, dtype, placement):
-  report = _check(fused_moe.fused_moe, lane, dtype=dtype, placement=placement)
+def test_the_right_version_passes():
+  case = dict(dtype='bfloat16', placement='before_down')
+  report = _check(fused_moe.fused_moe, 'bounded', **case)
 
   assert report.verdict == verdicts.PASS
   judged = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
@@ -70,21 +61,20 @@ def test_the_bug_is_found_at_its_stage_and_tile(lane):
     assert _failing(report) == {'gate_up', 'expert_out', 'layer'}
 
 
-def test_y_alone_names_a_token():
-  report = _check(fused_moe.y_with_a_bug, 'bounded')
-
-  first = report.first_failure
-  assert first is not None and first.stage == 'y'
-  assert first.expert is None
-  assert _failing(report) == {'y', 'layer'}
-
-
 def test_isolated_replay_blames_the_stages_that_multiply_alone():
   # Given that the wrong rows run on through the layer in lane exact,
-  alone = checking.Checking(isolate=True)
+  name = fused_moe.__name__
+  alone = [
+    user_candidate.Subprocess(
+      f'{name}:{function}',
+      options=OPTIONS,
+      checking=checking.Checking(isolate=True),
+    )
+    for function in ('fused_moe_with_a_bug', 'fused_moe')
+  ]
 
   # when each stage reads the oracle's tensors,
-  report = _check(fused_moe.fused_moe_with_a_bug, 'exact', checking=alone)
+  report = _judged(alone[0], 'exact')
 
   # then only the GEMMs are wrong, and the report says so,
   assert _failing(report) == {'gate_up', 'expert_out'}
@@ -95,7 +85,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
     '(gate_up, expert_out)'
   )
   # and nothing is, with the right mask.
-  report = _check(fused_moe.fused_moe, 'exact', checking=alone)
+  report = _judged(alone[1], 'exact')
   assert report.verdict == verdicts.PASS
   assert report_lib.modes(report).endswith('inputs: no wrong stages')
 
