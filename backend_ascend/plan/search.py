@@ -1,7 +1,7 @@
 """All plans of a setting, and the fastest that fit."""
 
 import collections
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 import dataclasses
 import heapq
 import itertools
@@ -13,9 +13,9 @@ from hpmoe.backend_ascend.plan import step as step_lib
 from hpmoe.backend_ascend.plan import unit_costs
 
 _MICRO_BATCHES = (1, 2, 4, 8)
-_PADS = (0, 1, 2, 3, 4)
+PADS = (0, 1, 2, 3, 4)
 _MOST_TP, _MOST_VPP = 16, 8
-Only = dict[str, Collection]
+Only = Mapping[str, Collection]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def plans(
         some('vpp', range(1, deep + 1)),
         some('ep', whole),
         some('micro_batch', _MICRO_BATCHES),
-        some('pad', _PADS if pp > 1 else (0,)),
+        some('pad', PADS if pp > 1 else (0,)),
         some('recompute', plan_lib.RECOMPUTE),
         some(
           'offload', (False, True) if setting.machine['host_link'] else (False,)

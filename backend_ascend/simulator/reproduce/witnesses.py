@@ -9,6 +9,7 @@ MODULES = {
   'hyperparallel-moe': f'{_ROOM}.hyperparallel',
   'pto-megamoe': f'{_ROOM}.pto_megamoe',
   'uniep': f'{_ROOM}.uniep',
+  'pangu': f'{_ROOM}.pangu',
   'cais': f'{_ROOM}.cais',
 }
 
