@@ -11,8 +11,8 @@ def _define_reproduce(f: flags.FlagValues) -> None:
   cli.option(
     f,
     'witness',
-    'The published system: hyperparallel-moe, pto-megamoe, uniep, cais or '
-    'pangu; may stand without the name of this option.',
+    'The published system: hyperparallel-moe, pto-megamoe, uniep, cais, '
+    'dysharp or pangu; may stand without the name of this option.',
     'hyperparallel-moe',
   )
   cli.option(

@@ -14,16 +14,17 @@
 namespace hpmoe::sim {
 
 // X(name, unit): what a switch is.  Python reads it.
-#define HPMOE_SWITCH(X)                                              \
-  X(flit, "B")            /* that a link carries whole */            \
-  X(packet, "B")          /* of payload, at most */                  \
-  X(header, "flits")      /* of each packet */                       \
-  X(ids, "ids")           /* of targets in a flit behind it; 0: */   \
-                          /* a packet tells no targets */            \
-  X(hop, "s")             /* from a link's end to the next thing */  \
-  X(channels, "channels") /* of a link, that share it equally */     \
-  X(table, "B")           /* of sessions in all switches; 0: any */  \
-  X(timeout, "s")         /* of a session nobody came to; 0: none */ \
+#define HPMOE_SWITCH(X)                                                       \
+  X(flit, "B")            /* that a link carries whole */                     \
+  X(packet, "B")          /* of payload, at most */                           \
+  X(asked, "B")           /* of payload that one request asks for, at most */ \
+  X(header, "flits")      /* of each packet */                                \
+  X(ids, "ids")           /* of targets in a flit behind it; 0: */            \
+                          /* a packet tells no targets */                     \
+  X(hop, "s")             /* from a link's end to the next thing */           \
+  X(channels, "channels") /* of a link, that share it equally */              \
+  X(table, "B")           /* of sessions in all switches; 0: any */           \
+  X(timeout, "s")         /* of a session nobody came to; 0: none */          \
   X(in_order, "yes")      /* 1: adds in order of ranks, not as it comes */
 
 struct Switch {
@@ -48,15 +49,12 @@ struct Packets {
     const double list = of.ids > 0 ? std::ceil(targets / of.ids) : 0;
     return (of.header + list) * of.flit;
   }
-  double Count(double bytes) const {
-    return std::max(1.0, std::ceil(bytes / of.packet));
-  }
-  // Packets without payload, as many as the answer has.
   double Request(double bytes, double targets) const {
-    return Count(bytes) * Head(targets);
+    return std::max(1.0, std::ceil(bytes / of.asked)) * Head(targets);
   }
   double Data(double bytes, double targets) const {
-    return Request(bytes, targets) + std::ceil(bytes / of.flit) * of.flit;
+    const double packets = std::max(1.0, std::ceil(bytes / of.packet));
+    return packets * Head(targets) + std::ceil(bytes / of.flit) * of.flit;
   }
 };
 

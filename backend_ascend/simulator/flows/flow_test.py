@@ -122,6 +122,14 @@ class TestPackets:
     )
     assert timed.up_bytes[0] == 48 and timed.down_bytes[1] == 48
 
+  def test_one_request_may_ask_for_many_packets(self):
+    # 40 B are ten packets; asked for by sixteens they want three requests.
+    timed = flow_lib.simulate(
+      _flow(2, [(0, 0.0, Op.GET, 40, [(1, -1)], {})]),
+      flow_testing.machine(asked_bytes=16.0),
+    )
+    assert list(timed.up_bytes) == [3, 50] and list(timed.down_bytes) == [50, 3]
+
   def test_a_copy_names_its_own_targets_only(self):
     # Given eight targets on eight ranks, when a packet of 128 B is copied, then
     # it is 10 flits on each of nine links: 80 % are payload, as DySHARP says.

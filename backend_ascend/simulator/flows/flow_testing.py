@@ -2,12 +2,14 @@
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 
-# A flit a second; a packet of four flits of payload behind one of header.
+# A flit a second; a packet of four flits of payload behind one of header, and
+# a request for each.
 HAND = dict(
   nvlink=1.0,
   whole=1.0,
   flit=1.0,
   packet=4.0,
+  asked_bytes=4.0,
   header_flits=1.0,
   target_ids=0.0,
   hop_latency=10.0,

@@ -11,6 +11,7 @@ MODULES = {
   'uniep': f'{_ROOM}.uniep',
   'pangu': f'{_ROOM}.pangu',
   'cais': f'{_ROOM}.cais',
+  'dysharp': f'{_ROOM}.dysharp',
 }
 
 

@@ -1,0 +1,365 @@
+"""DySHARP (arXiv 2605.05607): experts over switches that copy and add by lists.
+
+No bar of any figure was found, only maxima and geometric means over nine
+layers.  Routing is drawn without preference: what is published of its spread
+(0.032) does not say of what.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import math
+
+from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
+from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as flows
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+
+Row = witness_lib.Row
+MACHINE = 'dysharp'
+_PAPER = 'arXiv 2605.05607, reading notes'
+
+# (hidden, width of an expert, experts, tokens of a GPU).
+SIZES = {
+  'S': (2048, 512, 64, 2048),
+  'M': (4096, 1024, 128, 4096),
+  'L': (7168, 2048, 256, 8192),
+}
+LAYERS = {
+  f'{size}-{top_k}': flows.Layer(*sizes, top_k)
+  for size, sizes in SIZES.items()
+  for top_k in (8, 16, 32)
+}
+# (greatest, geometric mean) of DySHARP over each.
+FACTORS: Mapping[str, Mapping[str, tuple[float, float]]] = {
+  'layer': {
+    'DeepEP': (2.77, 2.26),
+    'NVLS': (6.93, 4.25),
+    'COMET': (1.94, 1.78),
+    'FasterMoE': (2.48, 2.14),
+    'Tutel': (2.32, 1.96),
+    'CCFuser': (2.01, 1.84),
+  },
+  'training': {
+    'DeepEP': (2.31, 1.93),
+    'NVLS': (5.12, 3.38),
+    'COMET': (1.79, 1.59),
+    'FasterMoE': (2.11, 1.84),
+    'Tutel': (1.98, 1.72),
+    'CCFuser': (1.85, 1.63),
+  },
+}
+# What hides a share of the shorter of products and exchange.
+OVERLAPS = {
+  'FasterMoE': 'overlap_fastermoe',
+  'Tutel': 'overlap_tutel',
+  'CCFuser': 'overlap_ccfuser',
+}
+_SIMULATED: Mapping[str, Callable] = {
+  'DeepEP': flows.deepep,
+  'NVLS': flows.nvls,
+  'COMET': flows.comet,
+  'DySHARP': flows.dysharp,
+}
+_SHARE = 'exchange of L-8 under DeepEP'
+_USELESS = 'useless traffic of NVLS, L-8'
+_PAYLOAD = 'payload of a packet with eight targets'
+_IDEAL = 'dispatch and combine alone, of ideal'
+_BASIC, _FUSION = 'addressing alone over DeepEP', 'fusion alone over COMET'
+_GPUS, _TOKENS = (4, 16, 64), (1024, 4096, 16384)
+
+
+def row_name(group: str, system: str, which: str) -> str:
+  return f'{group} over {system}, {which}'
+
+
+def _rows() -> Iterator[Row]:
+  yield Row(_SHARE, 70.4, '%', 'share', _PAPER, fitted=True)
+  for group, systems in FACTORS.items():
+    for system, values in systems.items():
+      fitted = row_name('layer', system, 'geomean')
+      for which, value in zip(('max', 'geomean'), values):
+        name = row_name(group, system, which)
+        own = system in OVERLAPS
+        yield Row(
+          name,
+          value,
+          'x',
+          group,
+          _PAPER,
+          fitted=own and name == fitted,
+          nearest=fitted if own and name != fitted else '',
+        )
+  yield Row(_USELESS, 340.0, '%', 'traffic', _PAPER)
+  yield Row(_PAYLOAD, 80.0, '%', 'traffic', _PAPER)
+
+
+def _computed(of: flows.Layer, machine) -> float:
+  """Returns s of a rank's products, were its rows the mean."""
+  return of.tokens * of.top_k * of.row_flops / flows.rate(machine)
+
+
+def _attention(of: flows.Layer, machine) -> float:
+  """Returns s of projections and of half of the scores, forward."""
+  flops = of.tokens * of.hidden * (8.0 * of.hidden + 2.0 * of.tokens)
+  return flops / flows.rate(machine)
+
+
+Seconds = Callable[[str, flows.Layer], float]
+
+
+def _with_overlaps(seconds: Seconds, machine, of: flows.Layer):
+  """Returns s by system."""
+  times = {system: seconds(system, of) for system in _SIMULATED}
+  products = _computed(of, machine)
+  exchange = times['DeepEP'] - products
+  for system, figure in OVERLAPS.items():
+    hidden = machine[figure] * min(products, exchange)
+    times[system] = times['DeepEP'] - hidden
+  return times
+
+
+def _gains(
+  seconds: Seconds, machine, groups=tuple(FACTORS)
+) -> dict[str, float]:
+  values = {}
+  of_layer = {
+    name: _with_overlaps(seconds, machine, of) for name, of in LAYERS.items()
+  }
+  by_group = {'layer': of_layer}
+  if 'training' in groups:
+    by_group['training'] = {}
+    for name, of in LAYERS.items():
+      back = dataclasses.replace(of, passes=2)
+      backward = _with_overlaps(seconds, machine, back)
+      attention = 3 * _attention(of, machine)
+      by_group['training'][name] = {
+        system: took + backward[system] + attention
+        for system, took in of_layer[name].items()
+      }
+  for group, times in by_group.items():
+    for system in FACTORS[group]:
+      gains = [of[system] / of['DySHARP'] for of in times.values()]
+      values[row_name(group, system, 'max')] = max(gains)
+      values[row_name(group, system, 'geomean')] = math.exp(
+        sum(map(math.log, gains)) / len(gains)
+      )
+  return values
+
+
+def _timed(machine, tell) -> Seconds:
+  def seconds(system: str, of: flows.Layer) -> float:
+    tell(f'{system}: hidden {of.hidden}, top-{of.top_k}, {of.passes} passes')
+    return _SIMULATED[system](of, machine).total
+
+  return seconds
+
+
+def _share(machine) -> float:
+  of = LAYERS['L-8']
+  took = flows.deepep(of, machine).total
+  return 100 * (1 - _computed(of, machine) / took)
+
+
+def _run_fitted(machines: witness_lib.Machines, tell) -> dict[str, float]:
+  machine = machines[MACHINE]
+  return {_SHARE: _share(machine)} | _gains(
+    _timed(machine, tell), machine, ('layer',)
+  )
+
+
+def payload(machine) -> float:
+  """Returns the share of payload, once up and down to eight ranks."""
+  flow = flow_lib.Flow(9)
+  task = flow.add_tasks(flow.add_pools(1)[0], 0.0)
+  message = flow.add_messages(task, flow_lib.Op.PUT, 0, machine['packet'])
+  for peer in range(1, 9):
+    flow.add_peers(message, peer)
+  timed = flow_lib.simulate(flow, machine)
+  moved = timed.up_bytes.sum() + timed.down_bytes.sum()
+  return 9 * machine['packet'] / float(moved)
+
+
+def of_ideal(of: flows.Layer, machine) -> float:
+  """Returns what dispatch and combine alone take, of a full busiest link."""
+  free = machine.with_figures(cube_int8=1e30)
+  timed = flows.dysharp(of, free)
+  links = max(timed.up_bytes.max(), timed.down_bytes.max())
+  return float(links / machine['nvlink'] / timed.total)
+
+
+def gpus_name(size: str, ranks: int) -> str:
+  return f'{size}-8 over DeepEP, {ranks} GPUs'
+
+
+def tokens_name(size: str, tokens: int) -> str:
+  return f'{size}-8 over DeepEP, {tokens} tokens'
+
+
+def _growth(machine, tell) -> dict[str, float]:
+  values = {}
+  for size in ('S', 'M'):
+    of = LAYERS[f'{size}-8']
+    others = {
+      gpus_name(size, n): dataclasses.replace(of, ranks=n) for n in _GPUS
+    }
+    others |= {
+      tokens_name(size, n): dataclasses.replace(of, tokens=n) for n in _TOKENS
+    }
+    for name, other in others.items():
+      tell(name)
+      base = flows.deepep(other, machine).total
+      values[name] = base / flows.dysharp(other, machine).total
+  return values
+
+
+def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
+  machine = machines[MACHINE]
+  values = _gains(_timed(machine, tell), machine)
+  tell('shares and parts')
+  small = LAYERS['S-8']
+  basic = flows.dysharp(small, machine, flows.Parts(fused=False))
+  fusion = flows.dysharp(small, machine, flows.Parts(many=False))
+  copies = flows.distinct(LAYERS['L-8'])
+  return (
+    values
+    | _growth(machine, tell)
+    | {
+      _SHARE: _share(machine),
+      _USELESS: 100 * (LAYERS['L-8'].ranks - 1 - copies) / copies,
+      _PAYLOAD: 100 * payload(machine),
+      _IDEAL: of_ideal(LAYERS['M-8'], machine),
+      _BASIC: flows.deepep(small, machine).total / basic.total,
+      _FUSION: flows.comet(small, machine).total / fusion.total,
+    }
+  )
+
+
+def _copies(of: flows.Layer) -> float:
+  """Returns other ranks with an expert of a token, by a formula."""
+  local = of.experts // of.ranks
+  missed = math.comb(of.experts - local, of.top_k) / math.comb(
+    of.experts, of.top_k
+  )
+  return (of.ranks - 1) * (1 - missed)
+
+
+def two_numbers(system: str, of: flows.Layer) -> float:
+  """Returns a time of which L-8's exchange under DeepEP is 70.4 %.
+
+  Products grow as top_k x width, exchange as copies; all that overlaps does so
+  perfectly.
+  """
+  base = LAYERS['L-8']
+  copies = _copies(of)
+  exchange = 0.704 * copies / _copies(base)
+  scale = of.top_k * of.ffn * of.passes / (base.top_k * base.ffn)
+  products = 0.296 * scale
+  if system == 'DySHARP':
+    return max(products, exchange * (1 + copies) / (2 * copies))
+  if system == 'COMET':
+    return max(products, exchange)
+  if system == 'NVLS':
+    return products + exchange * (of.ranks - 1) / copies
+  return products + exchange
+
+
+def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
+  machine = machines[MACHINE]
+  base = LAYERS['L-8']
+  # Times of products as the model's own, for attention and overlaps.
+  rate = flows.rate(machine) * _computed(base, machine) / 0.296
+
+  def seconds(system: str, of: flows.Layer) -> float:
+    size = of.tokens * of.hidden / (base.tokens * base.hidden)
+    return two_numbers(system, of) * size
+
+  scaled = machine.with_figures(
+    cube_int8=machine['cube_int8'] * rate / flows.rate(machine)
+  )
+  return _gains(seconds, scaled)
+
+
+def _grows(values: witness_lib.Values, name, over) -> bool:
+  return all(
+    values[name(size, a)] < values[name(size, b)]
+    for size in ('S', 'M')
+    for a, b in zip(over, over[1:])
+  )
+
+
+def _why_no_growth(name, over):
+  return lambda values: '; '.join(
+    f'{size}-8: ' + ', '.join(f'{values[name(size, n)]:.2f}' for n in over)
+    for size in ('S', 'M')
+  )
+
+
+_SHARE_ROW = (_SHARE,)
+WITNESS = witness_lib.Witness(
+  name='dysharp',
+  about='DySHARP (arXiv 2605.05607): a layer of experts on 32 GPUs whose '
+  'switches copy and add; the roofline is a model of two numbers',
+  machines=(MACHINE,),
+  quick=False,
+  rows=tuple(_rows()),
+  run=_run,
+  run_fitted=_run_fitted,
+  roofline=_roofline,
+  fits=(
+    witness_lib.Fit(MACHINE, 'cube_efficiency', _SHARE_ROW, value=1.0659235),
+    *(
+      witness_lib.Fit(
+        MACHINE, figure, (row_name('layer', system, 'geomean'),), value=value
+      )
+      for (system, figure), value in zip(
+        OVERLAPS.items(), (0.012025, 0.414343, 0.677422)
+      )
+    ),
+  ),
+  seen=('that a copy is of a rank and not of an expert', 'asked_bytes'),
+  goals=(witness_lib.Goal('layer', 0.10), witness_lib.Goal('training', 0.10)),
+  claims=(
+    witness_lib.Claim(
+      'dispatch and combine alone reach 90 % of ideal',
+      lambda values: values[_IDEAL] >= 0.9,
+      lambda values: f'{values[_IDEAL]:.1%}',
+    ),
+    witness_lib.Claim(
+      'addressing alone is no faster than DeepEP',
+      lambda values: values[_BASIC] <= 1.05,
+      lambda values: f'{values[_BASIC]:.2f}x',
+    ),
+    witness_lib.Claim(
+      'fusion alone is no faster than COMET',
+      lambda values: values[_FUSION] <= 1.05,
+      lambda values: f'{values[_FUSION]:.2f}x',
+    ),
+    witness_lib.Claim(
+      'gains grow with GPUs',
+      lambda values: _grows(values, gpus_name, _GPUS),
+      _why_no_growth(gpus_name, _GPUS),
+    ),
+    witness_lib.Claim(
+      'gains grow with length',
+      lambda values: _grows(values, tokens_name, _TOKENS),
+      _why_no_growth(tokens_name, _TOKENS),
+    ),
+  ),
+  gaps=(
+    witness_lib.Gap(
+      'FasterMoE, Tutel, CCFuser but for one number each',
+      'no text says how much they overlap: one share is fitted to the layer',
+    ),
+    witness_lib.Gap(
+      'payload of explicit addressing, 69 %',
+      'how long an address is and what answers carry is not published',
+    ),
+    witness_lib.Gap(
+      'imbalance of tokens, inference, DualPipe, larger models',
+      'of what the spread is, and their values, were not found',
+    ),
+    witness_lib.Gap(
+      'order of rows and of sums',
+      'the switch counts parts: both are of arrival, and not the same twice',
+    ),
+  ),
+)
