@@ -133,17 +133,30 @@ def shown(page: str) -> list[str]:
 
 
 def table(held: dict[str, Any]) -> str:
-  """Returns figures as a table, and a line for each run."""
+  """Returns figures as a table, and a line for each command that made them."""
   rows = [held['columns'], ['---'] * len(held['columns']), *held['rows']]
   lines = [f'|{"|".join(_cell(cell) for cell in row)}|' for row in rows]
-  return '\n'.join([*lines, '', *map(_source, held['runs']), ''])
+  return '\n'.join([*lines, '', *_sources(held['runs']), ''])
 
 
 def _cell(cell: object) -> str:
   return str(cell).replace('|', '\\|')
 
 
-def _source(run: dict[str, str]) -> str:
-  name = f'{run["name"]}: ' if 'name' in run else ''
-  where = ', '.join(run[known] for known in RUN[2:] if run[known] != ANY)
-  return f'{name}`{run["command"]}` at {run["commit"]}, {where}.'
+def _sources(runs: Sequence[dict[str, str]]) -> list[str]:
+  """Returns a line for each command; of one that ran often, when and on what."""
+  of_command: dict[str, list[dict[str, str]]] = {}
+  for run in runs:
+    name = f'{run["name"]}: ' if 'name' in run else ''
+    of_command.setdefault(f'{name}`{run["command"]}`', []).append(run)
+  return [
+    f'{command} at {_when(same)}.' for command, same in of_command.items()
+  ]
+
+
+def _when(runs: Sequence[dict[str, str]]) -> str:
+  if len(runs) == 1:
+    known = (runs[0][name] for name in RUN[1:])
+    return ', '.join(one for one in known if one != ANY)
+  dates = sorted(run['date'] for run in runs)
+  return f'{len(runs)} commits, {dates[0]} to {dates[-1]}: each in the file'

@@ -126,3 +126,14 @@ class TestFigures:
   def test_a_cell_with_a_bar_stays_one_cell(self):
     held = dict(runs=[figures.run('echo')], columns=['a'], rows=[['x|y']])
     assert '|x\\|y|' in figures.table(held)
+
+  def test_runs_of_one_command_are_one_line(self):
+    run = figures.run('echo') | dict(commit='aa', date='2026-01-02')
+    held = dict(runs=[run, run | dict(date='2026-01-03')], columns=['a'])
+    lines = figures.table(held | dict(rows=[['1']])).splitlines()
+    assert lines[-1] == (
+      '`echo` at 2 commits, 2026-01-02 to 2026-01-03: each in the file.'
+    )
+    assert '`echo` at aa, 2026-01-02, ' in figures.table(
+      dict(runs=[run], columns=['a'], rows=[['1']])
+    )
