@@ -144,7 +144,7 @@ def _cell(cell: object) -> str:
 
 
 def _sources(runs: Sequence[dict[str, str]]) -> list[str]:
-  """Returns a line for each command; of one that ran often, when and on what."""
+  """Returns a line for each command that was run, once or often."""
   of_command: dict[str, list[dict[str, str]]] = {}
   for run in runs:
     name = f'{run["name"]}: ' if 'name' in run else ''
