@@ -40,8 +40,7 @@ GRADIENTS = dict(
 
 # What does not differ with it, and is dear to compile: `make sweep` has both.
 ONE_PLACEMENT = pytest.mark.parametrize(
-  'placement',
-  ['before_down', pytest.param('combine', marks=pytest.mark.slow)],
+  'placement', ['before_down', pytest.param('combine', marks=pytest.mark.slow)]
 )
 
 forward_jit = jax.jit(layer.forward, static_argnums=(0, 1))
@@ -233,8 +232,7 @@ def jax_grad(config, policy, inputs, dy):
     def vjp(floats, dy):
       ids = inputs['topk_ids']
       y, pull = jax.vjp(
-        lambda a: layer.forward(config, policy, topk_ids=ids, **a)['y'],
-        floats,
+        lambda a: layer.forward(config, policy, topk_ids=ids, **a)['y'], floats
       )
       return y, pull(dy)[0]
 

@@ -57,9 +57,7 @@ def store(
 
 
 def at_point(
-  policy: precision.PrecisionPolicy,
-  point: str,
-  a: at.Float[at.Array, '*shape'],
+  policy: precision.PrecisionPolicy, point: str, a: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
   """Returns values `[...]` after a rounding point, in their own dtype."""
   dtype = policy.rounding(point)

@@ -138,11 +138,7 @@ def _check_arguments(scores: at.Array, top_k: int) -> None:
 
 
 def _check_groups(
-  scores: at.Array,
-  bias: at.Array,
-  top_k: int,
-  num_groups: int,
-  top_groups: int,
+  scores: at.Array, bias: at.Array, top_k: int, num_groups: int, top_groups: int
 ) -> None:
   num_experts = scores.shape[-1]
   if bias.shape != (num_experts,) or bias.dtype != scores.dtype:

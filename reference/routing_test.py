@@ -84,9 +84,7 @@ class TestSigmoidGroupTopk:
     # Then.
     np.testing.assert_array_equal(out.topk_ids[0, 0], [3, 0])
     np.testing.assert_allclose(
-      out.topk_weights[0, 0],
-      1 / (1 + np.exp([1.0, -2.0])),
-      rtol=1e-6,
+      out.topk_weights[0, 0], 1 / (1 + np.exp([1.0, -2.0])), rtol=1e-6
     )
 
   def test_group_scores_its_two_best(self):

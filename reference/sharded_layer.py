@@ -99,9 +99,7 @@ def backward(
 
 
 def of_process(
-  mesh: jax.sharding.Mesh,
-  axis: str,
-  held: Mapping[str, at.Array],
+  mesh: jax.sharding.Mesh, axis: str, held: Mapping[str, at.Array]
 ) -> dict[str, at.Array]:
   """Returns arrays of all ranks, of which each process holds its own.
 

@@ -191,11 +191,7 @@ class TestRefused:
   def test_golden_policy_without_x64(self):
     with test_util.x64(False), pytest.raises(ValueError, match='enable_x64'):
       sharded_layer.forward(
-        self.CONFIG,
-        self.POLICY.golden(),
-        self.mesh(),
-        'rank',
-        **self.inputs(),
+        self.CONFIG, self.POLICY.golden(), self.mesh(), 'rank', **self.inputs()
       )
 
 

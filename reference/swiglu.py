@@ -39,8 +39,7 @@ def swiglu(
 
 
 def unweighted(
-  policy: precision.PrecisionPolicy,
-  gate_up: at.Float[at.Array, '*batch 2*F'],
+  policy: precision.PrecisionPolicy, gate_up: at.Float[at.Array, '*batch 2*F']
 ) -> at.Float[at.Array, '*batch F']:
   """Returns act(gate) * up `[..., F]` in the accumulation dtype."""
   gate, up = gated(policy, gate_up)
@@ -49,8 +48,7 @@ def unweighted(
 
 
 def gated(
-  policy: precision.PrecisionPolicy,
-  gate_up: at.Float[at.Array, '*batch 2*F'],
+  policy: precision.PrecisionPolicy, gate_up: at.Float[at.Array, '*batch 2*F']
 ) -> tuple[at.Float[at.Array, '*batch F'], at.Float[at.Array, '*batch F']]:
   """Returns min(gate, limit), and up clamped to [-limit, limit] + offset.
 

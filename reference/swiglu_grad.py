@@ -51,8 +51,7 @@ def swiglu_grad(
 
 
 def _clamped(
-  policy: precision.PrecisionPolicy,
-  gate_up: at.Float[at.Array, '*batch 2*F'],
+  policy: precision.PrecisionPolicy, gate_up: at.Float[at.Array, '*batch 2*F']
 ) -> at.Bool[at.Array, '*batch 2*F']:
   gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
   beyond = gate > policy.limit, jnp.abs(up) > policy.limit

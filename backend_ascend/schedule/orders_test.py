@@ -53,9 +53,7 @@ ORDERS = [
 def lower(direction, order=flow_lib.Order(), **options):
   fields = dict(row_block=4, col_block=3, num_aic=3, num_aiv=4) | options
   return LOWER[direction](
-    CONFIG,
-    precision.PrecisionPolicy(),
-    flow_lib.Options(order=order, **fields),
+    CONFIG, precision.PrecisionPolicy(), flow_lib.Options(order=order, **fields)
   )
 
 

@@ -199,9 +199,7 @@ class Options:
         )
 
   def resolve(
-    self,
-    config: config_lib.MoEConfig,
-    accumulation_order: str = 'ascending',
+    self, config: config_lib.MoEConfig, accumulation_order: str = 'ascending'
   ) -> 'Options':
     """Returns the options with every None replaced by its default."""
     lossless = min(config.num_ranks * config.num_tokens, config.num_rows)

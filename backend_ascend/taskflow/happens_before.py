@@ -86,9 +86,7 @@ def grouped(pairs: np.ndarray, groups: int) -> list[np.ndarray]:
   )
 
 
-def places(
-  image: image_lib.Image,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def places(image: image_lib.Image) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns `[tasks]` i32: queue, place in it, and the task before or -1."""
   queues, tasks = image.tables['queues'], image.tables['queue_tasks']
   queue = np.empty(len(tasks), np.int32)

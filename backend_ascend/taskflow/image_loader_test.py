@@ -65,10 +65,7 @@ def set_field(blob: bytearray, table: str, index: int, field: str, value):
   if table != 'header':
     place = header[table][0]
     rows = np.frombuffer(
-      blob,
-      layout.TABLES[table],
-      int(place['count']),
-      int(place['offset']),
+      blob, layout.TABLES[table], int(place['count']), int(place['offset'])
     )
   if table == 'queue_tasks':
     rows[index] = value

@@ -120,9 +120,7 @@ STAGE_OF_KIND = {kind: _BUFFERS[_KINDS[kind]['written']] for kind in Kind}
 
 
 def kinds(
-  *forms: Form,
-  direction: Direction | None = None,
-  relay: bool | None = None,
+  *forms: Form, direction: Direction | None = None, relay: bool | None = None
 ) -> tuple[Kind, ...]:
   """Returns the kinds of these forms, of all if none, in dependency order.
 
@@ -141,67 +139,36 @@ def kinds(
   )
 
 
-def _struct(*fields: str) -> np.dtype:
-  """Returns a packed little-endian dtype from 'name:type' strings."""
+def _struct(fields: str) -> np.dtype:
+  """Returns a packed little-endian dtype from 'name:type' words."""
   return np.dtype(
-    [(name, '<' + code) for name, code in (f.split(':') for f in fields)]
+    [
+      (name, '<' + code)
+      for name, code in (f.split(':') for f in fields.split())
+    ]
   )
 
 
 TASK = _struct(
-  'kind:u2',
-  'unit:u2',
-  'rank:i4',
-  'expert:i4',
-  'peer:i4',
-  'row_begin:i4',
-  'row_end:i4',
-  'col_begin:i4',
-  'col_end:i4',
-  'row_block:i4',
-  'col_block:i4',
-  'wait_begin:u4',
-  'signal_begin:u4',
-  'region_begin:u4',
-  'wait_count:u2',
-  'read_count:u1',
-  'write_count:u1',
-  'signal_count:u2',
-  'core:u2',
-  'reserved:u4',
+  'kind:u2 unit:u2 rank:i4 expert:i4 peer:i4 '
+  'row_begin:i4 row_end:i4 col_begin:i4 col_end:i4 row_block:i4 col_block:i4 '
+  'wait_begin:u4 signal_begin:u4 region_begin:u4 '
+  'wait_count:u2 read_count:u1 write_count:u1 signal_count:u2 '
+  'core:u2 reserved:u4'
 )
-WAIT = _struct('event:i4', 'threshold:i4')
-SIGNAL = _struct('event:i4', 'span:i4', 'amount:i4', 'rank:i4')
+WAIT = _struct('event:i4 threshold:i4')
+SIGNAL = _struct('event:i4 span:i4 amount:i4 rank:i4')
 REGION = _struct(
-  'buffer:u2',
-  'view:u2',
-  'rank:i4',
-  'group:i4',
-  'row_begin:i4',
-  'row_end:i4',
-  'col_begin:i4',
-  'col_end:i4',
-  'reserved:i4',
+  'buffer:u2 view:u2 rank:i4 group:i4 '
+  'row_begin:i4 row_end:i4 col_begin:i4 col_end:i4 reserved:i4'
 )
 EVENT = _struct(
-  'threshold:i4',
-  'rank:i4',
-  'group:i4',
-  'part:i4',
-  'part_rows:i4',
-  'buffer:u2',
-  'mode:u2',
+  'threshold:i4 rank:i4 group:i4 part:i4 part_rows:i4 buffer:u2 mode:u2'
 )
 SPACE = _struct(
-  'buffer:u2',
-  'view:u2',
-  'rank:i4',
-  'groups:i4',
-  'rows:i4',
-  'cols:i4',
-  'reserved:i4',
+  'buffer:u2 view:u2 rank:i4 groups:i4 rows:i4 cols:i4 reserved:i4'
 )
-QUEUE = _struct('rank:i4', 'unit:u2', 'core:u2', 'begin:u4', 'count:u4')
+QUEUE = _struct('rank:i4 unit:u2 core:u2 begin:u4 count:u4')
 QUEUE_TASK = np.dtype('<u4')
 
 TABLES = {
@@ -216,42 +183,12 @@ TABLES = {
 }
 
 HEADER = np.dtype(
-  [
-    ('magic', '<u8'),
-    ('version', '<u4'),
-    ('header_bytes', '<u4'),
-    ('total_bytes', '<u8'),
-    ('crc32', '<u4'),
-    ('direction', '<u4'),
-  ]
-  + [
-    (name, '<i4')
-    for name in (
-      'num_ranks',
-      'num_tokens',
-      'num_experts',
-      'top_k',
-      'd_model',
-      'd_ff',
-      'num_rows',
-      'expert_capacity',
-    )
-  ]
-  + [(name, '<u4') for name in ('dtype', 'placement')]
-  + [('activation', '<u2'), ('accumulation_order', '<u2')]
-  + [('event_grain', '<u4')]
-  + [
-    (name, '<i4')
-    for name in (
-      'row_block',
-      'col_block',
-      'put_rows',
-      'token_block',
-      'num_aic',
-      'num_aiv',
-      'chain_rows',
-    )
-  ]
-  + [('relay', '<u4')]
-  + [(name, [('offset', '<u8'), ('count', '<u8')]) for name in TABLES]
+  _struct(
+    'magic:u8 version:u4 header_bytes:u4 total_bytes:u8 crc32:u4 direction:u4 '
+    'num_ranks:i4 num_tokens:i4 num_experts:i4 top_k:i4 d_model:i4 d_ff:i4 '
+    'num_rows:i4 expert_capacity:i4 dtype:u4 placement:u4 activation:u2 '
+    'accumulation_order:u2 event_grain:u4 row_block:i4 col_block:i4 '
+    'put_rows:i4 token_block:i4 num_aic:i4 num_aiv:i4 chain_rows:i4 relay:u4'
+  ).descr
+  + [(name, _struct('offset:u8 count:u8')) for name in TABLES]
 )

@@ -87,10 +87,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     (Buffer.GATE_UP, (0, 2 * s.f)),
   ]
   home_reads = [(Buffer.D_EXPERT_IN, (0, s.d)), header]
-  weight_reads = [
-    (Buffer.DY, 1, (0, s.d)),
-    (Buffer.RETURNED, s.k, (0, s.d)),
-  ]
+  weight_reads = [(Buffer.DY, 1, (0, s.d)), (Buffer.RETURNED, s.k, (0, s.d))]
   if s.early:
     swiglu_reads.append(header)
     home_reads.append((Buffer.D_GATE_UP, (2 * s.f, 2 * s.f + 1)))
@@ -122,11 +119,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       more=down_reads,
     ),
     emit.row_wise(
-      s,
-      Kind.SWIGLU_GRAD,
-      swiglu_reads,
-      Buffer.D_GATE_UP,
-      2 * s.f + s.early,
+      s, Kind.SWIGLU_GRAD, swiglu_reads, Buffer.D_GATE_UP, 2 * s.f + s.early
     ),
     emit.gemm(
       s,
@@ -148,25 +141,13 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       2 * s.f,
     ),
     emit.puts_home(
-      s,
-      Kind.RETURN_GRAD,
-      home_reads,
-      Buffer.D_RETURNED,
-      s.d + s.early,
+      s, Kind.RETURN_GRAD, home_reads, Buffer.D_RETURNED, s.d + s.early
     ),
     emit.token_wise(
-      s,
-      Kind.COMBINE_GRAD,
-      [(Buffer.D_RETURNED, s.k, (0, s.d))],
-      Buffer.DX,
-      s.d,
+      s, Kind.COMBINE_GRAD, [(Buffer.D_RETURNED, s.k, (0, s.d))], Buffer.DX, s.d
     ),
     emit.token_wise(
-      s,
-      Kind.TOPK_WEIGHT_GRAD,
-      weight_reads,
-      Buffer.D_TOPK_WEIGHTS,
-      s.k,
+      s, Kind.TOPK_WEIGHT_GRAD, weight_reads, Buffer.D_TOPK_WEIGHTS, s.k
     ),
   ]
 

@@ -61,11 +61,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
       s.d,
     ),
     emit.token_wise(
-      s,
-      Kind.COMBINE,
-      [(Buffer.RETURNED, s.k, (0, s.d))],
-      Buffer.Y,
-      s.d,
+      s, Kind.COMBINE, [(Buffer.RETURNED, s.k, (0, s.d))], Buffer.Y, s.d
     ),
   ]
 

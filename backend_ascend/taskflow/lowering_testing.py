@@ -170,9 +170,7 @@ def check_written_regions_tile_their_spaces(flow) -> None:
       assert w['row_end'] <= space.shape[1]
       assert w['col_end'] <= space.shape[2]
       space[
-        w['group'],
-        w['row_begin'] : w['row_end'],
-        w['col_begin'] : w['col_end'],
+        w['group'], w['row_begin'] : w['row_end'], w['col_begin'] : w['col_end']
       ] += 1
   for painted in canvas.values():
     assert (painted == 1).all()

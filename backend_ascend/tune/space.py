@@ -61,22 +61,10 @@ def on(choices: Choices, aiv: int) -> Choices:
 
 
 _WEIGHT_GRADS: dict[str, Fields] = {
-  'published': {
-    'order.weight_lag': -0.5,
-    'order.gate_weight_lag': None,
-  },
-  'beside': {
-    'order.weight_lag': 0.0,
-    'order.gate_weight_lag': 0.0,
-  },
-  'gate_last': {
-    'order.weight_lag': 0.0,
-    'order.gate_weight_lag': None,
-  },
-  'last': {
-    'order.weight_lag': None,
-    'order.gate_weight_lag': None,
-  },
+  'published': {'order.weight_lag': -0.5, 'order.gate_weight_lag': None},
+  'beside': {'order.weight_lag': 0.0, 'order.gate_weight_lag': 0.0},
+  'gate_last': {'order.weight_lag': 0.0, 'order.gate_weight_lag': None},
+  'last': {'order.weight_lag': None, 'order.gate_weight_lag': None},
 }
 
 # What the analytical model searches whole.

@@ -382,9 +382,7 @@ def ablate(
 
 
 def accuracy(
-  tuner: Tuner,
-  choices: space.Choices,
-  progress: Progress = lambda step: None,
+  tuner: Tuner, choices: space.Choices, progress: Progress = lambda step: None
 ) -> tuple[Accuracy, list[Timed]]:
   """Returns the model's errors over all points of choices, and the points."""
   choices = space.on(choices, tuner.base.num_aiv)

@@ -51,8 +51,7 @@ POLICIES = {
     f'{_TRANSFORMERS}models/qwen3_moe/modeling_qwen3_moe.py, eager',
   ),
   'deepseek_v3': Named(
-    (*_EAGER, _WEIGHT),
-    'deepseek-ai/DeepSeek-V3 inference/model.py 9b4e978',
+    (*_EAGER, _WEIGHT), 'deepseek-ai/DeepSeek-V3 inference/model.py 9b4e978'
   ),
   'megatron': Named(
     ('placement=before_down',),

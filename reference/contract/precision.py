@@ -47,9 +47,7 @@ BLOCK_INNER = 128
 INSIDE = (
   Point('operands', _GEMM_STAGES, 'what a GEMM multiplies'),
   Point(
-    'accumulator',
-    _GEMM_STAGES,
-    f'the sum of a GEMM, each {BLOCK_INNER} terms',
+    'accumulator', _GEMM_STAGES, f'the sum of a GEMM, each {BLOCK_INNER} terms'
   ),
   Point(
     'silu',

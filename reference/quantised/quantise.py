@@ -72,10 +72,7 @@ def quantise(
 
 
 def dequantise(
-  form: quantised.Form,
-  made: Quantised,
-  depth: int = -1,
-  dtype: str = 'float32',
+  form: quantised.Form, made: Quantised, depth: int = -1, dtype: str = 'float32'
 ) -> at.Float[at.Array, '*batch A B']:
   """Returns (code - zero) * scale, `[..., A, B]`, one operation in `dtype`.
 

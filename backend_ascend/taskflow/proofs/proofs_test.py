@@ -737,8 +737,7 @@ class TestOnce:
 
 class TestOrder:
   @pytest.mark.parametrize(
-    'kind',
-    [k for k in Kind if layout.FORM_OF_KIND[k] != layout.Form.SLICE_PUT],
+    'kind', [k for k in Kind if layout.FORM_OF_KIND[k] != layout.Form.SLICE_PUT]
   )
   @pytest.mark.parametrize('at', [0, -1])
   @both_grains
@@ -832,14 +831,7 @@ class TestOrder:
     # SwiGLU and the puts home read the row header, which the first GEMM
     # waited for, forward and backward.
     flow = copy(
-      lower(
-        'ragged',
-        grain,
-        'before_down',
-        direction,
-        num_aic=200,
-        num_aiv=200,
-      )
+      lower('ragged', grain, 'before_down', direction, num_aic=200, num_aiv=200)
     )
     arrived = np.isin(flow.events['buffer'], testing.ARRIVED)
     dropped = 0
@@ -851,10 +843,7 @@ class TestOrder:
 
   @pytest.mark.parametrize(
     'kind, puts',
-    [
-      (Kind.GATE_UP, Kind.DISPATCH),
-      (Kind.DOWN_GRAD, Kind.DISPATCH_GRAD),
-    ],
+    [(Kind.GATE_UP, Kind.DISPATCH), (Kind.DOWN_GRAD, Kind.DISPATCH_GRAD)],
   )
   def test_a_row_event_orders_nothing_but_its_own_partition(self, kind, puts):
     # Given the first GEMM of partition 1 on the core that has waited for

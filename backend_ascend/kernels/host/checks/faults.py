@@ -139,9 +139,7 @@ def _backward(name: str, description: str, kind: Kind, **needs):
 
 _ROWS = (
   _both(
-    'zero_output',
-    'a tile is written as zeros',
-    (Kind.DOWN, Kind.GATE_UP_GRAD),
+    'zero_output', 'a tile is written as zeros', (Kind.DOWN, Kind.GATE_UP_GRAD)
   ),
   _both(
     'dropped_tile',
@@ -331,9 +329,7 @@ def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
 
 
 def real_rows(
-  image: image_lib.Image,
-  counts: np.ndarray,
-  relayed: np.ndarray | None = None,
+  image: image_lib.Image, counts: np.ndarray, relayed: np.ndarray | None = None
 ) -> np.ndarray:
   """Returns how many rows (or tokens) each task really has.
 

@@ -470,8 +470,7 @@ class TestActions:
       (layer.right['y'][:1], 'expected shape'),
     ):
       modes = Modes(
-        actions=all_tasks(layer, Action.HEAL),
-        given=layer.right | {'y': wrong},
+        actions=all_tasks(layer, Action.HEAL), given=layer.right | {'y': wrong}
       )
       with pytest.raises(ValueError, match=rf"given\['y'\]: {message}"):
         runtime.run(layer.image, layer.inputs, modes=modes)

@@ -195,11 +195,7 @@ class TestSkippedWait:
       for threads, late in ((1, False), (1, True), (2, True), (4, True)):
         modes = modes_lib.Modes(races=True, permute=seed, late_puts=late)
         got = runtime.run(
-          layer.image,
-          layer.inputs,
-          threads=threads,
-          fault=fault,
-          modes=modes,
+          layer.image, layer.inputs, threads=threads, fault=fault, modes=modes
         )
         assert got.races == want.races, (seed, threads, late)
 

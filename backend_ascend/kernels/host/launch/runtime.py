@@ -77,9 +77,7 @@ class WaitError(RuntimeError):
   """
 
   def __init__(
-    self,
-    diagnosis: Diagnosis,
-    plan: collections.abc.Mapping[str, np.ndarray],
+    self, diagnosis: Diagnosis, plan: collections.abc.Mapping[str, np.ndarray]
   ):
     super().__init__(str(diagnosis))
     self.diagnosis = diagnosis

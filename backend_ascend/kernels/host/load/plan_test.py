@@ -98,8 +98,7 @@ class TestRefusals:
       'topk_ids: expected at most expert_capacity=8 rows for expert 2, got 12'
     )
     runtime.route(
-      testing.compile_layer(self.CONFIG, row_block=4, expert_capacity=12),
-      ids,
+      testing.compile_layer(self.CONFIG, row_block=4, expert_capacity=12), ids
     )
 
   def test_shape_and_dtype_are_named(self):

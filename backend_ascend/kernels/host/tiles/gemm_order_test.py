@@ -123,9 +123,7 @@ class EvenOddTest(parameterized.TestCase):
 
     gemm_testing.assert_same(_sums(a, b, isa), want, f'{isa} {k}')
     gemm_testing.assert_same(
-      _tile(a, b, isa),
-      gemm_testing.stored(want, 'bfloat16'),
-      f'{isa} {k}',
+      _tile(a, b, isa), gemm_testing.stored(want, 'bfloat16'), f'{isa} {k}'
     )
 
   @parameterized.product(isa=ISAS, k=(0, 1, 31, 33, 64))
