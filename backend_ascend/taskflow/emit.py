@@ -299,9 +299,6 @@ class Arrivals:
 def gemm(
   s: Shape,
   kind: Kind,
-  source,
-  weight,
-  target,
   depth: int,
   width: int,
   transposed: bool = False,
@@ -316,6 +313,7 @@ def gemm(
   rows = blocks(g['b'], s.options.row_block, s.c)
   cols = blocks(g['c'], s.options.col_block, width)
   at = (g['r'], g['l'])
+  source, weight = layout.OPERANDS[kind]
   table = expert_tasks(
     s, kind, g, rows, cols, row_block=g['b'], col_block=g['c']
   )
@@ -325,11 +323,12 @@ def gemm(
     region(n, weight, View.ROWS, *at, *box),
     *(region(n, b, View.ROWS, *at, rows, read) for b, read in more),
   )
+  target = layout.WRITTEN[kind]
   writes = stack(region(n, target, View.ROWS, *at, rows, cols))
   return Batch(table, reads, writes)
 
 
-def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
+def row_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
   """One vector tile per `vector_rows`; `reads` lists (buffer, columns)."""
   g = grid(r=s.r, l=s.l, b=s.vector_blocks)
   n = g['r'].size
@@ -338,11 +337,12 @@ def row_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
   block = rows[0] // s.options.row_block
   table = expert_tasks(s, kind, g, rows, (0, width), row_block=block)
   read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
+  target = layout.WRITTEN[kind]
   writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
   return Batch(table, stack(*read), writes)
 
 
-def puts_home(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
+def puts_home(s: Shape, kind: Kind, reads, width: int) -> Batch:
   """Puts of expert rows to the ranks of their tokens.
 
   At grain row_block a task sends `vector_rows`, to whichever ranks its rows
@@ -365,11 +365,12 @@ def puts_home(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
   at = (g['r'], g['l'])
   table = expert_tasks(s, kind, g, rows, (0, s.d), peer=peer, row_block=block)
   read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
-  sent = region(n, target, View.SENDER, to, table['expert'], rows, (0, width))
+  home = layout.WRITTEN[kind]
+  sent = region(n, home, View.SENDER, to, table['expert'], rows, (0, width))
   return Batch(table, stack(*read), stack(sent))
 
 
-def token_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
+def token_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
   """One tile per token block; `reads` lists (buffer, rows a token, columns)."""
   g = grid(r=s.r, b=count(s.t, s.options.token_block))
   n = g['r'].size
@@ -381,6 +382,7 @@ def token_wise(s: Shape, kind: Kind, reads, target, width: int) -> Batch:
     region(n, b, View.ROWS, g['r'], 0, (begin * per, end * per), cols)
     for b, per, cols in reads
   ]
+  target = layout.WRITTEN[kind]
   writes = stack(
     region(n, target, View.ROWS, g['r'], 0, (begin, end), (0, width))
   )

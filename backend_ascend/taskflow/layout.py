@@ -115,8 +115,18 @@ PATH_OF_KIND = {kind: Path(_KINDS[kind]['path']) for kind in Kind}
 # Forms whose tasks write in the sender view, and are complete at their events.
 PUTS = (Form.SLICE_PUT, Form.HOME_PUT, Form.RELAY_TILE)
 
+# What a kind of task writes, and of which rows and others, or weights, first.
+WRITTEN = {kind: Buffer(_KINDS[kind]['written']) for kind in Kind}
+OPERANDS = {
+  kind: tuple(
+    Buffer(b)
+    for b in (_KINDS[kind]['left'], _KINDS[kind]['right'])
+    if b < len(Buffer)
+  )
+  for kind in Kind
+}
 # The tensor, as `contract.tensors` names it, that a kind of task writes.
-STAGE_OF_KIND = {kind: _BUFFERS[_KINDS[kind]['written']] for kind in Kind}
+STAGE_OF_KIND = {kind: buffer.name.lower() for kind, buffer in WRITTEN.items()}
 
 
 def kinds(

@@ -32,9 +32,6 @@ def _links(s: emit.Shape) -> int:
 def _weight_grad(
   s: emit.Shape,
   kind: Kind,
-  left,
-  right,
-  target,
   height: int,
   width: int,
   more: Sequence[tuple] = (),
@@ -44,6 +41,7 @@ def _weight_grad(
   `more` lists what it reads of each summed row beside: (buffer, columns).
   """
   links, col = _links(s), s.options.col_block
+  (left, right), target = layout.OPERANDS[kind], layout.WRITTEN[kind]
   g = emit.grid(
     r=s.r, l=s.l, j=links, b=emit.count(height, col), c=emit.count(width, col)
   )
@@ -98,57 +96,16 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     down_reads.append(header)
   return [
     *_ARRIVALS.batches(s),
-    emit.gemm(
-      s,
-      Kind.DOWN_GRAD,
-      Buffer.D_EXPERT_OUT,
-      Buffer.W_DOWN,
-      Buffer.D_ACTIVATION,
-      s.d,
-      s.f,
-      transposed=True,
-    ),
-    _weight_grad(
-      s,
-      Kind.DOWN_WEIGHT_GRAD,
-      Buffer.ACTIVATION,
-      Buffer.D_EXPERT_OUT,
-      Buffer.D_W_DOWN,
-      s.f,
-      s.d,
-      more=down_reads,
-    ),
-    emit.row_wise(
-      s, Kind.SWIGLU_GRAD, swiglu_reads, Buffer.D_GATE_UP, 2 * s.f + s.early
-    ),
-    emit.gemm(
-      s,
-      Kind.GATE_UP_GRAD,
-      Buffer.D_GATE_UP,
-      Buffer.W_GATE_UP,
-      Buffer.D_EXPERT_IN,
-      2 * s.f,
-      s.d,
-      transposed=True,
-    ),
-    _weight_grad(
-      s,
-      Kind.GATE_UP_WEIGHT_GRAD,
-      Buffer.EXPERT_IN,
-      Buffer.D_GATE_UP,
-      Buffer.D_W_GATE_UP,
-      s.d,
-      2 * s.f,
-    ),
-    emit.puts_home(
-      s, Kind.RETURN_GRAD, home_reads, Buffer.D_RETURNED, s.d + s.early
-    ),
+    emit.gemm(s, Kind.DOWN_GRAD, s.d, s.f, transposed=True),
+    _weight_grad(s, Kind.DOWN_WEIGHT_GRAD, s.f, s.d, more=down_reads),
+    emit.row_wise(s, Kind.SWIGLU_GRAD, swiglu_reads, 2 * s.f + s.early),
+    emit.gemm(s, Kind.GATE_UP_GRAD, 2 * s.f, s.d, transposed=True),
+    _weight_grad(s, Kind.GATE_UP_WEIGHT_GRAD, s.d, 2 * s.f),
+    emit.puts_home(s, Kind.RETURN_GRAD, home_reads, s.d + s.early),
     emit.token_wise(
-      s, Kind.COMBINE_GRAD, [(Buffer.D_RETURNED, s.k, (0, s.d))], Buffer.DX, s.d
+      s, Kind.COMBINE_GRAD, [(Buffer.D_RETURNED, s.k, (0, s.d))], s.d
     ),
-    emit.token_wise(
-      s, Kind.TOPK_WEIGHT_GRAD, weight_reads, Buffer.D_TOPK_WEIGHTS, s.k
-    ),
+    emit.token_wise(s, Kind.TOPK_WEIGHT_GRAD, weight_reads, s.k),
   ]
 
 

@@ -31,38 +31,16 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
   swiglu_reads = [(Buffer.GATE_UP, (0, 2 * s.f))]
   if s.placement == 'before_down':
     swiglu_reads.append(header)
+  down_reads = [header] if s.placement == 'epilogue' else []
   return [
     *_ARRIVALS.batches(s),
-    emit.gemm(
-      s,
-      Kind.GATE_UP,
-      Buffer.EXPERT_IN,
-      Buffer.W_GATE_UP,
-      Buffer.GATE_UP,
-      s.d,
-      2 * s.f,
-    ),
-    emit.row_wise(s, Kind.SWIGLU, swiglu_reads, Buffer.ACTIVATION, s.f),
-    emit.gemm(
-      s,
-      Kind.DOWN,
-      Buffer.ACTIVATION,
-      Buffer.W_DOWN,
-      Buffer.EXPERT_OUT,
-      s.f,
-      s.d,
-      more=[header] if s.placement == 'epilogue' else [],
-    ),
+    emit.gemm(s, Kind.GATE_UP, s.d, 2 * s.f),
+    emit.row_wise(s, Kind.SWIGLU, swiglu_reads, s.f),
+    emit.gemm(s, Kind.DOWN, s.f, s.d, more=down_reads),
     emit.puts_home(
-      s,
-      Kind.RETURN,
-      [(Buffer.EXPERT_OUT, (0, s.d)), header],
-      Buffer.RETURNED,
-      s.d,
+      s, Kind.RETURN, [(Buffer.EXPERT_OUT, (0, s.d)), header], s.d
     ),
-    emit.token_wise(
-      s, Kind.COMBINE, [(Buffer.RETURNED, s.k, (0, s.d))], Buffer.Y, s.d
-    ),
+    emit.token_wise(s, Kind.COMBINE, [(Buffer.RETURNED, s.k, (0, s.d))], s.d),
   ]
 
 

@@ -103,6 +103,8 @@ nb::list Kinds() {
     kind["form"] = static_cast<int>(info.form());
     kind["direction"] = static_cast<int>(DirectionOf(k));
     kind["written"] = static_cast<int>(info.written);
+    kind["left"] = static_cast<int>(info.left());
+    kind["right"] = static_cast<int>(info.right());
     kind["path"] = static_cast<int>(info.info().path);
     kinds.append(kind);
   }

@@ -279,35 +279,6 @@ HPMOE_INLINE void CombineBody(const CombineTile& t) {
                weighted ? CombineRows<true, T>(t) : CombineRows<false, T>(t));
 }
 
-void ExpPortable(const float* x, float* y, int64_t n) { ExpBody(x, y, n); }
-void SwigluPortable(const SwigluTile& t) { SwigluBody(t); }
-void CombinePortable(const CombineTile& t) { CombineBody(t); }
-void SwigluGradPortable(const SwigluGradTile& t) { SwigluGradBody(t); }
-void ScaleRowsPortable(const ScaleRowsTile& t) { ScaleRowsBody(t); }
-void RowDotPortable(const RowDotTile& t) { RowDotBody(t); }
-
-#if HPMOE_X86
-HPMOE_AVX2 void ExpAvx2(const float* x, float* y, int64_t n) {
-  ExpBody(x, y, n);
-}
-HPMOE_AVX2 void SwigluAvx2(const SwigluTile& t) { SwigluBody(t); }
-HPMOE_AVX2 void CombineAvx2(const CombineTile& t) { CombineBody(t); }
-HPMOE_AVX2 void SwigluGradAvx2(const SwigluGradTile& t) { SwigluGradBody(t); }
-HPMOE_AVX2 void ScaleRowsAvx2(const ScaleRowsTile& t) { ScaleRowsBody(t); }
-HPMOE_AVX2 void RowDotAvx2(const RowDotTile& t) { RowDotBody(t); }
-
-HPMOE_AVX512 void ExpAvx512(const float* x, float* y, int64_t n) {
-  ExpBody(x, y, n);
-}
-HPMOE_AVX512 void SwigluAvx512(const SwigluTile& t) { SwigluBody(t); }
-HPMOE_AVX512 void CombineAvx512(const CombineTile& t) { CombineBody(t); }
-HPMOE_AVX512 void SwigluGradAvx512(const SwigluGradTile& t) {
-  SwigluGradBody(t);
-}
-HPMOE_AVX512 void ScaleRowsAvx512(const ScaleRowsTile& t) { ScaleRowsBody(t); }
-HPMOE_AVX512 void RowDotAvx512(const RowDotTile& t) { RowDotBody(t); }
-#endif
-
 struct Kernels {
   void (*exp)(const float*, float*, int64_t);
   void (*swiglu)(const SwigluTile&);
@@ -317,17 +288,29 @@ struct Kernels {
   void (*row_dot)(const RowDotTile&);
 };
 
+// What an instruction set makes of the bodies: functions of attribute `target`.
+#define HPMOE_KERNELS(name, target)                                            \
+  target void Exp##name(const float* x, float* y, int64_t n) {                 \
+    ExpBody(x, y, n);                                                          \
+  }                                                                            \
+  target void Swiglu##name(const SwigluTile& t) { SwigluBody(t); }             \
+  target void Combine##name(const CombineTile& t) { CombineBody(t); }          \
+  target void SwigluGrad##name(const SwigluGradTile& t) { SwigluGradBody(t); } \
+  target void ScaleRows##name(const ScaleRowsTile& t) { ScaleRowsBody(t); }    \
+  target void RowDot##name(const RowDotTile& t) { RowDotBody(t); }             \
+  constexpr Kernels k##name = {                                                \
+      Exp##name,        Swiglu##name,    Combine##name,                        \
+      SwigluGrad##name, ScaleRows##name, RowDot##name}
+
 // On aarch64 fma and NEON are the baseline: the portable copy is the NEON one.
-const Kernels& KernelsOf(Isa isa) {
-  static constexpr Kernels kPortable = {ExpPortable,       SwigluPortable,
-                                        CombinePortable,   SwigluGradPortable,
-                                        ScaleRowsPortable, RowDotPortable};
+HPMOE_KERNELS(Portable, );
 #if HPMOE_X86
-  static constexpr Kernels kAvx2 = {ExpAvx2,        SwigluAvx2,    CombineAvx2,
-                                    SwigluGradAvx2, ScaleRowsAvx2, RowDotAvx2};
-  static constexpr Kernels kAvx512 = {ExpAvx512,       SwigluAvx512,
-                                      CombineAvx512,   SwigluGradAvx512,
-                                      ScaleRowsAvx512, RowDotAvx512};
+HPMOE_KERNELS(Avx2, HPMOE_AVX2);
+HPMOE_KERNELS(Avx512, HPMOE_AVX512);
+#endif
+
+const Kernels& KernelsOf(Isa isa) {
+#if HPMOE_X86
   if (isa == Isa::kAvx2) return kAvx2;
   if (isa >= Isa::kAvx512) return kAvx512;
 #endif
