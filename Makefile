@@ -13,6 +13,7 @@
 # make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make ascend-npu  the operators for an NPU, where CANN is installed
+# make ascend-npus the host program and kernel for several, beside SHMEM
 # make bench       the measured figures
 # make bench-peers  the layer as others run it on this CPU, beside ours
 # make gallery     judges layers of others, from PyPI; docs/measured.md has a table
@@ -243,8 +244,8 @@ ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, $(CANN_LEAST
 or newer, as its set_env.sh sets it
 endef
 NO_CMAKE = $(NPU_CMAKE): expected CMake. On Debian: apt-get install cmake
-.PHONY: ascend-npu
-ascend-npu:
+.PHONY: cann ascend-npu ascend-npus
+cann:
 	@test -n "$${ASCEND_HOME_PATH:-}" || { echo '$(NO_CANN), got none' >&2; \
 	  exit 1; }
 	@found="$$(sed -n 's/^version=//p' "$$ASCEND_HOME_PATH/$(CANN_INFO)" \
@@ -256,8 +257,26 @@ ascend-npu:
 	  "$$ASCEND_HOME_PATH/$$(uname -m)-linux/$(ASC_CONFIG)" >/dev/null || { echo "$(NO_CANN) \
 	with $(ASC_CONFIG), got $$ASCEND_HOME_PATH" >&2; exit 1; }
 	@$(NPU_CMAKE) --version >/dev/null 2>&1 || { echo '$(NO_CMAKE)' >&2; exit 1; }
+
+ascend-npu: cann
 	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD)
 	$(NPU_CMAKE) --build $(NPU_BUILD) --parallel $(JOBS)
+
+# For the chip that `npu-smi info` names.
+SOC_VERSION ?=
+NPUS_OUT ?= out/ascend_npus
+NO_SHMEM = SHMEM_HOME_PATH: expected the folder of an installed SHMEM, with \
+shmem/include/shmem.h. Install it and source its set_env.sh
+NO_SOC = SOC_VERSION: expected the chip, such as Ascend910B1 or Ascend910_9382
+ascend-npus: cann
+	@test -f "$${SHMEM_HOME_PATH:-}/shmem/include/shmem.h" || { \
+	  echo "$(NO_SHMEM), got $${SHMEM_HOME_PATH:-none}" >&2; exit 1; }
+	@test -n "$(SOC_VERSION)" || { echo "$(NO_SOC), got none" >&2; exit 1; }
+	$(NPU_CMAKE) -S backend_ascend/kernels/ascendc/npus -B $(NPUS_OUT)/build \
+	  -DSOC_VERSION=$(SOC_VERSION) -DCMAKE_INSTALL_PREFIX=$(abspath $(NPUS_OUT))
+	$(NPU_CMAKE) --build $(NPUS_OUT)/build --parallel $(JOBS)
+	$(NPU_CMAKE) --install $(NPUS_OUT)/build
+	cp $(NPUS_OUT)/fatbin/hpmoe_megakernel/hpmoe_megakernel.o $(NPUS_OUT)
 
 BENCHMARKS := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: $(VENV)/full.stamp

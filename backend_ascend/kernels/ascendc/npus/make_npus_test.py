@@ -1,0 +1,108 @@
+"""`make ascend-npus`, with stand-ins for what it needs of a machine."""
+
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.kernels.ascendc.npus import local_ranks
+from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[3]
+FAKE = HERE.parent / 'operator/fake_cann'
+CHIP = 'SOC_VERSION=Ascend910B1'
+
+
+def _make(cann=None, shmem=None, *more: str) -> subprocess.CompletedProcess:
+  environment = {k: v for k, v in os.environ.items() if 'MAKE' not in k}
+  for name, value in (('ASCEND_HOME_PATH', cann), ('SHMEM_HOME_PATH', shmem)):
+    environment.pop(name, None)
+    if value is not None:
+      environment[name] = str(value)
+  return subprocess.run(
+    ['make', '--no-print-directory', *more, 'ascend-npus'],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+  )
+
+
+def _library(path: pathlib.Path, *sources: str | pathlib.Path) -> None:
+  path.parent.mkdir(parents=True)
+  flags = ('-std=c++17', '-O1', '-fPIC', '-shared', f'-I{ROOT}')
+  headers = f'-I{HERE}/standin/include'
+  files = [HERE / 'standin' / source for source in sources]
+  compiler = os.environ.get('CXX') or 'c++'
+  subprocess.run([compiler, *flags, headers, *files, '-o', path], check=True)
+
+
+def _installed(tmp_path) -> tuple[pathlib.Path, pathlib.Path]:
+  """Returns folders of a CANN and a SHMEM, which are the stand-ins."""
+  cann, shmem = tmp_path / 'cann', tmp_path / 'installed'
+  _library(cann / 'lib64/libacl_rt.so', 'acl.cc', 'board.cc')
+  acl = cann / 'lib64/libacl_rt.so'
+  _library(shmem / 'shmem/lib/libshmem.so', 'shmem.cc', acl)
+  (cann / 'include').symlink_to(HERE / 'standin/include')
+  (shmem / 'shmem/include').symlink_to(HERE / 'standin/include')
+  (cann / 'tikcpp').symlink_to(FAKE / 'tikcpp')
+  return cann, shmem
+
+
+class TestMakeAscendNpus:
+  @pytest.mark.parametrize(
+    'cann, shmem, more, told',
+    [
+      (None, None, (), 'ASCEND_HOME_PATH: expected'),
+      (FAKE, None, (CHIP,), 'SHMEM_HOME_PATH: expected'),
+      (FAKE, '/nowhere', (CHIP,), 'SHMEM_HOME_PATH: expected'),
+    ],
+  )
+  def test_says_in_one_line_what_is_missing(self, cann, shmem, more, told):
+    done = _make(cann, shmem, *more)
+    lines = [one for one in done.stderr.splitlines() if 'make:' not in one]
+    assert done.returncode != 0 and not done.stdout
+    (line,) = lines
+    assert line.startswith(told)
+
+  @pytest.mark.slow
+  def test_what_it_builds_is_what_ranks_load(self, tmp_path):
+    # Given a CANN and a SHMEM, when the host program is made for a chip, then
+    # two ranks launch by it, with the bits of the host.
+    cann, shmem = _installed(tmp_path)
+    out = tmp_path / 'out'
+    refused = _make(cann, shmem, f'NPUS_OUT={out}')
+    assert 'SOC_VERSION: expected the chip' in refused.stderr
+    done = _make(cann, shmem, f'NPUS_OUT={out}', CHIP)
+    assert done.returncode == 0, done.stderr
+    for wanted in (
+      'ascendc_fatbin_library: hpmoe_megakernel Ascend910B1',
+      '--cce-auto-sync=off',
+    ):
+      assert wanted in done.stdout, done.stdout
+    config = config_lib.MoEConfig(
+      num_ranks=2, num_tokens=5, num_experts=4, top_k=2, d_model=16, d_ff=16
+    )
+    policy = precision.PrecisionPolicy('float32', activation='absolute')
+    image = testing.compile_layer(config, policy)
+    inputs = testing.make_inputs(config, policy, exact=True)
+    with (
+      rehearsal.Rehearsal(2) as twin,
+      local_ranks.LocalRanks(
+        2,
+        [image],
+        environment=twin.environment,
+        library=out / 'libhpmoe_npus.so',
+        kernel=out / 'hpmoe_megakernel.o',
+      ) as ranks,
+    ):
+      got = ranks.run(image, inputs)
+    want = runtime.launch(image, inputs)
+    assert np.array_equal(got['y'], want['y'])
