@@ -12,7 +12,7 @@ def _define_reproduce(f: flags.FlagValues) -> None:
     f,
     'witness',
     'The published system: hyperparallel-moe, pto-megamoe, uniep, cais, '
-    'dysharp or pangu; may stand without the name of this option.',
+    'dysharp, moe-hub or pangu; may stand without the name of this option.',
     'hyperparallel-moe',
   )
   cli.option(

@@ -31,6 +31,9 @@ class Layer:
     top_k: experts of a token.
     ranks: that share the experts.
     passes: 2 where products are those of a backward pass.
+    gemms: of a token in an expert.
+    figure: rate of the products' elements.
+    by_expert: whether a copy is of an expert, not of a rank.
   """
 
   hidden: int
@@ -40,6 +43,9 @@ class Layer:
   top_k: int
   ranks: int = 32
   passes: int = 1
+  gemms: int = 2
+  figure: str = 'cube_int8'
+  by_expert: bool = False
 
   @property
   def row(self) -> float:
@@ -48,17 +54,17 @@ class Layer:
 
   @property
   def row_flops(self) -> float:
-    """Of one token in one expert: two GEMMs."""
-    return 4.0 * self.hidden * self.ffn * self.passes
+    """Of one token in one expert."""
+    return 2.0 * self.gemms * self.hidden * self.ffn * self.passes
 
   def routed(self) -> 'Layer':
     """Returns what its routing depends on."""
     return dataclasses.replace(self, hidden=1, ffn=1, passes=1)
 
 
-def rate(machine: machine_lib.Machine) -> float:
-  """Returns flop/s of a GPU, 8-bit."""
-  return machine['cube_int8'] * machine['cube_efficiency'] * machine['aic']
+def rate(machine: machine_lib.Machine, figure: str = 'cube_int8') -> float:
+  """Returns flop/s of a GPU."""
+  return machine[figure] * machine['cube_efficiency'] * machine['aic']
 
 
 @functools.lru_cache(maxsize=2)
@@ -107,7 +113,9 @@ class _Exchange:
     rank = np.broadcast_to(self.ranks[:, None], rows.shape)
     tasks = self.flow.add_tasks(
       self.products[rank].ravel(),
-      (share * rows * self.of.row_flops / rate(self.machine)).ravel(),
+      (
+        share * rows * self.of.row_flops / rate(self.machine, self.of.figure)
+      ).ravel(),
     )
     return tasks.reshape(rows.shape)
 
@@ -153,7 +161,7 @@ def _by_chunk(of: Layer, chunks: int):
   """Returns `[R, chunks, R]` copies sent, and `[R, chunks]` rows of experts."""
   on = experts_on(of)
   cut = (of.ranks, chunks, of.tokens // chunks, of.ranks)
-  copies = (on > 0).reshape(cut).sum(2)
+  copies = (on if of.by_expert else on > 0).reshape(cut).sum(2, dtype=int)
   rows = on.reshape(cut).sum((0, 2), dtype=np.int64).T
   return copies, rows
 

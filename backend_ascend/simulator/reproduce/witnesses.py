@@ -12,6 +12,7 @@ MODULES = {
   'pangu': f'{_ROOM}.pangu',
   'cais': f'{_ROOM}.cais',
   'dysharp': f'{_ROOM}.dysharp',
+  'moe-hub': f'{_ROOM}.moe_hub',
 }
 
 

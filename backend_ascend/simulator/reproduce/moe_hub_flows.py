@@ -1,0 +1,123 @@
+"""A layer of experts whose rows get their addresses from a hub as they come.
+
+A row is a token for one expert.  Tiles of 128 rows of an expert fill in order
+of arrival, so whichever rows come first start its products.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
+from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as exchange
+
+Op = flow_lib.Op
+_TILE = 128  # rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """What a GPU has of MoE-Hub.
+
+  Attributes:
+    joins: its sender joins stores to packets.
+    counts: its hub starts blocks; else they poll, and take turns by a counter
+      in memory.
+  """
+
+  joins: bool = True
+  counts: bool = True
+
+
+def chosen(of: exchange.Layer) -> np.ndarray:
+  """Returns `[R, T, K]` experts, drawn without preference."""
+  draw = np.random.default_rng(0).random(
+    (of.ranks, of.tokens, of.experts), np.float32
+  )
+  return np.argpartition(draw, of.top_k - 1, axis=2)[..., : of.top_k]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hub:
+  """A layer in modelled time.
+
+  Attributes:
+    timed: the flow.
+    window: s until all first products are done.
+  """
+
+  timed: flow_lib.Timed
+  window: float
+
+
+def moe_hub(of: exchange.Layer, machine, parts: Parts = Parts()) -> Hub:
+  """Dispatch, products and combine at once."""
+  if not parts.joins:
+    machine = machine.with_figures(packet=machine['sector'])
+  flow = flow_lib.Flow(of.ranks)
+  experts = chosen(of)
+  rows = np.bincount(experts.ravel(), minlength=of.experts)
+  tiles = -(-rows // _TILE)
+  first = np.cumsum(tiles) - tiles
+  expert = np.repeat(np.arange(of.experts), tiles)
+  tile = np.arange(tiles.sum()) - first[expert]
+  held = np.minimum(_TILE, rows[expert] - tile * _TILE)
+  delay = 0.0 if parts.counts else machine['poll']
+  events = flow.add_events(held, delay)
+  regions = flow.add_regions(
+    events[np.minimum(first, len(events) - 1)], _TILE, rows
+  )
+  _dispatch(flow, of, experts, regions)
+  firsts = _products(
+    flow, of, machine, parts, expert, tile, held, events, delay
+  )
+  timed = flow_lib.simulate(flow, machine)
+  return Hub(timed, float(timed.end[firsts].max()))
+
+
+def _dispatch(flow, of, experts, regions) -> None:
+  """Each rank sends its rows token by token."""
+  source, _, _ = np.indices(experts.shape)
+  pools = flow.add_pools(np.ones(of.ranks))
+  tasks = flow.add_tasks(pools[source.ravel()], np.zeros(source.size))
+  messages = flow.add_messages(tasks, Op.PUT, source.ravel(), of.row)
+  to = experts.ravel()
+  flow.add_peers(messages, to * of.ranks // of.experts, region=regions[to])
+
+
+def _products(flow, of, machine, parts, expert, tile, held, events, delay):
+  """Adds both GEMMs of each tile, the second a wave behind, and rows home.
+
+  Returns the tasks of the first.
+  """
+  rank = expert * of.ranks // of.experts
+  turn = 0.0 if parts.counts else machine['aic_task']
+  pools = flow.add_pools(np.ones(of.ranks))
+  count = len(expert)
+  second = np.repeat([0, 1], count)
+  wave = np.concatenate([tile, tile + 1])
+  order = np.lexsort((np.tile(expert, 2), second, wave))
+  took = held * of.row_flops / exchange.rate(machine, of.figure)
+  own = np.concatenate([took * 2 / 3, took / 3]) + turn
+  tasks = np.empty(2 * count, np.int64)
+  tasks[order] = flow.add_tasks(pools[np.tile(rank, 2)[order]], own[order])
+  done = flow.add_events(np.ones(count), delay)
+  flow.add_waits(tasks[:count], events)
+  flow.add_signals(tasks[:count], done)
+  flow.add_waits(tasks[count:], done)
+  for step in range(of.ranks):
+    messages = flow.add_messages(
+      tasks[count:], Op.PUT, rank, held * of.row / of.ranks
+    )
+    flow.add_peers(messages, (rank + step) % of.ranks)
+  return tasks[:count]
+
+
+def megatron(of: exchange.Layer, machine) -> float:
+  """Returns s of a layer one operator after the other.
+
+  Rows are permuted before and after each exchange, there and back.
+  """
+  permuted = 2 * of.tokens * of.top_k * of.row / machine['hbm']
+  alone = exchange.deepep(of, machine).total
+  return alone + 4 * (machine['launch'] + permuted)

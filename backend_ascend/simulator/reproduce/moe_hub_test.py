@@ -1,0 +1,82 @@
+"""A hub's addresses, bytes of its exchange, and its judgements."""
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as exchange
+from hpmoe.backend_ascend.simulator.reproduce import moe_hub
+from hpmoe.backend_ascend.simulator.reproduce import moe_hub_flows as flows
+
+OF = exchange.Layer(
+  64, 64, 16, 64, 4, 8, gemms=3, figure='cube_bf16', by_expert=True
+)
+
+
+@pytest.fixture(name='machine', scope='module')
+def _machine():
+  return moe_hub.WITNESS.load()[moe_hub.MACHINE]
+
+
+@pytest.mark.parametrize('parts', [flows.Parts(), flows.Parts(False, False)])
+def test_each_row_has_an_address_of_its_own(machine, parts):
+  # Given rows of eight ranks, when they arrive, then each expert's have the
+  # addresses from 0 on, once each.
+  timed = flows.moe_hub(OF, machine, parts).timed
+  experts = flows.chosen(OF).ravel()
+  row = timed.row[: len(experts)]
+  for expert in range(OF.experts):
+    given = np.sort(row[experts == expert])
+    np.testing.assert_array_equal(given, np.arange(len(given)))
+
+
+def test_addresses_are_not_those_of_ranks_in_turn(machine):
+  # Otherwise arrival would be nothing to be judged.
+  timed = flows.moe_hub(OF, machine).timed
+  experts = flows.chosen(OF).ravel()
+  row = timed.row[: len(experts)]
+  assert any((np.diff(row[experts == e]) < 0).any() for e in range(OF.experts))
+
+
+def test_the_exchange_carries_rows_there_and_back(machine):
+  timed = flows.moe_hub(OF, machine).timed
+  rank = flows.chosen(OF) * OF.ranks // OF.experts
+  out = (rank != np.arange(OF.ranks)[:, None, None]).sum((1, 2))
+  # A row of 128 B is a packet of 9 flits; home goes a share of each tile's.
+  held = np.bincount(flows.chosen(OF).ravel(), minlength=OF.experts)
+  home = np.zeros(OF.ranks)
+  for expert, rows in enumerate(held):
+    for tile in range(-(-rows // 128)):
+      payload = min(128, rows - tile * 128) * 128 / 8
+      flits = np.ceil(payload / 128) + np.ceil(payload / 16)
+      home[expert // 2] += 7 * flits * 16
+  np.testing.assert_allclose(timed.up_bytes, out * 144 + home, rtol=1e-12)
+
+
+def test_each_part_takes_time_away(machine):
+  whole = flows.moe_hub(OF, machine)
+  assert whole.window <= whole.timed.total
+  for parts in (flows.Parts(joins=False), flows.Parts(counts=False)):
+    assert flows.moe_hub(OF, machine, parts).window > whole.window
+
+
+def test_the_fitted_row_is_met(machine):
+  assert moe_hub._exposed(machine) == pytest.approx(24, rel=1e-5)
+
+
+def test_permutations_are_of_rows_in_memory(machine):
+  # Four times 256 rows of 128 B, read and written, and a launch.
+  permuted = 4 * (2 * 256 * 128 / machine['hbm'] + machine['launch'])
+  alone = exchange.deepep(OF, machine).total
+  assert flows.megatron(OF, machine) == pytest.approx(
+    alone + permuted, rel=1e-12
+  )
+
+
+def test_growth_and_the_most_exposed_are_judged():
+  gains = {name: 1 + of.tokens / 1e5 for name, of in moe_hub.LAYERS.items()}
+  values = {moe_hub.joins_name(name): gain for name, gain in gains.items()}
+  assert moe_hub.grows(values) and not moe_hub.most_of_all(values)
+  values[moe_hub.joins_name('Qwen2-MoE at 4096')] = 2.0
+  assert moe_hub.most_of_all(values)
+  values[moe_hub.joins_name('Mixtral-8x7B at 4096')] = 1.0
+  assert not moe_hub.grows(values)
