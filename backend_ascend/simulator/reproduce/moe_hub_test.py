@@ -55,8 +55,14 @@ def test_the_exchange_carries_rows_there_and_back(machine):
 def test_each_part_takes_time_away(machine):
   whole = flows.moe_hub(OF, machine)
   assert whole.window <= whole.timed.total
-  for parts in (flows.Parts(joins=False), flows.Parts(counts=False)):
-    assert flows.moe_hub(OF, machine, parts).window > whole.window
+  plain = flows.moe_hub(OF, machine, flows.Parts(joins=False))
+  assert plain.window > whole.window
+  # A block that polls sees late, and takes its turn from a counter.
+  for free in ('poll', 'aic_task'):
+    one = machine.with_figures(**{free: 0})
+    assert (
+      flows.moe_hub(OF, one, flows.Parts(counts=False)).window > whole.window
+    )
 
 
 def test_the_fitted_row_is_met(machine):
