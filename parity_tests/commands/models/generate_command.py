@@ -97,6 +97,10 @@ def _generate(f: flags.FlagValues) -> int:
 
   if f['from'].value is None:
     raise cli.UsageError('from: expected a folder, got none')
+  # What is missing is told before any work.
+  stepper = _stepper(f.framework)
+  if f.chat:
+    import jinja2  # noqa: F401
   cli.check_writable('json', f.json)
   sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
   weights = convert.read(f['from'].value, f.dtype)
@@ -111,7 +115,7 @@ def _generate(f: flags.FlagValues) -> int:
   stops = [stop.replace(r'\n', '\n') for stop in f.stop]
   shown = _Shown([''] * len(prompts) if f.chat else prompts)
   with cli.launches_in_frameworks():
-    model = _stepper(f.framework)(params, config, f.moe)
+    model = stepper(params, config, f.moe)
     texts: list[dict[str, Any]] = []
     for first in range(0, len(ids), f.batch):
       some = ids[first : first + f.batch]
