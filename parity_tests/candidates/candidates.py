@@ -96,6 +96,7 @@ class Can:
     repeats: whether it is run again, unasked, to see if it answers the same.
     saves: whether its backward pass may read what its own forward pass saved
       and did not return.
+    stages: whether it may return what lies between its inputs and results.
     why: what it is, for who asks for more.
   """
 
@@ -109,6 +110,7 @@ class Can:
   saves: bool = False
   declares: bool = False
   parts: bool = False
+  stages: bool = True
   why: str = ''
 
 

@@ -22,10 +22,8 @@ def _define(f: flags.FlagValues) -> None:
 
 
 def _export(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.case import exact_data
-  from hpmoe.parity_tests.case import folder as folder_lib
   from hpmoe.parity_tests.case.theirs import names
-  from hpmoe.parity_tests.judge import bench as bench_lib
+  from hpmoe.parity_tests.judge import exported
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')
@@ -34,25 +32,18 @@ def _export(f: flags.FlagValues) -> int:
   dtype = of_weights.dtype if of_weights else ''
   case = dataclasses.replace(layer_flags.case(f), weights=dtype or 'float32')
   with cli.progress(4) as step:
-    step('inputs')
-    bench = bench_lib.Bench(case)
-    made = {}
-    for data in ('real', 'exact', 'wide'):
-      step(f'{data} data')
-      try:
-        made[data] = bench.read_by(case.passes, data)
-      except exact_data.ExactnessError as error:
-        print(f'{data} data: none, {error}')
-    written = folder_lib.write(
+    written, made, absent = exported.write(
       f.out,
-      case.direction,
-      made,
+      case,
       f.per_rank,
       layouts,
-      command=' '.join(cli.arguments(f, without=('out',))),
+      ' '.join(cli.arguments(f, without=('out',))),
+      step,
     )
-  if 'topk_weights' in made['real'].facts:
-    print(f'topk_weights: {made["real"].facts["topk_weights"]}, in every lane')
+  for line in absent:
+    print(line)
+  if 'topk_weights' in made.facts:
+    print(f'topk_weights: {made.facts["topk_weights"]}, in every lane')
   print(
     f'{f.out}: case {written.id[:12]}, {", ".join(written.data)} data; a '
     f'kernel elsewhere:\n'

@@ -58,6 +58,8 @@ class Request:
     fault: for the candidate's megakernel to commit, or None.
     fault_layer: in which layer.
     out: folder for what a layer read.
+    cases: folder for a case of each layer with experts, on what the
+      candidate's side gave it; None for none.
     command: the arguments of `hpmoe` that repeat this.
   """
 
@@ -67,6 +69,7 @@ class Request:
   fault: str | None = None
   fault_layer: int | None = None
   out: str = 'out/compare'
+  cases: str | None = None
   command: tuple[str, ...] = ()
 
 
@@ -123,6 +126,12 @@ class Result:
   @property
   def verdict(self) -> str:
     return verdicts.PASS if self.first is None else verdicts.FAIL
+
+  @property
+  def is_rounding(self) -> bool:
+    """Whether every layer of experts with other bits is right by itself."""
+    right = [one.report is not None and not one.is_wrong for one in self.judged]
+    return bool(right) and all(right)
 
 
 def _places(rows, wrong: Judged) -> list[int]:
@@ -237,6 +246,8 @@ def run(
       choices[layer] = found
   rows = [_with_choices(row, choices) for row in rows]
   judged = _judge(request, subject, rows, sides[0], progress)
+  if request.cases is not None:
+    _write_cases(request, subject, sides[0], progress)
   return Result(tuple(rows), choices, tuple(judged))
 
 
@@ -303,13 +314,33 @@ def _judge(request, subject, rows, side, progress) -> list[Judged]:
   return judged
 
 
-def _judge_layer(request: Request, layer: int, captured) -> Judged:
-  if name := layers.not_finite(captured):
-    return Judged(layer, None, f'{name} is not finite before it')
+def _write_cases(request, subject, side, progress) -> None:
+  """Writes a case folder of each MoE layer whose inputs are finite."""
+  root = pathlib.Path(request.cases)
+  root.mkdir(parents=True, exist_ok=True)
+  for layer in subject.moe_layers:
+    progress(f'case of layer {layer}')
+    if layers.not_finite(side[layer]):
+      continue
+    path = _saved(request, layer, side[layer])
+    layers.write_case(
+      str(root / f'layer_{layer}'), path, side[layer], request.command
+    )
+
+
+def _saved(request: Request, layer: int, captured) -> str:
+  """Returns the path of a file of what a layer read."""
   folder = pathlib.Path(request.out)
   folder.mkdir(parents=True, exist_ok=True)
   path = str(folder / f'layer_{layer}.safetensors')
   layers.save(path, {n: captured[n] for n in captured if n != 'scores'})
+  return path
+
+
+def _judge_layer(request: Request, layer: int, captured) -> Judged:
+  if name := layers.not_finite(captured):
+    return Judged(layer, None, f'{name} is not finite before it')
+  path = _saved(request, layer, captured)
   what = 'what the layer returned'
   if request.right.moe == 'host':
     fault = request.fault if layer == request.fault_layer else None
@@ -323,6 +354,7 @@ def _judge_layer(request: Request, layer: int, captured) -> Judged:
   return Judged(layer, report, what)
 
 
-def count_steps(subject: subject_lib.Subject) -> int:
+def count_steps(request: Request, subject: subject_lib.Subject) -> int:
   """Returns the most steps of `run`."""
-  return 2 + len(subject.moe_layers)
+  each = 1 + (request.cases is not None)
+  return 2 + each * len(subject.moe_layers)

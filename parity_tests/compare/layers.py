@@ -7,7 +7,7 @@ wrong before it is not held against it.
 from collections.abc import Mapping
 import dataclasses
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import exported
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import tensors
@@ -35,6 +36,7 @@ class Captured(candidates.Candidate):
     name: as reports call it.
   """
 
+  can: ClassVar[candidates.Can] = candidates.Can(stages=False)
   outputs: Arrays
   name: str
 
@@ -64,6 +66,21 @@ def not_finite(captured: Arrays) -> str:
 def save(path: str, captured: Arrays) -> None:
   """Writes a layer's inputs, as `hpmoe check --input` reads them."""
   inputs_lib.save_safetensors(path, inputs_of(captured))
+
+
+def write_case(
+  out: str, path: str, captured: Arrays, command: tuple[str, ...]
+) -> None:
+  """Writes a layer's case for kernels elsewhere, as `hpmoe export` does.
+
+  Args:
+    out: the folder, empty or not there.
+    path: file of the layer's inputs.
+    captured: the same, dy if backward too.
+    command: what it comes from.
+  """
+  asked = case_lib.Case(_direction(captured), input=path)
+  exported.write(out, asked, command=' '.join(command))
 
 
 def judge_outputs(

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 import csv
+import io
+import math
+import pathlib
 import re
 import textwrap
 from typing import Any
 
+from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.parity_tests.compare import compare
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import subject as subject_lib
@@ -73,12 +77,24 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
       lines.append(f'  and {len(choices) - _MOST_TOLD} more')
   lines += [*_apart(result), *_alone(result)]
   if first is not None and result.wrong is None and result.judged:
-    lines.append('no experts are wrong on what they read')
+    lines.append(_cause(request, result))
   same = all(row.same for row in result.rows)
   equal = 'every tensor has the same bits' if same else 'within thresholds'
   said = equal if first is None else 'a difference beyond thresholds'
   lines.append(f'{result.verdict}: {said}')
   return '\n'.join(lines)
+
+
+def _cause(request: compare.Request, result: compare.Result) -> str:
+  """Returns why sides part of which no experts are wrong."""
+  # Of a user's layer on the left nothing is known.
+  if not result.is_rounding or ':' in request.left.moe:
+    return 'no experts are wrong on what they read'
+  said = 'rounding alone parts them: each layer of experts with other bits is '
+  said += 'within its bound on what it read'
+  if request.left.framework == request.right.framework:
+    return f'{said}, and all else is the same code'
+  return f'{said}; what two frameworks compute between them is not judged'
 
 
 # What passes between modules, as `capture` names it.
@@ -92,12 +108,25 @@ _PASSED = {
 }
 
 
+def distances(result: compare.Result) -> dict[str, dict[str, float]]:
+  """Returns by way and module how far what it returned is apart.
+
+  EucDist / l2norm; NaN where the sides cannot be subtracted.
+  """
+  found: dict[str, dict[str, float]] = {}
+  for way, pattern in _PASSED.items():
+    named = [(pattern.fullmatch(row.name), row.values) for row in result.rows]
+    of_way = {m[1]: _distance(of) for m, of in named if m is not None}
+    if of_way:
+      found[way] = of_way
+  return found
+
+
 def _apart(result: compare.Result) -> list[str]:
   """Returns how far the sides are apart from module to module, each way."""
   lines = []
-  for way, pattern in _PASSED.items():
-    found = [(pattern.fullmatch(row.name), row.values) for row in result.rows]
-    said = [f'{m[1]} {_distance(of)}' for m, of in found if m is not None]
+  for way, found in distances(result).items():
+    said = [f'{module} {far:.2g}' for module, far in found.items()]
     if said:
       lines.append(f'EucDist / l2norm of what modules return, {way}:')
       lines += textwrap.wrap(
@@ -106,10 +135,9 @@ def _apart(result: compare.Result) -> list[str]:
   return lines
 
 
-def _distance(values: Mapping[str, Any]) -> str:
+def _distance(values: Mapping[str, Any]) -> float:
   far, size = values['EucDist'], values['Bench l2norm']
-  # Not a number where the sides cannot be subtracted.
-  return f'{far / (size or 1):.2g}' if isinstance(far, float) else 'nan'
+  return far / (size or 1) if isinstance(far, float) else math.nan
 
 
 def _alone(result: compare.Result) -> list[str]:
@@ -158,6 +186,7 @@ def to_json(
         dict(layer=one.layer, why=one.why, wrong=one.is_wrong)
         for one in result.judged
       ],
+      rounding_alone=result.is_rounding,
       wrong_layer=wrong and wrong.layer,
       check=wrong and wrong.report and report_lib.to_json(wrong.report),
       versions=versions.versions(),
@@ -171,7 +200,8 @@ def write_csv(path: str, result: compare.Result) -> None:
   Raises:
     OSError: the file cannot be written.
   """
-  with open(path, 'w', newline='', encoding='utf-8') as file:
-    writer = csv.DictWriter(file, metrics.COLUMNS)
-    writer.writeheader()
-    writer.writerows(row.values for row in result.rows)
+  file = io.StringIO(newline='')
+  writer = csv.DictWriter(file, metrics.COLUMNS)
+  writer.writeheader()
+  writer.writerows(row.values for row in result.rows)
+  atomic_folder.write_file(pathlib.Path(path), file.getvalue().encode())

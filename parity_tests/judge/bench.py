@@ -310,7 +310,8 @@ def settled(request: request_lib.Request, found: Examined) -> Examined:
   results = sorted(results, key=_pass_then_lane)
   # A stage in isolation gains nothing from what others would have returned.
   isolated = request.candidate.checking.isolate
-  hinted = results if isolated else told.with_hint(results)
+  more = request.candidate.can.stages and not isolated
+  hinted = told.with_hint(results) if more else results
   return dataclasses.replace(
     found,
     results=[

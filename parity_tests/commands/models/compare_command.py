@@ -31,6 +31,13 @@ def _define(f: flags.FlagValues) -> None:
       'file, or a folder of .txt and .jsonl. Default: one that ships.',
     ),
     ('out', 'out/compare', 'Folder for what MoE layers read.'),
+    (
+      'cases',
+      None,
+      'Write a case of each MoE layer into this folder, on what --right gave '
+      'it, as hpmoe export writes one: hpmoe check --case=CASES/layer_1.',
+    ),
+    ('png', None, 'Write a picture of the difference by layer here.'),
     ('csv', None, "Write the table here, under msprobe's column names."),
     (
       'fault',
@@ -63,7 +70,10 @@ def _compare(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.compare import report
   from hpmoe.parity_tests.compare import subject as subject_lib
 
-  for name in ('json', 'csv'):
+  if f.png is not None:
+    # What is drawn after the work is missed before it.
+    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
+  for name in ('json', 'csv', 'png'):
     cli.check_writable(name, f[name].value)
   request = compare.Request(
     left=compare.pair('left', f.left),
@@ -72,17 +82,25 @@ def _compare(f: flags.FlagValues) -> int:
     fault=f.fault,
     fault_layer=f.fault_layer,
     out=f.out,
-    command=('compare', *cli.arguments(f, without=('json', 'csv'))),
+    cases=f.cases,
+    command=(
+      'compare',
+      *cli.arguments(f, without=('json', 'csv', 'png', 'cases')),
+    ),
   )
   subject = subject_lib.load(
     f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
   )
-  steps = compare.count_steps(subject)
+  steps = compare.count_steps(request, subject)
   with cli.launches_in_frameworks(), cli.progress(steps) as step:
     result = compare.run(request, subject, step)
   cli.write_json(f.json, report.to_json(request, subject, result))
   if f.csv is not None:
     report.write_csv(f.csv, result)
+  if f.png is not None:
+    from hpmoe.parity_tests.compare import plot
+
+    plot.write(f.png, f'{request.right} beside {request.left}', result)
   print(report.heading(request, subject))
   print(report.table(result, cli.colour()))
   print(f'\n{report.conclusion(request, result)}')

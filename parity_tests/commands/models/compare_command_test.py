@@ -153,6 +153,12 @@ class TestSides:
     assert len(rows) == len(report['rows'])
 
 
+def narrow_weights(x, topk_ids, topk_weights, *others):
+  """A user's layer that rounds the routing weights."""
+  narrow = topk_weights.astype(jnp.bfloat16).astype(topk_weights.dtype)
+  return moe.framework(x, topk_ids, narrow, *others)
+
+
 def wrong(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
   """A user's layer that is wrong by 0.1 % in three rows."""
   y = moe.framework(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
@@ -200,6 +206,24 @@ class TestLayersOfUsers:
     assert report['wrong_layer'] == 1
     first = report['check']['first_failure']
     assert (first['stage'], first['token'] in (5, 6, 7)) == ('y', True)
+
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  def test_a_cast_of_routing_weights_is_named(
+    self, tmp_path, model, capsys, dtype
+  ):
+    code, report = _compare(
+      tmp_path,
+      model,
+      f'--right=jax:{__name__}:narrow_weights',
+      f'--dtype={dtype}',
+      '--direction=forward',
+    )
+    assert code == 1
+    assert report['wrong_layer'] == 1 and not report['rounding_alone']
+    said = capsys.readouterr().out
+    assert 'as if routing_weight was rounded to bfloat16' in said
+    # Its contract has no place for what lies between.
+    assert 'to locate it nearer' not in said
 
   def test_nan_is_an_error_where_it_begins(self, tmp_path, model, capsys):
     code, report = _compare(
@@ -283,7 +307,22 @@ class TestNearTies:
     assert 'near tie' in _row(report, name)['Err_message']
     said = capsys.readouterr().out
     assert 'near tie: scores agree within rounding' in said
-    assert 'no experts are wrong on what they read' in said
+    assert 'rounding alone parts them' in said
+    assert report['rounding_alone']
+
+
+class TestCases:
+  def test_each_layer_is_a_case_that_check_takes(self, tmp_path, model, capsys):
+    cases, png = tmp_path / 'cases', tmp_path / 'layers.png'
+    code, _ = _compare(tmp_path, model, f'--cases={cases}', f'--png={png}')
+    assert code == 0
+    names = sorted(path.name for path in cases.iterdir())
+    assert names == ['layer_1', 'layer_2', 'layer_3']
+    assert png.read_bytes().startswith(b'\x89PNG')
+    capsys.readouterr()
+    checked = ('check', f'--case={cases}/layer_2', '--fault=swapped_experts')
+    assert main.main([*checked, '--direction=both']) == 1
+    assert 'gate_up' in capsys.readouterr().out
 
 
 class TestRequests:

@@ -1,0 +1,55 @@
+"""A picture of how far two sides are apart, from layer to layer."""
+
+import io
+import pathlib
+from typing import Any
+
+from hpmoe.backend_ascend.simulator import style
+from hpmoe.models.checkpoint import atomic_folder
+from hpmoe.parity_tests.compare import compare
+from hpmoe.parity_tests.compare import report
+
+
+def write(path: str, title: str, result: compare.Result) -> None:
+  """Writes a PNG: the distance of what each module returned, each way.
+
+  It is EucDist over the reference's norm, on a logarithmic scale, on which
+  what has the same bits is not; a module without a number has a cross.
+
+  Raises:
+    ImportError: matplotlib is missing.
+    OSError: the file cannot be written.
+  """
+  figure = style.figure(4.5)
+  axis = figure.subplots()
+  # As they are computed, backward in the same order from left to right.
+  places: dict[str, int] = {}
+  for number, (way, found) in enumerate(report.distances(result).items()):
+    for module in found:
+      places.setdefault(module, len(places))
+    _draw(axis, style.COLOURS[number], way, found, places)
+  axis.set_xticks([*places.values()], [*places], rotation=45, ha='right')
+  _mark(axis, result, places)
+  axis.set(yscale='log', ylabel='difference / norm', title=title)
+  axis.legend()
+  png = io.BytesIO()
+  style.save(figure, png)
+  atomic_folder.write_file(pathlib.Path(path), png.getvalue())
+
+
+def _draw(axis, colour: str, way: str, found: dict[str, float], places) -> None:
+  drawn = sorted((places[m], far) for m, far in found.items() if far > 0)
+  steps, fars = zip(*drawn) if drawn else ((), ())
+  axis.plot(steps, fars, 'o-', color=colour, label=way)
+  lost = [places[m] for m, far in found.items() if far != far]
+  if lost:
+    transform = axis.get_xaxis_transform()
+    axis.plot(lost, [0.97] * len(lost), 'x', color=colour, transform=transform)
+
+
+def _mark(axis, result: compare.Result, places: dict[str, int]) -> None:
+  wrong: Any = result.wrong
+  module = wrong and f'layers.{wrong.layer}'
+  if module in places:
+    label = f'experts of layer {wrong.layer} are wrong'
+    axis.axvline(places[module], color=style.COLOURS[3], ls='--', label=label)

@@ -1,0 +1,50 @@
+"""A case as a folder, with every kind of data that it has."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.judge import bench as bench_lib
+
+
+def write(
+  out: str,
+  case: case_lib.Case,
+  per_rank: bool = False,
+  layouts: Mapping[str, Any] | None = None,
+  command: str = '',
+  progress: Callable[[str], None] = lambda step: None,
+) -> tuple[folder_lib.Folder, inputs_lib.LayerInputs, list[str]]:
+  """Writes a case for kernels elsewhere.
+
+  Args:
+    out: the folder, empty or not there.
+    case: what to write.
+    per_rank: whether files are of one rank each.
+    layouts: how the kernel has its tensors, by name.
+    command: what the folder says that it comes from.
+    progress: is told of each of four steps.
+
+  Returns:
+    The folder, its real data, and a line for each kind that it has none of.
+
+  Raises:
+    OSError: a file cannot be written.
+    ValueError: the request was wrong.
+  """
+  progress('inputs')
+  bench = bench_lib.Bench(case)
+  made, absent = {}, []
+  for data in ('real', 'exact', 'wide'):
+    progress(f'{data} data')
+    try:
+      made[data] = bench.read_by(case.passes, data)
+    except exact_data.ExactnessError as error:
+      absent.append(f'{data} data: none, {error}')
+  written = folder_lib.write(
+    out, case.direction, made, per_rank, layouts or {}, command=command
+  )
+  return written, made['real'], absent
