@@ -1,6 +1,7 @@
-"""Tests of layer_grad: interface, jax.grad and central differences.
+"""Tests of layer_grad: its interface, and jax.grad.
 
-`layer_grad_property_test` checks every stage against a serial loop.
+`layer_grad_property_test` checks every stage against a serial loop, and
+`published_test` both passes against transformers.
 """
 
 import functools
@@ -8,7 +9,6 @@ from unittest import mock
 
 import chex
 import jax
-from jax import flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,9 +26,6 @@ from hpmoe.reference.contract import tensors
 
 CONFIG = serial.SHAPES['plain']
 BFLOAT16 = precision.PrecisionPolicy('bfloat16')
-GOLDEN = [
-  param for param in serial.EVERY_POLICY if param.values[0].storage == 'float64'
-]
 AWKWARD = ('empty experts', 'one rank gets all', 'K = E')
 # Inputs that have a gradient, with the gradient's name.
 GRADIENTS = dict(
@@ -69,19 +66,6 @@ def inputs_of(name, config=CONFIG, policy=BFLOAT16, integer=False):
   dims = inputs['x'].shape
   values = rng.integers(-3, 4, dims) if integer else rng.normal(size=dims)
   return inputs, jnp.asarray(values, policy.storage)
-
-
-def in_numpy(arrays):
-  """Returns `arrays` out of JAX, which computes in float32 without x64."""
-  return {name: np.asarray(a) for name, a in arrays.items()}
-
-
-def in_float64(inputs):
-  """Returns `inputs` with every float in float64, topk_weights among them."""
-  return {
-    name: a if a.dtype == jnp.int32 else jnp.asarray(a, jnp.float64)
-    for name, a in inputs.items()
-  }
 
 
 class TestBackward:
@@ -239,30 +223,12 @@ def jax_grad(config, policy, inputs, dy):
     return vjp({name: inputs[name] for name in GRADIENTS}, dy)
 
 
-def abs_bound(config, policy, inputs, dy, unit):
-  """Returns how far gradients in `unit` roundings may be from exact ones.
-
-  With activation 'absolute' a gradient is a polynomial of the inputs, but for
-  signs.  The same polynomial of their absolute values bounds every term; each
-  is rounded at most as often as the layer's operations, forward and back,
-  count together.
-  """
-  positive = {
-    name: a if name == 'topk_ids' else abs(a) for name, a in inputs.items()
-  }
-  terms = run(config, policy, positive, abs(dy))
-  dims = config.dims()
-  rows = dims['R'] * dims['T']
-  count = 3 * (dims['D'] + dims['F'] + dims['K'] + rows) + 20
-  gamma = count * unit / (1 - count * unit)
-  return {name: gamma * np.asarray(terms[name]) for name in GRADIENTS.values()}
-
-
 def test_backward_takes_numpy_arrays_as_forward_does():
   config = serial.SHAPES['plain']
   inputs, dy = inputs_of('plain', config)
   forward = inputs | forward_jit(config, BFLOAT16, **inputs)
-  out = layer_grad.backward(config, BFLOAT16, in_numpy(forward), np.asarray(dy))
+  forward = {name: np.asarray(a) for name, a in forward.items()}
+  out = layer_grad.backward(config, BFLOAT16, forward, np.asarray(dy))
   right = run(config, BFLOAT16, inputs, dy)
   for name in GRADIENTS.values():
     np.testing.assert_array_equal(out[name], right[name], err_msg=name)
@@ -304,84 +270,3 @@ class TestAgainstJaxGrad:
         out[gradient], grads[given], err_msg=gradient
       )
       assert np.any(out[gradient]) or not np.any(sizes[gradient])
-
-  @pytest.mark.parametrize(
-    'placement, storage', [('combine', 'float32'), ('before_down', 'float64')]
-  )
-  def test_real_data_within_the_bound_of_operations(self, placement, storage):
-    # Given: activation 'absolute'; exact gradients stand in float64.
-    policy = precision.PrecisionPolicy(storage, storage, placement, 'absolute')
-    with test_util.x64(storage == 'float64'):
-      inputs, dy = inputs_of('real', policy=policy)
-      # When.
-      out = run(CONFIG, policy, inputs, dy)
-    with test_util.x64():
-      wide, dy = in_float64(inputs), dy.astype(jnp.float64)
-      grads = in_numpy(jax_grad(CONFIG, policy.golden(), wide, dy)[1])
-      unit = serial.UNIT[storage] + serial.UNIT['float64']
-      bounds = abs_bound(CONFIG, policy.golden(), wide, dy, unit)
-    # Then.
-    for given, gradient in GRADIENTS.items():
-      error = abs(np.asarray(out[gradient], np.float64) - grads[given])
-      # The contract stores d_topk_weights in float32.
-      stored = 2.0**-24 * abs(grads[given]) if 'topk' in gradient else 0
-      assert (error <= bounds[gradient] + stored).all(), gradient
-
-
-def central_slope(function, at_, direction, step=2.0**-10):
-  """Returns the slope of `function` at `at_`, by central differences.
-
-  Five points: the error is step^4 / 30 times the fifth derivative, and the
-  function's roundings over the step.
-  """
-  steps = step * jnp.array([-2.0, -1, 1, 2])
-  values = jax.lax.map(lambda h: function(at_ + h * direction), steps)
-  return jnp.dot(values, jnp.array([1.0, -8, 8, -1])) / (12 * step)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def slopes(config, policy, inputs, dy, directions):
-  """Returns the slope of <dy, y> along each of `directions` `[V, P]`."""
-  floats = {name: inputs[name] for name in GRADIENTS}
-  flat, unravel = flatten_util.ravel_pytree(floats)
-
-  def value(point):
-    out = layer.forward(
-      config, policy, topk_ids=inputs['topk_ids'], **unravel(point)
-    )
-    return jnp.vdot(dy, out['y'])
-
-  return jax.lax.map(lambda v: central_slope(value, flat, v), directions)
-
-
-class TestAgainstCentralDifferences:
-  @pytest.mark.parametrize('policy', GOLDEN, ids=serial.named)
-  def test_relative_error_is_1e_8(self, policy, record_testsuite_property):
-    with test_util.x64():
-      # Given: float64 throughout, routing weights too; every coordinate of
-      # every input, and random directions through all of them.
-      inputs, dy = inputs_of('differences', policy=policy)
-      inputs = in_float64(inputs)
-      out = run(CONFIG, policy, inputs, dy)
-      grads = {name: out[gradient] for name, gradient in GRADIENTS.items()}
-      flat, unravel = flatten_util.ravel_pytree(grads)
-      rng = test_util.generator('directions')
-      random = rng.normal(size=(8, flat.size))
-      random /= np.linalg.norm(random, axis=-1, keepdims=True)
-      directions = np.concatenate([np.eye(flat.size), random])
-      # When.
-      actual = slopes(CONFIG, policy, inputs, dy, directions)
-      differences = in_numpy(unravel(actual[: flat.size]))
-    # Then: in norm for each input, and for every random direction.
-    grads = in_numpy(grads)
-    errors = {
-      name: np.linalg.norm(grads[name] - differences[name])
-      / np.linalg.norm(grads[name])
-      for name in GRADIENTS
-    }
-    exact, actual = random @ np.asarray(flat), np.asarray(actual)[flat.size :]
-    errors['direction'] = np.max(abs(exact - actual) / abs(exact))
-    # Differences are never exact: no error means they were not taken.
-    assert min(errors.values()) > 0
-    record_testsuite_property(serial.named(policy), str(errors))
-    assert max(errors.values()) <= 1e-8, errors

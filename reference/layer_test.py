@@ -62,15 +62,6 @@ class TestCheckInputs:
     with pytest.raises(ValueError, match=f'^{name}: expected .* got nothing'):
       checks.check_inputs(CONFIG, POLICY, inputs)
 
-  @pytest.mark.parametrize('name', tensors.INPUTS)
-  @pytest.mark.parametrize('change', ['shape', 'dtype'])
-  def test_shape_and_dtype(self, name, change):
-    inputs = inputs_of('changed')
-    value = inputs[name]
-    inputs[name] = value[1:] if change == 'shape' else value.astype('float16')
-    with pytest.raises(ValueError, match=f'^{name}: expected .*, got '):
-      checks.check_inputs(CONFIG, POLICY, inputs)
-
   @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
   @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
   def test_not_finite(self, name, value):
@@ -83,12 +74,6 @@ class TestCheckInputs:
     with pytest.raises(ValueError, match=match) as error:
       checks.check_inputs(CONFIG, POLICY, inputs)
     assert str(error.value).endswith(f'at {last}')
-
-  def test_ids(self):
-    inputs = inputs_of('ids')
-    inputs['topk_ids'] = jnp.full_like(inputs['topk_ids'], 4)
-    with pytest.raises(ValueError, match='^topk_ids: expected ids in .0, 4'):
-      checks.check_inputs(CONFIG, POLICY, inputs)
 
   def test_capacity(self):
     small = config_testing.sized(r=2, t=3, e=4, k=2, d=8, f=6, n=5)

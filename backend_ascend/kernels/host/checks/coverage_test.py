@@ -180,48 +180,6 @@ class TestAgainstAllOrders:
     assert (got.num_runs, got.num_orders, got.num_pairs_seen) == (3, 1, 0)
 
 
-def is_last_if_held(layer, signals, task: int, giver: int) -> bool:
-  """Whether all else that a task waits for ends without one of them."""
-  tables = layer.image.tables
-  needs = {t: set() for t in range(layer.num_tasks)}
-  for waiter, event in happens_before.waits(layer.image):
-    needs[int(waiter)] |= set(signals[signals[:, 1] == event, 0].tolist())
-  puts = np.isin(tables['tasks']['kind'], layout.kinds(*layout.PUTS))
-  left = [
-    tables['queue_tasks'][begin : begin + count].tolist()
-    for begin, count in tables['queues'][['begin', 'count']]
-  ]
-  done: set[int] = set()
-  moved = True
-  while moved:
-    moved = False
-    for queue in left:
-      while queue and needs[queue[0]] <= done:
-        if queue[0] == giver and not puts[giver]:
-          break
-        done |= {queue.pop(0)} - {giver}
-        moved = True
-  return needs[task] - done == {giver}
-
-
-@pytest.mark.parametrize('direction', layout.Direction)
-def test_what_is_counted_can_be_last_in_a_larger_layer(direction):
-  # Given chains of weight gradients on many workers, where a draw among all
-  # ready tasks hardly ever holds one back, when it is held back, then each
-  # counted task is the last that its waiter waits for.
-  layer = testing.make_case(
-    direction,
-    config_testing.sized(r=2, t=16, e=4, k=2, d=16, f=8),
-    **dict(row_block=8, col_block=16, num_aic=4, num_aiv=8),
-    **(dict(chain_rows=8) if direction == layout.Direction.BACKWARD else {}),
-  )
-  signals = signals_of(layer)
-  edges = coverage.Coverage(layer.image, signals).edges
-  assert len(edges) > 50
-  for task, giver in edges[:: len(edges) // 50]:
-    assert is_last_if_held(layer, signals, int(task), int(giver)), (task, giver)
-
-
 def test_without_a_routing_all_signals_count():
   # Given no signals, then puts of rows that this routing lacks count too.
   layer = tiny()
