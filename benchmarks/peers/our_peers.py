@@ -1,5 +1,6 @@
 """The megakernel: through numpy, and through the JAX front end."""
 
+import dataclasses
 import importlib.metadata
 
 import numpy as np
@@ -40,9 +41,12 @@ def _versions() -> dict[str, str]:
 class Numpy(peer.Peer):
   """Arrays of numpy; images are loaded, and arrays for results made, once."""
 
+  order = 'ascending'  # of sums
+
   def __init__(self, arrays):
     super().__init__(arrays)
     config, policy = _layer(arrays)
+    policy = dataclasses.replace(policy, accumulation_order=self.order)
     options = flow.host_options(config)
     self._kept = layer_call.kept(policy)
     self._read = layer_call.gradient_inputs(policy)
@@ -77,6 +81,17 @@ class Numpy(peer.Peer):
   @staticmethod
   def versions():
     return _versions()
+
+
+class EvenOdd(Numpy):
+  """Sums of bfloat16 in the order of AMX, which computes them where it is."""
+
+  order = 'even_odd_32'
+
+  def __init__(self, arrays):
+    if arrays['x'].dtype.name != 'bfloat16':
+      raise peer.CannotRun('an order of bfloat16')
+    super().__init__(arrays)
 
 
 class Jax(jax_peers._Jax):

@@ -22,6 +22,7 @@ from benchmarks.peers import peer as peer_lib
 PEERS = {
   'ours, numpy': ('our_peers', 'Numpy'),
   'ours, JAX': ('our_peers', 'Jax'),
+  'ours, even_odd_32': ('our_peers', 'EvenOdd'),
   'torch grouped_mm': ('torch_peers', 'TorchGrouped'),
   'torch loop': ('torch_peers', 'TorchLoop'),
   'Hugging Face': ('torch_peers', 'HuggingFace'),
