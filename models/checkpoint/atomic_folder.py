@@ -42,11 +42,33 @@ def writing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
 def write_file(path: pathlib.Path, content: bytes) -> None:
   """Writes a file; one that is there stays until the new one is on the disk."""
+  with replacing(path) as made:
+    made.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields the path of a file to write, which becomes `path` at the end.
+
+  One that is there stays until the new one is on the disk.
+  """
   made = path.with_name(f'{_UNFINISHED}{path.name}')
-  made.write_bytes(content)
-  _sync(made)
-  made.replace(path)
+  try:
+    yield made
+    _sync(made)
+    made.replace(path)
+  except BaseException:
+    made.unlink(missing_ok=True)
+    raise
   _sync(path.parent)
+
+
+def append(path: pathlib.Path, content: bytes) -> None:
+  """Adds to the end of a file; it is on the disk when this returns."""
+  with open(path, 'ab') as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def remove(path: pathlib.Path) -> None:

@@ -236,8 +236,7 @@ class _Run:
     atomic_folder.write_file(self.root / _METRICS, _lines(rows))
 
   def note(self, row: dict[str, Any]) -> None:
-    with open(self.root / _METRICS, 'a') as file:
-      file.write(_lines([row]).decode())
+    atomic_folder.append(self.root / _METRICS, _lines([row]))
 
   def save(self, state, rows: list[dict[str, Any]]) -> None:
     header = dict(

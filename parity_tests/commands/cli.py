@@ -261,7 +261,11 @@ def write(name: str, path: str, text: str) -> None:
   if target.is_file() or not target.exists():
     whole = target.with_name(f'.{target.name}.{os.getpid()}')
   try:
-    whole.write_text(text, encoding='utf-8')
+    with open(whole, 'w', encoding='utf-8') as file:
+      file.write(text)
+      if whole is not target:
+        file.flush()
+        os.fsync(file.fileno())
     if whole is not target:
       whole.replace(target)
   except OSError as error:

@@ -178,6 +178,10 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
   Raises:
     ValueError: names the argument.
   """
+  if request.cases is not None and any(pathlib.Path(request.cases).glob('*')):
+    raise ValueError(
+      f'cases: expected a folder that is empty, got {request.cases!r}'
+    )
   if request.fault is None:
     if request.fault_layer is not None:
       raise ValueError(
@@ -262,12 +266,10 @@ def _framework(pair: Pair) -> types.ModuleType:
   """Returns the side that runs a pair, if it knows the pair's layer.
 
   Raises:
-    ValueError: it does not, or the framework is not installed.
+    ImportError: the framework is not installed.
+    ValueError: the framework has no such layer.
   """
-  try:
-    side = importlib.import_module(_SIDES[pair.framework])
-  except ImportError as error:
-    raise ValueError(f'{pair.framework}: {error}') from error
+  side = importlib.import_module(_SIDES[pair.framework])
   side.moe_lib.named(pair.moe)
   return side
 

@@ -6,11 +6,13 @@ wrong before it is not held against it.
 
 from collections.abc import Mapping
 import dataclasses
+import pathlib
 import time
 from typing import Any, ClassVar
 
 import numpy as np
 
+from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
@@ -65,7 +67,8 @@ def not_finite(captured: Arrays) -> str:
 
 def save(path: str, captured: Arrays) -> None:
   """Writes a layer's inputs, as `hpmoe check --input` reads them."""
-  inputs_lib.save_safetensors(path, inputs_of(captured))
+  with atomic_folder.replacing(pathlib.Path(path)) as made:
+    inputs_lib.save_safetensors(made, inputs_of(captured))
 
 
 def write_case(
@@ -74,13 +77,14 @@ def write_case(
   """Writes a layer's case for kernels elsewhere, as `hpmoe export` does.
 
   Args:
-    out: the folder, empty or not there.
+    out: the folder, which is not there yet.
     path: file of the layer's inputs.
     captured: the same, dy if backward too.
     command: what it comes from.
   """
   asked = case_lib.Case(_direction(captured), input=path)
-  exported.write(out, asked, command=' '.join(command))
+  with atomic_folder.writing(out) as made:
+    exported.write(str(made), asked, command=' '.join(command))
 
 
 def judge_outputs(

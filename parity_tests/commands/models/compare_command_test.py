@@ -342,6 +342,7 @@ class TestRequests:
       ),
       (('--ranks=3',), 'ranks: expected a divisor'),
       (('--sequence=0',), 'sequence: expected'),
+      (('--cases=/',), "cases: expected a folder that is empty, got '/'"),
       (('--csv=/nowhere/x.csv',), 'csv: expected a file that can be written'),
     ],
   )

@@ -114,6 +114,7 @@ _EXTRA = ('jinja2>=3.1', 'matplotlib>=3.8', 'optax>=0.2.4', 'tokenizers>=0.22')
     ('mindspore', 'train --framework=mindspore --steps=1 --out=run'),
     ('tokenizers', 'generate --from=run/model'),
     ('mindspore', 'generate --framework=mindspore --from=run/model'),
+    ('mindspore', 'compare --right=mindspore:host'),
     ('jinja2', 'generate --chat --from=run/model'),
     ('matplotlib', 'timeline --png=t.png'),
     ('matplotlib', 'tune --png=t.png'),
