@@ -22,6 +22,7 @@ class Memory:
     stage: its number.
     weights, gradients, optimizer: of its parameters.
     activations: kept for micro-batches in flight, and at work.
+    host: what of them lies in the host, for each device.
   """
 
   stage: int
@@ -29,10 +30,11 @@ class Memory:
   gradients: float
   optimizer: float
   activations: float
+  host: float = 0.0
 
   @property
   def total(self) -> float:
-    """All of it."""
+    """All but what lies in the host."""
     return self.weights + self.gradients + self.optimizer + self.activations
 
 
@@ -56,11 +58,11 @@ def memories(
 ) -> tuple[Memory, ...]:
   """Returns what a device of each stage holds."""
   kept = unit_costs.of_chunks(setting, plan, held, lambda u: u.kept)
-  if plan.offload:  # The rest is in the host, but for two units on their way.
-    active = np.full(plan.pp, 2 * max(u.kept for u in held.values()))
-  else:
-    flying = pipeline.in_flight(plan.pp, plan.vpp, setting.micros(plan))
-    active = (kept * flying.T).sum(0)
+  flying = pipeline.in_flight(plan.pp, plan.vpp, setting.micros(plan))
+  active, host = (kept * flying.T).sum(0), np.zeros(plan.pp)
+  if plan.offload:  # But for two units on their way.
+    host = active
+    active = np.minimum(active, 2 * max(u.kept for u in held.values()))
   active = active + max(u.working for u in held.values())
   shared, experts = parameters(setting, plan, held)
   whole = shared + experts
@@ -71,6 +73,7 @@ def memories(
     states.gradient * whole,
     states.optimizer * apart,
     active,
+    host,
   )
   return tuple(Memory(s, *map(float, row)) for s, row in enumerate(rows))
 

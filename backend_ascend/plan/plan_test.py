@@ -92,7 +92,9 @@ class TestMemory:
     setting = _setting()
     plan = Plan(offload=True)
     (memory,) = memory_lib.memories(setting, plan, _costs(setting).held(plan))
+    # Two units on their way; the host has all.
     assert memory.activations == 2 * self.MOE
+    assert memory.host == self.DENSE + 2 * self.MOE + self.HEAD
 
 
 class TestConservation:

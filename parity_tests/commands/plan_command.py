@@ -47,7 +47,7 @@ def _define_plan(f: flags.FlagValues) -> None:
     'model',
     'Model: a config.json, a folder with one, or one of '
     f'{", ".join(config_lib.names())}.',
-    'deepseek_v3',
+    'qwen3_30b_a3b',
   )
   for name, _, least, text in _SIZES:
     cli.option(f, name, f"{text} Default: the model's.", kind=int, least=least)
@@ -155,11 +155,13 @@ def _model(f: flags.FlagValues):
   from hpmoe.models import plan_sizes
   from hpmoe.models.checkpoint import config_file
 
-  if pathlib.Path(f.model).is_dir():
-    _, config = config_file.read(pathlib.Path(f.model))
+  name, folder = f.model, pathlib.Path(f.model)
+  if folder.is_dir():
+    _, config = config_file.read(folder)
+    name = folder.resolve().name
   else:
-    config = config_lib.load(f.model)
-  model = plan_sizes.of(config, f.model)
+    config = config_lib.load(name)
+  model = plan_sizes.of(config, name)
   given: dict[str, Any] = {
     field: f[name].value
     for name, field, _, _ in _SIZES

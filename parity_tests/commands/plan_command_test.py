@@ -15,6 +15,8 @@ _SMALL = (
   '--micro_batch=1,2',
 )
 
+_DEEPSEEK = '--model=deepseek_v3'
+
 
 def test_a_ranking_as_text_data_and_picture(capsys, tmp_path):
   json_path, png = tmp_path / 'plan.json', tmp_path / 'plan.png'
@@ -83,10 +85,19 @@ def test_a_folder_and_what_a_plan_may_be(capsys, tmp_path):
     (['--machine=host'], 'machine: expected one that says its `memory`'),
     (['--machine=hopper', '--moe=fused'], 'moe: expected operators on hopper'),
     (['--states=1,2'], 'states: expected three numbers, such as 2,4,12'),
-    (['--devices=8'], 'devices: expected enough for deepseek_v3'),
-    (['--layers=3'], 'layers: expected more than the 3 without experts'),
-    (['--dense_layers=61'], 'dense_layers: expected fewer than layers=61'),
-    (['--top_k=300'], 'top_k: expected at most experts=256, got 300'),
+    (['--devices=8', _DEEPSEEK], 'devices: expected enough for deepseek_v3'),
+    (
+      ['--layers=3', _DEEPSEEK],
+      'layers: expected more than the 3 without experts',
+    ),
+    (
+      ['--dense_layers=61', _DEEPSEEK],
+      'dense_layers: expected fewer than layers=61',
+    ),
+    (
+      ['--top_k=300', _DEEPSEEK],
+      'top_k: expected at most experts=256, got 300',
+    ),
     (['--nodes=2'], 'nodes: expected --exchange=nodes beside it'),
     (['--memory_share=2'], 'memory_share: expected more than 0'),
     (['--offload', '--machine=ascend_a2'], 'offload: expected a machine'),

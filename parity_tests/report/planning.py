@@ -11,6 +11,8 @@ from hpmoe.backend_ascend.plan import unit_costs
 from hpmoe.parity_tests.report import text_table
 
 _GB = 1e9
+# Of a step: what is no more than rounding is not told.
+_NOTHING = 1e-9
 _HEADS = (
   'rank',
   'TP',
@@ -110,7 +112,7 @@ class Planned:
     rows = [
       (name, f'{took:.3g}', f'{100 * took / whole:.1f}%')
       for name, took in parts.items()
-      if took
+      if took > _NOTHING * whole
     ]
     memory = self.found.ranked[0].memory
     held = ', '.join(
@@ -120,6 +122,7 @@ class Planned:
     return (
       f'{text_table.text(("rank 1, average stage", "s", "share"), rows)}\n'
       f'GB of a device of stage {memory.stage}, the fullest: {held}'
+      + (f'; in the host {memory.host / _GB:.1f}' if memory.host else '')
     )
 
   def _counted(self) -> str:
