@@ -118,10 +118,10 @@ def simulate(
   ]
   ends: dict[tuple[bool, int, int], float] = {}
   told: list[list[tuple[Step, float, float]]] = [[] for _ in orders]
-  clock, waiting = [0.0] * stages, set(range(stages))
-  while waiting:
-    for stage in sorted(waiting):
-      steps, done = orders[stage], told[stage]
+  clock, left = [0.0] * stages, sum(map(len, orders))
+  while left:
+    before = left
+    for stage, (steps, done) in enumerate(zip(orders, told)):
       while len(done) < len(steps):
         step = steps[len(done)]
         ready = _ready(step, ends, last, hop)
@@ -133,8 +133,9 @@ def simulate(
           start + took
         )
         done.append((step, start, clock[stage]))
-      if len(done) == len(steps):
-        waiting.discard(stage)
+        left -= 1
+    if left == before:
+      raise RuntimeError('orders: expected one that ends, got stages that wait')
   return Timed(max(clock), tuple(map(tuple, told)))
 
 
