@@ -190,6 +190,13 @@ class TestTimes:
     assert forward.seconds == pytest.approx(4.0)
     assert backward.seconds == pytest.approx(6.0)
 
+  def test_what_is_hidden_hides_nothing_else(self):
+    # Four of six hide an exchange, and two are left for TP's eight.
+    one = unit_costs.Pass(compute=3.0, exchange=2.0, tensor=4.0)
+    both = unit_costs._exposed((one, one), frozenset({'exchange', 'tensor'}))
+    assert [p.exchange for p in both] == [0, 0]
+    assert [p.tensor for p in both] == [pytest.approx(3.0)] * 2
+
 
 class TestRefusals:
   @pytest.mark.parametrize(

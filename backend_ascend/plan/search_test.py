@@ -30,18 +30,25 @@ ONLY = dict(pad=(0, 2), recompute=('none', 'cheap'), micro_batch=(1, 2))
 
 
 def test_the_ranking_is_that_of_trying_all():
+  # Given a setting in which bounds have another order than times, when the
+  # fastest are searched, then they are those of all timed for good.
+  setting = dataclasses.replace(SETTING, overlap=frozenset(), global_batch=8)
   layers = moe_layer.Timer(A3)
-  found = search_lib.search(SETTING, layers, top=6, only=ONLY)
-  costs = unit_costs.Costs(SETTING, layers)
+  found = search_lib.search(setting, layers, top=6, only=ONLY)
+  costs = unit_costs.Costs(setting, layers)
   timed = [
     step_lib.cost(costs, plan)
-    for plan in search_lib.plans(SETTING, ONLY)
-    if not SETTING.refusal(plan)
+    for plan in search_lib.plans(setting, ONLY)
+    if not setting.refusal(plan)
   ]
   assert found.plans - found.refused == len(timed) > 100
   best = sorted(timed, key=lambda one: (one.seconds, one.plan))[:6]
   assert [c.seconds for c in found.ranked] == [c.seconds for c in best]
   assert found.layers < len(layers.times)
+  bounds = unit_costs.Costs(setting, moe_layer.Roofline(A3))
+  first = [step_lib.cost(bounds, one.plan, exact=False) for one in timed]
+  by_bound = sorted(first, key=lambda one: (one.seconds, one.plan))[:6]
+  assert [c.plan for c in by_bound] != [c.plan for c in best]
 
 
 def test_plans_are_different_and_make_all_devices():
