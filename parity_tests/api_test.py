@@ -167,13 +167,7 @@ class TestCheck:
     ('answer', 'said'),
     [
       (3, "expected a mapping with 'y', got int"),
-      ({}, r"expected 'y', got \[\]"),
       ({'y': 'no array'}, 'y: expected float32'),
-      (
-        {'y': np.zeros((2, 16, 31), np.float32)},
-        r'y: expected float32 \[2, 16',
-      ),
-      ({'y': np.zeros((2, 16, 32), np.float64)}, 'y: expected float32'),
     ],
   )
   def test_an_answer_that_is_none_is_refused(self, answer, said):
@@ -212,26 +206,6 @@ class TestValuesOfTheCaller:
 
     report = hpmoe.check(same, hpmoe.Case(input=arrays), lanes=['bounded'])
     assert report.passed
-
-  @pytest.mark.parametrize(
-    ('change', 'said'),
-    [
-      (dict(bias=np.ones(3)), 'bias: expected x, .*, w_down and maybe dy, got'),
-      (dict(x=np.ones((2, 16, 31), np.float32)), 'w_gate_up: expected float32'),
-      (dict(x=np.ones((2, 16, 32), np.float64)), 'x: expected one of'),
-      (dict(topk_ids=np.zeros((2, 16, 2), np.int32)), 'topk_ids: .*twice'),
-    ],
-  )
-  def test_that_are_no_layer_are_named(self, change, said):
-    case = hpmoe.Case(input=self._arrays() | change)
-    with pytest.raises(ValueError, match=said):
-      hpmoe.check(right, case)
-
-  def test_that_lack_one(self):
-    arrays = self._arrays()
-    del arrays['w_down']
-    with pytest.raises(ValueError, match='w_down: expected'):
-      hpmoe.check(right, hpmoe.Case(input=arrays))
 
 
 class TestAssertParity:

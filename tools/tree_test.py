@@ -7,8 +7,6 @@ import pathlib
 import re
 import tomllib
 
-import pytest
-
 from hpmoe.tools import import_graph
 
 ROOT = import_graph.ROOT
@@ -84,18 +82,17 @@ class TestFolders:
 
 
 class TestBuildFiles:
-  @pytest.mark.parametrize('folder', INSIDE)
-  def test_every_folder_makes_its_targets(self, folder):
-    made = calls(ROOT / folder / 'BUILD')
-    assert ('floor' if folder in FLOORS else 'room') in made
-
-  @pytest.mark.parametrize('floor', FLOORS)
-  def test_a_floor_lists_its_rooms(self, floor):
-    inside = {f[len(floor) + 1 :] for f in INSIDE if f.startswith(f'{floor}/')}
-    listed = strings(ROOT / floor / 'BUILD')
-    assert {
-      s for s in listed if (ROOT / floor / s / 'BUILD').exists()
-    } == inside
+  def test_every_folder_makes_its_targets_and_a_floor_lists_its_rooms(self):
+    for folder in INSIDE:
+      made = calls(ROOT / folder / 'BUILD')
+      assert ('floor' if folder in FLOORS else 'room') in made, folder
+    for floor in FLOORS:
+      inside = {
+        f[len(floor) + 1 :] for f in INSIDE if f.startswith(f'{floor}/')
+      }
+      listed = strings(ROOT / floor / 'BUILD')
+      rooms_ = {s for s in listed if (ROOT / floor / s / 'BUILD').exists()}
+      assert rooms_ == inside, floor
 
   def test_bazel_reads_a_floor_under_one_name(self):
     ignored = (ROOT / '.bazelignore').read_text().split()

@@ -328,9 +328,9 @@ def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'lucky.py').write_text(
     'import numpy as np\n'
-    'from hpmoe.parity_tests.examples import fused_moe\n'
+    'from hpmoe.parity_tests.candidates import numpy_kernel_testing\n'
     'def forward(inputs, config, policy):\n'
-    '  y = fused_moe.fused_moe(inputs, config, policy)["y"]\n'
+    '  y = numpy_kernel_testing.moe(inputs, config, policy)["y"]\n'
     '  total = np.empty(9 << 20, np.float32)[:y.size].reshape(y.shape)\n'
     '  total += y\n'
     '  return dict(y=total)\n'

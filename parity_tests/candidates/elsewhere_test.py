@@ -135,15 +135,18 @@ def _module(path: str):
   return module
 
 
-@pytest.mark.parametrize(
-  'kind',
-  [_python, user_candidate.Subprocess, _called],
-  ids=('python', 'candidate', 'called'),
-)
 class TestABackwardPassThatRecomputes:
   # Given: it returns y alone, and reads nothing that the forward pass saved.
 
-  @pytest.mark.parametrize('direction', ('both', 'backward'))
+  @pytest.mark.parametrize(
+    ('kind', 'direction'),
+    [
+      (_python, 'both'),
+      (user_candidate.Subprocess, 'backward'),
+      (_called, 'both'),
+    ],
+    ids=('python', 'candidate', 'called'),
+  )
   def test_is_judged_by_what_it_may_have_recomputed(
     self, program, kind, direction
   ):
@@ -152,15 +155,16 @@ class TestABackwardPassThatRecomputes:
     assert report.verdict == verdicts.PASS
     assert 'recomputes' not in report_lib.notes(report)
 
-  def test_is_told_to_say_so(self, program, kind):
+  def test_is_told_to_say_so(self, program):
     program()
-    report = _check(kind('kernel.py:silent'), direction='both')
+    report = _check(_called('kernel.py:silent'), direction='both')
     assert report.first_failure.stage == 'd_w_down'
     assert 'function.backward.recomputes = True' in report_lib.notes(report)
 
-  def test_may_be_wrong(self, program, kind):
+  def test_may_be_wrong(self, program):
     program()
-    report = _check(kind('kernel.py:again_and_wrong'), direction='both')
+    wrong = user_candidate.Subprocess('kernel.py:again_and_wrong')
+    report = _check(wrong, direction='both')
     assert report.first_failure.stage == 'd_w_gate_up'
     assert 'recomputes' not in report_lib.notes(report)
 

@@ -114,12 +114,12 @@ class TestSameBits:
       (*pair, num_ranks, ('forward', 'backward')[(i + j) % 2])
       for i, pair in enumerate(PAIRS)
       for j, num_ranks in enumerate(LAYERS)
+      if (i + j) % 3 < 2
     ],
   )
   def test_as_in_one_process(self, storage, grain, data, num_ranks, direction):
     # Given a layer, when each rank runs in a process of its own, then every
-    # tensor has the SHA-256 of one process.  `test_all_of_it` has the other
-    # direction of each.
+    # tensor has the SHA-256 of one process.  `test_all_of_it` has the rest.
     _compare(direction, num_ranks, storage, grain, data)
 
   @pytest.mark.slow
@@ -235,39 +235,47 @@ def _other_image(job: pathlib.Path) -> None:
   path.write_bytes(testing.compile_layer(LAYERS[4], row_block=8))
 
 
+def _bad_input(job: pathlib.Path) -> None:
+  path = mpi_job.folder(job, 3) / 'inputs' / 'x.npy'
+  x = np.load(path)
+  x[5, 1] = np.nan
+  np.save(path, x)
+
+
+_KILLED = 'was killed by signal 9'
+_VERSION = f'expected the image version {layout.VERSION} of ranks 0, 1, 3'
+
+
 @needs_mpi
 class TestFailures:
-  @pytest.mark.parametrize('puts', [0, 7])
-  def test_killed_in_the_launch(self, failing, puts):
-    # Given a rank that is killed at a put, when the others wait for it, then
-    # each ends with an error that names it.
-    error = failing.run(drills={2: ('killed_at_put', puts)})
+  @pytest.mark.parametrize(
+    ('rank', 'drill', 'edit', 'text'),
+    [
+      # At a put, when the others wait for it.
+      (2, ('killed_at_put', 0), None, f'{_KILLED} while putting to rank'),
+      (2, ('killed_at_put', 7), None, f'{_KILLED} while putting to rank'),
+      # When the others are in MPI_Init, which waits for it without end: their
+      # keepers end them.
+      (1, ('killed_before_mpi', 0), None, _KILLED),
+      (2, None, _other_version, _VERSION),
+      (1, None, _other_image, 'expected the image crc32'),
+      (3, None, _bad_input, 'x: expected finite values, got nan at (5, 1)'),
+    ],
+  )
+  def test_each_rank_ends_with_an_error_that_names_it(
+    self, failing, rank, drill, edit, text
+  ):
+    drills = {rank: drill} if drill else {}
+    error = failing.run(edit or (lambda job: None), drills=drills)
 
-    _says(error, 2, 'rank 2 was killed by signal 9 while putting to rank')
-
-  def test_killed_before_mpi(self, failing):
-    # Given a rank that dies when the others are in MPI_Init, which waits for it
-    # without end, when their keepers see it, then they end them.
-    error = failing.run(drills={1: ('killed_before_mpi', 0)})
-
-    _says(error, 1, 'rank 1 was killed by signal 9')
+    between = ' ' if drill else ': '
+    _says(error, rank, f'rank {rank}{between}{text}')
 
   def test_never_starts(self, failing):
     error = failing.run(drills={3: ('never_starts', 0)})
 
     _says(error, 3, 'rank 3 did not start')
     assert all('within 5 s' in ending.text for ending in error.endings)
-
-  def test_another_image_version(self, failing):
-    error = failing.run(_other_version)
-
-    expected = f'expected the image version {layout.VERSION} of ranks 0, 1, 3'
-    _says(error, 2, f'rank 2: {expected}')
-
-  def test_another_image(self, failing):
-    error = failing.run(_other_image)
-
-    _says(error, 1, 'rank 1: expected the image crc32')
 
   def test_shared_memory_too_small(self, failing):
     # Given room for MPI and the windows of two ranks, when four start, then
@@ -349,17 +357,6 @@ class TestFailures:
     process.wait()
 
     Failing(job).check_nothing_left(before)
-
-  def test_bad_input_of_one_rank(self, failing):
-    def edit(job):
-      path = mpi_job.folder(job, 3) / 'inputs' / 'x.npy'
-      x = np.load(path)
-      x[5, 1] = np.nan
-      np.save(path, x)
-
-    error = failing.run(edit)
-
-    _says(error, 3, 'rank 3: x: expected finite values, got nan at (5, 1)')
 
 
 class TestWithoutMpi:

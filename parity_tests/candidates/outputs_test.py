@@ -23,7 +23,6 @@ from hpmoe.parity_tests.judge import trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import presets
-from hpmoe.reference.contract import tensors as tensors_lib
 
 CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
 LAYOUTS = layouts.of(
@@ -348,26 +347,6 @@ def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
       assert words.startswith('right as with ' + said) == bool(said), words
 
 
-@pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
-def test_saved_rows_are_read_as_they_were_written(tmp_path, per_rank):
-  laid = layouts.of(
-    dict(
-      expert_in='R N D, aligned 8',
-      gate_up='R N 2F, order ids' if per_rank else 'E C 2F, up_gate, pad C 4',
-      activation='M K F',
-      returned='A D',
-      dy='D M',
-    )
-  )
-  case = _export(tmp_path / 'case', per_rank, laid)
-  for data in case.data:
-    found, made = case.inputs(data).arrays, _made(data).arrays
-    assert {*found} == {*made} and {*laid} <= {*made}
-    for name, array in made.items():
-      assert found[name].dtype == array.dtype
-      assert found[name].tobytes() == array.tobytes(), name
-
-
 # Of tensors that are no rows: an element of ours that is wrong.
 _OTHERS = (
   ('y', 'M D, pad M 40', (1, 3, 5)),
@@ -681,33 +660,6 @@ def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
   narrow = weights == 'bfloat16'
   assert (report.verdict == verdicts.PASS) == narrow
   assert ('topk_weights' in case.facts) == narrow
-
-
-@pytest.mark.parametrize('skips', (True, False))
-def test_slots_that_are_not_used_add_nothing(tmp_path, skips):
-  # given: inputs of a dump, of whose slots every third has id -1, and a kernel
-  # that leaves them out, or takes -1 for the last expert.
-  made = _made('real').arrays
-  given = {n: np.asarray(made[n]) for n in tensors_lib.INPUTS}
-  ids = given['topk_ids'].copy()
-  ids.reshape(-1)[::3] = -1
-  asked = case_lib.Case('forward', input={**given, 'topk_ids': ids})
-  bench = bench_lib.Bench(asked, keep=True)
-  every = {d: bench.read_by(asked.passes, d) for d in inputs_lib.DATA}
-  real, held = every['real'], every['real'].arrays
-  assert real.facts['unused_slots'] == (ids == -1).sum()
-  case = folder.write(tmp_path / 'case', 'forward', every)
-  np.testing.assert_array_equal(case.inputs().arrays['topk_ids'], ids)
-  config = real.config
-  if not skips:
-    config = dataclasses.replace(config, capacity=None)
-    held = held | {'topk_ids': np.where(ids < 0, np.int32(7), ids)}
-  y = trial.Kernel().forward(config, real.policy, held)['y']
-  _save_whole(tmp_path / 'out', case, 'real', {'y': y})
-
-  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
-
-  assert (report.verdict == verdicts.PASS) == skips
 
 
 def test_outputs_need_their_case(tmp_path):

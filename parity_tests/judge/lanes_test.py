@@ -440,10 +440,9 @@ def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
   assert [r.verdict for r in results] == [verdicts.PASS, verdicts.FAIL]
 
 
-@pytest.mark.parametrize('placement', ('combine', 'before_down'))
-def test_golden_rows_are_the_oracles_in_float64(placement):
+def test_golden_rows_are_the_oracles_in_float64():
   # Given a layer in float32, when each stage is computed from x alone,
-  made = dataclasses.replace(REQUEST.case, placement=placement).make()
+  made = dataclasses.replace(REQUEST.case, placement='before_down').make()
   with test_util.x64():
     arguments = (jax.numpy.asarray(made.arrays[n]) for n in tensors.INPUTS)
     expected = layer.forward(made.config, made.policy.golden(), *arguments)

@@ -76,7 +76,6 @@ def _twice(function, name):
     (layer, 'forward', 'forward', 'y'),
     (layer_grad, 'backward', 'backward', 'd_topk_weights'),
     (stages, '_STAGES', 'backward', 'd_topk_weights'),
-    (stages, '_STAGES', 'forward', 'y'),
   ],
   ids=lambda value: value if isinstance(value, str) else '',
 )

@@ -155,21 +155,6 @@ def test_the_tile_of_a_wrong_scale_is_named():
   assert failure.index[-1] == 2 * 72 - 1
 
 
-@pytest.mark.parametrize(
-  'wrong, form',
-  [
-    ('of the next block', 'int4_32'),
-    ('transposed', 'mxfp4'),
-    ('not of the tail', 'mxfp4'),
-    ('an exponent off', 'int8_channel'),
-  ],
-)
-@pytest.mark.slow
-def test_a_wrong_scale_fails_lane_exact(wrong, form):
-  report = _judged(form, quantised_testing.Kernel(wrong=wrong), 'exact')
-  assert report.first_failure.stage == 'gate_up'
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('form', ('int8_channel', 'uint4_64', 'mxfp4'))
 def test_no_control_passes_in_any_lane(form):
@@ -328,7 +313,7 @@ def test_the_oracle_quantises_rows(form, rows, how):
 
 
 @pytest.mark.parametrize(
-  'form, rows, how', _some(2, *quantised_testing.DYNAMIC)
+  'form, rows, how', _some(1, *quantised_testing.DYNAMIC)
 )
 def test_a_right_quantiser_of_rows_passes(form, rows, how):
   report = _judged(
@@ -372,7 +357,7 @@ def test_a_wrong_quantiser_of_rows_is_located(form, rows, how):
 )
 # Values of more digits than bfloat16 has.
 @pytest.mark.parametrize(
-  'form', _some(1, 'uint4_64', 'int8_channel', 'int8_channel_bf16', 'int4_32')
+  'form', _some(1, 'int4_32', 'uint4_64', 'int8_channel', 'int8_channel_bf16')
 )
 def test_where_a_scale_multiplies_is_a_rounding_point(
   form, policy, where, told

@@ -134,8 +134,10 @@ def test_our_backend_refuses_them():
   told = '^routing: expected one that uses every slot with backend_ascend'
   with pytest.raises(ValueError, match=told):
     check.run(check.Request(CASE))
-  arrays = CASE.make().arrays
-  given = {name: arrays[name] for name in tensors.INPUTS}
+  made = CASE.make()
+  unused = (made.arrays['topk_ids'] == -1).sum()
+  assert made.facts['unused_slots'] == unused > 0
+  given = {name: made.arrays[name] for name in tensors.INPUTS}
   told = r'topk_ids: expected ids in \[0, 8\), got -1 at rank'
   with pytest.raises(ValueError, match=told):
     check.run(check.Request(case_lib.Case('forward', input=given)))

@@ -161,17 +161,16 @@ class TestDamage:
     assert answer(path.parent) == 1
     assert answer(path.parent) == 0
 
-  @pytest.mark.parametrize('at', [0, 20, 2000, -40, -1])
-  def test_a_changed_byte(self, path, at):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-    self.mended(path)
-
-  @pytest.mark.parametrize('size', [0, 10, 1000])
-  def test_a_part(self, path, size):
-    path.write_bytes(path.read_bytes()[:size])
-    self.mended(path)
+  def test_a_changed_byte_or_a_part(self, path):
+    whole = path.read_bytes()
+    damaged = [whole[:size] for size in (0, 10, 1000)]
+    for at in (0, 20, 2000, -40, -1):
+      data = bytearray(whole)
+      data[at] ^= 1
+      damaged.append(data)
+    for data in damaged:
+      path.write_bytes(data)
+      self.mended(path)
 
   def test_a_folder_in_its_place(self, path):
     path.unlink()
@@ -343,18 +342,10 @@ class TestAnswers:
     monkeypatch.setattr(programs, name, lambda: other)
     assert self.loads(path.parents[1], monkeypatch) == 1
 
-  @pytest.mark.parametrize('at', [0, 20, 2000, -40, -1])
-  def test_that_are_damaged_are_computed_again(self, path, monkeypatch, at):
-    data = bytearray(path.read_bytes())
-    data[at % len(data)] ^= 1
-    path.write_bytes(data)
+  def test_that_are_damaged_are_computed_again(self, path, monkeypatch):
+    path.write_bytes(path.read_bytes()[:-1])
     assert self.loads(path.parents[1], monkeypatch) == 1
     assert self.loads(path.parents[1], monkeypatch) == 0
-
-  @pytest.mark.parametrize('size', [0, 10, -1])
-  def test_that_are_cut_are_computed_again(self, path, monkeypatch, size):
-    path.write_bytes(path.read_bytes()[:size])
-    assert self.loads(path.parents[1], monkeypatch) == 1
 
   def test_under_another_name_are_not_believed(self, path, monkeypatch):
     folder, data = path.parents[1], path.read_bytes()

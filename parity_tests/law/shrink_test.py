@@ -53,24 +53,6 @@ def test_ranks_and_width_of_shared_experts_are_cut():
   )
 
 
-@pytest.mark.parametrize(
-  'bug', ['halves', pytest.param('tail', marks=pytest.mark.slow)]
-)
-def test_a_case_is_made_small(bug):
-  # given
-  kernel, stage, said = bugs_testing.TWENTY[bug]
-
-  # when
-  [found] = shrink.shrink(request(kernel, LITTLE))
-
-  # then
-  sizes = found.layer.sizes
-  assert found.failure.stage == stage
-  assert said.split('; ')[0] in found.failure.pattern
-  assert sizes['R'] == sizes['E'] == sizes['K'] == 1
-  assert max(sizes['T'], sizes['D'], sizes['F']) <= 4
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('bug', bugs_testing.TWENTY)
 def test_cases_of_some_ranks_are_made_small(bug):
@@ -196,6 +178,9 @@ def test_the_folder_shows_it_without_us(tmp_path, capsys):
   shrink.write([found], str(out), 'shrink')
 
   # then
+  sizes = found.layer.sizes
+  assert sizes['R'] == sizes['E'] == sizes['K'] == 1
+  assert max(sizes['T'], sizes['D'], sizes['F']) <= 4
   assert 'topk_weights was left out' in shrink.text([found], str(out))
   assert folder_lib.read(out).config.num_experts == 1
   alone = tmp_path / 'alone'

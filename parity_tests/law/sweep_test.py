@@ -35,61 +35,59 @@ def test_every_case_is_run_and_passes():
   assert '4 of 4 cases pass' in sweep.summary(cases)
 
 
-def test_cuts_of_the_weight_gradients_are_covered():
-  plan = dataclasses.replace(
-    PLAN,
-    direction='backward',
-    routings=('zipf',),
-    event_grains=('row_block',),
-    chain_rows=(None, 16),
-    weight_grad_orders=('interleaved', 'last'),
-  )
-
-  cases = sweep.run(plan, lambda line: None)
-
-  assert len(cases) == plan.cases == 4
-  assert {(c.chain_rows, c.weight_grad_order) for c in cases} == {
-    (rows, order)
-    for rows in plan.chain_rows
-    for order in plan.weight_grad_orders
-  }
-  assert {c.verdict for c in cases} == {'pass'}
-  assert 'd_w_down' in cases[0].worst_ulp and 'y' not in cases[0].worst_ulp
-
-
-def test_orders_of_accumulation_are_covered_where_a_dtype_has_them():
-  plan = dataclasses.replace(
-    PLAN,
-    direction='forward',
-    dtypes=('float32', 'bfloat16'),
-    routings=('zipf',),
-    event_grains=('row_block',),
-    accumulation_orders=('ascending', 'even_odd_32'),
-  )
-
-  cases = sweep.run(plan, lambda line: None)
-
-  assert len(cases) == plan.cases
-  assert [(c.dtype, c.accumulation_order, c.judged) for c in cases] == [
-    ('float32', 'ascending', 'all lanes'),
-    ('bfloat16', 'ascending', 'all lanes'),
-    ('bfloat16', 'even_odd_32', 'all lanes'),
-  ]
-  assert {c.verdict for c in cases} == {'pass'}
-
-
-def test_relay_is_covered():
-  # Given both, when swept, then a relayed layer has the bits of the other.
-  cases = sweep.run(
-    dataclasses.replace(
-      PLAN, routings=('zipf',), event_grains=('row_block',), relay=(False, True)
+@pytest.mark.parametrize(
+  ('changed', 'expected'),
+  [
+    (
+      dict(
+        direction='backward',
+        chain_rows=(None, 16),
+        weight_grad_orders=('interleaved', 'last'),
+      ),
+      [
+        dict(chain_rows=rows, weight_grad_order=order)
+        for rows in (None, 16)
+        for order in ('interleaved', 'last')
+      ],
     ),
-    lambda line: None,
-  )
-  assert [(c.relay, c.verdict, c.judged) for c in cases] == [
-    (False, 'pass', 'all lanes'),
-    (True, 'pass', 'same bits'),
-  ]
+    # Of a dtype that has it.
+    (
+      dict(
+        direction='forward',
+        dtypes=('float32', 'bfloat16'),
+        accumulation_orders=('ascending', 'even_odd_32'),
+      ),
+      [
+        dict(dtype=dtype, accumulation_order=order, judged='all lanes')
+        for dtype, order in (
+          ('float32', 'ascending'),
+          ('bfloat16', 'ascending'),
+          ('bfloat16', 'even_odd_32'),
+        )
+      ],
+    ),
+    # A relayed layer has the bits of the other.
+    (
+      dict(relay=(False, True)),
+      [
+        dict(relay=False, judged='all lanes'),
+        dict(relay=True, judged='same bits'),
+      ],
+    ),
+  ],
+  ids=('weight_gradients', 'orders', 'relay'),
+)
+def test_what_a_plan_lists_is_covered(changed, expected):
+  one = dict(routings=('zipf',), event_grains=('row_block',))
+  plan = dataclasses.replace(PLAN, **one | changed)
+
+  cases = sweep.run(plan, lambda line: None)
+
+  assert len(cases) == plan.cases == len(expected)
+  assert {case.verdict for case in cases} == {'pass'}
+  for case, fields in zip(cases, expected, strict=True):
+    assert fields.items() <= vars(case).items()
+    assert ('d_w_down' in case.worst_ulp) == (plan.direction != 'forward')
 
 
 @pytest.mark.parametrize('guilty', (passes.FORWARD, passes.BACKWARD))

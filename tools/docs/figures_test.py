@@ -3,8 +3,6 @@
 import collections
 import re
 
-import pytest
-
 from hpmoe.tools.docs import figures
 
 NAMES = sorted(path.stem for path in figures.FIGURES.glob('*.json'))
@@ -74,9 +72,9 @@ def _leads(page: str, target: str, text: str) -> bool:
 
 
 class TestPages:
-  @pytest.mark.parametrize('page', PAGES)
-  def test_has_the_figures_of_the_data(self, page):
-    assert figures.filled(PAGES[page]) == PAGES[page], 'make docs writes it'
+  def test_have_the_figures_of_the_data(self):
+    stale = [p for p, text in PAGES.items() if figures.filled(text) != text]
+    assert not stale, 'make docs writes them'
 
   def test_another_figure_is_written_anew(self):
     name = NAMES[0]
@@ -113,9 +111,9 @@ class TestPages:
 
 
 class TestFigures:
-  @pytest.mark.parametrize('name', NAMES)
-  def test_say_how_they_were_measured(self, name):
-    assert not unsourced(figures.load(name))
+  def test_say_how_they_were_measured(self):
+    lacking = {name: unsourced(figures.load(name)) for name in NAMES}
+    assert not {name: lines for name, lines in lacking.items() if lines}
 
   def test_what_is_missing_is_named(self):
     held = dict(runs=[figures.run('echo')], columns=['a', 'b'], rows=[['1']])
