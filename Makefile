@@ -317,7 +317,8 @@ $(GALLERY)/gallery.stamp: tools/gallery/requirements.txt
 .PHONY: test-torch
 test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
-	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py
+	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py \
+	  backend_ascend/frontends/npus/torch_npus_torch_test.py
 
 .PHONY: docs
 docs: $(VENV)/core.stamp

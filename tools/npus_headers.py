@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         file=sys.stderr,
       )
       return 2
-  return check(pathlib.Path(_ACL.value), pathlib.Path(_SHMEM.value))
+  return check(*(pathlib.Path(f.value or '') for f in (_ACL, _SHMEM)))
 
 
 if __name__ == '__main__':

@@ -32,14 +32,14 @@ F32 = POLICIES['float32-combine']
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 
 
-def launched(inputs, dy, policy=F32, config=CONFIG):
+def launched(inputs, dy, policy=F32, config=CONFIG, launch=runtime.launch):
   """Returns y and the gradients that the runtime computes, by name."""
   options = dict(row_block=8, col_block=16, num_aic=2, num_aiv=3)
-  out = runtime.launch(testing.compile_layer(config, policy, **options), inputs)
+  out = launch(testing.compile_layer(config, policy, **options), inputs)
   unread = ['x'] + ['returned'] * (policy.placement in tensors.EARLY)
   saved = ('expert_in', 'gate_up', 'activation', 'returned')
   given = inputs | {n: out[n] for n in saved} | dict(dy=dy)
-  grads = runtime.launch(
+  grads = launch(
     testing.compile_grad(config, policy, **options),
     {n: a for n, a in given.items() if n not in unread},
   )

@@ -52,10 +52,13 @@ class _Held:
     """Returns ranks that can launch an image."""
     if self.ranks is None or self._known is not image:
       self.close()
-      self._start(owner, image)
+      self.ranks = self._start(owner, image)
+      self._known = image
     return self.ranks
 
-  def _start(self, owner: 'Npus', image: image_lib.Image) -> None:
+  def _start(
+    self, owner: 'Npus', image: image_lib.Image
+  ) -> local_ranks.LocalRanks:
     num_ranks = image.config.num_ranks
     folder = pathlib.Path(owner.npus).absolute()
     library, kernel, environment = folder / LIBRARY, folder / KERNEL, {}
@@ -64,7 +67,7 @@ class _Held:
       twin = self._stack.enter_context(rehearsal.Rehearsal(num_ranks, options))
       library, kernel, environment = twin.library, twin.kernel, twin.environment
       self.twin = twin
-    self.ranks = self._stack.enter_context(
+    return self._stack.enter_context(
       local_ranks.LocalRanks(
         num_ranks,
         [image],
@@ -75,7 +78,6 @@ class _Held:
         poison=True,
       )
     )
-    self._known = image
 
   def close(self) -> None:
     """Ends the ranks, then their devices."""

@@ -62,7 +62,7 @@ class TestCandidate:
         fault='skipped_wait', fault_task=int(np.flatnonzero(products)[0])
       )
       monkeypatch.setattr(twin_runtime, 'options', lambda *_: wrong)
-      start(held, owner, image)
+      return start(held, owner, image)
 
     monkeypatch.setattr(npus_candidate._Held, '_start', start_wrong)
     some = ('--ranks=2', '--direction=forward', '--lane=exact')

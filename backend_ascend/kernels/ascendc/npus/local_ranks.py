@@ -136,7 +136,7 @@ class LocalRanks:
     for process in self.processes:
       process.kill()
       process.wait()
-      for pipe in (process.stdin, process.stdout):
+      for pipe in filter(None, (process.stdin, process.stdout)):
         with contextlib.suppress(OSError):
           pipe.close()
 

@@ -8,6 +8,7 @@ during it nothing but the kernel's own puts and signals.
 from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import ctypes
+import dataclasses
 import pathlib
 from typing import Any, Protocol, Self
 
@@ -43,6 +44,21 @@ class Comm(Protocol):
     Raises:
       RankError: a rank is gone.
     """
+
+
+@dataclasses.dataclass(frozen=True)
+class Slab:
+  """Where the rank's part of a tensor lies.
+
+  Attributes:
+    address: of its first element.
+    bytes: how many.
+    on_device: whether in the NPU's memory, 64-byte aligned; it is used there.
+  """
+
+  address: int
+  bytes: int
+  on_device: bool = False
 
 
 class DeviceError(RuntimeError):
@@ -198,8 +214,7 @@ class Launch:
       DeviceError: a call of ACL or SHMEM failed.
     """
     comm = self._comm
-    offer = rank_runtime.make_offer(image, comm.rank, comm.num_ranks, inputs)
-    counts = rank_runtime.agree(comm.allgather(offer))
+    counts = self._agree(image, inputs)
     image = image_lib.load(image)
     read = arrays.inputs(image, inputs, of_rank=True)
     routing = _native.Routing(
@@ -213,32 +228,60 @@ class Launch:
     names = arrays.outputs(image)
     asked = names if asked is None else tuple(asked)
     made = arrays.zeros(image, set(asked) - set(tensors.PLAN), of_rank=True)
-    end = self._call(image, read, counts, made)
-    _raise(end, image, plan)
+    held = read | {name: arrays.bits(array) for name, array in made.items()}
+    ids = held.pop('topk_ids')
+    slabs = {n: Slab(a.ctypes.data, a.nbytes) for n, a in held.items()}
+    self._call(image, ids, counts, slabs, plan)
     return {name: (made | plan)[name] for name in asked}
 
-  def _call(self, image, read, counts, made) -> native.End:
-    given = {n: a for n, a in read.items() if n != 'topk_ids'}
-    given |= {name: arrays.bits(array) for name, array in made.items()}
-    slabs = [
-      native.Tensor(name.encode(), array.ctypes.data, array.nbytes, 0)
-      for name, array in given.items()
+  def run_at(
+    self, image, topk_ids: np.ndarray, slabs: Mapping[str, Slab]
+  ) -> None:
+    """Executes this rank's part with tensors where they are.
+
+    Values are not looked at.
+
+    Args:
+      image: of those that it was made with.
+      topk_ids: `[T, K]` i32, the rank's.
+      slabs: by name the image's other inputs and the results that are wanted,
+        dense, in its dtypes.
+
+    Raises:
+      ValueError: a slab is missing or has another size.
+      RankError, runtime.WaitError, DeviceError: as `run`.
+    """
+    counts = self._agree(image, dict(topk_ids=topk_ids))
+    image = image_lib.load(image)
+    ids = arrays.fitting(image, 'topk_ids', topk_ids, True)
+    self._call(image, ids, counts, slabs, {})
+
+  def _agree(self, image, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns counts of all ranks, all of which can take part."""
+    comm = self._comm
+    offer = rank_runtime.make_offer(image, comm.rank, comm.num_ranks, inputs)
+    return rank_runtime.agree(comm.allgather(offer))
+
+  def _call(self, image, ids, counts, slabs, plan) -> None:
+    given = [
+      native.Tensor(name.encode(), slab.address, slab.bytes, slab.on_device)
+      for name, slab in slabs.items()
     ]
     bits = np.frombuffer(memoryview(image), np.uint8)
     counts = np.ascontiguousarray(counts, np.int32)
     call = native.Call(
       image=bits.ctypes.data,
       image_bytes=len(bits),
-      topk_ids=read['topk_ids'].ctypes.data,
+      topk_ids=ids.ctypes.data,
       counts=counts.ctypes.data,
-      tensors=(native.Tensor * len(slabs))(*slabs),
-      num_tensors=len(slabs),
+      tensors=(native.Tensor * len(given))(*given),
+      num_tensors=len(given),
       poison=self._poison,
       deadline_s=self._deadline_s,
     )
     end = native.End()
     self._library.hpmoe_npus_launch(self._session, call, end)
-    return end
+    _raise(end, image, plan)
 
   def close(self) -> None:
     """Leaves; every rank must call it.

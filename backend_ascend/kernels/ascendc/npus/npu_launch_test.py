@@ -5,6 +5,7 @@ judges what is computed.
 """
 
 import contextlib
+import ctypes
 import os
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import sys
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.kernels.ascendc.npus import comms
 from hpmoe.backend_ascend.kernels.ascendc.npus import local_ranks
 from hpmoe.backend_ascend.kernels.ascendc.npus import native
 from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
 from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
+from hpmoe.backend_ascend.kernels.ascendc.npus.standin import serve
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
@@ -299,6 +302,10 @@ class TestHellos:
       )
 
 
+# Where board.h has memory of device 0 that nobody allocated.
+_FREE = (0x2000 << 32) + (1 << 20) + (4 << 30) + (8 << 30)
+
+
 class TestDevice:
   def test_refuses_more_blocks_than_it_has(self):
     # Given 25 cube cores, where the chip has 24, then no launch is tried.
@@ -313,6 +320,34 @@ class TestDevice:
     start = _started(1, [image], kernel=os.path.abspath('nofile.o'))
     with pytest.raises(local_ranks.RanksError, match='nofile.o'), start:
       pass
+
+  def test_uses_tensors_on_the_device_where_they_are(self, monkeypatch):
+    # Given inputs and y in the device's memory, when launched, then y is made
+    # there; one that no line begins with is refused.
+    image, inputs = _case(ranks=1)
+    alone, twin = comms.NoComm(), rehearsal.Rehearsal
+    with serve.Served(1) as devices:
+      monkeypatch.setenv('HPMOE_BOARD', devices.board)
+      launch = npu_launch.Launch(
+        [image], alone, library=twin.library, kernel=twin.kernel
+      )
+      given = {n: a[0] for n, a in inputs.items() if n != 'topk_ids'}
+      given['y'] = np.zeros_like(given['x'])
+      slabs, at = {}, _FREE
+      for name, array in given.items():
+        ctypes.memmove(at, array.ctypes.data, array.nbytes)
+        slabs[name] = npu_launch.Slab(at, array.nbytes, on_device=True)
+        at += -(-array.nbytes // 512) * 512
+      ids = inputs['topk_ids'][0]
+      launch.run_at(image, ids, slabs)
+      y = np.zeros_like(given['y'])
+      ctypes.memmove(y.ctypes.data, slabs['y'].address, y.nbytes)
+      slabs['x'] = npu_launch.Slab(at + 4, slabs['x'].bytes, on_device=True)
+      with pytest.raises(ValueError, match='x: expected memory of 64-byte'):
+        launch.run_at(image, ids, slabs)
+      launch.close()
+      assert not devices.findings()
+    assert np.array_equal(y, runtime.launch(image, inputs)['y'][0])
 
   def test_without_its_library_says_how_to_make_it(self):
     image, _ = _case(ranks=1)

@@ -65,7 +65,7 @@ def main(rank: int, num_ranks: int) -> None:
   source, to = sys.stdin.buffer, os.fdopen(os.dup(1), 'wb')
   os.dup2(2, 1)
   comm = PipeComm(rank, num_ranks, source, to)
-  launch = None
+  launch: npu_launch.Launch  # the first thing that it is told
   while True:
     try:
       kind, told = receive(source)

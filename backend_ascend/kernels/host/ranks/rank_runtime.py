@@ -129,7 +129,8 @@ def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
     image: the blob.
     rank: of the caller.
     num_ranks: R of the transport.
-    inputs: as in `launch_rank`.
+    inputs: as in `launch_rank`, or topk_ids alone where the others cannot be
+      looked at.
   """
   header = np.zeros(1, layout.HEADER)
   raw = np.frombuffer(image, np.uint8)[: header.nbytes]
@@ -142,8 +143,11 @@ def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
         f'ranks: expected {image.config.num_ranks}, those of the image, '
         f'got {num_ranks}'
       )
-    read = arrays.inputs(image, inputs, of_rank=True)
-    counted = _native.count_slots(image, rank, read['topk_ids'])
+    if set(inputs) == {'topk_ids'}:
+      ids = arrays.fitting(image, 'topk_ids', inputs['topk_ids'], True)
+    else:
+      ids = arrays.inputs(image, inputs, of_rank=True)['topk_ids']
+    counted = _native.count_slots(image, rank, ids)
   except ValueError as error:
     return Offer(**told, heap_bytes=0, counts=None, error=str(error))
   counts = np.array(counted, np.int32)

@@ -27,6 +27,7 @@ class Served:
       stdout=subprocess.PIPE,
       text=True,
     )
+    assert self._process.stdout is not None
     self.board = self._process.stdout.readline().strip()
 
   def findings(self) -> list[str]:
