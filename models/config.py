@@ -12,6 +12,8 @@ from hpmoe.models import families
 _CONFIGS = pathlib.Path(__file__).resolve().parent / 'configs'
 FAMILIES = families.FAMILIES
 DTYPES = ('float32', 'bfloat16', 'float16')
+_FULL = 'full_attention'
+LAYER_TYPES = ('sliding_attention', _FULL)
 _CONTEXT = 'original_max_position_embeddings'
 _LIMITED = 'group_limited_greedy'
 
@@ -65,6 +67,11 @@ class ModelConfig:
     use_qk_norm: whether queries and keys are normalised, if the family's are.
     sliding_window: a token sees itself and so many less one before it; None for
       all.
+    layer_types: of each layer, one of `LAYER_TYPES`: whether it has the window;
+      () where all are alike.
+    swiglu_alpha: factor on a gate in its sigmoid.
+    swiglu_limit: a gate is at most this, an up projection within it on both
+      sides; 0 for no limit.
     q_lora_rank: width of compressed queries; None for none.
     kv_lora_rank: width of compressed keys and values.
     rope_interleave: whether pairs that rotate together are neighbours, as in
@@ -115,6 +122,9 @@ class ModelConfig:
   partial_rotary_factor: float = 1.0
   use_qk_norm: bool = True
   sliding_window: int | None = None
+  layer_types: tuple[str, ...] = ()
+  swiglu_alpha: float = 1.0
+  swiglu_limit: float = 0.0
   q_lora_rank: int | None = None
   kv_lora_rank: int = 0
   qk_nope_head_dim: int = 0
@@ -146,6 +156,9 @@ class ModelConfig:
       self._set('moe_intermediate_size', self.intermediate_size)
     if self.family.attention == 'gqa' and not self.head_dim:
       self._set('head_dim', self.hidden_size // self.num_attention_heads)
+    if 'layer_types' in self.family.defaults and not self.layer_types:
+      kinds = (LAYER_TYPES[i % 2] for i in range(self.num_hidden_layers))
+      self._set('layer_types', tuple(kinds))
     _check(self)
 
   def _set(self, name: str, value: Any) -> None:
@@ -208,6 +221,11 @@ class ModelConfig:
       and layer not in self.mlp_only_layers
     )
 
+  def has_window(self, layer: int) -> bool:
+    """Returns whether a layer, counted from 0, has the sliding window."""
+    listed = self.layer_types[layer : layer + 1]
+    return self.sliding_window is not None and _FULL not in listed
+
   def moe_layers(self) -> tuple[int, ...]:
     """Returns the layers that have routed experts, without MTP heads."""
     return tuple(filter(self.has_experts, range(self.num_hidden_layers)))
@@ -226,6 +244,8 @@ class ModelConfig:
       out[theirs] = list(value) if isinstance(value, tuple) else value
     if self.rope_scaling is not None:
       out['rope_scaling'] = _scaling_to_hf(self.rope_scaling)
+    elif self.family.defaults['rope_scaling']:  # null would mean that
+      out['rope_scaling'] = {'rope_type': 'default'}
     if not self.eos_token_id:
       out['eos_token_id'] = None
     elif len(self.eos_token_id) == 1:
@@ -309,7 +329,7 @@ _NO_SIZES = ('bos_token_id', 'rope_scaling')
 # What null means where it is not None itself.
 _NULLS: dict[str, Any] = {
   **dict.fromkeys((*_MAY_BE_ZERO, 'head_dim'), 0),
-  **dict.fromkeys(('mlp_only_layers', 'eos_token_id'), ()),
+  **dict.fromkeys(('mlp_only_layers', 'layer_types', 'eos_token_id'), ()),
 }
 _MAY_BE_NULL = (
   *_OPTIONAL_SIZES,
@@ -331,7 +351,8 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
   family = FAMILIES[model_type]
   fixed = {**families.FIXED, **family.fixed}
   kinds = fields.get('layer_types')
-  fixed['layer_types'] = ['full_attention'] * len(kinds or ())
+  if 'layer_types' not in family.defaults:
+    fixed['layer_types'] = [_FULL] * len(kinds or ())
   read = {*_hf_names(family).values(), *_ROPE, *family.unused, *families.UNUSED}
   read.update(*family.also_named.values())
   read -= set(fixed)
@@ -386,6 +407,8 @@ def _typed(theirs: str, default: Any, value: Any) -> Any:
     return value
   if isinstance(default, tuple):
     value = value if isinstance(value, (list, tuple)) else [value]
+    if theirs == 'layer_types' and all(isinstance(v, str) for v in value):
+      return tuple(value)
     if not all(_is_int(v) for v in value):
       raise ValueError(f'{theirs}: expected integers, got {value!r}')
     return tuple(value)
@@ -430,8 +453,11 @@ def _with_rope(
   A file may have one, or both of transformers' forms if they mean the same.
   """
   out = {name: value for name, value in fields.items() if name not in _ROPE[1:]}
-  given = [name for name in _ROPE[1:] if fields.get(name) is not None]
-  read = [_rope(family, name, fields[name], out) for name in given]
+  forms = {name: fields.get(name) for name in _ROPE[1:]}
+  given = [name for name, form in forms.items() if form is not None]
+  if not given and (default := family.defaults['rope_scaling']):
+    given, forms = ['rope_scaling'], {'rope_scaling': default}
+  read = [_rope(family, name, forms[name], out) for name in given]
   for name, rope in zip(given, read, strict=True):
     if rope != read[0]:
       raise ValueError(f'{name}: expected {given[0]}={read[0]}, got {rope}')
@@ -460,7 +486,7 @@ def _rope(
       f'{[*beside, *types]}, got {unknown[0]!r}'
     )
   if not types:
-    return out
+    return out | {'rope_scaling': None}
   given.setdefault(_CONTEXT, _value(family, 'max_position_embeddings', fields))
   if 'factor' not in given:
     raise ValueError(f'{key}.factor: expected a number, got none')
@@ -512,6 +538,7 @@ def _check(config: ModelConfig) -> None:
   if config.rope_scaling is not None:
     _check_scaling('rope_scaling', config.rope_scaling)
   _check_heads(config)
+  _check_kinds(config)
   _check_router(config)
   _require(config.dtype in DTYPES, 'dtype', f'one of {DTYPES}', config.dtype)
   heads = config.num_nextn_predict_layers
@@ -523,6 +550,24 @@ def _check(config: ModelConfig) -> None:
       f'layers below num_hidden_layers={config.num_hidden_layers}',
       layer,
     )
+
+
+def _check_kinds(config: ModelConfig) -> None:
+  """Refuses windows and activations of layers that there cannot be."""
+  for name in ('swiglu_alpha', 'swiglu_limit'):
+    value = getattr(config, name)
+    fine = value > 0 or name not in config.family.defaults
+    _require(fine, name, '> 0', value)
+  kinds, layers = config.layer_types, config.num_hidden_layers
+  if not config.family.defaults.keys() >= {'layer_types'}:
+    _require(not kinds, 'layer_types', 'none', kinds)
+    return
+  _require(
+    len(kinds) == layers and set(kinds) <= set(LAYER_TYPES),
+    'layer_types',
+    f'num_hidden_layers={layers} of {LAYER_TYPES}',
+    kinds,
+  )
 
 
 def _check_scaling(key: str, scaling: RopeScaling) -> None:

@@ -84,11 +84,26 @@ class TestMeaning:
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
   def test_a_single_weight_is_divided_by_itself_or_not(self, model_type):
     given = TestAbsentKeys.SMALL[model_type] | {'num_experts_per_tok': 1}
-    if model_type not in ('mixtral', 'deepseek_v2'):
+    if model_type not in ('mixtral', 'deepseek_v2', 'gpt_oss'):
       given = given | {'norm_topk_prob': True}
     config = config_lib.from_hf(given)
     never = ('deepseek_v2', 'kimi_k2', 'pangu_ultra_moe')
     assert config.normalizes_weights == (model_type not in never)
+
+  def test_windows_by_turns_unless_a_file_lists_them(self):
+    config = config_lib.from_hf(_GOLDEN['gpt_plain'])
+    assert list(map(config.has_window, range(2))) == [True, False]
+    config = config_lib.from_hf(_GOLDEN['gpt_clamped'])
+    assert list(map(config.has_window, range(2))) == [False, True]
+    assert config_lib.from_hf(config.to_hf()) == config
+
+  def test_no_rope_is_yarn_of_gpt_oss(self):
+    absent = config_lib.from_hf(_GOLDEN['gpt_plain'])
+    null = _GOLDEN['gpt_plain'] | {'rope_scaling': None}
+    assert config_lib.from_hf(null) == absent
+    assert absent.rope_scaling == config_lib.RopeScaling(
+      32.0, 4096, truncate=False
+    )
 
   def test_layers_with_experts(self):
     assert config_lib.load('deepseek_v3').moe_layers() == tuple(range(3, 61))
@@ -141,6 +156,7 @@ class TestAbsentKeys:
     'qwen2_moe': _GOLDEN['qwen2_sparse'],
     'dots1': dict(_GOLDEN['dots_groups'], sliding_window=None),
     'glm4_moe': _GOLDEN['glm_groups'],
+    'gpt_oss': _GOLDEN['gpt_sliding'],
     'pangu_ultra_moe': dict(
       fields('pangu_ultra_moe'), router_enable_expert_bias=True
     ),
@@ -278,6 +294,15 @@ class TestRefusals:
       ('glm_groups', 'partial_rotary_factor', 1.5),
       ('glm_groups', 'partial_rotary_factor', '0.5'),
       ('glm_groups', 'head_dim', 10),
+      ('gpt_plain', 'layer_types', ['full_attention']),
+      ('gpt_plain', 'layer_types', ['full_attention', 'chunked_attention']),
+      ('gpt_plain', 'layer_types', [1, 2]),
+      ('gpt_plain', 'layer_types', 'full_attention'),
+      ('gpt_plain', 'swiglu_limit', 0.0),
+      ('gpt_plain', 'swiglu_alpha', -1.0),
+      ('gpt_plain', 'swiglu_alpha', None),
+      ('gpt_plain', 'num_experts', 7),
+      ('gpt_plain', 'experts_per_token', 3),
     ],
   )
   def test_what_one_family_alone_has(self, golden, field, value):

@@ -20,15 +20,22 @@ class Family:
     attention: 'mla' (compressed keys and values) or 'gqa'.
     router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
     defaults: the fields of `ModelConfig` that config.json of this family has ->
-      what its absence means; None for a field that must be there, or null.
+      what its absence means; None for a field that must be there, or null.  Of
+      `layer_types`, () means windows by turns.
     group_best: so many best experts speak for a group.
     normalizes_one: whether a token's only weight is divided by itself too.
+    up_offset: what an expert adds to its up projection.
+    sinks: whether each head's softmax has one score more, with no value.
     qk_norm: how queries and keys are normalised: each 'head', the 'whole'
       width at once, or ''.
     latent_eps: of the norms of compressed vectors, which the reference gives
       the default of its norm class whatever `rms_norm_eps` says.
     block: name of the feed-forward block with experts.
+    gate: name of the router in it.
     experts: Hugging Face's names of gate, up and down of one expert.
+    by_turns: whether files hold the experts of a layer as one tensor
+      `[E, in, out]`, gates and ups by turns, with biases, and maybe in MXFP4:
+      see `checkpoint/expert_layout.py`.
     shared: name of the experts that see every token.
     shared_gate: name of what weighs them for each token; '' for nothing.
     renamed: our name of a field -> the family's.
@@ -42,11 +49,15 @@ class Family:
   attention: str
   router: str
   defaults: Mapping[str, Any]
+  up_offset: float = 0.0
+  sinks: bool = False
   group_best: int = 2
   normalizes_one: bool = True
   qk_norm: str = ''
   latent_eps: float = 1e-6
   block: str = 'mlp'
+  gate: str = 'gate'
+  by_turns: bool = False
   experts: tuple[str, str, str] = ('gate_proj', 'up_proj', 'down_proj')
   shared: str = 'shared_experts'
   shared_gate: str = ''
@@ -321,7 +332,7 @@ _GLM4_MOE = Family(
     max_position_embeddings=131072,
     rms_norm_eps=1e-5,
   ),
-  renamed=_DEEPSEEK_V3.renamed | {'qkv_bias': 'attention_bias'},
+  renamed={**_DEEPSEEK_V3.renamed, 'qkv_bias': 'attention_bias'},
   also_named=_DEEPSEEK_V3.also_named,
 )
 _MIXTRAL = Family(
@@ -352,6 +363,51 @@ _MIXTRAL = Family(
   renamed={'num_experts': 'num_local_experts'},
   also_named={'num_experts': ('num_experts',)},
   fixed={'router_jitter_noise': 0.0},
+)
+# A softmax of the chosen scores alone is one of all, divided by their sum.
+_GPT_OSS = Family(
+  architecture='GptOssForCausalLM',
+  attention='gqa',
+  router='softmax',
+  gate='router',
+  up_offset=1.0,
+  sinks=True,
+  by_turns=True,
+  defaults=_COMMON
+  | dict(
+    vocab_size=201088,
+    hidden_size=2880,
+    intermediate_size=2880,
+    num_hidden_layers=36,
+    num_attention_heads=64,
+    num_key_value_heads=8,
+    head_dim=64,
+    num_experts=128,
+    num_experts_per_tok=4,
+    attention_bias=True,
+    sliding_window=128,
+    layer_types=(),
+    swiglu_alpha=1.702,
+    swiglu_limit=7.0,
+    router_aux_loss_coef=0.001,
+    max_position_embeddings=131072,
+    rms_norm_eps=1e-5,
+    rope_theta=150000.0,
+    rope_scaling=dict(
+      rope_type='yarn',
+      factor=32.0,
+      beta_fast=32.0,
+      beta_slow=1.0,
+      truncate=False,
+      original_max_position_embeddings=4096,
+    ),
+  ),
+  renamed={'num_experts': 'num_local_experts'},
+  also_named={
+    'num_experts': ('num_experts',),
+    'num_experts_per_tok': ('experts_per_token',),
+  },
+  unused=('initial_context_length',),
 )
 # DeepSeek-V3's layer, without groups and, if the file says so, with sandwich
 # norms: arXiv 2505.04519 and the code of openPangu-Ultra-MoE-718B.  Its files
@@ -422,5 +478,6 @@ FAMILIES = {
   'qwen2_moe': _QWEN2_MOE,
   'dots1': _DOTS1,
   'glm4_moe': _GLM4_MOE,
+  'gpt_oss': _GPT_OSS,
   'pangu_ultra_moe': _PANGU,
 }

@@ -74,6 +74,21 @@ class Golden(NamedTuple):
   nearby: np.ndarray
 
 
+def with_layers(*layers: str) -> list[tuple[str, str]]:
+  """Returns each configuration with each layer that can compute it."""
+  return [
+    (name, moe)
+    for name in CONFIGS
+    for moe in layers
+    if moe != 'host' or launched(name) == 'host'
+  ]
+
+
+def launched(name: str) -> str:
+  """Returns 'host', or 'framework' where the megakernel lacks something."""
+  return 'framework' if config(name).family.by_turns else 'host'
+
+
 def config(name: str) -> config_lib.ModelConfig:
   """Returns the configuration `name` of `CONFIGS`."""
   return config_lib.from_hf(CONFIGS[name])
@@ -92,7 +107,7 @@ def weights(name: str, seed: int) -> dict[str, np.ndarray]:
     value = _DEVIATION * stable_random.normal(drawn_from, shape.shape)
     if parameter.endswith('norm.weight'):
       value += 1
-    elif parameter.endswith('.gate.weight'):
+    elif parameter.endswith(('.gate.weight', '.router.weight')):
       value *= 2
     value = value.astype(ml_dtypes.bfloat16)
     out[parameter] = value.astype(np.float64)

@@ -36,7 +36,7 @@ def _first(
 ) -> np.ndarray:
   if name.endswith('norm.weight'):
     return np.ones(shape)
-  if name.endswith('bias'):
+  if name.endswith(('bias', '.b_gate_up', '.b_down')):
     return np.zeros(shape)
   drawn = stable_random.normal(stable_random.seed_of(seed, name), shape)
   return deviation * drawn

@@ -53,12 +53,24 @@ def _imported(name: str, module: str, function: str) -> Layer:
   return layer
 
 
-def _check_arguments(name: str, layer: Layer) -> None:
+def check_biased(layer: Layer) -> None:
+  """Refuses a layer that does not take the biases of a model's experts.
+
+  Raises:
+    ValueError: it does not.
+  """
+  name = getattr(layer, '__name__', type(layer).__name__)
+  _check_arguments(name, layer, (*_ARGUMENTS, 'b_gate_up', 'b_down'))
+
+
+def _check_arguments(
+  name: str, layer: Layer, arguments: tuple[str, ...] = _ARGUMENTS
+) -> None:
   try:
-    inspect.signature(layer).bind(*_ARGUMENTS)
+    inspect.signature(layer).bind(*arguments)
   except TypeError as error:
     raise ValueError(
-      f'moe: expected a layer({", ".join(_ARGUMENTS)}) -> y, got '
+      f'moe: expected a layer({", ".join(arguments)}) -> y, got '
       f'{name}{inspect.signature(layer)}: {error}'
     ) from error
   except ValueError:  # a built-in keeps it to itself

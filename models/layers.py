@@ -64,6 +64,8 @@ def layer(
   attention = latent_attention if latent else grouped_attention
   of_attention = parameters.under(params, 'self_attn')
   x = run.norm(params, 'input_layernorm', hidden)
+  if run.config.has_window(number):
+    seen = seen._replace(mask=seen.near)
   added, entries = attention(run, of_attention, x, seen, entries)
   if run.config.sandwich_norm:
     hidden = hidden + run.norm(params, 'post_attention_layernorm', added)
@@ -158,7 +160,8 @@ def grouped_attention(
   if entries is not None:
     held = nn.append(entries, held, seen.length)
   scale = config.head_dim**-0.5
-  out = nn.attend(queries, held['keys'], held['values'], seen.mask, scale)
+  both = held['keys'], held['values']
+  out = nn.attend(queries, *both, seen.mask, scale, params.get('sinks'))
   return nn.linear(params, 'o_proj', out), held
 
 

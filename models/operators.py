@@ -31,7 +31,7 @@ class Operators(NamedTuple):
     broadcast: `(x, shape)`.
     without_last: `(x)`: `[B, S, D]` without the last token.
     rotate: `(x, rope, interleave)`: positions, by head.
-    attend: `(queries, keys, values, mask, scale)`.
+    attend: `(queries, keys, values, mask, scale)`, and `sinks` or None.
     seen: `(config, length, count, capacity, dtype)`: who sees whom.
     append: `(entries, new, length)`: of a cache.
   """

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
 
+# Of a layer's routed experts; the biases in a family that has them.
+OF_EXPERTS = ('w_gate_up', 'w_down', 'b_gate_up', 'b_down')
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -83,7 +85,8 @@ def experts_prefix(config: config_lib.ModelConfig, layer: int) -> str:
 
 def is_of_experts(name: str) -> bool:
   """Returns whether a parameter is stacked over the experts of a layer."""
-  return name.endswith(('.experts.w_gate_up', '.experts.w_down'))
+  block, _, last = name.rpartition('.')
+  return block.endswith('.experts') and last in OF_EXPERTS
 
 
 def is_router_bias(name: str) -> bool:
@@ -145,6 +148,8 @@ def _gqa(config: config_lib.ModelConfig) -> Shapes:
     | _linear('v_proj', width, keys, of_inputs)
     | _linear('o_proj', queries, width, bias)
   )
+  if config.family.sinks:
+    shapes['sinks'] = (config.num_attention_heads,)
   if config.qk_norm:
     whole = config.qk_norm == 'whole'
     shapes |= _norm('q_norm', queries if whole else config.head_dim)
@@ -188,11 +193,15 @@ def _mlp(width: int, hidden: int) -> Shapes:
 def _moe(config: config_lib.ModelConfig) -> Shapes:
   experts, width = config.num_experts, config.hidden_size
   hidden = config.moe_intermediate_size
-  shapes = _linear('gate', width, experts)
+  biased = config.family.by_turns
+  shapes = _linear(config.family.gate, width, experts, biased)
   if config.family.router == 'sigmoid_group' and config.router_bias:
     shapes['gate.e_score_correction_bias'] = (experts,)
   shapes['experts.w_gate_up'] = (experts, width, 2 * hidden)
   shapes['experts.w_down'] = (experts, hidden, width)
+  if biased:
+    shapes['experts.b_gate_up'] = (experts, 2 * hidden)
+    shapes['experts.b_down'] = (experts, width)
   if shared := config.shared_width:
     shapes |= _under(config.family.shared, _mlp(width, shared))
     if config.family.shared_gate:

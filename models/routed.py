@@ -2,12 +2,13 @@
 
 Its layer is a function
 
-    layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy) -> y
+    layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases) -> y
 
 of arrays as `reference/contract/tensors.py` names and shapes them: `x` and `y`
 `[R, T, D]`, ids and weights `[R, T, K]`, `w_gate_up` `[R, L, D, 2F]` and
-`w_down` `[R, L, F, D]`.  It is differentiable in all but the ids; the gradient
-of `topk_weights` is what trains a router.
+`w_down` `[R, L, F, D]`; the biases, `b_gate_up` `[R, L, 2F]` and `b_down`
+`[R, L, D]`, come from a family that has them.  It is differentiable in all but
+the ids; the gradient of `topk_weights` is what trains a router.
 
 Scores are in float32 in every family, as DeepSeek-V3's published code has it
 and as fused kernels need it.  transformers computes those of Qwen3-MoE and
@@ -15,12 +16,16 @@ Mixtral in the model's dtype and rounds Qwen3-MoE's weights to it; in bfloat16
 that is one rounding more than here.
 """
 
+from collections.abc import Sequence
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import layer_names
 from hpmoe.models import operators
+from hpmoe.models import parameters
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as layer_config
 from hpmoe.reference.contract import precision
@@ -58,11 +63,16 @@ def feed_forward(
   """
   nn, config = run.nn, run.config
   tokens = x.reshape(run.ranks, -1, x.shape[-1])
-  scores = nn.linear(params, 'gate', tokens.astype(nn.wide(x.dtype)))
+  wide = tokens.astype(nn.wide(x.dtype))
+  scores = nn.linear(params, config.family.gate, wide)
   ids, weights = choose(nn, config, params, scores)
-  slabs = (params[f'experts.{name}'] for name in ('w_gate_up', 'w_down'))
-  by_rank = (w.reshape(run.ranks, -1, *w.shape[1:]) for w in slabs)
-  y = run.layer(tokens, ids, weights, *by_rank, run.policy)
+  names = (f'experts.{name}' for name in parameters.OF_EXPERTS)
+  slabs = (params[name] for name in names if name in params)
+  by_rank = [w.reshape(run.ranks, -1, *w.shape[1:]) for w in slabs]
+  both, biases = by_rank[:2], by_rank[2:]
+  if biases:
+    layer_names.check_biased(run.layer)
+  y = run.layer(tokens, ids, weights, *both, run.policy, *biases)
   experts = nn.constant(np.arange(config.num_experts), ids)
   hits = (ids[..., None] == experts).astype(ids.dtype)
   loads = hits.sum(axis=(0, 1, 2)).astype(ids.dtype)
@@ -116,6 +126,7 @@ def config_of(
   x: at.Float[Any, 'R T D'],
   topk_ids: at.Int32[Any, 'R T K'],
   w_down: at.Float[Any, 'R L F D'],
+  biases: Sequence[Any] = (),
   shards: int = 1,
 ) -> layer_config.MoEConfig:
   """Returns the sizes of a layer of which this is one of so many shards.
@@ -130,7 +141,35 @@ def config_of(
     top_k=topk_ids.shape[-1],
     d_model=d_model,
     d_ff=d_ff,
+    bias=bool(biases),
   )
+
+
+def policy_of_model(
+  policy: precision.PrecisionPolicy, config: config_lib.ModelConfig
+) -> precision.PrecisionPolicy:
+  """Returns a policy with the activation of a model that has one of its own."""
+  if 'swiglu_limit' not in config.family.defaults:
+    return policy
+  return dataclasses.replace(
+    policy,
+    alpha=config.swiglu_alpha,
+    limit=config.swiglu_limit,
+    offset=config.family.up_offset,
+  )
+
+
+def check_launched(biases: Sequence[Any]) -> None:
+  """Refuses what the megakernel does not have.
+
+  Raises:
+    ValueError: experts with biases.
+  """
+  if biases:
+    raise ValueError(
+      "moe: expected 'framework' for experts with biases, which the megakernel "
+      'does not have, got a launch of it'
+    )
 
 
 def check_policy(policy: precision.PrecisionPolicy) -> None:

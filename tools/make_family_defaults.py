@@ -44,7 +44,10 @@ def _defaults(config_class) -> dict:
   }
   rope = config_class().rope_parameters
   beside = ('rope_theta', 'partial_rotary_factor')
-  return out | {name: rope[name] for name in beside if name in rope}
+  out |= {name: rope[name] for name in beside if name in rope}
+  scaling = {n: v for n, v in rope.items() if n not in beside}
+  plain = scaling == {'rope_type': 'default'}
+  return out if plain else out | {'rope_scaling': scaling}
 
 
 if __name__ == '__main__':

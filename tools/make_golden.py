@@ -12,6 +12,7 @@ norms, softmax, routers and rotations to float32 in between.
 """
 
 import contextlib
+import dataclasses
 from unittest import mock
 
 from absl import app
@@ -24,6 +25,7 @@ from transformers import modeling_layers
 from hpmoe.models import config as config_lib
 from hpmoe.models import golden_testing as golden
 from hpmoe.models import parameters
+from hpmoe.models.checkpoint import expert_layout
 from hpmoe.tools import pangu_torch
 
 _ONLY = flags.DEFINE_list('only', [], 'Configurations to make; none for all.')
@@ -234,8 +236,13 @@ class _Run:
     for name in golden.trained(self.params):
       place, _ = _of_transformers(self.config, name, self.params[name])
       grad = _numpy(grads[place])
-      stacked = name.endswith(('w_gate_up', 'w_down'))
-      self.grads[name] = grad.swapaxes(1, 2) if stacked else grad
+      if parameters.is_of_experts(name):
+        (piece,) = _whole(self.config, name, self.params[name].shape)
+        out = np.empty(self.params[name].shape)
+        view = piece.view(out)
+        view[...] = grad.reshape(view.shape)
+        grad = out
+      self.grads[name] = grad
 
 
 def _model_class(architecture: str):
@@ -252,11 +259,10 @@ def _of_transformers(
   config: config_lib.ModelConfig, name: str, value: np.ndarray
 ) -> tuple[str, torch.Tensor]:
   """Returns a parameter's name and value in transformers 5's modules."""
+  if parameters.is_of_experts(name):
+    (piece,) = _whole(config, name, value.shape)
+    name, value = piece.name, piece.view(value).reshape(piece.shape)
   tensor = torch.tensor(value)
-  for ours, theirs in (('w_gate_up', 'gate_up_proj'), ('w_down', 'down_proj')):
-    if name.endswith(f'experts.{ours}'):
-      name = name.replace(ours, theirs)
-      tensor = tensor.transpose(1, 2).contiguous()
   name = name.replace(f'.{config.family.block}.', '.mlp.')
   for layer in parameters.mtp_layers(config):
     prefix = f'model.layers.{layer}.'
@@ -269,6 +275,12 @@ def _of_transformers(
       inside = f'mtp_block.{inside}'
     name = prefix + inside
   return name, tensor
+
+
+def _whole(config, name: str, shape) -> list[expert_layout.Piece]:
+  """Returns a parameter of experts as transformers 5 holds it, by layer."""
+  first = expert_layout.stacked_pieces(config, name, shape)[0]
+  return [dataclasses.replace(first, expert=None, row=None)]
 
 
 def _margin(config, router: torch.nn.Module, logits: np.ndarray) -> np.ndarray:

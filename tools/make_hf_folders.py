@@ -9,12 +9,15 @@ versions made what is here.
 """
 
 import argparse
+import json
 import pathlib
 import shutil
 from typing import Any
 
+import safetensors.torch
 import torch
 import transformers
+from transformers.integrations import mxfp4
 
 _HERE = pathlib.Path(__file__).parents[1] / 'models/checkpoint/testdata'
 _COMMON = dict(
@@ -71,6 +74,20 @@ _FOLDERS: dict[str, Any] = {
     torch.float32,
     dict(save_original_format=False),
   ),
+  'gpt_oss': (
+    transformers.GptOssConfig(
+      **_COMMON
+      | dict(
+        hidden_size=32,
+        intermediate_size=32,
+        head_dim=6,
+        num_local_experts=4,
+        sliding_window=3,
+      )
+    ),
+    torch.bfloat16,
+    {},
+  ),
 }
 
 
@@ -94,6 +111,35 @@ def _logits(folder):
     return model.eval()(torch.arange(20)[None] % 48).logits
 
 
+def _quantise(folder: pathlib.Path) -> None:
+  """Draws the experts of a folder in MXFP4; writes both forms of them.
+
+  The folder gets what transformers makes of the codes, and the one beside it
+  the codes, under the names of the published files.
+  """
+  (path,) = folder.glob('*.safetensors')
+  plain = safetensors.torch.load_file(path)
+  coded: dict[str, torch.Tensor] = {}
+  for name in [n for n in plain if n.endswith(('gate_up_proj', 'down_proj'))]:
+    experts, inputs, outputs = plain[name].shape
+    size = (experts, outputs, inputs // 32)
+    blocks = torch.randint(0, 256, (*size, 16), dtype=torch.uint8)
+    scales = torch.randint(118, 125, size, dtype=torch.uint8)
+    coded |= {f'{name}_blocks': blocks, f'{name}_scales': scales}
+    values = mxfp4.convert_moe_packed_tensors(blocks, scales)
+    assert values.shape == plain[name].shape
+    plain[name] = values.contiguous()
+  kept = {n: t for n, t in plain.items() if f'{n}_blocks' not in coded}
+  beside = folder.with_name(f'{folder.name}_mxfp4')
+  shutil.rmtree(beside, ignore_errors=True)
+  shutil.copytree(folder, beside)
+  fields = json.loads((beside / 'config.json').read_text())
+  fields['quantization_config'] = {'quant_method': 'mxfp4'}
+  (beside / 'config.json').write_text(json.dumps(fields, indent=2) + '\n')
+  for where, tensors in ((folder, plain), (beside, kept | coded)):
+    safetensors.torch.save_file(tensors, where / path.name, {'format': 'pt'})
+
+
 def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('--check', nargs=2)
@@ -105,6 +151,7 @@ def main() -> None:
   for name, (config, dtype, options) in _FOLDERS.items():
     shutil.rmtree(_HERE / name, ignore_errors=True)
     _model(config, dtype).save_pretrained(_HERE / name, **options)
+  _quantise(_HERE / 'gpt_oss')
 
 
 if __name__ == '__main__':

@@ -8,6 +8,8 @@ Ours: `w_gate_up [E, D, 2F]`, gate columns first, and `w_down [E, F, D]`.
 Theirs, in files: `7.gate_proj.weight [F, D]`, `7.up_proj.weight [F, D]`,
 `7.down_proj.weight [D, F]` for each expert. Newer transformers holds them, and
 writes them if asked, as `gate_up_proj [E, 2F, D]` and `down_proj [E, D, F]`.
+GPT-OSS's files have `gate_up_proj [E, D, 2F]`, gate and up columns by turns,
+`down_proj [E, F, D]`, and a bias of each.
 """
 
 import dataclasses
@@ -16,7 +18,13 @@ import numpy as np
 
 from hpmoe.models import config as config_lib
 
-_OURS = ('w_gate_up', 'w_down')
+# Ours -> that of a file of stacked experts.
+_STACKED = {
+  'w_gate_up': 'gate_up_proj',
+  'w_down': 'down_proj',
+  'b_gate_up': 'gate_up_proj_bias',
+  'b_down': 'down_proj_bias',
+}
 # What newer transformers calls Mixtral's block.
 _NEW_BLOCK = 'mlp'
 
@@ -31,6 +39,8 @@ class Piece:
     expert: index along the parameter's first axis; None for all of it.
     columns: of the parameter's last axis; None for all.
     row: of the file's tensor that holds this expert; None for all.
+    transposed: whether the file's tensor is the part's transpose.
+    by_turns: whether the file's last axis has gates and ups by turns.
   """
 
   name: str
@@ -38,18 +48,25 @@ class Piece:
   expert: int | None = None
   columns: tuple[int, int] | None = None
   row: int | None = None
+  transposed: bool = False
+  by_turns: bool = False
 
   def view(self, parameter: np.ndarray) -> np.ndarray:
-    """Returns the part of a parameter that has the bytes of the tensor."""
-    if self.expert is None:
-      return parameter
-    columns = slice(None) if self.columns is None else slice(*self.columns)
-    return parameter[self.expert][:, columns].T
+    """Returns the part of a parameter that has the elements of the tensor.
+
+    They are in the tensor's order; `by_turns`, the last axis is two.
+    """
+    part = parameter if self.expert is None else parameter[self.expert]
+    if self.columns is not None:
+      part = part[:, slice(*self.columns)]
+    if self.by_turns:
+      return part.reshape(*part.shape[:-1], 2, -1).swapaxes(-1, -2)
+    return part.swapaxes(-1, -2) if self.transposed else part
 
 
 def is_stacked(name: str) -> bool:
   """Returns whether a parameter is one of the stacked experts'."""
-  return name.rpartition('.')[2] in _OURS
+  return name.rpartition('.')[2] in _STACKED
 
 
 def pieces(
@@ -63,32 +80,43 @@ def pieces(
     shape: of the parameter.
   """
   prefix, _, last = name.rpartition('.')
-  if last not in _OURS:
+  if last not in _STACKED:
     return [Piece(name, shape)]
+  if config.family.by_turns:
+    by_turns = last.endswith('gate_up')
+    return [Piece(f'{prefix}.{_STACKED[last]}', shape, by_turns=by_turns)]
   gate, up, down = config.family.experts
   experts, rows, columns = shape
   if last == 'w_down':
     return [
-      Piece(f'{prefix}.{e}.{down}.weight', (columns, rows), e)
+      Piece(f'{prefix}.{e}.{down}.weight', (columns, rows), e, transposed=True)
       for e in range(experts)
     ]
   half = columns // 2
   return [
-    Piece(f'{prefix}.{e}.{part}.weight', (half, rows), e, (begin, begin + half))
+    Piece(
+      f'{prefix}.{e}.{part}.weight',
+      (half, rows),
+      e,
+      (begin, begin + half),
+      transposed=True,
+    )
     for e in range(experts)
     for part, begin in ((gate, 0), (up, half))
   ]
 
 
-def stacked_pieces(name: str, shape: tuple[int, ...]) -> list[Piece]:
+def stacked_pieces(
+  config: config_lib.ModelConfig, name: str, shape: tuple[int, ...]
+) -> list[Piece]:
   """Returns the pieces of a parameter in a file of stacked experts."""
-  prefix, _, last = name.rpartition('.')
-  experts, rows, columns = shape
-  theirs = {'w_gate_up': 'gate_up_proj', 'w_down': 'down_proj'}[last]
-  return [
-    Piece(f'{prefix}.{theirs}', (experts, columns, rows), e, row=e)
-    for e in range(experts)
-  ]
+  if config.family.by_turns:
+    (whole,) = pieces(config, name, shape)
+  else:
+    prefix, _, last = name.rpartition('.')
+    theirs = (shape[0], *shape[:0:-1])
+    whole = Piece(f'{prefix}.{_STACKED[last]}', theirs, transposed=True)
+  return [dataclasses.replace(whole, expert=e, row=e) for e in range(shape[0])]
 
 
 def new_name(config: config_lib.ModelConfig, name: str) -> str:

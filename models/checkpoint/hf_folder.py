@@ -14,6 +14,7 @@ from hpmoe.models import parameters as parameters_lib
 from hpmoe.models.checkpoint import block_scales
 from hpmoe.models.checkpoint import config_file
 from hpmoe.models.checkpoint import expert_layout
+from hpmoe.models.checkpoint import mxfp4
 from hpmoe.models.checkpoint import safetensors_file
 from hpmoe.models.checkpoint import stored_tensor
 from hpmoe.models.checkpoint import weights as weights_lib
@@ -140,16 +141,22 @@ class _Files:
     pieces = expert_layout.pieces(config, name, shape)
     choices = [pieces]
     if expert_layout.is_stacked(name):
-      choices.append(expert_layout.stacked_pieces(name, shape))
+      # Those of one expert at a time first.
+      choices.insert(0, expert_layout.stacked_pieces(config, name, shape))
     for choice in choices:
       for rename in (lambda n: n, lambda n: expert_layout.new_name(config, n)):
         named = [dataclasses.replace(p, name=rename(p.name)) for p in choice]
-        if any(piece.name in self.index for piece in named):
+        if any(self._is_held(piece.name) for piece in named):
           return named
     return pieces
 
+  def _is_held(self, name: str) -> bool:
+    return name in self.index or name + mxfp4.BLOCKS in self.index
+
   def _check(self, piece, dtype, any_dtype, faults) -> set[str]:
     """Notes what is wrong with a piece; returns the tensors that it uses."""
+    if piece.name + mxfp4.BLOCKS in self.index:
+      return self._check_mxfp4(piece, faults)
     stored = self.index.get(piece.name)
     if stored is None:
       faults.missing.append(piece.name)
@@ -172,6 +179,16 @@ class _Files:
       faults.check(scale_name, expected, scales, any_dtype=False)
     return {piece.name, scale_name}
 
+  def _check_mxfp4(self, piece, faults) -> set[str]:
+    wanted = {
+      piece.name + suffix: jax.ShapeDtypeStruct(shape, np.uint8)
+      for suffix, shape in mxfp4.shapes(piece.shape).items()
+    }
+    if not piece.row:
+      found = {name: self.index[name] for name in wanted if name in self.index}
+      faults.compare(wanted, found)
+    return set(wanted)
+
   def _repeated(self, config) -> set[str]:
     """Returns tensors that repeat others; refuses one that does not."""
     repeated = set()
@@ -187,6 +204,13 @@ class _Files:
 
   def copy(self, piece: expert_layout.Piece, out: np.ndarray) -> None:
     """Copies a tensor of the files into a part of a parameter."""
+    if piece.name + mxfp4.BLOCKS in self.index:
+      assert piece.row is not None
+      both = (piece.name + mxfp4.BLOCKS, piece.name + mxfp4.SCALES)
+      codes = [self.index[name].row(piece.row).read() for name in both]
+      tensor = mxfp4.dequantised(*codes)
+      out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
+      return
     stored = self.index[piece.name]
     if piece.row is not None:
       stored = stored.row(piece.row)
@@ -195,7 +219,7 @@ class _Files:
     if stored.dtype == stored_tensor.FLOAT8 and scales is not None:
       block = block_scales.block_size(self.fields)
       tensor = block_scales.dequantised(tensor, scales.read(), block)
-    out[...] = tensor.astype(out.dtype, copy=False)
+    out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
 
 
 def _equal(
@@ -270,7 +294,7 @@ class _Parts:
       self._held = (parameter, self._weights.read(parameter))
     held = self._held[1]
     assert held is not None
-    return piece.view(held)
+    return piece.view(held).reshape(piece.shape)
 
 
 def _num_bytes(spec: jax.ShapeDtypeStruct) -> int:

@@ -17,7 +17,7 @@ from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.checkpoint import model_testing
 from hpmoe.models.checkpoint import weights as weights_lib
 
-DEEPSEEK, QWEN, MIXTRAL, STACKED = (
+DEEPSEEK, QWEN, MIXTRAL, STACKED, GPT, MXFP4 = (
   model_testing.TESTDATA / name for name in model_testing.FOLDERS
 )
 
@@ -52,6 +52,34 @@ class TestRead:
       name for name in model_testing.tensors(MIXTRAL) if 'experts' in name
     }
     model_testing.assert_same(loaded, stacked)
+
+  def test_gates_and_ups_by_turns(self):
+    files, loaded = model_testing.tensors(GPT), hf_folder.read(GPT).load()
+    block = 'model.layers.1.mlp'
+    for theirs, ours in (
+      ('gate_up_proj', 'w_gate_up'),
+      ('gate_up_proj_bias', 'b_gate_up'),
+    ):
+      both = files[f'{block}.experts.{theirs}']
+      halves = np.concatenate([both[..., 0::2], both[..., 1::2]], axis=-1)
+      got = loaded[f'{block}.experts.{ours}']
+      np.testing.assert_array_equal(got, halves)
+    for theirs, ours in (
+      ('experts.down_proj', 'experts.w_down'),
+      ('experts.down_proj_bias', 'experts.b_down'),
+      ('router.bias', 'router.bias'),
+    ):
+      got, want = loaded[f'{block}.{ours}'], files[f'{block}.{theirs}']
+      np.testing.assert_array_equal(got, want)
+
+  def test_mxfp4_is_what_transformers_makes_of_it(self):
+    codes = model_testing.tensors(MXFP4)
+    name = 'model.layers.0.mlp.experts.gate_up_proj'
+    assert name not in codes
+    assert codes[f'{name}_blocks'].dtype == np.uint8
+    plain, coded = hf_folder.read(GPT), hf_folder.read(MXFP4)
+    model_testing.assert_same(coded.load(), plain.load())
+    assert 'quantization_config' not in coded.fields
 
   def test_a_dtype_that_is_asked_for(self):
     rounded = hf_folder.read(QWEN, 'bfloat16')
@@ -95,7 +123,7 @@ class TestRead:
 
 
 class TestRoundTrip:
-  @pytest.mark.parametrize('folder', [DEEPSEEK, QWEN, MIXTRAL])
+  @pytest.mark.parametrize('folder', [DEEPSEEK, QWEN, MIXTRAL, GPT])
   @pytest.mark.parametrize('form', convert.FORMATS)
   def test_gives_the_same_tensors(self, tmp_path, folder, form):
     # given a folder of transformers, and its copy in any format
@@ -280,7 +308,33 @@ def _set(name, index, value) -> Callable:
   return _tensors(change)
 
 
+_CODED = 'model.layers.0.mlp.experts.down_proj'
 FAULTS = [
+  (
+    MXFP4,
+    _tensors(lambda tensors: tensors.pop(f'{_CODED}_scales')),
+    f'1 missing: {_CODED}_scales',
+  ),
+  (
+    MXFP4,
+    _tensors(lambda tensors: tensors.pop(f'{_CODED}_blocks')),
+    f'1 missing: {_CODED}; 1 unexpected: {_CODED}_scales',
+  ),
+  (
+    MXFP4,
+    _tensors(
+      lambda tensors: tensors.update(
+        {f'{_CODED}_blocks': np.zeros((4, 32, 16), np.int8)}
+      )
+    ),
+    f'1 misshapen: {_CODED}_blocks (expected [4, 32, 1, 16], got [4, 32, 16]); '
+    f'1 mistyped: {_CODED}_blocks (expected uint8, got int8)',
+  ),
+  (
+    MXFP4,
+    _set(f'{_CODED}_scales', (2, 7, 0), 255),
+    'experts.w_down: expected finite weights, got nan at [2, 0, 7], 32 of 4096',
+  ),
   (
     MIXTRAL,
     _tensors(_all_bad),

@@ -10,8 +10,12 @@ from hpmoe.models import config as config_lib
 from hpmoe.models import parameters as parameters_lib
 
 TESTDATA = pathlib.Path(__file__).parent / 'testdata'
-# Made by transformers; two of them hold the same weights.
-FOLDERS = ('deepseek_v3', 'qwen3_moe', 'mixtral', 'mixtral_stacked')
+# Made by transformers; the last two of Mixtral and of GPT-OSS hold the same
+# weights.
+FOLDERS = (
+  *('deepseek_v3', 'qwen3_moe', 'mixtral', 'mixtral_stacked'),
+  *('gpt_oss', 'gpt_oss_mxfp4'),
+)
 
 
 def parameters(

@@ -152,8 +152,8 @@ class Faults:
       self.misshapen.append(
         f'{name} (expected {list(want.shape)}, got {list(got.shape)})'
       )
-    if not is_float(got.dtype) or not (
-      any_dtype or is_exact(got.dtype, want.dtype)
+    if not is_exact(got.dtype, want.dtype) and not (
+      any_dtype and is_float(got.dtype)
     ):
       self.mistyped.append(f'{name} (expected {want.dtype}, got {got.dtype})')
 

@@ -19,11 +19,13 @@ class Seen(NamedTuple):
     rope: their rotations.
     mask: `[S, C]`, true where token s sees token c, of all C that are held; of
       each sequence, `[B, S, C]`, if they begin at tokens of their own.
+    near: the same in a layer with a sliding window, if any has.
   """
 
   length: at.Int32[at.Array, '']
   rope: rope_lib.Rope
   mask: at.Bool[at.Array, '*B S C']
+  near: at.Bool[at.Array, '*B S C']
 
 
 def seen(
@@ -51,14 +53,14 @@ def seen(
   own = length + jnp.arange(count, dtype=jnp.int32)
   every = jnp.arange(capacity, dtype=jnp.int32)
   back = own[:, None] - every
-  mask = back >= 0
+  masks = [back >= 0] * 2
   if config.sliding_window is not None:
-    mask &= back < config.sliding_window
+    masks[1] = masks[1] & (back < config.sliding_window)
   if starts is not None:
-    mask &= every >= starts[:, None, None]
-    mask |= back == 0
+    begun = every >= starts[:, None, None]
+    masks = [mask & begun | (back == 0) for mask in masks]
     own = jnp.maximum(own - starts[:, None], 0)
-  return Seen(length, rope_lib.rotations(config, own, dtype), mask)
+  return Seen(length, rope_lib.rotations(config, own, dtype), *masks)
 
 
 def attend(
@@ -67,10 +69,12 @@ def attend(
   values: at.Float[at.Array, 'B C G Y'],
   mask: at.Bool[at.Array, '*B S C'],
   scale: float,
+  sinks: at.Float[at.Array, 'H'] | None = None,
 ) -> at.Float[at.Array, 'B S H*Y']:
   """Returns softmax(scale * queries keys^T) values, `[B, S, H*Y]`.
 
-  Head h reads group h * G / H of keys and values.  Scores and softmax are in
+  Head h reads group h * G / H of keys and values; of its shares a sink, a score
+  of its own, takes one that no value gets.  Scores and softmax are in
   `ops.wide`; shares are rounded before they meet the values.
   """
   wide, dtype = ops.wide(queries.dtype), values.dtype
@@ -82,6 +86,11 @@ def attend(
   if mask.ndim == 3:
     mask = mask[:, None, None]
   scores = jnp.where(mask, scores * scale, -jnp.inf)
+  if sinks is not None:
+    column = sinks.astype(wide).reshape(groups, -1, 1, 1)
+    column = jnp.broadcast_to(column, (*scores.shape[:-1], 1))
+    scores = jnp.concatenate([scores, column], axis=-1)
   shares = jax.nn.softmax(scores, axis=-1).astype(dtype).astype(wide)
+  shares = shares[..., : keys.shape[1]]
   out = jnp.einsum('bghsc,bcgy->bsghy', shares, values)
   return out.astype(dtype).reshape(batch, count, -1)

@@ -25,7 +25,7 @@ def forward(name: str, moe: str = 'framework', **options):
 
 
 class TestCache:
-  @pytest.mark.parametrize('name', ['deepseek_yarn', 'qwen3_window'])
+  @pytest.mark.parametrize('name', ['deepseek_yarn', 'gpt_plain'])
   def test_token_by_token_is_all_at_once(self, name):
     # Given.
     config, params, tokens = model_testing.model(name)
@@ -167,6 +167,23 @@ class TestLayers:
 
   def test_a_function_of_the_user(self):
     assert moe_lib.named('hpmoe.models.jax.moe:oracle') is moe_lib.oracle
+
+  @pytest.mark.parametrize(
+    'moe, expected',
+    [
+      ('host', "'framework' for experts with biases"),
+      (lambda x, *others: x, None),
+      (lambda x, i, w, up, down, policy: x, r'a layer\(.*, b_down\) -> y, got'),
+    ],
+  )
+  def test_experts_with_biases(self, moe, expected):
+    config, params, tokens = model_testing.model('gpt_full')
+    tokens = jnp.asarray(tokens)
+    if expected is None:
+      decoder.forward(params, config, tokens, moe=moe)
+      return
+    with pytest.raises(ValueError, match=f'^moe: expected {expected}'):
+      decoder.forward(params, config, tokens, moe=moe)
 
   def test_framework_knows_no_policy_of_tests(self):
     policy = precision.PrecisionPolicy(activation='absolute')

@@ -13,28 +13,33 @@ from hpmoe.reference.contract import halved_testing
 class TestExactness:
   def test_no_less_exact_than_the_reference(self, name):
     case = golden.load(name)
-    narrow = model_testing.model_of(case, 'float32', 'host')
+    narrow = model_testing.model_of(case, 'float32', golden.launched(name))
     wide = model_testing.model_of(case, 'float64', 'oracle')
     golden.check_exactness_or_nearby(narrow, wide, case)
 
 
-@pytest.mark.parametrize('name', golden.CONFIGS)
 class TestGolden:
   @pytest.mark.slow
+  @pytest.mark.parametrize('name', golden.CONFIGS)
   def test_no_less_exact_in_bfloat16(self, name):
     case = golden.load(name)
-    actual = model_testing.gradients(case, 'bfloat16', 'host')
+    moe = golden.launched(name)
+    actual = model_testing.gradients(case, 'bfloat16', moe)
     golden.check_exactness(actual, case, 'bfloat16')
 
   @pytest.mark.slow
-  @pytest.mark.parametrize('moe', ['oracle', 'framework'])
+  @pytest.mark.parametrize(
+    'name, moe', golden.with_layers('oracle', 'framework')
+  )
   def test_float64_agrees(self, name, moe):
     case = golden.load(name)
     actual = model_testing.gradients(case, 'float64', moe, jax.jit)
     golden.check_same(actual, case)
 
   @pytest.mark.slow
-  @pytest.mark.parametrize('moe', ['oracle', 'host', 'framework'])
+  @pytest.mark.parametrize(
+    'name, moe', golden.with_layers('oracle', 'host', 'framework')
+  )
   def test_every_layer_as_users_compile_it(self, name, moe):
     case = golden.load(name)
     narrow = model_testing.model_of(case, 'float32', moe, jax.jit)
@@ -42,7 +47,9 @@ class TestGolden:
     golden.check_exactness_nearby(narrow, wide, case)
 
   @pytest.mark.slow
-  @pytest.mark.parametrize('moe', ['oracle', 'host', 'framework'])
+  @pytest.mark.parametrize(
+    'name, moe', golden.with_layers('oracle', 'host', 'framework')
+  )
   def test_every_layer_in_bfloat16_as_users_compile_it(self, name, moe):
     case = golden.load(name)
     actual = model_testing.gradients(case, 'bfloat16', moe, jax.jit)

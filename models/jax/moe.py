@@ -42,22 +42,23 @@ def named(name: str) -> Layer:
 
 
 def oracle(
-  x, topk_ids, topk_weights, w_gate_up, w_down, policy
+  x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases
 ) -> at.Float[at.Array, 'R T D']:
   """The reference layer."""
-  config = routed.config_of(x, topk_ids, w_down)
+  config = routed.config_of(x, topk_ids, w_down, biases)
   return differentiable.layer(
-    config, policy, x, topk_ids, topk_weights, w_gate_up, w_down
+    config, policy, x, topk_ids, topk_weights, w_gate_up, w_down, *biases
   )
 
 
 def host(
-  x, topk_ids, topk_weights, w_gate_up, w_down, policy
+  x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases
 ) -> at.Float[at.Array, 'R T D']:
   """The megakernel, one launch forward and one backward."""
   # An extension module, which a build without JAX's headers does not have.
   from hpmoe.backend_ascend.frontends import jax_layer
 
+  routed.check_launched(biases)
   config = routed.config_of(x, topk_ids, w_down)
   return jax_layer.layer(
     config, policy, x, topk_ids, topk_weights, w_gate_up, w_down
@@ -71,17 +72,17 @@ def sharded(axis: str) -> Layer:
   sends rows to the ranks of their experts by all-to-all.
   """
 
-  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
-    config = routed.config_of(x, topk_ids, w_down, jax.lax.axis_size(axis))
-    return sharded_layer.layer_of_shard(
-      config, policy, axis, x, topk_ids, topk_weights, w_gate_up, w_down
-    )
+  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases):
+    shards = jax.lax.axis_size(axis)
+    config = routed.config_of(x, topk_ids, w_down, biases, shards)
+    arrays = (x, topk_ids, topk_weights, w_gate_up, w_down, *biases)
+    return sharded_layer.layer_of_shard(config, policy, axis, *arrays)
 
   return layer
 
 
 def framework(
-  x, topk_ids, topk_weights, w_gate_up, w_down, policy
+  x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases
 ) -> at.Float[at.Array, 'R T D']:
   """JAX's own operators: a stable sort, and grouped GEMMs (`ragged_dot`).
 
@@ -91,24 +92,27 @@ def framework(
     ValueError: a policy with an activation or placement of the tests.
   """
   routed.check_policy(policy)
-  config = routed.config_of(x, topk_ids, w_down)
+  config = routed.config_of(x, topk_ids, w_down, biases)
   experts = topk_ids.reshape(-1)
   order = jnp.argsort(experts, stable=True)
   sizes = jnp.bincount(experts, length=config.num_experts).astype(jnp.int32)
   rows = x.reshape(-1, x.shape[-1])[order // config.top_k]
 
-  def grouped(rows, weights):
+  def grouped(rows, weights, *bias):
     weights = weights.reshape(config.num_experts, *weights.shape[2:])
     out = jax.lax.ragged_dot(
       rows.astype(policy.accumulate), weights.astype(policy.accumulate), sizes
     )
+    for of_rank in bias:
+      of_expert = of_rank.reshape(config.num_experts, -1).astype(out.dtype)
+      out += of_expert[experts[order]]
     return out.astype(rows.dtype)
 
-  gate, up = jnp.split(
-    grouped(rows, w_gate_up).astype(policy.accumulate), 2, axis=-1
-  )
-  activation = (jax.nn.silu(gate) * up).astype(x.dtype)
-  out = grouped(activation, w_down)
+  gate_up = grouped(rows, w_gate_up, *biases[:1]).astype(policy.accumulate)
+  gate, up = jnp.split(gate_up, 2, axis=-1)
+  form = policy.alpha, policy.limit, policy.offset
+  activation = ops.gated(gate, up, *form).astype(x.dtype)
+  out = grouped(activation, w_down, *biases[1:])
   place = jnp.argsort(order)
   returned = out[place].reshape(*topk_ids.shape, -1)
   weighted = returned.astype(policy.accumulate) * topk_weights[..., None]

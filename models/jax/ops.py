@@ -45,13 +45,31 @@ def rms_norm(
   return (normed * weight.astype(normed.dtype)).astype(x.dtype)
 
 
+def gated(
+  gate: at.Float[at.Array, '*batch F'],
+  up: at.Float[at.Array, '*batch F'],
+  alpha: float = 1.0,
+  limit: float = 0.0,
+  offset: float = 0.0,
+) -> at.Float[at.Array, '*batch F']:
+  """Returns `gate * sigmoid(alpha * gate) * (up + offset)`, `[..., F]`.
+
+  With a limit, of `min(gate, limit)`, and `up` within it on both sides.
+  """
+  if limit:
+    # Not jnp.minimum, whose gradient at the limit is a half.
+    gate = jnp.where(gate > limit, limit, gate)
+    up = jnp.where(jnp.abs(up) > limit, jnp.sign(up) * limit, up)
+  return gate * jax.nn.sigmoid(alpha * gate) * (up + offset)
+
+
 def mlp(
   params: Params, x: at.Float[at.Array, '*batch D']
 ) -> at.Float[at.Array, '*batch D']:
   """Returns `down(silu(gate(x)) * up(x))`, `[..., D]`."""
   gate = linear(params, 'gate_proj', x).astype(wide(x.dtype))
   up = linear(params, 'up_proj', x).astype(gate.dtype)
-  return linear(params, 'down_proj', (jax.nn.silu(gate) * up).astype(x.dtype))
+  return linear(params, 'down_proj', gated(gate, up).astype(x.dtype))
 
 
 def embed(

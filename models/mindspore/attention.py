@@ -20,11 +20,13 @@ class Seen(NamedTuple):
     rope: their rotations.
     mask: `[S, C]`, true where token s sees token c, of all C that are held; of
       each sequence, `[B, S, C]`, if they begin at tokens of their own.
+    near: the same in a layer with a sliding window, if any has.
   """
 
   length: int
   rope: rope_lib.Rope
   mask: at.Bool[ms.Tensor, '*B S C']
+  near: at.Bool[ms.Tensor, '*B S C']
 
 
 def seen(
@@ -52,13 +54,15 @@ def seen(
   own = length + np.arange(count, dtype=np.int32)
   every = np.arange(capacity, dtype=np.int32)
   back = own[:, None] - every
-  mask = back >= 0
+  masks = [back >= 0] * 2
   if config.sliding_window is not None:
-    mask &= back < config.sliding_window
+    masks[1] = masks[1] & (back < config.sliding_window)
   if starts is not None:
-    mask = mask & (every >= starts[:, None, None]) | (back == 0)
+    begun = every >= starts[:, None, None]
+    masks = [mask & begun | (back == 0) for mask in masks]
     own = np.maximum(own - starts[:, None], 0)
-  return Seen(length, rope_lib.rotations(config, own, dtype), ms.Tensor(mask))
+  rope = rope_lib.rotations(config, own, dtype)
+  return Seen(length, rope, *map(ms.Tensor, masks))
 
 
 def attend(
@@ -67,10 +71,12 @@ def attend(
   values: at.Float[ms.Tensor, 'B C G Y'],
   mask: at.Bool[ms.Tensor, '*B S C'],
   scale: float,
+  sinks: at.Float[ms.Tensor, 'H'] | None = None,
 ) -> at.Float[ms.Tensor, 'B S H*Y']:
   """Returns softmax(scale * queries keys^T) values, `[B, S, H*Y]`.
 
-  Head h reads group h * G / H of keys and values.  Scores and softmax are in
+  Head h reads group h * G / H of keys and values; of its shares a sink, a score
+  of its own, takes one that no value gets.  Scores and softmax are in
   `ops.wide`; shares are rounded before they meet the values.
   """
   wide = ops.wide(queries.dtype)
@@ -83,8 +89,12 @@ def attend(
   scores = ms_ops.bmm(rows, columns).reshape(batch, -1, count, held)
   scores = scores * ops.constant(scale, scores)
   lowest = ms_ops.full_like(scores, float('-inf'))
-  of_heads = mask.reshape(-1, 1, count, held)
-  shares = ops.softmax(ms_ops.where(of_heads, scores, lowest))
+  scores = ms_ops.where(mask.reshape(-1, 1, count, held), scores, lowest)
+  if sinks is not None:
+    column = sinks.astype(wide).reshape(1, heads, 1, 1)
+    column = ms_ops.broadcast_to(column, (batch, heads, count, 1))
+    scores = ms_ops.cat((scores, column), -1)
+  shares = ops.softmax(scores)[..., :held]
   shares = shares.astype(values.dtype).astype(wide)
   shares = shares.reshape(-1, each * count, held)
   right = (

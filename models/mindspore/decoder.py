@@ -118,6 +118,7 @@ def forward(
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, shards)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
+  policy = routed_lib.policy_of_model(policy, config)
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   hidden = between('model.embed_tokens', ops.embed(embeddings, tokens))
   count = tokens.shape[1]

@@ -23,7 +23,7 @@ def _cpu():
 
 
 class TestCache:
-  @pytest.mark.parametrize('name', ['deepseek_yarn', 'qwen3_window'])
+  @pytest.mark.parametrize('name', ['deepseek_yarn', 'gpt_plain'])
   def test_token_by_token_is_all_at_once(self, name):
     # Given.
     config, params, tokens = model_testing.model(name, 'float64')
@@ -91,7 +91,7 @@ class TestCell:
 
 class TestFunctions:
   @pytest.mark.parametrize(
-    'name', ['silu', 'sigmoid', 'softmax', 'log_softmax']
+    'name', ['gated', 'sigmoid', 'softmax', 'log_softmax']
   )
   def test_are_as_exact_as_float32(self, name):
     x = np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32) * 5
@@ -99,12 +99,13 @@ class TestFunctions:
     shares = np.exp(wide - wide.max(-1, keepdims=True))
     shares /= shares.sum(-1, keepdims=True)
     want = dict(
-      silu=wide / (1 + np.exp(-wide)),
+      gated=wide / (1 + np.exp(-wide)),
       sigmoid=1 / (1 + np.exp(-wide)),
       softmax=shares,
       log_softmax=np.log(shares),
     )[name]
-    got = ops.to_numpy(getattr(ops, name)(ms.Tensor(x)))
+    more = [ms.ops.ones_like(ms.Tensor(x))] * (name == 'gated')
+    got = ops.to_numpy(getattr(ops, name)(ms.Tensor(x), *more))
     assert got.dtype == np.float32
     # One rounding, to nearest.
     np.testing.assert_allclose(got, want, rtol=2**-24 * 1.01, atol=1e-44)
@@ -153,6 +154,22 @@ class TestLayers:
 
 
 class TestRefused:
+  @pytest.mark.parametrize(
+    'moe, expected',
+    [
+      ('host', "'framework' for experts with biases"),
+      (lambda x, *others: x, None),
+      (lambda x, i, w, up, down, policy: x, r'a layer\(.*, b_down\) -> y, got'),
+    ],
+  )
+  def test_experts_with_biases(self, moe, expected):
+    config, params, tokens = model_testing.model('gpt_full')
+    if expected is None:
+      decoder.forward(params, config, tokens, moe=moe)
+      return
+    with pytest.raises(ValueError, match=f'^moe: expected {expected}'):
+      decoder.forward(params, config, tokens, moe=moe)
+
   def test_a_parameter_of_another_shape(self):
     config, params, tokens = model_testing.model('mixtral_plain')
     params['model.norm.weight'] = ms.ops.ones(3)

@@ -20,21 +20,21 @@ def _cpu():
 class TestExactness:
   def test_no_less_exact_than_the_reference(self, name):
     case = golden.load(name)
-    narrow = model_testing.model_of(case, 'float32', 'host')
+    narrow = model_testing.model_of(case, 'float32', golden.launched(name))
     wide = model_testing.model_of(case, 'float64', 'framework')
     golden.check_exactness_or_nearby(narrow, wide, case)
 
 
-@pytest.mark.parametrize('name', golden.CONFIGS)
 class TestGolden:
   @pytest.mark.slow
+  @pytest.mark.parametrize('name', golden.CONFIGS)
   def test_float64_agrees(self, name):
     case = golden.load(name)
     actual = model_testing.gradients(case, 'float64', 'framework')
     golden.check_same(actual, case)
 
   @pytest.mark.slow
-  @pytest.mark.parametrize('moe', ['host', 'framework'])
+  @pytest.mark.parametrize('name, moe', golden.with_layers('host', 'framework'))
   def test_every_layer(self, name, moe):
     case = golden.load(name)
     narrow = model_testing.model_of(case, 'float32', moe)
@@ -42,7 +42,7 @@ class TestGolden:
     golden.check_exactness_or_nearby(narrow, wide, case)
 
   @pytest.mark.slow
-  @pytest.mark.parametrize('moe', ['host', 'framework'])
+  @pytest.mark.parametrize('name, moe', golden.with_layers('host', 'framework'))
   def test_every_layer_in_bfloat16(self, name, moe):
     case = golden.load(name)
     actual = model_testing.gradients(case, 'bfloat16', moe)

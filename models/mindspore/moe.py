@@ -52,8 +52,9 @@ def _cell(
 
 
 def _launched(
-  device, x, topk_ids, topk_weights, w_gate_up, w_down, policy
+  device, x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases
 ) -> at.Float[ms.Tensor, 'R T D']:
+  routed.check_launched(biases)
   cell = _cell(routed.config_of(x, topk_ids, w_down), policy, device)
   return cell(x, topk_ids, topk_weights, w_gate_up, w_down)
 
@@ -76,8 +77,9 @@ def sharded(shards: int) -> Layer:
   It is given this process's tokens, `[1, T, D]`, and experts, `[1, L, ...]`.
   """
 
-  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
-    config = routed.config_of(x, topk_ids, w_down, shards)
+  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases):
+    routed.check_launched(biases)
+    config = routed.config_of(x, topk_ids, w_down, shards=shards)
     slabs = (x, topk_ids, topk_weights, w_gate_up, w_down)
     own = (slab.reshape(slab.shape[1:]) for slab in slabs)
     return _parallel_cell(config, policy)(*own).reshape(x.shape)
@@ -86,7 +88,7 @@ def sharded(shards: int) -> Layer:
 
 
 def framework(
-  x, topk_ids, topk_weights, w_gate_up, w_down, policy
+  x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases
 ) -> at.Float[ms.Tensor, 'R T D']:
   """MindSpore's own operators: every expert on every token.
 
@@ -102,15 +104,19 @@ def framework(
   experts = w_down.shape[0] * w_down.shape[1]
   rows = x.astype(wide).reshape(1, -1, d_model)
 
-  def grouped(rows, weights):
+  def grouped(rows, weights, *bias):
     weights = weights.astype(wide).reshape(experts, *weights.shape[2:])
     rows = ms_ops.broadcast_to(rows, (experts, *rows.shape[1:]))
-    return ms_ops.bmm(rows, weights).astype(x.dtype).astype(wide)
+    out = ms_ops.bmm(rows, weights)
+    for of_expert in bias:
+      out = out + of_expert.astype(wide).reshape(experts, 1, -1)
+    return out.astype(x.dtype).astype(wide)
 
-  gate_up = grouped(rows, w_gate_up)
-  d_ff = gate_up.shape[-1] // 2
-  activation = ops.silu(gate_up[..., :d_ff]) * gate_up[..., d_ff:]
-  out = grouped(activation.astype(x.dtype).astype(wide), w_down)
+  gate_up = grouped(rows, w_gate_up, *biases[:1])
+  gate, up = ops.parts(gate_up, gate_up.shape[-1] // 2)
+  activation = ops.gated(gate, up, policy.alpha, policy.limit, policy.offset)
+  activation = activation.astype(x.dtype).astype(wide)
+  out = grouped(activation, w_down, *biases[1:])
   # [E, T, D] at (expert, token) of each slot.
   ids = topk_ids.reshape(-1, count)
   tokens = ms_ops.arange(ids.shape[0]).astype(ms.int32).reshape(-1, 1)

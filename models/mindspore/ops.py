@@ -72,7 +72,7 @@ def mlp(
   """Returns `down(silu(gate(x)) * up(x))`, `[..., D]`."""
   gate = linear(params, 'gate_proj', x).astype(wide(x.dtype))
   up = linear(params, 'up_proj', x).astype(gate.dtype)
-  return linear(params, 'down_proj', (silu(gate) * up).astype(x.dtype))
+  return linear(params, 'down_proj', gated(gate, up).astype(x.dtype))
 
 
 def _exactly(x: ms.Tensor) -> ms.Tensor:
@@ -81,10 +81,24 @@ def _exactly(x: ms.Tensor) -> ms.Tensor:
   return x.astype(ms.float64) if on_cpu else x
 
 
-def silu(x: at.Float[ms.Tensor, '*batch X']) -> at.Float[ms.Tensor, '*batch X']:
-  """Returns `x * sigmoid(x)`, `[..., X]`, as x's dtype."""
-  exact = _exactly(x)
-  return (exact * ops.sigmoid(exact)).astype(x.dtype)
+def gated(
+  gate: at.Float[ms.Tensor, '*batch F'],
+  up: at.Float[ms.Tensor, '*batch F'],
+  alpha: float = 1.0,
+  limit: float = 0.0,
+  offset: float = 0.0,
+) -> at.Float[ms.Tensor, '*batch F']:
+  """Returns `gate * sigmoid(alpha * gate) * (up + offset)`, `[..., F]`.
+
+  With a limit, of `min(gate, limit)`, and `up` within it on both sides.
+  """
+  if limit:
+    most = constant(limit, gate)
+    gate = ops.where(gate > most, most, gate)
+    up = ops.where(up.abs() > most, up.sign() * most, up)
+  exact = _exactly(gate)
+  turned = exact * ops.sigmoid(exact * constant(alpha, exact))
+  return turned.astype(gate.dtype) * (up + constant(offset, up))
 
 
 def sigmoid(

@@ -113,6 +113,11 @@ def load(
     params = init.init(config, seed, dtype)
   if not config.moe_layers():
     raise ValueError('model: expected one with routed experts, got none')
+  if config.family.by_turns:
+    raise ValueError(
+      'model: expected experts without biases, which compare does not judge, '
+      f'got {config.model_type!r}'
+    )
   encoding = text_lib.encoding_of(model, config)
   tokens = text_lib.read(text, encoding).tokens
   read = text_lib.batch(tokens, sequence, batch, seed, 0)
