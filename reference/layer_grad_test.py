@@ -1,6 +1,6 @@
 """Tests of layer_grad: its interface, and jax.grad.
 
-`layer_grad_property_test` checks every stage against a serial loop, and
+`layer_property_test` checks every stage against a serial loop, and
 `published_test` both passes against transformers.
 """
 
@@ -16,7 +16,6 @@ import pytest
 from hpmoe.reference import differentiable
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
-from hpmoe.reference import layer_grad_property_test as grad_serial
 from hpmoe.reference import layer_property_test as serial
 from hpmoe.reference import stages
 from hpmoe.reference import test_util
@@ -41,7 +40,7 @@ ONE_PLACEMENT = pytest.mark.parametrize(
 )
 
 forward_jit = jax.jit(layer.forward, static_argnums=(0, 1))
-run = grad_serial.run
+run = serial.run
 backward_jit = jax.jit(layer_grad.backward, static_argnums=(0, 1))
 
 
@@ -73,7 +72,7 @@ class TestBackward:
   def test_every_tensor_has_its_shape_and_dtype(self, policy):
     with test_util.x64(policy.storage == 'float64'):
       inputs, dy = inputs_of('shapes', policy=policy)
-      both = functools.partial(grad_serial.both, CONFIG, policy)
+      both = functools.partial(serial.both, CONFIG, policy)
       out = jax.eval_shape(both, inputs, dy)
     names = {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
     assert set(out) == {*names, 'dy', *inputs}
@@ -85,7 +84,7 @@ class TestBackward:
   def test_one_trace_per_config_and_policy(self):
     # Given.
     chex.clear_trace_counter()
-    traced = chex.assert_max_traces(grad_serial.both, n=1)
+    traced = chex.assert_max_traces(serial.both, n=1)
     once = jax.jit(traced, static_argnums=(0, 1))
     # When, then: other values, an equal policy, the same trace.
     for name in ('first', 'second'):
@@ -99,7 +98,7 @@ class TestBackward:
   def test_jit_and_eager_give_the_same_bits(self, placement):
     policy = precision.PrecisionPolicy('bfloat16', placement=placement)
     given = CONFIG, policy, *inputs_of('same bits')
-    chex.assert_trees_all_equal(run(*given), grad_serial.both(*given))
+    chex.assert_trees_all_equal(run(*given), serial.both(*given))
 
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
   def test_it_reads_only_what_it_says(self, placement):
@@ -237,7 +236,7 @@ def test_backward_takes_numpy_arrays_as_forward_does():
 class TestAgainstJaxGrad:
   # Every shape at one placement and one shape at all: compilation is dear.
   # The shapes that are not awkward are in `make sweep`;
-  # `layer_grad_property_test` has the bits of all against a loop.
+  # `layer_property_test` has the bits of all against a loop.
   @pytest.mark.parametrize(
     'name, placement',
     [('plain', placement) for placement in precision.PLACEMENTS[1:]]
