@@ -1,10 +1,12 @@
-"""Tests of swiglu."""
+"""Tests of swiglu and swiglu_grad."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from hpmoe.reference import swiglu
+from hpmoe.reference import swiglu_grad
 from hpmoe.reference import test_util
 from hpmoe.reference.contract import precision
 
@@ -40,26 +42,94 @@ def test_absolute_has_no_exp():
   np.testing.assert_array_equal(out, [[15, 14]])
 
 
-def test_weight_is_applied_before_the_one_rounding():
-  # Given: |gate| * up and its product with the weight both round in bfloat16.
+@pytest.mark.parametrize('backward', [False, True])
+def test_weight_is_applied_before_the_one_rounding(backward):
+  # Given: |gate| * up, or its gradient, and the product with the weight both
+  # round in bfloat16.
   policy = policy_of(
     storage='bfloat16', placement='before_down', activation='absolute'
   )
   rng = test_util.generator('one rounding')
   gate_up = jnp.asarray(rng.normal(size=(64, 16)), jnp.bfloat16)
+  d_act = jnp.asarray(rng.normal(size=(64, 8)), jnp.bfloat16)
   weight = jnp.asarray(rng.random(64), jnp.float32)
-  # When.
-  out = swiglu.swiglu(policy, gate_up, weight)
-  # Then.
   gate, up = np.split(np.asarray(gate_up).astype(np.float32), 2, axis=-1)
-  weight = np.asarray(weight)[:, None]
-  once = (abs(gate) * up * weight).astype(jnp.bfloat16)
-  twice = (abs(gate) * up).astype(jnp.bfloat16).astype(np.float32) * weight
+  scale = np.asarray(weight)[:, None]
+  narrow = lambda a: a.astype(jnp.bfloat16)
+  # When.
+  if backward:
+    run = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
+    out = run(policy, gate_up, d_act, weight)
+    g = np.asarray(d_act).astype(np.float32) * scale
+    both = lambda g: np.concatenate([g * up * np.sign(gate), g * abs(gate)], -1)
+    once, twice = both(g), both(narrow(g).astype(np.float32))
+  else:
+    out = swiglu.swiglu(policy, gate_up, weight)
+    product = abs(gate) * up
+    once, twice = product * scale, narrow(product).astype(np.float32) * scale
+  # Then.
   assert out.dtype == jnp.bfloat16
-  np.testing.assert_array_equal(out, once)
-  assert (once != twice.astype(jnp.bfloat16)).any()
+  np.testing.assert_array_equal(out, narrow(once))
+  assert (narrow(once) != narrow(twice)).any()
 
 
 def test_odd_columns():
   with pytest.raises(ValueError, match='gate_up: expected .* got 3'):
     swiglu.swiglu(policy_of(), jnp.ones((2, 3)))
+  with pytest.raises(ValueError, match='gate_up: expected .*, 4, got 3'):
+    swiglu_grad.swiglu_grad(policy_of(), jnp.ones((2, 3)), jnp.ones((2, 2)))
+
+
+def test_absolute_turns_the_sign_of_the_gate():
+  out = swiglu_grad.swiglu_grad(
+    policy_of(activation='absolute'),
+    jnp.array([[-3.0, 2.0, 5.0, 7.0]]),
+    jnp.array([[2.0, -1.0]]),
+  )
+  np.testing.assert_array_equal(out, [[-10, -7, 6, -2]])
+
+
+# Both signs, both extremes, and -1.278 where silu' is 0.
+GATES = np.float32([*np.linspace(-30, 30, 4001), -1.2784645, 1e30, -1e30, -0.0])
+
+
+def slopes(function, policy) -> np.ndarray:
+  """Returns d_gate of `GATES` where up and d_activation are 1: silu'."""
+  gate_up = jnp.stack([GATES, np.ones_like(GATES)], axis=-1)
+  ones = jnp.ones((GATES.size, 1), jnp.float32)
+  return np.asarray(function(policy, gate_up, ones))[:, 0]
+
+
+def test_slope_of_silu_has_the_error_of_its_operations():
+  # When.
+  actual = slopes(swiglu_grad.swiglu_grad, policy_of())
+  # Then: units of 2^-24, exp off by four of them, and what each term of the
+  # slope, sigmoid + gate * sigmoid * complement, goes through.
+  gate = GATES.astype(np.float64)
+  with np.errstate(over='ignore'):
+    sigmoid, complement = 1 / (1 + np.exp(-gate)), 1 / (1 + np.exp(gate))
+  both = gate * sigmoid * complement
+  of_sigmoid, of_complement = 2 + 4 * complement, 2 + 4 * sigmoid
+  units = (of_sigmoid + 2) * (sigmoid + abs(both))
+  units += (of_complement + 1) * abs(both)
+  bound = 1.001 * 2.0**-24 * units + np.finfo(np.float32).tiny
+  assert (abs(actual - (sigmoid + both)) <= bound).all()
+
+
+def test_slope_jitted_and_not_has_the_same_bits():
+  jitted = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
+  np.testing.assert_array_equal(
+    slopes(jitted, policy_of()), slopes(swiglu_grad.swiglu_grad, policy_of())
+  )
+
+
+def test_row_weight_grad_reads_the_unweighted_unrounded_activation():
+  # Given: gate * up = 1 + 2^-8 + 2^-16, which bfloat16 cannot hold.
+  policy = policy_of(storage='bfloat16', activation='absolute')
+  above = 1 + 2.0**-7
+  gate_up = jnp.array([[above, above]], jnp.bfloat16)
+  # When.
+  out = swiglu_grad.row_weight_grad(policy, gate_up, jnp.array([[3.0]]))
+  # Then.
+  assert out.dtype == jnp.float32
+  assert out.item() == 3 * above**2

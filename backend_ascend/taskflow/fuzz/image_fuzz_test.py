@@ -10,7 +10,6 @@ import pytest
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow.fuzz import image_seeds_testing
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import tensors
@@ -18,37 +17,16 @@ from hpmoe.reference.contract import tensors
 CORPUS = pathlib.Path(__file__).parents[2] / 'testdata' / 'image_corpus'
 FILES = sorted(CORPUS.iterdir())
 _MAX_ELEMENTS = 1 << 20  # of all tensors; larger layers are not launched
-_BACKWARD_INPUTS = (
-  'dy',
-  'topk_ids',
-  'topk_weights',
-  'w_gate_up',
-  'w_down',
-  'expert_in',
-  'gate_up',
-  'activation',
-  'returned',
-)
 
 
-def _inputs(parsed: image_lib.Image) -> dict[str, np.ndarray]:
+def _inputs(image: image_lib.Image) -> dict[str, np.ndarray]:
   """Returns ones, and for every token the first K experts."""
-  dims = parsed.config.dims()
-  names = tensors.INPUTS
-  if parsed.direction == layout.Direction.BACKWARD:
-    names = _BACKWARD_INPUTS
-    if parsed.policy.placement in tensors.EARLY:
-      names = names[:-1]
-  dtypes = {
-    'storage': np.dtype(parsed.policy.storage),
-    'f32': np.float32,
-    'i32': np.int32,
+  made = {
+    name: np.ones(arrays.shape(image, name), arrays.dtype(image, name))
+    for name in arrays.INPUTS[image.direction]
+    if name != 'returned' or image.policy.placement not in tensors.EARLY
   }
-  made = {}
-  for name in names:
-    spec = tensors.SPECS[name]
-    made[name] = np.ones(spec.dims(**dims), dtypes[spec.kind])
-  made['topk_ids'][...] = np.arange(parsed.config.top_k)
+  made['topk_ids'][...] = np.arange(image.config.top_k)
   return made
 
 

@@ -429,15 +429,6 @@ class TestProgress:
     violation = named(prove(with_queues(flow, lists)), 'progress', combine)
     assert 'unreachable threshold' in violation.text
 
-  def test_a_signal_that_never_comes(self):
-    flow = copy(lower())
-    writer = of_kind(flow, Kind.SWIGLU)[0]
-    flow.tasks['signal_count'][writer] = 0
-    report = prove(flow)
-    violation = named(report, 'progress')
-    assert flow.tasks['kind'][violation.task_a] == Kind.DOWN
-    assert 'unreachable threshold' in violation.text
-
 
 class TestEvent:
   @both_directions
@@ -674,18 +665,6 @@ class TestOnce:
     assert 'both write' in violation.text
     missing = [v for v in report.violations if 'no task writes' in v.text]
     assert [v.region.group for v in missing] == [3 + (link + 1) % 3]
-
-  @pytest.mark.parametrize('link', [0, 1, 2])
-  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
-  def test_a_dropped_link(self, kind, link):
-    flow = lower_kind(kind)
-    (task, *_) = [
-      t for t in of_kind(flow, kind) if flow.tasks['peer'][t] == link
-    ]
-    report = prove(without_task(flow, task))
-    violation = named(report, 'once')
-    assert 'no task writes' in violation.text
-    assert violation.region.group == link
 
   def test_an_overlap_of_one_column(self):
     flow = copy(lower())

@@ -208,31 +208,12 @@ class SwigluGradTileTest(parameterized.TestCase):
       gemm_testing.assert_same(x, y, f'{isa} {name}')
 
   @parameterized.parameters(*ISAS)
-  def test_slope_within_its_bound_of_central_differences(self, isa):
+  def test_slope_within_its_bound(self, isa):
     # In units u = 2^-24, to first order: e 2 (an ulp), s and silu 4 (e, the
     # sum, the quotient), rest 7 (e, s, the product; 1 - s has less, as
     # s <= 1/2 there), and one more for the fma: 5 |s| + 12 |silu * rest|.
-    # Central differences: h^2 / 6 of the third derivative, which is below 1,
-    # and float64 rounding of silu over h.
     g = _rng('test_slope_within_its_bound').uniform(-87, 100, 20000)
     g = np.concatenate([g, np.linspace(-2, 2, 5000)]).astype('f4')
-    h = 2.0**-16
-    x = g.astype('f8')
-    s, rest = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(x))
-    right, left = ((x + d) / (1 + np.exp(-x - d)) for d in (h, -h))
-    central = (right - left) / (2 * h)
-    bound = 1.01 * 2**-24 * (5 * s + 12 * np.abs(x * s * rest))
-    bound += h**2 / 6 + 2**-50 * np.abs(x) / h
-
-    error = np.abs(_slope(g, isa)[0] - central)
-
-    self.assertLessEqual((error / bound).max(), 1)
-
-  @parameterized.parameters(*ISAS)
-  def test_slope_within_its_bound_of_the_formula(self, isa):
-    # As above without the differences' error: relative where nothing cancels.
-    g = _rng('test_slope_within_its_bound').uniform(-87, 100, 20000)
-    g = g.astype('f4')
     x = g.astype('f8')
     s, rest = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(x))
     bound = 1.01 * 2**-24 * (5 * s + 12 * np.abs(x * s * rest))
