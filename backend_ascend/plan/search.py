@@ -15,6 +15,7 @@ from hpmoe.backend_ascend.plan import unit_costs
 _MICRO_BATCHES = (1, 2, 4, 8)
 PADS = (0, 1, 2, 3, 4)
 _MOST_TP, _MOST_VPP = 16, 8
+_TOLD = 500  # plans from one line of progress to the next
 Only = Mapping[str, Collection]
 
 
@@ -117,7 +118,8 @@ def search(
   fits, counted = _fitting(setting, bounds, only, tell)
   waiting: list[tuple[float, plan_lib.Plan, int]] = []
   for plan in fits:
-    tell(f'plan {len(waiting)} of {len(fits)}')
+    if len(waiting) % _TOLD == 0:
+      tell(f'{len(waiting):,} of {len(fits):,} plans that fit')
     waiting.append((times[0](plan).seconds, plan, 0))
   heapq.heapify(waiting)
   ranked: list[step_lib.Cost] = []
@@ -141,7 +143,8 @@ def _fitting(setting, costs, only, tell) -> tuple[list[plan_lib.Plan], Found]:
   fits, looked, needs = [], 0, []
   whys: collections.Counter[str] = collections.Counter()
   for plan in plans(setting, only):
-    tell(f'memory of plan {looked}')
+    if looked % _TOLD == 0:
+      tell(f'memory of {looked:,} plans')
     looked += 1
     if why := setting.refusal(plan):
       whys[why] += 1
