@@ -32,6 +32,8 @@ import tempfile
 from absl import app
 from absl import flags
 
+from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEVICE = 'backend_ascend/kernels/ascendc'
 
@@ -163,24 +165,6 @@ def prelude(strict: bool, functions: frozenset[str]) -> str:
   return '\n'.join((*lines, _PROFILER, _TILING))
 
 
-def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
-  """Copies headers, their message strings out of global memory.
-
-  String literals lie there for the device's compiler only.
-  """
-  for part in ('include', 'impl'):
-    shutil.copytree(headers / part, to / part, dirs_exist_ok=True)
-  literal = re.compile(r'__gm__ (const )?char\b|const __gm__ char\b')
-  cast = re.compile(r'reinterpret_cast<(__gm__ const uint8_t\*)>\((\w+)\)')
-  for path in to.rglob('*.h'):
-    text = path.read_text(errors='surrogateescape')
-    new = literal.sub(lambda found: found[0].replace('__gm__ ', ''), text)
-    if path.name == 'asc_aicore_printf_impl.h':
-      new = cast.sub(r'(\1)(uint64_t)\2', new)
-    if new != text:
-      path.write_text(new, errors='surrogateescape')
-
-
 @dataclasses.dataclass(frozen=True)
 class Setting:
   """Folders of one run: the headers, and ours in front of them."""
@@ -252,7 +236,7 @@ def check(headers: pathlib.Path, sources: list[pathlib.Path]) -> int:
       learn(plain, Setting(headers, ours), source)
       runs = [(plain, headers)]
       if strict:
-        loosen(headers, loose)
+        build_kernel.loosen(headers, loose)
         runs.append((strict[0], loose))
       for (compiler, at), core in itertools.product(runs, _CORES):
         if compiler.strict:

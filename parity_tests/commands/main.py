@@ -32,6 +32,7 @@ from hpmoe.parity_tests.commands import sweep_command
 from hpmoe.parity_tests.commands import tightness_command
 from hpmoe.parity_tests.commands import timeline_command
 from hpmoe.parity_tests.commands import tune_command
+from hpmoe.parity_tests.commands import twin_command
 from hpmoe.parity_tests.commands.models import compare_command
 from hpmoe.parity_tests.commands.models import convert_command
 from hpmoe.parity_tests.commands.models import generate_command
@@ -58,6 +59,7 @@ _GROUPS = {
     plan_command,
     reproduce_command,
     counts_command,
+    twin_command,
   ),
   'models': (
     train_command,

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import shutil
 
 import pytest
 
@@ -122,6 +123,36 @@ class TestCounts:
     rows = list(csv.DictReader(table.open()))
     assert len(rows) == len(json.loads(report.read_text())['tiles']) > 20
     assert {row['direction'] for row in rows} == {'forward', 'backward'}
+
+
+class TestTwin:
+  @pytest.mark.parametrize(
+    'arguments, said',
+    [
+      ([], 'source: expected a file, got None'),
+      (['no.asc'], 'source: expected a file, got no.asc'),
+      ([__file__, '--include=/'], 'include: expected a folder that holds'),
+    ],
+  )
+  def test_a_wrong_request_is_named(self, capsys, arguments, said):
+    assert main.main(['twin', *arguments]) == cli.WRONG_REQUEST
+    assert said in told(capsys)
+
+  def test_a_program_runs_and_gives_its_exit_code(self, tmp_path, capfd):
+    if not any(map(shutil.which, ('clang++', 'clang++-14'))):
+      pytest.skip('no clang++')
+    source = tmp_path / 'program.asc'
+    source.write_text(
+      '#include "acl/acl.h"\n'
+      '__global__ __vector__ void empty() { pipe_barrier(PIPE_ALL); }\n'
+      'int main(int count, char** a) {\n'
+      '  empty<<<2, nullptr, nullptr>>>();\n'
+      '  return std::atoi(a[count - 1]);\n'
+      '}\n'
+    )
+    arguments = ['twin', str(source), '--arguments=5', f'--work={tmp_path}']
+    assert main.main(arguments) == 5
+    assert 'twin: launches: 1, errors: 0' in capfd.readouterr().err
 
 
 class TestCompile:

@@ -68,4 +68,9 @@ void Fiber::Stop() {
                                   &outside_bytes_);
 }
 
+void Fiber::Leave() {
+  done_ = true;
+  for (;;) Stop();
+}
+
 }  // namespace ascend_twin

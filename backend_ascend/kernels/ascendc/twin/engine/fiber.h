@@ -22,6 +22,8 @@ class Fiber {
   void Resume();
   // From inside of the body: back to who resumed it.
   void Stop();
+  // The same, for ever: what the stack holds is not let go.
+  [[noreturn]] void Leave();
   bool done() const { return done_; }
 
  private:

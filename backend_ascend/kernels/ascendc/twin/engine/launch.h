@@ -79,6 +79,8 @@ struct LaunchSpec {
   // Whether an AIC has no flags to or from its scalar unit: a page says so, the
   // headers and samples of A2 and A3 have them.
   bool no_aic_scalar_flags = false;
+  // Called as the `index`-th core begins or goes on, and as it stops.
+  std::function<void(size_t index, bool goes_on)> on_switch;
   // Called for each instruction as it is issued, with the tag of OnTask; may
   // change `run`.
   std::function<void(int64_t tag, Instruction*)> on_issue;

@@ -176,6 +176,7 @@ class Machine {
   void GoesOn();
   void Begin(int64_t tag);  // OnTask
   uint64_t NextCycle() { return cycles_++; }
+  void NoteException(const std::exception& error);
 
   // scalar.cc
   void Load(Memory memory, uint64_t begin, uint64_t bytes, void* to, Site site);
@@ -281,7 +282,6 @@ class Machine {
   // errors.cc
   void Note(Error error);
   [[noreturn]] void Fail(Error error);
-  void NoteException(const std::exception& error);
   [[noreturn]] void FailSpan(ErrorKind kind, const Place& at, Memory memory,
                              uint64_t begin, uint64_t end,
                              const std::string& text);

@@ -237,7 +237,10 @@ void Machine::Body(Core* core) {
 void Machine::Resume(Core* core) {
   current_ = core;
   core->started = true;
+  const size_t index = core->first_agent / kNumAgents;
+  if (spec_.on_switch) spec_.on_switch(index, true);
   core->fiber->Resume();
+  if (spec_.on_switch) spec_.on_switch(index, false);
   current_ = nullptr;
 }
 

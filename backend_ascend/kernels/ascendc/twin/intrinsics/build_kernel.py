@@ -1,0 +1,327 @@
+"""Compiles device source against the real headers of Ascend C, for the twin.
+
+The headers are the user's: asc-devkit, or the `asc` folder of an installed
+CANN.  device.h stands for what their compiler knows by itself, rewrite.py has
+the result call the twin.  Clang alone can: it tells address spaces apart.
+"""
+
+from collections.abc import Collection, Sequence
+import concurrent.futures
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import itertools
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import rewrite
+
+_HERE = pathlib.Path(__file__).resolve().parent
+_ROOT = _HERE.parents[4]
+_PRELUDE = 'hpmoe_prelude.h'
+# An extension that is built with the program.
+_BESIDE = 'hpmoe.backend_ascend.kernels.ascendc.twin.launch._ascend_twin'
+# All of the basic API, from 9.0 on and before.
+HEADERS = (
+  'include/basic_api/kernel_basic_intf.h',
+  'include/basic_api/kernel_operator_intf.h',
+)
+CORES = {
+  'vector': ('__DAV_VEC__', '__DAV_C220_VEC__'),
+  'cube': ('__DAV_CUBE__', '__DAV_C220_CUBE__'),
+}
+_FOLDERS = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
+_CLANGS = ('clang++', *(f'clang++-{n}' for n in range(20, 13, -1)))
+_FLAGS = (
+  *('-x', 'c++', '-std=c++17', '-w', '-ferror-limit=0', '-ffp-contract=off'),
+  *('-Xclang', '-fallow-half-arguments-and-returns'),
+  *('-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
+)
+_UNDECLARED = re.compile(r"use of undeclared identifier '(\w+)'")
+_ERROR = re.compile(r'^(.*?:\d+):\d+: (?:fatal )?error: (.*)$', re.M)
+# What begins the names of intrinsics that give a value.
+_VALUES = ('get_', 'sbitset', 'sff', 'sflbits', 'ld_', 'bcnt', 'clz', 'conv_')
+_LAUNCH = re.compile(
+  r'((?:\w+::)*\w+\s*(?:<[^;{}]*?>)?)\s*<<<([^;]*?)>>>\s*\(', re.S
+)
+_TASK_TYPE = re.compile(r'\bKERNEL_TYPE_(\w+)')
+_TYPES = {
+  'AIV_ONLY': 'aiv',
+  'AIC_ONLY': 'aic',
+  'MIX_AIV_1_0': 'aiv',
+  'MIX_AIC_1_0': 'aic',
+  'MIX_AIC_1_1': 'mix11',
+  'MIX_AIC_1_2': 'mix12',
+}
+
+
+class Refused(ValueError):
+  """The source does not compile for the twin: what, and in which line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """Source that was compiled for the twin.
+
+  Attributes:
+    vector, cube: its code for each type of core, shared libraries.
+    cores: which cores run its kernels, where their source says so once for all;
+      empty otherwise.
+    begins: its kernels need not call InitSocState: it includes no Ascend C.
+  """
+
+  vector: pathlib.Path
+  cube: pathlib.Path
+  cores: str
+  begins: bool
+
+
+@functools.cache
+def clang() -> str:
+  """Returns the compiler's name.
+
+  Raises:
+    Refused: there is none.
+  """
+  named = os.environ.get('HPMOE_CLANG')
+  for name in (named,) if named else _CLANGS:
+    if shutil.which(name):
+      return name
+  raise Refused('expected clang++ 14 or later (or HPMOE_CLANG), got none')
+
+
+def _said(arguments: Sequence[str | pathlib.Path]) -> str:
+  """Runs a compiler; returns its errors."""
+  done = subprocess.run(arguments, capture_output=True, text=True)
+  return done.stderr if done.returncode else ''
+
+
+def _refuse(said: str, source: pathlib.Path) -> None:
+  if not said:
+    return
+  # Lines of the copy of the headers are lines of the headers.
+  said = re.sub(r'^\S*/headers-[0-9a-f]{16}/', '', said, flags=re.M)
+  told = [f'{at}: {what}' for at, what in _ERROR.findall(said)]
+  shown = '\n'.join(told[:20]) or said.strip()
+  raise Refused(f'{source} does not compile:\n{shown}')
+
+
+def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
+  """Copies headers, their message strings out of global memory.
+
+  String literals lie there for the device's compiler only.
+  """
+  for part in ('include', 'impl'):
+    shutil.copytree(headers / part, to / part, dirs_exist_ok=True)
+  literal = re.compile(r'__gm__ (const )?char\b|const __gm__ char\b')
+  cast = re.compile(r'reinterpret_cast<(__gm__ const uint8_t\*)>\((\w+)\)')
+  for path in to.rglob('*.h'):
+    text = path.read_text(errors='surrogateescape')
+    new = literal.sub(lambda found: found[0].replace('__gm__ ', ''), text)
+    if path.name == 'asc_aicore_printf_impl.h':
+      new = cast.sub(r'(\1)(uint64_t)\2', new)
+    if new != text:
+      path.write_text(new, errors='surrogateescape')
+
+
+def _hash(*parts: object) -> str:
+  return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _stamp(folder: pathlib.Path) -> list:
+  return sorted((str(p), p.stat().st_mtime_ns) for p in folder.rglob('*.h'))
+
+
+def _loose(headers: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
+  """Returns the copy of headers that `work` holds."""
+  to = work / f'headers-{_hash(_stamp(headers))}'
+  if not to.exists():
+    part = to.with_suffix('.part')
+    shutil.rmtree(part, ignore_errors=True)
+    loosen(headers, part)
+    part.rename(to)
+  return to
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+  """Returns the intrinsics that the twin has."""
+  said = subprocess.run([program(), 'names'], capture_output=True, text=True)
+  return frozenset(said.stdout.split())
+
+
+def _prelude(names: Collection[str]) -> str:
+  """Returns what a source is compiled after."""
+  declared = (
+    f'HPMOE_INTRINSIC({"int64_t" if n.startswith(_VALUES) else "void"}, {n})\n'
+    for n in sorted(names)
+  )
+  return f'#include "{_HERE}/device.h"\n{"".join(declared)}'
+
+
+def launches(text: str) -> str:
+  """Returns source whose `kernel<<<...>>>(...)` are calls."""
+  return _LAUNCH.sub(r'::hpmoe_twin::Launch(\1, \2)(', text)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+  """One source as all of its compilations see it."""
+
+  source: pathlib.Path
+  copy: pathlib.Path  # with launches as calls
+  work: pathlib.Path  # of this source
+  headers: pathlib.Path | None
+  flags: tuple[str, ...]
+
+  def command(self, core: str) -> list[str]:
+    theirs = [self.headers / f for f in _FOLDERS] if self.headers else []
+    return [
+      clang(),
+      *_FLAGS,
+      *(f'-D{macro}' for macro in CORES[core]),
+      *(f'-I{self.work}', f'-I{_ROOT}', f'-I{_HERE}/include'),
+      *('-include', f'{self.work}/{_PRELUDE}'),
+      *('-iquote', str(self.source.parent)),
+      *self.flags,
+      *itertools.chain(*(('-isystem', str(f)) for f in theirs)),
+    ]
+
+
+def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
+  """Declares the intrinsics that a source reaches, and says what else is wrong.
+
+  Those that the twin lacks are declared, too: who calls one ends the launch.
+  """
+  names = {*_names()}
+  file = setting.work / _PRELUDE
+  known = setting.work / 'lacking.txt'
+  if known.exists():
+    names |= {*known.read_text().split()}
+  while True:
+    file.write_text(_prelude(names))
+    said = list(
+      pool.map(
+        lambda core: _said(
+          [*setting.command(core), '-fsyntax-only', str(setting.copy)]
+        ),
+        CORES,
+      )
+    )
+    new = {n for s in said for n in _UNDECLARED.findall(s)} - names
+    new = {n for n in new if re.fullmatch(r'[a-z_][a-z0-9_]*', n)}
+    if not new:
+      for one in said:
+        _refuse(one, setting.source)
+      known.write_text('\n'.join(sorted(names - {*_names()})))
+      return
+    names |= new
+
+
+def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
+  """Returns a type of core's code, and whether it is without Ascend C."""
+  text = setting.work / f'{core}.ll'
+  _refuse(
+    _said(
+      [
+        *setting.command(core),
+        *('-S', '-emit-llvm', '-O1', '-Xclang', '-disable-llvm-passes'),
+        *('-g', '-fPIC', str(setting.copy), '-o', str(text)),
+      ]
+    ),
+    setting.source,
+  )
+  written = text.read_text(errors='surrogateescape')
+  try:
+    changed = rewrite.rewrite(
+      written, _user(setting), (str(_HERE), str(setting.work.parent))
+    )
+  except rewrite.Refused as error:
+    raise Refused(str(error)) from None
+  text.write_text(changed, errors='surrogateescape')
+  library = setting.work / f'{core}.so'
+  hidden = setting.work / 'hidden.map'
+  hidden.write_text('{ local: __start_*; __stop_*; };\n')
+  _refuse(
+    _said(
+      [
+        *(clang(), '-w', '-O1', '-fPIC', '-shared', text, '-o', library),
+        # A section's name is no kernel's.
+        f'-Wl,--version-script={hidden}',
+      ]
+    ),
+    setting.source,
+  )
+  return library, '_ZN7AscendC' not in changed
+
+
+def _user(setting: _Setting) -> tuple[str, ...]:
+  """Folders whose lines errors name: the source's, and its own -I."""
+  own = (f[2:] for f in setting.flags if f.startswith('-I'))
+  return (str(setting.source.parent), *map(os.path.abspath, own))
+
+
+def build(
+  source: pathlib.Path,
+  headers: pathlib.Path | None,
+  work: pathlib.Path,
+  flags: Sequence[str] = (),
+) -> Kernel:
+  """Compiles one source, as it is.
+
+  Args:
+    source: kernels, and the program that launches them, if it has one.
+    headers: a folder that holds one of HEADERS; None: source brings its own.
+    work: where files may lie, from one call to the next.
+    flags: of the compiler: -D, -I.
+
+  Raises:
+    Refused: it does not compile; which names and constructs, in which lines.
+  """
+  source = source.resolve()
+  text = source.read_text()
+  own = work / f'{source.stem}-{_hash(str(source), headers, *flags)}'
+  own.mkdir(parents=True, exist_ok=True)
+  copy = own / f'{source.stem}.cc'
+  copy.write_text(f'#line 1 "{source}"\n{launches(text)}')
+  loose = _loose(headers.resolve(), work) if headers else None
+  setting = _Setting(source, copy, own, loose, tuple(flags))
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    _learn(setting, pool)
+    made = dict(zip(CORES, pool.map(lambda c: _compile(setting, c), CORES)))
+  said = {_TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}
+  cores = said.pop() if len(said) == 1 else ''
+  return Kernel(
+    made['vector'][0], made['cube'][0], cores, all(b for _, b in made.values())
+  )
+
+
+def program() -> pathlib.Path:
+  """Returns the program that runs kernels: it was built with the package.
+
+  Raises:
+    Refused: it was not.
+  """
+  spec = importlib.util.find_spec(_BESIDE)
+  if spec is not None and spec.origin:
+    found = pathlib.Path(spec.origin).parents[1] / 'intrinsics/run_program'
+    if found.is_file():
+      return found
+  raise Refused('expected run_program beside the extensions: build the package')
+
+
+def command(kernel: Kernel, **options: object) -> list[str]:
+  """Returns what runs a kernel's program; options are run_program.cc's."""
+  given = dict(
+    vector=kernel.vector,
+    cube=kernel.cube,
+    cores=kernel.cores,
+    begins=int(kernel.begins),
+    # What headers keep for themselves there they check, and use.
+    reserved_ub=0,
+  )
+  return [str(program()), *(f'{k}={v}' for k, v in (given | options).items())]

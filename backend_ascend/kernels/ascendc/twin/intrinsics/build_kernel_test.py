@@ -1,0 +1,185 @@
+"""Kernels over the compiler's intrinsics run on the twin, unmodified."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+
+_EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
+_MODES = ('order', 'seeded', 'late')
+_ADD = 'examples/01_simd_cpp_api/00_introduction/01_add/add/add.asc'
+
+
+def _has_clang() -> bool:
+  try:
+    return bool(build_kernel.clang())
+  except build_kernel.Refused:
+    return False
+
+
+needs_clang = pytest.mark.skipif(not _has_clang(), reason='no clang++')
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """Runs raw_vector_add with some text of its source replaced."""
+  folders = tmp_path_factory.mktemp('twin')
+  work = tmp_path_factory.mktemp('work')
+
+  def build_and_run(old='', new='', mode='order', **options):
+    folder = folders / re.sub(r'\W+', '_', f'{old}-{new}')[:80]
+    folder.mkdir(exist_ok=True)
+    shutil.copy(_EXAMPLES / 'raw_block.h', folder)
+    text = (_EXAMPLES / 'raw_vector_add.asc').read_text()
+    assert old in text
+    source = folder / 'raw_vector_add.asc'
+    source.write_text(text.replace(old, new, 1))
+    kernel = build_kernel.build(source, None, work)
+    done = subprocess.run(
+      build_kernel.command(kernel, mode=mode, **options),
+      capture_output=True,
+      text=True,
+    )
+    line = text[: text.index(old)].count('\n') + 1
+    return done.returncode, done.stdout, done.stderr, line
+
+  return build_and_run
+
+
+@needs_clang
+class TestRawVectorAdd:
+  @pytest.mark.parametrize('mode', _MODES)
+  def test_is_right_as_it_stands(self, run, mode):
+    code, said, told, _ = run(mode=mode)
+
+    assert (code, said) == (0, 'the sum\n')
+    assert told == 'twin: launches: 1, errors: 0\n'
+
+  @pytest.mark.parametrize(
+    'call, missing',
+    [
+      ('wait_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);', 'MTE2_V'),
+      ('set_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);', 'MTE2_V'),
+      ('wait_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);', 'V_MTE3'),
+      ('set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);', 'V_MTE3'),
+      # A load through a pointer, which no intrinsic does.
+      ('wait_flag(PIPE_V, PIPE_S, EVENT_ID1);', 'V_S'),
+      ('dcci(w + block_idx * 16, SINGLE_CACHE_LINE, CACHELINE_OUT);', 'dcci'),
+      ('pipe_barrier(PIPE_ALL);', 'PIPE_ALL'),
+    ],
+  )
+  def test_names_what_was_left_out(self, run, call, missing):
+    code, _, told, _ = run(call)
+
+    assert code == 3
+    shown = {'dcci': 'DataCacheCleanAndInvalid'}.get(missing, missing)
+    assert shown in told
+
+  def test_names_the_line_of_the_kernel_not_of_its_headers(self, run):
+    line = run('raw::Add(sum, a, b);', 'raw::Add(sum, a, b);')[3]
+    _, _, told, _ = run('wait_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);')
+
+    assert f'raw_vector_add.asc:{line}' in told or 'raw_block.h:' in told
+    assert 'vadd reads UB' in told
+
+  def test_does_not_report_what_the_compiler_orders(self, run):
+    code, _, _, _ = run(
+      'wait_flag(PIPE_V, PIPE_S, EVENT_ID1);',
+      'wait_flag(PIPE_V, PIPE_S, EVENT_ID1); sum.Set(0, sum.Get(0));',
+      auto_sync=1,
+    )
+
+    assert code == 0
+
+  def test_names_an_intrinsic_that_it_lacks(self, run):
+    code, _, told, line = run(
+      'raw::Add(sum, a, b);', 'vmergech(sum.data(), a.data());'
+    )
+
+    assert code == 3
+    assert f'raw_vector_add.asc:{line} ' in told
+    assert 'vmergech: expected an intrinsic that the twin has' in told
+
+
+@needs_clang
+def test_an_access_of_a_whole_struct_is_refused_by_its_line(tmp_path):
+  source = tmp_path / 'kernel.asc'
+  source.write_text(
+    'typedef float Four __attribute__((vector_size(16)));\n'
+    '__global__ void kernel(__gm__ Four* x) {\n'
+    '  x[1] = x[0];\n'
+    '}\n'
+  )
+
+  with pytest.raises(
+    build_kernel.Refused, match=r'kernel\.asc:3: an access of'
+  ):
+    build_kernel.build(source, None, tmp_path / 'work')
+
+
+@needs_clang
+def test_errors_of_the_source_are_told_by_line(tmp_path):
+  source = tmp_path / 'kernel.asc'
+  source.write_text('__global__ void kernel() {\n  Nothing x;\n}\n')
+
+  with pytest.raises(
+    build_kernel.Refused, match=r'kernel\.asc:2: unknown type'
+  ):
+    build_kernel.build(source, None, tmp_path / 'work')
+
+
+def test_without_clang_one_line_says_so(monkeypatch):
+  monkeypatch.setenv('HPMOE_CLANG', 'no-such-compiler')
+  build_kernel.clang.cache_clear()
+
+  with pytest.raises(build_kernel.Refused, match=r'expected clang\+\+ 14'):
+    build_kernel.clang()
+  build_kernel.clang.cache_clear()
+
+
+def test_launches_become_calls():
+  text = 'a::add<float, (1 + 2)><<<n, 0, stream>>>(x, y);'
+
+  assert build_kernel.launches(text) == (
+    '::hpmoe_twin::Launch(a::add<float, (1 + 2)>, n, 0, stream)(x, y);'
+  )
+
+
+@pytest.fixture(scope='module')
+def work(tmp_path_factory):
+  return tmp_path_factory.mktemp('real')
+
+
+@needs_clang
+@pytest.mark.skipif(
+  'HPMOE_ASC_DEVKIT' not in os.environ, reason='HPMOE_ASC_DEVKIT is not set'
+)
+class TestRealHeaders:
+  @pytest.mark.parametrize('mode', _MODES)
+  def test_the_vector_add_of_the_samples_is_right(self, work, mode):
+    headers = pathlib.Path(os.environ['HPMOE_ASC_DEVKIT'])
+    kernel = build_kernel.build(headers / _ADD, headers, work)
+    done = subprocess.run(
+      build_kernel.command(kernel, mode=mode), capture_output=True, text=True
+    )
+
+    assert 'test pass!' in done.stdout
+    assert done.stderr == 'twin: launches: 1, errors: 0\n'
+
+  def test_a_barrier_left_out_of_it_is_named(self, work, tmp_path):
+    headers = pathlib.Path(os.environ['HPMOE_ASC_DEVKIT'])
+    text = (headers / _ADD).read_text()
+    source = tmp_path / 'add.asc'
+    source.write_text(text.replace('AscendC::PipeBarrier<PIPE_ALL>();', '', 1))
+    kernel = build_kernel.build(source, headers, work)
+    done = subprocess.run(
+      build_kernel.command(kernel), capture_output=True, text=True
+    )
+
+    assert done.returncode == 3
+    assert re.search(r'add\.asc:\d+ .*MTE2_V', done.stderr)

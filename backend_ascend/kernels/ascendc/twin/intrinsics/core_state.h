@@ -1,0 +1,32 @@
+// What a core keeps for its intrinsics, from one to the next.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_CORE_STATE_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_CORE_STATE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/instruction.h"
+#include "backend_ascend/kernels/ascendc/twin/instructions/operand.h"
+
+namespace ascend_twin {
+
+// Registers that set_* writes and later intrinsics read.
+struct CoreState {
+  Site site{"", 0};  // of the user's source, where the core is
+  uint64_t control = 0;
+  uint64_t pad = 0;  // set_mov_pad_val
+  bool has_pad = false;
+  uint64_t nd = 1;            // set_nd_para: count, source and target strides
+  uint64_t image = 0;         // set_fmatrix
+  uint64_t quant = 0;         // set_quant_pre
+  uint64_t compare_mask = 0;  // set_cmpmask: a byte of UB
+  uint64_t dequant = 0;       // set_deqscale
+};
+
+// Of the core that runs.
+CoreState& ThisState();
+
+}  // namespace ascend_twin
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_CORE_STATE_H_

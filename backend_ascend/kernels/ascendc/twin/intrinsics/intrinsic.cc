@@ -1,0 +1,198 @@
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/intrinsic.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <string>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/scalar.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/core_state.h"
+
+namespace ascend_twin {
+
+void Arguments::Expect(int low, int high) const {
+  if (low <= count_ && count_ <= high) return;
+  call.Refuse("expected " + std::to_string(low) + " to " +
+              std::to_string(high) + " arguments, which the twin knows, got " +
+              std::to_string(count_));
+}
+
+Operand Arguments::Of(int i, Type otherwise) const {
+  static constexpr Memory kMemories[] = {
+      Memory::kGm,  Memory::kGm,  Memory::kUb, Memory::kL1,   Memory::kL0A,
+      Memory::kL0B, Memory::kL0C, Memory::kGm, Memory::kBias, Memory::kGm};
+  const Argument& argument = all_[i];
+  if (argument.space == Space::kNone || argument.space == Space::kFixpipe ||
+      argument.space == Space::kSsBuffer) {
+    call.Refuse("argument " + std::to_string(i) +
+                ": expected a pointer to a memory that the twin has");
+  }
+  Operand operand;
+  operand.memory = kMemories[static_cast<int>(argument.space)];
+  operand.begin = argument.bits;
+  operand.type =
+      argument.type == kNoType ? otherwise : static_cast<Type>(argument.type);
+  return operand;
+}
+
+namespace {
+
+// Kernels are not unwound: a destructor of theirs may be what ends the launch.
+template <typename F>
+auto InKernel(F f) {
+  Machine& machine = *ThisMachine();
+  try {
+    return f();
+  } catch (const Abort&) {
+  } catch (const std::exception& error) {
+    machine.NoteException(error);
+  }
+  machine.core().fiber->Leave();
+}
+
+int64_t Absent(const Arguments& arguments) {
+  arguments.call.Refuse(
+      "expected an intrinsic that the twin has: it lacks this one");
+}
+
+using Table = std::map<std::string, Intrinsic>;
+
+Table MakeTable() {
+  Table table;
+  for (const auto& family : {SyncIntrinsics(), MoveIntrinsics(),
+                             VectorIntrinsics(), CubeIntrinsics()}) {
+    for (const Intrinsic& intrinsic : family) {
+      table[intrinsic.name] = intrinsic;
+    }
+  }
+  return table;
+}
+
+Table& AllIntrinsics() {
+  static Table table = MakeTable();
+  return table;
+}
+
+}  // namespace
+
+std::vector<std::string> IntrinsicNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, intrinsic] : AllIntrinsics()) names.push_back(name);
+  return names;
+}
+
+}  // namespace ascend_twin
+
+using namespace ascend_twin;
+
+const void* hpmoe_twin_find(const char* name) {
+  const auto found = AllIntrinsics().emplace(name, Intrinsic{name, &Absent});
+  return &found.first->second;
+}
+
+int64_t hpmoe_twin_call(const void* intrinsic, const Argument* arguments,
+                        int count) {
+  const Intrinsic& one = *static_cast<const Intrinsic*>(intrinsic);
+  if (ThisMachine() == nullptr) return 0;  // of a program, outside of kernels
+  return InKernel(
+      [&] { return one.run({one.name, ThisState().site, arguments, count}); });
+}
+
+namespace {
+
+// Pieces that lie in one line of the scalar cache.
+template <typename F>
+void ByLine(uint64_t begin, uint64_t bytes, F f) {
+  for (uint64_t at = 0; at < bytes;) {
+    const uint64_t rest = kLineBytes - (begin + at) % kLineBytes;
+    const uint64_t piece = std::min(rest, bytes - at);
+    f(at, piece);
+    at += piece;
+  }
+}
+
+Memory MemoryOf(int space) {
+  return space == static_cast<int>(Space::kGm)   ? Memory::kGm
+         : space == static_cast<int>(Space::kUb) ? Memory::kUb
+                                                 : Memory::kL1;
+}
+
+}  // namespace
+
+// What a compiler makes of an access through a pointer of an address space.
+extern "C" {
+
+void hpmoe_twin_load(int space, uint64_t begin, uint64_t bytes, char* to) {
+  if (ThisMachine() == nullptr || space == 0) {
+    std::memcpy(to, reinterpret_cast<const char*>(begin), bytes);
+    return;
+  }
+  InKernel([&] {
+    ByLine(begin, bytes, [&](uint64_t at, uint64_t piece) {
+      ScalarLoad(MemoryOf(space), begin + at, piece, to + at, ThisState().site);
+    });
+    return 0;
+  });
+}
+
+void hpmoe_twin_store(int space, uint64_t begin, uint64_t bytes,
+                      const char* from) {
+  if (ThisMachine() == nullptr || space == 0) {
+    std::memcpy(reinterpret_cast<char*>(begin), from, bytes);
+    return;
+  }
+  InKernel([&] {
+    ByLine(begin, bytes, [&](uint64_t at, uint64_t piece) {
+      ScalarStore(MemoryOf(space), begin + at, piece, from + at,
+                  ThisState().site);
+    });
+    return 0;
+  });
+}
+
+#define HPMOE_ACCESS(bits)                                                   \
+  uint##bits##_t hpmoe_twin_load##bits(int space, uint64_t begin) {          \
+    uint##bits##_t x;                                                        \
+    hpmoe_twin_load(space, begin, sizeof(x), (char*)&x);                     \
+    return x;                                                                \
+  }                                                                          \
+  void hpmoe_twin_store##bits(int space, uint64_t begin, uint##bits##_t x) { \
+    hpmoe_twin_store(space, begin, sizeof(x), (const char*)&x);              \
+  }
+HPMOE_ACCESS(8)
+HPMOE_ACCESS(16)
+HPMOE_ACCESS(32)
+HPMOE_ACCESS(64)
+#undef HPMOE_ACCESS
+
+void hpmoe_twin_copy(int to_space, uint64_t to, int from_space, uint64_t from,
+                     uint64_t bytes) {
+  std::vector<char> through(bytes);
+  hpmoe_twin_load(from_space, from, bytes, through.data());
+  hpmoe_twin_store(to_space, to, bytes, through.data());
+}
+
+void hpmoe_twin_fill(int space, uint64_t to, int value, uint64_t bytes) {
+  const std::vector<char> through(bytes, static_cast<char>(value));
+  hpmoe_twin_store(space, to, bytes, through.data());
+}
+
+int64_t hpmoe_twin_cycle() {
+  if (ThisMachine() == nullptr) return 0;
+  return InKernel([] { return Cycle(ThisState().site); });
+}
+
+// A core is at a line of the user's source.
+void hpmoe_twin_at(const char* file, int line) {
+  if (ThisMachine() != nullptr) ThisState().site = {file, line};
+}
+
+// InitSocState, or TPipe's constructor.
+void hpmoe_twin_begin(int tpipe) {
+  if (ThisMachine() != nullptr) Initialise(tpipe != 0);
+}
+
+}  // extern "C"

@@ -1,0 +1,206 @@
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/program.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/sync.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/argument.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/core_state.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/include/acl/acl.h"
+
+namespace ascend_twin {
+
+Program& ThisProgram() {
+  static Program program;
+  return program;
+}
+
+std::string Open(const char* path, Module* module) {
+  module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (module->handle == nullptr) return dlerror();
+  const auto locals = reinterpret_cast<char* (*)(char**)>(
+      dlsym(module->handle, "hpmoe_twin_locals"));
+  if (locals == nullptr) return std::string(path) + ": no code for the twin";
+  module->locals = locals(&module->locals_end);
+  module->fresh.assign(module->locals, module->locals_end);
+  return "";
+}
+
+namespace {
+
+// What each core of a launch keeps, and the one that runs.
+struct Kept {
+  CoreState state;
+  std::vector<char> locals;
+};
+CoreState* running = nullptr;
+
+Module& ModuleOf(CoreType type) {
+  Program& program = ThisProgram();
+  return type == CoreType::kAic ? program.cube : program.vector;
+}
+
+void Switch(std::vector<Kept>* all, size_t index, bool goes_on) {
+  Module& module = ModuleOf(ThisCoreType());
+  if (all->size() <= index) all->resize(index + 1);
+  Kept& one = (*all)[index];
+  if (one.locals.empty()) one.locals = module.fresh;
+  if (goes_on) {
+    std::copy(one.locals.begin(), one.locals.end(), module.locals);
+    running = &one.state;
+  } else {
+    one.locals.assign(module.locals, module.locals_end);
+    running = nullptr;
+  }
+}
+
+// As the source has it: without namespaces of arguments and what it returns.
+std::string Demangled(const char* name) {
+  if (name == nullptr) return "kernel";
+  int status = 0;
+  char* const full = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string text = full != nullptr ? full : name;
+  std::free(full);
+  const size_t arguments = text.rfind('(');
+  if (arguments != std::string::npos) text.resize(arguments);
+  const size_t result = text.find("void ");
+  return result == 0 ? text.substr(5) : text;
+}
+
+bool TypeOf(const std::string& cores, TaskType* type) {
+  const std::pair<const char*, TaskType> kTypes[] = {
+      {"aiv", TaskType::kAivOnly},       {"mix01", TaskType::kAivOnly},
+      {"aic", TaskType::kAicOnly},       {"mix10", TaskType::kAicOnly},
+      {"mix11", TaskType::kMixAic1Aiv1}, {"mix12", TaskType::kMixAic1Aiv2}};
+  for (const auto& [name, one] : kTypes) {
+    if (cores != name) continue;
+    *type = one;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+CoreState& ThisState() { return *running; }
+
+}  // namespace ascend_twin
+
+using namespace ascend_twin;
+
+void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,
+                       void (*invoke)(const void*, const void*),
+                       const void* arguments) {
+  Program& program = ThisProgram();
+  ++program.launches;
+  LaunchSpec spec = program.spec;
+  spec.blocks = static_cast<int32_t>(blocks);
+  const std::string said = *cores != '\0' ? cores : program.cores;
+  Dl_info info{};
+  dladdr(kernel, &info);
+  spec.kernel = Demangled(info.dli_sname);
+  if (!TypeOf(said, &spec.type)) {
+    program.found.push_back(spec.kernel +
+                            ": nothing says which cores run it: expected "
+                            "--cores, KERNEL_TASK_TYPE_DEFAULT, __vector__, "
+                            "__cube__ or __mix__");
+    return;
+  }
+  const void* on_cube = nullptr;
+  if (spec.type != TaskType::kAivOnly) {
+    if (info.dli_sname != nullptr) {
+      on_cube = dlsym(program.cube.handle, info.dli_sname);
+    }
+    if (on_cube == nullptr) {
+      program.found.push_back(spec.kernel + ": not in the cube's code");
+      return;
+    }
+  }
+  for (const auto& [begin, range] : program.memory) {
+    spec.globals.push_back(range);
+  }
+  std::vector<Kept> all;
+  spec.on_switch = [&all](size_t index, bool goes_on) {
+    Switch(&all, index, goes_on);
+  };
+  spec.entry = [=, &program](int32_t) {
+    if (program.begins) Initialise(false);
+    invoke(ThisCoreType() == CoreType::kAic ? on_cube : kernel, arguments);
+  };
+  const LaunchResult result = Launch(spec);
+  for (const Error& error : result.errors) {
+    program.found.push_back(std::string(NameOf(error.kind)) + ": " +
+                            error.text);
+  }
+  // What cores wrote is there for the next launch.
+  for (auto& [begin, range] : program.memory) {
+    if (range.kind == GlobalKind::kEmpty) range.kind = GlobalKind::kFilled;
+  }
+}
+
+extern "C" {
+
+aclError aclrtMalloc(void** pointer, size_t bytes, aclrtMemMallocPolicy) {
+  constexpr size_t kAlign = 512;
+  const size_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
+  *pointer = std::aligned_alloc(kAlign, whole);
+  std::memset(*pointer, 0xFF, whole);  // nobody's yet: NaN in every type
+  Program& program = ThisProgram();
+  const int number = program.allocations++;
+  const uint64_t begin = reinterpret_cast<uint64_t>(*pointer);
+  const bool flags = std::find(program.flags.begin(), program.flags.end(),
+                               number) != program.flags.end();
+  program.memory[begin] = {"allocation " + std::to_string(number), begin, bytes,
+                           flags ? GlobalKind::kFlags : GlobalKind::kEmpty};
+  return ACL_SUCCESS;
+}
+
+aclError aclrtFree(void* pointer) {
+  ThisProgram().memory.erase(reinterpret_cast<uint64_t>(pointer));
+  std::free(pointer);
+  return ACL_SUCCESS;
+}
+
+aclError aclrtMallocHost(void** pointer, size_t bytes) {
+  *pointer = std::malloc(bytes);
+  return ACL_SUCCESS;
+}
+
+aclError aclrtFreeHost(void* pointer) {
+  std::free(pointer);
+  return ACL_SUCCESS;
+}
+
+static void Written(const void* at) {
+  auto& memory = ThisProgram().memory;
+  auto next = memory.upper_bound(reinterpret_cast<uint64_t>(at));
+  if (next == memory.begin()) return;
+  GlobalRange& range = std::prev(next)->second;
+  if (range.kind == GlobalKind::kEmpty) range.kind = GlobalKind::kFilled;
+}
+
+aclError aclrtMemcpy(void* to, size_t, const void* from, size_t bytes,
+                     aclrtMemcpyKind) {
+  std::memcpy(to, from, bytes);
+  Written(to);
+  return ACL_SUCCESS;
+}
+
+aclError aclrtMemcpyAsync(void* to, size_t most, const void* from, size_t bytes,
+                          aclrtMemcpyKind kind, aclrtStream) {
+  return aclrtMemcpy(to, most, from, bytes, kind);
+}
+
+aclError aclrtMemset(void* to, size_t, int32_t value, size_t bytes) {
+  std::memset(to, value, bytes);
+  Written(to);
+  return ACL_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,44 @@
+// A program that launches kernels on the twin: its code for both types of core,
+// its device memory, and what the launches found.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_PROGRAM_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_PROGRAM_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
+
+namespace ascend_twin {
+
+// One type of core's code, a shared library.
+struct Module {
+  void* handle = nullptr;
+  char* locals = nullptr;  // one of each core
+  char* locals_end = nullptr;
+  std::vector<char> fresh;  // as they are before a kernel
+};
+
+struct Program {
+  Module vector;
+  Module cube;
+  LaunchSpec spec;      // what all launches share
+  std::string cores;    // where a kernel does not say: aiv, aic, mix11, mix12
+  bool begins = false;  // kernels need not call InitSocState
+  std::map<uint64_t, GlobalRange> memory;  // by address
+  std::vector<int> flags;  // numbers of allocations that cores wait at
+  int allocations = 0;
+  std::vector<std::string> found;  // what the launches say
+  int launches = 0;
+};
+
+Program& ThisProgram();
+
+// Empty, or what is wrong with a library.
+std::string Open(const char* path, Module* module);
+
+}  // namespace ascend_twin
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_PROGRAM_H_

@@ -1,0 +1,108 @@
+// Runs a program whose kernels were compiled for the twin:
+//   run_program OPTION=VALUE... -- ARGUMENT...
+// or tells which intrinsics it has:
+//   run_program names
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/intrinsic.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/program.h"
+
+namespace {
+
+using ascend_twin::Mode;
+using ascend_twin::Program;
+
+constexpr int kFound = 3;  // the twin has something to say
+constexpr int kWrongRequest = 2;
+
+bool IsOn(const std::string& value) { return value == "1"; }
+
+// Whether there is such an option.
+bool Take(const std::string& name, const std::string& value, Program* program) {
+  ascend_twin::LaunchSpec& spec = program->spec;
+  if (name == "mode") {
+    spec.mode = value == "late"     ? Mode::kLate
+                : value == "seeded" ? Mode::kSeeded
+                                    : Mode::kInOrder;
+  } else if (name == "seed") {
+    spec.seed = std::strtoull(value.c_str(), nullptr, 10);
+  } else if (name == "auto_sync") {
+    spec.auto_sync = IsOn(value);
+  } else if (name == "hazards") {
+    spec.hazards = IsOn(value);
+  } else if (name == "reserved_ub") {
+    spec.reserved_ub = IsOn(value);
+  } else if (name == "cores") {
+    program->cores = value;
+  } else if (name == "begins") {
+    program->begins = IsOn(value);
+  } else if (name == "flags") {
+    for (const char* at = value.c_str(); *at != '\0';) {
+      char* end;
+      program->flags.push_back(static_cast<int>(std::strtol(at, &end, 10)));
+      at = *end == ',' ? end + 1 : end;
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+int Say(const std::string& text) {
+  std::fprintf(stderr, "%s\n", text.c_str());
+  return kWrongRequest;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  Program& program = ascend_twin::ThisProgram();
+  program.spec.max_idle_cycles = uint64_t{1} << 30;
+  std::string vector;
+  std::string cube;
+  int i = 1;
+  if (count == 2 && std::strcmp(arguments[1], "names") == 0) {
+    for (const std::string& name : ascend_twin::IntrinsicNames()) {
+      std::printf("%s\n", name.c_str());
+    }
+    return 0;
+  }
+  for (; i < count && std::strcmp(arguments[i], "--") != 0; ++i) {
+    const std::string option = arguments[i];
+    const size_t at = option.find('=');
+    const std::string name = option.substr(0, at);
+    const std::string value =
+        at == std::string::npos ? "" : option.substr(at + 1);
+    if (name == "vector") {
+      vector = value;
+    } else if (name == "cube") {
+      cube = value;
+    } else if (!Take(name, value, &program)) {
+      return Say(option + ": expected an option of run_program");
+    }
+  }
+  std::string wrong = Open(vector.c_str(), &program.vector);
+  if (wrong.empty()) wrong = Open(cube.c_str(), &program.cube);
+  if (!wrong.empty()) return Say(wrong);
+  using Main = int (*)(int, char**);
+  const Main run = reinterpret_cast<Main>(dlsym(program.vector.handle, "main"));
+  if (run == nullptr) return Say("expected a program with main");
+  std::vector<char*> rest = {arguments[0]};
+  for (++i; i < count; ++i) rest.push_back(arguments[i]);
+  rest.push_back(nullptr);
+  const int code = run(static_cast<int>(rest.size()) - 1, rest.data());
+  std::fflush(stdout);
+  for (const std::string& found : program.found) {
+    std::fprintf(stderr, "twin: %s\n", found.c_str());
+  }
+  std::fprintf(stderr, "twin: launches: %d, errors: %zu\n", program.launches,
+               program.found.size());
+  return program.found.empty() ? code : kFound;
+}

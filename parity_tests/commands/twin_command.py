@@ -1,0 +1,108 @@
+"""`hpmoe twin`."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+
+_MODES = ('order', 'seeded', 'late')
+_FOUND = 3
+
+
+def _define_twin(f: flags.FlagValues) -> None:
+  cli.option(f, 'source', 'The program: kernels, and main that launches them.')
+  cli.option(
+    f,
+    'include',
+    'Headers of Ascend C: asc-devkit, or asc of an installed CANN. Default: '
+    'the source brings what it includes.',
+  )
+  cli.option(f, 'define', 'Macros: NAME or NAME=VALUE.', many=True)
+  cli.option(f, 'folder', 'More folders of headers.', many=True)
+  cli.option(f, 'arguments', 'What the program is given.', many=True)
+  cli.option(
+    f, 'mode', 'Order of what flags leave open.', 'late', choices=_MODES
+  )
+  cli.option(f, 'seed', 'Of mode seeded.', 0, int)
+  cli.option(
+    f,
+    'auto_sync',
+    "Order what CANN's compiler orders by default (--cce-auto-sync).",
+    True,
+    bool,
+  )
+  cli.option(
+    f,
+    'cores',
+    'Which run a kernel that does not say it.',
+    choices=('aiv', 'aic', 'mix11', 'mix12'),
+  )
+  cli.option(
+    f,
+    'flag_memory',
+    'Numbers, from 0, of aclrtMalloc calls whose words cores wait at.',
+    kind=int,
+    many=True,
+  )
+  cli.option(
+    f, 'work', 'What was compiled stays here. Default: ~/.cache/hpmoe/twin.'
+  )
+
+
+def _work(f: flags.FlagValues) -> pathlib.Path:
+  cache = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  work = pathlib.Path(f.work or f'{cache}/hpmoe/twin').expanduser()
+  work.mkdir(parents=True, exist_ok=True)
+  return work.resolve()
+
+
+def _twin(f: flags.FlagValues) -> int:
+  from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+
+  source = pathlib.Path(f.source or '')
+  if not source.is_file():
+    raise cli.UsageError(f'source: expected a file, got {f.source}')
+  headers = pathlib.Path(f.include) if f.include else None
+  if headers and not any((headers / h).is_file() for h in build_kernel.HEADERS):
+    raise cli.UsageError(
+      'include: expected a folder that holds '
+      f'{" or ".join(build_kernel.HEADERS)}, got {f.include}'
+    )
+  work = _work(f)
+  compiler = [f'-D{d}' for d in f.define or ()] + [
+    f'-I{d}' for d in f.folder or ()
+  ]
+  try:
+    kernel = build_kernel.build(source, headers, work, compiler)
+  except build_kernel.Refused as error:
+    print(error, file=sys.stderr)
+    return cli.CANDIDATE_FAILED
+  command = build_kernel.command(
+    kernel,
+    mode=f.mode,
+    seed=f.seed,
+    auto_sync=int(f.auto_sync),
+    cores=f.cores or kernel.cores,
+    flags=','.join(map(str, f.flag_memory or ())),
+  )
+  return subprocess.run([*command, '--', *(f.arguments or ())]).returncode
+
+
+COMMAND = cli.Command(
+  'twin',
+  'runs a program in Ascend C on a CPU, and says what orders too little.',
+  (
+    'hpmoe twin add.asc --include=asc-devkit',
+    'hpmoe twin add.asc --include=asc-devkit --mode=seeded --seed=7',
+    'hpmoe twin matmul.asc --include=asc-devkit --define=SCENARIO_NUM=1',
+  ),
+  _define_twin,
+  _twin,
+  'of the program; 2 the request was wrong, 3 it does not compile, or the twin '
+  'has found something',
+  operand='source',
+)

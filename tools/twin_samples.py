@@ -1,0 +1,180 @@
+r"""Runs the public samples of Ascend C on the twin, as they are.
+
+  python -m hpmoe.tools.twin_samples --include=DIR [--only=add] [--json=FILE]
+
+DIR is a checkout of asc-devkit.  Of each sample for A2 and A3 its README says
+how it is built, which data it takes and how its answer is judged: just that is
+done, with the twin in place of the NPU, in order, seeded and late.
+
+Exit codes: 0 all that run are right, 1 not, 2 DIR is missing.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import json
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from absl import app
+from absl import flags
+
+from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+
+_INCLUDE = flags.DEFINE_string('include', None, 'A checkout of asc-devkit.')
+_ONLY = flags.DEFINE_list('only', [], 'Samples by the end of their folder.')
+_JSON = flags.DEFINE_string('json', None, 'Write the table here.')
+_WORK = flags.DEFINE_string('work', None, 'Keep what is built here.')
+_AUTO_SYNC = flags.DEFINE_bool(
+  'auto_sync', True, 'Order what the compiler orders by default.'
+)
+
+_ROOMS = (
+  'examples/01_simd_cpp_api/00_introduction',
+  'examples/01_simd_cpp_api/03_basic_api',
+)
+_MODES = ('order', 'seeded', 'late')
+_SECONDS = 300
+# Calls of the advanced API need headers that a build of CANN generates.
+_ADVANCED = '_advanced_api'
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """What a sample's README says of it.
+
+  Attributes:
+    folder: where it lies.
+    source: its program.
+    defines: -D of its build.
+    before, after: commands before and after the program, from its build folder.
+  """
+
+  folder: pathlib.Path
+  source: pathlib.Path
+  defines: tuple[str, ...]
+  before: tuple[str, ...]
+  after: tuple[str, ...]
+
+
+def _filled(text: str, names: dict[str, str]) -> str:
+  return re.sub(
+    r'\$\{?(\w+)\}?', lambda found: names.get(found[1], found[0]), text
+  )
+
+
+def _sample(folder: pathlib.Path) -> Sample:
+  readme = (folder / 'README.md').read_text()
+  lines = [line.split('#')[0].strip() for line in readme.splitlines()]
+  names = dict(re.findall(r'^\s*(SCENARIO_NUM)=(\d+)', readme, re.M)[:1])
+  builds = [_filled(line, names) for line in lines if line.startswith('cmake ')]
+  defines = re.findall(r'-D(?!CMAKE)\w+=\w+', builds[0]) if builds else []
+  cmake = (folder / 'CMakeLists.txt').read_text()
+  if 'ARCH_NUM' in cmake:
+    defines.append('-DASC_ARCHITECTURES=2201')
+  scripts = [
+    _filled(line, names) for line in lines if line.startswith('python3 ')
+  ]
+  data = [line for line in scripts if 'gen_data' in line][:1]
+  judges = [line for line in scripts if 'verify' in line][:1]
+  (source,) = folder.glob('*.asc')
+  return Sample(folder, source, tuple(defines), tuple(data), tuple(judges))
+
+
+def samples(headers: pathlib.Path) -> Iterator[Sample]:
+  """Yields the samples for A2 and A3 of the basic API."""
+  for room in _ROOMS:
+    for readme in sorted((headers / room).rglob('README.md')):
+      folder = readme.parent
+      if folder.name.endswith(_ADVANCED) or not list(folder.glob('*.asc')):
+        continue
+      if 'Atlas A2' in readme.read_text():
+        yield _sample(folder)
+
+
+def _run(command: str, folder: pathlib.Path) -> tuple[int, str]:
+  words = shlex.split(command)
+  words[0] = sys.executable if words[0] == 'python3' else words[0]
+  try:
+    done = subprocess.run(
+      words,
+      cwd=folder,
+      text=True,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      timeout=_SECONDS,
+    )
+  except subprocess.TimeoutExpired:
+    return 1, f'no end after {_SECONDS} s'
+  return done.returncode, done.stdout
+
+
+def verdict(sample: Sample, kernel: build_kernel.Kernel, mode: str) -> str:
+  """Returns 'right', or the first that is not."""
+  with tempfile.TemporaryDirectory() as folder:
+    own = pathlib.Path(folder, sample.folder.name)
+    shutil.copytree(sample.folder, own)
+    build = own / 'build'
+    build.mkdir()
+    for command in sample.before:
+      code, said = _run(command, build)
+      if code:
+        return f'its data: {said.strip().splitlines()[-1]}'
+    options = dict(mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value))
+    command = build_kernel.command(kernel, **options)
+    code, said = _run(shlex.join([*command, '--']), build)
+    found = re.findall(r'^twin: (?!launches)(.*)', said, re.M)
+    if found:
+      return found[0]
+    if code:
+      return f'exit {code}: {said.strip().splitlines()[-1:]}'
+    if not re.search(r'^twin: launches: [1-9]', said, re.M):
+      return 'no launch'
+    for command in sample.after:
+      code, said = _run(command, build)
+      if code or 'error' in said.lower().replace('error ratio', ''):
+        return f'wrong: {said.strip().splitlines()[-1]}'
+  return 'right'
+
+
+def main(argv: list[str]) -> int:
+  if len(argv) > 1:
+    raise app.UsageError(f'expected flags only, got {argv[1:]}')
+  headers = pathlib.Path(_INCLUDE.value or '')
+  if not (headers / build_kernel.HEADERS[0]).is_file():
+    print('--include: expected a checkout of asc-devkit', file=sys.stderr)
+    return 2
+  work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
+  work.mkdir(parents=True, exist_ok=True)
+  table = []
+  for sample in samples(headers):
+    name = str(sample.folder.relative_to(headers / 'examples/01_simd_cpp_api'))
+    if _ONLY.value and not name.endswith(tuple(_ONLY.value)):
+      continue
+    row = dict(sample=name, defines=' '.join(sample.defines))
+    try:
+      kernel = build_kernel.build(sample.source, headers, work, sample.defines)
+    except build_kernel.Refused as error:
+      row['compiles'] = str(error)
+      print(f'{name}: {error}', flush=True)
+    else:
+      row['compiles'] = 'yes'
+      for mode in _MODES:
+        row[mode] = verdict(sample, kernel, mode)
+        if row[mode] != 'right':
+          break
+      print(f'{name}: {row.get("late", row[mode])}', flush=True)
+    table.append(row)
+  right = sum(row.get('late') == 'right' for row in table)
+  print(f'{right} of {len(table)} right')
+  if _JSON.value:
+    pathlib.Path(_JSON.value).write_text(json.dumps(table, indent=1) + '\n')
+  return int(right < len(table))
+
+
+if __name__ == '__main__':
+  app.run(main)
