@@ -13,20 +13,25 @@ import numpy as np
 import pytest
 
 import hpmoe
+from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.case import inputs as inputs_lib
-from hpmoe.parity_tests.examples import fused_moe
-from hpmoe.parity_tests.examples import fused_moe_grad
+from hpmoe.parity_tests.judge import trial
 from hpmoe.reference.contract import presets
 
 CASE = hpmoe.Case(preset='tiny', ranks=2)
 
 
 def right(inputs, config, policy):
-  return fused_moe.fused_moe(inputs, config, policy)
+  return trial.Kernel().forward(config, policy, inputs)
 
 
 def wrong(inputs, config, policy):
-  return {'y': fused_moe.fused_moe(inputs, config, policy)['y'] * 1.02}
+  return {'y': right(inputs, config, policy)['y'] * 1.02}
+
+
+right.backward = lambda inputs, config, policy: trial.Kernel().backward(
+  config, policy, inputs
+)
 
 
 class TestNames:
@@ -111,21 +116,21 @@ class TestCheck:
     assert ElementTree.fromstring(page.partition('\n')[2]).tag.endswith('html')
 
   def test_a_name_runs_in_a_process_of_its_own(self):
-    name = f'{fused_moe.__name__}:fused_moe'
+    name = f'{numpy_kernel_testing.__name__}:moe'
     assert hpmoe.check(name, CASE, lanes=['exact']).passed
 
   def test_both_passes_and_a_backward_pass_that_is_missing(self):
     case = hpmoe.Case(preset='tiny', ranks=2, direction='both')
-    report = hpmoe.check(fused_moe_grad.moe, case, lanes=['bounded'])
+    report = hpmoe.check(right, case, lanes=['bounded'])
     assert report.passed and report.stages['dx'] == 'pass'
 
-    with pytest.raises(ValueError, match='right: expected its backward pass'):
-      hpmoe.check(right, case)
+    with pytest.raises(ValueError, match='wrong: expected its backward pass'):
+      hpmoe.check(wrong, case)
 
   @pytest.mark.parametrize('lane', ['exact', 'bounded'])
   def test_a_function_that_writes_to_its_inputs_is_told_so(self, lane):
     def spoils(inputs, config, policy):
-      y = np.array(fused_moe.fused_moe(inputs, config, policy)['y'])
+      y = np.array(right(inputs, config, policy)['y'])
       inputs['topk_ids'] = None  # the mapping is the function's own
       inputs['x'][...] = y
       return {'y': inputs['x']}
@@ -138,7 +143,7 @@ class TestCheck:
     turns = itertools.count()
 
     def unsteady(inputs, config, policy):
-      outputs = dict(fused_moe.fused_moe(inputs, config, policy))
+      outputs = dict(right(inputs, config, policy))
       y = outputs['y'] = np.array(outputs['y'])
       y[0, 0, 0] = np.nextafter(y[0, 0, 0], np.float32(next(turns) % 2))
       return outputs
@@ -202,7 +207,7 @@ class TestValuesOfTheCaller:
     def same(inputs, config, policy):
       for name, array in inputs.items():
         assert array.tobytes() == np.asarray(arrays[name]).tobytes()
-      return fused_moe.fused_moe(inputs, config, policy)
+      return right(inputs, config, policy)
 
     report = hpmoe.check(same, hpmoe.Case(input=arrays), lanes=['bounded'])
     assert report.passed
