@@ -130,8 +130,8 @@ class NpuMoELayer(nn.Cell):
     if call.config.num_ranks != 1:
       raise ValueError(
         'config.num_ranks: expected 1 on an Ascend device, got '
-        f'{call.config.num_ranks}: several need a symmetric heap, which this '
-        'Cell has not'
+        f'{call.config.num_ranks}: several are processes of their own, each '
+        'with a frontends.npus.mindspore_npus.NpusMoELayer'
       )
     if call.policy.storage == 'float16':
       raise ValueError(

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
+from hpmoe.backend_ascend.kernels.ascendc.npus.standin import serve
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.taskflow import layout
@@ -32,6 +34,21 @@ class TestCheck:
   )
   def test_both_passes_in_all_lanes(self, flags):
     assert main.main([*NPUS, *flags.split()]) == cli.PARITY
+
+  @pytest.mark.slow
+  def test_what_was_built_for_npus_is_what_ranks_load(
+    self, tmp_path, monkeypatch
+  ):
+    # Given a folder as `make ascend-npus` fills it, here of the stand-ins, and
+    # devices that are there, when it is named, then ranks run on those.
+    library = rehearsal.Rehearsal.library
+    (tmp_path / npus_candidate.LIBRARY).symlink_to(library)
+    (tmp_path / npus_candidate.KERNEL).touch()
+    some = ('--ranks=2', '--lane=exact,bounded', f'--npus={tmp_path}')
+    with serve.Served(2) as devices:
+      monkeypatch.setenv('HPMOE_BOARD', devices.board)
+      assert main.main([*NPUS, *some]) == cli.PARITY
+      assert not devices.findings()
 
   @pytest.mark.parametrize(
     'flags, told',

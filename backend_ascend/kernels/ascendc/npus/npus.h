@@ -104,7 +104,7 @@ HPMOE_NPUS_API int32_t hpmoe_npus_join(hpmoe_npus* session,
                                        const hpmoe_npus_hello* hellos,
                                        hpmoe_npus_end* end);
 
-// After HPMOE_NPUS_LOST and HPMOE_NPUS_WAITED nothing is left but to close.
+// After a failure nothing is left but to close: the others are told, and end.
 HPMOE_NPUS_API int32_t hpmoe_npus_launch(hpmoe_npus* session,
                                          const hpmoe_npus_call* call,
                                          hpmoe_npus_end* end);
