@@ -1,5 +1,7 @@
 """Tests of inner_product."""
 
+import fractions
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,3 +46,80 @@ def test_golden_keeps_float64():
     a = jnp.array([1.0, 2.0**-40])
     golden = precision.PrecisionPolicy().golden()
     assert run(golden, a, jnp.ones(2)).item() == 1 + 2.0**-40
+
+
+def _exact(left, right, order) -> np.ndarray:
+  """Returns the chain in rational numbers, rounded once a step."""
+  total = np.zeros((left.shape[1], right.shape[1]), np.float32)
+  for row in order:
+    for i in range(total.shape[0]):
+      for j in range(total.shape[1]):
+        term = fractions.Fraction(float(left[row, i])) * fractions.Fraction(
+          float(right[row, j])
+        )
+        total[i, j] = _nearest(term + fractions.Fraction(float(total[i, j])))
+  return total
+
+
+def _nearest(value: fractions.Fraction) -> np.float32:
+  """Returns the float32 that is nearest, of two alike the even one."""
+  guess = np.float32(float(value))
+  around = [np.nextafter(guess, np.float32(s * np.inf)) for s in (-1, 1)]
+  return min(
+    [guess, *around],
+    key=lambda x: (
+      abs(fractions.Fraction(float(x)) - value),
+      int(x.view(np.int32)) & 1,
+    ),
+  )
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_each_step_rounds_once(seed):
+  rng = np.random.default_rng(seed)
+  left, right = (
+    (rng.standard_normal((9, n)) * 2.0 ** rng.integers(-12, 12, (9, n))).astype(
+      np.float32
+    )
+    for n in (3, 4)
+  )
+  order = rng.permutation(9)
+  got = inner_product.chain_over_rows(left, right, order, flushes=False)
+  np.testing.assert_array_equal(got, _exact(left, right, order))
+
+
+def test_a_step_that_twice_rounded_would_be_wrong():
+  # Given a sum whose float64 is half way between two float32, when a bit is
+  # lost below it, then that bit decides.
+  left = np.array([[1.0], [1 + 2.0**-12]], np.float32)
+  right = np.array(
+    [[2.0**30], [2.0**6 * (1 + 2.0**-23 + 2.0**-12)]], np.float32
+  )
+  order = np.arange(2)
+  got = inner_product.chain_over_rows(left, right, order, flushes=False)
+  np.testing.assert_array_equal(got, _exact(left, right, order))
+
+
+def test_the_order_decides_the_bits():
+  left = np.array([[1.0], [2.0**-24], [2.0**-24]], np.float32)
+  right = np.ones((3, 1), np.float32)
+  up, down = (
+    inner_product.chain_over_rows(left, right, np.array(order), flushes=False)
+    for order in ([0, 1, 2], [2, 1, 0])
+  )
+  assert up[0, 0] == 1 and down[0, 0] == np.float32(1 + 2.0**-23)
+
+
+@pytest.mark.parametrize('flushes, expected', [(False, 1.5), (True, 0.0)])
+def test_less_than_the_least_normal_number_is_kept_or_zero(flushes, expected):
+  # The first product is subnormal; the second side of the last is.
+  left = np.array([[2.0**-70], [2.0**-71], [1.0]], np.float32)
+  right = np.array([[2.0**-70], [2.0**-70], [2.0**-130]], np.float32)
+  got = inner_product.chain_over_rows(
+    left, right, np.arange(2), flushes=flushes
+  )
+  assert got[0, 0] == np.float32(expected * 2.0**-140)
+  last = inner_product.chain_over_rows(
+    left, right, np.arange(2, 3), flushes=flushes
+  )
+  assert last[0, 0] == (0 if flushes else np.float32(2.0**-130))

@@ -22,6 +22,7 @@ def _define_law(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.candidates import host
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.law import law
+  from hpmoe.parity_tests.law import orders
 
   plan = law.Plan()
   layer = (*layer_flags.CASE, *host.FLAGS)
@@ -58,6 +59,14 @@ def _define_law(f: flags.FlagValues) -> None:
         'layout', '', 'Cube x vector workers of one rank.', kind=_workers
       ).listed(f'{aic}x{aiv}' for aic, aiv in plan.layouts),
     ],
+  )
+  cli.option(
+    f,
+    'order',
+    'Of what is not fixed on some machines, drawn by a seed: rows take '
+    'addresses as they arrive, or a switch adds rows as they come. Tells what '
+    f'becomes of bits; {orders.LAUNCHES} launches if not --interleavings.',
+    choices=orders.ORDERS,
   )
   cli.define_json(f)
 
@@ -115,6 +124,8 @@ def _law(f: flags.FlagValues) -> int:
 
   cli.check_writable('json', f.json)
   plan = _plan(f)
+  if f.order is not None:
+    return _law_of_order(f, plan)
   if f.backend != 'host':
     return _law_of_twin(f, plan)
   with cli.failure_reported(f.json), cli.progress(plan.steps) as step:
@@ -122,6 +133,30 @@ def _law(f: flags.FlagValues) -> int:
   cli.write_json(f.json, report.jsonable(law_table.to_json(plan, table)))
   print(law_table.text(table))
   return cli.PARITY if table.holds else cli.NO_PARITY
+
+
+def _law_of_order(f: flags.FlagValues, plan) -> int:
+  from hpmoe.parity_tests.law import orders
+  from hpmoe.parity_tests.report import report
+
+  for name in ('threads', 'isa', 'fault', 'schedule', 'relay'):
+    if f[name].present:
+      raise cli.UsageError(
+        f'{name}: expected none with --order={f.order}, got '
+        f'{cli.text(f[name].value)}'
+      )
+  if f.backend != 'host':
+    raise cli.UsageError(
+      f'backend: expected host with --order={f.order}, got {f.backend}'
+    )
+  if not f['interleavings'].present:
+    plan = dataclasses.replace(plan, interleavings=orders.LAUNCHES)
+  steps = len(plan.sums) * len(plan.directions)
+  with cli.failure_reported(f.json), cli.progress(steps) as step:
+    rows = orders.run(plan, f.order, step)
+  cli.write_json(f.json, report.jsonable(orders.to_json(plan, f.order, rows)))
+  print(orders.text(f.order, rows))
+  return cli.PARITY if orders.holds(rows) else cli.NO_PARITY
 
 
 def _law_of_twin(f: flags.FlagValues, plan) -> int:
@@ -164,12 +199,14 @@ COMMAND = cli.Command(
     'hpmoe law --json=law.json',
     'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
     'hpmoe law --interleavings=20 --fault=skipped_wait',
+    'hpmoe law --order=arrival',
+    'hpmoe law --order=switch --preset=small --tokens=32 --direction=forward',
     'hpmoe law --interleavings=20 --schedule=ep8.schedule --schedule_scaled',
     'hpmoe law --backend=ascend_twin --ranks=2 --direction=forward',
   ),
   _define_law,
   _law,
-  '0 every launch gives the same bits, '
+  '0 every launch gives the same bits, or those of its --order, '
   '1 one does not, '
   '2 the request was wrong, '
   '3 a launch ended early',

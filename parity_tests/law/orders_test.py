@@ -1,0 +1,125 @@
+"""Orders that are not fixed: launches against oracles, bit for bit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.law import law
+from hpmoe.parity_tests.law import orders
+from hpmoe.parity_tests.law import variants
+
+_ARRIVAL = law.Plan(interleavings=3, dtypes=('float32', 'bfloat16', 'float16'))
+_SWITCH = law.Plan(
+  preset='small', tokens=8, interleavings=3, dtypes=('float32', 'bfloat16')
+)
+
+
+def _silent(step):
+  del step
+
+
+def _by_tensor(rows, dtype='float32'):
+  return {row.tensor: row for row in rows if row.dtype == dtype}
+
+
+def test_arrival_changes_gradients_of_weights_alone():
+  # Given rows that lie as they came, when launched, then tokens have the bits
+  # that they had, gradients of weights have others, and each those of its
+  # oracle.
+  rows = orders.run(_ARRIVAL, 'arrival', _silent)
+  assert orders.holds(rows) and len(rows) == 3 * 5
+  found = _by_tensor(rows)
+  for name in ('y', 'dx', 'd_topk_weights'):
+    assert found[name].apart == 0 and found[name].first is None
+  for name in ('d_w_down', 'd_w_gate_up'):
+    assert found[name].share > 0.3 and found[name].most > 0
+  text = orders.text('arrival', rows)
+  assert 'fails by design for d_w_down, d_w_gate_up, and holds' in text
+  assert 'all as their oracle says' in text
+
+
+def test_a_switch_changes_sums_over_slots_alone():
+  rows = orders.run(_SWITCH, 'switch', _silent)
+  assert orders.holds(rows)
+  apart = {name for name, row in _by_tensor(rows).items() if row.apart}
+  assert apart == {'y', 'dx'}
+
+
+def test_two_slots_have_no_order():
+  plan = dataclasses.replace(_ARRIVAL, dtypes=('float32',))
+  rows = orders.run(plan, 'switch', _silent)
+  assert not any(row.apart for row in rows)
+
+
+@pytest.mark.parametrize(
+  'order, plan, tensors',
+  [
+    ('arrival', _ARRIVAL, {'d_w_down', 'd_w_gate_up'}),
+    ('switch', _SWITCH, {'y', 'dx'}),
+  ],
+)
+def test_another_order_than_the_oracles_is_named(
+  monkeypatch, order, plan, tensors
+):
+  # Given launches that keep the fixed order, when an oracle expects another,
+  # then exactly the sums over what is ordered are unlike it.
+  kept = orders._launches
+
+  def stuck(order, which, made, options, count):
+    still = variants._as_it_is(made.config, 'fixed')
+    same = variants.pair(made, still)
+    given = variants.inputs(made, same)
+    for seed, (pair, _) in enumerate(kept(order, which, made, options, count)):
+      got = orders._launch(which, given, options, seed)
+      yield (
+        pair,
+        {
+          name: array if name in tensors else pair.mapped(name, array)
+          for name, array in got.items()
+          if name in which.results
+        },
+      )
+
+  monkeypatch.setattr(orders, '_launches', stuck)
+  rows = orders.run(
+    dataclasses.replace(plan, dtypes=('float32',)), order, _silent
+  )
+  assert not orders.holds(rows)
+  assert {row.tensor for row in rows if row.unlike_oracle} == tensors
+  assert 'NOT as their oracle says' in orders.text(order, rows)
+
+
+def test_a_seed_draws_an_order_of_its_own():
+  made = law.make_inputs(_ARRIVAL, 'float32')
+  drawn = [orders._drawn('arrival', made, seed).tokens for seed in range(3)]
+  for tokens in drawn:
+    np.testing.assert_array_equal(np.sort(tokens.ravel()), np.arange(64))
+  assert (drawn[0] != drawn[1]).any() and (drawn[1] != drawn[2]).any()
+  again = orders._drawn('arrival', made, 1).tokens
+  np.testing.assert_array_equal(drawn[1], again)
+
+
+@pytest.mark.parametrize(
+  'arguments, text',
+  [
+    (['--order=luck'], 'order: expected one of'),
+    (['--order=arrival', '--threads=2'], 'threads: expected none with --ord'),
+    (['--order=arrival', '--fault=skipped_wait'], 'fault: expected none with'),
+    (['--order=switch', '--backend=ascend_twin'], 'backend: expected host'),
+  ],
+)
+def test_a_wrong_request_is_one_line(capsys, arguments, text):
+  assert main.main(('law', *arguments)) == cli.WRONG_REQUEST
+  err = capsys.readouterr().err
+  assert text in err and err.count('\n') == 1
+
+
+def test_the_command_tells_and_writes_it(capsys, tmp_path):
+  path = tmp_path / 'law.json'
+  asked = ('--interleavings=2', '--dtype=f32', f'--json={path}')
+  assert main.main(('law', '--order=arrival', *asked)) == cli.PARITY
+  assert 'order of arrival: the law fails' in capsys.readouterr().out
+  assert '"verdict": "pass"' in path.read_text()
