@@ -6,6 +6,7 @@ judges what is computed.
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import subprocess
 import sys
@@ -302,10 +303,6 @@ class TestHellos:
       )
 
 
-# Where board.h has memory of device 0 that nobody allocated.
-_FREE = (0x2000 << 32) + (1 << 20) + (4 << 30) + (8 << 30)
-
-
 class TestDevice:
   def test_refuses_more_blocks_than_it_has(self):
     # Given 25 cube cores, where the chip has 24, then no launch is tried.
@@ -322,32 +319,39 @@ class TestDevice:
       pass
 
   def test_uses_tensors_on_the_device_where_they_are(self, monkeypatch):
-    # Given inputs and y in the device's memory, when launched, then y is made
-    # there; one that no line begins with is refused.
+    # Given inputs and results in memory that a framework allocated, when
+    # launched, then results are made there, those that puts write too; an
+    # address in the middle of a line is refused.
     image, inputs = _case(ranks=1)
-    alone, twin = comms.NoComm(), rehearsal.Rehearsal
+    twin, wanted = rehearsal.Rehearsal, ('expert_in', 'gate_up', 'y')
+    want = runtime.launch(image, inputs)
+    given = {n: a[0] for n, a in inputs.items() if n != 'topk_ids'}
+    given |= {name: np.zeros_like(want[name][0]) for name in wanted}
     with serve.Served(1) as devices:
       monkeypatch.setenv('HPMOE_BOARD', devices.board)
       launch = npu_launch.Launch(
-        [image], alone, library=twin.library, kernel=twin.kernel
+        [image], comms.NoComm(), library=twin.library, kernel=twin.kernel
       )
-      given = {n: a[0] for n, a in inputs.items() if n != 'topk_ids'}
-      given['y'] = np.zeros_like(given['x'])
-      slabs, at = {}, _FREE
-      for name, array in given.items():
-        ctypes.memmove(at, array.ctypes.data, array.nbytes)
-        slabs[name] = npu_launch.Slab(at, array.nbytes, on_device=True)
-        at += -(-array.nbytes // 512) * 512
-      ids = inputs['topk_ids'][0]
-      launch.run_at(image, ids, slabs)
-      y = np.zeros_like(given['y'])
-      ctypes.memmove(y.ctypes.data, slabs['y'].address, y.nbytes)
-      slabs['x'] = npu_launch.Slab(at + 4, slabs['x'].bytes, on_device=True)
+      slabs = {name: self._on_device(array) for name, array in given.items()}
+      launch.run_at(image, inputs['topk_ids'][0], slabs)
+      got = {name: np.zeros_like(given[name]) for name in wanted}
+      for name, array in got.items():
+        ctypes.memmove(array.ctypes.data, slabs[name].address, array.nbytes)
+      odd = dataclasses.replace(slabs['x'], address=slabs['x'].address + 4)
       with pytest.raises(ValueError, match='x: expected memory of 64-byte'):
-        launch.run_at(image, ids, slabs)
+        launch.run_at(image, inputs['topk_ids'][0], slabs | dict(x=odd))
       launch.close()
       assert not devices.findings()
-    assert np.array_equal(y, runtime.launch(image, inputs)['y'][0])
+    assert not _differing(got, {name: want[name][0] for name in wanted})
+
+  @staticmethod
+  def _on_device(array: np.ndarray) -> npu_launch.Slab:
+    acl, at = ctypes.CDLL(str(rehearsal.Rehearsal.library)), ctypes.c_void_p()
+    size = ctypes.c_size_t(array.nbytes)
+    assert acl.aclrtMalloc(ctypes.byref(at), size, 0) == 0
+    host, in_ = ctypes.c_void_p(array.ctypes.data), 1
+    assert acl.aclrtMemcpy(at, size, host, size, in_) == 0
+    return npu_launch.Slab(at.value, array.nbytes, on_device=True)
 
   def test_without_its_library_says_how_to_make_it(self):
     image, _ = _case(ranks=1)

@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// As the real calls, these are for whoever loads the library that holds them.
+#pragma GCC visibility push(default)
+
 extern "C" {
 
 typedef int aclError;
@@ -81,5 +84,7 @@ aclError aclrtLaunchKernelWithConfig(aclrtFuncHandle function, uint32_t blocks,
                                      aclrtArgsHandle args, void* reserved);
 
 }  // extern "C"
+
+#pragma GCC visibility pop
 
 #endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_INCLUDE_ACL_ACL_H_
