@@ -11,6 +11,7 @@ from collections.abc import Callable
 import dataclasses
 import importlib
 import pathlib
+import shlex
 import types
 
 import numpy as np
@@ -38,13 +39,25 @@ Progress = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """A framework, and the layer of routed experts in it."""
+  """A framework, and the layer of routed experts in it.
+
+  Attributes:
+    framework: one of `FRAMEWORKS`.
+    moe: a layer by name, or flags of `hpmoe check` that ask for a candidate.
+    candidate: which they ask for; None for a layer by name.
+  """
 
   framework: str
   moe: str
+  candidate: candidates.Candidate | None = None
 
   def __str__(self) -> str:
     return f'{self.framework}:{self.moe}'
+
+  @property
+  def kind(self) -> str:
+    """What computes its layers, where that can run alone."""
+    return 'the kernel' if self.candidate is None else self.moe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +182,10 @@ def pair(name: str, text: str) -> Pair:
       f'{name}: expected FRAMEWORK:MOE with a framework of '
       f'{list(FRAMEWORKS)}, got {text!r}'
     )
+  if moe.startswith('--') and framework != 'jax':
+    raise ValueError(
+      f'{name}: expected jax before flags of hpmoe check, got {framework}'
+    )
   return Pair(framework, moe)
 
 
@@ -226,15 +243,18 @@ def run(
   check_request(request, subject)
   pairs = (request.left, request.right)
   frameworks = [_framework(one) for one in pairs]
-  wanted = list(zip(pairs, frameworks, (None, _fault(request)), strict=True))
+  wanted = [
+    (one, side, _instead(request, subject, one))
+    for one, side in zip(pairs, frameworks, strict=True)
+  ]
   raws = []
-  for one, side, fault in wanted:
+  for one, side, instead in wanted:
     progress(str(one))
-    raws.append(side.run(subject, one.moe, False, fault))
+    raws.append(side.run(subject, one.moe, False, instead))
   # Of a loss that is not finite no launch computes gradients.
   if request.backward and all(np.isfinite(raw.loss).all() for raw in raws):
     raws = [
-      side.run(subject, one.moe, True, fault) for one, side, fault in wanted
+      side.run(subject, one.moe, True, instead) for one, side, instead in wanted
     ]
   bench, npu = (capture.named(subject, raw) for raw in raws)
   assert [t.name for t in npu] == [t.name for t in bench]
@@ -255,11 +275,15 @@ def run(
   return Result(tuple(rows), choices, tuple(judged))
 
 
-def _fault(request: Request) -> tuple[int, candidates.Candidate] | None:
-  if request.fault is None or request.fault_layer is None:
-    return None
-  kernel = host.Megakernel(fault=request.fault)
-  return request.fault_layer, kernel
+def _instead(
+  request: Request, subject: subject_lib.Subject, side: Pair
+) -> dict[int, candidates.Candidate]:
+  """Returns the candidates that compute layers instead of the side's layer."""
+  if side.candidate is not None:
+    return dict.fromkeys(subject.moe_layers, side.candidate)
+  if side is not request.right or request.fault_layer is None:
+    return {}
+  return {request.fault_layer: host.Megakernel(fault=request.fault)}
 
 
 def _framework(pair: Pair) -> types.ModuleType:
@@ -270,7 +294,8 @@ def _framework(pair: Pair) -> types.ModuleType:
     ValueError: the framework has no such layer.
   """
   side = importlib.import_module(_SIDES[pair.framework])
-  side.moe_lib.named(pair.moe)
+  if pair.candidate is None:
+    side.moe_lib.named(pair.moe)
   return side
 
 
@@ -344,16 +369,31 @@ def _judge_layer(request: Request, layer: int, captured) -> Judged:
     return Judged(layer, None, f'{name} is not finite before it')
   path = _saved(request, layer, captured)
   what = 'what the layer returned'
-  if request.right.moe == 'host':
-    fault = request.fault if layer == request.fault_layer else None
-    report, other = layers.judge_kernel(path, captured, fault)
+  if (alone := _alone(request, layer)) is not None:
+    candidate, arguments = alone
+    report, other = layers.judge_candidate(path, captured, candidate, arguments)
     if not other:
-      return Judged(layer, report, 'the kernel on what the layer read')
-    what += f' (the kernel alone gives other bits of {", ".join(other)})'
+      return Judged(
+        layer, report, f'{request.right.kind} on what the layer read'
+      )
+    what += f' ({request.right.kind} alone gives other bits of '
+    what += f'{", ".join(other)})'
   report = layers.judge_outputs(
     path, captured, str(request.right), request.command
   )
   return Judged(layer, report, what)
+
+
+def _alone(
+  request: Request, layer: int
+) -> tuple[candidates.Candidate, list[str]] | None:
+  """Returns what computes a layer of the candidate's side, and its flags."""
+  if request.right.candidate is not None:
+    return request.right.candidate, shlex.split(request.right.moe)
+  if request.right.moe != 'host':
+    return None
+  fault = request.fault if layer == request.fault_layer else None
+  return host.Megakernel(fault=fault), [f'--fault={fault}'] if fault else []
 
 
 def count_steps(request: Request, subject: subject_lib.Subject) -> int:

@@ -4,7 +4,10 @@ Not under one jit: XLA fuses what surrounds a layer with the layer, and the bits
 of two sides would part before the first difference.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +20,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import subject as subject_lib
+from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.reference.contract import tensors
 
 
@@ -24,7 +28,7 @@ def run(
   subject: subject_lib.Subject,
   moe: str,
   backward: bool,
-  fault: tuple[int, candidates.Candidate] | None = None,
+  instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
 ) -> capture.Raw:
   """Returns what the model computes with the layer `moe`.
 
@@ -32,20 +36,18 @@ def run(
     subject: model and batch.
     moe: the layer of routed experts, by name.
     backward: whether to compute gradients of the loss.
-    fault: (number of a layer, what computes its experts instead), or None.
+    instead: by number of a layer, what computes its experts instead.
 
   Raises:
     ValueError: there is no such layer.
   """
-  layer = moe_lib.named(moe)
-  if moe in moe_lib.LAYERS:
-    layer = jax.jit(layer, static_argnums=5)
-  else:
-    layer = capture.guarded(moe, layer)
-  of = dict.fromkeys(subject.moe_layers, layer)
-  if fault is not None:
-    of[fault[0]] = _launched(*fault)
-  if moe == 'host':
+  named = functools.cache(lambda: _named(moe))
+  # In the order in which they run.
+  of = {
+    number: _launched(number, instead[number]) if number in instead else named()
+    for number in subject.moe_layers
+  }
+  if moe == 'host' or instead:
     of = {number: _of_finite(one) for number, one in of.items()}
   params = {n: jnp.asarray(value) for n, value in subject.params.items()}
   trained = {n: params[n] for n in subject.trained}
@@ -84,6 +86,13 @@ def run(
     flows=grads[2],
   )
   return capture.Raw(**jax.tree.map(np.asarray, fields))
+
+
+def _named(moe: str) -> Callable[..., jax.Array]:
+  layer = moe_lib.named(moe)
+  if moe in moe_lib.LAYERS:
+    return jax.jit(layer, static_argnums=5)
+  return capture.guarded(moe, layer)
 
 
 def _zeros(
@@ -144,6 +153,8 @@ def _launched(
   def layer(*arguments):
     *arrays, policy = arguments
     config = routed_lib.config_of(arrays[0], arrays[1], arrays[4])
+    # As a case that is written has it.
+    config = dataclasses.replace(config, capacity=config.num_rows)
 
     def forward(*arrays):
       given = dict(zip(tensors.INPUTS, map(np.asarray, arrays), strict=True))
@@ -152,12 +163,21 @@ def _launched(
 
     def backward(saved, dy):
       saved = {n: np.asarray(array) for n, array in saved.items()}
-      given = saved | dict(dy=np.asarray(dy))
-      made = run(config, policy, given, passes.BACKWARD)
+      read = passes.BACKWARD.reads(config, policy)
+      if not {*read} <= {*saved, 'dy'}:  # it did not return what it reads
+        given = {n: saved[n] for n in tensors.INPUTS}
+        saved = oracle_lib.Oracle(config, policy, given).forward() | saved
+      saved |= dict(dy=np.asarray(dy))
+      made = run(config, policy, {n: saved[n] for n in read}, passes.BACKWARD)
       grads = {
         'x': 'dx',
         **{n: f'd_{n}' for n in ('topk_weights', 'w_gate_up', 'w_down')},
       }
+      if absent := [grad for grad in grads.values() if grad not in made]:
+        raise ValueError(
+          f'{candidate.name}: expected {absent[0]}, which the model needs, got '
+          f'{sorted(made)}'
+        )
       return tuple(
         jnp.asarray(made[grads[n]]) if n in grads else None
         for n in tensors.INPUTS

@@ -4,7 +4,8 @@ A layer is judged on the inputs that its own side gave it, so that what went
 wrong before it is not held against it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+import copy
 import dataclasses
 import pathlib
 import time
@@ -14,7 +15,6 @@ import numpy as np
 
 from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -130,33 +130,37 @@ def judge_outputs(
   return dataclasses.replace(report, results=kept)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recorded(host.Megakernel):
-  """Our backend; keeps what it returned.
+def _recorded(
+  candidate: candidates.Candidate, outputs: dict[str, np.ndarray]
+) -> candidates.Candidate:
+  """Returns the candidate, which notes in `outputs` what it returns last."""
+  kind: Any = type(candidate)
 
-  Attributes:
-    outputs: results of each pass, by name.
-  """
+  class Recorded(kind):
+    def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+      made = super().run(config, policy, inputs, which, given)
+      outputs.update({n: made[n] for n in which.results if n in made})
+      return made
 
-  outputs: dict[str, np.ndarray] = dataclasses.field(
-    default_factory=dict, init=False
-  )
-
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    made = super().run(config, policy, inputs, which, given)
-    self.outputs.update({n: made[n] for n in which.results})
-    return made
+  made = copy.copy(candidate)
+  # Not by its fields: of a kind of candidate only the kind knows them all.
+  object.__setattr__(made, '__class__', Recorded)
+  return made
 
 
-def judge_kernel(
-  path: str, captured: Arrays, fault: str | None
+def judge_candidate(
+  path: str,
+  captured: Arrays,
+  candidate: candidates.Candidate,
+  flags: Sequence[str],
 ) -> tuple[check.Report, list[str]]:
-  """Returns a check of the megakernel on a layer's inputs.
+  """Returns a check of a candidate on a layer's inputs.
 
   Args:
     path: file of its inputs.
     captured: the same, dy if backward too, and what the layer returned.
-    fault: for the kernel to commit, or None.
+    candidate: what computed it.
+    flags: of `hpmoe check`, that ask for the candidate.
 
   Returns:
     The report, and the results that the layer returned with other bits.
@@ -166,14 +170,19 @@ def judge_kernel(
   """
   direction = _direction(captured)
   arguments = [f'--input={path}', f'--direction={direction}']
-  arguments += [f'--fault={fault}'] if fault else []
-  asked, kernel = case_lib.Case(direction, input=path), _Recorded(fault=fault)
+  outputs: dict[str, np.ndarray] = {}
+  asked = case_lib.Case(direction, input=path)
   lanes_ = judgement.Judgement(lanes=('bitwise', 'bounded'))
-  request = check.Request(asked, kernel, lanes_, ('check', *arguments))
+  request = check.Request(
+    asked,
+    _recorded(candidate, outputs),
+    lanes_,
+    ('check', *arguments, *flags),
+  )
   start = time.perf_counter()
   report = check.examined(request, bench_lib.Bench(asked), start)
   other = [
-    n for n, a in kernel.outputs.items() if a.tobytes() != captured[n].tobytes()
+    n for n, a in outputs.items() if a.tobytes() != captured[n].tobytes()
   ]
   return report, other
 

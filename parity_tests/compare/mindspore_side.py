@@ -1,6 +1,7 @@
 """A side in MindSpore, eagerly: as `jax_side.py`."""
 
 from collections.abc import Callable, Mapping
+import types
 from typing import Any
 
 import mindspore as ms
@@ -9,12 +10,16 @@ import numpy as np
 from hpmoe.models.mindspore import decoder
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
+from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 
 def run(
-  subject: subject_lib.Subject, moe: str, backward: bool, fault: None = None
+  subject: subject_lib.Subject,
+  moe: str,
+  backward: bool,
+  instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
 ) -> capture.Raw:
   """Returns what the model computes with the layer `moe`.
 
@@ -22,12 +27,12 @@ def run(
     subject: model and batch.
     moe: the layer of routed experts, by name.
     backward: whether to compute gradients of the loss.
-    fault: None; see `jax_side.run`.
+    instead: none; see `jax_side.run`.
 
   Raises:
     ValueError: there is no such layer.
   """
-  del fault
+  assert not instead
   # The error of an operator is told where it runs, not at a later one.
   ms.set_device('CPU')
   ms.set_context(pynative_synchronize=True)

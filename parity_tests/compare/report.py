@@ -88,7 +88,8 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
 def _cause(request: compare.Request, result: compare.Result) -> str:
   """Returns why sides part of which no experts are wrong."""
   # Of a user's layer on the left nothing is known.
-  if not result.is_rounding or ':' in request.left.moe:
+  unknown = ':' in request.left.moe or request.left.candidate is not None
+  if not result.is_rounding or unknown:
     return 'no experts are wrong on what they read'
   said = 'rounding alone parts them: each layer of experts with other bits is '
   said += 'within its bound on what it read'

@@ -1,5 +1,8 @@
 """`hpmoe compare`."""
 
+import dataclasses
+import shlex
+
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
@@ -14,9 +17,10 @@ def _define(f: flags.FlagValues) -> None:
       'jax:oracle',
       'The reference, FRAMEWORK:MOE: jax or mindspore, and oracle (jax), host '
       "(the megakernel), framework (the framework's own operators) or your "
-      'pkg.module:function.',
+      'pkg.module:function; or jax: and flags of hpmoe check that ask for a '
+      "candidate, such as 'jax:--candidate=pkg.module:function'.",
     ),
-    ('right', 'jax:host', 'The candidate, FRAMEWORK:MOE as --left.'),
+    ('right', 'jax:host', 'The candidate, as --left.'),
     (
       'model',
       'deepseek_tiny',
@@ -76,8 +80,8 @@ def _compare(f: flags.FlagValues) -> int:
   for name in ('json', 'csv', 'png'):
     cli.check_writable(name, f[name].value)
   request = compare.Request(
-    left=compare.pair('left', f.left),
-    right=compare.pair('right', f.right),
+    left=_pair(f, 'left'),
+    right=_pair(f, 'right'),
     backward=f.direction == 'both',
     fault=f.fault,
     fault_layer=f.fault_layer,
@@ -107,6 +111,40 @@ def _compare(f: flags.FlagValues) -> int:
   return cli.PARITY if result.first is None else cli.NO_PARITY
 
 
+def _pair(f: flags.FlagValues, name: str):
+  """Returns a side, with its candidate if flags of `hpmoe check` ask for one.
+
+  Raises:
+    ValueError: the flags are none of a candidate's, or ask for no computation.
+  """
+  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.candidates import tasks
+  from hpmoe.parity_tests.case import case as case_lib
+  from hpmoe.parity_tests.commands import backend_flags
+  from hpmoe.parity_tests.commands import check_command
+  from hpmoe.parity_tests.compare import compare
+
+  side = compare.pair(name, f[name].value)
+  if not side.moe.startswith('--'):
+    return side
+  asked = check_command.COMMAND.flags()
+  try:
+    left = asked(['hpmoe check', *shlex.split(side.moe)])[1:]
+  except (flags.Error, ValueError) as error:
+    raise cli.UsageError(f'{name}: {" ".join(str(error).split())}') from error
+  known = {one.name for one in (*table.FLAGS, *tasks.FLAGS)} - {'outputs'}
+  left += [n for n in asked if asked[n].present and n not in known]
+  if left:
+    raise cli.UsageError(
+      f'{name}: expected flags of a candidate that computes, such as '
+      f'--candidate or --command, got {left[0]}'
+    )
+  case = case_lib.Case(f.direction, dtype=f.dtype or 'float32')
+  return dataclasses.replace(
+    side, candidate=backend_flags.candidate(asked, case)
+  )
+
+
 COMMAND = cli.Command(
   'compare',
   'runs a model with two MoE layers and finds the first difference.',
@@ -115,6 +153,8 @@ COMMAND = cli.Command(
     'hpmoe compare --fault=swapped_experts --fault_layer=2',
     'hpmoe compare --left=jax:host --right=mindspore:host --csv=compare.csv',
     'hpmoe compare --model=Qwen3-30B-A3B --right=jax:my_pkg.my_module:my_layer '
+    '--direction=forward',
+    'hpmoe compare --right=\'jax:--command="./moe {case} {out}"\' '
     '--direction=forward',
   ),
   _define,

@@ -16,6 +16,7 @@ from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.models.jax import moe
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare import metrics
+from hpmoe.parity_tests.examples import fused_moe_grad
 
 _SIZES = ('--batch=1', '--sequence=16')
 
@@ -311,6 +312,52 @@ class TestNearTies:
     assert report['rounding_alone']
 
 
+_EXAMPLES = 'hpmoe.parity_tests.examples'
+
+
+def y_alone(inputs, config, policy):
+  """A user's function of `hpmoe check`: of its forward pass, y alone."""
+  return dict(y=fused_moe_grad.moe(inputs, config, policy)['y'])
+
+
+y_alone.backward = fused_moe_grad.moe.backward
+
+
+class TestCandidates:
+  """Whatever `hpmoe check` takes is a side."""
+
+  def test_our_launch_cut_otherwise_both_ways(self, tmp_path, model, capsys):
+    # given: any cut gives the same bits
+    side = '--right=jax:--row_block=16 --col_block=32 --threads=1'
+    code, report = _compare(tmp_path, model, '--left=jax:host', side)
+    assert code == 0
+    assert all(row['same_bits'] for row in report['rows'])
+
+  def test_a_bug_of_a_function_is_located(self, tmp_path, model, capsys):
+    function = f'{_EXAMPLES}.fused_moe:fused_moe_with_a_bug'
+    code, report = _compare(
+      tmp_path,
+      model,
+      f'--right=jax:--candidate={function}',
+      '--direction=forward',
+    )
+    assert code == 1 and report['wrong_layer'] == 1
+    first = report['check']['first_failure']
+    assert first['stage'] == 'gate_up'
+    assert isinstance(first['row_block'], int)
+    said = capsys.readouterr().out
+    assert f'hpmoe check of --candidate={function} on what the layer' in said
+    assert f'--input={tmp_path}/out/layer_1.safetensors' in said
+
+  @pytest.mark.slow
+  def test_backward_reads_what_forward_did_not_return(self, tmp_path, model):
+    side = f'--right=jax:--candidate={__name__}:y_alone'
+    code, report = _compare(tmp_path, model, side)
+    assert code == 0
+    assert [one['wrong'] for one in report['layers']] == [False] * 3
+    assert _row(report, 'Module.model.layers.3.0.backward.input.0')
+
+
 class TestCases:
   def test_each_layer_is_a_case_that_check_takes(self, tmp_path, model, capsys):
     cases, png = tmp_path / 'cases', tmp_path / 'layers.png'
@@ -330,6 +377,10 @@ class TestRequests:
     ('options', 'text'),
     [
       (('--right=torch:host',), 'right: expected FRAMEWORK:MOE'),
+      (('--right=mindspore:--threads=1',), 'right: expected jax before flags'),
+      (('--right=jax:--lane=exact',), 'right: expected flags of a candidate'),
+      (('--right=jax:--outputs=x',), 'right: expected flags of a candidate'),
+      (('--right=jax:--nothing',), 'right: Unknown command line flag'),
       (('--left=jax',), 'left: expected FRAMEWORK:MOE'),
       (('--right=jax:nothing',), 'moe: expected one of'),
       (('--model=nothing',), 'model: expected a config.json or one of'),
