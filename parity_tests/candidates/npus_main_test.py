@@ -41,6 +41,7 @@ def _run(case, out, processes=2, drill='', more=()):
   )
 
 
+@pytest.mark.slow
 def test_writes_what_passes_in_every_lane(case, tmp_path):
   out = tmp_path / 'out'
   done = _run(case, out)

@@ -94,6 +94,8 @@ End Device::Load(const char* kernel) {
              "aclrtBinaryGetFunction");
 }
 
+// The runtime puts before our argument what a kernel of both kinds of core has
+// first, the address of their flags: only a launch by handle knows to.
 End Device::Launch(void* args, int32_t blocks, double limit_s) {
   aclrtArgsHandle handle = nullptr;
   aclrtParamHandle param = nullptr;

@@ -110,7 +110,7 @@ def _failure(run, *arguments) -> local_ranks.RanksError:
 class TestRanksThatFail:
   """Rank 1 does, and rank 0 says so by itself."""
 
-  SILENT = 'rank 1: expected word within 1 s, got none'
+  SILENT = 'rank 1: expected word within 2 s, got none'
   NO_KERNEL = (
     f'{SILENT}; rank 0: deadline: waited for rank 1 to start its kernel'
   )
@@ -118,18 +118,18 @@ class TestRanksThatFail:
   @pytest.mark.parametrize(
     'drill, launches, told',
     [
-      # It comes, and starts no second kernel; it does not come; it starts no
-      # first kernel; its kernel ends with it; its kernel has ended.
-      ('aclrtLaunchKernelWithConfig kill 2', 2, NO_KERNEL),
+      # It comes, and starts no kernel, the first time or the second; it does
+      # not come; its kernel ends with it; its kernel has ended.
+      ('aclrtLaunchKernelWithConfig kill', 1, NO_KERNEL),
+      _slow('aclrtLaunchKernelWithConfig kill 2', 2, NO_KERNEL),
       _slow('aclshmem_putmem kill', 1, SILENT),
-      _slow('aclrtLaunchKernelWithConfig kill', 1, NO_KERNEL),
       _slow('aclrtSynchronizeStreamWithTimeout kill', 1, SILENT),
       _slow('the_end_of_a_kernel kill', 1, SILENT),
     ],
   )
   def test_one_that_is_killed_is_named(self, drill, launches, told):
     image, inputs = _case()
-    with _started(2, [image], f'1 {drill}', deadline_s=1.0) as (_, started):
+    with _started(2, [image], f'1 {drill}', deadline_s=2.0) as (_, started):
       for _ in range(launches - 1):
         started.run(image, inputs)
       error = _failure(started.run, image, inputs)
@@ -180,7 +180,7 @@ class TestRanksThatFail:
     image, inputs = _case()
     fault = _a_put_across(image)
     options = _ascend_twin.Options(fault='missing_signal', fault_task=fault)
-    with _started(2, [image], twin_options=options, deadline_s=1.0) as (
+    with _started(2, [image], twin_options=options, deadline_s=5.0) as (
       _,
       started,
     ):
