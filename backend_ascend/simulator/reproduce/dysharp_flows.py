@@ -243,10 +243,17 @@ def nvls(of: Layer, machine) -> flow_lib.Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-  """What of DySHARP a flow has: switches that copy and add, fusion."""
+  """What of DySHARP a flow has.
+
+  Attributes:
+    many: switches that copy and add.
+    fused: dispatch, products and combine at once.
+    by_source: rows lie by source, then token; else as they come.
+  """
 
   many: bool = True
   fused: bool = True
+  by_source: bool = False
 
 
 def dysharp(of: Layer, machine, parts: Parts = Parts()) -> flow_lib.Timed:
@@ -254,7 +261,7 @@ def dysharp(of: Layer, machine, parts: Parts = Parts()) -> flow_lib.Timed:
   made = _Exchange(of, machine if parts.many else _plain(machine))
   on = experts_on(of)
   token, source, rank = _copies(on)
-  chunk, chunks = _chunks(of, rank, parts.fused)
+  chunk, chunks = _chunks(of, parts, token, source, rank)
   # [R, chunks]: how many copies start a chunk, and its rows.
   at = rank * chunks + chunk
   size = made.of.ranks * chunks
@@ -277,11 +284,12 @@ def _copies(on: np.ndarray):
   return token, source, rank
 
 
-def _chunks(of: Layer, rank, fused: bool):
-  """Returns the chunk of each copy, in order of its coming, and how many."""
-  if not fused:
+def _chunks(of: Layer, parts: Parts, token, source, rank):
+  """Returns the chunk of each copy, in the order of rows, and how many."""
+  if not parts.fused:
     return np.zeros(len(rank), np.int64), 1
-  order = np.argsort(rank, kind='stable')
+  keys = (token, source) if parts.by_source else (source, token)
+  order = np.lexsort((*keys, rank))
   counts = np.bincount(rank, minlength=of.ranks)
   place = np.empty(len(rank), np.int64)
   first = np.cumsum(counts) - counts

@@ -1,5 +1,7 @@
 """Bytes of each exchange of DySHARP against their sums, and its judgements."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -127,3 +129,14 @@ def test_growth_is_judged():
   assert dysharp._grows(values, dysharp.gpus_name, over)
   values[dysharp.gpus_name('M', 64)] = 1.0
   assert not dysharp._grows(values, dysharp.gpus_name, over)
+
+
+def test_the_order_of_rows_moves_no_byte(machine):
+  of = dataclasses.replace(OF, tokens=512)
+  free, fixed = (
+    flows.dysharp(of, machine, flows.Parts(by_source=by))
+    for by in (False, True)
+  )
+  np.testing.assert_array_equal(free.up_bytes, fixed.up_bytes)
+  np.testing.assert_array_equal(free.down_bytes, fixed.down_bytes)
+  assert fixed.total > free.total

@@ -23,10 +23,13 @@ class Parts:
     joins: its sender joins stores to packets.
     counts: its hub starts blocks; else they poll, and take turns by a counter
       in memory.
+    order: of rows: 'arrival'; or fixed before they are sent, when all know
+      what others send: by 'source', then token, or by 'token', then source.
   """
 
   joins: bool = True
   counts: bool = True
+  order: str = 'arrival'
 
 
 def chosen(of: exchange.Layer) -> np.ndarray:
@@ -67,7 +70,7 @@ def moe_hub(of: exchange.Layer, machine, parts: Parts = Parts()) -> Hub:
   regions = flow.add_regions(
     events[np.minimum(first, len(events) - 1)], _TILE, rows
   )
-  _dispatch(flow, of, experts, regions)
+  _dispatch(flow, machine, of, parts.order, experts, regions, events, first)
   firsts = _products(
     flow, of, machine, parts, expert, tile, held, events, delay
   )
@@ -75,14 +78,41 @@ def moe_hub(of: exchange.Layer, machine, parts: Parts = Parts()) -> Hub:
   return Hub(timed, float(timed.end[firsts].max()))
 
 
-def _dispatch(flow, of, experts, regions) -> None:
+def _dispatch(flow, machine, of, order, experts, regions, events, first):
   """Each rank sends its rows token by token."""
-  source, _, _ = np.indices(experts.shape)
+  source, token, _ = (axis.ravel() for axis in np.indices(experts.shape))
   pools = flow.add_pools(np.ones(of.ranks))
-  tasks = flow.add_tasks(pools[source.ravel()], np.zeros(source.size))
-  messages = flow.add_messages(tasks, Op.PUT, source.ravel(), of.row)
+  known = None if order == 'arrival' else _tell(flow, machine, of, pools, order)
+  tasks = flow.add_tasks(pools[source], np.zeros(source.size))
+  messages = flow.add_messages(tasks, Op.PUT, source, of.row)
   to = experts.ravel()
-  flow.add_peers(messages, to * of.ranks // of.experts, region=regions[to])
+  rank = to * of.ranks // of.experts
+  if known is None:
+    flow.add_peers(messages, rank, region=regions[to])
+    return
+  flow.add_waits(tasks, known[source])
+  keys = (token, source, to) if order == 'source' else (source, token, to)
+  sort = np.lexsort(keys)
+  held = np.bincount(to, minlength=of.experts)
+  place = np.empty(len(to), np.int64)
+  place[sort] = np.arange(len(to)) - (np.cumsum(held) - held)[to[sort]]
+  flow.add_peers(messages, rank, events[first[to] + place // _TILE])
+
+
+def _tell(flow, machine, of, pools, order: str) -> np.ndarray:
+  """Adds what all must know: counts by expert, or all experts of tokens.
+
+  Returns an event a rank, that it knows.
+  """
+  known = flow.add_events(np.full(of.ranks, of.ranks), machine['poll'])
+  told = 4.0 * (of.experts if order == 'source' else of.tokens * of.top_k)
+  ranks = np.arange(of.ranks)
+  tasks = flow.add_tasks(pools, np.zeros(of.ranks))
+  for step in range(of.ranks):
+    messages = flow.add_messages(tasks, Op.PUT, ranks, told)
+    peer = (ranks + step) % of.ranks
+    flow.add_peers(messages, peer, known[peer])
+  return known
 
 
 def _products(flow, of, machine, parts, expert, tile, held, events, delay):

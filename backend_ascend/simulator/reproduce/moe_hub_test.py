@@ -86,3 +86,29 @@ def test_growth_and_the_most_exposed_are_judged():
   assert moe_hub.most_of_all(values)
   values[moe_hub.joins_name('Mixtral-8x7B at 4096')] = 1.0
   assert not moe_hub.grows(values)
+
+
+@pytest.mark.parametrize('order, told', [('source', 16), ('token', 64 * 4)])
+def test_a_fixed_order_is_told_first_and_gives_no_addresses(
+  machine, order, told
+):
+  # Given counts of 16 experts, or 64 tokens' 4 experts, of 4 B each, when all
+  # are told to seven others, then links carry that besides, and nothing else.
+  free = flows.moe_hub(OF, machine).timed
+  fixed = flows.moe_hub(OF, machine, flows.Parts(order=order)).timed
+  packets = -(-told * 4 // 128)
+  flits = packets + told * 4 // 16
+  np.testing.assert_allclose(
+    fixed.up_bytes - free.up_bytes, 7 * flits * 16, rtol=1e-12
+  )
+  assert (fixed.row == -1).all() and fixed.total > free.total
+
+
+def test_rows_by_source_wait_for_one_source(machine):
+  # Its tiles hold rows of a rank or two, which has many more to send first.
+  of = moe_hub.layer('Qwen2-MoE', 1024)
+  took = {
+    order: flows.moe_hub(of, machine, flows.Parts(order=order)).window
+    for order in ('source', 'token')
+  }
+  assert took['source'] > 1.2 * took['token']
