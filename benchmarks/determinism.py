@@ -23,7 +23,7 @@ from hpmoe.tools.docs import figures
 _ORDERS = ('source', 'token')
 
 
-def of_hub() -> list[tuple[str, str, str, str]]:
+def of_hub() -> list[tuple[str, ...]]:
   """Returns rows of layers on MoE-Hub, s over those of arrival."""
   machine = moe_hub.WITNESS.load()[moe_hub.MACHINE]
   rows = []
@@ -36,11 +36,12 @@ def of_hub() -> list[tuple[str, str, str, str]]:
       for order in ('arrival', *_ORDERS)
     }
     more = [f'{took[o] / took["arrival"] - 1:+.1%}' for o in _ORDERS]
-    rows.append((f'MoE-Hub, {name}', f'{1e6 * took["arrival"]:.0f} us', *more))
+    more.append('-')
+    rows.append((f'MoE-Hub, {name}', f'{1e6 * took["arrival"]:.0f}', *more))
   return rows
 
 
-def of_lists() -> list[tuple[str, str, str, str]]:
+def of_lists() -> list[tuple[str, ...]]:
   """Returns rows of layers on DySHARP; what comes does so token by token."""
   machine = dysharp.WITNESS.load()[dysharp.MACHINE]
   rows = []
@@ -52,25 +53,26 @@ def of_lists() -> list[tuple[str, str, str, str]]:
       for by in (False, True)
     )
     more = f'{fixed / free - 1:+.1%}'
-    rows.append((f'DySHARP, {name}', f'{1e6 * free:.0f} us', more, '-'))
+    rows.append((f'DySHARP, {name}', f'{1e6 * free:.0f}', more, '-', '-'))
   return rows
 
 
-def of_switch() -> list[tuple[str, str, str, str]]:
+def of_switch() -> list[tuple[str, ...]]:
   """Returns the sub-layers of LLaMA-7B on CAIS: time, and room for sums."""
   machine = cais.WITNESS.load()[cais.MACHINE]
   ordered = machine.with_figures(rank_order=1)
   rows = []
-  for name in ('L1', 'L2'):
+  for name in ('L2',):
     layer = cais.MODELS['LLaMA-7B'].sub_layers()[name]
     free, fixed = (cais_flows.cais(layer, m) for m in (machine, ordered))
     room = fixed.sessions['peak'] / free.sessions['peak']
     rows.append(
       (
         f'CAIS, {name}',
-        f'{1e6 * free.total:.0f} us',
+        f'{1e6 * free.total:.0f}',
         f'{fixed.total / free.total - 1:+.1%}',
-        f'{room:.2f}x table',
+        '-',
+        f'{room:.2f}x',
       )
     )
   return rows
@@ -82,7 +84,7 @@ def main(argv):
   for row in rows:
     print(*(cell.ljust(28) for cell in row))
   if figures.KEEP.value:
-    columns = ['layer', 'as it comes', 'by source, or rank', 'by token; room']
+    columns = ['layer', 'as it comes, us', 'by source', 'by token', 'table']
     ran = figures.run('python -m benchmarks.determinism')
     ran |= dict(processor=figures.ANY, load=figures.ANY)
     figures.write('determinism', columns, [list(row) for row in rows], [ran])
