@@ -147,6 +147,26 @@ def _launches(
     yield pair, _launch(which, variants.inputs(made, pair), options, seed)
 
 
+class _Tally:
+  """What is apart in one tensor, over launches."""
+
+  def __init__(self, like: np.ndarray):
+    self.elements = like.size
+    self.launches = self.apart = self.most = self.unlike_oracle = 0
+    self.first: tuple[int, ...] | None = None
+
+  def add(self, got, fixed, expected) -> None:
+    """Adds a launch beside the fixed order, and what its oracle expects."""
+    self.launches += 1
+    self.unlike_oracle += int((ulp.bits(got) != ulp.bits(expected)).sum())
+    bad = ulp.bits(got) != ulp.bits(fixed)
+    if not bad.any():
+      return
+    self.apart += int(bad.sum())
+    self.most = max(self.most, int(ulp.distance(got[bad], fixed[bad]).max()))
+    self.first = self.first or tuple(int(i) for i in np.argwhere(bad)[0])
+
+
 def _rows(
   order: str, which: passes.Pass, made: inputs_lib.LayerInputs, plan: law.Plan
 ) -> Iterator[Row]:
@@ -154,33 +174,14 @@ def _rows(
   image = law.compile_image(which, made, options)
   read = host.read_by_runtime(which, made.policy, made.arrays)
   fixed = dict(made.arrays) | runtime.launch_serial(image, read)
-  apart = {name: [0, 0, 0, None] for name in which.results}
+  tallies = {name: _Tally(fixed[name]) for name in which.results}
   launches = _launches(order, which, made, options, plan.interleavings)
   for pair, got in launches:
-    for name in which.results:
-      tally = apart[name]
+    for name, tally in tallies.items():
       expected = oracle(name, made, pair, fixed)
-      tally[0] += int((ulp.bits(got[name]) != ulp.bits(expected)).sum())
-      same = pair.mapped(name, fixed[name])
-      bad = ulp.bits(got[name]) != ulp.bits(same)
-      if not bad.any():
-        continue
-      tally[1] += int(bad.sum())
-      far = ulp.distance(got[name][bad], same[bad]).max()
-      tally[2] = max(tally[2], int(far))
-      tally[3] = tally[3] or tuple(int(i) for i in np.argwhere(bad)[0])
-  for name, (unlike, count, most, first) in apart.items():
-    yield Row(
-      which.name,
-      law.sums_of(made),
-      name,
-      plan.interleavings,
-      fixed[name].size,
-      count,
-      most,
-      first,
-      unlike,
-    )
+      tally.add(got[name], pair.mapped(name, fixed[name]), expected)
+  for name, tally in tallies.items():
+    yield Row(which.name, law.sums_of(made), name, **vars(tally))
 
 
 def run(
@@ -191,7 +192,7 @@ def run(
   Raises:
     ValueError: the plan names something that does not exist.
   """
-  rows = []
+  rows: list[Row] = []
   for dtype, summed in plan.sums:
     made = law.make_inputs(plan, dtype, summed)
     for direction in plan.directions:
