@@ -141,6 +141,11 @@ class _Run:
   def _build(self, name: str) -> None:
     model_class = _model_class(self.config.family.architecture)
     given = dict(golden.CONFIGS[name], attn_implementation='eager')
+    if (
+      self.config.model_type == 'kimi_k2' and not self.config.normalizes_weights
+    ):
+      # transformers' DeepSeek-V3 would divide a single weight by itself.
+      given['norm_topk_prob'] = False
     config = model_class.config_class(**given)
     config._experts_implementation = 'eager'
     self.model = model_class(config).to(self.dtype).eval()
