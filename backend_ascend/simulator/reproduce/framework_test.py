@@ -377,6 +377,23 @@ def test_sensitivity_changes_each_assumed_figure_and_no_other():
     assert effect.changes['late'] == pytest.approx(moved)
 
 
+def test_sensitivity_runs_nothing_that_only_claims_ask_for():
+  # Given a run that is long for its claims, when figures change, then the rows
+  # alone are run, and no claim is judged.
+  def long_run(machines, tell):
+    raise AssertionError('run whole')
+
+  def asked(values):
+    raise AssertionError('judged')
+
+  witness = _witness(
+    run=long_run, run_rows=_run, claims=(witness_lib.Claim('it is', asked),)
+  )
+  machines = witness.load()
+  values = _run(machines, _silent)
+  assert sensitivity.effects(witness, machines, values, _silent)
+
+
 def test_an_unknown_witness_is_named():
   with pytest.raises(ValueError, match="witness: expected one of .* 'uniap'"):
     witnesses.get('uniap')

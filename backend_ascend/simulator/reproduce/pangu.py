@@ -286,13 +286,16 @@ def _searched(machines, rates: Rates, tell) -> dict[str, float]:
   }
 
 
+def _run_rows(machines: witness_lib.Machines, tell) -> dict[str, float]:
+  values = _values(Rates(machines, tell))
+  return values | {_COPIES: _copies(machines[NPU])}
+
+
 def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
-  rates = Rates(machines, tell)
-  npu = machines[NPU]
+  rates, npu = Rates(machines, tell), machines[NPU]
   return (
-    _values(rates)
+    _run_rows(machines, tell)
     | {
-      _COPIES: _copies(npu),
       _MLA: attention_share(npu, _PANGU),
       _GQA: attention_share(npu, _grouped()),
     }
@@ -342,7 +345,7 @@ def _variant(text: str) -> witness_lib.Variant:
   return witness_lib.Variant(
     text,
     dataclasses.replace(
-      WITNESS, run=run, run_fitted=run_fitted, claims=(), variants=()
+      WITNESS.of_rows(), run=run, run_fitted=run_fitted, variants=()
     ),
   )
 
@@ -383,6 +386,7 @@ WITNESS = witness_lib.Witness(
   rows=tuple(_rows()),
   run=_run,
   run_fitted=_run_fitted,
+  run_rows=_run_rows,
   roofline=_roofline,
   fits=(witness_lib.Fit(NPU, 'run_share', (_FAST,), 0.5709),),
   goals=(witness_lib.Goal('ratios', 0.10), witness_lib.Goal('GPUs', 0.20)),

@@ -93,6 +93,7 @@ def effects(
     values: what they give unchanged.
     tell: is told the figure that was done.
   """
+  witness = witness.of_rows()
   changes = [
     (name, figure, factor)
     for name, figure in assumed(machines)

@@ -135,6 +135,7 @@ class Witness:
     claims: statements judged beside the rows.
     gaps: what is not compared, and why.
     run_fitted: `run` of no more than the fitted rows, if it is shorter.
+    run_rows: `run` without what only claims ask for, if it is shorter.
     variants: the same under other hypotheses.
     quick: whether a run is so short that sensitivity is shown unasked.
     roofline: by row, what the busiest resource needs at its peak.
@@ -157,6 +158,7 @@ class Witness:
   claims: tuple[Claim, ...] = ()
   gaps: tuple[Gap, ...] = ()
   run_fitted: Callable[[Machines, Tell], Values] | None = None
+  run_rows: Callable[[Machines, Tell], Values] | None = None
   variants: 'tuple[Variant, ...]' = ()
   quick: bool = True
   roofline: Callable[[Machines], Values] = lambda machines: {}
@@ -208,6 +210,10 @@ class Witness:
       if replaced is None or fit.machine != self.machines[0]:
         machines[fit.machine] = fit.apply(machines[fit.machine])
     return machines
+
+  def of_rows(self) -> 'Witness':
+    """Returns the witness without its claims."""
+    return dataclasses.replace(self, run=self.run_rows or self.run, claims=())
 
   def simulate(self, machines: Machines, tell: Tell) -> dict[str, float]:
     """Returns a value for every row, and what else the claims ask for.
