@@ -37,6 +37,12 @@ constexpr int32_t ReadyRounds(int32_t num_ranks) {
   return rounds;
 }
 
+// Blocks of one cube core and two vector cores that hold the image's cores.
+HPMOE_FUNCTION int32_t BlocksOf(const ImageHeader& h) {
+  const int32_t of_aiv = (h.num_aiv + 1) / 2;
+  return h.num_aic > of_aiv ? h.num_aic : of_aiv;
+}
+
 // Values that a core cannot write itself: a cube core has no vector unit.
 constexpr int32_t kIdentityRows = 128;  // of the largest tile in L0C
 struct Constants {

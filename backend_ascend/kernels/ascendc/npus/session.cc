@@ -35,11 +35,6 @@ End FromStatus(const Status& status) {
 int32_t CameTo(int32_t generation) { return 2 * generation - 1; }
 int32_t Ended(int32_t generation) { return 2 * generation; }
 
-// Blocks of one cube and two vector cores that hold the image's cores.
-int32_t BlocksOf(const ImageHeader& header) {
-  return std::max(header.num_aic, (header.num_aiv + 1) / 2);
-}
-
 }  // namespace
 
 struct Session::Shmem {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend_ascend/kernels/ascendc/launch/launch_arrays.h"
 #include "backend_ascend/kernels/ascendc/operator/call_layout.h"
 
 namespace hpmoe {
@@ -51,12 +52,7 @@ std::vector<char> MakeTables(const ImageHeader& header, const Plan& plan) {
   Put(plan.expert_base, layout.expert_base, &blob);
   Put(plan.slice_begin, layout.slice_begin, &blob);
   Put(plan.slice_slots, layout.slice_slots, &blob);
-  auto* const constants =
-      reinterpret_cast<Constants*>(blob.data() + layout.constants);
-  constants->one[0] = 1;
-  for (int32_t i = 0; i < kIdentityRows; ++i) {
-    constants->identity[i * kIdentityRows + i] = 1.0f;
-  }
+  FillConstants(reinterpret_cast<Constants*>(blob.data() + layout.constants));
   return blob;
 }
 

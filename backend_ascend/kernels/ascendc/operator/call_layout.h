@@ -97,12 +97,6 @@ HPMOE_FUNCTION WorkspaceLayout WorkspaceOf(const ImageHeader& h) {
   return layout;
 }
 
-// Blocks of one cube core and two vector cores.
-HPMOE_FUNCTION int32_t BlocksOf(const ImageHeader& h) {
-  const int32_t of_aiv = (h.num_aiv + 1) / 2;
-  return h.num_aic > of_aiv ? h.num_aic : of_aiv;
-}
-
 // A tensor of the layer as reference/contract/tensors.py has it: its sizes, of
 // which `count` are used.
 struct TensorSizes {

@@ -16,11 +16,6 @@ namespace {
 
 using ascend_twin::CoreType;
 
-// Blocks of one cube and two vector cores that hold the image's cores.
-int32_t BlocksOf(const ImageHeader& header) {
-  return std::max(header.num_aic, (header.num_aiv + 1) / 2);
-}
-
 class Session {
  public:
   Session(const ImageView& view, const Plan& plan, const LaunchTensors& tensors,
