@@ -39,6 +39,15 @@ _ROOMS = (
 )
 _MODES = ('order', 'seeded', 'late')
 _SECONDS = 300
+# What a program does not say of itself.
+_OPTIONS = {
+  '05_sync_control/cross_core_set_wait_flag': dict(zero_memory=1),
+  '05_sync_control/data_sync_barrier': dict(flags='0'),
+  '05_sync_control/group_barrier': dict(flags='0'),
+  '05_sync_control/sequential_block_sync': dict(flags='2', zero_memory=1),
+  '09_utils/gm_by_dcache': dict(flags='1'),
+  '09_utils/gm_by_pass_dcache': dict(zero_memory=1),
+}
 # Calls of the advanced API need headers that a build of CANN generates.
 _ADVANCED = '_advanced_api'
 
@@ -96,6 +105,11 @@ def samples(headers: pathlib.Path) -> Iterator[Sample]:
         yield _sample(folder)
 
 
+def _options(sample: Sample) -> dict[str, object]:
+  folder = str(sample.folder)
+  return next((o for end, o in _OPTIONS.items() if folder.endswith(end)), {})
+
+
 def _run(command: str, folder: pathlib.Path) -> tuple[int, str]:
   words = shlex.split(command)
   words[0] = sys.executable if words[0] == 'python3' else words[0]
@@ -125,6 +139,7 @@ def verdict(sample: Sample, kernel: build_kernel.Kernel, mode: str) -> str:
       if code:
         return f'its data: {said.strip().splitlines()[-1]}'
     options = dict(mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value))
+    options |= _options(sample)
     command = build_kernel.command(kernel, **options)
     code, said = _run(shlex.join([*command, '--']), build)
     found = re.findall(r'^twin: (?!launches)(.*)', said, re.M)
@@ -156,6 +171,7 @@ def main(argv: list[str]) -> int:
     if _ONLY.value and not name.endswith(tuple(_ONLY.value)):
       continue
     row = dict(sample=name, defines=' '.join(sample.defines))
+    row['options'] = ' '.join(f'{k}={v}' for k, v in _options(sample).items())
     try:
       kernel = build_kernel.build(sample.source, headers, work, sample.defines)
     except build_kernel.Refused as error:

@@ -49,6 +49,13 @@ def _define_twin(f: flags.FlagValues) -> None:
     many=True,
   )
   cli.option(
+    f,
+    'zero_memory',
+    "Device memory begins as zeros; else what nobody wrote is nobody's.",
+    False,
+    bool,
+  )
+  cli.option(
     f, 'work', 'What was compiled stays here. Default: ~/.cache/hpmoe/twin.'
   )
 
@@ -87,6 +94,7 @@ def _twin(f: flags.FlagValues) -> int:
     seed=f.seed,
     auto_sync=int(f.auto_sync),
     cores=f.cores or kernel.cores,
+    zero_memory=int(f.zero_memory),
     flags=','.join(map(str, f.flag_memory or ())),
   )
   return subprocess.run([*command, '--', *(f.arguments or ())]).returncode

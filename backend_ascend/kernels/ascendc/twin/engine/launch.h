@@ -70,6 +70,8 @@ struct LaunchSpec {
   // The 8 KiB at the end of UB that the compiler keeps for itself, unless
   // --cce-disable-asc-reserved-ubuf.
   bool reserved_ub = true;
+  // Bytes after those, where headers keep what they share.
+  uint32_t reserved_ub_end = 256;
   // Bytes at the end of L1 that are not the kernel's: 256 by the pages, 128 in
   // the sources.
   uint32_t reserved_l1 = 256;

@@ -19,7 +19,7 @@ constexpr Size kAicSizes[] = {{Memory::kL0A, 64 << 10},
                               {Memory::kL0B, 64 << 10},
                               {Memory::kL0C, 128 << 10},
                               {Memory::kBias, 1 << 10}};
-constexpr uint64_t kUbBytes = (192 << 10) - 256;
+constexpr uint64_t kUbBytes = 192 << 10;
 constexpr uint64_t kUbBelowReserved = 184 << 10;
 constexpr uint64_t kL1Bytes = 512 << 10;
 
@@ -68,7 +68,8 @@ void Machine::AddCore(const CoreName& name, int32_t block) {
     add(Memory::kL1, kL1Bytes - spec_.reserved_l1);
     for (const Size& size : kAicSizes) add(size.memory, size.bytes);
   } else {
-    add(Memory::kUb, spec_.reserved_ub ? kUbBelowReserved : kUbBytes);
+    add(Memory::kUb, spec_.reserved_ub ? kUbBelowReserved
+                                       : kUbBytes - spec_.reserved_ub_end);
   }
   cores_.push_back(std::move(core));
 }

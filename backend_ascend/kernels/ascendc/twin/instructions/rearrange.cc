@@ -184,7 +184,8 @@ bool Holds(AscendC::CMPMODE mode, float a, float b) {
 }  // namespace
 
 void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
-                  const Operand& src1, AscendC::CMPMODE mode, int64_t count) {
+                  const Operand* src1, uint64_t scalar, AscendC::CMPMODE mode,
+                  int64_t count) {
   call.On(CoreType::kAiv);
   call.OneOf("dst", dst.type, {Type::kInt8, Type::kUint8});
   call.OneOf("src0", src0.type, {Type::kHalf, Type::kFloat, Type::kInt32});
@@ -193,28 +194,34 @@ void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
   }
   CheckUb(call, "dst", dst);
   CheckUb(call, "src0", src0);
-  CheckUb(call, "src1", src1);
+  if (src1 != nullptr) CheckUb(call, "src1", *src1);
   const uint64_t size = src0.size();
   call.Multiple("bytes of count", count * size, kRepeat);
   if (count == 0) return;
   Instruction instruction = call.Start(Pipe::kV);
   AddSpan(&instruction.reads, src0.memory, src0.begin, count * size);
-  AddSpan(&instruction.reads, src1.memory, src1.begin, count * size);
+  const bool tensor = src1 != nullptr;
+  const Operand other = tensor ? *src1 : src0;
+  if (tensor) {
+    AddSpan(&instruction.reads, other.memory, other.begin, count * size);
+  }
   AddSpan(&instruction.writes, dst.memory, dst.begin, count / 8);
   call.Apart("dst and src", instruction.writes, instruction.reads);
   instruction.work.vector_steps = count * size / kRepeat;
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
     const char* const a = Bytes(src0.memory, src0.begin);
-    const char* const b = Bytes(src1.memory, src1.begin);
+    const char* const b = tensor ? Bytes(other.memory, other.begin)
+                                 : reinterpret_cast<const char*>(&scalar);
     for (int64_t i = 0; i < count; i += 8) {
       unsigned bits = 0;
       for (int64_t j = 0; j < 8; ++j) {
         const uint64_t at = (i + j) * size;
+        const char* const with = tensor ? b + at : b;
         const bool holds = src0.type == Type::kInt32
-                               ? std::memcmp(a + at, b + at, size) == 0
+                               ? std::memcmp(a + at, with, size) == 0
                                : Holds(mode, FloatAt(a + at, src0.type),
-                                       FloatAt(b + at, src0.type));
+                                       FloatAt(with, src0.type));
         bits |= static_cast<unsigned>(holds) << j;
       }
       to[i / 8] = static_cast<char>(bits);
@@ -267,6 +274,30 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
                                    ? b + i * size
                                    : reinterpret_cast<const char*>(&scalar);
       std::memmove(to + i * size, from, size);
+    }
+  };
+  Issue(std::move(instruction));
+}
+
+void IssueTranspose(const Call& call, const Operand& dst, const Operand& src) {
+  constexpr uint64_t kSide = 16;
+  call.On(CoreType::kAiv);
+  call.Equal("bytes of an element", dst.size(), 2);
+  CheckUb(call, "dst", dst);
+  CheckUb(call, "src", src);
+  Instruction instruction = call.Start(Pipe::kV);
+  AddSpan(&instruction.reads, src.memory, src.begin, kFractal);
+  AddSpan(&instruction.writes, dst.memory, dst.begin, kFractal);
+  instruction.work.vector_steps = kFractal / kRepeat;
+  instruction.run = [=] {
+    char from[kFractal];
+    std::memcpy(from, Bytes(src.memory, src.begin), kFractal);
+    char* const to = Bytes(dst.memory, dst.begin);
+    for (uint64_t row = 0; row < kSide; ++row) {
+      for (uint64_t column = 0; column < kSide; ++column) {
+        std::memcpy(to + (column * kSide + row) * 2,
+                    from + (row * kSide + column) * 2, 2);
+      }
     }
   };
   Issue(std::move(instruction));

@@ -22,8 +22,12 @@ void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
 void IssueGather(const Call& call, const Operand& dst, const Operand& src,
                  uint64_t src_bytes, const Operand& offsets, uint32_t base,
                  int64_t count);
+// `src1` may be null: then `scalar` has the bits of what all compare with.
 void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
-                  const Operand& src1, AscendC::CMPMODE mode, int64_t count);
+                  const Operand* src1, uint64_t scalar, AscendC::CMPMODE mode,
+                  int64_t count);
+// 16 x 16 elements of two bytes.
+void IssueTranspose(const Call& call, const Operand& dst, const Operand& src);
 // `src1` may be null: then `scalar` has the bits of the other choice.
 void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
                  const Operand& src0, const Operand* src1, uint64_t scalar,
@@ -79,7 +83,9 @@ template <typename T, typename U>
 void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0,
              const LocalTensor<T>& src1, CMPMODE mode, uint32_t count,
              Site site = Site::Here()) {
-  ascend_twin::IssueCompare({"Compare", site}, dst, src0, src1, mode, count);
+  const ascend_twin::Operand other(src1);
+  ascend_twin::IssueCompare({"Compare", site}, dst, src0, &other, 0, mode,
+                            count);
 }
 
 template <typename T, typename U>

@@ -249,6 +249,45 @@ void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
   Issue(std::move(instruction));
 }
 
+void ReducePairs(const Call& call, const Operand& dst, const Operand& src,
+                 const Mask& mask, int64_t repeat,
+                 const ReduceStrides& strides) {
+  const uint64_t size = src.size();
+  CheckDestination(call, dst, src, kBlock);
+  Source source = SourceOf(call, src, mask, repeat, strides);
+  if (source.lanes.empty()) return;
+  const int64_t pairs = source.lanes.lanes_a_repeat / 2;
+  const uint64_t pitch = strides.dst_repeat * pairs * size;
+  CheckNoOverlap(call, dst, pairs * size, pitch, source);
+  const bool saturate = ThisNumerics().saturate;
+  const bool flush = ThisNumerics().flush_subnormals;
+
+  Instruction instruction = StartReduction(call, &source);
+  for (int64_t i = 0; i < source.repeats(); ++i) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      if (!source.IsActive(i, 2 * pair) && !source.IsActive(i, 2 * pair + 1)) {
+        continue;
+      }
+      AddSpan(&instruction.writes, dst.memory,
+              dst.begin + i * pitch + pair * size, size);
+    }
+  }
+  instruction.run = [=] {
+    const FloatScope scope(flush);
+    char* const to = Bytes(dst.memory, dst.begin);
+    for (int64_t i = 0; i < source.repeats(); ++i) {
+      Value values[kRepeat];
+      source.Take(i, values);
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        const Value sum = Combine(values[2 * pair], values[2 * pair + 1],
+                                  ReduceType::SUM, src.type, saturate);
+        if (sum.active) Store(sum.x, dst.type, to + i * pitch + pair * size);
+      }
+    }
+  };
+  Issue(std::move(instruction));
+}
+
 // The device sums in a register, which the scalar unit then stores between
 // flags of TPipe's: here it is one instruction of the vector unit.  [inferred]
 void ReduceAll(const Call& call, const Operand& dst, const Operand& src,

@@ -24,6 +24,10 @@ void ReduceBlocks(const Call& call, AscendC::ReduceType op, const Operand& dst,
 void ReduceRepeats(const Call& call, AscendC::ReduceType op, const Operand& dst,
                    const Operand& src, const Mask& mask, int64_t repeat,
                    const ReduceStrides& strides, AscendC::ReduceOrder order);
+// Sums of neighbours: half as many results as lanes, one after the other.
+void ReducePairs(const Call& call, const Operand& dst, const Operand& src,
+                 const Mask& mask, int64_t repeat,
+                 const ReduceStrides& strides);
 // One result; the repeats' sums are added in sequence.
 void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
                const Operand& scratch, int64_t count);

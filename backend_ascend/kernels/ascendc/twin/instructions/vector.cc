@@ -123,6 +123,12 @@ PieceFunction Arithmetic(Binary op, bool saturate) {
       return Loop2<E, E>(saturate, [](N a, N b, N) { return Times(a, b); });
     case Binary::kMax:
       return Loop2<E, E>(saturate, [](N a, N b, N) { return Larger(a, b); });
+    case Binary::kAddRelu:
+      return Loop2<E, E>(saturate,
+                         [](N a, N b, N) { return Larger(Plus(a, b), N{0}); });
+    case Binary::kSubRelu:
+      return Loop2<E, E>(saturate,
+                         [](N a, N b, N) { return Larger(Minus(a, b), N{0}); });
     default:
       return Loop2<E, E>(saturate, [](N a, N b, N) { return Smaller(a, b); });
   }
@@ -142,7 +148,22 @@ PieceFunction Real(Binary op, bool saturate) {
       saturate, [](float a, float b, float c) { return std::fma(a, c, b); });
 }
 
+bool IsBits(Binary op) { return op == Binary::kAnd || op == Binary::kOr; }
+
+PieceFunction BitsFunction(Binary op) {
+  using E = Int16Element;
+  if (op == Binary::kAnd) {
+    return Loop2<E, E>(false, [](int16_t a, int16_t b, int16_t) {
+      return static_cast<int16_t>(a & b);
+    });
+  }
+  return Loop2<E, E>(false, [](int16_t a, int16_t b, int16_t) {
+    return static_cast<int16_t>(a | b);
+  });
+}
+
 PieceFunction FunctionOf(Binary op, Type dst, Type src, bool saturate) {
+  if (IsBits(op)) return BitsFunction(op);
   if (op == Binary::kDiv || op == Binary::kMulAddDst ||
       op == Binary::kFusedMulAdd) {
     if (dst == Type::kHalf) return Real<HalfElement, HalfElement>(op, saturate);
@@ -165,6 +186,10 @@ PieceFunction FunctionOf(Binary op, Type dst, Type src, bool saturate) {
 
 void CheckReal(const Call& call, Type type) {
   call.OneOf("dst", type, {Type::kHalf, Type::kFloat});
+}
+
+void CheckBits(const Call& call, Type type) {
+  call.OneOf("dst", type, {Type::kInt16, Type::kUint16});
 }
 
 void CheckArithmetic(const Call& call, Type type) {
@@ -201,6 +226,10 @@ void IssueBinary(const Call& call, Binary op, const Operand& dst,
     CheckWidening(call, dst.type, src0.type);
   } else if (op == Binary::kDiv || op == Binary::kFusedMulAdd) {
     CheckReal(call, dst.type);
+  } else if (IsBits(op)) {
+    CheckBits(call, dst.type);
+  } else if (op == Binary::kAddRelu || op == Binary::kSubRelu) {
+    call.OneOf("dst", dst.type, {Type::kHalf, Type::kFloat, Type::kInt16});
   } else {
     CheckArithmetic(call, dst.type);
   }
@@ -262,6 +291,9 @@ PieceFunction UnaryLoop(Unary op, float s, const Numerics& numerics) {
     case Unary::kAxpy:
       return Loop1<D, S>(
           saturate, [s](float x, float sum) { return std::fma(s, x, sum); });
+    case Unary::kLeakyRelu:
+      return Loop1<D, S>(saturate,
+                         [s](float x, float) { return x < 0 ? x * s : x; });
     default:
       return nullptr;
   }
@@ -277,19 +309,26 @@ PieceFunction ScalarLoop(Unary op, typename E::Number s, bool saturate) {
       return Loop1<E, E>(saturate, [s](N x, N) { return Times(x, s); });
     case Unary::kMaxs:
       return Loop1<E, E>(saturate, [s](N x, N) { return Larger(x, s); });
+    case Unary::kRelu:
+      return Loop1<E, E>(saturate, [](N x, N) { return Larger(x, N{0}); });
     default:
       return Loop1<E, E>(saturate, [s](N x, N) { return Smaller(x, s); });
   }
 }
 
+// Of any arithmetic type.
 bool TakesScalarOfItsType(Unary op) {
   return op == Unary::kAdds || op == Unary::kMuls || op == Unary::kMaxs ||
-         op == Unary::kMins;
+         op == Unary::kMins || op == Unary::kRelu;
 }
 
 PieceFunction FunctionOf(Unary op, Type dst, Type src, uint64_t scalar,
                          const Numerics& numerics) {
   const bool saturate = numerics.saturate;
+  if (op == Unary::kNot) {
+    return Loop1<Int16Element, Int16Element>(
+        false, [](int16_t x, int16_t) { return static_cast<int16_t>(~x); });
+  }
   const float s = src == Type::kHalf
                       ? FloatOfHalf(static_cast<uint16_t>(scalar))
                       : FloatOfBits(static_cast<uint32_t>(scalar));
@@ -321,7 +360,11 @@ PieceFunction FunctionOf(Unary op, Type dst, Type src, uint64_t scalar,
 void IssueUnary(const Call& call, Unary op, const Operand& dst,
                 const Operand& src, uint64_t scalar, const Mask& mask,
                 int64_t repeat, const AscendC::UnaryRepeatParams& params) {
-  if (TakesScalarOfItsType(op)) {
+  if (op == Unary::kRelu) {
+    call.OneOf("dst", dst.type, {Type::kHalf, Type::kFloat, Type::kInt32});
+  } else if (op == Unary::kNot) {
+    CheckBits(call, dst.type);
+  } else if (TakesScalarOfItsType(op)) {
     CheckArithmetic(call, dst.type);
   } else if (op == Unary::kAxpy) {
     CheckWidening(call, dst.type, src.type);

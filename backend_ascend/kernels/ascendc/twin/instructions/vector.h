@@ -16,8 +16,12 @@ enum class Binary : uint8_t {
   kDiv,
   kMax,
   kMin,
-  kMulAddDst,   // dst = src0 * src1 + dst
-  kFusedMulAdd  // dst = src0 * dst + src1
+  kMulAddDst,    // dst = src0 * src1 + dst
+  kFusedMulAdd,  // dst = src0 * dst + src1
+  kAddRelu,
+  kSubRelu,
+  kAnd,
+  kOr
 };
 enum class Unary : uint8_t {
   kExp,
@@ -30,7 +34,10 @@ enum class Unary : uint8_t {
   kMuls,
   kMaxs,
   kMins,
-  kAxpy  // dst = scalar * src + dst
+  kAxpy,  // dst = scalar * src + dst
+  kRelu,
+  kLeakyRelu,  // dst = src, below 0 times the scalar
+  kNot
 };
 
 void IssueBinary(const Call& call, Binary op, const Operand& dst,

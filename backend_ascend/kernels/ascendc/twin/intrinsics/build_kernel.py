@@ -321,7 +321,5 @@ def command(kernel: Kernel, **options: object) -> list[str]:
     cube=kernel.cube,
     cores=kernel.cores,
     begins=int(kernel.begins),
-    # What headers keep for themselves there they check, and use.
-    reserved_ub=0,
   )
   return [str(program()), *(f'{k}={v}' for k, v in (given | options).items())]

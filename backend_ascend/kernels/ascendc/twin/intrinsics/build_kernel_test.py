@@ -51,6 +51,11 @@ def run(tmp_path_factory):
   return build_and_run
 
 
+@pytest.fixture(scope='module')
+def work(tmp_path_factory):
+  return tmp_path_factory.mktemp('real')
+
+
 @needs_clang
 class TestRawVectorAdd:
   @pytest.mark.parametrize('mode', _MODES)
@@ -107,6 +112,18 @@ class TestRawVectorAdd:
 
 
 @needs_clang
+@pytest.mark.parametrize('mode', _MODES)
+def test_vector_intrinsics_give_what_their_names_say(work, mode):
+  kernel = build_kernel.build(_EXAMPLES / 'raw_vector_calls.asc', None, work)
+  done = subprocess.run(
+    build_kernel.command(kernel, mode=mode), capture_output=True, text=True
+  )
+
+  assert done.stderr == 'twin: launches: 1, errors: 0\n'
+  assert (done.returncode, done.stdout) == (0, '')
+
+
+@needs_clang
 def test_an_access_of_a_whole_struct_is_refused_by_its_line(tmp_path):
   source = tmp_path / 'kernel.asc'
   source.write_text(
@@ -148,11 +165,6 @@ def test_launches_become_calls():
   assert build_kernel.launches(text) == (
     '::hpmoe_twin::Launch(a::add<float, (1 + 2)>, n, 0, stream)(x, y);'
   )
-
-
-@pytest.fixture(scope='module')
-def work(tmp_path_factory):
-  return tmp_path_factory.mktemp('real')
 
 
 @needs_clang

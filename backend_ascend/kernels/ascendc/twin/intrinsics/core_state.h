@@ -21,7 +21,9 @@ struct CoreState {
   uint64_t image = 0;         // set_fmatrix
   uint64_t quant = 0;         // set_quant_pre
   uint64_t compare_mask = 0;  // set_cmpmask: a byte of UB
-  uint64_t dequant = 0;       // set_deqscale
+  uint64_t duplicated_at = ~uint64_t{0};  // byte of UB that vector_dup filled
+  uint64_t duplicated = 0;                // last, and with what
+  uint64_t dequant = 0;                   // set_deqscale
 };
 
 // Of the core that runs.

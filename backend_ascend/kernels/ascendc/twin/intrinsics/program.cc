@@ -150,14 +150,17 @@ aclError aclrtMalloc(void** pointer, size_t bytes, aclrtMemMallocPolicy) {
   constexpr size_t kAlign = 512;
   const size_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
   *pointer = std::aligned_alloc(kAlign, whole);
-  std::memset(*pointer, 0xFF, whole);  // nobody's yet: NaN in every type
   Program& program = ThisProgram();
+  // Nobody's yet: NaN in every type.
+  std::memset(*pointer, program.zeroed ? 0 : 0xFF, whole);
   const int number = program.allocations++;
   const uint64_t begin = reinterpret_cast<uint64_t>(*pointer);
   const bool flags = std::find(program.flags.begin(), program.flags.end(),
                                number) != program.flags.end();
   program.memory[begin] = {"allocation " + std::to_string(number), begin, bytes,
-                           flags ? GlobalKind::kFlags : GlobalKind::kEmpty};
+                           flags            ? GlobalKind::kFlags
+                           : program.zeroed ? GlobalKind::kFilled
+                                            : GlobalKind::kEmpty};
   return ACL_SUCCESS;
 }
 

@@ -30,6 +30,7 @@ struct Program {
   std::map<uint64_t, GlobalRange> memory;  // by address
   std::vector<int> flags;  // numbers of allocations that cores wait at
   int allocations = 0;
+  bool zeroed = false;  // device memory begins as zeros, not as nobody's
   std::vector<std::string> found;  // what the launches say
   int launches = 0;
 };

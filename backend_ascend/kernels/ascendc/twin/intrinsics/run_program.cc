@@ -37,8 +37,8 @@ bool Take(const std::string& name, const std::string& value, Program* program) {
     spec.auto_sync = IsOn(value);
   } else if (name == "hazards") {
     spec.hazards = IsOn(value);
-  } else if (name == "reserved_ub") {
-    spec.reserved_ub = IsOn(value);
+  } else if (name == "zero_memory") {
+    program->zeroed = IsOn(value);
   } else if (name == "cores") {
     program->cores = value;
   } else if (name == "begins") {
@@ -65,6 +65,10 @@ int Say(const std::string& text) {
 int main(int count, char** arguments) {
   Program& program = ascend_twin::ThisProgram();
   program.spec.max_idle_cycles = uint64_t{1} << 30;
+  // What the headers keep they touch, and check that kernels do not.
+  program.spec.reserved_ub = false;
+  program.spec.reserved_ub_end = 0;
+  program.spec.reserved_l1 = 0;
   std::string vector;
   std::string cube;
   int i = 1;

@@ -125,6 +125,8 @@ int64_t ReduceRepeatsCall(const Arguments& a) {
 // (dst, value, repeat, dstBlk, 1, dstRep, 0).
 int64_t Duplicated(const Arguments& a) {
   a.Expect(7);
+  ThisState().duplicated_at = a.Bits(0);
+  ThisState().duplicated = a.Bits(1);
   IssueDuplicate(a.call, a.Of(0), a.Bits(1), Register(), a.At(2),
                  static_cast<uint32_t>(a.At(3)),
                  static_cast<uint32_t>(a.At(5)));
@@ -146,6 +148,92 @@ int64_t Broadcast(const Arguments& a) {
   IssueBroadcast(
       a.call, a.Of(0), a.Of(1), a.At(4),
       {static_cast<uint16_t>(a.At(2)), static_cast<uint16_t>(a.At(3))});
+  return 0;
+}
+
+int64_t Pairs(const Arguments& a) {
+  a.Expect(6);
+  ReducePairs(a.call, a.Of(0), a.Of(1), Register(), a.At(2),
+              {a.At(3), a.At(4), a.At(5)});
+  return 0;
+}
+
+int64_t Transpose(const Arguments& a) {
+  a.Expect(2);
+  IssueTranspose(a.call, a.Of(0), a.Of(1));
+  return 0;
+}
+
+// -- Comparisons and choices: of whole repeats that lie one after the other, or
+// of as many elements as the mask counts.
+
+int64_t CountOf(const Arguments& a, int repeat, int first, int last) {
+  for (int i = first; i <= last; ++i) {
+    a.call.Equal("stride", a.At(i), i - first <= (last - first) / 2 ? 1 : 8);
+  }
+  const Registers& registers = ThisRegisters();
+  if (registers.mask_counts) return static_cast<int64_t>(registers.mask[0]);
+  return a.At(repeat) * static_cast<int64_t>(kRepeat / a.Of(1).size());
+}
+
+Operand Bits(Operand operand) {
+  operand.type = Type::kUint8;
+  return operand;
+}
+
+// (dst, src0, src1, repeat, strides); the result's repeat is 1.
+template <AscendC::CMPMODE mode>
+int64_t Compared(const Arguments& a) {
+  a.Expect(10);
+  const Operand other = a.Of(2);
+  // A count is of whole repeats.
+  const int64_t each = static_cast<int64_t>(kRepeat / a.Of(1).size());
+  const int64_t count = (CountOf(a, 3, 4, 9) + each - 1) / each * each;
+  IssueCompare(a.call, Bits(a.Of(0)), a.Of(1), &other, 0, mode, count);
+  return 0;
+}
+
+// (dst, src, scalar, repeat, strides).
+template <AscendC::CMPMODE mode>
+int64_t ComparedWith(const Arguments& a) {
+  a.Expect(8);
+  const int64_t each = static_cast<int64_t>(kRepeat / a.Of(1).size());
+  const int64_t count = (CountOf(a, 3, 4, 7) + each - 1) / each * each;
+  IssueCompare(a.call, Bits(a.Of(0)), a.Of(1), nullptr, a.Bits(2), mode, count);
+  return 0;
+}
+
+// Modes 1 and 2 take the scalar, or where the mask lies, from what set_cmpmask
+// names: what vector_dup last put there.
+uint64_t NamedBits(const Arguments& a) {
+  const CoreState& state = ThisState();
+  if (state.duplicated_at != state.compare_mask) {
+    a.call.Refuse(
+        "set_cmpmask: expected what the last vector_dup wrote, got other "
+        "bytes");
+  }
+  return state.duplicated;
+}
+
+// (dst, src0, src1 or mask, repeat, strides[, mode]).
+int64_t Selected(const Arguments& a) {
+  a.Expect(10, 11);
+  const int64_t mode = a.count() == 11 ? a.At(10) : 0;
+  a.call.Between("mode", mode, 0, 2);
+  const int64_t count = CountOf(a, 3, 4, 9);
+  Operand mask;
+  mask.memory = Memory::kUb;
+  mask.type = Type::kUint8;
+  const Operand other = a.Of(2);
+  uint64_t scalar = 0;
+  if (mode == 1) {
+    mask.begin = other.begin;
+    scalar = NamedBits(a);
+  } else {
+    mask.begin = mode == 0 ? ThisState().compare_mask : NamedBits(a);
+  }
+  IssueSelect(a.call, a.Of(0), mask, a.Of(1), mode == 1 ? nullptr : &other,
+              scalar, static_cast<AscendC::SELMODE>(mode), count);
   return 0;
 }
 
@@ -180,6 +268,28 @@ constexpr Family kFamilies[] = {
     {"vcadd", &ReduceRepeatsCall<ReduceType::SUM>},
     {"vcmax", &ReduceRepeatsCall<ReduceType::MAX>},
     {"vcmin", &ReduceRepeatsCall<ReduceType::MIN>},
+    {"vaddrelu", &BinaryCall<Binary::kAddRelu>},
+    {"vsubrelu", &BinaryCall<Binary::kSubRelu>},
+    {"vand", &BinaryCall<Binary::kAnd>},
+    {"vor", &BinaryCall<Binary::kOr>},
+    {"vrelu", &UnaryCall<Unary::kRelu>},
+    {"vnot", &UnaryCall<Unary::kNot>},
+    {"vlrelu", &ScalarCall<Unary::kLeakyRelu>},
+    {"vcpadd", &Pairs},
+    {"vtranspose", &Transpose},
+    {"vsel", &Selected},
+    {"vcmpv_lt", &Compared<AscendC::CMPMODE::LT>},
+    {"vcmpv_gt", &Compared<AscendC::CMPMODE::GT>},
+    {"vcmpv_eq", &Compared<AscendC::CMPMODE::EQ>},
+    {"vcmpv_le", &Compared<AscendC::CMPMODE::LE>},
+    {"vcmpv_ge", &Compared<AscendC::CMPMODE::GE>},
+    {"vcmpv_ne", &Compared<AscendC::CMPMODE::NE>},
+    {"vcmpvs_lt", &ComparedWith<AscendC::CMPMODE::LT>},
+    {"vcmpvs_gt", &ComparedWith<AscendC::CMPMODE::GT>},
+    {"vcmpvs_eq", &ComparedWith<AscendC::CMPMODE::EQ>},
+    {"vcmpvs_le", &ComparedWith<AscendC::CMPMODE::LE>},
+    {"vcmpvs_ge", &ComparedWith<AscendC::CMPMODE::GE>},
+    {"vcmpvs_ne", &ComparedWith<AscendC::CMPMODE::NE>},
     {"vector_dup", &Duplicated},
     {"vcopy", &Copied},
     {"vbrcb", &Broadcast},
