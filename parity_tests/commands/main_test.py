@@ -834,27 +834,16 @@ def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   assert summary['direction'] == 'backward'
   layer = config_lib.MoEConfig(**summary['config'])
   dims = layer.dims()
+  rows = layer.num_ranks * layer.num_rows
+  early = placement in tensors.EARLY
   held = [
-    tensors.SPECS[name].dims(**dims)
-    for name in (
-      'd_expert_out',
-      'd_activation',
-      'd_gate_up',
-      'd_expert_in',
-      'd_returned',
-    )
+    *('d_expert_out', 'd_activation', 'd_gate_up', 'd_expert_in'),
+    *('d_returned', *['d_topk_weights'] * early),
+    *(['d_w_down', 'd_w_gate_up'] if chain else []),
   ]
-  if placement in tensors.EARLY:
-    held += [
-      (layer.num_ranks, layer.num_rows),
-      tensors.SPECS['d_topk_weights'].dims(**dims),
-    ]
-  if chain:
-    held += [
-      tensors.SPECS[name].dims(**dims) for name in ('d_w_down', 'd_w_gate_up')
-    ]
-  values = sum(int(np.prod(shape)) for shape in held)
-  headers = 2 * layer.num_ranks * layer.num_rows
+  shapes = [tensors.SPECS[name].dims(**dims) for name in held]
+  values = sum(int(np.prod(shape)) for shape in shapes) + early * rows
+  headers = 2 * rows
   expected = 4 * (values + headers + summary['events'])
   assert summary['heap_bytes'] * layer.num_ranks == expected
 
