@@ -37,6 +37,10 @@ CHOICES = (
     choices=('threads', 'mpi'),
   ),
 )
+# Of commands that plant faults or launch very often.
+IN_PROCESS = dataclasses.replace(
+  CHOICES[0], choices=('host', twin_candidate.NAME)
+)
 # All that decide a candidate but how it is cut into tasks.
 FLAGS = (
   *CHOICES,

@@ -15,7 +15,7 @@ def _define_faults(f: flags.FlagValues) -> None:
 
   # A small tile, so that a fault has neighbours to be told from.
   cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
-  cli.define(f, [table.CHOICES[0], *twin_candidate.FLAGS])
+  cli.define(f, [table.IN_PROCESS, *twin_candidate.FLAGS])
   cli.define(f, flag.some(host.FLAGS, 'threads'))
   cli.define_json(f)
 

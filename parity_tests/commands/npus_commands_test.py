@@ -65,6 +65,14 @@ class TestCheck:
     assert line.startswith(f'hpmoe check: {told}') and line.count('\n') == 1
 
 
+@pytest.mark.parametrize('command', ['faults', 'law'])
+def test_who_plants_faults_or_launches_often_has_it_not(command, capsys):
+  arguments = [command, '--backend=ascend_npus', '--ranks=2']
+  assert main.main(arguments) == cli.WRONG_REQUEST
+  told = "backend: expected one of ['host', 'ascend_twin']"
+  assert told in capsys.readouterr().err
+
+
 class TestCandidate:
   def test_says_what_the_twin_found_before_what_ranks_say(
     self, monkeypatch, capsys
