@@ -1,6 +1,5 @@
 """Bits of the host GEMM tile, against an exact emulation of its fma chain."""
 
-import fractions
 import itertools
 import zlib
 
@@ -44,20 +43,6 @@ def _chain(a, b, flushes=False):
   return acc
 
 
-def _nearest(x):
-  """Returns the float32 nearest to a Fraction, ties to even."""
-  guess = np.float32(float(x))
-  inf = np.float32(np.inf)
-  near = (guess, np.nextafter(guess, -inf), np.nextafter(guess, inf))
-  return min(
-    near,
-    key=lambda f: (
-      abs(fractions.Fraction(float(f)) - x),
-      int(f.view('u4')) & 1,
-    ),
-  )
-
-
 def _bf16(x):
   return gemm_testing.passed(x, 'bfloat16')
 
@@ -84,22 +69,6 @@ def _inside(x):
 def _transposed(a, b, trans_a, trans_b):
   """Returns a and b as stored for these flags."""
   return _inside(a.T if trans_a else a), _inside(b.T if trans_b else b)
-
-
-class EmulationTest(absltest.TestCase):
-  def test_fma_rounds_once(self):
-    a, b = _operands('test_fma_rounds_once', 300, 1, 300)
-    a, b = a[:, 0], b[0]
-    c = (-a * b * np.float32(1 + 2**-20)).astype('f4')  # cancels
-    want = [
-      _nearest(
-        fractions.Fraction(float(x)) * fractions.Fraction(float(y))
-        + fractions.Fraction(float(z))
-      )
-      for x, y, z in zip(a, b, c)
-    ]
-    got = gemm_testing.fma(a, b, c)
-    gemm_testing.assert_same(got, np.array(want, 'f4'), 'emulated fma')
 
 
 class GemmTileTest(parameterized.TestCase):
