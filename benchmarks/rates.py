@@ -4,11 +4,13 @@ Tasks are those of the largest layer of HyperParallel-MoE's table (arXiv
 2605.23764), EP16 forward on A3 dies: R=16, E=128, K=8, D=7168, F=2048, tiles of
 128 x 256, 24 AIC + 48 AIV per rank, every token on other experts.  More tokens
 give more tasks; ten million take 8 GB, mostly to lower them.  Points are those
-of the tuner's grid on its EP8 row, both passes of each.
+of the tuner's grid on its EP8 row, both passes of each.  Messages are one a
+task, of eight ranks over CAIS's switches, by what they ask of them.
 
 Targets, in processor time of one core: 100,000 tasks/s lowered, placed,
 serialised and proved; 1,000,000 tasks/s simulated; each rate the same at ten
-times the tasks; 200,000 points/s timed by the analytical model.
+times the tasks; 200,000 points/s timed by the analytical model; 500,000
+tasks/s that send a message.
 
 Example:
   python -m benchmarks.rates --tasks=1000000,10000000 --keep
@@ -28,6 +30,7 @@ from hpmoe.backend_ascend.schedule import list_order
 from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.schedule import placement
 from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.flows import flow as flows
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -141,6 +144,33 @@ def of_points() -> tuple[int, dict[str, float]]:
   return len(grid.table), stages.seconds
 
 
+def of_messages(
+  op: flows.Op, peers: int, tasks: int = 200_000
+) -> tuple[int, dict[str, float]]:
+  """Returns how many tasks, and seconds to simulate a message of each."""
+  ranks = 8
+  number = np.arange(tasks)
+  rank = number % ranks
+  made = flows.Flow(ranks)
+  pools = made.add_pools(np.full(ranks, 64))
+  merged = op in (flows.Op.GET, flows.Op.REDUCE_PUT)
+  messages = made.add_messages(
+    made.add_tasks(pools[rank], 1e-6),
+    op,
+    rank,
+    65536.0,
+    key=number // ranks if merged else -1,
+    expected=ranks,
+  )
+  for step in range(1, peers + 1):
+    to = number // ranks % ranks if merged else (rank + step) % ranks
+    made.add_peers(messages, to)
+  machine = machine_lib.load('cais')
+  stages = Stages()
+  stages.timed('simulate', lambda: flows.simulate(made, machine))
+  return tasks, stages.seconds
+
+
 def rates(
   measure: Callable[[], tuple[int, dict[str, float]]], unit: str
 ) -> dict[str, float]:
@@ -163,6 +193,10 @@ def main(argv):
     for tasks in map(int, _TASKS.value)
   ]
   rows.append(rates(of_points, 'points'))
+  for op in flows.Op:
+    peers = 7 if op in (flows.Op.PUT, flows.Op.REDUCE_GET) else 1
+    print(f'{op.name}, {peers} peers:')
+    rates(lambda op=op, peers=peers: of_messages(op, peers), 'messages')
   columns = ['tasks', 'compiled, million/s', 'simulated, million/s']
   table = [
     [f'{row["tasks"]:,}', *(f'{row[of] / 1e6:.2f}' for of in _SHOWN)]
