@@ -139,11 +139,10 @@ def _trainer(config: config_lib.ModelConfig, settings: settings_lib.Settings):
 def _mindspore_trainer(config, settings):
   # First, for without MindSpore it says what installs it.
   from hpmoe.backend_ascend.frontends import mindspore_layer  # noqa: F401, I001
-  import mindspore
-
+  from hpmoe.models.mindspore import device
   from hpmoe.models.train import mindspore_trainer
 
-  mindspore.set_device('CPU')
+  device.use(settings.device, settings.moe)
   return mindspore_trainer.trainer(config, settings)
 
 

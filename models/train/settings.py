@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 FRAMEWORKS = ('jax', 'mindspore')
+DEVICES = ('cpu', 'ascend')
 # Of Adam's two averages, in each framework.
 BETAS = (0.9, 0.95)
 
@@ -17,6 +18,7 @@ class Settings:
     source: folder of weights to go on from, instead; None for none.
     freeze: parameters that stay as they are, see `frozen.names`.
     framework: one of `FRAMEWORKS`.
+    device: one of `DEVICES`; `ascend` in MindSpore alone.
     moe: the layer of routed experts, see `models/routed.py`.
     ranks: R that the layer's tokens and experts are divided among.
     text: file or folder, see `text.documents`; None for the one that ships.
@@ -37,6 +39,7 @@ class Settings:
   source: str | None = None
   freeze: str = ''
   framework: str = 'jax'
+  device: str = 'cpu'
   moe: str = 'host'
   ranks: int = 1
   text: str | None = None
@@ -53,6 +56,12 @@ class Settings:
     if self.framework not in FRAMEWORKS:
       raise ValueError(
         f'framework: expected one of {list(FRAMEWORKS)}, got {self.framework!r}'
+      )
+    known = DEVICES[: 1 + (self.framework == 'mindspore')]
+    if self.device not in known:
+      raise ValueError(
+        f'device: expected one of {list(known)} with framework '
+        f'{self.framework}, got {self.device!r}'
       )
     for name in ('ranks', 'batch', 'length'):
       if getattr(self, name) < 1:

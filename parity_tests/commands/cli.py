@@ -147,6 +147,17 @@ def define_json(f: flags.FlagValues) -> None:
   option(f, 'json', 'Write the report here.')
 
 
+def define_device(f: flags.FlagValues) -> None:
+  option(
+    f,
+    'device',
+    'Where MindSpore computes; ascend: on an NPU, with --moe=ascend (the '
+    'megakernel) or framework. Not tried on one yet.',
+    'cpu',
+    choices=('cpu', 'ascend'),
+  )
+
+
 def define_weights_dtype(f: flags.FlagValues, more: str = '') -> None:
   option(
     f,

@@ -68,6 +68,7 @@ class Request:
     left: the reference, msprobe's bench.
     right: the candidate, msprobe's NPU.
     backward: whether gradients are compared too.
+    device: where a side in MindSpore computes, cpu or ascend.
     fault: for the candidate's megakernel to commit, or None.
     fault_layer: in which layer.
     out: folder for what a layer read.
@@ -79,6 +80,7 @@ class Request:
   left: Pair
   right: Pair
   backward: bool = False
+  device: str = 'cpu'
   fault: str | None = None
   fault_layer: int | None = None
   out: str = 'out/compare'
@@ -195,6 +197,11 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
   Raises:
     ValueError: names the argument.
   """
+  frameworks = {request.left.framework, request.right.framework}
+  if request.device != 'cpu' and 'mindspore' not in frameworks:
+    raise ValueError(
+      f'device: expected a side in mindspore beside it, got {request.device}'
+    )
   if request.cases is not None and any(pathlib.Path(request.cases).glob('*')):
     raise ValueError(
       f'cases: expected a folder that is empty, got {request.cases!r}'
@@ -250,11 +257,12 @@ def run(
   raws = []
   for one, side, instead in wanted:
     progress(str(one))
-    raws.append(side.run(subject, one.moe, False, instead))
+    raws.append(side.run(subject, one.moe, False, instead, request.device))
   # Of a loss that is not finite no launch computes gradients.
   if request.backward and all(np.isfinite(raw.loss).all() for raw in raws):
     raws = [
-      side.run(subject, one.moe, True, instead) for one, side, instead in wanted
+      side.run(subject, one.moe, True, instead, request.device)
+      for one, side, instead in wanted
     ]
   bench, npu = (capture.named(subject, raw) for raw in raws)
   assert [t.name for t in npu] == [t.name for t in bench]
@@ -293,6 +301,9 @@ def _framework(pair: Pair) -> types.ModuleType:
     ImportError: the framework is not installed.
     ValueError: the framework has no such layer.
   """
+  if pair.framework == 'mindspore':
+    # First, for it keeps MindSpore from warning of what it does not find.
+    importlib.import_module('hpmoe.backend_ascend.frontends.mindspore_layer')
   side = importlib.import_module(_SIDES[pair.framework])
   if pair.candidate is None:
     side.moe_lib.named(pair.moe)

@@ -29,6 +29,7 @@ def run(
   moe: str,
   backward: bool,
   instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
+  device: str = 'cpu',
 ) -> capture.Raw:
   """Returns what the model computes with the layer `moe`.
 
@@ -37,10 +38,12 @@ def run(
     moe: the layer of routed experts, by name.
     backward: whether to compute gradients of the loss.
     instead: by number of a layer, what computes its experts instead.
+    device: of MindSpore; JAX's is its own.
 
   Raises:
     ValueError: there is no such layer.
   """
+  del device
   named = functools.cache(lambda: _named(moe))
   # In the order in which they run.
   of = {

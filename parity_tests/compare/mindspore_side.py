@@ -8,6 +8,7 @@ import mindspore as ms
 import numpy as np
 
 from hpmoe.models.mindspore import decoder
+from hpmoe.models.mindspore import device as device_lib
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
 from hpmoe.parity_tests.candidates import candidates
@@ -20,6 +21,7 @@ def run(
   moe: str,
   backward: bool,
   instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
+  device: str = 'cpu',
 ) -> capture.Raw:
   """Returns what the model computes with the layer `moe`.
 
@@ -28,13 +30,14 @@ def run(
     moe: the layer of routed experts, by name.
     backward: whether to compute gradients of the loss.
     instead: none; see `jax_side.run`.
+    device: cpu or ascend.
 
   Raises:
     ValueError: there is no such layer.
   """
   assert not instead
   # The error of an operator is told where it runs, not at a later one.
-  ms.set_device('CPU')
+  device_lib.use(device, moe)
   ms.set_context(pynative_synchronize=True)
   layer = moe_lib.named(moe)
   if moe not in moe_lib.LAYERS:

@@ -58,6 +58,7 @@ def _define(f: flags.FlagValues) -> None:
     ('fault_layer', None, 'Layer, counted from 0, that commits it.'),
   ):
     cli.option(f, number, text, default, int)
+  cli.define_device(f)
   cli.define_weights_dtype(f)
   cli.option(
     f,
@@ -87,6 +88,7 @@ def _compare(f: flags.FlagValues) -> int:
     fault_layer=f.fault_layer,
     out=f.out,
     cases=f.cases,
+    device=f.device,
     command=(
       'compare',
       *cli.arguments(f, without=('json', 'csv', 'png', 'cases')),

@@ -381,6 +381,7 @@ class TestRequests:
       (('--right=jax:--lane=exact',), 'right: expected flags of a candidate'),
       (('--right=jax:--outputs=x',), 'right: expected flags of a candidate'),
       (('--right=jax:--nothing',), 'right: Unknown command line flag'),
+      (('--device=ascend',), 'device: expected a side in mindspore beside it'),
       (('--left=jax',), 'left: expected FRAMEWORK:MOE'),
       (('--right=jax:nothing',), 'moe: expected one of'),
       (('--model=nothing',), 'model: expected a config.json or one of'),

@@ -49,6 +49,7 @@ def _define(f: flags.FlagValues) -> None:
     'jax',
     choices=('jax', 'mindspore'),
   )
+  cli.define_device(f)
   cli.option(
     f,
     'chat',
@@ -98,7 +99,7 @@ def _generate(f: flags.FlagValues) -> int:
   if f['from'].value is None:
     raise cli.UsageError('from: expected a folder, got none')
   # What is missing is told before any work.
-  stepper = _stepper(f.framework)
+  stepper = _stepper(f)
   if f.chat:
     import jinja2  # noqa: F401
   cli.check_writable('json', f.json)
@@ -177,18 +178,21 @@ def _of_line(path: str, line: str) -> Any:
     ) from error
 
 
-def _stepper(framework: str):
-  if framework == 'jax':
+def _stepper(f: flags.FlagValues):
+  if f.framework == 'jax':
+    if f.device != 'cpu':
+      raise cli.UsageError(
+        f'device: expected --framework=mindspore beside it, got {f.device}'
+      )
     from hpmoe.models.jax import stepper as of_jax
 
     return of_jax.Stepper
   # First, for without MindSpore it says what installs it.
   from hpmoe.backend_ascend.frontends import mindspore_layer  # noqa: F401, I001
-  import mindspore
-
+  from hpmoe.models.mindspore import device
   from hpmoe.models.mindspore import stepper as of_mindspore
 
-  mindspore.set_device('CPU')
+  device.use(f.device, f.moe)
   return of_mindspore.Stepper
 
 

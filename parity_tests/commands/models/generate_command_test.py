@@ -99,6 +99,7 @@ class TestGenerate:
       (['--system=a'], 'system: expected --chat beside it'),
       (['--prompts={}/empty.txt'], 'prompts: expected some in'),
       (['--prompts={}/odd.jsonl'], 'prompts: expected objects with a prompt'),
+      (['--device=ascend'], 'device: expected --framework=mindspore beside'),
       (['--moe=no'], 'moe: expected one of'),
     ],
   )

@@ -27,6 +27,11 @@ _SETTINGS = {
     'names such as model.layers.0.*',
   ),
   'framework': ('framework', 'Where the model runs: jax or mindspore.'),
+  'device': (
+    'device',
+    'Where MindSpore computes: cpu; or ascend, an NPU, with --moe=ascend (the '
+    'megakernel) or framework. Not tried on one yet.',
+  ),
   'moe': (
     'moe',
     'Layer of routed experts: oracle, host (the megakernel), framework (the '

@@ -86,6 +86,11 @@ class TestTrain:
         'policy) -> y, got hpmoe.parity_tests.examples.fused_moe:fused_moe('
         'inputs',
       ),
+      (['--device=ascend'], "device: expected one of ['cpu'] with framework"),
+      (
+        ['--device=ascend', '--framework=mindspore', '--moe=framework'],
+        "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend",
+      ),
       (['--moe=ascend'], "'ascend' expects an Ascend NPU"),
       (['--text=no/such'], 'no/such: expected a file to use'),
       (['--steps=0'], 'steps: expected at least 1, got 0'),

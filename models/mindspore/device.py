@@ -1,0 +1,36 @@
+"""Where MindSpore computes.
+
+On an NPU nothing here was run yet: there is none where this is built.
+"""
+
+import mindspore as ms
+
+from hpmoe.backend_ascend.frontends import mindspore_layer
+
+# Layers of routed experts whose tensors are in the memory of a CPU.
+_OF_CPU = ('host',)
+
+
+def use(device: str, moe: str) -> None:
+  """Has every operator from here on run on `device`, cpu or ascend.
+
+  Args:
+    device: where.
+    moe: the layer of routed experts that will be asked for, by name.
+
+  Raises:
+    ValueError: there is no such device here, or the layer does not run on it.
+  """
+  if device == 'cpu':
+    ms.set_device('CPU')
+    return
+  if not mindspore_layer.has_ascend():
+    raise ValueError(
+      "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device"
+    )
+  if moe in _OF_CPU:
+    raise ValueError(
+      f"moe: expected 'ascend', 'framework' or a function on device 'ascend', "
+      f'got {moe!r}'
+    )
+  ms.set_device('Ascend')
