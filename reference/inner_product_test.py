@@ -88,16 +88,14 @@ def test_each_step_rounds_once(seed):
   np.testing.assert_array_equal(got, _exact(left, right, order))
 
 
-def test_a_step_that_twice_rounded_would_be_wrong():
-  # Given a sum whose float64 is half way between two float32, when a bit is
-  # lost below it, then that bit decides.
-  left = np.array([[1.0], [1 + 2.0**-12]], np.float32)
-  right = np.array(
-    [[2.0**30], [2.0**6 * (1 + 2.0**-23 + 2.0**-12)]], np.float32
-  )
-  order = np.arange(2)
-  got = inner_product.chain_over_rows(left, right, order, flushes=False)
-  np.testing.assert_array_equal(got, _exact(left, right, order))
+def test_a_step_that_is_rounded_twice_would_be_wrong():
+  # Given 1 + 2^-23 and a product of 2^-24 less 2^-60, when added, then the sum
+  # is less than half way to 1 + 2^-22; in float64 it is half way.
+  left = np.array([[1.0], [2.0**-12 * (1 + 2.0**-18)]], np.float32)
+  right = np.array([[1 + 2.0**-23], [2.0**-12 * (1 - 2.0**-18)]], np.float32)
+  got = inner_product.chain_over_rows(left, right, np.arange(2), flushes=False)
+  assert got[0, 0] == np.float32(1 + 2.0**-23)
+  np.testing.assert_array_equal(got, _exact(left, right, np.arange(2)))
 
 
 def test_the_order_decides_the_bits():
