@@ -42,7 +42,7 @@ _SECONDS = 300
 # What a program does not say of itself.
 _OPTIONS = {
   '05_sync_control/cross_core_set_wait_flag': dict(zero_memory=1),
-  '05_sync_control/data_sync_barrier': dict(flags='0'),
+  '05_sync_control/data_sync_barrier': dict(flags='0', zero_memory=1),
   '05_sync_control/group_barrier': dict(flags='0'),
   '05_sync_control/sequential_block_sync': dict(flags='2', zero_memory=1),
   '09_utils/gm_by_dcache': dict(flags='1'),

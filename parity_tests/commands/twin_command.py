@@ -50,6 +50,14 @@ def _define_twin(f: flags.FlagValues) -> None:
   )
   cli.option(
     f,
+    'flags_count',
+    "A core's flag that is set twice counts two, as CANN's queues need; else "
+    'it is an error.',
+    True,
+    bool,
+  )
+  cli.option(
+    f,
     'zero_memory',
     "Device memory begins as zeros; else what nobody wrote is nobody's.",
     False,
@@ -94,6 +102,7 @@ def _twin(f: flags.FlagValues) -> int:
     seed=f.seed,
     auto_sync=int(f.auto_sync),
     cores=f.cores or kernel.cores,
+    flags_count=int(f.flags_count),
     zero_memory=int(f.zero_memory),
     flags=','.join(map(str, f.flag_memory or ())),
   )

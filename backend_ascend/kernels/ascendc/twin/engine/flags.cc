@@ -2,6 +2,7 @@
 // learns by it.
 
 #include <string>
+#include <utility>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
@@ -12,6 +13,18 @@ void Machine::Set(Core* core, const Place& at, PipeEvent event, int32_t id) {
   Flag& flag = core->flag(event, id);
   const std::string name =
       "SetFlag<" + EventName(event) + ">(" + std::to_string(id) + ")";
+  if (spec_.flags_count) {
+    ++progress_;
+    flag.setter = at;
+    const Clock known = spec_.hazards ? Complete(core, at.pipe) : Clock();
+    if (flag.set) {
+      flag.more.push_back(known);
+    } else {
+      flag.known = known;
+    }
+    flag.set = true;
+    return;
+  }
   if (flag.set) {
     FailAt(ErrorKind::kFlag, at,
            name + ": the flag is set already, at " + PlaceText(flag.setter) +
@@ -42,11 +55,15 @@ void Machine::Set(Core* core, const Place& at, PipeEvent event, int32_t id) {
 
 void Machine::Wait(Core* core, const Place& at, PipeEvent event, int32_t id) {
   Flag& flag = core->flag(event, id);
-  flag.set = false;
+  flag.set = !flag.more.empty();
   flag.waiter = at;
   ++progress_;
+  if (spec_.hazards) core->pipe(at.pipe).known.Join(flag.known);
+  if (flag.set) {
+    flag.known = std::move(flag.more.front());
+    flag.more.pop_front();
+  }
   if (!spec_.hazards) return;
-  core->pipe(at.pipe).known.Join(flag.known);
   if (at.pipe == Pipe::kS) {
     flag.wait_number = ++core->in_order_count;
     core->scalar_known().Raise(core->first_agent + kInOrderAgent,

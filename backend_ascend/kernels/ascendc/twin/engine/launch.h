@@ -78,6 +78,9 @@ struct LaunchSpec {
   // Whether a cross-core flag that is set again before it was waited for stays
   // one.  The pages say that it counts to 15, users of it that it does not.
   bool cross_flags_merge = false;
+  // Whether a core's flag that is set again before its wait counts two, as the
+  // queues of CANN's headers need; else it is an error, as the pages say.
+  bool flags_count = false;
   // Whether an AIC has no flags to or from its scalar unit: a page says so, the
   // headers and samples of A2 and A3 have them.
   bool no_aic_scalar_flags = false;

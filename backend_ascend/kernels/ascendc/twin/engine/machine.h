@@ -63,6 +63,7 @@ struct Flag {
   bool set = false;
   uint32_t wait_number = 0;  // of the last wait, by its pipe's count
   Clock known;
+  std::deque<Clock> more;  // with flags_count: of later sets
   Place setter{};
   Place waiter{};
 };

@@ -101,6 +101,31 @@ class TestRawVectorAdd:
 
     assert code == 0
 
+  # What CANN's queues do: the wait for the first is still to come.
+  _TWICE = (
+    'set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);',
+    'set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);'
+    ' set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);'
+    ' wait_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);',
+  )
+
+  @pytest.mark.parametrize('mode', _MODES)
+  def test_a_flag_that_is_set_twice_counts_two(self, run, mode):
+    assert run(*self._TWICE, mode=mode)[0] == 0
+
+  def test_or_is_an_error_where_it_may_not(self, run):
+    code, _, told, _ = run(*self._TWICE, flags_count=0)
+
+    assert code == 3
+    assert 'SetFlag<V_MTE3>(0): the flag is set already' in told
+
+  def test_a_set_too_many_is_left_over(self, run):
+    two = 'set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);'
+    code, _, told, _ = run(two, two * 2)
+
+    assert code == 3
+    assert 'SetFlag<V_MTE3>(0) is left set for the next kernel' in told
+
   def test_names_an_intrinsic_that_it_lacks(self, run):
     code, _, told, line = run(
       'raw::Add(sum, a, b);', 'vmergech(sum.data(), a.data());'

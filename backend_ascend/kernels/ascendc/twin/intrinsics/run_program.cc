@@ -37,6 +37,8 @@ bool Take(const std::string& name, const std::string& value, Program* program) {
     spec.auto_sync = IsOn(value);
   } else if (name == "hazards") {
     spec.hazards = IsOn(value);
+  } else if (name == "flags_count") {
+    spec.flags_count = IsOn(value);
   } else if (name == "zero_memory") {
     program->zeroed = IsOn(value);
   } else if (name == "cores") {
@@ -69,6 +71,8 @@ int main(int count, char** arguments) {
   program.spec.reserved_ub = false;
   program.spec.reserved_ub_end = 0;
   program.spec.reserved_l1 = 0;
+  // Their queues set a flag again while its wait is still to come.
+  program.spec.flags_count = true;
   std::string vector;
   std::string cube;
   int i = 1;
