@@ -1,6 +1,6 @@
 r"""Runs the public samples of Ascend C on the twin, as they are.
 
-  python -m hpmoe.tools.twin_samples --include=DIR [--only=add] [--json=FILE]
+  python -m hpmoe.tools.twin_samples --include=DIR [--only=add] [--keep]
 
 DIR is a checkout of asc-devkit.  Of each sample for A2 and A3 its README says
 how it is built, which data it takes and how its answer is judged: just that is
@@ -24,10 +24,12 @@ from absl import app
 from absl import flags
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+from hpmoe.tools.docs import figures
 
 _INCLUDE = flags.DEFINE_string('include', None, 'A checkout of asc-devkit.')
 _ONLY = flags.DEFINE_list('only', [], 'Samples by the end of their folder.')
 _JSON = flags.DEFINE_string('json', None, 'Write the table here.')
+_VERSION = flags.DEFINE_string('version', '', 'Of the headers, for the file.')
 _WORK = flags.DEFINE_string('work', None, 'Keep what is built here.')
 _AUTO_SYNC = flags.DEFINE_bool(
   'auto_sync', True, 'Order what the compiler orders by default.'
@@ -156,6 +158,23 @@ def verdict(sample: Sample, kernel: build_kernel.Kernel, mode: str) -> str:
   return 'right'
 
 
+def keep(table: list[dict]) -> None:
+  """Writes the figures, and the page that shows them."""
+  verdicts = [row.get('late') or list(row.values())[-1] for row in table]
+  right = verdicts.count('right')
+  lacks = sum('the twin has' in v or 'does not compile' in v for v in verdicts)
+  rows = [
+    ('right in all modes', right),
+    ('want an intrinsic that the twin lacks', lacks),
+    ('other errors', len(table) - right - lacks),
+  ]
+  ran = figures.run('python -m hpmoe.tools.twin_samples --include=DIR')
+  rows = [[name, str(count)] for name, count in rows]
+  columns = ('samples', str(len(table)))
+  more = dict(headers=_VERSION.value, samples=table)
+  figures.write('samples', columns, rows, [ran], **more)
+
+
 def main(argv: list[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
@@ -189,6 +208,8 @@ def main(argv: list[str]) -> int:
   print(f'{right} of {len(table)} right')
   if _JSON.value:
     pathlib.Path(_JSON.value).write_text(json.dumps(table, indent=1) + '\n')
+  if figures.KEEP.value:
+    keep(table)
   return int(right < len(table))
 
 
