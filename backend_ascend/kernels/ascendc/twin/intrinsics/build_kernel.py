@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -192,6 +193,30 @@ class _Setting:
     ]
 
 
+def _overlay(setting: _Setting) -> tuple[str, ...]:
+  """Returns flags by which the user's headers launch by calls, too."""
+  own = [pathlib.Path(f[2:]) for f in setting.flags if f.startswith('-I')]
+  seen = {*setting.source.parent.glob('*.h*')}
+  seen |= {path for folder in own for path in folder.rglob('*.h*')}
+  files = []
+  for path in sorted(path.resolve() for path in seen if path.is_file()):
+    text = path.read_text(errors='surrogateescape')
+    if '<<<' not in text or launches(text) == text:
+      continue
+    copy = setting.work / f'header{len(files)}-{path.name}'
+    copy.write_text(launches(text), errors='surrogateescape')
+    files.append(
+      {'name': str(path), 'type': 'file', 'external-contents': str(copy)}
+    )
+  if not files:
+    return ()
+  overlay = setting.work / 'overlay.yaml'
+  overlay.write_text(
+    json.dumps({'version': 0, 'use-external-names': False, 'roots': files})
+  )
+  return ('-ivfsoverlay', str(overlay))
+
+
 def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
   """Declares the intrinsics that a source reaches, and says what else is wrong.
 
@@ -290,6 +315,9 @@ def build(
   copy.write_text(f'#line 1 "{source}"\n{launches(text)}')
   loose = _loose(headers.resolve(), work) if headers else None
   setting = _Setting(source, copy, own, loose, tuple(flags))
+  setting = dataclasses.replace(
+    setting, flags=(*setting.flags, *_overlay(setting))
+  )
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     _learn(setting, pool)
     made = dict(zip(CORES, pool.map(lambda c: _compile(setting, c), CORES)))

@@ -149,6 +149,28 @@ def test_vector_intrinsics_give_what_their_names_say(work, mode):
 
 
 @needs_clang
+def test_a_header_may_launch_too(tmp_path):
+  (tmp_path / 'launch.h').write_text(
+    'template <int n> void Run() { empty<n><<<n, nullptr, nullptr>>>(); }\n'
+  )
+  source = tmp_path / 'kernel.asc'
+  source.write_text(
+    '#include "acl/acl.h"\n'
+    'template <int n> __global__ __vector__ void empty() {\n'
+    '  pipe_barrier(PIPE_ALL);\n'
+    '}\n'
+    '#include "launch.h"\n'
+    'int main() { Run<3>(); }\n'
+  )
+  kernel = build_kernel.build(source, None, tmp_path / 'work')
+  done = subprocess.run(
+    build_kernel.command(kernel), capture_output=True, text=True
+  )
+
+  assert done.stderr == 'twin: launches: 1, errors: 0\n'
+
+
+@needs_clang
 def test_an_access_of_a_whole_struct_is_refused_by_its_line(tmp_path):
   source = tmp_path / 'kernel.asc'
   source.write_text(

@@ -17,6 +17,7 @@
 
 // Words that say nothing here.
 #define __aicore__
+#define __forceinline__ inline
 #define __host__
 #define __host_aicore__
 #define __simd_callee__
