@@ -43,6 +43,7 @@ _MODES = ('order', 'seeded', 'late')
 _SECONDS = 300
 # What a program does not say of itself.
 _OPTIONS = {
+  '04_memory_management/tbufpool_management': dict(zero_memory=1),
   '05_sync_control/cross_core_set_wait_flag': dict(zero_memory=1),
   '05_sync_control/data_sync_barrier': dict(flags='0', zero_memory=1),
   '05_sync_control/group_barrier': dict(flags='0'),
