@@ -42,7 +42,7 @@ _ROOMS = (
 _MODES = ('order', 'seeded', 'late')
 _SECONDS = 300
 # What a program does not say of itself.
-_OPTIONS = {
+_OPTIONS: dict[str, dict[str, object]] = {
   '04_memory_management/tbufpool_management': dict(zero_memory=1),
   '05_sync_control/cross_core_set_wait_flag': dict(zero_memory=1),
   '05_sync_control/data_sync_barrier': dict(flags='0', zero_memory=1),
@@ -141,10 +141,12 @@ def verdict(sample: Sample, kernel: build_kernel.Kernel, mode: str) -> str:
       code, said = _run(command, build)
       if code:
         return f'its data: {said.strip().splitlines()[-1]}'
-    options = dict(mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value))
+    options: dict[str, object] = dict(
+      mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value)
+    )
     options |= _options(sample)
-    command = build_kernel.command(kernel, **options)
-    code, said = _run(shlex.join([*command, '--']), build)
+    words = build_kernel.command(kernel, **options)
+    code, said = _run(shlex.join([*words, '--']), build)
     found = re.findall(r'^twin: (?!launches)(.*)', said, re.M)
     if found:
       return found[0]

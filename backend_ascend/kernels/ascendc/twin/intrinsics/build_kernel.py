@@ -198,7 +198,7 @@ def _overlay(setting: _Setting) -> tuple[str, ...]:
   own = [pathlib.Path(f[2:]) for f in setting.flags if f.startswith('-I')]
   seen = {*setting.source.parent.glob('*.h*')}
   seen |= {path for folder in own for path in folder.rglob('*.h*')}
-  files = []
+  files: list[dict[str, str]] = []
   for path in sorted(path.resolve() for path in seen if path.is_file()):
     text = path.read_text(errors='surrogateescape')
     if '<<<' not in text or launches(text) == text:

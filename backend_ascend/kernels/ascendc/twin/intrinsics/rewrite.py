@@ -170,13 +170,13 @@ class _Module:
     for argument in arguments[: 1 if found['what'] == 'set' else 2]:
       words = re.sub(r'\b(?:noundef|nonnull|noalias)\b ?', '', argument)
       words = re.sub(r'\b(?:align \d+|dereferenceable\(\d+\)) ', '', words)
-      space = re.search(r'addrspace\((\d+)\)', words)
+      named = re.search(r'addrspace\((\d+)\)', words)
       pointer, _, at = words.strip().partition('* ')
       pointer = pointer + '*' if at else 'ptr'
       if not at:
         pointer, _, at = words.strip().rpartition(' ')
       address = self.address(pointer, at, out)
-      ends.append((space[1] if space else '0', address))
+      ends.append((named[1] if named else '0', address))
     if found['what'] == 'set':
       value = self.fresh()
       out.append(f'  {value} = zext {arguments[1].strip()} to i32')
