@@ -105,6 +105,8 @@ class TestRun:
 
 
 class TestFrom:
+  # start_test has the same of JAX, in `make test`.
+  @pytest.mark.slow
   def test_goes_on_from_a_folder_to_the_same_bits(self, tmp_path):
     # Given: weights with a tokenizer, of which the router stays as it is.
     folder = folder_testing.write(tmp_path / 'model')
