@@ -35,7 +35,7 @@ RATES = sorted(
 TIMES = sorted(
   name for name, figure in A3.figures.items() if figure.unit in ('s', 's/B')
 )
-UNUSED = ('cube_int8', 'cube_bf16', 'launch')
+UNUSED = ('cube_int8', 'cube_bf16', 'launch', 'host_link')
 
 CASES = st.builds(
   testing.image_of,
