@@ -10,7 +10,7 @@
 # make mutants     plant bugs one by one; says which check finds each
 # make arm         the native part on an emulated ARM64 CPU: the same bits
 # make sync        leave out the NPU source's synchronisation, call by call
-# make fuzz        files of images and tensors, damaged, for FUZZ_SECONDS
+# make fuzz        damaged images, for FUZZ_SECONDS
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make ascend-npus the host program and kernel for several, beside SHMEM
