@@ -1,6 +1,6 @@
 r"""Runs the public samples of Ascend C on the twin, as they are.
 
-  python -m hpmoe.tools.twin_samples --include=DIR [--only=add] [--keep]
+  python -m hpmoe.tools.twin_samples --samples_include=DIR [--samples_only=add]
 
 DIR is a checkout of asc-devkit.  Of each sample for A2 and A3 its README says
 how it is built, which data it takes and how its answer is judged: just that is
@@ -26,13 +26,19 @@ from absl import flags
 from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 from hpmoe.tools.docs import figures
 
-_INCLUDE = flags.DEFINE_string('include', None, 'A checkout of asc-devkit.')
-_ONLY = flags.DEFINE_list('only', [], 'Samples by the end of their folder.')
-_JSON = flags.DEFINE_string('json', None, 'Write the table here.')
-_VERSION = flags.DEFINE_string('version', '', 'Of the headers, for the file.')
-_WORK = flags.DEFINE_string('work', None, 'Keep what is built here.')
+_INCLUDE = flags.DEFINE_string(
+  'samples_include', None, 'A checkout of asc-devkit.'
+)
+_ONLY = flags.DEFINE_list(
+  'samples_only', [], 'Samples by the end of their folder.'
+)
+_JSON = flags.DEFINE_string('samples_json', None, 'Write the table here.')
+_VERSION = flags.DEFINE_string(
+  'samples_version', '', 'Of the headers, for the file.'
+)
+_WORK = flags.DEFINE_string('samples_work', None, 'Keep what is built here.')
 _AUTO_SYNC = flags.DEFINE_bool(
-  'auto_sync', True, 'Order what the compiler orders by default.'
+  'samples_auto_sync', True, 'Order what the compiler orders by default.'
 )
 
 _ROOMS = (
@@ -175,7 +181,7 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
     ['give other results', str(wrong)],
     ['hold what it reports', str(len(table) - right - lacks - wrong)],
   ]
-  ran = figures.run('python -m hpmoe.tools.twin_samples --include=DIR')
+  ran = figures.run('python -m hpmoe.tools.twin_samples --samples_include=DIR')
   columns = ('samples', str(len(table)))
   more = dict(headers=_VERSION.value, samples=table)
   figures.write('samples', columns, rows, [ran], **more)
@@ -186,7 +192,9 @@ def main(argv: list[str]) -> int:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
   headers = pathlib.Path(_INCLUDE.value or '')
   if not (headers / build_kernel.HEADERS[0]).is_file():
-    print('--include: expected a checkout of asc-devkit', file=sys.stderr)
+    print(
+      '--samples_include: expected a checkout of asc-devkit', file=sys.stderr
+    )
     return 2
   work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
   work.mkdir(parents=True, exist_ok=True)
