@@ -129,10 +129,6 @@ SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*/*_test.py) \
   $(addprefix backend_ascend/taskflow/,fuzz/image_fuzz_test.py \
   image_loader_test.py proofs/proofs_test.py)
 
-# Values by numpy: the other test of its class launches the same tasks and faults,
-# on more threads.
-VALUES_ALONE = test_changes_only_the_tile_it_was_put_in
-
 define CHECK_SANITIZED
 import os; from hpmoe.backend_ascend import _native; \
 assert _native.__file__.startswith(os.getcwd()), _native.__file__
@@ -168,7 +164,7 @@ sanitize-address sanitize-thread: sanitize-%: can-sanitize-% $(VENV)/full.stamp
 	  TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1; \
 	"$$python" -c '$(CHECK_SANITIZED)'; \
 	"$$python" -m pytest -p xdist $(SPREAD) --capture=sys \
-	  -p no:cacheprovider -m "not slow" --users_xla=none -k "not $(VALUES_ALONE)" \
+	  -p no:cacheprovider -m "not slow" --users_xla=none \
 	  $(filter-out %_offsets_test.py,$(SANITIZED_TESTS))
 
 # Targets can-* say in one line what lacks, before anything is built.
