@@ -5,18 +5,16 @@
 # make test-torch  a layer of Hugging Face recorded in torch, and judged
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
 # make sweep       slow tests (one needs Chromium), every preset, rank count and routing, mutants,
-#                  ARM64, 10 minutes of fuzzing
+#                  ARM64
 # make sanitize    the native tests under ASan and UBSan, then under TSan
 # make mutants     plant bugs one by one; says which check finds each
 # make arm         the native part on an emulated ARM64 CPU: the same bits
 # make sync        leave out the NPU source's synchronisation, call by call
-# make fuzz        damaged images, for FUZZ_SECONDS
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make ascend-npus the host program and kernel for several, beside SHMEM
 # make bench       the measured figures
 # make bench-peers  the layer as others run it on this CPU, beside ours
-# make gallery     judges layers of others, from PyPI; docs/measured.md has a table
 # make docs        writes measured figures into README.md and docs/
 # make format      style that a tool can mend
 # make clean       removes what the others made
@@ -86,7 +84,7 @@ NO_NEWER = $(addprefix --ignore=,tools backend_ascend/kernels/ascendc/operator \
   $(wildcard backend_ascend/kernels/ascendc/*_test.py \
   backend_ascend/kernels/ascendc/twin/[eim]*/*_test.py) \
   $(wildcard backend_ascend/kernels/host/checks/[fgr]*_test.py) \
-  backend_ascend/kernels/host/tiles backend_ascend/taskflow/fuzz \
+  backend_ascend/kernels/host/tiles backend_ascend/taskflow/image_corpus_test.py \
   backend_ascend/taskflow/image_loader_test.py backend_ascend/taskflow/proofs) \
   --deselect=parity_tests/candidates/mpi_launcher_test.py::TestFailures
 
@@ -107,7 +105,6 @@ sweep: $(VENV)/full.stamp
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory sync
 	@$(MAKE) --no-print-directory arm
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
 # Stopped, it goes on where it was: outcomes stay in out/mutants.
 mutants: $(VENV)/full.stamp
@@ -126,7 +123,7 @@ arm: $(VENV)/core.stamp
 # No test here is of a front end.
 # Capturing stderr would lose the report of a process that ends with it.
 SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*/*_test.py) \
-  $(addprefix backend_ascend/taskflow/,fuzz/image_fuzz_test.py \
+  $(addprefix backend_ascend/taskflow/,image_corpus_test.py \
   image_loader_test.py proofs/proofs_test.py)
 
 define CHECK_SANITIZED
@@ -174,41 +171,6 @@ On Debian: apt-get install g++, or beside Clang libclang-rt-dev
 can-sanitize-address can-sanitize-thread:
 	@echo 'int main() {}' | $${CXX:-c++} -fsanitize=$(SANITIZE) -x c++ - -o /dev/null \
 	  2>/dev/null || { echo "$${CXX:-c++}: $(NO_SANITIZER)" >&2; exit 1; }
-
-# What was found new stays in out/fuzz/image, and what broke in out/fuzz.
-FUZZ_SECONDS ?= 60
-CLANGXX ?= clang++
-IMAGE_CORPUS = backend_ascend/testdata/image_corpus
-IMAGE_FUZZ = out/fuzz/build/image_fuzz out/fuzz/image $(IMAGE_CORPUS) \
-  out/fuzz/seeds -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -timeout=10 \
-  -rss_limit_mb=2048 -artifact_prefix=out/fuzz/ -print_final_stats=1
-
-# All that a log need keep: the files, and what held no longer.
-SHOW_FINDING = find out/fuzz -maxdepth 1 -name '*-*' -type f | while read -r file; \
-  do echo "$$file, gzip, base64:"; gzip -9c "$$file" | base64 -w 0; echo; done; \
-  grep -hE '^image_fuzz:|ERROR: |runtime error:' out/fuzz/image.log || true
-
-NO_FUZZER = $(CLANGXX): expected Clang with libFuzzer. \
-On Debian: apt-get install clang libclang-rt-dev
-.PHONY: can-fuzz
-can-fuzz:
-	@echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' \
-	  | $(CLANGXX) -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null \
-	  2>/dev/null || { echo '$(NO_FUZZER)' >&2; exit 1; }
-
-.PHONY: fuzz
-fuzz: can-fuzz $(VENV)/core.stamp
-	mkdir -p out/fuzz/image out/fuzz/seeds
-	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/fuzz/build -G Ninja \
-	  -DHPMOE_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANGXX) >out/fuzz/image.log
-	$(BIN)/cmake --build out/fuzz/build --parallel $(JOBS) >>out/fuzz/image.log
-	$(BIN)/python -m hpmoe.backend_ascend.taskflow.fuzz.image_seeds_testing out/fuzz/seeds
-	$(IMAGE_FUZZ) >out/fuzz/image.log 2>&1 \
-	  || { tail -n 40 out/fuzz/image.log; $(SHOW_FINDING); exit 1; }
-	@awk '/DONE/ { for (i = 1; i < NF; i++) if ($$i == "cov:") edges = $$(i + 1) } \
-	  /number_of_executed/ { runs = $$2 } /^Done/ { seconds = $$5 } \
-	  END { printf "image_fuzz: %d executions in %d s, %d edges, no finding\n", \
-	  runs, seconds, edges }' out/fuzz/image.log
 
 # The C++ part and some tests, on the packages of the environment but not its
 # editable install, which would answer for what Bazel laid out.
@@ -274,7 +236,7 @@ ascend-npus: cann
 	$(NPU_CMAKE) --install $(NPUS_OUT)/build
 	cp $(NPUS_OUT)/fatbin/hpmoe_megakernel/hpmoe_megakernel.o $(NPUS_OUT)
 
-BENCHMARKS := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(filter-out __init__ peers,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: $(VENV)/full.stamp
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
@@ -290,19 +252,13 @@ bench-peers:
 	@$(MAKE) --no-print-directory VENV=$(PEERS) time-peers
 
 time-peers: $(VENV)/peers.stamp
-	$(BIN)/python -m benchmarks.peers.main $(PEERS_FLAGS)
+	$(BIN)/python -m benchmarks.peers $(PEERS_FLAGS)
 
 # Its own environment: torch, at the versions that the page names.
 GALLERY = .venv-gallery
-NO_GALLERY = make gallery: expected the packages of \
-tools/gallery/requirements.txt from PyPI; what pip said is in $(GALLERY)/pip.log
-.PHONY: gallery
-gallery: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
-	$(BIN)/python -m hpmoe.tools.gallery.main \
-	  --gallery_python=$(GALLERY)/bin/python
-	@$(MAKE) --no-print-directory test-torch
-
-$(GALLERY)/gallery.stamp: tools/gallery/requirements.txt
+NO_GALLERY = make test-torch: expected the packages of \
+examples/gallery/requirements.txt from PyPI; what pip said is in $(GALLERY)/pip.log
+$(GALLERY)/gallery.stamp: examples/gallery/requirements.txt
 	$(PYTHON) -m venv --clear $(GALLERY)
 	@$(GALLERY)/bin/python -m pip --disable-pip-version-check install \
 	  --requirement=$< >$(GALLERY)/pip.log 2>&1 \

@@ -15,7 +15,7 @@ import pytest
 import hpmoe
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.case import inputs as inputs_lib
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.reference.contract import presets
 
 CASE = hpmoe.Case(preset='tiny', ranks=2)

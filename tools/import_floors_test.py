@@ -74,7 +74,6 @@ ROOMS = {
     ('kernels/ascendc/twin/intrinsics/include',),
     ('kernels/ascendc/twin/launch', 'kernels/ascendc/twin/intrinsics'),
     ('kernels/ascendc/npus/standin',),
-    ('taskflow/fuzz',),
   ),
 }
 # Not held to rooms: they test, or show all of a floor to Python.

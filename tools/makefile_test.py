@@ -35,11 +35,6 @@ def _said(target, tmp_path, **environment):
   ('target', 'lacks'),
   [
     (
-      'fuzz',
-      'false: expected Clang with libFuzzer. On Debian: apt-get install '
-      'clang libclang-rt-dev',
-    ),
-    (
       'sanitize',
       'false: expected a compiler with the runtimes of '
       '-fsanitize=address,undefined. On Debian: apt-get install g++, or beside '

@@ -33,7 +33,7 @@ def room():
     tests = native.glob(["*_test.py"])
     for name, include, exclude in [
         ("py", ["*.py"], tests),
-        ("cc", ["*.cc", "*.h"], ["*_binding.cc", "*_module.cc", "*_fuzz.*", "*_test.cc"]),
+        ("cc", ["*.cc", "*.h"], ["*_binding.cc", "*_module.cc", "*_test.cc"]),
         ("binding", ["*_binding.cc", "*_module.cc"], []),
     ]:
         native.filegroup(

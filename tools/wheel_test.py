@@ -31,7 +31,7 @@ import models
 import parity_tests
 import reference
 
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 
 def layer(inputs, config, policy):
   assert '/site/hpmoe/' in hpmoe.__file__
@@ -40,7 +40,7 @@ def layer(inputs, config, policy):
 """
 
 _KERNELS = """
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 
 def right(inputs, config, policy):
   return trial.Kernel().forward(config, policy, inputs)

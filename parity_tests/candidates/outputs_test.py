@@ -19,7 +19,7 @@ from hpmoe.parity_tests.case.theirs import layouts
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import presets

@@ -29,7 +29,6 @@ from hpmoe.parity_tests.commands import plan_command
 from hpmoe.parity_tests.commands import reproduce_command
 from hpmoe.parity_tests.commands import shrink_command
 from hpmoe.parity_tests.commands import sweep_command
-from hpmoe.parity_tests.commands import tightness_command
 from hpmoe.parity_tests.commands import timeline_command
 from hpmoe.parity_tests.commands import tune_command
 from hpmoe.parity_tests.commands import twin_command
@@ -50,7 +49,6 @@ _GROUPS = {
   'find the cause, and test the checks': (
     shrink_command,
     faults_command,
-    tightness_command,
   ),
   'schedule and simulate': (
     compile_command,

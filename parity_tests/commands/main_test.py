@@ -434,7 +434,6 @@ def test_the_flags_of_check_stand_under_what_they_decide(capsys):
     ('compile', ["the preset's, 24 aic and 48 aiv", '0 the image is prov']),
     ('faults', ['0 every fault is caught']),
     ('sweep', ['0 every case holds']),
-    ('tightness', ['0 the limits are tight']),
   ],
 )
 def test_help_says_what_a_newcomer_asks(capsys, command, texts):

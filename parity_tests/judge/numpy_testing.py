@@ -11,7 +11,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import policies
 

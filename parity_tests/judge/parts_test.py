@@ -24,7 +24,7 @@ from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision

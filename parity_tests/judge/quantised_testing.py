@@ -5,7 +5,7 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision

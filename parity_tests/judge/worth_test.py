@@ -15,7 +15,7 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards

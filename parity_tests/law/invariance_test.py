@@ -12,7 +12,7 @@ from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.law import invariance
 from hpmoe.parity_tests.law import invariance_table
 from hpmoe.parity_tests.law import variants

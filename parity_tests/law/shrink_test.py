@@ -20,7 +20,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import request as request_lib
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge.cause import bugs_testing
 from hpmoe.parity_tests.law import shrink
 

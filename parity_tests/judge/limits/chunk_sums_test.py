@@ -9,7 +9,7 @@ import pytest
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums

@@ -10,7 +10,7 @@ import pytest
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import trial
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import spread

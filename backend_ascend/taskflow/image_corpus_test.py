@@ -1,4 +1,4 @@
-"""What the fuzzer found of images stays found, in the build that users have."""
+"""Damaged images that load or are refused: each is safe, launched as well."""
 
 import collections
 import math
@@ -10,11 +10,10 @@ import pytest
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow.fuzz import image_seeds_testing
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import tensors
 
-CORPUS = pathlib.Path(__file__).parents[2] / 'testdata' / 'image_corpus'
+CORPUS = pathlib.Path(__file__).parents[1] / 'testdata' / 'image_corpus'
 FILES = sorted(CORPUS.iterdir())
 _MAX_ELEMENTS = 1 << 20  # of all tensors; larger layers are not launched
 
@@ -98,8 +97,3 @@ def test_a_relay_that_counts_into_a_chain_of_links_is_refused():
   # It read the rows of an expert that the layer does not have.
   blob = (CORPUS / 'found-relay-counts-into-a-gradient').read_bytes()
   assert fate(blob) == 'refused'
-
-
-def test_seeds_are_proved_and_run():
-  for name, image in image_seeds_testing.images().items():
-    assert fate(image) == 'ran', name
