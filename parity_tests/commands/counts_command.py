@@ -16,8 +16,7 @@ _FIGURES = (
   'bytes_fix',
   'cube_steps',
   'vector_steps',
-  'waits',
-  'barriers',
+  'ns',
 )
 
 
@@ -25,10 +24,15 @@ def _define_counts(f: flags.FlagValues) -> None:
   cli.define(f, layer_flags.CASE, preset='tiny', ranks=2)
   cli.define_json(f)
   cli.option(f, 'csv', 'Write every column here, a line a tile.')
+  cli.option(
+    f, 'machine', 'Whose figures give times, by pipe and tile.', 'ascend_a3'
+  )
 
 
 def _counts(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.kernels.ascendc.twin.launch import tile_counts
+  from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+  from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.parity_tests.candidates import twin_candidate
   from hpmoe.parity_tests.judge import bench as bench_lib
   from hpmoe.parity_tests.report import text_table
@@ -37,7 +41,12 @@ def _counts(f: flags.FlagValues) -> int:
   cli.check_writable('csv', f.csv)
   layer_flags.refuse_without_effect(f, f.direction)
   case = layer_flags.case(f)
-  candidate = twin_candidate.Twin(layer_flags.options(f)).ready(case)
+  machine = machine_lib.load(f.machine)
+  modes = twin_runtime.Modes(
+    rates={name: machine[name] for name in twin_runtime.RATES}
+  )
+  candidate = twin_candidate.Twin(layer_flags.options(f), twin=modes)
+  candidate = candidate.ready(case)
   bench = bench_lib.Bench(case)
   saved: dict = {}
   for which in case.passes:

@@ -29,6 +29,8 @@ _COARSE = dict(event_grain='expert', row_block=32, num_aic=2, num_aiv=4)
 _MIXED = _FINE | dict(
   row_block=1, put_rows=1, num_aiv=1, order=flow.Order(lead=0)
 )  # fmt: skip
+# A cube core cuts its tiles in two strips.
+_WIDE = dict(row_block=128, col_block=160, num_aic=1, num_aiv=2)
 # A task has more rows than a vector core looks after at a time.
 _HIGH = dict(row_block=160, col_block=16, num_aic=1, num_aiv=1)
 _LATE = twin_runtime.Modes(order='late')
@@ -67,6 +69,7 @@ def cases() -> Iterator[Case]:
   tall = _config(1, 140, 16, 16)
   # Deeper and wider than one stage of every memory.
   deep = _config(1, 70, 700, 300)
+  wide = _config(1, 140, 300, 90)
   for order in (_LATE, _SEEDED):
     for storage in ('bfloat16', 'float32'):
       for placement in ('combine', 'before_down'):
@@ -79,6 +82,8 @@ def cases() -> Iterator[Case]:
     for storage in ('bfloat16', 'float32'):
       kind = policy(storage=storage, activation='absolute')
       yield Case(f'deep {storage} {order.order}', deep, kind, _COARSE, order)
+      title = f'wide {storage} {order.order}'
+      yield Case(title, wide, kind, _WIDE, order, 'empty_experts')
     exact = policy(activation='absolute')
     for relay in (False, True):
       title = f'{"relay" if relay else "rows"} {order.order}'

@@ -98,20 +98,21 @@ HPMOE_FUNCTION void Transpose(const Side<T>& side, const DepthRange& range,
   AscendC::LoadData(to, from, move);
 }
 
-// To L0A: row by row of fractals.
+// To L0A, all rows of fractals at once.
 template <typename T>
 HPMOE_FUNCTION void MoveToL0A(const Side<T>& side, const DepthRange& range,
                               const AscendC::LocalTensor<T>& from,
                               const AscendC::LocalTensor<T>& to) {
   if (side.depth_major) return Transpose(side, range, from, to);
-  const int32_t rows = RoundUp(side.width, kFractalRows);
-  AscendC::LoadData2DParams move;
-  move.repeatTimes = DivideUp(range.depth, kAcross<T>);
-  move.srcStride = rows / kFractalRows;
-  for (int32_t i = 0; i < rows / kFractalRows; ++i) {
-    AscendC::LoadData(to[i * move.repeatTimes * kFractal<T>],
-                      from[range.begin * rows + i * kFractal<T>], move);
-  }
+  // An image of one line: its points are our rows, its channels the terms.
+  AscendC::LoadData3DParamsV2<T> move;
+  move.l1H = 1;
+  move.l1W = RoundUp(side.width, kFractalRows);
+  move.channelSize = RoundUp(range.l1_depth, kAcross<T>);
+  move.kStartPt = range.begin;
+  move.kExtension = RoundUp(range.depth, kAcross<T>);
+  move.mExtension = move.l1W;
+  AscendC::LoadData(to, from, move);
 }
 
 // To L0B: columns of fractals of [n, k] are rows of fractals of [k, n].

@@ -263,7 +263,7 @@ int Launch(std::deque<Chain<T>>* chains,
   return failed;
 }
 
-// Edges of a fractal and of a stage; more stages of L1 than there are; rows too
+// Edges of a fractal and of a stage; one strip and two; more stages of L1 than there are; rows too
 // far apart for one move; empty sums; chains.
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
@@ -286,6 +286,10 @@ std::vector<Shape> Shapes() {
       shapes.push_back({7, 500, {70}, trans_a, trans_b, 5});
       shapes.push_back({500, 9, {41}, trans_a, trans_b, 1});
     }
+    // Two strips, alike and not, of more stages than there are; beside tiles of
+    // one.
+    shapes.push_back({128, 256, {600}, trans_a, trans_b, 0});
+    shapes.push_back({120, 201, {300, 0, 130}, trans_a, trans_b, 3});
     shapes.push_back({3, 5, {4}, trans_a, trans_b, 66000});
     shapes.push_back({20, 40, {0}, trans_a, trans_b, 3});
     shapes.push_back({17, 40, {30, 0, 9}, trans_a, trans_b, 3});

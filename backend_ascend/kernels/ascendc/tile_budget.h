@@ -32,6 +32,7 @@ constexpr int32_t kFractalRows = 16;
 constexpr int32_t kBlockBytes = 32;  // of a row of a fractal
 constexpr int32_t kFractalBytes = kFractalRows * kBlockBytes;
 constexpr int32_t kStages = 2;  // of L1 and of L0: one fills, one is read
+constexpr int32_t kSums = 2;    // halves of L0C: one adds up, one moves out
 
 HPMOE_FUNCTION constexpr int32_t Least(int32_t a, int32_t b) {
   return a < b ? a : b;
@@ -49,6 +50,16 @@ HPMOE_FUNCTION constexpr int32_t RoundUp(int32_t a, int32_t unit) {
 constexpr int32_t kL0StageBytes = kL0Bytes / kStages;
 constexpr int32_t kL1StageBytes =
     (kL1Bytes - kL1Stages) / kStages / kFractalBytes * kFractalBytes;
+constexpr int32_t kSumsBytes = kL0cBytes / kSums;
+
+// Columns of a strip of a [m, n] tile: all, if a half of L0C holds their sums,
+// else about half of them, so that one strip moves out while the other adds up.
+HPMOE_FUNCTION constexpr int32_t StripOf(int32_t m, int32_t n) {
+  const int64_t sums = int64_t{RoundUp(m, kFractalRows)} *
+                       RoundUp(n, kFractalRows) *
+                       static_cast<int32_t>(sizeof(float));
+  return sums <= kSumsBytes ? n : RoundUp(DivideUp(n, kSums), kFractalRows);
+}
 
 // Terms of the sum that one stage of L0 and one of L1 hold: multiples of 16, l1
 // of l0.  0: not even the smallest stage fits.
@@ -60,7 +71,8 @@ HPMOE_FUNCTION constexpr CubeDepths DepthsOf(int32_t m, int32_t n,
                                              int32_t element_bytes) {
   const int32_t a = RoundUp(m, kFractalRows) * element_bytes;
   const int32_t b = RoundUp(n, kFractalRows) * element_bytes;
-  const int32_t wider = a > b ? a : b;
+  const int32_t strip = RoundUp(StripOf(m, n), kFractalRows) * element_bytes;
+  const int32_t wider = a > strip ? a : strip;
   const int32_t l0 = kL0StageBytes / wider / kFractalRows * kFractalRows;
   return {l0, l0 == 0 ? 0 : kL1StageBytes / (a + b) / l0 * l0};
 }
@@ -79,10 +91,15 @@ HPMOE_FUNCTION constexpr Shortage CubeShortage(int64_t m, int64_t n,
   const int64_t unit = kFractalRows;
   const int64_t a = (m + unit - 1) / unit * unit;
   const int64_t b = (n + unit - 1) / unit * unit;
+  const int64_t sums = a * b * int64_t{sizeof(float)};
+  const int64_t strip =
+      (DivideUp(static_cast<int32_t>(b / unit), kSums)) * unit;
   // A carry enters as float32.
   const int64_t bytes = carried ? int64_t{sizeof(float)} : element_bytes;
   const Shortage needs[] = {
-      {"L0C", a * b * int64_t{sizeof(float)}, kL0cBytes},
+      {"L0C",
+       sums <= kSumsBytes ? sums : kSums * a * strip * int64_t{sizeof(float)},
+       kL0cBytes},
       {"L0A", kStages * a * unit * bytes, kL0Bytes},
       {"L0B", kStages * b * unit * bytes, kL0Bytes},
       {"L1", kL1Stages + kStages * (a + b) * unit * bytes, kL1Bytes},

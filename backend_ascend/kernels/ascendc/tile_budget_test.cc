@@ -29,7 +29,8 @@ bool Fit(int32_t m, int32_t n, int32_t bytes) {
   const CubeDepths depths = DepthsOf(m, n, bytes);
   const int32_t a = hpmoe::RoundUp(m, 16) * bytes;
   const int32_t b = hpmoe::RoundUp(n, 16) * bytes;
-  const int32_t wider = a > b ? a : b;
+  const int32_t strip = hpmoe::RoundUp(hpmoe::StripOf(m, n), 16) * bytes;
+  const int32_t wider = a > strip ? a : strip;
   const int32_t l1 = hpmoe::kL1Bytes - hpmoe::kL1Stages;
   return depths.l0 > 0 && depths.l0 % 16 == 0 && depths.l1 % depths.l0 == 0 &&
          2 * wider * depths.l0 <= 65536 &&
@@ -48,6 +49,15 @@ int TestDepths() {
     }
   }
   return DepthsOf(513, 16, 4).l0 == 0 ? 0 : 2;
+}
+
+int TestStrips() {
+  // Half of L0C, then one row of fractals more; all of it; a last strip that is
+  // narrower.
+  if (hpmoe::StripOf(128, 128) != 128) return 3;
+  if (hpmoe::StripOf(129, 128) != 64) return 4;
+  if (hpmoe::StripOf(128, 256) != 128) return 5;
+  return hpmoe::StripOf(128, 200) == 112 ? 0 : 6;
 }
 
 int TestShortage() {
@@ -97,7 +107,8 @@ int TestImage() {
   tasks[2] = Tile(hpmoe::kDown, 128, 257);
   const TooLarge found = FirstTooLarge(Header(3), tasks);
   if (found.task != 2) return 22;
-  if (!Is(found.shortage, "L0C", 128 * 272 * 4)) return 23;
+  // Two strips of 144.
+  if (!Is(found.shortage, "L0C", 128 * 288 * 4)) return 23;
   // A weight gradient in one link needs no identity, in two it does.
   ImageHeader h = Header(1);
   h.direction = hpmoe::kBackward;
@@ -120,6 +131,7 @@ int TestImage() {
 
 int main() {
   if (const int failed = TestDepths()) return failed;
+  if (const int failed = TestStrips()) return failed;
   if (const int failed = TestShortage()) return failed;
   return TestImage();
 }

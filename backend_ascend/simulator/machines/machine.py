@@ -18,6 +18,12 @@ UNITS: dict[str, str] = _native.figure_units() | {
   'memory': 'B',
   'host_link': 'B/s',
   'run_share': '1',
+  # What the twin asks of an AIC's pipes.
+  'aic_l0a': 'B/s',
+  'aic_l0b': 'B/s',
+  'read_latency': 's',
+  'move_head': 's',
+  'product_head': 's',
 }
 SWITCH_UNITS: dict[str, str] = _native.switch_units()
 
@@ -31,6 +37,11 @@ OPTIONAL = {
   'memory': 'not told: nothing is planned for it',
   'host_link': 'not told: nothing is kept in the host',
   'run_share': 'a training run is as fast as its plan',
+  'aic_l0a': 'not told: the twin has no times',
+  'aic_l0b': 'not told: the twin has no times',
+  'read_latency': 'flags see at once what was read',
+  'move_head': 'moves to L0A and L0B begin at once',
+  'product_head': 'products begin at once',
 }
 
 # A time may be 0, and what a packet need not have.

@@ -595,6 +595,44 @@ void PrintCounts() {
   }
 }
 
+// Two buffers of UB, each filled, summed and moved out.
+void TwoBuffers(World* world) {
+  InitSocState();
+  for (int i = 0; i < 2; ++i) {
+    MoveIn(i * kBytes, world->in.data(), kBytes);
+    SetFlag<HardEvent::MTE2_V>(i);
+  }
+  for (int i = 0; i < 2; ++i) {
+    WaitFlag<HardEvent::MTE2_V>(i);
+    Sum((2 + i) * kBytes, i * kBytes, i * kBytes, kWords);
+    SetFlag<HardEvent::V_MTE3>(i);
+    WaitFlag<HardEvent::V_MTE3>(i);
+    MoveOut(world->out.data() + i * kWords, (2 + i) * kBytes, kBytes);
+  }
+  End();
+  OnTask(1);
+  MoveIn(0, world->in.data(), kBytes);
+  End();
+}
+
+// A pipe has to do for 1 s; what MTE2 read is seen 2 s later.
+void PrintTimes(const char* mode, const std::function<void(LaunchSpec*)>& set) {
+  World world;
+  LaunchSpec spec = world.Spec();
+  spec.type = TaskType::kAivOnly;
+  spec.entry = [&](int32_t) { TwoBuffers(&world); };
+  spec.takes = [](const Instruction& work) {
+    return Seconds{1, work.pipe == Pipe::kMte2 ? 2.0 : 0.0};
+  };
+  set(&spec);
+  for (const Counts& c : Launch(spec).counts) {
+    const auto busy = [&c](Pipe p) { return c.busy[static_cast<int>(p)]; };
+    std::printf("%s time %d: MTE2 %g, V %g, MTE3 %g, ended %g\n", mode,
+                static_cast<int>(c.tag), busy(Pipe::kMte2), busy(Pipe::kV),
+                busy(Pipe::kMte3), c.ended);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -632,5 +670,8 @@ int main() {
   }
   PrintRefused();
   PrintCounts();
+  PrintTimes("in_order", [](LaunchSpec*) {});
+  PrintTimes("late", [](LaunchSpec* spec) { spec->mode = Mode::kLate; });
+  PrintTimes("seeded", [](LaunchSpec* spec) { spec->mode = Mode::kSeeded; });
   return 0;
 }

@@ -206,6 +206,16 @@ def test_counts_are_those_of_each_core_and_task(lines):
   ]
 
 
+@pytest.mark.parametrize('mode', _STRICT)
+def test_times_are_those_of_flags_whatever_ran_first(lines, mode):
+  # Reads end at 1 and 2 and are seen at 3 and 4, sums end at 4 and 5, writes at
+  # 5 and 6; then one more read, behind a barrier of all.
+  assert [line for line in lines if line.startswith(f'{mode} time')] == [
+    f'{mode} time -1: MTE2 2, V 2, MTE3 2, ended 6',
+    f'{mode} time 1: MTE2 1, V 0, MTE3 0, ended 9',
+  ]
+
+
 def test_flags_that_merge_let_a_kernel_that_counts_them_wait_for_ever(lines):
   (merging,) = (x for x in lines if x.startswith('merging; 15 sets: '))
 

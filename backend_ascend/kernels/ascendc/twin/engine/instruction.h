@@ -55,6 +55,7 @@ struct Work {
   uint64_t bytes = 0;         // moved
   uint64_t cube_steps = 0;    // 16 x 16 x 32-byte products
   uint64_t vector_steps = 0;  // repeats of 256 bytes
+  bool of_floats = false;     // cube steps of 4-byte elements
 };
 
 struct Instruction {

@@ -45,6 +45,13 @@ struct GlobalRange {
   int32_t rank = 0;  // that owns it; all ranks may touch it
 };
 
+// How long a pipe has to do with an instruction, and how much later its flags
+// see what it did.
+struct Seconds {
+  double busy;
+  double latency;
+};
+
 struct LaunchSpec {
   std::string kernel;                  // its name, for errors
   std::function<void(int32_t)> entry;  // what each core of a rank calls
@@ -84,6 +91,9 @@ struct LaunchSpec {
   // Whether an AIC has no flags to or from its scalar unit: a page says so, the
   // headers and samples of A2 and A3 have them.
   bool no_aic_scalar_flags = false;
+  // What an instruction takes: gives `busy` and `ended` of Counts.  Cores wait
+  // for each other, and scalar units work, in no time.
+  std::function<Seconds(const Instruction&)> takes;
   // Called as the `index`-th core begins or goes on, and as it stops.
   std::function<void(size_t index, bool goes_on)> on_switch;
   // Called for each instruction as it is issued, with the tag of OnTask; may
@@ -143,6 +153,8 @@ struct Counts {
   uint64_t waits;     // WaitFlag and CrossCoreWaitFlag
   uint64_t barriers;  // PipeBarrier
   uint64_t polls;     // scalar loads of words of kFlags
+  double busy[kNumPipes];  // s, by LaunchSpec::takes
+  double ended;            // s from the launch's start, its last instruction
 };
 
 struct LaunchResult {

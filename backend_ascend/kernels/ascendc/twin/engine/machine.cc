@@ -111,10 +111,20 @@ void Machine::Execute(Core* core, Queued* queued) {
     pipe.known.Join(*queued->known);
     pipe.joined = queued->known;
   }
+  PipeTime& time = pipe.time;
+  time.now = std::max(time.now, queued->issued);
+  if (queued->kind == Queued::kWait) {
+    time.now = std::max(time.now, core->flag(queued->event, queued->id).time);
+  } else if (queued->kind == Queued::kBarrier) {
+    time.now = std::max(time.now, time.seen);
+  }
+  time.left[time.num_left++ % kQueueDepth] = time.now;
   switch (queued->kind) {
     case Queued::kWork:
       return RunWork(core, queued);
     case Queued::kSet:
+      core->flag(queued->event, queued->id).time =
+          std::max(time.now, time.seen);
       return Set(core, PlaceOf(*core, *queued), queued->event, queued->id);
     case Queued::kWait:
       return Wait(core, PlaceOf(*core, *queued), queued->event, queued->id);
@@ -158,6 +168,17 @@ void Machine::RunWork(Core* core, Queued* queued) {
     }
   }
   Count(core, *queued);
+  if (spec_.takes) Take(core, *queued);
+}
+
+void Machine::Take(Core* core, const Queued& queued) {
+  PipeTime& time = core->pipe(queued.work.pipe).time;
+  const Seconds seconds = spec_.takes(queued.work);
+  time.now += seconds.busy;
+  time.seen = std::max(time.seen, time.now + seconds.latency);
+  Counts& counts = CountsOf(core, queued.tag);
+  counts.busy[static_cast<int>(queued.work.pipe)] += seconds.busy;
+  counts.ended = std::max(counts.ended, time.seen);
 }
 
 void Machine::Count(Core* core, const Queued& queued) {

@@ -42,6 +42,7 @@ struct Queued {
   int32_t mode = 0;  // of kCrossSet
   int64_t tag = -1;
   uint64_t order = 0;                  // among all that is issued
+  double issued = 0;                   // s
   std::shared_ptr<const Clock> known;  // to the scalar unit as it issued this
 };
 
@@ -51,8 +52,18 @@ struct Learned {
   Clock known;
 };
 
+// When a pipe does what it does, by LaunchSpec::takes.
+struct PipeTime {
+  double now = 0;   // s, it may go on
+  double seen = 0;  // all that it did is seen
+  double left[kQueueDepth] = {};  // the last entries left its queue
+  uint64_t num_issued = 0;
+  uint64_t num_left = 0;
+};
+
 struct PipeState {
   std::deque<Queued> queue;
+  PipeTime time;
   Clock known;  // to be complete before what starts next
   std::shared_ptr<const Clock> joined;  // last, into `known`
   uint32_t count = 0;                   // of its instructions so far
@@ -61,6 +72,7 @@ struct PipeState {
 
 struct Flag {
   bool set = false;
+  double time = 0;           // s, of the last set
   uint32_t wait_number = 0;  // of the last wait, by its pipe's count
   Clock known;
   std::deque<Clock> more;  // with flags_count: of later sets
@@ -235,6 +247,7 @@ class Machine {
   void ScalarLearned(Core* core) { core->snapshot = nullptr; }
   void Execute(Core* core, Queued* queued);
   void RunWork(Core* core, Queued* queued);
+  void Take(Core* core, const Queued& queued);
   void Count(Core* core, const Queued& queued);
   void Touch(Core* core, const Place& at, const Instruction& work,
              const Span& span, uint32_t access, bool writes);

@@ -25,6 +25,11 @@ void Machine::Enqueue(Queued queued) {
   Core* const core = current_;
   queued.tag = core->tag;
   queued.order = ++order_;
+  PipeTime& time = core->pipe(queued.work.pipe).time;
+  double& now = core->pipes[0].time.now;
+  // Its place in the queue is that of an entry that has left it.
+  now = std::max(now, time.left[time.num_issued++ % kQueueDepth]);
+  queued.issued = now;
   if (spec_.hazards) {
     if (core->snapshot == nullptr) {
       core->snapshot = std::make_shared<const Clock>(core->scalar_known());
@@ -124,6 +129,7 @@ void Machine::Block(Waiting::Kind kind, Pipe pipe) {
 }
 
 void Machine::SetByScalar(PipeEvent event, int32_t id, Site site) {
+  current_->flag(event, id).time = current_->pipes[0].time.now;
   Set(current_, Here("SetFlag", site), event, id);
   if (spec_.mode == Mode::kInOrder) RunHeads(current_);
 }
@@ -137,6 +143,8 @@ void Machine::WaitByScalar(PipeEvent event, int32_t id, Site site) {
   core->waiting.kind = Waiting::kFlag;
   if (!CanResume(*core)) Block(Waiting::kFlag);
   core->waiting.kind = Waiting::kNothing;
+  double& now = core->pipes[0].time.now;
+  now = std::max(now, core->flag(event, id).time);
   Wait(core, Here("WaitFlag", site), event, id);
 }
 
@@ -161,6 +169,10 @@ void Machine::Drain(Site site) {
   if (!CanResume(*core)) Block(Waiting::kDrain);
   core->waiting.kind = Waiting::kNothing;
   core->undrained = false;
+  double& now = core->pipes[0].time.now;
+  for (const PipeState& pipe : core->pipes) {
+    now = std::max({now, pipe.time.now, pipe.time.seen});
+  }
   if (!spec_.hazards) return;
   Clock all;
   for (int pipe = 0; pipe < kNumPipes; ++pipe) {

@@ -356,6 +356,7 @@ void MultiplyAccumulate(const Call& call, const Operand& dst, const Operand& a,
   AddTileSpans(tile, &instruction);
   instruction.work.cube_steps =
       CeilDiv(tile.m, kSide) * tile.panels() * CeilDiv(tile.k, tile.c0());
+  instruction.work.of_floats = tile.a.size() == sizeof(float);
   instruction.in_order = tile.m / kSide * (tile.n / kSide) >= kOrderedBlocks;
   instruction.run = [tile] { Run(tile); };
   instruction.spread = [tile](const char* a, char* c) { Spread(tile, a, c); };

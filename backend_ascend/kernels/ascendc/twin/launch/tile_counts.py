@@ -7,14 +7,16 @@ import dataclasses
 from typing import TextIO
 
 import numpy as np
+from numpy.lib import recfunctions
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_report
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 
-# What is counted of a tile.
-COUNTED = tuple(twin_report.COUNTS.fields or ())[4:]
+# What is counted of a tile; `ns` is from the end of the task before it on its
+# core to its own, waits for other cores left out.
+COUNTED = (*tuple(twin_report.COUNTS.fields or ())[4:-1], 'ns')
 # A core's work outside of tasks: its handshake, and waits for a task's events.
 OUTSIDE = 'outside'
 
@@ -74,7 +76,7 @@ def tiles(
   """
   groups: dict[tuple, list[np.void]] = collections.defaultdict(list)
   shapes = list(_shapes(image, plan_counts, relayed))
-  for row in counts:
+  for row in _timed(counts):
     task = int(row['task'])
     unit = layout.Unit(int(row['unit'])).name.lower()
     inside = 0 <= task < len(shapes)
@@ -85,6 +87,17 @@ def tiles(
     mean = {n: float(np.mean([one[n] for one in held])) for n in COUNTED}
     made.append(Tile(direction, kind, unit, rows, cols, depth, len(held), mean))
   return made
+
+
+def _timed(counts: np.ndarray) -> np.ndarray:
+  """Returns counts, the end of each replaced by its time."""
+  order = np.lexsort([counts[n] for n in ('ns_ended', 'core', 'unit', 'rank')])
+  rows = counts[order]
+  core = [rows[n] for n in ('rank', 'unit', 'core')]
+  same = np.all([np.equal(n[1:], n[:-1]) for n in core], axis=0)
+  ended = rows['ns_ended'].copy()
+  rows['ns_ended'][1:] -= np.where(same, ended[:-1], 0)
+  return recfunctions.rename_fields(rows, {'ns_ended': 'ns'})
 
 
 def _shapes(image: image_lib.Image, plan_counts, relayed) -> Iterator[tuple]:

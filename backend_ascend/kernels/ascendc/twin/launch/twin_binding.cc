@@ -1,6 +1,8 @@
 // The twin's launches, for Python.
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <mutex>
 
 #include "backend_ascend/kernels/ascendc/launch/target.h"
@@ -33,11 +35,26 @@ Enum Named(const char* what, const std::string& name,
   Refuse(what, "one of " + all, "'" + name + "'");
 }
 
+Rates RatesOf(const std::map<std::string, double>& numbers) {
+  Rates rates;
+#define HPMOE_TWIN_RATE(name) rates.name = numbers.at(#name);
+  HPMOE_TWIN_RATES(HPMOE_TWIN_RATE)
+#undef HPMOE_TWIN_RATE
+  return rates;
+}
+
+std::vector<std::string> RateNames() {
+#define HPMOE_TWIN_RATE(name) #name,
+  return {HPMOE_TWIN_RATES(HPMOE_TWIN_RATE)};
+#undef HPMOE_TWIN_RATE
+}
+
 void InitOptions(TwinOptions* self, const std::string& mode, uint64_t seed,
                  bool hazards, const std::string& mmad_order,
                  const std::string& exp, bool flush_subnormals, bool saturate,
                  bool auto_sync, double deadline_s,
-                 const std::optional<std::string>& fault, int64_t fault_task) {
+                 const std::optional<std::string>& fault, int64_t fault_task,
+                 const std::optional<std::map<std::string, double>>& rates) {
   if (!(deadline_s > 0 && deadline_s <= 1e6)) {
     Refuse("deadline_s", "seconds in (0, 1e6]", std::to_string(deadline_s));
   }
@@ -56,6 +73,7 @@ void InitOptions(TwinOptions* self, const std::string& mode, uint64_t seed,
   if (fault && options.fault.kind == FaultKind::kNone) {
     Refuse("fault", "a known fault", "'" + *fault + "'");
   }
+  if (rates) options.rates = RatesOf(*rates);
   new (self) TwinOptions(options);
 }
 
@@ -101,12 +119,14 @@ std::optional<std::string> RefusalPy(const ConstArray& bytes) {
 }
 
 using Row = std::vector<int64_t>;
-constexpr size_t kCountColumns = 4 + 2 * ascend_twin::kNumPipes + 5;
+constexpr size_t kCountColumns = 4 + 3 * ascend_twin::kNumPipes + 6;
 constexpr size_t kEndColumns = 3 + 6;
 
 Row RowOf(const ascend_twin::CoreName& core) {
   return {core.rank, core.type == CoreType::kAiv ? 1 : 0, core.index};
 }
+
+int64_t NsOf(double seconds) { return std::llround(seconds * 1e9); }
 
 Row RowOf(const Counts& counts) {
   Row row = RowOf(counts.core);
@@ -118,6 +138,8 @@ Row RowOf(const Counts& counts) {
                               counts.waits, counts.barriers, counts.polls}) {
     row.push_back(static_cast<int64_t>(each));
   }
+  for (const double seconds : counts.busy) row.push_back(NsOf(seconds));
+  row.push_back(NsOf(counts.ended));
   return row;
 }
 
@@ -165,6 +187,7 @@ void Bind(nb::module_& m) {
            "exp"_a = "nearest", "flush_subnormals"_a = false,
            "saturate"_a = false, "auto_sync"_a = false, "deadline_s"_a = 1.0,
            "fault"_a = nb::none(), "fault_task"_a = -1,
+           "rates"_a = nb::none(),
            "As twin_runtime.Modes; deadline_s modelled.");
   nb::class_<Error>(m, "Error", "What the kernel did wrong.")
       .def_prop_ro("kind",
@@ -182,9 +205,10 @@ void Bind(nb::module_& m) {
       .def_ro("cycles", &TwinReport::cycles)
       .def_ro("fault_changed", &TwinReport::fault_changed)
       .def("counts", &CountsOf,
-           "`[n, 23]`: rank, unit, core, task; of each pipe of "
+           "`[n, 31]`: rank, unit, core, task; of each pipe of "
            "twin_runtime.PIPES\ninstructions, then bytes; cube steps, "
-           "vector steps, waits, barriers, polls.")
+           "vector steps, waits, barriers, polls;\nns of each pipe, and from "
+           "the start to its last instruction.")
       .def("ends", &EndsOf,
            "`[cores, 9]`: rank, unit, core; reason, task, event, expected,\n"
            "actual, tasks run.");
@@ -205,6 +229,7 @@ void Bind(nb::module_& m) {
         return names;
       },
       "Names of the pipes, in order.");
+  m.def("rates", &RateNames, "Figures that a core's times are made of.");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_TWIN_LAUNCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,32 @@
 
 namespace hpmoe {
 
+// X(name): what a machine says of one core, in SI units; SecondsOf reads it.
+#define HPMOE_TWIN_RATES(X)                               \
+  X(cube_bf16)                                            \
+  X(cube_f32)                                             \
+  X(cube_efficiency)                                      \
+  X(aic_read)                                             \
+  X(aic_write)                                            \
+  X(aic_l0a)      /* B/s, L1 to L0A */                    \
+  X(aic_l0b)      /* B/s, L1 to L0B */                    \
+  X(aiv_read)                                             \
+  X(aiv_write)                                            \
+  X(vector)                                               \
+  X(read_latency) /* s, until flags see what MTE2 read */ \
+  X(move_head)    /* s, of an instruction of MTE1 */      \
+  X(product_head) /* s, of an Mmad */
+
+struct Rates {
+#define HPMOE_TWIN_RATE(name) double name = 0;
+  HPMOE_TWIN_RATES(HPMOE_TWIN_RATE)
+#undef HPMOE_TWIN_RATE
+};
+
+// Of an instruction of the core that runs.
+ascend_twin::Seconds SecondsOf(const Rates& rates,
+                               const ascend_twin::Instruction& work);
+
 struct TwinOptions {
   ascend_twin::Mode mode = ascend_twin::Mode::kInOrder;
   uint64_t seed = 0;
@@ -24,6 +51,7 @@ struct TwinOptions {
   bool auto_sync = false;
   ascend_twin::Numerics numerics;
   uint64_t deadline_us = 1000000;  // modelled, of one wait
+  std::optional<Rates> rates;      // none: no time is counted
   FaultSpec fault = {FaultKind::kNone, -1};
 };
 

@@ -18,6 +18,8 @@ _CORE = ('rank', 'unit', 'core')
 _COUNTED = ('cube_steps', 'vector_steps', 'waits', 'barriers', 'polls')
 
 # One row for each core and task; task -1 is what it did outside of tasks.
+# Times are from the start to the end of its last instruction, and of each pipe
+# what it was busy; zero without rates.
 COUNTS = np.dtype(
   [
     (name, np.int64)
@@ -27,6 +29,8 @@ COUNTS = np.dtype(
       *(f'instructions_{pipe.lower()}' for pipe in PIPES),
       *(f'bytes_{pipe.lower()}' for pipe in PIPES),
       *_COUNTED,
+      *(f'ns_{pipe.lower()}' for pipe in PIPES),
+      'ns_ended',
     )
   ]
 )

@@ -26,6 +26,7 @@ Finding = twin_report.Finding
 TwinError = twin_report.TwinError
 COUNTS = twin_report.COUNTS
 PIPES = twin_report.PIPES
+RATES = tuple(_ascend_twin.rates())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Modes:
     flush_subnormals: the cube and vector units take them for zero.
     saturate: infinities become the largest number, NaN zero.
     auto_sync: what the device's compiler inserts by default is no hazard.
+    rates: a machine's figures by the names of RATES, from which counts have
+      times; None: no times.
   """
 
   order: str = 'in_order'
@@ -52,6 +55,7 @@ class Modes:
   flush_subnormals: bool = False
   saturate: bool = False
   auto_sync: bool = False
+  rates: collections.abc.Mapping[str, float] | None = None
 
   def __post_init__(self):
     for name, known in (
