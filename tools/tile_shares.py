@@ -120,10 +120,14 @@ def table(machine: machine_lib.Machine) -> Iterator[Share]:
     yield measure(machine, rows, cols, depth, dtype)
 
 
+def _tile(share: Share) -> str:
+  return f'{share.rows}x{share.cols}'
+
+
 def _row(share: Share, before: str) -> list[str]:
   return [
     share.dtype,
-    f'{share.rows} x {share.cols}',
+    _tile(share),
     str(share.depth),
     before,
     f'{share.peak:.2f}',
@@ -138,7 +142,7 @@ def main(argv: list[str]) -> None:
   for share in table(machine_lib.load(_MACHINE.value)):
     row = _row(
       share,
-      known[share.dtype, f'{share.rows} x {share.cols}', str(share.depth)],
+      known[share.dtype, _tile(share), str(share.depth)],
     )
     rows.append(row)
     print(*(cell.ljust(10) for cell in row), flush=True)
