@@ -1,12 +1,12 @@
 // The GEMM tiles of a cube core (AIC).
 //
 // A tile's sums stay in L0C over its whole depth, in one strip of columns or in
-// two.  Its sides come in stages: a stage of L1 is filled (MTE2) while the other
-// is read (MTE1), and so of L0 (MTE1 against M).  Of each stage of L1 the strips
-// take their terms in turn, and strips take the halves of L0C in turn, so one
-// moves out (FIX) while the next adds up (M).  Stages and halves go on from tile
-// to tile: the first moves of a tile run beside the last products of the one
-// before.
+// two.  Its sides come in stages: a stage of L1 is filled (MTE2) while the
+// other is read (MTE1), and so of L0 (MTE1 against M).  Of each stage of L1 the
+// strips take their terms in turn, and strips take the halves of L0C in turn,
+// so one moves out (FIX) while the next adds up (M).  Stages and halves go on
+// from tile to tile: the first moves of a tile run beside the last products of
+// the one before.
 
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_CORE_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_CORE_H_
@@ -170,8 +170,8 @@ class CubeCore {
 
   // All terms of a stage of L1 of one strip, in stages of L0.
   template <typename U>
-  HPMOE_FUNCTION void AddStage(const Side<U>& a, const Side<U>& b, int32_t strip,
-                               int32_t depth, int32_t l0_depth) {
+  HPMOE_FUNCTION void AddStage(const Side<U>& a, const Side<U>& b,
+                               int32_t strip, int32_t depth, int32_t l0_depth) {
     const int32_t flag = read_ * kParts;
     // MTE2 has filled the parts: the left one for all strips.
     if (strip == 0) AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(flag);

@@ -263,8 +263,8 @@ int Launch(std::deque<Chain<T>>* chains,
   return failed;
 }
 
-// Edges of a fractal and of a stage; one strip and two; more stages of L1 than there are; rows too
-// far apart for one move; empty sums; chains.
+// Edges of a fractal and of a stage; one strip and two; more stages of L1 than
+// there are; rows too far apart for one move; empty sums; chains.
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
   const int32_t sizes[] = {1, 15, 16, 17, 33, 64, 128};

@@ -150,9 +150,9 @@ struct Counts {
   uint64_t bytes[kNumPipes];
   uint64_t cube_steps;
   uint64_t vector_steps;
-  uint64_t waits;     // WaitFlag and CrossCoreWaitFlag
-  uint64_t barriers;  // PipeBarrier
-  uint64_t polls;     // scalar loads of words of kFlags
+  uint64_t waits;          // WaitFlag and CrossCoreWaitFlag
+  uint64_t barriers;       // PipeBarrier
+  uint64_t polls;          // scalar loads of words of kFlags
   double busy[kNumPipes];  // s, by LaunchSpec::takes
   double ended;            // s from the launch's start, its last instruction
 };

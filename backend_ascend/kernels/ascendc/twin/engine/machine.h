@@ -54,8 +54,8 @@ struct Learned {
 
 // When a pipe does what it does, by LaunchSpec::takes.
 struct PipeTime {
-  double now = 0;   // s, it may go on
-  double seen = 0;  // all that it did is seen
+  double now = 0;                 // s, it may go on
+  double seen = 0;                // all that it did is seen
   double left[kQueueDepth] = {};  // the last entries left its queue
   uint64_t num_issued = 0;
   uint64_t num_left = 0;

@@ -186,8 +186,7 @@ void Bind(nb::module_& m) {
            "seed"_a = 0, "hazards"_a = true, "mmad_order"_a = "ascending",
            "exp"_a = "nearest", "flush_subnormals"_a = false,
            "saturate"_a = false, "auto_sync"_a = false, "deadline_s"_a = 1.0,
-           "fault"_a = nb::none(), "fault_task"_a = -1,
-           "rates"_a = nb::none(),
+           "fault"_a = nb::none(), "fault_task"_a = -1, "rates"_a = nb::none(),
            "As twin_runtime.Modes; deadline_s modelled.");
   nb::class_<Error>(m, "Error", "What the kernel did wrong.")
       .def_prop_ro("kind",

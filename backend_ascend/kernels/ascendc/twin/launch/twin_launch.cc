@@ -136,9 +136,9 @@ ascend_twin::Seconds SecondsOf(const Rates& rates,
       return {steps * step / rates.cube_efficiency + rates.product_head, 0};
     }
     case ascend_twin::Pipe::kV:
-      return {static_cast<double>(work.work.vector_steps) * kLanes /
-                  rates.vector,
-              0};
+      return {
+          static_cast<double>(work.work.vector_steps) * kLanes / rates.vector,
+          0};
     case ascend_twin::Pipe::kFix:
       return {bytes / rates.aic_write, 0};
   }
@@ -147,8 +147,8 @@ ascend_twin::Seconds SecondsOf(const Rates& rates,
 
 void SetModes(const TwinOptions& options, ascend_twin::LaunchSpec* spec) {
   if (options.rates) {
-    spec->takes = [rates = *options.rates](
-                      const ascend_twin::Instruction& work) {
+    spec->takes = [rates =
+                       *options.rates](const ascend_twin::Instruction& work) {
       return SecondsOf(rates, work);
     };
   }

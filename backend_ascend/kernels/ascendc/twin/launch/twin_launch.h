@@ -25,8 +25,8 @@ namespace hpmoe {
   X(cube_efficiency)                                      \
   X(aic_read)                                             \
   X(aic_write)                                            \
-  X(aic_l0a)      /* B/s, L1 to L0A */                    \
-  X(aic_l0b)      /* B/s, L1 to L0B */                    \
+  X(aic_l0a) /* B/s, L1 to L0A */                         \
+  X(aic_l0b) /* B/s, L1 to L0B */                         \
   X(aiv_read)                                             \
   X(aiv_write)                                            \
   X(vector)                                               \
