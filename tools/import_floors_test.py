@@ -72,7 +72,8 @@ ROOMS = {
     ('kernels/ascendc/twin/instructions', 'kernels/ascendc/operator'),
     ('kernels/ascendc/twin/include',),
     ('kernels/ascendc/twin/intrinsics/include',),
-    ('kernels/ascendc/twin/launch', 'kernels/ascendc/twin/intrinsics'),
+    ('kernels/ascendc/twin/intrinsics',),
+    ('kernels/ascendc/twin/launch',),
     ('kernels/ascendc/npus/standin',),
   ),
 }

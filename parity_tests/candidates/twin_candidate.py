@@ -78,6 +78,13 @@ FLAGS = (
     _PLAIN.saturate,
     bool,
   ),
+  flag_lib.Flag(
+    'twin_include',
+    'include',
+    'Headers of Ascend C that the device source is compiled against: '
+    'asc-devkit, or asc of an installed CANN. Default: our own.',
+    _PLAIN.include,
+  ),
 )
 
 

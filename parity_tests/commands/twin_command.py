@@ -1,6 +1,5 @@
 """`hpmoe twin`."""
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -68,26 +67,17 @@ def _define_twin(f: flags.FlagValues) -> None:
   )
 
 
-def _work(f: flags.FlagValues) -> pathlib.Path:
-  cache = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  work = pathlib.Path(f.work or f'{cache}/hpmoe/twin').expanduser()
-  work.mkdir(parents=True, exist_ok=True)
-  return work.resolve()
-
-
 def _twin(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 
   source = pathlib.Path(f.source or '')
   if not source.is_file():
     raise cli.UsageError(f'source: expected a file, got {f.source}')
-  headers = pathlib.Path(f.include) if f.include else None
-  if headers and not any((headers / h).is_file() for h in build_kernel.HEADERS):
-    raise cli.UsageError(
-      'include: expected a folder that holds '
-      f'{" or ".join(build_kernel.HEADERS)}, got {f.include}'
-    )
-  work = _work(f)
+  try:
+    headers = build_kernel.headers(f.include) if f.include else None
+  except build_kernel.Refused as error:
+    raise cli.UsageError(str(error)) from error
+  work = pathlib.Path(f.work).resolve() if f.work else build_kernel.kept()
   compiler = [f'-D{d}' for d in f.define or ()] + [
     f'-I{d}' for d in f.folder or ()
   ]

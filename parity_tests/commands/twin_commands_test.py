@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import os
 import shutil
 
 import pytest
@@ -13,6 +14,15 @@ from hpmoe.parity_tests.commands import main
 
 TWIN = '--backend=ascend_twin'
 TINY = ('--preset=tiny', '--ranks=2')
+REAL = os.environ.get('HPMOE_ASC_DEVKIT', '')
+HEADERS = (
+  pytest.param('', id='our headers'),
+  pytest.param(
+    f'--twin_include={REAL}',
+    id='real headers',
+    marks=pytest.mark.skipif(not REAL, reason='HPMOE_ASC_DEVKIT is not set'),
+  ),
+)
 
 
 def told(capsys) -> str:
@@ -180,10 +190,12 @@ PRODUCT = tuple(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('headers', HEADERS)
 @pytest.mark.parametrize(
   'preset, ranks, dtype, placement, grain, mode', PRODUCT
 )
-def test_the_product(preset, ranks, dtype, placement, grain, mode):
+def test_the_product(preset, ranks, dtype, placement, grain, mode, headers):
   asked = f'--preset={preset} --ranks={ranks} --dtype={dtype} '
   asked += f'--placement={placement} --event_grain={grain} --twin_mode={mode}'
-  assert main.main(['check', TWIN, *asked.split()]) == cli.PARITY
+  asked = [*asked.split(), *headers.split()]
+  assert main.main(['check', TWIN, *asked]) == cli.PARITY

@@ -2,7 +2,8 @@
 
 Prints what the twin says of each: `make sync`.  Outcomes are kept, one JSON
 object a line, in OUT/outcomes.jsonl: a run that was stopped goes on there as
-long as the tree is the same.
+long as the tree is the same.  With HPMOE_ASC_DEVKIT set, the source is compiled
+against the headers there instead of our own.
 
 Exit code 0: the twin reports every change.
 1: it passes one.
@@ -12,6 +13,7 @@ Exit code 0: the twin reports every change.
 from collections.abc import Sequence
 import dataclasses
 import fnmatch
+import os
 import pathlib
 import sys
 import time
@@ -92,6 +94,8 @@ class Runner:
   def __init__(self, out: pathlib.Path):
     self._files = planting.sources()
     self.tree = planting.digest(self._files, _PROBE)
+    if os.environ.get('HPMOE_ASC_DEVKIT'):
+      self.tree += ' over real headers'
     self._nursery = planting.Nursery((out / '0').resolve())
 
   def prepare(self) -> Outcome:

@@ -33,8 +33,10 @@ _MIXED = _FINE | dict(
 _WIDE = dict(row_block=128, col_block=160, num_aic=1, num_aiv=2)
 # A task has more rows than a vector core looks after at a time.
 _HIGH = dict(row_block=160, col_block=16, num_aic=1, num_aiv=1)
-_LATE = twin_runtime.Modes(order='late')
-_SEEDED = twin_runtime.Modes(order='seeded', seed=1)
+# The headers that the device source is compiled against; '': our own.
+_REAL = os.environ.get('HPMOE_ASC_DEVKIT', '')
+_LATE = twin_runtime.Modes(order='late', include=_REAL)
+_SEEDED = twin_runtime.Modes(order='seeded', seed=1, include=_REAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +138,12 @@ def main() -> None:
   root = os.getcwd()
   if not twin_runtime.__file__.startswith(root):
     sys.exit(f'hpmoe: expected the one in {root}, got {twin_runtime.__file__}')
+  if _REAL:
+    try:
+      twin_runtime.device_code(_REAL)
+    except ValueError as error:  # no finding of the twin's
+      print(json.dumps(dict(case='', how='', text=str(error), line=0)))
+      return
   for case in cases():
     how = found(case)
     if how is not None:

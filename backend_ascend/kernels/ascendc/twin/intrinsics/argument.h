@@ -38,6 +38,8 @@ extern "C" {
 const void* hpmoe_twin_find(const char* name);
 int64_t hpmoe_twin_call(const void* intrinsic,
                         const ascend_twin::Argument* arguments, int count);
+// For HPMOE_ON_TASK, where the source has one.
+void hpmoe_twin_task(int64_t index);
 // Runs a kernel: `invoke` is called on each core with `kernel`, or the function
 // of that name in the cube's code, and with `arguments`.
 void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,

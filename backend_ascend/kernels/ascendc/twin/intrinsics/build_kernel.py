@@ -8,6 +8,7 @@ the result call the twin.  Clang alone can: it tells address spaces apart.
 from collections.abc import Collection, Sequence
 import concurrent.futures
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -93,6 +94,28 @@ def clang() -> str:
     if shutil.which(name):
       return name
   raise Refused('expected clang++ 14 or later (or HPMOE_CLANG), got none')
+
+
+def headers(folder: str) -> pathlib.Path:
+  """Returns a folder of Ascend C's headers.
+
+  Raises:
+    Refused: it is none.
+  """
+  if not any((pathlib.Path(folder) / header).is_file() for header in HEADERS):
+    raise Refused(
+      f'include: expected a folder that holds {" or ".join(HEADERS)}, got '
+      f'{folder}'
+    )
+  return pathlib.Path(folder)
+
+
+def kept() -> pathlib.Path:
+  """Returns the folder where what was compiled stays."""
+  cache = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  work = pathlib.Path(f'{cache}/hpmoe/twin').expanduser().resolve()
+  work.mkdir(parents=True, exist_ok=True)
+  return work
 
 
 def _said(arguments: Sequence[str | pathlib.Path]) -> str:
@@ -269,18 +292,21 @@ def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
     raise Refused(str(error)) from None
   text.write_text(changed, errors='surrogateescape')
   library = setting.work / f'{core}.so'
+  part = library.with_suffix('.part')
   hidden = setting.work / 'hidden.map'
   hidden.write_text('{ local: __start_*; __stop_*; };\n')
   _refuse(
     _said(
       [
-        *(clang(), '-w', '-O1', '-fPIC', '-shared', text, '-o', library),
+        *(clang(), '-w', '-O1', '-fPIC', '-shared', text, '-o', part),
         # A section's name is no kernel's.
         f'-Wl,--version-script={hidden}',
       ]
     ),
     setting.source,
   )
+  # Another process may have it open.
+  part.rename(library)
   return library, '_ZN7AscendC' not in changed
 
 
@@ -312,13 +338,17 @@ def build(
   own = work / f'{source.stem}-{_hash(str(source), headers, *flags)}'
   own.mkdir(parents=True, exist_ok=True)
   copy = own / f'{source.stem}.cc'
-  copy.write_text(f'#line 1 "{source}"\n{launches(text)}')
-  loose = _loose(headers.resolve(), work) if headers else None
-  setting = _Setting(source, copy, own, loose, tuple(flags))
-  setting = dataclasses.replace(
-    setting, flags=(*setting.flags, *_overlay(setting))
-  )
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+  with (
+    open(work / 'lock', 'w') as lock,
+    concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+  ):
+    fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time in `work`
+    copy.write_text(f'#line 1 "{source}"\n{launches(text)}')
+    loose = _loose(headers.resolve(), work) if headers else None
+    setting = _Setting(source, copy, own, loose, tuple(flags))
+    setting = dataclasses.replace(
+      setting, flags=(*setting.flags, *_overlay(setting))
+    )
     _learn(setting, pool)
     made = dict(zip(CORES, pool.map(lambda c: _compile(setting, c), CORES)))
   said = {_TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}

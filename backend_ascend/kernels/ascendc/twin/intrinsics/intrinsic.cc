@@ -195,4 +195,9 @@ void hpmoe_twin_begin(int tpipe) {
   if (ThisMachine() != nullptr) Initialise(tpipe != 0);
 }
 
+// What a core does next belongs to a task.
+void hpmoe_twin_task(int64_t index) {
+  if (ThisMachine() != nullptr) OnTask(index);
+}
+
 }  // extern "C"

@@ -8,10 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/sync.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/argument.h"
-#include "backend_ascend/kernels/ascendc/twin/intrinsics/core_state.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/include/acl/acl.h"
 
 namespace ascend_twin {
@@ -21,44 +19,7 @@ Program& ThisProgram() {
   return program;
 }
 
-std::string Open(const char* path, Module* module) {
-  module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (module->handle == nullptr) return dlerror();
-  const auto locals = reinterpret_cast<char* (*)(char**)>(
-      dlsym(module->handle, "hpmoe_twin_locals"));
-  if (locals == nullptr) return std::string(path) + ": no code for the twin";
-  module->locals = locals(&module->locals_end);
-  module->fresh.assign(module->locals, module->locals_end);
-  return "";
-}
-
 namespace {
-
-// What each core of a launch keeps, and the one that runs.
-struct Kept {
-  CoreState state;
-  std::vector<char> locals;
-};
-CoreState* running = nullptr;
-
-Module& ModuleOf(CoreType type) {
-  Program& program = ThisProgram();
-  return type == CoreType::kAic ? program.cube : program.vector;
-}
-
-void Switch(std::vector<Kept>* all, size_t index, bool goes_on) {
-  Module& module = ModuleOf(ThisCoreType());
-  if (all->size() <= index) all->resize(index + 1);
-  Kept& one = (*all)[index];
-  if (one.locals.empty()) one.locals = module.fresh;
-  if (goes_on) {
-    std::copy(one.locals.begin(), one.locals.end(), module.locals);
-    running = &one.state;
-  } else {
-    one.locals.assign(module.locals, module.locals_end);
-    running = nullptr;
-  }
-}
 
 // As the source has it: without namespaces of arguments and what it returns.
 std::string Demangled(const char* name) {
@@ -88,8 +49,6 @@ bool TypeOf(const std::string& cores, TaskType* type) {
 
 }  // namespace
 
-CoreState& ThisState() { return *running; }
-
 }  // namespace ascend_twin
 
 using namespace ascend_twin;
@@ -115,7 +74,7 @@ void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,
   const void* on_cube = nullptr;
   if (spec.type != TaskType::kAivOnly) {
     if (info.dli_sname != nullptr) {
-      on_cube = dlsym(program.cube.handle, info.dli_sname);
+      on_cube = dlsym(program.modules.cube.handle, info.dli_sname);
     }
     if (on_cube == nullptr) {
       program.found.push_back(spec.kernel + ": not in the cube's code");
@@ -125,10 +84,7 @@ void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,
   for (const auto& [begin, range] : program.memory) {
     spec.globals.push_back(range);
   }
-  std::vector<Kept> all;
-  spec.on_switch = [&all](size_t index, bool goes_on) {
-    Switch(&all, index, goes_on);
-  };
+  Adapt(&program.modules, &spec);
   spec.entry = [=, &program](int32_t) {
     if (program.begins) Initialise(false);
     invoke(ThisCoreType() == CoreType::kAic ? on_cube : kernel, arguments);

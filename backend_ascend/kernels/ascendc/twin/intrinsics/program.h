@@ -10,20 +10,12 @@
 #include <vector>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
 
 namespace ascend_twin {
 
-// One type of core's code, a shared library.
-struct Module {
-  void* handle = nullptr;
-  char* locals = nullptr;  // one of each core
-  char* locals_end = nullptr;
-  std::vector<char> fresh;  // as they are before a kernel
-};
-
 struct Program {
-  Module vector;
-  Module cube;
+  Modules modules;
   LaunchSpec spec;      // what all launches share
   std::string cores;    // where a kernel does not say: aiv, aic, mix11, mix12
   bool begins = false;  // kernels need not call InitSocState
@@ -36,9 +28,6 @@ struct Program {
 };
 
 Program& ThisProgram();
-
-// Empty, or what is wrong with a library.
-std::string Open(const char* path, Module* module);
 
 }  // namespace ascend_twin
 

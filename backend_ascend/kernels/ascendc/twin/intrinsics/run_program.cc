@@ -67,10 +67,6 @@ int Say(const std::string& text) {
 int main(int count, char** arguments) {
   Program& program = ascend_twin::ThisProgram();
   program.spec.max_idle_cycles = uint64_t{1} << 30;
-  // What the headers keep they touch, and check that kernels do not.
-  program.spec.reserved_ub = false;
-  program.spec.reserved_ub_end = 0;
-  program.spec.reserved_l1 = 0;
   // Their queues set a flag again while its wait is still to come.
   program.spec.flags_count = true;
   std::string vector;
@@ -96,11 +92,12 @@ int main(int count, char** arguments) {
       return Say(option + ": expected an option of run_program");
     }
   }
-  std::string wrong = Open(vector.c_str(), &program.vector);
-  if (wrong.empty()) wrong = Open(cube.c_str(), &program.cube);
+  std::string wrong = Open(vector.c_str(), &program.modules.vector);
+  if (wrong.empty()) wrong = Open(cube.c_str(), &program.modules.cube);
   if (!wrong.empty()) return Say(wrong);
   using Main = int (*)(int, char**);
-  const Main run = reinterpret_cast<Main>(dlsym(program.vector.handle, "main"));
+  const Main run =
+      reinterpret_cast<Main>(dlsym(program.modules.vector.handle, "main"));
   if (run == nullptr) return Say("expected a program with main");
   std::vector<char*> rest = {arguments[0]};
   for (++i; i < count; ++i) rest.push_back(arguments[i]);

@@ -54,7 +54,8 @@ void InitOptions(TwinOptions* self, const std::string& mode, uint64_t seed,
                  const std::string& exp, bool flush_subnormals, bool saturate,
                  bool auto_sync, double deadline_s,
                  const std::optional<std::string>& fault, int64_t fault_task,
-                 const std::optional<std::map<std::string, double>>& rates) {
+                 const std::optional<std::map<std::string, double>>& rates,
+                 const std::string& vector, const std::string& cube) {
   if (!(deadline_s > 0 && deadline_s <= 1e6)) {
     Refuse("deadline_s", "seconds in (0, 1e6]", std::to_string(deadline_s));
   }
@@ -74,6 +75,8 @@ void InitOptions(TwinOptions* self, const std::string& mode, uint64_t seed,
     Refuse("fault", "a known fault", "'" + *fault + "'");
   }
   if (rates) options.rates = RatesOf(*rates);
+  options.vector = vector;
+  options.cube = cube;
   new (self) TwinOptions(options);
 }
 
@@ -187,6 +190,7 @@ void Bind(nb::module_& m) {
            "exp"_a = "nearest", "flush_subnormals"_a = false,
            "saturate"_a = false, "auto_sync"_a = false, "deadline_s"_a = 1.0,
            "fault"_a = nb::none(), "fault_task"_a = -1, "rates"_a = nb::none(),
+           "vector"_a = "", "cube"_a = "",
            "As twin_runtime.Modes; deadline_s modelled.");
   nb::class_<Error>(m, "Error", "What the kernel did wrong.")
       .def_prop_ro("kind",

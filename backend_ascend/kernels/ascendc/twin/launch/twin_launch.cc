@@ -1,8 +1,12 @@
 #include "backend_ascend/kernels/ascendc/twin/launch/twin_launch.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <cstdio>
 
 #include "backend_ascend/kernels/ascendc/launch/target.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/changed_image.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/device_memory.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/twin_faults.h"
@@ -15,6 +19,39 @@ namespace hpmoe {
 namespace {
 
 using ascend_twin::CoreType;
+using Kernel = void (*)(uint8_t*);
+
+// The device source over one kind of header.
+class Code {
+ public:
+  Status Open(const TwinOptions& options) {
+    if (options.vector.empty()) return Status{};
+    std::string wrong =
+        ascend_twin::Open(options.vector.c_str(), &modules_.vector);
+    if (wrong.empty()) {
+      wrong = ascend_twin::Open(options.cube.c_str(), &modules_.cube);
+    }
+    Status status{wrong.empty() ? 0 : 1, {}};
+    std::snprintf(status.message, sizeof(status.message), "include: %s",
+                  wrong.c_str());
+    return status;
+  }
+
+  void Enter(ascend_twin::LaunchSpec* spec) {
+    if (modules_.vector.handle != nullptr) ascend_twin::Adapt(&modules_, spec);
+  }
+
+  // Of the core that runs.
+  Kernel kernel() const {
+    if (modules_.vector.handle == nullptr) return &hpmoe_megakernel;
+    const bool cube = ascend_twin::ThisCoreType() == CoreType::kAic;
+    return reinterpret_cast<Kernel>(dlsym(
+        (cube ? modules_.cube : modules_.vector).handle, "hpmoe_megakernel"));
+  }
+
+ private:
+  ascend_twin::Modules modules_;
+};
 
 class Session {
  public:
@@ -32,8 +69,9 @@ class Session {
     ascend_twin::LaunchSpec spec;
     spec.kernel = "hpmoe_megakernel";
     spec.entry = [this](int32_t rank) {
-      hpmoe_megakernel(reinterpret_cast<uint8_t*>(memory_.args(rank)));
+      code_.kernel()(reinterpret_cast<uint8_t*>(memory_.args(rank)));
     };
+    code_.Enter(&spec);
     spec.ranks = view_.header->num_ranks;
     spec.blocks = BlocksOf(*view_.header);
     spec.globals = memory_.ranges();
@@ -60,6 +98,7 @@ class Session {
     return result.ok();
   }
 
+  Status Open() { return code_.Open(options_); }
   void CopyOut() const { memory_.CopyOut(); }
 
  private:
@@ -81,6 +120,7 @@ class Session {
   const TwinOptions& options_;
   DeviceMemory memory_;
   FaultyTask faulty_;
+  Code code_;
 };
 
 // What every launch does first: refuses the image, or plans.
@@ -164,9 +204,11 @@ Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
                   const TwinOptions& options, TwinReport* report) {
   *report = {};
   Plan plan;
-  const Status status = Prepare(view, tensors, &plan);
+  Status status = Prepare(view, tensors, &plan);
   if (status.code != 0) return status;
   Session session(view, plan, tensors, options);
+  status = session.Open();
+  if (status.code != 0) return status;
   session.Run(FaultyImage(view, options.fault), /*first=*/true, report);
   if (IsOrderFault(options.fault.kind)) {
     report->fault_changed = ChangesOrder(view, plan, options.fault);
@@ -179,9 +221,11 @@ Status LaunchTwinSerial(const ImageView& view, const LaunchTensors& tensors,
                         const TwinOptions& options, TwinReport* report) {
   *report = {};
   Plan plan;
-  const Status status = Prepare(view, tensors, &plan);
+  Status status = Prepare(view, tensors, &plan);
   if (status.code != 0) return status;
   Session session(view, plan, tensors, options);
+  status = session.Open();
+  if (status.code != 0) return status;
   bool first = true;
   for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
     if (DirectionOf(kind) != Direction{view.header->direction}) continue;

@@ -53,6 +53,10 @@ struct TwinOptions {
   uint64_t deadline_us = 1000000;  // modelled, of one wait
   std::optional<Rates> rates;      // none: no time is counted
   FaultSpec fault = {FaultKind::kNone, -1};
+  // Libraries of the device source over real headers, as build_kernel.py makes
+  // them; empty: the source over our own.
+  std::string vector;
+  std::string cube;
 };
 
 // Makes a launch go as the options say.

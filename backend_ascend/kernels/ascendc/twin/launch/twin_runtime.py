@@ -6,9 +6,12 @@ deterministic in its image, inputs and modes.
 
 import collections.abc
 import dataclasses
+import functools
+import pathlib
 
 import numpy as np
 
+from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_report
 from hpmoe.backend_ascend.kernels.host.checks import faults
@@ -21,6 +24,7 @@ from hpmoe.reference.contract import tensors
 ORDERS = ('in_order', 'seeded', 'late')
 MMAD_ORDERS = ('ascending', 'blocks_of_16', 'reversed', 'even_odd')
 EXPS = ('nearest', 'up', 'down')
+_SOURCE = pathlib.Path(__file__).resolve().parents[2] / 'megakernel.cc'
 
 Finding = twin_report.Finding
 TwinError = twin_report.TwinError
@@ -45,6 +49,8 @@ class Modes:
     auto_sync: what the device's compiler inserts by default is no hazard.
     rates: a machine's figures by the names of RATES, from which counts have
       times; None: no times.
+    include: compiles the device source against these headers of Ascend C
+      (asc-devkit, or asc of a CANN), by clang; '': it is built with our own.
   """
 
   order: str = 'in_order'
@@ -56,6 +62,7 @@ class Modes:
   saturate: bool = False
   auto_sync: bool = False
   rates: collections.abc.Mapping[str, float] | None = None
+  include: str = ''
 
   def __post_init__(self):
     for name, known in (
@@ -175,6 +182,21 @@ def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
   )
 
 
+@functools.cache
+def device_code(headers: str) -> build_kernel.Kernel:
+  """Returns the device source, compiled against real headers.
+
+  Raises:
+    ValueError: `headers` are none, or it does not compile against them.
+  """
+  return build_kernel.build(
+    _SOURCE,
+    build_kernel.headers(headers),
+    build_kernel.kept(),
+    ['-DHPMOE_ON_TASK(index)=hpmoe_twin_task(index)'],
+  )
+
+
 def options(
   modes: Modes, deadline_s: float = 60.0, fault: faults.Fault | None = None
 ) -> _ascend_twin.Options:
@@ -185,8 +207,13 @@ def options(
     for field in dataclasses.fields(Modes)
     if getattr(modes, field.name) != field.default
   }
+  code = {}
+  if headers := asked.pop('include', ''):
+    kernel = device_code(headers)
+    code = dict(vector=str(kernel.vector), cube=str(kernel.cube))
   return _ascend_twin.Options(
     mode=asked.pop('order', 'in_order'),
+    **code,
     **asked,
     deadline_s=deadline_s,
     fault=fault.name if fault else None,

@@ -3,6 +3,8 @@
 Cheap cases; `hpmoe check --backend=ascend_twin` and `make sweep` have the rest.
 """
 
+import os
+
 import numpy as np
 import pytest
 
@@ -102,6 +104,52 @@ class TestOneImageInBoth:
       for order in twin_runtime.MMAD_ORDERS
     }
     assert len(set(made.values())) == len(made)
+
+
+REAL = os.environ.get('HPMOE_ASC_DEVKIT', '')
+
+
+@pytest.mark.skipif(not REAL, reason='HPMOE_ASC_DEVKIT is not set')
+class TestRealHeaders:
+  """Either kind of header gives the same of one source."""
+
+  @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
+  @pytest.mark.parametrize('order', twin_runtime.ORDERS)
+  def test_have_equal_bits_and_tasks_on_real_data(self, direction, order):
+    image, inputs = case(direction, policy_of('bfloat16'), exact=False)
+    ours, theirs = (
+      twin_runtime.run(
+        image, inputs, modes=twin_runtime.Modes(order, include=headers)
+      )
+      for headers in ('', REAL)
+    )
+    assert not differing(theirs.outputs, ours.outputs)
+    for unit in ('cube_steps', 'bytes_mte1', 'bytes_mte2', 'bytes_mte3'):
+      assert theirs.counts[unit].sum() == ours.counts[unit].sum()
+
+  def test_find_the_same_in_the_same_place(self):
+    image, inputs = case(FORWARD, policy_of(**EXACT))
+    plan = runtime.route(image, inputs['topk_ids'])
+    task = faults.choose_target(image, plan, 'missing_wait')
+    found = []
+    for headers in ('', REAL):
+      with pytest.raises(twin_runtime.TwinError) as error:
+        twin_runtime.run(
+          image,
+          inputs,
+          modes=twin_runtime.Modes(include=headers),
+          fault=faults.Fault('missing_wait', task),
+        )
+      found.append(error.value.findings[0])
+    assert found[0].kind == found[1].kind and found[0].text == found[1].text
+    assert found[0].tasks == found[1].tasks
+
+
+def test_a_folder_without_headers_is_named(tmp_path):
+  image, inputs = case(FORWARD, policy_of(**EXACT))
+  modes = twin_runtime.Modes(include=str(tmp_path))
+  with pytest.raises(ValueError, match='^include: expected a folder that'):
+    twin_runtime.run(image, inputs, modes=modes)
 
 
 class TestCounts:
