@@ -2,6 +2,7 @@
 
 import pytest
 
+from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.tools import tile_shares
 
@@ -35,3 +36,22 @@ def test_a_share_is_that_of_the_pipe_that_binds(machine):
   ns = (128 + 256) * 768 * 2 / slow['aic_read'] * 1e9
   assert share.ns == pytest.approx(ns, rel=0.02)
   assert share.busy['mte2'] == max(share.busy.values())
+
+
+@pytest.mark.parametrize('rate', [1, 4, 16])
+@pytest.mark.parametrize('dtype, width', [('bfloat16', 2), ('float32', 4)])
+def test_the_figure_of_the_overlap_is_what_flags_give(dtype, width, rate):
+  # Given write-outs that are hidden, and such that are not, then the time is
+  # that of the cost model: a part of the product, as deep as a stage of L1, is
+  # beside a write-out.  Heads of products are not in it.
+  machine = machine_lib.load('ascend_a3_strips')
+  machine = machine.with_figures(aic_write=machine['aic_write'] / rate)
+  rows, cols, depth = 128, 256, 768
+  _, cube, _ = simulate.ELEMENTS[dtype]
+  product = 2 * rows * cols * depth / machine[cube] / machine['cube_efficiency']
+  beside = machine['write_beside'] * 2 / width / depth
+  written = rows * cols * width / machine['aic_write']
+  seconds = product + max(0, written - product * beside)
+  share = tile_shares.measure(machine, rows, cols, depth, dtype)
+  assert share.ns / 1e9 == pytest.approx(seconds, rel=0.015)
+  assert share.ns / 1e9 > seconds

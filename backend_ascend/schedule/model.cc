@@ -309,7 +309,7 @@ class Predictor {
     const double links = LinksOf(h_);
     const double depth = std::min(rows, p_.chain_rows);
     Work work =
-        Grid(kind, SizeOf(h_, out.rows), p_.col_block, SizeOf(h_, out.cols),
+        Grid(kind, SizeOf(h_, out.rows), p_.weight_rows, SizeOf(h_, out.cols),
              depth, links > 1 ? 2 * sim::kFloatBytes : Width(info.written));
     const double real = std::max(1.0, std::ceil(rows / p_.chain_rows));
     work.seconds =

@@ -26,6 +26,7 @@ namespace hpmoe::schedule {
   X(token_block)                                              \
   X(vector_rows)                                              \
   X(chain_rows)                                               \
+  X(weight_rows)                                              \
   X(expert_capacity)                                          \
   X(num_aic)                                                  \
   X(num_aiv)                                                  \

@@ -88,6 +88,7 @@ def columns(
   known |= dict(
     by_row=options.event_grain == 'row_block',
     vector_rows=resolved.vector_rows or resolved.row_block,
+    weight_rows=resolved.weight_rows or resolved.col_block,
     put_aiv=orders.communicating(order.comm_share, options.num_aiv),
     row_order=flow_lib.ROW_ORDERS.index(order.row_order),
     expert_order=flow_lib.EXPERT_ORDERS.index(order.expert_order),

@@ -99,6 +99,7 @@ class Schedule:
       put_rows=tokens,
       token_block=tokens,
       chain_rows=rows,
+      weight_rows=cols,
       expert_capacity=rows,
     )
     shrunk: dict[str, Any] = {

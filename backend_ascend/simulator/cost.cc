@@ -7,7 +7,9 @@
 namespace hpmoe::sim {
 namespace {
 
-int64_t RowsOfPart(const ImageHeader& h, Form form, const ReadSpec& spec) {
+// `weight_rows`: of a tile of a weight's gradient.
+int64_t RowsOfPart(const ImageHeader& h, Form form, const ReadSpec& spec,
+                   int64_t weight_rows) {
   switch (spec.rows) {
     case Rows::kTileCols:
       return h.col_block;
@@ -23,16 +25,16 @@ int64_t RowsOfPart(const ImageHeader& h, Form form, const ReadSpec& spec) {
     case Rows::kTile:
       break;
   }
-  return form == Form::kWeightTile  ? h.col_block
+  return form == Form::kWeightTile  ? weight_rows
          : form == Form::kTokenTile ? h.token_block
                                     : h.row_block;
 }
 
-int64_t ColsOfPart(const ImageHeader& h, Form form, const ReadSpec& spec) {
+int64_t ColsOfPart(const ImageHeader& h, Form form, const ReadSpec& spec,
+                   int64_t weight_rows) {
   const bool tiles = form == Form::kExpertTile || form == Form::kWeightTile;
-  if (tiles && (spec.cols == Cols::kTile || spec.cols == Cols::kTileRows)) {
-    return h.col_block;
-  }
+  if (tiles && spec.cols == Cols::kTile) return h.col_block;
+  if (tiles && spec.cols == Cols::kTileRows) return weight_rows;
   return SizeOf(h, kBuffers[spec.buffer].cols);
 }
 
@@ -42,7 +44,7 @@ struct Parts {
 };
 
 // Rows of the highest task of each kind: a header does not say how high vector
-// tiles and puts home are.
+// tiles, puts home and tiles of weight gradients are.
 struct Heights {
   int64_t rows[kNumTaskKinds] = {};
 };
@@ -73,12 +75,14 @@ Parts PartsOf(const ImageView& view) {
       const ReadSpec& spec = kKinds[k].reads[i];
       if (!Applies(h, spec.when) || spec.cols == Cols::kBeside) continue;
       const Form form = kKinds[k].form();
-      refine(&parts.rows[spec.buffer], RowsOfPart(h, form, spec));
+      const int64_t weight_rows =
+          heights.rows[k] > 0 ? heights.rows[k] : h.col_block;
+      refine(&parts.rows[spec.buffer], RowsOfPart(h, form, spec, weight_rows));
       const bool own = spec.rows == Rows::kTile || spec.rows == Rows::kHome;
       if (own && heights.rows[k] > 0) {
         refine(&parts.rows[spec.buffer], heights.rows[k]);
       }
-      refine(&parts.cols[spec.buffer], ColsOfPart(h, form, spec));
+      refine(&parts.cols[spec.buffer], ColsOfPart(h, form, spec, weight_rows));
     }
   }
   return parts;

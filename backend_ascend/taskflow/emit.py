@@ -79,6 +79,10 @@ class Shape:
     return self.options.vector_rows or self.options.row_block
 
   @property
+  def weight_rows(self) -> int:
+    return self.options.weight_rows or self.options.col_block
+
+  @property
   def vector_blocks(self) -> int:
     return self.c // self.vector_rows
 

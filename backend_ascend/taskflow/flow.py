@@ -140,6 +140,9 @@ class Options:
     chain_rows: backward: rows that one task of a weight gradient sums; None
       means all rows of its expert, one task.  Rounded up to a multiple of
       `row_block`, and of what the order of accumulation takes at a time.
+    weight_rows: backward: rows of a weight that one tile of its gradient
+      covers; None means `col_block`.  With 128, columns can be 256: more sums
+      than that a cube core does not hold.
     order: in which order and on which cores tasks run.
     vector_rows: rows of one row-wise vector tile and, at grain 'row_block', of
       one put home; None means `row_block`, which it must divide.  So a vector
@@ -164,6 +167,7 @@ class Options:
   order: Order = Order()
   vector_rows: int | None = None
   relay: bool = False
+  weight_rows: int | None = None
 
   def __post_init__(self):
     if self.event_grain not in EVENT_GRAINS:

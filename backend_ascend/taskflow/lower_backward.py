@@ -43,10 +43,14 @@ def _weight_grad(
   links, col = _links(s), s.options.col_block
   (left, right), target = layout.OPERANDS[kind], layout.WRITTEN[kind]
   g = emit.grid(
-    r=s.r, l=s.l, j=links, b=emit.count(height, col), c=emit.count(width, col)
+    r=s.r,
+    l=s.l,
+    j=links,
+    b=emit.count(height, s.weight_rows),
+    c=emit.count(width, col),
   )
   n = g['r'].size
-  rows = emit.blocks(g['b'], col, height)
+  rows = emit.blocks(g['b'], s.weight_rows, height)
   cols = emit.blocks(g['c'], col, width)
   summed = emit.blocks(g['j'], s.options.chain_rows, s.c)
   at = (g['r'], g['l'])
@@ -139,7 +143,7 @@ def lower_backward(
   cuts = emit.partitions(s, _ARRIVALS, [b for b, *_ in rows], homes)
   if _links(s) > 1:
     cuts += tuple(
-      events.Partition(b, groups, height, s.options.col_block)
+      events.Partition(b, groups, height, s.weight_rows)
       for b, groups, height, _ in grads
     )
   return emit.flow(

@@ -67,6 +67,19 @@ def test_every_flow_is_sound(
   assert proofs.require(image_lib.serialize(flow)).tasks == len(flow.tasks)
 
 
+@pytest.mark.parametrize('chain_rows', [None, 8])
+def test_tiles_of_weight_gradients_have_a_height_of_their_own(chain_rows):
+  # Given 5 rows, which divide no weight's, then tiles have them but the last.
+  flow = backward('ragged', chain_rows=chain_rows, weight_rows=5)
+  check_is_sound(flow)
+  assert proofs.require(image_lib.serialize(flow)).tasks == len(flow.tasks)
+  sizes = flow.config.dims()
+  for kind, rows in zip(WEIGHT_GRADS, (sizes['F'], sizes['D'])):
+    tasks = flow.tasks[flow.tasks['kind'] == kind]
+    heights = tasks['row_end'] - tasks['row_begin']
+    assert set(heights) == {min(5, rows - at) for at in range(0, rows, 5)}
+
+
 def check_is_sound(flow) -> None:
   pairs = testing.check_every_reader_waits_for_every_writer_it_overlaps(flow)
   assert pairs > len(flow.tasks) / 2

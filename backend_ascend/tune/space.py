@@ -222,6 +222,7 @@ def _columns(config, base, choices: Choices, picked) -> dict[str, np.ndarray]:
   known['vector_rows'] = np.asarray(float(base.vector_rows or 0))
   known['put_rows'] = np.asarray(float(base.put_rows or 0))
   known['token_block'] = np.asarray(float(base.token_block or 0))
+  known['weight_rows'] = np.asarray(float(base.weight_rows or 0))
   for options, pick in zip(choices.values(), picked):
     made = [_column(config, fields) for fields in options.values()]
     for name in made[0]:
@@ -229,6 +230,9 @@ def _columns(config, base, choices: Choices, picked) -> dict[str, np.ndarray]:
   rows = known['row_block']
   for name in ('vector_rows', 'put_rows', 'token_block'):
     known[name] = np.where(known[name] == 0, rows, known[name])
+  known['weight_rows'] = np.where(
+    known['weight_rows'] == 0, known['col_block'], known['weight_rows']
+  )
   capacity = base.resolve(config).expert_capacity or 0
   known['expert_capacity'] = np.ceil(capacity / rows) * rows
   chain = base.chain_rows or capacity

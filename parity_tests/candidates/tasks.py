@@ -37,6 +37,14 @@ CUT = (
     only='backward',
   ),
   flag.Flag(
+    'weight_rows',
+    'weight_rows',
+    'Backward: rows of a weight in a tile of its gradient. Default: '
+    '--col_block.',
+    kind=int,
+    only='backward',
+  ),
+  flag.Flag(
     'weight_grad_order',
     'order',
     'Backward: weight gradients run next to the input gradient of the same '

@@ -30,7 +30,9 @@ _MIXED = _FINE | dict(
   row_block=1, put_rows=1, num_aiv=1, order=flow.Order(lead=0)
 )  # fmt: skip
 # A cube core cuts its tiles in two strips.
-_WIDE = dict(row_block=128, col_block=160, num_aic=1, num_aiv=2)
+_WIDE = dict(
+  row_block=128, col_block=256, weight_rows=128, num_aic=1, num_aiv=2
+)
 # A task has more rows than a vector core looks after at a time.
 _HIGH = dict(row_block=160, col_block=16, num_aic=1, num_aiv=1)
 # The headers that the device source is compiled against; '': our own.
@@ -71,7 +73,7 @@ def cases() -> Iterator[Case]:
   tall = _config(1, 140, 16, 16)
   # Deeper and wider than one stage of every memory.
   deep = _config(1, 70, 700, 300)
-  wide = _config(1, 140, 300, 90)
+  wide = _config(1, 140, 300, 130)
   for order in (_LATE, _SEEDED):
     for storage in ('bfloat16', 'float32'):
       for placement in ('combine', 'before_down'):
