@@ -5,14 +5,16 @@ crashed, hung or could not run, 130 interrupted.
 """
 
 import atexit
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 import contextlib
 import ctypes
 import io
+import math
 import os
 import re
 import signal
 import sys
+import time
 
 from absl import flags
 
@@ -276,13 +278,31 @@ def _keep_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, 512 << 20)
 
 
+def _interrupter(grace_s: float = 1.0) -> Callable[..., None]:
+  """Returns a handler of signals that raises KeyboardInterrupt.
+
+  `timeout` sends two at once: the second would end what cleans up.
+  """
+  last = -math.inf
+
+  def interrupt(number, frame) -> None:
+    del number, frame
+    nonlocal last
+    since, last = time.monotonic() - last, time.monotonic()
+    if since > grace_s:
+      raise KeyboardInterrupt
+
+  return interrupt
+
+
 def run() -> None:
   """Entry point of `hpmoe`."""
   _keep_memory()
   # As Ctrl-C: what was started is ended, what was written for it removed.
+  interrupt = _interrupter()
   for asked in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(asked) == signal.SIG_DFL:  # not under nohup
-      signal.signal(asked, signal.default_int_handler)
+      signal.signal(asked, interrupt)
   # A terminal that lacks a mark of the table gets a question mark.
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors='replace')

@@ -681,6 +681,20 @@ def test_a_signal_to_end_ends_the_kernels_processes_too(tmp_path, sent):
   assert not state.exists() or ') Z ' in state.read_text()
 
 
+def test_a_second_signal_to_end_lets_the_first_clean_up():
+  interrupt = main._interrupter(grace_s=1000)
+  with pytest.raises(KeyboardInterrupt):
+    interrupt(signal.SIGTERM, None)
+  interrupt(signal.SIGTERM, None)
+
+  # One that was lost, in a finalizer for example, is not the last.
+  interrupt = main._interrupter(grace_s=0)
+  for _ in range(2):
+    with pytest.raises(KeyboardInterrupt):
+      interrupt(signal.SIGTERM, None)
+    time.sleep(0.01)
+
+
 def test_a_bar_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
   # Given a terminal of 0 lines and 0 columns, as `script` opens one,
   leader, follower = os.openpty()

@@ -8,6 +8,8 @@ import contextlib
 import ctypes
 import dataclasses
 import os
+import pathlib
+import signal
 import subprocess
 import sys
 
@@ -357,3 +359,16 @@ class TestDevice:
     image, _ = _case(ranks=1)
     with pytest.raises(RuntimeError, match='make ascend-npus'):
       npu_launch.Launch([image], _Told(), library='/no/lib.so', kernel='/k')
+
+
+@pytest.mark.parametrize('sent', [None, signal.SIGTERM])
+def test_devices_leave_no_file_whoever_is_told_to_end(sent):
+  # given devices in a process of their own
+  with serve.Served(1) as devices:
+    folder = pathlib.Path(devices.board).parent
+    assert folder.is_dir()
+    # when all of a group are told to end, or who started it fails
+    if sent:
+      devices._process.send_signal(sent)
+  # then
+  assert not folder.exists()

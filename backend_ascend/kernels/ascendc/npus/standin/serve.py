@@ -6,11 +6,14 @@ Prints the board's path, serves until its input ends, then prints what the twin
 found, a line each.
 """
 
+import signal
 import subprocess
 import sys
 from typing import Self
 
 from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
+
+_PATIENCE_S = 10.0
 
 
 class Served:
@@ -39,12 +42,20 @@ class Served:
     return self
 
   def __exit__(self, *error) -> None:
-    self._process.kill()
-    self._process.wait()
+    # At its input's end it removes what it made.
+    if self._process.stdin and not self._process.stdin.closed:
+      self._process.stdin.close()
+    try:
+      self._process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+      self._process.wait()
 
 
 def main(num_ranks: int) -> None:
-  """Serves."""
+  """Serves, until who started it ends, even where both are told to end."""
+  for asked in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(asked, signal.SIG_IGN)
   with rehearsal.Rehearsal(num_ranks) as twin:
     print(twin.environment['HPMOE_BOARD'], flush=True)
     sys.stdin.read()
