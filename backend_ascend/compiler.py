@@ -185,8 +185,8 @@ def compile(
   Args:
     config: sizes.
     policy: precision.
-    options: granularity, cores and order; None: `flow.host_options`, or those
-      by default for another target.
+    options: granularity, cores and order; None: `flow.host_options`, or
+      `flow.NPU_OPTIONS` for an NPU.
     direction: 'forward' or 'backward'.
     target: one of TARGETS.
 
@@ -202,5 +202,5 @@ def compile(
     )
   if options is None:
     host = target == 'host'
-    options = flow_lib.host_options(config) if host else flow_lib.Options()
+    options = flow_lib.host_options(config) if host else flow_lib.NPU_OPTIONS
   return known[direction](config, policy, options, target=target)

@@ -209,7 +209,7 @@ class MoELayer(nn.Cell):
       return super().__new__(cls)
     schedule = how.get('schedule')
     if options is None and schedule is None:
-      options = flow_lib.Options()
+      options = flow_lib.NPU_OPTIONS
     options = layer_call.options_of(config, policy, options, schedule)
     call = layer_call.LayerCall(
       config, policy, options, deadline_s=how.get('deadline_s', 60.0)
@@ -235,7 +235,7 @@ class MoELayer(nn.Cell):
       config: sizes.
       policy: dtypes, placement of the weights, activation.
       options: granularity of both images; None means `flow.host_options`, and
-        on an NPU `flow.Options()`.
+        on an NPU `flow.NPU_OPTIONS`.
       schedule: of `hpmoe tune`, or its file, in place of `options`.
       device: 'cpu', 'ascend', or None: the one of `mindspore.set_device`.
       threads: OS threads of a launch; None lets the runtime choose.

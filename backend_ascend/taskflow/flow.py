@@ -219,6 +219,17 @@ class Options:
     )
 
 
+# What suits the cube cores of an NPU: the sums of such a tile fill L0C, and it
+# reads so little for each product that the cube bounds it.
+NPU_OPTIONS = Options(
+  row_block=128,
+  col_block=256,
+  weight_rows=128,
+  put_rows=64,
+  vector_rows=64,
+  token_block=64,
+)
+
 # Rows of a block on the host: weights are packed once for so many.
 _HOST_ROWS = 512
 _HOST_TOKENS = 64

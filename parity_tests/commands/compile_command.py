@@ -44,7 +44,8 @@ def _define_compile(f: flags.FlagValues) -> None:
     f,
     'target',
     'What will run the image: `ascend` refuses tiles that do not fit in the '
-    "memories of an NPU's core, and what its source has no kernels for.",
+    "memories of an NPU's core, and what its source has no kernels for; its "
+    'tiles are 128 x 256 where no option of theirs is given.',
     'host',
     choices=('host', 'ascend'),
   )
@@ -115,6 +116,8 @@ def _compile_layer(f: flags.FlagValues) -> int:
   layer_flags.refuse_without_effect(f, f.direction)
   preset = presets.get(layer_flags.preset(f))
   layer_flags.fill_cores(f)
+  if f.target != 'host':
+    layer_flags.fill_tiles(f)
   config, options = _sized(f, preset)
   policy = layer_flags.policy(f)
   compile_pass = {

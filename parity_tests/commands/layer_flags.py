@@ -82,6 +82,18 @@ def fill_cores(f: flags.FlagValues) -> None:
     f[name].value = default if f[name].value is None else f[name].value
 
 
+def fill_tiles(f: flags.FlagValues) -> None:
+  """Takes an NPU's tiles where no size of theirs is given."""
+  from hpmoe.backend_ascend.taskflow import flow as flow_lib
+
+  made = flow_lib.NPU_OPTIONS
+  names = [flag.name for flag in tasks.CUT if flag.kind is int]
+  if any(f[name].present for name in (*names, 'schedule')):
+    return
+  for name in names:
+    f[name].value = getattr(made, name)
+
+
 def scheduled(f: flags.FlagValues, config, policy):
   """Returns the options that --schedule has for a layer, None without it.
 

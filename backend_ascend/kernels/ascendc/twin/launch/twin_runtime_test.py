@@ -3,6 +3,7 @@
 Cheap cases; `hpmoe check --backend=ascend_twin` and `make sweep` have the rest.
 """
 
+import dataclasses
 import os
 
 import numpy as np
@@ -208,6 +209,21 @@ class TestRefusals:
     told = twin_runtime.refusal(image)
     assert told.startswith('row_block, col_block: expected tiles that fit in ')
     assert 'of L0C' in told
+
+  def test_weight_tiles_as_high_as_they_are_wide(self):
+    # Given an NPU's own tiles, all fit; were those of weight gradients 256 x
+    # 256, their sums would not.
+    config = config_lib.MoEConfig(
+      num_ranks=1, num_tokens=8, num_experts=1, top_k=1, d_model=512, d_ff=512
+    )
+    high = dataclasses.replace(flow_lib.NPU_OPTIONS, weight_rows=None)
+    for options, fits in ((flow_lib.NPU_OPTIONS, True), (high, False)):
+      for storage in ('float32', 'bfloat16'):
+        policy = policy_of(storage)
+        image = compiler.compile_backward(config, policy, options).image
+        told = twin_runtime.refusal(image)
+        assert (told is None) == fits
+        assert fits or 'of L0C' in told
 
   def test_inputs_that_are_not_the_image_s(self):
     image, inputs = case(FORWARD, policy_of(**EXACT))
