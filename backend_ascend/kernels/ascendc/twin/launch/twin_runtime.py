@@ -202,7 +202,7 @@ def options(
 ) -> _ascend_twin.Options:
   """Returns the native part's options; arguments as of `run`."""
   # What stays at its default is the native part's own.
-  asked = {
+  asked: dict[str, Any] = {
     field.name: getattr(modes, field.name)
     for field in dataclasses.fields(Modes)
     if getattr(modes, field.name) != field.default
