@@ -8,6 +8,7 @@ import collections.abc
 import dataclasses
 import functools
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -207,7 +208,7 @@ def options(
     for field in dataclasses.fields(Modes)
     if getattr(modes, field.name) != field.default
   }
-  code = {}
+  code: dict[str, Any] = {}
   if headers := asked.pop('include', ''):
     kernel = device_code(headers)
     code = dict(vector=str(kernel.vector), cube=str(kernel.cube))
