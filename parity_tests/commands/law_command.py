@@ -68,6 +68,12 @@ def _define_law(f: flags.FlagValues) -> None:
     f'becomes of bits; {orders.LAUNCHES} launches if not --interleavings.',
     choices=orders.ORDERS,
   )
+  cli.option(
+    f,
+    'machine',
+    'Of --order: who comes first is simulated on this machine and its fabric, '
+    'not drawn: one that ships, or a TOML file.',
+  )
   cli.define_json(f)
 
 
@@ -126,6 +132,10 @@ def _law(f: flags.FlagValues) -> int:
   plan = _plan(f)
   if f.order is not None:
     return _law_of_order(f, plan)
+  if f.machine is not None:
+    raise cli.UsageError(
+      f'machine: expected --order beside it, got {f.machine} alone'
+    )
   if f.backend != 'host':
     return _law_of_twin(f, plan)
   with cli.failure_reported(f.json), cli.progress(plan.steps) as step:
@@ -136,6 +146,7 @@ def _law(f: flags.FlagValues) -> int:
 
 
 def _law_of_order(f: flags.FlagValues, plan) -> int:
+  from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.parity_tests.law import orders
   from hpmoe.parity_tests.report import report
 
@@ -149,11 +160,19 @@ def _law_of_order(f: flags.FlagValues, plan) -> int:
     raise cli.UsageError(
       f'backend: expected host with --order={f.order}, got {f.backend}'
     )
+  machine = None
+  if f.machine is not None:
+    machine = machine_lib.load(f.machine)
+    if f['interleavings'].present:
+      raise cli.UsageError(
+        f'interleavings: expected none with --machine={f.machine}, which has '
+        f'one order, got {f.interleavings}'
+      )
   if not f['interleavings'].present:
     plan = dataclasses.replace(plan, interleavings=orders.LAUNCHES)
   steps = len(plan.sums) * len(plan.directions)
   with cli.failure_reported(f.json), cli.progress(steps) as step:
-    rows = orders.run(plan, f.order, step)
+    rows = orders.run(plan, f.order, step, machine)
   cli.write_json(f.json, report.jsonable(orders.to_json(plan, f.order, rows)))
   print(orders.text(f.order, rows))
   return cli.PARITY if orders.holds(rows) else cli.NO_PARITY
@@ -200,6 +219,7 @@ COMMAND = cli.Command(
     'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
     'hpmoe law --interleavings=20 --fault=skipped_wait',
     'hpmoe law --order=arrival',
+    'hpmoe law --order=arrival --machine=ascend_a3',
     'hpmoe law --order=switch --preset=small --tokens=32 --direction=forward',
     'hpmoe law --interleavings=20 --schedule=ep8.schedule --schedule_scaled',
     'hpmoe law --backend=ascend_twin --ranks=2 --direction=forward',

@@ -101,7 +101,8 @@ def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
   try:
     left = values([f'hpmoe {command.name}', *arguments])[1:]
   except flags.Error as error:
-    raise cli.UsageError(_as_ours(' '.join(str(error).split()))) from error
+    text = _with_same(_as_ours(_one_line(error)), values)
+    raise cli.UsageError(text) from error
   if (
     left and command.operand is not None and not values[command.operand].present
   ):
@@ -157,6 +158,8 @@ def main(arguments: Sequence[str]) -> int:
   return cli.WRONG_REQUEST if missing and code == cli.PARITY else code
 
 
+# A layer of `check` is a preset, a decoder of `plan` and `train` a model.
+_SAME = {'preset': 'model', 'model': 'preset'}
 _CHOICES = re.compile(r"expected (?:one|some) of (.*), got '?([\w.-]+)'?$")
 
 
@@ -244,6 +247,13 @@ def _as_ours(text: str) -> str:
   """Returns what absl says of a value as we say it."""
   match = re.fullmatch(r'flag --(\w+)=.*?: (expected .*)', text)
   return f'{match[1]}: {match[2]}' if match else text
+
+
+def _with_same(text: str, known: Container[str]) -> str:
+  """Returns an error with the option that this command calls otherwise."""
+  match = re.search(r"Unknown command line flag '(\w+)'", text)
+  same = _SAME.get(match[1]) if match else None
+  return f'{text}: did you mean --{same}?' if same and same in known else text
 
 
 def _as_typed(text: str, known: Container[str]) -> str:

@@ -80,7 +80,9 @@ def _refused(capsys, line: str) -> str:
       'check --json --preset=tiny',
       'json: expected a value, such as --json=VALUE, got none',
     ),
-    ('check --bogus', "Unknown command line flag 'bogus'"),
+    ('check --bogus', "Unknown command line flag 'bogus'$"),
+    ('plan --preset=tiny', "flag 'preset': did you mean --model.$"),
+    ('check --model=x', "flag 'model': did you mean --preset.$"),
     ('check extra', "expected --options only, got 'extra'"),
     ('check --ranks=two', "check: ranks: expected an integer, got 'two'"),
     (

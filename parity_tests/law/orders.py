@@ -1,20 +1,25 @@
 """`hpmoe law --order`: what an order that is not fixed does to bits.
 
 Rows may take addresses as they come (`arrival`), and a switch may add a token's
-rows as they come (`switch`).  A seed draws who comes first: in which order
-tokens reach their experts, or experts' rows their token.  Each launch is one of
-the runtime's whose tokens, or slots, are numbered in that order; it must give
-the bits of an oracle of that order, and is set beside the fixed order, where
-the law says that bits must not change.
+rows as they come (`switch`).  A seed draws who comes first, or the simulator
+says it of a machine and its fabric: in which order tokens reach their experts,
+or experts' rows their token.  Each launch is one of the runtime's whose tokens,
+or slots, are numbered in that order; it must give the bits of an oracle of that
+order, and is set beside the fixed order, where the law says that bits must not
+change.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -37,6 +42,11 @@ _SIDES = {
 }
 # Of a sum over slots, its rows, and whether weights multiply them.
 _SUMS = {'y': ('returned', True), 'dx': ('d_returned', False)}
+# The puts that a switch adds, by pass.
+_RETURNS = {
+  layout.Direction.FORWARD: layout.Kind.RETURN,
+  layout.Direction.BACKWARD: layout.Kind.RETURN_GRAD,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +78,38 @@ class Row:
     return self.apart / (self.elements * self.launches)
 
 
+@dataclasses.dataclass(frozen=True)
+class Come:
+  """Who comes first.
+
+  Attributes:
+    variant: the layer in that order.
+    expert: whose rows come so; None: all experts'.
+  """
+
+  variant: variants.Variant
+  expert: int | None = None
+
+  def ours(self, name: str, array: np.ndarray) -> np.ndarray:
+    """Returns what of a result is in this order."""
+    if self.expert is None or name not in _SIDES:
+      return array
+    return array.reshape(-1, *array.shape[2:])[self.expert]
+
+
+def _variant(says: str, made: inputs_lib.LayerInputs, tokens=None, slots=None):
+  config = made.config
+  count = config.num_ranks * config.num_tokens
+  tokens = np.arange(count) if tokens is None else tokens
+  return variants.Variant(
+    says,
+    tokens.reshape(config.num_ranks, config.num_tokens),
+    np.arange(config.top_k) if slots is None else slots,
+    np.arange(config.num_experts),
+    np.zeros((config.num_ranks, config.num_tokens), bool),
+  )
+
+
 def _drawn(order: str, made: inputs_lib.LayerInputs, seed: int):
   """Returns the variant in which the seed's first is the first."""
   config = made.config
@@ -75,14 +117,63 @@ def _drawn(order: str, made: inputs_lib.LayerInputs, seed: int):
   size = count if order == 'arrival' else config.top_k
   draw = stable_random.normal(stable_random.seed_of(order, seed), (size,))
   first = np.argsort(draw, kind='stable')
-  tokens = first if order == 'arrival' else np.arange(count)
-  return variants.Variant(
-    f'{order} {seed}',
-    tokens.reshape(config.num_ranks, config.num_tokens),
-    np.arange(config.top_k) if order == 'arrival' else first,
-    np.arange(config.num_experts),
-    np.zeros((config.num_ranks, config.num_tokens), bool),
-  )
+  named = 'tokens' if order == 'arrival' else 'slots'
+  return _variant(f'{order} {seed}', made, **{named: first})
+
+
+def arrivals(
+  image: image_lib.Image,
+  machine: machine_lib.Machine,
+  topk_ids: np.ndarray,
+  kind: layout.Kind,
+) -> np.ndarray:
+  """Returns `[R T, K]` f8, modelled s at which the put of each row is there.
+
+  Args:
+    image: without relay.
+    machine: with its fabric.
+    topk_ids: `[R, T, K]` i32.
+    kind: of puts to experts, or home from them.
+  """
+  ends = simulate.simulate(image, machine, topk_ids).end
+  ids = topk_ids.reshape(len(topk_ids), -1)
+  there = np.zeros(ids.shape)
+  tasks = image.tables['tasks']
+  for at in np.flatnonzero(tasks['kind'] == kind):
+    task = tasks[at]
+    home = task['rank' if kind == layout.Kind.DISPATCH else 'peer']
+    slots = np.flatnonzero(ids[home] == task['expert'])
+    slots = slots[task['row_begin'] : task['row_end']]
+    there[home, slots] = np.maximum(there[home, slots], ends[at])
+  return there.reshape(-1, topk_ids.shape[2])
+
+
+def _simulated(
+  order: str,
+  which: passes.Pass,
+  made: inputs_lib.LayerInputs,
+  options,
+  machine: machine_lib.Machine,
+) -> Iterator[Come]:
+  """Yields the order at each expert, or at once that of each token's rows."""
+  ids = made.arrays['topk_ids']
+  if order == 'switch':
+    image = law.compile_image(which, made, options)
+    there = arrivals(image, machine, ids, _RETURNS[which.direction])
+    slots = np.argsort(there, axis=1, kind='stable')
+    yield Come(_variant(f'switch, {machine.name}', made, slots=slots))
+    return
+  # Rows lie where the forward pass has put them.
+  (forward,) = passes.of('forward')
+  image = law.compile_image(forward, made, options)
+  there = arrivals(image, machine, ids, layout.Kind.DISPATCH)
+  flat = ids.reshape(there.shape)
+  for expert in range(made.config.num_experts):
+    come = np.where(flat == expert, there, np.inf).min(axis=1)
+    first = np.argsort(come, kind='stable')
+    yield Come(
+      _variant(f'arrival at {expert}, {machine.name}', made, first), expert
+    )
 
 
 def oracle(
@@ -102,12 +193,16 @@ def oracle(
     return _weight_grads(pair, left, right, fixed[name], flushes)
   if name in _SUMS:
     rows, weighs = _SUMS[name]
-    slots, tokens = pair.variant.slots, pair.variant.tokens.reshape(-1)
-    terms = jnp.asarray(fixed[rows][:, :, slots])
-    weights = jnp.asarray(fixed['topk_weights'][:, :, slots])
+    terms, weights = (
+      jnp.asarray(
+        pair.variant.taken(array.reshape(-1, *array.shape[2:])).reshape(
+          array.shape
+        )
+      )
+      for array in (fixed[rows], fixed['topk_weights'])
+    )
     total = combine.combine(made.policy, terms, weights if weighs else None)
-    flat = np.asarray(total).reshape(-1, terms.shape[-1])
-    return flat[tokens].reshape(fixed[name].shape)
+    return np.asarray(total)
   # Made row by row: wherever it stands, it has the same bits.
   return pair.mapped(name, fixed[name])
 
@@ -115,8 +210,7 @@ def oracle(
 def _weight_grads(pair, left, right, like, flushes: bool) -> np.ndarray:
   """Returns gradients of all experts, rows as the variant has them."""
   base, other = pair.base, pair.other
-  tokens, slots = pair.variant.tokens.reshape(-1), pair.variant.slots
-  row = base.rows[1][tokens][:, slots]
+  row = pair.variant.taken(base.rows[1])
   there = other.rows[1]
   ids = other.ids.reshape(there.shape)
   found = np.zeros(like.shape, like.dtype)
@@ -140,24 +234,29 @@ def _launch(which, made: inputs_lib.LayerInputs, options, seed: int) -> Arrays:
 
 
 def _launches(
-  order: str, which: passes.Pass, made: inputs_lib.LayerInputs, options, count
-) -> Iterator[tuple[variants.Pair, Arrays]]:
-  for seed in range(count):
-    pair = variants.pair(made, _drawn(order, made, seed))
-    yield pair, _launch(which, variants.inputs(made, pair), options, seed)
+  comes: Iterable[Come],
+  which: passes.Pass,
+  made: inputs_lib.LayerInputs,
+  options,
+) -> Iterator[tuple[Come, variants.Pair, Arrays]]:
+  for seed, come in enumerate(comes):
+    pair = variants.pair(made, come.variant)
+    yield come, pair, _launch(which, variants.inputs(made, pair), options, seed)
 
 
 class _Tally:
   """What is apart in one tensor, over launches."""
 
-  def __init__(self, like: np.ndarray):
-    self.elements = like.size
-    self.launches = self.apart = self.most = self.unlike_oracle = 0
+  def __init__(self):
+    self.elements = self.launches = self.apart = self.most = (
+      self.unlike_oracle
+    ) = 0
     self.first: tuple[int, ...] | None = None
 
   def add(self, got, fixed, expected) -> None:
     """Adds a launch beside the fixed order, and what its oracle expects."""
     self.launches += 1
+    self.elements = got.size
     self.unlike_oracle += int((ulp.bits(got) != ulp.bits(expected)).sum())
     bad = ulp.bits(got) != ulp.bits(fixed)
     if not bad.any():
@@ -168,29 +267,49 @@ class _Tally:
 
 
 def _rows(
-  order: str, which: passes.Pass, made: inputs_lib.LayerInputs, plan: law.Plan
+  order: str,
+  which: passes.Pass,
+  made: inputs_lib.LayerInputs,
+  plan: law.Plan,
+  machine: machine_lib.Machine | None,
 ) -> Iterator[Row]:
   options = next(plan.options())
   image = law.compile_image(which, made, options)
   read = host.read_by_runtime(which, made.policy, made.arrays)
   fixed = dict(made.arrays) | runtime.launch_serial(image, read)
-  tallies = {name: _Tally(fixed[name]) for name in which.results}
-  launches = _launches(order, which, made, options, plan.interleavings)
-  for pair, got in launches:
+  comes: Iterable[Come] = (
+    Come(_drawn(order, made, seed)) for seed in range(plan.interleavings)
+  )
+  if machine:
+    comes = _simulated(order, which, made, options, machine)
+  tallies = {name: _Tally() for name in which.results}
+  for come, pair, got in _launches(comes, which, made, options):
     for name, tally in tallies.items():
       expected = oracle(name, made, pair, fixed)
-      tally.add(got[name], pair.mapped(name, fixed[name]), expected)
+      still = pair.mapped(name, fixed[name])
+      tally.add(*(come.ours(name, a) for a in (got[name], still, expected)))
   for name, tally in tallies.items():
     yield Row(which.name, law.sums_of(made), name, **vars(tally))
 
 
 def run(
-  plan: law.Plan, order: str, progress: Callable[[str], None]
+  plan: law.Plan,
+  order: str,
+  progress: Callable[[str], None],
+  machine: machine_lib.Machine | None = None,
 ) -> list[Row]:
   """Tries an order on launches of a plan's first granularity and layout.
 
+  Args:
+    plan: what is launched; `interleavings` are seeds.
+    order: of ORDERS.
+    progress: is told each step.
+    machine: who comes first is what comes first there, in modelled time: one
+      launch for all tokens' sums, or one for the rows of each expert.
+
   Raises:
-    ValueError: the plan names something that does not exist.
+    ValueError: the plan names something that does not exist, or the machine
+      has too few cores.
   """
   rows: list[Row] = []
   for dtype, summed in plan.sums:
@@ -199,7 +318,7 @@ def run(
       (which,) = passes.of(direction)
       progress(f'{order}: {direction} {dtype}')
       saved = law._saved(plan, which, made)
-      rows += _rows(order, which, saved, plan)
+      rows += _rows(order, which, saved, plan, machine)
   return rows
 
 

@@ -5,6 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.law import law
@@ -15,6 +18,9 @@ _ARRIVAL = law.Plan(interleavings=3, dtypes=('float32', 'bfloat16', 'float16'))
 _SWITCH = law.Plan(
   preset='small', tokens=8, interleavings=3, dtypes=('float32', 'bfloat16')
 )
+
+
+_A3 = machine_lib.load('ascend_a3')
 
 
 def _silent(step):
@@ -61,20 +67,22 @@ def test_two_slots_have_no_order():
     ('switch', _SWITCH, {'y', 'dx'}),
   ],
 )
+@pytest.mark.parametrize('machine', [None, _A3], ids=['seeds', 'simulated'])
 def test_another_order_than_the_oracles_is_named(
-  monkeypatch, order, plan, tensors
+  monkeypatch, order, plan, tensors, machine
 ):
   # Given launches that keep the fixed order, when an oracle expects another,
   # then exactly the sums over what is ordered are unlike it.
   kept = orders._launches
 
-  def stuck(order, which, made, options, count):
+  def stuck(comes, which, made, options):
     still = variants._as_it_is(made.config, 'fixed')
     same = variants.pair(made, still)
     given = variants.inputs(made, same)
-    for seed, (pair, _) in enumerate(kept(order, which, made, options, count)):
-      got = orders._launch(which, given, options, seed)
+    for come, pair, _ in kept(comes, which, made, options):
+      got = orders._launch(which, given, options, 0)
       yield (
+        come,
         pair,
         {
           name: array if name in tensors else pair.mapped(name, array)
@@ -85,11 +93,51 @@ def test_another_order_than_the_oracles_is_named(
 
   monkeypatch.setattr(orders, '_launches', stuck)
   rows = orders.run(
-    dataclasses.replace(plan, dtypes=('float32',)), order, _silent
+    dataclasses.replace(plan, dtypes=('float32',)), order, _silent, machine
   )
   assert not orders.holds(rows)
   assert {row.tensor for row in rows if row.unlike_oracle} == tensors
   assert 'NOT as their oracle says' in orders.text(order, rows)
+
+
+@pytest.mark.parametrize(
+  'order, plan, tensors, launches',
+  [
+    ('arrival', _ARRIVAL, {'d_w_down', 'd_w_gate_up'}, 8),
+    ('switch', _SWITCH, {'y', 'dx'}, 1),
+  ],
+)
+def test_the_simulators_order_is_its_oracles(order, plan, tensors, launches):
+  # Given what comes first on a machine, when each expert's rows lie so, or each
+  # token's are added so, then bits are its oracle's and others than the law's.
+  plan = dataclasses.replace(plan, dtypes=('float32',))
+  rows = orders.run(plan, order, _silent, _A3)
+  assert orders.holds(rows)
+  assert {row.tensor for row in rows if row.apart} == tensors
+  assert {row.launches for row in rows} == {launches}
+
+
+def test_rows_arrive_when_their_puts_end():
+  # Given a core that moves 1 MB/s over links, when its rank puts slices one
+  # after the other, then a slice's rows are there at once, and none before all
+  # bytes that the core has put until then.
+  made = law.make_inputs(_ARRIVAL, 'float32')
+  (which,) = passes.of('forward')
+  image = law.compile_image(which, made, next(_ARRIVAL.options()))
+  assert image.options.num_aiv == 1
+  slow = _A3.with_figures(aiv_link=1e6)
+  ids, config = made.arrays['topk_ids'], made.config
+  there, back = (
+    orders.arrivals(image, slow, ids, kind).reshape(ids.shape)
+    for kind in (layout.Kind.DISPATCH, layout.Kind.RETURN)
+  )
+  size = 4e-6 * config.d_model
+  for rank, (mine, came) in enumerate(zip(ids, there)):
+    away = mine // config.experts_per_rank != rank
+    for expert in np.unique(mine):
+      (moment,) = np.unique(came[mine == expert])
+      assert moment >= size * np.sum(away & (came <= moment))
+  assert (back > there).all()
 
 
 def test_a_seed_draws_an_order_of_its_own():
@@ -109,6 +157,12 @@ def test_a_seed_draws_an_order_of_its_own():
     (['--order=arrival', '--threads=2'], 'threads: expected none with --ord'),
     (['--order=arrival', '--fault=skipped_wait'], 'fault: expected none with'),
     (['--order=switch', '--backend=ascend_twin'], 'backend: expected host'),
+    (['--machine=ascend_a3'], 'machine: expected --order beside it'),
+    (['--order=switch', '--machine=luck'], 'machine: expected'),
+    (
+      ['--order=switch', '--machine=ascend_a3', '--interleavings=2'],
+      'interleavings: expected none with --machine',
+    ),
   ],
 )
 def test_a_wrong_request_is_one_line(capsys, arguments, text):

@@ -37,7 +37,7 @@ class Variant:
   Attributes:
     says: what is different, in words.
     tokens: `[R', T']` int, the flat token (rank * T + token) of the base.
-    slots: `[K]` int, the slot of the base.
+    slots: `[K]`, or of each token `[R' T', K]`, int, the slot of the base.
     experts: `[E]` int, the expert of the base.
     strangers: `[R', T']` bool, tokens that share a base token's routing alone:
       x and dy are another's, and nobody compares what becomes of them.
@@ -52,6 +52,11 @@ class Variant:
   strangers: np.ndarray
   more_rows: int = 0
   threads: int | None = None
+
+  def taken(self, base: np.ndarray) -> np.ndarray:
+    """Returns `[R' T', K, ...]`, of `[R T, K, ...]` of the base."""
+    tokens = self.tokens.reshape(-1, 1)
+    return base[tokens, self.slots]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,12 +146,11 @@ class Pair:
         )
       return np.broadcast_to(array[:1], shape)
     if axes[1] == 'T':
-      flat = array.reshape(-1, *array.shape[2:])[tokens]
-      if axes[2:3] == ['K']:
-        flat = flat[:, variant.slots]
-      return flat.reshape(shape)
+      flat = array.reshape(-1, *array.shape[2:])
+      by_slot = axes[2:3] == ['K']
+      return (variant.taken(flat) if by_slot else flat[tokens]).reshape(shape)
     made = np.zeros(shape, array.dtype)
-    rank, row = (a[tokens][:, variant.slots] for a in self.base.rows)
+    rank, row = map(variant.taken, self.base.rows)
     used = row >= 0
     there = tuple(a[used] for a in self.other.rows)
     made[there] = array[rank[used], row[used]]
@@ -181,9 +185,9 @@ def pair(made: inputs_lib.LayerInputs, variant: Variant) -> Pair:
     variant: what is different.
   """
   config, ids = made.config, made.arrays['topk_ids']
-  flat = ids.reshape(-1, config.top_k)[variant.tokens.reshape(-1)]
+  flat = variant.taken(ids.reshape(-1, config.top_k))
   labels = np.argsort(variant.experts).astype(np.int32)
-  theirs = np.where(flat < 0, flat, labels[flat])[:, variant.slots]
+  theirs = np.where(flat < 0, flat, labels[flat])
   theirs = theirs.reshape(*variant.tokens.shape, -1)
   ranks, num_tokens = variant.tokens.shape
   local = config.num_experts // ranks
