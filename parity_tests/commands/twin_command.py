@@ -1,5 +1,6 @@
 """`hpmoe twin`."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from absl import flags
 from hpmoe.parity_tests.commands import cli
 
 _MODES = ('order', 'seeded', 'late')
-_FOUND = 3
+_MACHINE = 'ascend_a2'
 
 
 def _define_twin(f: flags.FlagValues) -> None:
@@ -63,13 +64,34 @@ def _define_twin(f: flags.FlagValues) -> None:
     bool,
   )
   cli.option(
+    f, 'coverage', 'Write which lines ran, and how often, here, as lcov does.'
+  )
+  cli.option(
+    f,
+    'timeline',
+    'Write when each pipe did what here, for Perfetto: modelled times of '
+    '--machine, in which scalar units take none.',
+  )
+  cli.option(f, 'machine', 'Of --timeline: a name or a file.', _MACHINE)
+  cli.option(
     f, 'work', 'What was compiled stays here. Default: ~/.cache/hpmoe/twin.'
   )
+
+
+def _rates(name: str) -> str:
+  """Returns a machine's figures of a core, as run_program takes them."""
+  from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+  from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+
+  machine = machine_lib.load(name)
+  return ','.join(f'{rate}:{machine[rate]!r}' for rate in twin_runtime.RATES)
 
 
 def _twin(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 
+  for name in ('coverage', 'timeline'):
+    cli.check_writable(name, f[name].value)
   source = pathlib.Path(f.source or '')
   if not source.is_file():
     raise cli.UsageError(f'source: expected a file, got {f.source}')
@@ -82,12 +104,21 @@ def _twin(f: flags.FlagValues) -> int:
     f'-I{d}' for d in f.folder or ()
   ]
   try:
-    kernel = build_kernel.build(source, headers, work, compiler)
+    kernel = build_kernel.build(
+      source, headers, work, compiler, coverage=bool(f.coverage)
+    )
   except build_kernel.Refused as error:
     print(error, file=sys.stderr)
     return cli.CANDIDATE_FAILED
+  counted = work / f'lines-{os.getpid()}'
+  watched: dict[str, object] = {}
+  if f.timeline:
+    watched |= dict(rates=_rates(f.machine), timeline=f.timeline)
+  if f.coverage:
+    watched |= dict(coverage=counted)
   command = build_kernel.command(
     kernel,
+    **watched,
     mode=f.mode,
     seed=f.seed,
     auto_sync=int(f.auto_sync),
@@ -96,7 +127,13 @@ def _twin(f: flags.FlagValues) -> int:
     zero_memory=int(f.zero_memory),
     flags=','.join(map(str, f.flag_memory or ())),
   )
-  return subprocess.run([*command, '--', *(f.arguments or ())]).returncode
+  code = subprocess.run([*command, '--', *(f.arguments or ())]).returncode
+  if f.coverage and counted.exists():
+    pathlib.Path(f.coverage).write_text(
+      build_kernel.lcov(kernel, counted.read_text())
+    )
+    counted.unlink()
+  return code
 
 
 COMMAND = cli.Command(
@@ -105,6 +142,8 @@ COMMAND = cli.Command(
   (
     'hpmoe twin add.asc --include=asc-devkit',
     'hpmoe twin add.asc --include=asc-devkit --mode=seeded --seed=7',
+    'hpmoe twin add.asc --include=asc-devkit --coverage=add.info '
+    '--timeline=add.json',
     'hpmoe twin matmul.asc --include=asc-devkit --define=SCENARIO_NUM=1',
   ),
   _define_twin,

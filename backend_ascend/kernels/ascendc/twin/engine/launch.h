@@ -52,6 +52,13 @@ struct Seconds {
   double latency;
 };
 
+// A core of a launch: of its rank and its type, the `index`-th.
+struct CoreName {
+  int32_t rank;
+  CoreType type;
+  int32_t index;
+};
+
 struct LaunchSpec {
   std::string kernel;                  // its name, for errors
   std::function<void(int32_t)> entry;  // what each core of a rank calls
@@ -94,18 +101,15 @@ struct LaunchSpec {
   // What an instruction takes: gives `busy` and `ended` of Counts.  Cores wait
   // for each other, and scalar units work, in no time.
   std::function<Seconds(const Instruction&)> takes;
+  // With `takes`: called for each instruction that a pipe has done, with when
+  // it began and ended, s.
+  std::function<void(const CoreName&, const Instruction&, double, double)>
+      on_done;
   // Called as the `index`-th core begins or goes on, and as it stops.
   std::function<void(size_t index, bool goes_on)> on_switch;
   // Called for each instruction as it is issued, with the tag of OnTask; may
   // change `run`.
   std::function<void(int64_t tag, Instruction*)> on_issue;
-};
-
-// A core of a launch: of its rank and its type, the `index`-th.
-struct CoreName {
-  int32_t rank;
-  CoreType type;
-  int32_t index;
 };
 
 enum class ErrorKind : uint8_t {

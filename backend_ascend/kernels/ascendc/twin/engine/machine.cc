@@ -179,6 +179,9 @@ void Machine::Take(Core* core, const Queued& queued) {
   Counts& counts = CountsOf(core, queued.tag);
   counts.busy[static_cast<int>(queued.work.pipe)] += seconds.busy;
   counts.ended = std::max(counts.ended, time.seen);
+  if (spec_.on_done) {
+    spec_.on_done(core->name, queued.work, time.now - seconds.busy, time.now);
+  }
 }
 
 void Machine::Count(Core* core, const Queued& queued) {

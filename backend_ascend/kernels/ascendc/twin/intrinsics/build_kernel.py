@@ -74,12 +74,15 @@ class Kernel:
     cores: which cores run its kernels, where their source says so once for all;
       empty otherwise.
     begins: its kernels need not call InitSocState: it includes no Ascend C.
+    lines: where the user's files have code, file and line; empty where none
+      were asked for.
   """
 
   vector: pathlib.Path
   cube: pathlib.Path
   cores: str
   begins: bool
+  lines: frozenset[tuple[str, int]] = frozenset()
 
 
 @functools.cache
@@ -152,7 +155,8 @@ def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
       path.write_text(new, errors='surrogateescape')
 
 
-def _hash(*parts: object) -> str:
+def hashed(*parts: object) -> str:
+  """Returns what names files of `parts`."""
   return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -162,7 +166,7 @@ def _stamp(folder: pathlib.Path) -> list:
 
 def _loose(headers: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
   """Returns the copy of headers that `work` holds."""
-  to = work / f'headers-{_hash(_stamp(headers))}'
+  to = work / f'headers-{hashed(_stamp(headers))}'
   if not to.exists():
     part = to.with_suffix('.part')
     shutil.rmtree(part, ignore_errors=True)
@@ -201,6 +205,7 @@ class _Setting:
   work: pathlib.Path  # of this source
   headers: pathlib.Path | None
   flags: tuple[str, ...]
+  lines: set[tuple[str, int]] | None
 
   def command(self, core: str) -> list[str]:
     theirs = [self.headers / f for f in _FOLDERS] if self.headers else []
@@ -286,7 +291,10 @@ def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
   written = text.read_text(errors='surrogateescape')
   try:
     changed = rewrite.rewrite(
-      written, _user(setting), (str(_HERE), str(setting.work.parent))
+      written,
+      _user(setting),
+      (str(_HERE), str(setting.work.parent)),
+      setting.lines,
     )
   except rewrite.Refused as error:
     raise Refused(str(error)) from None
@@ -321,6 +329,8 @@ def build(
   headers: pathlib.Path | None,
   work: pathlib.Path,
   flags: Sequence[str] = (),
+  *,
+  coverage: bool = False,
 ) -> Kernel:
   """Compiles one source, as it is.
 
@@ -329,13 +339,14 @@ def build(
     headers: a folder that holds one of HEADERS; None: source brings its own.
     work: where files may lie, from one call to the next.
     flags: of the compiler: -D, -I.
+    coverage: its lines are counted as they run.
 
   Raises:
     Refused: it does not compile; which names and constructs, in which lines.
   """
   source = source.resolve()
   text = source.read_text()
-  own = work / f'{source.stem}-{_hash(str(source), headers, *flags)}'
+  own = work / f'{source.stem}-{hashed(str(source), headers, coverage, *flags)}'
   own.mkdir(parents=True, exist_ok=True)
   copy = own / f'{source.stem}.cc'
   with (
@@ -345,7 +356,8 @@ def build(
     fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time in `work`
     copy.write_text(f'#line 1 "{source}"\n{launches(text)}')
     loose = _loose(headers.resolve(), work) if headers else None
-    setting = _Setting(source, copy, own, loose, tuple(flags))
+    lines: set[tuple[str, int]] | None = set() if coverage else None
+    setting = _Setting(source, copy, own, loose, tuple(flags), lines)
     setting = dataclasses.replace(
       setting, flags=(*setting.flags, *_overlay(setting))
     )
@@ -354,7 +366,11 @@ def build(
   said = {_TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}
   cores = said.pop() if len(said) == 1 else ''
   return Kernel(
-    made['vector'][0], made['cube'][0], cores, all(b for _, b in made.values())
+    made['vector'][0],
+    made['cube'][0],
+    cores,
+    all(b for _, b in made.values()),
+    frozenset(lines or ()),
   )
 
 
@@ -381,3 +397,23 @@ def command(kernel: Kernel, **options: object) -> list[str]:
     begins=int(kernel.begins),
   )
   return [str(program()), *(f'{k}={v}' for k, v in (given | options).items())]
+
+
+def lcov(kernel: Kernel, counted: str) -> str:
+  """Returns coverage by line, as lcov and its readers have it.
+
+  Args:
+    kernel: built with `coverage`.
+    counted: what a run with option `coverage` wrote.
+  """
+  counts = dict.fromkeys(kernel.lines, 0)
+  for line in counted.splitlines():
+    count, number, file = line.split(' ', 2)
+    counts[file, int(number)] += int(count)
+  out = []
+  for file in sorted({file for file, _ in counts}):
+    lines = sorted((n, c) for (f, n), c in counts.items() if f == file)
+    out += ['TN:', f'SF:{file}', *(f'DA:{n},{c}' for n, c in lines)]
+    out += [f'LF:{len(lines)}', f'LH:{sum(c > 0 for _, c in lines)}']
+    out.append('end_of_record')
+  return '\n'.join((*out, ''))

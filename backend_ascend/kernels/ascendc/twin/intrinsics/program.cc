@@ -89,7 +89,14 @@ void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,
     if (program.begins) Initialise(false);
     invoke(ThisCoreType() == CoreType::kAic ? on_cube : kernel, arguments);
   };
+  if (program.rates) {
+    spec.takes = [rates = *program.rates](const Instruction& work) {
+      return SecondsOf(rates, work);
+    };
+  }
+  if (program.timeline.is_open()) program.timeline.Watch(&spec);
   const LaunchResult result = Launch(spec);
+  program.timeline.Next();
   for (const Error& error : result.errors) {
     program.found.push_back(std::string(NameOf(error.kind)) + ": " +
                             error.text);

@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/rates.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/timeline.h"
 
 namespace ascend_twin {
 
@@ -25,6 +28,8 @@ struct Program {
   bool zeroed = false;  // device memory begins as zeros, not as nobody's
   std::vector<std::string> found;  // what the launches say
   int launches = 0;
+  std::optional<Rates> rates;  // how long instructions take
+  Timeline timeline;
 };
 
 Program& ThisProgram();

@@ -25,6 +25,8 @@ _COPY = re.compile(
   r'[\w.]*\((?P<arguments>.*)\)'
 )
 _CALL = re.compile(r'^  (?:%[\w.]+ = )?(?:tail |musttail )?(?:call|invoke) ')
+# Before these no call may stand.
+_NO_PLACE = re.compile(r'^    |^  \]| = (?:phi|landingpad) |@llvm\.dbg\.')
 _DEFINE = re.compile(r'^define .*?@("?)(?P<name>[\w.$]+)\1\(')
 _DEBUG = re.compile(r', !dbg !(\d+)')
 _BITS = {
@@ -47,6 +49,7 @@ _CLOCK = re.compile(
 )
 _DECLARED = """
 declare void @hpmoe_twin_at(i8*, i32)
+declare void @hpmoe_twin_line(i8*, i32)
 declare void @hpmoe_twin_begin(i32)
 declare i64 @hpmoe_twin_cycle()
 declare void @hpmoe_twin_copy(i32, i64, i32, i64, i64)
@@ -100,11 +103,19 @@ def _places(text: str) -> Places:
 class _Module:
   """A module as it is rewritten."""
 
-  def __init__(self, text: str, user: tuple[str, ...], ours: tuple[str, ...]):
+  def __init__(
+    self,
+    text: str,
+    user: tuple[str, ...],
+    ours: tuple[str, ...],
+    lines: set[tuple[str, int]] | None,
+  ):
     self.places = _places(text)
     self.user = user
     self.ours = ours
     self.strings: dict[str, str] = {}
+    self.lines = lines
+    self.counted: tuple[str, int] | None = None  # last, in this block
     self.count = 0
     self.opaque = re.search(r'\bload \S+, ptr\b', text) is not None
     self.text = text
@@ -193,12 +204,10 @@ class _Module:
     )
     return True
 
-  def place(self, line: str, out: list[str]) -> None:
+  def place(self, line: str, out: list[str], call: str = 'at') -> None:
     """Says where a call of the user's own file stands."""
-    at = self.places.of(line)
-    if at is None or not at[0].startswith(self.user):
-      return
-    if at[0].startswith(self.ours):
+    at = self.users(line)
+    if at is None:
       return
     name = self.strings.setdefault(at[0], f'@hpmoe.file.{len(self.strings)}')
     array = f'[{len(at[0].encode()) + 1} x i8]'
@@ -208,13 +217,32 @@ class _Module:
       else f'getelementptr ({array}, {array}* {name}, i64 0, i64 0)'
     )
     kind = 'ptr' if self.opaque else 'i8*'
-    out.append(f'  call void @hpmoe_twin_at({kind} {file}, i32 {at[1]})')
+    out.append(f'  call void @hpmoe_twin_{call}({kind} {file}, i32 {at[1]})')
+
+  def users(self, line: str) -> tuple[str, int] | None:
+    """Returns where an instruction stands, in a file of the user's own."""
+    at = self.places.of(line)
+    if at is None or not at[0].startswith(self.user):
+      return None
+    return None if at[0].startswith(self.ours) else at
+
+  def executed(self, line: str, out: list[str]) -> None:
+    """Counts a line of the user's own file, where control comes to it."""
+    if self.lines is None or _NO_PLACE.search(line):
+      return
+    at = self.users(line)
+    if at is None or at == self.counted:
+      return
+    self.counted = at
+    self.lines.add(at)
+    self.place(line, out, 'line')
 
   def line(self, line: str, out: list[str]) -> None:
     """Appends what becomes of an instruction."""
     debug = _DEBUG.search(line)
     start = len(out)
     body = line
+    self.executed(line, out)
     if 'addrspace(' in line:
       at = self.places.of(line)
       where = f'{at[0]}:{at[1]}' if at else 'somewhere'
@@ -249,6 +277,7 @@ class _Module:
         self.line(line, out)
         continue
       out.append(line)
+      self.counted = None
       if line.startswith('define '):
         out += _begin(line)
     return '\n'.join(out)
@@ -276,7 +305,10 @@ def _begin(line: str) -> list[str]:
 
 
 def rewrite(
-  text: str, user: tuple[str, ...], ours: tuple[str, ...] = ()
+  text: str,
+  user: tuple[str, ...],
+  ours: tuple[str, ...] = (),
+  lines: set[tuple[str, int]] | None = None,
 ) -> str:
   """Returns a module that calls the twin.
 
@@ -285,11 +317,13 @@ def rewrite(
       writes it.
     user: folders of the files whose lines errors name.
     ours: folders among them whose files no error names.
+    lines: gets every line of those files that has code, and the code counts
+      them as it runs; None: it does not.
 
   Raises:
     Refused: an access that no call stands for, with its place.
   """
-  module = _Module(text, user, ours)
+  module = _Module(text, user, ours, lines)
   body = module.run()
   declared = _DECLARED
   for bits in (8, 16, 32, 64):

@@ -8,9 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/coverage.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/intrinsic.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/program.h"
 
@@ -23,6 +27,24 @@ constexpr int kFound = 3;  // the twin has something to say
 constexpr int kWrongRequest = 2;
 
 bool IsOn(const std::string& value) { return value == "1"; }
+
+// Of NAME:VALUE,...; none where one is missing.
+std::optional<ascend_twin::Rates> RatesOf(const std::string& text) {
+  std::map<std::string, double> given;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    const size_t at = word.find(':');
+    if (at == std::string::npos) return std::nullopt;
+    given[word.substr(0, at)] = std::strtod(word.c_str() + at + 1, nullptr);
+  }
+  ascend_twin::Rates rates;
+#define HPMOE_TWIN_RATE(name)                       \
+  if (given.count(#name) == 0) return std::nullopt; \
+  rates.name = given[#name];
+  HPMOE_TWIN_RATES(HPMOE_TWIN_RATE)
+#undef HPMOE_TWIN_RATE
+  return rates;
+}
 
 // Whether there is such an option.
 bool Take(const std::string& name, const std::string& value, Program* program) {
@@ -51,6 +73,11 @@ bool Take(const std::string& name, const std::string& value, Program* program) {
       program->flags.push_back(static_cast<int>(std::strtol(at, &end, 10)));
       at = *end == ',' ? end + 1 : end;
     }
+  } else if (name == "rates") {
+    program->rates = RatesOf(value);
+    return program->rates.has_value();
+  } else if (name == "timeline") {
+    return program->timeline.Open(value);
   } else {
     return false;
   }
@@ -71,6 +98,7 @@ int main(int count, char** arguments) {
   program.spec.flags_count = true;
   std::string vector;
   std::string cube;
+  std::string coverage;
   int i = 1;
   if (count == 2 && std::strcmp(arguments[1], "names") == 0) {
     for (const std::string& name : ascend_twin::IntrinsicNames()) {
@@ -88,6 +116,8 @@ int main(int count, char** arguments) {
       vector = value;
     } else if (name == "cube") {
       cube = value;
+    } else if (name == "coverage") {
+      coverage = value;
     } else if (!Take(name, value, &program)) {
       return Say(option + ": expected an option of run_program");
     }
@@ -104,6 +134,10 @@ int main(int count, char** arguments) {
   rest.push_back(nullptr);
   const int code = run(static_cast<int>(rest.size()) - 1, rest.data());
   std::fflush(stdout);
+  program.timeline.Close();
+  if (!coverage.empty() && !ascend_twin::WriteCoverage(coverage)) {
+    return Say(coverage + ": cannot be written");
+  }
   for (const std::string& found : program.found) {
     std::fprintf(stderr, "twin: %s\n", found.c_str());
   }

@@ -35,8 +35,8 @@ Enum Named(const char* what, const std::string& name,
   Refuse(what, "one of " + all, "'" + name + "'");
 }
 
-Rates RatesOf(const std::map<std::string, double>& numbers) {
-  Rates rates;
+ascend_twin::Rates RatesOf(const std::map<std::string, double>& numbers) {
+  ascend_twin::Rates rates;
 #define HPMOE_TWIN_RATE(name) rates.name = numbers.at(#name);
   HPMOE_TWIN_RATES(HPMOE_TWIN_RATE)
 #undef HPMOE_TWIN_RATE

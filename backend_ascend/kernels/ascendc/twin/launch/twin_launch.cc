@@ -151,45 +151,11 @@ bool ChangesOrder(const ImageView& view, const Plan& plan,
 
 }  // namespace
 
-ascend_twin::Seconds SecondsOf(const Rates& rates,
-                               const ascend_twin::Instruction& work) {
-  constexpr double kStep = 2 * 16 * 16 * 16;  // flop of 2-byte elements
-  constexpr double kLanes = 64;               // float32, of a vector step
-  const bool cube = ascend_twin::ThisCoreType() == CoreType::kAic;
-  const auto bytes = static_cast<double>(work.work.bytes);
-  const auto steps = static_cast<double>(work.work.cube_steps);
-  switch (work.pipe) {
-    case ascend_twin::Pipe::kS:
-      return {0, 0};
-    case ascend_twin::Pipe::kMte1: {
-      const bool a = work.writes[0].memory == ascend_twin::Memory::kL0A;
-      return {bytes / (a ? rates.aic_l0a : rates.aic_l0b) + rates.move_head, 0};
-    }
-    case ascend_twin::Pipe::kMte2:
-      return {bytes / (cube ? rates.aic_read : rates.aiv_read),
-              rates.read_latency};
-    case ascend_twin::Pipe::kMte3:
-      return {bytes / rates.aiv_write, 0};
-    case ascend_twin::Pipe::kM: {
-      const double step = work.work.of_floats ? kStep / 2 / rates.cube_f32
-                                              : kStep / rates.cube_bf16;
-      return {steps * step / rates.cube_efficiency + rates.product_head, 0};
-    }
-    case ascend_twin::Pipe::kV:
-      return {
-          static_cast<double>(work.work.vector_steps) * kLanes / rates.vector,
-          0};
-    case ascend_twin::Pipe::kFix:
-      return {bytes / rates.aic_write, 0};
-  }
-  return {0, 0};
-}
-
 void SetModes(const TwinOptions& options, ascend_twin::LaunchSpec* spec) {
   if (options.rates) {
     spec->takes = [rates =
                        *options.rates](const ascend_twin::Instruction& work) {
-      return SecondsOf(rates, work);
+      return ascend_twin::SecondsOf(rates, work);
     };
   }
   spec->mode = options.mode;

@@ -11,6 +11,7 @@
 
 #include "backend_ascend/kernels/ascendc/launch_args.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
+#include "backend_ascend/kernels/ascendc/twin/engine/rates.h"
 #include "backend_ascend/kernels/host/checks/faults.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
@@ -18,40 +19,14 @@
 
 namespace hpmoe {
 
-// X(name): what a machine says of one core, in SI units; SecondsOf reads it.
-#define HPMOE_TWIN_RATES(X)                               \
-  X(cube_bf16)                                            \
-  X(cube_f32)                                             \
-  X(cube_efficiency)                                      \
-  X(aic_read)                                             \
-  X(aic_write)                                            \
-  X(aic_l0a) /* B/s, L1 to L0A */                         \
-  X(aic_l0b) /* B/s, L1 to L0B */                         \
-  X(aiv_read)                                             \
-  X(aiv_write)                                            \
-  X(vector)                                               \
-  X(read_latency) /* s, until flags see what MTE2 read */ \
-  X(move_head)    /* s, of an instruction of MTE1 */      \
-  X(product_head) /* s, of an Mmad */
-
-struct Rates {
-#define HPMOE_TWIN_RATE(name) double name = 0;
-  HPMOE_TWIN_RATES(HPMOE_TWIN_RATE)
-#undef HPMOE_TWIN_RATE
-};
-
-// Of an instruction of the core that runs.
-ascend_twin::Seconds SecondsOf(const Rates& rates,
-                               const ascend_twin::Instruction& work);
-
 struct TwinOptions {
   ascend_twin::Mode mode = ascend_twin::Mode::kInOrder;
   uint64_t seed = 0;
   bool hazards = true;
   bool auto_sync = false;
   ascend_twin::Numerics numerics;
-  uint64_t deadline_us = 1000000;  // modelled, of one wait
-  std::optional<Rates> rates;      // none: no time is counted
+  uint64_t deadline_us = 1000000;           // modelled, of one wait
+  std::optional<ascend_twin::Rates> rates;  // none: no time is counted
   FaultSpec fault = {FaultKind::kNone, -1};
   // Libraries of the device source over real headers, as build_kernel.py makes
   // them; empty: the source over our own.

@@ -1,0 +1,103 @@
+// Runs one kernel on memory that lies in files: run_kernel.py writes the program.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "acl/acl.h"
+
+namespace hpmoe_twin {
+
+constexpr int kWrongArgument = 2;
+
+[[noreturn]] inline void WrongArgument(size_t index, const std::string& text) {
+  std::fprintf(stderr, "argument %zu: expected %s\n", index, text.c_str());
+  std::exit(kWrongArgument);
+}
+
+// One argument: `filled:FILE`, `empty:FILE`, or `value:FILE`, the bytes of a
+// value.
+class FileArgument {
+ public:
+  FileArgument(size_t index, const std::string& word) : index_(index) {
+    const size_t at = word.find(':');
+    kind_ = word.substr(0, at);
+    path_ = word.substr(at + 1);
+    std::FILE* const file = std::fopen(path_.c_str(), "rb");
+    if (file == nullptr) WrongArgument(index_, "a file, got " + path_);
+    char piece[4096];
+    for (size_t got; (got = std::fread(piece, 1, sizeof(piece), file)) > 0;) {
+      bytes_.insert(bytes_.end(), piece, piece + got);
+    }
+    std::fclose(file);
+  }
+
+  template <typename P>
+  P As() {
+    if constexpr (std::is_pointer<P>::value) {
+      if (kind_ == "value") WrongArgument(index_, "an array, got a value");
+      aclrtMalloc(&memory_, bytes_.size(), ACL_MEM_MALLOC_HUGE_FIRST);
+      if (kind_ == "filled") {
+        aclrtMemcpy(memory_, bytes_.size(), bytes_.data(), bytes_.size(),
+                    ACL_MEMCPY_HOST_TO_DEVICE);
+      }
+      return (P)(uint64_t)memory_;
+    } else {
+      if (kind_ != "value") WrongArgument(index_, "a value, got an array");
+      if (bytes_.size() != sizeof(P)) {
+        WrongArgument(index_, "a value of " + std::to_string(sizeof(P)) +
+                                  " B, got " + std::to_string(bytes_.size()));
+      }
+      P value;
+      std::memcpy((void*)&value, bytes_.data(), sizeof(P));
+      return value;
+    }
+  }
+
+  // What memory holds now.
+  void Keep() const {
+    if (memory_ == nullptr) return;
+    std::FILE* const file = std::fopen(path_.c_str(), "wb");
+    std::fwrite(memory_, 1, bytes_.size(), file);
+    std::fclose(file);
+  }
+
+ private:
+  size_t index_;
+  std::string kind_;
+  std::string path_;
+  std::vector<char> bytes_;
+  void* memory_ = nullptr;
+};
+
+template <typename... P, size_t... i>
+int RunKernel(void (*kernel)(P...), int count, char** words,
+              std::index_sequence<i...>) {
+  const int given = count - 2;
+  if (given != static_cast<int>(sizeof...(P))) {
+    std::fprintf(stderr, "arguments: expected %zu, got %d\n", sizeof...(P),
+                 given);
+    return kWrongArgument;
+  }
+  std::vector<FileArgument> arguments = {FileArgument(i, words[2 + i])...};
+  const auto blocks = static_cast<uint32_t>(std::atoi(words[1]));
+  Launch(kernel, blocks)(arguments[i].template As<P>()...);
+  for (const FileArgument& argument : arguments) argument.Keep();
+  return 0;
+}
+
+template <typename... P>
+int RunKernel(void (*kernel)(P...), int count, char** words) {
+  return RunKernel(kernel, count, words, std::index_sequence_for<P...>());
+}
+
+}  // namespace hpmoe_twin
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
