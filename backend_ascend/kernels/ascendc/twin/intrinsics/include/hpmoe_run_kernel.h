@@ -1,4 +1,4 @@
-// Runs one kernel on memory that lies in files: run_kernel.py writes the program.
+// Runs one kernel on memory that lies in files, for run_kernel.py.
 
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
