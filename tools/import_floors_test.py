@@ -68,6 +68,7 @@ ROOMS = {
     ('kernels/ascendc/twin/engine/launch.h',),
     ('kernels/ascendc/twin/memory',),
     ('kernels/ascendc/twin/engine',),
+    ('kernels/ascendc/twin/watch',),
     ('kernels/ascendc/twin/api', 'kernels/ascendc/twin/examples'),
     ('kernels/ascendc/twin/instructions', 'kernels/ascendc/operator'),
     ('kernels/ascendc/twin/include',),

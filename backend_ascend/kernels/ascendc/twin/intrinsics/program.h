@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
-#include "backend_ascend/kernels/ascendc/twin/engine/rates.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
-#include "backend_ascend/kernels/ascendc/twin/intrinsics/timeline.h"
+#include "backend_ascend/kernels/ascendc/twin/watch/rates.h"
+#include "backend_ascend/kernels/ascendc/twin/watch/timeline.h"
 
 namespace ascend_twin {
 

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "backend_ascend/kernels/ascendc/twin/intrinsics/coverage.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/intrinsic.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/program.h"
+#include "backend_ascend/kernels/ascendc/twin/watch/coverage.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include "backend_ascend/kernels/ascendc/launch_args.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
-#include "backend_ascend/kernels/ascendc/twin/engine/rates.h"
+#include "backend_ascend/kernels/ascendc/twin/watch/rates.h"
 #include "backend_ascend/kernels/host/checks/faults.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"

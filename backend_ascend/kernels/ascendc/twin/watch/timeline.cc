@@ -1,4 +1,4 @@
-#include "backend_ascend/kernels/ascendc/twin/intrinsics/timeline.h"
+#include "backend_ascend/kernels/ascendc/twin/watch/timeline.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "backend_ascend/kernels/ascendc/twin/engine/rates.h"
+#include "backend_ascend/kernels/ascendc/twin/watch/rates.h"
 
 namespace ascend_twin {
 

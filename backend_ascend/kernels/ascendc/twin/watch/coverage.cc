@@ -1,4 +1,4 @@
-#include "backend_ascend/kernels/ascendc/twin/intrinsics/coverage.h"
+#include "backend_ascend/kernels/ascendc/twin/watch/coverage.h"
 
 #include <cinttypes>
 #include <cstdio>
