@@ -90,6 +90,12 @@ class TestMeaning:
     never = ('deepseek_v2', 'kimi_k2', 'pangu_ultra_moe')
     assert config.normalizes_weights == (model_type not in never)
 
+  def test_kimi_k2_is_deepseek_v3_but_for_a_single_weight(self):
+    kimi = config_lib.FAMILIES['kimi_k2']
+    as_deepseek = dataclasses.replace(kimi, normalizes_one=True)
+    assert as_deepseek == config_lib.FAMILIES['deepseek_v3']
+    assert not kimi.normalizes_one
+
   def test_windows_by_turns_unless_a_file_lists_them(self):
     config = config_lib.from_hf(_GOLDEN['gpt_plain'])
     assert list(map(config.has_window, range(2))) == [True, False]

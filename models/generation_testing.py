@@ -1,6 +1,12 @@
-"""Batches of prompts against one prompt at a time; tests of both frameworks."""
+"""Batches of prompts against one prompt at a time; tests of both frameworks.
+
+And the best tokens against those of the implementations in transformers, which
+`tools/make_golden.py --greedy` put into `FILE`.
+"""
 
 from collections.abc import Callable
+import dataclasses
+import json
 
 import numpy as np
 
@@ -13,6 +19,8 @@ FAMILIES = tuple(
   {golden.config(name).model_type: name for name in golden.CONFIGS}.values()
 )
 GREEDY = sampling.Sampling(temperature=0)
+FILE = golden.FOLDER / 'greedy.json'
+COUNT = 64
 _COUNT = 5
 
 
@@ -31,3 +39,18 @@ def check_batch_is_one_at_a_time(name: str, stepper: Callable) -> None:
   together = made(prompts)
   assert together == [made([prompt])[0] for prompt in prompts]
   assert all(together)
+
+
+def check_greedy_is_the_reference(name: str, stepper: Callable) -> None:
+  """Holds the best tokens in float32 to those of the reference, all of them."""
+  want = json.loads(FILE.read_text())[name]
+  config = dataclasses.replace(
+    golden.config(name), eos_token_id=(), max_position_embeddings=128
+  )
+  params = golden.weights(name, want['seed'])
+  params = {n: value.astype(np.float32) for n, value in params.items()}
+  model = stepper(params, config, golden.launched(name))
+  prompt = golden.tokens(name, want['seed'])[0].tolist()
+  (made,) = generation.generate(model, config, [prompt], COUNT, GREEDY)
+  assert len(want['tokens']) == COUNT
+  assert made == want['tokens']

@@ -45,6 +45,13 @@ def test_a_batch_is_one_at_a_time(name):
   generation_testing.check_batch_is_one_at_a_time(name, stepper.Stepper)
 
 
+@pytest.mark.parametrize(
+  'name', halved_testing.halved(generation_testing.FAMILIES)
+)
+def test_greedy_is_the_reference(name):
+  generation_testing.check_greedy_is_the_reference(name, stepper.Stepper)
+
+
 def test_padding_counts_no_position():
   config = config_lib.load('mixtral_tiny')
   starts = np.array([0, 2], np.int32)

@@ -10,18 +10,25 @@ from hpmoe.models.mindspore import attention
 from hpmoe.models.mindspore import ops
 from hpmoe.models.mindspore import stepper
 
-
 # `make test` has half of the families in JAX, and here the one with the most
 # kinds of attention.
-@pytest.mark.parametrize(
+_EACH = pytest.mark.parametrize(
   'name',
   [
     pytest.param(name, marks=() if 'gpt' in name else pytest.mark.slow)
     for name in generation_testing.FAMILIES
   ],
 )
+
+
+@_EACH
 def test_a_batch_is_one_at_a_time(name):
   generation_testing.check_batch_is_one_at_a_time(name, stepper.Stepper)
+
+
+@_EACH
+def test_greedy_is_the_reference(name):
+  generation_testing.check_greedy_is_the_reference(name, stepper.Stepper)
 
 
 def test_padding_counts_no_position():

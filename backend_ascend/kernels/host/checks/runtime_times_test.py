@@ -84,6 +84,12 @@ class TestTimes:
       assert (times.waited[queue] <= times.start[queue] - free).all()
     assert (times.waited[tasks['wait_count'] == 0] == 0).all()
 
+  def test_little_work_is_one_threads(self):
+    layer = case(layout.Direction.FORWARD)
+    for _ in range(20):
+      times = runtime.run(layer.image, layer.inputs, modes=MODES[0]).times
+      assert (times.thread == 0).all()
+
   def test_a_single_thread_finds_consumers_blocked(self):
     # The first scan meets every worker; those of GEMMs wait for puts.
     layer = case(layout.Direction.FORWARD)

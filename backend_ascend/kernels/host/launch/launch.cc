@@ -36,7 +36,7 @@ void Start(const ImageView& view, const LaunchOptions& options,
 void RunTasks(const LaunchOptions& options, LaunchState* state, Held* held,
               LaunchReport* report) {
   const ImageView& view = *state->view;
-  const int32_t threads = ThreadCount(view, options.threads);
+  const int32_t threads = ThreadCount(view, options.modes, options.threads);
   // Fewer would lose what the others hold.
   held->scratch.resize(
       std::max<size_t>(held->scratch.size(), static_cast<size_t>(threads)));

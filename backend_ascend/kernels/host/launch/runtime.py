@@ -168,7 +168,8 @@ class Launch:
     Args:
       image: `compiler.compile_forward(...).image`, or of `compile_backward`;
         or its bytes.
-      threads: OS threads of a launch; None means one per core.
+      threads: OS threads of a launch; None means one per core, and fewer for
+        little work.
       deadline_s: seconds without any task ending after which to give up.
       isa: instruction set of the tile kernels; None means the best one.
       scan: whether values that are not finite are looked for, and refused.

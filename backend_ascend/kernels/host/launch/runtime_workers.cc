@@ -21,6 +21,10 @@ namespace {
 constexpr int kMaxRun = 16;
 constexpr int kSpins = 64;
 
+// Products of operands for which another thread pays: some 0.2 ms of one, where
+// to begin and end a thread takes half of that, and more on a busy machine.
+constexpr double kProductsOfThread = 1 << 22;
+
 // A late put moves twice: its worker goes on, then it is delivered.
 uint64_t NumMoves(const LaunchState& state) {
   const uint64_t tasks = state.view->header->tasks.count;
@@ -79,11 +83,18 @@ void LeaveThisCore(std::vector<std::thread>* threads) {
 
 }  // namespace
 
-int32_t ThreadCount(const ImageView& view, int32_t wanted) {
+int32_t ThreadCount(const ImageView& view, const Modes& modes, int32_t wanted) {
   if (wanted > 0) return wanted;
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  const auto workers = static_cast<int64_t>(view.header->queues.count);
-  return static_cast<int32_t>(std::max<int64_t>(1, std::min(cores, workers)));
+  const ImageHeader& image = *view.header;
+  int64_t most = std::min<int64_t>(cores, image.queues.count);
+  if (!modes.permute && !modes.late_puts && !modes.races) {
+    const double rows = 1.0 * image.num_ranks * image.num_tokens * image.top_k;
+    const double products = 3 * rows * image.d_model * image.d_ff;
+    const double paid = 1 + products / kProductsOfThread;
+    most = static_cast<int64_t>(std::min<double>(most, paid));
+  }
+  return static_cast<int32_t>(std::max<int64_t>(1, most));
 }
 
 WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)

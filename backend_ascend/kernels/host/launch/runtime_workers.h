@@ -22,8 +22,9 @@ enum class StopReason : int32_t {
 };
 
 // The OS threads of a launch: as many as are wanted, or where that is 0 one for
-// each core, but not more than there are workers.
-int32_t ThreadCount(const ImageView& view, int32_t wanted);
+// each core, but not more than there are workers, or, unless modes look for
+// other interleavings, than there is work for.
+int32_t ThreadCount(const ImageView& view, const Modes& modes, int32_t wanted);
 
 // Walks every queue of an image to its end.
 //
