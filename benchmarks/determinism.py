@@ -7,11 +7,15 @@ adds as it comes is set beside one that adds in the order of ranks, which takes
 room and no time.
 
 Example:
-  python -m benchmarks.determinism --keep
+  python -m benchmarks.determinism --keep --png=docs/plots/determinism.png
 """
 
-from absl import app
+from collections.abc import Sequence
 
+from absl import app
+from absl import flags
+
+from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.reproduce import cais
 from hpmoe.backend_ascend.simulator.reproduce import cais_flows
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
@@ -20,6 +24,7 @@ from hpmoe.backend_ascend.simulator.reproduce import moe_hub
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub_flows
 from hpmoe.tools.docs import figures
 
+_PNG = flags.DEFINE_string('png', None, 'Draw it here.')
 _ORDERS = ('source', 'token')
 
 
@@ -78,11 +83,33 @@ def of_switch() -> list[tuple[str, ...]]:
   return rows
 
 
+def draw(path: str, rows: Sequence[tuple[str, ...]]) -> None:
+  """Draws what each fixed order costs: a bar where there is such an order."""
+  made = style.figure(5)
+  axes = made.subplots()
+  labels = 'by source, or sums by rank', 'by token'
+  for number, label in enumerate(labels):
+    costs = [float(row[2 + number].strip('%-') or 0) for row in rows]
+    where = [at + 0.4 * number for at in range(len(rows))]
+    colour = style.COLOURS[number]
+    bars = axes.barh(where, costs, 0.4, color=colour, label=label)
+    told = [row[2 + number].replace('-', '') for row in rows]
+    axes.bar_label(bars, told, padding=3)
+  axes.set_yticks([at + 0.2 for at in range(len(rows))], [r[0] for r in rows])
+  axes.invert_yaxis()
+  axes.margins(x=0.12)
+  axes.set_xlabel('longer than rows placed or added as they come, %')
+  axes.legend()
+  style.save(made, path)
+
+
 def main(argv):
   del argv
   rows = [*of_hub(), *of_lists(), *of_switch()]
   for row in rows:
     print(*(cell.ljust(28) for cell in row))
+  if _PNG.value:
+    draw(_PNG.value, rows)
   if figures.KEEP.value:
     columns = ['layer', 'as it comes, us', 'by source', 'by token', 'table']
     ran = figures.run('python -m benchmarks.determinism')

@@ -27,6 +27,7 @@ _UNSET = {
   'vector_rows': 'row_block',
   'token_block': 'row_block',
   'chain_rows': 'all',
+  'weight_rows': 'col_block',
   'order.lag': 'all',
   'order.lead': 'all',
 }
@@ -98,6 +99,8 @@ BESIDE: Choices = {
   'rotate': _values('order.rotate', True, False),
   'expert_order': _values('order.expert_order', *flow_lib.EXPERT_ORDERS),
   'chain_rows': _values('chain_rows', None, 2048, 1024),
+  # Higher ones are more sums than a cube core holds beside 256 columns.
+  'weight_rows': _values('weight_rows', None, 128, 64),
   'policy': _values('order.policy', *flow_lib.ORDER_POLICIES),
   'relay': _values('relay', False, True),
 }
