@@ -309,6 +309,8 @@ def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
         *(clang(), '-w', '-O1', '-fPIC', '-shared', text, '-o', part),
         # A section's name is no kernel's.
         f'-Wl,--version-script={hidden}',
+        # Who runs it has functions of these names over our own headers.
+        '-Wl,-Bsymbolic',
       ]
     ),
     setting.source,
