@@ -107,14 +107,14 @@ def _modes(**modes) -> checking.Checking:
 def examine(request: check.Request) -> dict[str, Any] | None:
   """Returns what a check found, as plain data, or None.
 
-  Lane exact goes first: it takes a third of the time, and finds most.
+  Lane exact goes first: it takes a third of the time, and finds most.  What it
+  sees in the layer as a whole alone is left to the others to locate.
   """
   others = tuple(lane for lane in verdicts.LANES if lane != 'exact')
-  for some in (('exact',), others):
-    found = _found(request.but(lanes=some))
-    if found is not None:
-      return found
-  return None
+  first = _found(request.but(lanes=('exact',)))
+  if first is not None and first['by'] != ['bounded']:
+    return first
+  return _found(request.but(lanes=others)) or first
 
 
 def _found(request: check.Request) -> dict[str, Any] | None:

@@ -141,14 +141,6 @@ bool MoreTelling(const LaunchState& state, const Diagnosis& a,
   return rank_a != rank_b ? rank_a < rank_b : a.task < b.task;
 }
 
-std::string EventText(const ImageView& view, int32_t index) {
-  const EventDesc& event = view.events[index];
-  return "event " + std::to_string(index) + ", " + BufferName(event.buffer) +
-         "(rank " + std::to_string(event.rank) + ", group " +
-         std::to_string(event.group) + ", part " + std::to_string(event.part) +
-         ")";
-}
-
 std::string TasksText(const ImageView& view,
                       const std::vector<int64_t>& tasks) {
   std::string text;
@@ -159,6 +151,14 @@ std::string TasksText(const ImageView& view,
 }
 
 }  // namespace
+
+std::string EventText(const ImageView& view, int32_t index) {
+  const EventDesc& event = view.events[index];
+  return "event " + std::to_string(index) + ", " + BufferName(event.buffer) +
+         "(rank " + std::to_string(event.rank) + ", group " +
+         std::to_string(event.group) + ", part " + std::to_string(event.part) +
+         ")";
+}
 
 std::string TaskText(const ImageView& view, int64_t index) {
   const TaskDesc& task = view.tasks[index];

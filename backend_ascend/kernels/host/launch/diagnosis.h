@@ -33,7 +33,8 @@ struct Diagnosis {
 Diagnosis Diagnose(const LaunchState& state, const WorkerPool& pool,
                    StopReason reason);
 
-// What a task is called.
+// What an event is called, and a task.
+std::string EventText(const ImageView& view, int32_t event);
 std::string TaskText(const ImageView& view, int64_t index);
 
 // In one sentence.

@@ -66,13 +66,15 @@ void RunTasks(const LaunchOptions& options, LaunchState* state, Held* held,
 Status CheckEvents(const LaunchState& state) {
   Status status{};
   const EventDesc* const events = state.view->events;
-  for (size_t e = 0; status.code == 0 && e < state.counters.size(); ++e) {
+  const auto count = static_cast<int32_t>(state.counters.size());
+  for (int32_t e = 0; status.code == 0 && e < count; ++e) {
     const int32_t value = state.counters[e].value.load();
     if (value <= events[e].threshold) continue;
     status.code = kBroken;
     std::snprintf(status.message, sizeof(status.message),
-                  "event %zu of rank %d: expected signals worth %d, got %d", e,
-                  events[e].rank, events[e].threshold, value);
+                  "%s: expected signals worth %d, got %d",
+                  EventText(*state.view, e).c_str(), events[e].threshold,
+                  value);
   }
   return status;
 }

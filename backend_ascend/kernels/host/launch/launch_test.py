@@ -422,7 +422,9 @@ class TestChecked:
     task = first_with_rows(case, layout.Kind.DOWN)
     tables['signals']['amount'][tables['tasks']['signal_begin'][task]] *= 2
     loaded = runtime.Launch(image_lib.seal(blob))
-    with pytest.raises(runtime.BrokenError, match='^event .* worth .* got'):
+    with pytest.raises(
+      runtime.BrokenError, match=r'^event \d+, expert_out\(rank .* worth .* got'
+    ):
       loaded.run(case.inputs, modes=modes_lib.Modes(races=True))
 
   def test_a_fault_spoils_what_is_made_and_nothing_else(self):
