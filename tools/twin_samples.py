@@ -53,6 +53,7 @@ _OPTIONS: dict[str, dict[str, object]] = {
   '05_sync_control/cross_core_set_wait_flag': dict(zero_memory=1),
   '05_sync_control/data_sync_barrier': dict(flags='0', zero_memory=1),
   '05_sync_control/group_barrier': dict(flags='0'),
+  '05_sync_control/ib_set_wait': dict(flags='2'),
   '05_sync_control/sequential_block_sync': dict(flags='2', zero_memory=1),
   '09_utils/gm_by_dcache': dict(flags='1'),
   '09_utils/gm_by_pass_dcache': dict(zero_memory=1),

@@ -13,7 +13,7 @@ void Machine::Set(Core* core, const Place& at, PipeEvent event, int32_t id) {
   Flag& flag = core->flag(event, id);
   const std::string name =
       "SetFlag<" + EventName(event) + ">(" + std::to_string(id) + ")";
-  if (spec_.flags_count) {
+  if (spec_.flags_count || id == kNumFlagIds) {
     ++progress_;
     flag.setter = at;
     const Clock known = spec_.hazards ? Complete(core, at.pipe) : Clock();

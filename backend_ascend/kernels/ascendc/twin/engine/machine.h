@@ -133,7 +133,10 @@ struct Core {
   uint32_t in_order_count = 0;
   uint32_t write_back_count = 0;
   std::shared_ptr<const Clock> snapshot;  // of what the scalar unit knows
-  Flag flags[kNumPipes][kNumPipes][kNumFlagIds];  // from, to, id
+  // From, to, id; one more is L0C's.
+  Flag flags[kNumPipes][kNumPipes][kNumFlagIds + 1];
+  int32_t unit_full = 0;  // results that Fixpipe may take, and
+  int32_t unit_free = 0;  // those taken, by unitFlag
   CrossFlag cross[kNumCrossIds];
   std::unordered_map<uint64_t, Line> lines;
   Chip chips[kNumMemories];

@@ -104,6 +104,47 @@ void WaitFlag(PipeEvent event, int32_t id, Site site) {
   machine.Enqueue(std::move(queued));
 }
 
+namespace {
+
+void UnitFlag(Queued::Kind kind, PipeEvent event, Site site) {
+  Queued queued = MakeQueued(
+      kind, "unitFlag", kind == Queued::kSet ? event.from : event.to, site);
+  queued.event = event;
+  queued.id = kNumFlagIds;
+  ThisMachine()->Enqueue(std::move(queued));
+}
+
+constexpr PipeEvent kFull{Pipe::kM, Pipe::kFix};
+constexpr PipeEvent kFree{Pipe::kFix, Pipe::kM};
+
+}  // namespace
+
+void UnitMmad(bool last, Site site, const std::function<void()>& issue) {
+  Core& core = ThisMachine()->core();
+  if (core.unit_free > 0) {
+    --core.unit_free;
+    UnitFlag(Queued::kWait, kFree, site);
+  }
+  issue();
+  if (!last) return;
+  UnitFlag(Queued::kSet, kFull, site);
+  ++core.unit_full;
+}
+
+void UnitResult(Site site, const std::function<void()>& issue) {
+  Core& core = ThisMachine()->core();
+  if (core.unit_full == 0) {
+    Refuse("Fixpipe", site,
+           "unitFlag: expected a Mmad of unitFlag 3 before, for which it "
+           "waits; got none");
+  }
+  --core.unit_full;
+  UnitFlag(Queued::kWait, kFull, site);
+  issue();
+  UnitFlag(Queued::kSet, kFree, site);
+  ++core.unit_free;
+}
+
 void Barrier(Pipe pipe, Site site) {
   Machine& machine = *ThisMachine();
   const CoreType type = machine.core().name.type;

@@ -4,6 +4,7 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_SYNC_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/instruction.h"
 
@@ -19,6 +20,11 @@ bool HasPipe(CoreType type, Pipe pipe);
 // SetFlag and WaitFlag: a bit of the core for each event and id.
 void SetFlag(PipeEvent event, int32_t id, Site site);
 void WaitFlag(PipeEvent event, int32_t id, Site site);
+
+// unitFlag: locks of L0C that Mmad and Fixpipe hand each other, in their order.
+// The hardware has one for 512 bytes, the twin one for all.
+void UnitMmad(bool last, Site site, const std::function<void()>& issue);
+void UnitResult(Site site, const std::function<void()>& issue);
 
 // PipeBarrier of one pipe, and of all.
 void Barrier(Pipe pipe, Site site);

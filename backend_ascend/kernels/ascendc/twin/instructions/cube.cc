@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend_ascend/kernels/ascendc/twin/engine/sync.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/moves.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/numbers.h"
 
@@ -231,7 +232,45 @@ void FinishC(const Tile& tile, float* c) {
   }
 }
 
+int64_t ByteAt(const char* at, Type type) {
+  return type == Type::kInt8 ? int64_t{Read<int8_t>(at)}
+                             : int64_t{Read<uint8_t>(at)};
+}
+
+// Sums of integers wrap, in any order to the same number.
+void RunIntegers(const Tile& tile) {
+  char* const c = Bytes(tile.c.memory, tile.c.begin);
+  const char* const a = Bytes(tile.a.memory, tile.a.begin);
+  const char* const b = Bytes(tile.b.memory, tile.b.begin);
+  for (uint64_t row = 0; row < tile.c_rows(); ++row) {
+    for (uint64_t column = 0; column < tile.panels() * kSide; ++column) {
+      const uint64_t panel = column / kSide;
+      char* const to = c + (panel * tile.c_rows() + row) * kStripeRow +
+                       column % kSide * sizeof(int32_t);
+      if (row >= tile.m || column >= tile.n) {
+        std::memset(to, kUnspecified, sizeof(int32_t));
+        continue;
+      }
+      int64_t sum =
+          tile.from_bias   ? Read<int32_t>(Bytes(tile.bias.memory,
+                                                 tile.bias.begin) +
+                                           column * sizeof(int32_t))
+          : tile.from_zero ? 0
+                           : Read<int32_t>(to);
+      for (uint64_t k = 0; k < tile.k; ++k) {
+        const uint64_t in_b =
+            k / tile.c0() * tile.panels() * kFractal + panel * kFractal +
+            column % kSide * kBlock + k % tile.c0();
+        sum += ByteAt(a + tile.InA(row, k), tile.a.type) *
+               ByteAt(b + in_b, tile.b.type);
+      }
+      Write(to, static_cast<int32_t>(sum));
+    }
+  }
+}
+
 void Run(const Tile& tile) {
+  if (tile.c.type == Type::kInt32) return RunIntegers(tile);
   const FloatScope scope(tile.numerics.flush_subnormals);
   static thread_local std::vector<float> a;
   static thread_local std::vector<float> b;
@@ -291,7 +330,15 @@ void AddTileSpans(const Tile& tile, Instruction* instruction) {
   AddSpan(reads, tile.b.memory, tile.b.begin + depth * b_pitch, rest, tile.n,
           kBlock);
   if (tile.from_bias) {
-    AddSpan(reads, tile.bias.memory, tile.bias.begin, tile.n * sizeof(float));
+    // Bytes are loaded in squares of 32 columns, a bias without their padding.
+    const uint64_t more = tile.c.type == Type::kInt32 ? kBlock - 1 : 0;
+    const uint64_t sure = tile.n > more ? tile.n - more : 0;
+    AddSpan(reads, tile.bias.memory, tile.bias.begin, sure * sizeof(float));
+    if (more != 0) {
+      AddSpan(reads, tile.bias.memory, tile.bias.begin + sure * sizeof(float),
+              (tile.n - sure) * sizeof(float));
+      reads->back().loose = true;
+    }
   } else if (!tile.from_zero) {
     AddSpan(reads, tile.c.memory, tile.c.begin, tile.m * kStripeRow,
             tile.panels(), tile.c_rows() * kStripeRow);
@@ -310,24 +357,25 @@ void MultiplyAccumulate(const Call& call, const Operand& dst, const Operand& a,
   call.In("dst", dst, {Memory::kL0C});
   call.In("A", a, {Memory::kL0A});
   call.In("B", b, {Memory::kL0B});
-  call.OneOf("A", a.type, {Type::kHalf, Type::kBf16, Type::kFloat});
+  call.OneOf("A", a.type,
+             {Type::kInt8, Type::kHalf, Type::kBf16, Type::kFloat});
   call.Same("B", b.type, a.type);
-  call.OneOf("dst", dst.type, {Type::kFloat});
+  const Type sum = a.type == Type::kInt8 ? Type::kInt32 : Type::kFloat;
+  call.OneOf("dst", dst.type, {sum});
   call.Aligned("dst", dst, kFractalOfC);
   call.Aligned("A", a, kFractal);
   call.Aligned("B", b, kFractal);
   if (bias != nullptr) {
     // From L0C it would be a second accumulator, which the twin does not know.
     call.In("bias", *bias, {Memory::kBias});
-    call.OneOf("bias", bias->type, {Type::kFloat});
+    call.OneOf("bias", bias->type, {sum});
     call.Aligned("bias", *bias, 64);
   }
   call.Between("m", params.m, 0, 4095);
   call.Between("n", params.n, 0, 4095);
   call.Between("k", params.k, 0, 4095);
-  // The fine locks of L0C, which the twin does not know: flags order Mmad and
-  // Fixpipe.
-  call.Equal("unitFlag", params.unitFlag, 0);
+  if (params.unitFlag == 1) call.Equal("unitFlag", 1, 0);
+  call.Between("unitFlag", params.unitFlag, 0, 3);
   if (params.isBias) call.Refuse("isBias: deprecated; use cmatrixInitVal");
   if (bias == nullptr && !params.cmatrixInitVal && params.cmatrixSource) {
     call.Refuse("cmatrixSource: expected the form of Mmad that takes the bias");
@@ -360,7 +408,9 @@ void MultiplyAccumulate(const Call& call, const Operand& dst, const Operand& a,
   instruction.in_order = tile.m / kSide * (tile.n / kSide) >= kOrderedBlocks;
   instruction.run = [tile] { Run(tile); };
   instruction.spread = [tile](const char* a, char* c) { Spread(tile, a, c); };
-  Issue(std::move(instruction));
+  const auto issue = [&] { Issue(std::move(instruction)); };
+  if (params.unitFlag == 0) return issue();
+  UnitMmad(params.unitFlag == 3, call.site(), issue);
 }
 
 void SetHf32(const Call& call, bool enable) {
@@ -382,13 +432,32 @@ struct Result {
   uint64_t src_pitch;  // bytes between stripes of 16 columns
   uint64_t dst_pitch;  // bytes between rows, or between stripes
   uint64_t stripe;     // columns of a stripe of NZ in the destination
+  bool relu;
+  float scale;  // of DEQF16
   AtomicType atomic;
   Numerics numerics;
 };
 
-void StoreFloats(const Result& result, const float* from, uint64_t count,
+void StoreFloats(const Result& result, const float* source, uint64_t count,
                  char* to) {
   alignas(64) char line[kStripeRow];
+  if (result.dst.type == Type::kInt32) {
+    for (uint64_t i = 0; i < count; ++i) {
+      const int32_t x =
+          Read<int32_t>(reinterpret_cast<const char*>(source + i));
+      Write(line + i * sizeof(x), result.relu && x < 0 ? 0 : x);
+    }
+    return StoreToGlobal(to, line, count * sizeof(int32_t), result.atomic);
+  }
+  float from[kSide];
+  for (uint64_t i = 0; i < count; ++i) {
+    from[i] = source[i];
+    if (result.src.type == Type::kInt32) {
+      const char* const at = reinterpret_cast<const char*>(source + i);
+      from[i] = static_cast<float>(Read<int32_t>(at)) * result.scale;
+    }
+    if (result.relu && from[i] < 0.0f) from[i] = 0.0f;
+  }
   for (uint64_t i = 0; i < count; ++i) {
     if (result.dst.type == Type::kFloat) {
       const float x = result.numerics.saturate
@@ -436,7 +505,8 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
   const bool rows = layout == AscendC::CO2Layout::ROW_MAJOR;
   call.On(CoreType::kAic);
   call.In("src", src, {Memory::kL0C});
-  call.OneOf("src", src.type, {Type::kFloat});
+  const bool integers = src.type == Type::kInt32;
+  call.OneOf("src", src.type, {Type::kFloat, Type::kInt32});
   call.Aligned("src", src, 64);
   if (rows) {
     call.In("dst", dst, {Memory::kGm});
@@ -447,7 +517,11 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
   }
   switch (params.quantPre) {
     case QuantMode_t::NoQuant:
-      call.OneOf("dst of NoQuant", dst.type, {Type::kFloat});
+      call.OneOf("dst of NoQuant", dst.type, {src.type});
+      break;
+    case QuantMode_t::DEQF16:
+      call.OneOf("src of DEQF16", src.type, {Type::kInt32});
+      call.OneOf("dst of DEQF16", dst.type, {Type::kHalf});
       break;
     case QuantMode_t::F322F16:
       call.OneOf("dst of F322F16", dst.type, {Type::kHalf});
@@ -468,9 +542,11 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
   } else if (ThisNumerics().fixpipe_n_of_16) {
     call.Multiple("nSize by fixpipe_n_of_16", params.nSize, kSide);
   }
+  if (integers && params.quantPre != QuantMode_t::DEQF16) {
+    call.OneOf("src of F322F16 and F322BF16", dst.type, {Type::kInt32});
+  }
   call.Equal("ndNum", params.ndNum, 1);
-  call.Equal("reluEn", params.reluEn, 0);
-  call.Equal("unitFlag", params.unitFlag, 0);
+  if (params.unitFlag != 0) call.Equal("unitFlag", params.unitFlag, 3);
   if (params.mSize == 0 || params.nSize == 0) return;
   call.Between("srcStride", params.srcStride, RoundUp(params.mSize, kSide),
                65535);
@@ -486,6 +562,8 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
   result.src_pitch = params.srcStride * kStripeRow;
   result.dst_pitch = params.dstStride * (rows ? dst.size() : kBlock);
   result.stripe = params.isChannelSplit ? 8 : kSide;
+  result.relu = params.reluEn;
+  result.scale = FloatOfBits(static_cast<uint32_t>(params.deqScalar));
   result.atomic = AtomicFor(call, dst);
   result.numerics = ThisNumerics();
 
@@ -507,7 +585,9 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
   }
   instruction.work.bytes = result.m * result.n * size;
   instruction.run = [result] { Run(result); };
-  Issue(std::move(instruction));
+  const auto issue = [&] { Issue(std::move(instruction)); };
+  if (params.unitFlag == 0) return issue();
+  UnitResult(call.site(), issue);
 }
 
 }  // namespace ascend_twin

@@ -71,14 +71,15 @@ void LoadFractals(const Call& call, const Operand& dst, const Operand& src,
 void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
                     const AscendC::LoadData2dTransposeParams& params) {
   CheckOperands(call, dst, src);
-  call.OneOf(
-      "src", src.type,
-      {Type::kHalf, Type::kBf16, Type::kInt32, Type::kUint32, Type::kFloat});
+  call.OneOf("src", src.type,
+             {Type::kInt8, Type::kUint8, Type::kHalf, Type::kBf16, Type::kInt32,
+              Type::kUint32, Type::kFloat});
   call.Equal("addrMode", params.addrMode, 0);
   if (params.repeatTimes == 0) return;
   const uint64_t repeats = params.repeatTimes;
-  // A square: one fractal of 2-byte elements, two of 4-byte elements.
-  const uint64_t fractals = src.size() / 2;
+  // A square: one fractal of 2-byte elements, two of 1 and of 4 bytes.
+  const uint64_t fractals = src.size() == 2 ? 1 : 2;
+  const bool bytes = src.size() == 1;
   const uint64_t square = fractals * kFractal;
   const uint64_t src_pitch = params.srcStride * square;
   const uint64_t dst_pitch = (params.dstGap + uint64_t{1}) * kFractal;
@@ -98,6 +99,13 @@ void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
       char* const out = to + i * dst_pitch;
       if (fractals == 1) {
         Transpose<uint16_t>(in, out, kSide, kSide, kBlock);
+        continue;
+      }
+      if (bytes) {
+        for (uint64_t half = 0; half < 2; ++half) {
+          Transpose<uint8_t>(in + half * kSide, out + half * half_pitch, kBlock,
+                             kSide, kBlock);
+        }
         continue;
       }
       // Eight columns of one source fractal are eight rows of both results;
@@ -123,7 +131,7 @@ void CheckMatrix(const Call& call, const Operand& src,
   call.OneOf(
       "src", src.type,
       {Type::kHalf, Type::kBf16, Type::kInt32, Type::kUint32, Type::kFloat});
-  call.Equal("l1H", params.l1H, 1);
+  call.Between("l1H", params.l1H, 1, 32767);
   call.Between("l1W", params.l1W, 1, 32767);
   for (const uint8_t pad : params.padList) call.Equal("padList", pad, 0);
   call.Equal("strideW", params.strideW, 1);
@@ -151,11 +159,12 @@ void CheckMatrix(const Call& call, const Operand& src,
   call.Between("kStartPt + kExtension", right, 1,
                RoundUp(params.channelSize, c0));
   const uint64_t bottom = params.mStartPt + params.mExtension;
-  if (bottom < params.l1W && src.size() < 4) {
-    call.Multiple("mExtension short of l1W", params.mExtension, kSide);
+  const uint64_t rows = uint64_t{params.l1H} * params.l1W;
+  if (bottom < rows && src.size() < 4) {
+    call.Multiple("mExtension short of l1H * l1W", params.mExtension, kSide);
   }
   // Rows past the image: what they give is not published.  [inferred]
-  call.Between("mStartPt + mExtension", bottom, 1, RoundUp(params.l1W, kSide));
+  call.Between("mStartPt + mExtension", bottom, 1, RoundUp(rows, kSide));
 }
 
 }  // namespace
@@ -179,7 +188,7 @@ void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
   }
   const uint64_t size = src.size();
   const uint64_t c0 = kBlock / size;
-  const uint64_t image_rows = params.l1W;
+  const uint64_t image_rows = uint64_t{params.l1H} * params.l1W;
   const uint64_t rows =
       std::min<uint64_t>(params.mExtension, image_rows - params.mStartPt);
   const uint64_t columns = params.kExtension;

@@ -12,7 +12,7 @@ void LoadFractals(const Call& call, const Operand& dst, const Operand& src,
                   const AscendC::LoadData2DParams& params);
 void LoadTransposed(const Call& call, const Operand& dst, const Operand& src,
                     const AscendC::LoadData2dTransposeParams& params);
-// As a matrix: an image one high, a filter of one element.
+// As a matrix, a row for each point of an image: a filter of one element.
 void LoadMatrix(const Call& call, const Operand& dst, const Operand& src,
                 const AscendC::LoadData3DParamsV2Base& params);
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 // On a device a type of the compiler's.
-enum class QuantMode_t : uint8_t { NoQuant, F322F16, F322BF16 };
+enum class QuantMode_t : uint8_t { NoQuant, F322F16, F322BF16, DEQF16 };
 
 namespace AscendC {
 

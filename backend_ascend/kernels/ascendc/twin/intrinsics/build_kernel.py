@@ -50,6 +50,7 @@ _VALUES = ('get_', 'sbitset', 'sff', 'sflbits', 'ld_', 'bcnt', 'clz', 'conv_')
 _LAUNCH = re.compile(
   r'((?:\w+::)*\w+\s*(?:<[^;{}]*?>)?)\s*<<<([^;]*?)>>>\s*\(', re.S
 )
+_WHERE = re.compile(r'\[(?:host|aicore)(?:, ?(?:host|aicore))*\]')
 _TASK_TYPE = re.compile(r'\bKERNEL_TYPE_(\w+)')
 _TYPES = {
   'AIV_ONLY': 'aiv',
@@ -192,8 +193,13 @@ def _prelude(names: Collection[str]) -> str:
 
 
 def launches(text: str) -> str:
-  """Returns source whose `kernel<<<...>>>(...)` are calls."""
-  return _LAUNCH.sub(r'::hpmoe_twin::Launch(\1, \2)(', text)
+  """Returns source whose `kernel<<<...>>>(...)` are calls.
+
+  Functions are of the host and of all cores, `[host, aicore]` or not.
+  """
+  if '<<<' in text:
+    text = _LAUNCH.sub(r'::hpmoe_twin::Launch(\1, \2)(', text)
+  return _WHERE.sub('', text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +235,7 @@ def _overlay(setting: _Setting) -> tuple[str, ...]:
   files: list[dict[str, str]] = []
   for path in sorted(path.resolve() for path in seen if path.is_file()):
     text = path.read_text(errors='surrogateescape')
-    if '<<<' not in text or launches(text) == text:
+    if launches(text) == text:
       continue
     copy = setting.work / f'header{len(files)}-{path.name}'
     copy.write_text(launches(text), errors='surrogateescape')

@@ -24,6 +24,7 @@ struct CoreState {
   uint64_t duplicated_at = ~uint64_t{0};  // byte of UB that vector_dup filled
   uint64_t duplicated = 0;                // last, and with what
   uint64_t dequant = 0;                   // set_deqscale
+  uint64_t kept = 0;                      // elements, by the last vreducev2
 };
 
 // Of the core that runs.

@@ -21,14 +21,15 @@ int64_t Mad(const Arguments& a) {
   params.kDirectionAlign = a.At(at + 4) != 0;
   params.cmatrixSource = a.At(at + 5) != 0;
   params.cmatrixInitVal = a.At(at + 6) != 0;
+  // Without its address, the table's first byte.
+  const bool from_bias =
+      has_bias || (params.cmatrixSource && !params.cmatrixInitVal);
   Operand bias;
-  if (has_bias) {
-    bias.memory = Memory::kBias;
-    bias.begin = a.Bits(3);
-    bias.type = Type::kFloat;
-  }
+  bias.memory = Memory::kBias;
+  bias.begin = has_bias ? a.Bits(3) : 0;
+  bias.type = a.Of(0).type;
   MultiplyAccumulate(a.call, a.Of(0), a.Of(1), a.Of(2),
-                     has_bias ? &bias : nullptr, params);
+                     from_bias ? &bias : nullptr, params);
   return 0;
 }
 
@@ -95,21 +96,26 @@ int64_t Result(const Arguments& a) {
   params.dstStride = static_cast<uint32_t>(a.At(5));
   params.srcStride = static_cast<uint16_t>(a.At(6));
   params.unitFlag = static_cast<uint8_t>(a.At(7));
-  a.call.Between("quantPre, of which the twin has NoQuant, F322F16, F322BF16",
-                 a.At(8), 0, 2);
+  a.call.Between(
+      "quantPre, of which the twin has NoQuant, F322F16, F322BF16, DEQF16",
+      a.At(8), 0, 3);
+  params.deqScalar = ThisState().quant;
   params.quantPre = static_cast<QuantMode_t>(a.At(8));
   params.reluEn = a.At(9) != 0;
   params.isChannelSplit = a.At(10) != 0;
   const bool rows = a.At(11) != 0;
   const uint64_t nd = ThisState().nd;
-  if (rows) {
-    params.ndNum = static_cast<uint16_t>(nd);
-    params.srcNdStride = static_cast<uint16_t>(nd >> 16);
-    params.dstNdStride = static_cast<uint16_t>(nd >> 32);
+  // Matrices, one after the other: strides in fractals, and in elements.
+  const uint64_t count = rows ? nd & 0xFFFF : 1;
+  for (uint64_t i = 0; i < count; ++i) {
+    Operand dst = a.Of(0);
+    Operand src = a.Of(1);
+    src.begin += i * (nd >> 16 & 0xFFFF) * 2 * kFractal;
+    dst.begin += i * (nd >> 32 & 0xFFFF) * dst.size();
+    MoveResult(a.call, dst, src,
+               rows ? AscendC::CO2Layout::ROW_MAJOR : AscendC::CO2Layout::NZ,
+               params);
   }
-  MoveResult(a.call, a.Of(0), a.Of(1),
-             rows ? AscendC::CO2Layout::ROW_MAJOR : AscendC::CO2Layout::NZ,
-             params);
   return 0;
 }
 

@@ -63,7 +63,8 @@ using Table = std::map<std::string, Intrinsic>;
 Table MakeTable() {
   Table table;
   for (const auto& family : {SyncIntrinsics(), MoveIntrinsics(),
-                             VectorIntrinsics(), CubeIntrinsics()}) {
+                             VectorIntrinsics(), ChooseIntrinsics(),
+                             CubeIntrinsics()}) {
     for (const Intrinsic& intrinsic : family) {
       table[intrinsic.name] = intrinsic;
     }

@@ -46,6 +46,7 @@ std::vector<std::string> IntrinsicNames();
 std::vector<Intrinsic> SyncIntrinsics();
 std::vector<Intrinsic> MoveIntrinsics();
 std::vector<Intrinsic> VectorIntrinsics();
+std::vector<Intrinsic> ChooseIntrinsics();
 std::vector<Intrinsic> CubeIntrinsics();
 
 }  // namespace ascend_twin

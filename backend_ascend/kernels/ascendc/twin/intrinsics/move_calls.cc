@@ -58,7 +58,7 @@ int64_t ToBias(const Arguments& a) {
   Operand dst;
   dst.memory = Memory::kBias;
   dst.begin = a.Bits(0);
-  dst.type = Type::kFloat;
+  dst.type = a.Of(1, Type::kFloat).type;
   MoveBlocks(a.call, dst, a.Of(1, Type::kFloat), params);
   return 0;
 }

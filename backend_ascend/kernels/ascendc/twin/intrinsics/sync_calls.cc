@@ -210,8 +210,12 @@ std::vector<Intrinsic> SyncIntrinsics() {
       {"dsb", &Dsb},
       {"dc_preload", &Nothing},
       {"preload", &Nothing},
+      // Marks for a simulator.
+      {"__ib_set_stub", &Nothing},
+      {"__ib_wait_stub", &Nothing},
       {"set_ffts_base_addr", &Nothing},
       {"set_padding", &Nothing},
+      {"set_fpc", &Nothing},  // of modes that the twin refuses
       {"set_l1_3d_size", &Nothing},
       {"set_mask_norm", &MaskMode<false>},
       {"set_mask_count", &MaskMode<true>},
