@@ -252,15 +252,15 @@ void RunIntegers(const Tile& tile) {
         continue;
       }
       int64_t sum =
-          tile.from_bias   ? Read<int32_t>(Bytes(tile.bias.memory,
-                                                 tile.bias.begin) +
-                                           column * sizeof(int32_t))
+          tile.from_bias
+              ? Read<int32_t>(Bytes(tile.bias.memory, tile.bias.begin) +
+                              column * sizeof(int32_t))
           : tile.from_zero ? 0
                            : Read<int32_t>(to);
       for (uint64_t k = 0; k < tile.k; ++k) {
-        const uint64_t in_b =
-            k / tile.c0() * tile.panels() * kFractal + panel * kFractal +
-            column % kSide * kBlock + k % tile.c0();
+        const uint64_t in_b = k / tile.c0() * tile.panels() * kFractal +
+                              panel * kFractal + column % kSide * kBlock +
+                              k % tile.c0();
         sum += ByteAt(a + tile.InA(row, k), tile.a.type) *
                ByteAt(b + in_b, tile.b.type);
       }

@@ -138,14 +138,29 @@ class TestRawVectorAdd:
 
 @needs_clang
 @pytest.mark.parametrize('mode', _MODES)
-def test_vector_intrinsics_give_what_their_names_say(work, mode):
-  kernel = build_kernel.build(_EXAMPLES / 'raw_vector_calls.asc', None, work)
+@pytest.mark.parametrize('calls', ['raw_vector_calls', 'raw_cube_calls'])
+def test_intrinsics_give_what_their_names_say(work, calls, mode):
+  kernel = build_kernel.build(_EXAMPLES / f'{calls}.asc', None, work)
   done = subprocess.run(
     build_kernel.command(kernel, mode=mode), capture_output=True, text=True
   )
 
-  assert done.stderr == 'twin: launches: 1, errors: 0\n'
+  assert re.fullmatch(r'twin: launches: \d, errors: 0\n', done.stderr)
   assert (done.returncode, done.stdout) == (0, '')
+
+
+@needs_clang
+def test_without_unit_flags_the_result_is_not_ordered(tmp_path):
+  text = (_EXAMPLES / 'raw_cube_calls.asc').read_text()
+  source = tmp_path / 'kernel.asc'
+  source.write_text(text.replace('kSide, 3, false', 'kSide, 0, false'))
+  kernel = build_kernel.build(source, None, tmp_path / 'work')
+  done = subprocess.run(
+    build_kernel.command(kernel), capture_output=True, text=True
+  )
+
+  assert done.returncode == 3
+  assert 'unitFlag: expected a Mmad of unitFlag 3 before' in done.stderr
 
 
 @needs_clang

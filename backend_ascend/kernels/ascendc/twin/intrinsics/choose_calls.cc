@@ -43,8 +43,8 @@ int64_t Chosen(const Arguments& a) {
   const auto pitch = static_cast<uint64_t>(a.At(6)) * kBlock;
   const int64_t pattern = a.At(5);
   const Registers& registers = ThisRegisters();
-  const uint64_t each = registers.mask_counts ? registers.mask[0]
-                                              : kRepeat / size;
+  const uint64_t each =
+      registers.mask_counts ? registers.mask[0] : kRepeat / size;
   Instruction instruction = a.call.Start(Pipe::kV);
   std::vector<uint64_t> from;  // bytes after src0's first
   for (uint64_t repeat = 0; repeat < repeats; ++repeat) {
@@ -112,11 +112,10 @@ int64_t Sorted(const Arguments& a) {
       std::memcpy(&pairs[i][4], indices + i * 4, 4);
     }
     for (uint64_t i = 0; i < count; i += kSorted) {
-      std::stable_sort(&pairs[i], &pairs[i] + kSorted,
-                       [&](const Pair& x, const Pair& y) {
-                         return FloatAt(x.data(), src.type) >
-                                FloatAt(y.data(), src.type);
-                       });
+      std::stable_sort(
+          &pairs[i], &pairs[i] + kSorted, [&](const Pair& x, const Pair& y) {
+            return FloatAt(x.data(), src.type) > FloatAt(y.data(), src.type);
+          });
     }
     std::memcpy(Bytes(dst.memory, dst.begin), pairs.data(), count * kPair);
   };

@@ -9,6 +9,7 @@
 
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/scalar.h"
+#include "backend_ascend/kernels/ascendc/twin/instructions/numbers.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/core_state.h"
 
 namespace ascend_twin {
@@ -62,9 +63,9 @@ using Table = std::map<std::string, Intrinsic>;
 
 Table MakeTable() {
   Table table;
-  for (const auto& family : {SyncIntrinsics(), MoveIntrinsics(),
-                             VectorIntrinsics(), ChooseIntrinsics(),
-                             CubeIntrinsics()}) {
+  for (const auto& family :
+       {SyncIntrinsics(), MoveIntrinsics(), VectorIntrinsics(),
+        ChooseIntrinsics(), CubeIntrinsics()}) {
     for (const Intrinsic& intrinsic : family) {
       table[intrinsic.name] = intrinsic;
     }
@@ -185,6 +186,10 @@ int64_t hpmoe_twin_cycle() {
   if (ThisMachine() == nullptr) return 0;
   return InKernel([] { return Cycle(ThisState().site); });
 }
+
+// What Clang calls where the host has no instruction for halves.
+float __gnu_h2f_ieee(uint16_t bits) { return FloatOfHalf(bits); }
+uint16_t __gnu_f2h_ieee(float x) { return HalfOfFloat(x); }
 
 // A core is at a line of the user's source.
 void hpmoe_twin_at(const char* file, int line) {

@@ -177,27 +177,30 @@ class _Module:
     arguments = _split(found['arguments'])
     if 'addrspace' not in found['arguments']:
       return False
-    ends = []
+    ends: list[tuple[str, str, str]] = []
     for argument in arguments[: 1 if found['what'] == 'set' else 2]:
       words = re.sub(r'\b(?:noundef|nonnull|noalias)\b ?', '', argument)
       words = re.sub(r'\b(?:align \d+|dereferenceable\(\d+\)) ', '', words)
-      named = re.search(r'addrspace\((\d+)\)', words)
       pointer, _, at = words.strip().partition('* ')
       pointer = pointer + '*' if at else 'ptr'
       if not at:
         pointer, _, at = words.strip().rpartition(' ')
-      address = self.address(pointer, at, out)
-      ends.append((named[1] if named else '0', address))
+      # Of the pointer itself: what it points to may be a pointer, too.
+      named = re.search(r'addrspace\((\d+)\)', pointer)
+      ends.append((named[1] if named else '0', pointer, at))
+    if all(space == '0' for space, _, _ in ends):
+      return False
+    places = [(s, self.address(pointer, at, out)) for s, pointer, at in ends]
     if found['what'] == 'set':
       value = self.fresh()
       out.append(f'  {value} = zext {arguments[1].strip()} to i32')
-      (space, to), length = ends[0], arguments[2].strip()
+      (space, to), length = places[0], arguments[2].strip()
       out.append(
         f'  call void @hpmoe_twin_fill(i32 {space}, i64 {to}, i32 {value}, '
         f'{length})'
       )
       return True
-    (to_space, to), (space, source) = ends
+    (to_space, to), (space, source) = places
     out.append(
       f'  call void @hpmoe_twin_copy(i32 {to_space}, i64 {to}, i32 {space}, '
       f'i64 {source}, {arguments[2].strip()})'
