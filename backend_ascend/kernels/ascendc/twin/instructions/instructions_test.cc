@@ -171,6 +171,8 @@ void ScalarStore(Memory memory, uint64_t begin, uint64_t bytes,
                  const void* from, Site) {
   std::memcpy(Bytes(memory, begin), from, bytes);
 }
+void UnitMmad(bool, Site, const std::function<void()>& issue) { issue(); }
+void UnitResult(Site, const std::function<void()>& issue) { issue(); }
 
 }  // namespace ascend_twin
 
@@ -1280,7 +1282,6 @@ std::vector<Attempt> CubeAttempts() {
          LoadData(At<float>(TPosition::A2), At<float>(TPosition::A1), turned);
        }},
       {aic, [=] { LoadData(a, l1, down); }},
-      image([](ImageParams* p) { p->l1H = 2; }),
       image([](ImageParams* p) { p->filterW = 3; }),
       image([](ImageParams* p) { p->strideH = 2; }),
       image([](ImageParams* p) { p->padList[1] = 1; }),
@@ -1305,7 +1306,7 @@ std::vector<Attempt> CubeAttempts() {
       product([](MmadParams* p) { p->m = 4096; }),
       product([](MmadParams* p) { p->n = 4096; }),
       product([](MmadParams* p) { p->k = 4096; }),
-      product([](MmadParams* p) { p->unitFlag = 3; }),
+      product([](MmadParams* p) { p->unitFlag = 1; }),
       product([](MmadParams* p) { p->isBias = true; }),
       product([](MmadParams* p) { p->kDirectionAlign = true; }),
       product([](MmadParams* p) {
@@ -1328,9 +1329,8 @@ std::vector<Attempt> CubeAttempts() {
       result([](FixpipeParamsV220* p) { p->dstStride = 0; }),
       result([](FixpipeParamsV220* p) { p->srcStride = 8; }),
       result([](FixpipeParamsV220* p) { p->srcStride = 17; }),
-      result([](FixpipeParamsV220* p) { p->unitFlag = 3; }),
+      result([](FixpipeParamsV220* p) { p->unitFlag = 2; }),
       result([](FixpipeParamsV220* p) { p->ndNum = 2; }),
-      result([](FixpipeParamsV220* p) { p->reluEn = true; }),
       result([](FixpipeParamsV220* p) { p->quantPre = QuantMode_t::F322BF16; }),
   };
 }
@@ -1437,7 +1437,6 @@ LoadData: dst: expected to begin at a multiple of 512 B, got byte 32 of L0A
 LoadData: src: expected to begin at a multiple of 32 B, got byte 16 of L1
 LoadData: src of ifTranspose: expected elements of half, bfloat16_t, int16_t, uint16_t; got float
 LoadData: addrMode: expected 0, got 1
-LoadData: l1H: expected 1, got 2
 LoadData: filterW: expected 1, got 3
 LoadData: strideH: expected 1, got 2
 LoadData: padList: expected 0, got 1
@@ -1445,7 +1444,7 @@ LoadData: channelSize: expected a multiple of 16, or 4 or 8 more, got 38
 LoadData: kStartPt: expected a multiple of 16, got 8
 LoadData: kExtension short of channelSize: expected a multiple of 16, got 24
 LoadData: kStartPt + kExtension: expected 1 to 32, got 48
-LoadData: mExtension short of l1W: expected a multiple of 16, got 17
+LoadData: mExtension short of l1H * l1W: expected a multiple of 16, got 17
 LoadData: mStartPt + mExtension: expected 1 to 32, got 48
 Mmad: expected an AIC, got an AIV
 Mmad: A: expected in L0A, got L0B
@@ -1458,7 +1457,7 @@ Mmad: bias: expected to begin at a multiple of 64 B, got byte 32 of BiasTable
 Mmad: m: expected 0 to 4095, got 4096
 Mmad: n: expected 0 to 4095, got 4096
 Mmad: k: expected 0 to 4095, got 4096
-Mmad: unitFlag: expected 0, got 3
+Mmad: unitFlag: expected 0, got 1
 Mmad: isBias: deprecated; use cmatrixInitVal
 Mmad: A of kDirectionAlign: expected elements of float; got bfloat16_t
 Mmad: cmatrixSource: expected the form of Mmad that takes the bias
@@ -1473,9 +1472,8 @@ Fixpipe: mSize: expected 0 to 8192, got 8193
 Fixpipe: dstStride: expected 1 to 4294967295, got 0
 Fixpipe: srcStride: expected 16 to 65535, got 8
 Fixpipe: srcStride: expected a multiple of 16, got 17
-Fixpipe: unitFlag: expected 0, got 3
+Fixpipe: unitFlag: expected 3, got 2
 Fixpipe: ndNum: expected 1, got 2
-Fixpipe: reluEn: expected 0, got 1
 Fixpipe: dst of F322BF16: expected elements of bfloat16_t; got float
 Add: expected an AIV, got an AIC
 Add: dst: expected elements of half, float, int16_t, int32_t; got bfloat16_t
