@@ -79,7 +79,8 @@ def greedy(name: str) -> dict[str, object]:
   """
   for seed in range(_SEEDS):
     run = _Run(name, seed, 'float64')
-    held, leads = golden.tokens(name, seed)[:1], []
+    held = golden.tokens(name, seed)[:1]
+    leads: list[float] = []
     while len(leads) < generation_testing.COUNT:
       with torch.no_grad(), _float32_is(torch.float64):
         out = run.model(torch.tensor(held, dtype=torch.int64), use_cache=False)

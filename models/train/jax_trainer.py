@@ -68,7 +68,7 @@ class Trainer:
     self._layer = moe_lib.named(settings.moe)
     shapes = parameters_lib.parameter_shapes(config)
     self._frozen = frozen.names(shapes, settings.freeze)
-    self._optimizer = _optimizer(settings)
+    self._optimizer = optimizer(settings)
     self.step = jax.jit(self._step, donate_argnums=0)
     self.loss = jax.jit(lambda params, batch: self._loss(params, batch)[1].loss)
 
@@ -136,7 +136,7 @@ class Trainer:
     }
 
 
-def _optimizer(
+def optimizer(
   settings: settings_lib.Settings,
 ) -> optax.GradientTransformation:
   """Returns AdamW with clipping, a warm-up, and a rate that stays then."""

@@ -25,6 +25,7 @@ from hpmoe.parity_tests.compare import layers
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import routing_diff
 from hpmoe.parity_tests.compare import subject as subject_lib
+from hpmoe.parity_tests.compare import training
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 
@@ -72,6 +73,7 @@ class Request:
     fault: for the candidate's megakernel to commit, or None.
     fault_layer: in which layer.
     out: folder for what a layer read.
+    steps: of training, after the comparison; 0: none.
     cases: folder for a case of each layer with experts, on what the
       candidate's side gave it; None for none.
     command: the arguments of `hpmoe` that repeat this.
@@ -85,6 +87,7 @@ class Request:
   fault_layer: int | None = None
   out: str = 'out/compare'
   cases: str | None = None
+  steps: int = 0
   command: tuple[str, ...] = ()
 
 
@@ -115,11 +118,20 @@ class Result:
     rows: of every tensor, in the order in which they are computed.
     choices: by layer, the tokens that go to other experts.
     judged: MoE layers in order; none after the first wrong one.
+    steps: of training.
+    trained: MoE layers of the last of them, as `judged`.
   """
 
   rows: tuple[metrics.Row, ...]
   choices: dict[int, list[routing_diff.Choice]]
   judged: tuple[Judged, ...]
+  steps: tuple[training.Step, ...] = ()
+  trained: tuple[Judged, ...] = ()
+
+  @property
+  def later(self) -> Judged | None:
+    """The first layer that is wrong in the last step of training."""
+    return next((one for one in self.trained if one.is_wrong), None)
 
   @property
   def wrong(self) -> Judged | None:
@@ -140,12 +152,14 @@ class Result:
 
   @property
   def verdict(self) -> str:
-    return verdicts.PASS if self.first is None else verdicts.FAIL
+    fine = self.first is None and self.later is None
+    return verdicts.PASS if fine else verdicts.FAIL
 
   @property
   def is_rounding(self) -> bool:
     """Whether every layer of experts with other bits is right by itself."""
-    right = [one.report is not None and not one.is_wrong for one in self.judged]
+    all_ = (*self.judged, *self.trained)
+    right = [one.report is not None and not one.is_wrong for one in all_]
     return bool(right) and all(right)
 
 
@@ -205,6 +219,11 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
   if request.cases is not None and any(pathlib.Path(request.cases).glob('*')):
     raise ValueError(
       f'cases: expected a folder that is empty, got {request.cases!r}'
+    )
+  if request.steps < 0 or (request.steps and not request.backward):
+    raise ValueError(
+      'steps: expected 0, or more with direction both, got '
+      f'{request.steps} with {"both" if request.backward else "forward"}'
     )
   if request.fault is None:
     if request.fault_layer is not None:
@@ -280,7 +299,35 @@ def run(
   judged = _judge(request, subject, rows, sides[0], progress)
   if request.cases is not None:
     _write_cases(request, subject, sides[0], progress)
-  return Result(tuple(rows), choices, tuple(judged))
+  result = Result(tuple(rows), choices, tuple(judged))
+  if not request.steps or result.wrong is not None:
+    return result
+  return _train(request, subject, wanted, result, progress)
+
+
+def _train(request, subject, wanted, result, progress) -> Result:
+  """Adds steps of training, up to one with a wrong layer."""
+  judged: list[Judged] = []
+
+  def judge(number, given, raw) -> bool:
+    progress(f'step {number}')
+    side = _by_layer(given, capture.named(given, raw))
+    judged[:] = []
+    for layer in subject.moe_layers:
+      judged.append(_judge_layer(request, layer, side[layer]))
+      if judged[-1].is_wrong:
+        return False
+    return True
+
+  def of(one, side, instead):
+    def run_(given, noise):
+      return side.run(given, one.moe, True, instead, request.device, noise)
+
+    return str(one), run_
+
+  left, right = (of(*each) for each in wanted)
+  steps = training.run(subject, request.steps, left, right, judge)
+  return dataclasses.replace(result, steps=steps, trained=tuple(judged))
 
 
 def _instead(
@@ -410,4 +457,4 @@ def _alone(
 def count_steps(request: Request, subject: subject_lib.Subject) -> int:
   """Returns the most steps of `run`."""
   each = 1 + (request.cases is not None)
-  return 2 + each * len(subject.moe_layers)
+  return 2 + each * len(subject.moe_layers) + request.steps

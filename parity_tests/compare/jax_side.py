@@ -30,6 +30,7 @@ def run(
   backward: bool,
   instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
   device: str = 'cpu',
+  noise: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> capture.Raw:
   """Returns what the model computes with the layer `moe`.
 
@@ -39,6 +40,8 @@ def run(
     backward: whether to compute gradients of the loss.
     instead: by number of a layer, what computes its experts instead.
     device: of MindSpore; JAX's is its own.
+    noise: by module, what is added to what it returned, in units of its root
+      mean square; none: nothing.
 
   Raises:
     ValueError: there is no such layer.
@@ -58,6 +61,13 @@ def run(
   tokens = jnp.asarray(subject.tokens)
 
   def total(trained, taps, flows):
+    def between(name, x):
+      if noise:
+        size = jnp.sqrt(jnp.mean(jnp.square(x.astype(jnp.float32))))
+        size = jax.lax.stop_gradient(size)
+        x = (x.astype(jnp.float32) + size * noise[name]).astype(x.dtype)
+      return x + flows[name] if flows else x
+
     logits, aux = decoder.forward(
       params | trained,
       subject.config,
@@ -65,7 +75,7 @@ def run(
       moe=_tapped(of, taps),
       ranks=subject.ranks,
       mtp=subject.mtp,
-      between=lambda name, x: x + flows[name] if flows else x,
+      between=between,
     )
     loss = decoder.next_token_loss(logits, tokens)
     if aux.mtp_logits is not None:

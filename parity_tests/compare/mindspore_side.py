@@ -22,6 +22,7 @@ def run(
   backward: bool,
   instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
   device: str = 'cpu',
+  noise: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> capture.Raw:
   """Returns what the model computes with the layer `moe`.
 
@@ -31,6 +32,8 @@ def run(
     backward: whether to compute gradients of the loss.
     instead: none; see `jax_side.run`.
     device: cpu or ascend.
+    noise: by module, what is added to what it returned, in units of its root
+      mean square; none: nothing.
 
   Raises:
     ValueError: there is no such layer.
@@ -51,6 +54,14 @@ def run(
   def total(*values):
     trained = dict(zip(subject.trained, values))
     added = dict(zip(zeros, values[len(trained) :]))
+
+    def between(name, x):
+      if noise:
+        wide = x.astype(ms.float32)
+        size = ms.ops.stop_gradient(ms.ops.sqrt((wide * wide).mean()))
+        x = (wide + size * ms.Tensor(noise[name])).astype(x.dtype)
+      return x + added[name] if added else x
+
     logits, aux = decoder.forward(
       params | trained,
       subject.config,
@@ -58,7 +69,7 @@ def run(
       moe=_tapped(subject, layer, added),
       ranks=subject.ranks,
       mtp=subject.mtp,
-      between=lambda name, x: x + added[name] if added else x,
+      between=between,
     )
     loss = decoder.next_token_loss(logits, tokens)
     if subject.mtp:

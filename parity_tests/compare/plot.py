@@ -1,8 +1,11 @@
 """A picture of how far two sides are apart, from layer to layer."""
 
 import io
+import math
 import pathlib
 from typing import Any
+
+import numpy as np
 
 from hpmoe.backend_ascend.simulator import style
 from hpmoe.models.checkpoint import atomic_folder
@@ -20,8 +23,9 @@ def write(path: str, title: str, result: compare.Result) -> None:
     ImportError: matplotlib is missing.
     OSError: the file cannot be written.
   """
-  figure = style.figure(4.5)
-  axis = figure.subplots()
+  figure = style.figure(9 if result.steps else 4.5)
+  axes = np.atleast_1d(figure.subplots(2 if result.steps else 1))
+  axis = axes[0]
   # As they are computed, backward in the same order from left to right.
   places: dict[str, int] = {}
   for number, (way, found) in enumerate(report.distances(result).items()):
@@ -30,8 +34,11 @@ def write(path: str, title: str, result: compare.Result) -> None:
     _draw(axis, style.COLOURS[number], way, found, places)
   axis.set_xticks([*places.values()], [*places], rotation=45, ha='right')
   _mark(axis, result, places)
-  axis.set(yscale='log', ylabel='difference / norm', title=title)
+  axis.set(ylabel='difference / norm', title=title)
+  _scale(axis)
   axis.legend()
+  if result.steps:
+    _draw_steps(axes[1], result)
   png = io.BytesIO()
   style.save(figure, png)
   atomic_folder.write_file(pathlib.Path(path), png.getvalue())
@@ -45,6 +52,29 @@ def _draw(axis, colour: str, way: str, found: dict[str, float], places) -> None:
   if lost:
     transform = axis.get_xaxis_transform()
     axis.plot(lost, [0.97] * len(lost), 'x', color=colour, transform=transform)
+
+
+def _scale(axis) -> None:
+  """Makes an axis logarithmic, where there is something on it."""
+  drawn = [y for line in axis.lines for y in line.get_ydata()]
+  if any(y > 0 for y in drawn):
+    axis.set(yscale='log')
+
+
+def _draw_steps(axis, result: compare.Result) -> None:
+  """Draws what each module returned, by step; dashed what is predicted."""
+  numbers = [step.number for step in result.steps]
+  for place, module in enumerate(result.steps[0].measured.modules):
+    colour = style.COLOURS[place % len(style.COLOURS)]
+    for kind, line in (('measured', '-'), ('predicted', '--')):
+      fars = [getattr(s, kind).modules[module] for s in result.steps]
+      label = module if kind == 'measured' else None
+      drawn = [far or math.nan for far in fars]
+      axis.plot(numbers, drawn, line, color=colour, label=label)
+  said = 'difference / norm (dashed: predicted)'
+  axis.set(xlabel='step of training', ylabel=said)
+  _scale(axis)
+  axis.legend(fontsize='small')
 
 
 def _mark(axis, result: compare.Result, places: dict[str, int]) -> None:

@@ -1,7 +1,8 @@
 """What a reader of `hpmoe compare` sees: the table, the first difference."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import csv
+import dataclasses
 import io
 import math
 import pathlib
@@ -75,22 +76,36 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
     lines += [f'  {choice}' for choice in choices[:_MOST_TOLD]]
     if len(choices) > _MOST_TOLD:
       lines.append(f'  and {len(choices) - _MOST_TOLD} more')
-  lines += [*_apart(result), *_alone(result)]
-  if first is not None and result.wrong is None and result.judged:
+  lines += [*_apart(result), *_alone(result.judged, result.wrong)]
+  lines += _steps(result)
+  parted = first is not None or any(s.measured.loss for s in result.steps)
+  if parted and not (result.wrong or result.later) and result.judged:
     lines.append(_cause(request, result))
   same = all(row.same for row in result.rows)
   equal = 'every tensor has the same bits' if same else 'within thresholds'
   said = equal if first is None else 'a difference beyond thresholds'
+  if first is None and result.later is not None:
+    said = f'layer {result.later.layer} is wrong in step '
+    said += str(result.steps[-1].number)
   lines.append(f'{result.verdict}: {said}')
   return '\n'.join(lines)
+
+
+def _has_bounds(request: compare.Request) -> bool:
+  """Whether gradients of the candidate's side are judged by their bounds."""
+  return ':' not in request.right.moe or request.right.candidate is not None
 
 
 def _cause(request: compare.Request, result: compare.Result) -> str:
   """Returns why sides part of which no experts are wrong."""
   # Of a user's layer on the left nothing is known.
   unknown = ':' in request.left.moe or request.left.candidate is not None
+  said = 'no experts are wrong on what they read'
+  if result.steps and not _has_bounds(request):
+    # Those may be wrong by more than rounding.
+    return f'{said}; of its gradients only large errors are: see predicted'
   if not result.is_rounding or unknown:
-    return 'no experts are wrong on what they read'
+    return said
   said = 'rounding alone parts them: each layer of experts with other bits is '
   said += 'within its bound on what it read'
   if request.left.framework == request.right.framework:
@@ -141,16 +156,48 @@ def _distance(values: Mapping[str, Any]) -> float:
   return far / (size or 1) if isinstance(far, float) else math.nan
 
 
-def _alone(result: compare.Result) -> list[str]:
+_STEPS = (
+  *('step', 'loss', 'apart', 'predicted', 'last norm apart'),
+  *('predicted', 'other experts', 'predicted'),
+)
+_MOST_STEPS = 24
+
+
+def _steps(result: compare.Result) -> list[str]:
+  """Returns how training parts the sides, beside what rounding does."""
+  if not result.steps:
+    return []
+  every = -(-len(result.steps) // _MOST_STEPS)
+  shown = [*result.steps[:-1:every], result.steps[-1]]
+  cells = [
+    [str(s.number), f'{s.loss:.6g}']
+    + [f'{abs(o.loss):.2g}' for o in (s.measured, s.predicted)]
+    + [f'{o.modules["model.norm"]:.2g}' for o in (s.measured, s.predicted)]
+    + [str(o.choices) for o in (s.measured, s.predicted)]
+    for s in shown
+  ]
+  lines = ['', 'training, each side from its own weights; predicted of']
+  lines[-1] += ' rounding as large as the first gradients have it:'
+  lines.append(text_table.text(_STEPS, cells, None))
+  where = f'step {result.steps[-1].number}'
+  if result.later is None:
+    lines.append(f'{where}: no experts are wrong on what they read')
+    return lines
+  lines.append(f'{where}: layer {result.later.layer} is wrong')
+  return lines + _alone(result.trained, result.later)
+
+
+def _alone(
+  judged: Sequence[compare.Judged], wrong: compare.Judged | None
+) -> list[str]:
   """Returns what was found of each MoE layer by itself."""
   lines = []
-  for one in result.judged:
+  for one in judged:
     said = one.why
     if one.report is not None:
       bound = 'out of' if one.is_wrong else 'within'
       said = f'{bound} the rounding bound on its own inputs'
     lines.append(f'layer {one.layer}, its experts alone: {said}')
-  wrong = result.wrong
   if wrong is not None and wrong.report is not None:
     lines.append(f'\nlayer {wrong.layer}, hpmoe check of {wrong.why}:')
     lines += filter(
@@ -166,7 +213,7 @@ def to_json(
   result: compare.Result,
 ) -> dict[str, Any]:
   """Returns the whole report as plain data."""
-  first, wrong = result.first, result.wrong
+  first, wrong, later = result.first, result.wrong, result.later
   return report_lib.jsonable(
     dict(
       verdict=result.verdict,
@@ -187,8 +234,12 @@ def to_json(
         dict(layer=one.layer, why=one.why, wrong=one.is_wrong)
         for one in result.judged
       ],
-      rounding_alone=result.is_rounding,
+      rounding_alone=result.is_rounding
+      and (not result.steps or _has_bounds(request)),
       wrong_layer=wrong and wrong.layer,
+      steps=[dataclasses.asdict(step) for step in result.steps],
+      later_layer=later and later.layer,
+      later_check=later and later.report and report_lib.to_json(later.report),
       check=wrong and wrong.report and report_lib.to_json(wrong.report),
       versions=versions.versions(),
     )

@@ -24,6 +24,8 @@ class Subject:
     params: by the names of `parameters.parameter_shapes`, in their dtypes.
     tokens: `[B, S]` int32.
     ranks: R that a layer's tokens and experts are divided among.
+    text: `[N]` tokens that later batches are of; None: there are none.
+    seed: of the place in the text.
   """
 
   name: str
@@ -31,6 +33,15 @@ class Subject:
   params: Mapping[str, np.ndarray]
   tokens: at.Int32[np.ndarray, 'B S']
   ranks: int = 1
+  text: at.Int32[np.ndarray, 'N'] | None = None
+  seed: int = 0
+
+  def at(self, step: int) -> 'Subject':
+    """Returns it before the batch of a step."""
+    assert self.text is not None
+    batch, sequence = self.tokens.shape
+    read = text_lib.batch(self.text, sequence, batch, self.seed, step)
+    return dataclasses.replace(self, tokens=read[:, :-1])
 
   @property
   def mtp(self) -> bool:
@@ -121,7 +132,7 @@ def load(
   encoding = text_lib.encoding_of(model, config)
   tokens = text_lib.read(text, encoding).tokens
   read = text_lib.batch(tokens, sequence, batch, seed, 0)
-  subject = Subject(model, config, params, read[:, :-1], ranks)
+  subject = Subject(model, config, params, read[:, :-1], ranks, tokens, seed)
   _check_ranks(subject)
   return subject
 

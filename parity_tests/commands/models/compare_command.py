@@ -41,7 +41,11 @@ def _define(f: flags.FlagValues) -> None:
       'Write a case of each MoE layer into this folder, on what --right gave '
       'it, as hpmoe export writes one: hpmoe check --case=CASES/layer_1.',
     ),
-    ('png', None, 'Write a picture of the difference by layer here.'),
+    (
+      'png',
+      None,
+      'Write a picture of the difference by layer, and step, here.',
+    ),
     ('csv', None, "Write the table here, under msprobe's column names."),
     (
       'fault',
@@ -56,6 +60,12 @@ def _define(f: flags.FlagValues) -> None:
     ('sequence', 32, 'Tokens of a sequence.'),
     ('ranks', 1, "Ranks that a layer's tokens and experts lie on."),
     ('fault_layer', None, 'Layer, counted from 0, that commits it.'),
+    (
+      'steps',
+      0,
+      'Steps of training after the comparison: each MoE layer of --right is '
+      'judged in each, beside how far rounding alone drives two sides apart.',
+    ),
   ):
     cli.option(f, number, text, default, int)
   cli.define_device(f)
@@ -74,7 +84,10 @@ def _compare(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.compare import compare
   from hpmoe.parity_tests.compare import report
   from hpmoe.parity_tests.compare import subject as subject_lib
+  from hpmoe.parity_tests.judge import verdicts
 
+  if f.steps:
+    import optax  # noqa: F401
   if f.png is not None:
     # What is drawn after the work is missed before it.
     import matplotlib  # noqa: F401  # type: ignore[import-untyped]
@@ -88,6 +101,7 @@ def _compare(f: flags.FlagValues) -> int:
     fault_layer=f.fault_layer,
     out=f.out,
     cases=f.cases,
+    steps=f.steps,
     device=f.device,
     command=(
       'compare',
@@ -110,7 +124,7 @@ def _compare(f: flags.FlagValues) -> int:
   print(report.heading(request, subject))
   print(report.table(result, cli.colour()))
   print(f'\n{report.conclusion(request, result)}')
-  return cli.PARITY if result.first is None else cli.NO_PARITY
+  return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
 
 
 def _pair(f: flags.FlagValues, name: str):
@@ -153,6 +167,7 @@ COMMAND = cli.Command(
   (
     'hpmoe compare --left=jax:oracle --right=jax:host',
     'hpmoe compare --fault=swapped_experts --fault_layer=2',
+    'hpmoe compare --steps=20 --png=apart.png',
     'hpmoe compare --left=jax:host --right=mindspore:host --csv=compare.csv',
     'hpmoe compare --model=Qwen3-30B-A3B --right=jax:my_pkg.my_module:my_layer '
     '--direction=forward',

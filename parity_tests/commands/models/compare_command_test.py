@@ -392,6 +392,7 @@ class TestRequests:
         ('--fault=zero_output', '--fault_layer=2', '--right=jax:framework'),
         'fault: expected --right=jax:host',
       ),
+      (('--steps=-1',), 'steps: expected 0, or more with direction both'),
       (('--ranks=3',), 'ranks: expected a divisor'),
       (('--sequence=0',), 'sequence: expected'),
       (('--cases=/',), "cases: expected a folder that is empty, got '/'"),

@@ -1,0 +1,191 @@
+"""Two layers in one model that is trained: how far they part, and whether why.
+
+Both sides take the same steps of AdamW on the same batches, each from its own
+weights.  In each step every MoE layer of the candidate's side is judged alone,
+on what it read there, so that a wrong one is told from what has grown.
+
+How far rounding alone would drive them apart is predicted by a third run: the
+reference's side with noise in what each module returns, as large as makes its
+first gradients differ by as much as the two sides' do.  Nothing is fitted to
+later steps.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpmoe.models.train import settings as settings_lib
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import subject as subject_lib
+
+Arrays = Mapping[str, np.ndarray]
+# Computes a step: model and batch, and noise by module.
+Run = Callable[[subject_lib.Subject, Arrays], capture.Raw]
+
+# Of the steps, as `hpmoe train` has them; biases of routers stay.
+SETTINGS = settings_lib.Settings()
+# Noise that is lost in rounding is taken again, so many times larger.
+_LOUDER, _TRIES = 4.0, 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart:
+  """How far a side is from the reference's in a step.
+
+  Attributes:
+    loss: the difference of losses, nats.
+    modules: by module, the distance of what it returned over its norm.
+    choices: tokens of a layer that go to other experts, of all layers.
+  """
+
+  loss: float
+  modules: dict[str, float]
+  choices: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A step of both sides.
+
+  Attributes:
+    number: from 0.
+    loss: of the reference's side, nats.
+    measured: how far the candidate's side is from it.
+    predicted: how far rounding alone would be.
+  """
+
+  number: int
+  loss: float
+  measured: Apart
+  predicted: Apart
+
+
+def run(
+  subject: subject_lib.Subject,
+  steps: int,
+  left: tuple[str, Run],
+  right: tuple[str, Run],
+  judge: Callable[[int, subject_lib.Subject, capture.Raw], bool],
+) -> tuple[Step, ...]:
+  """Trains both sides, and the reference's with noise.
+
+  Args:
+    subject: model and text.
+    steps: at most so many.
+    left: the reference's side, by its name.
+    right: the candidate's.
+    judge: is given each step of the candidate's; False ends the run.
+
+  Raises:
+    candidates.CandidateError: a launch ended early, or a gradient is not
+      finite.
+  """
+  sides = {'left': left, 'right': right, 'noise': left}
+  trained = {name: _Trained(subject) for name in sides}
+  size, found = 0.0, []
+  for number in range(steps):
+    given = {n: t.subject.at(number) for n, t in trained.items()}
+    raws = {n: sides[n][1](given[n], {}) for n in ('left', 'right')}
+    if number == 0:
+      size = _size(given['noise'], left[1], raws)
+    noise = _noise(subject, number, size)
+    raws['noise'] = left[1](given['noise'], noise) if size else raws['left']
+    of = [_apart(subject, raws['left'], raws[n]) for n in ('right', 'noise')]
+    found.append(Step(number, float(raws['left'].loss), *of))
+    if not judge(number, given['right'], raws['right']):
+      break
+    for name, (said, _) in sides.items():
+      trained[name].update(f'{said}: step {number}', raws[name].grads)
+  return tuple(found)
+
+
+class _Trained:
+  """A side's weights, and its moments."""
+
+  def __init__(self, subject: subject_lib.Subject):
+    # An extra, which only training needs.
+    from hpmoe.models.train import jax_trainer
+
+    self.subject = subject
+    self._optimizer = jax_trainer.optimizer(SETTINGS)
+    self._moments: Any = self._optimizer.init(self._weights())
+
+  def _weights(self) -> dict[str, jax.Array]:
+    params = self.subject.params
+    return {n: jnp.asarray(params[n]) for n in self.subject.trained}
+
+  def update(self, where: str, grads: Arrays) -> None:
+    for name, grad in grads.items():
+      if not np.isfinite(grad.astype(np.float64)).all():
+        raise candidates.CandidateError(
+          f'{where}: expected a finite gradient of {name}, got others'
+        )
+    import optax
+
+    given = {n: jnp.asarray(grads[n]) for n in self.subject.trained}
+    weights = self._weights()
+    updates, self._moments = self._optimizer.update(
+      given, self._moments, weights
+    )
+    moved = optax.apply_updates(weights, updates)
+    params = dict(self.subject.params) | jax.tree.map(np.asarray, moved)
+    self.subject = dataclasses.replace(self.subject, params=params)
+
+
+def _size(
+  subject: subject_lib.Subject, run_: Run, raws: Mapping[str, capture.Raw]
+) -> float:
+  """Returns the noise with which first gradients differ as the sides' do."""
+  wanted = _of_grads(raws['left'].grads, raws['right'].grads)
+  size = wanted
+  for _ in range(_TRIES if wanted else 0):
+    made = run_(subject, _noise(subject, -1, size))
+    if got := _of_grads(raws['left'].grads, made.grads):
+      # So small a difference is in proportion to what makes it.
+      return size * wanted / got
+    size *= _LOUDER
+  return size
+
+
+def _noise(
+  subject: subject_lib.Subject, number: int, size: float
+) -> dict[str, np.ndarray]:
+  """Returns noise of a module's length, over its root mean square."""
+  random = np.random.default_rng([number + 1, subject.seed])
+  shapes = subject.flow_shapes()
+  return {
+    n: (size * random.standard_normal(shape)).astype(np.float32)
+    for n, shape in shapes.items()
+  }
+
+
+def _of_grads(ours: Arrays, theirs: Arrays) -> float:
+  pairs = [
+    (ours[n].astype(np.float64), theirs[n].astype(np.float64)) for n in ours
+  ]
+  far = sum(np.sum((a - b) ** 2) for a, b in pairs)
+  return float(np.sqrt(far / sum(np.sum(a**2) for a, _ in pairs)))
+
+
+def _apart(
+  subject: subject_lib.Subject, bench: capture.Raw, npu: capture.Raw
+) -> Apart:
+  # The last state is that of the norm behind the last layer.
+  last = subject.config.num_hidden_layers - 1
+  names = ['model.embed_tokens', *(f'model.layers.{n}' for n in range(last))]
+  names.append('model.norm')
+  states = zip(names, bench.hidden_states, npu.hidden_states, strict=True)
+  choices = sum(
+    int((r['topk_ids'] != npu.routed[n]['topk_ids']).any(axis=-1).sum())
+    for n, r in bench.routed.items()
+  )
+  return Apart(
+    float(npu.loss) - float(bench.loss),
+    {n: _of_grads({n: a}, {n: b}) for n, a, b in states},
+    choices,
+  )
