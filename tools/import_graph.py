@@ -43,6 +43,9 @@ EXTENSIONS = {
   'backend_ascend.kernels.ascendc.twin.launch._ascend_twin': (
     'backend_ascend/kernels/ascendc/twin/launch/twin_binding.cc'
   ),
+  'parity_tests.judge.limits._chunk_sums': (
+    'parity_tests/judge/limits/chunk_sums_binding.cc'
+  ),
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

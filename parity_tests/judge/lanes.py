@@ -22,6 +22,7 @@ from hpmoe.parity_tests.judge import spread_tally
 from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import power
@@ -112,7 +113,7 @@ def _compare_rank(
     if bad.any():
       tally.add(_unequal(rank, cut, first, one[rows], other[rows], bad))
     else:
-      tally.add_right(rank, cut, range(first, last))
+      tally.add_right(rank, cut, range(first, last), None)
   if not plan:
     tally.add_padding(rank, tiling.padding(stage, got, rank))
   return tally.part()
@@ -236,19 +237,33 @@ class _Judges:
     self._spread_tally = spread_tally.SpreadTally(stage, golden, same)
     self._bounded, self._dtype = bounded, dtype
     self._worst_of_bound = 0.0
+    self._regions: chunk_sums.Regions | None = None  # of right chunks
     self._worth = power.Power()
     self._known = 0  # elements with a finite bound
+    pairs = dict.fromkeys(judge.thresholds for judge in self._judges)
+    self._pairs = [pair for pair in pairs if pair is not None]
+    self._excuse = all(record.excuse_rounding for record in records)
 
   def look(self, golden, tensor: str, rank: int, got, benchmark, at: _Range):
     """Returns what `add` takes of some tile rows; changes nothing."""
     held = got[at[2]]
     beside = None if benchmark is None else benchmark[at[2]]
     value = golden_rows(golden, tensor, rank, at)
+    right = self._right(at, held, value, beside)
+    return held, value, beside, right, self._power(held, value, right)
+
+  def _power(
+    self,
+    held: np.ndarray,
+    value: bounds.Bounded,
+    right: tally_lib.Right | None,
+  ) -> power.Power:
+    if right is not None:
+      return right.sums.power
     limit = value.bound()
     # Where the golden is certain to be infinite, so must the candidate be.
     error = np.abs(held.astype(np.float64) - value.value)
-    worth = power.of(held, limit, power.stored(held, limit + error))
-    return held, value, beside, worth
+    return power.of(held, limit, power.stored(held, limit + error))
 
   def add(
     self,
@@ -257,11 +272,14 @@ class _Judges:
     held: np.ndarray,
     value: bounds.Bounded,
     beside: np.ndarray | None,
+    right: tally_lib.Right | None,
     worth: power.Power,
   ) -> None:
     """Takes whole tile rows in; `beside` is the benchmark's, if one asks."""
     cut, first, rows = at
     self._worth += worth
+    if right is not None and self._add_right(rank, cut, first, right, value):
+      return
     self._known += int(np.isfinite(value.bound()).sum())
     e = _elements(value, held, held if beside is None else beside)
     chunk = _against_golden(rank, cut, first, held, value, e)
@@ -269,11 +287,44 @@ class _Judges:
     if self._bounded:
       self._spread_tally.add(chunk, e, value, rows)
     if chunk.error.size:
-      of_bound = float(_of_bound(chunk.error, e.bound).max())
-      # NaN stays
-      self._worst_of_bound = float(np.maximum(self._worst_of_bound, of_bound))
+      ratio = float(_of_bound(chunk.error, e.bound).max())
+      self._note_worst(ratio)
     for judge, tally in zip(self._judges, self._tallies):
       tally.add(chunk, judge.add(e))
+
+  def _note_worst(self, of_bound: float) -> None:
+    worst = np.maximum(self._worst_of_bound, of_bound)
+    self._worst_of_bound = float(worst)  # NaN stays
+
+  def _right(self, at, held, value, beside) -> tally_lib.Right | None:
+    """Returns what all need of tile rows that none objects to, or None."""
+    spread_ = self._bounded and value.variance is not None
+    if not self._excuse or (spread_ and self._spread_tally.counts(value)):
+      return None
+    cut, first, _ = at
+    sums = chunk_sums.of(cut, first, held, value, beside, spread_, self._pairs)
+    if sums is None:
+      return None
+    expected = value.value.astype(held.dtype)
+    return tally_lib.Right(
+      sums, held, expected, chunk_sums.furthest(held, expected)
+    )
+
+  def _add_right(self, rank, cut, first, right: tally_lib.Right, value) -> bool:
+    """Takes tile rows in, unless their spread is not right after all."""
+    tile_rows = range(first, cut.row_of(first, len(right.got)))
+    if self._bounded and not self._spread_tally.add_right(
+      rank, cut, tile_rows, right, value
+    ):
+      return False
+    self._known += right.got.size
+    self._note_worst(right.sums.worst_of_bound)
+    for tally in (self._bound_tally, *self._tallies):
+      tally.add_right(rank, cut, tile_rows, right)
+    regions = right.sums.regions
+    total = self._regions
+    self._regions = regions if total is None else total + regions
+    return True
 
   def add_padding(self, rank: int, padding: np.ndarray) -> None:
     for tally in (self._bound_tally, *self._tallies):
@@ -290,6 +341,8 @@ class _Judges:
         self._spread_tally.part(known, elements),
       ]
     for judge, tally in zip(self._judges, self._tallies):
+      if self._regions is not None:
+        judge.add_right(self._regions)
       name, dtype = judge.standard.name, self._dtype
       sums = judge.partials, judge.not_finite
       found.append(

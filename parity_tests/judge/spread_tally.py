@@ -112,6 +112,27 @@ class SpreadTally:
     """Says whether elements are counted, and errors not looked at."""
     return self._judge.counts(value)
 
+  def add_right(
+    self,
+    rank: int,
+    cut: tiles.Cut,
+    tile_rows: range,
+    right: tally_lib.Right,
+    value: bounds.Bounded,
+  ) -> bool:
+    """Takes tile rows in; False, and nothing taken, if a tile is refused."""
+    if value.variance is None:
+      return True
+    added = right.sums.added
+    sums = self._judge.sums_of(cut, tile_rows, added)
+    shares = self._judge.shares(sums)
+    if not all(np.all(share <= 1) for share in shares.values()):
+      return False
+    self._power += self._judge.power(sums, cut, tile_rows.start, added)
+    self._add_up(sums, added.by_row.sum(axis=1), shares)
+    self._tally.add_right(rank, cut, tile_rows, right)
+    return True
+
   def _add_up(self, sums: spread.Sums, keys: np.ndarray, shares) -> None:
     total = sums.total(0)
     self._sums = total if self._sums is None else self._sums + total

@@ -9,6 +9,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import parts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.cause import patterns
+from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import ulp
 
 
@@ -40,6 +41,40 @@ class Chunk:
   def worst(self) -> tuple[float, int]:
     """The largest error and distance, the same for all who judge."""
     return float(self.error.max()), int(self.apart.max())
+
+
+@dataclasses.dataclass(frozen=True)
+class Right:
+  """Whole tile rows of one rank's tensor with every element in its bound.
+
+  Attributes:
+    sums: over all elements.
+    got: `[rows, columns]` as stored.
+    expected: `[rows, columns]` in the same dtype.
+    apart: the most units in the last place between them.
+  """
+
+  sums: chunk_sums.Sums
+  got: np.ndarray
+  expected: np.ndarray
+  apart: int
+
+  @property
+  def error(self) -> float:
+    """The largest |got - expected| before rounding."""
+    return self.sums.worst_error
+
+  @property
+  def at(self) -> tuple[int, int]:
+    """Row and column of the first element with that error."""
+    return divmod(self.sums.worst_at, self.got.shape[1])
+
+  def element(self) -> tuple:
+    """Returns what was got there, expected, and how far they are apart."""
+    got, expected = (
+      np.atleast_1d(a[self.at]) for a in (self.got, self.expected)
+    )
+    return got[0], expected[0], int(ulp.distance(got, expected)[0])
 
 
 class Tally:
@@ -93,13 +128,21 @@ class Tally:
       )
       self._worst_abs = worst
 
-  def add_right(self, rank: int, cut: tiles.Cut, tile_rows: range) -> None:
-    """Takes tile rows in of which no element differs."""
+  def add_right(
+    self, rank: int, cut: tiles.Cut, tile_rows: range, right: 'Right | None'
+  ) -> None:
+    """Takes tile rows in without a bad element; none: nor any that differs."""
     first, shape = tile_rows.start, (len(tile_rows), cut.shape[1])
     self._add_tiles(rank, cut, first, np.zeros(shape, np.int64))
     if self._of_tokens:
       num_rows = int(cut.starts[tile_rows.stop] - cut.starts[first])
       self._bad_tokens.setdefault(rank, []).append(np.zeros(num_rows, bool))
+    if right is None:
+      return
+    self._worst_ulp = max(self._worst_ulp, right.apart)
+    if self._is_worst(right.error):
+      self._worst = (cut, rank, first, *right.at, right.element())
+      self._worst_abs = right.error
 
   @property
   def _of_tokens(self) -> bool:

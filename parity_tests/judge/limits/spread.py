@@ -44,6 +44,7 @@ import functools
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge.limits import _chunk_sums
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import ulp
@@ -205,7 +206,7 @@ _SUMMED = (
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """What the power asks of rows `[rows, C]` of tiles.
+  """What the power asks of rows `[rows, C]` of tiles, as `Added` has it.
 
   Attributes:
     row_square: of the golden.
@@ -287,6 +288,21 @@ class Judge:
       )
     return self._of_errors(cut, first, got, golden, elements, alike)
 
+  def sums_of(
+    self, cut: tiles.Cut, tile_rows: range, added: _chunk_sums.Added
+  ) -> Sums:
+    """Returns the sums of whole tile rows, where errors were added up."""
+    first = tile_rows.start
+    height = np.diff(cut.starts)[first : tile_rows.stop]
+    lines = tiles.Lines(added.by_row, added.by_column)
+    return Sums(
+      height[:, None] * np.diff(cut.col_starts),
+      self.independent.alike(cut, first, lines),
+      square=added.square,
+      product=added.product,
+      information=added.information,
+    )
+
   def _differ(self, got, expected, golden) -> tuple[np.ndarray, np.ndarray]:
     """Returns which elements differ, and how likely each was to."""
     if golden.crossed is not None:
@@ -343,7 +359,7 @@ class Judge:
     sums: Sums,
     cut: tiles.Cut | None = None,
     first: int = 0,
-    rows: 'Rows | None' = None,
+    rows: 'Rows | _chunk_sums.Added | None' = None,
   ) -> power.Power:
     """Returns what tiles, or with no `cut` a tensor, would have seen.
 

@@ -26,6 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpmoe.parity_tests.judge.limits import chunk_sums
+
 FLOAT32, BFLOAT16, FLOAT16 = 'float32', 'bfloat16', 'float16'
 _RELATIVE_EPS = 1e-7
 
@@ -283,11 +285,14 @@ class Metric(NamedTuple):
     partial: of a chunk: (seen, values' errors, mask) -> array.
     total: what merged partials come to.
     merge: np.add or np.maximum, of two partials.
+    right: as `partial`, of a region whose errors rounding explains, and 1 for
+      the benchmark's or 0.
   """
 
   partial: Callable[..., np.ndarray]
   total: Callable[[np.ndarray], float]
   merge: Callable[[np.ndarray, np.ndarray], np.ndarray]
+  right: Callable[[chunk_sums.Region, int], np.ndarray]
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
@@ -345,20 +350,43 @@ def _calc_diff(p: np.ndarray) -> float:
   return 1 - 2 * p[0] / (p[1] + p[2]) if p[1] + p[2] else 0.0
 
 
+def _pair(*values: float) -> np.ndarray:
+  return np.array(values, np.float64)
+
+
+def _no_worst(region, i) -> np.ndarray:
+  return np.zeros(1)
+
+
+def _no_mismatch(region, i) -> np.ndarray:
+  return _pair(0, region.count)
+
+
+def _golden_products(region, i) -> np.ndarray:
+  return np.full(3, region.golden_square)
+
+
 METRICS = {
-  'mere': Metric(_mere, _over, np.add),
-  'mare': Metric(_mare, lambda p: p[0], np.maximum),
+  'mere': Metric(
+    _mere, _over, np.add, lambda r, i: _pair(r.relative[i], r.count)
+  ),
+  'mare': Metric(_mare, lambda p: p[0], np.maximum, _no_worst),
   'rmse': Metric(
     _rmse,
     lambda p: np.sqrt(_over(p)),
     np.add,
+    lambda r, i: _pair(r.square[i], r.count),
   ),
-  'max_abs': Metric(_max_abs, lambda p: p[0], np.maximum),
-  'mismatches': Metric(_count, lambda p: p[0], np.add),
-  'mismatch_share': Metric(_count, _over, np.add),
-  'cosine_loss': Metric(_products, _cosine_loss, np.add),
-  'calc_diff': Metric(_products, _calc_diff, np.add),
+  'max_abs': Metric(_max_abs, lambda p: p[0], np.maximum, _no_worst),
+  'mismatches': Metric(_count, lambda p: p[0], np.add, _no_mismatch),
+  'mismatch_share': Metric(_count, _over, np.add, _no_mismatch),
+  'cosine_loss': Metric(_products, _cosine_loss, np.add, _golden_products),
+  'calc_diff': Metric(_products, _calc_diff, np.add, _golden_products),
 }
+# As `chunk_sums` numbers them.
+_PLACES = {NORMAL: 0, SMALL: 1, CANCEL: 2}
+
+
 # Number of a rule, whether of the benchmark, and its sums.
 Partials = tuple[tuple[int, bool, np.ndarray], ...]
 
@@ -397,6 +425,24 @@ class Judge:
           if rule.ratio:
             self._take(rule, True, seen, e.beside)
       return seen.mismatches(e.raw)
+
+  @property
+  def thresholds(self) -> chunk_sums.Thresholds | None:
+    """What tells its regions apart, or None if it has none."""
+    t = self.standard.tolerance[self._dtype]
+    return (t.small, t.cancel) if t.small or t.cancel else None
+
+  def add_right(self, regions: chunk_sums.Regions) -> None:
+    """Takes chunks in whose every error rounding explains, and excuses."""
+    pair = self.thresholds
+    for clause in self.standard.rules:
+      for rule in clause:
+        place = None if pair is None else _PLACES.get(rule.region)
+        region = regions.of(pair or (0.0, 0.0), place)
+        right = METRICS[rule.metric].right
+        self._merge(rule, False, right(region, 0))
+        if rule.ratio:
+          self._merge(rule, True, right(region, 1))
 
   def _take(self, rule, of_benchmark, seen: _Seen, off: Off) -> None:
     metric = METRICS[rule.metric]

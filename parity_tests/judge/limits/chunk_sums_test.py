@@ -1,0 +1,302 @@
+"""One pass in C++ gives what a hundred in numpy do, or refuses."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import of_pass
+from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import chunk_sums
+from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+# More columns than C++ looks at together.
+ROWS, COLUMNS = 37, 151
+# The first tile row is not the first of the tensor.
+CUT = tiles.cut_tokens(10 + ROWS, 10, COLUMNS, 20)
+PAIRS = ((0.25, 0.0), (0.125, 0.5))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """A chunk under judgement."""
+
+  actual: np.ndarray
+  golden: bounds.Bounded
+  benchmark: np.ndarray
+
+  def sums(self, spread=True, pairs=PAIRS):
+    return chunk_sums.of(
+      CUT, 1, self.actual, self.golden, self.benchmark, spread, pairs
+    )
+
+
+def _tensor(dtype=np.float32) -> Tensor:
+  rng = np.random.default_rng(0)
+  value = rng.standard_normal((ROWS, COLUMNS))
+  value[3, 4] = 0
+  actual, benchmark = (
+    (value * (1 + 1e-3 * rng.standard_normal(value.shape))).astype(dtype)
+    for _ in range(2)
+  )
+  bound = np.abs(value) * 2e-2
+  golden = bounds.Bounded(value, bound, np.square(bound) / 9)
+  return Tensor(actual, golden, benchmark)
+
+
+class TestARightChunk:
+  def test_regions_are_those_of_the_records(self):
+    tensor = _tensor()
+    sums = tensor.sums()
+    e = standards.Elements(
+      tensor.actual.astype(np.float64),
+      tensor.golden.value,
+      tensor.golden.bound(),
+      tensor.benchmark.astype(np.float64),
+    )
+    size, actual = np.abs(e.golden), np.abs(e.actual)
+
+    everywhere = np.ones(size.shape, bool)
+    masks = {((0.0, 0.0), None): everywhere}
+    for pair in PAIRS:
+      small = size < pair[0]
+      cancel = (size < pair[1]) & (actual < pair[1]) & ~small
+      masks |= {
+        (pair, 0): ~(small | cancel),
+        (pair, 1): small,
+        (pair, 2): cancel,
+      }
+    for (pair, place), mask in masks.items():
+      region = sums.regions.of(pair, place)
+      assert region.count == mask.sum()
+      g = e.golden[mask]
+      assert region.golden_square == pytest.approx(g @ g, rel=1e-12)
+      for i, off in enumerate((e.raw, e.beside)):
+        for got, expected in (
+          (region.relative[i], off.relative[mask].sum()),
+          (region.square[i], np.square(off.error[mask]).sum()),
+        ):
+          assert got == pytest.approx(expected, rel=1e-12), (pair, place, i)
+    assert all(mask.any() for pair, mask in masks.items() if pair[1] != 2)
+
+  def test_the_worst_element_is_the_first_with_the_largest_error(self):
+    tensor = _tensor()
+    for at in ((7, 8), (9, 2)):
+      tensor.golden.value[at] = 64.0
+      tensor.golden.error[at] = tensor.golden.bound().max() + 1.5
+      tensor.actual[at] = tensor.benchmark[at] = 65.0
+    error = np.abs(tensor.actual - tensor.golden.value)
+    sums = tensor.sums()
+    assert error.argmax() == 7 * COLUMNS + 8
+
+    assert sums.worst_error == error.max()
+    assert sums.worst_at == error.argmax()
+    with np.errstate(divide='ignore', invalid='ignore'):
+      share = np.where(error == 0, 0, error / tensor.golden.bound())
+    assert sums.worst_of_bound == pytest.approx(share.max(), rel=1e-15)
+
+  def test_tiles_have_the_sums_of_their_elements(self):
+    tensor = _tensor()
+    added = tensor.sums().added
+    value = tensor.golden.value
+    least = np.finfo(np.float64).tiny
+    scale = 1 / np.sqrt(np.maximum(tensor.golden.variance, least))
+    error = (tensor.actual - value) * scale
+
+    lines = CUT.lines(value, 1)
+    for got, expected in (
+      (added.square, CUT.sum(np.square(error), 1)),
+      (added.product, CUT.sum(error * value * scale, 1)),
+      (added.information, CUT.sum(np.square(value * scale), 1)),
+      (added.by_row, lines.by_row),
+      (added.by_column, lines.by_column),
+    ):
+      np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
+
+  def test_what_nobody_asks_for_is_not_there(self):
+    tensor = _tensor()
+    added = chunk_sums.of(
+      CUT, 1, tensor.actual, tensor.golden, None, False, ()
+    ).added
+
+    assert added.square.size == added.by_row.size == added.by_column.size == 0
+    assert not added.regions.any()
+    assert added.worst_error > 0
+
+
+class TestAChunkThatNeedsALook:
+  def test_an_element_beyond_its_bound(self):
+    for of, value, at in itertools.product(
+      ('actual', 'benchmark'),
+      (9.0, np.nan, np.inf, -np.inf),
+      ((0, 0), (ROWS - 1, COLUMNS - 1)),
+    ):
+      tensor = _tensor()
+      getattr(tensor, of)[at] = value
+      assert tensor.sums() is None, (of, value, at)
+
+  @pytest.mark.parametrize('value', [np.nan, np.inf])
+  def test_a_golden_or_a_bound_that_is_not_finite(self, value):
+    tensor, other = _tensor(), _tensor()
+    tensor.golden.value[2, 2] = tensor.actual[2, 2] = value
+    tensor.benchmark[2, 2] = value
+    other.golden.error[2, 2] = value
+    assert tensor.sums() is None and other.sums() is None
+
+  def test_an_error_where_none_is_allowed(self):
+    tensor = _tensor()
+    tensor.actual[:] = tensor.benchmark[:] = 0
+    tensor.golden.value[:] = tensor.golden.error[:] = 0
+    assert tensor.sums().worst_of_bound == 0
+    tensor.actual[5, 5] = np.float32(1e-45)
+    assert tensor.sums() is None
+
+
+class TestFurthest:
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+  def test_is_the_largest_distance(self, dtype):
+    rng = np.random.default_rng(1)
+    stored = ulp.storage_dtype(dtype)
+    one = rng.standard_normal((9, 9)).astype(stored)
+    other = (one.astype(np.float64) * 1.01).astype(stored)
+    for a, b in ((one, other), (one.T, other.T), (one, one)):
+      assert chunk_sums.furthest(a, b) == ulp.distance(a, b).max()
+    one[4, 4] = -other[4, 4]  # through zero
+    assert chunk_sums.furthest(one, other) == ulp.distance(one, other)[4, 4]
+    zeros = np.zeros(3, stored)
+    assert chunk_sums.furthest(zeros, -zeros) == 0
+
+
+class TestArgumentsThatDoNotFit:
+  def test_shapes(self):
+    tensor = _tensor()
+    for short in (
+      dataclasses.replace(tensor, actual=tensor.actual[:, :-1]),
+      dataclasses.replace(tensor, benchmark=tensor.benchmark[:-1]),
+    ):
+      with pytest.raises(ValueError, match="expected the golden's shape"):
+        short.sums()
+
+  @pytest.mark.parametrize('starts', [[0, 36], [1, 37], [0, 9, 8, 37], []])
+  def test_tiles(self, starts):
+    tensor = _tensor()
+    wide = tensor.actual.astype(np.float64)
+    with pytest.raises(ValueError, match='row_starts: expected ascending'):
+      chunk_sums._chunk_sums.add(
+        wide, wide, wide, None, None, starts, [0, COLUMNS], [], 0.0
+      )
+
+  def test_words(self):
+    with pytest.raises(ValueError, match='other: expected as many as one'):
+      chunk_sums.furthest(np.zeros(3, np.float32), np.zeros(2, np.float32))
+
+
+RECORDS = tuple(
+  record
+  for name in standards.names('float32')
+  if (record := standards.get(name)).excuse_rounding
+)
+CONFIG = config_lib.MoEConfig(
+  num_ranks=2,
+  num_tokens=40,
+  num_experts=4,
+  top_k=2,
+  d_model=48,
+  d_ff=24,
+  capacity=120,
+)
+
+
+def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
+  """Judges one tensor by every record that excuses rounding."""
+  which = verdicts.pass_of(name)
+  captured = {} if layer else got
+  golden = of_pass.golden(
+    which, trial.tiling(CONFIG, made.arrays), made.policy, made.arrays, captured
+  )
+  # A stage is computed from what this kernel stored, the layer is not.
+  kernel = trial.Kernel(trial.pairwise)
+  same = kernel.forward(CONFIG, made.policy, made.arrays) if layer else got
+  return lanes.tolerances(
+    verdicts.LAYERS[name] if layer else name,
+    got[name],
+    golden,
+    same[name],
+    RECORDS,
+    same=same[name] if layer else None,
+  )
+
+
+class TestBothWaysOfJudging:
+  """A verdict and its figures do not depend on who added up."""
+
+  @pytest.mark.parametrize(
+    'name, layer',
+    [
+      ('gate_up', False),
+      ('activation', False),
+      ('expert_out', False),
+      ('y', False),
+      ('y', True),
+    ],
+  )
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  def test_agree(self, name, layer, storage, monkeypatch):
+    made = trial.draw(CONFIG, precision.PrecisionPolicy(storage=storage), 0)
+    got = trial.Kernel().forward(CONFIG, made.policy, made.arrays)
+    plain, asked = chunk_sums.of, []
+
+    def watched(*args):
+      asked.append(plain(*args))
+      return asked[-1]
+
+    monkeypatch.setattr(chunk_sums, 'of', watched)
+    by_both = _judged(name, got, made, layer)
+    monkeypatch.setattr(chunk_sums, 'of', lambda *args: None)
+    by_numpy = _judged(name, got, made, layer)
+
+    if storage == 'float32':
+      assert asked and all(sums is not None for sums in asked)
+    assert [r.verdict for r in by_both] == ['pass'] * len(by_numpy)
+    for one, other in zip(by_both, by_numpy, strict=True):
+      assert one.values == pytest.approx(other.values, rel=1e-9)
+      assert one.power == pytest.approx(other.power, rel=1e-9)
+      assert _facts(one) == _facts(other)
+
+  @pytest.mark.parametrize('factor', [1 + 2e-6, 1.01, np.nan])
+  def test_agree_on_a_wrong_tile(self, factor, monkeypatch):
+    made = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
+    got = trial.Kernel().forward(CONFIG, made.policy, made.arrays)
+    got['gate_up'][1, :32] *= np.float32(factor)
+
+    by_both = _judged('gate_up', got, made, False)
+    monkeypatch.setattr(chunk_sums, 'of', lambda *args: None)
+    by_numpy = _judged('gate_up', got, made, False)
+
+    assert 'fail' in {r.verdict for r in by_both}
+    for one, other in zip(by_both, by_numpy, strict=True):
+      assert repr(_facts(one)) == repr(_facts(other))  # NaN is not itself
+
+  def test_the_callers_error_state_is_as_it_was(self):
+    # Judges look at chunks in threads, and numpy 1 keeps an old state in the
+    # object that all of them share.
+    made = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
+    got = trial.Kernel().forward(CONFIG, made.policy, made.arrays)
+    before = np.geterr()
+    _judged('gate_up', got, made, False)
+    assert np.geterr() == before
+
+
+def _facts(result: verdicts.Result):
+  plain = dataclasses.replace(
+    result, values={}, power={}, grids=(), experts=(), why='', part=None
+  )
+  return plain, [grid.tolist() for grid in result.grids + result.experts]
