@@ -14,6 +14,7 @@ import pytest
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
+from hpmoe.parity_tests.judge import trial_testing
 from hpmoe.parity_tests.judge.limits import _chunk_sums
 from hpmoe.tools import import_graph
 
@@ -31,7 +32,7 @@ import models
 import parity_tests
 import reference
 
-from hpmoe.parity_tests.judge import trial_testing as trial
+import trial
 
 def layer(inputs, config, policy):
   assert '/site/hpmoe/' in hpmoe.__file__
@@ -40,7 +41,7 @@ def layer(inputs, config, policy):
 """
 
 _KERNELS = """
-from hpmoe.parity_tests.judge import trial_testing as trial
+import trial
 
 def right(inputs, config, policy):
   return trial.Kernel().forward(config, policy, inputs)
@@ -152,6 +153,7 @@ class TestWheel:
       (tmp_path / name).mkdir()
       (tmp_path / name / '__init__.py').write_text('MINE = True')
     (tmp_path / 'mine.py').write_text(_CANDIDATE)
+    shutil.copy(trial_testing.__file__, tmp_path / 'trial.py')
     # when its kernel is checked from there, with itself on the path
     ran = _run(
       installed,
@@ -167,6 +169,7 @@ class TestWheel:
     # given tests beside folders of our names, one of which must fail
     (tmp_path / 'models').mkdir()
     (tmp_path / 'models' / 'mine.py').write_text(_KERNELS)
+    shutil.copy(trial_testing.__file__, tmp_path / 'trial.py')
     (tmp_path / 'mine_test.py').write_text(_TESTS)
     # when they run from there
     asked = 'pytest -q -p no:cacheprovider mine_test.py'

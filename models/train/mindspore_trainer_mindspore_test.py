@@ -144,7 +144,7 @@ class TestOptimizer:
       for name, shape in (('a', (5, 3)), ('b', (7,)))
     }
     params = draw()
-    optimizer = jax_trainer._optimizer(settings)
+    optimizer = jax_trainer.optimizer(settings)
     theirs = {name: jnp.asarray(value) for name, value in params.items()}
     held = optimizer.init(theirs)
     zeros = {name: np.zeros_like(value) for name, value in params.items()}

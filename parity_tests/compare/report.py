@@ -179,6 +179,8 @@ def _steps(result: compare.Result) -> list[str]:
   lines = ['', 'training, each side from its own weights; predicted of']
   lines[-1] += ' rounding as large as the first gradients have it:'
   lines.append(text_table.text(_STEPS, cells, None))
+  if not any(result.steps[0].predicted.modules.values()):
+    lines.append('first gradients have the same bits: nothing is predicted')
   where = f'step {result.steps[-1].number}'
   if result.later is None:
     lines.append(f'{where}: no experts are wrong on what they read')

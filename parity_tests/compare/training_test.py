@@ -123,9 +123,10 @@ class TestTraining:
     assert not report['rounding_alone']
     assert 'rounding alone' not in capsys.readouterr().out
 
-  def test_the_same_side_stays_the_same(self, tmp_path, model):
+  def test_the_same_side_stays_the_same(self, tmp_path, model, capsys):
     sides = ('--left=jax:host', '--right=jax:host')
     code, report = _compare(tmp_path, model, '--steps=2', *sides)
     assert code == 0
     for step in report['steps']:
       assert not step['measured']['loss'] and not step['predicted']['loss']
+    assert 'the same bits: nothing is predicted' in capsys.readouterr().out
