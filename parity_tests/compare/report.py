@@ -78,7 +78,8 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
       lines.append(f'  and {len(choices) - _MOST_TOLD} more')
   lines += [*_apart(result), *_alone(result.judged, result.wrong)]
   lines += _steps(result)
-  parted = first is not None or any(s.measured.loss for s in result.steps)
+  far = [s.measured.modules for s in result.steps]
+  parted = first is not None or any(any(each.values()) for each in far)
   if parted and not (result.wrong or result.later) and result.judged:
     lines.append(_cause(request, result))
   same = all(row.same for row in result.rows)
