@@ -45,7 +45,6 @@ _ROOMS = (
   'examples/01_simd_cpp_api/00_introduction',
   'examples/01_simd_cpp_api/03_basic_api',
 )
-_MODES = ('order', 'seeded', 'late')
 _SECONDS = 300
 # What a program does not say of itself.
 _OPTIONS: dict[str, dict[str, object]] = {
@@ -213,7 +212,7 @@ def main(argv: list[str]) -> int:
       print(f'{name}: {error}', flush=True)
     else:
       row['compiles'] = 'yes'
-      for mode in _MODES:
+      for mode in build_kernel.MODES:
         row[mode] = verdict(sample, kernel, mode)
         if row[mode] != 'right':
           break

@@ -11,10 +11,28 @@ import shlex
 import subprocess
 import tempfile
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TWIN = ROOT / 'backend_ascend/kernels/ascendc/twin'
 _FLAGS = ('-std=c++17', '-O1', '-g1', '-ffp-contract=off', '-Wall', '-Werror')
 _PARTS = ('api', 'engine', 'instructions', 'memory')
+# Public headers of Ascend C, where whoever runs the tests has them.
+ASC_DEVKIT = os.environ.get('HPMOE_ASC_DEVKIT', '')
+needs_asc_devkit = pytest.mark.skipif(
+  not ASC_DEVKIT, reason='HPMOE_ASC_DEVKIT is not set'
+)
+
+
+def needs_clang() -> pytest.MarkDecorator:
+  """Returns the mark of what real headers, or raw intrinsics, compile with."""
+  from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+
+  try:
+    found = bool(build_kernel.clang())
+  except build_kernel.Refused:
+    found = False
+  return pytest.mark.skipif(not found, reason='no clang++')
 
 
 def _compile(source: pathlib.Path, to: pathlib.Path, tree: pathlib.Path):

@@ -9,11 +9,13 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 
-_MODES = ('order', 'seeded', 'late')
 _MACHINE = 'ascend_a2'
 
 
 def _define_twin(f: flags.FlagValues) -> None:
+  from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+
+  modes = build_kernel.MODES
   cli.option(f, 'source', 'The program: kernels, and main that launches them.')
   cli.option(
     f,
@@ -25,7 +27,7 @@ def _define_twin(f: flags.FlagValues) -> None:
   cli.option(f, 'folder', 'More folders of headers.', many=True)
   cli.option(f, 'arguments', 'What the program is given.', many=True)
   cli.option(
-    f, 'mode', 'Order of what flags leave open.', 'late', choices=_MODES
+    f, 'mode', 'Order of what flags leave open.', 'late', choices=modes
   )
   cli.option(f, 'seed', 'Of mode seeded.', 0, int)
   cli.option(

@@ -3,24 +3,23 @@
 import csv
 import itertools
 import json
-import os
 import shutil
 
 import pytest
 
+from hpmoe.backend_ascend.kernels import twin_testing
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 
 TWIN = '--backend=ascend_twin'
 TINY = ('--preset=tiny', '--ranks=2')
-REAL = os.environ.get('HPMOE_ASC_DEVKIT', '')
 HEADERS = (
   pytest.param('', id='our headers'),
   pytest.param(
-    f'--twin_include={REAL}',
+    f'--twin_include={twin_testing.ASC_DEVKIT}',
     id='real headers',
-    marks=pytest.mark.skipif(not REAL, reason='HPMOE_ASC_DEVKIT is not set'),
+    marks=twin_testing.needs_asc_devkit,
   ),
 )
 

@@ -93,8 +93,10 @@ def run(
     raws = {n: sides[n][1](given[n], {}) for n in ('left', 'right')}
     if number == 0:
       size = _size(given['noise'], left[1], raws)
-    noise = _noise(subject, number, size)
-    raws['noise'] = left[1](given['noise'], noise) if size else raws['left']
+    raws['noise'] = raws['left']
+    if size:
+      noise = _noise(subject, number, size)
+      raws['noise'] = left[1](given['noise'], noise)
     of = [_apart(subject, raws['left'], raws[n]) for n in ('right', 'noise')]
     found.append(Step(number, float(raws['left'].loss), *of))
     if not judge(number, given['right'], raws['right']):

@@ -27,6 +27,8 @@ _ROOT = _HERE.parents[4]
 _PRELUDE = 'hpmoe_prelude.h'
 # An extension that is built with the program.
 _BESIDE = 'hpmoe.backend_ascend.kernels.ascendc.twin.launch._ascend_twin'
+# Orders of what flags leave open.
+MODES = ('order', 'seeded', 'late')
 # All of the basic API, from 9.0 on and before.
 HEADERS = (
   'include/basic_api/kernel_basic_intf.h',

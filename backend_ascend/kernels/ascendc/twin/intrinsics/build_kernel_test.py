@@ -1,6 +1,5 @@
 """Kernels over the compiler's intrinsics run on the twin, unmodified."""
 
-import os
 import pathlib
 import re
 import shutil
@@ -8,21 +7,14 @@ import subprocess
 
 import pytest
 
+from hpmoe.backend_ascend.kernels import twin_testing
 from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 
 _EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
-_MODES = ('order', 'seeded', 'late')
 _ADD = 'examples/01_simd_cpp_api/00_introduction/01_add/add/add.asc'
 
 
-def _has_clang() -> bool:
-  try:
-    return bool(build_kernel.clang())
-  except build_kernel.Refused:
-    return False
-
-
-needs_clang = pytest.mark.skipif(not _has_clang(), reason='no clang++')
+needs_clang = twin_testing.needs_clang()
 
 
 @pytest.fixture(scope='module')
@@ -58,7 +50,7 @@ def work(tmp_path_factory):
 
 @needs_clang
 class TestRawVectorAdd:
-  @pytest.mark.parametrize('mode', _MODES)
+  @pytest.mark.parametrize('mode', build_kernel.MODES)
   def test_is_right_as_it_stands(self, run, mode):
     code, said, told, _ = run(mode=mode)
 
@@ -109,7 +101,7 @@ class TestRawVectorAdd:
     ' wait_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);',
   )
 
-  @pytest.mark.parametrize('mode', _MODES)
+  @pytest.mark.parametrize('mode', build_kernel.MODES)
   def test_a_flag_that_is_set_twice_counts_two(self, run, mode):
     assert run(*self._TWICE, mode=mode)[0] == 0
 
@@ -137,7 +129,7 @@ class TestRawVectorAdd:
 
 
 @needs_clang
-@pytest.mark.parametrize('mode', _MODES)
+@pytest.mark.parametrize('mode', build_kernel.MODES)
 @pytest.mark.parametrize('calls', ['raw_vector_calls', 'raw_cube_calls'])
 def test_intrinsics_give_what_their_names_say(work, calls, mode):
   kernel = build_kernel.build(_EXAMPLES / f'{calls}.asc', None, work)
@@ -254,13 +246,11 @@ def test_launches_become_calls():
 
 
 @needs_clang
-@pytest.mark.skipif(
-  'HPMOE_ASC_DEVKIT' not in os.environ, reason='HPMOE_ASC_DEVKIT is not set'
-)
+@twin_testing.needs_asc_devkit
 class TestRealHeaders:
-  @pytest.mark.parametrize('mode', _MODES)
+  @pytest.mark.parametrize('mode', build_kernel.MODES)
   def test_the_vector_add_of_the_samples_is_right(self, work, mode):
-    headers = pathlib.Path(os.environ['HPMOE_ASC_DEVKIT'])
+    headers = pathlib.Path(twin_testing.ASC_DEVKIT)
     kernel = build_kernel.build(headers / _ADD, headers, work)
     done = subprocess.run(
       build_kernel.command(kernel, mode=mode), capture_output=True, text=True
@@ -270,7 +260,7 @@ class TestRealHeaders:
     assert done.stderr == 'twin: launches: 1, errors: 0\n'
 
   def test_a_barrier_left_out_of_it_is_named(self, work, tmp_path):
-    headers = pathlib.Path(os.environ['HPMOE_ASC_DEVKIT'])
+    headers = pathlib.Path(twin_testing.ASC_DEVKIT)
     text = (headers / _ADD).read_text()
     source = tmp_path / 'add.asc'
     source.write_text(text.replace('AscendC::PipeBarrier<PIPE_ALL>();', '', 1))

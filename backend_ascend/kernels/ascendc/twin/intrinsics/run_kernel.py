@@ -16,7 +16,6 @@ import numpy as np
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 
-MODES = ('order', 'seeded', 'late')
 _FOUND = 3
 
 
@@ -85,7 +84,7 @@ class Kernel:
     Args:
       *arguments: of the kernel; arrays of any shape and dtype, as they lie.
       blocks: cores, or groups of cores, that run it.
-      mode: one of MODES, the order of what flags leave open.
+      mode: one of `build_kernel.MODES`.
       seed: of mode 'seeded'.
       auto_sync: orders what CANN's compiler orders by default.
       polled: which arrays, from 0, hold words that cores wait at.
@@ -97,8 +96,10 @@ class Kernel:
       ValueError: it does not compile, or an argument does not fit.
       Found: the twin has found something.
     """
-    if mode not in MODES:
-      raise ValueError(f'mode: expected one of {list(MODES)}, got {mode!r}')
+    if mode not in build_kernel.MODES:
+      raise ValueError(
+        f'mode: expected one of {list(build_kernel.MODES)}, got {mode!r}'
+      )
     with tempfile.TemporaryDirectory(prefix='hpmoe-twin-') as folder:
       words, arrays = _write(pathlib.Path(folder), arguments)
       command = build_kernel.command(

@@ -1,7 +1,6 @@
 """Kernels from Python: what they give, what they may be given, what is told."""
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -9,11 +8,12 @@ import subprocess
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.kernels import twin_testing
 from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import run_kernel
 
 _EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
-_REAL = os.environ.get('HPMOE_ASC_DEVKIT', '')
+_REAL = twin_testing.ASC_DEVKIT
 _SCALED = """\
 struct Tiling { float by; int32_t from; };
 extern "C" __global__ __vector__ void scaled(
@@ -30,14 +30,7 @@ extern "C" __global__ __vector__ void scaled(
 """
 
 
-def _has_clang() -> bool:
-  try:
-    return bool(build_kernel.clang())
-  except build_kernel.Refused:
-    return False
-
-
-pytestmark = pytest.mark.skipif(not _has_clang(), reason='no clang++')
+pytestmark = twin_testing.needs_clang()
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -67,7 +60,7 @@ def _inputs(cores, count=256):
 
 class TestArrays:
   @pytest.mark.parametrize('cores', [1, 3])
-  @pytest.mark.parametrize('mode', run_kernel.MODES)
+  @pytest.mark.parametrize('mode', build_kernel.MODES)
   def test_come_back_as_the_kernel_leaves_them(self, add, cores, mode):
     x, y, z, w = _inputs(cores)
     got = add(x, y, z, w, blocks=cores, mode=mode)
@@ -207,7 +200,7 @@ def test_a_timeline_has_what_each_pipe_did_and_when(tmp_path):
   assert named == {'MTE2', 'V', 'MTE3'}
 
 
-@pytest.mark.skipif(not _REAL, reason='HPMOE_ASC_DEVKIT is not set')
+@twin_testing.needs_asc_devkit
 def test_a_kernel_over_real_headers():
   folder = 'examples/01_simd_cpp_api/00_introduction/01_add/add'
   add = run_kernel.Kernel(f'{_REAL}/{folder}/add.asc', 'add_custom<512>', _REAL)

@@ -4,12 +4,12 @@ Cheap cases; `hpmoe check --backend=ascend_twin` and `make sweep` have the rest.
 """
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels import twin_testing
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import arrays
@@ -107,10 +107,7 @@ class TestOneImageInBoth:
     assert len(set(made.values())) == len(made)
 
 
-REAL = os.environ.get('HPMOE_ASC_DEVKIT', '')
-
-
-@pytest.mark.skipif(not REAL, reason='HPMOE_ASC_DEVKIT is not set')
+@twin_testing.needs_asc_devkit
 class TestRealHeaders:
   """Either kind of header gives the same of one source."""
 
@@ -122,7 +119,7 @@ class TestRealHeaders:
       twin_runtime.run(
         image, inputs, modes=twin_runtime.Modes(order, include=headers)
       )
-      for headers in ('', REAL)
+      for headers in ('', twin_testing.ASC_DEVKIT)
     )
     assert not differing(theirs.outputs, ours.outputs)
     for unit in ('cube_steps', 'bytes_mte1', 'bytes_mte2', 'bytes_mte3'):
@@ -133,7 +130,7 @@ class TestRealHeaders:
     plan = runtime.route(image, inputs['topk_ids'])
     task = faults.choose_target(image, plan, 'missing_wait')
     found = []
-    for headers in ('', REAL):
+    for headers in ('', twin_testing.ASC_DEVKIT):
       with pytest.raises(twin_runtime.TwinError) as error:
         twin_runtime.run(
           image,
