@@ -4,7 +4,6 @@
 
 #include "backend_ascend/kernels/ascendc/twin/instructions/instructions.h"
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -737,105 +736,6 @@ void FillFloats(int count) {
   }
 }
 
-using Binary3 = std::function<float(float, float, float)>;
-
-void ExpectFloats(const std::string& name, const std::vector<float>& before,
-                  const std::vector<bool>& active, const Binary3& f,
-                  const std::vector<float>& a, const std::vector<float>& b) {
-  for (size_t i = 0; i < before.size(); ++i) {
-    const float want = active[i] ? f(a[i], b[i], before[i]) : before[i];
-    const float got = Get<float>(kDst, i);
-    if (std::memcmp(&want, &got, 4) != 0) {
-      Say(name + " [" + std::to_string(i) + "]: " + std::to_string(got) +
-          " not " + std::to_string(want));
-      return;
-    }
-  }
-}
-
-std::vector<float> Floats(uint32_t begin, int count) {
-  std::vector<float> out(count);
-  for (int i = 0; i < count; ++i) out[i] = Get<float>(begin, i);
-  return out;
-}
-
-// A call on `count` contiguous floats, and on masked, strided lanes.
-void TestFloats(const std::string& name,
-                const std::function<void(int)>& by_count,
-                const std::function<void(const uint64_t*)>& by_mask,
-                const Binary3& f) {
-  constexpr int kAll = 64 * 3 + 8;
-  for (const int count : {1, 63, 64, 100, 200}) {
-    FillFloats(kAll);
-    const auto before = Floats(kDst, kAll);
-    const auto a = Floats(kSrc0, kAll);
-    const auto b = Floats(kSrc1, kAll);
-    by_count(count);
-    std::vector<bool> active(kAll);
-    for (int i = 0; i < count; ++i) active[i] = true;
-    ExpectFloats(name, before, active, f, a, b);
-  }
-  if (!by_mask) return;
-  // Two repeats; dst blocks 2 apart and repeats 18, src0 blocks 1 and repeats
-  // 9, src1's block again and again.
-  FillFloats(512);
-  const auto before = Floats(kDst, 400);
-  const auto src0 = Floats(kSrc0, 400);
-  const auto src1 = Floats(kSrc1, 400);
-  const uint64_t mask[2] = {0xF0F0F0F0FFFF0103ull, 0};
-  by_mask(mask);
-  std::vector<float> a(400), b(400);
-  std::vector<bool> active(400);
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    for (int lane = 0; lane < 64; ++lane) {
-      const int to = (repeat * 18 + lane / 8 * 2) * 8 + lane % 8;
-      active[to] = mask[0] >> lane & 1;
-      a[to] = src0[(repeat * 9 + lane / 8) * 8 + lane % 8];
-      b[to] = src1[repeat * 8 + lane % 8];
-    }
-  }
-  ExpectFloats(name + " masked", before, active, f, a, b);
-}
-
-#define BINARY(NAME, F)                                                    \
-  TestFloats(                                                              \
-      #NAME,                                                               \
-      [](int n) {                                                          \
-        NAME(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), n);      \
-      },                                                                   \
-      [](const uint64_t* mask) {                                           \
-        NAME(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), mask, 2, \
-             BinaryRepeatParams(2, 1, 0, 18, 9, 1));                       \
-      },                                                                   \
-      [](float a, float b, float c) -> float {                             \
-        (void)a;                                                           \
-        (void)b;                                                           \
-        (void)c;                                                           \
-        return F;                                                          \
-      })
-#define UNARY(NAME, F)                                                  \
-  TestFloats(                                                           \
-      #NAME, [](int n) { NAME(Ub<float>(kDst), Ub<float>(kSrc0), n); }, \
-      [](const uint64_t* mask) {                                        \
-        NAME(Ub<float>(kDst), Ub<float>(kSrc0), mask, 2,                \
-             UnaryRepeatParams(2, 1, 18, 9));                           \
-      },                                                                \
-      [](float a, float, float c) -> float {                            \
-        (void)c;                                                        \
-        return F;                                                       \
-      })
-#define SCALAR(NAME, F)                                                       \
-  TestFloats(                                                                 \
-      #NAME, [](int n) { NAME(Ub<float>(kDst), Ub<float>(kSrc0), 1.7f, n); }, \
-      [](const uint64_t* mask) {                                              \
-        NAME(Ub<float>(kDst), Ub<float>(kSrc0), 1.7f, mask, 2,                \
-             UnaryRepeatParams(2, 1, 18, 9));                                 \
-      },                                                                      \
-      [](float a, float, float c) -> float {                                  \
-        (void)c;                                                              \
-        return F;                                                             \
-      })
-
 float PairTree(std::vector<float> x) {
   while (x.size() > 1) {
     std::vector<float> y;
@@ -905,56 +805,62 @@ void Narrows() {
   }
 }
 
-void Vectors() {
-  BINARY(Add, a + b);
-  BINARY(Sub, a - b);
-  BINARY(Mul, a * b);
-  BINARY(Div, a / b);
-  BINARY(Max, a > b ? a : b);
-  BINARY(Min, a < b ? a : b);
-  BINARY(MulAddDst, std::fma(a, b, c));
-  BINARY(FusedMulAdd, std::fma(a, c, b));
-  UNARY(Exp, static_cast<float>(std::exp(static_cast<double>(a))));
-  UNARY(Ln, static_cast<float>(std::log(static_cast<double>(a))));
-  UNARY(Sqrt, std::sqrt(a));
-  UNARY(Rsqrt, static_cast<float>(1 / std::sqrt(static_cast<double>(a))));
-  UNARY(Abs, std::fabs(a));
-  SCALAR(Adds, a + 1.7f);
-  SCALAR(Muls, a * 1.7f);
-  SCALAR(Maxs, a > 1.7f ? a : 1.7f);
-  SCALAR(Mins, a < 1.7f ? a : 1.7f);
-  SCALAR(Axpy, std::fma(1.7f, a, c));
-
-  // In place, and a sum over repeats that stays where it is.
-  FillFloats(256);
-  const auto x = Floats(kDst, 64);
-  const auto y = Floats(kSrc0, 192);
-  Muls(Ub<float>(kSrc0), Ub<float>(kSrc0), 2.0f, 64);
-  for (int i = 0; i < 64; ++i)
-    Expect("in place", Get<float>(kSrc0, i), y[i] * 2);
-  Add(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kDst), 64, 3,
-      BinaryRepeatParams(1, 1, 1, 0, 8, 0));
-  for (int i = 0; i < 64; ++i) {
-    Expect("sum of repeats", Get<float>(kDst, i),
-           y[128 + i] + (y[64 + i] + (2 * y[i] + x[i])));
-  }
-
-  // Counts in the mask's register.
-  FillFloats(256);
-  const auto kept = Get<float>(kDst, 70);
+// What each call reads and writes, of masked and strided lanes: `calls_test`
+// looks at the values.
+void Footprints() {
+  const auto d = Ub<float>(kDst), x = Ub<float>(kSrc0), y = Ub<float>(kSrc1);
+  const uint64_t mask[2] = {0xF0F0F0F0FFFF0103ull, 0};
+  const BinaryRepeatParams binary(2, 1, 0, 18, 9, 1);
+  const UnaryRepeatParams unary(2, 1, 18, 9);
+  FillFloats(512);
+  Add(d, x, y, mask, 2, binary);
+  Add(d, x, d, 64, 3, BinaryRepeatParams(1, 1, 1, 0, 8, 0));
+  Max(d, x, y, 100);
+  MulAddDst(d, x, y, mask, 2, binary);
+  FusedMulAdd(d, x, y, mask, 2, binary);
+  Exp(d, x, mask, 2, unary);
+  Muls(x, x, 2.0f, 64);
+  Axpy(d, x, 1.7f, mask, 2, unary);
   SetMaskCount();
   SetVectorMask<float, MaskMode::COUNTER>(70);
-  Adds<float, false>(Ub<float>(kDst), Ub<float>(kSrc0), 1.0f, MASK_PLACEHOLDER,
-                     1, UnaryRepeatParams());
-  Expect("mask counts", Get<float>(kDst, 69), Get<float>(kSrc0, 69) + 1);
-  Expect("mask counts, after", Get<float>(kDst, 70), kept);
+  Adds<float, false>(d, x, 1.0f, MASK_PLACEHOLDER, 1, UnaryRepeatParams());
   SetMaskNorm();
-  SetVectorMask<float>(0, 5);
-  Adds<float, false>(Ub<float>(kDst), Ub<float>(kSrc0), 2.0f, MASK_PLACEHOLDER,
-                     1, UnaryRepeatParams());
-  Expect("mask register", Get<float>(kDst, 1), Get<float>(kSrc0, 1) + 1);
-  Expect("mask register", Get<float>(kDst, 2), Get<float>(kSrc0, 2) + 2);
   ResetMask();
+  Duplicate(d, 5.0f, 70);
+  Brcb(d, x, 2, BrcbRepeatParams(2, 17));
+  Copy(d, x, 20, 2, CopyRepeatParams(1, 1, 8, 4));
+  for (int i = 0; i < 40; ++i) {
+    Set(kSrc1, i, static_cast<uint32_t>(4 * (39 - i)));
+  }
+  const LocalTensor<float> from(TPosition::VECCALC, kSrc0, 64);
+  Gather(d, from, Ub<uint32_t>(kSrc1), 8u, 40u);
+  FillFloats(256);
+  const auto bits = Ub<uint8_t>(kDst);
+  Compare(bits, x, y, CMPMODE::LT, 128);
+  Select(Ub<float>(4096), bits, x, y, SELMODE::VSEL_TENSOR_TENSOR_MODE, 100);
+  Select(Ub<float>(8192), bits, x, 9.0f, SELMODE::VSEL_TENSOR_SCALAR_MODE, 100);
+}
+
+// Numbers that are rounded, in the order and the mode of the call.
+void Vectors() {
+  FillFloats(64);
+  const float a = Get<float>(kSrc0, 9), b = Get<float>(kSrc1, 9);
+  Set(kDst, 9, 1.7f);
+  MulAddDst(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), 64);
+  Expect("MulAddDst", Get<float>(kDst, 9), std::fma(a, b, 1.7f));
+  Set(kDst, 9, 1.7f);
+  FusedMulAdd(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), 64);
+  Expect("FusedMulAdd", Get<float>(kDst, 9), std::fma(a, 1.7f, b));
+  Set(kDst, 9, b);
+  Axpy(Ub<float>(kDst), Ub<float>(kSrc0), 1.7f, 64);
+  Expect("Axpy", Get<float>(kDst, 9), std::fma(1.7f, a, b));
+  Div(Ub<float>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), 64);
+  Expect("Div", Get<float>(kDst, 9), a / b);
+  Rsqrt(Ub<float>(kDst), Ub<float>(kSrc0), 64);
+  Expect("Rsqrt", Get<float>(kDst, 9),
+         static_cast<float>(1 / std::sqrt(double{a})));
+  Ln(Ub<float>(kDst), Ub<float>(kSrc0), 64);
+  Expect("Ln", Get<float>(kDst, 9), static_cast<float>(std::log(double{a})));
 
   // Sums.
   FillFloats(256);
@@ -1065,79 +971,26 @@ void Vectors() {
   core->numerics.flush_subnormals = false;
   Exp(Ub<float>(kDst), Ub<float>(kSrc0), 2);
   Expect("kept", Get<float>(kDst, 1), static_cast<float>(std::exp(-100.0)));
-
-  // Rearrangement.
-  FillFloats(256);
-  Duplicate(Ub<float>(kDst), 5.0f, 70);
-  Expect("Duplicate", Get<float>(kDst, 69), 5);
-  Brcb(Ub<float>(kDst), Ub<float>(kSrc0), 2, BrcbRepeatParams(2, 17));
-  for (int i = 0; i < 16; ++i) {
-    Expect("Brcb", Get<float>(kDst, (i / 8 * 17 + i % 8 * 2) * 8 + 3),
-           Get<float>(kSrc0, i));
-  }
-  Copy(Ub<float>(kDst), Ub<float>(kSrc0), 20, 2, CopyRepeatParams(1, 1, 8, 4));
-  for (int i = 0; i < 20; ++i) {
-    Expect("Copy", Get<float>(kDst, 64 + i), Get<float>(kSrc0, 32 + i));
-  }
-  for (int i = 0; i < 40; ++i)
-    Set(kSrc1, i, static_cast<uint32_t>(4 * (39 - i)));
-  const LocalTensor<float> from(TPosition::VECCALC, kSrc0, 64);
-  Gather(Ub<float>(kDst), from, Ub<uint32_t>(kSrc1), 8u, 40u);
-  for (int i = 0; i < 40; ++i) {
-    Expect("Gather", Get<float>(kDst, i), Get<float>(kSrc0, 41 - i));
-  }
-  FillFloats(256);
-  Compare(Ub<uint8_t>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1), CMPMODE::LT,
-          128);
-  Select(Ub<float>(4096), Ub<uint8_t>(kDst), Ub<float>(kSrc0), Ub<float>(kSrc1),
-         SELMODE::VSEL_TENSOR_TENSOR_MODE, 100);
-  Select(Ub<float>(8192), Ub<uint8_t>(kDst), Ub<float>(kSrc0), 9.0f,
-         SELMODE::VSEL_TENSOR_SCALAR_MODE, 100);
-  for (int i = 0; i < 100; ++i) {
-    const float a = Get<float>(kSrc0, i);
-    const float b = Get<float>(kSrc1, i);
-    Expect("Select", Get<float>(4096, i), a < b ? a : b);
-    Expect("Select scalar", Get<float>(8192, i), a < b ? a : 9.0f);
-  }
 }
 
-// -- Moves.
-
+// Footprints alone, too.
 void Moves() {
   Matrix<float> gm(0, 64, 64);
   Matrix<float> out(65536, 64, 64);
   Fill(&gm, 64);
   Fill(&out, 64);
-  const float kept = Get<float>(kDst, 16);
   DataCopy(Ub<float>(kDst), gm.tensor, 19);  // rounds down to 16
-  Expect("DataCopy", Get<float>(kDst, 15), gm.data[15]);
-  Expect("DataCopy, after", Get<float>(kDst, 16), kept);
   DataCopy(Ub<float>(kDst), gm.tensor, DataCopyParams(3, 2, 1, 4));
-  for (int i = 0; i < 48; ++i) {
-    Expect("DataCopy blocks", Get<float>(kDst, i / 16 * 48 + i % 16),
-           gm.data[i / 16 * 24 + i % 16]);
-  }
   DataCopyPad(Ub<float>(kDst), gm.tensor[1], DataCopyExtParams(3, 20, 8, 1, 0),
               DataCopyPadExtParams<float>(true, 2, 3, 7.5f));
-  for (int row = 0; row < 3; ++row) {
-    for (int i = 0; i < 16; ++i) {
-      Expect("DataCopyPad", Get<float>(kDst, row * 24 + i),
-             i < 2 || i >= 7 ? 7.5f : gm.data[1 + row * 7 + i - 2]);
-    }
-  }
   DataCopyPad(Ub<float>(kDst), gm.tensor, DataCopyExtParams(2, 12, 0, 0, 0),
               DataCopyPadExtParams<float>());
-  Expect("DataCopyPad rest", Get<float>(kDst, 15), gm.data[3]);
   DataCopyPad(out.tensor[3], Ub<float>(kDst),
               DataCopyExtParams(2, 12, 0, 4, 0));
-  Expect("DataCopyPad out", out.data[3 + 4 + 2], Get<float>(kDst, 8 + 2));
-  const float sum = out.data[5] + Get<float>(kDst, 1);
   SetAtomicAdd<float>();
   DataCopyPad(out.tensor[4], Ub<float>(kDst), DataCopyExtParams(1, 8, 0, 0, 0));
   DisableDmaAtomic();
-  Expect("SetAtomicAdd", out.data[5], sum);
   DataCopy(Ub<float>(kSrc0), Ub<float>(kDst), 16);
-  Expect("UB to UB", Get<float>(kSrc0, 9), Get<float>(kDst, 9));
 }
 
 // -- What is refused.
@@ -1214,14 +1067,9 @@ std::vector<Attempt> MoveAttempts() {
       {aiv, [=] { DataCopy(l1, gm, 8); }},
       {aiv, [=] { DataCopy(l1, ub, 8); }},
       {aic, [=] { DataCopy(ub, At<float>(TPosition::CO1), 8); }},
-      {aiv, [=] { DataCopy(Ub<float>(4), gm, 8); }},
       {aiv, [=] { DataCopy(ub, askew, 8); }},
       {aiv, [=] { DataCopy(ub, gm, DataCopyParams(4096, 1, 0, 0)); }},
-      pad({1, 6, 0, 0, 0}, none),
-      pad({4096, 4, 0, 0, 0}, none),
-      pad({1, 2097152, 0, 0, 0}, none),
       pad({1, 4, 0, 65536, 0}, none),
-      pad({1, 4, 0, 0, 0}, {true, 9, 0, 0.0f}),
       pad({1, 4, 0, 0, 0}, {true, 0, 9, 0.0f}),
       {aic, [=] { DataCopyPad(l1, gm, {1, 4, 0, 0, 0}, none); }},
       {aiv,
@@ -1359,11 +1207,6 @@ std::vector<Attempt> VectorAttempts() {
   const auto h = Ub<bfloat16_t>(16384);
   const auto n = Ub<int32_t>(20480);
   const CoreType aiv = CoreType::kAiv;
-  static const uint64_t high[2] = {1, 1};
-  const BinaryRepeatParams plain;
-  const auto add = [=](BinaryRepeatParams params) {
-    return Attempt{aiv, [=] { Add(x, y, z, 64, 2, params); }};
-  };
   return {
       {CoreType::kAic, [=] { Add(x, y, z, 64); }},
       {aiv, [=] { Add(h, h, h, 64); }},
@@ -1371,32 +1214,14 @@ std::vector<Attempt> VectorAttempts() {
       {aiv, [=] { Exp(n, n, 64); }},
       {aiv, [=] { Div(n, n, n, 64); }},
       {aiv, [=] { Add(x, At<float>(TPosition::A1), z, 64); }},
-      {aiv, [=] { Add(x[1], y, z, 64); }},
       {aiv, [=] { Add(x, y, z, -1); }},
-      {aiv, [=] { Add(x, y, z, 64, 256, plain); }},
-      {aiv, [=] { Add(x, y, z, -1, 1, plain); }},
-      {aiv, [=] { Add(x, y, z, high, 1, plain); }},
-      add({0, 1, 1, 8, 8, 8}),
-      {aiv, [=] { Add(y[8], y, z, 64); }},
-      {aiv, [=] { Add(y[64], y, z, 128); }},
       {aiv, [=] { Add(y, z, y, 64, 2, {1, 1, 1, 4, 8, 4}); }},
-      {aiv, [=] { Sub(y, y, z, 64, 2, {1, 1, 1, 0, 0, 8}); }},
       {aiv, [=] { Cast(h, x, RoundMode::CAST_NONE, 64); }},
       {aiv, [=] { Cast(x, h, RoundMode::CAST_RINT, 64); }},
       {aiv, [=] { Cast(Ub<half>(0), h, RoundMode::CAST_NONE, 64); }},
       {aiv, [=] { Cast(Ub<bfloat16_t>(0), x, RoundMode::CAST_RINT, 64); }},
       {aiv, [=] { BlockReduceSum(x[4], y, 1, 64, 1, 1, 8); }},
-      {aiv, [=] { WholeReduceSum(y, y, 64, 2, 1, 1, 8); }},
-      {aiv, [=] { WholeReduceSum(x, y, 64, 1, 65536, 1, 8); }},
-      {aiv, [=] { Brcb(x, x, 1, BrcbRepeatParams()); }},
-      {aiv, [=] { Brcb(x, y, 1, BrcbRepeatParams(0, 8)); }},
-      {aiv, [=] { Compare(Ub<uint8_t>(0), y, z, CMPMODE::LT, 65); }},
       {aiv, [=] { Compare(Ub<uint8_t>(0), n, n, CMPMODE::LT, 64); }},
-      {aiv,
-       [=] {
-         Select(x, Ub<uint8_t>(30000 / 32 * 32), y, 0.0f,
-                SELMODE::VSEL_TENSOR_TENSOR_MODE, 64);
-       }},
       {aiv,
        [=] {
          Set(20480, 0, 4096u);
@@ -1412,14 +1237,9 @@ DataCopy: expected an AIV, got an AIC
 DataCopy: expected an AIC, got an AIV
 DataCopy: dst: expected in GM or UB, got L1
 DataCopy: dst: expected in GM, got UB
-DataCopy: dst: expected to begin at a multiple of 32 B, got byte 4 of UB
 DataCopy: src: expected to begin at a multiple of 4 B, got byte 2 past one of GM
 DataCopy: blockCount: expected 0 to 4095, got 4096
-DataCopyPad: blockLen: expected a multiple of 4, got 6
-DataCopyPad: blockCount: expected 0 to 4095, got 4096
-DataCopyPad: blockLen: expected 0 to 2097151, got 2097152
 DataCopyPad: dstStride: expected 0 to 65535, got 65536
-DataCopyPad: bytes of leftPadding: expected 0 to 32, got 36
 DataCopyPad: bytes of rightPadding: expected 0 to 32, got 36
 DataCopyPad: dst: expected in UB, got L1
 DataCopyPad: dst: expected the element type of SetAtomicAdd, which is still on, got float
@@ -1481,28 +1301,14 @@ Muls: dst: expected elements of half, float, int16_t, int32_t; got bfloat16_t
 Exp: dst: expected elements of half, float; got int32_t
 Div: dst: expected elements of half, float; got int32_t
 Add: src0: expected in UB, got L1
-Add: dst: expected to begin at a multiple of 32 B, got byte 4 of UB
 Add: count: expected 0 to 1048576, got -1
-Add: repeatTime: expected 0 to 255, got 256
-Add: mask: expected 0 or more, got -1
-Add: mask[1]: expected 0 where a repeat has 64 lanes or fewer
-Add: dstBlkStride: expected 1 or more, got 0
-Add: dst and src0: expected the same bytes or none in common in a repeat, got part of them
-Add: dst: expected no source of a later repeat, got src0 of repeat 1
 Add: dst: expected no source of a later repeat, got src1 of repeat 1
-Sub: dst: expected no source of a later repeat, got src0 of repeat 1
 Cast: roundMode of float to bfloat16_t: expected CAST_RINT, CAST_FLOOR, CAST_CEIL, CAST_ROUND, CAST_TRUNC; got CAST_NONE
 Cast: roundMode of bfloat16_t to float: expected CAST_NONE; got CAST_RINT
 Cast: expected a conversion that A2 and A3 have, got bfloat16_t to half
 Cast: dst and src: expected the same bytes or none in common in a repeat, got part of them
 BlockReduceSum: dst: expected to begin at a multiple of 32 B, got byte 16 of UB
-WholeReduceSum: dst: expected no source of this or a later repeat, got src of repeat 0
-WholeReduceSum: dstRepStride: expected 0 to 65535, got 65536
-Brcb: dst and src: expected none in common, got some
-Brcb: dstBlkStride: expected 1 to 65535, got 0
-Compare: bytes of count: expected a multiple of 256, got 260
 Compare: cmpMode of int32_t: expected EQ
-Select: src1: expected a tensor in modes 0 and 2
 Gather: srcOffset 0: expected a multiple of 4 in the source's 256 B, got 4096
 not refused
 not refused
@@ -1535,35 +1341,11 @@ void Refusals() {
   if (said != kRefused) Say("refused:" + said);
 }
 
-void Speed(MmadOrder order) {
-  core->checks = false;
-  core->numerics.mmad_order = order;
-  const LocalTensor<bfloat16_t> a(TPosition::A2, 0, 16384);
-  const LocalTensor<bfloat16_t> b(TPosition::B2, 0, 16384);
-  for (int i = 0; i < 32768; ++i) {  // ordinary numbers
-    core->base(Memory::kL0A)[i] = core->base(Memory::kL0B)[i] = 63;
-  }
-  MmadParams params(128, 128, 128, 0, false, true);
-  const auto start = std::chrono::steady_clock::now();
-  constexpr int kTimes = 200;
-  for (int i = 0; i < kTimes; ++i) Mmad(kC, a, b, params);
-  const std::chrono::duration<double> took =
-      std::chrono::steady_clock::now() - start;
-  std::fprintf(stderr, "order %d: %.2f GMAC/s\n", static_cast<int>(order),
-               128e-9 * 128 * 128 * kTimes / took.count());
-}
-
 }  // namespace
 
-int main(int argc, char**) {
+int main() {
   Core one;
   core = &one;
-  if (argc > 1) {
-    for (int order = 0; order < 4; ++order) {
-      Speed(static_cast<MmadOrder>(order));
-    }
-    return 0;
-  }
   Gemms<bfloat16_t>("bf16");
   Gemms<float>("float");
   Gemm<half>({17, 33, 20}, false, true, Way::kFractals, 20,
@@ -1571,6 +1353,7 @@ int main(int argc, char**) {
   core->numerics.mmad_order = MmadOrder::kAscending;
   Fractals();
   core->type = CoreType::kAiv;
+  Footprints();
   Vectors();
   Narrows();
   Moves();
