@@ -12,6 +12,7 @@ import fcntl
 import functools
 import hashlib
 import importlib.util
+import inspect
 import itertools
 import json
 import os
@@ -152,8 +153,7 @@ def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
   for path in to.rglob('*.h'):
     text = path.read_text(errors='surrogateescape')
     new = literal.sub(lambda found: found[0].replace('__gm__ ', ''), text)
-    if path.name == 'asc_aicore_printf_impl.h':
-      new = cast.sub(r'(\1)(uint64_t)\2', new)
+    new = cast.sub(r'(\1)(uint64_t)\2', new)
     if new != text:
       path.write_text(new, errors='surrogateescape')
 
@@ -169,7 +169,8 @@ def _stamp(folder: pathlib.Path) -> list:
 
 def _loose(headers: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
   """Returns the copy of headers that `work` holds."""
-  to = work / f'headers-{hashed(_stamp(headers))}'
+  how = inspect.getsource(loosen)
+  to = work / f'headers-{hashed(how, _stamp(headers))}'
   if not to.exists():
     part = to.with_suffix('.part')
     shutil.rmtree(part, ignore_errors=True)
