@@ -6,6 +6,7 @@ On an NPU nothing here was run yet: there is none where this is built.
 import mindspore as ms
 
 from hpmoe.backend_ascend.frontends import mindspore_layer
+from hpmoe.backend_ascend.frontends import mindspore_npu
 
 # Layers of routed experts whose tensors are in the memory of a CPU.
 _OF_CPU = ('host',)
@@ -26,11 +27,12 @@ def use(device: str, moe: str) -> None:
     return
   if not mindspore_layer.has_ascend():
     raise ValueError(
-      "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device"
+      "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device; "
+      '--dry_run lists what would run on one'
     )
   if moe in _OF_CPU:
     raise ValueError(
       f"moe: expected 'ascend', 'framework' or a function on device 'ascend', "
       f'got {moe!r}'
     )
-  ms.set_device('Ascend')
+  ms.set_device('CPU' if mindspore_npu.dry else 'Ascend')

@@ -2,10 +2,12 @@
 
 import dataclasses
 import shlex
+from typing import Any
 
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands.models import dry_run
 
 
 def _define(f: flags.FlagValues) -> None:
@@ -69,6 +71,7 @@ def _define(f: flags.FlagValues) -> None:
   ):
     cli.option(f, number, text, default, int)
   cli.define_device(f)
+  dry_run.define(f)
   cli.define_weights_dtype(f)
   cli.option(
     f,
@@ -108,6 +111,8 @@ def _compare(f: flags.FlagValues) -> int:
       *cli.arguments(f, without=('json', 'csv', 'png', 'cases')),
     ),
   )
+  if dry_run.asked(f):
+    return dry_run.execute(f, 'compare', _sides(f, request))
   subject = subject_lib.load(
     f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
   )
@@ -125,6 +130,25 @@ def _compare(f: flags.FlagValues) -> int:
   print(report.table(result, cli.colour()))
   print(f'\n{report.conclusion(request, result)}')
   return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
+
+
+def _sides(f: flags.FlagValues, request) -> list[dict[str, Any]]:
+  """Returns what `dry_run_main` is asked of the sides that are in MindSpore."""
+  sides = [request.left, request.right]
+  names = dict.fromkeys(s.moe for s in sides if s.framework == 'mindspore')
+  if not names:
+    raise cli.UsageError(
+      f'device: expected a side in mindspore beside it, got {f.device}'
+    )
+  asked = dict(
+    model=f.model,
+    batch=f.batch,
+    sequence=f.sequence,
+    ranks=f.ranks,
+    dtype=f.dtype,
+    backward=request.backward,
+  )
+  return [dict(asked, moe=moe) for moe in names]
 
 
 def _pair(f: flags.FlagValues, name: str):
@@ -176,6 +200,7 @@ COMMAND = cli.Command(
   ),
   _define,
   _compare,
-  '0 no difference beyond thresholds, 1 there is one, '
+  '0 no difference beyond thresholds, 1 there is one, or an NPU lacks an '
+  'operator (--dry_run), '
   '2 the request was wrong, 3 a launch ended early',
 )

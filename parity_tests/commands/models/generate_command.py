@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands.models import dry_run
 
 # What a framework compiles is ready after these tokens.
 _UNTIMED = 2
@@ -50,6 +51,7 @@ def _define(f: flags.FlagValues) -> None:
     choices=('jax', 'mindspore'),
   )
   cli.define_device(f)
+  dry_run.define(f)
   cli.option(
     f,
     'chat',
@@ -98,6 +100,11 @@ def _generate(f: flags.FlagValues) -> int:
 
   if f['from'].value is None:
     raise cli.UsageError('from: expected a folder, got none')
+  if dry_run.asked(f):
+    if f.framework != 'mindspore':
+      raise _without_mindspore(f)
+    asked = dict(model=f['from'].value, moe=f.moe, batch=f.batch, dtype=f.dtype)
+    return dry_run.execute(f, 'generate', [asked])
   # What is missing is told before any work.
   stepper = _stepper(f)
   if f.chat:
@@ -178,12 +185,16 @@ def _of_line(path: str, line: str) -> Any:
     ) from error
 
 
+def _without_mindspore(f: flags.FlagValues) -> cli.UsageError:
+  return cli.UsageError(
+    f'device: expected --framework=mindspore beside it, got {f.device}'
+  )
+
+
 def _stepper(f: flags.FlagValues):
   if f.framework == 'jax':
     if f.device != 'cpu':
-      raise cli.UsageError(
-        f'device: expected --framework=mindspore beside it, got {f.device}'
-      )
+      raise _without_mindspore(f)
     from hpmoe.models.jax import stepper as of_jax
 
     return of_jax.Stepper
@@ -309,6 +320,7 @@ COMMAND = cli.Command(
   ),
   _define,
   _generate,
-  '0 written, 2 the request was wrong or the files are damaged, '
+  '0 written, 1 an NPU lacks an operator (--dry_run), 2 the request was wrong '
+  'or the files are damaged, '
   '3 a launch ended early',
 )

@@ -8,6 +8,7 @@ import time
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands.models import dry_run
 
 # Flag -> (field of Settings, help).
 _SETTINGS = {
@@ -89,15 +90,11 @@ def _define(f: flags.FlagValues) -> None:
     'out/train',
   )
   cli.option(f, 'resume', 'Resume from the newest state of --out.', False, bool)
+  dry_run.define(f)
   cli.define_json(f)
 
 
 def _train(f: flags.FlagValues) -> int:
-  # What is drawn after the work is missed before it.
-  import matplotlib  # noqa: F401  # type: ignore[import-untyped]
-
-  from hpmoe.models.train import plots
-  from hpmoe.models.train import run
   from hpmoe.models.train import settings as settings_lib
 
   cli.check_writable('json', f.json)
@@ -105,6 +102,20 @@ def _train(f: flags.FlagValues) -> int:
     raise cli.UsageError(f'model: expected none beside --from, got {f.model}')
   given = {field: f[flag].value for flag, (field, _) in _SETTINGS.items()}
   settings = settings_lib.Settings(**given)
+  if dry_run.asked(f):
+    return dry_run.execute(
+      f, 'train', [dict(settings=dataclasses.asdict(settings))]
+    )
+  return _run(f, settings)
+
+
+def _run(f: flags.FlagValues, settings) -> int:
+  # What is drawn after the work is missed before it.
+  import matplotlib  # noqa: F401  # type: ignore[import-untyped]
+
+  from hpmoe.models.train import plots
+  from hpmoe.models.train import run
+
   start = time.perf_counter()
   with cli.launches_in_frameworks(), cli.progress(f.steps) as step:
     result = run.train(
@@ -166,9 +177,12 @@ COMMAND = cli.Command(
     'hpmoe train --model=qwen3_moe_tiny --moe=oracle --out=out/qwen',
     'hpmoe train --from=OLMoE-1B-7B --text=notes.jsonl --freeze=router',
     'hpmoe train --framework=mindspore --steps=20 --out=out/mindspore',
+    'hpmoe train --framework=mindspore --device=ascend --moe=framework '
+    '--dry_run',
     'hpmoe train --moe=my_pkg.my_module:my_layer --ranks=4 --out=out/mine',
   ),
   _define,
   _train,
-  '0 trained, 2 the request was wrong, 3 a launch ended early',
+  '0 trained, 1 an NPU lacks an operator (--dry_run), 2 the request was '
+  'wrong, 3 a launch ended early',
 )

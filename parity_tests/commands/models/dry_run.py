@@ -1,0 +1,184 @@
+"""`--dry_run` of the commands that run a model: what would run on an NPU.
+
+The model computes in a process of its own, `dry_run_main.py`, whose log is read
+as it comes; a table says of each operator how an NPU takes it.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from absl import flags
+
+from hpmoe.parity_tests.commands import cli
+
+_MAIN = 'hpmoe.parity_tests.commands.models.dry_run_main'
+_MEGAKERNEL = 'the megakernel: one custom operator, of make ascend-npu'
+_LAST_LINES = 20  # of a log whose process failed
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """An operator and how an NPU takes it; None: it does not."""
+
+  name: str
+  dtypes: tuple[str, ...]
+  count: int
+  way: str | None
+
+
+def define(f: flags.FlagValues) -> None:
+  cli.option(
+    f,
+    'dry_run',
+    "With --device=ascend, on a CPU: lists the model's operators and, by "
+    "MindSpore's own tables, how an NPU takes each. The first layers alone, of "
+    'all kinds, on weights of zero.',
+    False,
+    bool,
+  )
+
+
+def asked(f: flags.FlagValues) -> bool:
+  """Returns whether a dry run is asked for.
+
+  Raises:
+    UsageError: it is, but not for an NPU.
+  """
+  if f.dry_run and f.device != 'ascend':
+    raise cli.UsageError(
+      f'dry_run: expected --device=ascend beside it, got {f.device}'
+    )
+  return f.dry_run
+
+
+def execute(
+  f: flags.FlagValues, task: str, requests: Sequence[Mapping[str, Any]]
+) -> int:
+  """Lists the operators of a task, and returns the exit code.
+
+  Args:
+    f: flags of the command.
+    task: one of `dry_run_main.TASKS`.
+    requests: its arguments, of each process.
+
+  Raises:
+    ModuleNotFoundError: MindSpore is missing.
+    UsageError: the request was wrong.
+  """
+  from hpmoe.models.mindspore import npu_tables
+
+  cli.check_writable('json', f.json)
+  tables = npu_tables.read()
+  counts: collections.Counter[tuple[str, tuple[str, ...], str]]
+  counts = collections.Counter()
+  with cli.progress(len(requests)) as step:
+    for arguments in requests:
+      step('operators')
+      counts |= _ran(task, arguments)
+  rows = [
+    Row(name, dtypes, count, _way(tables, name, dtypes, kind))
+    for (name, dtypes, kind), count in sorted(counts.items())
+  ]
+  missing = [row for row in rows if row.way is None]
+  version = npu_tables.version()
+  content = dict(
+    mindspore=version,
+    verdict='fail' if missing else 'pass',
+    operators=[dataclasses.asdict(row) for row in rows],
+  )
+  cli.write_json(f.json, content)
+  print(_told(rows, missing, version))
+  return cli.NO_PARITY if missing else cli.PARITY
+
+
+def _way(tables, name: str, dtypes: tuple[str, ...], kind: str) -> str | None:
+  if kind == 'megakernel':
+    return _MEGAKERNEL
+  return None if kind == 'custom' else tables.way(name, dtypes)
+
+
+def _told(rows: list[Row], missing: list[Row], version: str) -> str:
+  from hpmoe.parity_tests.report import text_table
+
+  heading = ('operator', 'dtypes', 'count', 'an NPU takes it as')
+  table = text_table.text(
+    heading,
+    [
+      (r.name, ', '.join(r.dtypes), str(r.count), r.way or 'nothing known')
+      for r in rows
+    ],
+  )
+  tables = f"MindSpore {version}'s tables"
+  if missing:
+    named = '; '.join(f'{r.name}({", ".join(r.dtypes)})' for r in missing)
+    return f'{table}\n\nan NPU lacks, by {tables}: {named}'
+  return (
+    f'{table}\n\nan NPU takes all {len(rows)}, by {tables}; of dtypes these '
+    'know those of AI CPU kernels alone'
+  )
+
+
+def _ran(
+  task: str, asked: Mapping[str, Any]
+) -> collections.Counter[tuple[str, tuple[str, ...], str]]:
+  """Returns how many operators ran, by name, dtypes and kind."""
+  from hpmoe.models.mindspore import eager_log
+
+  with tempfile.TemporaryDirectory() as folder:
+    request = pathlib.Path(folder) / 'request.json'
+    result = pathlib.Path(folder) / 'result.json'
+    request.write_text(json.dumps(dict(task=task, asked=asked)))
+    last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+      [sys.executable, '-m', _MAIN, str(request), str(result)],
+      env=os.environ | eager_log.ENVIRONMENT,
+      stderr=subprocess.PIPE,
+      text=True,
+      errors='replace',
+    ) as process:
+      assert process.stderr is not None
+      log = eager_log.read(_kept(process.stderr, last))
+    if process.returncode or not result.exists():
+      raise cli.UsageError(_failed(process.returncode, last))
+    found = json.loads(result.read_text())
+  if 'error' in found:
+    raise cli.UsageError(found['error'])
+  if not log.ran:
+    raise cli.UsageError(
+      'dry_run: expected operators in the log of MindSpore as in 2.10, got none'
+    )
+  counts: collections.Counter[tuple[str, tuple[str, ...], str]]
+  counts = collections.Counter()
+  for row in found['operators']:
+    if row['kind'] != 'primitive' or row['name'] in log.ran:
+      kind = row['kind'].replace('primitive', 'function')
+      counts[row['name'], tuple(row['dtypes']), kind] += row['count']
+  # What the log has beside is in both if MindSpore gave it to the recorder.
+  for (name, dtypes), count in log.emitted.items():
+    key = name, dtypes, 'function'
+    counts[key] = max(counts[key], count)
+  return counts
+
+
+def _kept(lines: Iterable[str], last: collections.deque[str]) -> Iterator[str]:
+  """Yields lines, and keeps the last of those that no log wrote."""
+  for line in lines:
+    if line.strip() and not line.startswith('['):
+      last.append(line.strip())
+    yield line
+
+
+def _failed(code: int, last: Sequence[str]) -> str:
+  said = last[-1] if last else 'nothing'
+  return (
+    'dry_run: expected the model to run on this machine, got exit code '
+    f'{code}: {said}'
+  )
