@@ -122,9 +122,10 @@ def _forward_of(subject, raw: Raw, layer: int) -> list[Tensor]:
   if layer not in raw.routed:
     return []
   routed, block = raw.routed[layer], _block(subject, layer)
+  gate = subject.config.family.gate
   found = [
     Tensor(_io(f'{block}.experts', 'input'), layer, 'x', routed['x']),
-    Tensor(_io(f'{block}.gate', 'output'), layer, 'scores', routed['scores']),
+    Tensor(_io(f'{block}.{gate}', 'output'), layer, 'scores', routed['scores']),
   ]
   for index, role in enumerate(READ[1:], 1):
     name = _io(f'{block}.experts', 'input', index)

@@ -17,8 +17,10 @@ import types
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.models import layer_names
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import layers
@@ -34,6 +36,7 @@ _SIDES = dict(
   mindspore='hpmoe.parity_tests.compare.mindspore_side',
 )
 FRAMEWORKS = tuple(_SIDES)
+_GRADS = tuple(verdicts.LAYERS)[1:]
 
 Progress = Callable[[str], None]
 
@@ -179,9 +182,7 @@ def _places(rows, wrong: Judged) -> list[int]:
   ]
   # A stage that only the kernel's own replay shows is one of this pass.
   pass_ = [
-    i
-    for i, r in enumerate(rows)
-    if r.layer == wrong.layer and r.role in passes.BACKWARD.results
+    i for i, r in enumerate(rows) if r.layer == wrong.layer and r.role in _GRADS
   ]
   return (found or pass_)[:1]
 
@@ -268,7 +269,7 @@ def run(
   """
   check_request(request, subject)
   pairs = (request.left, request.right)
-  frameworks = [_framework(one) for one in pairs]
+  frameworks = [_framework(one, subject) for one in pairs]
   wanted = [
     (one, side, _instead(request, subject, one))
     for one, side in zip(pairs, frameworks, strict=True)
@@ -314,7 +315,7 @@ def _train(request, subject, wanted, result, progress) -> Result:
     side = _by_layer(given, capture.named(given, raw))
     judged[:] = []
     for layer in subject.moe_layers:
-      judged.append(_judge_layer(request, layer, side[layer]))
+      judged.append(_judge_layer(request, subject, layer, side[layer]))
       if judged[-1].is_wrong:
         return False
     return True
@@ -341,19 +342,22 @@ def _instead(
   return {request.fault_layer: host.Megakernel(fault=request.fault)}
 
 
-def _framework(pair: Pair) -> types.ModuleType:
+def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
   """Returns the side that runs a pair, if it knows the pair's layer.
 
   Raises:
     ImportError: the framework is not installed.
-    ValueError: the framework has no such layer.
+    ValueError: the framework has no such layer, or not one with the model's
+      biases.
   """
   if pair.framework == 'mindspore':
     # First, for it keeps MindSpore from warning of what it does not find.
     importlib.import_module('hpmoe.backend_ascend.frontends.mindspore_layer')
   side = importlib.import_module(_SIDES[pair.framework])
   if pair.candidate is None:
-    side.moe_lib.named(pair.moe)
+    layer = side.moe_lib.named(pair.moe)
+    if subject.config.family.by_turns:
+      layer_names.check_biased(layer)
   return side
 
 
@@ -386,14 +390,13 @@ def _with_choices(row: metrics.Row, choices) -> metrics.Row:
 
 def _judge(request, subject, rows, side, progress) -> list[Judged]:
   """Judges MoE layers in order until one is wrong."""
-  results = ('y', *passes.BACKWARD.results)
   judged = []
   for layer in subject.moe_layers:
-    mine = [r for r in rows if r.layer == layer and r.role in results]
+    mine = [r for r in rows if r.layer == layer and r.role in verdicts.LAYERS]
     if all(row.same for row in mine):
       continue
     progress(f'layer {layer} alone')
-    judged.append(_judge_layer(request, layer, side[layer]))
+    judged.append(_judge_layer(request, subject, layer, side[layer]))
     if judged[-1].is_wrong:
       break
   return judged
@@ -407,29 +410,28 @@ def _write_cases(request, subject, side, progress) -> None:
     progress(f'case of layer {layer}')
     if layers.not_finite(side[layer]):
       continue
-    path = _saved(request, layer, side[layer])
-    layers.write_case(
-      str(root / f'layer_{layer}'), path, side[layer], request.command
-    )
+    asked = _saved(request, subject, layer, side[layer])
+    layers.write_case(str(root / f'layer_{layer}'), asked, request.command)
 
 
-def _saved(request: Request, layer: int, captured) -> str:
-  """Returns the path of a file of what a layer read."""
+def _saved(request, subject, layer: int, captured) -> case_lib.Case:
+  """Returns the case of a file of what a layer read."""
   folder = pathlib.Path(request.out)
   folder.mkdir(parents=True, exist_ok=True)
   path = str(folder / f'layer_{layer}.safetensors')
-  layers.save(path, {n: captured[n] for n in captured if n != 'scores'})
-  return path
+  return layers.save(path, captured, subject.activation)
 
 
-def _judge_layer(request: Request, layer: int, captured) -> Judged:
+def _judge_layer(request: Request, subject, layer: int, captured) -> Judged:
   if name := layers.not_finite(captured):
     return Judged(layer, None, f'{name} is not finite before it')
-  path = _saved(request, layer, captured)
+  asked = _saved(request, subject, layer, captured)
   what = 'what the layer returned'
   if (alone := _alone(request, layer)) is not None:
     candidate, arguments = alone
-    report, other = layers.judge_candidate(path, captured, candidate, arguments)
+    report, other = layers.judge_candidate(
+      asked, captured, candidate, arguments
+    )
     if not other:
       return Judged(
         layer, report, f'{request.right.kind} on what the layer read'
@@ -437,7 +439,7 @@ def _judge_layer(request: Request, layer: int, captured) -> Judged:
     what += f' ({request.right.kind} alone gives other bits of '
     what += f'{", ".join(other)})'
   report = layers.judge_outputs(
-    path, captured, str(request.right), request.command
+    asked, captured, str(request.right), request.command
   )
   return Judged(layer, report, what)
 

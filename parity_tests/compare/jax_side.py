@@ -129,14 +129,13 @@ def _tapped(of, taps) -> Callable[..., jax.Array]:
   """Returns a layer that is, in turn, each of `of`."""
   turn = iter(of)
 
-  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+  def layer(x, topk_ids, topk_weights, *others):
     number = next(turn)
     tap = taps.get(number)
     if tap is None:
-      return of[number](x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+      return of[number](x, topk_ids, topk_weights, *others)
     x, topk_weights = x + tap['dx'], topk_weights + tap['d_topk_weights']
-    y = of[number](x, topk_ids, topk_weights, w_gate_up, w_down, policy)
-    return y + tap['dy']
+    return of[number](x, topk_ids, topk_weights, *others) + tap['dy']
 
   return layer
 
@@ -163,41 +162,39 @@ def _launched(
     except candidates.CandidateError as error:
       raise candidates.CandidateError(f'layer {number}: {error}') from error
 
-  def layer(*arguments):
-    *arrays, policy = arguments
-    config = routed_lib.config_of(arrays[0], arrays[1], arrays[4])
+  def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases):
+    config = routed_lib.config_of(x, topk_ids, w_down, biases)
     # As a case that is written has it.
     config = dataclasses.replace(config, capacity=config.num_rows)
+    names = tensors.inputs(config)
+    which = [one.of_layer(config) for one in (passes.FORWARD, passes.BACKWARD)]
+    grads = {n: f'd_{n}' for n in names} | {'x': 'dx'}
+    del grads['topk_ids']
 
     def forward(*arrays):
-      given = dict(zip(tensors.INPUTS, map(np.asarray, arrays), strict=True))
-      made = run(config, policy, given, passes.FORWARD)
+      given = dict(zip(names, map(np.asarray, arrays), strict=True))
+      made = run(config, policy, given, which[0])
       return jnp.asarray(made['y']), given | made
 
     def backward(saved, dy):
       saved = {n: np.asarray(array) for n, array in saved.items()}
-      read = passes.BACKWARD.reads(config, policy)
+      read = which[1].reads(config, policy)
       if not {*read} <= {*saved, 'dy'}:  # it did not return what it reads
-        given = {n: saved[n] for n in tensors.INPUTS}
+        given = {n: saved[n] for n in names}
         saved = oracle_lib.Oracle(config, policy, given).forward() | saved
       saved |= dict(dy=np.asarray(dy))
-      made = run(config, policy, {n: saved[n] for n in read}, passes.BACKWARD)
-      grads = {
-        'x': 'dx',
-        **{n: f'd_{n}' for n in ('topk_weights', 'w_gate_up', 'w_down')},
-      }
+      made = run(config, policy, {n: saved[n] for n in read}, which[1])
       if absent := [grad for grad in grads.values() if grad not in made]:
         raise ValueError(
           f'{candidate.name}: expected {absent[0]}, which the model needs, got '
           f'{sorted(made)}'
         )
       return tuple(
-        jnp.asarray(made[grads[n]]) if n in grads else None
-        for n in tensors.INPUTS
+        jnp.asarray(made[grads[n]]) if n in grads else None for n in names
       )
 
     call = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])
     call.defvjp(forward, backward)
-    return call(*arrays)
+    return call(x, topk_ids, topk_weights, w_gate_up, w_down, *biases)
 
   return layer

@@ -53,8 +53,9 @@ class Captured(candidates.Candidate):
 
 
 def inputs_of(captured: Arrays) -> dict[str, np.ndarray]:
-  """Returns the tensors of `tensors.INPUTS` and dy, those that are there."""
-  return {n: captured[n] for n in (*tensors.INPUTS, 'dy') if n in captured}
+  """Returns the inputs of a layer and dy, those that are there."""
+  known = (*tensors.inputs(tensors.EVERY_PART), 'dy')
+  return {n: captured[n] for n in known if n in captured}
 
 
 def not_finite(captured: Arrays) -> str:
@@ -65,30 +66,36 @@ def not_finite(captured: Arrays) -> str:
   return ''
 
 
-def save(path: str, captured: Arrays) -> None:
-  """Writes a layer's inputs, as `hpmoe check --input` reads them."""
+def save(path: str, captured: Arrays, activation: str) -> case_lib.Case:
+  """Writes a layer's inputs for `hpmoe check --input`; returns their case.
+
+  Args:
+    path: of the file.
+    captured: the inputs, by name; dy if backward too.
+    activation: of the layer, as `precision.activation_of` reads it.
+  """
   with atomic_folder.replacing(pathlib.Path(path)) as made:
     inputs_lib.save_safetensors(made, inputs_of(captured))
+  direction = 'both' if 'dy' in captured else 'forward'
+  return case_lib.Case(direction, input=path, activation=activation)
 
 
 def write_case(
-  out: str, path: str, captured: Arrays, command: tuple[str, ...]
+  out: str, asked: case_lib.Case, command: tuple[str, ...]
 ) -> None:
   """Writes a layer's case for kernels elsewhere, as `hpmoe export` does.
 
   Args:
     out: the folder, which is not there yet.
-    path: file of the layer's inputs.
-    captured: the same, dy if backward too.
+    asked: the case, see `save`.
     command: what it comes from.
   """
-  asked = case_lib.Case(_direction(captured), input=path)
   with atomic_folder.writing(out) as made:
     exported.write(str(made), asked, command=' '.join(command))
 
 
 def judge_outputs(
-  path: str, captured: Arrays, name: str, command: tuple[str, ...]
+  asked: case_lib.Case, captured: Arrays, name: str, command: tuple[str, ...]
 ) -> check.Report:
   """Returns what is said of a layer of which only its results are known.
 
@@ -98,13 +105,12 @@ def judge_outputs(
   where.
 
   Args:
-    path: file of its inputs.
+    asked: its case, see `save`.
     captured: its outputs, by name.
     name: of the side.
     command: what repeats all this.
   """
-  outputs = {n: a for n, a in captured.items() if n not in tensors.INPUTS}
-  asked = case_lib.Case(_direction(captured), input=path)
+  outputs = {n: a for n, a in captured.items() if n not in inputs_of(captured)}
   side = Captured(outputs, name)
   lanes_ = judgement.Judgement(lanes=('bounded',))
   request = check.Request(asked, side, lanes_, command)
@@ -117,7 +123,7 @@ def judge_outputs(
   expected = case.answer()
   refused = [
     n
-    for n in passes.BACKWARD.results
+    for n in passes.BACKWARD.of_layer(bench.made.config).results
     if metrics.compare(n, None, n, outputs[n], expected[n]).result
     == metrics.ERROR
   ]
@@ -149,7 +155,7 @@ def _recorded(
 
 
 def judge_candidate(
-  path: str,
+  asked: case_lib.Case,
   captured: Arrays,
   candidate: candidates.Candidate,
   flags: Sequence[str],
@@ -157,8 +163,8 @@ def judge_candidate(
   """Returns a check of a candidate on a layer's inputs.
 
   Args:
-    path: file of its inputs.
-    captured: the same, dy if backward too, and what the layer returned.
+    asked: its case, see `save`.
+    captured: what it holds, and what the layer returned.
     candidate: what computed it.
     flags: of `hpmoe check`, that ask for the candidate.
 
@@ -168,10 +174,10 @@ def judge_candidate(
   Raises:
     candidates.CandidateError: a launch ended early.
   """
-  direction = _direction(captured)
-  arguments = [f'--input={path}', f'--direction={direction}']
+  arguments = [f'--input={asked.input}', f'--direction={asked.direction}']
+  if asked.activation != case_lib.Case.activation:
+    arguments.append(f'--activation={asked.activation}')
   outputs: dict[str, np.ndarray] = {}
-  asked = case_lib.Case(direction, input=path)
   lanes_ = judgement.Judgement(lanes=('bitwise', 'bounded'))
   request = check.Request(
     asked,
@@ -185,7 +191,3 @@ def judge_candidate(
     n for n, a in outputs.items() if a.tobytes() != captured[n].tobytes()
   ]
   return report, other
-
-
-def _direction(captured: Arrays) -> str:
-  return 'both' if 'dy' in captured else 'forward'

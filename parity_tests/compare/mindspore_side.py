@@ -135,13 +135,13 @@ def _tapped(
   """Returns the layer between the zeros of the layer whose turn it is."""
   turn = iter(subject.moe_layers)
 
-  def tapped(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+  def tapped(x, topk_ids, topk_weights, *others):
     number = next(turn)
     if not added:
-      return layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+      return layer(x, topk_ids, topk_weights, *others)
     x = x + added[number, 'dx']
     topk_weights = topk_weights + added[number, 'd_topk_weights']
-    y = layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+    y = layer(x, topk_ids, topk_weights, *others)
     return y + added[number, 'dy']
 
   return tapped

@@ -9,9 +9,11 @@ import numpy as np
 from hpmoe.models import config as config_lib
 from hpmoe.models import init
 from hpmoe.models import parameters
+from hpmoe.models import routed as routed_lib
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.train import text as text_lib
 from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,14 @@ class Subject:
   def experts(self, layer: int) -> dict[str, str]:
     """Returns the parameters of a layer's experts, by their names there."""
     prefix = parameters.experts_prefix(self.config, layer)
-    return {name: f'{prefix}{name}' for name in ('w_gate_up', 'w_down')}
+    names = {name: f'{prefix}{name}' for name in parameters.OF_EXPERTS}
+    return {name: full for name, full in names.items() if full in self.params}
+
+  @property
+  def activation(self) -> str:
+    """That of its experts, as `precision.activation_of` reads it."""
+    plain = precision.PrecisionPolicy()
+    return routed_lib.policy_of_model(plain, self.config).form
 
   def tap_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a layer's gradients that `dy` is one of."""
@@ -124,11 +133,6 @@ def load(
     params = init.init(config, seed, dtype)
   if not config.moe_layers():
     raise ValueError('model: expected one with routed experts, got none')
-  if config.family.by_turns:
-    raise ValueError(
-      'model: expected experts without biases, which compare does not judge, '
-      f'got {config.model_type!r}'
-    )
   encoding = text_lib.encoding_of(model, config)
   tokens = text_lib.read(text, encoding).tokens
   read = text_lib.batch(tokens, sequence, batch, seed, 0)

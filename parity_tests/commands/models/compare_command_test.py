@@ -10,10 +10,12 @@ import pytest
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.models import config as config_lib
+from hpmoe.models import golden_testing as golden
 from hpmoe.models import init
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.models.jax import moe
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.examples import fused_moe_grad
@@ -356,6 +358,58 @@ class TestCandidates:
     assert code == 0
     assert [one['wrong'] for one in report['layers']] == [False] * 3
     assert _row(report, 'Module.model.layers.3.0.backward.input.0')
+
+
+def without_a_bias(*arguments):
+  """A user's layer that forgets one bias of one expert."""
+  *others, b_down = arguments
+  return moe.framework(*others, b_down.at[0, 2].set(0))
+
+
+class TestBiases:
+  """GPT-OSS: biases, a clamped activation, experts that a file interleaves."""
+
+  @pytest.fixture
+  def biased(self, tmp_path) -> str:
+    folder = tmp_path / 'gpt'
+    changes = dict(vocab_size=256, swiglu_limit=1.0)
+    config = config_lib.from_hf(golden.CONFIGS['gpt_clamped'] | changes)
+    random = np.random.default_rng(0)
+    params = {
+      name: random.normal(0, 0.25, value.shape).astype(np.float32)
+      for name, value in init.init(config).items()
+    }
+    convert.write(folder, weights_lib.of_parameters(config, params), 'hf')
+    return str(folder)
+
+  def test_a_folder_is_judged_both_ways(self, tmp_path, biased):
+    cases = tmp_path / 'cases'
+    options = ('--left=jax:oracle', '--right=jax:framework')
+    code, report = _compare(tmp_path, biased, *options, f'--cases={cases}')
+    assert code == 0, report['first_difference']
+    assert [one['wrong'] for one in report['layers']] == [False] * 2
+    for name in ('b_gate_up', 'b_down', 'w_down'):
+      name = f'Module.model.layers.1.mlp.experts.0.parameters_grad.{name}'
+      assert float(_row(report, name)['NPU l2norm']) > 0
+    case = case_lib.Case.of(f'{cases}/layer_1')
+    assert (case.bias, case.activation) == (True, 'swiglu:limit=1:offset=1')
+
+  def test_a_missing_bias_is_located(self, tmp_path, biased):
+    right = f'--right=jax:{__name__}:without_a_bias'
+    code, report = _compare(
+      tmp_path, biased, '--left=jax:framework', right, '--direction=forward'
+    )
+    assert code == 1 and report['wrong_layer'] == 0
+    first = report['check']['first_failure']
+    assert (first['stage'], first['lane']) == ('y', 'bounded')
+
+  def test_the_megakernel_is_refused_in_one_line(
+    self, tmp_path, biased, capsys
+  ):
+    assert _compare(tmp_path, biased)[0] == 2
+    said = capsys.readouterr().err
+    assert said.count('\n') == 1
+    assert "moe: expected 'framework' for experts with biases" in said
 
 
 class TestCases:
