@@ -74,6 +74,8 @@ def cases() -> Iterator[Case]:
   # Deeper and wider than one stage of every memory.
   deep = _config(1, 70, 700, 300)
   wide = _config(1, 140, 300, 130)
+  # Rows that the unified buffer does not hold whole, at each end.
+  broad = [_config(2, 3, 25003, 5), _config(2, 3, 16, 9001)]
   for order in (_LATE, _SEEDED):
     for storage in ('bfloat16', 'float32'):
       for placement in ('combine', 'before_down'):
@@ -96,6 +98,10 @@ def cases() -> Iterator[Case]:
       yield Case(f'high {title}', tall, exact, high, order, 'empty_experts')
     # Its bits are the cube's and the vector unit's own: only order is judged.
     yield Case(f'swiglu {order.order}', small, policy(), _FINE, order)
+  for config in broad:
+    kind = policy(activation='absolute')
+    title = f'{config.d_model} x {config.d_ff}'
+    yield Case(f'broad {title}', config, kind, _COARSE, _LATE)
   for routing in ('one_rank', 'empty_experts'):
     kind = policy(activation='absolute')
     yield Case(routing, small, kind, _FINE, _LATE, routing)
