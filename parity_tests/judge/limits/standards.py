@@ -1,4 +1,4 @@
-"""Published acceptance rules, as versioned data.
+"""Published acceptance rules: what the records of records.toml mean.
 
 Three values meet at every element: a (candidate), g (golden, float64) and
 b (benchmark, the oracle in the candidate's own dtype).  A record says which
@@ -22,6 +22,8 @@ all: the printed numbers only.
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
+import pathlib
+import tomllib
 from typing import NamedTuple
 
 import numpy as np
@@ -113,17 +115,6 @@ class Standard:
   def has(self, dtype: str) -> bool:
     """Says whether it has numbers for a dtype."""
     return dtype in self.tolerance
-
-  def letter(self, reading: str, **changes) -> 'Standard':
-    """Returns the record as printed, out of the default set."""
-    return dataclasses.replace(
-      self,
-      name=f'{self.name}_letter',
-      reading=reading,
-      excuse_rounding=False,
-      default=False,
-      **changes,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -495,379 +486,65 @@ class Judge:
     return values
 
 
-def _all(value: float) -> dict[str, float]:
-  return dict.fromkeys((FLOAT32, BFLOAT16, FLOAT16), value)
+_RECORDS = pathlib.Path(__file__).parent / 'records.toml'
+_TOLERANCE = tuple(field.name for field in dataclasses.fields(Tolerance))
 
 
-_CANN_BENCH_CANCEL = {FLOAT32: 2.0**-8, BFLOAT16: 2.0**-3, FLOAT16: 2.0**-5}
-_SMALL = {FLOAT32: 2.0**-14, BFLOAT16: 2.0**-8, FLOAT16: 2.0**-11}
-_SMALL_ERROR = {FLOAT32: 2.0**-30, BFLOAT16: 2.0**-16, FLOAT16: 2.0**-16}
-_V1_T = {FLOAT32: 2.0**-13, BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
-_ONE = _all(1.0)
-
-_ECOSYSTEM_V1 = Standard(
-  name='ecosystem_v1',
-  version='2026-04',
-  source=(
-    'hicann/opbase docs/zh/ops_precision_standard/experimental_standard.md'
-    ' (v1); hicann/cann-bench docs/design/precision_comparison_design.md'
-  ),
-  scope='float operators, one golden; cann-bench adds a CPU benchmark',
-  reading=(
-    'mere < T and mare < 10 T, as cann-bench reads it: normal values by '
-    'that rule; small values (|g| < T_small) and cancellation positions '
-    '(|a| and |g| below the boundary) by count of mismatches, at most '
-    'twice the same-precision CPU benchmark, whose count is floored at 1. '
-    'Relative errors have |g| + 1e-7 below. The boundary is absolute, as '
-    'in its code. An error within the rounding bound is "a limit of the '
-    'type, not a bug of the operator" and does not count.'
-  ),
-  tolerance={
-    d: Tolerance(
-      rtol=10 * _V1_T[d],
-      atol=10 * _V1_T[d] * _RELATIVE_EPS,
-      small=_SMALL[d],
-      small_error=_SMALL_ERROR[d],
-      cancel=_CANN_BENCH_CANCEL[d],
-    )
-    for d in _SMALL
-  },
-  rules=(
-    (Rule('mere', _V1_T, NORMAL),),
-    (Rule('mismatches', _all(0), NORMAL),),
-    (Rule('mismatches', _all(2), SMALL, ratio=True, floor=_ONE),),
-    (Rule('mismatches', _all(2), CANCEL, ratio=True, floor=_ONE),),
-  ),
-  default=True,
-)
-
-_ECOSYSTEM_V1_LETTER = _ECOSYSTEM_V1.letter(
-  'mere < T and mare < 10 T over all elements. Fails correct kernels '
-  'wherever terms cancel.',
-  rules=(
-    (Rule('mere', _V1_T),),
-    (Rule('mare', {d: 10 * t for d, t in _V1_T.items()}),),
-  ),
-)
+def _number(told: float | str) -> float:
+  """Returns what a file tells: a number, '2^-7' or '5 * 2^-7'."""
+  if not isinstance(told, str):
+    return float(told)
+  factor, _, exponent = told.partition('2^')
+  return float(factor.strip(' *') or 1) * 2.0 ** int(exponent)
 
 
-def _mixed(name: str, version: str, source: str, rtol, atol, limit) -> Standard:
+def _by_dtype(told: float | str | Mapping) -> dict[str, float]:
+  """Returns a number of each dtype; one that is told alone is all dtypes'."""
+  if not isinstance(told, Mapping):
+    told = dict.fromkeys((FLOAT32, BFLOAT16, FLOAT16), told)
+  return {dtype: _number(one) for dtype, one in told.items()}
+
+
+def _rule(metric: str, limit, region: str = ALL, floor=None) -> Rule:
+  ratio = floor is not None
+  floors = _by_dtype(floor) if ratio else {}
+  return Rule(metric, _by_dtype(limit), region, ratio, floors)
+
+
+def _standard(name: str, fields: dict) -> Standard:
+  """Returns the record of a table: numbers of a tolerance stand beside it."""
+  told = {n: fields.pop(n) for n in _TOLERANCE if n in fields}
+  dtypes = next(n for n in told.values() if isinstance(n, Mapping))
+  told = {n: _by_dtype(one) for n, one in told.items()}
   return Standard(
     name=name,
-    version=version,
-    source=source,
-    scope='float operators, one golden; integer and movement are outside',
-    reading=(
-      '|a - g| <= atol + rtol |g| on at least 99 % of elements, and max '
-      '|a - g| <= the constant. The text says "constant or 32 ULP" and '
-      'defines neither: the constant alone is used, the stricter reading '
-      'for values near 1. Errors within the rounding bound do not count.'
-    ),
-    tolerance={d: Tolerance(rtol=rtol[d], atol=atol[d]) for d in rtol},
-    rules=(
-      (Rule('mismatch_share', _all(0.01)),),
-      (Rule('max_abs', limit),),
-    ),
-  )
-
-
-_ECOSYSTEM_V2 = _mixed(
-  'ecosystem_v2',
-  '2026-07-15, adbe441',
-  'hicann/opbase docs/zh/ops_precision_standard/experimental_standard.md',
-  rtol={FLOAT32: 2.0**-10, BFLOAT16: 2.0**-6, FLOAT16: 2.0**-9},
-  atol={FLOAT32: 2.0**-16, BFLOAT16: 2.0**-6, FLOAT16: 2.0**-9},
-  limit={FLOAT32: 1e-2, BFLOAT16: 1.0, FLOAT16: 1e-1},
-)
-_ECOSYSTEM_V3 = _mixed(
-  'ecosystem_v3',
-  '233ee24',
-  'hicann/opbase docs/zh/ops_precision_standard/mixed_tolerance_standard.md',
-  rtol=_V1_T,
-  atol=_V1_T,
-  limit={FLOAT32: 1e-2, BFLOAT16: 1e-1, FLOAT16: 1e-1},
-)
-
-# Denominators of the ratios, as the dual-benchmark tests that ship with
-# Ascend operators floor them (`err_threshold`).
-_DUAL_FLOOR = {FLOAT32: 2.0**-14, BFLOAT16: 2.0**-8, FLOAT16: 2.0**-11}
-
-
-def _commercial(level: int, mare: float, mean: float, **kwargs) -> Standard:
-  def ratio(metric, limit):
-    return (Rule(metric, _all(limit), NORMAL, ratio=True, floor=_DUAL_FLOOR),)
-
-  return Standard(
-    name=f'commercial_l{level}',
-    version='2026-04-09, 6049643',
-    source=(
-      'hicann/opbase docs/zh/ops_precision_standard/commercial_standard.md'
-      ' (deleted by 8b296c7); copy in hicann/cannbot-skills '
-      'ops/ops-precision-standard/reference/golden/'
-      'COMMERCIAL_OPS_PRECISION_DOCS.md'
-    ),
-    scope=(
-      f'dual benchmark, level L{level}; kernels and fused operators; '
-      'movement is bitwise, as lane bitwise judges it. L1 is for LLM MoE.'
-    ),
-    reading=(
-      'mare, mere and rmse of the candidate over those of the '
-      'same-precision benchmark, over elements with |g| >= T; small values '
-      'by count, at most twice the benchmark, whose count is floored at 1. '
-      'The text has no floor under the other ratios, so a benchmark that '
-      'happens to be exact fails everybody; the floor is that of the dual '
-      'tests shipped with Ascend operators (2^-14, bf16 2^-8, fp16 2^-11). '
-      'The text '
-      'answers a failing case with 200 to 1000 runs on new seeds and fails '
-      'only a systematic loss; one run cannot, so errors within the '
-      'rounding bound do not count in mare and counts instead. Tiles are '
-      'located by relative error above limit times floor.'
-    ),
     tolerance={
-      d: Tolerance(
-        rtol=mare * _DUAL_FLOOR[d],
-        atol=mare * _DUAL_FLOOR[d] * _RELATIVE_EPS,
-        small=_SMALL[d],
-        small_error=_SMALL_ERROR[d],
-      )
-      for d in _SMALL
+      dtype: Tolerance(**{n: one[dtype] for n, one in told.items()})
+      for dtype in dtypes
     },
-    rules=(
-      ratio('mare', mare),
-      ratio('mere', mean),
-      ratio('rmse', mean),
-      (Rule('mismatches', _all(2), SMALL, ratio=True, floor=_ONE),),
+    rules=tuple(
+      tuple(_rule(**rule) for rule in clause)
+      for clause in fields.pop('clauses')
     ),
-    layer=True,
-    **kwargs,
+    **fields,
   )
 
 
-_COMMERCIAL_L1 = _commercial(1, 5, 1.5, default=True)
-
-# Below any error of a benchmark that is not exact: stands for "no floor".
-_NO_FLOOR = _all(np.finfo(np.float64).tiny)
-_COMMERCIAL_L1_LETTER = _COMMERCIAL_L1.letter(
-  'The ratios without floor, the first run final (no re-check). Fails a '
-  'correct kernel that sums in another order than the benchmark, by chance.',
-  rules=tuple(
-    tuple(
-      dataclasses.replace(r, floor=r.floor if r.region == SMALL else _NO_FLOOR)
-      for r in clause
-    )
-    for clause in _COMMERCIAL_L1.rules
-  ),
-)
-
-_MSPROBE = Standard(
-  name='msprobe',
-  version='acc_check, mindstudio-probe 1.x',
-  source='mindstudio-probe, accuracy pre-check',
-  scope='one API against a CPU golden of higher precision',
-  reading=(
-    'error if cosine <= 0.99; else pass if max |a - g| < 1e-3; else error '
-    'if the share of relative errors above 1e-3 (16 bits: 1e-2) reaches 1e-3 '
-    '(1e-2). Its "warning" is no error. Two zero vectors have cosine 1. '
-    'Errors within the rounding bound do not count.'
-  ),
-  tolerance={
-    FLOAT32: Tolerance(rtol=1e-3, atol=1e-3 * _RELATIVE_EPS),
-    BFLOAT16: Tolerance(rtol=1e-2, atol=1e-2 * _RELATIVE_EPS),
-    FLOAT16: Tolerance(rtol=1e-2, atol=1e-2 * _RELATIVE_EPS),
-  },
-  rules=(
-    (Rule('cosine_loss', _all(0.01)),),
-    (
-      Rule('max_abs', _all(1e-3)),
-      Rule('mismatch_share', {FLOAT32: 1e-3, BFLOAT16: 1e-2, FLOAT16: 1e-2}),
-    ),
-  ),
-  default=True,
-)
-
-_TORCH = Standard(
-  name='torch',
-  version='torch.testing.assert_close defaults, 2.x',
-  source='pytorch torch/testing/_comparison.py',
-  scope='two tensors of one dtype',
-  reading=(
-    '|a - g| <= atol + rtol |g| at every element, g the golden. The '
-    'default numbers know no reduction: 1e-5 of float32 is less than a '
-    'long sum loses. Errors within the rounding bound do not count.'
-  ),
-  tolerance={
-    FLOAT32: Tolerance(rtol=1.3e-6, atol=1e-5),
-    BFLOAT16: Tolerance(rtol=1.6e-2, atol=1e-5),
-    FLOAT16: Tolerance(rtol=1e-3, atol=1e-5),
-  },
-  rules=((Rule('mismatches', _all(0)),),),
-  default=True,
-)
-
-_CATLASS = Standard(
-  name='catlass',
-  version='compare_data.hpp, generic (float32, float16) and bf16',
-  source='catlass examples, compare_data.hpp',
-  scope='matmul examples',
-  reading=(
-    '|a - g| <= rtol max(1, |g|), bf16: rtol max(1/256, |g|), '
-    'everywhere. The text doubles rtol from depth 2048 on; the smaller '
-    'number is used at any depth. Errors within the rounding bound do not '
-    'count.'
-  ),
-  tolerance={
-    FLOAT32: Tolerance(rtol=1 / 256, floor=1.0),
-    BFLOAT16: Tolerance(rtol=1 / 128, floor=1 / 256),
-    FLOAT16: Tolerance(rtol=1 / 256, floor=1.0),
-  },
-  rules=((Rule('mismatches', _all(0)),),),
-)
-
-_DEEPGEMM = Standard(
-  name='deepgemm',
-  version='calc_diff, bf16 limit',
-  source='deepseek-ai/DeepGEMM tests',
-  scope='one GEMM against a float32 or float64 reference',
-  reading=(
-    '1 - 2 sum(a g) / sum(a a + g g) < 1e-5, for float32 too; the text has '
-    'no number for float16, so there the record judges nothing. One figure '
-    'for the tensor: a lost row of many goes unseen, tiles are located by '
-    'relative error above 1e-2.'
-  ),
-  tolerance=dict.fromkeys((FLOAT32, BFLOAT16), Tolerance(rtol=1e-2)),
-  rules=((Rule('calc_diff', dict.fromkeys((FLOAT32, BFLOAT16), 1e-5)),),),
-)
+def read(path: pathlib.Path) -> dict[str, Standard]:
+  """Returns the records of a TOML file by name; `like` names an earlier one."""
+  tables: dict[str, dict] = {}
+  for name, table in tomllib.loads(path.read_text('utf-8')).items():
+    tables[name] = tables.get(table.pop('like', ''), {}) | table
+  return {name: _standard(name, dict(of)) for name, of in tables.items()}
 
 
-def _of_test(
-  name: str,
-  version: str,
-  source: str,
-  tolerance: dict[str, Tolerance],
-  *,
-  share: float = 0.0,
-  scope: str = 'a fused MoE layer, x to y, on small inputs',
-  reading: str = 'at every element, g the golden for their loop in torch.',
-) -> Standard:
-  """Returns a rule of a test; `share` of the elements may break it."""
-  clause = (Rule('mismatches', _all(0)),)
-  if share:
-    clause = (Rule('mismatch_share', _all(share)),)
-  return Standard(
-    name=name,
-    version=version,
-    source=source,
-    scope=scope,
-    reading=(
-      f'|a - g| <= atol + rtol |g| {reading} The numbers are absolute: they '
-      'say what they mean on inputs of their size alone, see '
-      'docs/elsewhere.md. Errors within the rounding bound do not count.'
-    ),
-    tolerance=tolerance,
-    rules=(clause,),
-    layer=True,
-  )
-
-
-_VLLM = _of_test(
-  'vllm',
-  '0026f37',
-  'vllm-project/vllm tests/kernels/moe/test_moe.py run_moe_test',
-  {BFLOAT16: Tolerance(atol=2e-2)},
-)
-_SGLANG = _of_test(
-  'sglang',
-  '0716759',
-  'sgl-project/sglang test/registered/moe/test_fused_moe.py get_tolerance',
-  {
-    FLOAT32: Tolerance(rtol=1e-3, atol=1e-5),
-    BFLOAT16: Tolerance(rtol=1e-1, atol=1e-2),
-    FLOAT16: Tolerance(rtol=1e-1, atol=1e-2),
-  },
-)
-_MEGATRON = _of_test(
-  'megatron',
-  '00fa19c',
-  'NVIDIA/Megatron-LM tests/unit_tests/inference/test_vllm_fused_moe.py',
-  {BFLOAT16: Tolerance(rtol=5e-2, atol=5e-2)},
-)
-_FLASHINFER = _of_test(
-  'flashinfer',
-  '042d4a2',
-  'flashinfer-ai/flashinfer tests/moe/trtllm_gen_fused_moe_utils.py '
-  'check_accuracy, get_tolerances of bfloat16',
-  {BFLOAT16: Tolerance(rtol=0.85, atol=0.1)},
-  share=0.075,
-  reading=(
-    "on at least 92.5 % of the elements; they take rtol of the kernel's value."
-  ),
-)
-_TRANSFORMER_ENGINE = _of_test(
-  'transformer_engine',
-  '5b5d8d7',
-  'NVIDIA/TransformerEngine tests/pytorch/test_permutation.py dtype_tols',
-  {
-    FLOAT32: Tolerance(rtol=1e-6, atol=1e-6),
-    BFLOAT16: Tolerance(rtol=2e-2, atol=1e-5),
-    FLOAT16: Tolerance(rtol=3e-3, atol=1e-5),
-  },
-  scope='permute and unpermute with probabilities: dispatch and combine',
-  reading=(
-    "at every element; they take rtol of the kernel's value. Their grouped "
-    'GEMM (test_grouped_linear.py, 010de66) must have the bits of one Linear '
-    'for each expert.'
-  ),
-)
-_TRITON_DISTRIBUTED = _of_test(
-  'triton_distributed',
-  '1632e65',
-  'ByteDance-Seed/Triton-distributed '
-  'python/triton_dist/test/nvidia/test_ep_a2a.py',
-  {BFLOAT16: Tolerance(rtol=1e-2, atol=1e-2)},
-  scope='combine; dispatch must have the bits, as lane bitwise judges it',
-  reading="at every element; they take rtol of the kernel's value.",
-)
-_DEEPGEMM_MEGA_MOE = _of_test(
-  'deepgemm_mega_moe',
-  '057ca59',
-  'deepseek-ai/DeepGEMM tests/test_mega_moe.py',
-  {BFLOAT16: Tolerance()},
-  scope='a fused MoE layer against the same layer of unfused kernels',
-  reading=(
-    'with both 0: theirs is torch.equal to a chain of their own kernels, which '
-    'another order of sums cannot meet and a bug of both passes.'
-  ),
-)
-
-_ALL = (
-  _ECOSYSTEM_V1,
-  _ECOSYSTEM_V1_LETTER,
-  _ECOSYSTEM_V2,
-  _ECOSYSTEM_V3,
-  _commercial(0, 10, 2),
-  _COMMERCIAL_L1,
-  _COMMERCIAL_L1_LETTER,
-  _commercial(2, 2, 1.2),
-  _MSPROBE,
-  _TORCH,
-  _TORCH.letter('As printed, against the golden.'),
-  _CATLASS,
-  _DEEPGEMM,
-  _VLLM,
-  _SGLANG,
-  _MEGATRON,
-  _FLASHINFER,
-  _TRANSFORMER_ENGINE,
-  _TRITON_DISTRIBUTED,
-  _DEEPGEMM_MEGA_MOE,
-)
-STANDARDS = {standard.name: standard for standard in _ALL}
-DEFAULT = tuple(s.name for s in _ALL if s.default)
+STANDARDS = read(_RECORDS)
+DEFAULT = tuple(s.name for s in STANDARDS.values() if s.default)
 
 
 def names(dtype: str) -> list[str]:
   """Returns the records that have numbers for a dtype."""
-  return [s.name for s in _ALL if s.has(dtype)]
+  return [s.name for s in STANDARDS.values() if s.has(dtype)]
 
 
 def get(name: str, dtype: str = FLOAT32) -> Standard:
