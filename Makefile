@@ -13,7 +13,6 @@
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make ascend-npus the host program and kernel for several, beside SHMEM
-# make bench       the measured figures
 # make bench-peers  the layer as others run it on this CPU, beside ours
 # make docs        writes measured figures into README.md and docs/
 # make format      style that a tool can mend
@@ -35,7 +34,7 @@ NATIVE := $(shell find backend_ascend parity_tests tools -name __pycache__ -prun
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
 
-.PHONY: parity model test test-core sweep mutants sync arm bench format clean lint
+.PHONY: parity model test test-core sweep mutants sync arm format clean lint
 .DELETE_ON_ERROR:
 
 parity: $(VENV)/core.stamp
@@ -235,10 +234,6 @@ ascend-npus: cann
 	$(NPU_CMAKE) --build $(NPUS_OUT)/build --parallel $(JOBS)
 	$(NPU_CMAKE) --install $(NPUS_OUT)/build
 	cp $(NPUS_OUT)/fatbin/hpmoe_megakernel/hpmoe_megakernel.o $(NPUS_OUT)
-
-BENCHMARKS := $(filter-out __init__ peers,$(basename $(notdir $(wildcard benchmarks/*.py))))
-bench: $(VENV)/full.stamp
-	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
 # torch of PyPI brings 6 GB, so this environment is made for nothing else.
 PEERS_FLAGS ?=

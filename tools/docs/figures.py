@@ -16,7 +16,6 @@ import pathlib
 import platform
 import re
 import subprocess
-import sys
 from typing import Any
 
 from absl import flags
@@ -97,16 +96,6 @@ def write(
   FIGURES.mkdir(exist_ok=True)
   (FIGURES / f'{name}.json').write_text(text + '\n', 'utf-8')
   fill()
-
-
-def keep(
-  module: str, name: str, columns: Sequence[str], rows, **more: Any
-) -> None:
-  """As `write`, for a run of this program, where --keep asks for it."""
-  if KEEP.value:
-    given = (word for word in sys.argv[1:] if word != '--keep')
-    ran = run(' '.join([f'python -m benchmarks.{module}', *given]))
-    write(name, columns, rows, [ran], **more)
 
 
 def fill() -> None:

@@ -91,11 +91,14 @@ def cases() -> Iterator[Case]:
       title = f'wide {storage} {order.order}'
       yield Case(title, wide, kind, _WIDE, order, 'empty_experts')
     exact = policy(activation='absolute')
+    early = policy(activation='absolute', placement='before_down')
     for relay in (False, True):
       title = f'{"relay" if relay else "rows"} {order.order}'
       mixed, high = (dict(o, relay=relay) for o in (_MIXED, _HIGH))
       yield Case(f'mixed {title}', sparse, exact, mixed, order)
-      yield Case(f'high {title}', tall, exact, high, order, 'empty_experts')
+      for kind in (exact, early):
+        name = f'high {kind.placement} {title}'
+        yield Case(name, tall, kind, high, order, 'empty_experts')
     # Its bits are the cube's and the vector unit's own: only order is judged.
     yield Case(f'swiglu {order.order}', small, policy(), _FINE, order)
   for config in broad:
