@@ -4,7 +4,7 @@
 # make test        style, types and the test suite, MindSpore included
 # make test-torch  a layer of Hugging Face recorded in torch, and judged
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
-# make sweep       slow tests (one needs Chromium), every preset, rank count and routing, mutants,
+# make sweep       all tests (one needs Chromium), every preset, rank count and routing, mutants,
 #                  ARM64
 # make sanitize    the native tests under ASan and UBSan, then under TSan
 # make mutants     plant bugs one by one; says which check finds each
@@ -61,14 +61,14 @@ model-mindspore: $(VENV)/full.stamp
 # share is made once; who is done first takes from the end of the other's.
 SPREAD = -n $(JOBS) --dist=worksteal
 
-# Where the oracle is only compared with, XLA compiles it without optimising, in
-# half the time.  The oracle's own tests, what JAX's users call in `make test-core`,
-# and all tests of `make sweep` have XLA as users have it.
+# XLA compiles without optimising, in half the time.  The oracle's own tests and
+# what JAX's users call in `make test-core`, and all tests of `make sweep`, have
+# XLA as users have it.
 TESTED = examples $(filter-out __pycache__,$(patsubst src/hpmoe/%/,%, \
   $(wildcard src/hpmoe/*/)))
 
 test: lint
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow" --users_xla=reference $(TESTED)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" --users_xla=none $(TESTED)
 
 lint: $(VENV)/full.stamp
 	$(BIN)/ruff check .
@@ -99,7 +99,7 @@ test-newest: $(VENV)/newest.stamp
 	  $(filter-out tools,$(TESTED))
 
 sweep: $(VENV)/full.stamp
-	$(BIN)/python -m pytest $(SPREAD) -m slow
+	$(BIN)/python -m pytest $(SPREAD)
 	$(BIN)/hpmoe sweep
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory sync

@@ -1,5 +1,6 @@
 """What every test shares: a quiet CPU, float64 and seeds named by the test."""
 
+from collections.abc import Iterator
 import functools
 import gc
 import importlib.util
@@ -75,13 +76,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
   )
 
 
-@pytest.hookimpl(trylast=True)  # slow ones are gone by then
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
   config: pytest.Config, items: list[pytest.Item]
-) -> None:
-  """Leaves out what `--ends` does not ask for."""
-  if not config.getoption('ends'):
-    return
+) -> Iterator[None]:
+  """Marks what `few` leaves for `make sweep`; drops what `--ends` leaves out.
+
+  Slow ones are gone between the two, where `-m` asks for it.
+  """
+  _mark_few(items)
+  yield
+  if config.getoption('ends'):
+    _keep_ends(config, items)
+
+
+def _mark_few(items: list[pytest.Item]) -> None:
+  """Marks slow all but n parameters, from first to last, of a `few(n)` test."""
+  of_test: dict[str, list[pytest.Item]] = {}
+  for item in items:
+    if item.get_closest_marker('few') and not item.get_closest_marker('slow'):
+      of_test.setdefault(item.nodeid.partition('[')[0], []).append(item)
+  for each in of_test.values():
+    (n,) = each[0].get_closest_marker('few').args
+    kept = {i * (len(each) - 1) // max(n - 1, 1) for i in range(n)}
+    for i, item in enumerate(each):
+      if i not in kept:
+        item.add_marker('slow')
+
+
+def _keep_ends(config: pytest.Config, items: list[pytest.Item]) -> None:
   whole_folders = config.getoption('users_xla') or []
   of_test: dict[str, list[pytest.Item]] = {}
   for item in items:

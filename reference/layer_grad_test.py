@@ -249,6 +249,7 @@ class TestAgainstJaxGrad:
       for i, name in enumerate(sorted(serial.SHAPES))
     ],
   )
+  @pytest.mark.few(3)
   def test_integers_bit_for_bit(self, name, placement):
     # Given: small integers and no exp.
     config = serial.SHAPES[name]

@@ -392,6 +392,7 @@ def named(policy: precision.PrecisionPolicy) -> str:
 
 
 @pytest.mark.parametrize('policy', EVERY_POLICY, ids=named)
+@pytest.mark.few(5)
 def test_every_policy(policy):
   for seed in range(3):
     check('plain', policy, seed, 0.2)
@@ -399,6 +400,7 @@ def test_every_policy(policy):
 
 @pytest.mark.parametrize('policy', SOME_POLICIES, ids=named)
 @pytest.mark.parametrize('name', sorted(SHAPES))
+@pytest.mark.few(7)
 def test_every_shape(name, policy):
   check(name, policy, 7, SKEW.get(name, 0.0))
 

@@ -62,6 +62,7 @@ def _both(config, policy, dy, arrays):
     if placement != 'combine'
   ],
 )
+@pytest.mark.few(3)
 def test_it_computes_what_transformers_does(name, placement):
   config, form = dict(gpt_oss=(GPT_OSS, FORM), deepseek=(DEEPSEEK, {}))[name]
   golden = _golden(name)

@@ -68,6 +68,7 @@ class TestCheck:
     assert found == 0, capsys.readouterr().out
 
   @pytest.mark.parametrize('change', _WRONG)
+  @pytest.mark.few(2)
   def test_source_that_does_not_is_told(
     self, change, headers, tmp_path, capsys
   ):

@@ -147,6 +147,7 @@ class TestWheel:
     assert not [p for p in held if 'testdata' in p.parts]
     assert not [p for p in held if p.suffix in ('.safetensors', '.npz', '.bin')]
 
+  @pytest.mark.slow
   def test_the_users_names_are_the_users(self, installed, tmp_path):
     # given a repository with folders of our names
     for name in ('models', 'reference', 'parity_tests', 'backend_ascend'):

@@ -41,6 +41,7 @@ PROMPT = [5, 9, 200]
 @pytest.mark.parametrize(
   'name', halved_testing.halved(generation_testing.FAMILIES)
 )
+@pytest.mark.few(2)
 def test_a_batch_is_one_at_a_time(name):
   generation_testing.check_batch_is_one_at_a_time(name, stepper.Stepper)
 
@@ -48,6 +49,7 @@ def test_a_batch_is_one_at_a_time(name):
 @pytest.mark.parametrize(
   'name', halved_testing.halved(generation_testing.FAMILIES)
 )
+@pytest.mark.few(2)
 def test_greedy_is_the_reference(name):
   generation_testing.check_greedy_is_the_reference(name, stepper.Stepper)
 

@@ -117,6 +117,7 @@ class TestSameBits:
       if (i + j) % 3 < 2
     ],
   )
+  @pytest.mark.few(4)
   def test_as_in_one_process(self, storage, grain, data, num_ranks, direction):
     # Given a layer, when each rank runs in a process of its own, then every
     # tensor has the SHA-256 of one process.  `test_all_of_it` has the rest.

@@ -95,6 +95,7 @@ class TestAnyOrder:
     assert one.tobytes() != two.tobytes()
 
   @_SOME
+  @pytest.mark.few(1)
   def test_oracle_gives_the_bits_of_the_serial_loop(self, storage, placement):
     policy = _policy(storage, placement)
     arrays, _ = _make(policy=policy)
@@ -531,6 +532,7 @@ class TestGrad:
 
   @pytest.mark.parametrize('name', presets.RUNS_HERE)
   @_PAIRS
+  @pytest.mark.few(4)
   def test_every_preset_passes_with_a_hot_expert(
     self, name, storage, placement
   ):

@@ -883,6 +883,7 @@ def test_flags_offer_what_the_libraries_take():
   assert order.choices == tuple(flow_lib.WEIGHT_GRAD_ORDERS)
 
 
+@pytest.mark.slow
 def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
   asked = f'--input={layer_file} --direction=backward --row_block=8'
 

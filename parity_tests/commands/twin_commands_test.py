@@ -106,6 +106,7 @@ class TestLaw:
     *('--dtype=f32', '--layout=2x3', '--interleavings=1'),
   )
 
+  @pytest.mark.slow
   def test_holds_within_one_policy(self, capsys):
     assert main.main(self.ARGUMENTS) == cli.PARITY
     out = capsys.readouterr().out

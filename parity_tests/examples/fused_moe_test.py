@@ -59,6 +59,7 @@ def test_the_bug_is_found_at_its_stage_and_tile():
   assert _failing(report) == {'gate_up', 'expert_out', 'layer'}
 
 
+@pytest.mark.slow
 def test_isolated_replay_blames_the_stages_that_multiply_alone():
   # Given that the wrong rows run on through the layer in lane exact,
   name = fused_moe.__name__
@@ -89,6 +90,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
 
 
 @pytest.mark.parametrize('deaf', [True, False])
+@pytest.mark.few(1)
 def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
   # Given a kernel that has the weights after the return, whatever is asked,
   right = judging.PassCase.run

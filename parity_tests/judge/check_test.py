@@ -98,6 +98,7 @@ def _verdicts(made):
     )
   ],
 )
+@pytest.mark.few(2)
 def test_a_file_of_any_shape_passes_in_all_lanes(
   tmp_path, name, dtype, placement
 ):

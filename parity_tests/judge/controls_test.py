@@ -115,7 +115,19 @@ PRODUCTS = (
 )
 
 
-@pytest.fixture(scope='module', params=PRODUCTS, ids='-'.join)
+def _quick(products):
+  """Returns them as parameters; one of each direction is not slow."""
+  return [
+    pytest.param(
+      one,
+      id='-'.join(one),
+      marks=() if one in PRODUCTS[1:3] else pytest.mark.slow,
+    )
+    for one in products
+  ]
+
+
+@pytest.fixture(scope='module', params=_quick(PRODUCTS))
 def product(request):
   return Product(*request.param)
 
@@ -194,9 +206,8 @@ def test_a_kernel_that_changes_its_weights_fails_on_real_data(product, change):
 @pytest.mark.parametrize('change', CHANGES_OF_X)
 @pytest.mark.parametrize(
   'product',
-  [p for p in PRODUCTS if p[0] == 'forward'],
+  _quick(p for p in PRODUCTS if p[0] == 'forward'),
   indirect=True,
-  ids='-'.join,
 )
 def test_a_kernel_that_changes_x_fails_on_real_data(product, change):
   _fails_with(product, 'x', CHANGES_OF_X[change], ('expert_in', 'y'))

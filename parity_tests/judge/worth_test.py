@@ -82,6 +82,7 @@ class TestTheOraclesOwnOutput:
       for j, placement in enumerate(precision.LAUNCHED)
     ],
   )
+  @pytest.mark.few(3)
   def test_passes_whatever_is_returned(self, dtype, direction, placement):
     # given the oracle's tensors
     request = TINY.but(
@@ -292,6 +293,7 @@ class TestPower:
     'draws', (DRAWS, pytest.param(MANY_DRAWS, marks=pytest.mark.slow))
   )
   @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
+  @pytest.mark.few(3)
   def test_draws_just_above_are_all_found(self, stated, kind, draws):
     judge, sizes = stated
     rng = np.random.default_rng(18)
@@ -301,6 +303,7 @@ class TestPower:
       assert judge.failed(wrong), kind
 
   @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
+  @pytest.mark.few(3)
   def test_some_far_below_are_not(self, stated, kind):
     judge, sizes = stated
     rng = np.random.default_rng(18)

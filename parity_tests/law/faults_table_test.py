@@ -25,6 +25,7 @@ REQUEST = check.Request(
   'grain, placement',
   halved_testing.halved(['expert', 'row_block'], precision.LAUNCHED),
 )
+@pytest.mark.few(2)
 def test_every_fault_is_caught_and_located(grain, placement):
   options = dataclasses.replace(REQUEST.candidate.options, event_grain=grain)
   request = REQUEST.but(options=options, placement=placement)
@@ -79,6 +80,7 @@ def test_a_fault_that_the_fused_launch_alone_hides_is_missed(monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_a_fault_that_bfloat16_hides_is_left_out_by_name():
   request = REQUEST.but(direction='backward', dtype='bfloat16')
 

@@ -34,6 +34,7 @@ ONE = dataclasses.replace(
     ('epilogue', 'empty_experts'),
   ],
 )
+@pytest.mark.few(2)
 def test_every_interleaving_gives_the_bits_of_a_serial_run(placement, routing):
   # Given both passes, all dtypes, three granularities, two layouts,
   plan = dataclasses.replace(PLAN, placement=placement, routing=routing)
@@ -230,6 +231,7 @@ def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   assert main.main([*arguments, '--lane=bitwise']) == cli.NO_PARITY
 
 
+@pytest.mark.slow
 def test_what_only_the_fused_launch_does_is_in_the_replay(
   monkeypatch, tmp_path, capsys
 ):

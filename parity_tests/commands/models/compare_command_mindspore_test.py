@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
+
 from hpmoe.models import config as config_lib
 from hpmoe.parity_tests.commands import main
 
 
 class TestMindSpore:
+  @pytest.mark.slow
   def test_host_agrees_forward_and_backward(self, tmp_path):
     fields = config_lib.load('mixtral_tiny').to_hf() | dict(
       hidden_size=32, intermediate_size=16, num_hidden_layers=1, head_dim=8

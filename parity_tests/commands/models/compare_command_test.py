@@ -77,6 +77,7 @@ class TestFaults:
       'weight_grad_twice',
     ],
   )
+  @pytest.mark.few(2)
   def test_layer_stage_and_tile_are_named(self, tmp_path, model, name, capsys):
     # given
     spec = next(s for s in faults.TABLE if s.name == name)
@@ -198,6 +199,7 @@ def too_long(x, *others):
 
 
 class TestLayersOfUsers:
+  @pytest.mark.slow
   def test_a_fault_below_msprobes_limits_is_found(self, tmp_path, model):
     code, report = _compare(
       tmp_path, model, f'--right=jax:{__name__}:wrong', '--direction=forward'
@@ -242,6 +244,7 @@ class TestLayersOfUsers:
     assert report['wrong_layer'] == 1
     assert 'y[0, 3, 1], token 3 of rank 0' in capsys.readouterr().out
 
+  @pytest.mark.slow
   def test_a_gradient_is_followed_from_layer_to_layer(
     self, tmp_path, model, capsys
   ):
@@ -281,6 +284,7 @@ class TestLayersOfUsers:
 
 
 class TestNearTies:
+  @pytest.mark.slow
   def test_another_choice_is_named_and_no_kernel_blamed(self, tmp_path, capsys):
     # given: of layer 1, experts in pairs whose scores are a rounding apart
     fields = config_lib.load('mixtral_tiny').to_hf() | dict(

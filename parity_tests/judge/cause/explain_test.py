@@ -34,6 +34,7 @@ def pattern(kernel, case, names=(), activations=('swiglu', 'absolute')):
     *((bug, 'bfloat16') for bug in ('tail', 'rounded_weights', 'turns')),
   ],
 )
+@pytest.mark.few(8)
 def test_a_bug_is_named(bug, dtype):
   # given
   kernel, stage, said, _ = BUGS[bug]
@@ -47,6 +48,7 @@ def test_a_bug_is_named(bug, dtype):
 
 
 @pytest.mark.parametrize('bug', [bug for bug in BUGS if BUGS[bug][3]])
+@pytest.mark.few(5)
 def test_a_bug_is_named_from_y_alone(bug):
   # given
   kernel, _, same, said = BUGS[bug]

@@ -232,6 +232,7 @@ _BY_TENSOR = ('silu 1e-4 off, f16', 'routing weights in f16')
 
 
 @pytest.mark.parametrize('wrong', _WRONG)
+@pytest.mark.few(5)
 def test_wrong_layers_that_return_only_y_fail(wrong):
   policy, how = _WRONG[wrong]
   made = trial.draw(SMALL, policy, 0)
@@ -317,6 +318,7 @@ _WRONG_GRADS = {
 @pytest.mark.parametrize(
   'wrong, placement', halved_testing.halved(_WRONG_GRADS, precision.LAUNCHED)
 )
+@pytest.mark.few(4)
 def test_wrong_gradients_fail_each_alone(wrong, placement):
   policy, how, *reached = _WRONG_GRADS[wrong]
   names = reached[precision.LAUNCHED.index(placement)]

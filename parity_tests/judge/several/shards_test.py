@@ -141,6 +141,7 @@ def test_reports_are_those_of_one_process(tmp_path, direction):
   ('count', 'kept'),
   ((2, ('y', 'dx')), (3, ('expert_out', 'd_activation'))),
 )
+@pytest.mark.few(1)
 def test_fewer_shards_than_ranks_and_tensors_than_all(tmp_path, kept, count):
   bugs = [name for name in BUGS if name in kept]
   _outputs(tmp_path, _case(tmp_path), bugs, kept)
@@ -287,6 +288,7 @@ def test_ranks_are_known_from_mpiexec():
     started.by_mpiexec(dict(PMI_RANK='1', PMI_SIZE='4', MPI_LOCALNRANKS='2'))
 
 
+@pytest.mark.slow
 def test_mpiexec_has_the_report_of_one_process(tmp_path):
   beside = str(pathlib.Path(sys.executable).parent)
   mpiexec = shutil.which('mpiexec', path=beside) or shutil.which('mpiexec')

@@ -244,6 +244,7 @@ class TestPermute:
 
   @pytest.mark.parametrize('storage', list(storage_lib.STORED))
   @both_passes
+  @pytest.mark.few(2)
   def test_every_seed_gives_the_same_bits(self, direction, storage):
     layer = case(direction, storage)
     names = layer.right
