@@ -27,7 +27,8 @@ LAYER = (
     'preset',
     'preset',
     'Shape of the layer; `tiny`, `small`, `odd`, `deepseek_v3`, '
-    '`qwen3_moe`, `mixtral` run here, `*_full` and `ep16` only compile.',
+    '`qwen3_moe`, `mixtral` and `tp` (each rank has its shard of a dense MLP) '
+    'run here, `*_full` and `ep16` only compile.',
     'small',
   ),
   *SIZES,

@@ -51,6 +51,22 @@ def make(name: str, config: MoEConfig, seed: int = 0) -> TokenRouting:
   return TokenRouting(ids, spread_weights(config, seed + 2), note)
 
 
+def every_expert(config: MoEConfig) -> TokenRouting:
+  """Returns all experts for every token, in order and with weight 1.
+
+  Raises:
+    ValueError: a token has fewer slots than there are experts.
+  """
+  if config.top_k != config.num_experts:
+    raise ValueError(
+      f'top_k: expected num_experts={config.num_experts}, as every token goes '
+      f'to all, got {config.top_k}'
+    )
+  shape = (config.num_ranks, config.num_tokens, config.top_k)
+  ones = np.ones(shape, np.float32)
+  return TokenRouting(ones.cumsum(-1).astype(np.int32) - 1, ones)
+
+
 def starved(routed: TokenRouting, config: MoEConfig) -> TokenRouting:
   """Returns a routing in which expert 1 has no row and the last one has one.
 

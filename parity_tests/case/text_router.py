@@ -130,6 +130,8 @@ def route(
     ValueError: a score is NaN, or the router does not suit the config.
   """
   checks.check_scores(scores)
+  if router.kind == 'all':
+    return routings.every_expert(config)
   if router.kind == 'softmax':
     chosen = _softmax_topk(config.top_k, scores)
   else:

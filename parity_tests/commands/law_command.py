@@ -95,7 +95,7 @@ def _plan(f: flags.FlagValues):
     preset=layer_flags.preset(f),
     ranks=f.ranks,
     tokens=f.tokens,
-    routing=f.routing,
+    routing=_routing(f),
     seed=f.seed,
     placement=f.placement,
     directions=tuple(f.direction),
@@ -108,6 +108,14 @@ def _plan(f: flags.FlagValues):
     fault=f.fault,
     relay=f.relay,
   )
+
+
+def _routing(f: flags.FlagValues) -> str:
+  """Returns --routing; by default the preset's, if it leaves no choice."""
+  from hpmoe.reference.contract import presets
+
+  chosen = presets.get(layer_flags.preset(f)).router.kind != 'all'
+  return f.routing if chosen or f['routing'].present else 'text'
 
 
 def _scheduled(f: flags.FlagValues, dtypes):

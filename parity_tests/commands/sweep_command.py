@@ -21,7 +21,7 @@ def _define_sweep(f: flags.FlagValues) -> None:
   from hpmoe.reference.contract import presets
 
   lists = dict(
-    preset=presets.RUNS_HERE,
+    preset=presets.ROUTED,
     ranks=(1, 2, 4, 8),
     routing=('text', *routings.GENERATORS),
     dtype=case_flags.SHORT,

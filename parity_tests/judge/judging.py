@@ -25,6 +25,7 @@ from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -298,6 +299,7 @@ def exact_lane(
     equality(name, 'exact', rule, got, expected, case.tiling)
     for name in (*which.plan, *case.stages)
   ]
+  results += _as_dense(case, got)
   if ':' in candidate.name:
     results = [with_placement(case, got, result) for result in results]
   refuses = lambda name, right: lanes.differs('exact', got[name], right)
@@ -314,6 +316,25 @@ def exact_lane(
       lambda name: lanes.differs('exact', got[name], expected[name]),
     )
   return Judged(results, got, wrong)
+
+
+def _is_dense(case: PassCase) -> bool:
+  """Says whether a layer is a dense MLP that all ranks' tokens go through."""
+  made, tiling = case.made, case.tiling
+  whole = tiling.ranks is None and tiling.sample is None and is_small(case)
+  return whole and dense.applies(made.config, made.policy, made.arrays)
+
+
+def _as_dense(case: PassCase, got: Got) -> Results:
+  """Compares with a dense MLP, where the layer is one."""
+  if not _is_dense(case):
+    return []
+  made, backward = case.made, case.which.name != passes.FORWARD.name
+  right = dense.rounded(made.policy, made.arrays, backward)
+  return [
+    equality(name, 'exact', dense.RULE, got, right, case.tiling)
+    for name in right
+  ]
 
 
 def not_exact(which: passes.Pass, data: str, why: str) -> verdicts.Result:
@@ -754,6 +775,9 @@ def judged(
   whole = answered.sources is got
   layer = case.golden({})
   goldens = layer, case.golden(answered.sources)
+  fused = layer
+  if _is_dense(case):
+    fused = dense.Rows.of(layer, which.name != passes.FORWARD.name)
   jobs: list[tuple[str, Job]] = []
   for name in which.stages:
     found = _stage_jobs(asked, case, answered, expected, goldens, name)
@@ -762,7 +786,7 @@ def judged(
   for name in which.results if whole else ():
     row, home = verdicts.LAYERS[name], expected[name]
     if name in got:
-      judge = functools.partial(lanes.tolerances, row, got[name], layer, home)
+      judge = functools.partial(lanes.tolerances, row, got[name], fused, home)
       job: Job = functools.partial(judge, mine, same=home)
     else:
       job = functools.partial(_not_captured, row, mine, True, name)

@@ -15,6 +15,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import twin_candidate
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
@@ -28,6 +29,8 @@ _TILE = ['kind', 'rank', 'expert', 'row_block', 'col_block']
 
 CONTROL = 'none'
 DIAGNOSIS = 'wait diagnosis'
+# The fault that equal routing weights hide.
+_OF_WEIGHTS = 'misplaced_weight'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +76,9 @@ def run(
   """Runs the control of each pass, then every fault on the same inputs.
 
   A fault of another storage dtype than the inputs' is left out.  One that needs
-  an expert without rows gets a routing that has one, but is left out where a
-  file says the routing.  `left_out` names them.
+  an expert without rows, or weights that differ, gets a routing that has them,
+  but is left out where there is none or a file says the routing.  `left_out`
+  names them.
 
   Raises:
     ValueError: the request was wrong, or the layer is too small for a fault.
@@ -91,10 +95,11 @@ def run(
     for spec in faults.specs(which.direction).values():
       if bench.made.policy.storage not in spec.storages:
         continue
-      if spec.empty and case.input is not None and _all_have_rows(bench):
+      routing = _routing(case, bench, spec)
+      if routing is None:
         continue
       progress(f'{which.name}: {spec.name}')
-      rows.append(_fault(one, bench, spec, made))
+      rows.append(_fault(one, bench, spec, made, routing))
   return rows
 
 
@@ -112,6 +117,8 @@ def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
 def _needs(spec: faults.FaultSpec) -> str:
   if spec.empty:
     return 'needs an expert without rows'
+  if spec.name == _OF_WEIGHTS:
+    return 'needs routing weights that differ'
   return f'shows in {" or ".join(spec.storages)} only'
 
 
@@ -136,10 +143,11 @@ def _fault(
   bench: bench_lib.Bench,
   spec: faults.FaultSpec,
   made: Sequence[str],
+  routing: str,
 ) -> Row:
   request = _ready(request, fault=spec.name)
-  if spec.empty and _all_have_rows(bench):
-    case = dataclasses.replace(request.case, routing='empty_experts')
+  if routing:
+    case = dataclasses.replace(request.case, routing=routing)
     request = dataclasses.replace(request, case=case)
     bench = bench_lib.Bench(case)
   found = _in_lanes(request, bench, spec)
@@ -381,8 +389,19 @@ def _told(named: Sequence[runtime.TaskName]) -> str:
   return '; '.join(str(task) for task in named) or '-'
 
 
-def _all_have_rows(bench: bench_lib.Bench) -> bool:
-  return bool(bench.plan['counts'].sum(axis=0).all())
+def _routing(
+  case: case_lib.Case, bench: bench_lib.Bench, spec: faults.FaultSpec
+) -> str | None:
+  """Returns the routing in which a fault shows; '': the case's; None: none."""
+  made, own = bench.made, case.input is None
+  has_rows = bench.plan['counts'].sum(axis=0).all()
+  if spec.empty and has_rows:
+    spare = 2 * made.config.top_k <= made.config.num_experts + 1
+    return 'empty_experts' if own and spare else None
+  weights = made.arrays['topk_weights']
+  if spec.name == _OF_WEIGHTS and (weights == weights.flat[0]).all():
+    return 'balanced' if own else None
+  return ''
 
 
 def _hung(

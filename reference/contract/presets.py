@@ -11,8 +11,9 @@ class Router:
   """How scores become a token's experts.
 
   Attributes:
-    kind: 'softmax', or 'sigmoid_group' (DeepSeek-V3: sigmoid, bias for the
-      choice only, top-k limited to the best groups).
+    kind: 'softmax', 'sigmoid_group' (DeepSeek-V3: sigmoid, bias for the
+      choice only, top-k limited to the best groups), or 'all': every expert,
+      in order, with weight 1.
     num_groups: groups of experts ('sigmoid_group').
     top_groups: groups a token may choose from ('sigmoid_group').
     scale: factor on the normalised weights ('sigmoid_group').
@@ -32,8 +33,9 @@ class Preset:
     name: what `--preset` takes.
     source: where the sizes come from.
     num_tokens: T, tokens of ONE rank.
-    num_experts: E.  A preset that runs here has a multiple of 8.
-    top_k: K.
+    num_experts: E; None: one for each rank.  One that runs here has a multiple
+      of 8.
+    top_k: K; None: E.
     d_model: D.
     d_ff: F.
     router: how text is routed.
@@ -50,8 +52,8 @@ class Preset:
   name: str
   source: str
   num_tokens: int
-  num_experts: int
-  top_k: int
+  num_experts: int | None
+  top_k: int | None
   d_model: int
   d_ff: int
   router: Router = Router()
@@ -66,6 +68,7 @@ class Preset:
 _DEEPSEEK_V3 = Router(
   kind='sigmoid_group', num_groups=8, top_groups=4, scale=2.5
 )
+_ALL_EXPERTS = Router(kind='all')
 
 # Scaled presets keep K, the router and D : F; experts are a quarter of the
 # published number (Mixtral keeps its 8), widths 1/32 or 1/8.
@@ -97,6 +100,16 @@ _ALL = (
     'mixtral',
     'Mixtral 8x7B (arXiv 2401.04088): widths / 32',
     *(128, 8, 2, 128, 448),
+  ),
+  # Tensor parallelism: a rank's expert is its shard of a dense MLP, F columns
+  # of R * F.  Dispatch is the all-gather, combine the reduce-scatter.  Weight
+  # gradients sum R * T rows: over 300, one ascending sum strays further than
+  # `commercial_l1` lets it from one in blocks.
+  Preset(
+    'tp',
+    'this project: a dense MLP, cut by columns and rows',
+    *(37, None, None, 128, 80),
+    _ALL_EXPERTS,
   ),
   Preset(
     'deepseek_v3_full',
@@ -132,6 +145,8 @@ _ALL = (
 
 PRESETS = {preset.name: preset for preset in _ALL}
 RUNS_HERE = tuple(preset.name for preset in _ALL if preset.runs_here)
+# Whose tokens have a choice: any kind of routing suits them.
+ROUTED = tuple(name for name in RUNS_HERE if PRESETS[name].num_experts)
 
 
 # Sizes that may follow a preset's name and replace its own.
@@ -196,11 +211,12 @@ def config(
   Raises:
     ValueError: `MoEConfig` refuses the sizes.
   """
+  experts = ranks if preset.num_experts is None else preset.num_experts
   return config_lib.MoEConfig(
     num_ranks=ranks,
     num_tokens=preset.num_tokens if tokens is None else tokens,
-    num_experts=preset.num_experts,
-    top_k=preset.top_k,
+    num_experts=experts,
+    top_k=experts if preset.top_k is None else preset.top_k,
     d_model=preset.d_model,
     d_ff=preset.d_ff,
     capacity=capacity,

@@ -1,0 +1,184 @@
+"""A dense MLP, cut over ranks: what a layer is whose tokens go to all experts.
+
+Expert e is shard e of one MLP: columns of its first matrix, rows of its second,
+with a gate for each token, 1 in tensor parallelism.  Dispatch is then an
+all-gather, combine a reduce-scatter; no row, count or address is in here.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+
+RULE = 'equals a dense MLP, cut over ranks'
+# A tensor's name and its values `[E, R T, ...]`; returns them as stored.
+Store = Callable[[str, np.ndarray], np.ndarray]
+
+
+def applies(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  arrays: Mapping[str, np.ndarray],
+) -> bool:
+  """Says whether a layer is such an MLP, rounded at its tensors only."""
+  inside = {point.name for point in precision.INSIDE} & {*policy.roundings}
+  narrow = policy.quantised or policy.rows or inside
+  return bool(
+    config.top_k == config.num_experts
+    and not (config.d_shared or narrow)
+    and (policy.placement, policy.accumulate) == ('combine', 'float32')
+    and (arrays['topk_ids'] >= 0).all()
+  )
+
+
+def stored(
+  policy: precision.PrecisionPolicy,
+  arrays: Mapping[str, np.ndarray],
+  store: Store,
+  backward: bool,
+) -> dict[str, np.ndarray]:
+  """Returns the results of a dense MLP, float64.
+
+  Args:
+    policy: activation.
+    arrays: x `[R, T, D]`, topk_ids and topk_weights `[R, T, K]`, w_gate_up
+      `[R, L, D, 2F]`, w_down `[R, L, F, D]`, and perhaps biases and dy.
+    store: rounds.
+    backward: whether gradients are the results.
+
+  Returns:
+    y `[R, T, D]`; or a gradient of each of `arrays`, laid out as it is.
+  """
+  wide = {n: a.astype(np.float64) for n, a in arrays.items()}
+  x = wide['x'].reshape(-1, wide['x'].shape[-1])
+  columns, rows = (_shards(wide[n]) for n in ('w_gate_up', 'w_down'))
+  slots = np.argsort(arrays['topk_ids'], axis=-1)
+  gates = np.take_along_axis(wide['topk_weights'], slots, -1)
+  gates = gates.reshape(len(x), -1).T[..., None]
+
+  gate_up = store('gate_up', x @ columns + _bias(wide, 'b_gate_up'))
+  act, up, slopes = _gated(policy, gate_up)
+  hidden = store('activation', act * up)
+  parts = store('returned', hidden @ rows + _bias(wide, 'b_down'))
+  if not backward:
+    y = (gates * parts).sum(0).reshape(wide['x'].shape)
+    return dict(y=store('y', y))
+
+  dy = wide['dy'].reshape(x.shape)
+  d_out = store('d_expert_out', gates * dy)
+  d_hidden = store('d_activation', d_out @ rows.swapaxes(1, 2))
+  d_gate_up = slopes * np.concatenate([d_hidden * up, d_hidden * act], -1)
+  d_gate_up = store('d_gate_up', d_gate_up)
+  d_in = store('d_expert_in', d_gate_up @ columns.swapaxes(1, 2))
+  d_gates = (parts * dy).sum(-1).T.reshape(slots.shape)
+  grads = dict(
+    dx=d_in.sum(0),
+    d_topk_weights=np.take_along_axis(d_gates, np.argsort(slots), -1),
+    d_w_gate_up=x.T @ d_gate_up,
+    d_w_down=hidden.swapaxes(1, 2) @ d_out,
+    d_b_gate_up=d_gate_up.sum(1),
+    d_b_down=d_out.sum(1),
+  )
+  return {
+    n: store(n, grads[n].reshape(arrays[of].shape))
+    for n in grads
+    if (of := 'x' if n == 'dx' else n.removeprefix('d_')) in arrays
+  }
+
+
+def rounded(
+  policy: precision.PrecisionPolicy,
+  arrays: Mapping[str, np.ndarray],
+  backward: bool,
+) -> dict[str, np.ndarray]:
+  """Returns the results in their dtypes: right where all sums are exact."""
+  round_to = lambda name, values: values.astype(policy.dtype(name))
+  store = lambda name, values: round_to(name, values).astype(np.float64)
+  found = stored(policy, arrays, store, backward)
+  return {name: round_to(name, values) for name, values in found.items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows(golden_lib.Rows):
+  """Golden rows of a layer whose results are a dense MLP's.
+
+  Attributes:
+    layer: the same layer, as experts: as many terms, so its bounds hold.
+    backward: which pass.
+  """
+
+  layer: golden_lib.Rows
+  backward: bool
+
+  @classmethod
+  def of(cls, layer: golden_lib.Rows, backward: bool) -> 'Rows':
+    """Returns rows of the MLP that a layer is."""
+    return cls(
+      tiling=layer.tiling,
+      policy=layer.policy,
+      inputs=layer.inputs,
+      captured={},
+      layer=layer,
+      backward=backward,
+    )
+
+  @functools.cached_property
+  def _results(self) -> Mapping[str, np.ndarray]:
+    return stored(self.policy, self.inputs, self._saved, self.backward)
+
+  def _saved(self, name: str, values: np.ndarray) -> np.ndarray:
+    """Returns what the forward pass kept, if it did.
+
+    The rows of a shard are all tokens, in order.
+    """
+    kept = self.inputs.get(name)
+    if kept is None:
+      return values
+    if name == 'returned':
+      slots = np.argsort(self.inputs['topk_ids'], axis=-1)[..., None]
+      kept = np.take_along_axis(kept, slots, 2).reshape(-1, *kept.shape[2:])
+      return kept.swapaxes(0, 1).astype(np.float64)
+    shards, tokens, _ = values.shape
+    kept = kept[:, : shards * tokens // len(kept)]
+    return kept.reshape(values.shape).astype(np.float64)
+
+  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, columns]`, rows of one rank of a result."""
+    found = self.layer.rows(stage, rank, lo, hi)
+    value = self.tiling.rows(stage, self._results[stage], rank)[lo:hi]
+    return dataclasses.replace(found, value=value)
+
+
+def _shards(weights: np.ndarray) -> np.ndarray:
+  """Returns `[E, ...]` of `[R, L, ...]`."""
+  return weights.reshape(-1, *weights.shape[2:])
+
+
+def _bias(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray | int:
+  """Returns `[E, 1, columns]`, or 0."""
+  return _shards(arrays[name])[:, None] if name in arrays else 0
+
+
+def _gated(
+  policy: precision.PrecisionPolicy, gate_up: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns act(gate) and up, `[..., F]`, and their slopes `[..., 2F]`."""
+  gate, up = np.split(gate_up, 2, axis=-1)
+  limit, alpha = policy.limit or np.inf, float(np.float32(policy.alpha))
+  passes = np.concatenate([gate <= limit, np.abs(up) <= limit], axis=-1)
+  gate = np.minimum(gate, limit)
+  up = np.clip(up, -limit, limit) + float(np.float32(policy.offset))
+  if policy.activation == 'absolute':
+    act, slope = np.abs(gate), np.sign(gate)
+  else:
+    with np.errstate(over='ignore'):
+      sigmoid = 1 / (1 + np.exp(-alpha * gate))
+    act, slope = gate * sigmoid, sigmoid * (1 + alpha * gate * (1 - sigmoid))
+  slopes = np.concatenate([slope, np.ones_like(slope)], axis=-1)
+  return act, up, passes * slopes

@@ -1,0 +1,123 @@
+"""A layer whose tokens go to all experts is a dense MLP, cut over ranks."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
+
+
+def _case(ranks=2, **fields):
+  return case_lib.Case(preset='tp', ranks=ranks, tokens=5, **fields)
+
+
+def _results(made, backward=False):
+  as_computed = lambda name, values: values
+  return dense.stored(made.policy, made.arrays, as_computed, backward)
+
+
+class TestTensorParallel:
+  @pytest.mark.parametrize('ranks', [1, 3])
+  def test_is_one_mlp_of_all_shards(self, ranks):
+    made = _case(ranks).make()
+    w_in, w_out = (
+      made.arrays[n][:, 0].astype(np.float64) for n in ('w_gate_up', 'w_down')
+    )
+    x = made.arrays['x'].astype(np.float64)
+    gate, up = (
+      np.concatenate(w, -1) for w in zip(*(np.split(w, 2, -1) for w in w_in))
+    )
+    with np.errstate(over='ignore'):
+      act = x @ gate / (1 + np.exp(-(x @ gate))) * (x @ up)
+    assert (made.arrays['topk_weights'] == 1).all()
+    y = act @ np.concatenate(w_out)
+    np.testing.assert_allclose(_results(made)['y'], y, rtol=1e-10, atol=1e-10)
+
+  @pytest.mark.parametrize(
+    'name, at',
+    [
+      ('x', (1, 2, 3)),
+      ('topk_weights', (0, 4, 1)),
+      ('w_gate_up', (0, 0, 4, 5)),
+      ('w_gate_up', (1, 0, 4, 85)),
+      ('b_gate_up', (1, 0, 85)),
+      ('w_down', (1, 0, 3, 2)),
+      ('b_down', (0, 0, 2)),
+    ],
+  )
+  def test_gradients_are_those_of_differences(self, name, at):
+    # Gates that differ, slots that are not in the order of experts.
+    made = _case(routing='balanced', bias=True).make()
+    wide = {n: a.astype(np.float64) for n, a in made.arrays.items()}
+    wide['topk_ids'] = made.arrays['topk_ids']
+
+    def slope(step):
+      moved = wide[name].copy()
+      moved[at] += step
+      arrays = {**wide, name: moved}
+      y = _results(dataclasses.replace(made, arrays=arrays))['y']
+      return (y * wide['dy']).sum() / 2e-6
+
+    grad = _results(made, backward=True)['dx' if name == 'x' else f'd_{name}']
+    expected = slope(1e-6) - slope(-1e-6)
+    assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+  @pytest.mark.parametrize(
+    'fields',
+    [
+      dict(placement='epilogue'),
+      dict(d_shared=16),
+      dict(policy=('running_sum=bf16',)),
+      dict(routing='dropped'),
+      dict(preset='tiny'),
+    ],
+    ids=lambda fields: next(iter(fields)),
+  )
+  def test_another_layer_is_none(self, fields):
+    case = dataclasses.replace(_case(), **fields)
+    made = case.make()
+    assert not dense.applies(made.config, made.policy, made.arrays)
+
+  def test_fewer_slots_are_refused(self):
+    with pytest.raises(
+      ValueError, match='top_k: expected num_experts=2.*got 1'
+    ):
+      dataclasses.replace(_case(), preset='tp:top_k=1').make()
+
+
+def _failed(direction):
+  asked = request_lib.Request(
+    _case(direction=direction, dtype='bfloat16'), host.Megakernel()
+  )
+  results = check.run(asked).results
+  assert any(r.rule == dense.RULE for r in results)
+  return {
+    (r.lane, verdicts.tensor_of(r.stage))
+    for r in results
+    if r.verdict == verdicts.FAIL
+  }
+
+
+class TestJudgesALayer:
+  @pytest.mark.parametrize(
+    'direction, spoilt',
+    [('forward', {'y'}), ('backward', {'dx', 'd_w_gate_up'})],
+  )
+  def test_by_both_of_its_matrices(self, monkeypatch, direction, spoilt):
+    assert not _failed(direction)
+    stored = dense.stored
+
+    def of_other_shards(policy, arrays, store, backward):
+      swapped = {**arrays, 'w_down': arrays['w_down'][::-1]}
+      return stored(policy, swapped, store, backward)
+
+    monkeypatch.setattr(dense, 'stored', of_other_shards)
+    failed = _failed(direction)
+    for lane in ('exact', 'bounded'):
+      assert {(lane, name) for name in spoilt} <= failed
