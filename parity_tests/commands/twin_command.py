@@ -60,6 +60,14 @@ def _define_twin(f: flags.FlagValues) -> None:
   )
   cli.option(
     f,
+    'drained_end',
+    'A kernel waits for its pipes before it ends, as the pages say; else that '
+    'is left to the hardware.',
+    True,
+    bool,
+  )
+  cli.option(
+    f,
     'zero_memory',
     "Device memory begins as zeros; else what nobody wrote is nobody's.",
     False,
@@ -126,6 +134,7 @@ def _twin(f: flags.FlagValues) -> int:
     auto_sync=int(f.auto_sync),
     cores=f.cores or kernel.cores,
     flags_count=int(f.flags_count),
+    drained_end=int(f.drained_end),
     zero_memory=int(f.zero_memory),
     flags=','.join(map(str, f.flag_memory or ())),
   )

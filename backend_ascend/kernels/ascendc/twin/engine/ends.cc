@@ -10,12 +10,28 @@
 
 namespace ascend_twin {
 
+// Whether the scalar unit knows all work of its pipes to be done.
+bool Machine::Drained(const Core& core) const {
+  const auto runs = [](const Queued& queued) {
+    return queued.kind == Queued::kWork;
+  };
+  for (int i = 1; i < kNumPipes; ++i) {
+    const PipeState& pipe = core.pipes[i];
+    const uint32_t agent = AgentOf(core, static_cast<Pipe>(i));
+    if (core.pipes[0].known[agent] < pipe.worked ||
+        std::any_of(pipe.queue.begin(), pipe.queue.end(), runs)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Machine::CheckEnd(Core* core) {
   const Place at = Here("end of the kernel", kItsEnd);
-  if (core->undrained) {
+  if (spec_.drained_end && spec_.hazards && !Drained(*core)) {
     FailAt(ErrorKind::kHazard, at,
            "the kernel ends and its pipes may still run: expected "
-           "PipeBarrier<PIPE_ALL>() last",
+           "PipeBarrier<PIPE_ALL>() last (option drained_end)",
            {}, "PipeBarrier<PIPE_ALL>");
   }
   for (const auto& [number, line] : core->lines) {
@@ -67,9 +83,8 @@ void Machine::NoteLeftCross(const Core& core, int32_t id) {
 // Whether only the core itself could let it go on, and it stands still.
 bool Machine::IsStuck(const Core& core) const {
   const Waiting::Kind kind = core.waiting.kind;
-  return !core.fiber->done() &&
-         (kind == Waiting::kFlag || kind == Waiting::kDrain ||
-          kind == Waiting::kRoom || kind == Waiting::kPipe);
+  return !core.ended() && (kind == Waiting::kFlag || kind == Waiting::kDrain ||
+                           kind == Waiting::kRoom || kind == Waiting::kPipe);
 }
 
 namespace {
@@ -122,7 +137,7 @@ const PipeEvent* Machine::AwaitedFlag(const Core& core) const {
 void Machine::FailDeadlock(const std::string& why) {
   std::vector<const Core*> waiting;
   for (const auto& core : cores_) {
-    if (!core->fiber->done()) waiting.push_back(core.get());
+    if (!core->ended()) waiting.push_back(core.get());
   }
   // Whoever is stuck by itself is why others wait.
   std::stable_partition(waiting.begin(), waiting.end(),

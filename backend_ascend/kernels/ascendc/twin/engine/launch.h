@@ -98,6 +98,9 @@ struct LaunchSpec {
   // Whether an AIC has no flags to or from its scalar unit: a page says so, the
   // headers and samples of A2 and A3 have them.
   bool no_aic_scalar_flags = false;
+  // Whether a kernel must wait for its pipes before it ends, as the pages say;
+  // public kernels leave that to the hardware.
+  bool drained_end = true;
   // What an instruction takes: gives `busy` and `ended` of Counts.  Cores wait
   // for each other, and scalar units work, in no time.
   std::function<Seconds(const Instruction&)> takes;

@@ -139,6 +139,7 @@ void Machine::RunWork(Core* core, Queued* queued) {
   const Instruction& work = queued->work;
   PipeState& pipe = core->pipe(work.pipe);
   const uint32_t number = ++pipe.count;
+  pipe.worked = number;
   running_ = queued->order;
   uint32_t access = 0;
   if (spec_.hazards) {

@@ -67,6 +67,7 @@ struct PipeState {
   Clock known;  // to be complete before what starts next
   std::shared_ptr<const Clock> joined;  // last, into `known`
   uint32_t count = 0;                   // of its instructions so far
+  uint32_t worked = 0;                  // the last that was no wait for a flag
   std::deque<Learned> learned;          // with auto_sync
 };
 
@@ -146,7 +147,6 @@ struct Core {
   std::vector<uint64_t> looked;  // at these lines
   bool initialised = false;
   bool uses_tpipe = false;
-  bool undrained = false;  // it issued work after the last PIPE_ALL
   AtomicType atomic = AtomicType::kNone;
   Numerics numerics;
   Registers registers;
@@ -165,6 +165,13 @@ struct Core {
   const Flag& flag(PipeEvent event, int32_t id) const {
     return flags[static_cast<int>(event.from)][static_cast<int>(event.to)][id];
   }
+  bool idle() const {
+    for (const PipeState& pipe : pipes) {
+      if (!pipe.queue.empty()) return false;
+    }
+    return true;
+  }
+  bool ended() const { return fiber->done() && idle(); }
   PipeState& pipe(Pipe p) { return pipes[static_cast<int>(p)]; }
 };
 
@@ -283,6 +290,7 @@ class Machine {
                     uint64_t count);
 
   // ends.cc
+  bool Drained(const Core& core) const;
   void CheckEnd(Core* core);
   void CheckLeftovers();
   void NoteLeftFlag(const Core& core, PipeEvent event, int32_t id);

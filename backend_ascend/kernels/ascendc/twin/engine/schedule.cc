@@ -36,7 +36,6 @@ void Machine::Enqueue(Queued queued) {
     }
     queued.known = core->snapshot;
   }
-  core->undrained = true;
   const Pipe pipe = queued.work.pipe;
   std::deque<Queued>& queue = core->pipe(pipe).queue;
   queue.push_back(std::move(queued));
@@ -103,8 +102,7 @@ bool Machine::CanResume(const Core& core) const {
     case Waiting::kCross:
       return !core.cross[waiting.id].sets.empty();
     case Waiting::kDrain:
-      return std::all_of(std::begin(core.pipes), std::end(core.pipes),
-                         [](const PipeState& p) { return p.queue.empty(); });
+      return core.idle();
     case Waiting::kRoom:
       return core.pipes[static_cast<int>(waiting.pipe)].queue.size() <
              kQueueDepth;
@@ -168,7 +166,6 @@ void Machine::Drain(Site site) {
   core->waiting.kind = Waiting::kDrain;
   if (!CanResume(*core)) Block(Waiting::kDrain);
   core->waiting.kind = Waiting::kNothing;
-  core->undrained = false;
   double& now = core->pipes[0].time.now;
   for (const PipeState& pipe : core->pipes) {
     now = std::max({now, pipe.time.now, pipe.time.seen});
@@ -240,6 +237,9 @@ void Machine::Body(Core* core) {
   try {
     spec_.entry(core->name.rank);
     CheckEnd(core);
+    core->waiting.kind = Waiting::kDrain;
+    core->waiting.call = "end of the kernel";
+    core->waiting.site = kItsEnd;
   } catch (const Abort&) {
   } catch (const std::exception& error) {
     NoteException(error);
@@ -331,7 +331,7 @@ bool Machine::Idle() {
 
 bool Machine::AllDone() const {
   return std::all_of(cores_.begin(), cores_.end(),
-                     [](const auto& core) { return core->fiber->done(); });
+                     [](const auto& core) { return core->ended(); });
 }
 
 void Machine::Turn() {

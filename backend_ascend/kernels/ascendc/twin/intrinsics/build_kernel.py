@@ -5,7 +5,7 @@ CANN.  device.h stands for what their compiler knows by itself, rewrite.py has
 the result call the twin.  Clang alone can: it tells address spaces apart.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import concurrent.futures
 import dataclasses
 import fcntl
@@ -26,6 +26,7 @@ from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import rewrite
 _HERE = pathlib.Path(__file__).resolve().parent
 _ROOT = _HERE.parents[4]
 _PRELUDE = 'hpmoe_prelude.h'
+_OVERLAY = 'overlay.yaml'
 # An extension that is built with the program.
 _BESIDE = 'hpmoe.backend_ascend.kernels.ascendc.twin.launch._ascend_twin'
 # Orders of what flags leave open.
@@ -45,13 +46,30 @@ _FLAGS = (
   *('-x', 'c++', '-std=c++17', '-w', '-ferror-limit=0', '-ffp-contract=off'),
   *('-Xclang', '-fallow-half-arguments-and-returns'),
   *('-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
+  # Their compiler has pointers of the host's in constants of the device's.
+  *('-Wno-invalid-constexpr', '-fdiagnostics-print-source-range-info'),
 )
 _UNDECLARED = re.compile(r"use of undeclared identifier '(\w+)'")
-_ERROR = re.compile(r'^(.*?:\d+):\d+: (?:fatal )?error: (.*)$', re.M)
+_ERROR = re.compile(r'^(.*?:\d+):\d+:\S* (?:fatal )?error: (.*)$', re.M)
+# A pointer of the host's where one of global memory is expected: their compiler
+# sees the host's code without address spaces, and literals in global memory.
+_FAR = re.compile(
+  r'^(?P<file>.*?):(?P<line>\d+):\d+:(?:\{[\d:-]*\})*'
+  r'\{(?P=line):(?P<begin>\d+)-(?P=line):(?P<end>\d+)\}: error: '
+  r'(?:cannot initialize .*? of type|assigning to) (?P<wanted>.*?) '
+  r'(?:with an [lr]value of|from incompatible) type (?P<given>.*)$',
+  re.M,
+)
+_GLOBAL = re.compile(r'__gm__|address_space\(1\)')
+_HOSTS = re.compile(r"(?!.*(?:__gm__|address_space))'[^']*[*[]")
+# How the names of a user's files end.
+_SOURCE = re.compile(r'\.(?:asc|inl|[hc]\w*)')
 # What begins the names of intrinsics that give a value.
 _VALUES = ('get_', 'sbitset', 'sff', 'sflbits', 'ld_', 'bcnt', 'clz', 'conv_')
 _LAUNCH = re.compile(
-  r'((?:\w+::)*\w+\s*(?:<[^;{}]*?>)?)\s*<<<([^;]*?)>>>\s*\(', re.S
+  r'((?:\w+::)*\w+\s*(?:<(?:[^;{}()]|\([^;{}()]*\))*?>)?)\s*'
+  r'<<<([^;]*?)>>>\s*(?=\()',
+  re.S,
 )
 _WHERE = re.compile(r'\[(?:host|aicore)(?:, ?(?:host|aicore))*\]')
 _TASK_TYPE = re.compile(r'\bKERNEL_TYPE_(\w+)')
@@ -200,9 +218,27 @@ def launches(text: str) -> str:
 
   Functions are of the host and of all cores, `[host, aicore]` or not.
   """
-  if '<<<' in text:
-    text = _LAUNCH.sub(r'::hpmoe_twin::Launch(\1, \2)(', text)
-  return _WHERE.sub('', text)
+  done = ''
+  while found := _LAUNCH.search(text) if '<<<' in text else None:
+    end = _closing(text, found.end())
+    kernel, how = found.groups()
+    call = (
+      f'::hpmoe_twin::Launch({how}).With{text[found.end() : end]}.On({kernel})'
+    )
+    rest = text.count('\n', found.start(), end) - call.count('\n')
+    done += text[: found.start()] + call + '\n' * rest
+    text = text[end:]
+  return _WHERE.sub('', done + text)
+
+
+def _closing(text: str, at: int) -> int:
+  """Returns one past the parenthesis that closes the one `at`."""
+  depth = 0
+  for i in range(at, len(text)):
+    depth += (text[i] == '(') - (text[i] == ')')
+    if depth == 0:
+      return i + 1
+  return len(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +246,6 @@ class _Setting:
   """One source as all of its compilations see it."""
 
   source: pathlib.Path
-  copy: pathlib.Path  # with launches as calls
   work: pathlib.Path  # of this source
   headers: pathlib.Path | None
   flags: tuple[str, ...]
@@ -224,34 +259,70 @@ class _Setting:
       *(f'-D{macro}' for macro in CORES[core]),
       *(f'-I{self.work}', f'-I{_ROOT}', f'-I{_HERE}/include'),
       *('-include', f'{self.work}/{_PRELUDE}'),
+      *('-ivfsoverlay', f'{self.work}/{_OVERLAY}'),
       *('-iquote', str(self.source.parent)),
       *self.flags,
       *itertools.chain(*(('-isystem', str(f)) for f in theirs)),
     ]
 
 
-def _overlay(setting: _Setting) -> tuple[str, ...]:
-  """Returns flags by which the user's headers launch by calls, too."""
+def _included(setting: _Setting) -> set[pathlib.Path]:
+  """Returns the user's files that the source may include."""
   own = [pathlib.Path(f[2:]) for f in setting.flags if f.startswith('-I')]
-  seen = {*setting.source.parent.glob('*.h*')}
-  seen |= {path for folder in own for path in folder.rglob('*.h*')}
-  files: list[dict[str, str]] = []
-  for path in sorted(path.resolve() for path in seen if path.is_file()):
+  seen = {*setting.source.parent.glob('*')}
+  seen |= {path for folder in own for path in folder.rglob('*')}
+  return {
+    path.resolve()
+    for path in seen
+    if _SOURCE.fullmatch(path.suffix) and path.is_file()
+  } - {setting.source}
+
+
+def _changed(setting: _Setting) -> dict[pathlib.Path, str]:
+  """Returns the user's files that launch, as they are compiled."""
+  files = {}
+  for path in (setting.source, *sorted(_included(setting))):
     text = path.read_text(errors='surrogateescape')
-    if launches(text) == text:
-      continue
-    copy = setting.work / f'header{len(files)}-{path.name}'
-    copy.write_text(launches(text), errors='surrogateescape')
-    files.append(
+    new = launches(text)
+    if new != text:
+      files[path] = new
+  return files
+
+
+def _overlay(setting: _Setting, files: Mapping[pathlib.Path, str]) -> None:
+  """Has the user's files be compiled as `files` has them."""
+  roots: list[dict[str, str]] = []
+  for path, text in files.items():
+    copy = setting.work / f'file{len(roots)}-{path.name}'
+    copy.write_text(text, errors='surrogateescape')
+    roots.append(
       {'name': str(path), 'type': 'file', 'external-contents': str(copy)}
     )
-  if not files:
-    return ()
-  overlay = setting.work / 'overlay.yaml'
-  overlay.write_text(
-    json.dumps({'version': 0, 'use-external-names': False, 'roots': files})
+  (setting.work / _OVERLAY).write_text(
+    json.dumps({'version': 0, 'use-external-names': False, 'roots': roots})
   )
-  return ('-ivfsoverlay', str(overlay))
+
+
+def _near(files: dict[pathlib.Path, str], own, said: str) -> bool:
+  """Makes pointers that errors name the device's; returns whether it did."""
+  at: dict[pathlib.Path, set[tuple[int, int, int]]] = {}
+  for found in _FAR.finditer(said):
+    path = pathlib.Path(found['file']).resolve()
+    far = _GLOBAL.search(found['wanted']) and _HOSTS.match(found['given'])
+    if path in own and far:
+      place = (int(found[n]) for n in ('line', 'begin', 'end'))
+      at.setdefault(path, set()).add(tuple(place))
+  for path, places in at.items():
+    text = files.get(path) or path.read_text(errors='surrogateescape')
+    lines = text.split('\n')
+    for number, begin, end in sorted(places, reverse=True):
+      line = lines[number - 1]
+      inner = line[begin - 1 : end - 1]
+      lines[number - 1] = (
+        f'{line[: begin - 1]}::hpmoe_twin::ToDevice({inner}){line[end - 1 :]}'
+      )
+    files[path] = '\n'.join(lines)
+  return bool(at)
 
 
 def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
@@ -264,19 +335,22 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
   known = setting.work / 'lacking.txt'
   if known.exists():
     names |= {*known.read_text().split()}
+  files = _changed(setting)
+  own = {setting.source, *_included(setting)}
   while True:
     file.write_text(_prelude(names))
+    _overlay(setting, files)
     said = list(
       pool.map(
         lambda core: _said(
-          [*setting.command(core), '-fsyntax-only', str(setting.copy)]
+          [*setting.command(core), '-fsyntax-only', str(setting.source)]
         ),
         CORES,
       )
     )
     new = {n for s in said for n in _UNDECLARED.findall(s)} - names
     new = {n for n in new if re.fullmatch(r'[a-z_][a-z0-9_]*', n)}
-    if not new:
+    if not new and not _near(files, own, ''.join(said)):
       for one in said:
         _refuse(one, setting.source)
       known.write_text('\n'.join(sorted(names - {*_names()})))
@@ -292,7 +366,7 @@ def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
       [
         *setting.command(core),
         *('-S', '-emit-llvm', '-O1', '-Xclang', '-disable-llvm-passes'),
-        *('-g', '-fPIC', str(setting.copy), '-o', str(text)),
+        *('-g', '-fPIC', str(setting.source), '-o', str(text)),
       ]
     ),
     setting.source,
@@ -359,19 +433,14 @@ def build(
   text = source.read_text()
   own = work / f'{source.stem}-{hashed(str(source), headers, coverage, *flags)}'
   own.mkdir(parents=True, exist_ok=True)
-  copy = own / f'{source.stem}.cc'
   with (
     open(work / 'lock', 'w') as lock,
     concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
   ):
     fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time in `work`
-    copy.write_text(f'#line 1 "{source}"\n{launches(text)}')
     loose = _loose(headers.resolve(), work) if headers else None
     lines: set[tuple[str, int]] | None = set() if coverage else None
-    setting = _Setting(source, copy, own, loose, tuple(flags), lines)
-    setting = dataclasses.replace(
-      setting, flags=(*setting.flags, *_overlay(setting))
-    )
+    setting = _Setting(source, own, loose, tuple(flags), lines)
     _learn(setting, pool)
     made = dict(zip(CORES, pool.map(lambda c: _compile(setting, c), CORES)))
   said = {_TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}

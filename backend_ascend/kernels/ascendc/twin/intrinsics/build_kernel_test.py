@@ -111,6 +111,16 @@ class TestRawVectorAdd:
     assert code == 3
     assert 'SetFlag<V_MTE3>(0): the flag is set already' in told
 
+  def test_a_kernel_may_leave_the_end_to_the_hardware(self, run):
+    last = 'pipe_barrier(PIPE_ALL);'
+    dcci = 'dcci(w + block_idx * 16, SINGLE_CACHE_LINE, CACHELINE_OUT);'
+    code, said, told, _ = run(last, mode='late')
+    assert (code, said) == (3, 'not the sum\n') and 'drained_end' in told
+
+    code, said, _, _ = run(last, dcci, mode='late', drained_end=0)
+
+    assert (code, said) == (0, 'the sum\n')
+
   def test_a_set_too_many_is_left_over(self, run):
     two = 'set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);'
     code, _, told, _ = run(two, two * 2)
@@ -238,11 +248,81 @@ def test_the_twin_knows_nothing_of_the_layer():
 
 
 def test_launches_become_calls():
-  text = 'a::add<float, (1 + 2)><<<n, 0, stream>>>(x, y);'
+  text = 'if (is<T>)\n a::add<float, (1 + 2)>\n<<<n, 0, stream>>>(f(x), y);'
 
   assert build_kernel.launches(text) == (
-    '::hpmoe_twin::Launch(a::add<float, (1 + 2)>, n, 0, stream)(x, y);'
+    'if (is<T>)\n ::hpmoe_twin::Launch(n, 0, stream).With(f(x), y)'
+    '.On(a::add<float, (1 + 2)>)\n;'
   )
+
+
+# What the device's compiler takes: kernels of one name, the host's pointers
+# without address spaces, literals and variables in global memory, and barriers
+# before the last waits.
+_OTHERS = """\
+#include <cstdio>
+#include "acl/acl.h"
+#include "part.cpp"
+constexpr __gm__ const char* Name() { return "name"; }
+__gm__ int32_t* __gm__ spare = nullptr;
+struct Given { __gm__ int32_t* to; int32_t value; };
+template <typename T>
+__global__ __vector__ void put(Given given) { Put(given, 1); }
+template <typename T>
+__global__ __vector__ void put(Given given, int64_t times) {
+  Put(given, static_cast<int32_t>(times));
+}
+int main() {
+  uint8_t* at;
+  aclrtMalloc((void**)&at, 64, ACL_MEM_MALLOC_HUGE_FIRST);
+  int32_t* words = (int32_t*)at;
+  Given given{words, 5};
+  put<int32_t><<<1, nullptr, nullptr>>>(given);
+  std::printf("%d ", *words);
+  int64_t times = 3;
+  put<int32_t><<<1, nullptr, nullptr>>>(given, times);
+  std::printf("%d\\n", *words);
+}
+"""
+_PART = """\
+constexpr __gm__ const char* Name();
+extern __gm__ int32_t* __gm__ spare;
+template <typename G>
+void Put(G given, int32_t times) {
+  if (Name()[0] == 'n' && spare == nullptr) {
+    given.to[0] = given.value * max(times, 1);
+  }
+  dcci(given.to, SINGLE_CACHE_LINE, CACHELINE_OUT);
+  set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);
+  pipe_barrier(PIPE_ALL);
+  wait_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);
+}
+"""
+
+
+@needs_clang
+class TestWhatTheCompilerTakes:
+  @pytest.mark.parametrize('mode', build_kernel.MODES)
+  def test_runs(self, tmp_path, work, mode):
+    (tmp_path / 'part.cpp').write_text(_PART)
+    source = tmp_path / 'others.asc'
+    source.write_text(_OTHERS)
+    kernel = build_kernel.build(source, None, work)
+    done = subprocess.run(
+      build_kernel.command(kernel, mode=mode), capture_output=True, text=True
+    )
+
+    assert (done.stdout, done.stderr) == (
+      '5 15\n',
+      'twin: launches: 2, errors: 0\n',
+    )
+
+  def test_a_pointer_that_is_none_is_named_by_line(self, tmp_path, work):
+    source = tmp_path / 'wrong.asc'
+    source.write_text('int x;\n__gm__ float* y = x;\n')
+
+    with pytest.raises(build_kernel.Refused, match=r'wrong\.asc:2: cannot'):
+      build_kernel.build(source, None, work)
 
 
 @needs_clang

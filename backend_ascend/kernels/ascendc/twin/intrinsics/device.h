@@ -30,6 +30,10 @@
 #define __inout_pipe__(...)
 #define __in_pipe__(...)
 #define __out_pipe__(...)
+#define __tf__
+#define __in__
+#define __out__
+#define __cce_get_tile_ptr(tile) (tile)
 
 // Which cores run a kernel: where it lies says so.
 #define __global__
@@ -71,6 +75,8 @@ __attribute__((used, visibility("default"), weak)) char* hpmoe_twin_locals(
 #define __ssbuf__ __attribute__((address_space(9)))
 
 using half = __fp16;
+using float16_t = half;
+using float32_t = float;
 
 // The nearest, ties to even.
 struct bfloat16_t {
@@ -79,8 +85,13 @@ struct bfloat16_t {
   bfloat16_t() = default;
   bfloat16_t(const bfloat16_t&) = default;
   bfloat16_t& operator=(const bfloat16_t&) = default;
-  bfloat16_t(const __gm__ bfloat16_t& x) : bits(x.bits) {}
-  bfloat16_t(const __ubuf__ bfloat16_t& x) : bits(x.bits) {}
+  // Templates: copying stays trivial.
+  template <typename T,
+            typename = std::enable_if_t<std::is_same<T, bfloat16_t>::value>>
+  bfloat16_t(const __gm__ T& x) : bits(x.bits) {}
+  template <typename T,
+            typename = std::enable_if_t<std::is_same<T, bfloat16_t>::value>>
+  bfloat16_t(const __ubuf__ T& x) : bits(x.bits) {}
   template <typename T,
             typename = std::enable_if_t<std::is_arithmetic<T>::value ||
                                         std::is_same<T, half>::value>>
@@ -149,7 +160,9 @@ enum QuantMode_t {
   QF322F32_PRE,
   VQF322F32_PRE,
   QS322BF16_PRE,
-  VQS322BF16_PRE
+  VQS322BF16_PRE,
+  SHIFTS322S16,
+  VSHIFTS322S16
 };
 enum cache_line_t { SINGLE_CACHE_LINE, ENTIRE_DATA_CACHE };
 enum dcci_dst_t {
@@ -175,8 +188,30 @@ enum pad_t {
 enum mem_t { L1, L0A, L0B, L0C, UB, BT };
 enum ub_addr8_t { VA0, VA1, VA2, VA3, VA4, VA5, VA6, VA7 };
 enum va_half_t { L128, H128 };
-enum atomic_type_t { HPMOE_ATOMIC_TYPE };
-enum atomic_op_t { HPMOE_ATOMIC_OP };
+enum atomic_type_t {
+  ATOMIC_NONE,
+  ATOMIC_F32,
+  ATOMIC_F16,
+  ATOMIC_S16,
+  ATOMIC_S32,
+  ATOMIC_S8,
+  ATOMIC_BF16
+};
+enum atomic_op_t { ATOMIC_SUM };
+namespace __cce_scalar {
+using ::addr_cal_mode_t;
+}
+
+// Not templates: they go before those of a library.
+#define HPMOE_LESS(type)                                       \
+  constexpr type min(type x, type y) { return y < x ? y : x; } \
+  constexpr type max(type x, type y) { return x < y ? y : x; }
+HPMOE_LESS(int32_t)
+HPMOE_LESS(uint32_t)
+HPMOE_LESS(int64_t)
+HPMOE_LESS(uint64_t)
+HPMOE_LESS(float)
+#undef HPMOE_LESS
 
 namespace bisheng {
 namespace cce {
@@ -258,24 +293,57 @@ inline const char* CoresOf(const void* kernel) {
   return "";
 }
 
-template <typename... P>
+template <typename... A>
 struct Launcher {
-  const void* kernel;
   uint32_t blocks;
+  std::tuple<A...> given;
 
+  template <typename... P>
   static void Invoke(const void* function, const void* arguments) {
     std::apply((void (*)(P...))function,
                *static_cast<const std::tuple<P...>*>(arguments));
   }
-  template <typename... A>
-  void operator()(A... arguments) const {
-    const std::tuple<P...> given{(P)arguments...};
-    hpmoe_twin_launch(kernel, CoresOf(kernel), blocks, &Invoke, &given);
+  template <typename... P>
+  void Run(void (*kernel)(P...)) const {
+    const auto cast = [](const A&... one) {
+      return std::tuple<P...>{(P)one...};
+    };
+    const std::tuple<P...> arguments = std::apply(cast, given);
+    const auto* const at = reinterpret_cast<const void*>(kernel);
+    hpmoe_twin_launch(at, CoresOf(at), blocks, &Invoke<P...>, &arguments);
+  }
+  // Of kernels of one name, the one whose parameters are the arguments' types.
+  void On(void (*kernel)(A...)) const { Run(kernel); }
+  template <typename... P,
+            typename = std::enable_if_t<sizeof...(P) == sizeof...(A)>>
+  void On(void (*kernel)(P...)) const {
+    Run(kernel);
   }
 };
-template <typename... P, typename... Rest>
-Launcher<P...> Launch(void (*kernel)(P...), uint32_t blocks, Rest...) {
-  return {reinterpret_cast<const void*>(kernel), blocks};
+struct Launch {
+  uint32_t blocks;
+
+  template <typename... Rest>
+  explicit Launch(uint32_t count, Rest...) : blocks(count) {}
+  template <typename... A>
+  Launcher<A...> With(A... arguments) const {
+    return {blocks, {arguments...}};
+  }
+};
+
+// A pointer of the host's, where one of the device's is expected.
+template <typename T>
+struct Near {
+  const T* at;
+
+  template <typename U>
+  constexpr operator U*() const {
+    return (U*)(uint64_t)at;
+  }
+};
+template <typename T>
+constexpr Near<T> ToDevice(const T* pointer) {
+  return {pointer};
 }
 
 }  // namespace hpmoe_twin

@@ -11,6 +11,7 @@
 #include "backend_ascend/kernels/ascendc/twin/engine/scalar.h"
 #include "backend_ascend/kernels/ascendc/twin/instructions/numbers.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/core_state.h"
+#include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
 
 namespace ascend_twin {
 
@@ -116,6 +117,12 @@ void ByLine(uint64_t begin, uint64_t bytes, F f) {
   }
 }
 
+// No memory that the twin keeps: the host's, and the code's own variables.
+bool IsPlain(int space, uint64_t begin) {
+  return ThisMachine() == nullptr || space == 0 ||
+         (space == static_cast<int>(Space::kGm) && IsOfCode(begin));
+}
+
 Memory MemoryOf(int space) {
   return space == static_cast<int>(Space::kGm)   ? Memory::kGm
          : space == static_cast<int>(Space::kUb) ? Memory::kUb
@@ -128,7 +135,7 @@ Memory MemoryOf(int space) {
 extern "C" {
 
 void hpmoe_twin_load(int space, uint64_t begin, uint64_t bytes, char* to) {
-  if (ThisMachine() == nullptr || space == 0) {
+  if (IsPlain(space, begin)) {
     std::memcpy(to, reinterpret_cast<const char*>(begin), bytes);
     return;
   }
@@ -142,7 +149,7 @@ void hpmoe_twin_load(int space, uint64_t begin, uint64_t bytes, char* to) {
 
 void hpmoe_twin_store(int space, uint64_t begin, uint64_t bytes,
                       const char* from) {
-  if (ThisMachine() == nullptr || space == 0) {
+  if (IsPlain(space, begin)) {
     std::memcpy(reinterpret_cast<char*>(begin), from, bytes);
     return;
   }

@@ -1,8 +1,11 @@
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 
@@ -43,6 +46,29 @@ void Export() {
   dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
+// Where opened code lies: first byte and one past the last.
+std::map<uint64_t, uint64_t>& Segments() {
+  static std::map<uint64_t, uint64_t> segments;
+  return segments;
+}
+
+void AddSegments(const char* path) {
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* of) {
+        if (std::strcmp(info->dlpi_name, static_cast<const char*>(of)) != 0) {
+          return 0;
+        }
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& header = info->dlpi_phdr[i];
+          if (header.p_type != PT_LOAD) continue;
+          const uint64_t begin = info->dlpi_addr + header.p_vaddr;
+          Segments()[begin] = begin + header.p_memsz;
+        }
+        return 1;
+      },
+      const_cast<char*>(path));
+}
+
 }  // namespace
 
 CoreState& ThisState() { return *running; }
@@ -63,8 +89,14 @@ std::string Open(const char* path, Module* module) {
   if (locals == nullptr) return std::string(path) + ": no code for the twin";
   module->locals = locals(&module->locals_end);
   module->fresh.assign(module->locals, module->locals_end);
+  AddSegments(path);
   opened[path] = *module;
   return "";
+}
+
+bool IsOfCode(uint64_t address) {
+  const auto next = Segments().upper_bound(address);
+  return next != Segments().begin() && address < std::prev(next)->second;
 }
 
 void Adapt(Modules* modules, LaunchSpec* spec) {

@@ -3,6 +3,7 @@
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_MODULES_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_MODULES_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct Modules {
 
 // Empty, or what is wrong with a library.
 std::string Open(const char* path, Module* module);
+
+// Whether bytes are of opened code: its variables and literals.
+bool IsOfCode(uint64_t address);
 
 // Has a launch run such code: what the headers keep of each memory they touch,
 // and check that kernels do not; each core has variables of its own.  `modules`

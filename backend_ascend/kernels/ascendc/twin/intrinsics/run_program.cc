@@ -61,6 +61,8 @@ bool Take(const std::string& name, const std::string& value, Program* program) {
     spec.hazards = IsOn(value);
   } else if (name == "flags_count") {
     spec.flags_count = IsOn(value);
+  } else if (name == "drained_end") {
+    spec.drained_end = IsOn(value);
   } else if (name == "zero_memory") {
     program->zeroed = IsOn(value);
   } else if (name == "cores") {

@@ -88,7 +88,7 @@ int RunKernel(void (*kernel)(P...), int count, char** words,
   }
   std::vector<FileArgument> arguments = {FileArgument(i, words[2 + i])...};
   const auto blocks = static_cast<uint32_t>(std::atoi(words[1]));
-  Launch(kernel, blocks)(arguments[i].template As<P>()...);
+  Launch(blocks).With(arguments[i].template As<P>()...).On(kernel);
   for (const FileArgument& argument : arguments) argument.Keep();
   return 0;
 }

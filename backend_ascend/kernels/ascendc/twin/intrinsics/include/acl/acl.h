@@ -13,6 +13,7 @@
 extern "C" {
 
 typedef int aclError;
+typedef uint16_t aclFloat16;  // bits
 typedef void* aclrtStream;
 typedef void* aclrtContext;
 typedef void* aclrtEvent;
