@@ -29,8 +29,6 @@ _SETTERS = tuple(
   for prefix in ('scipy_', '')
   for suffix in ('64_', '')
 )
-# Asked for by `workers`; 0: one for each core.
-_workers = 0
 _lock = threading.Lock()
 _inside = 0
 
@@ -46,7 +44,7 @@ def map_ahead(
       yield from ((item, compute(item)) for item in first)
     return
   items = itertools.chain(first, coming)
-  count = _workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+  count = min(os.cpu_count() or 1, _MOST_WORKERS)
   compute = _in_state_of_caller(compute)
   waiting: collections.deque = collections.deque()
   with _one_thread_of_blas(), futures.ThreadPoolExecutor(count) as pool:
@@ -58,17 +56,6 @@ def map_ahead(
     while waiting:
       before, made = waiting.popleft()
       yield before, made.result()
-
-
-@contextlib.contextmanager
-def workers(count: int) -> Iterator[None]:
-  """Has so many threads compute ahead meanwhile: the cores are for others."""
-  global _workers
-  before, _workers = _workers, count
-  try:
-    yield
-  finally:
-    _workers = before
 
 
 def _in_state_of_caller(compute: Callable[[_Item], _Made]):
