@@ -2,7 +2,8 @@
 
 `testdata/gpt_oss.npz` is of GPT-OSS's experts, with biases and a clamped
 activation; `testdata/deepseek.npz` of DeepSeek-V3's layer, with shared experts
-and slots that are not used.  `tools/make_layer_golden.py` makes both.
+and slots that are not used.  Both were made by
+`tools/make_layer_golden.py`, as it is at 0a52017.
 """
 
 import dataclasses
