@@ -15,30 +15,38 @@ class FirstOf {
   void Resize(uint32_t count) {
     leaves_ = 1;
     while (leaves_ < count) leaves_ *= 2;
-    times_.assign(leaves_, std::numeric_limits<double>::infinity());
-    winners_.assign(2 * leaves_, 0);
-    for (uint32_t i = 0; i < leaves_; ++i) winners_[leaves_ + i] = i;
+    winners_.assign(2 * leaves_, {std::numeric_limits<double>::infinity(), 0});
+    for (uint32_t i = 0; i < leaves_; ++i) winners_[leaves_ + i].index = i;
     for (uint32_t n = leaves_ - 1; n > 0; --n) Play(n);
   }
 
   void Set(uint32_t index, double time) {
-    times_[index] = time;
-    for (uint32_t n = (leaves_ + index) / 2; n > 0; n /= 2) Play(n);
+    winners_[leaves_ + index].time = time;
+    for (uint32_t n = (leaves_ + index) / 2; n > 0; n /= 2) {
+      const uint32_t before = winners_[n].index;
+      Play(n);
+      // Another won, and wins still.
+      if (before != index && winners_[n].index == before) return;
+    }
   }
 
   // The least time; of equal ones the first.
-  uint32_t index() const { return winners_[1]; }
-  double time() const { return times_[winners_[1]]; }
+  uint32_t index() const { return winners_[1].index; }
+  double time() const { return winners_[1].time; }
 
  private:
+  struct Entry {
+    double time;
+    uint32_t index;
+  };
+
   void Play(uint32_t n) {
-    const uint32_t left = winners_[2 * n], right = winners_[2 * n + 1];
-    winners_[n] = times_[right] < times_[left] ? right : left;
+    const Entry &left = winners_[2 * n], &right = winners_[2 * n + 1];
+    winners_[n] = right.time < left.time ? right : left;
   }
 
   uint32_t leaves_ = 1;
-  std::vector<double> times_;
-  std::vector<uint32_t> winners_;  // [1] of all; [leaves_ + i] is i
+  std::vector<Entry> winners_;  // [1] of all; [leaves_ + i] is i
 };
 
 }  // namespace hpmoe::sim

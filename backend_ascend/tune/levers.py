@@ -11,25 +11,26 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.tune import int8
 from hpmoe.backend_ascend.tune import space
 from hpmoe.backend_ascend.tune import tuner
 
-# CANN Ascend910_9382.ini: of one AIC.
-_L0B_BYTES = 65536
+# Whose figures say how our device source uses a die.
+_STRIPS = 'ascend_a3_strips'
+_BFLOAT16_BYTES = 2
 
 
 def _beside(layer: tuner.Layer) -> tuner.Layer:
   """Returns the layer with accumulators written out as they are done.
 
-  A flag for each 512 B of them (unitFlag of CANN) lets a write-out run beside
-  the last step of its own tile and the first of the next.  Both steps are what
-  L0B holds, in its two halves.
+  A strip of a tile's columns moves out beside products of the next strip, of
+  as many terms as a stage of L1 holds.
   """
-  machine = layer.machine
   width, _, _ = simulate.ELEMENTS[layer.policy.storage]
-  depth = _L0B_BYTES / (machine['cube_tile_cols'] * width)
+  terms = machine_lib.load(_STRIPS)['write_beside'] * _BFLOAT16_BYTES / width
   return dataclasses.replace(
-    layer, machine=machine.with_figures(write_beside=depth)
+    layer, machine=layer.machine.with_figures(write_beside=terms)
   )
 
 
@@ -72,6 +73,13 @@ def _spread(layer: tuner.Layer) -> tuner.Layer:
   return dataclasses.replace(layer, cases=cases, config=config)
 
 
+def _quantised(layer: tuner.Layer) -> tuner.Layer:
+  """Returns the layer with products of int8, if their rate is known."""
+  if layer.machine.figures['cube_int8'].tag == 'assumed':
+    return layer
+  return dataclasses.replace(layer, seconds=int8.seconds)
+
+
 @dataclasses.dataclass(frozen=True)
 class Lever:
   """One lever.
@@ -80,16 +88,26 @@ class Lever:
     mine: what it does, in a word.
     without: what the published system has.
     pull: the layer with it.
+    hint: what its share is worth; '': nothing is to be added.
   """
 
   mine: str
   without: str
   pull: Callable[[tuner.Layer], tuner.Layer]
+  hint: str = ''
 
 
 LEVERS: Mapping[str, Lever] = {
   'write_out': Lever('beside', 'behind', _beside),
-  'placement': Lever('spread', 'by number', _spread),
+  'placement': Lever(
+    'spread', 'by number', _spread, 'chosen on the routing that is timed'
+  ),
+  'forward': Lever(
+    'int8',
+    'storage',
+    _quantised,
+    'other numbers, and modelled only: our flow has no tasks of int8',
+  ),
 }
 
 

@@ -52,11 +52,17 @@ def test_spread_moves_whole_experts():
   assert layer.config.capacity == 320
 
 
-def test_a_write_out_runs_beside_what_l0b_holds():
-  # Given 64 KiB of bfloat16 in 256 columns, then that is a depth of 128.
-  layer = _layer(64, 64, 64, 64)
+@pytest.mark.parametrize(
+  'storage, terms', [('bfloat16', 256), ('float32', 128)]
+)
+def test_a_write_out_runs_beside_what_a_stage_of_l1_holds(storage, terms):
+  # Given 256 KiB for 384 rows and columns, a multiple of the 128 or 64 terms
+  # that a stage of L0 holds.
+  layer = dataclasses.replace(
+    _layer(64, 64, 64, 64), policy=precision.PrecisionPolicy(storage=storage)
+  )
   pulled = levers.pulled(layer, ['write_out']).machine
-  assert pulled['write_beside'] == 128
+  assert pulled['write_beside'] == terms
   # A lever changes how a core is used and no rate.
   assert pulled.changed == ('write_beside',)
 
@@ -77,3 +83,30 @@ def test_only_what_helps_is_pulled_and_each_has_its_share(rows, kept):
     longer = share.seconds['uneven'] / levered.total('uneven') - 1
     assert share.gain == pytest.approx(longer)
     assert share.gain > 0
+
+
+def test_a_forward_pass_of_int8_pays_for_what_it_converts():
+  # Given a pass of two bytes an element, when its products take one, then rows
+  # and weights are quantised before it and numbers made before the other pass,
+  # by hand, at three bytes an element over HBM; and products take no longer.
+  layer = _layer(64, 64, 64, 64)
+  hbm = layer.machine['hbm']
+  tokens, experts, width, hidden, rows = 256, 2, 256, 128, 256
+  front = (3 * experts * width * hidden + tokens * width) * 3 / hbm
+  saved = rows * (width + hidden) * 3 / hbm
+  fast = dataclasses.replace(
+    layer, machine=layer.machine.with_figures(vector=1e18)
+  )
+  options = tuner.Tuner(fast).base
+  whole = tuner.Tuner(fast).time(options).simulated['uneven']
+  half = tuner.Tuner(levers.pulled(fast, ['forward'])).time(options)
+  made = half.simulated['uneven']
+  assert made['backward'] == pytest.approx(whole['backward'] + saved, rel=1e-12)
+  assert 0 < made['forward'] - front < whole['forward']
+
+
+def test_no_assumed_rate_of_int8_is_a_lever():
+  layer = dataclasses.replace(
+    _layer(64, 64, 64, 64), machine=machine_lib.load('host')
+  )
+  assert levers.pulled(layer, ['forward']) == layer

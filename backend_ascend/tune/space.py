@@ -43,12 +43,21 @@ def _values(field: str, *values: Any) -> dict[str, Fields]:
   return {_word(field, value): {field: value} for value in values}
 
 
+# Sums that L0C holds (CANN Ascend910_9382.ini: 128 KiB, float32).
+_SUMS = 32768
+
+
+def _tile(rows: int, cols: int) -> Fields:
+  """Returns tiles of so many rows, or as high ones as L0C holds of weights."""
+  height = None if cols * cols <= _SUMS else _SUMS // cols
+  return {'row_block': rows, 'col_block': cols, 'weight_rows': height}
+
+
 # The published system (arXiv 2605.23764): events by expert, half of the AIVs,
-# queues operator by operator.
+# queues operator by operator, tiles that L0C holds.
 PUBLISHED = flow_lib.Options(
   event_grain='expert',
-  row_block=128,
-  col_block=256,
+  **_tile(128, 256),
   num_aiv=24,
   order=flow_lib.PUBLISHED_ORDER,
 )
@@ -72,7 +81,7 @@ _WEIGHT_GRADS: dict[str, Fields] = {
 GRID: Choices = {
   'event_grain': _values('event_grain', 'expert', 'row_block'),
   'tile': {
-    f'{rows}x{cols}': {'row_block': rows, 'col_block': cols}
+    f'{rows}x{cols}': _tile(rows, cols)
     for rows in (64, 128, 192, 256)
     for cols in (64, 128, 160, 256, 512)
   },
@@ -99,7 +108,7 @@ BESIDE: Choices = {
   'rotate': _values('order.rotate', True, False),
   'expert_order': _values('order.expert_order', *flow_lib.EXPERT_ORDERS),
   'chain_rows': _values('chain_rows', None, 2048, 1024),
-  # Higher ones are more sums than a cube core holds beside 256 columns.
+  # Refused where the target does not hold as many sums.
   'weight_rows': _values('weight_rows', None, 128, 64),
   'policy': _values('order.policy', *flow_lib.ORDER_POLICIES),
   'relay': _values('relay', False, True),
@@ -171,7 +180,7 @@ def grid(
   config: config_lib.MoEConfig,
   base: flow_lib.Options,
   choices: Choices = GRID,
-  tiles: Callable[[int, int], bool] = lambda rows, cols: True,
+  tiles: Callable[[Fields], bool] = lambda fields: True,
 ) -> Grid:
   """Returns all points of choices.
 
@@ -179,12 +188,12 @@ def grid(
     config: sizes of the layer.
     base: what no choice changes.
     choices: by name.
-    tiles: whether GEMM tiles of so many rows and columns can be run.
+    tiles: whether GEMM tiles of such fields can be run.
 
   Raises:
     ValueError: none can be compiled.
   """
-  choices = {n: _allowed(options, tiles) for n, options in choices.items()}
+  choices = allowed(choices, tiles)
   counts = [len(options) for options in choices.values()]
   none = [name for name, options in choices.items() if not options]
   if none:
@@ -208,13 +217,17 @@ def grid(
   return Grid(choices, base, picked[:, feasible], table)
 
 
-def _allowed(options: Mapping[str, Fields], tiles) -> dict[str, Fields]:
-  """Returns the options of a choice whose tiles can be run."""
+def allowed(
+  choices: Choices, tiles: Callable[[Fields], bool]
+) -> dict[str, dict[str, Fields]]:
+  """Returns choices without tiles that cannot be run."""
   return {
-    word: fields
-    for word, fields in options.items()
-    if 'col_block' not in fields
-    or tiles(fields['row_block'], fields['col_block'])
+    name: {
+      word: fields
+      for word, fields in options.items()
+      if 'col_block' not in fields or tiles(fields)
+    }
+    for name, options in choices.items()
   }
 
 

@@ -29,10 +29,29 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 Progress = Callable[[str], None]
+_TILE = space.fields_of('tile')
 _LOWER = {
   layout.Direction.FORWARD: lower_forward.lower_forward,
   layout.Direction.BACKWARD: lower_backward.lower_backward,
 }
+
+
+def stored(
+  layer: 'Layer',
+  direction: layout.Direction,
+  image: image_lib.Image,
+  topk_ids: np.ndarray,
+) -> float:
+  """Returns s of a pass in the storage of its image.
+
+  Args:
+    layer: on whose machine.
+    direction: the pass.
+    image: of the pass.
+    topk_ids: `[R, T, K]` i32.
+  """
+  del direction
+  return simulate.simulate(image, layer.machine, topk_ids).total
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +64,7 @@ class Layer:
     machine: on which.
     cases: `[R, T, K]` i32 experts of every token, by name of the routing.
     target: as `compiler.require_target`.
+    seconds: of a pass; arguments as of `stored`.
   """
 
   config: config_lib.MoEConfig
@@ -52,6 +72,7 @@ class Layer:
   machine: machine_lib.Machine
   cases: Mapping[str, np.ndarray]
   target: str = 'host'
+  seconds: Callable[..., float] = stored
 
   @property
   def cores(self) -> tuple[int, int]:
@@ -153,7 +174,7 @@ class Tuner:
       for name, ids in layer.cases.items()
     }
     self._known: dict[flow_lib.Options, Timed] = {}
-    self._runs: dict[tuple[int, int, bool], bool] = {}
+    self._runs: dict[tuple[tuple[str, Any], ...], bool] = {}
 
   @functools.cached_property
   def base(self) -> flow_lib.Options:
@@ -183,15 +204,16 @@ class Tuner:
       expert_capacity=self.layer.expert_rows,
     )
 
-  def runs(self, rows: int, cols: int, relay: bool = False) -> bool:
-    """Whether the target runs GEMM tiles of so many rows and columns."""
-    asked = (rows, cols, relay)
+  def runs(self, fields: space.Fields) -> bool:
+    """Whether the target runs GEMM tiles of such `flow.Options`."""
+    asked = tuple(fields.items())
     if asked not in self._runs:
-      self._runs[asked] = self._compiles(*asked)
+      self._runs[asked] = self._compiles(flow_lib.Options(**fields))
     return self._runs[asked]
 
-  def _compiles(self, rows: int, cols: int, relay: bool) -> bool:
+  def _compiles(self, options: flow_lib.Options) -> bool:
     # Of a small layer that has whole tiles: they decide, not its size.
+    rows, cols = options.row_block, options.col_block
     small = config_lib.MoEConfig(
       num_ranks=1,
       num_tokens=rows,
@@ -200,7 +222,6 @@ class Tuner:
       d_model=2 * cols,
       d_ff=2 * cols,
     )
-    options = flow_lib.Options(row_block=rows, col_block=cols, relay=relay)
     try:
       for make in compiler.COMPILE.values():
         make(small, self.layer.policy, options, target=self.layer.target)
@@ -232,20 +253,26 @@ class Tuner:
     """
     if options in self._known:
       return self._known[options]
-    if options.relay and not self.runs(64, 64, relay=True):
-      raise ValueError(
-        f'relay: expected a target that runs it, got {self.layer.target}'
-      )
+    self._require(options)
     layer = self.layer
     seconds: dict[str, dict[str, float]] = {name: {} for name in layer.cases}
     for direction, image in self.images(options):
       for name, ids in layer.cases.items():
-        run = simulate.simulate(image, layer.machine, ids)
-        seconds[name][direction.name.lower()] = run.total
+        took = layer.seconds(layer, direction, image, ids)
+        seconds[name][direction.name.lower()] = took
     predicted = self.predict(model.table(layer.config, [options]))[:, 0]
     made = Timed(options, dict(zip(layer.cases, predicted.tolist())), seconds)
     self._known[options] = made
     return made
+
+  def _require(self, options: flow_lib.Options) -> None:
+    """Raises ValueError if the target does not run them."""
+    tile = {name: getattr(options, name) for name in (*_TILE, 'relay')}
+    if not self.runs(tile):
+      raise ValueError(
+        f'options: expected some that {self.layer.target} runs, got '
+        + ', '.join(f'{name} {value}' for name, value in tile.items())
+      )
 
   def bound(
     self, options: flow_lib.Options, at_peak: bool = False

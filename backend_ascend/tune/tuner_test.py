@@ -79,20 +79,29 @@ class TestSpace:
     assert len(grid.table) >= 200_000
 
   def test_tiles_that_the_target_does_not_run_are_no_points(self):
+    # Given tiles of as many sums as L0C holds, of one column of fractals more,
+    # and as many with higher tiles of weights, then an NPU runs the first.
+    tile = space.GRID['tile']
     tiles = {
-      target: {
-        (int(rows), int(cols))
-        for rows, cols in space.grid(
-          CONFIG, made(0).base, CHOICES, made(0, target=target).runs
-        ).table[:, [1, 2]]
-      }
-      for target in ('host', 'ascend')
+      'all of L0C': tile['128x256'],
+      'wider': {**tile['128x256'], 'col_block': 272},
+      'weights too high': {**tile['128x256'], 'weight_rows': None},
     }
-    assert tiles['host'] - tiles['ascend'] == {(128, 256)}
+    for target, ran in (('host', list(tiles)), ('ascend', ['all of L0C'])):
+      runs = made(0, target=target).runs
+      assert list(space.allowed({'tile': tiles}, runs)['tile']) == ran
+
+  def test_heights_that_the_target_does_not_run_are_not_timed(self, search):
+    best = space.changed(search.base, space.GRID['tile']['128x256'])
+    higher = space.changed(best, space.BESIDE['weight_rows']['col_block'])
+    pareto = tuner.Pareto(search)
+    for options in (best, higher):
+      pareto.add(options)
+    assert list(pareto.tried) == [best]
 
   def test_without_a_point_it_is_refused(self, search):
     with pytest.raises(ValueError, match='space: expected a point'):
-      space.grid(CONFIG, search.base, CHOICES, lambda rows, cols: False)
+      space.grid(CONFIG, search.base, CHOICES, lambda fields: False)
 
   def test_the_published_system_is_a_point(self, search):
     assert model.columns(CONFIG, search.published)[0] == 0  # by expert
@@ -216,8 +225,8 @@ class TestSearch:
     self, search, monkeypatch
   ):
     relayed = dataclasses.replace(search.base, relay=True)
-    monkeypatch.setattr(search, 'runs', lambda *tile, relay=False: not relay)
-    with pytest.raises(ValueError, match='relay: expected a target'):
+    monkeypatch.setattr(search, 'runs', lambda fields: not fields['relay'])
+    with pytest.raises(ValueError, match='ascend runs, got .* relay True'):
       search.time(relayed)
     host = made(0, target='host')
     assert host.time(relayed).total('case 0') > 0

@@ -14,7 +14,6 @@ from hpmoe.parity_tests.report import text_table
 _MS = 1e3
 # Times over the published point.
 _GOAL = 1.15
-_NOT_RUN = ', which the target does not run'
 
 
 def _define_tune(f: flags.FlagValues) -> None:
@@ -153,18 +152,20 @@ def _search(f: flags.FlagValues, layer, step):
   found = tuner.candidates(search, grid, f.confirm)
   pruned = time.perf_counter()
   pareto = tuner.Pareto(search)
-  if search.runs(search.published.row_block, search.published.col_block):
-    pareto.add(search.published)
+  pareto.add(search.published)
   for point in found:
     step('confirm')
     pareto.add(grid.options(point))
   confirmed = pareto.best()
   tuner.refine(
-    pareto, (_allowed(search, choices), space.BESIDE), f.rounds, step
+    pareto,
+    (space.allowed(choices, search.runs), space.BESIDE),
+    f.rounds,
+    step,
   )
   best = pareto.best()
   ablation = tuner.ablate(search, best, step)
-  tiles = _allowed(search, choices)['tile']
+  tiles = space.allowed(choices, search.runs)['tile']
   levered, shares = levers.pull(layer, best, tiles, step)
   subspace = (
     tuner.accuracy(search, tuner.SUBSPACE, step) if f.exhaustive else None
@@ -188,19 +189,6 @@ def _search(f: flags.FlagValues, layer, step):
     levers=shares,
     subspace=subspace,
   )
-
-
-def _allowed(search, choices):
-  """Returns choices without the tiles that the target does not run."""
-  return {
-    name: {
-      word: fields
-      for word, fields in options.items()
-      if 'col_block' not in fields
-      or search.runs(fields['row_block'], fields['col_block'])
-    }
-    for name, options in choices.items()
-  }
 
 
 def _tune(f: flags.FlagValues) -> int:
@@ -296,16 +284,13 @@ def _choices(layer, found) -> str:
 
 def _ablation(layer, found) -> str:
   del layer
-  search = found['search']
-  published = search.published
-  runs = search.runs(published.row_block, published.col_block)
   return text_table.text(
     ('without', 'tuned', 'published', 'slower by'),
     [
       (
         row.choice,
         row.mine,
-        row.without + ('' if runs or row.choice != 'tile' else _NOT_RUN),
+        row.without,
         'does not go' if row.gain is None else f'{100 * row.gain:.2f} %',
       )
       for row in found['ablation']
@@ -315,6 +300,8 @@ def _ablation(layer, found) -> str:
 
 def _levers(layer, found) -> str:
   """Tells what no schedule holds: each lever's share, and the goal."""
+  from hpmoe.backend_ascend.tune import levers
+
   rows = [
     (row.choice, row.mine, row.without, f'{100 * row.gain:.2f} %')
     for row in found['levers']
@@ -324,6 +311,7 @@ def _levers(layer, found) -> str:
   goals = [
     f'{name}: {gain:.3f}x over the published point with levers, goal '
     f'{_GOAL:g}x: {"yes" if gain >= _GOAL else "NO"}; '
+    f'{published.total(name) / found["best"].total(name):.3f}x without; '
     f'{published.total(name) / found["peak"][name].seconds:.3f}x at most '
     'with this flow and no lever, fitted shares at 1'
     for name in layer.cases
@@ -331,8 +319,13 @@ def _levers(layer, found) -> str:
   ]
   if not rows:
     return '\n'.join(['no lever helps', *goals])
-  if any(row.choice == 'placement' for row in found['levers']):
-    goals.append('placement is chosen on the routing that is timed')
+  for row in found['levers']:
+    if hint := levers.LEVERS[row.choice].hint:
+      gains = ', '.join(
+        f'{published.total(name) / row.seconds[name]:.3f}x without it'
+        for name in layer.cases
+      )
+      goals.append(f'{row.choice}: {hint}; {gains}')
   return '\n'.join([text_table.text(heading, rows), '', *goals])
 
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <deque>
 
 #include "backend_ascend/simulator/first_of.h"
+#include "backend_ascend/simulator/flows/fifo.h"
 #include "backend_ascend/simulator/flows/link.h"
 
 namespace hpmoe::sim {
@@ -32,7 +32,6 @@ struct Flight {
   int32_t message, peer;
   Leg leg;
   int32_t parts;  // that are summed in it
-  int32_t next;   // free one
 };
 
 struct Timer {
@@ -56,6 +55,7 @@ class FlowEngine {
         owners_(flow.op.size(), kNobody),
         left_(flow.op.size(), 0),
         holding_(flow.own.size(), 0),
+        asked_(flow.op.size(), 0),
         given_(flow.region_event.size(), 0),
         next_(flow.pool_servers.size()) {
     const size_t tasks = flow.own.size();
@@ -84,7 +84,7 @@ class FlowEngine {
     }
     totals_.sessions = sessions_.totals();
     for (int32_t r = 0; r < flow_.ranks; ++r) {
-      const Link& down = links_[flow_.ranks + r];
+      const Link<Flight>& down = links_[flow_.ranks + r];
       totals_.up_bytes.push_back(links_[r].bytes());
       totals_.up_busy.push_back(links_[r].busy());
       totals_.down_bytes.push_back(down.bytes());
@@ -104,11 +104,11 @@ class FlowEngine {
     now_ = first;
     if (flowed == first) {
       const uint32_t link = soonest_.index();
-      coming_.push_back({now_ + switch_.hop, links_[link].Leave()});
+      coming_.Push({now_ + switch_.hop, links_[link].Leave()});
       soonest_.Set(link, links_[link].next());
     } else if (come == first) {
-      const int32_t flight = coming_.front().flight;
-      coming_.pop_front();
+      const Flight flight = coming_.front().flight;
+      coming_.Pop();
       Come(flight);
     } else if (timed == first) {
       const int32_t server = timers_.front().server;
@@ -239,38 +239,23 @@ class FlowEngine {
     }
   }
 
-  int32_t Make(int32_t m, int32_t peer, Leg leg, int32_t parts) {
-    int32_t at = free_;
-    if (at == kNobody) {
-      at = static_cast<int32_t>(flights_.size());
-      flights_.push_back({});
-    } else {
-      free_ = flights_[at].next;
-    }
-    flights_[at] = {m, peer, leg, parts, kNobody};
-    return at;
-  }
-
-  void Enter(int32_t link, double bytes, int32_t flight) {
-    const int32_t channel = flow_.channel[flights_[flight].message];
-    links_[link].Enter(now_, channel, bytes, flight);
+  void Enter(int32_t link, double bytes, const Flight& flight) {
+    const int32_t channel = flow_.channel[flight.message];
+    if (!links_[link].Enter(now_, channel, bytes, flight)) return;
     soonest_.Set(link, links_[link].next());
   }
   // From the rank that sends, or from a peer that answers.
   void Up(int32_t m, int32_t peer, Leg leg, double bytes, int32_t parts) {
     const int32_t from = leg == Leg::kUp ? flow_.rank[m] : flow_.peer[peer];
-    Enter(from, bytes, Make(m, peer, leg, parts));
+    Enter(from, bytes, {m, peer, leg, parts});
   }
   void Down(int32_t m, int32_t peer, Leg leg, double bytes, int32_t parts) {
     const int32_t to = leg == Leg::kHome ? flow_.rank[m] : flow_.peer[peer];
-    Enter(flow_.ranks + to, bytes, Make(m, peer, leg, parts));
+    Enter(flow_.ranks + to, bytes, {m, peer, leg, parts});
   }
 
   // A flight has passed a link and a hop.
-  void Come(int32_t at) {
-    const Flight flight = flights_[at];
-    flights_[at].next = free_;
-    free_ = at;
+  void Come(const Flight& flight) {
     const int32_t m = flight.message;
     const double bytes = flow_.bytes[m];
     switch (flight.leg) {
@@ -338,8 +323,7 @@ class FlowEngine {
   void Answered(int32_t m) {
     if (flow_.op[m] == kReduceGet) {
       if (--asked_[m] > 0) return;
-      asked_.erase(m);
-    } else if (asked_.erase(m) > 0) {
+    } else if (asked_[m] == kOfSession) {
       for (const int32_t other : sessions_.Arrive(now_, flow_.key[m])) {
         Home(other);
       }
@@ -435,7 +419,7 @@ class FlowEngine {
 
   struct Coming {
     double at;
-    int32_t flight;
+    Flight flight;
   };
   static constexpr int32_t kOfSession = -1;
 
@@ -445,20 +429,18 @@ class FlowEngine {
   FlowTotals& totals_;
   Sessions sessions_;
   double now_ = 0;
-  std::vector<Link> links_;  // up [R], down [R]
-  FirstOf soonest_;          // of links_
-  std::vector<Flight> flights_;
-  int32_t free_ = kNobody;
-  std::deque<Coming> coming_;  // a hop is the same for all: in order of time
+  std::vector<Link<Flight>> links_;  // up [R], down [R]
+  FirstOf soonest_;                  // of links_
+  Fifo<Coming> coming_;        // a hop is the same for all: in order of time
   std::vector<Timer> timers_;  // a heap
   std::vector<Event> events_;
   std::vector<Server> servers_;
   std::vector<int32_t> owners_;   // [messages] server that holds for it
   std::vector<int32_t> left_;     // [messages] arrivals
   std::vector<int32_t> holding_;  // [tasks] messages; -1: all have arrived
-  std::unordered_map<int32_t, int32_t> asked_;  // answers, or kOfSession
-  std::vector<int32_t> given_;                  // [regions] rows
-  std::vector<int32_t> next_;                   // [pools] into their tasks
+  std::vector<int32_t> asked_;    // [messages] answers, or kOfSession
+  std::vector<int32_t> given_;    // [regions] rows
+  std::vector<int32_t> next_;     // [pools] into their tasks
   std::vector<Partial> leaves_;
   bool status_ok_ = true;
   int32_t overflow_ = 0;

@@ -6,39 +6,43 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
+#include "backend_ascend/simulator/flows/fifo.h"
 #include "backend_ascend/simulator/fluid.h"
 
 namespace hpmoe::sim {
 
+// `T`: what a message is.
+template <class T>
 class Link {
  public:
   Link(double capacity, int channels)
       : capacity_(capacity), channels_(channels) {}
 
-  void Enter(double now, int channel, double bytes, int32_t what) {
-    Advance(now);
+  // Whether next() may be another: not where there is a queue.
+  bool Enter(double now, int channel, double bytes, const T& what) {
     Channel& to = channels_[channel];
-    if (to.items.empty()) {
-      to.left = bytes;
-      ++active_;
-    }
-    to.items.push_back({bytes, what});
     bytes_ += bytes;
+    const bool queued = !to.items.empty();
+    to.items.Push({bytes, what});
+    if (queued) return false;
+    Advance(now);
+    to.left = bytes;
+    ++active_;
     Next();
+    return true;
   }
 
   // When the first message has passed; kNoTime: there is none.
   double next() const { return next_; }
 
   // At time next(): which one.
-  int32_t Leave() {
+  T Leave() {
     Advance(next_);
     Channel& from = channels_[first_];
-    const int32_t what = from.items.front().what;
-    from.items.pop_front();
+    const T what = from.items.front().what;
+    from.items.Pop();
     if (from.items.empty()) {
       --active_;
     } else {
@@ -54,10 +58,10 @@ class Link {
  private:
   struct Item {
     double bytes;
-    int32_t what;
+    T what;
   };
   struct Channel {
-    std::deque<Item> items;
+    Fifo<Item> items;
     double left = 0;  // of the first
   };
 
@@ -67,9 +71,7 @@ class Link {
     if (active_ == 0) return;
     busy_ += passed;
     const double flowed = passed * capacity_ / active_;
-    for (Channel& c : channels_) {
-      if (!c.items.empty()) c.left = std::max(0.0, c.left - flowed);
-    }
+    for (Channel& c : channels_) c.left = std::max(0.0, c.left - flowed);
   }
 
   void Next() {
