@@ -14,6 +14,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
@@ -100,6 +101,7 @@ def run() -> list:
   return [json.loads(out.splitlines()[-1]) for out, _ in ended]
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_bits_of_one():
   (first, first_faulty), (second, second_faulty) = run()
   assert (first, second) == ([], [])

@@ -108,8 +108,8 @@ _SLOW = pytest.mark.slow
   'page',
   [
     'README.md',
-    'docs/api.md',
-    'docs/elsewhere.md',
+    pytest.param('docs/api.md', marks=_SLOW),
+    pytest.param('docs/elsewhere.md', marks=_SLOW),
     pytest.param('docs/find_a_bug.md', marks=_SLOW),
     pytest.param('docs/schedule.md', marks=_SLOW),
   ],

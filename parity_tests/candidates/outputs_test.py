@@ -147,7 +147,7 @@ SAVES: tuple[Callable, ...] = (
   'kernel', (trial.Kernel(), trial.Kernel(silu=1.01)), ids=('right', 'wrong')
 )
 @pytest.mark.parametrize('save', SAVES, ids=lambda f: f.__name__)
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
   # given: what a kernel computed of each kind of data, in files.
   case = _export(tmp_path / 'case')
@@ -365,7 +365,7 @@ _OTHERS = (
   ('name', 'text', 'at', 'lane'),
   [(*row, ('exact', 'real')[i % 2]) for i, row in enumerate(_OTHERS)],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
   tmp_path, name, text, at, lane
 ):

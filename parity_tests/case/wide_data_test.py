@@ -91,6 +91,7 @@ def _stage(policy, name, tensors):
 
 
 @_SOME_POLICIES
+@pytest.mark.few(1)
 def test_an_operand_of_fewer_bits_changes_its_gemm(policy):
   arrays, _ = _make(policy)
   right = _layer(policy, arrays)

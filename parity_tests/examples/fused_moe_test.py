@@ -90,7 +90,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
 
 
 @pytest.mark.parametrize('deaf', [True, False])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
   # Given a kernel that has the weights after the return, whatever is asked,
   right = judging.PassCase.run

@@ -19,6 +19,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize('bug', BUGS)
+@pytest.mark.few(1)
 def test_a_program_of_cpp_is_judged(tmp_path, bug):
   text = SOURCE.read_text()
   assert BUGS[bug][0] in text

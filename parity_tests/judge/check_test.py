@@ -98,7 +98,7 @@ def _verdicts(made):
     )
   ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_file_of_any_shape_passes_in_all_lanes(
   tmp_path, name, dtype, placement
 ):
@@ -154,6 +154,7 @@ def test_no_bit_depends_on_workers_or_threads(bench, workers, threads):
   _check_bits(results)
 
 
+@pytest.mark.slow
 def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   # Given an order and two instruction sets, when all lanes judge, then launches
   # are in that order by the first, serial runs by the last, and all pass.

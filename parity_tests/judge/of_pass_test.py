@@ -80,6 +80,7 @@ def _twice(function, name):
   ],
   ids=lambda value: value if isinstance(value, str) else '',
 )
+@pytest.mark.few(2)
 def test_a_bug_in_what_users_call_fails_a_check(
   where, what, direction, stage, monkeypatch
 ):

@@ -46,7 +46,7 @@ def alone(point, narrow):
 
 @pytest.mark.parametrize('direction', DIRECTIONS)
 @pytest.mark.parametrize('placement', precision.PLACEMENTS)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_a_kernel_that_rounds_everywhere_is_right_under_its_policy(
   placement, direction
 ):
@@ -118,7 +118,7 @@ def test_a_kernel_that_rounds_there_unasked_is_wrong_there(
 
 @pytest.mark.parametrize('order', precision.ROW_ORDERS[1:])
 @pytest.mark.parametrize('field', precision.SUM_ORDERS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
   field, order
 ):

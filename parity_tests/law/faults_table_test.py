@@ -25,7 +25,7 @@ REQUEST = check.Request(
   'grain, placement',
   halved_testing.halved(['expert', 'row_block'], precision.LAUNCHED),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_every_fault_is_caught_and_located(grain, placement):
   options = dataclasses.replace(REQUEST.candidate.options, event_grain=grain)
   request = REQUEST.but(options=options, placement=placement)
@@ -50,6 +50,7 @@ def test_every_fault_is_caught_and_located(grain, placement):
   assert 'passes' in text and 'MISSED' not in text
 
 
+@pytest.mark.slow
 def test_a_fault_that_no_lane_sees_is_missed():
   # Exact data have no silu, so what touches only silu leaves no trace in them;
   # operands that are narrowed do, in those that fill the mantissa.

@@ -100,6 +100,7 @@ def first_apart(found, name: str, direction: str = 'forward') -> str:
 
 
 class TestRightKernels:
+  @pytest.mark.slow
   def test_ours_keeps_all_but_orders_of_sums(self):
     # given / when
     found = invariance.run(host.Megakernel(), BOTH)

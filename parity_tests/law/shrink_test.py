@@ -225,7 +225,7 @@ def test_experts_of_a_token_stay_distinct(size):
     ('skipped_wait', True, 'does not wait for event 0, which dispatch task'),
   ],
 )
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_of_our_own_launch_the_task_or_event_is_told(fault, late, said):
   # given
   modes = checking.Checking(late_puts=late)

@@ -34,7 +34,7 @@ def pattern(kernel, case, names=(), activations=('swiglu', 'absolute')):
     *((bug, 'bfloat16') for bug in ('tail', 'rounded_weights', 'turns')),
   ],
 )
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 def test_a_bug_is_named(bug, dtype):
   # given
   kernel, stage, said, _ = BUGS[bug]
@@ -48,7 +48,7 @@ def test_a_bug_is_named(bug, dtype):
 
 
 @pytest.mark.parametrize('bug', [bug for bug in BUGS if BUGS[bug][3]])
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 def test_a_bug_is_named_from_y_alone(bug):
   # given
   kernel, _, same, said = BUGS[bug]
@@ -100,6 +100,7 @@ def test_a_nan_says_of_which_gates():
   assert 'NaN where gate is' in said and 'or more' in said
 
 
+@pytest.mark.slow
 def test_noise_has_no_name():
   # given
   for seed in range(12):

@@ -141,7 +141,7 @@ def test_reports_are_those_of_one_process(tmp_path, direction):
   ('count', 'kept'),
   ((2, ('y', 'dx')), (3, ('expert_out', 'd_activation'))),
 )
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_fewer_shards_than_ranks_and_tensors_than_all(tmp_path, kept, count):
   bugs = [name for name in BUGS if name in kept]
   _outputs(tmp_path, _case(tmp_path), bugs, kept)
