@@ -64,7 +64,7 @@ SPREAD = -n $(JOBS) --dist=worksteal
 # XLA compiles without optimising, in half the time.  The oracle's own tests and
 # what JAX's users call in `make test-core`, and all tests of `make sweep`, have
 # XLA as users have it.
-TESTED = examples $(filter-out __pycache__,$(patsubst src/hpmoe/%/,%, \
+TESTED = examples benchmarks $(filter-out __pycache__,$(patsubst src/hpmoe/%/,%, \
   $(wildcard src/hpmoe/*/)))
 
 test: lint
