@@ -9,6 +9,7 @@ from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.law import faults_table
 from hpmoe.reference.contract import halved_testing
@@ -96,3 +97,24 @@ def test_a_fault_that_bfloat16_hides_is_left_out_by_name():
       ('blocks_out_of_order', 'float32'),
     )
   ]
+
+
+@pytest.mark.parametrize(
+  'fields, routings',
+  [
+    (dict(), ('empty_experts', '')),
+    (dict(routing='empty_experts'), ('', '')),
+    # All weights are 1, and no expert can be spared.
+    (dict(preset='tp'), (None, 'balanced')),
+  ],
+  ids=('tiny', 'empty_experts', 'tp'),
+)
+def test_a_fault_gets_a_routing_that_shows_it(fields, routings):
+  case = dataclasses.replace(REQUEST.case, **fields)
+  bench = bench_lib.Bench(case)
+  specs = faults.specs(layout.Direction.BACKWARD)
+  asked = ('empty_grad_not_zeroed', 'misplaced_weight')
+
+  found = tuple(faults_table._routing(case, bench, specs[n]) for n in asked)
+
+  assert found == routings
