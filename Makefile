@@ -191,6 +191,8 @@ bazel: can-bazel $(VENV)/full.stamp
 # With ASCEND_HOME_PATH as CANN's set_env.sh sets it.  CMake is the system's, or
 # that of the environment if there is one.
 NPU_BUILD ?= out/ascend_npu
+# Such as -DHPMOE_FLOAT_COUNTS; see docs/on_an_npu.md.
+KERNEL_FLAGS ?=
 OPERATOR = backend_ascend/kernels/ascendc/operator
 NPU_CMAKE = $(firstword $(wildcard $(BIN)/cmake) cmake)
 ASC_CONFIG = tikcpp/ascendc_kernel_cmake/asc-config.cmake
@@ -216,7 +218,7 @@ cann:
 	@$(NPU_CMAKE) --version >/dev/null 2>&1 || { echo '$(NO_CMAKE)' >&2; exit 1; }
 
 ascend-npu: cann
-	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD)
+	$(NPU_CMAKE) -S $(OPERATOR) -B $(NPU_BUILD) -DHPMOE_KERNEL_FLAGS=$(KERNEL_FLAGS)
 	$(NPU_CMAKE) --build $(NPU_BUILD) --parallel $(JOBS)
 
 # For the chip that `npu-smi info` names.
@@ -230,7 +232,8 @@ ascend-npus: cann
 	  echo "$(NO_SHMEM), got $${SHMEM_HOME_PATH:-none}" >&2; exit 1; }
 	@test -n "$(SOC_VERSION)" || { echo "$(NO_SOC), got none" >&2; exit 1; }
 	$(NPU_CMAKE) -S backend_ascend/kernels/ascendc/npus -B $(NPUS_OUT)/build \
-	  -DSOC_VERSION=$(SOC_VERSION) -DCMAKE_INSTALL_PREFIX=$(abspath $(NPUS_OUT))
+	  -DSOC_VERSION=$(SOC_VERSION) -DHPMOE_KERNEL_FLAGS=$(KERNEL_FLAGS) \
+	  -DCMAKE_INSTALL_PREFIX=$(abspath $(NPUS_OUT))
 	$(NPU_CMAKE) --build $(NPUS_OUT)/build --parallel $(JOBS)
 	$(NPU_CMAKE) --install $(NPUS_OUT)/build
 	cp $(NPUS_OUT)/fatbin/hpmoe_megakernel/hpmoe_megakernel.o $(NPUS_OUT)

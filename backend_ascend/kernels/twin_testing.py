@@ -35,11 +35,13 @@ def needs_clang() -> pytest.MarkDecorator:
   return pytest.mark.skipif(not found, reason='no clang++')
 
 
-def _compile(source: pathlib.Path, to: pathlib.Path, tree: pathlib.Path):
+def _compile(
+  source: pathlib.Path, to: pathlib.Path, tree: pathlib.Path, *flags: str
+):
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
   include = (f'-I{tree}', f'-I{TWIN}/include', f'-I{ROOT}')
   subprocess.run(
-    [*compiler, *_FLAGS, *include, '-c', source, '-o', to], check=True
+    [*compiler, *_FLAGS, *flags, *include, '-c', source, '-o', to], check=True
   )
 
 
@@ -81,6 +83,7 @@ def compile_program(
   binary: pathlib.Path,
   tree: pathlib.Path = ROOT,
   parts: Sequence[str] = _PARTS,
+  flags: Sequence[str] = (),
 ) -> None:
   """Compiles one file and links it with the twin.
 
@@ -90,13 +93,14 @@ def compile_program(
     tree: where its includes are found first: a copy in which device source was
       changed, or the project.
     parts: folders of the twin that are linked with it.
+    flags: of the compiler, beside those of all.
 
   Raises:
     subprocess.CalledProcessError: the compiler refused; its words are printed.
   """
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
   own = binary.with_suffix('.o')
-  _compile(source, own, tree)
+  _compile(source, own, tree, *flags)
   objects = sorted(_library().glob('*.o'))
   twin = [o for o in objects if o.name.split('_')[0] in parts]
   subprocess.run([*compiler, own, *twin, '-pthread', '-o', binary], check=True)

@@ -94,7 +94,9 @@ class Runner:
   def __init__(self, out: pathlib.Path):
     self._files = planting.sources()
     self.tree = planting.digest(self._files, _PROBE)
-    if os.environ.get('HPMOE_ASC_DEVKIT'):
+    # Over real headers the source is compiled as it is run.
+    self._real = bool(os.environ.get('HPMOE_ASC_DEVKIT'))
+    if self._real:
       self.tree += ' over real headers'
     self._nursery = planting.Nursery((out / '0').resolve())
 
@@ -110,12 +112,15 @@ class Runner:
     """Raises BuildError: the change does not compile."""
     start = time.monotonic()
     with self._nursery.planted(change):
-      self._nursery.build()
+      if not self._real:
+        self._nursery.build()
       return self._examine(change.name, start)
 
   def _examine(self, name: str, start: float) -> Outcome:
     lines, why = self._nursery.probe('hpmoe.tools.sync.probe')
     end = lines[-1] if lines else dict(how='crash', case='', text=why)
+    if end['text'] and not end['how']:
+      raise planting.BuildError(end['text'])
     return Outcome(
       name,
       self.tree,
@@ -211,7 +216,10 @@ def main(argv: Sequence[str]) -> None:
   outcomes = kept(log, runner.tree, _STALE.value)
   todo = [c for c in changes if c.name not in outcomes]
   if todo:
-    clean = runner.prepare()
+    try:
+      clean = runner.prepare()
+    except planting.BuildError as error:
+      sys.exit(_refused(f'the source as it is: {error}'))
     if clean.how:
       sys.exit(_refused(f'the source as it is: {clean.how}: {clean.text}'))
   rows = []

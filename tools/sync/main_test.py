@@ -3,6 +3,9 @@
 import dataclasses
 import json
 
+import pytest
+
+from hpmoe.tools.mutants import planting
 from hpmoe.tools.sync import calls
 from hpmoe.tools.sync import main
 
@@ -20,6 +23,21 @@ class TestKept:
     assert not main.kept(log, 'another', False)
     assert main.kept(log, 'another', True)
     assert not main.kept(tmp_path / 'none', 'tree', False)
+
+
+class TestRunner:
+  def test_what_does_not_compile_is_no_change_that_passed(
+    self, tmp_path, monkeypatch
+  ):
+    # Given headers that a changed source does not compile against, when it is
+    # run, then that is said: no launch found nothing.
+    said = dict(case='', how='', text='a.h:1: no Wait')
+    monkeypatch.setattr(
+      planting.Nursery, 'probe', lambda *_: ([said], 'exit code 0')
+    )
+    monkeypatch.setattr(planting.Nursery, 'build', lambda _: None)
+    with pytest.raises(planting.BuildError, match='no Wait'):
+      main.Runner(tmp_path).prepare()
 
 
 class TestVerdict:

@@ -6,6 +6,7 @@
 #include "backend_ascend/kernels/ascendc/ascendc.h"
 #include "backend_ascend/kernels/ascendc/cube_core.h"
 #include "backend_ascend/kernels/ascendc/rank_tensors.h"
+#include "backend_ascend/kernels/ascendc/read_counter.h"
 #include "backend_ascend/kernels/ascendc/tile_budget.h"
 
 namespace hpmoe {
@@ -25,7 +26,9 @@ class CubeWorker {
     core_.Start();
     AscendC::DataCopy(
         one_,
-        GlobalOf(const_cast<HPMOE_GM int32_t*>(rank_.args.constants->one)),
+        GlobalOf(reinterpret_cast<HPMOE_GM CubeCount*>(
+            const_cast<HPMOE_GM int32_t*>(rank_.args.constants->one) +
+            kCubeWord)),
         kWords);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE3>(0);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE3>(0);
@@ -56,27 +59,27 @@ class CubeWorker {
     in_flight_ = (in_flight_ + 1) % kInFlight;
   }
 
-  // The seven words behind the event's get zeros.  Kernels in public add int32
-  // words from L1 like this (hyper-parallel) and floats (asc-devkit's samples).
+  // The seven words behind the event's get zeros.
   HPMOE_FUNCTION void Add(HPMOE_GM CounterLine* line, int32_t amount) const {
-    AscendC::SetAtomicAdd<int32_t>();
+    const AscendC::GlobalTensor<CubeCount> count =
+        GlobalOf(reinterpret_cast<HPMOE_GM CubeCount*>(line) + kCubeWord);
+    AscendC::SetAtomicAdd<CubeCount>();
     for (int32_t i = 0; i < amount; ++i) {
-      AscendC::DataCopy(GlobalOf(reinterpret_cast<HPMOE_GM int32_t*>(line)),
-                        one_, kWords);
+      AscendC::DataCopy(count, one_, kWords);
     }
     AscendC::SetAtomicNone();
   }
 
  private:
-  static constexpr int32_t kWords = kBlockBytes / sizeof(int32_t);
+  static constexpr int32_t kWords = kBlockBytes / sizeof(CubeCount);
 
   static constexpr int32_t kInFlight = 2;  // tasks whose flag may be set
 
   const RankTensors& rank_;
   CubeCore<T> core_;
   int32_t in_flight_ = 0;
-  const AscendC::LocalTensor<int32_t> one_{AscendC::TPosition::A1, kL1Signal,
-                                           kWords};
+  const AscendC::LocalTensor<CubeCount> one_{AscendC::TPosition::A1, kL1Signal,
+                                             kWords};
 };
 
 }  // namespace hpmoe

@@ -17,7 +17,8 @@ namespace hpmoe {
 // has a line of its own.
 constexpr uint32_t kLineBytes = 64;
 
-// A counter that other cores add to: word 0 of a line.
+// A counter that other cores add to: word 0 of a line, and word 8, a float, for
+// cube cores of a build with HPMOE_FLOAT_COUNTS.
 struct CounterLine {
   int32_t value;
   int32_t unused[15];
@@ -44,9 +45,11 @@ HPMOE_FUNCTION int32_t BlocksOf(const ImageHeader& h) {
 }
 
 // Values that a core cannot write itself: a cube core has no vector unit.
+constexpr int32_t kOneOfFloats = 0x3F800000;
 constexpr int32_t kIdentityRows = 128;  // of the largest tile in L0C
 struct Constants {
-  int32_t one[16];  // 1, then zeros: what a cube core adds to an event
+  int32_t one[16];  // what a cube core adds to an event: 1, then zeros; and
+                    // the same of floats
   float identity[kIdentityRows * kIdentityRows];
   float zeros[512];  // an empty sum is a product of zeros
 };

@@ -22,14 +22,14 @@ constexpr int kHeaps = 4;
 constexpr int kTasks = 5;
 constexpr uint64_t kDeadlineUs = 1000;
 
-// Rank 2's AIVs add 1 and 2 to event 0 of rank 0, rank 0's AIC adds 2 to event
-// 1, and rank 0's second AIV waits for both; so does nobody else.  Task 3 waits
-// for nothing, behind it.
+// Rank 2's AIVs add 1 and 2 to event 0 of rank 0, the first 1 to event 1 and
+// rank 0's AIC 2, and rank 0's second AIV waits for both; so does nobody else.
+// Task 3 waits for nothing, behind it.
 struct Image {
   hpmoe::ImageHeader header;
   TaskDesc tasks[kTasks];
   hpmoe::WaitDesc waits[2];
-  hpmoe::SignalDesc signals[3];
+  hpmoe::SignalDesc signals[4];
   hpmoe::EventDesc events[2];
   hpmoe::QueueDesc queues[4];
   uint32_t queue_tasks[kTasks];
@@ -52,13 +52,13 @@ Image MakeImage() {
   image.header.num_aiv = 2;
   image.header.tasks = RefOf(image, image.tasks, kTasks);
   image.header.waits = RefOf(image, image.waits, 2);
-  image.header.signals = RefOf(image, image.signals, 3);
+  image.header.signals = RefOf(image, image.signals, 4);
   image.header.events = RefOf(image, image.events, 2);
   image.header.queues = RefOf(image, image.queues, 4);
   image.header.queue_tasks = RefOf(image, image.queue_tasks, kTasks);
   for (TaskDesc& task : image.tasks) task.kind = hpmoe::kCombine;
   image.tasks[0].rank = image.tasks[4].rank = 2;
-  image.tasks[4].signal_count = 1;
+  image.tasks[4].signal_count = 2;
   image.tasks[4].signal_begin = 2;
   image.tasks[0].signal_count = image.tasks[1].signal_count = 1;
   image.tasks[1].kind = hpmoe::kDown;
@@ -68,8 +68,9 @@ Image MakeImage() {
   image.signals[0] = {0, 1, 2, 0};
   image.signals[2] = {0, 1, 1, 0};
   image.signals[1] = {1, 1, 2, 0};
+  image.signals[3] = {1, 1, 1, 0};
   image.waits[0] = {0, 3};
-  image.waits[1] = {1, 2};
+  image.waits[1] = {1, 3};
   image.queues[0] = {0, hpmoe::kAic, 0, 1, 1};
   image.queues[1] = {0, hpmoe::kAiv, 1, 2, 2};
   image.queues[2] = {2, hpmoe::kAiv, 0, 4, 1};
@@ -86,7 +87,8 @@ struct alignas(64) Heap {
 // All that a launch reads, and what it leaves.
 struct World {
   Image image = MakeImage();
-  alignas(64) hpmoe::Constants constants = {{1}, {}, {}};
+  alignas(64) hpmoe::Constants constants = {
+      {1, 0, 0, 0, 0, 0, 0, 0, hpmoe::kOneOfFloats}, {}, {}};
   Heap heaps[kHeaps] = {};
   alignas(64) CoreDiagnosis left[kRanks][3] = {};
   uint64_t heap_begins[kHeaps];
@@ -174,12 +176,13 @@ void TestRuns(ascend_twin::Mode mode) {
     Launch(&world, mode, generation);
     ExpectLeft(world, 0, 0, Ended(1), "run");
     ExpectLeft(world, 0, 1, Ended(0), "run");
-    ExpectLeft(world, 0, 2, {hpmoe::kEnded, -1, 1, 2, 2, 2, {}}, "run");
+    ExpectLeft(world, 0, 2, {hpmoe::kEnded, -1, 1, 3, 3, 2, {}}, "run");
     ExpectLeft(world, 2, 2, Ended(1), "run");
     Expect(world.heaps[0].events[0].value == 3, "event 0 is not 3");
     for (const Heap& heap : world.heaps) {
-      for (int word = 0; word < 15; ++word) {
-        Expect(heap.events[1].unused[word] == 0, "an add left its word");
+      for (int word = 1; word < 16; ++word) {
+        if (word == hpmoe::kCubeWord) continue;
+        Expect(heap.events[1].unused[word - 1] == 0, "an add left its word");
       }
     }
   }
@@ -191,7 +194,7 @@ void TestEventDeadline(ascend_twin::Mode mode) {
   world.image.tasks[1].signal_count = 0;
   Launch(&world, mode, 1);
   ExpectLeft(world, 0, 0, Ended(1), "deadline");
-  ExpectLeft(world, 0, 2, {hpmoe::kEventDeadline, 2, 1, 2, 0, 0, {}},
+  ExpectLeft(world, 0, 2, {hpmoe::kEventDeadline, 2, 1, 3, 1, 0, {}},
              "deadline");
   ExpectLeft(world, 2, 2, Ended(1), "deadline");
 }

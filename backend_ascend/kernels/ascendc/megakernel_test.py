@@ -2,15 +2,20 @@
 
 import subprocess
 
+import pytest
+
 from hpmoe.backend_ascend.kernels import twin_testing
 
 
-def test_every_core_says_how_it_ended(tmp_path):
+@pytest.mark.parametrize('flags', [(), ('-DHPMOE_FLOAT_COUNTS',)])
+def test_every_core_says_how_it_ended(flags, tmp_path):
   # Three ranks whose tasks have no rows, launched twice, with an event that
   # nobody adds to, and without a fourth rank: every core says that it ended,
   # or which wait took too long, and with which value.
   folder = twin_testing.ROOT / 'backend_ascend/kernels/ascendc'
   binary = tmp_path / 'megakernel_test'
-  twin_testing.compile_program(folder / 'megakernel_test.cc', binary)
+  twin_testing.compile_program(
+    folder / 'megakernel_test.cc', binary, flags=flags
+  )
   ran = subprocess.run([binary], capture_output=True, text=True)
   assert (ran.returncode, ran.stdout, ran.stderr) == (0, '', '')

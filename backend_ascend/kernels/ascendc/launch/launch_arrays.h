@@ -151,6 +151,7 @@ void CopyTables(const ImageHeader& h, const Plan& plan, const LaunchArgs& args,
 inline void FillConstants(Constants* constants) {
   *constants = {};
   constants->one[0] = 1;
+  constants->one[8] = kOneOfFloats;
   for (int32_t i = 0; i < kIdentityRows; ++i) {
     constants->identity[i * kIdentityRows + i] = 1.0f;
   }

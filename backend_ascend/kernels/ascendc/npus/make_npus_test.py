@@ -80,11 +80,12 @@ class TestMakeAscendNpus:
     out = tmp_path / 'out'
     refused = _make(cann, shmem, f'NPUS_OUT={out}')
     assert 'SOC_VERSION: expected the chip' in refused.stderr
-    done = _make(cann, shmem, f'NPUS_OUT={out}', CHIP)
+    flags = 'KERNEL_FLAGS=-DHPMOE_FLOAT_COUNTS'
+    done = _make(cann, shmem, f'NPUS_OUT={out}', CHIP, flags)
     assert done.returncode == 0, done.stderr
     for wanted in (
       'ascendc_fatbin_library: hpmoe_megakernel Ascend910B1',
-      '--cce-auto-sync=off',
+      '--cce-auto-sync=off;-DHPMOE_FLOAT_COUNTS',
     ):
       assert wanted in done.stdout, done.stdout
     config = config_lib.MoEConfig(

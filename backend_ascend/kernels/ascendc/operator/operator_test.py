@@ -204,14 +204,16 @@ class TestMakeAscendNpu:
   def test_with_cann_configures_and_builds(self, tmp_path):
     # Given CANN's rules, here those of a stand-in, when the operators are
     # made, then each gets its source, and their host side compiles.
-    done = self._make(str(FAKE), f'NPU_BUILD={tmp_path}')
+    done = self._make(
+      str(FAKE), f'NPU_BUILD={tmp_path}', 'KERNEL_FLAGS=-DHPMOE_FLOAT_COUNTS'
+    )
     assert done.returncode == 0, done.stderr
     for wanted in (
       'npu_op_package: hpmoe TYPE RUN',
       'npu_op_library: cust_optiling TILING launch_op.cc',
       'OP_TYPE HpmoeLaunch KERNEL_FILE hpmoe_launch.cc',
       'OP_TYPE HpmoeLaunchGrad KERNEL_FILE hpmoe_launch_grad.cc',
-      '--cce-auto-sync=off',
+      '--cce-auto-sync=off -DHPMOE_FLOAT_COUNTS',
       'Built target cust_optiling',
     ):
       assert wanted in done.stdout, done.stdout
