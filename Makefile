@@ -4,7 +4,7 @@
 # make test        style, types and the test suite, MindSpore included
 # make test-torch  a layer of Hugging Face recorded in torch, and judged
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
-# make sweep       all tests (one needs Chromium), every preset, rank count and routing, mutants,
+# make sweep       all tests, every preset, rank count and routing, mutants,
 #                  ARM64
 # make sanitize    the native tests under ASan and UBSan, then under TSan
 # make mutants     plant bugs one by one; says which check finds each
