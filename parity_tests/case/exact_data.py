@@ -9,10 +9,10 @@ so there the integers are smaller.  So every correct implementation gives the
 same bits, and a bit that differs is a fault of schedule, address or
 synchronisation.
 
-`prove` shows this for given data with the values that are really stored,
-`prove_grad` for the backward pass as well.  It computes in float32 itself: a
-sum of magnitudes that reached 2^24 never falls below it again, however it is
-rounded, and below it nothing is.
+`prove` shows this for given data with the values that are really stored, with
+dy for the backward pass as well.  It computes in float32 itself: a sum of
+magnitudes that reached 2^24 never falls below it again, however it is rounded,
+and below it nothing is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,6 +74,7 @@ def make(
   topk_ids: Int[np.ndarray, 'R T K'],
   seed: int = 0,
   x_max: int | None = None,
+  backward: bool = False,
 ) -> tuple[dict[str, np.ndarray], Proof]:
   """Returns the inputs of `tensors.inputs` and the proof that they are exact.
 
@@ -83,6 +84,11 @@ def make(
   D <= 10 F; likewise w_down reads all of `activation` if F <= 5 D.  A limit of
   the activation is exceeded by some values of gate and of up, and not by some.
 
+  With `backward` dy is among them, whose rows are distinct and odd, and the
+  proof is for both passes: magnitudes leave room for the longer sums, and most
+  rows of the weights, too, have an odd number of terms, so that few gradients
+  are zero.
+
   Args:
     config: sizes.
     policy: storage one of `STORAGE`, activation 'absolute'.
@@ -90,6 +96,7 @@ def make(
     seed: of the values.
     x_max: odd, largest |x|; None means the first of `_MAGNITUDES` with which
       storage does not overflow.
+    backward: whether dy is drawn.
 
   Raises:
     ExactnessError: the data would not be exact, or rows or experts coincide.
@@ -97,7 +104,9 @@ def make(
   """
   _check_policy(policy)
   storage = STORAGE[policy.storage]
-  sizes = _of_codes(policy, _MAGNITUDES)
+  turn = _odd_turn if backward else _even_turn
+  sizes = _magnitudes(config, policy, topk_ids) if backward else _MAGNITUDES
+  sizes = _of_codes(policy, sizes)
   if x_max is not None:
     sizes = (dataclasses.replace(sizes[0], x=x_max),)
 
@@ -106,58 +115,17 @@ def make(
       x=_labelled_rows(config, seed, most.x).astype(storage),
       topk_ids=topk_ids,
       topk_weights=_routing_weights(config, seed),
-      **_weights(config, storage, seed, most.gate),
-      **_shared_weights(config, storage, seed, most.gate),
+      **_weights(config, storage, seed, most.gate, turn),
+      **_shared_weights(config, storage, seed, most.gate, turn),
       **_biases(config, policy, seed, most),
     )
     _check_distinct(config, arrays)
-    drawn_from = ('exact', seed, most)
-    return arrays, proved(prove, config, policy, arrays, drawn_from)
+    if backward:
+      dy = _labelled_rows(config, seed, most.dy, 'exact/dy')
+      arrays['dy'] = dy.astype(storage)
+      _check_distinct_rows(config, 'dy', arrays['dy'])
+    return arrays, proved(config, policy, arrays, ('exact', seed, most))
 
-  return _first_stored(drawn, sizes)
-
-
-def make_grad(
-  config: MoEConfig,
-  policy: PrecisionPolicy,
-  topk_ids: Int[np.ndarray, 'R T K'],
-  seed: int = 0,
-) -> tuple[dict[str, np.ndarray], Proof]:
-  """Returns the tensors of `tensors.inputs`, dy, and the proof for both passes.
-
-  As `make`, but of magnitudes that leave room for the longer sums of the
-  backward pass, and with an odd number of terms in most rows of the weights
-  too, so that few gradients are zero.  Rows of dy are distinct and odd.
-
-  Args:
-    config: sizes.
-    policy: storage one of `STORAGE`, activation 'absolute'.
-    topk_ids: `[R, T, K]` int32, a valid routing.
-    seed: of the values.
-
-  Raises:
-    ExactnessError: the data would not be exact, or rows or experts coincide.
-    ValueError: the policy is not one that can be exact.
-  """
-  _check_policy(policy)
-  storage = STORAGE[policy.storage]
-
-  def drawn(most: _Magnitudes):
-    arrays = dict(
-      x=_labelled_rows(config, seed, most.x).astype(storage),
-      topk_ids=topk_ids,
-      topk_weights=_routing_weights(config, seed),
-      **_weights(config, storage, seed, most.gate, _odd_turn),
-      **_shared_weights(config, storage, seed, most.gate, _odd_turn),
-      **_biases(config, policy, seed, most),
-      dy=_labelled_rows(config, seed, most.dy, 'exact/dy').astype(storage),
-    )
-    _check_distinct(config, arrays)
-    _check_distinct_rows(config, 'dy', arrays['dy'])
-    drawn_from = ('exact', seed, most)
-    return arrays, proved(prove_grad, config, policy, arrays, drawn_from)
-
-  sizes = _of_codes(policy, _magnitudes(config, policy, topk_ids))
   return _first_stored(drawn, sizes)
 
 
@@ -273,31 +241,29 @@ _BACKWARD_OF_BIAS = ('d_b_down', 'd_b_gate_up')
 
 
 def proved(
-  prover: Callable[..., Proof],
   config: MoEConfig,
   policy: PrecisionPolicy,
   arrays: Mapping[str, np.ndarray],
   drawn_from: tuple,
 ) -> Proof:
-  """Returns what a prover says of drawn data, or what is kept of that.
+  """Returns what `prove` says of drawn data, or what is kept of that.
 
   Args:
-    prover: `prove` or `prove_grad`.
     config: sizes.
     policy: as for `make`.
     arrays: the data.
     drawn_from: all that decides their bits beside routing, sizes and policy.
 
   Raises:
-    ExactnessError: what `prover` raises, which is not kept.
+    ExactnessError: what `prove` raises, which is not kept.
   """
   bounds = programs.remembered(
     __package__,
-    (prover.__name__, config, policy, drawn_from),
+    ('dy' in arrays, config, policy, drawn_from),
     [arrays['topk_ids']],
     lambda: {
       stage: np.array(bound)
-      for stage, bound in prover(config, policy, arrays).bounds.items()
+      for stage, bound in prove(config, policy, arrays).bounds.items()
     },
   )
   return Proof({stage: int(bound) for stage, bound in bounds.items()})
@@ -312,7 +278,12 @@ def prove(
   """Proves that every sum is exact in float32 in any order.
 
   Works on a few hundred rows of one expert at a time; holds one `[R T, D]`
-  float32 tensor besides.
+  float32 tensor besides, for both passes two and an expert's gradients.
+
+  Args:
+    config: sizes.
+    policy: storage one of `STORAGE`, activation 'absolute'.
+    arrays: tensors of `tensors.inputs`; with dy `[R, T, D]` both passes count.
 
   Raises:
     ExactnessError: an input is not integer, a sum |a| |b| reaches `LIMIT`, or
@@ -320,10 +291,12 @@ def prove(
     ValueError: the policy is not one that can be exact.
   """
   _check_policy(policy)
-  for name in _numbers(config):
+  backward = 'dy' in arrays
+  for name in (*_numbers(config), *['dy'] * backward):
     _check_integers(name, arrays[name])
-  bounds, combined = _with_shared(_prove_forward, config, policy, arrays)
-  return _proof(policy, bounds, y=combined)
+  one = _prove_both if backward else _prove_forward
+  bounds, *sums = _with_shared(one, config, policy, arrays)
+  return _proof(policy, bounds, **dict(zip(('y', 'dx'), sums)))
 
 
 def _with_shared(prove_one: Callable, config, policy, arrays):
@@ -360,34 +333,6 @@ def _prove_forward(config, policy, arrays, beyond: '_Beyond'):
       beyond.look(held.gate_up)
       combined[tokens] += _combined(policy, rows, held)
   return bounds, combined
-
-
-@_OVERFLOWS
-def prove_grad(
-  config: MoEConfig,
-  policy: PrecisionPolicy,
-  arrays: Mapping[str, np.ndarray],
-) -> Proof:
-  """Proves that every sum of both passes is exact in float32 in any order.
-
-  Works as `prove` does; holds two `[R T, D]` and the weight gradients of one
-  expert in float32 besides.
-
-  Args:
-    config: sizes.
-    policy: storage one of `STORAGE`, activation 'absolute'.
-    arrays: tensors of `tensors.inputs` and dy `[R, T, D]`.
-
-  Raises:
-    ExactnessError: an input is not integer, a sum |a| |b| reaches `LIMIT`, or
-      a gate is 0.
-    ValueError: the policy is not one that can be exact.
-  """
-  _check_policy(policy)
-  for name in (*_numbers(config), 'dy'):
-    _check_integers(name, arrays[name])
-  bounds, *sums = _with_shared(_prove_both, config, policy, arrays)
-  return _proof(policy, bounds, y=sums[0], dx=sums[1])
 
 
 def _prove_both(config, policy, arrays, beyond: '_Beyond'):

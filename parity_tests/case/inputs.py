@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 import dataclasses
+import functools
 import math
 import os
 from typing import Any
@@ -209,7 +210,7 @@ def with_data(
     exact_data.ExactnessError: no such data suit the layer.
   """
   policy = dataclasses.replace(made.policy, activation='absolute')
-  make = exact_data.make_grad if backward else exact_data.make
+  make = functools.partial(exact_data.make, backward=backward)
   if data == 'wide':
     make = wide_data.make
     policy = dataclasses.replace(policy, limit=0.0, offset=0.0)
@@ -254,8 +255,7 @@ def with_weights(made: LayerInputs, dtype: str) -> LayerInputs:
     return made
   arrays = {**made.arrays, 'topk_weights': rounded}
   if made.data != 'real':
-    prove = exact_data.prove_grad if 'dy' in arrays else exact_data.prove
-    prove(made.config, made.policy, arrays)
+    exact_data.prove(made.config, made.policy, arrays)
   facts = {**made.facts, 'topk_weights': f'rounded to {dtype}'}
   return dataclasses.replace(made, arrays=arrays, facts=facts)
 

@@ -3,7 +3,7 @@
 The integers of `exact_data` have a few bits, so operands cut to bfloat16 or
 fp8 stay exact.  Here each operand of each GEMM of both passes has numbers that
 fill the mantissa.  Every sum has one term that is not zero, a wide number times
-+-1, so any order of it is exact; `exact_data.prove_grad` shows it.
++-1, so any order of it is exact; `exact_data.prove` shows it.
 
 Each column of a weight has one entry.  A token uses one of its slots: the
 other routing weights are 0.  Its dy has one entry, in a column that no other
@@ -114,9 +114,7 @@ def make(
     if name not in arrays:
       shape = tensors.SPECS[name].dims(**config.dims())
       arrays[name] = np.zeros(shape, stored)
-  proof = exact_data.proved(
-    exact_data.prove_grad, config, policy, arrays, ('wide', seed)
-  )
+  proof = exact_data.proved(config, policy, arrays, ('wide', seed))
   return arrays, proof
 
 

@@ -122,11 +122,11 @@ def test_y_and_dx_alone_show_narrowed_inputs(policy):
 def test_what_is_proved_does_not_overflow_in_float16():
   policy = PrecisionPolicy('float16', activation='absolute')
   ids = routings.make('zipf', _ROOMY).topk_ids
-  arrays, _ = exact_data.make_grad(_ROOMY, policy, ids)
+  arrays, _ = exact_data.make(_ROOMY, policy, ids, backward=True)
   # Given the largest dy of which the proof is right,
   larger = arrays
   with pytest.raises(exact_data.OverflowsError, match='float16'):
-    while exact_data.prove_grad(_ROOMY, policy, larger):
+    while exact_data.prove(_ROOMY, policy, larger):
       arrays, larger = larger, larger | {'dy': larger['dy'] * 2}
   # when the layer is computed, then no tensor overflows.
   for name, value in _layer(policy, arrays).items():
@@ -157,7 +157,9 @@ def _plain_layer(topk_ids, x, topk_weights, w_gate_up, w_down):
   return jnp.einsum('rtkd,rtk->rtd', mine, topk_weights)
 
 
-@pytest.mark.parametrize('make', (exact_data.make_grad, wide_data.make))
+@pytest.mark.parametrize(
+  'make', (functools.partial(exact_data.make, backward=True), wide_data.make)
+)
 def test_gradients_of_jax_are_the_oracle_s(make):
   # Given data on which no gate is 0, where jax takes 1 for the slope of abs and
   # the oracle 0,
