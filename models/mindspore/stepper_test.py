@@ -27,6 +27,7 @@ def test_a_batch_is_one_at_a_time(name):
 
 
 @_EACH
+@pytest.mark.slow
 def test_greedy_is_the_reference(name):
   generation_testing.check_greedy_is_the_reference(name, stepper.Stepper)
 

@@ -213,6 +213,7 @@ class TestLayersOfUsers:
     assert (first['stage'], first['token'] in (5, 6, 7)) == ('y', True)
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  @pytest.mark.few(1)
   def test_a_cast_of_routing_weights_is_named(
     self, tmp_path, model, capsys, dtype
   ):
@@ -386,6 +387,7 @@ class TestBiases:
     convert.write(folder, weights_lib.of_parameters(config, params), 'hf')
     return str(folder)
 
+  @pytest.mark.slow
   def test_a_folder_is_judged_both_ways(self, tmp_path, biased):
     cases = tmp_path / 'cases'
     options = ('--left=jax:oracle', '--right=jax:framework')
