@@ -180,7 +180,7 @@ def test_a_command_that_prints_something_else_is_named(tmp_path, said):
   'page',
   [
     'README.md',
-    'docs/api.md',
+    pytest.param('docs/api.md', marks=_SLOW),
     'docs/frontends.md',
     'docs/simulator.md',
     pytest.param('docs/models.md', marks=_SLOW),

@@ -41,7 +41,7 @@ PROMPT = [5, 9, 200]
 @pytest.mark.parametrize(
   'name', halved_testing.halved(generation_testing.FAMILIES)
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_batch_is_one_at_a_time(name):
   generation_testing.check_batch_is_one_at_a_time(name, stepper.Stepper)
 

@@ -24,6 +24,7 @@ def _cpu():
 
 class TestCache:
   @pytest.mark.parametrize('name', ['deepseek_yarn', 'gpt_plain'])
+  @pytest.mark.few(1)
   def test_token_by_token_is_all_at_once(self, name):
     # Given.
     config, params, tokens = model_testing.model(name, 'float64')

@@ -18,7 +18,7 @@ def _cpu():
   'name', halved_testing.halved(golden.CONFIGS, odd=True)
 )
 class TestExactness:
-  @pytest.mark.few(5)
+  @pytest.mark.few(3)
   def test_no_less_exact_than_the_reference(self, name):
     case = golden.load(name)
     narrow = model_testing.model_of(case, 'float32', golden.launched(name))

@@ -68,6 +68,7 @@ def _state(folder) -> bytes:
 
 
 class TestRun:
+  @pytest.mark.slow
   def test_the_loss_falls_and_loads_count_every_choice(
     self, straight, settings
   ):
@@ -79,6 +80,7 @@ class TestRun:
     assert (result.loads.sum(axis=-1) == choices).all()
     assert np.isfinite(result.held_out)
 
+  @pytest.mark.slow
   def test_resumed_it_has_the_bits_of_one_piece(
     self, straight, settings, tmp_path
   ):

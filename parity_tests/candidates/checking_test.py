@@ -153,6 +153,7 @@ def _report(tmp_path, *arguments) -> tuple[int, dict]:
   'direction, placement',
   halved_testing.halved(['forward', 'backward'], precision.LAUNCHED),
 )
+@pytest.mark.few(1)
 def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
   # Given a right backend, when each mode asks its question,
   request = check.Request(

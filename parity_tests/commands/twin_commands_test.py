@@ -32,6 +32,7 @@ def told(capsys) -> str:
 
 class TestCheck:
   @pytest.mark.parametrize('mode', ['in_order', 'late'])
+  @pytest.mark.few(1)
   def test_both_passes_in_all_lanes(self, capsys, mode):
     # bfloat16, weights before w_down and whole experts: the other half of what
     # twin_runtime_test has.

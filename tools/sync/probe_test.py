@@ -13,5 +13,6 @@ from hpmoe.tools.sync import probe
 @pytest.mark.parametrize(
   'case', list(probe.cases()), ids=lambda case: case.name
 )
+@pytest.mark.few(14)
 def test_bits_are_the_hosts(case):
   assert probe.found(case) is None

@@ -47,6 +47,7 @@ class TestTrain:
     model = f'--model={config}'
     return _listed(tmp_path, 'train', model, *sizes, f'--moe={moe_layer}')
 
+  @pytest.mark.slow
   def test_the_frameworks_own_operators(self, tmp_path, config, capsys):
     code, rows = self._listed(tmp_path, config, 'framework')
     assert code == cli.PARITY
@@ -113,6 +114,7 @@ def folder(tmp_path_factory) -> str:
 
 
 class TestGenerate:
+  @pytest.mark.slow
   def test_a_model_in_bfloat16(self, tmp_path, folder):
     options = (f'--from={folder}', '--framework=mindspore', '--moe=ascend')
     code, rows = _listed(tmp_path, 'generate', *options)

@@ -39,6 +39,7 @@ def _generated(folder, tmp_path, *options) -> list[dict]:
 
 
 class TestGenerate:
+  @pytest.mark.slow
   def test_many_prompts_are_each_alone(self, folder, tmp_path, capsys):
     # given three prompts of other lengths, two at once
     prompts = ['She ', 'Anne was very much', 'the']
