@@ -143,6 +143,31 @@ def test_a_lane_that_cannot_judge_says_why():
   assert report.summary(made).startswith(told)
 
 
+def test_a_lost_ratio_names_the_stages_that_lose_alone():
+  # Given a layer that rounds more than its benchmark, and stages of it alone,
+  # when it fails, then those that lose most are named, with how much.
+  def judged(stage, ratio, **fields):
+    values = {'rmse[normal]': 2e-6 * ratio, 'rmse[normal] benchmark': 2e-6}
+    return verdicts.Result(
+      stage, 'standard', 'commercial_l1', values=values, **fields
+    )
+
+  failure = verdicts.Failure(
+    'layer', 'standard', 'commercial_l1', rank=0, expert=None, row_block=0,
+    col_block=0, token=0, source_rank=0, slot=None, index=(0, 0, 0), got=1.0,
+    expected=1.0, ulp=0, bad_rows=0, bad_cols=0,
+  )  # fmt: skip
+  for why, told in (
+    ('rmse[normal] / max(benchmark, 2e-07) <= 1.5, got 2', True),
+    ('max_abs[all] <= 1, got 2', False),
+  ):
+    layer = judged('layer', 2, verdict=verdicts.FAIL, failure=failure, why=why)
+    stages = [judged('gate_up', 2.66), judged('y', 1), judged('expert_out', 2)]
+    said = report.failure_words(_report(*stages, layer))
+    named = 'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
+    assert (named in said) == told, said
+
+
 def test_a_verdict_on_some_tasks_or_single_stages_says_so():
   launch = candidates.Launch(
     passes.FORWARD,
