@@ -59,8 +59,32 @@ def check_biased(layer: Layer) -> None:
   Raises:
     ValueError: it does not.
   """
-  name = getattr(layer, '__name__', type(layer).__name__)
-  _check_arguments(name, layer, (*_ARGUMENTS, 'b_gate_up', 'b_down'))
+  biased = (*_ARGUMENTS, 'b_gate_up', 'b_down')
+  _check_arguments(name_of(layer), layer, biased)
+
+
+def check_returned(name: str, x: Any, y: Any) -> None:
+  """Refuses what is no y of `x` `[R, T, D]`.
+
+  Args:
+    name: of the layer that returned it.
+    x: what the layer read.
+    y: what it returned.
+
+  Raises:
+    ValueError: it is no array, or of another shape or dtype.
+  """
+  got = [getattr(y, each, None) for each in ('dtype', 'shape')]
+  if got == [x.dtype, x.shape]:
+    return
+  is_array = all(each is not None for each in got)
+  told = f'{got[0]} {list(got[1])}' if is_array else type(y).__name__
+  raise ValueError(f'{name}: expected y {x.dtype} {list(x.shape)}, got {told}')
+
+
+def name_of(layer: Layer) -> str:
+  """Returns what a layer is called."""
+  return getattr(layer, '__name__', type(layer).__name__)
 
 
 def _check_arguments(

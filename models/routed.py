@@ -73,6 +73,7 @@ def feed_forward(
   if biases:
     layer_names.check_biased(run.layer)
   y = run.layer(tokens, ids, weights, *both, run.policy, *biases)
+  layer_names.check_returned(layer_names.name_of(run.layer), tokens, y)
   experts = nn.constant(np.arange(config.num_experts), ids)
   hits = (ids[..., None] == experts).astype(ids.dtype)
   loads = hits.sum(axis=(0, 1, 2)).astype(ids.dtype)

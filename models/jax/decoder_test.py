@@ -185,6 +185,22 @@ class TestLayers:
     with pytest.raises(ValueError, match=f'^moe: expected {expected}'):
       decoder.forward(params, config, tokens, moe=moe)
 
+  @pytest.mark.parametrize(
+    'changed, told',
+    [
+      (lambda x: (x,), 'tuple'),
+      (lambda x: x[:, 1:], r'float64 \[1, 15, 32\]'),
+      (lambda x: x.astype(jnp.bfloat16), r'bfloat16 \[1, 16, 32\]'),
+    ],
+  )
+  def test_what_is_no_y(self, changed, told):
+    config, params, tokens = model_testing.model('gpt_full')
+    refusal = rf'^<lambda>: expected y float64 \[1, 16, 32\], got {told}$'
+    with pytest.raises(ValueError, match=refusal):
+      decoder.forward(
+        params, config, jnp.asarray(tokens), moe=lambda x, *_: changed(x)
+      )
+
   def test_framework_knows_no_policy_of_tests(self):
     policy = precision.PrecisionPolicy(activation='absolute')
     with pytest.raises(ValueError, match="policy: .* got 'absolute'"):

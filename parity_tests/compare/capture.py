@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.models import layer_names
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.compare import subject as subject_lib
 
@@ -73,11 +74,7 @@ def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
       raise candidates.CandidateError(
         f'{moe}: {type(error).__name__}: {error}'
       ) from error
-    got = [getattr(y, name, None) for name in ('dtype', 'shape')]
-    if got != [x.dtype, x.shape]:
-      raise ValueError(
-        f'{moe}: expected y {x.dtype} {list(x.shape)}, got {got[0]} {got[1]}'
-      )
+    layer_names.check_returned(moe, x, y)
     return y
 
   return called

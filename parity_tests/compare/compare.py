@@ -18,6 +18,8 @@ import numpy as np
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.models import layer_names
+from hpmoe.models import parameters
+from hpmoe.models import routed as routed_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
@@ -358,6 +360,8 @@ def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
     layer = side.moe_lib.named(pair.moe)
     if subject.config.family.by_turns:
       layer_names.check_biased(layer)
+      if pair.moe in ('host', 'ascend'):
+        routed_lib.check_launched(parameters.OF_EXPERTS[2:])
   return side
 
 

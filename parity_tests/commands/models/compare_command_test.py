@@ -279,9 +279,8 @@ class TestLayersOfUsers:
     right = f'--right=jax:{__name__}:{name}'
     found, _ = _compare(tmp_path, model, right, '--direction=forward')
     assert found == code
-    captured = capsys.readouterr()
-    assert captured.err.count('\n') == 1
-    assert text in captured.err
+    # Of a busy machine, progress is told before it.
+    assert text in capsys.readouterr().err.splitlines()[-1]
 
 
 class TestNearTies:
