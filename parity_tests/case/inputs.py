@@ -1,6 +1,6 @@
 """Inputs of one check: real or exact data on a named routing, or a file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
 import math
@@ -210,7 +210,7 @@ def with_data(
     exact_data.ExactnessError: no such data suit the layer.
   """
   policy = dataclasses.replace(made.policy, activation='absolute')
-  make = functools.partial(exact_data.make, backward=backward)
+  make: Callable = functools.partial(exact_data.make, backward=backward)
   if data == 'wide':
     make = wide_data.make
     policy = dataclasses.replace(policy, limit=0.0, offset=0.0)
