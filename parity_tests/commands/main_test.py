@@ -26,6 +26,7 @@ from hpmoe.parity_tests.case import flags
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
@@ -308,6 +309,20 @@ def test_options_that_contradict_a_file_are_refused(
   said = _refused(capsys, f'{command} --input={layer_file} {option}')
 
   assert said.startswith(f'hpmoe {command}: {text.replace("FILE", layer_file)}')
+
+
+@pytest.mark.parametrize(
+  'words, routing',
+  [
+    (['--preset=tiny'], 'zipf'),
+    (['--preset=tp'], 'text'),
+    (['--preset=tp', '--routing=zipf'], 'zipf'),
+  ],
+)
+def test_law_routes_a_preset_as_it_can_be(words, routing):
+  parsed = main._parse(main.COMMANDS['law'], words)
+
+  assert law_command._plan(parsed).routing == routing
 
 
 def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
