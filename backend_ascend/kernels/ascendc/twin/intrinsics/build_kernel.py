@@ -5,7 +5,7 @@ CANN.  device.h stands for what their compiler knows by itself, rewrite.py has
 the result call the twin.  Clang alone can: it tells address spaces apart.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import concurrent.futures
 import dataclasses
 import fcntl
@@ -54,14 +54,28 @@ _ERROR = re.compile(r'^(.*?:\d+):\d+:\S* (?:fatal )?error: (.*)$', re.M)
 # A pointer of the host's where one of global memory is expected: their compiler
 # sees the host's code without address spaces, and literals in global memory.
 _FAR = re.compile(
-  r'^(?P<file>.*?):(?P<line>\d+):\d+:(?:\{[\d:-]*\})*'
-  r'\{(?P=line):(?P<begin>\d+)-(?P=line):(?P<end>\d+)\}: error: '
+  r'^(?P<file>.*?):\d+:\d+:(?:\{[\d:-]*\})*'
+  r'\{(\d+):(\d+)-(\d+):(\d+)\}: error: '
   r'(?:cannot initialize .*? of type|assigning to) (?P<wanted>.*?) '
   r'(?:with an [lr]value of|from incompatible) type (?P<given>.*)$',
   re.M,
 )
+_NO_CALL = re.compile(
+  r'^(?P<file>.*?):\d+:\d+:\{(\d+):(\d+)-(\d+):(\d+)\}: note: candidate .*: no '
+  r'known conversion from (?P<given>.*) to (?P<wanted>.*) for \d+\w+ argument$',
+  re.M,
+)
 _GLOBAL = re.compile(r'__gm__|address_space\(1\)')
 _HOSTS = re.compile(r"(?!.*(?:__gm__|address_space))'[^']*[*[]")
+# A class of the compiler's is assigned to in another memory: from the error to
+# the place where that is written, within macros.
+_ASSIGNED = re.compile(
+  r"^.*: error: no viable overloaded '='$(?:\n(?!.*: note: candidate).*)*", re.M
+)
+_SIDES = re.compile(
+  r'^(/.*?):\d+:\d+:\{(\d+):(\d+)-(\d+):(\d+)\}\{(\d+):(\d+)-(\d+):(\d+)\}: ',
+  re.M,
+)
 # How the names of a user's files end.
 _SOURCE = re.compile(r'\.(?:asc|inl|[hc]\w*)')
 # What begins the names of intrinsics that give a value.
@@ -72,6 +86,14 @@ _LAUNCH = re.compile(
   re.S,
 )
 _WHERE = re.compile(r'\[(?:host|aicore)(?:, ?(?:host|aicore))*\]')
+# Attributes of the device's compiler that device.h has words for.
+_ATTRIBUTES = (
+  (re.compile(r'\[\[block_local\]\]'), '__BLOCK_LOCAL__'),
+  (
+    re.compile(r'\[\[bisheng::core_ratio\((\d), ?(\d)\)\]\]'),
+    r'__mix__(\1, \2)',
+  ),
+)
 _TASK_TYPE = re.compile(r'\bKERNEL_TYPE_(\w+)')
 _TYPES = {
   'AIV_ONLY': 'aiv',
@@ -228,7 +250,10 @@ def launches(text: str) -> str:
     rest = text.count('\n', found.start(), end) - call.count('\n')
     done += text[: found.start()] + call + '\n' * rest
     text = text[end:]
-  return _WHERE.sub('', done + text)
+  done = _WHERE.sub('', done + text)
+  for attribute, word in _ATTRIBUTES:
+    done = attribute.sub(word, done)
+  return done
 
 
 def _closing(text: str, at: int) -> int:
@@ -303,26 +328,41 @@ def _overlay(setting: _Setting, files: Mapping[pathlib.Path, str]) -> None:
   )
 
 
-def _near(files: dict[pathlib.Path, str], own, said: str) -> bool:
-  """Makes pointers that errors name the device's; returns whether it did."""
-  at: dict[pathlib.Path, set[tuple[int, int, int]]] = {}
-  for found in _FAR.finditer(said):
-    path = pathlib.Path(found['file']).resolve()
-    far = _GLOBAL.search(found['wanted']) and _HOSTS.match(found['given'])
-    if path in own and far:
-      place = (int(found[n]) for n in ('line', 'begin', 'end'))
-      at.setdefault(path, set()).add(tuple(place))
-  for path, places in at.items():
+# What errors name: lines and columns, from and to, of one or two expressions.
+_Place = tuple[int, ...]
+
+
+def _edits(said: str) -> Iterator[tuple[str, _Place, str]]:
+  """Yields file and place of what errors name, and the call for it."""
+  for found in (*_FAR.finditer(said), *_NO_CALL.finditer(said)):
+    if _GLOBAL.search(found['wanted']) and _HOSTS.match(found['given']):
+      file, *place = found.groups()[:5]
+      yield file, tuple(map(int, place)), 'ToDevice'
+  for error in _ASSIGNED.findall(said):
+    for found in list(_SIDES.finditer(error))[-1:]:
+      file, *place = found.groups()
+      yield file, tuple(map(int, place)), 'Assign'
+
+
+def _called(text: str, place: _Place, call: str) -> str:
+  """Returns a text in which what a place names are a call's arguments."""
+  lines = [0, *itertools.accumulate(len(s) + 1 for s in text.split('\n'))]
+  at = [lines[n - 1] + c - 1 for n, c in zip(place[::2], place[1::2])]
+  given = text[at[0] : at[1]]
+  if at[2:]:
+    # Lines keep their numbers, and go on where they did.
+    given += text[at[1] : at[3]].replace('=', ',', 1)
+  return f'{text[: at[0]]}::hpmoe_twin::{call}({given}){text[at[-1] :]}'
+
+
+def _mended(files: dict[pathlib.Path, str], own, said: str) -> bool:
+  """Writes what errors name as the device needs it; returns whether it did."""
+  edits = {(pathlib.Path(f).resolve(), *rest) for f, *rest in _edits(said)}
+  edits = {edit for edit in edits if edit[0] in own}
+  for path, place, call in sorted(edits, reverse=True):
     text = files.get(path) or path.read_text(errors='surrogateescape')
-    lines = text.split('\n')
-    for number, begin, end in sorted(places, reverse=True):
-      line = lines[number - 1]
-      inner = line[begin - 1 : end - 1]
-      lines[number - 1] = (
-        f'{line[: begin - 1]}::hpmoe_twin::ToDevice({inner}){line[end - 1 :]}'
-      )
-    files[path] = '\n'.join(lines)
-  return bool(at)
+    files[path] = _called(text, place, call)
+  return bool(edits)
 
 
 def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
@@ -337,6 +377,8 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
     names |= {*known.read_text().split()}
   files = _changed(setting)
   own = {setting.source, *_included(setting)}
+  if setting.headers:
+    own |= {*setting.headers.rglob('*.h')}
   while True:
     file.write_text(_prelude(names))
     _overlay(setting, files)
@@ -350,7 +392,7 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
     )
     new = {n for s in said for n in _UNDECLARED.findall(s)} - names
     new = {n for n in new if re.fullmatch(r'[a-z_][a-z0-9_]*', n)}
-    if not new and not _near(files, own, ''.join(said)):
+    if not new and not _mended(files, own, ''.join(said)):
       for one in said:
         _refuse(one, setting.source)
       known.write_text('\n'.join(sorted(names - {*_names()})))

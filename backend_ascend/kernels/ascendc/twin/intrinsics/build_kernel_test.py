@@ -257,8 +257,9 @@ def test_launches_become_calls():
 
 
 # What the device's compiler takes: kernels of one name, the host's pointers
-# without address spaces, literals and variables in global memory, and barriers
-# before the last waits.
+# without address spaces, literals and variables in global memory, one of each
+# core, bfloat16_t assigned to in global memory, and barriers before the last
+# waits.
 _OTHERS = """\
 #include <cstdio>
 #include "acl/acl.h"
@@ -274,25 +275,42 @@ __global__ __vector__ void put(Given given, int64_t times) {
 }
 int main() {
   uint8_t* at;
-  aclrtMalloc((void**)&at, 64, ACL_MEM_MALLOC_HUGE_FIRST);
+  void* const wanted = (void*)0x100000000000;
+  if (aclrtReserveMemAddress((void**)&at, 4096, 0, wanted, 0)) return 2;
+  if (at != wanted) return 3;
+  // It is taken.
+  if (!aclrtReserveMemAddress((void**)&at, 4096, 0, wanted, 0)) return 4;
   int32_t* words = (int32_t*)at;
   Given given{words, 5};
   put<int32_t><<<1, nullptr, nullptr>>>(given);
   std::printf("%d ", *words);
   int64_t times = 3;
-  put<int32_t><<<1, nullptr, nullptr>>>(given, times);
-  std::printf("%d\\n", *words);
+  put<int32_t><<<3, nullptr, nullptr>>>(given, times);
+  std::printf("%d %d %d\\n", *words, words[32], words[33]);
+  return aclrtReleaseMemAddress(at);
 }
 """
 _PART = """\
 constexpr __gm__ const char* Name();
 extern __gm__ int32_t* __gm__ spare;
+[[block_local]] __inline__ int32_t mine = 40;
+#define STORE(T) \\
+  void Store(__gm__ T* to, T value) { \\
+    *to =  \\
+        value; \\
+  }
+STORE(bfloat16_t)
+STORE(float)
 template <typename G>
 void Put(G given, int32_t times) {
+  auto to = given.to + block_idx * 16;
   if (Name()[0] == 'n' && spare == nullptr) {
-    given.to[0] = given.value * max(times, 1);
+    to[0] = given.value * max(times, 1);
+    mine += block_idx;
+    to[1] = mine;
+    Store((__gm__ bfloat16_t*)(to + 2), bfloat16_t(1.0f));
   }
-  dcci(given.to, SINGLE_CACHE_LINE, CACHELINE_OUT);
+  dcci(to, SINGLE_CACHE_LINE, CACHELINE_OUT);
   set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);
   pipe_barrier(PIPE_ALL);
   wait_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);
@@ -313,7 +331,7 @@ class TestWhatTheCompilerTakes:
     )
 
     assert (done.stdout, done.stderr) == (
-      '5 15\n',
+      '5 15 15 42\n',
       'twin: launches: 2, errors: 0\n',
     )
 

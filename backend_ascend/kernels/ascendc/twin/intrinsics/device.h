@@ -331,6 +331,20 @@ struct Launch {
   }
 };
 
+// bfloat16_t is a class here, and no class can be assigned to in a memory.
+template <typename T, typename U>
+void Assign(T& to, U from) {
+  to = from;
+}
+template <typename U>
+void Assign(__gm__ bfloat16_t& to, U from) {
+  to.bits = bfloat16_t(from).bits;
+}
+template <typename U>
+void Assign(__ubuf__ bfloat16_t& to, U from) {
+  to.bits = bfloat16_t(from).bits;
+}
+
 // A pointer of the host's, where one of the device's is expected.
 template <typename T>
 struct Near {

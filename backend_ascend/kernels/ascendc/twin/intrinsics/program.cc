@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -52,6 +53,20 @@ bool TypeOf(const std::string& cores, TaskType* type) {
 }  // namespace ascend_twin
 
 using namespace ascend_twin;
+
+// Device memory is nobody's yet: NaN in every type.
+static void Register(void* pointer, size_t bytes, size_t whole) {
+  Program& program = ThisProgram();
+  std::memset(pointer, program.zeroed ? 0 : 0xFF, whole);
+  const int number = program.allocations++;
+  const uint64_t begin = reinterpret_cast<uint64_t>(pointer);
+  const bool flags = std::find(program.flags.begin(), program.flags.end(),
+                               number) != program.flags.end();
+  program.memory[begin] = {"allocation " + std::to_string(number), begin, bytes,
+                           flags            ? GlobalKind::kFlags
+                           : program.zeroed ? GlobalKind::kFilled
+                                            : GlobalKind::kEmpty};
+}
 
 void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,
                        void (*invoke)(const void*, const void*),
@@ -113,17 +128,27 @@ aclError aclrtMalloc(void** pointer, size_t bytes, aclrtMemMallocPolicy) {
   constexpr size_t kAlign = 512;
   const size_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
   *pointer = std::aligned_alloc(kAlign, whole);
-  Program& program = ThisProgram();
-  // Nobody's yet: NaN in every type.
-  std::memset(*pointer, program.zeroed ? 0 : 0xFF, whole);
-  const int number = program.allocations++;
-  const uint64_t begin = reinterpret_cast<uint64_t>(*pointer);
-  const bool flags = std::find(program.flags.begin(), program.flags.end(),
-                               number) != program.flags.end();
-  program.memory[begin] = {"allocation " + std::to_string(number), begin, bytes,
-                           flags            ? GlobalKind::kFlags
-                           : program.zeroed ? GlobalKind::kFilled
-                                            : GlobalKind::kEmpty};
+  Register(*pointer, bytes, whole);
+  return ACL_SUCCESS;
+}
+
+aclError aclrtReserveMemAddress(void** pointer, size_t bytes, size_t,
+                                void* expected, uint64_t) {
+  const int fixed = expected != nullptr ? MAP_FIXED_NOREPLACE : 0;
+  void* const at = mmap(expected, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+  if (at == MAP_FAILED) return ACL_ERROR_BAD_ALLOC;
+  *pointer = at;
+  Register(at, bytes, bytes);
+  return ACL_SUCCESS;
+}
+
+aclError aclrtReleaseMemAddress(void* pointer) {
+  auto& memory = ThisProgram().memory;
+  const auto found = memory.find(reinterpret_cast<uint64_t>(pointer));
+  if (found == memory.end()) return ACL_ERROR_BAD_ALLOC;
+  munmap(pointer, found->second.bytes);
+  memory.erase(found);
   return ACL_SUCCESS;
 }
 

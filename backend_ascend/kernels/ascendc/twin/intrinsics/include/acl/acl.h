@@ -18,6 +18,7 @@ typedef void* aclrtStream;
 typedef void* aclrtContext;
 typedef void* aclrtEvent;
 constexpr aclError ACL_SUCCESS = 0;
+constexpr aclError ACL_ERROR_BAD_ALLOC = 200000;
 constexpr aclError ACL_ERROR_NONE = 0;
 
 enum aclrtMemMallocPolicy {
@@ -35,6 +36,10 @@ enum aclrtMemcpyKind {
 // Of device memory: its bytes are nobody's until they are copied to or set.
 aclError aclrtMalloc(void** pointer, size_t bytes, aclrtMemMallocPolicy policy);
 aclError aclrtFree(void* pointer);
+// Of addresses, `expected` on where it is one; they need no aclrtMapMem here.
+aclError aclrtReserveMemAddress(void** pointer, size_t bytes, size_t alignment,
+                                void* expected, uint64_t flags);
+aclError aclrtReleaseMemAddress(void* pointer);
 aclError aclrtMallocHost(void** pointer, size_t bytes);
 aclError aclrtFreeHost(void* pointer);
 aclError aclrtMemcpy(void* to, size_t most, const void* from, size_t bytes,
