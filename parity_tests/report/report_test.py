@@ -161,7 +161,7 @@ def test_a_lost_ratio_names_the_stages_that_lose_alone():
     ('rmse[normal] / max(benchmark, 2e-07) <= 1.5, got 2', True),
     ('max_abs[all] <= 1, got 2', False),
   ):
-    layer = judged('layer', 2, verdict=verdicts.FAIL, failure=failure, why=why)
+    layer = judged('layer', 3, verdict=verdicts.FAIL, failure=failure, why=why)
     stages = [judged('gate_up', 2.66), judged('y', 1), judged('expert_out', 2)]
     said = report.failure_words(_report(*stages, layer))
     named = 'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
