@@ -153,14 +153,23 @@ class TestAbsentKeys:
     'deepseek_v3': dict(fields('deepseek_tiny'), model_type='deepseek_v3'),
     'kimi_k2': dict(fields('deepseek_tiny'), model_type='kimi_k2'),
     'qwen3_moe': dict(
-      fields('qwen3_moe_tiny'), sliding_window=3, norm_topk_prob=True
+      fields('qwen3_moe_tiny'),
+      use_sliding_window=True,
+      sliding_window=3,
+      norm_topk_prob=True,
     ),
     'mixtral': dict(
       fields('mixtral_tiny'), sliding_window=3, rms_norm_eps=1e-3
     ),
     'olmoe': dict(_GOLDEN['olmoe_bias'], rms_norm_eps=1e-3),
     'qwen2_moe': _GOLDEN['qwen2_sparse'],
-    'dots1': dict(_GOLDEN['dots_groups'], sliding_window=None),
+    # One layer more than have a window where the file does not say.
+    'dots1': dict(
+      _GOLDEN['dots_groups'],
+      sliding_window=3,
+      num_hidden_layers=63,
+      max_window_layers=63,
+    ),
     'glm4_moe': _GOLDEN['glm_groups'],
     'gpt_oss': _GOLDEN['gpt_sliding'],
     'pangu_ultra_moe': dict(
@@ -174,6 +183,17 @@ class TestAbsentKeys:
     for key, default in defaults.items():
       without = {k: v for k, v in small.items() if k != key}
       assert outcome(without) == outcome(small | {key: default}), key
+
+  def test_a_width_of_heads_is_a_part_of_the_whole(self):
+    for model_type, family in config_lib.FAMILIES.items():
+      given = REFERENCE[model_type]['defaults'].get('head_dim')
+      if 'head_dim' not in family.defaults or given is not None:
+        continue
+      small = self.SMALL[model_type]
+      without = {n: v for n, v in small.items() if n != 'head_dim'}
+      config = config_lib.from_hf(without)
+      heads = config.num_attention_heads
+      assert config.head_dim * heads == config.hidden_size, model_type
 
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
   def test_all_at_once(self, model_type):

@@ -78,7 +78,7 @@ def check_returned(name: str, x: Any, y: Any) -> None:
   if got == [x.dtype, x.shape]:
     return
   is_array = all(each is not None for each in got)
-  told = f'{got[0]} {list(got[1])}' if is_array else type(y).__name__
+  told = f'{y.dtype} {list(y.shape)}' if is_array else type(y).__name__
   raise ValueError(f'{name}: expected y {x.dtype} {list(x.shape)}, got {told}')
 
 
